@@ -1,0 +1,28 @@
+# Rules shared by every target: warnings are errors, the include path is the repository root.
+add_library(galley_options INTERFACE)
+target_include_directories(galley_options INTERFACE ${CMAKE_SOURCE_DIR})
+target_compile_options(galley_options INTERFACE -Wall -Wextra -Werror -Wno-missing-field-initializers)
+if(GALLEY_SANITIZE)
+  target_compile_options(galley_options INTERFACE -fsanitize=${GALLEY_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_link_options(galley_options INTERFACE -fsanitize=${GALLEY_SANITIZE})
+endif()
+find_program(GALLEY_CCACHE ccache)
+if(GALLEY_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${GALLEY_CCACHE})
+endif()
+
+# galley_room(<name> [FOLDER dir] [NEEDS rooms and libraries...]): every *.cpp of libcore/<name> as one object library
+# galley_<name>, so that a fuzz target or a sanitizer build can link only the rooms it uses.
+function(galley_room name)
+  cmake_parse_arguments(ROOM "" "FOLDER" "NEEDS" ${ARGN})
+  if(NOT ROOM_FOLDER)
+    set(ROOM_FOLDER ${name})
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/libcore/${ROOM_FOLDER}/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_library(galley_${name} OBJECT ${sources})
+  target_link_libraries(galley_${name} PUBLIC galley_options ${ROOM_NEEDS})
+  set_property(GLOBAL APPEND PROPERTY GALLEY_ROOMS galley_${name})
+endfunction()

@@ -1,0 +1,119 @@
+#pragma once
+// Errors. Three kinds, three tools: a mistake of the user, the data or the recipe throws galley::Error (GALLEY_CHECK,
+// fail); a bug of ours throws InternalError (GALLEY_ASSERT, on in release); a kernel that cannot is a value, see
+// kernels/kernel.h. Only tool_main catches.
+
+#include <cstdint>
+#include <exception>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace galley {
+
+/// What kind of failure it is; the value is the process's exit code (docs of the tools' contract).
+enum class ErrorCode : int {
+  kInternal = 1,
+  kUsage = 2,
+  kRecipe = 3,
+  kInput = 4,
+  kNumeric = 5,
+  kGoal = 6,
+  kResource = 7,
+  kWorker = 8,
+};
+
+/// A place in a text file. Line and column count from 1; 0 means unknown.
+struct Place {
+  std::string file;
+  int line = 0;
+  int column = 0;
+  /// "file:line:col", without the parts that are unknown.
+  std::string str() const;
+};
+
+/// Joins its arguments as operator<< prints them. (libstdc++ 12 has no <format>.)
+template <class... Parts>
+std::string cat(const Parts&... parts) {
+  std::ostringstream out;
+  (out << ... << parts);
+  return out.str();
+}
+
+/// An error that the user can mend: message, exit code, and, where known, place, key and cure.
+class Error : public std::exception {
+ public:
+  Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}
+
+  Error& at(Place place) { place_ = std::move(place); return *this; }
+  Error& key(std::string key) { key_ = std::move(key); return *this; }
+  /// The line of text at `place` (printed with a caret) and how many columns to underline.
+  Error& excerpt(std::string line, int width) { excerpt_ = std::move(line); width_ = width; return *this; }
+  /// The cure, e.g. "did you mean 'lr'?".
+  Error& suggest(std::string cure) { suggestion_ = std::move(cure); return *this; }
+  /// Adds where it happened, innermost first: " at layer1.0.conv2", " in step 12".
+  Error& context(std::string_view where) { message_ += where; return *this; }
+  /// More errors of the same file, reported with this one.
+  Error& also(Error other) { others_.push_back(std::move(other)); return *this; }
+
+  const char* what() const noexcept override { return message_.c_str(); }
+  ErrorCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+  const Place& place() const { return place_; }
+  const std::string& key() const { return key_; }
+  const std::string& suggestion() const { return suggestion_; }
+  const std::vector<Error>& others() const { return others_; }
+  /// "file:line:col: error: message", the excerpt with its caret, the suggestion; then the others.
+  std::string text() const;
+
+ private:
+  ErrorCode code_;
+  std::string message_;
+  Place place_;
+  std::string key_;
+  std::string excerpt_;
+  int width_ = 0;
+  std::string suggestion_;
+  std::vector<Error> others_;
+};
+
+/// A bug of Galley itself: never thrown for bad input.
+class InternalError : public std::exception {
+ public:
+  explicit InternalError(std::string message) : message_(std::move(message)) {}
+  const char* what() const noexcept override { return message_.c_str(); }
+
+ private:
+  std::string message_;
+};
+
+template <class... Parts>
+[[noreturn]] void fail(ErrorCode code, const Parts&... parts) {
+  throw Error(code, cat(parts...));
+}
+
+[[noreturn]] void assertion_failed(const char* condition, const char* file, int line, const std::string& message);
+
+/// Of `candidates`, the one nearest to `word` by edit distance (transpositions count one), or "" where none is near.
+std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace galley
+
+/// A condition that the user's model, recipe or arguments must meet (exit code 3).
+#define GALLEY_CHECK(condition, ...)                                    \
+  do {                                                                  \
+    if (!(condition)) ::galley::fail(::galley::ErrorCode::kRecipe, __VA_ARGS__); \
+  } while (false)
+
+/// A condition that a file named by the user must meet (exit code 4).
+#define GALLEY_CHECK_INPUT(condition, ...)                              \
+  do {                                                                  \
+    if (!(condition)) ::galley::fail(::galley::ErrorCode::kInput, __VA_ARGS__); \
+  } while (false)
+
+/// A condition that only a bug of ours can break.
+#define GALLEY_ASSERT(condition, ...)                                                              \
+  do {                                                                                             \
+    if (!(condition)) ::galley::assertion_failed(#condition, __FILE__, __LINE__, ::galley::cat("" __VA_ARGS__)); \
+  } while (false)

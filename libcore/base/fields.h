@@ -1,0 +1,132 @@
+#pragma once
+// One list of fields per option struct. Every attribute or option struct (op attributes, layer parameters, recipe
+// sections) names its fields once, in `void fields(FieldVisitor&)`; graph text, recipe parsing, dumping, help, docs,
+// completion and test cases are visitors over that list. A default is the value in a default-constructed struct.
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace galley {
+
+class FieldVisitor;
+
+/// What is known of a field besides its value.
+struct FieldInfo {
+  std::string_view name;
+  std::string_view doc;
+  std::string_view unit = "";
+  double min = -std::numeric_limits<double>::infinity();  // inclusive, of each element for a list
+  double max = std::numeric_limits<double>::infinity();
+  bool required = false;   // the user must give it
+  bool main = false;       // a scalar where the struct's map stands is this field alone
+};
+
+/// A struct with fields. Value semantics through clone().
+class Fields {
+ public:
+  virtual ~Fields() = default;
+  virtual void fields(FieldVisitor& visitor) = 0;
+  virtual std::unique_ptr<Fields> clone() const = 0;
+};
+
+/// Implements clone() for a copyable struct: struct Adam : FieldsOf<Adam> { ... };
+template <class Self>
+class FieldsOf : public Fields {
+ public:
+  std::unique_ptr<Fields> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
+};
+
+/// A value written as text with a grammar of its own: durations, sizes, multiples, selectors (base/units.h).
+class TextValue {
+ public:
+  virtual ~TextValue() = default;
+  /// Throws Error (without place) where the text is not valid.
+  virtual void parse(std::string_view text) = 0;
+  virtual std::string str() const = 0;
+  /// What may be written, for help: "e.g. 90 epochs, 500 steps".
+  virtual std::string_view grammar() const = 0;
+};
+
+/// One kind of component (an optimizer, a transform, a data source, a layer, a model): a name, a line of
+/// documentation and a factory of its default parameters.
+struct ComponentKind {
+  std::string_view type;
+  std::string_view doc;
+  std::unique_ptr<Fields> (*make)();
+};
+using ComponentKinds = std::span<const ComponentKind>;
+
+template <class T>
+std::unique_ptr<Fields> make_fields() { return std::make_unique<T>(); }
+
+/// A map with a `type` key and the parameters of that type.
+class Component {
+ public:
+  Component() = default;
+  Component(const Component& other) : type(other.type), params(other.params ? other.params->clone() : nullptr) {}
+  Component(Component&&) = default;
+  Component& operator=(const Component& other) { return *this = Component(other); }
+  Component& operator=(Component&&) = default;
+  explicit operator bool() const { return params != nullptr; }
+  template <class T>
+  const T* as() const { return dynamic_cast<const T*>(params.get()); }
+
+  std::string type;
+  std::string name;  // an item of a list may carry a name of its own, by which overrides address it
+  std::unique_ptr<Fields> params;
+};
+
+/// Walks over the fields of a struct; reads or writes them.
+class FieldVisitor {
+ public:
+  virtual ~FieldVisitor() = default;
+  virtual void field(const FieldInfo& info, bool& value) = 0;
+  virtual void field(const FieldInfo& info, int64_t& value) = 0;
+  virtual void field(const FieldInfo& info, double& value) = 0;
+  virtual void field(const FieldInfo& info, std::string& value) = 0;
+  virtual void field(const FieldInfo& info, std::vector<int64_t>& value) = 0;   // a scalar means a list of one
+  virtual void field(const FieldInfo& info, std::vector<double>& value) = 0;
+  virtual void field(const FieldInfo& info, std::vector<std::string>& value) = 0;
+  /// An enumeration: `value` is an index into `names`.
+  virtual void choice(const FieldInfo& info, int& value, std::span<const std::string_view> names) = 0;
+  /// The calls below are for recipe sections; attributes of operators do not use them.
+  virtual void text(const FieldInfo& info, TextValue& value);
+  virtual void section(const FieldInfo& info, Fields& value);
+  /// A list of maps: `make` gives a default element.
+  virtual void list(const FieldInfo& info, std::vector<std::unique_ptr<Fields>>& value, std::unique_ptr<Fields> (*make)());
+  virtual void component(const FieldInfo& info, Component& value, ComponentKinds kinds);
+  virtual void components(const FieldInfo& info, std::vector<Component>& value, ComponentKinds kinds);
+  /// Asked before an optional field: is there a value (a reader answers from its text, a writer from `has_value`)?
+  virtual bool present(const FieldInfo& info, bool has_value);
+
+  template <class T>
+  void field(const FieldInfo& info, std::optional<T>& value) {
+    if (!present(info, value.has_value())) {
+      value.reset();
+      return;
+    }
+    if (!value) value.emplace();
+    if constexpr (std::is_base_of_v<TextValue, T>) {
+      text(info, *value);
+    } else if constexpr (std::is_base_of_v<Fields, T>) {
+      section(info, *value);
+    } else {
+      field(info, *value);
+    }
+  }
+  template <class E>
+    requires std::is_enum_v<E>
+  void choice(const FieldInfo& info, E& value, std::span<const std::string_view> names) {
+    int index = static_cast<int>(value);
+    choice(info, index, names);
+    value = static_cast<E>(index);
+  }
+};
+
+}  // namespace galley

@@ -1,0 +1,20 @@
+#pragma once
+// The one pool of compute threads: OpenMP's, shared with oneDNN. Data workers are threads of their own (data/).
+
+#include <cstdint>
+#include <functional>
+
+namespace galley {
+
+/// Threads that parallel_for and the vendor library use. Set once at start by the tool; at least 1.
+int compute_threads();
+void set_compute_threads(int threads);
+/// Cores this process may run on (affinity and container quota respected).
+int available_cores();
+
+/// Cuts [0, count) into at most compute_threads() ranges of equal size (a pure function of count, grain and threads) and
+/// calls body(begin, end) for each, one a thread. Ranges hold at least `grain` items. An exception thrown by a body is
+/// rethrown here.
+void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body);
+
+}  // namespace galley

@@ -1,0 +1,118 @@
+#include "libcore/tensor/format.h"
+
+#include <numeric>
+
+#include "libcore/base/error.h"
+
+namespace galley {
+
+MemoryFormat MemoryFormat::channels_last_for_rank(int rank) {
+  return rank == 4 ? channels_last() : rank == 5 ? channels_last_3d() : contiguous();
+}
+
+MemoryFormat MemoryFormat::blocked(std::string_view tag) {
+  MemoryFormat format(Kind::kBlocked);
+  size_t i = 0;
+  std::vector<bool> split(26), seen(26);
+  while (i < tag.size() && !(tag[i] >= '0' && tag[i] <= '9')) {
+    const char c = tag[i++];
+    const bool upper = c >= 'A' && c <= 'Z';
+    const int dim = upper ? c - 'A' : c - 'a';
+    GALLEY_CHECK(dim >= 0 && dim < Shape::kMaxRank && !seen[static_cast<size_t>(dim)], "malformed blocked format '", tag, "'");
+    seen[static_cast<size_t>(dim)] = true;
+    split[static_cast<size_t>(dim)] = upper;
+    format.order_.push_back(dim);
+  }
+  while (i < tag.size()) {
+    int64_t size = 0;
+    while (i < tag.size() && tag[i] >= '0' && tag[i] <= '9' && size < 100000) size = size * 10 + (tag[i++] - '0');
+    GALLEY_CHECK(i < tag.size() && tag[i] >= 'a' && tag[i] <= 'z' && size > 0 && split[static_cast<size_t>(tag[i] - 'a')],
+                 "malformed blocked format '", tag, "'");
+    format.blocks_.emplace_back(tag[i++] - 'a', size);
+  }
+  for (size_t dim = 0; dim < format.order_.size(); ++dim) GALLEY_CHECK(seen[dim], "malformed blocked format '", tag, "'");
+  return format;
+}
+
+MemoryFormat MemoryFormat::parse(std::string_view text) {
+  if (text == "contiguous") return contiguous();
+  if (text == "channels_last") return channels_last();
+  if (text == "channels_last_3d") return channels_last_3d();
+  GALLEY_CHECK(text.starts_with("blocked(") && text.ends_with(")"), "unknown memory format '", text,
+               "' (known: contiguous, channels_last, channels_last_3d, blocked(TAG))");
+  return blocked(text.substr(8, text.size() - 9));
+}
+
+std::string MemoryFormat::str() const {
+  switch (kind_) {
+    case Kind::kContiguous: return "contiguous";
+    case Kind::kChannelsLast: return "channels_last";
+    case Kind::kChannelsLast3d: return "channels_last_3d";
+    case Kind::kBlocked: break;
+  }
+  std::string tag;
+  for (int dim : order_) {
+    bool split = false;
+    for (const auto& [block_dim, size] : blocks_) split |= block_dim == dim;
+    tag += static_cast<char>((split ? 'A' : 'a') + dim);
+  }
+  for (const auto& [dim, size] : blocks_) tag += cat(size, static_cast<char>('a' + dim));
+  return "blocked(" + tag + ")";
+}
+
+std::vector<int> MemoryFormat::order(int rank) const {
+  std::vector<int> order(static_cast<size_t>(rank));
+  std::iota(order.begin(), order.end(), 0);
+  if (is_channels_last()) {
+    GALLEY_CHECK(rank == (kind_ == Kind::kChannelsLast ? 4 : 5), str(), " is not a format of rank ", rank);
+    order.erase(order.begin() + 1);
+    order.push_back(1);
+  }
+  if (is_blocked()) {
+    GALLEY_CHECK(rank == static_cast<int>(order_.size()), str(), " is not a format of rank ", rank);
+    order = order_;
+  }
+  return order;
+}
+
+int64_t MemoryFormat::padded_elements(const Shape& shape) const {
+  Shape padded = shape;
+  for (int dim = 0; dim < shape.rank(); ++dim) {
+    int64_t block = 1;
+    for (const auto& [block_dim, size] : blocks_) block *= block_dim == dim ? size : 1;
+    padded[dim] = (shape[dim] + block - 1) / block * block;
+  }
+  return padded.elements();
+}
+
+Shape MemoryFormat::strides(const Shape& shape) const {
+  GALLEY_ASSERT(!is_blocked());
+  Shape strides = shape;
+  int64_t step = 1;
+  const std::vector<int> dims = order(shape.rank());
+  for (auto dim = dims.rbegin(); dim != dims.rend(); ++dim) {
+    strides[*dim] = step;
+    step *= shape[*dim] > 0 ? shape[*dim] : 1;
+  }
+  return strides;
+}
+
+int64_t MemoryFormat::offset(const Shape& shape, const Shape& index) const {
+  Shape outer = index;
+  Shape outer_size = shape;
+  int64_t inner = 0;
+  int64_t step = 1;
+  // Inner blocks from the innermost out: each takes its digit from what is left of the index.
+  for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
+    const auto [dim, size] = *block;
+    inner += outer[dim] % size * step;
+    outer[dim] /= size;
+    outer_size[dim] = (outer_size[dim] + size - 1) / size;
+    step *= size;
+  }
+  int64_t offset = 0;
+  for (int dim : order(shape.rank())) offset = offset * outer_size[dim] + outer[dim];
+  return offset * step + inner;
+}
+
+}  // namespace galley

@@ -1,0 +1,223 @@
+#include "libcore/tensor/tensor.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+namespace galley {
+namespace {
+
+template <class T> struct DTypeOf;
+template <> struct DTypeOf<float> { static bool is(DType d) { return d == DType::kF32; } };
+template <> struct DTypeOf<double> { static bool is(DType d) { return d == DType::kF64; } };
+template <> struct DTypeOf<int64_t> { static bool is(DType d) { return d == DType::kI64; } };
+template <> struct DTypeOf<int32_t> { static bool is(DType d) { return d == DType::kI32; } };
+template <> struct DTypeOf<int16_t> { static bool is(DType d) { return d == DType::kI16; } };
+template <> struct DTypeOf<uint16_t> { static bool is(DType d) { return d == DType::kBF16 || d == DType::kF16; } };
+template <> struct DTypeOf<int8_t> { static bool is(DType d) { return d == DType::kI8; } };
+template <> struct DTypeOf<uint8_t> { static bool is(DType d) { return d == DType::kU8 || d == DType::kBool; } };
+
+template <class T>
+T read(const void* address) {
+  T value;
+  std::memcpy(&value, address, sizeof value);
+  return value;
+}
+
+template <class T>
+void write(void* address, T value) {
+  std::memcpy(address, &value, sizeof value);
+}
+
+template <class T>
+T saturate(double value) {
+  if (std::isnan(value)) return 0;
+  const double rounded = std::nearbyint(value);
+  if (rounded <= static_cast<double>(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
+  if (rounded >= static_cast<double>(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
+  return static_cast<T>(rounded);
+}
+
+/// Calls visit(offset in elements) for every element in logical order.
+template <class Visit>
+void for_each_offset(const Shape& shape, const MemoryFormat& format, Visit visit) {
+  const int64_t count = shape.elements();
+  if (format.is_contiguous()) {
+    for (int64_t i = 0; i < count; ++i) visit(i);
+    return;
+  }
+  Shape index = shape;
+  for (int axis = 0; axis < shape.rank(); ++axis) index[axis] = 0;
+  const bool strided = !format.is_blocked();
+  const Shape strides = strided ? format.strides(shape) : Shape();
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t offset = 0;
+    if (strided) {
+      for (int axis = 0; axis < shape.rank(); ++axis) offset += index[axis] * strides[axis];
+    } else {
+      offset = format.offset(shape, index);
+    }
+    visit(offset);
+    for (int axis = shape.rank() - 1; axis >= 0 && ++index[axis] == shape[axis]; --axis) index[axis] = 0;
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Storage> Storage::allocate(int64_t bytes) {
+  std::shared_ptr<Storage> storage(new Storage);
+  const size_t rounded = (static_cast<size_t>(std::max<int64_t>(bytes, 1)) + 63) / 64 * 64;
+  storage->data_ = static_cast<std::byte*>(std::aligned_alloc(64, rounded));
+  if (storage->data_ == nullptr) fail(ErrorCode::kResource, "no memory for an array of ", bytes, " bytes");
+  std::memset(storage->data_, 0, rounded);
+  storage->bytes_ = bytes;
+  return storage;
+}
+
+std::shared_ptr<Storage> Storage::borrow(const void* data, int64_t bytes, std::shared_ptr<const void> owner) {
+  std::shared_ptr<Storage> storage(new Storage);
+  storage->data_ = const_cast<std::byte*>(static_cast<const std::byte*>(data));
+  storage->bytes_ = bytes;
+  storage->owner_ = std::move(owner);
+  GALLEY_ASSERT(storage->owner_ != nullptr);
+  return storage;
+}
+
+Storage::~Storage() {
+  if (owner_ == nullptr) std::free(data_);
+}
+
+Tensor::Tensor(DType dtype, Shape shape, MemoryFormat format) : dtype_(dtype), shape_(shape), format_(std::move(format)) {
+  storage_ = Storage::allocate(bytes());
+}
+
+Tensor::Tensor(DType dtype, Shape shape, MemoryFormat format, std::shared_ptr<Storage> storage, int64_t byte_offset)
+    : dtype_(dtype), shape_(shape), format_(std::move(format)), storage_(std::move(storage)), offset_(byte_offset) {
+  GALLEY_ASSERT(byte_offset >= 0 && byte_offset <= storage_->bytes() && bytes() <= storage_->bytes() - byte_offset,
+                "storage of ", storage_->bytes(), " bytes is too small for ", str());
+}
+
+Tensor Tensor::of(Shape shape, const std::vector<float>& values) {
+  Tensor tensor(DType::kF32, shape);
+  GALLEY_ASSERT(static_cast<int64_t>(values.size()) == shape.elements());
+  std::copy(values.begin(), values.end(), tensor.data_as<float>());
+  return tensor;
+}
+
+template <class T>
+T* Tensor::data_as() {
+  GALLEY_ASSERT(DTypeOf<T>::is(dtype_), "an array of ", dtype_, " was asked for another element type");
+  return reinterpret_cast<T*>(storage_->data() + offset_);
+}
+template float* Tensor::data_as<float>();
+template double* Tensor::data_as<double>();
+template int64_t* Tensor::data_as<int64_t>();
+template int32_t* Tensor::data_as<int32_t>();
+template int16_t* Tensor::data_as<int16_t>();
+template uint16_t* Tensor::data_as<uint16_t>();
+template int8_t* Tensor::data_as<int8_t>();
+template uint8_t* Tensor::data_as<uint8_t>();
+
+double load_element(DType dtype, const void* address) {
+  switch (dtype) {
+    case DType::kF32: return static_cast<double>(read<float>(address));
+    case DType::kF64: return read<double>(address);
+    case DType::kF16: return static_cast<double>(float_from_f16(read<uint16_t>(address)));
+    case DType::kBF16: return static_cast<double>(float_from_bf16(read<uint16_t>(address)));
+    case DType::kI64: return static_cast<double>(read<int64_t>(address));
+    case DType::kI32: return read<int32_t>(address);
+    case DType::kI16: return read<int16_t>(address);
+    case DType::kI8: return read<int8_t>(address);
+    case DType::kU8:
+    case DType::kBool: return read<uint8_t>(address);
+  }
+  GALLEY_ASSERT(false);
+}
+
+void store_element(DType dtype, void* address, double value) {
+  switch (dtype) {
+    case DType::kF32: write(address, static_cast<float>(value)); return;
+    case DType::kF64: write(address, value); return;
+    case DType::kF16: write(address, f16_from_float(static_cast<float>(value))); return;
+    case DType::kBF16: write(address, bf16_from_float(static_cast<float>(value))); return;
+    case DType::kI64: write(address, saturate<int64_t>(value)); return;
+    case DType::kI32: write(address, saturate<int32_t>(value)); return;
+    case DType::kI16: write(address, saturate<int16_t>(value)); return;
+    case DType::kI8: write(address, saturate<int8_t>(value)); return;
+    case DType::kU8: write(address, saturate<uint8_t>(value)); return;
+    case DType::kBool: write(address, static_cast<uint8_t>(value != 0)); return;
+  }
+}
+
+double Tensor::at(const Shape& index) const {
+  return load_element(dtype_, static_cast<const std::byte*>(data()) + format_.offset(shape_, index) * dtype_size(dtype_));
+}
+
+void Tensor::set(const Shape& index, double value) {
+  store_element(dtype_, static_cast<std::byte*>(data()) + format_.offset(shape_, index) * dtype_size(dtype_), value);
+}
+
+std::vector<double> Tensor::to_doubles() const {
+  std::vector<double> values;
+  values.reserve(static_cast<size_t>(elements()));
+  const auto* bytes = static_cast<const std::byte*>(data());
+  const int64_t size = dtype_size(dtype_);
+  for_each_offset(shape_, format_, [&](int64_t offset) { values.push_back(load_element(dtype_, bytes + offset * size)); });
+  return values;
+}
+
+void Tensor::from_doubles(const std::vector<double>& values) {
+  GALLEY_ASSERT(static_cast<int64_t>(values.size()) == elements());
+  auto* bytes = static_cast<std::byte*>(data());
+  const int64_t size = dtype_size(dtype_);
+  auto value = values.begin();
+  for_each_offset(shape_, format_, [&](int64_t offset) { store_element(dtype_, bytes + offset * size, *value++); });
+}
+
+Tensor Tensor::to(MemoryFormat format) const {
+  if (format == format_) return *this;
+  Tensor result(dtype_, shape_, std::move(format));
+  const int64_t size = dtype_size(dtype_);
+  std::vector<int64_t> offsets;
+  offsets.reserve(static_cast<size_t>(elements()));
+  for_each_offset(shape_, result.format_, [&](int64_t offset) { offsets.push_back(offset); });
+  const auto* from = static_cast<const std::byte*>(data());
+  auto* to = static_cast<std::byte*>(result.data());
+  auto next = offsets.begin();
+  for_each_offset(shape_, format_, [&](int64_t offset) { std::memcpy(to + *next++ * size, from + offset * size, static_cast<size_t>(size)); });
+  return result;
+}
+
+Tensor Tensor::to(DType dtype) const {
+  if (dtype == dtype_) return *this;
+  Tensor result(dtype, shape_, format_);
+  const auto* from = static_cast<const std::byte*>(data());
+  auto* to = static_cast<std::byte*>(result.data());
+  const int64_t size = dtype_size(dtype_), new_size = dtype_size(dtype);
+  for_each_offset(shape_, format_, [&](int64_t offset) {
+    if (dtype_ == DType::kI64 && dtype == DType::kI32) {
+      const int64_t value = read<int64_t>(from + offset * size);
+      GALLEY_CHECK_INPUT(value == static_cast<int32_t>(value), "the integer ", value, " does not fit 32 bits");
+    }
+    store_element(dtype, to + offset * new_size, load_element(dtype_, from + offset * size));
+  });
+  return result;
+}
+
+Tensor Tensor::clone() const {
+  Tensor result(dtype_, shape_, format_);
+  std::memcpy(result.data(), data(), static_cast<size_t>(bytes()));
+  return result;
+}
+
+std::string Tensor::str() const { return cat(dtype_, " ", shape_, " ", format_); }
+
+bool bit_equal(const Tensor& a, const Tensor& b) {
+  if (a.dtype() != b.dtype() || !(a.shape() == b.shape())) return false;
+  const Tensor x = a.to(MemoryFormat::contiguous()), y = b.to(MemoryFormat::contiguous());
+  return std::memcmp(x.data(), y.data(), static_cast<size_t>(x.bytes())) == 0;
+}
+
+}  // namespace galley
