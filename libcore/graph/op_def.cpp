@@ -1,0 +1,47 @@
+#include "libcore/graph/op_def.h"
+
+#include <map>
+
+namespace galley {
+namespace {
+struct OpStore {
+  std::vector<const OpDef*> list;
+  std::map<std::string_view, const OpDef*> by_name;
+};
+OpStore& store() {
+  static OpStore ops;
+  return ops;
+}
+}  // namespace
+
+void install_ops(std::vector<const OpDef*> ops) {
+  store().list = std::move(ops);
+  for (const OpDef* op : store().list) {
+    GALLEY_ASSERT(op->infer != nullptr, op->name, " has no shape rule");
+    GALLEY_ASSERT(store().by_name.emplace(op->name, op).second, "two operators are called ", op->name);
+  }
+}
+
+const OpDef* find_op_or_null(std::string_view name) {
+  const auto found = store().by_name.find(name);
+  return found == store().by_name.end() ? nullptr : found->second;
+}
+
+const OpDef& find_op(std::string_view name) {
+  const OpDef* op = find_op_or_null(name);
+  GALLEY_ASSERT(op != nullptr, "there is no operator ", name);
+  return *op;
+}
+
+std::span<const OpDef* const> all_ops() { return store().list; }
+
+Cost cost_of(const OpDef& op, const OpContext& context) {
+  if (op.cost != nullptr) return op.cost(context);
+  Cost cost;
+  if (op.view) return cost;
+  for (const TensorType* type : context.inputs) cost.bytes_read += type ? static_cast<double>(type->bytes()) : 0;
+  for (const TensorType* type : context.outputs) cost.bytes_written += type ? static_cast<double>(type->bytes()) : 0;
+  return cost;
+}
+
+}  // namespace galley

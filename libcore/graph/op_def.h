@@ -1,0 +1,107 @@
+#pragma once
+// OpDef: everything the rest of the program asks about an operator, in one entry (design: an operator lives in one place).
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "libcore/base/error.h"
+#include "libcore/base/fields.h"
+#include "libcore/graph/tensor_type.h"
+
+namespace galley {
+
+class GradientBuilder;  // ops/gradient.h
+class Value;            // graph/graph.h
+
+/// What an operator may look at: attributes and types. An absent optional input is nullptr.
+struct OpContext {
+  const Fields* attributes = nullptr;
+  std::vector<const TensorType*> inputs;
+  std::vector<const TensorType*> outputs;  // empty while `infer` runs
+
+  template <class T>
+  const T& attrs() const {
+    const auto* typed = dynamic_cast<const T*>(attributes);
+    GALLEY_ASSERT(typed != nullptr);
+    return *typed;
+  }
+  bool has(int i) const { return i < static_cast<int>(inputs.size()) && inputs[static_cast<size_t>(i)] != nullptr; }
+  const TensorType& in(int i) const {
+    GALLEY_ASSERT(has(i));
+    return *inputs[static_cast<size_t>(i)];
+  }
+  const TensorType& out(int i) const { return *outputs[static_cast<size_t>(i)]; }
+};
+
+/// Work of one execution. Two flops per multiply-add; bytes: each operand read or written once.
+struct Cost {
+  double flops = 0;
+  double bytes_read = 0;
+  double bytes_written = 0;
+};
+
+/// How an operator stands to memory formats of values of rank 4 and 5 (others are always contiguous).
+enum class FormatRule {
+  kSame,        // its rank-4/5 inputs and outputs share one format, contiguous or channels_last: element-wise, pooling, convolution
+  kContiguous,  // wants contiguous inputs, gives contiguous outputs
+  kExplicit,    // infer sets the format (reorder)
+};
+
+/// What a mixed-precision pass does with it.
+enum class PrecisionRule { kFollow, kLow, kKeepF32 };
+
+/// How the quantize pass treats it.
+enum class QuantizeRule {
+  kFloat,        // stays in float
+  kCompute,      // integer kernel with its own output scale: conv, linear, add
+  kPassThrough,  // works on the integers unchanged, output scale = input scale: max pool, view, concat of equal scales
+  kTable,        // element-wise function of one input: a 256-entry table
+};
+
+/// Output `output` overwrites the memory of persistent input `input` (an update of state in place).
+struct InPlace {
+  int output;
+  int input;
+};
+
+/// One operator. Registered by a row of the table in ops/registry.cpp.
+struct OpDef {
+  std::string_view name;
+  std::string_view doc;                     // one line, with the source of the formula where it is not common knowledge
+  std::vector<std::string_view> inputs;     // names; "x?" is optional, "x*" (last) any number
+  std::vector<std::string_view> outputs;
+  std::unique_ptr<Fields> (*make_attrs)() = nullptr;  // defaults; nullptr: no attributes
+  /// All argument checks, and the types of the outputs (formats are filled in after `formats`, unless kExplicit).
+  std::vector<TensorType> (*infer)(const OpContext&) = nullptr;
+  /// Adds the backward nodes: reads g.in/out/grad, calls g.set. nullptr: see no_gradient.
+  void (*gradient)(GradientBuilder&) = nullptr;
+  std::string_view no_gradient = "";        // why there is none
+  Cost (*cost)(const OpContext&) = nullptr; // nullptr: no flops, each operand once
+  FormatRule formats = FormatRule::kSame;
+  PrecisionRule precision = PrecisionRule::kFollow;
+  QuantizeRule quantize = QuantizeRule::kFloat;
+  std::vector<InPlace> updates = {};        // state written in place
+  std::vector<InPlace> may_reuse = {};      // output may take the memory of an input that dies here, where sizes agree
+  bool view = false;                        // output 0 is input 0's memory under another shape (reshape, flatten)
+  bool has_effect = false;                  // never removed even where nothing reads its outputs
+  /// A fused operator's definition by plain operators: emits them and returns the outputs. nullptr: not fused.
+  std::vector<Value> (*unfused)(const Fields* attributes, std::span<const Value> inputs) = nullptr;
+};
+
+/// The operator of that name; throws InternalError where there is none (installed by ops/registry.cpp).
+const OpDef& find_op(std::string_view name);
+/// Like find_op, nullptr where there is none.
+const OpDef* find_op_or_null(std::string_view name);
+/// All operators, in table order.
+std::span<const OpDef* const> all_ops();
+/// Called once by ops/registry.cpp (through ensure_ops_registered in ops/registry.h).
+void install_ops(std::vector<const OpDef*> ops);
+
+/// Cost of a node with these types (the default rule where the op has none of its own).
+Cost cost_of(const OpDef& op, const OpContext& context);
+
+}  // namespace galley

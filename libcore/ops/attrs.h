@@ -1,0 +1,24 @@
+#pragma once
+// Pieces that attribute structs of several families share.
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "libcore/base/error.h"
+#include "libcore/base/fields.h"
+
+namespace galley {
+
+/// Element-wise function fused into another op's output.
+enum class Activation { kNone, kRelu, kRelu6, kHardswish, kHardsigmoid, kSigmoid, kSilu, kGelu, kTanh };
+inline constexpr std::array<std::string_view, 9> kActivationNames{"none", "relu", "relu6", "hardswish", "hardsigmoid", "sigmoid", "silu", "gelu", "tanh"};
+
+/// Rows and columns from one number (both) or two.
+inline std::array<int64_t, 2> pair(const std::vector<int64_t>& v) {
+  GALLEY_CHECK(v.size() == 1 || v.size() == 2, "one number or two (rows, columns) are wanted, got ", v.size());
+  return {v.front(), v.back()};
+}
+
+}  // namespace galley

@@ -1,0 +1,22 @@
+#include "libcore/ops/emit.h"
+
+#include "libcore/ops/registry.h"
+
+namespace galley {
+
+std::vector<Value> emit_all(std::string_view op, std::unique_ptr<Fields> attributes, std::span<const Value> inputs) {
+  ensure_ops_registered();
+  Graph* graph = nullptr;
+  std::vector<ValueId> ids;
+  for (const Value& input : inputs) {
+    ids.push_back(input ? input.id() : kNoValue);
+    if (!input) continue;
+    GALLEY_ASSERT(graph == nullptr || graph == &input.graph(), "values of two graphs meet in ", op);
+    graph = &input.graph();
+  }
+  GALLEY_ASSERT(graph != nullptr, op, " needs an input");
+  while (!ids.empty() && ids.back() == kNoValue) ids.pop_back();
+  return graph->add_node(find_op(op), std::move(attributes), std::move(ids));
+}
+
+}  // namespace galley

@@ -1,0 +1,20 @@
+#include "libcore/ops/registry.h"
+
+#include "libcore/graph/op_def.h"
+
+namespace galley {
+
+void ensure_ops_registered() {
+  static const bool installed = [] {
+    OpTable table;
+    for (OpTable (*family)() : {conv_ops, matmul_ops, norm_ops, pool_ops, softmax_ops, loss_ops, random_ops, embedding_ops, unary_ops,
+                                binary_ops, reduce_ops, shape_ops, update_ops}) {
+      for (const OpDef* op : family()) table.push_back(op);
+    }
+    install_ops(std::move(table));
+    return true;
+  }();
+  (void)installed;
+}
+
+}  // namespace galley

@@ -1,0 +1,29 @@
+#pragma once
+// The table of all operators. Registration is explicit: self-registering objects of a static library are dropped by the linker.
+
+#include <vector>
+
+namespace galley {
+
+struct OpDef;
+using OpTable = std::vector<const OpDef*>;
+
+/// Installs the table once; everything that captures or loads a graph calls it (thread-safe, cheap).
+void ensure_ops_registered();
+
+// The families' tables, each in its file.
+OpTable conv_ops();
+OpTable matmul_ops();
+OpTable norm_ops();
+OpTable pool_ops();
+OpTable softmax_ops();
+OpTable loss_ops();
+OpTable random_ops();
+OpTable embedding_ops();
+OpTable unary_ops();
+OpTable binary_ops();
+OpTable reduce_ops();
+OpTable shape_ops();
+OpTable update_ops();
+
+}  // namespace galley
