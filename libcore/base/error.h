@@ -115,5 +115,5 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 /// A condition that only a bug of ours can break.
 #define GALLEY_ASSERT(condition, ...)                                                              \
   do {                                                                                             \
-    if (!(condition)) ::galley::assertion_failed(#condition, __FILE__, __LINE__, ::galley::cat("" __VA_ARGS__)); \
+    if (!(condition)) ::galley::assertion_failed(#condition, __FILE__, __LINE__, ::galley::cat(__VA_ARGS__)); \
   } while (false)
