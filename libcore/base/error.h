@@ -37,7 +37,7 @@ struct Place {
 template <class... Parts>
 std::string cat(const Parts&... parts) {
   std::ostringstream out;
-  (out << ... << parts);
+  static_cast<void>((out << ... << parts));
   return out.str();
 }
 
