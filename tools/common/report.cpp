@@ -1,0 +1,103 @@
+#include "tools/common/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "libcore/base/error.h"
+
+namespace galley::tools {
+namespace {
+
+bool is_number(const std::string& cell) {
+  if (cell.empty()) return true;
+  const char c = cell[cell[0] == '-' || cell[0] == '+' ? 1 : 0];
+  return c >= '0' && c <= '9';
+}
+
+/// Columns a text takes on a terminal: UTF-8 continuation bytes take none.
+size_t width(const std::string& text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+std::string padded(const std::string& cell, size_t columns, bool right) {
+  const std::string space(columns > width(cell) ? columns - width(cell) : 0, ' ');
+  return right ? space + cell : cell + space;
+}
+
+std::string csv_cell(const std::string& cell) {
+  if (cell.find_first_of(",\"\n") == std::string::npos) return cell;
+  std::string quoted = "\"";
+  for (char c : cell) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+std::string join(const std::vector<std::string>& cells, const char* separator) {
+  std::string line;
+  for (size_t i = 0; i < cells.size(); ++i) line += (i ? separator : "") + cells[i];
+  return line;
+}
+
+}  // namespace
+
+std::string human_number(double value) {
+  if (!std::isfinite(value)) return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+  const double magnitude = std::fabs(value);
+  char text[64];
+  if (magnitude >= 1000) {
+    std::snprintf(text, sizeof text, "%.0f", value);
+    std::string digits = text;
+    for (int i = static_cast<int>(digits.size()) - 3; i > (digits[0] == '-' ? 1 : 0); i -= 3) digits.insert(static_cast<size_t>(i), ",");
+    return digits;
+  }
+  const int decimals = magnitude == 0 ? 0 : std::clamp(3 - static_cast<int>(std::floor(std::log10(magnitude))), 0, 8);
+  std::snprintf(text, sizeof text, "%.*f", decimals, value);
+  return text;
+}
+
+std::string render(const Table& table, Format format) {
+  GALLEY_ASSERT(format != Format::kJson);
+  std::string text;
+  if (format == Format::kCsv) {
+    auto line = [&](std::vector<std::string> cells) {
+      std::transform(cells.begin(), cells.end(), cells.begin(), csv_cell);
+      text += join(cells, ",") + "\n";
+    };
+    line(table.headings);
+    for (const auto& row : table.rows) line(row);
+    return text;
+  }
+  const size_t columns = table.headings.size();
+  std::vector<size_t> widths(columns);
+  std::vector<bool> right(columns, !table.rows.empty());
+  for (size_t c = 0; c < columns; ++c) {
+    widths[c] = width(table.headings[c]);
+    for (const auto& row : table.rows) {
+      if (c >= row.size()) continue;
+      widths[c] = std::max(widths[c], width(row[c]));
+      right[c] = right[c] && is_number(row[c]);
+    }
+  }
+  const bool markdown = format == Format::kMarkdown;
+  auto line = [&](const std::vector<std::string>& cells) {
+    std::string out = markdown ? "| " : "";
+    for (size_t c = 0; c < columns; ++c) {
+      const std::string cell = c < cells.size() ? cells[c] : "";
+      out += (c ? (markdown ? " | " : "  ") : "") + padded(cell, widths[c], right[c]);
+    }
+    if (markdown) out += " |";
+    while (!markdown && out.ends_with(" ")) out.pop_back();
+    text += out + "\n";
+  };
+  line(table.headings);
+  if (markdown) {
+    text += "|";
+    for (size_t c = 0; c < columns; ++c) text += " " + std::string(std::max<size_t>(widths[c], 3) - 1, '-') + (right[c] ? ":" : "-") + " |";
+    text += "\n";
+  }
+  for (const auto& row : table.rows) line(row);
+  return text;
+}
+
+}  // namespace galley::tools

@@ -1,0 +1,22 @@
+#pragma once
+// What tools print on stdout: tables in the formats table | md | csv | json. JSON objects are built by the tool (nlohmann in .cpp files).
+
+#include <string>
+#include <vector>
+
+namespace galley::tools {
+
+enum class Format { kTable, kMarkdown, kCsv, kJson };
+
+/// Rows of text cells under headings. Numbers align right.
+struct Table {
+  std::vector<std::string> headings;
+  std::vector<std::vector<std::string>> rows;
+};
+
+/// The table as text, ending in a newline. Not for kJson.
+std::string render(const Table& table, Format format);
+/// 3 or 4 significant digits: "1,412", "91.3", "0.0213".
+std::string human_number(double value);
+
+}  // namespace galley::tools

@@ -1,0 +1,13 @@
+#pragma once
+// Signals as flags: the first Ctrl-C or SIGTERM asks for a stop at the end of the step, a second leaves at once; SIGUSR1 asks for a
+// checkpoint.
+
+namespace galley::tools {
+
+void install_signal_handlers();
+/// The signal that asked for a stop, or 0.
+int stop_signal();
+/// True once for every SIGUSR1 received.
+bool take_checkpoint_request();
+
+}  // namespace galley::tools

@@ -1,0 +1,207 @@
+#include "tools/common/tool.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
+#include <new>
+#include <nlohmann/json.hpp>
+
+#include "libcore/base/error.h"
+#include "libcore/base/log.h"
+#include "tools/common/provenance.h"
+#include "tools/common/signals.h"
+
+namespace galley::tools {
+namespace {
+
+const std::map<std::string, Format> kFormats{{"table", Format::kTable}, {"md", Format::kMarkdown}, {"csv", Format::kCsv}, {"json", Format::kJson}};
+const std::map<std::string, ProgressMode> kProgress{{"auto", ProgressMode::kAuto},
+                                                    {"bar", ProgressMode::kBar},
+                                                    {"plain", ProgressMode::kPlain},
+                                                    {"json", ProgressMode::kJson},
+                                                    {"none", ProgressMode::kNone}};
+
+constexpr const char* kExitCodes =
+    "exit codes: 0 done, 1 internal error, 2 command line, 3 recipe, 4 file, 5 numeric, 6 goal missed, 7 resource, 8 worker,\n"
+    "            9 inconclusive, 75 stopped early and resumable, 130/143 interrupted";
+
+/// Errors must obey --format json even where the command line itself is what is wrong.
+bool wants_json(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view arg = argv[i];
+    if (arg == "--format=json" || (arg == "--format" && i + 1 < argc && std::string_view(argv[i + 1]) == "json")) return true;
+  }
+  return false;
+}
+
+template <class T>
+T named(const std::map<std::string, T>& names, const std::string& word, const char* option) {
+  const auto found = names.find(word);
+  if (found != names.end()) return found->second;
+  std::string known;
+  for (const auto& [name, value] : names) known += (known.empty() ? "" : ", ") + name;
+  fail(ErrorCode::kUsage, option, " ", word, " is not one of ", known);
+}
+
+struct CommonFlags {
+  std::string format = "table", progress = "auto", verbose, completion;
+  std::vector<std::string> save;
+  int v = 0;
+  bool quiet = false, version = false;
+};
+
+void add_common_options(CLI::App& app, CommonFlags& flags) {
+  app.add_option("--format", flags.format, "what stdout gets: table, md, csv or json")->group("Output");
+  app.add_option("--save", flags.save, "a copy of the result, FMT:FILE, e.g. json:result.json (repeatable)")->group("Output")->allow_extra_args(false);
+  app.add_option("--progress", flags.progress, "auto, bar, plain, json or none (stderr)")->group("Messages");
+  app.add_flag("-v", flags.v, "more messages (-vv: all)")->group("Messages");
+  app.add_option("--verbose", flags.verbose, "ops: time every operator and print the table")->group("Messages");
+  app.add_flag("-q,--quiet", flags.quiet, "warnings and errors only")->group("Messages");
+  app.add_flag("-V,--version", flags.version, "version, commit, instruction set, libraries")->group("Messages");
+  app.add_option("--completion", flags.completion, "print the completion script of bash, zsh or fish")->group("Messages");
+}
+
+void apply(const CommonFlags& flags, CommonOptions& common) {
+  common.format = named(kFormats, flags.format, "--format");
+  common.progress = flags.quiet ? ProgressMode::kNone : named(kProgress, flags.progress, "--progress");
+  common.verbosity = flags.quiet ? -1 : flags.v;
+  if (!flags.verbose.empty()) {
+    if (flags.verbose != "ops") fail(ErrorCode::kUsage, "--verbose=", flags.verbose, " is not known (known: ops)");
+    common.verbose_ops = true;
+  }
+  for (const std::string& save : flags.save) {
+    const size_t colon = save.find(':');
+    if (colon == std::string::npos || colon + 1 == save.size()) fail(ErrorCode::kUsage, "--save wants FMT:FILE, got '", save, "'");
+    common.save.emplace_back(named(kFormats, save.substr(0, colon), "--save"), save.substr(colon + 1));
+  }
+}
+
+std::string completion_script(const std::string& tool, const std::string& shell) {
+  if (shell == "bash") {
+    return "_galley() { mapfile -t COMPREPLY < <(\"${COMP_WORDS[0]}\" --complete-words \"${COMP_WORDS[@]:1:COMP_CWORD}\" 2>/dev/null); "
+           "[[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace; }\ncomplete -o default -F _galley " + tool + "\n";
+  }
+  if (shell == "zsh") {
+    return "#compdef " + tool + "\n_galley() { local -a w; w=(${(f)\"$(${words[1]} --complete-words ${words[2,CURRENT]} 2>/dev/null)\"}); compadd -S '' -- $w; _files; }\n" +
+           "compdef _galley " + tool + "\n";
+  }
+  if (shell == "fish") {
+    return "complete -c " + tool + " -a '(" + tool + " --complete-words (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'\n";
+  }
+  fail(ErrorCode::kUsage, "--completion ", shell, " is not one of bash, zsh, fish");
+}
+
+std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  std::string message = error.what();
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
+    if (!word.starts_with("--") || std::find(names.begin(), names.end(), word) != names.end()) continue;
+    const std::string near = nearest(word, names);
+    if (!near.empty()) return "unknown option " + word + "; did you mean " + near + "?";
+    return "unknown option " + word + "; " + app.get_name() + " --help lists all";
+  }
+  return message;
+}
+
+void print_error(const Error& error, bool json) {
+  std::fprintf(stderr, "%s\n", json ? error_json(error).c_str() : error.text().c_str());
+}
+
+void install_log(int verbosity) {
+  set_log_sink([verbosity](LogLevel level, const std::string& message) {
+    if (level == LogLevel::kDebug && verbosity < 2) return;
+    if (level == LogLevel::kInfo && verbosity < 0) return;
+    std::fprintf(stderr, "%s%s\n", level == LogLevel::kWarning ? "warning: " : "", message.c_str());
+  });
+}
+
+int run_tool(int argc, char** argv, Tool& tool, bool json) {
+  CLI::App app(tool.about(), tool.name());
+  app.set_help_flag("-h,--help", "this text");
+  app.footer("examples:\n" + tool.examples() + "\n" + kExitCodes);
+  app.get_formatter()->column_width(34);
+  CommonFlags flags;
+  tool.add_options(app);
+  add_common_options(app, flags);
+  if (argc > 1 && std::string_view(argv[1]) == "--complete-words") {
+    std::string out;
+    for (const std::string& word : tool.complete({argv + 2, argv + argc})) out += word + "\n";
+    std::fputs(out.c_str(), stdout);
+    return kExitDone;
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::cout << app.help();
+    return kExitDone;
+  } catch (const CLI::ParseError& error) {
+    if (!flags.version && flags.completion.empty()) {
+      print_error(Error(ErrorCode::kUsage, usage_message(app, error, argc, argv)), json);
+      return static_cast<int>(ErrorCode::kUsage);
+    }
+  }
+  if (flags.version) {
+    std::cout << version_text(tool.name()) << "\n";
+    return kExitDone;
+  }
+  if (!flags.completion.empty()) {
+    std::cout << completion_script(tool.name(), flags.completion);
+    return kExitDone;
+  }
+  apply(flags, tool.common);
+  install_log(tool.common.verbosity);
+  install_signal_handlers();
+  return tool.run();
+}
+
+}  // namespace
+
+std::vector<std::string> Tool::complete(const std::vector<std::string>&) const { return {}; }
+
+void Tool::print(const std::string& text) const {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    fail(ErrorCode::kResource, "standard output cannot be written");
+  }
+}
+
+void Tool::print(const Table& table) const { print(render(table, common.format)); }
+
+std::string error_json(const Error& error) {
+  nlohmann::ordered_json fields;
+  fields["code"] = static_cast<int>(error.code());
+  fields["file"] = error.place().file;
+  fields["line"] = error.place().line;
+  fields["col"] = error.place().column;
+  fields["key"] = error.key();
+  fields["message"] = error.message();
+  fields["suggestion"] = error.suggestion();
+  nlohmann::ordered_json object;
+  object["error"] = std::move(fields);
+  std::string text = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  for (const Error& other : error.others()) text += "\n" + error_json(other);
+  return text;
+}
+
+int tool_main(int argc, char** argv, std::unique_ptr<Tool> tool) {
+  const bool json = wants_json(argc, argv);
+  try {
+    return run_tool(argc, argv, *tool, json);
+  } catch (const Error& error) {
+    print_error(error, json);
+    return static_cast<int>(error.code());
+  } catch (const std::bad_alloc&) {
+    print_error(Error(ErrorCode::kResource, "out of memory"), json);
+    return static_cast<int>(ErrorCode::kResource);
+  } catch (const std::exception& error) {
+    print_error(Error(ErrorCode::kInternal, error.what()), json);
+    return static_cast<int>(ErrorCode::kInternal);
+  }
+}
+
+}  // namespace galley::tools

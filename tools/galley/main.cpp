@@ -1,0 +1,45 @@
+// galley VERB ... execs galley-VERB, as git does: first the one beside this program, then the one on PATH.
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace {
+
+std::vector<std::string> verbs(const std::filesystem::path& folder) {
+  std::vector<std::string> found;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename();
+    if (name.starts_with("galley-") && access(entry.path().c_str(), X_OK) == 0) found.push_back(name.substr(7));
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::error_code ignored;
+  const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+  const std::string verb = argc > 1 ? argv[1] : "--help";
+  if (verb == "--help" || verb == "-h" || verb == "help") {
+    std::printf("Galley: a deep-learning toolkit for the shell.\n\nusage: galley VERB [arguments]   (the same as galley-VERB [arguments])\n\nverbs:\n");
+    for (const std::string& name : verbs(folder)) std::printf("  %s\n", name.c_str());
+    std::printf("\n'galley VERB --help' explains one.\n");
+    return 0;
+  }
+  const std::string program = "galley-" + verb;
+  argv[1] = const_cast<char*>(program.c_str());
+  execv((folder / program).c_str(), argv + 1);
+  execvp(program.c_str(), argv + 1);
+  std::string known;
+  for (const std::string& name : verbs(folder)) known += (known.empty() ? "" : ", ") + name;
+  std::fprintf(stderr, "error: galley has no verb '%s' (known: %s)\n", verb.c_str(), known.c_str());
+  return 2;
+}
