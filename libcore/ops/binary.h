@@ -1,0 +1,52 @@
+#pragma once
+// Element-wise functions of two values with NumPy's broadcasting (right-aligned, sizes equal or 1), selection, and
+// broadcasting itself with its inverse, sum_to. Dtypes of both sides agree; casts are explicit.
+
+#include "libcore/ops/emit.h"
+#include "libcore/ops/registry.h"
+
+namespace galley {
+
+struct ShapeAttrs : FieldsOf<ShapeAttrs> {
+  std::vector<int64_t> shape;
+  void fields(FieldVisitor& v) override;
+};
+
+const OpDef& add_op();
+const OpDef& sub_op();
+const OpDef& mul_op();
+const OpDef& div_op();
+const OpDef& maximum_op();
+const OpDef& minimum_op();
+const OpDef& power_op();
+const OpDef& equal_op();
+const OpDef& less_op();
+const OpDef& greater_op();
+const OpDef& where_op();
+const OpDef& sum_to_op();
+const OpDef& broadcast_to_op();
+
+Value add(Value a, Value b);
+Value sub(Value a, Value b);
+Value mul(Value a, Value b);
+Value div(Value a, Value b);
+Value maximum(Value a, Value b);  ///< where both are equal each gets half the gradient, as PyTorch
+Value minimum(Value a, Value b);
+Value power(Value a, Value b);    ///< a^b, element by element; its gradient for b wants a > 0 (a = 0 gives 0, as PyTorch)
+Value equal(Value a, Value b);    ///< bool
+Value less(Value a, Value b);     ///< bool, a < b
+Value greater(Value a, Value b);  ///< bool, a > b
+/// a where condition (bool) holds, else b.
+Value where(Value condition, Value a, Value b);
+/// Sums x over its broadcast dimensions down to `shape`: the inverse of broadcast_to.
+Value sum_to(Value x, const ShapeAttrs& attrs);
+Value sum_to(Value x, const Shape& shape);
+Value broadcast_to(Value x, const ShapeAttrs& attrs);
+Value broadcast_to(Value x, const Shape& shape);
+
+inline Value operator+(Value a, Value b) { return add(a, b); }
+inline Value operator-(Value a, Value b) { return sub(a, b); }
+inline Value operator*(Value a, Value b) { return mul(a, b); }
+inline Value operator/(Value a, Value b) { return div(a, b); }
+
+}  // namespace galley

@@ -1,0 +1,22 @@
+#pragma once
+// Embedding: rows of a table picked by integer indices.
+
+#include "libcore/ops/emit.h"
+#include "libcore/ops/registry.h"
+
+namespace galley {
+
+struct EmbeddingBackwardAttrs : FieldsOf<EmbeddingBackwardAttrs> {
+  int64_t rows = 0;
+  void fields(FieldVisitor& v) override;
+};
+
+const OpDef& embedding_op();
+const OpDef& embedding_backward_op();
+
+/// weight [V,D], index i64 or i32 [...] with values in 0..V-1 -> [...,D].
+Value embedding(Value weight, Value index);
+/// Adds the rows of grad [...,D] into a zero table [rows,D].
+Value embedding_backward(Value grad, Value index, const EmbeddingBackwardAttrs& attrs);
+
+}  // namespace galley

@@ -1,0 +1,50 @@
+#pragma once
+// Reductions over axes. Axes count from 0; negative ones from the end; an empty list means all.
+
+#include "libcore/ops/emit.h"
+#include "libcore/ops/registry.h"
+
+namespace galley {
+
+struct ReduceAttrs : FieldsOf<ReduceAttrs> {
+  std::vector<int64_t> axes;
+  bool keepdim = false;
+  void fields(FieldVisitor& v) override;
+};
+struct ArgmaxAttrs : FieldsOf<ArgmaxAttrs> {
+  int64_t axis = -1;
+  bool keepdim = false;
+  void fields(FieldVisitor& v) override;
+};
+struct TopkAttrs : FieldsOf<TopkAttrs> {
+  int64_t k = 1;
+  int64_t axis = -1;
+  void fields(FieldVisitor& v) override;
+};
+
+const OpDef& sum_op();
+const OpDef& mean_op();
+const OpDef& amax_op();
+const OpDef& amin_op();
+const OpDef& argmax_op();
+const OpDef& topk_op();
+const OpDef& sum_squares_op();
+
+Value sum(Value x, const ReduceAttrs& attrs = {});
+Value sum(Value x, std::vector<int64_t> axes, bool keepdim = false);
+Value mean(Value x, const ReduceAttrs& attrs = {});
+Value mean(Value x, std::vector<int64_t> axes, bool keepdim = false);
+/// Largest value; equal ones share the gradient evenly, as PyTorch's amax. The reduced axes must not be empty.
+Value amax(Value x, const ReduceAttrs& attrs = {});
+Value amin(Value x, const ReduceAttrs& attrs = {});
+/// Index (i64) of the largest value; the first of equal ones.
+Value argmax(Value x, const ArgmaxAttrs& attrs = {});
+struct TopK {
+  Value values, indices;
+};
+/// The k largest along an axis, in falling order, and their indices (i64); of equal ones the lower index comes first.
+TopK topk(Value x, const TopkAttrs& attrs = {});
+/// Sum of squares over all elements of all inputs: f32 [].
+Value sum_squares(std::span<const Value> x);
+
+}  // namespace galley

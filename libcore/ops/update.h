@@ -1,0 +1,61 @@
+#pragma once
+// The update phase: optimizers' steps, moving averages, accumulated gradients, in place on parameters and state. Learning
+// rate, step (from 1) and gradient scale are scalar inputs, not attributes, so one program serves the whole run.
+
+#include "libcore/ops/emit.h"
+#include "libcore/ops/registry.h"
+
+namespace galley {
+
+struct SgdUpdateAttrs : FieldsOf<SgdUpdateAttrs> {
+  double momentum = 0, dampening = 0;
+  bool nesterov = false;
+  double weight_decay = 0;
+  void fields(FieldVisitor& v) override;
+};
+struct AdamUpdateAttrs : FieldsOf<AdamUpdateAttrs> {
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  bool decoupled = false;  // AdamW
+  void fields(FieldVisitor& v) override;
+};
+struct RmspropUpdateAttrs : FieldsOf<RmspropUpdateAttrs> {
+  double alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
+  bool centered = false;
+  bool tf_eps = false;  // eps inside the root, as TensorFlow
+  void fields(FieldVisitor& v) override;
+};
+struct ClipCoefficientAttrs : FieldsOf<ClipCoefficientAttrs> {
+  double max_norm = 1;
+  void fields(FieldVisitor& v) override;
+};
+
+const OpDef& sgd_update_op();
+const OpDef& adam_update_op();
+const OpDef& rmsprop_update_op();
+const OpDef& ema_update_op();
+const OpDef& accumulate_op();
+const OpDef& clear_op();
+const OpDef& clip_coefficient_op();
+
+// lr: f32 []; step: i64 [], 1 for the first update; grad_scale: f32 [], absent = 1, multiplies the gradient before all else.
+// States have the parameter's shape. Each returns the new parameter, then the new states that were given, in input order.
+
+/// torch.optim.SGD. momentum_buffer is given where momentum is not 0.
+std::vector<Value> sgd_update(Value param, Value grad, Value lr, Value step, Value momentum_buffer, Value grad_scale,
+                              const SgdUpdateAttrs& attrs);
+/// torch.optim.Adam (weight decay added to the gradient) or, decoupled, torch.optim.AdamW.
+std::vector<Value> adam_update(Value param, Value grad, Value lr, Value step, Value exp_avg, Value exp_avg_sq, Value grad_scale,
+                               const AdamUpdateAttrs& attrs);
+/// torch.optim.RMSprop. grad_avg is given where centered, momentum_buffer where momentum is not 0.
+std::vector<Value> rmsprop_update(Value param, Value grad, Value lr, Value step, Value square_avg, Value grad_avg, Value momentum_buffer,
+                                  Value grad_scale, const RmspropUpdateAttrs& attrs);
+/// ema = decay*ema + (1-decay)*value; decay: f32 []. A value of another dtype than f32/f64 (a counter) is copied.
+Value ema_update(Value ema, Value value, Value decay);
+/// acc += grad.
+Value accumulate(Value acc, Value grad);
+/// acc = 0.
+Value clear(Value acc);
+/// min(1, max_norm / (sqrt(sum_squares) + 1e-6)), as torch.nn.utils.clip_grad_norm_; f32 [] -> f32 [].
+Value clip_coefficient(Value sum_squares, const ClipCoefficientAttrs& attrs);
+
+}  // namespace galley
