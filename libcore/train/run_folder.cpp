@@ -1,0 +1,150 @@
+#include "libcore/train/run_folder.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+
+namespace galley {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json number(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  return value;
+}
+
+double parse_number(const Json& json) {
+  if (json.is_string()) return json == "nan" ? NAN : json == "inf" ? INFINITY : -INFINITY;
+  return json.get<double>();
+}
+
+Json metrics_json(const MetricValues& metrics) {
+  Json json = Json::object();
+  for (const auto& [name, value] : metrics) json[name] = number(value);
+  return json;
+}
+
+/// Six significant digits are enough for timings and keep lines short.
+double rounded(double value) {
+  if (value == 0 || !std::isfinite(value)) return value;
+  const double scale = std::pow(10.0, 5 - std::floor(std::log10(std::fabs(value))));
+  return std::round(value * scale) / scale;
+}
+
+}  // namespace
+
+std::string to_json(const TrainRow& row) {
+  Json json;
+  json["kind"] = "train";
+  json["step"] = row.step;
+  json["epoch"] = rounded(row.epoch);
+  json["samples"] = row.samples;
+  json["loss"] = number(row.loss);
+  json["lr"] = number(row.lr);
+  json["grad_norm"] = number(row.grad_norm);
+  json["step_ms"] = number(rounded(row.step_ms));
+  json["data_ms"] = number(rounded(row.data_ms));
+  json["samples_per_s"] = number(rounded(row.samples_per_s));
+  json["peak_bytes"] = row.peak_bytes;
+  return json.dump();
+}
+
+std::string to_json(const EvalRow& row) {
+  Json json;
+  json["kind"] = "eval";
+  json["step"] = row.step;
+  json["epoch"] = rounded(row.epoch);
+  json["split"] = row.split;
+  json["samples"] = row.samples;
+  json["wall_s"] = rounded(row.wall_s);
+  json["metrics"] = metrics_json(row.metrics);
+  return json.dump();
+}
+
+std::string to_json(const TrainResult& result) {
+  Json json;
+  json["metrics"] = metrics_json(result.metrics);
+  if (result.best.metric.empty()) {
+    json["best"] = nullptr;
+  } else {
+    json["best"] = {{"metric", result.best.metric}, {"value", number(result.best.value)}, {"step", result.best.step}, {"weights", result.best.weights}};
+  }
+  json["steps"] = result.steps;
+  json["epochs"] = rounded(result.epochs);
+  json["samples"] = result.samples;
+  json["wall_s"] = rounded(result.wall_s);
+  json["stopped"] = result.stopped;
+  json["micro"] = result.micro;
+  json["ranks"] = result.ranks;
+  json["planned_peak_bytes"] = result.planned_peak_bytes;
+  json["peak_bytes"] = result.peak_bytes;
+  json["provenance"] = Json::parse(result.provenance.empty() ? "{}" : result.provenance);
+  return json.dump();
+}
+
+TrainResult parse_result(const std::string& text, const std::string& path) {
+  TrainResult result;
+  try {
+    const Json json = Json::parse(text);
+    for (const auto& [name, value] : json.at("metrics").items()) result.metrics.emplace_back(name, parse_number(value));
+    if (!json.at("best").is_null()) {
+      const Json& best = json["best"];
+      result.best = {best.at("metric"), parse_number(best.at("value")), best.at("step"), best.at("weights")};
+    }
+    result.steps = json.at("steps");
+    result.epochs = json.at("epochs");
+    result.samples = json.at("samples");
+    result.wall_s = json.at("wall_s");
+    result.stopped = json.at("stopped");
+    result.micro = json.at("micro");
+    result.ranks = json.at("ranks");
+    result.planned_peak_bytes = json.at("planned_peak_bytes");
+    result.peak_bytes = json.at("peak_bytes");
+    result.provenance = json.at("provenance").dump();
+  } catch (const Json::exception& error) {
+    throw Error(ErrorCode::kInput, cat(path, " is damaged: ", error.what())).suggest("train with --force to start anew");
+  }
+  return result;
+}
+
+RunFolder::RunFolder(std::string path) : path_(std::move(path)) { make_folders(path_); }
+
+void RunFolder::append(const std::string& json_line) {
+  const std::string name = file("metrics.jsonl");
+  const int descriptor = ::open(name.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+  if (descriptor < 0) fail(ErrorCode::kResource, name, " cannot be written: ", std::strerror(errno));
+  const std::string line = json_line + "\n";
+  const ssize_t written = ::write(descriptor, line.data(), line.size());
+  const int reason = errno;
+  ::close(descriptor);
+  if (written != static_cast<ssize_t>(line.size())) fail(ErrorCode::kResource, name, " cannot be written: ", written < 0 ? std::strerror(reason) : "the disk is full");
+}
+
+void RunFolder::truncate_after(int64_t step) {
+  const std::string name = file("metrics.jsonl");
+  if (!file_exists(name)) return;
+  const std::string old = read_file(name);
+  std::string kept;
+  for (size_t begin = 0; begin < old.size();) {
+    const size_t end = old.find('\n', begin);
+    if (end == std::string::npos) break;  // a line cut off by a crash
+    const std::string line = old.substr(begin, end - begin);
+    const Json json = Json::parse(line, nullptr, false);
+    if (json.is_object() && json.value("step", int64_t{0}) <= step) kept += line + "\n";
+    begin = end + 1;
+  }
+  if (kept != old) write_file(name, kept);
+}
+
+void RunFolder::write_text(const std::string& name, const std::string& text) { write_file(file(name), text); }
+
+}  // namespace galley
