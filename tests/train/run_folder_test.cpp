@@ -1,0 +1,88 @@
+// Laws: the lines of a run are the contract's JSON; what is past a checkpoint is removed; a result reads back.
+
+#include "libcore/train/run_folder.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+#include "libcore/train/tensorboard.h"
+
+namespace galley {
+namespace {
+
+struct TemporaryFolder {
+  std::string path = testing::TempDir() + "galley-run-" + std::to_string(getpid());
+  TemporaryFolder() { remove_tree(path); }
+  ~TemporaryFolder() { remove_tree(path); }
+};
+
+TEST(RunFolder, RemovesLinesPastAStepAndTornOnes) {
+  TemporaryFolder folder;
+  RunFolder run(folder.path);
+  TrainRow row;
+  for (row.step = 1; row.step <= 4; ++row.step) run.append(to_json(row));
+  EvalRow eval;
+  eval.step = 3;
+  run.append(to_json(eval));
+  const std::string text = read_file(run.file("metrics.jsonl"));
+  write_file(run.file("metrics.jsonl"), text + "{\"kind\":\"train\",\"st");
+  run.truncate_after(3);
+  const std::string kept = read_file(run.file("metrics.jsonl"));
+  EXPECT_EQ(std::count(kept.begin(), kept.end(), '\n'), 4);
+  EXPECT_EQ(kept.find("\"step\":4"), std::string::npos);
+  EXPECT_NE(kept.find("\"kind\":\"eval\""), std::string::npos);
+}
+
+TEST(RunFolder, WritesNonFiniteNumbersAsStrings) {
+  TrainRow row;
+  row.loss = NAN;
+  row.grad_norm = INFINITY;
+  const std::string json = to_json(row);
+  EXPECT_NE(json.find("\"loss\":\"nan\""), std::string::npos) << json;
+  EXPECT_NE(json.find("\"grad_norm\":\"inf\""), std::string::npos) << json;
+}
+
+TEST(RunFolder, ResultReadsBack) {
+  TrainResult result;
+  result.metrics = {{"loss", 0.25}, {"top1", 91.5}};
+  result.best = {"top1", 91.75, 40, "weights_best.safetensors"};
+  result.steps = 50;
+  result.planned_peak_bytes = int64_t{5} << 32;
+  result.provenance = "{\"tool\":\"galley-train\"}";
+  const TrainResult back = parse_result(to_json(result), "result.json");
+  EXPECT_EQ(to_json(back), to_json(result));
+  EXPECT_THROW(parse_result("{\"metrics\":", "result.json"), Error);
+  EXPECT_THROW(parse_result("{}", "result.json"), Error);
+}
+
+TEST(TensorBoard, Crc32cOfTheStandardCheckString) { EXPECT_EQ(crc32c("123456789"), 0xe3069283u); }
+
+TEST(TensorBoard, RecordsAreFramedAsTfRecords) {
+  TemporaryFolder folder;
+  TensorBoardWriter(folder.path).scalars(7, {{"train/loss", 0.5}});
+  const std::string bytes = read_file(folder.path + "/" + list_folder(folder.path).at(0).name);
+  size_t at = 0;
+  int records = 0;
+  while (at < bytes.size()) {
+    uint64_t length;
+    uint32_t crc;
+    std::memcpy(&length, bytes.data() + at, 8);
+    std::memcpy(&crc, bytes.data() + at + 12 + length, 4);
+    const uint32_t plain = crc32c(bytes.substr(at + 12, length));
+    EXPECT_EQ(crc, ((plain >> 15) | (plain << 17)) + 0xa282ead8u);
+    at += 16 + length;
+    ++records;
+  }
+  EXPECT_EQ(at, bytes.size());
+  EXPECT_EQ(records, 2);
+  EXPECT_NE(bytes.find("train/loss"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace galley
