@@ -12,7 +12,7 @@ namespace galley {
 
 inline constexpr std::array<std::string_view, 10> kDTypeNames{"f32", "f64", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool"};
 
-struct AxisAttrs : FieldsOf<AxisAttrs> {
+struct ConcatAttrs : FieldsOf<ConcatAttrs> {
   int64_t axis = 1;
   void fields(FieldVisitor& v) override;
 };
@@ -71,6 +71,7 @@ struct FullAttrs : FieldsOf<FullAttrs> {
   std::vector<int64_t> shape;
   double value = 0;
   std::string format = "contiguous";
+  std::vector<std::string> names;  // dimension names, or none
   void fields(FieldVisitor& v) override;
 };
 
@@ -94,7 +95,7 @@ const OpDef& resize_op();
 const OpDef& resize_backward_op();
 const OpDef& full_op();
 
-Value concat(std::span<const Value> x, const AxisAttrs& attrs = {});
+Value concat(std::span<const Value> x, const ConcatAttrs& attrs = {});
 Value concat(std::initializer_list<Value> x, int64_t axis = 1);
 Value slice(Value x, const SliceAttrs& attrs);
 Value slice(Value x, int64_t axis, int64_t start, int64_t end = std::numeric_limits<int64_t>::max());
@@ -106,7 +107,7 @@ Value permute(Value x, const PermuteAttrs& attrs);
 Value permute(Value x, std::vector<int64_t> order);
 /// The same elements in logical order under another shape.
 Value reshape(Value x, const ReshapeAttrs& attrs);
-Value reshape(Value x, std::vector<int64_t> shape);
+Value reshape(Value x, std::initializer_list<int64_t> shape);  ///< one may be -1
 Value reshape(Value x, const Shape& shape);
 /// The same values in another dtype (round to nearest even; to integers: toward zero, as PyTorch). x itself where it has it.
 Value cast(Value x, DType dtype);

@@ -46,7 +46,8 @@ std::vector<Value> sgd_update(Value param, Value grad, Value lr, Value step, Val
 /// torch.optim.Adam (weight decay added to the gradient) or, decoupled, torch.optim.AdamW.
 std::vector<Value> adam_update(Value param, Value grad, Value lr, Value step, Value exp_avg, Value exp_avg_sq, Value grad_scale,
                                const AdamUpdateAttrs& attrs);
-/// torch.optim.RMSprop. grad_avg is given where centered, momentum_buffer where momentum is not 0.
+/// torch.optim.RMSprop. grad_avg is given where centered, momentum_buffer where momentum is not 0. The momentum buffer is
+/// always output 3: with momentum but not centered, output 2 is an empty array ([0]).
 std::vector<Value> rmsprop_update(Value param, Value grad, Value lr, Value step, Value square_avg, Value grad_avg, Value momentum_buffer,
                                   Value grad_scale, const RmspropUpdateAttrs& attrs);
 /// ema = decay*ema + (1-decay)*value; decay: f32 []. A value of another dtype than f32/f64 (a counter) is copied.

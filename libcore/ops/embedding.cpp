@@ -1,0 +1,82 @@
+#include "libcore/ops/embedding.h"
+
+#include "libcore/ops/gradient.h"
+#include "libcore/ops/rules.h"
+
+namespace galley {
+
+void EmbeddingBackwardAttrs::fields(FieldVisitor& v) { v.field({.name = "rows", .doc = "rows of the table", .min = 0, .required = true}, rows); }
+
+const OpDef& embedding_op() {
+  static const OpDef def{.name = "embedding",
+                         .doc = "rows of a table picked by indices",
+                         .inputs = {"weight", "index"},
+                         .outputs = {"y"},
+                         .infer = [](const OpContext& c) -> std::vector<TensorType> {
+                           const TensorType& weight = c.in(0);
+                           const TensorType& index = c.in(1);
+                           check_integer(index, "index");
+                           GALLEY_CHECK(weight.shape.rank() == 2, "weight must be [rows,width], is ", weight);
+                           TensorType y;
+                           y.dtype = weight.dtype;
+                           y.shape = index.shape;
+                           y.shape.push_back(weight.shape[1]);
+                           std::vector<std::string> names;
+                           for (int axis = 0; axis < index.shape.rank(); ++axis) names.emplace_back(dim_name(index, axis));
+                           names.emplace_back(dim_name(weight, 1));
+                           y.names = tidy_names(std::move(names));
+                           return {y};
+                         },
+                         .gradient =
+                             [](GradientBuilder& g) {
+                               if (!g.wants(0)) return;
+                               EmbeddingBackwardAttrs attrs;
+                               attrs.rows = g.in(0).shape()[0];
+                               g.set(0, embedding_backward(g.grad(), g.in(1), attrs));
+                             },
+                         .cost =
+                             [](const OpContext& c) {
+                               Cost cost = operand_cost(c, 0);
+                               // Only the picked rows are read.
+                               cost.bytes_read = static_cast<double>(c.in(1).bytes() + c.out(0).bytes());
+                               return cost;
+                             },
+                         .formats = FormatRule::kContiguous};
+  return def;
+}
+
+const OpDef& embedding_backward_op() {
+  static const OpDef def{.name = "embedding_backward",
+                         .doc = "adds rows of the gradient into a table of zeros, at the picked indices",
+                         .inputs = {"grad", "index"},
+                         .outputs = {"dweight"},
+                         .make_attrs = make_fields<EmbeddingBackwardAttrs>,
+                         .infer = [](const OpContext& c) -> std::vector<TensorType> {
+                           const TensorType& grad = c.in(0);
+                           const TensorType& index = c.in(1);
+                           check_integer(index, "index");
+                           check_floating(grad, "grad");
+                           Shape wanted = index.shape;
+                           GALLEY_CHECK(grad.shape.rank() == wanted.rank() + 1, "grad must have one dimension more than index: grad ", grad,
+                                        ", index ", index);
+                           wanted.push_back(grad.shape[-1]);
+                           GALLEY_CHECK(grad.shape == wanted, "grad must be index's shape and the width: grad ", grad, ", index ", index);
+                           TensorType y;
+                           y.dtype = grad.dtype;
+                           y.shape = Shape{c.attrs<EmbeddingBackwardAttrs>().rows, grad.shape[-1]};
+                           return {y};
+                         },
+                         .no_gradient = kNoSecondDerivative,
+                         .cost = input_cost<1>,
+                         .formats = FormatRule::kContiguous};
+  return def;
+}
+
+Value embedding(Value weight, Value index) { return emit("embedding", {weight, index}); }
+Value embedding_backward(Value grad, Value index, const EmbeddingBackwardAttrs& attrs) {
+  return emit("embedding_backward", {grad, index}, attrs);
+}
+
+OpTable embedding_ops() { return {&embedding_op(), &embedding_backward_op()}; }
+
+}  // namespace galley

@@ -1,0 +1,78 @@
+#include "libcore/ops/random.h"
+
+#include "libcore/ops/gradient.h"
+#include "libcore/ops/rules.h"
+
+namespace galley {
+namespace {
+
+std::vector<TensorType> infer_masked(const OpContext& c) {
+  const TensorType& x = c.in(0);
+  const TensorType& rng = c.in(1);
+  check_floating(x, "x");
+  GALLEY_CHECK(x.shape.rank() >= 1, "x needs a dimension of samples, is ", x);
+  GALLEY_CHECK(rng.dtype == DType::kI64 && rng.shape == Shape({3}), "rng must be i64 [3] (seed, step, index of sample 0), is ", rng);
+  return {x};
+}
+
+void check_probability(double p) { GALLEY_CHECK(p >= 0 && p <= 1, "the probability p must be in 0..1, is ", p); }
+
+OpDef random_op(std::string_view name, std::string_view doc) {
+  return {.name = name,
+          .doc = doc,
+          .inputs = {"x", "rng"},
+          .outputs = {"y"},
+          .cost = elementwise_cost<1>,
+          .may_reuse = {{0, 0}}};
+}
+
+}  // namespace
+
+void DropoutAttrs::fields(FieldVisitor& v) {
+  v.field({.name = "p", .doc = "probability of being dropped", .min = 0, .max = 1}, p);
+  v.field({.name = "stream", .doc = "which operator draws: a hash of module path and occurrence"}, stream);
+}
+void StochasticDepthAttrs::fields(FieldVisitor& v) {
+  v.field({.name = "p", .doc = "probability of being dropped", .min = 0, .max = 1}, p);
+  v.choice({.name = "mode", .doc = "drop single samples (row) or all (batch)"}, mode, kStochasticDepthModeNames);
+  v.field({.name = "stream", .doc = "which operator draws: a hash of module path and occurrence"}, stream);
+}
+
+const OpDef& dropout_op() {
+  static const OpDef def = [] {
+    OpDef op = random_op("dropout", "drops elements with probability p, scales the others by 1/(1-p) (Srivastava et al. 2014)");
+    op.make_attrs = make_fields<DropoutAttrs>;
+    op.infer = [](const OpContext& c) {
+      check_probability(c.attrs<DropoutAttrs>().p);
+      return infer_masked(c);
+    };
+    op.gradient = [](GradientBuilder& g) {
+      if (g.wants(0)) g.set(0, dropout(g.grad(), g.in(1), g.attrs<DropoutAttrs>()));
+    };
+    return op;
+  }();
+  return def;
+}
+
+const OpDef& stochastic_depth_op() {
+  static const OpDef def = [] {
+    OpDef op = random_op("stochastic_depth", "drops whole samples, or the batch, with probability p; scales by 1/(1-p) (Huang et al. 2016)");
+    op.make_attrs = make_fields<StochasticDepthAttrs>;
+    op.infer = [](const OpContext& c) {
+      check_probability(c.attrs<StochasticDepthAttrs>().p);
+      return infer_masked(c);
+    };
+    op.gradient = [](GradientBuilder& g) {
+      if (g.wants(0)) g.set(0, stochastic_depth(g.grad(), g.in(1), g.attrs<StochasticDepthAttrs>()));
+    };
+    return op;
+  }();
+  return def;
+}
+
+Value dropout(Value x, Value rng, const DropoutAttrs& attrs) { return emit("dropout", {x, rng}, attrs); }
+Value stochastic_depth(Value x, Value rng, const StochasticDepthAttrs& attrs) { return emit("stochastic_depth", {x, rng}, attrs); }
+
+OpTable random_ops() { return {&dropout_op(), &stochastic_depth_op()}; }
+
+}  // namespace galley

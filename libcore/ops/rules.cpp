@@ -1,0 +1,83 @@
+#include "libcore/ops/rules.h"
+
+#include <algorithm>
+
+namespace galley {
+
+int axis_of(int64_t axis, const TensorType& x) {
+  const int rank = x.shape.rank();
+  GALLEY_CHECK(axis >= -rank && axis < rank, "axis ", axis, " is out of range for rank ", rank, ": input ", x.shape);
+  return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
+std::vector<int> axes_of(const std::vector<int64_t>& axes, const TensorType& x) {
+  std::vector<int> result;
+  for (int64_t axis : axes) result.push_back(axis_of(axis, x));
+  if (axes.empty()) {
+    for (int axis = 0; axis < x.shape.rank(); ++axis) result.push_back(axis);
+  }
+  std::sort(result.begin(), result.end());
+  const auto twice = std::adjacent_find(result.begin(), result.end());
+  GALLEY_CHECK(twice == result.end(), "axis ", *twice, " is named twice: input ", x.shape);
+  return result;
+}
+
+void check_floating(const TensorType& x, std::string_view name) {
+  GALLEY_CHECK(is_floating(x.dtype), name, " must be of a floating dtype, is ", x, "; cast it first");
+}
+
+void check_integer(const TensorType& x, std::string_view name) {
+  GALLEY_CHECK(x.dtype == DType::kI64 || x.dtype == DType::kI32, name, " must be i64 or i32, is ", x);
+}
+
+void check_not_bool(const TensorType& x, std::string_view name) {
+  GALLEY_CHECK(x.dtype != DType::kBool, name, " is ", x, "; arithmetic on bool is not defined, cast it first");
+}
+
+void check_like(const TensorType& x, std::string_view x_name, const TensorType& like, std::string_view like_name) {
+  GALLEY_CHECK(x.dtype == like.dtype && x.shape == like.shape, x_name, " must have the dtype and shape of ", like_name, ": ", x_name, " ", x,
+               ", ", like_name, " ", like);
+  for (int axis = 0; axis < x.shape.rank(); ++axis) merge_dim_name(dim_name(x, axis), dim_name(like, axis), axis);
+}
+
+void check_scalar(const TensorType& x, std::string_view name, DType dtype) {
+  GALLEY_CHECK(x.dtype == dtype && x.shape.rank() == 0, name, " must be ", dtype, " [], is ", x);
+}
+
+std::string_view dim_name(const TensorType& x, int axis) {
+  return x.names.empty() || axis < 0 ? std::string_view() : std::string_view(x.names[static_cast<size_t>(axis)]);
+}
+
+std::string merge_dim_name(std::string_view a, std::string_view b, int axis) {
+  GALLEY_CHECK(a.empty() || b.empty() || a == b, "dimension names differ at dimension ", axis, ": '", a, "' meets '", b, "'");
+  return std::string(a.empty() ? b : a);
+}
+
+std::vector<std::string> tidy_names(std::vector<std::string> names) {
+  if (std::all_of(names.begin(), names.end(), [](const std::string& name) { return name.empty(); })) names.clear();
+  return names;
+}
+
+TensorType broadcast_types(const TensorType& a, const TensorType& b) {
+  TensorType result;
+  result.dtype = a.dtype;
+  result.shape = broadcast_shapes(a.shape, b.shape);
+  const int rank = result.shape.rank();
+  std::vector<std::string> names;
+  for (int axis = 0; axis < rank; ++axis) {
+    names.push_back(merge_dim_name(dim_name(a, axis - (rank - a.shape.rank())), dim_name(b, axis - (rank - b.shape.rank())), axis));
+  }
+  result.names = tidy_names(std::move(names));
+  if (a.shape == b.shape && a.format == b.format) result.format = a.format;
+  return result;
+}
+
+Cost operand_cost(const OpContext& context, double flops) {
+  Cost cost;
+  cost.flops = flops;
+  for (const TensorType* type : context.inputs) cost.bytes_read += type ? static_cast<double>(type->bytes()) : 0;
+  for (const TensorType* type : context.outputs) cost.bytes_written += type ? static_cast<double>(type->bytes()) : 0;
+  return cost;
+}
+
+}  // namespace galley

@@ -1,0 +1,237 @@
+#include "libcore/ops/update.h"
+
+#include "libcore/ops/rules.h"
+
+namespace galley {
+namespace {
+
+constexpr std::string_view kNoUpdateGradient = "an update of state; nothing differentiates through a step";
+
+/// Checks what all optimizer steps share: inputs 0..3 are param, grad, lr, step; `scale` is the position of grad_scale.
+void check_step(const OpContext& c, int scale) {
+  check_floating(c.in(0), "param");
+  check_like(c.in(1), "grad", c.in(0), "param");
+  check_scalar(c.in(2), "lr", DType::kF32);
+  check_scalar(c.in(3), "step", DType::kI64);
+  if (c.has(scale)) check_scalar(c.in(scale), "grad_scale", DType::kF32);
+}
+
+void check_state(const OpContext& c, int i, std::string_view name, bool wanted, std::string_view why) {
+  GALLEY_CHECK(c.has(i) == wanted, name, wanted ? " is missing: " : " is not used: ", why);
+  if (wanted) check_like(c.in(i), name, c.in(0), "param");
+}
+
+void check_not_negative(double value, std::string_view name) { GALLEY_CHECK(value >= 0, name, " must not be negative, is ", value); }
+void check_below_one(double value, std::string_view name) {
+  GALLEY_CHECK(value >= 0 && value < 1, name, " must be at least 0 and below 1, is ", value);
+}
+
+std::vector<TensorType> infer_sgd(const OpContext& c) {
+  const auto& attrs = c.attrs<SgdUpdateAttrs>();
+  check_step(c, 5);
+  check_not_negative(attrs.momentum, "momentum");
+  check_not_negative(attrs.weight_decay, "weight_decay");
+  GALLEY_CHECK(!attrs.nesterov || (attrs.momentum > 0 && attrs.dampening == 0), "nesterov wants a momentum and no dampening, has momentum ",
+               attrs.momentum, ", dampening ", attrs.dampening);
+  check_state(c, 4, "momentum_buffer", attrs.momentum != 0, cat("momentum is ", attrs.momentum));
+  std::vector<TensorType> types{c.in(0)};
+  if (c.has(4)) types.push_back(c.in(4));
+  return types;
+}
+
+std::vector<TensorType> infer_adam(const OpContext& c) {
+  const auto& attrs = c.attrs<AdamUpdateAttrs>();
+  check_step(c, 6);
+  check_below_one(attrs.beta1, "beta1");
+  check_below_one(attrs.beta2, "beta2");
+  check_not_negative(attrs.eps, "eps");
+  check_not_negative(attrs.weight_decay, "weight_decay");
+  check_like(c.in(4), "exp_avg", c.in(0), "param");
+  check_like(c.in(5), "exp_avg_sq", c.in(0), "param");
+  return {c.in(0), c.in(4), c.in(5)};
+}
+
+std::vector<TensorType> infer_rmsprop(const OpContext& c) {
+  const auto& attrs = c.attrs<RmspropUpdateAttrs>();
+  check_step(c, 7);
+  check_not_negative(attrs.alpha, "alpha");
+  check_not_negative(attrs.eps, "eps");
+  check_not_negative(attrs.momentum, "momentum");
+  check_not_negative(attrs.weight_decay, "weight_decay");
+  check_like(c.in(4), "square_avg", c.in(0), "param");
+  check_state(c, 5, "grad_avg", attrs.centered, attrs.centered ? "centered is true" : "centered is false");
+  check_state(c, 6, "momentum_buffer", attrs.momentum != 0, cat("momentum is ", attrs.momentum));
+  std::vector<TensorType> types{c.in(0), c.in(4)};
+  if (c.has(5)) types.push_back(c.in(5));
+  if (c.has(6)) {
+    // Output 3 is always the momentum buffer, so that `updates` names it; an absent grad_avg is an empty output 2.
+    if (!c.has(5)) {
+      TensorType empty;
+      empty.dtype = c.in(0).dtype;
+      empty.shape = Shape{0};
+      types.push_back(empty);
+    }
+    types.push_back(c.in(6));
+  }
+  return types;
+}
+
+std::vector<TensorType> infer_ema(const OpContext& c) {
+  check_like(c.in(1), "value", c.in(0), "ema");
+  check_scalar(c.in(2), "decay", DType::kF32);
+  return {c.in(0)};
+}
+
+std::vector<TensorType> infer_accumulate(const OpContext& c) {
+  check_floating(c.in(0), "acc");
+  check_like(c.in(1), "grad", c.in(0), "acc");
+  return {c.in(0)};
+}
+
+}  // namespace
+
+void SgdUpdateAttrs::fields(FieldVisitor& v) {
+  v.field({.name = "momentum", .doc = "momentum factor", .min = 0}, momentum);
+  v.field({.name = "dampening", .doc = "dampening of momentum"}, dampening);
+  v.field({.name = "nesterov", .doc = "Nesterov momentum"}, nesterov);
+  v.field({.name = "weight_decay", .doc = "L2 penalty", .min = 0}, weight_decay);
+}
+void AdamUpdateAttrs::fields(FieldVisitor& v) {
+  v.field({.name = "beta1", .doc = "decay of the mean", .min = 0, .max = 1}, beta1);
+  v.field({.name = "beta2", .doc = "decay of the mean square", .min = 0, .max = 1}, beta2);
+  v.field({.name = "eps", .doc = "added to the root", .min = 0}, eps);
+  v.field({.name = "weight_decay", .doc = "L2 penalty, or decoupled decay", .min = 0}, weight_decay);
+  v.field({.name = "decoupled", .doc = "AdamW: decay the parameter, not the gradient"}, decoupled);
+}
+void RmspropUpdateAttrs::fields(FieldVisitor& v) {
+  v.field({.name = "alpha", .doc = "smoothing of the mean square", .min = 0}, alpha);
+  v.field({.name = "eps", .doc = "added to the root", .min = 0}, eps);
+  v.field({.name = "weight_decay", .doc = "L2 penalty", .min = 0}, weight_decay);
+  v.field({.name = "momentum", .doc = "momentum factor", .min = 0}, momentum);
+  v.field({.name = "centered", .doc = "divide by the standard deviation"}, centered);
+  v.field({.name = "tf_eps", .doc = "eps inside the root, as TensorFlow"}, tf_eps);
+}
+void ClipCoefficientAttrs::fields(FieldVisitor& v) { v.field({.name = "max_norm", .doc = "largest norm", .min = 0}, max_norm); }
+
+const OpDef& sgd_update_op() {
+  static const OpDef def{.name = "sgd_update",
+                         .doc = "one step of torch.optim.SGD, in place; the first step's buffer is the gradient",
+                         .inputs = {"param", "grad", "lr", "step", "momentum_buffer?", "grad_scale?"},
+                         .outputs = {"param", "momentum_buffer"},
+                         .make_attrs = make_fields<SgdUpdateAttrs>,
+                         .infer = infer_sgd,
+                         .no_gradient = kNoUpdateGradient,
+                         .cost = input_cost<6>,
+                         .precision = PrecisionRule::kKeepF32,
+                         .updates = {{0, 0}, {1, 4}}};
+  return def;
+}
+const OpDef& adam_update_op() {
+  static const OpDef def{.name = "adam_update",
+                         .doc = "one step of torch.optim.Adam (Kingma, Ba 2015) or AdamW (Loshchilov, Hutter 2019), in place",
+                         .inputs = {"param", "grad", "lr", "step", "exp_avg", "exp_avg_sq", "grad_scale?"},
+                         .outputs = {"param", "exp_avg", "exp_avg_sq"},
+                         .make_attrs = make_fields<AdamUpdateAttrs>,
+                         .infer = infer_adam,
+                         .no_gradient = kNoUpdateGradient,
+                         .cost = input_cost<14>,
+                         .precision = PrecisionRule::kKeepF32,
+                         .updates = {{0, 0}, {1, 4}, {2, 5}}};
+  return def;
+}
+const OpDef& rmsprop_update_op() {
+  static const OpDef def{.name = "rmsprop_update",
+                         .doc = "one step of torch.optim.RMSprop (Tieleman, Hinton 2012), in place",
+                         .inputs = {"param", "grad", "lr", "step", "square_avg", "grad_avg?", "momentum_buffer?", "grad_scale?"},
+                         .outputs = {"param", "square_avg", "grad_avg", "momentum_buffer"},
+                         .make_attrs = make_fields<RmspropUpdateAttrs>,
+                         .infer = infer_rmsprop,
+                         .no_gradient = kNoUpdateGradient,
+                         .cost = input_cost<12>,
+                         .precision = PrecisionRule::kKeepF32,
+                         .updates = {{0, 0}, {1, 4}, {2, 5}, {3, 6}}};
+  return def;
+}
+const OpDef& ema_update_op() {
+  static const OpDef def{.name = "ema_update",
+                         .doc = "ema = decay * ema + (1 - decay) * value, in place; integers are copied",
+                         .inputs = {"ema", "value", "decay"},
+                         .outputs = {"ema"},
+                         .infer = infer_ema,
+                         .no_gradient = kNoUpdateGradient,
+                         .cost = input_cost<3>,
+                         .precision = PrecisionRule::kKeepF32,
+                         .updates = {{0, 0}}};
+  return def;
+}
+const OpDef& accumulate_op() {
+  static const OpDef def{.name = "accumulate",
+                         .doc = "adds a gradient to its accumulator, in place",
+                         .inputs = {"acc", "grad"},
+                         .outputs = {"acc"},
+                         .infer = infer_accumulate,
+                         .no_gradient = kNoUpdateGradient,
+                         .cost = input_cost<1>,
+                         .precision = PrecisionRule::kKeepF32,
+                         .updates = {{0, 0}}};
+  return def;
+}
+const OpDef& clear_op() {
+  static const OpDef def{.name = "clear",
+                         .doc = "sets state to zero, in place",
+                         .inputs = {"acc"},
+                         .outputs = {"acc"},
+                         .infer = [](const OpContext& c) -> std::vector<TensorType> { return {c.in(0)}; },
+                         .no_gradient = kNoUpdateGradient,
+                         .cost =
+                             [](const OpContext& c) {
+                               Cost cost = operand_cost(c, 0);
+                               cost.bytes_read = 0;
+                               return cost;
+                             },
+                         .precision = PrecisionRule::kKeepF32,
+                         .updates = {{0, 0}}};
+  return def;
+}
+const OpDef& clip_coefficient_op() {
+  static const OpDef def{.name = "clip_coefficient",
+                         .doc = "min(1, max_norm / (sqrt(sum of squares) + 1e-6)), as torch.nn.utils.clip_grad_norm_",
+                         .inputs = {"sum_squares"},
+                         .outputs = {"coefficient"},
+                         .make_attrs = make_fields<ClipCoefficientAttrs>,
+                         .infer = [](const OpContext& c) -> std::vector<TensorType> {
+                           check_scalar(c.in(0), "sum_squares", DType::kF32);
+                           check_not_negative(c.attrs<ClipCoefficientAttrs>().max_norm, "max_norm");
+                           return {c.in(0)};
+                         },
+                         .no_gradient = kNoUpdateGradient,
+                         .cost = elementwise_cost<4>,
+                         .precision = PrecisionRule::kKeepF32};
+  return def;
+}
+
+std::vector<Value> sgd_update(Value param, Value grad, Value lr, Value step, Value momentum_buffer, Value grad_scale,
+                              const SgdUpdateAttrs& attrs) {
+  const Value inputs[] = {param, grad, lr, step, momentum_buffer, grad_scale};
+  return emit_all("sgd_update", std::make_unique<SgdUpdateAttrs>(attrs), inputs);
+}
+std::vector<Value> adam_update(Value param, Value grad, Value lr, Value step, Value exp_avg, Value exp_avg_sq, Value grad_scale,
+                               const AdamUpdateAttrs& attrs) {
+  const Value inputs[] = {param, grad, lr, step, exp_avg, exp_avg_sq, grad_scale};
+  return emit_all("adam_update", std::make_unique<AdamUpdateAttrs>(attrs), inputs);
+}
+std::vector<Value> rmsprop_update(Value param, Value grad, Value lr, Value step, Value square_avg, Value grad_avg, Value momentum_buffer,
+                                  Value grad_scale, const RmspropUpdateAttrs& attrs) {
+  const Value inputs[] = {param, grad, lr, step, square_avg, grad_avg, momentum_buffer, grad_scale};
+  return emit_all("rmsprop_update", std::make_unique<RmspropUpdateAttrs>(attrs), inputs);
+}
+Value ema_update(Value ema, Value value, Value decay) { return emit("ema_update", {ema, value, decay}); }
+Value accumulate(Value acc, Value grad) { return emit("accumulate", {acc, grad}); }
+Value clear(Value acc) { return emit("clear", {acc}); }
+Value clip_coefficient(Value sum_squares, const ClipCoefficientAttrs& attrs) { return emit("clip_coefficient", {sum_squares}, attrs); }
+
+OpTable update_ops() {
+  return {&sgd_update_op(), &adam_update_op(), &rmsprop_update_op(), &ema_update_op(), &accumulate_op(), &clear_op(), &clip_coefficient_op()};
+}
+
+}  // namespace galley
