@@ -15,6 +15,9 @@ void FieldVisitor::component(const FieldInfo& info, Component&, ComponentKinds) 
 void FieldVisitor::components(const FieldInfo& info, std::vector<Component>&, ComponentKinds) {
   GALLEY_ASSERT(false, "this visitor does not take components: ", info.name);
 }
+void FieldVisitor::pairs(const FieldInfo& info, std::vector<std::pair<std::string, std::string>>&) {
+  GALLEY_ASSERT(false, "this visitor does not take maps of text: ", info.name);
+}
 bool FieldVisitor::present(const FieldInfo&, bool has_value) { return has_value; }
 
 }  // namespace galley

@@ -10,6 +10,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace galley {
@@ -25,6 +27,7 @@ struct FieldInfo {
   double max = std::numeric_limits<double>::infinity();
   bool required = false;   // the user must give it
   bool main = false;       // a scalar where the struct's map stands is this field alone
+  std::string_view word = "";  // a component or list of components may be this word instead: then type is the word, params null
 };
 
 /// A struct with fields. Value semantics through clone().
@@ -40,6 +43,25 @@ template <class Self>
 class FieldsOf : public Fields {
  public:
   std::unique_ptr<Fields> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
+};
+
+/// A list of structs with value semantics, for FieldVisitor::list.
+class FieldList {
+ public:
+  FieldList() = default;
+  FieldList(const FieldList& other) {
+    for (const std::unique_ptr<Fields>& item : other.items) items.push_back(item->clone());
+  }
+  FieldList(FieldList&&) = default;
+  FieldList& operator=(const FieldList& other) { return *this = FieldList(other); }
+  FieldList& operator=(FieldList&&) = default;
+  size_t size() const { return items.size(); }
+  bool empty() const { return items.empty(); }
+  /// Element `index`, which `make` of the list made as a T.
+  template <class T>
+  const T& at(size_t index) const { return static_cast<const T&>(*items.at(index)); }
+
+  std::vector<std::unique_ptr<Fields>> items;
 };
 
 /// A value written as text with a grammar of its own: durations, sizes, multiples, selectors (base/units.h).
@@ -100,8 +122,11 @@ class FieldVisitor {
   virtual void section(const FieldInfo& info, Fields& value);
   /// A list of maps: `make` gives a default element.
   virtual void list(const FieldInfo& info, std::vector<std::unique_ptr<Fields>>& value, std::unique_ptr<Fields> (*make)());
+  /// An empty name: the component's keys stand in the map of the struct itself, and `type` may be absent there.
   virtual void component(const FieldInfo& info, Component& value, ComponentKinds kinds);
   virtual void components(const FieldInfo& info, std::vector<Component>& value, ComponentKinds kinds);
+  /// A map from free names to text, in the order of the text.
+  virtual void pairs(const FieldInfo& info, std::vector<std::pair<std::string, std::string>>& value);
   /// Asked before an optional field: is there a value (a reader answers from its text, a writer from `has_value`)?
   virtual bool present(const FieldInfo& info, bool has_value);
 

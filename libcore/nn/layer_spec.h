@@ -1,0 +1,55 @@
+#pragma once
+// A model written out layer by layer: what `model: {type: layers, input: ..., layers: [...]}` holds. Reading is the recipe's
+// work; building the graph from it is this room's (the kind "layers" of the models).
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libcore/base/fields.h"
+
+namespace galley {
+
+/// The layers that may be written in a recipe (conv2d, batch_norm, add, ...) with their parameters. Defined by this room.
+ComponentKinds layer_kinds();
+
+/// One layer, or a group of layers (then `layer` is empty and `layers` is not).
+struct LayerSpec : FieldsOf<LayerSpec> {
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "name", .doc = "name in parameter paths and for `inputs`; default: the type, numbered where it repeats"}, name);
+    v.component({.name = "", .doc = "what the layer computes"}, layer, layer_kinds());
+    v.field({.name = "inputs", .doc = "names of the layers whose outputs it takes; `in` is the group's input; default: the layer before"}, inputs);
+    v.field({.name = "repeat", .doc = "that many copies in sequence; names become NAME.0, NAME.1, ...", .min = 1, .max = 10000}, repeat);
+    v.list({.name = "layers", .doc = "a group: its layers in sequence"}, layers.items, make_fields<LayerSpec>);
+  }
+  const LayerSpec& child(size_t index) const { return layers.at<LayerSpec>(index); }
+
+  std::string name;
+  Component layer;
+  std::vector<std::string> inputs;
+  int64_t repeat = 1;
+  FieldList layers;
+};
+
+/// The model's input: the shape of one sample and, if wanted, names of its dimensions.
+struct InputSpec : FieldsOf<InputSpec> {
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "shape", .doc = "of one sample, without the batch, e.g. [3, 32, 32]", .min = 1, .required = true, .main = true}, shape);
+    v.field({.name = "names", .doc = "names of these dimensions, e.g. [C, H, W]"}, names);
+  }
+  std::vector<int64_t> shape;
+  std::vector<std::string> names;
+};
+
+/// Parameters of the model kind "layers".
+struct LayersModel : FieldsOf<LayersModel> {
+  void fields(FieldVisitor& v) override {
+    v.section({.name = "input", .doc = "what one sample looks like", .required = true}, input);
+    v.list({.name = "layers", .doc = "layers in sequence", .required = true}, layers.items, make_fields<LayerSpec>);
+  }
+  InputSpec input;
+  FieldList layers;
+};
+
+}  // namespace galley
