@@ -1,0 +1,32 @@
+#pragma once
+// What the tools call: a recipe by name or path, with fragments and overrides, as typed structs; and its printed forms.
+
+#include <string>
+
+#include "libcore/recipe/loader.h"
+#include "libcore/recipe/schema.h"
+#include "libcore/recipe/sections.h"
+
+namespace galley {
+
+struct LoadedRecipe {
+  Recipe recipe;
+  LoadedTree source;  ///< The tree behind it: layers, places, what was read from the environment.
+};
+
+/// The schema of recipes with these components. The registry must outlive it.
+Schema recipe_schema(const ComponentRegistry& registry);
+
+/// Loads, reads and checks (check_recipe) a recipe. Throws one Error with all that is wrong (exit 3; 2 for an override that is none).
+LoadedRecipe load_recipe(const std::string& recipe, const ComponentRegistry& registry, const LoadOptions& options);
+
+enum class DumpKind { kMin, kFull, kOrigin };
+/// YAML that load_recipe reads back to the same recipe: what differs from the defaults, everything, or everything with the places.
+std::string dump_recipe(const LoadedRecipe& loaded, DumpKind kind);
+/// The same for a recipe changed by the program (no places).
+std::string dump_recipe(const Recipe& recipe, DumpKind kind);
+
+/// Makes data.root and the paths in weights.load absolute: RUN/recipe.yaml must not depend on the working folder.
+void make_paths_absolute(Recipe& recipe);
+
+}  // namespace galley

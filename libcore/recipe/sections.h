@@ -1,0 +1,257 @@
+#pragma once
+// The recipe as typed structs: what every key means to the program. Names, types, defaults, ranges and documentation of the keys
+// stand once, in fields() of these structs (sections.cpp); schema.h derives parser, dump, help, docs and completion from them.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "libcore/base/fields.h"
+#include "libcore/base/units.h"
+
+namespace galley {
+
+/// The components that may be named in a recipe. The other rooms bring their tables; the spans must outlive every Recipe.
+struct ComponentRegistry {
+  ComponentKinds models, sources, transforms, batch_transforms, optimizers, schedules, losses;
+};
+
+/// false | true | a logical thread count.
+struct Deterministic : TextValue {
+  void parse(std::string_view text) override;
+  std::string str() const override { return threads == 0 ? "false" : threads == 8 ? "true" : std::to_string(threads); }
+  std::string_view grammar() const override { return "false, true, or a logical thread count (true = 8)"; }
+  int64_t threads = 0;  ///< 0: off.
+};
+
+/// cpu | cuda | cuda:N
+struct DeviceName : TextValue {
+  void parse(std::string_view text) override;
+  std::string str() const override { return text_; }
+  std::string_view grammar() const override { return "cpu, cuda or cuda:1"; }
+  bool is_cpu() const { return text_ == "cpu"; }
+
+ private:
+  std::string text_ = "cpu";
+};
+
+enum class MemoryFormatChoice { kAuto, kContiguous, kChannelsLast, kChannelsLast3d };
+enum class PrecisionName { kF32, kBf16, kF16, kF64 };
+
+struct PrecisionSection : FieldsOf<PrecisionSection> {
+  void fields(FieldVisitor& v) override;
+  PrecisionName compute = PrecisionName::kF32, master = PrecisionName::kF32, reduce = PrecisionName::kF32;
+  std::optional<double> loss_scale;  ///< Empty: auto.
+  bool tf32 = false;
+  std::vector<std::string> keep_f32{"type:norm"};
+};
+
+struct WeightSource : FieldsOf<WeightSource> {
+  void fields(FieldVisitor& v) override;
+  std::string from;
+  std::vector<std::string> ignore;
+  std::vector<std::pair<std::string, std::string>> rename;
+  std::string into;
+  bool strict = true;
+};
+
+struct WeightsSection : FieldsOf<WeightsSection> {
+  void fields(FieldVisitor& v) override;
+  FieldList load;  ///< WeightSource
+};
+
+struct Shuffle : FieldsOf<Shuffle> {
+  Shuffle() = default;
+  explicit Shuffle(bool on) : enabled(on) {}
+  void fields(FieldVisitor& v) override;
+  bool enabled = true;
+  std::optional<int64_t> buffer;  ///< Samples held for shuffling a stream.
+};
+
+enum class LastBatch { kWrap, kDrop, kKeep };
+enum class OnError { kFail, kSkip };
+
+/// One split of the data: train, val or test. A default-constructed one has the defaults of evaluation.
+struct Split : FieldsOf<Split> {
+  void fields(FieldVisitor& v) override;
+  /// The pipeline is the one that belongs to the weights.
+  bool pipeline_from_weights() const { return pipeline.size() == 1 && pipeline[0].type == "from_weights" && !pipeline[0]; }
+
+  const ComponentRegistry* registry = nullptr;
+  Component source;   ///< Empty where `from` names another split.
+  std::string from;
+  std::vector<Component> pipeline;
+  std::optional<Slice> slice;
+  std::optional<int64_t> slice_seed;
+  Shuffle shuffle{false};
+  LastBatch last_batch = LastBatch::kKeep;
+  AutoCount batch;    ///< Auto: train.batch.micro. Not used for train.
+  std::vector<Component> batch_transforms;
+  AutoCount workers;
+  int64_t prefetch = 4;
+  OnError on_error = OnError::kFail;
+};
+
+struct DataSection : FieldsOf<DataSection> {
+  void fields(FieldVisitor& v) override;
+  /// "train", "val" or "test"; null where the recipe has none.
+  const Split* find(const std::string& name) const;
+
+  const ComponentRegistry* registry = nullptr;
+  std::string root = ".";
+  Split train;
+  std::optional<Split> val, test;
+};
+
+struct BatchSection : FieldsOf<BatchSection> {
+  void fields(FieldVisitor& v) override;
+  int64_t global = 1;  ///< Samples an update, over all ranks.
+  AutoCount micro;     ///< Samples a pass of one rank; auto: global / ranks.
+};
+
+enum class FrozenBatchNorm { kFrozen, kUpdate };
+
+struct FreezeItem : FieldsOf<FreezeItem> {
+  void fields(FieldVisitor& v) override;
+  std::vector<std::string> match, except;
+  FrozenBatchNorm batch_norm = FrozenBatchNorm::kFrozen;
+};
+
+/// Parameters of the optimizer that a group of tensors has for itself; `lr: 10x` multiplies the optimizer's.
+struct OptimizerGroup : FieldsOf<OptimizerGroup> {
+  void fields(FieldVisitor& v) override;
+  std::vector<std::string> match, except;
+  std::optional<Multiple> lr, weight_decay, momentum;
+};
+
+struct OptimizerSection : FieldsOf<OptimizerSection> {
+  void fields(FieldVisitor& v) override;
+  const ComponentRegistry* registry = nullptr;
+  Component algorithm;
+  FieldList groups;  ///< OptimizerGroup
+};
+
+enum class ClipType { kNorm, kValue };
+struct ClipSection : FieldsOf<ClipSection> {
+  void fields(FieldVisitor& v) override;
+  ClipType type = ClipType::kNorm;
+  double max = 1.0;
+};
+
+struct EmaSection : FieldsOf<EmaSection> {
+  void fields(FieldVisitor& v) override;
+  double decay = 0.9999;
+  Duration every{1, DurationUnit::kSteps};
+  bool warmup = false;
+  bool buffers = true;
+};
+
+struct ValidateSection : FieldsOf<ValidateSection> {
+  void fields(FieldVisitor& v) override;
+  Duration every{1, DurationUnit::kEpochs};
+  std::optional<int64_t> samples;
+};
+
+struct EarlyStopSection : FieldsOf<EarlyStopSection> {
+  void fields(FieldVisitor& v) override;
+  std::string metric;
+  Duration patience{10, DurationUnit::kEpochs};
+  double min_delta = 0;
+};
+
+enum class NanGuard { kStop, kIgnore };
+struct GuardSection : FieldsOf<GuardSection> {
+  void fields(FieldVisitor& v) override;
+  NanGuard nan = NanGuard::kStop;
+};
+
+enum class RecomputeMode { kFull, kSelective, kMatch };
+struct RecomputeSection : FieldsOf<RecomputeSection> {
+  void fields(FieldVisitor& v) override;
+  RecomputeMode mode = RecomputeMode::kMatch;
+  std::vector<std::string> match;  ///< Modules, for kMatch.
+};
+
+struct TrainSection : FieldsOf<TrainSection> {
+  void fields(FieldVisitor& v) override;
+  const ComponentRegistry* registry = nullptr;
+  std::optional<Duration> duration;
+  std::optional<BatchSection> batch;
+  FieldList freeze;  ///< FreezeItem
+  OptimizerSection optimizer;
+  std::vector<Component> schedule;  ///< Empty: constant.
+  std::optional<ClipSection> clip;
+  std::optional<EmaSection> ema;
+  std::optional<ValidateSection> validate = ValidateSection();
+  std::optional<EarlyStopSection> early_stop;
+  GuardSection guard;
+  std::optional<RecomputeSection> recompute;
+};
+
+struct EvaluateSection : FieldsOf<EvaluateSection> {
+  void fields(FieldVisitor& v) override;
+  std::string data = "val";
+};
+
+struct BestSection : FieldsOf<BestSection> {
+  void fields(FieldVisitor& v) override;
+  std::string metric;
+  int64_t count = 1;
+};
+struct KeepSection : FieldsOf<KeepSection> {
+  void fields(FieldVisitor& v) override;
+  int64_t last = 2;
+  std::optional<BestSection> best;
+};
+struct CheckpointSection : FieldsOf<CheckpointSection> {
+  void fields(FieldVisitor& v) override;
+  Duration every{1, DurationUnit::kEpochs};
+  KeepSection keep;
+};
+
+struct LogSection : FieldsOf<LogSection> {
+  void fields(FieldVisitor& v) override;
+  Duration every{50, DurationUnit::kSteps};
+  bool tensorboard = true;
+};
+
+/// A recipe with all its values. `loss.type` is "auto" (params null) for the loss of the model's task.
+struct Recipe : FieldsOf<Recipe> {
+  explicit Recipe(const ComponentRegistry& components);
+  void fields(FieldVisitor& v) override;
+
+  const ComponentRegistry* registry;
+  int64_t version = 1;  // key `recipe`
+  std::string name;
+  std::string about;
+  int64_t seed = 0;
+  Deterministic deterministic;
+  DeviceName device;
+  AutoCount threads;
+  MemoryFormatChoice memory_format = MemoryFormatChoice::kAuto;
+  PrecisionSection precision;
+  Component model;
+  WeightsSection weights;
+  DataSection data;
+  Component loss;
+  std::vector<std::string> metrics{"auto"};
+  EvaluateSection evaluate;
+  TrainSection train;
+  std::optional<CheckpointSection> checkpoint = CheckpointSection();
+  LogSection log;
+};
+
+/// How a global batch is cut (recipe.md section 3): global = micro * accumulation * ranks.
+struct BatchPlan {
+  int64_t global = 0, micro = 0, accumulation = 1;
+};
+/// An Error that shows the sum where global is not a multiple of micro * ranks.
+BatchPlan plan_batch(const BatchSection& batch, int64_t ranks = 1);
+
+/// What the keys say together: split names exist, contradictory batch, things not available yet. Throws one Error with all.
+void check_recipe(const Recipe& recipe);
+
+}  // namespace galley
