@@ -1,0 +1,36 @@
+#pragma once
+// Image files to pixels: JPEG by libjpeg-turbo, PNG and BMP by stb_image behind checks of our own. Damaged data is refused:
+// truncated files, JPEG warnings, PNG checksums, sizes beyond the limits.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "libcore/data/image.h"
+
+namespace galley {
+
+enum class ColorMode { kRgb, kGray };
+inline constexpr std::string_view kColorModeNames[] = {"rgb", "gray"};
+
+/// Checked against the header, before anything is allocated.
+struct DecodeLimits {
+  int64_t max_dimension = 16384;
+  int64_t max_pixels = int64_t{1} << 26;
+};
+
+/// Decodes a JPEG, PNG or BMP file in memory to u8 [3,H,W] or [1,H,W]; transparency is dropped. `name` is for the message of
+/// the BadSample that is thrown where the data is damaged, too large or of another format (which is named).
+Image decode_image(std::span<const std::byte> file, ColorMode mode, std::string_view name, const DecodeLimits& limits = {});
+
+/// Whether a file name ends like an image: "jpg", "png", ... or of a kind that we know but cannot decode ("webp"), so that such
+/// files are an error and not left out in silence.
+bool has_image_suffix(std::string_view file_name);
+
+/// Decoders of one format each; native channels (1 or 3). For decode_image and tests.
+Image decode_jpeg(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits);
+Image decode_png(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits);
+Image decode_bmp(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits);
+
+}  // namespace galley

@@ -1,0 +1,201 @@
+// Transforms that move pixels.
+#include <algorithm>
+#include <cmath>
+
+#include "libcore/data/transform.h"
+
+namespace galley {
+namespace {
+
+/// [height, width] of a `size` option.
+std::pair<int64_t, int64_t> height_width(const std::vector<int64_t>& size) { return {size[0], size.size() == 1 ? size[0] : size[1]}; }
+
+/// Where a coordinate outside of 0 .. size-1 reads, or -1 for the fill value.
+int64_t mirrored(int64_t at, int64_t size, PaddingMode mode) {
+  if (at >= 0 && at < size) return at;
+  switch (mode) {
+    case PaddingMode::kConstant: return -1;
+    case PaddingMode::kEdge: return std::clamp<int64_t>(at, 0, size - 1);
+    case PaddingMode::kReflect: return at < 0 ? -at : 2 * (size - 1) - at;
+    case PaddingMode::kSymmetric: return at < 0 ? -at - 1 : 2 * size - 1 - at;
+  }
+  GALLEY_ASSERT(false);
+}
+
+/// Uniform in [log low, log high], as a factor.
+double log_uniform(const std::vector<double>& range, RandomStream& random) { return std::exp(random.uniform(std::log(range[0]), std::log(range[1]))); }
+
+int64_t draw_below(RandomStream& random, int64_t count) { return static_cast<int64_t>(random.below(static_cast<uint64_t>(count))); }
+
+}  // namespace
+
+Image pad_image(const Image& image, const Pad& options) {
+  const auto& p = options.padding;
+  const int64_t left = p[0], top = p.size() == 1 ? p[0] : p[1];
+  const int64_t right = p.size() == 4 ? p[2] : left, bottom = p.size() == 4 ? p[3] : top;
+  const int64_t limit_x = options.padding_mode == PaddingMode::kReflect ? image.width() - 1 : image.width();
+  const int64_t limit_y = options.padding_mode == PaddingMode::kReflect ? image.height() - 1 : image.height();
+  const bool mirrors = options.padding_mode == PaddingMode::kReflect || options.padding_mode == PaddingMode::kSymmetric;
+  GALLEY_CHECK(!mirrors || (std::max(left, right) <= limit_x && std::max(top, bottom) <= limit_y), "[pad] padding ", left, ",", top, ",", right, ",", bottom,
+               " is larger than the image ", image.str(), " that it should mirror");
+  Image result(image.dtype(), image.height() + top + bottom, image.width() + left + right, image.channels());
+  const int64_t channels = image.channels();
+  GALLEY_CHECK(options.fill.size() == 1 || static_cast<int64_t>(options.fill.size()) == channels, "[pad] `fill` has ", options.fill.size(), " values, the image is ", image.str());
+  with_pixel_type(image, [&]<class T>(T) {
+    std::vector<T> fill;
+    for (int64_t c = 0; c < channels; ++c) fill.push_back(to_pixel<T>(static_cast<float>(options.fill[options.fill.size() == 1 ? 0 : static_cast<size_t>(c)])));
+    for (int64_t y = 0; y < result.height(); ++y) {
+      T* out = result.row<T>(y);
+      const int64_t from_y = mirrored(y - top, image.height(), options.padding_mode);
+      for (int64_t x = 0; x < result.width(); ++x) {
+        const int64_t from_x = mirrored(x - left, image.width(), options.padding_mode);
+        if (from_y >= 0 && from_x == x - left && from_x == 0) {  // the image's own row, in one piece
+          std::copy_n(image.row<T>(from_y), image.width() * channels, out + x * channels);
+          x += image.width() - 1;
+          continue;
+        }
+        std::copy_n(from_y < 0 || from_x < 0 ? fill.data() : image.row<T>(from_y) + from_x * channels, channels, out + x * channels);
+      }
+    }
+  });
+  return result;
+}
+
+void flip_horizontal(Image& image) {
+  const int64_t channels = image.channels(), width = image.width();
+  with_pixel_type(image, [&]<class T>(T) {
+    for (int64_t y = 0; y < image.height(); ++y) {
+      T *left = image.row<T>(y), *right = left + (width - 1) * channels;
+      for (; left < right; left += channels, right -= channels) std::swap_ranges(left, left + channels, right);
+    }
+  });
+}
+
+void flip_vertical(Image& image) {
+  const int64_t row = image.bytes() / image.height();
+  for (int64_t y = 0; y < image.height() / 2; ++y) {
+    std::byte* top = image.data() + y * row;
+    std::swap_ranges(top, top + row, image.data() + (image.height() - 1 - y) * row);
+  }
+}
+
+void Resize::apply(Image& image, RandomStream&) const {
+  int64_t height = size[0], width = size.back();
+  if (size.size() == 1) {
+    const int64_t shorter = std::min(image.height(), image.width()), longer = std::max(image.height(), image.width());
+    int64_t new_short = size[0];
+    // Truncated, as torchvision.
+    auto new_long = static_cast<int64_t>(static_cast<double>(new_short * longer) / static_cast<double>(shorter));
+    if (max_size > 0 && new_long > max_size) {
+      new_short = std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(max_size * new_short) / static_cast<double>(new_long)));
+      new_long = max_size;
+    }
+    constexpr int64_t kMaxSide = 65536;
+    GALLEY_CHECK_INPUT(new_long <= kMaxSide, "[resize] an image of ", image.str(), " would become ", new_long, " pixels long; set max_size");
+    height = image.height() <= image.width() ? new_short : new_long;
+    width = image.height() <= image.width() ? new_long : new_short;
+  }
+  if (height == image.height() && width == image.width()) return;
+  image = galley::resize(image, {height, width, interpolation, antialias});
+}
+
+void CenterCrop::apply(Image& image, RandomStream&) const {
+  const auto [height, width] = height_width(size);
+  // A smaller image is padded evenly first, with the odd pixel right and below.
+  const auto offset = [](int64_t in, int64_t out) { return in < out ? -((out - in) / 2) : round_half_even(static_cast<double>(in - out) / 2.0); };
+  image = crop(image, {offset(image.height(), height), offset(image.width(), width), height, width});
+}
+
+void Pad::apply(Image& image, RandomStream&) const { image = pad_image(image, *this); }
+
+void RandomCrop::apply(Image& image, RandomStream& random) const {
+  const auto [height, width] = height_width(size);
+  const auto pad = [&](std::vector<int64_t> amount) {
+    Pad options;
+    options.padding = std::move(amount);
+    options.fill = fill;
+    options.padding_mode = padding_mode;
+    image = pad_image(image, options);
+  };
+  const bool black = padding_mode == PaddingMode::kConstant && fill.size() == 1 && fill[0] == 0;
+  Region border{0, 0, image.height(), image.width()};  // the image with its padding, in the image's coordinates
+  if (!padding.empty() && black) {
+    // crop() gives zeros outside, so nothing needs to be padded.
+    const auto& p = padding;
+    const int64_t top = p.size() == 1 ? p[0] : p[1], bottom = p.size() == 4 ? p[3] : top, right = p.size() == 4 ? p[2] : p[0];
+    border = {-top, -p[0], image.height() + top + bottom, image.width() + p[0] + right};
+  } else if (!padding.empty()) {
+    pad(padding);
+    border = {0, 0, image.height(), image.width()};
+  }
+  if (pad_if_needed && (border.width < width || border.height < height)) {
+    const int64_t x = std::max<int64_t>(0, width - border.width), y = std::max<int64_t>(0, height - border.height);
+    if (black) {
+      border = {border.top - y, border.left - x, border.height + 2 * y, border.width + 2 * x};
+    } else {
+      pad({x, y});
+      border = {0, 0, image.height(), image.width()};
+    }
+  }
+  GALLEY_CHECK_INPUT(border.height >= height && border.width >= width, "[random_crop] wants ", height, " x ", width, " pixels of an image of ", border.height, " x ",
+                     border.width, " (padding included); resize before, or set pad_if_needed: true");
+  const int64_t top = border.top + draw_below(random, border.height - height + 1), left = border.left + draw_below(random, border.width - width + 1);
+  image = crop(image, {top, left, height, width});
+}
+
+Region RandomResizedCrop::draw(const Image& image, RandomStream& random) const {
+  const int64_t height = image.height(), width = image.width();
+  const auto area = static_cast<double>(height * width);
+  constexpr int kAttempts = 10;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const double target = area * random.uniform(scale[0], scale[1]);
+    const double aspect = log_uniform(ratio, random);
+    const int64_t w = round_half_even(std::sqrt(target * aspect)), h = round_half_even(std::sqrt(target / aspect));
+    if (w < 1 || w > width || h < 1 || h > height) continue;
+    const int64_t top = draw_below(random, height - h + 1);
+    return {top, draw_below(random, width - w + 1), h, w};
+  }
+  // The middle, as near to the image's own shape as `ratio` allows.
+  const double own = static_cast<double>(width) / static_cast<double>(height);
+  int64_t w = width, h = height;
+  if (own < ratio[0]) h = std::clamp<int64_t>(round_half_even(static_cast<double>(w) / ratio[0]), 1, height);
+  if (own > ratio[1]) w = std::clamp<int64_t>(round_half_even(static_cast<double>(h) * ratio[1]), 1, width);
+  return {(height - h) / 2, (width - w) / 2, h, w};
+}
+
+void RandomResizedCrop::apply(Image& image, RandomStream& random) const {
+  const auto [height, width] = height_width(size);
+  image = resize_region(image, draw(image, random), {height, width, interpolation, antialias});
+}
+
+void RandomHorizontalFlip::apply(Image& image, RandomStream& random) const {
+  if (random.uniform() < p) flip_horizontal(image);
+}
+
+void RandomVerticalFlip::apply(Image& image, RandomStream& random) const {
+  if (random.uniform() < p) flip_vertical(image);
+}
+
+void RandomErasing::apply(Image& image, RandomStream& random) const {
+  if (random.uniform() >= p) return;
+  const int64_t height = image.height(), width = image.width(), channels = image.channels();
+  const bool noise = value[0] == "random";
+  GALLEY_CHECK(value.size() == 1 || static_cast<int64_t>(value.size()) == channels, "[random_erasing] `value` has ", value.size(), " values, the image is ", image.str());
+  std::vector<float> fill(static_cast<size_t>(channels), 0.0f);
+  for (size_t c = 0; c < fill.size() && !noise; ++c) fill[c] = static_cast<float>(std::strtod(value[value.size() == 1 ? 0 : c].c_str(), nullptr));
+  constexpr int kAttempts = 10;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const double area = static_cast<double>(height * width) * random.uniform(scale[0], scale[1]);
+    const double aspect = log_uniform(ratio, random);
+    const int64_t h = round_half_even(std::sqrt(area * aspect)), w = round_half_even(std::sqrt(area / aspect));
+    if (h >= height || w >= width) continue;
+    const int64_t top = draw_below(random, height - h + 1), left = draw_below(random, width - w + 1);
+    for (int64_t y = top; y < top + h; ++y) {
+      float* row = image.row<float>(y) + left * channels;
+      for (int64_t i = 0; i < w * channels; ++i) row[i] = noise ? static_cast<float>(random.normal()) : fill[static_cast<size_t>(i % channels)];
+    }
+    return;
+  }
+}
+
+}  // namespace galley

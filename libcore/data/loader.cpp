@@ -1,0 +1,349 @@
+#include "libcore/data/loader.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "libcore/base/log.h"
+
+namespace galley {
+namespace {
+
+/// After so many damaged samples in a row, the data is not what the recipe thinks.
+constexpr int64_t kMaxBadInARow = 100;
+
+/// A damaged sample that was replaced.
+struct Skipped {
+  int64_t row = 0;
+  std::string cause, message;
+};
+
+/// A batch in the making. Rows are handed out in chunks; `missing` counts rows that are not written yet.
+struct Slot {
+  Batch batch;
+  int64_t handed_out = 0;
+  int64_t missing = 0;
+  bool ready = false;
+  std::vector<Skipped> skipped;
+  std::exception_ptr error;
+  int64_t error_row = 0;
+};
+
+}  // namespace
+
+class DataLoader::State {
+ public:
+  State(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms, LoaderOptions options);
+  ~State();
+
+  const Batch* next();
+  int64_t position() const { return delivered_; }
+  int64_t epoch_samples() const { return order_.epoch_samples(); }
+  int64_t total_samples() const { return end_.value_or(0); }
+  const Source& source() const { return *source_; }
+  const std::map<std::string, Tensor>& layout() const { return slots_.front().batch.fields; }
+  int64_t buffer_bytes() const;
+  const SkipReport& skips() const { return skips_; }
+
+ private:
+  Sample read_prepared(int64_t position, std::vector<Skipped>& skipped, int64_t row, int64_t& index) const;
+  void make_buffers();
+  bool begin_batch(Slot& slot);
+  void fill_row(Slot& slot, int64_t row, std::vector<Skipped>& skipped) const;
+  void fill_rows(Slot& slot, int64_t begin, int64_t end);
+  void finish_batch(Slot& slot) const;
+  void deliver(Slot& slot);
+  void work();
+
+  std::shared_ptr<const Source> source_;
+  Pipeline pipeline_;
+  std::vector<std::unique_ptr<Fields>> batch_transforms_;
+  LoaderOptions options_;
+  SampleOrder order_;
+  std::optional<int64_t> end_;  // position
+  std::vector<Slot> slots_;
+  SkipReport skips_;
+  int64_t delivered_ = 0;       // position of the next batch to deliver
+  Slot* current_ = nullptr;     // with the caller
+
+  // Shared with the workers, under mutex_.
+  mutable std::mutex mutex_;
+  std::condition_variable work_arrived_, batch_ready_;
+  std::deque<Slot*> free_, pending_;  // pending: in order of delivery
+  int64_t begun_ = 0;                 // position of the next batch to begin
+  bool stop_ = false;
+  std::vector<std::thread> threads_;
+};
+
+DataLoader::State::State(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms, LoaderOptions options)
+    : source_(std::move(source)), pipeline_(std::move(pipeline)), options_(std::move(options)), order_(source_->size(), options_.order) {
+  GALLEY_CHECK(!options_.format.is_blocked(), "a batch cannot have the format ", options_.format);
+  for (const Component& component : batch_transforms) {
+    batch_transforms_.push_back(component.params->clone());
+    const auto* transform = dynamic_cast<const BatchTransform*>(batch_transforms_.back().get());
+    GALLEY_ASSERT(transform != nullptr, "not a batch transform: ", component.type);
+    transform->check();
+    GALLEY_CHECK(options_.classes > 0, "batch transform ", component.type, " wants a model with classes");
+  }
+  if (options_.classes > 0 && source_->label(0) >= 0) check_labels(*source_, options_.classes);
+  if (options_.passes > 0) end_ = options_.passes * order_.epoch_samples();
+  if (options_.max_samples > 0) end_ = std::min(end_.value_or(options_.max_samples), options_.max_samples);
+  begun_ = delivered_ = options_.start;
+  make_buffers();
+  for (Slot& slot : slots_) free_.push_back(&slot);
+  for (int64_t i = 0; i < options_.workers; ++i) threads_.emplace_back([this] { work(); });
+}
+
+DataLoader::State::~State() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  work_arrived_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+/// The sample at a position with its pipeline applied; where it is damaged and may be skipped, the next good one of the slice.
+Sample DataLoader::State::read_prepared(int64_t position, std::vector<Skipped>& skipped, int64_t row, int64_t& index) const {
+  for (int64_t tries = 0;; ++tries) {
+    const SampleOrder::Place place = order_.instead_of(position, tries);
+    index = place.index;
+    try {
+      Sample sample = source_->read(place.index);
+      pipeline_.apply(sample, {options_.order.seed, place.epoch, place.index});
+      return sample;
+    } catch (Error& error) {
+      const auto* bad = dynamic_cast<const BadSample*>(&error);
+      if (bad == nullptr) error.context(cat(" in ", source_->sample_name(place.index)));
+      if (options_.on_error == OnError::kFail || error.code() != ErrorCode::kInput) throw;
+      if (tries == 0) skipped.push_back({row, bad == nullptr ? "other" : bad->cause(), error.text()});
+      if (tries + 1 >= std::min(kMaxBadInARow, order_.size()))
+        fail(ErrorCode::kInput, tries + 1, " damaged samples in a row; the last: ", error.text());
+    }
+  }
+}
+
+void DataLoader::State::make_buffers() {
+  std::vector<Skipped> skipped;
+  int64_t index = 0;
+  const Sample sample = read_prepared(end_ && options_.start >= *end_ ? 0 : options_.start, skipped, 0, index);
+  GALLEY_ASSERT(sample.find("input") != nullptr, source_->describe());
+  const bool mixes = !batch_transforms_.empty();
+  GALLEY_CHECK(!mixes || sample.find("label") != nullptr, "batch transforms mix labels, but the source has none");
+  slots_.resize(static_cast<size_t>(options_.workers == 0 ? 1 : std::max<int64_t>(1, options_.prefetch) + 1));
+  const auto batched = [&](const Shape& shape) {
+    Shape result{options_.order.batch};
+    for (const int64_t size : shape) result.push_back(size);
+    return result;
+  };
+  for (Slot& slot : slots_) {
+    for (const auto& [name, value] : sample.fields()) {
+      Tensor tensor;
+      if (name == "input") {
+        const Shape shape = batched(Pipeline::input_shape(sample));
+        tensor = Tensor(Pipeline::input_dtype(sample), shape, shape.rank() == 4 && sample.image() != nullptr ? options_.format : MemoryFormat());
+        GALLEY_CHECK(!mixes || tensor.dtype() == DType::kF32, "batch transforms want float inputs, not ", tensor.str());
+      } else if (std::holds_alternative<int64_t>(value)) {
+        tensor = name == "label" && mixes ? Tensor(DType::kF32, {options_.order.batch, options_.classes}) : Tensor(DType::kI64, {options_.order.batch});
+      } else {
+        tensor = Tensor(std::get<Tensor>(value).dtype(), batched(std::get<Tensor>(value).shape()));
+      }
+      slot.batch.fields.emplace(name, std::move(tensor));
+    }
+  }
+}
+
+int64_t DataLoader::State::buffer_bytes() const {
+  int64_t bytes = 0;
+  for (const Slot& slot : slots_)
+    for (const auto& [name, tensor] : slot.batch.fields) bytes += tensor.bytes();
+  return bytes;
+}
+
+/// Assigns the next batch to a free slot; false at the end.
+bool DataLoader::State::begin_batch(Slot& slot) {
+  if (end_ && begun_ >= *end_) return false;
+  Batch& batch = slot.batch;
+  batch.first = begun_;
+  batch.valid = order_.batch_samples(begun_);
+  if (end_) batch.valid = std::min(batch.valid, *end_ - begun_);
+  batch.epoch = order_.at(begun_).epoch;
+  batch.indices.assign(static_cast<size_t>(batch.valid), 0);
+  begun_ += batch.valid;
+  slot.handed_out = 0;
+  slot.missing = batch.valid;
+  slot.ready = false;
+  slot.skipped.clear();
+  slot.error = nullptr;
+  return true;
+}
+
+void DataLoader::State::fill_row(Slot& slot, int64_t row, std::vector<Skipped>& skipped) const {
+  Batch& batch = slot.batch;
+  int64_t index = 0;
+  const Sample sample = read_prepared(batch.first + row, skipped, row, index);
+  batch.indices[static_cast<size_t>(row)] = index;
+  for (auto& [name, tensor] : batch.fields) {
+    const FieldValue* value = sample.find(name);
+    GALLEY_CHECK_INPUT(value != nullptr, source_->sample_name(index), ": no `", name, "`, which the first sample has");
+    const auto row_bytes = static_cast<size_t>(tensor.bytes() / options_.order.batch);
+    std::byte* to = static_cast<std::byte*>(tensor.data()) + static_cast<size_t>(row) * row_bytes;
+    if (name == "input") {
+      const Shape shape = Pipeline::input_shape(sample);
+      const bool same = std::equal(shape.begin(), shape.end(), tensor.shape().begin() + 1, tensor.shape().end()) && Pipeline::input_dtype(sample) == tensor.dtype();
+      GALLEY_CHECK_INPUT(same, source_->sample_name(index), ": ", Pipeline::input_dtype(sample), " ", shape, " after the pipeline, but the batch is ", tensor.str(),
+                         "; add resize or a crop to the pipeline, so that all samples have one size");
+      pipeline_.write(sample, tensor.format().is_channels_last(), to);
+    } else if (const auto* number = std::get_if<int64_t>(value)) {
+      if (tensor.dtype() == DType::kI64) {
+        std::memcpy(to, number, sizeof *number);
+      } else {
+        GALLEY_CHECK_INPUT(*number >= 0 && *number < options_.classes, source_->sample_name(index), ": label ", *number, ", but the model has ", options_.classes, " classes");
+        std::memset(to, 0, row_bytes);
+        reinterpret_cast<float*>(to)[*number] = 1.0f;
+      }
+    } else {
+      const Tensor& source = std::get<Tensor>(*value);
+      GALLEY_CHECK_INPUT(source.dtype() == tensor.dtype() && static_cast<size_t>(source.bytes()) == row_bytes, source_->sample_name(index), ": `", name, "` is ",
+                         source.str(), ", the batch has ", tensor.str());
+      std::memcpy(to, source.data(), row_bytes);
+    }
+  }
+}
+
+/// Rows begin .. end-1; the error of the lowest bad row is kept for the caller of next().
+void DataLoader::State::fill_rows(Slot& slot, int64_t begin, int64_t end) {
+  std::vector<Skipped> skipped;
+  std::exception_ptr error;
+  int64_t row = begin;
+  try {
+    for (; row < end; ++row) fill_row(slot, row, skipped);
+  } catch (const std::exception&) {
+    error = std::current_exception();
+  }
+  const std::lock_guard lock(mutex_);
+  slot.skipped.insert(slot.skipped.end(), skipped.begin(), skipped.end());
+  if (error != nullptr && (slot.error == nullptr || row < slot.error_row)) {
+    slot.error = error;
+    slot.error_row = row;
+  }
+}
+
+/// Mixes, and clears the rows behind the valid ones.
+void DataLoader::State::finish_batch(Slot& slot) const {
+  Batch& batch = slot.batch;
+  if (slot.error != nullptr) return;
+  for (auto& [name, tensor] : batch.fields) {
+    const int64_t row_bytes = tensor.bytes() / options_.order.batch;
+    const int64_t empty = options_.order.batch - batch.valid;
+    std::memset(static_cast<std::byte*>(tensor.data()) + batch.valid * row_bytes, 0, static_cast<size_t>(empty * row_bytes));
+    if (name == "label" && tensor.dtype() == DType::kI64) std::fill_n(tensor.data_as<int64_t>() + batch.valid, empty, options_.pad_label);
+  }
+  if (batch_transforms_.empty()) return;
+  RandomStream random(options_.order.seed, "batch", static_cast<uint64_t>(batch.first));
+  const size_t chosen = batch_transforms_.size() == 1 ? 0 : random.below(batch_transforms_.size());
+  MixedBatch mixed{.input = batch.fields.at("input"), .probabilities = batch.fields.at("label"), .rows = batch.valid};
+  try {
+    dynamic_cast<const BatchTransform&>(*batch_transforms_[chosen]).apply(mixed, random);
+  } catch (const std::exception&) {
+    slot.error = std::current_exception();
+  }
+}
+
+/// A worker's life: take a chunk of rows of the oldest batch that has some left, or begin a batch where a slot is free.
+void DataLoader::State::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    Slot* slot = nullptr;
+    for (Slot* candidate : pending_) {
+      if (candidate->handed_out < candidate->batch.valid) {
+        slot = candidate;
+        break;
+      }
+    }
+    if (stop_) return;
+    if (slot == nullptr && !free_.empty() && begin_batch(*free_.front())) {
+      slot = free_.front();
+      free_.pop_front();
+      pending_.push_back(slot);
+      work_arrived_.notify_all();
+    }
+    if (slot == nullptr) {
+      work_arrived_.wait(lock);
+      continue;
+    }
+    // Small enough to share the batch evenly, large enough not to meet at the mutex.
+    const int64_t chunk = std::clamp<int64_t>(slot->batch.valid / (4 * options_.workers), 1, 64);
+    const int64_t begin = slot->handed_out, end = std::min(begin + chunk, slot->batch.valid);
+    slot->handed_out = end;
+    lock.unlock();
+    fill_rows(*slot, begin, end);
+    lock.lock();
+    slot->missing -= end - begin;
+    if (slot->missing == 0) {
+      lock.unlock();
+      finish_batch(*slot);
+      lock.lock();
+      slot->ready = true;
+      batch_ready_.notify_all();
+    }
+  }
+}
+
+const Batch* DataLoader::State::next() {
+  if (options_.workers == 0) {
+    Slot& slot = slots_.front();
+    if (!begin_batch(slot)) return nullptr;
+    fill_rows(slot, 0, slot.batch.valid);
+    finish_batch(slot);
+    deliver(slot);
+    return &slot.batch;
+  }
+  std::unique_lock lock(mutex_);
+  if (current_ != nullptr) {
+    free_.push_back(current_);
+    current_ = nullptr;
+    work_arrived_.notify_all();
+  }
+  if (end_ && delivered_ >= *end_) return nullptr;
+  batch_ready_.wait(lock, [&] { return !pending_.empty() && pending_.front()->ready; });
+  current_ = pending_.front();
+  pending_.pop_front();
+  lock.unlock();
+  deliver(*current_);
+  return &current_->batch;
+}
+
+/// Accounts for a batch that goes to the caller; throws its error.
+void DataLoader::State::deliver(Slot& slot) {
+  delivered_ = slot.batch.first + slot.batch.valid;
+  if (slot.error != nullptr) std::rethrow_exception(slot.error);
+  std::sort(slot.skipped.begin(), slot.skipped.end(), [](const Skipped& a, const Skipped& b) { return a.row < b.row; });
+  for (const Skipped& skipped : slot.skipped) {
+    SkipReport::Cause& cause = skips_.causes[skipped.cause];
+    if (cause.count++ == 0) {
+      cause.first = skipped.message;
+      log(LogLevel::kWarning, cat("skipped: ", skipped.message, " (others of this kind are counted)"));
+    }
+    ++skips_.skipped;
+  }
+}
+
+DataLoader::DataLoader(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms, LoaderOptions options)
+    : state_(std::make_unique<State>(std::move(source), std::move(pipeline), batch_transforms, std::move(options))) {}
+DataLoader::~DataLoader() = default;
+
+const Batch* DataLoader::next() { return state_->next(); }
+int64_t DataLoader::position() const { return state_->position(); }
+int64_t DataLoader::epoch_samples() const { return state_->epoch_samples(); }
+int64_t DataLoader::total_samples() const { return state_->total_samples(); }
+const Source& DataLoader::source() const { return state_->source(); }
+const std::map<std::string, Tensor>& DataLoader::layout() const { return state_->layout(); }
+int64_t DataLoader::buffer_bytes() const { return state_->buffer_bytes(); }
+const SkipReport& DataLoader::skips() const { return state_->skips(); }
+
+}  // namespace galley

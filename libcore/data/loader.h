@@ -1,0 +1,87 @@
+#pragma once
+// DataLoader: batches of a source, in order, prepared ahead by threads of its own. The bits of every batch are the same for any number
+// of workers, and for a loader that starts in the middle.
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libcore/data/batch_transform.h"
+#include "libcore/data/order.h"
+#include "libcore/data/pipeline.h"
+#include "libcore/data/source.h"
+
+namespace galley {
+
+enum class OnError { kFail, kSkip };
+inline constexpr std::string_view kOnErrorNames[] = {"fail", "skip"};
+
+struct LoaderOptions {
+  OrderOptions order;              ///< Batch size, shuffling, slice, last batch, seed.
+  int64_t workers = 0;             ///< Threads that prepare batches; 0: next() does it.
+  int64_t prefetch = 4;            ///< Whole batches prepared ahead (at least 1 where there are workers).
+  OnError on_error = OnError::kFail;
+  MemoryFormat format;             ///< Of an image batch: contiguous or channels_last.
+  int64_t classes = 0;             ///< All labels are checked against it before the first batch; needed by batch transforms; 0: unknown.
+  int64_t pad_label = -100;        ///< Label of the rows behind `valid` (cross_entropy's ignore_index); their inputs are zeros.
+  int64_t start = 0;               ///< Position of the first batch: samples consumed before.
+  int64_t passes = 0;              ///< Ends after so many epochs; 0: never.
+  int64_t max_samples = 0;         ///< Ends after so many samples, counted from position 0; 0: no bound.
+};
+
+/// Rows of samples. The tensors always have the full batch size; `valid` rows count.
+struct Batch {
+  /// `input` f32 [N,C,H,W] (or [N,...], integers as they are); `label` i64 [N], or f32 [N,classes] after batch transforms; `target`
+  /// f32 [N,...]; and what else the source gives.
+  std::map<std::string, Tensor> fields;
+  int64_t valid = 0;
+  int64_t first = 0;                ///< Position of row 0.
+  int64_t epoch = 0;                ///< Of row 0.
+  std::vector<int64_t> indices;     ///< Index in the source of each valid row.
+
+  const Tensor& input() const { return fields.at("input"); }
+  const Tensor& label() const { return fields.at("label"); }
+  bool has(const std::string& name) const { return fields.contains(name); }
+};
+
+/// Damaged samples that were replaced (by the next sample of the slice, the same on every run), counted over delivered batches only.
+struct SkipReport {
+  struct Cause {
+    int64_t count = 0;
+    std::string first;  ///< Message of the first one in order.
+  };
+  int64_t skipped = 0;
+  std::map<std::string, Cause> causes;
+};
+
+class DataLoader {
+ public:
+  /// Keeps the source (shared with other splits). Reads one sample to learn the shapes. Throws where options contradict each other.
+  DataLoader(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms, LoaderOptions options);
+  ~DataLoader();
+  DataLoader(const DataLoader&) = delete;
+  DataLoader& operator=(const DataLoader&) = delete;
+
+  /// The next batch, valid until the next call; null at the end. Throws the error of its first bad row.
+  const Batch* next();
+  /// Position of the batch that next() will give: all samples before were delivered. What a checkpoint saves, where the last batch
+  /// delivered was also consumed.
+  int64_t position() const;
+  /// Samples of one epoch, and of all passes (0: endless).
+  int64_t epoch_samples() const;
+  int64_t total_samples() const;
+  const Source& source() const;
+  /// Names, dtypes and shapes (N first) of the tensors of every batch.
+  const std::map<std::string, Tensor>& layout() const;
+  /// Bytes of all batch buffers.
+  int64_t buffer_bytes() const;
+  const SkipReport& skips() const;
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace galley

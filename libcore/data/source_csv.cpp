@@ -1,0 +1,200 @@
+// csv: a table of numbers, read once into memory.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "libcore/base/file.h"
+#include "libcore/data/sources.h"
+
+namespace galley {
+namespace {
+
+/// Splits the text of a file into records of fields (RFC 4180: fields may stand in double quotes, which then hold delimiters,
+/// line ends and doubled quotes).
+class CsvReader {
+ public:
+  CsvReader(std::string_view text, char delimiter, const std::string& path) : text_(text), delimiter_(delimiter), path_(path) {}
+
+  /// The next record; false at the end. Empty lines are passed over.
+  bool next(std::vector<std::string>& fields) {
+    while (at_ < text_.size() && (text_[at_] == '\n' || text_[at_] == '\r')) line_ += text_[at_++] == '\n';
+    if (at_ >= text_.size()) return false;
+    record_line_ = line_;
+    fields.clear();
+    for (;;) {
+      fields.push_back(field());
+      if (at_ < text_.size() && text_[at_] == delimiter_) {
+        ++at_;
+        continue;
+      }
+      if (at_ < text_.size() && text_[at_] == '\r') ++at_;
+      if (at_ < text_.size()) {
+        if (text_[at_] != '\n') bad("text after a closing quote");
+        ++at_;
+        ++line_;
+      }
+      return true;
+    }
+  }
+  /// Of the last record, from 1.
+  int64_t line() const { return record_line_; }
+  [[noreturn]] void bad(const std::string& what) const {
+    throw Error(ErrorCode::kInput, what).at({.file = path_, .line = static_cast<int>(record_line_)});
+  }
+
+ private:
+  std::string field() {
+    std::string value;
+    if (at_ < text_.size() && text_[at_] == '"') {
+      for (++at_;; ++at_) {
+        if (at_ >= text_.size()) bad("a quote is not closed");
+        if (text_[at_] == '"') {
+          if (at_ + 1 >= text_.size() || text_[at_ + 1] != '"') break;
+          ++at_;
+        }
+        line_ += text_[at_] == '\n';
+        value += text_[at_];
+      }
+      ++at_;
+      return value;
+    }
+    while (at_ < text_.size() && text_[at_] != delimiter_ && text_[at_] != '\n' && text_[at_] != '\r') value += text_[at_++];
+    return value;
+  }
+
+  std::string_view text_;
+  char delimiter_;
+  const std::string& path_;
+  size_t at_ = 0;
+  int64_t line_ = 1, record_line_ = 1;
+};
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+template <class T>
+bool parse_number(std::string_view text, T& value) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+/// "3", "1..13" or a header's name, to column numbers.
+std::vector<size_t> columns_of(const std::vector<std::string>& texts, const std::vector<std::string>& names, const char* key) {
+  constexpr int64_t kMaxColumn = 1'000'000;
+  std::vector<size_t> columns;
+  for (const std::string& text : texts) {
+    const size_t dots = text.find("..");
+    int64_t first = 0, last = 0;
+    if (const auto name = std::find(names.begin(), names.end(), text); name != names.end()) {
+      first = last = name - names.begin();
+    } else {
+      const bool good = dots == std::string::npos ? parse_number(text, first) && parse_number(text, last)
+                                                  : parse_number(std::string_view(text).substr(0, dots), first) &&
+                                                        parse_number(std::string_view(text).substr(dots + 2), last);
+      GALLEY_CHECK(good && first >= 0 && first <= last && last < kMaxColumn, "[csv] columns.", key, ": '", text,
+                   names.empty() ? "' is neither a column number nor a range such as 1..13" : "' is neither a column of the header, a number nor a range such as 1..13");
+    }
+    for (int64_t column = first; column <= last; ++column) columns.push_back(static_cast<size_t>(column));
+  }
+  return columns;
+}
+
+class CsvSource : public Source {
+ public:
+  CsvSource(const Csv& options, const SourceContext& context) {
+    const char delimiter = options.delimiter == "\\t" ? '\t' : options.delimiter.empty() ? '\0' : options.delimiter[0];
+    GALLEY_CHECK(options.delimiter == "\\t" || (options.delimiter.size() == 1 && delimiter != '"' && delimiter != '\n'),
+                 "[csv] delimiter: '", options.delimiter, "' is not one character");
+    GALLEY_CHECK(!options.columns.dense.empty() || !options.columns.sparse.empty(), "[csv] columns: neither `dense` nor `sparse` names a column");
+    paths_ = expand_paths(context.root, options.path);
+    for (size_t file = 0; file < paths_.size(); ++file) read_table(options, delimiter, file);
+  }
+
+  int64_t size() const override { return static_cast<int64_t>(places_.size()); }
+  int64_t label(int64_t index) const override { return labels_.empty() ? -1 : labels_[static_cast<size_t>(index)]; }
+  std::string sample_name(int64_t index) const override {
+    const auto& [file, line] = places_[static_cast<size_t>(index)];
+    return cat(paths_[file], ":", line);
+  }
+  std::string describe() const override {
+    return cat("csv ", paths_.front(), paths_.size() > 1 ? " ..." : "", ": ", size(), " rows, ", dense_width_, " dense and ", sparse_width_, " sparse columns");
+  }
+  Sample read(int64_t index) const override {
+    Sample sample;
+    if (dense_width_ > 0) sample.set("input", row(dense_, dense_width_, index));
+    if (sparse_width_ > 0) {
+      Tensor sparse(DType::kI64, {sparse_width_});
+      std::copy_n(sparse_.begin() + index * sparse_width_, sparse_width_, sparse.data_as<int64_t>());
+      sample.set(dense_width_ > 0 ? "sparse" : "input", std::move(sparse));
+    }
+    if (!labels_.empty()) sample.set("label", label(index));
+    if (target_width_ > 0) sample.set("target", row(target_, target_width_, index));
+    return sample;
+  }
+
+ private:
+  static Tensor row(const std::vector<float>& values, int64_t width, int64_t index) {
+    Tensor tensor(DType::kF32, {width});
+    std::copy_n(values.begin() + index * width, width, tensor.data_as<float>());
+    return tensor;
+  }
+
+  void read_table(const Csv& options, char delimiter, size_t file) {
+    const std::string text = read_file(paths_[file]);
+    CsvReader reader(text, delimiter, paths_[file]);
+    std::vector<std::string> fields, names;
+    if (options.header) reader.next(names);
+    const auto label = columns_of(options.columns.label, names, "label"), dense = columns_of(options.columns.dense, names, "dense");
+    const auto sparse = columns_of(options.columns.sparse, names, "sparse"), target = columns_of(options.columns.target, names, "target");
+    GALLEY_CHECK(label.size() <= 1, "[csv] columns.label: one column, not ", label.size());
+    dense_width_ = static_cast<int64_t>(dense.size());
+    sparse_width_ = static_cast<int64_t>(sparse.size());
+    target_width_ = static_cast<int64_t>(target.size());
+    size_t width = names.size();
+    while (reader.next(fields)) {
+      if (width == 0) width = fields.size();
+      if (fields.size() != width) reader.bad(cat(fields.size(), " fields, the lines before have ", width));
+      const auto integer = [&](size_t column) {
+        int64_t value = 0;
+        const std::string_view field = take(reader, fields, column);
+        if (field.empty() && options.empty) return static_cast<int64_t>(*options.empty);
+        if (!parse_number(field, value)) reader.bad(cat("column ", column, ": '", field, "' is not an integer"));
+        return value;
+      };
+      const auto real = [&](size_t column) {
+        double value = 0;
+        const std::string_view field = take(reader, fields, column);
+        if (field.empty() && options.empty) return static_cast<float>(*options.empty);
+        if (!parse_number(field, value) || !std::isfinite(static_cast<float>(value)))
+          reader.bad(cat("column ", column, ": '", field, "' is not a finite number", field.empty() ? "; set `empty` to the value it stands for" : ""));
+        return static_cast<float>(value);
+      };
+      for (const size_t column : label) labels_.push_back(integer(column));
+      for (const size_t column : dense) dense_.push_back(real(column));
+      for (const size_t column : sparse) sparse_.push_back(integer(column));
+      for (const size_t column : target) target_.push_back(real(column));
+      places_.emplace_back(file, reader.line());
+    }
+  }
+
+  static std::string_view take(const CsvReader& reader, const std::vector<std::string>& fields, size_t column) {
+    if (column >= fields.size()) reader.bad(cat("no column ", column, ": the line has ", fields.size(), " fields"));
+    return trim(fields[column]);
+  }
+
+  std::vector<std::string> paths_;
+  int64_t dense_width_ = 0, sparse_width_ = 0, target_width_ = 0;
+  std::vector<float> dense_, target_;
+  std::vector<int64_t> sparse_, labels_;
+  std::vector<std::pair<size_t, int64_t>> places_;  // file and line
+};
+
+}  // namespace
+
+std::unique_ptr<Source> Csv::open(const SourceContext& context) const { return std::make_unique<CsvSource>(*this, context); }
+
+}  // namespace galley

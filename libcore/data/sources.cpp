@@ -1,0 +1,137 @@
+// The table of sources, their fields, and what they share.
+#include "libcore/data/sources.h"
+
+#include <glob.h>
+
+#include <array>
+
+#include "libcore/base/file.h"
+
+namespace galley {
+namespace {
+
+constexpr std::string_view kTarLabelsNames[] = {"folder", "cls"};
+constexpr std::string_view kIdxSplitNames[] = {"train", "test"};
+constexpr std::string_view kCifarNames[] = {"cifar10", "cifar100", "cifar100_coarse"};
+constexpr std::string_view kSyntheticNames[] = {"float", "image", "integer"};
+
+constexpr FieldInfo kPaths{.name = "path", .doc = "Path, list of paths, or globs; relative ones start at data.root", .required = true, .main = true};
+constexpr FieldInfo kClasses{.name = "classes", .doc = "Class names in the order of labels; default: the folders' names, sorted"};
+constexpr FieldInfo kMode{.name = "mode", .doc = "Channels of the decoded image: rgb (3) or gray (1)"};
+
+}  // namespace
+
+void ImageFolder::fields(FieldVisitor& visitor) {
+  visitor.field(kPaths, path);
+  visitor.field(kClasses, classes);
+  visitor.choice(kMode, mode, kColorModeNames);
+}
+
+void TarArchive::fields(FieldVisitor& visitor) {
+  visitor.field(kPaths, path);
+  visitor.choice({.name = "labels", .doc = "folder: the folder that holds the image; cls: the number in the .cls member of the same name"},
+                 labels, kTarLabelsNames);
+  visitor.field(kClasses, classes);
+  visitor.choice(kMode, mode, kColorModeNames);
+  visitor.field({.name = "memory", .doc = "Most memory that a compressed archive may take when unpacked", .unit = "bytes", .min = 0}, memory);
+}
+
+void Idx::fields(FieldVisitor& visitor) {
+  visitor.field({.name = "path", .doc = "Folder of the four files of MNIST or Fashion-MNIST; default: data.root", .main = true}, path);
+  visitor.choice({.name = "split", .doc = "Which pair of files of the folder: train-* or t10k-*"}, split, kIdxSplitNames);
+  visitor.field({.name = "images", .doc = "File of images, .gz or not; default: by split"}, images);
+  visitor.field({.name = "labels", .doc = "File of labels, .gz or not; default: by split"}, labels);
+  visitor.choice(kMode, mode, kColorModeNames);
+}
+
+void CifarBinary::fields(FieldVisitor& visitor) {
+  visitor.field({.name = "path", .doc = "The .bin files: path, list or globs", .required = true, .main = true}, path);
+  visitor.choice({.name = "variant", .doc = "Format of the records; cifar100_coarse takes the 20 superclasses"}, variant, kCifarNames);
+}
+
+void CsvColumns::fields(FieldVisitor& visitor) {
+  visitor.field({.name = "label", .doc = "Column of the class index"}, label);
+  visitor.field({.name = "dense", .doc = "Columns of `input` (f32): numbers from 0, ranges 1..13, header names"}, dense);
+  visitor.field({.name = "sparse", .doc = "Columns of `sparse` (i64), e.g. indices of embeddings"}, sparse);
+  visitor.field({.name = "target", .doc = "Columns of `target` (f32), for regression"}, target);
+}
+
+void Csv::fields(FieldVisitor& visitor) {
+  visitor.field(kPaths, path);
+  visitor.field({.name = "delimiter", .doc = "One character; \\t is the tabulator"}, delimiter);
+  visitor.field({.name = "header", .doc = "The first line names the columns"}, header);
+  visitor.section({.name = "columns", .doc = "Which columns make which field"}, columns);
+  visitor.field({.name = "empty", .doc = "Value of an empty field; without it an empty field is an error"}, empty);
+}
+
+void TensorFile::fields(FieldVisitor& visitor) {
+  visitor.field({.name = "path", .doc = "Safetensors file with input [N,...] and label [N] or target [N,...]", .required = true, .main = true}, path);
+}
+
+void Synthetic::fields(FieldVisitor& visitor) {
+  visitor.field({.name = "samples", .doc = "Samples of an epoch", .min = 1, .main = true}, samples);
+  visitor.field({.name = "shape", .doc = "Shape of one input without the batch; default: the model's", .min = 1}, shape);
+  visitor.field({.name = "classes", .doc = "Labels are 0 .. classes-1; default: the model's classes", .min = 0}, classes);
+  visitor.choice({.name = "values", .doc = "float: uniform, mean 0, variance 1; image: u8 pixels; integer: 0 .. high-1"}, values, kSyntheticNames);
+  visitor.field({.name = "high", .doc = "One above the largest integer", .min = 0}, high);
+}
+
+ComponentKinds data_sources() {
+  static constexpr std::array<ComponentKind, 7> kKinds{{
+      {"image_folder", "images in a folder per class", make_fields<ImageFolder>},
+      {"tar", "images in .tar, .tar.gz or .tar.xz archives, read without extracting", make_fields<TarArchive>},
+      {"idx", "MNIST and Fashion-MNIST files, .gz or not", make_fields<Idx>},
+      {"cifar_binary", "the binary version of CIFAR-10 and CIFAR-100", make_fields<CifarBinary>},
+      {"csv", "a table of numbers", make_fields<Csv>},
+      {"tensors", "a safetensors file with input and label or target", make_fields<TensorFile>},
+      {"synthetic", "random numbers of the model's input shape", make_fields<Synthetic>},
+  }};
+  return kKinds;
+}
+
+std::unique_ptr<Source> open_source(const Component& component, const SourceContext& context) {
+  const auto* options = component.as<SourceOptions>();
+  GALLEY_ASSERT(options != nullptr, "not a data source: ", component.type);
+  std::unique_ptr<Source> source = options->open(context);
+  if (source->size() == 0) fail(ErrorCode::kNumeric, "no samples: ", source->describe());
+  return source;
+}
+
+const std::vector<std::string>& Source::categories() const {
+  static const std::vector<std::string> none;
+  return none;
+}
+
+void check_labels(const Source& source, int64_t classes) {
+  for (int64_t i = 0; i < source.size(); ++i) {
+    const int64_t label = source.label(i);
+    GALLEY_CHECK_INPUT(label >= 0 && label < classes, source.sample_name(i), ": label ", label, ", but the model has ", classes,
+                       " classes (0 .. ", classes - 1, "); set the model's num_classes, or mend the label");
+  }
+}
+
+std::string below_root(const std::string& root, const std::string& path) {
+  if (root.empty() || path.starts_with('/')) return path;
+  if (path.empty()) return root;
+  return root.ends_with('/') ? root + path : root + "/" + path;
+}
+
+std::vector<std::string> expand_paths(const std::string& root, const std::vector<std::string>& paths) {
+  std::vector<std::string> result;
+  for (const std::string& path : paths) {
+    const std::string full = below_root(root, path);
+    if (file_exists(full)) {  // also where the name itself holds a wildcard character
+      result.push_back(full);
+      continue;
+    }
+    GALLEY_CHECK_INPUT(full.find_first_of("*?[") != std::string::npos, full, ": no such file or folder; set data.root or the source's path");
+    glob_t matches{};
+    const int status = glob(full.c_str(), GLOB_ERR, nullptr, &matches);
+    for (size_t i = 0; i < matches.gl_pathc; ++i) result.emplace_back(matches.gl_pathv[i]);
+    globfree(&matches);
+    GALLEY_CHECK_INPUT(status == 0, full, ": no file matches; set data.root or the source's path");
+  }
+  return result;
+}
+
+}  // namespace galley

@@ -1,0 +1,93 @@
+#include "libcore/data/tar_index.h"
+
+#include <archive.h>
+#include <archive_entry.h>
+
+#include <algorithm>
+#include <memory>
+#include <unordered_set>
+
+#include "libcore/base/error.h"
+
+namespace galley {
+namespace {
+
+constexpr int64_t kBlock = 512;
+constexpr size_t kMaxName = 4096;
+
+struct CloseReader {
+  void operator()(archive* reader) const { archive_read_free(reader); }
+};
+
+/// The name without "./" in front, checked. Names are only keys, yet one that climbs out of its folder is a sign of an attack.
+std::string safe_name(archive_entry* entry, const std::string& path) {
+  const char* raw = archive_entry_pathname_utf8(entry);
+  if (raw == nullptr) raw = archive_entry_pathname(entry);
+  GALLEY_CHECK_INPUT(raw != nullptr && *raw != '\0', path, ": a member without a readable name");
+  std::string name = raw;
+  while (name.starts_with("./")) name.erase(0, 2);
+  bool safe = !name.starts_with('/') && name.size() <= kMaxName;
+  for (const char c : name) safe = safe && static_cast<unsigned char>(c) >= 0x20 && c != 0x7f;
+  GALLEY_CHECK_INPUT(safe, path, ": unsafe member name '", name.substr(0, 80), "' (absolute, too long, or with control characters)");
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('/', begin), name.size());
+    GALLEY_CHECK_INPUT(name.compare(begin, end - begin, "..") != 0, path, ": unsafe member name '", name, "' (it holds '..')");
+    begin = end + 1;
+  }
+  return name;
+}
+
+}  // namespace
+
+std::vector<TarMember> index_tar(std::span<const std::byte> bytes, const std::string& path) {
+  const std::unique_ptr<archive, CloseReader> reader(archive_read_new());
+  GALLEY_ASSERT(reader != nullptr);
+  archive_read_support_format_tar(reader.get());
+  const auto reason = [&] {
+    const char* text = archive_error_string(reader.get());
+    return std::string(text == nullptr ? "damaged" : text);
+  };
+  GALLEY_CHECK_INPUT(archive_read_open_memory(reader.get(), bytes.data(), bytes.size()) == ARCHIVE_OK, path, ": ", reason());
+
+  std::vector<TarMember> members;
+  std::unordered_set<std::string> seen;
+  const auto size = static_cast<int64_t>(bytes.size());
+  int64_t end = 0;  // of the last member
+  for (;;) {
+    archive_entry* entry = nullptr;
+    const int status = archive_read_next_header(reader.get(), &entry);
+    if (status == ARCHIVE_EOF) break;
+    // A warning is about names in foreign character sets only; safe_name finds out whether the name can be read.
+    GALLEY_CHECK_INPUT(status == ARCHIVE_OK || status == ARCHIVE_WARN, path, ": damaged tar archive after ", members.size(), " files: ", reason());
+    std::string name = safe_name(entry, path);
+    const auto type = archive_entry_filetype(entry);
+    end = std::max(end, archive_read_header_position(reader.get()) + kBlock);
+    if (type == AE_IFDIR) continue;
+    GALLEY_CHECK_INPUT(type == AE_IFREG && archive_entry_hardlink(entry) == nullptr, path, ": '", name,
+                       "' is a link or a device; only regular files are read");
+    GALLEY_CHECK_INPUT(archive_entry_sparse_count(entry) == 0, path, ": '", name, "' is stored sparse; write the archive without --sparse");
+    GALLEY_CHECK_INPUT(seen.insert(name).second, path, ": the member '", name, "' stands twice");
+    TarMember member{.name = std::move(name), .size = archive_entry_size(entry)};
+    GALLEY_CHECK_INPUT(member.size >= 0 && member.size <= size, path, ": '", member.name, "' claims ", member.size, " bytes, the archive has ", size);
+    if (member.size > 0) {
+      // Reading from memory, libarchive hands out pointers into that memory: their distance is the offset.
+      const void* data = nullptr;
+      size_t available = 0;
+      la_int64_t offset = 0;
+      GALLEY_CHECK_INPUT(archive_read_data_block(reader.get(), &data, &available, &offset) == ARCHIVE_OK, path, ": '", member.name, "': ", reason());
+      const auto* begin = static_cast<const std::byte*>(data);
+      GALLEY_ASSERT(begin >= bytes.data() && begin < bytes.data() + size && offset == 0, "libarchive copied a block of ", path);
+      member.offset = begin - bytes.data();
+      GALLEY_CHECK_INPUT(static_cast<int64_t>(available) >= member.size && member.size <= size - member.offset, path, ": '", member.name,
+                         "' is truncated: ", member.size, " bytes at ", member.offset, ", the archive has ", size);
+      end = (member.offset + member.size + kBlock - 1) / kBlock * kBlock;
+    }
+    members.push_back(std::move(member));
+  }
+  GALLEY_CHECK_INPUT(size - end >= kBlock, path, ": no end mark after ", members.size(), " files; the archive is truncated");
+  const bool only_zeros = std::all_of(bytes.begin() + end, bytes.end(), [](std::byte b) { return b == std::byte{0}; });
+  GALLEY_CHECK_INPUT(only_zeros, path, ": data behind the end mark; list concatenated archives one by one in `path`");
+  return members;
+}
+
+}  // namespace galley
