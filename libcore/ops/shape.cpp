@@ -113,6 +113,11 @@ std::vector<TensorType> infer_reshape(const OpContext& c) {
   y.dtype = x.dtype;
   y.shape = shape_of(sizes);
   GALLEY_CHECK(y.shape.elements() == elements, x.shape, " has ", elements, " elements, ", y.shape, " has ", y.shape.elements());
+  if (const std::vector<std::string>& given = c.attrs<ReshapeAttrs>().names; !given.empty()) {
+    GALLEY_CHECK(static_cast<int>(given.size()) == y.shape.rank(), given.size(), " names for ", y.shape.rank(), " dimensions");
+    y.names = tidy_names(given);
+    return {y};
+  }
   // Leading dimensions that stay keep their names.
   std::vector<std::string> names(static_cast<size_t>(y.shape.rank()));
   for (int d = 0; d < std::min(x.shape.rank(), y.shape.rank()) && x.shape[d] == y.shape[d]; ++d) {
@@ -174,7 +179,10 @@ void PadAttrs::fields(FieldVisitor& v) {
   v.field({.name = "value", .doc = "what the new elements hold"}, value);
 }
 void PermuteAttrs::fields(FieldVisitor& v) { v.field({.name = "order", .doc = "input dimension of each output dimension"}, order); }
-void ReshapeAttrs::fields(FieldVisitor& v) { v.field({.name = "shape", .doc = "new sizes; one may be -1", .min = -1}, shape); }
+void ReshapeAttrs::fields(FieldVisitor& v) {
+  v.field({.name = "shape", .doc = "new sizes; one may be -1", .min = -1}, shape);
+  v.field({.name = "names", .doc = "dimension names of the output; none: leading dimensions that stay keep theirs"}, names);
+}
 void CastAttrs::fields(FieldVisitor& v) { v.choice({.name = "dtype", .doc = "new element type"}, dtype, kDTypeNames); }
 void ReorderAttrs::fields(FieldVisitor& v) { v.field({.name = "format", .doc = "new memory format"}, format); }
 void ResizeAttrs::fields(FieldVisitor& v) {
@@ -321,7 +329,11 @@ const OpDef& reshape_op() {
                          .make_attrs = make_fields<ReshapeAttrs>,
                          .infer = infer_reshape,
                          .gradient = [](GradientBuilder& g) {
-                           if (g.wants(0)) g.set(0, reshape(g.grad(), g.in(0).shape()));
+                           if (!g.wants(0)) return;
+                           ReshapeAttrs back;
+                           back.shape.assign(g.in(0).shape().begin(), g.in(0).shape().end());
+                           back.names = g.in(0).type().names;
+                           g.set(0, reshape(g.grad(), back));
                          },
                          .formats = FormatRule::kContiguous,
                          .quantize = QuantizeRule::kPassThrough,

@@ -42,6 +42,7 @@ struct PermuteAttrs : FieldsOf<PermuteAttrs> {
 };
 struct ReshapeAttrs : FieldsOf<ReshapeAttrs> {
   std::vector<int64_t> shape;  // one may be -1
+  std::vector<std::string> names;  // dimension names of the output; empty: leading dimensions that stay keep theirs
   void fields(FieldVisitor& v) override;
 };
 struct CastAttrs : FieldsOf<CastAttrs> {
