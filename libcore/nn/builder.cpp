@@ -1,0 +1,180 @@
+#include "libcore/nn/builder.h"
+
+#include <cmath>
+
+#include "libcore/base/philox.h"
+#include "libcore/ops/conv.h"
+#include "libcore/ops/embedding.h"
+#include "libcore/ops/emit.h"
+#include "libcore/ops/matmul.h"
+#include "libcore/ops/norm.h"
+#include "libcore/ops/random.h"
+#include "libcore/ops/registry.h"
+
+namespace galley {
+namespace {
+
+/// Restores the phase of a graph.
+class PhaseScope {
+ public:
+  PhaseScope(Graph& graph, Phase phase) : graph_(graph), saved_(graph.phase()) { graph.set_phase(phase); }
+  ~PhaseScope() { graph_.set_phase(saved_); }
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+
+ private:
+  Graph& graph_;
+  Phase saved_;
+};
+
+/// PyTorch's default for biases.
+Init bias_init(const std::optional<Init>& rule, const Shape& weight) {
+  return rule ? *rule : Init::uniform(1.0 / std::sqrt(static_cast<double>(fan_of(weight, Init::Fan::kIn))));
+}
+
+}  // namespace
+
+Builder::Builder(Graph& graph, BuilderOptions options) : graph_(graph), options_(std::move(options)) { ensure_ops_registered(); }
+
+Value Builder::rng() {
+  const ValueId known = graph_.find_input("rng");
+  if (known != kNoValue) return graph_.at(known);
+  return graph_.add_input("rng", {.dtype = DType::kI64, .shape = {3}}, ValueRole::kInput);
+}
+
+Value Builder::parameter(std::string_view leaf, Shape shape, const Init& init, std::string_view module_type) {
+  const std::string& path = graph_.path();
+  const TensorType type{.dtype = options_.dtype, .shape = shape};
+  ParameterSpec spec{.name = path.empty() ? std::string(leaf) : cat(path, ".", leaf), .type = type, .role = ValueRole::kParameter, .init = init,
+                     .trainable = true, .module = path, .module_type = std::string(module_type)};
+  const Value value = graph_.add_input(spec.name, type, ValueRole::kParameter);
+  parameters_.push_back(std::move(spec));
+  return value;
+}
+
+Value Builder::buffer(std::string_view leaf, TensorType type, const Init& init, std::string_view module_type) {
+  const std::string& path = graph_.path();
+  ParameterSpec spec{.name = path.empty() ? std::string(leaf) : cat(path, ".", leaf), .type = type, .role = ValueRole::kBuffer, .init = init,
+                     .trainable = false, .module = path, .module_type = std::string(module_type)};
+  const Value value = graph_.add_input(spec.name, std::move(type), ValueRole::kBuffer);
+  parameters_.push_back(std::move(spec));
+  return value;
+}
+
+Value Builder::conv2d(std::string_view name, Value x, const Conv2dOptions& options) {
+  const PathScope module = scope(name);
+  GALLEY_CHECK(x.shape().rank() == 4, "[conv2d] input wants 4 dimensions [N,C,H,W], has ", x.type(), ", at ", graph_.path());
+  const int64_t groups = options.groups;
+  GALLEY_CHECK(options.out_channels >= 1 && groups >= 1 && x.channels() % groups == 0 && options.out_channels % groups == 0,
+               "[conv2d] groups=", groups, " must divide the channels of input and output: input ", x.type(), ", out_channels ",
+               options.out_channels, ", at ", graph_.path());
+  const Shape shape{options.out_channels, x.channels() / groups, options.kernel_size.h, options.kernel_size.w};
+  const Value weight = parameter("weight", shape, init_.conv_weight, "conv2d");
+  const Value bias = options.bias ? parameter("bias", {options.out_channels}, bias_init(init_.conv_bias, shape), "conv2d") : Value();
+  Conv2dAttrs attrs;
+  attrs.stride = options.stride.list();
+  attrs.padding = options.padding.list();
+  attrs.dilation = options.dilation.list();
+  attrs.groups = groups;
+  return emit("conv2d", {x, weight, bias}, attrs);
+}
+
+Value Builder::linear(std::string_view name, Value x, const LinearOptions& options) {
+  const PathScope module = scope(name);
+  GALLEY_CHECK(x.shape().rank() >= 1, "[linear] input wants 1 dimension at least, has ", x.type(), ", at ", graph_.path());
+  const Shape shape{options.out_features, x.shape()[-1]};
+  const Value weight = parameter("weight", shape, init_.linear_weight, "linear");
+  const Value bias = options.bias ? parameter("bias", {options.out_features}, bias_init(init_.linear_bias, shape), "linear") : Value();
+  return emit("linear", {x, weight, bias}, LinearAttrs());
+}
+
+Value Builder::batch_norm(std::string_view name, Value x, const BatchNormOptions& options) {
+  const PathScope module = scope(name);
+  GALLEY_CHECK(x.shape().rank() >= 2, "[batch_norm] input wants dimensions [N,C,...], has ", x.type(), ", at ", graph_.path());
+  const int64_t channels = x.channels();
+  const TensorType statistics{.dtype = options_.dtype, .shape = {channels}};
+  const Value weight = options.affine ? parameter("weight", {channels}, options.weight_init, "batch_norm") : Value();
+  const Value bias = options.affine ? parameter("bias", {channels}, Init::zeros(), "batch_norm") : Value();
+  const Value running_mean = buffer("running_mean", statistics, Init::zeros(), "batch_norm");
+  const Value running_var = buffer("running_var", statistics, Init::ones(), "batch_norm");
+  const Value batches = buffer("num_batches_tracked", {.dtype = DType::kI64}, Init::zeros(), "batch_norm");
+
+  const bool frozen = options_.frozen_batch_norm && options_.frozen_batch_norm(graph_.path());
+  if (!training() || frozen) {
+    BatchNormInferenceAttrs attrs;
+    attrs.eps = options.eps;
+    return emit("batch_norm_inference", {x, weight, bias, running_mean, running_var}, attrs);
+  }
+  // As PyTorch: the variance of one value is no statistic.
+  const int64_t count = channels == 0 ? 0 : x.shape().elements() / channels;
+  GALLEY_CHECK(count > 1, "[batch_norm] training wants more than one value a channel, input is ", x.type(), ", at ", graph_.path(),
+               "; take a larger batch or image");
+  BatchNormAttrs attrs;
+  attrs.eps = options.eps;
+  const std::array<Value, 3> inputs{x, weight, bias};
+  const std::vector<Value> made = emit_all("batch_norm", std::make_unique<BatchNormAttrs>(attrs), inputs);
+  const PhaseScope update(graph_, Phase::kUpdate);
+  BatchNormUpdateAttrs update_attrs;
+  update_attrs.momentum = options.momentum;
+  update_attrs.count = count;
+  emit("batch_norm_update", {running_mean, running_var, made[1], made[2], batches}, update_attrs);
+  return made[0];
+}
+
+Value Builder::layer_norm(std::string_view name, Value x, const LayerNormOptions& options) {
+  const PathScope module = scope(name);
+  const int rank = x.shape().rank();
+  GALLEY_CHECK(options.dims >= 1 && options.dims <= rank, "[layer_norm] dims=", options.dims, ", input is ", x.type(), ", at ", graph_.path());
+  Shape shape;
+  for (int axis = rank - static_cast<int>(options.dims); axis < rank; ++axis) shape.push_back(x.shape()[axis]);
+  const Value weight = options.affine ? parameter("weight", shape, Init::ones(), "layer_norm") : Value();
+  const Value bias = options.affine ? parameter("bias", shape, Init::zeros(), "layer_norm") : Value();
+  LayerNormAttrs attrs;
+  attrs.dims = options.dims;
+  attrs.eps = options.eps;
+  return emit("layer_norm", {x, weight, bias}, attrs);
+}
+
+Value Builder::group_norm(std::string_view name, Value x, const GroupNormOptions& options) {
+  const PathScope module = scope(name);
+  GALLEY_CHECK(x.shape().rank() >= 2, "[group_norm] input wants dimensions [N,C,...], has ", x.type(), ", at ", graph_.path());
+  const Value weight = options.affine ? parameter("weight", {x.channels()}, Init::ones(), "group_norm") : Value();
+  const Value bias = options.affine ? parameter("bias", {x.channels()}, Init::zeros(), "group_norm") : Value();
+  GroupNormAttrs attrs;
+  attrs.groups = options.groups;
+  attrs.eps = options.eps;
+  return emit("group_norm", {x, weight, bias}, attrs);
+}
+
+Value Builder::embedding(std::string_view name, Value index, const EmbeddingOptions& options) {
+  const PathScope module = scope(name);
+  const Value weight = parameter("weight", {options.rows, options.width}, Init::normal(options.stddev), "embedding");
+  return galley::embedding(weight, index);
+}
+
+Value Builder::dropout(std::string_view name, Value x, double p) {
+  if (!training() || p == 0) return x;
+  const PathScope module = scope(name);
+  DropoutAttrs attrs;
+  attrs.p = p;
+  attrs.stream = random_stream();
+  return galley::dropout(x, rng(), attrs);
+}
+
+Value Builder::stochastic_depth(std::string_view name, Value x, double p) {
+  if (!training() || p == 0) return x;
+  const PathScope module = scope(name);
+  StochasticDepthAttrs attrs;
+  attrs.p = p;
+  attrs.stream = random_stream();
+  return galley::stochastic_depth(x, rng(), attrs);
+}
+
+/// A number for each random node, from its path and its turn among the random nodes of that path: adding a layer elsewhere
+/// leaves the masks of the others as they were.
+int64_t Builder::random_stream() {
+  const int turn = random_uses_[graph_.path()]++;
+  return static_cast<int64_t>(stream_key(static_cast<uint64_t>(turn), graph_.path()) >> 1);
+}
+
+}  // namespace galley

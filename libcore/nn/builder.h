@@ -1,0 +1,148 @@
+#pragma once
+// Builder: how model code captures layers that own parameters. Written once, a model serves training, inference, every back
+// end and any precision. Functions without parameters (relu, add, max_pool2d) are the free capture functions of ops/.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "libcore/graph/graph.h"
+#include "libcore/nn/parameter.h"
+
+namespace galley {
+
+enum class Mode { kTraining, kEvaluation };
+
+/// Rows and columns: one number for both, or two.
+struct Size2 {
+  int64_t h = 1;
+  int64_t w = 1;
+  Size2(int64_t both) : h(both), w(both) {}  // NOLINT: `.stride = 2` is how models are written
+  Size2(int64_t rows, int64_t columns) : h(rows), w(columns) {}
+  std::vector<int64_t> list() const { return h == w ? std::vector<int64_t>{h} : std::vector<int64_t>{h, w}; }
+};
+
+struct Conv2dOptions {
+  int64_t out_channels;
+  Size2 kernel_size = 1;
+  Size2 stride = 1;
+  Size2 padding = 0;
+  Size2 dilation = 1;
+  int64_t groups = 1;
+  bool bias = true;
+};
+struct LinearOptions {
+  int64_t out_features;
+  bool bias = true;
+};
+struct BatchNormOptions {
+  double eps = 1e-5;
+  double momentum = 0.1;   // weight of the batch's statistics in the running ones
+  bool affine = true;
+  Init weight_init = Init::ones();
+};
+struct LayerNormOptions {
+  int64_t dims = 1;        // trailing dimensions that are normalised
+  double eps = 1e-5;
+  bool affine = true;
+};
+struct GroupNormOptions {
+  int64_t groups;
+  double eps = 1e-5;
+  bool affine = true;
+};
+struct EmbeddingOptions {
+  int64_t rows;
+  int64_t width;
+  double stddev = 1;
+};
+
+/// Initialisers of the layers built in a scope. Defaults are PyTorch's.
+struct InitRules {
+  Init conv_weight = Init::kaiming_uniform(2.2360679774997896964);
+  std::optional<Init> conv_bias;    // default: uniform, bound 1 / sqrt(fan in of the weight)
+  Init linear_weight = Init::kaiming_uniform(2.2360679774997896964);
+  std::optional<Init> linear_bias;  // likewise
+};
+
+struct BuilderOptions {
+  Mode mode = Mode::kTraining;
+  /// Element type of parameters and running statistics: f32, or f64 for tests.
+  DType dtype = DType::kF32;
+  /// Batch norms, by module path, that use their running statistics in training too and do not update them. Empty: none.
+  std::function<bool(std::string_view path)> frozen_batch_norm;
+};
+
+/// Captures into a graph, which must outlive it. Layers are called with their name in the present scope; the module path
+/// ("layer1.0.conv2") names their parameters and nodes. A name used twice in one scope is an error.
+class Builder {
+ public:
+  explicit Builder(Graph& graph, BuilderOptions options = {});
+  Builder(const Builder&) = delete;
+  Builder& operator=(const Builder&) = delete;
+
+  Graph& graph() const { return graph_; }
+  bool training() const { return options_.mode == Mode::kTraining; }
+  DType dtype() const { return options_.dtype; }
+  /// Parameters and buffers in order of declaration.
+  const std::vector<ParameterSpec>& parameters() const { return parameters_; }
+  std::vector<ParameterSpec> take_parameters() { return std::move(parameters_); }
+
+  /// Enters a module until the returned guard is destroyed: `const auto block = b.scope("layer1.0");`.
+  [[nodiscard]] PathScope scope(std::string_view name) { return PathScope(graph_, name); }
+
+  /// Layers built until the returned guard is destroyed start by these rules.
+  class InitScope {
+   public:
+    InitScope(Builder& builder, InitRules rules) : builder_(builder), saved_(std::exchange(builder.init_, std::move(rules))) {}
+    ~InitScope() { builder_.init_ = std::move(saved_); }
+    InitScope(const InitScope&) = delete;
+    InitScope& operator=(const InitScope&) = delete;
+
+   private:
+    Builder& builder_;
+    InitRules saved_;
+  };
+  [[nodiscard]] InitScope use_init(InitRules rules) { return InitScope(*this, std::move(rules)); }
+
+  /// A value fed each run, e.g. the batch.
+  Value input(std::string name, TensorType type) { return graph_.add_input(std::move(name), std::move(type), ValueRole::kInput); }
+  /// The random key "rng", i64 [3] = (seed, step, global index of sample 0): declared when first asked for.
+  Value rng();
+  /// A parameter of the present module: `leaf` is the last part of its name ("weight").
+  Value parameter(std::string_view leaf, Shape shape, const Init& init, std::string_view module_type);
+  /// A buffer of the present module: saved with the model, not trained.
+  Value buffer(std::string_view leaf, TensorType type, const Init& init, std::string_view module_type);
+
+  /// x [N,C,H,W] -> [N,out_channels,H',W']; weight [out_channels, C/groups, kh, kw].
+  Value conv2d(std::string_view name, Value x, const Conv2dOptions& options);
+  /// x [...,I] -> [...,out_features]; weight [out_features, I].
+  Value linear(std::string_view name, Value x, const LinearOptions& options);
+  /// Normalises over all dimensions but 1. In training by the batch's statistics, and the running ones are updated by a node of
+  /// Phase::kUpdate (once a run of the graph, as PyTorch); in evaluation, and where frozen, by the running ones.
+  Value batch_norm(std::string_view name, Value x, const BatchNormOptions& options = {});
+  Value layer_norm(std::string_view name, Value x, const LayerNormOptions& options = {});
+  Value group_norm(std::string_view name, Value x, const GroupNormOptions& options);
+  /// index i64 [...] -> [...,width].
+  Value embedding(std::string_view name, Value index, const EmbeddingOptions& options);
+  /// Drops elements with probability p while training; x itself in evaluation.
+  Value dropout(std::string_view name, Value x, double p);
+  /// Drops whole samples of a residual branch with probability p while training; x itself in evaluation.
+  Value stochastic_depth(std::string_view name, Value x, double p);
+
+ private:
+  friend class InitScope;
+  int64_t random_stream();
+
+  Graph& graph_;
+  BuilderOptions options_;
+  InitRules init_;
+  std::vector<ParameterSpec> parameters_;
+  std::map<std::string, int, std::less<>> random_uses_;  // random nodes made so far, by module path
+};
+
+}  // namespace galley

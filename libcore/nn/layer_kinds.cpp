@@ -1,0 +1,429 @@
+#include "libcore/nn/layer_kinds.h"
+
+#include "libcore/nn/capture.h"
+#include "libcore/nn/layer_spec.h"
+#include "libcore/nn/zoo.h"
+#include "libcore/ops/reduce.h"
+#include "libcore/ops/softmax.h"
+
+namespace galley {
+namespace {
+
+using Inputs = std::span<const Value>;
+using BuildLayer = Value (*)(Builder& b, std::string_view name, const Fields& params, Inputs inputs);
+
+struct LayerEntry {
+  ComponentKind kind;
+  BuildLayer build;
+  bool several = false;  // takes two inputs or more; others take one
+};
+
+Size2 size2(std::string_view key, const std::vector<int64_t>& v) {
+  GALLEY_CHECK(v.size() == 1 || v.size() == 2, key, " wants one number or two (rows, columns), got ", v.size());
+  return {v.front(), v.back()};
+}
+
+/// An axis counted from the end where it is negative.
+int64_t checked_axis(std::string_view key, int64_t axis, int rank) {
+  GALLEY_CHECK(axis >= -rank && axis < rank, key, "=", axis, " is no dimension of an input with ", rank);
+  return axis < 0 ? axis + rank : axis;
+}
+
+struct NoParams : FieldsOf<NoParams> {
+  void fields(FieldVisitor&) override {}
+};
+
+// ---- layers with parameters
+
+struct Conv2dLayer : FieldsOf<Conv2dLayer> {
+  int64_t out_channels = 1;
+  std::vector<int64_t> kernel_size{1}, stride{1}, padding{0}, dilation{1};
+  int64_t groups = 1;
+  bool bias = true;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "out_channels", .doc = "channels of the output", .min = 1, .required = true}, out_channels);
+    v.field({.name = "kernel_size", .doc = "rows and columns of the kernel", .min = 1, .required = true}, kernel_size);
+    v.field({.name = "stride", .doc = "step of the kernel", .min = 1}, stride);
+    v.field({.name = "padding", .doc = "zeros on each side", .min = 0}, padding);
+    v.field({.name = "dilation", .doc = "distance of the kernel's taps", .min = 1}, dilation);
+    v.field({.name = "groups", .doc = "groups of channels that do not mix", .min = 1}, groups);
+    v.field({.name = "bias", .doc = "adds a learned number to each channel"}, bias);
+  }
+};
+Value build_conv2d(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto& p = params_of<Conv2dLayer>(fields);
+  return b.conv2d(name, in[0], {.out_channels = p.out_channels, .kernel_size = size2("kernel_size", p.kernel_size), .stride = size2("stride", p.stride),
+                                .padding = size2("padding", p.padding), .dilation = size2("dilation", p.dilation), .groups = p.groups, .bias = p.bias});
+}
+
+struct LinearLayer : FieldsOf<LinearLayer> {
+  int64_t out_features = 1;
+  bool bias = true;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "out_features", .doc = "size of the last dimension of the output", .min = 1, .required = true}, out_features);
+    v.field({.name = "bias", .doc = "adds a learned number to each feature"}, bias);
+  }
+};
+Value build_linear(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto& p = params_of<LinearLayer>(fields);
+  return b.linear(name, in[0], {.out_features = p.out_features, .bias = p.bias});
+}
+
+struct BatchNormLayer : FieldsOf<BatchNormLayer> {
+  double eps = 1e-5, momentum = 0.1;
+  bool affine = true;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+    v.field({.name = "momentum", .doc = "weight of a batch in the running statistics", .min = 0, .max = 1}, momentum);
+    v.field({.name = "affine", .doc = "learned scale and shift of each channel"}, affine);
+  }
+};
+Value build_batch_norm(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto& p = params_of<BatchNormLayer>(fields);
+  return b.batch_norm(name, in[0], {.eps = p.eps, .momentum = p.momentum, .affine = p.affine});
+}
+
+struct LayerNormLayer : FieldsOf<LayerNormLayer> {
+  int64_t dims = 1;
+  double eps = 1e-5;
+  bool affine = true;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1, .max = 7}, dims);
+    v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+    v.field({.name = "affine", .doc = "learned scale and shift of each element"}, affine);
+  }
+};
+Value build_layer_norm(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto& p = params_of<LayerNormLayer>(fields);
+  return b.layer_norm(name, in[0], {.dims = p.dims, .eps = p.eps, .affine = p.affine});
+}
+
+struct GroupNormLayer : FieldsOf<GroupNormLayer> {
+  int64_t num_groups = 1;
+  double eps = 1e-5;
+  bool affine = true;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "num_groups", .doc = "groups of channels, each normalised by itself", .min = 1, .required = true}, num_groups);
+    v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+    v.field({.name = "affine", .doc = "learned scale and shift of each channel"}, affine);
+  }
+};
+Value build_group_norm(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto& p = params_of<GroupNormLayer>(fields);
+  return b.group_norm(name, in[0], {.groups = p.num_groups, .eps = p.eps, .affine = p.affine});
+}
+
+struct EmbeddingLayer : FieldsOf<EmbeddingLayer> {
+  int64_t num_embeddings = 1, embedding_dim = 1;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "num_embeddings", .doc = "rows of the table", .min = 1, .required = true}, num_embeddings);
+    v.field({.name = "embedding_dim", .doc = "columns of the table", .min = 1, .required = true}, embedding_dim);
+  }
+};
+Value build_embedding(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto& p = params_of<EmbeddingLayer>(fields);
+  return b.embedding(name, in[0], {.rows = p.num_embeddings, .width = p.embedding_dim});
+}
+
+// ---- random
+
+struct DropLayer : FieldsOf<DropLayer> {
+  double p = 0.5;
+  void fields(FieldVisitor& v) override { v.field({.name = "p", .doc = "probability of dropping", .min = 0, .max = 1, .main = true}, p); }
+};
+Value build_dropout(Builder& b, std::string_view name, const Fields& fields, Inputs in) { return b.dropout(name, in[0], params_of<DropLayer>(fields).p); }
+Value build_stochastic_depth(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  return b.stochastic_depth(name, in[0], params_of<DropLayer>(fields).p);
+}
+
+// ---- functions of one value
+
+template <Value (*kFunction)(Value)>
+Value build_unary(Builder& b, std::string_view name, const Fields&, Inputs in) {
+  const auto module = b.scope(name);
+  return kFunction(in[0]);
+}
+
+struct GeluLayer : FieldsOf<GeluLayer> {
+  GeluApproximation approximate = GeluApproximation::kNone;
+  void fields(FieldVisitor& v) override { v.choice({.name = "approximate", .doc = "none (erf) or tanh"}, approximate, kGeluApproximationNames); }
+};
+Value build_gelu(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto module = b.scope(name);
+  GeluAttrs attrs;
+  attrs.approximate = params_of<GeluLayer>(fields).approximate;
+  return gelu(in[0], attrs);
+}
+
+struct AxisLayer : FieldsOf<AxisLayer> {
+  int64_t dim = 1;
+  void fields(FieldVisitor& v) override { v.field({.name = "dim", .doc = "dimension; negative: from the end", .min = -8, .max = 7, .main = true}, dim); }
+};
+template <bool kLog>
+Value build_softmax(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto module = b.scope(name);
+  SoftmaxAttrs attrs;
+  attrs.axis = checked_axis("dim", params_of<AxisLayer>(fields).dim, in[0].shape().rank());
+  return emit(kLog ? "log_softmax" : "softmax", {in[0]}, attrs);
+}
+
+// ---- pooling and resizing
+
+struct MaxPoolLayer : FieldsOf<MaxPoolLayer> {
+  std::vector<int64_t> kernel_size{2}, stride, padding{0}, dilation{1};
+  bool ceil_mode = false;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "kernel_size", .doc = "rows and columns of the window", .min = 1, .required = true, .main = true}, kernel_size);
+    v.field({.name = "stride", .doc = "step of the window; default: its size", .min = 1}, stride);
+    v.field({.name = "padding", .doc = "on each side", .min = 0}, padding);
+    v.field({.name = "dilation", .doc = "distance of the window's taps", .min = 1}, dilation);
+    v.field({.name = "ceil_mode", .doc = "a last window may reach over the edge"}, ceil_mode);
+  }
+};
+Value build_max_pool2d(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto module = b.scope(name);
+  const auto& p = params_of<MaxPoolLayer>(fields);
+  MaxPool2dAttrs attrs;
+  attrs.kernel_size = p.kernel_size;
+  attrs.stride = p.stride;
+  attrs.padding = p.padding;
+  attrs.dilation = p.dilation;
+  attrs.ceil_mode = p.ceil_mode;
+  return emit("max_pool2d", {in[0]}, attrs);
+}
+
+struct AvgPoolLayer : FieldsOf<AvgPoolLayer> {
+  std::vector<int64_t> kernel_size{2}, stride, padding{0};
+  bool ceil_mode = false, count_include_pad = true;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "kernel_size", .doc = "rows and columns of the window", .min = 1, .required = true, .main = true}, kernel_size);
+    v.field({.name = "stride", .doc = "step of the window; default: its size", .min = 1}, stride);
+    v.field({.name = "padding", .doc = "zeros on each side", .min = 0}, padding);
+    v.field({.name = "ceil_mode", .doc = "a last window may reach over the edge"}, ceil_mode);
+    v.field({.name = "count_include_pad", .doc = "padding counts in the mean"}, count_include_pad);
+  }
+};
+Value build_avg_pool2d(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto module = b.scope(name);
+  const auto& p = params_of<AvgPoolLayer>(fields);
+  AvgPool2dAttrs attrs;
+  attrs.kernel_size = p.kernel_size;
+  attrs.stride = p.stride;
+  attrs.padding = p.padding;
+  attrs.ceil_mode = p.ceil_mode;
+  attrs.count_include_pad = p.count_include_pad;
+  return emit("avg_pool2d", {in[0]}, attrs);
+}
+
+struct AdaptivePoolLayer : FieldsOf<AdaptivePoolLayer> {
+  std::vector<int64_t> output_size{1};
+  void fields(FieldVisitor& v) override { v.field({.name = "output_size", .doc = "rows and columns of the output", .min = 1, .main = true}, output_size); }
+};
+Value build_adaptive_avg_pool2d(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto module = b.scope(name);
+  return adaptive_avg_pool(in[0], size2("output_size", params_of<AdaptivePoolLayer>(fields).output_size));
+}
+Value build_adaptive_max_pool2d(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto module = b.scope(name);
+  AdaptiveMaxPool2dAttrs attrs;
+  attrs.output_size = size2("output_size", params_of<AdaptivePoolLayer>(fields).output_size).list();
+  return emit("adaptive_max_pool2d", {in[0]}, attrs);
+}
+
+struct InterpolateLayer : FieldsOf<InterpolateLayer> {
+  std::vector<int64_t> size{1};
+  ResizeMode mode = ResizeMode::kNearest;
+  bool align_corners = false;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "size", .doc = "rows and columns of the output", .min = 1, .required = true, .main = true}, size);
+    v.choice({.name = "mode", .doc = "how pixels between others are made"}, mode, kResizeModeNames);
+    v.field({.name = "align_corners", .doc = "corner pixels stay on the corners (bilinear)"}, align_corners);
+  }
+};
+Value build_interpolate(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto module = b.scope(name);
+  const auto& p = params_of<InterpolateLayer>(fields);
+  const Size2 size = size2("size", p.size);
+  ResizeAttrs attrs;
+  attrs.size = {size.h, size.w};
+  attrs.mode = p.mode;
+  attrs.align_corners = p.align_corners;
+  return resize(in[0], attrs);
+}
+
+// ---- shapes
+
+struct FlattenLayer : FieldsOf<FlattenLayer> {
+  int64_t start_dim = 1, end_dim = -1;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "start_dim", .doc = "first dimension that is joined", .min = -8, .max = 7}, start_dim);
+    v.field({.name = "end_dim", .doc = "last dimension that is joined", .min = -8, .max = 7}, end_dim);
+  }
+};
+Value build_flatten(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto module = b.scope(name);
+  const auto& p = params_of<FlattenLayer>(fields);
+  const int rank = in[0].shape().rank();
+  const int64_t start = checked_axis("start_dim", p.start_dim, rank), end = checked_axis("end_dim", p.end_dim, rank);
+  GALLEY_CHECK(start <= end, "start_dim=", p.start_dim, " comes after end_dim=", p.end_dim);
+  return flatten(in[0], start, end);
+}
+
+struct ReshapeLayer : FieldsOf<ReshapeLayer> {
+  std::vector<int64_t> shape;
+  std::vector<std::string> names;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "shape", .doc = "of the output, batch included; one size may be -1", .min = -1, .required = true, .main = true}, shape);
+    v.field({.name = "names", .doc = "names of the dimensions of the output"}, names);
+  }
+};
+Value build_reshape(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto module = b.scope(name);
+  const auto& p = params_of<ReshapeLayer>(fields);
+  ReshapeAttrs attrs;
+  attrs.shape = p.shape;
+  attrs.names = p.names;
+  return reshape(in[0], attrs);
+}
+
+struct RenameLayer : FieldsOf<RenameLayer> {
+  std::vector<std::string> names;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "names", .doc = "one a dimension, batch included, e.g. [N, C, H, W]", .required = true, .main = true}, names);
+  }
+};
+Value build_rename(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto module = b.scope(name);
+  ReshapeAttrs attrs;
+  attrs.shape.assign(in[0].shape().begin(), in[0].shape().end());
+  attrs.names = params_of<RenameLayer>(fields).names;
+  GALLEY_CHECK(attrs.names.size() == attrs.shape.size(), "names has ", attrs.names.size(), " entries, the input is ", in[0].type());
+  return reshape(in[0], attrs);
+}
+
+struct PermuteLayer : FieldsOf<PermuteLayer> {
+  std::vector<int64_t> dims;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "dims", .doc = "dimension i of the output is dimension dims[i] of the input", .min = 0, .max = 7, .required = true, .main = true}, dims);
+  }
+};
+Value build_permute(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto module = b.scope(name);
+  return permute(in[0], params_of<PermuteLayer>(fields).dims);
+}
+
+struct PadLayer : FieldsOf<PadLayer> {
+  std::vector<int64_t> pad;
+  double value = 0;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "pad", .doc = "before, after of the last dimension, then of the one before it, ... (as torch)", .min = 0, .required = true, .main = true}, pad);
+    v.field({.name = "value", .doc = "what the new elements hold"}, value);
+  }
+};
+Value build_pad(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto module = b.scope(name);
+  const auto& p = params_of<PadLayer>(fields);
+  const size_t rank = static_cast<size_t>(in[0].shape().rank());
+  GALLEY_CHECK(p.pad.size() % 2 == 0 && p.pad.size() <= 2 * rank, "pad wants a pair of numbers a dimension, has ", p.pad.size(), " numbers for ", rank, " dimensions");
+  std::vector<int64_t> padding(2 * rank, 0);
+  for (size_t i = 0; i < p.pad.size(); i += 2) {
+    padding[2 * rank - 2 - i] = p.pad[i];
+    padding[2 * rank - 1 - i] = p.pad[i + 1];
+  }
+  return pad(in[0], std::move(padding), p.value);
+}
+
+struct MeanLayer : FieldsOf<MeanLayer> {
+  std::vector<int64_t> dim;
+  bool keepdim = false;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "dim", .doc = "dimensions that are averaged", .min = -8, .max = 7, .required = true, .main = true}, dim);
+    v.field({.name = "keepdim", .doc = "they stay, with size 1"}, keepdim);
+  }
+};
+Value build_mean(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto module = b.scope(name);
+  const auto& p = params_of<MeanLayer>(fields);
+  return mean(in[0], p.dim, p.keepdim);
+}
+
+// ---- functions of several values
+
+template <Value (*kFunction)(Value, Value)>
+Value build_fold(Builder& b, std::string_view name, const Fields&, Inputs in) {
+  const auto module = b.scope(name);
+  Value result = in[0];
+  for (const Value& next : in.subspan(1)) result = kFunction(result, next);
+  return result;
+}
+Value build_concat(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto module = b.scope(name);
+  ConcatAttrs attrs;
+  attrs.axis = checked_axis("dim", params_of<AxisLayer>(fields).dim, in[0].shape().rank());
+  return concat(in, attrs);
+}
+Value build_identity(Builder&, std::string_view, const Fields&, Inputs in) { return in[0]; }
+
+const std::vector<LayerEntry>& table() {
+  static const std::vector<LayerEntry> entries{
+      {{"conv2d", "2-D convolution", make_fields<Conv2dLayer>}, build_conv2d},
+      {{"linear", "matrix product over the last dimension", make_fields<LinearLayer>}, build_linear},
+      {{"batch_norm", "batch normalisation over all dimensions but 1 (Ioffe, Szegedy 2015)", make_fields<BatchNormLayer>}, build_batch_norm},
+      {{"layer_norm", "normalisation over the last dimensions (Ba et al. 2016)", make_fields<LayerNormLayer>}, build_layer_norm},
+      {{"group_norm", "normalisation over groups of channels (Wu, He 2018)", make_fields<GroupNormLayer>}, build_group_norm},
+      {{"embedding", "rows of a table picked by indices", make_fields<EmbeddingLayer>}, build_embedding},
+      {{"dropout", "drops elements while training", make_fields<DropLayer>}, build_dropout},
+      {{"stochastic_depth", "drops samples of a residual branch while training (Huang et al. 2016)", make_fields<DropLayer>}, build_stochastic_depth},
+      {{"relu", "max(x, 0)", make_fields<NoParams>}, build_unary<relu>},
+      {{"relu6", "min(max(x, 0), 6)", make_fields<NoParams>}, build_unary<relu6>},
+      {{"hardswish", "x * relu6(x + 3) / 6", make_fields<NoParams>}, build_unary<hardswish>},
+      {{"hardsigmoid", "relu6(x + 3) / 6", make_fields<NoParams>}, build_unary<hardsigmoid>},
+      {{"sigmoid", "1 / (1 + exp(-x))", make_fields<NoParams>}, build_unary<sigmoid>},
+      {{"silu", "x * sigmoid(x)", make_fields<NoParams>}, build_unary<silu>},
+      {{"gelu", "x * Phi(x) (Hendrycks, Gimpel 2016)", make_fields<GeluLayer>}, build_gelu},
+      {{"tanh", "hyperbolic tangent", make_fields<NoParams>}, build_unary<tanh>},
+      {{"softmax", "exponentials that sum to 1 along a dimension", make_fields<AxisLayer>}, build_softmax<false>},
+      {{"log_softmax", "logarithm of softmax", make_fields<AxisLayer>}, build_softmax<true>},
+      {{"max_pool2d", "largest value of each window", make_fields<MaxPoolLayer>}, build_max_pool2d},
+      {{"avg_pool2d", "mean of each window", make_fields<AvgPoolLayer>}, build_avg_pool2d},
+      {{"adaptive_avg_pool2d", "means over as many windows as the output has pixels", make_fields<AdaptivePoolLayer>}, build_adaptive_avg_pool2d},
+      {{"adaptive_max_pool2d", "largest values of as many windows as the output has pixels", make_fields<AdaptivePoolLayer>}, build_adaptive_max_pool2d},
+      {{"interpolate", "resizes images", make_fields<InterpolateLayer>}, build_interpolate},
+      {{"flatten", "joins dimensions into one", make_fields<FlattenLayer>}, build_flatten},
+      {{"reshape", "the same elements in another shape", make_fields<ReshapeLayer>}, build_reshape},
+      {{"rename", "gives the dimensions names", make_fields<RenameLayer>}, build_rename},
+      {{"permute", "reorders dimensions", make_fields<PermuteLayer>}, build_permute},
+      {{"pad", "adds a border of one value", make_fields<PadLayer>}, build_pad},
+      {{"mean", "averages over dimensions", make_fields<MeanLayer>}, build_mean},
+      {{"add", "sum of its inputs", make_fields<NoParams>}, build_fold<add>, true},
+      {{"sub", "first input minus the others", make_fields<NoParams>}, build_fold<sub>, true},
+      {{"mul", "product of its inputs", make_fields<NoParams>}, build_fold<mul>, true},
+      {{"maximum", "largest of its inputs, element by element", make_fields<NoParams>}, build_fold<maximum>, true},
+      {{"concat", "its inputs one after the other along a dimension", make_fields<AxisLayer>}, build_concat, true},
+      {{"identity", "its input", make_fields<NoParams>}, build_identity},
+  };
+  return entries;
+}
+
+}  // namespace
+
+ComponentKinds layer_kinds() {
+  static const std::vector<ComponentKind> kinds = [] {
+    std::vector<ComponentKind> list;
+    for (const LayerEntry& entry : table()) list.push_back(entry.kind);
+    return list;
+  }();
+  return kinds;
+}
+
+Value build_layer(Builder& b, const Component& layer, std::string_view name, const std::vector<Value>& inputs) {
+  for (const LayerEntry& entry : table()) {
+    if (entry.kind.type != layer.type) continue;
+    GALLEY_CHECK(entry.several || inputs.size() == 1, layer.type, " takes one input, ", inputs.size(), " are given");
+    GALLEY_CHECK(!entry.several || inputs.size() >= 2, layer.type, " takes two inputs or more, ", inputs.size(), " is given: list them, e.g. inputs: [conv1, in]");
+    return entry.build(b, name, *layer.params, inputs);
+  }
+  fail(ErrorCode::kRecipe, "there is no layer '", layer.type, "'");
+}
+
+}  // namespace galley

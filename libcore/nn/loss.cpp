@@ -1,0 +1,103 @@
+#include "libcore/nn/loss.h"
+
+#include "libcore/ops/loss.h"
+#include "libcore/ops/reduce.h"
+#include "libcore/ops/shape.h"
+
+namespace galley {
+namespace {
+
+constexpr ComponentKind kKinds[] = {
+    {"cross_entropy", "softmax and negative log likelihood of class indices or probabilities", make_fields<CrossEntropyParams>},
+    {"mse", "mean of squared differences", make_fields<MseParams>},
+    {"bce_with_logits", "sigmoid and binary cross entropy, element by element", make_fields<BceWithLogitsParams>},
+};
+
+/// A constant vector: runs of equal values are one node each.
+Value constant(Graph& graph, const std::vector<double>& values) {
+  std::vector<Value> runs;
+  for (size_t begin = 0; begin < values.size();) {
+    size_t end = begin + 1;
+    while (end < values.size() && values[end] == values[begin]) ++end;
+    runs.push_back(full(graph, {.dtype = DType::kF32, .shape = {static_cast<int64_t>(end - begin)}}, values[begin]));
+    begin = end;
+  }
+  ConcatAttrs along;
+  along.axis = 0;
+  return runs.size() == 1 ? runs.front() : concat(runs, along);
+}
+
+Value emit_loss(const Component& loss, Value output, Value target, Reduction reduction) {
+  if (const auto* params = loss.as<CrossEntropyParams>()) {
+    GALLEY_CHECK(output.shape().rank() >= 2, "[cross_entropy] the model's output wants dimensions [N,C,...], it is ", output.type());
+    GALLEY_CHECK(params->weight.empty() || static_cast<int64_t>(params->weight.size()) == output.channels(), "[cross_entropy] weight has ",
+                 params->weight.size(), " values, the model has ", output.channels(), " classes");
+    CrossEntropyAttrs attrs;
+    attrs.label_smoothing = params->label_smoothing;
+    attrs.ignore_index = params->ignore_index;
+    attrs.reduction = reduction;
+    return emit("cross_entropy", {output, target, params->weight.empty() ? Value() : constant(output.graph(), params->weight)}, attrs);
+  }
+  LossAttrs attrs;
+  attrs.reduction = reduction;
+  if (loss.as<MseParams>() != nullptr) return emit("mse_loss", {output, target}, attrs);
+  GALLEY_ASSERT(loss.as<BceWithLogitsParams>() != nullptr, "unknown loss ", loss.type);
+  return emit("bce_with_logits", {output, target}, attrs);
+}
+
+}  // namespace
+
+void CrossEntropyParams::fields(FieldVisitor& v) {
+  v.field({.name = "label_smoothing", .doc = "share of the target that is spread over all classes (Szegedy et al. 2015)", .min = 0, .max = 1}, label_smoothing);
+  v.field({.name = "ignore_index", .doc = "targets of this value do not count"}, ignore_index);
+  v.field({.name = "weight", .doc = "weight of each class; default: all 1", .min = 0}, weight);
+}
+void MseParams::fields(FieldVisitor&) {}
+void BceWithLogitsParams::fields(FieldVisitor&) {}
+
+ComponentKinds losses() { return kKinds; }
+
+Component make_loss(std::string_view type) {
+  std::vector<std::string> names;
+  for (const ComponentKind& kind : kKinds) {
+    names.emplace_back(kind.type);
+    if (kind.type != type) continue;
+    Component component;
+    component.type = kind.type;
+    component.params = kind.make();
+    return component;
+  }
+  const std::string near = nearest(type, names);
+  throw Error(ErrorCode::kRecipe, cat("there is no loss '", type, "'")).suggest(near.empty() ? std::string() : cat("did you mean '", near, "'?"));
+}
+
+Component default_loss(const ModelInfo& model) {
+  GALLEY_CHECK(model.task == "classification", "a model of the family '", model.family, "' has no loss of its own: set the key loss, e.g. cross_entropy");
+  return make_loss("cross_entropy");
+}
+
+TensorType loss_target(const Component& loss, const TensorType& output, bool probabilities) {
+  if (loss.as<CrossEntropyParams>() == nullptr || probabilities) return {.dtype = output.dtype, .shape = output.shape};
+  GALLEY_CHECK(output.shape.rank() >= 2, "[cross_entropy] the model's output wants dimensions [N,C,...], it is ", output);
+  TensorType target{.dtype = DType::kI64};
+  for (int axis = 0; axis < output.shape.rank(); ++axis) {
+    if (axis != 1) target.shape.push_back(output.shape[axis]);
+  }
+  return target;
+}
+
+Value build_loss(Builder& b, const Component& loss, Value output, Value target) {
+  const auto scope = b.scope("loss");
+  return emit_loss(loss, output, target, Reduction::kMean);
+}
+
+Value build_sample_losses(Builder& b, const Component& loss, Value output, Value target) {
+  const auto scope = b.scope("loss");
+  Value losses = emit_loss(loss, output, target, Reduction::kNone);
+  if (losses.shape().rank() == 1) return losses;
+  std::vector<int64_t> axes;
+  for (int axis = 1; axis < losses.shape().rank(); ++axis) axes.push_back(axis);
+  return mean(losses, axes);
+}
+
+}  // namespace galley

@@ -1,0 +1,44 @@
+#pragma once
+// Losses by name, and what they compare the model's output with.
+
+#include <string_view>
+#include <vector>
+
+#include "libcore/base/fields.h"
+#include "libcore/nn/builder.h"
+#include "libcore/nn/zoo.h"
+
+namespace galley {
+
+/// As torch.nn.functional.cross_entropy.
+struct CrossEntropyParams : FieldsOf<CrossEntropyParams> {
+  double label_smoothing = 0;
+  int64_t ignore_index = -100;
+  std::vector<double> weight;  // one a class, or none
+  void fields(FieldVisitor& v) override;
+};
+struct MseParams : FieldsOf<MseParams> {
+  void fields(FieldVisitor& v) override;
+};
+struct BceWithLogitsParams : FieldsOf<BceWithLogitsParams> {
+  void fields(FieldVisitor& v) override;
+};
+
+/// The losses, with a line of doc each: cross_entropy, mse, bce_with_logits.
+ComponentKinds losses();
+
+/// A loss of that name with its defaults. Throws, with the nearest name, where there is none.
+Component make_loss(std::string_view type);
+/// What `loss: auto` means for a model: cross_entropy for classification. Throws where the model has no task of its own.
+Component default_loss(const ModelInfo& model);
+
+/// Type of the target that belongs to an output: cross_entropy takes class indices i64 [N,...] for logits [N,C,...], or class
+/// probabilities of the logits' type (`probabilities`: mixup, cutmix); the others a target of the output's type.
+TensorType loss_target(const Component& loss, const TensorType& output, bool probabilities = false);
+
+/// The training objective: a scalar, mean over the batch as PyTorch's default. Path "loss".
+Value build_loss(Builder& b, const Component& loss, Value output, Value target);
+/// The loss of each sample, [N]: what evaluation sums (means over a sample's own positions, where it has several).
+Value build_sample_losses(Builder& b, const Component& loss, Value output, Value target);
+
+}  // namespace galley

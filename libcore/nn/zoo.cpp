@@ -1,0 +1,63 @@
+#include "libcore/nn/zoo.h"
+
+#include <algorithm>
+
+namespace galley {
+namespace {
+
+const ModelTable& table() {
+  static const ModelTable all = [] {
+    ModelTable rows;
+    for (ModelTable (*family)() : {simple_models, cifar_resnet_models, resnet_models, mobilenet_models, vgg_models, layers_models}) {
+      for (ModelEntry& entry : family()) rows.push_back(std::move(entry));
+    }
+    return rows;
+  }();
+  return all;
+}
+
+const ModelEntry& find(std::string_view type) {
+  std::vector<std::string> names;
+  for (const ModelEntry& entry : table()) {
+    if (entry.kind.type == type) return entry;
+    names.emplace_back(entry.kind.type);
+  }
+  const std::string near = nearest(type, names);
+  throw Error(ErrorCode::kRecipe, cat("there is no model '", type, "'")).suggest(near.empty() ? std::string() : cat("did you mean '", near, "'?"));
+}
+
+}  // namespace
+
+ComponentKinds models() {
+  static const std::vector<ComponentKind> kinds = [] {
+    std::vector<ComponentKind> list;
+    for (const ModelEntry& entry : table()) list.push_back(entry.kind);
+    return list;
+  }();
+  return kinds;
+}
+
+Component default_model(std::string_view type) {
+  const ModelEntry& entry = find(type);
+  Component component;
+  component.type = entry.kind.type;
+  component.params = entry.kind.make();
+  return component;
+}
+
+ModelInfo model_info(const Component& model) {
+  GALLEY_ASSERT(model, "a model without parameters");
+  return find(model.type).info(*model.params);
+}
+
+NamedValues build_model(Builder& b, const Component& model, Value input) {
+  GALLEY_ASSERT(model, "a model without parameters");
+  return find(model.type).build(b, *model.params, input);
+}
+
+int64_t make_divisible(double channels, int64_t divisor) {
+  const int64_t rounded = std::max(divisor, static_cast<int64_t>(channels + static_cast<double>(divisor) / 2) / divisor * divisor);
+  return static_cast<double>(rounded) < 0.9 * channels ? rounded + divisor : rounded;
+}
+
+}  // namespace galley

@@ -1,0 +1,73 @@
+#pragma once
+// The model zoo: models by name with their parameters, as torchvision's constructors have them, and how to build them.
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "libcore/base/fields.h"
+#include "libcore/nn/builder.h"
+
+namespace galley {
+
+/// What is known of a model before it is built.
+struct ModelInfo {
+  std::string family;                // "resnet"; "layers" for models written out in a recipe
+  std::string task;                  // "classification"; "" where the recipe's loss decides
+  std::vector<int64_t> input_shape;  // of one sample, [C,H,W]
+  std::vector<std::string> input_names;  // of these dimensions, or empty
+};
+
+using NamedValues = std::vector<std::pair<std::string, Value>>;
+
+/// All models, with one line of doc each; the last is "layers".
+ComponentKinds models();
+
+/// Usual input of that model (for "layers": what the recipe says). Throws where there is no such model.
+ModelInfo model_info(const Component& model);
+
+/// Captures the model's forward pass on `input` [N, sample...]. Returns its named results, the main one first: "logits"
+/// [N,num_classes] for classification, "output" for "layers". Parameter paths start at the builder's present scope.
+NamedValues build_model(Builder& b, const Component& model, Value input);
+
+/// A model of that name with its default parameters. Throws, with the nearest name, where there is none.
+Component default_model(std::string_view type);
+
+// ---- for the families' files
+
+using BuildModel = NamedValues (*)(Builder& b, const Fields& params, Value input);
+struct ModelEntry {
+  ComponentKind kind;
+  BuildModel build;
+  ModelInfo (*info)(const Fields& params);
+};
+using ModelTable = std::vector<ModelEntry>;
+
+// Each family's table, in its file.
+ModelTable simple_models();
+ModelTable cifar_resnet_models();
+ModelTable resnet_models();
+ModelTable mobilenet_models();
+ModelTable vgg_models();
+ModelTable layers_models();
+
+/// Channels of a scaled layer: a multiple of `divisor`, at least that, never below 90 % of `channels` (Sandler et al. 2018).
+int64_t make_divisible(double channels, int64_t divisor);
+
+/// Names of the dimensions of an image sample.
+inline const std::vector<std::string>& image_names() {
+  static const std::vector<std::string> names{"C", "H", "W"};
+  return names;
+}
+
+/// The parameters of a model, whose type the table guarantees.
+template <class T>
+const T& params_of(const Fields& params) {
+  const auto* typed = dynamic_cast<const T*>(&params);
+  GALLEY_ASSERT(typed != nullptr);
+  return *typed;
+}
+
+}  // namespace galley

@@ -1,0 +1,208 @@
+// MobileNetV2 (Sandler et al. 2018) and MobileNetV3 (Howard et al. 2019), as torchvision builds them.
+
+#include <algorithm>
+#include <optional>
+
+#include "libcore/nn/capture.h"
+#include "libcore/nn/zoo.h"
+
+namespace galley {
+namespace {
+
+InitRules mobilenet_init() {
+  return {.conv_weight = Init::kaiming_normal(Init::Fan::kOut), .conv_bias = Init::zeros(), .linear_weight = Init::normal(0.01),
+          .linear_bias = Init::zeros()};
+}
+
+struct ConvNormOptions {
+  int64_t channels;
+  int64_t kernel = 1;
+  int64_t stride = 1;
+  int64_t dilation = 1;
+  int64_t groups = 1;
+  std::optional<ActivationKind> activation;
+  BatchNormOptions norm = {};
+};
+
+/// Convolution "0" that keeps the size but for its stride, batch norm "1", activation.
+Value conv_norm(Builder& b, std::string_view name, Value x, const ConvNormOptions& options) {
+  const auto module = b.scope(name);
+  x = b.conv2d("0", x, {.out_channels = options.channels, .kernel_size = options.kernel, .stride = options.stride,
+                        .padding = (options.kernel - 1) / 2 * options.dilation, .dilation = options.dilation, .groups = options.groups, .bias = false});
+  x = b.batch_norm("1", x, options.norm);
+  return options.activation ? activate(x, *options.activation) : x;
+}
+
+// ---- MobileNetV2
+
+struct MobileNetV2Params : FieldsOf<MobileNetV2Params> {
+  int64_t num_classes = 1000;
+  double width_mult = 1;
+  int64_t round_nearest = 8;
+  double dropout = 0.2;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.field({.name = "width_mult", .doc = "multiplies the channels of every layer", .min = 0.01, .max = 16}, width_mult);
+    v.field({.name = "round_nearest", .doc = "channels are rounded to a multiple of this", .min = 1}, round_nearest);
+    v.field({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
+  }
+};
+
+Value inverted_residual_v2(Builder& b, std::string_view name, Value x, int64_t channels, int64_t stride, int64_t expand) {
+  const auto module = b.scope(name);
+  const int64_t hidden = x.channels() * expand;
+  Value y = x;
+  {
+    const auto conv = b.scope("conv");
+    int index = 0;
+    const auto next = [&index] { return std::to_string(index++); };
+    if (expand != 1) y = conv_norm(b, next(), y, {.channels = hidden, .activation = ActivationKind::kRelu6});
+    y = conv_norm(b, next(), y, {.channels = hidden, .kernel = 3, .stride = stride, .groups = hidden, .activation = ActivationKind::kRelu6});
+    y = b.conv2d(next(), y, {.out_channels = channels, .bias = false});
+    y = b.batch_norm(next(), y);
+  }
+  return stride == 1 && x.channels() == channels ? add(x, y) : y;
+}
+
+NamedValues mobilenet_v2(Builder& b, const Fields& fields, Value x) {
+  const auto& params = params_of<MobileNetV2Params>(fields);
+  const auto init = b.use_init(mobilenet_init());
+  struct Stage { int64_t expand, channels, repeats, stride; };
+  constexpr Stage kStages[] = {{1, 16, 1, 1}, {6, 24, 2, 2}, {6, 32, 3, 2}, {6, 64, 4, 2}, {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}};
+  const auto scaled = [&](int64_t channels, double factor) { return make_divisible(static_cast<double>(channels) * factor, params.round_nearest); };
+  {
+    const auto features = b.scope("features");
+    x = conv_norm(b, "0", x, {.channels = scaled(32, params.width_mult), .kernel = 3, .stride = 2, .activation = ActivationKind::kRelu6});
+    int index = 1;
+    for (const Stage& stage : kStages) {
+      for (int64_t i = 0; i < stage.repeats; ++i) {
+        x = inverted_residual_v2(b, std::to_string(index++), x, scaled(stage.channels, params.width_mult), i == 0 ? stage.stride : 1, stage.expand);
+      }
+    }
+    x = conv_norm(b, std::to_string(index), x, {.channels = scaled(1280, std::max(1.0, params.width_mult)), .activation = ActivationKind::kRelu6});
+  }
+  x = flatten(global_avg_pool(x));
+  const auto classifier = b.scope("classifier");
+  x = b.dropout("0", x, params.dropout);
+  return {{"logits", b.linear("1", x, {.out_features = params.num_classes})}};
+}
+
+// ---- MobileNetV3
+
+struct MobileNetV3Params : FieldsOf<MobileNetV3Params> {
+  int64_t num_classes = 1000;
+  double width_mult = 1;
+  bool reduced_tail = false;
+  bool dilated = false;
+  double dropout = 0.2;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.field({.name = "width_mult", .doc = "multiplies the channels of every layer (rounded to multiples of 8)", .min = 0.01, .max = 16}, width_mult);
+    v.field({.name = "reduced_tail", .doc = "halves the channels of the last blocks, for few classes"}, reduced_tail);
+    v.field({.name = "dilated", .doc = "dilates the last three blocks instead of striding, for dense prediction"}, dilated);
+    v.field({.name = "dropout", .doc = "before the last layer", .min = 0, .max = 1}, dropout);
+  }
+};
+
+/// One row of tables 1 and 2 of the paper.
+struct Bottleneck {
+  int64_t kernel, expanded, channels;
+  bool squeeze_excite;
+  ActivationKind activation;
+  int64_t stride;
+  bool tail = false;            // of the last blocks, which may be reduced and dilated
+  bool expanded_tail = true;    // of a tail's rows: is its expanded size reduced too (the first takes it from the block before)
+};
+
+const BatchNormOptions kNormV3{.eps = 0.001, .momentum = 0.01};
+
+/// x scaled channel by channel with factors in 0..1 that come from its own means (Hu et al. 2017).
+Value squeeze_excite(Builder& b, std::string_view name, Value x) {
+  const auto module = b.scope(name);
+  Value scale = global_avg_pool(x);
+  scale = relu(b.conv2d("fc1", scale, {.out_channels = make_divisible(static_cast<double>(x.channels() / 4), 8)}));
+  scale = hardsigmoid(b.conv2d("fc2", scale, {.out_channels = x.channels()}));
+  return mul(x, scale);
+}
+
+struct BlockV3 {
+  int64_t kernel, expanded, channels;
+  bool squeeze_excite;
+  ActivationKind activation;
+  int64_t stride, dilation;
+};
+
+Value inverted_residual_v3(Builder& b, std::string_view name, Value x, const BlockV3& block) {
+  const auto module = b.scope(name);
+  Value y = x;
+  {
+    const auto inner = b.scope("block");
+    int index = 0;
+    const auto next = [&index] { return std::to_string(index++); };
+    if (block.expanded != x.channels()) y = conv_norm(b, next(), y, {.channels = block.expanded, .activation = block.activation, .norm = kNormV3});
+    y = conv_norm(b, next(), y, {.channels = block.expanded, .kernel = block.kernel, .stride = block.dilation > 1 ? 1 : block.stride,
+                                 .dilation = block.dilation, .groups = block.expanded, .activation = block.activation, .norm = kNormV3});
+    if (block.squeeze_excite) y = squeeze_excite(b, next(), y);
+    y = conv_norm(b, next(), y, {.channels = block.channels, .norm = kNormV3});
+  }
+  return block.stride == 1 && x.channels() == block.channels ? add(y, x) : y;
+}
+
+Value mobilenet_v3(Builder& b, const MobileNetV3Params& params, std::span<const Bottleneck> rows, int64_t last_channels, Value x) {
+  const auto init = b.use_init(mobilenet_init());
+  const int64_t divide = params.reduced_tail ? 2 : 1;
+  const auto scaled = [&](int64_t channels) { return make_divisible(static_cast<double>(channels) * params.width_mult, 8); };
+  {
+    const auto features = b.scope("features");
+    x = conv_norm(b, "0", x, {.channels = scaled(16), .kernel = 3, .stride = 2, .activation = ActivationKind::kHardswish, .norm = kNormV3});
+    int index = 1;
+    for (const Bottleneck& row : rows) {
+      const BlockV3 block{row.kernel, scaled(row.tail && row.expanded_tail ? row.expanded / divide : row.expanded),
+                          scaled(row.tail ? row.channels / divide : row.channels), row.squeeze_excite, row.activation, row.stride,
+                          row.tail && params.dilated ? 2 : 1};
+      x = inverted_residual_v3(b, std::to_string(index++), x, block);
+    }
+    x = conv_norm(b, std::to_string(index), x, {.channels = 6 * x.channels(), .activation = ActivationKind::kHardswish, .norm = kNormV3});
+  }
+  x = flatten(global_avg_pool(x));
+  const auto classifier = b.scope("classifier");
+  x = hardswish(b.linear("0", x, {.out_features = scaled(last_channels / divide)}));
+  x = b.dropout("2", x, params.dropout);
+  return b.linear("3", x, {.out_features = params.num_classes});
+}
+
+constexpr ActivationKind kRe = ActivationKind::kRelu;
+constexpr ActivationKind kHs = ActivationKind::kHardswish;
+
+NamedValues mobilenet_v3_large(Builder& b, const Fields& params, Value input) {
+  static constexpr Bottleneck kRows[] = {
+      {3, 16, 16, false, kRe, 1},   {3, 64, 24, false, kRe, 2},   {3, 72, 24, false, kRe, 1},         {5, 72, 40, true, kRe, 2},
+      {5, 120, 40, true, kRe, 1},   {5, 120, 40, true, kRe, 1},   {3, 240, 80, false, kHs, 2},        {3, 200, 80, false, kHs, 1},
+      {3, 184, 80, false, kHs, 1},  {3, 184, 80, false, kHs, 1},  {3, 480, 112, true, kHs, 1},        {3, 672, 112, true, kHs, 1},
+      {5, 672, 160, true, kHs, 2, true, false},                   {5, 960, 160, true, kHs, 1, true},  {5, 960, 160, true, kHs, 1, true},
+  };
+  return {{"logits", mobilenet_v3(b, params_of<MobileNetV3Params>(params), kRows, 1280, input)}};
+}
+
+NamedValues mobilenet_v3_small(Builder& b, const Fields& params, Value input) {
+  static constexpr Bottleneck kRows[] = {
+      {3, 16, 16, true, kRe, 2},  {3, 72, 24, false, kRe, 2}, {3, 88, 24, false, kRe, 1}, {5, 96, 40, true, kHs, 2},
+      {5, 240, 40, true, kHs, 1}, {5, 240, 40, true, kHs, 1}, {5, 120, 48, true, kHs, 1}, {5, 144, 48, true, kHs, 1},
+      {5, 288, 96, true, kHs, 2, true, false},                {5, 576, 96, true, kHs, 1, true}, {5, 576, 96, true, kHs, 1, true},
+  };
+  return {{"logits", mobilenet_v3(b, params_of<MobileNetV3Params>(params), kRows, 1024, input)}};
+}
+
+ModelInfo info(const Fields&) { return {"mobilenet", "classification", {3, 224, 224}, image_names()}; }
+
+}  // namespace
+
+ModelTable mobilenet_models() {
+  return {
+      {{"mobilenet_v2", "MobileNetV2 (Sandler et al. 2018), 3.5 M parameters", make_fields<MobileNetV2Params>}, mobilenet_v2, info},
+      {{"mobilenet_v3_large", "MobileNetV3-Large (Howard et al. 2019), 5.5 M parameters", make_fields<MobileNetV3Params>}, mobilenet_v3_large, info},
+      {{"mobilenet_v3_small", "MobileNetV3-Small, 2.5 M parameters", make_fields<MobileNetV3Params>}, mobilenet_v3_small, info},
+  };
+}
+
+}  // namespace galley
