@@ -1,0 +1,280 @@
+#include "libcore/weights/checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "libcore/base/digest.h"
+#include "libcore/base/log.h"
+
+namespace galley {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kManifest = "manifest.json";
+constexpr int kFormatVersion = 1;
+constexpr int64_t kManifestLimit = int64_t{1} << 28;
+// The manifest begins with its own digest, at a fixed place (base/digest.h: digest_with_hole).
+constexpr std::string_view kManifestStart = R"({"digest":")";
+constexpr std::string_view kReplacedSuffix = ".replaced";  // what a second save of the same step moved aside
+
+std::string step_name(int64_t step) {
+  const std::string digits = std::to_string(step);
+  return "step-" + std::string(digits.size() < 6 ? 6 - digits.size() : 0, '0') + digits;
+}
+
+/// The step of "step-000500" or "step-000500.replaced", else none.
+std::optional<int64_t> step_of(std::string_view name) {
+  if (!name.starts_with("step-")) return std::nullopt;
+  name.remove_prefix(5);
+  if (name.ends_with(kReplacedSuffix)) name.remove_suffix(kReplacedSuffix.size());
+  int64_t step = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), step);
+  if (error != std::errc() || end != name.data() + name.size() || name.empty() || step < 0) return std::nullopt;
+  return step;
+}
+
+json tensor_json(const WrittenTensor& tensor) {
+  return {{"name", tensor.name}, {"dtype", dtype_name(tensor.dtype)}, {"shape", std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end())}, {"digest", tensor.digest}};
+}
+
+void write_manifest(const std::string& path, const CheckpointContent& content, const std::vector<std::pair<std::string, WrittenFile>>& files) {
+  json groups = json::array();
+  for (const auto& [name, file] : files) {
+    json tensors = json::array();
+    for (const WrittenTensor& tensor : file.tensors) tensors.push_back(tensor_json(tensor));
+    groups.push_back({{"name", name}, {"bytes", file.bytes}, {"header_digest", file.header_digest}, {"tensors", std::move(tensors)}});
+  }
+  const json state = json::parse(content.state, nullptr, /*allow_exceptions=*/false);
+  GALLEY_ASSERT(state.is_object(), "the state of a checkpoint is not a JSON object: " + content.state.substr(0, 100));
+  json manifest = {{"format", kFormatVersion}, {"step", content.step},   {"ranks", 1}, {"recipe_digest", content.recipe_digest},
+                   {"state", state},           {"groups", std::move(groups)}, {"score", nullptr}};
+  if (content.score.has_value() && std::isfinite(*content.score)) manifest["score"] = *content.score;
+  std::string text = cat(kManifestStart, std::string(kDigestDigits, '0'), "\",", manifest.dump(1).substr(1), "\n");
+  text.replace(kManifestStart.size(), kDigestDigits, digest_with_hole(text, kManifestStart.size()));
+  OutputFile file(path, Publish::kInPlace);
+  file.write(text);
+  file.finish();
+}
+
+bool is_group_name(std::string_view name) {
+  return !name.empty() && name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == std::string_view::npos;
+}
+
+/// Removes the unfinished folder of a failed save; where even that fails, remove_stale does it at the next start.
+struct RemovedAtEnd {
+  std::string folder;
+  ~RemovedAtEnd() {
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+  }
+};
+
+}  // namespace
+
+bool is_checkpoint(const std::string& folder) { return file_exists(cat(folder, "/", kManifest)); }
+
+std::vector<std::string> checkpoint_folders(const std::string& parent) {
+  if (!is_folder(parent)) return {};
+  std::vector<std::pair<int64_t, std::string>> found;
+  for (const FolderEntry& entry : list_folder(parent)) {
+    const std::optional<int64_t> step = entry.is_folder ? step_of(entry.name) : std::nullopt;
+    if (step) found.push_back({*step, entry.name});
+  }
+  // Of two of one step, "step-N" comes before "step-N.replaced".
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
+  std::vector<std::string> folders;
+  for (const auto& [step, name] : found) folders.push_back(parent + "/" + name);
+  return folders;
+}
+
+Checkpoint::Checkpoint(const std::string& folder) : folder_(folder) {
+  while (folder_.size() > 1 && folder_.back() == '/') folder_.pop_back();
+  const std::string path = cat(folder_, "/", kManifest);
+  const std::string text = read_file(path, kManifestLimit);
+  const size_t digest_end = kManifestStart.size() + kDigestDigits;
+  GALLEY_CHECK_INPUT(text.size() > digest_end && text.starts_with(kManifestStart) &&
+                         digest_with_hole(text, kManifestStart.size()) == std::string_view(text).substr(kManifestStart.size(), kDigestDigits),
+                     path, ": the manifest does not match its digest: it is damaged");
+  try {
+    const json manifest = json::parse(text);
+    const int format = manifest.at("format").get<int>();
+    GALLEY_CHECK_INPUT(format == kFormatVersion, path, ": checkpoint format ", format, ", this version reads ", kFormatVersion, ": continue the run with the Galley that wrote it");
+    step_ = manifest.at("step").get<int64_t>();
+    state_ = manifest.at("state").dump();
+    recipe_digest_ = manifest.at("recipe_digest").get<std::string>();
+    if (!manifest.at("score").is_null()) score_ = manifest.at("score").get<double>();
+    for (const json& entry : manifest.at("groups")) {
+      Group group{entry.at("name").get<std::string>(), entry.at("bytes").get<int64_t>(), entry.at("header_digest").get<std::string>(), {}};
+      GALLEY_CHECK_INPUT(is_group_name(group.name), path, ": '", group.name, "' is not a group of tensors");
+      for (const json& tensor : entry.at("tensors")) {
+        const auto sizes = tensor.at("shape").get<std::vector<int64_t>>();
+        group.tensors.push_back({tensor.at("name").get<std::string>(), parse_dtype(tensor.at("dtype").get<std::string>()), Shape(std::span<const int64_t>(sizes)),
+                                 tensor.at("digest").get<std::string>()});
+      }
+      groups_.push_back(std::move(group));
+    }
+  } catch (const json::exception& error) {
+    fail(ErrorCode::kInput, path, ": not a manifest of Galley: ", error.what());
+  }
+  for (const Group& group : groups_) {
+    const InputFile file(file_of(group.name));
+    GALLEY_CHECK_INPUT(file.size() == group.bytes, file.path(), " has ", file.size(), " bytes, the manifest says ", group.bytes, ": it is truncated or damaged");
+  }
+}
+
+std::vector<std::string> Checkpoint::groups() const {
+  std::vector<std::string> names;
+  for (const Group& group : groups_) names.push_back(group.name);
+  return names;
+}
+
+bool Checkpoint::has_group(std::string_view name) const {
+  return std::any_of(groups_.begin(), groups_.end(), [&](const Group& group) { return group.name == name; });
+}
+
+const Checkpoint::Group& Checkpoint::group(std::string_view name) const {
+  for (const Group& group : groups_) {
+    if (group.name == name) return group;
+  }
+  throw Error(ErrorCode::kInput, cat("checkpoint ", folder_, " has no group '", name, "'")).suggest("it was saved by a run with other settings");
+}
+
+std::string Checkpoint::file_of(std::string_view group) const { return cat(folder_, "/", group, ".safetensors"); }
+
+std::map<std::string, Tensor, std::less<>> Checkpoint::read(std::string_view name) const {
+  const Group& wanted = group(name);
+  const SafetensorsFile file(file_of(name));
+  std::map<std::string, Tensor, std::less<>> tensors;
+  for (const WrittenTensor& tensor : wanted.tensors) tensors[tensor.name] = file.read(tensor.name);
+  return tensors;
+}
+
+void Checkpoint::verify() const {
+  for (const Group& group : groups_) {
+    const SafetensorsFile file(file_of(group.name));
+    file.verify();
+    // The file agrees with itself; now with the manifest, so that a file of another checkpoint does not pass.
+    for (const WrittenTensor& tensor : group.tensors) {
+      const SafetensorsEntry* entry = file.find(tensor.name);
+      GALLEY_CHECK_INPUT(entry != nullptr && entry->dtype == tensor.dtype && entry->shape == tensor.shape, file.path(), ": tensor '", tensor.name, "' is not the manifest's");
+      const auto digest = file.metadata().find(cat("galley.digest.", tensor.name));
+      GALLEY_CHECK_INPUT(digest != file.metadata().end() && digest->second == tensor.digest, file.path(), ": tensor '", tensor.name, "' is not the manifest's: its digest differs");
+    }
+    GALLEY_CHECK_INPUT(file.entries().size() == group.tensors.size() && file.header_digest() == group.header_digest, file.path(), ": the header is not the manifest's");
+  }
+}
+
+CheckpointStore::CheckpointStore(std::string parent, KeepPolicy keep) : parent_(std::move(parent)), keep_(keep) {
+  GALLEY_CHECK(keep_.last >= 1 && keep_.best >= 0, "checkpoint.keep: last is ", keep_.last, " and best is ", keep_.best, "; at least one is kept");
+}
+
+void CheckpointStore::remove_stale() {
+  if (is_folder(parent_)) remove_stale_temporaries(parent_);
+}
+
+std::string CheckpointStore::save(const CheckpointContent& content) {
+  make_folders(parent_);
+  const std::string folder = parent_ + "/" + step_name(content.step);
+  const std::string temporary = temporary_name(folder);
+  const RemovedAtEnd cleanup{temporary};
+  make_folders(temporary);
+  std::vector<std::pair<std::string, WrittenFile>> files;
+  for (const CheckpointGroup& group : content.groups) {
+    GALLEY_ASSERT(is_group_name(group.name), "group name: " + group.name);
+    files.push_back({group.name, write_safetensors(cat(temporary, "/", group.name, ".safetensors"), group.tensors, content.metadata, Publish::kInPlace)});
+  }
+  write_manifest(cat(temporary, "/", kManifest), content, files);
+  sync_folder(temporary);
+  try {
+    Checkpoint(temporary).verify();
+  } catch (const Error& damage) {
+    throw Error(ErrorCode::kResource, cat("checkpoint ", folder, " does not read back as written: ", damage.message())).suggest("the disk or the memory is faulty");
+  }
+  publish(temporary, folder);
+  remove_surplus(folder);
+  return folder;
+}
+
+void CheckpointStore::publish(const std::string& temporary, const std::string& folder) {
+  // A second save of one step (a resumed run, a signal): rename() does not replace a folder with contents. A good one is moved
+  // aside under a name that newest() knows, so that one of the two is found at any moment; a damaged one is removed.
+  const std::string replaced = folder + std::string(kReplacedSuffix);
+  if (file_exists(folder)) {
+    bool good = false;
+    try {
+      Checkpoint(folder).verify();
+      good = true;
+    } catch (const Error& damage) {
+      log(LogLevel::kWarning, cat("replacing the damaged checkpoint ", folder, ": ", damage.message()));
+    }
+    if (good) {
+      remove_tree(replaced);
+      rename_durably(folder, replaced);
+    } else {
+      remove_tree(folder);
+    }
+  }
+  rename_durably(temporary, folder);
+}
+
+void CheckpointStore::remove_surplus(const std::string& newest) const {
+  // By the manifests alone: the one just saved has been verified, the others are only compared by score.
+  std::set<std::string> keep{newest};
+  std::vector<std::pair<double, std::string>> scored;
+  int64_t last = 0;
+  bool reached = false;
+  const std::vector<std::string> folders = checkpoint_folders(parent_);
+  for (const std::string& folder : folders) {
+    // A later step than the one just saved was left behind when the run fell back from it.
+    reached = reached || folder == newest;
+    if (!reached || folder.ends_with(kReplacedSuffix)) continue;
+    try {
+      const Checkpoint checkpoint(folder);
+      if (last < keep_.last) keep.insert(folder), ++last;
+      if (checkpoint.score().has_value()) scored.push_back({-*checkpoint.score(), folder});
+    } catch (const Error& damage) {
+      log(LogLevel::kWarning, cat("removing the damaged checkpoint ", folder, ": ", damage.message()));
+    }
+  }
+  // Folders come newest first; of equal scores the earlier step is kept.
+  std::reverse(scored.begin(), scored.end());
+  std::stable_sort(scored.begin(), scored.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 0; i < std::min(scored.size(), static_cast<size_t>(keep_.best)); ++i) keep.insert(scored[i].second);
+  for (const std::string& folder : folders) {
+    if (keep.count(folder) != 0) continue;
+    // Renamed first: a removal cut short must not look like a damaged checkpoint.
+    const std::string doomed = temporary_name(folder);
+    try {
+      rename_durably(folder, doomed);
+      remove_tree(doomed);
+    } catch (const Error& error) {
+      log(LogLevel::kWarning, cat("an old checkpoint stays: ", error.text()));
+    }
+  }
+}
+
+std::optional<Checkpoint> CheckpointStore::newest() const {
+  std::vector<std::string> damages;
+  for (const std::string& folder : checkpoint_folders(parent_)) {
+    try {
+      Checkpoint checkpoint(folder);
+      checkpoint.verify();
+      if (!damages.empty()) log(LogLevel::kWarning, cat("continuing from ", folder, " instead"));
+      return checkpoint;
+    } catch (const Error& damage) {
+      damages.push_back(damage.message());
+      log(LogLevel::kWarning, cat("checkpoint ", folder, " is damaged and not used: ", damage.message()));
+    }
+  }
+  if (damages.empty()) return std::nullopt;
+  std::string text = cat("every checkpoint in ", parent_, " is damaged:");
+  for (const std::string& damage : damages) text += "\n  " + damage;
+  throw Error(ErrorCode::kInput, text).suggest("start anew with --force");
+}
+
+}  // namespace galley

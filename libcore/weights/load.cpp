@@ -1,0 +1,167 @@
+#include "libcore/weights/load.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "libcore/base/file.h"
+#include "libcore/base/log.h"
+#include "libcore/weights/checkpoint.h"
+
+namespace galley {
+namespace {
+
+/// What `from` names, open: one file, or the groups of a checkpoint.
+struct Source {
+  std::vector<SafetensorsFile> files;
+  std::vector<OfferedTensor> offered;
+  std::vector<std::pair<size_t, size_t>> places;  // of each offered tensor: file, entry
+};
+
+std::vector<std::string> files_named_by(const std::string& from) {
+  if (is_folder(from)) {
+    if (is_checkpoint(from)) {
+      const Checkpoint checkpoint(from);
+      std::vector<std::string> files;
+      for (const char* group : {"parameters", "buffers"}) {
+        if (checkpoint.has_group(group)) files.push_back(checkpoint.file_of(group));
+      }
+      GALLEY_CHECK_INPUT(!files.empty(), "checkpoint ", from, " holds no parameters");
+      return files;
+    }
+    const std::string weights = from + "/weights.safetensors";
+    if (file_exists(weights)) return {weights};
+    Error error(ErrorCode::kInput, cat("the folder ", from, " has no weights.safetensors"));
+    const std::vector<std::string> checkpoints = checkpoint_folders(from + "/checkpoints");
+    if (!checkpoints.empty()) error.suggest(cat("its run has not finished; to take its newest checkpoint: weights=", checkpoints.front()));
+    throw error;
+  }
+  const std::string suffix = std::filesystem::path(from).extension().string();
+  for (const char* other : {".pth", ".pt", ".bin", ".onnx", ".ckpt"}) {
+    if (suffix == other && file_exists(from)) {
+      throw Error(ErrorCode::kInput, cat("cannot read ", from, ": this version reads weights from safetensors only, not from ", suffix))
+          .suggest("save it with safetensors.torch.save_file");
+    }
+  }
+  return {from};
+}
+
+Source open_source(const std::string& from) {
+  Source source;
+  for (const std::string& path : files_named_by(from)) {
+    source.files.emplace_back(path);
+    source.files.back().verify();
+    const std::vector<SafetensorsEntry>& entries = source.files.back().entries();
+    for (size_t i = 0; i < entries.size(); ++i) {
+      source.offered.push_back({entries[i].name, entries[i].dtype, entries[i].dtype_text, entries[i].shape});
+      source.places.push_back({source.files.size() - 1, i});
+    }
+  }
+  return source;
+}
+
+template <class Bits>
+NonFinite scan(const void* data, int64_t count, Bits exponent) {
+  const auto* bits = static_cast<const Bits*>(data);
+  NonFinite found;
+  for (int64_t i = 0; i < count; ++i) found.count += (bits[i] & exponent) == exponent;
+  for (int64_t i = 0; found.count > 0 && found.first < 0; ++i) {
+    if ((bits[i] & exponent) == exponent) found.first = i;
+  }
+  return found;
+}
+
+/// "[0,3,1]" of an element in logical order.
+std::string index_text(int64_t element, const Shape& shape) {
+  std::vector<int64_t> index(static_cast<size_t>(shape.rank()));
+  for (int axis = shape.rank() - 1; axis >= 0; --axis) {
+    index[static_cast<size_t>(axis)] = element % shape[axis];
+    element /= shape[axis];
+  }
+  return Shape(std::span<const int64_t>(index)).str();
+}
+
+std::string some_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < std::min<size_t>(names.size(), 5); ++i) text += (i ? ", " : "") + names[i];
+  return names.size() > 5 ? cat(text, " and ", names.size() - 5, " more") : text;
+}
+
+Tensor checked(const Tensor& stored, const ExpectedTensor& wanted, const LoadRule& rule) {
+  const NonFinite before = find_non_finite(stored);
+  if (rule.check_finite && before.count > 0) {
+    throw Error(ErrorCode::kInput, cat(rule.from, ": tensor '", wanted.name, "' holds ", before.count, " values that are NaN or infinite, the first at ",
+                                       index_text(before.first, stored.shape())))
+        .suggest("take weights from before the run diverged, or accept them with weights.check_finite=false");
+  }
+  if (stored.dtype() == wanted.dtype) return stored;
+  Tensor cast = stored.to(wanted.dtype);
+  const NonFinite after = find_non_finite(cast);
+  if (after.count > before.count) {
+    throw Error(ErrorCode::kInput, cat(rule.from, ": tensor '", wanted.name, "' has ", after.count - before.count, " values that ", wanted.dtype, " cannot hold (it is stored as ",
+                                       stored.dtype(), "), the first at ", index_text(after.first, stored.shape())));
+  }
+  return cast;
+}
+
+}  // namespace
+
+NonFinite find_non_finite(const Tensor& tensor) {
+  const int64_t count = tensor.elements();
+  GALLEY_ASSERT(tensor.format().is_contiguous());
+  switch (tensor.dtype()) {
+    case DType::kF32: return scan<uint32_t>(tensor.data(), count, 0x7f800000u);
+    case DType::kF64: return scan<uint64_t>(tensor.data(), count, 0x7ff0000000000000u);
+    case DType::kF16: return scan<uint16_t>(tensor.data(), count, 0x7c00u);
+    case DType::kBF16: return scan<uint16_t>(tensor.data(), count, 0x7f80u);
+    default: return {};
+  }
+}
+
+LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<const LoadRule> rules) {
+  std::vector<Source> sources;
+  std::vector<Match> matches;
+  std::vector<bool> filled(model.size(), false);
+  for (const LoadRule& rule : rules) {
+    sources.push_back(open_source(rule.from));
+    matches.push_back(match_tensors(model, sources.back().offered, rule));
+    for (const Match::Pair& pair : matches.back().pairs) filled[pair.expected] = true;
+  }
+
+  // What another rule fills is not missing, so misfits are known only now.
+  std::string misfits;
+  for (size_t r = 0; r < rules.size(); ++r) {
+    std::erase_if(matches[r].missing, [&](size_t expected) { return filled[expected]; });
+    const std::string report = misfit_report(model, sources[r].offered, rules[r], matches[r]);
+    if (!report.empty()) misfits += (misfits.empty() ? "" : "\n") + report;
+  }
+  if (!misfits.empty()) throw Error(ErrorCode::kInput, misfits).key("weights");
+
+  LoadedWeights loaded;
+  for (size_t r = 0; r < rules.size(); ++r) {
+    const LoadRule& rule = rules[r];
+    std::set<std::string> casts;
+    for (const Match::Pair& pair : matches[r].pairs) {
+      const auto [file, entry] = sources[r].places[pair.offered];
+      const SafetensorsFile& stored = sources[r].files[file];
+      const ExpectedTensor& wanted = model[pair.expected];
+      const Tensor values = stored.read(stored.entries()[entry]);
+      if (values.dtype() != wanted.dtype) casts.insert(cat(values.dtype(), " to ", wanted.dtype));
+      loaded.tensors.insert_or_assign(wanted.name, checked(values, wanted, rule));
+    }
+    if (!casts.empty()) log(LogLevel::kWarning, cat(rule.from, ": converted as weights.cast asks: ", some_of({casts.begin(), casts.end()})));
+    std::vector<std::string> missing, unexpected;
+    for (const size_t expected : matches[r].missing) missing.push_back(model[expected].name);
+    for (const size_t offered : matches[r].unexpected) unexpected.push_back(sources[r].offered[offered].name);
+    if (!missing.empty()) log(LogLevel::kWarning, cat(rule.from, " (not strict): ", missing.size(), " tensors of the model keep their initial values: ", some_of(missing)));
+    if (!unexpected.empty()) log(LogLevel::kWarning, cat(rule.from, " (not strict): ", unexpected.size(), " tensors of the file are not used: ", some_of(unexpected)));
+  }
+  for (const ExpectedTensor& tensor : model) {
+    if (loaded.tensors.count(tensor.name) == 0) loaded.kept.push_back(tensor.name);
+  }
+  return loaded;
+}
+
+Metadata read_weights_metadata(const std::string& from) { return SafetensorsFile(files_named_by(from).front()).metadata(); }
+
+}  // namespace galley
