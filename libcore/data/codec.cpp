@@ -83,6 +83,7 @@ Image decode_jpeg(std::span<const std::byte> file, std::string_view name, const 
     throw BadSample(cut ? "truncated" : "corrupt", cat(name, ": damaged JPEG (", what, "): ", reason));
   };
   if (tjDecompressHeader3(handle, data, size, &width, &height, &subsampling, &colorspace) != 0) refuse("header");
+  if (width < 1 || height < 1) throw BadSample("truncated", cat(name, ": damaged JPEG: its header names no size"));
   if (width > limits.max_dimension || height > limits.max_dimension || int64_t{width} * height > limits.max_pixels)
     throw BadSample("too large", cat(name, ": JPEG of ", width, " x ", height, " pixels; the limit is ", limits.max_dimension,
                                      " a side and ", limits.max_pixels, " in all"));

@@ -138,15 +138,22 @@ void adjust_sharpness(Image& image, double factor) {
   const Image original = image;
   const int64_t channels = image.channels(), line = image.width() * channels;
   with_pixel_type(image, [&]<class T>(T) {
-    // Smoothed by ones with a 5 in the middle, over 13; the border stays.
-    for (int64_t y = 1; y + 1 < image.height(); ++y) {
+    // Smoothed by ones with a 5 in the middle, over 13. The border is not smoothed, but blended with itself all the same: truncation
+    // can take a level off.
+    const auto mixed = [&](T own, float smooth) { return blend(own, smooth, factor); };
+    for (int64_t y = 0; y < image.height(); ++y) {
       const T* middle = original.row<T>(y);
       const T *above = middle - line, *below = middle + line;
       T* out = image.row<T>(y);
-      for (int64_t x = channels; x < line - channels; ++x) {
+      const bool inner = y > 0 && y + 1 < image.height();
+      for (int64_t x = 0; x < line; ++x) {
+        if (!inner || x < channels || x >= line - channels) {
+          out[x] = mixed(middle[x], static_cast<float>(middle[x]));
+          continue;
+        }
         float sum = 5.0f * static_cast<float>(middle[x]) + static_cast<float>(middle[x - channels]) + static_cast<float>(middle[x + channels]);
         for (const int64_t dx : {-channels, int64_t{0}, channels}) sum += static_cast<float>(above[x + dx]) + static_cast<float>(below[x + dx]);
-        out[x] = blend(middle[x], static_cast<float>(to_pixel<T>(sum / 13.0f)), factor);
+        out[x] = mixed(middle[x], static_cast<float>(to_pixel<T>(sum / 13.0f)));
       }
     }
   });

@@ -119,7 +119,7 @@ Sample DataLoader::State::read_prepared(int64_t position, std::vector<Skipped>& 
     } catch (Error& error) {
       const auto* bad = dynamic_cast<const BadSample*>(&error);
       if (bad == nullptr) error.context(cat(" in ", source_->sample_name(place.index)));
-      if (options_.on_error == OnError::kFail || error.code() != ErrorCode::kInput) throw;
+      if (options_.on_error == OnErrorRule::kFail || error.code() != ErrorCode::kInput) throw;
       if (tries == 0) skipped.push_back({row, bad == nullptr ? "other" : bad->cause(), error.text()});
       if (tries + 1 >= std::min(kMaxBadInARow, order_.size()))
         fail(ErrorCode::kInput, tries + 1, " damaged samples in a row; the last: ", error.text());

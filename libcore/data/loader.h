@@ -15,14 +15,14 @@
 
 namespace galley {
 
-enum class OnError { kFail, kSkip };
-inline constexpr std::string_view kOnErrorNames[] = {"fail", "skip"};
+/// What a damaged sample does.
+enum class OnErrorRule { kFail, kSkip };
 
 struct LoaderOptions {
   OrderOptions order;              ///< Batch size, shuffling, slice, last batch, seed.
   int64_t workers = 0;             ///< Threads that prepare batches; 0: next() does it.
   int64_t prefetch = 4;            ///< Whole batches prepared ahead (at least 1 where there are workers).
-  OnError on_error = OnError::kFail;
+  OnErrorRule on_error = OnErrorRule::kFail;
   MemoryFormat format;             ///< Of an image batch: contiguous or channels_last.
   int64_t classes = 0;             ///< All labels are checked against it before the first batch; needed by batch transforms; 0: unknown.
   int64_t pad_label = -100;        ///< Label of the rows behind `valid` (cross_entropy's ignore_index); their inputs are zeros.

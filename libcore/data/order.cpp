@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <charconv>
-#include <cmath>
-#include <tuple>
 
 #include "libcore/base/error.h"
 #include "libcore/base/philox.h"
@@ -14,7 +11,9 @@ namespace galley {
 Permutation::Permutation(int64_t size, uint64_t seed, std::string_view purpose, uint64_t index)
     : size_(static_cast<uint64_t>(size)), key_(stream_key(seed, purpose)), index_(index) {
   GALLEY_ASSERT(size >= 1);
-  const int bits = std::max(2, static_cast<int>(std::bit_width(size_ - 1)));
+  // Halves of a few bits make a network that prefers some orders; a small set walks through a larger one instead.
+  constexpr int kLeastBits = 10;
+  const int bits = std::max(kLeastBits, static_cast<int>(std::bit_width(size_ - 1)));
   low_bits_ = bits / 2;
   high_bits_ = bits - low_bits_;
 }
@@ -36,57 +35,14 @@ int64_t Permutation::operator()(int64_t position) const {
   return static_cast<int64_t>(value);
 }
 
-Slice Slice::parse(std::string_view text) {
-  const auto bad = [&] {
-    fail(ErrorCode::kRecipe, "'", text, "' is not a slice: write 0%..90%, 1000..2000, ..500 or 90%..");
-  };
-  const size_t dots = text.find("..");
-  if (dots == std::string_view::npos) bad();
-  Slice slice;
-  bool counts = false;
-  const auto number = [&](std::string_view part) {
-    if (part.ends_with('%')) {
-      slice.percent = true;
-      part.remove_suffix(1);
-    } else {
-      counts = true;
-    }
-    std::string digits;
-    for (const char c : part)
-      if (c != '_') digits += c;
-    double value = 0;
-    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || end != digits.data() + digits.size() || !(value >= 0 && value < 1e15)) bad();
-    return value;
-  };
-  const std::string_view first = text.substr(0, dots), last = text.substr(dots + 2);
-  if (!first.empty()) slice.begin = number(first);
-  if (!last.empty()) slice.end = number(last);
-  if ((slice.percent && counts) || (slice.percent && std::max(slice.begin, slice.end.value_or(0)) > 100)) bad();
-  if (counts && (slice.begin != std::floor(slice.begin) || (slice.end && *slice.end != std::floor(*slice.end)))) bad();
-  return slice;
-}
-
-std::string Slice::str() const {
-  const char* unit = percent ? "%" : "";
-  const auto number = [&](double value) { return cat(value == std::floor(value) ? cat(static_cast<int64_t>(value)) : cat(value), unit); };
-  return (begin == 0 ? std::string() : number(begin)) + ".." + (end ? number(*end) : std::string());
-}
-
-std::pair<int64_t, int64_t> Slice::of(int64_t size) const {
-  const double unit = percent ? static_cast<double>(size) / 100.0 : 1.0;
-  const auto first = static_cast<int64_t>(std::nearbyint(begin * unit));
-  const int64_t last = end ? static_cast<int64_t>(std::nearbyint(*end * unit)) : size;
-  GALLEY_CHECK(last <= size, "the slice ", str(), " reaches beyond the source's ", size, " samples");
-  if (first >= last) fail(ErrorCode::kNumeric, "no samples: the slice ", str(), " of ", size, " samples is empty");
-  return {first, last - first};
-}
-
 SampleOrder::SampleOrder(int64_t source_size, const OrderOptions& options) : options_(options), source_size_(source_size) {
   GALLEY_CHECK(options.batch >= 1, "a batch of ", options.batch, " samples");
-  std::tie(begin_, count_) = options.slice.of(source_size);
+  const auto [begin, end] = options.slice.of(source_size);
+  if (begin >= end) fail(ErrorCode::kNumeric, "no samples: the slice ", options.slice.str(), " of ", source_size, " is empty");
+  begin_ = begin;
+  count_ = end - begin;
   epoch_samples_ = count_;
-  if (options.last_batch == LastBatch::kDrop) {
+  if (options.last_batch == LastBatchRule::kDrop) {
     epoch_samples_ = count_ / options.batch * options.batch;
     GALLEY_CHECK(epoch_samples_ > 0, "a batch of ", options.batch, " samples is larger than the data set of ", count_,
                  ", and last_batch: drop leaves nothing; use a smaller batch, or last_batch: wrap or keep");
@@ -106,7 +62,7 @@ SampleOrder::Place SampleOrder::place(int64_t position, int64_t tries) const {
 }
 
 int64_t SampleOrder::batch_samples(int64_t position) const {
-  if (options_.last_batch != LastBatch::kKeep) return options_.batch;
+  if (options_.last_batch != LastBatchRule::kKeep) return options_.batch;
   return std::min(options_.batch, epoch_samples_ - position % epoch_samples_);
 }
 

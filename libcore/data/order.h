@@ -4,9 +4,9 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <utility>
+
+#include "libcore/base/units.h"
 
 namespace galley {
 
@@ -22,27 +22,14 @@ class Permutation {
   int low_bits_, high_bits_;
 };
 
-/// A part of a source: "0%..100%", "1000..2000", "..500", "90%..". Counts and percent do not mix.
-struct Slice {
-  double begin = 0;
-  std::optional<double> end;  ///< Absent: to the end of the source.
-  bool percent = false;
-
-  /// Throws Error (exit 3) where the text is not a slice.
-  static Slice parse(std::string_view text);
-  std::string str() const;
-  /// First sample and number of samples; throws where the slice is empty or reaches beyond the source.
-  std::pair<int64_t, int64_t> of(int64_t size) const;
-};
-
-enum class LastBatch { kWrap, kDrop, kKeep };
-inline constexpr std::string_view kLastBatchNames[] = {"wrap", "drop", "keep"};
+/// What becomes of the samples that do not fill a batch: it runs on into the next epoch, they are left out, or the batch is short.
+enum class LastBatchRule { kWrap, kDrop, kKeep };
 
 struct OrderOptions {
   Slice slice;
   std::optional<uint64_t> slice_seed;  ///< The slice is taken after a permutation by this seed.
   bool shuffle = false;
-  LastBatch last_batch = LastBatch::kKeep;
+  LastBatchRule last_batch = LastBatchRule::kKeep;
   int64_t batch = 1;
   uint64_t seed = 0;
 };

@@ -59,10 +59,11 @@ int64_t big_endian(const std::vector<std::byte>& bytes, size_t at) {
 
 /// An IDX file of u8 with `rank` dimensions: its sizes; `bytes` keeps the header.
 std::vector<int64_t> parse_idx(const std::vector<std::byte>& bytes, size_t rank, const std::string& path) {
-  GALLEY_CHECK_INPUT(bytes.size() >= 4 + 4 * rank, path, ": too short for an IDX file of ", rank, " dimensions");
+  GALLEY_CHECK_INPUT(bytes.size() >= 4, path, ": too short for an IDX file");
   const int64_t magic = big_endian(bytes, 0);
   GALLEY_CHECK_INPUT(magic == static_cast<int64_t>(0x800 + rank), path, ": not an IDX file of bytes with ", rank, " dimensions (magic number ", magic,
                      ", expected ", 0x800 + rank, "); are images and labels exchanged?");
+  GALLEY_CHECK_INPUT(bytes.size() >= 4 + 4 * rank, path, ": too short for an IDX file of ", rank, " dimensions (truncated)");
   std::vector<int64_t> sizes;
   const auto payload = static_cast<int64_t>(bytes.size() - 4 - 4 * rank);
   int64_t expected = 1;

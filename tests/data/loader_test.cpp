@@ -1,0 +1,385 @@
+// The loader's laws: the same bits for any number of workers and from any start, each sample once, exact counts of damaged ones.
+#include "libcore/data/loader.h"
+
+#include <atomic>
+#include <numeric>
+#include <set>
+
+#include "libcore/data/sources.h"
+#include "tests/data/files.h"
+#include "tests/data/golden.h"
+
+namespace galley {
+namespace {
+
+template <class T>
+Component component(std::string type, T params) {
+  Component result;
+  result.type = std::move(type);
+  result.params = params.clone();
+  return result;
+}
+
+/// Images whose every pixel is their index; some are damaged.
+class NumberedSource : public Source {
+ public:
+  explicit NumberedSource(int64_t size, std::set<int64_t> bad = {}, int64_t classes = 10) : size_(size), bad_(std::move(bad)), classes_(classes) {}
+  int64_t size() const override { return size_; }
+  int64_t label(int64_t index) const override { return index % classes_; }
+  std::string sample_name(int64_t index) const override { return cat("numbered[", index, "]"); }
+  std::string describe() const override { return "numbered"; }
+  Sample read(int64_t index) const override {
+    ++reads;
+    if (bad_.contains(index)) throw BadSample(index % 2 == 0 ? "truncated" : "checksum", cat(sample_name(index), ": damaged"));
+    Image image(DType::kU8, 6, 5, 3);
+    std::memset(image.data(), static_cast<int>(index % 256), static_cast<size_t>(image.bytes()));
+    Sample sample;
+    sample.set("input", std::move(image));
+    sample.set("label", label(index));
+    return sample;
+  }
+  mutable std::atomic<int64_t> reads = 0;
+
+ private:
+  int64_t size_;
+  std::set<int64_t> bad_;
+  int64_t classes_;
+};
+
+std::vector<Component> augmenting_items() {
+  RandomResizedCrop crop;
+  crop.size = {8};
+  ColorJitter jitter;
+  jitter.brightness = {0.4};
+  jitter.hue = {0.1};
+  Normalize normalize;
+  normalize.mean = {0.5, 0.4, 0.3};
+  normalize.std = {0.2, 0.3, 0.4};
+  return {component("random_resized_crop", crop), component("random_horizontal_flip", RandomHorizontalFlip()), component("color_jitter", jitter),
+          component("auto_augment", AutoAugment()), component("normalize", normalize)};
+}
+
+LoaderOptions options_of(int64_t batch, LastBatchRule last, int64_t workers) {
+  LoaderOptions options;
+  options.order.batch = batch;
+  options.order.shuffle = true;
+  options.order.last_batch = last;
+  options.order.seed = 3;
+  options.workers = workers;
+  options.classes = 10;
+  return options;
+}
+
+struct Delivered {
+  std::vector<Tensor> inputs, labels;
+  std::vector<int64_t> indices, valid, first;
+};
+
+Delivered run(DataLoader& loader, int batches) {
+  Delivered result;
+  for (int i = 0; i < batches; ++i) {
+    const Batch* batch = loader.next();
+    if (batch == nullptr) break;
+    result.inputs.push_back(batch->input().clone());
+    result.labels.push_back(batch->label().clone());
+    result.valid.push_back(batch->valid);
+    result.first.push_back(batch->first);
+    result.indices.insert(result.indices.end(), batch->indices.begin(), batch->indices.end());
+  }
+  return result;
+}
+
+void expect_equal(const Delivered& a, const Delivered& b, size_t skip_of_a, const std::string& what) {
+  ASSERT_EQ(a.inputs.size(), b.inputs.size() + skip_of_a) << what;
+  for (size_t i = 0; i < b.inputs.size(); ++i) {
+    EXPECT_TRUE(bit_equal(a.inputs[i + skip_of_a], b.inputs[i])) << what << ", batch " << i;
+    EXPECT_TRUE(bit_equal(a.labels[i + skip_of_a], b.labels[i])) << what << ", batch " << i;
+    EXPECT_EQ(a.first[i + skip_of_a], b.first[i]) << what;
+  }
+}
+
+TEST(DataLoader, GivesTheSameBitsForAnyWorkersPrefetchAndStart) {
+  const auto source = std::make_shared<NumberedSource>(53);
+  for (const bool mix : {false, true}) {
+    std::vector<Component> mixing;
+    if (mix) mixing = {component("mixup", Mixup()), component("cutmix", Cutmix())};
+    for (const LastBatchRule last : {LastBatchRule::kWrap, LastBatchRule::kDrop, LastBatchRule::kKeep}) {
+      DataLoader reference(source, Pipeline(augmenting_items()), mixing, options_of(8, last, 0));
+      const Delivered want = run(reference, 20);
+      ASSERT_EQ(want.inputs.size(), 20u);
+      for (const int64_t workers : {1, 2, 5}) {
+        LoaderOptions options = options_of(8, last, workers);
+        options.prefetch = workers;
+        DataLoader loader(source, Pipeline(augmenting_items()), mixing, options);
+        expect_equal(want, run(loader, 20), 0, cat(workers, " workers"));
+        EXPECT_EQ(loader.position(), reference.position());
+      }
+      for (const size_t start : {1, 6, 7, 13}) {
+        LoaderOptions options = options_of(8, last, 2);
+        options.start = want.first[start];
+        DataLoader loader(source, Pipeline(augmenting_items()), mixing, options);
+        EXPECT_EQ(loader.position(), options.start);
+        expect_equal(want, run(loader, 20 - static_cast<int>(start)), start, cat("resumed at batch ", start));
+      }
+    }
+  }
+}
+
+TEST(DataLoader, AugmentsAnewEachEpochAndEachSeed) {
+  const auto source = std::make_shared<NumberedSource>(8);
+  LoaderOptions options = options_of(8, LastBatchRule::kKeep, 0);
+  options.order.shuffle = false;
+  DataLoader loader(source, Pipeline(augmenting_items()), {}, options);
+  const Delivered epochs = run(loader, 2);
+  EXPECT_EQ(epochs.indices[0], epochs.indices[8]);
+  EXPECT_FALSE(bit_equal(epochs.inputs[0], epochs.inputs[1]));
+  options.order.seed = 4;
+  DataLoader other(source, Pipeline(augmenting_items()), {}, options);
+  EXPECT_FALSE(bit_equal(epochs.inputs[0], run(other, 1).inputs[0]));
+}
+
+TEST(DataLoader, OnePassDeliversEachSampleExactlyOnce) {
+  const auto source = std::make_shared<NumberedSource>(53);
+  for (const int64_t workers : {0, 3}) {
+    LoaderOptions options = options_of(8, LastBatchRule::kKeep, workers);
+    options.passes = 1;
+    DataLoader loader(source, Pipeline({}), {}, options);
+    EXPECT_EQ(loader.total_samples(), 53);
+    Delivered all = run(loader, 100);
+    EXPECT_EQ(all.inputs.size(), 7u);
+    EXPECT_EQ(all.valid.back(), 5);
+    // Padding: the shape stays, inputs are zeros, labels are ignored by the loss.
+    EXPECT_EQ(all.inputs.back().shape()[0], 8);
+    EXPECT_EQ(all.labels.back().data_as<int64_t>()[5], -100);
+    EXPECT_EQ(all.inputs.back().data_as<float>()[5 * 90 + 7], 0.0f);
+    std::sort(all.indices.begin(), all.indices.end());
+    for (int64_t i = 0; i < 53; ++i) EXPECT_EQ(all.indices[static_cast<size_t>(i)], i);
+    EXPECT_EQ(loader.next(), nullptr);
+  }
+  LoaderOptions options = options_of(8, LastBatchRule::kWrap, 2);
+  options.max_samples = 12;
+  DataLoader loader(source, Pipeline({}), {}, options);
+  EXPECT_EQ(run(loader, 100).valid, (std::vector<int64_t>{8, 4}));
+}
+
+TEST(DataLoader, RowsAndLabelsBelongTogether) {
+  const auto source = std::make_shared<NumberedSource>(53);
+  DataLoader loader(source, Pipeline({}), {}, options_of(8, LastBatchRule::kWrap, 2));
+  for (int i = 0; i < 10; ++i) {
+    const Batch* batch = loader.next();
+    for (int64_t row = 0; row < 8; ++row) {
+      const int64_t index = batch->indices[static_cast<size_t>(row)];
+      EXPECT_EQ(batch->label().data_as<int64_t>()[row], index % 10);
+      EXPECT_EQ(batch->input().at({row, 1, 2, 3}), static_cast<double>(static_cast<float>(index) / 255.0f));
+    }
+  }
+}
+
+TEST(DataLoader, FormatsHoldTheSameValues) {
+  const auto source = std::make_shared<NumberedSource>(16);
+  LoaderOptions options = options_of(4, LastBatchRule::kWrap, 0);
+  DataLoader contiguous(source, Pipeline(augmenting_items()), {component("cutmix", Cutmix())}, options);
+  options.format = MemoryFormat::channels_last();
+  DataLoader channels_last(source, Pipeline(augmenting_items()), {component("cutmix", Cutmix())}, options);
+  for (int i = 0; i < 4; ++i) {
+    const Batch *a = contiguous.next(), *b = channels_last.next();
+    EXPECT_EQ(b->input().format(), MemoryFormat::channels_last());
+    EXPECT_TRUE(bit_equal(a->input(), b->input()));
+    EXPECT_TRUE(bit_equal(a->label(), b->label()));
+  }
+}
+
+TEST(Pipeline, FusedNormalizeEqualsTheItemsOneByOne) {
+  Sample sample;
+  sample.set("input", golden("image").image());
+  Normalize normalize;
+  normalize.mean = {0.485, 0.456, 0.406};
+  normalize.std = {0.229, 0.224, 0.225};
+  const Tensor want = golden("normalize").image().to_tensor();
+  const Component fused = component("normalize", normalize), to_float = component("to_dtype", ToDtype());
+  EXPECT_TRUE(bit_equal(Pipeline({fused}).run(sample, {}), want));
+  EXPECT_TRUE(bit_equal(Pipeline({to_float, fused}).run(sample, {}), want));
+  RandomErasing nothing;  // forces the float path
+  nothing.p = 0;
+  EXPECT_TRUE(bit_equal(Pipeline({fused, component("random_erasing", nothing)}).run(sample, {}), want));
+  EXPECT_TRUE(bit_equal(Pipeline({}).run(sample, {}), golden("image f32").image().to_tensor()));
+  ToDtype unscaled;
+  unscaled.scale = false;
+  const Tensor raw = Pipeline({component("to_dtype", unscaled)}).run(sample, {});
+  EXPECT_EQ(raw.at({1, 2, 3}), golden("image").image().to_tensor().at({1, 2, 3}));
+}
+
+TEST(Pipeline, WrongPlacesAreErrors) {
+  Normalize normalize;
+  normalize.mean = {0.5};
+  normalize.std = {0.5};
+  EXPECT_THROW(Pipeline({component("normalize", normalize), component("auto_augment", AutoAugment())}), Error);
+  Sample table;
+  table.set("input", Tensor(DType::kF32, {4}));
+  EXPECT_THROW(Pipeline({component("random_horizontal_flip", RandomHorizontalFlip())}).run(table, {}), Error);
+  normalize.mean = normalize.std = {0.5, 0.5};
+  Sample image;
+  image.set("input", golden("image").image());
+  EXPECT_THROW(Pipeline({component("normalize", normalize)}).run(image, {}), Error);
+}
+
+TEST(DataLoader, SkipsDamagedSamplesWithExactCounts) {
+  const std::set<int64_t> bad{3, 4, 10, 51, 52};
+  const auto source = std::make_shared<NumberedSource>(53, bad);
+  Delivered first;
+  for (const int64_t workers : {0, 3}) {
+    LoaderOptions options = options_of(8, LastBatchRule::kKeep, workers);
+    options.on_error = OnErrorRule::kSkip;
+    options.passes = 2;
+    DataLoader loader(source, Pipeline({}), {}, options);
+    const Delivered all = run(loader, 100);
+    for (const int64_t index : all.indices) EXPECT_FALSE(bad.contains(index));
+    EXPECT_EQ(all.indices.size(), 106u);
+    EXPECT_EQ(loader.skips().skipped, 10);  // five an epoch
+    EXPECT_EQ(loader.skips().causes.at("truncated").count, 6);
+    EXPECT_EQ(loader.skips().causes.at("checksum").count, 4);
+    EXPECT_NE(loader.skips().causes.at("checksum").first.find("numbered["), std::string::npos);
+    if (workers == 0) {
+      first = all;
+    } else {
+      expect_equal(first, all, 0, "skipping with workers");
+    }
+  }
+}
+
+TEST(DataLoader, FailsAtTheFirstDamagedSampleAndNamesIt) {
+  for (const int64_t workers : {0, 3}) {
+    LoaderOptions options = options_of(8, LastBatchRule::kKeep, workers);
+    options.order.shuffle = false;
+    DataLoader loader(std::make_shared<NumberedSource>(53, std::set<int64_t>{18, 20, 23}), Pipeline({}), {}, options);
+    EXPECT_NE(loader.next(), nullptr);
+    EXPECT_NE(loader.next(), nullptr);
+    try {
+      loader.next();
+      ADD_FAILURE();
+    } catch (const BadSample& error) {
+      EXPECT_NE(error.message().find("numbered[18]"), std::string::npos) << error.message();
+      EXPECT_EQ(error.code(), ErrorCode::kInput);
+    }
+    EXPECT_NE(loader.next(), nullptr);  // a caller that goes on sees the next batch
+  }
+  LoaderOptions options = options_of(8, LastBatchRule::kKeep, 0);
+  options.on_error = OnErrorRule::kSkip;
+  std::set<int64_t> all;
+  for (int64_t i = 0; i < 53; ++i) all.insert(i);
+  EXPECT_THROW(DataLoader(std::make_shared<NumberedSource>(53, all), Pipeline({}), {}, options), Error);
+}
+
+TEST(DataLoader, DifferentSizesAndWrongLabelsAreErrors) {
+  const TestFolder folder;
+  folder.write("a/1.bmp", bmp_of(1, 1, 1, 4, 4));
+  folder.write("b/2.bmp", bmp_of(1, 1, 1, 5, 4));
+  ImageFolder images;
+  images.path = {"."};
+  const std::shared_ptr<const Source> source = images.open({.root = folder.path()});
+  LoaderOptions options = options_of(2, LastBatchRule::kKeep, 0);
+  options.order.shuffle = false;
+  DataLoader loader(source, Pipeline({}), {}, options);
+  try {
+    loader.next();
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    for (const char* word : {"2.bmp", "[3,4,5]", "resize"}) EXPECT_NE(error.text().find(word), std::string::npos) << error.text();
+  }
+  options.classes = 1;
+  EXPECT_THROW(DataLoader(source, Pipeline({}), {}, options), Error);
+}
+
+TEST(DataLoader, StopsCleanlyWithBatchesUnderWay) {
+  for (int i = 0; i < 20; ++i) {
+    DataLoader loader(std::make_shared<NumberedSource>(1000), Pipeline(augmenting_items()), {}, options_of(16, LastBatchRule::kWrap, 4));
+    if (i % 2 == 0) loader.next();
+  }
+}
+
+TEST(DataLoader, ReadsAheadNoFurtherThanPrefetch) {
+  const auto source = std::make_shared<NumberedSource>(1000);
+  LoaderOptions options = options_of(10, LastBatchRule::kWrap, 2);
+  options.prefetch = 3;
+  DataLoader loader(source, Pipeline({}), {}, options);
+  for (int i = 0; i < 5; ++i) loader.next();
+  // Five delivered (one still held) and three ahead, and the first sample once more to learn the shape.
+  EXPECT_LE(source->reads, (5 + 3) * 10 + 1);
+  EXPECT_EQ(loader.buffer_bytes(), 4 * (10 * 90 * 4 + 10 * 8));
+}
+
+TEST(DataLoader, TablesKeepTheirTypes) {
+  std::map<std::string, Tensor> tensors;
+  Tensor tokens(DType::kI64, {4, 3});
+  tokens.from_doubles({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  tensors.emplace("input", tokens);
+  tensors.emplace("target", Tensor(DType::kF32, {4, 2}));
+  LoaderOptions options;
+  options.order.batch = 2;
+  DataLoader loader(source_of_tensors(tensors, "t"), Pipeline({}), {}, options);
+  loader.next();
+  const Batch* batch = loader.next();
+  EXPECT_EQ(batch->input().str(), "i64 [2,3] contiguous");
+  EXPECT_EQ(batch->input().to_doubles(), (std::vector<double>{6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(batch->fields.at("target").str(), "f32 [2,2] contiguous");
+  EXPECT_FALSE(batch->has("label"));
+  tensors["input"] = Tensor(DType::kU8, {4, 3});
+  tensors["input"].from_doubles({0, 51, 255, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+  DataLoader scaled(source_of_tensors(tensors, "t"), Pipeline({}), {}, options);
+  EXPECT_EQ(scaled.next()->input().data_as<float>()[1], 0.2f);
+}
+
+TEST(BatchTransforms, MixNeighboursWithTheirLabels) {
+  for (const bool cut : {false, true}) {
+    Tensor input(DType::kF32, {4, 2, 6, 8}), labels(DType::kF32, {4, 4});
+    for (int64_t n = 0; n < 3; ++n) {
+      for (int64_t i = 0; i < 96; ++i) input.data_as<float>()[n * 96 + i] = static_cast<float>(n == 0 ? 1 : n == 1 ? 10 : 100);
+      labels.data_as<float>()[n * 4 + n] = 1;
+    }
+    int mixed = 0;
+    for (uint64_t draw = 0; draw < 50; ++draw) {
+      Tensor x = input.clone(), y = labels.clone();
+      MixedBatch batch{x, y, 3};
+      RandomStream random(1, "mix", draw);
+      if (cut) {
+        Cutmix().apply(batch, random);
+      } else {
+        Mixup().apply(batch, random);
+      }
+      const double share = y.at({0, 0});
+      mixed += share < 1;
+      const double values[] = {1, 10, 100};
+      for (int64_t n = 0; n < 3; ++n) {
+        const int64_t other = (n + 2) % 3;
+        EXPECT_NEAR(y.at({n, n}), share, 1e-6);
+        EXPECT_NEAR(y.at({n, other}), 1 - share, 1e-6);
+        // The image's mean is mixed by the same share; float sums of 96 values up to 100.
+        double mean = 0;
+        for (int64_t i = 0; i < 96; ++i) mean += static_cast<double>(x.data_as<float>()[n * 96 + i]) / 96;
+        EXPECT_NEAR(mean, share * values[n] + (1 - share) * values[other], 1e-4);
+      }
+      EXPECT_EQ(x.at({3, 1, 1, 1}), 0) << "a row behind the valid ones was touched";
+      EXPECT_EQ(y.at({3, 3}), 0);
+    }
+    EXPECT_GT(mixed, 30);
+  }
+}
+
+TEST(BatchTransforms, BetaHasItsMoments) {
+  for (const double alpha : {0.2, 1.0, 8.0}) {
+    RandomStream random(2, "beta");
+    double sum = 0, squares = 0;
+    constexpr int kDraws = 20000;
+    for (int i = 0; i < kDraws; ++i) {
+      const double x = draw_beta(alpha, random) - 0.5;
+      sum += x;
+      squares += x * x;
+    }
+    const double variance = 1 / (4 * (2 * alpha + 1));
+    EXPECT_NEAR(sum / kDraws, 0, 5 * std::sqrt(variance / kDraws)) << alpha;       // five standard errors
+    EXPECT_NEAR(squares / kDraws, variance, 5 * variance * 1.5 / std::sqrt(kDraws)) << alpha;  // kurtosis at most 3
+  }
+}
+
+}  // namespace
+}  // namespace galley
