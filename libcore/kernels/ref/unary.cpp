@@ -1,0 +1,141 @@
+#include "libcore/ops/unary.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "libcore/kernels/ref/ref.h"
+
+namespace galley {
+namespace {
+
+template <class Function>
+void map(RefCall& call, Function f) {
+  for (int64_t i = 0; i < call.in(0).shape.elements(); ++i) call.out()[i] = f(call.in(0)[i]);
+}
+
+template <double (*kFunction)(double)>
+void map_ref(RefCall& call) {
+  map(call, kFunction);
+}
+
+/// grad times the derivative, which is a function of the forward's input or output.
+template <double (*kDerivative)(double)>
+void backward_ref(RefCall& call) {
+  for (int64_t i = 0; i < call.in(0).shape.elements(); ++i) call.out()[i] = call.in(0)[i] * kDerivative(call.in(1)[i]);
+}
+
+/// max and min that pass NaN on, as the framework's do.
+double at_least(double x, double low) { return x < low ? low : x; }
+double at_most(double x, double high) { return x > high ? high : x; }
+double clip(double x, double low, double high) { return at_most(at_least(x, low), high); }
+
+double relu_of(double x) { return at_least(x, 0); }
+double relu6_of(double x) { return clip(x, 0, 6); }
+double hardsigmoid_of(double x) { return relu6_of(x + 3) / 6; }
+double hardswish_of(double x) { return x * hardsigmoid_of(x); }
+double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
+double silu_of(double x) { return x * sigmoid_of(x); }
+double tanh_of(double x) { return std::tanh(x); }
+double exp_of(double x) { return std::exp(x); }
+double log_of(double x) { return std::log(x); }
+double sqrt_of(double x) { return std::sqrt(x); }
+double rsqrt_of(double x) { return 1 / std::sqrt(x); }
+double sin_of(double x) { return std::sin(x); }
+double cos_of(double x) { return std::cos(x); }
+double neg_of(double x) { return -x; }
+double abs_of(double x) { return std::fabs(x); }
+double square_of(double x) { return x * x; }
+double reciprocal_of(double x) { return 1 / x; }
+
+double relu_slope(double y) { return y > 0 ? 1 : 0; }
+double relu6_slope(double x) { return x > 0 && x < 6 ? 1 : 0; }
+double hardswish_slope(double x) { return x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5; }
+double hardsigmoid_slope(double x) { return x > -3 && x < 3 ? 1.0 / 6 : 0; }
+double sigmoid_slope(double y) { return y * (1 - y); }
+double silu_slope(double x) {
+  const double s = sigmoid_of(x);
+  return s * (1 + x * (1 - s));
+}
+double tanh_slope(double y) { return 1 - y * y; }
+
+constexpr double kTanhInner = 0.79788456080286535588;  // sqrt(2 / pi)
+constexpr double kTanhCubic = 0.044715;
+
+double gelu_of(double x, GeluApproximation form) {
+  if (form == GeluApproximation::kTanh) return x / 2 * (1 + std::tanh(kTanhInner * (x + kTanhCubic * x * x * x)));
+  return x / 2 * std::erfc(-x / std::numbers::sqrt2);
+}
+double gelu_slope(double x, GeluApproximation form) {
+  if (form == GeluApproximation::kTanh) {
+    const double t = std::tanh(kTanhInner * (x + kTanhCubic * x * x * x));
+    return (1 + t) / 2 + x / 2 * (1 - t * t) * kTanhInner * (1 + 3 * kTanhCubic * x * x);
+  }
+  return std::erfc(-x / std::numbers::sqrt2) / 2 + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
+}
+
+void gelu_ref(RefCall& call) {
+  const auto form = call.attrs<GeluAttrs>().approximate;
+  map(call, [form](double x) { return gelu_of(x, form); });
+}
+void gelu_backward_ref(RefCall& call) {
+  const auto form = call.attrs<GeluAttrs>().approximate;
+  for (int64_t i = 0; i < call.in(0).shape.elements(); ++i) call.out()[i] = call.in(0)[i] * gelu_slope(call.in(1)[i], form);
+}
+void pow_ref(RefCall& call) {
+  const double exponent = call.attrs<PowAttrs>().exponent;
+  map(call, [exponent](double x) { return std::pow(x, exponent); });
+}
+void clamp_ref(RefCall& call) {
+  const auto& attrs = call.attrs<ClampAttrs>();
+  map(call, [&attrs](double x) { return clip(x, attrs.min, attrs.max); });
+}
+void clamp_backward_ref(RefCall& call) {
+  const auto& attrs = call.attrs<ClampAttrs>();
+  for (int64_t i = 0; i < call.in(0).shape.elements(); ++i) {
+    const double x = call.in(1)[i];
+    call.out()[i] = x >= attrs.min && x <= attrs.max ? call.in(0)[i] : 0;
+  }
+}
+void affine_ref(RefCall& call) {
+  const auto& attrs = call.attrs<AffineAttrs>();
+  map(call, [&attrs](double x) { return x * attrs.scale + attrs.shift; });
+}
+
+constexpr RefEntry kEntries[] = {
+    {"relu", map_ref<relu_of>},
+    {"relu6", map_ref<relu6_of>},
+    {"hardswish", map_ref<hardswish_of>},
+    {"hardsigmoid", map_ref<hardsigmoid_of>},
+    {"sigmoid", map_ref<sigmoid_of>},
+    {"silu", map_ref<silu_of>},
+    {"gelu", gelu_ref},
+    {"tanh", map_ref<tanh_of>},
+    {"exp", map_ref<exp_of>},
+    {"log", map_ref<log_of>},
+    {"sqrt", map_ref<sqrt_of>},
+    {"rsqrt", map_ref<rsqrt_of>},
+    {"sin", map_ref<sin_of>},
+    {"cos", map_ref<cos_of>},
+    {"neg", map_ref<neg_of>},
+    {"abs", map_ref<abs_of>},
+    {"square", map_ref<square_of>},
+    {"reciprocal", map_ref<reciprocal_of>},
+    {"pow", pow_ref},
+    {"clamp", clamp_ref},
+    {"affine", affine_ref},
+    {"relu_backward", backward_ref<relu_slope>},
+    {"relu6_backward", backward_ref<relu6_slope>},
+    {"hardswish_backward", backward_ref<hardswish_slope>},
+    {"hardsigmoid_backward", backward_ref<hardsigmoid_slope>},
+    {"sigmoid_backward", backward_ref<sigmoid_slope>},
+    {"silu_backward", backward_ref<silu_slope>},
+    {"gelu_backward", gelu_backward_ref},
+    {"tanh_backward", backward_ref<tanh_slope>},
+    {"clamp_backward", clamp_backward_ref},
+};
+
+}  // namespace
+
+std::span<const RefEntry> ref_unary() { return kEntries; }
+
+}  // namespace galley
