@@ -12,7 +12,7 @@ Permutation::Permutation(int64_t size, uint64_t seed, std::string_view purpose, 
     : size_(static_cast<uint64_t>(size)), key_(stream_key(seed, purpose)), index_(index) {
   GALLEY_ASSERT(size >= 1);
   // Halves of a few bits make a network that prefers some orders; a small set walks through a larger one instead.
-  constexpr int kLeastBits = 10;
+  constexpr int kLeastBits = 8;
   const int bits = std::max(kLeastBits, static_cast<int>(std::bit_width(size_ - 1)));
   low_bits_ = bits / 2;
   high_bits_ = bits - low_bits_;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <memory>
 
 #include "libcore/base/error.h"
@@ -48,6 +49,10 @@ std::vector<std::byte> read_gzip(const std::string& path, int64_t budget) {
   size_t fed = 0;
   std::vector<std::byte> result;
   constexpr size_t kStep = size_t{1} << 20;
+  // The last four bytes tell the length (of a single member below 4 GiB). It is only a hint: deflate cannot grow more than 1032 times.
+  uint32_t hint = 0;
+  if (packed.size() >= 4) std::memcpy(&hint, packed.data() + packed.size() - 4, 4);
+  result.reserve(static_cast<size_t>(std::min({static_cast<int64_t>(hint), static_cast<int64_t>(packed.size()) * 1032, budget})) + kStep);
   for (;;) {
     if (stream.avail_in == 0) {
       // zlib counts its input in 32 bits.
