@@ -1,0 +1,191 @@
+#include "libcore/ops/conv.h"
+
+#include "libcore/ops/gradient.h"
+#include "libcore/ops/reduce.h"
+#include "libcore/ops/rules.h"
+
+namespace galley {
+namespace {
+
+/// The fields that the three attribute structs share.
+template <class Attrs>
+void window_fields(FieldVisitor& v, Attrs& a) {
+  v.field({.name = "stride", .doc = "step of the window, rows and columns", .min = 1}, a.stride);
+  v.field({.name = "padding", .doc = "zeros around the input, rows and columns", .min = 0}, a.padding);
+  v.field({.name = "dilation", .doc = "distance of the kernel's taps, rows and columns", .min = 1}, a.dilation);
+  v.field({.name = "groups", .doc = "channels are split into so many independent groups", .min = 1}, a.groups);
+}
+
+template <class Attrs>
+int64_t output_size(const Attrs& a, size_t axis, int64_t in, int64_t kernel) {
+  const int64_t span = pair(a.dilation)[axis] * (kernel - 1) + 1;
+  const int64_t room = in + 2 * pair(a.padding)[axis] - span;
+  GALLEY_CHECK(room >= 0, "the kernel covers ", span, axis == 0 ? " rows" : " columns", ", the padded input has ", in + 2 * pair(a.padding)[axis]);
+  return room / pair(a.stride)[axis] + 1;
+}
+
+template <class Attrs>
+void check_window(const Attrs& a) {
+  for (size_t axis = 0; axis < 2; ++axis) {
+    GALLEY_CHECK(pair(a.stride)[axis] >= 1, "stride must be at least 1");
+    GALLEY_CHECK(pair(a.dilation)[axis] >= 1, "dilation must be at least 1");
+    GALLEY_CHECK(pair(a.padding)[axis] >= 0, "padding cannot be negative");
+  }
+  GALLEY_CHECK(a.groups >= 1, "groups must be at least 1");
+}
+
+template <class Attrs>
+void check_operands(const Attrs& a, const Shape& x, const Shape& weight) {
+  check_window(a);
+  GALLEY_CHECK(x.rank() == 4, "the input must be [N,C,H,W], is ", x);
+  GALLEY_CHECK(weight.rank() == 4, "the weight must be [O,C/groups,kh,kw], is ", weight);
+  GALLEY_CHECK(weight[0] % a.groups == 0, "the weight's ", weight[0], " output channels are no multiple of ", a.groups, " groups: weight ", weight);
+  GALLEY_CHECK(weight[2] >= 1 && weight[3] >= 1, "the weight has an empty window: ", weight);
+  GALLEY_CHECK(x[1] == weight[1] * a.groups, "weight wants ", weight[1] * a.groups, " input channels (", weight[1], " x ", a.groups, " groups), input has ", x[1],
+               ": input ", x, ", weight ", weight);
+}
+
+std::vector<TensorType> infer_conv(const OpContext& c) {
+  const auto& a = c.attrs<Conv2dAttrs>();
+  const TensorType& x = c.in(0);
+  const TensorType& w = c.in(1);
+  check_operands(a, x.shape, w.shape);
+  check_floating(x, "x");
+  GALLEY_CHECK(w.dtype == x.dtype, "weight is ", w.dtype, ", input ", x.dtype);
+  TensorType y = x;
+  y.shape = Shape{x.shape[0], w.shape[0], output_size(a, 0, x.shape[2], w.shape[2]), output_size(a, 1, x.shape[3], w.shape[3])};
+  y.format = {};
+  if (c.has(2)) GALLEY_CHECK(c.in(2).shape == Shape({w.shape[0]}), "bias must be [", w.shape[0], "], is ", c.in(2).shape);
+  if (c.has(3)) check_like(c.in(3), "residual", y, "the output");
+  return {y};
+}
+
+std::vector<TensorType> infer_backward_data(const OpContext& c) {
+  const auto& a = c.attrs<Conv2dBackwardDataAttrs>();
+  const TensorType& grad = c.in(0);
+  const Shape& w = c.in(1).shape;
+  const auto size = pair(a.input_size);
+  TensorType dx = grad;
+  dx.shape = Shape{grad.shape[0], w[1] * a.groups, size[0], size[1]};
+  dx.format = {};
+  check_operands(a, dx.shape, w);
+  const Shape want{grad.shape[0], w[0], output_size(a, 0, size[0], w[2]), output_size(a, 1, size[1], w[3])};
+  GALLEY_CHECK(grad.shape == want, "the gradient must be ", want, ", is ", grad.shape);
+  return {dx};
+}
+
+std::vector<TensorType> infer_backward_weights(const OpContext& c) {
+  const auto& a = c.attrs<Conv2dBackwardWeightsAttrs>();
+  const TensorType& x = c.in(0);
+  const Shape& grad = c.in(1).shape;
+  const auto size = pair(a.kernel_size);
+  GALLEY_CHECK(x.shape.rank() == 4 && grad.rank() == 4, "input and gradient must be [N,C,H,W]: input ", x.shape, ", gradient ", grad);
+  TensorType dw;
+  dw.dtype = x.dtype;
+  dw.shape = Shape{grad[1], x.shape[1] / a.groups, size[0], size[1]};
+  check_operands(a, x.shape, dw.shape);
+  const Shape want{x.shape[0], grad[1], output_size(a, 0, x.shape[2], size[0]), output_size(a, 1, x.shape[3], size[1])};
+  GALLEY_CHECK(grad == want, "the gradient must be ", want, ", is ", grad);
+  return {dw};
+}
+
+double macs(int64_t outputs, const Shape& weight) {
+  return static_cast<double>(outputs) * static_cast<double>(weight[1] * weight[2] * weight[3]);
+}
+Cost cost_forward(const OpContext& c) { return operand_cost(c, 2 * macs(c.out(0).elements(), c.in(1).shape)); }
+Cost cost_backward_data(const OpContext& c) { return operand_cost(c, 2 * macs(c.in(0).elements(), c.in(1).shape)); }
+Cost cost_backward_weights(const OpContext& c) { return operand_cost(c, 2 * macs(c.in(1).elements(), c.out(0).shape)); }
+
+template <class To>
+To backward_attrs(const Conv2dAttrs& a) {
+  To b;
+  b.stride = a.stride;
+  b.padding = a.padding;
+  b.dilation = a.dilation;
+  b.groups = a.groups;
+  return b;
+}
+
+void gradient(GradientBuilder& g) {
+  const auto& a = g.attrs<Conv2dAttrs>();
+  GALLEY_ASSERT(a.activation == Activation::kNone && !g.in(3), "a fused convolution is for inference");
+  if (g.wants(0)) {
+    auto b = backward_attrs<Conv2dBackwardDataAttrs>(a);
+    b.input_size = {g.in(0).shape()[2], g.in(0).shape()[3]};
+    g.set(0, conv2d_backward_data(g.grad(), g.in(1), b));
+  }
+  if (g.wants(1)) {
+    auto b = backward_attrs<Conv2dBackwardWeightsAttrs>(a);
+    b.kernel_size = {g.in(1).shape()[2], g.in(1).shape()[3]};
+    g.set(1, conv2d_backward_weights(g.in(0), g.grad(), b));
+  }
+  if (g.in(2) && g.wants(2)) g.set(2, sum(g.grad(), {0, 2, 3}));
+}
+
+}  // namespace
+
+void Conv2dAttrs::fields(FieldVisitor& v) {
+  window_fields(v, *this);
+  v.choice({.name = "activation", .doc = "function applied to the result"}, activation, kActivationNames);
+}
+void Conv2dBackwardDataAttrs::fields(FieldVisitor& v) {
+  window_fields(v, *this);
+  v.field({.name = "input_size", .doc = "rows and columns of the forward's input", .min = 0}, input_size);
+}
+void Conv2dBackwardWeightsAttrs::fields(FieldVisitor& v) {
+  window_fields(v, *this);
+  v.field({.name = "kernel_size", .doc = "rows and columns of the weight", .min = 1}, kernel_size);
+}
+
+const OpDef& conv2d_op() {
+  static const OpDef def{.name = "conv2d",
+                         .doc = "two-dimensional convolution (cross-correlation), with bias, residual and activation",
+                         .inputs = {"x", "weight", "bias?", "residual?"},
+                         .outputs = {"y"},
+                         .make_attrs = make_fields<Conv2dAttrs>,
+                         .infer = infer_conv,
+                         .gradient = gradient,
+                         .cost = cost_forward,
+                         .precision = PrecisionRule::kLow,
+                         .quantize = QuantizeRule::kCompute};
+  return def;
+}
+const OpDef& conv2d_backward_data_op() {
+  static const OpDef def{.name = "conv2d_backward_data",
+                         .doc = "gradient of a convolution's input",
+                         .inputs = {"grad", "weight"},
+                         .outputs = {"dx"},
+                         .make_attrs = make_fields<Conv2dBackwardDataAttrs>,
+                         .infer = infer_backward_data,
+                         .no_gradient = kNoSecondDerivative,
+                         .cost = cost_backward_data,
+                         .precision = PrecisionRule::kLow};
+  return def;
+}
+const OpDef& conv2d_backward_weights_op() {
+  static const OpDef def{.name = "conv2d_backward_weights",
+                         .doc = "gradient of a convolution's weight",
+                         .inputs = {"x", "grad"},
+                         .outputs = {"dw"},
+                         .make_attrs = make_fields<Conv2dBackwardWeightsAttrs>,
+                         .infer = infer_backward_weights,
+                         .no_gradient = kNoSecondDerivative,
+                         .cost = cost_backward_weights,
+                         .formats = FormatRule::kExplicit,  // a weight: never channels_last
+                         .precision = PrecisionRule::kLow};
+  return def;
+}
+
+OpTable conv_ops() { return {&conv2d_op(), &conv2d_backward_data_op(), &conv2d_backward_weights_op()}; }
+
+Value conv2d(Value x, Value weight, Value bias, const Conv2dAttrs& attrs, Value residual) {
+  return emit("conv2d", {x, weight, bias, residual}, attrs);
+}
+Value conv2d_backward_data(Value grad, Value weight, const Conv2dBackwardDataAttrs& attrs) {
+  return emit("conv2d_backward_data", {grad, weight}, attrs);
+}
+Value conv2d_backward_weights(Value x, Value grad, const Conv2dBackwardWeightsAttrs& attrs) {
+  return emit("conv2d_backward_weights", {x, grad}, attrs);
+}
+
+}  // namespace galley

@@ -1,0 +1,48 @@
+#pragma once
+// Two-dimensional convolution and its two backward operators, each a named op with kernels of its own.
+
+#include "libcore/ops/attrs.h"
+#include "libcore/ops/emit.h"
+#include "libcore/ops/registry.h"
+
+namespace galley {
+
+struct Conv2dAttrs : FieldsOf<Conv2dAttrs> {
+  std::vector<int64_t> stride{1};
+  std::vector<int64_t> padding{0};
+  std::vector<int64_t> dilation{1};
+  int64_t groups = 1;
+  Activation activation = Activation::kNone;
+  void fields(FieldVisitor& v) override;
+};
+struct Conv2dBackwardDataAttrs : FieldsOf<Conv2dBackwardDataAttrs> {
+  std::vector<int64_t> stride{1};
+  std::vector<int64_t> padding{0};
+  std::vector<int64_t> dilation{1};
+  int64_t groups = 1;
+  std::vector<int64_t> input_size;  // rows and columns of the forward's input
+  void fields(FieldVisitor& v) override;
+};
+struct Conv2dBackwardWeightsAttrs : FieldsOf<Conv2dBackwardWeightsAttrs> {
+  std::vector<int64_t> stride{1};
+  std::vector<int64_t> padding{0};
+  std::vector<int64_t> dilation{1};
+  int64_t groups = 1;
+  std::vector<int64_t> kernel_size;  // rows and columns of the weight
+  void fields(FieldVisitor& v) override;
+};
+
+const OpDef& conv2d_op();
+const OpDef& conv2d_backward_data_op();
+const OpDef& conv2d_backward_weights_op();
+
+/// x [N,C,H,W], weight [O,C/groups,kh,kw], bias [O] or absent, residual [N,O,H',W'] or absent -> activation(conv + bias + residual)
+/// [N,O,H',W'], H' = (H + 2 padding - dilation (kh-1) - 1) / stride + 1. Differentiable without activation and residual only: those are
+/// put in by inference fusion.
+Value conv2d(Value x, Value weight, Value bias, const Conv2dAttrs& attrs, Value residual = {});
+/// Gradient of the input: grad [N,O,H',W'], weight -> [N,C,H,W].
+Value conv2d_backward_data(Value grad, Value weight, const Conv2dBackwardDataAttrs& attrs);
+/// Gradient of the weight: x [N,C,H,W], grad [N,O,H',W'] -> [O,C/groups,kh,kw], contiguous unless layout assignment says otherwise.
+Value conv2d_backward_weights(Value x, Value grad, const Conv2dBackwardWeightsAttrs& attrs);
+
+}  // namespace galley

@@ -1,0 +1,29 @@
+#pragma once
+// Matrix products.
+
+#include "libcore/ops/attrs.h"
+#include "libcore/ops/emit.h"
+#include "libcore/ops/registry.h"
+
+namespace galley {
+
+struct LinearAttrs : FieldsOf<LinearAttrs> {
+  Activation activation = Activation::kNone;
+  void fields(FieldVisitor& v) override;
+};
+struct MatmulAttrs : FieldsOf<MatmulAttrs> {
+  MatmulAttrs(bool a = false, bool b = false) : transpose_a(a), transpose_b(b) {}
+  bool transpose_a;
+  bool transpose_b;
+  void fields(FieldVisitor& v) override;
+};
+
+const OpDef& linear_op();
+const OpDef& matmul_op();
+
+/// x [...,I], weight [O,I], bias [O] or absent -> activation(x weight^T + bias) [...,O].
+Value linear(Value x, Value weight, Value bias = {}, const LinearAttrs& attrs = {});
+/// a [...,M,K] (or [...,K,M] where transposed), b [...,K,N] (or [...,N,K]) -> [...,M,N]. Leading dimensions are equal, or one side has rank 2.
+Value matmul(Value a, Value b, const MatmulAttrs& attrs = {});
+
+}  // namespace galley

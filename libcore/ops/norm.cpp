@@ -1,0 +1,343 @@
+#include "libcore/ops/norm.h"
+
+#include "libcore/ops/binary.h"
+#include "libcore/ops/gradient.h"
+#include "libcore/ops/reduce.h"
+#include "libcore/ops/rules.h"
+#include "libcore/ops/shape.h"
+#include "libcore/ops/unary.h"
+
+namespace galley {
+namespace {
+
+TensorType vector_of(const TensorType& x, int64_t size) {
+  TensorType v;
+  v.dtype = x.dtype;
+  v.shape = Shape{size};
+  return v;
+}
+
+void check_vector(const OpContext& c, int i, int64_t size, std::string_view name) {
+  if (c.has(i)) GALLEY_CHECK(c.in(i).shape == Shape({size}), name, " must be [", size, "] (one a channel), is ", c.in(i).shape);
+}
+
+void check_input(const TensorType& x) {
+  check_floating(x, "x");
+  GALLEY_CHECK(x.shape.rank() >= 2 && x.shape.rank() <= 5, "the input must have 2 to 5 dimensions [N,C,...], is ", x.shape);
+}
+
+void check_activation(Activation activation) {
+  GALLEY_CHECK(activation == Activation::kNone || activation == Activation::kRelu, "batch norm takes the activation none or relu");
+}
+
+std::vector<TensorType> infer_batch_norm(const OpContext& c) {
+  const TensorType& x = c.in(0);
+  check_input(x);
+  check_activation(c.attrs<BatchNormAttrs>().activation);
+  check_vector(c, 1, x.shape[1], "gamma");
+  check_vector(c, 2, x.shape[1], "beta");
+  if (c.has(3)) check_like(c.in(3), "residual", x, "the input");
+  return {x, vector_of(x, x.shape[1]), vector_of(x, x.shape[1])};
+}
+
+std::vector<TensorType> infer_batch_norm_backward(const OpContext& c) {
+  const auto& a = c.attrs<BatchNormBackwardAttrs>();
+  const TensorType& x = c.in(1);
+  check_input(x);
+  check_like(c.in(0), "grad", x, "the input");
+  check_vector(c, 2, x.shape[1], "mean");
+  check_vector(c, 3, x.shape[1], "var");
+  check_vector(c, 4, x.shape[1], "gamma");
+  GALLEY_CHECK((a.activation == Activation::kRelu) == c.has(5), "the output y is given exactly where the activation is relu");
+  std::vector<TensorType> types{x, vector_of(x, x.shape[1]), vector_of(x, x.shape[1])};
+  if (a.residual) types.push_back(x);
+  return types;
+}
+
+std::vector<TensorType> infer_batch_norm_inference(const OpContext& c) {
+  const TensorType& x = c.in(0);
+  check_input(x);
+  for (int i = 1; i < 5; ++i) check_vector(c, i, x.shape[1], i == 1 ? "gamma" : i == 2 ? "beta" : i == 3 ? "running_mean" : "running_var");
+  return {x};
+}
+
+std::vector<TensorType> infer_batch_norm_update(const OpContext& c) {
+  const TensorType& mean = c.in(0);
+  GALLEY_CHECK(mean.shape.rank() == 1, "running_mean must be [C], is ", mean.shape);
+  for (int i = 1; i < 4; ++i) check_vector(c, i, mean.shape[0], "each statistic");
+  std::vector<TensorType> types{mean, c.in(1)};
+  if (c.has(4)) {
+    check_scalar(c.in(4), "num_batches_tracked", DType::kI64);
+    types.push_back(c.in(4));
+  }
+  return types;
+}
+
+Shape split_shape(const Shape& shape, int from, int to) {
+  Shape part;
+  for (int axis = from; axis < to; ++axis) part.push_back(shape[axis]);
+  return part;
+}
+
+std::vector<TensorType> infer_layer_norm(const OpContext& c) {
+  const TensorType& x = c.in(0);
+  const int64_t dims = c.attrs<LayerNormAttrs>().dims;
+  check_floating(x, "x");
+  GALLEY_CHECK(dims >= 1 && dims <= x.shape.rank(), "dims is ", dims, ", the input has rank ", x.shape.rank(), ": ", x.shape);
+  const int lead = x.shape.rank() - static_cast<int>(dims);
+  const Shape inner = split_shape(x.shape, lead, x.shape.rank());
+  for (int i : {1, 2}) {
+    if (c.has(i)) GALLEY_CHECK(c.in(i).shape == inner, i == 1 ? "gamma" : "beta", " must be ", inner, ", is ", c.in(i).shape);
+  }
+  TensorType statistics;
+  statistics.dtype = x.dtype;
+  statistics.shape = split_shape(x.shape, 0, lead);
+  return {x, statistics, statistics};
+}
+
+std::vector<TensorType> infer_layer_norm_backward(const OpContext& c) {
+  const TensorType& x = c.in(1);
+  check_like(c.in(0), "grad", x, "the input");
+  const int lead = x.shape.rank() - static_cast<int>(c.attrs<LayerNormBackwardAttrs>().dims);
+  TensorType inner;
+  inner.dtype = x.dtype;
+  inner.shape = split_shape(x.shape, lead, x.shape.rank());
+  return {x, inner, inner};
+}
+
+std::vector<TensorType> infer_group_norm(const OpContext& c) {
+  const TensorType& x = c.in(0);
+  const int64_t groups = c.attrs<GroupNormAttrs>().groups;
+  check_input(x);
+  GALLEY_CHECK(groups >= 1 && x.shape[1] % groups == 0, x.shape[1], " channels do not divide into ", groups, " groups: input ", x.shape);
+  check_vector(c, 1, x.shape[1], "gamma");
+  check_vector(c, 2, x.shape[1], "beta");
+  TensorType statistics;
+  statistics.dtype = x.dtype;
+  statistics.shape = Shape{x.shape[0], groups};
+  return {x, statistics, statistics};
+}
+
+std::vector<TensorType> infer_group_norm_backward(const OpContext& c) {
+  const TensorType& x = c.in(1);
+  check_like(c.in(0), "grad", x, "the input");
+  return {x, vector_of(x, x.shape[1]), vector_of(x, x.shape[1])};
+}
+
+void batch_norm_gradient(GradientBuilder& g) {
+  if (!g.grad(0)) return;
+  const auto& a = g.attrs<BatchNormAttrs>();
+  BatchNormBackwardAttrs b;
+  b.eps = a.eps;
+  b.activation = a.activation;
+  b.residual = static_cast<bool>(g.in(3)) && g.wants(3);
+  const auto d = batch_norm_backward(g.grad(0), g.in(0), g.out(1), g.out(2), g.in(1), a.activation == Activation::kRelu ? g.out(0) : Value(), b);
+  g.set(0, d[0]);
+  if (g.in(1)) g.set(1, d[1]);
+  if (g.in(2)) g.set(2, d[2]);
+  if (b.residual) g.set(3, d[3]);
+}
+
+void layer_norm_gradient(GradientBuilder& g) {
+  if (!g.grad(0)) return;
+  LayerNormBackwardAttrs b;
+  b.dims = g.attrs<LayerNormAttrs>().dims;
+  const auto d = layer_norm_backward(g.grad(0), g.in(0), g.out(1), g.out(2), g.in(1), b);
+  g.set(0, d[0]);
+  if (g.in(1)) g.set(1, d[1]);
+  if (g.in(2)) g.set(2, d[2]);
+}
+
+void group_norm_gradient(GradientBuilder& g) {
+  if (!g.grad(0)) return;
+  GroupNormBackwardAttrs b;
+  b.groups = g.attrs<GroupNormAttrs>().groups;
+  const auto d = group_norm_backward(g.grad(0), g.in(0), g.out(1), g.out(2), g.in(1), b);
+  g.set(0, d[0]);
+  if (g.in(1)) g.set(1, d[1]);
+  if (g.in(2)) g.set(2, d[2]);
+}
+
+/// Constant statistics: an affine map a channel, y = x s + (beta - mean s), s = gamma / sqrt(var + eps).
+void frozen_batch_norm_gradient(GradientBuilder& g) {
+  const auto& attrs = g.attrs<BatchNormInferenceAttrs>();
+  GALLEY_ASSERT(attrs.activation == Activation::kNone, "a fused batch norm is for inference");
+  const Value x = g.in(0), grad = g.grad();
+  Shape channel_shape;
+  for (int axis = 0; axis < x.shape().rank(); ++axis) channel_shape.push_back(axis == 1 ? x.channels() : 1);
+  const auto per_channel = [&](Value v) { return reshape(v, channel_shape); };
+  std::vector<int64_t> others;
+  for (int axis = 0; axis < x.shape().rank(); ++axis) {
+    if (axis != 1) others.push_back(axis);
+  }
+  const Value rstd = rsqrt(affine(g.in(4), 1, attrs.eps));
+  if (g.wants(0)) g.set(0, mul(grad, per_channel(g.in(1) ? mul(g.in(1), rstd) : rstd)));
+  if (g.in(1) && g.wants(1)) {
+    g.set(1, mul(rstd, sum(mul(grad, sub(x, per_channel(g.in(3)))), others)));
+  }
+  if (g.in(2) && g.wants(2)) g.set(2, sum(grad, others));
+}
+
+Cost cost_backward(const OpContext& c) { return operand_cost(c, 10.0 * static_cast<double>(c.in(1).elements())); }
+
+}  // namespace
+
+void BatchNormAttrs::fields(FieldVisitor& v) {
+  v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+  v.choice({.name = "activation", .doc = "none or relu"}, activation, kActivationNames);
+}
+void BatchNormBackwardAttrs::fields(FieldVisitor& v) {
+  v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+  v.choice({.name = "activation", .doc = "none or relu"}, activation, kActivationNames);
+  v.field({.name = "residual", .doc = "the residual's gradient is a fourth output"}, residual);
+}
+void BatchNormInferenceAttrs::fields(FieldVisitor& v) {
+  v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+  v.choice({.name = "activation", .doc = "function applied to the result"}, activation, kActivationNames);
+}
+void BatchNormUpdateAttrs::fields(FieldVisitor& v) {
+  v.field({.name = "momentum", .doc = "weight of the batch's statistics", .min = 0, .max = 1}, momentum);
+  v.field({.name = "count", .doc = "values per channel that the statistics were taken over", .min = 1}, count);
+}
+void LayerNormAttrs::fields(FieldVisitor& v) {
+  v.field({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1}, dims);
+  v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+}
+void LayerNormBackwardAttrs::fields(FieldVisitor& v) { v.field({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1}, dims); }
+void GroupNormAttrs::fields(FieldVisitor& v) {
+  v.field({.name = "groups", .doc = "groups of channels", .min = 1}, groups);
+  v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+}
+void GroupNormBackwardAttrs::fields(FieldVisitor& v) { v.field({.name = "groups", .doc = "groups of channels", .min = 1}, groups); }
+
+const OpDef& batch_norm_op() {
+  static const OpDef def{.name = "batch_norm",
+                         .doc = "batch normalisation by the batch's statistics, with residual and relu (Ioffe, Szegedy 2015)",
+                         .inputs = {"x", "gamma?", "beta?", "residual?"},
+                         .outputs = {"y", "mean", "var"},
+                         .make_attrs = make_fields<BatchNormAttrs>,
+                         .infer = infer_batch_norm,
+                         .gradient = batch_norm_gradient,
+                         .cost = input_cost<8>};
+  return def;
+}
+const OpDef& batch_norm_backward_op() {
+  static const OpDef def{.name = "batch_norm_backward",
+                         .doc = "gradients of batch_norm",
+                         .inputs = {"grad", "x", "mean", "var", "gamma?", "y?"},
+                         .outputs = {"dx", "dgamma", "dbeta", "dresidual"},
+                         .make_attrs = make_fields<BatchNormBackwardAttrs>,
+                         .infer = infer_batch_norm_backward,
+                         .no_gradient = kNoSecondDerivative,
+                         .cost = cost_backward};
+  return def;
+}
+const OpDef& batch_norm_inference_op() {
+  static const OpDef def{.name = "batch_norm_inference",
+                         .doc = "batch normalisation by running statistics",
+                         .inputs = {"x", "gamma?", "beta?", "running_mean", "running_var"},
+                         .outputs = {"y"},
+                         .make_attrs = make_fields<BatchNormInferenceAttrs>,
+                         .infer = infer_batch_norm_inference,
+                         .gradient = frozen_batch_norm_gradient,
+                         .cost = input_cost<2>,
+                         .may_reuse = {{0, 0}}};
+  return def;
+}
+const OpDef& batch_norm_update_op() {
+  static const OpDef def{.name = "batch_norm_update",
+                         .doc = "running statistics of a batch norm, in place, with PyTorch's unbiased variance",
+                         .inputs = {"running_mean", "running_var", "mean", "var", "num_batches_tracked?"},
+                         .outputs = {"running_mean", "running_var", "num_batches_tracked"},
+                         .make_attrs = make_fields<BatchNormUpdateAttrs>,
+                         .infer = infer_batch_norm_update,
+                         .no_gradient = "an update of state",
+                         .updates = {{0, 0}, {1, 1}, {2, 4}}};
+  return def;
+}
+const OpDef& layer_norm_op() {
+  static const OpDef def{.name = "layer_norm",
+                         .doc = "layer normalisation (Ba et al. 2016)",
+                         .inputs = {"x", "gamma?", "beta?"},
+                         .outputs = {"y", "mean", "rstd"},
+                         .make_attrs = make_fields<LayerNormAttrs>,
+                         .infer = infer_layer_norm,
+                         .gradient = layer_norm_gradient,
+                         .cost = input_cost<8>,
+                         .formats = FormatRule::kContiguous,
+                         .precision = PrecisionRule::kKeepF32};
+  return def;
+}
+const OpDef& layer_norm_backward_op() {
+  static const OpDef def{.name = "layer_norm_backward",
+                         .doc = "gradients of layer_norm",
+                         .inputs = {"grad", "x", "mean", "rstd", "gamma?"},
+                         .outputs = {"dx", "dgamma", "dbeta"},
+                         .make_attrs = make_fields<LayerNormBackwardAttrs>,
+                         .infer = infer_layer_norm_backward,
+                         .no_gradient = kNoSecondDerivative,
+                         .cost = cost_backward,
+                         .formats = FormatRule::kContiguous,
+                         .precision = PrecisionRule::kKeepF32};
+  return def;
+}
+const OpDef& group_norm_op() {
+  static const OpDef def{.name = "group_norm",
+                         .doc = "group normalisation (Wu, He 2018)",
+                         .inputs = {"x", "gamma?", "beta?"},
+                         .outputs = {"y", "mean", "rstd"},
+                         .make_attrs = make_fields<GroupNormAttrs>,
+                         .infer = infer_group_norm,
+                         .gradient = group_norm_gradient,
+                         .cost = input_cost<8>,
+                         .precision = PrecisionRule::kKeepF32};
+  return def;
+}
+const OpDef& group_norm_backward_op() {
+  static const OpDef def{.name = "group_norm_backward",
+                         .doc = "gradients of group_norm",
+                         .inputs = {"grad", "x", "mean", "rstd", "gamma?"},
+                         .outputs = {"dx", "dgamma", "dbeta"},
+                         .make_attrs = make_fields<GroupNormBackwardAttrs>,
+                         .infer = infer_group_norm_backward,
+                         .no_gradient = kNoSecondDerivative,
+                         .cost = cost_backward,
+                         .precision = PrecisionRule::kKeepF32};
+  return def;
+}
+
+OpTable norm_ops() {
+  return {&batch_norm_op(), &batch_norm_backward_op(),  &batch_norm_inference_op(), &batch_norm_update_op(),
+          &layer_norm_op(), &layer_norm_backward_op(), &group_norm_op(),           &group_norm_backward_op()};
+}
+
+BatchNorm batch_norm(Value x, Value gamma, Value beta, const BatchNormAttrs& attrs, Value residual) {
+  const std::vector<Value> r = emit_all("batch_norm", std::make_unique<BatchNormAttrs>(attrs), std::vector<Value>{x, gamma, beta, residual});
+  return {r[0], r[1], r[2]};
+}
+std::vector<Value> batch_norm_backward(Value grad, Value x, Value mean, Value var, Value gamma, Value y, const BatchNormBackwardAttrs& attrs) {
+  return emit_all("batch_norm_backward", std::make_unique<BatchNormBackwardAttrs>(attrs), std::vector<Value>{grad, x, mean, var, gamma, y});
+}
+Value batch_norm_inference(Value x, Value gamma, Value beta, Value running_mean, Value running_var, const BatchNormInferenceAttrs& attrs) {
+  return emit("batch_norm_inference", {x, gamma, beta, running_mean, running_var}, attrs);
+}
+std::vector<Value> batch_norm_update(Value running_mean, Value running_var, Value mean, Value var, Value num_batches_tracked,
+                                     const BatchNormUpdateAttrs& attrs) {
+  return emit_all("batch_norm_update", std::make_unique<BatchNormUpdateAttrs>(attrs), std::vector<Value>{running_mean, running_var, mean, var, num_batches_tracked});
+}
+LayerNorm layer_norm(Value x, Value gamma, Value beta, const LayerNormAttrs& attrs) {
+  const std::vector<Value> r = emit_all("layer_norm", std::make_unique<LayerNormAttrs>(attrs), std::vector<Value>{x, gamma, beta});
+  return {r[0], r[1], r[2]};
+}
+std::vector<Value> layer_norm_backward(Value grad, Value x, Value mean, Value rstd, Value gamma, const LayerNormBackwardAttrs& attrs) {
+  return emit_all("layer_norm_backward", std::make_unique<LayerNormBackwardAttrs>(attrs), std::vector<Value>{grad, x, mean, rstd, gamma});
+}
+GroupNorm group_norm(Value x, Value gamma, Value beta, const GroupNormAttrs& attrs) {
+  const std::vector<Value> r = emit_all("group_norm", std::make_unique<GroupNormAttrs>(attrs), std::vector<Value>{x, gamma, beta});
+  return {r[0], r[1], r[2]};
+}
+std::vector<Value> group_norm_backward(Value grad, Value x, Value mean, Value rstd, Value gamma, const GroupNormBackwardAttrs& attrs) {
+  return emit_all("group_norm_backward", std::make_unique<GroupNormBackwardAttrs>(attrs), std::vector<Value>{grad, x, mean, rstd, gamma});
+}
+
+}  // namespace galley

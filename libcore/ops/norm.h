@@ -1,0 +1,86 @@
+#pragma once
+// Normalisation: batch norm (training, inference, running statistics), layer norm, group norm, and their backward operators.
+
+#include "libcore/ops/attrs.h"
+#include "libcore/ops/emit.h"
+#include "libcore/ops/registry.h"
+
+namespace galley {
+
+struct BatchNormAttrs : FieldsOf<BatchNormAttrs> {
+  double eps = 1e-5;
+  Activation activation = Activation::kNone;  // none or relu
+  void fields(FieldVisitor& v) override;
+};
+struct BatchNormBackwardAttrs : FieldsOf<BatchNormBackwardAttrs> {
+  double eps = 1e-5;
+  Activation activation = Activation::kNone;
+  bool residual = false;  // a fourth output: the gradient of the residual
+  void fields(FieldVisitor& v) override;
+};
+struct BatchNormInferenceAttrs : FieldsOf<BatchNormInferenceAttrs> {
+  double eps = 1e-5;
+  Activation activation = Activation::kNone;
+  void fields(FieldVisitor& v) override;
+};
+struct BatchNormUpdateAttrs : FieldsOf<BatchNormUpdateAttrs> {
+  double momentum = 0.1;  // weight of the batch's statistics
+  int64_t count = 1;      // values per channel that they were taken over
+  void fields(FieldVisitor& v) override;
+};
+struct LayerNormAttrs : FieldsOf<LayerNormAttrs> {
+  int64_t dims = 1;  // trailing dimensions that are normalised
+  double eps = 1e-5;
+  void fields(FieldVisitor& v) override;
+};
+struct LayerNormBackwardAttrs : FieldsOf<LayerNormBackwardAttrs> {
+  int64_t dims = 1;
+  void fields(FieldVisitor& v) override;
+};
+struct GroupNormAttrs : FieldsOf<GroupNormAttrs> {
+  int64_t groups = 1;
+  double eps = 1e-5;
+  void fields(FieldVisitor& v) override;
+};
+struct GroupNormBackwardAttrs : FieldsOf<GroupNormBackwardAttrs> {
+  int64_t groups = 1;
+  void fields(FieldVisitor& v) override;
+};
+
+const OpDef& batch_norm_op();
+const OpDef& batch_norm_backward_op();
+const OpDef& batch_norm_inference_op();
+const OpDef& batch_norm_update_op();
+const OpDef& layer_norm_op();
+const OpDef& layer_norm_backward_op();
+const OpDef& group_norm_op();
+const OpDef& group_norm_backward_op();
+
+struct BatchNorm {
+  Value y, mean, var;
+};
+/// Ioffe, Szegedy 2015, by the batch's statistics over all dimensions but 1 (x of rank 2..5):
+/// y = activation(gamma (x - mean) / sqrt(var + eps) + beta + residual); mean and (biased) var are [C].
+BatchNorm batch_norm(Value x, Value gamma, Value beta, const BatchNormAttrs& attrs = {}, Value residual = {});
+/// (dx, dgamma, dbeta[, dresidual]). With relu, y is the forward's output: the mask is y > 0.
+std::vector<Value> batch_norm_backward(Value grad, Value x, Value mean, Value var, Value gamma, Value y, const BatchNormBackwardAttrs& attrs);
+/// By the running statistics.
+Value batch_norm_inference(Value x, Value gamma, Value beta, Value running_mean, Value running_var, const BatchNormInferenceAttrs& attrs = {});
+/// In place: running = (1 - momentum) running + momentum batch, the variance unbiased (count / (count - 1)), as PyTorch; the counter + 1.
+std::vector<Value> batch_norm_update(Value running_mean, Value running_var, Value mean, Value var, Value num_batches_tracked,
+                                     const BatchNormUpdateAttrs& attrs);
+struct LayerNorm {
+  Value y, mean, rstd;
+};
+/// Ba et al. 2016, over the trailing `dims` dimensions; gamma and beta have their shape, mean and rstd that of the leading ones.
+LayerNorm layer_norm(Value x, Value gamma, Value beta, const LayerNormAttrs& attrs = {});
+/// (dx, dgamma, dbeta); dgamma and dbeta have the shape of the normalised dimensions.
+std::vector<Value> layer_norm_backward(Value grad, Value x, Value mean, Value rstd, Value gamma, const LayerNormBackwardAttrs& attrs);
+struct GroupNorm {
+  Value y, mean, rstd;
+};
+/// Wu, He 2018: each sample's channels in `groups` groups; gamma and beta [C], mean and rstd [N,groups].
+GroupNorm group_norm(Value x, Value gamma, Value beta, const GroupNormAttrs& attrs);
+std::vector<Value> group_norm_backward(Value grad, Value x, Value mean, Value rstd, Value gamma, const GroupNormBackwardAttrs& attrs);
+
+}  // namespace galley

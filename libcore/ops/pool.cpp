@@ -1,0 +1,277 @@
+#include "libcore/ops/pool.h"
+
+#include <algorithm>
+
+#include "libcore/ops/gradient.h"
+#include "libcore/ops/rules.h"
+
+namespace galley {
+namespace {
+
+std::array<int64_t, 2> stride_of(const std::vector<int64_t>& stride, const std::vector<int64_t>& kernel) { return pair(stride.empty() ? kernel : stride); }
+
+/// Number of windows along an axis, as PyTorch: with ceil_mode the last must begin inside the input or its left padding.
+int64_t windows(int64_t in, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation, bool ceil_mode) {
+  const int64_t span = dilation * (kernel - 1) + 1;
+  GALLEY_CHECK(kernel >= 1 && stride >= 1 && dilation >= 1, "kernel, stride and dilation must be at least 1");
+  GALLEY_CHECK(padding >= 0 && 2 * padding <= span, "padding must be at most half the kernel: padding ", padding, ", kernel ", kernel);
+  const int64_t room = in + 2 * padding - span;
+  GALLEY_CHECK(room >= 0, "the window covers ", span, " cells, the padded input has ", in + 2 * padding);
+  int64_t count = (room + (ceil_mode ? stride - 1 : 0)) / stride + 1;
+  if (ceil_mode && (count - 1) * stride >= in + padding) --count;
+  return count;
+}
+
+void check_image(const TensorType& x) { GALLEY_CHECK(x.shape.rank() == 4, "the input must be [N,C,H,W], is ", x.shape); }
+
+template <class Attrs>
+Shape pooled(const Attrs& a, const Shape& x, const std::vector<int64_t>& dilation) {
+  Shape y{x[0], x[1]};
+  for (int axis = 0; axis < 2; ++axis) {
+    const auto i = static_cast<size_t>(axis);
+    y.push_back(windows(x[2 + axis], pair(a.kernel_size)[i], stride_of(a.stride, a.kernel_size)[i], pair(a.padding)[i], pair(dilation)[i], a.ceil_mode));
+  }
+  return y;
+}
+
+TensorType with_shape(TensorType type, const Shape& shape) {
+  type.shape = shape;
+  type.format = {};
+  return type;
+}
+
+Shape grown(const Shape& grad, const std::vector<int64_t>& input_size) {
+  const auto size = pair(input_size);
+  return Shape{grad[0], grad[1], size[0], size[1]};
+}
+
+std::vector<TensorType> infer_max(const OpContext& c) {
+  const auto& a = c.attrs<MaxPool2dAttrs>();
+  check_image(c.in(0));
+  const auto kernel = pair(a.kernel_size);
+  GALLEY_CHECK(kernel[0] * kernel[1] <= 255, "a window of ", kernel[0], " x ", kernel[1], " has more than 255 taps");
+  TensorType y = with_shape(c.in(0), pooled(a, c.in(0).shape, a.dilation));
+  TensorType index = y;
+  index.dtype = DType::kU8;
+  return {y, index};
+}
+
+std::vector<TensorType> infer_max_backward(const OpContext& c) {
+  const auto& a = c.attrs<MaxPool2dBackwardAttrs>();
+  check_image(c.in(0));
+  TensorType dx = with_shape(c.in(0), grown(c.in(0).shape, a.input_size));
+  const Shape want = pooled(a, dx.shape, a.dilation);
+  GALLEY_CHECK(want == c.in(0).shape && want == c.in(1).shape, "gradient and index must be ", want, ", are ", c.in(0).shape, " and ", c.in(1).shape);
+  return {dx};
+}
+
+std::vector<TensorType> infer_avg(const OpContext& c) {
+  check_image(c.in(0));
+  check_floating(c.in(0), "x");
+  return {with_shape(c.in(0), pooled(c.attrs<AvgPool2dAttrs>(), c.in(0).shape, {1}))};
+}
+
+std::vector<TensorType> infer_avg_backward(const OpContext& c) {
+  const auto& a = c.attrs<AvgPool2dBackwardAttrs>();
+  check_image(c.in(0));
+  TensorType dx = with_shape(c.in(0), grown(c.in(0).shape, a.input_size));
+  const Shape want = pooled(a, dx.shape, {1});
+  GALLEY_CHECK(want == c.in(0).shape, "the gradient must be ", want, ", is ", c.in(0).shape);
+  return {dx};
+}
+
+Shape adaptive_shape(const OpContext& c, const std::vector<int64_t>& output_size) {
+  check_image(c.in(0));
+  const auto size = pair(output_size);
+  GALLEY_CHECK(size[0] >= 1 && size[1] >= 1, "output_size must be at least 1");
+  GALLEY_CHECK(c.in(0).shape[2] >= 1 && c.in(0).shape[3] >= 1, "the input has no pixels: ", c.in(0).shape);
+  return Shape{c.in(0).shape[0], c.in(0).shape[1], size[0], size[1]};
+}
+
+std::vector<TensorType> infer_adaptive_avg(const OpContext& c) {
+  check_floating(c.in(0), "x");
+  return {with_shape(c.in(0), adaptive_shape(c, c.attrs<AdaptiveAvgPool2dAttrs>().output_size))};
+}
+std::vector<TensorType> infer_adaptive_max(const OpContext& c) {
+  TensorType y = with_shape(c.in(0), adaptive_shape(c, c.attrs<AdaptiveMaxPool2dAttrs>().output_size));
+  TensorType index = y;
+  index.dtype = DType::kI32;
+  return {y, index};
+}
+std::vector<TensorType> infer_adaptive_avg_backward(const OpContext& c) {
+  check_image(c.in(0));
+  return {with_shape(c.in(0), grown(c.in(0).shape, c.attrs<AdaptiveAvgPool2dBackwardAttrs>().input_size))};
+}
+std::vector<TensorType> infer_adaptive_max_backward(const OpContext& c) {
+  check_image(c.in(0));
+  return {with_shape(c.in(0), grown(c.in(0).shape, c.attrs<AdaptiveMaxPool2dBackwardAttrs>().input_size))};
+}
+
+std::vector<int64_t> image_size(Value x) { return {x.shape()[2], x.shape()[3]}; }
+
+void max_gradient(GradientBuilder& g) {
+  if (!g.grad(0)) return;
+  const auto& a = g.attrs<MaxPool2dAttrs>();
+  MaxPool2dBackwardAttrs b;
+  b.kernel_size = a.kernel_size;
+  b.stride = a.stride;
+  b.padding = a.padding;
+  b.dilation = a.dilation;
+  b.ceil_mode = a.ceil_mode;
+  b.input_size = image_size(g.in(0));
+  g.set(0, max_pool2d_backward(g.grad(0), g.out(1), b));
+}
+
+void avg_gradient(GradientBuilder& g) {
+  const auto& a = g.attrs<AvgPool2dAttrs>();
+  AvgPool2dBackwardAttrs b;
+  b.kernel_size = a.kernel_size;
+  b.stride = a.stride;
+  b.padding = a.padding;
+  b.ceil_mode = a.ceil_mode;
+  b.count_include_pad = a.count_include_pad;
+  b.input_size = image_size(g.in(0));
+  g.set(0, avg_pool2d_backward(g.grad(0), b));
+}
+
+template <class Attrs>
+void window_fields(FieldVisitor& v, Attrs& a) {
+  v.field({.name = "kernel_size", .doc = "rows and columns of the window", .min = 1}, a.kernel_size);
+  v.field({.name = "stride", .doc = "step of the window; empty: its size", .min = 1}, a.stride);
+  v.field({.name = "padding", .doc = "border around the input, at most half the window", .min = 0}, a.padding);
+  v.field({.name = "ceil_mode", .doc = "a last, partly filled window counts"}, a.ceil_mode);
+}
+void input_size_field(FieldVisitor& v, std::vector<int64_t>& size) {
+  v.field({.name = "input_size", .doc = "rows and columns of the forward's input", .min = 0}, size);
+}
+
+OpDef pool(std::string_view name, std::string_view doc, std::unique_ptr<Fields> (*attrs)(), std::vector<TensorType> (*infer)(const OpContext&),
+           void (*gradient)(GradientBuilder&)) {
+  return {.name = name, .doc = doc, .inputs = {"x"}, .outputs = {"y"}, .make_attrs = attrs, .infer = infer, .gradient = gradient, .cost = input_cost<1>};
+}
+
+OpDef pool_backward(std::string_view name, std::string_view doc, std::unique_ptr<Fields> (*attrs)(), std::vector<TensorType> (*infer)(const OpContext&)) {
+  return {.name = name, .doc = doc, .inputs = {"grad"}, .outputs = {"dx"}, .make_attrs = attrs, .infer = infer, .no_gradient = kNoSecondDerivative, .cost = elementwise_cost<1>};
+}
+
+}  // namespace
+
+void MaxPool2dAttrs::fields(FieldVisitor& v) {
+  window_fields(v, *this);
+  v.field({.name = "dilation", .doc = "distance of the window's taps", .min = 1}, dilation);
+}
+void MaxPool2dBackwardAttrs::fields(FieldVisitor& v) {
+  window_fields(v, *this);
+  v.field({.name = "dilation", .doc = "distance of the window's taps", .min = 1}, dilation);
+  input_size_field(v, input_size);
+}
+void AvgPool2dAttrs::fields(FieldVisitor& v) {
+  window_fields(v, *this);
+  v.field({.name = "count_include_pad", .doc = "the border counts as zeros"}, count_include_pad);
+}
+void AvgPool2dBackwardAttrs::fields(FieldVisitor& v) {
+  window_fields(v, *this);
+  v.field({.name = "count_include_pad", .doc = "the border counts as zeros"}, count_include_pad);
+  input_size_field(v, input_size);
+}
+void AdaptiveAvgPool2dAttrs::fields(FieldVisitor& v) { v.field({.name = "output_size", .doc = "rows and columns of the result", .min = 1}, output_size); }
+void AdaptiveMaxPool2dAttrs::fields(FieldVisitor& v) { v.field({.name = "output_size", .doc = "rows and columns of the result", .min = 1}, output_size); }
+void AdaptiveAvgPool2dBackwardAttrs::fields(FieldVisitor& v) { input_size_field(v, input_size); }
+void AdaptiveMaxPool2dBackwardAttrs::fields(FieldVisitor& v) { input_size_field(v, input_size); }
+
+PoolRange pool_range(int64_t o, int64_t in, int64_t kernel, int64_t stride, int64_t padding) {
+  const int64_t start = o * stride - padding;
+  const int64_t end = std::min(start + kernel, in + padding);
+  return {std::max<int64_t>(start, 0), std::min(end, in), end - start};
+}
+
+PoolRange adaptive_range(int64_t o, int64_t in, int64_t out) {
+  const int64_t begin = o * in / out, end = ((o + 1) * in + out - 1) / out;
+  return {begin, end, end - begin};
+}
+
+const OpDef& max_pool2d_op() {
+  static const OpDef def = [] {
+    OpDef op = pool("max_pool2d", "largest value of each window, and which tap it was", make_fields<MaxPool2dAttrs>, infer_max, max_gradient);
+    op.outputs = {"y", "index"};
+    op.quantize = QuantizeRule::kPassThrough;
+    return op;
+  }();
+  return def;
+}
+const OpDef& max_pool2d_backward_op() {
+  static const OpDef def = [] {
+    OpDef op = pool_backward("max_pool2d_backward", "gradient of max_pool2d", make_fields<MaxPool2dBackwardAttrs>, infer_max_backward);
+    op.inputs = {"grad", "index"};
+    return op;
+  }();
+  return def;
+}
+const OpDef& avg_pool2d_op() {
+  static const OpDef def = pool("avg_pool2d", "mean of each window", make_fields<AvgPool2dAttrs>, infer_avg, avg_gradient);
+  return def;
+}
+const OpDef& avg_pool2d_backward_op() {
+  static const OpDef def = pool_backward("avg_pool2d_backward", "gradient of avg_pool2d", make_fields<AvgPool2dBackwardAttrs>, infer_avg_backward);
+  return def;
+}
+const OpDef& adaptive_avg_pool2d_op() {
+  static const OpDef def = pool("adaptive_avg_pool2d", "means of as many cells as the result has pixels", make_fields<AdaptiveAvgPool2dAttrs>,
+                                infer_adaptive_avg, [](GradientBuilder& g) {
+                                  AdaptiveAvgPool2dBackwardAttrs b;
+                                  b.input_size = image_size(g.in(0));
+                                  g.set(0, adaptive_avg_pool2d_backward(g.grad(), b));
+                                });
+  return def;
+}
+const OpDef& adaptive_avg_pool2d_backward_op() {
+  static const OpDef def =
+      pool_backward("adaptive_avg_pool2d_backward", "gradient of adaptive_avg_pool2d", make_fields<AdaptiveAvgPool2dBackwardAttrs>, infer_adaptive_avg_backward);
+  return def;
+}
+const OpDef& adaptive_max_pool2d_op() {
+  static const OpDef def = [] {
+    OpDef op = pool("adaptive_max_pool2d", "largest values of as many cells as the result has pixels", make_fields<AdaptiveMaxPool2dAttrs>, infer_adaptive_max,
+                    [](GradientBuilder& g) {
+                      if (!g.grad(0)) return;
+                      AdaptiveMaxPool2dBackwardAttrs b;
+                      b.input_size = image_size(g.in(0));
+                      g.set(0, adaptive_max_pool2d_backward(g.grad(0), g.out(1), b));
+                    });
+    op.outputs = {"y", "index"};
+    return op;
+  }();
+  return def;
+}
+const OpDef& adaptive_max_pool2d_backward_op() {
+  static const OpDef def = [] {
+    OpDef op = pool_backward("adaptive_max_pool2d_backward", "gradient of adaptive_max_pool2d", make_fields<AdaptiveMaxPool2dBackwardAttrs>, infer_adaptive_max_backward);
+    op.inputs = {"grad", "index"};
+    return op;
+  }();
+  return def;
+}
+
+OpTable pool_ops() {
+  return {&max_pool2d_op(),          &max_pool2d_backward_op(),          &avg_pool2d_op(),          &avg_pool2d_backward_op(),
+          &adaptive_avg_pool2d_op(), &adaptive_avg_pool2d_backward_op(), &adaptive_max_pool2d_op(), &adaptive_max_pool2d_backward_op()};
+}
+
+MaxPool max_pool2d(Value x, const MaxPool2dAttrs& attrs) {
+  const std::vector<Value> r = emit_all("max_pool2d", std::make_unique<MaxPool2dAttrs>(attrs), std::vector<Value>{x});
+  return {r[0], r[1]};
+}
+Value max_pool2d_backward(Value grad, Value index, const MaxPool2dBackwardAttrs& attrs) { return emit("max_pool2d_backward", {grad, index}, attrs); }
+Value avg_pool2d(Value x, const AvgPool2dAttrs& attrs) { return emit("avg_pool2d", {x}, attrs); }
+Value avg_pool2d_backward(Value grad, const AvgPool2dBackwardAttrs& attrs) { return emit("avg_pool2d_backward", {grad}, attrs); }
+Value adaptive_avg_pool2d(Value x, const AdaptiveAvgPool2dAttrs& attrs) { return emit("adaptive_avg_pool2d", {x}, attrs); }
+Value adaptive_avg_pool2d_backward(Value grad, const AdaptiveAvgPool2dBackwardAttrs& attrs) { return emit("adaptive_avg_pool2d_backward", {grad}, attrs); }
+MaxPool adaptive_max_pool2d(Value x, const AdaptiveMaxPool2dAttrs& attrs) {
+  const std::vector<Value> r = emit_all("adaptive_max_pool2d", std::make_unique<AdaptiveMaxPool2dAttrs>(attrs), std::vector<Value>{x});
+  return {r[0], r[1]};
+}
+Value adaptive_max_pool2d_backward(Value grad, Value index, const AdaptiveMaxPool2dBackwardAttrs& attrs) {
+  return emit("adaptive_max_pool2d_backward", {grad, index}, attrs);
+}
+
+}  // namespace galley

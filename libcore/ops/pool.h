@@ -1,0 +1,94 @@
+#pragma once
+// Pooling over windows, and adaptive pooling to a fixed size, with their backward operators.
+
+#include "libcore/ops/attrs.h"
+#include "libcore/ops/emit.h"
+#include "libcore/ops/registry.h"
+
+namespace galley {
+
+struct MaxPool2dAttrs : FieldsOf<MaxPool2dAttrs> {
+  std::vector<int64_t> kernel_size{2};
+  std::vector<int64_t> stride;  // empty: the kernel's size
+  std::vector<int64_t> padding{0};
+  std::vector<int64_t> dilation{1};
+  bool ceil_mode = false;
+  void fields(FieldVisitor& v) override;
+};
+struct MaxPool2dBackwardAttrs : FieldsOf<MaxPool2dBackwardAttrs> {
+  std::vector<int64_t> kernel_size{2};
+  std::vector<int64_t> stride;
+  std::vector<int64_t> padding{0};
+  std::vector<int64_t> dilation{1};
+  bool ceil_mode = false;
+  std::vector<int64_t> input_size;
+  void fields(FieldVisitor& v) override;
+};
+struct AvgPool2dAttrs : FieldsOf<AvgPool2dAttrs> {
+  std::vector<int64_t> kernel_size{2};
+  std::vector<int64_t> stride;
+  std::vector<int64_t> padding{0};
+  bool ceil_mode = false;
+  bool count_include_pad = true;
+  void fields(FieldVisitor& v) override;
+};
+struct AvgPool2dBackwardAttrs : FieldsOf<AvgPool2dBackwardAttrs> {
+  std::vector<int64_t> kernel_size{2};
+  std::vector<int64_t> stride;
+  std::vector<int64_t> padding{0};
+  bool ceil_mode = false;
+  bool count_include_pad = true;
+  std::vector<int64_t> input_size;
+  void fields(FieldVisitor& v) override;
+};
+struct AdaptiveAvgPool2dAttrs : FieldsOf<AdaptiveAvgPool2dAttrs> {
+  std::vector<int64_t> output_size{1};
+  void fields(FieldVisitor& v) override;
+};
+struct AdaptiveAvgPool2dBackwardAttrs : FieldsOf<AdaptiveAvgPool2dBackwardAttrs> {
+  std::vector<int64_t> input_size;
+  void fields(FieldVisitor& v) override;
+};
+struct AdaptiveMaxPool2dAttrs : FieldsOf<AdaptiveMaxPool2dAttrs> {
+  std::vector<int64_t> output_size{1};
+  void fields(FieldVisitor& v) override;
+};
+struct AdaptiveMaxPool2dBackwardAttrs : FieldsOf<AdaptiveMaxPool2dBackwardAttrs> {
+  std::vector<int64_t> input_size;
+  void fields(FieldVisitor& v) override;
+};
+
+/// Cells that a window covers along one axis, [begin, end), clipped to the input; `size` counts padding too, as far as the padded input
+/// goes: what PyTorch divides by where count_include_pad.
+struct PoolRange {
+  int64_t begin = 0, end = 0, size = 0;
+};
+/// Window `o` of an average pooling.
+PoolRange pool_range(int64_t o, int64_t in, int64_t kernel, int64_t stride, int64_t padding);
+/// Cell `o` of an adaptive pooling: [floor(o in / out), ceil((o+1) in / out)).
+PoolRange adaptive_range(int64_t o, int64_t in, int64_t out);
+
+const OpDef& max_pool2d_op();
+const OpDef& max_pool2d_backward_op();
+const OpDef& avg_pool2d_op();
+const OpDef& avg_pool2d_backward_op();
+const OpDef& adaptive_avg_pool2d_op();
+const OpDef& adaptive_avg_pool2d_backward_op();
+const OpDef& adaptive_max_pool2d_op();
+const OpDef& adaptive_max_pool2d_backward_op();
+
+struct MaxPool {
+  Value y, index;
+};
+/// x [N,C,H,W] -> y [N,C,H',W'] and index u8: kh * kernel width + kw of the first maximum in the window (at most 255 taps).
+MaxPool max_pool2d(Value x, const MaxPool2dAttrs& attrs);
+Value max_pool2d_backward(Value grad, Value index, const MaxPool2dBackwardAttrs& attrs);
+Value avg_pool2d(Value x, const AvgPool2dAttrs& attrs);
+Value avg_pool2d_backward(Value grad, const AvgPool2dBackwardAttrs& attrs);
+Value adaptive_avg_pool2d(Value x, const AdaptiveAvgPool2dAttrs& attrs = {});
+Value adaptive_avg_pool2d_backward(Value grad, const AdaptiveAvgPool2dBackwardAttrs& attrs);
+/// index i32: row * W + column in the input.
+MaxPool adaptive_max_pool2d(Value x, const AdaptiveMaxPool2dAttrs& attrs = {});
+Value adaptive_max_pool2d_backward(Value grad, Value index, const AdaptiveMaxPool2dBackwardAttrs& attrs);
+
+}  // namespace galley

@@ -1,0 +1,25 @@
+#pragma once
+// Softmax and its logarithm along an axis.
+
+#include "libcore/ops/emit.h"
+#include "libcore/ops/registry.h"
+
+namespace galley {
+
+/// Of all four operators.
+struct SoftmaxAttrs : FieldsOf<SoftmaxAttrs> {
+  int64_t axis = -1;
+  void fields(FieldVisitor& v) override;
+};
+
+const OpDef& softmax_op();
+const OpDef& softmax_backward_op();
+const OpDef& log_softmax_op();
+const OpDef& log_softmax_backward_op();
+
+Value softmax(Value x, const SoftmaxAttrs& attrs = {});
+Value softmax_backward(Value grad, Value y, const SoftmaxAttrs& attrs = {});
+Value log_softmax(Value x, const SoftmaxAttrs& attrs = {});
+Value log_softmax_backward(Value grad, Value y, const SoftmaxAttrs& attrs = {});
+
+}  // namespace galley
