@@ -1,0 +1,24 @@
+#pragma once
+// The references of each family, each in its file.
+
+#include <span>
+
+#include "libcore/kernels/ref/ref.h"
+
+namespace galley {
+
+std::span<const RefEntry> ref_conv();
+std::span<const RefEntry> ref_matmul();
+std::span<const RefEntry> ref_norm();
+std::span<const RefEntry> ref_pool();
+std::span<const RefEntry> ref_softmax();
+std::span<const RefEntry> ref_loss();
+std::span<const RefEntry> ref_random();
+std::span<const RefEntry> ref_embedding();
+std::span<const RefEntry> ref_unary();
+std::span<const RefEntry> ref_binary();
+std::span<const RefEntry> ref_reduce();
+std::span<const RefEntry> ref_shape();
+std::span<const RefEntry> ref_update();
+
+}  // namespace galley
