@@ -227,6 +227,8 @@ struct Recipe : FieldsOf<Recipe> {
   int64_t version = 1;  // key `recipe`
   std::string name;
   std::string about;
+  std::vector<std::string> include;                        ///< Followed by the loader: empty here.
+  std::vector<std::pair<std::string, std::string>> vars;   ///< Put in place by the loader: empty here.
   int64_t seed = 0;
   Deterministic deterministic;
   DeviceName device;

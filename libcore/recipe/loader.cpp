@@ -1,0 +1,272 @@
+#include "libcore/recipe/loader.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+#include "libcore/recipe/overrides.h"
+#include "libcore/recipe/references.h"
+
+namespace galley {
+namespace {
+
+constexpr size_t kMaxFiles = 64;         // includes of one recipe, each counted as often as it is included
+constexpr size_t kMaxIncludeDepth = 16;
+constexpr int64_t kMaxRead = int64_t{2} << 20;  // parse_yaml refuses more than 1 MiB with a message of its own
+
+bool has_suffix(const std::string& name) { return name.ends_with(".yaml") || name.ends_with(".yml"); }
+bool is_path(const std::string& name) { return has_suffix(name) || name.starts_with("./") || name.starts_with("../") || name.starts_with("/"); }
+
+void list_below(const std::string& folder, const std::string& prefix, int depth, std::vector<std::string>& out) {
+  if (!is_folder(folder) || depth > 4) return;
+  for (const FolderEntry& entry : list_folder(folder)) {
+    if (entry.is_folder) {
+      list_below(folder + "/" + entry.name, prefix + entry.name + "/", depth + 1, out);
+    } else if (entry.name.ends_with(".yaml")) {
+      out.push_back(prefix + entry.name.substr(0, entry.name.size() - 5));
+    }
+  }
+}
+
+// The file of a built-in name, or "" where there is none.
+std::string find_built_in(const std::string& name, const std::string& folder) {
+  if (folder.empty()) return "";
+  for (const std::string& file : {folder + "/" + name + ".yaml", folder + "/train/" + name + ".yaml"}) {
+    if (file_exists(file)) return file;
+  }
+  if (name.find('/') != std::string::npos) return "";
+  std::vector<std::string> found;
+  for (const std::string& candidate : list_recipes(folder)) {
+    if (candidate.ends_with("/" + name)) found.push_back(candidate);
+  }
+  GALLEY_CHECK(found.size() < 2, "the name '", name, "' stands for several built-in recipes: write ", found[0], " or ", found[1]);
+  return found.empty() ? "" : folder + "/" + found[0] + ".yaml";
+}
+
+std::string near_built_in(const std::string& name, const std::string& folder) {
+  std::vector<std::string> names = list_recipes(folder);
+  const size_t count = names.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (const size_t slash = names[i].rfind('/'); slash != std::string::npos) names.push_back(names[i].substr(slash + 1));
+  }
+  const std::string near = nearest(name, names);
+  return near.empty() ? "'galley-recipes ls' lists the built-in ones; a file is named with its suffix, e.g. ./my.yaml" : cat("did you mean '", near, "'?");
+}
+
+std::shared_ptr<const TextSource> read_source(const std::string& file) {
+  try {
+    return std::make_shared<TextSource>(TextSource{file, read_file(file, kMaxRead)});
+  } catch (const Error& error) {
+    throw Error(ErrorCode::kRecipe, cat("cannot read the recipe: ", error.message())).at({file, 0, 0}).suggest(error.suggestion());
+  }
+}
+
+class Loader {
+ public:
+  Loader(const Schema& schema, const LoadOptions& options, std::vector<RecipeLayer>& layers)
+      : schema_(schema), options_(options), layers_(layers) {}
+
+  void add_file(const std::string& role, const std::string& file) { add(role, read_source(file), file); }
+  void add_text(const std::string& role, const std::string& name, const std::string& text) {
+    add(role, std::make_shared<TextSource>(TextSource{name, text}), "./" + name);
+  }
+
+ private:
+  void add(const std::string& role, std::shared_ptr<const TextSource> source, const std::string& file) {
+    YamlNode tree = parse_yaml(source);
+    if (tree.is_null()) {
+      tree = YamlNode::map_of();
+      tree.place = {source, 1, 1, 1};
+    }
+    if (!tree.is_map()) {
+      Error error(ErrorCode::kRecipe, "a recipe is a map of keys");
+      throw tree.place.mark(error);
+    }
+    open_.push_back(file);
+    if (const YamlNode* include = tree.find("include")) {
+      if (include->is_scalar()) {
+        add_include(*include, file);
+      } else if (!include->is_null()) {
+        if (!include->is_list()) fail_at(*include, "'include' wants a list of names", "");
+        for (const YamlNode& item : include->items) add_include(item, file);
+      }
+    }
+    open_.pop_back();
+    tree.erase("include");
+    schema_.normalise(tree);
+    layers_.push_back({role, source->name, std::move(tree), {}});
+  }
+
+  [[noreturn]] static void fail_at(const YamlNode& node, const std::string& message, const std::string& cure) {
+    Error error(ErrorCode::kRecipe, message);
+    error.key("include");
+    if (!cure.empty()) error.suggest(cure);
+    throw node.place.mark(error);
+  }
+
+  void add_include(const YamlNode& item, const std::string& from) {
+    if (!item.is_scalar() || item.scalar.empty()) fail_at(item, "'include' wants names of recipes", "");
+    const std::string& name = item.scalar;
+    std::string file;
+    if (is_path(name)) {
+      file = name.starts_with("/") ? name : parent_folder(from) + "/" + (name.starts_with("./") ? name.substr(2) : name);
+      if (!file_exists(file) || is_folder(file)) fail_at(item, cat("the included file '", file, "' does not exist"), "paths are relative to the file that includes");
+    } else {
+      file = find_built_in(name, options_.recipes_folder);
+      if (file.empty()) fail_at(item, cat("there is no built-in recipe '", name, "'"), near_built_in(name, options_.recipes_folder));
+    }
+    if (std::find(open_.begin(), open_.end(), file) != open_.end()) {
+      std::string cycle;
+      for (auto at = std::find(open_.begin(), open_.end(), file); at != open_.end(); ++at) cycle += *at + " -> ";
+      fail_at(item, cat("includes form a cycle: ", cycle, file), "remove one of them");
+    }
+    if (open_.size() >= kMaxIncludeDepth) fail_at(item, cat("includes within includes, more than ", kMaxIncludeDepth, " deep"), "");
+    if (++files_ > kMaxFiles) fail_at(item, cat("more than ", kMaxFiles, " included files"), "");
+    add("include", read_source(file), file);
+  }
+
+  const Schema& schema_;
+  const LoadOptions& options_;
+  std::vector<RecipeLayer>& layers_;
+  std::vector<std::string> open_;
+  size_t files_ = 0;
+};
+
+std::string value_text(const YamlNode& value) {
+  YamlNode list = YamlNode::list_of();
+  list.items.push_back(value);
+  // One line, whatever it is: as the only item of a flow list, without the brackets.
+  std::string text = emit_yaml(value.is_map() || value.is_list() ? value : list, {.escape_dollars = false});
+  if (!value.is_map() && !value.is_list()) text = text.substr(1, text.size() - 3);
+  for (char& c : text) {
+    if (c == '\n') c = ' ';
+  }
+  if (text.size() > 100) text = text.substr(0, 97) + "...";
+  while (!text.empty() && text.back() == ' ') text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> list_recipes(const std::string& recipes_folder) {
+  std::vector<std::string> names;
+  list_below(recipes_folder, "", 0, names);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string find_recipe(const std::string& recipe, const std::string& recipes_folder) {
+  GALLEY_CHECK(!recipe.empty(), "the name of the recipe is empty");
+  const std::string as_run = recipe + (recipe.ends_with("/") ? "" : "/") + "recipe.yaml";
+  const bool plain_name = recipe.find('/') == std::string::npos && recipe.find('.') == std::string::npos;
+  if (plain_name) {
+    if (const std::string file = find_built_in(recipe, recipes_folder); !file.empty()) return file;
+    if (file_exists(as_run)) return as_run;
+  } else {
+    if (is_folder(recipe)) {
+      if (file_exists(as_run)) return as_run;
+      throw Error(ErrorCode::kRecipe, cat("the folder '", recipe, "' holds no recipe.yaml")).suggest("name a recipe, or the folder of a run");
+    }
+    if (file_exists(recipe)) return recipe;
+    if (!is_path(recipe)) {
+      if (const std::string file = find_built_in(recipe, recipes_folder); !file.empty()) return file;
+    }
+  }
+  if (plain_name && file_exists(recipe)) {
+    throw Error(ErrorCode::kRecipe, cat("there is no built-in recipe '", recipe, "'")).suggest(cat("for the file write ./", recipe));
+  }
+  throw Error(ErrorCode::kRecipe, is_path(recipe) ? cat("the recipe '", recipe, "' does not exist") : cat("there is no recipe '", recipe, "'"))
+      .suggest(near_built_in(recipe, recipes_folder));
+}
+
+LoadedTree load_tree(const std::string& recipe, const Schema& schema, const LoadOptions& options) {
+  LoadedTree loaded;
+  Loader loader(schema, options, loaded.layers);
+  if (recipe == "-") {
+    loaded.file = "-";
+    loader.add_text("recipe", "standard input", options.standard_input);
+  } else {
+    loaded.file = find_recipe(recipe, options.recipes_folder);
+    if (loaded.file != recipe && is_folder(recipe)) loaded.run_folder = recipe;
+    loader.add_file("recipe", loaded.file);
+  }
+  for (const std::string& fragment : options.with) loader.add_file("with", find_recipe(fragment, options.recipes_folder));
+
+  loaded.tree = YamlNode::map_of();
+  for (const RecipeLayer& layer : loaded.layers) merge_tree(loaded.tree, layer.tree);
+  std::vector<Override> changes;
+  for (const std::string& key : options.unset) changes.push_back(parse_unset(key, schema, options.tool_section));
+  for (const std::string& text : options.overrides) changes.push_back(parse_override(text, schema, options.tool_section));
+  for (const Override& change : changes) {
+    apply_override(loaded.tree, schema, change);
+    const bool unset = change.action == Override::Action::kUnset;
+    loaded.layers.push_back({unset ? "unset" : "override", change.key_place.source->text, change.value, change.path});
+  }
+  const Environment from_process = [](const std::string& name) -> std::optional<std::string> {
+    const char* value = std::getenv(name.c_str());
+    return value ? std::optional<std::string>(value) : std::nullopt;
+  };
+  resolve_references(loaded.tree, schema, options.environment ? options.environment : from_process, loaded.environment);
+  loaded.tree.erase("vars");
+  schema.normalise(loaded.tree);  // what a reference brought may be a shorthand
+  return loaded;
+}
+
+std::string explain(const LoadedTree& loaded, const Schema& schema, const std::string& key, const LoadOptions& options) {
+  const std::vector<std::string> path = full_path(schema, key, options.tool_section, {});
+  const std::optional<SchemaNode> known = schema_at(schema, loaded.tree, path);
+  const YamlNode* now = value_at(loaded.tree, path);
+  if (!known && !now) {
+    Error error(ErrorCode::kRecipe, cat("unknown key '", join_key(path), "'"));
+    std::vector<std::string> parent(path.begin(), path.end() - 1), names;
+    if (const std::optional<SchemaNode> above = schema_at(schema, loaded.tree, parent)) {
+      const YamlNode* value = value_at(loaded.tree, parent);
+      const YamlNode* type = value ? value->find("type") : nullptr;
+      for (const SchemaNode& field : above->children(type && type->is_scalar() ? type->scalar : "")) names.push_back(field.name);
+    }
+    const std::string near = nearest(path.back(), names);
+    if (!near.empty()) error.suggest(cat("did you mean '", near, "'?"));
+    throw error.key(join_key(path));
+  }
+  struct Row {
+    std::string role, value, place;
+  };
+  std::vector<Row> rows;
+  if (known) rows.push_back({"default", value_text(known->default_value), ""});
+  for (const RecipeLayer& layer : loaded.layers) {
+    const YamlNode* value = nullptr;
+    if (layer.path.empty()) {
+      value = value_at(layer.tree, path);
+    } else {
+      const size_t common = std::min(path.size(), layer.path.size());
+      if (!std::equal(path.begin(), path.begin() + static_cast<int64_t>(common), layer.path.begin())) continue;
+      if (layer.role == "unset") {
+        if (layer.path.size() <= path.size()) rows.push_back({"unset", known ? value_text(known->default_value) : "", "--unset"});
+        continue;
+      }
+      // An override of the key itself, of a map above it, or of a part of it.
+      if (layer.path.size() > path.size()) {
+        rows.push_back({layer.role, layer.name, "command line"});
+        continue;
+      }
+      value = value_at(layer.tree, std::vector<std::string>(path.begin() + static_cast<int64_t>(common), path.end()));
+    }
+    if (value) rows.push_back({layer.role, value_text(*value), value->place.str().starts_with("command line") ? "command line" : value->place.str()});
+  }
+  size_t wide_role = 0, wide_value = 0;
+  for (const Row& row : rows) {
+    wide_role = std::max(wide_role, row.role.size());
+    wide_value = std::max(wide_value, row.value.size());
+  }
+  std::string text = cat(join_key(path), " = ", now ? value_text(*now) : value_text(known->default_value), "\n");
+  for (const Row& row : rows) {
+    text += cat("  ", row.role, std::string(wide_role - row.role.size(), ' '), "  ", row.value);
+    if (!row.place.empty()) text += cat(std::string(wide_value - row.value.size(), ' '), "  ", row.place);
+    text += '\n';
+  }
+  if (known && !known->doc.empty()) text += cat("  ", known->doc, "\n");
+  return text;
+}
+
+}  // namespace galley

@@ -1,0 +1,385 @@
+// From a tree into a struct, with all errors in one go.
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "libcore/base/error.h"
+#include "libcore/base/units.h"
+#include "libcore/recipe/schema.h"
+#include "libcore/recipe/write.h"
+
+namespace galley {
+namespace {
+
+constexpr size_t kMaxErrors = 50;
+constexpr size_t kMaxListed = 16;  // choices named in a message
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+std::string kind_text(const YamlNode& node) {
+  switch (node.kind) {
+    case YamlNode::Kind::kNull: return "null";
+    case YamlNode::Kind::kScalar: return cat("'", node.scalar.substr(0, 60), node.scalar.size() > 60 ? "..." : "", "'");
+    case YamlNode::Kind::kList: return "a list";
+    case YamlNode::Kind::kMap: return "a map";
+  }
+  return "";
+}
+
+class Reader : public FieldVisitor {
+ public:
+  Reader(const YamlNode& map, std::string path, std::string what, std::vector<Error>& errors)
+      : map_(map), path_(std::move(path)), what_(std::move(what)), errors_(errors) {}
+
+  // Reads all fields and complains about keys that none of them took.
+  void read(Fields& out) {
+    out.fields(*this);
+    finish();
+  }
+
+  void field(const FieldInfo& info, bool& value) override {
+    const YamlNode* node = scalar(info, "true or false");
+    if (!node) return;
+    if (node->scalar == "true" || node->scalar == "True" || node->scalar == "TRUE") {
+      value = true;
+    } else if (node->scalar == "false" || node->scalar == "False" || node->scalar == "FALSE") {
+      value = false;
+    } else {
+      wrong(info, *node, "true or false");
+    }
+  }
+  void field(const FieldInfo& info, int64_t& value) override {
+    if (const YamlNode* node = scalar(info, "a whole number")) integer(info, *node, value);
+  }
+  void field(const FieldInfo& info, double& value) override {
+    if (const YamlNode* node = scalar(info, "a number")) number(info, *node, value);
+  }
+  void field(const FieldInfo& info, std::string& value) override {
+    if (const YamlNode* node = scalar(info, "text")) value = node->scalar;
+  }
+  void field(const FieldInfo& info, std::vector<int64_t>& value) override {
+    read_list(info, value, "a whole number or a list of them", [&](const YamlNode& item, int64_t& out) { integer(info, item, out); });
+  }
+  void field(const FieldInfo& info, std::vector<double>& value) override {
+    read_list(info, value, "a number or a list of numbers", [&](const YamlNode& item, double& out) { number(info, item, out); });
+  }
+  void field(const FieldInfo& info, std::vector<std::string>& value) override {
+    read_list(info, value, "text or a list of texts", [&](const YamlNode& item, std::string& out) { out = item.scalar; });
+  }
+  void pairs(const FieldInfo& info, std::vector<std::pair<std::string, std::string>>& value) override {
+    const YamlNode* node = take(info);
+    if (!node) return;
+    value.clear();
+    if (node->is_null()) return;
+    if (!node->is_map()) return wrong(info, *node, "a map of texts");
+    for (const YamlNode::Entry& entry : node->entries) {
+      if (entry.value.is_scalar() || entry.value.is_null()) {
+        value.emplace_back(entry.key, entry.value.scalar);
+      } else {
+        wrong(info, entry.value, "text for each key");
+      }
+    }
+  }
+  void choice(const FieldInfo& info, int& value, std::span<const std::string_view> names) override {
+    const std::vector<std::string> words(names.begin(), names.end());
+    const YamlNode* node = scalar(info, "one of: " + joined(words));
+    if (!node) return;
+    const auto found = std::find(words.begin(), words.end(), node->scalar);
+    if (found == words.end()) {
+      const std::string near = nearest(node->scalar, words);
+      return complain(node->place, path(info), cat("'", path(info), "' is ", kind_text(*node), ", allowed is one of: ", joined(words)),
+                      near.empty() ? "" : cat("did you mean '", near, "'?"));
+    }
+    value = static_cast<int>(found - words.begin());
+  }
+  void text(const FieldInfo& info, TextValue& value) override {
+    const YamlNode* node = scalar(info, cat("text such as: ", value.grammar()));
+    if (!node) return;
+    try {
+      value.parse(node->scalar);
+    } catch (const Error& error) {
+      complain(node->place, path(info), cat("'", path(info), "': ", error.message()), error.suggestion());
+    }
+  }
+  void section(const FieldInfo& info, Fields& value) override {
+    const YamlNode* node = take(info);
+    if (!node) return;
+    if (!node->is_map()) {
+      return node->is_null() ? complain(node->place, path(info), cat("'", path(info), "' cannot be null"), "give its keys, or leave it out")
+                             : wrong(info, *node, "a map");
+    }
+    Reader(*node, path(info), "", errors_).read(value);
+  }
+  void list(const FieldInfo& info, std::vector<std::unique_ptr<Fields>>& value, std::unique_ptr<Fields> (*make)()) override {
+    const YamlNode* node = take(info);
+    if (!node) return;
+    value.clear();
+    if (node->is_null()) return;
+    if (!node->is_list()) return wrong(info, *node, "a list of maps");
+    for (size_t i = 0; i < node->items.size(); ++i) {
+      const YamlNode& item = node->items[i];
+      const std::string item_path = cat(path(info), ".", i);
+      value.push_back(make());
+      if (item.is_map()) {
+        Reader(item, item_path, "", errors_).read(*value.back());
+      } else {
+        complain(item.place, item_path, cat("'", item_path, "' wants a map, not ", kind_text(item)), "");
+      }
+    }
+  }
+  void component(const FieldInfo& info, Component& value, ComponentKinds kinds) override {
+    if (info.name.empty()) {
+      known_.emplace_back("type");
+      value = Component();
+      const YamlNode* type = map_.find("type");
+      if (!type) {
+        if (info.required) complain(map_.place, key_path("type"), cat("'", key_path("type"), "' is missing"), cat("give one of: ", names_of(kinds)));
+        kinds_without_type_ = kinds;
+        return;
+      }
+      if (!make_params(*type, key_path("type"), value, kinds)) {
+        ignore_unknown_ = true;  // keys of a type that is not known cannot be judged
+        return;
+      }
+      what_ = cat(" (type ", value.type, ")");
+      value.params->fields(*this);
+      return;
+    }
+    const YamlNode* node = take(info);
+    if (!node) return;
+    value = Component();
+    if (node->is_null()) {
+      if (info.required) wrong(info, *node, "a map with a `type`");
+      return;
+    }
+    read_component(info, *node, path(info), value, kinds, false);
+  }
+  void components(const FieldInfo& info, std::vector<Component>& value, ComponentKinds kinds) override {
+    const YamlNode* node = take(info);
+    if (!node) return;
+    value.clear();
+    if (node->is_null()) return;
+    if (node->is_scalar() && !info.word.empty() && node->scalar == info.word) {
+      value.emplace_back();
+      value.back().type = info.word;
+      return;
+    }
+    if (!node->is_list()) return wrong(info, *node, info.word.empty() ? "a list" : cat("a list, or ", info.word));
+    for (size_t i = 0; i < node->items.size(); ++i) {
+      value.emplace_back();
+      read_component(info, node->items[i], cat(path(info), ".", i), value.back(), kinds, true);
+    }
+  }
+
+  bool present(const FieldInfo& info, bool has_value) override {
+    const YamlNode* node = map_.find(info.name);
+    if (!node) {
+      known_.emplace_back(info.name);
+      if (info.required) complain(map_.place, path(info), cat("'", path(info), "' is missing"), missing_cure(info));
+      return has_value;
+    }
+    if (node->is_null()) known_.emplace_back(info.name);
+    return !node->is_null();
+  }
+  using FieldVisitor::choice;
+  using FieldVisitor::field;
+
+ private:
+  std::string key_path(std::string_view key) const { return path_.empty() ? std::string(key) : cat(path_, ".", key); }
+  std::string path(const FieldInfo& info) const { return key_path(info.name); }
+
+  static std::string names_of(ComponentKinds kinds) {
+    std::vector<std::string> names;
+    for (const ComponentKind& kind : kinds) names.emplace_back(kind.type);
+    if (names.size() > kMaxListed) {
+      names.resize(kMaxListed);
+      names.emplace_back("...");
+    }
+    return joined(names);
+  }
+  static std::string missing_cure(const FieldInfo& info) { return info.doc.empty() ? "" : cat("add it: ", info.doc); }
+
+  void complain(const TextPlace& place, const std::string& key, const std::string& message, const std::string& cure) {
+    Error error(ErrorCode::kRecipe, message);
+    error.key(key);
+    if (!cure.empty()) error.suggest(cure);
+    errors_.push_back(place.mark(error));
+  }
+  void wrong(const FieldInfo& info, const YamlNode& node, const std::string& wanted) {
+    complain(node.place, path(info), cat("'", path(info), "' wants ", wanted, ", not ", kind_text(node)), "");
+  }
+
+  const YamlNode* take(const FieldInfo& info) {
+    known_.emplace_back(info.name);
+    const YamlNode* node = map_.find(info.name);
+    if (!node && info.required) complain(map_.place, path(info), cat("'", path(info), "' is missing"), missing_cure(info));
+    return node;
+  }
+  const YamlNode* scalar(const FieldInfo& info, const std::string& wanted) {
+    const YamlNode* node = take(info);
+    if (!node || node->is_scalar()) return node;
+    wrong(info, *node, wanted);
+    return nullptr;
+  }
+
+  template <class T>
+  void in_range(const FieldInfo& info, const YamlNode& node, T value) {
+    const double number = static_cast<double>(value);
+    if (number >= info.min && number <= info.max) return;
+    const bool low = std::isinf(info.min), high = std::isinf(info.max);
+    const std::string range = low ? cat("at most ", number_text(info.max))
+                                  : high ? cat("at least ", number_text(info.min)) : cat(number_text(info.min), " to ", number_text(info.max));
+    complain(node.place, path(info), cat("'", path(info), "' is ", node.scalar, ", allowed is ", range, info.unit.empty() ? "" : cat(" ", info.unit)), "");
+  }
+  void integer(const FieldInfo& info, const YamlNode& node, int64_t& value) {
+    try {
+      value = parse_count(node.scalar);
+    } catch (const Error& error) {
+      return complain(node.place, path(info), cat("'", path(info), "' wants a whole number: ", error.message()), "");
+    }
+    in_range(info, node, value);
+  }
+  void number(const FieldInfo& info, const YamlNode& node, double& value) {
+    try {
+      value = parse_number(node.scalar);
+    } catch (const Error& error) {
+      return complain(node.place, path(info), cat("'", path(info), "' wants a number: ", error.message()), "");
+    }
+    in_range(info, node, value);
+  }
+
+  template <class T, class ReadItem>
+  void read_list(const FieldInfo& info, std::vector<T>& value, const std::string& wanted, ReadItem read_item) {
+    const YamlNode* node = take(info);
+    if (!node) return;
+    value.clear();
+    if (node->is_null()) return;
+    if (node->is_map()) return wrong(info, *node, wanted);
+    std::vector<YamlNode> parts;
+    if (node->is_list()) {
+      parts = node->items;
+    } else if (node->comma_list) {
+      parts = split_commas(*node);
+    } else {
+      parts.push_back(*node);
+    }
+    for (const YamlNode& item : parts) {
+      T out{};
+      if (item.is_scalar()) {
+        read_item(item, out);
+      } else {
+        wrong(info, item, wanted);
+      }
+      value.push_back(std::move(out));
+    }
+  }
+
+  bool make_params(const YamlNode& type, const std::string& key, Component& value, ComponentKinds kinds) {
+    std::vector<std::string> names;
+    for (const ComponentKind& kind : kinds) {
+      names.emplace_back(kind.type);
+      if (!type.is_scalar() || kind.type != type.scalar) continue;
+      value.type = type.scalar;
+      value.params = kind.make();
+      return true;
+    }
+    if (!type.is_scalar()) {
+      complain(type.place, key, cat("'", key, "' wants a name, not ", kind_text(type)), "");
+      return false;
+    }
+    const std::string near = nearest(type.scalar, names);
+    complain(type.place, key, cat("'", key, "': there is no '", type.scalar, "'"),
+             near.empty() ? cat("there are: ", names_of(kinds)) : cat("did you mean '", near, "'?"));
+    return false;
+  }
+
+  void read_component(const FieldInfo& info, const YamlNode& node, const std::string& where, Component& value, ComponentKinds kinds, bool in_list) {
+    if (node.is_scalar() && !info.word.empty() && node.scalar == info.word && !in_list) {
+      value.type = info.word;
+      return;
+    }
+    if (node.is_scalar()) {
+      make_params(node, where, value, kinds);
+      return;
+    }
+    if (!node.is_map()) return complain(node.place, where, cat("'", where, "' wants a map with a `type`, not ", kind_text(node)), "");
+    const YamlNode* type = node.find("type");
+    if (!type) {
+      return complain(node.place, where + ".type", cat("'", where, ".type' is missing"), cat("give one of: ", names_of(kinds)));
+    }
+    if (!make_params(*type, where + ".type", value, kinds)) return;
+    Reader reader(node, where, cat(" (type ", value.type, ")"), errors_);
+    reader.known_.emplace_back("type");
+    if (in_list) {
+      reader.known_.emplace_back("name");
+      if (const YamlNode* name = node.find("name"); name && name->is_scalar()) value.name = name->scalar;
+    }
+    value.params->fields(reader);
+    reader.finish();
+  }
+
+  void finish() {
+    if (ignore_unknown_) return;
+    for (const YamlNode::Entry& entry : map_.entries) {
+      if (entry.key.starts_with("x-") || std::find(known_.begin(), known_.end(), entry.key) != known_.end()) continue;
+      const std::string key = key_path(entry.key);
+      Error error(ErrorCode::kRecipe, cat("unknown key '", key, "'", what_));
+      error.key(key);
+      const std::string cure = cure_for(entry.key);
+      if (!cure.empty()) error.suggest(cure);
+      errors_.push_back(entry.place.mark(error));
+    }
+  }
+
+  std::string cure_for(const std::string& key) const {
+    std::string foreign(foreign_key(key));
+    if (!foreign.empty()) {
+      const std::string here = path_ + ".";
+      if (!path_.empty() && foreign.starts_with(here)) foreign = foreign.substr(here.size());
+      // A key of this very map is nearer than one elsewhere.
+      if (foreign.find('.') == std::string::npos || nearest(key, known_).empty() || foreign_is_sure(key)) {
+        return cat("did you mean '", foreign, "'?");
+      }
+    }
+    const std::string near = nearest(key, known_);
+    if (!near.empty()) return cat("did you mean '", near, "'?");
+    if (!kinds_without_type_.empty()) return "a `type` is missing";
+    std::vector<std::string> names = known_;
+    if (names.empty()) return "no keys are taken here";
+    if (names.size() > kMaxListed) return "";
+    return cat("known keys: ", joined(names));
+  }
+  // Long foreign names are no slips of the finger for a short key of ours.
+  static bool foreign_is_sure(const std::string& key) { return key.size() >= 6; }
+
+  const YamlNode& map_;
+  std::string path_;
+  std::string what_;
+  std::vector<Error>& errors_;
+  std::vector<std::string> known_;
+  ComponentKinds kinds_without_type_;
+  bool ignore_unknown_ = false;
+};
+
+}  // namespace
+
+void read_fields(const YamlNode& tree, Fields& out) {
+  std::vector<Error> errors;
+  Reader(tree, "", "", errors).read(out);
+  if (errors.empty()) return;
+  std::stable_sort(errors.begin(), errors.end(), [](const Error& a, const Error& b) {
+    const Place &p = a.place(), &q = b.place();
+    return std::tie(p.file, p.line, p.column) < std::tie(q.file, q.line, q.column);
+  });
+  Error first = errors.front();
+  for (size_t i = 1; i < errors.size() && i < kMaxErrors; ++i) first.also(errors[i]);
+  if (errors.size() > kMaxErrors) first.also(Error(ErrorCode::kRecipe, cat("and ", errors.size() - kMaxErrors, " more")));
+  throw first;
+}
+
+}  // namespace galley

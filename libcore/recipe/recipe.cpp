@@ -1,0 +1,65 @@
+#include "libcore/recipe/recipe.h"
+
+#include <filesystem>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+#include "libcore/recipe/overrides.h"
+
+namespace galley {
+namespace {
+
+// Errors of check_recipe know their key; the tree knows where it stands.
+Error with_place(Error error, const YamlNode& tree) {
+  std::vector<std::string> path = split_key(error.key());
+  while (!path.empty()) {
+    if (const YamlNode* node = value_at(tree, path); node && node->place.source) {
+      node->place.mark(error);
+      break;
+    }
+    path.pop_back();
+  }
+  return error;
+}
+
+}  // namespace
+
+Schema recipe_schema(const ComponentRegistry& registry) {
+  return Schema([&registry]() -> std::unique_ptr<Fields> { return std::make_unique<Recipe>(registry); });
+}
+
+LoadedRecipe load_recipe(const std::string& recipe, const ComponentRegistry& registry, const LoadOptions& options) {
+  LoadedRecipe loaded{Recipe(registry), load_tree(recipe, recipe_schema(registry), options)};
+  read_fields(loaded.source.tree, loaded.recipe);
+  try {
+    check_recipe(loaded.recipe);
+  } catch (const Error& error) {
+    Error placed = with_place(Error(error.code(), error.message()).key(error.key()).suggest(error.suggestion()), loaded.source.tree);
+    for (const Error& other : error.others()) placed.also(with_place(other, loaded.source.tree));
+    throw placed;
+  }
+  return loaded;
+}
+
+std::string dump_recipe(const Recipe& recipe, DumpKind kind) {
+  return emit_yaml(write_fields(recipe, Recipe(*recipe.registry), kind == DumpKind::kMin ? DumpForm::kMin : DumpForm::kFull));
+}
+
+std::string dump_recipe(const LoadedRecipe& loaded, DumpKind kind) {
+  if (kind != DumpKind::kOrigin) return dump_recipe(loaded.recipe, kind);
+  YamlNode tree = write_fields(loaded.recipe, Recipe(*loaded.recipe.registry), DumpForm::kFull);
+  copy_places(tree, loaded.source.tree);
+  return emit_yaml(tree, {.origins = true});
+}
+
+void make_paths_absolute(Recipe& recipe) {
+  const auto absolute = [](std::string& path) { path = std::filesystem::absolute(path).lexically_normal().string(); };
+  absolute(recipe.data.root);
+  for (std::unique_ptr<Fields>& item : recipe.weights.load.items) {
+    std::string& from = static_cast<WeightSource&>(*item).from;
+    // MODEL/NAME of a published set is no path; a file that is there, is.
+    if (file_exists(from) || from.starts_with("./") || from.starts_with("../")) absolute(from);
+  }
+}
+
+}  // namespace galley

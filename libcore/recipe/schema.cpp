@@ -1,0 +1,250 @@
+#include "libcore/recipe/schema.h"
+
+#include <algorithm>
+
+#include "libcore/base/error.h"
+#include "libcore/recipe/write.h"
+
+namespace galley {
+namespace {
+
+// Walks a default-constructed struct and notes what it has. Absent optionals are made, so that their keys are seen.
+class Collector : public FieldVisitor {
+ public:
+  Collector(std::vector<SchemaNode>& out, const YamlNode& defaults) : out_(out), defaults_(defaults) {}
+
+  void field(const FieldInfo& info, bool&) override { add(info, ValueKind::kBool); }
+  void field(const FieldInfo& info, int64_t&) override { add(info, ValueKind::kInteger); }
+  void field(const FieldInfo& info, double&) override { add(info, ValueKind::kNumber); }
+  void field(const FieldInfo& info, std::string&) override { add(info, ValueKind::kString); }
+  void field(const FieldInfo& info, std::vector<int64_t>&) override { add(info, ValueKind::kIntegers); }
+  void field(const FieldInfo& info, std::vector<double>&) override { add(info, ValueKind::kNumbers); }
+  void field(const FieldInfo& info, std::vector<std::string>&) override { add(info, ValueKind::kStrings); }
+  void pairs(const FieldInfo& info, std::vector<std::pair<std::string, std::string>>&) override { add(info, ValueKind::kPairs); }
+  void choice(const FieldInfo& info, int&, std::span<const std::string_view> names) override {
+    add(info, ValueKind::kChoice).choices.assign(names.begin(), names.end());
+  }
+  void text(const FieldInfo& info, TextValue& value) override { add(info, ValueKind::kText).grammar = value.grammar(); }
+  void section(const FieldInfo& info, Fields& value) override {
+    const bool absent = optional_;
+    SchemaNode& node = add(info, ValueKind::kSection);
+    const YamlNode below = absent ? write_tree(value, WriteMode::kShape) : node.default_value;
+    std::vector<SchemaNode> fields;
+    Collector collector(fields, below);
+    value.fields(collector);
+    node.fields = std::move(fields);
+  }
+  void list(const FieldInfo& info, std::vector<std::unique_ptr<Fields>>&, std::unique_ptr<Fields> (*make)()) override {
+    add(info, ValueKind::kList).make = make;
+  }
+  void component(const FieldInfo& info, Component&, ComponentKinds kinds) override { add_kinds(add(info, ValueKind::kComponent), kinds); }
+  void components(const FieldInfo& info, std::vector<Component>&, ComponentKinds kinds) override {
+    add_kinds(add(info, ValueKind::kComponents), kinds);
+  }
+  bool present(const FieldInfo&, bool) override {
+    optional_ = true;
+    return true;
+  }
+  using FieldVisitor::choice;
+  using FieldVisitor::field;
+
+ private:
+  SchemaNode& add(const FieldInfo& info, ValueKind kind) {
+    SchemaNode node;
+    node.name = info.name;
+    node.doc = info.doc;
+    node.unit = info.unit;
+    node.word = info.word;
+    node.min = info.min;
+    node.max = info.max;
+    node.required = info.required;
+    node.main = info.main;
+    node.optional = optional_;
+    node.spliced = info.name.empty();
+    node.kind = kind;
+    if (const YamlNode* value = defaults_.find(info.name)) node.default_value = *value;
+    optional_ = false;
+    out_.push_back(std::move(node));
+    return out_.back();
+  }
+  static void add_kinds(SchemaNode& node, ComponentKinds kinds) {
+    node.kinds = kinds;
+    for (const ComponentKind& kind : kinds) node.choices.emplace_back(kind.type);
+  }
+
+  std::vector<SchemaNode>& out_;
+  const YamlNode& defaults_;
+  bool optional_ = false;
+};
+
+std::vector<SchemaNode> collect(Fields& fields) {
+  const YamlNode defaults = write_tree(fields, WriteMode::kFull);
+  std::vector<SchemaNode> nodes;
+  Collector collector(nodes, defaults);
+  fields.fields(collector);
+  return nodes;
+}
+
+bool is_reference(const YamlNode& node) { return node.is_scalar() && node.scalar.starts_with("${") && node.scalar.ends_with("}"); }
+
+bool takes_list(ValueKind kind) {
+  return kind == ValueKind::kIntegers || kind == ValueKind::kNumbers || kind == ValueKind::kStrings || kind == ValueKind::kList ||
+         kind == ValueKind::kComponents;
+}
+
+// `value` becomes {key: value}.
+void wrap_in_map(YamlNode& value, const std::string& key) {
+  YamlNode map = YamlNode::map_of();
+  map.place = value.place;
+  const TextPlace place = value.place;
+  map.entries.push_back({key, place, std::move(value)});
+  value = std::move(map);
+}
+
+void normalise_fields(YamlNode& map, const std::vector<SchemaNode>& fields) {
+  for (YamlNode::Entry& entry : map.entries) {
+    for (const SchemaNode& field : fields) {
+      if (field.name == entry.key) Schema::normalise(entry.value, field);
+    }
+  }
+}
+
+void normalise_component(YamlNode& value, const SchemaNode& node) {
+  if (value.is_scalar() && !is_reference(value)) wrap_in_map(value, "type");
+  if (!value.is_map()) return;
+  const YamlNode* type = value.find("type");
+  if (type && type->is_scalar()) normalise_fields(value, node.children(type->scalar));
+}
+
+}  // namespace
+
+std::vector<YamlNode> split_commas(const YamlNode& scalar) {
+  std::vector<YamlNode> items;
+  size_t begin = 0;
+  while (begin <= scalar.scalar.size()) {
+    const size_t end = std::min(scalar.scalar.find(',', begin), scalar.scalar.size());
+    YamlNode item = YamlNode::scalar_of(scalar.scalar.substr(begin, end - begin));
+    item.place = scalar.place;
+    item.place.column += static_cast<int>(begin);
+    item.place.width = static_cast<int>(std::max<size_t>(1, end - begin));
+    items.push_back(std::move(item));
+    begin = end + 1;
+  }
+  return items;
+}
+
+std::vector<SchemaNode> SchemaNode::children(const std::string& type) const {
+  if (kind == ValueKind::kSection) {
+    // The keys of a spliced component stand among the section's own.
+    std::vector<SchemaNode> all = fields;
+    for (const SchemaNode& field : fields) {
+      if (!field.spliced) continue;
+      const std::vector<SchemaNode> more = field.children(type);
+      all.insert(all.end(), more.begin(), more.end());
+    }
+    std::erase_if(all, [](const SchemaNode& node) { return node.spliced; });
+    return all;
+  }
+  if (kind == ValueKind::kList) {
+    const std::unique_ptr<Fields> element = make();
+    SchemaNode section;
+    section.kind = ValueKind::kSection;
+    section.fields = collect(*element);
+    return section.children(type);
+  }
+  if (kind != ValueKind::kComponent && kind != ValueKind::kComponents) return {};
+  std::vector<SchemaNode> all;
+  SchemaNode type_node;
+  type_node.name = "type";
+  type_node.doc = "which one";
+  type_node.kind = ValueKind::kChoice;
+  type_node.choices = choices;
+  type_node.required = !spliced;
+  type_node.main = true;
+  type_node.min = -std::numeric_limits<double>::infinity();
+  type_node.max = std::numeric_limits<double>::infinity();
+  if (const YamlNode* given = default_value.find("type")) type_node.default_value = *given;
+  all.push_back(std::move(type_node));
+  for (const ComponentKind& candidate : kinds) {
+    if (candidate.type != type) continue;
+    const std::unique_ptr<Fields> params = candidate.make();
+    SchemaNode section;
+    section.kind = ValueKind::kSection;
+    section.fields = collect(*params);
+    for (SchemaNode& field : section.children()) all.push_back(std::move(field));
+  }
+  return all;
+}
+
+const SchemaNode* SchemaNode::main_field() const {
+  for (const SchemaNode& field : fields) {
+    if (field.main || field.spliced) return &field;
+  }
+  return nullptr;
+}
+
+Schema::Schema(std::function<std::unique_ptr<Fields>()> make) : make_(std::move(make)) {
+  const std::unique_ptr<Fields> fields = make_();
+  root_.kind = ValueKind::kSection;
+  root_.fields = collect(*fields);
+}
+
+void Schema::normalise(YamlNode& tree) const {
+  if (tree.is_map()) normalise(tree, root_);
+}
+
+void Schema::normalise(YamlNode& value, const SchemaNode& node) {
+  if (value.is_null()) return;
+  switch (node.kind) {
+    case ValueKind::kSection: {
+      const SchemaNode* main = node.main_field();
+      if (main && !is_reference(value) && (value.is_scalar() || (value.is_list() && takes_list(main->kind)))) {
+        wrap_in_map(value, main->spliced ? "type" : main->name);
+      }
+      if (!value.is_map()) return;
+      const YamlNode* type = value.find("type");
+      return normalise_fields(value, node.children(type && type->is_scalar() ? type->scalar : ""));
+    }
+    case ValueKind::kList: {
+      if (is_reference(value)) return;
+      if (value.is_scalar() && value.comma_list) {
+        YamlNode list = YamlNode::list_of();
+        list.place = value.place;
+        list.items = split_commas(value);
+        value = std::move(list);
+      } else if (!value.is_list()) {
+        YamlNode list = YamlNode::list_of();
+        list.place = value.place;
+        list.items.push_back(std::move(value));
+        value = std::move(list);
+      }
+      const std::unique_ptr<Fields> element = node.make();
+      SchemaNode section;
+      section.kind = ValueKind::kSection;
+      section.fields = collect(*element);
+      for (YamlNode& item : value.items) normalise(item, section);
+      return;
+    }
+    case ValueKind::kComponent:
+      if (value.is_scalar() && !node.word.empty() && value.scalar == node.word) return;
+      return normalise_component(value, node);
+    case ValueKind::kComponents: {
+      if (is_reference(value) || (value.is_scalar() && !node.word.empty() && value.scalar == node.word)) return;
+      if (!value.is_list()) {
+        YamlNode list = YamlNode::list_of();
+        list.place = value.place;
+        if (value.is_scalar() && value.comma_list) {
+          list.items = split_commas(value);
+        } else {
+          list.items.push_back(std::move(value));
+        }
+        value = std::move(list);
+      }
+      for (YamlNode& item : value.items) normalise_component(item, node);
+      return;
+    }
+    default: return;
+  }
+}
+
+}  // namespace galley

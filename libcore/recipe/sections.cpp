@@ -1,0 +1,352 @@
+#include "libcore/recipe/sections.h"
+
+#include <algorithm>
+#include <array>
+
+#include "libcore/base/error.h"
+
+namespace galley {
+namespace {
+
+constexpr std::array<std::string_view, 4> kMemoryFormats{"auto", "contiguous", "channels_last", "channels_last_3d"};
+constexpr std::array<std::string_view, 4> kPrecisions{"f32", "bf16", "f16", "f64"};
+constexpr std::array<std::string_view, 3> kLastBatch{"wrap", "drop", "keep"};
+constexpr std::array<std::string_view, 2> kOnError{"fail", "skip"};
+constexpr std::array<std::string_view, 2> kFrozenBatchNorm{"frozen", "update"};
+constexpr std::array<std::string_view, 2> kClipTypes{"norm", "value"};
+constexpr std::array<std::string_view, 2> kNanGuards{"stop", "ignore"};
+constexpr std::array<std::string_view, 3> kRecomputeModes{"full", "selective", "match"};
+constexpr double kMaxBatch = 1 << 24;
+
+// loss_scale: auto or a number.
+struct AutoNumber : TextValue {
+  explicit AutoNumber(std::optional<double>& v) : value(v) {}
+  void parse(std::string_view text) override {
+    if (text == "auto") {
+      value.reset();
+      return;
+    }
+    const double number = parse_number(text);
+    GALLEY_CHECK(number > 0, "'", text, "' is not positive");
+    value = number;
+  }
+  std::string str() const override { return value ? number_text(*value) : "auto"; }
+  std::string_view grammar() const override { return "auto, or a positive number"; }
+  std::optional<double>& value;
+};
+
+}  // namespace
+
+void Deterministic::parse(std::string_view text) {
+  if (text == "false" || text == "true") {
+    threads = text == "true" ? 8 : 0;
+    return;
+  }
+  threads = parse_count(text);
+  GALLEY_CHECK(threads >= 1 && threads <= 1024, "'", text, "' is no logical thread count: 1 to 1024");
+}
+
+void DeviceName::parse(std::string_view text) {
+  bool good = text == "cpu" || text == "cuda";
+  if (text.starts_with("cuda:") && text.size() > 5 && text.size() <= 8) {
+    good = std::all_of(text.begin() + 5, text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  }
+  GALLEY_CHECK(good, "'", text, "' is not a device: write cpu, cuda or cuda:1");
+  text_ = text;
+}
+
+void PrecisionSection::fields(FieldVisitor& v) {
+  v.choice({.name = "compute", .doc = "type of activations and of the parameters they meet", .main = true}, compute, kPrecisions);
+  v.choice({.name = "master", .doc = "type in which the optimizer keeps parameters and state"}, master, kPrecisions);
+  v.choice({.name = "reduce", .doc = "type of sums over ranks"}, reduce, kPrecisions);
+  AutoNumber scale(loss_scale);
+  v.text({.name = "loss_scale", .doc = "factor on the loss against underflow of f16 gradients"}, scale);
+  v.field({.name = "tf32", .doc = "allow TF32 in matrix products and convolutions on GPUs"}, tf32);
+  v.field({.name = "keep_f32", .doc = "selectors of modules that stay in f32"}, keep_f32);
+}
+
+void WeightSource::fields(FieldVisitor& v) {
+  v.field({.name = "from", .doc = "a file (.safetensors), a checkpoint, the folder of a run, or MODEL/NAME of a published set", .required = true, .main = true}, from);
+  v.field({.name = "ignore", .doc = "selectors of tensors that keep their initial values"}, ignore);
+  v.pairs({.name = "rename", .doc = "prefixes of names in the file, and what they become, before matching"}, rename);
+  v.field({.name = "into", .doc = "module that takes the weights; default: the whole model"}, into);
+  v.field({.name = "strict", .doc = "missing and surplus names are errors"}, strict);
+}
+
+void WeightsSection::fields(FieldVisitor& v) {
+  v.list({.name = "load", .doc = "where initial weights come from; later ones win; null: none", .main = true}, load.items, make_fields<WeightSource>);
+}
+
+void Shuffle::fields(FieldVisitor& v) {
+  v.field({.name = "enabled", .doc = "whether the order of samples is drawn anew each epoch", .main = true}, enabled);
+  v.field({.name = "buffer", .doc = "samples held for shuffling a stream", .unit = "samples", .min = 1}, buffer);
+}
+
+void Split::fields(FieldVisitor& v) {
+  const ComponentRegistry none{};
+  const ComponentRegistry& kinds = registry ? *registry : none;
+  v.component({.name = "source", .doc = "where samples come from"}, source, kinds.sources);
+  v.field({.name = "from", .doc = "another split whose source this one shares"}, from);
+  v.components({.name = "pipeline", .doc = "what happens to each sample, in order; empty: only decoded; from_weights: what the weights were trained with", .word = "from_weights"},
+               pipeline, kinds.transforms);
+  v.field({.name = "slice", .doc = "part of the source, in counts or percent"}, slice);
+  v.field({.name = "slice_seed", .doc = "takes the slice after a permutation with this seed", .min = 0}, slice_seed);
+  v.section({.name = "shuffle", .doc = "order of the samples; default: true for train, false elsewhere"}, shuffle);
+  v.choice({.name = "last_batch", .doc = "wrap: batches run on into the next epoch; drop: an incomplete one is left out; keep: it is shorter"}, last_batch, kLastBatch);
+  v.text({.name = "batch", .doc = "samples a batch; auto: train.batch.micro. train itself takes train.batch"}, batch);
+  v.components({.name = "batch_transforms", .doc = "what happens to whole batches (mixup, cutmix)"}, batch_transforms, kinds.batch_transforms);
+  v.text({.name = "workers", .doc = "threads that load samples; the result does not depend on it"}, workers);
+  v.field({.name = "prefetch", .doc = "how far loading runs ahead", .unit = "batches", .min = 1, .max = 1024}, prefetch);
+  v.choice({.name = "on_error", .doc = "a sample that cannot be read: fail, or skip (counted and reported)"}, on_error, kOnError);
+}
+
+void DataSection::fields(FieldVisitor& v) {
+  for (std::optional<Split>* split : {&val, &test}) {
+    if (*split) (*split)->registry = registry;
+  }
+  train.registry = registry;
+  v.field({.name = "root", .doc = "folder where relative paths of sources start"}, root);
+  v.section({.name = "train", .doc = "samples for training"}, train);
+  // The optional splits need the registry before their fields are walked.
+  const auto optional_split = [&](const FieldInfo& info, std::optional<Split>& split) {
+    if (!v.present(info, split.has_value())) {
+      split.reset();
+      return;
+    }
+    if (!split) {
+      split.emplace();
+      split->registry = registry;
+    }
+    v.section(info, *split);
+  };
+  optional_split({.name = "val", .doc = "samples for validation and galley-evaluate"}, val);
+  optional_split({.name = "test", .doc = "samples kept for a last evaluation"}, test);
+}
+
+const Split* DataSection::find(const std::string& name) const {
+  if (name == "train") return &train;
+  if (name == "val") return val ? &*val : nullptr;
+  if (name == "test") return test ? &*test : nullptr;
+  return nullptr;
+}
+
+void BatchSection::fields(FieldVisitor& v) {
+  v.field({.name = "global", .doc = "samples an update, over all ranks", .unit = "samples", .min = 1, .max = kMaxBatch, .required = true, .main = true}, global);
+  v.text({.name = "micro", .doc = "samples a pass of one rank; auto: global / ranks. Accumulation is global / (micro * ranks)"}, micro);
+}
+
+void FreezeItem::fields(FieldVisitor& v) {
+  v.field({.name = "match", .doc = "selectors of what is not trained", .required = true, .main = true}, match);
+  v.field({.name = "except", .doc = "selectors of what is trained all the same"}, except);
+  v.choice({.name = "batch_norm", .doc = "running statistics of frozen batch-norms: frozen (used, not updated) or update"}, batch_norm, kFrozenBatchNorm);
+}
+
+void OptimizerGroup::fields(FieldVisitor& v) {
+  v.field({.name = "match", .doc = "selectors of the parameters", .required = true, .main = true}, match);
+  v.field({.name = "except", .doc = "selectors of parameters left out"}, except);
+  v.field({.name = "lr", .doc = "learning rate of the group, or a multiple (10x) of the optimizer's"}, lr);
+  v.field({.name = "weight_decay", .doc = "weight decay of the group, or a multiple"}, weight_decay);
+  v.field({.name = "momentum", .doc = "momentum of the group, or a multiple"}, momentum);
+}
+
+void OptimizerSection::fields(FieldVisitor& v) {
+  const ComponentRegistry none{};
+  v.component({.name = "", .doc = "the algorithm with its parameters"}, algorithm, (registry ? *registry : none).optimizers);
+  v.list({.name = "groups", .doc = "parameters with settings of their own; each key comes from the first group that matches and sets it"}, groups.items,
+         make_fields<OptimizerGroup>);
+}
+
+void ClipSection::fields(FieldVisitor& v) {
+  v.choice({.name = "type", .doc = "norm: all gradients together; value: each element"}, type, kClipTypes);
+  v.field({.name = "max", .doc = "the bound", .min = 1e-30, .main = true}, max);
+}
+
+void EmaSection::fields(FieldVisitor& v) {
+  v.field({.name = "decay", .doc = "share of the old average that is kept", .min = 0, .max = 1, .main = true}, decay);
+  v.text({.name = "every", .doc = "how often the average is updated"}, every);
+  v.field({.name = "warmup", .doc = "start with a smaller decay: min(decay, (1 + n) / (10 + n)) at update n"}, warmup);
+  v.field({.name = "buffers", .doc = "average buffers (running statistics) too, instead of copying them"}, buffers);
+}
+
+void ValidateSection::fields(FieldVisitor& v) {
+  v.text({.name = "every", .doc = "how often data.val is evaluated while training", .main = true}, every);
+  v.field({.name = "samples", .doc = "at most so many samples; null: all", .min = 1}, samples);
+}
+
+void EarlyStopSection::fields(FieldVisitor& v) {
+  v.field({.name = "metric", .doc = "metric of the validation that must improve", .required = true, .main = true}, metric);
+  v.text({.name = "patience", .doc = "how long without improvement"}, patience);
+  v.field({.name = "min_delta", .doc = "smallest change that counts, in the metric's unit", .min = 0}, min_delta);
+}
+
+void GuardSection::fields(FieldVisitor& v) {
+  v.choice({.name = "nan", .doc = "a loss that is not finite: stop (the step is replayed to name the tensor; exit 5) or ignore", .main = true}, nan, kNanGuards);
+}
+
+void RecomputeSection::fields(FieldVisitor& v) {
+  v.choice({.name = "mode", .doc = "full: each block keeps its input; selective: convolutions, matrix products and attention are kept; match: the modules named", .main = true},
+           mode, kRecomputeModes);
+  v.field({.name = "match", .doc = "selectors of modules whose inner values are recomputed"}, match);
+}
+
+void TrainSection::fields(FieldVisitor& v) {
+  const ComponentRegistry none{};
+  optimizer.registry = registry;
+  v.field({.name = "duration", .doc = "how long to train"}, duration);
+  v.field({.name = "batch", .doc = "samples an update"}, batch);
+  v.list({.name = "freeze", .doc = "parameters that are not trained"}, freeze.items, make_fields<FreezeItem>);
+  v.section({.name = "optimizer", .doc = "how parameters are updated"}, optimizer);
+  v.components({.name = "schedule", .doc = "phases of the learning rate, in sequence; empty: constant"}, schedule, (registry ? *registry : none).schedules);
+  v.field({.name = "clip", .doc = "bound on gradients; null: none"}, clip);
+  v.field({.name = "ema", .doc = "running average of the weights; null: none"}, ema);
+  v.field({.name = "validate", .doc = "evaluation while training; null: only at the end"}, validate);
+  v.field({.name = "early_stop", .doc = "end when a metric stops improving; null: never"}, early_stop);
+  v.section({.name = "guard", .doc = "what to do when numbers go wrong"}, guard);
+  v.field({.name = "recompute", .doc = "trade time for memory by recomputing activations in the backward pass; null: off"}, recompute);
+}
+
+void EvaluateSection::fields(FieldVisitor& v) { v.field({.name = "data", .doc = "split to evaluate: train, val or test", .main = true}, data); }
+
+void BestSection::fields(FieldVisitor& v) {
+  v.field({.name = "metric", .doc = "metric of the validation that ranks checkpoints", .required = true, .main = true}, metric);
+  v.field({.name = "count", .doc = "how many of the best are kept", .min = 1, .max = 1000}, count);
+}
+
+void KeepSection::fields(FieldVisitor& v) {
+  v.field({.name = "last", .doc = "how many of the newest checkpoints are kept", .min = 1, .max = 100000, .main = true}, last);
+  v.field({.name = "best", .doc = "also keep the best by a metric; null: none"}, best);
+}
+
+void CheckpointSection::fields(FieldVisitor& v) {
+  v.text({.name = "every", .doc = "how often the state for resuming is written", .main = true}, every);
+  v.section({.name = "keep", .doc = "which checkpoints stay"}, keep);
+}
+
+void LogSection::fields(FieldVisitor& v) {
+  v.text({.name = "every", .doc = "how often metrics.jsonl gets a line; the first and the last step always", .main = true}, every);
+  v.field({.name = "tensorboard", .doc = "write TensorBoard events too"}, tensorboard);
+}
+
+Recipe::Recipe(const ComponentRegistry& components) : registry(&components) {
+  data.registry = train.registry = registry;
+  data.train.registry = train.optimizer.registry = registry;
+  data.train.shuffle = Shuffle(true);
+  data.train.last_batch = LastBatch::kWrap;
+  loss.type = "auto";
+}
+
+void Recipe::fields(FieldVisitor& v) {
+  data.registry = train.registry = registry;
+  v.field({.name = "recipe", .doc = "version of the language: 1", .min = 1, .max = 1, .required = true}, version);
+  v.field({.name = "name", .doc = "names the run: -o defaults to runs/NAME"}, name);
+  v.field({.name = "about", .doc = "one line for galley-recipes ls"}, about);
+  v.field({.name = "include", .doc = "recipes below this one, in order, later wins: a bare name is built-in, ./x.yaml is beside the file"}, include);
+  v.pairs({.name = "vars", .doc = "values of your own, for ${vars.NAME}"}, vars);
+  v.field({.name = "seed", .doc = "of everything drawn: weights, order, augmentation, dropout", .min = 0}, seed);
+  v.text({.name = "deterministic", .doc = "false: same machine and thread count repeat bit for bit; true: any number of threads gives the same bits"}, deterministic);
+  v.text({.name = "device", .doc = "where to compute"}, device);
+  v.text({.name = "threads", .doc = "of one process; auto: the cores it may use"}, threads);
+  v.choice({.name = "memory_format", .doc = "order of activations in memory; results agree within rounding"}, memory_format, kMemoryFormats);
+  v.section({.name = "precision", .doc = "number types"}, precision);
+  v.component({.name = "model", .doc = "a model by name with its parameters, or `layers`: written out layer by layer", .required = true}, model, registry->models);
+  v.section({.name = "weights", .doc = "initial weights"}, weights);
+  v.section({.name = "data", .doc = "samples and what happens to them"}, data);
+  v.component({.name = "loss", .doc = "auto: the loss of the model's task", .word = "auto"}, loss, registry->losses);
+  v.field({.name = "metrics", .doc = "names of metrics, or auto: those of the model's task"}, metrics);
+  v.section({.name = "evaluate", .doc = "galley-evaluate"}, evaluate);
+  v.section({.name = "train", .doc = "galley-train"}, train);
+  v.field({.name = "checkpoint", .doc = "saving the state for resuming; null: only the final weights"}, checkpoint);
+  v.section({.name = "log", .doc = "what is recorded while training"}, log);
+}
+
+BatchPlan plan_batch(const BatchSection& batch, int64_t ranks) {
+  GALLEY_ASSERT(ranks >= 1);
+  BatchPlan plan{.global = batch.global};
+  if (!batch.micro.count) {
+    if (batch.global % ranks != 0) {
+      throw Error(ErrorCode::kRecipe, cat("train.batch: global ", batch.global, " is not a multiple of the ", ranks, " ranks"))
+          .key("train.batch.global")
+          .suggest(cat("the nearest are ", std::max<int64_t>(1, batch.global / ranks) * ranks, " and ", (batch.global / ranks + 1) * ranks));
+    }
+    plan.micro = batch.global / ranks;
+    return plan;
+  }
+  plan.micro = *batch.micro.count;
+  if (plan.micro < 1) throw Error(ErrorCode::kRecipe, "train.batch.micro is 0, allowed is auto or at least 1").key("train.batch.micro");
+  const int64_t pass = plan.micro * ranks;
+  if (batch.global % pass != 0) {
+    const std::string product = ranks == 1 ? cat("micro ", plan.micro) : cat("micro ", plan.micro, " * ", ranks, " ranks = ", pass);
+    const int64_t below = batch.global / pass * pass;
+    throw Error(ErrorCode::kRecipe, cat("train.batch: global ", batch.global, " is not a multiple of ", product, " (", batch.global, " = ", batch.global / pass,
+                                        " * ", pass, " + ", batch.global % pass, ")"))
+        .key("train.batch")
+        .suggest(below > 0 ? cat("global ", below, " or ", below + pass, " would do") : cat("micro may be at most ", std::max<int64_t>(1, batch.global / ranks)));
+  }
+  plan.accumulation = batch.global / pass;
+  return plan;
+}
+
+void check_recipe(const Recipe& recipe) {
+  std::vector<Error> errors;
+  const auto complain = [&](const std::string& key, const std::string& message, const std::string& cure) {
+    Error error(ErrorCode::kRecipe, message);
+    error.key(key);
+    if (!cure.empty()) error.suggest(cure);
+    errors.push_back(std::move(error));
+  };
+  if (recipe.deterministic.threads != 0) {
+    complain("deterministic", cat("deterministic: ", recipe.deterministic.str(), " is not available yet"),
+             "leave it out: the same machine and thread count repeat bit for bit without it");
+  }
+  const PrecisionSection& precision = recipe.precision;
+  if (precision.master == PrecisionName::kBf16 || precision.master == PrecisionName::kF16) {
+    complain("precision.master", "precision.master must be f32 or f64: updates are smaller than half precision resolves", "write master: f32");
+  }
+  for (const char* name : {"train", "val", "test"}) {
+    const Split* split = recipe.data.find(name);
+    if (!split) continue;
+    const std::string key = cat("data.", name);
+    if (split->source && !split->from.empty()) complain(key, cat("'", key, "' has both a source and `from`"), "remove one of them");
+    if (!split->from.empty()) {
+      const Split* other = split->from == name ? nullptr : recipe.data.find(split->from);
+      if (!other || !other->source) complain(key + ".from", cat("'", key, ".from' is '", split->from, "': there is no other split of that name with a source"), "name train, val or test");
+    }
+    if (split->batch.count && *split->batch.count == 0) complain(key + ".batch", cat("'", key, ".batch' is 0, allowed is auto or at least 1"), "");
+  }
+  if (recipe.evaluate.data != "train" && recipe.evaluate.data != "val" && recipe.evaluate.data != "test") {
+    const std::string near = nearest(recipe.evaluate.data, {"train", "val", "test"});
+    complain("evaluate.data", cat("'evaluate.data' is '", recipe.evaluate.data, "', allowed is one of: train, val, test"),
+             near.empty() ? "" : cat("did you mean '", near, "'?"));
+  }
+  const TrainSection& train = recipe.train;
+  if (train.duration && train.duration->value == 0) complain("train.duration", "'train.duration' is 0", "give e.g. 1 epoch");
+  if (train.duration && train.duration->unit == DurationUnit::kPercent) {
+    complain("train.duration", "'train.duration' is in percent: of what?", "give epochs, steps, samples or a time");
+  }
+  if (train.batch) {
+    try {
+      plan_batch(*train.batch);
+    } catch (const Error& error) {
+      errors.push_back(error);
+    }
+  }
+  if (train.early_stop && !train.validate) {
+    complain("train.early_stop", "'train.early_stop' needs validations, and train.validate is null", "give train.validate.every");
+  }
+  if (train.recompute && train.recompute->mode == RecomputeMode::kMatch && train.recompute->match.empty()) {
+    complain("train.recompute", "'train.recompute' names no modules", "write full, selective or {match: [...]}");
+  }
+  const auto positive = [&](const std::string& key, const Duration& every) {
+    if (every.value <= 0) complain(key, cat("'", key, "' is ", every.str(), ": it must be more than nothing"), "");
+  };
+  if (train.validate) positive("train.validate.every", train.validate->every);
+  if (train.ema) positive("train.ema.every", train.ema->every);
+  if (recipe.checkpoint) positive("checkpoint.every", recipe.checkpoint->every);
+  positive("log.every", recipe.log.every);
+  if (errors.empty()) return;
+  Error first = errors.front();
+  for (size_t i = 1; i < errors.size(); ++i) first.also(errors[i]);
+  throw first;
+}
+
+}  // namespace galley

@@ -1,0 +1,107 @@
+#include "libcore/recipe/selector.h"
+
+#include <algorithm>
+#include <regex>
+#include <string>
+
+#include "libcore/base/error.h"
+#include "libcore/base/units.h"
+
+namespace galley {
+namespace {
+
+// Linear in pattern times text: only the last star is tried again.
+bool glob_matches(std::string_view pattern, std::string_view text) {
+  size_t p = 0, t = 0, star = std::string_view::npos, resume = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      resume = t;
+    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
+      ++p;
+      ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1;
+      t = ++resume;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+bool type_matches(std::string_view wanted, std::string_view type) {
+  return glob_matches(wanted, type) || (wanted == "norm" && type.ends_with("_norm"));
+}
+
+std::vector<std::string> names_near(std::string_view pattern, std::span<const Selectable> items) {
+  std::vector<std::string> names;
+  const auto add = [&](const std::string& name) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+  };
+  for (const Selectable& item : items) {
+    if (names.size() > 5000) break;
+    if (pattern.starts_with("type:")) {
+      add("type:" + item.type);
+      continue;
+    }
+    // The item and the modules that hold it.
+    add(item.path);
+    for (size_t dot = item.path.rfind('.'); dot != std::string::npos && dot > 0; dot = item.path.rfind('.', dot - 1)) add(item.path.substr(0, dot));
+  }
+  return names;
+}
+
+}  // namespace
+
+bool pattern_matches(std::string_view pattern, const Selectable& item) {
+  if (pattern.starts_with("type:")) return type_matches(pattern.substr(5), item.type);
+  if (pattern.starts_with("ndim:")) return parse_count(pattern.substr(5)) == item.ndim;
+  if (pattern.starts_with("re:")) {
+    try {
+      return std::regex_search(item.path, std::regex(std::string(pattern.substr(3))));
+    } catch (const std::regex_error& error) {
+      fail(ErrorCode::kRecipe, "the expression '", pattern.substr(3), "' is not valid: ", error.what());
+    }
+  }
+  if (glob_matches(pattern, item.path)) return true;
+  // A module selects all below it.
+  for (size_t dot = item.path.find('.'); dot != std::string::npos; dot = item.path.find('.', dot + 1)) {
+    if (glob_matches(pattern, std::string_view(item.path).substr(0, dot))) return true;
+  }
+  return false;
+}
+
+bool Selector::selects(const Selectable& item) const {
+  const auto matches = [&](const std::string& pattern) { return pattern_matches(pattern, item); };
+  return std::any_of(match.begin(), match.end(), matches) && std::none_of(except.begin(), except.end(), matches);
+}
+
+std::vector<int64_t> Selector::select(std::span<const Selectable> items, std::string_view key) const {
+  std::vector<bool> selected(items.size(), false);
+  const auto mark = [&](const std::vector<std::string>& patterns, std::string_view name, bool value) {
+    for (const std::string& pattern : patterns) {
+      bool any = false;
+      for (size_t i = 0; i < items.size(); ++i) {
+        if (!pattern_matches(pattern, items[i])) continue;
+        any = true;
+        selected[i] = value;
+      }
+      if (any) continue;
+      const std::string near = nearest(pattern, names_near(pattern, items));
+      throw Error(ErrorCode::kRecipe, cat("'", key, ".", name, "': the pattern '", pattern, "' matches none of the ", items.size(), " names"))
+          .key(cat(key, ".", name))
+          .suggest(near.empty() ? (items.empty() ? "" : cat("names look like '", items.front().path, "'")) : cat("did you mean '", near, "'?"));
+    }
+  };
+  mark(match, "match", true);
+  mark(except, "except", false);
+  std::vector<int64_t> indices;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (selected[i]) indices.push_back(static_cast<int64_t>(i));
+  }
+  return indices;
+}
+
+}  // namespace galley

@@ -1,0 +1,148 @@
+// The tree as text. Strings are quoted where YAML or the schema could read them as something else.
+
+#include <algorithm>
+#include <cstdio>
+
+#include "libcore/recipe/yaml_tree.h"
+
+namespace galley {
+namespace {
+
+constexpr size_t kFlowWidth = 110;  // longest map or list of maps that stands on one line
+
+bool is_plain(std::string_view text) {
+  if (text.empty() || text == "null" || text == "Null" || text == "NULL") return false;
+  const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_'; };
+  const auto inner = [&](char c) { return letter(c) || std::string_view("./%+-^=@").find(c) != std::string_view::npos; };
+  const bool number = (text[0] == '-' || text[0] == '+') && text.size() > 1 && text[1] >= '0' && text[1] <= '9';
+  if (!letter(text[0]) && text[0] != '.' && text[0] != '/' && !number) return false;
+  if (text.starts_with("...") || text.back() == ' ') return false;
+  return std::all_of(text.begin(), text.end(), [&](char c) { return inner(c) || c == ' '; });
+}
+
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const unsigned char byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\t') {
+      out += "\\t";
+    } else if (byte < 0x20 || byte == 0x7F) {
+      char buffer[8];
+      std::snprintf(buffer, sizeof buffer, "\\x%02x", byte);
+      out += buffer;
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+class Emitter {
+ public:
+  explicit Emitter(const EmitOptions& options) : options_(options) {}
+
+  std::string document(const YamlNode& tree) {
+    if (tree.is_map() && !tree.entries.empty()) {
+      block(tree, 0);
+    } else {
+      out_ = flow(tree) + "\n";
+    }
+    return std::move(out_);
+  }
+
+ private:
+  std::string key(const std::string& text) const { return is_plain(text) ? text : quoted(text); }
+
+  std::string scalar(const YamlNode& node) const {
+    std::string text;
+    for (const char c : node.scalar) text += c == '$' && options_.escape_dollars ? "$$" : std::string(1, c);
+    return is_plain(text) ? text : quoted(text);
+  }
+
+  std::string flow(const YamlNode& node) const {
+    std::string text;
+    switch (node.kind) {
+      case YamlNode::Kind::kNull: return "null";
+      case YamlNode::Kind::kScalar: return scalar(node);
+      case YamlNode::Kind::kList:
+        for (const YamlNode& item : node.items) text += (text.empty() ? "" : ", ") + flow(item);
+        return "[" + text + "]";
+      case YamlNode::Kind::kMap:
+        for (const YamlNode::Entry& entry : node.entries) text += (text.empty() ? "" : ", ") + key(entry.key) + ": " + flow(entry.value);
+        return "{" + text + "}";
+    }
+    return text;
+  }
+
+  static bool has_maps(const YamlNode& list) {
+    return std::any_of(list.items.begin(), list.items.end(), [](const YamlNode& item) { return item.is_map() || item.is_list(); });
+  }
+
+  // Components stand on one line, sections are blocks; with origins every key has a line of its own for its comment.
+  bool on_one_line(const YamlNode& node, bool in_list) const {
+    if (node.is_map()) {
+      if (node.entries.empty()) return true;
+      return !options_.origins && (in_list || node.find("type")) && flow(node).size() <= kFlowWidth;
+    }
+    if (node.is_list()) return !has_maps(node);
+    return true;
+  }
+
+  void line(const std::string& text, const TextPlace& place) {
+    out_ += text;
+    const std::string origin = options_.origins ? place.str() : "";
+    if (!origin.empty()) {
+      const size_t begin = out_.rfind('\n') == std::string::npos ? 0 : out_.rfind('\n') + 1;
+      const size_t width = out_.size() - begin;
+      out_ += std::string(width < 48 ? 50 - width : 2, ' ') + "# " + origin;
+    }
+    out_ += '\n';
+  }
+
+  void value(const YamlNode& node, size_t indent) {
+    if (on_one_line(node, false)) {
+      line(" " + flow(node), node.place);
+    } else {
+      out_ += '\n';
+      block(node, indent + 2);
+    }
+  }
+
+  void block(const YamlNode& node, size_t indent) {
+    const std::string margin(indent, ' ');
+    if (node.is_map()) {
+      for (const YamlNode::Entry& entry : node.entries) {
+        out_ += margin + key(entry.key) + ":";
+        value(entry.value, indent);
+      }
+      return;
+    }
+    for (const YamlNode& item : node.items) {
+      if (on_one_line(item, true)) {
+        line(margin + "- " + flow(item), item.place);
+      } else if (item.is_map()) {
+        // The first key follows the dash.
+        const size_t begin = out_.size();
+        block(item, indent + 2);
+        out_[begin + indent] = '-';
+      } else {
+        out_ += margin + "-\n";
+        block(item, indent + 2);
+      }
+    }
+  }
+
+  EmitOptions options_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string emit_yaml(const YamlNode& tree, const EmitOptions& options) { return Emitter(options).document(tree); }
+
+}  // namespace galley
