@@ -1,0 +1,187 @@
+#include "libcore/optim/schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+#include "libcore/base/error.h"
+
+namespace galley {
+namespace {
+
+constexpr std::array<std::string_view, 2> kUpdateNames{"step", "epoch"};
+constexpr double kUnknown = std::numeric_limits<double>::infinity();
+/// Steps that a product of epochs and steps per epoch may miss a whole number by.
+constexpr double kSlack = 1e-9;
+
+double whole_up(double steps) { return std::ceil(steps - kSlack * std::max(1.0, steps)); }
+double whole_down(double ratio) { return std::floor(ratio + kSlack * std::max(1.0, ratio)); }
+
+/// t/T, 1 at and after the end.
+double share(const PhasePoint& at) { return at.length > 0 ? std::min(1.0, at.t / at.length) : 1; }
+
+Duration duration_of(const std::string& text) {
+  Duration duration;
+  duration.parse(text);
+  return duration;
+}
+
+constexpr ComponentKind kSchedules[] = {
+    {"constant", "keeps the value", make_fields<ConstantPhase>},
+    {"linear", "a straight line from one value to another: warm-up", make_fields<LinearPhase>},
+    {"cosine", "half a cosine wave down to a value", make_fields<CosinePhase>},
+    {"step", "times gamma every step_size", make_fields<StepPhase>},
+    {"multi_step", "times gamma at each milestone", make_fields<MultiStepPhase>},
+    {"exponential", "times gamma at each step, or epoch", make_fields<ExponentialPhase>},
+    {"polynomial", "a power of what remains, down to a value", make_fields<PolynomialPhase>},
+};
+
+}  // namespace
+
+double steps_of(const Duration& duration, const RunLength& run) {
+  const auto per_step = [&](double amount, std::string_view unit) {
+    GALLEY_CHECK(amount > 0, "the duration '", duration.str(), "' cannot be told in steps: this run does not know its ", unit,
+                 " in a step; write it in steps");
+    return whole_up(duration.value / amount);
+  };
+  switch (duration.unit) {
+    case DurationUnit::kSteps: return whole_up(duration.value);
+    case DurationUnit::kSamples: return per_step(run.samples_per_step, "samples");
+    case DurationUnit::kTokens: return per_step(run.tokens_per_step, "tokens");
+    case DurationUnit::kEpochs:
+      GALLEY_CHECK(run.steps_per_epoch > 0, "the duration '", duration.str(), "' cannot be told in steps: this run has no epochs; write it in steps");
+      return whole_up(duration.value * run.steps_per_epoch);
+    case DurationUnit::kPercent:
+      GALLEY_CHECK(run.total_steps > 0, "'", duration.str(), "' of a run of unknown length; give train.duration in steps, samples or epochs");
+      return whole_up(duration.value / 100 * static_cast<double>(run.total_steps));
+    case DurationUnit::kSeconds: break;
+  }
+  fail(ErrorCode::kRecipe, "a time ('", duration.str(), "') only stops a run; a schedule wants steps, epochs, samples or percent");
+}
+
+void SchedulePhase::phase_fields(FieldVisitor& v) {
+  v.field({.name = "duration", .doc = "how long; default: the rest of the run"}, duration);
+  v.choice({.name = "update", .doc = "change at each step, or hold the value over an epoch"}, update, kUpdateNames);
+}
+
+void ConstantPhase::fields(FieldVisitor& v) { phase_fields(v); }
+double ConstantPhase::value(const PhasePoint&, double start, double) const { return start; }
+
+void LinearPhase::fields(FieldVisitor& v) {
+  v.field({.name = "from", .doc = "first value; default: where the phase before ended, else 1x"}, from);
+  v.text({.name = "to", .doc = "the value it ends with"}, to);
+  phase_fields(v);
+}
+double LinearPhase::value(const PhasePoint& at, double start, double lr) const {
+  const double low = from ? from->of(lr) : start;
+  return low + (to.of(lr) - low) * share(at);
+}
+
+void CosinePhase::fields(FieldVisitor& v) {
+  v.text({.name = "to", .doc = "the value it ends with"}, to);
+  phase_fields(v);
+}
+double CosinePhase::value(const PhasePoint& at, double start, double lr) const {
+  const double end = to.of(lr);
+  return end + (start - end) * (1 + std::cos(std::numbers::pi * share(at))) / 2;
+}
+
+void StepPhase::fields(FieldVisitor& v) {
+  v.text({.name = "step_size", .doc = "how long between two changes"}, step_size);
+  v.field({.name = "gamma", .doc = "factor of a change", .min = 0}, gamma);
+  phase_fields(v);
+}
+void StepPhase::check(const RunLength& run) const {
+  GALLEY_CHECK(steps_of(step_size, run) >= 1, "step_size must be at least a step, is '", step_size.str(), "'");
+}
+double StepPhase::value(const PhasePoint& at, double start, double) const {
+  // Epochs need not be whole steps: the n-th change comes at the first step after n whole sizes, not n rounded ones.
+  const double size = step_size.unit == DurationUnit::kEpochs ? step_size.value * at.run->steps_per_epoch : steps_of(step_size, *at.run);
+  return start * std::pow(gamma, whole_down(at.t / size));
+}
+
+void MultiStepPhase::fields(FieldVisitor& v) {
+  v.field({.name = "milestones", .doc = "when to change, e.g. [30 epochs, 60 epochs], from the phase's begin", .required = true}, milestones);
+  v.field({.name = "gamma", .doc = "factor of a change", .min = 0}, gamma);
+  phase_fields(v);
+}
+void MultiStepPhase::check(const RunLength& run) const {
+  for (const std::string& milestone : milestones) (void)steps_of(duration_of(milestone), run);
+}
+double MultiStepPhase::value(const PhasePoint& at, double start, double) const {
+  const auto reached = std::count_if(milestones.begin(), milestones.end(),
+                                     [&](const std::string& milestone) { return steps_of(duration_of(milestone), *at.run) <= at.t; });
+  return start * std::pow(gamma, static_cast<double>(reached));
+}
+
+void ExponentialPhase::fields(FieldVisitor& v) {
+  v.field({.name = "gamma", .doc = "factor of each step, or epoch", .min = 0}, gamma);
+  phase_fields(v);
+}
+double ExponentialPhase::value(const PhasePoint& at, double start, double) const { return start * std::pow(gamma, at.count); }
+
+void PolynomialPhase::fields(FieldVisitor& v) {
+  v.field({.name = "power", .doc = "exponent of what remains", .min = 0}, power);
+  v.text({.name = "to", .doc = "the value it ends with"}, to);
+  phase_fields(v);
+}
+double PolynomialPhase::value(const PhasePoint& at, double start, double lr) const {
+  const double end = to.of(lr);
+  return end + (start - end) * std::pow(1 - share(at), power);
+}
+
+ComponentKinds schedules() { return kSchedules; }
+
+Schedule::Schedule(std::vector<Component> phases, const RunLength& run) : phases_(std::move(phases)), run_(run) {
+  double position = 0;
+  for (size_t i = 0; i < phases_.size(); ++i) {
+    const auto* phase = phases_[i].as<SchedulePhase>();
+    GALLEY_ASSERT(phase != nullptr, "component ", phases_[i].type, " is not a phase of a schedule");
+    GALLEY_CHECK(phase->duration || i + 1 == phases_.size(), "phase ", i, " (", phases_[i].type,
+                 ") of the schedule has no duration, but another phase follows; give it one");
+    GALLEY_CHECK(phase->update == ScheduleUpdate::kStep || run.steps_per_epoch > 0, "phase ", i, " (", phases_[i].type,
+                 ") of the schedule has update: epoch, but this run has no epochs; use update: step");
+    phase->check(run);
+    double end = kUnknown;
+    if (phase->duration) {
+      end = position + steps_of(*phase->duration, run);
+    } else if (run.total_steps > 0) {
+      end = std::max(position, static_cast<double>(run.total_steps));
+    } else {
+      GALLEY_CHECK(!phase->needs_length(), "phase ", i, " (", phases_[i].type,
+                   ") of the schedule lasts to the end of a run of unknown length; give it a duration in steps");
+    }
+    spans_.push_back({phase, position, end});
+    position = end;
+  }
+}
+
+PhasePoint Schedule::point(const Span& span, double position) const {
+  PhasePoint at{.t = position - span.begin, .length = span.end - span.begin, .count = position - span.begin, .run = &run_};
+  if (span.phase->update == ScheduleUpdate::kStep) return at;
+  const double per_epoch = run_.steps_per_epoch;
+  const double epoch = whole_down(position / per_epoch);
+  at.t = std::max(0.0, whole_up(epoch * per_epoch) - span.begin);
+  at.count = std::max(0.0, epoch - whole_down(span.begin / per_epoch));
+  return at;
+}
+
+double Schedule::value(int64_t step, double lr) const {
+  GALLEY_ASSERT(step >= 1, "steps count from 1");
+  const double position = static_cast<double>(step - 1);
+  double value = lr;
+  for (const Span& span : spans_) {
+    if (position < span.end) return span.phase->value(point(span, position), value, lr);
+    if (span.end > span.begin) value = span.phase->value(point(span, span.end), value, lr);
+  }
+  return value;
+}
+
+double ema_decay(double decay, int64_t update, bool warmup) {
+  const double n = static_cast<double>(update);
+  return warmup ? std::min(decay, (1 + n) / (10 + n)) : decay;
+}
+
+}  // namespace galley

@@ -1,0 +1,195 @@
+#include "libcore/optim/updates.h"
+
+#include "libcore/ops/binary.h"
+#include "libcore/ops/reduce.h"
+#include "libcore/ops/shape.h"
+#include "libcore/ops/unary.h"
+#include "libcore/ops/update.h"
+
+namespace galley {
+namespace {
+
+/// Sets the phase to kUpdate for a scope, and the path of the parameter at hand.
+class UpdateScope {
+ public:
+  explicit UpdateScope(Graph& graph) : graph_(graph), path_(graph.path()), phase_(graph.phase()) { graph.set_phase(Phase::kUpdate); }
+  ~UpdateScope() {
+    graph_.set_path(std::move(path_));
+    graph_.set_phase(phase_);
+  }
+  UpdateScope(const UpdateScope&) = delete;
+  UpdateScope& operator=(const UpdateScope&) = delete;
+  /// "layer1.0.conv2" for "layer1.0.conv2.weight".
+  void enter_module_of(const std::string& parameter) {
+    const size_t dot = parameter.rfind('.');
+    graph_.set_path(dot == std::string::npos ? "" : parameter.substr(0, dot));
+  }
+  void leave_modules() { graph_.set_path("optimizer"); }
+
+ private:
+  Graph& graph_;
+  std::string path_;
+  Phase phase_;
+};
+
+TensorType scalar(DType dtype) {
+  TensorType type;
+  type.dtype = dtype;
+  return type;
+}
+
+Value scalar_input(Graph& graph, const std::string& name, DType dtype) {
+  const ValueId found = graph.find_input(name);
+  return found != kNoValue ? graph.at(found) : graph.add_input(name, scalar(dtype), ValueRole::kInput);
+}
+
+/// A copy, since the graph's table of values grows while nodes are added.
+std::string name_of(const Graph& graph, ValueId id) { return graph.value(id).name; }
+
+Value add_state(Graph& graph, UpdateTable& table, ValueId of, std::string_view suffix, bool starts_as_copy) {
+  const std::string owner = name_of(graph, of);
+  const TensorType type = graph.type(of);
+  StateSpec spec{cat(owner, ".", suffix), type, owner, starts_as_copy};
+  table.states.push_back(spec);
+  return graph.add_input(spec.name, type, ValueRole::kState);
+}
+
+/// Parameters with a gradient, in the order of the graph's inputs.
+std::vector<ValueId> trained(const Graph& graph, const Gradients& gradients) {
+  std::vector<ValueId> parameters;
+  for (ValueId id : graph.inputs()) {
+    if (gradients.count(id) != 0) parameters.push_back(id);
+  }
+  GALLEY_ASSERT(parameters.size() == gradients.size(), "a gradient belongs to a value that is not an input of the graph");
+  for (ValueId id : parameters) {
+    GALLEY_ASSERT(graph.value(id).role == ValueRole::kParameter, name_of(graph, id), " has a gradient, but is not a parameter");
+  }
+  return parameters;
+}
+
+void check_groups(const Graph& graph, const ParameterGroups& groups) {
+  GALLEY_ASSERT(!groups.groups.empty(), "no parameter group");
+  for (const auto& [parameter, group] : groups.group_of) {
+    GALLEY_ASSERT(group < groups.groups.size(), "group ", group, " of ", parameter, " does not exist");
+    const ValueId id = graph.find_input(parameter);
+    GALLEY_CHECK(id != kNoValue && graph.value(id).role == ValueRole::kParameter, "an optimizer group names '", parameter,
+                 "', which is not a parameter of this model");
+  }
+}
+
+/// What buffers hold after this step: the output of the node that updates them, else themselves.
+std::map<ValueId, ValueId> updated_values(const Graph& graph) {
+  std::map<ValueId, ValueId> latest;
+  for (const Node& node : graph.nodes()) {
+    for (const InPlace& update : node.op->updates) {
+      const ValueId state = node.input(static_cast<size_t>(update.input));
+      if (state != kNoValue && static_cast<size_t>(update.output) < node.outputs.size()) {
+        latest[state] = node.outputs[static_cast<size_t>(update.output)];
+      }
+    }
+  }
+  return latest;
+}
+
+/// Sum of squares of all gradients. Clipping needs it before the first update, and one node reads them all; otherwise each
+/// gradient gives its part alone, so that it can die at its update.
+Value total_of_squares(Graph& graph, const std::vector<Value>& gradients, bool one_node) {
+  if (one_node) return sum_squares(gradients);
+  Value total;
+  for (const Value& gradient : gradients) {
+    const Value part = sum_squares(std::span<const Value>(&gradient, 1));
+    total = total ? add(total, part) : part;
+  }
+  return total ? total : full(graph, scalar(DType::kF32), 0);
+}
+
+void add_averages(Graph& graph, const std::vector<ValueId>& parameters, const UpdateOptions& options, UpdateScope& scope, UpdateTable& table) {
+  const Value decay = scalar_input(graph, "ema_decay", DType::kF32);
+  std::map<ValueId, ValueId> latest = updated_values(graph);
+  const std::vector<ValueId> inputs = graph.inputs();
+  Value copy;
+  const auto average = [&](ValueId id, const Value& share) {
+    scope.enter_module_of(name_of(graph, id));
+    const Value ema = add_state(graph, table, id, "ema", true);
+    const auto found = latest.find(id);
+    ema_update(ema, graph.at(found == latest.end() ? id : found->second), share);
+  };
+  for (ValueId id : parameters) average(id, decay);
+  for (ValueId id : inputs) {
+    if (graph.value(id).role != ValueRole::kBuffer) continue;
+    if (!options.ema_buffers && !copy) copy = full(graph, scalar(DType::kF32), 0);
+    average(id, options.ema_buffers ? decay : copy);
+  }
+}
+
+}  // namespace
+
+UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOptions& options) {
+  GALLEY_ASSERT(options.accumulation >= 1);
+  GALLEY_CHECK(options.clip == ClipMode::kNone || options.clip_max > 0, "clip: the bound must be above 0, is ", options.clip_max);
+  check_groups(graph, options.groups);
+  UpdateTable table;
+  const std::vector<ValueId> parameters = trained(graph, gradients);
+  if (parameters.empty()) return table;
+  UpdateScope scope(graph);
+  scope.leave_modules();
+  const Value step = scalar_input(graph, "step", DType::kI64);
+  const double mean = 1 / static_cast<double>(options.accumulation);
+
+  std::vector<Value> totals, accumulators;
+  for (ValueId id : parameters) {
+    const Value gradient = graph.at(gradients.at(id));
+    if (options.accumulation > 1) {
+      scope.enter_module_of(name_of(graph, id));
+      accumulators.push_back(add_state(graph, table, id, "grad", false));
+      totals.push_back(add(accumulators.back(), gradient));
+    } else {
+      totals.push_back(gradient);
+    }
+  }
+
+  scope.leave_modules();
+  Value scale;  // of the summed gradients; absent: 1
+  if (options.grad_norm || options.clip == ClipMode::kNorm) {
+    Value squares = total_of_squares(graph, totals, options.clip == ClipMode::kNorm);
+    if (options.accumulation > 1) squares = affine(squares, mean * mean);
+    if (options.grad_norm) graph.add_output("grad_norm", sqrt(squares));
+    if (options.clip == ClipMode::kNorm) {
+      ClipCoefficientAttrs attrs;
+      attrs.max_norm = options.clip_max;
+      scale = clip_coefficient(squares, attrs);
+      if (options.accumulation > 1) scale = affine(scale, mean);
+    }
+  }
+  if (options.accumulation > 1 && options.clip == ClipMode::kNone) scale = full(graph, scalar(DType::kF32), mean);
+
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const std::string name = name_of(graph, parameters[i]);
+    const ParameterGroup& group = options.groups.of(name);
+    scope.enter_module_of(name);
+    Value gradient = totals[i];
+    if (options.clip == ClipMode::kValue) {
+      if (options.accumulation > 1) gradient = affine(gradient, mean);
+      gradient = clamp(gradient, -options.clip_max, options.clip_max);
+    }
+    std::vector<Value> states;
+    for (std::string_view suffix : group.optimizer->states()) states.push_back(add_state(graph, table, parameters[i], suffix, false));
+    const UpdateInputs inputs{graph.at(parameters[i]), gradient, scalar_input(graph, "lr." + group.name, DType::kF32), step, scale};
+    group.optimizer->add_update(inputs, states);
+    if (options.accumulation > 1) clear(accumulators[i]);
+  }
+  if (options.ema) add_averages(graph, parameters, options, scope, table);
+  return table;
+}
+
+UpdateTable add_accumulation(Graph& graph, const Gradients& gradients) {
+  UpdateTable table;
+  UpdateScope scope(graph);
+  for (ValueId id : trained(graph, gradients)) {
+    scope.enter_module_of(name_of(graph, id));
+    accumulate(add_state(graph, table, id, "grad", false), graph.at(gradients.at(id)));
+  }
+  return table;
+}
+
+}  // namespace galley
