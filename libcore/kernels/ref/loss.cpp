@@ -1,124 +1,126 @@
 #include "libcore/ops/loss.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
-#include "libcore/kernels/ref/table.h"
+#include "libcore/kernels/ref/ref.h"
 
 namespace galley {
 namespace {
 
-/// One position of the logits: log-probabilities along the classes, and what its target asks for.
-struct Position {
-  std::vector<double> log_p;
-  std::vector<double> target;  // weight of each class: class weight x smoothed target
-  double normaliser = 0;       // what the mean divides by: the target's class weight, or 1 for probabilities
-};
-
+/// Cross entropy, one position (sample, pixel) at a time: loss = -sum_c share[c] log softmax(logits)[c], where `share` holds class weight,
+/// target and label smoothing; 0 everywhere for an ignored target. By torch.nn.functional.cross_entropy's definition.
 class CrossEntropy {
  public:
-  CrossEntropy(const RefArray& logits, const RefArray& target, const RefArray* weight, bool probabilities, const CrossEntropyAttrs& attrs)
-      : logits_(logits), target_(target), weight_(weight), probabilities_(probabilities), attrs_(attrs), classes_(logits.shape[1]) {
-    for (int d = 2; d < logits.shape.rank(); ++d) inner_ *= logits.shape[d];
+  CrossEntropy(const CrossEntropyAttrs& attrs, const RefArray& logits, const RefArray& target, const RefArray* weight, bool probabilities)
+      : attrs_(attrs), logits_(logits), target_(target), weight_(weight), probabilities_(probabilities), classes_(logits.shape[1]) {
+    for (int axis = 2; axis < logits.shape.rank(); ++axis) inner_ *= logits.shape[axis];
+    positions_ = logits.shape[0] * inner_;
   }
-  int64_t positions() const { return logits_.shape[0] * inner_; }
+
+  int64_t positions() const { return positions_; }
   int64_t index(int64_t position, int64_t c) const { return (position / inner_ * classes_ + c) * inner_ + position % inner_; }
 
-  Position at(int64_t position) const {
-    Position p;
-    double top = logits_[index(position, 0)], sum = 0;
-    for (int64_t c = 0; c < classes_; ++c) top = std::max(top, logits_[index(position, c)]);
-    for (int64_t c = 0; c < classes_; ++c) sum += std::exp(logits_[index(position, c)] - top);
-    const auto truth = probabilities_ ? int64_t{-1} : static_cast<int64_t>(target_[position]);
-    const bool ignored = !probabilities_ && truth == attrs_.ignore_index;
-    for (int64_t c = 0; c < classes_; ++c) {
-      p.log_p.push_back(logits_[index(position, c)] - top - std::log(sum));
-      const double given = probabilities_ ? target_[index(position, c)] : c == truth ? 1.0 : 0.0;
-      const double smoothed = given * (1 - attrs_.label_smoothing) + attrs_.label_smoothing / static_cast<double>(classes_);
-      p.target.push_back(ignored ? 0.0 : smoothed * (weight_ ? (*weight_)[c] : 1.0));
-    }
-    p.normaliser = ignored ? 0.0 : probabilities_ ? 1.0 : weight_ ? (*weight_)[truth] : 1.0;
-    return p;
-  }
-  double normaliser() const {
+  std::vector<double> log_probabilities(int64_t position) const {
+    std::vector<double> log_p(static_cast<size_t>(classes_));
+    for (int64_t c = 0; c < classes_; ++c) log_p[static_cast<size_t>(c)] = logits_[index(position, c)];
+    const double largest = *std::max_element(log_p.begin(), log_p.end());
     double sum = 0;
-    for (int64_t i = 0; i < positions(); ++i) sum += at(i).normaliser;
+    for (double value : log_p) sum += std::exp(value - largest);
+    for (double& value : log_p) value -= largest + std::log(sum);
+    return log_p;
+  }
+
+  std::vector<double> shares(int64_t position) const {
+    std::vector<double> share(static_cast<size_t>(classes_));
+    const double smoothing = attrs_.label_smoothing / static_cast<double>(classes_);
+    if (ignored(position)) return share;
+    for (int64_t c = 0; c < classes_; ++c) {
+      const double hit = probabilities_ ? target_[index(position, c)] : c == class_of(position) ? 1 : 0;
+      share[static_cast<size_t>(c)] = weight_of(c) * ((1 - attrs_.label_smoothing) * hit + smoothing);
+    }
+    return share;
+  }
+
+  /// What the sum is divided by: the weights of the targets, or the positions where targets are probabilities.
+  double divisor() const {
+    if (attrs_.reduction != Reduction::kMean) return 1;
+    if (probabilities_) return static_cast<double>(positions_);
+    double sum = 0;
+    for (int64_t position = 0; position < positions_; ++position) sum += ignored(position) ? 0 : weight_of(class_of(position));
     return sum;
   }
-  int64_t classes() const { return classes_; }
 
  private:
+  bool ignored(int64_t position) const { return !probabilities_ && static_cast<int64_t>(target_[position]) == attrs_.ignore_index; }
+  int64_t class_of(int64_t position) const {
+    const auto c = static_cast<int64_t>(target_[position]);
+    GALLEY_CHECK_INPUT(c >= 0 && c < classes_, "target ", position, " is class ", c, ", the logits have ", classes_, " classes");
+    return c;
+  }
+  double weight_of(int64_t c) const { return weight_ == nullptr ? 1 : (*weight_)[c]; }
+
+  const CrossEntropyAttrs& attrs_;
   const RefArray& logits_;
   const RefArray& target_;
   const RefArray* weight_;
   bool probabilities_;
-  const CrossEntropyAttrs& attrs_;
-  int64_t classes_, inner_ = 1;
+  int64_t classes_, inner_ = 1, positions_ = 0;
 };
 
+CrossEntropy cross_entropy_of(RefCall& call, size_t logits) {
+  return {call.attrs<CrossEntropyAttrs>(), call.in(logits), call.in(logits + 1), call.has(logits + 2) ? &call.in(logits + 2) : nullptr,
+          is_floating(call.context().in(static_cast<int>(logits) + 1).dtype)};
+}
+
 void cross_entropy_ref(RefCall& call) {
-  const auto& attrs = call.attrs<CrossEntropyAttrs>();
-  const CrossEntropy ce(call.in(0), call.in(1), call.has(2) ? &call.in(2) : nullptr, is_floating(call.context().in(1).dtype), attrs);
-  double total = 0;
-  for (int64_t i = 0; i < ce.positions(); ++i) {
-    const Position p = ce.at(i);
-    double loss = 0;
-    for (int64_t c = 0; c < ce.classes(); ++c) {
-      if (p.target[static_cast<size_t>(c)] != 0) loss -= p.target[static_cast<size_t>(c)] * p.log_p[static_cast<size_t>(c)];
+  const CrossEntropy of = cross_entropy_of(call, 0);
+  const bool each = call.attrs<CrossEntropyAttrs>().reduction == Reduction::kNone;
+  for (int64_t position = 0; position < of.positions(); ++position) {
+    const std::vector<double> log_p = of.log_probabilities(position), share = of.shares(position);
+    for (size_t c = 0; c < share.size(); ++c) {
+      if (share[c] != 0) call.out()[each ? position : 0] -= share[c] * log_p[c];  // a logit of -inf without a share does not count
     }
-    if (attrs.reduction == Reduction::kNone) call.out()[i] = loss;
-    total += loss;
   }
-  if (attrs.reduction == Reduction::kSum) call.out()[0] = total;
-  if (attrs.reduction == Reduction::kMean) call.out()[0] = total / ce.normaliser();
+  if (!each) call.out()[0] /= of.divisor();
 }
 
 void cross_entropy_backward_ref(RefCall& call) {
-  const auto& attrs = call.attrs<CrossEntropyAttrs>();
-  const RefArray& grad = call.in(0);
-  const CrossEntropy ce(call.in(1), call.in(2), call.has(3) ? &call.in(3) : nullptr, is_floating(call.context().in(2).dtype), attrs);
-  const double scale = attrs.reduction == Reduction::kMean ? 1 / ce.normaliser() : 1;
-  for (int64_t i = 0; i < ce.positions(); ++i) {
-    const Position p = ce.at(i);
-    double sum = 0;
-    for (double target : p.target) sum += target;
-    const double g = grad[attrs.reduction == Reduction::kNone ? i : 0] * scale;
-    for (int64_t c = 0; c < ce.classes(); ++c) {
-      const auto k = static_cast<size_t>(c);
-      call.out()[ce.index(i, c)] = g * (std::exp(p.log_p[k]) * sum - p.target[k]);
+  const CrossEntropy of = cross_entropy_of(call, 1);
+  const bool each = call.attrs<CrossEntropyAttrs>().reduction == Reduction::kNone;
+  const double divisor = of.divisor();
+  for (int64_t position = 0; position < of.positions(); ++position) {
+    const std::vector<double> log_p = of.log_probabilities(position), share = of.shares(position);
+    double total = 0;
+    for (double value : share) total += value;
+    for (size_t c = 0; c < share.size(); ++c) {
+      const double slope = std::exp(log_p[c]) * total - share[c];
+      // Nothing counted in the mean: no gradient, rather than 0/0.
+      call.out()[of.index(position, static_cast<int64_t>(c))] = slope == 0 ? 0 : call.in(0)[each ? position : 0] * slope / divisor;
     }
   }
 }
 
-template <class Term>
-void elementwise_loss(RefCall& call, Term term) {
+template <double (*kLoss)(double x, double target)>
+void elementwise_loss_ref(RefCall& call) {
   const Reduction reduction = call.attrs<LossAttrs>().reduction;
-  const int64_t count = call.in(0).shape.elements();
-  double total = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const double loss = term(i);
-    if (reduction == Reduction::kNone) call.out()[i] = loss;
-    total += loss;
+  const RefArray& x = call.in(0);
+  for (int64_t i = 0; i < x.shape.elements(); ++i) {
+    const double loss = kLoss(x[i], call.in(1)[i]) * (call.has(2) ? call.in(2)[i] : 1);
+    call.out()[reduction == Reduction::kNone ? i : 0] += loss;
   }
-  if (reduction == Reduction::kSum) call.out()[0] = total;
-  if (reduction == Reduction::kMean) call.out()[0] = total / static_cast<double>(count);
+  if (reduction == Reduction::kMean) call.out()[0] /= static_cast<double>(x.shape.elements());
 }
 
-void mse_ref(RefCall& call) {
-  elementwise_loss(call, [&](int64_t i) { return (call.in(0)[i] - call.in(1)[i]) * (call.in(0)[i] - call.in(1)[i]); });
-}
+double squared_error(double x, double target) { return (x - target) * (x - target); }
+double binary_cross_entropy(double x, double target) { return std::max(x, 0.0) - x * target + std::log1p(std::exp(-std::abs(x))); }
 
-void bce_ref(RefCall& call) {
-  elementwise_loss(call, [&](int64_t i) {
-    const double x = call.in(0)[i];
-    const double loss = std::max(x, 0.0) - x * call.in(1)[i] + std::log1p(std::exp(-std::fabs(x)));
-    return call.has(2) ? call.in(2)[i] * loss : loss;
-  });
-}
-
-constexpr std::array kEntries{RefEntry{"cross_entropy", cross_entropy_ref}, RefEntry{"cross_entropy_backward", cross_entropy_backward_ref},
-                              RefEntry{"mse_loss", mse_ref}, RefEntry{"bce_with_logits", bce_ref}};
+constexpr RefEntry kEntries[] = {
+    {"cross_entropy", cross_entropy_ref},
+    {"cross_entropy_backward", cross_entropy_backward_ref},
+    {"mse_loss", elementwise_loss_ref<squared_error>},
+    {"bce_with_logits", elementwise_loss_ref<binary_cross_entropy>},
+};
 
 }  // namespace
 

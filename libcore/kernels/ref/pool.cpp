@@ -1,139 +1,154 @@
 #include "libcore/ops/pool.h"
 
-#include <array>
-#include <limits>
+#include <cmath>
 
-#include "libcore/kernels/ref/table.h"
+#include "libcore/kernels/ref/ref.h"
 
 namespace galley {
 namespace {
 
-std::array<int64_t, 2> stride_of(const std::vector<int64_t>& stride, const std::vector<int64_t>& kernel) { return pair(stride.empty() ? kernel : stride); }
-
-/// Calls visit(index of the output, image [N*C], row, column) for each pixel of `y`.
+/// Calls visit(plane, row, column, index in y) for each element of [N,C,H,W].
 template <class Visit>
 void for_each_pixel(const Shape& y, Visit visit) {
   int64_t i = 0;
-  for (int64_t image = 0; image < y[0] * y[1]; ++image) {
-    for (int64_t h = 0; h < y[2]; ++h) {
-      for (int64_t w = 0; w < y[3]; ++w) visit(i++, image, h, w);
+  for (int64_t plane = 0; plane < y[0] * y[1]; ++plane) {
+    for (int64_t row = 0; row < y[2]; ++row) {
+      for (int64_t column = 0; column < y[3]; ++column) visit(plane, row, column, i++);
     }
   }
 }
 
+template <class Attrs>
+std::array<int64_t, 2> stride_of(const Attrs& attrs) { return pair(attrs.stride.empty() ? attrs.kernel_size : attrs.stride); }
+
+/// NaN counts as the largest, as PyTorch.
+bool exceeds(double value, double best) { return value > best || (std::isnan(value) && !std::isnan(best)); }
+
 void max_pool2d_ref(RefCall& call) {
-  const auto& a = call.attrs<MaxPool2dAttrs>();
-  const auto kernel = pair(a.kernel_size), stride = stride_of(a.stride, a.kernel_size), padding = pair(a.padding), dilation = pair(a.dilation);
+  const auto& attrs = call.attrs<MaxPool2dAttrs>();
+  const auto kernel = pair(attrs.kernel_size), stride = stride_of(attrs), padding = pair(attrs.padding), dilation = pair(attrs.dilation);
   const RefArray& x = call.in(0);
-  for_each_pixel(call.out(0).shape, [&](int64_t i, int64_t image, int64_t h, int64_t w) {
-    double best = -std::numeric_limits<double>::infinity();
-    int64_t tap = -1;
+  for_each_pixel(call.out(0).shape, [&](int64_t plane, int64_t row, int64_t column, int64_t o) {
+    bool any = false;
     for (int64_t kh = 0; kh < kernel[0]; ++kh) {
       for (int64_t kw = 0; kw < kernel[1]; ++kw) {
-        const int64_t row = h * stride[0] - padding[0] + kh * dilation[0], column = w * stride[1] - padding[1] + kw * dilation[1];
-        if (row < 0 || row >= x.shape[2] || column < 0 || column >= x.shape[3]) continue;
-        const double value = x[(image * x.shape[2] + row) * x.shape[3] + column];
-        if (tap < 0 || value > best) {
-          best = value;
-          tap = kh * kernel[1] + kw;
-        }
+        const int64_t h = row * stride[0] - padding[0] + kh * dilation[0], w = column * stride[1] - padding[1] + kw * dilation[1];
+        if (h < 0 || h >= x.shape[2] || w < 0 || w >= x.shape[3]) continue;
+        const double value = x[(plane * x.shape[2] + h) * x.shape[3] + w];
+        if (any && !exceeds(value, call.out(0)[o])) continue;
+        any = true;
+        call.out(0)[o] = value;
+        call.out(1)[o] = static_cast<double>(kh * kernel[1] + kw);
       }
     }
-    call.out(0)[i] = best;
-    call.out(1)[i] = static_cast<double>(tap);
   });
 }
 
 void max_pool2d_backward_ref(RefCall& call) {
-  const auto& a = call.attrs<MaxPool2dBackwardAttrs>();
-  const auto kernel = pair(a.kernel_size), stride = stride_of(a.stride, a.kernel_size), padding = pair(a.padding), dilation = pair(a.dilation);
+  const auto& attrs = call.attrs<MaxPool2dBackwardAttrs>();
+  const auto kernel = pair(attrs.kernel_size), stride = stride_of(attrs), padding = pair(attrs.padding), dilation = pair(attrs.dilation);
   RefArray& dx = call.out();
-  for_each_pixel(call.in(0).shape, [&](int64_t i, int64_t image, int64_t h, int64_t w) {
-    const auto tap = static_cast<int64_t>(call.in(1)[i]);
-    const int64_t row = h * stride[0] - padding[0] + tap / kernel[1] * dilation[0], column = w * stride[1] - padding[1] + tap % kernel[1] * dilation[1];
-    dx[(image * dx.shape[2] + row) * dx.shape[3] + column] += call.in(0)[i];
+  for_each_pixel(call.in(0).shape, [&](int64_t plane, int64_t row, int64_t column, int64_t o) {
+    const auto tap = static_cast<int64_t>(call.in(1)[o]);
+    const int64_t h = row * stride[0] - padding[0] + tap / kernel[1] * dilation[0], w = column * stride[1] - padding[1] + tap % kernel[1] * dilation[1];
+    dx[(plane * dx.shape[2] + h) * dx.shape[3] + w] += call.in(0)[o];
   });
 }
 
-/// Calls visit(input index, divisor) for each cell of window (h, w).
-template <class Attrs, class Visit>
-void for_each_cell(const Attrs& a, const Shape& x, int64_t image, int64_t h, int64_t w, Visit visit) {
-  const auto kernel = pair(a.kernel_size), stride = stride_of(a.stride, a.kernel_size), padding = pair(a.padding);
-  const PoolRange rows = pool_range(h, x[2], kernel[0], stride[0], padding[0]), columns = pool_range(w, x[3], kernel[1], stride[1], padding[1]);
-  const double divisor = static_cast<double>(a.count_include_pad ? rows.size * columns.size : (rows.end - rows.begin) * (columns.end - columns.begin));
-  for (int64_t row = rows.begin; row < rows.end; ++row) {
-    for (int64_t column = columns.begin; column < columns.end; ++column) visit((image * x[2] + row) * x[3] + column, divisor);
+/// Visits the cells of one window: visit(index in x).
+template <class Visit>
+void for_each_cell(const Shape& x, int64_t plane, const PoolRange& rows, const PoolRange& columns, Visit visit) {
+  for (int64_t h = rows.begin; h < rows.end; ++h) {
+    for (int64_t w = columns.begin; w < columns.end; ++w) visit((plane * x[2] + h) * x[3] + w);
   }
 }
 
+template <class Attrs>
+struct Windows {
+  Windows(const Attrs& a, const Shape& x) : attrs(a), x_shape(x) {}
+  const Attrs& attrs;
+  const Shape& x_shape;
+  PoolRange range(size_t axis, int64_t o) const {
+    return pool_range(o, x_shape[2 + static_cast<int>(axis)], pair(attrs.kernel_size)[axis], stride_of(attrs)[axis], pair(attrs.padding)[axis]);
+  }
+  double divisor(const PoolRange& rows, const PoolRange& columns) const {
+    return static_cast<double>(attrs.count_include_pad ? rows.size * columns.size : (rows.end - rows.begin) * (columns.end - columns.begin));
+  }
+};
+
 void avg_pool2d_ref(RefCall& call) {
   const RefArray& x = call.in(0);
-  for_each_pixel(call.out().shape, [&](int64_t i, int64_t image, int64_t h, int64_t w) {
-    for_each_cell(call.attrs<AvgPool2dAttrs>(), x.shape, image, h, w, [&](int64_t in, double divisor) { call.out()[i] += x[in] / divisor; });
+  const Windows windows(call.attrs<AvgPool2dAttrs>(), x.shape);
+  for_each_pixel(call.out().shape, [&](int64_t plane, int64_t row, int64_t column, int64_t o) {
+    const PoolRange rows = windows.range(0, row), columns = windows.range(1, column);
+    double sum = 0;
+    for_each_cell(x.shape, plane, rows, columns, [&](int64_t i) { sum += x[i]; });
+    call.out()[o] = sum / windows.divisor(rows, columns);
   });
 }
 
 void avg_pool2d_backward_ref(RefCall& call) {
   RefArray& dx = call.out();
-  for_each_pixel(call.in(0).shape, [&](int64_t i, int64_t image, int64_t h, int64_t w) {
-    for_each_cell(call.attrs<AvgPool2dBackwardAttrs>(), dx.shape, image, h, w, [&](int64_t in, double divisor) { dx[in] += call.in(0)[i] / divisor; });
+  const Windows windows(call.attrs<AvgPool2dBackwardAttrs>(), dx.shape);
+  for_each_pixel(call.in(0).shape, [&](int64_t plane, int64_t row, int64_t column, int64_t o) {
+    const PoolRange rows = windows.range(0, row), columns = windows.range(1, column);
+    for_each_cell(dx.shape, plane, rows, columns, [&](int64_t i) { dx[i] += call.in(0)[o] / windows.divisor(rows, columns); });
   });
 }
 
-/// Calls visit(input index, cells) for each input pixel of adaptive cell (h, w) of an output y.
-template <class Visit>
-void for_each_adaptive(const Shape& x, const Shape& y, int64_t image, int64_t h, int64_t w, Visit visit) {
-  const PoolRange rows = adaptive_range(h, x[2], y[2]), columns = adaptive_range(w, x[3], y[3]);
-  for (int64_t row = rows.begin; row < rows.end; ++row) {
-    for (int64_t column = columns.begin; column < columns.end; ++column) {
-      visit((image * x[2] + row) * x[3] + column, static_cast<double>(rows.size * columns.size));
-    }
-  }
-}
-
-void adaptive_avg_ref(RefCall& call) {
+void adaptive_avg_pool2d_ref(RefCall& call) {
   const RefArray& x = call.in(0);
-  for_each_pixel(call.out().shape, [&](int64_t i, int64_t image, int64_t h, int64_t w) {
-    for_each_adaptive(x.shape, call.out().shape, image, h, w, [&](int64_t in, double cells) { call.out()[i] += x[in] / cells; });
+  RefArray& y = call.out();
+  for_each_pixel(y.shape, [&](int64_t plane, int64_t row, int64_t column, int64_t o) {
+    const PoolRange rows = adaptive_range(row, x.shape[2], y.shape[2]), columns = adaptive_range(column, x.shape[3], y.shape[3]);
+    double sum = 0;
+    for_each_cell(x.shape, plane, rows, columns, [&](int64_t i) { sum += x[i]; });
+    y[o] = sum / static_cast<double>(rows.size * columns.size);
   });
 }
 
-void adaptive_avg_backward_ref(RefCall& call) {
+void adaptive_avg_pool2d_backward_ref(RefCall& call) {
+  const RefArray& grad = call.in(0);
   RefArray& dx = call.out();
-  for_each_pixel(call.in(0).shape, [&](int64_t i, int64_t image, int64_t h, int64_t w) {
-    for_each_adaptive(dx.shape, call.in(0).shape, image, h, w, [&](int64_t in, double cells) { dx[in] += call.in(0)[i] / cells; });
+  for_each_pixel(grad.shape, [&](int64_t plane, int64_t row, int64_t column, int64_t o) {
+    const PoolRange rows = adaptive_range(row, dx.shape[2], grad.shape[2]), columns = adaptive_range(column, dx.shape[3], grad.shape[3]);
+    for_each_cell(dx.shape, plane, rows, columns, [&](int64_t i) { dx[i] += grad[o] / static_cast<double>(rows.size * columns.size); });
   });
 }
 
-void adaptive_max_ref(RefCall& call) {
+void adaptive_max_pool2d_ref(RefCall& call) {
   const RefArray& x = call.in(0);
+  RefArray& y = call.out(0);
   const int64_t pixels = x.shape[2] * x.shape[3];
-  for_each_pixel(call.out(0).shape, [&](int64_t i, int64_t image, int64_t h, int64_t w) {
-    int64_t best = -1;
-    for_each_adaptive(x.shape, call.out(0).shape, image, h, w, [&](int64_t in, double) {
-      if (best < 0 || x[in] > x[best]) best = in;
+  for_each_pixel(y.shape, [&](int64_t plane, int64_t row, int64_t column, int64_t o) {
+    bool any = false;
+    for_each_cell(x.shape, plane, adaptive_range(row, x.shape[2], y.shape[2]), adaptive_range(column, x.shape[3], y.shape[3]), [&](int64_t i) {
+      if (any && !exceeds(x[i], y[o])) return;
+      any = true;
+      y[o] = x[i];
+      call.out(1)[o] = static_cast<double>(i % pixels);
     });
-    call.out(0)[i] = x[best];
-    call.out(1)[i] = static_cast<double>(best % pixels);
   });
 }
 
-void adaptive_max_backward_ref(RefCall& call) {
+void adaptive_max_pool2d_backward_ref(RefCall& call) {
   RefArray& dx = call.out();
   const int64_t pixels = dx.shape[2] * dx.shape[3];
-  for_each_pixel(call.in(0).shape, [&](int64_t i, int64_t image, int64_t, int64_t) {
-    dx[image * pixels + static_cast<int64_t>(call.in(1)[i])] += call.in(0)[i];
+  for_each_pixel(call.in(0).shape, [&](int64_t plane, int64_t, int64_t, int64_t o) {
+    dx[plane * pixels + static_cast<int64_t>(call.in(1)[o])] += call.in(0)[o];
   });
 }
 
-constexpr std::array kEntries{RefEntry{"max_pool2d", max_pool2d_ref},
-                              RefEntry{"max_pool2d_backward", max_pool2d_backward_ref},
-                              RefEntry{"avg_pool2d", avg_pool2d_ref},
-                              RefEntry{"avg_pool2d_backward", avg_pool2d_backward_ref},
-                              RefEntry{"adaptive_avg_pool2d", adaptive_avg_ref},
-                              RefEntry{"adaptive_avg_pool2d_backward", adaptive_avg_backward_ref},
-                              RefEntry{"adaptive_max_pool2d", adaptive_max_ref},
-                              RefEntry{"adaptive_max_pool2d_backward", adaptive_max_backward_ref}};
+constexpr RefEntry kEntries[] = {
+    {"max_pool2d", max_pool2d_ref},
+    {"max_pool2d_backward", max_pool2d_backward_ref},
+    {"avg_pool2d", avg_pool2d_ref},
+    {"avg_pool2d_backward", avg_pool2d_backward_ref},
+    {"adaptive_avg_pool2d", adaptive_avg_pool2d_ref},
+    {"adaptive_avg_pool2d_backward", adaptive_avg_pool2d_backward_ref},
+    {"adaptive_max_pool2d", adaptive_max_pool2d_ref},
+    {"adaptive_max_pool2d_backward", adaptive_max_pool2d_backward_ref},
+};
 
 }  // namespace
 

@@ -1,53 +1,72 @@
-#include <algorithm>
-#include <array>
-#include <cmath>
-
-#include "libcore/kernels/ref/table.h"
-#include "libcore/ops/rules.h"
 #include "libcore/ops/softmax.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "libcore/kernels/ref/ref.h"
 
 namespace galley {
 namespace {
 
-/// Calls row(index of element 0, distance of elements, number of elements) for each line along the axis.
-template <class Row>
-void for_each_row(RefCall& call, Row row) {
-  const Shape& shape = call.in(0).shape;
-  const int axis = axis_of(call.attrs<SoftmaxAttrs>().axis, call.context().in(0));
-  int64_t inner = 1;
-  for (int d = axis + 1; d < shape.rank(); ++d) inner *= shape[d];
-  for (int64_t i = 0; i < shape.elements(); ++i) {
-    if (i / inner % shape[axis] == 0) row(i, inner, shape[axis]);
+/// Calls visit(index) for each line along the axis; index(j) is its j-th element.
+template <class Visit>
+void for_each_line(const Shape& shape, int64_t axis, Visit visit) {
+  const int a = static_cast<int>(axis < 0 ? axis + shape.rank() : axis);
+  int64_t outer = 1, inner = 1;
+  for (int i = 0; i < shape.rank(); ++i) (i < a ? outer : inner) *= i == a ? 1 : shape[i];
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t s = 0; s < inner; ++s) {
+      visit([=, length = shape[a]](int64_t j) { return (o * length + j) * inner + s; });
+    }
   }
 }
+int64_t length_of(const Shape& shape, int64_t axis) { return shape[static_cast<int>(axis)]; }
 
-template <bool kLog>
-void forward(RefCall& call) {
-  const RefArray& x = call.in(0);
-  for_each_row(call, [&](int64_t first, int64_t step, int64_t count) {
-    double top = x[first], sum = 0;
-    for (int64_t i = 1; i < count; ++i) top = std::max(top, x[first + i * step]);
-    for (int64_t i = 0; i < count; ++i) sum += std::exp(x[first + i * step] - top);
-    for (int64_t i = 0; i < count; ++i) {
-      const double shifted = x[first + i * step] - top;
-      call.out()[first + i * step] = kLog ? shifted - std::log(sum) : std::exp(shifted) / sum;
-    }
+/// y = x - log sum exp x.
+void log_softmax_into(const RefArray& x, int64_t axis, RefArray& y) {
+  const int64_t length = length_of(x.shape, axis);
+  for_each_line(x.shape, axis, [&](auto at) {
+    double largest = -std::numeric_limits<double>::infinity(), sum = 0;
+    for (int64_t j = 0; j < length; ++j) largest = std::max(largest, x[at(j)]);
+    for (int64_t j = 0; j < length; ++j) sum += std::exp(x[at(j)] - largest);
+    for (int64_t j = 0; j < length; ++j) y[at(j)] = x[at(j)] - largest - std::log(sum);
   });
 }
 
-template <bool kLog>
-void backward(RefCall& call) {
-  const RefArray& grad = call.in(0);
-  const RefArray& y = call.in(1);
-  for_each_row(call, [&](int64_t first, int64_t step, int64_t count) {
+void softmax_ref(RefCall& call) {
+  log_softmax_into(call.in(0), call.attrs<SoftmaxAttrs>().axis, call.out());
+  for (double& value : call.out().v) value = std::exp(value);
+}
+
+void log_softmax_ref(RefCall& call) { log_softmax_into(call.in(0), call.attrs<SoftmaxAttrs>().axis, call.out()); }
+
+void softmax_backward_ref(RefCall& call) {
+  const RefArray &grad = call.in(0), &y = call.in(1);
+  const int64_t axis = call.attrs<SoftmaxAttrs>().axis;
+  for_each_line(y.shape, axis, [&](auto at) {
     double sum = 0;
-    for (int64_t i = first; i < first + count * step; i += step) sum += kLog ? grad[i] : grad[i] * y[i];
-    for (int64_t i = first; i < first + count * step; i += step) call.out()[i] = kLog ? grad[i] - std::exp(y[i]) * sum : y[i] * (grad[i] - sum);
+    for (int64_t j = 0; j < length_of(y.shape, axis); ++j) sum += grad[at(j)] * y[at(j)];
+    for (int64_t j = 0; j < length_of(y.shape, axis); ++j) call.out()[at(j)] = y[at(j)] * (grad[at(j)] - sum);
   });
 }
 
-constexpr std::array kEntries{RefEntry{"softmax", forward<false>}, RefEntry{"softmax_backward", backward<false>}, RefEntry{"log_softmax", forward<true>},
-                              RefEntry{"log_softmax_backward", backward<true>}};
+void log_softmax_backward_ref(RefCall& call) {
+  const RefArray &grad = call.in(0), &y = call.in(1);
+  const int64_t axis = call.attrs<SoftmaxAttrs>().axis;
+  for_each_line(y.shape, axis, [&](auto at) {
+    double sum = 0;
+    for (int64_t j = 0; j < length_of(y.shape, axis); ++j) sum += grad[at(j)];
+    for (int64_t j = 0; j < length_of(y.shape, axis); ++j) call.out()[at(j)] = grad[at(j)] - std::exp(y[at(j)]) * sum;
+  });
+}
+
+constexpr RefEntry kEntries[] = {
+    {"softmax", softmax_ref},
+    {"softmax_backward", softmax_backward_ref},
+    {"log_softmax", log_softmax_ref},
+    {"log_softmax_backward", log_softmax_backward_ref},
+};
 
 }  // namespace
 

@@ -1,5 +1,5 @@
 #pragma once
-// The references of each family, each in its file.
+// The references, family after family. For kernels/ref only; others ask find_reference or ref_kernels.
 
 #include <span>
 
@@ -20,5 +20,8 @@ std::span<const RefEntry> ref_binary();
 std::span<const RefEntry> ref_reduce();
 std::span<const RefEntry> ref_shape();
 std::span<const RefEntry> ref_update();
+
+/// All references.
+std::span<const RefEntry> all_references();
 
 }  // namespace galley
