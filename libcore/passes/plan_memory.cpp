@@ -1,0 +1,196 @@
+#include "libcore/passes/plan_memory.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace galley {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+/// Memory that several values share one after the other (views, in-place results), or a node's scratch.
+struct Block {
+  int first = 0, last = 0;  // node indices between which it is in use, both included
+  int64_t bytes = 0;
+  int64_t offset = 0;
+};
+
+class Planner {
+ public:
+  Planner(const Graph& graph, const std::vector<int64_t>& scratch, int64_t guard)
+      : graph_(graph), scratch_(scratch), guard_(guard), block_of_(graph.value_count(), -1), named_of_(graph.value_count(), kNoValue) {}
+
+  MemoryPlan run() {
+    find_last_uses();
+    MemoryPlan plan;
+    for (ValueId id : graph_.inputs()) {
+      named_of_[static_cast<size_t>(id)] = id;
+      plan.named_bytes += graph_.type(id).bytes();
+    }
+    int index = 0;
+    for (const Node& node : graph_.nodes()) {
+      for (size_t o = 0; o < node.outputs.size(); ++o) place_output(node, o, index, plan);
+      plan.scratch_offsets.push_back(-1);
+      if (!scratch_.empty() && scratch_[static_cast<size_t>(index)] > 0) {
+        scratch_block_.push_back({index, static_cast<int>(blocks_.size())});
+        blocks_.push_back({index, index, scratch_[static_cast<size_t>(index)], 0});
+      }
+      ++index;
+    }
+    assign_offsets(plan);
+    plan.values.resize(graph_.value_count());
+    for (size_t v = 0; v < graph_.value_count(); ++v) {
+      const int64_t bytes = graph_.type(static_cast<ValueId>(v)).bytes();
+      if (named_of_[v] != kNoValue) plan.values[v] = {Placement::Region::kNamed, named_of_[v], 0, bytes};
+      if (block_of_[v] >= 0) plan.values[v] = {Placement::Region::kArena, kNoValue, blocks_[static_cast<size_t>(block_of_[v])].offset, bytes};
+    }
+    for (const auto& [node, block] : scratch_block_) plan.scratch_offsets[static_cast<size_t>(node)] = blocks_[static_cast<size_t>(block)].offset;
+    return plan;
+  }
+
+ private:
+  void find_last_uses() {
+    last_use_.assign(graph_.value_count(), -1);
+    int index = 0;
+    for (const Node& node : graph_.nodes()) {
+      for (ValueId id : node.inputs) {
+        if (id != kNoValue) last_use_[static_cast<size_t>(id)] = index;
+      }
+      for (ValueId id : node.outputs) last_use_[static_cast<size_t>(id)] = index;
+      ++index;
+    }
+    for (const auto& [name, id] : graph_.outputs()) last_use_[static_cast<size_t>(id)] = index;
+  }
+
+  void place_output(const Node& node, size_t o, int index, MemoryPlan& plan) {
+    const ValueId id = node.outputs[o];
+    const auto v = static_cast<size_t>(id);
+    for (const InPlace& update : node.op->updates) {
+      if (update.output != static_cast<int>(o) || node.input(static_cast<size_t>(update.input)) == kNoValue) continue;
+      named_of_[v] = named_of_[static_cast<size_t>(node.inputs[static_cast<size_t>(update.input)])];
+      GALLEY_ASSERT(named_of_[v] != kNoValue, node.op->name, " updates a value that is no named input, at ", node.path);
+      return;
+    }
+    if (node.op->view && o == 0) {
+      const auto source = static_cast<size_t>(node.inputs[0]);
+      named_of_[v] = named_of_[source];
+      share(v, block_of_[source]);
+      return;
+    }
+    for (const InPlace& reuse : node.op->may_reuse) {
+      const ValueId in = node.input(static_cast<size_t>(reuse.input));
+      if (reuse.output != static_cast<int>(o) || in == kNoValue) continue;
+      const auto source = static_cast<size_t>(in);
+      if (block_of_[source] < 0 || graph_.type(in).bytes() != graph_.type(id).bytes() || std::count(node.inputs.begin(), node.inputs.end(), in) > 1) continue;
+      // The memory must die here: no view or earlier owner of it is read later.
+      Block& block = blocks_[static_cast<size_t>(block_of_[source])];
+      if (block.last > index || graph_.type(in).format.is_blocked()) continue;
+      if (taken_at_[static_cast<size_t>(block_of_[source])] == index) continue;  // by another output of this node
+      taken_at_[static_cast<size_t>(block_of_[source])] = index;
+      share(v, block_of_[source]);
+      ++plan.in_place;
+      return;
+    }
+    block_of_[v] = static_cast<int>(blocks_.size());
+    blocks_.push_back({index, last_use_[v], graph_.type(id).bytes(), 0});
+    taken_at_.resize(blocks_.size(), -1);
+  }
+
+  void share(size_t v, int block) {
+    block_of_[v] = block;
+    if (block < 0) return;
+    Block& shared = blocks_[static_cast<size_t>(block)];
+    shared.last = std::max(shared.last, last_use_[v]);
+    shared.bytes = std::max(shared.bytes, graph_.type(static_cast<ValueId>(v)).bytes());
+  }
+
+  void assign_offsets(MemoryPlan& plan) {
+    std::vector<size_t> order(blocks_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return blocks_[a].bytes > blocks_[b].bytes; });
+    std::vector<size_t> placed;
+    for (size_t i : order) {
+      Block& block = blocks_[i];
+      std::vector<std::pair<int64_t, int64_t>> taken;  // [begin, end) of placed blocks alive at the same time
+      for (size_t p : placed) {
+        const Block& other = blocks_[p];
+        if (other.first <= block.last && block.first <= other.last) taken.emplace_back(other.offset, other.offset + aligned(other.bytes + guard_));
+      }
+      std::sort(taken.begin(), taken.end());
+      int64_t offset = 0;
+      for (const auto& [begin, end] : taken) {
+        if (offset + aligned(block.bytes + guard_) <= begin) break;
+        offset = std::max(offset, end);
+      }
+      block.offset = offset;
+      plan.arena_bytes = std::max(plan.arena_bytes, offset + aligned(block.bytes + guard_));
+      placed.push_back(i);
+    }
+  }
+
+  const Graph& graph_;
+  const std::vector<int64_t>& scratch_;
+  int64_t guard_;
+  std::vector<int> block_of_;
+  std::vector<ValueId> named_of_;
+  std::vector<int> last_use_;
+  std::vector<Block> blocks_;
+  std::vector<int> taken_at_;
+  std::vector<std::pair<int, int>> scratch_block_;
+};
+
+}  // namespace
+
+MemoryPlan plan_memory(const Graph& graph, const std::vector<int64_t>& scratch_bytes, int64_t guard) { return Planner(graph, scratch_bytes, guard).run(); }
+
+std::string find_overlap(const Graph& graph, const MemoryPlan& plan, const std::vector<int64_t>& scratch_bytes) {
+  // Simulates the run: every byte of the arena remembers which value wrote it last; a reader must find its own value (or the one
+  // it is a view of, or took over in place) everywhere.
+  std::vector<int64_t> owner(static_cast<size_t>((plan.arena_bytes + kAlignment - 1) / kAlignment), -1);
+  std::vector<int64_t> stamp(graph.value_count(), -1);
+  int64_t next = 0;
+  const auto range = [&](const Placement& p, auto&& visit) {
+    for (int64_t cell = p.offset / kAlignment; cell < (p.offset + std::max<int64_t>(p.bytes, 1) + kAlignment - 1) / kAlignment; ++cell) visit(owner[static_cast<size_t>(cell)]);
+  };
+  int index = 0;
+  const auto check = [&](ValueId id, std::string_view reader) -> std::string {
+    const Placement& p = plan.values[static_cast<size_t>(id)];
+    if (p.region != Placement::Region::kArena) return "";
+    bool good = true;
+    range(p, [&](int64_t o) { good &= o == stamp[static_cast<size_t>(id)]; });
+    return good ? "" : cat("value %", id, " was overwritten before ", reader, " (node ", index, ") read it");
+  };
+  for (const Node& node : graph.nodes()) {
+    for (ValueId id : node.inputs) {
+      if (id == kNoValue) continue;
+      const std::string wrong = check(id, node.op->name);
+      if (!wrong.empty()) return wrong;
+    }
+    if (plan.scratch_offsets[static_cast<size_t>(index)] >= 0) {
+      range({Placement::Region::kArena, kNoValue, plan.scratch_offsets[static_cast<size_t>(index)], scratch_bytes[static_cast<size_t>(index)]}, [&](int64_t& o) { o = -2; });
+      for (ValueId id : node.inputs) {
+        const std::string wrong = id == kNoValue ? "" : check(id, "its own scratch");
+        if (!wrong.empty()) return wrong;
+      }
+    }
+    for (ValueId id : node.outputs) {
+      const Placement& p = plan.values[static_cast<size_t>(id)];
+      if (p.region != Placement::Region::kArena) continue;
+      if (node.op->view) {
+        stamp[static_cast<size_t>(id)] = stamp[static_cast<size_t>(node.inputs[0])];
+        continue;
+      }
+      stamp[static_cast<size_t>(id)] = next++;
+      range(p, [&](int64_t& o) { o = stamp[static_cast<size_t>(id)]; });
+    }
+    ++index;
+  }
+  for (const auto& [name, id] : graph.outputs()) {
+    const std::string wrong = check(id, "output " + name);
+    if (!wrong.empty()) return wrong;
+  }
+  return "";
+}
+
+}  // namespace galley
