@@ -96,7 +96,22 @@ constexpr Policy kSvhn{{
     {{{"ShearX", 0.7, 2}, {"Invert", 0.1, kNone}}},
 }};
 
-enum class Kind { kShearX, kShearY, kTranslateX, kTranslateY, kRotate, kBrightness, kColor, kContrast, kSharpness, kPosterize, kSolarize, kAutoContrast, kEqualize, kInvert };
+enum class Kind {
+  kShearX,
+  kShearY,
+  kTranslateX,
+  kTranslateY,
+  kRotate,
+  kBrightness,
+  kColor,
+  kContrast,
+  kSharpness,
+  kPosterize,
+  kSolarize,
+  kAutoContrast,
+  kEqualize,
+  kInvert
+};
 
 struct Operation {
   std::string_view name;
@@ -104,10 +119,10 @@ struct Operation {
   bool is_signed;
 };
 constexpr Operation kOperations[] = {
-    {"ShearX", Kind::kShearX, true},         {"ShearY", Kind::kShearY, true},         {"TranslateX", Kind::kTranslateX, true},
-    {"TranslateY", Kind::kTranslateY, true}, {"Rotate", Kind::kRotate, true},         {"Brightness", Kind::kBrightness, true},
-    {"Color", Kind::kColor, true},           {"Contrast", Kind::kContrast, true},     {"Sharpness", Kind::kSharpness, true},
-    {"Posterize", Kind::kPosterize, false},  {"Solarize", Kind::kSolarize, false},    {"AutoContrast", Kind::kAutoContrast, false},
+    {"ShearX", Kind::kShearX, true},         {"ShearY", Kind::kShearY, true},      {"TranslateX", Kind::kTranslateX, true},
+    {"TranslateY", Kind::kTranslateY, true}, {"Rotate", Kind::kRotate, true},      {"Brightness", Kind::kBrightness, true},
+    {"Color", Kind::kColor, true},           {"Contrast", Kind::kContrast, true},  {"Sharpness", Kind::kSharpness, true},
+    {"Posterize", Kind::kPosterize, false},  {"Solarize", Kind::kSolarize, false}, {"AutoContrast", Kind::kAutoContrast, false},
     {"Equalize", Kind::kEqualize, false},    {"Invert", Kind::kInvert, false},
 };
 
@@ -121,9 +136,12 @@ const Operation& operation_of(std::string_view name) {
 
 std::span<const std::array<AugmentationStep, 2>> auto_augment_policy(AutoAugmentPolicy policy) {
   switch (policy) {
-    case AutoAugmentPolicy::kImagenet: return kImagenet;
-    case AutoAugmentPolicy::kCifar10: return kCifar10;
-    case AutoAugmentPolicy::kSvhn: return kSvhn;
+    case AutoAugmentPolicy::kImagenet:
+      return kImagenet;
+    case AutoAugmentPolicy::kCifar10:
+      return kCifar10;
+    case AutoAugmentPolicy::kSvhn:
+      return kSvhn;
   }
   GALLEY_ASSERT(false);
 }
@@ -132,53 +150,77 @@ double augmentation_magnitude(std::string_view name, int index, int64_t height, 
   const Operation& operation = operation_of(name);
   is_signed = operation.is_signed;
   if (index < 0) return 0;
-  const double part = index / 9.0;  // of ten steps
+  const double part = index / 9.0;              // of ten steps
   constexpr double kTranslate = 150.0 / 331.0;  // the paper's 150 pixels of its images of 331
   switch (operation.kind) {
     case Kind::kShearX:
-    case Kind::kShearY: return 0.3 * part;
-    case Kind::kTranslateX: return kTranslate * static_cast<double>(width) * part;
-    case Kind::kTranslateY: return kTranslate * static_cast<double>(height) * part;
-    case Kind::kRotate: return 30.0 * part;
-    case Kind::kPosterize: return 8.0 - std::nearbyint(4.0 * part);
-    case Kind::kSolarize: return 255.0 * (1.0 - part);
+    case Kind::kShearY:
+      return 0.3 * part;
+    case Kind::kTranslateX:
+      return kTranslate * static_cast<double>(width) * part;
+    case Kind::kTranslateY:
+      return kTranslate * static_cast<double>(height) * part;
+    case Kind::kRotate:
+      return 30.0 * part;
+    case Kind::kPosterize:
+      return 8.0 - std::nearbyint(4.0 * part);
+    case Kind::kSolarize:
+      return 255.0 * (1.0 - part);
     case Kind::kBrightness:
     case Kind::kColor:
     case Kind::kContrast:
-    case Kind::kSharpness: return 0.9 * part;
+    case Kind::kSharpness:
+      return 0.9 * part;
     case Kind::kAutoContrast:
     case Kind::kEqualize:
-    case Kind::kInvert: return 0;
+    case Kind::kInvert:
+      return 0;
   }
   GALLEY_ASSERT(false);
 }
 
-void apply_augmentation(Image& image, std::string_view name, double magnitude, Interpolation interpolation, const std::vector<double>& fill) {
+void apply_augmentation(Image& image, std::string_view name, double magnitude, Interpolation interpolation,
+                        const std::vector<double>& fill) {
   const auto move = [&](const AffineMatrix& matrix) { image = affine(image, matrix, interpolation, fill); };
   const double half_width = 0.5 * static_cast<double>(image.width()), half_height = 0.5 * static_cast<double>(image.height());
   const double radians = magnitude * 3.14159265358979323846 / 180.0;
   switch (operation_of(name).kind) {
     // Sheared about the top left corner, in coordinates from the centre.
-    case Kind::kShearX: return move({1, magnitude, magnitude * half_height, 0, 1, 0});
-    case Kind::kShearY: return move({1, 0, 0, magnitude, 1, magnitude * half_width});
-    case Kind::kTranslateX: return move({1, 0, -std::trunc(magnitude), 0, 1, 0});
-    case Kind::kTranslateY: return move({1, 0, 0, 0, 1, -std::trunc(magnitude)});
-    case Kind::kRotate: return move({std::cos(radians), -std::sin(radians), 0, std::sin(radians), std::cos(radians), 0});
-    case Kind::kBrightness: return adjust_brightness(image, 1.0 + magnitude);
-    case Kind::kColor: return adjust_saturation(image, 1.0 + magnitude);
-    case Kind::kContrast: return adjust_contrast(image, 1.0 + magnitude);
-    case Kind::kSharpness: return adjust_sharpness(image, 1.0 + magnitude);
-    case Kind::kPosterize: return posterize(image, static_cast<int64_t>(magnitude));
-    case Kind::kSolarize: return solarize(image, magnitude);
-    case Kind::kAutoContrast: return autocontrast(image);
-    case Kind::kEqualize: return equalize(image);
-    case Kind::kInvert: return invert(image);
+    case Kind::kShearX:
+      return move({1, magnitude, magnitude * half_height, 0, 1, 0});
+    case Kind::kShearY:
+      return move({1, 0, 0, magnitude, 1, magnitude * half_width});
+    case Kind::kTranslateX:
+      return move({1, 0, -std::trunc(magnitude), 0, 1, 0});
+    case Kind::kTranslateY:
+      return move({1, 0, 0, 0, 1, -std::trunc(magnitude)});
+    case Kind::kRotate:
+      return move({std::cos(radians), -std::sin(radians), 0, std::sin(radians), std::cos(radians), 0});
+    case Kind::kBrightness:
+      return adjust_brightness(image, 1.0 + magnitude);
+    case Kind::kColor:
+      return adjust_saturation(image, 1.0 + magnitude);
+    case Kind::kContrast:
+      return adjust_contrast(image, 1.0 + magnitude);
+    case Kind::kSharpness:
+      return adjust_sharpness(image, 1.0 + magnitude);
+    case Kind::kPosterize:
+      return posterize(image, static_cast<int64_t>(magnitude));
+    case Kind::kSolarize:
+      return solarize(image, magnitude);
+    case Kind::kAutoContrast:
+      return autocontrast(image);
+    case Kind::kEqualize:
+      return equalize(image);
+    case Kind::kInvert:
+      return invert(image);
   }
 }
 
 void AutoAugment::apply(Image& image, RandomStream& random) const {
   GALLEY_CHECK(image.channels() == 1 || image.channels() == 3, "[auto_augment] wants 1 or 3 channels, the image is ", image.str());
-  GALLEY_CHECK(fill.size() <= 1 || static_cast<int64_t>(fill.size()) == image.channels(), "[auto_augment] `fill` has ", fill.size(), " values, the image is ", image.str());
+  GALLEY_CHECK(fill.size() <= 1 || static_cast<int64_t>(fill.size()) == image.channels(), "[auto_augment] `fill` has ", fill.size(),
+               " values, the image is ", image.str());
   const auto policies = auto_augment_policy(policy);
   const auto& steps = policies[random.below(policies.size())];
   const int64_t height = image.height(), width = image.width();

@@ -8,7 +8,11 @@
 namespace galley {
 namespace {
 
-constexpr FieldInfo kAlpha{.name = "alpha", .doc = "The share is drawn from Beta(alpha, alpha); small: seldom far from 0 or 1", .min = 0, .max = 1000, .main = true};
+constexpr FieldInfo kAlpha{.name = "alpha",
+                           .doc = "The share is drawn from Beta(alpha, alpha); small: seldom far from 0 or 1",
+                           .min = 0,
+                           .max = 1000,
+                           .main = true};
 constexpr FieldInfo kProbability{.name = "p", .doc = "Share of the batches that are mixed", .min = 0, .max = 1};
 
 /// Gamma(shape, 1) by Marsaglia and Tsang, "A simple method for generating gamma variables" (2000).
@@ -78,9 +82,11 @@ void Cutmix::apply(MixedBatch& batch, RandomStream& random) const {
   if (random.uniform() >= p || batch.rows < 2) return;
   const int64_t channels = shape[1], height = shape[2], width = shape[3];
   const double share = draw_beta(alpha, random);
-  const auto center_x = static_cast<int64_t>(random.below(static_cast<uint64_t>(width))), center_y = static_cast<int64_t>(random.below(static_cast<uint64_t>(height)));
+  const auto center_x = static_cast<int64_t>(random.below(static_cast<uint64_t>(width))),
+             center_y = static_cast<int64_t>(random.below(static_cast<uint64_t>(height)));
   const double half = 0.5 * std::sqrt(1.0 - share);
-  const auto half_width = static_cast<int64_t>(half * static_cast<double>(width)), half_height = static_cast<int64_t>(half * static_cast<double>(height));
+  const auto half_width = static_cast<int64_t>(half * static_cast<double>(width)),
+             half_height = static_cast<int64_t>(half * static_cast<double>(height));
   const int64_t left = std::max<int64_t>(center_x - half_width, 0), right = std::min(center_x + half_width, width);
   const int64_t top = std::max<int64_t>(center_y - half_height, 0), bottom = std::min(center_y + half_height, height);
   if (left >= right || top >= bottom) return;
@@ -93,7 +99,8 @@ void Cutmix::apply(MixedBatch& batch, RandomStream& random) const {
   // Calls line(values, count) for each line of the rectangle in sample i.
   const auto each_line = [&](int64_t i, auto line) {
     for (int64_t plane = 0; plane < planes; ++plane)
-      for (int64_t y = top; y < bottom; ++y) line(input + i * row_values + (plane * height * width + y * width + left) * pixel, (right - left) * pixel);
+      for (int64_t y = top; y < bottom; ++y)
+        line(input + i * row_values + (plane * height * width + y * width + left) * pixel, (right - left) * pixel);
   };
   const auto save = [&](int64_t i, std::vector<float>& patch) {
     float* to = patch.data();

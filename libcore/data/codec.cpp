@@ -21,11 +21,21 @@ struct Magic {
 };
 using namespace std::string_view_literals;
 constexpr Magic kMagics[] = {
-    {"JPEG", 0, "\xff\xd8\xff"sv},   {"PNG", 0, "\x89PNG\r\n\x1a\n"sv}, {"BMP", 0, "BM"sv},
-    {"GIF", 0, "GIF8"sv},            {"WebP", 8, "WEBP"sv},             {"TIFF", 0, "II*\0"sv},
-    {"TIFF", 0, "MM\0*"sv},          {"JPEG 2000", 4, "jP  "sv},        {"AVIF", 4, "ftypavif"sv},
-    {"HEIC", 4, "ftyphei"sv},        {"JPEG XL", 0, "\xff\x0a"sv},      {"PSD", 0, "8BPS"sv},
-    {"ICO", 0, "\0\0\1\0"sv},        {"PNM", 0, "P6"sv},                {"PNM", 0, "P5"sv},
+    {"JPEG", 0, "\xff\xd8\xff"sv},
+    {"PNG", 0, "\x89PNG\r\n\x1a\n"sv},
+    {"BMP", 0, "BM"sv},
+    {"GIF", 0, "GIF8"sv},
+    {"WebP", 8, "WEBP"sv},
+    {"TIFF", 0, "II*\0"sv},
+    {"TIFF", 0, "MM\0*"sv},
+    {"JPEG 2000", 4, "jP  "sv},
+    {"AVIF", 4, "ftypavif"sv},
+    {"HEIC", 4, "ftyphei"sv},
+    {"JPEG XL", 0, "\xff\x0a"sv},
+    {"PSD", 0, "8BPS"sv},
+    {"ICO", 0, "\0\0\1\0"sv},
+    {"PNM", 0, "P6"sv},
+    {"PNM", 0, "P5"sv},
 };
 
 std::string_view format_of(std::span<const std::byte> file) {

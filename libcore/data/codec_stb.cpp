@@ -86,10 +86,11 @@ Image decode_by_stb(std::span<const std::byte> file, int64_t width, int64_t heig
   // Compressed copy, inflated rows of 16-bit RGBA, image and its 8-bit conversion, each with room for doubling.
   stb_budget = 4 * static_cast<int64_t>(file.size()) + 64 * width * height + 16 * height + (int64_t{1} << 20);
   int x = 0, y = 0, components = 0;
-  const std::unique_ptr<stbi_uc, FreeStb> pixels(stbi_load_from_memory(reinterpret_cast<const stbi_uc*>(file.data()),
-                                                                       static_cast<int>(file.size()), &x, &y, &components, 0));
+  const std::unique_ptr<stbi_uc, FreeStb> pixels(
+      stbi_load_from_memory(reinterpret_cast<const stbi_uc*>(file.data()), static_cast<int>(file.size()), &x, &y, &components, 0));
   if (pixels == nullptr) throw BadSample("corrupt", cat(name, ": damaged ", format, ": ", stbi_failure_reason()));
-  GALLEY_ASSERT(x == width && y == height && components >= 1 && components <= 4);
+  if (x != width || y != height) throw BadSample("corrupt", cat(name, ": ", format, " with two sizes"));
+  GALLEY_ASSERT(components >= 1 && components <= 4);
   const int64_t channels = components >= 3 ? 3 : 1;
   Image image(DType::kU8, height, width, channels);
   uint8_t* to = image.as<uint8_t>();

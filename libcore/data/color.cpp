@@ -15,7 +15,9 @@ constexpr float kMax<uint8_t> = 255.0f;
 
 /// Clamped to the range of the pixels; u8 truncates.
 template <class T>
-T clamp_pixel(float value) { return static_cast<T>(std::clamp(value, 0.0f, kMax<T>)); }
+T clamp_pixel(float value) {
+  return static_cast<T>(std::clamp(value, 0.0f, kMax<T>));
+}
 
 /// Weights of Rec. 601 as torchvision rounds them; u8 truncates.
 template <class T>
@@ -61,7 +63,8 @@ void turn_hue(float* rgb, float turn) {
   const float sector = std::floor(hue * 6.0f);
   const float part = hue * 6.0f - sector;
   const auto unit = [](float v) { return std::clamp(v, 0.0f, 1.0f); };
-  const float p = unit(high * (1.0f - saturation)), q = unit(high * (1.0f - saturation * part)), t = unit(high * (1.0f - saturation * (1.0f - part)));
+  const float p = unit(high * (1.0f - saturation)), q = unit(high * (1.0f - saturation * part)),
+              t = unit(high * (1.0f - saturation * (1.0f - part)));
   const std::array<std::array<float, 3>, 6> colors{{{high, t, p}, {q, high, p}, {p, high, t}, {p, q, high}, {t, p, high}, {high, p, q}}};
   const auto& color = colors[static_cast<size_t>(static_cast<int>(sector) % 6)];
   std::copy(color.begin(), color.end(), rgb);
@@ -151,8 +154,10 @@ void adjust_sharpness(Image& image, double factor) {
           out[x] = mixed(middle[x], static_cast<float>(middle[x]));
           continue;
         }
-        float sum = 5.0f * static_cast<float>(middle[x]) + static_cast<float>(middle[x - channels]) + static_cast<float>(middle[x + channels]);
-        for (const int64_t dx : {-channels, int64_t{0}, channels}) sum += static_cast<float>(above[x + dx]) + static_cast<float>(below[x + dx]);
+        float sum =
+            5.0f * static_cast<float>(middle[x]) + static_cast<float>(middle[x - channels]) + static_cast<float>(middle[x + channels]);
+        for (const int64_t dx : {-channels, int64_t{0}, channels})
+          sum += static_cast<float>(above[x + dx]) + static_cast<float>(below[x + dx]);
         out[x] = mixed(middle[x], static_cast<float>(to_pixel<T>(sum / 13.0f)));
       }
     }
@@ -231,7 +236,8 @@ void Grayscale::apply(Image& image, RandomStream&) const { image = to_grayscale(
 void ToDtype::apply(Image& image, RandomStream&) const { image = image.to(dtype == PixelType::kF32 ? DType::kF32 : DType::kU8, scale); }
 
 std::vector<float> Normalize::table(int64_t channels, bool scale) const {
-  GALLEY_CHECK(mean.size() == 1 || static_cast<int64_t>(mean.size()) == channels, "[normalize] `mean` has ", mean.size(), " values, the image has ", channels, " channels");
+  GALLEY_CHECK(mean.size() == 1 || static_cast<int64_t>(mean.size()) == channels, "[normalize] `mean` has ", mean.size(),
+               " values, the image has ", channels, " channels");
   std::vector<float> table;
   for (int64_t c = 0; c < channels; ++c) {
     const size_t at = mean.size() == 1 ? 0 : static_cast<size_t>(c);
@@ -245,7 +251,8 @@ std::vector<float> Normalize::table(int64_t channels, bool scale) const {
 
 void Normalize::apply(Image& image, RandomStream&) const {
   const int64_t channels = image.channels();
-  GALLEY_CHECK(mean.size() == 1 || static_cast<int64_t>(mean.size()) == channels, "[normalize] `mean` has ", mean.size(), " values, the image is ", image.str());
+  GALLEY_CHECK(mean.size() == 1 || static_cast<int64_t>(mean.size()) == channels, "[normalize] `mean` has ", mean.size(),
+               " values, the image is ", image.str());
   std::vector<float> shift, divisor;
   for (int64_t c = 0; c < channels; ++c) {
     const size_t at = mean.size() == 1 ? 0 : static_cast<size_t>(c);

@@ -14,16 +14,22 @@ std::pair<int64_t, int64_t> height_width(const std::vector<int64_t>& size) { ret
 int64_t mirrored(int64_t at, int64_t size, PaddingMode mode) {
   if (at >= 0 && at < size) return at;
   switch (mode) {
-    case PaddingMode::kConstant: return -1;
-    case PaddingMode::kEdge: return std::clamp<int64_t>(at, 0, size - 1);
-    case PaddingMode::kReflect: return at < 0 ? -at : 2 * (size - 1) - at;
-    case PaddingMode::kSymmetric: return at < 0 ? -at - 1 : 2 * size - 1 - at;
+    case PaddingMode::kConstant:
+      return -1;
+    case PaddingMode::kEdge:
+      return std::clamp<int64_t>(at, 0, size - 1);
+    case PaddingMode::kReflect:
+      return at < 0 ? -at : 2 * (size - 1) - at;
+    case PaddingMode::kSymmetric:
+      return at < 0 ? -at - 1 : 2 * size - 1 - at;
   }
   GALLEY_ASSERT(false);
 }
 
 /// Uniform in [log low, log high], as a factor.
-double log_uniform(const std::vector<double>& range, RandomStream& random) { return std::exp(random.uniform(std::log(range[0]), std::log(range[1]))); }
+double log_uniform(const std::vector<double>& range, RandomStream& random) {
+  return std::exp(random.uniform(std::log(range[0]), std::log(range[1])));
+}
 
 int64_t draw_below(RandomStream& random, int64_t count) { return static_cast<int64_t>(random.below(static_cast<uint64_t>(count))); }
 
@@ -36,14 +42,16 @@ Image pad_image(const Image& image, const Pad& options) {
   const int64_t limit_x = options.padding_mode == PaddingMode::kReflect ? image.width() - 1 : image.width();
   const int64_t limit_y = options.padding_mode == PaddingMode::kReflect ? image.height() - 1 : image.height();
   const bool mirrors = options.padding_mode == PaddingMode::kReflect || options.padding_mode == PaddingMode::kSymmetric;
-  GALLEY_CHECK(!mirrors || (std::max(left, right) <= limit_x && std::max(top, bottom) <= limit_y), "[pad] padding ", left, ",", top, ",", right, ",", bottom,
-               " is larger than the image ", image.str(), " that it should mirror");
+  GALLEY_CHECK(!mirrors || (std::max(left, right) <= limit_x && std::max(top, bottom) <= limit_y), "[pad] padding ", left, ",", top, ",",
+               right, ",", bottom, " is larger than the image ", image.str(), " that it should mirror");
   Image result(image.dtype(), image.height() + top + bottom, image.width() + left + right, image.channels());
   const int64_t channels = image.channels();
-  GALLEY_CHECK(options.fill.size() == 1 || static_cast<int64_t>(options.fill.size()) == channels, "[pad] `fill` has ", options.fill.size(), " values, the image is ", image.str());
+  GALLEY_CHECK(options.fill.size() == 1 || static_cast<int64_t>(options.fill.size()) == channels, "[pad] `fill` has ", options.fill.size(),
+               " values, the image is ", image.str());
   with_pixel_type(image, [&]<class T>(T) {
     std::vector<T> fill;
-    for (int64_t c = 0; c < channels; ++c) fill.push_back(to_pixel<T>(static_cast<float>(options.fill[options.fill.size() == 1 ? 0 : static_cast<size_t>(c)])));
+    for (int64_t c = 0; c < channels; ++c)
+      fill.push_back(to_pixel<T>(static_cast<float>(options.fill[options.fill.size() == 1 ? 0 : static_cast<size_t>(c)])));
     for (int64_t y = 0; y < result.height(); ++y) {
       T* out = result.row<T>(y);
       const int64_t from_y = mirrored(y - top, image.height(), options.padding_mode);
@@ -91,7 +99,8 @@ void Resize::apply(Image& image, RandomStream&) const {
       new_long = max_size;
     }
     constexpr int64_t kMaxSide = 65536;
-    GALLEY_CHECK_INPUT(new_long <= kMaxSide, "[resize] an image of ", image.str(), " would become ", new_long, " pixels long; set max_size");
+    GALLEY_CHECK_INPUT(new_long <= kMaxSide, "[resize] an image of ", image.str(), " would become ", new_long,
+                       " pixels long; set max_size");
     height = image.height() <= image.width() ? new_short : new_long;
     width = image.height() <= image.width() ? new_long : new_short;
   }
@@ -102,7 +111,9 @@ void Resize::apply(Image& image, RandomStream&) const {
 void CenterCrop::apply(Image& image, RandomStream&) const {
   const auto [height, width] = height_width(size);
   // A smaller image is padded evenly first, with the odd pixel right and below.
-  const auto offset = [](int64_t in, int64_t out) { return in < out ? -((out - in) / 2) : round_half_even(static_cast<double>(in - out) / 2.0); };
+  const auto offset = [](int64_t in, int64_t out) {
+    return in < out ? -((out - in) / 2) : round_half_even(static_cast<double>(in - out) / 2.0);
+  };
   image = crop(image, {offset(image.height(), height), offset(image.width(), width), height, width});
 }
 
@@ -137,9 +148,11 @@ void RandomCrop::apply(Image& image, RandomStream& random) const {
       border = {0, 0, image.height(), image.width()};
     }
   }
-  GALLEY_CHECK_INPUT(border.height >= height && border.width >= width, "[random_crop] wants ", height, " x ", width, " pixels of an image of ", border.height, " x ",
-                     border.width, " (padding included); resize before, or set pad_if_needed: true");
-  const int64_t top = border.top + draw_below(random, border.height - height + 1), left = border.left + draw_below(random, border.width - width + 1);
+  GALLEY_CHECK_INPUT(border.height >= height && border.width >= width, "[random_crop] wants ", height, " x ", width,
+                     " pixels of an image of ", border.height, " x ", border.width,
+                     " (padding included); resize before, or set pad_if_needed: true");
+  const int64_t top = border.top + draw_below(random, border.height - height + 1),
+                left = border.left + draw_below(random, border.width - width + 1);
   image = crop(image, {top, left, height, width});
 }
 
@@ -180,9 +193,11 @@ void RandomErasing::apply(Image& image, RandomStream& random) const {
   if (random.uniform() >= p) return;
   const int64_t height = image.height(), width = image.width(), channels = image.channels();
   const bool noise = value[0] == "random";
-  GALLEY_CHECK(value.size() == 1 || static_cast<int64_t>(value.size()) == channels, "[random_erasing] `value` has ", value.size(), " values, the image is ", image.str());
+  GALLEY_CHECK(value.size() == 1 || static_cast<int64_t>(value.size()) == channels, "[random_erasing] `value` has ", value.size(),
+               " values, the image is ", image.str());
   std::vector<float> fill(static_cast<size_t>(channels), 0.0f);
-  for (size_t c = 0; c < fill.size() && !noise; ++c) fill[c] = static_cast<float>(std::strtod(value[value.size() == 1 ? 0 : c].c_str(), nullptr));
+  for (size_t c = 0; c < fill.size() && !noise; ++c)
+    fill[c] = static_cast<float>(std::strtod(value[value.size() == 1 ? 0 : c].c_str(), nullptr));
   constexpr int kAttempts = 10;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const double area = static_cast<double>(height * width) * random.uniform(scale[0], scale[1]);
@@ -192,7 +207,8 @@ void RandomErasing::apply(Image& image, RandomStream& random) const {
     const int64_t top = draw_below(random, height - h + 1), left = draw_below(random, width - w + 1);
     for (int64_t y = top; y < top + h; ++y) {
       float* row = image.row<float>(y) + left * channels;
-      for (int64_t i = 0; i < w * channels; ++i) row[i] = noise ? static_cast<float>(random.normal()) : fill[static_cast<size_t>(i % channels)];
+      for (int64_t i = 0; i < w * channels; ++i)
+        row[i] = noise ? static_cast<float>(random.normal()) : fill[static_cast<size_t>(i % channels)];
     }
     return;
   }

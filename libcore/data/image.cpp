@@ -11,8 +11,7 @@ Image::Image(DType dtype, int64_t height, int64_t width, int64_t channels)
   data_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes()));
 }
 
-Image::Image(const Image& other)
-    : dtype_(other.dtype_), height_(other.height_), width_(other.width_), channels_(other.channels_) {
+Image::Image(const Image& other) : dtype_(other.dtype_), height_(other.height_), width_(other.width_), channels_(other.channels_) {
   if (other.data_ == nullptr) return;
   data_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes()));
   std::memcpy(data_.get(), other.data_.get(), static_cast<size_t>(bytes()));

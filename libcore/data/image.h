@@ -49,11 +49,17 @@ class Image {
     return reinterpret_cast<T*>(data_.get());
   }
   template <class T>
-  const T* as() const { return const_cast<Image*>(this)->as<T>(); }
+  const T* as() const {
+    return const_cast<Image*>(this)->as<T>();
+  }
   template <class T>
-  T* row(int64_t y) { return as<T>() + y * width_ * channels_; }
+  T* row(int64_t y) {
+    return as<T>() + y * width_ * channels_;
+  }
   template <class T>
-  const T* row(int64_t y) const { return as<T>() + y * width_ * channels_; }
+  const T* row(int64_t y) const {
+    return as<T>() + y * width_ * channels_;
+  }
 
   /// u8 to f32: v / 255 where `scale`, else v. f32 to u8: floor(v * 255.999) where `scale` (as torchvision), else truncated;
   /// values out of range saturate.

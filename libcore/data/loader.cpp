@@ -67,8 +67,8 @@ class DataLoader::State {
   std::optional<int64_t> end_;  // position
   std::vector<Slot> slots_;
   SkipReport skips_;
-  int64_t delivered_ = 0;       // position of the next batch to deliver
-  Slot* current_ = nullptr;     // with the caller
+  int64_t delivered_ = 0;    // position of the next batch to deliver
+  Slot* current_ = nullptr;  // with the caller
 
   // Shared with the workers, under mutex_.
   mutable std::mutex mutex_;
@@ -79,7 +79,8 @@ class DataLoader::State {
   std::vector<std::thread> threads_;
 };
 
-DataLoader::State::State(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms, LoaderOptions options)
+DataLoader::State::State(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms,
+                         LoaderOptions options)
     : source_(std::move(source)), pipeline_(std::move(pipeline)), options_(std::move(options)), order_(source_->size(), options_.order) {
   GALLEY_CHECK(!options_.format.is_blocked(), "a batch cannot have the format ", options_.format);
   for (const Component& component : batch_transforms) {
@@ -145,10 +146,12 @@ void DataLoader::State::make_buffers() {
       Tensor tensor;
       if (name == "input") {
         const Shape shape = batched(Pipeline::input_shape(sample));
-        tensor = Tensor(Pipeline::input_dtype(sample), shape, shape.rank() == 4 && sample.image() != nullptr ? options_.format : MemoryFormat());
+        tensor =
+            Tensor(Pipeline::input_dtype(sample), shape, shape.rank() == 4 && sample.image() != nullptr ? options_.format : MemoryFormat());
         GALLEY_CHECK(!mixes || tensor.dtype() == DType::kF32, "batch transforms want float inputs, not ", tensor.str());
       } else if (std::holds_alternative<int64_t>(value)) {
-        tensor = name == "label" && mixes ? Tensor(DType::kF32, {options_.order.batch, options_.classes}) : Tensor(DType::kI64, {options_.order.batch});
+        tensor = name == "label" && mixes ? Tensor(DType::kF32, {options_.order.batch, options_.classes})
+                                          : Tensor(DType::kI64, {options_.order.batch});
       } else {
         tensor = Tensor(std::get<Tensor>(value).dtype(), batched(std::get<Tensor>(value).shape()));
       }
@@ -194,22 +197,25 @@ void DataLoader::State::fill_row(Slot& slot, int64_t row, std::vector<Skipped>& 
     std::byte* to = static_cast<std::byte*>(tensor.data()) + static_cast<size_t>(row) * row_bytes;
     if (name == "input") {
       const Shape shape = Pipeline::input_shape(sample);
-      const bool same = std::equal(shape.begin(), shape.end(), tensor.shape().begin() + 1, tensor.shape().end()) && Pipeline::input_dtype(sample) == tensor.dtype();
-      GALLEY_CHECK_INPUT(same, source_->sample_name(index), ": ", Pipeline::input_dtype(sample), " ", shape, " after the pipeline, but the batch is ", tensor.str(),
+      const bool same = std::equal(shape.begin(), shape.end(), tensor.shape().begin() + 1, tensor.shape().end()) &&
+                        Pipeline::input_dtype(sample) == tensor.dtype();
+      GALLEY_CHECK_INPUT(same, source_->sample_name(index), ": ", Pipeline::input_dtype(sample), " ", shape,
+                         " after the pipeline, but the batch is ", tensor.str(),
                          "; add resize or a crop to the pipeline, so that all samples have one size");
       pipeline_.write(sample, tensor.format().is_channels_last(), to);
     } else if (const auto* number = std::get_if<int64_t>(value)) {
       if (tensor.dtype() == DType::kI64) {
         std::memcpy(to, number, sizeof *number);
       } else {
-        GALLEY_CHECK_INPUT(*number >= 0 && *number < options_.classes, source_->sample_name(index), ": label ", *number, ", but the model has ", options_.classes, " classes");
+        GALLEY_CHECK_INPUT(*number >= 0 && *number < options_.classes, source_->sample_name(index), ": label ", *number,
+                           ", but the model has ", options_.classes, " classes");
         std::memset(to, 0, row_bytes);
         reinterpret_cast<float*>(to)[*number] = 1.0f;
       }
     } else {
       const Tensor& source = std::get<Tensor>(*value);
-      GALLEY_CHECK_INPUT(source.dtype() == tensor.dtype() && static_cast<size_t>(source.bytes()) == row_bytes, source_->sample_name(index), ": `", name, "` is ",
-                         source.str(), ", the batch has ", tensor.str());
+      GALLEY_CHECK_INPUT(source.dtype() == tensor.dtype() && static_cast<size_t>(source.bytes()) == row_bytes, source_->sample_name(index),
+                         ": `", name, "` is ", source.str(), ", the batch has ", tensor.str());
       std::memcpy(to, source.data(), row_bytes);
     }
   }
@@ -333,7 +339,8 @@ void DataLoader::State::deliver(Slot& slot) {
   }
 }
 
-DataLoader::DataLoader(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms, LoaderOptions options)
+DataLoader::DataLoader(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms,
+                       LoaderOptions options)
     : state_(std::make_unique<State>(std::move(source), std::move(pipeline), batch_transforms, std::move(options))) {}
 DataLoader::~DataLoader() = default;
 

@@ -19,16 +19,16 @@ namespace galley {
 enum class OnErrorRule { kFail, kSkip };
 
 struct LoaderOptions {
-  OrderOptions order;              ///< Batch size, shuffling, slice, last batch, seed.
-  int64_t workers = 0;             ///< Threads that prepare batches; 0: next() does it.
-  int64_t prefetch = 4;            ///< Whole batches prepared ahead (at least 1 where there are workers).
+  OrderOptions order;    ///< Batch size, shuffling, slice, last batch, seed.
+  int64_t workers = 0;   ///< Threads that prepare batches; 0: next() does it.
+  int64_t prefetch = 4;  ///< Whole batches prepared ahead (at least 1 where there are workers).
   OnErrorRule on_error = OnErrorRule::kFail;
-  MemoryFormat format;             ///< Of an image batch: contiguous or channels_last.
-  int64_t classes = 0;             ///< All labels are checked against it before the first batch; needed by batch transforms; 0: unknown.
-  int64_t pad_label = -100;        ///< Label of the rows behind `valid` (cross_entropy's ignore_index); their inputs are zeros.
-  int64_t start = 0;               ///< Position of the first batch: samples consumed before.
-  int64_t passes = 0;              ///< Ends after so many epochs; 0: never.
-  int64_t max_samples = 0;         ///< Ends after so many samples, counted from position 0; 0: no bound.
+  MemoryFormat format;       ///< Of an image batch: contiguous or channels_last.
+  int64_t classes = 0;       ///< All labels are checked against it before the first batch; needed by batch transforms; 0: unknown.
+  int64_t pad_label = -100;  ///< Label of the rows behind `valid` (cross_entropy's ignore_index); their inputs are zeros.
+  int64_t start = 0;         ///< Position of the first batch: samples consumed before.
+  int64_t passes = 0;        ///< Ends after so many epochs; 0: never.
+  int64_t max_samples = 0;   ///< Ends after so many samples, counted from position 0; 0: no bound.
 };
 
 /// Rows of samples. The tensors always have the full batch size; `valid` rows count.
@@ -37,9 +37,9 @@ struct Batch {
   /// f32 [N,...]; and what else the source gives.
   std::map<std::string, Tensor> fields;
   int64_t valid = 0;
-  int64_t first = 0;                ///< Position of row 0.
-  int64_t epoch = 0;                ///< Of row 0.
-  std::vector<int64_t> indices;     ///< Index in the source of each valid row.
+  int64_t first = 0;             ///< Position of row 0.
+  int64_t epoch = 0;             ///< Of row 0.
+  std::vector<int64_t> indices;  ///< Index in the source of each valid row.
 
   const Tensor& input() const { return fields.at("input"); }
   const Tensor& label() const { return fields.at("label"); }
@@ -59,7 +59,8 @@ struct SkipReport {
 class DataLoader {
  public:
   /// Keeps the source (shared with other splits). Reads one sample to learn the shapes. Throws where options contradict each other.
-  DataLoader(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms, LoaderOptions options);
+  DataLoader(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms,
+             LoaderOptions options);
   ~DataLoader();
   DataLoader(const DataLoader&) = delete;
   DataLoader& operator=(const DataLoader&) = delete;

@@ -56,13 +56,15 @@ Pipeline::Pipeline(const std::vector<Component>& items) {
 void Pipeline::apply(Sample& sample, const DrawKey& key) const {
   if (items_.empty()) return;
   Image* image = sample.image();
-  GALLEY_CHECK(image != nullptr, "pipeline item ", items_.front().type, " wants an image; the source's samples are arrays, which take an empty pipeline");
+  GALLEY_CHECK(image != nullptr, "pipeline item ", items_.front().type,
+               " wants an image; the source's samples are arrays, which take an empty pipeline");
   constexpr int kIndexBits = 44;  // 17 million million samples, a million epochs
   const uint64_t index = (static_cast<uint64_t>(key.epoch) << kIndexBits) | static_cast<uint64_t>(key.index);
   for (const Item& item : items_) {
     const PixelsWanted wants = item.transform->wants();
     if (wants == PixelsWanted::kFloat && image->dtype() == DType::kU8) *image = image->to(DType::kF32, true);
-    GALLEY_CHECK(wants != PixelsWanted::kU8 || image->dtype() == DType::kU8, "pipeline item ", item.type, " works on u8 pixels; the image is ", image->str());
+    GALLEY_CHECK(wants != PixelsWanted::kU8 || image->dtype() == DType::kU8, "pipeline item ", item.type,
+                 " works on u8 pixels; the image is ", image->str());
     RandomStream random(key.seed, item.stream, index);
     item.transform->apply(*image, random);
   }

@@ -45,8 +45,8 @@ class Pipeline {
   struct Item;
   void write_image(const Image& image, bool channels_last, float* row) const;
   std::vector<Item> items_;
-  bool scale_ = true;                       // of the last conversion
-  std::unique_ptr<Normalize> normalize_;    // fused with it, or null
+  bool scale_ = true;                          // of the last conversion
+  std::unique_ptr<Normalize> normalize_;       // fused with it, or null
   std::vector<float> gray_table_, rgb_table_;  // [channels][256]: the fused conversion for 1 and 3 channels
 };
 

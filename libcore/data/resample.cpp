@@ -35,7 +35,8 @@ Taps make_taps(int64_t in, int64_t out, Interpolation interpolation, bool antial
   std::vector<double> line(static_cast<size_t>(taps.stride));
   for (int64_t i = 0; i < out; ++i) {
     const double center = scale * (static_cast<double>(i) + 0.5);
-    const auto begin = static_cast<int64_t>(std::floor(center - support + 0.5)), end = static_cast<int64_t>(std::floor(center + support + 0.5));
+    const auto begin = static_cast<int64_t>(std::floor(center - support + 0.5)),
+               end = static_cast<int64_t>(std::floor(center + support + 0.5));
     const int64_t first = std::clamp<int64_t>(begin, 0, in - 1), last = std::clamp<int64_t>(end, first + 1, in);
     std::fill(line.begin(), line.end(), 0.0);
     double sum = 0;
@@ -48,7 +49,8 @@ Taps make_taps(int64_t in, int64_t out, Interpolation interpolation, bool antial
       sum += weight;
     }
     if (sum == 0) line[0] = sum = 1;
-    for (int64_t k = 0; k < last - first; ++k) taps.weights[static_cast<size_t>(i * taps.stride + k)] = static_cast<float>(line[static_cast<size_t>(k)] / sum);
+    for (int64_t k = 0; k < last - first; ++k)
+      taps.weights[static_cast<size_t>(i * taps.stride + k)] = static_cast<float>(line[static_cast<size_t>(k)] / sum);
     taps.first.push_back(first);
     taps.count.push_back(last - first);
   }
@@ -75,7 +77,9 @@ void resize_filtered(const Image& image, const Region& region, const ResizeTo& t
   std::vector<float> mixed(static_cast<size_t>(line + 4)), out(static_cast<size_t>(to.width * channels + 4));
   for (int64_t y = 0; y < to.height; ++y) {
     const float* weights = &rows.weights[static_cast<size_t>(y * rows.stride)];
-    const auto source = [&](int64_t k) { return image.row<T>(region.top + rows.first[static_cast<size_t>(y)] + k) + region.left * channels; };
+    const auto source = [&](int64_t k) {
+      return image.row<T>(region.top + rows.first[static_cast<size_t>(y)] + k) + region.left * channels;
+    };
     const int64_t count = rows.count[static_cast<size_t>(y)];
     float* const mix = mixed.data();
     int64_t k = 0;
@@ -143,14 +147,16 @@ Image crop(const Image& image, const Region& region) {
       continue;
     }
     if (left > 0) std::memset(to, 0, static_cast<size_t>(left * pixel));
-    std::memcpy(to + left * pixel, image.data() + (from_y * image.width() + region.left + left) * pixel, static_cast<size_t>((right - left) * pixel));
+    std::memcpy(to + left * pixel, image.data() + (from_y * image.width() + region.left + left) * pixel,
+                static_cast<size_t>((right - left) * pixel));
     if (right < region.width) std::memset(to + right * pixel, 0, static_cast<size_t>((region.width - right) * pixel));
   }
   return result;
 }
 
 Image resize_region(const Image& image, const Region& region, const ResizeTo& to) {
-  GALLEY_ASSERT(region.top >= 0 && region.left >= 0 && region.top + region.height <= image.height() && region.left + region.width <= image.width());
+  GALLEY_ASSERT(region.top >= 0 && region.left >= 0 && region.top + region.height <= image.height() &&
+                region.left + region.width <= image.width());
   if (to.height == region.height && to.width == region.width) return crop(image, region);
   Image result(image.dtype(), to.height, to.width, image.channels());
   with_pixel_type(image, [&]<class T>(T) {

@@ -43,7 +43,9 @@ int64_t round_half_even(double value);
 template <class T>
 T to_pixel(float value);
 template <>
-inline float to_pixel<float>(float value) { return value; }
+inline float to_pixel<float>(float value) {
+  return value;
+}
 template <>
 inline uint8_t to_pixel<uint8_t>(float value) {
   // Adding 2^23 rounds half to even in the default rounding mode.

@@ -37,9 +37,9 @@ void check_labels(const Source& source, int64_t classes);
 
 /// What a source may need from outside of its own options.
 struct SourceContext {
-  std::string root;                     ///< Relative paths start here; "" is the working folder.
-  Shape input_shape;                    ///< The model's input without the batch: what `synthetic` makes.
-  int64_t classes = 0;                  ///< The model's classes; 0 where it has none.
+  std::string root;     ///< Relative paths start here; "" is the working folder.
+  Shape input_shape;    ///< The model's input without the batch: what `synthetic` makes.
+  int64_t classes = 0;  ///< The model's classes; 0 where it has none.
   uint64_t seed = 0;
   /// Reads a safetensors file into named tensors (room weights comes later in the order of rooms).
   std::function<std::map<std::string, Tensor>(const std::string& path)> load_tensors;

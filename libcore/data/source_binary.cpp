@@ -23,7 +23,8 @@ class MemoryImages : public Source {
     return cat(files[file].first, "[", index - files[file].second, "]");
   }
   std::string describe() const override {
-    return cat(kind_, " ", files.front().first, files.size() > 1 ? " ..." : "", ": ", size(), " images of ", channels_, " x ", height_, " x ", width_);
+    return cat(kind_, " ", files.front().first, files.size() > 1 ? " ..." : "", ": ", size(), " images of ", channels_, " x ", height_,
+               " x ", width_);
   }
   Sample read(int64_t index) const override {
     Image image(DType::kU8, height_, width_, channels_);
@@ -61,8 +62,8 @@ int64_t big_endian(const std::vector<std::byte>& bytes, size_t at) {
 std::vector<int64_t> parse_idx(const std::vector<std::byte>& bytes, size_t rank, const std::string& path) {
   GALLEY_CHECK_INPUT(bytes.size() >= 4, path, ": too short for an IDX file");
   const int64_t magic = big_endian(bytes, 0);
-  GALLEY_CHECK_INPUT(magic == static_cast<int64_t>(0x800 + rank), path, ": not an IDX file of bytes with ", rank, " dimensions (magic number ", magic,
-                     ", expected ", 0x800 + rank, "); are images and labels exchanged?");
+  GALLEY_CHECK_INPUT(magic == static_cast<int64_t>(0x800 + rank), path, ": not an IDX file of bytes with ", rank,
+                     " dimensions (magic number ", magic, ", expected ", 0x800 + rank, "); are images and labels exchanged?");
   GALLEY_CHECK_INPUT(bytes.size() >= 4 + 4 * rank, path, ": too short for an IDX file of ", rank, " dimensions (truncated)");
   std::vector<int64_t> sizes;
   const auto payload = static_cast<int64_t>(bytes.size() - 4 - 4 * rank);
@@ -72,7 +73,8 @@ std::vector<int64_t> parse_idx(const std::vector<std::byte>& bytes, size_t rank,
     GALLEY_CHECK_INPUT(sizes.back() == 0 || expected <= kIdxBudget / sizes.back(), path, ": the sizes in the header are too large");
     expected *= sizes.back();
   }
-  GALLEY_CHECK_INPUT(expected == payload, path, ": the header says ", expected, " values, the file has ", payload, payload < expected ? " (truncated)" : "");
+  GALLEY_CHECK_INPUT(expected == payload, path, ": the header says ", expected, " values, the file has ", payload,
+                     payload < expected ? " (truncated)" : "");
   return sizes;
 }
 

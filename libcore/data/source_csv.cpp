@@ -96,7 +96,8 @@ std::vector<size_t> columns_of(const std::vector<std::string>& texts, const std:
                                                   : parse_number(std::string_view(text).substr(0, dots), first) &&
                                                         parse_number(std::string_view(text).substr(dots + 2), last);
       GALLEY_CHECK(good && first >= 0 && first <= last && last < kMaxColumn, "[csv] columns.", key, ": '", text,
-                   names.empty() ? "' is neither a column number nor a range such as 1..13" : "' is neither a column of the header, a number nor a range such as 1..13");
+                   names.empty() ? "' is neither a column number nor a range such as 1..13"
+                                 : "' is neither a column of the header, a number nor a range such as 1..13");
     }
     for (int64_t column = first; column <= last; ++column) columns.push_back(static_cast<size_t>(column));
   }
@@ -109,7 +110,8 @@ class CsvSource : public Source {
     const char delimiter = options.delimiter == "\\t" ? '\t' : options.delimiter.empty() ? '\0' : options.delimiter[0];
     GALLEY_CHECK(options.delimiter == "\\t" || (options.delimiter.size() == 1 && delimiter != '"' && delimiter != '\n'),
                  "[csv] delimiter: '", options.delimiter, "' is not one character");
-    GALLEY_CHECK(!options.columns.dense.empty() || !options.columns.sparse.empty(), "[csv] columns: neither `dense` nor `sparse` names a column");
+    GALLEY_CHECK(!options.columns.dense.empty() || !options.columns.sparse.empty(),
+                 "[csv] columns: neither `dense` nor `sparse` names a column");
     paths_ = expand_paths(context.root, options.path);
     for (size_t file = 0; file < paths_.size(); ++file) read_table(options, delimiter, file);
   }
@@ -121,7 +123,8 @@ class CsvSource : public Source {
     return cat(paths_[file], ":", line);
   }
   std::string describe() const override {
-    return cat("csv ", paths_.front(), paths_.size() > 1 ? " ..." : "", ": ", size(), " rows, ", dense_width_, " dense and ", sparse_width_, " sparse columns");
+    return cat("csv ", paths_.front(), paths_.size() > 1 ? " ..." : "", ": ", size(), " rows, ", dense_width_, " dense and ", sparse_width_,
+               " sparse columns");
   }
   Sample read(int64_t index) const override {
     Sample sample;
@@ -170,7 +173,8 @@ class CsvSource : public Source {
         const std::string_view field = take(reader, fields, column);
         if (field.empty() && options.empty) return static_cast<float>(*options.empty);
         if (!parse_number(field, value) || !std::isfinite(static_cast<float>(value)))
-          reader.bad(cat("column ", column, ": '", field, "' is not a finite number", field.empty() ? "; set `empty` to the value it stands for" : ""));
+          reader.bad(cat("column ", column, ": '", field, "' is not a finite number",
+                         field.empty() ? "; set `empty` to the value it stands for" : ""));
         return static_cast<float>(value);
       };
       for (const size_t column : label) labels_.push_back(integer(column));

@@ -78,9 +78,7 @@ class FolderSource : public Source {
   int64_t label(int64_t index) const override { return labels_[static_cast<size_t>(index)]; }
   std::string sample_name(int64_t index) const override { return files_[static_cast<size_t>(index)]; }
   const std::vector<std::string>& categories() const override { return categories_; }
-  std::string describe() const override {
-    return cat("image_folder ", roots_, ": ", size(), " images, ", categories_.size(), " classes");
-  }
+  std::string describe() const override { return cat("image_folder ", roots_, ": ", size(), " images, ", categories_.size(), " classes"); }
   Sample read(int64_t index) const override {
     const std::string& path = files_[static_cast<size_t>(index)];
     const std::string bytes = read_file(path);

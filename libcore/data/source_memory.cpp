@@ -36,11 +36,12 @@ class TensorSource : public Source {
     const Tensor& input = tensors_.at("input");
     size_ = input.shape()[0];
     for (const auto& [key, tensor] : tensors_)
-      GALLEY_CHECK_INPUT(tensor.shape()[0] == size_, name_, ": `", key, "` ", tensor.shape(), " and `input` ", input.shape(), " differ in the number of samples");
+      GALLEY_CHECK_INPUT(tensor.shape()[0] == size_, name_, ": `", key, "` ", tensor.shape(), " and `input` ", input.shape(),
+                         " differ in the number of samples");
     if (const auto label = tensors_.find("label"); label != tensors_.end()) {
       const Tensor& table = label->second;
-      GALLEY_CHECK_INPUT(table.shape().rank() == 1 && (table.dtype() == DType::kI64 || table.dtype() == DType::kI32), name_, ": `label` is ", table.str(),
-                         "; wanted i64 or i32 [N]");
+      GALLEY_CHECK_INPUT(table.shape().rank() == 1 && (table.dtype() == DType::kI64 || table.dtype() == DType::kI32), name_,
+                         ": `label` is ", table.str(), "; wanted i64 or i32 [N]");
       for (int64_t i = 0; i < size_; ++i)
         labels_.push_back(table.dtype() == DType::kI64 ? table.data_as<int64_t>()[i] : table.data_as<int32_t>()[i]);
     }
@@ -81,7 +82,8 @@ class SyntheticSource : public Source {
   int64_t size() const override { return size_; }
   int64_t label(int64_t index) const override {
     if (classes_ == 0) return -1;
-    return static_cast<int64_t>(RandomStream(seed_, "synthetic label", static_cast<uint64_t>(index)).below(static_cast<uint64_t>(classes_)));
+    return static_cast<int64_t>(
+        RandomStream(seed_, "synthetic label", static_cast<uint64_t>(index)).below(static_cast<uint64_t>(classes_)));
   }
   std::string sample_name(int64_t index) const override { return cat("synthetic[", index, "]"); }
   std::string describe() const override { return cat("synthetic: ", size_, " samples of ", shape_, ", ", classes_, " classes"); }

@@ -15,7 +15,8 @@ constexpr std::string_view kIdxSplitNames[] = {"train", "test"};
 constexpr std::string_view kCifarNames[] = {"cifar10", "cifar100", "cifar100_coarse"};
 constexpr std::string_view kSyntheticNames[] = {"float", "image", "integer"};
 
-constexpr FieldInfo kPaths{.name = "path", .doc = "Path, list of paths, or globs; relative ones start at data.root", .required = true, .main = true};
+constexpr FieldInfo kPaths{
+    .name = "path", .doc = "Path, list of paths, or globs; relative ones start at data.root", .required = true, .main = true};
 constexpr FieldInfo kClasses{.name = "classes", .doc = "Class names in the order of labels; default: the folders' names, sorted"};
 constexpr FieldInfo kMode{.name = "mode", .doc = "Channels of the decoded image: rgb (3) or gray (1)"};
 
@@ -33,7 +34,8 @@ void TarArchive::fields(FieldVisitor& visitor) {
                  labels, kTarLabelsNames);
   visitor.field(kClasses, classes);
   visitor.choice(kMode, mode, kColorModeNames);
-  visitor.field({.name = "memory", .doc = "Most memory that a compressed archive may take when unpacked", .unit = "bytes", .min = 0}, memory);
+  visitor.field({.name = "memory", .doc = "Most memory that a compressed archive may take when unpacked", .unit = "bytes", .min = 0},
+                memory);
 }
 
 void Idx::fields(FieldVisitor& visitor) {
@@ -65,14 +67,16 @@ void Csv::fields(FieldVisitor& visitor) {
 }
 
 void TensorFile::fields(FieldVisitor& visitor) {
-  visitor.field({.name = "path", .doc = "Safetensors file with input [N,...] and label [N] or target [N,...]", .required = true, .main = true}, path);
+  visitor.field(
+      {.name = "path", .doc = "Safetensors file with input [N,...] and label [N] or target [N,...]", .required = true, .main = true}, path);
 }
 
 void Synthetic::fields(FieldVisitor& visitor) {
   visitor.field({.name = "samples", .doc = "Samples of an epoch", .min = 1, .main = true}, samples);
   visitor.field({.name = "shape", .doc = "Shape of one input without the batch; default: the model's", .min = 1}, shape);
   visitor.field({.name = "classes", .doc = "Labels are 0 .. classes-1; default: the model's classes", .min = 0}, classes);
-  visitor.choice({.name = "values", .doc = "float: uniform, mean 0, variance 1; image: u8 pixels; integer: 0 .. high-1"}, values, kSyntheticNames);
+  visitor.choice({.name = "values", .doc = "float: uniform, mean 0, variance 1; image: u8 pixels; integer: 0 .. high-1"}, values,
+                 kSyntheticNames);
   visitor.field({.name = "high", .doc = "One above the largest integer", .min = 0}, high);
 }
 
@@ -124,7 +128,8 @@ std::vector<std::string> expand_paths(const std::string& root, const std::vector
       result.push_back(full);
       continue;
     }
-    GALLEY_CHECK_INPUT(full.find_first_of("*?[") != std::string::npos, full, ": no such file or folder; set data.root or the source's path");
+    GALLEY_CHECK_INPUT(full.find_first_of("*?[") != std::string::npos, full,
+                       ": no such file or folder; set data.root or the source's path");
     glob_t matches{};
     const int status = glob(full.c_str(), GLOB_ERR, nullptr, &matches);
     for (size_t i = 0; i < matches.gl_pathc; ++i) result.emplace_back(matches.gl_pathv[i]);

@@ -58,7 +58,8 @@ std::vector<TarMember> index_tar(std::span<const std::byte> bytes, const std::st
     const int status = archive_read_next_header(reader.get(), &entry);
     if (status == ARCHIVE_EOF) break;
     // A warning is about names in foreign character sets only; safe_name finds out whether the name can be read.
-    GALLEY_CHECK_INPUT(status == ARCHIVE_OK || status == ARCHIVE_WARN, path, ": damaged tar archive after ", members.size(), " files: ", reason());
+    GALLEY_CHECK_INPUT(status == ARCHIVE_OK || status == ARCHIVE_WARN, path, ": damaged tar archive after ", members.size(),
+                       " files: ", reason());
     std::string name = safe_name(entry, path);
     const auto type = archive_entry_filetype(entry);
     end = std::max(end, archive_read_header_position(reader.get()) + kBlock);
@@ -68,15 +69,18 @@ std::vector<TarMember> index_tar(std::span<const std::byte> bytes, const std::st
     GALLEY_CHECK_INPUT(archive_entry_sparse_count(entry) == 0, path, ": '", name, "' is stored sparse; write the archive without --sparse");
     GALLEY_CHECK_INPUT(seen.insert(name).second, path, ": the member '", name, "' stands twice");
     TarMember member{.name = std::move(name), .size = archive_entry_size(entry)};
-    GALLEY_CHECK_INPUT(member.size >= 0 && member.size <= size, path, ": '", member.name, "' claims ", member.size, " bytes, the archive has ", size);
+    GALLEY_CHECK_INPUT(member.size >= 0 && member.size <= size, path, ": '", member.name, "' claims ", member.size,
+                       " bytes, the archive has ", size);
     if (member.size > 0) {
       // Reading from memory, libarchive hands out pointers into that memory: their distance is the offset.
       const void* data = nullptr;
       size_t available = 0;
       la_int64_t offset = 0;
-      GALLEY_CHECK_INPUT(archive_read_data_block(reader.get(), &data, &available, &offset) == ARCHIVE_OK, path, ": '", member.name, "': ", reason());
+      GALLEY_CHECK_INPUT(archive_read_data_block(reader.get(), &data, &available, &offset) == ARCHIVE_OK, path, ": '", member.name,
+                         "': ", reason());
       const auto* begin = static_cast<const std::byte*>(data);
-      GALLEY_ASSERT(begin >= bytes.data() && begin < bytes.data() + size && offset == 0, "libarchive copied a block of ", path);
+      GALLEY_CHECK_INPUT(begin >= bytes.data() && begin < bytes.data() + size && offset == 0, path, ": '", member.name,
+                         "' is not stored in one piece");
       member.offset = begin - bytes.data();
       GALLEY_CHECK_INPUT(static_cast<int64_t>(available) >= member.size && member.size <= size - member.offset, path, ": '", member.name,
                          "' is truncated: ", member.size, " bytes at ", member.offset, ", the archive has ", size);

@@ -163,13 +163,14 @@ void adjust_contrast(Image& image, double factor);
 void adjust_saturation(Image& image, double factor);
 void adjust_hue(Image& image, double factor);  ///< `factor` in -0.5 .. 0.5 turns.
 void adjust_sharpness(Image& image, double factor);
-void posterize(Image& image, int64_t bits);  ///< u8
+void posterize(Image& image, int64_t bits);     ///< u8
 void solarize(Image& image, double threshold);  ///< u8
-void autocontrast(Image& image);  ///< u8
-void equalize(Image& image);  ///< u8
-void invert(Image& image);  ///< u8
+void autocontrast(Image& image);                ///< u8
+void equalize(Image& image);                    ///< u8
+void invert(Image& image);                      ///< u8
 /// One named operation of AutoAugment: "ShearX", "Rotate", ... with its magnitude, sign included.
-void apply_augmentation(Image& image, std::string_view operation, double magnitude, Interpolation interpolation, const std::vector<double>& fill);
+void apply_augmentation(Image& image, std::string_view operation, double magnitude, Interpolation interpolation,
+                        const std::vector<double>& fill);
 /// The sub-policies of a policy, as (operation, probability, magnitude index or -1), two a sub-policy.
 struct AugmentationStep {
   std::string_view operation;

@@ -12,13 +12,25 @@ constexpr std::string_view kPaddingModeNames[] = {"constant", "edge", "reflect",
 constexpr std::string_view kPixelTypeNames[] = {"f32", "u8"};
 constexpr std::string_view kPolicyNames[] = {"imagenet", "cifar10", "svhn"};
 
-constexpr FieldInfo kSize{.name = "size", .doc = "[height, width], or one number for a square", .unit = "pixels", .min = 1, .max = 16384, .required = true, .main = true};
+constexpr FieldInfo kSize{.name = "size",
+                          .doc = "[height, width], or one number for a square",
+                          .unit = "pixels",
+                          .min = 1,
+                          .max = 16384,
+                          .required = true,
+                          .main = true};
 constexpr FieldInfo kInterpolation{.name = "interpolation", .doc = "How pixels are found between pixels"};
 constexpr FieldInfo kAntialias{.name = "antialias", .doc = "Widen the filter when reducing (bilinear and bicubic), as Pillow"};
 constexpr FieldInfo kProbability{.name = "p", .doc = "Probability", .min = 0, .max = 1, .main = true};
 constexpr FieldInfo kFill{.name = "fill", .doc = "Value of new pixels, one for all or one a channel, in the image's own units"};
-constexpr FieldInfo kPaddingMode{.name = "padding_mode", .doc = "What new pixels hold: fill, the edge, or the image mirrored without (reflect) or with (symmetric) its edge"};
-constexpr FieldInfo kPadding{.name = "padding", .doc = "All sides, [left and right, top and bottom], or [left, top, right, bottom]", .unit = "pixels", .min = 0, .max = 16384};
+constexpr FieldInfo kPaddingMode{
+    .name = "padding_mode",
+    .doc = "What new pixels hold: fill, the edge, or the image mirrored without (reflect) or with (symmetric) its edge"};
+constexpr FieldInfo kPadding{.name = "padding",
+                             .doc = "All sides, [left and right, top and bottom], or [left, top, right, bottom]",
+                             .unit = "pixels",
+                             .min = 0,
+                             .max = 16384};
 
 void check_list(std::string_view item, std::string_view key, size_t size, std::initializer_list<size_t> allowed) {
   std::string text;
@@ -31,14 +43,15 @@ void check_list(std::string_view item, std::string_view key, size_t size, std::i
 
 void check_range(std::string_view item, std::string_view key, const std::vector<double>& range, double low) {
   check_list(item, key, range.size(), {2});
-  GALLEY_CHECK(range[0] >= low && range[0] <= range[1] && std::isfinite(range[1]), "[", item, "] `", key, "` is [", range[0], ", ", range[1],
-               "]; wanted two rising numbers of at least ", low);
+  GALLEY_CHECK(range[0] >= low && range[0] <= range[1] && std::isfinite(range[1]), "[", item, "] `", key, "` is [", range[0], ", ",
+               range[1], "]; wanted two rising numbers of at least ", low);
 }
 
 void check_jitter(std::string_view key, const std::vector<double>& value, double low, double high) {
   check_list("color_jitter", key, value.size(), {1, 2});
   if (value.size() == 1) {
-    GALLEY_CHECK(value[0] >= 0 && value[0] <= high, "[color_jitter] `", key, "` is ", value[0], "; a single number is at least 0", key == "hue" ? " and at most 0.5" : "");
+    GALLEY_CHECK(value[0] >= 0 && value[0] <= high, "[color_jitter] `", key, "` is ", value[0], "; a single number is at least 0",
+                 key == "hue" ? " and at most 0.5" : "");
   } else {
     GALLEY_CHECK(low <= value[0] && value[0] <= value[1] && value[1] <= high, "[color_jitter] `", key, "` is [", value[0], ", ", value[1],
                  "]; wanted two rising numbers in ", low, " .. ", high);
@@ -67,15 +80,25 @@ ComponentKinds data_transforms() {
 }
 
 void Resize::fields(FieldVisitor& visitor) {
-  visitor.field({.name = "size", .doc = "[height, width], or one number for the smaller edge", .unit = "pixels", .min = 1, .max = 16384, .required = true, .main = true}, size);
-  visitor.field({.name = "max_size", .doc = "Bound of the longer edge where `size` is one number; 0: none", .unit = "pixels", .min = 0, .max = 16384}, max_size);
+  visitor.field({.name = "size",
+                 .doc = "[height, width], or one number for the smaller edge",
+                 .unit = "pixels",
+                 .min = 1,
+                 .max = 16384,
+                 .required = true,
+                 .main = true},
+                size);
+  visitor.field(
+      {.name = "max_size", .doc = "Bound of the longer edge where `size` is one number; 0: none", .unit = "pixels", .min = 0, .max = 16384},
+      max_size);
   visitor.choice(kInterpolation, interpolation, kInterpolationNames);
   visitor.field(kAntialias, antialias);
 }
 
 void Resize::check() const {
   check_list("resize", "size", size.size(), {1, 2});
-  GALLEY_CHECK(max_size == 0 || (size.size() == 1 && max_size > size[0]), "[resize] `max_size` ", max_size, " wants `size` to be one smaller number");
+  GALLEY_CHECK(max_size == 0 || (size.size() == 1 && max_size > size[0]), "[resize] `max_size` ", max_size,
+               " wants `size` to be one smaller number");
 }
 
 void CenterCrop::fields(FieldVisitor& visitor) { visitor.field(kSize, size); }
@@ -144,7 +167,11 @@ void ColorJitter::fields(FieldVisitor& visitor) {
   visitor.field({.name = "brightness", .doc = "x draws a factor from 1 - x .. 1 + x; [low, high] is the range itself"}, brightness);
   visitor.field({.name = "contrast", .doc = "As brightness"}, contrast);
   visitor.field({.name = "saturation", .doc = "As brightness"}, saturation);
-  visitor.field({.name = "hue", .doc = "x draws from -x .. x turns of the colour circle, x at most 0.5; [low, high] is the range itself", .min = -0.5, .max = 0.5}, hue);
+  visitor.field({.name = "hue",
+                 .doc = "x draws from -x .. x turns of the colour circle, x at most 0.5; [low, high] is the range itself",
+                 .min = -0.5,
+                 .max = 0.5},
+                hue);
 }
 
 void ColorJitter::check() const {
@@ -159,7 +186,8 @@ void Grayscale::fields(FieldVisitor& visitor) {
   visitor.field({.name = "num_output_channels", .doc = "1, or 3 equal ones", .min = 1, .max = 3, .main = true}, num_output_channels);
 }
 void Grayscale::check() const {
-  GALLEY_CHECK(num_output_channels == 1 || num_output_channels == 3, "[grayscale] `num_output_channels` is ", num_output_channels, "; wanted 1 or 3");
+  GALLEY_CHECK(num_output_channels == 1 || num_output_channels == 3, "[grayscale] `num_output_channels` is ", num_output_channels,
+               "; wanted 1 or 3");
 }
 
 void RandomErasing::fields(FieldVisitor& visitor) {
@@ -188,7 +216,8 @@ void AutoAugment::fields(FieldVisitor& visitor) {
 }
 
 void AutoAugment::check() const {
-  GALLEY_CHECK(interpolation == Interpolation::kNearest || interpolation == Interpolation::kBilinear, "[auto_augment] `interpolation` is nearest or bilinear");
+  GALLEY_CHECK(interpolation == Interpolation::kNearest || interpolation == Interpolation::kBilinear,
+               "[auto_augment] `interpolation` is nearest or bilinear");
   check_list("auto_augment", "fill", fill.size(), {0, 1, 3});
 }
 

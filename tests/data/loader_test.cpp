@@ -23,7 +23,8 @@ Component component(std::string type, T params) {
 /// Images whose every pixel is their index; some are damaged.
 class NumberedSource : public Source {
  public:
-  explicit NumberedSource(int64_t size, std::set<int64_t> bad = {}, int64_t classes = 10) : size_(size), bad_(std::move(bad)), classes_(classes) {}
+  explicit NumberedSource(int64_t size, std::set<int64_t> bad = {}, int64_t classes = 10)
+      : size_(size), bad_(std::move(bad)), classes_(classes) {}
   int64_t size() const override { return size_; }
   int64_t label(int64_t index) const override { return index % classes_; }
   std::string sample_name(int64_t index) const override { return cat("numbered[", index, "]"); }
@@ -55,8 +56,8 @@ std::vector<Component> augmenting_items() {
   Normalize normalize;
   normalize.mean = {0.5, 0.4, 0.3};
   normalize.std = {0.2, 0.3, 0.4};
-  return {component("random_resized_crop", crop), component("random_horizontal_flip", RandomHorizontalFlip()), component("color_jitter", jitter),
-          component("auto_augment", AutoAugment()), component("normalize", normalize)};
+  return {component("random_resized_crop", crop), component("random_horizontal_flip", RandomHorizontalFlip()),
+          component("color_jitter", jitter), component("auto_augment", AutoAugment()), component("normalize", normalize)};
 }
 
 LoaderOptions options_of(int64_t batch, LastBatchRule last, int64_t workers) {
@@ -376,7 +377,7 @@ TEST(BatchTransforms, BetaHasItsMoments) {
       squares += x * x;
     }
     const double variance = 1 / (4 * (2 * alpha + 1));
-    EXPECT_NEAR(sum / kDraws, 0, 5 * std::sqrt(variance / kDraws)) << alpha;       // five standard errors
+    EXPECT_NEAR(sum / kDraws, 0, 5 * std::sqrt(variance / kDraws)) << alpha;                   // five standard errors
     EXPECT_NEAR(squares / kDraws, variance, 5 * variance * 1.5 / std::sqrt(kDraws)) << alpha;  // kurtosis at most 3
   }
 }

@@ -1,8 +1,7 @@
 // Sources: the samples, labels and names that files hold, and the errors of files that are wrong.
-#include "libcore/data/sources.h"
-
 #include <zlib.h>
 
+#include "libcore/data/sources.h"
 #include "tests/data/files.h"
 #include "tests/data/golden.h"
 
@@ -112,7 +111,10 @@ TEST(CheckLabels, NamesTheFirstOffender) {
 
 TEST(TarSource, PlainAndCompressedGiveTheSame) {
   const TestFolder folder;
-  const std::string archive = tar_of({{"./train/", "", '5'}, {"./train/dog/1.bmp", bmp_of(10, 0, 0)}, {"train/cat/1.bmp", bmp_of(20, 0, 0)}, {"train/readme.txt", "hello"}});
+  const std::string archive = tar_of({{"./train/", "", '5'},
+                                      {"./train/dog/1.bmp", bmp_of(10, 0, 0)},
+                                      {"train/cat/1.bmp", bmp_of(20, 0, 0)},
+                                      {"train/readme.txt", "hello"}});
   folder.write("a.tar", archive);
   folder.write("a.tar.gz", gzipped(archive));
   for (const char* name : {"a.tar", "a.tar.gz"}) {
@@ -152,7 +154,8 @@ TEST(TarSource, PairsImagesWithCls) {
   };
   const SourceContext context{.root = folder.path()};
   const std::string image = bmp_of(5, 0, 0);
-  const auto source = open({{"n/001.bmp", image}, {"n/001.cls", "3\n"}, {"n/002.cls", "0"}, {"n/002.bmp", image}, {"n/002.json", "{}"}}).open(context);
+  const auto source =
+      open({{"n/001.bmp", image}, {"n/001.cls", "3\n"}, {"n/002.cls", "0"}, {"n/002.bmp", image}, {"n/002.json", "{}"}}).open(context);
   ASSERT_EQ(source->size(), 2);
   EXPECT_EQ(source->label(0), 3);
   EXPECT_EQ(source->label(1), 0);
@@ -191,7 +194,8 @@ TEST(TarSource, HostileArchivesAreErrors) {
 
   // A header that claims more than the archive holds, with a correct checksum.
   const std::string whole = tar_of({{"cat/1.bmp", image}, {"dog/2.bmp", image}});
-  for (size_t size = 1; size < whole.size() - 512; size += 101) EXPECT_NE(error(whole.substr(0, size)), "") << size << " of " << whole.size() << " bytes";
+  for (size_t size = 1; size < whole.size() - 512; size += 101)
+    EXPECT_NE(error(whole.substr(0, size)), "") << size << " of " << whole.size() << " bytes";
 }
 
 TEST(TarSource, FlippedHeaderBitsNeverCrash) {
@@ -211,7 +215,8 @@ TEST(TarSource, FlippedHeaderBitsNeverCrash) {
 
 std::string idx(const std::vector<int>& sizes, const std::string& data) {
   std::string file{'\0', '\0', '\x08', static_cast<char>(sizes.size())};
-  for (const int size : sizes) file += {static_cast<char>(size >> 24), static_cast<char>(size >> 16), static_cast<char>(size >> 8), static_cast<char>(size)};
+  for (const int size : sizes)
+    file += {static_cast<char>(size >> 24), static_cast<char>(size >> 16), static_cast<char>(size >> 8), static_cast<char>(size)};
   return file + data;
 }
 

@@ -96,13 +96,15 @@ TEST(Resize, KeepsConstantsForAnyNumberOfChannels) {
 
 TEST(Crop, EqualsTorchvision) {
   RandomStream unused(0, "");
-  EXPECT_EQ(for_goldens("center_crop ", [&](const auto& word, const Golden& want, const std::string& name) {
-    CenterCrop item;
-    item.size = {std::stoll(word[1]), std::stoll(word[2])};
-    Image image = photo();
-    item.apply(image, unused);
-    expect_same(image, want, name);
-  }), 3);
+  EXPECT_EQ(for_goldens("center_crop ",
+                        [&](const auto& word, const Golden& want, const std::string& name) {
+                          CenterCrop item;
+                          item.size = {std::stoll(word[1]), std::stoll(word[2])};
+                          Image image = photo();
+                          item.apply(image, unused);
+                          expect_same(image, want, name);
+                        }),
+            3);
 }
 
 TEST(Pad, EqualsTorchvision) {
@@ -128,8 +130,11 @@ TEST(Flip, EqualsTorchvision) {
 TEST(Color, EqualsTorchvision) {
   // Same arithmetic in float; where a product lands within rounding of an integer, truncation to u8 may differ by one level.
   // Hue takes some twenty roundings, so a hundredth of the values may.
-  const std::map<std::string, void (*)(Image&, double)> adjust{{"brightness", adjust_brightness}, {"contrast", adjust_contrast}, {"saturation", adjust_saturation},
-                                                               {"sharpness", adjust_sharpness}, {"hue", adjust_hue}};
+  const std::map<std::string, void (*)(Image&, double)> adjust{{"brightness", adjust_brightness},
+                                                               {"contrast", adjust_contrast},
+                                                               {"saturation", adjust_saturation},
+                                                               {"sharpness", adjust_sharpness},
+                                                               {"hue", adjust_hue}};
   for (const auto& [operation, function] : adjust) {
     const int count = for_goldens(operation + " ", [&, function = function](const auto& word, const Golden& want, const std::string& name) {
       const bool floats = word.size() == 3;
@@ -184,7 +189,8 @@ TEST(AutoAugment, MagnitudesAndPoliciesEqualTorchvision) {
     for (int i = 0; i < 10; ++i) {
       bool is_signed = false;
       const double got = augmentation_magnitude(word[1], i, 29, 37, is_signed);
-      EXPECT_NEAR(got, static_cast<double>(want.floats()[static_cast<size_t>(i)]), 1e-4) << name << " " << i;  // theirs is float: 255 has 2e-5
+      EXPECT_NEAR(got, static_cast<double>(want.floats()[static_cast<size_t>(i)]), 1e-4)
+          << name << " " << i;  // theirs is float: 255 has 2e-5
       EXPECT_EQ(is_signed, word[2] == "1") << name;
     }
   });
