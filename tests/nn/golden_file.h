@@ -1,0 +1,72 @@
+#pragma once
+// Reads the golden files of tests/golden/models: "KEY full COUNT VALUES..." and "KEY sample COUNT NORM V0 V1 V2 V3" with the elements
+// at 0, n/3, 2n/3, n-1.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <map>
+#include <span>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace galley {
+
+struct GoldenEntry {
+  bool full = false;
+  int64_t count = 0;
+  std::vector<double> values;
+  /// Root mean square of what was stored: the scale that errors are measured by.
+  double rms() const {
+    if (!full) return values[0] / std::sqrt(static_cast<double>(count));
+    double sum = 0;
+    for (const double v : values) sum += v * v;
+    return std::sqrt(sum / static_cast<double>(count));
+  }
+};
+
+using GoldenFile = std::map<std::string, GoldenEntry>;
+
+inline GoldenFile read_golden(const std::string& name) {
+  std::ifstream file(GALLEY_SOURCE_DIR "/tests/golden/models/" + name + ".txt");
+  EXPECT_TRUE(file) << name;
+  GoldenFile golden;
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream words(line);
+    std::string key, kind;
+    GoldenEntry entry;
+    words >> key >> kind >> entry.count;
+    entry.full = kind == "full";
+    for (double v = 0; words >> v;) entry.values.push_back(v);
+    EXPECT_EQ(entry.values.size(), entry.full ? static_cast<size_t>(entry.count) : 5u) << name << " " << key;
+    golden.emplace(key, std::move(entry));
+  }
+  EXPECT_FALSE(golden.empty()) << name;
+  return golden;
+}
+
+/// Every stored number of `entry` against `got`: |error| <= relative * max(|want|, rms) + absolute.
+inline void expect_golden(const std::string& what, const GoldenEntry& entry, std::span<const double> got, double relative, double absolute = 0) {
+  ASSERT_EQ(static_cast<int64_t>(got.size()), entry.count) << what;
+  const double scale = entry.rms();
+  const auto near = [&](double value, double want, const std::string& where, double floor) {
+    const double tolerance = relative * std::max(std::fabs(want), scale) + floor;
+    EXPECT_TRUE(std::fabs(value - want) <= tolerance) << what << " " << where << ": got " << value << ", want " << want << ", error " << value - want
+                                                      << ", tolerance " << tolerance;
+  };
+  if (entry.full) {
+    for (size_t i = 0; i < got.size(); ++i) near(got[i], entry.values[i], "[" + std::to_string(i) + "]", absolute);
+    return;
+  }
+  double sum = 0;
+  for (const double v : got) sum += v * v;
+  const int64_t n = entry.count;
+  near(std::sqrt(sum), entry.values[0], "norm", absolute * std::sqrt(static_cast<double>(n)));
+  const int64_t at[] = {0, n / 3, 2 * n / 3, n - 1};
+  for (size_t i = 0; i < 4; ++i) near(got[static_cast<size_t>(at[i])], entry.values[i + 1], "[" + std::to_string(at[i]) + "]", absolute);
+}
+
+}  // namespace galley

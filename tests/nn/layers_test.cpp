@@ -1,0 +1,175 @@
+// Laws: a model written layer by layer captures the same graph as the same model in code; names refer to siblings, enclosing groups
+// and `in`; mistakes name the layer's path.
+#include "libcore/nn/layers.h"
+
+#include <gtest/gtest.h>
+
+#include "libcore/ops/binary.h"
+#include "libcore/ops/reduce.h"
+#include "libcore/ops/unary.h"
+#include "tests/nn/set_field.h"
+
+namespace galley {
+namespace {
+
+using Settings = std::vector<std::pair<std::string, std::vector<double>>>;
+
+std::unique_ptr<LayerSpec> layer(std::string name, std::string type, const Settings& settings = {}, std::vector<std::string> inputs = {}) {
+  auto spec = std::make_unique<LayerSpec>();
+  spec->name = std::move(name);
+  spec->inputs = std::move(inputs);
+  spec->layer.type = type;
+  for (const ComponentKind& kind : layer_kinds()) {
+    if (kind.type == type) spec->layer.params = kind.make();
+  }
+  EXPECT_TRUE(spec->layer) << type;
+  for (const auto& [key, numbers] : settings) {
+    Setter setter(key, numbers);
+    spec->layer.params->fields(setter);
+    EXPECT_TRUE(setter.found) << type << " has no field " << key;
+  }
+  return spec;
+}
+
+template <class... Specs>
+FieldList list_of(Specs... specs) {
+  FieldList list;
+  (list.items.push_back(std::move(specs)), ...);
+  return list;
+}
+
+std::unique_ptr<LayerSpec> group(std::string name, FieldList layers, int64_t repeat = 1) {
+  auto spec = std::make_unique<LayerSpec>();
+  spec->name = std::move(name);
+  spec->layers = std::move(layers);
+  spec->repeat = repeat;
+  return spec;
+}
+
+std::string capture(const FieldList& layers, const TensorType& input) {
+  Graph graph;
+  Builder b(graph);
+  graph.add_output("output", build_layers(b, layers, b.input("input", input)));
+  return print(graph);
+}
+
+std::string error_of(const FieldList& layers, const TensorType& input = {.shape = {2, 3, 8, 8}}) {
+  try {
+    capture(layers, input);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kRecipe);
+    return error.text();
+  }
+  return "no error";
+}
+
+void expect_parts(const std::string& text, std::initializer_list<const char*> parts) {
+  for (const char* part : parts) EXPECT_NE(text.find(part), std::string::npos) << text << "\nlacks " << part;
+}
+
+TEST(Layers, AreTheSameGraphAsCode) {
+  const FieldList layers = list_of(
+      layer("conv1", "conv2d", {{"out_channels", {16}}, {"kernel_size", {3}}, {"padding", {1}}, {"bias", {0}}}), layer("bn1", "batch_norm"),
+      group("layer1", list_of(layer("conv1", "conv2d", {{"out_channels", {16}}, {"kernel_size", {3}}, {"padding", {1}}}), layer("relu", "relu"),
+                              layer("add", "add", {}, {"relu", "in"})), 2),
+      layer("pool", "mean", {{"dim", {2, 3}}}), layer("fc", "linear", {{"out_features", {10}}}));
+
+  Graph graph;
+  Builder b(graph);
+  const TensorType input{.shape = {2, 3, 8, 8}};
+  Value x = b.input("input", input);
+  x = b.conv2d("conv1", x, {.out_channels = 16, .kernel_size = 3, .padding = 1, .bias = false});
+  x = b.batch_norm("bn1", x);
+  for (const char* copy : {"layer1.0", "layer1.1"}) {
+    const auto block = b.scope(copy);
+    Value y = b.conv2d("conv1", x, {.out_channels = 16, .kernel_size = 3, .padding = 1});
+    {
+      const auto path = b.scope("relu");
+      y = relu(y);
+    }
+    const auto path = b.scope("add");
+    x = add(y, x);
+  }
+  {
+    const auto path = b.scope("pool");
+    x = mean(x, {2, 3});
+  }
+  x = b.linear("fc", x, {.out_features = 10});
+  graph.add_output("output", x);
+  EXPECT_EQ(capture(layers, input), print(graph));
+}
+
+TEST(Layers, EveryKindBuildsWithItsDefaults) {
+  // Kinds with required fields get them here; a kind that this test does not know with its defaults alone must build too.
+  const std::map<std::string, Settings> required{{"permute", {{"dims", {0, 2, 3, 1}}}}, {"reshape", {{"shape", {2, -1}}}}, {"mean", {{"dim", {1}}}}};
+  for (const ComponentKind& kind : layer_kinds()) {
+    if (kind.type == "rename") continue;  // wants words: below
+    const std::string type(kind.type);
+    const bool several = type == "add" || type == "sub" || type == "mul" || type == "maximum" || type == "concat";
+    const bool index = type == "embedding";
+    FieldList layers = list_of(layer("", type, required.contains(type) ? required.at(type) : Settings{},
+                                     several ? std::vector<std::string>{"in", "in"} : std::vector<std::string>{}));
+    EXPECT_NO_THROW(capture(layers, {.dtype = index ? DType::kI64 : DType::kF32, .shape = {2, 4, 8, 8}})) << type;
+    EXPECT_FALSE(kind.doc.empty());
+  }
+}
+
+TEST(Layers, UnnamedLayersAreCalledByTheirType) {
+  Graph graph;
+  Builder b(graph);
+  build_layers(b, list_of(layer("", "relu"), layer("", "conv2d"), layer("", "relu"), layer("", "conv2d"), layer("", "add", {}, {"relu", "relu2"})),
+               b.input("input", {.shape = {2, 1, 4, 4}}));
+  std::vector<std::string> paths;
+  for (const Node& node : graph.nodes()) paths.push_back(node.path);
+  EXPECT_EQ(paths, (std::vector<std::string>{"relu", "conv2d", "relu2", "conv2d2", "add"}));
+}
+
+TEST(Layers, GroupsSeeTheLayersAroundThem) {
+  // A skip connection into a group, as an encoder and decoder need.
+  const std::string text = capture(list_of(layer("stem", "relu"), group("up", list_of(layer("act", "tanh"), layer("join", "concat", {}, {"act", "stem"})))),
+                                   {.shape = {1, 2, 4, 4}});
+  expect_parts(text, {"[1,4,4,4]", "up.join"});
+}
+
+TEST(Layers, MistakesNameTheLayersPath) {
+  expect_parts(error_of(list_of(group("layer1", list_of(layer("relu", "relu"), layer("add", "add", {}, {"rleu", "in"}))))),
+               {"'rleu'", "layer1.add", "did you mean 'relu'"});
+  expect_parts(error_of(list_of(layer("relu", "relu"), layer("sum", "add"))), {"add takes two inputs or more, 1 is given", "sum"});
+  expect_parts(error_of(list_of(layer("a", "relu"), layer("b", "relu", {}, {"a", "in"}))), {"relu takes one input, 2 are given", "at b"});
+  expect_parts(error_of(list_of(layer("a", "relu"), layer("a", "relu"))), {"two layers have this name", "at a"});
+  expect_parts(error_of(list_of(layer("in", "relu"))), {"'in' means the group's input"});
+  expect_parts(error_of(list_of(layer("conv", "conv2d", {{"kernel_size", {1, 2, 3}}}))), {"kernel_size wants one number or two", "at conv"});
+  expect_parts(error_of(list_of(group("g", list_of(layer("conv", "conv2d", {{"kernel_size", {9}}}))))), {"g.conv"});
+  expect_parts(error_of(list_of(layer("a", "flatten"), layer("cat", "concat", {}, {"a", "in"}))), {"at cat"});
+}
+
+TEST(Layers, NamesOfDimensionsThatDifferAreAnError) {
+  auto rename = layer("swap", "rename");
+  Setter setter("names", {}, {"N", "C", "W", "H"});
+  rename->layer.params->fields(setter);
+  const TensorType input{.shape = {2, 3, 8, 8}, .names = {"N", "C", "H", "W"}};
+  expect_parts(error_of(list_of(std::move(rename), layer("sum", "add", {}, {"swap", "in"})), input), {"sum", "W", "H"});
+}
+
+TEST(Layers, ModelChecksItsInput) {
+  LayersModel params;
+  params.input.shape = {1, 28, 28};
+  params.input.names = {"C", "H", "W"};
+  params.layers = list_of(layer("act", "relu"));
+  Component model;
+  model.type = "layers";
+  model.params = params.clone();
+  EXPECT_EQ(model_info(model).input_shape, (std::vector<int64_t>{1, 28, 28}));
+  Graph graph;
+  Builder b(graph);
+  EXPECT_EQ(build_model(b, model, b.input("input", {.shape = {4, 1, 28, 28}})).front().second.shape(), Shape({4, 1, 28, 28}));
+  try {
+    build_model(b, model, b.input("other", {.shape = {4, 3, 28, 28}}));
+    FAIL();
+  } catch (const Error& error) {
+    expect_parts(error.message(), {"[1,28,28]", "[3,28,28]"});
+  }
+}
+
+}  // namespace
+}  // namespace galley
