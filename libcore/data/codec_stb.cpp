@@ -47,7 +47,9 @@ void* budget_realloc(void* old, size_t old_bytes, size_t bytes) {
 #pragma GCC diagnostic ignored "-Wsign-compare"
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #pragma GCC diagnostic ignored "-Wunused-but-set-variable"
+#if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #endif
 #include <stb/stb_image.h>
 #if defined(__GNUC__)
