@@ -1,0 +1,14 @@
+#pragma once
+// Inference: a batch norm by running statistics behind a convolution or linear layer becomes part of its weight and bias.
+
+#include "libcore/graph/graph.h"
+#include "libcore/passes/report.h"
+
+namespace galley {
+
+/// conv2d or linear followed by batch_norm_inference: w' = w s, b' = (b - mean) s + beta, s = gamma / sqrt(var + eps) for each output
+/// channel. The folded values are nodes on parameters and buffers alone, which a Program runs in `prepare`, not in a step. Declined where
+/// the product has another reader or an activation of its own.
+PassReport fold_batch_norm(Graph& graph);
+
+}  // namespace galley
