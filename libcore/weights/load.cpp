@@ -61,9 +61,9 @@ Source open_source(const std::string& from) {
 }
 
 template <class Bits>
-NonFinite scan(const void* data, int64_t count, Bits exponent) {
+NonFiniteCount scan(const void* data, int64_t count, Bits exponent) {
   const auto* bits = static_cast<const Bits*>(data);
-  NonFinite found;
+  NonFiniteCount found;
   for (int64_t i = 0; i < count; ++i) found.count += (bits[i] & exponent) == exponent;
   for (int64_t i = 0; found.count > 0 && found.first < 0; ++i) {
     if ((bits[i] & exponent) == exponent) found.first = i;
@@ -88,7 +88,7 @@ std::string some_of(const std::vector<std::string>& names) {
 }
 
 Tensor checked(const Tensor& stored, const ExpectedTensor& wanted, const LoadRule& rule) {
-  const NonFinite before = find_non_finite(stored);
+  const NonFiniteCount before = count_non_finite(stored);
   if (rule.check_finite && before.count > 0) {
     throw Error(ErrorCode::kInput, cat(rule.from, ": tensor '", wanted.name, "' holds ", before.count, " values that are NaN or infinite, the first at ",
                                        index_text(before.first, stored.shape())))
@@ -96,7 +96,7 @@ Tensor checked(const Tensor& stored, const ExpectedTensor& wanted, const LoadRul
   }
   if (stored.dtype() == wanted.dtype) return stored;
   Tensor cast = stored.to(wanted.dtype);
-  const NonFinite after = find_non_finite(cast);
+  const NonFiniteCount after = count_non_finite(cast);
   if (after.count > before.count) {
     throw Error(ErrorCode::kInput, cat(rule.from, ": tensor '", wanted.name, "' has ", after.count - before.count, " values that ", wanted.dtype, " cannot hold (it is stored as ",
                                        stored.dtype(), "), the first at ", index_text(after.first, stored.shape())));
@@ -106,7 +106,7 @@ Tensor checked(const Tensor& stored, const ExpectedTensor& wanted, const LoadRul
 
 }  // namespace
 
-NonFinite find_non_finite(const Tensor& tensor) {
+NonFiniteCount count_non_finite(const Tensor& tensor) {
   const int64_t count = tensor.elements();
   GALLEY_ASSERT(tensor.format().is_contiguous());
   switch (tensor.dtype()) {

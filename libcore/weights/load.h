@@ -29,10 +29,10 @@ LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<cons
 Metadata read_weights_metadata(const std::string& from);
 
 /// Elements that are NaN or infinite, and the first one's index in logical order (-1: none). 0 for integers.
-struct NonFinite {
+struct NonFiniteCount {
   int64_t count = 0;
   int64_t first = -1;
 };
-NonFinite find_non_finite(const Tensor& tensor);
+NonFiniteCount count_non_finite(const Tensor& tensor);
 
 }  // namespace galley

@@ -194,12 +194,12 @@ TEST_F(Load, NonFiniteValuesAreRefusedByName) {
   EXPECT_EQ(load_weights(model, std::vector{accept}).tensors.size(), 1u);
   for (const DType dtype : {DType::kF64, DType::kF16, DType::kBF16}) {
     Tensor tensor = filled({3}, 2, dtype);
-    EXPECT_EQ(find_non_finite(tensor).count, 0);
+    EXPECT_EQ(count_non_finite(tensor).count, 0);
     tensor.set({2}, -std::numeric_limits<double>::infinity());
-    EXPECT_EQ(find_non_finite(tensor).count, 1);
-    EXPECT_EQ(find_non_finite(tensor).first, 2);
+    EXPECT_EQ(count_non_finite(tensor).count, 1);
+    EXPECT_EQ(count_non_finite(tensor).first, 2);
   }
-  EXPECT_EQ(find_non_finite(filled({3}, -1, DType::kI32)).count, 0);
+  EXPECT_EQ(count_non_finite(filled({3}, -1, DType::kI32)).count, 0);
 }
 
 TEST_F(Load, RunAndCheckpointFolders) {
