@@ -278,7 +278,14 @@ Override parse_override(const std::string& argument, const Schema& schema, const
   change.key_place = {source, 1, 1, static_cast<int>(key.size())};
   change.path = full_path(schema, key, tool_section, change.key_place);
   if (change.path[0] == "include") fail_key(change.key_place, key, "'include' is no value to override", "add a fragment with --with FILE");
-  change.value = parse_value(source, at + 1);
+  change.text = YamlNode::scalar_of(argument.substr(at + 1));
+  change.text.place = {source, 1, static_cast<int>(at) + 2, std::max(1, static_cast<int>(argument.size() - at - 1))};
+  try {
+    change.value = parse_value(source, at + 1);
+  } catch (const Error& error) {
+    change.value = change.text;
+    change.invalid = error;
+  }
   return change;
 }
 
@@ -334,7 +341,9 @@ void apply_override(YamlNode& tree, const Schema& schema, const Override& change
   if (change.action == Override::Action::kUnset) return;
 
   const std::optional<SchemaNode> known = schema_at(schema, tree, change.path);
-  YamlNode value = change.value;
+  const bool holds_text = known && (known->kind == ValueKind::kString || known->kind == ValueKind::kText);
+  if (change.invalid && !holds_text) throw *change.invalid;
+  YamlNode value = holds_text && (change.invalid || change.value.is_list() || change.value.is_map()) ? change.text : change.value;
   const auto as_list = [&](YamlNode& item) {
     if (item.is_list()) return;
     YamlNode list = YamlNode::list_of();

@@ -54,8 +54,8 @@ size_t utf8_length(std::string_view text, size_t at) {
   throw place.mark(error);
 }
 
-// What the parser must never see: tabs, control characters, bytes that are no UTF-8, brackets nested without end (its scanner
-// queues all of them before the first event).
+// What the parser must never see: tabs, control characters, bytes that are no UTF-8; and brackets nested without end or with very
+// many commas, because its scanner queues all of a bracket's tokens before the first event.
 void check_text(const std::shared_ptr<const TextSource>& source, const YamlLimits& limits) {
   const std::string& text = source->text;
   const auto place = [&](int line, int column) { return TextPlace{source, line, column, 1}; };
@@ -65,7 +65,7 @@ void check_text(const std::shared_ptr<const TextSource>& source, const YamlLimit
     throw error;
   }
   int line = 1, column = 1;
-  int64_t brackets = 0;
+  int64_t brackets = 0, commas = 0;
   for (size_t i = text.starts_with("\xEF\xBB\xBF") ? 3 : 0; i < text.size();) {
     const char c = text[i];
     if (c == '\t') fail_at(place(line, column), "a tab: YAML is indented with spaces", "use spaces (\\t within double quotes)");
@@ -78,6 +78,8 @@ void check_text(const std::shared_ptr<const TextSource>& source, const YamlLimit
       if (++brackets > 4 * limits.depth) fail_at(place(line, column), cat("nested deeper than ", limits.depth, " levels"));
     } else if (c == ']' || c == '}') {
       brackets = std::max<int64_t>(0, brackets - 1);
+    } else if (c == ',' && brackets > 0 && ++commas > limits.nodes) {
+      fail_at(place(line, column), cat("more than ", limits.nodes, " values"));
     }
     i += length;
     column += static_cast<int>(length);
@@ -98,7 +100,15 @@ struct Anchored {
 
 class TreeBuilder : public YAML::EventHandler {
  public:
-  TreeBuilder(std::shared_ptr<const TextSource> source, const YamlLimits& limits) : source_(std::move(source)), limits_(limits) {}
+  TreeBuilder(std::shared_ptr<const TextSource> source, const YamlLimits& limits) : source_(std::move(source)), limits_(limits) {
+    // Looked up for every scalar: searching the text each time would be quadratic.
+    const std::string& text = source_->text;
+    for (size_t begin = 0; begin <= text.size();) {
+      const size_t end = std::min(text.find('\n', begin), text.size());
+      lines_.push_back(std::string_view(text).substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
 
   YamlNode take() { return std::move(root_); }
 
@@ -119,7 +129,7 @@ class TreeBuilder : public YAML::EventHandler {
     check_tag(mark, tag, true);
     YamlNode node = YamlNode::scalar_of(value, tag == "!");
     node.place = place(mark);
-    const std::string_view line = line_of(source_->text, node.place.line);
+    const std::string_view line = line_at(node.place.line);
     const size_t rest = line.size() >= static_cast<size_t>(node.place.column - 1) ? line.size() - (static_cast<size_t>(node.place.column) - 1) : 1;
     const size_t written = value.size() + (node.quoted ? 2 : 0);
     node.place.width = static_cast<int>(std::max<size_t>(1, std::min(rest, written)));
@@ -177,12 +187,13 @@ class TreeBuilder : public YAML::EventHandler {
   };
 
   TextPlace place(const YAML::Mark& mark) const { return {source_, mark.line + 1, mark.column + 1, 1}; }
+  std::string_view line_at(int line) const { return line >= 1 && static_cast<size_t>(line) <= lines_.size() ? lines_[static_cast<size_t>(line) - 1] : ""; }
   bool wants_key() const { return !stack_.empty() && stack_.back().node.is_map() && !stack_.back().has_key; }
   [[noreturn]] void too_deep(const TextPlace& where) const { fail_at(where, cat("nested deeper than ", limits_.depth, " levels")); }
 
   void check_tag(const YAML::Mark& mark, const std::string& tag, bool scalar) const {
     const TextPlace where = place(mark);
-    const std::string_view line = line_of(source_->text, where.line);
+    const std::string_view line = line_at(where.line);
     const size_t at = static_cast<size_t>(where.column - 1);
     const bool marked = at < line.size() && line[at] == '!';
     if (marked || !(tag.empty() || tag == "?" || (scalar && tag == "!"))) {
@@ -271,6 +282,7 @@ class TreeBuilder : public YAML::EventHandler {
 
   std::shared_ptr<const TextSource> source_;
   YamlLimits limits_;
+  std::vector<std::string_view> lines_;
   int documents_ = 0;
   int64_t nodes_ = 0;
   std::vector<Frame> stack_;

@@ -1,0 +1,145 @@
+// Laws: every key and value has its place; hostile text is refused fast, with a place; text and tree are one.
+
+#include "libcore/recipe/yaml_tree.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "tests/recipe/kinds.h"
+
+namespace galley::recipe_test {
+namespace {
+
+YamlNode parse(const std::string& text) { return parse_yaml(std::make_shared<TextSource>(TextSource{"r.yaml", text})); }
+
+Error parse_error(const std::string& text) {
+  return error_of([&] { parse(text); });
+}
+
+std::string where(const std::string& text) { return parse_error(text).place().str(); }
+
+TEST(YamlTree, PlacesOfKeysAndValues) {
+  const YamlNode tree = parse("a: 1\nb:\n  cc: [x, \"y z\"]\n  d: {e: 2}\n");
+  EXPECT_EQ(tree.entry("b")->place.line, 2);
+  const YamlNode::Entry& cc = *tree.find("b")->entry("cc");
+  EXPECT_EQ(cc.place.line, 3);
+  EXPECT_EQ(cc.place.column, 3);
+  EXPECT_EQ(cc.place.width, 2);
+  EXPECT_EQ(cc.value.items[1].scalar, "y z");
+  EXPECT_TRUE(cc.value.items[1].quoted);
+  EXPECT_EQ(cc.value.items[1].place.column, 11);
+  EXPECT_EQ(cc.value.items[1].place.width, 5);
+  EXPECT_EQ(tree.find("b")->find("d")->find("e")->place.column, 10);
+}
+
+TEST(YamlTree, ScalarsStayText) {
+  const YamlNode tree = parse("a: 1e-4\nb: no\nc: 007\nd: ~\ne: ''\nf: 1_000\n");
+  EXPECT_EQ(tree.find("a")->scalar, "1e-4");
+  EXPECT_EQ(tree.find("b")->scalar, "no");
+  EXPECT_EQ(tree.find("c")->scalar, "007");
+  EXPECT_TRUE(tree.find("d")->is_null());
+  EXPECT_TRUE(tree.find("e")->is_scalar());
+  EXPECT_TRUE(parse("").is_null());
+  EXPECT_TRUE(parse("# only a comment\n").is_null());
+}
+
+TEST(YamlTree, AnchorsAndMergeKeys) {
+  const YamlNode tree = parse("x-a: &a {p: 1, q: 2}\nx-b: &b {q: 3, r: 4}\nc: {<<: [*a, *b], p: 9}\nd: *a\n");
+  EXPECT_EQ(tree.find("c")->find("p")->scalar, "9");
+  EXPECT_EQ(tree.find("c")->find("q")->scalar, "2");
+  EXPECT_EQ(tree.find("c")->find("r")->scalar, "4");
+  EXPECT_EQ(*tree.find("d"), *tree.find("x-a"));
+}
+
+TEST(YamlTree, RefusesWithPlace) {
+  EXPECT_EQ(where("a: 1\nb: 2\na: 3\n"), "r.yaml:3:1");
+  EXPECT_EQ(parse_error("a: 1\nb: 2\na: 3\n").message(), "duplicate key 'a' (first on line 1)");
+  EXPECT_EQ(where("a:\n\tb: 1\n"), "r.yaml:2:1");
+  EXPECT_EQ(where("a: !!int 3\n"), "r.yaml:1:4");
+  EXPECT_EQ(where("a: !x {b: 1}\n"), "r.yaml:1:4");
+  EXPECT_EQ(where("a: ! b\n"), "r.yaml:1:4");
+  EXPECT_EQ(where("a: 1\n---\nb: 2\n").substr(0, 7), "r.yaml:");
+  EXPECT_NE(parse_error("a: 1\n---\nb: 2\n").message().find("second document"), std::string::npos);
+  EXPECT_EQ(where("&a [*a]"), "r.yaml:1:5");
+  EXPECT_NE(parse_error("a: &a {b: *a}\n").message().find("cycle"), std::string::npos);
+  EXPECT_EQ(where("? [a]\n: 1\n"), "r.yaml:1:3");
+  EXPECT_EQ(where("a: b\x01\n"), "r.yaml:1:5");
+  EXPECT_EQ(where("a: \xC3(\n"), "r.yaml:1:4");
+  EXPECT_EQ(where("a: [1, 2\n").substr(0, 7), "r.yaml:");
+  EXPECT_EQ(where("<<: 3\n"), "r.yaml:1:1");
+  EXPECT_EQ(parse_error("a: *b\n").code(), ErrorCode::kRecipe);
+}
+
+TEST(YamlTree, ExcerptPointsAtCharacters) {
+  EXPECT_EQ(parse_error("äö: 1\n\"äö\": 2\n").text(),
+            "r.yaml:2:1: error: duplicate key 'äö' (first on line 1)\n 2 | \"äö\": 2\n   | ^~~~  remove one of the two");
+  EXPECT_EQ(parse_error("ä: !x 1\n").text(), "r.yaml:1:4: error: a tag (!x): types come from the schema\n 1 | ä: !x 1\n   |    ^  remove the tag");
+}
+
+TEST(YamlTree, BombsAreRefusedFast) {
+  std::string alias = "a: &a [x,x,x,x,x,x,x,x,x]\n";
+  for (char c = 'b'; c <= 'j'; ++c) {
+    alias += std::string(1, c) + ": &" + c + " [";
+    for (int i = 0; i < 9; ++i) alias += std::string(i ? "," : "") + "*" + static_cast<char>(c - 1);
+    alias += "]\n";
+  }
+  std::string keys, in_flow = "{", items = "a: [", many_maps;
+  for (int i = 0; i < 100'000; ++i) {
+    keys += "k" + std::to_string(i) + ":\n";
+    items += "1,";
+  }
+  for (int i = 0; i < 80'000; ++i) in_flow += "key" + std::to_string(i) + ": 1,";
+  for (int i = 0; i < 60'000; ++i) many_maps += "- {a: 1}\n";
+  std::string block;
+  for (int i = 0; i < 900; ++i) block += std::string(static_cast<size_t>(i), ' ') + "a:\n";
+  std::string anchors;
+  for (int i = 0; i < 60; ++i) anchors += "&a" + std::to_string(i) + " [";
+  for (int i = 0; i < 2000; ++i) anchors += "1,";
+  anchors += std::string(60, ']');
+  const std::vector<std::pair<const char*, std::string>> bombs{
+      {"alias", alias}, {"100k keys", keys}, {"flow keys", in_flow + "}"}, {"100k items", items + "]"}, {"60k maps", many_maps},
+      {"flow depth", "a: " + std::string(500'000, '[')}, {"flow depth, closed", "a: " + std::string(100, '[') + std::string(100, ']')},
+      {"block depth", block}, {"sequence depth", [] { std::string s; for (int i = 0; i < 400'000; ++i) s += "- "; return s; }()},
+      {"lines of brackets", [] { std::string s = "a: "; for (int i = 0; i < 4000; ++i) s += "[[[[[[[[\n "; return s; }()},
+      {"nested anchors", anchors}, {"size", std::string((1 << 20) + 1, ' ')}};
+  for (const auto& [name, text] : bombs) {
+    SCOPED_TRACE(name);
+    const auto start = std::chrono::steady_clock::now();
+    const Error error = parse_error(text);
+    const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+    EXPECT_EQ(error.code(), ErrorCode::kRecipe);
+    EXPECT_EQ(error.place().file, "r.yaml");
+    RecordProperty(std::string("ms of ") + name, std::to_string(ms));
+#if !defined(__SANITIZE_ADDRESS__)
+    // anchors/reliability asks for 100 ms; three times that, since the machine may be busy with other tests.
+    EXPECT_LT(ms, 300) << name;
+#endif
+  }
+}
+
+TEST(YamlTree, BoundsLetRealRecipesThrough) {
+  std::string keys;
+  for (int i = 0; i < 1999; ++i) keys += "k" + std::to_string(i) + ": 1\n";
+  EXPECT_EQ(parse(keys).entries.size(), 1999u);
+  const YamlNode deep = parse("a: " + std::string(60, '[') + std::string(60, ']'));
+  EXPECT_TRUE(deep.find("a")->is_list());
+  EXPECT_EQ(parse("a: \"[[[[[[[[[[[[\"  # [[[[[\n").find("a")->scalar, "[[[[[[[[[[[[");
+}
+
+TEST(YamlTree, EmittedTextReadsBack) {
+  const YamlNode tree = parse(
+      "a: {type: sgd, lr: 0.1}\nb: [1, [2, x], {c: d}]\nc: \"# no: comment\"\nd: 'null'\ne: null\nf: \"\\n\\u00e4\\x01\"\ng: ''\nh: {}\ni: []\n"
+      "j: [{type: a, k: [1, 2]}, {type: b}]\n'<<': x\n\"k: l\": '- m'\nn: a, b\no: '-'\np: {q: {r: {s: t}}}\nu: [[{v: 1}], [2]]\nw: 'a  '\nx: '~'\ny: '*z'\n");
+  const std::string text = emit_yaml(tree);
+  EXPECT_EQ(parse(text), tree) << text;
+  EXPECT_EQ(emit_yaml(parse("a: {type: sgd, lr: 0.1}\np: {q: 1}\nl: [{type: a}, {type: b, c: d}]\n")),
+            "a: {type: sgd, lr: 0.1}\np:\n  q: 1\nl:\n  - {type: a}\n  - {type: b, c: d}\n");
+  // With origins every value stands on a line of its own.
+  EXPECT_EQ(emit_yaml(parse("l: [{type: a, b: 1}]\n"), {.origins = true}),
+            "l:\n  - type: a" + std::string(39, ' ') + "# r.yaml:1\n    b: 1" + std::string(42, ' ') + "# r.yaml:1\n");
+  EXPECT_EQ(emit_yaml(parse("a: $x")), "a: \"$$x\"\n");
+}
+
+}  // namespace
+}  // namespace galley::recipe_test
