@@ -1,0 +1,69 @@
+// Cases of element-wise functions of two values, broadcasting, selection, and sum_to / broadcast_to.
+
+#include "libcore/ops/binary.h"
+#include "tests/ops/harness.h"
+
+namespace galley::test {
+
+std::vector<OpCase> binary_cases() {
+  struct Simple {
+    std::string name;
+    Value (*apply)(Value, Value);
+    std::vector<double> y;  // of (1, -2, 3) and (2, -4, 3), hand values
+    Fill a, b;              // disjoint where a tie would be a kink
+  };
+  const Fill positive{.low = 0.3, .high = 2};
+  const std::vector<Simple> simple{
+      {"add", add, {3, -6, 6}, {}, {}},
+      {"sub", sub, {-1, 2, 0}, {}, {}},
+      {"mul", mul, {2, 8, 9}, {}, {}},
+      {"div", div, {0.5, 0.5, 1}, {}, positive},
+      {"maximum", maximum, {2, -2, 3}, {.kinks = {0.1}, .margin = 0.2}, {.low = 0.08, .high = 0.12}},
+      {"minimum", minimum, {1, -4, 3}, {.kinks = {0.1}, .margin = 0.2}, {.low = 0.08, .high = 0.12}},
+      {"power", power, {1, 0.0625, 27}, positive, {}},
+      {"equal", equal, {0, 0, 1}, {}, {}},
+      {"less", less, {1, 0, 0}, {}, {}},
+      {"greater", greater, {0, 1, 0}, {}, {}},
+  };
+  struct Pair {
+    std::string name;
+    Shape a, b;
+  };
+  const std::vector<Pair> shapes{{"same", {2, 5, 3, 7}, {2, 5, 3, 7}}, {"channel", {2, 5, 3, 7}, {1, 5, 1, 1}}, {"gate", {2, 5, 3, 7}, {2, 5, 1, 1}},
+                                 {"vector", {3, 4, 6}, {6}},           {"scalar", {2, 5, 3, 7}, {}},           {"both", {3, 1, 4}, {5, 1}},
+                                 {"wider", {4}, {2, 3, 4}},            {"empty", {0, 5, 3, 7}, {1, 5, 1, 1}}};
+  std::vector<OpCase> cases;
+  for (const Simple& s : simple) {
+    cases.push_back({.name = s.name + "_hand", .build = [s](CaseInputs& in) {
+                       s.apply(in.fixed(in.values({3}, {1, -2, 3})), in.fixed(in.values({3}, {2, -4, 3})));
+                     }, .expected = s.y});
+    for (const Pair& p : shapes) {
+      cases.push_back({.name = s.name + "_" + p.name, .build = [s, p](CaseInputs& in) { s.apply(in.real(p.a, s.a), in.real(p.b, s.b)); },
+                       .low_precision = s.name == "add" || s.name == "mul"});
+    }
+    // One value on both sides: its gradients add up.
+    if (s.name == "mul" || s.name == "add") {
+      cases.push_back({.name = s.name + "_itself", .build = [s](CaseInputs& in) {
+                         const Value x = in.real({3, 4});
+                         s.apply(x, x);
+                       }});
+    }
+  }
+
+  cases.push_back({.name = "where_hand", .build = [](CaseInputs& in) {
+                     where(in.values({3}, {1, 0, 1}, DType::kBool), in.values({3}, {1, 2, 3}), in.values({1}, {-5}));
+                   }, .expected = {1, -5, 3}});
+  cases.push_back({.name = "where_broadcast", .build = [](CaseInputs& in) {
+                     where(in.values({3, 1}, {1, 0, 1}, DType::kBool), in.real({2, 1, 4}), in.real({}));
+                   }});
+  cases.push_back({.name = "sum_to_hand", .build = [](CaseInputs& in) { sum_to(in.values({2, 3}, {1, 2, 3, 4, 5, 6}), Shape{3}); }, .expected = {5, 7, 9}});
+  cases.push_back({.name = "sum_to_kept", .build = [](CaseInputs& in) { sum_to(in.values({2, 3}, {1, 2, 3, 4, 5, 6}), Shape{2, 1}); }, .expected = {6, 15}});
+  cases.push_back({.name = "sum_to_channel", .build = [](CaseInputs& in) { sum_to(in.real({2, 5, 3, 7}), Shape{1, 5, 1, 1}); }});
+  cases.push_back({.name = "sum_to_scalar", .build = [](CaseInputs& in) { sum_to(in.real({2, 5, 3, 7}), Shape{}); }});
+  cases.push_back({.name = "broadcast_to_hand", .build = [](CaseInputs& in) { broadcast_to(in.values({2, 1}, {1, 2}), Shape{2, 2, 3}); },
+                   .expected = {1, 1, 1, 2, 2, 2, 1, 1, 1, 2, 2, 2}});
+  cases.push_back({.name = "broadcast_to_image", .build = [](CaseInputs& in) { broadcast_to(in.real({2, 5, 1, 1}), Shape{2, 5, 3, 7}); }});
+  return cases;
+}
+
+}  // namespace galley::test

@@ -1,0 +1,72 @@
+// Cases of the reductions.
+
+#include "libcore/ops/reduce.h"
+#include "tests/ops/harness.h"
+
+namespace galley::test {
+
+std::vector<OpCase> reduce_cases() {
+  struct Simple {
+    std::string name;
+    Value (*apply)(Value, const ReduceAttrs&);
+    std::vector<double> columns, all;  // of [[1,5,3],[4,2,6]], hand values
+  };
+  const std::vector<Simple> simple{
+      {"sum", sum, {5, 7, 9}, {21}}, {"mean", mean, {2.5, 3.5, 4.5}, {3.5}}, {"amax", amax, {4, 5, 6}, {6}}, {"amin", amin, {1, 2, 3}, {1}}};
+  const std::vector<double> matrix{1, 5, 3, 4, 2, 6};
+  const auto attrs_of = [](std::vector<int64_t> axes, bool keepdim) {
+    ReduceAttrs attrs;
+    attrs.axes = std::move(axes);
+    attrs.keepdim = keepdim;
+    return attrs;
+  };
+  std::vector<OpCase> cases;
+  for (const Simple& s : simple) {
+    const auto add = [&](const std::string& name, const ReduceAttrs& attrs, const Shape& shape) {
+      cases.push_back({.name = s.name + "_" + name, .build = [s, attrs, shape](CaseInputs& in) { s.apply(in.real(shape, {.distinct = true}), attrs); }});
+    };
+    cases.push_back({.name = s.name + "_hand", .build = [s, matrix, attrs_of](CaseInputs& in) { s.apply(in.values({2, 3}, matrix), attrs_of({0}, false)); },
+                     .expected = s.columns});
+    cases.push_back({.name = s.name + "_all_hand", .build = [s, matrix, attrs_of](CaseInputs& in) { s.apply(in.values({2, 3}, matrix), attrs_of({}, false)); },
+                     .expected = s.all});
+    add("space", attrs_of({2, 3}, false), {2, 5, 3, 7});
+    add("space_kept", attrs_of({-1, -2}, true), {2, 5, 3, 7});
+    add("channels", attrs_of({0, 2, 3}, false), {2, 5, 3, 7});
+    add("middle", attrs_of({1}, false), {3, 4, 6});
+    add("everything", attrs_of({}, true), {3, 4, 6});
+  }
+  cases.push_back({.name = "sum_of_nothing", .build = [attrs_of](CaseInputs& in) { sum(in.real({2, 0}), attrs_of({1}, false)); }, .expected = {0, 0}});
+
+  const std::vector<double> scores{3, 7, 7, 1, -1, -5, -1, -2};
+  const auto argmax_attrs = [](int64_t axis, bool keepdim) {
+    ArgmaxAttrs attrs;
+    attrs.axis = axis;
+    attrs.keepdim = keepdim;
+    return attrs;
+  };
+  // The first of equal ones.
+  cases.push_back({.name = "argmax_hand", .build = [=](CaseInputs& in) { argmax(in.values({2, 4}, scores), argmax_attrs(-1, false)); }, .expected = {1, 0}});
+  cases.push_back({.name = "argmax_rows", .build = [=](CaseInputs& in) { argmax(in.values({2, 4}, scores), argmax_attrs(0, true)); }, .expected = {0, 0, 0, 0}});
+  cases.push_back({.name = "argmax_channels", .build = [=](CaseInputs& in) { argmax(in.real({2, 5, 3, 7}, {.distinct = true}), argmax_attrs(1, false)); }});
+  const auto topk_attrs = [](int64_t k, int64_t axis) {
+    TopkAttrs attrs;
+    attrs.k = k;
+    attrs.axis = axis;
+    return attrs;
+  };
+  cases.push_back({.name = "topk_hand", .build = [=](CaseInputs& in) { topk(in.values({2, 4}, scores), topk_attrs(3, -1)); }, .expected = {7, 7, 3, -1, -1, -2}});
+  cases.push_back({.name = "topk_classes", .build = [=](CaseInputs& in) { topk(in.real({6, 11}, {.distinct = true}), topk_attrs(5, 1)); }});
+  cases.push_back({.name = "topk_middle", .build = [=](CaseInputs& in) { topk(in.real({3, 7, 4}, {.distinct = true}), topk_attrs(2, 1)); }});
+
+  cases.push_back({.name = "sum_squares_hand", .build = [](CaseInputs& in) {
+                     const Value x[] = {in.values({2}, {1, -2}), in.values({}, {3})};
+                     sum_squares(x);
+                   }, .expected = {14}});
+  cases.push_back({.name = "sum_squares_many", .build = [](CaseInputs& in) {
+                     const Value x[] = {in.real({2, 5, 3, 7}), in.real({13}), in.real({3, 4})};
+                     sum_squares(x);
+                   }});
+  return cases;
+}
+
+}  // namespace galley::test

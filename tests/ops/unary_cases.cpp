@@ -1,0 +1,80 @@
+// Cases of the element-wise functions of one value. Hand values come from the formulas, worked out beside the code.
+
+#include "libcore/ops/unary.h"
+#include "tests/ops/harness.h"
+
+namespace galley::test {
+
+std::vector<OpCase> unary_cases() {
+  struct Simple {
+    std::string name;
+    Value (*apply)(Value);
+    std::vector<double> x, y;  // hand values
+    Fill fill;                 // for gradients and kernels: off the kinks, inside the domain
+  };
+  const double e = 2.718281828459045, s1 = 0.7310585786300049;  // sigmoid(1)
+  const Fill wide{.low = -8, .high = 8}, positive{.low = 0.2, .high = 3};
+  const std::vector<Simple> simple{
+      {"relu", relu, {-2, 0, 3}, {0, 0, 3}, {.kinks = {0}}},
+      {"relu6", relu6, {-2, 0, 3, 7}, {0, 0, 3, 6}, {.low = -8, .high = 8, .kinks = {0, 6}}},
+      {"hardswish", hardswish, {-4, -3, -1, 0, 1, 3, 5}, {0, 0, -1.0 / 3, 0, 2.0 / 3, 3, 5}, {.low = -5, .high = 5, .kinks = {-3, 3}}},
+      {"hardsigmoid", hardsigmoid, {-4, 0, 1.5, 4}, {0, 0.5, 0.75, 1}, {.low = -5, .high = 5, .kinks = {-3, 3}}},
+      {"sigmoid", sigmoid, {0, 1, -1}, {0.5, s1, 1 - s1}, wide},
+      {"silu", silu, {0, 1, -1}, {0, s1, s1 - 1}, wide},
+      {"tanh", tanh, {0, 1, -1}, {0, 0.7615941559557649, -0.7615941559557649}, {.low = -3, .high = 3}},
+      {"exp", exp, {0, 1, -1}, {1, e, 1 / e}, {}},
+      {"log", log, {1, e}, {0, 1}, positive},
+      {"sqrt", sqrt, {0, 4, 2.25}, {0, 2, 1.5}, positive},
+      {"rsqrt", rsqrt, {4, 0.25}, {0.5, 2}, positive},
+      {"sin", sin, {0, 1}, {0, 0.8414709848078965}, wide},
+      {"cos", cos, {0, 1}, {1, 0.5403023058681398}, wide},
+      {"neg", neg, {1, -2}, {-1, 2}, {}},
+      {"abs", abs, {-2, 0, 3}, {2, 0, 3}, {.kinks = {0}}},
+      {"square", square, {-2, 0, 3}, {4, 0, 9}, {}},
+      {"reciprocal", reciprocal, {4, -0.5}, {0.25, -2}, positive},
+  };
+  std::vector<OpCase> cases;
+  for (const Simple& s : simple) {
+    const Shape hand{static_cast<int64_t>(s.x.size())};
+    cases.push_back({.name = s.name + "_hand", .build = [s, hand](CaseInputs& in) { s.apply(in.values(hand, s.x)); }, .expected = s.y});
+    if (s.name == "relu" || s.name == "abs" || s.name == "relu6" || s.name == "hardswish" || s.name == "hardsigmoid" || s.name == "sqrt") {
+      // Hand values stand on kinks, where no finite difference holds.
+      cases.back().build = [s, hand](CaseInputs& in) { s.apply(in.fixed(in.values(hand, s.x))); };
+    }
+    cases.push_back({.name = s.name + "_image", .build = [s](CaseInputs& in) { s.apply(in.real({2, 5, 3, 7}, s.fill)); }, .low_precision = true});
+    cases.push_back({.name = s.name + "_empty", .build = [s](CaseInputs& in) { s.apply(in.real({0, 5, 3, 7})); }});
+  }
+
+  GeluAttrs by_tanh;
+  by_tanh.approximate = GeluApproximation::kTanh;
+  cases.push_back({.name = "gelu_hand", .build = [](CaseInputs& in) { gelu(in.values({3}, {0, 1, -1})); }, .expected = {0, 0.8413447460685429, -0.15865525393145707}});
+  // 0.5 (1 + tanh(0.7978845608 * 1.044715)) = 0.8411919906082768
+  cases.push_back({.name = "gelu_tanh_hand", .build = [by_tanh](CaseInputs& in) { gelu(in.values({2}, {0, 1}), by_tanh); }, .expected = {0, 0.8411919906082768}});
+  cases.push_back({.name = "gelu_tokens", .build = [](CaseInputs& in) { gelu(in.real({3, 7, 10}, {.low = -4, .high = 4})); }, .low_precision = true});
+  cases.push_back({.name = "gelu_tanh_tokens", .build = [by_tanh](CaseInputs& in) { gelu(in.real({3, 7, 10}, {.low = -4, .high = 4}), by_tanh); }, .low_precision = true});
+
+  cases.push_back({.name = "pow_hand", .build = [](CaseInputs& in) { pow(in.values({3}, {1, 2, 3}), 3); }, .expected = {1, 8, 27}});
+  for (double exponent : {0.0, 1.0, 2.0, -1.5}) {
+    cases.push_back({.name = cat("pow_", static_cast<int>(exponent * 10 + 20)), .build = [exponent](CaseInputs& in) { pow(in.real({3, 5}, {.low = 0.3, .high = 2}), exponent); }});
+  }
+  cases.push_back({.name = "clamp_hand", .build = [](CaseInputs& in) { clamp(in.fixed(in.values({4}, {-2, -1, 0.5, 3})), -1, 2); }, .expected = {-1, -1, 0.5, 2}});
+  cases.push_back({.name = "clamp_image", .build = [](CaseInputs& in) { clamp(in.real({2, 5, 3, 7}, {.kinks = {-0.4, 0.6}}), -0.4, 0.6); }});
+  cases.push_back({.name = "affine_hand", .build = [](CaseInputs& in) { affine(in.values({3}, {1, 0, -2}), 3, 0.5); }, .expected = {3.5, 0.5, -5.5}});
+  cases.push_back({.name = "affine_image", .build = [](CaseInputs& in) { affine(in.real({2, 5, 3, 7}), -1.5, 0.25); }, .low_precision = true});
+
+  // Backward operators at their kinks, by the convention of PyTorch: slope 0 at the ends, but 1 at the ends of clamp.
+  const auto ones = [](CaseInputs& in, int64_t n) { return in.values({n}, std::vector<double>(static_cast<size_t>(n), 2)); };
+  cases.push_back({.name = "relu_backward_kink", .build = [ones](CaseInputs& in) { relu_backward(ones(in, 3), in.values({3}, {-1, 0, 1})); }, .expected = {0, 0, 2}});
+  cases.push_back({.name = "relu6_backward_kink", .build = [ones](CaseInputs& in) { relu6_backward(ones(in, 4), in.values({4}, {0, 3, 6, 7})); }, .expected = {0, 2, 0, 0}});
+  cases.push_back({.name = "hardswish_backward_kink", .build = [ones](CaseInputs& in) { hardswish_backward(ones(in, 4), in.values({4}, {-3, 0, 3, 4})); }, .expected = {0, 1, 2, 2}});
+  cases.push_back({.name = "hardsigmoid_backward_kink", .build = [ones](CaseInputs& in) { hardsigmoid_backward(ones(in, 3), in.values({3}, {-3, 0, 3})); }, .expected = {0, 1.0 / 3, 0}});
+  cases.push_back({.name = "clamp_backward_kink", .build = [ones](CaseInputs& in) {
+                     ClampAttrs attrs;
+                     attrs.min = -1;
+                     attrs.max = 1;
+                     clamp_backward(ones(in, 4), in.values({4}, {-1, 0, 1, 1.5}), attrs);
+                   }, .expected = {2, 2, 2, 0}});
+  return cases;
+}
+
+}  // namespace galley::test

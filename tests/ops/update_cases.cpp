@@ -1,0 +1,97 @@
+// Cases of the updates: hand values of one step; five steps against PyTorch are in tests/optim.
+
+#include "libcore/ops/update.h"
+#include "tests/ops/harness.h"
+
+namespace galley::test {
+
+std::vector<OpCase> update_cases() {
+  std::vector<OpCase> cases;
+  const auto step = [](CaseInputs& in, double n) { return in.values({}, {n}, DType::kI64); };
+  const Fill square{.low = 0.2, .high = 1};
+  const Shape shape{5, 3, 3, 2};
+
+  SgdUpdateAttrs momentum;
+  momentum.momentum = 0.5;
+  momentum.dampening = 0.25;
+  momentum.weight_decay = 0.5;
+  // g = 2 + 0.5 * 4 = 4; first step: buffer 4, param 4 - 0.125 * 4
+  cases.push_back({.name = "sgd_first_hand", .build = [=](CaseInputs& in) {
+                     sgd_update(in.values({1}, {4}), in.values({1}, {2}), in.scalar(0.125), step(in, 1), in.values({1}, {99}), {}, momentum);
+                   }, .expected = {3.5}});
+  // later: buffer 0.5 * 8 + 0.75 * 4 = 7, param 4 - 0.125 * 7; the gradient 4 is scaled by 0.5 first
+  cases.push_back({.name = "sgd_second_hand", .build = [=](CaseInputs& in) {
+                     sgd_update(in.values({1}, {4}), in.values({1}, {4}), in.scalar(0.125), step(in, 2), in.values({1}, {8}), in.scalar(0.5), momentum);
+                   }, .expected = {3.125}});
+  for (bool nesterov : {false, true}) {
+    cases.push_back({.name = nesterov ? "sgd_nesterov" : "sgd_momentum", .build = [=](CaseInputs& in) {
+                       SgdUpdateAttrs attrs;
+                       attrs.momentum = 0.9;
+                       attrs.nesterov = nesterov;
+                       attrs.weight_decay = 1e-2;
+                       sgd_update(in.weight(shape), in.real(shape), in.scalar(0.1), step(in, 4), in.real(shape), in.scalar(0.75), attrs);
+                     }});
+  }
+  cases.push_back({.name = "sgd_plain", .build = [=](CaseInputs& in) {
+                     sgd_update(in.weight({33}), in.real({33}), in.scalar(0.1), step(in, 4), {}, {}, SgdUpdateAttrs());
+                   }});
+
+  // First step of Adam without eps: mean and root are g and |g|, so the step is lr * sign(g).
+  cases.push_back({.name = "adam_first_hand", .build = [=](CaseInputs& in) {
+                     AdamUpdateAttrs attrs;
+                     attrs.eps = 0;
+                     adam_update(in.values({2}, {1, 1}), in.values({2}, {3, -0.01}), in.scalar(0.125), step(in, 1), in.values({2}, {0, 0}),
+                                 in.values({2}, {0, 0}), {}, attrs);
+                   }, .expected = {0.875, 1.125}});
+  for (bool decoupled : {false, true}) {
+    cases.push_back({.name = decoupled ? "adamw_later" : "adam_later", .build = [=](CaseInputs& in) {
+                       AdamUpdateAttrs attrs;
+                       attrs.weight_decay = 0.1;
+                       attrs.decoupled = decoupled;
+                       adam_update(in.weight(shape), in.real(shape), in.scalar(0.01), step(in, 7), in.real(shape), in.real(shape, square), in.scalar(0.5), attrs);
+                     }});
+  }
+
+  // square = 0.75 * 4 + 0.25 * 16 = 7, root with eps inside: sqrt(7 + 2) = 3; param 1 - 0.75 * 4 / 3
+  cases.push_back({.name = "rmsprop_tf_hand", .build = [=](CaseInputs& in) {
+                     RmspropUpdateAttrs attrs;
+                     attrs.alpha = 0.75;
+                     attrs.eps = 2;
+                     attrs.tf_eps = true;
+                     rmsprop_update(in.values({1}, {1}), in.values({1}, {4}), in.scalar(0.75), step(in, 2), in.values({1}, {4}), {}, {}, {}, attrs);
+                   }, .expected = {0}});
+  for (bool centered : {false, true}) {
+    for (double momentum_factor : {0.0, 0.9}) {
+      cases.push_back({.name = cat("rmsprop", centered ? "_centered" : "", momentum_factor > 0 ? "_momentum" : "_plain"), .build = [=](CaseInputs& in) {
+                         RmspropUpdateAttrs attrs;
+                         attrs.alpha = 0.9;
+                         attrs.eps = 0.0316;
+                         attrs.weight_decay = 1e-2;
+                         attrs.momentum = momentum_factor;
+                         attrs.centered = centered;
+                         // The mean's square stays below the mean square, or the root would be of a negative number.
+                         rmsprop_update(in.weight(shape), in.real(shape, {.low = -0.2, .high = 0.2}), in.scalar(0.01), step(in, 3), in.real(shape, square),
+                                        centered ? in.real(shape, {.low = -0.2, .high = 0.2}) : Value(), momentum_factor > 0 ? in.real(shape) : Value(),
+                                        in.scalar(0.5), attrs);
+                       }});
+    }
+  }
+
+  cases.push_back({.name = "ema_update_hand", .build = [](CaseInputs& in) { ema_update(in.values({2}, {4, 8}), in.values({2}, {0, 4}), in.scalar(0.75)); },
+                   .expected = {3, 7}});
+  cases.push_back({.name = "ema_update_count", .build = [](CaseInputs& in) {
+                     ema_update(in.values({}, {3}, DType::kI64), in.values({}, {9}, DType::kI64), in.scalar(0.75));
+                   }, .expected = {9}});
+  cases.push_back({.name = "ema_update_weight", .build = [=](CaseInputs& in) { ema_update(in.real(shape), in.real(shape), in.scalar(0.99)); }});
+  cases.push_back({.name = "accumulate_hand", .build = [](CaseInputs& in) { accumulate(in.values({2}, {1, 2}), in.values({2}, {3, -4})); }, .expected = {4, -2}});
+  cases.push_back({.name = "accumulate_weight", .build = [=](CaseInputs& in) { accumulate(in.real(shape), in.real(shape)); }});
+  cases.push_back({.name = "clear_hand", .build = [](CaseInputs& in) { clear(in.values({2}, {1, 2})); }, .expected = {0, 0}});
+  ClipCoefficientAttrs clip;
+  clip.max_norm = 1;
+  // 1 / (sqrt(16) + 1e-6), and 1 where the norm is smaller.
+  cases.push_back({.name = "clip_coefficient_above", .build = [=](CaseInputs& in) { clip_coefficient(in.scalar(16), clip); }, .expected = {1 / 4.000001}});
+  cases.push_back({.name = "clip_coefficient_below", .build = [=](CaseInputs& in) { clip_coefficient(in.scalar(0.25), clip); }, .expected = {1}});
+  return cases;
+}
+
+}  // namespace galley::test
