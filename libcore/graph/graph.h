@@ -144,6 +144,11 @@ class Graph {
 /// Types of a node's inputs and outputs, for infer, cost and kernels.
 OpContext context_of(const Graph& graph, const Node& node);
 
+/// Are the bytes of both formats the same for this shape (the dimensions that change place have size 1)?
+bool same_bytes(const Shape& shape, const MemoryFormat& a, const MemoryFormat& b);
+/// Is output 0 the very memory of input 0: a view, or a reorder between formats of the same bytes?
+bool is_view(const Graph& graph, const Node& node);
+
 /// Restores path and phase of the graph at the end of a scope. `name` is appended to the path with a dot.
 class PathScope {
  public:

@@ -18,6 +18,8 @@ struct LayoutOptions {
   LayoutMode mode = LayoutMode::kAuto;
   /// The format that the kernel of a node wants weight input i in. Empty function: contiguous.
   std::function<MemoryFormat(const Graph& graph, const Node& node, size_t input)> preferred_weight;
+  /// The format that the kernel of a node makes output 0 in at its fastest (weight gradients). Empty function: contiguous.
+  std::function<MemoryFormat(const Graph& graph, const Node& node)> preferred_output;
   /// Formats of named parameters, buffers and state that are given (another program's choice); others are chosen here.
   std::map<std::string, MemoryFormat> given;
 };
@@ -39,8 +41,5 @@ struct LayoutReport {
 /// end to end; everything else is contiguous; a parameter that a convolution or linear layer reads takes the format its forward kernel
 /// wants, and its state and gradient follow. Reorders are nodes.
 LayoutReport assign_layout(Graph& graph, const LayoutOptions& options);
-
-/// Are the bytes of both formats the same for this shape (all but one of the dimensions that change place have size 1)?
-bool same_bytes(const Shape& shape, const MemoryFormat& a, const MemoryFormat& b);
 
 }  // namespace galley

@@ -18,12 +18,13 @@ struct Block {
 
 class Planner {
  public:
-  Planner(const Graph& graph, const std::vector<int64_t>& scratch, int64_t guard)
-      : graph_(graph), scratch_(scratch), guard_(guard), block_of_(graph.value_count(), -1), named_of_(graph.value_count(), kNoValue) {}
+  Planner(const Graph& graph, const std::vector<int64_t>& scratch, int64_t guard, size_t prepare_nodes)
+      : graph_(graph), scratch_(scratch), guard_(guard), prepare_nodes_(static_cast<int>(prepare_nodes)), block_of_(graph.value_count(), -1), named_of_(graph.value_count(), kNoValue) {}
 
   MemoryPlan run() {
     find_last_uses();
     MemoryPlan plan;
+    plan.guard = guard_;
     for (ValueId id : graph_.inputs()) {
       named_of_[static_cast<size_t>(id)] = id;
       plan.named_bytes += graph_.type(id).bytes();
@@ -43,7 +44,9 @@ class Planner {
     for (size_t v = 0; v < graph_.value_count(); ++v) {
       const int64_t bytes = graph_.type(static_cast<ValueId>(v)).bytes();
       if (named_of_[v] != kNoValue) plan.values[v] = {Placement::Region::kNamed, named_of_[v], 0, bytes};
-      if (block_of_[v] >= 0) plan.values[v] = {Placement::Region::kArena, kNoValue, blocks_[static_cast<size_t>(block_of_[v])].offset, bytes};
+      if (block_of_[v] < 0) continue;
+      const Block& block = blocks_[static_cast<size_t>(block_of_[v])];
+      plan.values[v] = {is_prepared(block) ? Placement::Region::kPrepared : Placement::Region::kArena, kNoValue, block.offset, bytes};
     }
     for (const auto& [node, block] : scratch_block_) plan.scratch_offsets[static_cast<size_t>(node)] = blocks_[static_cast<size_t>(block)].offset;
     return plan;
@@ -72,7 +75,7 @@ class Planner {
       GALLEY_ASSERT(named_of_[v] != kNoValue, node.op->name, " updates a value that is no named input, at ", node.path);
       return;
     }
-    if (node.op->view && o == 0) {
+    if (o == 0 && is_view(graph_, node)) {
       const auto source = static_cast<size_t>(node.inputs[0]);
       named_of_[v] = named_of_[source];
       share(v, block_of_[source]);
@@ -85,7 +88,7 @@ class Planner {
       if (block_of_[source] < 0 || graph_.type(in).bytes() != graph_.type(id).bytes() || std::count(node.inputs.begin(), node.inputs.end(), in) > 1) continue;
       // The memory must die here: no view or earlier owner of it is read later.
       Block& block = blocks_[static_cast<size_t>(block_of_[source])];
-      if (block.last > index || graph_.type(in).format.is_blocked()) continue;
+      if (block.last > index || (block.first < prepare_nodes_ && index >= prepare_nodes_) || graph_.type(in).format.is_blocked()) continue;
       if (taken_at_[static_cast<size_t>(block_of_[source])] == index) continue;  // by another output of this node
       taken_at_[static_cast<size_t>(block_of_[source])] = index;
       share(v, block_of_[source]);
@@ -105,6 +108,9 @@ class Planner {
     shared.bytes = std::max(shared.bytes, graph_.type(static_cast<ValueId>(v)).bytes());
   }
 
+  /// Made once by `prepare` and read by every run.
+  bool is_prepared(const Block& block) const { return block.first < prepare_nodes_ && block.last >= prepare_nodes_; }
+
   void assign_offsets(MemoryPlan& plan) {
     std::vector<size_t> order(blocks_.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -112,6 +118,11 @@ class Planner {
     std::vector<size_t> placed;
     for (size_t i : order) {
       Block& block = blocks_[i];
+      if (is_prepared(block)) {
+        block.offset = plan.prepared_bytes;
+        plan.prepared_bytes += aligned(block.bytes + guard_);
+        continue;
+      }
       std::vector<std::pair<int64_t, int64_t>> taken;  // [begin, end) of placed blocks alive at the same time
       for (size_t p : placed) {
         const Block& other = blocks_[p];
@@ -132,6 +143,7 @@ class Planner {
   const Graph& graph_;
   const std::vector<int64_t>& scratch_;
   int64_t guard_;
+  int prepare_nodes_;
   std::vector<int> block_of_;
   std::vector<ValueId> named_of_;
   std::vector<int> last_use_;
@@ -142,7 +154,9 @@ class Planner {
 
 }  // namespace
 
-MemoryPlan plan_memory(const Graph& graph, const std::vector<int64_t>& scratch_bytes, int64_t guard) { return Planner(graph, scratch_bytes, guard).run(); }
+MemoryPlan plan_memory(const Graph& graph, const std::vector<int64_t>& scratch_bytes, int64_t guard, size_t prepare_nodes) {
+  return Planner(graph, scratch_bytes, guard, prepare_nodes).run();
+}
 
 std::string find_overlap(const Graph& graph, const MemoryPlan& plan, const std::vector<int64_t>& scratch_bytes) {
   // Simulates the run: every byte of the arena remembers which value wrote it last; a reader must find its own value (or the one
@@ -177,7 +191,7 @@ std::string find_overlap(const Graph& graph, const MemoryPlan& plan, const std::
     for (ValueId id : node.outputs) {
       const Placement& p = plan.values[static_cast<size_t>(id)];
       if (p.region != Placement::Region::kArena) continue;
-      if (node.op->view) {
+      if (is_view(graph, node)) {
         stamp[static_cast<size_t>(id)] = stamp[static_cast<size_t>(node.inputs[0])];
         continue;
       }

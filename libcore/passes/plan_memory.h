@@ -12,9 +12,9 @@ namespace galley {
 
 /// Where a value's bytes are.
 struct Placement {
-  enum class Region : uint8_t { kNone, kNamed, kArena } region = Region::kNone;
+  enum class Region : uint8_t { kNone, kNamed, kArena, kPrepared } region = Region::kNone;
   ValueId named = kNoValue;  // kNamed: the input whose memory it is (itself, or the state it updates)
-  int64_t offset = 0;        // kArena
+  int64_t offset = 0;        // kArena, kPrepared
   int64_t bytes = 0;
 };
 
@@ -23,12 +23,15 @@ struct MemoryPlan {
   std::vector<int64_t> scratch_offsets;  // by node: in the arena, -1 without scratch
   int64_t arena_bytes = 0;
   int64_t named_bytes = 0;               // of all named inputs
+  int64_t prepared_bytes = 0;            // of values that `prepare` makes and runs read
+  int64_t guard = 0;
   int in_place = 0;                      // outputs that took an input's memory
 };
 
 /// `scratch_bytes`: scratch of each node's kernel (empty: none). Alignment is 64 bytes; `guard` bytes stay free behind every value.
+/// The first `prepare_nodes` nodes run once, the others again and again: what the first make and the others read has a region of its own.
 /// Largest values are placed first, each at the lowest offset that is free over its whole life.
-MemoryPlan plan_memory(const Graph& graph, const std::vector<int64_t>& scratch_bytes, int64_t guard = 0);
+MemoryPlan plan_memory(const Graph& graph, const std::vector<int64_t>& scratch_bytes, int64_t guard = 0, size_t prepare_nodes = 0);
 
 /// Empty where no two values that live at the same time overlap and no value is written past its end; else what overlaps.
 std::string find_overlap(const Graph& graph, const MemoryPlan& plan, const std::vector<int64_t>& scratch_bytes);

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -55,6 +56,8 @@ struct RunOptions {
   bool skip_updates = false;
 };
 
+struct NonFinite;
+
 class Execution {
  public:
   /// Declares the program's parameters in the store where they are missing. `binding` gives some of the program's names another name
@@ -76,6 +79,9 @@ class Execution {
   Tensor output(std::string_view name) const;
   /// A floating or integer output of one element.
   double scalar(std::string_view name) const;
+  /// The first finding of `check` over all fed inputs ("input") and all stored arrays that the program reads (by role).
+  std::optional<NonFinite> check_arrays(
+      const std::function<std::optional<NonFinite>(const std::string& name, std::string_view kind, const Tensor&)>& check) const;
 
  private:
   struct Call {
@@ -84,13 +90,10 @@ class Execution {
     void* scratch = nullptr;
   };
   void bind();
-  void bind_feeds();
-  void prepare();
   void* address(ValueId id);
   uint64_t prepared_versions() const;
   void execute(size_t step, NodeObserver* observer);
-  void fill_guards();
-  void check_guards(const Node& node) const;
+  void execute_guarded(size_t step, NodeObserver* observer);
 
   std::shared_ptr<const Program> program_;
   ParameterStore& store_;
@@ -123,7 +126,7 @@ class NodeTimer : public NodeObserver {
     Phase phase;
     int64_t calls = 0;
     double seconds = 0;
-    Cost cost;  // of one call
+    Cost cost;  // of one call (by_op: of all nodes, one call each)
   };
   void before(const Program& program, const Step& step) override;
   void after(const Program& program, const Step& step, std::span<void* const> outputs) override;

@@ -1,0 +1,125 @@
+#include <algorithm>
+#include <set>
+
+#include "libcore/graph/graph.h"
+
+namespace galley {
+namespace {
+
+class Verifier {
+ public:
+  explicit Verifier(const Graph& graph) : graph_(graph), made_(graph.value_count()), base_(graph.value_count()), writer_(graph.value_count(), -1) {}
+
+  void run() {
+    check_inputs();
+    int index = 0;
+    for (const Node& node : graph_.nodes()) {
+      check_reads(node, index);
+      check_types(node, index);
+      record(node, index);
+      ++index;
+    }
+    check_outputs();
+  }
+
+ private:
+  std::string where(const Node& node, int index) const {
+    return cat("node ", index, " (", node.op->name, node.path.empty() ? "" : " at ", node.path, ")");
+  }
+
+  void check_inputs() {
+    std::set<std::string_view> names;
+    for (ValueId id : graph_.inputs()) {
+      const ValueInfo& info = graph_.value(id);
+      GALLEY_ASSERT(info.role != ValueRole::kActivation, "input %", id, " has no role");
+      GALLEY_ASSERT(names.insert(info.name).second, "two inputs are called '", info.name, "'");
+      made_[static_cast<size_t>(id)] = true;
+      base_[static_cast<size_t>(id)] = id;
+    }
+  }
+
+  void check_reads(const Node& node, int index) {
+    for (ValueId id : node.inputs) {
+      if (id == kNoValue) continue;
+      GALLEY_ASSERT(id >= 0 && static_cast<size_t>(id) < made_.size(), where(node, index), " reads the unknown value %", id);
+      GALLEY_ASSERT(made_[static_cast<size_t>(id)], where(node, index), " reads %", id, " before it is made");
+      const int writer = writer_[static_cast<size_t>(base_[static_cast<size_t>(id)])];
+      GALLEY_ASSERT(writer < 0, where(node, index), " reads the old value %", id, " that node ", writer, " has overwritten");
+    }
+  }
+
+  void check_types(const Node& node, int index) {
+    OpContext context = context_of(graph_, node);
+    const std::vector<const TensorType*> outputs = std::exchange(context.outputs, {});
+    std::vector<TensorType> inferred;
+    try {
+      inferred = node.op->infer(context);
+    } catch (const Error& error) {
+      throw InternalError(cat(where(node, index), ": ", error.message()));
+    }
+    GALLEY_ASSERT(inferred.size() == outputs.size(), where(node, index), " has ", outputs.size(), " outputs, its rule makes ", inferred.size());
+    for (size_t o = 0; o < outputs.size(); ++o) {
+      GALLEY_ASSERT(inferred[o].dtype == outputs[o]->dtype && inferred[o].shape == outputs[o]->shape, where(node, index), " output ", o, " is ", *outputs[o],
+                    ", its rule makes ", inferred[o]);
+      outputs[o]->format.order(outputs[o]->shape.rank());  // throws where the format is not one of that rank
+    }
+  }
+
+  void record(const Node& node, int index) {
+    for (ValueId id : node.outputs) {
+      GALLEY_ASSERT(id >= 0 && static_cast<size_t>(id) < made_.size() && !made_[static_cast<size_t>(id)], where(node, index), " makes %", id, ", which exists");
+      made_[static_cast<size_t>(id)] = true;
+      base_[static_cast<size_t>(id)] = id;
+    }
+    if (is_view(graph_, node)) base_[static_cast<size_t>(node.outputs[0])] = base_[static_cast<size_t>(node.inputs[0])];
+    for (const InPlace& update : node.op->updates) {
+      const ValueId old = node.input(static_cast<size_t>(update.input));
+      if (old == kNoValue || static_cast<size_t>(update.output) >= node.outputs.size()) continue;
+      const ValueId root = base_[static_cast<size_t>(old)];
+      const ValueRole role = graph_.value(root).role;
+      GALLEY_ASSERT(role == ValueRole::kParameter || role == ValueRole::kBuffer || role == ValueRole::kState || updated_.count(root) > 0, where(node, index),
+                    " updates %", old, ", which is no parameter, buffer or state");
+      writer_[static_cast<size_t>(root)] = index;
+      updated_.insert(node.outputs[static_cast<size_t>(update.output)]);
+    }
+  }
+
+  void check_outputs() const {
+    std::set<std::string_view> names;
+    for (const auto& [name, id] : graph_.outputs()) {
+      GALLEY_ASSERT(names.insert(name).second, "two outputs are called '", name, "'");
+      GALLEY_ASSERT(id >= 0 && static_cast<size_t>(id) < made_.size() && made_[static_cast<size_t>(id)], "output ", name, " is not made");
+      const int writer = writer_[static_cast<size_t>(base_[static_cast<size_t>(id)])];
+      GALLEY_ASSERT(writer < 0, "output ", name, " is an old value that node ", writer, " has overwritten");
+    }
+  }
+
+  const Graph& graph_;
+  std::vector<bool> made_;
+  std::vector<ValueId> base_;    // the value whose memory it is: itself, or what it is a view of
+  std::vector<int> writer_;      // the node that overwrote that memory
+  std::set<ValueId> updated_;    // new values of state
+};
+
+}  // namespace
+
+bool same_bytes(const Shape& shape, const MemoryFormat& a, const MemoryFormat& b) {
+  if (a == b) return true;
+  if (a.is_blocked() || b.is_blocked()) return false;
+  const auto moving = [&](const MemoryFormat& format) {
+    std::vector<int> dims = format.order(shape.rank());
+    std::erase_if(dims, [&](int dim) { return shape[dim] == 1; });
+    return dims;
+  };
+  return shape.elements() == 0 || moving(a) == moving(b);
+}
+
+bool is_view(const Graph& graph, const Node& node) {
+  if (node.op->view) return true;
+  if (!node.is("reorder")) return false;
+  return same_bytes(graph.type(node.inputs[0]).shape, graph.type(node.inputs[0]).format, graph.type(node.outputs[0]).format);
+}
+
+void verify(const Graph& graph) { Verifier(graph).run(); }
+
+}  // namespace galley

@@ -1,0 +1,137 @@
+#include "libcore/runtime/compile.h"
+
+#include <algorithm>
+#include <set>
+
+#include "libcore/base/parallel.h"
+#include "libcore/kernels/table.h"
+#include "libcore/passes/order_updates.h"
+
+namespace galley {
+namespace {
+
+/// Constants larger than this are made anew each run rather than kept.
+constexpr int64_t kLargestKeptConstant = 1 << 20;
+
+KernelQuery query_of(const Graph& graph, const Node& node, int threads) { return {node, context_of(graph, node), threads}; }
+
+/// Asks the first kernel that takes the node as it is now which format it wants for a weight.
+LayoutOptions layout_options(const CompileOptions& options, int threads) {
+  LayoutOptions layout;
+  layout.mode = options.memory_format;
+  layout.given = options.parameter_formats;
+  const bool reference_only = options.reference_only;
+  layout.preferred_weight = [=](const Graph& graph, const Node& node, size_t input) {
+    const KernelQuery query = query_of(graph, node, threads);
+    const Kernel* kernel = choose_kernel(query, reference_only).kernel;
+    return kernel == nullptr || kernel->preferred_format == nullptr ? MemoryFormat() : kernel->preferred_format(query, static_cast<int>(input));
+  };
+  layout.preferred_output = [=](const Graph& graph, const Node& node) {
+    const KernelQuery query = query_of(graph, node, threads);
+    const Kernel* kernel = choose_kernel(query, reference_only).kernel;
+    return kernel == nullptr || kernel->preferred_output_format == nullptr ? MemoryFormat() : kernel->preferred_output_format(query, 0);
+  };
+  return layout;
+}
+
+/// Moves nodes that depend on unchanging parameters, buffers and constants alone to the front. Returns how many.
+size_t hoist_prepare(Graph& graph) {
+  std::set<ValueId> changed;  // named inputs that the graph updates
+  for (const Node& node : graph.nodes()) {
+    for (const InPlace& update : node.op->updates) {
+      if (node.input(static_cast<size_t>(update.input)) != kNoValue) changed.insert(node.inputs[static_cast<size_t>(update.input)]);
+    }
+  }
+  std::vector<bool> fixed(graph.value_count());
+  for (ValueId id : graph.inputs()) {
+    const ValueRole role = graph.value(id).role;
+    fixed[static_cast<size_t>(id)] = (role == ValueRole::kParameter || role == ValueRole::kBuffer) && changed.count(id) == 0;
+  }
+  std::deque<Node> front, rest;
+  for (const Node& node : graph.nodes()) {
+    bool early = node.op->updates.empty() && !node.op->has_effect;
+    for (ValueId id : node.inputs) early &= id == kNoValue || fixed[static_cast<size_t>(id)];
+    if (node.inputs.empty()) {
+      for (ValueId id : node.outputs) early &= graph.type(id).bytes() <= kLargestKeptConstant;
+    }
+    for (ValueId id : node.outputs) fixed[static_cast<size_t>(id)] = early;
+    (early ? front : rest).push_back(node);
+  }
+  const size_t count = front.size();
+  front.insert(front.end(), rest.begin(), rest.end());
+  graph.set_nodes(std::move(front));
+  return count;
+}
+
+bool computes_in_f32(const Graph& graph, const Node& node) {
+  for (ValueId id : node.outputs) {
+    if (graph.type(id).dtype == DType::kF32) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& options) {
+  const int threads = options.threads > 0 ? options.threads : compute_threads();
+  auto program = std::make_shared<Program>();
+  graph.remove_dead_nodes();
+  order_updates(graph);
+  program->report_.layout = assign_layout(graph, layout_options(options, threads));
+  const size_t prepare_nodes = hoist_prepare(graph);
+  verify(graph);
+  program->graph_ = std::move(graph);
+  const Graph& final_graph = program->graph_;
+
+  std::vector<int64_t> scratch;
+  int index = 0;
+  for (const Node& node : final_graph.nodes()) {
+    scratch.push_back(0);
+    if (!is_view(final_graph, node)) {
+      const KernelQuery query = query_of(final_graph, node, threads);
+      KernelChoice choice = choose_kernel(query, options.reference_only);
+      if (choice.kernel == nullptr) {
+        std::string reasons;
+        for (const std::string& reason : choice.declined) reasons += "\n  " + reason;
+        fail(ErrorCode::kRecipe, "no kernel for ", node.op->name, node.path.empty() ? "" : " at ", node.path, reasons);
+      }
+      Step step;
+      step.node = index;
+      step.kernel = choice.kernel->prepare(query);
+      step.backend = choice.kernel->name;
+      step.updates = !node.op->updates.empty() || node.phase == Phase::kUpdate;
+      scratch.back() = step.kernel->scratch_bytes();
+      const std::string implementation = step.kernel->implementation();
+      const bool slow_reference = step.backend == "ref" && !options.reference_only && computes_in_f32(final_graph, node) &&
+                                  cost_of(*node.op, query.context).flops > 0 && final_graph.type(node.outputs[0]).elements() > 1;
+      if (slow_reference) {
+        std::string reasons;
+        for (const std::string& reason : choice.declined) reasons += (reasons.empty() ? "" : "; ") + reason;
+        program->report_.warnings.push_back(cat(node.path, ": ", node.op->name, " runs on the slow reference kernel",
+                                                reasons.empty() ? " (there is no other)" : " (", reasons, reasons.empty() ? "" : ")"));
+      }
+      if (implementation.find("ref:any") != std::string::npos || implementation.starts_with("gemm")) {
+        program->report_.warnings.push_back(cat(node.path, ": ", node.op->name, " runs on the slow implementation ", implementation));
+      }
+      program->report_.kernels.push_back(
+          {node.path, std::string(node.op->name), std::string(step.backend), implementation, std::move(choice.declined)});
+      if (static_cast<size_t>(index) < prepare_nodes) program->prepare_steps_ = program->steps_.size() + 1;
+      program->steps_.push_back(std::move(step));
+    }
+    ++index;
+  }
+  program->memory_ = plan_memory(final_graph, scratch, options.guard_bytes, prepare_nodes);
+  return program;
+}
+
+std::shared_ptr<const Program> ProgramCache::get(const std::string& key, const std::string& reason,
+                                                 const std::function<std::shared_ptr<const Program>()>& make) {
+  std::shared_ptr<const Program>& program = programs_[key];
+  if (program == nullptr) {
+    program = make();
+    reasons_.push_back(cat(key, ": ", reason));
+  }
+  return program;
+}
+
+}  // namespace galley

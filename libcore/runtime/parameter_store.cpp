@@ -1,0 +1,73 @@
+#include "libcore/runtime/parameter_store.h"
+
+#include <cstring>
+
+#include "libcore/runtime/program.h"
+
+namespace galley {
+
+ParameterStore::Entry& ParameterStore::entry(std::string_view name) {
+  const auto found = entries_.find(name);
+  GALLEY_ASSERT(found != entries_.end(), "there is no parameter, buffer or state called '", name, "'");
+  return found->second;
+}
+
+void ParameterStore::declare(const std::string& name, const TensorType& type, ValueRole role) {
+  const auto found = entries_.find(name);
+  if (found == entries_.end()) {
+    entries_[name] = {Tensor(type.dtype, type.shape, type.format), role};
+    return;
+  }
+  const Tensor& tensor = found->second.tensor;
+  GALLEY_ASSERT(tensor.dtype() == type.dtype && tensor.shape() == type.shape && tensor.format() == type.format, "'", name, "' is ", tensor.str(),
+                " in the store, a program wants ", type);
+}
+
+void ParameterStore::declare(const Program& program) {
+  for (ValueId id : program.graph().inputs()) {
+    const ValueInfo& info = program.graph().value(id);
+    if (info.role != ValueRole::kInput) declare(info.name, info.type, info.role);
+  }
+}
+
+std::vector<std::string> ParameterStore::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries_) names.push_back(name);
+  return names;
+}
+
+std::vector<std::string> ParameterStore::names(ValueRole role) const {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : entries_) {
+    if (entry.role == role) names.push_back(name);
+  }
+  return names;
+}
+
+std::map<std::string, MemoryFormat> ParameterStore::formats() const {
+  std::map<std::string, MemoryFormat> formats;
+  for (const auto& [name, entry] : entries_) formats.emplace(name, entry.tensor.format());
+  return formats;
+}
+
+void ParameterStore::set(std::string_view name, const Tensor& values) {
+  Entry& target = entry(name);
+  GALLEY_CHECK_INPUT(values.dtype() == target.tensor.dtype() && values.shape() == target.tensor.shape(), "'", name, "' is ", target.tensor.dtype(), " ",
+                     target.tensor.shape(), ", the given values are ", values.dtype(), " ", values.shape());
+  const Tensor converted = values.to(target.tensor.format());
+  std::memcpy(target.tensor.data(), converted.data(), static_cast<size_t>(converted.bytes()));
+  ++target.version;
+}
+
+Tensor ParameterStore::get(std::string_view name) const {
+  const Tensor& tensor = entry(name).tensor;
+  return tensor.format().is_contiguous() ? tensor.clone() : tensor.to(MemoryFormat::contiguous());
+}
+
+int64_t ParameterStore::bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [name, entry] : entries_) bytes += entry.tensor.bytes();
+  return bytes;
+}
+
+}  // namespace galley
