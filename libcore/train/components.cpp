@@ -1,0 +1,24 @@
+#include "libcore/train/components.h"
+
+#include "libcore/data/batch_transform.h"
+#include "libcore/data/source.h"
+#include "libcore/data/transform.h"
+#include "libcore/nn/loss.h"
+#include "libcore/nn/zoo.h"
+#include "libcore/optim/optimizer.h"
+#include "libcore/optim/schedule.h"
+
+namespace galley {
+
+const ComponentRegistry& recipe_components() {
+  static const ComponentRegistry registry{.models = models(),
+                                          .sources = data_sources(),
+                                          .transforms = data_transforms(),
+                                          .batch_transforms = data_batch_transforms(),
+                                          .optimizers = optimizers(),
+                                          .schedules = schedules(),
+                                          .losses = losses()};
+  return registry;
+}
+
+}  // namespace galley

@@ -1,0 +1,63 @@
+#include "libcore/train/evaluate.h"
+
+#include <algorithm>
+
+#include "libcore/data/loader.h"
+#include "libcore/passes/fold_batch_norm.h"
+#include "libcore/passes/fuse.h"
+#include "libcore/runtime/compile.h"
+
+namespace galley {
+
+Evaluator::Evaluator(Session& session, const std::string& split, int64_t batch, const std::map<std::string, MemoryFormat>& formats, int64_t samples)
+    : session_(session), split_(split), batch_(batch), limit_(samples) {
+  const std::unique_ptr<DataLoader> loader = session.loader(split, batch, 0, 1, samples);
+  data_bytes_ = loader->buffer_bytes();
+  CapturedModel model = session.capture_evaluation(session.batch_types(*loader));
+  fold_batch_norm(model.graph);
+  fuse_inference(model.graph);
+  parameters_ = std::move(model.parameters);
+  CompileOptions how;
+  how.threads = static_cast<int>(session.threads());
+  how.memory_format = session.layout();
+  how.parameter_formats = formats;
+  program_ = compile(std::move(model.graph), how);
+}
+
+Evaluator::~Evaluator() = default;
+
+void Evaluator::bind(ParameterStore& store, std::shared_ptr<Arena> arena, const std::string& average) {
+  execution_ = std::make_unique<Execution>(program_, store, arena);
+  if (average.empty()) return;
+  std::map<std::string, std::string> binding;
+  for (const ParameterSpec& spec : parameters_) {
+    if (store.has(spec.name + average)) binding[spec.name] = spec.name + average;
+  }
+  average_ = std::make_unique<Execution>(program_, store, arena, binding);
+}
+
+MetricValues Evaluator::pass(Execution& execution) {
+  const Recipe& recipe = session_.recipe();
+  Metrics metrics(recipe.metrics == std::vector<std::string>{"auto"} ? std::vector<std::string>() : recipe.metrics, session_.classes());
+  const std::unique_ptr<DataLoader> loader = session_.loader(split_, batch_, 0, 1, limit_);
+  while (const Batch* data = loader->next()) {
+    const Tensor& target = session_.classes() > 0 ? data->label() : data->fields.at("target");
+    execution.feed("input", data->input());
+    execution.feed("target", target);
+    execution.run();
+    metrics.add(execution.output("losses"), execution.output("scores"), session_.classes() > 0 ? target : Tensor(), data->valid);
+  }
+  seen_ = metrics.samples();
+  return metrics.values();
+}
+
+MetricValues Evaluator::run() {
+  GALLEY_ASSERT(execution_ != nullptr);
+  MetricValues values = pass(*execution_);
+  if (average_) {
+    for (const auto& [name, value] : pass(*average_)) values.emplace_back("ema/" + name, value);
+  }
+  return values;
+}
+
+}  // namespace galley

@@ -1,0 +1,42 @@
+#pragma once
+// Evaluator: one pass of a model over a split, metrics as sums over samples. Used while training and by galley-evaluate.
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "libcore/runtime/execution.h"
+#include "libcore/train/metrics.h"
+#include "libcore/train/session.h"
+
+namespace galley {
+
+class Evaluator {
+ public:
+  /// Compiles the evaluation program for batches of that size. `formats`: of parameters that exist already. `samples`: at most so many; 0: all.
+  Evaluator(Session& session, const std::string& split, int64_t batch, const std::map<std::string, MemoryFormat>& formats, int64_t samples = 0);
+  ~Evaluator();
+
+  const Program& program() const { return *program_; }
+  const std::vector<ParameterSpec>& parameters() const { return parameters_; }
+  /// Bytes of the data buffers of a pass.
+  int64_t data_bytes() const { return data_bytes_; }
+  /// Binds parameters and scratch. With an `average` suffix (".ema") a second pass is made on the averages, its metrics prefixed "ema/".
+  void bind(ParameterStore& store, std::shared_ptr<Arena> arena, const std::string& average = "");
+  /// Metrics over the split. Throws (kNumeric) where it has no samples.
+  MetricValues run();
+  /// Samples of the last run.
+  int64_t samples() const { return seen_; }
+
+ private:
+  MetricValues pass(Execution& execution);
+
+  Session& session_;
+  std::string split_;
+  int64_t batch_, limit_, seen_ = 0, data_bytes_ = 0;
+  std::vector<ParameterSpec> parameters_;
+  std::shared_ptr<const Program> program_;
+  std::unique_ptr<Execution> execution_, average_;
+};
+
+}  // namespace galley

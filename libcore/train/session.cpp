@@ -1,0 +1,249 @@
+#include "libcore/train/session.h"
+
+#include <algorithm>
+#include <set>
+
+#include "libcore/base/log.h"
+#include "libcore/base/parallel.h"
+#include "libcore/data/loader.h"
+#include "libcore/nn/loss.h"
+#include "libcore/recipe/selector.h"
+#include "libcore/runtime/parameter_store.h"
+#include "libcore/train/metrics.h"
+#include "libcore/weights/load.h"
+
+namespace galley {
+namespace {
+
+Component loss_of(const Recipe& recipe, const ModelInfo& info) { return recipe.loss ? recipe.loss : default_loss(info); }
+
+std::vector<Selectable> selectables(const std::vector<ParameterSpec>& parameters) {
+  std::vector<Selectable> items;
+  for (const ParameterSpec& spec : parameters) items.push_back({spec.name, spec.module_type, spec.type.shape.rank()});
+  return items;
+}
+
+/// What train.freeze selects: parameters that are not trained, and batch norms that keep their statistics.
+struct Frozen {
+  std::set<std::string> parameters, batch_norms;
+};
+
+Frozen frozen_of(const Recipe& recipe, const std::vector<ParameterSpec>& all) {
+  Frozen frozen;
+  const std::vector<Selectable> items = selectables(all);
+  for (size_t i = 0; i < recipe.train.freeze.size(); ++i) {
+    const auto& item = recipe.train.freeze.at<FreezeItem>(i);
+    const Selector selector{item.match, item.except};
+    for (int64_t index : selector.select(items, cat("train.freeze.", i))) {
+      const ParameterSpec& spec = all[static_cast<size_t>(index)];
+      if (spec.role == ValueRole::kParameter) frozen.parameters.insert(spec.name);
+      if (spec.module_type == "batch_norm" && item.batch_norm == FrozenBatchNorm::kFrozen) frozen.batch_norms.insert(spec.module);
+    }
+  }
+  return frozen;
+}
+
+struct Forward {
+  std::vector<ParameterSpec> parameters;
+  Value output;
+};
+
+Forward capture_forward(Graph& graph, const Recipe& recipe, const TensorType& input, Mode mode, const Frozen& frozen) {
+  BuilderOptions options;
+  options.mode = mode;
+  if (!frozen.batch_norms.empty()) {
+    options.frozen_batch_norm = [&frozen](std::string_view path) { return frozen.batch_norms.count(std::string(path)) != 0; };
+  }
+  Builder builder(graph, std::move(options));
+  const Value x = builder.input("input", input);
+  Forward forward;
+  forward.output = build_model(builder, recipe.model, x).front().second;
+  forward.parameters = builder.take_parameters();
+  for (ParameterSpec& spec : forward.parameters) spec.trainable = spec.role == ValueRole::kParameter && frozen.parameters.count(spec.name) == 0;
+  return forward;
+}
+
+TensorType sample_input(const ModelInfo& info, int64_t batch) {
+  TensorType type;
+  type.shape.push_back(batch);
+  for (int64_t size : info.input_shape) type.shape.push_back(size);
+  if (!info.input_names.empty()) {
+    type.names.push_back("N");
+    type.names.insert(type.names.end(), info.input_names.begin(), info.input_names.end());
+  }
+  return type;
+}
+
+}  // namespace
+
+const Split& split_of(const Recipe& recipe, const std::string& name) {
+  std::string at = name;
+  for (int hops = 0; hops < 4; ++hops) {
+    const Split* split = recipe.data.find(at);
+    if (split == nullptr) {
+      throw Error(ErrorCode::kRecipe, cat("the recipe has no data.", at)).key("data." + at).suggest("add it, or name another split");
+    }
+    if (split->source) return *split;
+    if (split->from.empty()) throw Error(ErrorCode::kRecipe, cat("data.", at, " has no source")).key(cat("data.", at, ".source")).suggest("set data." + at + ".source");
+    at = split->from;
+  }
+  fail(ErrorCode::kRecipe, "data.", name, ".from leads in a circle");
+}
+
+Session::Session(const Recipe& recipe) : recipe_(recipe), info_(model_info(recipe.model)) {
+  Graph graph;
+  const Forward forward = capture_forward(graph, recipe, sample_input(info_, 1), Mode::kEvaluation, {});
+  if (loss_of(recipe, info_).type == "cross_entropy" && forward.output.shape().rank() >= 2) classes_ = forward.output.channels();
+}
+
+Session::~Session() = default;
+
+int64_t Session::threads() const { return recipe_.threads.value_or(compute_threads()); }
+
+LayoutMode Session::layout() const {
+  switch (recipe_.memory_format) {
+    case MemoryFormatChoice::kContiguous: return LayoutMode::kContiguous;
+    case MemoryFormatChoice::kChannelsLast:
+    case MemoryFormatChoice::kChannelsLast3d: return LayoutMode::kChannelsLast;
+    case MemoryFormatChoice::kAuto: break;
+  }
+  return LayoutMode::kAuto;
+}
+
+std::shared_ptr<const Source> Session::source(const std::string& split) {
+  const Split& described = split_of(recipe_, split);
+  std::shared_ptr<const Source>& opened = sources_[cat(&described)];
+  if (opened == nullptr) {
+    SourceContext context;
+    context.root = recipe_.data.root;
+    for (int64_t size : info_.input_shape) context.input_shape.push_back(size);
+    context.classes = classes_;
+    context.seed = static_cast<uint64_t>(recipe_.seed);
+    context.load_tensors = [](const std::string& path) {
+      const SafetensorsFile file(path);
+      std::map<std::string, Tensor> tensors;
+      for (const SafetensorsEntry& entry : file.entries()) tensors.emplace(entry.name, file.read(entry));
+      return tensors;
+    };
+    opened = open_source(described.source, context);
+  }
+  return opened;
+}
+
+std::unique_ptr<DataLoader> Session::loader(const std::string& name, int64_t batch, int64_t start, int64_t passes, int64_t samples) {
+  const Split* split = recipe_.data.find(name);
+  const std::shared_ptr<const Source> opened = source(name);
+  GALLEY_ASSERT(split != nullptr);
+  if (split->pipeline_from_weights()) {
+    throw Error(ErrorCode::kRecipe, cat("data.", name, ".pipeline: from_weights needs weights that carry a pipeline, which come with a later version"))
+        .key(cat("data.", name, ".pipeline"))
+        .suggest("write the pipeline out");
+  }
+  LoaderOptions options;
+  if (split->slice) options.order.slice = *split->slice;
+  if (split->slice_seed) options.order.slice_seed = static_cast<uint64_t>(*split->slice_seed);
+  if (split->shuffle.buffer) fail(ErrorCode::kRecipe, "data.", name, ".shuffle.buffer is for streams; the sources of this version are read in any order: shuffle: true");
+  options.order.shuffle = split->shuffle.enabled;
+  options.order.last_batch = static_cast<LastBatchRule>(split->last_batch);
+  options.order.batch = batch;
+  options.order.seed = static_cast<uint64_t>(recipe_.seed);
+  options.workers = split->workers.value_or(name == "train" ? 1 : std::min<int64_t>(threads(), 2));
+  options.prefetch = split->prefetch;
+  options.on_error = split->on_error == OnError::kSkip ? OnErrorRule::kSkip : OnErrorRule::kFail;
+  options.format = layout() == LayoutMode::kContiguous ? MemoryFormat::contiguous() : MemoryFormat::channels_last();
+  options.classes = classes_;
+  options.start = start;
+  options.passes = passes;
+  options.max_samples = samples;
+  return std::make_unique<DataLoader>(opened, Pipeline(split->pipeline), split->batch_transforms, options);
+}
+
+BatchTypes Session::batch_types(const DataLoader& loader) const {
+  const auto type_of = [](const Tensor& tensor) {
+    TensorType type;
+    type.dtype = tensor.dtype();
+    type.shape = tensor.shape();
+    return type;
+  };
+  BatchTypes types;
+  const auto& layout = loader.layout();
+  types.input = type_of(layout.at("input"));
+  if (!info_.input_names.empty() && types.input.shape.rank() == static_cast<int>(info_.input_names.size()) + 1) {
+    types.input.names = sample_input(info_, 1).names;
+  }
+  const std::string wanted = classes_ > 0 ? "label" : "target";
+  const auto target = layout.find(wanted);
+  if (target == layout.end()) {
+    fail(ErrorCode::kRecipe, "the loss ", loss_of(recipe_, info_).type, " compares with `", wanted, "`, which this source does not give: ", loader.source().describe());
+  }
+  types.target = type_of(target->second);
+  return types;
+}
+
+std::vector<std::string> Session::categories() { return sources_.empty() ? std::vector<std::string>() : sources_.begin()->second->categories(); }
+
+CapturedModel Session::capture_training(const BatchTypes& types) const {
+  CapturedModel model;
+  Graph names;
+  const Frozen frozen = recipe_.train.freeze.empty() ? Frozen{} : frozen_of(recipe_, capture_forward(names, recipe_, types.input, Mode::kEvaluation, {}).parameters);
+  Forward forward = capture_forward(model.graph, recipe_, types.input, Mode::kTraining, frozen);
+  const Component loss = loss_of(recipe_, info_);
+  Builder builder(model.graph, {});
+  const Value target = builder.input("target", types.target);
+  const Value value = build_loss(builder, loss, forward.output, target);
+  model.graph.add_output("loss", value);
+  model.loss = value.id();
+  model.parameters = std::move(forward.parameters);
+  if (std::none_of(model.parameters.begin(), model.parameters.end(), [](const ParameterSpec& spec) { return spec.trainable; })) {
+    throw Error(ErrorCode::kRecipe, "train.freeze leaves no parameter to be trained").key("train.freeze");
+  }
+  return model;
+}
+
+CapturedModel Session::capture_evaluation(const BatchTypes& types) const {
+  CapturedModel model;
+  Forward forward = capture_forward(model.graph, recipe_, types.input, Mode::kEvaluation, {});
+  Builder builder(model.graph, {.mode = Mode::kEvaluation});
+  const Value target = builder.input("target", types.target);
+  model.graph.add_output("losses", build_sample_losses(builder, loss_of(recipe_, info_), forward.output, target));
+  model.graph.add_output("scores", forward.output);
+  model.parameters = std::move(forward.parameters);
+  return model;
+}
+
+void Session::initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const {
+  std::vector<ExpectedTensor> expected;
+  for (const ParameterSpec& spec : parameters) {
+    expected.push_back({spec.name, spec.type.dtype, spec.type.shape});
+    if (store.has(spec.name)) store.set(spec.name, galley::initialize(spec, static_cast<uint64_t>(recipe_.seed)));
+  }
+  std::vector<LoadRule> rules;
+  for (size_t i = 0; i < recipe_.weights.load.size(); ++i) {
+    const auto& source = recipe_.weights.load.at<WeightSource>(i);
+    rules.push_back({.from = source.from, .ignore = source.ignore, .rename = source.rename, .into = source.into, .strict = source.strict});
+  }
+  if (rules.empty()) return;
+  const LoadedWeights loaded = load_weights(expected, rules);
+  for (const auto& [name, tensor] : loaded.tensors) {
+    if (store.has(name)) store.set(name, tensor);
+  }
+}
+
+void check_model(const Recipe& recipe) {
+  const Session session(recipe);
+  BatchTypes types;
+  types.input = sample_input(session.info(), 2);
+  Graph graph;
+  const Forward forward = capture_forward(graph, recipe, types.input, Mode::kEvaluation, {});
+  types.target = loss_target(loss_of(recipe, session.info()), forward.output.type());
+  session.capture_training(types);
+  Metrics(recipe.metrics == std::vector<std::string>{"auto"} ? std::vector<std::string>{} : recipe.metrics, session.classes());
+  const std::vector<Selectable> items = selectables(forward.parameters);
+  for (size_t i = 0; i < recipe.train.optimizer.groups.size(); ++i) {
+    const auto& group = recipe.train.optimizer.groups.at<OptimizerGroup>(i);
+    const Selector selector{group.match, group.except};
+    selector.select(items, cat("train.optimizer.groups.", i));
+  }
+}
+
+}  // namespace galley

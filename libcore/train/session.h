@@ -1,0 +1,78 @@
+#pragma once
+// Session: what a recipe's model and data become before anything runs. Opens the data, captures the model for training and for
+// evaluation, says what its parameters are. Used by the trainer, galley-evaluate and galley-recipes validate.
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libcore/graph/graph.h"
+#include "libcore/nn/parameter.h"
+#include "libcore/nn/zoo.h"
+#include "libcore/passes/assign_layout.h"
+#include "libcore/recipe/sections.h"
+
+namespace galley {
+
+class DataLoader;
+class ParameterStore;
+class Source;
+
+/// A captured model. For training: forward pass and scalar output "loss"; for evaluation: outputs "losses" [N] and "scores".
+struct CapturedModel {
+  Graph graph;
+  std::vector<ParameterSpec> parameters;  // in the model's order; trainable is false for buffers and for what the recipe freezes
+  ValueId loss = kNoValue;                // training only
+};
+
+/// Types of one batch, as its loader makes them.
+struct BatchTypes {
+  TensorType input;
+  TensorType target;
+};
+
+/// Builds the model of a recipe on a batch of two of its usual input, and checks loss, metrics and selectors against it: all that can be known
+/// without data. Throws as the tools would.
+void check_model(const Recipe& recipe);
+
+class Session {
+ public:
+  /// Opens nothing yet. The recipe must outlive the session.
+  explicit Session(const Recipe& recipe);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const Recipe& recipe() const { return recipe_; }
+  const ModelInfo& info() const { return info_; }
+  /// Classes of a classifier's output, 0 for other models.
+  int64_t classes() const { return classes_; }
+  int64_t threads() const;
+  LayoutMode layout() const;
+
+  /// The source of a split ("train", "val", "test"), opened once; follows `from`.
+  std::shared_ptr<const Source> source(const std::string& split);
+  /// A loader over a split from a position in samples; `passes` 0: endless. `samples` 0: all.
+  std::unique_ptr<DataLoader> loader(const std::string& split, int64_t batch, int64_t start = 0, int64_t passes = 1, int64_t samples = 0);
+  BatchTypes batch_types(const DataLoader& loader) const;
+  /// Names of the classes, empty where the data do not know them.
+  std::vector<std::string> categories();
+
+  CapturedModel capture_training(const BatchTypes& types) const;
+  CapturedModel capture_evaluation(const BatchTypes& types) const;
+
+  /// Puts initial values into the store: the initialisers' by the recipe's seed, then what `weights` names. The store must hold the names.
+  void initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const;
+
+ private:
+  const Recipe& recipe_;
+  ModelInfo info_;
+  int64_t classes_ = 0;
+  std::map<std::string, std::shared_ptr<const Source>> sources_;
+};
+
+/// The split that `from` leads to: the one with a source. Throws (kRecipe) where the recipe has no such split.
+const Split& split_of(const Recipe& recipe, const std::string& name);
+
+}  // namespace galley

@@ -1,0 +1,123 @@
+#include "tools/common/recipe_tool.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <iterator>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+#include "libcore/base/parallel.h"
+#include "libcore/train/components.h"
+
+namespace galley::tools {
+
+std::string recipes_folder() {
+  if (const char* folder = std::getenv("GALLEY_RECIPES"); folder != nullptr && *folder != '\0') return folder;
+  std::error_code ignored;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  const auto installed = program.parent_path().parent_path() / "share/galley/recipes";
+  return std::filesystem::is_directory(installed, ignored) ? installed.string() : GALLEY_RECIPES_DIR;
+}
+
+void split_arguments(const std::vector<std::string>& words, std::vector<std::string>& recipes, std::vector<std::string>& overrides) {
+  for (const std::string& word : words) (is_override(word) ? overrides : recipes).push_back(word);
+}
+
+void RecipeTool::add_options(CLI::App& app) {
+  app.add_option("RECIPE", words_, "a recipe file, a built-in name, a RUN folder, or - for standard input; then overrides: key=value, key+=value")
+      ->type_name("[key=value ...]");
+  app.add_option("--with", with_, "merge this fragment over the recipe (repeatable)")->group("Recipe")->allow_extra_args(false);
+  app.add_option("--unset", unset_, "put this key back to its default (repeatable)")->group("Recipe")->allow_extra_args(false);
+  app.add_flag("--dump-recipe{min}", dump_, "print the recipe and stop: what differs from the defaults; =full: all; =origin: all with places")->group("Recipe");
+  app.add_option("--explain", explain_, "print where the value of this key comes from, and stop")->group("Recipe");
+  app.add_flag("-n,--dry-run", dry_run_, "everything but the work: files, shapes, memory")->group("Recipe");
+  app.add_option("--threads", threads_, "compute threads (the key threads)")->group("Machine");
+  app.add_option("--device", device_, "cpu (the key device)")->group("Machine");
+  app.add_option("--seed", seed_, "random seed (the key seed)")->group("Machine");
+  if (!output_help().empty()) app.add_option("-o,--output", output_, output_help())->group("Output");
+}
+
+LoadOptions RecipeTool::load_options() const {
+  LoadOptions options;
+  options.recipes_folder = recipes_folder();
+  options.tool_section = section();
+  options.with = with_;
+  options.unset = unset_;
+  options.overrides = overrides_;
+  return options;
+}
+
+int RecipeTool::run() {
+  std::vector<std::string> recipes;
+  split_arguments(words_, recipes, overrides_);
+  if (threads_ != 0) overrides_.push_back(cat("threads=", threads_));
+  if (!device_.empty()) overrides_.push_back("device=" + device_);
+  if (!seed_.empty()) overrides_.push_back("seed=" + seed_);
+  if (recipes.empty()) {
+    throw Error(ErrorCode::kUsage, "no recipe was named").suggest("e.g. " + examples().substr(0, examples().find('\n')) + "; galley-recipes ls lists the built-in ones");
+  }
+  if (recipes.size() > 1) {
+    throw Error(ErrorCode::kUsage, cat("two recipes were named: ", recipes[0], " and ", recipes[1])).suggest("an override is written key=value");
+  }
+  recipe_ = recipes[0];
+  if (!dump_.empty() && dump_ != "min" && dump_ != "full" && dump_ != "origin") {
+    fail(ErrorCode::kUsage, "--dump-recipe=", dump_, " is not one of min, full, origin");
+  }
+  LoadOptions options = load_options();
+  if (recipe_ == "-") options.standard_input.assign(std::istreambuf_iterator<char>(std::cin), {});
+  const ComponentRegistry& components = recipe_components();
+  if (!explain_.empty()) {
+    const Schema schema = recipe_schema(components);
+    print(explain(load_tree(recipe_, schema, options), schema, explain_, options));
+    return kExitDone;
+  }
+  LoadedRecipe loaded = load_recipe(recipe_, components, options);
+  if (!dump_.empty()) {
+    print(dump_recipe(loaded, dump_ == "full" ? DumpKind::kFull : dump_ == "origin" ? DumpKind::kOrigin : DumpKind::kMin));
+    return kExitDone;
+  }
+  apply_machine_settings(loaded.recipe);
+  return run_recipe(loaded);
+}
+
+Provenance RecipeTool::provenance(const Recipe& recipe, const std::string& recipe_text) const {
+  Provenance provenance;
+  provenance.tool = name();
+  provenance.recipe_sha256 = recipe_text.empty() ? "" : sha256_hex(recipe_text);
+  provenance.overrides = overrides_;
+  for (const std::string& key : unset_) provenance.overrides.push_back("--unset " + key);
+  for (const std::string& file : with_) provenance.overrides.push_back("--with " + file);
+  provenance.seed = recipe.seed;
+  return provenance;
+}
+
+void RecipeTool::apply_machine_settings(const Recipe& recipe) const {
+  if (!recipe.device.is_cpu()) {
+    throw Error(ErrorCode::kResource, cat("device ", recipe.device.str(), " is not available: this build of Galley computes on the CPU only")).key("device").suggest("device=cpu");
+  }
+  const int cores = available_cores();
+  const int64_t threads = recipe.threads.value_or(cores);
+  if (threads < 1 || threads > 1024) fail(ErrorCode::kRecipe, "threads: ", threads, " is not in 1..1024");
+  set_compute_threads(static_cast<int>(threads));
+}
+
+std::vector<std::string> RecipeTool::complete(const std::vector<std::string>& words) const {
+  const std::string word = words.empty() ? "" : words.back();
+  std::vector<std::string> found;
+  if (word.starts_with("-")) return found;
+  if (words.size() <= 1) {
+    for (const std::string& name : list_recipes(recipes_folder())) {
+      const std::string bare = name.starts_with("train/") ? name.substr(6) : name;
+      if (bare.starts_with(word)) found.push_back(bare);
+    }
+    return found;
+  }
+  const Schema schema = recipe_schema(recipe_components());
+  return complete_key(schema, word, section());
+}
+
+}  // namespace galley::tools

@@ -1,0 +1,21 @@
+#pragma once
+// galley-evaluate: metrics of a recipe's model with given weights over a split of its data.
+
+#include "tools/common/recipe_tool.h"
+
+namespace galley::tools {
+
+class EvaluateTool : public RecipeTool {
+ public:
+  std::string name() const override { return "galley-evaluate"; }
+  std::string about() const override { return "Measures a model's metrics on a split of its data (evaluate.data, default val)."; }
+  std::string examples() const override {
+    return "  galley-evaluate runs/first\n  galley-evaluate fashion_mnist_cnn weights=model.safetensors --format json\n  galley-evaluate runs/first data=test batch=64";
+  }
+
+ protected:
+  std::string section() const override { return "evaluate"; }
+  int run_recipe(LoadedRecipe& loaded) override;
+};
+
+}  // namespace galley::tools

@@ -1,0 +1,190 @@
+#include "tools/recipes/recipes.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <iostream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+#include "libcore/train/components.h"
+#include "libcore/train/session.h"
+#include "tools/common/provenance.h"
+#include "tools/common/recipe_tool.h"
+
+namespace galley::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// The value of `about:` or the first comment line, without reading the whole recipe: a listing must not fail for one bad file.
+std::string about_of(const std::string& text) {
+  std::string comment;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    if (line.starts_with("about:")) {
+      line = line.substr(line.find_first_not_of(" \"", 6) == std::string::npos ? line.size() : line.find_first_not_of(" \"", 6));
+      while (line.ends_with('"') || line.ends_with(' ')) line.pop_back();
+      return line;
+    }
+    if (comment.empty() && line.starts_with("# ")) comment = line.substr(2);
+    begin = end + 1;
+  }
+  return comment;
+}
+
+Json provenance_of(const std::vector<std::string>& overrides) {
+  Provenance provenance;
+  provenance.tool = "galley-recipes";
+  provenance.overrides = overrides;
+  return provenance_json(provenance);
+}
+
+}  // namespace
+
+CLI::App* RecipesTool::verb(CLI::App& app, const std::string& name, const std::string& about, int (RecipesTool::*action)() const) {
+  CLI::App* sub = app.add_subcommand(name, about);
+  sub->callback([this, action] { action_ = action; });
+  sub->fallthrough();  // common options may follow the verb
+  return sub;
+}
+
+void RecipesTool::add_options(CLI::App& app) {
+  app.require_subcommand(0, 1);
+  verb(app, "ls", "list built-in recipes and fragments", &RecipesTool::list)->add_option("PATTERN", words_, "only names that contain this");
+  verb(app, "show", "print a recipe's text", &RecipesTool::show)->add_option("RECIPE", words_, "built-in name or path");
+  CLI::App* cp = verb(app, "cp", "copy a recipe's text to a file or folder", &RecipesTool::copy);
+  cp->add_option("RECIPE DESTINATION", words_, "built-in name or path; then where to");
+  cp->add_flag("-f,--force", force_, "overwrite the destination");
+  CLI::App* check = verb(app, "validate", "check a recipe as deep as the tools do, without running it", &RecipesTool::validate);
+  check->add_option("RECIPE", words_, "recipe, then overrides");
+  CLI::App* why = verb(app, "explain", "where the value of a key comes from, and what the key means", &RecipesTool::explain_key);
+  why->add_option("RECIPE KEY", words_, "recipe, key, then overrides; KEY alone explains the key itself");
+  verb(app, "schema", "the recipe's JSON Schema, or docs/recipe.md with --format md", &RecipesTool::schema);
+  for (CLI::App* sub : {check, why}) {
+    sub->add_option("--with", with_, "merge this fragment over the recipe (repeatable)")->allow_extra_args(false);
+    sub->add_option("--unset", unset_, "put this key back to its default (repeatable)")->allow_extra_args(false);
+  }
+}
+
+int RecipesTool::run() {
+  if (action_ == nullptr) throw Error(ErrorCode::kUsage, "no verb was given").suggest("ls, show, cp, validate, explain or schema; --help explains them");
+  return (this->*action_)();
+}
+
+LoadOptions RecipesTool::load_options() const {
+  LoadOptions options;
+  options.recipes_folder = recipes_folder();
+  options.with = with_;
+  options.unset = unset_;
+  return options;
+}
+
+int RecipesTool::list() const {
+  Table table{{"recipe", "about"}, {}};
+  Json rows = Json::array();
+  const std::string pattern = words_.empty() ? "" : words_[0];
+  for (const std::string& name : list_recipes(recipes_folder())) {
+    const bool recipe = name.starts_with("train/");
+    const std::string shown = recipe ? name.substr(6) : name;
+    if (shown.find(pattern) == std::string::npos) continue;
+    const std::string about = about_of(read_file(recipes_folder() + "/" + name + ".yaml"));
+    table.rows.push_back({shown, about});
+    rows.push_back({{"name", shown}, {"kind", recipe ? "recipe" : "fragment"}, {"about", about}});
+  }
+  if (common.format == Format::kJson) {
+    print(Json{{"recipes", rows}, {"provenance", provenance_of({})}}.dump() + "\n");
+  } else {
+    print(table);
+  }
+  return kExitDone;
+}
+
+int RecipesTool::show() const {
+  if (words_.size() != 1) fail(ErrorCode::kUsage, "galley-recipes show wants one recipe");
+  print(read_file(find_recipe(words_[0], recipes_folder())));
+  return kExitDone;
+}
+
+int RecipesTool::copy() const {
+  if (words_.size() != 2) fail(ErrorCode::kUsage, "galley-recipes cp wants a recipe and a destination");
+  const std::string from = find_recipe(words_[0], recipes_folder());
+  std::string to = words_[1];
+  if (is_folder(to)) to += "/" + from.substr(from.rfind('/') + 1);
+  if (file_exists(to) && !force_) {
+    throw Error(ErrorCode::kResource, to + " exists").suggest("--force overwrites it");
+  }
+  write_file(to, read_file(from));
+  print(to + "\n");
+  return kExitDone;
+}
+
+int RecipesTool::validate() const {
+  std::vector<std::string> recipes;
+  LoadOptions options = load_options();
+  split_arguments(words_, recipes, options.overrides);
+  if (recipes.size() != 1) fail(ErrorCode::kUsage, "galley-recipes validate wants one recipe");
+  if (recipes[0] == "-") options.standard_input.assign(std::istreambuf_iterator<char>(std::cin), {});
+  const bool json = common.format == Format::kJson;
+  Json errors = Json::array();
+  try {
+    const LoadedRecipe loaded = load_recipe(recipes[0], recipe_components(), options);
+    check_model(loaded.recipe);
+  } catch (const Error& error) {
+    if (!json) throw;
+    const std::string lines = error_json(error);
+    for (size_t begin = 0; begin < lines.size();) {
+      const size_t end = std::min(lines.find('\n', begin), lines.size());
+      errors.push_back(Json::parse(lines.substr(begin, end - begin))["error"]);
+      begin = end + 1;
+    }
+    print(Json{{"valid", false}, {"errors", errors}, {"provenance", provenance_of(options.overrides)}}.dump() + "\n");
+    return static_cast<int>(error.code());
+  }
+  if (json) {
+    print(Json{{"valid", true}, {"errors", errors}, {"provenance", provenance_of(options.overrides)}}.dump() + "\n");
+  } else {
+    print(recipes[0] + ": valid\n");
+  }
+  return kExitDone;
+}
+
+int RecipesTool::explain_key() const {
+  std::vector<std::string> words;
+  LoadOptions options = load_options();
+  split_arguments(words_, words, options.overrides);
+  if (words.empty() || words.size() > 2) fail(ErrorCode::kUsage, "galley-recipes explain wants a recipe and a key, or a key");
+  const Schema schema = recipe_schema(recipe_components());
+  std::string text = describe_key(schema, words.back(), "train");
+  if (!text.ends_with("\n")) text += "\n";
+  if (words.size() == 2) text += explain(load_tree(words[0], schema, options), schema, words[1], options);
+  print(text.ends_with("\n") ? text : text + "\n");
+  return kExitDone;
+}
+
+int RecipesTool::schema() const {
+  const Schema schema = recipe_schema(recipe_components());
+  const std::string text = common.format == Format::kMarkdown ? schema_markdown(schema) : schema_json(schema);
+  print(text.ends_with("\n") ? text : text + "\n");
+  return kExitDone;
+}
+
+std::vector<std::string> RecipesTool::complete(const std::vector<std::string>& words) const {
+  const std::string word = words.empty() ? "" : words.back();
+  std::vector<std::string> found;
+  if (words.size() <= 1) {
+    for (const char* name : {"ls", "show", "cp", "validate", "explain", "schema"}) {
+      if (std::string(name).starts_with(word)) found.push_back(name);
+    }
+    return found;
+  }
+  for (const std::string& name : list_recipes(recipes_folder())) {
+    const std::string bare = name.starts_with("train/") ? name.substr(6) : name;
+    if (bare.starts_with(word)) found.push_back(bare);
+  }
+  return found;
+}
+
+}  // namespace galley::tools

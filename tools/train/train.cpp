@@ -1,0 +1,176 @@
+#include "tools/train/train.h"
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+#include "libcore/base/log.h"
+#include "libcore/base/units.h"
+#include "libcore/runtime/machine.h"
+#include "libcore/train/resume.h"
+#include "libcore/train/trainer.h"
+#include "tools/common/signals.h"
+
+namespace galley::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string fixed(double value, int decimals) {
+  if (!std::isfinite(value)) return human_number(value);
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", decimals, value);
+  return text;
+}
+
+std::string metrics_text(const MetricValues& metrics) {
+  std::string text;
+  for (const auto& [name, value] : metrics) text += cat(text.empty() ? "" : "  ", name, " ", name.ends_with("loss") ? fixed(value, 4) : fixed(value, 2));
+  return text;
+}
+
+/// Prints the loop's progress and answers its questions from the process's signals.
+class Console : public TrainEvents {
+ public:
+  Console(const CommonOptions& options, int64_t total_steps) : progress_(options.progress), quiet_(options.verbosity < 0), total_(total_steps) {}
+
+  void resumed(int64_t step) override { progress_.milestone(cat("continuing after step ", step)); }
+  void stepped(const TrainRow& row, double fraction, double eta_s, bool) override {
+    const double data_share = row.step_ms > 0 ? 100 * row.data_ms / row.step_ms : 0;
+    std::string line = cat("step ", row.step);
+    if (total_ > 0) line += cat("/", total_);
+    line += cat("  epoch ", fixed(row.epoch, 2), "  loss ", fixed(row.loss, 4), "  lr ", human_number(row.lr), "  grad_norm ", human_number(row.grad_norm), "  mem ",
+                human_bytes(static_cast<double>(row.peak_bytes)), "  img/s ", human_number(row.samples_per_s), "  data ", fixed(data_share, 0), "%  eta ", human_seconds(eta_s));
+    progress_.update(fraction, line, to_json(row));
+  }
+  void evaluated(const EvalRow& row) override {
+    progress_.milestone(cat("eval step ", row.step, "  epoch ", fixed(row.epoch, 2), "  ", row.split, "  ", metrics_text(row.metrics), "  (", row.samples, " samples, ", human_seconds(row.wall_s), ")"));
+  }
+  void checkpointed(const std::string& folder) override { log(LogLevel::kDebug, "checkpoint " + folder); }
+  int stop_signal() override { return tools::stop_signal(); }
+  bool take_checkpoint_request() override { return tools::take_checkpoint_request(); }
+  void finish() { progress_.clear(); }
+
+ private:
+  Progress progress_;
+  bool quiet_;
+  int64_t total_;
+};
+
+Json plan_json(const TrainPlan& plan) {
+  return {{"global_batch", plan.global},       {"micro", plan.micro},
+          {"accumulation", plan.accumulation}, {"steps", plan.total_steps},
+          {"steps_per_epoch", plan.steps_per_epoch}, {"params", plan.parameters},
+          {"trainable", plan.trainable},       {"flops", plan.flops_per_step},
+          {"persistent_bytes", plan.persistent_bytes}, {"scratch_bytes", plan.scratch_bytes},
+          {"base_bytes", plan.base_bytes},     {"planned_peak_bytes", plan.planned_peak_bytes},
+          {"reorders", plan.reorders},         {"compile_s", plan.compile_s}};
+}
+
+}  // namespace
+
+void TrainTool::add_options(CLI::App& app) {
+  RecipeTool::add_options(app);
+  app.add_flag("-f,--force", force_, "start anew, whatever RUN holds")->group("Output");
+}
+
+int TrainTool::run_recipe(LoadedRecipe& loaded) {
+  const std::string run = !output_.empty() ? output_ : !loaded.source.run_folder.empty() ? loaded.source.run_folder : "runs/" + (loaded.recipe.name.empty() ? "run" : loaded.recipe.name);
+  make_paths_absolute(loaded.recipe);
+  const std::string text = dump_recipe(loaded.recipe, DumpKind::kFull);
+  bool grown = false;
+  if (!force_ && file_exists(run + "/recipe.yaml")) {
+    LoadOptions options;
+    options.recipes_folder = recipes_folder();
+    const LoadedRecipe before = load_recipe(run + "/recipe.yaml", *loaded.recipe.registry, options);
+    grown = check_resume(before.recipe, loaded.recipe, run).longer;
+  }
+  TrainerOptions options;
+  options.run = run;
+  options.force = force_;
+  options.provenance = provenance_json(provenance(loaded.recipe, text)).dump();
+  options.time_operators = common.verbose_ops;
+  Trainer trainer(loaded, text, options);
+  if (const auto result = trainer.finished(); result && !grown && !dry_run_) {
+    log(LogLevel::kInfo, cat(run, " is finished already; a longer train.duration continues it, --force starts anew"));
+    print_result(*result, nullptr, run);
+    return kExitDone;
+  }
+  const TrainPlan& plan = trainer.plan();
+  for (const std::string& warning : plan.warnings) log(LogLevel::kWarning, warning);
+  print_plan(plan, run, dry_run_);
+  if (dry_run_) return kExitDone;
+  Console console(common, plan.total_steps);
+  const TrainResult result = trainer.run(console);
+  console.finish();
+  if (common.verbose_ops) {
+    std::fputs(render({{"op", "phase", "kernel", "calls", "total_ms", "percent"}, trainer.operator_table()}, Format::kTable).c_str(), stderr);
+  }
+  if (result.stopped == "signal") {
+    const bool saved = loaded.recipe.checkpoint.has_value();
+    log(LogLevel::kInfo, cat("stopped after step ", result.steps, saved ? cat("; the same command continues: galley-train ", run) : "; without checkpoints there is nothing to continue"));
+    return saved ? kExitResumable : 128 + stop_signal();
+  }
+  print_result(result, &plan, run);
+  return kExitDone;
+}
+
+void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool to_stdout) const {
+  if (to_stdout && common.format == Format::kJson) {
+    Json json = plan_json(plan);
+    json["provenance"] = Json::parse(provenance_json({.tool = name(), .overrides = overrides_}).dump());
+    print(json.dump() + "\n");
+    return;
+  }
+  const auto bytes = [](int64_t n) { return human_bytes(static_cast<double>(n)); };
+  std::vector<std::pair<std::string, std::string>> lines{
+      {"run", run},
+      {"steps", plan.total_steps > 0 ? cat(human_count(plan.total_steps), " (", fixed(plan.steps_per_epoch, 1), " an epoch)") : "until the time is up"},
+      {"batch", plan.accumulation > 1 ? cat(plan.global, " (", plan.accumulation, " passes of ", plan.micro, ")") : cat(plan.global)},
+      {"parameters", cat(human_count(plan.parameters), plan.trainable != plan.parameters ? cat(" (", human_count(plan.trainable), " trained)") : "")},
+      {"work", cat(human_number(plan.flops_per_step / 1e9), " GFLOP a step")},
+      {"memory", cat(bytes(plan.planned_peak_bytes), " peak = ", bytes(plan.persistent_bytes), " parameters and state + ", bytes(plan.scratch_bytes), " scratch + ", bytes(plan.base_bytes), " base")},
+      {"compiled", cat("in ", human_seconds(plan.compile_s), ", ", plan.reorders, " activation reorders in a step")}};
+  if (to_stdout) {
+    Table table{{"plan", ""}, {}};
+    for (auto& [key, value] : lines) table.rows.push_back({key, value});
+    print(table);
+    return;
+  }
+  for (const auto& [key, value] : lines) log(LogLevel::kInfo, key + std::string(12 - key.size(), ' ') + value);
+}
+
+void TrainTool::print_result(const TrainResult& result, const TrainPlan* plan, const std::string& run) const {
+  const std::string json = to_json(result) + "\n";
+  for (const auto& [format, file] : common.save) {
+    if (format == Format::kJson) write_file(file, json);
+  }
+  if (common.format == Format::kJson) {
+    print(json);
+    return;
+  }
+  Table table{{"result", ""}, {}};
+  for (const auto& [name, value] : result.metrics) table.rows.push_back({name, name.ends_with("loss") ? fixed(value, 4) : fixed(value, 2) + " %"});
+  table.rows.push_back({"trained", cat(human_count(result.steps), " steps, ", fixed(result.epochs, 2), " epochs, ", human_seconds(result.wall_s), result.stopped == "early_stop" ? " (stopped early)" : "")});
+  if (plan != nullptr && result.wall_s > 0) {
+    // The whole run's rate, validation and saving included, against what this machine can do.
+    const double rate = static_cast<double>(result.steps - plan->start_step) * static_cast<double>(plan->global) / result.wall_s;
+    const MachineLimits machine = measure_machine();
+    const double flops = static_cast<double>(result.steps - plan->start_step) * plan->flops_per_step / result.wall_s;
+    table.rows.push_back({"speed", cat(human_number(rate), " samples/s over the whole run")});
+    table.rows.push_back({"of the limit", cat(fixed(100 * flops / machine.flops_per_s, 1), " % of ", human_number(machine.flops_per_s / 1e9), " GFLOP/s (", machine.instruction_set, ", measured; ", human_number(machine.bytes_per_s / 1e9), " GB/s)")});
+  }
+  table.rows.push_back({"memory", cat(human_bytes(static_cast<double>(result.planned_peak_bytes)), " planned, ", human_bytes(static_cast<double>(result.peak_bytes)), " measured (",
+                                     fixed(result.planned_peak_bytes > 0 ? 100.0 * static_cast<double>(result.peak_bytes - result.planned_peak_bytes) / static_cast<double>(result.planned_peak_bytes) : 0, 1), " %)")});
+  if (!result.best.metric.empty()) table.rows.push_back({"best " + result.best.metric, cat(fixed(result.best.value, 2), " at step ", result.best.step)});
+  table.rows.push_back({"weights", run + "/weights.safetensors"});
+  for (const auto& [format, file] : common.save) {
+    if (format != Format::kJson) write_file(file, render(table, format));
+  }
+  print(table);
+}
+
+}  // namespace galley::tools
