@@ -1,0 +1,284 @@
+#include "libcore/passes/assign_layout.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "libcore/ops/shape.h"
+
+namespace galley {
+namespace {
+
+bool is_named(const Graph& graph, ValueId id) {
+  const ValueRole role = graph.value(id).role;
+  return role != ValueRole::kActivation && role != ValueRole::kInput;
+}
+
+/// Inputs that a kernel may want in a format of its own: the weights of convolutions and linear layers.
+bool is_weight_slot(const Node& node, size_t input) {
+  return input == 1 && (node.is("conv2d") || node.is("conv2d_backward_data") || node.is("linear"));
+}
+
+/// Operators that are several times faster in channels_last.
+bool prefers_channels_last(const Node& node) {
+  constexpr std::string_view kPrefixes[] = {"conv2d", "max_pool2d", "avg_pool2d", "adaptive_", "batch_norm", "group_norm", "resize"};
+  return std::any_of(std::begin(kPrefixes), std::end(kPrefixes), [&](std::string_view prefix) { return node.op->name.starts_with(prefix); });
+}
+
+/// Does the node want its rank-4/5 inputs in one format?
+bool joins_inputs(const Node& node) { return node.op->formats == FormatRule::kSame || node.is("conv2d_backward_weights"); }
+
+class Groups {
+ public:
+  explicit Groups(size_t size) : parent_(size) { std::iota(parent_.begin(), parent_.end(), ValueId{0}); }
+  ValueId root(ValueId id) {
+    ValueId& parent = parent_[static_cast<size_t>(id)];
+    return parent == id ? id : parent = root(parent);
+  }
+  void join(ValueId a, ValueId b) { parent_[static_cast<size_t>(root(a))] = root(b); }
+
+ private:
+  std::vector<ValueId> parent_;
+};
+
+/// Of each value of rank 4 or 5: is it channels_last? Values joined by format-keeping nodes share one answer.
+std::vector<bool> choose_channels_last(const Graph& graph, LayoutMode mode) {
+  std::vector<bool> chosen(graph.value_count());
+  if (mode == LayoutMode::kContiguous) return chosen;
+  const auto is_image = [&](ValueId id) {
+    const TensorType& type = graph.type(id);
+    return (type.shape.rank() == 4 || type.shape.rank() == 5) && !is_named(graph, id);
+  };
+  Groups groups(graph.value_count());
+  std::set<ValueId> wanting;
+  for (const Node& node : graph.nodes()) {
+    if (!joins_inputs(node) || !node.op->updates.empty()) continue;
+    ValueId first = kNoValue;
+    const auto join = [&](ValueId id) {
+      if (!is_image(id)) return;
+      if (first == kNoValue) {
+        first = id;
+      } else if (graph.type(id).shape.rank() == graph.type(first).shape.rank()) {
+        groups.join(first, id);
+      }
+    };
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      if (node.inputs[i] != kNoValue && !is_weight_slot(node, i)) join(node.inputs[i]);
+    }
+    if (node.op->formats == FormatRule::kSame) {
+      for (ValueId id : node.outputs) join(id);
+    }
+    if (first != kNoValue && (mode == LayoutMode::kChannelsLast || prefers_channels_last(node))) wanting.insert(first);
+  }
+  std::set<ValueId> roots;
+  for (ValueId id : wanting) roots.insert(groups.root(id));
+  for (size_t v = 0; v < chosen.size(); ++v) {
+    const auto id = static_cast<ValueId>(v);
+    chosen[v] = is_image(id) && roots.count(groups.root(id)) > 0;
+  }
+  return chosen;
+}
+
+/// Builds the graph anew with formats, inserting reorders. `named` gives the formats of parameters, buffers and state.
+class Rebuilder {
+ public:
+  Rebuilder(const Graph& old, const std::vector<bool>& channels_last, const std::map<std::string, MemoryFormat>& named, const LayoutOptions* weights,
+            LayoutReport& report)
+      : old_(old), channels_last_(channels_last), named_(named), weights_(weights), report_(report), map_(old.value_count(), kNoValue) {}
+
+  Graph run() {
+    const std::vector<std::vector<int>> users = old_.users();
+    for (ValueId id : old_.inputs()) {
+      TensorType type = old_.type(id);
+      type.format = {};
+      if (channels_last_[static_cast<size_t>(id)]) type.format = MemoryFormat::channels_last_for_rank(type.shape.rank());
+      const auto format = named_.find(old_.value(id).name);
+      if (is_named(old_, id) && format != named_.end()) type.format = format->second;
+      map_[static_cast<size_t>(id)] = new_.add_input(old_.value(id).name, std::move(type), old_.value(id).role).id();
+    }
+    for (const Node& node : old_.nodes()) add(node, users);
+    for (const auto& [name, id] : old_.outputs()) new_.add_output(name, map_[static_cast<size_t>(id)]);
+    for (size_t v = 0; v < new_.value_count(); ++v) {
+      const ValueInfo& info = new_.value(static_cast<ValueId>(v));
+      report_.channels_last_values += info.type.format.is_channels_last();
+      report_.blocked_parameters += info.role == ValueRole::kParameter && info.type.format.is_blocked();
+    }
+    return std::move(new_);
+  }
+
+ private:
+  MemoryFormat image_format(ValueId old_id) const {
+    return channels_last_[static_cast<size_t>(old_id)] ? MemoryFormat::channels_last_for_rank(old_.type(old_id).shape.rank()) : MemoryFormat();
+  }
+
+  /// The format of the node's rank-4/5 activations.
+  MemoryFormat node_format(const Node& node) const {
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const ValueId id = node.inputs[i];
+      if (id != kNoValue && !is_weight_slot(node, i) && channels_last_[static_cast<size_t>(id)]) return image_format(id);
+    }
+    for (ValueId id : node.outputs) {
+      if (channels_last_[static_cast<size_t>(id)]) return image_format(id);
+    }
+    return {};
+  }
+
+  /// What the node wants input i in; `why` is for the report.
+  MemoryFormat wanted(const Node& node, const std::vector<ValueId>& inputs, size_t i, std::string& why) const {
+    const TensorType& type = new_.type(inputs[i]);
+    if (node.op->formats == FormatRule::kExplicit && !node.is("conv2d_backward_weights")) return type.format;
+    if (!node.op->updates.empty()) {
+      const TensorType& state = new_.type(inputs[static_cast<size_t>(node.op->updates.front().input)]);
+      why = cat(node.op->name, " wants the state's format");
+      return type.shape == state.shape ? state.format : MemoryFormat();
+    }
+    if (is_weight_slot(node, i)) {
+      // Asked on the types as they would be: the weight as it lies now, then as the kernel wants it.
+      why = cat("the kernel of ", node.op->name, " wants its weight so");
+      if (weights_ == nullptr || !weights_->preferred_weight) return {};
+      Graph probe = probe_graph(node, inputs);
+      return weights_->preferred_weight(probe, probe.nodes().back(), i);
+    }
+    why = cat(node.op->name, node.op->formats == FormatRule::kContiguous ? " wants contiguous values" : " wants one format for all its inputs");
+    const MemoryFormat format = node.op->formats == FormatRule::kContiguous ? MemoryFormat() : node_format(node);
+    const int rank = type.shape.rank();
+    return format.is_channels_last() && rank == (format == MemoryFormat::channels_last() ? 4 : 5) ? format : MemoryFormat();
+  }
+
+  /// A graph of that node alone, its inputs typed as here (weights contiguous).
+  Graph probe_graph(const Node& node, const std::vector<ValueId>& inputs) const {
+    Graph probe;
+    std::vector<ValueId> ids;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i] == kNoValue) {
+        ids.push_back(kNoValue);
+        continue;
+      }
+      TensorType type = new_.type(inputs[i]);
+      if (is_weight_slot(node, i)) type.format = {};
+      ids.push_back(probe.add_input(cat("i", i), std::move(type), is_weight_slot(node, i) ? ValueRole::kParameter : ValueRole::kInput).id());
+    }
+    probe.add_node_like(node, std::move(ids));
+    return probe;
+  }
+
+  ValueId reordered(ValueId id, const MemoryFormat& format, const Node& reader, std::string why, bool weight) {
+    if (new_.type(id).format == format) return id;
+    const auto [found, is_new] = made_.try_emplace({id, format.str()}, kNoValue);
+    if (!is_new) return found->second;
+    const std::string path = new_.path();
+    const Phase phase = new_.phase();
+    new_.set_path(reader.path);
+    new_.set_phase(reader.phase == Phase::kUpdate ? Phase::kBackward : reader.phase);
+    found->second = reorder(new_.at(id), format).id();
+    new_.set_path(path);
+    new_.set_phase(phase);
+    report_.reorders.push_back({reader.path, std::move(why), new_.type(id).bytes(), same_bytes(new_.type(id).shape, new_.type(id).format, format), weight});
+    return found->second;
+  }
+
+  void add(const Node& node, const std::vector<std::vector<int>>& users) {
+    std::vector<ValueId> inputs;
+    for (ValueId id : node.inputs) inputs.push_back(id == kNoValue ? kNoValue : map_[static_cast<size_t>(id)]);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      if (inputs[i] == kNoValue) continue;
+      std::string why;
+      const MemoryFormat format = wanted(node, inputs, i, why);
+      const bool weight = is_weight_slot(node, i) || !node.op->updates.empty() || is_named(old_, node.inputs[i]);
+      inputs[i] = reordered(inputs[i], format, node, std::move(why), weight);
+    }
+    Node made = node;
+    if (node.is("full") && channels_last_[static_cast<size_t>(node.outputs[0])]) {
+      auto attrs = std::make_shared<FullAttrs>(node.attrs<FullAttrs>());
+      attrs->format = image_format(node.outputs[0]).str();
+      made.attributes = std::move(attrs);
+    }
+    const std::vector<Value> outputs = new_.add_node_like(made, std::move(inputs));
+    for (size_t o = 0; o < outputs.size(); ++o) map_[static_cast<size_t>(node.outputs[o])] = outputs[o].id();
+    if (node.is("conv2d_backward_weights")) set_gradient_format(node, outputs[0].id(), users);
+  }
+
+  /// A weight gradient is made in the parameter's format where the kernel can and only updates read it.
+  void set_gradient_format(const Node& node, ValueId gradient, const std::vector<std::vector<int>>& users) {
+    if (weights_ == nullptr || !weights_->preferred_output) return;
+    const MemoryFormat preferred = weights_->preferred_output(new_, new_.nodes().back());
+    if (preferred.is_contiguous()) return;
+    for (int user : users[static_cast<size_t>(node.outputs[0])]) {
+      const Node& reader = old_.nodes()[static_cast<size_t>(user)];
+      if (reader.is("sum_squares")) continue;
+      if (reader.op->updates.empty()) return;
+      const ValueId state = map_[static_cast<size_t>(reader.inputs[static_cast<size_t>(reader.op->updates.front().input)])];
+      if (state == kNoValue || new_.type(state).format != preferred) return;
+    }
+    for (const auto& [name, id] : old_.outputs()) {
+      if (id == node.outputs[0]) return;
+    }
+    new_.value(gradient).type.format = preferred;
+  }
+
+  const Graph& old_;
+  const std::vector<bool>& channels_last_;
+  const std::map<std::string, MemoryFormat>& named_;
+  const LayoutOptions* weights_;  // nullptr: weights stay contiguous
+  LayoutReport& report_;
+  Graph new_;
+  std::vector<ValueId> map_;
+  std::map<std::pair<ValueId, std::string>, ValueId> made_;
+};
+
+/// Parameters, buffers and state that lie in one format because an update reads them together: a name for each group.
+std::map<std::string, std::vector<std::string>> update_groups(const Graph& graph) {
+  Groups groups(graph.value_count());
+  for (const Node& node : graph.nodes()) {
+    for (const InPlace& update : node.op->updates) {
+      const ValueId old = node.input(static_cast<size_t>(update.input));
+      if (old == kNoValue) continue;
+      if (static_cast<size_t>(update.output) < node.outputs.size()) groups.join(old, node.outputs[static_cast<size_t>(update.output)]);
+      for (ValueId other : node.inputs) {
+        // An activation among them is a gradient, made anew and reordered, unless it is updated state.
+        if (other != kNoValue && graph.type(other).shape == graph.type(old).shape) groups.join(old, other);
+      }
+    }
+  }
+  std::map<ValueId, std::vector<std::string>> members;
+  for (ValueId id : graph.inputs()) {
+    if (is_named(graph, id) && graph.type(id).shape.rank() >= 2) members[groups.root(id)].push_back(graph.value(id).name);
+  }
+  std::map<std::string, std::vector<std::string>> by_name;
+  for (const auto& [root, names] : members) {
+    for (const std::string& name : names) by_name[name] = names;
+  }
+  return by_name;
+}
+
+}  // namespace
+
+LayoutReport assign_layout(Graph& graph, const LayoutOptions& options) {
+  const std::vector<bool> channels_last = choose_channels_last(graph, options.mode);
+  std::map<std::string, MemoryFormat> named = options.given;
+  if (options.preferred_weight) {
+    // First with contiguous weights: the kernels' wishes depend on the activations' formats only.
+    LayoutReport unused;
+    const Graph plain = Rebuilder(graph, channels_last, {}, nullptr, unused).run();
+    const bool trains = std::any_of(plain.nodes().begin(), plain.nodes().end(), [](const Node& node) { return node.phase == Phase::kBackward; });
+    const std::map<std::string, std::vector<std::string>> groups = update_groups(graph);
+    for (const Node& node : plain.nodes()) {
+      // A linear layer's gradients are products with the plain weight, which would have to be reordered back each step.
+      const bool chooses = node.is("conv2d") || (node.is("linear") && !trains);
+      if (!chooses || node.phase != Phase::kForward || plain.value(node.inputs[1]).role != ValueRole::kParameter) continue;
+      const std::string& name = plain.value(node.inputs[1]).name;
+      const MemoryFormat format = options.preferred_weight(plain, node, 1);
+      for (const std::string& member : groups.at(name)) {
+        const auto given = options.given.find(member);
+        if (given != options.given.end()) named.try_emplace(name, given->second);
+      }
+      named.try_emplace(name, format);
+      for (const std::string& member : groups.at(name)) named.try_emplace(member, named.at(name));
+    }
+  }
+  LayoutReport report;
+  graph = Rebuilder(graph, channels_last, named, &options, report).run();
+  return report;
+}
+
+}  // namespace galley

@@ -1,0 +1,199 @@
+// Programs against the reference interpreter (an implementation of its own in double): outputs, updates in place, repeats, guards.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "libcore/runtime/compile.h"
+#include "libcore/runtime/execution.h"
+#include "tests/support/graphs.h"
+
+namespace galley::test {
+namespace {
+
+struct Trained {
+  TinyNet net;
+  std::map<std::string, RefArray> feeds;
+  std::map<ValueId, RefArray> expected;                // of one step, in double
+  std::map<std::string, ValueId> new_value;            // named state -> its value after the step
+};
+
+void make_trained(Trained& t) {
+  build_tiny_net(t.net);
+  add_training(t.net);
+  t.feeds = feeds_for(t.net.graph);
+  t.expected = interpret(t.net.graph, t.feeds);
+  for (const Node& node : t.net.graph.nodes()) {
+    for (const InPlace& update : node.op->updates) {
+      const ValueId old = node.input(static_cast<size_t>(update.input));
+      if (old != kNoValue) t.new_value[t.net.graph.value(old).name] = node.outputs[static_cast<size_t>(update.output)];
+    }
+  }
+}
+
+void give(const Graph& graph, const std::map<std::string, RefArray>& feeds, ParameterStore& store, Execution& execution) {
+  for (ValueId id : graph.inputs()) {
+    const ValueInfo& info = graph.value(id);
+    const Tensor values = to_tensor(info.type, feeds.at(info.name));
+    if (info.role == ValueRole::kInput) {
+      if (execution.takes(info.name)) execution.feed(info.name, values);
+    } else if (store.has(info.name)) {
+      store.set(info.name, values);
+    }
+  }
+}
+
+/// f32 sums of at most 1000 terms of magnitude 1: a relative error of 1e-4 leaves two decimal digits of room.
+void expect_near(const Tensor& got, const RefArray& want, const std::string& what) {
+  const std::vector<double> values = got.to_doubles();
+  ASSERT_EQ(values.size(), want.v.size()) << what;
+  double scale = 1e-3;
+  for (double v : want.v) scale = std::max(scale, std::abs(v));
+  for (size_t i = 0; i < values.size(); ++i) ASSERT_TRUE(std::abs(values[i] - want.v[i]) <= 1e-4 * scale) << what << "[" << i << "]: " << values[i] << " != " << want.v[i];
+}
+
+class Step : public testing::TestWithParam<std::pair<bool, LayoutMode>> {};
+
+TEST_P(Step, TrainingStepEqualsTheInterpreter) {
+  Trained t;
+  make_trained(t);
+  CompileOptions options;
+  options.reference_only = GetParam().first;
+  options.memory_format = GetParam().second;
+  options.guard_bytes = 64;
+  const auto program = compile(t.net.graph, options);
+  EXPECT_EQ(find_overlap(program->graph(), program->memory(), std::vector<int64_t>(program->graph().nodes().size())), "");
+  ParameterStore store;
+  Execution execution(program, store);
+  give(t.net.graph, t.feeds, store, execution);
+  ASSERT_TRUE(execution.run());
+  expect_near(execution.output("loss"), t.expected.at(t.net.graph.find_output("loss")), "loss");
+  expect_near(execution.output("scores"), t.expected.at(t.net.graph.find_output("scores")), "scores");
+  ASSERT_EQ(t.new_value.size(), 2 * t.net.parameters.size() + 8) << "each parameter, its momentum, and four pairs of statistics";
+  for (const auto& [name, id] : t.new_value) expect_near(store.get(name), t.expected.at(id), name);
+}
+INSTANTIATE_TEST_SUITE_P(Forms, Step, testing::Values(std::pair{true, LayoutMode::kAuto}, std::pair{true, LayoutMode::kContiguous},
+                                                      std::pair{false, LayoutMode::kAuto}, std::pair{false, LayoutMode::kContiguous}));
+
+TEST(Execution, TwoRunsGiveTheSameBits) {
+  Trained t;
+  make_trained(t);
+  const auto program = compile(t.net.graph);
+  std::vector<std::map<std::string, Tensor>> results(2);
+  for (auto& result : results) {
+    ParameterStore store;
+    Execution execution(program, store);
+    give(t.net.graph, t.feeds, store, execution);
+    for (int step = 1; step <= 3; ++step) {
+      execution.feed("step", step);
+      execution.run();
+    }
+    for (const std::string& name : store.names()) result[name] = store.get(name);
+  }
+  for (const auto& [name, tensor] : results[0]) EXPECT_TRUE(bit_equal(tensor, results[1].at(name))) << name;
+}
+
+TEST(Execution, ReturnsBeforeUpdatesWithNothingChanged) {
+  Trained t;
+  make_trained(t);
+  const auto program = compile(t.net.graph);
+  ParameterStore store;
+  Execution execution(program, store);
+  give(t.net.graph, t.feeds, store, execution);
+  std::map<std::string, Tensor> before;
+  for (const std::string& name : store.names()) before[name] = store.get(name);
+  double loss = 0;
+  RunOptions options;
+  options.before_updates = [&] {
+    loss = execution.scalar("loss");
+    return false;
+  };
+  EXPECT_FALSE(execution.run(options));
+  EXPECT_TRUE(std::abs(loss - t.expected.at(t.net.graph.find_output("loss"))[0]) <= 1e-4);
+  for (const auto& [name, tensor] : before) EXPECT_TRUE(bit_equal(tensor, store.get(name))) << name;
+}
+
+TEST(Execution, NamesTheFirstBadTensor) {
+  Trained t;
+  make_trained(t);
+  ParameterStore store;
+  Execution execution(compile(t.net.graph), store);
+  give(t.net.graph, t.feeds, store, execution);
+  EXPECT_FALSE(find_non_finite(execution).has_value());
+  // A negative variance would be a bad state; infinity times zero in conv2 is found at conv2 or named as the parameter itself.
+  Tensor weight = store.get("conv2.weight");
+  weight.set({1, 2, 0, 0}, INFINITY);
+  store.set("conv2.weight", weight);
+  const auto bad = find_non_finite(execution);
+  ASSERT_TRUE(bad.has_value());
+  EXPECT_EQ(bad->tensor, "conv2.weight");
+  EXPECT_EQ(bad->first_at, Shape({1, 2, 0, 0}));
+  EXPECT_EQ(bad->inf_count, 1);
+  // Finite parameters whose product overflows: the node is named.
+  weight.set({1, 2, 0, 0}, 3e38);
+  store.set("conv2.weight", weight);
+  const auto overflow = find_non_finite(execution);
+  ASSERT_TRUE(overflow.has_value());
+  EXPECT_EQ(overflow->path, "bn2") << overflow->text();
+}
+
+TEST(Execution, ProgramsShareParametersAndArena) {
+  Trained t;
+  make_trained(t);
+  TinyNet eval;
+  build_tiny_net(eval, false, 2);
+  ParameterStore store;
+  const auto arena = std::make_shared<Arena>();
+  Execution train(compile(t.net.graph), store, arena);
+  CompileOptions options;
+  options.parameter_formats = store.formats();
+  Execution evaluate(compile(eval.graph, options), store, arena);
+  give(t.net.graph, t.feeds, store, train);
+  std::map<std::string, RefArray> feeds = feeds_for(eval.graph);
+  for (const char* name : {"input", "label"}) evaluate.feed(name, to_tensor(eval.graph.type(eval.graph.find_input(name)), feeds.at(name)));
+  for (int round = 0; round < 2; ++round) {
+    train.feed("step", round + 1);
+    train.run();
+    evaluate.run();
+    for (const std::string& name : store.names()) {
+      if (feeds.count(name) > 0) feeds[name] = to_ref(store.get(name));
+    }
+    expect_near(evaluate.output("scores"), interpret(eval.graph, feeds).at(eval.graph.find_output("scores")), cat("scores of round ", round));
+  }
+}
+
+TEST(Execution, PreparesAgainWhenParametersChange) {
+  Graph g;
+  const Value x = g.add_input("x", f32({2, 3}), ValueRole::kInput), w = g.add_input("w", f32({4, 3}), ValueRole::kParameter);
+  g.add_output("y", linear(x, affine(w, 2)));
+  const auto program = compile(g);
+  EXPECT_EQ(program->prepare_steps(), 1u);
+  ParameterStore store;
+  Execution execution(program, store);
+  Tensor ones(DType::kF32, {4, 3}), input(DType::kF32, {2, 3});
+  ones.from_doubles(std::vector<double>(12, 1.0));
+  input.from_doubles({1, 2, 3, 4, 5, 6});
+  execution.feed("x", input);
+  store.set("w", ones);
+  execution.run();
+  EXPECT_EQ(execution.output("y").at({1, 0}), 30.0);
+  store.tensor("w").set({0, 0}, 2.0);
+  store.touch("w");
+  execution.run();
+  EXPECT_EQ(execution.output("y").at({1, 0}), 38.0);
+}
+
+TEST(ProgramCache, CompilesOnceAKey) {
+  ProgramCache cache;
+  Graph g;
+  g.add_output("y", relu(g.add_input("x", f32({2}), ValueRole::kInput)));
+  const auto make = [&] { return compile(g); };
+  const auto first = cache.get("train 2", "first batch", make);
+  EXPECT_EQ(cache.get("train 2", "first batch", make), first);
+  cache.get("train 1", "last batch of 1", make);
+  EXPECT_EQ(cache.compilations(), 2);
+  EXPECT_EQ(cache.reasons().back(), "train 1: last batch of 1");
+}
+
+}  // namespace
+}  // namespace galley::test
