@@ -120,7 +120,7 @@ TEST(Execution, NamesTheFirstBadTensor) {
   Execution execution(compile(t.net.graph), store);
   give(t.net.graph, t.feeds, store, execution);
   EXPECT_FALSE(find_non_finite(execution).has_value());
-  // A negative variance would be a bad state; infinity times zero in conv2 is found at conv2 or named as the parameter itself.
+  // A bad parameter is named itself.
   Tensor weight = store.get("conv2.weight");
   weight.set({1, 2, 0, 0}, INFINITY);
   store.set("conv2.weight", weight);
@@ -129,12 +129,12 @@ TEST(Execution, NamesTheFirstBadTensor) {
   EXPECT_EQ(bad->tensor, "conv2.weight");
   EXPECT_EQ(bad->first_at, Shape({1, 2, 0, 0}));
   EXPECT_EQ(bad->inf_count, 1);
-  // Finite parameters whose product overflows: the node is named.
+  // Finite parameters whose products overflow: the first node is named.
   weight.set({1, 2, 0, 0}, 3e38);
   store.set("conv2.weight", weight);
   const auto overflow = find_non_finite(execution);
   ASSERT_TRUE(overflow.has_value());
-  EXPECT_EQ(overflow->path, "bn2") << overflow->text();
+  EXPECT_EQ(overflow->path, "conv2") << overflow->text();
 }
 
 TEST(Execution, ProgramsShareParametersAndArena) {
