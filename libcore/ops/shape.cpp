@@ -352,7 +352,7 @@ const OpDef& cast_op() {
                            return {y};
                          },
                          .gradient = [](GradientBuilder& g) {
-                           if (g.wants(0)) g.set(0, cast(g.grad(), g.in(0).dtype()));
+                           if (g.wants(0) && g.grad()) g.set(0, cast(g.grad(), g.in(0).dtype()));
                          }};
   return def;
 }

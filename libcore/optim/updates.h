@@ -40,7 +40,7 @@ struct UpdateTable {
 /// Gradients by parameter: ids of kParameter inputs and of values of the same type.
 using Gradients = std::map<ValueId, ValueId>;
 
-/// Appends the update phase for every parameter that has a gradient, in the order in which parameters were declared. With
+/// Appends the update phase (passes/order_updates moves its nodes later) for every parameter that has a gradient, in the order in which parameters were declared. With
 /// accumulation, the states "<parameter>.grad" are added to the gradients and cleared. Throws Error where a group names a
 /// parameter that the graph does not have.
 UpdateTable add_updates(Graph& graph, const Gradients& gradients, const UpdateOptions& options);

@@ -29,11 +29,12 @@ std::vector<OpCase> reduce_cases() {
                      .expected = s.columns});
     cases.push_back({.name = s.name + "_all_hand", .build = [s, matrix, attrs_of](CaseInputs& in) { s.apply(in.values({2, 3}, matrix), attrs_of({}, false)); },
                      .expected = s.all});
-    add("space", attrs_of({2, 3}, false), {2, 5, 3, 7});
-    add("space_kept", attrs_of({-1, -2}, true), {2, 5, 3, 7});
-    add("channels", attrs_of({0, 2, 3}, false), {2, 5, 3, 7});
-    add("middle", attrs_of({1}, false), {3, 4, 6});
-    add("everything", attrs_of({}, true), {3, 4, 6});
+    // At most 48 elements, which the gradient check tries one by one: an extreme value's gradient is almost everywhere zero.
+    add("space", attrs_of({2, 3}, false), {2, 3, 2, 4});
+    add("space_kept", attrs_of({-1, -2}, true), {2, 3, 2, 4});
+    add("channels", attrs_of({0, 2, 3}, false), {2, 3, 2, 4});
+    add("middle", attrs_of({1}, false), {3, 4, 4});
+    add("everything", attrs_of({}, true), {3, 4, 4});
   }
   cases.push_back({.name = "sum_of_nothing", .build = [attrs_of](CaseInputs& in) { sum(in.real({2, 0}), attrs_of({1}, false)); }, .expected = {0, 0}});
 

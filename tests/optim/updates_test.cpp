@@ -7,8 +7,8 @@
 
 #include "libcore/ops/binary.h"
 #include "libcore/ops/unary.h"
-#include "libcore/optim/place_updates.h"
 #include "libcore/optim/updates.h"
+#include "libcore/passes/order_updates.h"
 #include "tests/optim/golden.h"
 #include "tests/optim/run.h"
 
@@ -275,8 +275,8 @@ TEST(Updates, MomentumOfAnOptimizerWithoutOneIsAnError) {
   EXPECT_EQ(resolve_groups(sgd, {{"w", own}}).of("w").optimizer->states().size(), 1u);
 }
 
-// Law of place_updates: forward first; a parameter's update after its last reader; other nodes keep their order.
-TEST(PlaceUpdates, AsEarlyAsTheLawsAllow) {
+// Law of order_updates on what add_updates makes: forward first; a parameter's update after its last reader; other nodes keep their order.
+TEST(Updates, OrderedAsEarlyAsTheLawsAllow) {
   Graph graph;
   const Value a = graph.add_input("a", type_of(DType::kF32, {2}), ValueRole::kParameter);
   const Value b = graph.add_input("b", type_of(DType::kF32, {2}), ValueRole::kParameter);
@@ -291,7 +291,7 @@ TEST(PlaceUpdates, AsEarlyAsTheLawsAllow) {
   options.groups = resolve_groups(Sgd());
   add_updates(graph, {{a.id(), da.id()}, {b.id(), db.id()}}, options);
   graph.remove_dead_nodes();
-  place_updates(graph);
+  order_updates(graph);
   std::vector<std::string> order;
   for (const Node& node : graph.nodes()) {
     order.push_back(node.is("sgd_update") ? "update " + graph.value(node.inputs[0]).name : std::string(node.op->name));
