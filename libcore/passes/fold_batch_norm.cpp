@@ -1,0 +1,86 @@
+#include "libcore/passes/fold_batch_norm.h"
+
+#include "libcore/ops/binary.h"
+#include "libcore/ops/conv.h"
+#include "libcore/ops/matmul.h"
+#include "libcore/ops/norm.h"
+#include "libcore/ops/shape.h"
+#include "libcore/ops/unary.h"
+
+namespace galley {
+namespace {
+
+/// Why the product behind a batch norm cannot take it in, or "".
+std::string reason_against(const Graph& graph, const Node& norm, const Node* product, size_t readers) {
+  if (product == nullptr || (!product->is("conv2d") && !product->is("linear"))) return "its input is not made by conv2d or linear";
+  if (product->is("linear") && graph.type(norm.inputs[0]).shape.rank() != 2) return "features of linear are not dimension 1";
+  if (readers != 1) return cat("its input has ", readers, " readers");
+  for (const auto& [name, id] : graph.outputs()) {
+    if (id == norm.inputs[0]) return "its input is the output " + name;
+  }
+  const Activation activation = product->is("conv2d") ? product->attrs<Conv2dAttrs>().activation : product->attrs<LinearAttrs>().activation;
+  if (activation != Activation::kNone || product->input(3) != kNoValue) return "an activation or residual stands between";
+  return "";
+}
+
+}  // namespace
+
+PassReport fold_batch_norm(Graph& graph) {
+  PassReport report;
+  const std::vector<int> producers = graph.producers();
+  const std::vector<std::vector<int>> users = graph.users();
+  const std::deque<Node> old = graph.nodes();
+  graph.set_nodes({});
+  // The product waits for its batch norm: both become one node where the batch norm stood.
+  std::vector<bool> taken(old.size());
+  std::vector<bool> folds(old.size());
+  for (size_t n = 0; n < old.size(); ++n) {
+    if (!old[n].is("batch_norm_inference")) continue;
+    const int producer = producers[static_cast<size_t>(old[n].inputs[0])];
+    const Node* product = producer < 0 ? nullptr : &old[static_cast<size_t>(producer)];
+    const std::string reason = reason_against(graph, old[n], product, users[static_cast<size_t>(old[n].inputs[0])].size());
+    folds[n] = reason.empty();
+    if (folds[n]) taken[static_cast<size_t>(producer)] = true;
+    (folds[n] ? report.done : report.declined)
+        .push_back(folds[n] ? cat(product->path, ": ", product->op->name, " + batch_norm of ", old[n].path) : cat(old[n].path, ": batch_norm stays: ", reason));
+  }
+  for (size_t n = 0; n < old.size(); ++n) {
+    if (taken[n]) continue;
+    if (!folds[n]) {
+      graph.nodes().push_back(old[n]);
+      continue;
+    }
+    const Node& norm = old[n];
+    const Node& product = old[static_cast<size_t>(producers[static_cast<size_t>(norm.inputs[0])])];
+    graph.set_path(product.path);
+    graph.set_phase(product.phase);
+    const auto at = [&](const Node& node, size_t i) { return node.input(i) == kNoValue ? Value() : graph.at(node.input(i)); };
+    const Value weight = at(product, 1), bias = at(product, 2), gamma = at(norm, 1), beta = at(norm, 2);
+    const auto& attrs = norm.attrs<BatchNormInferenceAttrs>();
+    const Value rstd = rsqrt(affine(at(norm, 4), 1, attrs.eps));
+    const Value scale = gamma ? mul(gamma, rstd) : rstd;
+    Shape per_row;
+    for (int axis = 0; axis < weight.shape().rank(); ++axis) per_row.push_back(axis == 0 ? weight.shape()[0] : 1);
+    const Value folded = mul(weight, reshape(scale, per_row));
+    const Value centered = bias ? sub(bias, at(norm, 3)) : neg(at(norm, 3));
+    const Value shift = beta ? add(mul(centered, scale), beta) : mul(centered, scale);
+    Node node = product;
+    node.inputs = {product.inputs[0], folded.id(), shift.id()};
+    node.outputs = norm.outputs;
+    if (product.is("conv2d")) {
+      auto folded_attrs = std::make_shared<Conv2dAttrs>(product.attrs<Conv2dAttrs>());
+      folded_attrs->activation = attrs.activation;
+      node.attributes = std::move(folded_attrs);
+    } else {
+      auto folded_attrs = std::make_shared<LinearAttrs>(product.attrs<LinearAttrs>());
+      folded_attrs->activation = attrs.activation;
+      node.attributes = std::move(folded_attrs);
+    }
+    graph.nodes().push_back(std::move(node));
+  }
+  graph.set_path("");
+  graph.set_phase(Phase::kForward);
+  return report;
+}
+
+}  // namespace galley

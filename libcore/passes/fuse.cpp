@@ -1,0 +1,233 @@
+#include "libcore/passes/fuse.h"
+
+#include <array>
+#include <optional>
+#include <set>
+
+#include "libcore/ops/conv.h"
+#include "libcore/ops/matmul.h"
+#include "libcore/ops/norm.h"
+#include "libcore/ops/unary.h"
+
+namespace galley {
+namespace {
+
+std::optional<Activation> activation_of(const Node& node) {
+  if (node.is("gelu") && node.attrs<GeluAttrs>().approximate != GeluApproximation::kNone) return std::nullopt;
+  for (size_t i = 1; i < kActivationNames.size(); ++i) {
+    if (node.is(kActivationNames[i])) return static_cast<Activation>(i);
+  }
+  return std::nullopt;
+}
+
+/// Merges a producer with the one node that reads it, as long as a rule agrees. The merged node stands at the reader's place, so all
+/// inputs exist there.
+class Fuser {
+ public:
+  explicit Fuser(Graph& graph) : graph_(graph), nodes_(graph.nodes()), producers_(graph.producers()), users_(graph.users()), gone_(nodes_.size()) {
+    for (const auto& [name, id] : graph.outputs()) outputs_.insert(id);
+  }
+
+  Node& node(size_t n) { return nodes_[n]; }
+  size_t size() const { return nodes_.size(); }
+  bool gone(size_t n) const { return gone_[n]; }
+
+  /// The node that makes a value, or -1.
+  int producer(ValueId id) const { return id == kNoValue ? -1 : producers_[static_cast<size_t>(id)]; }
+  /// Why the value cannot vanish into its reader, or "".
+  std::string reason_against(ValueId id) const {
+    if (outputs_.count(id) > 0) return "an output of the graph lies between";
+    const size_t readers = users_[static_cast<size_t>(id)].size();
+    return readers == 1 ? "" : cat("the value between has ", readers, " readers");
+  }
+
+  /// `merged` takes the place of `reader`, and output 0 of `reader`; `inner` goes.
+  void merge(size_t reader, size_t inner, Node merged, std::string what) {
+    merged.outputs[0] = nodes_[reader].outputs[0];
+    for (ValueId id : nodes_[inner].inputs) rename_user(id, inner, reader);
+    for (ValueId id : merged.outputs) producers_[static_cast<size_t>(id)] = static_cast<int>(reader);
+    report.done.push_back(cat(merged.path, ": ", what));
+    nodes_[reader] = std::move(merged);
+    gone_[inner] = true;
+  }
+
+  /// The nodes that are left; readers of values that are made later than before follow them.
+  void finish() {
+    std::deque<Node> kept;
+    std::vector<bool> made(graph_.value_count());
+    for (ValueId id : graph_.inputs()) made[static_cast<size_t>(id)] = true;
+    std::deque<Node> waiting;
+    const auto ready = [&](const Node& node) {
+      for (ValueId id : node.inputs) {
+        if (id != kNoValue && !made[static_cast<size_t>(id)]) return false;
+      }
+      return true;
+    };
+    const auto take = [&](Node node) {
+      for (ValueId id : node.outputs) made[static_cast<size_t>(id)] = true;
+      kept.push_back(std::move(node));
+    };
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      if (gone_[n]) continue;
+      if (!ready(nodes_[n])) {
+        waiting.push_back(nodes_[n]);
+        continue;
+      }
+      take(nodes_[n]);
+      for (bool moved = true; moved;) {
+        moved = false;
+        for (auto node = waiting.begin(); node != waiting.end(); ++node) {
+          if (!ready(*node)) continue;
+          take(std::move(*node));
+          waiting.erase(node);
+          moved = true;
+          break;
+        }
+      }
+    }
+    GALLEY_ASSERT(waiting.empty(), "fusion left a cycle");
+    graph_.set_nodes(std::move(kept));
+  }
+
+  PassReport report;
+
+ private:
+  void rename_user(ValueId id, size_t from, size_t to) {
+    if (id == kNoValue) return;
+    for (int& user : users_[static_cast<size_t>(id)]) {
+      if (user == static_cast<int>(from)) user = static_cast<int>(to);
+    }
+  }
+
+  Graph& graph_;
+  std::deque<Node> nodes_;
+  std::vector<int> producers_;
+  std::vector<std::vector<int>> users_;
+  std::vector<bool> gone_;
+  std::set<ValueId> outputs_;
+};
+
+/// Both sides of an add have the sum's shape: a residual, not a broadcast.
+bool adds_alike(const Graph& graph, const Node& node) {
+  return graph.type(node.inputs[0]).shape == graph.type(node.outputs[0]).shape && graph.type(node.inputs[1]).shape == graph.type(node.outputs[0]).shape;
+}
+
+/// Of an add's two sides, the one made by an operator of that name that takes a residual; the later made where both are. -1: none.
+int side_to_take(Fuser& fuser, const Node& sum, std::string_view op, Activation (*activation)(const Node&), std::string& reason) {
+  int best = -1;
+  for (size_t side : {0u, 1u}) {
+    const int n = fuser.producer(sum.inputs[side]);
+    if (n < 0) continue;
+    const Node& producer = fuser.node(static_cast<size_t>(n));
+    if (!producer.is(op) || producer.outputs[0] != sum.inputs[side]) continue;
+    std::string against = fuser.reason_against(sum.inputs[side]);
+    if (sum.inputs[0] == sum.inputs[1]) against = "both sides of the add are the same value";
+    if (against.empty() && (activation(producer) != Activation::kNone || producer.input(3) != kNoValue)) against = "an activation or residual is there already";
+    if (!against.empty()) {
+      reason = against;
+    } else if (best < 0 || n > fuser.producer(sum.inputs[static_cast<size_t>(best)])) {
+      best = static_cast<int>(side);
+    }
+  }
+  return best;
+}
+
+/// A copy with other attributes.
+template <class Attrs>
+Node with_activation(const Node& node, Activation activation) {
+  auto attrs = std::make_shared<Attrs>(node.attrs<Attrs>());
+  attrs->activation = activation;
+  Node copy = node;
+  copy.attributes = std::move(attrs);
+  return copy;
+}
+
+Node with_residual(const Node& node, ValueId residual) {
+  Node copy = node;
+  copy.inputs.resize(4, kNoValue);
+  copy.inputs[3] = residual;
+  return copy;
+}
+
+Activation batch_norm_activation(const Node& node) { return node.attrs<BatchNormAttrs>().activation; }
+Activation conv_activation(const Node& node) { return node.attrs<Conv2dAttrs>().activation; }
+
+}  // namespace
+
+PassReport fuse_training(Graph& graph) {
+  Fuser fuser(graph);
+  for (size_t n = 0; n < fuser.size(); ++n) {
+    if (!fuser.node(n).is("relu")) continue;
+    const ValueId x = fuser.node(n).inputs[0];
+    const int producer = fuser.producer(x);
+    if (producer < 0) continue;
+    auto inner = static_cast<size_t>(producer);
+    const std::string against = fuser.reason_against(x);
+    if (fuser.node(inner).is("batch_norm")) {
+      if (against.empty() && batch_norm_activation(fuser.node(inner)) == Activation::kNone) {
+        fuser.merge(n, inner, with_activation<BatchNormAttrs>(fuser.node(inner), Activation::kRelu), "batch_norm + relu");
+      } else {
+        fuser.report.declined.push_back(cat(fuser.node(inner).path, ": batch_norm + relu: ", against.empty() ? "an activation is there already" : against));
+      }
+      continue;
+    }
+    if (!fuser.node(inner).is("add") || !adds_alike(graph, fuser.node(inner))) continue;
+    std::string reason;
+    const int side = side_to_take(fuser, fuser.node(inner), "batch_norm", batch_norm_activation, reason);
+    if (side < 0 || !against.empty()) {
+      const std::string& why = against.empty() ? reason : against;
+      if (!why.empty()) fuser.report.declined.push_back(cat(fuser.node(inner).path, ": batch_norm + add + relu: ", why));
+      continue;
+    }
+    const Node sum = fuser.node(inner);
+    const auto norm = static_cast<size_t>(fuser.producer(sum.inputs[static_cast<size_t>(side)]));
+    Node merged = with_activation<BatchNormAttrs>(with_residual(fuser.node(norm), sum.inputs[static_cast<size_t>(1 - side)]), Activation::kRelu);
+    fuser.merge(inner, norm, merged, "batch_norm + add + relu");
+    fuser.merge(n, inner, fuser.node(inner), "the sum's relu");
+    fuser.report.done.pop_back();
+  }
+  fuser.finish();
+  return std::move(fuser.report);
+}
+
+PassReport fuse_inference(Graph& graph) {
+  Fuser fuser(graph);
+  for (size_t n = 0; n < fuser.size(); ++n) {
+    const Node node = fuser.node(n);
+    if (node.is("add") && adds_alike(graph, node)) {
+      std::string reason;
+      const int side = side_to_take(fuser, node, "conv2d", conv_activation, reason);
+      if (side >= 0) {
+        const auto conv = static_cast<size_t>(fuser.producer(node.inputs[static_cast<size_t>(side)]));
+        fuser.merge(n, conv, with_residual(fuser.node(conv), node.inputs[static_cast<size_t>(1 - side)]), "conv2d + add");
+      } else if (!reason.empty()) {
+        fuser.report.declined.push_back(cat(node.path, ": conv2d + add: ", reason));
+      }
+      continue;
+    }
+    const std::optional<Activation> activation = activation_of(node);
+    const int producer = activation ? fuser.producer(node.inputs[0]) : -1;
+    if (producer < 0) continue;
+    const auto inner = static_cast<size_t>(producer);
+    const Node& made = fuser.node(inner);
+    const bool conv = made.is("conv2d"), dense = made.is("linear"), norm = made.is("batch_norm_inference");
+    if (!conv && !dense && !norm) continue;
+    const Activation present = conv ? conv_activation(made) : dense ? made.attrs<LinearAttrs>().activation : made.attrs<BatchNormInferenceAttrs>().activation;
+    std::string against = fuser.reason_against(node.inputs[0]);
+    if (against.empty() && present != Activation::kNone) against = "an activation is there already";
+    if (!against.empty()) {
+      fuser.report.declined.push_back(cat(made.path, ": ", made.op->name, " + ", node.op->name, ": ", against));
+      continue;
+    }
+    const std::string what = cat(made.op->name, " + ", node.op->name);
+    fuser.merge(n, inner,
+                conv    ? with_activation<Conv2dAttrs>(made, *activation)
+                : dense ? with_activation<LinearAttrs>(made, *activation)
+                        : with_activation<BatchNormInferenceAttrs>(made, *activation),
+                what);
+  }
+  fuser.finish();
+  return std::move(fuser.report);
+}
+
+}  // namespace galley

@@ -1,0 +1,233 @@
+// Every pass: verify holds afterwards and the interpreter, in double, gives the same results before and after.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "libcore/passes/assign_layout.h"
+#include "libcore/passes/fold_batch_norm.h"
+#include "libcore/passes/fuse.h"
+#include "libcore/passes/order_updates.h"
+#include "libcore/passes/plan_memory.h"
+#include "libcore/passes/recompute.h"
+#include "tests/support/graphs.h"
+
+namespace galley::test {
+namespace {
+
+/// All outputs and, under "new NAME", what every update left: what a run of the graph leaves behind.
+std::map<std::string, RefArray> results(const Graph& graph, const std::map<std::string, RefArray>& feeds) {
+  const std::map<ValueId, RefArray> values = interpret(graph, feeds);
+  std::map<std::string, RefArray> found;
+  for (const auto& [name, id] : graph.outputs()) found[name] = values.at(id);
+  for (const Node& node : graph.nodes()) {
+    for (const InPlace& update : node.op->updates) {
+      const ValueId old = node.input(static_cast<size_t>(update.input));
+      if (old != kNoValue) found["new " + graph.value(old).name] = values.at(node.outputs[static_cast<size_t>(update.output)]);
+    }
+  }
+  return found;
+}
+
+/// Both in double: only the order of additions may differ, 1e-9 leaves three digits of room for graphs of this size.
+void expect_same(const std::map<std::string, RefArray>& got, const std::map<std::string, RefArray>& want) {
+  ASSERT_EQ(got.size(), want.size());
+  for (const auto& [name, array] : want) {
+    ASSERT_EQ(got.count(name), 1u) << name;
+    const RefArray& mine = got.at(name);
+    ASSERT_EQ(mine.shape, array.shape) << name;
+    for (size_t i = 0; i < array.v.size(); ++i) ASSERT_TRUE(std::abs(mine.v[i] - array.v[i]) <= 1e-9 * (1 + std::abs(array.v[i]))) << name << "[" << i << "]";
+  }
+}
+
+int count(const Graph& graph, std::string_view op) {
+  int found = 0;
+  for (const Node& node : graph.nodes()) found += node.is(op);
+  return found;
+}
+
+TEST(Fuse, TrainingFormGivesTheSameStep) {
+  TinyNet plain, fused;
+  build_tiny_net(plain);
+  add_training(plain);
+  build_tiny_net(fused);
+  const PassReport report = fuse_training(fused.graph);
+  EXPECT_EQ(report.done.size(), 4u);
+  EXPECT_EQ(count(fused.graph, "relu") + count(fused.graph, "add"), 0);
+  verify(fused.graph);
+  add_training(fused);
+  verify(fused.graph);
+  const auto feeds = feeds_for(plain.graph);
+  expect_same(results(fused.graph, feeds), results(plain.graph, feeds));
+}
+
+TEST(Fuse, LeavesValuesThatOthersRead) {
+  Graph g;
+  const Value x = g.add_input("x", f32({2, 3, 4, 4}), ValueRole::kInput);
+  const BatchNorm norm = batch_norm(x, Value(), Value());
+  g.add_output("a", relu(norm.y));
+  g.add_output("b", neg(norm.y));
+  const PassReport report = fuse_training(g);
+  EXPECT_TRUE(report.done.empty());
+  ASSERT_EQ(report.declined.size(), 1u);
+  EXPECT_NE(report.declined[0].find("2 readers"), std::string::npos) << report.declined[0];
+  EXPECT_EQ(count(g, "relu"), 1);
+
+  Graph h;
+  const Value y = conv2d(h.add_input("x", f32({2, 3, 4, 4}), ValueRole::kInput), h.add_input("w", f32({3, 3, 1, 1}), ValueRole::kParameter), Value(), {});
+  h.add_output("conv", y);
+  h.add_output("relu", relu(y));
+  EXPECT_EQ(fuse_inference(h).declined.size(), 1u);
+  EXPECT_EQ(count(h, "relu"), 1);
+}
+
+TEST(Fuse, InferenceFoldsAndFuses) {
+  TinyNet net;
+  build_tiny_net(net, false);
+  const auto feeds = feeds_for(net.graph);
+  const auto want = results(net.graph, feeds);
+  EXPECT_EQ(fold_batch_norm(net.graph).done.size(), 4u);
+  verify(net.graph);
+  EXPECT_EQ(count(net.graph, "batch_norm_inference"), 0);
+  expect_same(results(net.graph, feeds), want);
+  const PassReport report = fuse_inference(net.graph);
+  EXPECT_EQ(report.done.size(), 5u) << "four relus and an add";
+  verify(net.graph);
+  EXPECT_EQ(count(net.graph, "relu"), 0);
+  expect_same(results(net.graph, feeds), want);
+}
+
+TEST(FoldBatchNorm, KeepsBiasAndDeclinesTwoReaders) {
+  Graph g;
+  const Value x = g.add_input("x", f32({2, 3}), ValueRole::kInput), w = g.add_input("w", f32({4, 3}), ValueRole::kParameter);
+  const Value b = g.add_input("b", f32({4}), ValueRole::kParameter), mean = g.add_input("mean", f32({4}), ValueRole::kBuffer);
+  const Value var = g.add_input("bn.running_var", f32({4}), ValueRole::kBuffer);
+  const Value y = linear(x, w, b), z = linear(x, w);
+  g.add_output("y", batch_norm_inference(y, Value(), Value(), mean, var));
+  g.add_output("z", add(batch_norm_inference(z, Value(), Value(), mean, var), z));
+  const auto feeds = feeds_for(g);
+  const auto want = results(g, feeds);
+  const PassReport report = fold_batch_norm(g);
+  EXPECT_EQ(report.done.size(), 1u);
+  EXPECT_EQ(report.declined.size(), 1u);
+  verify(g);
+  expect_same(results(g, feeds), want);
+}
+
+TEST(Recompute, GivesTheSameStepWithLessMemory) {
+  TinyNet plain;
+  build_tiny_net(plain, true, 8);
+  fuse_training(plain.graph);
+  add_training(plain);
+  const auto feeds = feeds_for(plain.graph);
+  const auto want = results(plain.graph, feeds);
+  Graph ordered = plain.graph;
+  order_updates(ordered);
+  const int64_t all_kept = plan_memory(ordered, {}).arena_bytes;
+  for (const bool full : {false, true}) {
+    Graph graph = plain.graph;
+    const PassReport report = recompute(graph, full ? recompute_full(graph) : recompute_selective());
+    EXPECT_FALSE(report.done.empty());
+    verify(graph);
+    expect_same(results(graph, feeds), want);
+    order_updates(graph);
+    verify(graph);
+    expect_same(results(graph, feeds), want);
+    if (!full) EXPECT_LT(plan_memory(graph, {}).arena_bytes, all_kept);
+  }
+}
+
+TEST(OrderUpdates, UpdatesStandWhereGradientsAreFinal) {
+  TinyNet net;
+  build_tiny_net(net);
+  add_training(net);
+  const auto feeds = feeds_for(net.graph);
+  const auto want = results(net.graph, feeds);
+  const int64_t before = plan_memory(net.graph, {}).arena_bytes;
+  EXPECT_GT(order_updates(net.graph), 0);
+  verify(net.graph);
+  expect_same(results(net.graph, feeds), want);
+  EXPECT_LE(plan_memory(net.graph, {}).arena_bytes, before);
+  int last_forward = 0, first_update = -1, last_backward = 0, index = 0;
+  for (const Node& node : net.graph.nodes()) {
+    if (node.phase == Phase::kForward) last_forward = index;
+    if (node.phase == Phase::kBackward) last_backward = index;
+    if (node.phase == Phase::kUpdate && first_update < 0) first_update = index;
+    ++index;
+  }
+  EXPECT_GT(first_update, last_forward) << "the loss is known before the first update";
+  EXPECT_LT(first_update, last_backward) << "updates run during the backward pass";
+}
+
+TEST(OrderUpdates, WaitsForTheLastReaderOfTheOldValue) {
+  Graph g;
+  const Value w = g.add_input("w", f32({2}), ValueRole::kParameter), x = g.add_input("x", f32({2}), ValueRole::kInput);
+  const Value lr = g.add_input("lr", f32(Shape{}), ValueRole::kInput), step = g.add_input("step", i64(Shape{}), ValueRole::kInput);
+  g.set_phase(Phase::kBackward);
+  const Value gradient = mul(x, x);
+  const Value late = mul(mul(gradient, x), w);
+  g.add_output("late", late);
+  g.set_phase(Phase::kUpdate);
+  sgd_update(w, gradient, lr, step, Value(), Value(), {});
+  order_updates(g);
+  verify(g);
+  EXPECT_TRUE(g.nodes().back().is("sgd_update"));
+}
+
+TEST(AssignLayout, IsChannelsLastFromEndToEnd) {
+  TinyNet net;
+  build_tiny_net(net);
+  fuse_training(net.graph);
+  add_training(net);
+  const auto feeds = feeds_for(net.graph);
+  const auto want = results(net.graph, feeds);
+  LayoutOptions options;
+  options.preferred_weight = [](const Graph& graph, const Node& node, size_t) {
+    EXPECT_TRUE(graph.type(node.inputs[0]).format.is_channels_last() || node.is("linear")) << node.op->name;
+    return node.is("conv2d") ? MemoryFormat::blocked("Acdb8a") : MemoryFormat();
+  };
+  options.preferred_output = [](const Graph&, const Node&) { return MemoryFormat::blocked("Acdb8a"); };
+  const LayoutReport report = assign_layout(net.graph, options);
+  verify(net.graph);
+  EXPECT_EQ(report.blocked_parameters, 4);
+  for (const LayoutReport::Reorder& reorder : report.reorders) {
+    EXPECT_TRUE(reorder.free || reorder.weight) << reorder.path << ": " << reorder.reason << ", " << reorder.bytes << " bytes";
+  }
+  int gradients = 0;
+  for (const Node& node : net.graph.nodes()) {
+    if (node.is("conv2d")) EXPECT_TRUE(net.graph.type(node.outputs[0]).format.is_channels_last());
+    if (node.is("conv2d_backward_data")) EXPECT_TRUE(net.graph.type(node.inputs[1]).format.is_contiguous()) << "asked for, and reordered";
+    if (!node.is("sgd_update")) continue;
+    const MemoryFormat format = net.graph.type(node.inputs[0]).format;
+    for (size_t i : {1u, 4u}) EXPECT_EQ(net.graph.type(node.inputs[i]).format, format) << net.graph.value(node.inputs[0]).name;
+    gradients += format.is_blocked();
+  }
+  EXPECT_EQ(gradients, 4);
+  expect_same(results(net.graph, feeds), want);
+}
+
+TEST(AssignLayout, GivenFormatsAreKept) {
+  TinyNet net;
+  build_tiny_net(net, false);
+  LayoutOptions options;
+  options.given["conv1.weight"] = MemoryFormat::blocked("Acdb8a");
+  options.preferred_weight = [](const Graph&, const Node&, size_t) { return MemoryFormat(); };
+  assign_layout(net.graph, options);
+  verify(net.graph);
+  EXPECT_TRUE(net.graph.type(net.graph.find_input("conv1.weight")).format.is_blocked());
+  EXPECT_TRUE(net.graph.type(net.graph.find_input("conv2.weight")).format.is_contiguous());
+  for (const Node& node : net.graph.nodes()) {
+    if (node.is("conv2d")) EXPECT_TRUE(net.graph.type(node.inputs[1]).format.is_contiguous());
+  }
+}
+
+TEST(AssignLayout, LeavesAttentionContiguous) {
+  Graph g;
+  const Value q = g.add_input("q", f32({2, 2, 4, 8}), ValueRole::kInput), k = g.add_input("k", f32({2, 2, 4, 8}), ValueRole::kInput);
+  g.add_output("y", relu(matmul(q, k, {false, true})));
+  EXPECT_TRUE(assign_layout(g, {}).reorders.empty());
+  for (size_t v = 0; v < g.value_count(); ++v) EXPECT_TRUE(g.type(static_cast<ValueId>(v)).format.is_contiguous());
+}
+
+}  // namespace
+}  // namespace galley::test
