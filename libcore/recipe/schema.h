@@ -60,8 +60,9 @@ std::string schema_markdown(const Schema& schema);
 std::string schema_json(const Schema& schema);
 /// Key paths that begin with `prefix` ("train.opt"), or, behind a `=`, the values that may follow.
 std::vector<std::string> complete_key(const Schema& schema, const std::string& prefix, const std::string& tool_section);
-/// Help on one key: type, default, range, choices, meaning; an Error with the nearest key where there is none.
-std::string describe_key(const Schema& schema, const std::string& key, const std::string& tool_section);
+/// Help on one key: type, default, range, choices, meaning; an Error with the nearest key where there is none. `tree`: a recipe that says
+/// of which type the components are, on whose parameters a key may be.
+std::string describe_key(const Schema& schema, const std::string& key, const std::string& tool_section, const YamlNode& tree = YamlNode());
 
 /// The key of this language for a name that other tools use ("batch_size" -> "train.batch.global"), or "".
 std::string_view foreign_key(std::string_view name);

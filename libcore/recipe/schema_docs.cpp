@@ -288,9 +288,9 @@ std::vector<std::string> complete_key(const Schema& schema, const std::string& p
   return out;
 }
 
-std::string describe_key(const Schema& schema, const std::string& key, const std::string& tool_section) {
+std::string describe_key(const Schema& schema, const std::string& key, const std::string& tool_section, const YamlNode& tree) {
   const std::vector<std::string> path = full_path(schema, key, tool_section, {});
-  const std::optional<SchemaNode> node = schema_at(schema, YamlNode(), path);
+  const std::optional<SchemaNode> node = schema_at(schema, tree, path);
   if (!node) throw Error(ErrorCode::kRecipe, cat("unknown key '", join_key(path), "'")).key(join_key(path));
   std::string out = cat(join_key(path), ": ", node->doc, "\n  value:   ", kind_name(*node), node->unit.empty() ? "" : ", in " + node->unit, "\n");
   if (!node->choices.empty()) out += cat("  one of:  ", choices_text(*node), node->word.empty() ? "" : ", or " + node->word, "\n");

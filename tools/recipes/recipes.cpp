@@ -157,10 +157,12 @@ int RecipesTool::explain_key() const {
   split_arguments(words_, words, options.overrides);
   if (words.empty() || words.size() > 2) fail(ErrorCode::kUsage, "galley-recipes explain wants a recipe and a key, or a key");
   const Schema schema = recipe_schema(recipe_components());
-  std::string text = describe_key(schema, words.back(), "train");
-  if (!text.ends_with("\n")) text += "\n";
-  if (words.size() == 2) text += explain(load_tree(words[0], schema, options), schema, words[1], options);
-  print(text.ends_with("\n") ? text : text + "\n");
+  if (words.size() == 1) {
+    print(describe_key(schema, words[0], options.tool_section));
+    return kExitDone;
+  }
+  const LoadedTree loaded = load_tree(words[0], schema, options);
+  print(describe_key(schema, words[1], options.tool_section, loaded.tree) + explain(loaded, schema, words[1], options));
   return kExitDone;
 }
 
