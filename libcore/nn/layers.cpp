@@ -69,7 +69,7 @@ Value build_group(Builder& b, const FieldList& layers, Value input, const Names*
       last = build_repeated(b, spec, name, std::move(inputs), names);
     } catch (Error& error) {
       // Checks of operators have named the path already.
-      if (error.message().find(path) == std::string::npos) error.context(cat(", at ", path));
+      if (error.message().find(cat("at ", path)) == std::string::npos) error.context(cat(", at ", path));
       throw;
     }
     names.known.emplace(std::move(name), last);

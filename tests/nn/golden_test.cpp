@@ -6,6 +6,7 @@
 #include "libcore/optim/updates.h"
 #include "libcore/passes/differentiate.h"
 #include "libcore/passes/order_updates.h"
+#include "libcore/passes/order_updates.h"
 #include "tests/nn/golden_file.h"
 #include "tests/nn/golden_model.h"
 
