@@ -152,13 +152,10 @@ Graph Trainer::State::capture(const BatchTypes& types, bool update) {
   }
   if (recipe.train.recompute) {
     const RecomputeSection& section = *recipe.train.recompute;
-    RecomputeOptions which;
-    if (section.mode == RecomputeMode::kSelective) {
-      which.again = recompute_selective;
-    } else if (section.mode == RecomputeMode::kFull) {
-      which.again = recompute_full;
-    } else {
-      which.again = [&section](const Graph&, const Node& node) {
+    RecomputeChoice which = recompute_selective();
+    if (section.mode == RecomputeMode::kFull) which = recompute_full(graph);
+    if (section.mode == RecomputeMode::kMatch) {
+      which = [&section](const Node& node) {
         return node.phase == Phase::kForward && Selector{section.match, {}}.selects({node.path, std::string(node.op->name), 0});
       };
     }
