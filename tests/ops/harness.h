@@ -1,0 +1,108 @@
+#pragma once
+// How operators are tested. A family's table of cases (tests/ops/<family>_cases.cpp) says how to capture an operator on which inputs;
+// the harness then checks hand values, the gradient rule by finite differences, and every kernel that supports a node of the case's
+// graph (backward operators included) against the reference.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "libcore/base/philox.h"
+#include "libcore/graph/graph.h"
+#include "libcore/kernels/ref/ref.h"
+
+namespace galley::test {
+
+/// What an input is filled with: uniform numbers, kept `margin` away from each of `kinks`; `distinct`: no two nearer than
+/// (high - low) / elements / 2 (for maxima).
+struct Fill {
+  double low = -1, high = 1;
+  std::vector<double> kinks = {};
+  bool distinct = false;
+  double margin = 0.02;
+};
+
+/// Declares inputs of the graph under test and makes their values, the same for the same case name.
+class CaseInputs {
+ public:
+  CaseInputs(Graph& graph, DType real, std::string_view seed_name) : graph_(graph), real_(real), random_(20240229, seed_name) {}
+  /// Activations of the case's dtype (f64 for gradients, f32 or bf16 for kernels).
+  Value real(const Shape& shape, const Fill& fill = {}) { return add(real_, shape, ValueRole::kInput, fill); }
+  /// A parameter of that dtype: kernels may ask for a blocked format.
+  Value weight(const Shape& shape, const Fill& fill = {}) { return add(real_, shape, ValueRole::kParameter, fill); }
+  /// A parameter that stays f32 in low precision: bias, gamma.
+  Value vector(int64_t size, const Fill& fill = {}) { return add(real_ == DType::kBF16 ? DType::kF32 : real_, Shape{size}, ValueRole::kParameter, fill); }
+  /// i64 in low..high-1; not differentiated.
+  Value integers(const Shape& shape, int64_t low, int64_t high);
+  /// Given values, in the case's dtype, or in another.
+  Value values(const Shape& shape, const std::vector<double>& values) { return put(real_, shape, ValueRole::kInput, values); }
+  Value values(const Shape& shape, const std::vector<double>& values, DType dtype) { return put(dtype, shape, ValueRole::kInput, values); }
+  /// f32 [], not differentiated: learning rate and the like.
+  Value scalar(double value) { return fixed(put(DType::kF32, Shape{}, ValueRole::kInput, {value})); }
+  /// Marks an input that has no gradient (class weights, running statistics).
+  Value fixed(Value value);
+  Graph& graph() { return graph_; }
+
+  const std::map<std::string, RefArray>& feeds() const { return feeds_; }
+  const std::vector<Value>& declared() const { return declared_; }
+  bool is_fixed(ValueId id) const { return fixed_.count(id) == 1; }
+
+ private:
+  Value add(DType dtype, const Shape& shape, ValueRole role, const Fill& fill);
+  Value put(DType dtype, const Shape& shape, ValueRole role, std::vector<double> values);
+  Graph& graph_;
+  DType real_;
+  RandomStream random_;
+  std::map<std::string, RefArray> feeds_;
+  std::vector<Value> declared_;
+  std::set<ValueId> fixed_;
+};
+
+struct OpCase {
+  std::string name;                         // "conv2d_strided_groups": unique, letters, digits, _
+  std::function<void(CaseInputs&)> build;   // captures; the operator under test is the last node
+  std::vector<double> expected = {};        // hand values of the first output, or none
+  int differentiable_outputs = -1;          // the first so many take part in the gradient check; -1: all floating ones
+  double kernel_tolerance = 2e-5;           // f32 kernels against double, relative to the largest value of the output: sums of a few hundred terms
+  bool low_precision = false;               // also kernels in bf16 (tolerance 2 * 2^-8 and that of inputs' rounding: none, inputs are rounded first)
+};
+
+// The families' tables.
+std::vector<OpCase> conv_cases();
+std::vector<OpCase> matmul_cases();
+std::vector<OpCase> norm_cases();
+std::vector<OpCase> pool_cases();
+std::vector<OpCase> softmax_cases();
+std::vector<OpCase> loss_cases();
+std::vector<OpCase> random_cases();
+std::vector<OpCase> embedding_cases();
+std::vector<OpCase> unary_cases();
+std::vector<OpCase> binary_cases();
+std::vector<OpCase> reduce_cases();
+std::vector<OpCase> shape_cases();
+std::vector<OpCase> update_cases();
+const std::vector<OpCase>& all_cases();
+
+/// The case's graph with values for its inputs. With `gradient`: the rule of the last node is applied to random cotangents of its outputs,
+/// and `gradients` has, for each wanted input value, its gradient (absent: the rule gave none).
+struct CaseGraph {
+  Graph graph;
+  std::map<std::string, RefArray> feeds;
+  size_t node = 0;                               // the operator under test
+  std::vector<std::pair<ValueId, Value>> gradients;
+  std::vector<std::pair<ValueId, ValueId>> cotangents;  // output, its cotangent's input
+};
+/// `graph` holds the address of Values: not moved, so the result is on the heap.
+std::unique_ptr<CaseGraph> make_graph(const OpCase& c, DType real, bool gradient);
+
+/// Largest difference between the rule's gradient (times `scale`) and central differences of the reference in double, relative to the
+/// largest gradient of that input; at most 48 elements an input are perturbed. NaN where something is not finite.
+double gradient_error(const OpCase& c, double scale = 1);
+
+/// Runs every supporting kernel on every node of the case's graph in every format; each failure is one line.
+std::vector<std::string> kernel_failures(const OpCase& c, DType real);
+
+}  // namespace galley::test

@@ -1,0 +1,184 @@
+// Every kernel against the reference: on each node of a case's graph, in each format, between guard bytes.
+
+#include <cmath>
+#include <cstring>
+
+#include "libcore/kernels/ref/memory.h"
+#include "libcore/kernels/table.h"
+#include "tests/ops/harness.h"
+
+namespace galley::test {
+namespace {
+
+constexpr size_t kGuard = 64;
+constexpr auto kGuardByte = std::byte{0xA5};
+
+/// An array between guards; 64-byte aligned. It begins as NaN (0xFF), so that what a kernel leaves unwritten or reads beside shows.
+class Guarded {
+ public:
+  explicit Guarded(int64_t bytes) : bytes_(static_cast<size_t>(bytes)), memory_(bytes_ + 3 * kGuard, std::byte{0xFF}) {
+    const auto address = reinterpret_cast<uintptr_t>(memory_.data());
+    start_ = kGuard + (kGuard - address % kGuard) % kGuard;
+    std::memset(memory_.data(), static_cast<int>(kGuardByte), start_);
+    std::memset(memory_.data() + start_ + bytes_, static_cast<int>(kGuardByte), memory_.size() - start_ - bytes_);
+  }
+  void* data() { return memory_.data() + start_; }
+  std::vector<std::byte> content() const { return {memory_.begin() + static_cast<std::ptrdiff_t>(start_), memory_.begin() + static_cast<std::ptrdiff_t>(start_ + bytes_)}; }
+  bool intact() const {
+    for (size_t i = 0; i < memory_.size(); ++i) {
+      if ((i < start_ || i >= start_ + bytes_) && memory_[i] != kGuardByte) return false;
+    }
+    return true;
+  }
+
+ private:
+  size_t bytes_, start_ = 0;
+  std::vector<std::byte> memory_;
+};
+
+/// A node with types of its own, so that formats can be tried.
+struct Trial {
+  Node node;
+  std::vector<TensorType> inputs, outputs;  // inputs by position; absent ones are not read
+  KernelQuery query() const {
+    OpContext context;
+    context.attributes = node.attributes.get();
+    for (size_t i = 0; i < inputs.size(); ++i) context.inputs.push_back(node.inputs[i] == kNoValue ? nullptr : &inputs[i]);
+    for (const TensorType& type : outputs) context.outputs.push_back(&type);
+    return {node, std::move(context), 2};
+  }
+};
+
+Trial trial_of(const Graph& graph, const Node& node) {
+  Trial trial{node, {}, {}};
+  for (ValueId id : node.inputs) trial.inputs.push_back(id == kNoValue ? TensorType() : graph.type(id));
+  for (ValueId id : node.outputs) trial.outputs.push_back(graph.type(id));
+  return trial;
+}
+
+/// Activations of rank 4 and 5 channels_last; false where the op's rule has no such form.
+bool make_channels_last(const Graph& graph, Trial& trial) {
+  const bool weight_gradient = trial.node.is("conv2d_backward_weights");
+  if (trial.node.op->formats != FormatRule::kSame && !weight_gradient) return false;
+  bool any = false;
+  const auto change = [&](TensorType& type) {
+    if (type.shape.rank() != 4 && type.shape.rank() != 5) return;
+    type.format = MemoryFormat::channels_last_for_rank(type.shape.rank());
+    any = true;
+  };
+  for (size_t i = 0; i < trial.inputs.size(); ++i) {
+    const ValueId id = trial.node.inputs[i];
+    if (id != kNoValue && graph.value(id).role != ValueRole::kParameter) change(trial.inputs[i]);
+  }
+  if (!weight_gradient) {
+    for (TensorType& type : trial.outputs) change(type);
+  }
+  return any;
+}
+
+/// Runs the kernel; "" or what is wrong.
+std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<ValueId, RefArray>& values, double tolerance) {
+  const KernelQuery query = trial.query();
+  std::vector<RefArray> arrays(trial.inputs.size());
+  std::vector<const RefArray*> reference_inputs;
+  std::vector<std::unique_ptr<Guarded>> inputs, outputs;
+  std::vector<const void*> in_addresses;
+  std::vector<void*> out_addresses;
+  for (size_t i = 0; i < trial.inputs.size(); ++i) {
+    inputs.push_back(nullptr);
+    in_addresses.push_back(nullptr);
+    reference_inputs.push_back(nullptr);
+    if (trial.node.inputs[i] == kNoValue) continue;
+    arrays[i] = values.at(trial.node.inputs[i]);
+    reference_inputs.back() = &arrays[i];
+    inputs.back() = std::make_unique<Guarded>(trial.inputs[i].bytes());
+    write_array(trial.inputs[i], arrays[i], inputs.back()->data());
+    in_addresses.back() = inputs.back()->data();
+  }
+  for (const TensorType& type : trial.outputs) {
+    outputs.push_back(std::make_unique<Guarded>(type.bytes()));
+    out_addresses.push_back(outputs.back()->data());
+  }
+  std::vector<bool> updated(inputs.size());
+  for (const InPlace& update : trial.node.op->updates) {
+    if (update.output >= static_cast<int>(outputs.size()) || update.input >= static_cast<int>(inputs.size()) || !inputs[static_cast<size_t>(update.input)]) continue;
+    if (trial.outputs[static_cast<size_t>(update.output)].bytes() != trial.inputs[static_cast<size_t>(update.input)].bytes()) continue;
+    out_addresses[static_cast<size_t>(update.output)] = inputs[static_cast<size_t>(update.input)]->data();
+    updated[static_cast<size_t>(update.input)] = true;
+  }
+  std::vector<std::vector<std::byte>> before;
+  for (const auto& input : inputs) before.push_back(input ? input->content() : std::vector<std::byte>());
+
+  const std::unique_ptr<PreparedKernel> prepared = kernel.prepare(query);
+  Guarded scratch(prepared->scratch_bytes());
+  prepared->run({in_addresses, out_addresses, prepared->scratch_bytes() == 0 ? nullptr : scratch.data()});
+
+  if (!scratch.intact()) return "writes outside of its scratch memory";
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i]) continue;
+    if (!inputs[i]->intact()) return cat("writes beside input ", i);
+    if (!updated[i] && inputs[i]->content() != before[i]) return cat("changes input ", i);
+  }
+  std::vector<RefArray> expected;
+  for (const TensorType& type : trial.outputs) expected.push_back({type.shape, std::vector<double>(static_cast<size_t>(type.elements()))});
+  RefCall call(trial.node.attributes.get(), query.context, reference_inputs, expected);
+  find_reference(trial.node.op->name)(call);
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    if (!outputs[o]->intact()) return cat("writes beside output ", o);
+    const TensorType& type = trial.outputs[o];
+    const RefArray got = read_array(type, out_addresses[o]);
+    double largest = 0;
+    for (double value : expected[o].v) largest = std::max(largest, std::isfinite(value) ? std::abs(value) : 0.0);
+    for (int64_t i = 0; i < type.elements(); ++i) {
+      const double want = expected[o][i];
+      const bool same = std::isnan(want) ? std::isnan(got[i])
+                        : !std::isfinite(want) || !is_floating(type.dtype) ? got[i] == want
+                                                                          : std::abs(got[i] - want) <= tolerance * largest + 1e-30;
+      if (!same) return cat("output ", o, " element ", i, " is ", got[i], ", the reference says ", want, " (largest ", largest, "), ", type.str());
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+std::vector<std::string> kernel_failures(const OpCase& c, DType real) {
+  std::vector<std::string> failures;
+  const std::unique_ptr<CaseGraph> made = make_graph(c, real, true);
+  const std::map<ValueId, RefArray> values = interpret(made->graph, made->feeds, /*round=*/true);
+  // bf16 results carry half a unit of 2^-8; kernels that round an intermediate value once more carry twice that.
+  const double tolerance = real == DType::kBF16 ? 0x1p-7 : c.kernel_tolerance;
+  for (const Node& node : made->graph.nodes()) {
+    Trial contiguous = trial_of(made->graph, node), last = contiguous;
+    std::vector<Trial> trials{contiguous};
+    if (make_channels_last(made->graph, last)) trials.push_back(last);
+    for (const Kernel* kernel : kernels_of(node.op->name)) {
+      for (const Trial& plain : trials) {
+        std::vector<Trial> forms{plain};
+        for (size_t i = 0; kernel->preferred_format != nullptr && i < plain.inputs.size(); ++i) {
+          const ValueId id = node.inputs[i];
+          if (id == kNoValue || made->graph.value(id).role != ValueRole::kParameter || plain.inputs[i].shape.rank() < 2) continue;
+          if (!kernel->supports(plain.query())) continue;
+          forms.push_back(plain);
+          forms.back().inputs[i].format = kernel->preferred_format(plain.query(), static_cast<int>(i));
+        }
+        for (size_t o = 0; kernel->preferred_output_format != nullptr && o < plain.outputs.size(); ++o) {
+          if (!kernel->supports(plain.query())) continue;
+          forms.push_back(plain);
+          forms.back().outputs[o].format = kernel->preferred_output_format(plain.query(), static_cast<int>(o));
+        }
+        for (const Trial& form : forms) {
+          if (!kernel->supports(form.query())) continue;
+          std::string formats;
+          for (size_t i = 0; i < form.inputs.size(); ++i) formats += node.inputs[i] == kNoValue ? " -" : " " + form.inputs[i].str();
+          for (const TensorType& type : form.outputs) formats += " -> " + type.str();
+          const std::string problem = run_trial(*kernel, form, values, tolerance);
+          if (!problem.empty()) failures.push_back(cat(c.name, ": kernel ", kernel->name, " of ", node.op->name, ":", formats, ": ", problem));
+        }
+      }
+    }
+  }
+  return failures;
+}
+
+}  // namespace galley::test

@@ -1,0 +1,82 @@
+// The laws that every operator keeps, over the families' tables of cases: hand values, gradient rules, kernels, completeness.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "libcore/kernels/ref/ref.h"
+#include "libcore/ops/registry.h"
+#include "tests/ops/harness.h"
+
+namespace galley::test {
+namespace {
+
+// Central differences of fourth order with h = 1e-3 are good to about 1e-10; a wrong rule errs in the first digits.
+constexpr double kGradientTolerance = 1e-7;
+
+class EveryCase : public testing::TestWithParam<OpCase> {};
+
+TEST_P(EveryCase, GivesHandValues) {
+  const OpCase& c = GetParam();
+  const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF64, false);
+  const std::map<ValueId, RefArray> values = interpret(made->graph, made->feeds);
+  for (size_t o = 0; o < made->graph.nodes()[made->node].outputs.size(); ++o) {
+    const ValueId id = made->graph.nodes()[made->node].outputs[o];
+    ASSERT_EQ(values.at(id).v.size(), static_cast<size_t>(made->graph.type(id).elements()));
+  }
+  if (c.expected.empty()) return;
+  const RefArray& got = values.at(made->graph.nodes()[made->node].outputs[0]);
+  ASSERT_EQ(got.v.size(), c.expected.size());
+  for (size_t i = 0; i < c.expected.size(); ++i) {
+    // Hand values are written with at least seven digits.
+    if (!(std::abs(got.v[i] - c.expected[i]) <= 1e-6 * std::max(1.0, std::abs(c.expected[i])))) ADD_FAILURE() << "element " << i << " is " << got.v[i] << ", by hand " << c.expected[i];
+  }
+}
+
+TEST_P(EveryCase, GradientAgreesWithFiniteDifferences) {
+  const OpCase& c = GetParam();
+  const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF64, true);
+  if (made->gradients.empty()) return;  // the registry test asks for a reason
+  const double error = gradient_error(c);
+  if (!(error <= kGradientTolerance)) ADD_FAILURE() << "relative error " << error;
+  // The negative control: a gradient that is one per cent too large must be seen, unless it is zero or of nothing.
+  const std::map<ValueId, RefArray> values = interpret(made->graph, made->feeds);
+  bool any = false;
+  for (const auto& [input, gradient] : made->gradients) {
+    if (!gradient) continue;
+    for (double value : values.at(gradient.id()).v) any |= value != 0;
+  }
+  if (any && !(gradient_error(c, 1.01) > 1e-3)) ADD_FAILURE() << "a gradient scaled by 1.01 passes";
+}
+
+TEST_P(EveryCase, KernelsAgreeWithTheReference) {
+  for (const std::string& failure : kernel_failures(GetParam(), DType::kF32)) ADD_FAILURE() << failure;
+  if (!GetParam().low_precision) return;
+  for (const std::string& failure : kernel_failures(GetParam(), DType::kBF16)) ADD_FAILURE() << failure;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, EveryCase, testing::ValuesIn(all_cases()), [](const auto& info) { return info.param.name; });
+
+TEST(Registry, EveryOpIsComplete) {
+  ensure_ops_registered();
+  std::set<std::string_view> tried, differentiated;
+  for (const OpCase& c : all_cases()) {
+    const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF64, true);
+    for (const Node& node : made->graph.nodes()) tried.insert(node.op->name);
+    if (!made->gradients.empty()) differentiated.insert(made->graph.nodes()[made->node].op->name);
+  }
+  for (const OpDef* op : all_ops()) {
+    EXPECT_FALSE(op->doc.empty()) << op->name << " has no line of documentation";
+    EXPECT_NE(find_reference(op->name), nullptr) << op->name << " has no reference";
+    EXPECT_EQ(tried.count(op->name), 1u) << op->name << " is in no case";
+    if (op->gradient != nullptr) {
+      EXPECT_TRUE(op->no_gradient.empty()) << op->name << " has a gradient and a reason to have none";
+      EXPECT_EQ(differentiated.count(op->name), 1u) << op->name << " has no gradient case";
+    } else {
+      EXPECT_FALSE(op->no_gradient.empty()) << op->name << " has neither a gradient nor a reason";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace galley::test
