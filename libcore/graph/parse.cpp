@@ -1,0 +1,316 @@
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+
+#include "libcore/graph/graph.h"
+
+namespace galley {
+namespace {
+
+/// Reads the text that `print` writes, one character at a time, with places for errors.
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : text_(text) {}
+
+  Graph run() {
+    expect("galley graph 1");
+    end_line();
+    while (at_ < text_.size()) {
+      line_start_ = at_;
+      if (take("output ")) {
+        const std::string name = string();
+        expect(" = ");
+        const ValueId id = value();
+        if (graph_.find_output(name) != kNoValue) wrong(cat("two outputs are called '", name, "'"));
+        graph_.add_output(name, id);
+      } else {
+        definition();
+      }
+      end_line();
+    }
+    try {
+      verify(graph_);
+    } catch (const InternalError& error) {
+      fail(ErrorCode::kInput, "the text is no valid graph: ", error.what());
+    }
+    return std::move(graph_);
+  }
+
+ private:
+  [[noreturn]] void wrong(const std::string& message) const {
+    const auto line = std::count(text_.begin(), text_.begin() + static_cast<std::ptrdiff_t>(std::min(at_, text_.size())), '\n') + 1;
+    throw Error(ErrorCode::kInput, cat("graph text, line ", line, ", column ", at_ - line_start_ + 1, ": ", message));
+  }
+  bool take(std::string_view word) {
+    if (!text_.substr(at_).starts_with(word)) return false;
+    at_ += word.size();
+    return true;
+  }
+  void expect(std::string_view word) {
+    if (!take(word)) wrong(cat("expected '", word, "'"));
+  }
+  void end_line() {
+    if (!take("\n")) wrong("expected the end of the line");
+    line_start_ = at_;
+  }
+  /// Characters up to one of `stops`.
+  std::string until(std::string_view stops) {
+    const size_t end = std::min(text_.find_first_of(stops, at_), text_.size());
+    std::string word(text_.substr(at_, end - at_));
+    at_ = end;
+    return word;
+  }
+  std::string string() {
+    expect("\"");
+    std::string word;
+    while (at_ < text_.size() && text_[at_] != '"') {
+      if (text_[at_] == '\n') wrong("a string does not end");
+      char c = text_[at_++];
+      if (c == '\\') {
+        if (at_ >= text_.size()) wrong("a string does not end");
+        c = text_[at_++];
+        if (c == 'n') c = '\n';
+      }
+      word += c;
+    }
+    expect("\"");
+    return word;
+  }
+  template <class T>
+  T number(const std::string& word) {
+    T value{};
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    if (error != std::errc() || end != word.data() + word.size()) wrong(cat("'", word, "' is no number"));
+    return value;
+  }
+  size_t label() {
+    expect("%");
+    return number<size_t>(until(" ,)\n"));
+  }
+  ValueId value() {
+    if (take("-")) return kNoValue;
+    const size_t name = label();
+    const auto found = values_.find(name);
+    if (found == values_.end()) wrong(cat("%", name, " is read before it is made"));
+    return found->second;
+  }
+
+  TensorType type() {
+    TensorType type;
+    try {
+      type.dtype = parse_dtype(until(" \n"));
+    } catch (const Error& error) {
+      wrong(error.message());
+    }
+    expect(" [");
+    while (!take("]")) {
+      if (type.shape.rank() > 0) expect(",");
+      const auto size = number<int64_t>(until(",]\n"));
+      if (size < 0 || type.shape.rank() >= Shape::kMaxRank) wrong("a size is negative, or there are too many");
+      type.shape.push_back(size);
+    }
+    try {
+      static_cast<void>(type.elements());
+      for (std::string_view word : {"channels_last_3d", "channels_last", "blocked("}) {
+        if (!text_.substr(at_).starts_with(cat(" ", word))) continue;
+        ++at_;
+        type.format = MemoryFormat::parse(word == "blocked(" ? until(")\n") + ")" : until(" ;\n"));
+        if (word == "blocked(") expect(")");
+        break;
+      }
+      static_cast<void>(type.format.order(type.shape.rank()));
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInput) throw;
+      wrong(error.message());
+    }
+    if (take(" (")) {
+      for (;;) {
+        std::string name = until(",)\n");
+        type.names.push_back(name == "_" ? "" : name);
+        if (!take(",")) break;
+      }
+      expect(")");
+      if (static_cast<int>(type.names.size()) != type.shape.rank()) wrong("there must be one name a dimension");
+    }
+    return type;
+  }
+
+  void define(size_t name, ValueId id) {
+    if (!values_.emplace(name, id).second) wrong(cat("%", name, " is made twice"));
+  }
+
+  void definition() {
+    std::vector<size_t> labels{label()};
+    while (take(", ")) labels.push_back(label());
+    expect(" = ");
+    const std::string word = until(" (\n");
+    if (take(" ")) {
+      for (ValueRole role : {ValueRole::kInput, ValueRole::kParameter, ValueRole::kBuffer, ValueRole::kState}) {
+        if (word != role_name(role)) continue;
+        const std::string name = string();
+        expect(" : ");
+        if (graph_.find_input(name) != kNoValue) wrong(cat("two inputs are called '", name, "'"));
+        define(labels.front(), graph_.add_input(name, type(), role).id());
+        return;
+      }
+      wrong(cat("'", word, "' is no kind of input"));
+    }
+    node(word, labels);
+  }
+
+  void node(const std::string& op, const std::vector<size_t>& labels) {
+    Node node;
+    node.op = find_op_or_null(op);
+    if (node.op == nullptr) wrong(cat("there is no operator '", op, "'"));
+    expect("(");
+    while (!take(")")) {
+      if (!node.inputs.empty()) expect(", ");
+      node.inputs.push_back(value());
+    }
+    std::map<std::string, std::string> given;
+    while (!take(" : ")) {
+      expect(" ");
+      const std::string name = until("=\n");
+      expect("=");
+      given[name] = attribute_text();
+    }
+    if (node.op->make_attrs != nullptr) {
+      std::unique_ptr<Fields> attributes = node.op->make_attrs();
+      read_attributes(*attributes, given);
+      node.attributes = std::move(attributes);
+    }
+    if (!given.empty()) wrong(cat(op, " has no attribute '", given.begin()->first, "'"));
+    for (size_t o = 0; o < labels.size(); ++o) {
+      if (o > 0) expect("; ");
+      const ValueId id = graph_.new_value(type());
+      define(labels[o], id);
+      node.outputs.push_back(id);
+    }
+    if (take(" @")) node.path = string();
+    if (take(" #backward")) node.phase = Phase::kBackward;
+    if (take(" #update")) node.phase = Phase::kUpdate;
+    graph_.nodes().push_back(std::move(node));
+  }
+
+  /// An attribute's text as it stands: strings may hold blanks.
+  std::string attribute_text() {
+    const size_t start = at_;
+    bool in_string = false;
+    for (; at_ < text_.size() && text_[at_] != '\n' && (in_string || text_[at_] != ' '); ++at_) {
+      if (in_string && text_[at_] == '\\') {
+        ++at_;
+      } else if (text_[at_] == '"') {
+        in_string = !in_string;
+      }
+    }
+    at_ = std::min(at_, text_.size());
+    return std::string(text_.substr(start, at_ - start));
+  }
+
+  void read_attributes(Fields& attributes, std::map<std::string, std::string>& given);
+
+  std::string_view text_;
+  size_t at_ = 0, line_start_ = 0;
+  Graph graph_;
+  std::map<size_t, ValueId> values_;
+  friend class FieldReader;
+};
+
+/// Fills the fields of an attribute struct from their texts; what was read is taken out of the map.
+class FieldReader : public FieldVisitor {
+ public:
+  FieldReader(Parser& parser, std::map<std::string, std::string>& given) : parser_(parser), given_(given) {}
+  using FieldVisitor::choice;
+  using FieldVisitor::field;
+
+  void field(const FieldInfo& info, bool& value) override {
+    if (const auto text = take(info)) {
+      if (*text != "true" && *text != "false") parser_.wrong(cat(info.name, " must be true or false, is ", *text));
+      value = *text == "true";
+    }
+  }
+  void field(const FieldInfo& info, int64_t& value) override {
+    if (const auto text = take(info)) value = parser_.number<int64_t>(*text);
+  }
+  void field(const FieldInfo& info, double& value) override {
+    if (const auto text = take(info)) value = parser_.number<double>(*text);
+  }
+  void field(const FieldInfo& info, std::string& value) override {
+    if (const auto text = take(info)) value = unquoted(*text);
+  }
+  void field(const FieldInfo& info, std::vector<int64_t>& value) override {
+    list(info, value, [&](const std::string& item) { return parser_.number<int64_t>(item); });
+  }
+  void field(const FieldInfo& info, std::vector<double>& value) override {
+    list(info, value, [&](const std::string& item) { return parser_.number<double>(item); });
+  }
+  void field(const FieldInfo& info, std::vector<std::string>& value) override {
+    list(info, value, [&](const std::string& item) { return unquoted(item); });
+  }
+  void choice(const FieldInfo& info, int& value, std::span<const std::string_view> names) override {
+    const auto text = take(info);
+    if (!text) return;
+    const auto found = std::find(names.begin(), names.end(), *text);
+    if (found == names.end()) parser_.wrong(cat(info.name, " cannot be ", *text));
+    value = static_cast<int>(found - names.begin());
+  }
+
+ private:
+  std::optional<std::string> take(const FieldInfo& info) {
+    const auto found = given_.find(std::string(info.name));
+    if (found == given_.end()) return std::nullopt;
+    std::string text = std::move(found->second);
+    given_.erase(found);
+    return text;
+  }
+  std::string unquoted(const std::string& text) {
+    if (text.size() < 2 || text.front() != '"' || text.back() != '"') parser_.wrong(cat(text, " is no string in quotes"));
+    std::string out;
+    for (size_t i = 1; i + 1 < text.size(); ++i) {
+      if (text[i] == '\\' && i + 2 < text.size()) {
+        ++i;
+        out += text[i] == 'n' ? '\n' : text[i];
+      } else {
+        out += text[i];
+      }
+    }
+    return out;
+  }
+  template <class T, class Read>
+  void list(const FieldInfo& info, std::vector<T>& value, Read read) {
+    const auto text = take(info);
+    if (!text) return;
+    if (text->size() < 2 || text->front() != '[' || text->back() != ']') parser_.wrong(cat(info.name, " must be a list, is ", *text));
+    value.clear();
+    std::string item;
+    bool in_string = false;
+    for (size_t i = 1; i < text->size(); ++i) {
+      const char c = (*text)[i];
+      const bool last = i + 1 == text->size();
+      if (!in_string && (c == ',' || last)) {
+        if (!item.empty() || !last || !value.empty()) value.push_back(read(item));
+        item.clear();
+        continue;
+      }
+      if (c == '"') in_string = !in_string;
+      item += c;
+      if (c == '\\' && !last) item += (*text)[++i];
+    }
+    if (in_string) parser_.wrong("a string does not end");
+  }
+
+  Parser& parser_;
+  std::map<std::string, std::string>& given_;
+};
+
+void Parser::read_attributes(Fields& attributes, std::map<std::string, std::string>& given) {
+  FieldReader reader(*this, given);
+  attributes.fields(reader);
+}
+
+}  // namespace
+
+Graph parse_graph(std::string_view text) { return Parser(text).run(); }
+
+}  // namespace galley

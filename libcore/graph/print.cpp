@@ -1,0 +1,102 @@
+#include <charconv>
+#include <map>
+
+#include "libcore/graph/graph.h"
+
+namespace galley {
+namespace {
+
+std::string number(double value) {
+  char text[32];
+  return std::string(text, std::to_chars(text, text + sizeof text, value).ptr);
+}
+
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    if (c == '\n') {
+      out += "\\n";
+    } else {
+      out += c;
+    }
+  }
+  return out + "\"";
+}
+
+/// Each field as text, in order.
+class FieldPrinter : public FieldVisitor {
+ public:
+  using FieldVisitor::field;
+  std::vector<std::pair<std::string, std::string>> fields;
+
+  void field(const FieldInfo& info, bool& value) override { add(info, value ? "true" : "false"); }
+  void field(const FieldInfo& info, int64_t& value) override { add(info, cat(value)); }
+  void field(const FieldInfo& info, double& value) override { add(info, number(value)); }
+  void field(const FieldInfo& info, std::string& value) override { add(info, quoted(value)); }
+  void field(const FieldInfo& info, std::vector<int64_t>& value) override {
+    list(info, value, [](int64_t item) { return cat(item); });
+  }
+  void field(const FieldInfo& info, std::vector<double>& value) override { list(info, value, number); }
+  void field(const FieldInfo& info, std::vector<std::string>& value) override { list(info, value, quoted); }
+  void choice(const FieldInfo& info, int& value, std::span<const std::string_view> names) override { add(info, std::string(names[static_cast<size_t>(value)])); }
+  using FieldVisitor::choice;
+
+ private:
+  void add(const FieldInfo& info, std::string text) { fields.emplace_back(std::string(info.name), std::move(text)); }
+  template <class T, class Print>
+  void list(const FieldInfo& info, const std::vector<T>& items, Print print_item) {
+    std::string text = "[";
+    for (size_t i = 0; i < items.size(); ++i) text += (i ? "," : "") + print_item(items[i]);
+    add(info, text + "]");
+  }
+};
+
+std::vector<std::pair<std::string, std::string>> printed_fields(const Fields& fields) {
+  FieldPrinter printer;
+  fields.clone()->fields(printer);
+  return std::move(printer.fields);
+}
+
+
+std::string_view phase_name(Phase phase) { return phase == Phase::kForward ? "forward" : phase == Phase::kBackward ? "backward" : "update"; }
+
+}  // namespace
+
+std::string print_attributes(const OpDef& op, const Fields* attributes) {
+  if (attributes == nullptr || op.make_attrs == nullptr) return "";
+  const auto given = printed_fields(*attributes), defaults = printed_fields(*op.make_attrs());
+  std::string text;
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (given[i].second != defaults[i].second) text += (text.empty() ? "" : " ") + given[i].first + "=" + given[i].second;
+  }
+  return text;
+}
+
+std::string print(const Graph& graph) {
+  // Values are numbered as they appear, so that the text does not depend on what passes have removed.
+  std::map<ValueId, size_t> numbers;
+  const auto name = [&](ValueId id) { return id == kNoValue ? std::string("-") : cat("%", numbers.try_emplace(id, numbers.size()).first->second); };
+  std::string text = "galley graph 1\n";
+  for (ValueId id : graph.inputs()) {
+    const ValueInfo& info = graph.value(id);
+    text += cat(name(id), " = ", role_name(info.role), " ", quoted(info.name), " : ", info.type.str(), "\n");
+  }
+  for (const Node& node : graph.nodes()) {
+    std::string inputs, outputs, types;
+    for (ValueId id : node.inputs) inputs += (inputs.empty() ? "" : ", ") + name(id);
+    for (ValueId id : node.outputs) {
+      outputs += (outputs.empty() ? "" : ", ") + name(id);
+      types += (types.empty() ? "" : "; ") + graph.type(id).str();
+    }
+    const std::string attributes = print_attributes(*node.op, node.attributes.get());
+    text += cat(outputs, " = ", node.op->name, "(", inputs, ")", attributes.empty() ? "" : " ", attributes, " : ", types);
+    if (!node.path.empty()) text += " @" + quoted(node.path);
+    if (node.phase != Phase::kForward) text += cat(" #", phase_name(node.phase));
+    text += "\n";
+  }
+  for (const auto& [output, id] : graph.outputs()) text += cat("output ", quoted(output), " = ", name(id), "\n");
+  return text;
+}
+
+}  // namespace galley

@@ -1,0 +1,140 @@
+// The memory plan, checked by an owner map of our own: no two values that live together share a byte.
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "libcore/passes/plan_memory.h"
+#include "tests/support/graphs.h"
+
+namespace galley::test {
+namespace {
+
+/// Independent of the planner's own checker: lifetimes by brute force, every pair of memory blocks compared.
+std::string overlap_by_pairs(const Graph& graph, const MemoryPlan& plan, const std::vector<int64_t>& scratch) {
+  struct Span {
+    int first, last;
+    int64_t begin, end;
+    std::string name;
+  };
+  std::vector<int> made(graph.value_count(), -1), last(graph.value_count(), -1);
+  const auto& nodes = graph.nodes();
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    for (ValueId id : nodes[n].outputs) made[static_cast<size_t>(id)] = last[static_cast<size_t>(id)] = static_cast<int>(n);
+    for (ValueId id : nodes[n].inputs) {
+      if (id != kNoValue) last[static_cast<size_t>(id)] = static_cast<int>(n);
+    }
+  }
+  for (const auto& [name, id] : graph.outputs()) last[static_cast<size_t>(id)] = static_cast<int>(nodes.size());
+  // A view keeps its source alive.
+  for (size_t n = nodes.size(); n-- > 0;) {
+    if (!is_view(graph, nodes[n])) continue;
+    int& source = last[static_cast<size_t>(nodes[n].inputs[0])];
+    source = std::max(source, last[static_cast<size_t>(nodes[n].outputs[0])]);
+  }
+  std::vector<Span> spans;
+  for (size_t v = 0; v < graph.value_count(); ++v) {
+    const Placement& p = plan.values[v];
+    if (p.region != Placement::Region::kArena || made[v] < 0 || p.bytes == 0) continue;
+    if (is_view(graph, nodes[static_cast<size_t>(made[v])])) continue;
+    spans.push_back({made[v], last[v], p.offset, p.offset + p.bytes, cat("%", v)});
+    EXPECT_EQ(p.offset % 64, 0);
+    EXPECT_LE(p.offset + p.bytes + plan.guard, plan.arena_bytes);
+  }
+  for (size_t n = 0; n < nodes.size(); ++n) {
+    if (scratch.empty() || scratch[n] == 0) continue;
+    spans.push_back({static_cast<int>(n), static_cast<int>(n), plan.scratch_offsets[n], plan.scratch_offsets[n] + scratch[n], cat("scratch of ", n)});
+  }
+  for (size_t a = 0; a < spans.size(); ++a) {
+    for (size_t b = a + 1; b < spans.size(); ++b) {
+      const Span &x = spans[a].first <= spans[b].first ? spans[a] : spans[b], &y = &x == &spans[a] ? spans[b] : spans[a];
+      if (y.first > x.last || y.begin >= x.end || x.begin >= y.end) continue;
+      // In place: y is made by the node that reads x last, and its operator allows it.
+      bool allowed = false;
+      const Node& node = nodes[static_cast<size_t>(y.first)];
+      if (y.first == x.last && x.first < y.first && x.begin == y.begin && x.end == y.end) allowed = !node.op->may_reuse.empty();
+      if (!allowed) return cat(x.name, " and ", y.name, " overlap");
+    }
+  }
+  return "";
+}
+
+/// Element-wise nodes, views and sums over random earlier values; some are outputs.
+Graph random_graph(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Graph g;
+  std::vector<Value> values{g.add_input("x", f32({4, 8}), ValueRole::kInput), g.add_input("w", f32({4, 8}), ValueRole::kParameter)};
+  const auto pick = [&] { return values[random() % values.size()]; };
+  for (int n = 0; n < 40; ++n) {
+    const Value a = pick();
+    switch (random() % 6) {
+      case 0: values.push_back(relu(a)); break;
+      case 1: values.push_back(add(reshape(a, {32}), reshape(pick(), {32}))); break;
+      case 2: values.push_back(reshape(a, {8, 4})); break;
+      case 3: values.push_back(concat({reshape(a, {1, 32}), reshape(pick(), {1, 32})}, 0)); values.push_back(slice(values.back(), 0, 1)); values.back() = reshape(values.back(), {4, 8}); values.erase(values.end() - 2); break;
+      case 4: values.push_back(mul(a, a)); break;
+      default: values.push_back(exp(neg(a))); break;
+    }
+    if (random() % 10 == 0) g.add_output(cat("y", n), values.back());
+  }
+  g.add_output("last", values.back());
+  g.remove_dead_nodes();
+  return g;
+}
+
+TEST(PlanMemory, NeverOverlapsOnRandomGraphs) {
+  int in_place = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const Graph g = random_graph(seed);
+    std::mt19937_64 random(seed);
+    std::vector<int64_t> scratch;
+    for (size_t n = 0; n < g.nodes().size(); ++n) scratch.push_back(random() % 4 == 0 ? static_cast<int64_t>(random() % 1000) : 0);
+    const MemoryPlan plan = plan_memory(g, scratch, seed % 2 == 0 ? 0 : 32);
+    ASSERT_EQ(overlap_by_pairs(g, plan, scratch), "") << "seed " << seed;
+    ASSERT_EQ(find_overlap(g, plan, scratch), "") << "seed " << seed;
+    in_place += plan.in_place;
+  }
+  EXPECT_GT(in_place, 100) << "the test must exercise reuse in place";
+}
+
+TEST(PlanMemory, CheckersSeeAnOverlap) {
+  Graph g;
+  const Value x = g.add_input("x", f32({64}), ValueRole::kInput);
+  const Value a = exp(x), b = sin(x);
+  g.add_output("y", concat({a, b}, 0));
+  MemoryPlan plan = plan_memory(g, {});
+  EXPECT_EQ(overlap_by_pairs(g, plan, {}), "");
+  plan.values[static_cast<size_t>(b.id())].offset = plan.values[static_cast<size_t>(a.id())].offset;
+  EXPECT_NE(overlap_by_pairs(g, plan, {}), "");
+  EXPECT_NE(find_overlap(g, plan, {}), "");
+}
+
+TEST(PlanMemory, ChainsRunInPlaceAndUpdatesInTheirState) {
+  Graph g;
+  const Value x = g.add_input("x", f32({1000}), ValueRole::kInput), w = g.add_input("w", f32({1000}), ValueRole::kParameter);
+  const Value lr = g.add_input("lr", f32(Shape{}), ValueRole::kInput), step = g.add_input("step", i64(Shape{}), ValueRole::kInput);
+  Value y = exp(x);
+  for (int i = 0; i < 5; ++i) y = relu(neg(y));
+  const auto updated = sgd_update(w, y, lr, step, Value(), Value(), {});
+  const MemoryPlan plan = plan_memory(g, {});
+  EXPECT_EQ(plan.in_place, 10);
+  EXPECT_EQ(plan.arena_bytes, 4032) << "one value of 4000 bytes, rounded to 64";
+  EXPECT_EQ(plan.values[static_cast<size_t>(updated[0].id())].region, Placement::Region::kNamed);
+  EXPECT_EQ(plan.values[static_cast<size_t>(updated[0].id())].named, w.id());
+  EXPECT_EQ(plan.named_bytes, 4000 * 2 + 4 + 8);
+}
+
+TEST(PlanMemory, WhatPrepareMakesHasItsOwnRegion) {
+  Graph g;
+  const Value w = g.add_input("w", f32({1000}), ValueRole::kParameter), x = g.add_input("x", f32({1000}), ValueRole::kInput);
+  const Value temporary = exp(w), kept = sin(temporary);
+  const Value y = neg(kept);  // may not take the memory of `kept`: the next run reads it again
+  g.add_output("y", mul(y, x));
+  const MemoryPlan plan = plan_memory(g, {}, 0, 2);
+  EXPECT_EQ(plan.values[static_cast<size_t>(kept.id())].region, Placement::Region::kPrepared);
+  EXPECT_EQ(plan.values[static_cast<size_t>(y.id())].region, Placement::Region::kArena);
+  EXPECT_EQ(plan.prepared_bytes, 4032);
+}
+
+}  // namespace
+}  // namespace galley::test
