@@ -21,6 +21,27 @@ Tensor copy_out(const TensorType& type, const void* data) {
   return tensor.to(MemoryFormat::contiguous());
 }
 
+/// Batches come as the data pipeline makes them: the usual conversion, [N,C,H,W] floats to channels_last, quickly.
+Tensor to_program_format(const Tensor& values, const MemoryFormat& format) {
+  if (values.dtype() != DType::kF32 || !values.format().is_contiguous() || format != MemoryFormat::channels_last()) return values.to(format);
+  const Shape& shape = values.shape();
+  Tensor result(DType::kF32, shape, format);
+  const int64_t channels = shape[1], area = shape[2] * shape[3];
+  const auto* from = values.data_as<float>();
+  auto* to = result.data_as<float>();
+  parallel_for(shape[0] * shape[2], 8, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t n = row / shape[2], first = row % shape[2] * shape[3];
+      for (int64_t c = 0; c < channels; ++c) {
+        const float* source = from + (n * channels + c) * area + first;
+        float* target = to + (n * area + first) * channels + c;
+        for (int64_t w = 0; w < shape[3]; ++w) target[w * channels] = source[w];
+      }
+    }
+  });
+  return result;
+}
+
 }  // namespace
 
 Arena::~Arena() {
@@ -87,7 +108,7 @@ void Execution::feed(std::string_view name, const Tensor& values) {
   if (same_bytes(type.shape, values.format(), type.format)) {
     feeds_[id] = Tensor(values);
   } else {
-    feeds_[id] = values.to(type.format);
+    feeds_[id] = to_program_format(values, type.format);
   }
   feeds_changed_ = true;
 }

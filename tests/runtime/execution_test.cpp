@@ -183,6 +183,25 @@ TEST(Execution, PreparesAgainWhenParametersChange) {
   EXPECT_EQ(execution.output("y").at({1, 0}), 38.0);
 }
 
+TEST(Execution, FeedsInAnyFormatAreTheSameValues) {
+  Graph g;
+  const Value x = g.add_input("x", f32({2, 3, 5, 7}), ValueRole::kInput);
+  g.add_output("y", batch_norm(x, Value(), Value()).mean);
+  g.add_output("z", relu(x));
+  const auto program = compile(g);
+  ASSERT_TRUE(program->graph().type(program->graph().find_input("x")).format.is_channels_last());
+  ParameterStore store;
+  Execution execution(program, store);
+  const Tensor values = to_tensor(f32({2, 3, 5, 7}), random_array(f32({2, 3, 5, 7}), 3));
+  execution.feed("x", values);
+  execution.run();
+  const Tensor first = execution.output("z");
+  for (int64_t i = 0; i < 7; ++i) EXPECT_EQ(first.at({1, 2, 4, i}), std::max(0.0, values.at({1, 2, 4, i})));
+  execution.feed("x", values.to(MemoryFormat::channels_last()));
+  execution.run();
+  EXPECT_TRUE(bit_equal(first, execution.output("z")));
+}
+
 TEST(ProgramCache, CompilesOnceAKey) {
   ProgramCache cache;
   Graph g;
