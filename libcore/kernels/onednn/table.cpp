@@ -1,9 +1,16 @@
 // The vendor's CPU kernels, family after family.
 
-#include "libcore/kernels/table.h"
+#include "libcore/kernels/onednn/table.h"
 
 namespace galley {
 
-std::span<const Kernel> onednn_kernels() { return {}; }
+std::span<const Kernel> onednn_kernels() {
+  static const std::vector<Kernel> all = [] {
+    std::vector<Kernel> list;
+    for (const auto& family : {onednn_conv(), onednn_matmul()}) list.insert(list.end(), family.begin(), family.end());
+    return list;
+  }();
+  return all;
+}
 
 }  // namespace galley

@@ -1,0 +1,283 @@
+// Convolution and its backward operators by oneDNN. Primitives and reorders are made once; scratch is planned memory.
+
+#include <array>
+
+#include "libcore/kernels/onednn/table.h"
+#include "libcore/ops/conv.h"
+#include "libcore/vendor/onednn/onednn.h"
+
+namespace galley {
+namespace {
+
+using dnnl::algorithm;
+using onednn::Call;
+using onednn::Desc;
+
+dnnl::memory::dims dims(const std::vector<int64_t>& v, int64_t minus = 0) {
+  const auto p = pair(v);
+  return {p[0] - minus, p[1] - minus};
+}
+
+template <class Attrs>
+struct Window {
+  explicit Window(const Attrs& a) : stride(dims(a.stride)), dilation(dims(a.dilation, 1)), padding(dims(a.padding)) {}
+  dnnl::memory::dims stride, dilation, padding;
+};
+
+/// Padding behind the last column that the window reaches; oneDNN wants both sides, and rejects more than is used.
+template <class Attrs>
+dnnl::memory::dims padding_behind(const Attrs& a, const Shape& x, const Shape& kernel, const Shape& y) {
+  const auto stride = pair(a.stride), dilation = pair(a.dilation), padding = pair(a.padding);
+  dnnl::memory::dims behind;
+  for (int axis = 0; axis < 2; ++axis) {
+    const auto i = static_cast<size_t>(axis);
+    behind.push_back((y[2 + axis] - 1) * stride[i] + dilation[i] * (kernel[2 + axis] - 1) + 1 - x[2 + axis] - padding[i]);
+  }
+  return behind;
+}
+
+Desc activation_desc(const TensorType& type) { return onednn::desc(type.dtype, type.shape, type.format); }
+
+bool plain(const TensorType& type) { return !type.format.is_blocked(); }
+
+dnnl::convolution_forward::primitive_desc forward_pd(const Desc& src, const Desc& weights, const std::optional<Desc>& bias, const Desc& dst, const Conv2dAttrs& a,
+                                                     const Shape& x, const Shape& w, const Shape& y, dnnl::prop_kind kind, const dnnl::primitive_attr& attr) {
+  const Window<Conv2dAttrs> window(a);
+  const auto behind = padding_behind(a, x, w, y);
+  if (bias) {
+    return GALLEY_ONEDNN(dnnl::convolution_forward::primitive_desc(onednn::engine(), kind, algorithm::convolution_direct, src, weights, *bias, dst, window.stride,
+                                                                   window.dilation, window.padding, behind, attr));
+  }
+  return GALLEY_ONEDNN(dnnl::convolution_forward::primitive_desc(onednn::engine(), kind, algorithm::convolution_direct, src, weights, dst, window.stride,
+                                                                 window.dilation, window.padding, behind, attr));
+}
+
+bool append_activation(dnnl::post_ops& ops, Activation activation) {
+  switch (activation) {
+    case Activation::kNone: return true;
+    case Activation::kRelu: ops.append_eltwise(algorithm::eltwise_relu, 0, 0); return true;
+    case Activation::kRelu6: ops.append_eltwise(algorithm::eltwise_clip, 0, 6); return true;
+    case Activation::kHardswish: ops.append_eltwise(algorithm::eltwise_hardswish, 1.f / 6, 0.5f); return true;
+    case Activation::kHardsigmoid: ops.append_eltwise(algorithm::eltwise_hardsigmoid, 1.f / 6, 0.5f); return true;
+    case Activation::kSigmoid: ops.append_eltwise(algorithm::eltwise_logistic, 0, 0); return true;
+    case Activation::kSilu: ops.append_eltwise(algorithm::eltwise_swish, 1, 0); return true;
+    case Activation::kGelu: ops.append_eltwise(algorithm::eltwise_gelu_erf, 0, 0); return true;
+    case Activation::kTanh: ops.append_eltwise(algorithm::eltwise_tanh, 0, 0); return true;
+  }
+  return false;
+}
+
+dnnl::primitive_attr forward_attr(const KernelQuery& q) {
+  dnnl::primitive_attr attr = onednn::user_scratchpad();
+  dnnl::post_ops ops;
+  if (q.has(3)) ops.append_binary(algorithm::binary_add, activation_desc(q.in(3)));
+  append_activation(ops, q.attrs<Conv2dAttrs>().activation);
+  attr.set_post_ops(ops);
+  return attr;
+}
+
+dnnl::convolution_forward::primitive_desc forward_any(const KernelQuery& q) {
+  std::optional<Desc> bias;
+  if (q.has(2)) bias = activation_desc(q.in(2));
+  return forward_pd(activation_desc(q.in(0)), onednn::any_weight_desc(q.in(1).dtype, q.in(1).shape, q.attrs<Conv2dAttrs>().groups), bias, activation_desc(q.out(0)),
+                    q.attrs<Conv2dAttrs>(), q.in(0).shape, q.in(1).shape, q.out(0).shape, dnnl::prop_kind::forward_training, forward_attr(q));
+}
+
+/// The forward pass that a backward primitive is made from.
+template <class Attrs>
+dnnl::convolution_forward::primitive_desc hint_of(const Attrs& attrs, const TensorType& x, const TensorType& w, const TensorType& y) {
+  Conv2dAttrs a;
+  a.stride = attrs.stride;
+  a.padding = attrs.padding;
+  a.dilation = attrs.dilation;
+  a.groups = attrs.groups;
+  return forward_pd(activation_desc(x), onednn::any_weight_desc(w.dtype, w.shape, a.groups), std::nullopt, activation_desc(y), a, x.shape, w.shape, y.shape,
+                    dnnl::prop_kind::forward_training, onednn::user_scratchpad());
+}
+
+int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+int64_t size_of(const Desc& desc) { return static_cast<int64_t>(desc.get_size()); }
+
+Support supports_types(const KernelQuery& q, std::initializer_list<const TensorType*> activations, const TensorType& weight, int64_t groups) {
+  for (const TensorType* type : activations) {
+    if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
+    if (!plain(*type)) return Support::no(cat("format ", type->format));
+    if (type->elements() == 0) return Support::no("empty array");
+  }
+  if (weight.dtype != DType::kF32) return Support::no(cat("dtype ", weight.dtype));
+  if (!onednn::weight_desc(weight.dtype, weight.shape, weight.format, groups)) return Support::no(cat("weight format ", weight.format));
+  (void)q;
+  return Support::yes();
+}
+
+class Forward : public PreparedKernel {
+ public:
+  explicit Forward(const KernelQuery& q) : residual_(q.has(3)), bias_(q.has(2)) {
+    const auto pd = forward_any(q);
+    const Desc given = *onednn::weight_desc(q.in(1).dtype, q.in(1).shape, q.in(1).format, q.attrs<Conv2dAttrs>().groups);
+    name_ = pd.impl_info_str();
+    pad_bytes_ = aligned(size_of(pd.scratchpad_desc()));
+    if (given != pd.weights_desc()) {
+      reorder_ = onednn::make_reorder(given, pd.weights_desc(), q.threads);
+      weight_bytes_ = size_of(pd.weights_desc());
+    }
+    std::vector<Call::Argument> arguments{{DNNL_ARG_SRC, pd.src_desc()}, {DNNL_ARG_WEIGHTS, pd.weights_desc()}, {DNNL_ARG_DST, pd.dst_desc()}, {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}};
+    if (bias_) arguments.push_back({DNNL_ARG_BIAS, pd.bias_desc()});
+    if (residual_) arguments.push_back({DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, activation_desc(q.in(3))});
+    call_ = Call(dnnl::convolution_forward(pd), std::move(arguments), q.threads);
+  }
+  void run(const KernelArgs& args) const override {
+    auto* scratch = static_cast<std::byte*>(args.scratch);
+    const void* weight = args.inputs[1];
+    if (reorder_) {
+      reorder_.run({weight, scratch + pad_bytes_});
+      weight = scratch + pad_bytes_;
+    }
+    if (bias_ && residual_) {
+      call_.run({args.inputs[0], weight, args.outputs[0], scratch, args.inputs[2], args.inputs[3]});
+    } else if (bias_ || residual_) {
+      call_.run({args.inputs[0], weight, args.outputs[0], scratch, args.inputs[bias_ ? 2 : 3]});
+    } else {
+      call_.run({args.inputs[0], weight, args.outputs[0], scratch});
+    }
+  }
+  int64_t scratch_bytes() const override { return pad_bytes_ + weight_bytes_; }
+  std::string implementation() const override { return name_; }
+
+ private:
+  bool residual_, bias_;
+  std::string name_;
+  int64_t pad_bytes_ = 0, weight_bytes_ = 0;
+  Call call_, reorder_;
+};
+
+class BackwardData : public PreparedKernel {
+ public:
+  explicit BackwardData(const KernelQuery& q) {
+    const auto& a = q.attrs<Conv2dBackwardDataAttrs>();
+    const auto hint = hint_of(a, q.out(0), q.in(1), q.in(0));
+    const Window<Conv2dBackwardDataAttrs> window(a);
+    const auto behind = padding_behind(a, q.out(0).shape, q.in(1).shape, q.in(0).shape);
+    const auto pd = GALLEY_ONEDNN(dnnl::convolution_backward_data::primitive_desc(
+        onednn::engine(), algorithm::convolution_direct, activation_desc(q.out(0)), onednn::any_weight_desc(q.in(1).dtype, q.in(1).shape, a.groups),
+        activation_desc(q.in(0)), window.stride, window.dilation, window.padding, behind, hint, onednn::user_scratchpad()));
+    const Desc given = *onednn::weight_desc(q.in(1).dtype, q.in(1).shape, q.in(1).format, a.groups);
+    name_ = pd.impl_info_str();
+    pad_bytes_ = aligned(size_of(pd.scratchpad_desc()));
+    if (given != pd.weights_desc()) {
+      reorder_ = onednn::make_reorder(given, pd.weights_desc(), q.threads);
+      weight_bytes_ = size_of(pd.weights_desc());
+    }
+    call_ = Call(dnnl::convolution_backward_data(pd),
+                 {{DNNL_ARG_DIFF_DST, pd.diff_dst_desc()}, {DNNL_ARG_WEIGHTS, pd.weights_desc()}, {DNNL_ARG_DIFF_SRC, pd.diff_src_desc()}, {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}},
+                 q.threads);
+  }
+  void run(const KernelArgs& args) const override {
+    auto* scratch = static_cast<std::byte*>(args.scratch);
+    const void* weight = args.inputs[1];
+    if (reorder_) {
+      reorder_.run({weight, scratch + pad_bytes_});
+      weight = scratch + pad_bytes_;
+    }
+    call_.run({args.inputs[0], weight, args.outputs[0], scratch});
+  }
+  int64_t scratch_bytes() const override { return pad_bytes_ + weight_bytes_; }
+  std::string implementation() const override { return name_; }
+
+ private:
+  std::string name_;
+  int64_t pad_bytes_ = 0, weight_bytes_ = 0;
+  Call call_, reorder_;
+};
+
+class BackwardWeights : public PreparedKernel {
+ public:
+  explicit BackwardWeights(const KernelQuery& q) {
+    const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
+    TensorType x = q.in(0), grad = q.in(1);
+    // Note [Strided 1x1 weight gradient]: with channels_last and fewer than 16 input channels oneDNN writes past its workspace (its issue
+    // 6035, seen in 2.6 .. 3.13): such layers, small by nature, are computed contiguous.
+    if (unsafe(a, x, q.out(0).shape)) x.format = grad.format = MemoryFormat::contiguous();
+    const auto hint = hint_of(a, x, q.out(0), grad);
+    const Window<Conv2dBackwardWeightsAttrs> window(a);
+    const auto behind = padding_behind(a, x.shape, q.out(0).shape, grad.shape);
+    const auto pd = GALLEY_ONEDNN(dnnl::convolution_backward_weights::primitive_desc(
+        onednn::engine(), algorithm::convolution_direct, activation_desc(x), onednn::any_weight_desc(q.out(0).dtype, q.out(0).shape, a.groups), activation_desc(grad),
+        window.stride, window.dilation, window.padding, behind, hint, onednn::user_scratchpad()));
+    const Desc wanted = *onednn::weight_desc(q.out(0).dtype, q.out(0).shape, q.out(0).format, a.groups);
+    name_ = pd.impl_info_str();
+    scratch_ = aligned(size_of(pd.scratchpad_desc()));
+    if (!(x.format == q.in(0).format)) {
+      reorder_x_ = onednn::make_reorder(activation_desc(q.in(0)), activation_desc(x), q.threads);
+      reorder_grad_ = onednn::make_reorder(activation_desc(q.in(1)), activation_desc(grad), q.threads);
+      x_at_ = scratch_;
+      grad_at_ = x_at_ + aligned(x.bytes());
+      scratch_ = grad_at_ + aligned(grad.bytes());
+    }
+    if (wanted != pd.diff_weights_desc()) {
+      reorder_ = onednn::make_reorder(pd.diff_weights_desc(), wanted, q.threads);
+      weight_at_ = scratch_;
+      scratch_ += aligned(size_of(pd.diff_weights_desc()));
+    }
+    call_ = Call(dnnl::convolution_backward_weights(pd),
+                 {{DNNL_ARG_SRC, pd.src_desc()}, {DNNL_ARG_DIFF_DST, pd.diff_dst_desc()}, {DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc()}, {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}},
+                 q.threads);
+  }
+  static bool unsafe(const Conv2dBackwardWeightsAttrs& a, const TensorType& x, const Shape& w) {
+    const auto stride = pair(a.stride);
+    return x.format.is_channels_last() && w[2] == 1 && w[3] == 1 && (stride[0] > 1 || stride[1] > 1) && w[1] < 16;
+  }
+  void run(const KernelArgs& args) const override {
+    auto* scratch = static_cast<std::byte*>(args.scratch);
+    const void* x = args.inputs[0];
+    const void* grad = args.inputs[1];
+    if (reorder_x_) {
+      reorder_x_.run({x, scratch + x_at_});
+      reorder_grad_.run({grad, scratch + grad_at_});
+      x = scratch + x_at_;
+      grad = scratch + grad_at_;
+    }
+    void* weight = reorder_ ? scratch + weight_at_ : args.outputs[0];
+    call_.run({x, grad, weight, scratch});
+    if (reorder_) reorder_.run({weight, args.outputs[0]});
+  }
+  int64_t scratch_bytes() const override { return scratch_; }
+  std::string implementation() const override { return name_; }
+
+ private:
+  std::string name_;
+  int64_t scratch_ = 0, x_at_ = 0, grad_at_ = 0, weight_at_ = 0;
+  Call call_, reorder_, reorder_x_, reorder_grad_;
+};
+
+Support supports_forward(const KernelQuery& q) {
+  if (q.has(2) && q.in(2).dtype != DType::kF32) return Support::no("bias dtype");
+  if (q.has(3) && !(q.in(3).format == q.out(0).format)) return Support::no("residual in another format");
+  return supports_types(q, {&q.in(0), &q.out(0)}, q.in(1), q.attrs<Conv2dAttrs>().groups);
+}
+Support supports_backward_data(const KernelQuery& q) {
+  return supports_types(q, {&q.in(0), &q.out(0)}, q.in(1), q.attrs<Conv2dBackwardDataAttrs>().groups);
+}
+Support supports_backward_weights(const KernelQuery& q) {
+  return supports_types(q, {&q.in(0), &q.in(1)}, q.out(0), q.attrs<Conv2dBackwardWeightsAttrs>().groups);
+}
+
+MemoryFormat preferred(const KernelQuery& q, int input) {
+  if (input != 1) return {};
+  return onednn::weight_format_of(forward_any(q).weights_desc(), q.in(1).shape, q.attrs<Conv2dAttrs>().groups).value_or(MemoryFormat());
+}
+
+template <class T>
+std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
+  return std::make_unique<T>(q);
+}
+
+const std::array<Kernel, 3> kKernels{{{"conv2d", "onednn", supports_forward, prepare<Forward>, preferred},
+                                      {"conv2d_backward_data", "onednn", supports_backward_data, prepare<BackwardData>},
+                                      {"conv2d_backward_weights", "onednn", supports_backward_weights, prepare<BackwardWeights>}}};
+
+}  // namespace
+
+std::span<const Kernel> onednn_conv() { return kKernels; }
+
+}  // namespace galley

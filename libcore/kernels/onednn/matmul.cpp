@@ -1,0 +1,94 @@
+// Matrix products by oneDNN. Transposes are strides; leading dimensions are a batch.
+
+#include <array>
+
+#include "libcore/kernels/onednn/table.h"
+#include "libcore/ops/matmul.h"
+#include "libcore/vendor/onednn/onednn.h"
+
+namespace galley {
+namespace {
+
+using dnnl::algorithm;
+using onednn::Call;
+using onednn::Desc;
+
+class Product : public PreparedKernel {
+ public:
+  Product(const Desc& a, const Desc& b, const std::optional<Desc>& bias, const Desc& c, const dnnl::post_ops& ops, int threads) : bias_(bias.has_value()) {
+    dnnl::primitive_attr attr = onednn::user_scratchpad();
+    attr.set_post_ops(ops);
+    const auto pd = bias ? GALLEY_ONEDNN(dnnl::matmul::primitive_desc(onednn::engine(), a, b, *bias, c, attr))
+                         : GALLEY_ONEDNN(dnnl::matmul::primitive_desc(onednn::engine(), a, b, c, attr));
+    name_ = pd.impl_info_str();
+    scratch_ = static_cast<int64_t>(pd.scratchpad_desc().get_size());
+    std::vector<Call::Argument> arguments{{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}, {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}};
+    if (bias_) arguments.push_back({DNNL_ARG_BIAS, *bias});
+    call_ = Call(dnnl::matmul(pd), std::move(arguments), threads);
+  }
+  void run(const KernelArgs& args) const override {
+    if (bias_) {
+      call_.run({args.inputs[0], args.inputs[1], args.outputs[0], args.scratch, args.inputs[2]});
+    } else {
+      call_.run({args.inputs[0], args.inputs[1], args.outputs[0], args.scratch});
+    }
+  }
+  int64_t scratch_bytes() const override { return scratch_; }
+  std::string implementation() const override { return name_; }
+
+ private:
+  bool bias_;
+  std::string name_;
+  int64_t scratch_ = 0;
+  Call call_;
+};
+
+Support supports(const KernelQuery& q) {
+  for (const TensorType* type : {&q.in(0), &q.in(1), &q.out(0)}) {
+    if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
+    if (!type->format.is_contiguous()) return Support::no(cat("format ", type->format));
+    if (type->elements() == 0) return Support::no("empty array");
+  }
+  return Support::yes();
+}
+
+Support supports_linear(const KernelQuery& q) {
+  const Activation activation = q.attrs<LinearAttrs>().activation;
+  if (activation != Activation::kNone && activation != Activation::kRelu) return Support::no("this activation is not fused");
+  return supports(q);
+}
+
+std::unique_ptr<PreparedKernel> prepare_linear(const KernelQuery& q) {
+  const int64_t in = q.in(1).shape[1], out = q.in(1).shape[0], rows = q.in(0).elements() / in;
+  dnnl::post_ops ops;
+  if (q.attrs<LinearAttrs>().activation == Activation::kRelu) ops.append_eltwise(algorithm::eltwise_relu, 0, 0);
+  std::optional<Desc> bias;
+  if (q.has(2)) bias = onednn::strided_desc(DType::kF32, {1, out}, {out, 1});
+  return std::make_unique<Product>(onednn::strided_desc(DType::kF32, {rows, in}, {in, 1}), onednn::strided_desc(DType::kF32, {in, out}, {1, in}), bias,
+                                   onednn::strided_desc(DType::kF32, {rows, out}, {out, 1}), ops, q.threads);
+}
+
+/// [batch,] rows x columns of an operand that may be stored transposed; batch 1 where it has none.
+Desc operand(const Shape& shape, bool transposed, int64_t batch) {
+  const int64_t r = shape[-2], c = shape[-1];
+  const int64_t rows = transposed ? c : r, columns = transposed ? r : c;
+  const int64_t row_step = transposed ? 1 : c, column_step = transposed ? c : 1;
+  if (batch == 0) return onednn::strided_desc(DType::kF32, {rows, columns}, {row_step, column_step});
+  return onednn::strided_desc(DType::kF32, {shape.rank() == 2 ? 1 : batch, rows, columns}, {r * c, row_step, column_step});
+}
+
+std::unique_ptr<PreparedKernel> prepare_matmul(const KernelQuery& q) {
+  const auto& t = q.attrs<MatmulAttrs>();
+  const Shape& y = q.out(0).shape;
+  const int64_t batch = y.rank() == 2 ? 0 : y.elements() / (y[-1] * y[-2]);
+  return std::make_unique<Product>(operand(q.in(0).shape, t.transpose_a, batch), operand(q.in(1).shape, t.transpose_b, batch), std::nullopt, operand(y, false, batch),
+                                   dnnl::post_ops(), q.threads);
+}
+
+const std::array<Kernel, 2> kKernels{{{"linear", "onednn", supports_linear, prepare_linear}, {"matmul", "onednn", supports, prepare_matmul}}};
+
+}  // namespace
+
+std::span<const Kernel> onednn_matmul() { return kKernels; }
+
+}  // namespace galley

@@ -1,0 +1,13 @@
+#pragma once
+// The vendor's kernels of each family, each in its file.
+
+#include <span>
+
+#include "libcore/kernels/table.h"
+
+namespace galley {
+
+std::span<const Kernel> onednn_conv();
+std::span<const Kernel> onednn_matmul();
+
+}  // namespace galley
