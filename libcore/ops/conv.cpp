@@ -3,6 +3,7 @@
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
+#include "libcore/ops/shape.h"
 
 namespace galley {
 namespace {
@@ -119,7 +120,7 @@ void gradient(GradientBuilder& g) {
     b.kernel_size = {g.in(1).shape()[2], g.in(1).shape()[3]};
     g.set(1, conv2d_backward_weights(g.in(0), g.grad(), b));
   }
-  if (g.in(2) && g.wants(2)) g.set(2, sum(g.grad(), {0, 2, 3}));
+  if (g.in(2) && g.wants(2)) g.set(2, cast(sum(g.grad(), {0, 2, 3}), g.in(2).dtype()));
 }
 
 }  // namespace

@@ -67,7 +67,7 @@ void linear_gradient(GradientBuilder& g) {
   GALLEY_ASSERT(g.attrs<LinearAttrs>().activation == Activation::kNone, "a fused linear layer is for inference");
   if (g.wants(0)) g.set(0, reshape(matmul(rows(g.grad()), g.in(1)), g.in(0).shape()));
   if (g.wants(1)) g.set(1, matmul(rows(g.grad()), rows(g.in(0)), {true, false}));
-  if (g.in(2) && g.wants(2)) g.set(2, sum(rows(g.grad()), {0}));
+  if (g.in(2) && g.wants(2)) g.set(2, cast(sum(rows(g.grad()), {0}), g.in(2).dtype()));
 }
 
 /// Sums the batch away where the operand had none.

@@ -10,12 +10,18 @@
 namespace galley {
 namespace {
 
+/// Statistics are f32 where x has fewer bits.
+DType statistics_dtype(const TensorType& x) { return x.dtype == DType::kF64 ? DType::kF64 : DType::kF32; }
+
 TensorType vector_of(const TensorType& x, int64_t size) {
   TensorType v;
-  v.dtype = x.dtype;
+  v.dtype = statistics_dtype(x);
   v.shape = Shape{size};
   return v;
 }
+
+/// The gradient of gamma or beta: gamma's dtype where it is given.
+DType parameter_dtype(const OpContext& c, const TensorType& x) { return c.has(4) ? c.in(4).dtype : statistics_dtype(x); }
 
 void check_vector(const OpContext& c, int i, int64_t size, std::string_view name) {
   if (c.has(i)) GALLEY_CHECK(c.in(i).shape == Shape({size}), name, " must be [", size, "] (one a channel), is ", c.in(i).shape);
@@ -49,7 +55,9 @@ std::vector<TensorType> infer_batch_norm_backward(const OpContext& c) {
   check_vector(c, 3, x.shape[1], "var");
   check_vector(c, 4, x.shape[1], "gamma");
   GALLEY_CHECK((a.activation == Activation::kRelu) == c.has(5), "the output y is given exactly where the activation is relu");
-  std::vector<TensorType> types{x, vector_of(x, x.shape[1]), vector_of(x, x.shape[1])};
+  TensorType parameter = vector_of(x, x.shape[1]);
+  parameter.dtype = parameter_dtype(c, x);
+  std::vector<TensorType> types{x, parameter, parameter};
   if (a.residual) types.push_back(x);
   return types;
 }
@@ -90,7 +98,7 @@ std::vector<TensorType> infer_layer_norm(const OpContext& c) {
     if (c.has(i)) GALLEY_CHECK(c.in(i).shape == inner, i == 1 ? "gamma" : "beta", " must be ", inner, ", is ", c.in(i).shape);
   }
   TensorType statistics;
-  statistics.dtype = x.dtype;
+  statistics.dtype = statistics_dtype(x);
   statistics.shape = split_shape(x.shape, 0, lead);
   return {x, statistics, statistics};
 }
@@ -100,7 +108,7 @@ std::vector<TensorType> infer_layer_norm_backward(const OpContext& c) {
   check_like(c.in(0), "grad", x, "the input");
   const int lead = x.shape.rank() - static_cast<int>(c.attrs<LayerNormBackwardAttrs>().dims);
   TensorType inner;
-  inner.dtype = x.dtype;
+  inner.dtype = parameter_dtype(c, x);
   inner.shape = split_shape(x.shape, lead, x.shape.rank());
   return {x, inner, inner};
 }
@@ -113,7 +121,7 @@ std::vector<TensorType> infer_group_norm(const OpContext& c) {
   check_vector(c, 1, x.shape[1], "gamma");
   check_vector(c, 2, x.shape[1], "beta");
   TensorType statistics;
-  statistics.dtype = x.dtype;
+  statistics.dtype = statistics_dtype(x);
   statistics.shape = Shape{x.shape[0], groups};
   return {x, statistics, statistics};
 }
@@ -121,7 +129,9 @@ std::vector<TensorType> infer_group_norm(const OpContext& c) {
 std::vector<TensorType> infer_group_norm_backward(const OpContext& c) {
   const TensorType& x = c.in(1);
   check_like(c.in(0), "grad", x, "the input");
-  return {x, vector_of(x, x.shape[1]), vector_of(x, x.shape[1])};
+  TensorType parameter = vector_of(x, x.shape[1]);
+  parameter.dtype = parameter_dtype(c, x);
+  return {x, parameter, parameter};
 }
 
 void batch_norm_gradient(GradientBuilder& g) {
@@ -165,7 +175,7 @@ void frozen_batch_norm_gradient(GradientBuilder& g) {
   const Value x = g.in(0), grad = g.grad();
   Shape channel_shape;
   for (int axis = 0; axis < x.shape().rank(); ++axis) channel_shape.push_back(axis == 1 ? x.channels() : 1);
-  const auto per_channel = [&](Value v) { return reshape(v, channel_shape); };
+  const auto per_channel = [&](Value v) { return cast(reshape(v, channel_shape), x.dtype()); };
   std::vector<int64_t> others;
   for (int axis = 0; axis < x.shape().rank(); ++axis) {
     if (axis != 1) others.push_back(axis);
@@ -173,9 +183,10 @@ void frozen_batch_norm_gradient(GradientBuilder& g) {
   const Value rstd = rsqrt(affine(g.in(4), 1, attrs.eps));
   if (g.wants(0)) g.set(0, mul(grad, per_channel(g.in(1) ? mul(g.in(1), rstd) : rstd)));
   if (g.in(1) && g.wants(1)) {
-    g.set(1, mul(rstd, sum(mul(grad, sub(x, per_channel(g.in(3)))), others)));
+    const Value dot = sum(mul(grad, sub(x, per_channel(g.in(3)))), others);
+    g.set(1, cast(mul(rstd, cast(dot, rstd.dtype())), g.in(1).dtype()));
   }
-  if (g.in(2) && g.wants(2)) g.set(2, sum(grad, others));
+  if (g.in(2) && g.wants(2)) g.set(2, cast(sum(grad, others), g.in(2).dtype()));
 }
 
 Cost cost_backward(const OpContext& c) { return operand_cost(c, 10.0 * static_cast<double>(c.in(1).elements())); }

@@ -3,6 +3,10 @@
 #include "libcore/ops/binary.h"
 #include "tests/ops/harness.h"
 
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // false in GCC 12: temporaries of an initializer list
+#endif
+
 namespace galley::test {
 
 std::vector<OpCase> binary_cases() {

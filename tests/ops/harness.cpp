@@ -124,7 +124,7 @@ std::unique_ptr<CaseGraph> make_graph(const OpCase& c, DType real, bool gradient
   GALLEY_ASSERT(!made->graph.nodes().empty(), c.name, " captures nothing");
   made->node = made->graph.nodes().size() - 1;
   made->feeds = inputs.feeds();
-  if (gradient && made->graph.nodes().back().op->gradient != nullptr) add_gradient(c, inputs, *made);
+  if (gradient && !c.forward_only && made->graph.nodes().back().op->gradient != nullptr) add_gradient(c, inputs, *made);
   return made;
 }
 
@@ -144,8 +144,11 @@ double gradient_error(const OpCase& c, double scale) {
       picked.push_back(count <= 48 ? i : static_cast<int64_t>(random.below(static_cast<uint64_t>(count))));
     }
     double largest = 0;
-    if (gradient) {
-      for (double value : values.at(gradient.id()).v) largest = std::max(largest, std::abs(value));
+    if (gradient && count > 0) {  // its largest element is always looked at: the control needs one that is not zero
+      const std::vector<double>& v = values.at(gradient.id()).v;
+      const auto top = std::max_element(v.begin(), v.end(), [](double a, double b) { return std::abs(a) < std::abs(b); });
+      largest = std::abs(*top);
+      picked.push_back(top - v.begin());
     }
     std::map<std::string, RefArray> feeds = forward->feeds;
     for (int64_t i : picked) {

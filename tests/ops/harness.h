@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <ostream>
 #include <set>
 #include <string>
 #include <vector>
@@ -67,8 +68,11 @@ struct OpCase {
   std::vector<double> expected = {};        // hand values of the first output, or none
   int differentiable_outputs = -1;          // the first so many take part in the gradient check; -1: all floating ones
   double kernel_tolerance = 2e-5;           // f32 kernels against double, relative to the largest value of the output: sums of a few hundred terms
+  bool forward_only = false;                // a fused form that has no gradient, or hand values at a kink
   bool low_precision = false;               // also kernels in bf16 (tolerance 2 * 2^-8 and that of inputs' rounding: none, inputs are rounded first)
 };
+
+inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name; }
 
 // The families' tables.
 std::vector<OpCase> conv_cases();
@@ -99,7 +103,7 @@ struct CaseGraph {
 std::unique_ptr<CaseGraph> make_graph(const OpCase& c, DType real, bool gradient);
 
 /// Largest difference between the rule's gradient (times `scale`) and central differences of the reference in double, relative to the
-/// largest gradient of that input; at most 48 elements an input are perturbed. NaN where something is not finite.
+/// largest gradient of that input; at most 49 elements an input are perturbed. NaN where something is not finite.
 double gradient_error(const OpCase& c, double scale = 1);
 
 /// Runs every supporting kernel on every node of the case's graph in every format; each failure is one line.

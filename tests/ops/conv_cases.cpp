@@ -1,0 +1,77 @@
+// Cases of convolution; its backward operators are tested through the gradient rule of each.
+
+#include "libcore/ops/conv.h"
+#include "tests/ops/harness.h"
+
+namespace galley::test {
+namespace {
+
+Conv2dAttrs attrs_of(std::vector<int64_t> stride, std::vector<int64_t> padding, std::vector<int64_t> dilation, int64_t groups,
+                     Activation activation = Activation::kNone) {
+  Conv2dAttrs a;
+  a.stride = std::move(stride);
+  a.padding = std::move(padding);
+  a.dilation = std::move(dilation);
+  a.groups = groups;
+  a.activation = activation;
+  return a;
+}
+
+}  // namespace
+
+std::vector<OpCase> conv_cases() {
+  struct Geometry {
+    std::string name;
+    Shape x, weight;
+    Conv2dAttrs attrs;
+    bool bias = false;
+  };
+  const std::vector<Geometry> geometries{
+      {"plain", {2, 3, 7, 5}, {4, 3, 3, 3}, attrs_of({1}, {1}, {1}, 1), true},
+      {"no_padding", {1, 2, 5, 6}, {3, 2, 3, 2}, attrs_of({1}, {0}, {1}, 1)},
+      {"pointwise", {2, 17, 5, 3}, {19, 17, 1, 1}, attrs_of({1}, {0}, {1}, 1)},
+      {"pointwise_strided", {2, 16, 7, 6}, {8, 16, 1, 1}, attrs_of({2}, {0}, {1}, 1)},
+      {"pointwise_strided_few_channels", {2, 5, 7, 6}, {8, 5, 1, 1}, attrs_of({2}, {0}, {1}, 1)},
+      {"strided_groups", {2, 8, 9, 7}, {6, 4, 3, 3}, attrs_of({2, 1}, {1, 0}, {1}, 2), true},
+      {"dilated", {2, 3, 9, 8}, {4, 3, 3, 3}, attrs_of({1}, {2}, {2}, 1)},
+      {"dilated_strided", {1, 4, 11, 9}, {5, 4, 3, 2}, attrs_of({2}, {1, 2}, {2, 3}, 1)},
+      {"depthwise", {2, 19, 7, 7}, {19, 1, 3, 3}, attrs_of({1}, {1}, {1}, 19)},
+      {"depthwise_5x5_strided", {2, 16, 9, 9}, {16, 1, 5, 5}, attrs_of({2}, {2}, {1}, 16)},
+      {"depthwise_multiplier", {1, 4, 5, 5}, {8, 1, 3, 3}, attrs_of({1}, {1}, {1}, 4), true},
+      {"stem", {1, 3, 17, 15}, {8, 3, 7, 7}, attrs_of({2}, {3}, {1}, 1)},
+      {"one_channel", {2, 1, 6, 6}, {5, 1, 3, 3}, attrs_of({1}, {1}, {1}, 1), true},
+      {"kernel_of_image", {3, 4, 4, 3}, {6, 4, 4, 3}, attrs_of({1}, {0}, {1}, 1), true},
+      {"rows_left_over", {1, 3, 8, 10}, {4, 3, 3, 3}, attrs_of({3}, {0}, {1}, 1)},
+      {"empty_batch", {0, 3, 7, 5}, {4, 3, 3, 3}, attrs_of({1}, {1}, {1}, 1), true},
+  };
+  std::vector<OpCase> cases;
+  for (const Geometry& g : geometries) {
+    cases.push_back({.name = "conv2d_" + g.name,
+                     .build = [g](CaseInputs& in) {
+                       const Value x = in.real(g.x), weight = in.weight(g.weight);
+                       conv2d(x, weight, g.bias ? in.vector(g.weight[0]) : Value(), g.attrs);
+                     },
+                     .low_precision = true});
+  }
+  // [1,1,3,3] of 1..9 with kernel [[1,2],[3,4]]: 1+4+12+20 = 37 and so on; plus bias 1.
+  cases.push_back({.name = "conv2d_hand", .build = [](CaseInputs& in) {
+                     conv2d(in.values({1, 1, 3, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9}), in.values({1, 1, 2, 2}, {1, 2, 3, 4}), in.values({1}, {1}), {});
+                   }, .expected = {38, 48, 68, 78}});
+  cases.push_back({.name = "conv2d_hand_groups", .build = [](CaseInputs& in) {
+                     conv2d(in.values({1, 2, 1, 2}, {1, 2, 3, 4}), in.values({2, 1, 1, 1}, {10, 100}), {}, attrs_of({1}, {0}, {1}, 2));
+                   }, .expected = {10, 20, 300, 400}});
+  for (int a = 0; a < static_cast<int>(kActivationNames.size()); ++a) {
+    const auto activation = static_cast<Activation>(a);
+    for (bool residual : {false, true}) {
+      cases.push_back({.name = cat("conv2d_fused_", kActivationNames[static_cast<size_t>(a)], residual ? "_residual" : ""),
+                       .build = [=](CaseInputs& in) {
+                         const Value x = in.real({2, 6, 5, 7}), weight = in.weight({9, 6, 3, 3}), bias = in.vector(9);
+                         conv2d(x, weight, bias, attrs_of({1}, {1}, {1}, 1, activation), residual ? in.real({2, 9, 5, 7}) : Value());
+                       },
+                       .forward_only = true});
+    }
+  }
+  return cases;
+}
+
+}  // namespace galley::test

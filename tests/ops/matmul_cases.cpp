@@ -1,0 +1,60 @@
+// Cases of matrix products.
+
+#include "libcore/ops/matmul.h"
+#include "tests/ops/harness.h"
+
+namespace galley::test {
+
+std::vector<OpCase> matmul_cases() {
+  std::vector<OpCase> cases;
+  struct Layer {
+    std::string name;
+    Shape x;
+    int64_t outputs;
+    bool bias;
+  };
+  for (const Layer& l : std::vector<Layer>{{"plain", {4, 7}, 5, true}, {"no_bias", {3, 17}, 9, false}, {"vector", {6}, 4, true}, {"tokens", {2, 3, 5}, 4, true},
+                                           {"wide", {2, 65}, 33, true}, {"empty_batch", {0, 7}, 5, true}, {"one", {1, 1}, 1, true}}) {
+    cases.push_back({.name = "linear_" + l.name,
+                     .build = [l](CaseInputs& in) {
+                       const Value x = in.real(l.x), weight = in.weight({l.outputs, l.x[-1]});
+                       linear(x, weight, l.bias ? in.vector(l.outputs) : Value());
+                     },
+                     .low_precision = true});
+  }
+  cases.push_back({.name = "linear_hand", .build = [](CaseInputs& in) {
+                     linear(in.values({1, 2}, {1, 2}), in.values({3, 2}, {1, 0, 0, 1, 3, 4}), in.values({3}, {0, 10, -20}));
+                   }, .expected = {1, 12, -9}});
+  cases.push_back({.name = "linear_fused_relu", .build = [](CaseInputs& in) {
+                     LinearAttrs a;
+                     a.activation = Activation::kRelu;
+                     linear(in.values({1, 2}, {1, 2}), in.values({3, 2}, {1, 0, 0, 1, 3, 4}), in.values({3}, {0, 10, -20}), a);
+                   }, .expected = {1, 12, 0}, .forward_only = true});
+  const auto shape_of = [](std::vector<int64_t> lead, int64_t rows, int64_t columns, bool transposed) {
+    lead.push_back(transposed ? columns : rows);
+    lead.push_back(transposed ? rows : columns);
+    return Shape(std::span<const int64_t>(lead));
+  };
+  for (bool ta : {false, true}) {
+    for (bool tb : {false, true}) {
+      struct Leads {
+        std::string name;
+        std::vector<int64_t> a, b;
+      };
+      for (const Leads& lead : std::vector<Leads>{{"matrices", {}, {}}, {"batched", {2, 3}, {2, 3}}, {"shared_b", {2, 3}, {}}, {"shared_a", {}, {3}}, {"empty", {0}, {0}}}) {
+        cases.push_back({.name = cat("matmul_", lead.name, ta ? "_ta" : "", tb ? "_tb" : ""),
+                         .build = [=](CaseInputs& in) {
+                           const Value a = in.real(shape_of(lead.a, 4, 7, ta));
+                           matmul(a, in.real(shape_of(lead.b, 7, 5, tb)), {ta, tb});
+                         },
+                         .low_precision = true});
+      }
+    }
+  }
+  cases.push_back({.name = "matmul_hand", .build = [](CaseInputs& in) {
+                     matmul(in.values({2, 2}, {1, 2, 3, 4}), in.values({2, 2}, {5, 6, 7, 8}));
+                   }, .expected = {19, 22, 43, 50}});
+  return cases;
+}
+
+}  // namespace galley::test

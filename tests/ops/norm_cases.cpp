@@ -1,0 +1,119 @@
+// Cases of normalisation.
+
+#include "libcore/ops/norm.h"
+#include "tests/ops/harness.h"
+
+namespace galley::test {
+
+std::vector<OpCase> norm_cases() {
+  std::vector<OpCase> cases;
+  const Fill off_centre{.low = -1, .high = 3};
+  struct Batch {
+    std::string name;
+    Shape x;
+    bool affine = true, relu = false, residual = false;
+  };
+  for (const Batch& b : std::vector<Batch>{{"plain", {3, 5, 4, 3}},
+                                           {"features", {7, 5}},
+                                           {"signal", {3, 4, 6}},
+                                           {"volume", {2, 3, 2, 3, 2}},
+                                           {"many_channels", {2, 35, 3, 3}},
+                                           {"no_affine", {3, 5, 4, 3}, false},
+                                           {"residual", {3, 5, 4, 3}, true, false, true},
+                                           {"relu", {3, 5, 4, 3}, true, true},
+                                           {"relu_residual", {3, 19, 4, 3}, true, true, true},
+                                           {"empty_batch", {0, 5, 4, 3}}}) {
+    // With relu, a cell near the kink would spoil the differences: gamma is small and beta far, so every cell is clearly on one side.
+    const Fill gamma = b.relu ? Fill{.low = 0.05, .high = 0.1} : Fill{.low = 0.5, .high = 1.5};
+    const Fill beta = b.relu ? Fill{.low = -2, .high = 2, .kinks = {0}, .margin = 0.6} : Fill{};
+    const Fill residual = b.relu ? Fill{.low = -0.05, .high = 0.05} : Fill{};
+    cases.push_back({.name = "batch_norm_" + b.name,
+                     .build = [=](CaseInputs& in) {
+                       BatchNormAttrs a;
+                       if (b.relu) a.activation = Activation::kRelu;
+                       const Value x = in.real(b.x, off_centre);
+                       const Value g = b.affine ? in.vector(b.x[1], gamma) : Value(), s = b.affine ? in.vector(b.x[1], beta) : Value();
+                       batch_norm(x, g, s, a, b.residual ? in.real(b.x, residual) : Value());
+                     },
+                     .differentiable_outputs = 1,
+                     .low_precision = b.x.rank() == 4});
+  }
+  // Mean 2, variance 1 (eps 0): -1 and 1; times 2, plus 1.
+  cases.push_back({.name = "batch_norm_hand", .build = [](CaseInputs& in) {
+                     BatchNormAttrs a;
+                     a.eps = 0;
+                     batch_norm(in.values({2, 1}, {1, 3}), in.values({1}, {2}), in.values({1}, {1}), a);
+                   }, .expected = {-1, 3}, .differentiable_outputs = 1, .forward_only = true});
+  for (bool affine : {true, false}) {
+    for (const Shape& shape : {Shape{3, 5, 4, 3}, Shape{4, 7}, Shape{0, 5, 4, 3}}) {
+      cases.push_back({.name = cat("batch_norm_inference_", shape.rank(), shape[0] == 0 ? "_empty" : "", affine ? "" : "_no_affine"),
+                       .build = [=](CaseInputs& in) {
+                         const Value x = in.real(shape), g = affine ? in.vector(shape[1]) : Value(), b = affine ? in.vector(shape[1]) : Value();
+                         const Value mean = in.fixed(in.vector(shape[1])), var = in.fixed(in.vector(shape[1], {.low = 0.2, .high = 2}));
+                         batch_norm_inference(x, g, b, mean, var);
+                       },
+                       .low_precision = shape.rank() == 4});
+    }
+  }
+  cases.push_back({.name = "batch_norm_inference_hand", .build = [](CaseInputs& in) {
+                     BatchNormInferenceAttrs a;
+                     a.eps = 1;
+                     a.activation = Activation::kRelu;
+                     batch_norm_inference(in.values({2, 1}, {4, -4}), in.values({1}, {2}), in.values({1}, {1}), in.values({1}, {1}), in.values({1}, {3}), a);
+                   }, .expected = {4, 0}, .forward_only = true});
+  // momentum 0.25, count 5: mean 0.75*1 + 0.25*3, variance 0.75*2 + 0.25*8*5/4.
+  cases.push_back({.name = "batch_norm_update_hand", .build = [](CaseInputs& in) {
+                     BatchNormUpdateAttrs a;
+                     a.momentum = 0.25;
+                     a.count = 5;
+                     batch_norm_update(in.values({1}, {1}), in.values({1}, {2}), in.values({1}, {3}), in.values({1}, {8}), in.values({}, {6}, DType::kI64), a);
+                   }, .expected = {1.5}});
+  cases.push_back({.name = "batch_norm_update_channels", .build = [](CaseInputs& in) {
+                     BatchNormUpdateAttrs a;
+                     a.count = 12;
+                     const Value mean = in.vector(19), var = in.vector(19, {.low = 0.2, .high = 2}), batch_mean = in.vector(19);
+                     batch_norm_update(mean, var, batch_mean, in.vector(19, {.low = 0.2, .high = 2}), {}, a);
+                   }});
+  for (int64_t dims : {int64_t{1}, int64_t{2}}) {
+    for (bool affine : {true, false}) {
+      for (int64_t batch : {int64_t{3}, int64_t{0}}) {
+        cases.push_back({.name = cat("layer_norm_", dims, affine ? "" : "_no_affine", batch == 0 ? "_empty" : ""),
+                         .build = [=](CaseInputs& in) {
+                           LayerNormAttrs a;
+                           a.dims = dims;
+                           const Value x = in.real({batch, 4, 7}, off_centre);
+                           const Shape inner = dims == 1 ? Shape{7} : Shape{4, 7};
+                           const Value g = affine ? in.weight(inner) : Value();
+                           layer_norm(x, g, affine ? in.weight(inner) : Value(), a);
+                         },
+                         .differentiable_outputs = 1});
+      }
+    }
+  }
+  cases.push_back({.name = "layer_norm_hand", .build = [](CaseInputs& in) {
+                     LayerNormAttrs a;
+                     a.eps = 0;
+                     layer_norm(in.values({1, 2}, {1, 5}), in.values({2}, {2, 3}), in.values({2}, {0, 1}), a);
+                   }, .expected = {-2, 4}, .forward_only = true});
+  for (int64_t groups : {int64_t{1}, int64_t{3}, int64_t{6}}) {
+    for (bool affine : {true, false}) {
+      cases.push_back({.name = cat("group_norm_", groups, affine ? "" : "_no_affine"),
+                       .build = [=](CaseInputs& in) {
+                         GroupNormAttrs a;
+                         a.groups = groups;
+                         const Value x = in.real({2, 6, 3, 5}, off_centre), g = affine ? in.vector(6) : Value();
+                         group_norm(x, g, affine ? in.vector(6) : Value(), a);
+                       },
+                       .differentiable_outputs = 1});
+    }
+  }
+  cases.push_back({.name = "group_norm_hand", .build = [](CaseInputs& in) {
+                     GroupNormAttrs a;
+                     a.groups = 2;
+                     a.eps = 0;
+                     group_norm(in.values({1, 4}, {1, 3, 10, 30}), {}, {}, a);
+                   }, .expected = {-1, 1, -1, 1}, .forward_only = true});
+  return cases;
+}
+
+}  // namespace galley::test
