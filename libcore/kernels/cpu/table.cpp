@@ -1,9 +1,16 @@
 // The own CPU kernels, family after family.
 
-#include "libcore/kernels/table.h"
+#include "libcore/kernels/cpu/table.h"
 
 namespace galley {
 
-std::span<const Kernel> cpu_kernels() { return {}; }
+std::span<const Kernel> cpu_kernels() {
+  static const std::vector<Kernel> all = [] {
+    std::vector<Kernel> list;
+    for (const auto& family : {cpu_norm(), cpu_pool()}) list.insert(list.end(), family.begin(), family.end());
+    return list;
+  }();
+  return all;
+}
 
 }  // namespace galley

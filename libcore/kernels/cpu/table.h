@@ -1,0 +1,13 @@
+#pragma once
+// The own kernels of each family, each in its file.
+
+#include <span>
+
+#include "libcore/kernels/table.h"
+
+namespace galley {
+
+std::span<const Kernel> cpu_norm();
+std::span<const Kernel> cpu_pool();
+
+}  // namespace galley
