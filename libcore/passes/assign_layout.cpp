@@ -133,7 +133,6 @@ class Rebuilder {
       return type.shape == state.shape ? state.format : MemoryFormat();
     }
     if (is_weight_slot(node, i)) {
-      // Asked on the types as they would be: the weight as it lies now, then as the kernel wants it.
       why = cat("the kernel of ", node.op->name, " wants its weight so");
       if (weights_ == nullptr || !weights_->preferred_weight) return {};
       Graph probe = probe_graph(node, inputs);
@@ -145,7 +144,7 @@ class Rebuilder {
     return format.is_channels_last() && rank == (format == MemoryFormat::channels_last() ? 4 : 5) ? format : MemoryFormat();
   }
 
-  /// A graph of that node alone, its inputs typed as here (weights contiguous).
+  /// A graph of that node alone, its inputs typed as here.
   Graph probe_graph(const Node& node, const std::vector<ValueId>& inputs) const {
     Graph probe;
     std::vector<ValueId> ids;
@@ -154,9 +153,7 @@ class Rebuilder {
         ids.push_back(kNoValue);
         continue;
       }
-      TensorType type = new_.type(inputs[i]);
-      if (is_weight_slot(node, i)) type.format = {};
-      ids.push_back(probe.add_input(cat("i", i), std::move(type), is_weight_slot(node, i) ? ValueRole::kParameter : ValueRole::kInput).id());
+      ids.push_back(probe.add_input(cat("i", i), new_.type(inputs[i]), is_weight_slot(node, i) ? ValueRole::kParameter : ValueRole::kInput).id());
     }
     probe.add_node_like(node, std::move(ids));
     return probe;
@@ -198,22 +195,24 @@ class Rebuilder {
     if (node.is("conv2d_backward_weights")) set_gradient_format(node, outputs[0].id(), users);
   }
 
-  /// A weight gradient is made in the parameter's format where the kernel can and only updates read it.
+  /// A weight gradient is made in the state's format where the kernel can and nothing but updates and norms read it.
   void set_gradient_format(const Node& node, ValueId gradient, const std::vector<std::vector<int>>& users) {
     if (weights_ == nullptr || !weights_->preferred_output) return;
-    const MemoryFormat preferred = weights_->preferred_output(new_, new_.nodes().back());
-    if (preferred.is_contiguous()) return;
+    MemoryFormat wish;
     for (int user : users[static_cast<size_t>(node.outputs[0])]) {
       const Node& reader = old_.nodes()[static_cast<size_t>(user)];
       if (reader.is("sum_squares")) continue;
       if (reader.op->updates.empty()) return;
       const ValueId state = map_[static_cast<size_t>(reader.inputs[static_cast<size_t>(reader.op->updates.front().input)])];
-      if (state == kNoValue || new_.type(state).format != preferred) return;
+      if (state == kNoValue || (!wish.is_contiguous() && !(new_.type(state).format == wish))) return;
+      wish = new_.type(state).format;
     }
     for (const auto& [name, id] : old_.outputs()) {
       if (id == node.outputs[0]) return;
     }
-    new_.value(gradient).type.format = preferred;
+    MemoryFormat& format = new_.value(gradient).type.format;
+    format = wish;
+    if (!(weights_->preferred_output(new_, new_.nodes().back()) == wish)) format = {};
   }
 
   const Graph& old_;

@@ -17,9 +17,10 @@ enum class LayoutMode { kAuto, kContiguous, kChannelsLast };
 
 struct LayoutOptions {
   LayoutMode mode = LayoutMode::kAuto;
-  /// The format that the kernel of a node wants weight input i in. Empty function: contiguous.
+  /// The format that the kernel of a node, with its types as they are now, wants weight input i in: the present one where it takes the
+  /// weight as it comes. Empty function: contiguous.
   std::function<MemoryFormat(const Graph& graph, const Node& node, size_t input)> preferred_weight;
-  /// The format that the kernel of a node makes output 0 in at its fastest (weight gradients). Empty function: contiguous.
+  /// The format that the kernel makes output 0 of a node in, a weight gradient whose type says what is wished for. Empty: contiguous.
   std::function<MemoryFormat(const Graph& graph, const Node& node)> preferred_output;
   /// Formats of named parameters, buffers and state that are given (another program's choice); others are chosen here.
   std::map<std::string, MemoryFormat> given;

@@ -15,21 +15,26 @@ constexpr int64_t kLargestKeptConstant = 1 << 20;
 
 KernelQuery query_of(const Graph& graph, const Node& node, int threads) { return {node, context_of(graph, node), threads}; }
 
-/// Asks the first kernel that takes the node as it is now which format it wants for a weight.
+/// Asks the kernel that would be chosen. One without a preference takes weights as they come, but nobody wants the reference for it.
 LayoutOptions layout_options(const CompileOptions& options, int threads) {
   LayoutOptions layout;
   layout.mode = options.memory_format;
   layout.given = options.parameter_formats;
   const bool reference_only = options.reference_only;
+  const auto as_it_is = [=](const Kernel* kernel, const MemoryFormat& format) {
+    return kernel != nullptr && (reference_only || kernel->name != "ref") ? format : MemoryFormat();
+  };
   layout.preferred_weight = [=](const Graph& graph, const Node& node, size_t input) {
     const KernelQuery query = query_of(graph, node, threads);
     const Kernel* kernel = choose_kernel(query, reference_only).kernel;
-    return kernel == nullptr || kernel->preferred_format == nullptr ? MemoryFormat() : kernel->preferred_format(query, static_cast<int>(input));
+    if (kernel == nullptr || kernel->preferred_format == nullptr) return as_it_is(kernel, query.in(static_cast<int>(input)).format);
+    return kernel->preferred_format(query, static_cast<int>(input));
   };
   layout.preferred_output = [=](const Graph& graph, const Node& node) {
     const KernelQuery query = query_of(graph, node, threads);
     const Kernel* kernel = choose_kernel(query, reference_only).kernel;
-    return kernel == nullptr || kernel->preferred_output_format == nullptr ? MemoryFormat() : kernel->preferred_output_format(query, 0);
+    if (kernel == nullptr || kernel->preferred_output_format == nullptr) return as_it_is(kernel, query.out(0).format);
+    return kernel->preferred_output_format(query, 0);
   };
   return layout;
 }
