@@ -46,6 +46,12 @@ int count(const Graph& graph, std::string_view op) {
   return found;
 }
 
+int forward_nodes(const Graph& graph) {
+  int found = 0;
+  for (const Node& node : graph.nodes()) found += node.phase == Phase::kForward;
+  return found;
+}
+
 TEST(Fuse, TrainingFormGivesTheSameStep) {
   TinyNet plain, fused;
   build_tiny_net(plain);
@@ -129,6 +135,7 @@ TEST(Recompute, GivesTheSameStepWithLessMemory) {
     const PassReport report = recompute(graph, full ? recompute_full(graph) : recompute_selective());
     EXPECT_FALSE(report.done.empty());
     verify(graph);
+    EXPECT_EQ(forward_nodes(graph), forward_nodes(plain.graph)) << "clones belong to the backward pass";
     expect_same(results(graph, feeds), want);
     order_updates(graph);
     verify(graph);
@@ -208,6 +215,26 @@ TEST(AssignLayout, IsChannelsLastFromEndToEnd) {
     gradients += format.is_blocked();
   }
   EXPECT_EQ(gradients, 4);
+  expect_same(results(net.graph, feeds), want);
+}
+
+TEST(AssignLayout, PlainGradientsAreReorderedBeforeTheirUpdate) {
+  TinyNet net;
+  build_tiny_net(net);
+  add_training(net);
+  const auto feeds = feeds_for(net.graph);
+  const auto want = results(net.graph, feeds);
+  LayoutOptions options;
+  options.preferred_weight = [](const Graph&, const Node& node, size_t) { return node.is("conv2d") ? MemoryFormat::blocked("Acdb8a") : MemoryFormat(); };
+  const LayoutReport report = assign_layout(net.graph, options);
+  verify(net.graph);
+  int weights = 0;
+  for (const LayoutReport::Reorder& reorder : report.reorders) weights += reorder.weight;
+  EXPECT_EQ(weights, 4 + 3) << "four gradients to their parameter's format, three weights back for the data gradient";
+  for (const Node& node : net.graph.nodes()) {
+    if (!node.is("sgd_update")) continue;
+    for (size_t i : {1u, 4u}) EXPECT_EQ(net.graph.type(node.inputs[i]).format, net.graph.type(node.inputs[0]).format) << net.graph.value(node.inputs[0]).name;
+  }
   expect_same(results(net.graph, feeds), want);
 }
 
