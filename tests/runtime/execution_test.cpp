@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "libcore/ops/reduce.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/runtime/execution.h"
 #include "tests/support/graphs.h"
@@ -200,6 +201,49 @@ TEST(Execution, FeedsInAnyFormatAreTheSameValues) {
   execution.feed("x", values.to(MemoryFormat::channels_last()));
   execution.run();
   EXPECT_TRUE(bit_equal(first, execution.output("z")));
+}
+
+/// loss = sum((x w)^2); the gradient with respect to w is 2 w sum over rows of x^2.
+Graph accumulation_graph(bool last) {
+  Graph g;
+  const Value x = g.add_input("x", f32({4, 3}), ValueRole::kInput), w = g.add_input("w", f32({3}), ValueRole::kParameter);
+  const Value loss = sum(square(mul(x, w)));
+  g.add_output("loss", loss);
+  const ValueId wanted[] = {w.id()};
+  const ValueId gradient = differentiate(g, loss.id(), wanted).at(w.id());
+  g.set_phase(Phase::kUpdate);
+  const Value total = accumulate(g.add_input("grad.w", f32({3}), ValueRole::kState), g.at(gradient));
+  if (!last) return g;
+  const Value lr = g.add_input("lr", f32(Shape{}), ValueRole::kInput), step = g.add_input("step", i64(Shape{}), ValueRole::kInput);
+  sgd_update(w, total, lr, step, Value(), Value(), {});
+  clear(total);
+  return g;
+}
+
+TEST(Execution, AccumulateAndLastShareTheGradient) {
+  ParameterStore store;
+  const auto arena = std::make_shared<Arena>();
+  Execution accumulate_run(compile(accumulation_graph(false)), store, arena), last_run(compile(accumulation_graph(true)), store, arena);
+  Tensor w = Tensor::of({3}, {1, 2, 3}), x1(DType::kF32, {4, 3}), x2(DType::kF32, {4, 3});
+  x1.from_doubles({1, 0, 2, 0, 1, 1, 1, 1, 0, 2, 0, 1});
+  x2.from_doubles({0, 1, 1, 3, 0, 1, 0, 0, 2, 1, 1, 0});
+  std::vector<double> want = w.to_doubles();
+  store.set("w", w);
+  last_run.feed("lr", 0.125);  // 2^-3: every number below is exact in f32
+  for (int step = 1; step <= 2; ++step) {
+    accumulate_run.feed("x", x1);
+    accumulate_run.run();
+    last_run.feed("x", x2);
+    last_run.feed("step", step);
+    last_run.run();
+    for (int64_t c = 0; c < 3; ++c) {
+      double squares = 0;
+      for (int64_t n = 0; n < 4; ++n) squares += x1.at({n, c}) * x1.at({n, c}) + x2.at({n, c}) * x2.at({n, c});
+      want[static_cast<size_t>(c)] -= 0.125 * 2 * want[static_cast<size_t>(c)] * squares;
+    }
+    EXPECT_EQ(store.get("w").to_doubles(), want) << "step " << step;
+    EXPECT_EQ(store.get("grad.w").to_doubles(), std::vector<double>(3, 0.0));
+  }
 }
 
 TEST(ProgramCache, CompilesOnceAKey) {
