@@ -32,7 +32,8 @@ std::string about_of(const std::string& text) {
     if (comment.empty() && line.starts_with("# ")) comment = line.substr(2);
     begin = end + 1;
   }
-  return comment;
+  // A fragment has no `about`: the first sentence of its comment.
+  return comment.substr(0, std::min({comment.find(". "), comment.find(": "), comment.find(", to ")}));
 }
 
 Json provenance_of(const std::vector<std::string>& overrides) {

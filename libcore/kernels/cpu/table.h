@@ -9,5 +9,6 @@ namespace galley {
 
 std::span<const Kernel> cpu_norm();
 std::span<const Kernel> cpu_pool();
+std::span<const Kernel> cpu_update();
 
 }  // namespace galley
