@@ -1,0 +1,230 @@
+// The operators mean what PyTorch's do: results and gradients of the reference against tests/golden/ops/operators.txt (float64, made by
+// make.py beside it).
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "libcore/ops/conv.h"
+#include "libcore/ops/gradient.h"
+#include "libcore/ops/loss.h"
+#include "libcore/ops/norm.h"
+#include "libcore/ops/pool.h"
+#include "tests/ops/harness.h"
+
+namespace galley::test {
+namespace {
+
+using Arrays = std::map<std::string, RefArray>;
+
+const std::map<std::string, Arrays>& golden() {
+  static const std::map<std::string, Arrays> cases = [] {
+    std::map<std::string, Arrays> read;
+    std::ifstream file(std::string(GALLEY_SOURCE_DIR) + "/tests/golden/ops/operators.txt");
+    std::string line, current;
+    while (std::getline(file, line)) {
+      if (line.starts_with("#")) continue;
+      std::istringstream words(line);
+      std::string name, word;
+      words >> name;
+      if (name == "case") {
+        words >> current;
+        continue;
+      }
+      RefArray& array = read[current][name];
+      while (words >> word && word != "|") array.shape.push_back(std::stoll(word));
+      while (words >> word) array.v.push_back(std::stod(word));
+      GALLEY_ASSERT(static_cast<int64_t>(array.v.size()) == array.shape.elements(), current, " ", name);
+    }
+    return read;
+  }();
+  return cases;
+}
+
+/// How to capture a golden case: the operator on the arrays of the file, whose inputs are asked for by name.
+class GoldenInputs {
+ public:
+  GoldenInputs(Graph& graph, const Arrays& arrays) : graph_(graph), arrays_(arrays) {}
+  Value operator()(const std::string& name, DType dtype = DType::kF64) {
+    if (arrays_.count(name) == 0) return {};
+    TensorType type;
+    type.dtype = dtype;
+    type.shape = arrays_.at(name).shape;
+    return graph_.add_input(name, type, ValueRole::kInput);
+  }
+
+ private:
+  Graph& graph_;
+  const Arrays& arrays_;
+};
+struct GoldenCase {
+  std::string name;
+  std::function<void(GoldenInputs&)> build;
+};
+
+std::vector<GoldenCase> golden_cases() {
+  std::vector<GoldenCase> cases;
+  const auto conv = [&](const std::string& name, std::vector<int64_t> stride, std::vector<int64_t> padding, std::vector<int64_t> dilation, int64_t groups) {
+    cases.push_back({"conv2d_" + name, [=](GoldenInputs& in) {
+                       Conv2dAttrs a;
+                       a.stride = stride;
+                       a.padding = padding;
+                       a.dilation = dilation;
+                       a.groups = groups;
+                       const Value x = in("x"), weight = in("weight");
+                       conv2d(x, weight, in("bias"), a);
+                     }});
+  };
+  conv("groups", {2, 1}, {1, 0}, {1}, 2);
+  conv("dilation", {2}, {1, 2}, {2, 3}, 1);
+  conv("depthwise", {1}, {1}, {1}, 3);
+  cases.push_back({"batch_norm_training", [](GoldenInputs& in) {
+                     const Value x = in("x"), gamma = in("gamma");
+                     batch_norm(x, gamma, in("beta"));
+                   }});
+  cases.push_back({"batch_norm_inference", [](GoldenInputs& in) {
+                     const Value x = in("x"), gamma = in("gamma"), beta = in("beta"), mean = in("running_mean");
+                     batch_norm_inference(x, gamma, beta, mean, in("running_var"));
+                   }});
+  cases.push_back({"layer_norm", [](GoldenInputs& in) {
+                     LayerNormAttrs a;
+                     a.dims = 2;
+                     const Value x = in("x"), gamma = in("gamma");
+                     layer_norm(x, gamma, in("beta"), a);
+                   }});
+  cases.push_back({"group_norm", [](GoldenInputs& in) {
+                     GroupNormAttrs a;
+                     a.groups = 3;
+                     const Value x = in("x"), gamma = in("gamma");
+                     group_norm(x, gamma, in("beta"), a);
+                   }});
+  for (bool ceil : {false, true}) {
+    const std::string suffix = ceil ? "_ceil" : "";
+    for (bool dilated : {false, true}) {
+      cases.push_back({(dilated ? "max_pool2d_dilated" : "max_pool2d") + suffix, [=](GoldenInputs& in) {
+                         MaxPool2dAttrs a;
+                         a.kernel_size = dilated ? std::vector<int64_t>{3, 2} : std::vector<int64_t>{3};
+                         a.stride = dilated ? std::vector<int64_t>{2, 3} : std::vector<int64_t>{2};
+                         a.padding = dilated ? std::vector<int64_t>{1, 0} : std::vector<int64_t>{1};
+                         if (dilated) a.dilation = {2, 1};
+                         a.ceil_mode = ceil;
+                         max_pool2d(in("x"), a);
+                       }});
+    }
+    for (bool pad : {false, true}) {
+      cases.push_back({"avg_pool2d" + suffix + (pad ? "_pad" : ""), [=](GoldenInputs& in) {
+                         AvgPool2dAttrs a;
+                         a.kernel_size = {3};
+                         a.stride = {2};
+                         a.padding = {1};
+                         a.ceil_mode = ceil;
+                         a.count_include_pad = pad;
+                         avg_pool2d(in("x"), a);
+                       }});
+    }
+  }
+  cases.push_back({"adaptive_avg_pool2d", [](GoldenInputs& in) {
+                     AdaptiveAvgPool2dAttrs a;
+                     a.output_size = {3, 2};
+                     adaptive_avg_pool2d(in("x"), a);
+                   }});
+  cases.push_back({"adaptive_max_pool2d", [](GoldenInputs& in) {
+                     AdaptiveMaxPool2dAttrs a;
+                     a.output_size = {3, 2};
+                     adaptive_max_pool2d(in("x"), a);
+                   }});
+  for (int r = 0; r < 3; ++r) {
+    const auto reduction = static_cast<Reduction>(r);
+    const std::string name(kReductionNames[static_cast<size_t>(r)]);
+    LossAttrs plain;
+    plain.reduction = reduction;
+    for (bool smoothed : {false, true}) {
+      for (bool weighted : {false, true}) {
+        for (bool probability : {false, true}) {
+          CrossEntropyAttrs a;
+          a.reduction = reduction;
+          a.label_smoothing = smoothed ? 0.2 : 0;
+          a.ignore_index = 1;
+          cases.push_back({cat("cross_entropy_", probability ? "probability_" : "index_", name, smoothed ? "_smoothed" : "", weighted ? "_weighted" : ""),
+                           [=](GoldenInputs& in) {
+                             const Value x = in("x"), target = in("target", probability ? DType::kF64 : DType::kI64);
+                             cross_entropy(x, target, in("class_weight"), a);
+                           }});
+        }
+      }
+    }
+    cases.push_back({"mse_loss_" + name, [=](GoldenInputs& in) {
+                       const Value x = in("x");
+                       mse_loss(x, in("target"), plain);
+                     }});
+    cases.push_back({"bce_with_logits_" + name, [=](GoldenInputs& in) {
+                       const Value x = in("x"), target = in("target");
+                       bce_with_logits(x, target, in("weight"), plain);
+                     }});
+  }
+  return cases;
+}
+
+/// Both sides compute in double: what differs is the order of sums. torch 2 multiplies the smoothing of float64 in double too.
+void expect_same(const std::string& what, const RefArray& got, const RefArray& want) {
+  ASSERT_EQ(got.shape, want.shape) << what;
+  for (int64_t i = 0; i < want.shape.elements(); ++i) {
+    if (!(std::abs(got[i] - want[i]) <= 1e-11 * std::max(1.0, std::abs(want[i])))) ADD_FAILURE() << what << " element " << i << " is " << got[i] << ", PyTorch " << want[i];
+  }
+}
+
+TEST(Golden, ResultsAndGradientsAreThoseOfPyTorch) {
+  const std::vector<GoldenCase> cases = golden_cases();
+  EXPECT_EQ(cases.size(), golden().size()) << "each case of the file is tested";
+  for (const GoldenCase& c : cases) {
+    SCOPED_TRACE(c.name);
+    ASSERT_EQ(golden().count(c.name), 1u);
+    const Arrays& arrays = golden().at(c.name);
+    ensure_ops_registered();
+    Graph graph;
+    GoldenInputs inputs(graph, arrays);
+    c.build(inputs);
+    const Node node = graph.nodes().back();
+    std::map<std::string, RefArray> feeds;
+    std::vector<bool> wanted;
+    for (ValueId id : node.inputs) {
+      wanted.push_back(id != kNoValue && arrays.count("d_" + graph.value(id).name) == 1);
+      if (id != kNoValue) feeds[graph.value(id).name] = arrays.at(graph.value(id).name);
+    }
+    std::vector<Value> cotangents(node.outputs.size());
+    cotangents[0] = graph.add_input("cotangent", graph.type(node.outputs[0]), ValueRole::kInput);
+    feeds["cotangent"] = arrays.at("cotangent");
+    GradientBuilder builder(graph, node, cotangents, wanted);
+    node.op->gradient(builder);
+    const std::map<ValueId, RefArray> values = interpret(graph, feeds);
+    expect_same("y", values.at(node.outputs[0]), arrays.at("y"));
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      if (!wanted[i]) continue;
+      const std::string name = graph.value(node.inputs[i]).name;
+      ASSERT_TRUE(builder.result()[i]) << name;
+      expect_same("d_" + name, values.at(builder.result()[i].id()), arrays.at("d_" + name));
+    }
+  }
+}
+
+TEST(Golden, RunningStatisticsAreThoseOfPyTorch) {
+  const Arrays& arrays = golden().at("batch_norm_training");
+  ensure_ops_registered();
+  Graph graph;
+  GoldenInputs in(graph, arrays);
+  const BatchNorm norm = batch_norm(in("x"), {}, {});
+  BatchNormUpdateAttrs a;
+  a.momentum = 0.1;
+  a.count = arrays.at("x").shape.elements() / arrays.at("x").shape[1];
+  const Value mean = in("running_mean");
+  const std::vector<Value> updated = batch_norm_update(mean, in("running_var"), norm.mean, norm.var, {}, a);
+  const std::map<ValueId, RefArray> values = interpret(graph, arrays);
+  expect_same("running_mean", values.at(updated[0].id()), arrays.at("new_mean"));
+  expect_same("running_var", values.at(updated[1].id()), arrays.at("new_var"));
+}
+
+}  // namespace
+}  // namespace galley::test
