@@ -74,7 +74,7 @@ GALLEY_CLONES void apply(const float* x, const float* residual, float* y, int64_
       if (relu) {
         for (int64_t c = 0; c < channels; ++c) {
           const float v = in[c] * scale[c] + shift[c] + add[c];
-          out[c] = v > 0 ? v : 0;
+          out[c] = v < 0 ? 0 : v;  // NaN stays
         }
       } else {
         for (int64_t c = 0; c < channels; ++c) out[c] = in[c] * scale[c] + shift[c] + add[c];
@@ -82,7 +82,7 @@ GALLEY_CLONES void apply(const float* x, const float* residual, float* y, int64_
     } else if (relu) {
       for (int64_t c = 0; c < channels; ++c) {
         const float v = in[c] * scale[c] + shift[c];
-        out[c] = v > 0 ? v : 0;
+        out[c] = v < 0 ? 0 : v;  // NaN stays
       }
     } else {
       for (int64_t c = 0; c < channels; ++c) out[c] = in[c] * scale[c] + shift[c];

@@ -35,10 +35,10 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
-/// Keeps the larger value and its tap; the first of equal ones stays.
+/// Keeps the larger value and its tap; the first of equal ones stays, NaN wins.
 GALLEY_CLONES void take_max(const float* x, float* best, uint8_t* index, int64_t channels, uint8_t tap) {
   for (int64_t c = 0; c < channels; ++c) {
-    const bool larger = x[c] > best[c];
+    const bool larger = (x[c] > best[c]) | ((x[c] != x[c]) & (best[c] == best[c]));
     best[c] = larger ? x[c] : best[c];
     index[c] = larger ? tap : index[c];
   }

@@ -7,8 +7,10 @@
 
 namespace galley {
 
+std::span<const Kernel> cpu_binary();
 std::span<const Kernel> cpu_norm();
 std::span<const Kernel> cpu_pool();
+std::span<const Kernel> cpu_unary();
 std::span<const Kernel> cpu_update();
 
 }  // namespace galley

@@ -1,0 +1,128 @@
+// Binary element-wise operators with broadcasting. Both sides become strides over the output's memory order (0 where broadcast), neighbouring
+// dimensions that walk alike are joined, and the innermost runs as a loop that the compiler vectorises.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "libcore/base/parallel.h"
+#include "libcore/kernels/cpu/table.h"
+#include "libcore/ops/binary.h"
+
+namespace galley {
+namespace {
+
+#define GALLEY_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+
+/// out[i] = f(a[i * a_step], b[i * b_step]).
+using Loop = void (*)(const float* a, int64_t a_step, const float* b, int64_t b_step, float* out, int64_t count);
+
+#define GALLEY_BINARY(name, expression)                                                                                        \
+  GALLEY_CLONES void name(const float* a, int64_t a_step, const float* b, int64_t b_step, float* out, int64_t count) {         \
+    if (a_step == 1 && b_step == 1) {                                                                                          \
+      for (int64_t i = 0; i < count; ++i) { const float x = a[i], y = b[i]; out[i] = (expression); }                           \
+    } else if (a_step == 1 && b_step == 0) {                                                                                   \
+      const float y = *b;                                                                                                      \
+      for (int64_t i = 0; i < count; ++i) { const float x = a[i]; out[i] = (expression); }                                     \
+    } else if (a_step == 0 && b_step == 1) {                                                                                   \
+      const float x = *a;                                                                                                      \
+      for (int64_t i = 0; i < count; ++i) { const float y = b[i]; out[i] = (expression); }                                     \
+    } else {                                                                                                                   \
+      for (int64_t i = 0; i < count; ++i) { const float x = a[i * a_step], y = b[i * b_step]; out[i] = (expression); }         \
+    }                                                                                                                          \
+  }
+
+GALLEY_BINARY(add_loop, x + y)
+GALLEY_BINARY(sub_loop, x - y)
+GALLEY_BINARY(mul_loop, x * y)
+GALLEY_BINARY(div_loop, x / y)
+// A NaN on either side is the result.
+GALLEY_BINARY(maximum_loop, x != x ? x : x > y ? x : y)
+GALLEY_BINARY(minimum_loop, x != x ? x : x < y ? x : y)
+
+struct Walk {
+  int64_t size = 1, a = 0, b = 0;
+};
+
+/// Element strides of an operand over the output's dimensions, right-aligned; 0 where it is broadcast.
+Shape steps_of(const TensorType& type, const Shape& out) {
+  Shape steps = out;
+  const Shape own = type.format.strides(type.shape);
+  const int missing = out.rank() - type.shape.rank();
+  for (int d = 0; d < out.rank(); ++d) steps[d] = d < missing || type.shape[d - missing] == 1 ? 0 : own[d - missing];
+  return steps;
+}
+
+class Binary : public PreparedKernel {
+ public:
+  Binary(Loop loop, const TensorType& a, const TensorType& b, const TensorType& out) : loop_(loop) {
+    const Shape a_steps = steps_of(a, out.shape), b_steps = steps_of(b, out.shape);
+    for (const int d : out.format.order(out.shape.rank())) {
+      const Walk next{out.shape[d], a_steps[d], b_steps[d]};
+      if (next.size == 1) continue;
+      if (!walks_.empty() && walks_.back().a == next.a * next.size && walks_.back().b == next.b * next.size) {
+        walks_.back() = {walks_.back().size * next.size, next.a, next.b};
+      } else {
+        walks_.push_back(next);
+      }
+    }
+    if (walks_.empty()) walks_.push_back({1, 0, 0});
+    inner_ = walks_.back();
+    walks_.pop_back();
+    for (const Walk& walk : walks_) rows_ *= walk.size;
+  }
+  void run(const KernelArgs& args) const override {
+    const float* a = args.in<float>(0);
+    const float* b = args.in<float>(1);
+    float* out = args.out<float>(0);
+    if (rows_ == 1) {
+      parallel_for(inner_.size, 16384, [&](int64_t begin, int64_t end) { loop_(a + begin * inner_.a, inner_.a, b + begin * inner_.b, inner_.b, out + begin, end - begin); });
+      return;
+    }
+    parallel_for(rows_, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, inner_.size)), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        int64_t rest = row, a_at = 0, b_at = 0;
+        for (auto walk = walks_.rbegin(); walk != walks_.rend(); ++walk) {
+          const int64_t i = rest % walk->size;
+          rest /= walk->size;
+          a_at += i * walk->a;
+          b_at += i * walk->b;
+        }
+        loop_(a + a_at, inner_.a, b + b_at, inner_.b, out + row * inner_.size, inner_.size);
+      }
+    });
+  }
+
+ private:
+  Loop loop_;
+  std::vector<Walk> walks_;
+  Walk inner_;
+  int64_t rows_ = 1;
+};
+
+Support supports(const KernelQuery& q) {
+  for (const TensorType* type : {&q.in(0), &q.in(1), &q.out(0)}) {
+    if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
+    if (type->format.is_blocked()) return Support::no(cat("format ", type->format));
+    if (type->elements() == 0) return Support::no("empty array");
+  }
+  return Support::yes();
+}
+
+template <Loop kLoop>
+std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
+  return std::make_unique<Binary>(kLoop, q.in(0), q.in(1), q.out(0));
+}
+
+const std::array<Kernel, 6> kKernels{{{"add", "cpu", supports, prepare<add_loop>},
+                                      {"sub", "cpu", supports, prepare<sub_loop>},
+                                      {"mul", "cpu", supports, prepare<mul_loop>},
+                                      {"div", "cpu", supports, prepare<div_loop>},
+                                      {"maximum", "cpu", supports, prepare<maximum_loop>},
+                                      {"minimum", "cpu", supports, prepare<minimum_loop>}}};
+
+}  // namespace
+
+std::span<const Kernel> cpu_binary() { return kKernels; }
+
+}  // namespace galley

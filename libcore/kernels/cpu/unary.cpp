@@ -1,0 +1,181 @@
+// Element-wise functions and their backward operators over arrays as they lie in memory (padding included: none of the arrays here is
+// blocked). Plain loops that the compiler vectorises for each instruction set; NaN passes through all of them.
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#include "libcore/base/parallel.h"
+#include "libcore/kernels/cpu/table.h"
+#include "libcore/ops/unary.h"
+
+namespace galley {
+namespace {
+
+#define GALLEY_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#define GALLEY_INLINE inline __attribute__((always_inline))
+
+constexpr int64_t kGrain = 16384;
+
+/// What attributes give: clamp's bounds, affine's factor and shift.
+struct Numbers {
+  float a = 0, b = 0;
+};
+
+GALLEY_INLINE float at_least(float x, float low) { return x < low ? low : x; }
+GALLEY_INLINE float at_most(float x, float high) { return x > high ? high : x; }
+
+/// e^x to about 2 units in the last place: x = n ln 2 + r, a polynomial of r (Cephes, expf), times 2^n. 0 below -87.3.
+GALLEY_INLINE float exp_of(float x) {
+  const float limited = at_most(at_least(x, -87.3f), 88.8f);
+  const float shifted = limited * 1.44269504088896341f + 12582912.0f;  // 1.5 * 2^23: rounds to an integer, kept in the low bits
+  const float n = shifted - 12582912.0f;
+  const float r = limited - n * 0.693359375f - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  // 2^(n-1), doubled: n may be 128.
+  const float half = std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) << 23) + (126u << 23));
+  const float value = p * half * 2.0f;
+  return x < -87.3f ? 0.0f : value;
+}
+
+GALLEY_INLINE float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(-x)); }
+
+/// tanh: a polynomial near 0 (Cephes, tanhf), else by e^2x.
+GALLEY_INLINE float tanh_of(float x) {
+  const float z = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  const float near = p * z * x + x;
+  const float far = 1.0f - 2.0f / (exp_of(2.0f * x) + 1.0f);
+  return z < 0.390625f ? near : far;
+}
+
+GALLEY_INLINE float hardsigmoid_of(float x) { return at_most(at_least(x + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f); }
+
+#define GALLEY_MAP(name, expression)                                                                            \
+  GALLEY_CLONES void name(const float* in, const float*, float* out, int64_t count, [[maybe_unused]] Numbers k) { \
+    for (int64_t i = 0; i < count; ++i) {                                                                       \
+      const float x = in[i];                                                                                    \
+      out[i] = (expression);                                                                                    \
+    }                                                                                                           \
+  }
+#define GALLEY_BACKWARD(name, expression)                                                                          \
+  GALLEY_CLONES void name(const float* grad, const float* in, float* out, int64_t count, [[maybe_unused]] Numbers k) { \
+    for (int64_t i = 0; i < count; ++i) {                                                                          \
+      const float g = grad[i], x = in[i];                                                                          \
+      out[i] = (expression);                                                                                       \
+    }                                                                                                              \
+  }
+
+GALLEY_MAP(map_relu, at_least(x, 0.0f))
+GALLEY_MAP(map_relu6, at_most(at_least(x, 0.0f), 6.0f))
+GALLEY_MAP(map_hardswish, x * hardsigmoid_of(x))
+GALLEY_MAP(map_hardsigmoid, hardsigmoid_of(x))
+GALLEY_MAP(map_sigmoid, sigmoid_of(x))
+GALLEY_MAP(map_silu, x * sigmoid_of(x))
+GALLEY_MAP(map_tanh, tanh_of(x))
+GALLEY_MAP(map_exp, exp_of(x))
+GALLEY_MAP(map_neg, -x)
+GALLEY_MAP(map_abs, std::fabs(x))
+GALLEY_MAP(map_square, x * x)
+GALLEY_MAP(map_sqrt, __builtin_sqrtf(x))
+GALLEY_MAP(map_rsqrt, 1.0f / __builtin_sqrtf(x))
+GALLEY_MAP(map_reciprocal, 1.0f / x)
+GALLEY_MAP(map_clamp, at_most(at_least(x, k.a), k.b))
+GALLEY_MAP(map_affine, x * k.a + k.b)
+
+GALLEY_BACKWARD(relu_slope, x > 0.0f ? g : 0.0f)
+GALLEY_BACKWARD(relu6_slope, (x > 0.0f) & (x < 6.0f) ? g : 0.0f)
+GALLEY_BACKWARD(hardswish_slope, g * (x <= -3.0f ? 0.0f : x >= 3.0f ? 1.0f : x * (1.0f / 3.0f) + 0.5f))
+GALLEY_BACKWARD(hardsigmoid_slope, (x > -3.0f) & (x < 3.0f) ? g * (1.0f / 6.0f) : 0.0f)
+GALLEY_BACKWARD(sigmoid_slope, g * (x * (1.0f - x)))
+GALLEY_BACKWARD(tanh_slope, g * (1.0f - x * x))
+GALLEY_BACKWARD(clamp_slope, (x >= k.a) & (x <= k.b) ? g : 0.0f)
+GALLEY_CLONES void silu_slope(const float* grad, const float* in, float* out, int64_t count, Numbers) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float s = sigmoid_of(in[i]);
+    out[i] = grad[i] * (s * (1.0f + in[i] * (1.0f - s)));
+  }
+}
+
+using Loop = void (*)(const float*, const float*, float*, int64_t, Numbers);
+
+class Map : public PreparedKernel {
+ public:
+  Map(Loop loop, int64_t count, Numbers numbers) : loop_(loop), count_(count), numbers_(numbers) {}
+  void run(const KernelArgs& args) const override {
+    const float* other = args.in<float>(1);
+    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
+      loop_(args.in<float>(0) + begin, other != nullptr ? other + begin : nullptr, args.out<float>(0) + begin, end - begin, numbers_);
+    });
+  }
+
+ private:
+  Loop loop_;
+  int64_t count_;
+  Numbers numbers_;
+};
+
+Support supports(const KernelQuery& q) {
+  const TensorType& x = q.in(0);
+  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
+  if (x.format.is_blocked()) return Support::no(cat("format ", x.format));
+  if (!(q.out(0).format == x.format)) return Support::no("output in another format");
+  if (q.has(1) && (q.in(1).dtype != DType::kF32 || !(q.in(1).format == x.format))) return Support::no("inputs of different formats");
+  return Support::yes();
+}
+
+template <Loop kLoop>
+std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
+  return std::make_unique<Map>(kLoop, q.in(0).elements(), Numbers{});
+}
+template <Loop kLoop>
+std::unique_ptr<PreparedKernel> prepare_clamp(const KernelQuery& q) {
+  const auto& a = q.attrs<ClampAttrs>();
+  return std::make_unique<Map>(kLoop, q.in(0).elements(), Numbers{static_cast<float>(a.min), static_cast<float>(a.max)});
+}
+std::unique_ptr<PreparedKernel> prepare_affine(const KernelQuery& q) {
+  const auto& a = q.attrs<AffineAttrs>();
+  return std::make_unique<Map>(map_affine, q.in(0).elements(), Numbers{static_cast<float>(a.scale), static_cast<float>(a.shift)});
+}
+
+const std::array<Kernel, 24> kKernels{{{"relu", "cpu", supports, prepare<map_relu>},
+                                       {"relu6", "cpu", supports, prepare<map_relu6>},
+                                       {"hardswish", "cpu", supports, prepare<map_hardswish>},
+                                       {"hardsigmoid", "cpu", supports, prepare<map_hardsigmoid>},
+                                       {"sigmoid", "cpu", supports, prepare<map_sigmoid>},
+                                       {"silu", "cpu", supports, prepare<map_silu>},
+                                       {"tanh", "cpu", supports, prepare<map_tanh>},
+                                       {"exp", "cpu", supports, prepare<map_exp>},
+                                       {"neg", "cpu", supports, prepare<map_neg>},
+                                       {"abs", "cpu", supports, prepare<map_abs>},
+                                       {"square", "cpu", supports, prepare<map_square>},
+                                       {"sqrt", "cpu", supports, prepare<map_sqrt>},
+                                       {"rsqrt", "cpu", supports, prepare<map_rsqrt>},
+                                       {"reciprocal", "cpu", supports, prepare<map_reciprocal>},
+                                       {"clamp", "cpu", supports, prepare_clamp<map_clamp>},
+                                       {"affine", "cpu", supports, prepare_affine},
+                                       {"relu_backward", "cpu", supports, prepare<relu_slope>},
+                                       {"relu6_backward", "cpu", supports, prepare<relu6_slope>},
+                                       {"hardswish_backward", "cpu", supports, prepare<hardswish_slope>},
+                                       {"hardsigmoid_backward", "cpu", supports, prepare<hardsigmoid_slope>},
+                                       {"sigmoid_backward", "cpu", supports, prepare<sigmoid_slope>},
+                                       {"silu_backward", "cpu", supports, prepare<silu_slope>},
+                                       {"tanh_backward", "cpu", supports, prepare<tanh_slope>},
+                                       {"clamp_backward", "cpu", supports, prepare_clamp<clamp_slope>}}};
+
+}  // namespace
+
+std::span<const Kernel> cpu_unary() { return kKernels; }
+
+}  // namespace galley
