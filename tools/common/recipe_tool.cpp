@@ -33,12 +33,12 @@ void RecipeTool::add_options(CLI::App& app) {
   app.add_option("--with", with_, "merge this fragment over the recipe (repeatable)")->group("Recipe")->allow_extra_args(false);
   app.add_option("--unset", unset_, "put this key back to its default (repeatable)")->group("Recipe")->allow_extra_args(false);
   app.add_flag("--dump-recipe{min}", dump_, "print the recipe and stop: what differs from the defaults; =full: all; =origin: all with places")->group("Recipe");
-  app.add_option("--explain", explain_, "print where the value of this key comes from, and stop")->group("Recipe");
+  app.add_option("--explain", explain_, "print where the value of this key comes from, and stop")->group("Recipe")->take_last();
   app.add_flag("-n,--dry-run", dry_run_, "everything but the work: files, shapes, memory")->group("Recipe");
-  app.add_option("--threads", threads_, "compute threads (the key threads)")->group("Machine");
-  app.add_option("--device", device_, "cpu (the key device)")->group("Machine");
-  app.add_option("--seed", seed_, "random seed (the key seed)")->group("Machine");
-  if (!output_help().empty()) app.add_option("-o,--output", output_, output_help())->group("Output");
+  app.add_option("--threads", threads_, "compute threads (the key threads)")->group("Machine")->take_last();
+  app.add_option("--device", device_, "cpu (the key device)")->group("Machine")->take_last();
+  app.add_option("--seed", seed_, "random seed (the key seed)")->group("Machine")->take_last();
+  if (!output_help().empty()) app.add_option("-o,--output", output_, output_help())->group("Output")->take_last();
 }
 
 LoadOptions RecipeTool::load_options() const {

@@ -53,9 +53,9 @@ struct CommonFlags {
 };
 
 void add_common_options(CLI::App& app, CommonFlags& flags) {
-  app.add_option("--format", flags.format, "what stdout gets: table, md, csv or json")->group("Output");
+  app.add_option("--format", flags.format, "what stdout gets: table, md, csv or json")->group("Output")->take_last();
   app.add_option("--save", flags.save, "a copy of the result, FMT:FILE, e.g. json:result.json (repeatable)")->group("Output")->allow_extra_args(false);
-  app.add_option("--progress", flags.progress, "auto, bar, plain, json or none (stderr)")->group("Messages");
+  app.add_option("--progress", flags.progress, "auto, bar, plain, json or none (stderr)")->group("Messages")->take_last();
   app.add_flag("-v", flags.v, "more messages (-vv: all)")->group("Messages");
   app.add_flag("--verbose{ops}", flags.verbose, "=ops: time every operator and print the table")->group("Messages");
   app.add_flag("-q,--quiet", flags.quiet, "warnings and errors only")->group("Messages");
@@ -66,6 +66,8 @@ void add_common_options(CLI::App& app, CommonFlags& flags) {
 void apply(const CommonFlags& flags, CommonOptions& common) {
   common.format = named(kFormats, flags.format, "--format");
   common.progress = flags.quiet ? ProgressMode::kNone : named(kProgress, flags.progress, "--progress");
+  // A reader of JSON gets JSON on stderr too, one object a line.
+  if (common.format == Format::kJson && common.progress == ProgressMode::kAuto) common.progress = ProgressMode::kJson;
   common.verbosity = flags.quiet ? -1 : flags.v;
   if (!flags.verbose.empty()) {
     if (flags.verbose != "ops") fail(ErrorCode::kUsage, "--verbose=", flags.verbose, " is not known (known: ops)");
@@ -113,10 +115,15 @@ void print_error(const Error& error, bool json) {
   std::fprintf(stderr, "%s\n", json ? error_json(error).c_str() : error.text().c_str());
 }
 
-void install_log(int verbosity) {
-  set_log_sink([verbosity](LogLevel level, const std::string& message) {
+void install_log(int verbosity, bool json) {
+  set_log_sink([verbosity, json](LogLevel level, const std::string& message) {
     if (level == LogLevel::kDebug && verbosity < 2) return;
     if (level == LogLevel::kInfo && verbosity < 0) return;
+    if (json) {
+      const nlohmann::ordered_json line{{level == LogLevel::kWarning ? "warning" : "message", message}};
+      std::fprintf(stderr, "%s\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+      return;
+    }
     std::fprintf(stderr, "%s%s\n", level == LogLevel::kWarning ? "warning: " : "", message.c_str());
   });
 }
@@ -155,7 +162,7 @@ int run_tool(int argc, char** argv, Tool& tool, bool json) {
     return kExitDone;
   }
   apply(flags, tool.common);
-  install_log(tool.common.verbosity);
+  install_log(tool.common.verbosity, json);
   install_signal_handlers();
   return tool.run();
 }

@@ -100,7 +100,11 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
     return kExitDone;
   }
   const TrainPlan& plan = trainer.plan();
-  for (const std::string& warning : plan.warnings) log(LogLevel::kWarning, warning);
+  if (common.verbosity > 0) {
+    for (const std::string& warning : plan.warnings) log(LogLevel::kWarning, warning);
+  } else if (!plan.warnings.empty()) {
+    log(LogLevel::kWarning, cat(plan.warnings.size(), " operators run on slow kernels, e.g. ", plan.warnings.front(), "; -v lists all"));
+  }
   print_plan(plan, run, dry_run_);
   if (dry_run_) return kExitDone;
   Console console(common, plan.total_steps);
