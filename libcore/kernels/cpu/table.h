@@ -10,6 +10,7 @@ namespace galley {
 std::span<const Kernel> cpu_binary();
 std::span<const Kernel> cpu_norm();
 std::span<const Kernel> cpu_pool();
+std::span<const Kernel> cpu_reduce();
 std::span<const Kernel> cpu_unary();
 std::span<const Kernel> cpu_update();
 

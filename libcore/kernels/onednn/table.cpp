@@ -7,7 +7,7 @@ namespace galley {
 std::span<const Kernel> onednn_kernels() {
   static const std::vector<Kernel> all = [] {
     std::vector<Kernel> list;
-    for (const auto& family : {onednn_conv(), onednn_matmul()}) list.insert(list.end(), family.begin(), family.end());
+    for (const auto& family : {onednn_conv(), onednn_matmul(), onednn_reorder()}) list.insert(list.end(), family.begin(), family.end());
     return list;
   }();
   return all;

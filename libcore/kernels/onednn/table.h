@@ -9,5 +9,6 @@ namespace galley {
 
 std::span<const Kernel> onednn_conv();
 std::span<const Kernel> onednn_matmul();
+std::span<const Kernel> onednn_reorder();
 
 }  // namespace galley
