@@ -9,6 +9,7 @@
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/table.h"
+#include "libcore/ops/binary.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
 
@@ -125,7 +126,36 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<Sum>(split, kMean ? 1 / static_cast<double>(split.reduced) : 1.0);
 }
 
-const std::array<Kernel, 2> kKernels{{{"sum", "cpu", supports, prepare<false>}, {"mean", "cpu", supports, prepare<true>}}};
+/// The axes along which broadcasting from y's shape to x's would repeat.
+std::vector<int> repeated_axes(const TensorType& x, const TensorType& y) {
+  std::vector<int> axes;
+  const int missing = x.shape.rank() - y.shape.rank();
+  for (int d = 0; d < x.shape.rank(); ++d) {
+    if (d < missing || (y.shape[d - missing] == 1 && x.shape[d] != 1)) axes.push_back(d);
+  }
+  return axes;
+}
+
+Support supports_sum_to(const KernelQuery& q) {
+  const TensorType& x = q.in(0);
+  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
+  if (x.format.is_blocked() || q.out(0).format.is_blocked()) return Support::no(cat("format ", x.format));
+  if (x.elements() == 0) return Support::no("empty array");
+  const std::vector<int> axes = repeated_axes(x, q.out(0));
+  if (!split_of(x, axes)) return Support::no("reduced dimensions lie apart in memory");
+  const bool same_rank = x.shape.rank() == q.out(0).shape.rank();
+  const bool only_leading = !axes.empty() && axes.back() == static_cast<int>(axes.size()) - 1 &&
+                            static_cast<int>(axes.size()) == x.shape.rank() - q.out(0).shape.rank();
+  if (!same_rank && !only_leading) return Support::no("dropped and repeated dimensions are mixed");
+  if (!keeps_order(x, axes, q.out(0), same_rank)) return Support::no("the output's format orders the dimensions otherwise");
+  return Support::yes();
+}
+
+std::unique_ptr<PreparedKernel> prepare_sum_to(const KernelQuery& q) {
+  return std::make_unique<Sum>(*split_of(q.in(0), repeated_axes(q.in(0), q.out(0))), 1.0);
+}
+
+const std::array<Kernel, 3> kKernels{{{"sum_to", "cpu", supports_sum_to, prepare_sum_to}, {"sum", "cpu", supports, prepare<false>}, {"mean", "cpu", supports, prepare<true>}}};
 
 }  // namespace
 

@@ -153,13 +153,55 @@ class Clear : public PreparedKernel {
   int64_t bytes_;
 };
 
+struct RmspropNumbers {
+  float lr, scale, decay, alpha, eps, momentum;
+  bool tf_eps;
+};
+
+/// Not centered. buffer is nullptr without momentum.
+GALLEY_CLONES void rmsprop(const float* p, const float* g, const float* v, const float* buffer, float* p_out, float* v_out, float* buffer_out,
+                           int64_t count, RmspropNumbers a) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float param = p[i], grad = g[i] * a.scale + a.decay * param;
+    const float square = a.alpha * v[i] + (1 - a.alpha) * grad * grad;
+    v_out[i] = square;
+    const float root = a.tf_eps ? __builtin_sqrtf(square + a.eps) : __builtin_sqrtf(square) + a.eps;
+    float direction = grad / root;
+    if (buffer != nullptr) {
+      direction += a.momentum * buffer[i];
+      buffer_out[i] = direction;
+    }
+    p_out[i] = param - a.lr * direction;
+  }
+}
+
+class Rmsprop : public PreparedKernel {
+ public:
+  explicit Rmsprop(const KernelQuery& q) : attrs_(q.attrs<RmspropUpdateAttrs>()), count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
+  void run(const KernelArgs& args) const override {
+    const float* scale = args.in<float>(7);
+    const RmspropNumbers a{*args.in<float>(2), scale != nullptr ? *scale : 1.0f, static_cast<float>(attrs_.weight_decay), static_cast<float>(attrs_.alpha),
+                           static_cast<float>(attrs_.eps), static_cast<float>(attrs_.momentum), attrs_.tf_eps};
+    const float* buffer = args.in<float>(6);
+    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
+      rmsprop(args.in<float>(0) + begin, args.in<float>(1) + begin, args.in<float>(4) + begin, buffer != nullptr ? buffer + begin : nullptr, args.out<float>(0) + begin,
+              args.out<float>(1) + begin, buffer != nullptr ? args.out<float>(3) + begin : nullptr, end - begin, a);
+    });
+  }
+
+ private:
+  RmspropUpdateAttrs attrs_;
+  int64_t count_;
+};
+
 template <class T>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 5> kKernels{{{"sgd_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4}); }, prepare<Sgd>},
+const std::array<Kernel, 6> kKernels{{{"sgd_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4}); }, prepare<Sgd>},
                                       {"adam_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5}); }, prepare<Adam>},
+                                      {"rmsprop_update", "cpu", [](const KernelQuery& q) { return q.attrs<RmspropUpdateAttrs>().centered ? Support::no("centered: the variance cancels in float") : supports(q, {0, 1, 4, 6}); }, prepare<Rmsprop>},
                                       {"ema_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1}); }, prepare<Ema>},
                                       {"accumulate", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1}); }, prepare<Accumulate>},
                                       {"clear", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<Clear>}}};
