@@ -74,6 +74,24 @@ TensorType sample_input(const ModelInfo& info, int64_t batch) {
   return type;
 }
 
+/// Keys whose values this version does not compute with are refused, never ignored.
+void refuse_unavailable(const Recipe& recipe) {
+  if (recipe.precision.compute != PrecisionName::kF32 || recipe.precision.master != PrecisionName::kF32 || recipe.precision.reduce != PrecisionName::kF32) {
+    throw Error(ErrorCode::kRecipe, "this version computes in f32 only").key("precision").suggest("precision: f32");
+  }
+}
+
+/// A metric that the run waits for must be one that its evaluations give.
+void check_watched(const Recipe& recipe, const std::string& metric, const std::string& key) {
+  if (!recipe.data.val || !recipe.train.validate) {
+    throw Error(ErrorCode::kRecipe, cat(key, " needs evaluations, and the recipe has no ", recipe.data.val ? "train.validate" : "data.val")).key(key);
+  }
+  const std::vector<std::string>& known = known_metrics();
+  if (std::find(known.begin(), known.end(), metric) != known.end()) return;
+  const std::string near = nearest(metric, known);
+  throw Error(ErrorCode::kRecipe, cat("unknown metric '", metric, "'")).key(key).suggest(near.empty() ? "known: loss, top1, top5" : "did you mean '" + near + "'?");
+}
+
 }  // namespace
 
 const Split& split_of(const Recipe& recipe, const std::string& name) {
@@ -91,6 +109,9 @@ const Split& split_of(const Recipe& recipe, const std::string& name) {
 }
 
 Session::Session(const Recipe& recipe) : recipe_(recipe), info_(model_info(recipe.model)) {
+  refuse_unavailable(recipe);
+  if (recipe.train.early_stop) check_watched(recipe, recipe.train.early_stop->metric, "train.early_stop.metric");
+  if (recipe.checkpoint && recipe.checkpoint->keep.best) check_watched(recipe, recipe.checkpoint->keep.best->metric, "checkpoint.keep.best.metric");
   Graph graph;
   const Forward forward = capture_forward(graph, recipe, sample_input(info_, 1), Mode::kEvaluation, {});
   if (loss_of(recipe, info_).type == "cross_entropy" && forward.output.shape().rank() >= 2) classes_ = forward.output.channels();
