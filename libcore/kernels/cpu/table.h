@@ -8,6 +8,7 @@
 namespace galley {
 
 std::span<const Kernel> cpu_binary();
+std::span<const Kernel> cpu_depthwise();
 std::span<const Kernel> cpu_norm();
 std::span<const Kernel> cpu_pool();
 std::span<const Kernel> cpu_reduce();
