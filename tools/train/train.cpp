@@ -125,7 +125,7 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
 void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool to_stdout) const {
   if (to_stdout && common.format == Format::kJson) {
     Json json = plan_json(plan);
-    json["provenance"] = Json::parse(provenance_json({.tool = name(), .overrides = overrides_}).dump());
+    json["provenance"] = provenance_json({.tool = name(), .overrides = overrides_});
     print(json.dump() + "\n");
     return;
   }
