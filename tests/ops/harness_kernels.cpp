@@ -142,7 +142,7 @@ std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<V
 
 }  // namespace
 
-std::vector<std::string> kernel_failures(const OpCase& c, DType real) {
+std::vector<std::string> kernel_failures(const OpCase& c, DType real, std::set<std::string>* tried) {
   std::vector<std::string> failures;
   const std::unique_ptr<CaseGraph> made = make_graph(c, real, true);
   const std::map<ValueId, RefArray> values = interpret(made->graph, made->feeds, /*round=*/true);
@@ -169,6 +169,7 @@ std::vector<std::string> kernel_failures(const OpCase& c, DType real) {
         }
         for (const Trial& form : forms) {
           if (!kernel->supports(form.query())) continue;
+          if (tried != nullptr) tried->insert(cat(kernel->name, " of ", node.op->name));
           std::string formats;
           for (size_t i = 0; i < form.inputs.size(); ++i) formats += node.inputs[i] == kNoValue ? " -" : " " + form.inputs[i].str();
           for (const TensorType& type : form.outputs) formats += " -> " + type.str();

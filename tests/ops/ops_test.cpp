@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "libcore/kernels/ref/ref.h"
+#include "libcore/kernels/table.h"
 #include "libcore/ops/registry.h"
 #include "tests/ops/harness.h"
 
@@ -74,6 +75,19 @@ TEST(Registry, EveryOpIsComplete) {
       EXPECT_EQ(differentiated.count(op->name), 1u) << op->name << " has no gradient case";
     } else {
       EXPECT_FALSE(op->no_gradient.empty()) << op->name << " has neither a gradient nor a reason";
+    }
+  }
+}
+
+TEST(Registry, EveryKernelIsTried) {
+  std::set<std::string> tried;
+  for (const OpCase& c : all_cases()) {
+    kernel_failures(c, DType::kF32, &tried);
+    if (c.low_precision) kernel_failures(c, DType::kBF16, &tried);
+  }
+  for (const OpDef* op : all_ops()) {
+    for (const Kernel* kernel : kernels_of(op->name)) {
+      EXPECT_EQ(tried.count(cat(kernel->name, " of ", op->name)), 1u) << kernel->name << " of " << op->name << " supports no node of any case";
     }
   }
 }
