@@ -11,7 +11,9 @@ std::vector<const Kernel*> kernels_of(std::string_view op) {
       if (kernel.op == op) found.push_back(&kernel);
     }
   };
+#ifdef GALLEY_WITH_CPU
   take(cpu_kernels());
+#endif
 #ifdef GALLEY_WITH_ONEDNN
   take(onednn_kernels());
 #endif
