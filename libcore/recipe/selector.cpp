@@ -5,31 +5,11 @@
 #include <string>
 
 #include "libcore/base/error.h"
+#include "libcore/base/glob.h"
 #include "libcore/base/units.h"
 
 namespace galley {
 namespace {
-
-// Linear in pattern times text: only the last star is tried again.
-bool glob_matches(std::string_view pattern, std::string_view text) {
-  size_t p = 0, t = 0, star = std::string_view::npos, resume = 0;
-  while (t < text.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      resume = t;
-    } else if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
-      ++p;
-      ++t;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      t = ++resume;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
-}
 
 bool type_matches(std::string_view wanted, std::string_view type) {
   return glob_matches(wanted, type) || (wanted == "norm" && type.ends_with("_norm"));

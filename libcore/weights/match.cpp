@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "libcore/base/error.h"
+#include "libcore/base/glob.h"
 
 namespace galley {
 namespace {
@@ -13,26 +14,6 @@ constexpr std::string_view kBatchCounter = "num_batches_tracked";
 constexpr size_t kRowsShown = 40;
 constexpr size_t kNamesListed = 8;
 constexpr size_t kCandidatesSearched = 2000;  // near names cost an edit distance each
-
-bool glob(std::string_view pattern, std::string_view text) {
-  // Only the last star needs backtracking: what an earlier one swallowed may stay as short as it was.
-  size_t p = 0, t = 0, star = std::string_view::npos, resume = 0;
-  while (t < text.size()) {
-    if (p < pattern.size() && (pattern[p] == '?' || (pattern[p] == text[t] && pattern[p] != '*'))) {
-      ++p, ++t;
-    } else if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      resume = t;
-    } else if (star != std::string_view::npos) {
-      p = star + 1;
-      t = ++resume;
-    } else {
-      return false;
-    }
-  }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
-  return p == pattern.size();
-}
 
 bool is_batch_counter(std::string_view name) { return name == kBatchCounter || name.ends_with(std::string(".") + std::string(kBatchCounter)); }
 
@@ -163,9 +144,9 @@ std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const
 }  // namespace
 
 bool selects(std::string_view pattern, std::string_view name) {
-  if (glob(pattern, name)) return true;
+  if (glob_matches(pattern, name)) return true;
   for (size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {
-    if (glob(pattern, name.substr(0, dot))) return true;
+    if (glob_matches(pattern, name.substr(0, dot))) return true;
   }
   return false;
 }
