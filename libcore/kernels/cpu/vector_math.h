@@ -1,0 +1,62 @@
+#pragma once
+// Elementary functions of float that the compiler vectorises: branch-free, no table, always inlined, so that a plain loop in a function
+// marked GALLEY_CLONES becomes vector code of each instruction set. Range reduction and minimax polynomials are those of Cephes (S. L.
+// Moshier, "Methods and Programs for Mathematical Functions", 1989: expf, logf). Bounds below are checked against double in
+// tests/kernels/vector_math_test.cpp.
+
+#include <bit>
+#include <cstdint>
+
+#define GALLEY_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#define GALLEY_INLINE inline __attribute__((always_inline))
+
+namespace galley {
+
+// NaN passes through both.
+GALLEY_INLINE float at_least(float x, float low) { return x < low ? low : x; }
+GALLEY_INLINE float at_most(float x, float high) { return x > high ? high : x; }
+
+/// e^x to 2 units in the last place of the result, subnormal results included; 0, inf and NaN as std::exp.
+GALLEY_INLINE float exp_of(float x) {
+  const float limited = at_most(at_least(x, -104.0f), 88.8f);  // beyond: 0 and inf
+  // x = n ln 2 + r: 1.5 * 2^23 rounds to an integer and keeps it in the low bits; ln 2 in two parts, the first exact times n.
+  const float shifted = limited * 1.44269504088896341f + 12582912.0f;
+  const float n = shifted - 12582912.0f;
+  const float r = limited - n * 0.693359375f - n * -2.12194440e-4f;
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  // 2^n as two factors: n goes from -150 to 128.
+  const int32_t exponent = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(12582912.0f), half = exponent >> 1;
+  return p * std::bit_cast<float>((half + 127) << 23) * std::bit_cast<float>((exponent - half + 127) << 23);
+}
+
+/// ln x to 2 units in the last place (near 1: of x - 1), subnormal x included; NaN below 0, -inf of 0, inf and NaN as std::log.
+GALLEY_INLINE float log_of(float x) {
+  const bool subnormal = x < 0x1p-126f;
+  const int32_t bits = std::bit_cast<int32_t>(subnormal ? x * 0x1p23f : x);
+  // x = m 2^e with m in sqrt(1/2) .. sqrt(2): 0x3f3504f3 are the bits of sqrt(1/2).
+  const int32_t exponent = (bits - 0x3f3504f3) >> 23;
+  const float m = std::bit_cast<float>(static_cast<int32_t>(static_cast<uint32_t>(bits) - (static_cast<uint32_t>(exponent) << 23))) - 1.0f;
+  const float e = static_cast<float>(exponent) - (subnormal ? 23.0f : 0.0f);
+  const float z = m * m;
+  float p = 7.0376836292e-2f;
+  p = p * m - 1.1514610310e-1f;
+  p = p * m + 1.1676998740e-1f;
+  p = p * m - 1.2420140846e-1f;
+  p = p * m + 1.4249322787e-1f;
+  p = p * m - 1.6668057665e-1f;
+  p = p * m + 2.0000714765e-1f;
+  p = p * m - 2.4999993993e-1f;
+  p = p * m + 3.3333331174e-1f;
+  const float small = p * m * z + e * -2.12194440e-4f - 0.5f * z;
+  const float value = m + small + e * 0.693359375f;
+  const float infinity = __builtin_inff();
+  return x > 0.0f ? (x < infinity ? value : infinity) : x == 0.0f ? -infinity : x < 0.0f ? __builtin_nanf("") : x;
+}
+
+}  // namespace galley
