@@ -38,11 +38,12 @@ GALLEY_INLINE float exp_of(float x) {
 /// ln x to 2 units in the last place (near 1: of x - 1), subnormal x included; NaN below 0, -inf of 0, inf and NaN as std::log.
 GALLEY_INLINE float log_of(float x) {
   const bool subnormal = x < 0x1p-126f;
-  const int32_t bits = std::bit_cast<int32_t>(subnormal ? x * 0x1p23f : x);
+  const float lift = subnormal ? 0x1p23f : 1.0f, lifted = subnormal ? 23.0f : 0.0f;
+  const int32_t bits = std::bit_cast<int32_t>(x * lift);
   // x = m 2^e with m in sqrt(1/2) .. sqrt(2): 0x3f3504f3 are the bits of sqrt(1/2).
   const int32_t exponent = (bits - 0x3f3504f3) >> 23;
   const float m = std::bit_cast<float>(static_cast<int32_t>(static_cast<uint32_t>(bits) - (static_cast<uint32_t>(exponent) << 23))) - 1.0f;
-  const float e = static_cast<float>(exponent) - (subnormal ? 23.0f : 0.0f);
+  const float e = static_cast<float>(exponent) - lifted;
   const float z = m * m;
   float p = 7.0376836292e-2f;
   p = p * m - 1.1514610310e-1f;
@@ -55,8 +56,9 @@ GALLEY_INLINE float log_of(float x) {
   p = p * m + 3.3333331174e-1f;
   const float small = p * m * z + e * -2.12194440e-4f - 0.5f * z;
   const float value = m + small + e * 0.693359375f;
-  const float infinity = __builtin_inff();
-  return x > 0.0f ? (x < infinity ? value : infinity) : x == 0.0f ? -infinity : x < 0.0f ? __builtin_nanf("") : x;
+  const float of_nothing = x == 0.0f ? -__builtin_inff() : __builtin_nanf("");
+  const float finite = x < __builtin_inff() ? value : x;  // inf, NaN
+  return x > 0.0f ? finite : of_nothing;
 }
 
 }  // namespace galley
