@@ -121,9 +121,9 @@ Sample DataLoader::State::read_prepared(int64_t position, std::vector<Skipped>& 
       const auto* bad = dynamic_cast<const BadSample*>(&error);
       if (bad == nullptr) error.context(cat(" in ", source_->sample_name(place.index)));
       if (options_.on_error == OnErrorRule::kFail || error.code() != ErrorCode::kInput) throw;
-      if (tries == 0) skipped.push_back({row, bad == nullptr ? "other" : bad->cause(), error.text()});
+      if (tries == 0) skipped.push_back({row, bad == nullptr ? "other" : bad->cause(), error.message()});
       if (tries + 1 >= std::min(kMaxBadInARow, order_.size()))
-        fail(ErrorCode::kInput, tries + 1, " damaged samples in a row; the last: ", error.text());
+        fail(ErrorCode::kInput, "no good sample among ", tries + 1, " in a row; the last: ", error.message());
     }
   }
 }

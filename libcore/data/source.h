@@ -62,6 +62,12 @@ ComponentKinds data_sources();
 /// Opens a source of that table. Throws where files are missing or damaged, or a source has no samples.
 std::unique_ptr<Source> open_source(const Component& component, const SourceContext& context);
 
+/// Images without labels, in the order of `paths`: files, folders (all images below, by name) and tar archives. Throws where one is missing
+/// or there is no image at all.
+std::unique_ptr<Source> open_images(const std::vector<std::string>& paths, bool gray = false);
+/// Arrays without labels: `inputs` [N,...], in order. `name` is for messages.
+std::unique_ptr<Source> open_arrays(const Tensor& inputs, const std::string& name);
+
 /// `path` below `root` unless it is absolute.
 std::string below_root(const std::string& root, const std::string& path);
 /// The paths below `root`, globs expanded (sorted); an error for one that matches nothing.

@@ -26,6 +26,7 @@ class MemoryImages : public Source {
     return cat(kind_, " ", files.front().first, files.size() > 1 ? " ..." : "", ": ", size(), " images of ", channels_, " x ", height_,
                " x ", width_);
   }
+  const std::vector<std::string>& categories() const override { return classes; }
   Sample read(int64_t index) const override {
     Image image(DType::kU8, height_, width_, channels_);
     std::memcpy(image.data(), pixels.data() + index * image.bytes(), static_cast<size_t>(image.bytes()));
@@ -44,6 +45,7 @@ class MemoryImages : public Source {
 
   std::vector<std::byte> pixels;
   std::vector<int64_t> labels;
+  std::vector<std::string> classes;
   std::vector<std::pair<std::string, int64_t>> files;  // with the index of their first image
   int64_t to_channels = 0;
 
@@ -108,6 +110,7 @@ std::unique_ptr<Source> Idx::open(const SourceContext& context) const {
   source->to_channels = mode == ColorMode::kRgb ? 3 : 1;
   image_bytes.erase(image_bytes.begin(), image_bytes.begin() + 16);
   source->pixels = std::move(image_bytes);
+  source->classes = classes;
   for (size_t i = 8; i < label_bytes.size(); ++i) source->labels.push_back(std::to_integer<int64_t>(label_bytes[i]));
   return source;
 }
@@ -119,6 +122,7 @@ std::unique_ptr<Source> CifarBinary::open(const SourceContext& context) const {
   const int64_t record = label_bytes + 3 * kPixels;
   auto source = std::make_unique<MemoryImages>("cifar_binary", kSide, kSide, 3);
   source->to_channels = 3;
+  if (variant == CifarVariant::kCifar10) source->classes = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
   for (const std::string& file : expand_paths(context.root, path)) {
     const std::string bytes = read_file(file);
     const auto size = static_cast<int64_t>(bytes.size());

@@ -53,6 +53,16 @@ void find_images(const std::string& folder, int depth, std::vector<std::string>&
   }
 }
 
+}  // namespace
+
+std::vector<std::string> image_files(const std::string& folder) {
+  std::vector<std::string> found;
+  find_images(folder, 0, found);
+  return found;
+}
+
+namespace {
+
 class FolderSource : public Source {
  public:
   FolderSource(const ImageFolder& options, const SourceContext& context) : mode_(options.mode) {

@@ -25,14 +25,15 @@ FieldValue input_value(Tensor row) {
 
 class TensorSource : public Source {
  public:
-  TensorSource(std::map<std::string, Tensor> tensors, std::string name) : name_(std::move(name)) {
+  /// `labelled`: a file without labels or targets is an error.
+  TensorSource(std::map<std::string, Tensor> tensors, std::string name, bool labelled = true) : name_(std::move(name)) {
     for (auto& [key, tensor] : tensors) {
       if (key != "input" && key != "label" && key != "target") continue;
       GALLEY_CHECK_INPUT(tensor.shape().rank() >= 1, name_, ": '", key, "' is a scalar; its first dimension should be the samples");
       tensors_.emplace(key, tensor.to(MemoryFormat::contiguous()));
     }
     GALLEY_CHECK_INPUT(tensors_.contains("input"), name_, ": no tensor `input` [N,...]");
-    GALLEY_CHECK_INPUT(tensors_.contains("label") || tensors_.contains("target"), name_, ": neither `label` [N] nor `target` [N,...]");
+    GALLEY_CHECK_INPUT(!labelled || tensors_.contains("label") || tensors_.contains("target"), name_, ": neither `label` [N] nor `target` [N,...]");
     const Tensor& input = tensors_.at("input");
     size_ = input.shape()[0];
     for (const auto& [key, tensor] : tensors_)
@@ -141,6 +142,10 @@ class SyntheticSource : public Source {
 
 std::unique_ptr<Source> source_of_tensors(std::map<std::string, Tensor> tensors, const std::string& name) {
   return std::make_unique<TensorSource>(std::move(tensors), name);
+}
+
+std::unique_ptr<Source> open_arrays(const Tensor& inputs, const std::string& name) {
+  return std::make_unique<TensorSource>(std::map<std::string, Tensor>{{"input", inputs}}, name, /*labelled=*/false);
 }
 
 std::unique_ptr<Source> TensorFile::open(const SourceContext& context) const {

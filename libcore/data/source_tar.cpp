@@ -83,13 +83,13 @@ class TarSource : public Source {
         if (has_image_suffix(member.name)) images_.push_back({archive.get(), &member});
     if (options.labels == TarLabels::kFolder) {
       label_by_folder();
-    } else {
+    } else if (options.labels == TarLabels::kCls) {
       label_by_cls();
     }
   }
 
   int64_t size() const override { return static_cast<int64_t>(images_.size()); }
-  int64_t label(int64_t index) const override { return labels_[static_cast<size_t>(index)]; }
+  int64_t label(int64_t index) const override { return labels_.empty() ? -1 : labels_[static_cast<size_t>(index)]; }
   std::string sample_name(int64_t index) const override { return name_of(images_[static_cast<size_t>(index)]); }
   const std::vector<std::string>& categories() const override { return categories_; }
   std::string describe() const override {
@@ -102,7 +102,7 @@ class TarSource : public Source {
     thread_local std::vector<std::byte> buffer;
     Sample sample;
     sample.set("input", decode_image(entry.archive->read(*entry.member, buffer), mode_, name_of(entry)));
-    sample.set("label", label(index));
+    if (!labels_.empty()) sample.set("label", label(index));
     return sample;
   }
 

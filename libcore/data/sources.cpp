@@ -10,7 +10,7 @@
 namespace galley {
 namespace {
 
-constexpr std::string_view kTarLabelsNames[] = {"folder", "cls"};
+constexpr std::string_view kTarLabelsNames[] = {"folder", "cls", "none"};
 constexpr std::string_view kIdxSplitNames[] = {"train", "test"};
 constexpr std::string_view kCifarNames[] = {"cifar10", "cifar100", "cifar100_coarse"};
 constexpr std::string_view kSyntheticNames[] = {"float", "image", "integer"};
@@ -30,7 +30,7 @@ void ImageFolder::fields(FieldVisitor& visitor) {
 
 void TarArchive::fields(FieldVisitor& visitor) {
   visitor.field(kPaths, path);
-  visitor.choice({.name = "labels", .doc = "folder: the folder that holds the image; cls: the number in the .cls member of the same name"},
+  visitor.choice({.name = "labels", .doc = "folder: the folder that holds the image; cls: the number in the .cls member of the same name; none"},
                  labels, kTarLabelsNames);
   visitor.field(kClasses, classes);
   visitor.choice(kMode, mode, kColorModeNames);
@@ -43,6 +43,7 @@ void Idx::fields(FieldVisitor& visitor) {
   visitor.choice({.name = "split", .doc = "Which pair of files of the folder: train-* or t10k-*"}, split, kIdxSplitNames);
   visitor.field({.name = "images", .doc = "File of images, .gz or not; default: by split"}, images);
   visitor.field({.name = "labels", .doc = "File of labels, .gz or not; default: by split"}, labels);
+  visitor.field({.name = "classes", .doc = "Class names in the order of labels"}, classes);
   visitor.choice(kMode, mode, kColorModeNames);
 }
 

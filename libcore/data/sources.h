@@ -17,7 +17,7 @@ struct ImageFolder : SourceOptionsOf<ImageFolder> {
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
-enum class TarLabels { kFolder, kCls };
+enum class TarLabels { kFolder, kCls, kNone };
 
 /// Images in tar archives, read in place (.tar) or from memory (compressed ones); nothing is ever extracted.
 struct TarArchive : SourceOptionsOf<TarArchive> {
@@ -38,6 +38,7 @@ struct Idx : SourceOptionsOf<Idx> {
   IdxSplit split = IdxSplit::kTrain;
   std::string images;
   std::string labels;
+  std::vector<std::string> classes;
   ColorMode mode = ColorMode::kGray;
   void fields(FieldVisitor& visitor) override;
   std::unique_ptr<Source> open(const SourceContext& context) const override;
@@ -89,6 +90,11 @@ struct Synthetic : SourceOptionsOf<Synthetic> {
   void fields(FieldVisitor& visitor) override;
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
+
+/// All image files below a folder, in order of their names. Hidden ones are left out.
+std::vector<std::string> image_files(const std::string& folder);
+/// Whether a path is taken for an archive: .tar, .tar.gz, .tgz, .tar.xz, .tar.bz2, .tar.zst.
+bool is_archive(std::string_view path);
 
 /// A source of tensors in memory: `input` [N,...] with `label` [N] and/or `target` [N,...]. `name` is for messages.
 std::unique_ptr<Source> source_of_tensors(std::map<std::string, Tensor> tensors, const std::string& name);

@@ -1,0 +1,72 @@
+// Images that a command line names, without labels: files, folders and archives, for prediction.
+#include <algorithm>
+#include <array>
+
+#include "libcore/base/file.h"
+#include "libcore/data/sources.h"
+
+namespace galley {
+namespace {
+
+/// Files of its own, and archives, in one row.
+class ImageList : public Source {
+ public:
+  ImageList(const std::vector<std::string>& paths, bool gray) : mode_(gray ? ColorMode::kGray : ColorMode::kRgb) {
+    for (const std::string& path : paths) {
+      if (is_archive(path)) {
+        TarArchive archive;
+        archive.path = {path};
+        archive.labels = TarLabels::kNone;
+        archive.mode = mode_;
+        archives_.push_back(archive.open({}));
+        for (int64_t i = 0; i < archives_.back()->size(); ++i) images_.push_back({.archive = archives_.back().get(), .member = i});
+        continue;
+      }
+      const bool folder = is_folder(path);
+      const std::vector<std::string> files = folder ? image_files(path) : std::vector<std::string>{path};
+      GALLEY_CHECK_INPUT(!files.empty(), path, ": no image below this folder");
+      if (!folder) InputFile{path};  // a missing file is an error before the first prediction
+      for (const std::string& file : files) images_.push_back({.file = file});
+    }
+    GALLEY_CHECK_INPUT(!images_.empty(), paths.empty() ? "nothing" : paths.front(), ": no images");
+  }
+
+  int64_t size() const override { return static_cast<int64_t>(images_.size()); }
+  int64_t label(int64_t) const override { return -1; }
+  std::string sample_name(int64_t index) const override {
+    const Place& place = at(index);
+    return place.archive != nullptr ? place.archive->sample_name(place.member) : place.file;
+  }
+  std::string describe() const override { return cat(size(), " images"); }
+  Sample read(int64_t index) const override {
+    const Place& place = at(index);
+    if (place.archive != nullptr) return place.archive->read(place.member);
+    const std::string file = read_file(place.file);
+    Sample sample;
+    sample.set("input", decode_image(std::as_bytes(std::span(file)), mode_, place.file));
+    return sample;
+  }
+
+ private:
+  struct Place {
+    std::string file;
+    const Source* archive = nullptr;
+    int64_t member = 0;
+  };
+  const Place& at(int64_t index) const { return images_[static_cast<size_t>(index)]; }
+
+  ColorMode mode_;
+  std::vector<std::unique_ptr<Source>> archives_;
+  std::vector<Place> images_;
+};
+
+}  // namespace
+
+bool is_archive(std::string_view path) {
+  constexpr std::array<std::string_view, 6> suffixes{".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst"};
+  return std::any_of(suffixes.begin(), suffixes.end(), [&](std::string_view suffix) { return path.ends_with(suffix); });
+}
+
+std::unique_ptr<Source> open_images(const std::vector<std::string>& paths, bool gray) { return std::make_unique<ImageList>(paths, gray); }
+
+}  // namespace galley
