@@ -12,6 +12,17 @@
 namespace galley {
 namespace {
 int threads_in_use = 0;
+thread_local int share_of_this_thread = 0;
+}  // namespace
+
+ThreadShare::ThreadShare(int threads) : saved_(share_of_this_thread), saved_pool_(omp_get_max_threads()) {
+  share_of_this_thread = std::max(1, threads);
+  omp_set_num_threads(share_of_this_thread);  // of this thread alone: the vendor library asks for it
+}
+
+ThreadShare::~ThreadShare() {
+  share_of_this_thread = saved_;
+  omp_set_num_threads(saved_pool_);
 }
 
 int available_cores() {
@@ -26,7 +37,7 @@ int available_cores() {
   return std::max(1, cores);
 }
 
-int compute_threads() { return threads_in_use > 0 ? threads_in_use : available_cores(); }
+int compute_threads() { return share_of_this_thread > 0 ? share_of_this_thread : threads_in_use > 0 ? threads_in_use : available_cores(); }
 
 void set_compute_threads(int threads) {
   threads_in_use = std::max(1, threads);

@@ -9,6 +9,17 @@ namespace galley {
 /// Threads that parallel_for and the vendor library use. Set once at start by the tool; at least 1.
 int compute_threads();
 void set_compute_threads(int threads);
+/// Gives the calling thread a count of its own while it lives: replicas that run side by side, each on its share of the cores.
+class ThreadShare {
+ public:
+  explicit ThreadShare(int threads);
+  ~ThreadShare();
+  ThreadShare(const ThreadShare&) = delete;
+  ThreadShare& operator=(const ThreadShare&) = delete;
+
+ private:
+  int saved_, saved_pool_;
+};
 /// Cores this process may run on (affinity and container quota respected).
 int available_cores();
 
