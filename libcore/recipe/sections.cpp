@@ -207,6 +207,11 @@ void TrainSection::fields(FieldVisitor& v) {
 
 void EvaluateSection::fields(FieldVisitor& v) { v.field({.name = "data", .doc = "split to evaluate: train, val or test", .main = true}, data); }
 
+void PredictSection::fields(FieldVisitor& v) {
+  v.field({.name = "top", .doc = "classes shown for a sample, best first", .min = 1, .max = 100000, .main = true}, top);
+  v.field({.name = "min_score", .doc = "classes below this score are left out", .min = 0, .max = 1}, min_score);
+}
+
 void BestSection::fields(FieldVisitor& v) {
   v.field({.name = "metric", .doc = "metric of the validation that ranks checkpoints", .required = true, .main = true}, metric);
   v.field({.name = "count", .doc = "how many of the best are kept", .min = 1, .max = 1000}, count);
@@ -254,6 +259,7 @@ void Recipe::fields(FieldVisitor& v) {
   v.component({.name = "loss", .doc = "auto: the loss of the model's task", .word = "auto"}, loss, registry->losses);
   v.field({.name = "metrics", .doc = "names of metrics, or auto: those of the model's task"}, metrics);
   v.section({.name = "evaluate", .doc = "galley-evaluate"}, evaluate);
+  v.section({.name = "predict", .doc = "galley-predict"}, predict);
   v.section({.name = "train", .doc = "galley-train"}, train);
   v.field({.name = "checkpoint", .doc = "saving the state for resuming; null: only the final weights"}, checkpoint);
   v.section({.name = "log", .doc = "what is recorded while training"}, log);

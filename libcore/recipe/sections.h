@@ -196,6 +196,12 @@ struct EvaluateSection : FieldsOf<EvaluateSection> {
   std::string data = "val";
 };
 
+struct PredictSection : FieldsOf<PredictSection> {
+  void fields(FieldVisitor& v) override;
+  int64_t top = 5;
+  double min_score = 0;
+};
+
 struct BestSection : FieldsOf<BestSection> {
   void fields(FieldVisitor& v) override;
   std::string metric;
@@ -241,6 +247,7 @@ struct Recipe : FieldsOf<Recipe> {
   Component loss;
   std::vector<std::string> metrics{"auto"};
   EvaluateSection evaluate;
+  PredictSection predict;
   TrainSection train;
   std::optional<CheckpointSection> checkpoint = CheckpointSection();
   LogSection log;

@@ -1,8 +1,10 @@
 #include "libcore/train/session.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <set>
 
+#include "libcore/base/glob.h"
 #include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
 #include "libcore/data/loader.h"
@@ -45,7 +47,8 @@ Frozen frozen_of(const Recipe& recipe, const std::vector<ParameterSpec>& all) {
 
 struct Forward {
   std::vector<ParameterSpec> parameters;
-  Value output;
+  NamedValues results;
+  Value output;  // the main one
 };
 
 Forward capture_forward(Graph& graph, const Recipe& recipe, const TensorType& input, Mode mode, const Frozen& frozen) {
@@ -57,10 +60,21 @@ Forward capture_forward(Graph& graph, const Recipe& recipe, const TensorType& in
   Builder builder(graph, std::move(options));
   const Value x = builder.input("input", input);
   Forward forward;
-  forward.output = build_model(builder, recipe.model, x).front().second;
+  forward.results = build_model(builder, recipe.model, x);
+  forward.output = forward.results.front().second;
   forward.parameters = builder.take_parameters();
   for (ParameterSpec& spec : forward.parameters) spec.trainable = spec.role == ValueRole::kParameter && frozen.parameters.count(spec.name) == 0;
   return forward;
+}
+
+/// What each module gives: the first output of the last node that it, or a module below it, made.
+std::map<std::string, ValueId> module_results(const Graph& graph) {
+  std::map<std::string, ValueId> results;
+  for (const Node& node : graph.nodes()) {
+    if (node.phase != Phase::kForward || node.outputs.empty()) continue;
+    for (size_t end = node.path.size(); end != std::string::npos && end > 0; end = node.path.rfind('.', end - 1)) results[node.path.substr(0, end)] = node.outputs[0];
+  }
+  return results;
 }
 
 TensorType sample_input(const ModelInfo& info, int64_t batch) {
@@ -188,10 +202,7 @@ BatchTypes Session::batch_types(const DataLoader& loader) const {
   };
   BatchTypes types;
   const auto& layout = loader.layout();
-  types.input = type_of(layout.at("input"));
-  if (!info_.input_names.empty() && types.input.shape.rank() == static_cast<int>(info_.input_names.size()) + 1) {
-    types.input.names = sample_input(info_, 1).names;
-  }
+  types.input = input_type(layout.at("input").dtype(), layout.at("input").shape());
   const std::string wanted = classes_ > 0 ? "label" : "target";
   const auto target = layout.find(wanted);
   if (target == layout.end()) {
@@ -201,7 +212,33 @@ BatchTypes Session::batch_types(const DataLoader& loader) const {
   return types;
 }
 
+TensorType Session::input_type(DType dtype, Shape shape) const {
+  TensorType type;
+  type.dtype = dtype;
+  type.shape = std::move(shape);
+  if (!info_.input_names.empty() && type.shape.rank() == static_cast<int>(info_.input_names.size()) + 1) type.names = sample_input(info_, 1).names;
+  return type;
+}
+
 std::vector<std::string> Session::categories() { return sources_.empty() ? std::vector<std::string>() : sources_.begin()->second->categories(); }
+
+std::vector<Component> Session::prediction_pipeline() const {
+  const Split* split = recipe_.data.find("val");
+  if (split != nullptr && !split->pipeline_from_weights()) return split->pipeline;
+  throw Error(ErrorCode::kRecipe, "the recipe has no data.val whose pipeline says how images are prepared").key("data.val.pipeline").suggest("write data.val.pipeline out");
+}
+
+std::vector<std::string> Session::prediction_categories() const {
+  for (size_t i = recipe_.weights.load.size(); i-- > 0;) {
+    const Metadata metadata = read_weights_metadata(recipe_.weights.load.at<WeightSource>(i).from);
+    const auto found = metadata.find("galley.categories");
+    if (found == metadata.end()) continue;
+    const auto names = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+    if (!names.is_array() || !std::all_of(names.begin(), names.end(), [](const auto& name) { return name.is_string(); })) continue;
+    if (static_cast<int64_t>(names.size()) == classes_) return names.get<std::vector<std::string>>();
+  }
+  return {};
+}
 
 CapturedModel Session::capture_training(const BatchTypes& types) const {
   CapturedModel model;
@@ -228,6 +265,30 @@ CapturedModel Session::capture_evaluation(const BatchTypes& types) const {
   const Value target = builder.input("target", types.target);
   model.graph.add_output("losses", build_sample_losses(builder, loss_of(recipe_, info_), forward.output, target));
   model.graph.add_output("scores", forward.output);
+  model.parameters = std::move(forward.parameters);
+  return model;
+}
+
+CapturedModel Session::capture_inference(const TensorType& input, const std::vector<std::string>& capture) const {
+  CapturedModel model;
+  Forward forward = capture_forward(model.graph, recipe_, input, Mode::kEvaluation, {});
+  for (size_t i = 0; i < forward.results.size(); ++i) model.graph.add_output(i == 0 ? "output" : forward.results[i].first, forward.results[i].second);
+  const std::map<std::string, ValueId> results = module_results(model.graph);
+  std::set<std::string> captured;
+  for (const std::string& pattern : capture) {
+    bool any = false;
+    for (const auto& [path, value] : results) {
+      if (!glob_matches(pattern, path)) continue;
+      any = true;
+      if (captured.insert(path).second) model.graph.add_output(path, value);
+    }
+    if (any) continue;
+    std::vector<std::string> paths;
+    for (const auto& [path, value] : results) paths.push_back(path);
+    const std::string near = nearest(pattern, paths);
+    throw Error(ErrorCode::kUsage, cat("--capture '", pattern, "' matches none of the ", paths.size(), " modules"))
+        .suggest(near.empty() ? (paths.empty() ? "" : cat("paths look like '", paths.front(), "'")) : cat("did you mean '", near, "'?"));
+  }
   model.parameters = std::move(forward.parameters);
   return model;
 }

@@ -19,7 +19,8 @@ class DataLoader;
 class ParameterStore;
 class Source;
 
-/// A captured model. For training: forward pass and scalar output "loss"; for evaluation: outputs "losses" [N] and "scores".
+/// A captured model. For training: forward pass and scalar output "loss"; for evaluation: outputs "losses" [N] and "scores"; for
+/// prediction: "output" and what was asked for.
 struct CapturedModel {
   Graph graph;
   std::vector<ParameterSpec> parameters;  // in the model's order; trainable is false for buffers and for what the recipe freezes
@@ -58,9 +59,18 @@ class Session {
   BatchTypes batch_types(const DataLoader& loader) const;
   /// Names of the classes, empty where the data do not know them.
   std::vector<std::string> categories();
+  /// What prediction does to an image: data.val's pipeline, as for evaluation; without data.val, the one that the weights carry.
+  std::vector<Component> prediction_pipeline() const;
+  /// Names of the classes as the weights carry them (galley.categories), else empty.
+  std::vector<std::string> prediction_categories() const;
 
   CapturedModel capture_training(const BatchTypes& types) const;
   CapturedModel capture_evaluation(const BatchTypes& types) const;
+  /// For prediction: the model's results, the main one named "output", the others as the model names them; then, under their paths,
+  /// the results of the modules that a glob of `capture` matches ("layer1.*"; `*` crosses dots). Throws (kUsage) where one matches none.
+  CapturedModel capture_inference(const TensorType& input, const std::vector<std::string>& capture = {}) const;
+  /// The type of a batch of inputs of that shape and dtype, with the model's dimension names where the ranks agree.
+  TensorType input_type(DType dtype, Shape shape) const;
 
   /// Puts initial values into the store: the initialisers' by the recipe's seed, then what `weights` names. The store must hold the names.
   void initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const;

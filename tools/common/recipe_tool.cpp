@@ -60,7 +60,9 @@ int RecipeTool::run() {
   if (recipes.empty()) {
     throw Error(ErrorCode::kUsage, "no recipe was named").suggest("e.g. " + examples().substr(0, examples().find('\n')) + "; galley-recipes ls lists the built-in ones");
   }
-  if (recipes.size() > 1) {
+  if (takes_inputs()) {
+    inputs_.assign(recipes.begin() + 1, recipes.end());
+  } else if (recipes.size() > 1) {
     throw Error(ErrorCode::kUsage, cat("two recipes were named: ", recipes[0], " and ", recipes[1])).suggest("an override is written key=value");
   }
   recipe_ = recipes[0];
@@ -93,6 +95,14 @@ Provenance RecipeTool::provenance(const Recipe& recipe, const std::string& recip
   for (const std::string& file : with_) provenance.overrides.push_back("--with " + file);
   provenance.seed = recipe.seed;
   return provenance;
+}
+
+void RecipeTool::require_weights(LoadedRecipe& loaded) {
+  if (!loaded.recipe.weights.load.empty()) return;
+  if (loaded.source.run_folder.empty()) throw Error(ErrorCode::kRecipe, "no weights were named").key("weights").suggest("weights=FILE, or give a RUN folder as the recipe");
+  auto source = std::make_unique<WeightSource>();
+  source->from = loaded.source.run_folder;
+  loaded.recipe.weights.load.items.push_back(std::move(source));
 }
 
 void RecipeTool::apply_machine_settings(const Recipe& recipe) const {

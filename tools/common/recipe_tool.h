@@ -32,13 +32,18 @@ class RecipeTool : public Tool {
   /// Whether the tool writes something for -o.
   virtual std::string output_help() const { return ""; }
 
+  /// Whether words after the recipe are the tool's inputs (inputs_); else a second one is an error.
+  virtual bool takes_inputs() const { return false; }
+  /// For tools that cannot work with initial weights: where the recipe names none, those of the RUN folder it came from; else an error.
+  static void require_weights(LoadedRecipe& loaded);
+
   LoadOptions load_options() const;
   Provenance provenance(const Recipe& recipe, const std::string& recipe_text) const;
   /// Threads, device and seed of the recipe put into effect. Throws (exit 7) for a device that is not there.
   void apply_machine_settings(const Recipe& recipe) const;
 
   std::vector<std::string> words_;  // the positional words
-  std::vector<std::string> with_, unset_, overrides_;
+  std::vector<std::string> with_, unset_, overrides_, inputs_;
   std::string recipe_, output_, dump_, explain_, device_;
   int64_t threads_ = 0;
   std::string seed_;

@@ -16,12 +16,7 @@ namespace galley::tools {
 int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   Recipe& recipe = loaded.recipe;
   make_paths_absolute(recipe);
-  if (recipe.weights.load.empty()) {
-    if (loaded.source.run_folder.empty()) throw Error(ErrorCode::kRecipe, "no weights were named").key("weights").suggest("weights=FILE, or give a RUN folder as the recipe");
-    auto source = std::make_unique<WeightSource>();
-    source->from = loaded.source.run_folder;
-    recipe.weights.load.items.push_back(std::move(source));
-  }
+  require_weights(loaded);
   const std::string split = recipe.evaluate.data;
   split_of(recipe, split);
   const Split& described = *recipe.data.find(split);

@@ -1,0 +1,172 @@
+#include "libcore/train/predict.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "libcore/base/parallel.h"
+#include "libcore/data/loader.h"
+#include "libcore/passes/fold_batch_norm.h"
+#include "libcore/passes/fuse.h"
+#include "libcore/runtime/compile.h"
+
+namespace galley {
+
+Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, const std::vector<Component>& pipeline, PredictOptions options)
+    : session_(session), source_(std::move(source)), pipeline_(pipeline), options_(std::move(options)) {
+  GALLEY_CHECK_INPUT(source_->size() > 0, source_->describe(), ": nothing to predict");
+  options_.batch = std::clamp<int64_t>(options_.batch, 1, source_->size());
+  const int64_t batches = (source_->size() + options_.batch - 1) / options_.batch;
+  options_.replicas = std::clamp<int64_t>(options_.replicas, 1, std::min(batches, session.threads()));
+  threads_ = session.threads() / options_.replicas;
+
+  const std::unique_ptr<DataLoader> first = loader();
+  data_bytes_ = first->buffer_bytes();
+  const Tensor& input = first->layout().at("input");
+  CapturedModel model = session.capture_inference(session.input_type(input.dtype(), input.shape()), options_.capture);
+  for (const auto& [name, id] : model.graph.outputs()) {
+    outputs_.push_back(name);
+    types_.push_back(model.graph.type(id));
+  }
+  parameters_ = std::move(model.parameters);
+  fold_batch_norm(model.graph);
+  fuse_inference(model.graph);
+  CompileOptions how;
+  how.threads = static_cast<int>(threads_);
+  how.memory_format = session.layout();
+  program_ = compile(std::move(model.graph), how);
+}
+
+Predictor::~Predictor() = default;
+
+std::unique_ptr<DataLoader> Predictor::loader() const {
+  LoaderOptions how;
+  how.order.shuffle = false;
+  how.order.last_batch = LastBatchRule::kKeep;
+  how.order.batch = options_.batch;
+  how.workers = std::min<int64_t>(session_.threads(), 4);
+  how.on_error = options_.skip_damaged ? OnErrorRule::kSkip : OnErrorRule::kFail;
+  how.format = session_.layout() == LayoutMode::kContiguous ? MemoryFormat::contiguous() : MemoryFormat::channels_last();
+  how.passes = 1;
+  return std::make_unique<DataLoader>(source_, Pipeline(pipeline_), std::vector<Component>(), how);
+}
+
+int64_t Predictor::planned_bytes() const {
+  const int64_t replica = program_->scratch_bytes() + program_->prepared_bytes() + program_->feed_bytes();
+  return program_->persistent_bytes() + options_.replicas * replica + data_bytes_;
+}
+
+/// Replicas that take batches from one loader and leave results in order. Everything below is under the mutex but the runs.
+struct Predictor::Crew {
+  Crew(const Predictor& owner, ParameterStore& store) : predictor(owner), data(owner.loader()), parameters(store) {}
+
+  void start() {
+    for (int64_t i = 0; i < predictor.options_.replicas; ++i) threads.emplace_back([this] { work(); });
+  }
+  ~Crew() {
+    {
+      const std::lock_guard lock(mutex);
+      stop = true;
+    }
+    changed.notify_all();
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  /// The next batch in order; false at the end. Throws what its replica threw.
+  bool next(PredictedBatch& batch) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return finished.contains(delivered) || (ended && delivered == begun); });
+    const auto found = finished.find(delivered);
+    if (found == finished.end()) return false;
+    if (found->second.error) std::rethrow_exception(found->second.error);
+    batch = std::move(found->second.batch);
+    finished.erase(found);
+    ++delivered;
+    changed.notify_all();
+    return true;
+  }
+
+  int64_t skipped() const { return data->skips().skipped; }
+
+ private:
+  struct Result {
+    PredictedBatch batch;
+    std::exception_ptr error;
+  };
+
+  void work() {
+    const ThreadShare share(static_cast<int>(predictor.threads_));
+    std::unique_ptr<Execution> execution;
+    Tensor input;
+    while (true) {
+      Result result;
+      int64_t number = 0;
+      {
+        std::unique_lock lock(mutex);
+        // Results wait for their turn: no replica runs further ahead than that.
+        changed.wait(lock, [&] { return stop || ended || begun < delivered + 2 * predictor.options_.replicas; });
+        if (stop || ended) return;
+        number = begun;
+        try {
+          const Batch* batch = data->next();
+          if (batch == nullptr) {
+            ended = true;
+            lock.unlock();
+            changed.notify_all();
+            return;
+          }
+          input = batch->input().clone();
+          result.batch.indices = batch->indices;
+          // The loader puts another sample in a damaged one's place.
+          for (int64_t row = 0; row < batch->valid; ++row) {
+            int64_t& index = result.batch.indices[static_cast<size_t>(row)];
+            if (index != batch->first + row) index = -1;
+          }
+        } catch (const std::exception&) {
+          result.error = std::current_exception();
+          ended = true;
+        }
+        ++begun;
+      }
+      if (!result.error) {
+        try {
+          if (!execution) execution = std::make_unique<Execution>(predictor.program_, parameters);
+          execution->feed("input", input);
+          execution->run();
+          for (const std::string& name : predictor.outputs_) result.batch.outputs.push_back(execution->output(name));
+        } catch (const std::exception&) {
+          result.error = std::current_exception();
+        }
+      }
+      {
+        const std::lock_guard lock(mutex);
+        finished.emplace(number, std::move(result));
+      }
+      changed.notify_all();
+    }
+  }
+
+  const Predictor& predictor;
+  std::unique_ptr<DataLoader> data;
+  ParameterStore& parameters;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<int64_t, Result> finished;  // by number of the batch
+  int64_t begun = 0, delivered = 0;
+  bool ended = false, stop = false;
+  std::vector<std::thread> threads;
+};
+
+int64_t Predictor::run(ParameterStore& store, const std::function<void(const PredictedBatch&)>& take) {
+  store.declare(*program_);  // not by the replicas, who share it
+  Crew crew(*this, store);
+  crew.start();
+  PredictedBatch batch;
+  while (crew.next(batch)) take(batch);
+  return crew.skipped();
+}
+
+}  // namespace galley

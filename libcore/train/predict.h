@@ -1,0 +1,62 @@
+#pragma once
+// Predictor: one pass of a model over samples without labels, results in order. Used by galley-predict.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libcore/runtime/execution.h"
+#include "libcore/train/session.h"
+
+namespace galley {
+
+struct PredictOptions {
+  int64_t batch = 16;                // at most the source's samples
+  int64_t replicas = 1;              // executions side by side, each on its share of the threads
+  std::vector<std::string> capture;  // globs of modules whose results are wanted too
+  bool skip_damaged = false;         // leave samples out that cannot be decoded; else they are an error
+};
+
+/// Results of the first `indices.size()` rows of each tensor; the rows behind are padding.
+struct PredictedBatch {
+  std::vector<int64_t> indices;  // in the source; -1: the sample was damaged and skipped, its row means nothing
+  std::vector<Tensor> outputs;   // contiguous [N,...], in the order of Predictor::outputs()
+};
+
+class Predictor {
+ public:
+  /// Compiles the model for the source's samples behind `pipeline`. Throws (kInput) where the source is empty, (kRecipe) where its
+  /// samples do not fit the model.
+  Predictor(Session& session, std::shared_ptr<const Source> source, const std::vector<Component>& pipeline, PredictOptions options);
+  ~Predictor();
+
+  /// Names: "output", the model's other results, the captured modules.
+  const std::vector<std::string>& outputs() const { return outputs_; }
+  /// Type of one batch of that output.
+  const TensorType& type(size_t output) const { return types_[output]; }
+  const std::vector<ParameterSpec>& parameters() const { return parameters_; }
+  const Program& program() const { return *program_; }
+  /// Bytes of parameters, packed weights, scratch and batches, all replicas together.
+  int64_t planned_bytes() const;
+
+  /// Predicts all samples on these parameters and hands the batches over in the source's order. Returns how many samples were skipped.
+  int64_t run(ParameterStore& store, const std::function<void(const PredictedBatch&)>& take);
+
+ private:
+  struct Crew;
+  std::unique_ptr<DataLoader> loader() const;
+
+  Session& session_;
+  std::shared_ptr<const Source> source_;
+  const std::vector<Component>& pipeline_;
+  PredictOptions options_;
+  std::vector<std::string> outputs_;
+  std::vector<TensorType> types_;
+  std::vector<ParameterSpec> parameters_;
+  std::shared_ptr<const Program> program_;
+  int64_t threads_ = 1, data_bytes_ = 0;  // threads of one replica
+};
+
+}  // namespace galley
