@@ -1,5 +1,7 @@
 // Cases of the reductions.
 
+#include <limits>
+
 #include "libcore/ops/reduce.h"
 #include "tests/ops/harness.h"
 
@@ -67,6 +69,15 @@ std::vector<OpCase> reduce_cases() {
                      const Value x[] = {in.real({2, 5, 3, 7}), in.real({13}), in.real({3, 4})};
                      sum_squares(x);
                    }});
+  // Several pieces, of odd sizes; weights, whose gradients may be blocked.
+  cases.push_back({.name = "sum_squares_large", .build = [](CaseInputs& in) {
+                     const Value x[] = {in.real({7, 33, 13, 11}), in.weight({65, 3, 3, 3}), in.vector(20001), in.real({0, 3})};
+                     sum_squares(x);
+                   }, .forward_only = true});
+  cases.push_back({.name = "sum_squares_not_a_number", .build = [](CaseInputs& in) {
+                     const Value x[] = {in.values({3}, {1, std::numeric_limits<double>::quiet_NaN(), 2}), in.real({40})};
+                     sum_squares(x);
+                   }, .forward_only = true});
   return cases;
 }
 

@@ -86,6 +86,14 @@ std::vector<OpCase> shape_cases() {
     type.shape = Shape{2, 2};
     full(in.graph(), type, 1.5);
   }, {1.5, 1.5, 1.5, 1.5});
+  for (const DType dtype : {DType::kF32, DType::kI64, DType::kU8}) {
+    add(cat("full_large_", dtype), [dtype](CaseInputs& in) {
+      TensorType type;
+      type.dtype = dtype;
+      type.shape = Shape{3, 7, 29, 37};
+      full(in.graph(), type, 3);
+    });
+  }
   return cases;
 }
 

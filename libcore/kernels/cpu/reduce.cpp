@@ -1,6 +1,6 @@
 // Sums and means whose reduced dimensions lie together in memory: an array is outer x reduced x inner, as in the bias gradient (reduced x
 // inner), global pooling of channels_last images (all three) and row sums (outer x reduced). Sums run over fixed runs of 64 in float,
-// which are added in double in one order: the bits do not depend on the thread count.
+// which are added in double in one order: the bits do not depend on the thread count. Sums of squares likewise, over memory as it lies.
 
 #include <algorithm>
 #include <array>
@@ -9,14 +9,13 @@
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/table.h"
+#include "libcore/kernels/cpu/vector_math.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
 namespace {
-
-#define GALLEY_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 
 constexpr int64_t kRun = 64;      // values added in float
 constexpr int64_t kColumns = 64;  // inner elements of one task
@@ -155,7 +154,64 @@ std::unique_ptr<PreparedKernel> prepare_sum_to(const KernelQuery& q) {
   return std::make_unique<Sum>(*split_of(q.in(0), repeated_axes(q.in(0), q.out(0))), 1.0);
 }
 
-const std::array<Kernel, 3> kKernels{{{"sum_to", "cpu", supports_sum_to, prepare_sum_to}, {"sum", "cpu", supports, prepare<false>}, {"mean", "cpu", supports, prepare<true>}}};
+/// Squares summed in double, 32 columns beside each other: products of floats are exact there.
+GALLEY_CLONES double sum_of_squares(const float* x, int64_t count) {
+  constexpr int64_t kLanes = 32;
+  double lanes[kLanes] = {};
+  const int64_t whole = count - count % kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    for (int64_t c = 0; c < kLanes; ++c) lanes[c] += static_cast<double>(x[i + c]) * static_cast<double>(x[i + c]);
+  }
+  for (int64_t c = 0; c < count - whole; ++c) lanes[c] += static_cast<double>(x[whole + c]) * static_cast<double>(x[whole + c]);
+  double total = 0;
+  for (const double lane : lanes) total += lane;
+  return total;
+}
+
+/// Over memory as it lies, in any format: the padding of blocked ones is zero. Pieces of 64 KiB, added in order.
+class SumSquares : public PreparedKernel {
+ public:
+  explicit SumSquares(const KernelQuery& q) {
+    constexpr int64_t kPiece = 16384;
+    for (size_t i = 0; i < q.context.inputs.size(); ++i) {
+      const int64_t count = q.context.inputs[i]->format.padded_elements(q.context.inputs[i]->shape);
+      for (int64_t begin = 0; begin < count; begin += kPiece) pieces_.push_back({i, begin, std::min(kPiece, count - begin)});
+    }
+  }
+  int64_t scratch_bytes() const override { return static_cast<int64_t>(pieces_.size() * sizeof(double)); }
+  void run(const KernelArgs& args) const override {
+    auto* parts = static_cast<double*>(args.scratch);
+    parallel_for(static_cast<int64_t>(pieces_.size()), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) {
+        const Piece& piece = pieces_[static_cast<size_t>(p)];
+        parts[p] = sum_of_squares(args.in<float>(piece.input) + piece.begin, piece.count);
+      }
+    });
+    double total = 0;
+    for (size_t p = 0; p < pieces_.size(); ++p) total += parts[p];
+    *args.out<float>(0) = static_cast<float>(total);
+  }
+
+ private:
+  struct Piece {
+    size_t input;
+    int64_t begin, count;
+  };
+  std::vector<Piece> pieces_;
+};
+
+Support supports_squares(const KernelQuery& q) {
+  for (const TensorType* x : q.context.inputs) {
+    if (x->dtype != DType::kF32) return Support::no(cat("dtype ", x->dtype));
+  }
+  return Support::yes();
+}
+
+const std::array<Kernel, 4> kKernels{{{"sum_to", "cpu", supports_sum_to, prepare_sum_to},
+                                      {"sum", "cpu", supports, prepare<false>},
+                                      {"mean", "cpu", supports, prepare<true>},
+                                      {"sum_squares", "cpu", supports_squares,
+                                       [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<SumSquares>(q); }}}};
 
 }  // namespace
 

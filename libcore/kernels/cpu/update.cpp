@@ -1,18 +1,19 @@
 // Optimizer steps, fused: one pass over parameter, gradient and state. They work on the arrays as they lie in memory: the padding of
 // blocked formats holds zeros and stays zero, since a zero gradient moves a zero parameter nowhere.
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/table.h"
+#include "libcore/kernels/cpu/vector_math.h"
+#include "libcore/ops/norm.h"
 #include "libcore/ops/update.h"
 
 namespace galley {
 namespace {
-
-#define GALLEY_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 
 constexpr int64_t kGrain = 16384;
 
@@ -34,9 +35,11 @@ struct SgdNumbers {
 
 GALLEY_CLONES void sgd(const float* p, const float* g, const float* m, float* p_out, float* m_out, int64_t count, SgdNumbers s) {
   if (m == nullptr) {
+    GALLEY_ELEMENTWISE
     for (int64_t i = 0; i < count; ++i) p_out[i] = p[i] - s.lr * (g[i] * s.scale + s.decay * p[i]);
     return;
   }
+  GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < count; ++i) {
     const float grad = g[i] * s.scale + s.decay * p[i];
     const float buffer = s.keep * m[i] + s.damp * grad;
@@ -76,6 +79,7 @@ struct AdamNumbers {
 };
 
 GALLEY_CLONES void adam(const float* p, const float* g, const float* m, const float* v, float* p_out, float* m_out, float* v_out, int64_t count, AdamNumbers a) {
+  GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < count; ++i) {
     const float param = p[i] * a.shrink;
     const float grad = g[i] * a.scale + a.decay * p[i];
@@ -113,6 +117,7 @@ class Adam : public PreparedKernel {
 };
 
 GALLEY_CLONES void blend(const float* ema, const float* value, float* out, int64_t count, float decay) {
+  GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < count; ++i) out[i] = decay * ema[i] + (1 - decay) * value[i];
 }
 
@@ -130,6 +135,7 @@ class Ema : public PreparedKernel {
 };
 
 GALLEY_CLONES void plus(const float* a, const float* b, float* out, int64_t count) {
+  GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < count; ++i) out[i] = a[i] + b[i];
 }
 
@@ -158,14 +164,25 @@ struct RmspropNumbers {
   bool tf_eps;
 };
 
-/// Not centered. buffer is nullptr without momentum.
-GALLEY_CLONES void rmsprop(const float* p, const float* g, const float* v, const float* buffer, float* p_out, float* v_out, float* buffer_out,
-                           int64_t count, RmspropNumbers a) {
+/// mean is nullptr where not centered, buffer without momentum. The centered variance is taken in double: both terms round once as they are
+/// stored, and their difference may be far smaller than either.
+GALLEY_CLONES void rmsprop(const float* p, const float* g, const float* v, const float* mean, const float* buffer, float* p_out, float* v_out, float* mean_out, float* buffer_out,
+                           int64_t count, RmspropNumbers a, double alpha) {
+  GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < count; ++i) {
     const float param = p[i], grad = g[i] * a.scale + a.decay * param;
-    const float square = a.alpha * v[i] + (1 - a.alpha) * grad * grad;
-    v_out[i] = square;
-    const float root = a.tf_eps ? __builtin_sqrtf(square + a.eps) : __builtin_sqrtf(square) + a.eps;
+    float variance = 0;
+    if (mean != nullptr) {
+      const double exact = static_cast<double>(g[i]) * static_cast<double>(a.scale) + static_cast<double>(a.decay) * static_cast<double>(param);
+      const double square = alpha * static_cast<double>(v[i]) + (1 - alpha) * exact * exact, average = alpha * static_cast<double>(mean[i]) + (1 - alpha) * exact;
+      v_out[i] = static_cast<float>(square);
+      mean_out[i] = static_cast<float>(average);
+      variance = static_cast<float>(square - average * average);
+    } else {
+      variance = a.alpha * v[i] + (1 - a.alpha) * grad * grad;
+      v_out[i] = variance;
+    }
+    const float root = a.tf_eps ? __builtin_sqrtf(variance + a.eps) : __builtin_sqrtf(variance) + a.eps;
     float direction = grad / root;
     if (buffer != nullptr) {
       direction += a.momentum * buffer[i];
@@ -182,10 +199,12 @@ class Rmsprop : public PreparedKernel {
     const float* scale = args.in<float>(7);
     const RmspropNumbers a{*args.in<float>(2), scale != nullptr ? *scale : 1.0f, static_cast<float>(attrs_.weight_decay), static_cast<float>(attrs_.alpha),
                            static_cast<float>(attrs_.eps), static_cast<float>(attrs_.momentum), attrs_.tf_eps};
+    const float* mean = attrs_.centered ? args.in<float>(5) : nullptr;
     const float* buffer = args.in<float>(6);
     parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
-      rmsprop(args.in<float>(0) + begin, args.in<float>(1) + begin, args.in<float>(4) + begin, buffer != nullptr ? buffer + begin : nullptr, args.out<float>(0) + begin,
-              args.out<float>(1) + begin, buffer != nullptr ? args.out<float>(3) + begin : nullptr, end - begin, a);
+      rmsprop(args.in<float>(0) + begin, args.in<float>(1) + begin, args.in<float>(4) + begin, mean != nullptr ? mean + begin : nullptr, buffer != nullptr ? buffer + begin : nullptr,
+              args.out<float>(0) + begin, args.out<float>(1) + begin, mean != nullptr ? args.out<float>(2) + begin : nullptr, buffer != nullptr ? args.out<float>(3) + begin : nullptr,
+              end - begin, a, attrs_.alpha);
     });
   }
 
@@ -194,17 +213,63 @@ class Rmsprop : public PreparedKernel {
   int64_t count_;
 };
 
+/// Running statistics are a few thousand numbers at most: one thread, in double.
+class BatchNormUpdate : public PreparedKernel {
+ public:
+  explicit BatchNormUpdate(const KernelQuery& q)
+      : channels_(q.in(0).elements()), counts_(q.has(4)), momentum_(q.attrs<BatchNormUpdateAttrs>().momentum), unbiased_(momentum_) {
+    const int64_t count = q.attrs<BatchNormUpdateAttrs>().count;
+    if (count > 1) unbiased_ = momentum_ * static_cast<double>(count) / static_cast<double>(count - 1);
+  }
+  void run(const KernelArgs& args) const override {
+    const auto blend_into = [&](size_t state, double factor) {
+      const float *old = args.in<float>(state), *batch = args.in<float>(state + 2);
+      float* out = args.out<float>(state);
+      for (int64_t c = 0; c < channels_; ++c) out[c] = static_cast<float>((1 - momentum_) * static_cast<double>(old[c]) + factor * static_cast<double>(batch[c]));
+    };
+    blend_into(0, momentum_);
+    blend_into(1, unbiased_);
+    if (counts_) *args.out<int64_t>(2) = *args.in<int64_t>(4) + 1;
+  }
+
+ private:
+  int64_t channels_;
+  bool counts_;
+  double momentum_, unbiased_;  // weights of the batch's mean and of its variance
+};
+
+Support supports_batch_norm(const KernelQuery& q) {
+  for (const int i : {0, 1, 2, 3}) {
+    if (q.in(i).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(i).dtype));
+  }
+  return q.has(4) && q.in(4).dtype != DType::kI64 ? Support::no(cat("counter of dtype ", q.in(4).dtype)) : Support::yes();
+}
+
+class ClipCoefficient : public PreparedKernel {
+ public:
+  explicit ClipCoefficient(const KernelQuery& q) : max_norm_(q.attrs<ClipCoefficientAttrs>().max_norm) {}
+  void run(const KernelArgs& args) const override {
+    const double coefficient = max_norm_ / (std::sqrt(static_cast<double>(*args.in<float>(0))) + 1e-6);
+    *args.out<float>(0) = static_cast<float>(coefficient > 1 ? 1 : coefficient);  // NaN stays
+  }
+
+ private:
+  double max_norm_;
+};
+
 template <class T>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 6> kKernels{{{"sgd_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4}); }, prepare<Sgd>},
+const std::array<Kernel, 8> kKernels{{{"sgd_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4}); }, prepare<Sgd>},
                                       {"adam_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5}); }, prepare<Adam>},
-                                      {"rmsprop_update", "cpu", [](const KernelQuery& q) { return q.attrs<RmspropUpdateAttrs>().centered ? Support::no("centered: the variance cancels in float") : supports(q, {0, 1, 4, 6}); }, prepare<Rmsprop>},
+                                      {"rmsprop_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5, 6}); }, prepare<Rmsprop>},
                                       {"ema_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1}); }, prepare<Ema>},
                                       {"accumulate", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1}); }, prepare<Accumulate>},
-                                      {"clear", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<Clear>}}};
+                                      {"clear", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<Clear>},
+                                      {"batch_norm_update", "cpu", supports_batch_norm, prepare<BatchNormUpdate>},
+                                      {"clip_coefficient", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<ClipCoefficient>}}};
 
 }  // namespace
 

@@ -9,6 +9,8 @@
 
 #define GALLEY_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #define GALLEY_INLINE inline __attribute__((always_inline))
+// Before a loop whose outputs may be its inputs, element for element: the check for overlap would send updates in place to scalar code.
+#define GALLEY_ELEMENTWISE _Pragma("GCC ivdep")
 
 namespace galley {
 
