@@ -11,6 +11,7 @@
 #include "libcore/kernels/table.h"
 #include "libcore/ops/conv.h"
 #include "libcore/ops/norm.h"
+#include "libcore/ops/reduce.h"
 #include "libcore/tensor/tensor.h"
 
 namespace galley {
@@ -30,7 +31,10 @@ std::vector<Tensor> run_last(const Graph& graph, const std::vector<Tensor>& inpu
   std::vector<void*> out;
   for (const Tensor& tensor : inputs) in.push_back(tensor.defined() ? tensor.data() : nullptr);
   for (const ValueId id : node.outputs) outputs.emplace_back(graph.type(id).dtype, graph.type(id).shape, graph.type(id).format);
-  for (Tensor& tensor : outputs) out.push_back(tensor.data());
+  for (Tensor& tensor : outputs) {
+    std::memset(tensor.data(), 0xFF, static_cast<size_t>(tensor.bytes()));  // NaN: what a kernel leaves unwritten shows, padding included
+    out.push_back(tensor.data());
+  }
   const auto scratch = Storage::allocate(std::max<int64_t>(64, kernel->scratch_bytes()));
   kernel->run({in, out, scratch->data()});
   return outputs;
@@ -121,6 +125,41 @@ TEST(OnednnConvolution, StridedPointwiseWeightGradientWithFewChannels) {
       }
     }
   }
+}
+
+// Gradients in blocked formats, of 65 channels in blocks of 16 and of 24 depthwise ones: their padding adds nothing to the norm.
+TEST(CpuSumSquares, BlockedPaddingCountsNothing) {
+  for (const bool depthwise : {false, true}) {
+    const Shape in{2, depthwise ? 24 : 19, 9, 9}, out{2, depthwise ? 24 : 65, 9, 9};
+    Graph graph;
+    const Value x = graph.add_input("x", images(in), ValueRole::kInput), grad = graph.add_input("grad", images(out), ValueRole::kInput);
+    Conv2dBackwardWeightsAttrs attrs;
+    attrs.padding = {1};
+    attrs.kernel_size = {3};
+    attrs.groups = depthwise ? 24 : 1;
+    const Value dw = conv2d_backward_weights(x, grad, attrs);
+    const Tensor a = spread(in, 0, 0.3), b = spread(out, 0, 0.7);
+    const Tensor plain = run_last(graph, {a, b}, 2)[0];
+    graph.value(dw.id()).type.format = MemoryFormat::blocked(depthwise ? "Abcd16a" : "ABcd8b16a");
+    const Tensor blocked = run_last(graph, {a, b}, 2)[0];
+    ASSERT_GT(blocked.bytes(), plain.bytes());
+    double want = 0;
+    for (const double value : plain.to_doubles()) want += value * value;
+    sum_squares(std::span<const Value>(&dw, 1));
+    const double got = run_last(graph, {blocked}, 2)[0].at({});
+    // The two gradients may be summed in different orders: 162 products of size 2 in float.
+    EXPECT_TRUE(std::fabs(got - want) <= 1e-5 * want) << got << " against " << want << (depthwise ? ", depthwise" : "");
+  }
+}
+
+TEST(CpuSumSquares, BitsDoNotDependOnTheThreads) {
+  const Shape shape{8, 19, 17, 41};
+  Graph graph;
+  const Value x[] = {graph.add_input("x", images(shape), ValueRole::kInput)};
+  sum_squares(x);
+  const Tensor data = spread(shape, 3, 0.2);
+  const Tensor one = run_last(graph, {data}, 1)[0];
+  for (const int threads : {2, 3}) EXPECT_TRUE(bit_equal(one, run_last(graph, {data}, threads)[0])) << threads;
 }
 
 }  // namespace
