@@ -18,6 +18,9 @@ GALLEY_CLONES void exp_all(const float* x, float* y, int64_t count) {
 GALLEY_CLONES void log_all(const float* x, float* y, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = log_of(x[i]);
 }
+GALLEY_CLONES void log1p_all(const float* x, float* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = log1p_of(x[i]);
+}
 
 using Loop = void (*)(const float*, float*, int64_t);
 
@@ -68,6 +71,12 @@ TEST(VectorMath, LogIsGoodToTwoUnits) {
   const double worst = worst_error(log_all, 1e-45f, std::numeric_limits<float>::max(), 1009, [](double x) { return std::log(x); }, unit);
   EXPECT_TRUE(worst <= 2) << worst;
   EXPECT_TRUE(worst >= 0.4) << worst;
+}
+
+TEST(VectorMath, Log1pIsGoodToFourUnits) {
+  const double worst = worst_error(log1p_all, 0.0f, 1.0f, 1009, [](double x) { return std::log1p(x); }, [](float, double want) { return last_place(want); });
+  EXPECT_TRUE(worst <= 4) << worst;
+  EXPECT_TRUE(worst >= 0.5) << worst;
 }
 
 TEST(VectorMath, SpecialValues) {

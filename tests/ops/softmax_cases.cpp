@@ -1,5 +1,7 @@
 // Cases of softmax and its logarithm.
 
+#include <limits>
+
 #include "libcore/ops/softmax.h"
 #include "tests/ops/harness.h"
 
@@ -21,6 +23,25 @@ std::vector<OpCase> softmax_cases() {
                          a.axis = l.axis;
                          apply(in.real(l.x, {.low = -3, .high = 3}), a);
                        }});
+    }
+    // Several threads' worth, and line and bundle lengths beside multiples of the vectors'.
+    for (const Line& l : std::vector<Line>{{"classes", {41, 1003}, -1}, {"pixels", {2, 21, 13, 37}, 1}, {"middle", {3, 65, 131}, 1}, {"heads", {2, 3, 19, 77}, 3}}) {
+      cases.push_back({.name = name + l.name, .build = [=](CaseInputs& in) {
+                         SoftmaxAttrs a;
+                         a.axis = l.axis;
+                         const Value x = in.real(l.x, {.low = -30, .high = 30}), y = apply(x, a);
+                         (logarithm ? log_softmax_backward : softmax_backward)(in.real(l.x), y, a);
+                       }});
+    }
+    // NaN fills its line, as does inf; -inf has probability 0; lines of nothing but -inf are NaN.
+    const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
+    const std::vector<double> strange{1, nan, 2, 3, inf, 1, 1, -inf, 2, -inf, -inf, -inf};
+    for (const bool rows : {true, false}) {
+      cases.push_back({.name = cat(name, "strange_", rows ? "rows" : "columns"), .build = [=](CaseInputs& in) {
+                         SoftmaxAttrs a;
+                         a.axis = rows ? 1 : 0;
+                         apply(in.values(rows ? Shape{4, 3} : Shape{3, 4}, strange), a);
+                       }, .forward_only = true});
     }
     // exp(1000) overflows where the maximum is not taken off first; log 3 apart: 1/4 and 3/4.
     cases.push_back({.name = name + "hand", .build = [=](CaseInputs& in) { apply(in.fixed(in.values({2}, {1000, 1000 + 1.0986122886681098})), {}); },

@@ -13,6 +13,7 @@ std::span<const Kernel> cpu_fill();
 std::span<const Kernel> cpu_norm();
 std::span<const Kernel> cpu_pool();
 std::span<const Kernel> cpu_reduce();
+std::span<const Kernel> cpu_softmax();
 std::span<const Kernel> cpu_unary();
 std::span<const Kernel> cpu_update();
 

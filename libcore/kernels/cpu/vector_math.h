@@ -63,4 +63,12 @@ GALLEY_INLINE float log_of(float x) {
   return x > 0.0f ? finite : of_nothing;
 }
 
+/// ln(1 + x) to 4 units in the last place, for x in 0..1: what 1 + x loses of x is given back in proportion (Kahan, in D. Goldberg, "What
+/// every computer scientist should know about floating-point arithmetic", 1991, theorem 4).
+GALLEY_INLINE float log1p_of(float x) {
+  const float sum = 1.0f + x, kept = sum - 1.0f;
+  const float ratio = x / (kept == 0.0f ? 1.0f : kept);
+  return kept == 0.0f ? x : log_of(sum) * ratio;
+}
+
 }  // namespace galley

@@ -1,0 +1,33 @@
+#pragma once
+// What softmax and cross entropy share: an array as lines along one axis, and the maximum and the sum of exponentials of lines. Lines whose
+// elements lie side by side are handled one by one; others in bundles of neighbours, so that either way memory is read in order.
+
+#include <cstdint>
+
+#include "libcore/graph/tensor_type.h"
+
+namespace galley {
+
+/// The array as outer x length x inner in memory; a line's elements are `inner` apart.
+struct Lines {
+  int64_t outer = 1, length = 1, inner = 1;
+};
+/// `axis` counts from 0. Not for blocked formats.
+Lines lines_of(const TensorType& x, int axis);
+
+/// Neighbouring lines of one bundle.
+constexpr int64_t kBundle = 64;
+/// Bundles of an array with inner > 1: the last of each outer block may hold fewer lines.
+inline int64_t bundles_of(const Lines& lines) { return (lines.inner + kBundle - 1) / kBundle; }
+
+/// Largest element of a line, NaN passed over; -inf of nothing.
+float line_maximum(const float* x, int64_t length);
+/// Sum of exp(x - largest), which is also stored where `e` is given.
+float line_exp_sum(const float* x, float largest, float* e, int64_t length);
+
+/// Of each of `count` <= kBundle lines; elements of a line are `step` apart.
+void bundle_maximum(const float* x, int64_t length, int64_t step, int64_t count, float* largest);
+/// e: nullptr, or as x.
+void bundle_exp_sum(const float* x, const float* largest, float* e, int64_t length, int64_t step, int64_t count, float* sum);
+
+}  // namespace galley
