@@ -7,13 +7,14 @@
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/weights/checkpoint.h"
+#include "libcore/weights/weights_file.h"
 
 namespace galley {
 namespace {
 
 /// What `from` names, open: one file, or the groups of a checkpoint.
 struct Source {
-  std::vector<SafetensorsFile> files;
+  std::vector<WeightsFile> files;
   std::vector<OfferedTensor> offered;
   std::vector<std::pair<size_t, size_t>> places;  // of each offered tensor: file, entry
 };
@@ -36,12 +37,8 @@ std::vector<std::string> files_named_by(const std::string& from) {
     if (!checkpoints.empty()) error.suggest(cat("its run has not finished; to take its newest checkpoint: weights=", checkpoints.front()));
     throw error;
   }
-  const std::string suffix = std::filesystem::path(from).extension().string();
-  for (const char* other : {".pth", ".pt", ".bin", ".onnx", ".ckpt"}) {
-    if (suffix == other && file_exists(from)) {
-      throw Error(ErrorCode::kInput, cat("cannot read ", from, ": this version reads weights from safetensors only, not from ", suffix))
-          .suggest("save it with safetensors.torch.save_file");
-    }
+  if (std::filesystem::path(from).extension() == ".onnx" && file_exists(from)) {
+    throw Error(ErrorCode::kInput, cat("cannot read ", from, ": weights are read from safetensors and PyTorch files, not from ONNX"));
   }
   return {from};
 }
@@ -50,10 +47,11 @@ Source open_source(const std::string& from) {
   Source source;
   for (const std::string& path : files_named_by(from)) {
     source.files.emplace_back(path);
-    source.files.back().verify();
-    const std::vector<SafetensorsEntry>& entries = source.files.back().entries();
-    for (size_t i = 0; i < entries.size(); ++i) {
-      source.offered.push_back({entries[i].name, entries[i].dtype, entries[i].dtype_text, entries[i].shape});
+    const FileCheck check = source.files.back().verify();
+    if (source.files.back().format() == "PyTorch zip" && !check.complete()) log(LogLevel::kWarning, cat(path, " was saved without checksums: damage in its values cannot be seen"));
+    const std::vector<OfferedTensor>& tensors = source.files.back().tensors();
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      source.offered.push_back(tensors[i]);
       source.places.push_back({source.files.size() - 1, i});
     }
   }
@@ -143,13 +141,12 @@ LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<cons
     std::set<std::string> casts;
     for (const Match::Pair& pair : matches[r].pairs) {
       const auto [file, entry] = sources[r].places[pair.offered];
-      const SafetensorsFile& stored = sources[r].files[file];
       const ExpectedTensor& wanted = model[pair.expected];
-      const Tensor values = stored.read(stored.entries()[entry]);
+      const Tensor values = sources[r].files[file].read(entry);
       if (values.dtype() != wanted.dtype) casts.insert(cat(values.dtype(), " to ", wanted.dtype));
       loaded.tensors.insert_or_assign(wanted.name, checked(values, wanted, rule));
     }
-    if (!casts.empty()) log(LogLevel::kWarning, cat(rule.from, ": converted as weights.cast asks: ", some_of({casts.begin(), casts.end()})));
+    if (!casts.empty()) log(LogLevel::kWarning, cat(rule.from, ": converted ", some_of({casts.begin(), casts.end()})));
     std::vector<std::string> missing, unexpected;
     for (const size_t expected : matches[r].missing) missing.push_back(model[expected].name);
     for (const size_t offered : matches[r].unexpected) unexpected.push_back(sources[r].offered[offered].name);
@@ -162,6 +159,6 @@ LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<cons
   return loaded;
 }
 
-Metadata read_weights_metadata(const std::string& from) { return SafetensorsFile(files_named_by(from).front()).metadata(); }
+Metadata read_weights_metadata(const std::string& from) { return WeightsFile(files_named_by(from).front()).metadata(); }
 
 }  // namespace galley

@@ -33,6 +33,12 @@ std::optional<std::string> renamed(std::string_view name, const std::string& fro
   return result;
 }
 
+/// Every value of `from` is a value of `to`: no rounding is hidden by the change.
+bool holds_exactly(DType from, DType to) {
+  if (!is_floating(from) || !is_floating(to)) return false;
+  return (to == DType::kF64 && from != DType::kF64) || (to == DType::kF32 && (from == DType::kF16 || from == DType::kBF16));
+}
+
 std::string below(const std::string& module, const std::string& name) { return module.empty() ? name : module + "." + name; }
 
 std::vector<std::string> names_of(std::span<const OfferedTensor> file) {
@@ -200,8 +206,9 @@ Match match_tensors(std::span<const ExpectedTensor> model, std::span<const Offer
     }
     const ExpectedTensor& wanted = model[found->second];
     const Match::Pair pair{found->second, i};
-    const bool castable = rule.cast && file[i].dtype.has_value() && is_floating(*file[i].dtype) == is_floating(wanted.dtype) && *file[i].dtype != DType::kBool &&
-                          wanted.dtype != DType::kBool;
+    const bool allowed = rule.cast && file[i].dtype.has_value() && is_floating(*file[i].dtype) == is_floating(wanted.dtype) && *file[i].dtype != DType::kBool &&
+                         wanted.dtype != DType::kBool;
+    const bool castable = allowed || (file[i].dtype.has_value() && holds_exactly(*file[i].dtype, wanted.dtype));
     if (!(wanted.shape == file[i].shape)) {
       match.misshapen.push_back(pair);
     } else if (file[i].dtype != wanted.dtype && !castable) {

@@ -31,7 +31,7 @@ struct OfferedTensor {
 
 /// One item of the recipe's `weights`: a file and how its names become the model's.
 struct LoadRule {
-  /// A safetensors file, a RUN folder (its weights.safetensors), or a checkpoint folder (its parameters and buffers).
+  /// A file (safetensors, PyTorch's .pth), a RUN folder (its weights.safetensors), or a checkpoint folder (its parameters and buffers).
   std::string from;
   /// Patterns over the file's or the model's names: these are not loaded, the model keeps its initial values. `*` and `?` as in
   /// a shell, crossing dots; a module path selects all below it.
@@ -43,7 +43,8 @@ struct LoadRule {
   std::string into;
   /// Every tensor of the model (below `into`) is filled and every tensor of the file is used.
   bool strict = true;
-  /// Allows another dtype in the file (float to float, integer to integer), each value rounded.
+  /// Allows another dtype in the file (float to float, integer to integer), each value rounded. Wider floats that hold every value
+  /// (f16, bf16 to f32) need no leave.
   bool cast = false;
   /// Refuses NaN and infinity.
   bool check_finite = true;
@@ -54,7 +55,7 @@ struct Match {
     size_t expected = 0;
     size_t offered = 0;
   };
-  std::vector<Pair> pairs;      ///< Names, shapes and dtypes fit (dtypes may differ under `cast`).
+  std::vector<Pair> pairs;      ///< Names, shapes and dtypes fit (dtypes may differ where they may be cast).
   std::vector<Pair> misshapen;  ///< The names fit, the shapes do not.
   std::vector<Pair> mistyped;   ///< The names and shapes fit, the dtypes do not.
   std::vector<size_t> ignored;     ///< Of the model, by `ignore`.
