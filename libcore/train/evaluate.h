@@ -18,6 +18,7 @@ class Evaluator {
   ~Evaluator();
 
   const Program& program() const { return *program_; }
+  std::shared_ptr<const Program> shared_program() const { return program_; }
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   /// Bytes of the data buffers of a pass.
   int64_t data_bytes() const { return data_bytes_; }

@@ -1,6 +1,8 @@
 #include "tools/evaluate/evaluate.h"
 
+#include <CLI/CLI.hpp>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -9,9 +11,95 @@
 #include "libcore/base/log.h"
 #include "libcore/base/units.h"
 #include "libcore/runtime/parameter_store.h"
+#include "libcore/train/compare.h"
 #include "libcore/train/evaluate.h"
 
 namespace galley::tools {
+namespace {
+
+constexpr size_t kChangedShown = 20;  // in the table; JSON has all
+
+/// A number, or "inf", "-inf", "nan" (recipe.md, section 4).
+nlohmann::ordered_json number_json(double value) {
+  if (std::isfinite(value)) return value;
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+std::string fixed(double value, int digits) {
+  char cell[64];
+  std::snprintf(cell, sizeof cell, "%.*f", digits, value);
+  return cell;
+}
+
+nlohmann::ordered_json metrics_json(const MetricValues& metrics) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : metrics) json[name] = number_json(value);
+  return json;
+}
+
+int metric_digits(const std::string& name) { return name == "loss" ? 6 : 3; }
+
+}  // namespace
+
+void EvaluateTool::add_options(CLI::App& app) {
+  RecipeTool::add_options(app);
+  app.add_option("--against", against_, "evaluate these weights too and compare the outputs: a file, a checkpoint or a RUN folder")->type_name("WEIGHTS")->group("Input")->take_last();
+}
+
+int EvaluateTool::compare(Session& session, int64_t batch, ParameterStore& store) {
+  Recipe other = session.recipe();
+  auto weights = std::make_unique<WeightSource>();
+  weights->from = against_;
+  other.weights.load.items.clear();
+  other.weights.load.items.push_back(std::move(weights));
+  make_paths_absolute(other);
+  const Session second(other);
+  CompareOptions options{.split = session.recipe().evaluate.data, .batch = batch};
+  ParameterStore against;
+  const Evaluator evaluator(session, options.split, batch, store.formats());
+  against.declare(evaluator.program());
+  second.initialize(evaluator.parameters(), against);
+  if (dry_run_) {
+    print("the recipe, its data and both sets of weights fit\n");
+    return kExitDone;
+  }
+  const Comparison result = compare_parameters(session, options, store, against);
+  nlohmann::ordered_json json{{"metrics", metrics_json(result.first)}, {"against", metrics_json(result.second)}, {"samples", result.samples}, {"split", options.split}};
+  json["outputs"] = {{"max_abs", number_json(result.outputs.max_abs())}, {"sqnr_db", number_json(result.outputs.sqnr_db())}, {"top1_agree", number_json(result.top1_agree)}};
+  json["layers"] = nlohmann::ordered_json::array();
+  for (const LayerDistance& layer : result.layers) {
+    json["layers"].push_back({{"module", layer.module}, {"type", layer.type}, {"max_abs", number_json(layer.distance.max_abs())}, {"sqnr_db", number_json(layer.distance.sqnr_db())}});
+  }
+  json["layer_samples"] = result.layer_samples;
+  json["changed"] = nlohmann::ordered_json::array();
+  for (const ChangedSample& sample : result.changed) {
+    json["changed"].push_back({{"sample", sample.sample}, {"label", sample.label}, {"weights", sample.first}, {"against", sample.second}});
+  }
+  json["provenance"] = provenance_json(provenance(session.recipe(), dump_recipe(session.recipe(), DumpKind::kFull)));
+
+  Table table{{"what", "weights", "against", "difference"}, {}};
+  for (size_t i = 0; i < result.first.size(); ++i) {
+    const auto& [name, value] = result.first[i];
+    const double there = result.second[i].second;
+    table.rows.push_back({name, fixed(value, metric_digits(name)), fixed(there, metric_digits(name)), fixed(there - value, metric_digits(name))});
+  }
+  if (session.classes() > 0) table.rows.push_back({"top1 agree %", "", "", fixed(result.top1_agree, 3)});
+  table.rows.push_back({"outputs max abs", "", "", human_number(result.outputs.max_abs())});
+  table.rows.push_back({"outputs SQNR dB", "", "", fixed(result.outputs.sqnr_db(), 1)});
+  for (const LayerDistance& layer : result.layers) table.rows.push_back({layer.module + " SQNR dB", "", "", fixed(layer.distance.sqnr_db(), 1)});
+  for (size_t i = 0; i < std::min(kChangedShown, result.changed.size()); ++i) {
+    const ChangedSample& sample = result.changed[i];
+    table.rows.push_back({sample.sample, cat(sample.first), cat(sample.second), sample.label < 0 ? "" : cat("label ", sample.label)});
+  }
+  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
+  if (result.changed.size() > kChangedShown) log(LogLevel::kInfo, cat(result.changed.size() - kChangedShown, " more samples changed; --format json lists all"));
+  if (common.format == Format::kJson) {
+    print(json.dump() + "\n");
+  } else {
+    print(table);
+  }
+  return kExitDone;
+}
 
 int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   Recipe& recipe = loaded.recipe;
@@ -26,27 +114,25 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   ParameterStore store;
   store.declare(evaluator.program());
   session.initialize(evaluator.parameters(), store);
-  evaluator.bind(store, std::make_shared<Arena>());
+  if (!against_.empty()) return compare(session, described.batch.value_or(micro), store);
   if (dry_run_) {
     print("the recipe, its data and weights fit\n");
     return kExitDone;
   }
+  evaluator.bind(store, std::make_shared<Arena>());
   const auto began = std::chrono::steady_clock::now();
   const MetricValues metrics = evaluator.run();
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   const std::string text = dump_recipe(recipe, DumpKind::kFull);
   nlohmann::ordered_json json;
-  json["metrics"] = nlohmann::ordered_json::object();
-  for (const auto& [name, value] : metrics) json["metrics"][name] = value;
+  json["metrics"] = metrics_json(metrics);
   json["samples"] = evaluator.samples();
   json["split"] = split;
   json["wall_s"] = wall_s;
   json["provenance"] = provenance_json(provenance(recipe, text));
   Table table{{"metric", "value"}, {}};
   for (const auto& [name, value] : metrics) {
-    char cell[64];
-    std::snprintf(cell, sizeof cell, name == "loss" ? "%.6f" : "%.3f", value);
-    table.rows.push_back({name, cell});
+    table.rows.push_back({name, fixed(value, metric_digits(name))});
   }
   for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
   log(LogLevel::kInfo, cat(split, ": ", human_count(evaluator.samples()), " samples in ", human_seconds(wall_s)));

@@ -1,6 +1,7 @@
 #pragma once
 // galley-evaluate: metrics of a recipe's model with given weights over a split of its data.
 
+#include "libcore/train/session.h"
 #include "tools/common/recipe_tool.h"
 
 namespace galley::tools {
@@ -10,12 +11,19 @@ class EvaluateTool : public RecipeTool {
   std::string name() const override { return "galley-evaluate"; }
   std::string about() const override { return "Measures a model's metrics on a split of its data (evaluate.data, default val)."; }
   std::string examples() const override {
-    return "  galley-evaluate runs/first\n  galley-evaluate fashion_mnist_cnn weights=model.safetensors --format json\n  galley-evaluate runs/first data=test batch=64";
+    return "  galley-evaluate runs/first\n  galley-evaluate fashion_mnist_cnn weights=model.safetensors --format json\n  galley-evaluate runs/first data=test batch=64\n"
+           "  galley-evaluate runs/first --against runs/second";
   }
+  void add_options(CLI::App& app) override;
 
  protected:
   std::string section() const override { return "evaluate"; }
   int run_recipe(LoadedRecipe& loaded) override;
+
+ private:
+  int compare(Session& session, int64_t batch, ParameterStore& store);
+
+  std::string against_;
 };
 
 }  // namespace galley::tools
