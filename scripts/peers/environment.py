@@ -1,0 +1,19 @@
+"""The Python environment that PyTorch comparisons run in: a virtual environment outside the repository, made on first use."""
+import os
+import pathlib
+import subprocess
+import sys
+
+
+def environment(*packages):
+    """The interpreter of GALLEY_PEERS (default ~/.cache/galley/peers), with torch, torchvision and `packages` installed."""
+    wanted = ("torch", "torchvision", *packages)
+    folder = pathlib.Path(os.environ.get("GALLEY_PEERS", pathlib.Path.home() / ".cache/galley/peers"))
+    python = folder / "bin/python"
+    if python.exists() and subprocess.run([python, "-c", f"import {', '.join(wanted)}"], capture_output=True).returncode == 0:
+        return python
+    print(f"installing {', '.join(wanted)} into {folder}", file=sys.stderr)
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
+    return python
