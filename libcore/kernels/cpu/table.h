@@ -10,6 +10,7 @@ namespace galley {
 std::span<const Kernel> cpu_binary();
 std::span<const Kernel> cpu_depthwise();
 std::span<const Kernel> cpu_fill();
+std::span<const Kernel> cpu_loss();
 std::span<const Kernel> cpu_norm();
 std::span<const Kernel> cpu_pool();
 std::span<const Kernel> cpu_reduce();
