@@ -285,14 +285,14 @@ std::string misfit_report(std::span<const ExpectedTensor> model, std::span<const
   }
   const auto proposals = names_count ? propose_renames(model, file, rule, match) : std::vector<std::pair<std::string, std::string>>();
   if (!proposals.empty()) {
-    text += "\nthese rules would place them; add to weights:\n  rename:";
-    for (const auto& [from, to] : proposals) text += cat("\n    ", yaml_quoted(from), ": ", yaml_quoted(to));
+    text += "\nthese rules would place them:\n  weights:\n    load:\n      from: " + rule.from + "\n      rename:";
+    for (const auto& [from, to] : proposals) text += cat("\n        ", yaml_quoted(from), ": ", yaml_quoted(to));
   } else if (!match.misshapen.empty()) {
     std::string names;
     for (size_t i = 0; i < std::min(match.misshapen.size(), kNamesListed); ++i) names += (i ? ", " : "") + yaml_quoted(model[match.misshapen[i].expected].name);
-    text += cat("\nto keep the model's own values there: ignore: [", names, match.misshapen.size() > kNamesListed ? ", ..." : "", "]");
+    text += cat("\nto keep the model's own values there, in weights.load: ignore: [", names, match.misshapen.size() > kNamesListed ? ", ..." : "", "]");
   }
-  if (!match.mistyped.empty()) text += "\nto convert the dtypes (each value is rounded): cast: true";
+  if (!match.mistyped.empty()) text += "\nto convert the dtypes (each value is rounded), in weights.load: cast: true";
   return text;
 }
 

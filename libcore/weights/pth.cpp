@@ -18,8 +18,9 @@ using Kind = PickleValue::Kind;
 constexpr std::array<std::string_view, 9> kWeightKeys{"state_dict", "model_state_dict", "model", "module", "net", "network", "weights", "params", "generator"};
 constexpr int kDepthLimit = 32;
 constexpr int64_t kVisitLimit = 3'000'000;
+constexpr int64_t kTensorLimit = 100'000;
 constexpr int64_t kNameLimit = 4096;
-constexpr int64_t kSurplusLimit = 64;  // tensors that share storages: all together at most so many times the file's values
+constexpr double kSurplusLimit = 64;  // tensors that share storages: all together at most so many times the file's values
 constexpr size_t kChunk = 1 << 20;     // read and check the same megabyte while it is in the cache
 // What torch.save wrote first before 1.6: the number 0x1950a86a20f9469cfc6c as LONG1, then the version 1001.
 constexpr std::string_view kLegacyMagic("\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 10);
@@ -37,6 +38,7 @@ class Walk {
   void below(const PickleValue& value, const std::string& name, int depth, std::vector<PthTensor>& found) {
     GALLEY_CHECK_INPUT(++visits_ <= kVisitLimit, "the file's dictionaries contain each other too often");
     if (value.kind == Kind::kTensor) {
+      GALLEY_CHECK_INPUT(static_cast<int64_t>(found.size()) < kTensorLimit, "the file has more than ", kTensorLimit, " tensors");
       const PickleTensor& tensor = pickle_.tensors[static_cast<size_t>(value.number)];
       found.push_back({name.empty() ? "tensor" : name, tensor.type, tensor.shape, tensor.strides, tensor.storage, tensor.offset});
       return;
@@ -104,12 +106,12 @@ void name_tensors(const Pickle& pickle, PthTable& table) {
 
 /// Tensors may share values, but a file of a few bytes must not stand for a disk full of them.
 void check_total(const PthTable& table) {
-  int64_t held = 0, wanted = 0;
-  for (const PthStorage& storage : table.storages) held += storage.end - storage.begin;
+  double held = 0, wanted = 0;  // sums of many tensors need not fit 63 bits
+  for (const PthStorage& storage : table.storages) held += static_cast<double>(storage.end - storage.begin);
   for (const std::vector<PthTensor>* list : {&table.tensors, &table.others}) {
-    for (const PthTensor& tensor : *list) wanted += tensor.shape.elements() * tensor.type->bytes / kSurplusLimit;
+    for (const PthTensor& tensor : *list) wanted += static_cast<double>(tensor.shape.elements() * tensor.type->bytes);
   }
-  GALLEY_CHECK_INPUT(wanted <= held, "the file's tensors share their values so often that they are more than ", kSurplusLimit, " times as large as the file");
+  GALLEY_CHECK_INPUT(wanted <= kSurplusLimit * held, "the file's tensors share their values so often that they are more than ", kSurplusLimit, " times as large as the file");
 }
 
 PthTable parse_archive(std::span<const std::byte> file) {
