@@ -11,18 +11,11 @@
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/data/loader.h"
-#include "libcore/optim/schedule.h"
-#include "libcore/optim/updates.h"
-#include "libcore/passes/differentiate.h"
-#include "libcore/passes/fold_batch_norm.h"
-#include "libcore/passes/fuse.h"
-#include "libcore/passes/recompute.h"
-#include "libcore/recipe/selector.h"
-#include "libcore/runtime/compile.h"
 #include "libcore/runtime/execution.h"
 #include "libcore/train/evaluate.h"
 #include "libcore/train/resume.h"
 #include "libcore/train/session.h"
+#include "libcore/train/step.h"
 #include "libcore/train/tensorboard.h"
 #include "libcore/weights/checkpoint.h"
 
@@ -38,11 +31,6 @@ int64_t status_bytes(const char* key) {
     if (line.starts_with(key)) return std::stoll(line.substr(line.find(':') + 1)) * 1024;
   }
   return 0;
-}
-
-/// Has a multiple of `every` (steps, may be a fraction) been reached between the step before and this one?
-bool due(int64_t step, double every) {
-  return std::floor(static_cast<double>(step) / every) > std::floor(static_cast<double>(step - 1) / every);
 }
 
 }  // namespace
@@ -84,14 +72,8 @@ class Trainer::State {
   double time_limit_s = 0;
   std::unique_ptr<DataLoader> loader;
   std::unique_ptr<Evaluator> evaluator;
-  std::vector<ParameterSpec> parameters;
-  UpdateTable updates;
-  ParameterGroups groups;
-  Schedule schedule;
-  ParameterStore store;
+  std::unique_ptr<TrainStep> update;
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
-  std::shared_ptr<const Program> last_program, accumulate_program;
-  std::unique_ptr<Execution> last, accumulate;
   NodeTimer timer;
 
   // What a checkpoint holds besides tensors.
@@ -103,13 +85,12 @@ class Trainer::State {
   int64_t latest_step = -1;
 
   void make_plan();
-  Graph capture(const BatchTypes& types, bool update);
   TrainResult train(TrainEvents& events);
   void start(TrainEvents& events);
   void restore(const Checkpoint& checkpoint);
   std::string save(RunFolder& folder);
   void save_weights(RunFolder& folder, const std::string& name, bool ema);
-  TrainRow one_step(double& loss);
+  TrainRow one_step();
   void validate(RunFolder& folder, TrainEvents& events, TensorBoardWriter* board);
   Metadata metadata();
   double epoch_at(int64_t s) const { return length.steps_per_epoch > 0 ? static_cast<double>(s) / length.steps_per_epoch : 0; }
@@ -125,45 +106,6 @@ class Trainer::State {
     return session.classes() > 0 ? "top1" : "loss";
   }
 };
-
-Graph Trainer::State::capture(const BatchTypes& types, bool update) {
-  CapturedModel model = session.capture_training(types);
-  Graph& graph = model.graph;
-  for (const std::string& line : fuse_training(graph).declined) log(LogLevel::kDebug, "not fused: " + line);
-  std::vector<ValueId> wanted;
-  for (const ParameterSpec& spec : model.parameters) {
-    if (spec.trainable) wanted.push_back(graph.find_input(spec.name));
-  }
-  const ValueId loss = graph.find_output("loss");
-  const Gradients gradients = differentiate(graph, loss, wanted);
-  if (update) {
-    UpdateOptions how;
-    how.groups = groups;
-    how.accumulation = batch.accumulation;
-    if (recipe.train.clip) {
-      how.clip = recipe.train.clip->type == ClipType::kNorm ? ClipMode::kNorm : ClipMode::kValue;
-      how.clip_max = recipe.train.clip->max;
-    }
-    how.ema = recipe.train.ema.has_value();
-    how.ema_buffers = !recipe.train.ema || recipe.train.ema->buffers;
-    updates = add_updates(graph, gradients, how);
-  } else {
-    add_accumulation(graph, gradients);
-  }
-  if (recipe.train.recompute) {
-    const RecomputeSection& section = *recipe.train.recompute;
-    RecomputeChoice which = recompute_selective();
-    if (section.mode == RecomputeMode::kFull) which = recompute_full(graph);
-    if (section.mode == RecomputeMode::kMatch) {
-      which = [&section](const Node& node) {
-        return node.phase == Phase::kForward && Selector{section.match, {}}.selects({node.path, std::string(node.op->name), 0});
-      };
-    }
-    recompute(graph, which);
-  }
-  parameters = model.parameters;
-  return std::move(graph);
-}
 
 void Trainer::State::make_plan() {
   if (planned) return;
@@ -186,43 +128,10 @@ void Trainer::State::make_plan() {
     length.total_steps = static_cast<int64_t>(std::ceil(steps_of(duration, length) - 1e-9));
     if (length.total_steps < 1) throw Error(ErrorCode::kRecipe, cat("train.duration: ", duration.str(), " is less than one step")).key("train.duration");
   }
-  schedule = Schedule(recipe.train.schedule, length);
-
-  const auto& optimizer = *recipe.train.optimizer.algorithm.as<Optimizer>();
-  CapturedModel named = session.capture_training(types);
-  std::vector<Selectable> items;
-  std::vector<std::string> item_names;
-  for (const ParameterSpec& spec : named.parameters) {
-    if (!spec.trainable) continue;
-    items.push_back({spec.name, spec.module_type, spec.type.shape.rank()});
-    item_names.push_back(spec.name);
-  }
-  std::map<std::string, ParameterOverride> overrides;
-  for (size_t i = recipe.train.optimizer.groups.size(); i-- > 0;) {  // the first item that sets a key wins
-    const auto& group = recipe.train.optimizer.groups.at<OptimizerGroup>(i);
-    for (int64_t index : Selector{group.match, group.except}.select(items, cat("train.optimizer.groups.", i))) {
-      ParameterOverride& own = overrides[item_names[static_cast<size_t>(index)]];
-      if (group.lr) own.lr = group.lr;
-      if (group.weight_decay) own.weight_decay = group.weight_decay;
-      if (group.momentum) own.momentum = group.momentum;
-    }
-  }
-  groups = resolve_groups(optimizer, overrides);
-
-  CompileOptions how;
-  how.threads = static_cast<int>(session.threads());
-  how.memory_format = session.layout();
-  last_program = compile(capture(types, true), how);
-  store.declare(*last_program);
-  how.parameter_formats = store.formats();
-  if (batch.accumulation > 1) {
-    const std::vector<ParameterSpec> kept = parameters;
-    accumulate_program = compile(capture(types, false), how);
-    parameters = kept;
-  }
+  update = std::make_unique<TrainStep>(session, types, batch, length);
   plan.compilations = batch.accumulation > 1 ? 2 : 1;
   if (recipe.data.val && recipe.train.validate) {
-    evaluator = std::make_unique<Evaluator>(session, "val", recipe.data.val->batch.value_or(batch.micro), store.formats(), recipe.train.validate->samples.value_or(0));
+    evaluator = std::make_unique<Evaluator>(session, "val", recipe.data.val->batch.value_or(batch.micro), update->store().formats(), recipe.train.validate->samples.value_or(0));
     ++plan.compilations;
   }
   plan.global = batch.global;
@@ -230,22 +139,17 @@ void Trainer::State::make_plan() {
   plan.accumulation = batch.accumulation;
   plan.total_steps = length.total_steps;
   plan.steps_per_epoch = length.steps_per_epoch;
-  for (const ParameterSpec& spec : parameters) {
+  for (const ParameterSpec& spec : update->parameters()) {
     if (spec.role != ValueRole::kParameter) continue;
     plan.parameters += spec.type.elements();
     if (spec.trainable) plan.trainable += spec.type.elements();
   }
-  for (const Node& node : last_program->graph().nodes()) plan.flops_per_step += cost_of(*node.op, context_of(last_program->graph(), node)).flops;
-  if (accumulate_program) {
-    double flops = 0;
-    for (const Node& node : accumulate_program->graph().nodes()) flops += cost_of(*node.op, context_of(accumulate_program->graph(), node)).flops;
-    plan.flops_per_step += flops * static_cast<double>(batch.accumulation - 1);
-  }
-  for (const LayoutReport::Reorder& reorder : last_program->report().layout.reorders) plan.reorders += !reorder.weight && !reorder.free;
-  plan.warnings = last_program->report().warnings;
-  plan.persistent_bytes = last_program->persistent_bytes();
-  plan.scratch_bytes = std::max({last_program->scratch_bytes(), accumulate_program ? accumulate_program->scratch_bytes() : 0, evaluator ? evaluator->program().scratch_bytes() : 0});
-  plan.base_bytes = resident_bytes() - store.bytes() + (evaluator ? evaluator->data_bytes() : 0);
+  plan.flops_per_step = update->flops();
+  for (const LayoutReport::Reorder& reorder : update->program().report().layout.reorders) plan.reorders += !reorder.weight && !reorder.free;
+  plan.warnings = update->program().report().warnings;
+  plan.persistent_bytes = update->program().persistent_bytes();
+  plan.scratch_bytes = std::max(update->scratch_bytes(), evaluator ? evaluator->program().scratch_bytes() : 0);
+  plan.base_bytes = resident_bytes() - update->store().bytes() + (evaluator ? evaluator->data_bytes() : 0);
   plan.planned_peak_bytes = plan.base_bytes + plan.persistent_bytes + plan.scratch_bytes + (evaluator ? evaluator->program().prepared_bytes() : 0);
   plan.compile_s = seconds_since(started);
   planned = true;
@@ -254,8 +158,8 @@ void Trainer::State::make_plan() {
 void Trainer::State::restore(const Checkpoint& checkpoint) {
   for (const std::string& group : checkpoint.groups()) {
     for (const auto& [name, tensor] : checkpoint.read(group)) {
-      GALLEY_CHECK_INPUT(store.has(name), checkpoint.folder(), " has a tensor ", name, " that this run does not");
-      store.set(name, tensor);
+      GALLEY_CHECK_INPUT(update->store().has(name), checkpoint.folder(), " has a tensor ", name, " that this run does not");
+      update->store().set(name, tensor);
     }
   }
   const auto state = nlohmann::json::parse(checkpoint.state());
@@ -287,12 +191,13 @@ std::string Trainer::State::save(RunFolder& folder) {
   CheckpointContent content;
   content.step = step;
   content.groups = {{"parameters", {}}, {"buffers", {}}, {"optimizer", {}}};
-  for (const ParameterSpec& spec : parameters) {
+  const ParameterStore& store = update->store();
+  for (const ParameterSpec& spec : update->parameters()) {
     if (!store.has(spec.name)) continue;
-    content.groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape, [this, name = spec.name] { return store.get(name); });
+    content.groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape, [&store, name = spec.name] { return store.get(name); });
   }
-  for (const StateSpec& state : updates.states) {
-    content.groups[2].tensors.emplace_back(state.name, state.type.dtype, state.type.shape, [this, name = state.name] { return store.get(name); });
+  for (const StateSpec& state : update->states()) {
+    content.groups[2].tensors.emplace_back(state.name, state.type.dtype, state.type.shape, [&store, name = state.name] { return store.get(name); });
   }
   std::erase_if(content.groups, [](const CheckpointGroup& group) { return group.tensors.empty(); });
   const auto best_json = [](const Best& b) { return nlohmann::json{{"metric", b.metric}, {"value", b.value}, {"step", b.step}, {"known", b.known}}; };
@@ -311,19 +216,19 @@ std::string Trainer::State::save(RunFolder& folder) {
 }
 
 void Trainer::State::save_weights(RunFolder& folder, const std::string& name, bool ema) {
+  const ParameterStore& store = update->store();
   std::vector<TensorSource> tensors;
-  for (const ParameterSpec& spec : parameters) {
+  for (const ParameterSpec& spec : update->parameters()) {
     if (!store.has(spec.name)) continue;
     const std::string source = ema && store.has(spec.name + ".ema") ? spec.name + ".ema" : spec.name;
-    tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape, [this, source] { return store.get(source); });
+    tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape, [&store, source] { return store.get(source); });
   }
   write_safetensors(folder.file(name), tensors, metadata());
 }
 
 void Trainer::State::start(TrainEvents& events) {
-  last = std::make_unique<Execution>(last_program, store, arena);
-  if (accumulate_program) accumulate = std::make_unique<Execution>(accumulate_program, store, arena);
-  if (evaluator) evaluator->bind(store, arena, recipe.train.ema ? ".ema" : "");
+  update->bind(arena);
+  if (evaluator) evaluator->bind(update->store(), arena, recipe.train.ema ? ".ema" : "");
   arena->reserve(plan.scratch_bytes);
   RunFolder folder(options.run);
   std::optional<Checkpoint> found;
@@ -342,10 +247,7 @@ void Trainer::State::start(TrainEvents& events) {
     restore(*found);
     events.resumed(step);
   } else {
-    session.initialize(parameters, store);
-    for (const StateSpec& state : updates.states) {
-      if (state.starts_as_copy) store.set(state.name, store.get(state.of));
-    }
+    update->initialize();
   }
   best.metric = best_metric();
   if (recipe.train.early_stop) stopping.metric = recipe.train.early_stop->metric;
@@ -356,59 +258,25 @@ void Trainer::State::start(TrainEvents& events) {
   if (step > 0) loader = session.loader("train", batch.micro, step * batch.global, 0);
 }
 
-TrainRow Trainer::State::one_step(double& loss) {
+TrainRow Trainer::State::one_step() {
   const auto began = Clock::now();
-  double data_s = 0, loss_sum = 0;
   ++step;
-  for (int64_t k = 0; k < batch.accumulation; ++k) {
-    Execution& execution = k + 1 == batch.accumulation ? *last : *accumulate;
-    const auto asked = Clock::now();
+  const auto next = [this]() -> const Batch& {
     const Batch* data = loader->next();
     GALLEY_ASSERT(data != nullptr, "an endless loader ended");
-    data_s += seconds_since(asked);
-    execution.feed("input", data->input());
-    execution.feed("target", session.classes() > 0 ? data->label() : data->fields.at("target"));
-    if (execution.takes("rng")) {
-      Tensor rng(DType::kI64, {3});
-      rng.data_as<int64_t>()[0] = recipe.seed;
-      rng.data_as<int64_t>()[1] = step;
-      rng.data_as<int64_t>()[2] = data->first;
-      execution.feed("rng", rng);
-    }
-    if (k + 1 == batch.accumulation) {
-      for (const ParameterGroup& group : groups.groups) {
-        if (execution.takes("lr." + group.name)) execution.feed("lr." + group.name, schedule.value(step, group.optimizer->lr));
-      }
-      if (execution.takes("step")) execution.feed("step", static_cast<double>(step));
-      if (execution.takes("ema_decay")) {
-        const EmaSection& ema = *recipe.train.ema;
-        const double every = steps_of(ema.every, length);
-        execution.feed("ema_decay", due(step, every) ? ema_decay(ema.decay, static_cast<int64_t>(static_cast<double>(step) / every) - 1, ema.warmup) : 1.0);
-      }
-    }
-    RunOptions how;
-    if (options.time_operators) how.observer = &timer;
-    how.before_updates = [&] { return recipe.train.guard.nan == NanGuard::kIgnore || std::isfinite(execution.scalar("loss")); };
-    if (!execution.run(how)) {
-      const double bad = execution.scalar("loss");
-      const auto culprit = find_non_finite(execution);
-      throw Error(ErrorCode::kNumeric, cat("the loss is ", bad, " at step ", step, culprit ? "; first in " + culprit->text() : ""))
-          .key("train.guard.nan")
-          .suggest("a lower train.optimizer.lr, train.clip=1.0, or a look at the data; nothing of this step was kept");
-    }
-    loss_sum += execution.scalar("loss");
-  }
-  loss = loss_sum / static_cast<double>(batch.accumulation);
+    return *data;
+  };
+  const TrainStep::Outcome outcome = update->run(step, next, options.time_operators ? &timer : nullptr);
   TrainRow row;
   row.step = step;
   row.epoch = epoch_at(step);
   row.samples = step * batch.global;
-  row.loss = loss;
-  row.lr = schedule.value(step, groups.groups.front().optimizer->lr);
-  row.grad_norm = last->scalar("grad_norm");
+  row.loss = outcome.loss;
+  row.lr = update->learning_rate(step);
+  row.grad_norm = outcome.grad_norm;
   const double seconds = seconds_since(began);
   row.step_ms = seconds * 1e3;
-  row.data_ms = data_s * 1e3;
+  row.data_ms = outcome.data_s * 1e3;
   row.samples_per_s = static_cast<double>(batch.global) / seconds;
   return row;
 }
@@ -476,10 +344,9 @@ TrainResult Trainer::State::train(TrainEvents& events) {
     folder.write_text("result.json", to_json(result) + "\n");
   };
   while (length.total_steps == 0 || step < length.total_steps) {
-    double loss = 0;
     TrainRow row;
     try {
-      row = one_step(loss);
+      row = one_step();
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kNumeric) throw;
       --step;
@@ -493,7 +360,7 @@ TrainResult Trainer::State::train(TrainEvents& events) {
     const bool out_of_time = time_limit_s > 0 && wall_s >= time_limit_s;
     const int signal = events.stop_signal();
     const bool final_step = step == length.total_steps || out_of_time;
-    const bool logged = step == first || final_step || signal != 0 || due(step, log_every);
+    const bool logged = step == first || final_step || signal != 0 || step_due(step, log_every);
     if (logged) {
       folder.append(to_json(row));
       if (board) board->scalars(step, {{"train/loss", row.loss}, {"train/lr", row.lr}, {"train/grad_norm", row.grad_norm}, {"train/samples_per_s", row.samples_per_s}});
@@ -502,7 +369,7 @@ TrainResult Trainer::State::train(TrainEvents& events) {
     const double done_here = static_cast<double>(step - first + 1);
     const double eta = length.total_steps > 0 ? (wall_s - wall_before) / done_here * static_cast<double>(length.total_steps - step) : std::max(0.0, time_limit_s - wall_s);
     events.stepped(row, fraction, eta, logged);
-    if (signal == 0 && validate_every > 0 && due(step, validate_every)) validate(folder, events, board.get());
+    if (signal == 0 && validate_every > 0 && step_due(step, validate_every)) validate(folder, events, board.get());
     if (final_step) validate(folder, events, board.get());
     bool stop_early = false;
     if (recipe.train.early_stop && stopping.known && !final_step) {
@@ -510,7 +377,7 @@ TrainResult Trainer::State::train(TrainEvents& events) {
     }
     const bool asked = events.take_checkpoint_request();
     wall_s = wall_before + seconds_since(began);
-    if (recipe.checkpoint && (asked || signal != 0 || final_step || stop_early || due(step, checkpoint_every)) && saved_at != step) {
+    if (recipe.checkpoint && (asked || signal != 0 || final_step || stop_early || step_due(step, checkpoint_every)) && saved_at != step) {
       events.checkpointed(save(folder));
       saved_at = step;
     }

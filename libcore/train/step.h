@@ -1,0 +1,73 @@
+#pragma once
+// TrainStep: one update of a recipe, compiled: forward, backward and optimizer in one program, and a second program that adds gradients
+// where a batch is cut into micro-batches. Knows what to feed at step k. Used by the trainer, galley-benchmark and galley-profile.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "libcore/optim/schedule.h"
+#include "libcore/optim/updates.h"
+#include "libcore/runtime/execution.h"
+#include "libcore/train/session.h"
+
+namespace galley {
+
+struct Batch;
+
+class TrainStep {
+ public:
+  /// Captures, differentiates, adds the updates and compiles, for batches of those types. The session must outlive it. Throws Error
+  /// (kRecipe) where the recipe's selectors or durations do not fit the model.
+  TrainStep(const Session& session, const BatchTypes& types, const BatchPlan& batch, const RunLength& length);
+
+  const std::vector<ParameterSpec>& parameters() const { return parameters_; }
+  const std::vector<StateSpec>& states() const { return updates_.states; }
+  /// The program that updates; and the one that only adds gradients, null without accumulation.
+  const Program& program() const { return *update_program_; }
+  const Program* accumulate_program() const { return accumulate_program_.get(); }
+  int64_t scratch_bytes() const;
+  /// Of one update, all its micro-batches.
+  double flops() const;
+
+  /// Parameters, buffers and optimizer state: zeros until initialize or a checkpoint has filled them.
+  ParameterStore& store() { return store_; }
+  /// Initial values: the model's, the weights that the recipe names, averages as copies.
+  void initialize();
+  /// Takes memory. `arena`: shared scratch.
+  void bind(std::shared_ptr<Arena> arena);
+
+  struct Outcome {
+    double loss = 0;       // mean over the micro-batches
+    double grad_norm = 0;  // before clipping
+    double data_s = 0;     // waiting for batches
+  };
+  /// Update number `step` (from 1) on the batches that `next` gives. Throws Error (kNumeric) where the loss is not finite, naming the
+  /// first tensor; nothing of the step is kept then.
+  Outcome run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer = nullptr);
+  /// The learning rate of the first group at an update.
+  double learning_rate(int64_t step) const { return schedule_.value(step, groups_.groups.front().optimizer->lr); }
+
+ private:
+  Graph capture(const BatchTypes& types, bool update);
+  void feed_batch(Execution& execution, const Batch& data, int64_t step) const;
+  void feed_update(Execution& execution, int64_t step) const;
+
+  const Session& session_;
+  const Recipe& recipe_;
+  BatchPlan batch_;
+  RunLength length_;
+  Schedule schedule_;
+  ParameterGroups groups_;
+  std::vector<ParameterSpec> parameters_;
+  UpdateTable updates_;
+  ParameterStore store_;
+  std::shared_ptr<const Program> update_program_, accumulate_program_;
+  std::unique_ptr<Execution> update_, accumulate_;
+};
+
+/// Has a multiple of `every` (steps, may be a fraction) been reached between the step before and this one?
+bool step_due(int64_t step, double every);
+
+}  // namespace galley
