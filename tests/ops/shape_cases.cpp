@@ -1,5 +1,6 @@
 // Cases of the operators that move or relabel elements.
 
+#include "libcore/ops/binary.h"
 #include "libcore/ops/shape.h"
 #include "tests/ops/harness.h"
 
@@ -64,6 +65,83 @@ std::vector<OpCase> shape_cases() {
   add("cast_image", [=](CaseInputs& in) { cast(in.real(image), DType::kBF16); });
   cases.back().kernel_tolerance = 0x1p-8;  // the unit roundoff of bf16
   add("reorder_image", [=](CaseInputs& in) { reorder(in.real(image), MemoryFormat::channels_last()); });
+
+  // For kernels: every rank, channel counts that are no multiple of a vector, steps, several dtypes, and arrays for several threads.
+  const auto counted = [](CaseInputs& in, const Shape& shape, DType dtype) {
+    std::vector<double> values;
+    for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(static_cast<double>(dtype == DType::kBool ? i * 7 % 3 % 2 : i * 37 % 101));
+    return in.values(shape, values, dtype);
+  };
+  const auto kernel_case = [&](std::string name, std::function<void(CaseInputs&)> build) {
+    cases.push_back({.name = std::move(name), .build = std::move(build), .forward_only = true});
+  };
+  const std::vector<Shape> ranks{{37}, {5, 9}, {3, 7, 5}, {2, 19, 5, 7}, {2, 5, 3, 4, 6}, {4, 24, 21, 19}, {2, 3, 131, 67}};
+  for (const Shape& shape : ranks) {
+    const std::string shape_name = cat("rank", shape.rank(), "_", shape.elements());
+    for (int axis = 0; axis < shape.rank(); ++axis) {
+      if (shape.elements() > 10000 && axis % 2 == 0) continue;  // the large ones cost the reference time
+      const int64_t size = shape[axis];
+      kernel_case(cat("slice_kernel_", shape_name, "_", axis), [=](CaseInputs& in) { slice(in.real(shape), slice_attrs(axis, size / 3, size, 1)); });
+      kernel_case(cat("slice_step_kernel_", shape_name, "_", axis), [=](CaseInputs& in) { slice(in.real(shape), slice_attrs(axis, -size, -1, 2)); });
+      for (int64_t step : {1, 2, 3}) {
+        SliceBackwardAttrs attrs;
+        attrs.axis = axis - shape.rank();
+        attrs.start = 1;
+        attrs.step = step;
+        attrs.size = size * step + 3;
+        attrs.end = 1 + size * step;
+        kernel_case(cat("slice_backward_kernel_", shape_name, "_", axis, "_", step), [=](CaseInputs& in) { slice_backward(in.real(shape), attrs); });
+      }
+      kernel_case(cat("concat_kernel_", shape_name, "_", axis), [=](CaseInputs& in) {
+        Shape other = shape;
+        other[axis] = 3;
+        concat({in.real(other), in.real(shape), in.real(other)}, axis);
+      });
+      std::vector<int64_t> padding(static_cast<size_t>(2 * shape.rank()));
+      padding[static_cast<size_t>(2 * axis)] = 2;
+      padding[static_cast<size_t>(2 * axis + 1)] = 1;
+      kernel_case(cat("pad_kernel_", shape_name, "_", axis), [=](CaseInputs& in) { pad(in.real(shape), padding, axis == 0 ? -1.5 : 0); });
+    }
+    kernel_case(cat("pad_everywhere_", shape_name), [=](CaseInputs& in) {
+      std::vector<int64_t> padding;
+      for (int d = 0; d < 2 * shape.rank(); ++d) padding.push_back(d % 3);
+      pad(in.real(shape), padding, 0.25);
+    });
+    kernel_case(cat("permute_reverse_", shape_name), [=](CaseInputs& in) {
+      std::vector<int64_t> order;
+      for (int d = shape.rank(); d-- > 0;) order.push_back(d);
+      permute(in.real(shape), order);
+    });
+    kernel_case(cat("permute_rotate_", shape_name), [=](CaseInputs& in) {
+      std::vector<int64_t> order;
+      for (int d = 0; d < shape.rank(); ++d) order.push_back((d + 1) % shape.rank());
+      permute(in.real(shape), order);
+    });
+    kernel_case(cat("broadcast_kernel_", shape_name), [=](CaseInputs& in) {
+      Shape small = shape;
+      for (int d = 0; d < shape.rank(); d += 2) small[d] = 1;
+      broadcast_to(in.real(small), shape);
+    });
+    kernel_case(cat("reshape_kernel_", shape_name), [=](CaseInputs& in) { reshape(in.real(shape), {-1}); });
+    if (shape.rank() < 4) continue;
+    kernel_case(cat("reorder_kernel_", shape_name), [=](CaseInputs& in) {
+      reorder(reorder(in.real(shape), MemoryFormat::channels_last_for_rank(shape.rank())), MemoryFormat::contiguous());
+    });
+  }
+  for (const DType dtype : {DType::kF64, DType::kBF16, DType::kI64, DType::kI32, DType::kI16, DType::kU8, DType::kBool}) {
+    const Shape shape{2, 13, 5, 6};
+    kernel_case(cat("slice_of_", dtype), [=](CaseInputs& in) { slice(counted(in, shape, dtype), slice_attrs(3, 1, 6, 2)); });
+    kernel_case(cat("slice_channels_of_", dtype), [=](CaseInputs& in) { slice(counted(in, shape, dtype), slice_attrs(1, 3, 12, 4)); });
+    kernel_case(cat("concat_of_", dtype), [=](CaseInputs& in) { concat({counted(in, shape, dtype), counted(in, shape, dtype)}, 1); });
+    kernel_case(cat("pad_of_", dtype), [=](CaseInputs& in) { pad(counted(in, shape, dtype), {0, 1, 1, 2, 0, 0, 3, 0}, 1); });
+    kernel_case(cat("permute_of_", dtype), [=](CaseInputs& in) { permute(counted(in, shape, dtype), {0, 3, 1, 2}); });
+    kernel_case(cat("broadcast_of_", dtype), [=](CaseInputs& in) { broadcast_to(counted(in, {13, 1, 1}, dtype), shape); });
+    kernel_case(cat("reorder_of_", dtype), [=](CaseInputs& in) {
+      reorder(reorder(counted(in, shape, dtype), MemoryFormat::channels_last()), MemoryFormat::contiguous());
+    });
+  }
+  kernel_case("slice_long_runs", [=](CaseInputs& in) { slice(counted(in, {3, 1100000}, DType::kU8), slice_attrs(0, 1, 3, 1)); });
+  kernel_case("concat_long_rows", [=](CaseInputs& in) { concat({counted(in, {2, 700001}, DType::kU8), counted(in, {2, 600003}, DType::kU8)}, 1); });
 
   const auto resize_attrs = [](int64_t rows, int64_t columns, ResizeMode mode, bool align) {
     ResizeAttrs attrs;

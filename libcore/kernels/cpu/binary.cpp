@@ -40,11 +40,6 @@ GALLEY_BINARY(div_loop, x / y)
 GALLEY_BINARY(maximum_loop, x != x ? x : x > y ? x : y)
 GALLEY_BINARY(minimum_loop, x != x ? x : x < y ? x : y)
 
-/// broadcast_to: one operand, given as both.
-GALLEY_CLONES void copy_loop(const float* a, int64_t a_step, const float*, int64_t, float* out, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) out[i] = a[i * a_step];
-}
-
 struct Walk {
   int64_t size = 1, a = 0, b = 0;
 };
@@ -78,7 +73,7 @@ class Binary : public PreparedKernel {
   }
   void run(const KernelArgs& args) const override {
     const float* a = args.in<float>(0);
-    const float* b = args.in<float>(1) != nullptr ? args.in<float>(1) : a;
+    const float* b = args.in<float>(1);
     float* out = args.out<float>(0);
     if (rows_ == 1) {
       parallel_for(inner_.size, 16384, [&](int64_t begin, int64_t end) { loop_(a + begin * inner_.a, inner_.a, b + begin * inner_.b, inner_.b, out + begin, end - begin); });
@@ -114,29 +109,17 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
-Support supports_broadcast(const KernelQuery& q) {
-  for (const TensorType* type : {&q.in(0), &q.out(0)}) {
-    if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
-    if (type->format.is_blocked()) return Support::no(cat("format ", type->format));
-    if (type->elements() == 0) return Support::no("empty array");
-  }
-  return Support::yes();
-}
-
-std::unique_ptr<PreparedKernel> prepare_broadcast(const KernelQuery& q) { return std::make_unique<Binary>(copy_loop, q.in(0), q.in(0), q.out(0)); }
-
 template <Loop kLoop>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<Binary>(kLoop, q.in(0), q.in(1), q.out(0));
 }
 
-const std::array<Kernel, 7> kKernels{{{"add", "cpu", supports, prepare<add_loop>},
+const std::array<Kernel, 6> kKernels{{{"add", "cpu", supports, prepare<add_loop>},
                                       {"sub", "cpu", supports, prepare<sub_loop>},
                                       {"mul", "cpu", supports, prepare<mul_loop>},
                                       {"div", "cpu", supports, prepare<div_loop>},
                                       {"maximum", "cpu", supports, prepare<maximum_loop>},
-                                      {"minimum", "cpu", supports, prepare<minimum_loop>},
-                                      {"broadcast_to", "cpu", supports_broadcast, prepare_broadcast}}};
+                                      {"minimum", "cpu", supports, prepare<minimum_loop>}}};
 
 }  // namespace
 

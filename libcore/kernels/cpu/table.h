@@ -14,6 +14,7 @@ std::span<const Kernel> cpu_loss();
 std::span<const Kernel> cpu_norm();
 std::span<const Kernel> cpu_pool();
 std::span<const Kernel> cpu_reduce();
+std::span<const Kernel> cpu_shape();
 std::span<const Kernel> cpu_softmax();
 std::span<const Kernel> cpu_unary();
 std::span<const Kernel> cpu_update();
