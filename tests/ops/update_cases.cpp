@@ -52,14 +52,14 @@ std::vector<OpCase> update_cases() {
                      }});
   }
 
-  // square = 0.75 * 4 + 0.25 * 16 = 7, root with eps inside: sqrt(7 + 2) = 3; param 1 - 0.75 * 4 / 3
+  // square = 0.75 * 4 + 0.25 * 16 = 7, root with eps inside: sqrt(7 + 2) = 3; param 2 - 0.75 * 4 / 3
   cases.push_back({.name = "rmsprop_tf_hand", .build = [=](CaseInputs& in) {
                      RmspropUpdateAttrs attrs;
                      attrs.alpha = 0.75;
                      attrs.eps = 2;
                      attrs.tf_eps = true;
-                     rmsprop_update(in.values({1}, {1}), in.values({1}, {4}), in.scalar(0.75), step(in, 2), in.values({1}, {4}), {}, {}, {}, attrs);
-                   }, .expected = {0}});
+                     rmsprop_update(in.values({1}, {2}), in.values({1}, {4}), in.scalar(0.75), step(in, 2), in.values({1}, {4}), {}, {}, {}, attrs);
+                   }, .expected = {1}});
   for (bool centered : {false, true}) {
     for (double momentum_factor : {0.0, 0.9}) {
       cases.push_back({.name = cat("rmsprop", centered ? "_centered" : "", momentum_factor > 0 ? "_momentum" : "_plain"), .build = [=](CaseInputs& in) {

@@ -16,83 +16,69 @@
 namespace galley {
 namespace {
 
-/// One line or a bundle of lines of classes, `step` apart, as the loops below want it. The target of line l is `classes[l]` (ignored: kept[l]
-/// is 0), or `probabilities` that lie as the logits.
-struct Shares {
-  const float* weight;  // [C] or nullptr
-  const float* probabilities;
-  float hit, smoothing;  // 1 - label_smoothing, label_smoothing / C
-};
+constexpr int64_t kRun = 256;  // classes of a line handled at a time
+constexpr int64_t kLanes = 16;
 
-GALLEY_INLINE float share_of(const Shares& s, float weight, bool of_class, float probability) {
-  return weight * (s.hit * (s.probabilities != nullptr ? probability : of_class ? 1.0f : 0.0f) + s.smoothing);
+/// Shares of classes whose targets are probabilities.
+GALLEY_CLONES void shares_of(const float* hit, const float* probability, const float* smooth, float* share, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) share[i] = hit[i] * probability[i] + smooth[i];
+}
+GALLEY_CLONES void shares_of(float hit, const float* probability, float smooth, float* share, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) share[i] = hit * probability[i] + smooth;
 }
 
-/// One line: sum of share (log sum exp - x); a class without a share does not count, whatever its logit. `total`: of shares.
-GALLEY_CLONES float line_loss(const float* x, float largest, float log_sum, int32_t target, int32_t length, Shares s, float* total) {
-  constexpr int32_t kLanes = 16;
-  float loss[kLanes] = {}, shares[kLanes] = {};
-  for (int32_t begin = 0; begin < length; begin += kLanes) {
-    const int32_t count = std::min(kLanes, length - begin);
-    for (int32_t l = 0; l < count; ++l) {
-      const int32_t c = begin + l;
-      const float share = share_of(s, s.weight != nullptr ? s.weight[c] : 1.0f, c == target, s.probabilities != nullptr ? s.probabilities[c] : 0.0f);
-      loss[l] += share != 0.0f ? share * ((largest - x[c]) + log_sum) : 0.0f;
-      shares[l] += share;
+GALLEY_CLONES double sum_of(const float* x, int64_t count) {
+  double lanes[kLanes] = {};
+  const int64_t whole = count - count % kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    for (int64_t c = 0; c < kLanes; ++c) lanes[c] += static_cast<double>(x[i + c]);
+  }
+  for (int64_t c = 0; c < count - whole; ++c) lanes[c] += static_cast<double>(x[whole + c]);
+  double total = 0;
+  for (const double lane : lanes) total += lane;
+  return total;
+}
+
+/// Sum of share (log sum exp - x) over classes; one without a share does not count, whatever its logit.
+GALLEY_CLONES float loss_run(const float* x, const float* share, float largest, float log_sum, int64_t count) {
+  float lanes[kLanes] = {};
+  const int64_t whole = count - count % kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) {
+      const float term = share[i + l] * ((largest - x[i + l]) + log_sum);
+      lanes[l] += share[i + l] != 0.0f ? term : 0.0f;
     }
   }
-  float sum = 0;
-  *total = 0;
-  for (int32_t l = 0; l < kLanes; ++l) {
-    sum += loss[l];
-    *total += shares[l];
+  for (int64_t l = 0; l < count - whole; ++l) {
+    const float term = share[whole + l] * ((largest - x[whole + l]) + log_sum);
+    lanes[l] += share[whole + l] != 0.0f ? term : 0.0f;
   }
-  return sum;
+  float total = 0;
+  for (const float lane : lanes) total += lane;
+  return total;
 }
 
-/// One line: dx, which holds exp(x - largest), becomes factor (dx scale - share).
-GALLEY_CLONES void line_slope(float* dx, float scale, float factor, float kept, int32_t target, int32_t length, Shares s) {
-  for (int32_t c = 0; c < length; ++c) {
-    const float share = kept * share_of(s, s.weight != nullptr ? s.weight[c] : 1.0f, c == target, s.probabilities != nullptr ? s.probabilities[c] : 0.0f);
-    const float slope = dx[c] * scale - share;
-    dx[c] = slope == 0.0f ? 0.0f : factor * slope;  // nothing counted in the mean: 0 rather than 0/0
-  }
+/// dx, which holds exp(x - largest), becomes factor (dx scale - kept share); 0 stays 0 though the factor be 1/0, where no target counts.
+GALLEY_INLINE float slope_of(float e, float scale, float share, float kept, float factor) {
+  const float slope = e * scale - kept * share, product = factor * slope;
+  return slope == 0.0f ? 0.0f : product;
 }
-
-/// As line_loss for a bundle.
-GALLEY_CLONES void bundle_loss(const float* x, const float* largest, const float* sum, const int32_t* target, int32_t length, int64_t step, int64_t count, Shares s, float* loss,
-                               float* total) {
-  float log_sum[kBundle];
+GALLEY_CLONES void slope_run(float* dx, const float* share, float scale, float kept, float factor, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) dx[i] = slope_of(dx[i], scale, share[i], kept, factor);
+}
+/// One class of a bundle of lines.
+GALLEY_CLONES void slope_bundle(float* dx, const float* share, const float* scale, const float* kept, const float* factor, int64_t count) {
+  for (int64_t l = 0; l < count; ++l) dx[l] = slope_of(dx[l], scale[l], share[l], kept[l], factor[l]);
+}
+GALLEY_CLONES void loss_bundle(const float* x, const float* share, const float* largest, const float* log_sum, float* loss, int64_t count) {
   for (int64_t l = 0; l < count; ++l) {
-    log_sum[l] = log_of(sum[l]);
-    loss[l] = total[l] = 0;
-  }
-  for (int32_t c = 0; c < length; ++c) {
-    const float weight = s.weight != nullptr ? s.weight[c] : 1.0f;
-    const float* row = x + c * step;
-    const float* probability = s.probabilities != nullptr ? s.probabilities + c * step : row;
-    for (int64_t l = 0; l < count; ++l) {
-      const float share = share_of(s, weight, c == target[l], probability[l]);
-      loss[l] += share != 0.0f ? share * ((largest[l] - row[l]) + log_sum[l]) : 0.0f;
-      total[l] += share;
-    }
+    const float term = share[l] * ((largest[l] - x[l]) + log_sum[l]);
+    loss[l] += share[l] != 0.0f ? term : 0.0f;
   }
 }
 
-/// As line_slope for a bundle.
-GALLEY_CLONES void bundle_slope(float* dx, const float* scale, const float* factor, const float* kept, const int32_t* target, int32_t length, int64_t step, int64_t count, Shares s) {
-  for (int32_t c = 0; c < length; ++c) {
-    const float weight = s.weight != nullptr ? s.weight[c] : 1.0f;
-    float* row = dx + c * step;
-    const float* probability = s.probabilities != nullptr ? s.probabilities + c * step : row;
-    for (int64_t l = 0; l < count; ++l) {
-      const float slope = row[l] * scale[l] - kept[l] * share_of(s, weight, c == target[l], probability[l]);
-      row[l] = slope == 0.0f ? 0.0f : factor[l] * slope;
-    }
-  }
-}
-
-/// Positions in bundles: neighbouring pixels of a sample, or (without pixels) neighbouring samples.
+/// Positions in bundles: neighbouring pixels of a sample, or (without pixels) neighbouring samples. The shares of a class are
+/// hit[c] = weight[c] (1 - label_smoothing) times the target, and smooth[c] = weight[c] label_smoothing / C.
 class CrossEntropy : public PreparedKernel {
  public:
   CrossEntropy(const KernelQuery& q, int logits)
@@ -101,6 +87,8 @@ class CrossEntropy : public PreparedKernel {
     tasks_ = lines_.inner == 1 ? (lines_.outer + kBundle - 1) / kBundle : lines_.outer * per_sample_;
     grain_ = std::max<int64_t>(1, 16384 / (kBundle * std::max<int64_t>(1, lines_.length)));
   }
+  /// Two numbers a bundle (the sums' parts), then hit and smooth.
+  int64_t scratch_bytes() const override { return tasks_ * 16 + lines_.length * 8; }
 
  protected:
   /// Positions [begin, begin + count), the first with its logits at `at`.
@@ -114,7 +102,7 @@ class CrossEntropy : public PreparedKernel {
   }
 
   struct Targets {
-    int32_t classes[kBundle];
+    int64_t classes[kBundle];  // -1: ignored, or probabilities
     float kept[kBundle];
     double weight = 0;  // what the mean is divided by
   };
@@ -133,15 +121,56 @@ class CrossEntropy : public PreparedKernel {
       t.kept[l] = c == attrs_.ignore_index ? 0 : 1;
       if (c == attrs_.ignore_index) continue;
       GALLEY_CHECK_INPUT(c >= 0 && c < lines_.length, "target ", b.begin + l, " is class ", c, ", the logits have ", lines_.length, " classes");
-      t.classes[l] = static_cast<int32_t>(c);
+      t.classes[l] = c;
       t.weight += weight != nullptr ? static_cast<double>(weight[c]) : 1.0;
     }
     return t;
   }
 
-  Shares shares(const KernelArgs& args, int64_t at) const {
-    return {args.in<float>(logits_ + 2), probabilities_ ? args.in<float>(logits_ + 1) + at : nullptr, static_cast<float>(1 - attrs_.label_smoothing),
-            static_cast<float>(attrs_.label_smoothing / static_cast<double>(lines_.length))};
+  double* parts(const KernelArgs& args) const { return static_cast<double*>(args.scratch); }
+  struct Shares {
+    const float *hit, *smooth;
+    double total = 0;  // of smooth
+  };
+  Shares shares(const KernelArgs& args) const {
+    float* hit = static_cast<float*>(args.scratch) + 4 * tasks_;
+    float* smooth = hit + lines_.length;
+    const float* weight = args.in<float>(logits_ + 2);
+    double total = 0;
+    for (int64_t c = 0; c < lines_.length; ++c) {
+      const double w = weight != nullptr ? static_cast<double>(weight[c]) : 1.0;
+      hit[c] = static_cast<float>(w * (1 - attrs_.label_smoothing));
+      smooth[c] = static_cast<float>(w * attrs_.label_smoothing / static_cast<double>(lines_.length));
+      total += w * attrs_.label_smoothing / static_cast<double>(lines_.length);
+    }
+    return {hit, smooth, total};
+  }
+  const float* probabilities(const KernelArgs& args, int64_t at) const { return probabilities_ ? args.in<float>(logits_ + 1) + at : nullptr; }
+  /// Where class c of line l of a bundle lies, from its start.
+  int64_t place(int64_t l, int64_t c) const { return lines_.inner == 1 ? l * lines_.length + c : c * lines_.inner + l; }
+
+  /// Calls visit(first class, how many, their shares) for runs of a line.
+  template <class Visit>
+  void for_each_run(const Shares& s, const float* probability, Visit visit) const {
+    float share[kRun];
+    for (int64_t c = 0; c < lines_.length; c += kRun) {
+      const int64_t count = std::min(kRun, lines_.length - c);
+      if (probability != nullptr) shares_of(s.hit + c, probability + c, s.smooth + c, share, count);
+      visit(c, count, probability != nullptr ? share : s.smooth + c);
+    }
+  }
+  /// Calls visit(class, shares) for the classes of a bundle of pixels.
+  template <class Visit>
+  void for_each_class(const Shares& s, const float* probability, int64_t count, Visit visit) const {
+    float share[kBundle];
+    for (int64_t c = 0; c < lines_.length; ++c) {
+      if (probability != nullptr) {
+        shares_of(s.hit[c], probability + c * lines_.inner, s.smooth[c], share, count);
+      } else {
+        std::fill_n(share, count, s.smooth[c]);
+      }
+      visit(c, static_cast<const float*>(share));
+    }
   }
 
   CrossEntropyAttrs attrs_;
@@ -154,66 +183,67 @@ class CrossEntropy : public PreparedKernel {
 class CrossEntropyForward : public CrossEntropy {
  public:
   explicit CrossEntropyForward(const KernelQuery& q) : CrossEntropy(q, 0) {}
-  int64_t scratch_bytes() const override { return attrs_.reduction == Reduction::kNone ? 0 : tasks_ * 16; }
   void run(const KernelArgs& args) const override {
     const bool each = attrs_.reduction == Reduction::kNone;
-    auto* parts = static_cast<double*>(args.scratch);  // of each bundle: loss, weight
+    const Shares s = shares(args);
+    double* part = parts(args);  // of each bundle: loss, weight
     parallel_for(tasks_, grain_, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const Bundle b = bundle(task);
         const Targets t = targets(args, b);
         float loss[kBundle];
-        bundle_losses(args, b, t, loss);
+        losses(args, b, t, s, loss);
         double sum = 0;
         for (int64_t l = 0; l < b.count; ++l) {
-          if (t.kept[l] == 0) loss[l] = 0;
-          sum += static_cast<double>(loss[l]);
           if (each) args.out<float>(0)[b.begin + l] = loss[l];
+          sum += static_cast<double>(loss[l]);
         }
-        if (each) continue;
-        parts[2 * task] = sum;
-        parts[2 * task + 1] = t.weight;
+        part[2 * task] = sum;
+        part[2 * task + 1] = t.weight;
       }
     });
     if (each) return;
     double loss = 0, weight = 0;
     for (int64_t task = 0; task < tasks_; ++task) {
-      loss += parts[2 * task];
-      weight += parts[2 * task + 1];
+      loss += part[2 * task];
+      weight += part[2 * task + 1];
     }
     *args.out<float>(0) = static_cast<float>(attrs_.reduction == Reduction::kMean ? loss / weight : loss);
   }
 
  private:
-  void bundle_losses(const KernelArgs& args, const Bundle& b, const Targets& t, float* loss) const {
+  void losses(const KernelArgs& args, const Bundle& b, const Targets& t, const Shares& s, float* loss) const {
     const float* x = args.in<float>(0) + b.at;
-    const auto length = static_cast<int32_t>(lines_.length);
-    const Shares s = shares(args, b.at);
-    const bool only_target = !probabilities_ && attrs_.label_smoothing == 0;
-    float largest[kBundle], sum[kBundle], total[kBundle];
-    if (lines_.inner > 1) {
+    const float* probability = probabilities(args, b.at);
+    const int64_t length = lines_.length;
+    const bool all_classes = probabilities_ || attrs_.label_smoothing != 0;
+    float largest[kBundle], log_sum[kBundle];
+    std::fill_n(loss, b.count, 0.0f);
+    if (lines_.inner == 1) {
+      for (int64_t l = 0; l < b.count; ++l) {
+        const float* row = x + l * length;
+        largest[l] = line_maximum(row, length);
+        log_sum[l] = std::log(line_exp_sum(row, largest[l], nullptr, length));
+        if (!all_classes) continue;
+        for_each_run(s, probability != nullptr ? probability + l * length : nullptr,
+                     [&](int64_t c, int64_t count, const float* share) { loss[l] += loss_run(row + c, share, largest[l], log_sum[l], count); });
+      }
+    } else {
       bundle_maximum(x, length, lines_.inner, b.count, largest);
-      bundle_exp_sum(x, largest, nullptr, length, lines_.inner, b.count, sum);
-      if (!only_target) {
-        bundle_loss(x, largest, sum, t.classes, length, lines_.inner, b.count, s, loss, total);
-        return;
+      bundle_exp_sum(x, largest, nullptr, length, lines_.inner, b.count, log_sum);
+      for (int64_t l = 0; l < b.count; ++l) log_sum[l] = std::log(log_sum[l]);
+      if (all_classes) {
+        for_each_class(s, probability, b.count, [&](int64_t c, const float* share) { loss_bundle(x + c * lines_.inner, share, largest, log_sum, loss, b.count); });
       }
     }
+    if (probabilities_) return;
     for (int64_t l = 0; l < b.count; ++l) {
-      if (lines_.inner == 1) {
-        largest[l] = line_maximum(x + l * length, length);
-        sum[l] = line_exp_sum(x + l * length, largest[l], nullptr, length);
+      const int64_t c = t.classes[l];
+      if (c < 0) {
+        loss[l] = 0;
+      } else if (s.hit[c] != 0) {
+        loss[l] += s.hit[c] * ((largest[l] - x[place(l, c)]) + log_sum[l]);
       }
-      const float log_sum = std::log(sum[l]);
-      if (!only_target) {
-        Shares of_line = s;
-        if (s.probabilities != nullptr) of_line.probabilities += l * length;
-        loss[l] = line_loss(x + l * length, largest[l], log_sum, t.classes[l], length, of_line, &total[l]);
-        continue;
-      }
-      const int32_t c = t.classes[l];
-      const float weight = c < 0 ? 0.0f : s.weight != nullptr ? s.weight[c] : 1.0f;
-      loss[l] = weight != 0 ? weight * ((largest[l] - x[lines_.inner == 1 ? l * length + c : c * lines_.inner + l]) + log_sum) : 0.0f;
     }
   }
 };
@@ -221,66 +251,75 @@ class CrossEntropyForward : public CrossEntropy {
 class CrossEntropyBackward : public CrossEntropy {
  public:
   explicit CrossEntropyBackward(const KernelQuery& q) : CrossEntropy(q, 1) {}
-  int64_t scratch_bytes() const override { return tasks_ * 8; }
   void run(const KernelArgs& args) const override {
-    const float* grad = args.in<float>(0);
-    const float* x = args.in<float>(1);
-    const float* weight = args.in<float>(3);
-    const bool each = attrs_.reduction == Reduction::kNone;
+    const Shares s = shares(args);
     const double divisor = attrs_.reduction == Reduction::kMean ? total_weight(args) : 1;
-    const auto length = static_cast<int32_t>(lines_.length);
-    double weights = static_cast<double>(length);
-    if (weight != nullptr) {
-      weights = 0;
-      for (int32_t c = 0; c < length; ++c) weights += static_cast<double>(weight[c]);
-    }
     parallel_for(tasks_, grain_, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const Bundle b = bundle(task);
-        const Targets t = targets(args, b);
-        const Shares s = shares(args, b.at);
-        float largest[kBundle], sum[kBundle], scale[kBundle], factor[kBundle];
-        float* dx = args.out<float>(0) + b.at;
-        if (lines_.inner > 1) {
-          bundle_maximum(x + b.at, length, lines_.inner, b.count, largest);
-          bundle_exp_sum(x + b.at, largest, dx, length, lines_.inner, b.count, sum);
-          if (probabilities_) {
-            float loss[kBundle];
-            bundle_loss(x + b.at, largest, sum, t.classes, length, lines_.inner, b.count, s, loss, scale);
-          }
-        }
-        for (int64_t l = 0; l < b.count; ++l) {
-          Shares of_line = s;
-          if (lines_.inner == 1) {
-            const float* row = x + b.at + l * length;
-            largest[l] = line_maximum(row, length);
-            sum[l] = line_exp_sum(row, largest[l], dx + l * length, length);
-            if (probabilities_) {
-              of_line.probabilities += l * length;
-              line_loss(row, largest[l], 0, -1, length, of_line, &scale[l]);
-            }
-          }
-          // The sum of all shares, over the sum of exponentials.
-          const double hit = t.classes[l] < 0 ? 0 : weight != nullptr ? static_cast<double>(weight[t.classes[l]]) : 1;
-          const double total = probabilities_ ? static_cast<double>(scale[l]) : static_cast<double>(s.hit) * hit + static_cast<double>(s.smoothing) * weights;
-          scale[l] = static_cast<float>(static_cast<double>(t.kept[l]) * total / static_cast<double>(sum[l]));
-          factor[l] = static_cast<float>(static_cast<double>(grad[each ? b.begin + l : 0]) / divisor);
-          if (lines_.inner == 1) line_slope(dx + l * length, scale[l], factor[l], t.kept[l], t.classes[l], length, of_line);
-        }
-        if (lines_.inner > 1) bundle_slope(dx, scale, factor, t.kept, t.classes, length, lines_.inner, b.count, s);
-      }
+      for (int64_t task = begin; task < end; ++task) slopes(args, bundle(task), s, divisor);
     });
   }
 
  private:
   double total_weight(const KernelArgs& args) const {
-    auto* parts = static_cast<double*>(args.scratch);
+    double* part = parts(args);
     parallel_for(tasks_, 64, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) parts[task] = targets(args, bundle(task)).weight;
+      for (int64_t task = begin; task < end; ++task) part[task] = targets(args, bundle(task)).weight;
     });
     double weight = 0;
-    for (int64_t task = 0; task < tasks_; ++task) weight += parts[task];
+    for (int64_t task = 0; task < tasks_; ++task) weight += part[task];
     return weight;
+  }
+
+  void add_shares(const Shares& s, const float* probability, int64_t count, double* totals) const {
+    if (lines_.inner > 1) {
+      for_each_class(s, probability, count, [&](int64_t, const float* share) {
+        for (int64_t l = 0; l < count; ++l) totals[l] += static_cast<double>(share[l]);
+      });
+      return;
+    }
+    for (int64_t l = 0; l < count; ++l) {
+      for_each_run(s, probability + l * lines_.length, [&](int64_t, int64_t classes, const float* share) { totals[l] += sum_of(share, classes); });
+    }
+  }
+
+  /// The slope of a class is exp(x - largest) / sum * (all shares) - share.
+  void slopes(const KernelArgs& args, const Bundle& b, const Shares& s, double divisor) const {
+    const Targets t = targets(args, b);
+    const float* x = args.in<float>(1) + b.at;
+    const float* probability = probabilities(args, b.at);
+    float* dx = args.out<float>(0) + b.at;
+    const int64_t length = lines_.length;
+    float largest[kBundle], sum[kBundle], scale[kBundle], factor[kBundle], of_target[kBundle];
+    if (lines_.inner > 1) {
+      bundle_maximum(x, length, lines_.inner, b.count, largest);
+      bundle_exp_sum(x, largest, dx, length, lines_.inner, b.count, sum);
+    }
+    double totals[kBundle] = {};  // of the very floats that are taken off below: one class alone has slope 0
+    if (probabilities_) add_shares(s, probability, b.count, totals);
+    for (int64_t l = 0; l < b.count; ++l) {
+      if (lines_.inner == 1) {
+        largest[l] = line_maximum(x + l * length, length);
+        sum[l] = line_exp_sum(x + l * length, largest[l], dx + l * length, length);
+      }
+      const int64_t c = t.classes[l];
+      double total = s.total + (c < 0 ? 0.0 : static_cast<double>(s.hit[c]));
+      if (probabilities_) total = totals[l];
+      scale[l] = static_cast<float>(static_cast<double>(t.kept[l]) * total / static_cast<double>(sum[l]));
+      factor[l] = static_cast<float>(static_cast<double>(args.in<float>(0)[attrs_.reduction == Reduction::kNone ? b.begin + l : 0]) / divisor);
+      of_target[l] = c < 0 ? 0 : dx[place(l, c)];
+    }
+    if (lines_.inner > 1) {
+      for_each_class(s, probability, b.count, [&](int64_t c, const float* share) { slope_bundle(dx + c * lines_.inner, share, scale, t.kept, factor, b.count); });
+    } else {
+      for (int64_t l = 0; l < b.count; ++l) {
+        for_each_run(s, probability != nullptr ? probability + l * length : nullptr,
+                     [&](int64_t c, int64_t count, const float* share) { slope_run(dx + l * length + c, share, scale[l], t.kept[l], factor[l], count); });
+      }
+    }
+    for (int64_t l = 0; l < b.count; ++l) {
+      const int64_t c = t.classes[l];
+      if (c >= 0) dx[place(l, c)] = slope_of(of_target[l], scale[l], s.hit[c] + s.smooth[c], t.kept[l], factor[l]);
+    }
   }
 };
 
@@ -301,24 +340,10 @@ GALLEY_CLONES void squared_errors(const float* x, const float* target, const flo
   for (int64_t i = 0; i < count; ++i) loss[i] = (x[i] - target[i]) * (x[i] - target[i]);
 }
 GALLEY_CLONES void binary_entropies(const float* x, const float* target, const float* weight, float* loss, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    const float one = at_least(x[i], 0.0f) - x[i] * target[i] + log1p_of(exp_of(-__builtin_fabsf(x[i])));
-    loss[i] = weight != nullptr ? one * weight[i] : one;
-  }
+  for (int64_t i = 0; i < count; ++i) loss[i] = at_least(x[i], 0.0f) - x[i] * target[i] + log1p_of(exp_of(-__builtin_fabsf(x[i])));
+  if (weight == nullptr) return;
+  for (int64_t i = 0; i < count; ++i) loss[i] *= weight[i];
 }
-GALLEY_CLONES double sum_piece(const float* x, int64_t count) {
-  constexpr int64_t kLanes = 32;
-  double lanes[kLanes] = {};
-  const int64_t whole = count - count % kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) {
-    for (int64_t c = 0; c < kLanes; ++c) lanes[c] += static_cast<double>(x[i + c]);
-  }
-  for (int64_t c = 0; c < count - whole; ++c) lanes[c] += static_cast<double>(x[whole + c]);
-  double total = 0;
-  for (const double lane : lanes) total += lane;
-  return total;
-}
-
 using ElementLoss = void (*)(const float*, const float*, const float*, float*, int64_t);
 
 template <ElementLoss kLoss>
@@ -336,7 +361,7 @@ class ElementwiseLoss : public PreparedKernel {
         float losses[kPiece];
         float* loss = each ? args.out<float>(0) + at : losses;
         kLoss(x + at, target + at, weight != nullptr ? weight + at : nullptr, loss, count);
-        if (!each) parts[p] = sum_piece(loss, count);
+        if (!each) parts[p] = sum_of(loss, count);
       }
     });
     if (each) return;

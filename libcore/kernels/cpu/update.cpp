@@ -160,52 +160,66 @@ class Clear : public PreparedKernel {
 };
 
 struct RmspropNumbers {
-  float lr, scale, decay, alpha, eps, momentum;
-  bool tf_eps;
+  float lr, scale, decay, alpha, momentum;
+  float inner_eps, outer_eps;  // in the root, or beside it
+  double exact_alpha;
+};
+struct RmspropArrays {
+  const float *p, *g, *v, *mean, *buffer;
+  float *p_out, *v_out, *mean_out, *buffer_out;
 };
 
-/// mean is nullptr where not centered, buffer without momentum. The centered variance is taken in double: both terms round once as they are
-/// stored, and their difference may be far smaller than either.
-GALLEY_CLONES void rmsprop(const float* p, const float* g, const float* v, const float* mean, const float* buffer, float* p_out, float* v_out, float* mean_out, float* buffer_out,
-                           int64_t count, RmspropNumbers a, double alpha) {
+/// Centered: the variance is taken in double, since the difference of the two averages may be far smaller than either.
+template <bool kCentered, bool kBuffer>
+GALLEY_INLINE void rmsprop_loop(RmspropArrays x, int64_t begin, int64_t end, RmspropNumbers a) {
   GALLEY_ELEMENTWISE
-  for (int64_t i = 0; i < count; ++i) {
-    const float param = p[i], grad = g[i] * a.scale + a.decay * param;
+  for (int64_t i = begin; i < end; ++i) {
+    const float param = x.p[i], grad = x.g[i] * a.scale + a.decay * param;
     float variance = 0;
-    if (mean != nullptr) {
-      const double exact = static_cast<double>(g[i]) * static_cast<double>(a.scale) + static_cast<double>(a.decay) * static_cast<double>(param);
-      const double square = alpha * static_cast<double>(v[i]) + (1 - alpha) * exact * exact, average = alpha * static_cast<double>(mean[i]) + (1 - alpha) * exact;
-      v_out[i] = static_cast<float>(square);
-      mean_out[i] = static_cast<float>(average);
+    if (kCentered) {
+      const double exact = static_cast<double>(x.g[i]) * static_cast<double>(a.scale) + static_cast<double>(a.decay) * static_cast<double>(param);
+      const double square = a.exact_alpha * static_cast<double>(x.v[i]) + (1 - a.exact_alpha) * exact * exact;
+      const double average = a.exact_alpha * static_cast<double>(x.mean[i]) + (1 - a.exact_alpha) * exact;
+      x.v_out[i] = static_cast<float>(square);
+      x.mean_out[i] = static_cast<float>(average);
       variance = static_cast<float>(square - average * average);
     } else {
-      variance = a.alpha * v[i] + (1 - a.alpha) * grad * grad;
-      v_out[i] = variance;
+      variance = a.alpha * x.v[i] + (1 - a.alpha) * grad * grad;
+      x.v_out[i] = variance;
     }
-    const float root = a.tf_eps ? __builtin_sqrtf(variance + a.eps) : __builtin_sqrtf(variance) + a.eps;
-    float direction = grad / root;
-    if (buffer != nullptr) {
-      direction += a.momentum * buffer[i];
-      buffer_out[i] = direction;
+    float direction = grad / (__builtin_sqrtf(variance + a.inner_eps) + a.outer_eps);
+    if (kBuffer) {
+      direction += a.momentum * x.buffer[i];
+      x.buffer_out[i] = direction;
     }
-    p_out[i] = param - a.lr * direction;
+    x.p_out[i] = param - a.lr * direction;
   }
 }
+
+GALLEY_CLONES void rmsprop(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) { rmsprop_loop<false, false>(x, begin, end, a); }
+GALLEY_CLONES void rmsprop_momentum(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) { rmsprop_loop<false, true>(x, begin, end, a); }
+GALLEY_CLONES void rmsprop_centered(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) { rmsprop_loop<true, false>(x, begin, end, a); }
+GALLEY_CLONES void rmsprop_centered_momentum(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) { rmsprop_loop<true, true>(x, begin, end, a); }
 
 class Rmsprop : public PreparedKernel {
  public:
   explicit Rmsprop(const KernelQuery& q) : attrs_(q.attrs<RmspropUpdateAttrs>()), count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
   void run(const KernelArgs& args) const override {
     const float* scale = args.in<float>(7);
-    const RmspropNumbers a{*args.in<float>(2), scale != nullptr ? *scale : 1.0f, static_cast<float>(attrs_.weight_decay), static_cast<float>(attrs_.alpha),
-                           static_cast<float>(attrs_.eps), static_cast<float>(attrs_.momentum), attrs_.tf_eps};
-    const float* mean = attrs_.centered ? args.in<float>(5) : nullptr;
-    const float* buffer = args.in<float>(6);
-    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
-      rmsprop(args.in<float>(0) + begin, args.in<float>(1) + begin, args.in<float>(4) + begin, mean != nullptr ? mean + begin : nullptr, buffer != nullptr ? buffer + begin : nullptr,
-              args.out<float>(0) + begin, args.out<float>(1) + begin, mean != nullptr ? args.out<float>(2) + begin : nullptr, buffer != nullptr ? args.out<float>(3) + begin : nullptr,
-              end - begin, a, attrs_.alpha);
-    });
+    const auto eps = static_cast<float>(attrs_.eps);
+    const RmspropNumbers a{.lr = *args.in<float>(2),
+                           .scale = scale != nullptr ? *scale : 1.0f,
+                           .decay = static_cast<float>(attrs_.weight_decay),
+                           .alpha = static_cast<float>(attrs_.alpha),
+                           .momentum = static_cast<float>(attrs_.momentum),
+                           .inner_eps = attrs_.tf_eps ? eps : 0.0f,
+                           .outer_eps = attrs_.tf_eps ? 0.0f : eps,
+                           .exact_alpha = attrs_.alpha};
+    const bool moves = args.in<float>(6) != nullptr;
+    const RmspropArrays x{args.in<float>(0),  args.in<float>(1),  args.in<float>(4), attrs_.centered ? args.in<float>(5) : nullptr, args.in<float>(6),
+                          args.out<float>(0), args.out<float>(1), attrs_.centered ? args.out<float>(2) : nullptr, moves ? args.out<float>(3) : nullptr};
+    const auto step = attrs_.centered ? (moves ? rmsprop_centered_momentum : rmsprop_centered) : moves ? rmsprop_momentum : rmsprop;
+    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) { step(x, begin, end, a); });
   }
 
  private:

@@ -7,7 +7,8 @@
 #include <bit>
 #include <cstdint>
 
-#define GALLEY_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+// One copy of a function for each level of the instruction set (the levels of the x86-64 psABI), chosen as the program starts.
+#define GALLEY_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #define GALLEY_INLINE inline __attribute__((always_inline))
 // Before a loop whose outputs may be its inputs, element for element: the check for overlap would send updates in place to scalar code.
 #define GALLEY_ELEMENTWISE _Pragma("GCC ivdep")
@@ -63,12 +64,10 @@ GALLEY_INLINE float log_of(float x) {
   return x > 0.0f ? finite : of_nothing;
 }
 
-/// ln(1 + x) to 4 units in the last place, for x in 0..1: what 1 + x loses of x is given back in proportion (Kahan, in D. Goldberg, "What
-/// every computer scientist should know about floating-point arithmetic", 1991, theorem 4).
+/// ln(1 + x) to 4 units in the last place, for x in 0..1: what the sum 1 + x loses of x is added to first order.
 GALLEY_INLINE float log1p_of(float x) {
-  const float sum = 1.0f + x, kept = sum - 1.0f;
-  const float ratio = x / (kept == 0.0f ? 1.0f : kept);
-  return kept == 0.0f ? x : log_of(sum) * ratio;
+  const float sum = 1.0f + x, lost = x - (sum - 1.0f);
+  return log_of(sum) + lost / sum;
 }
 
 }  // namespace galley
