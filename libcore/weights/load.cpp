@@ -90,7 +90,7 @@ Tensor checked(const Tensor& stored, const ExpectedTensor& wanted, const LoadRul
   if (rule.check_finite && before.count > 0) {
     throw Error(ErrorCode::kInput, cat(rule.from, ": tensor '", wanted.name, "' holds ", before.count, " values that are NaN or infinite, the first at ",
                                        index_text(before.first, stored.shape())))
-        .suggest("take weights from before the run diverged, or accept them with weights.check_finite=false");
+        .suggest("take weights from before the run diverged, or accept them with weights.load.0.check_finite=false");
   }
   if (stored.dtype() == wanted.dtype) return stored;
   Tensor cast = stored.to(wanted.dtype);

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "libcore/base/error.h"
+#include "libcore/base/parallel.h"
 #include "libcore/weights/crc32.h"
 
 namespace galley {
@@ -276,28 +277,33 @@ int64_t PthFile::value_bytes() const {
 int64_t PthFile::verify() const {
   if (table_.form == PthForm::kLegacy) return 0;
   const InputFile file(path_);
-  std::vector<std::byte> buffer(kChunk);
+  const std::vector<ZipEntry>& entries = table_.entries;
+  std::vector<uint8_t> matches(entries.size(), 0);
+  parallel_for(static_cast<int64_t>(entries.size()), 1, [&](int64_t first, int64_t last) {
+    std::vector<std::byte> buffer(kChunk);
+    for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
+      uint32_t found = 0;
+      for (int64_t at = entries[i].begin; at < entries[i].end; at += static_cast<int64_t>(kChunk)) {
+        const std::span<std::byte> bytes = std::span(buffer).first(static_cast<size_t>(std::min(static_cast<int64_t>(kChunk), entries[i].end - at)));
+        file.read(at, bytes);
+        found = crc32_of(bytes, found);
+      }
+      matches[i] = found == entries[i].crc32;
+    }
+  });
   std::map<int64_t, size_t> storage_at;
   for (size_t i = 0; i < table_.storages.size(); ++i) storage_at[table_.storages[i].begin] = i;
   int64_t checked = 0;
-  for (const ZipEntry& entry : table_.entries) {
-    if (entry.crc32 == 0) continue;
-    uint32_t found = 0;
-    for (int64_t at = entry.begin; at < entry.end; at += static_cast<int64_t>(kChunk)) {
-      const std::span<std::byte> bytes = std::span(buffer).first(static_cast<size_t>(std::min(static_cast<int64_t>(kChunk), entry.end - at)));
-      file.read(at, bytes);
-      found = crc32_of(bytes, found);
-    }
-    const auto storage = storage_at.find(entry.begin);
-    if (found == entry.crc32) {
-      checked += storage == storage_at.end() ? 0 : entry.end - entry.begin;
-      continue;
-    }
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const auto storage = storage_at.find(entries[i].begin);
+    if (matches[i]) checked += storage == storage_at.end() ? 0 : entries[i].end - entries[i].begin;
+    // A checksum of 0 that does not match was left out by the writer (torch.serialization.set_crc32_options).
+    if (matches[i] || entries[i].crc32 == 0) continue;
     std::string names;
     for (const PthTensor& tensor : table_.tensors) {
       if (storage != storage_at.end() && tensor.storage == storage->second) names += (names.empty() ? "" : ", ") + tensor.name;
     }
-    throw Error(ErrorCode::kInput, cat(path_, ": the entry '", entry.name, "'", names.empty() ? "" : cat(" (", names, ")"), " does not match its checksum"))
+    throw Error(ErrorCode::kInput, cat(path_, ": the entry '", entries[i].name, "'", names.empty() ? "" : cat(" (", names, ")"), " does not match its checksum"))
         .suggest("it is damaged: fetch or save it again, or take an older copy");
   }
   return checked;
