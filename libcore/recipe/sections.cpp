@@ -71,6 +71,8 @@ void WeightSource::fields(FieldVisitor& v) {
   v.pairs({.name = "rename", .doc = "prefixes of names in the file, and what they become, before matching"}, rename);
   v.field({.name = "into", .doc = "module that takes the weights; default: the whole model"}, into);
   v.field({.name = "strict", .doc = "missing and surplus names are errors"}, strict);
+  v.field({.name = "cast", .doc = "convert the file's dtypes, each value rounded: files in f16, bf16 or f64"}, cast);
+  v.field({.name = "check_finite", .doc = "values that are NaN or infinite are errors"}, check_finite);
 }
 
 void WeightsSection::fields(FieldVisitor& v) {

@@ -56,6 +56,8 @@ struct WeightSource : FieldsOf<WeightSource> {
   std::vector<std::pair<std::string, std::string>> rename;
   std::string into;
   bool strict = true;
+  bool cast = false;
+  bool check_finite = true;
 };
 
 struct WeightsSection : FieldsOf<WeightsSection> {

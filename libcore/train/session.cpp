@@ -302,7 +302,7 @@ void Session::initialize(const std::vector<ParameterSpec>& parameters, Parameter
   std::vector<LoadRule> rules;
   for (size_t i = 0; i < recipe_.weights.load.size(); ++i) {
     const auto& source = recipe_.weights.load.at<WeightSource>(i);
-    rules.push_back({.from = source.from, .ignore = source.ignore, .rename = source.rename, .into = source.into, .strict = source.strict});
+    rules.push_back({.from = source.from, .ignore = source.ignore, .rename = source.rename, .into = source.into, .strict = source.strict, .cast = source.cast, .check_finite = source.check_finite});
   }
   if (rules.empty()) return;
   const LoadedWeights loaded = load_weights(expected, rules);

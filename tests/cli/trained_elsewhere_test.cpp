@@ -19,9 +19,9 @@ using Json = nlohmann::json;
 
 const std::string kGolden = GALLEY_SOURCE_DIR "/tests/golden/train";
 
-/// The golden numbers are float64's. PyTorch's own float32 run misses them by `rounding`, another order of summation by as much again:
-/// measured here at 1 to 3 times it, so 8 times is room without hiding a wrong step, which would show as 1e-3 and more.
-constexpr double kRoundings = 8;
+/// The golden numbers are float64's. PyTorch's own float32 run misses them by `rounding` (1e-7 to 3e-7 of a loss), these tools by 0.4 to 3.1
+/// times that with AVX2; the factor leaves room for other instruction sets. A wrong step shows as 1e-4 and more.
+constexpr double kRoundings = 16;
 
 const Json& expected() {
   static const Json json = Json::parse(read_text(kGolden + "/expected.json"));
@@ -33,6 +33,7 @@ std::string recipe_file(const std::string& folder) {
   const std::string path = folder + "/elsewhere.yaml";
   write_text(path,
              "recipe: 1\n"
+             "threads: 1\n"
              "model: {type: mobilenet_v3_small, num_classes: 10, width_mult: 0.1, dropout: 0}\n"
              "data:\n"
              "  root: " + kGolden + "\n"
@@ -136,39 +137,75 @@ TEST_P(TrainedElsewhere, TrainsOnWithTheSameLosses) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, TrainedElsewhere,
-                         testing::Values(std::vector<std::string>{"memory_format=contiguous", "threads=1"},
-                                         std::vector<std::string>{"memory_format=channels_last", "threads=1", "data.train.workers=3"}),
+                         testing::Values(std::vector<std::string>{"memory_format=contiguous"},
+                                         std::vector<std::string>{"memory_format=channels_last", "data.train.workers=3"}),
                          [](const auto& info) { return info.index == 0 ? "Contiguous" : "ChannelsLast"; });
 
-TEST(ForeignWeights, GivesEachSampleItsLoss) {
-  // Sample 7 is one that the model gets wrong, sample 10 one of whose class it is sure.
-  const std::string recipe = recipe_file(scratch_folder());
-  for (const int index : {0, 7, 10, 23}) {
-    const std::string slice = "data.val.slice=" + std::to_string(index) + ".." + std::to_string(index + 1);
-    const Json result = evaluate(recipe, {"weights=" + kGolden + "/weights.safetensors", slice});
-    EXPECT_EQ(result["samples"], 1);
-    const Json& golden = expected()["evaluate"];
-    const double want = golden["losses"][static_cast<size_t>(index)], got = result["metrics"]["loss"];
-    // A logit's rounding enters the loss twice at most: in its own term and in the sum of exponentials.
-    EXPECT_TRUE(std::fabs(got - want) <= 2 * kRoundings * golden["rounding"]["logits"].get<double>()) << index << ": " << got << ", want " << want;
+/// The file's tensors under other names, or as other dtypes, with `data` for theirs.
+void write_tensors(const std::string& path, const Json& header, const std::string& data) {
+  const std::string text = header.dump();
+  const uint64_t size = text.size();
+  write_text(path, std::string(reinterpret_cast<const char*>(&size), sizeof size) + text + data);
+}
+
+TEST(ForeignWeights, GiveEachSampleItsLogits) {
+  const std::string folder = scratch_folder();
+  // galley-predict --tensors runs no pipeline: pixels are made what the model was trained on here.
+  const Tensors val = read_tensors(kGolden + "/val.safetensors");
+  const std::vector<size_t> shape = val.header["input"]["shape"];
+  const size_t begin = val.header["input"]["data_offsets"][0], plane = shape[2] * shape[3], count = shape[0] * 3 * plane;
+  const float mean[] = {0.485f, 0.456f, 0.406f}, std[] = {0.229f, 0.224f, 0.225f};
+  std::vector<float> input(count);
+  for (size_t i = 0; i < count; ++i) {
+    const size_t channel = i / plane % 3;
+    input[i] = (static_cast<float>(static_cast<unsigned char>(val.data[begin + i])) / 255.0f - mean[channel]) / std[channel];
+  }
+  write_tensors(folder + "/in.safetensors", {{"input", {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {0, count * sizeof(float)}}}}},
+                std::string(reinterpret_cast<const char*>(input.data()), count * sizeof(float)));
+  const Outcome outcome = run("galley-predict", {recipe_file(folder), "weights=" + kGolden + "/weights.safetensors", "--tensors", folder + "/in.safetensors", "-o",
+                                                 folder + "/out.safetensors", "--batch", "7", "-q"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const std::vector<float> got = floats_of(read_tensors(folder + "/out.safetensors")).at("output");
+  const Json& golden = expected()["evaluate"];
+  const double tolerance = kRoundings * golden["rounding"]["logits"].get<double>();
+  ASSERT_EQ(got.size(), shape[0] * 10);
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double want = golden["logits"][i / 10][i % 10];
+    EXPECT_TRUE(std::fabs(got[i] - want) <= tolerance) << "sample " << i / 10 << ", class " << i % 10 << ": " << got[i] << ", want " << want;
   }
 }
 
-TEST(ForeignWeights, LoadsWhatDataParallelSaved) {
+TEST(ForeignWeights, OfDataParallelFitByTheRuleOfTheError) {
   const std::string folder = scratch_folder(), recipe = recipe_file(folder), file = folder + "/parallel.safetensors";
   const Tensors plain = read_tensors(kGolden + "/weights.safetensors");
   Json prefixed;
   for (const auto& [name, entry] : plain.header.items()) prefixed[name == "__metadata__" ? name : "module." + name] = entry;
-  const std::string header = prefixed.dump();
-  const uint64_t size = header.size();
-  write_text(file, std::string(reinterpret_cast<const char*>(&size), sizeof size) + header + plain.data);
-  // Without a word the names do not fit; the error shows the rule that makes them fit.
+  write_tensors(file, prefixed, plain.data);
   const Outcome refused = run("galley-evaluate", {recipe, "weights=" + file});
   EXPECT_EQ(refused.code, 4);
-  EXPECT_NE(refused.err.find("\"module.\": \"\""), std::string::npos) << refused.err;
-  // That rule, as it would stand in a recipe.
-  write_text(folder + "/rename.yaml", "weights: {load: {from: " + file + ", rename: {\"module.\": \"\"}}}\n");
+  // What the error shows is a piece of a recipe: it is taken as it stands.
+  const size_t rule = refused.err.find("  weights:\n");
+  ASSERT_NE(rule, std::string::npos) << refused.err;
+  write_text(folder + "/rename.yaml", refused.err.substr(rule));
   expect_golden_evaluation(evaluate(recipe, {"--with", folder + "/rename.yaml"}));
+}
+
+TEST(ForeignWeights, OfAnotherDtypeAreCastWhereTheRecipeAllowsIt) {
+  const std::string folder = scratch_folder(), recipe = recipe_file(folder), file = folder + "/double.safetensors";
+  const Tensors plain = read_tensors(kGolden + "/weights.safetensors");
+  Json header;
+  std::string data;
+  for (const auto& [name, values] : floats_of(plain)) {
+    const std::vector<double> wide(values.begin(), values.end());
+    const size_t begin = data.size();
+    data.append(reinterpret_cast<const char*>(wide.data()), wide.size() * sizeof(double));
+    header[name] = {{"dtype", "F64"}, {"shape", plain.header[name]["shape"]}, {"data_offsets", {begin, data.size()}}};
+  }
+  write_tensors(file, header, data);
+  const Outcome refused = run("galley-evaluate", {recipe, "weights=" + file});
+  EXPECT_EQ(refused.code, 4);
+  EXPECT_NE(refused.err.find("cast: true"), std::string::npos) << refused.err;
+  expect_golden_evaluation(evaluate(recipe, {"weights.load={from: " + file + ", cast: true}"}));
 }
 
 }  // namespace
