@@ -24,7 +24,10 @@ void install_signal_handlers() {
   sigaction(SIGTERM, &action, nullptr);
   action.sa_handler = on_user;
   sigaction(SIGUSR1, &action, nullptr);
-  std::signal(SIGPIPE, SIG_DFL);
+  // Messages that nobody reads any more must not end a training; a result that nobody reads ends the tool (Tool::print).
+  std::signal(SIGPIPE, SIG_IGN);
+  // A limit on file sizes is an error of the write (EFBIG), not the end of the process.
+  std::signal(SIGXFSZ, SIG_IGN);
 }
 
 int stop_signal() { return stop; }

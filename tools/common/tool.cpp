@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <iostream>
 #include <new>
@@ -173,6 +175,10 @@ std::vector<std::string> Tool::complete(const std::vector<std::string>&) const {
 
 void Tool::print(const std::string& text) const {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+    if (errno == EPIPE) {  // `| head` has read enough: end as every filter does
+      std::signal(SIGPIPE, SIG_DFL);
+      std::raise(SIGPIPE);
+    }
     fail(ErrorCode::kResource, "standard output cannot be written");
   }
 }

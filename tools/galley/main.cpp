@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "libcore/base/error.h"
+
 namespace {
 
 std::vector<std::string> verbs(const std::filesystem::path& folder) {
@@ -38,8 +40,10 @@ int main(int argc, char** argv) {
   argv[1] = const_cast<char*>(program.c_str());
   execv((folder / program).c_str(), argv + 1);
   execvp(program.c_str(), argv + 1);
+  const std::vector<std::string> names = verbs(folder);
+  const std::string near = galley::nearest(verb, names);
   std::string known;
-  for (const std::string& name : verbs(folder)) known += (known.empty() ? "" : ", ") + name;
-  std::fprintf(stderr, "error: galley has no verb '%s' (known: %s)\n", verb.c_str(), known.c_str());
+  for (const std::string& name : names) known += (known.empty() ? "known: " : ", ") + name;
+  std::fprintf(stderr, "error: galley has no verb '%s'; %s\n", verb.c_str(), near.empty() ? known.c_str() : ("did you mean '" + near + "'?").c_str());
   return 2;
 }
