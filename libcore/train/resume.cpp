@@ -1,37 +1,53 @@
 #include "libcore/train/resume.h"
 
 #include <algorithm>
-#include <sstream>
+#include <string>
 #include <vector>
 
 #include "libcore/base/error.h"
-#include "libcore/recipe/yaml_tree.h"
+#include "libcore/recipe/schema.h"
 
 namespace galley {
 namespace {
 
-/// "a.b: value" lines of a dump, so that two recipes can be compared key by key. The dump is indented by two spaces a level.
-std::vector<std::string> flat(const std::string& yaml) {
-  std::vector<std::string> lines, path;
-  std::istringstream in(yaml);
-  for (std::string line; std::getline(in, line);) {
-    const size_t indent = line.find_first_not_of(' ');
-    if (indent == std::string::npos || line[indent] == '#') continue;
-    path.resize(std::min(path.size(), indent / 2));
-    while (path.size() < indent / 2) path.emplace_back();
-    const std::string text = line.substr(indent);
-    const size_t colon = text.find(':');
-    path.push_back(text.substr(0, colon));
-    std::string key;
-    for (const std::string& part : path) {
-      if (!part.empty()) key += (key.empty() ? "" : ".") + part;
-    }
-    lines.push_back(key + (colon == std::string::npos ? "" : text.substr(colon)));
+constexpr size_t kKeysListed = 8;
+
+/// Items of lists of maps are told by name, or by type where that is unique, as overrides address them; else by number.
+std::string item_name(const YamlNode& list, size_t index) {
+  for (const char* key : {"name", "type"}) {
+    const YamlNode* own = list.items[index].find(key);
+    if (own == nullptr || !own->is_scalar() || own->scalar.empty()) continue;
+    const auto same = [&](const YamlNode& item) {
+      const YamlNode* other = item.find(key);
+      return other != nullptr && other->scalar == own->scalar;
+    };
+    if (std::count_if(list.items.begin(), list.items.end(), same) == 1) return own->scalar;
   }
-  return lines;
+  return std::to_string(index);
 }
 
-std::string key_of(const std::string& line) { return line.substr(0, line.find(':')); }
+/// Appends the keys whose values differ, the deepest that still name one value.
+void differing_keys(const YamlNode& before, const YamlNode& after, const std::string& path, std::vector<std::string>& keys) {
+  if (before == after) return;
+  const auto below = [&](const std::string& part) { return path.empty() ? part : path + "." + part; };
+  if (before.is_map() && after.is_map()) {
+    const YamlNode *was = before.find("type"), *is = after.find("type");
+    if (was != nullptr && is != nullptr && !(*was == *is)) return keys.push_back(below("type"));
+    for (const YamlNode::Entry& entry : before.entries) {
+      const YamlNode* other = after.find(entry.key);
+      differing_keys(entry.value, other != nullptr ? *other : YamlNode(), below(entry.key), keys);
+    }
+    for (const YamlNode::Entry& entry : after.entries) {
+      if (before.find(entry.key) == nullptr) keys.push_back(below(entry.key));
+    }
+    return;
+  }
+  const bool maps = before.is_list() && after.is_list() && before.items.size() == after.items.size() && before.items.front().is_map() && after.items.front().is_map();
+  if (!maps) return keys.push_back(path);
+  for (size_t i = 0; i < before.items.size(); ++i) differing_keys(before.items[i], after.items[i], below(item_name(after, i)), keys);
+}
+
+YamlNode tree_of(const Recipe& recipe) { return write_fields(recipe, Recipe(*recipe.registry), DumpForm::kFull); }
 
 }  // namespace
 
@@ -45,19 +61,14 @@ ResumeCheck check_resume(const Recipe& old_recipe, const Recipe& new_recipe, con
   old.name = new_recipe.name;
   old.evaluate = new_recipe.evaluate;
   old.train.duration = new_recipe.train.duration;
-  const std::vector<std::string> before = flat(dump_recipe(old, DumpKind::kFull)), after = flat(dump_recipe(new_recipe, DumpKind::kFull));
-  std::string keys;
-  int differing = 0;
-  const auto missing = [&](const std::vector<std::string>& from, const std::vector<std::string>& in) {
-    for (const std::string& line : from) {
-      if (std::find(in.begin(), in.end(), line) != in.end() || keys.find(key_of(line)) != std::string::npos) continue;
-      if (++differing <= 8) keys += (keys.empty() ? "" : ", ") + key_of(line);
-    }
-  };
-  missing(after, before);
-  missing(before, after);
-  if (!keys.empty()) {
-    throw Error(ErrorCode::kRecipe, cat(run, " holds a run of another recipe: ", keys, differing > 8 ? cat(" and ", differing - 8, " more") : "", " differ"))
+  std::vector<std::string> differing;
+  differing_keys(tree_of(old), tree_of(new_recipe), "", differing);
+  if (!differing.empty()) {
+    std::string keys;
+    for (size_t i = 0; i < std::min(differing.size(), kKeysListed); ++i) keys += (i > 0 ? ", " : "") + differing[i];
+    if (differing.size() > kKeysListed) keys += cat(" and ", differing.size() - kKeysListed, " more");
+    throw Error(ErrorCode::kRecipe, cat(run, " holds a run of another recipe: ", keys, differing.size() == 1 ? " differs" : " differ"))
+        .key(differing.front())
         .suggest("another folder (-o), the same values, or --force to start anew; only train.duration (longer), log, checkpoint, threads and device may change");
   }
   ResumeCheck check;
