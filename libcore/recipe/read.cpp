@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kMaxErrors = 50;
 constexpr size_t kMaxListed = 16;  // choices named in a message
+constexpr size_t kMaxOwners = 3;
 
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
@@ -147,6 +148,8 @@ class Reader : public FieldVisitor {
         return;
       }
       what_ = cat(" (type ", value.type, ")");
+      type_ = type;
+      kinds_ = kinds;
       value.params->fields(*this);
       return;
     }
@@ -315,6 +318,8 @@ class Reader : public FieldVisitor {
     if (!make_params(*type, where + ".type", value, kinds)) return;
     Reader reader(node, where, cat(" (type ", value.type, ")"), errors_);
     reader.known_.emplace_back("type");
+    reader.type_ = type;
+    reader.kinds_ = kinds;
     if (in_list) {
       reader.known_.emplace_back("name");
       if (const YamlNode* name = node.find("name"); name && name->is_scalar()) value.name = name->scalar;
@@ -330,10 +335,31 @@ class Reader : public FieldVisitor {
       const std::string key = key_path(entry.key);
       Error error(ErrorCode::kRecipe, cat("unknown key '", key, "'", what_));
       error.key(key);
-      const std::string cure = cure_for(entry.key);
+      const std::string other = other_type_cure(entry);
+      const std::string cure = other.empty() ? cure_for(entry.key) : other;
       if (!cure.empty()) error.suggest(cure);
       errors_.push_back(entry.place.mark(error));
     }
+  }
+
+  /// A key that another type has: what to do about it, or "".
+  std::string other_type_cure(const YamlNode::Entry& entry) const {
+    if (type_ == nullptr) return "";
+    std::vector<std::string> owners;
+    for (const ComponentKind& kind : kinds_) {
+      if (kind.type == type_->scalar) continue;
+      const std::unique_ptr<Fields> params = kind.make();
+      if (write_tree(*params, WriteMode::kFull).find(entry.key) != nullptr) owners.emplace_back(kind.type);
+    }
+    if (owners.empty()) return "";
+    if (owners.size() > kMaxOwners) {
+      owners.resize(kMaxOwners);
+      owners.emplace_back("others");
+    }
+    const std::string whose = cat("'", entry.key, "' is a key of ", joined(owners));
+    const auto on_command_line = [](const TextPlace& place) { return place.source && place.source->name == "command line"; };
+    if (!on_command_line(type_->place) || on_command_line(entry.place)) return cat(whose, ", not of ", type_->scalar);
+    return cat(whose, "; the override changed the type alone: add --unset ", key_path(entry.key));
   }
 
   std::string cure_for(const std::string& key) const {
@@ -364,6 +390,8 @@ class Reader : public FieldVisitor {
   std::vector<std::string> known_;
   ComponentKinds kinds_without_type_;
   bool ignore_unknown_ = false;
+  const YamlNode* type_ = nullptr;  // of the component whose keys these are
+  ComponentKinds kinds_;            // its alternatives
 };
 
 }  // namespace
