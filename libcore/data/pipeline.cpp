@@ -1,8 +1,12 @@
 #include "libcore/data/pipeline.h"
 
 #include <algorithm>
+#include <map>
 
 namespace galley {
+namespace {
+constexpr std::string_view kInput = "input";
+}  // namespace
 
 struct Pipeline::Item {
   std::unique_ptr<Fields> options;
@@ -16,12 +20,14 @@ Pipeline::Pipeline(Pipeline&&) noexcept = default;
 Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
 
 Pipeline::Pipeline(const std::vector<Component>& items) {
-  bool floats = false;  // an item before has made floats of any image
+  std::map<std::string, bool> made_floats;  // of each field: an item before has made floats of any image
   for (size_t i = 0; i < items.size(); ++i) {
     Item item{.options = items[i].params->clone(), .type = items[i].type, .stream = "pipeline " + std::to_string(i)};
     item.transform = dynamic_cast<const Transform*>(item.options.get());
     GALLEY_ASSERT(item.transform != nullptr, "not a transform: ", items[i].type);
     item.transform->check();
+    GALLEY_CHECK(!item.transform->field.empty(), "pipeline item ", i, ": ", item.type, " has an empty `field`; leave it out for the input");
+    bool& floats = made_floats[item.transform->field];
     GALLEY_CHECK(item.transform->wants() != PixelsWanted::kU8 || !floats, "pipeline item ", i, ": ", item.type,
                  " works on u8 pixels, but an item before it makes floats; put it before normalize and to_dtype");
     const auto* to_dtype = dynamic_cast<const ToDtype*>(item.transform);
@@ -30,14 +36,14 @@ Pipeline::Pipeline(const std::vector<Component>& items) {
   }
   // The last conversion, with or without normalize, is done while the batch is written.
   if (!items_.empty()) {
-    if (const auto* last = dynamic_cast<const Normalize*>(items_.back().transform)) {
+    if (const auto* last = dynamic_cast<const Normalize*>(items_.back().transform); last != nullptr && last->field == kInput) {
       normalize_ = std::make_unique<Normalize>(*last);
       items_.pop_back();
     }
   }
   if (!items_.empty()) {
     const auto* last = dynamic_cast<const ToDtype*>(items_.back().transform);
-    if (last != nullptr && last->dtype == PixelType::kF32) {
+    if (last != nullptr && last->dtype == PixelType::kF32 && last->field == kInput) {
       scale_ = last->scale;
       items_.pop_back();
     }
@@ -53,14 +59,28 @@ Pipeline::Pipeline(const std::vector<Component>& items) {
   if (normalize_ == nullptr || normalize_->mean.size() == 1 || normalize_->mean.size() == 3) rgb_table_ = table(3);
 }
 
+/// The image that an item works on.
+Image* Pipeline::image_of(Sample& sample, const Item& item) {
+  FieldValue* value = sample.find(item.transform->field);
+  if (value == nullptr) {
+    std::string names;
+    for (const auto& [name, unused] : sample.fields()) names += (names.empty() ? "" : ", ") + name;
+    fail(ErrorCode::kRecipe, "pipeline item ", item.type, ": the samples have no field '", item.transform->field, "'; they have ", names);
+  }
+  Image* image = std::get_if<Image>(value);
+  if (image == nullptr && item.transform->field == kInput) {
+    fail(ErrorCode::kRecipe, "pipeline item ", item.type, " wants an image; the source's samples are arrays, which take an empty pipeline");
+  }
+  GALLEY_CHECK(image != nullptr, "pipeline item ", item.type, " wants an image; the field '", item.transform->field, "' is none");
+  return image;
+}
+
 void Pipeline::apply(Sample& sample, const DrawKey& key) const {
   if (items_.empty()) return;
-  Image* image = sample.image();
-  GALLEY_CHECK(image != nullptr, "pipeline item ", items_.front().type,
-               " wants an image; the source's samples are arrays, which take an empty pipeline");
   constexpr int kIndexBits = 44;  // 17 million million samples, a million epochs
   const uint64_t index = (static_cast<uint64_t>(key.epoch) << kIndexBits) | static_cast<uint64_t>(key.index);
   for (const Item& item : items_) {
+    Image* image = image_of(sample, item);
     const PixelsWanted wants = item.transform->wants();
     if (wants == PixelsWanted::kFloat && image->dtype() == DType::kU8) *image = image->to(DType::kF32, true);
     GALLEY_CHECK(wants != PixelsWanted::kU8 || image->dtype() == DType::kU8, "pipeline item ", item.type,

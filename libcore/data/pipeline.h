@@ -19,7 +19,7 @@ struct DrawKey {
   int64_t index = 0;  ///< In the source.
 };
 
-/// Applies items to `input`. A u8 input becomes f32 in 0..1 before the first item that computes on floats, at latest at the end,
+/// Applies items to `input`, or to the image that an item's `field` names. A u8 input becomes f32 in 0..1 before the first item that computes on floats, at latest at the end,
 /// where a last `normalize` is fused with that conversion and the copy into the batch. Thread-safe.
 class Pipeline {
  public:
@@ -43,6 +43,7 @@ class Pipeline {
 
  private:
   struct Item;
+  static Image* image_of(Sample& sample, const Item& item);
   void write_image(const Image& image, bool channels_last, float* row) const;
   std::vector<Item> items_;
   bool scale_ = true;                          // of the last conversion

@@ -22,6 +22,12 @@ class Transform : public Fields {
   virtual PixelsWanted wants() const { return PixelsWanted::kAny; }
   /// Changes the image. `random` belongs to this sample, epoch and item alone. Thread-safe.
   virtual void apply(Image& image, RandomStream& random) const = 0;
+
+  std::string field = "input";  ///< The sample's field that the pipeline gives to apply().
+
+ protected:
+  /// What every item has; called at the end of fields().
+  void item_fields(FieldVisitor& visitor);
 };
 
 template <class Self>

@@ -79,6 +79,10 @@ ComponentKinds data_transforms() {
   return kKinds;
 }
 
+void Transform::item_fields(FieldVisitor& visitor) {
+  visitor.field({.name = "field", .doc = "Image of the sample that is changed"}, field);
+}
+
 void Resize::fields(FieldVisitor& visitor) {
   visitor.field({.name = "size",
                  .doc = "[height, width], or one number for the smaller edge",
@@ -93,6 +97,7 @@ void Resize::fields(FieldVisitor& visitor) {
       max_size);
   visitor.choice(kInterpolation, interpolation, kInterpolationNames);
   visitor.field(kAntialias, antialias);
+  item_fields(visitor);
 }
 
 void Resize::check() const {
@@ -101,7 +106,10 @@ void Resize::check() const {
                " wants `size` to be one smaller number");
 }
 
-void CenterCrop::fields(FieldVisitor& visitor) { visitor.field(kSize, size); }
+void CenterCrop::fields(FieldVisitor& visitor) {
+  visitor.field(kSize, size);
+  item_fields(visitor);
+}
 void CenterCrop::check() const { check_list("center_crop", "size", size.size(), {1, 2}); }
 
 void Pad::fields(FieldVisitor& visitor) {
@@ -110,6 +118,7 @@ void Pad::fields(FieldVisitor& visitor) {
   visitor.field(info, padding);
   visitor.field(kFill, fill);
   visitor.choice(kPaddingMode, padding_mode, kPaddingModeNames);
+  item_fields(visitor);
 }
 
 void Pad::check() const {
@@ -123,6 +132,7 @@ void RandomCrop::fields(FieldVisitor& visitor) {
   visitor.field({.name = "pad_if_needed", .doc = "Pad images that are smaller than `size`, else they are an error"}, pad_if_needed);
   visitor.field(kFill, fill);
   visitor.choice(kPaddingMode, padding_mode, kPaddingModeNames);
+  item_fields(visitor);
 }
 
 void RandomCrop::check() const {
@@ -137,6 +147,7 @@ void RandomResizedCrop::fields(FieldVisitor& visitor) {
   visitor.field({.name = "ratio", .doc = "Least and largest width / height, drawn on a logarithmic scale", .min = 0}, ratio);
   visitor.choice(kInterpolation, interpolation, kInterpolationNames);
   visitor.field(kAntialias, antialias);
+  item_fields(visitor);
 }
 
 void RandomResizedCrop::check() const {
@@ -145,12 +156,19 @@ void RandomResizedCrop::check() const {
   check_range("random_resized_crop", "ratio", ratio, 1e-6);
 }
 
-void RandomHorizontalFlip::fields(FieldVisitor& visitor) { visitor.field(kProbability, p); }
-void RandomVerticalFlip::fields(FieldVisitor& visitor) { visitor.field(kProbability, p); }
+void RandomHorizontalFlip::fields(FieldVisitor& visitor) {
+  visitor.field(kProbability, p);
+  item_fields(visitor);
+}
+void RandomVerticalFlip::fields(FieldVisitor& visitor) {
+  visitor.field(kProbability, p);
+  item_fields(visitor);
+}
 
 void Normalize::fields(FieldVisitor& visitor) {
   visitor.field({.name = "mean", .doc = "One a channel, or one for all", .required = true}, mean);
   visitor.field({.name = "std", .doc = "One a channel, or one for all; not 0", .required = true}, std);
+  item_fields(visitor);
 }
 
 void Normalize::check() const {
@@ -161,6 +179,7 @@ void Normalize::check() const {
 void ToDtype::fields(FieldVisitor& visitor) {
   visitor.choice({.name = "dtype", .doc = "Type of the pixels", .main = true}, dtype, kPixelTypeNames);
   visitor.field({.name = "scale", .doc = "0..255 to 0..1 and back; without it values stay"}, scale);
+  item_fields(visitor);
 }
 
 void ColorJitter::fields(FieldVisitor& visitor) {
@@ -172,6 +191,7 @@ void ColorJitter::fields(FieldVisitor& visitor) {
                  .min = -0.5,
                  .max = 0.5},
                 hue);
+  item_fields(visitor);
 }
 
 void ColorJitter::check() const {
@@ -184,6 +204,7 @@ void ColorJitter::check() const {
 
 void Grayscale::fields(FieldVisitor& visitor) {
   visitor.field({.name = "num_output_channels", .doc = "1, or 3 equal ones", .min = 1, .max = 3, .main = true}, num_output_channels);
+  item_fields(visitor);
 }
 void Grayscale::check() const {
   GALLEY_CHECK(num_output_channels == 1 || num_output_channels == 3, "[grayscale] `num_output_channels` is ", num_output_channels,
@@ -195,6 +216,7 @@ void RandomErasing::fields(FieldVisitor& visitor) {
   visitor.field({.name = "scale", .doc = "Least and largest share of the image's area", .min = 0, .max = 1}, scale);
   visitor.field({.name = "ratio", .doc = "Least and largest height / width, drawn on a logarithmic scale", .min = 0}, ratio);
   visitor.field({.name = "value", .doc = "A number, one a channel, or random (normally distributed)"}, value);
+  item_fields(visitor);
 }
 
 void RandomErasing::check() const {
@@ -213,6 +235,7 @@ void AutoAugment::fields(FieldVisitor& visitor) {
   visitor.choice({.name = "policy", .doc = "The data set it was learnt on", .main = true}, policy, kPolicyNames);
   visitor.choice({.name = "interpolation", .doc = "nearest or bilinear"}, interpolation, kInterpolationNames);
   visitor.field({.name = "fill", .doc = "Value of new pixels (0..255), one for all or one a channel; default black"}, fill);
+  item_fields(visitor);
 }
 
 void AutoAugment::check() const {
