@@ -46,6 +46,11 @@ double steps_of(const Duration& duration, const RunLength& run) {
                  " in a step; write it in steps");
     return whole_up(duration.value / amount);
   };
+  if (run.by_time && duration.unit != DurationUnit::kPercent) {
+    throw Error(ErrorCode::kRecipe, cat("'", duration.str(), "' in the schedule of a run that ends by time: how many steps that will be is not known"))
+        .key("train.schedule")
+        .suggest("give all phases in percent, or train.duration in epochs or steps");
+  }
   switch (duration.unit) {
     case DurationUnit::kSteps: return whole_up(duration.value);
     case DurationUnit::kSamples: return per_step(run.samples_per_step, "samples");
@@ -120,6 +125,9 @@ void ExponentialPhase::fields(FieldVisitor& v) {
   v.field({.name = "gamma", .doc = "factor of each step, or epoch", .min = 0}, gamma);
   phase_fields(v);
 }
+void ExponentialPhase::check(const RunLength& run) const {
+  GALLEY_CHECK(!run.by_time, "the schedule's phase exponential counts steps, and a run that ends by time does not know how many it will have; use cosine or polynomial");
+}
 double ExponentialPhase::value(const PhasePoint& at, double start, double) const { return start * std::pow(gamma, at.count); }
 
 void PolynomialPhase::fields(FieldVisitor& v) {
@@ -133,6 +141,25 @@ double PolynomialPhase::value(const PhasePoint& at, double start, double lr) con
 }
 
 ComponentKinds schedules() { return kSchedules; }
+
+RunLength schedule_length(const std::vector<Component>& phases, const RunLength& run) {
+  if (run.total_steps > 0) return run;
+  const auto relative = [](const Component& component) {
+    const auto percent = [](const Duration& duration) { return duration.unit == DurationUnit::kPercent; };
+    const auto* phase = component.as<SchedulePhase>();
+    if (phase->duration ? percent(*phase->duration) : phase->needs_length()) return true;
+    if (const auto* step = component.as<StepPhase>()) return percent(step->step_size);
+    const auto* multi_step = component.as<MultiStepPhase>();
+    return multi_step != nullptr && std::any_of(multi_step->milestones.begin(), multi_step->milestones.end(),
+                                                [&](const std::string& milestone) { return percent(duration_of(milestone)); });
+  };
+  if (std::none_of(phases.begin(), phases.end(), relative)) return run;
+  return {.total_steps = kTimeTicks, .by_time = true};
+}
+
+int64_t schedule_position(const RunLength& run, int64_t step, double share) {
+  return run.by_time ? 1 + std::clamp<int64_t>(static_cast<int64_t>(share * kTimeTicks), 0, kTimeTicks - 1) : step;
+}
 
 Schedule::Schedule(std::vector<Component> phases, const RunLength& run) : phases_(std::move(phases)), run_(run) {
   double position = 0;

@@ -18,7 +18,17 @@ struct RunLength {
   double steps_per_epoch = 0;   // 0: not known (a stream)
   double samples_per_step = 0;
   double tokens_per_step = 0;   // 0: not text
+  /// The run ends by time and its schedule takes percent of that time: a schedule's position is then in ticks, kTimeTicks of them in all
+  /// (= total_steps), and no other duration has a meaning.
+  bool by_time = false;
 };
+constexpr int64_t kTimeTicks = 1'000'000;
+
+/// The RunLength for the schedule of a run that ends by time: in ticks where a phase is told in percent or needs the run's end, else
+/// `run`, whose steps do without either.
+RunLength schedule_length(const std::vector<Component>& phases, const RunLength& run);
+/// The position to ask a schedule for: the step, or the tick of the share (0..1) of the time that has passed.
+int64_t schedule_position(const RunLength& run, int64_t step, double share);
 
 /// Steps of a duration: the first step that begins at or after its end. Percent is of total_steps. Throws where the run does
 /// not know the unit; a time is always an error: it only stops a run.
@@ -99,6 +109,7 @@ struct ExponentialPhase : SchedulePhaseOf<ExponentialPhase> {
   void fields(FieldVisitor& v) override;
   double value(const PhasePoint& at, double from, double lr) const override;
   bool needs_length() const override { return false; }
+  void check(const RunLength& run) const override;
 };
 /// to + (from - to) (1 - t/T)^power.
 struct PolynomialPhase : SchedulePhaseOf<PolynomialPhase> {
@@ -123,7 +134,7 @@ class Schedule {
   Schedule(Schedule&&) = default;
   Schedule& operator=(Schedule&&) = default;
 
-  /// Learning rate of update `step` (from 1) for a group whose own rate is `lr`. After the last phase its end value stays.
+  /// Learning rate of update `step` (from 1; what schedule_position gives) for a group whose own rate is `lr`. After the last phase its end value stays.
   double value(int64_t step, double lr) const;
 
  private:
