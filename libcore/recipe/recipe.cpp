@@ -22,7 +22,33 @@ Error with_place(Error error, const YamlNode& tree) {
   return error;
 }
 
+struct PipelineField : FieldsOf<PipelineField> {
+  explicit PipelineField(const ComponentRegistry& components) : registry(&components) {}
+  void fields(FieldVisitor& v) override { v.components({.name = "pipeline", .doc = "items"}, pipeline, registry->transforms); }
+  const ComponentRegistry* registry;
+  std::vector<Component> pipeline;
+};
+
 }  // namespace
+
+std::string pipeline_text(const std::vector<Component>& pipeline, const ComponentRegistry& registry) {
+  PipelineField field(registry);
+  field.pipeline = pipeline;
+  const YamlNode tree = write_fields(field, PipelineField(registry), DumpForm::kFull);
+  return emit_yaml(*tree.find("pipeline"), {.escape_dollars = false});
+}
+
+std::vector<Component> parse_pipeline(const std::string& text, const std::string& name, const ComponentRegistry& registry) {
+  PipelineField field(registry);
+  try {
+    YamlNode tree = YamlNode::map_of();
+    tree.at("pipeline") = parse_yaml(std::make_shared<TextSource>(TextSource{name, text}));
+    read_fields(tree, field);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::kInput, cat(name, " is not a pipeline that this version can run: ", error.message())).suggest("write data.val.pipeline out");
+  }
+  return field.pipeline;
+}
 
 Schema recipe_schema(const ComponentRegistry& registry) {
   return Schema([&registry]() -> std::unique_ptr<Fields> { return std::make_unique<Recipe>(registry); });

@@ -26,6 +26,10 @@ std::string dump_recipe(const LoadedRecipe& loaded, DumpKind kind);
 /// The same for a recipe changed by the program (no places).
 std::string dump_recipe(const Recipe& recipe, DumpKind kind);
 
+/// A pipeline as YAML, a list of items, for galley.pipeline in the metadata of weights; and back. `name` is what errors (exit 4) call it.
+std::string pipeline_text(const std::vector<Component>& pipeline, const ComponentRegistry& registry);
+std::vector<Component> parse_pipeline(const std::string& text, const std::string& name, const ComponentRegistry& registry);
+
 /// Makes data.root and the paths in weights.load absolute: RUN/recipe.yaml must not depend on the working folder.
 void make_paths_absolute(Recipe& recipe);
 

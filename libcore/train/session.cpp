@@ -9,6 +9,7 @@
 #include "libcore/base/parallel.h"
 #include "libcore/data/loader.h"
 #include "libcore/nn/loss.h"
+#include "libcore/recipe/recipe.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/train/metrics.h"
@@ -169,11 +170,6 @@ std::unique_ptr<DataLoader> Session::loader(const std::string& name, int64_t bat
   const Split* split = recipe_.data.find(name);
   const std::shared_ptr<const Source> opened = source(name);
   GALLEY_ASSERT(split != nullptr);
-  if (split->pipeline_from_weights()) {
-    throw Error(ErrorCode::kRecipe, cat("data.", name, ".pipeline: from_weights needs weights that carry a pipeline, which come with a later version"))
-        .key(cat("data.", name, ".pipeline"))
-        .suggest("write the pipeline out");
-  }
   LoaderOptions options;
   if (split->slice) options.order.slice = *split->slice;
   if (split->slice_seed) options.order.slice_seed = static_cast<uint64_t>(*split->slice_seed);
@@ -190,7 +186,7 @@ std::unique_ptr<DataLoader> Session::loader(const std::string& name, int64_t bat
   options.start = start;
   options.passes = passes;
   options.max_samples = samples;
-  return std::make_unique<DataLoader>(opened, Pipeline(split->pipeline), split->batch_transforms, options);
+  return std::make_unique<DataLoader>(opened, Pipeline(pipeline_of(name)), split->batch_transforms, options);
 }
 
 BatchTypes Session::batch_types(const DataLoader& loader) const {
@@ -212,6 +208,11 @@ BatchTypes Session::batch_types(const DataLoader& loader) const {
   return types;
 }
 
+TensorType Session::target_type(const TensorType& input) const {
+  Graph graph;
+  return loss_target(loss_of(recipe_, info_), capture_forward(graph, recipe_, input, Mode::kEvaluation, {}).output.type());
+}
+
 TensorType Session::input_type(DType dtype, Shape shape) const {
   TensorType type;
   type.dtype = dtype;
@@ -223,9 +224,31 @@ TensorType Session::input_type(DType dtype, Shape shape) const {
 std::vector<std::string> Session::categories() { return sources_.empty() ? std::vector<std::string>() : sources_.begin()->second->categories(); }
 
 std::vector<Component> Session::prediction_pipeline() const {
-  const Split* split = recipe_.data.find("val");
-  if (split != nullptr && !split->pipeline_from_weights()) return split->pipeline;
-  throw Error(ErrorCode::kRecipe, "the recipe has no data.val whose pipeline says how images are prepared").key("data.val.pipeline").suggest("write data.val.pipeline out");
+  if (recipe_.data.val) return pipeline_of("val");
+  if (auto carried = weights_pipeline()) return *carried;
+  throw Error(ErrorCode::kRecipe, "the recipe has no data.val, and its weights carry no pipeline that says how images are prepared").key("data.val.pipeline").suggest("write data.val.pipeline out");
+}
+
+std::optional<std::vector<Component>> Session::weights_pipeline() const {
+  for (size_t i = recipe_.weights.load.size(); i-- > 0;) {
+    const std::string& from = recipe_.weights.load.at<WeightSource>(i).from;
+    const Metadata metadata = read_weights_metadata(from);
+    const auto found = metadata.find("galley.pipeline");
+    if (found != metadata.end()) return parse_pipeline(found->second, cat("galley.pipeline of ", from), *recipe_.registry);
+  }
+  return std::nullopt;
+}
+
+std::vector<Component> Session::pipeline_of(const std::string& name) const {
+  const Split* split = recipe_.data.find(name);
+  GALLEY_ASSERT(split != nullptr);
+  if (!split->pipeline_from_weights()) return split->pipeline;
+  if (auto carried = weights_pipeline()) return *carried;
+  const std::string key = cat("data.", name, ".pipeline");
+  const bool weights = !recipe_.weights.load.empty();
+  throw Error(ErrorCode::kRecipe, cat(key, ": from_weights, but ", weights ? "the weights carry no pipeline: Galley did not write them" : "the recipe names no weights"))
+      .key(key)
+      .suggest(weights ? "write the pipeline out" : "weights=FILE, or write the pipeline out");
 }
 
 std::vector<std::string> Session::prediction_categories() const {
@@ -317,7 +340,7 @@ void check_model(const Recipe& recipe) {
   types.input = sample_input(session.info(), 2);
   Graph graph;
   const Forward forward = capture_forward(graph, recipe, types.input, Mode::kEvaluation, {});
-  types.target = loss_target(loss_of(recipe, session.info()), forward.output.type());
+  types.target = session.target_type(types.input);
   session.capture_training(types);
   Metrics(recipe.metrics == std::vector<std::string>{"auto"} ? std::vector<std::string>{} : recipe.metrics, session.classes());
   const std::vector<Selectable> items = selectables(forward.parameters);

@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -59,6 +60,8 @@ class Session {
   BatchTypes batch_types(const DataLoader& loader) const;
   /// Names of the classes, empty where the data do not know them.
   std::vector<std::string> categories();
+  /// The items of a split's pipeline; `from_weights` is what the weights carry as galley.pipeline. Throws (kRecipe) where they carry none.
+  std::vector<Component> pipeline_of(const std::string& split) const;
   /// What prediction does to an image: data.val's pipeline, as for evaluation; without data.val, the one that the weights carry.
   std::vector<Component> prediction_pipeline() const;
   /// Names of the classes as the weights carry them (galley.categories), else empty.
@@ -69,6 +72,8 @@ class Session {
   /// For prediction: the model's results, the main one named "output", the others as the model names them; then, under their paths,
   /// the results of the modules that a glob of `capture` matches ("layer1.*"; `*` crosses dots). Throws (kUsage) where one matches none.
   CapturedModel capture_inference(const TensorType& input, const std::vector<std::string>& capture = {}) const;
+  /// The type of the targets (class indices, or values) that belong to a batch of inputs.
+  TensorType target_type(const TensorType& input) const;
   /// The type of a batch of inputs of that shape and dtype, with the model's dimension names where the ranks agree.
   TensorType input_type(DType dtype, Shape shape) const;
 
@@ -76,6 +81,8 @@ class Session {
   void initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const;
 
  private:
+  std::optional<std::vector<Component>> weights_pipeline() const;
+
   const Recipe& recipe_;
   ModelInfo info_;
   int64_t classes_ = 0;
