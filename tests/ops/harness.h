@@ -106,8 +106,8 @@ std::unique_ptr<CaseGraph> make_graph(const OpCase& c, DType real, bool gradient
 /// largest gradient of that input; at most 49 elements an input are perturbed. NaN where something is not finite.
 double gradient_error(const OpCase& c, double scale = 1);
 
-/// Runs every supporting kernel on every node of the case's graph in every format; each failure is one line. `tried`
-/// collects "kernel of op" of what ran.
+/// Runs every supporting kernel on every node of the case's graph in every format; each failure is one line. With `tried`,
+/// runs nothing and collects "kernel of op" of what would run.
 std::vector<std::string> kernel_failures(const OpCase& c, DType real, std::set<std::string>* tried = nullptr);
 
 }  // namespace galley::test

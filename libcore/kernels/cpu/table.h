@@ -13,6 +13,7 @@ std::span<const Kernel> cpu_fill();
 std::span<const Kernel> cpu_loss();
 std::span<const Kernel> cpu_norm();
 std::span<const Kernel> cpu_pool();
+std::span<const Kernel> cpu_random();
 std::span<const Kernel> cpu_reduce();
 std::span<const Kernel> cpu_shape();
 std::span<const Kernel> cpu_softmax();
