@@ -4,6 +4,7 @@
 #include <array>
 
 #include "libcore/base/error.h"
+#include "libcore/recipe/weight_registry.h"
 
 namespace galley {
 namespace {
@@ -16,6 +17,7 @@ constexpr std::array<std::string_view, 2> kFrozenBatchNorm{"frozen", "update"};
 constexpr std::array<std::string_view, 2> kClipTypes{"norm", "value"};
 constexpr std::array<std::string_view, 2> kNanGuards{"stop", "ignore"};
 constexpr std::array<std::string_view, 3> kRecomputeModes{"full", "selective", "match"};
+constexpr std::array<std::string_view, 2> kCacheStates{"hot", "cold"};
 constexpr double kMaxBatch = 1 << 24;
 
 // loss_scale: auto or a number.
@@ -66,7 +68,7 @@ void PrecisionSection::fields(FieldVisitor& v) {
 }
 
 void WeightSource::fields(FieldVisitor& v) {
-  v.field({.name = "from", .doc = "a file (.safetensors), a checkpoint, the folder of a run, or MODEL/NAME of a published set", .required = true, .main = true}, from);
+  v.field({.name = "from", .doc = "a file (.safetensors, .pth), a checkpoint, the folder of a run, MODEL/NAME of a published set, or default: the published set of the model", .required = true, .main = true}, from);
   v.field({.name = "ignore", .doc = "selectors of tensors that keep their initial values"}, ignore);
   v.pairs({.name = "rename", .doc = "prefixes of names in the file, and what they become, before matching"}, rename);
   v.field({.name = "into", .doc = "module that takes the weights; default: the whole model"}, into);
@@ -74,6 +76,8 @@ void WeightSource::fields(FieldVisitor& v) {
   v.field({.name = "cast", .doc = "convert the file's dtypes, each value rounded: files in f16, bf16 or f64"}, cast);
   v.field({.name = "check_finite", .doc = "values that are NaN or infinite are errors"}, check_finite);
 }
+
+const std::string& WeightSource::path() const { return published ? published->file : from; }
 
 void WeightsSection::fields(FieldVisitor& v) {
   v.list({.name = "load", .doc = "where initial weights come from; later ones win; null: none", .main = true}, load.items, make_fields<WeightSource>);
@@ -214,6 +218,39 @@ void PredictSection::fields(FieldVisitor& v) {
   v.field({.name = "min_score", .doc = "classes below this score are left out", .min = 0, .max = 1}, min_score);
 }
 
+void SweepSection::fields(FieldVisitor& v) {
+  v.field({.name = "batch", .doc = "batch sizes; lists and ranges: 1,2,4 or 1..4 or 1..64x2"}, batch);
+  v.field({.name = "threads", .doc = "thread counts"}, threads);
+  v.field({.name = "precision", .doc = "values of precision.compute"}, precision);
+  v.field({.name = "memory_format", .doc = "values of memory_format"}, memory_format);
+  v.field({.name = "weights", .doc = "values of weights"}, weights);
+}
+
+void ExcludeItem::fields(FieldVisitor& v) {
+  v.field({.name = "what", .doc = "kinds of work"}, what);
+  v.field({.name = "batch", .doc = "batch sizes"}, batch);
+  v.field({.name = "threads", .doc = "thread counts"}, threads);
+  v.field({.name = "precision", .doc = "number types"}, precision);
+  v.field({.name = "memory_format", .doc = "memory formats"}, memory_format);
+}
+
+void StopSection::fields(FieldVisitor& v) {
+  v.text({.name = "ci", .doc = "a cell ends when the 95 % interval of its median is that narrow (half width over median)", .main = true}, ci);
+  v.field({.name = "min_runs", .doc = "runs at least", .min = 1, .max = 1e6}, min_runs);
+  v.text({.name = "max_time", .doc = "time of a cell at most, warm-up included"}, max_time);
+}
+
+void BenchmarkSection::fields(FieldVisitor& v) {
+  v.field({.name = "what", .doc = "kinds of work: forward (inference), train_step (an update), data (loading batches of data.train), load (reading the weights)", .main = true}, what);
+  v.field({.name = "batch", .doc = "samples a run"}, batch);
+  v.section({.name = "sweep", .doc = "values to run over"}, sweep);
+  v.list({.name = "exclude", .doc = "cells that are left out"}, exclude.items, make_fields<ExcludeItem>);
+  v.text({.name = "warmup", .doc = "runs before timing; auto: until two agree within 5 %"}, warmup);
+  v.section({.name = "stop", .doc = "when a cell is measured well enough"}, stop);
+  v.choice({.name = "cache", .doc = "hot: run after run; cold: caches are overwritten before each run"}, cache, kCacheStates);
+  v.text({.name = "equal_within", .doc = "--compare: changes up to this share count as the same"}, equal_within);
+}
+
 void BestSection::fields(FieldVisitor& v) {
   v.field({.name = "metric", .doc = "metric of the validation that ranks checkpoints", .required = true, .main = true}, metric);
   v.field({.name = "count", .doc = "how many of the best are kept", .min = 1, .max = 1000}, count);
@@ -262,6 +299,7 @@ void Recipe::fields(FieldVisitor& v) {
   v.field({.name = "metrics", .doc = "names of metrics, or auto: those of the model's task"}, metrics);
   v.section({.name = "evaluate", .doc = "galley-evaluate"}, evaluate);
   v.section({.name = "predict", .doc = "galley-predict"}, predict);
+  v.section({.name = "benchmark", .doc = "galley-benchmark"}, benchmark);
   v.section({.name = "train", .doc = "galley-train"}, train);
   v.field({.name = "checkpoint", .doc = "saving the state for resuming; null: only the final weights"}, checkpoint);
   v.section({.name = "log", .doc = "what is recorded while training"}, log);

@@ -14,6 +14,8 @@
 
 namespace galley {
 
+struct PublishedWeights;
+
 /// The components that may be named in a recipe. The other rooms bring their tables; the spans must outlive every Recipe.
 struct ComponentRegistry {
   ComponentKinds models, sources, transforms, batch_transforms, optimizers, schedules, losses;
@@ -58,11 +60,19 @@ struct WeightSource : FieldsOf<WeightSource> {
   bool strict = true;
   bool cast = false;
   bool check_finite = true;
+
+  /// What the registry knows of `from`, where it names published weights (resolve_weights); not part of the recipe's text.
+  std::shared_ptr<const PublishedWeights> published;
+  /// The file, checkpoint or folder of a run to be read.
+  const std::string& path() const;
 };
 
 struct WeightsSection : FieldsOf<WeightsSection> {
   void fields(FieldVisitor& v) override;
   FieldList load;  ///< WeightSource
+  /// What the registry says of the model's default weights (resolve_weights), whose pipeline serves where no other is known; not part
+  /// of the recipe's text.
+  std::shared_ptr<const PublishedWeights> model_default;
 };
 
 struct Shuffle : FieldsOf<Shuffle> {
@@ -204,6 +214,40 @@ struct PredictSection : FieldsOf<PredictSection> {
   double min_score = 0;
 };
 
+/// Values that galley-benchmark runs over, one cell for every combination. Each is a list; an item may be a range: 1..4, 1..8x2 (times
+/// two), 2..10+4.
+struct SweepSection : FieldsOf<SweepSection> {
+  void fields(FieldVisitor& v) override;
+  std::vector<std::string> batch, threads, precision, memory_format, weights;
+};
+
+/// Cells that agree with every key given here are left out.
+struct ExcludeItem : FieldsOf<ExcludeItem> {
+  void fields(FieldVisitor& v) override;
+  std::vector<std::string> what, batch, threads, precision, memory_format;
+};
+
+struct StopSection : FieldsOf<StopSection> {
+  void fields(FieldVisitor& v) override;
+  Percentage ci{1};
+  int64_t min_runs = 10;
+  Duration max_time{30, DurationUnit::kSeconds};
+};
+
+enum class CacheState { kHot, kCold };
+
+struct BenchmarkSection : FieldsOf<BenchmarkSection> {
+  void fields(FieldVisitor& v) override;
+  std::vector<std::string> what{"forward"};
+  std::vector<std::string> batch{"1"};
+  SweepSection sweep;
+  FieldList exclude;  ///< ExcludeItem
+  AutoCount warmup;
+  StopSection stop;
+  CacheState cache = CacheState::kHot;
+  Percentage equal_within{1};
+};
+
 struct BestSection : FieldsOf<BestSection> {
   void fields(FieldVisitor& v) override;
   std::string metric;
@@ -250,6 +294,7 @@ struct Recipe : FieldsOf<Recipe> {
   std::vector<std::string> metrics{"auto"};
   EvaluateSection evaluate;
   PredictSection predict;
+  BenchmarkSection benchmark;
   TrainSection train;
   std::optional<CheckpointSection> checkpoint = CheckpointSection();
   LogSection log;

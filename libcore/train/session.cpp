@@ -9,8 +9,10 @@
 #include "libcore/base/parallel.h"
 #include "libcore/data/loader.h"
 #include "libcore/nn/loss.h"
+#include "libcore/optim/schedule.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/recipe/selector.h"
+#include "libcore/recipe/weight_registry.h"
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/train/metrics.h"
 #include "libcore/weights/load.h"
@@ -231,12 +233,16 @@ std::vector<Component> Session::prediction_pipeline() const {
 
 std::optional<std::vector<Component>> Session::weights_pipeline() const {
   for (size_t i = recipe_.weights.load.size(); i-- > 0;) {
-    const std::string& from = recipe_.weights.load.at<WeightSource>(i).from;
-    const Metadata metadata = read_weights_metadata(from);
+    const auto& source = recipe_.weights.load.at<WeightSource>(i);
+    const Metadata metadata = read_weights_metadata(source.path());
     const auto found = metadata.find("galley.pipeline");
-    if (found != metadata.end()) return parse_pipeline(found->second, cat("galley.pipeline of ", from), *recipe_.registry);
+    if (found != metadata.end()) return parse_pipeline(found->second, cat("galley.pipeline of ", source.from), *recipe_.registry);
+    if (source.published && !source.published->pipeline().empty()) return parse_pipeline(source.published->pipeline(), cat("the pipeline of ", source.published->id()), *recipe_.registry);
   }
-  return std::nullopt;
+  const PublishedWeights* model_default = recipe_.weights.model_default.get();
+  if (recipe_.weights.load.empty() || model_default == nullptr || model_default->pipeline().empty()) return std::nullopt;
+  log(LogLevel::kWarning, cat("the weights carry no pipeline; images are prepared as for ", model_default->id()));
+  return parse_pipeline(model_default->pipeline(), cat("the pipeline of ", model_default->id()), *recipe_.registry);
 }
 
 std::vector<Component> Session::pipeline_of(const std::string& name) const {
@@ -253,9 +259,14 @@ std::vector<Component> Session::pipeline_of(const std::string& name) const {
 
 std::vector<std::string> Session::prediction_categories() const {
   for (size_t i = recipe_.weights.load.size(); i-- > 0;) {
-    const Metadata metadata = read_weights_metadata(recipe_.weights.load.at<WeightSource>(i).from);
+    const auto& source = recipe_.weights.load.at<WeightSource>(i);
+    const Metadata metadata = read_weights_metadata(source.path());
     const auto found = metadata.find("galley.categories");
-    if (found == metadata.end()) continue;
+    if (found == metadata.end()) {
+      std::vector<std::string> published = source.published ? source.published->category_names() : std::vector<std::string>();
+      if (!published.empty() && static_cast<int64_t>(published.size()) == classes_) return published;
+      continue;
+    }
     const auto names = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
     if (!names.is_array() || !std::all_of(names.begin(), names.end(), [](const auto& name) { return name.is_string(); })) continue;
     if (static_cast<int64_t>(names.size()) == classes_) return names.get<std::vector<std::string>>();
@@ -325,7 +336,12 @@ void Session::initialize(const std::vector<ParameterSpec>& parameters, Parameter
   std::vector<LoadRule> rules;
   for (size_t i = 0; i < recipe_.weights.load.size(); ++i) {
     const auto& source = recipe_.weights.load.at<WeightSource>(i);
-    rules.push_back({.from = source.from, .ignore = source.ignore, .rename = source.rename, .into = source.into, .strict = source.strict, .cast = source.cast, .check_finite = source.check_finite});
+    LoadRule rule{.from = source.path(), .ignore = source.ignore, .rename = source.rename, .into = source.into, .strict = source.strict, .cast = source.cast, .check_finite = source.check_finite};
+    if (source.published) {
+      rule.rename.insert(rule.rename.end(), source.published->rename.begin(), source.published->rename.end());
+      rule.ignore.insert(rule.ignore.end(), source.published->ignore.begin(), source.published->ignore.end());
+    }
+    rules.push_back(std::move(rule));
   }
   if (rules.empty()) return;
   const LoadedWeights loaded = load_weights(expected, rules);
@@ -334,8 +350,31 @@ void Session::initialize(const std::vector<ParameterSpec>& parameters, Parameter
   }
 }
 
+void check_durations(const Recipe& recipe, const RunLength& run) {
+  const auto named = [](const char* key, const auto& check) {
+    try {
+      check();
+    } catch (Error& error) {
+      if (error.key().empty()) error.key(key);
+      throw Error(error.code(), cat(error.key(), ": ", error.message())).key(error.key()).suggest(error.suggestion());
+    }
+  };
+  const TrainSection& train = recipe.train;
+  named("train.schedule", [&] { Schedule(train.schedule, schedule_length(train.schedule, run)); });
+  named("log.every", [&] { steps_of(recipe.log.every, run); });
+  if (train.validate) named("train.validate.every", [&] { steps_of(train.validate->every, run); });
+  if (train.early_stop) named("train.early_stop.patience", [&] { steps_of(train.early_stop->patience, run); });
+  if (train.ema) named("train.ema.every", [&] { steps_of(train.ema->every, run); });
+  if (recipe.checkpoint) named("checkpoint.every", [&] { steps_of(recipe.checkpoint->every, run); });
+}
+
 void check_model(const Recipe& recipe) {
   const Session session(recipe);
+  if (recipe.train.duration) {
+    // Without the data: any number of steps an epoch.
+    const bool timed = recipe.train.duration->unit == DurationUnit::kSeconds;
+    check_durations(recipe, {.total_steps = timed ? 0 : 1000, .steps_per_epoch = 10, .samples_per_step = 1});
+  }
   BatchTypes types;
   types.input = sample_input(session.info(), 2);
   Graph graph;

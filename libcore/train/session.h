@@ -17,6 +17,7 @@
 namespace galley {
 
 class DataLoader;
+struct RunLength;
 class ParameterStore;
 class Source;
 
@@ -37,6 +38,9 @@ struct BatchTypes {
 /// Builds the model of a recipe on a batch of two of its usual input, and checks loss, metrics and selectors against it: all that can be known
 /// without data. Throws as the tools would.
 void check_model(const Recipe& recipe);
+
+/// Throws (kRecipe), naming the key, where a duration of the recipe cannot be told in steps of such a run.
+void check_durations(const Recipe& recipe, const RunLength& run);
 
 class Session {
  public:

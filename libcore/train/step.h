@@ -26,6 +26,7 @@ class TrainStep {
   const std::vector<StateSpec>& states() const { return updates_.states; }
   /// The program that updates; and the one that only adds gradients, null without accumulation.
   const Program& program() const { return *update_program_; }
+  std::shared_ptr<const Program> shared_program() const { return update_program_; }
   const Program* accumulate_program() const { return accumulate_program_.get(); }
   int64_t scratch_bytes() const;
   /// Of one update, all its micro-batches.
@@ -46,11 +47,14 @@ class TrainStep {
   /// Update number `step` (from 1) on the batches that `next` gives. Throws Error (kNumeric) where the loss is not finite, naming the
   /// first tensor; nothing of the step is kept then.
   Outcome run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer = nullptr);
+  /// For a run that ends by time: the share of it (0..1) that has passed before the next update, which its schedule follows.
+  void set_time_passed(double share) { time_passed_ = share; }
   /// The learning rate of the first group at an update.
-  double learning_rate(int64_t step) const { return schedule_.value(step, groups_.groups.front().optimizer->lr); }
+  double learning_rate(int64_t step) const { return learning_rate(step, groups_.groups.front().optimizer->lr); }
 
  private:
   Graph capture(const BatchTypes& types, bool update);
+  double learning_rate(int64_t step, double lr) const { return schedule_.value(schedule_position(schedule_run_, step, time_passed_), lr); }
   void feed_batch(Execution& execution, const Batch& data, int64_t step) const;
   void feed_update(Execution& execution, int64_t step) const;
 
@@ -58,7 +62,9 @@ class TrainStep {
   const Recipe& recipe_;
   BatchPlan batch_;
   RunLength length_;
+  RunLength schedule_run_;
   Schedule schedule_;
+  double time_passed_ = 0;
   ParameterGroups groups_;
   std::vector<ParameterSpec> parameters_;
   UpdateTable updates_;

@@ -1,0 +1,242 @@
+#include "libcore/profiler/machine_report.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <memory>
+
+#include "libcore/base/error.h"
+#include "libcore/base/parallel.h"
+#include "libcore/profiler/statistics.h"
+#include "libcore/runtime/machine.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace galley {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// Median of amount over time of repeated calls.
+double median_rate(double seconds, const std::function<double()>& work) {
+  work();
+  std::vector<double> rates;
+  const auto start = Clock::now();
+  do {
+    const auto began = Clock::now();
+    const double amount = work();
+    rates.push_back(amount / seconds_since(began));
+  } while (seconds_since(start) < seconds || rates.size() < 5);
+  return summarize(rates).median;
+}
+
+// Ten independent chains of multiply-adds hide their latency; the empty asm keeps them in registers.
+#define GALLEY_CHAINS(Vector, step)                                                                                    \
+  Vector a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{}, i{}, j{};                                                             \
+  for (int64_t n = 0; n < rounds; ++n) {                                                                               \
+    step(a) step(b) step(c) step(d) step(e) step(f) step(g) step(h) step(i) step(j)                                    \
+    asm volatile("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e), "+v"(f), "+v"(g), "+v"(h), "+v"(i), "+v"(j));       \
+  }
+
+struct Burst {
+  std::string dtype, instruction_set;
+  double per_round;
+  std::function<void(int64_t rounds)> run;
+};
+
+#if defined(__x86_64__)
+typedef float F4 __attribute__((vector_size(16)));
+typedef double D2 __attribute__((vector_size(16)));
+typedef float F8 __attribute__((vector_size(32)));
+typedef double D4 __attribute__((vector_size(32)));
+typedef float F16 __attribute__((vector_size(64)));
+typedef double D8 __attribute__((vector_size(64)));
+
+#define GALLEY_MULTIPLY_ADD(v) v = v * y + x;
+#define GALLEY_FLOAT_BURST(name, Vector, target_text)                                                                  \
+  __attribute__((target(target_text), optimize("fp-contract=fast"))) void name(int64_t rounds) {                      \
+    Vector x = Vector{} + 0.25f, y = Vector{} + 0.5f;                                                                  \
+    asm volatile("" : "+v"(x), "+v"(y));                                                                               \
+    GALLEY_CHAINS(Vector, GALLEY_MULTIPLY_ADD)                                                                         \
+  }
+GALLEY_FLOAT_BURST(f32_sse2, F4, "sse2")
+GALLEY_FLOAT_BURST(f64_sse2, D2, "sse2")
+GALLEY_FLOAT_BURST(f32_avx2, F8, "avx2,fma")
+GALLEY_FLOAT_BURST(f64_avx2, D4, "avx2,fma")
+GALLEY_FLOAT_BURST(f32_avx512, F16, "avx512f")
+GALLEY_FLOAT_BURST(f64_avx512, D8, "avx512f")
+
+// Products of bytes summed in pairs twice, as integer kernels without VNNI do it: three instructions a step.
+#define GALLEY_BYTES_AVX2(v) v = _mm256_add_epi32(v, _mm256_madd_epi16(_mm256_maddubs_epi16(x, y), ones));
+__attribute__((target("avx2"))) void int8_avx2(int64_t rounds) {
+  __m256i x = _mm256_set1_epi8(3), y = _mm256_set1_epi8(2), ones = _mm256_set1_epi16(1);
+  for (int64_t n = 0; n < rounds; ++n) {
+    __m256i a = x, b = y, c = ones, d = x, e = y;
+    asm volatile("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e), "+v"(x), "+v"(y));
+    GALLEY_BYTES_AVX2(a) asm volatile("" : "+v"(x)); GALLEY_BYTES_AVX2(b) asm volatile("" : "+v"(x)); GALLEY_BYTES_AVX2(c)
+    asm volatile("" : "+v"(x)); GALLEY_BYTES_AVX2(d) asm volatile("" : "+v"(x)); GALLEY_BYTES_AVX2(e)
+    asm volatile("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e));
+  }
+}
+#define GALLEY_BYTES_VNNI(v) v = _mm512_dpbusd_epi32(v, x, y);
+__attribute__((target("avx512f,avx512vnni"))) void int8_vnni(int64_t rounds) {
+  __m512i x = _mm512_set1_epi8(3), y = _mm512_set1_epi8(2);
+  asm volatile("" : "+v"(x), "+v"(y));
+  GALLEY_CHAINS(__m512i, GALLEY_BYTES_VNNI)
+}
+#define GALLEY_DOT_BF16(v) v = _mm512_dpbf16_ps(v, x, y);
+__attribute__((target("avx512f,avx512bf16"))) void bf16_avx512(int64_t rounds) {
+  __m512bh x = (__m512bh)_mm512_set1_epi16(0x3e80), y = (__m512bh)_mm512_set1_epi16(0x3f00);
+  asm volatile("" : "+v"(x), "+v"(y));
+  GALLEY_CHAINS(__m512, GALLEY_DOT_BF16)
+}
+#endif
+
+std::vector<Burst> bursts() {
+  std::vector<Burst> list;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  list.push_back({"f32", "sse2", 2 * 4 * 10, f32_sse2});
+  list.push_back({"f64", "sse2", 2 * 2 * 10, f64_sse2});
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    list.push_back({"f32", "avx2", 2 * 8 * 10, f32_avx2});
+    list.push_back({"f64", "avx2", 2 * 4 * 10, f64_avx2});
+    list.push_back({"int8", "avx2", 2 * 32 * 5, int8_avx2});
+  }
+  if (__builtin_cpu_supports("avx512f")) {
+    list.push_back({"f32", "avx512f", 2 * 16 * 10, f32_avx512});
+    list.push_back({"f64", "avx512f", 2 * 8 * 10, f64_avx512});
+  }
+  if (__builtin_cpu_supports("avx512vnni")) list.push_back({"int8", "avx512_vnni", 2 * 64 * 10, int8_vnni});
+  if (__builtin_cpu_supports("avx512bf16")) list.push_back({"bf16", "avx512_bf16", 2 * 32 * 10, bf16_avx512});
+#endif
+  return list;
+}
+
+double peak_of(const Burst& burst, double seconds) {
+  constexpr int64_t kRounds = 100000;
+  const int threads = compute_threads();
+  return median_rate(seconds, [&] {
+    parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) burst.run(kRounds);
+    });
+    return burst.per_round * kRounds * threads;
+  });
+}
+
+/// Sums an array many times: what a level of the caches delivers. Sixteen sums, so that the additions are not the limit.
+__attribute__((target_clones("avx512f", "avx2", "default"))) float walk(const float* data, int64_t count, int64_t times) {
+  float sums[128] = {};
+  for (int64_t n = 0; n < times; ++n) {
+    for (int64_t i = 0; i + 128 <= count; i += 128) {
+      for (int64_t k = 0; k < 128; ++k) sums[k] += data[i + k];
+    }
+  }
+  float sum = 0;
+  for (float value : sums) sum += value;
+  return sum;
+}
+
+double read_bandwidth(int64_t bytes, double seconds) {
+  const int threads = compute_threads();
+  const int64_t count = bytes / 4, times = std::max<int64_t>(1, (int64_t{8} << 20) / bytes);
+  std::vector<std::unique_ptr<float[]>> arrays(static_cast<size_t>(threads));
+  parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      arrays[static_cast<size_t>(t)].reset(new float[static_cast<size_t>(count)]);
+      std::fill_n(arrays[static_cast<size_t>(t)].get(), count, 1.0f);
+    }
+  });
+  return median_rate(seconds, [&] {
+    std::vector<float> sums(static_cast<size_t>(threads));
+    parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) sums[static_cast<size_t>(t)] = walk(arrays[static_cast<size_t>(t)].get(), count, times);
+    });
+    volatile float keep = sums[0];
+    (void)keep;
+    return static_cast<double>(bytes) * static_cast<double>(times) * threads;
+  });
+}
+
+double page_touch_seconds() {
+  constexpr int64_t kBytes = int64_t{64} << 20, kPage = 4096;
+  std::vector<double> seconds;
+  for (int i = 0; i < 5; ++i) {
+    auto* memory = static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (memory == MAP_FAILED) fail(ErrorCode::kResource, "no memory to measure page faults with");
+    madvise(memory, kBytes, MADV_NOHUGEPAGE);
+    const auto began = Clock::now();
+    for (int64_t at = 0; at < kBytes; at += kPage) memory[at] = std::byte{1};
+    seconds.push_back(seconds_since(began) / (kBytes / kPage));
+    munmap(memory, kBytes);
+  }
+  return summarize(seconds).median;
+}
+
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("model name")) return line.substr(std::min(line.size(), line.find(':') + 2));
+  }
+  return "unknown";
+}
+
+int64_t cache_bytes(int name, int64_t fallback) {
+  const long bytes = sysconf(name);
+  return bytes > 0 ? bytes : fallback;
+}
+
+}  // namespace
+
+double MachineReport::f32_per_s() const {
+  double best = 0;
+  for (const PeakRate& peak : peaks) best = peak.dtype == "f32" ? std::max(best, peak.per_s) : best;
+  return best;
+}
+
+MachineReport measure_machine_report(double seconds) {
+  MachineReport report;
+  report.threads = compute_threads();
+  report.cpu = cpu_name();
+  const std::vector<Burst> all = bursts();
+  for (const Burst& burst : all) report.peaks.push_back({burst.dtype, burst.instruction_set, peak_of(burst, seconds / 2 / static_cast<double>(all.size()))});
+  // Half of a level fits with room to spare; beyond the last one, eight times its size.
+  const int64_t l1 = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32 << 10), l2 = cache_bytes(_SC_LEVEL2_CACHE_SIZE, 512 << 10), l3 = cache_bytes(_SC_LEVEL3_CACHE_SIZE, 16 << 20);
+  const std::array<std::pair<const char*, int64_t>, 4> levels{{{"L1", l1 / 2},
+                                                               {"L2", l2 / 2},
+                                                               {"L3", std::max(l2 * 2, l3 / 4 / report.threads)},
+                                                               {"memory", std::clamp<int64_t>(8 * l3 / report.threads, int64_t{32} << 20, int64_t{256} << 20)}}};
+  for (const auto& [name, bytes] : levels) report.levels.push_back({name, bytes, read_bandwidth(bytes, seconds / 10)});
+  report.triad_per_s = measure_machine(seconds / 10).bytes_per_s;
+  report.page_touch_s = page_touch_seconds();
+  report.barrier_s = 1 / median_rate(seconds / 20, [] {
+    constexpr int kTimes = 1000;
+    for (int i = 0; i < kTimes; ++i) parallel_for(compute_threads(), 1, [](int64_t, int64_t) {});
+    return static_cast<double>(kTimes);
+  });
+
+  for (size_t i = 1; i < report.levels.size(); ++i) {
+    if (report.levels[i].read_per_s > 1.1 * report.levels[i - 1].read_per_s) {
+      report.doubts.push_back(cat(report.levels[i].level, " reads faster than ", report.levels[i - 1].level, ": other programs run, or the sizes of the caches are not as told"));
+    }
+  }
+  for (const PeakRate& wide : report.peaks) {
+    for (const PeakRate& narrow : report.peaks) {
+      if (wide.dtype != "f32" || narrow.dtype != "f64" || wide.instruction_set != narrow.instruction_set) continue;
+      const double ratio = wide.per_s / narrow.per_s;
+      if (!(ratio > 1.6 && ratio < 2.5)) report.doubts.push_back(cat("f32 is ", static_cast<int64_t>(ratio * 100) / 100.0, " times f64 on ", wide.instruction_set, ", not 2: the clock changed meanwhile"));
+    }
+  }
+  if (report.triad_per_s > 1.3 * report.levels.back().read_per_s) report.doubts.push_back("writing is faster than reading alone: other programs ran");
+  return report;
+}
+
+}  // namespace galley
