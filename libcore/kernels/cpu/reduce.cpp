@@ -1,10 +1,11 @@
-// Sums and means whose reduced dimensions lie together in memory: an array is outer x reduced x inner, as in the bias gradient (reduced x
-// inner), global pooling of channels_last images (all three) and row sums (outer x reduced). Sums run over fixed runs of 64 in float,
-// which are added in double in one order: the bits do not depend on the thread count. Sums of squares likewise, over memory as it lies.
+// Sums and means over any axes, in stages (reduce_stages.h): the bias gradient (reduced x inner), global pooling of channels_last images (all
+// three) and row sums (outer x reduced) are one stage each. Sums run over fixed runs of 64 in float, which are added in double in one
+// order: the bits do not depend on the thread count. Sums of squares likewise, over memory as it lies.
+
+#include "libcore/kernels/cpu/reduce_stages.h"
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <vector>
 
 #include "libcore/base/parallel.h"
@@ -17,42 +18,7 @@
 namespace galley {
 namespace {
 
-constexpr int64_t kRun = 64;      // values added in float
-constexpr int64_t kColumns = 64;  // inner elements of one task
-
-struct Split {
-  int64_t outer = 1, reduced = 1, inner = 1;
-};
-
-/// nullopt where kept and reduced dimensions alternate more often.
-std::optional<Split> split_of(const TensorType& x, const std::vector<int>& axes) {
-  Split split;
-  int part = 0;
-  for (const int d : x.format.order(x.shape.rank())) {
-    if (x.shape[d] == 1) continue;
-    const bool gone = std::find(axes.begin(), axes.end(), d) != axes.end();
-    if (gone && part == 2) return std::nullopt;
-    if (gone) part = 1;
-    if (!gone && part == 1) part = 2;
-    (part == 0 ? split.outer : part == 1 ? split.reduced : split.inner) *= x.shape[d];
-  }
-  return split;
-}
-
-/// Do the kept dimensions lie in the output in the order in which they lie in x?
-bool keeps_order(const TensorType& x, const std::vector<int>& axes, const TensorType& y, bool keepdim) {
-  std::vector<int> from_x;
-  for (const int d : x.format.order(x.shape.rank())) {
-    if (x.shape[d] == 1 || std::find(axes.begin(), axes.end(), d) != axes.end()) continue;
-    const auto before = std::count_if(axes.begin(), axes.end(), [&](int axis) { return axis < d; });
-    from_x.push_back(keepdim ? d : d - static_cast<int>(before));
-  }
-  std::vector<int> from_y;
-  for (const int d : y.format.order(y.shape.rank())) {
-    if (y.shape[d] != 1) from_y.push_back(d);
-  }
-  return from_x == from_y;
-}
+constexpr int64_t kRun = 64;  // values added in float
 
 /// Adds `rows` rows of `columns` values, `step` apart, to `total`; at most 64 columns.
 GALLEY_CLONES void sum_rows(const float* x, int64_t rows, int64_t step, int64_t columns, double* total) {
@@ -78,34 +44,12 @@ double sum_run(const float* x, int64_t count) {
   return total;
 }
 
-class Sum : public PreparedKernel {
- public:
-  Sum(Split split, double scale) : split_(split), scale_(scale) {}
-  void run(const KernelArgs& args) const override {
-    const float* x = args.in<float>(0);
-    float* y = args.out<float>(0);
-    const Split s = split_;
-    if (s.inner == 1) {
-      parallel_for(s.outer, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, s.reduced)), [&](int64_t begin, int64_t end) {
-        for (int64_t o = begin; o < end; ++o) y[o] = static_cast<float>(sum_run(x + o * s.reduced, s.reduced) * scale_);
-      });
-      return;
-    }
-    const int64_t tasks = (s.inner + kColumns - 1) / kColumns;
-    parallel_for(s.outer * tasks, std::max<int64_t>(1, 16384 / (kColumns * std::max<int64_t>(1, s.reduced))), [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t o = task / tasks, first = task % tasks * kColumns, columns = std::min(kColumns, s.inner - first);
-        double total[kColumns] = {};
-        sum_rows(x + o * s.reduced * s.inner + first, s.reduced, s.inner, columns, total);
-        for (int64_t c = 0; c < columns; ++c) y[o * s.inner + first + c] = static_cast<float>(total[c] * scale_);
-      }
-    });
-  }
+void sum_columns(const float* x, int64_t rows, int64_t step, int64_t columns, double* total) {
+  std::fill_n(total, columns, 0.0);
+  sum_rows(x, rows, step, columns, total);
+}
 
- private:
-  Split split_;
-  double scale_;
-};
+constexpr Reducer kSum{sum_run, sum_columns};
 
 Support supports(const KernelQuery& q) {
   const auto& a = q.attrs<ReduceAttrs>();
@@ -113,16 +57,15 @@ Support supports(const KernelQuery& q) {
   if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
   if (x.format.is_blocked() || q.out(0).format.is_blocked()) return Support::no(cat("format ", x.format));
   if (x.elements() == 0) return Support::no("empty array");
-  const std::vector<int> axes = axes_of(a.axes, x);
-  if (!split_of(x, axes)) return Support::no("reduced dimensions lie apart in memory");
-  if (!keeps_order(x, axes, q.out(0), a.keepdim)) return Support::no("the output's format orders the dimensions otherwise");
+  if (!keeps_order(x, axes_of(a.axes, x), q.out(0), a.keepdim)) return Support::no("the output's format orders the dimensions otherwise");
   return Support::yes();
 }
 
 template <bool kMean>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  const Split split = *split_of(q.in(0), axes_of(q.attrs<ReduceAttrs>().axes, q.in(0)));
-  return std::make_unique<Sum>(split, kMean ? 1 / static_cast<double>(split.reduced) : 1.0);
+  const TensorType& x = q.in(0);
+  const double count = static_cast<double>(x.elements()) / static_cast<double>(q.out(0).elements());
+  return std::make_unique<StagedReduction>(stages_of(x, axes_of(q.attrs<ReduceAttrs>().axes, x)), kSum, kMean ? 1 / count : 1.0);
 }
 
 /// The axes along which broadcasting from y's shape to x's would repeat.
@@ -141,7 +84,6 @@ Support supports_sum_to(const KernelQuery& q) {
   if (x.format.is_blocked() || q.out(0).format.is_blocked()) return Support::no(cat("format ", x.format));
   if (x.elements() == 0) return Support::no("empty array");
   const std::vector<int> axes = repeated_axes(x, q.out(0));
-  if (!split_of(x, axes)) return Support::no("reduced dimensions lie apart in memory");
   const bool same_rank = x.shape.rank() == q.out(0).shape.rank();
   const bool only_leading = !axes.empty() && axes.back() == static_cast<int>(axes.size()) - 1 &&
                             static_cast<int>(axes.size()) == x.shape.rank() - q.out(0).shape.rank();
@@ -151,7 +93,7 @@ Support supports_sum_to(const KernelQuery& q) {
 }
 
 std::unique_ptr<PreparedKernel> prepare_sum_to(const KernelQuery& q) {
-  return std::make_unique<Sum>(*split_of(q.in(0), repeated_axes(q.in(0), q.out(0))), 1.0);
+  return std::make_unique<StagedReduction>(stages_of(q.in(0), repeated_axes(q.in(0), q.out(0))), kSum, 1.0);
 }
 
 /// Squares summed in double, 32 columns beside each other: products of floats are exact there.
@@ -216,5 +158,100 @@ const std::array<Kernel, 4> kKernels{{{"sum_to", "cpu", supports_sum_to, prepare
 }  // namespace
 
 std::span<const Kernel> cpu_reduce() { return kKernels; }
+
+std::vector<Stage> stages_of(const TensorType& x, const std::vector<int>& axes) {
+  struct Segment {
+    int64_t size;
+    bool gone;
+  };
+  std::vector<Segment> segments;  // of memory, neighbours differ
+  for (const int d : x.format.order(x.shape.rank())) {
+    if (x.shape[d] == 1) continue;
+    const bool gone = std::find(axes.begin(), axes.end(), d) != axes.end();
+    if (!segments.empty() && segments.back().gone == gone) {
+      segments.back().size *= x.shape[d];
+    } else {
+      segments.push_back({x.shape[d], gone});
+    }
+  }
+  std::vector<Stage> stages;
+  while (true) {
+    Stage stage;
+    size_t at = segments.size();
+    while (at > 0 && !segments[at - 1].gone) stage.inner *= segments[--at].size;
+    if (at == 0) {
+      if (stages.empty()) stages.push_back({.outer = stage.inner});  // nothing is reduced
+      return stages;
+    }
+    stage.reduced = segments[at - 1].size;
+    for (size_t i = 0; i + 1 < at; ++i) stage.outer *= segments[i].size;
+    constexpr int64_t kEnough = 16, kPiece = 32768;  // tasks that keep threads busy; elements that are worth a task
+    const int64_t tasks = stage.outer * ((stage.inner + kColumns - 1) / kColumns);
+    if (tasks < kEnough) stage.pieces = std::clamp<int64_t>(stage.reduced * std::min(stage.inner, kColumns) / kPiece, 1, kEnough);
+    stages.push_back(stage);
+    if (stage.pieces > 1) {
+      segments[at - 1].size = stage.pieces;
+      continue;
+    }
+    segments.erase(segments.begin() + static_cast<std::ptrdiff_t>(at - 1));
+    if (at - 1 > 0 && at - 1 < segments.size()) {
+      segments[at - 2].size *= segments[at - 1].size;
+      segments.erase(segments.begin() + static_cast<std::ptrdiff_t>(at - 1));
+    }
+  }
+}
+
+bool keeps_order(const TensorType& x, const std::vector<int>& axes, const TensorType& y, bool keepdim) {
+  std::vector<int> from_x;
+  for (const int d : x.format.order(x.shape.rank())) {
+    if (x.shape[d] == 1 || std::find(axes.begin(), axes.end(), d) != axes.end()) continue;
+    const auto before = std::count_if(axes.begin(), axes.end(), [&](int axis) { return axis < d; });
+    from_x.push_back(keepdim ? d : d - static_cast<int>(before));
+  }
+  std::vector<int> from_y;
+  for (const int d : y.format.order(y.shape.rank())) {
+    if (y.shape[d] != 1) from_y.push_back(d);
+  }
+  return from_x == from_y;
+}
+
+int64_t StagedReduction::scratch_bytes() const {
+  int64_t bytes = 0;
+  for (size_t i = 0; i + 1 < stages_.size(); ++i) bytes += stages_[i].outer * stages_[i].pieces * stages_[i].inner * 4;
+  return bytes;
+}
+
+void StagedReduction::run(const KernelArgs& args) const {
+  const float* x = args.in<float>(0);
+  auto* next = static_cast<float*>(args.scratch);
+  for (size_t i = 0; i < stages_.size(); ++i) {
+    const Stage& stage = stages_[i];
+    const bool last = i + 1 == stages_.size();
+    float* y = last ? args.out<float>(0) : next;
+    run_stage(stage, x, y, last ? scale_ : 1.0);
+    next += stage.outer * stage.pieces * stage.inner;
+    x = y;
+  }
+}
+
+void StagedReduction::run_stage(const Stage& s, const float* x, float* y, double scale) const {
+  const int64_t blocks = (s.inner + kColumns - 1) / kColumns;
+  const int64_t work = std::max<int64_t>(1, s.reduced / s.pieces) * std::min(kColumns, s.inner);
+  parallel_for(s.outer * s.pieces * blocks, std::max<int64_t>(1, 16384 / work), [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t o = task / (s.pieces * blocks), piece = task / blocks % s.pieces, first = task % blocks * kColumns, columns = std::min(kColumns, s.inner - first);
+      const int64_t row = s.reduced * piece / s.pieces, rows = s.reduced * (piece + 1) / s.pieces - row;
+      const float* from = x + (o * s.reduced + row) * s.inner + first;
+      float* to = y + (o * s.pieces + piece) * s.inner + first;
+      if (s.inner == 1) {
+        *to = static_cast<float>(reducer_.run(from, rows) * scale);
+        continue;
+      }
+      double result[kColumns];
+      reducer_.columns(from, rows, s.inner, columns, result);
+      for (int64_t c = 0; c < columns; ++c) to[c] = static_cast<float>(result[c] * scale);
+    }
+  });
+}
 
 }  // namespace galley

@@ -9,6 +9,7 @@ namespace galley {
 
 std::span<const Kernel> cpu_binary();
 std::span<const Kernel> cpu_depthwise();
+std::span<const Kernel> cpu_extremum();
 std::span<const Kernel> cpu_fill();
 std::span<const Kernel> cpu_loss();
 std::span<const Kernel> cpu_norm();
