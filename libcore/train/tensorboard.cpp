@@ -53,7 +53,7 @@ uint32_t crc32c(const std::string& bytes) {
   return ~crc;
 }
 
-TensorBoardWriter::TensorBoardWriter(const std::string& folder) {
+TensorBoardWriter::TensorBoardWriter(const std::string& folder, int64_t first_step) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   char host[256] = "host";
@@ -62,6 +62,8 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder) {
   file_.reset(std::fopen(path_.c_str(), "wb"));
   if (file_ == nullptr) fail(ErrorCode::kResource, path_, " cannot be written: ", std::strerror(errno));
   record(event(0, bytes_field(3, "brain.Event:2")));
+  constexpr uint64_t kSessionStart = 1;
+  if (first_step > 1) record(event(first_step, bytes_field(7, key(1, 0) + varint(kSessionStart))));
 }
 
 void TensorBoardWriter::scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values) {

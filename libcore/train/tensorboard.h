@@ -1,6 +1,6 @@
 #pragma once
 // TensorBoard event files: scalars that TensorBoard opens. Format: TFRecord framing (length, masked CRC-32C, payload, masked CRC-32C)
-// around Event protocol buffers (tensorflow/core/util/event.proto, summary.proto), written by hand: two messages with five fields.
+// around Event protocol buffers (tensorflow/core/util/event.proto, summary.proto), written by hand: four messages with nine fields.
 
 #include <cstdint>
 #include <cstdio>
@@ -13,8 +13,9 @@ namespace galley {
 
 class TensorBoardWriter {
  public:
-  /// Creates `folder`/events.out.tfevents.<time>.<host>.<pid>. Throws Error (kResource) where it cannot be written.
-  explicit TensorBoardWriter(const std::string& folder);
+  /// Creates `folder`/events.out.tfevents.<time>.<host>.<pid>. A run that continues says at which step (`first_step` > 1), so that
+  /// TensorBoard drops what an earlier file has from there on. Throws Error (kResource) where it cannot be written.
+  explicit TensorBoardWriter(const std::string& folder, int64_t first_step = 1);
   /// Scalars of one step. Non-finite values are written as they are. Flushed at once: a killed run keeps its curves.
   void scalars(int64_t step, const std::vector<std::pair<std::string, double>>& values);
 

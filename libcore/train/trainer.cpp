@@ -321,7 +321,7 @@ TrainResult Trainer::State::train(TrainEvents& events) {
   events.planned(plan);
   RunFolder folder(options.run);
   std::unique_ptr<TensorBoardWriter> board;
-  if (recipe.log.tensorboard) board = std::make_unique<TensorBoardWriter>(folder.file("tensorboard"));
+  if (recipe.log.tensorboard) board = std::make_unique<TensorBoardWriter>(folder.file("tensorboard"), step + 1);
   const double wall_before = wall_s;
   const auto began = Clock::now();
   const int64_t first = step + 1;

@@ -1,4 +1,4 @@
-"""The Python environment that PyTorch comparisons run in: a virtual environment outside the repository, made on first use."""
+"""The Python environment that comparisons run in: a virtual environment outside the repository, made on first use."""
 import os
 import pathlib
 import subprocess
@@ -6,14 +6,13 @@ import sys
 
 
 def environment(*packages):
-    """The interpreter of GALLEY_PEERS (default ~/.cache/galley/peers), with torch, torchvision and `packages` installed."""
-    wanted = ("torch", "torchvision", *packages)
+    """The interpreter of GALLEY_PEERS (default ~/.cache/galley/peers), with these packages installed."""
     folder = pathlib.Path(os.environ.get("GALLEY_PEERS", pathlib.Path.home() / ".cache/galley/peers"))
     python = folder / "bin/python"
-    if python.exists() and subprocess.run([python, "-c", f"import {', '.join(wanted)}"], capture_output=True).returncode == 0:
+    if python.exists() and subprocess.run([python, "-c", f"import {', '.join(packages)}"], capture_output=True).returncode == 0:
         return python
-    print(f"installing {', '.join(wanted)} into {folder}", file=sys.stderr)
+    print(f"installing {', '.join(packages)} into {folder}", file=sys.stderr)
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    subprocess.run([python, "-m", "pip", "install", "--quiet", *wanted], check=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", *packages], check=True)
     return python

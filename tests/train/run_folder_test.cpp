@@ -84,5 +84,13 @@ TEST(TensorBoard, RecordsAreFramedAsTfRecords) {
   EXPECT_NE(bytes.find("train/loss"), std::string::npos);
 }
 
+TEST(TensorBoard, AContinuedRunSaysWhereItStarts) {
+  TemporaryFolder folder;
+  TensorBoardWriter(folder.path, 301).scalars(301, {{"train/loss", 0.5}});
+  const std::string bytes = read_file(folder.path + "/" + list_folder(folder.path).at(0).name);
+  // Event {step: 301 (field 2), session_log {status: START = 1} (field 7)}: TensorBoard purges from that step on.
+  EXPECT_NE(bytes.find(std::string("\x10\xad\x02\x3a\x02\x08\x01")), std::string::npos);
+}
+
 }  // namespace
 }  // namespace galley
