@@ -22,6 +22,7 @@ void list_below(const std::string& folder, const std::string& prefix, int depth,
   if (!is_folder(folder) || depth > 4) return;
   for (const FolderEntry& entry : list_folder(folder)) {
     if (entry.is_folder) {
+      if (depth == 0 && entry.name == "weights") continue;  // the registry of published weights: data, no recipes
       list_below(folder + "/" + entry.name, prefix + entry.name + "/", depth + 1, out);
     } else if (entry.name.ends_with(".yaml")) {
       out.push_back(prefix + entry.name.substr(0, entry.name.size() - 5));

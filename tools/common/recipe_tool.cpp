@@ -12,6 +12,7 @@
 #include "libcore/base/file.h"
 #include "libcore/base/parallel.h"
 #include "libcore/train/components.h"
+#include "tools/common/weight_folders.h"
 
 namespace galley::tools {
 
@@ -82,6 +83,7 @@ int RecipeTool::run() {
     print(dump_recipe(loaded, dump_ == "full" ? DumpKind::kFull : dump_ == "origin" ? DumpKind::kOrigin : DumpKind::kMin));
     return kExitDone;
   }
+  resolve_weights(loaded.recipe, weight_registry());
   apply_machine_settings(loaded.recipe);
   return run_recipe(loaded);
 }

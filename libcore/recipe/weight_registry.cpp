@@ -1,0 +1,195 @@
+#include "libcore/recipe/weight_registry.h"
+
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+#include "libcore/recipe/schema.h"
+#include "libcore/recipe/sections.h"
+#include "libcore/recipe/yaml_tree.h"
+
+namespace galley {
+namespace {
+
+constexpr std::string_view kSuffix = ".yaml";
+constexpr int64_t kFileLimit = 1 << 20;
+
+/// One file: the sets of one model.
+struct RegistryFile : FieldsOf<RegistryFile> {
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "model", .doc = "name in the zoo", .required = true}, model);
+    v.field({.name = "default", .doc = "the set that is meant where none is named"}, default_name);
+    v.list({.name = "entries", .doc = "published sets", .required = true}, entries.items, make_fields<PublishedWeights>);
+  }
+  std::string model, default_name;
+  FieldList entries;
+};
+
+[[noreturn]] void fail_unknown(const std::string& what, const std::string& word, const std::vector<std::string>& known, const std::string& otherwise) {
+  const std::string near = nearest(word, known);
+  throw Error(ErrorCode::kRecipe, what).suggest(near.empty() ? otherwise : cat("did you mean '", near, "'?"));
+}
+
+bool is_hex(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+
+/// A name that becomes part of a path must not leave its folder.
+bool is_plain_name(std::string_view name) { return !name.empty() && name.front() != '.' && name.find('/') == std::string_view::npos; }
+
+void check(const PublishedWeights& entry, const std::string& file) {
+  const auto wrong = [&](std::string_view why) { fail(ErrorCode::kRecipe, file, ": the entry '", entry.name, "' ", why); };
+  if (!is_plain_name(entry.name)) wrong("has a name that is empty, hidden or a path");
+  if (entry.url.empty() == entry.path.empty()) wrong("wants a url or a path, and not both");
+  if (!entry.url.empty() && !is_plain_name(entry.url.substr(entry.url.rfind('/') + 1))) wrong("has a url that does not end with the name of a file");
+  if (!is_hex(entry.sha256) || (!entry.sha256.empty() && (entry.sha256.size() < 8 || entry.sha256.size() > 64))) wrong("has a sha256 that is not 8 to 64 lower-case hexadecimal digits");
+  if (!entry.categories.empty() && !is_plain_name(entry.categories)) wrong("has categories that are not the name of a file beside it");
+  if (entry.transforms.mean.size() != entry.transforms.std.size()) wrong("has means and deviations of different counts");
+}
+
+std::string list_text(const std::vector<double>& values) {
+  std::string text;
+  for (const double value : values) text += (text.empty() ? "" : ", ") + cat(value);
+  return "[" + text + "]";
+}
+
+}  // namespace
+
+void PublishedTransforms::fields(FieldVisitor& v) {
+  v.field({.name = "resize", .doc = "smaller side", .unit = "pixels", .min = 0}, resize);
+  v.field({.name = "crop", .doc = "side of the square that is cut out of the middle", .unit = "pixels", .min = 0}, crop);
+  v.field({.name = "interpolation", .doc = "as the transform resize has it"}, interpolation);
+  v.field({.name = "antialias", .doc = "as the transform resize has it"}, antialias);
+  v.field({.name = "mean", .doc = "of each channel, values in 0..1"}, mean);
+  v.field({.name = "std", .doc = "of each channel"}, std);
+}
+
+void PublishedWeights::fields(FieldVisitor& v) {
+  v.field({.name = "name", .doc = "MODEL/NAME is what recipes say", .required = true}, name);
+  v.field({.name = "about", .doc = "one line"}, about);
+  v.field({.name = "url", .doc = "where galley-weights fetch finds the file"}, url);
+  v.field({.name = "path", .doc = "a file on this machine, instead of url"}, path);
+  v.field({.name = "sha256", .doc = "of the file: all digits, or the first ones"}, sha256);
+  v.field({.name = "megabytes", .doc = "size of the file", .unit = "MiB", .min = 0}, megabytes);
+  v.field({.name = "categories", .doc = "file beside this one with the names of the classes, one a line"}, categories);
+  v.field({.name = "input_size", .doc = "side of the image as trained", .unit = "pixels", .min = 0}, input_size);
+  v.field({.name = "min_size", .doc = "smallest side of an image", .unit = "pixels", .min = 0}, min_size);
+  v.section({.name = "transforms", .doc = "what happens to an image"}, transforms);
+  v.pairs({.name = "metrics", .doc = "published results: top1, top5 in percent"}, metrics);
+  v.field({.name = "num_params", .doc = "parameters of the model", .min = 0}, num_params);
+  v.field({.name = "gmacs", .doc = "1e9 multiply-adds of one sample, as published", .min = 0}, gmacs);
+  v.field({.name = "recipe", .doc = "how they were trained"}, recipe);
+  v.field({.name = "license", .doc = "where it is not the model's own"}, license);
+  v.pairs({.name = "rename", .doc = "names in the file, and what they become"}, rename);
+  v.field({.name = "ignore", .doc = "tensors that are not loaded"}, ignore);
+}
+
+std::string PublishedWeights::pipeline() const {
+  std::string text;
+  if (transforms.resize > 0) {
+    text += cat("- {type: resize, size: ", transforms.resize, ", interpolation: ", transforms.interpolation, ", antialias: ", transforms.antialias ? "true" : "false", "}\n");
+  }
+  if (transforms.crop > 0) text += cat("- {type: center_crop, size: ", transforms.crop, "}\n");
+  if (!transforms.mean.empty()) text += cat("- {type: normalize, mean: ", list_text(transforms.mean), ", std: ", list_text(transforms.std), "}\n");
+  return text;
+}
+
+std::vector<std::string> PublishedWeights::category_names() const {
+  std::vector<std::string> names;
+  if (categories.empty()) return names;
+  const std::string text = read_file(parent_folder(registry_file) + "/" + categories, kFileLimit);
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    names.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return names;
+}
+
+WeightRegistry::WeightRegistry(std::vector<std::string> folders, std::string cache_folder) : folders_(std::move(folders)), cache_folder_(std::move(cache_folder)) {}
+
+std::vector<std::string> WeightRegistry::models() const {
+  std::set<std::string> names;
+  for (const std::string& folder : folders_) {
+    if (!is_folder(folder)) continue;
+    for (const FolderEntry& entry : list_folder(folder)) {
+      if (!entry.is_folder && entry.name.ends_with(kSuffix)) names.insert(entry.name.substr(0, entry.name.size() - kSuffix.size()));
+    }
+  }
+  return {names.begin(), names.end()};
+}
+
+bool WeightRegistry::has(std::string_view model) const {
+  return is_plain_name(model) && std::any_of(folders_.begin(), folders_.end(), [&](const std::string& folder) { return file_exists(cat(folder, "/", model, kSuffix)); });
+}
+
+std::vector<PublishedWeights> WeightRegistry::of(const std::string& model) const {
+  if (!has(model)) fail_unknown(cat("there are no published weights for the model '", model, "'"), model, models(), "galley-weights ls lists them");
+  std::vector<PublishedWeights> found;
+  std::string default_name;
+  for (const std::string& folder : folders_) {
+    const std::string file = cat(folder, "/", model, kSuffix);
+    if (!file_exists(file)) continue;
+    RegistryFile content;
+    read_fields(parse_yaml(std::make_shared<TextSource>(TextSource{file, read_file(file, kFileLimit)})), content);
+    GALLEY_CHECK(content.model == model, file, " says that it is of the model '", content.model, "'; its name says '", model, "'");
+    if (!content.default_name.empty()) default_name = content.default_name;
+    for (size_t i = 0; i < content.entries.size(); ++i) {
+      PublishedWeights entry = content.entries.at<PublishedWeights>(i);
+      check(entry, file);
+      entry.model = model;
+      entry.registry_file = file;
+      if (entry.path.empty()) {
+        entry.file = cache_folder_ + "/" + entry.url.substr(entry.url.rfind('/') + 1);
+      } else {
+        entry.file = entry.path.front() == '/' ? entry.path : folder + "/" + entry.path;
+      }
+      std::erase_if(found, [&](const PublishedWeights& earlier) { return earlier.name == entry.name; });
+      found.push_back(std::move(entry));
+    }
+  }
+  for (PublishedWeights& entry : found) entry.is_default = entry.name == default_name;
+  const bool has_default = std::any_of(found.begin(), found.end(), [](const PublishedWeights& entry) { return entry.is_default; });
+  GALLEY_CHECK(default_name.empty() || has_default, "the default of the model ", model, ", '", default_name, "', is none of its published weights");
+  return found;
+}
+
+PublishedWeights WeightRegistry::find(const std::string& reference) const {
+  const size_t slash = reference.find('/');
+  const std::string model = reference.substr(0, slash), name = slash == std::string::npos ? "default" : reference.substr(slash + 1);
+  std::vector<std::string> names;
+  for (PublishedWeights& entry : of(model)) {
+    if (entry.name == name || ((name == "default" || name == "DEFAULT") && entry.is_default)) return std::move(entry);
+    names.push_back(entry.name);
+  }
+  std::string list;
+  for (const std::string& known : names) list += (list.empty() ? "" : ", ") + known;
+  fail_unknown(cat("the model ", model, " has no published weights '", name, "'; it has ", list), name, names, cat("weights=", model, "/", names.empty() ? "" : names.front()));
+}
+
+bool WeightRegistry::is_reference(const std::string& from) const {
+  if (from == "default") return !file_exists(from);
+  const size_t slash = from.find('/');
+  return slash != std::string::npos && from.find('/', slash + 1) == std::string::npos && has(from.substr(0, slash)) && !file_exists(from);
+}
+
+void resolve_weights(Recipe& recipe, const WeightRegistry& registry) {
+  for (const std::unique_ptr<Fields>& item : recipe.weights.load.items) {
+    auto& source = static_cast<WeightSource&>(*item);
+    if (source.published || !registry.is_reference(source.from)) continue;
+    auto entry = std::make_shared<PublishedWeights>(registry.find(source.from == "default" ? recipe.model.type : source.from));
+    if (!file_exists(entry->file)) {
+      const std::string cure = entry->url.empty() ? "correct the path in " + entry->registry_file : cat("galley-weights fetch ", entry->id(), " brings it; or put ", entry->url, " there");
+      throw Error(ErrorCode::kInput, cat("the weights ", entry->id(), " are not on this machine: there is no file ", entry->file)).key("weights").suggest(cure);
+    }
+    source.published = std::move(entry);
+  }
+  if (!registry.has(recipe.model.type)) return;
+  for (PublishedWeights& entry : registry.of(recipe.model.type)) {
+    if (entry.is_default) recipe.weights.model_default = std::make_shared<PublishedWeights>(std::move(entry));
+  }
+}
+
+}  // namespace galley

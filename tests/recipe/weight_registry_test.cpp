@@ -1,0 +1,143 @@
+// Laws: every built-in registry file reads, names a default, a hash that its url carries, and 1000 categories where it has any; a
+// user's files add to them and win; references resolve or say what is near; a file that is not here is an input error that says what
+// to put where.
+#include "libcore/recipe/weight_registry.h"
+
+#include <gtest/gtest.h>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+#include "libcore/recipe/loader.h"
+#include "libcore/recipe/sections.h"
+#include "tests/support/temporary_folder.h"
+
+namespace galley {
+namespace {
+
+const std::string kBuiltIn = GALLEY_SOURCE_DIR "/recipes/weights";
+
+template <class Action>
+std::string error_of(const Action& action, ErrorCode code) {
+  try {
+    action();
+  } catch (const Error& error) {
+    EXPECT_EQ(static_cast<int>(error.code()), static_cast<int>(code)) << error.text();
+    return error.text();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+TEST(WeightRegistry, BuiltInFiles) {
+  const WeightRegistry registry({kBuiltIn}, "/cache");
+  const std::vector<std::string> models = registry.models();
+  EXPECT_EQ(models.size(), 80u) << "the classification models of torchvision 0.29";
+  int sets = 0;
+  for (const std::string& model : models) {
+    SCOPED_TRACE(model);
+    int defaults = 0;
+    for (const PublishedWeights& entry : registry.of(model)) {
+      ++sets;
+      defaults += entry.is_default;
+      EXPECT_NE(entry.url.find("-" + entry.sha256 + "."), std::string::npos) << entry.url;
+      EXPECT_EQ(entry.file, "/cache/" + entry.url.substr(entry.url.rfind('/') + 1));
+      EXPECT_GE(entry.transforms.resize, entry.transforms.crop);
+      EXPECT_EQ(entry.transforms.crop, entry.input_size);
+      EXPECT_GT(entry.num_params, 1'000'000);
+      EXPECT_NE(entry.pipeline().find("normalize"), std::string::npos);
+      EXPECT_TRUE(entry.categories.empty() || entry.category_names().size() == 1000u);
+      EXPECT_EQ(entry.categories.empty(), entry.metrics.empty());
+    }
+    EXPECT_EQ(defaults, 1);
+  }
+  EXPECT_EQ(sets, 115);
+  for (const std::string& recipe : list_recipes(GALLEY_SOURCE_DIR "/recipes")) EXPECT_FALSE(recipe.starts_with("weights/")) << "a registry file is no recipe";
+}
+
+TEST(WeightRegistry, References) {
+  const WeightRegistry registry({kBuiltIn}, "/cache");
+  const PublishedWeights v2 = registry.find("resnet50/IMAGENET1K_V2");
+  EXPECT_EQ(v2.id(), "resnet50/IMAGENET1K_V2");
+  EXPECT_EQ(v2.num_params, 25'557'032);
+  EXPECT_EQ(v2.metrics, (std::vector<std::pair<std::string, std::string>>{{"top1", "80.858"}, {"top5", "95.434"}}));
+  EXPECT_EQ(v2.pipeline(),
+            "- {type: resize, size: 232, interpolation: bilinear, antialias: true}\n- {type: center_crop, size: 224}\n"
+            "- {type: normalize, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}\n");
+  EXPECT_EQ(v2.category_names().at(207), "golden retriever");
+  EXPECT_EQ(registry.find("resnet50").name, "IMAGENET1K_V2");
+  EXPECT_EQ(registry.find("resnet50/default").name, "IMAGENET1K_V2");
+  EXPECT_EQ(registry.find("densenet121").rename.size(), 10u);
+  EXPECT_NE(error_of([&] { registry.find("resnet50/IMAGENET1K_V3"); }, ErrorCode::kRecipe).find("did you mean 'IMAGENET1K_V"), std::string::npos);
+  EXPECT_NE(error_of([&] { registry.find("resnet51"); }, ErrorCode::kRecipe).find("did you mean 'resnet50'?"), std::string::npos);
+  for (const char* other : {"../resnet50", "", "/etc", ".", "resnet50/../x"}) error_of([&] { registry.find(other); }, ErrorCode::kRecipe);
+  EXPECT_TRUE(registry.is_reference("resnet50/IMAGENET1K_V9"));
+  EXPECT_TRUE(registry.is_reference("default"));
+  for (const char* file : {"resnet50", "resnet50/a/b", "runs/mine", "./resnet50/x", "w.safetensors"}) EXPECT_FALSE(registry.is_reference(file)) << file;
+}
+
+TEST(WeightRegistry, TheUsersOwn) {
+  const TemporaryFolder folder;
+  write_file(folder / "resnet50.yaml",
+             "model: resnet50\ndefault: MINE\nentries:\n  - {name: MINE, path: mine.pth, categories: names.txt}\n"
+             "  - {name: IMAGENET1K_V1, url: \"https://example.org/a/other-01234567.pth\", sha256: \"01234567\"}\n");
+  write_file(folder / "names.txt", "cat\ndog");
+  write_file(folder / "own.yaml", "model: own\nentries: [{name: A, path: /data/a.safetensors}]\n");
+  const WeightRegistry registry({kBuiltIn, folder.path(), folder / "missing"}, "/cache");
+  EXPECT_EQ(registry.find("resnet50").file, folder / "mine.pth");
+  EXPECT_EQ(registry.find("resnet50").category_names(), (std::vector<std::string>{"cat", "dog"}));
+  EXPECT_EQ(registry.find("resnet50/IMAGENET1K_V1").file, "/cache/other-01234567.pth");
+  EXPECT_EQ(registry.of("resnet50").size(), 3u);
+  EXPECT_EQ(registry.find("own/A").file, "/data/a.safetensors");
+  EXPECT_NE(error_of([&] { registry.find("own"); }, ErrorCode::kRecipe).find("it has A"), std::string::npos);
+  EXPECT_EQ(registry.models().size(), 81u);
+
+  const auto broken = [&](const std::string& text) {
+    write_file(folder / "own.yaml", text);
+    return error_of([&] { registry.of("own"); }, ErrorCode::kRecipe);
+  };
+  EXPECT_NE(broken("model: other\nentries: []\n").find("its name says 'own'"), std::string::npos);
+  EXPECT_NE(broken("model: own\ndefault: B\nentries: [{name: A, path: x}]\n").find("'B', is none"), std::string::npos);
+  EXPECT_NE(broken("model: own\nentries: [{name: A}]\n").find("a url or a path"), std::string::npos);
+  EXPECT_NE(broken("model: own\nentries: [{name: A, path: x, sha256: xyz}]\n").find("hexadecimal"), std::string::npos);
+  EXPECT_NE(broken("model: own\nentries: [{name: ../A, path: x}]\n").find("a path"), std::string::npos);
+  EXPECT_NE(broken("model: own\nentries: [{name: A, url: \"https://example.org/..\"}]\n").find("name of a file"), std::string::npos);
+  EXPECT_NE(broken("model: own\nentries: [{name: A, path: x, categories: ../../etc/passwd}]\n").find("beside it"), std::string::npos);
+  EXPECT_NE(broken("model: own\nentries: [{name: A, path: x, ulr: y}]\n").find("own.yaml:2"), std::string::npos) << "the place of an unknown key";
+}
+
+TEST(WeightRegistry, ResolvesARecipe) {
+  const TemporaryFolder folder;
+  write_file(folder / "own.yaml", "model: own\ndefault: A\nentries: [{name: A, path: a.pth, transforms: {crop: 32}}, {name: B, url: \"http://x/b.pth\"}]\n");
+  const WeightRegistry registry({folder.path()}, folder / "cache");
+  const auto recipe_with = [](const std::string& from) {
+    static const ComponentRegistry none;
+    Recipe recipe(none);
+    recipe.model.type = "own";
+    auto source = std::make_unique<WeightSource>();
+    source->from = from;
+    recipe.weights.load.items.push_back(std::move(source));
+    return recipe;
+  };
+  Recipe recipe = recipe_with("default");
+  EXPECT_NE(error_of([&] { resolve_weights(recipe, registry); }, ErrorCode::kInput).find(folder / "a.pth"), std::string::npos);
+  write_file(folder / "a.pth", "x");
+  resolve_weights(recipe, registry);
+  const auto& source = recipe.weights.load.at<WeightSource>(0);
+  EXPECT_EQ(source.from, "default") << "the recipe's text stays";
+  EXPECT_EQ(source.path(), folder / "a.pth");
+  ASSERT_NE(recipe.weights.model_default, nullptr);
+  EXPECT_EQ(recipe.weights.model_default->pipeline(), "- {type: center_crop, size: 32}\n");
+
+  Recipe unfetched = recipe_with("own/B");
+  const std::string text = error_of([&] { resolve_weights(unfetched, registry); }, ErrorCode::kInput);
+  EXPECT_NE(text.find("no file " + folder / "cache/b.pth"), std::string::npos) << text;
+  EXPECT_NE(text.find("galley-weights fetch own/B"), std::string::npos);
+  EXPECT_NE(text.find("put http://x/b.pth there"), std::string::npos);
+
+  Recipe file = recipe_with("w.safetensors");
+  resolve_weights(file, registry);
+  EXPECT_EQ(file.weights.load.at<WeightSource>(0).path(), "w.safetensors");
+}
+
+}  // namespace
+}  // namespace galley
