@@ -63,7 +63,7 @@ double steps_of(const Duration& duration, const RunLength& run) {
       return whole_up(duration.value / 100 * static_cast<double>(run.total_steps));
     case DurationUnit::kSeconds: break;
   }
-  fail(ErrorCode::kRecipe, "a time ('", duration.str(), "') only stops a run; a schedule wants steps, epochs, samples or percent");
+  fail(ErrorCode::kRecipe, "a time ('", duration.str(), "') can only end a run; give it in steps, epochs, samples or percent");
 }
 
 void SchedulePhase::phase_fields(FieldVisitor& v) {

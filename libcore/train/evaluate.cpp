@@ -48,6 +48,7 @@ MetricValues Evaluator::pass(Execution& execution) {
     metrics.add(execution.output("losses"), execution.output("scores"), session_.classes() > 0 ? target : Tensor(), data->valid);
   }
   seen_ = metrics.samples();
+  skipped_ = loader->skips().skipped;
   return metrics.values();
 }
 

@@ -28,13 +28,15 @@ class Evaluator {
   MetricValues run();
   /// Samples of the last run.
   int64_t samples() const { return seen_; }
+  /// Damaged samples of the last run that others stood in for (on_error: skip).
+  int64_t skipped() const { return skipped_; }
 
  private:
   MetricValues pass(Execution& execution);
 
   Session& session_;
   std::string split_;
-  int64_t batch_, limit_, seen_ = 0, data_bytes_ = 0;
+  int64_t batch_, limit_, seen_ = 0, skipped_ = 0, data_bytes_ = 0;
   std::vector<ParameterSpec> parameters_;
   std::shared_ptr<const Program> program_;
   std::unique_ptr<Execution> execution_, average_;

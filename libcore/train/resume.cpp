@@ -44,7 +44,10 @@ void differing_keys(const YamlNode& before, const YamlNode& after, const std::st
   }
   const bool maps = before.is_list() && after.is_list() && before.items.size() == after.items.size() && before.items.front().is_map() && after.items.front().is_map();
   if (!maps) return keys.push_back(path);
-  for (size_t i = 0; i < before.items.size(); ++i) differing_keys(before.items[i], after.items[i], below(item_name(after, i)), keys);
+  for (size_t i = 0; i < before.items.size(); ++i) {
+    const std::string name = item_name(after, i);
+    differing_keys(before.items[i], after.items[i], below(name == item_name(before, i) ? name : std::to_string(i)), keys);
+  }
 }
 
 YamlNode tree_of(const Recipe& recipe) { return write_fields(recipe, Recipe(*recipe.registry), DumpForm::kFull); }
@@ -59,7 +62,9 @@ ResumeCheck check_resume(const Recipe& old_recipe, const Recipe& new_recipe, con
   old.device = new_recipe.device;
   old.about = new_recipe.about;
   old.name = new_recipe.name;
-  old.evaluate = new_recipe.evaluate;
+  old.evaluate = new_recipe.evaluate;  // of other tools
+  old.predict = new_recipe.predict;
+  old.benchmark = new_recipe.benchmark;
   old.train.duration = new_recipe.train.duration;
   std::vector<std::string> differing;
   differing_keys(tree_of(old), tree_of(new_recipe), "", differing);

@@ -47,6 +47,7 @@ struct TrainResult {
   std::string stopped = "done";  // done | early_stop | signal | nan
   int64_t micro = 0, ranks = 1;
   int64_t planned_peak_bytes = 0, peak_bytes = 0;
+  int64_t skipped = 0;           // damaged samples that were replaced (on_error: skip), over the whole run
   std::string provenance;        // a JSON object
 };
 

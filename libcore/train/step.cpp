@@ -46,7 +46,9 @@ bool step_due(int64_t step, double every) {
 }
 
 TrainStep::TrainStep(const Session& session, const BatchTypes& types, const BatchPlan& batch, const RunLength& length)
-    : session_(session), recipe_(session.recipe()), batch_(batch), length_(length), schedule_(recipe_.train.schedule, length) {
+    : session_(session), recipe_(session.recipe()), batch_(batch), length_(length), schedule_run_(schedule_length(recipe_.train.schedule, length)) {
+  check_durations(recipe_, length);
+  schedule_ = Schedule(recipe_.train.schedule, schedule_run_);
   if (!recipe_.train.optimizer.algorithm) throw Error(ErrorCode::kRecipe, "the key train.optimizer is missing").key("train.optimizer").suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
   CompileOptions how;
   how.threads = static_cast<int>(session.threads());
@@ -132,7 +134,7 @@ void TrainStep::feed_batch(Execution& execution, const Batch& data, int64_t step
 
 void TrainStep::feed_update(Execution& execution, int64_t step) const {
   for (const ParameterGroup& group : groups_.groups) {
-    if (execution.takes("lr." + group.name)) execution.feed("lr." + group.name, schedule_.value(step, group.optimizer->lr));
+    if (execution.takes("lr." + group.name)) execution.feed("lr." + group.name, learning_rate(step, group.optimizer->lr));
   }
   if (execution.takes("step")) execution.feed("step", static_cast<double>(step));
   if (!execution.takes("ema_decay")) return;
@@ -158,7 +160,7 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
     if (!execution.run(how)) {
       const double bad = execution.scalar("loss");
       const auto culprit = find_non_finite(execution);
-      throw Error(ErrorCode::kNumeric, cat("the loss is ", bad, " at step ", step, culprit ? "; first in " + culprit->text() : ""))
+      throw Error(ErrorCode::kNumeric, cat("the loss is ", std::isnan(bad) ? "nan" : bad > 0 ? "inf" : "-inf", " at step ", step, culprit ? "; first in " + culprit->text() : ""))
           .key("train.guard.nan")
           .suggest("a lower train.optimizer.lr, train.clip=1.0, or a look at the data; nothing of this step was kept");
     }

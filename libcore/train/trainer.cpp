@@ -18,6 +18,7 @@
 #include "libcore/train/step.h"
 #include "libcore/train/tensorboard.h"
 #include "libcore/weights/checkpoint.h"
+#include "libcore/weights/load.h"
 
 namespace galley {
 namespace {
@@ -83,6 +84,8 @@ class Trainer::State {
   int64_t stopping_since = 0;
   MetricValues latest;
   int64_t latest_step = -1;
+  int64_t skipped_before = 0;  // damaged samples of the run before this process continued it
+  std::string parents;         // JSON: the files that the initial weights came from
 
   void make_plan();
   TrainResult train(TrainEvents& events);
@@ -93,6 +96,7 @@ class Trainer::State {
   TrainRow one_step();
   void validate(RunFolder& folder, TrainEvents& events, TensorBoardWriter* board);
   Metadata metadata();
+  int64_t skipped() const { return skipped_before + loader->skips().skipped; }
   double epoch_at(int64_t s) const { return length.steps_per_epoch > 0 ? static_cast<double>(s) / length.steps_per_epoch : 0; }
   KeepPolicy keep() const {
     KeepPolicy policy;
@@ -130,8 +134,8 @@ void Trainer::State::make_plan() {
   }
   update = std::make_unique<TrainStep>(session, types, batch, length);
   plan.compilations = batch.accumulation > 1 ? 2 : 1;
-  if (recipe.data.val && recipe.train.validate) {
-    evaluator = std::make_unique<Evaluator>(session, "val", recipe.data.val->batch.value_or(batch.micro), update->store().formats(), recipe.train.validate->samples.value_or(0));
+  if (recipe.data.val) {
+    evaluator = std::make_unique<Evaluator>(session, "val", recipe.data.val->batch.value_or(batch.micro), update->store().formats(), recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0);
     ++plan.compilations;
   }
   plan.global = batch.global;
@@ -173,6 +177,8 @@ void Trainer::State::restore(const Checkpoint& checkpoint) {
   read_best("stopping", stopping);
   stopping_since = state.at("stopping_since");
   latest_step = state.at("latest_step");
+  skipped_before = state.at("skipped");
+  parents = state.at("parents");
   for (const auto& item : state.at("latest")) latest.emplace_back(item.at(0), item.at(1));
 }
 
@@ -184,6 +190,8 @@ Metadata Trainer::State::metadata() {
   metadata["galley.input"] = input.dump();
   const std::vector<std::string> categories = session.categories();
   if (!categories.empty()) metadata["galley.categories"] = nlohmann::json(categories).dump();
+  if (recipe.data.val) metadata["galley.pipeline"] = pipeline_text(session.pipeline_of("val"), *recipe.registry);
+  if (!parents.empty()) metadata["galley.parents"] = parents;
   return metadata;
 }
 
@@ -201,7 +209,8 @@ std::string Trainer::State::save(RunFolder& folder) {
   }
   std::erase_if(content.groups, [](const CheckpointGroup& group) { return group.tensors.empty(); });
   const auto best_json = [](const Best& b) { return nlohmann::json{{"metric", b.metric}, {"value", b.value}, {"step", b.step}, {"known", b.known}}; };
-  nlohmann::json state{{"wall_s", wall_s}, {"best", best_json(best)}, {"stopping", best_json(stopping)}, {"stopping_since", stopping_since}, {"latest_step", latest_step}};
+  nlohmann::json state{{"wall_s", wall_s}, {"best", best_json(best)}, {"stopping", best_json(stopping)}, {"stopping_since", stopping_since}, {"latest_step", latest_step},
+                       {"skipped", skipped()}, {"parents", parents}};
   state["latest"] = nlohmann::json::array();
   for (const auto& [name, value] : latest) {
     if (std::isfinite(value)) state["latest"].push_back({name, value});
@@ -248,6 +257,11 @@ void Trainer::State::start(TrainEvents& events) {
     events.resumed(step);
   } else {
     update->initialize();
+    nlohmann::ordered_json files = nlohmann::ordered_json::array();
+    for (size_t i = 0; i < recipe.weights.load.size(); ++i) {
+      for (const WeightsParent& parent : weights_parents(recipe.weights.load.at<WeightSource>(i).from)) files.push_back({{"file", parent.file}, {"digest", parent.digest}});
+    }
+    if (!files.empty()) parents = files.dump();
   }
   best.metric = best_metric();
   if (recipe.train.early_stop) stopping.metric = recipe.train.early_stop->metric;
@@ -266,6 +280,7 @@ TrainRow Trainer::State::one_step() {
     GALLEY_ASSERT(data != nullptr, "an endless loader ended");
     return *data;
   };
+  if (time_limit_s > 0) update->set_time_passed(wall_s / time_limit_s);
   const TrainStep::Outcome outcome = update->run(step, next, options.time_operators ? &timer : nullptr);
   TrainRow row;
   row.step = step;
@@ -340,6 +355,7 @@ TrainResult Trainer::State::train(TrainEvents& events) {
     result.micro = batch.micro;
     result.planned_peak_bytes = plan.planned_peak_bytes;
     result.peak_bytes = peak_resident_bytes();
+    result.skipped = skipped();
     result.provenance = options.provenance;
     folder.write_text("result.json", to_json(result) + "\n");
   };

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 
+#include "libcore/base/digest.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/weights/checkpoint.h"
@@ -157,6 +158,22 @@ LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<cons
     if (loaded.tensors.count(tensor.name) == 0) loaded.kept.push_back(tensor.name);
   }
   return loaded;
+}
+
+std::vector<WeightsParent> weights_parents(const std::string& from) {
+  std::vector<WeightsParent> parents;
+  std::vector<std::byte> buffer(size_t{1} << 20);
+  for (const std::string& path : files_named_by(from)) {
+    const InputFile file(path);
+    Digest digest;
+    for (int64_t at = 0; at < file.size(); at += static_cast<int64_t>(buffer.size())) {
+      const auto part = std::span(buffer).first(static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(buffer.size()), file.size() - at)));
+      file.read(at, part);
+      digest.update(part);
+    }
+    parents.push_back({path, digest.hex()});
+  }
+  return parents;
 }
 
 Metadata read_weights_metadata(const std::string& from) { return WeightsFile(files_named_by(from).front()).metadata(); }

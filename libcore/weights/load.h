@@ -28,6 +28,13 @@ LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<cons
 /// Metadata (the recipe, the pipeline, the categories...) of what `from` names; empty for files of other programs.
 Metadata read_weights_metadata(const std::string& from);
 
+/// The files that `from` stands for, with a digest (XXH3-128) of all their bytes: the parents of what is trained from them.
+struct WeightsParent {
+  std::string file;
+  std::string digest;
+};
+std::vector<WeightsParent> weights_parents(const std::string& from);
+
 /// Elements that are NaN or infinite, and the first one's index in logical order (-1: none). 0 for integers.
 struct NonFiniteCount {
   int64_t count = 0;

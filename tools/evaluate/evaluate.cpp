@@ -46,6 +46,16 @@ void EvaluateTool::add_options(CLI::App& app) {
   app.add_option("--against", against_, "evaluate these weights too and compare the outputs: a file, a checkpoint or a RUN folder")->type_name("WEIGHTS")->group("Input")->take_last();
 }
 
+int EvaluateTool::print_fits(const Recipe& recipe) const {
+  if (common.format == Format::kJson) {
+    const auto json = nlohmann::ordered_json{{"fits", true}, {"provenance", provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)))}};
+    print(json.dump() + "\n");
+  } else {
+    print("the recipe, its data and weights fit\n");
+  }
+  return kExitDone;
+}
+
 int EvaluateTool::compare(Session& session, int64_t batch, ParameterStore& store) {
   Recipe other = session.recipe();
   auto weights = std::make_unique<WeightSource>();
@@ -59,10 +69,7 @@ int EvaluateTool::compare(Session& session, int64_t batch, ParameterStore& store
   const Evaluator evaluator(session, options.split, batch, store.formats());
   against.declare(evaluator.program());
   second.initialize(evaluator.parameters(), against);
-  if (dry_run_) {
-    print("the recipe, its data and both sets of weights fit\n");
-    return kExitDone;
-  }
+  if (dry_run_) return print_fits(session.recipe());
   const Comparison result = compare_parameters(session, options, store, against);
   nlohmann::ordered_json json{{"metrics", metrics_json(result.first)}, {"against", metrics_json(result.second)}, {"samples", result.samples}, {"split", options.split}};
   json["outputs"] = {{"max_abs", number_json(result.outputs.max_abs())}, {"sqnr_db", number_json(result.outputs.sqnr_db())}, {"top1_agree", number_json(result.top1_agree)}};
@@ -115,10 +122,7 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   store.declare(evaluator.program());
   session.initialize(evaluator.parameters(), store);
   if (!against_.empty()) return compare(session, described.batch.value_or(micro), store);
-  if (dry_run_) {
-    print("the recipe, its data and weights fit\n");
-    return kExitDone;
-  }
+  if (dry_run_) return print_fits(recipe);
   evaluator.bind(store, std::make_shared<Arena>());
   const auto began = std::chrono::steady_clock::now();
   const MetricValues metrics = evaluator.run();
@@ -127,6 +131,7 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   nlohmann::ordered_json json;
   json["metrics"] = metrics_json(metrics);
   json["samples"] = evaluator.samples();
+  json["skipped"] = evaluator.skipped();
   json["split"] = split;
   json["wall_s"] = wall_s;
   json["provenance"] = provenance_json(provenance(recipe, text));
@@ -135,6 +140,7 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
     table.rows.push_back({name, fixed(value, metric_digits(name))});
   }
   for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
+  if (evaluator.skipped() > 0) log(LogLevel::kWarning, cat(human_count(evaluator.skipped()), " damaged samples were skipped; their neighbours stand in for them"));
   log(LogLevel::kInfo, cat(split, ": ", human_count(evaluator.samples()), " samples in ", human_seconds(wall_s)));
   if (common.format == Format::kJson) {
     print(json.dump() + "\n");

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"
@@ -70,6 +71,25 @@ Json plan_json(const TrainPlan& plan) {
           {"reorders", plan.reorders},         {"compile_s", plan.compile_s}};
 }
 
+bool same_folder(const std::string& a, const std::string& b) {
+  std::error_code ignored;
+  return std::filesystem::weakly_canonical(a, ignored) == std::filesystem::weakly_canonical(b, ignored);
+}
+
+/// A RUN folder as the recipe of another run: its weights are the default ones, where it has any and the command line says nothing else.
+void start_from_weights_of(LoadedRecipe& loaded) {
+  for (const RecipeLayer& layer : loaded.source.layers) {
+    if (!layer.path.empty() && layer.path.front() == "weights") return;
+  }
+  const std::string weights = loaded.source.run_folder + "/weights.safetensors";
+  if (!file_exists(weights)) return;
+  auto source = std::make_unique<WeightSource>();
+  source->from = weights;
+  loaded.recipe.weights.load.items.clear();
+  loaded.recipe.weights.load.items.push_back(std::move(source));
+  log(LogLevel::kInfo, "starting from " + weights + " (weights=null: from initial values)");
+}
+
 }  // namespace
 
 void TrainTool::add_options(CLI::App& app) {
@@ -79,6 +99,7 @@ void TrainTool::add_options(CLI::App& app) {
 
 int TrainTool::run_recipe(LoadedRecipe& loaded) {
   const std::string run = !output_.empty() ? output_ : !loaded.source.run_folder.empty() ? loaded.source.run_folder : "runs/" + (loaded.recipe.name.empty() ? "run" : loaded.recipe.name);
+  if (!loaded.source.run_folder.empty() && !same_folder(run, loaded.source.run_folder)) start_from_weights_of(loaded);
   make_paths_absolute(loaded.recipe);
   const std::string text = dump_recipe(loaded.recipe, DumpKind::kFull);
   bool grown = false;
@@ -105,7 +126,7 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
   } else if (!plan.warnings.empty()) {
     log(LogLevel::kWarning, cat(plan.warnings.size(), " operators run on slow kernels, e.g. ", plan.warnings.front(), "; -v lists all"));
   }
-  print_plan(plan, run, dry_run_);
+  print_plan(plan, run, dry_run_, options.provenance);
   if (dry_run_) return kExitDone;
   Console console(common, plan.total_steps);
   const TrainResult result = trainer.run(console);
@@ -122,10 +143,10 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
   return kExitDone;
 }
 
-void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool to_stdout) const {
+void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool to_stdout, const std::string& provenance_text) const {
   if (to_stdout && common.format == Format::kJson) {
     Json json = plan_json(plan);
-    json["provenance"] = provenance_json({.tool = name(), .overrides = overrides_});
+    json["provenance"] = Json::parse(provenance_text);
     print(json.dump() + "\n");
     return;
   }
@@ -170,6 +191,7 @@ void TrainTool::print_result(const TrainResult& result, const TrainPlan* plan, c
   table.rows.push_back({"memory", cat(human_bytes(static_cast<double>(result.planned_peak_bytes)), " planned, ", human_bytes(static_cast<double>(result.peak_bytes)), " measured (",
                                      fixed(result.planned_peak_bytes > 0 ? 100.0 * static_cast<double>(result.peak_bytes - result.planned_peak_bytes) / static_cast<double>(result.planned_peak_bytes) : 0, 1), " %)")});
   if (!result.best.metric.empty()) table.rows.push_back({"best " + result.best.metric, cat(fixed(result.best.value, 2), " at step ", result.best.step)});
+  if (result.skipped > 0) table.rows.push_back({"skipped", cat(human_count(result.skipped), " damaged samples, replaced by others")});
   table.rows.push_back({"weights", run + "/weights.safetensors"});
   for (const auto& [format, file] : common.save) {
     if (format != Format::kJson) write_file(file, render(table, format));

@@ -26,7 +26,7 @@ class TrainTool : public RecipeTool {
   int run_recipe(LoadedRecipe& loaded) override;
 
  private:
-  void print_plan(const TrainPlan& plan, const std::string& run, bool to_stdout) const;
+  void print_plan(const TrainPlan& plan, const std::string& run, bool to_stdout, const std::string& provenance_text) const;
   void print_result(const TrainResult& result, const TrainPlan* plan, const std::string& run) const;
 
   bool force_ = false;
