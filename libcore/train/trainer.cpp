@@ -259,7 +259,7 @@ void Trainer::State::start(TrainEvents& events) {
     update->initialize();
     nlohmann::ordered_json files = nlohmann::ordered_json::array();
     for (size_t i = 0; i < recipe.weights.load.size(); ++i) {
-      for (const WeightsParent& parent : weights_parents(recipe.weights.load.at<WeightSource>(i).from)) files.push_back({{"file", parent.file}, {"digest", parent.digest}});
+      for (const WeightsParent& parent : weights_parents(recipe.weights.load.at<WeightSource>(i).path())) files.push_back({{"file", parent.file}, {"digest", parent.digest}});
     }
     if (!files.empty()) parents = files.dump();
   }

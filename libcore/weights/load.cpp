@@ -20,33 +20,9 @@ struct Source {
   std::vector<std::pair<size_t, size_t>> places;  // of each offered tensor: file, entry
 };
 
-std::vector<std::string> files_named_by(const std::string& from) {
-  if (is_folder(from)) {
-    if (is_checkpoint(from)) {
-      const Checkpoint checkpoint(from);
-      std::vector<std::string> files;
-      for (const char* group : {"parameters", "buffers"}) {
-        if (checkpoint.has_group(group)) files.push_back(checkpoint.file_of(group));
-      }
-      GALLEY_CHECK_INPUT(!files.empty(), "checkpoint ", from, " holds no parameters");
-      return files;
-    }
-    const std::string weights = from + "/weights.safetensors";
-    if (file_exists(weights)) return {weights};
-    Error error(ErrorCode::kInput, cat("the folder ", from, " has no weights.safetensors"));
-    const std::vector<std::string> checkpoints = checkpoint_folders(from + "/checkpoints");
-    if (!checkpoints.empty()) error.suggest(cat("its run has not finished; to take its newest checkpoint: weights=", checkpoints.front()));
-    throw error;
-  }
-  if (std::filesystem::path(from).extension() == ".onnx" && file_exists(from)) {
-    throw Error(ErrorCode::kInput, cat("cannot read ", from, ": weights are read from safetensors and PyTorch files, not from ONNX"));
-  }
-  return {from};
-}
-
 Source open_source(const std::string& from) {
   Source source;
-  for (const std::string& path : files_named_by(from)) {
+  for (const std::string& path : weights_files(from)) {
     source.files.emplace_back(path);
     const FileCheck check = source.files.back().verify();
     if (source.files.back().format() == "PyTorch zip" && !check.complete()) log(LogLevel::kWarning, cat(path, " was saved without checksums: damage in its values cannot be seen"));
@@ -117,6 +93,30 @@ NonFiniteCount count_non_finite(const Tensor& tensor) {
   }
 }
 
+std::vector<std::string> weights_files(const std::string& from) {
+  if (is_folder(from)) {
+    if (is_checkpoint(from)) {
+      const Checkpoint checkpoint(from);
+      std::vector<std::string> files;
+      for (const char* group : {"parameters", "buffers"}) {
+        if (checkpoint.has_group(group)) files.push_back(checkpoint.file_of(group));
+      }
+      GALLEY_CHECK_INPUT(!files.empty(), "checkpoint ", from, " holds no parameters");
+      return files;
+    }
+    const std::string weights = from + "/weights.safetensors";
+    if (file_exists(weights)) return {weights};
+    Error error(ErrorCode::kInput, cat("the folder ", from, " has no weights.safetensors"));
+    const std::vector<std::string> checkpoints = checkpoint_folders(from + "/checkpoints");
+    if (!checkpoints.empty()) error.suggest(cat("its run has not finished; to take its newest checkpoint: weights=", checkpoints.front()));
+    throw error;
+  }
+  if (std::filesystem::path(from).extension() == ".onnx" && file_exists(from)) {
+    throw Error(ErrorCode::kInput, cat("cannot read ", from, ": weights are read from safetensors and PyTorch files, not from ONNX"));
+  }
+  return {from};
+}
+
 LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<const LoadRule> rules) {
   std::vector<Source> sources;
   std::vector<Match> matches;
@@ -163,7 +163,7 @@ LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<cons
 std::vector<WeightsParent> weights_parents(const std::string& from) {
   std::vector<WeightsParent> parents;
   std::vector<std::byte> buffer(size_t{1} << 20);
-  for (const std::string& path : files_named_by(from)) {
+  for (const std::string& path : weights_files(from)) {
     const InputFile file(path);
     Digest digest;
     for (int64_t at = 0; at < file.size(); at += static_cast<int64_t>(buffer.size())) {
@@ -176,6 +176,6 @@ std::vector<WeightsParent> weights_parents(const std::string& from) {
   return parents;
 }
 
-Metadata read_weights_metadata(const std::string& from) { return WeightsFile(files_named_by(from).front()).metadata(); }
+Metadata read_weights_metadata(const std::string& from) { return WeightsFile(weights_files(from).front()).metadata(); }
 
 }  // namespace galley

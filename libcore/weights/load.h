@@ -20,6 +20,10 @@ struct LoadedWeights {
   std::vector<std::string> kept;
 };
 
+/// The files that LoadRule::from stands for: itself, weights.safetensors of a RUN folder, or the parameters and buffers of a
+/// checkpoint. Throws Error (exit code 4) for a folder without.
+std::vector<std::string> weights_files(const std::string& from);
+
 /// Loads what the rules name; a tensor that several rules fill has the last one's values. Throws one Error (exit code 4)
 /// with a table where files and model do not fit, and one (4) that names tensor, place and count for NaN or infinity, or for
 /// values that a cast would make infinite; warns (log) of what a rule that is not strict left out, and of casts.

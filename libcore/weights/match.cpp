@@ -73,80 +73,6 @@ std::string yaml_quoted(const std::string& text) {
   return quoted + "\"";
 }
 
-/// Rules that would map unexpected tensors of the file to missing ones of the model, most useful first. Two names belong
-/// together when their shapes are equal and they end alike; what differs in front is a candidate rule, and the candidate that
-/// explains most tensors wins.
-std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file, const LoadRule& rule,
-                                                                 const Match& match) {
-  std::unordered_map<std::string, std::vector<size_t>> by_ending;
-  for (const size_t offered : match.unexpected) {
-    const std::string& name = file[offered].name;
-    by_ending[name].push_back(offered);
-    for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) by_ending[name.substr(dot + 1)].push_back(offered);
-  }
-  const auto wanted_name = [&](size_t expected) {
-    const std::string& name = model[expected].name;
-    return rule.into.empty() ? name : name.substr(std::min(name.size(), rule.into.size() + 1));
-  };
-  using Rename = std::pair<std::string, std::string>;
-  std::map<Rename, int> votes;
-  std::vector<size_t> unexplained;
-  for (const size_t expected : match.missing) {
-    const std::string name = wanted_name(expected);
-    bool found = false;
-    for (size_t start = 0; !found && start != std::string::npos;) {
-      const auto candidates = by_ending.find(name.substr(start));
-      if (candidates != by_ending.end()) {
-        for (size_t i = 0; i < std::min<size_t>(candidates->second.size(), 16); ++i) {
-          const OfferedTensor& tensor = file[candidates->second[i]];
-          if (!(tensor.shape == model[expected].shape)) continue;
-          const std::string ending = name.substr(start);
-          ++votes[{tensor.name.substr(0, tensor.name.size() - ending.size()), name.substr(0, start)}];
-          found = true;
-        }
-      }
-      const size_t dot = name.find('.', start);
-      start = dot == std::string::npos ? dot : dot + 1;
-    }
-    if (!found) unexplained.push_back(expected);
-  }
-  std::vector<std::pair<int, Rename>> ranked;
-  for (const auto& [rename, count] : votes) ranked.push_back({-count, rename});
-  std::sort(ranked.begin(), ranked.end());
-
-  // A rule is kept where it places a tensor that no better rule has placed.
-  std::unordered_map<std::string, size_t> open;
-  for (const size_t expected : match.missing) open[wanted_name(expected)] = expected;
-  std::vector<bool> used(file.size(), false);
-  std::vector<Rename> proposals;
-  const auto place = [&](const Rename& candidate) {
-    bool useful = false;
-    for (const size_t offered : match.unexpected) {
-      if (used[offered]) continue;
-      const std::optional<std::string> name = renamed(file[offered].name, candidate.first, candidate.second);
-      const auto target = name ? open.find(*name) : open.end();
-      if (target == open.end() || !(model[target->second].shape == file[offered].shape)) continue;
-      used[offered] = useful = true;
-      open.erase(target);
-    }
-    if (useful) proposals.push_back(candidate);
-  };
-  for (const auto& [count, candidate] : ranked) {
-    if (proposals.size() >= kRowsShown) break;
-    place(candidate);
-  }
-  for (const size_t expected : unexplained) {
-    if (proposals.size() >= kRowsShown) break;
-    std::vector<std::string> same_shape;
-    for (const size_t offered : match.unexpected) {
-      if (!used[offered] && file[offered].shape == model[expected].shape && same_shape.size() < kCandidatesSearched) same_shape.push_back(file[offered].name);
-    }
-    const std::string near = same_shape.size() == 1 ? same_shape.front() : nearest(wanted_name(expected), same_shape);
-    if (!near.empty()) place({near, wanted_name(expected)});
-  }
-  return proposals;
-}
-
 }  // namespace
 
 bool selects(std::string_view pattern, std::string_view name) {
@@ -232,6 +158,79 @@ Match match_tensors(std::span<const ExpectedTensor> model, std::span<const Offer
     if (!rename_used[r]) fail_unused("rename", rule.rename[r].first, names_of(file));
   }
   return match;
+}
+
+// Two names belong together when their shapes are equal and they end alike; what differs in front is a candidate rule, and the
+// candidate that explains most tensors wins.
+std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file, const LoadRule& rule,
+                                                                 const Match& match) {
+  std::unordered_map<std::string, std::vector<size_t>> by_ending;
+  for (const size_t offered : match.unexpected) {
+    const std::string& name = file[offered].name;
+    by_ending[name].push_back(offered);
+    for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) by_ending[name.substr(dot + 1)].push_back(offered);
+  }
+  const auto wanted_name = [&](size_t expected) {
+    const std::string& name = model[expected].name;
+    return rule.into.empty() ? name : name.substr(std::min(name.size(), rule.into.size() + 1));
+  };
+  using Rename = std::pair<std::string, std::string>;
+  std::map<Rename, int> votes;
+  std::vector<size_t> unexplained;
+  for (const size_t expected : match.missing) {
+    const std::string name = wanted_name(expected);
+    bool found = false;
+    for (size_t start = 0; !found && start != std::string::npos;) {
+      const auto candidates = by_ending.find(name.substr(start));
+      if (candidates != by_ending.end()) {
+        for (size_t i = 0; i < std::min<size_t>(candidates->second.size(), 16); ++i) {
+          const OfferedTensor& tensor = file[candidates->second[i]];
+          if (!(tensor.shape == model[expected].shape)) continue;
+          const std::string ending = name.substr(start);
+          ++votes[{tensor.name.substr(0, tensor.name.size() - ending.size()), name.substr(0, start)}];
+          found = true;
+        }
+      }
+      const size_t dot = name.find('.', start);
+      start = dot == std::string::npos ? dot : dot + 1;
+    }
+    if (!found) unexplained.push_back(expected);
+  }
+  std::vector<std::pair<int, Rename>> ranked;
+  for (const auto& [rename, count] : votes) ranked.push_back({-count, rename});
+  std::sort(ranked.begin(), ranked.end());
+
+  // A rule is kept where it places a tensor that no better rule has placed.
+  std::unordered_map<std::string, size_t> open;
+  for (const size_t expected : match.missing) open[wanted_name(expected)] = expected;
+  std::vector<bool> used(file.size(), false);
+  std::vector<Rename> proposals;
+  const auto place = [&](const Rename& candidate) {
+    bool useful = false;
+    for (const size_t offered : match.unexpected) {
+      if (used[offered]) continue;
+      const std::optional<std::string> name = renamed(file[offered].name, candidate.first, candidate.second);
+      const auto target = name ? open.find(*name) : open.end();
+      if (target == open.end() || !(model[target->second].shape == file[offered].shape)) continue;
+      used[offered] = useful = true;
+      open.erase(target);
+    }
+    if (useful) proposals.push_back(candidate);
+  };
+  for (const auto& [count, candidate] : ranked) {
+    if (proposals.size() >= kRowsShown) break;
+    place(candidate);
+  }
+  for (const size_t expected : unexplained) {
+    if (proposals.size() >= kRowsShown) break;
+    std::vector<std::string> same_shape;
+    for (const size_t offered : match.unexpected) {
+      if (!used[offered] && file[offered].shape == model[expected].shape && same_shape.size() < kCandidatesSearched) same_shape.push_back(file[offered].name);
+    }
+    const std::string near = same_shape.size() == 1 ? same_shape.front() : nearest(wanted_name(expected), same_shape);
+    if (!near.empty()) place({near, wanted_name(expected)});
+  }
+  return proposals;
 }
 
 std::string misfit_report(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file, const LoadRule& rule, const Match& match) {

@@ -72,6 +72,10 @@ Match match_tensors(std::span<const ExpectedTensor> model, std::span<const Offer
 /// each, near names, and a `rename:` block ready to be pasted where one would help. "" where nothing is wrong.
 std::string misfit_report(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file, const LoadRule& rule, const Match& match);
 
+/// Rules that would map unexpected tensors of the file to missing ones of the model, most useful first.
+std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file, const LoadRule& rule,
+                                                                 const Match& match);
+
 /// Whether a pattern selects a name: `*` any text, `?` one character; a path selects itself and all below it.
 bool selects(std::string_view pattern, std::string_view name);
 

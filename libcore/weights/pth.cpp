@@ -23,6 +23,7 @@ constexpr int64_t kTensorLimit = 100'000;
 constexpr int64_t kNameLimit = 4096;
 constexpr double kSurplusLimit = 64;  // tensors that share storages: all together at most so many times the file's values
 constexpr size_t kChunk = 1 << 20;     // read and check the same megabyte while it is in the cache
+constexpr int64_t kWorthThreads = 1 << 22;  // bytes
 // What torch.save wrote first before 1.6: the number 0x1950a86a20f9469cfc6c as LONG1, then the version 1001.
 constexpr std::string_view kLegacyMagic("\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 10);
 constexpr int64_t kLegacyVersion = 1001;
@@ -279,7 +280,9 @@ int64_t PthFile::verify() const {
   const InputFile file(path_);
   const std::vector<ZipEntry>& entries = table_.entries;
   std::vector<uint8_t> matches(entries.size(), 0);
-  parallel_for(static_cast<int64_t>(entries.size()), 1, [&](int64_t first, int64_t last) {
+  const auto count = static_cast<int64_t>(entries.size());
+  const int64_t grain = value_bytes() < kWorthThreads ? count : 1;
+  parallel_for(count, grain, [&](int64_t first, int64_t last) {
     std::vector<std::byte> buffer(kChunk);
     for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
       uint32_t found = 0;
