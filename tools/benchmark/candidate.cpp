@@ -1,0 +1,273 @@
+#include "tools/benchmark/candidate.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "libcore/base/file.h"
+#include "libcore/base/parallel.h"
+#include "libcore/base/units.h"
+#include "libcore/data/loader.h"
+#include "libcore/runtime/machine.h"
+#include "libcore/runtime/parameter_store.h"
+#include "libcore/train/session.h"
+#include "libcore/train/trainer.h"
+#include "libcore/train/workload.h"
+
+namespace galley::tools {
+namespace {
+
+/// Lets the system count the high-water mark of resident memory anew.
+void reset_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+std::string fixed(double value, int digits) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+/// Reads batches of data.train, again and again.
+struct DataWork {
+  std::unique_ptr<LoadedRecipe> loaded;
+  std::unique_ptr<Session> session;
+  std::unique_ptr<DataLoader> loader;
+};
+
+struct ModelWork {
+  std::unique_ptr<LoadedRecipe> loaded;
+  std::unique_ptr<Session> session;
+  std::unique_ptr<Workload> work;
+  ParameterStore store;
+  std::vector<ParameterSpec> parameters;
+};
+
+}  // namespace
+
+std::string machine_store(int threads) {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::string folder = cache != nullptr && *cache != '\0' ? cache : cat(home != nullptr ? home : "/tmp", "/.cache");
+  char host[256] = "host";
+  gethostname(host, sizeof host - 1);
+  return cat(folder, "/galley/machine-", host, "-", threads, ".json");
+}
+
+Limits machine_limits(int threads) {
+  static std::map<int, Limits> known;
+  const auto found = known.find(threads);
+  if (found != known.end()) return found->second;
+  Limits limits;
+  std::ifstream file(machine_store(threads));
+  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object() && json.value("threads", 0) == threads && json.contains("f32_per_s") && json.contains("triad_per_s")) {
+    limits = {json["f32_per_s"].get<double>(), json["triad_per_s"].get<double>()};
+  }
+  if (!(limits.flops_per_s > 0 && limits.bytes_per_s > 0)) {
+    const ThreadShare share(threads);
+    const MachineLimits measured = measure_machine(0.5);
+    limits = {measured.flops_per_s, measured.bytes_per_s};
+  }
+  return known[threads] = limits;
+}
+
+double Row::peak_fraction() const {
+  return time.median > 0 && flops > 0 ? flops / time.median / machine_limits(static_cast<int>(threads)).flops_per_s : 0;
+}
+
+std::string Row::bound() const {
+  if (flops <= 0 && bytes <= 0) return "";
+  const Limits limits = machine_limits(static_cast<int>(threads));
+  return flops / limits.flops_per_s >= bytes / limits.bytes_per_s ? "compute" : "memory";
+}
+
+double Row::limit_fraction() const {
+  if (time.median <= 0 || (flops <= 0 && bytes <= 0)) return 0;
+  const Limits limits = machine_limits(static_cast<int>(threads));
+  return std::max(flops / limits.flops_per_s, bytes / limits.bytes_per_s) / time.median;
+}
+
+nlohmann::ordered_json row_json(const Row& row) {
+  nlohmann::ordered_json json{{"recipe", row.recipe}, {"what", row.what}, {"batch", row.batch}, {"threads", row.threads}, {"precision", row.precision}, {"memory_format", row.memory_format}, {"device", row.device}};
+  if (row.error.empty()) {
+    const auto ms = [](double seconds) { return seconds * 1e3; };
+    json["median_ms"] = ms(row.time.median);
+    json["mean_ms"] = ms(row.time.mean);
+    json["min_ms"] = ms(row.time.min);
+    json["p10_ms"] = ms(row.time.p10);
+    json["p90_ms"] = ms(row.time.p90);
+    json["p99_ms"] = ms(row.time.p99);
+    json["median_low_ms"] = ms(row.time.interval.low);
+    json["median_high_ms"] = ms(row.time.interval.high);
+    json["runs"] = row.time.count;
+    json["outliers"] = row.time.outliers;
+    json["converged"] = row.converged;
+    json["samples_per_s"] = row.time.median > 0 ? row.samples / row.time.median : 0;
+    json["flops"] = row.flops;
+    json["bytes"] = row.bytes;
+    json["peak_bytes"] = row.peak_bytes;
+    json["peak_fraction"] = row.peak_fraction();
+    json["bound"] = row.bound();
+    json["limit_fraction"] = row.limit_fraction();
+    json["error"] = nullptr;
+  } else {
+    for (const char* key : {"median_ms", "mean_ms", "min_ms", "p10_ms", "p90_ms", "p99_ms", "runs", "samples_per_s", "flops", "bytes", "peak_bytes", "peak_fraction"}) json[key] = nullptr;
+    json["error"] = row.error;
+  }
+  json["set"] = nlohmann::ordered_json::object();
+  for (const auto& [key, value] : row.set) json["set"][key] = value;
+  if (!row.seconds.empty()) {
+    constexpr size_t kMost = 400;  // enough for a later comparison, evenly taken
+    json["runs_ms"] = nlohmann::ordered_json::array();
+    const size_t shown = std::min(kMost, row.seconds.size());
+    for (size_t i = 0; i < shown; ++i) json["runs_ms"].push_back(row.seconds[i * row.seconds.size() / shown] * 1e3);
+  }
+  return json;
+}
+
+Row row_of_json(const nlohmann::ordered_json& json) {
+  Row row;
+  row.recipe = json.at("recipe");
+  row.what = json.at("what");
+  row.batch = json.at("batch");
+  row.threads = json.at("threads");
+  row.precision = json.at("precision");
+  row.memory_format = json.at("memory_format");
+  row.device = json.at("device");
+  for (const auto& [key, value] : json.at("set").items()) row.set.emplace_back(key, value);
+  if (!json.at("error").is_null()) {
+    row.error = json.at("error");
+    return row;
+  }
+  row.time.median = json.at("median_ms").get<double>() / 1e3;
+  row.time.mean = json.at("mean_ms").get<double>() / 1e3;
+  row.time.min = json.at("min_ms").get<double>() / 1e3;
+  row.time.p10 = json.at("p10_ms").get<double>() / 1e3;
+  row.time.p90 = json.at("p90_ms").get<double>() / 1e3;
+  row.time.p99 = json.at("p99_ms").get<double>() / 1e3;
+  row.time.interval = {json.at("median_low_ms").get<double>() / 1e3, json.at("median_high_ms").get<double>() / 1e3};
+  row.time.count = json.at("runs");
+  row.time.outliers = json.at("outliers");
+  row.converged = json.at("converged");
+  row.samples = json.at("samples_per_s").get<double>() * row.time.median;
+  row.flops = json.at("flops");
+  row.bytes = json.at("bytes");
+  row.peak_bytes = json.at("peak_bytes");
+  if (json.contains("runs_ms")) {
+    for (const auto& value : json.at("runs_ms")) row.seconds.push_back(value.get<double>() / 1e3);
+  }
+  return row;
+}
+
+Table row_table(const std::vector<Row>& rows) {
+  const auto differ = [&](const auto& get) { return std::any_of(rows.begin(), rows.end(), [&](const Row& row) { return get(row) != get(rows.front()); }); };
+  const bool recipes = differ([](const Row& row) { return row.recipe; }), threads = differ([](const Row& row) { return row.threads; });
+  const bool batches = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.batch > 0; });
+  std::vector<std::string> keys;
+  for (const Row& row : rows) {
+    for (const auto& [key, value] : row.set) {
+      if (key != "threads" && key != "batch" && std::find(keys.begin(), keys.end(), key) == keys.end()) keys.push_back(key);
+    }
+  }
+  Table table;
+  if (recipes) table.headings.push_back("recipe");
+  table.headings.push_back("what");
+  for (const std::string& key : keys) table.headings.push_back(key);
+  if (batches) table.headings.push_back("batch");
+  if (threads) table.headings.push_back("threads");
+  for (const char* heading : {"median_ms", "+-%", "p90_ms", "runs", "samples/s", "GFLOP/s", "GB/s", "peak%", "bound", "limit%", "MiB"}) table.headings.push_back(heading);
+  for (const Row& row : rows) {
+    std::vector<std::string> cells;
+    if (recipes) cells.push_back(row.recipe);
+    cells.push_back(row.what);
+    for (const std::string& key : keys) {
+      const auto found = std::find_if(row.set.begin(), row.set.end(), [&](const auto& item) { return item.first == key; });
+      cells.push_back(found == row.set.end() ? "" : found->second);
+    }
+    if (batches) cells.push_back(row.batch > 0 ? cat(row.batch) : "");
+    if (threads) cells.push_back(cat(row.threads));
+    if (!row.error.empty()) {
+      cells.push_back("error: " + row.error);
+      cells.resize(table.headings.size());
+    } else {
+      const double t = row.time.median;
+      cells.push_back(human_number(t * 1e3));
+      cells.push_back(fixed(100 * row.time.relative_error(), 1));
+      cells.push_back(human_number(row.time.p90 * 1e3));
+      cells.push_back(cat(row.time.count));
+      cells.push_back(row.samples > 0 && t > 0 ? human_number(row.samples / t) : "");
+      cells.push_back(row.flops > 0 && t > 0 ? human_number(row.flops / t / 1e9) : "");
+      cells.push_back(row.bytes > 0 && t > 0 ? human_number(row.bytes / t / 1e9) : "");
+      cells.push_back(row.flops > 0 ? fixed(100 * row.peak_fraction(), 1) : "");
+      cells.push_back(row.bound());
+      cells.push_back(row.bound().empty() ? "" : fixed(100 * row.limit_fraction(), 1));
+      cells.push_back(row.peak_bytes > 0 ? human_number(static_cast<double>(row.peak_bytes) / (1 << 20)) : "");
+    }
+    table.rows.push_back(std::move(cells));
+  }
+  return table;
+}
+
+void finish(Row& row, const Series& series) {
+  row.time = summarize(series.seconds);
+  row.converged = series.converged;
+  row.seconds = series.seconds;
+}
+
+Candidate make_candidate(std::unique_ptr<LoadedRecipe> loaded, const std::string& name, const Cell& cell) {
+  static const int64_t base = resident_bytes();  // of the process before the first candidate
+  Candidate candidate;
+  Row& row = candidate.row;
+  row.recipe = name;
+  row.what = cell.what;
+  row.batch = cell.what == "load" ? 0 : cell.batch;
+  row.threads = compute_threads();
+  row.set = cell.set;
+  constexpr const char* kFormats[] = {"auto", "contiguous", "channels_last", "channels_last_3d"};
+  row.memory_format = kFormats[static_cast<int>(loaded->recipe.memory_format)];
+  const int64_t before = resident_bytes();
+  reset_peak();
+  if (cell.what == "data") {
+    auto parts = std::make_shared<DataWork>();
+    parts->loaded = std::move(loaded);
+    parts->session = std::make_unique<Session>(parts->loaded->recipe);
+    parts->loader = parts->session->loader("train", cell.batch, 0, 0);
+    for (const auto& [field, tensor] : parts->loader->layout()) row.bytes += static_cast<double>(tensor.bytes());
+    row.samples = static_cast<double>(cell.batch);
+    candidate.run = [loader = parts->loader.get()] { loader->next(); };
+    candidate.parts = parts;
+  } else {
+    auto parts = std::make_shared<ModelWork>();
+    parts->loaded = std::move(loaded);
+    parts->session = std::make_unique<Session>(parts->loaded->recipe);
+    if (cell.what == "load") {
+      if (parts->loaded->recipe.weights.load.empty()) throw Error(ErrorCode::kRecipe, "what=load reads weights, and none were named").key("weights").suggest("weights=FILE");
+      CapturedModel model = parts->session->capture_inference(usual_batch(*parts->session, 1).input);
+      parts->parameters = std::move(model.parameters);
+      for (const ParameterSpec& spec : parts->parameters) {
+        parts->store.declare(spec.name, spec.type, spec.role);
+        row.bytes += static_cast<double>(spec.type.bytes());
+      }
+      candidate.run = [work = parts.get()] { work->session->initialize(work->parameters, work->store); };
+    } else {
+      parts->work = std::make_unique<Workload>(*parts->session, cell.what == "forward" ? WorkKind::kForward : WorkKind::kTrainStep, cell.batch);
+      row.flops = parts->work->flops();
+      row.bytes = parts->work->bytes();
+      row.samples = static_cast<double>(cell.batch);
+      candidate.run = [work = parts->work.get()] { work->run(); };
+    }
+    candidate.parts = parts;
+  }
+  candidate.run();
+  candidate.run();
+  row.peak_bytes = base + std::max<int64_t>(0, peak_resident_bytes() - before);
+  return candidate;
+}
+
+}  // namespace galley::tools

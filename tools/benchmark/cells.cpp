@@ -1,0 +1,106 @@
+#include "tools/benchmark/cells.h"
+
+#include <algorithm>
+#include <array>
+
+#include "libcore/base/error.h"
+#include "libcore/base/units.h"
+
+namespace galley::tools {
+namespace {
+
+constexpr int64_t kMostValues = 1000;
+constexpr std::array<std::string_view, 4> kKinds{"forward", "train_step", "data", "load"};
+
+std::vector<std::string> expand(const std::vector<std::string>& texts) {
+  std::vector<std::string> values;
+  for (const std::string& text : texts) {
+    for (std::string& value : expand_range(text)) values.push_back(std::move(value));
+  }
+  return values;
+}
+
+bool listed(const std::vector<std::string>& texts, const std::string& value) {
+  if (texts.empty()) return true;
+  const std::vector<std::string> values = expand(texts);
+  return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+std::string value_of(const Cell& cell, const std::string& key) {
+  for (const auto& [name, value] : cell.set) {
+    if (name == key) return value;
+  }
+  return "";
+}
+
+bool excluded(const BenchmarkSection& section, const Cell& cell) {
+  for (size_t i = 0; i < section.exclude.size(); ++i) {
+    const auto& item = section.exclude.at<ExcludeItem>(i);
+    if (listed(item.what, cell.what) && listed(item.batch, std::to_string(cell.batch)) && listed(item.threads, value_of(cell, "threads")) &&
+        listed(item.precision, value_of(cell, "precision")) && listed(item.memory_format, value_of(cell, "memory_format"))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<std::string> expand_range(const std::string& text) {
+  const size_t dots = text.find("..");
+  if (dots == std::string::npos || dots == 0 || text[dots - 1] < '0' || text[dots - 1] > '9') return {text};
+  const size_t step_at = text.find_first_of("x+", dots);
+  const int64_t first = parse_count(text.substr(0, dots));
+  const int64_t last = parse_count(text.substr(dots + 2, step_at == std::string::npos ? std::string::npos : step_at - dots - 2));
+  const bool times = step_at != std::string::npos && text[step_at] == 'x';
+  const int64_t step = step_at == std::string::npos ? 1 : parse_count(text.substr(step_at + 1));
+  if (step < (times ? 2 : 1) || (times && first < 1) || last < first) {
+    throw Error(ErrorCode::kRecipe, cat("the range '", text, "' does not lead from ", first, " up to ", last)).suggest("write 1..4, 1..8x2 or 2..10+4");
+  }
+  std::vector<std::string> values;
+  for (int64_t value = first; value <= last && static_cast<int64_t>(values.size()) < kMostValues; value = times ? value * step : value + step) values.push_back(std::to_string(value));
+  return values;
+}
+
+std::string Cell::name() const {
+  std::string text = cat(what, " batch=", batch);
+  for (const auto& [key, value] : set) text += cat(" ", key, "=", value);
+  return text;
+}
+
+std::vector<Cell> cells_of(const BenchmarkSection& section) {
+  std::vector<Cell> cells;
+  for (const std::string& what : section.what) {
+    if (std::find(kKinds.begin(), kKinds.end(), what) == kKinds.end()) {
+      const std::string near = nearest(what, {kKinds.begin(), kKinds.end()});
+      throw Error(ErrorCode::kRecipe, cat("'", what, "' is no kind of work: forward, train_step, data or load")).key("benchmark.what").suggest(near.empty() ? "" : cat("did you mean '", near, "'?"));
+    }
+    cells.push_back({.what = what});
+  }
+  const auto cross = [&cells](const std::string& key, const std::vector<std::string>& texts) {
+    if (texts.empty()) return;
+    std::vector<Cell> more;
+    for (const Cell& cell : cells) {
+      for (const std::string& value : expand(texts)) {
+        more.push_back(cell);
+        if (key == "batch") {
+          more.back().batch = parse_count(value);
+          if (more.back().batch < 1) throw Error(ErrorCode::kRecipe, cat("'benchmark.batch' is ", value, ", allowed is at least 1")).key("benchmark.batch");
+        } else {
+          more.back().set.emplace_back(key, value);
+        }
+      }
+    }
+    cells = std::move(more);
+  };
+  cross("weights", section.sweep.weights);
+  cross("precision", section.sweep.precision);
+  cross("memory_format", section.sweep.memory_format);
+  cross("threads", section.sweep.threads);
+  cross("batch", section.sweep.batch.empty() ? section.batch : section.sweep.batch);
+  std::erase_if(cells, [&](const Cell& cell) { return excluded(section, cell); });
+  if (cells.empty()) throw Error(ErrorCode::kRecipe, "benchmark.exclude leaves no cell").key("benchmark.exclude");
+  return cells;
+}
+
+}  // namespace galley::tools
