@@ -26,6 +26,13 @@ std::string file_dtype(DType dtype) {
   return text;
 }
 
+/// Sizes in the order of memory.
+Shape physical_shape(const Shape& shape, const MemoryFormat& format) {
+  Shape physical;
+  for (const int axis : format.order(shape.rank())) physical.push_back(shape[axis]);
+  return physical;
+}
+
 }  // namespace
 
 SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), file_(MappedFile::open(path)) {
@@ -42,13 +49,13 @@ const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
   return found == index_.end() ? nullptr : &table_.entries[found->second];
 }
 
-Tensor SafetensorsFile::read(const SafetensorsEntry& entry) const {
+Tensor SafetensorsFile::read_stored(const SafetensorsEntry& entry) const {
   GALLEY_CHECK_INPUT(entry.dtype.has_value(), path_, ": tensor '", entry.name, "' has the dtype ", entry.dtype_text, ", with which Galley does not compute");
   const std::byte* data = file_->bytes().data() + entry.begin;
   if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(dtype_size(*entry.dtype)) == 0) {
-    return Tensor(*entry.dtype, entry.shape, {}, Storage::borrow(data, entry.end - entry.begin, file_));
+    return Tensor(*entry.dtype, entry.shape, entry.format, Storage::borrow(data, entry.end - entry.begin, file_));
   }
-  Tensor copy(*entry.dtype, entry.shape);
+  Tensor copy(*entry.dtype, entry.shape, entry.format);
   if (entry.end > entry.begin) std::copy(data, data + (entry.end - entry.begin), static_cast<std::byte*>(copy.data()));
   return copy;
 }
@@ -119,11 +126,17 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorSou
   const std::string zeros(kDigestDigits, '0');
   std::string header = cat(std::string(8, '\0'), kHeaderStart, zeros, "\"");
   for (const auto& [key, value] : metadata) {
-    GALLEY_ASSERT(!key.starts_with(kDigestKey), "metadata '" + key + "' is the writer's");
+    GALLEY_ASSERT(!key.starts_with(kDigestKey) && key != kMemoryFormatKey, "metadata '" + key + "' is the writer's");
     header += cat(",", quoted(key), ":", quoted(value));
   }
   if (metadata.count("galley.version") == 0) header += ",\"galley.version\":\"1\"";
   std::vector<size_t> digest_places;
+  nlohmann::ordered_json formats = nlohmann::ordered_json::object();
+  for (const TensorSource* tensor : order) {
+    GALLEY_ASSERT(!tensor->format.is_blocked(), tensor->name);
+    if (!tensor->format.is_contiguous()) formats[tensor->name] = tensor->format.str();
+  }
+  if (!formats.empty()) header += cat(",", quoted(std::string(kMemoryFormatKey)), ":", quoted(formats.dump()));
   for (const TensorSource* tensor : order) {
     header += cat(",", quoted(tensor_digest_key(tensor->name)), ":\"");
     digest_places.push_back(header.size());
@@ -133,7 +146,7 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorSou
   int64_t offset = 0;
   for (const TensorSource* tensor : order) {
     std::string shape;
-    for (const int64_t size : tensor->shape) shape += (shape.empty() ? "" : ",") + std::to_string(size);
+    for (const int64_t size : physical_shape(tensor->shape, tensor->format)) shape += (shape.empty() ? "" : ",") + std::to_string(size);
     const int64_t end = offset + tensor->shape.elements() * dtype_size(tensor->dtype);
     header += cat(",", quoted(tensor->name), ":{\"dtype\":\"", file_dtype(tensor->dtype), "\",\"shape\":[", shape, "],\"data_offsets\":[", offset, ",", end, "]}");
     offset = end;
@@ -148,7 +161,7 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorSou
   file.write(header);
   for (size_t i = 0; i < order.size(); ++i) {
     const TensorSource& source = *order[i];
-    const Tensor tensor = source.values().to(MemoryFormat::contiguous());
+    const Tensor tensor = source.values().to(source.format);
     GALLEY_ASSERT(tensor.dtype() == source.dtype && tensor.shape() == source.shape, cat("the values of '", source.name, "' are ", tensor.str()));
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.data()), static_cast<size_t>(tensor.bytes()));
     Digest digest;

@@ -1,6 +1,6 @@
 #pragma once
 // The safetensors format: 8 bytes of header length (little endian), a JSON header, then the values. Read with every rule of
-// the format enforced before anything is allocated, mapped without copies; written contiguous, in logical order, with a
+// the format enforced before anything is allocated, mapped without copies; written in logical order or channels_last, with a
 // digest per tensor and one of the header, durably. Format: https://github.com/huggingface/safetensors (README, "Format").
 
 #include <cstdint>
@@ -26,7 +26,8 @@ struct SafetensorsEntry {
   std::string name;
   std::string dtype_text;      ///< As the file says: "F32", "F8_E4M3", ...
   std::optional<DType> dtype;  ///< None: a type of the format that Galley does not compute with.
-  Shape shape;
+  Shape shape;            ///< Logical.
+  MemoryFormat format;    ///< How the values lie: `galley.memory_format` of the file says so, else contiguous.
   int64_t begin = 0;  ///< Bytes from the start of the file.
   int64_t end = 0;
 };
@@ -40,6 +41,10 @@ struct SafetensorsTable {
 /// Largest header and most tensors that are accepted.
 constexpr int64_t kSafetensorsHeaderLimit = 100'000'000;
 constexpr int64_t kSafetensorsEntryLimit = 100'000;
+
+/// Metadata key of files that hold tensors in other formats than contiguous: a JSON object, format by tensor. Such a tensor is stored
+/// under its physical shape ([N,H,W,C]), so that a foreign reader sees a mismatch of shapes and never wrong numbers.
+inline constexpr std::string_view kMemoryFormatKey = "galley.memory_format";
 
 /// The table of a file of these bytes. A pure function; throws Error (exit code 4) naming the rule that is broken and the
 /// tensor. Looks at the header only: `file` may be the first bytes of a file of `file_bytes` bytes.
@@ -55,8 +60,11 @@ class SafetensorsFile {
   const std::vector<SafetensorsEntry>& entries() const { return table_.entries; }
   const Metadata& metadata() const { return table_.metadata; }
   const SafetensorsEntry* find(std::string_view name) const;
-  /// The values, contiguous and not to be written: without a copy where the file aligns them to their element size, else copied.
-  Tensor read(const SafetensorsEntry& entry) const;
+  /// The values, contiguous and not to be written: without a copy where the file has them so and aligns them to their element size,
+  /// else copied.
+  Tensor read(const SafetensorsEntry& entry) const { return read_stored(entry).to(MemoryFormat::contiguous()); }
+  /// The same in the format in which they are stored.
+  Tensor read_stored(const SafetensorsEntry& entry) const;
   /// Throws where there is no tensor of that name (naming the nearest).
   Tensor read(std::string_view name) const;
   /// Whether the file carries digests (files of other programs do not).
@@ -79,13 +87,14 @@ class SafetensorsFile {
 /// A tensor to be written: its type now, its values when their turn comes, so that no second copy of a model is ever needed.
 struct TensorSource {
   TensorSource(std::string name, Tensor tensor);
-  TensorSource(std::string name, DType dtype, Shape shape, std::function<Tensor()> values)
-      : name(std::move(name)), dtype(dtype), shape(std::move(shape)), values(std::move(values)) {}
+  TensorSource(std::string name, DType dtype, Shape shape, std::function<Tensor()> values, MemoryFormat format = {})
+      : name(std::move(name)), dtype(dtype), shape(std::move(shape)), values(std::move(values)), format(std::move(format)) {}
 
   std::string name;
   DType dtype;
   Shape shape;
   std::function<Tensor()> values;  ///< Any memory format, that dtype and shape.
+  MemoryFormat format;             ///< In the file: contiguous or channels_last (not blocked).
 };
 
 struct WrittenTensor {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
@@ -181,6 +182,30 @@ class HeaderReader : public nlohmann::json_sax<json> {
   std::unordered_set<std::string> names_;
 };
 
+/// Gives the entries that the metadata names their formats and logical shapes.
+void apply_formats(SafetensorsTable& table) {
+  const auto stored = table.metadata.find(std::string(kMemoryFormatKey));
+  if (stored == table.metadata.end()) return;
+  const auto formats = nlohmann::json::parse(stored->second, nullptr, /*allow_exceptions=*/false);
+  GALLEY_CHECK_INPUT(formats.is_object(), kMemoryFormatKey, " is not a JSON object");
+  std::map<std::string_view, SafetensorsEntry*> by_name;
+  for (SafetensorsEntry& entry : table.entries) by_name[entry.name] = &entry;
+  for (const auto& [name, value] : formats.items()) {
+    const auto found = by_name.find(name);
+    GALLEY_CHECK_INPUT(found != by_name.end(), kMemoryFormatKey, " names '", name, "', which the file does not have");
+    SafetensorsEntry* entry = found->second;
+    const std::string text = value.is_string() ? value.get<std::string>() : "";
+    const int rank = text == "channels_last" ? 4 : text == "channels_last_3d" ? 5 : -1;
+    GALLEY_CHECK_INPUT(rank > 0, kMemoryFormatKey, " of '", name, "' is '", text, "'; known: channels_last, channels_last_3d");
+    GALLEY_CHECK_INPUT(entry->shape.rank() == rank, kMemoryFormatKey, " of '", name, "' is ", text, ", which a tensor of rank ", entry->shape.rank(), " cannot have");
+    entry->format = MemoryFormat::parse(text);
+    Shape logical = entry->shape;
+    const std::vector<int> order = entry->format.order(rank);
+    for (int i = 0; i < rank; ++i) logical[order[static_cast<size_t>(i)]] = entry->shape[i];
+    entry->shape = logical;
+  }
+}
+
 }  // namespace
 
 SafetensorsTable parse_safetensors(std::span<const std::byte> file, int64_t file_bytes) {
@@ -212,6 +237,7 @@ SafetensorsTable parse_safetensors(std::span<const std::byte> file, int64_t file
     entry.end += table.data_begin;
   }
   GALLEY_CHECK_INPUT(covered == data_bytes, "the file has ", data_bytes - covered, " bytes after its last tensor that belong to none");
+  apply_formats(table);
   return table;
 }
 
