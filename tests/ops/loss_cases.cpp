@@ -90,6 +90,31 @@ std::vector<OpCase> loss_cases() {
       }
     }
   }
+  // A logit of -inf does not count where its class has no share: no weight (even as the target), or no probability.
+  for (const bool pixels : {false, true}) {
+    for (const bool probabilities : {false, true}) {
+      for (const double smoothing : {0.0, 0.25}) {
+        if (probabilities && smoothing > 0) continue;
+        cases.push_back({.name = cat("cross_entropy_no_share_", pixels ? "pixels" : "rows", probabilities ? "_probabilities" : "", smoothing > 0 ? "_smoothed" : ""), .build = [=](CaseInputs& in) {
+                           CrossEntropyAttrs a;
+                           a.label_smoothing = smoothing;
+                           std::vector<double> x, p;  // [2,20] or [1,20,2]: class 3 is -inf
+                           for (int i = 0; i < 40; ++i) {
+                             const int c = pixels ? i / 2 : i % 20;
+                             x.push_back(c == 3 || c == 17 ? -inf : 0.1 * (i % 7));
+                             p.push_back(c == 3 || c == 17 ? 0 : 0.01 * (i % 5));
+                           }
+                           std::vector<double> weights(20, 1.5);
+                           weights[3] = weights[17] = 0;
+                           const Shape shape = pixels ? Shape{1, 20, 2} : Shape{2, 20};
+                           const Value logits = in.values(shape, x);
+                           const Value t = probabilities ? in.values(shape, p) : in.values(pixels ? Shape{1, 2} : Shape{2}, {3, 5}, DType::kI64);
+                           const Value w = probabilities ? Value() : in.values({20}, weights), loss = cross_entropy(logits, t, w, a);
+                           cross_entropy_backward(in.real(loss.shape()), logits, t, w, a);
+                         }, .forward_only = true});
+      }
+    }
+  }
   // Losses of right answers far from 0 are small, not 0: log1p. NaN stays.
   cases.push_back({.name = "bce_with_logits_strange", .build = [=](CaseInputs& in) {
                      LossAttrs a;

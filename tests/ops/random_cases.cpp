@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "libcore/ops/random.h"
+#include "libcore/ops/random_mask.h"
 #include "tests/ops/harness.h"
 
 namespace galley::test {
@@ -39,6 +40,15 @@ std::vector<OpCase> random_cases() {
       }
     }
   }
+  // p is the very number drawn for element 5 of sample 100, which stays; and one between the draws of sample 100 and of the whole batch.
+  const auto drawn = [](int64_t stream, uint64_t sample, int64_t element) {
+    return static_cast<double>(uniform_from_bits(mask_bits(7, stream, 3, static_cast<int64_t>(sample), element)));
+  };
+  const double fifth = drawn(123456789, 100, 5), between = (drawn(-5, 100, 0) + drawn(-5, kWholeBatch, 0)) / 2;
+  cases.push_back({.name = "dropout_bound", .build = [=](CaseInputs& in) { dropout(in.real({2, 9}), rng(in), dropout_attrs(fifth)); }, .forward_only = true});
+  cases.push_back({.name = "stochastic_depth_batch_draw", .build = [=](CaseInputs& in) {
+                     stochastic_depth(in.real({2, 9}), rng(in), depth_attrs(between, StochasticDepthMode::kBatch));
+                   }, .forward_only = true});
   // What is dropped is 0, whatever it was.
   cases.push_back({.name = "dropout_not_a_number", .build = [=](CaseInputs& in) {
                      dropout(in.values({2, 8}, std::vector<double>(16, std::numeric_limits<double>::quiet_NaN())), rng(in), dropout_attrs(0.5));
