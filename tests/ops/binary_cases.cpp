@@ -60,6 +60,34 @@ std::vector<OpCase> binary_cases() {
   cases.push_back({.name = "where_broadcast", .build = [](CaseInputs& in) {
                      where(in.values({3, 1}, {1, 0, 1}, DType::kBool), in.real({2, 1, 4}), in.real({}));
                    }});
+  for (const DType dtype : {DType::kF64, DType::kI64, DType::kI32, DType::kI16, DType::kI8, DType::kU8}) {
+    std::vector<double> a, b, condition;
+    for (int i = 0; i < 2 * 5 * 3 * 7; ++i) {
+      a.push_back(i % 5 + 1);
+      b.push_back(i % 7 + 1);
+      condition.push_back(i % 3 % 2);
+    }
+    const Shape image{2, 5, 3, 7};
+    for (const Simple& s : simple) {
+      if (s.name != "equal" && s.name != "less" && s.name != "greater") continue;
+      cases.push_back({.name = cat(s.name, "_of_", dtype), .build = [=](CaseInputs& in) { s.apply(in.values(image, a, dtype), in.values(image, b, dtype)); }});
+      cases.push_back({.name = cat(s.name, "_of_", dtype, "_channel"), .build = [=](CaseInputs& in) {
+                         s.apply(in.values({1, 5, 1, 1}, {1, 2, 3, 4, 5}, dtype), in.values(image, b, dtype));
+                       }});
+    }
+    cases.push_back({.name = cat("where_of_", dtype), .build = [=](CaseInputs& in) {
+                       where(in.values(image, condition, DType::kBool), in.values(image, a, dtype), in.values(image, b, dtype));
+                     }, .forward_only = true});
+    cases.push_back({.name = cat("where_of_", dtype, "_scalar"), .build = [=](CaseInputs& in) {
+                       where(in.values({5, 1, 1}, {1, 0, 0, 1, 1}, DType::kBool), in.values(image, a, dtype), in.values({}, {3}, dtype));
+                     }, .forward_only = true});
+  }
+  cases.push_back({.name = "where_image", .build = [](CaseInputs& in) {
+                     where(greater(in.real({2, 5, 3, 7}), in.real({1, 5, 1, 1})), in.real({2, 5, 3, 7}), in.real({2, 5, 3, 7}));
+                   }, .low_precision = true});
+  cases.push_back({.name = "where_large", .build = [](CaseInputs& in) {
+                     where(less(in.real({4, 19, 31, 33}), in.real({})), in.real({4, 19, 31, 33}), in.real({19, 1, 1}));
+                   }, .forward_only = true});
   cases.push_back({.name = "sum_to_hand", .build = [](CaseInputs& in) { sum_to(in.values({2, 3}, {1, 2, 3, 4, 5, 6}), Shape{3}); }, .expected = {5, 7, 9}});
   cases.push_back({.name = "sum_to_kept", .build = [](CaseInputs& in) { sum_to(in.values({2, 3}, {1, 2, 3, 4, 5, 6}), Shape{2, 1}); }, .expected = {6, 15}});
   cases.push_back({.name = "sum_to_channel", .build = [](CaseInputs& in) { sum_to(in.real({2, 5, 3, 7}), Shape{1, 5, 1, 1}); }});

@@ -12,6 +12,7 @@ std::vector<OpCase> norm_cases() {
     std::string name;
     Shape x;
     bool affine = true, relu = false, residual = false;
+    Activation activation = Activation::kNone;  // relu6 or hardswish
   };
   for (const Batch& b : std::vector<Batch>{{"plain", {3, 5, 4, 3}},
                                            {"features", {7, 5}},
@@ -22,15 +23,20 @@ std::vector<OpCase> norm_cases() {
                                            {"residual", {3, 5, 4, 3}, true, false, true},
                                            {"relu", {3, 5, 4, 3}, true, true},
                                            {"relu_residual", {3, 19, 4, 3}, true, true, true},
+                                           {"relu_features", {9, 37}, true, true},
+                                           {"residual_no_affine", {3, 33, 3, 3}, false, false, true},
+                                           {"relu6", {3, 11, 4, 3}, true, true, false, Activation::kRelu6},
+                                           {"hardswish", {3, 35, 4, 3}, true, false, false, Activation::kHardswish},
+                                           {"hardswish_no_affine", {5, 5, 3, 3}, false, false, false, Activation::kHardswish},
                                            {"empty_batch", {0, 5, 4, 3}}}) {
     // With relu, a cell near the kink would spoil the differences: gamma is small and beta far, so every cell is clearly on one side.
     const Fill gamma = b.relu ? Fill{.low = 0.05, .high = 0.1} : Fill{.low = 0.5, .high = 1.5};
-    const Fill beta = b.relu ? Fill{.low = -2, .high = 2, .kinks = {0}, .margin = 0.6} : Fill{};
+    const Fill beta = b.relu ? Fill{.low = -2, .high = b.activation == Activation::kRelu6 ? 8.0 : 2.0, .kinks = {0, 6}, .margin = 0.6} : Fill{};
     const Fill residual = b.relu ? Fill{.low = -0.05, .high = 0.05} : Fill{};
     cases.push_back({.name = "batch_norm_" + b.name,
                      .build = [=](CaseInputs& in) {
                        BatchNormAttrs a;
-                       if (b.relu) a.activation = Activation::kRelu;
+                       a.activation = b.relu && b.activation == Activation::kNone ? Activation::kRelu : b.activation;
                        const Value x = in.real(b.x, off_centre);
                        const Value g = b.affine ? in.vector(b.x[1], gamma) : Value(), s = b.affine ? in.vector(b.x[1], beta) : Value();
                        batch_norm(x, g, s, a, b.residual ? in.real(b.x, residual) : Value());
@@ -88,6 +94,19 @@ std::vector<OpCase> norm_cases() {
                          },
                          .differentiable_outputs = 1});
       }
+    }
+  }
+  // For kernels: rows of one value, of no whole vector, longer than a run of lanes, and enough of them for several threads and blocks.
+  for (const Shape& shape : {Shape{3, 1}, Shape{5, 33}, Shape{1, 2500}, Shape{7, 13, 197}, Shape{190, 257}, Shape{4, 3, 5, 29}}) {
+    for (const int affine : {0, 1, 2}) {
+      cases.push_back({.name = cat("layer_norm_kernel_", shape.rank(), "_", shape.elements(), "_", affine),
+                       .build = [=](CaseInputs& in) {
+                         LayerNormAttrs a;
+                         a.eps = 1e-3;
+                         const Value x = in.real(shape, off_centre);
+                         layer_norm(x, affine > 0 ? in.vector(shape[-1]) : Value(), affine > 1 ? in.vector(shape[-1]) : Value(), a);
+                       },
+                       .differentiable_outputs = 1});
     }
   }
   cases.push_back({.name = "layer_norm_hand", .build = [](CaseInputs& in) {

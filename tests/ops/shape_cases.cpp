@@ -140,6 +140,8 @@ std::vector<OpCase> shape_cases() {
       reorder(reorder(counted(in, shape, dtype), MemoryFormat::channels_last()), MemoryFormat::contiguous());
     });
   }
+  kernel_case("cast_large", [=](CaseInputs& in) { cast(cast(in.real({2, 19, 31, 33}), DType::kBF16), DType::kF32); });
+  cases.back().kernel_tolerance = 0x1p-8;
   kernel_case("slice_long_runs", [=](CaseInputs& in) { slice(counted(in, {3, 1100000}, DType::kU8), slice_attrs(0, 1, 3, 1)); });
   kernel_case("concat_long_rows", [=](CaseInputs& in) { concat({counted(in, {2, 700001}, DType::kU8), counted(in, {2, 600003}, DType::kU8)}, 1); });
 

@@ -53,6 +53,14 @@ std::vector<OpCase> unary_cases() {
   cases.push_back({.name = "gelu_tokens", .build = [](CaseInputs& in) { gelu(in.real({3, 7, 10}, {.low = -4, .high = 4})); }, .low_precision = true});
   cases.push_back({.name = "gelu_tanh_tokens", .build = [by_tanh](CaseInputs& in) { gelu(in.real({3, 7, 10}, {.low = -4, .high = 4}), by_tanh); }, .low_precision = true});
 
+  // Far out on both sides, and enough for several threads.
+  for (const bool tanh_form : {false, true}) {
+    const GeluAttrs form = tanh_form ? by_tanh : GeluAttrs();
+    cases.push_back({.name = cat("gelu_far_", tanh_form), .build = [form](CaseInputs& in) { gelu(in.real({2, 5, 37, 101}, {.low = -12, .high = 12}), form); }, .forward_only = true});
+    cases.push_back({.name = cat("gelu_backward_far_", tanh_form), .build = [form](CaseInputs& in) {
+                       gelu_backward(in.real({2, 5, 37, 101}), in.real({2, 5, 37, 101}, {.low = -12, .high = 12}), form);
+                     }, .forward_only = true});
+  }
   cases.push_back({.name = "pow_hand", .build = [](CaseInputs& in) { pow(in.values({3}, {1, 2, 3}), 3); }, .expected = {1, 8, 27}});
   for (double exponent : {0.0, 1.0, 2.0, -1.5}) {
     cases.push_back({.name = cat("pow_", static_cast<int>(exponent * 10 + 20)), .build = [exponent](CaseInputs& in) { pow(in.real({3, 5}, {.low = 0.3, .high = 2}), exponent); }});

@@ -7,12 +7,11 @@
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/table.h"
+#include "libcore/kernels/cpu/vector_math.h"
 #include "libcore/ops/binary.h"
 
 namespace galley {
 namespace {
-
-#define GALLEY_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 
 /// out[i] = f(a[i * a_step], b[i * b_step]).
 using Loop = void (*)(const float* a, int64_t a_step, const float* b, int64_t b_step, float* out, int64_t count);
@@ -20,12 +19,15 @@ using Loop = void (*)(const float* a, int64_t a_step, const float* b, int64_t b_
 #define GALLEY_BINARY(name, expression)                                                                                        \
   GALLEY_CLONES void name(const float* a, int64_t a_step, const float* b, int64_t b_step, float* out, int64_t count) {         \
     if (a_step == 1 && b_step == 1) {                                                                                          \
+      GALLEY_ELEMENTWISE                                                                                                       \
       for (int64_t i = 0; i < count; ++i) { const float x = a[i], y = b[i]; out[i] = (expression); }                           \
     } else if (a_step == 1 && b_step == 0) {                                                                                   \
       const float y = *b;                                                                                                      \
+      GALLEY_ELEMENTWISE                                                                                                       \
       for (int64_t i = 0; i < count; ++i) { const float x = a[i]; out[i] = (expression); }                                     \
     } else if (a_step == 0 && b_step == 1) {                                                                                   \
       const float x = *a;                                                                                                      \
+      GALLEY_ELEMENTWISE                                                                                                       \
       for (int64_t i = 0; i < count; ++i) { const float y = b[i]; out[i] = (expression); }                                     \
     } else {                                                                                                                   \
       for (int64_t i = 0; i < count; ++i) { const float x = a[i * a_step], y = b[i * b_step]; out[i] = (expression); }         \
@@ -39,6 +41,9 @@ GALLEY_BINARY(div_loop, x / y)
 // A NaN on either side is the result.
 GALLEY_BINARY(maximum_loop, x != x ? x : x > y ? x : y)
 GALLEY_BINARY(minimum_loop, x != x ? x : x < y ? x : y)
+
+// The library's, an element at a time: rare, and with all its special cases.
+GALLEY_BINARY(power_loop, std::pow(x, y))
 
 struct Walk {
   int64_t size = 1, a = 0, b = 0;
@@ -114,12 +119,13 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<Binary>(kLoop, q.in(0), q.in(1), q.out(0));
 }
 
-const std::array<Kernel, 6> kKernels{{{"add", "cpu", supports, prepare<add_loop>},
+const std::array<Kernel, 7> kKernels{{{"add", "cpu", supports, prepare<add_loop>},
                                       {"sub", "cpu", supports, prepare<sub_loop>},
                                       {"mul", "cpu", supports, prepare<mul_loop>},
                                       {"div", "cpu", supports, prepare<div_loop>},
                                       {"maximum", "cpu", supports, prepare<maximum_loop>},
-                                      {"minimum", "cpu", supports, prepare<minimum_loop>}}};
+                                      {"minimum", "cpu", supports, prepare<minimum_loop>},
+                                      {"power", "cpu", supports, prepare<power_loop>}}};
 
 }  // namespace
 

@@ -145,6 +145,7 @@ class Embed : public PreparedKernel {
     }
     if (dims_.size() > 1 && dims_.back().whole()) {  // below a stepped one
       element_ *= dims_.back().size;
+      single_ = false;
       dims_.pop_back();
     }
     if (dims_.empty()) dims_.push_back({});
@@ -200,6 +201,14 @@ class Embed : public PreparedKernel {
     }
     return row;
   }
+  /// Every step-th element of first..last, which `to` is the begin of, from its place in a row of the input.
+  template <class T>
+  void scatter(const std::byte* x, std::byte* to, int64_t first, int64_t last) const {
+    const int64_t begin = (first - inner_.start + inner_.step - 1) / inner_.step, end = std::min(inner_.count, (last - inner_.start + inner_.step - 1) / inner_.step);
+    const auto* in = reinterpret_cast<const T*>(x);
+    auto* out = reinterpret_cast<T*>(to) + inner_.start - first;
+    for (int64_t i = begin; i < end; ++i) out[i * inner_.step] = in[i];
+  }
   /// Elements first..last of a row; `to` is that of `first`.
   void write_row(const std::byte* x, std::byte* to, int64_t first, int64_t last) const {
     int64_t k = first;
@@ -217,6 +226,14 @@ class Embed : public PreparedKernel {
         to += (end - k) * element_;
         k = end;
       }
+    } else if (k < last && single_) {
+      fill_run(to, pattern_, (last - k) * element_);
+      switch (element_) {
+        case 1: scatter<uint8_t>(x, to, k, last); return;
+        case 2: scatter<uint16_t>(x, to, k, last); return;
+        case 4: scatter<uint32_t>(x, to, k, last); return;
+        default: scatter<uint64_t>(x, to, k, last); return;
+      }
     } else if (k < last) {
       for (int64_t i = (k - inner_.start + inner_.step - 1) / inner_.step; i < inner_.count; ++i) {
         const int64_t next = inner_.start + i * inner_.step;
@@ -230,7 +247,8 @@ class Embed : public PreparedKernel {
     fill_to(last);
   }
 
-  int64_t element_;  // bytes
+  int64_t element_;      // bytes
+  bool single_ = true;   // element_ is the dtype's
   std::array<std::byte, 64> pattern_{};
   std::vector<Dim> dims_;
   Dim inner_;

@@ -101,10 +101,27 @@ void transpose(const T* from, int64_t from_step, T* to, int64_t to_step, int64_t
   }
 }
 
+/// The same of few columns, known when compiled: channels of images.
+template <int kColumns, class T>
+void interleave(const T* from, int64_t from_step, T* to, int64_t to_step, int64_t rows) {
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int j = 0; j < kColumns; ++j) to[i * to_step + j] = from[j * from_step + i];
+  }
+}
+
 template <class T>
 void transpose_tile(const std::byte* from, int64_t from_step, std::byte* to, int64_t to_step, int64_t rows, int64_t columns) {
   constexpr auto kSize = static_cast<int64_t>(sizeof(T));
-  transpose(reinterpret_cast<const T*>(from), from_step / kSize, reinterpret_cast<T*>(to), to_step / kSize, rows, columns);
+  const auto* in = reinterpret_cast<const T*>(from);
+  auto* out = reinterpret_cast<T*>(to);
+  from_step /= kSize;
+  to_step /= kSize;
+  switch (columns) {
+    case 1: interleave<1>(in, from_step, out, to_step, rows); return;
+    case 2: interleave<2>(in, from_step, out, to_step, rows); return;
+    case 3: interleave<3>(in, from_step, out, to_step, rows); return;
+    default: transpose(in, from_step, out, to_step, rows, columns);
+  }
 }
 
 }  // namespace
@@ -169,7 +186,7 @@ void StridedCopy::run_rows(const std::byte* from, std::byte* to) const {
 }
 
 void StridedCopy::run_tiles(const std::byte* from, std::byte* to) const {
-  constexpr int64_t kRows = 32, kColumns = 64;  // source and target of a tile stay in the first-level cache
+  constexpr int64_t kRows = 32, kColumns = 128;  // source and target of a tile stay in the first-level cache
   const int64_t down = (across_.size + kRows - 1) / kRows, along = (inner_.size + kColumns - 1) / kColumns;
   const int64_t tile_bytes = std::min(kRows, across_.size) * std::min(kColumns, inner_.size) * bytes_;
   parallel_for(product(outer_) * down * along, std::max<int64_t>(1, kTaskBytes / tile_bytes), [&](int64_t begin, int64_t end) {

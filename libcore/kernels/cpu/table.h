@@ -8,14 +8,18 @@
 namespace galley {
 
 std::span<const Kernel> cpu_binary();
+std::span<const Kernel> cpu_cast();
 std::span<const Kernel> cpu_depthwise();
+std::span<const Kernel> cpu_embedding();
 std::span<const Kernel> cpu_extremum();
 std::span<const Kernel> cpu_fill();
+std::span<const Kernel> cpu_layer_norm();
 std::span<const Kernel> cpu_loss();
 std::span<const Kernel> cpu_norm();
 std::span<const Kernel> cpu_pool();
 std::span<const Kernel> cpu_random();
 std::span<const Kernel> cpu_reduce();
+std::span<const Kernel> cpu_select();
 std::span<const Kernel> cpu_shape();
 std::span<const Kernel> cpu_softmax();
 std::span<const Kernel> cpu_unary();

@@ -2,19 +2,16 @@
 // blocked). Plain loops that the compiler vectorises for each instruction set; NaN passes through all of them.
 
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/table.h"
+#include "libcore/kernels/cpu/vector_math.h"
 #include "libcore/ops/unary.h"
 
 namespace galley {
 namespace {
-
-#define GALLEY_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#define GALLEY_INLINE inline __attribute__((always_inline))
 
 constexpr int64_t kGrain = 16384;
 
@@ -22,28 +19,6 @@ constexpr int64_t kGrain = 16384;
 struct Numbers {
   float a = 0, b = 0;
 };
-
-GALLEY_INLINE float at_least(float x, float low) { return x < low ? low : x; }
-GALLEY_INLINE float at_most(float x, float high) { return x > high ? high : x; }
-
-/// e^x to about 2 units in the last place: x = n ln 2 + r, a polynomial of r (Cephes, expf), times 2^n. 0 below -87.3.
-GALLEY_INLINE float exp_of(float x) {
-  const float limited = at_most(at_least(x, -87.3f), 88.8f);
-  const float shifted = limited * 1.44269504088896341f + 12582912.0f;  // 1.5 * 2^23: rounds to an integer, kept in the low bits
-  const float n = shifted - 12582912.0f;
-  const float r = limited - n * 0.693359375f - n * -2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  // 2^(n-1), doubled: n may be 128.
-  const float half = std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) << 23) + (126u << 23));
-  const float value = p * half * 2.0f;
-  return x < -87.3f ? 0.0f : value;
-}
 
 GALLEY_INLINE float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(-x)); }
 
@@ -60,10 +35,27 @@ GALLEY_INLINE float tanh_of(float x) {
   return z < 0.390625f ? near : far;
 }
 
+/// The normal distribution function, (1 + erf(x / sqrt 2)) / 2, to 2e-7: Abramowitz, Stegun, "Handbook of Mathematical Functions", 7.1.26.
+GALLEY_INLINE float normal_of(float x) {
+  const float z = std::fabs(x) * 0.70710678f, t = 1.0f / (1.0f + 0.3275911f * z);
+  float p = 1.061405429f;
+  p = p * t - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  const float tail = 0.5f * p * t * exp_of(-z * z);
+  return x < 0.0f ? tail : 1.0f - tail;
+}
+constexpr float kNormalDensity = 0.39894228f;  // 1 / sqrt(2 pi)
+constexpr float kTanhInner = 0.79788456f;      // sqrt(2 / pi)
+constexpr float kTanhCubic = 0.044715f;
+GALLEY_INLINE float gelu_inner(float x) { return kTanhInner * (x + kTanhCubic * x * x * x); }
+
 GALLEY_INLINE float hardsigmoid_of(float x) { return at_most(at_least(x + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f); }
 
 #define GALLEY_MAP(name, expression)                                                                            \
   GALLEY_CLONES void name(const float* in, const float*, float* out, int64_t count, [[maybe_unused]] Numbers k) { \
+    GALLEY_ELEMENTWISE                                                                                          \
     for (int64_t i = 0; i < count; ++i) {                                                                       \
       const float x = in[i];                                                                                    \
       out[i] = (expression);                                                                                    \
@@ -71,6 +63,7 @@ GALLEY_INLINE float hardsigmoid_of(float x) { return at_most(at_least(x + 3.0f, 
   }
 #define GALLEY_BACKWARD(name, expression)                                                                          \
   GALLEY_CLONES void name(const float* grad, const float* in, float* out, int64_t count, [[maybe_unused]] Numbers k) { \
+    GALLEY_ELEMENTWISE                                                                                          \
     for (int64_t i = 0; i < count; ++i) {                                                                          \
       const float g = grad[i], x = in[i];                                                                          \
       out[i] = (expression);                                                                                       \
@@ -93,6 +86,13 @@ GALLEY_MAP(map_rsqrt, 1.0f / __builtin_sqrtf(x))
 GALLEY_MAP(map_reciprocal, 1.0f / x)
 GALLEY_MAP(map_clamp, at_most(at_least(x, k.a), k.b))
 GALLEY_MAP(map_affine, x * k.a + k.b)
+GALLEY_MAP(map_log, log_of(x))
+GALLEY_MAP(map_gelu, x * normal_of(x))
+GALLEY_MAP(map_gelu_tanh, 0.5f * x * (1.0f + tanh_of(gelu_inner(x))))
+// Calls of the library, an element at a time: rare, and exact for large arguments.
+GALLEY_MAP(map_sin, std::sin(x))
+GALLEY_MAP(map_cos, std::cos(x))
+GALLEY_MAP(map_pow, std::pow(x, k.a))
 
 GALLEY_BACKWARD(relu_slope, x > 0.0f ? g : 0.0f)
 GALLEY_BACKWARD(relu6_slope, (x > 0.0f) & (x < 6.0f) ? g : 0.0f)
@@ -101,7 +101,16 @@ GALLEY_BACKWARD(hardsigmoid_slope, (x > -3.0f) & (x < 3.0f) ? g * (1.0f / 6.0f) 
 GALLEY_BACKWARD(sigmoid_slope, g * (x * (1.0f - x)))
 GALLEY_BACKWARD(tanh_slope, g * (1.0f - x * x))
 GALLEY_BACKWARD(clamp_slope, (x >= k.a) & (x <= k.b) ? g : 0.0f)
+GALLEY_BACKWARD(gelu_slope, g * (normal_of(x) + x * (kNormalDensity * exp_of(-0.5f * x * x))))
+GALLEY_CLONES void gelu_tanh_slope(const float* grad, const float* in, float* out, int64_t count, Numbers) {
+  GALLEY_ELEMENTWISE
+  for (int64_t i = 0; i < count; ++i) {
+    const float x = in[i], t = tanh_of(gelu_inner(x));
+    out[i] = grad[i] * (0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * (kTanhInner * (1.0f + 3.0f * kTanhCubic * x * x)));
+  }
+}
 GALLEY_CLONES void silu_slope(const float* grad, const float* in, float* out, int64_t count, Numbers) {
+  GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < count; ++i) {
     const float s = sigmoid_of(in[i]);
     out[i] = grad[i] * (s * (1.0f + in[i] * (1.0f - s)));
@@ -149,7 +158,16 @@ std::unique_ptr<PreparedKernel> prepare_affine(const KernelQuery& q) {
   return std::make_unique<Map>(map_affine, q.in(0).elements(), Numbers{static_cast<float>(a.scale), static_cast<float>(a.shift)});
 }
 
-const std::array<Kernel, 24> kKernels{{{"relu", "cpu", supports, prepare<map_relu>},
+std::unique_ptr<PreparedKernel> prepare_pow(const KernelQuery& q) {
+  return std::make_unique<Map>(map_pow, q.in(0).elements(), Numbers{static_cast<float>(q.attrs<PowAttrs>().exponent), 0});
+}
+template <Loop kPlain, Loop kTanh>
+std::unique_ptr<PreparedKernel> prepare_gelu(const KernelQuery& q) {
+  const bool by_tanh = q.attrs<GeluAttrs>().approximate == GeluApproximation::kTanh;
+  return std::make_unique<Map>(by_tanh ? kTanh : kPlain, q.in(0).elements(), Numbers{});
+}
+
+const std::array<Kernel, 30> kKernels{{{"relu", "cpu", supports, prepare<map_relu>},
                                        {"relu6", "cpu", supports, prepare<map_relu6>},
                                        {"hardswish", "cpu", supports, prepare<map_hardswish>},
                                        {"hardsigmoid", "cpu", supports, prepare<map_hardsigmoid>},
@@ -157,6 +175,12 @@ const std::array<Kernel, 24> kKernels{{{"relu", "cpu", supports, prepare<map_rel
                                        {"silu", "cpu", supports, prepare<map_silu>},
                                        {"tanh", "cpu", supports, prepare<map_tanh>},
                                        {"exp", "cpu", supports, prepare<map_exp>},
+                                       {"log", "cpu", supports, prepare<map_log>},
+                                       {"sin", "cpu", supports, prepare<map_sin>},
+                                       {"cos", "cpu", supports, prepare<map_cos>},
+                                       {"pow", "cpu", supports, prepare_pow},
+                                       {"gelu", "cpu", supports, prepare_gelu<map_gelu, map_gelu_tanh>},
+                                       {"gelu_backward", "cpu", supports, prepare_gelu<gelu_slope, gelu_tanh_slope>},
                                        {"neg", "cpu", supports, prepare<map_neg>},
                                        {"abs", "cpu", supports, prepare<map_abs>},
                                        {"square", "cpu", supports, prepare<map_square>},
