@@ -10,6 +10,7 @@
 #include "libcore/kernels/ref/ref.h"
 #include "libcore/kernels/table.h"
 #include "libcore/ops/conv.h"
+#include "libcore/ops/loss.h"
 #include "libcore/ops/norm.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/tensor/tensor.h"
@@ -160,6 +161,42 @@ TEST(CpuSumSquares, BitsDoNotDependOnTheThreads) {
   const Tensor data = spread(shape, 3, 0.2);
   const Tensor one = run_last(graph, {data}, 1)[0];
   for (const int threads : {2, 3}) EXPECT_TRUE(bit_equal(one, run_last(graph, {data}, threads)[0])) << threads;
+}
+
+Tensor indices(const Shape& shape, int64_t classes, int64_t first) {
+  Tensor tensor(DType::kI64, shape);
+  for (int64_t i = 0; i < shape.elements(); ++i) tensor.data_as<int64_t>()[i] = i == 0 ? first : i * 7 % classes;
+  return tensor;
+}
+
+TEST(CpuCrossEntropy, RefusesClassesThatThereAreNot) {
+  for (const Shape& shape : {Shape{3, 5}, Shape{2, 5, 3}}) {
+    const Shape positions = shape.rank() == 2 ? Shape{3} : Shape{2, 3};
+    for (const int64_t wrong : {5, -1}) {
+      Graph graph;
+      const Value x = graph.add_input("x", {DType::kF32, shape}, ValueRole::kInput), t = graph.add_input("t", {DType::kI64, positions}, ValueRole::kInput);
+      const Value loss = cross_entropy(x, t);
+      const Tensor logits(DType::kF32, shape), targets = indices(positions, 5, wrong);
+      EXPECT_THROW(run_last(graph, {logits, targets, {}}, 2), Error) << shape << wrong;
+      cross_entropy_backward(loss, x, t, {}, {});
+      EXPECT_THROW(run_last(graph, {Tensor(DType::kF32, {}), logits, targets, {}}, 2), Error) << shape << wrong;
+    }
+  }
+}
+
+TEST(CpuCrossEntropy, BitsDoNotDependOnTheThreads) {
+  for (const Shape& shape : {Shape{700, 101}, Shape{3, 21, 30, 37}}) {
+    const Shape positions = shape.rank() == 2 ? Shape{700} : Shape{3, 30, 37};
+    Graph graph;
+    const Value x = graph.add_input("x", {DType::kF32, shape}, ValueRole::kInput), t = graph.add_input("t", {DType::kI64, positions}, ValueRole::kInput);
+    CrossEntropyAttrs attrs;
+    attrs.label_smoothing = 0.1;
+    cross_entropy(x, t, {}, attrs);
+    Tensor logits(DType::kF32, shape);
+    logits.from_doubles(spread(shape.rank() == 2 ? Shape{700, 101, 1, 1} : shape, 0, 0.4).to_doubles());
+    const Tensor targets = indices(positions, 21, 3), one = run_last(graph, {logits, targets, {}}, 1)[0];
+    for (const int threads : {2, 3}) EXPECT_TRUE(bit_equal(one, run_last(graph, {logits, targets, {}}, threads)[0])) << threads;
+  }
 }
 
 }  // namespace
