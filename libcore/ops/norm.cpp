@@ -32,14 +32,16 @@ void check_input(const TensorType& x) {
   GALLEY_CHECK(x.shape.rank() >= 2 && x.shape.rank() <= 5, "the input must have 2 to 5 dimensions [N,C,...], is ", x.shape);
 }
 
-void check_activation(Activation activation) {
-  GALLEY_CHECK(activation == Activation::kNone || activation == Activation::kRelu, "batch norm takes the activation none or relu");
+void check_activation(Activation activation, bool residual) {
+  GALLEY_CHECK(batch_norm_takes(activation), "batch norm takes the activations none, relu, relu6 and hardswish, not ", kActivationNames[static_cast<size_t>(activation)]);
+  GALLEY_CHECK(!residual || activation == Activation::kNone || activation == Activation::kRelu, "batch norm with a residual takes the activation none or relu, not ",
+               kActivationNames[static_cast<size_t>(activation)]);
 }
 
 std::vector<TensorType> infer_batch_norm(const OpContext& c) {
   const TensorType& x = c.in(0);
   check_input(x);
-  check_activation(c.attrs<BatchNormAttrs>().activation);
+  check_activation(c.attrs<BatchNormAttrs>().activation, c.has(3));
   check_vector(c, 1, x.shape[1], "gamma");
   check_vector(c, 2, x.shape[1], "beta");
   if (c.has(3)) check_like(c.in(3), "residual", x, "the input");
@@ -54,7 +56,10 @@ std::vector<TensorType> infer_batch_norm_backward(const OpContext& c) {
   check_vector(c, 2, x.shape[1], "mean");
   check_vector(c, 3, x.shape[1], "var");
   check_vector(c, 4, x.shape[1], "gamma");
-  GALLEY_CHECK((a.activation == Activation::kRelu) == c.has(5), "the output y is given exactly where the activation is relu");
+  check_vector(c, 5, x.shape[1], "beta");
+  check_activation(a.activation, a.residual);
+  if (c.has(6)) check_like(c.in(6), "y", x, "the input");
+  GALLEY_CHECK(a.activation == Activation::kRelu ? c.has(6) || !a.residual : !c.has(6), "the output y is given exactly where a residual went through relu");
   TensorType parameter = vector_of(x, x.shape[1]);
   parameter.dtype = parameter_dtype(c, x);
   std::vector<TensorType> types{x, parameter, parameter};
@@ -141,7 +146,8 @@ void batch_norm_gradient(GradientBuilder& g) {
   b.eps = a.eps;
   b.activation = a.activation;
   b.residual = static_cast<bool>(g.in(3)) && g.wants(3);
-  const auto d = batch_norm_backward(g.grad(0), g.in(0), g.out(1), g.out(2), g.in(1), a.activation == Activation::kRelu ? g.out(0) : Value(), b);
+  const auto d = batch_norm_backward(g.grad(0), g.in(0), g.out(1), g.out(2), g.in(1), g.in(2),
+                                     a.activation == Activation::kRelu && g.in(3) ? g.out(0) : Value(), b);
   g.set(0, d[0]);
   if (g.in(1)) g.set(1, d[1]);
   if (g.in(2)) g.set(2, d[2]);
@@ -195,11 +201,11 @@ Cost cost_backward(const OpContext& c) { return operand_cost(c, 10.0 * static_ca
 
 void BatchNormAttrs::fields(FieldVisitor& v) {
   v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
-  v.choice({.name = "activation", .doc = "none or relu"}, activation, kActivationNames);
+  v.choice({.name = "activation", .doc = "none, relu, relu6 or hardswish"}, activation, kActivationNames);
 }
 void BatchNormBackwardAttrs::fields(FieldVisitor& v) {
   v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
-  v.choice({.name = "activation", .doc = "none or relu"}, activation, kActivationNames);
+  v.choice({.name = "activation", .doc = "none, relu, relu6 or hardswish"}, activation, kActivationNames);
   v.field({.name = "residual", .doc = "the residual's gradient is a fourth output"}, residual);
 }
 void BatchNormInferenceAttrs::fields(FieldVisitor& v) {
@@ -223,7 +229,7 @@ void GroupNormBackwardAttrs::fields(FieldVisitor& v) { v.field({.name = "groups"
 
 const OpDef& batch_norm_op() {
   static const OpDef def{.name = "batch_norm",
-                         .doc = "batch normalisation by the batch's statistics, with residual and relu (Ioffe, Szegedy 2015)",
+                         .doc = "batch normalisation by the batch's statistics, with residual and activation (Ioffe, Szegedy 2015)",
                          .inputs = {"x", "gamma?", "beta?", "residual?"},
                          .outputs = {"y", "mean", "var"},
                          .make_attrs = make_fields<BatchNormAttrs>,
@@ -235,7 +241,7 @@ const OpDef& batch_norm_op() {
 const OpDef& batch_norm_backward_op() {
   static const OpDef def{.name = "batch_norm_backward",
                          .doc = "gradients of batch_norm",
-                         .inputs = {"grad", "x", "mean", "var", "gamma?", "y?"},
+                         .inputs = {"grad", "x", "mean", "var", "gamma?", "beta?", "y?"},
                          .outputs = {"dx", "dgamma", "dbeta", "dresidual"},
                          .make_attrs = make_fields<BatchNormBackwardAttrs>,
                          .infer = infer_batch_norm_backward,
@@ -322,12 +328,16 @@ OpTable norm_ops() {
           &layer_norm_op(), &layer_norm_backward_op(), &group_norm_op(),           &group_norm_backward_op()};
 }
 
+bool batch_norm_takes(Activation activation) {
+  return activation == Activation::kNone || activation == Activation::kRelu || activation == Activation::kRelu6 || activation == Activation::kHardswish;
+}
+
 BatchNorm batch_norm(Value x, Value gamma, Value beta, const BatchNormAttrs& attrs, Value residual) {
   const std::vector<Value> r = emit_all("batch_norm", std::make_unique<BatchNormAttrs>(attrs), std::vector<Value>{x, gamma, beta, residual});
   return {r[0], r[1], r[2]};
 }
-std::vector<Value> batch_norm_backward(Value grad, Value x, Value mean, Value var, Value gamma, Value y, const BatchNormBackwardAttrs& attrs) {
-  return emit_all("batch_norm_backward", std::make_unique<BatchNormBackwardAttrs>(attrs), std::vector<Value>{grad, x, mean, var, gamma, y});
+std::vector<Value> batch_norm_backward(Value grad, Value x, Value mean, Value var, Value gamma, Value beta, Value y, const BatchNormBackwardAttrs& attrs) {
+  return emit_all("batch_norm_backward", std::make_unique<BatchNormBackwardAttrs>(attrs), std::vector<Value>{grad, x, mean, var, gamma, beta, y});
 }
 Value batch_norm_inference(Value x, Value gamma, Value beta, Value running_mean, Value running_var, const BatchNormInferenceAttrs& attrs) {
   return emit("batch_norm_inference", {x, gamma, beta, running_mean, running_var}, attrs);

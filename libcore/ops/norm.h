@@ -9,7 +9,7 @@ namespace galley {
 
 struct BatchNormAttrs : FieldsOf<BatchNormAttrs> {
   double eps = 1e-5;
-  Activation activation = Activation::kNone;  // none or relu
+  Activation activation = Activation::kNone;  // none, relu, relu6 or hardswish; with a residual none or relu
   void fields(FieldVisitor& v) override;
 };
 struct BatchNormBackwardAttrs : FieldsOf<BatchNormBackwardAttrs> {
@@ -56,14 +56,18 @@ const OpDef& layer_norm_backward_op();
 const OpDef& group_norm_op();
 const OpDef& group_norm_backward_op();
 
+/// Is this activation one that batch norm computes along?
+bool batch_norm_takes(Activation activation);
+
 struct BatchNorm {
   Value y, mean, var;
 };
 /// Ioffe, Szegedy 2015, by the batch's statistics over all dimensions but 1 (x of rank 2..5):
 /// y = activation(gamma (x - mean) / sqrt(var + eps) + beta + residual); mean and (biased) var are [C].
 BatchNorm batch_norm(Value x, Value gamma, Value beta, const BatchNormAttrs& attrs = {}, Value residual = {});
-/// (dx, dgamma, dbeta[, dresidual]). With relu, y is the forward's output: the mask is y > 0.
-std::vector<Value> batch_norm_backward(Value grad, Value x, Value mean, Value var, Value gamma, Value y, const BatchNormBackwardAttrs& attrs);
+/// (dx, dgamma, dbeta[, dresidual]). The activation's argument is computed again from x; where a residual went into it (relu alone), y is the
+/// forward's output and the mask is y > 0.
+std::vector<Value> batch_norm_backward(Value grad, Value x, Value mean, Value var, Value gamma, Value beta, Value y, const BatchNormBackwardAttrs& attrs);
 /// By the running statistics.
 Value batch_norm_inference(Value x, Value gamma, Value beta, Value running_mean, Value running_var, const BatchNormInferenceAttrs& attrs = {});
 /// In place: running = (1 - momentum) running + momentum batch, the variance unbiased (count / (count - 1)), as PyTorch; the counter + 1.

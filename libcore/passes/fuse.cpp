@@ -157,21 +157,22 @@ Activation conv_activation(const Node& node) { return node.attrs<Conv2dAttrs>().
 PassReport fuse_training(Graph& graph) {
   Fuser fuser(graph);
   for (size_t n = 0; n < fuser.size(); ++n) {
-    if (!fuser.node(n).is("relu")) continue;
+    const std::optional<Activation> activation = activation_of(fuser.node(n));
+    if (!activation || !batch_norm_takes(*activation)) continue;
     const ValueId x = fuser.node(n).inputs[0];
     const int producer = fuser.producer(x);
     if (producer < 0) continue;
     auto inner = static_cast<size_t>(producer);
     const std::string against = fuser.reason_against(x);
     if (fuser.node(inner).is("batch_norm")) {
-      if (against.empty() && batch_norm_activation(fuser.node(inner)) == Activation::kNone) {
-        fuser.merge(n, inner, with_activation<BatchNormAttrs>(fuser.node(inner), Activation::kRelu), "batch_norm + relu");
+      if (against.empty() && batch_norm_activation(fuser.node(inner)) == Activation::kNone && (*activation == Activation::kRelu || fuser.node(inner).input(3) == kNoValue)) {
+        fuser.merge(n, inner, with_activation<BatchNormAttrs>(fuser.node(inner), *activation), cat("batch_norm + ", fuser.node(n).op->name));
       } else {
-        fuser.report.declined.push_back(cat(fuser.node(inner).path, ": batch_norm + relu: ", against.empty() ? "an activation is there already" : against));
+        fuser.report.declined.push_back(cat(fuser.node(inner).path, ": batch_norm + ", fuser.node(n).op->name, ": ", against.empty() ? "an activation is there already" : against));
       }
       continue;
     }
-    if (!fuser.node(inner).is("add") || !adds_alike(graph, fuser.node(inner))) continue;
+    if (*activation != Activation::kRelu || !fuser.node(inner).is("add") || !adds_alike(graph, fuser.node(inner))) continue;
     std::string reason;
     const int side = side_to_take(fuser, fuser.node(inner), "batch_norm", batch_norm_activation, reason);
     if (side < 0 || !against.empty()) {

@@ -1,21 +1,20 @@
-// Batch normalisation on channels_last (and rank-2) arrays, fused with relu and residual: forward one pass for statistics and one to apply,
-// backward likewise. Sums run over fixed blocks of pixels, a block at a time around its first row (so that large means lose nothing),
+// Batch normalisation on channels_last (and rank-2) arrays, fused with its activation and residual: forward one pass for statistics and one
+// to apply, backward likewise; the activation's argument is computed again from x, which is read anyway, unless a residual went into it.
+// Every loop states that its arrays do not overlap: so many of them are more than the compiler's own check for overlap would take. Sums run over fixed blocks of pixels, a block at a time around its first row (so that large means lose nothing),
 // and are combined in one order: bits depend on the logical thread count only.
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
-#include <vector>
+#include <type_traits>
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/table.h"
+#include "libcore/kernels/cpu/vector_math.h"
 #include "libcore/ops/norm.h"
 
 namespace galley {
 namespace {
-
-#define GALLEY_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 
 /// An array as `pixels` rows of `channels`.
 struct Rows {
@@ -52,193 +51,282 @@ struct Blocks {
   Rows rows_;
 };
 
-/// sum and sum of squares of x - shift over rows [begin, end); shift is the block's first row.
-GALLEY_CLONES void shifted_sums(const float* x, int64_t rows, int64_t channels, const float* shift, float* sum, float* squares) {
+template <Activation kActivation>
+GALLEY_INLINE float activated(float v) {
+  // NaN passes through all.
+  if constexpr (kActivation == Activation::kRelu) return v < 0 ? 0 : v;
+  if constexpr (kActivation == Activation::kRelu6) return at_most(at_least(v, 0.0f), 6.0f);
+  if constexpr (kActivation == Activation::kHardswish) return v * (at_most(at_least(v + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f));
+  return v;
+}
+
+/// The gradient behind an activation whose argument (of relu: or result) is z.
+template <Activation kActivation>
+GALLEY_INLINE float through(float g, float z) {
+  if constexpr (kActivation == Activation::kRelu) return z > 0 ? g : 0;
+  if constexpr (kActivation == Activation::kRelu6) return (z > 0) & (z < 6) ? g : 0;
+  if constexpr (kActivation == Activation::kHardswish) return g * (z <= -3.0f ? 0.0f : z >= 3.0f ? 1.0f : z * (1.0f / 3.0f) + 0.5f);
+  return g;
+}
+
+/// Sums of rows: four rows at a time, so that the sums are loaded and stored once for four.
+template <class Add>
+GALLEY_INLINE void by_four_rows(int64_t rows, const Add& add) {
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) add(r, std::integral_constant<int, 4>());
+  for (; r < rows; ++r) add(r, std::integral_constant<int, 1>());
+}
+
+/// sum and sum of squares of x - shift; shift is the block's first row.
+GALLEY_CLONES void shifted_sums(const float* __restrict x, int64_t rows, int64_t channels, const float* __restrict shift, float* __restrict sum, float* __restrict squares) {
   for (int64_t c = 0; c < channels; ++c) sum[c] = squares[c] = 0;
-  for (int64_t r = 0; r < rows; ++r) {
+  by_four_rows(rows, [&](int64_t r, auto count) __attribute__((always_inline)) {
     const float* row = x + r * channels;
     for (int64_t c = 0; c < channels; ++c) {
-      const float d = row[c] - shift[c];
-      sum[c] += d;
-      squares[c] += d * d;
+      float s = 0, s2 = 0;
+      for (int i = 0; i < count(); ++i) {
+        const float d = row[i * channels + c] - shift[c];
+        s += d;
+        s2 += d * d;
+      }
+      sum[c] += s;
+      squares[c] += s2;
     }
-  }
+  });
 }
 
-GALLEY_CLONES void apply(const float* x, const float* residual, float* y, int64_t rows, int64_t channels, const float* scale, const float* shift, bool relu) {
+template <Activation kActivation, bool kResidual>
+GALLEY_INLINE void apply_as(const float* __restrict x, const float* __restrict residual, float* __restrict y, int64_t rows, int64_t channels, const float* __restrict scale,
+                            const float* __restrict shift) {
   for (int64_t r = 0; r < rows; ++r) {
-    const float* in = x + r * channels;
-    float* out = y + r * channels;
-    if (residual != nullptr) {
-      const float* add = residual + r * channels;
-      if (relu) {
-        for (int64_t c = 0; c < channels; ++c) {
-          const float v = in[c] * scale[c] + shift[c] + add[c];
-          out[c] = v < 0 ? 0 : v;  // NaN stays
-        }
-      } else {
-        for (int64_t c = 0; c < channels; ++c) out[c] = in[c] * scale[c] + shift[c] + add[c];
-      }
-    } else if (relu) {
-      for (int64_t c = 0; c < channels; ++c) {
-        const float v = in[c] * scale[c] + shift[c];
-        out[c] = v < 0 ? 0 : v;  // NaN stays
-      }
-    } else {
-      for (int64_t c = 0; c < channels; ++c) out[c] = in[c] * scale[c] + shift[c];
+    for (int64_t c = 0; c < channels; ++c) {
+      const int64_t i = r * channels + c;
+      const float v = x[i] * scale[c] + shift[c];
+      y[i] = activated<kActivation>(kResidual ? v + residual[i] : v);
     }
   }
 }
 
-/// sum(g) and sum(g (x - mean)), g the gradient behind the relu's mask y > 0.
-GALLEY_CLONES void gradient_sums(const float* grad, const float* x, const float* y, int64_t rows, int64_t channels, const float* mean, float* sum, float* dot) {
+GALLEY_CLONES void apply(const float* x, const float* residual, float* y, int64_t rows, int64_t channels, const float* scale, const float* shift, Activation activation) {
+  switch (activation) {
+    case Activation::kRelu:
+      return residual != nullptr ? apply_as<Activation::kRelu, true>(x, residual, y, rows, channels, scale, shift)
+                                 : apply_as<Activation::kRelu, false>(x, residual, y, rows, channels, scale, shift);
+    case Activation::kRelu6: return apply_as<Activation::kRelu6, false>(x, residual, y, rows, channels, scale, shift);
+    case Activation::kHardswish: return apply_as<Activation::kHardswish, false>(x, residual, y, rows, channels, scale, shift);
+    default:
+      return residual != nullptr ? apply_as<Activation::kNone, true>(x, residual, y, rows, channels, scale, shift)
+                                 : apply_as<Activation::kNone, false>(x, residual, y, rows, channels, scale, shift);
+  }
+}
+
+/// What the backward loops read of each channel; the activation's argument is x scale + shift.
+struct Coefficients {
+  const float *mean, *scale, *shift, *a, *b, *offset;
+};
+
+/// How the gradient behind the activation is found: from x, or from the forward's output y.
+struct Mask {
+  Activation activation = Activation::kNone;
+  const float* y = nullptr;
+};
+
+template <Activation kActivation, bool kFromOutput>
+GALLEY_INLINE void gradient_sums_as(const float* __restrict grad, const float* __restrict x, const float* __restrict y, int64_t rows, int64_t channels,
+                                    const float* __restrict mean, const float* __restrict scale, const float* __restrict shift, float* __restrict sum, float* __restrict dot) {
   for (int64_t c = 0; c < channels; ++c) sum[c] = dot[c] = 0;
+  by_four_rows(rows, [&](int64_t r, auto count) __attribute__((always_inline)) {
+    for (int64_t c = 0; c < channels; ++c) {
+      float s = 0, d = 0;
+      for (int row = 0; row < count(); ++row) {
+        const int64_t i = (r + row) * channels + c;
+        const float v = through<kActivation>(grad[i], kFromOutput ? y[i] : x[i] * scale[c] + shift[c]);
+        s += v;
+        d += v * (x[i] - mean[c]);
+      }
+      sum[c] += s;
+      dot[c] += d;
+    }
+  });
+}
+
+/// sum(g) and sum(g (x - mean)), g the gradient behind the activation.
+GALLEY_CLONES void gradient_sums(const float* grad, const float* x, Mask mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
+  switch (mask.activation) {
+    case Activation::kRelu:
+      return mask.y != nullptr ? gradient_sums_as<Activation::kRelu, true>(grad, x, mask.y, rows, channels, k.mean, k.scale, k.shift, sum, dot)
+                               : gradient_sums_as<Activation::kRelu, false>(grad, x, nullptr, rows, channels, k.mean, k.scale, k.shift, sum, dot);
+    case Activation::kRelu6: return gradient_sums_as<Activation::kRelu6, false>(grad, x, nullptr, rows, channels, k.mean, k.scale, k.shift, sum, dot);
+    case Activation::kHardswish: return gradient_sums_as<Activation::kHardswish, false>(grad, x, nullptr, rows, channels, k.mean, k.scale, k.shift, sum, dot);
+    default: return gradient_sums_as<Activation::kNone, false>(grad, x, nullptr, rows, channels, k.mean, k.scale, k.shift, sum, dot);
+  }
+}
+
+template <Activation kActivation, bool kFromOutput, bool kResidual>
+GALLEY_INLINE void apply_gradient_as(const float* __restrict grad, const float* __restrict x, const float* __restrict y, float* __restrict dx, float* __restrict dresidual,
+                                     int64_t rows, int64_t channels, const float* __restrict mean, const float* __restrict scale, const float* __restrict shift,
+                                     const float* __restrict a, const float* __restrict b, const float* __restrict offset) {
   for (int64_t r = 0; r < rows; ++r) {
-    const float* g = grad + r * channels;
-    const float* in = x + r * channels;
-    if (y != nullptr) {
-      const float* out = y + r * channels;
-      for (int64_t c = 0; c < channels; ++c) {
-        const float v = out[c] > 0 ? g[c] : 0;
-        sum[c] += v;
-        dot[c] += v * (in[c] - mean[c]);
-      }
-    } else {
-      for (int64_t c = 0; c < channels; ++c) {
-        sum[c] += g[c];
-        dot[c] += g[c] * (in[c] - mean[c]);
-      }
+    for (int64_t c = 0; c < channels; ++c) {
+      const int64_t i = r * channels + c;
+      const float v = through<kActivation>(grad[i], kFromOutput ? y[i] : x[i] * scale[c] + shift[c]);
+      if (kResidual) dresidual[i] = v;
+      dx[i] = a[c] * v + b[c] * (x[i] - mean[c]) + offset[c];
     }
   }
 }
 
-/// dx = a g + b (x - mean) + c for each channel.
-GALLEY_CLONES void apply_gradient(const float* grad, const float* x, const float* y, float* dx, float* dresidual, int64_t rows, int64_t channels, const float* mean,
-                                  const float* a, const float* b, const float* offset) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* g = grad + r * channels;
-    const float* in = x + r * channels;
-    float* out = dx + r * channels;
-    if (y != nullptr) {
-      const float* mask = y + r * channels;
-      if (dresidual != nullptr) {
-        float* through = dresidual + r * channels;
-        for (int64_t c = 0; c < channels; ++c) {
-          const float v = mask[c] > 0 ? g[c] : 0;
-          through[c] = v;
-          out[c] = a[c] * v + b[c] * (in[c] - mean[c]) + offset[c];
-        }
-      } else {
-        for (int64_t c = 0; c < channels; ++c) {
-          const float v = mask[c] > 0 ? g[c] : 0;
-          out[c] = a[c] * v + b[c] * (in[c] - mean[c]) + offset[c];
-        }
-      }
-    } else {
-      for (int64_t c = 0; c < channels; ++c) {
-        if (dresidual != nullptr) dresidual[r * channels + c] = g[c];
-        out[c] = a[c] * g[c] + b[c] * (in[c] - mean[c]) + offset[c];
-      }
-    }
+/// dx = a g + b (x - mean) + offset for each channel.
+GALLEY_CLONES void apply_gradient(const float* grad, const float* x, Mask mask, float* dx, float* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
+  const float* y = mask.y;
+  switch (mask.activation) {
+    case Activation::kRelu:
+      if (y == nullptr) return apply_gradient_as<Activation::kRelu, false, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
+      return dresidual != nullptr ? apply_gradient_as<Activation::kRelu, true, true>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset)
+                                  : apply_gradient_as<Activation::kRelu, true, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
+    case Activation::kRelu6: return apply_gradient_as<Activation::kRelu6, false, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
+    case Activation::kHardswish:
+      return apply_gradient_as<Activation::kHardswish, false, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
+    default:
+      return dresidual != nullptr ? apply_gradient_as<Activation::kNone, false, true>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset)
+                                  : apply_gradient_as<Activation::kNone, false, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
   }
 }
+
+/// The second pass over the pixels: each thread walks its part from the end, whose rows the first pass left in the cache.
+template <class Body>
+void backwards(Rows rows, const Body& body) {
+  const int64_t piece = std::max<int64_t>(1, 16384 / rows.channels);
+  parallel_for(rows.pixels, piece, [&](int64_t begin, int64_t end) {
+    for (int64_t last = end; last > begin; last -= piece) {
+      const int64_t first = std::max(begin, last - piece);
+      body(first * rows.channels, last - first);
+    }
+  });
+}
+
+constexpr int64_t kLanes = 32;
 
 class BatchNormForward : public PreparedKernel {
  public:
   explicit BatchNormForward(const KernelQuery& q) : rows_(rows_of(q.in(0))), blocks_(rows_, q.threads), eps_(q.attrs<BatchNormAttrs>().eps),
-                                                    relu_(q.attrs<BatchNormAttrs>().activation == Activation::kRelu) {}
+                                                    activation_(q.attrs<BatchNormAttrs>().activation) {}
   int64_t scratch_bytes() const override { return (blocks_.count * 2 + 2) * rows_.channels * 4; }
   void run(const KernelArgs& args) const override {
     const int64_t channels = rows_.channels;
     const float* x = args.in<float>(0);
-    auto* scratch = static_cast<float*>(args.scratch);
-    float* scale = scratch + blocks_.count * 2 * channels;
+    auto* sums = static_cast<float*>(args.scratch);
+    float* scale = sums + blocks_.count * 2 * channels;
     float* shift = scale + channels;
     parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
         const float* first = x + blocks_.begin(b) * channels;
-        shifted_sums(first, blocks_.begin(b + 1) - blocks_.begin(b), channels, first, scratch + b * 2 * channels, scratch + (b * 2 + 1) * channels);
+        shifted_sums(first, blocks_.begin(b + 1) - blocks_.begin(b), channels, first, sums + b * 2 * channels, sums + (b * 2 + 1) * channels);
       }
     });
-    float* mean = args.out<float>(1);
-    float* var = args.out<float>(2);
-    const double count = static_cast<double>(rows_.pixels);
-    for (int64_t c = 0; c < channels; ++c) {
-      // Chan et al. 1979: blocks' means and squares about them, combined pairwise in block order.
-      double n = 0, m = 0, m2 = 0;
-      for (int64_t b = 0; b < blocks_.count; ++b) {
-        const double k = static_cast<double>(blocks_.begin(b + 1) - blocks_.begin(b));
-        const double s = static_cast<double>(scratch[b * 2 * channels + c]), s2 = static_cast<double>(scratch[(b * 2 + 1) * channels + c]);
-        const double block_mean = static_cast<double>(x[blocks_.begin(b) * channels + c]) + s / k, block_m2 = std::max(0.0, s2 - s * s / k);
-        const double delta = block_mean - m;
-        m2 += block_m2 + delta * delta * n * k / (n + k);
-        m += delta * k / (n + k);
-        n += k;
-      }
-      mean[c] = static_cast<float>(m);
-      var[c] = static_cast<float>(m2 / count);
-      const double gamma = args.in<float>(1) != nullptr ? static_cast<double>(args.in<float>(1)[c]) : 1.0, beta = args.in<float>(2) != nullptr ? static_cast<double>(args.in<float>(2)[c]) : 0.0;
-      const double s = gamma / std::sqrt(m2 / count + eps_);
-      scale[c] = static_cast<float>(s);
-      shift[c] = static_cast<float>(beta - m * s);
-    }
+    parallel_for((channels + kLanes - 1) / kLanes, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) combine(args, sums, task * kLanes, std::min(kLanes, channels - task * kLanes), scale, shift);
+    });
     const float* residual = args.in<float>(3);
     float* y = args.out<float>(0);
-    parallel_for(rows_.pixels, std::max<int64_t>(1, 16384 / channels), [&](int64_t begin, int64_t end) {
-      apply(x + begin * channels, residual != nullptr ? residual + begin * channels : nullptr, y + begin * channels, end - begin, channels, scale, shift, relu_);
-    });
+    backwards(rows_, [&](int64_t at, int64_t rows) { apply(x + at, residual != nullptr ? residual + at : nullptr, y + at, rows, channels, scale, shift, activation_); });
   }
 
  private:
+  /// Chan et al. 1979: blocks' means and squares about them, combined one after the other in block order.
+  void combine(const KernelArgs& args, const float* sums, int64_t first, int64_t lanes, float* scale, float* shift) const {
+    const int64_t channels = rows_.channels;
+    const float* x = args.in<float>(0);
+    double mean[kLanes] = {}, m2[kLanes] = {}, n = 0;
+    for (int64_t b = 0; b < blocks_.count; ++b) {
+      const float* row = x + blocks_.begin(b) * channels + first;
+      const float* sum = sums + b * 2 * channels + first;
+      const float* squares = sum + channels;
+      const double k = static_cast<double>(blocks_.begin(b + 1) - blocks_.begin(b)), inverse = 1 / k, part = k / (n + k), weight = n * part;
+      for (int64_t c = 0; c < lanes; ++c) {
+        const double s = static_cast<double>(sum[c]), delta = static_cast<double>(row[c]) + s * inverse - mean[c];
+        m2[c] += std::max(0.0, static_cast<double>(squares[c]) - s * s * inverse) + delta * delta * weight;
+        mean[c] += delta * part;
+      }
+      n += k;
+    }
+    for (int64_t c = 0; c < lanes; ++c) {
+      const int64_t channel = first + c;
+      const double var = m2[c] / static_cast<double>(rows_.pixels);
+      args.out<float>(1)[channel] = static_cast<float>(mean[c]);
+      args.out<float>(2)[channel] = static_cast<float>(var);
+      const double gamma = args.in<float>(1) != nullptr ? static_cast<double>(args.in<float>(1)[channel]) : 1.0;
+      const double beta = args.in<float>(2) != nullptr ? static_cast<double>(args.in<float>(2)[channel]) : 0.0;
+      const double s = gamma / std::sqrt(var + eps_);
+      scale[channel] = static_cast<float>(s);
+      shift[channel] = static_cast<float>(beta - mean[c] * s);
+    }
+  }
+
   Rows rows_;
   Blocks blocks_;
   double eps_;
-  bool relu_;
+  Activation activation_;
 };
 
 class BatchNormBackward : public PreparedKernel {
  public:
   explicit BatchNormBackward(const KernelQuery& q) : rows_(rows_of(q.in(1))), blocks_(rows_, q.threads), eps_(q.attrs<BatchNormBackwardAttrs>().eps),
-                                                     residual_(q.attrs<BatchNormBackwardAttrs>().residual) {}
-  int64_t scratch_bytes() const override { return (blocks_.count * 2 + 3) * rows_.channels * 4; }
+                                                     activation_(q.attrs<BatchNormBackwardAttrs>().activation), residual_(q.attrs<BatchNormBackwardAttrs>().residual) {}
+  int64_t scratch_bytes() const override { return (blocks_.count * 2 + 5) * rows_.channels * 4; }
   void run(const KernelArgs& args) const override {
     const int64_t channels = rows_.channels;
     const float* grad = args.in<float>(0);
     const float* x = args.in<float>(1);
-    const float* mean = args.in<float>(2);
-    const float* var = args.in<float>(3);
-    const float* gamma = args.in<float>(4);
-    const float* y = args.in<float>(5);
-    auto* scratch = static_cast<float*>(args.scratch);
-    float* a = scratch + blocks_.count * 2 * channels;
+    const float* y = args.in<float>(6);
+    auto* sums = static_cast<float*>(args.scratch);
+    float* scale = sums + blocks_.count * 2 * channels;
+    float* shift = scale + channels;
+    float* a = shift + channels;
     float* b = a + channels;
     float* offset = b + channels;
+    const Coefficients k{args.in<float>(2), scale, shift, a, b, offset};
+    const auto per_channel = [&](const float* values, int64_t c, double otherwise) { return values != nullptr ? static_cast<double>(values[c]) : otherwise; };
+    const auto gamma_rstd = [&](int64_t c) { return per_channel(args.in<float>(4), c, 1.0) / std::sqrt(static_cast<double>(args.in<float>(3)[c]) + eps_); };
+    for (int64_t c = 0; c < channels; ++c) {
+      scale[c] = static_cast<float>(gamma_rstd(c));
+      shift[c] = static_cast<float>(per_channel(args.in<float>(5), c, 0.0) - static_cast<double>(k.mean[c]) * gamma_rstd(c));
+    }
+    const auto mask_at = [&](int64_t at) { return Mask{activation_, y != nullptr ? y + at : nullptr}; };
     parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
         const int64_t at = blocks_.begin(block) * channels;
-        gradient_sums(grad + at, x + at, y != nullptr ? y + at : nullptr, blocks_.begin(block + 1) - blocks_.begin(block), channels, mean, scratch + block * 2 * channels,
-                      scratch + (block * 2 + 1) * channels);
+        gradient_sums(grad + at, x + at, mask_at(at), blocks_.begin(block + 1) - blocks_.begin(block), channels, k, sums + block * 2 * channels,
+                      sums + (block * 2 + 1) * channels);
       }
     });
     const double count = static_cast<double>(rows_.pixels);
-    for (int64_t c = 0; c < channels; ++c) {
-      double sum = 0, dot = 0;
-      for (int64_t block = 0; block < blocks_.count; ++block) {
-        sum += static_cast<double>(scratch[block * 2 * channels + c]);
-        dot += static_cast<double>(scratch[(block * 2 + 1) * channels + c]);
+    parallel_for((channels + kLanes - 1) / kLanes, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t first = task * kLanes, lanes = std::min(kLanes, channels - first);
+        double sum[kLanes] = {}, dot[kLanes] = {};
+        for (int64_t block = 0; block < blocks_.count; ++block) {
+          const float* part = sums + block * 2 * channels + first;
+          for (int64_t c = 0; c < lanes; ++c) {
+            sum[c] += static_cast<double>(part[c]);
+            dot[c] += static_cast<double>(part[channels + c]);
+          }
+        }
+        for (int64_t c = 0; c < lanes; ++c) {
+          const int64_t channel = first + c;
+          const double rstd = 1 / std::sqrt(static_cast<double>(args.in<float>(3)[channel]) + eps_), s = gamma_rstd(channel);
+          args.out<float>(1)[channel] = static_cast<float>(dot[c] * rstd);
+          args.out<float>(2)[channel] = static_cast<float>(sum[c]);
+          a[channel] = static_cast<float>(s);
+          b[channel] = static_cast<float>(-s * rstd * rstd * dot[c] / count);
+          offset[channel] = static_cast<float>(-s * sum[c] / count);
+        }
       }
-      const double rstd = 1 / std::sqrt(static_cast<double>(var[c]) + eps_), g = gamma != nullptr ? static_cast<double>(gamma[c]) : 1.0;
-      args.out<float>(1)[c] = static_cast<float>(dot * rstd);
-      args.out<float>(2)[c] = static_cast<float>(sum);
-      a[c] = static_cast<float>(g * rstd);
-      b[c] = static_cast<float>(-g * rstd * rstd * rstd * dot / count);
-      offset[c] = static_cast<float>(-g * rstd * sum / count);
-    }
+    });
     float* dx = args.out<float>(0);
     float* dresidual = residual_ ? args.out<float>(3) : nullptr;
-    parallel_for(rows_.pixels, std::max<int64_t>(1, 16384 / channels), [&](int64_t begin, int64_t end) {
-      const int64_t at = begin * channels;
-      apply_gradient(grad + at, x + at, y != nullptr ? y + at : nullptr, dx + at, dresidual != nullptr ? dresidual + at : nullptr, end - begin, channels, mean, a, b, offset);
+    backwards(rows_, [&](int64_t at, int64_t rows) {
+      apply_gradient(grad + at, x + at, mask_at(at), dx + at, dresidual != nullptr ? dresidual + at : nullptr, rows, channels, k);
     });
   }
 
@@ -246,13 +334,14 @@ class BatchNormBackward : public PreparedKernel {
   Rows rows_;
   Blocks blocks_;
   double eps_;
+  Activation activation_;
   bool residual_;
 };
 
 class BatchNormInference : public PreparedKernel {
  public:
   explicit BatchNormInference(const KernelQuery& q) : rows_(rows_of(q.in(0))), eps_(q.attrs<BatchNormInferenceAttrs>().eps),
-                                                      relu_(q.attrs<BatchNormInferenceAttrs>().activation == Activation::kRelu) {}
+                                                      activation_(q.attrs<BatchNormInferenceAttrs>().activation) {}
   int64_t scratch_bytes() const override { return 2 * rows_.channels * 4; }
   void run(const KernelArgs& args) const override {
     const int64_t channels = rows_.channels;
@@ -265,21 +354,20 @@ class BatchNormInference : public PreparedKernel {
       shift[c] = static_cast<float>(beta - static_cast<double>(args.in<float>(3)[c]) * s);
     }
     parallel_for(rows_.pixels, std::max<int64_t>(1, 16384 / channels), [&](int64_t begin, int64_t end) {
-      apply(args.in<float>(0) + begin * channels, nullptr, args.out<float>(0) + begin * channels, end - begin, channels, scale, shift, relu_);
+      apply(args.in<float>(0) + begin * channels, nullptr, args.out<float>(0) + begin * channels, end - begin, channels, scale, shift, activation_);
     });
   }
 
  private:
   Rows rows_;
   double eps_;
-  bool relu_;
+  Activation activation_;
 };
 
 Support supports_forward(const KernelQuery& q) { return supports_rows(q, {0, 3}); }
-Support supports_backward(const KernelQuery& q) { return supports_rows(q, {0, 1, 5}); }
+Support supports_backward(const KernelQuery& q) { return supports_rows(q, {0, 1, 6}); }
 Support supports_inference(const KernelQuery& q) {
-  const Activation activation = q.attrs<BatchNormInferenceAttrs>().activation;
-  if (activation != Activation::kNone && activation != Activation::kRelu) return Support::no("this activation is not fused");
+  if (!batch_norm_takes(q.attrs<BatchNormInferenceAttrs>().activation)) return Support::no("this activation is not fused");
   return supports_rows(q, {0});
 }
 

@@ -51,15 +51,28 @@ void batch_norm_ref(RefCall& call) {
   }
 }
 
+/// The derivative of an activation that batch norm takes.
+double slope(Activation activation, double z) {
+  switch (activation) {
+    case Activation::kRelu: return z > 0 ? 1 : 0;
+    case Activation::kRelu6: return z > 0 && z < 6 ? 1 : 0;
+    case Activation::kHardswish: return z <= -3 ? 0 : z >= 3 ? 1 : z / 3 + 0.5;
+    default: return 1;
+  }
+}
+
 void batch_norm_backward_ref(RefCall& call) {
   const auto& attrs = call.attrs<BatchNormBackwardAttrs>();
   const RefArray &grad = call.in(0), &x = call.in(1);
   const Channels at(x.shape);
-  const bool relu = attrs.activation == Activation::kRelu;
   const auto count = static_cast<double>(at.count());
   for (int64_t c = 0; c < at.channels; ++c) {
     const double mean = call.in(2)[c], rstd = 1 / std::sqrt(call.in(3)[c] + attrs.eps);
-    const auto masked = [&](int64_t i) { return relu && !(call.in(5)[i] > 0) ? 0 : grad[i]; };
+    const auto masked = [&](int64_t i) {
+      // A positive result of relu stands for its argument.
+      const double z = call.has(6) ? call.in(6)[i] : value_or(call, 4, c, 1) * (x[i] - mean) * rstd + value_or(call, 5, c, 0);
+      return grad[i] * slope(attrs.activation, z);
+    };
     double dgamma = 0, dbeta = 0;
     for (int64_t j = 0; j < at.count(); ++j) {
       const int64_t i = at.index(c, j);
