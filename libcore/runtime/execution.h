@@ -45,6 +45,8 @@ class NodeObserver {
   virtual ~NodeObserver() = default;
   virtual void before(const Program& program, const Step& step) { static_cast<void>(program), static_cast<void>(step); }
   virtual void after(const Program& program, const Step& step, std::span<void* const> outputs) = 0;
+  /// Told by whoever fetches the data of the next run: from when to when it waited, in nanoseconds of the steady clock.
+  virtual void fetched(int64_t begin_ns, int64_t end_ns) { static_cast<void>(begin_ns), static_cast<void>(end_ns); }
 };
 
 struct RunOptions {

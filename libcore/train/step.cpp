@@ -151,7 +151,12 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
     Execution& execution = updates ? *update_ : *accumulate_;
     const auto asked = std::chrono::steady_clock::now();
     const Batch& data = next();
-    outcome.data_s += std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count();
+    const auto given = std::chrono::steady_clock::now();
+    outcome.data_s += std::chrono::duration<double>(given - asked).count();
+    if (observer != nullptr) {
+      const auto ns = [](std::chrono::steady_clock::time_point at) { return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count(); };
+      observer->fetched(ns(asked), ns(given));
+    }
     feed_batch(execution, data, step);
     if (updates) feed_update(execution, step);
     RunOptions how;

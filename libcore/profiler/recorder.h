@@ -1,0 +1,73 @@
+#pragma once
+// Recorder: when every node of a program ran, step after step. Two clock reads and one store a node; memory is taken between steps.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "libcore/runtime/execution.h"
+
+namespace galley {
+
+/// Times in nanoseconds of the steady clock.
+struct NodeEvent {
+  int64_t begin_ns = 0, end_ns = 0;
+  int32_t program = 0;  // index into Recording::programs
+  int32_t step = 0;     // index into Program::steps()
+};
+
+struct WaitEvent {
+  int64_t begin_ns = 0, end_ns = 0;
+};
+
+/// One unit of work: an update, or a forward pass.
+struct StepMark {
+  int64_t number = 0;
+  int64_t begin_ns = 0, end_ns = 0;
+  int64_t resident_bytes = 0;           // of the process at the end; 0: not asked
+  size_t first_node = 0, end_node = 0;  // its events in Recording::nodes
+  size_t first_wait = 0, end_wait = 0;
+};
+
+struct Recording {
+  std::vector<const Program*> programs;  // must outlive the recording
+  std::vector<StepMark> steps;
+  std::vector<NodeEvent> nodes;
+  std::vector<WaitEvent> waits;          // for data
+};
+
+class Recorder final : public NodeObserver {
+ public:
+  void begin_step(int64_t number);
+  void end_step(int64_t resident_bytes = 0);
+  /// Forgets what was recorded and keeps the memory: the end of warm-up.
+  void clear();
+  const Recording& recording() const { return recording_; }
+
+  void before(const Program& program, const Step& step) override;
+  void after(const Program& program, const Step& step, std::span<void* const> outputs) override;
+  void fetched(int64_t begin_ns, int64_t end_ns) override;
+
+ private:
+  int32_t index_of(const Program& program);
+
+  Recording recording_;
+  const Program* last_program_ = nullptr;
+  int32_t last_index_ = 0;
+  int64_t began_ns_ = 0;
+};
+
+/// Which steps are watched: skip_first once, then `repeat` times wait (off), warmup (watched, not kept), active (kept). The names are
+/// those of torch.profiler.schedule; repeat is at least 1 here.
+struct ProfileSchedule {
+  int64_t skip_first = 5, wait = 1, warmup = 2, active = 3, repeat = 1;
+  enum class Action { kOff, kWarmup, kRecord };
+  /// Of step k, from 0. Off beyond the end.
+  Action at(int64_t k) const;
+  int64_t steps() const { return skip_first + repeat * (wait + warmup + active); }
+};
+
+int64_t steady_ns();
+
+}  // namespace galley
