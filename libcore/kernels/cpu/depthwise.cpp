@@ -1,41 +1,149 @@
-// The weight gradient of depthwise convolutions on channels_last images: 16 channels a task, every tap's sum kept in the nearest cache,
-// a line of the output at a time in float, lines in double. Bits do not depend on the thread count.
+// The weight gradient of depthwise convolutions on channels_last images: 16 channels a task, the sums of a kernel row's taps in registers
+// over a band of output lines in float, bands in double. Images are cut into at most 8 parts, whatever the thread count: bits do not depend
+// on it. Compiled for each vector instruction set (Google Highway) and chosen at run time.
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/kernels/cpu/depthwise.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#ifndef GALLEY_DEPTHWISE_ONCE
+#define GALLEY_DEPTHWISE_ONCE
 
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <vector>
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/ops/conv.h"
 
-namespace galley {
-namespace {
-
-#define GALLEY_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+namespace galley::depthwise {
 
 constexpr int64_t kLanes = 16;
+constexpr int64_t kMostColumns = 7;  // of a kernel: their sums fit the registers
 constexpr int64_t kMostTaps = 49;
 
-/// Columns of one output line, for one kernel row: sums[kw][lane] += grad * x.
-GALLEY_CLONES void line_sums(const float* grad, const float* x, int64_t channels, int64_t lanes, int64_t width, int64_t in_width, int64_t taps, int64_t stride,
-                             int64_t padding, float* sums) {
-  for (int64_t w = 0; w < width; ++w) {
-    const float* g = grad + w * channels;
-    for (int64_t k = 0; k < taps; ++k) {
-      const int64_t column = w * stride - padding + k;
-      if (column < 0 || column >= in_width) continue;
-      const float* in = x + column * channels;
-      float* sum = sums + k * kLanes;
-      if (lanes == kLanes) {
-        for (int64_t c = 0; c < kLanes; ++c) sum[c] += g[c] * in[c];
-      } else {
-        for (int64_t c = 0; c < lanes; ++c) sum[c] += g[c] * in[c];
+/// Output lines of one image and one kernel row; `x` and `grad` point to the first channel of the task.
+struct Band {
+  const float* grad;
+  const float* x;
+  int64_t channels, lanes;  // of the image; of this task, at most kLanes
+  int64_t begin, end;       // output lines
+  int64_t width, in_height, in_width;
+  int64_t stride_h, stride_w, offset_h, padding_w;  // the input line of output line h is h stride_h + offset_h
+};
+
+}  // namespace galley::depthwise
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::depthwise {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
+constexpr bool kInRegisters = false;  // no arrays of vectors
+#else
+constexpr bool kInRegisters = true;
+#endif
+
+/// Any number of lanes; sums[tap][lane] += grad x.
+void add_plainly(const Band& b, int64_t taps, float* HWY_RESTRICT sums) {
+  for (int64_t h = b.begin; h < b.end; ++h) {
+    const int64_t row = h * b.stride_h + b.offset_h;
+    if (row < 0 || row >= b.in_height) continue;
+    for (int64_t w = 0; w < b.width; ++w) {
+      const float* g = b.grad + (h * b.width + w) * b.channels;
+      for (int64_t k = 0; k < taps; ++k) {
+        const int64_t column = w * b.stride_w - b.padding_w + k;
+        if (column < 0 || column >= b.in_width) continue;
+        const float* in = b.x + (row * b.in_width + column) * b.channels;
+        for (int64_t c = 0; c < b.lanes; ++c) sums[k * kLanes + c] += g[c] * in[c];
       }
     }
   }
 }
+
+#if !(HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR)
+template <int kTaps>
+void add_in_registers(const Band& b, float* HWY_RESTRICT sums) {
+  const hn::CappedTag<float, kLanes> d;
+  constexpr int kWide = static_cast<int>(hn::MaxLanes(d)), kParts = static_cast<int>(kLanes) / kWide;
+  using V = hn::Vec<decltype(d)>;
+  V sum[kTaps][kParts];
+  for (auto& tap : sum) {
+    for (V& part : tap) part = hn::Zero(d);
+  }
+  // Columns [inner, outer) have all their taps within the line.
+  const int64_t inner = std::min(b.width, (b.padding_w + b.stride_w - 1) / b.stride_w);
+  const int64_t fits = b.in_width + b.padding_w - kTaps;
+  const int64_t outer = fits < 0 ? inner : std::clamp(fits / b.stride_w + 1, inner, b.width);
+  for (int64_t h = b.begin; h < b.end; ++h) {
+    const int64_t row = h * b.stride_h + b.offset_h;
+    if (row < 0 || row >= b.in_height) continue;
+    const float* line = b.x + row * b.in_width * b.channels;
+    const float* grad = b.grad + h * b.width * b.channels;
+    const auto at_edge = [&](int64_t from, int64_t to) {
+      for (int64_t w = from; w < to; ++w) {
+        for (int k = 0; k < kTaps; ++k) {
+          const int64_t column = w * b.stride_w - b.padding_w + k;
+          if (column < 0 || column >= b.in_width) continue;
+          for (int p = 0; p < kParts; ++p) {
+            sum[k][p] = hn::MulAdd(hn::LoadU(d, grad + w * b.channels + p * kWide), hn::LoadU(d, line + column * b.channels + p * kWide), sum[k][p]);
+          }
+        }
+      }
+    };
+    at_edge(0, inner);
+    const float* g = grad + inner * b.channels;
+    const float* in = line + (inner * b.stride_w - b.padding_w) * b.channels;
+    for (int64_t w = inner; w < outer; ++w, g += b.channels, in += b.stride_w * b.channels) {
+      for (int p = 0; p < kParts; ++p) {
+        const V v = hn::LoadU(d, g + p * kWide);
+        for (int k = 0; k < kTaps; ++k) sum[k][p] = hn::MulAdd(v, hn::LoadU(d, in + k * b.channels + p * kWide), sum[k][p]);
+      }
+    }
+    at_edge(outer, b.width);
+  }
+  for (int k = 0; k < kTaps; ++k) {
+    for (int p = 0; p < kParts; ++p) hn::StoreU(sum[k][p], d, sums + k * kLanes + p * kWide);
+  }
+}
+#endif
+
+/// sums[tap][lane], zero before, of one kernel row.
+void band_sums(const Band& b, int64_t taps, float* HWY_RESTRICT sums) {
+  if (!kInRegisters || b.lanes < kLanes) return add_plainly(b, taps, sums);
+#if !(HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR)
+  switch (taps) {
+    case 1: return add_in_registers<1>(b, sums);
+    case 2: return add_in_registers<2>(b, sums);
+    case 3: return add_in_registers<3>(b, sums);
+    case 4: return add_in_registers<4>(b, sums);
+    case 5: return add_in_registers<5>(b, sums);
+    case 6: return add_in_registers<6>(b, sums);
+    default: return add_in_registers<7>(b, sums);
+  }
+#endif
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::depthwise
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace galley {
+namespace depthwise {
+HWY_EXPORT(band_sums);
+}
+
+namespace {
+
+using depthwise::kLanes;
+using depthwise::kMostTaps;
 
 class DepthwiseWeights : public PreparedKernel {
  public:
@@ -43,39 +151,56 @@ class DepthwiseWeights : public PreparedKernel {
     const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
     stride_ = pair(a.stride);
     padding_ = pair(a.padding);
+    taps_ = w_.shape[2] * w_.shape[3];
+    chunks_ = (x_[1] + kLanes - 1) / kLanes;
+    parts_ = std::clamp<int64_t>(x_[0], 1, 8);
   }
+  int64_t scratch_bytes() const override { return parts_ * chunks_ * taps_ * kLanes * 8; }
   void run(const KernelArgs& args) const override {
-    const int64_t channels = x_[1], kh = w_.shape[2], kw = w_.shape[3], taps = kh * kw;
-    std::memset(args.outputs[0], 0, static_cast<size_t>(w_.bytes()));  // padding of blocked formats stays zero
-    parallel_for((channels + kLanes - 1) / kLanes, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t first = task * kLanes, lanes = std::min(kLanes, channels - first);
-        double total[kMostTaps * kLanes] = {};
-        float sums[kMostTaps * kLanes];
-        for (int64_t line = 0; line < y_[0] * y_[2]; ++line) {
-          const int64_t n = line / y_[2], h = line % y_[2];
-          std::fill_n(sums, taps * kLanes, 0.0f);
-          for (int64_t k = 0; k < kh; ++k) {
-            const int64_t row = h * stride_[0] - padding_[0] + k;
-            if (row < 0 || row >= x_[2]) continue;
-            line_sums(args.in<float>(1) + line * y_[3] * channels + first, args.in<float>(0) + (n * x_[2] + row) * x_[3] * channels + first, channels, lanes, y_[3],
-                      x_[3], kw, stride_[1], padding_[1], sums + k * kw * kLanes);
-          }
-          for (int64_t i = 0; i < taps * kLanes; ++i) total[i] += static_cast<double>(sums[i]);
-        }
-        for (int64_t c = 0; c < lanes; ++c) {
-          for (int64_t k = 0; k < taps; ++k) {
-            args.out<float>(0)[w_.format.offset(w_.shape, {first + c, 0, k / kw, k % kw})] = static_cast<float>(total[k * kLanes + c]);
-          }
-        }
-      }
+    const int64_t channels = x_[1];
+    auto* totals = static_cast<double*>(args.scratch);
+    parallel_for(parts_ * chunks_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) add(args, task / chunks_, task % chunks_, totals + task * taps_ * kLanes);
     });
+    std::memset(args.outputs[0], 0, static_cast<size_t>(w_.bytes()));  // padding of blocked formats stays zero
+    for (int64_t c = 0; c < channels; ++c) {
+      const int64_t chunk = c / kLanes, lane = c - first_of(chunk);
+      for (int64_t tap = 0; tap < taps_; ++tap) {
+        double sum = 0;
+        for (int64_t part = 0; part < parts_; ++part) sum += totals[((part * chunks_ + chunk) * taps_ + tap) * kLanes + lane];
+        args.out<float>(0)[w_.format.offset(w_.shape, {c, 0, tap / w_.shape[3], tap % w_.shape[3]})] = static_cast<float>(sum);
+      }
+    }
   }
 
  private:
+  /// The last chunk is full where there are channels enough: it repeats some of those before it.
+  int64_t first_of(int64_t chunk) const { return std::max<int64_t>(0, std::min(chunk * kLanes, x_[1] - kLanes)); }
+
+  void add(const KernelArgs& args, int64_t part, int64_t chunk, double* total) const {
+    const int64_t channels = x_[1], kh = w_.shape[2], kw = w_.shape[3], first = first_of(chunk);
+    const int64_t lines = std::max<int64_t>(1, 256 / y_[3]);  // of a band
+    std::fill_n(total, taps_ * kLanes, 0.0);
+    for (int64_t n = x_[0] * part / parts_; n < x_[0] * (part + 1) / parts_; ++n) {
+      depthwise::Band band{args.in<float>(1) + n * y_[2] * y_[3] * channels + first, args.in<float>(0) + n * x_[2] * x_[3] * channels + first, channels,
+                           std::min(kLanes, channels), 0, 0, y_[3], x_[2], x_[3], stride_[0], stride_[1], 0, padding_[1]};
+      for (int64_t h = 0; h < y_[2]; h += lines) {
+        band.begin = h;
+        band.end = std::min(y_[2], h + lines);
+        float sums[kMostTaps * kLanes] = {};
+        for (int64_t k = 0; k < kh; ++k) {
+          band.offset_h = k - padding_[0];
+          HWY_DYNAMIC_DISPATCH(depthwise::band_sums)(band, kw, sums + k * kw * kLanes);
+        }
+        for (int64_t i = 0; i < taps_ * kLanes; ++i) total[i] += static_cast<double>(sums[i]);
+      }
+    }
+  }
+
   Shape x_, y_;
   TensorType w_;
   std::array<int64_t, 2> stride_{}, padding_{};
+  int64_t taps_ = 0, chunks_ = 0, parts_ = 0;
 };
 
 Support supports(const KernelQuery& q) {
@@ -85,7 +210,7 @@ Support supports(const KernelQuery& q) {
   if (a.groups == 1 || a.groups != x.shape[1] || w[0] != a.groups) return Support::no("not depthwise");
   if (x.dtype != DType::kF32 || q.in(1).dtype != DType::kF32 || q.out(0).dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
   if (!x.format.is_channels_last() || !q.in(1).format.is_channels_last()) return Support::no(cat("format ", x.format));
-  if (w[2] * w[3] > kMostTaps) return Support::no(cat("a kernel of ", w[2], " x ", w[3]));
+  if (w[2] * w[3] > kMostTaps || w[3] > depthwise::kMostColumns) return Support::no(cat("a kernel of ", w[2], " x ", w[3]));
   const auto dilation = pair(a.dilation);
   if (dilation[0] != 1 || dilation[1] != 1) return Support::no("dilation");
   return Support::yes();
@@ -99,3 +224,5 @@ const std::array<Kernel, 1> kKernels{{{"conv2d_backward_weights", "cpu", support
 std::span<const Kernel> cpu_depthwise() { return kKernels; }
 
 }  // namespace galley
+
+#endif  // HWY_ONCE
