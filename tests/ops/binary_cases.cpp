@@ -91,6 +91,9 @@ std::vector<OpCase> binary_cases() {
   cases.push_back({.name = "sum_to_hand", .build = [](CaseInputs& in) { sum_to(in.values({2, 3}, {1, 2, 3, 4, 5, 6}), Shape{3}); }, .expected = {5, 7, 9}});
   cases.push_back({.name = "sum_to_kept", .build = [](CaseInputs& in) { sum_to(in.values({2, 3}, {1, 2, 3, 4, 5, 6}), Shape{2, 1}); }, .expected = {6, 15}});
   cases.push_back({.name = "sum_to_channel", .build = [](CaseInputs& in) { sum_to(in.real({2, 5, 3, 7}), Shape{1, 5, 1, 1}); }});
+  // Dropped and repeated dimensions together, as a layer's scale [C,1,1] has them.
+  cases.push_back({.name = "sum_to_layer_scale", .build = [](CaseInputs& in) { sum_to(in.real({2, 5, 3, 7}), Shape{5, 1, 1}); }});
+  cases.push_back({.name = "sum_to_middle", .build = [](CaseInputs& in) { sum_to(in.real({2, 5, 3, 7}), Shape{1, 3, 1}); }});
   cases.push_back({.name = "sum_to_scalar", .build = [](CaseInputs& in) { sum_to(in.real({2, 5, 3, 7}), Shape{}); }});
   cases.push_back({.name = "broadcast_to_hand", .build = [](CaseInputs& in) { broadcast_to(in.values({2, 1}, {1, 2}), Shape{2, 2, 3}); },
                    .expected = {1, 1, 1, 2, 2, 2, 1, 1, 1, 2, 2, 2}});

@@ -84,11 +84,10 @@ Support supports_sum_to(const KernelQuery& q) {
   if (x.format.is_blocked() || q.out(0).format.is_blocked()) return Support::no(cat("format ", x.format));
   if (x.elements() == 0) return Support::no("empty array");
   const std::vector<int> axes = repeated_axes(x, q.out(0));
-  const bool same_rank = x.shape.rank() == q.out(0).shape.rank();
-  const bool only_leading = !axes.empty() && axes.back() == static_cast<int>(axes.size()) - 1 &&
-                            static_cast<int>(axes.size()) == x.shape.rank() - q.out(0).shape.rank();
-  if (!same_rank && !only_leading) return Support::no("dropped and repeated dimensions are mixed");
-  if (!keeps_order(x, axes, q.out(0), same_rank)) return Support::no("the output's format orders the dimensions otherwise");
+  // The result's dimensions are those of x, aligned at the last.
+  std::vector<int> kept = kept_in_memory(x, axes);
+  for (int& d : kept) d -= x.shape.rank() - q.out(0).shape.rank();
+  if (kept != kept_in_memory(q.out(0), {})) return Support::no("the output's format orders the dimensions otherwise");
   return Support::yes();
 }
 
@@ -201,18 +200,20 @@ std::vector<Stage> stages_of(const TensorType& x, const std::vector<int>& axes) 
   }
 }
 
-bool keeps_order(const TensorType& x, const std::vector<int>& axes, const TensorType& y, bool keepdim) {
-  std::vector<int> from_x;
+std::vector<int> kept_in_memory(const TensorType& x, const std::vector<int>& axes) {
+  std::vector<int> kept;
   for (const int d : x.format.order(x.shape.rank())) {
-    if (x.shape[d] == 1 || std::find(axes.begin(), axes.end(), d) != axes.end()) continue;
-    const auto before = std::count_if(axes.begin(), axes.end(), [&](int axis) { return axis < d; });
-    from_x.push_back(keepdim ? d : d - static_cast<int>(before));
+    if (x.shape[d] != 1 && std::find(axes.begin(), axes.end(), d) == axes.end()) kept.push_back(d);
   }
-  std::vector<int> from_y;
-  for (const int d : y.format.order(y.shape.rank())) {
-    if (y.shape[d] != 1) from_y.push_back(d);
+  return kept;
+}
+
+bool keeps_order(const TensorType& x, const std::vector<int>& axes, const TensorType& y, bool keepdim) {
+  std::vector<int> kept = kept_in_memory(x, axes);
+  for (int& d : kept) {
+    if (!keepdim) d -= static_cast<int>(std::count_if(axes.begin(), axes.end(), [d](int axis) { return axis < d; }));
   }
-  return from_x == from_y;
+  return kept == kept_in_memory(y, {});
 }
 
 int64_t StagedReduction::scratch_bytes() const {

@@ -17,6 +17,8 @@ struct Stage {
 /// Innermost reduced dimensions first; at least one stage. Not for blocked formats.
 std::vector<Stage> stages_of(const TensorType& x, const std::vector<int>& axes);
 
+/// The dimensions longer than 1 that are not reduced, from outermost to innermost in memory.
+std::vector<int> kept_in_memory(const TensorType& x, const std::vector<int>& axes);
 /// Do the kept dimensions lie in y in the order in which they lie in x? `keepdim`: y still has the reduced dimensions, of size 1.
 bool keeps_order(const TensorType& x, const std::vector<int>& axes, const TensorType& y, bool keepdim);
 

@@ -134,6 +134,21 @@ class Ema : public PreparedKernel {
   int64_t count_;
 };
 
+/// The average of a counter is the counter.
+class EmaCopy : public PreparedKernel {
+ public:
+  explicit EmaCopy(const KernelQuery& q) : bytes_(q.out(0).bytes()) {}
+  void run(const KernelArgs& args) const override { std::memcpy(args.outputs[0], args.inputs[1], static_cast<size_t>(bytes_)); }
+
+ private:
+  int64_t bytes_;
+};
+
+Support supports_ema(const KernelQuery& q) {
+  if (is_floating(q.in(0).dtype)) return supports(q, {0, 1});
+  return q.in(0).format == q.in(1).format ? Support::yes() : Support::no(cat("formats ", q.in(0).format, " and ", q.in(1).format));
+}
+
 GALLEY_CLONES void plus(const float* a, const float* b, float* out, int64_t count) {
   GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < count; ++i) out[i] = a[i] + b[i];
@@ -279,7 +294,8 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 const std::array<Kernel, 8> kKernels{{{"sgd_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4}); }, prepare<Sgd>},
                                       {"adam_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5}); }, prepare<Adam>},
                                       {"rmsprop_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5, 6}); }, prepare<Rmsprop>},
-                                      {"ema_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1}); }, prepare<Ema>},
+                                      {"ema_update", "cpu", supports_ema,
+                                       [](const KernelQuery& q) { return is_floating(q.in(0).dtype) ? prepare<Ema>(q) : prepare<EmaCopy>(q); }},
                                       {"accumulate", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1}); }, prepare<Accumulate>},
                                       {"clear", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<Clear>},
                                       {"batch_norm_update", "cpu", supports_batch_norm, prepare<BatchNormUpdate>},
