@@ -1,7 +1,9 @@
 #pragma once
-// What the zoo's models share besides the Builder's layers: pooling with designated options, squeeze-and-excite.
+// What the zoo's models share besides the Builder's layers: pooling with designated options, convolutions with their norm,
+// squeeze-and-excite.
 
 #include <optional>
+#include <string_view>
 
 #include "libcore/nn/builder.h"
 #include "libcore/ops/binary.h"
@@ -15,13 +17,24 @@ struct PoolOptions {
   Size2 kernel_size;
   std::optional<Size2> stride;  // default: the kernel's size
   Size2 padding = 0;
+  bool ceil_mode = false;       // a last window may reach over the edge
 };
 inline Value max_pool(Value x, const PoolOptions& options) {
   MaxPool2dAttrs attrs;
   attrs.kernel_size = options.kernel_size.list();
   attrs.stride = options.stride.value_or(options.kernel_size).list();
   attrs.padding = options.padding.list();
+  attrs.ceil_mode = options.ceil_mode;
   return emit("max_pool2d", {x}, attrs);
+}
+/// Padding counts in the means.
+inline Value avg_pool(Value x, const PoolOptions& options) {
+  AvgPool2dAttrs attrs;
+  attrs.kernel_size = options.kernel_size.list();
+  attrs.stride = options.stride.value_or(options.kernel_size).list();
+  attrs.padding = options.padding.list();
+  attrs.ceil_mode = options.ceil_mode;
+  return emit("avg_pool2d", {x}, attrs);
 }
 
 /// x [N,C,H,W] -> [N,C,size.h,size.w], means over windows that cover the input.
@@ -33,14 +46,35 @@ inline Value adaptive_avg_pool(Value x, Size2 size) {
 /// x [N,C,H,W] -> [N,C,1,1].
 inline Value global_avg_pool(Value x) { return adaptive_avg_pool(x, 1); }
 
-enum class ActivationKind { kRelu, kRelu6, kHardswish };
+enum class ActivationKind { kRelu, kRelu6, kHardswish, kSilu };
 inline Value activate(Value x, ActivationKind kind) {
   switch (kind) {
     case ActivationKind::kRelu: return relu(x);
     case ActivationKind::kRelu6: return relu6(x);
     case ActivationKind::kHardswish: return hardswish(x);
+    case ActivationKind::kSilu: return silu(x);
   }
   GALLEY_ASSERT(false);
 }
+
+struct ConvNormOptions {
+  int64_t channels;
+  int64_t kernel = 1;
+  int64_t stride = 1;
+  int64_t dilation = 1;
+  int64_t groups = 1;
+  std::optional<ActivationKind> activation;
+  BatchNormOptions norm = {};
+};
+/// Convolution "0" that keeps the size but for its stride, batch norm "1", activation: torchvision's Conv2dNormActivation.
+Value conv_norm(Builder& b, std::string_view name, Value x, const ConvNormOptions& options);
+
+struct SqueezeExciteOptions {
+  int64_t squeeze_channels;
+  Value (*activation)(Value) = relu;
+  Value (*gate)(Value) = sigmoid;  // to factors in 0..1
+};
+/// x scaled channel by channel with factors that come from its own means (Hu et al. 2017): torchvision's SqueezeExcitation.
+Value squeeze_excite(Builder& b, std::string_view name, Value x, const SqueezeExciteOptions& options);
 
 }  // namespace galley

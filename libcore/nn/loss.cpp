@@ -1,8 +1,12 @@
 #include "libcore/nn/loss.h"
 
+#include <algorithm>
+
+#include "libcore/ops/binary.h"
 #include "libcore/ops/loss.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/shape.h"
+#include "libcore/ops/unary.h"
 
 namespace galley {
 namespace {
@@ -89,6 +93,18 @@ TensorType loss_target(const Component& loss, const TensorType& output, bool pro
 Value build_loss(Builder& b, const Component& loss, Value output, Value target) {
   const auto scope = b.scope("loss");
   return emit_loss(loss, output, target, Reduction::kMean);
+}
+
+Value build_training_loss(Builder& b, const Component& loss, const ModelInfo& model, const NamedValues& results, Value target) {
+  Value total = build_loss(b, loss, results.front().second, target);
+  for (const AuxiliaryResult& auxiliary : model.auxiliary) {
+    const auto found = std::find_if(results.begin(), results.end(), [&](const auto& result) { return result.first == auxiliary.name; });
+    GALLEY_ASSERT(found != results.end(), "the model gives no '", auxiliary.name, "' in training");
+    const Value share = build_loss(b, loss, found->second, target);
+    const auto scope = b.scope("loss");
+    total = add(total, affine(share, auxiliary.loss_weight));
+  }
+  return total;
 }
 
 Value build_sample_losses(Builder& b, const Component& loss, Value output, Value target) {

@@ -38,6 +38,8 @@ TensorType loss_target(const Component& loss, const TensorType& output, bool pro
 
 /// The training objective: a scalar, mean over the batch as PyTorch's default. Path "loss".
 Value build_loss(Builder& b, const Component& loss, Value output, Value target);
+/// The objective of all results of a training pass: the main one's loss, and those of auxiliary classifiers by their weights.
+Value build_training_loss(Builder& b, const Component& loss, const ModelInfo& model, const NamedValues& results, Value target);
 /// The loss of each sample, [N]: what evaluation sums (means over a sample's own positions, where it has several).
 Value build_sample_losses(Builder& b, const Component& loss, Value output, Value target);
 

@@ -60,14 +60,25 @@ void fill_truncated_normal(float* out, int64_t count, uint64_t key, float stddev
 
 }  // namespace
 
+Init Init::table(std::vector<double> elements) {
+  Init init;
+  init.kind = Kind::kValues;
+  init.values = std::make_shared<const std::vector<double>>(std::move(elements));
+  return init;
+}
+
 Init Init::kaiming_normal(Fan fan) { return {Kind::kKaimingNormal, std::sqrt(2.0), 0, fan}; }
 
 Init Init::kaiming_uniform(double a) { return {Kind::kKaimingUniform, std::sqrt(2.0 / (1.0 + a * a)), 0, Fan::kIn}; }
+
+Init Init::xavier_uniform(int64_t fan_in, int64_t fan_out) { return uniform(std::sqrt(6.0 / static_cast<double>(fan_in + fan_out))); }
 
 std::string Init::str() const {
   switch (kind) {
     case Kind::kZeros: return "zeros";
     case Kind::kOnes: return "ones";
+    case Kind::kConstant: return cat("constant(", spread, ")");
+    case Kind::kValues: return cat("table of ", values->size());
     case Kind::kNormal: return cat("normal(", spread, ")");
     case Kind::kTruncatedNormal: return cat("truncated_normal(", spread, ", ", cut, ")");
     case Kind::kUniform: return cat("uniform(", spread, ")");
@@ -89,8 +100,13 @@ Tensor initialize(const ParameterSpec& spec, uint64_t seed) {
   const DType made = is_floating(spec.type.dtype) ? DType::kF32 : spec.type.dtype;
   Tensor tensor(made, spec.type.shape);
   if (init.kind == Init::Kind::kZeros) return tensor.to(spec.type.dtype);
-  if (init.kind == Init::Kind::kOnes) {
-    tensor.from_doubles(std::vector<double>(static_cast<size_t>(tensor.elements()), 1.0));
+  if (init.kind == Init::Kind::kOnes || init.kind == Init::Kind::kConstant) {
+    tensor.from_doubles(std::vector<double>(static_cast<size_t>(tensor.elements()), init.kind == Init::Kind::kOnes ? 1.0 : init.spread));
+    return tensor.to(spec.type.dtype);
+  }
+  if (init.kind == Init::Kind::kValues) {
+    GALLEY_ASSERT(static_cast<int64_t>(init.values->size()) == tensor.elements(), spec.name, ": ", init.values->size(), " values for ", spec.type);
+    tensor.from_doubles(*init.values);
     return tensor.to(spec.type.dtype);
   }
   GALLEY_ASSERT(made == DType::kF32, spec.name, " is not of a floating type");
@@ -107,7 +123,9 @@ Tensor initialize(const ParameterSpec& spec, uint64_t seed) {
     case Init::Kind::kKaimingNormal: fill_normal(out, count, key, static_cast<float>(kaiming())); break;
     case Init::Kind::kKaimingUniform: fill_uniform(out, count, key, static_cast<float>(std::sqrt(3.0) * kaiming())); break;
     case Init::Kind::kZeros:
-    case Init::Kind::kOnes: break;
+    case Init::Kind::kOnes:
+    case Init::Kind::kConstant:
+    case Init::Kind::kValues: break;
   }
   return tensor.to(spec.type.dtype);
 }

@@ -2,6 +2,7 @@
 // Parameters of a model before any data exists: name, type, initialiser; and their initial values.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -12,17 +13,21 @@ namespace galley {
 
 /// How a parameter starts. A description: numbers that depend on the shape are worked out by `initialize`.
 struct Init {
-  enum class Kind { kZeros, kOnes, kNormal, kTruncatedNormal, kUniform, kKaimingNormal, kKaimingUniform };
+  enum class Kind { kZeros, kOnes, kConstant, kValues, kNormal, kTruncatedNormal, kUniform, kKaimingNormal, kKaimingUniform };
   /// What a Kaiming initialiser keeps the variance of: activations (fan in) or gradients (fan out).
   enum class Fan { kIn, kOut };
 
   Kind kind = Kind::kZeros;
-  double spread = 0;   // normal: standard deviation; uniform: bound; Kaiming: gain
+  double spread = 0;   // normal: standard deviation; uniform: bound; Kaiming: gain; constant: its value
   double cut = 0;      // truncated normal: values lie within -cut..cut
   Fan fan = Fan::kIn;  // Kaiming
+  std::shared_ptr<const std::vector<double>> values = nullptr;  // kValues: all elements
 
   static Init zeros() { return {}; }
   static Init ones() { return {Kind::kOnes}; }
+  static Init constant(double value) { return {Kind::kConstant, value}; }
+  /// These elements, in order: tables that a model computes once.
+  static Init table(std::vector<double> elements);
   static Init normal(double stddev) { return {Kind::kNormal, stddev}; }
   /// Normal, redrawn until |x| <= cut (an absolute bound, as torch.nn.init.trunc_normal_).
   static Init truncated_normal(double stddev, double cut = 2) { return {Kind::kTruncatedNormal, stddev, cut}; }
@@ -33,6 +38,8 @@ struct Init {
   /// Uniform with bound sqrt(3) * gain / sqrt(fan in), gain = sqrt(2 / (1 + a^2)). PyTorch's default for weights has a = sqrt(5),
   /// which is a bound of 1 / sqrt(fan in).
   static Init kaiming_uniform(double a);
+  /// Uniform with bound sqrt(6 / (fan in + fan out)): Glorot, Bengio 2010, of a linear layer with these sizes.
+  static Init xavier_uniform(int64_t fan_in, int64_t fan_out);
 
   /// "kaiming_normal(fan_out)", "normal(0.01)".
   std::string str() const;

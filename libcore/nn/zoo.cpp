@@ -8,7 +8,9 @@ namespace {
 const ModelTable& table() {
   static const ModelTable all = [] {
     ModelTable rows;
-    for (ModelTable (*family)() : {simple_models, cifar_resnet_models, resnet_models, mobilenet_models, vgg_models, layers_models}) {
+    for (ModelTable (*family)() : {simple_models, cifar_resnet_models, resnet_models, mobilenet_models, vgg_models, alexnet_models, squeezenet_models,
+                                   densenet_models, inception_models, mnasnet_models, shufflenet_models, efficientnet_models, regnet_models,
+                                   vit_models, convnext_models, swin_models, layers_models}) {
       for (ModelEntry& entry : family()) rows.push_back(std::move(entry));
     }
     return rows;

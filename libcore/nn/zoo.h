@@ -12,12 +12,19 @@
 
 namespace galley {
 
+/// A result of the training pass that joins the loss: a classifier on earlier features.
+struct AuxiliaryResult {
+  std::string name;        // among the named results of build_model in training
+  double loss_weight = 0;  // of its loss in the training objective
+};
+
 /// What is known of a model before it is built.
 struct ModelInfo {
   std::string family;                // "resnet"; "layers" for models written out in a recipe
   std::string task;                  // "classification"; "" where the recipe's loss decides
   std::vector<int64_t> input_shape;  // of one sample, [C,H,W]
   std::vector<std::string> input_names;  // of these dimensions, or empty
+  std::vector<AuxiliaryResult> auxiliary;  // in training only
 };
 
 using NamedValues = std::vector<std::pair<std::string, Value>>;
@@ -51,6 +58,17 @@ ModelTable cifar_resnet_models();
 ModelTable resnet_models();
 ModelTable mobilenet_models();
 ModelTable vgg_models();
+ModelTable alexnet_models();
+ModelTable squeezenet_models();
+ModelTable densenet_models();
+ModelTable inception_models();
+ModelTable mnasnet_models();
+ModelTable shufflenet_models();
+ModelTable efficientnet_models();
+ModelTable regnet_models();
+ModelTable vit_models();
+ModelTable convnext_models();
+ModelTable swin_models();
 ModelTable layers_models();
 
 /// Channels of a scaled layer: a multiple of `divisor`, at least that, never below 90 % of `channels` (Sandler et al. 2018).

@@ -1,7 +1,6 @@
 // MobileNetV2 (Sandler et al. 2018) and MobileNetV3 (Howard et al. 2019), as torchvision builds them.
 
 #include <algorithm>
-#include <optional>
 
 #include "libcore/nn/capture.h"
 #include "libcore/nn/zoo.h"
@@ -12,25 +11,6 @@ namespace {
 InitRules mobilenet_init() {
   return {.conv_weight = Init::kaiming_normal(Init::Fan::kOut), .conv_bias = Init::zeros(), .linear_weight = Init::normal(0.01),
           .linear_bias = Init::zeros()};
-}
-
-struct ConvNormOptions {
-  int64_t channels;
-  int64_t kernel = 1;
-  int64_t stride = 1;
-  int64_t dilation = 1;
-  int64_t groups = 1;
-  std::optional<ActivationKind> activation;
-  BatchNormOptions norm = {};
-};
-
-/// Convolution "0" that keeps the size but for its stride, batch norm "1", activation.
-Value conv_norm(Builder& b, std::string_view name, Value x, const ConvNormOptions& options) {
-  const auto module = b.scope(name);
-  x = b.conv2d("0", x, {.out_channels = options.channels, .kernel_size = options.kernel, .stride = options.stride,
-                        .padding = (options.kernel - 1) / 2 * options.dilation, .dilation = options.dilation, .groups = options.groups, .bias = false});
-  x = b.batch_norm("1", x, options.norm);
-  return options.activation ? activate(x, *options.activation) : x;
 }
 
 // ---- MobileNetV2
@@ -116,15 +96,6 @@ struct Bottleneck {
 
 const BatchNormOptions kNormV3{.eps = 0.001, .momentum = 0.01};
 
-/// x scaled channel by channel with factors in 0..1 that come from its own means (Hu et al. 2017).
-Value squeeze_excite(Builder& b, std::string_view name, Value x) {
-  const auto module = b.scope(name);
-  Value scale = global_avg_pool(x);
-  scale = relu(b.conv2d("fc1", scale, {.out_channels = make_divisible(static_cast<double>(x.channels() / 4), 8)}));
-  scale = hardsigmoid(b.conv2d("fc2", scale, {.out_channels = x.channels()}));
-  return mul(x, scale);
-}
-
 struct BlockV3 {
   int64_t kernel, expanded, channels;
   bool squeeze_excite;
@@ -142,7 +113,9 @@ Value inverted_residual_v3(Builder& b, std::string_view name, Value x, const Blo
     if (block.expanded != x.channels()) y = conv_norm(b, next(), y, {.channels = block.expanded, .activation = block.activation, .norm = kNormV3});
     y = conv_norm(b, next(), y, {.channels = block.expanded, .kernel = block.kernel, .stride = block.dilation > 1 ? 1 : block.stride,
                                  .dilation = block.dilation, .groups = block.expanded, .activation = block.activation, .norm = kNormV3});
-    if (block.squeeze_excite) y = squeeze_excite(b, next(), y);
+    if (block.squeeze_excite) {
+      y = squeeze_excite(b, next(), y, {.squeeze_channels = make_divisible(static_cast<double>(y.channels() / 4), 8), .gate = hardsigmoid});
+    }
     y = conv_norm(b, next(), y, {.channels = block.channels, .norm = kNormV3});
   }
   return block.stride == 1 && x.channels() == block.channels ? add(y, x) : y;

@@ -121,6 +121,7 @@ ModelTable resnet_models() {
       {{"resnet152", "ResNet-152 v1.5, 60.2 M parameters", make<1, 64>}, build<Block::kBottleneck, 3, 8, 36, 3>, info},
       {{"resnext50_32x4d", "ResNeXt-50 32x4d (Xie et al. 2016), 25.0 M parameters", make<32, 4>}, build<Block::kBottleneck, 3, 4, 6, 3>, info},
       {{"resnext101_32x8d", "ResNeXt-101 32x8d, 88.8 M parameters", make<32, 8>}, build<Block::kBottleneck, 3, 4, 23, 3>, info},
+      {{"resnext101_64x4d", "ResNeXt-101 64x4d, 83.5 M parameters", make<64, 4>}, build<Block::kBottleneck, 3, 4, 23, 3>, info},
       {{"wide_resnet50_2", "Wide ResNet-50-2 (Zagoruyko, Komodakis 2016), 68.9 M parameters", make<1, 128>}, build<Block::kBottleneck, 3, 4, 6, 3>, info},
       {{"wide_resnet101_2", "Wide ResNet-101-2, 126.9 M parameters", make<1, 128>}, build<Block::kBottleneck, 3, 4, 23, 3>, info},
   };

@@ -282,7 +282,7 @@ CapturedModel Session::capture_training(const BatchTypes& types) const {
   const Component loss = loss_of(recipe_, info_);
   Builder builder(model.graph, {});
   const Value target = builder.input("target", types.target);
-  const Value value = build_loss(builder, loss, forward.output, target);
+  const Value value = build_training_loss(builder, loss, info_, forward.results, target);
   model.graph.add_output("loss", value);
   model.loss = value.id();
   model.parameters = std::move(forward.parameters);

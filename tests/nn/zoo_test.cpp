@@ -31,18 +31,23 @@ std::string sizes(const Shape& shape) {
 }
 
 TEST(Zoo, ParametersAreTorchvisions) {
-  // "model NAME COUNT", then "p|b NAME SIZES" in the order of state_dict.
+  // "model NAME COUNT", then "p|b SHARED NAME SIZES" in the order of state_dict; SHARED leading characters are those of the name before.
   std::ifstream file(GALLEY_SOURCE_DIR "/tests/golden/models/zoo.txt");
   ASSERT_TRUE(file);
   std::set<std::string> seen;
   std::vector<ParameterSpec> specs;
   size_t next = 0;
-  std::string line, model;
+  std::string line, model, before;
   while (std::getline(file, line)) {
     std::istringstream words(line);
     std::string kind, name, shape;
-    words >> kind >> name >> shape;
+    size_t shared = 0;
+    words >> kind;
+    if (kind != "model") words >> shared;
+    words >> name >> shape;
+    name = before = before.substr(0, shared) + name;
     if (kind == "model") {
+      before.clear();
       EXPECT_EQ(next, specs.size()) << model << " has parameters that the reference has not";
       model = name;
       seen.insert(name);

@@ -6,7 +6,10 @@
 Weights and inputs are a function of (name, index) that tests/support/golden_weights.h computes too, so the files hold
 results only. All arithmetic is float64 on weights rounded to float32. Versions are written to VERSIONS.
 """
+import contextlib
+import functools
 import math
+import os
 import pathlib
 import platform
 
@@ -132,13 +135,107 @@ def vgg(name, hidden, num_classes):
     return model
 
 
+torch.backends.mha.set_fastpath_enabled(False)
 TORCHVISION = (
-    "resnet18 resnet34 resnet50 resnet101 resnet152 resnext50_32x4d resnext101_32x8d wide_resnet50_2 wide_resnet101_2 "
-    "mobilenet_v2 mobilenet_v3_large mobilenet_v3_small vgg11 vgg11_bn vgg13 vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn"
+    "resnet18 resnet34 resnet50 resnet101 resnet152 resnext50_32x4d resnext101_32x8d resnext101_64x4d wide_resnet50_2 wide_resnet101_2 "
+    "mobilenet_v2 mobilenet_v3_large mobilenet_v3_small vgg11 vgg11_bn vgg13 vgg13_bn vgg16 vgg16_bn vgg19 vgg19_bn "
+    "alexnet squeezenet1_0 squeezenet1_1 densenet121 densenet161 densenet169 densenet201 googlenet inception_v3 "
+    "mnasnet0_5 mnasnet0_75 mnasnet1_0 mnasnet1_3 shufflenet_v2_x0_5 shufflenet_v2_x1_0 shufflenet_v2_x1_5 shufflenet_v2_x2_0 "
+    "efficientnet_b0 efficientnet_b1 efficientnet_b2 efficientnet_b3 efficientnet_b4 efficientnet_b5 efficientnet_b6 efficientnet_b7 "
+    "efficientnet_v2_s efficientnet_v2_m efficientnet_v2_l "
+    "regnet_x_400mf regnet_x_800mf regnet_x_1_6gf regnet_x_3_2gf regnet_x_8gf regnet_x_16gf regnet_x_32gf "
+    "regnet_y_400mf regnet_y_800mf regnet_y_1_6gf regnet_y_3_2gf regnet_y_8gf regnet_y_16gf regnet_y_32gf regnet_y_128gf "
+    "vit_b_16 vit_b_32 vit_l_16 vit_l_32 vit_h_14 convnext_tiny convnext_small convnext_base convnext_large "
+    "swin_t swin_s swin_b swin_v2_t swin_v2_s swin_v2_b"
 ).split()
 
 
+# ---- families at reduced size: the fields that tests/nn/golden_model.h sets
+
+
+def alexnet_reduced():
+    model = torchvision.models.alexnet(num_classes=10, dropout=0.0)
+    c = model.classifier
+    c[1], c[4], c[6] = nn.Linear(256 * 36, 32), nn.Linear(32, 32), nn.Linear(32, 10)
+    return model
+
+
+def densenet_reduced():
+    return torchvision.models.DenseNet(8, (2, 3, 2, 2), 16, num_classes=10)
+
+
+def efficientnet_reduced(rows, width, depth, last, norm):
+    """rows: (fused, expand, kernel, stride, in, out, layers) of torchvision's tables; width and depth multiply them."""
+    tv = torchvision.models.efficientnet
+    settings = []
+    for fused, expand, kernel, stride, i, o, layers in rows:
+        i, o = (tv.MBConvConfig.adjust_channels(c, width) for c in (i, o))
+        make = tv.FusedMBConvConfig if fused else tv.MBConvConfig
+        settings.append(make(expand, kernel, stride, i, o, math.ceil(layers * depth)))
+    return torchvision.models.EfficientNet(settings, 0.0, stochastic_depth_prob=0.0, num_classes=10, last_channel=last, norm_layer=norm)
+
+
+V1 = [(0, 1, 3, 1, 32, 16, 1), (0, 6, 3, 2, 16, 24, 2), (0, 6, 5, 2, 24, 40, 2), (0, 6, 3, 2, 40, 80, 3), (0, 6, 5, 1, 80, 112, 3),
+      (0, 6, 5, 2, 112, 192, 4), (0, 6, 3, 1, 192, 320, 1)]
+V2_S = [(1, 1, 3, 1, 24, 24, 2), (1, 4, 3, 2, 24, 48, 4), (1, 4, 3, 2, 48, 64, 4), (0, 4, 3, 2, 64, 128, 6), (0, 6, 3, 1, 128, 160, 9),
+        (0, 6, 3, 2, 160, 256, 15)]
+
+
+def regnet_reduced(se_ratio):
+    tv = torchvision.models.regnet
+    params = tv.BlockParams.from_init_params(depth=6, w_0=24, w_a=24.48, w_m=2.54, group_width=16, se_ratio=se_ratio)
+    return tv.RegNet(params, num_classes=10)
+
+
+def vit_reduced():
+    return torchvision.models.VisionTransformer(32, 8, 2, 3, 48, 96, num_classes=10)
+
+
+def convnext_reduced():
+    setting = torchvision.models.convnext.CNBlockConfig
+    return torchvision.models.ConvNeXt([setting(16, 32, 1), setting(32, 48, 1), setting(48, 64, 2), setting(64, None, 1)], num_classes=10)
+
+
+def swin_reduced(second):
+    tv = torchvision.models.swin_transformer
+    kinds = dict(block=tv.SwinTransformerBlockV2, downsample_layer=tv.PatchMergingV2) if second else {}
+    return tv.SwinTransformer([4, 4], 24, [2, 2, 1], [2, 4, 4], [4, 4], stochastic_depth_prob=0.0, num_classes=10, **kinds)
+
+
+def norm(**options):
+    return functools.partial(nn.BatchNorm2d, **options)
+
+
+REDUCED = {
+    "alexnet_reduced": (alexnet_reduced, 64),
+    "squeezenet1_0_reduced": (lambda: torchvision.models.squeezenet1_0(num_classes=10, dropout=0.0), 48),
+    "squeezenet1_1_reduced": (lambda: torchvision.models.squeezenet1_1(num_classes=10, dropout=0.0), 48),
+    "densenet_reduced": (densenet_reduced, 64),
+    "googlenet_reduced": (lambda: torchvision.models.googlenet(num_classes=10, dropout=0.0, dropout_aux=0.0, transform_input=True, init_weights=True), 48),
+    "inception_v3_reduced": (lambda: torchvision.models.inception_v3(num_classes=10, dropout=0.0, aux_logits=False, init_weights=True), 75),
+    "mnasnet_reduced": (lambda: torchvision.models.MNASNet(0.35, num_classes=10, dropout=0.0), 48),
+    "shufflenet_reduced": (lambda: torchvision.models.shufflenet_v2_x0_5(num_classes=10), 64),
+    "efficientnet_b0_reduced": (lambda: efficientnet_reduced(V1, 0.5, 0.5, None, nn.BatchNorm2d), 48),
+    "efficientnet_b5_reduced": (lambda: efficientnet_reduced(V1, 0.25, 0.25, None, norm(eps=0.001, momentum=0.01)), 48),
+    "efficientnet_v2_reduced": (lambda: efficientnet_reduced(V2_S, 0.5, 0.25, 1280, norm(eps=0.001)), 48),
+    "regnet_x_reduced": (lambda: regnet_reduced(None), 48),
+    "regnet_y_reduced": (lambda: regnet_reduced(0.25), 48),
+    "vit_reduced": (vit_reduced, 32),
+    "convnext_reduced": (convnext_reduced, 64),
+    "swin_reduced": (lambda: swin_reduced(False), 60),
+    "swin_v2_reduced": (lambda: swin_reduced(True), 60),
+}
+# One model a family at its real size, and what multiplies the auxiliary losses of two of them.
+FULL_SIZE = {"alexnet": 224, "squeezenet1_0": 224, "densenet121": 224, "googlenet": 224, "inception_v3": 299, "mnasnet1_0": 224, "shufflenet_v2_x1_0": 224,
+             "efficientnet_b0": 224, "efficientnet_v2_s": 224, "regnet_x_400mf": 224, "regnet_y_400mf": 224, "vit_b_32": 224, "convnext_tiny": 224, "swin_t": 224, "swin_v2_t": 256}
+AUXILIARY_WEIGHT = 0.3
+
+
 def make(name):
+    if name in REDUCED:
+        return REDUCED[name][0]()
+    if name in ("googlenet", "inception_v3"):
+        return getattr(torchvision.models, name)(init_weights=True)
     if name in TORCHVISION:
         return getattr(torchvision.models, name)()
     if name == "mlp":
@@ -148,27 +245,58 @@ def make(name):
     return CifarResNet((int(name.removeprefix("cifar_resnet")) - 2) // 6)
 
 
+@contextlib.contextmanager
+def regnet_widths_on_cpu():
+    """RegNet computes its widths with tensors, which a device without data cannot do."""
+    params = torchvision.models.regnet.BlockParams
+    original = params.from_init_params
+
+    def on_cpu(**kwargs):
+        with torch.device("cpu"):
+            return original(**kwargs)
+
+    params.from_init_params = on_cpu
+    yield
+    params.from_init_params = original
+
+
 def write_zoo():
-    """Every model: `model NAME PARAMETERS`, then `p|b NAME SIZES` in the order of state_dict."""
+    """Every model: `model NAME PARAMETERS`, then `p|b SHARED NAME SIZES` in the order of state_dict; SHARED counts the leading
+    characters that the name has in common with the one before and that are left out."""
     lines = []
     for name in ["mlp", "cnn", *(f"cifar_resnet{n}" for n in (20, 32, 44, 56, 110)), *TORCHVISION]:
-        with torch.device("meta"):
+        with torch.device("meta"), regnet_widths_on_cpu():
             model = make(name)
         parameters = dict(model.named_parameters())
         lines.append(f"model {name} {sum(p.numel() for p in parameters.values())}")
+        before = ""
         for key, value in model.state_dict().items():
-            lines.append(f"{'p' if key in parameters else 'b'} {key} {','.join(map(str, value.shape)) or '-'}")
+            shared = len(os.path.commonprefix([before, key]))
+            lines.append(f"{'p' if key in parameters else 'b'} {shared} {key[shared:]} {','.join(map(str, value.shape)) or '-'}")
+            before = key
     (HERE / "zoo.txt").write_text("\n".join(lines) + "\n")
+
+
+def write_published():
+    """All weights of torchvision: `MODEL WEIGHTS PARAMETERS GMACS IMAGE_SIZE`, as their documentation has it."""
+    lines = []
+    for name in TORCHVISION:
+        for weights in torchvision.models.get_model_weights(name):
+            size = weights.transforms.keywords["crop_size"]
+            lines.append(f"{name} {weights.name} {weights.meta['num_params']} {weights.meta['_ops']} {size}")
+    (HERE / "published.txt").write_text("\n".join(lines) + "\n")
 
 
 def write_init():
     """`model NAME`, then `NAME MEAN STD MAX` of each parameter after initialisation with seed 0."""
     lines = []
-    for name in "mlp cnn cifar_resnet20 resnet18 mobilenet_v2 mobilenet_v3_small vgg11_bn".split():
+    for name in [*"mlp cnn cifar_resnet20 resnet18 mobilenet_v2 mobilenet_v3_small vgg11_bn".split(), *REDUCED, "inception_v3"]:
         torch.manual_seed(0)
         model = make(name)
         lines.append(f"model {name}")
         for key, p in model.named_parameters():
+            if name == "inception_v3" and not key.startswith("AuxLogits"):
+                continue
             p = p.detach().double()
             lines.append(f"{key} {p.mean().item():.6g} {p.std(unbiased=False).item():.6g} {p.abs().max().item():.6g}")
         del model
@@ -176,12 +304,13 @@ def write_init():
 
 
 class Writer:
-    def __init__(self):
+    def __init__(self, digits=12):
         self.lines = []
+        self.digits = digits
 
     def full(self, key, t):
         values = t.detach().double().reshape(-1).tolist()
-        self.lines.append(f"{key} full {len(values)} " + " ".join(f"{v:.12g}" for v in values))
+        self.lines.append(f"{key} full {len(values)} " + " ".join(f"{v:.{self.digits}g}" for v in values))
 
     def sample(self, key, t):
         """Norm, then the elements at 0, n/3, 2n/3, n-1."""
@@ -201,13 +330,25 @@ class ExactHardsigmoid(nn.Module):
         return F.relu6(x + 3) / 6
 
 
+def is_table(key):
+    return key.endswith(("relative_position_index", "relative_coords_table"))
+
+
 def prepare(model):
     model = model.double()
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Hardsigmoid):
                 setattr(module, name, ExactHardsigmoid())
-    model.load_state_dict({k: golden_state(k, tuple(v.shape)) for k, v in model.state_dict().items()})
+    # Tables that a model computes once stay; those of Swin's second version are rounded to float32 after the arithmetic, not before.
+    for module in model.modules():
+        if isinstance(module, torchvision.models.swin_transformer.ShiftedWindowAttentionV2):
+            d = torch.linspace(-8, 8, 2 * module.window_size[0] - 1, dtype=torch.float64)
+            d = (d.sign() * torch.log2(d.abs() + 1) / 3).float().double()
+            module.relative_coords_table = torch.stack(torch.meshgrid(d, d, indexing="ij"), -1).unsqueeze(0)
+    for key, value in model.state_dict().items():
+        if not is_table(key):
+            value.copy_(golden_state(key, tuple(value.shape)))
     return model
 
 
@@ -224,8 +365,10 @@ def write_case(name, model, shape, classes):
         w.full("eval", model(x))
     model.train()
     x.requires_grad_(True)
-    logits = model(x)
+    results = model(x)
+    logits, *auxiliary = results if isinstance(results, tuple) else (results,)
     loss = F.cross_entropy(logits, target, label_smoothing=0.1)
+    loss = loss + AUXILIARY_WEIGHT * sum(F.cross_entropy(a, target, label_smoothing=0.1) for a in auxiliary)
     loss.backward()
     w.full("train", logits)
     w.full("loss", loss)
@@ -233,8 +376,24 @@ def write_case(name, model, shape, classes):
     for key, p in model.named_parameters():
         w.sample("grad:" + key, p.grad)
     for key, value in model.named_buffers():
-        w.sample("buffer:" + key, value)
+        if not is_table(key):
+            w.sample("buffer:" + key, value)
     w.save(name)
+
+
+def write_full_size():
+    """Logits of whole models at batch 1 in evaluation mode; training mode, batch 2, where the auxiliary classifier wants large images."""
+    w = Writer(7)
+    for name, size in FULL_SIZE.items():
+        model = prepare(make(name)).eval()
+        with torch.no_grad():
+            w.full(name, model(golden("input", (1, 3, size, size), math.sqrt(3.0))))
+            if name == "inception_v3":
+                model.dropout.p = 0.0
+                logits, aux = model.train()(golden("input", (2, 3, size, size), math.sqrt(3.0)))
+                w.full(name + ":train", logits)
+                w.full(name + ":aux", aux)
+    w.save("full_size")
 
 
 def write_steps(name, model, shape, classes, make_optimizer):
@@ -258,6 +417,10 @@ def main():
     tv = torchvision.models
     write_zoo()
     write_init()
+    write_published()
+    write_full_size()
+    for name, (build, size) in REDUCED.items():
+        write_case(name, build(), (2, 3, size, size), 10)
     write_case("mlp", Mlp(hidden=(64, 32)), (3, 1, 28, 28), 10)
     write_case("cnn", Cnn(channels=(8, 16, 24)), (4, 1, 28, 28), 10)
     write_case("cifar_resnet20", CifarResNet(3), (4, 3, 16, 16), 10)

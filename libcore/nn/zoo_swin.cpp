@@ -1,0 +1,318 @@
+// Swin transformer (Liu et al. 2021) and its second version (Liu et al. 2022), as torchvision builds them.
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "libcore/nn/capture.h"
+#include "libcore/nn/zoo.h"
+#include "libcore/ops/embedding.h"
+#include "libcore/ops/matmul.h"
+#include "libcore/ops/norm.h"
+#include "libcore/ops/reduce.h"
+#include "libcore/ops/softmax.h"
+
+namespace galley {
+namespace {
+
+struct SwinParams : FieldsOf<SwinParams> {
+  int64_t num_classes = 1000;
+  int64_t patch_size = 4;
+  int64_t embed_dim = 96;
+  std::vector<int64_t> depths{2, 2, 6, 2};
+  std::vector<int64_t> num_heads{3, 6, 12, 24};
+  int64_t window_size = 7;
+  double mlp_ratio = 4;
+  double stochastic_depth_prob = 0.2;
+  int64_t image_size = 224;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.field({.name = "patch_size", .doc = "rows and columns of the patch that becomes a token", .min = 1}, patch_size);
+    v.field({.name = "embed_dim", .doc = "features of a token in the first stage; they double from stage to stage", .min = 1}, embed_dim);
+    v.field({.name = "depths", .doc = "blocks of each stage", .min = 1}, depths);
+    v.field({.name = "num_heads", .doc = "attention heads of each stage", .min = 1}, num_heads);
+    v.field({.name = "window_size", .doc = "rows and columns of tokens that attend to each other", .min = 2}, window_size);
+    v.field({.name = "mlp_ratio", .doc = "features inside a block's MLP, as a multiple of the token's", .min = 0.01}, mlp_ratio);
+    v.field({.name = "stochastic_depth_prob", .doc = "probability that the last block is skipped; it grows from 0 at the first", .min = 0, .max = 1},
+            stochastic_depth_prob);
+    v.field({.name = "image_size", .doc = "usual rows and columns of the input; the network takes others too", .min = 1}, image_size);
+  }
+};
+
+enum class Version { kOne, kTwo };
+
+const Init kWeight = Init::truncated_normal(0.02);
+
+/// What blocks share.
+struct Swin {
+  Builder& b;
+  const SwinParams& params;
+  Version version;
+  std::map<std::pair<int64_t, int64_t>, Value> masks = {};  // by the padded rows and columns
+};
+
+/// What a linear layer owns, where the product comes later than its turn in the file.
+struct LinearParameters {
+  Value weight, bias;
+};
+LinearParameters linear_parameters(Builder& b, std::string_view name, int64_t in_features, int64_t out_features) {
+  const auto module = b.scope(name);
+  const Value weight = b.parameter("weight", {out_features, in_features}, kWeight, "linear");
+  return {weight, b.parameter("bias", {out_features}, Init::zeros(), "linear")};
+}
+
+// ---- windows of x [N,H,W,C]
+
+/// Moves rows or columns `by` towards the start; those at the start come back at the end.
+Value roll(Value x, int64_t axis, int64_t by) { return by == 0 ? x : concat({slice(x, axis, by), slice(x, axis, 0, by)}, axis); }
+
+/// [N,H,W,C] -> [N * windows, size * size, C].
+Value split_windows(Value x, int64_t size) {
+  const Shape& s = x.shape();
+  const Value grid = permute(reshape(x, {s[0], s[1] / size, size, s[2] / size, size, s[3]}), {0, 1, 3, 2, 4, 5});
+  return reshape(grid, {s[0] * (s[1] / size) * (s[2] / size), size * size, s[3]});
+}
+/// Its inverse: `whole` is [N,H,W,C].
+Value join_windows(Value x, const Shape& whole, int64_t size) {
+  const Value grid = reshape(x, {whole[0], whole[1] / size, whole[2] / size, size, size, whole[3]});
+  return reshape(permute(grid, {0, 1, 3, 2, 4, 5}), whole);
+}
+
+/// After a shift, a window on the edge holds tokens from both ends of the image: 0 where two tokens are neighbours, -100 where they are
+/// not, [1,windows,1,size * size,size * size].
+Value shift_mask(Builder& b, int64_t rows, int64_t columns, int64_t size, const Size2& shift) {
+  const auto constant = [&](int64_t r, int64_t c, double value) { return full(b.graph(), {.dtype = b.dtype(), .shape = {1, r, c, 1}}, value); };
+  // Numbers the three bands of an axis: whole windows, the rest that stays, the rest that came round.
+  const auto bands = [&](bool is_row, int64_t length, int64_t by, double step) {
+    const auto band = [&](int64_t count, double value) { return is_row ? constant(count, 1, value) : constant(1, count, value); };
+    if (by == 0) return band(length, 0);
+    return concat({band(length - size, 0), band(size - by, step), band(by, 2 * step)}, is_row ? 1 : 2);
+  };
+  const Value bands_sum = add(bands(true, rows, shift.h, 3), bands(false, columns, shift.w, 1));
+  const Value region = split_windows(bands_sum, size);  // [windows,size * size,1]
+  const int64_t windows = region.shape()[0], tokens = size * size;
+  const Value same = equal(broadcast_to(region, {windows, tokens, tokens}), broadcast_to(transpose(region, 1, 2), {windows, tokens, tokens}));
+  const TensorType type{.dtype = b.dtype(), .shape = {windows, tokens, tokens}};
+  return reshape(where(same, full(b.graph(), type, 0), full(b.graph(), type, -100)), {1, windows, 1, tokens, tokens});
+}
+
+// ---- relative positions
+
+/// For each pair of tokens of a window, the row of the table of (2 size - 1)^2 relative positions.
+Init position_index(int64_t size) {
+  std::vector<double> index;
+  for (int64_t i = 0; i < size * size; ++i) {
+    for (int64_t j = 0; j < size * size; ++j) {
+      index.push_back(static_cast<double>((i / size - j / size + size - 1) * (2 * size - 1) + i % size - j % size + size - 1));
+    }
+  }
+  return Init::table(std::move(index));
+}
+
+/// Equation 4 of the second paper: sign(d) log2(1 + |d|) / log2(8), d = relative distance scaled to -8..8; rows, then columns.
+Init position_table(int64_t size) {
+  const auto spaced = [size](int64_t i) {
+    const double d = 8 * static_cast<double>(i - (size - 1)) / static_cast<double>(size - 1);
+    return std::copysign(std::log2(std::fabs(d) + 1) / 3, d);
+  };
+  std::vector<double> table;
+  for (int64_t row = 0; row < 2 * size - 1; ++row) {
+    for (int64_t column = 0; column < 2 * size - 1; ++column) table.insert(table.end(), {spaced(row), spaced(column)});
+  }
+  return Init::table(std::move(table));
+}
+
+/// Rows of a table [(2 size - 1)^2, heads] as biases of attention [heads,size * size,size * size].
+Value position_bias(Value table, Value index, int64_t size) {
+  return permute(reshape(embedding(table, index), {size * size, size * size, table.shape()[1]}), {2, 0, 1});
+}
+
+/// x / max(|x|, 1e-12) along the last axis. The bound is below the root, whose derivative at 0 (tokens of padding) is infinite.
+Value normalize(Value x) {
+  const Value length_squared = clamp(sum(square(x), {-1}, true), 1e-24, std::numeric_limits<double>::infinity());
+  return mul(x, rsqrt(length_squared));
+}
+
+// ---- blocks
+
+/// Attention inside windows of x [N,H,W,C], which are shifted by half their size where asked.
+Value window_attention(Swin& swin, Value x, int64_t heads, bool shifted) {
+  Builder& b = swin.b;
+  const auto module = b.scope("attn");
+  const int64_t size = swin.params.window_size, tokens = size * size, channels = x.shape()[3], rows = x.shape()[1], columns = x.shape()[2];
+  const bool two = swin.version == Version::kTwo;
+  GALLEY_CHECK(channels % heads == 0, "[swin] num_heads=", heads, " does not divide ", channels, " features, at ", b.graph().path());
+
+  // In the order of torchvision's files.
+  const int64_t distances = (2 * size - 1) * (2 * size - 1);
+  const Value table = two ? Value() : b.parameter("relative_position_bias_table", {distances, heads}, kWeight, "swin");
+  const Value logit_scale = two ? b.parameter("logit_scale", {heads, 1, 1}, Init::constant(std::log(10.0)), "swin") : Value();
+  const Value coordinates = two ? b.buffer("relative_coords_table", {.dtype = b.dtype(), .shape = {1, 2 * size - 1, 2 * size - 1, 2}}, position_table(size), "swin") : Value();
+  const Value index = b.buffer("relative_position_index", {.dtype = DType::kI64, .shape = {tokens * tokens}}, position_index(size), "swin");
+  const LinearParameters qkv = linear_parameters(b, "qkv", channels, 3 * channels), proj = linear_parameters(b, "proj", channels, channels);
+  Value bias;
+  if (two) {
+    const auto mlp = b.scope("cpb_mlp");
+    const Value hidden = relu(b.linear("0", reshape(coordinates, {distances, 2}), {.out_features = 512}));
+    bias = affine(sigmoid(position_bias(b.linear("2", hidden, {.out_features = heads, .bias = false}), index, size)), 16);
+  } else {
+    bias = position_bias(table, index, size);
+  }
+
+  // Padded to whole windows; an axis of one window is not shifted.
+  const int64_t more_rows = (size - rows % size) % size, more_columns = (size - columns % size) % size;
+  if (more_rows + more_columns > 0) x = pad(x, {0, 0, 0, more_rows, 0, more_columns, 0, 0});
+  const Shape whole = x.shape();
+  const Size2 shift(shifted && size < whole[1] ? size / 2 : 0, shifted && size < whole[2] ? size / 2 : 0);
+  x = split_windows(roll(roll(x, 1, shift.h), 2, shift.w), size);
+
+  const int64_t n = x.shape()[0];
+  Value qkv_bias = qkv.bias;
+  if (two) {  // keys have no bias
+    const Value none = full(b.graph(), {.dtype = b.dtype(), .shape = {channels}}, 0);
+    qkv_bias = concat({slice(qkv_bias, 0, 0, channels), none, slice(qkv_bias, 0, 2 * channels)}, 0);
+  }
+  const Value all = permute(reshape(linear(x, qkv.weight, qkv_bias), {n, tokens, 3, heads, channels / heads}), {2, 0, 3, 1, 4});
+  const auto part = [&](int64_t i) { return squeeze(slice(all, 0, i, i + 1), 0); };  // [n,heads,tokens,channels / heads]
+  Value scores;
+  if (two) {
+    scores = matmul(normalize(part(0)), normalize(part(1)), {false, true});
+    scores = mul(scores, exp(clamp(logit_scale, -std::numeric_limits<double>::infinity(), std::log(100.0))));
+  } else {
+    scores = matmul(affine(part(0), 1 / std::sqrt(static_cast<double>(channels / heads))), part(1), {false, true});
+  }
+  scores = add(scores, bias);
+  if (shift.h + shift.w > 0) {
+    Value& mask = swin.masks[{whole[1], whole[2]}];
+    if (!mask) mask = shift_mask(b, whole[1], whole[2], size, shift);
+    const int64_t windows = mask.shape()[1];
+    scores = reshape(add(reshape(scores, {n / windows, windows, heads, tokens, tokens}), mask), {n, heads, tokens, tokens});
+  }
+  x = reshape(transpose(matmul(softmax(scores), part(2)), 1, 2), {n, tokens, channels});
+  x = join_windows(linear(x, proj.weight, proj.bias), whole, size);
+  x = roll(roll(x, 1, shift.h == 0 ? 0 : whole[1] - shift.h), 2, shift.w == 0 ? 0 : whole[2] - shift.w);
+  if (more_rows > 0) x = slice(x, 1, 0, rows);
+  return more_columns > 0 ? slice(x, 2, 0, columns) : x;
+}
+
+Value mlp(Swin& swin, Value x) {
+  Builder& b = swin.b;
+  const auto module = b.scope("mlp");
+  const int64_t channels = x.shape()[-1], hidden = static_cast<int64_t>(static_cast<double>(channels) * swin.params.mlp_ratio);
+  const auto init = b.use_init({.linear_weight = kWeight, .linear_bias = Init::zeros()});
+  return b.linear("3", gelu(b.linear("0", x, {.out_features = hidden})), {.out_features = channels});
+}
+
+/// The first version normalises what a branch reads, the second what it adds.
+Value block(Swin& swin, std::string_view name, Value x, int64_t heads, bool shifted, double drop) {
+  Builder& b = swin.b;
+  const auto module = b.scope(name);
+  const auto branch = [&](Value y) { return b.stochastic_depth("stochastic_depth", y, drop); };
+  if (swin.version == Version::kOne) {
+    x = add(x, branch(window_attention(swin, b.layer_norm("norm1", x), heads, shifted)));
+    return add(x, branch(mlp(swin, b.layer_norm("norm2", x))));
+  }
+  // Norms come first in the file.
+  const auto norm = [&](std::string_view leaf) {
+    const auto inner = b.scope(leaf);
+    const Value weight = b.parameter("weight", {x.shape()[3]}, Init::ones(), "layer_norm");
+    return std::pair(weight, b.parameter("bias", {x.shape()[3]}, Init::zeros(), "layer_norm"));
+  };
+  const auto normed = [](Value y, const std::pair<Value, Value>& affine) { return layer_norm(y, affine.first, affine.second).y; };
+  const auto norm1 = norm("norm1");
+  x = add(x, branch(normed(window_attention(swin, x, heads, shifted), norm1)));
+  const auto norm2 = norm("norm2");
+  return add(x, branch(normed(mlp(swin, x), norm2)));
+}
+
+/// Joins each 2x2 tokens into one of twice the features.
+Value merge_patches(Swin& swin, std::string_view name, Value x) {
+  Builder& b = swin.b;
+  const auto module = b.scope(name);
+  const int64_t rows = x.shape()[1], columns = x.shape()[2], channels = x.shape()[3];
+  if (rows % 2 + columns % 2 > 0) x = pad(x, {0, 0, 0, rows % 2, 0, columns % 2, 0, 0});
+  const auto every_second = [](Value y, int64_t axis, int64_t start) {
+    SliceAttrs attrs;
+    attrs.axis = axis;
+    attrs.start = start;
+    attrs.step = 2;
+    return slice(y, attrs);
+  };
+  const auto corner = [&](int64_t row, int64_t column) { return every_second(every_second(x, 1, row), 2, column); };
+  x = concat({corner(0, 0), corner(1, 0), corner(0, 1), corner(1, 1)}, 3);
+  const auto module_init = b.use_init({.linear_weight = kWeight});
+  if (swin.version == Version::kTwo) return b.layer_norm("norm", b.linear("reduction", x, {.out_features = 2 * channels, .bias = false}));
+  const auto reduction = [&] {
+    const auto inner = b.scope("reduction");
+    return b.parameter("weight", {2 * channels, 4 * channels}, kWeight, "linear");
+  }();
+  return linear(b.layer_norm("norm", x), reduction);
+}
+
+NamedValues swin_transformer(Builder& b, const SwinParams& params, Version version, Value x) {
+  GALLEY_CHECK(!params.depths.empty() && params.depths.size() == params.num_heads.size(), "[swin] depths and num_heads want one value a stage, they have ",
+               params.depths.size(), " and ", params.num_heads.size());
+  Swin swin{b, params, version};
+  int64_t blocks = 0, done = 0;
+  for (const int64_t depth : params.depths) blocks += depth;
+  {
+    const auto features = b.scope("features");
+    int index = 0;
+    const auto next = [&index] { return std::to_string(index++); };
+    {
+      const auto module = b.scope(next());
+      x = b.conv2d("0", x, {.out_channels = params.embed_dim, .kernel_size = params.patch_size, .stride = params.patch_size});
+      x = b.layer_norm("2", permute(x, {0, 2, 3, 1}));
+    }
+    const auto init = b.use_init({.linear_weight = kWeight, .linear_bias = Init::zeros()});
+    for (size_t stage = 0; stage < params.depths.size(); ++stage) {
+      if (stage > 0) x = merge_patches(swin, next(), x);
+      const auto module = b.scope(next());
+      for (int64_t i = 0; i < params.depths[stage]; ++i) {
+        const double drop = blocks > 1 ? params.stochastic_depth_prob * static_cast<double>(done++) / static_cast<double>(blocks - 1) : 0;
+        x = block(swin, std::to_string(i), x, params.num_heads[stage], i % 2 == 1, drop);
+      }
+    }
+  }
+  x = flatten(global_avg_pool(permute(b.layer_norm("norm", x), {0, 3, 1, 2})));
+  const auto init = b.use_init({.linear_weight = kWeight, .linear_bias = Init::zeros()});
+  return {{"logits", b.linear("head", x, {.out_features = params.num_classes})}};
+}
+
+template <Version kVersion>
+NamedValues build(Builder& b, const Fields& params, Value input) {
+  return swin_transformer(b, params_of<SwinParams>(params), kVersion, input);
+}
+
+/// Features and heads of the first stage (they double), blocks of the third stage, drop probability in hundredths, window and image size.
+template <int64_t kWidth, int64_t kHeads, int64_t kDepth, int64_t kDrop, int64_t kWindow, int64_t kImage>
+std::unique_ptr<Fields> make() {
+  auto params = std::make_unique<SwinParams>();
+  params->embed_dim = kWidth;
+  params->depths = {2, 2, kDepth, 2};
+  params->num_heads = {kHeads, 2 * kHeads, 4 * kHeads, 8 * kHeads};
+  params->stochastic_depth_prob = static_cast<double>(kDrop) / 100;
+  params->window_size = kWindow;
+  params->image_size = kImage;
+  return params;
+}
+
+ModelInfo info(const Fields& fields) {
+  const int64_t size = params_of<SwinParams>(fields).image_size;
+  return {"swin", "classification", {3, size, size}, image_names()};
+}
+
+}  // namespace
+
+ModelTable swin_models() {
+  return {
+      {{"swin_t", "Swin-T (Liu et al. 2021), 28.3 M parameters", make<96, 3, 6, 20, 7, 224>}, build<Version::kOne>, info},
+      {{"swin_s", "Swin-S, 49.6 M parameters", make<96, 3, 18, 30, 7, 224>}, build<Version::kOne>, info},
+      {{"swin_b", "Swin-B, 87.8 M parameters", make<128, 4, 18, 50, 7, 224>}, build<Version::kOne>, info},
+      {{"swin_v2_t", "Swin-T, version 2 (Liu et al. 2022), 28.4 M parameters", make<96, 3, 6, 20, 8, 256>}, build<Version::kTwo>, info},
+      {{"swin_v2_s", "Swin-S, version 2, 49.7 M parameters", make<96, 3, 18, 30, 8, 256>}, build<Version::kTwo>, info},
+      {{"swin_v2_b", "Swin-B, version 2, 87.9 M parameters", make<128, 4, 18, 50, 8, 256>}, build<Version::kTwo>, info},
+  };
+}
+
+}  // namespace galley
