@@ -282,7 +282,8 @@ const OpDef& layer_norm_op() {
                          .gradient = layer_norm_gradient,
                          .cost = input_cost<8>,
                          .formats = FormatRule::kContiguous,
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .may_reuse = {{0, 0}}};
   return def;
 }
 const OpDef& layer_norm_backward_op() {
@@ -295,7 +296,8 @@ const OpDef& layer_norm_backward_op() {
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward,
                          .formats = FormatRule::kContiguous,
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .may_reuse = {{0, 0}}};
   return def;
 }
 const OpDef& group_norm_op() {
@@ -307,7 +309,8 @@ const OpDef& group_norm_op() {
                          .infer = infer_group_norm,
                          .gradient = group_norm_gradient,
                          .cost = input_cost<8>,
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .may_reuse = {{0, 0}}};
   return def;
 }
 const OpDef& group_norm_backward_op() {
@@ -319,7 +322,8 @@ const OpDef& group_norm_backward_op() {
                          .infer = infer_group_norm_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward,
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .may_reuse = {{0, 0}}};
   return def;
 }
 

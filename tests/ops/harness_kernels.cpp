@@ -1,5 +1,6 @@
 // Every kernel against the reference: on each node of a case's graph, in each format, between guard bytes.
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -76,8 +77,16 @@ bool make_channels_last(const Graph& graph, Trial& trial) {
   return any;
 }
 
-/// Runs the kernel; "" or what is wrong.
-std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<ValueId, RefArray>& values, double tolerance) {
+/// May the planner give this output that input's memory, as it does where the input dies here?
+bool can_reuse(const Trial& trial, const InPlace& reuse) {
+  const auto input = static_cast<size_t>(reuse.input), output = static_cast<size_t>(reuse.output);
+  if (input >= trial.inputs.size() || output >= trial.outputs.size() || trial.node.inputs[input] == kNoValue) return false;
+  if (std::count(trial.node.inputs.begin(), trial.node.inputs.end(), trial.node.inputs[input]) > 1) return false;
+  return trial.inputs[input].bytes() == trial.outputs[output].bytes() && !trial.inputs[input].format.is_blocked();
+}
+
+/// Runs the kernel, with `reuse` in place; "" or what is wrong.
+std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<ValueId, RefArray>& values, double tolerance, const InPlace* reuse = nullptr) {
   const KernelQuery query = trial.query();
   std::vector<RefArray> arrays(trial.inputs.size());
   std::vector<const RefArray*> reference_inputs;
@@ -105,6 +114,10 @@ std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<V
     if (trial.outputs[static_cast<size_t>(update.output)].bytes() != trial.inputs[static_cast<size_t>(update.input)].bytes()) continue;
     out_addresses[static_cast<size_t>(update.output)] = inputs[static_cast<size_t>(update.input)]->data();
     updated[static_cast<size_t>(update.input)] = true;
+  }
+  if (reuse != nullptr) {
+    out_addresses[static_cast<size_t>(reuse->output)] = inputs[static_cast<size_t>(reuse->input)]->data();
+    updated[static_cast<size_t>(reuse->input)] = true;
   }
   std::vector<std::vector<std::byte>> before;
   for (const auto& input : inputs) before.push_back(input ? input->content() : std::vector<std::byte>());
@@ -177,7 +190,12 @@ std::vector<std::string> kernel_failures(const OpCase& c, DType real, std::set<s
           std::string formats;
           for (size_t i = 0; i < form.inputs.size(); ++i) formats += node.inputs[i] == kNoValue ? " -" : " " + form.inputs[i].str();
           for (const TensorType& type : form.outputs) formats += " -> " + type.str();
-          const std::string problem = run_trial(*kernel, form, values, tolerance);
+          std::string problem = run_trial(*kernel, form, values, tolerance);
+          for (const InPlace& reuse : node.op->may_reuse) {
+            if (!problem.empty() || !can_reuse(form, reuse)) continue;
+            problem = run_trial(*kernel, form, values, tolerance, &reuse);
+            if (!problem.empty()) problem += cat(", in the memory of input ", reuse.input);
+          }
           if (!problem.empty()) failures.push_back(cat(c.name, ": kernel ", kernel->name, " of ", node.op->name, ":", formats, ": ", problem));
         }
       }

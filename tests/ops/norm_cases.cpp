@@ -127,8 +127,9 @@ std::vector<OpCase> norm_cases() {
     }
   }
   // For kernels: several blocks of pixels and runs of lanes, other ranks, a mean far off, one channel a group.
-  for (const Shape& shape : {Shape{3, 38, 31, 29}, Shape{2, 6, 2300}, Shape{5, 6}, Shape{2, 4, 3, 5, 7}}) {
+  for (const Shape& shape : {Shape{1, 38, 31, 29}, Shape{2, 6, 2300}, Shape{5, 40}, Shape{2, 4, 3, 5, 7}}) {
     for (int64_t groups : {int64_t{1}, int64_t{2}, shape[1]}) {
+      if (shape.rank() == 2 && groups > 1) continue;  // so few values bend too much for differences
       cases.push_back({.name = cat("group_norm_kernel_", shape.rank(), "_", shape.elements(), "_", groups),
                        .build = [=](CaseInputs& in) {
                          GroupNormAttrs a;
@@ -136,7 +137,7 @@ std::vector<OpCase> norm_cases() {
                          a.eps = 1e-3;
                          group_norm(in.real(shape, {.low = 40, .high = 43}), in.vector(shape[1]), in.vector(shape[1]), a);
                        },
-                       .differentiable_outputs = 0});
+                       .differentiable_outputs = 1});
     }
   }
   cases.push_back({.name = "batch_norm_planes", .build = [](CaseInputs& in) {

@@ -76,6 +76,26 @@ std::vector<OpCase> pool_cases() {
                        .differentiable_outputs = 1});
     }
   }
+  // For kernels: enough planes for several threads.
+  cases.push_back({.name = "max_pool2d_large", .build = [](CaseInputs& in) {
+                     MaxPool2dAttrs a;
+                     a.kernel_size = {3};
+                     a.stride = {2};
+                     a.padding = {1};
+                     max_pool2d(in.real({3, 19, 28, 26}), a);
+                   }, .forward_only = true});
+  cases.push_back({.name = "avg_pool2d_large", .build = [](CaseInputs& in) {
+                     AvgPool2dAttrs a;
+                     a.kernel_size = {3};
+                     a.stride = {2};
+                     a.padding = {1};
+                     avg_pool2d(in.real({3, 19, 28, 26}), a);
+                   }, .forward_only = true});
+  cases.push_back({.name = "adaptive_max_pool2d_large", .build = [](CaseInputs& in) {
+                     AdaptiveMaxPool2dAttrs a;
+                     a.output_size = {5, 3};
+                     adaptive_max_pool2d(in.real({3, 19, 28, 26}), a);
+                   }, .forward_only = true});
   const std::vector<double> image{1, 2, 3, 4, 5, 6, 7, 8, 9};
   cases.push_back({.name = "max_pool2d_hand", .build = [=](CaseInputs& in) {
                      MaxPool2dAttrs a;

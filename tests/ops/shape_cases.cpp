@@ -161,6 +161,16 @@ std::vector<OpCase> shape_cases() {
   add("resize_corners", [=](CaseInputs& in) { resize(in.real(image), resize_attrs(6, 1, ResizeMode::kBilinear, true)); });
   add("resize_nearest", [=](CaseInputs& in) { resize(in.real(image), resize_attrs(7, 4, ResizeMode::kNearest, false)); });
 
+  for (const ResizeMode mode : {ResizeMode::kBilinear, ResizeMode::kNearest}) {
+    kernel_case(cat("resize_large_", static_cast<int>(mode)), [=](CaseInputs& in) { resize(in.real({2, 19, 21, 18}), resize_attrs(43, 25, mode, false)); });
+    kernel_case(cat("resize_backward_large_", static_cast<int>(mode)), [=](CaseInputs& in) {
+      ResizeBackwardAttrs attrs;
+      attrs.input_size = {21, 31};
+      attrs.mode = mode;
+      resize_backward(in.real({2, 19, 43, 25}), attrs);
+    });
+  }
+
   add("full_hand", [](CaseInputs& in) {
     TensorType type;
     type.shape = Shape{2, 2};

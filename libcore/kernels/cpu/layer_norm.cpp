@@ -50,8 +50,10 @@ GALLEY_CLONES double scaled_dot(const float* grad, const float* gamma, const flo
 
 GALLEY_CLONES void normalise(const float* x, const float* gamma, const float* beta, float* y, int64_t count, float mean, float rstd) {
   if (gamma != nullptr && beta != nullptr) {
+    GALLEY_ELEMENTWISE
     for (int64_t i = 0; i < count; ++i) y[i] = (x[i] - mean) * rstd * gamma[i] + beta[i];
   } else {
+    GALLEY_ELEMENTWISE
     for (int64_t i = 0; i < count; ++i) y[i] = (x[i] - mean) * rstd;
     if (gamma != nullptr) {
       for (int64_t i = 0; i < count; ++i) y[i] *= gamma[i];
@@ -65,8 +67,10 @@ GALLEY_CLONES void normalise(const float* x, const float* gamma, const float* be
 /// dx = scale d + slope (x - mean) + offset with d = gamma grad.
 GALLEY_CLONES void row_gradient(const float* grad, const float* x, const float* gamma, float* dx, int64_t count, float mean, float scale, float slope, float offset) {
   if (gamma != nullptr) {
+    GALLEY_ELEMENTWISE
     for (int64_t i = 0; i < count; ++i) dx[i] = scale * (grad[i] * gamma[i]) + slope * (x[i] - mean) + offset;
   } else {
+    GALLEY_ELEMENTWISE
     for (int64_t i = 0; i < count; ++i) dx[i] = scale * grad[i] + slope * (x[i] - mean) + offset;
   }
 }
@@ -121,8 +125,9 @@ class LayerNormBackward : public PreparedKernel {
         for (int64_t r = rows_ * block / blocks_; r < rows_ * (block + 1) / blocks_; ++r) {
           const float *g = grad + r * width_, *in = x + r * width_;
           const double s = static_cast<double>(rstd[r]), sum = scaled_sum(g, gamma, width_), dot = scaled_dot(g, gamma, in, mean[r], width_) * s;
-          row_gradient(g, in, gamma, args.out<float>(0) + r * width_, width_, mean[r], rstd[r], static_cast<float>(-s * s * dot / count), static_cast<float>(-s * sum / count));
           add_parameter_gradients(g, in, width_, mean[r], rstd[r], dgamma, dgamma + width_);
+          // Last: dx may lie where the gradient did.
+          row_gradient(g, in, gamma, args.out<float>(0) + r * width_, width_, mean[r], rstd[r], static_cast<float>(-s * s * dot / count), static_cast<float>(-s * sum / count));
         }
       }
     });
