@@ -75,6 +75,13 @@ std::string yaml_quoted(const std::string& text) {
 
 }  // namespace
 
+std::string apply_renames(std::string_view name, const std::vector<std::pair<std::string, std::string>>& rename) {
+  for (const auto& [from, to] : rename) {
+    if (std::optional<std::string> next = renamed(name, from, to)) return *std::move(next);
+  }
+  return std::string(name);
+}
+
 bool selects(std::string_view pattern, std::string_view name) {
   if (glob_matches(pattern, name)) return true;
   for (size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {

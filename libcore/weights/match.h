@@ -76,6 +76,9 @@ std::string misfit_report(std::span<const ExpectedTensor> model, std::span<const
 std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file, const LoadRule& rule,
                                                                  const Match& match);
 
+/// The name after the first rule of `rename` (LoadRule::rename) that matches it; the name itself where none does.
+std::string apply_renames(std::string_view name, const std::vector<std::pair<std::string, std::string>>& rename);
+
 /// Whether a pattern selects a name: `*` any text, `?` one character; a path selects itself and all below it.
 bool selects(std::string_view pattern, std::string_view name);
 

@@ -1,0 +1,42 @@
+#include "tools/weights/model_cost.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "libcore/graph/op_def.h"
+#include "libcore/nn/zoo.h"
+
+namespace galley::tools {
+
+std::optional<ModelCost> model_cost(const std::string& model, int64_t input_size) {
+  const ComponentKinds kinds = models();
+  if (std::none_of(kinds.begin(), kinds.end(), [&](const ComponentKind& kind) { return kind.type == model && kind.type != "layers"; })) return std::nullopt;
+  const Component component = default_model(model);
+  const ModelInfo info = model_info(component);
+  TensorType input;
+  input.shape.push_back(1);
+  for (size_t i = 0; i < info.input_shape.size(); ++i) input.shape.push_back(input_size > 0 && i > 0 ? input_size : info.input_shape[i]);
+  if (!info.input_names.empty()) {
+    input.names.push_back("N");
+    input.names.insert(input.names.end(), info.input_names.begin(), info.input_names.end());
+  }
+  Graph graph;
+  Builder builder(graph, {.mode = Mode::kEvaluation});
+  try {
+    build_model(builder, component, builder.input("input", input));
+  } catch (const Error&) {
+    return std::nullopt;  // a size that this model does not take
+  }
+  ModelCost cost;
+  cost.parameters = parameter_count(builder.parameters());
+  constexpr std::array<std::string_view, 5> kProducts{"conv2d", "linear", "matmul", "conv_transpose2d", "attention"};
+  for (const Node& node : graph.nodes()) {
+    const OpContext context = context_of(graph, node);
+    cost.flops += cost_of(*node.op, context).flops;
+    if (std::find(kProducts.begin(), kProducts.end(), node.op->name) != kProducts.end()) cost.activations += static_cast<double>(context.out(0).elements());
+  }
+  return cost;
+}
+
+}  // namespace galley::tools

@@ -1,0 +1,482 @@
+#include "tools/weights/weights.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+#include "libcore/base/log.h"
+#include "libcore/weights/compare.h"
+#include "libcore/weights/load.h"
+#include "tools/common/provenance.h"
+#include "tools/weights/fetch.h"
+
+namespace galley::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Renames = std::vector<std::pair<std::string, std::string>>;
+
+// Metadata that still holds for weights made of other weights.
+constexpr std::string_view kKeptMetadata[] = {"galley.recipe", "galley.pipeline", "galley.categories", "galley.input"};
+
+Json provenance_of(const std::vector<std::string>& words) {
+  Provenance provenance;
+  provenance.tool = "galley-weights";
+  provenance.overrides = words;
+  return provenance_json(provenance);
+}
+
+Json number_json(double value) {
+  if (std::isfinite(value)) return value;
+  return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+}
+
+std::string fixed(double value, int digits) {
+  char cell[64];
+  std::snprintf(cell, sizeof cell, "%.*f", digits, value);
+  return cell;
+}
+
+std::string megabytes(double bytes) { return fixed(bytes / (1024 * 1024), bytes < 1024 * 1024 ? 3 : 1); }
+
+Json shape_json(const Shape& shape) { return std::vector<int64_t>(shape.begin(), shape.end()); }
+
+int64_t bytes_of(const OfferedTensor& tensor) { return tensor.dtype ? tensor.shape.elements() * dtype_size(*tensor.dtype) : 0; }
+
+std::string lower(std::string text) {
+  for (char& letter : text) letter = static_cast<char>(letter >= 'A' && letter <= 'Z' ? letter + ('a' - 'A') : letter);
+  return text;
+}
+
+Json parents_of(const std::vector<std::string>& paths) {
+  Json parents = Json::array();
+  for (const std::string& path : paths) {
+    for (const WeightsParent& parent : weights_parents(path)) parents.push_back({{"file", parent.file}, {"digest", parent.digest}});
+  }
+  return parents;
+}
+
+/// What is known of the layers' integers: the dtype of L.weight where L.weight_scale stands beside it, and whether each channel has a scale.
+std::string scheme_of(const WeightsFile& file) {
+  std::map<std::string, int64_t> layers;
+  std::map<std::string, const OfferedTensor*> by_name;
+  for (const OfferedTensor& tensor : file.tensors()) by_name[tensor.name] = &tensor;
+  for (const auto& [name, scale] : by_name) {
+    constexpr std::string_view kEnding = ".weight_scale";
+    if (!name.ends_with(kEnding)) continue;
+    const auto weight = by_name.find(name.substr(0, name.size() - kEnding.size()) + ".weight");
+    if (weight != by_name.end()) ++layers[cat(lower(weight->second->dtype_text), scale->shape.elements() > 1 ? " per channel" : " per tensor")];
+  }
+  std::string text;
+  for (const auto& [scheme, count] : layers) text += cat(text.empty() ? "" : ", ", scheme, " (", count, " layers)");
+  return text.empty() ? "float" : text;
+}
+
+/// The first line of a long text, for a table.
+std::string brief(std::string text) {
+  constexpr size_t kWidth = 90;
+  const size_t line = text.find('\n');
+  if (line != std::string::npos && line + 1 < text.size()) text = text.substr(0, line) + " ...";
+  if (text.size() > kWidth) text = text.substr(0, kWidth - 4) + " ...";
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+CLI::App* WeightsTool::verb(CLI::App& app, const std::string& name, const std::string& about, int (WeightsTool::*action)() const) {
+  CLI::App* sub = app.add_subcommand(name, about);
+  sub->callback([this, action] { action_ = action; });
+  sub->fallthrough();  // common options may follow the verb
+  return sub;
+}
+
+void WeightsTool::add_options(CLI::App& app) {
+  app.require_subcommand(0, 1);
+  verb(app, "ls", "list the models of the zoo and their published weights", &WeightsTool::list)->add_option("PATTERN", words_, "only models whose names match this glob, or contain it");
+  CLI::App* show = verb(app, "show", "print a file's tensors and metadata, or what is published of MODEL/NAME", &WeightsTool::show);
+  show->add_option("WEIGHTS", words_, "a file, a run, a checkpoint, or MODEL/NAME");
+  show->add_flag("-a,--all", all_, "tensors that are not weights too (an optimizer's state)");
+  CLI::App* convert = verb(app, "convert", "write weights as safetensors", &WeightsTool::convert);
+  convert->add_option("WEIGHTS", words_, "a file, a run, a checkpoint, or MODEL/NAME");
+  convert->add_option("--dtype", dtype_, "dtype of the floats: f32, f16 or bf16 (default: as they are)")->take_last();
+  convert->add_option("--ignore", ignore_, "leave out tensors that match (repeatable)")->allow_extra_args(false);
+  CLI::App* verify = verb(app, "verify", "check structure, checksums and values of files", &WeightsTool::verify);
+  verify->add_option("WEIGHTS", words_, "files, runs, checkpoints, or MODEL/NAME");
+  verify->add_flag("--strict", strict_, "a file whose format cannot tell damage is an error too");
+  CLI::App* diff = verb(app, "diff", "compare two sets of weights tensor by tensor", &WeightsTool::diff);
+  diff->add_option("A B", words_, "files, runs, checkpoints, or MODEL/NAME");
+  diff->add_flag("-a,--all", all_, "list equal tensors too");
+  CLI::App* fetch = verb(app, "fetch", "bring published weights to this machine (the only use of the network)", &WeightsTool::fetch_files);
+  fetch->add_option("MODEL/NAME", words_, "published weights; MODEL alone means its default");
+  fetch->add_flag("-n,--dry-run", dry_run_, "say what would be fetched");
+  CLI::App* average = verb(app, "average", "write the mean of several sets of weights", &WeightsTool::average);
+  average->add_option("WEIGHTS", words_, "files, runs or checkpoints with the same tensors");
+  for (CLI::App* sub : {convert, average}) sub->add_option("-o,--output", output_, "the safetensors file to write")->group("Output")->take_last();
+  for (CLI::App* sub : {convert, diff}) sub->add_option("--rename", rename_, "FROM=TO, a rule of weights.rename, on the (second) file's names (repeatable)")->allow_extra_args(false);
+}
+
+int WeightsTool::run() {
+  if (action_ == nullptr) throw Error(ErrorCode::kUsage, "no verb was given").suggest("ls, show, convert, verify, diff, fetch or average; --help explains them");
+  return (this->*action_)();
+}
+
+void WeightsTool::want_words(size_t least, size_t most, std::string_view what) const {
+  if (words_.size() < least || words_.size() > most) fail(ErrorCode::kUsage, "this verb wants ", what, ", and got ", words_.size(), " words");
+}
+
+Renames WeightsTool::renames() const {
+  Renames rules;
+  for (const std::string& rule : rename_) {
+    const size_t sign = rule.find('=');
+    if (sign == std::string::npos) fail(ErrorCode::kUsage, "--rename wants FROM=TO, got '", rule, "'");
+    rules.emplace_back(rule.substr(0, sign), rule.substr(sign + 1));
+  }
+  return rules;
+}
+
+WeightsTool::Opened WeightsTool::open(const std::string& word) const {
+  Opened opened;
+  opened.word = word;
+  const WeightRegistry registry = weight_registry();
+  if (word != "default" && registry.is_reference(word)) {
+    opened.published = registry.find(word);
+    if (!file_exists(opened.published->file)) {
+      throw Error(ErrorCode::kInput, cat("the weights ", word, " are not on this machine: there is no file ", opened.published->file))
+          .suggest(cat("galley-weights fetch ", word, " brings it; or put ", opened.published->url, " there"));
+    }
+    opened.files.emplace_back(opened.published->file);
+    return opened;
+  }
+  for (const std::string& path : weights_files(word)) opened.files.emplace_back(path);
+  return opened;
+}
+
+int WeightsTool::show() const {
+  want_words(1, 1, "one set of weights");
+  const WeightRegistry registry = weight_registry();
+  std::optional<PublishedWeights> published;
+  if (registry.is_reference(words_[0])) published = registry.find(words_[0]);
+  const bool here = !published || file_exists(published->file);
+  Opened opened;
+  if (here) opened = open(words_[0]);
+
+  Table facts{{"what", "value"}, {}};
+  Table tensors{{"tensor", "dtype", "shape", "elements", "bytes"}, {}};
+  Json json, rows = Json::array(), others = Json::array(), metadata = Json::object();
+  if (published) {
+    Json entry{{"id", published->id()}, {"default", published->is_default}, {"about", published->about}, {"url", published->url}, {"sha256", published->sha256},
+               {"file", published->file}, {"fetched", here}, {"input_size", published->input_size}, {"num_params", published->num_params}, {"gmacs", published->gmacs},
+               {"recipe", published->recipe}, {"license", published->license}, {"metrics", Json::object()}, {"pipeline", published->pipeline()}};
+    facts.rows = {{"weights", published->id() + (published->is_default ? " (default)" : "")}, {"file", published->file + (here ? "" : " (not fetched)")}, {"url", published->url},
+                  {"sha256", published->sha256}, {"parameters", std::to_string(published->num_params)}, {"GMACs as published", fixed(published->gmacs, 3)}};
+    for (const auto& [metric, value] : published->metrics) {
+      entry["metrics"][metric] = std::strtod(value.c_str(), nullptr);
+      facts.rows.push_back({metric, value});
+    }
+    for (const auto& [what, value] : {std::pair<std::string, std::string>{"about", published->about}, {"license", published->license}, {"training recipe", published->recipe}}) {
+      if (!value.empty()) facts.rows.push_back({what, value});
+    }
+    const std::string pipeline = published->pipeline();
+    for (size_t begin = 0; begin < pipeline.size(); begin = pipeline.find('\n', begin) + 1) facts.rows.push_back({begin == 0 ? "pipeline" : "", pipeline.substr(begin, pipeline.find('\n', begin) - begin)});
+    json["published"] = std::move(entry);
+  }
+  int64_t elements = 0, bytes = 0;
+  Json files = Json::array();
+  for (const WeightsFile& file : opened.files) {
+    files.push_back({{"path", file.path()}, {"format", file.format()}, {"chosen", file.chosen()}, {"scheme", scheme_of(file)}});
+    facts.rows.push_back({"file", file.path()});
+    facts.rows.push_back({"format", file.format()});
+    if (!file.chosen().empty()) facts.rows.push_back({"weights below the key", file.chosen()});
+    if (!file.others().empty()) facts.rows.push_back({"other tensors", cat(file.others().size(), all_ ? "" : " (--all lists them)")});
+    facts.rows.push_back({"scheme", scheme_of(file)});
+    const auto add = [&](const OfferedTensor& tensor, Json& list) {
+      tensors.rows.push_back({tensor.name, lower(tensor.dtype_text), tensor.shape.str(), std::to_string(tensor.shape.elements()), tensor.dtype ? std::to_string(bytes_of(tensor)) : "-"});
+      list.push_back({{"name", tensor.name}, {"dtype", lower(tensor.dtype_text)}, {"shape", shape_json(tensor.shape)}, {"bytes", bytes_of(tensor)}});
+    };
+    for (const OfferedTensor& tensor : file.tensors()) {
+      add(tensor, rows);
+      elements += tensor.shape.elements();
+      bytes += bytes_of(tensor);
+    }
+    for (const OfferedTensor& tensor : file.others()) {
+      if (all_) add(tensor, others);
+    }
+    for (const auto& [key, value] : file.metadata()) {
+      if (key.starts_with("galley.digest")) continue;
+      metadata[key] = value;
+      facts.rows.push_back({key, brief(value)});
+    }
+  }
+  if (here) {
+    facts.rows.push_back({"tensors", std::to_string(rows.size())});
+    facts.rows.push_back({"elements", std::to_string(elements)});
+    facts.rows.push_back({"MiB", megabytes(static_cast<double>(bytes))});
+  }
+  if (common.format == Format::kJson) {
+    json.update({{"files", files}, {"tensors", rows}, {"elements", elements}, {"bytes", bytes}, {"metadata", metadata}, {"provenance", provenance_of(words_)}});
+    if (all_) json["others"] = others;
+    print(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  } else if (common.format == Format::kCsv) {
+    print(here ? tensors : facts);
+  } else {
+    print(render(facts, common.format) + (here ? "\n" + render(tensors, common.format) : ""));
+  }
+  return kExitDone;
+}
+
+int WeightsTool::convert() const {
+  want_words(1, 1, "one set of weights");
+  if (output_.empty()) throw Error(ErrorCode::kUsage, "convert wants -o FILE.safetensors");
+  const Opened opened = open(words_[0]);
+  Renames rules = renames();
+  if (opened.published) rules.insert(rules.end(), opened.published->rename.begin(), opened.published->rename.end());
+  const DType floats = dtype_.empty() ? DType::kF32 : parse_dtype(dtype_);
+  if (!is_floating(floats)) fail(ErrorCode::kUsage, "--dtype ", dtype_, " is not a type of floats");
+  Metadata metadata;
+  std::vector<TensorSource> sources;
+  std::set<std::string> names;
+  std::vector<bool> used(ignore_.size(), false);
+  for (const WeightsFile& file : opened.files) {
+    file.verify();
+    for (const std::string_view key : kKeptMetadata) {
+      const auto found = file.metadata().find(std::string(key));
+      if (found != file.metadata().end()) metadata.insert(*found);
+    }
+    for (size_t i = 0; i < file.tensors().size(); ++i) {
+      const OfferedTensor& tensor = file.tensors()[i];
+      const std::string name = apply_renames(tensor.name, rules);
+      bool ignored = false;
+      for (size_t p = 0; p < ignore_.size(); ++p) {
+        if (!selects(ignore_[p], tensor.name) && !selects(ignore_[p], name)) continue;
+        used[p] = ignored = true;
+      }
+      if (ignored) continue;
+      GALLEY_CHECK_INPUT(names.insert(name).second, "two tensors become '", name, "'");
+      GALLEY_CHECK_INPUT(tensor.dtype.has_value(), file.path(), ": tensor '", tensor.name, "' has the dtype ", tensor.dtype_text, ", with which Galley does not compute; --ignore ", tensor.name, " leaves it out");
+      const DType to = !dtype_.empty() && is_floating(*tensor.dtype) ? floats : *tensor.dtype;
+      sources.emplace_back(name, to, tensor.shape, [&file, i, to] {
+        const Tensor stored = file.read(i);
+        if (stored.dtype() == to) return stored;
+        const Tensor cast = stored.to(to);
+        const int64_t lost = count_non_finite(cast).count - count_non_finite(stored).count;
+        GALLEY_CHECK_INPUT(lost == 0, file.path(), ": tensor '", file.tensors()[i].name, "' has ", lost, " values that ", to, " cannot hold");
+        return cast;
+      });
+    }
+  }
+  for (size_t p = 0; p < ignore_.size(); ++p) {
+    if (!used[p]) fail(ErrorCode::kUsage, "--ignore ", ignore_[p], " matches no tensor");
+  }
+  if (opened.published) {
+    const std::vector<std::string> categories = opened.published->category_names();
+    if (!categories.empty()) metadata.emplace("galley.categories", Json(categories).dump());
+    if (const std::string pipeline = opened.published->pipeline(); !pipeline.empty()) metadata.emplace("galley.pipeline", pipeline);
+  }
+  metadata["galley.parents"] = parents_of({opened.published ? opened.published->file : words_[0]}).dump();
+  const WrittenFile written = write_safetensors(output_, sources, metadata);
+  if (common.format == Format::kJson) {
+    print(Json{{"file", output_}, {"tensors", written.tensors.size()}, {"bytes", written.bytes}, {"provenance", provenance_of(words_)}}.dump() + "\n");
+  } else {
+    print(Table{{"file", "tensors", "MiB"}, {{output_, std::to_string(written.tensors.size()), megabytes(static_cast<double>(written.bytes))}}});
+  }
+  return kExitDone;
+}
+
+int WeightsTool::verify() const {
+  want_words(1, 10'000, "one or more sets of weights");
+  Table table{{"file", "format", "tensors", "MiB", "checked %", "not finite", "verdict"}, {}};
+  Json rows = Json::array();
+  bool certain = true;
+  for (const std::string& word : words_) {
+    const Opened opened = open(word);
+    for (const WeightsFile& file : opened.files) {
+      FileCheck check = file.verify();
+      if (opened.published && !opened.published->sha256.empty()) {
+        check_sha256(file.path(), opened.published->sha256);
+        check = {check.value_bytes, check.value_bytes, ""};
+      }
+      int64_t bad = 0;
+      for (size_t i = 0; i < file.tensors().size(); ++i) {
+        if (file.tensors()[i].dtype) bad += count_non_finite(file.read(i)).count;
+      }
+      certain = certain && check.complete();
+      const double percent = check.value_bytes == 0 ? 100 : 100 * static_cast<double>(check.checked_bytes) / static_cast<double>(check.value_bytes);
+      const std::string verdict = check.complete() ? "undamaged" : "cannot tell: " + check.reason;
+      table.rows.push_back({file.path(), file.format(), std::to_string(file.tensors().size()), megabytes(static_cast<double>(check.value_bytes)), fixed(percent, 0), std::to_string(bad), verdict});
+      rows.push_back({{"file", file.path()}, {"format", file.format()}, {"tensors", file.tensors().size()}, {"value_bytes", check.value_bytes}, {"checked_bytes", check.checked_bytes},
+                      {"complete", check.complete()}, {"reason", check.reason}, {"not_finite", bad}});
+    }
+  }
+  if (strict_ && !certain) {
+    throw Error(ErrorCode::kInput, "at least one file's format cannot tell whether its values are damaged").suggest("galley-weights convert writes safetensors with a digest a tensor");
+  }
+  if (common.format == Format::kJson) {
+    print(Json{{"files", rows}, {"provenance", provenance_of(words_)}}.dump() + "\n");
+  } else {
+    print(table);
+  }
+  return kExitDone;
+}
+
+int WeightsTool::diff() const {
+  want_words(2, 2, "two sets of weights");
+  const Opened first = open(words_[0]), second = open(words_[1]);
+  GALLEY_CHECK_INPUT(first.files.size() == second.files.size(), words_[0], " has ", first.files.size(), " files and ", words_[1], " has ", second.files.size(),
+                     ": compare two checkpoints, or two files");
+  Table table{{"tensor", "A", "B", "verdict", "different", "max abs", "SQNR dB"}, {}};
+  Json rows = Json::array();
+  Json renames_json = Json::object();
+  bool equal = true;
+  std::string proposal;
+  int64_t same = 0;
+  const auto type_of = [](const OfferedTensor& tensor) { return cat(lower(tensor.dtype_text), " ", tensor.shape); };
+  for (size_t f = 0; f < first.files.size(); ++f) {
+    const WeightsDifference difference = compare_weights(first.files[f], second.files[f], renames());
+    equal = equal && difference.equal();
+    for (const TensorDifference& tensor : difference.both) {
+      const bool same_type = tensor.first.dtype_text == tensor.second.dtype_text;
+      const bool is_same = tensor.comparable && tensor.different == 0 && same_type;
+      const std::string verdict = is_same                                          ? "same"
+                                  : !(tensor.first.shape == tensor.second.shape) ? "shape"
+                                  : !tensor.comparable || (tensor.different == 0 && !same_type) ? "dtype"
+                                                                                   : "differs";
+      same += is_same;
+      rows.push_back({{"name", tensor.name}, {"verdict", verdict}, {"a", type_of(tensor.first)}, {"b", type_of(tensor.second)}, {"b_name", tensor.second.name}});
+      if (tensor.comparable) rows.back().update({{"different", tensor.different}, {"max_abs", number_json(tensor.max_abs)}, {"sqnr_db", number_json(tensor.sqnr_db)}});
+      if (is_same && !all_) continue;
+      char largest[32];
+      std::snprintf(largest, sizeof largest, "%.3g", tensor.max_abs);
+      table.rows.push_back({tensor.name, type_of(tensor.first), type_of(tensor.second), verdict, tensor.comparable ? std::to_string(tensor.different) : "-", tensor.comparable ? largest : "-",
+                            tensor.comparable ? fixed(tensor.sqnr_db, 1) : "-"});
+    }
+    for (const OfferedTensor& tensor : difference.only_first) {
+      table.rows.push_back({tensor.name, type_of(tensor), "-", "only in A", "-", "-", "-"});
+      rows.push_back({{"name", tensor.name}, {"verdict", "only in A"}, {"a", type_of(tensor)}, {"b", nullptr}});
+    }
+    for (const OfferedTensor& tensor : difference.only_second) {
+      table.rows.push_back({tensor.name, "-", type_of(tensor), "only in B", "-", "-", "-"});
+      rows.push_back({{"name", tensor.name}, {"verdict", "only in B"}, {"a", nullptr}, {"b", type_of(tensor)}});
+    }
+    for (const auto& [from, to] : difference.proposed) {
+      renames_json[from] = to;
+      proposal += cat("\n    ", Json(from).dump(), ": ", Json(to).dump());
+    }
+  }
+  if (common.format == Format::kJson) {
+    print(Json{{"equal", equal}, {"same", same}, {"tensors", rows}, {"rename", renames_json}, {"provenance", provenance_of(words_)}}.dump() + "\n");
+    return kExitDone;
+  }
+  if (!table.rows.empty() || common.format == Format::kCsv) print(table);
+  log(LogLevel::kInfo, equal ? cat("all ", same, " tensors are the same") : cat(same, " tensors are the same, ", table.rows.size(), " are listed"));
+  if (!proposal.empty()) log(LogLevel::kInfo, cat("B's names become A's by these rules (--rename FROM=TO, or in a recipe's weights):\n  rename:", proposal));
+  return kExitDone;
+}
+
+int WeightsTool::average() const {
+  want_words(2, 10'000, "two or more sets of weights");
+  if (output_.empty()) throw Error(ErrorCode::kUsage, "average wants -o FILE.safetensors");
+  std::vector<Opened> opened;
+  for (const std::string& word : words_) opened.push_back(open(word));
+  // Column f: file f of every set (a checkpoint has several).
+  std::vector<std::vector<WeightsFile>> columns(opened[0].files.size());
+  std::vector<std::string> paths;
+  for (Opened& set : opened) {
+    GALLEY_CHECK_INPUT(set.files.size() == columns.size(), set.word, " has ", set.files.size(), " files and ", opened[0].word, " has ", columns.size(), ": average checkpoints, or files");
+    for (size_t f = 0; f < columns.size(); ++f) {
+      set.files[f].verify();
+      paths.push_back(set.files[f].path());
+      columns[f].push_back(std::move(set.files[f]));
+    }
+  }
+  std::vector<TensorSource> sources;
+  Metadata metadata;
+  for (const std::vector<WeightsFile>& column : columns) {
+    for (TensorSource& source : average_weights(column)) sources.push_back(std::move(source));
+    for (const std::string_view key : kKeptMetadata) {
+      const auto found = column[0].metadata().find(std::string(key));
+      if (found == column[0].metadata().end()) continue;
+      const bool shared = std::all_of(column.begin(), column.end(), [&](const WeightsFile& file) {
+        const auto other = file.metadata().find(found->first);
+        return other != file.metadata().end() && other->second == found->second;
+      });
+      if (shared) metadata.insert(*found);
+    }
+  }
+  metadata["galley.parents"] = parents_of(paths).dump();
+  const WrittenFile written = write_safetensors(output_, sources, metadata);
+  if (common.format == Format::kJson) {
+    print(Json{{"file", output_}, {"averaged", words_.size()}, {"tensors", written.tensors.size()}, {"bytes", written.bytes}, {"provenance", provenance_of(words_)}}.dump() + "\n");
+  } else {
+    print(Table{{"file", "averaged", "tensors", "MiB"}, {{output_, std::to_string(words_.size()), std::to_string(written.tensors.size()), megabytes(static_cast<double>(written.bytes))}}});
+  }
+  return kExitDone;
+}
+
+int WeightsTool::fetch_files() const {
+  want_words(1, 1000, "one or more MODEL/NAME");
+  const WeightRegistry registry = weight_registry();
+  std::vector<PublishedWeights> wanted;
+  for (const std::string& word : words_) wanted.push_back(registry.find(word));
+  Table table{{"weights", "file", "result"}, {}};
+  Json rows = Json::array();
+  Progress progress(common.progress);
+  for (const PublishedWeights& entry : wanted) {
+    std::string result = file_exists(entry.file) ? "here already" : "would be fetched";
+    if (entry.url.empty()) {
+      GALLEY_CHECK_INPUT(file_exists(entry.file), "the weights ", entry.id(), " have no url, and there is no file ", entry.file);
+    } else if (!dry_run_) {
+      if (entry.sha256.empty()) log(LogLevel::kWarning, cat(entry.id(), " is published without a hash: what arrives cannot be checked"));
+      FetchRequest request{entry.url, entry.file, entry.sha256, {}};
+      request.progress = [&](int64_t done, int64_t total) {
+        const double fraction = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : -1;
+        const Json event{{"weights", entry.id()}, {"bytes", done}, {"total_bytes", total}};
+        progress.update(fraction, cat(entry.id(), "  ", megabytes(static_cast<double>(done)), total > 0 ? cat(" of ", megabytes(static_cast<double>(total))) : "", " MiB"), event.dump());
+      };
+      switch (fetch(request)) {
+        case FetchResult::kHere: result = "here already"; break;
+        case FetchResult::kFetched: result = "fetched"; break;
+        case FetchResult::kResumed: result = "fetched (resumed)"; break;
+      }
+      progress.clear();
+      const WeightsFile readable(entry.file);  // a format that cannot be read is better known now
+    }
+    table.rows.push_back({entry.id(), entry.file, result});
+    rows.push_back({{"weights", entry.id()}, {"file", entry.file}, {"url", entry.url}, {"sha256", entry.sha256}, {"megabytes", entry.megabytes}, {"result", result}});
+  }
+  if (common.format == Format::kJson) {
+    print(Json{{"files", rows}, {"provenance", provenance_of(words_)}}.dump() + "\n");
+  } else {
+    print(table);
+  }
+  return kExitDone;
+}
+
+std::vector<std::string> WeightsTool::complete(const std::vector<std::string>& words) const {
+  const std::string word = words.empty() ? "" : words.back();
+  std::vector<std::string> found;
+  const auto offer = [&](const std::string& candidate) {
+    if (candidate.starts_with(word)) found.push_back(candidate);
+  };
+  if (words.size() <= 1) {
+    for (const char* name : {"ls", "show", "convert", "verify", "diff", "fetch", "average"}) offer(name);
+    return found;
+  }
+  const WeightRegistry registry = weight_registry();
+  const size_t slash = word.find('/');
+  if (slash != std::string::npos && registry.has(word.substr(0, slash))) {
+    for (const PublishedWeights& entry : registry.of(word.substr(0, slash))) offer(entry.id());
+  } else if (!word.starts_with("-") && slash == std::string::npos) {
+    for (const std::string& model : registry.models()) offer(words[0] == "ls" ? model : model + "/");
+  }
+  return found;
+}
+
+}  // namespace galley::tools

@@ -1,0 +1,56 @@
+#pragma once
+// galley-weights: list published weights, fetch them, and look into, convert, check, compare and average files of weights.
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "libcore/weights/weights_file.h"
+#include "tools/common/tool.h"
+#include "tools/common/weight_folders.h"
+
+namespace galley::tools {
+
+class WeightsTool : public Tool {
+ public:
+  std::string name() const override { return "galley-weights"; }
+  std::string about() const override { return "Lists, fetches, shows, converts, verifies, compares and averages weights."; }
+  std::string examples() const override {
+    return "  galley-weights ls 'resnet*'\n  galley-weights fetch resnet50/IMAGENET1K_V2\n  galley-weights show model.pth\n"
+           "  galley-weights convert model.pth -o model.safetensors\n  galley-weights diff a.safetensors b.pth --rename module.=\n"
+           "  galley-weights average runs/first/checkpoints/step-* -o mean.safetensors";
+  }
+  void add_options(CLI::App& app) override;
+  int run() override;
+  std::vector<std::string> complete(const std::vector<std::string>& words) const override;
+
+ private:
+  /// What a word of the command line names: a file, a folder of a run or checkpoint, or published weights that are here.
+  struct Opened {
+    std::string word;
+    std::vector<WeightsFile> files;
+    std::optional<PublishedWeights> published;
+  };
+  Opened open(const std::string& word) const;
+
+  int list() const;
+  int show() const;
+  int convert() const;
+  int verify() const;
+  int diff() const;
+  int fetch_files() const;
+  int average() const;
+
+  CLI::App* verb(CLI::App& app, const std::string& name, const std::string& about, int (WeightsTool::*action)() const);
+  void want_words(size_t least, size_t most, std::string_view what) const;
+  std::vector<std::pair<std::string, std::string>> renames() const;
+
+  int (WeightsTool::*action_)() const = nullptr;
+  std::vector<std::string> words_;  // what follows the verb
+  std::vector<std::string> rename_, ignore_;
+  std::string output_, dtype_;
+  bool all_ = false, dry_run_ = false, strict_ = false;
+};
+
+}  // namespace galley::tools
