@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "libcore/base/parallel.h"
+#include "libcore/kernels/cpu/conv_weights.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/ops/conv.h"
 
@@ -216,12 +217,14 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
-const std::array<Kernel, 1> kKernels{{{"conv2d_backward_weights", "cpu", supports,
-                                       [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<DepthwiseWeights>(q); }}}};
-
 }  // namespace
 
-std::span<const Kernel> cpu_depthwise() { return kKernels; }
+std::span<const Kernel> cpu_depthwise() {
+  static const std::array<Kernel, 2> kernels{
+      {{"conv2d_backward_weights", "cpu", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<DepthwiseWeights>(q); }},
+       conv_weights_kernel()}};
+  return kernels;
+}
 
 }  // namespace galley
 

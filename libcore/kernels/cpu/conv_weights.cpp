@@ -1,0 +1,314 @@
+// The weight gradient of dense convolutions on channels_last images, for processors with 16 vector registers: a matrix product over pixels
+// for each tap of the kernel. Both sides lie pixel after pixel, so they are packed without a transpose, 16 output channels (vectors) and 6
+// input channels (broadcast) a panel; the input's lines are packed once, with their padding, for all taps. A tile's 16 x 6 sums stay in
+// registers over a block of about 256 pixels. Bits depend on the logical thread count only.
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/kernels/cpu/conv_weights.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#ifndef GALLEY_CONV_WEIGHTS_ONCE
+#define GALLEY_CONV_WEIGHTS_ONCE
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "libcore/base/parallel.h"
+#include "libcore/kernels/cpu/conv_weights.h"
+#include "libcore/ops/conv.h"
+
+namespace galley::conv_weights {
+
+constexpr int64_t kOut = 16, kIn = 6;  // channels of a panel
+constexpr int64_t kTile = kOut * kIn;
+
+/// Packed lines of pixels: `grad` [lines][width][kOut]; output line l reads packed input line rows[l] (and those below it for the other kernel
+/// rows), of `in_width` columns of kIn.
+struct Lines {
+  const float* grad;
+  const float* x;
+  const int64_t* rows;
+  int64_t lines, width, in_width, stride_w;
+};
+
+}  // namespace galley::conv_weights
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::conv_weights {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// tile[input][output] += sum over pixels of grad x, for the tap at (row, column) of the kernel.
+void add_tile(const Lines& at, int64_t row, int64_t column, float* HWY_RESTRICT tile) {
+#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
+  for (int64_t l = 0; l < at.lines; ++l) {
+    const float* x = at.x + ((at.rows[l] + row) * at.in_width + column) * kIn;
+    const float* grad = at.grad + l * at.width * kOut;
+    for (int64_t w = 0; w < at.width; ++w, x += at.stride_w * kIn, grad += kOut) {
+      for (int64_t i = 0; i < kIn; ++i) {
+        for (int64_t o = 0; o < kOut; ++o) tile[i * kOut + o] += x[i] * grad[o];
+      }
+    }
+  }
+#else
+  const hn::CappedTag<float, 8> d;
+  constexpr int kWide = static_cast<int>(hn::MaxLanes(d)), kParts = static_cast<int>(kOut) / kWide;
+  hn::Vec<decltype(d)> sum[kIn][kParts];
+  for (auto& part : sum) {
+    for (auto& v : part) v = hn::Zero(d);
+  }
+  for (int64_t l = 0; l < at.lines; ++l) {
+    const float* HWY_RESTRICT x = at.x + ((at.rows[l] + row) * at.in_width + column) * kIn;
+    const float* HWY_RESTRICT grad = at.grad + l * at.width * kOut;
+    for (int64_t w = 0; w < at.width; ++w, x += at.stride_w * kIn, grad += kOut) {
+      hn::Vec<decltype(d)> g[kParts];
+      for (int p = 0; p < kParts; ++p) g[p] = hn::LoadU(d, grad + p * kWide);
+      for (int i = 0; i < kIn; ++i) {
+        const auto value = hn::Set(d, x[i]);
+        for (int p = 0; p < kParts; ++p) sum[i][p] = hn::MulAdd(value, g[p], sum[i][p]);
+      }
+    }
+  }
+  for (int i = 0; i < kIn; ++i) {
+    for (int p = 0; p < kParts; ++p) {
+      float* to = tile + i * kOut + p * kWide;
+      hn::StoreU(hn::Add(hn::LoadU(d, to), sum[i][p]), d, to);
+    }
+  }
+#endif
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::conv_weights
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace galley {
+namespace conv_weights {
+HWY_EXPORT(add_tile);
+}
+
+namespace {
+
+using conv_weights::kIn;
+using conv_weights::kOut;
+using conv_weights::kTile;
+
+constexpr int64_t kPixels = 256;    // of a block
+constexpr int64_t kChannels = 252;  // packed at a time, of the input; a multiple of kIn
+constexpr int64_t kOutputs = 256;   // of the output; a multiple of kOut
+constexpr int64_t kPartials = 32 << 20;  // bytes of sums that threads keep for themselves, at most
+
+int64_t panels(int64_t channels, int64_t size) { return (channels + size - 1) / size; }
+int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
+
+/// `count` pixels of `channels` floats (rows of `stride`) as panels [panel][pixel][kSize], panels `panel_stride` apart; the last one is filled
+/// with zeros. Eight pixels at a time: whole cache lines are read once.
+template <int64_t kSize>
+void pack(const float* from, int64_t count, int64_t stride, int64_t channels, float* to, int64_t panel_stride) {
+  for (int64_t first = 0; first < count; first += 8) {
+    const int64_t pixels = std::min<int64_t>(8, count - first);
+    for (int64_t c = 0; c < channels; c += kSize) {
+      const float* source = from + first * stride + c;
+      float* target = to + c / kSize * panel_stride + first * kSize;
+      if (c + kSize <= channels) {
+        for (int64_t p = 0; p < pixels; ++p) std::memcpy(target + p * kSize, source + p * stride, sizeof(float) * kSize);
+      } else {
+        for (int64_t p = 0; p < pixels; ++p) {
+          for (int64_t i = 0; i < kSize; ++i) target[p * kSize + i] = c + i < channels ? source[p * stride + i] : 0;
+        }
+      }
+    }
+  }
+}
+
+/// Offsets of a weight's elements are sums of one term for each index, whatever the format.
+struct Offsets {
+  explicit Offsets(const TensorType& w) {
+    for (int64_t o = 0; o < w.shape[0]; ++o) out.push_back(w.format.offset(w.shape, {o, 0, 0, 0}));
+    for (int64_t i = 0; i < w.shape[1]; ++i) in.push_back(w.format.offset(w.shape, {0, i, 0, 0}));
+    for (int64_t h = 0; h < w.shape[2]; ++h) {
+      for (int64_t k = 0; k < w.shape[3]; ++k) tap.push_back(w.format.offset(w.shape, {0, 0, h, k}));
+    }
+  }
+  std::vector<int64_t> out, in, tap;
+};
+
+class ConvWeights : public PreparedKernel {
+ public:
+  explicit ConvWeights(const KernelQuery& q) : x_(q.in(0).shape), y_(q.in(1).shape), w_(q.out(0)), offsets_(w_) {
+    const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
+    stride_ = pair(a.stride);
+    padding_ = pair(a.padding);
+    taps_ = w_.shape[2] * w_.shape[3];
+    in_panels_ = panels(x_[1], kIn);
+    out_panels_ = panels(y_[1], kOut);
+    sums_ = out_panels_ * in_panels_ * taps_ * kTile;
+    // Threads share out the pixels as long as their sums fit, then the output channels.
+    for (int64_t parts = 1; parts <= q.threads; ++parts) {
+      if (q.threads % parts == 0 && parts * sums_ * 4 <= kPartials && parts <= y_[0] * y_[2]) pixel_parts_ = parts;
+    }
+    out_parts_ = std::min<int64_t>(q.threads / pixel_parts_, out_panels_);
+    lines_ = std::max<int64_t>(1, kPixels / y_[3]);
+    // A kernel of one pixel reads just those that it needs, and lines follow each other without a gap.
+    pointwise_ = taps_ == 1 && padding_[0] == 0 && padding_[1] == 0;
+    in_width_ = pointwise_ ? y_[3] : std::max(x_[3] + 2 * padding_[1], (y_[3] - 1) * stride_[1] + w_.shape[3]);
+    rows_ = pointwise_ ? lines_ : (lines_ - 1) * stride_[0] + (lines_ / y_[2] + 2) * w_.shape[2];
+    grad_floats_ = aligned(lines_ * y_[3] * std::min(out_panels_ * kOut, kOutputs));
+    x_floats_ = aligned(rows_ * in_width_ * std::min(in_panels_ * kIn, kChannels));
+  }
+  int64_t scratch_bytes() const override { return (pixel_parts_ * sums_ + pixel_parts_ * out_parts_ * (grad_floats_ + x_floats_ + 2 * aligned(lines_))) * 4; }
+
+  void run(const KernelArgs& args) const override {
+    auto* sums = static_cast<float*>(args.scratch);
+    float* rooms = sums + pixel_parts_ * sums_;
+    parallel_for(pixel_parts_ * out_parts_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t pixel_part = task / out_parts_, out_part = task % out_parts_;
+        add(args, {pixel_part, out_panels_ * out_part / out_parts_, out_panels_ * (out_part + 1) / out_parts_}, sums + pixel_part * sums_,
+            rooms + task * (grad_floats_ + x_floats_ + 2 * aligned(lines_)));
+      }
+    });
+    auto* out = args.out<float>(0);
+    if (w_.bytes() > w_.shape.elements() * 4) std::memset(out, 0, static_cast<size_t>(w_.bytes()));  // a blocked format's padding
+    parallel_for(out_panels_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t panel = begin; panel < end; ++panel) write(sums, panel, out);
+    });
+  }
+
+ private:
+  struct Part {
+    int64_t pixels, first_panel, last_panel;
+  };
+
+  /// Clears and fills the sums [out panel][in panel][tap][tile] of a part.
+  void add(const KernelArgs& args, const Part& part, float* sums, float* grad_room) const {
+    float* x_room = grad_room + grad_floats_;
+    auto* rows = reinterpret_cast<int64_t*>(x_room + x_floats_);
+    std::fill(sums + part.first_panel * in_panels_ * taps_ * kTile, sums + part.last_panel * in_panels_ * taps_ * kTile, 0.0f);
+    const int64_t total = y_[0] * y_[2], from = total * part.pixels / pixel_parts_, to = total * (part.pixels + 1) / pixel_parts_;
+    for (int64_t out = part.first_panel; out < part.last_panel; out += kOutputs / kOut) {
+      const int64_t last = std::min(part.last_panel, out + kOutputs / kOut);
+      for (int64_t line = from; line < to; line += lines_) {
+        const int64_t lines = std::min(lines_, to - line), pixels = lines * y_[3];
+        pack<kOut>(args.in<float>(1) + line * y_[3] * y_[1] + out * kOut, pixels, y_[1], std::min(y_[1], last * kOut) - out * kOut, grad_room, pixels * kOut);
+        for (int64_t channel = 0; channel < x_[1]; channel += kChannels) {
+          const int64_t channels = std::min(kChannels, x_[1] - channel), panel_stride = rows_ * in_width_ * kIn;
+          pack_lines(args.in<float>(0) + channel, line, lines, channels, x_room, rows);
+          for (int64_t o = out; o < last; ++o) {
+            for (int64_t i = 0; i < panels(channels, kIn); ++i) {
+              conv_weights::Lines at{grad_room + (o - out) * pixels * kOut, x_room + i * panel_stride, rows, lines, y_[3], in_width_, stride_[1]};
+              if (pointwise_) at.lines = at.stride_w = 1, at.width = pixels;
+              float* tile = sums + ((o * in_panels_ + channel / kIn + i) * taps_) * kTile;
+              for (int64_t tap = 0; tap < taps_; ++tap, tile += kTile) {
+                HWY_DYNAMIC_DISPATCH(conv_weights::add_tile)(at, tap / w_.shape[3], tap % w_.shape[3], tile);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+
+  /// The input lines that output lines [line, line + lines) read, counted over all images; rows[l]: the first of output line l.
+  void pack_lines(const float* x, int64_t line, int64_t lines, int64_t channels, float* to, int64_t* rows) const {
+    const int64_t panel_stride = rows_ * in_width_ * kIn, height = y_[2];
+    if (pointwise_) {
+      rows[0] = 0;
+      for (int64_t l = 0; l < lines; ++l) {
+        const float* from = x + ((line + l) / height * x_[2] + (line + l) % height * stride_[0]) * x_[3] * x_[1];
+        pack<kIn>(from, y_[3], stride_[1] * x_[1], channels, to + l * in_width_ * kIn, panel_stride);
+      }
+      return;
+    }
+    int64_t packed = 0;
+    for (int64_t l = 0; l < lines;) {
+      const int64_t n = (line + l) / height, h = (line + l) % height, count = std::min(lines - l, height - h);
+      for (int64_t i = 0; i < count; ++i) rows[l + i] = packed + i * stride_[0];
+      for (int64_t r = 0; r < (count - 1) * stride_[0] + w_.shape[2]; ++r, ++packed) {
+        float* target = to + packed * in_width_ * kIn;
+        const int64_t row = h * stride_[0] - padding_[0] + r;
+        const bool inside = row >= 0 && row < x_[2];
+        for (int64_t c = 0; c < channels; c += kIn) {
+          float* line_of_panel = target + c / kIn * panel_stride;
+          if (!inside) {
+            std::fill_n(line_of_panel, in_width_ * kIn, 0.0f);
+          } else {
+            std::fill_n(line_of_panel, padding_[1] * kIn, 0.0f);
+            std::fill(line_of_panel + (padding_[1] + x_[3]) * kIn, line_of_panel + in_width_ * kIn, 0.0f);
+          }
+        }
+        if (inside) pack<kIn>(x + (n * x_[2] + row) * x_[3] * x_[1], x_[3], x_[1], channels, target + padding_[1] * kIn, panel_stride);
+      }
+      l += count;
+    }
+  }
+
+  /// The sum of the pixel parts in their order, where the weight's format wants it.
+  void write(const float* sums, int64_t panel, float* out) const {
+    const int64_t outputs = std::min(kOut, y_[1] - panel * kOut);
+    for (int64_t i = 0; i < x_[1]; ++i) {
+      for (int64_t tap = 0; tap < taps_; ++tap) {
+        const float* tile = sums + ((panel * in_panels_ + i / kIn) * taps_ + tap) * kTile + i % kIn * kOut;
+        float total[kOut];
+        std::memcpy(total, tile, sizeof total);
+        for (int64_t part = 1; part < pixel_parts_; ++part) {
+          for (int64_t o = 0; o < kOut; ++o) total[o] += tile[part * sums_ + o];
+        }
+        float* to = out + offsets_.in[static_cast<size_t>(i)] + offsets_.tap[static_cast<size_t>(tap)];
+        for (int64_t o = 0; o < outputs; ++o) to[offsets_.out[static_cast<size_t>(panel * kOut + o)]] = total[o];
+      }
+    }
+  }
+
+  Shape x_, y_;
+  TensorType w_;
+  Offsets offsets_;
+  std::array<int64_t, 2> stride_{}, padding_{};
+  bool pointwise_ = false;
+  int64_t taps_ = 0, in_panels_ = 0, out_panels_ = 0, sums_ = 0, pixel_parts_ = 1, out_parts_ = 1;
+  int64_t lines_ = 0, in_width_ = 0, rows_ = 0, grad_floats_ = 0, x_floats_ = 0;
+};
+
+/// Channels that pay for the packing, measured against the library's kernels (docs/performance.md): a kernel of several pixels uses what is
+/// packed more often.
+int64_t least_channels(const Shape& w) { return w[2] * w[3] > 1 ? 32 : 128; }
+
+/// Panels are padded to 16 and 6 channels: worth it where at most an eighth of the work is padding.
+bool fills_panels(const Shape& w) {
+  return panels(w[0], kOut) * kOut * panels(w[1], kIn) * kIn * 8 <= w[0] * w[1] * 9;
+}
+
+Support supports(const KernelQuery& q) {
+  const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
+  const TensorType &x = q.in(0), &grad = q.in(1);
+  if (a.groups != 1) return Support::no("groups");
+  if (x.dtype != DType::kF32 || grad.dtype != DType::kF32 || q.out(0).dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
+  if (!x.format.is_channels_last() || !grad.format.is_channels_last()) return Support::no(cat("format ", x.format));
+  if (x.elements() == 0 || grad.elements() == 0) return Support::no("empty array");
+  const auto dilation = pair(a.dilation);
+  if (dilation[0] != 1 || dilation[1] != 1) return Support::no("dilation");
+  if (!fills_panels(q.out(0).shape)) return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], " fill no panels of 6 and 16"));
+  if (std::min(x.shape[1], grad.shape[1]) < least_channels(q.out(0).shape)) return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], ": too few to pack"));
+  // With 32 registers of 16 floats the library's kernels are as fast; vectors under 8 floats are not worth it either.
+  if ((hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX2)) != HWY_AVX2) return Support::no("made for AVX2");
+  return Support::yes();
+}
+
+}  // namespace
+
+const Kernel& conv_weights_kernel() {
+  static const Kernel kernel{"conv2d_backward_weights", "cpu_dense", supports,
+                             [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<ConvWeights>(q); }};
+  return kernel;
+}
+
+}  // namespace galley
+
+#endif  // HWY_ONCE
