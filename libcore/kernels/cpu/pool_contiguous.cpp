@@ -28,7 +28,7 @@ struct Planes {
 };
 
 /// Larger, NaN counting as the largest.
-bool exceeds(float value, float best) { return value > best || (value != value && best == best); }
+bool exceeds(float value, float best) { return (value > best) | ((value != value) & (best == best)); }
 
 template <class Attrs>
 struct Window {
@@ -58,10 +58,10 @@ class MaxPool2d : public PreparedKernel {
               const int64_t at = column * w.stride[1] - w.padding[1] + kw * w.dilation[1];
               if (at < 0 || at >= x[3]) continue;
               const float candidate = in[row * x[3] + at];
-              if (any && !exceeds(candidate, value)) continue;
+              const bool larger = !any | exceeds(candidate, value);  // selects: a branch would be guessed wrong half the time
+              value = larger ? candidate : value;
+              tap = larger ? static_cast<uint8_t>(kh * w.kernel[1] + kw) : tap;
               any = true;
-              value = candidate;
-              tap = static_cast<uint8_t>(kh * w.kernel[1] + kw);
             }
           }
           *best = value;
@@ -193,13 +193,17 @@ class AdaptiveMax : public PreparedKernel {
       for (int64_t o = 0; o < planes_.y_size(); ++o) {
         const PoolRange rows = adaptive_range(o / y_.shape[3], x_.shape[2], y_.shape[2]), columns = adaptive_range(o % y_.shape[3], x_.shape[3], y_.shape[3]);
         int64_t best = rows.begin * x_.shape[3] + columns.begin;
+        float value = x[best * in.step];
         for (int64_t row = rows.begin; row < rows.end; ++row) {
           for (int64_t column = columns.begin; column < columns.end; ++column) {
             const int64_t at = row * x_.shape[3] + column;
-            if (exceeds(x[at * in.step], x[best * in.step])) best = at;
+            const float candidate = x[at * in.step];
+            const bool larger = exceeds(candidate, value);
+            value = larger ? candidate : value;
+            best = larger ? at : best;
           }
         }
-        args.out<float>(0)[out.first + o * out.step] = x[best * in.step];
+        args.out<float>(0)[out.first + o * out.step] = value;
         args.out<int32_t>(1)[out.first + o * out.step] = static_cast<int32_t>(best);
       }
     });
