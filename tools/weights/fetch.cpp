@@ -71,26 +71,13 @@ class PartFile {
 };
 
 struct Transfer {
-  CURL* handle = nullptr;
   PartFile* part = nullptr;
   const FetchRequest* request = nullptr;
   int64_t resumed_at = 0;
-  bool begun = false;
 };
 
 size_t receive(char* data, size_t size, size_t count, void* user) {
-  auto& transfer = *static_cast<Transfer*>(user);
-  if (!transfer.begun) {
-    transfer.begun = true;
-    long status = 0;
-    curl_easy_getinfo(transfer.handle, CURLINFO_RESPONSE_CODE, &status);
-    // A server that does not know ranges sends the whole file (200): what is here is not continued, but replaced.
-    if (transfer.resumed_at > 0 && status == 200) {
-      transfer.resumed_at = 0;
-      if (!transfer.part->empty_it()) return 0;
-    }
-  }
-  return transfer.part->append(data, size * count) ? size * count : 0;
+  return static_cast<const Transfer*>(user)->part->append(data, size * count) ? size * count : 0;
 }
 
 int report(void* user, curl_off_t total, curl_off_t now, curl_off_t, curl_off_t) {
@@ -103,11 +90,12 @@ struct CurlEnd {
   void operator()(CURL* handle) const { curl_easy_cleanup(handle); }
 };
 
-/// One request; true where the part is complete, false where the server does not have what follows the part (it is then too long).
+/// One request; true where the part is complete, false where it cannot be continued: it is as long as the file or longer, or the
+/// server does not know ranges.
 bool transfer_part(const FetchRequest& request, PartFile& part) {
   const std::unique_ptr<CURL, CurlEnd> handle(curl_easy_init());
   if (!handle) fail(ErrorCode::kResource, "the network library cannot start");
-  Transfer transfer{handle.get(), &part, &request, part.size()};
+  Transfer transfer{&part, &request, part.size()};
   std::array<char, CURL_ERROR_SIZE> reason{};
   const auto set = [&](CURLoption option, auto value) {
     const CURLcode code = curl_easy_setopt(handle.get(), option, value);
@@ -136,8 +124,8 @@ bool transfer_part(const FetchRequest& request, PartFile& part) {
   if (code == CURLE_OK) return true;
   long status = 0;
   curl_easy_getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &status);
-  const bool beyond_end = status == 416 || code == CURLE_RANGE_ERROR || code == CURLE_BAD_DOWNLOAD_RESUME;
-  if (transfer.resumed_at > 0 && beyond_end) return false;
+  const bool not_continued = status == 416 || code == CURLE_RANGE_ERROR || code == CURLE_BAD_DOWNLOAD_RESUME;
+  if (transfer.resumed_at > 0 && not_continued) return false;
   if (part.error() != 0) fail(ErrorCode::kResource, "cannot write ", part.path(), ": ", std::strerror(part.error()));
   const std::string why = reason[0] != '\0' ? reason.data() : curl_easy_strerror(code);
   const int64_t kept = part.size();
@@ -179,10 +167,11 @@ FetchResult fetch(const FetchRequest& request) {
   }
   make_folders(parent_folder(request.target));
   PartFile part(request.target);
-  const bool resumed = part.size() > 0;
+  bool resumed = part.size() > 0;
   if (!transfer_part(request, part)) {
-    // The part is as long as the file, or longer: complete, if its hash says so.
+    // Complete, if its hash says so; else anew.
     const bool complete = !request.sha256.empty() && file_sha256(part.path()).starts_with(request.sha256);
+    resumed = complete;
     if (!complete && (!part.empty_it() || !transfer_part(request, part))) fail(ErrorCode::kResource, "cannot fetch ", request.url, " from its beginning");
   }
   try {
