@@ -50,6 +50,7 @@ std::string write_cure(int error) {
     case EROFS:
     case EACCES:
     case EPERM: return "choose a folder that this user may write, with -o";
+    case ENOTDIR: return "a file stands where a folder is wanted: choose another with -o";
     case ENOENT: return "make the folder first, or choose another with -o";
     case EFBIG: return "raise the limit on file sizes (ulimit -f)";
     case EIO: return "the disk reports an error: write elsewhere with -o";

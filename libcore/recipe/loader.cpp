@@ -220,13 +220,15 @@ std::string explain(const LoadedTree& loaded, const Schema& schema, const std::s
   const YamlNode* now = value_at(loaded.tree, path);
   if (!known && !now) {
     Error error(ErrorCode::kRecipe, cat("unknown key '", join_key(path), "'"));
+    // The first part that is wrong: what may stand there.
     std::vector<std::string> parent(path.begin(), path.end() - 1), names;
+    while (!parent.empty() && !schema_at(schema, loaded.tree, parent)) parent.pop_back();
     if (const std::optional<SchemaNode> above = schema_at(schema, loaded.tree, parent)) {
       const YamlNode* value = value_at(loaded.tree, parent);
       const YamlNode* type = value ? value->find("type") : nullptr;
       for (const SchemaNode& field : above->children(type && type->is_scalar() ? type->scalar : "")) names.push_back(field.name);
     }
-    const std::string near = nearest(path.back(), names);
+    const std::string near = nearest(path[parent.size()], names);
     if (!near.empty()) error.suggest(cat("did you mean '", near, "'?"));
     throw error.key(join_key(path));
   }

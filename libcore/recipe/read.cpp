@@ -235,8 +235,9 @@ class Reader : public FieldVisitor {
     const double number = static_cast<double>(value);
     if (number >= info.min && number <= info.max) return;
     const bool low = std::isinf(info.min), high = std::isinf(info.max);
-    const std::string range = low ? cat("at most ", number_text(info.max))
-                                  : high ? cat("at least ", number_text(info.min)) : cat(number_text(info.min), " to ", number_text(info.max));
+    // Whole numbers without exponents: "1 to 100000".
+    const auto text = [](double bound) { return std::floor(bound) == bound && std::fabs(bound) < 1e15 ? std::to_string(static_cast<int64_t>(bound)) : number_text(bound); };
+    const std::string range = low ? cat("at most ", text(info.max)) : high ? cat("at least ", text(info.min)) : cat(text(info.min), " to ", text(info.max));
     complain(node.place, path(info), cat("'", path(info), "' is ", node.scalar, ", allowed is ", range, info.unit.empty() ? "" : cat(" ", info.unit)), "");
   }
   void integer(const FieldInfo& info, const YamlNode& node, int64_t& value) {

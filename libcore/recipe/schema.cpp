@@ -194,7 +194,12 @@ void Schema::normalise(YamlNode& tree) const {
 }
 
 void Schema::normalise(YamlNode& value, const SchemaNode& node) {
-  if (value.is_null()) return;
+  if (value.is_null()) {
+    // A section that cannot be absent is switched off by its main key: `weights: null`.
+    const SchemaNode* main = node.kind == ValueKind::kSection && !node.optional ? node.main_field() : nullptr;
+    if (main && !main->spliced && (main->kind == ValueKind::kList || main->optional)) wrap_in_map(value, main->name);
+    return;
+  }
   switch (node.kind) {
     case ValueKind::kSection: {
       const SchemaNode* main = node.main_field();

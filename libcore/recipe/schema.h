@@ -58,8 +58,9 @@ void copy_places(YamlNode& tree, const YamlNode& origin);
 std::string schema_markdown(const Schema& schema);
 /// JSON Schema (draft 2020-12) of the recipe, for editors.
 std::string schema_json(const Schema& schema);
-/// Key paths that begin with `prefix` ("train.opt"), or, behind a `=`, the values that may follow.
-std::vector<std::string> complete_key(const Schema& schema, const std::string& prefix, const std::string& tool_section);
+/// Key paths that begin with `prefix` ("train.opt"), or, behind a `=`, the values that may follow. `tree`: a recipe that says of which
+/// type the components are.
+std::vector<std::string> complete_key(const Schema& schema, const std::string& prefix, const std::string& tool_section, const YamlNode& tree = YamlNode());
 /// Help on one key: type, default, range, choices, meaning; an Error with the nearest key where there is none. `tree`: a recipe that says
 /// of which type the components are, on whose parameters a key may be.
 std::string describe_key(const Schema& schema, const std::string& key, const std::string& tool_section, const YamlNode& tree = YamlNode());

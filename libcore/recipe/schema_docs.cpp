@@ -235,7 +235,7 @@ std::string schema_json(const Schema& schema) {
   return cat("{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\",\"title\":\"Galley recipe\",", json_properties(schema.root().children(), 0), "}\n");
 }
 
-std::vector<std::string> complete_key(const Schema& schema, const std::string& prefix, const std::string& tool_section) {
+std::vector<std::string> complete_key(const Schema& schema, const std::string& prefix, const std::string& tool_section, const YamlNode& tree) {
   std::vector<std::string> out;
   const size_t equals = prefix.find('=');
   const std::vector<SchemaNode> top = schema.root().children();
@@ -245,7 +245,7 @@ std::vector<std::string> complete_key(const Schema& schema, const std::string& p
   const bool in_section = !is_top(path[0]) && is_top(tool_section);
   if (equals != std::string::npos) {
     if (in_section) path.insert(path.begin(), tool_section);
-    const std::optional<SchemaNode> node = schema_at(schema, YamlNode(), path);
+    const std::optional<SchemaNode> node = schema_at(schema, tree, path);
     if (!node) return out;
     std::vector<std::string> values = node->choices;
     if (node->kind == ValueKind::kBool) values = {"false", "true"};
@@ -273,10 +273,12 @@ std::vector<std::string> complete_key(const Schema& schema, const std::string& p
     parents.push_back(path);
   }
   for (const std::vector<std::string>& parent : parents) {
-    const std::optional<SchemaNode> node = schema_at(schema, YamlNode(), parent);
+    const std::optional<SchemaNode> node = schema_at(schema, tree, parent);
     if (!node) continue;
+    const YamlNode* value = value_at(tree, parent);
+    const YamlNode* type = value != nullptr ? value->find("type") : nullptr;
     const bool list = node->kind == ValueKind::kList || node->kind == ValueKind::kComponents;
-    for (const SchemaNode& field : list ? std::vector<SchemaNode>() : node->children()) {
+    for (const SchemaNode& field : list ? std::vector<SchemaNode>() : node->children(type != nullptr && type->is_scalar() ? type->scalar : "")) {
       if (!field.name.starts_with(last)) continue;
       // A map is gone into, a value is given.
       out.push_back(shown + field.name + (field.kind == ValueKind::kSection ? "." : "="));

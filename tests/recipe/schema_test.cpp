@@ -153,6 +153,11 @@ TEST(Schema, HelpDocsAndCompletion) {
   EXPECT_EQ(complete_key(schema, "optimizer=", "train"), (std::vector<std::string>{"optimizer=sgd", "optimizer=adam"}));
   EXPECT_EQ(complete_key(schema, "model.t", "train"), std::vector<std::string>{"model.type="});
   EXPECT_EQ(complete_key(schema, "dur", "train"), std::vector<std::string>{"duration="});
+  // What an optimizer has is known where the recipe says which.
+  YamlNode tree = YamlNode::map_of();
+  tree.at("train").at("optimizer").at("type") = YamlNode::scalar_of("sgd");
+  EXPECT_EQ(complete_key(schema, "optimizer.mo", "train", tree), std::vector<std::string>{"optimizer.momentum="});
+  EXPECT_TRUE(complete_key(schema, "optimizer.mo", "train").empty());
   EXPECT_NE(describe_key(schema, "batch.micro", "train").find("train.batch.micro: samples a pass of one rank"), std::string::npos);
   EXPECT_NE(schema_json(schema).find("\"label_smoothing\""), std::string::npos);
   // JSON is YAML: it must at least parse, and name the keys at their place.

@@ -129,7 +129,16 @@ std::vector<std::string> RecipeTool::complete(const std::vector<std::string>& wo
     return found;
   }
   const Schema schema = recipe_schema(recipe_components());
-  return complete_key(schema, word, section());
+  YamlNode tree;
+  try {
+    LoadOptions options;
+    options.recipes_folder = recipes_folder();
+    options.tool_section = section();
+    tree = load_tree(words[0], schema, options).tree;
+  } catch (const Error&) {
+    // Without the recipe there are fewer words to offer, and nobody to tell.
+  }
+  return complete_key(schema, word, section(), tree);
 }
 
 }  // namespace galley::tools
