@@ -3,6 +3,7 @@
 
 #include <sstream>
 
+#include "libcore/data/pipeline.h"
 #include "tests/data/golden.h"
 
 namespace galley {
@@ -344,6 +345,36 @@ TEST(Options, ContradictionsAreErrors) {
   AutoAugment augment;
   augment.interpolation = Interpolation::kBicubic;
   EXPECT_THROW(augment.check(), Error);
+}
+
+TEST(Field, NamesTheImageThatAnItemChanges) {
+  Component flip{};
+  flip.type = "random_horizontal_flip";
+  auto options = std::make_unique<RandomHorizontalFlip>();
+  options->p = 1;
+  options->field = "mask";
+  flip.params = std::move(options);
+  const Pipeline pipeline(std::vector<Component>{flip});
+  const auto image_of = [](uint8_t left, uint8_t right) {
+    Image image(DType::kU8, 1, 2, 1);
+    image.as<uint8_t>()[0] = left;
+    image.as<uint8_t>()[1] = right;
+    return image;
+  };
+  Sample sample;
+  sample.set("input", image_of(1, 2));
+  sample.set("mask", image_of(3, 4));
+  sample.set("label", int64_t{0});
+  pipeline.apply(sample, {});
+  EXPECT_EQ(sample.image()->as<uint8_t>()[0], 1);
+  EXPECT_EQ(std::get<Image>(*sample.find("mask")).as<uint8_t>()[0], 4);
+  EXPECT_EQ(std::get<Image>(*sample.find("mask")).as<uint8_t>()[1], 3);
+  // A sample without the field, or with something else there.
+  Sample bare;
+  bare.set("input", image_of(1, 2));
+  EXPECT_THROW(pipeline.apply(bare, {}), Error);
+  bare.set("mask", int64_t{3});
+  EXPECT_THROW(pipeline.apply(bare, {}), Error);
 }
 
 }  // namespace

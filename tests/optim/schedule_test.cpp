@@ -114,6 +114,33 @@ TEST(Schedule, EpochsNeedNotBeWholeSteps) {
   EXPECT_EQ(steps_of({20, DurationUnit::kSamples}, run), 5);
 }
 
+// A run that ends by time: percent is of the time, so the rate is a function of the share that has passed.
+TEST(Schedule, FollowsTheTimeWhereTimeEndsTheRun) {
+  const RunLength timed{.steps_per_epoch = 3, .samples_per_step = 8};
+  const std::vector<Component> phases{phase<LinearPhase>([](LinearPhase& p) { p.from = Multiple(0, true), p.duration = Duration(20, DurationUnit::kPercent); }), phase<CosinePhase>([](CosinePhase&) {})};
+  const RunLength run = schedule_length(phases, timed);
+  EXPECT_TRUE(run.by_time);
+  const Schedule s(phases, run);
+  const auto at = [&](double share) { return s.value(schedule_position(run, 12345, share), 2); };
+  // One tick in a million is the resolution, of a rate that goes from 0 to 2 in a fifth of them.
+  constexpr double kTick = 2.0 * 5 / kTimeTicks;
+  EXPECT_EQ(at(0), 0);
+  EXPECT_NEAR(at(0.1), 1, kTick);
+  EXPECT_NEAR(at(0.2), 2, kTick);
+  EXPECT_NEAR(at(0.6), 1, kTick);  // half of the cosine's time
+  EXPECT_NEAR(at(1), 0, kTick);
+  EXPECT_NEAR(at(7), 0, kTick) << "the last step may end after the time";
+  // Steps, epochs and what counts them have no meaning there.
+  const auto rest = phase<CosinePhase>([](CosinePhase&) {});
+  EXPECT_THROW(schedule({phase<ConstantPhase>([](ConstantPhase& p) { p.duration = steps(3); }), rest}, run), Error);
+  EXPECT_THROW(schedule({phase<ExponentialPhase>([](ExponentialPhase&) {})}, run), Error);
+  EXPECT_THROW(schedule({phase<StepPhase>([](StepPhase& p) { p.step_size = epochs(1); })}, run), Error);
+  // A schedule that needs no end goes by steps, and so does a run of known length.
+  EXPECT_FALSE(schedule_length({phase<StepPhase>([](StepPhase& p) { p.step_size = epochs(1); })}, timed).by_time);
+  EXPECT_FALSE(schedule_length(phases, kRun).by_time);
+  EXPECT_EQ(schedule_position(kRun, 12, 0.5), 12);
+}
+
 TEST(Schedule, MistakesAreErrors) {
   const auto linear = phase<LinearPhase>([](LinearPhase&) {});
   EXPECT_THROW(schedule({linear, linear}), Error) << "a phase without duration before another";
