@@ -1,6 +1,7 @@
 #pragma once
 // Runs Galley's executables as a user would: a process with arguments, what it printed, and how it ended.
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,14 @@ struct Outcome {
   std::string err;     // stderr
 };
 
-/// Runs build/bin/<program> with the arguments, in the folder `cwd` (empty: a fresh temporary one that outlives the test), stdin from `input`.
+/// Runs build/bin/<program> with the arguments, stdin from `input`.
 Outcome run(const std::string& program, const std::vector<std::string>& arguments, const std::string& input = "");
+/// The same with a limit on the size of every file it writes (RLIMIT_FSIZE): what a full disk looks like to a process.
+Outcome run_limited(const std::string& program, const std::vector<std::string>& arguments, int64_t file_bytes);
+/// Runs it without the rights of root, if this process has them: as the user nobody.
+Outcome run_unprivileged(const std::string& program, const std::vector<std::string>& arguments);
+/// Runs a script of bash; the tools are on its PATH.
+Outcome shell(const std::string& script);
 /// Starts it and returns at once; `finish` waits.
 class Child {
  public:
@@ -31,9 +38,18 @@ class Child {
   bool done_ = false;
 };
 
-/// A folder of its own for each test, removed and made anew.
+/// A folder of its own for each test, removed at its end where the test passes.
 std::string scratch_folder();
 void write_text(const std::string& path, const std::string& text);
 std::string read_text(const std::string& path);
+
+/// A recipe that trains in milliseconds: 24 samples, 6 steps of 8, one thread, a checkpoint every 2 steps, a row every step.
+std::string tiny_recipe(const std::string& folder, const std::string& extra = "");
+/// The values of a safetensors file: what follows its header, in which only the metadata of two runs may differ.
+std::string tensor_bytes(const std::string& path);
+/// A safetensors file from the text of its header and its values.
+std::string safetensors_of(const std::string& header, const std::string& values);
+/// Waits until a file has that many lines; false after 20 s.
+bool wait_for_lines(const std::string& path, int lines);
 
 }  // namespace galley::testing_cli

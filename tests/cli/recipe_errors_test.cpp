@@ -1,0 +1,190 @@
+// Mistakes in recipes and command lines, as a user meets them: the exit code, the place, and what to do about it.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/cli/process.h"
+
+namespace galley::testing_cli {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Everything that a message must hold.
+void expect_all(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in:\n" << text;
+}
+
+struct BadRecipe {
+  std::string name;
+  std::string text;                // appended to the tiny recipe
+  std::vector<std::string> parts;  // of the message
+};
+class RecipeMistake : public testing::TestWithParam<BadRecipe> {};
+
+TEST_P(RecipeMistake, IsOneErrorWithPlaceAndCure) {
+  const std::string folder = scratch_folder();
+  const std::string recipe = tiny_recipe(folder, GetParam().text);
+  const Outcome outcome = run("galley-train", {recipe, "-o", folder + "/run"});
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  expect_all(outcome.err, GetParam().parts);
+  EXPECT_EQ(shell("ls -d " + folder + "/run").code, 2) << "a refused recipe left a RUN folder";
+  // galley-recipes says the same.
+  const Outcome checked = run("galley-recipes", {"validate", recipe, "--format", "json"});
+  EXPECT_EQ(checked.code, 3);
+  const Json report = Json::parse(checked.out);
+  EXPECT_FALSE(report["valid"].get<bool>());
+  EXPECT_GE(report["errors"].size(), 1u);
+}
+
+/// Ten aliases of ten aliases of ...: 10^9 values in a few lines.
+std::string alias_bomb() {
+  std::string text = "x-0: &a0 [1,1,1,1,1,1,1,1,1,1]\n";
+  for (int i = 1; i < 9; ++i) {
+    text += "x-" + std::to_string(i) + ": &a" + std::to_string(i) + " [";
+    for (int k = 0; k < 10; ++k) text += (k > 0 ? "," : "") + ("*a" + std::to_string(i - 1));
+    text += "]\n";
+  }
+  return text;
+}
+
+// The tiny recipe has 14 lines: what is appended begins on line 15.
+INSTANTIATE_TEST_SUITE_P(
+    All, RecipeMistake,
+    testing::Values(BadRecipe{"UnknownKey", "colour: red\n", {"tiny.yaml:14:1", "unknown key 'colour'", "^~~~~~"}},
+                    BadRecipe{"MisspeltKey", "metrcs: [top1]\n", {"tiny.yaml:14:1", "did you mean 'metrics'?"}},
+                    BadRecipe{"ForeignKey", "epochs: 3\n", {"tiny.yaml:14:1", "did you mean 'train.duration'?"}},
+                    BadRecipe{"DuplicateKey", "seed: 1\nseed: 2\n", {"tiny.yaml:15:1", "duplicate key 'seed'", "line 14", "remove one"}},
+                    BadRecipe{"WrongType", "seed: often\n", {"tiny.yaml:14:7", "'seed' wants a whole number", "often"}},
+                    BadRecipe{"WrongRange", "seed: -3\n", {"tiny.yaml:14:7", "'seed' is -3", "at least 0"}},
+                    BadRecipe{"WrongChoice", "memory_format: channel_last\n", {"tiny.yaml:14:16", "did you mean 'channels_last'?"}},
+                    BadRecipe{"UnknownModelKey", "evaluate: {data: vall}\n", {"evaluate", "'vall'", "did you mean 'val'?"}},
+                    BadRecipe{"Tab", "\tseed: 1\n", {"tiny.yaml:14:1", "a tab", "spaces"}},
+                    BadRecipe{"Tag", "seed: !!int 3\n", {"tiny.yaml:14:7", "a tag", "remove the tag"}},
+                    BadRecipe{"SecondDocument", "---\nseed: 1\n", {"second document"}},
+                    BadRecipe{"AliasCycle", "x-a: &a [*a]\n", {"tiny.yaml:14", "cycle"}},
+                    BadRecipe{"AliasBomb", alias_bomb(), {"more than 50000 values, aliases expanded"}},
+                    BadRecipe{"NoSuchInclude", "include: [data/cifra10]\n", {"tiny.yaml:14:11", "there is no built-in recipe 'data/cifra10'", "did you mean 'data/cifar10'?"}},
+                    BadRecipe{"NoSuchIncludedFile", "include: ./mine.yaml\n", {"tiny.yaml:14:10", "does not exist", "relative to the file"}},
+                    BadRecipe{"IncludeOfItself", "include: ./tiny.yaml\n", {"tiny.yaml:14:10", "includes form a cycle", "remove one"}},
+                    BadRecipe{"UnknownVariable", "about: \"${vars.nam}\"\nvars: {name: x}\n", {"tiny.yaml:14:8", "vars.nam", "did you mean"}},
+                    BadRecipe{"WrongRangeInAMap", "x-log: 1\nevaluate: {data: val}\npredict: {top: 0}\n", {"tiny.yaml:16:16", "'predict.top' is 0", "1 to 100000"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(RecipeMistakes, OfOneFileAreReportedTogether) {
+  const std::string folder = scratch_folder();
+  const std::string recipe = tiny_recipe(folder, "colour: red\nseed: often\nevaluate: {dat: val}\n");
+  const Outcome outcome = run("galley-train", {recipe, "-o", folder + "/run", "--format", "json"});
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_EQ(outcome.out, "");
+  std::istringstream lines(outcome.err);
+  std::vector<std::pair<int, std::string>> found;
+  for (std::string line; std::getline(lines, line);) {
+    const Json error = Json::parse(line).at("error");
+    EXPECT_EQ(error["code"], 3);
+    EXPECT_EQ(error["file"], recipe);
+    found.emplace_back(error["line"], error["key"]);
+  }
+  EXPECT_EQ(found, (std::vector<std::pair<int, std::string>>{{14, "colour"}, {15, "seed"}, {16, "evaluate.dat"}}));
+}
+
+TEST(RecipeMistakes, IncludesThatLeadInACircleNameAllFiles) {
+  const std::string folder = scratch_folder();
+  write_text(folder + "/a.yaml", "include: ./b.yaml\n");
+  write_text(folder + "/b.yaml", "include: ./c.yaml\n");
+  write_text(folder + "/c.yaml", "include: ./a.yaml\n");
+  const Outcome outcome = run("galley-train", {folder + "/a.yaml"});
+  EXPECT_EQ(outcome.code, 3);
+  expect_all(outcome.err, {"c.yaml:1:10", "includes form a cycle", "/a.yaml -> ", "/b.yaml -> ", "/c.yaml -> "});
+}
+
+struct BadLine {
+  std::string name;
+  std::vector<std::string> arguments;
+  int code;
+  std::vector<std::string> parts;
+};
+class CommandLine : public testing::TestWithParam<BadLine> {};
+
+TEST_P(CommandLine, IsRefusedWithACure) {
+  const std::string folder = scratch_folder();
+  std::vector<std::string> arguments{tiny_recipe(folder), "-o", folder + "/run", "-q"};
+  arguments.insert(arguments.end(), GetParam().arguments.begin(), GetParam().arguments.end());
+  const Outcome outcome = run("galley-train", arguments);
+  EXPECT_EQ(outcome.code, GetParam().code) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  expect_all(outcome.err, GetParam().parts);
+  EXPECT_EQ(shell("ls -d " + folder + "/run").code, 2) << "a refused command line left a RUN folder";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, CommandLine,
+    testing::Values(
+        BadLine{"OverrideOfUnknownKey", {"optimizer.momentun=0.5"}, 3, {"command line:1:1", "train.optimizer.momentun", "did you mean 'momentum'?"}},
+        // The key stays behind when an override changes the type above it.
+        BadLine{"TypeWithoutItsKeys", {"optimizer.type=adamw"}, 3, {"tiny.yaml:11:36", "unknown key 'train.optimizer.momentum' (type adamw)", "'momentum' is a key of", "--unset train.optimizer.momentum"}},
+        BadLine{"UnsetOfUnknownKey", {"--unset", "train.clipp"}, 3, {"unknown key 'train.clipp'"}},
+        BadLine{"DurationWithoutUnit", {"duration=10"}, 3, {"command line:1:10", "train.duration", "unit"}},
+        BadLine{"NoSuchItem", {"data.train.pipeline.resize.size=3"}, 3, {"data.train.pipeline", "resize"}},
+        BadLine{"TwoRecipes", {"other.yaml"}, 2, {"two recipes were named", "key=value"}},
+        BadLine{"BadFormat", {"--format", "xml"}, 2, {"--format xml is not one of", "json"}},
+        BadLine{"TimeInTheSchedule", {"schedule=[{type: cosine, duration: 10min}]"}, 3, {"train.schedule", "10min", "steps, epochs, samples or percent"}},
+        BadLine{"TimeBetweenCheckpoints", {"checkpoint.every=10min"}, 3, {"checkpoint.every", "10min", "steps, epochs, samples or percent"}},
+        BadLine{"StepsInARunThatEndsByTime", {"duration=2s", "schedule=[{type: linear, from: 0x, duration: 2 steps}, {type: cosine}]"}, 3,
+                {"train.schedule", "'2 steps'", "ends by time", "percent"}},
+        BadLine{"PercentOfARunThatEndsByTime", {"duration=2s", "log.every=10%"}, 3, {"log.every", "'10%'", "train.duration in steps"}},
+        BadLine{"PipelineFromNoWeights", {"data.val.pipeline=from_weights"}, 3, {"data.val.pipeline", "names no weights", "weights=FILE"}},
+        BadLine{"NoSuchField", {"data.train.pipeline=[{type: resize, size: 3, field: mask}]"}, 3, {"resize", "no field 'mask'", "input, label"}},
+        BadLine{"MissingWeights", {"weights=nowhere.safetensors"}, 4, {"cannot read", "nowhere.safetensors"}},
+        BadLine{"ZeroSamples", {"data.train.source.samples=0"}, 3, {"'data.train.source.samples' is 0", "at least 1"}},
+        BadLine{"BatchLargerThanTheData", {"batch=32", "data.train.last_batch=drop"}, 3, {"32", "24", "last_batch", "smaller batch"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(RecipeMistakes, MissingRecipesNameNearOnes) {
+  const Outcome built_in = run("galley-train", {"fashion_mnist_cn"});
+  EXPECT_EQ(built_in.code, 3);
+  expect_all(built_in.err, {"there is no recipe 'fashion_mnist_cn'", "did you mean 'fashion_mnist_cnn'?"});
+  const Outcome path = run("galley-train", {"./nowhere.yaml"});
+  EXPECT_EQ(path.code, 3);
+  expect_all(path.err, {"the recipe './nowhere.yaml' does not exist"});
+  EXPECT_EQ(run("galley-train", {}).code, 2);
+}
+
+TEST(Train, ABatchLargerThanTheDataRunsOnIntoTheNextEpochs) {
+  const std::string folder = scratch_folder();
+  const Outcome outcome = run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "batch=60", "duration=2 steps", "--format", "json", "-q"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(Json::parse(outcome.out)["samples"], 120);
+  EXPECT_EQ(Json::parse(outcome.out)["epochs"], 5.0);
+}
+
+TEST(Train, EndsByTimeWithAScheduleInPercent) {
+  const std::string folder = scratch_folder();
+  const Outcome outcome =
+      run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "duration=1s", "checkpoint=null", "schedule=[{type: linear, from: 0x, to: 1x, duration: 50%}, {type: linear, to: 0x}]", "--format", "json", "-q"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json result = Json::parse(outcome.out);
+  EXPECT_EQ(result["stopped"], "done");
+  EXPECT_GE(result["wall_s"].get<double>(), 1.0);
+  // The rate follows the share of the time that had passed: up, then down; never above the optimizer's.
+  std::istringstream lines(read_text(folder + "/run/metrics.jsonl"));
+  std::vector<double> rates;
+  for (std::string line; std::getline(lines, line);) {
+    const Json row = Json::parse(line);
+    if (row["kind"] == "train") rates.push_back(row["lr"]);
+  }
+  ASSERT_GE(rates.size(), 3u);
+  EXPECT_EQ(rates.front(), 0);
+  const size_t top = static_cast<size_t>(std::max_element(rates.begin(), rates.end()) - rates.begin());
+  EXPECT_LE(rates[top], 0.05);
+  EXPECT_TRUE(std::is_sorted(rates.begin(), rates.begin() + static_cast<long>(top)));
+  EXPECT_TRUE(std::is_sorted(rates.begin() + static_cast<long>(top), rates.end(), std::greater<>()));
+}
+
+}  // namespace
+}  // namespace galley::testing_cli
