@@ -1,4 +1,5 @@
 #include "tools/evaluate/evaluate.h"
+#include "tools/common/weight_folders.h"
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -62,6 +63,7 @@ int EvaluateTool::compare(Session& session, int64_t batch, ParameterStore& store
   weights->from = against_;
   other.weights.load.items.clear();
   other.weights.load.items.push_back(std::move(weights));
+  resolve_weights(other, weight_registry());
   make_paths_absolute(other);
   const Session second(other);
   CompareOptions options{.split = session.recipe().evaluate.data, .batch = batch};
