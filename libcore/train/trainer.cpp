@@ -93,7 +93,7 @@ class Trainer::State {
   void restore(const Checkpoint& checkpoint);
   std::string save(RunFolder& folder);
   void save_weights(RunFolder& folder, const std::string& name, bool ema);
-  TrainRow one_step();
+  TrainRow one_step(NodeObserver* watcher);
   void validate(RunFolder& folder, TrainEvents& events, TensorBoardWriter* board);
   Metadata metadata();
   int64_t skipped() const { return skipped_before + loader->skips().skipped; }
@@ -239,24 +239,24 @@ void Trainer::State::start(TrainEvents& events) {
   update->bind(arena);
   if (evaluator) evaluator->bind(update->store(), arena, recipe.train.ema ? ".ema" : "");
   arena->reserve(plan.scratch_bytes);
-  RunFolder folder(options.run);
+  const std::string saved = options.run + "/checkpoints";
   std::optional<Checkpoint> found;
+  if (!options.force && recipe.checkpoint && file_exists(saved)) {
+    CheckpointStore checkpoints(saved, keep());
+    checkpoints.remove_stale();
+    found = checkpoints.newest();
+  }
+  if (!found) update->initialize();  // weights that do not fit are found before RUN is touched
+  RunFolder folder(options.run);
   if (options.force) {
     remove_tree(folder.file("checkpoints"));
     for (const char* name : {"metrics.jsonl", "result.json", "weights.safetensors", "weights_ema.safetensors", "weights_best.safetensors"}) remove_tree(folder.file(name));
     remove_tree(folder.file("tensorboard"));
-  } else if (recipe.checkpoint) {
-    CheckpointStore checkpoints(folder.file("checkpoints"), keep());
-    if (file_exists(folder.file("checkpoints"))) {
-      checkpoints.remove_stale();
-      found = checkpoints.newest();
-    }
   }
   if (found) {
     restore(*found);
     events.resumed(step);
   } else {
-    update->initialize();
     nlohmann::ordered_json files = nlohmann::ordered_json::array();
     for (size_t i = 0; i < recipe.weights.load.size(); ++i) {
       for (const WeightsParent& parent : weights_parents(recipe.weights.load.at<WeightSource>(i).path())) files.push_back({{"file", parent.file}, {"digest", parent.digest}});
@@ -272,7 +272,7 @@ void Trainer::State::start(TrainEvents& events) {
   if (step > 0) loader = session.loader("train", batch.micro, step * batch.global, 0);
 }
 
-TrainRow Trainer::State::one_step() {
+TrainRow Trainer::State::one_step(NodeObserver* watcher) {
   const auto began = Clock::now();
   ++step;
   const auto next = [this]() -> const Batch& {
@@ -281,7 +281,7 @@ TrainRow Trainer::State::one_step() {
     return *data;
   };
   if (time_limit_s > 0) update->set_time_passed(wall_s / time_limit_s);
-  const TrainStep::Outcome outcome = update->run(step, next, options.time_operators ? &timer : nullptr);
+  const TrainStep::Outcome outcome = update->run(step, next, watcher != nullptr ? watcher : options.time_operators ? &timer : nullptr);
   TrainRow row;
   row.step = step;
   row.epoch = epoch_at(step);
@@ -362,7 +362,7 @@ TrainResult Trainer::State::train(TrainEvents& events) {
   while (length.total_steps == 0 || step < length.total_steps) {
     TrainRow row;
     try {
-      row = one_step();
+      row = one_step(events.watch(step + 1));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kNumeric) throw;
       --step;
@@ -434,6 +434,12 @@ std::optional<TrainResult> Trainer::finished() const {
 const TrainPlan& Trainer::plan() {
   state_->make_plan();
   return state_->plan;
+}
+
+void Trainer::check_weights() {
+  state_->make_plan();
+  ParameterStore none;
+  state_->session.initialize(state_->update->parameters(), none);
 }
 
 TrainResult Trainer::run(TrainEvents& events) { return state_->train(events); }

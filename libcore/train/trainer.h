@@ -13,6 +13,8 @@
 
 namespace galley {
 
+class NodeObserver;
+
 /// What is known before step 1.
 struct TrainPlan {
   int64_t global = 0, micro = 0, accumulation = 1;
@@ -43,6 +45,8 @@ class TrainEvents {
   virtual void checkpointed(const std::string& folder) { static_cast<void>(folder); }
   /// The signal that asks for a stop at the end of the step, or 0.
   virtual int stop_signal() { return 0; }
+  /// Who watches the coming step, besides time_operators; null: nobody.
+  virtual NodeObserver* watch(int64_t step) { return static_cast<void>(step), nullptr; }
   /// True once for each request of a checkpoint.
   virtual bool take_checkpoint_request() { return false; }
 };
@@ -66,6 +70,8 @@ class Trainer {
   std::optional<TrainResult> finished() const;
   /// Opens data, captures, compiles. Nothing is written, no parameter memory is taken.
   const TrainPlan& plan();
+  /// Reads the weights that the recipe names and throws what run() would; for a dry run.
+  void check_weights();
   /// Trains to the end. The result is also in RUN/result.json. Throws Error (kNumeric) where the loss is not finite.
   TrainResult run(TrainEvents& events);
   /// Rows {op, phase, calls, total ms, share} of time_operators, slowest first.
