@@ -121,6 +121,7 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
     return kExitDone;
   }
   const TrainPlan& plan = trainer.plan();
+  if (dry_run_) trainer.check_weights();
   if (common.verbosity > 0) {
     for (const std::string& warning : plan.warnings) log(LogLevel::kWarning, warning);
   } else if (!plan.warnings.empty()) {

@@ -1,0 +1,111 @@
+// Laws: parameters and multiply-adds of every model are those that torchvision publishes with its weights; whole models give its logits.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "libcore/runtime/compile.h"
+#include "libcore/runtime/execution.h"
+#include "tests/nn/golden_file.h"
+#include "tests/nn/golden_model.h"
+
+namespace galley {
+namespace {
+
+/// Sets fields of a model's parameters; those that it has not are passed over.
+Component with_fields(const std::string& type, const std::vector<std::pair<std::string, double>>& fields) {
+  Component model = default_model(type);
+  for (const auto& [name, value] : fields) {
+    Setter setter(name, {value});
+    model.params->fields(setter);
+  }
+  return model;
+}
+
+/// What torchvision counts: one for each multiplication and addition of convolutions and matrix products, in units of 1e9.
+double giga_multiply_adds(Graph& graph) {
+  graph.remove_dead_nodes();
+  double flops = 0;
+  for (const Node& node : graph.nodes()) {
+    if (node.is("conv2d") || node.is("linear") || node.is("matmul")) flops += cost_of(*node.op, context_of(graph, node)).flops;
+  }
+  return flops / 2e9;
+}
+
+TEST(Published, ParametersAndMultiplyAdds) {
+  // "MODEL WEIGHTS PARAMETERS GMACS IMAGE_SIZE", a line for each of torchvision's weights.
+  std::ifstream file(GALLEY_SOURCE_DIR "/tests/golden/models/published.txt");
+  ASSERT_TRUE(file);
+  std::string type, weights;
+  int64_t parameters = 0, size = 0;
+  double gmacs = 0;
+  std::set<std::string> seen;
+  while (file >> type >> weights >> parameters >> gmacs >> size) {
+    seen.insert(type);
+    // The file of GoogLeNet's weights has no auxiliary classifiers; those of Inception-v3 has.
+    const Component model = with_fields(type, {{"image_size", static_cast<double>(size)}, {"aux_logits", type == "googlenet" ? 0 : 1}});
+    Graph graph;
+    Builder b(graph, {.mode = Mode::kEvaluation});
+    graph.add_output("logits", build_model(b, model, b.input("input", {.shape = {1, 3, size, size}})).front().second);
+    EXPECT_EQ(parameter_count(b.parameters()), parameters) << type << " " << weights;
+    // Three digits after the point are published.
+    const double ours = giga_multiply_adds(graph);
+    EXPECT_TRUE(std::fabs(ours - gmacs) <= 0.0006) << type << " " << weights << ": " << ours << " GMAC, published " << gmacs;
+  }
+  EXPECT_EQ(seen.size(), 79u);
+}
+
+/// Runs a captured model in f32 with the kernels of this machine on golden weights and input.
+std::map<std::string, Tensor> run_golden(const Component& model, Mode mode, int64_t batch) {
+  Graph graph;
+  Builder b(graph, {.mode = mode});
+  const ModelInfo info = model_info(model);
+  const Shape shape{batch, info.input_shape[0], info.input_shape[1], info.input_shape[2]};
+  const NamedValues results = build_model(b, model, b.input("input", {.shape = shape}));
+  for (const auto& [name, value] : results) graph.add_output(name, value);
+  const auto program = compile(std::move(graph));
+  ParameterStore store;
+  store.declare(*program);
+  for (const ParameterSpec& spec : b.parameters()) {
+    if (!store.has(spec.name)) continue;  // of an auxiliary classifier, in evaluation
+    Tensor values(spec.type.dtype, spec.type.shape);
+    values.from_doubles(golden_values_of(spec));
+    store.set(spec.name, values);
+  }
+  Execution execution(program, store);
+  Tensor input(DType::kF32, shape);
+  input.from_doubles(golden_input("input", shape));
+  execution.feed("input", input);
+  execution.run();
+  std::map<std::string, Tensor> outputs;
+  for (const auto& [name, value] : results) outputs.emplace(name, execution.output(name));
+  return outputs;
+}
+
+TEST(Published, WholeModelsGiveTheirLogits) {
+  // Sums of thousands of f32 products through up to a hundred layers: 1e-4 of the largest logits.
+  const auto near = [](const std::string& what, const GoldenEntry& want, const Tensor& got) {
+    const std::vector<double> values = got.to_doubles();
+    ASSERT_EQ(values.size(), want.values.size()) << what;
+    double largest = 0, error = 0;
+    for (size_t i = 0; i < values.size(); ++i) {
+      largest = std::max(largest, std::fabs(want.values[i]));
+      error = std::max(error, std::fabs(values[i] - want.values[i]));
+      ASSERT_TRUE(std::isfinite(values[i])) << what << " [" << i << "]";
+    }
+    EXPECT_TRUE(error <= 1e-4 * largest) << what << ": error " << error << ", largest logit " << largest;
+  };
+  const GoldenFile golden = read_golden("full_size");
+  for (const auto& [key, want] : golden) {
+    if (key.find(':') != std::string::npos) continue;
+    near(key, want, run_golden(default_model(key), Mode::kEvaluation, 1).at("logits"));
+  }
+  // With the auxiliary classifier, which wants images of full size.
+  const auto training = run_golden(with_fields("inception_v3", {{"dropout", 0}}), Mode::kTraining, 2);
+  near("inception_v3:train", golden.at("inception_v3:train"), training.at("logits"));
+  near("inception_v3:aux", golden.at("inception_v3:aux"), training.at("aux"));
+}
+
+}  // namespace
+}  // namespace galley
