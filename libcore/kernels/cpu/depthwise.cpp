@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <vector>
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/conv_weights.h"
@@ -155,6 +156,9 @@ class DepthwiseWeights : public PreparedKernel {
     taps_ = w_.shape[2] * w_.shape[3];
     chunks_ = (x_[1] + kLanes - 1) / kLanes;
     parts_ = std::clamp<int64_t>(x_[0], 1, 8);
+    for (int64_t c = 0; c < x_[1]; ++c) {
+      for (int64_t tap = 0; tap < taps_; ++tap) offsets_.push_back(w_.format.offset(w_.shape, {c, 0, tap / w_.shape[3], tap % w_.shape[3]}));
+    }
   }
   int64_t scratch_bytes() const override { return parts_ * chunks_ * taps_ * kLanes * 8; }
   void run(const KernelArgs& args) const override {
@@ -169,7 +173,7 @@ class DepthwiseWeights : public PreparedKernel {
       for (int64_t tap = 0; tap < taps_; ++tap) {
         double sum = 0;
         for (int64_t part = 0; part < parts_; ++part) sum += totals[((part * chunks_ + chunk) * taps_ + tap) * kLanes + lane];
-        args.out<float>(0)[w_.format.offset(w_.shape, {c, 0, tap / w_.shape[3], tap % w_.shape[3]})] = static_cast<float>(sum);
+        args.out<float>(0)[offsets_[static_cast<size_t>(c * taps_ + tap)]] = static_cast<float>(sum);
       }
     }
   }
@@ -202,6 +206,7 @@ class DepthwiseWeights : public PreparedKernel {
   TensorType w_;
   std::array<int64_t, 2> stride_{}, padding_{};
   int64_t taps_ = 0, chunks_ = 0, parts_ = 0;
+  std::vector<int64_t> offsets_;  // of [channel][tap] in the weight's format
 };
 
 Support supports(const KernelQuery& q) {
