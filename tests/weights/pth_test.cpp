@@ -16,6 +16,7 @@
 #include "libcore/weights/load.h"
 #include "libcore/weights/weights_file.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/weights/hostile.h"
 
 namespace galley {
 namespace {
@@ -208,6 +209,37 @@ TEST(Pth, BitFlipsAreFoundWhereTheFormatCanTell) {
   EXPECT_GT(refused, 500);
   EXPECT_EQ(WeightsFile(golden("legacy.pth")).verify().checked_bytes, 0);
   EXPECT_NE(WeightsFile(golden("legacy.pth")).verify().reason, "");
+}
+
+TEST(WeightsFile, SafetensorsOfOthersCannotTell) {
+  const TemporaryFolder folder;
+  const std::string header = R"({"a":{"dtype":"F32","shape":[64],"data_offsets":[0,256]}}   )";
+  const std::string whole = hostile::little(header.size(), 8) + header + std::string(256, 'x');
+  write_file(folder / "f.safetensors", whole);
+  const FileCheck check = WeightsFile(folder / "f.safetensors").verify();
+  EXPECT_EQ(check.checked_bytes, 0);
+  EXPECT_EQ(check.value_bytes, 256);
+  EXPECT_NE(check.reason.find("no checksums"), std::string::npos);
+  // Of 2000 flips, those in the header are refused, but for those in the tensor's name, which make another name.
+  std::mt19937 draw(3);
+  for (int flip = 0; flip < 2000; ++flip) {
+    std::string damaged = whole;
+    const size_t byte = draw() % whole.size(), name = 8 + 2;
+    damaged[byte] = static_cast<char>(damaged[byte] ^ 1 << draw() % 8);
+    bool refused = false;
+    try {
+      parse_safetensors(std::as_bytes(std::span(damaged)));
+    } catch (const Error&) {
+      refused = true;
+    }
+    const bool spaces = byte >= 8 + header.size() - 3 && byte < 8 + header.size();
+    if (byte < 8 + header.size() && byte != name && !spaces) {
+      EXPECT_TRUE(refused) << "byte " << byte;
+    }
+    if (byte >= 8 + header.size()) {
+      EXPECT_FALSE(refused);
+    }
+  }
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
 #include "tools/evaluate/evaluate.h"
-#include "tools/common/weight_folders.h"
 
 #include <CLI/CLI.hpp>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/train/compare.h"
 #include "libcore/train/evaluate.h"
+#include "tools/common/weight_folders.h"
 
 namespace galley::tools {
 namespace {
