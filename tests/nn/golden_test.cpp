@@ -9,34 +9,12 @@
 #include "libcore/passes/differentiate.h"
 #include "libcore/passes/order_updates.h"
 #include "tests/nn/golden_file.h"
-#include "tests/nn/golden_model.h"
+#include "tests/nn/training_model.h"
 
 namespace galley {
 namespace {
 
 class GoldenFamily : public testing::TestWithParam<GoldenModel> {};
-
-/// A training graph up to its loss.
-struct TrainingModel {
-  TrainingModel(const GoldenModel& golden, double label_smoothing) {
-    Builder b(graph);
-    const Value x = b.input("input", {.shape = golden.input});
-    const Component model = with_ten_classes(golden);
-    const NamedValues results = build_model(b, model, x);
-    const Value output = results.front().second;
-    Component cross_entropy = make_loss("cross_entropy");
-    Setter smoothing("label_smoothing", {label_smoothing});
-    cross_entropy.params->fields(smoothing);
-    const Value target = b.input("target", loss_target(cross_entropy, output.type()));
-    logits = output.id();
-    loss = build_training_loss(b, cross_entropy, model_info(model), results, target).id();
-    specs = b.take_parameters();
-  }
-  Graph graph;
-  std::vector<ParameterSpec> specs;
-  ValueId logits = kNoValue;
-  ValueId loss = kNoValue;
-};
 
 /// For each input that a node updates in place, the value that holds what it becomes.
 std::map<std::string, ValueId> updated_values(const Graph& graph) {

@@ -85,7 +85,7 @@ std::map<std::string, Tensor> run_golden(const Component& model, Mode mode, int6
 
 TEST(Published, WholeModelsGiveTheirLogits) {
   // Sums of thousands of f32 products through up to a hundred layers: 1e-4 of the largest logits.
-  const auto near = [](const std::string& what, const GoldenEntry& want, const Tensor& got) {
+  const auto near = [](const std::string& what, const GoldenEntry& want, const Tensor& got, double relative = 1e-4) {
     const std::vector<double> values = got.to_doubles();
     ASSERT_EQ(values.size(), want.values.size()) << what;
     double largest = 0, error = 0;
@@ -94,17 +94,17 @@ TEST(Published, WholeModelsGiveTheirLogits) {
       error = std::max(error, std::fabs(values[i] - want.values[i]));
       ASSERT_TRUE(std::isfinite(values[i])) << what << " [" << i << "]";
     }
-    EXPECT_TRUE(error <= 1e-4 * largest) << what << ": error " << error << ", largest logit " << largest;
+    EXPECT_TRUE(error <= relative * largest) << what << ": error " << error << ", largest logit " << largest;
   };
   const GoldenFile golden = read_golden("full_size");
   for (const auto& [key, want] : golden) {
     if (key.find(':') != std::string::npos) continue;
     near(key, want, run_golden(default_model(key), Mode::kEvaluation, 1).at("logits"));
   }
-  // With the auxiliary classifier, which wants images of full size.
+  // With the auxiliary classifier, which wants images of full size. Its last batch norm is over two values, whose difference it scales up.
   const auto training = run_golden(with_fields("inception_v3", {{"dropout", 0}}), Mode::kTraining, 2);
   near("inception_v3:train", golden.at("inception_v3:train"), training.at("logits"));
-  near("inception_v3:aux", golden.at("inception_v3:aux"), training.at("aux"));
+  near("inception_v3:aux", golden.at("inception_v3:aux"), training.at("aux"), 1e-3);
 }
 
 }  // namespace

@@ -227,7 +227,7 @@ REDUCED = {
 }
 # One model a family at its real size, and what multiplies the auxiliary losses of two of them.
 FULL_SIZE = {"alexnet": 224, "squeezenet1_0": 224, "densenet121": 224, "googlenet": 224, "inception_v3": 299, "mnasnet1_0": 224, "shufflenet_v2_x1_0": 224,
-             "efficientnet_b0": 224, "efficientnet_v2_s": 224, "regnet_x_400mf": 224, "regnet_y_400mf": 224, "vit_b_32": 224, "convnext_tiny": 224, "swin_t": 224, "swin_v2_t": 256}
+             "efficientnet_b0": 224, "regnet_x_400mf": 224, "regnet_y_400mf": 224, "vit_b_32": 224, "convnext_tiny": 224, "swin_t": 224, "swin_v2_t": 256}
 AUXILIARY_WEIGHT = 0.3
 
 
