@@ -109,7 +109,7 @@ class Journal {
 void BenchmarkTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
   app.add_option("--compare", compare_, "time BASE and NEW in turns and decide: each a recipe, saved JSON, or overrides in quotes; exit 0 NEW is faster or the same, 6 slower, 9 cannot tell")
-      ->expected(2)->type_name("BASE NEW")->group("Compare");
+      ->expected(2)->allow_extra_args(false)->type_name("BASE NEW")->group("Compare");
 }
 
 LoadOptions BenchmarkTool::options_with(const std::vector<std::string>& more) const {

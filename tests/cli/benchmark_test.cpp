@@ -1,0 +1,224 @@
+// galley-benchmark and galley-convert-layout as a user runs them. Times are never asserted: only what is told of them.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/cli/process.h"
+
+namespace galley::testing_cli {
+namespace {
+
+using Json = nlohmann::json;
+
+const char kNet[] =
+    "recipe: 1\n"
+    "name: net\n"
+    "model: {type: cnn, num_classes: 4, channels: [8, 8]}\n"
+    "data:\n"
+    "  train: {source: {type: synthetic, samples: 24}, workers: 1}\n"
+    "  val: {source: {type: synthetic, samples: 10}, batch: 4}\n"
+    "train: {duration: 2 steps, batch: 8, optimizer: {type: sgd, lr: 0.05}}\n"
+    "benchmark: {stop: {min_runs: 3, max_time: 200ms, ci: 50%}, warmup: 1}\n";
+
+class Benchmark : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder = scratch_folder();
+    recipe = folder + "/net.yaml";
+    write_text(recipe, kNet);
+  }
+  std::string folder, recipe;
+};
+
+TEST_F(Benchmark, SweepsEveryCombinationAndLeavesOutWhatIsExcluded) {
+  const Outcome outcome = run("galley-benchmark", {recipe, "what=forward,train_step", "batch=1..4x2", "sweep.threads=1", "--unset", "benchmark.exclude", "--format", "json", "-q"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  EXPECT_EQ(json["provenance"]["tool"], "galley-benchmark");
+  ASSERT_EQ(json["rows"].size(), 6u);
+  std::vector<std::pair<std::string, int>> cells;
+  for (const Json& row : json["rows"]) {
+    cells.emplace_back(row["what"], row["batch"]);
+    EXPECT_TRUE(row["error"].is_null());
+    EXPECT_EQ(row["threads"], 1);
+    EXPECT_EQ(row["set"]["threads"], "1");
+    EXPECT_GE(row["runs"].get<int>(), 3);
+    EXPECT_LE(row["min_ms"].get<double>(), row["median_ms"].get<double>());
+    EXPECT_LE(row["median_ms"].get<double>(), row["p99_ms"].get<double>());
+    EXPECT_GT(row["peak_bytes"].get<double>(), 0);
+    for (const char* key : {"recipe", "precision", "memory_format", "device", "mean_ms", "p10_ms", "p90_ms", "samples_per_s", "peak_fraction"}) EXPECT_TRUE(row.contains(key)) << key;
+  }
+  EXPECT_EQ(cells, (std::vector<std::pair<std::string, int>>{{"forward", 1}, {"forward", 2}, {"forward", 4}, {"train_step", 1}, {"train_step", 2}, {"train_step", 4}}));
+  // Work grows with the batch: twice the samples, twice the flops.
+  EXPECT_NEAR(json["rows"][1]["flops"].get<double>() / json["rows"][0]["flops"].get<double>(), 2, 0.05);  // folding batch norms does not grow
+}
+
+TEST_F(Benchmark, ListsCellsBeforeItRuns) {
+  const Outcome outcome = run("galley-benchmark", {recipe, "what=forward,data", "batch=1,2", "--dry-run", "--format", "csv"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 5) << outcome.out;
+  EXPECT_NE(outcome.err.find("4 cells, at most"), std::string::npos) << outcome.err;
+}
+
+TEST_F(Benchmark, ContinuesItsJournal) {
+  const std::string journal = folder + "/journal.jsonl";
+  ASSERT_EQ(run("galley-benchmark", {recipe, "batch=1,2", "-o", journal, "-q"}).code, 0);
+  std::istringstream lines(read_text(journal));
+  std::string first, second;
+  ASSERT_TRUE(std::getline(lines, first) && std::getline(lines, second));
+  // As if it had been interrupted in the second cell, whose line is cut off.
+  write_text(journal, first + "\n" + second.substr(0, second.size() / 2));
+  const Outcome outcome = run("galley-benchmark", {recipe, "batch=1,2", "-o", journal, "--format", "json", "-q"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  ASSERT_EQ(json["rows"].size(), 2u);
+  EXPECT_EQ(json["rows"][0]["median_ms"], Json::parse(first)["row"]["median_ms"]) << "the finished cell was measured again";
+  const Outcome other = run("galley-benchmark", {recipe, "batch=1,2", "stop.min_runs=4", "-o", journal});
+  EXPECT_EQ(other.code, 4);
+  EXPECT_NE(other.err.find("journal of other settings"), std::string::npos) << other.err;
+}
+
+TEST_F(Benchmark, RecordsACellThatCannotRun) {
+  const Outcome outcome = run("galley-benchmark", {recipe, "precision=f32,bf16", "--format", "json", "-q"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  ASSERT_EQ(json["rows"].size(), 2u);
+  EXPECT_TRUE(json["rows"][0]["error"].is_null());
+  EXPECT_EQ(json["rows"][1]["set"]["precision"], "bf16");
+}
+
+TEST_F(Benchmark, ComparesInTurnsAndSaysSo) {
+  const Outcome outcome = run("galley-benchmark", {recipe, "--compare", "batch=1", "batch=64", "stop.min_runs=20", "--format", "json", "-q"});
+  const Json json = Json::parse(outcome.out);
+  ASSERT_EQ(json["compare"].size(), 1u);
+  const Json& item = json["compare"][0];
+  const std::string verdict = item["verdict"];
+  // 64 times the work is slower on any machine; a machine too noisy for that may say so.
+  EXPECT_TRUE((verdict == "slower" && outcome.code == 6) || (verdict == "cannot tell" && outcome.code == 9)) << outcome.out << outcome.code;
+  EXPECT_LE(item["low"].get<double>(), item["change"].get<double>());
+  EXPECT_LE(item["change"].get<double>(), item["high"].get<double>());
+}
+
+TEST_F(Benchmark, ComparesSavedResults) {
+  const Outcome saved = run("galley-benchmark", {recipe, "--save", "json:" + folder + "/a.json", "-q"});
+  ASSERT_EQ(saved.code, 0) << saved.err;
+  const Outcome outcome = run("galley-benchmark", {"--compare", folder + "/a.json", folder + "/a.json", "--format", "json"});
+  const Json json = Json::parse(outcome.out);
+  EXPECT_EQ(json["compare"][0]["change"], 0.0);
+  const std::string verdict = json["compare"][0]["verdict"];
+  EXPECT_TRUE((verdict == "same" && outcome.code == 0) || (verdict == "cannot tell" && outcome.code == 9));
+}
+
+TEST_F(Benchmark, NamesMistakes) {
+  const auto expect = [&](int code, const std::string& text, const std::vector<std::string>& arguments) {
+    const Outcome outcome = run("galley-benchmark", arguments);
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_NE(outcome.err.find(text), std::string::npos) << outcome.err;
+  };
+  expect(3, "did you mean 'forward'", {recipe, "what=foward"});
+  expect(3, "does not lead", {recipe, "batch=4..1"});
+  expect(2, "did you mean 'conv2d'", {"op", "conv2:mb1"});
+  expect(2, "'zz' is no size", {"op", "conv2d:mb1ic3ih8oc4kh3zz2"});
+  expect(2, "no recipe was named", {});
+}
+
+TEST_F(Benchmark, EveryOperatorHasACase) {
+  const Outcome outcome = run("galley-benchmark", {"op", "--dry-run", "--format", "csv"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  // Nothing runs for views, and nothing is measured of operators without inputs.
+  for (const char* op : {"conv2d", "relu", "batch_norm_backward", "sgd_update", "embedding", "layer_norm", "max_pool2d", "softmax", "where"}) {
+    EXPECT_NE(outcome.out.find(std::string(op) + ":"), std::string::npos) << op;
+  }
+  const Outcome one = run("galley-benchmark", {"op", "conv2d:mb1ic8ih9oc8kh3sh2", "--format", "json", "-q"});
+  ASSERT_EQ(one.code, 0) << one.err;
+  const Json row = Json::parse(one.out)["rows"][0];
+  EXPECT_EQ(row["flops"], 2.0 * 8 * 8 * 9 * 5 * 5);  // two a multiply-add, 5 x 5 results
+  EXPECT_EQ(row["what"], "conv2d:mb1ic8ih9oc8kh3sh2");
+}
+
+/// Header of a safetensors file.
+Json header_of(const std::string& path) {
+  const std::string file = read_text(path);
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), 8);
+  return Json::parse(file.substr(8, length));
+}
+
+std::string values_of(const std::string& path, const std::string& name) {
+  const std::string file = read_text(path);
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), 8);
+  const Json entry = Json::parse(file.substr(8, length))[name];
+  const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
+  return file.substr(8 + length + begin, end - begin);
+}
+
+TEST_F(Benchmark, ConvertLayoutStoresThePhysicalShapeAndComesBack) {
+  ASSERT_EQ(run("galley-train", {recipe, "-o", folder + "/run", "-q"}).code, 0);
+  const std::string plain = folder + "/run/weights.safetensors", last = folder + "/last.safetensors", back = folder + "/back.safetensors";
+  const Outcome there = run("galley-convert-layout", {plain, "--to", "channels_last", "-o", last, "--format", "json"});
+  ASSERT_EQ(there.code, 0) << there.err;
+  const Json before = header_of(plain), after = header_of(last);
+  EXPECT_EQ(before["conv1.weight"]["shape"], Json({8, 1, 3, 3}));
+  EXPECT_EQ(after["conv1.weight"]["shape"], Json({8, 3, 3, 1}));
+  EXPECT_EQ(after["conv2.weight"]["shape"], Json({8, 3, 3, 8}));
+  EXPECT_EQ(Json::parse(after["__metadata__"]["galley.memory_format"].get<std::string>())["conv1.weight"], "channels_last");
+  EXPECT_EQ(after["__metadata__"]["galley.recipe"], before["__metadata__"]["galley.recipe"]);
+  // [O,I,H,W] -> [O,H,W,I], by hand.
+  const std::string from = values_of(plain, "conv2.weight"), to = values_of(last, "conv2.weight");
+  for (size_t o = 0; o < 8; ++o)
+    for (size_t i = 0; i < 8; ++i)
+      for (size_t k = 0; k < 9; ++k) ASSERT_EQ(to.substr(((o * 9 + k) * 8 + i) * 4, 4), from.substr(((o * 8 + i) * 9 + k) * 4, 4));
+  ASSERT_EQ(run("galley-convert-layout", {last, "--to", "contiguous", "-o", back}).code, 0);
+  EXPECT_EQ(header_of(back)["conv2.weight"]["shape"], before["conv2.weight"]["shape"]);
+  EXPECT_EQ(values_of(back, "conv2.weight"), from);
+  const auto metrics = [&](const std::string& weights) {
+    const Outcome outcome = run("galley-evaluate", {recipe, "weights=" + weights, "--format", "json"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out)["metrics"];
+  };
+  EXPECT_EQ(metrics(last), metrics(plain)) << "a converted file is the same weights to every tool";
+}
+
+TEST_F(Benchmark, ConvertLayoutNamesMistakes) {
+  write_text(folder + "/junk.safetensors", "junk");
+  EXPECT_EQ(run("galley-convert-layout", {folder + "/junk.safetensors", "--to", "channels_last", "-o", folder + "/x"}).code, 4);
+  EXPECT_FALSE(std::filesystem::exists(folder + "/x"));
+  EXPECT_EQ(run("galley-convert-layout", {folder + "/junk.safetensors", "-o", folder + "/x"}).code, 2);
+  EXPECT_EQ(run("galley-convert-layout", {folder + "/junk.safetensors", "--to", "sideways", "-o", folder + "/x"}).code, 2);
+}
+
+TEST_F(Benchmark, LayoutDoctorFindsNoReorderInAResidualNetwork) {
+  const Outcome outcome = run("galley-convert-layout", {"--check", recipe, "model.type=cifar_resnet20", "--unset", "model.channels", "benchmark.batch=2", "--apply", folder + "/format.yaml", "--format", "json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  EXPECT_EQ(json["formats"].size(), 6u);  // three formats of forward and of an update
+  for (const Json& loss : json["losses"]) EXPECT_NE(loss["memory_format"], "auto") << loss.dump();
+  EXPECT_NE(read_text(folder + "/format.yaml").find("\nmemory_format: "), std::string::npos);
+}
+
+TEST_F(Benchmark, LayoutDoctorNamesTheOperatorThatLosesTheFormat) {
+  // Features of 7 x 7 pixels are flattened in the order of a contiguous array.
+  const Outcome outcome = run("galley-convert-layout", {"--check", recipe, "benchmark.batch=2", "--format", "json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  bool found = false;
+  const Json json = Json::parse(outcome.out);
+  for (const Json& loss : json["losses"]) {
+    if (loss["type"] != "reshape" || loss["what"] != "forward") continue;
+    found = true;
+    EXPECT_EQ(loss["shape"], Json({2, 8, 7, 7}));
+    EXPECT_EQ(loss["from_strides"], Json({392, 1, 56, 8}));
+    EXPECT_EQ(loss["to_strides"], Json({392, 49, 7, 1}));
+    EXPECT_EQ(loss["bytes"], 2 * 8 * 7 * 7 * 4);
+  }
+  EXPECT_TRUE(found) << outcome.out;
+}
+
+}  // namespace
+}  // namespace galley::testing_cli
