@@ -18,6 +18,7 @@ constexpr std::array<std::string_view, 2> kClipTypes{"norm", "value"};
 constexpr std::array<std::string_view, 2> kNanGuards{"stop", "ignore"};
 constexpr std::array<std::string_view, 3> kRecomputeModes{"full", "selective", "match"};
 constexpr std::array<std::string_view, 2> kCacheStates{"hot", "cold"};
+constexpr std::array<std::string_view, 3> kProfileKinds{"auto", "train_step", "forward"};
 constexpr double kMaxBatch = 1 << 24;
 
 // loss_scale: auto or a number.
@@ -251,6 +252,21 @@ void BenchmarkSection::fields(FieldVisitor& v) {
   v.text({.name = "equal_within", .doc = "--compare: changes up to this share count as the same"}, equal_within);
 }
 
+void ScheduleSection::fields(FieldVisitor& v) {
+  v.field({.name = "skip_first", .doc = "steps before anything else, once", .min = 0, .max = 1e9}, skip_first);
+  v.field({.name = "wait", .doc = "steps of a cycle that run unwatched", .min = 0, .max = 1e9}, wait);
+  v.field({.name = "warmup", .doc = "steps that are watched and not counted", .min = 0, .max = 1e9}, warmup);
+  v.field({.name = "active", .doc = "steps that are recorded", .min = 1, .max = 1e5, .main = true}, active);
+  v.field({.name = "repeat", .doc = "cycles of wait, warmup and active", .min = 1, .max = 1e5}, repeat);
+}
+
+void ProfileSection::fields(FieldVisitor& v) {
+  v.choice({.name = "what", .doc = "train_step: updates; forward: inference; auto: updates where the recipe has train.batch and train.optimizer", .main = true}, what, kProfileKinds);
+  v.text({.name = "batch", .doc = "samples a step; auto: train.batch for updates, else data.val.batch or the micro batch"}, batch);
+  v.field({.name = "synthetic", .doc = "random batches from memory instead of the recipe's data"}, synthetic);
+  v.section({.name = "schedule", .doc = "which steps are recorded; at SIGUSR2 galley-train runs warmup and active"}, schedule);
+}
+
 void BestSection::fields(FieldVisitor& v) {
   v.field({.name = "metric", .doc = "metric of the validation that ranks checkpoints", .required = true, .main = true}, metric);
   v.field({.name = "count", .doc = "how many of the best are kept", .min = 1, .max = 1000}, count);
@@ -300,6 +316,7 @@ void Recipe::fields(FieldVisitor& v) {
   v.section({.name = "evaluate", .doc = "galley-evaluate"}, evaluate);
   v.section({.name = "predict", .doc = "galley-predict"}, predict);
   v.section({.name = "benchmark", .doc = "galley-benchmark"}, benchmark);
+  v.section({.name = "profile", .doc = "galley-profile"}, profile);
   v.section({.name = "train", .doc = "galley-train"}, train);
   v.field({.name = "checkpoint", .doc = "saving the state for resuming; null: only the final weights"}, checkpoint);
   v.section({.name = "log", .doc = "what is recorded while training"}, log);

@@ -248,6 +248,21 @@ struct BenchmarkSection : FieldsOf<BenchmarkSection> {
   Percentage equal_within{1};
 };
 
+struct ScheduleSection : FieldsOf<ScheduleSection> {
+  void fields(FieldVisitor& v) override;
+  int64_t skip_first = 5, wait = 1, warmup = 2, active = 3, repeat = 1;
+};
+
+enum class ProfileKind { kAuto, kTrainStep, kForward };
+
+struct ProfileSection : FieldsOf<ProfileSection> {
+  void fields(FieldVisitor& v) override;
+  ProfileKind what = ProfileKind::kAuto;
+  AutoCount batch;
+  bool synthetic = false;
+  ScheduleSection schedule;
+};
+
 struct BestSection : FieldsOf<BestSection> {
   void fields(FieldVisitor& v) override;
   std::string metric;
@@ -295,6 +310,7 @@ struct Recipe : FieldsOf<Recipe> {
   EvaluateSection evaluate;
   PredictSection predict;
   BenchmarkSection benchmark;
+  ProfileSection profile;
   TrainSection train;
   std::optional<CheckpointSection> checkpoint = CheckpointSection();
   LogSection log;

@@ -64,7 +64,8 @@ TrainStep::TrainStep(const Session& session, const BatchTypes& types, const Batc
 Graph TrainStep::capture(const BatchTypes& types, bool update) {
   CapturedModel model = session_.capture_training(types);
   Graph& graph = model.graph;
-  for (const std::string& line : fuse_training(graph).declined) log(LogLevel::kDebug, "not fused: " + line);
+  fusions_declined_ = fuse_training(graph).declined;
+  for (const std::string& line : fusions_declined_) log(LogLevel::kDebug, "not fused: " + line);
   std::vector<ValueId> wanted;
   for (const ParameterSpec& spec : model.parameters) {
     if (spec.trainable) wanted.push_back(graph.find_input(spec.name));

@@ -29,6 +29,8 @@ class TrainStep {
   std::shared_ptr<const Program> shared_program() const { return update_program_; }
   const Program* accumulate_program() const { return accumulate_program_.get(); }
   int64_t scratch_bytes() const;
+  /// Neighbours that training's fusion left apart, and why: "layer1.0.bn1: batch_norm + relu: the value between has 2 readers".
+  const std::vector<std::string>& fusions_declined() const { return fusions_declined_; }
   /// Of one update, all its micro-batches.
   double flops() const;
 
@@ -67,6 +69,7 @@ class TrainStep {
   double time_passed_ = 0;
   ParameterGroups groups_;
   std::vector<ParameterSpec> parameters_;
+  std::vector<std::string> fusions_declined_;
   UpdateTable updates_;
   ParameterStore store_;
   std::shared_ptr<const Program> update_program_, accumulate_program_;

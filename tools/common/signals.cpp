@@ -8,12 +8,12 @@
 namespace galley::tools {
 namespace {
 std::atomic<int> stop{0};
-std::atomic<bool> checkpoint{false};
+std::atomic<bool> checkpoint{false}, profile{false};
 
 void on_stop(int signal) {
   if (stop.exchange(signal) != 0) _exit(128 + signal);
 }
-void on_user(int) { checkpoint = true; }
+void on_user(int signal) { (signal == SIGUSR1 ? checkpoint : profile) = true; }
 }  // namespace
 
 void install_signal_handlers() {
@@ -24,6 +24,7 @@ void install_signal_handlers() {
   sigaction(SIGTERM, &action, nullptr);
   action.sa_handler = on_user;
   sigaction(SIGUSR1, &action, nullptr);
+  sigaction(SIGUSR2, &action, nullptr);
   // Messages that nobody reads any more must not end a training; a result that nobody reads ends the tool (Tool::print).
   std::signal(SIGPIPE, SIG_IGN);
   // A limit on file sizes is an error of the write (EFBIG), not the end of the process.
@@ -32,5 +33,6 @@ void install_signal_handlers() {
 
 int stop_signal() { return stop; }
 bool take_checkpoint_request() { return checkpoint.exchange(false); }
+bool take_profile_request() { return profile.exchange(false); }
 
 }  // namespace galley::tools

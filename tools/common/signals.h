@@ -1,6 +1,6 @@
 #pragma once
 // Signals as flags: the first Ctrl-C or SIGTERM asks for a stop at the end of the step, a second leaves at once; SIGUSR1 asks for a
-// checkpoint.
+// checkpoint, SIGUSR2 for a profile of the next steps.
 
 namespace galley::tools {
 
@@ -9,5 +9,7 @@ void install_signal_handlers();
 int stop_signal();
 /// True once for every SIGUSR1 received.
 bool take_checkpoint_request();
+/// True once for every SIGUSR2 received.
+bool take_profile_request();
 
 }  // namespace galley::tools

@@ -10,6 +10,7 @@
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/base/units.h"
+#include "libcore/profiler/trace.h"
 #include "libcore/runtime/machine.h"
 #include "libcore/train/resume.h"
 #include "libcore/train/trainer.h"
@@ -36,7 +37,8 @@ std::string metrics_text(const MetricValues& metrics) {
 /// Prints the loop's progress and answers its questions from the process's signals.
 class Console : public TrainEvents {
  public:
-  Console(const CommonOptions& options, int64_t total_steps) : progress_(options.progress), quiet_(options.verbosity < 0), total_(total_steps) {}
+  Console(const CommonOptions& options, int64_t total_steps, std::string run, const ScheduleSection& window)
+      : progress_(options.progress), quiet_(options.verbosity < 0), total_(total_steps), run_(std::move(run)), window_(window) {}
 
   void resumed(int64_t step) override { progress_.milestone(cat("continuing after step ", step)); }
   void stepped(const TrainRow& row, double fraction, double eta_s, bool) override {
@@ -45,6 +47,7 @@ class Console : public TrainEvents {
     if (total_ > 0) line += cat("/", total_);
     line += cat("  epoch ", fixed(row.epoch, 2), "  loss ", fixed(row.loss, 4), "  lr ", human_number(row.lr), "  grad_norm ", human_number(row.grad_norm), "  mem ",
                 human_bytes(static_cast<double>(row.peak_bytes)), "  img/s ", human_number(row.samples_per_s), "  data ", fixed(data_share, 0), "%  eta ", human_seconds(eta_s));
+    if (watching_) recorded(row);
     progress_.update(fraction, line, to_json(row));
   }
   void evaluated(const EvalRow& row) override {
@@ -53,12 +56,41 @@ class Console : public TrainEvents {
   void checkpointed(const std::string& folder) override { log(LogLevel::kDebug, "checkpoint " + folder); }
   int stop_signal() override { return tools::stop_signal(); }
   bool take_checkpoint_request() override { return tools::take_checkpoint_request(); }
+  NodeObserver* watch(int64_t step) override {
+    if (!window_ends_ && take_profile_request()) {
+      first_kept_ = step + window_.warmup;
+      window_ends_ = first_kept_ + window_.active;
+    }
+    if (!window_ends_) return nullptr;
+    if (step == first_kept_) recorder_.clear();
+    watching_ = true;
+    recorder_.begin_step(step);
+    return &recorder_;
+  }
   void finish() { progress_.clear(); }
 
  private:
+  /// A watched step has ended; at the window's end, or the run's, the trace is written.
+  void recorded(const TrainRow& row) {
+    recorder_.end_step(row.peak_bytes);
+    watching_ = false;
+    if (row.step + 1 < *window_ends_ && row.step != total_) return;
+    const std::string file = cat(run_, "/profile-", row.step, ".json.gz");
+    write_maybe_gzip(file, make_trace(recorder_.recording(), {.process = "galley-train"}).json);
+    progress_.milestone(cat("recorded ", recorder_.recording().steps.size(), " steps in ", file));
+    recorder_.clear();
+    window_ends_.reset();
+  }
+
   Progress progress_;
   bool quiet_;
   int64_t total_;
+  std::string run_;
+  const ScheduleSection& window_;
+  Recorder recorder_;
+  std::optional<int64_t> window_ends_;  // the first step that is not watched any more
+  int64_t first_kept_ = 0;
+  bool watching_ = false;
 };
 
 Json plan_json(const TrainPlan& plan) {
@@ -129,7 +161,7 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
   }
   print_plan(plan, run, dry_run_, options.provenance);
   if (dry_run_) return kExitDone;
-  Console console(common, plan.total_steps);
+  Console console(common, plan.total_steps, run, loaded.recipe.profile.schedule);
   const TrainResult result = trainer.run(console);
   console.finish();
   if (common.verbose_ops) {

@@ -1,0 +1,235 @@
+#include "tools/profile/profile.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+#include "libcore/base/log.h"
+#include "libcore/base/units.h"
+#include "libcore/recipe/loader.h"
+#include "libcore/runtime/machine.h"
+#include "libcore/train/components.h"
+#include "libcore/train/profiled_work.h"
+#include "tools/common/weight_folders.h"
+
+namespace galley::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string fixed(double value, int digits) {
+  char cell[64];
+  std::snprintf(cell, sizeof cell, "%.*f", digits, value);
+  return cell;
+}
+
+ProfileGroup group_of(const std::string& by) {
+  return by == "layer" ? ProfileGroup::kLayer : by == "module" ? ProfileGroup::kModule : by == "shape" ? ProfileGroup::kShape : ProfileGroup::kOperator;
+}
+
+Table operator_table(const Profile& profile, const std::string& by, size_t most) {
+  const std::vector<OperatorRow> rows = grouped(profile, group_of(by));
+  const bool modules = by == "module" || by == "layer", shapes = by == "shape" || by == "layer", types = by != "module";
+  Table table;
+  if (modules) table.headings.push_back("module");
+  if (types) table.headings.insert(table.headings.end(), {"op", "phase"});
+  if (shapes) table.headings.push_back("shape");
+  if (types) table.headings.push_back("kernel");
+  table.headings.insert(table.headings.end(), {"calls", "self_ms", "percent", "gflops_per_s", "gbytes_per_s", "limit_percent", "bound"});
+  const double steps = static_cast<double>(profile.steps);
+  const auto add = [&](const OperatorRow& row) {
+    std::vector<std::string> cells;
+    if (modules) cells.push_back(row.module.empty() ? "(model)" : row.module);
+    if (types) cells.insert(cells.end(), {row.type, row.phase});
+    if (shapes) cells.push_back(row.shape);
+    if (types) cells.push_back(row.backend);
+    const bool works = row.flops > 0 || row.bytes > 0;
+    cells.insert(cells.end(), {cat(row.calls / profile.steps), fixed(row.self_s * 1e3 / steps, 3), fixed(row.percent, 1), works ? human_number(row.flops_per_s() * 1e-9) : "", works ? human_number(row.bytes_per_s() * 1e-9) : "",
+                               works ? fixed(row.limit_percent(), 1) : "", works ? (row.compute_bound ? "compute" : "memory") : ""});
+    table.rows.push_back(std::move(cells));
+  };
+  OperatorRow rest;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i < most) {
+      add(rows[i]);
+      continue;
+    }
+    rest.calls += rows[i].calls;
+    rest.self_s += rows[i].self_s;
+    rest.percent += rows[i].percent;
+  }
+  const auto other = [&](const std::string& name, double seconds, int64_t calls) {
+    OperatorRow row;
+    (types ? row.type : row.module) = name;
+    row.self_s = seconds;
+    row.calls = calls;
+    row.percent = profile.wall_s > 0 ? 100 * seconds / profile.wall_s : 0;
+    add(row);
+  };
+  if (rows.size() > most) other(cat("(", rows.size() - most, " more)"), rest.self_s, rest.calls);
+  other("(executor)", profile.gap_s, profile.steps);
+  other("(waiting for data)", profile.data_s, profile.steps);
+  return table;
+}
+
+/// Modules down to a depth, indented.
+Table module_table(const Profile& profile, int depth, size_t most) {
+  Table table{{"module", "total_ms", "self_ms", "percent", "forward_ms", "backward_ms", "update_ms", "GFLOP", "limit_percent", "parameters", "makes"}, {}};
+  const double steps = static_cast<double>(profile.steps);
+  for (const ModuleRow& row : profile.modules) {
+    if (row.depth > depth || table.rows.size() >= most) continue;
+    const std::string name = row.path.empty() ? "(model)" : std::string(static_cast<size_t>(2 * row.depth), ' ') + row.path.substr(row.path.rfind('.') + 1);
+    table.rows.push_back({name, fixed(row.total_s * 1e3 / steps, 3), fixed(row.self_s * 1e3 / steps, 3), fixed(row.percent, 1), fixed(row.forward_s * 1e3 / steps, 3), fixed(row.backward_s * 1e3 / steps, 3),
+                          fixed(row.update_s * 1e3 / steps, 3), human_number(row.total_flops * 1e-9 / steps), fixed(row.total_s > 0 ? 100 * row.total_limit_s / row.total_s : 0, 1),
+                          human_bytes(static_cast<double>(row.parameter_bytes)), human_bytes(static_cast<double>(row.made_bytes))});
+  }
+  return table;
+}
+
+Table memory_table(const Profile& profile) {
+  Table table{{"memory", "at_the_peak", "largest"}, {}};
+  const MemoryTimeline& memory = profile.memory;
+  if (memory.steps.empty()) return table;
+  for (size_t c = 0; c < kMemoryCategories; ++c) {
+    int64_t largest = 0;
+    for (const MemorySizes& sizes : memory.steps) largest = std::max(largest, sizes[c]);
+    if (largest == 0) continue;
+    table.rows.push_back({std::string(category_name(static_cast<MemoryCategory>(c))), human_bytes(static_cast<double>(memory.steps[memory.peak][c])), human_bytes(static_cast<double>(largest))});
+  }
+  const auto line = [&](const char* name, int64_t bytes) { table.rows.push_back({name, human_bytes(static_cast<double>(bytes)), ""}); };
+  line("all of these", total(memory.steps[memory.peak]));
+  line("planned (with fragmentation)", memory.planned_bytes);
+  line("process, measured", profile.resident_bytes);
+  return table;
+}
+
+Json verified_json(const RoundComparison& result, const Profile& profile) {
+  return {{"change_percent", 100 * result.change}, {"low_percent", 100 * result.interval.low}, {"high_percent", 100 * result.interval.high}, {"noise_percent", 100 * result.noise},
+          {"verdict", verdict_name(result.verdict)}, {"gain_ms", -result.change * profile.wall_s / static_cast<double>(profile.steps) * 1e3}};
+}
+
+}  // namespace
+
+void ProfileTool::add_options(CLI::App& app) {
+  RecipeTool::add_options(app);
+  app.add_option("--html", html_, "write a page with timeline, flame graph, memory, tables and advice")->type_name("FILE")->group("Output")->take_last();
+  app.add_option("--apply", apply_, "write the recipe fragment that follows the advice; use it with --with FILE")->type_name("FILE")->group("Output")->take_last();
+  app.add_flag("--verify", verify_, "run the recipe against the one that follows the advice, in turns, and tell the gain")->group("Output");
+  app.add_option("--verify-time", verify_s_, "seconds for --verify")->group("Output")->take_last();
+  app.add_option("--by", by_, "rows of the table: op, shape, module, layer")->check(CLI::IsMember({"op", "shape", "module", "layer"}))->group("Output")->take_last();
+  app.add_option("--rows", rows_, "rows of the table at most; 0: all")->check(CLI::Range(0, 1000000))->group("Output")->take_last();
+  app.add_option("--trace-mib", trace_mib_, "the trace's size at most, in MiB before compression; the shortest nodes are left out")->check(CLI::Range(1, 2000))->group("Output")->take_last();
+}
+
+RoundComparison ProfileTool::verify(const LoadedRecipe& loaded, const std::vector<Advice>& advice) const {
+  LoadOptions options = load_options();
+  std::vector<std::string> seen;
+  for (const Advice& item : advice) {  // the first to speak of a key decides, as in the fragment
+    if (item.value.empty() || std::find(seen.begin(), seen.end(), item.key) != seen.end()) continue;
+    seen.push_back(item.key);
+    options.overrides.push_back(item.key + "=" + item.value);
+  }
+  LoadedRecipe changed = load_recipe(recipe_, recipe_components(), options);
+  resolve_weights(changed.recipe, weight_registry());
+  make_paths_absolute(changed.recipe);
+  return compare_work(loaded.recipe, changed.recipe, verify_s_);
+}
+
+std::string ProfileTool::text(const ProfileReport& report, const RoundComparison* verified) const {
+  const Profile& profile = report.profile;
+  const double steps = static_cast<double>(profile.steps), step = profile.wall_s / steps;
+  const auto share = [&](double seconds) { return fixed(100 * seconds / profile.wall_s, 1) + " %"; };
+  Table summary{{"profile", ""}, {}};
+  summary.rows = {{"work", cat(report.what, ", ", report.batch, " samples, ", report.threads, report.threads == 1 ? " thread" : " threads", report.synthetic ? ", random batches" : "")},
+                  {"step", cat(human_seconds(step), " (", profile.steps, " recorded), ", human_number(static_cast<double>(report.batch) / step), " samples/s")},
+                  {"time", cat("computing ", share(profile.compute_s), ", waiting for data ", share(profile.data_s), ", executor ", share(profile.gap_s))},
+                  {"work done", cat(human_number(profile.work.flops / steps * 1e-9), " GFLOP and ", human_bytes(profile.work.bytes / steps), " a step: ", human_number(profile.work.flops / profile.wall_s * 1e-9), " GFLOP/s, ",
+                                    human_number(profile.work.bytes / profile.wall_s * 1e-9), " GB/s")},
+                  {"of the limit", cat(fixed(100 * profile.work.limit_s / profile.wall_s, 1), " % of what ", human_number(profile.machine.flops_per_s * 1e-9), " GFLOP/s (", profile.machine.instruction_set, ") and ",
+                                       human_number(profile.machine.bytes_per_s * 1e-9), " GB/s allow, measured")}};
+  for (const Compilation& made : report.compilations) {
+    summary.rows.push_back({"compiled", cat(made.program, " for ", made.reason, ": ", made.operators, " operators in ", human_seconds(made.seconds), ", then run ", made.runs, " times")});
+  }
+  const size_t most = rows_ == 0 ? SIZE_MAX : static_cast<size_t>(rows_);
+  std::string result = cat(render(summary, Format::kTable), "\n", render(operator_table(profile, by_, most), Format::kTable), "\n", render(module_table(profile, 2, most), Format::kTable), "\n",
+                           render(memory_table(profile), Format::kTable), "\n");
+  if (report.advice.empty()) result += "advice: none\n";
+  for (const Advice& item : report.advice) {
+    result += cat("advice [", item.code, "] ", item.message, "\n       -> ", item.key, item.value.empty() ? "" : "=", item.value, ", ", item.gain_s >= 0 ? "gains " : "costs ", human_seconds(std::abs(item.gain_s)), " a step (",
+                  fixed(100 * std::abs(item.gain_s) / step, 1), " %, ", item.modelled ? "modelled" : "measured", ")", item.gain_bytes == 0 ? "" : cat(", ", human_bytes(std::abs(static_cast<double>(item.gain_bytes))), item.gain_bytes > 0 ? " less memory" : " more memory"), "\n");
+  }
+  if (verified != nullptr) {
+    result += cat("verified: a sample takes ", fixed(100 * std::abs(verified->change), 1), " % ", verified->change < 0 ? "less" : "more", " time (95 %: ", fixed(100 * verified->interval.low, 1), " to ", fixed(100 * verified->interval.high, 1),
+                  " %, noise ", fixed(100 * verified->noise, 1), " %): ", verdict_name(verified->verdict), "\n");
+  }
+  return result;
+}
+
+int ProfileTool::run_recipe(LoadedRecipe& loaded) {
+  Recipe& recipe = loaded.recipe;
+  make_paths_absolute(recipe);
+  ProfileReport report;
+  Recorder recorder;
+  std::string json_text, html;
+  Trace trace;
+  {
+    ProfiledWork work(recipe);
+    report.recipe = recipe.name.empty() ? recipe_ : recipe.name;
+    report.what = work.kind() == WorkKind::kTrainStep ? "train_step" : "forward";
+    report.batch = work.batch();
+    report.threads = work.threads();
+    report.synthetic = work.synthetic();
+    report.compilations = work.compilations();
+    if (dry_run_) {
+      if (common.format == Format::kJson) {
+        print(Json{{"fits", true}, {"what", report.what}, {"batch", report.batch}, {"provenance", provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)))}}.dump() + "\n");
+      } else {
+        print(cat(report.what, ", ", report.batch, " samples: the recipe, its data and weights fit\n"));
+      }
+      return kExitDone;
+    }
+    Progress progress(common.progress);
+    record(work, schedule_of(recipe), recorder, [&](int64_t done, int64_t all) {
+      progress.update(static_cast<double>(done) / static_cast<double>(all), cat("step ", done, "/", all), Json{{"step", done}, {"steps", all}}.dump());
+    });
+    progress.clear();
+    const MachineLimits machine = measure_machine();
+    report.profile = make_profile(recorder.recording(), machine);
+    report.advice = advise(report.profile, work.facts());
+    report.compilations = work.compilations();
+    if (!output_.empty()) trace = make_trace(recorder.recording(), {.max_bytes = trace_mib_ << 20, .process = cat("galley ", report.recipe, " ", report.what), .machine = machine});
+    json_text = report_json(report, recorder.recording());
+    if (!html_.empty()) html = report_html(report, recorder.recording());
+  }
+  Json json = Json::parse(json_text);
+  if (!output_.empty()) {
+    write_maybe_gzip(output_, trace.json);
+    json["trace"] = {{"file", output_}, {"events", trace.events}, {"dropped_events", trace.dropped}, {"dropped_ms", trace.dropped_s * 1e3}};
+    log(LogLevel::kInfo, cat("trace ", output_, ": ", human_count(trace.events), " operators", trace.dropped > 0 ? cat(", the ", human_count(trace.dropped), " shortest left out") : ""));
+  }
+  if (!html_.empty()) write_file(html_, html);
+  const std::string fragment = advice_fragment(report.advice);
+  if (!apply_.empty()) write_file(apply_, fragment.empty() ? "# galley-profile found nothing to change.\n{}\n" : "# Advice of galley-profile.\n" + fragment);
+  std::optional<RoundComparison> verified;
+  if (verify_ && fragment.empty()) log(LogLevel::kInfo, "--verify: there is no advice with a value to compare");
+  if (verify_ && !fragment.empty()) {
+    verified = verify(loaded, report.advice);
+    json["verified"] = verified_json(*verified, report.profile);
+  }
+  json["provenance"] = provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)));
+  const size_t most = rows_ == 0 ? SIZE_MAX : static_cast<size_t>(rows_);
+  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(operator_table(report.profile, by_, most), format));
+  if (common.format == Format::kJson) {
+    print(json.dump() + "\n");
+  } else if (common.format == Format::kTable) {
+    print(text(report, verified ? &*verified : nullptr));
+  } else {
+    print(render(operator_table(report.profile, by_, most), common.format));
+  }
+  return kExitDone;
+}
+
+}  // namespace galley::tools

@@ -1,0 +1,37 @@
+#pragma once
+// galley-profile: where the time and memory of a recipe's steps go, how close that is to the machine's limit, and what to change.
+
+#include "libcore/profiler/report.h"
+#include "libcore/profiler/statistics.h"
+#include "libcore/profiler/trace.h"
+#include "tools/common/recipe_tool.h"
+
+namespace galley::tools {
+
+class ProfileTool : public RecipeTool {
+ public:
+  std::string name() const override { return "galley-profile"; }
+  std::string about() const override { return "Shows where the time and memory of training steps or forward passes go, and what to change."; }
+  std::string examples() const override {
+    return "  galley-profile fashion_mnist_cnn\n  galley-profile resnet50_synthetic -o trace.json.gz --html profile.html\n  galley-profile my.yaml what=forward batch=1 --by layer --format json\n"
+           "  galley-profile my.yaml --apply faster.yaml --verify";
+  }
+  void add_options(CLI::App& app) override;
+
+ protected:
+  std::string section() const override { return "profile"; }
+  std::string output_help() const override { return "write the trace for Perfetto or chrome://tracing; .gz is compressed"; }
+  int run_recipe(LoadedRecipe& loaded) override;
+
+ private:
+  /// The base recipe against the one with the advice followed.
+  RoundComparison verify(const LoadedRecipe& loaded, const std::vector<Advice>& advice) const;
+  std::string text(const ProfileReport& report, const RoundComparison* verified) const;
+
+  std::string html_, apply_, by_ = "op";
+  int64_t rows_ = 20, trace_mib_ = 64;
+  bool verify_ = false;
+  double verify_s_ = 30;
+};
+
+}  // namespace galley::tools
