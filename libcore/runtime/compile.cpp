@@ -79,7 +79,9 @@ bool computes_in_f32(const Graph& graph, const Node& node) {
 
 std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& options) {
   const int threads = options.threads > 0 ? options.threads : compute_threads();
+  const ThreadShare share(threads);  // the vendor library builds its primitives for the threads that it sees
   auto program = std::make_shared<Program>();
+  program->threads_ = threads;
   graph.remove_dead_nodes();
   order_updates(graph);
   program->report_.layout = assign_layout(graph, layout_options(options, threads));

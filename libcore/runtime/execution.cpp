@@ -191,6 +191,7 @@ void Execution::execute_guarded(size_t s, NodeObserver* observer) {
 }
 
 bool Execution::run(const RunOptions& options) {
+  const ThreadShare share(program_->threads());
   if (bound_generation_ != arena_->generation() || feeds_changed_ || calls_.empty()) {
     for (ValueId id : program_->graph().inputs()) {
       const ValueInfo& info = program_->graph().value(id);

@@ -39,6 +39,8 @@ class Program {
   /// The first steps are `prepare`: they depend on parameters, buffers and constants alone, which no step changes.
   size_t prepare_steps() const { return prepare_steps_; }
   const MemoryPlan& memory() const { return memory_; }
+  /// Threads that it was compiled for, and that every run of it uses.
+  int threads() const { return threads_; }
   const ProgramReport& report() const { return report_; }
 
   /// Parameters, buffers and state, by bytes in the program's formats.
@@ -53,6 +55,7 @@ class Program {
   Graph graph_;
   std::vector<Step> steps_;
   size_t prepare_steps_ = 0;
+  int threads_ = 1;
   MemoryPlan memory_;
   ProgramReport report_;
 };

@@ -331,13 +331,7 @@ int BenchmarkTool::compare(const std::vector<std::string>& recipes) {
           const std::vector<Cell> of_side = cells_of(loaded->recipe.benchmark);
           if (of_side.size() == 1) own = of_side.front();
         }
-        const int threads = compute_threads();
-        Candidate candidate = make_candidate(std::move(loaded), side.recipe, own);
-        candidate.run = [threads, run = std::move(candidate.run)] {
-          if (compute_threads() != threads) set_compute_threads(threads);
-          run();
-        };
-        return candidate;
+        return make_candidate(std::move(loaded), side.recipe, own);
       };
       const Candidate a = candidate_of(base), b = candidate_of(changed);
       const std::vector<std::function<void()>> works{a.run, b.run, a.run};
