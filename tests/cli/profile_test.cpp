@@ -38,6 +38,7 @@ std::string tiny_recipe(const std::string& folder, const std::string& more = "")
              "  duration: 200000 steps\n"
              "  batch: 16\n"
              "  optimizer: {type: sgd, lr: 0.01, momentum: 0.9}\n"
+             "loss: cross_entropy\n"
              "threads: 1\n"
              "profile: {schedule: {skip_first: 1, wait: 0, warmup: 1, active: 3}}\n" +
                  more);
