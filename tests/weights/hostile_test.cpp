@@ -349,6 +349,7 @@ TEST(Hostile, ArchivesThatLie) {
       {"in the pickle", lie(3, [](Entry& e) { e.offset_shift = -120; })},
       {"at a place where nothing is", lie(3, [](Entry& e) { e.offset_shift = 1; })},
       {"bytes in front", with_end({.before = "#!/bin/sh\n"})},
+      {"bytes between entries", lie(2, [](Entry& e) { e.data += "hidden"; })},
       {"bytes before the directory", with_end({.between = "hidden"})},
       {"a comment", with_end({.comment = "hello"})},
       {"one entry fewer", with_end({.count_shift = -1})},
