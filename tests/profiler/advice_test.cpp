@@ -95,6 +95,10 @@ TEST(Advice, SlowDataWantsWorkers) {
   EXPECT_EQ(full.value, "") << "nobody can write that for the user";
   facts.loads_data = false;
   EXPECT_TRUE(advise(profile, facts).empty());
+  profile.data_s = 0.08;  // below a tenth of a step nobody is troubled
+  profile.wall_s = 1.065;
+  profile.waits_s.assign(10, 0.008);
+  EXPECT_TRUE(advise(profile, clean_facts()).empty());
 }
 
 TEST(Advice, BurstsWantALongerQueue) {

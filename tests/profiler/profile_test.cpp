@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 #include <thread>
@@ -161,6 +162,31 @@ TEST(MemoryTimeline, AgreesWithThePlan) {
   EXPECT_EQ(of(timeline.steps[first_backward - 1], MemoryCategory::kGradients), 0);
   EXPECT_GT(of(timeline.steps[first_backward], MemoryCategory::kGradients), 0);
   EXPECT_LT(of(timeline.steps.back(), MemoryCategory::kActivations), of(timeline.steps[first_backward], MemoryCategory::kActivations) / 2);
+}
+
+TEST(MemoryTimeline, CountsSharedMemoryOnce) {
+  RecordedRun run;
+  test::prepare_training(run, 8);
+  const Graph& graph = run.program->graph();
+  const MemoryTimeline timeline = memory_timeline(*run.program);
+  const std::vector<int> made = graph.producers();
+  const std::vector<std::vector<int>> users = graph.users();
+  // Bytes of the arena that some live value covers, counted one by one: views and results in place cover the same ones.
+  for (size_t s = 0; s < timeline.steps.size(); ++s) {
+    const int node = run.program->steps()[s].node;
+    std::vector<bool> covered(static_cast<size_t>(timeline.arena_bytes));
+    for (size_t v = 0; v < graph.value_count(); ++v) {
+      const Placement& place = run.program->memory().values[v];
+      if (place.region != Placement::Region::kArena || made[v] > node) continue;
+      int last = users[v].empty() ? made[v] : users[v].back();
+      for (const auto& [name, id] : graph.outputs()) last = id == static_cast<ValueId>(v) ? static_cast<int>(graph.nodes().size()) : last;
+      if (last < node) continue;
+      std::fill_n(covered.begin() + place.offset, place.bytes, true);
+    }
+    const MemorySizes& sizes = timeline.steps[s];
+    const int64_t arena = sizes[static_cast<size_t>(MemoryCategory::kActivations)] + sizes[static_cast<size_t>(MemoryCategory::kGradients)];
+    ASSERT_EQ(arena, std::count(covered.begin(), covered.end(), true)) << "step " << s;
+  }
 }
 
 TEST(MemoryTimeline, KnowsWhatIsRunAgain) {
