@@ -20,6 +20,7 @@
 #include "libcore/base/units.h"
 #include "libcore/profiler/machine_report.h"
 #include "libcore/train/components.h"
+#include "tools/common/machine_limits.h"
 
 namespace galley::tools {
 namespace {

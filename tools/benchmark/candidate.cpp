@@ -1,25 +1,18 @@
 #include "tools/benchmark/candidate.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
 
-#include "libcore/base/file.h"
 #include "libcore/base/parallel.h"
-#include "libcore/base/units.h"
 #include "libcore/data/loader.h"
-#include "libcore/runtime/machine.h"
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/train/session.h"
 #include "libcore/train/trainer.h"
 #include "libcore/train/workload.h"
+#include "tools/common/machine_limits.h"
 
 namespace galley::tools {
 namespace {
@@ -50,46 +43,19 @@ struct ModelWork {
 
 }  // namespace
 
-std::string machine_store(int threads) {
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::string folder = cache != nullptr && *cache != '\0' ? cache : cat(home != nullptr ? home : "/tmp", "/.cache");
-  char host[256] = "host";
-  gethostname(host, sizeof host - 1);
-  return cat(folder, "/galley/machine-", host, "-", threads, ".json");
-}
-
-Limits machine_limits(int threads) {
-  static std::map<int, Limits> known;
-  const auto found = known.find(threads);
-  if (found != known.end()) return found->second;
-  Limits limits;
-  std::ifstream file(machine_store(threads));
-  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (json.is_object() && json.value("threads", 0) == threads && json.contains("f32_per_s") && json.contains("triad_per_s")) {
-    limits = {json["f32_per_s"].get<double>(), json["triad_per_s"].get<double>()};
-  }
-  if (!(limits.flops_per_s > 0 && limits.bytes_per_s > 0)) {
-    const ThreadShare share(threads);
-    const MachineLimits measured = measure_machine(0.5);
-    limits = {measured.flops_per_s, measured.bytes_per_s};
-  }
-  return known[threads] = limits;
-}
-
 double Row::peak_fraction() const {
   return time.median > 0 && flops > 0 ? flops / time.median / machine_limits(static_cast<int>(threads)).flops_per_s : 0;
 }
 
 std::string Row::bound() const {
   if (flops <= 0 && bytes <= 0) return "";
-  const Limits limits = machine_limits(static_cast<int>(threads));
+  const MachineLimits limits = machine_limits(static_cast<int>(threads));
   return flops / limits.flops_per_s >= bytes / limits.bytes_per_s ? "compute" : "memory";
 }
 
 double Row::limit_fraction() const {
   if (time.median <= 0 || (flops <= 0 && bytes <= 0)) return 0;
-  const Limits limits = machine_limits(static_cast<int>(threads));
+  const MachineLimits limits = machine_limits(static_cast<int>(threads));
   return std::max(flops / limits.flops_per_s, bytes / limits.bytes_per_s) / time.median;
 }
 

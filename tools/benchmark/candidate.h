@@ -16,15 +16,6 @@
 
 namespace galley::tools {
 
-/// The machine's limits at a number of threads.
-struct Limits {
-  double flops_per_s = 0, bytes_per_s = 0;
-};
-/// From the store that `galley-benchmark machine` fills, else measured now in half a second. Remembers what it found.
-Limits machine_limits(int threads);
-/// Where that store is: $XDG_CACHE_HOME/galley/machine-<host>-<threads>.json
-std::string machine_store(int threads);
-
 struct Row {
   std::string recipe, what, precision = "f32", memory_format = "auto", device = "cpu";
   int64_t batch = 0, threads = 0;

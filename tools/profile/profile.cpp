@@ -8,11 +8,12 @@
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
+#include "libcore/base/parallel.h"
 #include "libcore/base/units.h"
 #include "libcore/recipe/loader.h"
-#include "libcore/runtime/machine.h"
 #include "libcore/train/components.h"
 #include "libcore/train/profiled_work.h"
+#include "tools/common/machine_limits.h"
 #include "tools/common/weight_folders.h"
 
 namespace galley::tools {
@@ -196,7 +197,7 @@ int ProfileTool::run_recipe(LoadedRecipe& loaded) {
       progress.update(static_cast<double>(done) / static_cast<double>(all), cat("step ", done, "/", all), Json{{"step", done}, {"steps", all}}.dump());
     });
     progress.clear();
-    const MachineLimits machine = measure_machine();
+    const MachineLimits machine = machine_limits(compute_threads());
     report.profile = make_profile(recorder.recording(), machine);
     report.advice = advise(report.profile, work.facts());
     report.compilations = work.compilations();
