@@ -1,0 +1,15 @@
+#pragma once
+// The machine's limits beside which tools put their numbers: what `galley-benchmark machine` stored, else measured now.
+
+#include <string>
+
+#include "libcore/runtime/machine.h"
+
+namespace galley::tools {
+
+/// Where `galley-benchmark machine` stores its result: $XDG_CACHE_HOME/galley/machine-<host>-<threads>.json
+std::string machine_store(int threads);
+/// From that store, else measured in half a second; remembered for the process.
+MachineLimits machine_limits(int threads);
+
+}  // namespace galley::tools
