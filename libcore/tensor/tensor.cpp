@@ -6,6 +6,8 @@
 #include <cstring>
 #include <limits>
 
+#include "libcore/base/parallel.h"
+
 namespace galley {
 namespace {
 
@@ -40,6 +42,22 @@ T saturate(double value) {
   return static_cast<T>(rounded);
 }
 
+/// What an index along each axis adds to an element's offset: every format is a sum over its axes, blocks included.
+std::vector<std::vector<int64_t>> axis_offsets(const Shape& shape, const MemoryFormat& format) {
+  std::vector<std::vector<int64_t>> offsets;
+  Shape index = shape;
+  for (int axis = 0; axis < shape.rank(); ++axis) index[axis] = 0;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    std::vector<int64_t>& along = offsets.emplace_back(static_cast<size_t>(shape[axis]));
+    for (int64_t i = 0; i < shape[axis]; ++i) {
+      index[axis] = i;
+      along[static_cast<size_t>(i)] = format.offset(shape, index);
+    }
+    index[axis] = 0;
+  }
+  return offsets;
+}
+
 /// Calls visit(offset in elements) for every element in logical order.
 template <class Visit>
 void for_each_offset(const Shape& shape, const MemoryFormat& format, Visit visit) {
@@ -48,20 +66,41 @@ void for_each_offset(const Shape& shape, const MemoryFormat& format, Visit visit
     for (int64_t i = 0; i < count; ++i) visit(i);
     return;
   }
-  Shape index = shape;
-  for (int axis = 0; axis < shape.rank(); ++axis) index[axis] = 0;
-  const bool strided = !format.is_blocked();
-  const Shape strides = strided ? format.strides(shape) : Shape();
+  const std::vector<std::vector<int64_t>> offsets = axis_offsets(shape, format);
+  std::vector<size_t> index(offsets.size(), 0);
   for (int64_t i = 0; i < count; ++i) {
     int64_t offset = 0;
-    if (strided) {
-      for (int axis = 0; axis < shape.rank(); ++axis) offset += index[axis] * strides[axis];
-    } else {
-      offset = format.offset(shape, index);
-    }
+    for (size_t axis = 0; axis < index.size(); ++axis) offset += offsets[axis][index[axis]];
     visit(offset);
-    for (int axis = shape.rank() - 1; axis >= 0 && ++index[axis] == shape[axis]; --axis) index[axis] = 0;
+    for (size_t axis = index.size(); axis-- > 0 && ++index[axis] == offsets[axis].size();) index[axis] = 0;
   }
+}
+
+/// Copies every element of one format to its place in another, the first axis cut among the threads.
+template <class Word>
+void copy_formats(const Shape& shape, const MemoryFormat& from_format, const void* from, const MemoryFormat& to_format, void* to) {
+  const std::vector<std::vector<int64_t>> read = axis_offsets(shape, from_format), write = axis_offsets(shape, to_format);
+  const auto* source = static_cast<const Word*>(from);
+  auto* target = static_cast<Word*>(to);
+  const size_t last = read.size() - 1;
+  const int64_t rows = shape[0] == 0 ? 0 : shape.elements() / shape[0];
+  parallel_for(shape[0], std::max<int64_t>(1, 65536 / std::max<int64_t>(1, rows)), [&](int64_t begin, int64_t end) {
+    for (int64_t first = begin; first < end; ++first) {
+      std::vector<size_t> index(read.size(), 0);
+      index[0] = static_cast<size_t>(first);
+      for (int64_t done = 0; done < rows; done += last == 0 ? 1 : shape[static_cast<int>(last)]) {
+        int64_t in = 0, out = 0;
+        for (size_t axis = 0; axis < (last == 0 ? 1 : last); ++axis) in += read[axis][index[axis]], out += write[axis][index[axis]];
+        if (last == 0) {
+          target[out] = source[in];
+          continue;
+        }
+        const int64_t *read_last = read[last].data(), *write_last = write[last].data();
+        for (size_t i = 0; i < read[last].size(); ++i) target[out + write_last[i]] = source[in + read_last[i]];
+        for (size_t axis = last; axis-- > 1 && ++index[axis] == read[axis].size();) index[axis] = 0;
+      }
+    }
+  });
 }
 
 }  // namespace
@@ -179,14 +218,14 @@ void Tensor::from_doubles(const std::vector<double>& values) {
 Tensor Tensor::to(MemoryFormat format) const {
   if (format == format_) return *this;
   Tensor result(dtype_, shape_, std::move(format));
-  const int64_t size = dtype_size(dtype_);
-  std::vector<int64_t> offsets;
-  offsets.reserve(static_cast<size_t>(elements()));
-  for_each_offset(shape_, result.format_, [&](int64_t offset) { offsets.push_back(offset); });
-  const auto* from = static_cast<const std::byte*>(data());
-  auto* to = static_cast<std::byte*>(result.data());
-  auto next = offsets.begin();
-  for_each_offset(shape_, format_, [&](int64_t offset) { std::memcpy(to + *next++ * size, from + offset * size, static_cast<size_t>(size)); });
+  if (elements() == 0) return result;
+  switch (dtype_size(dtype_)) {
+    case 1: copy_formats<uint8_t>(shape_, format_, data(), result.format_, result.data()); break;
+    case 2: copy_formats<uint16_t>(shape_, format_, data(), result.format_, result.data()); break;
+    case 4: copy_formats<uint32_t>(shape_, format_, data(), result.format_, result.data()); break;
+    case 8: copy_formats<uint64_t>(shape_, format_, data(), result.format_, result.data()); break;
+    default: GALLEY_ASSERT(false, dtype_);
+  }
   return result;
 }
 
