@@ -65,6 +65,7 @@ struct ConvNormOptions {
   int64_t groups = 1;
   std::optional<ActivationKind> activation;
   BatchNormOptions norm = {};
+  bool same_padding = false;  // as TensorFlow's SAME: the odd pixel of padding goes behind, where torchvision pads both sides alike
 };
 /// Convolution "0" that keeps the size but for its stride, batch norm "1", activation: torchvision's Conv2dNormActivation.
 Value conv_norm(Builder& b, std::string_view name, Value x, const ConvNormOptions& options);

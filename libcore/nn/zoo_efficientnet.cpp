@@ -1,4 +1,4 @@
-// EfficientNet (Tan, Le 2019) and EfficientNetV2 (Tan, Le 2021), as torchvision builds them.
+// EfficientNet (Tan, Le 2019) and EfficientNetV2 (Tan, Le 2021), as torchvision builds them; EfficientNet-Lite as TensorFlow does.
 
 #include <algorithm>
 #include <array>
@@ -39,6 +39,7 @@ struct Architecture {
   int64_t stem_channels;
   int64_t last_channels;  // 0: four times the last stage's
   BatchNormOptions norm;
+  bool lite = false;      // no squeeze-excite, relu6, TensorFlow's padding
 };
 
 constexpr std::array kV1{Stage{false, 1, 3, 1, 16, 1},  Stage{false, 6, 3, 2, 24, 2},  Stage{false, 6, 5, 2, 40, 2}, Stage{false, 6, 3, 2, 80, 3},
@@ -54,13 +55,14 @@ struct Block {
   Stage stage;  // its stride and channels are the block's
   double drop;  // probability that the block is skipped
   BatchNormOptions norm;
+  bool lite;
 };
 
 Value inverted_residual(Builder& b, std::string_view name, Value x, const Block& block) {
   const auto module = b.scope(name);
   const Stage& stage = block.stage;
   const int64_t expanded = make_divisible(static_cast<double>(x.channels() * stage.expand), 8);
-  constexpr ActivationKind kSilu = ActivationKind::kSilu;
+  const ActivationKind activation = block.lite ? ActivationKind::kRelu6 : ActivationKind::kSilu;
   Value y = x;
   {
     const auto inner = b.scope("block");
@@ -68,13 +70,13 @@ Value inverted_residual(Builder& b, std::string_view name, Value x, const Block&
     const auto next = [&index] { return std::to_string(index++); };
     const bool expands = expanded != x.channels();
     if (stage.fused) {
-      y = conv_norm(b, next(), y, {.channels = expands ? expanded : stage.channels, .kernel = stage.kernel, .stride = stage.stride, .activation = kSilu,
+      y = conv_norm(b, next(), y, {.channels = expands ? expanded : stage.channels, .kernel = stage.kernel, .stride = stage.stride, .activation = activation,
                                    .norm = block.norm});
     } else {
-      if (expands) y = conv_norm(b, next(), y, {.channels = expanded, .activation = kSilu, .norm = block.norm});
-      y = conv_norm(b, next(), y, {.channels = expanded, .kernel = stage.kernel, .stride = stage.stride, .groups = expanded, .activation = kSilu,
-                                   .norm = block.norm});
-      y = squeeze_excite(b, next(), y, {.squeeze_channels = std::max<int64_t>(1, x.channels() / 4), .activation = silu});
+      if (expands) y = conv_norm(b, next(), y, {.channels = expanded, .activation = activation, .norm = block.norm});
+      y = conv_norm(b, next(), y, {.channels = expanded, .kernel = stage.kernel, .stride = stage.stride, .groups = expanded, .activation = activation,
+                                   .norm = block.norm, .same_padding = block.lite});
+      if (!block.lite) y = squeeze_excite(b, next(), y, {.squeeze_channels = std::max<int64_t>(1, x.channels() / 4), .activation = silu});
     }
     if (!stage.fused || expands) y = conv_norm(b, next(), y, {.channels = stage.channels, .norm = block.norm});
   }
@@ -93,14 +95,15 @@ NamedValues efficientnet(Builder& b, const EfficientNetParams& params, const Arc
     const auto features = b.scope("features");
     int index = 0;
     const auto ends = [&](int64_t channels, int64_t kernel, int64_t stride) {
-      return conv_norm(b, std::to_string(index++), x, {.channels = channels, .kernel = kernel, .stride = stride, .activation = ActivationKind::kSilu,
-                                                       .norm = architecture.norm});
+      return conv_norm(b, std::to_string(index++), x, {.channels = channels, .kernel = kernel, .stride = stride,
+                                                       .activation = architecture.lite ? ActivationKind::kRelu6 : ActivationKind::kSilu,
+                                                       .norm = architecture.norm, .same_padding = architecture.lite});
     };
     x = ends(scaled(architecture.stem_channels), 3, 2);
     for (const Stage& stage : architecture.stages) {
       const auto module = b.scope(std::to_string(index++));
       for (int64_t i = 0; i < repeats(stage); ++i) {
-        Block block{stage, params.stochastic_depth_prob * static_cast<double>(done++) / static_cast<double>(blocks), architecture.norm};
+        Block block{stage, params.stochastic_depth_prob * static_cast<double>(done++) / static_cast<double>(blocks), architecture.norm, architecture.lite};
         block.stage.channels = scaled(stage.channels);
         if (i > 0) block.stage.stride = 1;
         x = inverted_residual(b, std::to_string(i), x, block);
@@ -120,6 +123,9 @@ NamedValues v1(Builder& b, const Fields& params, Value input) {
 }
 NamedValues v1_large(Builder& b, const Fields& params, Value input) {
   return efficientnet(b, params_of<EfficientNetParams>(params), {kV1, 32, 0, {.eps = 1e-3, .momentum = 0.01}}, input);
+}
+NamedValues lite(Builder& b, const Fields& params, Value input) {
+  return efficientnet(b, params_of<EfficientNetParams>(params), {kV1, 32, 1280, {.eps = 1e-3, .momentum = 0.01}, /*lite=*/true}, input);
 }
 template <const auto& kStages, int64_t kStem>
 NamedValues v2(Builder& b, const Fields& params, Value input) {
@@ -154,6 +160,7 @@ ModelTable efficientnet_models() {
       {{"efficientnet_b5", "EfficientNet-B5, 30.4 M parameters", make<160, 220, 40, 456>}, v1_large, info},
       {{"efficientnet_b6", "EfficientNet-B6, 43.0 M parameters", make<180, 260, 50, 528>}, v1_large, info},
       {{"efficientnet_b7", "EfficientNet-B7, 66.3 M parameters", make<200, 310, 50, 600>}, v1_large, info},
+      {{"efficientnet_lite0", "EfficientNet-Lite0 (Liu 2020): B0 for integer devices, 4.7 M parameters", make<100, 100, 20, 224>}, lite, info},
       {{"efficientnet_v2_s", "EfficientNetV2-S (Tan, Le 2021), 21.5 M parameters", make<100, 100, 20, 384>}, v2<kV2Small, 24>, info},
       {{"efficientnet_v2_m", "EfficientNetV2-M, 54.1 M parameters", make<100, 100, 30, 480>}, v2<kV2Medium, 24>, info},
       {{"efficientnet_v2_l", "EfficientNetV2-L, 118.5 M parameters", make<100, 100, 40, 480>}, v2<kV2Large, 32>, info},

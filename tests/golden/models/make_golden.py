@@ -3,7 +3,7 @@
 
     python3 tests/golden/models/make_golden.py
 
-Weights and inputs are a function of (name, index) that tests/support/golden_weights.h computes too, so the files hold
+Wants torch, torchvision and, for EfficientNet-Lite, the package efficientnet-lite-pytorch. Weights and inputs are a function of (name, index) that tests/support/golden_weights.h computes too, so the files hold
 results only. All arithmetic is float64 on weights rounded to float32. Versions are written to VERSIONS.
 """
 import contextlib
@@ -227,8 +227,37 @@ REDUCED = {
 }
 # One model a family at its real size, and what multiplies the auxiliary losses of two of them.
 FULL_SIZE = {"alexnet": 224, "squeezenet1_0": 224, "densenet121": 224, "googlenet": 224, "inception_v3": 299, "mnasnet1_0": 224, "shufflenet_v2_x1_0": 224,
-             "efficientnet_b0": 224, "regnet_x_400mf": 224, "regnet_y_400mf": 224, "vit_b_32": 224, "convnext_tiny": 224, "swin_t": 224, "swin_v2_t": 256}
+             "efficientnet_b0": 224, "regnet_x_400mf": 224, "regnet_y_400mf": 224, "vit_b_32": 224, "convnext_tiny": 224, "swin_t": 224, "swin_v2_t": 256, "efficientnet_lite0": 224}
 AUXILIARY_WEIGHT = 0.3
+
+
+class EfficientNetLite0(nn.Module):
+    """The package's network under the names that torchvision's EfficientNets have."""
+
+    def __init__(self):
+        super().__init__()
+        from efficientnet_lite_pytorch import EfficientNet
+
+        net = EfficientNet.from_name("efficientnet-lite0")
+        self.__dict__["net"] = net   # not a child: its modules stand below
+        blocks = iter(net._blocks)
+        stages = [nn.ModuleList([net._conv_stem, net._bn0])]
+        for count in (1, 2, 2, 3, 3, 4, 1):
+            stages.append(nn.ModuleList())
+            for _ in range(count):
+                block, module = next(blocks), nn.Module()
+                pairs = [("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2")]
+                module.block = nn.ModuleList(nn.ModuleList([getattr(block, conv), getattr(block, norm)]) for conv, norm in pairs if hasattr(block, conv))
+                stages[-1].append(module)
+        self.features = nn.ModuleList([*stages, nn.ModuleList([net._conv_head, net._bn1])])
+        self.classifier = nn.ModuleList([nn.Identity(), net._fc])
+
+    def train(self, mode=True):
+        self.net.train(mode)
+        return super().train(mode)
+
+    def forward(self, x):
+        return self.net(x)
 
 
 def make(name):
@@ -238,6 +267,8 @@ def make(name):
         return getattr(torchvision.models, name)(init_weights=True)
     if name in TORCHVISION:
         return getattr(torchvision.models, name)()
+    if name == "efficientnet_lite0":
+        return EfficientNetLite0()
     if name == "mlp":
         return Mlp()
     if name == "cnn":
@@ -264,7 +295,7 @@ def write_zoo():
     """Every model: `model NAME PARAMETERS`, then `p|b SHARED NAME SIZES` in the order of state_dict; SHARED counts the leading
     characters that the name has in common with the one before and that are left out."""
     lines = []
-    for name in ["mlp", "cnn", *(f"cifar_resnet{n}" for n in (20, 32, 44, 56, 110)), *TORCHVISION]:
+    for name in ["mlp", "cnn", *(f"cifar_resnet{n}" for n in (20, 32, 44, 56, 110)), *TORCHVISION, "efficientnet_lite0"]:
         with torch.device("meta"), regnet_widths_on_cpu():
             model = make(name)
         parameters = dict(model.named_parameters())
