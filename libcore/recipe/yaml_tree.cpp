@@ -220,6 +220,7 @@ class TreeBuilder : public YAML::EventHandler {
       error.key(key.scalar).suggest("remove one of the two");
       throw key.place.mark(error);
     }
+    if (static_cast<int64_t>(key.scalar.size()) > limits_.key_bytes) fail_at(key.place, cat("a key of ", key.scalar.size(), " bytes; at most ", limits_.key_bytes, " are allowed"));
     if (static_cast<int64_t>(frame.keys.size()) > limits_.keys) fail_at(key.place, cat("more than ", limits_.keys, " keys in one map"));
     frame.key = std::move(key);
     frame.has_key = true;

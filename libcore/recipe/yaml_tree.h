@@ -20,6 +20,7 @@ struct YamlLimits {
   int64_t depth = 64;
   int64_t nodes = 50'000;  ///< After expansion of aliases; an anchored node counts once more, for the copy that is kept.
   int64_t keys = 2'000;    ///< A map.
+  int64_t key_bytes = 160; ///< One key: YAML allows 1024 characters (1.2, section 7.4.2), and an escape takes up to six.
 };
 
 /// A text that places point into: a file, standard input, or the command line.

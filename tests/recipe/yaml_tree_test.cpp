@@ -127,6 +127,17 @@ TEST(YamlTree, BoundsLetRealRecipesThrough) {
   EXPECT_EQ(parse("a: \"[[[[[[[[[[[[\"  # [[[[[\n").find("a")->scalar, "[[[[[[[[[[[[");
 }
 
+TEST(YamlTree, TheLongestKeysReadBackAndLongerOnesAreRefused) {
+  // Every byte becomes an escape of six characters when it is written; YAML allows a key 1024 (found by fuzzing).
+  std::string escaped;
+  for (int i = 0; i < 160; ++i) escaped += "\\x01";
+  const YamlNode tree = parse("a:\n  \"" + escaped + "\": {b: 1}\n");
+  EXPECT_EQ(parse(emit_yaml(tree)), tree);
+  const Error error = parse_error("a: 1\n? " + std::string(161, 'k') + "\n: 2\n");
+  EXPECT_EQ(error.place().line, 2);
+  EXPECT_NE(error.message().find("161 bytes"), std::string::npos) << error.message();
+}
+
 TEST(YamlTree, EmittedTextReadsBack) {
   const YamlNode tree = parse(
       "a: {type: sgd, lr: 0.1}\nb: [1, [2, x], {c: d}]\nc: \"# no: comment\"\nd: 'null'\ne: null\nf: \"\\n\\u00e4\\x01\"\ng: ''\nh: {}\ni: []\n"
