@@ -39,7 +39,9 @@ TEST(WeightRegistry, BuiltInFiles) {
     for (const PublishedWeights& entry : registry.of(model)) {
       ++sets;
       defaults += entry.is_default;
-      EXPECT_NE(entry.url.find("-" + entry.sha256.substr(0, 8) + "."), std::string::npos) << entry.url;
+      // The digits in the file's name are the first ones of its hash.
+      const size_t digits = entry.url.rfind('-') + 1;
+      EXPECT_TRUE(entry.sha256.starts_with(entry.url.substr(digits, entry.url.rfind('.') - digits))) << entry.url;
       EXPECT_EQ(entry.file, "/cache/" + entry.url.substr(entry.url.rfind('/') + 1));
       EXPECT_GE(entry.transforms.resize, entry.transforms.crop);
       EXPECT_EQ(entry.transforms.crop, entry.input_size);
