@@ -1,0 +1,58 @@
+#include "libcore/quant/names.h"
+
+#include <set>
+
+namespace galley {
+
+std::vector<std::string> quant_names(const Graph& graph) {
+  std::vector<std::string> names;
+  std::map<std::string, int> seen;
+  std::set<std::string> taken;
+  for (const Node& node : graph.nodes()) {
+    if (node.phase != Phase::kForward || node.outputs.empty() || node.is("reorder")) {
+      names.emplace_back();
+      continue;
+    }
+    const bool module = (node.is("conv2d") || node.is("linear")) && !node.path.empty();
+    const std::string base = module ? node.path : node.path.empty() ? std::string(node.op->name) : cat(node.path, ".", node.op->name);
+    int& count = seen[base];
+    std::string name;
+    do {
+      ++count;
+      name = count == 1 ? base : cat(base, ".", count);
+    } while (!taken.insert(name).second);
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+std::string quant_name(const Graph& graph, const Node& node) {
+  const std::vector<std::string> names = quant_names(graph);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (&graph.nodes()[i] == &node) return names[i];
+  }
+  GALLEY_ASSERT(false, "node ", node.op->name, " at ", node.path, " is not of this graph");
+}
+
+std::map<ValueId, std::string> quant_values(const Graph& graph) {
+  std::map<ValueId, std::string> values;
+  std::vector<bool> fed(graph.value_count());
+  for (ValueId id : graph.inputs()) {
+    const ValueInfo& info = graph.value(id);
+    if (info.role != ValueRole::kInput) continue;
+    fed[static_cast<size_t>(id)] = true;
+    if (info.type.dtype == DType::kF32) values.emplace(id, info.name);
+  }
+  const std::vector<std::string> names = quant_names(graph);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const Node& node = graph.nodes()[i];
+    bool depends = false;
+    for (ValueId id : node.inputs) depends = depends || (id != kNoValue && fed[static_cast<size_t>(id)]);
+    if (!depends) continue;
+    for (ValueId id : node.outputs) fed[static_cast<size_t>(id)] = true;
+    if (!names[i].empty() && graph.type(node.outputs[0]).dtype == DType::kF32) values.emplace(node.outputs[0], names[i]);
+  }
+  return values;
+}
+
+}  // namespace galley
