@@ -57,8 +57,8 @@ enum class PrecisionRule { kFollow, kLow, kKeepF32 };
 /// How the quantize pass treats it.
 enum class QuantizeRule {
   kFloat,        // stays in float
-  kCompute,      // integer kernel with its own output scale: conv, linear, add
-  kPassThrough,  // works on the integers unchanged, output scale = input scale: max pool, view, concat of equal scales
+  kCompute,      // an integer operator with its own output scale stands for it: conv, linear, add, mul, concat, average pools, mean over pixels
+  kPassThrough,  // works on the integers unchanged, output scale = input scale: max pool, view, pad (by the zero point), nearest resize
   kTable,        // element-wise function of one input: a 256-entry table
 };
 

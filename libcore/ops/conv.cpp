@@ -50,11 +50,10 @@ std::vector<TensorType> infer_conv(const OpContext& c) {
   const auto& a = c.attrs<Conv2dAttrs>();
   const TensorType& x = c.in(0);
   const TensorType& w = c.in(1);
-  check_operands(a, x.shape, w.shape);
+  TensorType y = x;
+  y.shape = conv2d_shape(a, x.shape, w.shape);
   check_floating(x, "x");
   GALLEY_CHECK(w.dtype == x.dtype, "weight is ", w.dtype, ", input ", x.dtype);
-  TensorType y = x;
-  y.shape = Shape{x.shape[0], w.shape[0], output_size(a, 0, x.shape[2], w.shape[2]), output_size(a, 1, x.shape[3], w.shape[3])};
   y.format = {};
   if (c.has(2)) GALLEY_CHECK(c.in(2).shape == Shape({w.shape[0]}), "bias must be [", w.shape[0], "], is ", c.in(2).shape);
   if (c.has(3)) check_like(c.in(3), "residual", y, "the output");
@@ -136,6 +135,11 @@ void Conv2dBackwardDataAttrs::fields(FieldVisitor& v) {
 void Conv2dBackwardWeightsAttrs::fields(FieldVisitor& v) {
   window_fields(v, *this);
   v.field({.name = "kernel_size", .doc = "rows and columns of the weight", .min = 1}, kernel_size);
+}
+
+Shape conv2d_shape(const Conv2dAttrs& a, const Shape& x, const Shape& weight) {
+  check_operands(a, x, weight);
+  return {x[0], weight[0], output_size(a, 0, x[2], weight[2]), output_size(a, 1, x[3], weight[3])};
 }
 
 const OpDef& conv2d_op() {

@@ -32,6 +32,9 @@ struct Conv2dBackwardWeightsAttrs : FieldsOf<Conv2dBackwardWeightsAttrs> {
   void fields(FieldVisitor& v) override;
 };
 
+/// [N,O,H',W'] of x [N,C,H,W] and weight [O,C/groups,kh,kw]; throws, showing both sides, where they do not fit.
+Shape conv2d_shape(const Conv2dAttrs& attrs, const Shape& x, const Shape& weight);
+
 const OpDef& conv2d_op();
 const OpDef& conv2d_backward_data_op();
 const OpDef& conv2d_backward_weights_op();

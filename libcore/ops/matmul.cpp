@@ -121,8 +121,7 @@ const OpDef& matmul_op() {
                          .gradient = matmul_gradient,
                          .cost = cost_matmul,
                          .formats = FormatRule::kContiguous,
-                         .precision = PrecisionRule::kLow,
-                         .quantize = QuantizeRule::kCompute};
+                         .precision = PrecisionRule::kLow};
   return def;
 }
 

@@ -22,7 +22,8 @@ int64_t windows(int64_t in, int64_t kernel, int64_t stride, int64_t padding, int
   return count;
 }
 
-void check_image(const TensorType& x) { GALLEY_CHECK(x.shape.rank() == 4, "the input must be [N,C,H,W], is ", x.shape); }
+void check_image(const Shape& x) { GALLEY_CHECK(x.rank() == 4, "the input must be [N,C,H,W], is ", x); }
+void check_image(const TensorType& x) { check_image(x.shape); }
 
 template <class Attrs>
 Shape pooled(const Attrs& a, const Shape& x, const std::vector<int64_t>& dilation) {
@@ -66,9 +67,9 @@ std::vector<TensorType> infer_max_backward(const OpContext& c) {
 }
 
 std::vector<TensorType> infer_avg(const OpContext& c) {
-  check_image(c.in(0));
+  const Shape y = avg_pool2d_shape(c.attrs<AvgPool2dAttrs>(), c.in(0).shape);
   check_floating(c.in(0), "x");
-  return {with_shape(c.in(0), pooled(c.attrs<AvgPool2dAttrs>(), c.in(0).shape, {1}))};
+  return {with_shape(c.in(0), y)};
 }
 
 std::vector<TensorType> infer_avg_backward(const OpContext& c) {
@@ -80,20 +81,12 @@ std::vector<TensorType> infer_avg_backward(const OpContext& c) {
   return {dx};
 }
 
-Shape adaptive_shape(const OpContext& c, const std::vector<int64_t>& output_size) {
-  check_image(c.in(0));
-  const auto size = pair(output_size);
-  GALLEY_CHECK(size[0] >= 1 && size[1] >= 1, "output_size must be at least 1");
-  GALLEY_CHECK(c.in(0).shape[2] >= 1 && c.in(0).shape[3] >= 1, "the input has no pixels: ", c.in(0).shape);
-  return Shape{c.in(0).shape[0], c.in(0).shape[1], size[0], size[1]};
-}
-
 std::vector<TensorType> infer_adaptive_avg(const OpContext& c) {
   check_floating(c.in(0), "x");
-  return {with_shape(c.in(0), adaptive_shape(c, c.attrs<AdaptiveAvgPool2dAttrs>().output_size))};
+  return {with_shape(c.in(0), adaptive_pool2d_shape(c.attrs<AdaptiveAvgPool2dAttrs>().output_size, c.in(0).shape))};
 }
 std::vector<TensorType> infer_adaptive_max(const OpContext& c) {
-  TensorType y = with_shape(c.in(0), adaptive_shape(c, c.attrs<AdaptiveMaxPool2dAttrs>().output_size));
+  TensorType y = with_shape(c.in(0), adaptive_pool2d_shape(c.attrs<AdaptiveMaxPool2dAttrs>().output_size, c.in(0).shape));
   TensorType index = y;
   index.dtype = DType::kI32;
   return {y, index};
@@ -190,6 +183,19 @@ PoolRange adaptive_range(int64_t o, int64_t in, int64_t out) {
   return {begin, end, end - begin};
 }
 
+Shape avg_pool2d_shape(const AvgPool2dAttrs& attrs, const Shape& x) {
+  check_image(x);
+  return pooled(attrs, x, {1});
+}
+
+Shape adaptive_pool2d_shape(const std::vector<int64_t>& output_size, const Shape& x) {
+  check_image(x);
+  const auto size = pair(output_size);
+  GALLEY_CHECK(size[0] >= 1 && size[1] >= 1, "output_size must be at least 1");
+  GALLEY_CHECK(x[2] >= 1 && x[3] >= 1, "the input has no pixels: ", x);
+  return Shape{x[0], x[1], size[0], size[1]};
+}
+
 const OpDef& max_pool2d_op() {
   static const OpDef def = [] {
     OpDef op = pool("max_pool2d", "largest value of each window, and which tap it was", make_fields<MaxPool2dAttrs>, infer_max, max_gradient);
@@ -208,7 +214,11 @@ const OpDef& max_pool2d_backward_op() {
   return def;
 }
 const OpDef& avg_pool2d_op() {
-  static const OpDef def = pool("avg_pool2d", "mean of each window", make_fields<AvgPool2dAttrs>, infer_avg, avg_gradient);
+  static const OpDef def = [] {
+    OpDef op = pool("avg_pool2d", "mean of each window", make_fields<AvgPool2dAttrs>, infer_avg, avg_gradient);
+    op.quantize = QuantizeRule::kCompute;
+    return op;
+  }();
   return def;
 }
 const OpDef& avg_pool2d_backward_op() {
@@ -216,12 +226,16 @@ const OpDef& avg_pool2d_backward_op() {
   return def;
 }
 const OpDef& adaptive_avg_pool2d_op() {
-  static const OpDef def = pool("adaptive_avg_pool2d", "means of as many cells as the result has pixels", make_fields<AdaptiveAvgPool2dAttrs>,
-                                infer_adaptive_avg, [](GradientBuilder& g) {
-                                  AdaptiveAvgPool2dBackwardAttrs b;
-                                  b.input_size = image_size(g.in(0));
-                                  g.set(0, adaptive_avg_pool2d_backward(g.grad(), b));
-                                });
+  static const OpDef def = [] {
+    OpDef op = pool("adaptive_avg_pool2d", "means of as many cells as the result has pixels", make_fields<AdaptiveAvgPool2dAttrs>, infer_adaptive_avg,
+                    [](GradientBuilder& g) {
+                      AdaptiveAvgPool2dBackwardAttrs b;
+                      b.input_size = image_size(g.in(0));
+                      g.set(0, adaptive_avg_pool2d_backward(g.grad(), b));
+                    });
+    op.quantize = QuantizeRule::kCompute;
+    return op;
+  }();
   return def;
 }
 const OpDef& adaptive_avg_pool2d_backward_op() {
@@ -239,6 +253,7 @@ const OpDef& adaptive_max_pool2d_op() {
                       g.set(0, adaptive_max_pool2d_backward(g.grad(0), g.out(1), b));
                     });
     op.outputs = {"y", "index"};
+    op.quantize = QuantizeRule::kPassThrough;
     return op;
   }();
   return def;

@@ -68,6 +68,10 @@ PoolRange pool_range(int64_t o, int64_t in, int64_t kernel, int64_t stride, int6
 /// Cell `o` of an adaptive pooling: [floor(o in / out), ceil((o+1) in / out)).
 PoolRange adaptive_range(int64_t o, int64_t in, int64_t out);
 
+/// [N,C,H',W'] of x [N,C,H,W]; throws where they do not fit.
+Shape avg_pool2d_shape(const AvgPool2dAttrs& attrs, const Shape& x);
+Shape adaptive_pool2d_shape(const std::vector<int64_t>& output_size, const Shape& x);
+
 const OpDef& max_pool2d_op();
 const OpDef& max_pool2d_backward_op();
 const OpDef& avg_pool2d_op();

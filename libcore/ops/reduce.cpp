@@ -98,12 +98,16 @@ const OpDef& sum_op() {
   return def;
 }
 const OpDef& mean_op() {
-  static const OpDef def = reduction("mean", "mean over axes", infer_mean, [](GradientBuilder& g) {
-    if (!g.wants(0)) return;
-    const auto& attrs = g.attrs<ReduceAttrs>();
-    const double count = static_cast<double>(std::max<int64_t>(1, reduced_count(g.in(0), attrs)));
-    g.set(0, broadcast_to(affine(with_kept_dims(g.grad(), g.in(0), attrs), 1 / count), g.in(0).shape()));
-  });
+  static const OpDef def = [] {
+    OpDef op = reduction("mean", "mean over axes", infer_mean, [](GradientBuilder& g) {
+      if (!g.wants(0)) return;
+      const auto& attrs = g.attrs<ReduceAttrs>();
+      const double count = static_cast<double>(std::max<int64_t>(1, reduced_count(g.in(0), attrs)));
+      g.set(0, broadcast_to(affine(with_kept_dims(g.grad(), g.in(0), attrs), 1 / count), g.in(0).shape()));
+    });
+    op.quantize = QuantizeRule::kCompute;
+    return op;
+  }();
   return def;
 }
 const OpDef& amax_op() {

@@ -25,5 +25,8 @@ OpTable binary_ops();
 OpTable reduce_ops();
 OpTable shape_ops();
 OpTable update_ops();
+OpTable quantize_ops();
+OpTable quantized_ops();
+OpTable fake_quantize_ops();
 
 }  // namespace galley

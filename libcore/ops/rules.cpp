@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "libcore/tensor/quant_params.h"
+
 namespace galley {
 
 int axis_of(int64_t axis, const TensorType& x) {
@@ -28,6 +30,12 @@ void check_floating(const TensorType& x, std::string_view name) {
 
 void check_integer(const TensorType& x, std::string_view name) {
   GALLEY_CHECK(x.dtype == DType::kI64 || x.dtype == DType::kI32, name, " must be i64 or i32, is ", x);
+}
+
+void check_quantized(const TensorType& x, std::string_view name, double scale, int64_t zero_point) {
+  GALLEY_CHECK(x.dtype == DType::kU8 || x.dtype == DType::kI8, name, " must be u8 or i8, is ", x, "; quantize it first");
+  const int64_t low = x.dtype == DType::kU8 ? 0 : -128;
+  check_quant_params({scale, zero_point, x.dtype, low, low + 255});
 }
 
 void check_not_bool(const TensorType& x, std::string_view name) {

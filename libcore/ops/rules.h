@@ -15,6 +15,8 @@ std::vector<int> axes_of(const std::vector<int64_t>& axes, const TensorType& x);
 
 void check_floating(const TensorType& x, std::string_view name);
 void check_integer(const TensorType& x, std::string_view name);
+/// u8 or i8, meaning scale * (q - zero_point): a positive float32 value, and one of the dtype's integers.
+void check_quantized(const TensorType& x, std::string_view name, double scale, int64_t zero_point);
 void check_not_bool(const TensorType& x, std::string_view name);
 /// The same dtype and shape, names equal or absent.
 void check_like(const TensorType& x, std::string_view x_name, const TensorType& like, std::string_view like_name);

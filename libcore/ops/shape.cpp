@@ -128,7 +128,7 @@ std::vector<TensorType> infer_reshape(const OpContext& c) {
 }
 
 void check_resize(const TensorType& x, const std::vector<int64_t>& size, std::string_view what, ResizeMode mode, bool align_corners) {
-  check_floating(x, "x");
+  if (mode == ResizeMode::kBilinear) check_floating(x, "x");  // nearest moves elements of any dtype
   GALLEY_CHECK(x.shape.rank() == 4, "the input must be [N,C,H,W], is ", x);
   GALLEY_CHECK(size.size() == 2 && size[0] >= 1 && size[1] >= 1, what, " must be two sizes of at least 1 (rows, columns)");
   GALLEY_CHECK(x.shape[2] >= 1 && x.shape[3] >= 1, "an empty image cannot be resized: ", x);
@@ -239,7 +239,7 @@ const OpDef& concat_op() {
                                  start = end;
                                }
                              },
-                         .quantize = QuantizeRule::kPassThrough};
+                         .quantize = QuantizeRule::kCompute};
   return def;
 }
 const OpDef& slice_op() {
@@ -298,7 +298,8 @@ const OpDef& pad_op() {
                              if (dx.shape()[d] != g.in(0).shape()[d]) dx = slice(dx, d, before, before + g.in(0).shape()[d]);
                            }
                            g.set(0, dx);
-                         }};
+                         },
+                         .quantize = QuantizeRule::kPassThrough};
   return def;
 }
 const OpDef& permute_op() {
@@ -397,7 +398,8 @@ const OpDef& resize_op() {
                                attrs.align_corners = forward.align_corners;
                                g.set(0, resize_backward(g.grad(), attrs));
                              },
-                         .cost = elementwise_cost<7>};
+                         .cost = elementwise_cost<7>,
+                         .quantize = QuantizeRule::kPassThrough};
   return def;
 }
 const OpDef& resize_backward_op() {

@@ -1,0 +1,61 @@
+#pragma once
+// Between real values and integers: quantize, dequantize, table look-ups on integers, weights stored as integers. The map is in
+// tensor/quant_params.h.
+
+#include <vector>
+
+#include "libcore/ops/emit.h"
+#include "libcore/ops/registry.h"
+#include "libcore/ops/scalar.h"
+#include "libcore/tensor/quant_params.h"
+
+namespace galley {
+
+struct QuantizeAttrs : FieldsOf<QuantizeAttrs> {
+  QuantizeAttrs() = default;
+  explicit QuantizeAttrs(const QuantParams& p) : scale(p.scale), zero_point(p.zero_point), dtype(p.dtype), qmin(p.qmin), qmax(p.qmax) {}
+  double scale = 1;
+  int64_t zero_point = 0;
+  DType dtype = DType::kU8;
+  int64_t qmin = 0, qmax = 255;
+  QuantParams params() const { return {scale, zero_point, dtype, qmin, qmax}; }
+  void fields(FieldVisitor& v) override;
+};
+struct DequantizeAttrs : FieldsOf<DequantizeAttrs> {
+  double scale = 1;
+  int64_t zero_point = 0;
+  void fields(FieldVisitor& v) override;
+};
+struct LookupAttrs : FieldsOf<LookupAttrs> {
+  std::vector<int64_t> table;  // 256 results, of the input's smallest value (u8: 0, i8: -128) first
+  DType dtype = DType::kU8;    // of the results: u8 or i8
+  void fields(FieldVisitor& v) override;
+};
+struct DequantizeWeightAttrs : FieldsOf<DequantizeWeightAttrs> {
+  int64_t bits = 8;           // 8: i8 as they are; 4: two signed numbers a byte along the last axis, the low half first
+  int64_t group_size = 0;     // weights that share a scale, along an output channel's I*kh*kw in order; 0: the whole channel
+  std::vector<int64_t> shape; // of the weight where bits is 4 (the last axis may be odd); empty: as stored, or twice the last axis
+  void fields(FieldVisitor& v) override;
+};
+
+const OpDef& quantize_op();
+const OpDef& dequantize_op();
+const OpDef& lookup_op();
+const OpDef& dequantize_weight_op();
+
+/// x f32 -> u8 or i8 of the same shape: clamp(round_half_even(x / scale) + zero_point, qmin, qmax).
+Value quantize(Value x, const QuantParams& params);
+/// q u8 or i8 -> f32: scale * (q - zero_point).
+Value dequantize(Value q, const QuantParams& params);
+/// table[q - smallest value of q's dtype].
+Value lookup(Value q, const LookupAttrs& attrs);
+/// The same values under another map (a lookup; q itself where both are equal).
+Value requantize(Value q, const QuantParams& from, const QuantParams& to);
+/// weight i8 [O,...] (or u8, packed: bits 4), scale f32 [O] or [O,G], zero_point i8 of scale's shape or absent (0)
+/// -> f32 [O,...] = scale * (q - zero_point), G = ceil(I*kh*kw / group_size).
+Value dequantize_weight(Value weight, Value scale, Value zero_point, const DequantizeWeightAttrs& attrs = {});
+
+/// to(f(from(q))) for the 256 integers of from.dtype: one rounding.
+LookupAttrs table_of(const QuantParams& from, const QuantParams& to, const ScalarFunction& f);
+
+}  // namespace galley

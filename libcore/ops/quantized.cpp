@@ -1,0 +1,317 @@
+#include "libcore/ops/quantized.h"
+
+#include <array>
+
+#include "libcore/ops/rules.h"
+#include "libcore/ops/shape.h"
+
+namespace galley {
+namespace {
+
+constexpr std::string_view kNoGradient = "integers have none: training uses fake_quantize";
+constexpr int64_t kMostProducts = ((int64_t{1} << 31) - 1) / (255 * 128);  // |x - zero_point| <= 255, |w| <= 128
+
+void input_fields(FieldVisitor& v, QuantizedInput& a) {
+  v.field({.name = "input_scale", .doc = "of x, a float32 value", .min = 0}, a.input_scale);
+  v.field({.name = "input_zero_point", .doc = "the integer of x that means 0"}, a.input_zero_point);
+}
+void output_fields(FieldVisitor& v, QuantizedOutput& a) {
+  v.choice({.name = "output_dtype", .doc = "u8, i8, or f32: real values"}, a.output_dtype, kDTypeNames);
+  v.field({.name = "output_scale", .doc = "of the result, a float32 value", .min = 0}, a.output_scale);
+  v.field({.name = "output_zero_point", .doc = "the integer of the result that means 0"}, a.output_zero_point);
+  v.field({.name = "output_qmin", .doc = "smallest integer of the result"}, a.output_qmin);
+  v.field({.name = "output_qmax", .doc = "largest integer of the result"}, a.output_qmax);
+}
+template <class Attrs>
+void product_fields(FieldVisitor& v, Attrs& a) {
+  v.choice({.name = "activation", .doc = "function applied to the real result"}, a.activation, kActivationNames);
+  v.choice({.name = "saturation", .doc = "reduced: two products always fit 16 bits"}, a.saturation, kSaturationNames);
+}
+
+/// `x` with the output's dtype and that shape; checks the output's map.
+std::vector<TensorType> output_type(const QuantizedOutput& a, TensorType x, const Shape& shape) {
+  if (a.output_dtype != DType::kF32) check_quant_params(a.output());
+  x.dtype = a.output_dtype;
+  if (!(x.shape == shape)) x.format = {};
+  x.shape = shape;
+  return {x};
+}
+
+/// Inputs 1 to 3 of a product: weight, weight_scale, bias.
+void check_weight(const OpContext& c, const Shape& weight) {
+  GALLEY_CHECK(c.in(1).dtype == DType::kI8, "weight must be i8, is ", c.in(1));
+  const Shape outputs{weight[0]};
+  GALLEY_CHECK(c.in(2).dtype == DType::kF32 && c.in(2).shape == outputs, "weight_scale must be f32 ", outputs, ", is ", c.in(2));
+  if (c.has(3)) GALLEY_CHECK(c.in(3).dtype == DType::kF32 && c.in(3).shape == outputs, "bias must be f32 ", outputs, ", is ", c.in(3));
+  const int64_t products = weight[0] == 0 ? 0 : weight.elements() / weight[0];
+  GALLEY_CHECK(products <= kMostProducts, "a sum of ", products, " products may pass 32 bits, ", kMostProducts, " may not: weight ", weight, "; leave this layer in float");
+}
+
+std::vector<TensorType> infer_conv(const OpContext& c) {
+  const auto& a = c.attrs<QuantizedConv2dAttrs>();
+  const TensorType& x = c.in(0);
+  check_quantized(x, "x", a.input_scale, a.input_zero_point);
+  const Shape shape = conv2d_shape(a.window(), x.shape, c.in(1).shape);
+  check_weight(c, c.in(1).shape);
+  if (c.has(4)) {
+    check_quantized(c.in(4), "residual", a.residual_scale, a.residual_zero_point);
+    GALLEY_CHECK(c.in(4).shape == shape, "residual must have the output's shape ", shape, ", is ", c.in(4));
+  }
+  return output_type(a, x, shape);
+}
+
+Shape linear_shape(const TensorType& x, const TensorType& weight) {
+  GALLEY_CHECK(x.shape.rank() >= 1, "x must have a dimension of features, is ", x.shape);
+  GALLEY_CHECK(weight.shape.rank() == 2, "weight must be [O,I], is ", weight.shape);
+  GALLEY_CHECK(x.shape[-1] == weight.shape[1], "weight wants ", weight.shape[1], " input features, input has ", x.shape[-1], ": input ", x.shape, ", weight ", weight.shape);
+  Shape y = x.shape;
+  y[-1] = weight.shape[0];
+  return y;
+}
+
+TensorType without_last_name(TensorType x) {
+  if (!x.names.empty()) x.names.back().clear();
+  x.names = tidy_names(std::move(x.names));
+  return x;
+}
+
+std::vector<TensorType> infer_linear(const OpContext& c) {
+  const auto& a = c.attrs<QuantizedLinearAttrs>();
+  check_quantized(c.in(0), "x", a.input_scale, a.input_zero_point);
+  const Shape shape = linear_shape(c.in(0), c.in(1));
+  check_weight(c, c.in(1).shape);
+  return output_type(a, without_last_name(c.in(0)), shape);
+}
+
+std::vector<TensorType> infer_dynamic_linear(const OpContext& c) {
+  GALLEY_CHECK(c.in(0).dtype == DType::kF32, "x must be f32, is ", c.in(0));
+  const Shape shape = linear_shape(c.in(0), c.in(1));
+  check_weight(c, c.in(1).shape);
+  return output_type({}, without_last_name(c.in(0)), shape);
+}
+
+std::vector<TensorType> infer_binary(const OpContext& c) {
+  const auto& attrs = c.attrs<QuantizedBinaryAttrs>();
+  const TensorType &a = c.in(0), &b = c.in(1);
+  check_quantized(a, "a", attrs.a_scale, attrs.a_zero_point);
+  check_quantized(b, "b", attrs.b_scale, attrs.b_zero_point);
+  const bool gate = a.shape.rank() == 4 && b.shape == Shape({a.shape[0], a.shape[1], 1, 1});
+  GALLEY_CHECK(a.shape == b.shape || gate, "b must have a's shape, or [N,C,1,1] against [N,C,H,W]: a ", a, ", b ", b);
+  std::vector<std::string> names;
+  for (int d = 0; d < a.shape.rank(); ++d) names.push_back(merge_dim_name(dim_name(a, d), dim_name(b, d), d));
+  TensorType y = a;
+  y.names = tidy_names(std::move(names));
+  return output_type(attrs, y, a.shape);
+}
+
+std::vector<TensorType> infer_concat(const OpContext& c) {
+  const auto& attrs = c.attrs<QuantizedConcatAttrs>();
+  const size_t inputs = c.inputs.size();
+  GALLEY_CHECK(inputs > 0, "at least one input is wanted");
+  GALLEY_CHECK(attrs.input_scales.size() == inputs && attrs.input_zero_points.size() == inputs, inputs, " inputs want as many scales and zero points, have ",
+               attrs.input_scales.size(), " and ", attrs.input_zero_points.size());
+  const TensorType& first = c.in(0);
+  const int axis = axis_of(attrs.axis, first);
+  TensorType y = first;
+  for (size_t i = 0; i < inputs; ++i) {
+    const TensorType& x = c.in(static_cast<int>(i));
+    check_quantized(x, cat("input ", i), attrs.input_scales[i], attrs.input_zero_points[i]);
+    if (i == 0) continue;
+    bool fits = x.shape.rank() == first.shape.rank();
+    for (int d = 0; fits && d < first.shape.rank(); ++d) fits = d == axis || x.shape[d] == first.shape[d];
+    GALLEY_CHECK(fits, "inputs must agree in all dimensions but ", axis, ": input 0 ", first.shape, ", input ", i, " ", x.shape);
+    y.shape[axis] += x.shape[axis];
+    std::vector<std::string> names;
+    for (int d = 0; d < first.shape.rank(); ++d) names.push_back(merge_dim_name(dim_name(y, d), dim_name(x, d), d));
+    y.names = tidy_names(std::move(names));
+  }
+  y.format = {};
+  return output_type(attrs, y, y.shape);
+}
+
+std::vector<TensorType> infer_avg_pool(const OpContext& c) {
+  const auto& a = c.attrs<QuantizedAvgPool2dAttrs>();
+  check_quantized(c.in(0), "x", a.input_scale, a.input_zero_point);
+  return output_type(a, c.in(0), avg_pool2d_shape(a.window(), c.in(0).shape));
+}
+
+std::vector<TensorType> infer_adaptive_avg_pool(const OpContext& c) {
+  const auto& a = c.attrs<QuantizedAdaptiveAvgPool2dAttrs>();
+  check_quantized(c.in(0), "x", a.input_scale, a.input_zero_point);
+  return output_type(a, c.in(0), adaptive_pool2d_shape(a.output_size, c.in(0).shape));
+}
+
+Cost cost_product(const OpContext& c) {
+  const Shape& weight = c.in(1).shape;
+  const double products = weight[0] == 0 ? 0 : static_cast<double>(weight.elements() / weight[0]);
+  return operand_cost(c, 2 * products * static_cast<double>(c.out(0).elements()));
+}
+
+OpDef quantized(std::string_view name, std::string_view doc, std::vector<std::string_view> inputs, std::unique_ptr<Fields> (*attrs)(),
+                std::vector<TensorType> (*infer)(const OpContext&), Cost (*cost)(const OpContext&)) {
+  return {.name = name,
+          .doc = doc,
+          .inputs = std::move(inputs),
+          .outputs = {"y"},
+          .make_attrs = attrs,
+          .infer = infer,
+          .no_gradient = kNoGradient,
+          .cost = cost,
+          .precision = PrecisionRule::kKeepF32};
+}
+
+}  // namespace
+
+Conv2dAttrs QuantizedConv2dAttrs::window() const {
+  Conv2dAttrs a;
+  a.stride = stride;
+  a.padding = padding;
+  a.dilation = dilation;
+  a.groups = groups;
+  a.activation = activation;
+  return a;
+}
+void QuantizedConv2dAttrs::set_window(const Conv2dAttrs& a) {
+  stride = a.stride;
+  padding = a.padding;
+  dilation = a.dilation;
+  groups = a.groups;
+  activation = a.activation;
+}
+AvgPool2dAttrs QuantizedAvgPool2dAttrs::window() const {
+  AvgPool2dAttrs a;
+  a.kernel_size = kernel_size;
+  a.stride = stride;
+  a.padding = padding;
+  a.ceil_mode = ceil_mode;
+  a.count_include_pad = count_include_pad;
+  return a;
+}
+void QuantizedAvgPool2dAttrs::set_window(const AvgPool2dAttrs& a) {
+  kernel_size = a.kernel_size;
+  stride = a.stride;
+  padding = a.padding;
+  ceil_mode = a.ceil_mode;
+  count_include_pad = a.count_include_pad;
+}
+
+void QuantizedConv2dAttrs::fields(FieldVisitor& v) {
+  Conv2dAttrs a = window();
+  a.fields(v);
+  set_window(a);
+  v.choice({.name = "saturation", .doc = "reduced: two products always fit 16 bits"}, saturation, kSaturationNames);
+  input_fields(v, *this);
+  v.field({.name = "residual_scale", .doc = "of the residual, a float32 value", .min = 0}, residual_scale);
+  v.field({.name = "residual_zero_point", .doc = "the residual's integer that means 0"}, residual_zero_point);
+  output_fields(v, *this);
+}
+void QuantizedLinearAttrs::fields(FieldVisitor& v) {
+  product_fields(v, *this);
+  input_fields(v, *this);
+  output_fields(v, *this);
+}
+void DynamicQuantizedLinearAttrs::fields(FieldVisitor& v) { product_fields(v, *this); }
+void QuantizedBinaryAttrs::fields(FieldVisitor& v) {
+  v.choice({.name = "activation", .doc = "function applied to the real result"}, activation, kActivationNames);
+  v.field({.name = "a_scale", .doc = "of a, a float32 value", .min = 0}, a_scale);
+  v.field({.name = "a_zero_point", .doc = "the integer of a that means 0"}, a_zero_point);
+  v.field({.name = "b_scale", .doc = "of b, a float32 value", .min = 0}, b_scale);
+  v.field({.name = "b_zero_point", .doc = "the integer of b that means 0"}, b_zero_point);
+  output_fields(v, *this);
+}
+void QuantizedConcatAttrs::fields(FieldVisitor& v) {
+  v.field({.name = "axis", .doc = "the axis along which inputs are joined"}, axis);
+  v.field({.name = "input_scales", .doc = "of each input, float32 values", .min = 0}, input_scales);
+  v.field({.name = "input_zero_points", .doc = "the integer of each input that means 0"}, input_zero_points);
+  output_fields(v, *this);
+}
+void QuantizedAvgPool2dAttrs::fields(FieldVisitor& v) {
+  AvgPool2dAttrs a = window();
+  a.fields(v);
+  set_window(a);
+  input_fields(v, *this);
+  output_fields(v, *this);
+}
+void QuantizedAdaptiveAvgPool2dAttrs::fields(FieldVisitor& v) {
+  v.field({.name = "output_size", .doc = "rows and columns of the result", .min = 1}, output_size);
+  input_fields(v, *this);
+  output_fields(v, *this);
+}
+
+const OpDef& quantized_conv2d_op() {
+  static const OpDef def = quantized("quantized_conv2d", "conv2d of integers, exact in 32 bits, with bias, residual, activation and one rounding",
+                                     {"x", "weight", "weight_scale", "bias?", "residual?"}, make_fields<QuantizedConv2dAttrs>, infer_conv, cost_product);
+  return def;
+}
+const OpDef& quantized_linear_op() {
+  static const OpDef def = [] {
+    OpDef op = quantized("quantized_linear", "linear of integers, exact in 32 bits, with bias, activation and one rounding", {"x", "weight", "weight_scale", "bias?"},
+                         make_fields<QuantizedLinearAttrs>, infer_linear, cost_product);
+    op.formats = FormatRule::kContiguous;
+    return op;
+  }();
+  return def;
+}
+const OpDef& dynamic_quantized_linear_op() {
+  static const OpDef def = [] {
+    OpDef op = quantized("dynamic_quantized_linear", "x quantized by its own range to uint8, then linear of integers with a real result",
+                         {"x", "weight", "weight_scale", "bias?"}, make_fields<DynamicQuantizedLinearAttrs>, infer_dynamic_linear, cost_product);
+    op.formats = FormatRule::kContiguous;
+    return op;
+  }();
+  return def;
+}
+const OpDef& quantized_add_op() {
+  static const OpDef def = [] {
+    OpDef op = quantized("quantized_add", "a + b of integers with a map each, and activation", {"a", "b"}, make_fields<QuantizedBinaryAttrs>, infer_binary, elementwise_cost<6>);
+    op.may_reuse = {{0, 0}, {0, 1}};
+    return op;
+  }();
+  return def;
+}
+const OpDef& quantized_mul_op() {
+  static const OpDef def = [] {
+    OpDef op = quantized("quantized_mul", "a * b of integers with a map each, and activation", {"a", "b"}, make_fields<QuantizedBinaryAttrs>, infer_binary, elementwise_cost<6>);
+    op.may_reuse = {{0, 0}, {0, 1}};
+    return op;
+  }();
+  return def;
+}
+const OpDef& quantized_concat_op() {
+  static const OpDef def = quantized("quantized_concat", "joins arrays of integers with a map each along an axis, under one map", {"x*"},
+                                     make_fields<QuantizedConcatAttrs>, infer_concat, elementwise_cost<4>);
+  return def;
+}
+const OpDef& quantized_avg_pool2d_op() {
+  static const OpDef def = quantized("quantized_avg_pool2d", "mean of each window of integers", {"x"}, make_fields<QuantizedAvgPool2dAttrs>, infer_avg_pool, input_cost<1>);
+  return def;
+}
+const OpDef& quantized_adaptive_avg_pool2d_op() {
+  static const OpDef def = quantized("quantized_adaptive_avg_pool2d", "means of integers, as many cells as the result has pixels", {"x"},
+                                     make_fields<QuantizedAdaptiveAvgPool2dAttrs>, infer_adaptive_avg_pool, input_cost<1>);
+  return def;
+}
+
+Value quantized_conv2d(Value x, Value weight, Value weight_scale, Value bias, const QuantizedConv2dAttrs& attrs, Value residual) {
+  return emit("quantized_conv2d", {x, weight, weight_scale, bias, residual}, attrs);
+}
+Value quantized_linear(Value x, Value weight, Value weight_scale, Value bias, const QuantizedLinearAttrs& attrs) {
+  return emit("quantized_linear", {x, weight, weight_scale, bias}, attrs);
+}
+Value dynamic_quantized_linear(Value x, Value weight, Value weight_scale, Value bias, const DynamicQuantizedLinearAttrs& attrs) {
+  return emit("dynamic_quantized_linear", {x, weight, weight_scale, bias}, attrs);
+}
+Value quantized_add(Value a, Value b, const QuantizedBinaryAttrs& attrs) { return emit("quantized_add", {a, b}, attrs); }
+Value quantized_mul(Value a, Value b, const QuantizedBinaryAttrs& attrs) { return emit("quantized_mul", {a, b}, attrs); }
+Value quantized_concat(std::span<const Value> x, const QuantizedConcatAttrs& attrs) {
+  return emit_all("quantized_concat", std::make_unique<QuantizedConcatAttrs>(attrs), x).front();
+}
+Value quantized_avg_pool2d(Value x, const QuantizedAvgPool2dAttrs& attrs) { return emit("quantized_avg_pool2d", {x}, attrs); }
+Value quantized_adaptive_avg_pool2d(Value x, const QuantizedAdaptiveAvgPool2dAttrs& attrs) { return emit("quantized_adaptive_avg_pool2d", {x}, attrs); }
+
+OpTable quantized_ops() {
+  return {&quantized_conv2d_op(), &quantized_linear_op(),     &dynamic_quantized_linear_op(), &quantized_add_op(), &quantized_mul_op(),
+          &quantized_concat_op(), &quantized_avg_pool2d_op(), &quantized_adaptive_avg_pool2d_op()};
+}
+
+}  // namespace galley

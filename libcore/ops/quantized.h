@@ -1,0 +1,139 @@
+#pragma once
+// Operators on quantized activations: integer products and sums, one rounding at the end. Activations are u8 or i8 with one map an array,
+// weights i8 with zero point 0 and a scale f32 for each output channel; biases stay f32.
+// All compute  real = activation(...)  and give clamp(round_half_even(real / output_scale) + output_zero_point, output_qmin, output_qmax),
+// or `real` itself where output_dtype is f32. The reference computes `real` in double; kernels in float32, and so may differ by one level
+// where `real` lies within float32's error of the middle between two levels.
+
+#include "libcore/ops/conv.h"
+#include "libcore/ops/matmul.h"
+#include "libcore/ops/pool.h"
+#include "libcore/ops/quantize.h"
+
+namespace galley {
+
+/// The map of an operator's integer input, as attributes input_scale and input_zero_point.
+struct QuantizedInput {
+  double input_scale = 1;
+  int64_t input_zero_point = 0;
+  void set_input(const QuantParams& p) {
+    input_scale = p.scale;
+    input_zero_point = p.zero_point;
+  }
+};
+/// The result's dtype and map. Default: real values.
+struct QuantizedOutput {
+  DType output_dtype = DType::kF32;  // u8, i8 or f32, which ignores the rest
+  double output_scale = 1;
+  int64_t output_zero_point = 0;
+  int64_t output_qmin = 0, output_qmax = 255;
+  void set_output(const QuantParams& p) {
+    output_dtype = p.dtype;
+    output_scale = p.scale;
+    output_zero_point = p.zero_point;
+    output_qmin = p.qmin;
+    output_qmax = p.qmax;
+  }
+  QuantParams output() const { return {output_scale, output_zero_point, output_dtype, output_qmin, output_qmax}; }
+};
+
+/// What is known of the operands' sizes: reduced promises |w| <= 64 or x in 0..127 everywhere, so that two products fit 16 bits
+/// (vpmaddubsw). The result is the same formula either way.
+enum class Saturation { kExact, kReduced };
+inline constexpr std::array<std::string_view, 2> kSaturationNames{"exact", "reduced"};
+
+struct QuantizedConv2dAttrs : FieldsOf<QuantizedConv2dAttrs>, QuantizedInput, QuantizedOutput {
+  std::vector<int64_t> stride{1};
+  std::vector<int64_t> padding{0};
+  std::vector<int64_t> dilation{1};
+  int64_t groups = 1;
+  Activation activation = Activation::kNone;
+  double residual_scale = 1;
+  int64_t residual_zero_point = 0;
+  Saturation saturation = Saturation::kExact;
+  void set_residual(const QuantParams& p) {
+    residual_scale = p.scale;
+    residual_zero_point = p.zero_point;
+  }
+  /// Window, groups and activation, and back.
+  Conv2dAttrs window() const;
+  void set_window(const Conv2dAttrs& attrs);
+  void fields(FieldVisitor& v) override;
+};
+struct QuantizedLinearAttrs : FieldsOf<QuantizedLinearAttrs>, QuantizedInput, QuantizedOutput {
+  Activation activation = Activation::kNone;
+  Saturation saturation = Saturation::kExact;
+  void fields(FieldVisitor& v) override;
+};
+struct DynamicQuantizedLinearAttrs : FieldsOf<DynamicQuantizedLinearAttrs> {
+  Activation activation = Activation::kNone;
+  Saturation saturation = Saturation::kExact;  // reduced: x is quantized to 0..127
+  void fields(FieldVisitor& v) override;
+};
+/// Of quantized_add and quantized_mul.
+struct QuantizedBinaryAttrs : FieldsOf<QuantizedBinaryAttrs>, QuantizedOutput {
+  double a_scale = 1, b_scale = 1;
+  int64_t a_zero_point = 0, b_zero_point = 0;
+  Activation activation = Activation::kNone;
+  void set_inputs(const QuantParams& a, const QuantParams& b) {
+    a_scale = a.scale;
+    a_zero_point = a.zero_point;
+    b_scale = b.scale;
+    b_zero_point = b.zero_point;
+  }
+  void fields(FieldVisitor& v) override;
+};
+struct QuantizedConcatAttrs : FieldsOf<QuantizedConcatAttrs>, QuantizedOutput {
+  int64_t axis = 1;
+  std::vector<double> input_scales;        // one an input
+  std::vector<int64_t> input_zero_points;
+  void add_input(const QuantParams& p) {
+    input_scales.push_back(p.scale);
+    input_zero_points.push_back(p.zero_point);
+  }
+  void fields(FieldVisitor& v) override;
+};
+struct QuantizedAvgPool2dAttrs : FieldsOf<QuantizedAvgPool2dAttrs>, QuantizedInput, QuantizedOutput {
+  std::vector<int64_t> kernel_size{2};
+  std::vector<int64_t> stride;  // empty: the kernel's size
+  std::vector<int64_t> padding{0};
+  bool ceil_mode = false;
+  bool count_include_pad = true;
+  AvgPool2dAttrs window() const;
+  void set_window(const AvgPool2dAttrs& attrs);
+  void fields(FieldVisitor& v) override;
+};
+struct QuantizedAdaptiveAvgPool2dAttrs : FieldsOf<QuantizedAdaptiveAvgPool2dAttrs>, QuantizedInput, QuantizedOutput {
+  std::vector<int64_t> output_size{1};
+  void fields(FieldVisitor& v) override;
+};
+
+const OpDef& quantized_conv2d_op();
+const OpDef& quantized_linear_op();
+const OpDef& dynamic_quantized_linear_op();
+const OpDef& quantized_add_op();
+const OpDef& quantized_mul_op();
+const OpDef& quantized_concat_op();
+const OpDef& quantized_avg_pool2d_op();
+const OpDef& quantized_adaptive_avg_pool2d_op();
+
+/// x u8|i8 [N,C,H,W], weight i8 [O,C/groups,kh,kw], weight_scale f32 [O], bias f32 [O] or absent, residual u8|i8 like the result or absent.
+/// acc = sum (x - input_zero_point) * w, exact in 32 bits (checked: a sum that could pass 2^31 is refused), where padding counts as
+/// input_zero_point; real = activation(acc * (input_scale * weight_scale[o]) + bias[o] + residual_scale * (residual - residual_zero_point)).
+Value quantized_conv2d(Value x, Value weight, Value weight_scale, Value bias, const QuantizedConv2dAttrs& attrs, Value residual = {});
+/// x u8|i8 [...,I], weight i8 [O,I], weight_scale f32 [O], bias f32 [O] or absent -> [...,O]; as above.
+Value quantized_linear(Value x, Value weight, Value weight_scale, Value bias, const QuantizedLinearAttrs& attrs);
+/// x f32 [...,I] is quantized with affine_params of its own smallest and largest value (uint8; 0..127 where reduced), then as
+/// quantized_linear, result f32 [...,O]. An empty x gives an empty result.
+Value dynamic_quantized_linear(Value x, Value weight, Value weight_scale, Value bias, const DynamicQuantizedLinearAttrs& attrs = {});
+/// activation(a_scale (a - a_zero_point) + b_scale (b - b_zero_point)); b of a's shape, or [N,C,1,1] against a [N,C,H,W].
+Value quantized_add(Value a, Value b, const QuantizedBinaryAttrs& attrs);
+/// activation(a_scale (a - a_zero_point) * b_scale (b - b_zero_point)); shapes as quantized_add.
+Value quantized_mul(Value a, Value b, const QuantizedBinaryAttrs& attrs);
+/// Inputs u8|i8 with a map each, joined under one.
+Value quantized_concat(std::span<const Value> x, const QuantizedConcatAttrs& attrs);
+/// Mean of each window: sum (x - input_zero_point), exact, times input_scale / divisor. Padding counts as real 0.
+Value quantized_avg_pool2d(Value x, const QuantizedAvgPool2dAttrs& attrs);
+Value quantized_adaptive_avg_pool2d(Value x, const QuantizedAdaptiveAvgPool2dAttrs& attrs);
+
+}  // namespace galley
