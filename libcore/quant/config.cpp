@@ -1,21 +1,9 @@
 #include "libcore/quant/config.h"
 
-#include <array>
-
 #include "libcore/base/error.h"
 #include "libcore/base/units.h"
 
 namespace galley {
-namespace {
-
-constexpr std::array<std::string_view, 7> kObservers{"min_max", "moving_average", "histogram", "percentile", "entropy", "mse", "auto"};
-constexpr std::array<std::string_view, 4> kMethods{"static", "dynamic", "weight_only", "qat"};
-
-}  // namespace
-
-std::string_view observer_name(ObserverType type) { return kObservers[static_cast<size_t>(type)]; }
-std::string_view method_name(QuantMethod method) { return kMethods[static_cast<size_t>(method)]; }
-
 std::string ObserverSpec::str() const {
   switch (type) {
     case ObserverType::kPercentile: return cat("percentile ", number_text(percentile), "%");

@@ -2,6 +2,7 @@
 // How a model is to be quantized: schemes of weights and activations, resolved layer by layer. What the recipe's section `quantize` says
 // becomes a QuantizeConfig (train/quantize_config.h); the quantize pass reads nothing else.
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -15,7 +16,7 @@ enum class QuantMethod : uint8_t { kStatic, kDynamic, kWeightOnly, kQat };
 /// What to do with a layer that has no integer kernel.
 enum class QuantFallback : uint8_t { kError, kFloat };
 /// Machines that add pairs of products in 16 bits: run an exact, slower path, or give up one bit of every weight.
-enum class Saturation : uint8_t { kExact, kReduce };
+enum class SaturationRule : uint8_t { kExact, kReduce };
 
 /// How a range is found from the values seen.
 enum class ObserverType : uint8_t {
@@ -27,10 +28,11 @@ enum class ObserverType : uint8_t {
   kMse,            ///< least mean square error on the histogram
   kAuto,           ///< of all the others, the one with the best SQNR on the histogram
 };
-/// "min_max", "moving_average", "histogram", "percentile", "entropy", "mse", "auto"
-std::string_view observer_name(ObserverType type);
-/// "static", "dynamic", "weight_only", "qat"
-std::string_view method_name(QuantMethod method);
+/// By value of the enumerations: what recipes and reports write.
+inline constexpr std::array<std::string_view, 7> kObserverNames{"min_max", "moving_average", "histogram", "percentile", "entropy", "mse", "auto"};
+inline constexpr std::array<std::string_view, 4> kMethodNames{"static", "dynamic", "weight_only", "qat"};
+inline std::string_view observer_name(ObserverType type) { return kObserverNames[static_cast<size_t>(type)]; }
+inline std::string_view method_name(QuantMethod method) { return kMethodNames[static_cast<size_t>(method)]; }
 
 struct ObserverSpec {
   ObserverType type = ObserverType::kMinMax;
@@ -73,7 +75,7 @@ struct LayerScheme {
 struct QuantizeConfig {
   QuantMethod method = QuantMethod::kStatic;
   QuantFallback fallback = QuantFallback::kError;
-  Saturation saturation = Saturation::kExact;
+  SaturationRule saturation = SaturationRule::kExact;
   LayerScheme defaults;                       ///< Also of the graph's input.
   std::map<std::string, LayerScheme> layers;  ///< By quant_name; only those that differ from the defaults.
   const LayerScheme& of(const std::string& name) const;

@@ -23,16 +23,16 @@ struct BatchRange {
 class Histogram {
  public:
   static constexpr int64_t kBins = 8192;
-  static constexpr int kMinExponent = -126, kMaxExponent = 127 - 12;  ///< Of the width: 2^-126 is the smallest normal float.
+  static constexpr int kMinExponent = -126, kMaxExponent = 116;  ///< Of the width: all finite floats fit at the largest.
 
   Histogram() : counts_(static_cast<size_t>(kBins)) {}
-  /// One read back from a file: `counts` are of the bins from `first` on. Throws Error (kInput) where sizes, counts or exponent cannot be.
+  /// One read back from a file: `counts` are of the bins from `first` on. Throws Error (kInput) where numbers cannot be those of a histogram.
   Histogram(int exponent, int64_t first, std::span<const int64_t> counts, int64_t zeros);
 
   /// Widens the bins until min and max fit (0 always does).
   void cover(float min, float max);
-  /// Counts values[0], values[stride], ... below `count`; they must be finite and covered.
-  void add(const float* values, int64_t count, int64_t stride);
+  /// Counts elements 0, stride, 2 stride, ... of each of `rows` rows of `row` values; they must be finite and covered. Runs on all threads.
+  void add(const float* values, int64_t rows, int64_t row, int64_t stride);
   void merge(const Histogram& other);
 
   double width() const;
@@ -43,15 +43,18 @@ class Histogram {
   /// Indices of the first and last bin that is not empty; last < first: nothing was counted.
   int64_t first() const;
   int64_t last() const;
+  /// Of a bin between first() and last().
   int64_t count(int64_t bin) const { return counts_[static_cast<size_t>(bin - begin_)]; }
+  /// Same width and same counts.
   friend bool operator==(const Histogram& a, const Histogram& b);
 
  private:
-  void halve();
-  void shift(int64_t begin);
+  void merge_pairs();
+  void include(int64_t low, int64_t high);
 
   int exponent_ = kMinExponent;
-  int64_t begin_ = -kBins / 2;  // index of counts_[0]
+  int64_t low_ = 0, high_ = 0;  // bins of the range covered
+  int64_t begin_ = 0;           // index of counts_[0]; low_ and high_ are inside
   std::vector<int64_t> counts_;
   int64_t total_ = 0, zeros_ = 0;
 };

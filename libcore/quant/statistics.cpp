@@ -1,0 +1,241 @@
+// Histogram and RangeStatistics: counting and merging.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <numeric>
+
+#include "libcore/base/error.h"
+#include "libcore/base/parallel.h"
+#include "libcore/quant/observers.h"
+#include "libcore/quant/scan.h"
+
+namespace galley {
+namespace {
+
+constexpr int64_t kCountedOfRow = 16384;
+constexpr int64_t kCountLimit = int64_t{1} << 60;
+
+/// The bin of a value: exact, because scaling by a power of two only loses bits of tiny values, whose sign decides.
+inline int64_t bin_of(float value, float width, float inverse) {
+  auto bin = static_cast<int32_t>(value * inverse);
+  bin -= value < static_cast<float>(bin) * width ? 1 : 0;
+  return bin;
+}
+
+int64_t floor_half(int64_t bin) { return bin >> 1; }
+
+}  // namespace
+
+Histogram::Histogram(int exponent, int64_t first, std::span<const int64_t> counts, int64_t zeros) : counts_(static_cast<size_t>(kBins)) {
+  const auto bins = static_cast<int64_t>(counts.size());
+  GALLEY_CHECK_INPUT(exponent >= kMinExponent && exponent <= kMaxExponent, "a histogram's bins are 2^", exponent, " wide, allowed is 2^", kMinExponent, " to 2^", kMaxExponent);
+  GALLEY_CHECK_INPUT(bins <= kBins && first > -kBins && first < kBins && first + bins <= kBins, "a histogram has ", bins, " bins from ", first, ", at most ", kBins, " fit");
+  exponent_ = exponent;
+  if (bins > 0) include(first, first + bins - 1);
+  for (int64_t i = 0; i < bins; ++i) {
+    const int64_t count = counts[static_cast<size_t>(i)];
+    GALLEY_CHECK_INPUT(count >= 0 && count <= kCountLimit - total_, "a histogram counts ", count, " values in a bin");
+    counts_[static_cast<size_t>(first + i - begin_)] = count;
+    total_ += count;
+  }
+  const int64_t near_zero = low_ <= 0 && high_ >= 0 ? this->count(0) : 0;
+  GALLEY_CHECK_INPUT(zeros >= 0 && zeros <= near_zero, "a histogram counts ", zeros, " zeros among ", near_zero, " values of their bin");
+  zeros_ = zeros;
+}
+
+double Histogram::width() const { return std::ldexp(1.0, exponent_); }
+
+void Histogram::merge_pairs() {
+  ++exponent_;
+  GALLEY_ASSERT(exponent_ <= kMaxExponent);
+  const int64_t begin = floor_half(begin_);
+  if (total_ > 0) {
+    std::vector<int64_t> merged(static_cast<size_t>(kBins));
+    for (int64_t i = 0; i < kBins; ++i) merged[static_cast<size_t>(floor_half(begin_ + i) - begin)] += counts_[static_cast<size_t>(i)];
+    counts_ = std::move(merged);
+  }
+  begin_ = begin;
+  low_ = floor_half(low_);
+  high_ = floor_half(high_);
+}
+
+void Histogram::include(int64_t low, int64_t high) {
+  while (std::max(high_, high) - std::min(low_, low) >= kBins) {
+    merge_pairs();
+    low = floor_half(low);
+    high = floor_half(high);
+  }
+  low_ = std::min(low_, low);
+  high_ = std::max(high_, high);
+  if (low_ >= begin_ && high_ < begin_ + kBins) return;
+  // Room is left on both sides alike.
+  const int64_t begin = low_ - (kBins - (high_ - low_ + 1)) / 2;
+  std::vector<int64_t> moved(static_cast<size_t>(kBins));
+  for (int64_t i = 0; i < kBins && total_ > 0; ++i) {
+    const int64_t count = counts_[static_cast<size_t>(i)];
+    if (count > 0) moved[static_cast<size_t>(begin_ + i - begin)] = count;
+  }
+  counts_ = std::move(moved);
+  begin_ = begin;
+}
+
+void Histogram::cover(float min, float max) {
+  GALLEY_ASSERT(std::isfinite(min) && std::isfinite(max) && min <= max);
+  const auto low = std::min(min, 0.0f), high = std::max(max, 0.0f);
+  const auto fits = [&](int exponent) {
+    return std::floor(std::ldexp(static_cast<double>(high), -exponent)) - std::floor(std::ldexp(static_cast<double>(low), -exponent)) < static_cast<double>(kBins);
+  };
+  while (!fits(exponent_)) merge_pairs();
+  // Both ends fit alone; with what was covered before, include() may still merge.
+  const auto bin = [&](float value) { return static_cast<int64_t>(std::floor(std::ldexp(static_cast<double>(value), -exponent_))); };
+  include(bin(low), bin(high));
+}
+
+void Histogram::add(const float* values, int64_t rows, int64_t row, int64_t stride) {
+  GALLEY_ASSERT(stride >= 1);
+  const auto width = static_cast<float>(this->width());
+  const float inverse = 1 / width;
+  const int64_t each = (row + stride - 1) / stride;
+  std::mutex mutex;
+  parallel_for(rows, std::max<int64_t>(1, 4096 / std::max<int64_t>(each, 1)), [&](int64_t begin, int64_t end) {
+    std::vector<uint32_t> part(static_cast<size_t>(kBins));
+    int64_t zeros = 0;
+    uint32_t* at = part.data();
+    for (int64_t r = begin; r < end; ++r) {
+      const float* x = values + r * row;
+      for (int64_t i = 0; i < row; i += stride) {
+        ++at[bin_of(x[i], width, inverse) - begin_];
+        zeros += x[i] == 0 ? 1 : 0;
+      }
+    }
+    const std::lock_guard lock(mutex);
+    for (size_t b = 0; b < part.size(); ++b) counts_[b] += part[b];
+    zeros_ += zeros;
+  });
+  total_ += rows * each;
+}
+
+void Histogram::merge(const Histogram& other) {
+  GALLEY_CHECK_INPUT(other.total_ <= kCountLimit - total_, "histograms of ", total_, " and ", other.total_, " values are too large to be merged");
+  while (exponent_ < other.exponent_) merge_pairs();
+  int shift = exponent_ - other.exponent_;
+  include(other.low_ >> shift, other.high_ >> shift);
+  shift = exponent_ - other.exponent_;
+  for (int64_t i = 0; i < kBins; ++i) {
+    const int64_t count = other.counts_[static_cast<size_t>(i)];
+    if (count > 0) counts_[static_cast<size_t>(((other.begin_ + i) >> shift) - begin_)] += count;
+  }
+  total_ += other.total_;
+  zeros_ += other.zeros_;
+}
+
+int64_t Histogram::first() const {
+  for (int64_t i = 0; i < kBins; ++i) {
+    if (counts_[static_cast<size_t>(i)] > 0) return begin_ + i;
+  }
+  return 0;
+}
+
+int64_t Histogram::last() const {
+  for (int64_t i = kBins - 1; i >= 0; --i) {
+    if (counts_[static_cast<size_t>(i)] > 0) return begin_ + i;
+  }
+  return -1;
+}
+
+bool operator==(const Histogram& a, const Histogram& b) {
+  if (a.exponent_ != b.exponent_ || a.total_ != b.total_ || a.zeros_ != b.zeros_) return false;
+  const int64_t first = a.first(), last = a.last();
+  if (first != b.first() || last != b.last()) return false;
+  for (int64_t bin = first; bin <= last; ++bin) {
+    if (a.count(bin) != b.count(bin)) return false;
+  }
+  return true;
+}
+
+int64_t histogram_stride(int64_t row) {
+  int64_t stride = std::max<int64_t>(1, (row + kCountedOfRow - 1) / kCountedOfRow);
+  while (std::gcd(stride, row) != 1) ++stride;
+  return stride;
+}
+
+RangeStatistics::RangeStatistics(std::vector<BatchRange> batches, Histogram histogram, int64_t elements, int64_t stride)
+    : batches_(std::move(batches)), histogram_(std::move(histogram)), elements_(elements), stride_(stride) {
+  GALLEY_CHECK_INPUT(batches_.empty() == (elements_ == 0) && elements_ >= histogram_.total() && stride_ >= (elements_ > 0 ? 1 : 0) && (elements_ == 0 || histogram_.total() > 0), "the statistics count ", elements_,
+                     " values in ", batches_.size(), " batches and ", histogram_.total(), " in the histogram");
+  for (const BatchRange& batch : batches_) {
+    GALLEY_CHECK_INPUT(std::isfinite(batch.min) && std::isfinite(batch.max) && batch.min <= batch.max, "a batch ranges over ", batch.min, "..", batch.max);
+  }
+  if (elements_ == 0) return;
+  const double width = histogram_.width();
+  const BatchRange all = range();
+  GALLEY_CHECK_INPUT(static_cast<double>(histogram_.first() + 1) * width > static_cast<double>(all.min) && static_cast<double>(histogram_.last()) * width <= static_cast<double>(all.max),
+                     "the histogram counts values outside ", all.min, "..", all.max);
+  histogram_.cover(all.min, all.max);
+}
+
+void RangeStatistics::add(const float* values, int64_t samples, int64_t row, std::string_view name) {
+  const int64_t count = samples * row;
+  if (count == 0) return;
+  BatchRange range{std::numeric_limits<float>::max(), std::numeric_limits<float>::lowest()};
+  bool finite = true;
+  std::mutex mutex;
+  parallel_for(count, int64_t{1} << 15, [&](int64_t begin, int64_t end) {
+    const Extent extent = scan_extent(values + begin, end - begin);
+    const std::lock_guard lock(mutex);
+    finite = finite && std::isfinite(extent.min) && std::isfinite(extent.max);
+    range.min = std::min(range.min, extent.min);
+    range.max = std::max(range.max, extent.max);
+  });
+  if (!finite) {
+    const auto bad = std::find_if(values, values + count, [](float x) { return !std::isfinite(x); });
+    const int64_t amount = std::count_if(values, values + count, [](float x) { return !std::isfinite(x); });
+    throw Error(ErrorCode::kNumeric, cat("the result of ", name, " has ", amount, " values of ", count, " that are not finite (first ", std::isnan(*bad) ? "NaN" : "infinity",
+                                         ", in row ", (bad - values) / row, " of the batch)"))
+        .suggest("look for NaN in the weights (galley-weights verify) and in the samples");
+  }
+  const int64_t stride = histogram_stride(row);
+  GALLEY_CHECK(stride_ == 0 || stride_ == stride, name, " had rows that are counted at every ", stride_, ". value, now at every ", stride, ".: all samples must have one size");
+  stride_ = stride;
+  range.min += 0.0f;  // -0 becomes 0: files and comparisons know one zero
+  range.max += 0.0f;
+  batches_.push_back(range);
+  histogram_.cover(range.min, range.max);
+  histogram_.add(values, samples, row, stride);
+  elements_ += count;
+}
+
+void RangeStatistics::merge(const RangeStatistics& other, std::string_view name) {
+  if (other.empty()) return;
+  GALLEY_CHECK_INPUT(empty() || stride_ == other.stride_, name, ": histograms count every ", stride_, ". and every ", other.stride_, ". value: the samples differ in size");
+  GALLEY_CHECK_INPUT(other.elements_ <= kCountLimit - elements_, name, ": too many values to be merged");
+  stride_ = other.stride_;
+  elements_ += other.elements_;
+  batches_.insert(batches_.end(), other.batches_.begin(), other.batches_.end());
+  histogram_.merge(other.histogram_);
+}
+
+BatchRange RangeStatistics::range() const {
+  GALLEY_ASSERT(!batches_.empty());
+  BatchRange all = batches_.front();
+  for (const BatchRange& batch : batches_) {
+    all.min = std::min(all.min, batch.min);
+    all.max = std::max(all.max, batch.max);
+  }
+  return all;
+}
+
+BatchRange RangeStatistics::moving_average(double c) const {
+  GALLEY_ASSERT(!batches_.empty());
+  BatchRange average = batches_.front();
+  const auto rate = static_cast<float>(c);
+  for (size_t i = 1; i < batches_.size(); ++i) {
+    average.min = average.min + rate * (batches_[i].min - average.min);
+    average.max = average.max + rate * (batches_[i].max - average.max);
+  }
+  return average;
+}
+
+}  // namespace galley
