@@ -65,7 +65,7 @@ std::vector<TensorType> infer_qparams(const OpContext& c) {
   const auto& a = c.attrs<QparamsFromRangeAttrs>();
   check_floating(c.in(0), "min");
   check_like(c.in(1), "max", c.in(0), "min");
-  check_range(a.qmin, a.qmax);
+  check_quant_range(a.range());
   return {c.in(0), c.in(0)};
 }
 

@@ -4,6 +4,7 @@
 
 #include "libcore/ops/emit.h"
 #include "libcore/ops/registry.h"
+#include "libcore/tensor/quant_params.h"
 
 namespace galley {
 
@@ -21,6 +22,7 @@ struct ObserveRangeAttrs : FieldsOf<ObserveRangeAttrs> {
 struct QparamsFromRangeAttrs : FieldsOf<QparamsFromRangeAttrs> {
   int64_t qmin = 0, qmax = 255;
   bool symmetric = false;
+  QuantRange range() const { return {qmin, qmax, qmin < 0 ? DType::kI8 : DType::kU8}; }
   void fields(FieldVisitor& v) override;
 };
 
@@ -45,8 +47,8 @@ struct ObservedRange {
   Value min, max;
 };
 ObservedRange observe_range(Value x, Value min_state, Value max_state, Value enabled, const ObserveRangeAttrs& attrs);
-/// affine_params (symmetric: symmetric_params of the larger bound) of each range, as f32 arrays of its shape. A range that saw nothing
-/// ([inf, -inf]) gives scale 1 and zero point clamp(0).
+/// affine_params (symmetric: symmetric_params of the larger bound) of each range, as f32 arrays of its shape; i8 where qmin is negative, else
+/// u8. A range that saw nothing ([inf, -inf]) gives scale 1 and the zero point nearest to 0, one that is not finite scale NaN.
 struct RangeParams {
   Value scale, zero_point;
 };

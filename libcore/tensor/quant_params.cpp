@@ -11,13 +11,6 @@ namespace {
 
 constexpr float kLeastScale = std::numeric_limits<float>::epsilon();  // 2^-23, as PyTorch's observers
 
-void check_range(const QuantRange& range) {
-  const int64_t low = range.dtype == DType::kU8 ? 0 : -128, high = range.dtype == DType::kU8 ? 255 : 127;
-  GALLEY_CHECK(range.dtype == DType::kU8 || range.dtype == DType::kI8, "quantized values are u8 or i8, not ", range.dtype);
-  GALLEY_CHECK(range.min < range.max && range.min >= low && range.max <= high, "the range ", range.min, "..", range.max, " does not lie in ", range.dtype, "'s ",
-               low, "..", high);
-}
-
 QuantParams make_params(float scale, int64_t zero_point, const QuantRange& range) {
   return {static_cast<double>(std::max(scale, kLeastScale)), zero_point, range.dtype, range.min, range.max};
 }
@@ -40,12 +33,19 @@ QuantRange quant_range(QuantDType dtype, bool reduced) {
   GALLEY_ASSERT(false);
 }
 
+void check_quant_range(const QuantRange& range) {
+  const int64_t low = range.dtype == DType::kU8 ? 0 : -128, high = range.dtype == DType::kU8 ? 255 : 127;
+  GALLEY_CHECK(range.dtype == DType::kU8 || range.dtype == DType::kI8, "quantized values are u8 or i8, not ", range.dtype);
+  GALLEY_CHECK(range.min < range.max && range.min >= low && range.max <= high, "the range ", range.min, "..", range.max, " does not lie in ", range.dtype, "'s ",
+               low, "..", high);
+}
+
 std::ostream& operator<<(std::ostream& out, const QuantParams& p) {
   return out << p.dtype << " " << p.qmin << ".." << p.qmax << " scale " << p.scale << " zero point " << p.zero_point;
 }
 
 void check_quant_params(const QuantParams& p) {
-  check_range({p.qmin, p.qmax, p.dtype});
+  check_quant_range({p.qmin, p.qmax, p.dtype});
   GALLEY_CHECK(p.scale > 0 && p.scale <= static_cast<double>(std::numeric_limits<float>::max()), "a scale must be positive and finite, is ", p.scale);
   GALLEY_CHECK(static_cast<double>(static_cast<float>(p.scale)) == p.scale, "a scale must be a float32 value, is ", p.scale, ", nearest ",
                static_cast<double>(static_cast<float>(p.scale)));
@@ -53,7 +53,7 @@ void check_quant_params(const QuantParams& p) {
 }
 
 QuantParams affine_params(double min, double max, const QuantRange& range) {
-  check_range(range);
+  check_quant_range(range);
   if (!std::isfinite(min) || !std::isfinite(max)) fail(ErrorCode::kNumeric, "the range to quantize, ", min, "..", max, ", is not finite");
   if (min > max) fail(ErrorCode::kNumeric, "the range to quantize is empty: ", min, "..", max, "; no value was seen");
   const float low = std::min(static_cast<float>(min), 0.0f), high = std::max(static_cast<float>(max), 0.0f);
@@ -66,7 +66,7 @@ QuantParams affine_params(double min, double max, const QuantRange& range) {
 }
 
 QuantParams symmetric_params(double absmax, const QuantRange& range) {
-  check_range(range);
+  check_quant_range(range);
   if (!std::isfinite(absmax)) fail(ErrorCode::kNumeric, "the largest absolute value, ", absmax, ", is not finite");
   if (absmax < 0) fail(ErrorCode::kNumeric, "the largest absolute value is negative: ", absmax, "; no value was seen");
   const float half = static_cast<float>(range.max - range.min) / 2;

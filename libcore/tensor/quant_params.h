@@ -35,6 +35,8 @@ struct QuantParams {
   friend std::ostream& operator<<(std::ostream& out, const QuantParams& p);
 };
 
+/// Throws where the integers are not of the dtype, or fewer than two.
+void check_quant_range(const QuantRange& range);
 /// Throws where scale is not a positive float32 value, or the integers do not fit the dtype, or the zero point is not one of them.
 void check_quant_params(const QuantParams& params);
 

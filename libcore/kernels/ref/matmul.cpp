@@ -1,7 +1,7 @@
 #include "libcore/ops/matmul.h"
 
-#include "libcore/kernels/ref/activation.h"
 #include "libcore/kernels/ref/ref.h"
+#include "libcore/ops/scalar.h"
 
 namespace galley {
 namespace {

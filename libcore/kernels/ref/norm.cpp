@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "libcore/kernels/ref/activation.h"
 #include "libcore/kernels/ref/ref.h"
+#include "libcore/ops/scalar.h"
 
 namespace galley {
 namespace {

@@ -20,6 +20,9 @@ std::span<const RefEntry> ref_binary();
 std::span<const RefEntry> ref_reduce();
 std::span<const RefEntry> ref_shape();
 std::span<const RefEntry> ref_update();
+std::span<const RefEntry> ref_quantize();
+std::span<const RefEntry> ref_quantized();
+std::span<const RefEntry> ref_fake_quantize();
 
 /// All references.
 std::span<const RefEntry> all_references();

@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "libcore/kernels/ref/ref.h"
+#include "libcore/ops/scalar.h"
 
 namespace galley {
 namespace {
@@ -24,36 +25,13 @@ void backward_ref(RefCall& call) {
   for (int64_t i = 0; i < call.in(0).shape.elements(); ++i) call.out()[i] = call.in(0)[i] * kDerivative(call.in(1)[i]);
 }
 
-/// max and min that pass NaN on, as the framework's do.
-double at_least(double x, double low) { return x < low ? low : x; }
-double at_most(double x, double high) { return x > high ? high : x; }
-double clip(double x, double low, double high) { return at_most(at_least(x, low), high); }
-
-double relu_of(double x) { return at_least(x, 0); }
-double relu6_of(double x) { return clip(x, 0, 6); }
-double hardsigmoid_of(double x) { return relu6_of(x + 3) / 6; }
-double hardswish_of(double x) { return x * hardsigmoid_of(x); }
-double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
-double silu_of(double x) { return x * sigmoid_of(x); }
-double tanh_of(double x) { return std::tanh(x); }
-double exp_of(double x) { return std::exp(x); }
-double log_of(double x) { return std::log(x); }
-double sqrt_of(double x) { return std::sqrt(x); }
-double rsqrt_of(double x) { return 1 / std::sqrt(x); }
-double sin_of(double x) { return std::sin(x); }
-double cos_of(double x) { return std::cos(x); }
-double neg_of(double x) { return -x; }
-double abs_of(double x) { return std::fabs(x); }
-double square_of(double x) { return x * x; }
-double reciprocal_of(double x) { return 1 / x; }
-
 double relu_slope(double y) { return y > 0 ? 1 : 0; }
 double relu6_slope(double x) { return x > 0 && x < 6 ? 1 : 0; }
 double hardswish_slope(double x) { return x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5; }
 double hardsigmoid_slope(double x) { return x > -3 && x < 3 ? 1.0 / 6 : 0; }
 double sigmoid_slope(double y) { return y * (1 - y); }
 double silu_slope(double x) {
-  const double s = sigmoid_of(x);
+  const double s = scalar::sigmoid(x);
   return s * (1 + x * (1 - s));
 }
 double tanh_slope(double y) { return 1 - y * y; }
@@ -61,10 +39,6 @@ double tanh_slope(double y) { return 1 - y * y; }
 constexpr double kTanhInner = 0.79788456080286535588;  // sqrt(2 / pi)
 constexpr double kTanhCubic = 0.044715;
 
-double gelu_of(double x, GeluApproximation form) {
-  if (form == GeluApproximation::kTanh) return x / 2 * (1 + std::tanh(kTanhInner * (x + kTanhCubic * x * x * x)));
-  return x / 2 * std::erfc(-x / std::numbers::sqrt2);
-}
 double gelu_slope(double x, GeluApproximation form) {
   if (form == GeluApproximation::kTanh) {
     const double t = std::tanh(kTanhInner * (x + kTanhCubic * x * x * x));
@@ -75,7 +49,7 @@ double gelu_slope(double x, GeluApproximation form) {
 
 void gelu_ref(RefCall& call) {
   const auto form = call.attrs<GeluAttrs>().approximate;
-  map(call, [form](double x) { return gelu_of(x, form); });
+  map(call, [form](double x) { return scalar::gelu(x, form); });
 }
 void gelu_backward_ref(RefCall& call) {
   const auto form = call.attrs<GeluAttrs>().approximate;
@@ -87,7 +61,7 @@ void pow_ref(RefCall& call) {
 }
 void clamp_ref(RefCall& call) {
   const auto& attrs = call.attrs<ClampAttrs>();
-  map(call, [&attrs](double x) { return clip(x, attrs.min, attrs.max); });
+  map(call, [&attrs](double x) { return scalar::clip(x, attrs.min, attrs.max); });
 }
 void clamp_backward_ref(RefCall& call) {
   const auto& attrs = call.attrs<ClampAttrs>();
@@ -102,24 +76,24 @@ void affine_ref(RefCall& call) {
 }
 
 constexpr RefEntry kEntries[] = {
-    {"relu", map_ref<relu_of>},
-    {"relu6", map_ref<relu6_of>},
-    {"hardswish", map_ref<hardswish_of>},
-    {"hardsigmoid", map_ref<hardsigmoid_of>},
-    {"sigmoid", map_ref<sigmoid_of>},
-    {"silu", map_ref<silu_of>},
+    {"relu", map_ref<scalar::relu>},
+    {"relu6", map_ref<scalar::relu6>},
+    {"hardswish", map_ref<scalar::hardswish>},
+    {"hardsigmoid", map_ref<scalar::hardsigmoid>},
+    {"sigmoid", map_ref<scalar::sigmoid>},
+    {"silu", map_ref<scalar::silu>},
     {"gelu", gelu_ref},
-    {"tanh", map_ref<tanh_of>},
-    {"exp", map_ref<exp_of>},
-    {"log", map_ref<log_of>},
-    {"sqrt", map_ref<sqrt_of>},
-    {"rsqrt", map_ref<rsqrt_of>},
-    {"sin", map_ref<sin_of>},
-    {"cos", map_ref<cos_of>},
-    {"neg", map_ref<neg_of>},
-    {"abs", map_ref<abs_of>},
-    {"square", map_ref<square_of>},
-    {"reciprocal", map_ref<reciprocal_of>},
+    {"tanh", map_ref<scalar::tanh>},
+    {"exp", map_ref<scalar::exp>},
+    {"log", map_ref<scalar::log>},
+    {"sqrt", map_ref<scalar::sqrt>},
+    {"rsqrt", map_ref<scalar::rsqrt>},
+    {"sin", map_ref<scalar::sin>},
+    {"cos", map_ref<scalar::cos>},
+    {"neg", map_ref<scalar::neg>},
+    {"abs", map_ref<scalar::abs>},
+    {"square", map_ref<scalar::square>},
+    {"reciprocal", map_ref<scalar::reciprocal>},
     {"pow", pow_ref},
     {"clamp", clamp_ref},
     {"affine", affine_ref},
