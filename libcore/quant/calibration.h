@@ -39,7 +39,8 @@ struct Calibration {
   void check(const std::string& model_digest, const std::map<std::string, std::string>& weights, const std::string& name) const;
 };
 
-/// Identifies a folded and fused graph whatever its batch size: names, operators and attributes of its nodes, in order.
+/// Identifies a folded and fused graph whatever its batch size: names, operators and inputs of its nodes, in order. (Attributes are left
+/// out: some hold the batch size.)
 std::string model_digest(const Graph& fused);
 
 }  // namespace galley

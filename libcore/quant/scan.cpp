@@ -63,6 +63,27 @@ GALLEY_QUANT_CLONES void error_integrals(int64_t first, double edge_in_steps, do
   }
 }
 
+constexpr int64_t kRun = 4096;  // summed in float
+
+GALLEY_QUANT_CLONES float rounding_error(const float* x, int64_t count, float scale, float low, float high) {
+  const float inverse = 1 / scale;
+  float sums[kLanes] = {};
+  const auto square = [&](float value) {
+    float q = std::nearbyint(value * inverse);
+    q = q < low ? low : q;
+    q = q > high ? high : q;
+    const float error = value - q * scale;
+    return error * error;
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t l = 0; l < kLanes; ++l) sums[l] += square(x[i + l]);
+  }
+  for (int64_t l = 0; i + l < count; ++l) sums[l] += square(x[i + l]);
+  for (int64_t l = 1; l < kLanes; ++l) sums[0] += sums[l];
+  return sums[0];
+}
+
 }  // namespace
 
 Extent scan_extent(const float* values, int64_t count) {
@@ -80,6 +101,12 @@ double scan_square_error(const double* counts, int64_t bins, int64_t first, doub
     for (int64_t i = 0; i < count; ++i) sum += counts[begin + i] * (integrals[i + 1] - integrals[i]);
   }
   return sum * grid.step * grid.step * grid.step / width;
+}
+
+double scan_rounding_error(const float* values, int64_t count, float scale, float low, float high) {
+  double sum = 0;
+  for (int64_t begin = 0; begin < count; begin += kRun) sum += static_cast<double>(rounding_error(values + begin, std::min(kRun, count - begin), scale, low, high));
+  return sum;
 }
 
 }  // namespace galley

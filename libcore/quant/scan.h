@@ -19,4 +19,7 @@ struct QuantGrid {
 /// Sum over bins of counts[i] times the mean square error of values spread evenly over bin i, [first + i, first + i + 1) width.
 double scan_square_error(const double* counts, int64_t bins, int64_t first, double width, const QuantGrid& grid);
 
+/// Sum of (x - scale clamp(round(x / scale), low, high))^2.
+double scan_rounding_error(const float* values, int64_t count, float scale, float low, float high);
+
 }  // namespace galley

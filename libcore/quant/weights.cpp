@@ -29,20 +29,8 @@ float percentile_of(std::vector<float>& values, double percentile) {
 }
 
 double square_error(Values values, const QuantParams& p) {
-  // The scan's bins serve for whole arrays; single values are compared one by one.
-  const auto scale = static_cast<float>(p.scale), inverse = 1 / scale;
-  const auto low = static_cast<float>(p.qmin - p.zero_point), high = static_cast<float>(p.qmax - p.zero_point);
-  double sum = 0;
-  for (size_t begin = 0; begin < values.size(); begin += 4096) {
-    float part = 0;
-    for (size_t i = begin; i < std::min(values.size(), begin + 4096); ++i) {
-      const float q = std::min(std::max(std::nearbyint(values[i] * inverse), low), high);
-      const float error = values[i] - q * scale;
-      part += error * error;
-    }
-    sum += static_cast<double>(part);
-  }
-  return sum;
+  return scan_rounding_error(values.data(), static_cast<int64_t>(values.size()), static_cast<float>(p.scale), static_cast<float>(p.qmin - p.zero_point),
+                             static_cast<float>(p.qmax - p.zero_point));
 }
 
 /// Least square error over the range times 1, 79/80, 78/80 ... 20/80.

@@ -1,0 +1,142 @@
+#include "libcore/weights/calibration_file.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "libcore/weights/safetensors.h"
+
+namespace galley {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kKey = "galley.calibration";
+constexpr int64_t kVersion = 1;
+constexpr int64_t kInfos = 5;
+constexpr int64_t kCountLimit = int64_t{1} << 50;
+
+Json parts_json(const std::vector<CalibrationPart>& parts) {
+  Json json = Json::array();
+  for (const CalibrationPart& part : parts) {
+    json.push_back({{"samples", part.samples}, {"batches", part.batches}, {"batch", part.batch}, {"first", part.first}, {"source", part.source}, {"data", part.data}, {"recipe", part.recipe}});
+  }
+  return json;
+}
+
+/// Members of the metadata's JSON; a damaged one is an Error that names it.
+const Json& member(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  GALLEY_CHECK_INPUT(object.is_object() && found != object.end(), kKey, " has no '", key, "'");
+  return *found;
+}
+std::string text_of(const Json& object, const char* key) {
+  const Json& value = member(object, key);
+  GALLEY_CHECK_INPUT(value.is_string(), kKey, ": '", key, "' is not a text");
+  return value.get<std::string>();
+}
+int64_t count_of(const Json& object, const char* key) {
+  const Json& value = member(object, key);
+  GALLEY_CHECK_INPUT(value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(kCountLimit)), kKey, ": '", key, "' is not a count");
+  const auto count = value.get<int64_t>();
+  GALLEY_CHECK_INPUT(count >= 0 && count <= kCountLimit, kKey, ": '", key, "' is ", count);
+  return count;
+}
+
+Calibration from_json(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  GALLEY_CHECK_INPUT(json.is_object(), kKey, " is not a JSON object");
+  const int64_t version = count_of(json, "version");
+  GALLEY_CHECK_INPUT(version == kVersion, "the calibration has version ", version, ", this program reads ", kVersion);
+  Calibration calibration{.model = text_of(json, "model")};
+  const Json& order = member(json, "values");
+  GALLEY_CHECK_INPUT(order.is_array() && static_cast<int64_t>(order.size()) <= kSafetensorsEntryLimit, kKey, ": 'values' is not a list");
+  std::set<std::string> names;
+  for (const Json& name : order) {
+    GALLEY_CHECK_INPUT(name.is_string() && names.insert(name.get<std::string>()).second, kKey, ": 'values' has a name twice, or something else than a name");
+    calibration.order.push_back(name.get<std::string>());
+  }
+  const Json& parts = member(json, "parts");
+  GALLEY_CHECK_INPUT(parts.is_array(), kKey, ": 'parts' is not a list");
+  for (const Json& part : parts) {
+    calibration.parts.push_back({.samples = count_of(part, "samples"), .batches = count_of(part, "batches"), .batch = count_of(part, "batch"), .first = count_of(part, "first"),
+                                 .source = text_of(part, "source"), .data = text_of(part, "data"), .recipe = text_of(part, "recipe")});
+    GALLEY_CHECK_INPUT(calibration.samples() <= kCountLimit && calibration.batches() <= kCountLimit, kKey, ": too many samples");
+  }
+  const Json& weights = member(json, "weights");
+  GALLEY_CHECK_INPUT(weights.is_object(), kKey, ": 'weights' is not an object");
+  for (const auto& [name, digest] : weights.items()) {
+    GALLEY_CHECK_INPUT(digest.is_string(), kKey, ": the digest of ", name, " is not a text");
+    calibration.weights.emplace(name, digest.get<std::string>());
+  }
+  return calibration;
+}
+
+Tensor read_part(const SafetensorsFile& file, const std::string& name, const char* part, DType dtype, int rank) {
+  Tensor tensor = file.read(cat(name, ".", part));
+  GALLEY_CHECK_INPUT(tensor.dtype() == dtype && tensor.shape().rank() == rank, "tensor '", name, ".", part, "' is ", tensor.str(), ", of a calibration it is ", dtype, " of rank ", rank);
+  return tensor;
+}
+
+RangeStatistics read_statistics(const SafetensorsFile& file, const std::string& name, int64_t batches) {
+  const Tensor ranges = read_part(file, name, "batches", DType::kF32, 2), histogram = read_part(file, name, "histogram", DType::kI64, 1), info = read_part(file, name, "info", DType::kI64, 1);
+  GALLEY_CHECK_INPUT(ranges.shape()[1] == 2 && info.shape()[0] == kInfos, "the statistics of ", name, " have the shapes ", ranges.shape(), " and ", info.shape());
+  GALLEY_CHECK_INPUT(ranges.shape()[0] == batches, "the statistics of ", name, " are of ", ranges.shape()[0], " batches, the file's of ", batches);
+  std::vector<BatchRange> each(static_cast<size_t>(batches));
+  const auto* bounds = ranges.data_as<float>();
+  for (size_t i = 0; i < each.size(); ++i) each[i] = {bounds[2 * i], bounds[2 * i + 1]};
+  const auto* numbers = info.data_as<int64_t>();
+  const int64_t exponent = std::clamp<int64_t>(numbers[0], -1000, 1000);
+  const std::span<const int64_t> counts(histogram.data_as<int64_t>(), static_cast<size_t>(histogram.elements()));
+  try {
+    return RangeStatistics(std::move(each), Histogram(static_cast<int>(exponent), numbers[1], counts, numbers[2]), numbers[3], numbers[4]);
+  } catch (Error& error) {
+    throw error.context(cat(", of ", name));
+  }
+}
+
+}  // namespace
+
+void write_calibration(const std::string& path, const Calibration& calibration) {
+  Json json{{"version", kVersion}, {"model", calibration.model}, {"values", calibration.order}, {"parts", parts_json(calibration.parts)}, {"weights", calibration.weights}};
+  Metadata metadata{{std::string(kKey), json.dump()}, {"galley.recipe", calibration.recipe}};
+  std::vector<TensorSource> tensors;
+  for (const std::string& name : calibration.order) {
+    const RangeStatistics& statistics = calibration.at(name);
+    const Histogram& histogram = statistics.histogram();
+    const auto batches = static_cast<int64_t>(statistics.batches().size()), first = histogram.first(), bins = histogram.last() - first + 1;
+    Tensor ranges(DType::kF32, {batches, 2}), counts(DType::kI64, {bins}), info(DType::kI64, {kInfos});
+    for (int64_t i = 0; i < batches; ++i) {
+      const BatchRange& range = statistics.batches()[static_cast<size_t>(i)];
+      ranges.data_as<float>()[2 * i] = range.min;
+      ranges.data_as<float>()[2 * i + 1] = range.max;
+    }
+    for (int64_t i = 0; i < bins; ++i) counts.data_as<int64_t>()[i] = histogram.count(first + i);
+    const std::array<int64_t, kInfos> numbers{histogram.exponent(), first, histogram.zeros(), statistics.elements(), statistics.stride()};
+    std::copy(numbers.begin(), numbers.end(), info.data_as<int64_t>());
+    tensors.emplace_back(name + ".batches", ranges);
+    tensors.emplace_back(name + ".histogram", counts);
+    tensors.emplace_back(name + ".info", info);
+  }
+  write_safetensors(path, tensors, metadata);
+}
+
+Calibration read_calibration(const std::string& path) {
+  const SafetensorsFile file(path);
+  const auto found = file.metadata().find(std::string(kKey));
+  if (found == file.metadata().end()) {
+    throw Error(ErrorCode::kInput, cat(path, " is a safetensors file, but no calibration")).suggest("galley-calibrate writes them: galley-calibrate RECIPE weights=FILE -o stats.calib");
+  }
+  file.verify();
+  try {
+    Calibration calibration = from_json(found->second);
+    const auto recipe = file.metadata().find("galley.recipe");
+    if (recipe != file.metadata().end()) calibration.recipe = recipe->second;
+    for (const std::string& name : calibration.order) calibration.values.emplace(name, read_statistics(file, name, calibration.batches()));
+    return calibration;
+  } catch (Error& error) {
+    throw Error(error.code(), cat(path, ": ", error.message())).suggest("the file is damaged: calibrate again");
+  }
+}
+
+}  // namespace galley
