@@ -20,6 +20,7 @@ OpTable softmax_ops();
 OpTable loss_ops();
 OpTable random_ops();
 OpTable embedding_ops();
+OpTable recurrent_ops();
 OpTable unary_ops();
 OpTable binary_ops();
 OpTable reduce_ops();

@@ -70,4 +70,20 @@ GALLEY_INLINE float log1p_of(float x) {
   return log_of(sum) + lost / sum;
 }
 
+/// 1 / (1 + e^-x).
+GALLEY_INLINE float sigmoid_of(float x) { return 1.0f / (1.0f + exp_of(-x)); }
+
+/// tanh: a polynomial near 0 (Cephes, tanhf), else by e^2x.
+GALLEY_INLINE float tanh_of(float x) {
+  const float z = x * x;
+  float p = -5.70498872745e-3f;
+  p = p * z + 2.06390887954e-2f;
+  p = p * z - 5.37397155531e-2f;
+  p = p * z + 1.33314422036e-1f;
+  p = p * z - 3.33332819422e-1f;
+  const float near = p * z * x + x;
+  const float far = 1.0f - 2.0f / (exp_of(2.0f * x) + 1.0f);
+  return z < 0.390625f ? near : far;
+}
+
 }  // namespace galley

@@ -1,0 +1,142 @@
+// Tiles of 6 rows by 16 columns (12 rows where a vector holds 16) stay in registers over the whole depth; a panel, which is read again for
+// every 6 rows, lies in the second-level cache.
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/kernels/cpu/packed_product.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#ifndef GALLEY_PACKED_PRODUCT_ONCE
+#define GALLEY_PACKED_PRODUCT_ONCE
+
+#include <algorithm>
+#include <cstring>
+
+#include "libcore/base/parallel.h"
+#include "libcore/kernels/cpu/packed_product.h"
+
+namespace galley::packed_product {
+
+constexpr int64_t kRowBlock = 96;  // rows that stay in the second-level cache while the panels pass
+
+}  // namespace galley::packed_product
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::packed_product {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
+
+constexpr int64_t kRows = 4;
+
+template <int kCount>
+void tile(const PackedProduct& p, const float* a, const float* panel, float* c, int64_t c_step, const float* initial) {
+  for (int r = 0; r < kCount; ++r) {
+    float sum[kPanel];
+    std::memcpy(sum, initial != nullptr ? initial : c + r * c_step, sizeof sum);
+    for (int64_t k = 0; k < p.depth; ++k) {
+      for (int64_t i = 0; i < kPanel; ++i) sum[i] += a[r * p.a_step + k] * panel[k * kPanel + i];
+    }
+    std::memcpy(c + r * c_step, sum, sizeof sum);
+  }
+}
+
+#else
+
+using Floats = hn::CappedTag<float, 16>;
+constexpr int kWide = static_cast<int>(hn::MaxLanes(Floats())), kParts = static_cast<int>(kPanel) / kWide;
+constexpr int64_t kRows = kWide == 16 ? 12 : 6;
+
+template <int kCount>
+HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, float* c, int64_t c_step, const float* initial) {
+  const Floats d;
+  hn::Vec<Floats> sum[kCount][kParts];
+  for (int r = 0; r < kCount; ++r) {
+    const float* from = initial != nullptr ? initial : c + r * c_step;
+    for (int part = 0; part < kParts; ++part) sum[r][part] = hn::LoadU(d, from + part * kWide);
+  }
+  const int64_t step = p.a_step, depth = p.depth;
+  for (int64_t k = 0; k < depth; ++k) {
+    hn::Vec<Floats> b[kParts];
+    for (int part = 0; part < kParts; ++part) b[part] = hn::LoadU(d, panel + k * kPanel + part * kWide);
+    for (int r = 0; r < kCount; ++r) {
+      const auto value = hn::Set(d, a[r * step + k]);
+      for (int part = 0; part < kParts; ++part) sum[r][part] = hn::MulAdd(value, b[part], sum[r][part]);
+    }
+  }
+  for (int r = 0; r < kCount; ++r) {
+    for (int part = 0; part < kParts; ++part) hn::StoreU(sum[r][part], d, c + r * c_step + part * kWide);
+  }
+}
+
+#endif
+
+/// `count` rows, at most kRows.
+template <int kCount>
+void some_rows(const PackedProduct& p, int64_t count, const float* a, const float* panel, float* c, int64_t c_step, const float* initial) {
+  if constexpr (kCount > 1) {
+    if (count < kCount) return some_rows<kCount - 1>(p, count, a, panel, c, c_step, initial);
+  }
+  tile<kCount>(p, a, panel, c, c_step, initial);
+}
+
+void multiply(const PackedProduct& p) {
+  for (int64_t block = 0; block < p.rows; block += kRowBlock) {
+    const int64_t block_end = std::min(p.rows, block + kRowBlock);
+    for (int64_t panel = p.first; panel < p.last; ++panel) {
+      const float* b = p.packed + panel * kPanel * p.depth;
+      const float* initial = p.initial == nullptr ? nullptr : p.initial + panel * kPanel;
+      const int64_t columns = std::min(kPanel, p.columns - panel * kPanel);
+      for (int64_t row = block; row < block_end; row += kRows) {
+        const int64_t count = std::min(kRows, block_end - row);
+        float* c = p.c + row * p.c_step + panel * kPanel;
+        if (columns == kPanel) {
+          some_rows<kRows>(p, count, p.a + row * p.a_step, b, c, p.c_step, initial);
+          continue;
+        }
+        float edge[kRows * kPanel] = {};
+        for (int64_t r = 0; initial == nullptr && r < count; ++r) std::copy_n(c + r * p.c_step, columns, edge + r * kPanel);
+        some_rows<kRows>(p, count, p.a + row * p.a_step, b, edge, kPanel, initial);
+        for (int64_t r = 0; r < count; ++r) std::copy_n(edge + r * kPanel, columns, c + r * p.c_step);
+      }
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::packed_product
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace galley {
+namespace packed_product {
+HWY_EXPORT(multiply);
+}
+
+void multiply_packed(const PackedProduct& product) { HWY_DYNAMIC_DISPATCH(packed_product::multiply)(product); }
+
+void pack_matrix(const PackSource& s, float* packed) {
+  parallel_for(panels_of(s.columns), 4, [&](int64_t begin, int64_t end) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t columns = std::min(kPanel, s.columns - panel * kPanel);
+      const float* from = s.from + panel * kPanel * s.column_step;
+      float* to = packed + panel * kPanel * s.depth;
+      if (columns < kPanel) std::memset(to, 0, static_cast<size_t>(kPanel * s.depth) * sizeof(float));
+      // Blocks of 16 by 16: the lines of either side stay in the first-level cache.
+      for (int64_t block = 0; block < s.depth; block += kPanel) {
+        const int64_t block_end = std::min(s.depth, block + kPanel);
+        for (int64_t c = 0; c < columns; ++c) {
+          for (int64_t k = block; k < block_end; ++k) to[k * kPanel + c] = from[k * s.depth_step + c * s.column_step];
+        }
+      }
+    }
+  });
+}
+
+}  // namespace galley
+
+#endif  // HWY_ONCE

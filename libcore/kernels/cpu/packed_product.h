@@ -1,0 +1,34 @@
+#pragma once
+// A matrix product whose right side is packed once and used many times, by rows that may lie far apart: what recurrent layers do at every
+// step. Each element's sum is taken in the order of its depth by one thread, so bits depend neither on the threads nor on how rows are shared out.
+
+#include <cstdint>
+
+namespace galley {
+
+/// Columns of a panel: packed matrices are [panel][depth][kPanel], the last panel filled up with zeros.
+constexpr int64_t kPanel = 16;
+constexpr int64_t panels_of(int64_t columns) { return (columns + kPanel - 1) / kPanel; }
+constexpr int64_t packed_floats(int64_t columns, int64_t depth) { return panels_of(columns) * kPanel * depth; }
+
+/// b[k][c] = from[k * depth_step + c * column_step], on the compute threads.
+struct PackSource {
+  const float* from;
+  int64_t columns, depth, column_step, depth_step;
+};
+void pack_matrix(const PackSource& source, float* packed);
+
+/// c[row][column] = (initial ? initial[column] : c[row][column]) + sum over k of a[row][k] b[k][column], for rows [0, rows) and the columns of
+/// panels [first, last). `initial` is readable up to the end of its last panel. On the calling thread.
+struct PackedProduct {
+  const float* a;
+  int64_t a_step, rows, depth;  // a_step: floats from row to row
+  const float* packed;
+  float* c;
+  int64_t c_step, columns;
+  const float* initial = nullptr;
+  int64_t first = 0, last = 0;
+};
+void multiply_packed(const PackedProduct& product);
+
+}  // namespace galley
