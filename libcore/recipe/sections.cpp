@@ -128,6 +128,7 @@ void DataSection::fields(FieldVisitor& v) {
   };
   optional_split({.name = "val", .doc = "samples for validation and galley-evaluate"}, val);
   optional_split({.name = "test", .doc = "samples kept for a last evaluation"}, test);
+  v.section({.name = "calibration", .doc = "samples for galley-calibrate"}, calibration);
 }
 
 const Split* DataSection::find(const std::string& name) const {
@@ -315,6 +316,7 @@ void Recipe::fields(FieldVisitor& v) {
   v.field({.name = "metrics", .doc = "names of metrics, or auto: those of the model's task"}, metrics);
   v.section({.name = "evaluate", .doc = "galley-evaluate"}, evaluate);
   v.section({.name = "predict", .doc = "galley-predict"}, predict);
+  v.section({.name = "quantize", .doc = "galley-quantize and galley-calibrate; galley-train where the method is qat"}, quantize);
   v.section({.name = "benchmark", .doc = "galley-benchmark"}, benchmark);
   v.section({.name = "profile", .doc = "galley-profile"}, profile);
   v.section({.name = "train", .doc = "galley-train"}, train);
@@ -381,6 +383,18 @@ void check_recipe(const Recipe& recipe) {
     complain("evaluate.data", cat("'evaluate.data' is '", recipe.evaluate.data, "', allowed is one of: train, val, test"),
              near.empty() ? "" : cat("did you mean '", near, "'?"));
   }
+  const CalibrationSection& calibration = recipe.data.calibration;
+  const auto one_of = [&](const std::string& key, const std::string& value, const std::vector<std::string>& allowed) {
+    if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
+    std::string all;
+    for (const std::string& name : allowed) all += (all.empty() ? "" : ", ") + name;
+    const std::string near = nearest(value, allowed);
+    complain(key, cat("'", key, "' is '", value, "', allowed is one of: ", all), near.empty() ? "" : cat("did you mean '", near, "'?"));
+  };
+  one_of("data.calibration.from", calibration.from, {"train", "val", "test"});
+  one_of("data.calibration.pipeline", calibration.pipeline, {"train", "val", "test", "from_weights"});
+  if (calibration.batch.count && *calibration.batch.count == 0) complain("data.calibration.batch", "'data.calibration.batch' is 0, allowed is auto or at least 1", "");
+  check_quantize(recipe.quantize, errors);
   const TrainSection& train = recipe.train;
   if (train.duration && train.duration->value == 0) complain("train.duration", "'train.duration' is 0", "give e.g. 1 epoch");
   if (train.duration && train.duration->unit == DurationUnit::kPercent) {

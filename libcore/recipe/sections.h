@@ -11,6 +11,7 @@
 
 #include "libcore/base/fields.h"
 #include "libcore/base/units.h"
+#include "libcore/recipe/quantize_section.h"
 
 namespace galley {
 
@@ -116,6 +117,7 @@ struct DataSection : FieldsOf<DataSection> {
   std::string root = ".";
   Split train;
   std::optional<Split> val, test;
+  CalibrationSection calibration;
 };
 
 struct BatchSection : FieldsOf<BatchSection> {
@@ -309,6 +311,7 @@ struct Recipe : FieldsOf<Recipe> {
   std::vector<std::string> metrics{"auto"};
   EvaluateSection evaluate;
   PredictSection predict;
+  QuantizeSection quantize;
   BenchmarkSection benchmark;
   ProfileSection profile;
   TrainSection train;

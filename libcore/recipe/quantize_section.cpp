@@ -1,0 +1,189 @@
+#include "libcore/recipe/quantize_section.h"
+
+#include <array>
+
+#include "libcore/base/error.h"
+
+namespace galley {
+namespace {
+
+constexpr std::array<std::string_view, 4> kWeightSchemes{"per_channel_symmetric", "per_channel_affine", "per_tensor_symmetric", "per_tensor_affine"};
+constexpr std::array<std::string_view, 2> kActivationSchemes{"per_tensor_affine", "per_tensor_symmetric"};
+constexpr std::array<std::string_view, 2> kFallbacks{"error", "float"};
+constexpr std::array<std::string_view, 2> kSaturations{"exact", "reduce"};
+constexpr std::array<std::string_view, 2> kKeeps{"float", "integer"};
+constexpr std::array<std::string_view, 2> kObjectives{"latency", "size"};
+
+constexpr std::string_view kDTypeOfWeights = "type of stored weights: int8, or int4 packed two a byte (weight_only)";
+constexpr std::string_view kSchemeOfWeights = "a scale for each output channel or for the tensor; symmetric: zero point 0";
+constexpr std::string_view kObserverOfWeights = "how the range is found: min_max, percentile or mse";
+constexpr std::string_view kGroupOfWeights = "weights of a channel that share a scale, for weight_only; null: all of it";
+constexpr std::string_view kDTypeOfActivations = "type of activations: uint8 or int8";
+constexpr std::string_view kSchemeOfActivations = "affine: the range need not be around 0";
+constexpr std::string_view kObserverOfActivations = "how the range is found: a name, or {type: percentile, value: 99.99%}; auto: the one with the best SQNR, for each value";
+constexpr std::string_view kReduceRange = "7 bits, so that machines that add pairs of products in 16 bits are fast and exact; auto: where saturation is reduce, one bit is taken from the weights instead";
+
+template <class E>
+void optional_choice(FieldVisitor& v, const FieldInfo& info, std::optional<E>& value, std::span<const std::string_view> names) {
+  if (!v.present(info, value.has_value())) {
+    value.reset();
+    return;
+  }
+  if (!value) value.emplace();
+  v.choice(info, *value, names);
+}
+
+}  // namespace
+
+void AutoBool::parse(std::string_view text) {
+  GALLEY_CHECK(text == "auto" || text == "true" || text == "false", "'", text, "' is none of auto, true, false");
+  value.reset();
+  if (text != "auto") value = text == "true";
+}
+
+void Drop::parse(std::string_view text) {
+  relative = text.ends_with('%');
+  value = parse_number(relative ? text.substr(0, text.size() - 1) : text);
+  GALLEY_CHECK(value >= 0, "'", text, "' is negative: a drop is how much may be lost");
+}
+
+void CalibrationSection::fields(FieldVisitor& v) {
+  v.field({.name = "from", .doc = "split whose samples are used: train, val or test", .main = true}, from);
+  v.field({.name = "samples", .doc = "how many, drawn by the recipe's seed; all where the split has fewer", .min = 1}, samples);
+  v.field({.name = "pipeline", .doc = "what happens to them: the pipeline of this split, or from_weights"}, pipeline);
+  v.text({.name = "batch", .doc = "samples a pass; auto: data.val.batch, else the micro batch"}, batch);
+}
+
+void ObserverSection::fields(FieldVisitor& v) {
+  v.choice({.name = "type", .doc = "min_max, moving_average, histogram, percentile, entropy, mse, or auto", .main = true}, type, kObserverNames);
+  v.field({.name = "value", .doc = "percentile: share of the values that is kept at each end; default 99.99%"}, value);
+  v.field({.name = "averaging_constant", .doc = "moving_average: share of a new batch; default 0.01", .min = 0, .max = 1}, averaging_constant);
+}
+
+ObserverSpec ObserverSection::spec() const {
+  ObserverSpec spec{.type = type};
+  if (value) spec.percentile = value->percent;
+  if (averaging_constant) spec.averaging_constant = *averaging_constant;
+  return spec;
+}
+
+void QuantizeWeightsSection::fields(FieldVisitor& v) {
+  v.choice({.name = "dtype", .doc = kDTypeOfWeights, .main = true}, dtype, kQuantDTypeNames);
+  v.choice({.name = "scheme", .doc = kSchemeOfWeights}, scheme, kWeightSchemes);
+  v.section({.name = "observer", .doc = kObserverOfWeights}, observer);
+  v.field({.name = "group_size", .doc = kGroupOfWeights, .min = 1}, group_size);
+}
+
+void QuantizeActivationsSection::fields(FieldVisitor& v) {
+  v.choice({.name = "dtype", .doc = kDTypeOfActivations, .main = true}, dtype, kQuantDTypeNames);
+  v.choice({.name = "scheme", .doc = kSchemeOfActivations}, scheme, kActivationSchemes);
+  v.section({.name = "observer", .doc = kObserverOfActivations}, observer);
+  v.text({.name = "reduce_range", .doc = kReduceRange}, reduce_range);
+}
+
+void WeightsOverride::fields(FieldVisitor& v) {
+  optional_choice(v, {.name = "dtype", .doc = kDTypeOfWeights, .main = true}, dtype, kQuantDTypeNames);
+  optional_choice(v, {.name = "scheme", .doc = kSchemeOfWeights}, scheme, kWeightSchemes);
+  v.field({.name = "observer", .doc = kObserverOfWeights}, observer);
+  v.field({.name = "group_size", .doc = kGroupOfWeights, .min = 1}, group_size);
+}
+
+void ActivationsOverride::fields(FieldVisitor& v) {
+  optional_choice(v, {.name = "dtype", .doc = kDTypeOfActivations, .main = true}, dtype, kQuantDTypeNames);
+  optional_choice(v, {.name = "scheme", .doc = kSchemeOfActivations}, scheme, kActivationSchemes);
+  v.field({.name = "observer", .doc = kObserverOfActivations}, observer);
+  v.field({.name = "reduce_range", .doc = kReduceRange}, reduce_range);
+}
+
+void QuantizeOverride::fields(FieldVisitor& v) {
+  v.field({.name = "match", .doc = "selectors of layers", .required = true, .main = true}, match);
+  v.field({.name = "except", .doc = "selectors of layers left out"}, except);
+  optional_choice(v, {.name = "keep", .doc = "float: not quantized; integer: quantized, whatever a later item says"}, keep, kKeeps);
+  v.field({.name = "weights", .doc = "settings of their weights; what is not written is quantize.weights'"}, weights);
+  v.field({.name = "activations", .doc = "settings of their results; what is not written is quantize.activations'"}, activations);
+}
+
+void GoalSection::fields(FieldVisitor& v) {
+  v.field({.name = "metric", .doc = "metric of the evaluation that must hold", .required = true, .main = true}, metric);
+  v.field({.name = "max_drop", .doc = "how much of the float model's may be lost"}, max_drop);
+  v.field({.name = "min", .doc = "the value that must be reached"}, min);
+  v.choice({.name = "objective", .doc = "what is made small: the time of a pass, or the file"}, objective, kObjectives);
+  v.text({.name = "time_budget", .doc = "how long to search"}, time_budget);
+}
+
+void QatSection::fields(FieldVisitor& v) {
+  v.text({.name = "start", .doc = "when quantization begins to be imitated", .main = true}, start);
+  v.text({.name = "observers_until", .doc = "when ranges are frozen"}, observers_until);
+  v.text({.name = "batch_norm_until", .doc = "when the statistics of batch norms are frozen"}, batch_norm_until);
+  v.field({.name = "learn_scale", .doc = "train the scales with the weights (LSQ)"}, learn_scale);
+}
+
+void QuantizeSection::fields(FieldVisitor& v) {
+  v.choice({.name = "method", .doc = "static: integer activations with calibrated ranges; dynamic: ranges found in each batch; weight_only: integers are stored, floats compute; qat: imitated while training", .main = true},
+           method, kMethodNames);
+  v.field({.name = "calibration", .doc = "file of galley-calibrate; null: galley-quantize calibrates on data.calibration"}, calibration);
+  v.section({.name = "weights", .doc = "weights of convolutions and linear layers"}, weights);
+  v.section({.name = "activations", .doc = "results of layers, and the model's input"}, activations);
+  v.list({.name = "overrides", .doc = "layers with settings of their own; each key comes from the first item that matches and sets it"}, overrides.items, make_fields<QuantizeOverride>);
+  v.choice({.name = "fallback", .doc = "a layer without an integer kernel: error, or float (reported)"}, fallback, kFallbacks);
+  v.choice({.name = "saturation", .doc = "machines that add pairs of products in 16 bits: exact (8 bits on a slower path there), or reduce (one bit less, fast everywhere)"}, saturation, kSaturations);
+  v.field({.name = "goal", .doc = "search for the best model that still meets this; null: none"}, goal);
+  v.section({.name = "qat", .doc = "quantization-aware training"}, qat);
+}
+
+void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors) {
+  const auto complain = [&](const std::string& key, const std::string& message, const std::string& cure) {
+    Error error(ErrorCode::kRecipe, message);
+    error.key(key);
+    if (!cure.empty()) error.suggest(cure);
+    errors.push_back(std::move(error));
+  };
+  const auto check_observer = [&](const std::string& key, const ObserverSection& observer, bool weights) {
+    const bool known = !weights || observer.type == ObserverType::kMinMax || observer.type == ObserverType::kPercentile || observer.type == ObserverType::kMse;
+    if (!known) complain(key, cat("'", key, "' is ", observer_name(observer.type), ", which needs activations"), "weights take min_max, percentile or mse");
+    if (observer.value && observer.type != ObserverType::kPercentile) {
+      complain(key + ".value", cat("'", key, ".value' belongs to the observer percentile, not to ", observer_name(observer.type)), "write type: percentile, or remove it");
+    }
+    if (observer.value && !(observer.value->percent > 50 && observer.value->percent <= 100)) {
+      complain(key + ".value", cat("'", key, ".value' is ", observer.value->str(), ", allowed is more than 50% to 100%"), "write 99.99%");
+    }
+    if (observer.averaging_constant && observer.type != ObserverType::kMovingAverage) {
+      complain(key + ".averaging_constant", cat("'", key, ".averaging_constant' belongs to the observer moving_average, not to ", observer_name(observer.type)), "write type: moving_average, or remove it");
+    }
+  };
+  const auto check_weights = [&](const std::string& key, QuantDType dtype, WeightSchemeName scheme, std::optional<int64_t> group_size) {
+    if (dtype == QuantDType::kUint8) complain(key + ".dtype", cat("'", key, ".dtype' is uint8: weights are int8 or int4"), "write int8");
+    const bool weight_only = quantize.method == QuantMethod::kWeightOnly;
+    if (dtype == QuantDType::kInt4 && !weight_only) complain(key + ".dtype", cat("'", key, ".dtype' is int4, which only method: weight_only computes with"), "write int8, or method: weight_only");
+    if (group_size && !weight_only) complain(key + ".group_size", cat("'", key, ".group_size' is for method: weight_only alone"), "remove it");
+    const bool per_tensor = scheme == WeightSchemeName::kPerTensorAffine || scheme == WeightSchemeName::kPerTensorSymmetric;
+    if (group_size && per_tensor) complain(key + ".group_size", cat("'", key, ".group_size' cuts channels, and the scheme is per tensor"), "write a scheme per_channel");
+    const bool affine = scheme == WeightSchemeName::kPerChannelAffine || scheme == WeightSchemeName::kPerTensorAffine;
+    if (affine && !weight_only) complain(key + ".scheme", cat("'", key, ".scheme' is affine: integer kernels take weights with zero point 0"), "write a symmetric scheme, or method: weight_only");
+  };
+  const auto check_activations = [&](const std::string& key, QuantDType dtype) {
+    if (dtype == QuantDType::kInt4) complain(key + ".dtype", cat("'", key, ".dtype' is int4: activations are uint8 or int8"), "write uint8");
+  };
+  const QuantizeWeightsSection& weights = quantize.weights;
+  check_weights("quantize.weights", weights.dtype, weights.scheme, weights.group_size);
+  check_observer("quantize.weights.observer", weights.observer, true);
+  check_activations("quantize.activations", quantize.activations.dtype);
+  check_observer("quantize.activations.observer", quantize.activations.observer, false);
+  for (size_t i = 0; i < quantize.overrides.size(); ++i) {
+    const auto& item = quantize.overrides.at<QuantizeOverride>(i);
+    const std::string key = cat("quantize.overrides.", i);
+    if (!item.keep && !item.weights && !item.activations) complain(key, cat("'", key, "' changes nothing"), "give keep: float, weights or activations");
+    if (item.weights) {
+      check_weights(key + ".weights", item.weights->dtype.value_or(weights.dtype), item.weights->scheme.value_or(weights.scheme), item.weights->group_size);
+      if (item.weights->observer) check_observer(key + ".weights.observer", *item.weights->observer, true);
+    }
+    if (item.activations) {
+      check_activations(key + ".activations", item.activations->dtype.value_or(QuantDType::kUint8));
+      if (item.activations->observer) check_observer(key + ".activations.observer", *item.activations->observer, false);
+    }
+  }
+  if (quantize.goal && !quantize.goal->max_drop && !quantize.goal->min) complain("quantize.goal", "'quantize.goal' names a metric and no bound", "give max_drop: 0.5 or min: 73.0");
+  if (quantize.goal && quantize.goal->time_budget.unit != DurationUnit::kSeconds) complain("quantize.goal.time_budget", "'quantize.goal.time_budget' is no time", "write e.g. 10min");
+}
+
+}  // namespace galley

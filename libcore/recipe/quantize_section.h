@@ -1,0 +1,134 @@
+#pragma once
+// The recipe's keys for calibration and quantization: data.calibration and quantize. train/quantize_config.h resolves them layer by layer.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "libcore/base/fields.h"
+#include "libcore/base/units.h"
+#include "libcore/quant/config.h"
+
+namespace galley {
+
+class Error;
+
+/// Which samples calibrate: drawn from a split by the recipe's seed.
+struct CalibrationSection : FieldsOf<CalibrationSection> {
+  void fields(FieldVisitor& v) override;
+  std::string from = "train";
+  int64_t samples = 512;
+  std::string pipeline = "val";  ///< A split, or from_weights.
+  AutoCount batch;
+};
+
+/// auto | true | false
+struct AutoBool : TextValue {
+  void parse(std::string_view text) override;
+  std::string str() const override { return !value ? "auto" : *value ? "true" : "false"; }
+  std::string_view grammar() const override { return "auto, true or false"; }
+  std::optional<bool> value;
+};
+
+struct ObserverSection : FieldsOf<ObserverSection> {
+  ObserverSection() = default;
+  explicit ObserverSection(ObserverType t) : type(t) {}
+  void fields(FieldVisitor& v) override;
+  ObserverSpec spec() const;
+  ObserverType type = ObserverType::kMinMax;
+  std::optional<Percentage> value;
+  std::optional<double> averaging_constant;
+};
+
+enum class WeightSchemeName { kPerChannelSymmetric, kPerChannelAffine, kPerTensorSymmetric, kPerTensorAffine };
+enum class ActivationSchemeName { kPerTensorAffine, kPerTensorSymmetric };
+
+struct QuantizeWeightsSection : FieldsOf<QuantizeWeightsSection> {
+  void fields(FieldVisitor& v) override;
+  QuantDType dtype = QuantDType::kInt8;
+  WeightSchemeName scheme = WeightSchemeName::kPerChannelSymmetric;
+  ObserverSection observer;
+  std::optional<int64_t> group_size;
+};
+
+struct QuantizeActivationsSection : FieldsOf<QuantizeActivationsSection> {
+  void fields(FieldVisitor& v) override;
+  QuantDType dtype = QuantDType::kUint8;
+  ActivationSchemeName scheme = ActivationSchemeName::kPerTensorAffine;
+  ObserverSection observer{ObserverType::kAuto};
+  AutoBool reduce_range;
+};
+
+/// The same keys for some layers: those that are written.
+struct WeightsOverride : FieldsOf<WeightsOverride> {
+  void fields(FieldVisitor& v) override;
+  std::optional<QuantDType> dtype;
+  std::optional<WeightSchemeName> scheme;
+  std::optional<ObserverSection> observer;
+  std::optional<int64_t> group_size;
+};
+
+struct ActivationsOverride : FieldsOf<ActivationsOverride> {
+  void fields(FieldVisitor& v) override;
+  std::optional<QuantDType> dtype;
+  std::optional<ActivationSchemeName> scheme;
+  std::optional<ObserverSection> observer;
+  std::optional<AutoBool> reduce_range;
+};
+
+enum class KeepType { kFloat, kInteger };
+
+struct QuantizeOverride : FieldsOf<QuantizeOverride> {
+  void fields(FieldVisitor& v) override;
+  std::vector<std::string> match, except;
+  std::optional<KeepType> keep;
+  std::optional<WeightsOverride> weights;
+  std::optional<ActivationsOverride> activations;
+};
+
+/// "0.5" in the metric's unit, "1%" of the metric itself.
+struct Drop : TextValue {
+  void parse(std::string_view text) override;
+  std::string str() const override { return number_text(value) + (relative ? "%" : ""); }
+  std::string_view grammar() const override { return "0.5 (in the metric's unit), or 1% (of its value)"; }
+  double value = 0;
+  bool relative = false;
+};
+
+enum class GoalObjective { kLatency, kSize };
+
+struct GoalSection : FieldsOf<GoalSection> {
+  void fields(FieldVisitor& v) override;
+  std::string metric;
+  std::optional<Drop> max_drop;
+  std::optional<double> min;
+  GoalObjective objective = GoalObjective::kLatency;
+  Duration time_budget{600, DurationUnit::kSeconds};
+};
+
+struct QatSection : FieldsOf<QatSection> {
+  void fields(FieldVisitor& v) override;
+  Duration start{0, DurationUnit::kSteps};
+  Duration observers_until{4, DurationUnit::kEpochs};
+  Duration batch_norm_until{3, DurationUnit::kEpochs};
+  bool learn_scale = false;
+};
+
+struct QuantizeSection : FieldsOf<QuantizeSection> {
+  void fields(FieldVisitor& v) override;
+  QuantMethod method = QuantMethod::kStatic;
+  std::optional<std::string> calibration;
+  QuantizeWeightsSection weights;
+  QuantizeActivationsSection activations;
+  FieldList overrides;  ///< QuantizeOverride
+  QuantFallback fallback = QuantFallback::kError;
+  SaturationRule saturation = SaturationRule::kExact;
+  std::optional<GoalSection> goal;
+  QatSection qat;
+};
+
+/// What is wrong among these keys, added to `errors` (check_recipe).
+void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors);
+
+}  // namespace galley
