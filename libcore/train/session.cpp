@@ -14,6 +14,7 @@
 #include "libcore/recipe/selector.h"
 #include "libcore/recipe/weight_registry.h"
 #include "libcore/runtime/parameter_store.h"
+#include "libcore/train/inference.h"
 #include "libcore/train/metrics.h"
 #include "libcore/weights/load.h"
 
@@ -70,16 +71,6 @@ Forward capture_forward(Graph& graph, const Recipe& recipe, const TensorType& in
   return forward;
 }
 
-/// What each module gives: the first output of the last node that it, or a module below it, made.
-std::map<std::string, ValueId> module_results(const Graph& graph) {
-  std::map<std::string, ValueId> results;
-  for (const Node& node : graph.nodes()) {
-    if (node.phase != Phase::kForward || node.outputs.empty()) continue;
-    for (size_t end = node.path.size(); end != std::string::npos && end > 0; end = node.path.rfind('.', end - 1)) results[node.path.substr(0, end)] = node.outputs[0];
-  }
-  return results;
-}
-
 TensorType sample_input(const ModelInfo& info, int64_t batch) {
   TensorType type;
   type.shape.push_back(batch);
@@ -125,6 +116,34 @@ const Split& split_of(const Recipe& recipe, const std::string& name) {
   fail(ErrorCode::kRecipe, "data.", name, ".from leads in a circle");
 }
 
+std::map<std::string, ValueId> module_results(const Graph& graph) {
+  std::map<std::string, ValueId> results;
+  for (const Node& node : graph.nodes()) {
+    if (node.phase != Phase::kForward || node.outputs.empty()) continue;
+    for (size_t end = node.path.size(); end != std::string::npos && end > 0; end = node.path.rfind('.', end - 1)) results[node.path.substr(0, end)] = node.outputs[0];
+  }
+  return results;
+}
+
+void add_captured_outputs(Graph& graph, const std::vector<std::string>& capture) {
+  const std::map<std::string, ValueId> results = module_results(graph);
+  std::set<std::string> captured;
+  for (const std::string& pattern : capture) {
+    bool any = false;
+    for (const auto& [path, value] : results) {
+      if (!glob_matches(pattern, path)) continue;
+      any = true;
+      if (captured.insert(path).second) graph.add_output(path, value);
+    }
+    if (any) continue;
+    std::vector<std::string> paths;
+    for (const auto& [path, value] : results) paths.push_back(path);
+    const std::string near = nearest(pattern, paths);
+    throw Error(ErrorCode::kUsage, cat("--capture '", pattern, "' matches none of the ", paths.size(), " modules"))
+        .suggest(near.empty() ? (paths.empty() ? "" : cat("paths look like '", paths.front(), "'")) : cat("did you mean '", near, "'?"));
+  }
+}
+
 Session::Session(const Recipe& recipe) : recipe_(recipe), info_(model_info(recipe.model)) {
   refuse_unavailable(recipe);
   if (recipe.train.early_stop) check_watched(recipe, recipe.train.early_stop->metric, "train.early_stop.metric");
@@ -168,9 +187,8 @@ std::shared_ptr<const Source> Session::source(const std::string& split) {
   return opened;
 }
 
-std::unique_ptr<DataLoader> Session::loader(const std::string& name, int64_t batch, int64_t start, int64_t passes, int64_t samples) {
+LoaderOptions Session::loader_options(const std::string& name, int64_t batch) const {
   const Split* split = recipe_.data.find(name);
-  const std::shared_ptr<const Source> opened = source(name);
   GALLEY_ASSERT(split != nullptr);
   LoaderOptions options;
   if (split->slice) options.order.slice = *split->slice;
@@ -185,10 +203,39 @@ std::unique_ptr<DataLoader> Session::loader(const std::string& name, int64_t bat
   options.on_error = split->on_error == OnError::kSkip ? OnErrorRule::kSkip : OnErrorRule::kFail;
   options.format = layout() == LayoutMode::kContiguous ? MemoryFormat::contiguous() : MemoryFormat::channels_last();
   options.classes = classes_;
+  return options;
+}
+
+std::unique_ptr<DataLoader> Session::loader(const std::string& name, int64_t batch, int64_t start, int64_t passes, int64_t samples) {
+  const std::shared_ptr<const Source> opened = source(name);
+  LoaderOptions options = loader_options(name, batch);
   options.start = start;
   options.passes = passes;
   options.max_samples = samples;
-  return std::make_unique<DataLoader>(opened, Pipeline(pipeline_of(name)), split->batch_transforms, options);
+  return std::make_unique<DataLoader>(opened, Pipeline(pipeline_of(name)), recipe_.data.find(name)->batch_transforms, options);
+}
+
+std::unique_ptr<DataLoader> Session::calibration_loader(int64_t batch, int64_t start, int64_t samples) {
+  const std::string& name = recipe_.data.calibration.from;
+  const std::shared_ptr<const Source> opened = source(name);
+  LoaderOptions options = loader_options(name, batch);
+  options.order.shuffle = true;
+  options.order.last_batch = LastBatchRule::kKeep;
+  options.start = start;
+  options.passes = 1;
+  options.max_samples = samples;
+  return std::make_unique<DataLoader>(opened, Pipeline(calibration_pipeline()), std::vector<Component>(), options);
+}
+
+std::vector<Component> Session::calibration_pipeline() const {
+  const std::string& name = recipe_.data.calibration.pipeline;
+  if (name == "val") return prediction_pipeline();
+  if (name == "from_weights") {
+    if (auto carried = weights_pipeline()) return *carried;
+    throw Error(ErrorCode::kRecipe, "data.calibration.pipeline: from_weights, but the weights carry no pipeline").key("data.calibration.pipeline").suggest("name a split");
+  }
+  if (recipe_.data.find(name) == nullptr) throw Error(ErrorCode::kRecipe, cat("the recipe has no data.", name)).key("data.calibration.pipeline").suggest("name another split");
+  return pipeline_of(name);
 }
 
 BatchTypes Session::batch_types(const DataLoader& loader) const {
@@ -307,22 +354,7 @@ CapturedModel Session::capture_inference(const TensorType& input, const std::vec
   CapturedModel model;
   Forward forward = capture_forward(model.graph, recipe_, input, Mode::kEvaluation, {});
   for (size_t i = 0; i < forward.results.size(); ++i) model.graph.add_output(i == 0 ? "output" : forward.results[i].first, forward.results[i].second);
-  const std::map<std::string, ValueId> results = module_results(model.graph);
-  std::set<std::string> captured;
-  for (const std::string& pattern : capture) {
-    bool any = false;
-    for (const auto& [path, value] : results) {
-      if (!glob_matches(pattern, path)) continue;
-      any = true;
-      if (captured.insert(path).second) model.graph.add_output(path, value);
-    }
-    if (any) continue;
-    std::vector<std::string> paths;
-    for (const auto& [path, value] : results) paths.push_back(path);
-    const std::string near = nearest(pattern, paths);
-    throw Error(ErrorCode::kUsage, cat("--capture '", pattern, "' matches none of the ", paths.size(), " modules"))
-        .suggest(near.empty() ? (paths.empty() ? "" : cat("paths look like '", paths.front(), "'")) : cat("did you mean '", near, "'?"));
-  }
+  add_captured_outputs(model.graph, capture);
   model.parameters = std::move(forward.parameters);
   return model;
 }
@@ -344,9 +376,23 @@ void Session::initialize(const std::vector<ParameterSpec>& parameters, Parameter
     rules.push_back(std::move(rule));
   }
   if (rules.empty()) return;
+  const bool quantized = std::none_of(parameters.begin(), parameters.end(), [](const ParameterSpec& spec) { return spec.trainable; });
+  if (const auto plan = quantized ? nullptr : loaded_plan(recipe_)) {
+    throw Error(ErrorCode::kRecipe, cat("the weights ", rules[0].from, " are quantized (", plan->str(), "): they can be evaluated, not trained or quantized"))
+        .key("weights")
+        .suggest("name the float weights that they were made from (galley-weights show lists them as galley.parents), or train with quantize.method=qat");
+  }
   const LoadedWeights loaded = load_weights(expected, rules);
   for (const auto& [name, tensor] : loaded.tensors) {
     if (store.has(name)) store.set(name, tensor);
+  }
+  if (!quantized) return;
+  for (const ParameterSpec& spec : parameters) {
+    const auto found = loaded.tensors.find(spec.name);
+    if (store.has(spec.name) || found == loaded.tensors.end()) continue;
+    for (const double value : found->second.to_doubles()) {
+      GALLEY_CHECK_INPUT(value == spec.init.spread, rules[0].from, ": tensor '", spec.name, "' holds ", value, ", the file's galley.quantization says ", spec.init.spread);
+    }
   }
 }
 

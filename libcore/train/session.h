@@ -17,6 +17,7 @@
 namespace galley {
 
 class DataLoader;
+struct LoaderOptions;
 struct RunLength;
 class ParameterStore;
 class Source;
@@ -61,6 +62,10 @@ class Session {
   std::shared_ptr<const Source> source(const std::string& split);
   /// A loader over a split from a position in samples; `passes` 0: endless. `samples` 0: all.
   std::unique_ptr<DataLoader> loader(const std::string& split, int64_t batch, int64_t start = 0, int64_t passes = 1, int64_t samples = 0);
+  /// A loader over the samples that data.calibration draws, from position `start` up to `samples`.
+  std::unique_ptr<DataLoader> calibration_loader(int64_t batch, int64_t start, int64_t samples);
+  /// What happens to them.
+  std::vector<Component> calibration_pipeline() const;
   BatchTypes batch_types(const DataLoader& loader) const;
   /// Names of the classes, empty where the data do not know them.
   std::vector<std::string> categories();
@@ -82,16 +87,23 @@ class Session {
   TensorType input_type(DType dtype, Shape shape) const;
 
   /// Puts initial values into the store: the initialisers' by the recipe's seed, then what `weights` names. The store must hold the names.
+  /// Throws (kRecipe) where the weights are quantized and the parameters are those of the float model (train/inference.h).
   void initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const;
 
  private:
   std::optional<std::vector<Component>> weights_pipeline() const;
+  LoaderOptions loader_options(const std::string& split, int64_t batch) const;
 
   const Recipe& recipe_;
   ModelInfo info_;
   int64_t classes_ = 0;
   std::map<std::string, std::shared_ptr<const Source>> sources_;
 };
+
+/// What each module of a captured graph gives: the first output of the last node that it, or a module below it, made.
+std::map<std::string, ValueId> module_results(const Graph& graph);
+/// Declares, under their paths, the results of the modules that a glob matches (`*` crosses dots). Throws (kUsage) where one matches none.
+void add_captured_outputs(Graph& graph, const std::vector<std::string>& capture);
 
 /// The split that `from` leads to: the one with a source. Throws (kRecipe) where the recipe has no such split.
 const Split& split_of(const Recipe& recipe, const std::string& name);
