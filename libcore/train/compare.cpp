@@ -6,48 +6,63 @@
 
 #include "libcore/data/loader.h"
 #include "libcore/data/source.h"
-#include "libcore/passes/fold_batch_norm.h"
-#include "libcore/passes/fuse.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/train/evaluate.h"
+#include "libcore/train/inference.h"
 
 namespace galley {
 namespace {
 
 int64_t decision(const float* scores, int64_t classes) { return std::max_element(scores, scores + classes) - scores; }
 
-/// Layers' results on the split's first samples, both sets of parameters in step.
-void compare_layers(Session& session, const CompareOptions& options, ParameterStore& first, ParameterStore& second, const std::vector<ParameterSpec>& parameters,
-                    Comparison& comparison) {
+/// One recipe's model ready to run.
+struct Side {
+  Side(const Session& session, InferenceModel model, std::shared_ptr<Arena> arena) {
+    CompileOptions how;
+    how.threads = static_cast<int>(session.threads());
+    how.memory_format = session.layout();
+    program = compile(std::move(model.graph), how);
+    store.declare(*program);
+    session.initialize(model.parameters, store);
+    execution = std::make_unique<Execution>(program, store, std::move(arena));
+  }
+  ParameterStore store;
+  std::shared_ptr<const Program> program;
+  std::unique_ptr<Execution> execution;
+};
+
+/// Layers' results on the split's first samples, both models in step.
+void compare_layers(Session& first, Session& second, const CompareOptions& options, Comparison& comparison) {
+  const std::shared_ptr<const QuantizationPlan> plans[] = {loaded_plan(first.recipe()), loaded_plan(second.recipe())};
+  const int64_t batch = std::min<int64_t>(options.batch, 8);
+  const std::unique_ptr<DataLoader> loader = first.loader(options.split, batch, 0, 1, options.layer_samples);
+  const TensorType input = first.batch_types(*loader).input;
+  const CapturedModel plain = first.capture_inference(input);
+  const bool fused = plans[0] != nullptr || plans[1] != nullptr;
+  // Fusion drops what no result depends on, and its modules.
+  std::map<std::string, ValueId> there = module_results(fused ? make_inference(first.capture_inference(input), nullptr).graph : plain.graph);
   std::vector<std::string> modules;
-  for (const ParameterSpec& spec : parameters) {
+  for (const ParameterSpec& spec : plain.parameters) {
     const bool product = spec.module_type == "conv2d" || spec.module_type == "linear";
-    if (!product || (!modules.empty() && modules.back() == spec.module)) continue;
+    if (!product || (!modules.empty() && modules.back() == spec.module) || !there.contains(spec.module)) continue;
     modules.push_back(spec.module);
     comparison.layers.push_back({spec.module, spec.module_type, {}});
   }
-  const int64_t batch = std::min<int64_t>(options.batch, 8);
-  const std::unique_ptr<DataLoader> loader = session.loader(options.split, batch, 0, 1, options.layer_samples);
-  const BatchTypes types = session.batch_types(*loader);
-  CapturedModel model = session.capture_inference(types.input, modules);
-  fold_batch_norm(model.graph);
-  fuse_inference(model.graph);
-  CompileOptions how;
-  how.threads = static_cast<int>(session.threads());
-  how.memory_format = session.layout();
-  how.parameter_formats = first.formats();
-  const std::shared_ptr<const Program> program = compile(std::move(model.graph), how);
+  const auto made = [&](const Session& session, const std::shared_ptr<const QuantizationPlan>& plan) {
+    if (!fused) return make_inference(session.capture_inference(input, modules), nullptr);
+    return make_inference(session.capture_inference(input), plan, modules);
+  };
   const auto arena = std::make_shared<Arena>();
-  Execution a(program, first, arena), b(program, second, arena);
+  Side a(first, made(first, plans[0]), arena), b(second, made(second, plans[1]), arena);
   std::vector<Tensor> results;
   while (const Batch* data = loader->next()) {
-    a.feed("input", data->input());
-    a.run();
+    a.execution->feed("input", data->input());
+    a.execution->run();
     results.clear();
-    for (const std::string& module : modules) results.push_back(a.output(module));
-    b.feed("input", data->input());
-    b.run();
-    for (size_t i = 0; i < modules.size(); ++i) comparison.layers[i].distance.add(results[i], b.output(modules[i]), data->valid);
+    for (const std::string& module : modules) results.push_back(a.execution->output(module));
+    b.execution->feed("input", data->input());
+    b.execution->run();
+    for (size_t i = 0; i < modules.size(); ++i) comparison.layers[i].distance.add(results[i], b.execution->output(modules[i]), data->valid);
     comparison.layer_samples += data->valid;
   }
 }
@@ -73,18 +88,24 @@ double Distance::sqnr_db() const {
   return 10 * std::log10(signal_ / noise_);
 }
 
-Comparison compare_parameters(Session& session, const CompareOptions& options, ParameterStore& first, ParameterStore& second) {
-  const Evaluator evaluator(session, options.split, options.batch, first.formats());
+Comparison compare_weights_of(Session& session, Session& other_session, const CompareOptions& options) {
   const Recipe& recipe = session.recipe();
   const bool classifies = session.classes() > 0;
   const std::vector<std::string> names = recipe.metrics == std::vector<std::string>{"auto"} ? std::vector<std::string>() : recipe.metrics;
-  Metrics first_metrics(names, session.classes()), second_metrics(names, session.classes());
+  Metrics first_metrics(names, session.classes(), session.by_tokens()), second_metrics(names, session.classes(), session.by_tokens());
   Comparison comparison;
   int64_t agreed = 0;
   {
     const auto arena = std::make_shared<Arena>();
-    const auto program = evaluator.shared_program();
-    Execution a(program, first, arena), b(program, second, arena);
+    ParameterStore first, second;
+    const auto ready = [&](Session& which, ParameterStore& store) {
+      const Evaluator evaluator(which, loaded_plan(which.recipe()), options.split, options.batch, store.formats());
+      store.declare(evaluator.program());
+      which.initialize(evaluator.parameters(), store);
+      return std::make_unique<Execution>(evaluator.shared_program(), store, arena);
+    };
+    const std::unique_ptr<Execution> left = ready(session, first), right = ready(other_session, second);
+    Execution &a = *left, &b = *right;
     const std::shared_ptr<const Source> source = session.source(options.split);
     const std::unique_ptr<DataLoader> loader = session.loader(options.split, options.batch);
     while (const Batch* data = loader->next()) {
@@ -116,7 +137,7 @@ Comparison compare_parameters(Session& session, const CompareOptions& options, P
   comparison.first = first_metrics.values();
   comparison.second = second_metrics.values();
   comparison.top1_agree = classifies ? 100.0 * static_cast<double>(agreed) / static_cast<double>(comparison.samples) : std::numeric_limits<double>::quiet_NaN();
-  compare_layers(session, options, first, second, evaluator.parameters(), comparison);
+  compare_layers(session, other_session, options, comparison);
   return comparison;
 }
 

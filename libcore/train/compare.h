@@ -51,7 +51,8 @@ struct CompareOptions {
   int64_t layer_samples = 64;  // at most so many samples for the layers' results, which are all held at once
 };
 
-/// Evaluates both sets of parameters batch by batch. The stores must hold the model's parameters (Session::initialize).
-Comparison compare_parameters(Session& session, const CompareOptions& options, ParameterStore& first, ParameterStore& second);
+/// Evaluates the weights of two recipes batch by batch, float or quantized each; the recipes differ in their weights alone. Where one of them is
+/// quantized, a layer's result is what its fused operator gives: behind batch norm, residual and activation.
+Comparison compare_weights_of(Session& first, Session& second, const CompareOptions& options);
 
 }  // namespace galley

@@ -3,19 +3,17 @@
 #include <algorithm>
 
 #include "libcore/data/loader.h"
-#include "libcore/passes/fold_batch_norm.h"
-#include "libcore/passes/fuse.h"
 #include "libcore/runtime/compile.h"
+#include "libcore/train/inference.h"
 
 namespace galley {
 
-Evaluator::Evaluator(Session& session, const std::string& split, int64_t batch, const std::map<std::string, MemoryFormat>& formats, int64_t samples)
-    : session_(session), split_(split), batch_(batch), limit_(samples) {
+Evaluator::Evaluator(Session& session, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch,
+                     const std::map<std::string, MemoryFormat>& formats, int64_t samples)
+    : session_(session), split_(split), batch_(batch), limit_(samples), plan_(std::move(plan)) {
   const std::unique_ptr<DataLoader> loader = session.loader(split, batch, 0, 1, samples);
   data_bytes_ = loader->buffer_bytes();
-  CapturedModel model = session.capture_evaluation(session.batch_types(*loader));
-  fold_batch_norm(model.graph);
-  fuse_inference(model.graph);
+  InferenceModel model = make_inference(session.capture_evaluation(session.batch_types(*loader)), plan_);
   parameters_ = std::move(model.parameters);
   CompileOptions how;
   how.threads = static_cast<int>(session.threads());

@@ -11,15 +11,21 @@
 
 namespace galley {
 
+struct QuantizationPlan;
+
 class Evaluator {
  public:
-  /// Compiles the evaluation program for batches of that size. `formats`: of parameters that exist already. `samples`: at most so many; 0: all.
-  Evaluator(Session& session, const std::string& split, int64_t batch, const std::map<std::string, MemoryFormat>& formats, int64_t samples = 0);
+  /// Compiles the evaluation program for batches of that size: on integers by a plan (loaded_plan(recipe): as the weights are), in float without.
+  /// `formats`: of parameters that exist already. `samples`: at most so many; 0: all.
+  Evaluator(Session& session, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch, const std::map<std::string, MemoryFormat>& formats,
+            int64_t samples = 0);
   ~Evaluator();
 
   const Program& program() const { return *program_; }
   std::shared_ptr<const Program> shared_program() const { return program_; }
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
+  /// nullptr: it computes in float.
+  const std::shared_ptr<const QuantizationPlan>& plan() const { return plan_; }
   /// Bytes of the data buffers of a pass.
   int64_t data_bytes() const { return data_bytes_; }
   /// Binds parameters and scratch. With an `average` suffix (".ema") a second pass is made on the averages, its metrics prefixed "ema/".
@@ -37,6 +43,7 @@ class Evaluator {
   Session& session_;
   std::string split_;
   int64_t batch_, limit_, seen_ = 0, skipped_ = 0, data_bytes_ = 0;
+  std::shared_ptr<const QuantizationPlan> plan_;
   std::vector<ParameterSpec> parameters_;
   std::shared_ptr<const Program> program_;
   std::unique_ptr<Execution> execution_, average_;

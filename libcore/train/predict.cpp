@@ -9,9 +9,8 @@
 
 #include "libcore/base/parallel.h"
 #include "libcore/data/loader.h"
-#include "libcore/passes/fold_batch_norm.h"
-#include "libcore/passes/fuse.h"
 #include "libcore/runtime/compile.h"
+#include "libcore/train/inference.h"
 
 namespace galley {
 
@@ -26,14 +25,12 @@ Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, con
   const std::unique_ptr<DataLoader> first = loader();
   data_bytes_ = first->buffer_bytes();
   const Tensor& input = first->layout().at("input");
-  CapturedModel model = session.capture_inference(session.input_type(input.dtype(), input.shape()), options_.capture);
+  InferenceModel model = inference_model(session, session.input_type(input.dtype(), input.shape()), loaded_plan(session.recipe()), options_.capture);
   for (const auto& [name, id] : model.graph.outputs()) {
     outputs_.push_back(name);
     types_.push_back(model.graph.type(id));
   }
   parameters_ = std::move(model.parameters);
-  fold_batch_norm(model.graph);
-  fuse_inference(model.graph);
   CompileOptions how;
   how.threads = static_cast<int>(threads_);
   how.memory_format = session.layout();

@@ -15,7 +15,7 @@ namespace galley {
 struct PredictOptions {
   int64_t batch = 16;                // at most the source's samples
   int64_t replicas = 1;              // executions side by side, each on its share of the threads
-  std::vector<std::string> capture;  // globs of modules whose results are wanted too
+  std::vector<std::string> capture;  // globs of modules whose results are wanted too; of quantized weights the fused results
   bool skip_damaged = false;         // leave samples out that cannot be decoded; else they are an error
 };
 

@@ -9,9 +9,8 @@
 #include "libcore/base/parallel.h"
 #include "libcore/data/loader.h"
 #include "libcore/data/source.h"
-#include "libcore/passes/fold_batch_norm.h"
-#include "libcore/passes/fuse.h"
 #include "libcore/runtime/compile.h"
+#include "libcore/train/inference.h"
 #include "libcore/train/step.h"
 #include "libcore/train/trainer.h"
 
@@ -113,9 +112,8 @@ void ProfiledWork::make_update() {
 }
 
 void ProfiledWork::make_forward() {
-  CapturedModel model = session_.capture_inference(types_.input);
-  fold_batch_norm(model.graph);
-  fusions_declined_ = fuse_inference(model.graph).declined;
+  InferenceModel model = inference_model(session_, types_.input, loaded_plan(recipe_));
+  fusions_declined_ = model.fusion.declined;
   CompileOptions how;
   how.threads = static_cast<int>(session_.threads());
   how.memory_format = session_.layout();

@@ -135,7 +135,7 @@ void Trainer::State::make_plan() {
   update = std::make_unique<TrainStep>(session, types, batch, length);
   plan.compilations = batch.accumulation > 1 ? 2 : 1;
   if (recipe.data.val) {
-    evaluator = std::make_unique<Evaluator>(session, "val", recipe.data.val->batch.value_or(batch.micro), update->store().formats(), recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0);
+    evaluator = std::make_unique<Evaluator>(session, nullptr, "val", recipe.data.val->batch.value_or(batch.micro), update->store().formats(), recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0);
     ++plan.compilations;
   }
   plan.global = batch.global;

@@ -3,9 +3,8 @@
 #include "libcore/base/philox.h"
 #include "libcore/data/loader.h"
 #include "libcore/nn/loss.h"
-#include "libcore/passes/fold_batch_norm.h"
-#include "libcore/passes/fuse.h"
 #include "libcore/runtime/compile.h"
+#include "libcore/train/inference.h"
 #include "libcore/train/step.h"
 
 namespace galley {
@@ -77,9 +76,7 @@ Workload::~Workload() = default;
 
 void Workload::make_forward(const Session& session, int64_t batch) {
   const BatchTypes types = usual_batch(session, batch);
-  CapturedModel model = session.capture_inference(types.input);
-  fold_batch_norm(model.graph);
-  fuse_inference(model.graph);
+  InferenceModel model = inference_model(session, types.input, loaded_plan(session.recipe()));
   CompileOptions how;
   how.threads = static_cast<int>(session.threads());
   how.memory_format = session.layout();

@@ -9,6 +9,7 @@
 #include "libcore/base/parallel.h"
 #include "libcore/data/loader.h"
 #include "libcore/runtime/parameter_store.h"
+#include "libcore/train/inference.h"
 #include "libcore/train/session.h"
 #include "libcore/train/trainer.h"
 #include "libcore/train/workload.h"
@@ -214,7 +215,7 @@ Candidate make_candidate(std::unique_ptr<LoadedRecipe> loaded, const std::string
     parts->session = std::make_unique<Session>(parts->loaded->recipe);
     if (cell.what == "load") {
       if (parts->loaded->recipe.weights.load.empty()) throw Error(ErrorCode::kRecipe, "what=load reads weights, and none were named").key("weights").suggest("weights=FILE");
-      CapturedModel model = parts->session->capture_inference(usual_batch(*parts->session, 1).input);
+      InferenceModel model = inference_model(*parts->session, usual_batch(*parts->session, 1).input, loaded_plan(parts->session->recipe()));
       parts->parameters = std::move(model.parameters);
       for (const ParameterSpec& spec : parts->parameters) {
         parts->store.declare(spec.name, spec.type, spec.role);

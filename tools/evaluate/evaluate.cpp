@@ -13,6 +13,7 @@
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/train/compare.h"
 #include "libcore/train/evaluate.h"
+#include "libcore/train/inference.h"
 #include "tools/common/weight_folders.h"
 
 namespace galley::tools {
@@ -57,7 +58,7 @@ int EvaluateTool::print_fits(const Recipe& recipe) const {
   return kExitDone;
 }
 
-int EvaluateTool::compare(Session& session, int64_t batch, ParameterStore& store) {
+int EvaluateTool::compare(Session& session, int64_t batch) {
   Recipe other = session.recipe();
   auto weights = std::make_unique<WeightSource>();
   weights->from = against_;
@@ -65,14 +66,16 @@ int EvaluateTool::compare(Session& session, int64_t batch, ParameterStore& store
   other.weights.load.items.push_back(std::move(weights));
   resolve_weights(other, weight_registry());
   make_paths_absolute(other);
-  const Session second(other);
+  Session second(other);
   CompareOptions options{.split = session.recipe().evaluate.data, .batch = batch};
-  ParameterStore against;
-  const Evaluator evaluator(session, options.split, batch, store.formats());
-  against.declare(evaluator.program());
-  second.initialize(evaluator.parameters(), against);
-  if (dry_run_) return print_fits(session.recipe());
-  const Comparison result = compare_parameters(session, options, store, against);
+  if (dry_run_) {
+    const Evaluator evaluator(second, loaded_plan(other), options.split, batch, {});
+    ParameterStore against;
+    against.declare(evaluator.program());
+    second.initialize(evaluator.parameters(), against);
+    return print_fits(session.recipe());
+  }
+  const Comparison result = compare_weights_of(session, second, options);
   nlohmann::ordered_json json{{"metrics", metrics_json(result.first)}, {"against", metrics_json(result.second)}, {"samples", result.samples}, {"split", options.split}};
   json["outputs"] = {{"max_abs", number_json(result.outputs.max_abs())}, {"sqnr_db", number_json(result.outputs.sqnr_db())}, {"top1_agree", number_json(result.top1_agree)}};
   json["layers"] = nlohmann::ordered_json::array();
@@ -119,11 +122,12 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   const Split& described = *recipe.data.find(split);
   const int64_t micro = recipe.train.batch ? recipe.train.batch->micro.value_or(recipe.train.batch->global) : 32;
   Session session(recipe);
-  Evaluator evaluator(session, split, described.batch.value_or(micro), {});
+  if (!against_.empty() && !dry_run_) return compare(session, described.batch.value_or(micro));
+  Evaluator evaluator(session, loaded_plan(recipe), split, described.batch.value_or(micro), {});
   ParameterStore store;
   store.declare(evaluator.program());
   session.initialize(evaluator.parameters(), store);
-  if (!against_.empty()) return compare(session, described.batch.value_or(micro), store);
+  if (!against_.empty()) return compare(session, described.batch.value_or(micro));
   if (dry_run_) return print_fits(recipe);
   evaluator.bind(store, std::make_shared<Arena>());
   const auto began = std::chrono::steady_clock::now();

@@ -22,7 +22,7 @@ class EvaluateTool : public RecipeTool {
 
  private:
   int print_fits(const Recipe& recipe) const;
-  int compare(Session& session, int64_t batch, ParameterStore& store);
+  int compare(Session& session, int64_t batch);
 
   std::string against_;
 };

@@ -1,0 +1,60 @@
+#pragma once
+// Which operators of a graph run on integers, and which values are integers: the analysis that plan and conversion of passes/quantize.h share.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "libcore/graph/graph.h"
+
+namespace galley {
+
+/// How an operator could run on integers.
+enum class IntegerForm : uint8_t {
+  kNone,
+  kConstant,     // depends on parameters alone
+  kProduct,      // conv2d, linear: a layer
+  kScale,        // batch_norm_inference of rank 4: a layer, but only where both sides are integers
+  kOwnMap,       // add, mul, concat, average pools, mean over pixels
+  kPassThrough,  // moves integers unchanged
+  kTable,        // a function of one value
+};
+
+class IntegerDomain {
+ public:
+  /// `in_float`: whether the layer of that name stays in float. Dead nodes must have been removed.
+  IntegerDomain(const Graph& graph, const std::function<bool(const std::string& layer)>& in_float);
+
+  IntegerForm form(size_t node) const { return forms_[node]; }
+  /// Does the node compute on integers?
+  bool integer(size_t node) const { return integer_[node]; }
+  /// Name of the layer's tensors; "" for nodes that are no layers.
+  const std::string& layer(size_t node) const { return layers_[node]; }
+  /// Some operator on integers reads the value as one.
+  bool wanted(ValueId id) const { return wanted_[static_cast<size_t>(id)]; }
+  /// A node makes the value as integers.
+  bool made_integer(ValueId id) const { return made_integer_[static_cast<size_t>(id)]; }
+  /// The value whose map this integer value has: itself, or what the operators that pass integers on began with.
+  ValueId map_of(ValueId id) const { return root_[static_cast<size_t>(id)]; }
+  /// quant_name of a value that depends on what is fed; "" for others.
+  const std::string& name(ValueId id) const { return names_[static_cast<size_t>(id)]; }
+  /// Which inputs the node reads as integers where it runs on them.
+  std::vector<size_t> integer_inputs(const Node& node) const;
+  const std::vector<int>& producers() const { return producers_; }
+
+ private:
+  void classify(const Graph& graph);
+  void decide(const Graph& graph, const std::function<bool(const std::string& layer)>& in_float);
+
+  std::vector<int> producers_;
+  std::vector<std::string> names_;   // by value
+  std::vector<IntegerForm> forms_;   // by node
+  std::vector<std::string> layers_;  // by node
+  std::vector<bool> integer_, wanted_, made_integer_;
+  std::vector<ValueId> root_;
+};
+
+/// "conv2d", "linear", "batch_norm"
+std::string layer_type(const Node& node);
+
+}  // namespace galley

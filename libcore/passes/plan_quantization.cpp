@@ -1,0 +1,193 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "libcore/passes/integer_domain.h"
+#include "libcore/passes/quantize.h"
+
+namespace galley {
+namespace {
+
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+/// A concat's inputs take over its map where their own is at most so many times finer: two bits.
+constexpr double kLargestShare = 4;
+/// |x - zero point| <= 255, |w| <= 128: more products than this may pass 31 bits (ops/quantized.h refuses them).
+constexpr int64_t kMostProducts = ((int64_t{1} << 31) - 1) / (255 * 128);
+
+bool computes_integers(QuantMethod method) { return method == QuantMethod::kStatic || method == QuantMethod::kQat; }
+
+/// Why no kernel takes the layer with that scheme, or "".
+std::string without_kernel(const Graph& graph, const Node& node, const LayerScheme& scheme, QuantMethod method) {
+  if (node.is("batch_norm_inference")) return computes_integers(method) ? "" : "a batch norm has no weights to store";
+  if (method == QuantMethod::kWeightOnly) return "";
+  const WeightScheme& w = scheme.weights;
+  if (method == QuantMethod::kDynamic && !node.is("linear")) return cat("dynamic quantization has none for ", node.op->name);
+  if (w.dtype != QuantDType::kInt8) return cat(kQuantDTypeNames[static_cast<size_t>(w.dtype)], " weights are for weight_only");
+  if (w.group_size > 0) return "weights in groups are for weight_only";
+  if (!w.symmetric) return "affine weights are for weight_only";
+  const Shape& weight = graph.type(node.inputs[1]).shape;
+  const int64_t products = weight[0] == 0 ? 0 : weight.elements() / weight[0];
+  if (products > kMostProducts) return cat("sums of ", products, " products may pass 32 bits");
+  return "";
+}
+
+/// Chooses maps value by value and lets concats share theirs.
+class MapChooser {
+ public:
+  MapChooser(const Graph& graph, const IntegerDomain& domain, const QuantizeConfig& config, const Calibration& calibration)
+      : graph_(graph), domain_(domain), config_(config), calibration_(calibration) {}
+
+  void run(QuantizationPlan& plan) {
+    const std::deque<Node>& nodes = graph_.nodes();
+    for (ValueId id : graph_.inputs()) {
+      if (domain_.wanted(id)) choose(id, config_.defaults.activations);
+    }
+    for (size_t n = 0; n < nodes.size(); ++n) {
+      if (nodes[n].outputs.empty() || !domain_.wanted(nodes[n].outputs[0])) continue;
+      const ValueId y = nodes[n].outputs[0];
+      if (domain_.made_integer(y) && domain_.form(n) == IntegerForm::kPassThrough) continue;
+      choose(y, config_.of(domain_.name(y)).activations);
+    }
+    std::set<ValueId> shared;
+    for (size_t n = nodes.size(); n-- > 0;) {
+      if (nodes[n].is("concat") && domain_.integer(n)) share(nodes[n], shared);
+    }
+    for (const auto& [id, params] : maps_) plan.values[domain_.name(id)] = params;
+  }
+
+  /// Of the value's own map over what calibration saw; NaN where it has none.
+  double sqnr_db(ValueId id) const {
+    const auto found = maps_.find(id);
+    return found == maps_.end() ? kUnknown : histogram_sqnr_db(calibration_.at(domain_.name(id)).histogram(), found->second);
+  }
+
+ private:
+  void choose(ValueId id, const ActivationScheme& scheme) { maps_[id] = choose_params(calibration_.at(domain_.name(id)), scheme); }
+
+  /// From the last concat to the first: an input that is a concat itself hands the map on.
+  void share(const Node& node, std::set<ValueId>& shared) {
+    const QuantParams& target = maps_.at(node.outputs[0]);
+    for (ValueId input : node.inputs) {
+      const ValueId root = domain_.map_of(input);
+      QuantParams& own = maps_.at(root);
+      if (own == target || own.dtype != target.dtype || !(target.scale <= kLargestShare * own.scale) || !shared.insert(root).second) continue;
+      own = target;
+    }
+  }
+
+  const Graph& graph_;
+  const IntegerDomain& domain_;
+  const QuantizeConfig& config_;
+  const Calibration& calibration_;
+  std::map<ValueId, QuantParams> maps_;
+};
+
+/// A graph without dead nodes, which would have names and layers of their own.
+Graph live_part(const Graph& fused) {
+  Graph graph = fused;
+  graph.remove_dead_nodes();
+  return graph;
+}
+
+std::string refusal(const std::vector<LayerPlan>& without) {
+  constexpr size_t kShown = 8;
+  std::string text = cat(without.size(), without.size() == 1 ? " layer has" : " layers have", " no integer kernel for the scheme asked for");
+  for (size_t i = 0; i < std::min(kShown, without.size()); ++i) text += cat("\n  ", without[i].name, " (", without[i].type, "): ", without[i].float_reason);
+  if (without.size() > kShown) text += cat("\n  and ", without.size() - kShown, " more");
+  return text;
+}
+
+}  // namespace
+
+const LayerPlan* QuantizationPlan::find(std::string_view name) const {
+  const auto found = std::find_if(layers.begin(), layers.end(), [&](const LayerPlan& layer) { return layer.name == name; });
+  return found == layers.end() ? nullptr : &*found;
+}
+
+int64_t QuantizationPlan::quantized_layers() const {
+  return std::count_if(layers.begin(), layers.end(), [](const LayerPlan& layer) { return layer.float_reason.empty(); });
+}
+
+std::string QuantizationPlan::str() const {
+  int64_t nibbles = 0;
+  for (const LayerPlan& layer : layers) nibbles += layer.float_reason.empty() && layer.bits == 4;
+  const int64_t quantized = quantized_layers();
+  const std::string dtype = nibbles == 0 ? "int8" : nibbles == quantized ? "int4" : "int8 and int4";
+  return cat(method_name(method), ": ", quantized, " of ", layers.size(), " layers in ", dtype);
+}
+
+std::vector<QuantizableLayer> quantizable_layers(const Graph& fused) {
+  const Graph graph = live_part(fused);
+  const IntegerDomain domain(graph, [](const std::string&) { return true; });
+  std::vector<QuantizableLayer> layers;
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    const Node& node = graph.nodes()[n];
+    if (!domain.layer(n).empty()) layers.push_back({domain.layer(n), layer_type(node), domain.name(node.outputs[0])});
+  }
+  return layers;
+}
+
+QuantizationPlan plan_quantization(const Graph& fused, const QuantizeConfig& config, const Calibration* calibration) {
+  const Graph graph = live_part(fused);
+  const bool integers = computes_integers(config.method);
+  GALLEY_ASSERT(!integers || calibration != nullptr, "a static plan wants statistics");
+  QuantizationPlan plan;
+  plan.method = config.method;
+
+  std::map<std::string, std::string> float_reasons;
+  std::vector<LayerPlan> without;
+  const IntegerDomain names(graph, [](const std::string&) { return true; });
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    const std::string& layer = names.layer(n);
+    if (layer.empty()) continue;
+    const Node& node = graph.nodes()[n];
+    const LayerScheme& scheme = config.of(names.name(node.outputs[0]));
+    const std::string reason = without_kernel(graph, node, scheme, config.method);
+    if (scheme.keep_float) {
+      float_reasons[layer] = scheme.float_reason.empty() ? "override" : scheme.float_reason;
+    } else if (!reason.empty()) {
+      float_reasons[layer] = "no kernel: " + reason;
+      if (!node.is("batch_norm_inference")) without.push_back({.name = layer, .type = layer_type(node), .float_reason = reason});
+    }
+  }
+  if (!without.empty() && config.fallback == QuantFallback::kError) {
+    throw Error(ErrorCode::kRecipe, refusal(without)).key("quantize.fallback").suggest("quantize.fallback=float leaves them in float, or name them in quantize.overrides with keep: float");
+  }
+
+  const IntegerDomain domain(graph, [&](const std::string& layer) { return !integers || float_reasons.count(layer) > 0; });
+  std::optional<MapChooser> maps;
+  if (integers) {
+    maps.emplace(graph, domain, config, *calibration);
+    maps->run(plan);
+  }
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    if (domain.layer(n).empty()) continue;
+    const Node& node = graph.nodes()[n];
+    // A batch norm between real values is no layer of the plan.
+    if (domain.form(n) == IntegerForm::kScale && !domain.integer(n)) continue;
+    LayerPlan layer{.name = domain.layer(n), .type = layer_type(node), .sqnr_activation_db = kUnknown};
+    const auto reason = float_reasons.find(layer.name);
+    if (reason != float_reasons.end()) {
+      layer.float_reason = reason->second;
+      layer.scheme = "float";
+    } else {
+      const LayerScheme& scheme = config.of(domain.name(node.outputs[0]));
+      const bool scale = domain.form(n) == IntegerForm::kScale;
+      layer.bits = !scale && scheme.weights.dtype == QuantDType::kInt4 ? 4 : 8;
+      layer.group_size = scale ? 0 : scheme.weights.group_size;
+      layer.reduced = scheme.weights.reduce_range && layer.bits == 8;
+      layer.scheme = scale ? "int8 per channel" : scheme.weights.str();
+      if (integers) {
+        const ValueId y = node.outputs[0];
+        layer.scheme += domain.made_integer(y) ? ", " + scheme.activations.str() : ", f32 result";
+        if (domain.made_integer(y)) layer.sqnr_activation_db = maps->sqnr_db(y);
+      }
+      if (config.method == QuantMethod::kDynamic) layer.scheme += ", uint8 affine of each batch";
+    }
+    plan.layers.push_back(std::move(layer));
+  }
+  return plan;
+}
+
+}  // namespace galley

@@ -1,0 +1,74 @@
+#include "libcore/train/inference.h"
+
+#include <algorithm>
+
+#include "libcore/passes/fold_batch_norm.h"
+#include "libcore/passes/fuse.h"
+#include "libcore/recipe/recipe.h"
+#include "libcore/weights/load.h"
+#include "libcore/weights/quantization_plan.h"
+
+namespace galley {
+namespace {
+
+/// A converted graph's arrays. What the graph does not read repeats the plan: its initial value says what the file must hold.
+std::vector<ParameterSpec> specs_of(const ConvertReport& report, const std::map<std::string, double>& repeated) {
+  std::vector<ParameterSpec> specs;
+  for (const QuantizedTensor& tensor : report.tensors) {
+    ParameterSpec spec;
+    spec.name = tensor.name;
+    spec.type = tensor.type;
+    spec.role = tensor.role;
+    spec.trainable = false;
+    spec.module = tensor.layer;
+    spec.module_type = tensor.layer_type;
+    if (!tensor.read) {
+      const auto value = repeated.find(tensor.name);
+      spec.init = Init::constant(value == repeated.end() ? 0 : value->second);
+    }
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+}  // namespace
+
+std::shared_ptr<const QuantizationPlan> loaded_plan(const Recipe& recipe) {
+  const FieldList& sources = recipe.weights.load;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const auto& source = sources.at<WeightSource>(i);
+    const Metadata metadata = read_weights_metadata(source.path());
+    const auto found = metadata.find(std::string(kQuantizationKey));
+    if (found == metadata.end()) continue;
+    if (sources.size() > 1) throw Error(ErrorCode::kRecipe, cat(source.from, " holds quantized weights, which are loaded alone: weights.load names ", sources.size(), " sources")).key("weights.load");
+    return std::make_shared<const QuantizationPlan>(parse_plan(found->second, source.from));
+  }
+  return nullptr;
+}
+
+InferenceModel make_inference(CapturedModel model, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture) {
+  InferenceModel made;
+  made.graph = std::move(model.graph);
+  made.plan = std::move(plan);
+  fold_batch_norm(made.graph);
+  made.fusion = fuse_inference(made.graph);
+  if (!capture.empty()) {
+    made.graph.remove_dead_nodes();
+    add_captured_outputs(made.graph, capture);
+  }
+  if (made.plan == nullptr) {
+    made.parameters = std::move(model.parameters);
+    return made;
+  }
+  const Graph fused = made.graph;
+  made.conversion = convert_quantized(made.graph, *made.plan);
+  made.parameters = specs_of(made.conversion, plan_tensors(fused, *made.plan));
+  return made;
+}
+
+InferenceModel inference_model(const Session& session, const TensorType& input, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture) {
+  const bool converts = plan != nullptr;
+  return make_inference(session.capture_inference(input, converts ? std::vector<std::string>() : capture), std::move(plan), converts ? capture : std::vector<std::string>());
+}
+
+}  // namespace galley

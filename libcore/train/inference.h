@@ -1,0 +1,33 @@
+#pragma once
+// The graph that inference runs, the same for every tool: batch norms folded, neighbours fused, and converted to integers where the weights are
+// quantized. A file of weights decides that by itself.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "libcore/passes/quantize.h"
+#include "libcore/passes/report.h"
+#include "libcore/train/session.h"
+
+namespace galley {
+
+/// The plan in the weights that the recipe names; nullptr where they are float or none are named. Throws (kRecipe) where quantized weights
+/// are named beside others.
+std::shared_ptr<const QuantizationPlan> loaded_plan(const Recipe& recipe);
+
+struct InferenceModel {
+  Graph graph;                            // to be compiled
+  std::vector<ParameterSpec> parameters;  // what Session::initialize loads; with a plan none is trainable
+  PassReport fusion;
+  std::shared_ptr<const QuantizationPlan> plan;  // nullptr: float
+  ConvertReport conversion;                      // empty where float
+};
+
+/// Folds, fuses, converts by the plan. With `capture`, the results of the modules that its globs match become outputs after fusion:
+/// a convolution's with its batch norm, residual and activation.
+InferenceModel make_inference(CapturedModel model, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture = {});
+/// The model's results on that input, by the plan; without one the captured modules' results are as the model defines them.
+InferenceModel inference_model(const Session& session, const TensorType& input, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture = {});
+
+}  // namespace galley
