@@ -1,12 +1,18 @@
 #pragma once
-// The page of report_html around its data.
+// Pages of results that need nothing else: one file, scripts and styles inside, no request leaves it.
 
+#include <string>
 #include <string_view>
 
 namespace galley {
 
-/// Up to where the data stand, a JSON object; and from there on.
-std::string_view html_page_head();
-std::string_view html_page_tail();
+struct HtmlPage {
+  std::string_view title;   // fixed text: it is not escaped
+  std::string_view body;    // HTML
+  std::string json;         // an object: `data` of the script
+  std::string_view script;  // reads `data`; has byId, element, clear, number, bytes and table(id, columns, rows)
+};
+
+std::string html_page(const HtmlPage& page);
 
 }  // namespace galley

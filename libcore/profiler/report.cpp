@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "libcore/profiler/html_page.h"
+#include "libcore/profiler/profile_page.h"
 
 namespace galley {
 namespace {
@@ -140,10 +141,7 @@ std::string report_json(const ProfileReport& report, const Recording& recording)
 std::string report_html(const ProfileReport& report, const Recording& recording) {
   Json json = report_of(report, recording);
   json["timeline"] = timeline_json(recording, report.profile.machine);
-  // "<" stands in strings only, where an escape means the same; so nothing in a name can end the script.
-  std::string data;
-  for (char c : dumped(json)) data += c == '<' ? std::string("\\u003c") : std::string(1, c);
-  return cat(html_page_head(), data, html_page_tail());
+  return html_page({"Galley profile", profile_page_body(), dumped(json), profile_page_script()});
 }
 
 }  // namespace galley
