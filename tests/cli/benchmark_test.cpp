@@ -1,10 +1,12 @@
 // galley-benchmark and galley-convert-layout as a user runs them. Times are never asserted: only what is told of them.
 
 #include <gtest/gtest.h>
+#include <sqlite3.h>
 
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -112,6 +114,58 @@ TEST_F(Benchmark, ComparesSavedResults) {
   EXPECT_EQ(json["compare"][0]["change"], 0.0);
   const std::string verdict = json["compare"][0]["verdict"];
   EXPECT_TRUE((verdict == "same" && outcome.code == 0) || (verdict == "cannot tell" && outcome.code == 9));
+}
+
+TEST_F(Benchmark, GivesRowsAsLinesPageAndDatabase) {
+  const std::string page = folder + "/result.html", database = folder + "/result.db";
+  for (int time = 1; time <= 2; ++time) {
+    const Outcome outcome = run("galley-benchmark", {recipe, "batch=1,2", "sweep.threads=1,2", "--format", "jsonl", "--html", page, "--sqlite", database, "-q"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    std::istringstream lines(outcome.out);
+    int count = 0;
+    for (std::string line; std::getline(lines, line); ++count) {
+      const Json row = Json::parse(line);
+      EXPECT_TRUE(row.contains("median_ms") && row["provenance"]["tool"] == "galley-benchmark") << line;
+    }
+    EXPECT_EQ(count, 4);
+  }
+  sqlite3* opened = nullptr;
+  ASSERT_EQ(sqlite3_open_v2(database.c_str(), &opened, SQLITE_OPEN_READONLY, nullptr), SQLITE_OK);
+  std::string found;
+  const auto append = [](void* text, int, char** cells, char**) { return *static_cast<std::string*>(text) += std::string(cells[0]) + "|" + cells[1] + "|" + cells[2] + "|" + cells[3] + "\n", 0; };
+  EXPECT_EQ(sqlite3_exec(opened, "select r.id, w.batch, w.threads, w.median_ms > 0 from rows w join runs r on w.run = r.id order by 1, 2, 3", append, &found, nullptr), SQLITE_OK);
+  EXPECT_EQ(found, "1|1|1|1\n1|1|2|1\n1|2|1|1\n1|2|2|1\n2|1|1|1\n2|1|2|1\n2|2|1|1\n2|2|2|1\n");
+  sqlite3_close(opened);
+
+  const std::string text = read_text(page);
+  EXPECT_NE(text.find("\"scaling\":[{"), std::string::npos);
+  EXPECT_EQ(text.find("http://") == std::string::npos ? text.npos : text.find("src="), text.npos) << "the page asks for something";
+}
+
+TEST_F(Benchmark, TellsHowTimeFallsWithThreads) {
+  const Outcome outcome = run("galley-benchmark", {recipe, "sweep.threads=2,1", "--format", "json", "-q"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  ASSERT_EQ(json["scaling"].size(), 2u);
+  std::map<int, double> median;
+  for (const Json& row : json["rows"]) median[row["threads"]] = row["median_ms"];
+  EXPECT_EQ(json["scaling"][0]["threads"], 1);
+  EXPECT_EQ(json["scaling"][0]["speedup"], 1.0);
+  EXPECT_DOUBLE_EQ(json["scaling"][1]["speedup"].get<double>(), median[1] / median[2]);
+  EXPECT_DOUBLE_EQ(json["scaling"][1]["efficiency"].get<double>(), median[1] / median[2] / 2);
+}
+
+TEST_F(Benchmark, RefusesADatabaseBeforeItMeasures) {
+  write_text(folder + "/text.db", "no database at all, but some text of a user that must not be lost\n");
+  const Outcome damaged = run("galley-benchmark", {recipe, "--sqlite", folder + "/text.db"});
+  EXPECT_EQ(damaged.code, 4);
+  EXPECT_NE(damaged.err.find("text.db: no database of galley-benchmark"), std::string::npos) << damaged.err;
+  EXPECT_EQ(read_text(folder + "/text.db").substr(0, 11), "no database");
+  const Outcome nowhere = run("galley-benchmark", {recipe, "--sqlite", folder + "/none/x.db"});
+  EXPECT_EQ(nowhere.code, 7) << nowhere.err;
+  const Outcome lines = run("galley-train", {recipe, "--format", "jsonl"});
+  EXPECT_EQ(lines.code, 2);
+  EXPECT_NE(lines.err.find("json is the format"), std::string::npos) << lines.err;
 }
 
 TEST_F(Benchmark, NamesMistakes) {

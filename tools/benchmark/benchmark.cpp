@@ -20,6 +20,8 @@
 #include "libcore/base/units.h"
 #include "libcore/profiler/machine_report.h"
 #include "libcore/train/components.h"
+#include "tools/benchmark/database.h"
+#include "tools/benchmark/results.h"
 #include "tools/common/machine_limits.h"
 
 namespace galley::tools {
@@ -111,6 +113,8 @@ void BenchmarkTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
   app.add_option("--compare", compare_, "time BASE and NEW in turns and decide: each a recipe, saved JSON, or overrides in quotes; exit 0 NEW is faster or the same, 6 slower, 9 cannot tell")
       ->expected(2)->allow_extra_args(false)->type_name("BASE NEW")->group("Compare");
+  app.add_option("--html", html_, "write a page with curves over the sweep, the roofline and the rows")->type_name("FILE")->group("Output")->take_last();
+  app.add_option("--sqlite", sqlite_, "add the rows to this SQLite database (tables runs and rows), made where it is missing")->type_name("FILE")->group("Output")->take_last();
 }
 
 LoadOptions BenchmarkTool::options_with(const std::vector<std::string>& more) const {
@@ -140,18 +144,30 @@ Provenance BenchmarkTool::who() const {
   return provenance;
 }
 
+void BenchmarkTool::report_object(const Json& json, const Table& table) const {
+  const auto text = [&](Format format) { return format == Format::kJson || format == Format::kJsonLines ? json.dump() + "\n" : render(table, format); };
+  for (const auto& [format, file] : common.save) write_file(file, text(format));
+  print(text(common.format));
+}
+
 void BenchmarkTool::report(const std::vector<Row>& rows, const std::vector<std::string>& remarks) {
-  Json json{{"rows", Json::array()}, {"remarks", remarks}};
-  for (const Row& row : rows) json["rows"].push_back(row_json(row));
-  json["provenance"] = provenance_json(who());
-  const Table table = row_table(rows);
-  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
-  for (const std::string& remark : remarks) log(LogLevel::kWarning, remark);
-  if (common.format == Format::kJson) {
-    print(json.dump() + "\n");
-  } else {
-    print(table);
+  Results results{rows, thread_scaling(rows), remarks, provenance_json(who())};
+  if (std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.error.empty() && row.limit_fraction() > 1.1; })) {
+    results.remarks.push_back("a row is above the machine's limit: that was measured while other programs ran; `galley-benchmark machine` on a quiet machine measures it anew");
   }
+  const auto text = [&](Format format) {
+    switch (format) {
+      case Format::kJson: return results_json(results).dump() + "\n";
+      case Format::kJsonLines: return results_lines(results);
+      case Format::kCsv: return render(row_table(rows), format);
+      default: return render(row_table(rows), format) + (results.scaling.empty() ? "" : "\n" + render(scaling_table(results.scaling), format));
+    }
+  };
+  for (const auto& [format, file] : common.save) write_file(file, text(format));
+  if (!html_.empty()) write_file(html_, results_page(results));
+  if (!sqlite_.empty()) add_to_database(sqlite_, results);
+  for (const std::string& remark : results.remarks) log(LogLevel::kWarning, remark);
+  print(text(common.format));
 }
 
 int BenchmarkTool::run() {
@@ -160,6 +176,7 @@ int BenchmarkTool::run() {
   if (threads_ != 0) overrides_.push_back(cat("threads=", threads_));
   if (!device_.empty()) overrides_.push_back("device=" + device_);
   if (!seed_.empty()) overrides_.push_back("seed=" + seed_);
+  if (!sqlite_.empty() && !dry_run_) check_database(sqlite_);
   const std::string verb = recipes.empty() ? "" : recipes.front();
   const std::vector<std::string> rest(recipes.begin() + (recipes.empty() ? 0 : 1), recipes.end());
   if (verb == "machine" || verb == "memory_order" || verb == "op") {
@@ -199,10 +216,15 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
   log(LogLevel::kInfo, cat(cells.size() * recipes.size(), " cells, at most ", human_seconds(at_most)));
   if (dry_run_) {
     Table table{{"recipe", "cell"}, {}};
+    Json json{{"cells", Json::array()}, {"at_most_s", at_most}, {"provenance", provenance_json(who())}};
     for (const Cell& cell : cells) {
-      for (const std::string& recipe : recipes) table.rows.push_back({recipe, cell.name()});
+      for (const std::string& recipe : recipes) {
+        table.rows.push_back({recipe, cell.name()});
+        json["cells"].push_back({{"recipe", recipe}, {"what", cell.what}, {"batch", cell.batch}, {"set", Json::object()}});
+        for (const auto& [key, value] : cell.set) json["cells"].back()["set"][key] = value;
+      }
     }
-    print(table);
+    report_object(json, table);
     return kExitDone;
   }
 
@@ -357,13 +379,8 @@ int BenchmarkTool::compare(const std::vector<std::string>& recipes) {
   }
   json["remarks"] = watch.remarks(compute_threads());
   json["provenance"] = provenance_json(who());
-  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
   for (const std::string& remark : watch.remarks(compute_threads())) log(LogLevel::kWarning, remark);
-  if (common.format == Format::kJson) {
-    print(json.dump() + "\n");
-  } else {
-    print(table);
-  }
+  report_object(json, table);
   return slower ? kExitGoalMissed : unclear ? kExitInconclusive : kExitDone;
 }
 
@@ -379,7 +396,7 @@ int BenchmarkTool::measure_operators(const std::vector<std::string>& cases) {
   if (dry_run_) {
     Table table{{"case"}, {}};
     for (const std::string& text : all) table.rows.push_back({text});
-    print(table);
+    report_object({{"cases", all}, {"provenance", provenance_json(who())}}, table);
     return kExitDone;
   }
   const MachineWatch watch;
@@ -430,12 +447,7 @@ int BenchmarkTool::measure_machine_parts() {
   } else {
     log(LogLevel::kWarning, "not stored: run it again on a quiet machine");
   }
-  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
-  if (common.format == Format::kJson) {
-    print(json.dump() + "\n");
-  } else {
-    print(table);
-  }
+  report_object(json, table);
   return kExitDone;
 }
 

@@ -25,6 +25,7 @@ class BenchmarkTool : public RecipeTool {
 
  protected:
   std::string section() const override { return "benchmark"; }
+  bool prints_json_lines() const override { return true; }
   std::string output_help() const override { return "journal of finished cells (JSON lines): run again, those in it are not measured again"; }
   int run_recipe(LoadedRecipe&) override { return kExitDone; }
 
@@ -38,10 +39,13 @@ class BenchmarkTool : public RecipeTool {
   LoadOptions options_with(const std::vector<std::string>& more) const;
   TimerOptions timer_options(const BenchmarkSection& section) const;
   Provenance who() const;
-  /// Prints rows as a table, or as {"rows": ..., ...}; saves what --save asks for.
+  /// A result that is no list of rows (--compare, machine): as JSON or as a table, on stdout and where --save says.
+  void report_object(const nlohmann::ordered_json& json, const Table& table) const;
+  /// Rows in the format that was asked for, to stdout, the files of --save, the page of --html and the database of --sqlite.
   void report(const std::vector<Row>& rows, const std::vector<std::string>& remarks);
 
   std::vector<std::string> compare_;
+  std::string html_, sqlite_;
   std::string standard_input_;
 };
 

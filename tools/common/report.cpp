@@ -57,7 +57,7 @@ std::string human_number(double value) {
 }
 
 std::string render(const Table& table, Format format) {
-  GALLEY_ASSERT(format != Format::kJson);
+  GALLEY_ASSERT(format != Format::kJson && format != Format::kJsonLines);
   std::string text;
   if (format == Format::kCsv) {
     auto line = [&](std::vector<std::string> cells) {

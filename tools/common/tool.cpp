@@ -18,7 +18,7 @@
 namespace galley::tools {
 namespace {
 
-const std::map<std::string, Format> kFormats{{"table", Format::kTable}, {"md", Format::kMarkdown}, {"csv", Format::kCsv}, {"json", Format::kJson}};
+const std::map<std::string, Format> kFormats{{"table", Format::kTable}, {"md", Format::kMarkdown}, {"csv", Format::kCsv}, {"json", Format::kJson}, {"jsonl", Format::kJsonLines}};
 const std::map<std::string, ProgressMode> kProgress{{"auto", ProgressMode::kAuto},
                                                     {"bar", ProgressMode::kBar},
                                                     {"plain", ProgressMode::kPlain},
@@ -29,11 +29,12 @@ constexpr const char* kExitCodes =
     "exit codes: 0 done, 1 internal error, 2 command line, 3 recipe, 4 file, 5 numeric, 6 goal missed, 7 resource, 8 worker,\n"
     "            9 inconclusive, 75 stopped early and resumable, 130/143 interrupted";
 
-/// Errors must obey --format json even where the command line itself is what is wrong.
+/// Errors must obey --format json and jsonl even where the command line itself is what is wrong.
 bool wants_json(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view arg = argv[i];
-    if (arg == "--format=json" || (arg == "--format" && i + 1 < argc && std::string_view(argv[i + 1]) == "json")) return true;
+    const std::string_view value = arg.starts_with("--format=") ? arg.substr(9) : arg == "--format" && i + 1 < argc ? argv[i + 1] : "";
+    if (value == "json" || value == "jsonl") return true;
   }
   return false;
 }
@@ -54,8 +55,8 @@ struct CommonFlags {
   bool quiet = false, version = false;
 };
 
-void add_common_options(CLI::App& app, CommonFlags& flags) {
-  app.add_option("--format", flags.format, "what stdout gets: table, md, csv or json")->group("Output")->take_last();
+void add_common_options(CLI::App& app, CommonFlags& flags, const Tool& tool) {
+  app.add_option("--format", flags.format, tool.prints_json_lines() ? "what stdout gets: table, md, csv, json, or jsonl (an object a row)" : "what stdout gets: table, md, csv or json")->group("Output")->take_last();
   app.add_option("--save", flags.save, "a copy of the result, FMT:FILE, e.g. json:result.json (repeatable)")->group("Output")->allow_extra_args(false);
   app.add_option("--progress", flags.progress, "auto, bar, plain, json or none (stderr)")->group("Messages")->take_last();
   app.add_flag("-v", flags.v, "more messages (-vv: all)")->group("Messages");
@@ -65,11 +66,18 @@ void add_common_options(CLI::App& app, CommonFlags& flags) {
   app.add_option("--completion", flags.completion, "print the completion script of bash, zsh or fish")->group("Messages");
 }
 
-void apply(const CommonFlags& flags, CommonOptions& common) {
-  common.format = named(kFormats, flags.format, "--format");
+Format format_of(const Tool& tool, const std::string& word, const char* option) {
+  const Format format = named(kFormats, word, option);
+  if (format == Format::kJsonLines && !tool.prints_json_lines()) fail(ErrorCode::kUsage, option, " jsonl: ", tool.name(), " gives one object; json is the format");
+  return format;
+}
+
+void apply(const CommonFlags& flags, Tool& tool) {
+  CommonOptions& common = tool.common;
+  common.format = format_of(tool, flags.format, "--format");
   common.progress = flags.quiet ? ProgressMode::kNone : named(kProgress, flags.progress, "--progress");
   // A reader of JSON gets JSON on stderr too, one object a line.
-  if (common.format == Format::kJson && common.progress == ProgressMode::kAuto) common.progress = ProgressMode::kJson;
+  if ((common.format == Format::kJson || common.format == Format::kJsonLines) && common.progress == ProgressMode::kAuto) common.progress = ProgressMode::kJson;
   common.verbosity = flags.quiet ? -1 : flags.v;
   if (!flags.verbose.empty()) {
     if (flags.verbose != "ops") fail(ErrorCode::kUsage, "--verbose=", flags.verbose, " is not known (known: ops)");
@@ -78,7 +86,7 @@ void apply(const CommonFlags& flags, CommonOptions& common) {
   for (const std::string& save : flags.save) {
     const size_t colon = save.find(':');
     if (colon == std::string::npos || colon + 1 == save.size()) fail(ErrorCode::kUsage, "--save wants FMT:FILE, got '", save, "'");
-    common.save.emplace_back(named(kFormats, save.substr(0, colon), "--save"), save.substr(colon + 1));
+    common.save.emplace_back(format_of(tool, save.substr(0, colon), "--save"), save.substr(colon + 1));
   }
 }
 
@@ -137,7 +145,7 @@ int run_tool(int argc, char** argv, Tool& tool, bool json) {
   app.get_formatter()->column_width(34);
   CommonFlags flags;
   tool.add_options(app);
-  add_common_options(app, flags);
+  add_common_options(app, flags, tool);
   if (argc > 1 && std::string_view(argv[1]) == "--complete-words") {
     std::string out;
     for (const std::string& word : tool.complete({argv + 2, argv + argc})) out += word + "\n";
@@ -163,7 +171,7 @@ int run_tool(int argc, char** argv, Tool& tool, bool json) {
     std::cout << completion_script(tool.name(), flags.completion);
     return kExitDone;
   }
-  apply(flags, tool.common);
+  apply(flags, tool);
   install_log(tool.common.verbosity, json);
   install_signal_handlers();
   return tool.run();

@@ -49,6 +49,8 @@ class Tool {
   virtual int run() = 0;
   /// Words that shell completion offers after the command line `words` (the last one is being typed).
   virtual std::vector<std::string> complete(const std::vector<std::string>& words) const;
+  /// Whether --format jsonl is one of its formats.
+  virtual bool prints_json_lines() const { return false; }
 
   CommonOptions common;
 
