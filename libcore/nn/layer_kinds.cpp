@@ -2,6 +2,7 @@
 
 #include "libcore/nn/capture.h"
 #include "libcore/nn/layer_spec.h"
+#include "libcore/nn/recurrent.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/softmax.h"
@@ -123,6 +124,28 @@ struct EmbeddingLayer : FieldsOf<EmbeddingLayer> {
 Value build_embedding(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
   const auto& p = params_of<EmbeddingLayer>(fields);
   return b.embedding(name, in[0], {.rows = p.num_embeddings, .width = p.embedding_dim});
+}
+
+template <Cell kCell>
+struct RecurrentLayer : FieldsOf<RecurrentLayer<kCell>> {
+  int64_t hidden_size = 1, num_layers = 1;
+  bool bias = true, bidirectional = false;
+  double dropout = 0;
+  Nonlinearity nonlinearity = Nonlinearity::kTanh;
+  void fields(FieldVisitor& v) override {
+    v.field({.name = "hidden_size", .doc = "units of a layer", .min = 1, .required = true}, hidden_size);
+    v.field({.name = "num_layers", .doc = "layers, one on top of the other", .min = 1}, num_layers);
+    v.field({.name = "bias", .doc = "adds learned numbers to the gates"}, bias);
+    v.field({.name = "dropout", .doc = "of each layer's output but the last one's", .min = 0, .max = 1}, dropout);
+    v.field({.name = "bidirectional", .doc = "a second pass from the last step to the first; twice the features"}, bidirectional);
+    if (kCell == Cell::kRnn) v.choice({.name = "nonlinearity", .doc = "tanh or relu"}, nonlinearity, kNonlinearityNames);
+  }
+};
+template <Cell kCell>
+Value build_recurrent(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto& p = params_of<RecurrentLayer<kCell>>(fields);
+  return recurrent(b, name, in[0], {.cell = kCell, .hidden_size = p.hidden_size, .num_layers = p.num_layers, .bias = p.bias, .dropout = p.dropout,
+                                    .bidirectional = p.bidirectional, .nonlinearity = p.nonlinearity}).y;
 }
 
 // ---- random
@@ -372,6 +395,9 @@ const std::vector<LayerEntry>& table() {
       {{"layer_norm", "normalisation over the last dimensions (Ba et al. 2016)", make_fields<LayerNormLayer>}, build_layer_norm},
       {{"group_norm", "normalisation over groups of channels (Wu, He 2018)", make_fields<GroupNormLayer>}, build_group_norm},
       {{"embedding", "rows of a table picked by indices", make_fields<EmbeddingLayer>}, build_embedding},
+      {{"lstm", "LSTM over [N,T,C], zero state at the start (Hochreiter, Schmidhuber 1997)", make_fields<RecurrentLayer<Cell::kLstm>>}, build_recurrent<Cell::kLstm>},
+      {{"gru", "GRU over [N,T,C], zero state at the start (Cho et al. 2014)", make_fields<RecurrentLayer<Cell::kGru>>}, build_recurrent<Cell::kGru>},
+      {{"rnn", "plain recurrent layer over [N,T,C], zero state at the start (Elman 1990)", make_fields<RecurrentLayer<Cell::kRnn>>}, build_recurrent<Cell::kRnn>},
       {{"dropout", "drops elements while training", make_fields<DropLayer>}, build_dropout},
       {{"stochastic_depth", "drops samples of a residual branch while training (Huang et al. 2016)", make_fields<DropLayer>}, build_stochastic_depth},
       {{"relu", "max(x, 0)", make_fields<NoParams>}, build_unary<relu>},

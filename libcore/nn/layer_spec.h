@@ -2,9 +2,11 @@
 // A model written out layer by layer: what `model: {type: layers, input: ..., layers: [...]}` holds. Reading is the recipe's
 // work; building the graph from it is this room's (the kind "layers" of the models).
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "libcore/base/fields.h"
@@ -32,14 +34,19 @@ struct LayerSpec : FieldsOf<LayerSpec> {
   FieldList layers;
 };
 
+enum class InputDType { kF32, kI64 };
+inline constexpr std::array<std::string_view, 2> kInputDTypeNames{"f32", "i64"};
+
 /// The model's input: the shape of one sample and, if wanted, names of its dimensions.
 struct InputSpec : FieldsOf<InputSpec> {
   void fields(FieldVisitor& v) override {
     v.field({.name = "shape", .doc = "of one sample, without the batch, e.g. [3, 32, 32]", .min = 1, .required = true, .main = true}, shape);
     v.field({.name = "names", .doc = "names of these dimensions, e.g. [C, H, W]"}, names);
+    v.choice({.name = "dtype", .doc = "f32, or i64 for indices of an embedding (tokens)"}, dtype, kInputDTypeNames);
   }
   std::vector<int64_t> shape;
   std::vector<std::string> names;
+  InputDType dtype = InputDType::kF32;
 };
 
 /// Parameters of the model kind "layers".

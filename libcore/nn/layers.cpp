@@ -90,7 +90,7 @@ ModelInfo layers_info(const Fields& fields) {
   const auto& params = params_of<LayersModel>(fields);
   GALLEY_CHECK(params.input.names.empty() || params.input.names.size() == params.input.shape.size(), "input.names has ", params.input.names.size(),
                " names, input.shape ", params.input.shape.size(), " sizes");
-  return {"layers", "", params.input.shape, params.input.names};
+  return {"layers", "", params.input.shape, params.input.names, {}, params.input.dtype == InputDType::kI64 ? DType::kI64 : DType::kF32};
 }
 
 }  // namespace

@@ -31,11 +31,31 @@ Value constant(Graph& graph, const std::vector<double>& values) {
   return runs.size() == 1 ? runs.front() : concat(runs, along);
 }
 
+Component with_dim(Component loss, int64_t dim) {
+  if (auto* params = dynamic_cast<CrossEntropyParams*>(loss.params.get())) params->dim = dim;
+  return loss;
+}
+
+int checked_class_axis(const Component& loss, const TensorType& output) {
+  const int axis = class_axis(loss, output);
+  GALLEY_CHECK(axis > 0, "[cross_entropy] the model's output wants dimensions ", loss.as<CrossEntropyParams>()->dim == 1 ? "[N,C,...]" : "[N,...,C]", ", it is ", output);
+  return axis;
+}
+
 Value emit_loss(const Component& loss, Value output, Value target, Reduction reduction) {
   if (const auto* params = loss.as<CrossEntropyParams>()) {
-    GALLEY_CHECK(output.shape().rank() >= 2, "[cross_entropy] the model's output wants dimensions [N,C,...], it is ", output.type());
-    GALLEY_CHECK(params->weight.empty() || static_cast<int64_t>(params->weight.size()) == output.channels(), "[cross_entropy] weight has ",
-                 params->weight.size(), " values, the model has ", output.channels(), " classes");
+    const int axis = checked_class_axis(loss, output.type());
+    const int64_t classes = output.shape()[axis];
+    GALLEY_CHECK(params->weight.empty() || static_cast<int64_t>(params->weight.size()) == classes, "[cross_entropy] weight has ",
+                 params->weight.size(), " values, the model has ", classes, " classes");
+    if (axis != 1) {
+      // Every position is a row of its own: a view.
+      const Shape positions(output.shape().sizes().first(static_cast<size_t>(axis)));
+      const Shape rows{positions.elements(), classes};
+      const Component by_rows = with_dim(loss, 1);
+      const Value result = emit_loss(by_rows, reshape(output, rows), reshape(target, is_floating(target.dtype()) ? rows : Shape{positions.elements()}), reduction);
+      return reduction == Reduction::kNone ? reshape(result, positions) : result;
+    }
     CrossEntropyAttrs attrs;
     attrs.label_smoothing = params->label_smoothing;
     attrs.ignore_index = params->ignore_index;
@@ -55,6 +75,7 @@ void CrossEntropyParams::fields(FieldVisitor& v) {
   v.field({.name = "label_smoothing", .doc = "share of the target that is spread over all classes (Szegedy et al. 2015)", .min = 0, .max = 1}, label_smoothing);
   v.field({.name = "ignore_index", .doc = "targets of this value do not count"}, ignore_index);
   v.field({.name = "weight", .doc = "weight of each class; default: all 1", .min = 0}, weight);
+  v.field({.name = "dim", .doc = "dimension of the classes: 1, or -1 for the last (language models always: the last)", .min = -1, .max = 1}, dim);
 }
 void MseParams::fields(FieldVisitor&) {}
 void BceWithLogitsParams::fields(FieldVisitor&) {}
@@ -76,16 +97,25 @@ Component make_loss(std::string_view type) {
 }
 
 Component default_loss(const ModelInfo& model) {
-  GALLEY_CHECK(model.task == "classification", "a model of the family '", model.family, "' has no loss of its own: set the key loss, e.g. cross_entropy");
-  return make_loss("cross_entropy");
+  GALLEY_CHECK(model.task == "classification" || model.task == "language_modeling", "a model of the family '", model.family, "' has no loss of its own: set the key loss, e.g. cross_entropy");
+  return loss_for(make_loss("cross_entropy"), model);
+}
+
+Component loss_for(Component loss, const ModelInfo& model) { return model.task == "language_modeling" ? with_dim(std::move(loss), -1) : loss; }
+
+int class_axis(const Component& loss, const TensorType& output) {
+  const auto* params = loss.as<CrossEntropyParams>();
+  if (params == nullptr || output.shape.rank() < 2) return -1;
+  GALLEY_CHECK(params->dim != 0, "[cross_entropy] dim is 1, or -1 for the last dimension");
+  return params->dim == 1 ? 1 : output.shape.rank() - 1;
 }
 
 TensorType loss_target(const Component& loss, const TensorType& output, bool probabilities) {
   if (loss.as<CrossEntropyParams>() == nullptr || probabilities) return {.dtype = output.dtype, .shape = output.shape};
-  GALLEY_CHECK(output.shape.rank() >= 2, "[cross_entropy] the model's output wants dimensions [N,C,...], it is ", output);
+  const int classes = checked_class_axis(loss, output);
   TensorType target{.dtype = DType::kI64};
   for (int axis = 0; axis < output.shape.rank(); ++axis) {
-    if (axis != 1) target.shape.push_back(output.shape[axis]);
+    if (axis != classes) target.shape.push_back(output.shape[axis]);
   }
   return target;
 }
@@ -110,7 +140,7 @@ Value build_training_loss(Builder& b, const Component& loss, const ModelInfo& mo
 Value build_sample_losses(Builder& b, const Component& loss, Value output, Value target) {
   const auto scope = b.scope("loss");
   Value losses = emit_loss(loss, output, target, Reduction::kNone);
-  if (losses.shape().rank() == 1) return losses;
+  if (losses.shape().rank() == 1 || (losses.shape().rank() == 2 && class_axis(loss, output.type()) == 2)) return losses;
   std::vector<int64_t> axes;
   for (int axis = 1; axis < losses.shape().rank(); ++axis) axes.push_back(axis);
   return mean(losses, axes);

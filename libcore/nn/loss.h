@@ -15,6 +15,7 @@ struct CrossEntropyParams : FieldsOf<CrossEntropyParams> {
   double label_smoothing = 0;
   int64_t ignore_index = -100;
   std::vector<double> weight;  // one a class, or none
+  int64_t dim = 1;             // of the classes: 1 or -1
   void fields(FieldVisitor& v) override;
 };
 struct MseParams : FieldsOf<MseParams> {
@@ -29,8 +30,13 @@ ComponentKinds losses();
 
 /// A loss of that name with its defaults. Throws, with the nearest name, where there is none.
 Component make_loss(std::string_view type);
-/// What `loss: auto` means for a model: cross_entropy for classification. Throws where the model has no task of its own.
+/// What `loss: auto` means for a model: cross_entropy for classification and language modelling. Throws where the model has no task of its own.
 Component default_loss(const ModelInfo& model);
+
+/// The loss as it applies to a model: for language modelling the classes of cross_entropy are the last dimension.
+Component loss_for(Component loss, const ModelInfo& model);
+/// Dimension of the classes in an output of this type, 1 or the last; -1 where the loss has no classes, or the output no such dimension.
+int class_axis(const Component& loss, const TensorType& output);
 
 /// Type of the target that belongs to an output: cross_entropy takes class indices i64 [N,...] for logits [N,C,...], or class
 /// probabilities of the logits' type (`probabilities`: mixup, cutmix); the others a target of the output's type.
@@ -40,7 +46,8 @@ TensorType loss_target(const Component& loss, const TensorType& output, bool pro
 Value build_loss(Builder& b, const Component& loss, Value output, Value target);
 /// The objective of all results of a training pass: the main one's loss, and those of auxiliary classifiers by their weights.
 Value build_training_loss(Builder& b, const Component& loss, const ModelInfo& model, const NamedValues& results, Value target);
-/// The loss of each sample, [N]: what evaluation sums (means over a sample's own positions, where it has several).
+/// The loss of each sample, [N]: what evaluation sums (means over a sample's own positions, where it has several). Of each token, [N,T],
+/// where the classes are the last of three dimensions: evaluation counts tokens.
 Value build_sample_losses(Builder& b, const Component& loss, Value output, Value target);
 
 }  // namespace galley

@@ -1,6 +1,7 @@
 #pragma once
 // The model zoo: models by name with their parameters, as torchvision's constructors have them, and how to build them.
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,10 +22,11 @@ struct AuxiliaryResult {
 /// What is known of a model before it is built.
 struct ModelInfo {
   std::string family;                // "resnet"; "layers" for models written out in a recipe
-  std::string task;                  // "classification"; "" where the recipe's loss decides
+  std::string task;                  // "classification"; "language_modeling": a class for each token; "" where the recipe's loss decides
   std::vector<int64_t> input_shape;  // of one sample, [C,H,W]
   std::vector<std::string> input_names;  // of these dimensions, or empty
   std::vector<AuxiliaryResult> auxiliary;  // in training only
+  DType input_dtype = DType::kF32;         // i64 for tokens
 };
 
 using NamedValues = std::vector<std::pair<std::string, Value>>;
@@ -36,11 +38,16 @@ ComponentKinds models();
 ModelInfo model_info(const Component& model);
 
 /// Captures the model's forward pass on `input` [N, sample...]. Returns its named results, the main one first: "logits"
-/// [N,num_classes] for classification, "output" for "layers". Parameter paths start at the builder's present scope.
+/// [N,num_classes] for classification, [N,T,vocab] for language modelling, "output" for "layers". Parameter paths start at the builder's present scope.
 NamedValues build_model(Builder& b, const Component& model, Value input);
 
 /// A model of that name with its default parameters. Throws, with the nearest name, where there is none.
 Component default_model(std::string_view type);
+
+/// Tokens of a language model's vocabulary, as the recipe gives it; none where the tokenizer decides, or for other models.
+std::optional<int64_t> vocabulary_of(const Component& model);
+/// The language model with that vocabulary, unless it has one of its own; other models as they are.
+Component with_vocabulary(Component model, int64_t tokens);
 
 // ---- for the families' files
 
@@ -69,6 +76,7 @@ ModelTable regnet_models();
 ModelTable vit_models();
 ModelTable convnext_models();
 ModelTable swin_models();
+ModelTable language_models();
 ModelTable layers_models();
 
 /// Channels of a scaled layer: a multiple of `divisor`, at least that, never below 90 % of `channels` (Sandler et al. 2018).

@@ -142,10 +142,10 @@ TEST(Layers, EveryKindBuildsWithItsDefaults) {
     if (kind.type == "rename") continue;  // wants words: below
     const std::string type(kind.type);
     const bool several = type == "add" || type == "sub" || type == "mul" || type == "maximum" || type == "concat";
-    const bool index = type == "embedding";
+    const bool index = type == "embedding", sequence = type == "lstm" || type == "gru" || type == "rnn";
     FieldList layers = list_of(layer("", type, required.contains(type) ? required.at(type) : Settings{},
                                      several ? std::vector<std::string>{"in", "in"} : std::vector<std::string>{}));
-    EXPECT_NO_THROW(capture(layers, {.dtype = index ? DType::kI64 : DType::kF32, .shape = {2, 4, 8, 8}})) << type;
+    EXPECT_NO_THROW(capture(layers, {.dtype = index ? DType::kI64 : DType::kF32, .shape = sequence ? Shape{2, 4, 8} : Shape{2, 4, 8, 8}})) << type;
     EXPECT_FALSE(kind.doc.empty());
   }
 }

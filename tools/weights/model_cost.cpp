@@ -15,6 +15,7 @@ std::optional<ModelCost> model_cost(const std::string& model, int64_t input_size
   const Component component = default_model(model);
   const ModelInfo info = model_info(component);
   TensorType input;
+  input.dtype = info.input_dtype;
   input.shape.push_back(1);
   for (size_t i = 0; i < info.input_shape.size(); ++i) input.shape.push_back(input_size > 0 && i > 0 ? input_size : info.input_shape[i]);
   if (!info.input_names.empty()) {

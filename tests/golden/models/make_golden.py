@@ -260,7 +260,19 @@ class EfficientNetLite0(nn.Module):
         return self.net(x)
 
 
+class RnnLm(nn.Module):
+    """The recurrent model of PyTorch's example word_language_model, over bytes."""
+
+    def __init__(self, vocab=256, width=200, layers=2):
+        super().__init__()
+        self.encoder = nn.Embedding(vocab, width)
+        self.rnn = nn.LSTM(width, width, layers, batch_first=True)
+        self.decoder = nn.Linear(width, vocab)
+
+
 def make(name):
+    if name == "rnn_lm":
+        return RnnLm()
     if name in REDUCED:
         return REDUCED[name][0]()
     if name in ("googlenet", "inception_v3"):
@@ -295,7 +307,7 @@ def write_zoo():
     """Every model: `model NAME PARAMETERS`, then `p|b SHARED NAME SIZES` in the order of state_dict; SHARED counts the leading
     characters that the name has in common with the one before and that are left out."""
     lines = []
-    for name in ["mlp", "cnn", *(f"cifar_resnet{n}" for n in (20, 32, 44, 56, 110)), *TORCHVISION, "efficientnet_lite0"]:
+    for name in ["mlp", "cnn", *(f"cifar_resnet{n}" for n in (20, 32, 44, 56, 110)), *TORCHVISION, "efficientnet_lite0", "rnn_lm"]:
         with torch.device("meta"), regnet_widths_on_cpu():
             model = make(name)
         parameters = dict(model.named_parameters())

@@ -1,0 +1,83 @@
+// Language models: the next token at every position of a text.
+
+#include "libcore/nn/recurrent.h"
+#include "libcore/nn/zoo.h"
+#include "libcore/ops/embedding.h"
+#include "libcore/ops/matmul.h"
+
+namespace galley {
+namespace {
+
+struct RnnLmParams : FieldsOf<RnnLmParams> {
+  Cell cell = Cell::kLstm;
+  std::optional<int64_t> vocab;
+  int64_t embedding_dim = 200, hidden_size = 200, num_layers = 2;
+  double dropout = 0.2;
+  bool tie_weights = false;
+  int64_t sequence_length = 64;
+  void fields(FieldVisitor& v) override {
+    v.choice({.name = "cell", .doc = "lstm, gru or rnn", .main = true}, cell, kCellNames);
+    v.field({.name = "vocab", .doc = "tokens of the vocabulary; default: those of data.tokenizer, 256 (bytes) without one", .min = 1}, vocab);
+    v.field({.name = "embedding_dim", .doc = "width of a token's vector", .min = 1}, embedding_dim);
+    v.field({.name = "hidden_size", .doc = "units of a layer", .min = 1}, hidden_size);
+    v.field({.name = "num_layers", .doc = "recurrent layers", .min = 1}, num_layers);
+    v.field({.name = "dropout", .doc = "of the vectors, between layers and before the last product", .min = 0, .max = 1}, dropout);
+    v.field({.name = "tie_weights", .doc = "the last product takes the table of vectors (Press, Wolf 2017); hidden_size must be embedding_dim"}, tie_weights);
+    v.field({.name = "sequence_length", .doc = "tokens of a sample where no data say it: benchmarks, shapes", .min = 1}, sequence_length);
+  }
+};
+
+/// What a text is read as where no tokenizer is named: its bytes.
+constexpr int64_t kByteVocabulary = 256;
+
+/// As PyTorch's example word_language_model: encoder (a table), rnn, decoder (a linear layer); the state is zero at the start of each sample.
+NamedValues rnn_lm(Builder& b, const Fields& fields, Value x) {
+  const auto& params = params_of<RnnLmParams>(fields);
+  const int64_t vocab = params.vocab.value_or(kByteVocabulary);
+  GALLEY_CHECK(x.shape().rank() == 2 && (x.dtype() == DType::kI64 || x.dtype() == DType::kI32), "[rnn_lm] the input wants integers [N,T] (batch, tokens), it is ", x.type());
+  GALLEY_CHECK(!params.tie_weights || params.hidden_size == params.embedding_dim, "[rnn_lm] tie_weights wants hidden_size = embedding_dim, they are ", params.hidden_size, " and ",
+               params.embedding_dim);
+  const Init start = Init::uniform(0.1);
+  Value table;
+  {
+    const auto module = b.scope("encoder");
+    table = b.parameter("weight", {vocab, params.embedding_dim}, start, "embedding");
+    x = embedding(table, x);
+  }
+  x = b.dropout("drop", x, params.dropout);
+  RecurrentOptions options{.cell = params.cell, .hidden_size = params.hidden_size, .num_layers = params.num_layers, .dropout = params.dropout};
+  x = recurrent(b, "rnn", x, options).y;
+  x = b.dropout("drop", x, params.dropout);
+  if (!params.tie_weights) {
+    const auto init = b.use_init({.linear_weight = start, .linear_bias = Init::zeros()});
+    return {{"logits", b.linear("decoder", x, {.out_features = vocab})}};
+  }
+  const auto module = b.scope("decoder");
+  return {{"logits", linear(x, table, b.parameter("bias", {vocab}, Init::zeros(), "linear"))}};
+}
+
+ModelInfo rnn_lm_info(const Fields& fields) {
+  ModelInfo info{"rnn_lm", "language_modeling", {params_of<RnnLmParams>(fields).sequence_length}, {"T"}, {}};
+  info.input_dtype = DType::kI64;
+  return info;
+}
+
+}  // namespace
+
+ModelTable language_models() {
+  return {{{"rnn_lm", "recurrent language model: table, LSTM, GRU or RNN, linear layer", make_fields<RnnLmParams>}, rnn_lm, rnn_lm_info}};
+}
+
+std::optional<int64_t> vocabulary_of(const Component& model) {
+  const auto* params = model.as<RnnLmParams>();
+  return params == nullptr ? std::nullopt : params->vocab;
+}
+
+Component with_vocabulary(Component model, int64_t tokens) {
+  if (auto* params = dynamic_cast<RnnLmParams*>(model.params.get())) {
+    if (!params->vocab) params->vocab = tokens;
+  }
+  return model;
+}
+
+}  // namespace galley
