@@ -32,6 +32,7 @@ void add_gradient(const OpCase& c, const CaseInputs& inputs, CaseGraph& made) {
     made.feeds[cat("cotangent", i)] = std::move(cotangent);
     made.cotangents.emplace_back(node.outputs[i], output_gradients.back().id());
   }
+  if (made.cotangents.empty()) return;  // integers
   std::vector<bool> wanted;
   for (ValueId id : node.inputs) wanted.push_back(id != kNoValue && is_floating(graph.type(id).dtype) && !inputs.is_fixed(id));
   graph.set_phase(Phase::kBackward);
@@ -99,6 +100,12 @@ Value CaseInputs::integers(const Shape& shape, int64_t low, int64_t high) {
   return put(DType::kI64, shape, ValueRole::kInput, std::move(values));
 }
 
+Value CaseInputs::quantized(DType dtype, const Shape& shape, int64_t low, int64_t high, ValueRole role) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(static_cast<double>(low + static_cast<int64_t>(random_.below(static_cast<uint64_t>(high - low + 1)))));
+  return put(dtype, shape, role, std::move(values));
+}
+
 Value CaseInputs::fixed(Value value) {
   fixed_.insert(value.id());
   return value;
@@ -108,7 +115,8 @@ const std::vector<OpCase>& all_cases() {
   static const std::vector<OpCase> cases = [] {
     std::vector<OpCase> all;
     for (std::vector<OpCase> (*family)() : {conv_cases, matmul_cases, norm_cases, pool_cases, softmax_cases, loss_cases, random_cases, embedding_cases, recurrent_cases,
-                                            unary_cases, binary_cases, reduce_cases, shape_cases, update_cases}) {
+                                            unary_cases, binary_cases, reduce_cases, shape_cases, update_cases, quantize_cases, quantized_cases,
+                                            fake_quantize_cases}) {
       for (OpCase& c : family()) all.push_back(std::move(c));
     }
     return all;

@@ -41,6 +41,10 @@ class CaseInputs {
   /// Given values, in the case's dtype, or in another.
   Value values(const Shape& shape, const std::vector<double>& values) { return put(real_, shape, ValueRole::kInput, values); }
   Value values(const Shape& shape, const std::vector<double>& values, DType dtype) { return put(dtype, shape, ValueRole::kInput, values); }
+  /// Integers of that dtype in low..high: activations (inputs) and weights (parameters) of operators on quantized values.
+  Value quantized(DType dtype, const Shape& shape, int64_t low, int64_t high, ValueRole role = ValueRole::kInput);
+  /// f32 in every run: scales and biases of quantized operators, and values to quantize.
+  Value f32(const Shape& shape, const Fill& fill = {}) { return add(DType::kF32, shape, ValueRole::kInput, fill); }
   /// f32 [], not differentiated: learning rate and the like.
   Value scalar(double value) { return fixed(put(DType::kF32, Shape{}, ValueRole::kInput, {value})); }
   /// Marks an input that has no gradient (class weights, running statistics).
@@ -69,6 +73,8 @@ struct OpCase {
   int differentiable_outputs = -1;          // the first so many take part in the gradient check; -1: all floating ones
   double kernel_tolerance = 2e-5;           // f32 kernels against double, relative to the largest value of the output: sums of a few hundred terms
   bool forward_only = false;                // a fused form that has no gradient, or hand values at a kink
+  bool straight_through = false;            // the gradient rule is not the slope of what the forward computes, by design: no finite differences
+  bool exact_ties = false;                  // scales are powers of two: float32 kernels must round middles between two integers as the reference
   bool low_precision = false;               // also kernels in bf16 (tolerance 2 * 2^-8 and that of inputs' rounding: none, inputs are rounded first)
 };
 
@@ -89,6 +95,9 @@ std::vector<OpCase> binary_cases();
 std::vector<OpCase> reduce_cases();
 std::vector<OpCase> shape_cases();
 std::vector<OpCase> update_cases();
+std::vector<OpCase> quantize_cases();
+std::vector<OpCase> quantized_cases();
+std::vector<OpCase> fake_quantize_cases();
 const std::vector<OpCase>& all_cases();
 
 /// The case's graph with values for its inputs. With `gradient`: the rule of the last node is applied to random cotangents of its outputs,
