@@ -16,12 +16,13 @@ bool is_named(const Graph& graph, ValueId id) {
 
 /// Inputs that a kernel may want in a format of its own: the weights of convolutions and linear layers.
 bool is_weight_slot(const Node& node, size_t input) {
-  return input == 1 && (node.is("conv2d") || node.is("conv2d_backward_data") || node.is("linear"));
+  return input == 1 && (node.is("conv2d") || node.is("conv2d_backward_data") || node.is("linear") || node.is("quantized_conv2d") || node.is("quantized_linear") ||
+                        node.is("dynamic_quantized_linear"));
 }
 
 /// Operators that are several times faster in channels_last.
 bool prefers_channels_last(const Node& node) {
-  constexpr std::string_view kPrefixes[] = {"conv2d", "max_pool2d", "avg_pool2d", "adaptive_", "batch_norm", "group_norm", "resize"};
+  constexpr std::string_view kPrefixes[] = {"conv2d", "max_pool2d", "avg_pool2d", "adaptive_", "batch_norm", "group_norm", "resize", "quantized_conv2d", "quantized_avg_pool2d", "quantized_adaptive_"};
   return std::any_of(std::begin(kPrefixes), std::end(kPrefixes), [&](std::string_view prefix) { return node.op->name.starts_with(prefix); });
 }
 
@@ -263,7 +264,7 @@ LayoutReport assign_layout(Graph& graph, const LayoutOptions& options) {
     const std::map<std::string, std::vector<std::string>> groups = update_groups(graph);
     for (const Node& node : plain.nodes()) {
       // A linear layer's gradients are products with the plain weight, which would have to be reordered back each step.
-      const bool chooses = node.is("conv2d") || (node.is("linear") && !trains);
+      const bool chooses = is_weight_slot(node, 1) && !node.is("conv2d_backward_data") && !(node.is("linear") && trains);
       if (!chooses || node.phase != Phase::kForward || plain.value(node.inputs[1]).role != ValueRole::kParameter) continue;
       const std::string& name = plain.value(node.inputs[1]).name;
       const MemoryFormat format = options.preferred_weight(plain, node, 1);

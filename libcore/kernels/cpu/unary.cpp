@@ -20,23 +20,10 @@ struct Numbers {
   float a = 0, b = 0;
 };
 
-/// The normal distribution function, (1 + erf(x / sqrt 2)) / 2, to 2e-7: Abramowitz, Stegun, "Handbook of Mathematical Functions", 7.1.26.
-GALLEY_INLINE float normal_of(float x) {
-  const float z = std::fabs(x) * 0.70710678f, t = 1.0f / (1.0f + 0.3275911f * z);
-  float p = 1.061405429f;
-  p = p * t - 1.453152027f;
-  p = p * t + 1.421413741f;
-  p = p * t - 0.284496736f;
-  p = p * t + 0.254829592f;
-  const float tail = 0.5f * p * t * exp_of(-z * z);
-  return x < 0.0f ? tail : 1.0f - tail;
-}
 constexpr float kNormalDensity = 0.39894228f;  // 1 / sqrt(2 pi)
 constexpr float kTanhInner = 0.79788456f;      // sqrt(2 / pi)
 constexpr float kTanhCubic = 0.044715f;
 GALLEY_INLINE float gelu_inner(float x) { return kTanhInner * (x + kTanhCubic * x * x * x); }
-
-GALLEY_INLINE float hardsigmoid_of(float x) { return at_most(at_least(x + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f); }
 
 #define GALLEY_MAP(name, expression)                                                                            \
   GALLEY_CLONES void name(const float* in, const float*, float* out, int64_t count, [[maybe_unused]] Numbers k) { \

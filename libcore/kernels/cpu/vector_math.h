@@ -86,4 +86,19 @@ GALLEY_INLINE float tanh_of(float x) {
   return z < 0.390625f ? near : far;
 }
 
+/// The normal distribution function, (1 + erf(x / sqrt 2)) / 2, to 2e-7: Abramowitz, Stegun, "Handbook of Mathematical Functions", 7.1.26.
+GALLEY_INLINE float normal_of(float x) {
+  const float z = __builtin_fabsf(x) * 0.70710678f, t = 1.0f / (1.0f + 0.3275911f * z);
+  float p = 1.061405429f;
+  p = p * t - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  const float tail = 0.5f * p * t * exp_of(-z * z);
+  return x < 0.0f ? tail : 1.0f - tail;
+}
+
+/// relu6(x + 3) / 6.
+GALLEY_INLINE float hardsigmoid_of(float x) { return at_most(at_least(x + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f); }
+
 }  // namespace galley

@@ -1,0 +1,84 @@
+#pragma once
+// Products of quantized activations with packed weights, and what turns their integer sums into a result: the inner loops of
+// quantized_conv2d and the quantized linear layers. Compiled for each vector instruction set (Google Highway), chosen at run time.
+//
+// Weights lie as [outputs / 16][quads][16][4] i8, a quad being four consecutive inputs of one tap of the window (the blocked formats
+// AcdB16a4b and AB16a4b): one layout for the three ways to multiply.
+//   vnni     u8 x i8, four products a 32-bit lane in one instruction (vpdpbusd): AVX-512 with VNNI
+//   reduced  u8 x i8, two products in 16 bits (vpmaddubsw): only where the node promises that they fit
+//   exact    both sides widened to i16 (vpmaddwd): always right
+// The first two read activations as bytes, i8 ones moved by 128; their zero point is taken off by the sum of an output's weights. The
+// third takes it off as it widens. The 32-bit sums of all three are the same.
+
+#include <cstdint>
+
+#include "libcore/ops/quantized.h"
+
+namespace galley::quantized {
+
+enum class Path { kExact, kReduced, kVnni };
+
+inline constexpr int64_t kBlock = 16;      // outputs of a block of weights
+inline constexpr int64_t kQuad = 4;        // inputs that lie together
+inline constexpr int64_t kMostStep = 32;   // outputs that one pass computes: one block, or two with 512 bits
+/// Arrays with one number an output are padded to a multiple of this.
+inline int64_t padded_outputs(int64_t outputs) { return (outputs + kMostStep - 1) / kMostStep * kMostStep + kMostStep; }
+inline int64_t quads_of(int64_t channels) { return (channels + kQuad - 1) / kQuad; }
+
+/// How a sum becomes a result: v = sum * scale[o] + bias[o] + residual_scale * residual, then the activation, then
+/// round(clamp(v * to_levels, low, high)) + zero_point; `activation` none, relu and relu6 are in the bounds, and to_levels in the scales.
+/// Zero points and integers are those of u8; i8 arrays are u8 ones with the highest bit turned (`flip` 0x80).
+struct Epilogue {
+  const float* scale = nullptr;  // [padded outputs], as bias
+  const float* bias = nullptr;
+  Activation activation = Activation::kNone;
+  float to_levels = 1, low = 0, high = 0;
+  int32_t zero_point = 0;
+  uint8_t flip = 0;
+  bool real = false;  // the result is f32: v behind the activation, bounded
+  const uint8_t* residual = nullptr;  // as the result lies
+  uint8_t residual_flip = 0;
+  float residual_scale = 0;  // its zero point is part of bias
+  void* out = nullptr;       // of the first pixel, output 0
+  int64_t channels = 0;      // of the result: elements between pixels
+};
+
+/// Pixels times a range of outputs.
+struct Product {
+  Path path = Path::kExact;
+  const void* a = nullptr;           // i16 (exact) or u8 values
+  const int32_t* pixel_at = nullptr; // where each pixel's window begins in `a`, in elements
+  int64_t pixels = 0;
+  const int32_t* run_at = nullptr;   // where each run of the window lies from there
+  int64_t runs = 0, run_quads = 0;   // runs of consecutive quads
+  const int8_t* weights = nullptr;   // of output block 0
+  int64_t begin = 0, end = 0;        // outputs; `begin` need not begin a block
+  int32_t zero_point = 0;            // of the bytes (not of exact)
+  int16_t* wide = nullptr;           // exact: room for wide_values()
+  Epilogue epilogue;
+};
+
+/// Values of the room that widened weights take, for that many quads in all.
+int64_t wide_values(int64_t quads);
+/// The sums and results of all pixels.
+void multiply(const Product& product);
+
+/// count values of `in`, i8 where flip is 0x80, less their zero point (of u8).
+void widen(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, int64_t count);
+/// count bytes with the highest bit turned where flip is 0x80.
+void copy_bytes(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t count);
+
+/// Activations by vector_math.h, over `count` values in place.
+void activate(Activation activation, float* values, int64_t count);
+
+/// False where there are no vectors to speak of (neither SSSE3 nor its like): the kernels decline.
+bool available();
+/// Can that path run here? vnni runs without its instruction too, slowly, except on AVX-512 machines that lack it.
+bool offers(Path path);
+/// vnni where the machine has it, else reduced where the node promises, else exact. Tests force another, or none (nullptr).
+Path best_path(Saturation saturation);
+void force_path(const Path* path);
+/// "vnni:avx3", "exact:avx2".
+std::string path_name(Path path);
+
+}  // namespace galley::quantized
