@@ -65,6 +65,26 @@ TEST(Conventions, ARunFromADumpDumpsTheSameAndTrainsTheSame) {
   EXPECT_EQ(run("galley-train", {folder + "/a", "--dump-recipe"}).out, run("galley-train", {folder + "/b", "--dump-recipe"}).out);
 }
 
+TEST(Conventions, ADumpAsJsonHasTypesAndLoadsBack) {
+  const std::string folder = scratch_folder();
+  const std::string recipe = tiny_recipe(folder);
+  const Outcome text = run("galley-train", {recipe, "data.root=/some$where", "--dump-recipe"});
+  const Outcome dump = run("galley-train", {recipe, "data.root=/some$where", "--dump-recipe", "--format", "json"});
+  ASSERT_EQ(dump.code, 0) << dump.err;
+  const nlohmann::json json = nlohmann::json::parse(dump.out);
+  EXPECT_EQ(json["recipe"]["recipe"], 1);
+  EXPECT_TRUE(json["recipe"]["train"]["optimizer"]["lr"].is_number()) << dump.out;
+  EXPECT_EQ(json["recipe"]["data"]["root"], "/some$where");
+  EXPECT_EQ(json["provenance"]["tool"], "galley-train");
+  // JSON is YAML; only the dollar is doubled in a recipe's text.
+  nlohmann::json back = json["recipe"];
+  back["data"]["root"] = "/some$$where";
+  write_text(folder + "/back.yaml", back.dump());
+  EXPECT_EQ(run("galley-train", {folder + "/back.yaml", "--dump-recipe"}).out, text.out);
+  EXPECT_EQ(run("galley-train", {recipe, "--dump-recipe=origin", "--format", "json"}).code, 2);
+  EXPECT_EQ(nlohmann::json::parse(run("galley-recipes", {"show", "fashion_mnist_cnn", "--format", "json"}).out)["recipe"]["recipe"], 1);
+}
+
 TEST(Conventions, ExplainShowsTheChainOfAValue) {
   const std::string folder = scratch_folder();
   const std::string recipe = tiny_recipe(folder);

@@ -7,11 +7,13 @@
 #include <filesystem>
 #include <iostream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/parallel.h"
 #include "libcore/train/components.h"
+#include "tools/common/recipe_json.h"
 #include "tools/common/weight_folders.h"
 
 namespace galley::tools {
@@ -80,7 +82,13 @@ int RecipeTool::run() {
   }
   LoadedRecipe loaded = load_recipe(recipe_, components, options);
   if (!dump_.empty()) {
-    print(dump_recipe(loaded, dump_ == "full" ? DumpKind::kFull : dump_ == "origin" ? DumpKind::kOrigin : DumpKind::kMin));
+    const std::string text = dump_recipe(loaded, dump_ == "full" ? DumpKind::kFull : dump_ == "origin" ? DumpKind::kOrigin : DumpKind::kMin);
+    if (common.format == Format::kJson) {
+      if (dump_ == "origin") fail(ErrorCode::kUsage, "--dump-recipe=origin is YAML with comments: there is no JSON of it");
+      print(nlohmann::ordered_json{{"recipe", recipe_json(text)}, {"provenance", provenance_json(provenance(loaded.recipe, text))}}.dump() + "\n");
+    } else {
+      print(text);
+    }
     return kExitDone;
   }
   resolve_weights(loaded.recipe, weight_registry());

@@ -11,6 +11,7 @@
 #include "libcore/train/components.h"
 #include "libcore/train/session.h"
 #include "tools/common/provenance.h"
+#include "tools/common/recipe_json.h"
 #include "tools/common/recipe_tool.h"
 
 namespace galley::tools {
@@ -105,7 +106,8 @@ int RecipesTool::list() const {
 
 int RecipesTool::show() const {
   if (words_.size() != 1) fail(ErrorCode::kUsage, "galley-recipes show wants one recipe");
-  print(read_file(find_recipe(words_[0], recipes_folder())));
+  const std::string file = find_recipe(words_[0], recipes_folder()), text = read_file(file);
+  print(common.format == Format::kJson ? Json{{"file", file}, {"recipe", recipe_json(text)}, {"provenance", provenance_of({})}}.dump() + "\n" : text);
   return kExitDone;
 }
 
