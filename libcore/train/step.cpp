@@ -45,6 +45,16 @@ bool step_due(int64_t step, double every) {
   return std::floor(static_cast<double>(step) / every) > std::floor(static_cast<double>(step - 1) / every);
 }
 
+Selector recomputed_modules(const Graph& graph, const RecomputeSection& section) {
+  std::vector<Selectable> modules;
+  for (const Node& node : graph.nodes()) {
+    if (node.phase == Phase::kForward) modules.push_back({node.path, std::string(node.op->name), 0});
+  }
+  const Selector selector{section.match, {}};
+  selector.select(modules, "train.recompute");
+  return selector;
+}
+
 TrainStep::TrainStep(const Session& session, const BatchTypes& types, const BatchPlan& batch, const RunLength& length)
     : session_(session), recipe_(session.recipe()), batch_(batch), length_(length), schedule_run_(schedule_length(recipe_.train.schedule, length)) {
   check_durations(recipe_, length);
@@ -93,8 +103,8 @@ Graph TrainStep::capture(const BatchTypes& types, bool update) {
     RecomputeChoice which = recompute_selective();
     if (section.mode == RecomputeMode::kFull) which = recompute_full(graph);
     if (section.mode == RecomputeMode::kMatch) {
-      which = [&section](const Node& node) {
-        return node.phase == Phase::kForward && Selector{section.match, {}}.selects({node.path, std::string(node.op->name), 0});
+      which = [selector = recomputed_modules(graph, section)](const Node& node) {
+        return node.phase == Phase::kForward && selector.selects({node.path, std::string(node.op->name), 0});
       };
     }
     recompute(graph, which);

@@ -9,12 +9,16 @@
 
 #include "libcore/optim/schedule.h"
 #include "libcore/optim/updates.h"
+#include "libcore/recipe/selector.h"
 #include "libcore/runtime/execution.h"
 #include "libcore/train/session.h"
 
 namespace galley {
 
 struct Batch;
+
+/// The selector of train.recompute.match. Throws (kRecipe) for a pattern that matches no module of the graph's forward pass.
+Selector recomputed_modules(const Graph& graph, const RecomputeSection& section);
 
 class TrainStep {
  public:

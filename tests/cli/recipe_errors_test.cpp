@@ -140,6 +140,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{"PercentOfARunThatEndsByTime", {"duration=2s", "log.every=10%"}, 3, {"log.every", "'10%'", "train.duration in steps"}},
         BadLine{"PipelineFromNoWeights", {"data.val.pipeline=from_weights"}, 3, {"data.val.pipeline", "names no weights", "weights=FILE"}},
         BadLine{"NoSuchField", {"data.train.pipeline=[{type: resize, size: 3, field: mask}]"}, 3, {"resize", "no field 'mask'", "input, label"}},
+        BadLine{"RecomputeOfNoModule", {"recompute={match: [fc9]}"}, 3, {"train.recompute", "fc9"}},
         BadLine{"MissingWeights", {"weights=nowhere.safetensors"}, 4, {"cannot read", "nowhere.safetensors"}},
         BadLine{"ZeroSamples", {"data.train.source.samples=0"}, 3, {"'data.train.source.samples' is 0", "at least 1"}},
         BadLine{"BatchLargerThanTheData", {"batch=32", "data.train.last_batch=drop"}, 3, {"32", "24", "last_batch", "smaller batch"}}),
