@@ -65,6 +65,7 @@ ResumeCheck check_resume(const Recipe& old_recipe, const Recipe& new_recipe, con
   old.evaluate = new_recipe.evaluate;  // of other tools
   old.predict = new_recipe.predict;
   old.benchmark = new_recipe.benchmark;
+  old.profile = new_recipe.profile;
   old.train.duration = new_recipe.train.duration;
   std::vector<std::string> differing;
   differing_keys(tree_of(old), tree_of(new_recipe), "", differing);

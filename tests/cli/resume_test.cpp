@@ -140,7 +140,7 @@ TEST(Resume, NamesTheVeryKeysThatChanged) {
     EXPECT_NE(outcome.err.find("--force to start anew"), std::string::npos) << outcome.err;
   }
   // What may change: where and how it is recorded, saved and computed, and a longer duration.
-  EXPECT_EQ(changed({"log.every=2 steps", "checkpoint.keep.last=1", "threads=2", "duration=8 steps", "predict.top=1"}).code, 0);
+  EXPECT_EQ(changed({"log.every=2 steps", "checkpoint.keep.last=1", "threads=2", "duration=8 steps", "predict.top=1", "profile.schedule.wait=3"}).code, 0);
   EXPECT_EQ(changed({"duration=4 steps"}).code, 3);
 }
 
