@@ -183,27 +183,28 @@ struct PixelWalk {
   int64_t first, step;
 };
 
+template <class T>
 class AdaptiveMax : public PreparedKernel {
  public:
   explicit AdaptiveMax(const KernelQuery& q) : x_(q.in(0)), y_(q.out(0)), planes_(x_.shape, y_.shape) {}
   void run(const KernelArgs& args) const override {
     planes_.for_each([&](int64_t plane) {
       const PixelWalk in(x_, plane), out(y_, plane);
-      const float* x = args.in<float>(0) + in.first;
+      const T* x = args.in<T>(0) + in.first;
       for (int64_t o = 0; o < planes_.y_size(); ++o) {
         const PoolRange rows = adaptive_range(o / y_.shape[3], x_.shape[2], y_.shape[2]), columns = adaptive_range(o % y_.shape[3], x_.shape[3], y_.shape[3]);
         int64_t best = rows.begin * x_.shape[3] + columns.begin;
-        float value = x[best * in.step];
+        T value = x[best * in.step];
         for (int64_t row = rows.begin; row < rows.end; ++row) {
           for (int64_t column = columns.begin; column < columns.end; ++column) {
             const int64_t at = row * x_.shape[3] + column;
-            const float candidate = x[at * in.step];
+            const T candidate = x[at * in.step];
             const bool larger = exceeds(candidate, value);
             value = larger ? candidate : value;
             best = larger ? at : best;
           }
         }
-        args.out<float>(0)[out.first + o * out.step] = value;
+        args.out<T>(0)[out.first + o * out.step] = value;
         args.out<int32_t>(1)[out.first + o * out.step] = static_cast<int32_t>(best);
       }
     });
@@ -234,9 +235,8 @@ class AdaptiveMaxBackward : public PreparedKernel {
   Planes planes_;
 };
 
-Support supports_adaptive_max(const KernelQuery& q) {
+Support supports_formats(const KernelQuery& q) {
   const TensorType& x = q.in(0);
-  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
   if (x.format.is_blocked()) return Support::no(cat("format ", x.format));
   if (x.elements() == 0 || q.out(0).elements() == 0) return Support::no("empty array");
   for (const TensorType* type : q.context.inputs) {
@@ -247,14 +247,28 @@ Support supports_adaptive_max(const KernelQuery& q) {
   }
   return Support::yes();
 }
+Support supports_floats(const KernelQuery& q) {
+  if (q.in(0).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(0).dtype));
+  return supports_formats(q);
+}
+Support supports_adaptive_max(const KernelQuery& q) {
+  const DType dtype = q.in(0).dtype;
+  if (dtype != DType::kF32 && dtype != DType::kU8 && dtype != DType::kI8) return Support::no(cat("dtype ", dtype));
+  return supports_formats(q);
+}
 Support supports(const KernelQuery& q) {
   if (!q.in(0).format.is_contiguous()) return Support::no(cat("format ", q.in(0).format));
-  return supports_adaptive_max(q);
+  return supports_floats(q);
 }
 
 template <class T>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
+}
+std::unique_ptr<PreparedKernel> prepare_adaptive_max(const KernelQuery& q) {
+  if (q.in(0).dtype == DType::kU8) return std::make_unique<AdaptiveMax<uint8_t>>(q);
+  if (q.in(0).dtype == DType::kI8) return std::make_unique<AdaptiveMax<int8_t>>(q);
+  return std::make_unique<AdaptiveMax<float>>(q);
 }
 std::unique_ptr<PreparedKernel> prepare_avg(const KernelQuery& q) { return windowed(q.attrs<AvgPool2dAttrs>(), q.in(0).shape, q.out(0).shape, false); }
 std::unique_ptr<PreparedKernel> prepare_avg_backward(const KernelQuery& q) { return windowed(q.attrs<AvgPool2dBackwardAttrs>(), q.out(0).shape, q.in(0).shape, true); }
@@ -267,8 +281,8 @@ const std::array<Kernel, 8> kKernels{{{"max_pool2d", "cpu", supports, prepare<Ma
                                       {"avg_pool2d_backward", "cpu", supports, prepare_avg_backward},
                                       {"adaptive_avg_pool2d", "cpu", supports, prepare_adaptive_avg},
                                       {"adaptive_avg_pool2d_backward", "cpu", supports, prepare_adaptive_avg_backward},
-                                      {"adaptive_max_pool2d", "cpu", supports_adaptive_max, prepare<AdaptiveMax>},
-                                      {"adaptive_max_pool2d_backward", "cpu", supports_adaptive_max, prepare<AdaptiveMaxBackward>}}};
+                                      {"adaptive_max_pool2d", "cpu", supports_adaptive_max, prepare_adaptive_max},
+                                      {"adaptive_max_pool2d_backward", "cpu", supports_floats, prepare<AdaptiveMaxBackward>}}};
 
 }  // namespace
 

@@ -48,11 +48,36 @@ struct Images {
   Shape from, to;
 };
 
+/// Nearest: pixels are copied, whatever their dtype.
+class CopyPixels : public PreparedKernel {
+ public:
+  explicit CopyPixels(const KernelQuery& q)
+      : images_(q.in(0), q.out(0)),
+        pixel_(images_.depth * dtype_size(q.in(0).dtype)),
+        rows_(images_.from[2], images_.to[2], ResizeMode::kNearest, false),
+        columns_(images_.from[3], images_.to[3], ResizeMode::kNearest, false) {}
+  void run(const KernelArgs& args) const override {
+    const int64_t width = images_.from[3], out_height = images_.to[2], out_width = images_.to[3];
+    parallel_for(images_.planes * out_height, std::max<int64_t>(1, 16384 / (out_width * pixel_)), [&](int64_t begin, int64_t end) {
+      for (int64_t line = begin; line < end; ++line) {
+        const auto h = static_cast<size_t>(line % out_height);
+        const std::byte* row = args.in<std::byte>(0) + (line / out_height * images_.from[2] + rows_.low[h]) * width * pixel_;
+        std::byte* out = args.out<std::byte>(0) + line * out_width * pixel_;
+        for (size_t w = 0; w < static_cast<size_t>(out_width); ++w, out += pixel_) copy_run(out, row + columns_.low[w] * pixel_, pixel_);
+      }
+    });
+  }
+
+ private:
+  Images images_;
+  int64_t pixel_;  // bytes
+  Sources rows_, columns_;
+};
+
 class Resize : public PreparedKernel {
  public:
   explicit Resize(const KernelQuery& q)
       : images_(q.in(0), q.out(0)),
-        nearest_(q.attrs<ResizeAttrs>().mode == ResizeMode::kNearest),
         rows_(images_.from[2], images_.to[2], q.attrs<ResizeAttrs>().mode, q.attrs<ResizeAttrs>().align_corners),
         columns_(images_.from[3], images_.to[3], q.attrs<ResizeAttrs>().mode, q.attrs<ResizeAttrs>().align_corners) {}
   void run(const KernelArgs& args) const override {
@@ -63,18 +88,14 @@ class Resize : public PreparedKernel {
         const float* plane = args.in<float>(0) + line / out_height * images_.from[2] * width * depth;
         const float *top = plane + rows_.low[h] * width * depth, *bottom = plane + rows_.high[h] * width * depth;
         float* out = args.out<float>(0) + line * out_width * depth;
-        if (depth == 1 && !nearest_) {
+        if (depth == 1) {
           blend_line(top, bottom, columns_.low.data(), columns_.high.data(), columns_.fraction.data(), rows_.fraction[h], out, out_width);
           continue;
         }
         for (size_t w = 0; w < static_cast<size_t>(out_width); ++w, out += depth) {
           const int64_t left = columns_.low[w] * depth, right = columns_.high[w] * depth;
-          if (nearest_) {
-            copy_run(reinterpret_cast<std::byte*>(out), reinterpret_cast<const std::byte*>(top + left), depth * 4);
-          } else {
-            const float down = rows_.fraction[h], along = columns_.fraction[w];
-            blend_rows(top + left, top + right, bottom + left, bottom + right, {(1 - down) * (1 - along), (1 - down) * along, down * (1 - along), down * along}, out, depth);
-          }
+          const float down = rows_.fraction[h], along = columns_.fraction[w];
+          blend_rows(top + left, top + right, bottom + left, bottom + right, {(1 - down) * (1 - along), (1 - down) * along, down * (1 - along), down * along}, out, depth);
         }
       }
     });
@@ -82,7 +103,6 @@ class Resize : public PreparedKernel {
 
  private:
   Images images_;
-  bool nearest_;
   Sources rows_, columns_;
 };
 
@@ -149,20 +169,28 @@ class ResizeBackward : public PreparedKernel {
   Targets rows_, columns_;
 };
 
-Support supports(const KernelQuery& q) {
+Support supports_formats(const KernelQuery& q) {
   const TensorType& x = q.in(0);
-  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
   if (x.format.is_blocked() || !(x.format == q.out(0).format)) return Support::no(cat("format ", x.format));
   if (x.elements() == 0) return Support::no("empty array");
   return Support::yes();
 }
+Support supports(const KernelQuery& q) {
+  if (q.in(0).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(0).dtype));
+  return supports_formats(q);
+}
+Support supports_resize(const KernelQuery& q) { return q.attrs<ResizeAttrs>().mode == ResizeMode::kNearest ? supports_formats(q) : supports(q); }
 
+std::unique_ptr<PreparedKernel> prepare_resize(const KernelQuery& q) {
+  if (q.attrs<ResizeAttrs>().mode == ResizeMode::kNearest) return std::make_unique<CopyPixels>(q);
+  return std::make_unique<Resize>(q);
+}
 template <class T>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 2> kKernels{{{"resize", "cpu", supports, prepare<Resize>}, {"resize_backward", "cpu", supports, prepare<ResizeBackward>}}};
+const std::array<Kernel, 2> kKernels{{{"resize", "cpu", supports_resize, prepare_resize}, {"resize_backward", "cpu", supports, prepare<ResizeBackward>}}};
 
 }  // namespace
 
