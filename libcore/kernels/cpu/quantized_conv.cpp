@@ -8,6 +8,7 @@
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/quantized_convolver.h"
 #include "libcore/kernels/cpu/quantized_epilogue.h"
+#include "libcore/kernels/cpu/quantized_pack.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/kernels/cpu/vector_math.h"
 
@@ -18,35 +19,6 @@ using namespace quantized;
 
 MemoryFormat packed_conv() { return MemoryFormat::blocked("AcdB16a4b"); }
 MemoryFormat packed_linear() { return MemoryFormat::blocked("AB16a4b"); }
-
-int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
-
-/// The weight as the inner loops want it: as it came, or packed anew into scratch (graphs whose layout no pass has assigned).
-class Packed {
- public:
-  Packed(const TensorType& type, const MemoryFormat& format) : shape_(type.shape), from_(type.format), to_(format), packed_(type.format == format) {}
-  int64_t scratch_bytes() const { return packed_ ? 0 : aligned(to_.padded_elements(shape_)); }
-  const int8_t* get(const int8_t* weight, std::byte* scratch) const {
-    if (packed_) return weight;
-    auto* out = reinterpret_cast<int8_t*>(scratch);
-    std::memset(out, 0, static_cast<size_t>(to_.padded_elements(shape_)));
-    Shape index = shape_;
-    for (int64_t i = 0; i < shape_.elements(); ++i) {
-      int64_t rest = i;
-      for (int d = shape_.rank() - 1; d >= 0; --d) {
-        index[d] = rest % shape_[d];
-        rest /= shape_[d];
-      }
-      out[to_.offset(shape_, index)] = weight[from_.offset(shape_, index)];
-    }
-    return out;
-  }
-
- private:
-  Shape shape_;
-  MemoryFormat from_, to_;
-  bool packed_;
-};
 
 ConvSizes sizes_of(const QuantizedConv2dAttrs& a, const Shape& x, const Shape& w, const Shape& y, int64_t out_bytes) {
   const auto stride = pair(a.stride), padding = pair(a.padding), dilation = pair(a.dilation);
@@ -140,12 +112,12 @@ class DynamicLinear : public PreparedKernel {
         path_(best_path(attrs_.saturation)),
         convolver_(sizes_of(count_ / q.in(1).shape[1], q.in(1).shape[1], q.in(1).shape[0], 4), path_, q.threads),
         weight_(q.in(1), packed_linear()) {}
-  int64_t scratch_bytes() const override { return aligned(count_ + 64) + results_.scratch_bytes() + weight_.scratch_bytes() + convolver_.scratch_bytes(); }
+  int64_t scratch_bytes() const override { return aligned_bytes(count_ + 64) + results_.scratch_bytes() + weight_.scratch_bytes() + convolver_.scratch_bytes(); }
   std::string implementation() const override { return path_name(path_); }
   void run(const KernelArgs& args) const override {
     const float* x = args.in<float>(0);
     auto* bytes = static_cast<uint8_t*>(args.scratch);
-    auto* scratch = static_cast<std::byte*>(args.scratch) + aligned(count_ + 64);
+    auto* scratch = static_cast<std::byte*>(args.scratch) + aligned_bytes(count_ + 64);
     const Bounds bounds = bounds_of(x, count_);
     const QuantParams params = affine_params(bounds.min, bounds.max, quant_range(QuantDType::kUint8, attrs_.saturation == Saturation::kReduced));
     parallel_for(count_, 16384, [&](int64_t begin, int64_t end) { quantize_values(x + begin, params, bytes + begin, end - begin); });
