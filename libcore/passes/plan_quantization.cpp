@@ -59,11 +59,18 @@ class MapChooser {
   /// Of the value's own map over what calibration saw; NaN where it has none.
   double sqnr_db(ValueId id) const {
     const auto found = maps_.find(id);
-    return found == maps_.end() ? kUnknown : histogram_sqnr_db(calibration_.at(domain_.name(id)).histogram(), found->second);
+    return found == maps_.end() ? kUnknown : histogram_sqnr_db(statistics(id).histogram(), found->second);
   }
 
  private:
-  void choose(ValueId id, const ActivationScheme& scheme) { maps_[id] = choose_params(calibration_.at(domain_.name(id)), scheme); }
+  /// Those of a view are its input's: calibration watches memory.
+  const RangeStatistics& statistics(ValueId id) const {
+    for (int n = domain_.producers()[static_cast<size_t>(id)]; n >= 0 && graph_.nodes()[static_cast<size_t>(n)].op->view; n = domain_.producers()[static_cast<size_t>(id)]) {
+      id = graph_.nodes()[static_cast<size_t>(n)].inputs[0];
+    }
+    return calibration_.at(domain_.name(id));
+  }
+  void choose(ValueId id, const ActivationScheme& scheme) { maps_[id] = choose_params(statistics(id), scheme); }
 
   /// From the last concat to the first: an input that is a concat itself hands the map on.
   void share(const Node& node, std::set<ValueId>& shared) {

@@ -6,11 +6,10 @@
 #include "libcore/base/log.h"
 #include "libcore/data/loader.h"
 #include "libcore/data/source.h"
-#include "libcore/passes/fold_batch_norm.h"
-#include "libcore/passes/fuse.h"
 #include "libcore/quant/names.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/runtime/compile.h"
+#include "libcore/train/inference.h"
 
 namespace galley {
 namespace {
@@ -97,9 +96,7 @@ Calibrator::Calibrator(Session& session) : session_(session) {
   source_ = digest_of(cat(loader->source().describe(), "\n", split.slice ? split.slice->str() : "", "\n", split.slice_seed.value_or(-1), "\n", recipe.seed, "\n",
                           pipeline_text(session.calibration_pipeline(), *recipe.registry)));
   const auto& layout = loader->layout().at("input");
-  CapturedModel model = session.capture_inference(session.input_type(layout.dtype(), layout.shape()));
-  fold_batch_norm(model.graph);
-  fuse_inference(model.graph);
+  InferenceModel model = inference_model(session, session.input_type(layout.dtype(), layout.shape()), nullptr);
   parameters_ = std::move(model.parameters);
   model_ = model_digest(model.graph);
   order_ = watched_names(model.graph);

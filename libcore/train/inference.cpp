@@ -52,10 +52,8 @@ InferenceModel make_inference(CapturedModel model, std::shared_ptr<const Quantiz
   made.plan = std::move(plan);
   fold_batch_norm(made.graph);
   made.fusion = fuse_inference(made.graph);
-  if (!capture.empty()) {
-    made.graph.remove_dead_nodes();
-    add_captured_outputs(made.graph, capture);
-  }
+  made.graph.remove_dead_nodes();
+  if (!capture.empty()) add_captured_outputs(made.graph, capture);
   if (made.plan == nullptr) {
     made.parameters = std::move(model.parameters);
     return made;

@@ -1,0 +1,96 @@
+#include "libcore/train/layer_times.h"
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "libcore/data/loader.h"
+#include "libcore/runtime/compile.h"
+#include "libcore/runtime/execution.h"
+#include "libcore/train/inference.h"
+#include "libcore/train/workload.h"
+
+namespace galley {
+namespace {
+
+constexpr int kWarmup = 2;
+
+bool is_layer(const std::string& op) {
+  static const std::vector<std::string> kLayers{"conv2d", "linear", "quantized_conv2d", "quantized_linear", "dynamic_quantized_linear", "batch_norm_inference"};
+  return std::find(kLayers.begin(), kLayers.end(), op) != kLayers.end();
+}
+
+class TimedProgram {
+ public:
+  TimedProgram(const Session& session, std::shared_ptr<const QuantizationPlan> plan, int64_t batch, const std::function<void(ParameterStore&)>& fill) {
+    const BatchTypes types = usual_batch(session, batch);
+    InferenceModel model = inference_model(session, types.input, std::move(plan));
+    CompileOptions how;
+    how.threads = static_cast<int>(session.threads());
+    how.memory_format = session.layout();
+    program_ = compile(std::move(model.graph), how);
+    store_.declare(*program_);
+    fill(store_);
+    execution_ = std::make_unique<Execution>(program_, store_);
+    input_ = random_batch(session, types).input();
+    execution_->feed("input", input_);
+  }
+
+  void run() { execution_->run(); }
+  void timed_run() {
+    NodeTimer timer;
+    execution_->run({.observer = &timer});
+    rows_.push_back(timer.rows());
+  }
+
+  ProgramTimes times() const {
+    ProgramTimes times;
+    std::map<std::string, int> seen;
+    std::vector<double> totals(rows_.size());
+    for (size_t i = 0; i < rows_.front().size(); ++i) {
+      const NodeTimer::Row& row = rows_.front()[i];
+      std::vector<double> seconds;
+      for (size_t round = 0; round < rows_.size(); ++round) {
+        seconds.push_back(rows_[round][i].seconds);
+        totals[round] += seconds.back();
+      }
+      const LayerTime time{median(std::move(seconds)), row.cost.flops, row.cost.bytes_read + row.cost.bytes_written};
+      times.all.flops += time.flops;
+      times.all.bytes += time.bytes;
+      if (!is_layer(row.op)) continue;
+      const int count = ++seen[row.path];
+      times.layers[count == 1 ? row.path : cat(row.path, ".", count)] = time;
+    }
+    times.all.seconds = median(std::move(totals));
+    return times;
+  }
+
+ private:
+  static double median(std::vector<double> values) {
+    std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+    return values[values.size() / 2];
+  }
+
+  ParameterStore store_;
+  std::shared_ptr<const Program> program_;
+  std::unique_ptr<Execution> execution_;
+  Tensor input_;
+  std::vector<std::vector<NodeTimer::Row>> rows_;  // by round
+};
+
+}  // namespace
+
+QuantizationTimes time_layers(const Session& session, ModelQuantizer& quantizer, const QuantizedModel& model, int64_t batch, int rounds) {
+  TimedProgram real(session, nullptr, batch, [&](ParameterStore& store) {
+    for (const std::string& name : store.names()) store.set(name, quantizer.store().get(name));
+  });
+  TimedProgram quantized(session, model.plan, batch, [&](ParameterStore& store) { model.put(store); });
+  for (int i = 0; i < kWarmup; ++i) real.run(), quantized.run();
+  for (int i = 0; i < rounds; ++i) {
+    real.timed_run();
+    quantized.timed_run();
+  }
+  return {real.times(), quantized.times(), rounds};
+}
+
+}  // namespace galley

@@ -1,0 +1,130 @@
+#include "libcore/train/model_quantizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "libcore/quant/sqnr.h"
+#include "libcore/quant/weights.h"
+#include "libcore/runtime/compile.h"
+#include "libcore/runtime/execution.h"
+#include "libcore/train/calibrate.h"
+#include "libcore/train/inference.h"
+#include "libcore/train/workload.h"
+
+namespace galley {
+namespace {
+
+/// Names of the parameters and buffers that the graph reads: those that a program of it declares.
+std::set<std::string> read_parameters(const Graph& graph) {
+  const std::vector<std::vector<int>> users = graph.users();
+  std::set<std::string> names;
+  for (ValueId id : graph.inputs()) {
+    const ValueInfo& info = graph.value(id);
+    if (info.role != ValueRole::kInput && !users[static_cast<size_t>(id)].empty()) names.insert(info.name);
+  }
+  return names;
+}
+
+Tensor scalar_tensor(const TensorType& type, double value) {
+  Tensor tensor(type.dtype, type.shape);
+  tensor.from_doubles({value});
+  return tensor;
+}
+
+std::span<const float> floats(const Tensor& tensor) { return {tensor.data_as<float>(), static_cast<size_t>(tensor.elements())}; }
+
+/// The scheme of the integers that the plan promised; how they are found is the config's.
+WeightScheme scheme_of(const LayerPlan& layer, const WeightScheme& wanted) {
+  WeightScheme scheme = wanted;
+  if (layer.type == "batch_norm") scheme = {.per_channel = true, .symmetric = true};
+  scheme.reduce_range = layer.reduced;
+  return scheme;
+}
+
+}  // namespace
+
+void QuantizedModel::put(ParameterStore& store) const {
+  for (const auto& [name, tensor] : tensors) {
+    if (store.has(name)) store.set(name, tensor);
+  }
+}
+
+int64_t QuantizedModel::bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) bytes += tensor.bytes();
+  return bytes;
+}
+
+ModelQuantizer::ModelQuantizer(const Session& session) {
+  InferenceModel model = inference_model(session, usual_batch(session, 1).input, nullptr);
+  graph_ = std::move(model.graph);
+  parameters_ = std::move(model.parameters);
+  for (const ParameterSpec& spec : parameters_) store_.declare(spec.name, spec.type, spec.role);
+  session.initialize(parameters_, store_);
+
+  LayerConstants constants = layer_constants(graph_);
+  for (const auto& [tensor, parameter] : constants.parameters) constants_[tensor] = store_.get(parameter);
+  if (constants.graph.outputs().empty()) return;
+  std::vector<std::string> names;
+  for (const auto& [name, id] : constants.graph.outputs()) names.push_back(name);
+  CompileOptions how;
+  how.threads = static_cast<int>(session.threads());
+  how.parameter_formats = store_.formats();
+  Execution execution(compile(std::move(constants.graph), how), store_);
+  execution.run();
+  for (const std::string& name : names) constants_[name] = execution.output(name);
+}
+
+void ModelQuantizer::check(const Calibration& calibration, const std::string& name) const {
+  const std::set<std::string> read = read_parameters(graph_);
+  std::vector<ParameterSpec> watched;
+  std::copy_if(parameters_.begin(), parameters_.end(), std::back_inserter(watched), [&](const ParameterSpec& spec) { return read.contains(spec.name); });
+  calibration.check(model_digest(graph_), parameter_digests(watched, store_), name);
+}
+
+QuantizedModel ModelQuantizer::quantize(const QuantizeConfig& config, const Calibration* calibration) const {
+  QuantizedModel model;
+  auto plan = std::make_shared<QuantizationPlan>(plan_quantization(graph_, config, calibration));
+  Graph graph = graph_;
+  model.conversion = convert_quantized(graph, *plan);
+  std::map<std::string, std::string> value_of;
+  for (const QuantizableLayer& layer : quantizable_layers(graph_)) value_of[layer.name] = layer.value;
+
+  for (const LayerPlan& layer : plan->layers) {
+    LayerResult result{.plan = layer, .sqnr_weight_db = std::numeric_limits<double>::infinity()};
+    const Tensor& weight = constants_.at(layer.name + ".weight");
+    const auto bias = constants_.find(layer.name + ".bias");
+    result.bytes_float = weight.bytes() + (bias == constants_.end() ? 0 : bias->second.bytes());
+    if (layer.float_reason.empty()) {
+      const QuantizedWeight q = quantize_weight(weight, scheme_of(layer, config.of(value_of.at(layer.name)).weights), layer.name);
+      const Tensor back = dequantize_weight(q);
+      result.sqnr_weight_db = sqnr_db(floats(weight), floats(back));
+      result.mse_weight = mse(floats(weight), floats(back));
+      model.tensors[layer.name + ".weight"] = q.values;
+      model.tensors[layer.name + ".weight_scale"] = q.scale;
+      model.tensors[layer.name + ".weight_zero_point"] = q.zero_point;
+    }
+    model.layers.push_back(std::move(result));
+  }
+  const std::map<std::string, double> repeated = plan_tensors(graph_, *plan);
+  for (const QuantizedTensor& wanted : model.conversion.tensors) {
+    if (!model.tensors.contains(wanted.name)) {
+      const auto scalar = repeated.find(wanted.name);
+      const auto constant = constants_.find(wanted.name);
+      model.tensors[wanted.name] = !wanted.read                    ? scalar_tensor(wanted.type, scalar->second)
+                                   : constant != constants_.end() ? constant->second
+                                                                   : store_.get(wanted.name);
+    }
+    const Tensor& tensor = model.tensors.at(wanted.name);
+    GALLEY_ASSERT(tensor.dtype() == wanted.type.dtype && tensor.shape() == wanted.type.shape, wanted.name, ": ", tensor.str(), " for ", wanted.type);
+    for (LayerResult& layer : model.layers) {
+      if (layer.plan.name == wanted.layer) layer.bytes += tensor.bytes();
+    }
+  }
+  model.plan = std::move(plan);
+  return model;
+}
+
+}  // namespace galley

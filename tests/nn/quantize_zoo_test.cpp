@@ -1,0 +1,97 @@
+// The zoo's convolutional networks convert to integers from end to end: one quantize node at the input, none inside.
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "libcore/nn/zoo.h"
+#include "libcore/passes/fold_batch_norm.h"
+#include "libcore/passes/fuse.h"
+#include "libcore/passes/quantize.h"
+#include "libcore/quant/names.h"
+
+namespace galley::test {
+namespace {
+
+Graph fused_model(std::string_view name) {
+  const Component model = default_model(name);
+  Graph graph;
+  Builder builder(graph, {.mode = Mode::kEvaluation});
+  TensorType input;
+  input.shape = Shape{1};
+  for (int64_t size : model_info(model).input_shape) input.shape.push_back(size);
+  graph.add_output("output", build_model(builder, model, builder.input("input", input)).front().second);
+  fold_batch_norm(graph);
+  fuse_inference(graph);
+  graph.remove_dead_nodes();
+  return graph;
+}
+
+/// As if every value had been seen in -1..1.
+Calibration flat_calibration(const Graph& graph) {
+  const std::vector<float> values{-1, 0, 1, 0.5f};
+  Calibration calibration;
+  for (const auto& [id, name] : quant_values(graph)) calibration.values[name].add(values.data(), 1, 4, name);
+  return calibration;
+}
+
+QuantizeConfig simple_config() {
+  QuantizeConfig config;
+  config.defaults.activations.observer.type = ObserverType::kMinMax;
+  return config;
+}
+
+bool has_attention_or_layer_norm(const Graph& graph) {
+  for (const Node& node : graph.nodes()) {
+    if (node.is("layer_norm") || node.is("matmul")) return true;
+  }
+  return false;
+}
+
+TEST(QuantizeZoo, ConvolutionalNetworksStayIntegerInside) {
+  int converted = 0;
+  for (const ComponentKind& kind : models()) {
+    if (kind.type == "layers") continue;
+    const ModelInfo info = model_info(default_model(kind.type));
+    if (info.task != "classification" || info.input_shape.size() != 3) continue;
+    SCOPED_TRACE(kind.type);
+    Graph graph = fused_model(kind.type);
+    if (has_attention_or_layer_norm(graph)) continue;  // transformers and ConvNeXt: their norms and softmax are in float
+    const Calibration calibration = flat_calibration(graph);
+    const QuantizationPlan plan = plan_quantization(graph, simple_config(), &calibration);
+    const size_t layers = plan.layers.size();
+    EXPECT_EQ(plan.quantized_layers(), static_cast<int64_t>(layers));
+    const ConvertReport report = convert_quantized(graph, plan);
+    verify(graph);
+    EXPECT_EQ(report.quantize_nodes, 1);
+    EXPECT_EQ(report.dequantize_nodes, 0);
+    EXPECT_EQ(report.inner_quantize + report.inner_dequantize, 0) << (report.nodes.empty() ? "" : report.nodes.back());
+    // Whatever stays in float stands behind the last layer.
+    for (const auto& [op, count] : report.float_operators) EXPECT_TRUE(op == "adaptive_avg_pool2d" || op == "reshape") << op << " " << count;
+    size_t products = 0;
+    for (const Node& node : graph.nodes()) {
+      products += node.is("quantized_conv2d") || node.is("quantized_linear");
+      EXPECT_FALSE(node.is("conv2d") || node.is("linear") || node.is("batch_norm_inference")) << node.path;
+    }
+    EXPECT_EQ(products, layers);
+    ++converted;
+  }
+  EXPECT_GE(converted, 60);
+}
+
+TEST(QuantizeZoo, TransformersConvertTheirProducts) {
+  for (const std::string_view name : {"vit_b_16", "convnext_tiny", "swin_t"}) {
+    SCOPED_TRACE(name);
+    Graph graph = fused_model(name);
+    const Calibration calibration = flat_calibration(graph);
+    const QuantizationPlan plan = plan_quantization(graph, simple_config(), &calibration);
+    const ConvertReport report = convert_quantized(graph, plan);
+    verify(graph);
+    EXPECT_EQ(plan.quantized_layers(), static_cast<int64_t>(plan.layers.size()));
+    EXPECT_EQ(report.dequantize_nodes, 0);  // products whose readers are in float give real values themselves
+    EXPECT_GT(report.float_operators.at("layer_norm"), 0);
+  }
+}
+
+}  // namespace
+}  // namespace galley::test

@@ -1,0 +1,194 @@
+#include "tools/quantize/quantize.h"
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+#include "libcore/base/log.h"
+#include "libcore/base/units.h"
+#include "libcore/runtime/compile.h"
+#include "libcore/train/calibrate.h"
+#include "libcore/train/evaluate.h"
+#include "libcore/train/inference.h"
+#include "libcore/train/quantize_config.h"
+#include "libcore/train/workload.h"
+#include "libcore/weights/calibration_file.h"
+#include "libcore/weights/load.h"
+#include "libcore/weights/quantization_plan.h"
+#include "tools/quantize/metrics_text.h"
+
+namespace galley::tools {
+namespace {
+
+constexpr int kTimedRounds = 15;
+
+/// What the conversion of a QAT run needs is in its RUN folder.
+bool wants_calibration(const Recipe& recipe) { return recipe.quantize.method == QuantMethod::kStatic || recipe.quantize.method == QuantMethod::kQat; }
+
+MetricValues metrics_of(Evaluator& evaluator, ParameterStore& store) {
+  evaluator.bind(store, std::make_shared<Arena>());
+  return evaluator.run();
+}
+
+/// Reorders of activations that move bytes, in the program that runs.
+int64_t activation_reorders(const Session& session, const std::shared_ptr<const QuantizationPlan>& plan) {
+  InferenceModel model = inference_model(session, usual_batch(session, 1).input, plan);
+  CompileOptions how;
+  how.threads = static_cast<int>(session.threads());
+  how.memory_format = session.layout();
+  const std::shared_ptr<const Program> program = compile(std::move(model.graph), how);
+  int64_t count = 0;
+  for (const LayoutReport::Reorder& reorder : program->report().layout.reorders) count += !reorder.free && !reorder.weight;
+  return count;
+}
+
+}  // namespace
+
+void QuantizeTool::add_options(CLI::App& app) {
+  RecipeTool::add_options(app);
+  app.add_option("--calibration", calibration_, "statistics of galley-calibrate (the key quantize.calibration); without, they are collected on data.calibration")->type_name("FILE")->group("Recipe")->take_last();
+  app.add_flag("--evaluate", evaluate_, "measure the float and the quantized model on evaluate.data")->group("Report");
+  app.add_flag("--measure{1}", measure_, "time each layer in float and quantized on a random batch, of one sample or =N")->group("Report");
+}
+
+int QuantizeTool::run() {
+  if (!calibration_.empty()) overrides_.push_back("quantize.calibration=" + calibration_);
+  return RecipeTool::run();
+}
+
+int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
+  Recipe& recipe = loaded.recipe;
+  make_paths_absolute(recipe);
+  if (recipe.quantize.calibration) recipe.quantize.calibration = std::filesystem::absolute(*recipe.quantize.calibration).string();
+  require_weights(loaded);
+  if (!dry_run_) {
+    if (output_.empty()) throw Error(ErrorCode::kUsage, "quantization writes a file, and -o does not say where to").suggest("-o model.int8.safetensors");
+    if (!is_folder(parent_folder(output_))) fail(ErrorCode::kResource, output_, ": there is no folder ", parent_folder(output_), " to write it to");
+    if (is_folder(output_)) fail(ErrorCode::kResource, output_, " is a folder, not a file to be written");
+  }
+  if (measure_ < 0) fail(ErrorCode::kUsage, "--measure=", measure_, ": a batch has at least one sample");
+  if (recipe.quantize.goal || evaluate_) split_of(recipe, recipe.evaluate.data);
+
+  Session session(recipe);
+  ModelQuantizer quantizer(session);
+  const QuantizeConfig config = resolve_quantize(recipe.quantize, quantizer.graph());
+  const std::optional<Calibration> calibration = calibrate(session, quantizer);
+  if (dry_run_) return print_plan(session, quantizer, config, calibration ? &*calibration : nullptr);
+
+  Result result;
+  result.calibrated_samples = calibration ? calibration->samples() : 0;
+  result.model = quantizer.quantize(config, calibration ? &*calibration : nullptr);
+  result.bytes_float = quantizer.float_bytes();
+  log(LogLevel::kInfo, result.model.plan->str());
+  if (evaluate_ || recipe.quantize.goal) evaluate(session, quantizer, result);
+  if (measure_ > 0) result.times = time_layers(session, quantizer, result.model, measure_, kTimedRounds);
+  result.reorders = activation_reorders(session, result.model.plan);
+  write(session, result);
+  return report(recipe, result);
+}
+
+std::optional<Calibration> QuantizeTool::calibrate(Session& session, const ModelQuantizer& quantizer) {
+  const Recipe& recipe = session.recipe();
+  if (!wants_calibration(recipe)) return std::nullopt;
+  if (recipe.quantize.calibration) {
+    Calibration calibration = read_calibration(*recipe.quantize.calibration);
+    quantizer.check(calibration, *recipe.quantize.calibration);
+    return calibration;
+  }
+  if (recipe.quantize.method == QuantMethod::kQat) {
+    throw Error(ErrorCode::kRecipe, "quantize.method is qat, whose ranges come from its training, and quantize.calibration is null").key("quantize.calibration").suggest("--calibration RUN/stats.calib");
+  }
+  Calibrator calibrator(session);
+  log(LogLevel::kInfo, cat("calibrates on ", human_count(calibrator.samples()), " samples of data.", recipe.data.calibration.from, "; galley-calibrate keeps the statistics in a file"));
+  if (dry_run_) return std::nullopt;
+  ParameterStore store;
+  store.declare(calibrator.program());
+  session.initialize(calibrator.parameters(), store);
+  Calibration calibration;
+  Progress progress(common.progress);
+  calibrator.run(store, calibration, [&](int64_t done) {
+    progress.update(static_cast<double>(done) / static_cast<double>(calibrator.samples()), cat("calibration ", done, "/", calibrator.samples()),
+                    nlohmann::ordered_json{{"progress", "calibrate"}, {"samples", done}, {"total", calibrator.samples()}}.dump());
+    return true;
+  });
+  progress.clear();
+  quantizer.check(calibration, "the calibration");
+  return calibration;
+}
+
+void QuantizeTool::evaluate(Session& session, ModelQuantizer& quantizer, Result& result) const {
+  const Recipe& recipe = session.recipe();
+  const std::string& split = recipe.evaluate.data;
+  const int64_t micro = recipe.train.batch ? recipe.train.batch->micro.value_or(recipe.train.batch->global) : 32;
+  const int64_t batch = recipe.data.find(split)->batch.value_or(micro);
+  {
+    Evaluator evaluator(session, nullptr, split, batch, {});
+    ParameterStore store;
+    store.declare(evaluator.program());
+    for (const std::string& name : store.names()) store.set(name, quantizer.store().get(name));
+    result.real = metrics_of(evaluator, store);
+  }
+  {
+    Evaluator evaluator(session, result.model.plan, split, batch, {});
+    ParameterStore store;
+    store.declare(evaluator.program());
+    result.model.put(store);
+    result.quantized = metrics_of(evaluator, store);
+  }
+  if (!recipe.quantize.goal) return;
+  const GoalSection& goal = *recipe.quantize.goal;
+  const double before = find_metric(result.real, goal.metric), after = find_metric(result.quantized, goal.metric);
+  if (!(before == before)) throw Error(ErrorCode::kRecipe, cat("quantize.goal.metric is ", goal.metric, ", which the evaluation does not give")).key("quantize.goal.metric").suggest("add it to metrics");
+  const double sign = larger_is_better(goal.metric) ? 1 : -1;
+  Goal reached{.met = true, .drop = sign * (before - after)};
+  if (goal.max_drop) reached.met = reached.drop <= (goal.max_drop->relative ? goal.max_drop->value / 100 * before : goal.max_drop->value);
+  if (goal.min) reached.met = reached.met && sign * (after - *goal.min) >= 0;
+  result.goal = reached;
+}
+
+void QuantizeTool::write(const Session& session, Result& result) const {
+  const Recipe& recipe = session.recipe();
+  Metadata metadata;
+  nlohmann::ordered_json parents = nlohmann::ordered_json::array();
+  const auto add_parents = [&](const std::string& path) {
+    for (const WeightsParent& parent : weights_parents(path)) parents.push_back({{"file", parent.file}, {"digest", parent.digest}});
+  };
+  for (size_t i = 0; i < recipe.weights.load.size(); ++i) {
+    const std::string path = recipe.weights.load.at<WeightSource>(i).path();
+    const Metadata carried = read_weights_metadata(path);
+    for (const char* key : {"galley.input", "galley.categories", "galley.pipeline", "galley.tokenizer"}) {
+      if (const auto found = carried.find(key); found != carried.end()) metadata.insert_or_assign(key, found->second);
+    }
+    add_parents(path);
+  }
+  if (recipe.quantize.calibration && wants_calibration(recipe)) add_parents(*recipe.quantize.calibration);
+  metadata["galley.parents"] = parents.dump();
+  metadata["galley.recipe"] = dump_recipe(recipe, DumpKind::kFull);
+  if (!metadata.contains("galley.input")) metadata["galley.input"] = nlohmann::json(session.info().input_shape).dump();
+  if (recipe.data.val && !recipe.data.val->pipeline_from_weights()) metadata["galley.pipeline"] = pipeline_text(session.pipeline_of("val"), *recipe.registry);
+  metadata[std::string(kQuantizationKey)] = plan_json(*result.model.plan);
+  if (!result.real.empty()) metadata[std::string(kMetricsKey)] = metrics_text(result.real, result.quantized);
+  std::vector<TensorSource> tensors;
+  for (const QuantizedTensor& tensor : result.model.conversion.tensors) tensors.emplace_back(tensor.name, result.model.tensors.at(tensor.name));
+  result.bytes = write_safetensors(output_, tensors, metadata).bytes;
+}
+
+int QuantizeTool::print_plan(const Session& session, const ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration) const {
+  const Recipe& recipe = session.recipe();
+  const std::vector<QuantizableLayer> layers = quantizable_layers(quantizer.graph());
+  std::string text = cat(method_name(config.method), ": ", layers.size(), " layers with weights, ", human_bytes(static_cast<double>(quantizer.float_bytes())), " in float");
+  nlohmann::ordered_json json{{"fits", true}, {"layers", layers.size()}, {"bytes_float", quantizer.float_bytes()}};
+  if (calibration != nullptr || !wants_calibration(recipe)) {
+    const QuantizedModel model = quantizer.quantize(config, calibration);
+    text = cat(model.plan->str(), ", ", human_bytes(static_cast<double>(model.bytes())), " of ", human_bytes(static_cast<double>(quantizer.float_bytes())));
+    json["bytes"] = model.bytes();
+    json["quantized_layers"] = model.plan->quantized_layers();
+  }
+  json["provenance"] = provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)));
+  print(common.format == Format::kJson ? json.dump() + "\n" : text + "\n");
+  return kExitDone;
+}
+
+}  // namespace galley::tools
