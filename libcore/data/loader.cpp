@@ -247,7 +247,10 @@ void DataLoader::State::finish_batch(Slot& slot) const {
     const int64_t row_bytes = tensor.bytes() / options_.order.batch;
     const int64_t empty = options_.order.batch - batch.valid;
     std::memset(static_cast<std::byte*>(tensor.data()) + batch.valid * row_bytes, 0, static_cast<size_t>(empty * row_bytes));
-    if (name == "label" && tensor.dtype() == DType::kI64) std::fill_n(tensor.data_as<int64_t>() + batch.valid, empty, options_.pad_label);
+    if (name == "label" && tensor.dtype() == DType::kI64) {
+      const int64_t row = tensor.elements() / options_.order.batch;
+      std::fill_n(tensor.data_as<int64_t>() + batch.valid * row, empty * row, options_.pad_label);
+    }
   }
   if (batch_transforms_.empty()) return;
   RandomStream random(options_.order.seed, "batch", static_cast<uint64_t>(batch.first));

@@ -33,7 +33,7 @@ struct LoaderOptions {
 
 /// Rows of samples. The tensors always have the full batch size; `valid` rows count.
 struct Batch {
-  /// `input` f32 [N,C,H,W] (or [N,...], integers as they are); `label` i64 [N], or f32 [N,classes] after batch transforms; `target`
+  /// `input` f32 [N,C,H,W] (or [N,...], integers as they are); `label` i64 [N] (of text [N,T]), or f32 [N,classes] after batch transforms; `target`
   /// f32 [N,...]; and what else the source gives.
   std::map<std::string, Tensor> fields;
   int64_t valid = 0;

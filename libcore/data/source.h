@@ -15,6 +15,8 @@
 
 namespace galley {
 
+class Tokenizer;
+
 /// Samples 0 .. size()-1. All labels are in memory once it is open. Thread-safe.
 class Source {
  public:
@@ -41,6 +43,7 @@ struct SourceContext {
   Shape input_shape;    ///< The model's input without the batch: what `synthetic` makes.
   int64_t classes = 0;  ///< The model's classes; 0 where it has none.
   uint64_t seed = 0;
+  std::shared_ptr<const Tokenizer> tokenizer;  ///< Of text; null: bytes.
   /// Reads a safetensors file into named tensors (room weights comes later in the order of rooms).
   std::function<std::map<std::string, Tensor>(const std::string& path)> load_tensors;
 };

@@ -82,12 +82,13 @@ void Synthetic::fields(FieldVisitor& visitor) {
 }
 
 ComponentKinds data_sources() {
-  static constexpr std::array<ComponentKind, 7> kKinds{{
+  static constexpr std::array<ComponentKind, 8> kKinds{{
       {"image_folder", "images in a folder per class", make_fields<ImageFolder>},
       {"tar", "images in .tar, .tar.gz or .tar.xz archives, read without extracting", make_fields<TarArchive>},
       {"idx", "MNIST and Fashion-MNIST files, .gz or not", make_fields<Idx>},
       {"cifar_binary", "the binary version of CIFAR-10 and CIFAR-100", make_fields<CifarBinary>},
       {"csv", "a table of numbers", make_fields<Csv>},
+      {"text", "windows of tokens of text files, each with the token that follows", make_fields<TextFiles>},
       {"tensors", "a safetensors file with input and label or target", make_fields<TensorFile>},
       {"synthetic", "random numbers of the model's input shape", make_fields<Synthetic>},
   }};

@@ -78,6 +78,14 @@ struct TensorFile : SourceOptionsOf<TensorFile> {
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
+/// Text files as windows of tokens; labels are the tokens that follow.
+struct TextFiles : SourceOptionsOf<TextFiles> {
+  std::vector<std::string> path;
+  std::optional<int64_t> sequence_length;
+  void fields(FieldVisitor& visitor) override;
+  std::unique_ptr<Source> open(const SourceContext& context) const override;
+};
+
 enum class SyntheticKind { kFloat, kImage, kInteger };
 
 /// Random numbers of the model's input shape: a pure function of seed and index.

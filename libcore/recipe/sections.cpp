@@ -129,6 +129,12 @@ void DataSection::fields(FieldVisitor& v) {
   optional_split({.name = "val", .doc = "samples for validation and galley-evaluate"}, val);
   optional_split({.name = "test", .doc = "samples kept for a last evaluation"}, test);
   v.section({.name = "calibration", .doc = "samples for galley-calibrate"}, calibration);
+  const FieldInfo how{.name = "tokenizer", .doc = "how text becomes the integers that a language model reads; default: bytes"};
+  if (v.present(how, static_cast<bool>(tokenizer))) {
+    v.component(how, tokenizer, registry ? registry->tokenizers : ComponentKinds());
+  } else {
+    tokenizer = Component();
+  }
 }
 
 const Split* DataSection::find(const std::string& name) const {

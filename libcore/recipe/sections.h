@@ -19,7 +19,7 @@ struct PublishedWeights;
 
 /// The components that may be named in a recipe. The other rooms bring their tables; the spans must outlive every Recipe.
 struct ComponentRegistry {
-  ComponentKinds models, sources, transforms, batch_transforms, optimizers, schedules, losses;
+  ComponentKinds models, sources, transforms, batch_transforms, optimizers, schedules, losses, tokenizers;
 };
 
 /// false | true | a logical thread count.
@@ -117,6 +117,7 @@ struct DataSection : FieldsOf<DataSection> {
   std::string root = ".";
   Split train;
   std::optional<Split> val, test;
+  Component tokenizer;  ///< Empty: text is read as bytes.
   CalibrationSection calibration;
 };
 

@@ -2,6 +2,7 @@
 
 #include "libcore/data/batch_transform.h"
 #include "libcore/data/source.h"
+#include "libcore/data/tokenizer.h"
 #include "libcore/data/transform.h"
 #include "libcore/nn/loss.h"
 #include "libcore/nn/zoo.h"
@@ -17,7 +18,8 @@ const ComponentRegistry& recipe_components() {
                                           .batch_transforms = data_batch_transforms(),
                                           .optimizers = optimizers(),
                                           .schedules = schedules(),
-                                          .losses = losses()};
+                                          .losses = losses(),
+                                          .tokenizers = data_tokenizers()};
   return registry;
 }
 

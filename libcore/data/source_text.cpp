@@ -1,0 +1,75 @@
+// Text as samples for language models: windows of tokens, one after the other, and as labels the token that follows each.
+
+#include <algorithm>
+
+#include "libcore/base/file.h"
+#include "libcore/data/sources.h"
+#include "libcore/data/tokenizer.h"
+
+namespace galley {
+namespace {
+
+constexpr int64_t kNoLabel = -100;  // cross_entropy's ignore_index
+
+/// Window i is tokens[i T .. i T + T-1] with labels one further on. Every token but the first is a label exactly once; behind the last one
+/// the input is token 0 and the label counts for nothing.
+class TextSource : public Source {
+ public:
+  TextSource(std::vector<std::string> files, int64_t length, const Tokenizer& tokenizer) : files_(std::move(files)), length_(length) {
+    for (const std::string& file : files_) {
+      tokenizer.encode(read_file(file), file, tokens_);
+      ends_.push_back(static_cast<int64_t>(tokens_.size()));
+    }
+    vocabulary_ = tokenizer.size();
+    GALLEY_CHECK_INPUT(!tokens_.empty(), files_.front(), ": the text is empty");
+    GALLEY_CHECK_INPUT(tokens_.size() > 1, files_.front(), ": a text of one token: nothing follows it that could be predicted");
+  }
+  int64_t size() const override { return (static_cast<int64_t>(tokens_.size()) - 1 + length_ - 1) / length_; }
+  Sample read(int64_t index) const override {
+    Tensor input(DType::kI64, {length_}), label(DType::kI64, {length_});
+    const int64_t begin = index * length_, count = std::min(length_, static_cast<int64_t>(tokens_.size()) - 1 - begin);
+    for (int64_t i = 0; i < length_; ++i) {
+      const auto at = static_cast<size_t>(begin + i);
+      input.data_as<int64_t>()[i] = i < count ? tokens_[at] : 0;
+      label.data_as<int64_t>()[i] = i < count ? tokens_[at + 1] : kNoLabel;
+    }
+    Sample sample;
+    sample.set("input", std::move(input));
+    sample.set("label", std::move(label));
+    return sample;
+  }
+  int64_t label(int64_t) const override { return -1; }
+  std::string sample_name(int64_t index) const override {
+    const int64_t token = index * length_;
+    const auto file = static_cast<size_t>(std::upper_bound(ends_.begin(), ends_.end(), token) - ends_.begin());
+    return cat(files_[std::min(file, files_.size() - 1)], "[token ", token - (file == 0 ? 0 : ends_[file - 1]), "]");
+  }
+  std::string describe() const override {
+    return cat("text: ", files_.front(), files_.size() > 1 ? cat(" and ", files_.size() - 1, " more") : "", ", ", tokens_.size(), " tokens of ", vocabulary_, ", ", size(), " samples of ",
+               length_);
+  }
+
+ private:
+  std::vector<std::string> files_;
+  std::vector<int64_t> ends_;  // tokens up to the end of each file
+  int64_t length_, vocabulary_ = 0;
+  std::vector<int32_t> tokens_;
+};
+
+}  // namespace
+
+void TextFiles::fields(FieldVisitor& visitor) {
+  visitor.field({.name = "path", .doc = "Text files, read one after the other", .required = true, .main = true}, path);
+  visitor.field({.name = "sequence_length", .doc = "Tokens of a sample; default: the model's", .min = 1}, sequence_length);
+}
+
+std::unique_ptr<Source> TextFiles::open(const SourceContext& context) const {
+  int64_t length = sequence_length.value_or(0);
+  if (length == 0) {
+    GALLEY_CHECK(context.input_shape.rank() == 1, "text: the model takes samples of shape ", context.input_shape, ", not [tokens]: set the source's sequence_length, or another model");
+    length = context.input_shape[0];
+  }
+  return std::make_unique<TextSource>(expand_paths(context.root, path), length, context.tokenizer ? *context.tokenizer : *byte_tokenizer());
+}
+
+}  // namespace galley
