@@ -136,7 +136,7 @@ Comparison compare_weights_of(Session& session, Session& other_session, const Co
   comparison.samples = first_metrics.samples();
   comparison.first = first_metrics.values();
   comparison.second = second_metrics.values();
-  comparison.top1_agree = classifies ? 100.0 * static_cast<double>(agreed) / static_cast<double>(comparison.samples) : std::numeric_limits<double>::quiet_NaN();
+  comparison.top1_agree = classifies && !session.by_tokens() ? 100.0 * static_cast<double>(agreed) / static_cast<double>(comparison.samples) : std::numeric_limits<double>::quiet_NaN();
   compare_layers(session, other_session, options, comparison);
   return comparison;
 }

@@ -36,7 +36,7 @@ void Evaluator::bind(ParameterStore& store, std::shared_ptr<Arena> arena, const 
 
 MetricValues Evaluator::pass(Execution& execution) {
   const Recipe& recipe = session_.recipe();
-  Metrics metrics(recipe.metrics == std::vector<std::string>{"auto"} ? std::vector<std::string>() : recipe.metrics, session_.classes());
+  Metrics metrics(recipe.metrics == std::vector<std::string>{"auto"} ? std::vector<std::string>() : recipe.metrics, session_.classes(), session_.by_tokens());
   const std::unique_ptr<DataLoader> loader = session_.loader(split_, batch_, 0, 1, limit_);
   while (const Batch* data = loader->next()) {
     const Tensor& target = session_.classes() > 0 ? data->label() : data->fields.at("target");

@@ -79,6 +79,7 @@ void ProfiledWork::open_data() {
   if (recipe_.profile.synthetic || !has_source(recipe_, split)) {
     if (!recipe_.profile.synthetic) log(LogLevel::kInfo, cat("the recipe has no data.", split, ": random batches"));
     types_ = usual_batch(session_, plan_.micro);
+    length_.tokens_per_step = static_cast<double>(plan_.global * session_.tokens_of(types_.input));
     random_ = std::make_unique<Batch>(random_batch(session_, types_));
     return;
   }
@@ -88,6 +89,7 @@ void ProfiledWork::open_data() {
   prefetch_ = workers_ > 0 ? std::max<int64_t>(1, described.prefetch) : 0;
   restart_data();
   types_ = session_.batch_types(*loader_);
+  length_.tokens_per_step = static_cast<double>(plan_.global * session_.tokens_of(types_.input));
   if (const int64_t samples = loader_->epoch_samples(); samples > 0) length_.steps_per_epoch = std::max(1.0, static_cast<double>(samples) / static_cast<double>(plan_.global));
 }
 

@@ -8,6 +8,8 @@
 #include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
 #include "libcore/data/loader.h"
+#include "libcore/data/sources.h"
+#include "libcore/data/tokenizer.h"
 #include "libcore/nn/loss.h"
 #include "libcore/optim/schedule.h"
 #include "libcore/recipe/recipe.h"
@@ -16,12 +18,13 @@
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/train/inference.h"
 #include "libcore/train/metrics.h"
+#include "libcore/train/step.h"
 #include "libcore/weights/load.h"
 
 namespace galley {
 namespace {
 
-Component loss_of(const Recipe& recipe, const ModelInfo& info) { return recipe.loss ? recipe.loss : default_loss(info); }
+Component loss_of(const Recipe& recipe, const ModelInfo& info) { return recipe.loss ? loss_for(recipe.loss, info) : default_loss(info); }
 
 std::vector<Selectable> selectables(const std::vector<ParameterSpec>& parameters) {
   std::vector<Selectable> items;
@@ -55,7 +58,7 @@ struct Forward {
   Value output;  // the main one
 };
 
-Forward capture_forward(Graph& graph, const Recipe& recipe, const TensorType& input, Mode mode, const Frozen& frozen) {
+Forward capture_forward(Graph& graph, const Component& model, const TensorType& input, Mode mode, const Frozen& frozen) {
   BuilderOptions options;
   options.mode = mode;
   if (!frozen.batch_norms.empty()) {
@@ -64,7 +67,7 @@ Forward capture_forward(Graph& graph, const Recipe& recipe, const TensorType& in
   Builder builder(graph, std::move(options));
   const Value x = builder.input("input", input);
   Forward forward;
-  forward.results = build_model(builder, recipe.model, x);
+  forward.results = build_model(builder, model, x);
   forward.output = forward.results.front().second;
   forward.parameters = builder.take_parameters();
   for (ParameterSpec& spec : forward.parameters) spec.trainable = spec.role == ValueRole::kParameter && frozen.parameters.count(spec.name) == 0;
@@ -73,6 +76,7 @@ Forward capture_forward(Graph& graph, const Recipe& recipe, const TensorType& in
 
 TensorType sample_input(const ModelInfo& info, int64_t batch) {
   TensorType type;
+  type.dtype = info.input_dtype;
   type.shape.push_back(batch);
   for (int64_t size : info.input_shape) type.shape.push_back(size);
   if (!info.input_names.empty()) {
@@ -97,7 +101,7 @@ void check_watched(const Recipe& recipe, const std::string& metric, const std::s
   const std::vector<std::string>& known = known_metrics();
   if (std::find(known.begin(), known.end(), metric) != known.end()) return;
   const std::string near = nearest(metric, known);
-  throw Error(ErrorCode::kRecipe, cat("unknown metric '", metric, "'")).key(key).suggest(near.empty() ? "known: loss, top1, top5" : "did you mean '" + near + "'?");
+  throw Error(ErrorCode::kRecipe, cat("unknown metric '", metric, "'")).key(key).suggest(near.empty() ? "known: loss, top1, top5, perplexity, bits_per_char" : "did you mean '" + near + "'?");
 }
 
 }  // namespace
@@ -144,16 +148,57 @@ void add_captured_outputs(Graph& graph, const std::vector<std::string>& capture)
   }
 }
 
-Session::Session(const Recipe& recipe) : recipe_(recipe), info_(model_info(recipe.model)) {
+Session::Session(const Recipe& recipe) : Session(recipe, false) {}
+
+std::unique_ptr<Session> Session::without_data(const Recipe& recipe) { return std::unique_ptr<Session>(new Session(recipe, true)); }
+
+Session::Session(const Recipe& recipe, bool without_data) : recipe_(recipe), model_(recipe.model), info_(model_info(recipe.model)) {
   refuse_unavailable(recipe);
   if (recipe.train.early_stop) check_watched(recipe, recipe.train.early_stop->metric, "train.early_stop.metric");
   if (recipe.checkpoint && recipe.checkpoint->keep.best) check_watched(recipe, recipe.checkpoint->keep.best->metric, "checkpoint.keep.best.metric");
+  find_vocabulary(without_data);
   Graph graph;
-  const Forward forward = capture_forward(graph, recipe, sample_input(info_, 1), Mode::kEvaluation, {});
-  if (loss_of(recipe, info_).type == "cross_entropy" && forward.output.shape().rank() >= 2) classes_ = forward.output.channels();
+  const Forward forward = capture_forward(graph, model_, sample_input(info_, 1), Mode::kEvaluation, {});
+  const int axis = class_axis(loss_of(recipe_, info_), forward.output.type());
+  if (axis > 0) classes_ = forward.output.shape()[axis];
+  by_tokens_ = axis == 2 && forward.output.shape().rank() == 3;
 }
 
 Session::~Session() = default;
+
+void Session::find_vocabulary(bool without_data) {
+  if (!recipe_.data.tokenizer) return;
+  const auto* options = dynamic_cast<const TokenizerOptions*>(recipe_.data.tokenizer.params.get());
+  GALLEY_ASSERT(options != nullptr, "not a tokenizer: ", recipe_.data.tokenizer.type);
+  // What trained weights were trained with comes first: their ids mean nothing else.
+  for (size_t i = recipe_.weights.load.size(); i-- > 0 && tokenizer_ == nullptr;) {
+    const auto& source = recipe_.weights.load.at<WeightSource>(i);
+    const Metadata metadata = read_weights_metadata(source.path());
+    const auto found = metadata.find("galley.tokenizer");
+    if (found == metadata.end()) continue;
+    tokenizer_ = parse_tokenizer(found->second);
+    const std::string type = found->second.substr(0, found->second.find(' '));
+    if (type != recipe_.data.tokenizer.type) {
+      throw Error(ErrorCode::kRecipe, cat("the weights ", source.from, " read text by the tokenizer ", type, ", the recipe says ", recipe_.data.tokenizer.type)).key("data.tokenizer").suggest("data.tokenizer.type=" + type);
+    }
+  }
+  if (tokenizer_ == nullptr) {
+    TokenizerContext context;
+    context.root = recipe_.data.root;
+    try {
+      if (const auto* text = recipe_.data.train.source.as<TextFiles>()) context.training_files = expand_paths(context.root, text->path);
+      tokenizer_ = options->make(context);
+    } catch (const Error& error) {
+      if (!without_data || error.code() != ErrorCode::kInput) throw;
+      return;
+    }
+  }
+  const std::optional<int64_t> given = vocabulary_of(model_);
+  if (given && *given < tokenizer_->size()) {
+    throw Error(ErrorCode::kRecipe, cat("model.vocab is ", *given, ", the tokenizer ", recipe_.data.tokenizer.type, " has ", tokenizer_->size(), " tokens")).key("model.vocab").suggest("leave it out: the tokenizer says it");
+  }
+  model_ = with_vocabulary(std::move(model_), tokenizer_->size());
+}
 
 int64_t Session::threads() const { return recipe_.threads.value_or(compute_threads()); }
 
@@ -176,6 +221,7 @@ std::shared_ptr<const Source> Session::source(const std::string& split) {
     for (int64_t size : info_.input_shape) context.input_shape.push_back(size);
     context.classes = classes_;
     context.seed = static_cast<uint64_t>(recipe_.seed);
+    context.tokenizer = tokenizer_;
     context.load_tensors = [](const std::string& path) {
       const SafetensorsFile file(path);
       std::map<std::string, Tensor> tensors;
@@ -259,7 +305,7 @@ BatchTypes Session::batch_types(const DataLoader& loader) const {
 
 TensorType Session::target_type(const TensorType& input) const {
   Graph graph;
-  return loss_target(loss_of(recipe_, info_), capture_forward(graph, recipe_, input, Mode::kEvaluation, {}).output.type());
+  return loss_target(loss_of(recipe_, info_), capture_forward(graph, model_, input, Mode::kEvaluation, {}).output.type());
 }
 
 TensorType Session::input_type(DType dtype, Shape shape) const {
@@ -324,8 +370,8 @@ std::vector<std::string> Session::prediction_categories() const {
 CapturedModel Session::capture_training(const BatchTypes& types) const {
   CapturedModel model;
   Graph names;
-  const Frozen frozen = recipe_.train.freeze.empty() ? Frozen{} : frozen_of(recipe_, capture_forward(names, recipe_, types.input, Mode::kEvaluation, {}).parameters);
-  Forward forward = capture_forward(model.graph, recipe_, types.input, Mode::kTraining, frozen);
+  const Frozen frozen = recipe_.train.freeze.empty() ? Frozen{} : frozen_of(recipe_, capture_forward(names, model_, types.input, Mode::kEvaluation, {}).parameters);
+  Forward forward = capture_forward(model.graph, model_, types.input, Mode::kTraining, frozen);
   const Component loss = loss_of(recipe_, info_);
   Builder builder(model.graph, {});
   const Value target = builder.input("target", types.target);
@@ -341,7 +387,7 @@ CapturedModel Session::capture_training(const BatchTypes& types) const {
 
 CapturedModel Session::capture_evaluation(const BatchTypes& types) const {
   CapturedModel model;
-  Forward forward = capture_forward(model.graph, recipe_, types.input, Mode::kEvaluation, {});
+  Forward forward = capture_forward(model.graph, model_, types.input, Mode::kEvaluation, {});
   Builder builder(model.graph, {.mode = Mode::kEvaluation});
   const Value target = builder.input("target", types.target);
   model.graph.add_output("losses", build_sample_losses(builder, loss_of(recipe_, info_), forward.output, target));
@@ -352,7 +398,7 @@ CapturedModel Session::capture_evaluation(const BatchTypes& types) const {
 
 CapturedModel Session::capture_inference(const TensorType& input, const std::vector<std::string>& capture) const {
   CapturedModel model;
-  Forward forward = capture_forward(model.graph, recipe_, input, Mode::kEvaluation, {});
+  Forward forward = capture_forward(model.graph, model_, input, Mode::kEvaluation, {});
   for (size_t i = 0; i < forward.results.size(); ++i) model.graph.add_output(i == 0 ? "output" : forward.results[i].first, forward.results[i].second);
   add_captured_outputs(model.graph, capture);
   model.parameters = std::move(forward.parameters);
@@ -415,20 +461,20 @@ void check_durations(const Recipe& recipe, const RunLength& run) {
 }
 
 void check_model(const Recipe& recipe) {
-  const Session session(recipe);
+  const std::unique_ptr<Session> opened = Session::without_data(recipe);
+  const Session& session = *opened;
   if (recipe.train.duration) {
     // Without the data: any number of steps an epoch.
     const bool timed = recipe.train.duration->unit == DurationUnit::kSeconds;
-    check_durations(recipe, {.total_steps = timed ? 0 : 1000, .steps_per_epoch = 10, .samples_per_step = 1});
+    check_durations(recipe, {.total_steps = timed ? 0 : 1000, .steps_per_epoch = 10, .samples_per_step = 1, .tokens_per_step = session.by_tokens() ? 1.0 : 0.0});
   }
   BatchTypes types;
   types.input = sample_input(session.info(), 2);
-  Graph graph;
-  const Forward forward = capture_forward(graph, recipe, types.input, Mode::kEvaluation, {});
   types.target = session.target_type(types.input);
-  session.capture_training(types);
-  Metrics(recipe.metrics == std::vector<std::string>{"auto"} ? std::vector<std::string>{} : recipe.metrics, session.classes());
-  const std::vector<Selectable> items = selectables(forward.parameters);
+  const CapturedModel training = session.capture_training(types);
+  if (recipe.train.recompute && recipe.train.recompute->mode == RecomputeMode::kMatch) recomputed_modules(training.graph, *recipe.train.recompute);
+  Metrics(recipe.metrics == std::vector<std::string>{"auto"} ? std::vector<std::string>{} : recipe.metrics, session.classes(), session.by_tokens());
+  const std::vector<Selectable> items = selectables(session.capture_evaluation(types).parameters);
   for (size_t i = 0; i < recipe.train.optimizer.groups.size(); ++i) {
     const auto& group = recipe.train.optimizer.groups.at<OptimizerGroup>(i);
     const Selector selector{group.match, group.except};

@@ -17,12 +17,13 @@
 namespace galley {
 
 class DataLoader;
+class Tokenizer;
 struct LoaderOptions;
 struct RunLength;
 class ParameterStore;
 class Source;
 
-/// A captured model. For training: forward pass and scalar output "loss"; for evaluation: outputs "losses" [N] and "scores"; for
+/// A captured model. For training: forward pass and scalar output "loss"; for evaluation: outputs "losses" [N] ([N,T] of tokens) and "scores"; for
 /// prediction: "output" and what was asked for.
 struct CapturedModel {
   Graph graph;
@@ -45,16 +46,24 @@ void check_durations(const Recipe& recipe, const RunLength& run);
 
 class Session {
  public:
-  /// Opens nothing yet. The recipe must outlive the session.
+  /// Opens nothing yet but the text that a language model's vocabulary comes from. The recipe must outlive the session.
   explicit Session(const Recipe& recipe);
+  /// For checks without data: where the vocabulary's text is missing, that of bytes stands for it.
+  static std::unique_ptr<Session> without_data(const Recipe& recipe);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   const Recipe& recipe() const { return recipe_; }
   const ModelInfo& info() const { return info_; }
-  /// Classes of a classifier's output, 0 for other models.
+  /// Classes of a classifier's output, of each token for a language model; 0 for other models.
   int64_t classes() const { return classes_; }
+  /// The loss is of each token, as metrics count them.
+  bool by_tokens() const { return by_tokens_; }
+  /// Tokens of a sample of that input, 0 where it is no text.
+  int64_t tokens_of(const TensorType& input) const { return by_tokens_ ? input.shape[1] : 0; }
+  /// How text is read; null where the recipe names no tokenizer.
+  const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
   int64_t threads() const;
   LayoutMode layout() const;
 
@@ -91,12 +100,17 @@ class Session {
   void initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const;
 
  private:
+  Session(const Recipe& recipe, bool without_data);
+  void find_vocabulary(bool without_data);
   std::optional<std::vector<Component>> weights_pipeline() const;
   LoaderOptions loader_options(const std::string& split, int64_t batch) const;
 
   const Recipe& recipe_;
+  Component model_;  // with its vocabulary
   ModelInfo info_;
   int64_t classes_ = 0;
+  bool by_tokens_ = false;
+  std::shared_ptr<const Tokenizer> tokenizer_;
   std::map<std::string, std::shared_ptr<const Source>> sources_;
 };
 

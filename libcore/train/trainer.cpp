@@ -11,6 +11,7 @@
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/data/loader.h"
+#include "libcore/data/tokenizer.h"
 #include "libcore/runtime/execution.h"
 #include "libcore/train/evaluate.h"
 #include "libcore/train/resume.h"
@@ -107,7 +108,7 @@ class Trainer::State {
   std::string best_metric() const {
     if (recipe.checkpoint && recipe.checkpoint->keep.best) return recipe.checkpoint->keep.best->metric;
     if (recipe.train.early_stop) return recipe.train.early_stop->metric;
-    return session.classes() > 0 ? "top1" : "loss";
+    return session.by_tokens() ? "perplexity" : session.classes() > 0 ? "top1" : "loss";
   }
 };
 
@@ -124,6 +125,7 @@ void Trainer::State::make_plan() {
   // Steps an epoch: wrapped batches run on, so epochs need not be whole steps; dropped and kept ones are.
   const double per_epoch = static_cast<double>(samples) / static_cast<double>(batch.global);
   length.samples_per_step = static_cast<double>(batch.global);
+  length.tokens_per_step = static_cast<double>(batch.global * session.tokens_of(types.input));
   length.steps_per_epoch = recipe.data.train.last_batch == LastBatch::kWrap ? per_epoch : std::ceil(per_epoch);
   const Duration& duration = *recipe.train.duration;
   if (duration.unit == DurationUnit::kSeconds) {
@@ -189,6 +191,7 @@ Metadata Trainer::State::metadata() {
   for (int64_t size : session.info().input_shape) input.push_back(size);
   metadata["galley.input"] = input.dump();
   const std::vector<std::string> categories = session.categories();
+  if (session.tokenizer() != nullptr) metadata["galley.tokenizer"] = session.tokenizer()->str();
   if (!categories.empty()) metadata["galley.categories"] = nlohmann::json(categories).dump();
   if (recipe.data.val) metadata["galley.pipeline"] = pipeline_text(session.pipeline_of("val"), *recipe.registry);
   if (!parents.empty()) metadata["galley.parents"] = parents;

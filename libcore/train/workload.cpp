@@ -35,7 +35,7 @@ BatchTypes usual_batch(const Session& session, int64_t batch) {
   for (const int64_t size : session.info().input_shape) shape.push_back(size);
   GALLEY_CHECK(shape.rank() > 1, "the model does not say its input shape: give model.input.shape");
   BatchTypes types;
-  types.input = session.input_type(DType::kF32, shape);
+  types.input = session.input_type(session.info().input_dtype, shape);
   types.target = session.target_type(types.input);
   return types;
 }
@@ -43,7 +43,7 @@ BatchTypes usual_batch(const Session& session, int64_t batch) {
 Batch random_batch(const Session& session, const BatchTypes& types) {
   Batch batch;
   Tensor input(types.input.dtype, types.input.shape), target(types.target.dtype, types.target.shape);
-  fill_random(input, RandomStream(0, "workload input", 0), 0);
+  fill_random(input, RandomStream(0, "workload input", 0), session.by_tokens() ? session.classes() : 0);
   fill_random(target, RandomStream(0, "workload target", 0), session.classes());
   const bool images = input.shape().rank() == 4 && session.layout() != LayoutMode::kContiguous;
   batch.fields.emplace("input", images ? input.to(MemoryFormat::channels_last()) : input);
@@ -101,7 +101,8 @@ void Workload::make_update(const Session& session, int64_t batch) {
   }
   const BatchTypes types = usual_batch(session, plan.micro);
   // Long enough for any schedule; what is timed does not depend on it.
-  const RunLength length{.total_steps = int64_t{1} << 30, .steps_per_epoch = 1 << 20, .samples_per_step = static_cast<double>(batch)};
+  const RunLength length{.total_steps = int64_t{1} << 30, .steps_per_epoch = 1 << 20, .samples_per_step = static_cast<double>(batch),
+                         .tokens_per_step = static_cast<double>(batch * session.tokens_of(types.input))};
   const auto parts = std::make_shared<Update>();
   parts->step = std::make_unique<TrainStep>(session, types, plan, length);
   parts->step->initialize();

@@ -46,6 +46,30 @@ TEST(Metrics, ANaNScoreIsNeverRight) {
   EXPECT_EQ(find_metric(metrics.values(), "top1"), 0);
 }
 
+TEST(Metrics, TokensCountNotSamples) {
+  Metrics metrics({}, 2, true);
+  const auto labels = [](const Shape& shape, const std::vector<int64_t>& values) {
+    Tensor tensor(DType::kI64, shape);
+    std::copy(values.begin(), values.end(), tensor.data_as<int64_t>());
+    return tensor;
+  };
+  // Three tokens in a batch of two samples, the last of which is padding; then one token. The padding's losses are not read.
+  metrics.add(Tensor::of({2, 3}, {1, 2, 4, 99, 99, 99}), Tensor::of({2, 3, 2}, {1, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0}), labels({2, 3}, {0, 0, 0, -100, -100, -100}), 1);
+  metrics.add(Tensor::of({1, 3}, {5, 99, 99}), Tensor::of({1, 3, 2}, {0, 1, 0, 0, 0, 0}), labels({1, 3}, {1, -100, -100}), 1);
+  const MetricValues values = metrics.values();
+  ASSERT_EQ(values.size(), 3u);
+  EXPECT_DOUBLE_EQ(find_metric(values, "loss"), 3);
+  EXPECT_DOUBLE_EQ(find_metric(values, "perplexity"), std::exp(3.0));
+  EXPECT_DOUBLE_EQ(find_metric(values, "bits_per_char"), 3 / std::log(2.0));
+  EXPECT_EQ(metrics.samples(), 2);
+  Metrics ranks({"top1"}, 2, true);
+  ranks.add(Tensor::of({1, 3}, {1, 2, 4}), Tensor::of({1, 3, 2}, {1, 0, 0, 1, 1, 0}), labels({1, 3}, {0, 0, -100}), 1);
+  EXPECT_DOUBLE_EQ(find_metric(ranks.values(), "top1"), 50);
+  EXPECT_FALSE(larger_is_better("perplexity"));
+  EXPECT_FALSE(larger_is_better("bits_per_char"));
+  EXPECT_THROW(Metrics({"perplexity"}, 10), Error) << "of a classifier";
+}
+
 TEST(Metrics, RefusesUnknownNamesAndNoSamples) {
   try {
     Metrics({"top_1"}, 10);

@@ -30,7 +30,7 @@ std::string fixed(double value, int decimals) {
 
 std::string metrics_text(const MetricValues& metrics) {
   std::string text;
-  for (const auto& [name, value] : metrics) text += cat(text.empty() ? "" : "  ", name, " ", name.ends_with("loss") ? fixed(value, 4) : fixed(value, 2));
+  for (const auto& [name, value] : metrics) text += cat(text.empty() ? "" : "  ", name, " ", metric_text(name, value));
   return text;
 }
 
@@ -211,7 +211,7 @@ void TrainTool::print_result(const TrainResult& result, const TrainPlan* plan, c
     return;
   }
   Table table{{"result", ""}, {}};
-  for (const auto& [name, value] : result.metrics) table.rows.push_back({name, name.ends_with("loss") ? fixed(value, 4) : fixed(value, 2) + " %"});
+  for (const auto& [name, value] : result.metrics) table.rows.push_back({name, metric_text(name, value)});
   table.rows.push_back({"trained", cat(human_count(result.steps), " steps, ", fixed(result.epochs, 2), " epochs, ", human_seconds(result.wall_s), result.stopped == "early_stop" ? " (stopped early)" : "")});
   if (plan != nullptr && result.wall_s > 0) {
     // The whole run's rate, validation and saving included, against what this machine can do.
@@ -223,7 +223,7 @@ void TrainTool::print_result(const TrainResult& result, const TrainPlan* plan, c
   }
   table.rows.push_back({"memory", cat(human_bytes(static_cast<double>(result.planned_peak_bytes)), " planned, ", human_bytes(static_cast<double>(result.peak_bytes)), " measured (",
                                      fixed(result.planned_peak_bytes > 0 ? 100.0 * static_cast<double>(result.peak_bytes - result.planned_peak_bytes) / static_cast<double>(result.planned_peak_bytes) : 0, 1), " %)")});
-  if (!result.best.metric.empty()) table.rows.push_back({"best " + result.best.metric, cat(fixed(result.best.value, 2), " at step ", result.best.step)});
+  if (!result.best.metric.empty()) table.rows.push_back({"best " + result.best.metric, cat(metric_text(result.best.metric, result.best.value), " at step ", result.best.step)});
   if (result.skipped > 0) table.rows.push_back({"skipped", cat(human_count(result.skipped), " damaged samples, replaced by others")});
   table.rows.push_back({"weights", run + "/weights.safetensors"});
   for (const auto& [format, file] : common.save) {
