@@ -186,7 +186,7 @@ TEST_F(Benchmark, EveryOperatorHasACase) {
   const Outcome outcome = run("galley-benchmark", {"op", "--dry-run", "--format", "csv"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   // Nothing runs for views, and nothing is measured of operators without inputs.
-  for (const char* op : {"conv2d", "relu", "batch_norm_backward", "sgd_update", "embedding", "layer_norm", "max_pool2d", "softmax", "where"}) {
+  for (const char* op : {"conv2d", "relu", "batch_norm_backward", "sgd_update", "embedding", "layer_norm", "max_pool2d", "softmax", "where", "quantized_conv2d", "dynamic_quantized_linear", "lookup", "fake_quantize"}) {
     EXPECT_NE(outcome.out.find(std::string(op) + ":"), std::string::npos) << op;
   }
   const Outcome one = run("galley-benchmark", {"op", "conv2d:mb1ic8ih9oc8kh3sh2", "--format", "json", "-q"});

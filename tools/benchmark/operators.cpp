@@ -1,7 +1,8 @@
 // Single operators: NAME:SHAPES[:ATTRIBUTES], e.g. relu:16x64x56x56, matmul:64x512+512x256, conv2d:16x64x56x56+64x64x3x3:padding=1.
 // Shapes are of the inputs, joined by +; -, an optional input left out; @i64 behind a shape, integers. Convolutions and linear layers also
 // take sizes by letters: conv2d:mb16ic64ih56oc64kh3 (mb batch, ic oc channels, ih iw image, kh kw kernel, sh sw stride, ph pw padding
-// (default (k-1)/2), dh dw dilation, g groups), linear:mb16ic512oc1000. Images are channels_last.
+// (default (k-1)/2), dh dw dilation, g groups), linear:mb16ic512oc1000; quantized_conv2d and quantized_linear likewise, of u8 and i8. Images are
+// channels_last.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -11,6 +12,7 @@
 #include "libcore/base/parallel.h"
 #include "libcore/base/philox.h"
 #include "libcore/base/units.h"
+#include "libcore/ops/quantize.h"
 #include "libcore/ops/registry.h"
 #include "libcore/recipe/schema.h"
 #include "libcore/recipe/yaml_tree.h"
@@ -49,9 +51,9 @@ TensorType parse_shape(const std::string& whole, std::string text) {
   TensorType type;
   if (const size_t at = text.find('@'); at != std::string::npos) {
     const std::string dtype = text.substr(at + 1);
-    const std::array<std::pair<std::string_view, DType>, 4> dtypes{{{"f32", DType::kF32}, {"i64", DType::kI64}, {"u8", DType::kU8}, {"bool", DType::kBool}}};
+    const std::array<std::pair<std::string_view, DType>, 5> dtypes{{{"f32", DType::kF32}, {"i64", DType::kI64}, {"u8", DType::kU8}, {"i8", DType::kI8}, {"bool", DType::kBool}}};
     const auto found = std::find_if(dtypes.begin(), dtypes.end(), [&](const auto& item) { return item.first == dtype; });
-    if (found == dtypes.end()) bad_case(whole, cat("'", dtype, "' is no dtype here: f32, i64, u8 or bool"));
+    if (found == dtypes.end()) bad_case(whole, cat("'", dtype, "' is no dtype here: f32, i64, u8, i8 or bool"));
     type.dtype = found->second;
     text.resize(at);
   }
@@ -80,7 +82,7 @@ std::map<std::string, int64_t> parse_letters(const std::string& text) {
 }
 
 void from_letters(const std::string& whole, OperatorCase& result, std::map<std::string, int64_t> sizes) {
-  const bool linear = result.op == "linear";
+  const bool linear = result.op.ends_with("linear"), quantized = result.op.starts_with("quantized");
   const std::set<std::string> known = linear ? std::set<std::string>{"mb", "ic", "oc"}
                                              : std::set<std::string>{"mb", "ic", "ih", "iw", "oc", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw", "g"};
   for (const auto& [name, value] : sizes) {
@@ -97,8 +99,16 @@ void from_letters(const std::string& whole, OperatorCase& result, std::map<std::
     type.shape = std::move(shape);
     return type;
   };
+  /// x u8, weight i8, their scale, and a result of u8.
+  const auto quantize = [&](TensorType x, TensorType weight) {
+    x.dtype = DType::kU8;
+    weight.dtype = DType::kI8;
+    result.inputs = {x, weight, f32({out})};
+    result.attributes += cat(result.attributes.empty() ? "" : ", ", "output_dtype: u8");
+  };
   if (linear) {
     result.inputs = {f32({batch, in}), f32({out, in})};
+    if (quantized) quantize(f32({batch, in}), f32({out, in}));
     return;
   }
   const int64_t height = need("ih"), width = or_else("iw", height), kh = need("kh"), kw = or_else("kw", kh), groups = or_else("g", 1);
@@ -112,6 +122,8 @@ void from_letters(const std::string& whole, OperatorCase& result, std::map<std::
   } else if (result.op == "conv2d_backward_weights") {
     result.inputs = {x, y};
     result.attributes += cat(", kernel_size: [", kh, ", ", kw, "]");
+  } else if (quantized) {
+    quantize(x, w);
   } else {
     result.inputs = {x, w};
   }
@@ -128,7 +140,7 @@ OperatorCase parse_case(const std::string& text) {
     throw Error(ErrorCode::kUsage, cat("there is no operator '", result.op, "'")).suggest(near.empty() ? "galley-benchmark op --dry-run lists all" : cat("did you mean '", near, "'?"));
   }
   if (parts.size() < 2 || parts.size() > 3) bad_case(text, "it should be NAME:SHAPES or NAME:SHAPES:ATTRIBUTES");
-  const bool by_letters = result.op.starts_with("conv2d") || result.op == "linear";
+  const bool by_letters = result.op.starts_with("conv2d") || result.op == "linear" || result.op == "quantized_conv2d" || result.op == "quantized_linear";
   if (const auto sizes = parse_letters(parts[1]); by_letters && !sizes.empty()) {
     from_letters(text, result, sizes);
   } else {
@@ -154,6 +166,9 @@ std::shared_ptr<const Program> compile_case(const OperatorCase& wanted, const st
     if (attributes == nullptr) bad_case(text, cat(wanted.op, " has no attributes"));
     read_fields(parse_yaml(std::make_shared<TextSource>(TextSource{"the case " + text, "{" + wanted.attributes + "}"})), *attributes);
   }
+  if (auto* lookup = dynamic_cast<LookupAttrs*>(attributes.get()); lookup != nullptr && lookup->table.empty()) {
+    for (int64_t q = 0; q < 256; ++q) lookup->table.push_back(q);  // any table costs the same
+  }
   Graph graph;
   std::vector<ValueId> inputs;
   for (size_t i = 0; i < wanted.inputs.size(); ++i) {
@@ -163,7 +178,7 @@ std::shared_ptr<const Program> compile_case(const OperatorCase& wanted, const st
     }
     // Weights are parameters, so that they may lie as the kernel wants; updated state must be.
     const bool updated = std::any_of(op.updates.begin(), op.updates.end(), [&](const InPlace& update) { return update.input == static_cast<int>(i); });
-    const bool weight = i == 1 && (op.name == "conv2d" || op.name == "linear");
+    const bool weight = i == 1 && (op.name.ends_with("conv2d") || op.name.ends_with("linear"));
     inputs.push_back(graph.add_input(cat("in", i), *wanted.inputs[i], updated ? ValueRole::kState : weight ? ValueRole::kParameter : ValueRole::kInput).id());
   }
   const std::vector<Value> outputs = graph.add_node(op, attributes, inputs);
@@ -179,13 +194,16 @@ struct OperatorWork {
   std::unique_ptr<Execution> execution;
 };
 
-Tensor random_input(const TensorType& type, int64_t below) {
+/// Integers stay below `below`, those of 8 bits below `levels`.
+Tensor random_input(const TensorType& type, int64_t below, int64_t levels) {
   Tensor tensor(type.dtype, type.shape);
   RandomStream stream(0, "operator input", static_cast<uint64_t>(type.shape.elements()));
   for (int64_t i = 0; i < tensor.elements(); ++i) {
     switch (type.dtype) {
       case DType::kF32: tensor.data_as<float>()[i] = static_cast<float>(0.1 + 0.9 * stream.uniform()); break;  // logarithms and roots are at home here
       case DType::kI64: tensor.data_as<int64_t>()[i] = static_cast<int64_t>(stream.below(static_cast<uint64_t>(below))); break;
+      case DType::kI8: tensor.data_as<int8_t>()[i] = static_cast<int8_t>(static_cast<int64_t>(stream.below(255)) - 127); break;
+      case DType::kU8: tensor.data_as<uint8_t>()[i] = static_cast<uint8_t>(stream.below(static_cast<uint64_t>(levels))); break;
       default: tensor.data_as<uint8_t>()[i] = static_cast<uint8_t>(stream.below(2)); break;
     }
   }
@@ -245,6 +263,22 @@ const std::map<std::string_view, std::vector<std::string>>& written_cases() {
       {"rmsprop_update", {"rmsprop_update:2048x1000+2048x1000+scalar+scalar@i64+2048x1000"}},
       {"ema_update", {"ema_update:2048x1000+2048x1000+scalar"}},
       {"clip_coefficient", {"clip_coefficient:scalar:max_norm=1"}},
+      {"dequantize", {"dequantize:16x64x56x56@u8:scale=0.5,zero_point=128"}},
+      {"lookup", {"lookup:16x64x56x56@u8"}},
+      {"dequantize_weight", {"dequantize_weight:1000x2048@i8+1000", "dequantize_weight:1000x1024@u8+1000x32:bits=4,group_size=64"}},
+      {"quantized_conv2d", {"quantized_conv2d:mb16ic64ih56oc64kh3", "quantized_conv2d:mb16ic256ih14oc1024kh1", "quantized_conv2d:mb32ic96ih56oc96kh3sh2g96"}},
+      {"quantized_linear", {"quantized_linear:mb16ic2048oc1000"}},
+      {"dynamic_quantized_linear", {"dynamic_quantized_linear:16x2048+1000x2048@i8+1000"}},
+      {"quantized_add", {"quantized_add:16x64x56x56@u8+16x64x56x56@u8:output_dtype=u8,output_scale=2"}},
+      {"quantized_mul", {"quantized_mul:16x96x28x28@u8+16x96x1x1@u8:output_dtype=u8,output_scale=256"}},
+      {"quantized_concat", {"quantized_concat:16x64x56x56@u8+16x64x56x56@u8:input_scales=[1,2],input_zero_points=[0,0],output_dtype=u8,output_scale=2"}},
+      {"quantized_avg_pool2d", {"quantized_avg_pool2d:16x64x56x56@u8:kernel_size=2,output_dtype=u8"}},
+      {"quantized_adaptive_avg_pool2d", {"quantized_adaptive_avg_pool2d:16x2048x7x7@u8:output_size=1,output_dtype=u8"}},
+      {"fake_quantize", {"fake_quantize:16x64x56x56+scalar+scalar", "fake_quantize:512x512x3x3+512+512:axis=0,qmin=-127,qmax=127"}},
+      {"fake_quantize_backward", {"fake_quantize_backward:16x64x56x56+16x64x56x56+scalar+scalar"}},
+      {"fake_quantize_scale_backward", {"fake_quantize_scale_backward:16x64x56x56+16x64x56x56+scalar+scalar"}},
+      {"observe_range", {"observe_range:16x64x56x56+scalar+scalar+scalar"}},
+      {"qparams_from_range", {"qparams_from_range:512+512"}},
   };
   return cases;
 }
@@ -295,7 +329,8 @@ Candidate make_operator(const std::string& text) {
     if (!wanted.inputs[i]) continue;
     const std::string name = cat("in", i);
     // Indices stay below every usual table and class count.
-    const Tensor values = random_input(*wanted.inputs[i], wanted.op == "sgd_update" || wanted.op == "adam_update" ? 1 : 1000);
+    // Taps of a pooling window are few; quantized values fill their range.
+    const Tensor values = random_input(*wanted.inputs[i], wanted.op == "sgd_update" || wanted.op == "adam_update" ? 1 : 1000, wanted.op.ends_with("_backward") ? 2 : 256);
     if (parts->store.has(name)) {
       parts->store.set(name, values);
     } else {
