@@ -31,8 +31,15 @@ class Histogram {
 
   /// Widens the bins until min and max fit (0 always does).
   void cover(float min, float max);
-  /// Counts elements 0, stride, 2 stride, ... of each of `rows` rows of `row` values; they must be finite and covered. Runs on all threads.
-  void add(const float* values, int64_t rows, int64_t row, int64_t stride);
+  bool covers(float min, float max) const;
+  /// What one thread counted, in the bins as they are.
+  struct Counts {
+    std::vector<uint32_t> bins = std::vector<uint32_t>(static_cast<size_t>(kBins));
+    int64_t zeros = 0, total = 0;
+  };
+  /// Counts values[0], values[stride], ... of the first n; they must be covered.
+  void count(const float* values, int64_t n, int64_t stride, Counts& counts) const;
+  void add(const Counts& counts);
   void merge(const Histogram& other);
 
   double width() const;

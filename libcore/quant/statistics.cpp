@@ -15,6 +15,7 @@ namespace galley {
 namespace {
 
 constexpr int64_t kCountedOfRow = 16384;
+constexpr int64_t kPiece = 32768;  // values
 constexpr int64_t kCountLimit = int64_t{1} << 60;
 
 /// The bin of a value: exact, because scaling by a power of two only loses bits of tiny values, whose sign decides.
@@ -25,6 +26,12 @@ inline int64_t bin_of(float value, float width, float inverse) {
 }
 
 int64_t floor_half(int64_t bin) { return bin >> 1; }
+
+/// The bins of a range and 0, at 2^exponent.
+std::pair<int64_t, int64_t> bins_of(float min, float max, int exponent) {
+  const auto bin = [&](float value) { return static_cast<int64_t>(std::floor(std::ldexp(static_cast<double>(value), -exponent))); };
+  return {bin(std::min(min, 0.0f)), bin(std::max(max, 0.0f))};
+}
 
 }  // namespace
 
@@ -81,40 +88,37 @@ void Histogram::include(int64_t low, int64_t high) {
   begin_ = begin;
 }
 
-void Histogram::cover(float min, float max) {
-  GALLEY_ASSERT(std::isfinite(min) && std::isfinite(max) && min <= max);
-  const auto low = std::min(min, 0.0f), high = std::max(max, 0.0f);
-  const auto fits = [&](int exponent) {
-    return std::floor(std::ldexp(static_cast<double>(high), -exponent)) - std::floor(std::ldexp(static_cast<double>(low), -exponent)) < static_cast<double>(kBins);
-  };
-  while (!fits(exponent_)) merge_pairs();
-  // Both ends fit alone; with what was covered before, include() may still merge.
-  const auto bin = [&](float value) { return static_cast<int64_t>(std::floor(std::ldexp(static_cast<double>(value), -exponent_))); };
-  include(bin(low), bin(high));
+bool Histogram::covers(float min, float max) const {
+  const double width = this->width();
+  return static_cast<double>(min) >= static_cast<double>(low_) * width && static_cast<double>(max) < static_cast<double>(high_ + 1) * width;
 }
 
-void Histogram::add(const float* values, int64_t rows, int64_t row, int64_t stride) {
-  GALLEY_ASSERT(stride >= 1);
+void Histogram::cover(float min, float max) {
+  GALLEY_ASSERT(std::isfinite(min) && std::isfinite(max) && min <= max);
+  // At the smallest widths an index would not fit an integer: the range decides first, then what was covered before.
+  const double reach = std::max(std::abs(static_cast<double>(min)), std::abs(static_cast<double>(max)));
+  while (std::ldexp(reach, -exponent_) > static_cast<double>(kBins)) merge_pairs();
+  const auto [low, high] = bins_of(min, max, exponent_);
+  include(low, high);
+}
+
+void Histogram::count(const float* values, int64_t n, int64_t stride, Counts& counts) const {
   const auto width = static_cast<float>(this->width());
   const float inverse = 1 / width;
-  const int64_t each = (row + stride - 1) / stride;
-  std::mutex mutex;
-  parallel_for(rows, std::max<int64_t>(1, 4096 / std::max<int64_t>(each, 1)), [&](int64_t begin, int64_t end) {
-    std::vector<uint32_t> part(static_cast<size_t>(kBins));
-    int64_t zeros = 0;
-    uint32_t* at = part.data();
-    for (int64_t r = begin; r < end; ++r) {
-      const float* x = values + r * row;
-      for (int64_t i = 0; i < row; i += stride) {
-        ++at[bin_of(x[i], width, inverse) - begin_];
-        zeros += x[i] == 0 ? 1 : 0;
-      }
-    }
-    const std::lock_guard lock(mutex);
-    for (size_t b = 0; b < part.size(); ++b) counts_[b] += part[b];
-    zeros_ += zeros;
-  });
-  total_ += rows * each;
+  uint32_t* bins = counts.bins.data();
+  int64_t zeros = 0;
+  for (int64_t i = 0; i < n; i += stride) {
+    ++bins[bin_of(values[i], width, inverse) - begin_];
+    zeros += values[i] == 0 ? 1 : 0;
+  }
+  counts.zeros += zeros;
+  counts.total += (n + stride - 1) / stride;
+}
+
+void Histogram::add(const Counts& counts) {
+  for (size_t b = 0; b < counts_.size(); ++b) counts_[b] += counts.bins[b];
+  zeros_ += counts.zeros;
+  total_ += counts.total;
 }
 
 void Histogram::merge(const Histogram& other) {
@@ -179,31 +183,55 @@ RangeStatistics::RangeStatistics(std::vector<BatchRange> batches, Histogram hist
 void RangeStatistics::add(const float* values, int64_t samples, int64_t row, std::string_view name) {
   const int64_t count = samples * row;
   if (count == 0) return;
+  const int64_t stride = histogram_stride(row);
+  GALLEY_CHECK(stride_ == 0 || stride_ == stride, name, " had rows of which every ", stride_, ". value is counted, now every ", stride, ".: all samples must have one size");
+  // Pieces of rows that stay in the cache between both looks at them, and begin where the stride does.
+  const int64_t piece = std::max<int64_t>(1, kPiece / stride) * stride, pieces = (row + piece - 1) / piece;
   BatchRange range{std::numeric_limits<float>::max(), std::numeric_limits<float>::lowest()};
-  bool finite = true;
+  bool finite = true, counted = true;
+  std::vector<Histogram::Counts> parts;
   std::mutex mutex;
-  parallel_for(count, int64_t{1} << 15, [&](int64_t begin, int64_t end) {
-    const Extent extent = scan_extent(values + begin, end - begin);
-    const std::lock_guard lock(mutex);
-    finite = finite && std::isfinite(extent.min) && std::isfinite(extent.max);
-    range.min = std::min(range.min, extent.min);
-    range.max = std::max(range.max, extent.max);
-  });
+  const auto look = [&](bool scan) {
+    parts.clear();
+    parallel_for(samples * pieces, std::max<int64_t>(1, kPiece / row), [&](int64_t begin, int64_t end) {
+      Histogram::Counts counts;
+      BatchRange own{std::numeric_limits<float>::max(), std::numeric_limits<float>::lowest()};
+      bool all_finite = true, all_counted = true;
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t offset = task % pieces * piece, length = std::min(piece, row - offset);
+        const float* x = values + task / pieces * row + offset;
+        if (scan) {
+          const Extent extent = scan_extent(x, length);
+          all_finite = all_finite && std::isfinite(extent.min) && std::isfinite(extent.max);
+          own.min = std::min(own.min, extent.min);
+          own.max = std::max(own.max, extent.max);
+          all_counted = all_counted && all_finite && histogram_.covers(extent.min, extent.max);
+        }
+        if (all_counted) histogram_.count(x, length, stride, counts);
+      }
+      const std::lock_guard lock(mutex);
+      finite = finite && all_finite;
+      counted = counted && all_counted;
+      range.min = std::min(range.min, own.min);
+      range.max = std::max(range.max, own.max);
+      parts.push_back(std::move(counts));
+    });
+  };
+  look(true);
   if (!finite) {
     const auto bad = std::find_if(values, values + count, [](float x) { return !std::isfinite(x); });
     const int64_t amount = std::count_if(values, values + count, [](float x) { return !std::isfinite(x); });
-    throw Error(ErrorCode::kNumeric, cat("the result of ", name, " has ", amount, " values of ", count, " that are not finite (first ", std::isnan(*bad) ? "NaN" : "infinity",
+    throw Error(ErrorCode::kNumeric, cat(name, " has ", amount, " values of ", count, " that are not finite (first ", std::isnan(*bad) ? "NaN" : "infinity",
                                          ", in row ", (bad - values) / row, " of the batch)"))
         .suggest("look for NaN in the weights (galley-weights verify) and in the samples");
   }
-  const int64_t stride = histogram_stride(row);
-  GALLEY_CHECK(stride_ == 0 || stride_ == stride, name, " had rows that are counted at every ", stride_, ". value, now at every ", stride, ".: all samples must have one size");
-  stride_ = stride;
   range.min += 0.0f;  // -0 becomes 0: files and comparisons know one zero
   range.max += 0.0f;
-  batches_.push_back(range);
   histogram_.cover(range.min, range.max);
-  histogram_.add(values, samples, row, stride);
+  if (!counted) look(false);
+  for (const Histogram::Counts& part : parts) histogram_.add(part);
+  stride_ = stride;
+  batches_.push_back(range);
   elements_ += count;
 }
 
