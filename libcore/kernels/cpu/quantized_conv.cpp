@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
+#include <limits>
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/quantized_convolver.h"
@@ -86,20 +86,26 @@ std::unique_ptr<PreparedKernel> prepare_linear(const KernelQuery& q) {
 
 struct Bounds {
   float min = 0, max = 0;
+  bool finite = true;
 };
 GALLEY_CLONES Bounds bounds_of(const float* x, int64_t count) {
   constexpr int kSide = 32;  // independent minima, so that the loop vectorises
-  float low[kSide] = {}, high[kSide] = {};
+  float low[kSide] = {}, high[kSide] = {}, zero[kSide] = {};
   int64_t i = 0;
   for (; i + kSide <= count; i += kSide) {
     for (int j = 0; j < kSide; ++j) {
       low[j] = x[i + j] < low[j] ? x[i + j] : low[j];
       high[j] = x[i + j] > high[j] ? x[i + j] : high[j];
+      zero[j] += x[i + j] * 0.0f;  // NaN where x is not finite
     }
   }
   Bounds b;
-  for (int j = 0; j < kSide; ++j) b = {std::min(b.min, low[j]), std::max(b.max, high[j])};
-  for (; i < count; ++i) b = {std::min(b.min, x[i]), std::max(b.max, x[i])};
+  for (; i < count; ++i) {
+    b.min = x[i] < b.min ? x[i] : b.min;
+    b.max = x[i] > b.max ? x[i] : b.max;
+    b.finite &= x[i] - x[i] == 0.0f;
+  }
+  for (int j = 0; j < kSide; ++j) b = {std::min(b.min, low[j]), std::max(b.max, high[j]), b.finite && zero[j] == 0.0f};
   return b;
 }
 
@@ -108,6 +114,7 @@ class DynamicLinear : public PreparedKernel {
   explicit DynamicLinear(const KernelQuery& q)
       : attrs_(q.attrs<DynamicQuantizedLinearAttrs>()),
         count_(q.in(0).elements()),
+        inputs_(q.in(1).shape[1]),
         results_(QuantizedLinearAttrs(), attrs_.activation, q.in(1).shape[0]),
         path_(best_path(attrs_.saturation)),
         convolver_(sizes_of(count_ / q.in(1).shape[1], q.in(1).shape[1], q.in(1).shape[0], 4), path_, q.threads),
@@ -119,6 +126,10 @@ class DynamicLinear : public PreparedKernel {
     auto* bytes = static_cast<uint8_t*>(args.scratch);
     auto* scratch = static_cast<std::byte*>(args.scratch) + aligned_bytes(count_ + 64);
     const Bounds bounds = bounds_of(x, count_);
+    if (!bounds.finite) {  // no scale holds it
+      std::fill_n(args.out<float>(0), count_ / inputs_ * results_.outputs(), std::numeric_limits<float>::quiet_NaN());
+      return;
+    }
     const QuantParams params = affine_params(bounds.min, bounds.max, quant_range(QuantDType::kUint8, attrs_.saturation == Saturation::kReduced));
     parallel_for(count_, 16384, [&](int64_t begin, int64_t end) { quantize_values(x + begin, params, bytes + begin, end - begin); });
     Epilogue e = results_.epilogue(args.in<float>(2), args.in<float>(3), scratch, params.scale);
@@ -130,7 +141,7 @@ class DynamicLinear : public PreparedKernel {
 
  private:
   DynamicQuantizedLinearAttrs attrs_;
-  int64_t count_;
+  int64_t count_, inputs_;
   Results results_;
   Path path_;
   Convolver convolver_;

@@ -33,7 +33,41 @@ GALLEY_CLONES void quantize_all(const float* x, float scale, float low, float hi
   }
 }
 
+GALLEY_CLONES void gate_all(float* v, int64_t count, bool times, float levels) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float gate = at_most(at_least(v[i] + 3.0f, 0.0f), 6.0f) * levels;
+    v[i] = times ? v[i] * gate : gate;
+  }
+}
+GALLEY_CLONES void scale_all(float* v, int64_t count, float factor) {
+  for (int64_t i = 0; i < count; ++i) v[i] *= factor;
+}
+GALLEY_CLONES void bound_all(const float* v, float low, float high, float* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) out[i] = at_most(at_least(v[i], low), high);
+}
+GALLEY_CLONES void round_all(const float* v, float low, float high, int32_t off, uint8_t flip, uint8_t* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float bounded = at_most(at_least(v[i], low), high);
+    out[i] = static_cast<uint8_t>(static_cast<uint8_t>(std::bit_cast<int32_t>(bounded + 12582912.0f) - off) ^ flip);
+  }
+}
+
 }  // namespace
+
+void finish_values(const Epilogue& e, float* values, int64_t count, void* out) {
+  switch (e.activation) {
+    case Activation::kNone:
+    case Activation::kRelu:
+    case Activation::kRelu6: break;
+    case Activation::kHardswish:
+    case Activation::kHardsigmoid: gate_all(values, count, e.activation == Activation::kHardswish, e.to_levels); break;
+    default:
+      activate(e.activation, values, count);
+      scale_all(values, count, e.to_levels);
+  }
+  if (e.real) return bound_all(values, e.low, e.high, static_cast<float*>(out), count);
+  round_all(values, e.low, e.high, 0x4B400000 - e.zero_point, e.flip, static_cast<uint8_t*>(out), count);
+}
 
 void activate(Activation activation, float* values, int64_t count) {
   switch (activation) {

@@ -23,6 +23,7 @@ class Results {
   Results(const QuantizedOutput& output, double input_scale, Activation activation, int64_t outputs);
   void set_residual(double scale, int64_t zero_point, DType dtype);
 
+  int64_t outputs() const { return outputs_; }
   int64_t scratch_bytes() const { return 2 * padded_outputs(outputs_) * 4; }
   /// Writes the scales and biases into `scratch` (64-byte aligned); bias may be null. `input_scale` in place of the attribute's.
   Epilogue epilogue(const float* weight_scale, const float* bias, std::byte* scratch, double input_scale) const;
@@ -33,6 +34,9 @@ class Results {
   double input_scale_ = 1, to_levels_ = 1, residual_scale_ = 0, residual_zero_point_ = 0;
   int64_t outputs_ = 0;
 };
+
+/// In place, real values (already in levels where in_levels) through the epilogue's activation to its bytes, or to f32.
+void finish_values(const Epilogue& epilogue, float* values, int64_t count, void* out);
 
 /// u8 or i8 of `count` floats, as quantize_value has it.
 void quantize_values(const float* x, const QuantParams& params, uint8_t* out, int64_t count);

@@ -22,6 +22,8 @@ std::span<const Kernel> cpu_pool();
 std::span<const Kernel> cpu_pool_contiguous();
 std::span<const Kernel> cpu_quantized_conv();
 std::span<const Kernel> cpu_quantized_depthwise();
+std::span<const Kernel> cpu_quantized_elementwise();
+std::span<const Kernel> cpu_quantized_pool();
 std::span<const Kernel> cpu_random();
 std::span<const Kernel> cpu_recurrent();
 std::span<const Kernel> cpu_reduce();
