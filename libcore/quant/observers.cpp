@@ -187,10 +187,10 @@ Range entropy_range(const Bins& bins, const Range& seen, const ActivationScheme&
 }
 
 /// As PyTorch's HistogramObserver: 2048 bins over the range seen; the end where more bins hold the next 1e-5 of the values moves in, while
-/// the square error of 256 even cells falls.
-Range histogram_range(const Bins& bins, const Range& seen, const QuantRange& integers) {
+/// the square error of 256 even cells falls (256 for 7 bits too).
+Range histogram_range(const Bins& bins, const Range& seen) {
   constexpr int64_t kCells = 2048;
-  constexpr double kStep = 1e-5;
+  constexpr double kStep = 1e-5, kLevels = 256;
   const double width = (seen.max - seen.min) / static_cast<double>(kCells);
   if (!(width > 0)) return seen;
   std::vector<double> cells(static_cast<size_t>(kCells));
@@ -213,11 +213,10 @@ Range histogram_range(const Bins& bins, const Range& seen, const QuantRange& int
   std::vector<double> sums;
   double total = 0;
   for (double cell : cells) sums.push_back(total += cell);
-  const double levels = static_cast<double>(integers.max - integers.min + 1);
   const auto error_of = [&](int64_t start, int64_t end) {
     // In cells from `start`: integer k stands for the middle of its even share.
-    const double step = static_cast<double>(end - start + 1) / levels;
-    return scan_square_error(cells.data(), kCells, -start, 1, {.step = step, .shift = 0.5, .low = 0, .high = levels - 1});
+    const double step = static_cast<double>(end - start + 1) / kLevels;
+    return scan_square_error(cells.data(), kCells, -start, 1, {.step = step, .shift = 0.5, .low = 0, .high = kLevels - 1});
   };
   int64_t start = 0, end = kCells - 1;
   double alpha = 0, beta = 1, least = std::numeric_limits<double>::infinity();
@@ -255,7 +254,7 @@ Range range_of(ObserverType type, const RangeStatistics& statistics, const Bins&
       const BatchRange average = statistics.moving_average(scheme.observer.averaging_constant);
       return {static_cast<double>(average.min), static_cast<double>(average.max)};
     }
-    case ObserverType::kHistogram: return histogram_range(bins, seen, scheme.range());
+    case ObserverType::kHistogram: return histogram_range(bins, seen);
     case ObserverType::kPercentile: return percentile_range(bins, with_zero, scheme.observer.percentile, scheme.symmetric);
     case ObserverType::kEntropy: return entropy_range(bins, with_zero, scheme);
     case ObserverType::kMse: return mse_range(bins, with_zero, scheme);
