@@ -411,29 +411,35 @@ std::map<std::string, double> plan_tensors(const Graph& fused, const Quantizatio
 
 LayerConstants layer_constants(const Graph& fused) {
   LayerConstants constants;
-  constants.graph = fused;
   Graph& graph = constants.graph;
-  graph.remove_dead_nodes();
-  const IntegerDomain domain(graph, [](const std::string&) { return true; });
-  const std::deque<Node> nodes = graph.nodes();
-  std::deque<Node> kept;
-  for (size_t n = 0; n < nodes.size(); ++n) {
-    if (domain.form(n) == IntegerForm::kConstant) kept.push_back(nodes[n]);
+  Graph old = fused;
+  old.remove_dead_nodes();
+  const IntegerDomain domain(old, [](const std::string&) { return true; });
+  std::vector<ValueId> map(old.value_count(), kNoValue);
+  for (ValueId id : old.inputs()) {
+    const ValueInfo& info = old.value(id);
+    if (info.role != ValueRole::kInput) map[static_cast<size_t>(id)] = graph.add_input(info.name, info.type, info.role).id();
   }
-  graph.set_nodes(std::move(kept));
-  graph.clear_outputs();
-  for (size_t n = 0; n < nodes.size(); ++n) {
-    const Node& node = nodes[n];
+  const auto mapped = [&](ValueId id) { return id == kNoValue ? kNoValue : map[static_cast<size_t>(id)]; };
+  for (size_t n = 0; n < old.nodes().size(); ++n) {
+    const Node& node = old.nodes()[n];
+    if (domain.form(n) == IntegerForm::kConstant) {
+      std::vector<ValueId> inputs;
+      for (ValueId id : node.inputs) inputs.push_back(mapped(id));
+      const std::vector<Value> made = graph.add_node_like(node, std::move(inputs));
+      for (size_t o = 0; o < made.size(); ++o) map[static_cast<size_t>(node.outputs[o])] = made[o].id();
+      continue;
+    }
     if (domain.layer(n).empty()) continue;
     const std::string weight = domain.layer(n) + ".weight", bias = domain.layer(n) + ".bias";
     if (node.is("batch_norm_inference")) {
       // y = x s + (beta - mean s), s = gamma / sqrt(var + eps): a product of one weight a channel.
       graph.set_path(node.path);
-      const auto at = [&](size_t i) { return node.input(i) == kNoValue ? Value() : graph.at(node.input(i)); };
+      const auto at = [&](size_t i) { return node.input(i) == kNoValue ? Value() : graph.at(mapped(node.inputs[i])); };
       const Value rstd = rsqrt(affine(at(4), 1, node.attrs<BatchNormInferenceAttrs>().eps));
       const Value s = at(1) ? mul(at(1), rstd) : rstd;
       const Value shift = neg(mul(at(3), s));
-      graph.add_output(weight, reshape(s, weight_shape(graph, node)));
+      graph.add_output(weight, reshape(s, weight_shape(old, node)));
       graph.add_output(bias, at(2) ? add(shift, at(2)) : shift);
       continue;
     }
@@ -441,10 +447,10 @@ LayerConstants layer_constants(const Graph& fused) {
       const ValueId id = node.input(i);
       if (id == kNoValue) continue;
       const std::string& name = i == 1 ? weight : bias;
-      if (graph.value(id).role == ValueRole::kActivation) {
-        graph.add_output(name, id);
+      if (old.value(id).role == ValueRole::kActivation) {
+        graph.add_output(name, mapped(id));
       } else {
-        constants.parameters[name] = graph.value(id).name;
+        constants.parameters[name] = old.value(id).name;
       }
     }
   }

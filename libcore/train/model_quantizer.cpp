@@ -1,9 +1,7 @@
 #include "libcore/train/model_quantizer.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
-#include <set>
 
 #include "libcore/quant/sqnr.h"
 #include "libcore/quant/weights.h"
@@ -15,17 +13,6 @@
 
 namespace galley {
 namespace {
-
-/// Names of the parameters and buffers that the graph reads: those that a program of it declares.
-std::set<std::string> read_parameters(const Graph& graph) {
-  const std::vector<std::vector<int>> users = graph.users();
-  std::set<std::string> names;
-  for (ValueId id : graph.inputs()) {
-    const ValueInfo& info = graph.value(id);
-    if (info.role != ValueRole::kInput && !users[static_cast<size_t>(id)].empty()) names.insert(info.name);
-  }
-  return names;
-}
 
 Tensor scalar_tensor(const TensorType& type, double value) {
   Tensor tensor(type.dtype, type.shape);
@@ -78,10 +65,7 @@ ModelQuantizer::ModelQuantizer(const Session& session) {
 }
 
 void ModelQuantizer::check(const Calibration& calibration, const std::string& name) const {
-  const std::set<std::string> read = read_parameters(graph_);
-  std::vector<ParameterSpec> watched;
-  std::copy_if(parameters_.begin(), parameters_.end(), std::back_inserter(watched), [&](const ParameterSpec& spec) { return read.contains(spec.name); });
-  calibration.check(model_digest(graph_), parameter_digests(watched, store_), name);
+  calibration.check(model_digest(graph_), parameter_digests(parameters_, store_), name);
 }
 
 QuantizedModel ModelQuantizer::quantize(const QuantizeConfig& config, const Calibration* calibration) const {
