@@ -14,6 +14,7 @@
 #include "libcore/base/log.h"
 #include "libcore/weights/compare.h"
 #include "libcore/weights/load.h"
+#include "libcore/weights/quantization_plan.h"
 #include "tools/common/provenance.h"
 #include "tools/weights/fetch.h"
 
@@ -24,7 +25,7 @@ using Json = nlohmann::ordered_json;
 using Renames = std::vector<std::pair<std::string, std::string>>;
 
 // Metadata that still holds for weights made of other weights.
-constexpr std::string_view kKeptMetadata[] = {"galley.recipe", "galley.pipeline", "galley.categories", "galley.input"};
+constexpr std::string_view kKeptMetadata[] = {"galley.recipe", "galley.pipeline", "galley.categories", "galley.input", "galley.tokenizer", kQuantizationKey, kMetricsKey};
 
 Json provenance_of(const std::vector<std::string>& words) {
   Provenance provenance;
@@ -63,8 +64,31 @@ Json parents_of(const std::vector<std::string>& paths) {
   return parents;
 }
 
-/// What is known of the layers' integers: the dtype of L.weight where L.weight_scale stands beside it, and whether each channel has a scale.
+/// "top1 91.910 float, 91.920 quantized", a line a metric; empty where the text is not galley.metrics.
+std::vector<std::string> metrics_lines(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  std::vector<std::string> lines;
+  if (!json.is_object() || !json.contains("float") || !json.contains("quantized")) return lines;
+  for (const auto& [metric, value] : json["float"].items()) {
+    if (json["quantized"].contains(metric)) lines.push_back(cat(metric, " ", value.dump(), " float, ", json["quantized"][metric].dump(), " quantized"));
+  }
+  return lines;
+}
+
+/// The files that it was made from, a line each; empty where the text is not galley.parents.
+std::vector<std::string> parents_lines(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  std::vector<std::string> lines;
+  if (!json.is_array()) return lines;
+  for (const Json& parent : json) {
+    if (parent.is_object() && parent.contains("file") && parent.contains("digest")) lines.push_back(cat(parent["file"].dump(), " ", parent["digest"].dump()));
+  }
+  return lines;
+}
+
+/// What is known of the layers' integers: what Galley's plan says, else the dtype of L.weight where L.weight_scale stands beside it, and whether each channel has a scale.
 std::string scheme_of(const WeightsFile& file) {
+  if (const auto plan = file.metadata().find(std::string(kQuantizationKey)); plan != file.metadata().end()) return parse_plan(plan->second, file.path()).str();
   std::map<std::string, int64_t> layers;
   std::map<std::string, const OfferedTensor*> by_name;
   for (const OfferedTensor& tensor : file.tensors()) by_name[tensor.name] = &tensor;
@@ -212,7 +236,10 @@ int WeightsTool::show() const {
     for (const auto& [key, value] : file.metadata()) {
       if (key.starts_with("galley.digest")) continue;
       metadata[key] = value;
-      facts.rows.push_back({key, brief(value)});
+      if (key == kQuantizationKey) continue;  // the scheme
+      const std::vector<std::string> lines = key == kMetricsKey ? metrics_lines(value) : key == "galley.parents" ? parents_lines(value) : std::vector<std::string>();
+      for (size_t i = 0; i < lines.size(); ++i) facts.rows.push_back({i > 0 ? "" : key == kMetricsKey ? "metrics" : "parents", lines[i]});
+      if (lines.empty()) facts.rows.push_back({key, brief(value)});
     }
   }
   if (here) {
@@ -392,6 +419,7 @@ int WeightsTool::average() const {
     GALLEY_CHECK_INPUT(set.files.size() == columns.size(), set.word, " has ", set.files.size(), " files and ", opened[0].word, " has ", columns.size(), ": average checkpoints, or files");
     for (size_t f = 0; f < columns.size(); ++f) {
       set.files[f].verify();
+      GALLEY_CHECK_INPUT(!set.files[f].metadata().contains(std::string(kQuantizationKey)), set.files[f].path(), " holds quantized weights: the mean of integers with scales of their own means nothing");
       paths.push_back(set.files[f].path());
       columns[f].push_back(std::move(set.files[f]));
     }

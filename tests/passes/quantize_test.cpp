@@ -1,0 +1,483 @@
+// Quantization of small graphs: which operators become integers, what is quantized and dequantized where, and that the converted graph, run
+// on the reference, stays near the float graph. Weights and ranges come from the float graph itself, as galley-quantize gets them.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "libcore/ops/quantized.h"
+#include "libcore/ops/reduce.h"
+#include "libcore/ops/softmax.h"
+#include "libcore/passes/fold_batch_norm.h"
+#include "libcore/passes/fuse.h"
+#include "libcore/passes/quantize.h"
+#include "libcore/quant/names.h"
+#include "libcore/quant/sqnr.h"
+#include "libcore/quant/weights.h"
+#include "tests/support/graphs.h"
+
+namespace galley::test {
+namespace {
+
+using Feeds = std::map<std::string, RefArray>;
+
+/// Scopes and parameters for graphs written out in tests. Weights are drawn so that values keep their size from layer to layer.
+struct Net {
+  Graph graph;
+  Value input(Shape shape) { return graph.add_input("input", f32(std::move(shape)), ValueRole::kInput); }
+  Value parameter(const std::string& name, Shape shape) { return graph.add_input(name, f32(std::move(shape)), ValueRole::kParameter); }
+  Value conv(const std::string& name, Value x, int64_t channels, int64_t kernel, Conv2dAttrs attrs = {}) {
+    const PathScope scope(graph, name);
+    return conv2d(x, parameter(name + ".weight", {channels, x.channels() / attrs.groups, kernel, kernel}), parameter(name + ".bias", {channels}), attrs);
+  }
+  Value dense(const std::string& name, Value x, int64_t features) {
+    const PathScope scope(graph, name);
+    return linear(x, parameter(name + ".weight", {features, x.shape()[-1]}), parameter(name + ".bias", {features}));
+  }
+  Value norm(const std::string& name, Value x) {
+    const PathScope scope(graph, name);
+    const Shape c{x.channels()};
+    return batch_norm_inference(x, parameter(name + ".weight", c), parameter(name + ".bias", c), graph.add_input(name + ".running_mean", f32(c), ValueRole::kBuffer),
+                                graph.add_input(name + ".running_var", f32(c), ValueRole::kBuffer));
+  }
+  /// Fused, as galley-quantize has it.
+  void finish(Value y) {
+    graph.add_output("output", y);
+    fold_batch_norm(graph);
+    fuse_inference(graph);
+    graph.remove_dead_nodes();
+  }
+};
+
+/// `ramp`: the weights of an output channel shrink from first to last, 16 times in all.
+Feeds feeds_of(const Graph& graph, bool ramp = false) {
+  Feeds feeds;
+  uint64_t seed = 7;
+  for (ValueId id : graph.inputs()) {
+    const ValueInfo& info = graph.value(id);
+    const Shape& shape = info.type.shape;
+    const double fan = shape.rank() >= 2 ? static_cast<double>(shape.elements()) / static_cast<double>(shape[0]) : 4;
+    const bool variance = info.name.ends_with("running_var"), scale = info.name.find("norm") != std::string::npos && info.name.ends_with(".weight");
+    const double bound = info.role == ValueRole::kInput ? 1 : std::sqrt(3 / fan);
+    feeds[info.name] = variance || scale ? random_array(info.type, ++seed, 0.5, 1.5) : random_array(info.type, ++seed, -bound, bound);
+    if (!ramp || info.role != ValueRole::kParameter || shape.rank() < 2) continue;
+    for (int64_t i = 0; i < shape.elements(); ++i) feeds[info.name][i] *= std::exp2(-4 * static_cast<double>(i % static_cast<int64_t>(fan)) / fan);
+  }
+  return feeds;
+}
+
+std::vector<float> floats(const RefArray& array) { return {array.v.begin(), array.v.end()}; }
+
+Calibration calibrate(const Graph& graph, const Feeds& feeds) {
+  const std::map<ValueId, RefArray> values = interpret(graph, feeds);
+  Calibration calibration;
+  for (const auto& [id, name] : quant_values(graph)) {
+    const std::vector<float> seen = floats(values.at(id));
+    calibration.values[name].add(seen.data(), 1, static_cast<int64_t>(seen.size()), name);
+    calibration.order.push_back(name);
+  }
+  return calibration;
+}
+
+/// What the converted graph is fed: integers made from the float graph's folded weights.
+Feeds quantized_feeds(const Graph& fused, const QuantizationPlan& plan, const QuantizeConfig& config, const ConvertReport& report, const Feeds& feeds) {
+  LayerConstants constants = layer_constants(fused);
+  Feeds made;
+  const std::map<ValueId, RefArray> computed = [&] {
+    Feeds named;
+    for (ValueId id : constants.graph.inputs()) named[constants.graph.value(id).name] = feeds.at(constants.graph.value(id).name);
+    return interpret(constants.graph, named);
+  }();
+  for (const auto& [name, id] : constants.graph.outputs()) made[name] = computed.at(id);
+  for (const auto& [tensor, parameter] : constants.parameters) made[tensor] = feeds.at(parameter);
+  for (const auto& [name, array] : feeds) made.try_emplace(name, array);
+  std::map<std::string, std::string> values;
+  for (const QuantizableLayer& layer : quantizable_layers(fused)) values[layer.name] = layer.value;
+  for (const LayerPlan& layer : plan.layers) {
+    if (!layer.float_reason.empty()) continue;
+    WeightScheme scheme = config.of(values.at(layer.name)).weights;
+    if (layer.type == "batch_norm") scheme = {};
+    scheme.reduce_range = layer.reduced;
+    const RefArray& weight = made.at(layer.name + ".weight");
+    const QuantizedWeight q = quantize_weight(to_tensor(f32(weight.shape), weight), scheme, layer.name);
+    made[layer.name + ".weight"] = to_ref(q.values);
+    made[layer.name + ".weight_scale"] = to_ref(q.scale);
+    made[layer.name + ".weight_zero_point"] = to_ref(q.zero_point);
+  }
+  Feeds wanted{{"input", feeds.at("input")}};
+  for (const QuantizedTensor& tensor : report.tensors) {
+    if (tensor.read) wanted[tensor.name] = made.at(tensor.name);
+  }
+  return wanted;
+}
+
+struct Converted {
+  QuantizationPlan plan;
+  ConvertReport report;
+  Graph graph;
+  double sqnr_db = 0;  // of the outputs against the float graph's
+};
+
+Converted convert(const Net& net, const QuantizeConfig& config, bool ramp = false) {
+  const Feeds feeds = feeds_of(net.graph, ramp);
+  const Calibration calibration = calibrate(net.graph, feeds);
+  Converted made{.plan = plan_quantization(net.graph, config, &calibration), .graph = net.graph};
+  made.report = convert_quantized(made.graph, made.plan);
+  verify(made.graph);
+  const std::map<ValueId, RefArray> got = interpret(made.graph, quantized_feeds(net.graph, made.plan, config, made.report, feeds));
+  const std::map<ValueId, RefArray> want = interpret(net.graph, feeds);
+  QuantizationError error;
+  for (const auto& [name, id] : net.graph.outputs()) error.add(floats(want.at(id)), floats(got.at(made.graph.find_output(name))));
+  made.sqnr_db = error.sqnr_db();
+  return made;
+}
+
+int count(const Graph& graph, std::string_view op) {
+  return static_cast<int>(std::count_if(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) { return node.is(op); }));
+}
+
+/// Rounding to 256 levels over about the range of the values loses 45 to 50 dB a layer; a wrong scale, zero point, channel or residual leaves less
+/// than 15 dB. Five layers in a row add up.
+constexpr double kLeastDb = 28;
+
+QuantizeConfig min_max() {
+  QuantizeConfig config;
+  config.defaults.activations.observer.type = ObserverType::kMinMax;
+  return config;
+}
+
+/// conv + bn + relu, residual block, pool, linear.
+Net residual_net() {
+  Net net;
+  Value x = relu(net.norm("norm1", net.conv("conv1", net.input({2, 3, 8, 8}), 8, 3, conv_attrs(1, 1))));
+  Value y = relu(net.norm("norm2", net.conv("conv2", x, 8, 3, conv_attrs(1, 1))));
+  y = relu(add(net.norm("norm3", net.conv("conv3", y, 8, 3, conv_attrs(1, 1))), x));
+  AdaptiveAvgPool2dAttrs whole;
+  net.finish(net.dense("fc", flatten(adaptive_avg_pool2d(y, whole)), 5));
+  return net;
+}
+
+TEST(Quantize, StaysIntegerFromInputToLastLayer) {
+  const Converted made = convert(residual_net(), min_max());
+  EXPECT_EQ(made.plan.quantized_layers(), 4);
+  EXPECT_EQ(made.report.quantize_nodes, 1);
+  EXPECT_EQ(made.report.inner_quantize, 0);
+  EXPECT_EQ(made.report.dequantize_nodes, 0);
+  EXPECT_EQ(count(made.graph, "quantized_conv2d"), 3);
+  EXPECT_EQ(count(made.graph, "quantized_linear"), 1);
+  EXPECT_EQ(count(made.graph, "quantized_adaptive_avg_pool2d"), 1);
+  EXPECT_EQ(made.graph.type(made.graph.find_output("output")).dtype, DType::kF32);
+  EXPECT_TRUE(made.sqnr_db >= kLeastDb) << made.sqnr_db;
+  for (const Node& node : made.graph.nodes()) {
+    if (!node.is("quantized_conv2d")) continue;
+    // Results of relu: the whole of u8 from 0 on.
+    EXPECT_EQ(node.attrs<QuantizedConv2dAttrs>().output_dtype, DType::kU8);
+    EXPECT_EQ(node.attrs<QuantizedConv2dAttrs>().output_zero_point, 0);
+    EXPECT_EQ(node.input(4) != kNoValue, node.path == "conv3");
+  }
+}
+
+TEST(Quantize, ListsTheTensorsOfTheContract) {
+  const Converted made = convert(residual_net(), min_max());
+  std::map<std::string, TensorType> tensors;
+  for (const QuantizedTensor& tensor : made.report.tensors) tensors[tensor.name] = tensor.type;
+  EXPECT_EQ(tensors.at("conv2.weight").dtype, DType::kI8);
+  EXPECT_EQ(tensors.at("conv2.weight").shape, Shape({8, 8, 3, 3}));
+  EXPECT_EQ(tensors.at("conv2.weight_scale").shape, Shape({8}));
+  for (const char* leaf : {"weight_zero_point", "bias", "input_scale", "input_zero_point", "output_scale", "output_zero_point"}) EXPECT_EQ(tensors.count(cat("conv2.", leaf)), 1u) << leaf;
+  EXPECT_EQ(tensors.count("fc.output_scale"), 0u);  // its result is real
+  EXPECT_EQ(tensors.count("norm2.weight"), 0u);     // folded
+  EXPECT_EQ(tensors.size(), 4u * 8 - 2);
+}
+
+TEST(Quantize, ALayerKeptInFloatIsBetweenDequantizeAndQuantize) {
+  QuantizeConfig config = min_max();
+  config.layers["conv2"] = config.defaults;
+  config.layers["conv2"].keep_float = true;
+  const Converted made = convert(residual_net(), config);
+  ASSERT_NE(made.plan.find("conv2"), nullptr);
+  EXPECT_EQ(made.plan.find("conv2")->float_reason, "override");
+  EXPECT_EQ(made.report.inner_quantize, 1);
+  EXPECT_EQ(made.report.inner_dequantize, 1);
+  EXPECT_EQ(count(made.graph, "conv2d"), 1);
+  ASSERT_EQ(made.report.nodes.size(), 3u);
+  EXPECT_EQ(made.report.nodes[1], "conv1: dequantize for conv2d at conv2");
+  EXPECT_EQ(made.report.nodes[2], "conv2: quantize for conv2d at conv3");
+  // Its batch norm is folded all the same.
+  for (const QuantizedTensor& tensor : made.report.tensors) {
+    if (tensor.name == "conv2.weight") {
+      EXPECT_EQ(tensor.type.dtype, DType::kF32);
+    }
+    EXPECT_FALSE(tensor.name.starts_with("norm"));
+  }
+  EXPECT_TRUE(made.sqnr_db >= kLeastDb) << made.sqnr_db;
+}
+
+TEST(Quantize, SqueezeExciteAndHardswishAreInteger) {
+  Net net;
+  const Value x = hardswish(net.norm("norm1", net.conv("conv1", net.input({2, 3, 8, 8}), 8, 3, conv_attrs(1, 1))));
+  Value s = net.conv("squeeze", adaptive_avg_pool2d(x, {}), 4, 1);
+  s = hardsigmoid(net.conv("excite", relu(s), 8, 1));
+  Value y = net.conv("depthwise", mul(s, x), 8, 3, [] {  // the factor first: quantized_mul wants it second
+    Conv2dAttrs attrs = conv_attrs(1, 1);
+    attrs.groups = 8;
+    return attrs;
+  }());
+  y = tanh(add(hardswish(y), x));  // an activation of its own behind a sum that no convolution takes in
+  net.finish(net.dense("fc", mean(y, {2, 3}), 5));
+  const Converted made = convert(net, min_max());
+  EXPECT_EQ(made.report.inner_quantize + made.report.inner_dequantize, 0);
+  EXPECT_EQ(count(made.graph, "quantized_mul"), 1);
+  EXPECT_EQ(count(made.graph, "quantized_add"), 1);
+  EXPECT_EQ(count(made.graph, "lookup"), 1);
+  EXPECT_EQ(count(made.graph, "quantized_adaptive_avg_pool2d"), 2);
+  EXPECT_TRUE(made.report.float_operators.empty());
+  EXPECT_TRUE(made.sqnr_db >= kLeastDb) << made.sqnr_db;
+}
+
+/// A batch norm behind a concat cannot be folded; concats share one map.
+Net dense_net() {
+  Net net;
+  Value x = relu(net.conv("conv1", net.input({2, 3, 8, 8}), 8, 3, conv_attrs(1, 1)));
+  for (const char* layer : {"a", "b"}) {
+    Value y = relu(net.norm(cat("norm_", layer), x));
+    x = concat({x, net.conv(cat("conv_", layer), y, 8, 3, conv_attrs(1, 1))}, 1);
+  }
+  AvgPool2dAttrs half;
+  x = avg_pool2d(net.conv("conv2", relu(net.norm("norm_c", x)), 8, 1), half);
+  net.finish(net.dense("fc", flatten(x), 5));
+  return net;
+}
+
+TEST(Quantize, UnfoldedBatchNormsBecomeDepthwiseProducts) {
+  const Converted made = convert(dense_net(), min_max());
+  EXPECT_EQ(made.report.inner_quantize + made.report.inner_dequantize, 0);
+  EXPECT_EQ(count(made.graph, "batch_norm_inference"), 0);
+  ASSERT_NE(made.plan.find("norm_a"), nullptr);
+  EXPECT_EQ(made.plan.find("norm_a")->type, "batch_norm");
+  EXPECT_TRUE(made.sqnr_db >= kLeastDb - 3) << made.sqnr_db;  // ten layers in a row, twice as many
+}
+
+TEST(Quantize, ConcatInputsShareItsMapWhereLittleIsLost) {
+  const Converted made = convert(dense_net(), min_max());
+  // Both concats copy: the first convolution, the two layers and both sums of them have one map.
+  EXPECT_EQ(count(made.graph, "concat"), 2);
+  EXPECT_EQ(made.plan.values.at("conv1"), made.plan.values.at("concat.2"));
+  EXPECT_EQ(made.plan.values.at("conv_a"), made.plan.values.at("concat.2"));
+
+  // An input 100 times finer keeps its own map and is rounded once more.
+  Net net = dense_net();
+  const Feeds feeds = feeds_of(net.graph);
+  Calibration calibration = calibrate(net.graph, feeds);
+  std::vector<float> fine{-0.01f, 0.01f};
+  calibration.values["conv_b"] = RangeStatistics();
+  calibration.values["conv_b"].add(fine.data(), 1, 2, "conv_b");
+  const QuantizationPlan plan = plan_quantization(net.graph, min_max(), &calibration);
+  EXPECT_LT(plan.values.at("conv_b").scale, plan.values.at("concat.2").scale / 50);
+  convert_quantized(net.graph, plan);
+  EXPECT_EQ(count(net.graph, "quantized_concat"), 1);
+  EXPECT_EQ(count(net.graph, "concat"), 1);
+}
+
+TEST(Quantize, PassesIntegersThroughMovesAndPools) {
+  Net net;
+  Value x = net.conv("conv1", pad(net.input({2, 4, 8, 8}), {0, 0, 0, 0, 0, 1, 0, 1}), 8, 3, conv_attrs(1, 1));
+  MaxPool2dAttrs pool;
+  x = max_pool2d(x, pool).y;
+  // A channel shuffle, as ShuffleNet has it, and half of the channels.
+  x = reshape(permute(reshape(x, {2, 2, 4, 4, 4}), {0, 2, 1, 3, 4}), {2, 8, 4, 4});
+  x = slice(x, 1, 2, 6);
+  ResizeAttrs twice;
+  twice.size = {8, 8};
+  twice.mode = ResizeMode::kNearest;
+  x = net.conv("conv2", resize(x, twice), 4, 3);
+  net.finish(net.dense("fc", flatten(relu(x)), 3));
+  const Converted made = convert(net, min_max());
+  EXPECT_EQ(made.report.quantize_nodes, 1);
+  EXPECT_EQ(made.report.inner_quantize + made.report.inner_dequantize, 0);
+  EXPECT_EQ(made.plan.values.count("max_pool2d"), 0u);  // it has conv1's map
+  for (const Node& node : made.graph.nodes()) {
+    if (node.is("pad")) {
+      EXPECT_EQ(node.attrs<PadAttrs>().value, static_cast<double>(made.plan.values.at("input").zero_point));
+    }
+    if (node.is("pad") || node.is("max_pool2d") || node.is("permute") || node.is("slice") || node.is("resize")) {
+      EXPECT_EQ(made.graph.type(node.outputs[0]).dtype, DType::kU8) << node.op->name;
+    }
+  }
+  EXPECT_TRUE(made.sqnr_db >= kLeastDb) << made.sqnr_db;
+}
+
+TEST(Quantize, NothingIsQuantizedForFloatReaders) {
+  Net net;
+  Value x = net.conv("conv1", net.input({2, 3, 4, 4}), 4, 3);
+  x = softmax(flatten(relu(x)));  // no integer form
+  net.finish(net.dense("fc", add(x, x), 3));
+  const Converted made = convert(net, min_max());
+  EXPECT_EQ(made.report.quantize_nodes, 2);  // the input, and the sum for fc
+  EXPECT_EQ(made.report.dequantize_nodes, 0);
+  EXPECT_EQ(count(made.graph, "reshape"), 1);
+  EXPECT_EQ(made.report.float_operators.at("softmax"), 1);
+  EXPECT_EQ(made.report.float_operators.at("add"), 1);
+  for (const Node& node : made.graph.nodes()) {
+    if (node.is("quantized_conv2d")) {
+      EXPECT_EQ(node.attrs<QuantizedConv2dAttrs>().output_dtype, DType::kF32);
+    }
+  }
+  EXPECT_TRUE(made.sqnr_db >= kLeastDb) << made.sqnr_db;
+}
+
+TEST(Quantize, OutputsInsideAreDequantized) {
+  Net net = residual_net();
+  for (const Node& node : net.graph.nodes()) {
+    if (node.path == "conv2" && node.is("conv2d")) net.graph.add_output("conv2", node.outputs[0]);
+  }
+  const Converted made = convert(net, min_max());
+  EXPECT_EQ(made.report.dequantize_nodes, 1);
+  EXPECT_EQ(made.report.inner_dequantize, 0);
+  EXPECT_TRUE(made.sqnr_db >= kLeastDb) << made.sqnr_db;
+}
+
+TEST(Quantize, ReducedWeightsPromiseIt) {
+  QuantizeConfig config = min_max();
+  config.defaults.weights.reduce_range = true;
+  const Converted weights = convert(residual_net(), config);  // the reference checks the promise on every value
+  config = min_max();
+  config.defaults.activations.reduce_range = true;
+  const Converted activations = convert(residual_net(), config);
+  for (const Converted* made : {&weights, &activations}) {
+    for (const Node& node : made->graph.nodes()) {
+      if (node.is("quantized_conv2d")) {
+        EXPECT_EQ(node.attrs<QuantizedConv2dAttrs>().saturation, Saturation::kReduced);
+      }
+      if (node.is("quantized_linear")) {
+        EXPECT_EQ(node.attrs<QuantizedLinearAttrs>().saturation, Saturation::kReduced);
+      }
+    }
+    EXPECT_TRUE(made->sqnr_db >= kLeastDb - 6) << made->sqnr_db;  // a bit less of one operand: 6 dB
+  }
+  const Converted exact = convert(residual_net(), min_max());
+  EXPECT_TRUE(weights.sqnr_db < exact.sqnr_db);
+}
+
+TEST(Quantize, SignedActivations) {
+  QuantizeConfig config = min_max();
+  config.defaults.activations.dtype = QuantDType::kInt8;
+  config.defaults.activations.symmetric = true;
+  const Converted made = convert(residual_net(), config);
+  for (const Node& node : made.graph.nodes()) {
+    if (node.is("quantized_conv2d")) {
+      EXPECT_EQ(made.graph.type(node.outputs[0]).dtype, DType::kI8);
+    }
+  }
+  EXPECT_TRUE(made.sqnr_db >= kLeastDb - 6) << made.sqnr_db;  // half of the integers stand for values below 0, which relu has none of
+}
+
+TEST(Quantize, DynamicQuantizesLinearLayersAndSaysWhyNotTheRest) {
+  QuantizeConfig config = min_max();
+  config.method = QuantMethod::kDynamic;
+  try {
+    convert(residual_net(), config);
+    FAIL() << "layers without a kernel were accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kRecipe);
+    EXPECT_NE(error.message().find("3 layers have no integer kernel"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("conv2 (conv2d)"), std::string::npos) << error.message();
+    EXPECT_NE(error.suggestion().find("fallback=float"), std::string::npos);
+  }
+  config.fallback = QuantFallback::kFloat;
+  const Converted made = convert(residual_net(), config);
+  EXPECT_EQ(made.plan.quantized_layers(), 1);
+  EXPECT_EQ(made.plan.find("conv1")->float_reason, "no kernel: dynamic quantization has none for conv2d");
+  EXPECT_EQ(count(made.graph, "dynamic_quantized_linear"), 1);
+  EXPECT_EQ(made.report.quantize_nodes + made.report.dequantize_nodes, 0);
+  EXPECT_TRUE(made.sqnr_db >= 40) << made.sqnr_db;  // one layer alone
+}
+
+TEST(Quantize, WeightOnlyInEightAndFourBits) {
+  QuantizeConfig config = min_max();
+  config.method = QuantMethod::kWeightOnly;
+  const Converted eight = convert(residual_net(), config);
+  EXPECT_EQ(eight.plan.quantized_layers(), 4);
+  EXPECT_EQ(count(eight.graph, "dequantize_weight"), 4);
+  EXPECT_EQ(count(eight.graph, "conv2d"), 3);
+  EXPECT_TRUE(eight.sqnr_db >= 36) << eight.sqnr_db;
+
+  config.defaults.weights.dtype = QuantDType::kInt4;
+  Net one;
+  one.finish(one.conv("conv1", one.input({2, 3, 8, 8}), 16, 3, conv_attrs(1, 1)));
+  const Converted four = convert(one, config, /*ramp=*/true);
+  config.defaults.weights.group_size = 5;  // divides nothing: the last group of a channel is short
+  const Converted groups = convert(one, config, /*ramp=*/true);
+  std::map<std::string, TensorType> tensors;
+  for (const QuantizedTensor& tensor : groups.report.tensors) tensors[tensor.name] = tensor.type;
+  EXPECT_EQ(tensors.at("conv1.weight").dtype, DType::kU8);
+  EXPECT_EQ(tensors.at("conv1.weight").shape, Shape({16, 3, 3, 2}));     // 3 columns in 2 bytes
+  EXPECT_EQ(tensors.at("conv1.weight_scale").shape, Shape({16, 6}));  // 27 values in groups of 5
+  // 16 levels: 4 bits fewer are 24 dB less. Steps that follow weights which shrink 16 times leave the mean of 2^-8u, u in 0..1, of the noise:
+  // 7 dB less at best. Scales of the wrong groups would be off by 16 times.
+  EXPECT_TRUE(four.sqnr_db >= 12 && four.sqnr_db < eight.sqnr_db - 12) << four.sqnr_db;
+  EXPECT_TRUE(groups.sqnr_db > four.sqnr_db + 3) << groups.sqnr_db << " against " << four.sqnr_db;
+}
+
+TEST(Quantize, SchemesWithoutAKernelAreRefused) {
+  const Net net = residual_net();
+  const Calibration calibration = calibrate(net.graph, feeds_of(net.graph));
+  const auto reason = [&](auto change) {
+    QuantizeConfig config = min_max();
+    config.fallback = QuantFallback::kFloat;
+    config.layers["conv2"] = config.defaults;
+    change(config.layers["conv2"]);
+    const QuantizationPlan plan = plan_quantization(net.graph, config, &calibration);
+    EXPECT_EQ(plan.quantized_layers(), 3);
+    config.fallback = QuantFallback::kError;
+    EXPECT_THROW(plan_quantization(net.graph, config, &calibration), Error);
+    return plan.find("conv2")->float_reason;
+  };
+  EXPECT_EQ(reason([](LayerScheme& s) { s.weights.dtype = QuantDType::kInt4; }), "no kernel: int4 weights are for weight_only");
+  EXPECT_EQ(reason([](LayerScheme& s) { s.weights.symmetric = false; }), "no kernel: affine weights are for weight_only");
+  EXPECT_EQ(reason([](LayerScheme& s) { s.weights.group_size = 16; }), "no kernel: weights in groups are for weight_only");
+}
+
+TEST(Quantize, APlanOfAnotherModelIsRefused) {
+  const Converted made = convert(residual_net(), min_max());
+  const auto message = [&](QuantizationPlan plan) -> std::string {
+    Net net = residual_net();
+    try {
+      convert_quantized(net.graph, plan);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kInput);
+      return error.message();
+    }
+    return "";
+  };
+  EXPECT_EQ(message(made.plan), "");
+  QuantizationPlan plan = made.plan;
+  plan.layers.pop_back();
+  EXPECT_NE(message(plan).find("no layer 'fc'"), std::string::npos) << message(plan);
+  plan = made.plan;
+  plan.layers.push_back({.name = "head", .type = "linear"});
+  EXPECT_NE(message(plan).find("the layer 'head', which this model has not"), std::string::npos) << message(plan);
+  plan = made.plan;
+  plan.layers[1].type = "linear";
+  EXPECT_NE(message(plan).find("calls layer 'conv2' linear"), std::string::npos) << message(plan);
+  plan = made.plan;
+  plan.values.erase("conv1");
+  EXPECT_NE(message(plan).find("no scale for the value 'conv1'"), std::string::npos) << message(plan);
+}
+
+TEST(Quantize, AValueWithoutStatisticsIsNamed) {
+  const Net net = residual_net();
+  Calibration calibration = calibrate(net.graph, feeds_of(net.graph));
+  calibration.values.erase("conv2");
+  try {
+    plan_quantization(net.graph, min_max(), &calibration);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInput);
+    EXPECT_NE(error.message().find("conv2"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace galley::test
