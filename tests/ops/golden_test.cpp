@@ -5,42 +5,22 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <sstream>
 
 #include "libcore/ops/conv.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/loss.h"
 #include "libcore/ops/norm.h"
 #include "libcore/ops/pool.h"
+#include "tests/ops/golden_file.h"
 #include "tests/ops/harness.h"
 
 namespace galley::test {
 namespace {
 
-using Arrays = std::map<std::string, RefArray>;
+using Arrays = GoldenArrays;
 
 const std::map<std::string, Arrays>& golden() {
-  static const std::map<std::string, Arrays> cases = [] {
-    std::map<std::string, Arrays> read;
-    std::ifstream file(std::string(GALLEY_SOURCE_DIR) + "/tests/golden/ops/operators.txt");
-    std::string line, current;
-    while (std::getline(file, line)) {
-      if (line.starts_with("#")) continue;
-      std::istringstream words(line);
-      std::string name, word;
-      words >> name;
-      if (name == "case") {
-        words >> current;
-        continue;
-      }
-      RefArray& array = read[current][name];
-      while (words >> word && word != "|") array.shape.push_back(std::stoll(word));
-      while (words >> word) array.v.push_back(std::stod(word));
-      GALLEY_ASSERT(static_cast<int64_t>(array.v.size()) == array.shape.elements(), current, " ", name);
-    }
-    return read;
-  }();
+  static const std::map<std::string, Arrays> cases = read_golden("ops/operators.txt");
   return cases;
 }
 
