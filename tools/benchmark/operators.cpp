@@ -286,9 +286,11 @@ const std::map<std::string_view, std::vector<std::string>>& written_cases() {
 /// A case of equal shapes where infer takes that, else "".
 std::string plain_case(const OpDef& op) {
   size_t inputs = 0;
-  for (const std::string_view name : op.inputs) inputs += !name.ends_with("?");
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    if (!op.inputs[i].ends_with("?")) inputs = i + 1;
+  }
   std::string text = cat(op.name, ":");
-  for (size_t i = 0; i < inputs; ++i) text += i == 0 ? "16x64x56x56" : "+16x64x56x56";
+  for (size_t i = 0; i < inputs; ++i) text += cat(i == 0 ? "" : "+", op.inputs[i].ends_with("?") ? "-" : "16x64x56x56");
   try {
     compile_case(parse_case(text), text);
   } catch (const Error&) {
