@@ -162,6 +162,7 @@ Session::Session(const Recipe& recipe, bool without_data) : recipe_(recipe), mod
   const int axis = class_axis(loss_of(recipe_, info_), forward.output.type());
   if (axis > 0) classes_ = forward.output.shape()[axis];
   by_tokens_ = axis == 2 && forward.output.shape().rank() == 3;
+  Metrics(recipe.metrics == std::vector<std::string>{"auto"} ? std::vector<std::string>{} : recipe.metrics, classes_, by_tokens_);  // throws before the first step
 }
 
 Session::~Session() = default;
@@ -473,7 +474,6 @@ void check_model(const Recipe& recipe) {
   types.target = session.target_type(types.input);
   const CapturedModel training = session.capture_training(types);
   if (recipe.train.recompute && recipe.train.recompute->mode == RecomputeMode::kMatch) recomputed_modules(training.graph, *recipe.train.recompute);
-  Metrics(recipe.metrics == std::vector<std::string>{"auto"} ? std::vector<std::string>{} : recipe.metrics, session.classes(), session.by_tokens());
   const std::vector<Selectable> items = selectables(session.capture_evaluation(types).parameters);
   for (size_t i = 0; i < recipe.train.optimizer.groups.size(); ++i) {
     const auto& group = recipe.train.optimizer.groups.at<OptimizerGroup>(i);
