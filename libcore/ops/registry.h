@@ -21,6 +21,7 @@ OpTable loss_ops();
 OpTable random_ops();
 OpTable embedding_ops();
 OpTable recurrent_ops();
+OpTable quantized_recurrent_ops();
 OpTable unary_ops();
 OpTable binary_ops();
 OpTable reduce_ops();

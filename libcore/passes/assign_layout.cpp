@@ -17,7 +17,7 @@ bool is_named(const Graph& graph, ValueId id) {
 /// Inputs that a kernel may want in a format of its own: the weights of convolutions and linear layers.
 bool is_weight_slot(const Node& node, size_t input) {
   return input == 1 && (node.is("conv2d") || node.is("conv2d_backward_data") || node.is("linear") || node.is("quantized_conv2d") || node.is("quantized_linear") ||
-                        node.is("dynamic_quantized_linear"));
+                        node.is("dynamic_quantized_linear") || node.is("dynamic_quantized_lstm") || node.is("dynamic_quantized_gru") || node.is("dynamic_quantized_rnn"));
 }
 
 /// Operators that are several times faster in channels_last.

@@ -97,6 +97,7 @@ std::vector<OpCase> shape_cases();
 std::vector<OpCase> update_cases();
 std::vector<OpCase> quantize_cases();
 std::vector<OpCase> quantized_cases();
+std::vector<OpCase> quantized_recurrent_cases();
 std::vector<OpCase> fake_quantize_cases();
 const std::vector<OpCase>& all_cases();
 

@@ -26,6 +26,7 @@ std::span<const Kernel> cpu_quantized_elementwise();
 std::span<const Kernel> cpu_quantized_pool();
 std::span<const Kernel> cpu_random();
 std::span<const Kernel> cpu_recurrent();
+std::span<const Kernel> cpu_quantized_recurrent();
 std::span<const Kernel> cpu_reduce();
 std::span<const Kernel> cpu_resize();
 std::span<const Kernel> cpu_select();

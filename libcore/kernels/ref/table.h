@@ -16,6 +16,7 @@ std::span<const RefEntry> ref_loss();
 std::span<const RefEntry> ref_random();
 std::span<const RefEntry> ref_embedding();
 std::span<const RefEntry> ref_recurrent();
+std::span<const RefEntry> ref_quantized_recurrent();
 std::span<const RefEntry> ref_unary();
 std::span<const RefEntry> ref_binary();
 std::span<const RefEntry> ref_reduce();
