@@ -9,6 +9,7 @@
 namespace galley::quantized {
 namespace {
 
+constexpr int64_t kWeights = 128 * 1024;  // widened weights of all outputs, where they are to stay
 constexpr int64_t kRoom = 384 * 1024;  // a band's inputs and results: they stay in the second-level cache
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -73,7 +74,12 @@ Convolver::Convolver(const ConvSizes& sizes, Path path, int threads) : sizes_(si
 
   const int64_t laid_pixels = pointwise_ ? most : laid_rows(most) * columns_;
   wide_at_ = aligned(laid_pixels * pixel * value_bytes_ + 64);
-  room_bytes_ = wide_at_ + (path == Path::kExact ? aligned(wide_values(runs_ * run_quads_) * 2) : 0);
+  int64_t outputs = 0;  // of a task's group
+  for (const Task& task : tasks_) outputs = std::max(outputs, std::min(task.last_output - task.first_output, group_outputs_));
+  const int64_t all = wide_values(runs_ * run_quads_, outputs) * 2;
+  resident_ = all <= kWeights;
+  starts_at_ = wide_at_ + (path == Path::kExact ? aligned(resident_ ? all : wide_values(runs_ * run_quads_, 1) * 2) : 0);
+  room_bytes_ = starts_at_ + (path == Path::kExact ? 0 : aligned(padded_outputs(outputs + kBlock) * 4));
 }
 
 void Convolver::run(const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight, const Epilogue& epilogue, std::byte* scratch) const {
@@ -96,7 +102,9 @@ void Convolver::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32
   p.run_quads = run_quads_;
   p.weights = weight;
   p.zero_point = zero_point;
+  p.resident = resident_;
   p.wide = reinterpret_cast<int16_t*>(room + wide_at_);
+  p.starts = reinterpret_cast<int32_t*>(room + starts_at_);
   p.epilogue = epilogue;
   p.epilogue.out = static_cast<std::byte*>(epilogue.out) + first_pixel * sizes_.outputs * sizes_.out_bytes;
   if (epilogue.residual) p.epilogue.residual = epilogue.residual + first_pixel * sizes_.outputs;
@@ -148,6 +156,10 @@ void Convolver::place(const uint8_t* x, int64_t pixels, uint8_t flip, int32_t ze
   if (whole) {
     if (wide) return widen(x, flip, zero_point, reinterpret_cast<int16_t*>(to), pixels * pixel);
     return copy_bytes(x, flip, reinterpret_cast<uint8_t*>(to), pixels * pixel);
+  }
+  if (sizes_.channels == 3) {
+    if (wide) return widen_rgb(x, flip, zero_point, reinterpret_cast<int16_t*>(to), pixels);
+    return copy_rgb(x, flip, reinterpret_cast<uint8_t*>(to), pixels);
   }
   for (int64_t i = 0; i < pixels; ++i, x += sizes_.channels, to += pixel * value_bytes_) {
     if (wide) {

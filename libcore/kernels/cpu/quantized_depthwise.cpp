@@ -40,6 +40,7 @@ struct DepthwiseTask {
   int64_t columns = 0;      // of a laid-out row
   int32_t* rows = nullptr;     // room: [kernel_h / 2 + 1][columns][16]
   int32_t* weights = nullptr;  // room: [parity][kernel_h / 2 + 1][kernel_w][16]
+  int32_t* sums = nullptr;     // room: [out_width][16]
   Epilogue epilogue;           // of the image
 };
 
@@ -134,31 +135,57 @@ void lay_rows(const DepthwiseTask& t, int64_t top, int32_t* HWY_RESTRICT out) {
   }
 }
 
-/// Sums of kCount neighbouring pixels: pairs of laid-out rows times their weights.
+/// Sums of kCount neighbouring pixels.
 template <int kCount>
-HWY_INLINE void pixel_sums(const int32_t* const* rows, int64_t pairs, int64_t at, int64_t step, int64_t kernel_w, const int32_t* HWY_RESTRICT weights, int32_t* HWY_RESTRICT sums) {
-  const D16 d16;
-  const D32 d32;
-  V32 sum[kCount][kParts];
-  for (int i = 0; i < kCount; ++i) {
-    for (int p = 0; p < kParts; ++p) sum[i][p] = hn::Zero(d32);
+struct Pixels {
+  Vectors<D32, kParts> sums;
+  Pixels<kCount - 1> next;
+  HWY_INLINE void begin() {
+    set_zero(sums);
+    next.begin();
   }
+  HWY_INLINE void add(const int32_t* x, int64_t step, const Vectors<D16, kParts>& weights) {
+    add_lanes(sums, x, weights);
+    next.add(x + step, step, weights);
+  }
+  HWY_INLINE void store(int32_t* to) const {
+    store_sums(sums, to);
+    next.store(to + kChunk);
+  }
+
+ private:
+  template <int kLeft>
+  static HWY_INLINE void add_lanes(Vectors<D32, kLeft>& sum, const int32_t* x, const Vectors<D16, kLeft>& weights) {
+    if constexpr (kLeft > 0) {
+      sum.head = dot_pairs(hn::Load(D16(), reinterpret_cast<const int16_t*>(x)), weights.head, sum.head);
+      add_lanes(sum.tail, x + kLanes, weights.tail);
+    }
+  }
+};
+template <>
+struct Pixels<0> {
+  HWY_INLINE void begin() {}
+  HWY_INLINE void add(const int32_t*, int64_t, const Vectors<D16, kParts>&) {}
+  HWY_INLINE void store(int32_t*) const {}
+};
+
+/// Pairs of laid-out rows times their weights.
+template <int kCount>
+HWY_NOINLINE void pixel_sums(const int32_t* const* rows, int64_t pairs, int64_t at, int64_t step, int64_t kernel_w, const int32_t* HWY_RESTRICT weights, int32_t* HWY_RESTRICT sums) {
+  Pixels<kCount> pixels;
+  pixels.begin();
   for (int64_t pair = 0; pair < pairs; ++pair) {
     const int32_t* x = rows[pair] + at;
     for (int64_t column = 0; column < kernel_w; ++column, x += kChunk, weights += kChunk) {
-      for (int p = 0; p < kParts; ++p) {
-        const auto w = hn::Load(d16, reinterpret_cast<const int16_t*>(weights + p * kLanes));
-        for (int i = 0; i < kCount; ++i) sum[i][p] = dot_pairs(hn::Load(d16, reinterpret_cast<const int16_t*>(x + i * step + p * kLanes)), w, sum[i][p]);
-      }
+      Vectors<D16, kParts> w;
+      load(w, reinterpret_cast<const int16_t*>(weights), 2 * kLanes);
+      pixels.add(x, step, w);
     }
   }
-  for (int i = 0; i < kCount; ++i) {
-    for (int p = 0; p < kParts; ++p) hn::Store(sum[i][p], d32, sums + i * kChunk + p * kLanes);
-  }
+  pixels.store(sums);
 }
 
 void depthwise_rows(const DepthwiseTask& t) {
-  HWY_ALIGN int32_t sums[kAtOnce * kChunk];
   lay_weights(t);
   const int64_t slots = t.kernel_h / 2 + 1, row_size = t.columns * kChunk, step = t.stride_w * kChunk;
   std::vector<const int32_t*> rows(static_cast<size_t>(slots));
@@ -171,14 +198,9 @@ void depthwise_rows(const DepthwiseTask& t) {
     for (int64_t pair = 0; pair < pairs; ++pair) rows[static_cast<size_t>(pair)] = t.rows + (first + pair) % slots * row_size;
     const int32_t* weights = t.weights + parity * slots * t.kernel_w * kChunk;
     int64_t w = 0;
-    for (; w + kAtOnce <= t.out_width; w += kAtOnce) {
-      pixel_sums<kAtOnce>(rows.data(), pairs, w * step, step, t.kernel_w, weights, sums);
-      finish<kChunk>(t.epilogue, sums, kAtOnce, h * t.out_width + w, t.first, t.first, t.first + t.lanes);
-    }
-    for (; w < t.out_width; ++w) {
-      pixel_sums<1>(rows.data(), pairs, w * step, step, t.kernel_w, weights, sums);
-      finish<kChunk>(t.epilogue, sums, 1, h * t.out_width + w, t.first, t.first, t.first + t.lanes);
-    }
+    for (; w + kAtOnce <= t.out_width; w += kAtOnce) pixel_sums<kAtOnce>(rows.data(), pairs, w * step, step, t.kernel_w, weights, t.sums + w * kChunk);
+    for (; w < t.out_width; ++w) pixel_sums<1>(rows.data(), pairs, w * step, step, t.kernel_w, weights, t.sums + w * kChunk);
+    finish<kChunk>(t.epilogue, t.sums, t.out_width, h * t.out_width, t.first, t.first, t.first + t.lanes);
   }
 }
 
@@ -231,7 +253,8 @@ class QuantizedDepthwise : public PreparedKernel {
     const int64_t wanted = threads_ == 1 ? 1 : 4 * threads_;
     bands_ = std::clamp<int64_t>((wanted + x_[0] * chunks_ - 1) / (x_[0] * chunks_), 1, std::max<int64_t>(1, y_[2] / 8));
     rows_bytes_ = (w[2] / 2 + 1) * task_.columns * kChunk * 4;
-    room_bytes_ = aligned_bytes(rows_bytes_ + 2 * (w[2] / 2 + 1) * w[3] * kChunk * 4);
+    weights_bytes_ = 2 * (w[2] / 2 + 1) * w[3] * kChunk * 4;
+    room_bytes_ = rows_bytes_ + weights_bytes_ + y_[3] * kChunk * 4;
   }
   int64_t scratch_bytes() const override { return results_.scratch_bytes() + weight_.scratch_bytes() + threads_ * room_bytes_; }
   std::string implementation() const override { return "depthwise-" + path_name(Path::kExact); }
@@ -258,6 +281,7 @@ class QuantizedDepthwise : public PreparedKernel {
           t.end = y_[2] * (band + 1) / bands_;
           t.rows = reinterpret_cast<int32_t*>(scratch + slot * room_bytes_);
           t.weights = reinterpret_cast<int32_t*>(scratch + slot * room_bytes_ + rows_bytes_);
+          t.sums = reinterpret_cast<int32_t*>(scratch + slot * room_bytes_ + rows_bytes_ + weights_bytes_);
           t.epilogue = e;
           t.epilogue.out = static_cast<std::byte*>(args.outputs[0]) + results * out_bytes_;
           if (e.residual) t.epilogue.residual = e.residual + results;
@@ -272,7 +296,7 @@ class QuantizedDepthwise : public PreparedKernel {
   Results results_;
   Packed weight_;
   DepthwiseTask task_;
-  int64_t out_bytes_ = 1, threads_ = 1, chunks_ = 1, bands_ = 1, rows_bytes_ = 0, room_bytes_ = 0;
+  int64_t out_bytes_ = 1, threads_ = 1, chunks_ = 1, bands_ = 1, rows_bytes_ = 0, weights_bytes_ = 0, room_bytes_ = 0;
 };
 
 Support supports(const KernelQuery& q) {

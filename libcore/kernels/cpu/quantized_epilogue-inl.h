@@ -86,6 +86,60 @@ HWY_INLINE V32 dot_quads_reduced(hn::Vec<DU8> a, hn::Vec<DI8> b, V32 sum) {
 #endif
 }
 
+/// How two vectors of small integers are multiplied and added up.
+struct PairProducts {  // i16
+  using D = D16;
+  static HWY_INLINE V32 dot(hn::Vec<D16> a, hn::Vec<D16> b, V32 sum) { return dot_pairs(a, b, sum); }
+};
+struct QuadProducts {  // u8, i8
+  using D = DI8;
+  static HWY_INLINE V32 dot(hn::Vec<DI8> a, hn::Vec<DI8> b, V32 sum) { return dot_quads(hn::BitCast(DU8(), a), b, sum); }
+};
+struct ReducedProducts {
+  using D = DI8;
+  static HWY_INLINE V32 dot(hn::Vec<DI8> a, hn::Vec<DI8> b, V32 sum) { return dot_quads_reduced(hn::BitCast(DU8(), a), b, sum); }
+};
+
+/// kCount vectors by recursion: members, not an array, which GCC 12 leaves in memory around the loops that use it.
+template <class D, int kCount>
+struct Vectors {
+  hn::Vec<D> head;
+  Vectors<D, kCount - 1> tail;
+};
+template <class D>
+struct Vectors<D, 0> {};
+
+template <class D, int kCount>
+HWY_INLINE void set_zero(Vectors<D, kCount>& v) {
+  if constexpr (kCount > 0) {
+    v.head = hn::Zero(D());
+    set_zero(v.tail);
+  }
+}
+/// From places `step` elements apart.
+template <class D, int kCount, class T>
+HWY_INLINE void load(Vectors<D, kCount>& v, const T* from, int64_t step) {
+  if constexpr (kCount > 0) {
+    v.head = hn::LoadU(D(), from);
+    load(v.tail, from + step, step);
+  }
+}
+template <int kCount>
+HWY_INLINE void store_sums(const Vectors<D32, kCount>& v, int32_t* to) {
+  if constexpr (kCount > 0) {
+    hn::Store(v.head, D32(), to);
+    store_sums(v.tail, to + kLanes);
+  }
+}
+/// sums += x * each of the others.
+template <class Products, class V, int kCount>
+HWY_INLINE void add_products(Vectors<D32, kCount>& sums, V x, const Vectors<typename Products::D, kCount>& w) {
+  if constexpr (kCount > 0) {
+    sums.head = Products::dot(x, w.head, sums.head);
+    add_products<Products>(sums.tail, x, w.tail);
+  }
+}
+
 /// Values to integers 0..255 (of u8): half to even. v lies within the bounds that the epilogue sets, far below 2^22, so that adding
 /// 1.5 2^23 leaves the rounded number in the low bits.
 struct Rounding {
@@ -98,15 +152,6 @@ struct Rounding {
 /// Numbers 0..255 of a step of outputs to bytes, with `flip`.
 template <int kVectors>
 HWY_INLINE void store_bytes(const V32 (&v)[kVectors], uint8_t flip, uint8_t* HWY_RESTRICT out) {
-#if HWY_TARGET == HWY_AVX2
-  if constexpr (kVectors == 2) {
-    // Packing works on halves: words 0-3 8-11 4-7 12-15, then bytes likewise; the middle is put right once.
-    const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(v[0].raw, v[1].raw), 0xD8);
-    const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm_xor_si128(bytes, _mm_set1_epi8(static_cast<char>(flip))));
-    return;
-  }
-#endif
   const hn::Rebind<uint8_t, D32> d8;
   const auto turn = hn::Set(d8, flip);
   for (int i = 0; i < kVectors; ++i) hn::StoreU(hn::Xor(hn::DemoteTo(d8, v[i]), turn), d8, out + i * kLanes);
@@ -199,9 +244,83 @@ HWY_NOINLINE void finish_by_function(const Epilogue& e, const int32_t* HWY_RESTR
   }
 }
 
+#if HWY_TARGET == HWY_AVX2
+/// As finish_rows for bytes and 16 outputs, two rows at a time: rounding and the upper bound in 32 bits, the zero point in 16 (with
+/// saturation), the lower bound in 8. A value below -2^31 becomes the smallest integer, as it should.
+template <bool kResidual, bool kGate>
+HWY_NOINLINE void finish_pairs(const Epilogue& e, const int32_t* HWY_RESTRICT sums, int64_t rows, int64_t pixel, int64_t block, int64_t first, int64_t last) {
+  const __m256 scale[2] = {_mm256_loadu_ps(e.scale + block), _mm256_loadu_ps(e.scale + block + 8)};
+  const __m256 bias[2] = {_mm256_loadu_ps(e.bias + block), _mm256_loadu_ps(e.bias + block + 8)};
+  const __m256 high = _mm256_set1_ps(e.high), levels = _mm256_set1_ps(e.to_levels), residual_scale = _mm256_set1_ps(e.residual_scale);
+  const __m256i zero_point = _mm256_set1_epi16(static_cast<int16_t>(e.zero_point)), turn = _mm256_set1_epi8(static_cast<char>(e.flip));
+  const __m256i low = _mm256_set1_epi8(static_cast<char>(static_cast<int32_t>(e.low) + e.zero_point));
+  const __m128i residual_turn = _mm_set1_epi8(static_cast<char>(e.residual_flip));
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);  // packing works on halves
+  const int64_t lanes = last - first, skip = first - block;
+  const bool swish = e.activation == Activation::kHardswish;
+  alignas(32) uint8_t piece[32];
+  const auto words = [&](int64_t r) HWY_ATTR {
+    __m256 v[2];
+    for (int i = 0; i < 2; ++i) {
+      const __m256 sum = _mm256_cvtepi32_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(sums + r * 16 + i * 8)));
+      v[i] = _mm256_fmadd_ps(sum, scale[i], bias[i]);
+    }
+    if constexpr (kResidual) {
+      const uint8_t* from = e.residual + (pixel + r) * e.channels + block;
+      __m128i bytes;
+      if (lanes == 16) {
+        bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+      } else if (lanes == 8 && skip == 0) {
+        bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+      } else {
+        std::memcpy(piece + skip, from + skip, static_cast<size_t>(lanes));
+        bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(piece));
+      }
+      bytes = _mm_xor_si128(bytes, residual_turn);
+      v[0] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes)), residual_scale, v[0]);
+      v[1] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))), residual_scale, v[1]);
+    }
+    for (auto& value : v) {
+      if constexpr (kGate) {
+        const __m256 gate = _mm256_mul_ps(_mm256_min_ps(_mm256_max_ps(_mm256_add_ps(value, _mm256_set1_ps(3)), _mm256_setzero_ps()), _mm256_set1_ps(6)), levels);
+        value = swish ? _mm256_mul_ps(value, gate) : gate;
+      }
+      value = _mm256_min_ps(value, high);
+    }
+    return _mm256_adds_epi16(_mm256_packs_epi32(_mm256_cvtps_epi32(v[0]), _mm256_cvtps_epi32(v[1])), zero_point);
+  };
+  if (kResidual) std::memset(piece, 0, sizeof piece);
+  for (int64_t r = 0; r < rows; r += 2) {
+    const bool two = r + 1 < rows;
+    const __m256i one = words(r), other = two ? words(r + 1) : one;
+    const __m256i bytes = _mm256_xor_si256(_mm256_permutevar8x32_epi32(_mm256_max_epu8(_mm256_packus_epi16(one, other), low), order), turn);
+    uint8_t* out = static_cast<uint8_t*>(e.out) + (pixel + r) * e.channels + block;
+    if (lanes == 16) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm256_castsi256_si128(bytes));
+      if (two) _mm_storeu_si128(reinterpret_cast<__m128i*>(out + e.channels), _mm256_extracti128_si256(bytes, 1));
+    } else if (lanes == 8 && skip == 0) {
+      _mm_storel_epi64(reinterpret_cast<__m128i*>(out), _mm256_castsi256_si128(bytes));
+      if (two) _mm_storel_epi64(reinterpret_cast<__m128i*>(out + e.channels), _mm256_extracti128_si256(bytes, 1));
+    } else {
+      alignas(32) uint8_t result[32];
+      _mm256_store_si256(reinterpret_cast<__m256i*>(result), bytes);
+      std::memcpy(out + skip, result + skip, static_cast<size_t>(lanes));
+      if (two) std::memcpy(out + e.channels + skip, result + 16 + skip, static_cast<size_t>(lanes));
+    }
+  }
+}
+#endif
+
 /// The results of a tile: `rows` pixels from `pixel` on, outputs first..last of those that begin at `block`; sums[row][kStep].
 template <int kStep>
 HWY_NOINLINE void finish(const Epilogue& e, const int32_t* HWY_RESTRICT sums, int64_t rows, int64_t pixel, int64_t block, int64_t first, int64_t last) {
+#if HWY_TARGET == HWY_AVX2
+  if (!e.real && static_cast<int>(e.activation) <= static_cast<int>(Activation::kHardsigmoid)) {
+    const bool gate = e.activation == Activation::kHardswish || e.activation == Activation::kHardsigmoid;
+    if (e.residual) return gate ? finish_pairs<true, true>(e, sums, rows, pixel, block, first, last) : finish_pairs<true, false>(e, sums, rows, pixel, block, first, last);
+    return gate ? finish_pairs<false, true>(e, sums, rows, pixel, block, first, last) : finish_pairs<false, false>(e, sums, rows, pixel, block, first, last);
+  }
+#endif
   switch (e.activation) {
     case Activation::kNone:
     case Activation::kRelu:

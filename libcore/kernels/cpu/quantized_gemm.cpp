@@ -15,6 +15,8 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "libcore/kernels/cpu/quantized_gemm.h"
 
@@ -77,61 +79,74 @@ HWY_INLINE int32_t four_bytes(const T* p) {
   return value;
 }
 
+/// Sums of kRows pixels times kWide vectors of outputs, in registers.
+template <class Products, class T, int kRows, int kWide>
+struct Tile {
+  const T* x;
+  Vectors<D32, kWide> sums;
+  Tile<Products, T, kRows - 1, kWide> below;
+
+  HWY_INLINE void begin(const T* a, const int32_t* at) {
+    x = a + *at;
+    set_zero(sums);
+    below.begin(a, at + 1);
+  }
+  HWY_INLINE void begin(const T* a, const int32_t* at, const int32_t* starts) {
+    x = a + *at;
+    load(sums, starts, kLanes);
+    below.begin(a, at + 1, starts);
+  }
+  /// The four bytes of each pixel that lie at i.
+  HWY_INLINE void add(int64_t i, const Vectors<typename Products::D, kWide>& weights) {
+    add_products<Products>(sums, hn::BitCast(typename Products::D(), hn::Set(D32(), four_bytes(x + i))), weights);
+    below.add(i, weights);
+  }
+  HWY_INLINE void store(int32_t* to) const {
+    store_sums(sums, to);
+    below.store(to + kStep);
+  }
+};
+template <class Products, class T, int kWide>
+struct Tile<Products, T, 0, kWide> {
+  HWY_INLINE void begin(const T*, const int32_t*) {}
+  HWY_INLINE void begin(const T*, const int32_t*, const int32_t*) {}
+  HWY_INLINE void add(int64_t, const Vectors<typename Products::D, kWide>&) {}
+  HWY_INLINE void store(int32_t*) const {}
+};
+
 /// sums[row][output] of a tile with widened weights.
 template <int kRows, int kWide>
 HWY_NOINLINE void tile_exact(const Product& p, const int32_t* at, const int16_t* HWY_RESTRICT w, int32_t* HWY_RESTRICT sums) {
-  const D16 d16;
-  const D32 d32;
-  const int16_t* rows[kRows];
-  for (int r = 0; r < kRows; ++r) rows[r] = static_cast<const int16_t*>(p.a) + at[r];
-  hn::Vec<D32> sum[kRows][kWide];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kWide; ++v) sum[r][v] = hn::Zero(d32);
-  }
+  Tile<PairProducts, int16_t, kRows, kWide> tile;
+  tile.begin(static_cast<const int16_t*>(p.a), at);
   for (int64_t run = 0; run < p.runs; ++run) {
     const int64_t begin = p.run_at[run], end = begin + p.run_quads * kQuad;
     for (int64_t i = begin; i < end; i += 2) {
-      hn::Vec<D16> weight[kWide];
-      for (int v = 0; v < kWide; ++v) weight[v] = hn::Load(d16, w + v * 2 * kLanes);
+      Vectors<D16, kWide> weights;
+      load(weights, w, 2 * kLanes);
       w += kWide * 2 * kLanes;
-      for (int r = 0; r < kRows; ++r) {
-        const auto x = hn::BitCast(d16, hn::Set(d32, four_bytes(rows[r] + i)));
-        for (int v = 0; v < kWide; ++v) sum[r][v] = dot_pairs(x, weight[v], sum[r][v]);
-      }
+      tile.add(i, weights);
     }
   }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kWide; ++v) hn::Store(sum[r][v], d32, sums + r * kStep + v * kLanes);
-  }
+  tile.store(sums);
 }
 
 /// The same of bytes, by vpdpbusd or vpmaddubsw.
 template <int kRows, int kWide, bool kReduce>
 HWY_NOINLINE void tile_bytes(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes, const int32_t* HWY_RESTRICT from, int32_t* HWY_RESTRICT sums) {
-  const DU8 d8;
-  const hn::RebindToSigned<DU8> di8;
-  const D32 d32;
-  const uint8_t* rows[kRows];
-  for (int r = 0; r < kRows; ++r) rows[r] = static_cast<const uint8_t*>(p.a) + at[r];
-  hn::Vec<D32> sum[kRows][kWide];
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kWide; ++v) sum[r][v] = hn::Load(d32, from + v * kLanes);
-  }
+  Tile<std::conditional_t<kReduce, ReducedProducts, QuadProducts>, uint8_t, kRows, kWide> tile;
+  tile.begin(static_cast<const uint8_t*>(p.a), at, from);
+  constexpr bool kWhole = kLanes == static_cast<int>(kBlock);  // a vector is a block
   for (int64_t run = 0; run < p.runs; ++run) {
     const int64_t begin = p.run_at[run], end = begin + p.run_quads * kQuad;
     for (int64_t i = begin; i < end; i += kQuad) {
-      hn::Vec<decltype(di8)> weight[kWide];
-      for (int v = 0; v < kWide; ++v) weight[v] = hn::LoadU(di8, w + v * kLanes / 16 * block_bytes + v * kLanes % 16 * 4);
-      w += 64;
-      for (int r = 0; r < kRows; ++r) {
-        const auto x = hn::BitCast(d8, hn::Set(d32, four_bytes(rows[r] + i)));
-        for (int v = 0; v < kWide; ++v) sum[r][v] = kReduce ? dot_quads_reduced(x, weight[v], sum[r][v]) : dot_quads(x, weight[v], sum[r][v]);
-      }
+      Vectors<DI8, kWide> weights;
+      load(weights, w, kWhole ? block_bytes : 4 * kLanes);
+      w += kBlock * kQuad;
+      tile.add(i, weights);
     }
   }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < kWide; ++v) hn::Store(sum[r][v], d32, sums + r * kStep + v * kLanes);
-  }
+  tile.store(sums);
 }
 
 using ExactTile = void (*)(const Product&, const int32_t*, const int16_t*, int32_t*);
@@ -151,35 +166,51 @@ constexpr std::array<BytesTile, kMostRows> kReducedTiles[2] = {bytes_tiles<kVect
 constexpr std::array<BytesTile, kMostRows> kQuadTiles[2] = {bytes_tiles<kVectors / 2, false>(Rows()), bytes_tiles<kVectors, false>(Rows())};
 
 void multiply_all(const Product& p) {
-  HWY_ALIGN int32_t sums[kMostRows * kStep];
-  HWY_ALIGN int32_t from[kStep];
-  const int64_t quads = p.runs * p.run_quads, block_bytes = quads * kBlock * kQuad;
+  constexpr int64_t kTogether = 8;  // tiles whose sums are finished together
+  HWY_ALIGN int32_t sums[kTogether * kMostRows * kStep];
+  const int64_t quads = p.runs * p.run_quads, block_bytes = quads * kBlock * kQuad, wide_step = quads * kQuad * kStep;
   // As many tiles as needed, of sizes as equal as possible.
   const int64_t tiles = (p.pixels + kMostRows - 1) / kMostRows;
-  for (int64_t block = p.begin / kBlock * kBlock; block < p.end; block += kStep) {
-    const int64_t first = std::max(p.begin, block), last = std::min(p.end, block + kStep);
-    const bool full = last - block > kStep / 2;
-    const int vectors = full ? kVectors : kVectors / 2;
-    const int8_t* weights = p.weights + block / kBlock * block_bytes;
-    if (p.path == Path::kExact) {
-      widen_weights(weights, block_bytes, quads, vectors, p.wide);
-    } else {
-      compensation(weights, block_bytes, quads, vectors, p.zero_point, from);
-    }
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-      const int64_t pixel = p.pixels * tile / tiles, rows = p.pixels * (tile + 1) / tiles - pixel;
-      const int32_t* at = p.pixel_at + pixel;
-      switch (p.path) {
-        case Path::kExact: kExactTiles[full][static_cast<size_t>(rows - 1)](p, at, p.wide, sums); break;
-        case Path::kReduced: kReducedTiles[full][static_cast<size_t>(rows - 1)](p, at, weights, block_bytes, from, sums); break;
-        case Path::kVnni: kQuadTiles[full][static_cast<size_t>(rows - 1)](p, at, weights, block_bytes, from, sums); break;
+  const int64_t begin = p.begin / kBlock * kBlock, stretch = p.resident ? p.end - begin : kStep;
+  for (int64_t from = begin; from < p.end; from += stretch) {
+    const int64_t to = std::min(p.end, from + stretch);
+    const auto vectors_of = [&](int64_t block) { return to - block > kStep / 2 ? kVectors : kVectors / 2; };
+    for (int64_t block = from; block < to; block += kStep) {
+      const int8_t* weights = p.weights + block / kBlock * block_bytes;
+      if (p.path == Path::kExact) {
+        widen_weights(weights, block_bytes, quads, vectors_of(block), p.wide + (block - from) / kStep * wide_step);
+      } else {
+        compensation(weights, block_bytes, quads, vectors_of(block), p.zero_point, p.starts + (block - from));
       }
-      finish<kStep>(p.epilogue, sums, rows, pixel, block, first, last);
+    }
+    for (int64_t tile = 0; tile < tiles;) {
+      const int64_t pixel = p.pixels * tile / tiles, behind = std::min(tiles, tile + kTogether), count = p.pixels * behind / tiles - pixel;
+      for (int64_t block = from; block < to; block += kStep) {
+        const int8_t* weights = p.weights + block / kBlock * block_bytes;
+        const int16_t* wide = p.wide + (block - from) / kStep * wide_step;
+        const int32_t* start = p.starts + (block - from);
+        const bool full = vectors_of(block) == kVectors;
+        int64_t done = 0;
+        for (int64_t t = tile; t < behind; ++t) {
+          const int64_t rows = p.pixels * (t + 1) / tiles - p.pixels * t / tiles;
+          const auto at = static_cast<size_t>(rows - 1);
+          const int32_t* pixels = p.pixel_at + pixel + done;
+          int32_t* out = sums + done * kStep;
+          switch (p.path) {
+            case Path::kExact: kExactTiles[full][at](p, pixels, wide, out); break;
+            case Path::kReduced: kReducedTiles[full][at](p, pixels, weights, block_bytes, start, out); break;
+            case Path::kVnni: kQuadTiles[full][at](p, pixels, weights, block_bytes, start, out); break;
+          }
+          done += rows;
+        }
+        finish<kStep>(p.epilogue, sums, count, pixel, block, std::max(p.begin, block), std::min(to, block + kStep));
+      }
+      tile = behind;
     }
   }
 }
 
-int64_t wide_size(int64_t quads) { return quads * kQuad * kStep; }
+int64_t wide_size(int64_t quads, int64_t outputs) { return quads * kQuad * ((outputs + kBlock + kStep - 1) / kStep) * kStep; }
 
 void widen_row(const uint8_t* HWY_RESTRICT in, uint8_t flip, int32_t zero_point, int16_t* HWY_RESTRICT out, int64_t count) {
   const D16 d16;
@@ -191,6 +222,42 @@ void widen_row(const uint8_t* HWY_RESTRICT in, uint8_t flip, int32_t zero_point,
   for (; i + kCount <= count; i += kCount) hn::StoreU(hn::Sub(hn::PromoteTo(d16, hn::Xor(hn::LoadU(d8, in + i), turn)), zero), d16, out + i);
   for (; i < count; ++i) out[i] = static_cast<int16_t>((in[i] ^ flip) - zero_point);
 }
+
+/// Pixels of three values to four, the last of them 0 (i16) or any byte (u8).
+template <bool kWide, class T>
+void spread_pixels(const uint8_t* HWY_RESTRICT in, uint8_t flip, int32_t zero_point, T* HWY_RESTRICT out, int64_t pixels) {
+  const hn::CappedTag<int16_t, 16> d16;
+  const hn::Rebind<uint8_t, decltype(d16)> d8;
+  constexpr int64_t kLanes8 = static_cast<int64_t>(hn::MaxLanes(d8)), kPixels = kLanes8 / 4;
+  HWY_ALIGN uint8_t places[16];
+  HWY_ALIGN int16_t offs[16];
+  for (int64_t i = 0; i < 16; ++i) {
+    places[i] = static_cast<uint8_t>(i % 4 == 3 ? 0 : i / 4 * 3 + i % 4);
+    offs[i] = static_cast<int16_t>(i % 4 == 3 ? 0 : zero_point);
+  }
+  const auto place = hn::Load(d8, places);
+  const auto off = hn::Load(d16, offs);
+  HWY_ALIGN int16_t kept[16];
+  for (int64_t i = 0; i < 16; ++i) kept[i] = i % 4 == 3 ? 0 : -1;
+  const auto keep = hn::Load(d16, kept);
+  const auto turn = hn::Set(d8, flip);
+  int64_t i = 0;
+  for (; i * 3 + kLanes8 <= pixels * 3; i += kPixels) {
+    const auto v = hn::Xor(hn::TableLookupBytes(hn::LoadU(d8, in + i * 3), place), turn);
+    if constexpr (kWide) {
+      hn::StoreU(hn::And(hn::Sub(hn::PromoteTo(d16, v), off), keep), d16, out + i * 4);
+    } else {
+      hn::StoreU(v, d8, out + i * 4);
+    }
+  }
+  for (; i < pixels; ++i) {
+    for (int64_t c = 0; c < 3; ++c) out[i * 4 + c] = static_cast<T>((in[i * 3 + c] ^ flip) - (kWide ? zero_point : 0));
+    out[i * 4 + 3] = 0;
+  }
+}
+
+void spread_wide(const uint8_t* HWY_RESTRICT in, uint8_t flip, int32_t zero_point, int16_t* HWY_RESTRICT out, int64_t pixels) { spread_pixels<true>(in, flip, zero_point, out, pixels); }
+void spread_bytes(const uint8_t* HWY_RESTRICT in, uint8_t flip, uint8_t* HWY_RESTRICT out, int64_t pixels) { spread_pixels<false>(in, flip, 0, out, pixels); }
 
 void copy_turned(const uint8_t* HWY_RESTRICT in, uint8_t flip, uint8_t* HWY_RESTRICT out, int64_t count) {
   if (flip == 0) {
@@ -211,8 +278,10 @@ int64_t abilities() { return (HWY_TARGET == HWY_AVX3 ? 1 : 0) + (kHasReduced ? 2
 #else  // never called
 
 void multiply_all(const Product&) {}
-int64_t wide_size(int64_t) { return 0; }
+int64_t wide_size(int64_t, int64_t) { return 0; }
 void widen_row(const uint8_t*, uint8_t, int32_t, int16_t*, int64_t) {}
+void spread_wide(const uint8_t*, uint8_t, int32_t, int16_t*, int64_t) {}
+void spread_bytes(const uint8_t*, uint8_t, uint8_t*, int64_t) {}
 void copy_turned(const uint8_t*, uint8_t, uint8_t*, int64_t) {}
 int64_t abilities() { return 0; }
 
@@ -232,6 +301,8 @@ HWY_EXPORT(multiply_all);
 HWY_EXPORT(wide_size);
 HWY_EXPORT(widen_row);
 HWY_EXPORT(copy_turned);
+HWY_EXPORT(spread_wide);
+HWY_EXPORT(spread_bytes);
 HWY_EXPORT(abilities);
 HWY_EXPORT(target_name);
 
@@ -239,10 +310,13 @@ namespace {
 std::atomic<int> forced{-1};
 }
 
-int64_t wide_values(int64_t quads) { return HWY_DYNAMIC_DISPATCH(wide_size)(quads); }
+int64_t wide_values(int64_t quads, int64_t outputs) { return HWY_DYNAMIC_DISPATCH(wide_size)(quads, outputs); }
 void multiply(const Product& product) { HWY_DYNAMIC_DISPATCH(multiply_all)(product); }
 void widen(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, int64_t count) { HWY_DYNAMIC_DISPATCH(widen_row)(in, flip, zero_point, out, count); }
 void copy_bytes(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t count) { HWY_DYNAMIC_DISPATCH(copy_turned)(in, flip, out, count); }
+
+void widen_rgb(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, int64_t pixels) { HWY_DYNAMIC_DISPATCH(spread_wide)(in, flip, zero_point, out, pixels); }
+void copy_rgb(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t pixels) { HWY_DYNAMIC_DISPATCH(spread_bytes)(in, flip, out, pixels); }
 
 bool available() { return HWY_DYNAMIC_DISPATCH(abilities)() & 4; }
 

@@ -54,12 +54,16 @@ struct Product {
   const int8_t* weights = nullptr;   // of output block 0
   int64_t begin = 0, end = 0;        // outputs; `begin` need not begin a block
   int32_t zero_point = 0;            // of the bytes (not of exact)
-  int16_t* wide = nullptr;           // exact: room for wide_values()
+  /// Weights that the second-level cache holds are made ready once for all outputs, and pixels wait for all of them: a result's memory is
+  /// written while it is near. Others are taken a step of outputs at a time.
+  bool resident = false;
+  int16_t* wide = nullptr;           // exact: room for wide_values() of the outputs, or of one step
+  int32_t* starts = nullptr;         // others: room for padded_outputs() of them
   Epilogue epilogue;
 };
 
-/// Values of the room that widened weights take, for that many quads in all.
-int64_t wide_values(int64_t quads);
+/// Values of the room that widened weights take: so many quads for each of that many outputs, wherever in a block they begin.
+int64_t wide_values(int64_t quads, int64_t outputs);
 /// The sums and results of all pixels.
 void multiply(const Product& product);
 
@@ -67,6 +71,10 @@ void multiply(const Product& product);
 void widen(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, int64_t count);
 /// count bytes with the highest bit turned where flip is 0x80.
 void copy_bytes(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t count);
+
+/// The same of pixels of three values, each of which gets a fourth: 0, or any byte.
+void widen_rgb(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, int64_t pixels);
+void copy_rgb(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t pixels);
 
 /// Activations by vector_math.h, over `count` values in place.
 void activate(Activation activation, float* values, int64_t count);
