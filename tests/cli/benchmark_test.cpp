@@ -79,7 +79,7 @@ TEST_F(Benchmark, ContinuesItsJournal) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json json = Json::parse(outcome.out);
   ASSERT_EQ(json["rows"].size(), 2u);
-  EXPECT_EQ(json["rows"][0]["median_ms"], Json::parse(first)["row"]["median_ms"]) << "the finished cell was measured again";
+  EXPECT_EQ(json["rows"][0]["median_ms"], Json::parse(first)["value"]["median_ms"]) << "the finished cell was measured again";
   const Outcome other = run("galley-benchmark", {recipe, "batch=1,2", "stop.min_runs=4", "-o", journal});
   EXPECT_EQ(other.code, 4);
   EXPECT_NE(other.err.find("journal of other settings"), std::string::npos) << other.err;

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <map>
@@ -22,6 +21,7 @@
 #include "libcore/train/components.h"
 #include "tools/benchmark/database.h"
 #include "tools/benchmark/results.h"
+#include "tools/common/journal.h"
 #include "tools/common/machine_limits.h"
 
 namespace galley::tools {
@@ -73,39 +73,6 @@ std::string journal_key(const Row& row) {
   for (const auto& [name, value] : row.set) key += cat("|", name, "=", value);
   return key;
 }
-
-/// Finished rows, a JSON line each; a last line that was cut off is dropped.
-class Journal {
- public:
-  Journal(std::string path, const std::string& command) : path_(std::move(path)), command_(command) {
-    if (path_.empty() || !file_exists(path_)) return;
-    std::ifstream file(path_);
-    for (std::string line; std::getline(file, line);) {
-      const Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-      if (!json.is_object() || !json.contains("row") || !json.contains("command")) continue;
-      if (json["command"] != command_) {
-        throw Error(ErrorCode::kInput, cat(path_, " is the journal of other settings")).suggest("give another -o, or remove it");
-      }
-      Row row = row_of_json(json["row"]);
-      std::string key = journal_key(row);
-      rows_.insert_or_assign(std::move(key), std::move(row));
-    }
-  }
-  const Row* find(const Row& row) const {
-    const auto found = rows_.find(journal_key(row));
-    return found == rows_.end() ? nullptr : &found->second;
-  }
-  void add(const Row& row) {
-    if (path_.empty()) return;
-    std::ofstream file(path_, std::ios::app);
-    file << Json{{"command", command_}, {"row", row_json(row)}}.dump() << "\n" << std::flush;
-    if (!file) throw Error(ErrorCode::kResource, cat("cannot write ", path_)).suggest("is the disk full, or the folder read-only?");
-  }
-
- private:
-  std::string path_, command_;
-  std::map<std::string, Row> rows_;
-};
 
 }  // namespace
 
@@ -242,8 +209,8 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
       known.what = cell.what;
       known.batch = cell.what == "load" ? 0 : cell.batch;
       known.set = cell.set;
-      if (const Row* found = journal.find(known)) {
-        rows.push_back(*found);
+      if (const Json* found = journal.find(journal_key(known))) {
+        rows.push_back(row_of_json(*found));
         continue;
       }
       // A cell that cannot run is a result of its own: the sweep goes on.
@@ -268,7 +235,7 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
       const auto row = std::find_if(rows.begin() + static_cast<std::ptrdiff_t>(begin), rows.end(), [&](const Row& r) { return r.recipe == candidates[i].row.recipe && r.error.empty() && r.seconds.empty(); });
       GALLEY_ASSERT(row != rows.end());
       finish(*row, series[i]);
-      journal.add(*row);
+      journal.add(journal_key(*row), row_json(*row));
     }
   }
   progress.clear();
