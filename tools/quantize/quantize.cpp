@@ -50,6 +50,9 @@ void QuantizeTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
   app.add_option("--calibration", calibration_, "statistics of galley-calibrate (the key quantize.calibration); without, they are collected on data.calibration")->type_name("FILE")->group("Recipe")->take_last();
   app.add_flag("--evaluate", evaluate_, "measure the float and the quantized model on evaluate.data")->group("Report");
+  app.add_flag("--sensitivity", sensitivity_, "quantize each layer alone, and all but it, and write no weights; with --evaluate by the metric, else by the SQNR of the outputs")->group("Report");
+  app.add_option("--keep-float", keep_float_, "with --sensitivity -o FILE: so many layers stay in float by the fragment")->check(CLI::Range(1, 100000))->group("Report")->take_last();
+  app.add_option("--journal", journal_, "finished trials of --sensitivity and of quantize.goal (JSON lines), which are not made again; beside -o by default")->type_name("FILE")->group("Report")->take_last();
   app.add_flag("--measure{1}", measure_, "time each layer in float and quantized on a random batch, of one sample or =N")->group("Report");
 }
 
@@ -64,8 +67,8 @@ int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
   if (recipe.quantize.calibration) recipe.quantize.calibration = std::filesystem::absolute(*recipe.quantize.calibration).string();
   require_weights(loaded);
   if (!dry_run_) {
-    if (output_.empty()) throw Error(ErrorCode::kUsage, "quantization writes a file, and -o does not say where to").suggest("-o model.int8.safetensors");
-    if (!is_folder(parent_folder(output_))) fail(ErrorCode::kResource, output_, ": there is no folder ", parent_folder(output_), " to write it to");
+    if (output_.empty() && !sensitivity_) throw Error(ErrorCode::kUsage, "quantization writes a file, and -o does not say where to").suggest("-o model.int8.safetensors");
+    if (!output_.empty() && !is_folder(parent_folder(output_))) fail(ErrorCode::kResource, output_, ": there is no folder ", parent_folder(output_), " to write it to");
     if (is_folder(output_)) fail(ErrorCode::kResource, output_, " is a folder, not a file to be written");
   }
   if (measure_ < 0) fail(ErrorCode::kUsage, "--measure=", measure_, ": a batch has at least one sample");
@@ -75,14 +78,20 @@ int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
   ModelQuantizer quantizer(session);
   const QuantizeConfig config = resolve_quantize(recipe.quantize, quantizer.graph());
   const std::optional<Calibration> calibration = calibrate(session, quantizer);
-  if (dry_run_) return print_plan(session, quantizer, config, calibration ? &*calibration : nullptr);
+  const Calibration* statistics = calibration ? &*calibration : nullptr;
+  if (dry_run_) return print_plan(session, quantizer, config, statistics);
+  if (sensitivity_) return sensitivity(session, quantizer, config, statistics);
 
   Result result;
   result.calibrated_samples = calibration ? calibration->samples() : 0;
-  result.model = quantizer.quantize(config, calibration ? &*calibration : nullptr);
   result.bytes_float = quantizer.float_bytes();
+  if (recipe.quantize.goal) {
+    search(session, quantizer, config, statistics, result);
+  } else {
+    result.model = quantizer.quantize(config, statistics);
+    if (evaluate_) evaluate(session, quantizer, result);
+  }
   log(LogLevel::kInfo, result.model.plan->str());
-  if (evaluate_ || recipe.quantize.goal) evaluate(session, quantizer, result);
   if (measure_ > 0) result.times = time_layers(session, quantizer, result.model, measure_, kTimedRounds);
   result.reorders = activation_reorders(session, result.model.plan);
   write(session, result);
@@ -137,15 +146,6 @@ void QuantizeTool::evaluate(Session& session, ModelQuantizer& quantizer, Result&
     result.model.put(store);
     result.quantized = metrics_of(evaluator, store);
   }
-  if (!recipe.quantize.goal) return;
-  const GoalSection& goal = *recipe.quantize.goal;
-  const double before = find_metric(result.real, goal.metric), after = find_metric(result.quantized, goal.metric);
-  if (!(before == before)) throw Error(ErrorCode::kRecipe, cat("quantize.goal.metric is ", goal.metric, ", which the evaluation does not give")).key("quantize.goal.metric").suggest("add it to metrics");
-  const double sign = larger_is_better(goal.metric) ? 1 : -1;
-  Goal reached{.met = true, .drop = sign * (before - after)};
-  if (goal.max_drop) reached.met = reached.drop <= (goal.max_drop->relative ? goal.max_drop->value / 100 * before : goal.max_drop->value);
-  if (goal.min) reached.met = reached.met && sign * (after - *goal.min) >= 0;
-  result.goal = reached;
 }
 
 void QuantizeTool::write(const Session& session, Result& result) const {

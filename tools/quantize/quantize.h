@@ -1,12 +1,14 @@
 #pragma once
 // galley-quantize: float weights become integers, and every layer says what that cost.
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 
 #include "libcore/quant/calibration.h"
 #include "libcore/train/layer_times.h"
 #include "libcore/train/metrics.h"
 #include "libcore/train/model_quantizer.h"
+#include "libcore/train/quantization_search.h"
 #include "tools/common/recipe_tool.h"
 
 namespace galley::tools {
@@ -18,26 +20,24 @@ class QuantizeTool : public RecipeTool {
   std::string examples() const override {
     return "  galley-quantize runs/first -o model.int8.safetensors\n"
            "  galley-quantize resnet50_imagenet weights=resnet50.safetensors --calibration stats.calib --evaluate -o resnet50.int8.safetensors\n"
-           "  galley-quantize runs/first method=weight_only weights.dtype=int4 weights.group_size=32 -o model.int4.safetensors";
+           "  galley-quantize runs/first --sensitivity --evaluate -o keep.yaml\n"
+           "  galley-quantize runs/first 'goal={metric: top1, max_drop: 0.5}' -o model.int8.safetensors\n"
+           "  galley-quantize runs/first method=weight_only quantize.weights.dtype=int4 quantize.weights.group_size=32 -o model.int4.safetensors";
   }
   void add_options(CLI::App& app) override;
   int run() override;
 
  protected:
   std::string section() const override { return "quantize"; }
-  std::string output_help() const override { return "write the quantized weights to this file (.safetensors)"; }
+  std::string output_help() const override { return "write the quantized weights to this file (.safetensors); with --sensitivity: a recipe fragment (.yaml)"; }
   int run_recipe(LoadedRecipe& loaded) override;
 
  private:
-  /// What the search for accuracy asks: met, and how much was lost in the metric's unit.
-  struct Goal {
-    bool met = false;
-    double drop = 0;
-  };
   struct Result {
     QuantizedModel model;
     MetricValues real, quantized;  // empty: not measured
-    std::optional<Goal> goal;
+    std::optional<SearchResult> search;  // with quantize.goal
+    double float_latency_s = 0;          // of one sample, with quantize.goal
     std::optional<QuantizationTimes> times;
     int64_t calibrated_samples = 0;
     int64_t reorders = 0;  // of activations, in the compiled program
@@ -46,12 +46,20 @@ class QuantizeTool : public RecipeTool {
 
   std::optional<Calibration> calibrate(Session& session, const ModelQuantizer& quantizer);
   void evaluate(Session& session, ModelQuantizer& quantizer, Result& result) const;
+  /// quantize.goal: fills model, metrics and search of the result.
+  void search(Session& session, ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration, Result& result) const;
+  int sensitivity(Session& session, ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration);
+  static Table trial_table(const Result& result, const std::string& metric);
+  static nlohmann::ordered_json search_json(const SearchResult& search);
+  /// --journal, else beside the output; "" without both.
+  std::string journal_path() const { return !journal_.empty() || output_.empty() ? journal_ : output_ + ".journal.jsonl"; }
   void write(const Session& session, Result& result) const;
   int print_plan(const Session& session, const ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration) const;
   int report(const Recipe& recipe, const Result& result) const;
 
-  std::string calibration_;
-  bool evaluate_ = false;
+  std::string calibration_, journal_;
+  bool evaluate_ = false, sensitivity_ = false;
+  int64_t keep_float_ = 3;
   int64_t measure_ = 0;  // samples of the batch that is timed; 0: none
 };
 

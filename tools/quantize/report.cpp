@@ -93,7 +93,11 @@ int QuantizeTool::report(const Recipe& recipe, const Result& result) const {
       const LayerTime &before = time_of(result.times->real, plan.name), &after = time_of(result.times->quantized, plan.name);
       const bool integers = !real && plan.scheme.find(',') != std::string::npos;
       const double float_s = predicted_s(before, limits, 1), integer_s = predicted_s(after, limits, integers ? integer_rate(plan.reduced) : 1);
-      row.insert(row.end(), {milliseconds(before.seconds), milliseconds(float_s), milliseconds(after.seconds), milliseconds(integer_s), fixed(before.seconds / after.seconds, 2)});
+      if (before.seconds > 0 && after.seconds > 0) {
+        row.insert(row.end(), {milliseconds(before.seconds), milliseconds(float_s), milliseconds(after.seconds), milliseconds(integer_s), fixed(before.seconds / after.seconds, 2)});
+      } else {
+        row.insert(row.end(), 5, "-");  // one of several operators that a layer became
+      }
       json["float_ms"] = 1e3 * before.seconds;
       json["quantized_ms"] = 1e3 * after.seconds;
       json["predicted_float_ms"] = 1e3 * float_s;
@@ -105,7 +109,9 @@ int QuantizeTool::report(const Recipe& recipe, const Result& result) const {
   }
 
   Json json{{"layers", std::move(rows)}, {"metrics", metrics_json(result.real, result.quantized)}};
-  json["goal"] = result.goal ? Json{{"met", result.goal->met}, {"drop", number_json(result.goal->drop)}} : Json();
+  const SearchTrial* reached = result.search ? &result.search->trials[result.search->best] : nullptr;
+  json["goal"] = reached != nullptr ? Json{{"met", reached->met}, {"drop", number_json(reached->drop)}} : Json();
+  json["trials"] = reached != nullptr ? search_json(*result.search) : Json();
   json["bytes"] = result.bytes;
   json["bytes_float"] = result.bytes_float;
   json["file"] = output_;
@@ -144,10 +150,15 @@ int QuantizeTool::report(const Recipe& recipe, const Result& result) const {
   } else if (common.format == Format::kCsv) {
     print(layers);
   } else {
-    print(render(layers, common.format) + "\n" + render(totals, common.format));
+    const std::string trials = reached != nullptr ? "\n" + render(trial_table(result, recipe.quantize.goal->metric), common.format) : "";
+    print(render(layers, common.format) + "\n" + render(totals, common.format) + trials);
   }
-  if (result.goal && !result.goal->met) {
-    log(LogLevel::kWarning, cat("the goal is missed: ", recipe.quantize.goal->metric, " loses ", human_number(result.goal->drop), "; the file was written"));
+  if (result.search && result.search->stopped) {
+    log(LogLevel::kWarning, cat("stopped: the best trial so far was written; the same command continues with ", journal_path()));
+    return kExitResumable;
+  }
+  if (reached != nullptr && !reached->met) {
+    log(LogLevel::kWarning, cat("the goal is missed: ", recipe.quantize.goal->metric, " loses ", human_number(reached->drop), "; the file was written"));
     return kExitGoalMissed;
   }
   return kExitDone;

@@ -1,0 +1,173 @@
+#include "libcore/train/quantization_trials.h"
+
+#include <algorithm>
+
+#include "libcore/data/loader.h"
+#include "libcore/profiler/timer.h"
+#include "libcore/runtime/compile.h"
+#include "libcore/runtime/execution.h"
+#include "libcore/train/compare.h"
+#include "libcore/train/evaluate.h"
+#include "libcore/train/inference.h"
+#include "libcore/train/workload.h"
+
+namespace galley {
+namespace {
+
+constexpr int64_t kSampleBatch = 16;
+constexpr double kLatencySeconds = 1;
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : ", ") + word;
+  return text;
+}
+
+std::shared_ptr<const Program> compiled(const Session& session, Graph graph) {
+  CompileOptions how;
+  how.threads = static_cast<int>(session.threads());
+  how.memory_format = session.layout();
+  return compile(std::move(graph), how);
+}
+
+}  // namespace
+
+std::string TrialSetting::key() const {
+  std::vector<std::string> layers = float_layers;
+  std::sort(layers.begin(), layers.end());
+  return cat(activations ? observer_name(*activations) : "", "|", weights ? observer_name(*weights) : "", "|", joined(layers));
+}
+
+std::string TrialSetting::text() const {
+  constexpr size_t kShown = 2;
+  std::vector<std::string> parts;
+  if (activations) parts.push_back(cat("activations ", observer_name(*activations)));
+  if (weights) parts.push_back(cat("weights ", observer_name(*weights)));
+  if (!float_layers.empty()) parts.push_back(float_layers.size() <= kShown ? joined(float_layers) + " in float" : cat(float_layers.size(), " layers in float"));
+  return parts.empty() ? "as configured" : joined(parts);
+}
+
+/// Inputs of some samples, and what the float model makes of them.
+struct QuantizationTrials::Samples {
+  struct Part {
+    Tensor input, output;
+    int64_t valid = 0;
+  };
+  TensorType input;
+  std::vector<Part> parts;
+};
+
+QuantizationTrials::QuantizationTrials(Session& session, ModelQuantizer& quantizer, QuantizeConfig config, const Calibration* calibration, int64_t samples)
+    : session_(session), quantizer_(quantizer), config_(std::move(config)), calibration_(calibration), wanted_samples_(samples) {
+  for (const QuantizableLayer& layer : quantizable_layers(quantizer.graph())) value_of_[layer.name] = layer.value;
+  for (const LayerPlan& layer : plan_quantization(quantizer.graph(), config_, calibration_).layers) {
+    if (layer.float_reason.empty()) layers_.push_back(layer.name);
+  }
+}
+
+QuantizationTrials::~QuantizationTrials() = default;
+
+QuantizeConfig QuantizationTrials::config_of(const TrialSetting& setting) const {
+  QuantizeConfig config = config_;
+  const auto change = [&](LayerScheme& scheme) {
+    if (setting.activations) scheme.activations.observer = {.type = *setting.activations};
+    if (setting.weights) scheme.weights.observer = {.type = *setting.weights};
+  };
+  change(config.defaults);
+  for (auto& [name, scheme] : config.layers) change(scheme);
+  for (const std::string& layer : setting.float_layers) {
+    LayerScheme scheme = config.of(value_of_.at(layer));
+    scheme.keep_float = true;
+    scheme.float_reason = "goal";
+    config.layers[value_of_.at(layer)] = scheme;
+  }
+  return config;
+}
+
+QuantizedModel QuantizationTrials::quantize(const TrialSetting& setting) const { return quantizer_.quantize(config_of(setting), calibration_); }
+
+Trial QuantizationTrials::run(const TrialSetting& setting, const What& what) {
+  const QuantizedModel model = quantize(setting);
+  Trial trial;
+  trial.setting = setting;
+  trial.bytes = model.bytes();
+  trial.quantized_layers = model.plan->quantized_layers();
+  if (what.sqnr) trial.sqnr_db = sqnr_db(model);
+  if (what.metrics) trial.metrics = evaluate(model.plan, &model.tensors);
+  if (what.latency) trial.latency_s = latency_s(model.plan, &model.tensors);
+  return trial;
+}
+
+const MetricValues& QuantizationTrials::float_metrics() {
+  if (float_metrics_.empty()) float_metrics_ = evaluate(nullptr, nullptr);
+  return float_metrics_;
+}
+
+double QuantizationTrials::float_latency_s() {
+  if (float_latency_s_ == 0) float_latency_s_ = latency_s(nullptr, nullptr);
+  return float_latency_s_;
+}
+
+/// A converted model's tensors, or the float model's parameters.
+void QuantizationTrials::fill(ParameterStore& store, const std::map<std::string, Tensor>* tensors) {
+  for (const std::string& name : store.names()) store.set(name, tensors != nullptr ? tensors->at(name) : quantizer_.store().get(name));
+}
+
+double QuantizationTrials::sqnr_db(const QuantizedModel& model) {
+  const auto run = [&](Execution& execution, const Tensor& input) {
+    execution.feed("input", input);
+    execution.run();
+    return execution.output("output");
+  };
+  if (samples_ == nullptr) {
+    samples_ = std::make_unique<Samples>();
+    const std::unique_ptr<DataLoader> loader = session_.calibration_loader(kSampleBatch, 0, wanted_samples_);
+    const Tensor& layout = loader->layout().at("input");
+    samples_->input = session_.input_type(layout.dtype(), layout.shape());
+    ParameterStore store;
+    const std::shared_ptr<const Program> program = compiled(session_, inference_model(session_, samples_->input, nullptr).graph);
+    store.declare(*program);
+    fill(store, nullptr);
+    Execution execution(program, store);
+    while (const Batch* batch = loader->next()) {
+      Samples::Part part{.input = batch->input().clone(), .valid = batch->valid};
+      part.output = run(execution, part.input);
+      samples_->parts.push_back(std::move(part));
+    }
+  }
+  ParameterStore store;
+  const std::shared_ptr<const Program> program = compiled(session_, inference_model(session_, samples_->input, model.plan).graph);
+  store.declare(*program);
+  fill(store, &model.tensors);
+  Execution execution(program, store);
+  Distance distance;
+  for (const Samples::Part& part : samples_->parts) distance.add(part.output, run(execution, part.input), part.valid);
+  return distance.sqnr_db();
+}
+
+MetricValues QuantizationTrials::evaluate(std::shared_ptr<const QuantizationPlan> plan, const std::map<std::string, Tensor>* tensors) {
+  const Recipe& recipe = session_.recipe();
+  const std::string& split = recipe.evaluate.data;
+  const int64_t micro = recipe.train.batch ? recipe.train.batch->micro.value_or(recipe.train.batch->global) : 32;
+  Evaluator evaluator(session_, std::move(plan), split, recipe.data.find(split)->batch.value_or(micro), {});
+  ParameterStore store;
+  store.declare(evaluator.program());
+  fill(store, tensors);
+  evaluator.bind(store, std::make_shared<Arena>());
+  return evaluator.run();
+}
+
+double QuantizationTrials::latency_s(std::shared_ptr<const QuantizationPlan> plan, const std::map<std::string, Tensor>* tensors) {
+  const BatchTypes types = usual_batch(session_, 1);
+  const std::shared_ptr<const Program> program = compiled(session_, inference_model(session_, types.input, std::move(plan)).graph);
+  ParameterStore store;
+  store.declare(*program);
+  fill(store, tensors);
+  Execution execution(program, store);
+  const Batch batch = random_batch(session_, types);
+  execution.feed("input", batch.input());
+  const std::vector<std::function<void()>> work{[&] { execution.run(); }};
+  return summarize(time_interleaved(work, {.relative_error = 0.02, .max_time_s = kLatencySeconds}).front().seconds).median;
+}
+
+}  // namespace galley
