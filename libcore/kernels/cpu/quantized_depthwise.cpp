@@ -199,6 +199,10 @@ void depthwise_rows(const DepthwiseTask& t) {
     const int32_t* weights = t.weights + parity * slots * t.kernel_w * kChunk;
     int64_t w = 0;
     for (; w + kAtOnce <= t.out_width; w += kAtOnce) pixel_sums<kAtOnce>(rows.data(), pairs, w * step, step, t.kernel_w, weights, t.sums + w * kChunk);
+    if (w + kAtOnce / 2 <= t.out_width) {
+      pixel_sums<kAtOnce / 2>(rows.data(), pairs, w * step, step, t.kernel_w, weights, t.sums + w * kChunk);
+      w += kAtOnce / 2;
+    }
     for (; w < t.out_width; ++w) pixel_sums<1>(rows.data(), pairs, w * step, step, t.kernel_w, weights, t.sums + w * kChunk);
     finish<kChunk>(t.epilogue, t.sums, t.out_width, h * t.out_width, t.first, t.first, t.first + t.lanes);
   }
