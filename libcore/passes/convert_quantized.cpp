@@ -6,6 +6,7 @@
 #include "libcore/ops/binary.h"
 #include "libcore/ops/norm.h"
 #include "libcore/ops/quantized.h"
+#include "libcore/ops/quantized_recurrent.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/scalar.h"
 #include "libcore/ops/shape.h"
@@ -26,9 +27,9 @@ std::function<bool(const std::string&)> float_layers(const QuantizationPlan& pla
   };
 }
 
-/// Shape of a layer's weight as its file has it before packing.
-Shape weight_shape(const Graph& graph, const Node& node) {
-  if (!node.is("batch_norm_inference")) return graph.type(node.inputs[1]).shape;
+/// Shape of a layer's weight, input `input`, as its file has it before packing.
+Shape weight_shape(const Graph& graph, const Node& node, size_t input = 1) {
+  if (!node.is("batch_norm_inference")) return graph.type(node.inputs[input]).shape;
   return Shape{graph.type(node.inputs[0]).shape[1], 1, 1, 1};
 }
 
@@ -60,6 +61,8 @@ class Converter {
         add_integer(n);
       } else if (const LayerPlan* layer = layer_of(n); layer != nullptr) {
         add_float_layer(n, *layer);
+      } else if (recurrent_layers(n).size() == 2) {
+        add_recurrent(n);
       } else {
         ++report_.float_operators[std::string(node.op->name)];
         copy(node);
@@ -83,17 +86,28 @@ class Converter {
 
   const LayerPlan* layer_of(size_t n) const { return domain_.layer(n).empty() ? nullptr : plan_.find(domain_.layer(n)); }
 
+  /// Of a recurrent node, the weights that are quantized: both or none.
+  std::vector<const LayerPlan*> recurrent_layers(size_t n) const {
+    std::vector<const LayerPlan*> layers;
+    for (const std::string& name : domain_.recurrent_layers(n)) {
+      const LayerPlan* layer = plan_.find(name);
+      if (layer != nullptr && layer->float_reason.empty()) layers.push_back(layer);
+    }
+    GALLEY_CHECK_INPUT(layers.empty() || layers.size() == 2, "the plan of quantization has one of the two weights of ", old_.nodes()[n].op->name, " at ", old_.nodes()[n].path, " in integers");
+    return layers;
+  }
+
   void check_layers() const {
     std::set<std::string> here;
     for (size_t n = 0; n < old_.nodes().size(); ++n) {
-      const std::string& name = domain_.layer(n);
-      if (name.empty()) continue;
-      here.insert(name);
-      const LayerPlan* layer = plan_.find(name);
-      if (layer == nullptr && domain_.form(n) == IntegerForm::kScale) continue;
-      GALLEY_CHECK_INPUT(layer != nullptr, "the plan of quantization has no layer '", name, "', which this model has: it is of another model");
-      const std::string type = layer_type(old_.nodes()[n]);
-      GALLEY_CHECK_INPUT(layer->type == type, "the plan of quantization calls layer '", name, "' ", layer->type, ", this model has ", type, " there");
+      for (const std::string& name : domain_.layers(n)) {
+        here.insert(name);
+        const LayerPlan* layer = plan_.find(name);
+        if (layer == nullptr && domain_.form(n) == IntegerForm::kScale) continue;
+        GALLEY_CHECK_INPUT(layer != nullptr, "the plan of quantization has no layer '", name, "', which this model has: it is of another model");
+        const std::string type = layer_type(old_.nodes()[n]);
+        GALLEY_CHECK_INPUT(layer->type == type, "the plan of quantization calls layer '", name, "' ", layer->type, ", this model has ", type, " there");
+      }
     }
     for (const LayerPlan& layer : plan_.layers) {
       GALLEY_CHECK_INPUT(here.count(layer.name) > 0, "the plan of quantization has the layer '", layer.name, "', which this model has not: it is of another model");
@@ -104,6 +118,11 @@ class Converter {
   std::vector<ValueId> kept_inputs(size_t n) const {
     const Node& node = old_.nodes()[n];
     const LayerPlan* layer = layer_of(n);
+    if (!recurrent_layers(n).empty()) {
+      std::vector<ValueId> kept = node.inputs;
+      kept[1] = kept[2] = kNoValue;
+      return kept;
+    }
     if (layer == nullptr) return node.inputs;
     std::vector<ValueId> kept{node.inputs[0], node.is("batch_norm_inference") ? kNoValue : node.input(3)};
     for (size_t i : {1u, 2u}) {
@@ -180,33 +199,32 @@ class Converter {
 
   // ---- layers
 
-  Value declare(const LayerPlan& layer, std::string_view leaf, TensorType type) {
-    const std::string name = cat(layer.name, ".", leaf);
+  Value declare(const LayerPlan& layer, const std::string& name, TensorType type) {
     GALLEY_CHECK(new_.find_input(name) == kNoValue, "the tensor ", name, " is the model's own, which others read too: keep its readers in float");
     report_.tensors.push_back({name, type, ValueRole::kParameter, layer.name, layer.type, true});
     return new_.add_input(name, std::move(type), ValueRole::kParameter);
   }
-  void describe(const LayerPlan& layer, std::string_view leaf, TensorType type) {
-    report_.tensors.push_back({cat(layer.name, ".", leaf), std::move(type), ValueRole::kParameter, layer.name, layer.type, false});
+  void describe(const LayerPlan& layer, const std::string& name, TensorType type) {
+    report_.tensors.push_back({name, std::move(type), ValueRole::kParameter, layer.name, layer.type, false});
   }
 
   struct Weights {
     Value weight, scale, zero_point, bias;
   };
-  Weights declare_weights(const Node& node, const LayerPlan& layer, bool reads_zero_point) {
-    const Shape shape = weight_shape(old_, node);
+  Weights declare_weights(const Node& node, const LayerPlan& layer, bool reads_zero_point, size_t input = 1) {
+    const Shape shape = weight_shape(old_, node, input);
     Shape stored = shape, scales{shape[0]};
     if (layer.bits == 4) stored[-1] = (stored[-1] + 1) / 2;
     if (layer.group_size > 0) scales.push_back((shape.elements() / std::max<int64_t>(1, shape[0]) + layer.group_size - 1) / layer.group_size);
     Weights w;
-    w.weight = declare(layer, "weight", array(layer.bits == 4 ? DType::kU8 : DType::kI8, stored));
-    w.scale = declare(layer, "weight_scale", array(DType::kF32, scales));
+    w.weight = declare(layer, layer.weight(), array(layer.bits == 4 ? DType::kU8 : DType::kI8, stored));
+    w.scale = declare(layer, layer.weight_scale(), array(DType::kF32, scales));
     if (reads_zero_point) {
-      w.zero_point = declare(layer, "weight_zero_point", array(DType::kI8, scales));
+      w.zero_point = declare(layer, layer.weight_zero_point(), array(DType::kI8, scales));
     } else {
-      describe(layer, "weight_zero_point", array(DType::kI8, scales));
+      describe(layer, layer.weight_zero_point(), array(DType::kI8, scales));
     }
-    if (node.is("batch_norm_inference") || node.input(2) != kNoValue) w.bias = declare(layer, "bias", array(DType::kF32, Shape{shape[0]}));
+    if (!layer.recurrent() && (node.is("batch_norm_inference") || node.input(2) != kNoValue)) w.bias = declare(layer, layer.name + ".bias", array(DType::kF32, Shape{shape[0]}));
     return w;
   }
 
@@ -220,7 +238,7 @@ class Converter {
         const ValueId id = node.input(i);
         if (id == kNoValue) continue;
         const bool own = is_parameter(old_, id, tensor_name(layer, i));
-        inputs[i] = own ? real_[static_cast<size_t>(id)] : declare(layer, i == 1 ? "weight" : "bias", array(DType::kF32, old_.type(id).shape)).id();
+        inputs[i] = own ? real_[static_cast<size_t>(id)] : declare(layer, tensor_name(layer, i), array(DType::kF32, old_.type(id).shape)).id();
       }
       set_real(node, new_.add_node_like(node, std::move(inputs)));
       return;
@@ -234,13 +252,57 @@ class Converter {
       return;
     }
     GALLEY_ASSERT(plan_.method == QuantMethod::kWeightOnly);
+    inputs[1] = stored_weight(node, layer, w, 1);
+    inputs[2] = w.bias ? w.bias.id() : kNoValue;
+    set_real(node, new_.add_node_like(node, std::move(inputs)));
+  }
+
+  /// The real weight, input `input`, from its stored integers.
+  ValueId stored_weight(const Node& node, const LayerPlan& layer, const Weights& w, size_t input) {
     DequantizeWeightAttrs attrs;
     attrs.bits = layer.bits;
     attrs.group_size = layer.group_size;
-    for (int64_t size : old_.type(node.inputs[1]).shape) attrs.shape.push_back(size);
-    inputs[1] = dequantize_weight(w.weight, w.scale, w.zero_point, attrs).id();
-    inputs[2] = w.bias ? w.bias.id() : kNoValue;
-    set_real(node, new_.add_node_like(node, std::move(inputs)));
+    for (int64_t size : old_.type(node.inputs[input]).shape) attrs.shape.push_back(size);
+    return dequantize_weight(w.weight, w.scale, w.zero_point, attrs).id();
+  }
+
+  /// A recurrent layer: the input's part of all steps at once, then from step to step.
+  void add_recurrent(size_t n) {
+    const Node& node = old_.nodes()[n];
+    const std::vector<const LayerPlan*> layers = recurrent_layers(n);
+    const bool stored = plan_.method == QuantMethod::kWeightOnly;
+    const Weights in = declare_weights(node, *layers[0], stored, 1), state = declare_weights(node, *layers[1], stored, 2);
+    const auto at = [&](size_t i) { return node.input(i) == kNoValue ? Value() : new_.at(real(node.inputs[i], &node)); };
+    if (stored) {
+      std::vector<ValueId> inputs;
+      for (size_t i = 0; i < node.inputs.size(); ++i) {
+        inputs.push_back(i == 1 ? stored_weight(node, *layers[0], in, 1) : i == 2 ? stored_weight(node, *layers[1], state, 2) : at(i) ? at(i).id() : kNoValue);
+      }
+      set_real(node, new_.add_node_like(node, std::move(inputs)));
+      return;
+    }
+    GALLEY_CHECK_INPUT(plan_.method == QuantMethod::kDynamic, "the plan of quantization has the recurrent layer '", layers[0]->name, "' in integers, which ", method_name(plan_.method), " has none for");
+    DynamicQuantizedLinearAttrs every;
+    every.saturation = layers[0]->reduced ? Saturation::kReduced : Saturation::kExact;
+    const Value gates = dynamic_quantized_linear(at(0), in.weight, in.scale, at(3), every);
+    const Saturation saturation = layers[1]->reduced ? Saturation::kReduced : Saturation::kExact;
+    if (node.is("rnn")) {
+      DynamicQuantizedRnnAttrs attrs;
+      attrs.nonlinearity = node.attrs<RnnAttrs>().nonlinearity;
+      attrs.reverse = node.attrs<RnnAttrs>().reverse;
+      attrs.saturation = saturation;
+      const QuantizedRecurrent made = dynamic_quantized_rnn(gates, state.weight, state.scale, at(4), at(5), attrs);
+      return set_real(node, {made.y, made.h});
+    }
+    DynamicQuantizedRecurrentAttrs attrs;
+    attrs.reverse = node.attrs<RecurrentAttrs>().reverse;
+    attrs.saturation = saturation;
+    if (node.is("gru")) {
+      const QuantizedRecurrent made = dynamic_quantized_gru(gates, state.weight, state.scale, at(4), at(5), attrs);
+      return set_real(node, {made.y, made.h});
+    }
+    const QuantizedLstm made = dynamic_quantized_lstm(gates, state.weight, state.scale, at(4), at(5), at(6), attrs);
+    set_real(node, {made.y, made.h, made.c});
   }
 
   /// Sets maps and the promise of small operands, and keeps the made value as integers or real.
@@ -248,13 +310,13 @@ class Converter {
   void set_maps(const Node& node, const LayerPlan& layer, Attrs& attrs) {
     const QuantParams& x = map_of(node.inputs[0]);
     attrs.set_input(x);
-    describe(layer, "input_scale", array(DType::kF32, {}));
-    describe(layer, "input_zero_point", array(DType::kI64, {}));
+    describe(layer, layer.name + ".input_scale", array(DType::kF32, {}));
+    describe(layer, layer.name + ".input_zero_point", array(DType::kI64, {}));
     if (layer.reduced || (x.qmin >= 0 && x.qmax <= 127)) attrs.saturation = Saturation::kReduced;
     if (!domain_.made_integer(node.outputs[0])) return;
     attrs.set_output(map_of(node.outputs[0]));
-    describe(layer, "output_scale", array(DType::kF32, {}));
-    describe(layer, "output_zero_point", array(DType::kI64, {}));
+    describe(layer, layer.name + ".output_scale", array(DType::kF32, {}));
+    describe(layer, layer.name + ".output_zero_point", array(DType::kI64, {}));
   }
   void set_result(const Node& node, Value made) {
     if (domain_.made_integer(node.outputs[0])) {
@@ -430,6 +492,7 @@ LayerConstants layer_constants(const Graph& fused) {
       for (size_t o = 0; o < made.size(); ++o) map[static_cast<size_t>(node.outputs[o])] = made[o].id();
       continue;
     }
+    for (const std::string& name : domain.recurrent_layers(n)) constants.parameters[name] = name;
     if (domain.layer(n).empty()) continue;
     const std::string weight = domain.layer(n) + ".weight", bias = domain.layer(n) + ".bias";
     if (node.is("batch_norm_inference")) {

@@ -10,6 +10,8 @@
 namespace galley {
 namespace {
 
+bool is_recurrent(const Node& node) { return node.is("lstm") || node.is("gru") || node.is("rnn"); }
+
 bool is_product(const Node& node) { return node.is("conv2d") || node.is("linear"); }
 
 /// b of a's shape, or a factor for each channel: the shapes of quantized_add and quantized_mul, either way round.
@@ -34,6 +36,7 @@ IntegerDomain::IntegerDomain(const Graph& graph, const std::function<bool(const 
       names_(graph.value_count()),
       forms_(graph.nodes().size(), IntegerForm::kNone),
       layers_(graph.nodes().size()),
+      recurrent_layers_(graph.nodes().size()),
       integer_(graph.nodes().size()),
       wanted_(graph.value_count()),
       made_integer_(graph.value_count()),
@@ -68,6 +71,14 @@ void IntegerDomain::classify(const Graph& graph) {
       forms_[n] = IntegerForm::kProduct;
       layers_[n] = names[n];
       taken.insert(names[n]);
+    } else if (is_recurrent(node)) {
+      // A weight that is computed, or read twice, has no name of its own to be stored under.
+      for (const ValueId id : {node.inputs[1], node.inputs[2]}) {
+        const bool own = graph.value(id).role == ValueRole::kParameter && graph.type(id).dtype == DType::kF32 && users[static_cast<size_t>(id)].size() == 1;
+        if (own) recurrent_layers_[n].push_back(graph.value(id).name);
+      }
+      if (recurrent_layers_[n].size() == 2) forms_[n] = IntegerForm::kRecurrent;
+      if (recurrent_layers_[n].size() == 1) recurrent_layers_[n].clear();
     } else if (node.is("batch_norm_inference")) {
       bool plain = x.rank() == 4 && !node.path.empty();
       for (size_t i = 1; i < node.inputs.size(); ++i) plain = plain && constant(node.inputs[i]);
@@ -91,6 +102,13 @@ void IntegerDomain::classify(const Graph& graph) {
   }
 }
 
+ValueId IntegerDomain::watched(const Graph& graph, ValueId id) const {
+  for (int n = producers_[static_cast<size_t>(id)]; n >= 0 && graph.nodes()[static_cast<size_t>(n)].op->view; n = producers_[static_cast<size_t>(id)]) {
+    id = graph.nodes()[static_cast<size_t>(n)].inputs[0];
+  }
+  return id;
+}
+
 std::vector<size_t> IntegerDomain::integer_inputs(const Node& node) const {
   if (node.is("conv2d")) return node.input(3) == kNoValue ? std::vector<size_t>{0} : std::vector<size_t>{0, 3};
   if (node.is("linear") || node.is("batch_norm_inference")) return {0};
@@ -105,7 +123,7 @@ void IntegerDomain::decide(const Graph& graph, const std::function<bool(const st
   std::vector<bool> may(nodes.size());
   for (size_t n = 0; n < nodes.size(); ++n) {
     const IntegerForm form = forms_[n];
-    may[n] = form != IntegerForm::kNone && form != IntegerForm::kConstant && (layers_[n].empty() || !in_float(layers_[n]));
+    may[n] = form != IntegerForm::kNone && form != IntegerForm::kConstant && form != IntegerForm::kRecurrent && (layers_[n].empty() || !in_float(layers_[n]));
   }
   // Who would read a value as integers, if its readers got what they want.
   std::vector<bool> asked(graph.value_count());

@@ -19,10 +19,12 @@ bool computes_integers(QuantMethod method) { return method == QuantMethod::kStat
 
 /// Why no kernel takes the layer with that scheme, or "".
 std::string without_kernel(const Graph& graph, const Node& node, const LayerScheme& scheme, QuantMethod method) {
+  const bool recurrent = node.is("lstm") || node.is("gru") || node.is("rnn");
+  if (recurrent && computes_integers(method)) return "recurrent layers are for dynamic and weight_only";
   if (node.is("batch_norm_inference")) return computes_integers(method) ? "" : "a batch norm has no weights to store";
   if (method == QuantMethod::kWeightOnly) return "";
   const WeightScheme& w = scheme.weights;
-  if (method == QuantMethod::kDynamic && !node.is("linear")) return cat("dynamic quantization has none for ", node.op->name);
+  if (method == QuantMethod::kDynamic && !node.is("linear") && !recurrent) return cat("dynamic quantization has none for ", node.op->name);
   if (w.dtype != QuantDType::kInt8) return cat(kQuantDTypeNames[static_cast<size_t>(w.dtype)], " weights are for weight_only");
   if (w.group_size > 0) return "weights in groups are for weight_only";
   if (!w.symmetric) return "affine weights are for weight_only";
@@ -49,27 +51,22 @@ class MapChooser {
       if (domain_.made_integer(y) && domain_.form(n) == IntegerForm::kPassThrough) continue;
       choose(y, config_.of(domain_.name(y)).activations);
     }
+    // Trained ranges are those that the training rounded to: each value keeps its own.
     std::set<ValueId> shared;
-    for (size_t n = nodes.size(); n-- > 0;) {
+    for (size_t n = nodes.size(); config_.method != QuantMethod::kQat && n-- > 0;) {
       if (nodes[n].is("concat") && domain_.integer(n)) share(nodes[n], shared);
     }
     for (const auto& [id, params] : maps_) plan.values[domain_.name(id)] = params;
   }
 
-  /// Of the value's own map over what calibration saw; NaN where it has none.
+  /// Of the value's own map over what calibration saw; NaN where it has none, or where training left a range alone.
   double sqnr_db(ValueId id) const {
     const auto found = maps_.find(id);
-    return found == maps_.end() ? kUnknown : histogram_sqnr_db(statistics(id).histogram(), found->second);
+    return found == maps_.end() || config_.method == QuantMethod::kQat ? kUnknown : histogram_sqnr_db(statistics(id).histogram(), found->second);
   }
 
  private:
-  /// Those of a view are its input's: calibration watches memory.
-  const RangeStatistics& statistics(ValueId id) const {
-    for (int n = domain_.producers()[static_cast<size_t>(id)]; n >= 0 && graph_.nodes()[static_cast<size_t>(n)].op->view; n = domain_.producers()[static_cast<size_t>(id)]) {
-      id = graph_.nodes()[static_cast<size_t>(n)].inputs[0];
-    }
-    return calibration_.at(domain_.name(id));
-  }
+  const RangeStatistics& statistics(ValueId id) const { return calibration_.at(domain_.name(domain_.watched(graph_, id))); }
   void choose(ValueId id, const ActivationScheme& scheme) { maps_[id] = choose_params(statistics(id), scheme); }
 
   /// From the last concat to the first: an input that is a concat itself hands the map on.
@@ -130,9 +127,32 @@ std::vector<QuantizableLayer> quantizable_layers(const Graph& fused) {
   std::vector<QuantizableLayer> layers;
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
-    if (!domain.layer(n).empty()) layers.push_back({domain.layer(n), layer_type(node), domain.name(node.outputs[0])});
+    for (const std::string& name : domain.layers(n)) layers.push_back({name, layer_type(node), domain.name(node.outputs[0])});
   }
   return layers;
+}
+
+std::map<std::string, std::string> layers_in_float(const Graph& graph, const QuantizeConfig& config) {
+  std::map<std::string, std::string> float_reasons;
+  std::vector<LayerPlan> without;
+  const IntegerDomain names(graph, [](const std::string&) { return true; });
+  for (size_t n = 0; n < graph.nodes().size(); ++n) {
+    const Node& node = graph.nodes()[n];
+    for (const std::string& layer : names.layers(n)) {
+      const LayerScheme& scheme = config.of(names.name(node.outputs[0]));
+      const std::string reason = without_kernel(graph, node, scheme, config.method);
+      if (scheme.keep_float) {
+        float_reasons[layer] = scheme.float_reason.empty() ? "override" : scheme.float_reason;
+      } else if (!reason.empty()) {
+        float_reasons[layer] = "no kernel: " + reason;
+        if (!node.is("batch_norm_inference")) without.push_back({.name = layer, .type = layer_type(node), .float_reason = reason});
+      }
+    }
+  }
+  if (!without.empty() && config.fallback == QuantFallback::kError) {
+    throw Error(ErrorCode::kRecipe, refusal(without)).key("quantize.fallback").suggest("quantize.fallback=float leaves them in float, or name them in quantize.overrides with keep: float");
+  }
+  return float_reasons;
 }
 
 QuantizationPlan plan_quantization(const Graph& fused, const QuantizeConfig& config, const Calibration* calibration) {
@@ -142,26 +162,7 @@ QuantizationPlan plan_quantization(const Graph& fused, const QuantizeConfig& con
   QuantizationPlan plan;
   plan.method = config.method;
 
-  std::map<std::string, std::string> float_reasons;
-  std::vector<LayerPlan> without;
-  const IntegerDomain names(graph, [](const std::string&) { return true; });
-  for (size_t n = 0; n < graph.nodes().size(); ++n) {
-    const std::string& layer = names.layer(n);
-    if (layer.empty()) continue;
-    const Node& node = graph.nodes()[n];
-    const LayerScheme& scheme = config.of(names.name(node.outputs[0]));
-    const std::string reason = without_kernel(graph, node, scheme, config.method);
-    if (scheme.keep_float) {
-      float_reasons[layer] = scheme.float_reason.empty() ? "override" : scheme.float_reason;
-    } else if (!reason.empty()) {
-      float_reasons[layer] = "no kernel: " + reason;
-      if (!node.is("batch_norm_inference")) without.push_back({.name = layer, .type = layer_type(node), .float_reason = reason});
-    }
-  }
-  if (!without.empty() && config.fallback == QuantFallback::kError) {
-    throw Error(ErrorCode::kRecipe, refusal(without)).key("quantize.fallback").suggest("quantize.fallback=float leaves them in float, or name them in quantize.overrides with keep: float");
-  }
-
+  const std::map<std::string, std::string> float_reasons = layers_in_float(graph, config);
   const IntegerDomain domain(graph, [&](const std::string& layer) { return !integers || float_reasons.count(layer) > 0; });
   std::optional<MapChooser> maps;
   if (integers) {
@@ -169,30 +170,31 @@ QuantizationPlan plan_quantization(const Graph& fused, const QuantizeConfig& con
     maps->run(plan);
   }
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
-    if (domain.layer(n).empty()) continue;
     const Node& node = graph.nodes()[n];
     // A batch norm between real values is no layer of the plan.
     if (domain.form(n) == IntegerForm::kScale && !domain.integer(n)) continue;
-    LayerPlan layer{.name = domain.layer(n), .type = layer_type(node), .sqnr_activation_db = kUnknown};
-    const auto reason = float_reasons.find(layer.name);
-    if (reason != float_reasons.end()) {
-      layer.float_reason = reason->second;
-      layer.scheme = "float";
-    } else {
-      const LayerScheme& scheme = config.of(domain.name(node.outputs[0]));
-      const bool scale = domain.form(n) == IntegerForm::kScale;
-      layer.bits = !scale && scheme.weights.dtype == QuantDType::kInt4 ? 4 : 8;
-      layer.group_size = scale ? 0 : scheme.weights.group_size;
-      layer.reduced = scheme.weights.reduce_range && layer.bits == 8;
-      layer.scheme = scale ? "int8 per channel" : scheme.weights.str();
-      if (integers) {
-        const ValueId y = node.outputs[0];
-        layer.scheme += domain.made_integer(y) ? ", " + scheme.activations.str() : ", f32 result";
-        if (domain.made_integer(y)) layer.sqnr_activation_db = maps->sqnr_db(y);
+    for (const std::string& name : domain.layers(n)) {
+      LayerPlan layer{.name = name, .type = layer_type(node), .sqnr_activation_db = kUnknown};
+      const auto reason = float_reasons.find(layer.name);
+      if (reason != float_reasons.end()) {
+        layer.float_reason = reason->second;
+        layer.scheme = "float";
+      } else {
+        const LayerScheme& scheme = config.of(domain.name(node.outputs[0]));
+        const bool scale = domain.form(n) == IntegerForm::kScale;
+        layer.bits = !scale && scheme.weights.dtype == QuantDType::kInt4 ? 4 : 8;
+        layer.group_size = scale ? 0 : scheme.weights.group_size;
+        layer.reduced = scheme.weights.reduce_range && layer.bits == 8;
+        layer.scheme = scale ? "int8 per channel" : scheme.weights.str();
+        if (integers) {
+          const ValueId y = node.outputs[0];
+          layer.scheme += domain.made_integer(y) ? ", " + scheme.activations.str() : ", f32 result";
+          if (domain.made_integer(y)) layer.sqnr_activation_db = maps->sqnr_db(y);
+        }
+        if (config.method == QuantMethod::kDynamic) layer.scheme += ", uint8 affine of each batch";
       }
-      if (config.method == QuantMethod::kDynamic) layer.scheme += ", uint8 affine of each batch";
+      plan.layers.push_back(std::move(layer));
     }
-    plan.layers.push_back(std::move(layer));
   }
   return plan;
 }

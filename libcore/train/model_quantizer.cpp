@@ -78,7 +78,7 @@ QuantizedModel ModelQuantizer::quantize(const QuantizeConfig& config, const Cali
 
   for (const LayerPlan& layer : plan->layers) {
     LayerResult result{.plan = layer, .sqnr_weight_db = std::numeric_limits<double>::infinity()};
-    const Tensor& weight = constants_.at(layer.name + ".weight");
+    const Tensor& weight = constants_.at(layer.weight());
     const auto bias = constants_.find(layer.name + ".bias");
     result.bytes_float = weight.bytes() + (bias == constants_.end() ? 0 : bias->second.bytes());
     if (layer.float_reason.empty()) {
@@ -86,9 +86,9 @@ QuantizedModel ModelQuantizer::quantize(const QuantizeConfig& config, const Cali
       const Tensor back = dequantize_weight(q);
       result.sqnr_weight_db = sqnr_db(floats(weight), floats(back));
       result.mse_weight = mse(floats(weight), floats(back));
-      model.tensors[layer.name + ".weight"] = q.values;
-      model.tensors[layer.name + ".weight_scale"] = q.scale;
-      model.tensors[layer.name + ".weight_zero_point"] = q.zero_point;
+      model.tensors[layer.weight()] = q.values;
+      model.tensors[layer.weight_scale()] = q.scale;
+      model.tensors[layer.weight_zero_point()] = q.zero_point;
     }
     model.layers.push_back(std::move(result));
   }

@@ -1,0 +1,269 @@
+// galley-quantize as a user runs it, on a MobileNetV3 that PyTorch trained (tests/golden/train): the contract's JSON and tensors, every tool on
+// the file, and what is refused.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/process.h"
+
+namespace galley::testing_cli {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kGolden = GALLEY_SOURCE_DIR "/tests/golden/train";
+const std::string kWeights = "weights=" + kGolden + "/weights.safetensors";
+
+class Quantize : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder = scratch_folder();
+    recipe = folder + "/model.yaml";
+    const std::string normalize = "{type: normalize, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}";
+    write_text(recipe,
+               "recipe: 1\nname: model\nthreads: 2\nmodel: {type: mobilenet_v3_small, num_classes: 10, width_mult: 0.1, dropout: 0}\n"
+               "data:\n  root: " + kGolden + "\n"
+               "  train: {source: {type: tensors, path: train.safetensors}, pipeline: [" + normalize + "], shuffle: false}\n"
+               "  val: {source: {type: tensors, path: val.safetensors}, pipeline: [" + normalize + "], batch: 10}\n"
+               "  calibration: {samples: 24, batch: 8}\n"
+               "train: {duration: 1 step, batch: 8, optimizer: {type: sgd, lr: 0.02}}\n");
+  }
+  std::string path(const std::string& name) const { return folder + "/" + name; }
+
+  Outcome quantize(const std::string& output, std::vector<std::string> more = {}) const {
+    std::vector<std::string> words{recipe, "-o", path(output), "--format", "json"};
+    if (std::none_of(more.begin(), more.end(), [](const std::string& word) { return word.starts_with("weights="); })) words.push_back(kWeights);
+    words.insert(words.end(), more.begin(), more.end());
+    return run("galley-quantize", words);
+  }
+  Json quantized(const std::string& output, const std::vector<std::string>& more = {}) const {
+    const Outcome outcome = quantize(output, more);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out, nullptr, false);
+  }
+  Json evaluated(const std::string& weights, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> words{recipe, "weights=" + weights, "--format", "json", "-q"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run("galley-evaluate", words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out, nullptr, false);
+  }
+  Json shown(const std::string& file) const {
+    const Outcome outcome = run("galley-weights", {"show", path(file), "--format", "json"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out, nullptr, false);
+  }
+  /// Refused with that exit code and these words on stderr; nothing on stdout, no file left.
+  void refused(const Outcome& outcome, int code, const std::vector<std::string>& words, const std::string& output) const {
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    for (const std::string& word : words) EXPECT_NE(outcome.err.find(word), std::string::npos) << word << " in " << outcome.err;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) EXPECT_FALSE(entry.path().filename().string().starts_with(output)) << entry.path();
+  }
+  void calibrate(const std::string& output, const std::string& weights = kWeights) const {
+    const Outcome outcome = run("galley-calibrate", {recipe, weights, "-o", path(output), "-q"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+  }
+
+  std::string folder, recipe;
+};
+
+TEST_F(Quantize, GivesTheObjectAndTheTensorsOfTheContract) {
+  calibrate("stats.calib");
+  const Json result = quantized("model.int8.safetensors", {"--calibration", path("stats.calib"), "--evaluate"});
+  ASSERT_EQ(result["layers"].size(), 52u);
+  for (const Json& layer : result["layers"]) {
+    EXPECT_TRUE(layer["float_reason"].is_null());
+    // 8 bits over the largest weight of a channel of 9 and more: 40 dB and more; a wrong axis or scale halves that.
+    EXPECT_TRUE(layer["sqnr_weight_db"].get<double>() > 38) << layer;
+    EXPECT_TRUE(layer["type"] == "conv2d" || layer["type"] == "linear");
+    EXPECT_TRUE(layer["scheme"].get<std::string>().starts_with("int8 per channel symmetric")) << layer;
+    if (layer["name"] == "classifier.3") {
+      EXPECT_TRUE(layer["sqnr_activation_db"].is_null());  // its result is real
+    } else {
+      EXPECT_TRUE(layer["sqnr_activation_db"].get<double>() > 30) << layer;
+    }
+  }
+  EXPECT_EQ(result["nodes"]["quantize"], 1);
+  EXPECT_EQ(result["nodes"]["dequantize"], 0);
+  EXPECT_TRUE(result["goal"].is_null());
+  EXPECT_EQ(result["bytes"], std::filesystem::file_size(path("model.int8.safetensors")));
+  EXPECT_EQ(result["provenance"]["tool"], "galley-quantize");
+  // Two of 24 samples: what 52 layers of 8 bits leave of a network this thin.
+  EXPECT_TRUE(std::fabs(result["metrics"]["quantized"]["top1"].get<double>() - result["metrics"]["float"]["top1"].get<double>()) <= 100.0 * 2 / 24 + 1e-9) << result["metrics"];
+
+  std::map<std::string, std::string> dtypes;
+  const Json file = shown("model.int8.safetensors");
+  for (const Json& tensor : file["tensors"]) dtypes[tensor["name"]] = tensor["dtype"];
+  const std::string layer = "features.4.block.2.fc1";
+  for (const char* leaf : {"weight", "weight_scale", "weight_zero_point", "input_scale", "input_zero_point", "output_scale", "output_zero_point", "bias"}) EXPECT_EQ(dtypes.count(layer + "." + leaf), 1u) << leaf;
+  EXPECT_EQ(dtypes[layer + ".weight"], "i8");
+  EXPECT_EQ(dtypes[layer + ".weight_scale"], "f32");
+  EXPECT_EQ(file["files"][0]["scheme"], "static: 52 of 52 layers in int8");
+  EXPECT_EQ(Json::parse(file["metadata"]["galley.metrics"].get<std::string>()), result["metrics"]);
+  const Json parents = Json::parse(file["metadata"]["galley.parents"].get<std::string>());
+  ASSERT_EQ(parents.size(), 2u);
+  EXPECT_EQ(parents[0]["file"], kGolden + "/weights.safetensors");
+  EXPECT_EQ(parents[1]["file"], path("stats.calib"));
+  const Outcome text = run("galley-weights", {"show", path("model.int8.safetensors")});
+  EXPECT_NE(text.out.find("static: 52 of 52 layers in int8"), std::string::npos);
+  EXPECT_NE(text.out.find("stats.calib"), std::string::npos);
+  EXPECT_NE(text.out.find(" quantized"), std::string::npos);
+
+  // The file decides by itself, in every tool.
+  EXPECT_EQ(evaluated(path("model.int8.safetensors"))["metrics"], result["metrics"]["quantized"]);
+  EXPECT_EQ(evaluated(path("model.int8.safetensors"), {"quantize.method=dynamic"})["metrics"], result["metrics"]["quantized"]);
+  const Json against = evaluated(kGolden + "/weights.safetensors", {"--against", path("model.int8.safetensors")});
+  EXPECT_EQ(against["metrics"], result["metrics"]["float"]);
+  EXPECT_EQ(against["against"], result["metrics"]["quantized"]);
+  ASSERT_EQ(against["layers"].size(), 52u);
+  EXPECT_EQ(against["layers"][0]["module"], "features.0.0");
+  EXPECT_TRUE(against["layers"][0]["sqnr_db"].get<double>() > 30);
+  const Outcome predicted = run("galley-predict", {recipe, "weights=" + path("model.int8.safetensors"), "--tensors", kGolden + "/val.safetensors", "-o", path("out.safetensors"), "--capture", "features.3*", "-q"});
+  EXPECT_EQ(predicted.code, 0) << predicted.err;
+  EXPECT_EQ(run("galley-weights", {"verify", path("model.int8.safetensors"), "--strict"}).code, 0);
+}
+
+TEST_F(Quantize, WithoutAFileItCalibratesItselfToTheSameIntegers) {
+  calibrate("stats.calib");
+  quantized("a.safetensors", {"--calibration", path("stats.calib")});
+  const Json result = quantized("b.safetensors");
+  EXPECT_EQ(result["calibration_samples"], 24);
+  EXPECT_TRUE(result["metrics"].is_null());
+  EXPECT_EQ(tensor_bytes(path("a.safetensors")), tensor_bytes(path("b.safetensors")));
+}
+
+TEST_F(Quantize, LayersOfTheOverridesStayInFloat) {
+  write_text(path("keep.yaml"), "quantize: {overrides: [{match: [features.0, classifier.3], keep: float}]}\n");
+  const Json result = quantized("model.safetensors", {"--with", path("keep.yaml")});
+  for (const Json& layer : result["layers"]) {
+    const bool kept = layer["name"] == "features.0.0" || layer["name"] == "classifier.3";
+    EXPECT_EQ(layer["float_reason"], kept ? Json("override") : Json()) << layer;
+  }
+  EXPECT_EQ(result["nodes"]["quantize"], 1);         // behind the first convolution
+  EXPECT_EQ(result["nodes"]["inner_dequantize"], 0);  // classifier.0 gives real values itself
+  EXPECT_EQ(evaluated(path("model.safetensors"))["samples"], 24);
+
+  write_text(path("wrong.yaml"), "quantize: {overrides: [{match: features.0.1.block, keep: float}]}\n");
+  refused(quantize("none.safetensors", {"--with", path("wrong.yaml")}), 3, {"features.0.1.block", "quantize.overrides.0", "features."}, "none");
+}
+
+TEST_F(Quantize, DynamicAndWeightOnly) {
+  refused(quantize("none.safetensors", {"method=dynamic"}), 3, {"50 layers have no integer kernel", "features.0.0 (conv2d)", "fallback=float"}, "none");
+  const Json dynamic = quantized("dynamic.safetensors", {"method=dynamic", "fallback=float"});
+  int64_t reasons = 0;
+  for (const Json& layer : dynamic["layers"]) reasons += layer["float_reason"] == "no kernel: dynamic quantization has none for conv2d";
+  EXPECT_EQ(reasons, 50);
+  EXPECT_EQ(dynamic["quantized_layers"], 2);
+  EXPECT_EQ(dynamic["calibration_samples"], 0);
+
+  quantized("eight.safetensors", {"method=weight_only"});
+  const Json four = quantized("four.safetensors", {"method=weight_only", "quantize.weights.dtype=int4", "quantize.weights.group_size=32"});
+  EXPECT_TRUE(four["layers"][0]["scheme"].get<std::string>().starts_with("int4")) << four["layers"][0];
+  const double loss = evaluated(kGolden + "/weights.safetensors")["metrics"]["loss"];
+  // Weights of 8 bits move a loss by a percent or two; a scale of the wrong channel gives chance, a loss of 2.3 and more.
+  for (const std::string name : {"dynamic", "eight"}) {
+    const double after = evaluated(path(name + ".safetensors"))["metrics"]["loss"];
+    EXPECT_TRUE(std::fabs(after - loss) < 0.1) << name << ": " << after << " after " << loss;
+  }
+  EXPECT_EQ(evaluated(path("four.safetensors"))["samples"], 24);
+}
+
+TEST_F(Quantize, CalibrationsOfOthersAreRefused) {
+  const Outcome trained = run("galley-train", {recipe, "-o", path("run"), "-q"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  calibrate("other.calib", "weights=" + path("run/weights.safetensors"));
+  refused(quantize("none.safetensors", {"--calibration", path("other.calib")}), 4, {"other.calib", "of other weights"}, "none");
+  const Outcome model = quantize("none.safetensors", {"--calibration", path("other.calib"), "weights=" + path("run/weights.safetensors"), "model.reduced_tail=true"});
+  EXPECT_TRUE(model.code == 3 || model.code == 4) << model.err;
+  refused(quantize("none.safetensors", {"--calibration", path("absent.calib")}), 4, {"absent.calib"}, "none");
+  refused(quantize("none.safetensors", {"--calibration", kGolden + "/weights.safetensors"}), 4, {"no calibration", "galley-calibrate"}, "none");
+
+  calibrate("stats.calib");
+  std::string bytes = read_text(path("stats.calib"));
+  bytes[bytes.size() - 100] = static_cast<char>(bytes[bytes.size() - 100] ^ 1);
+  write_text(path("damaged.calib"), bytes);
+  refused(quantize("none.safetensors", {"--calibration", path("damaged.calib")}), 4, {"damaged.calib"}, "none");
+}
+
+TEST_F(Quantize, DamagedAndForeignFilesAreRefused) {
+  quantized("model.safetensors", {"method=weight_only"});
+  const std::string good = read_text(path("model.safetensors"));
+  std::string bytes = good;
+  bytes[bytes.size() - 10] = static_cast<char>(bytes[bytes.size() - 10] ^ 1);
+  write_text(path("flipped.safetensors"), bytes);
+  Outcome outcome = run("galley-evaluate", {recipe, "weights=" + path("flipped.safetensors")});
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  EXPECT_EQ(outcome.out, "");
+  // A plan with a layer's name misspelt: a foreign writer left no digests, so the contents decide.
+  uint64_t length = 0;
+  std::memcpy(&length, good.data(), sizeof length);
+  Json header = Json::parse(good.substr(8, length));
+  Json kept{{"galley.quantization", header["__metadata__"]["galley.quantization"]}};
+  const auto with_plan = [&](const std::string& from, const std::string& to) {
+    std::string plan = kept["galley.quantization"];
+    plan.replace(plan.find(from), from.size(), to);
+    Json changed = header;
+    changed["__metadata__"] = Json{{"galley.quantization", plan}};
+    write_text(path("changed.safetensors"), safetensors_of(changed.dump(), good.substr(8 + length)));
+    return run("galley-evaluate", {recipe, "weights=" + path("changed.safetensors")});
+  };
+  outcome = with_plan("classifier.3", "classifier.9");
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  EXPECT_NE(outcome.err.find("of another model"), std::string::npos) << outcome.err;
+  outcome = with_plan("weight_only", "weight_many");
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  EXPECT_NE(outcome.err.find("quantize again"), std::string::npos) << outcome.err;
+}
+
+TEST_F(Quantize, QuantizedWeightsAreNotTrainedNorQuantizedAgain) {
+  quantized("model.safetensors", {"method=weight_only"});
+  const std::string weights = "weights=" + path("model.safetensors");
+  const Outcome trained = run("galley-train", {recipe, weights, "-o", path("run")});
+  EXPECT_EQ(trained.code, 3) << trained.err;
+  EXPECT_NE(trained.err.find("are quantized"), std::string::npos) << trained.err;
+  EXPECT_NE(trained.err.find("galley.parents"), std::string::npos) << trained.err;
+  refused(quantize("none.safetensors", {weights}), 3, {"are quantized"}, "none");
+  const Outcome mean = run("galley-weights", {"average", path("model.safetensors"), path("model.safetensors"), "-o", path("mean.safetensors")});
+  EXPECT_EQ(mean.code, 4) << mean.err;
+}
+
+TEST_F(Quantize, AGoalThatIsMissedStillWrites) {
+  write_text(path("loose.yaml"), "quantize: {goal: {metric: top1, max_drop: 50}}\n");
+  const Json met = quantized("met.safetensors", {"--with", path("loose.yaml")});
+  EXPECT_EQ(met["goal"]["met"], true);
+  EXPECT_DOUBLE_EQ(met["goal"]["drop"].get<double>(), met["metrics"]["float"]["top1"].get<double>() - met["metrics"]["quantized"]["top1"].get<double>());
+  write_text(path("floor.yaml"), "quantize: {goal: {metric: top1, min: 100.5}}\n");
+  const Outcome missed = quantize("missed.safetensors", {"--with", path("floor.yaml")});
+  EXPECT_EQ(missed.code, 6) << missed.err;
+  EXPECT_EQ(Json::parse(missed.out, nullptr, false)["goal"]["met"], false);
+  EXPECT_TRUE(std::filesystem::exists(path("missed.safetensors")));
+}
+
+TEST_F(Quantize, WritesWholeFilesOrNone) {
+  const Outcome full = run_limited("galley-quantize", {recipe, kWeights, "method=weight_only", "-o", path("none.safetensors")}, 20'000);
+  refused(full, 7, {}, "none");
+  refused(quantize("absent/none.safetensors"), 7, {"no folder"}, "none");
+  const Outcome nowhere = run("galley-quantize", {recipe, kWeights});
+  EXPECT_EQ(nowhere.code, 2) << nowhere.err;
+  const Outcome dry = quantize("none.safetensors", {"--dry-run", "method=weight_only"});
+  EXPECT_EQ(dry.code, 0) << dry.err;
+  EXPECT_EQ(Json::parse(dry.out, nullptr, false)["quantized_layers"], 52);
+  EXPECT_FALSE(std::filesystem::exists(path("none.safetensors")));
+}
+
+TEST_F(Quantize, MeasuresLayers) {
+  const Json result = quantized("model.safetensors", {"--measure"});
+  for (const Json& layer : result["layers"]) {
+    for (const char* key : {"float_ms", "quantized_ms", "predicted_float_ms", "predicted_quantized_ms"}) EXPECT_TRUE(layer[key].get<double>() > 0) << key << " of " << layer;
+  }
+  EXPECT_EQ(result["times"]["batch"], 1);
+}
+
+}  // namespace
+}  // namespace galley::testing_cli
