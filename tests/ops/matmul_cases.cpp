@@ -51,6 +51,13 @@ std::vector<OpCase> matmul_cases() {
       }
     }
   }
+  // Rows a multiple of 2 KiB apart: kernels may copy the transposed side first.
+  for (bool tb : {false, true}) {
+    cases.push_back({.name = cat("matmul_wide_rows_ta", tb ? "_tb" : ""), .build = [=](CaseInputs& in) {
+                       const Value a = in.real({37, 512});
+                       matmul(a, in.real(tb ? Shape{35, 37} : Shape{37, 35}), {true, tb});
+                     }});
+  }
   cases.push_back({.name = "matmul_hand", .build = [](CaseInputs& in) {
                      matmul(in.values({2, 2}, {1, 2, 3, 4}), in.values({2, 2}, {5, 6, 7, 8}));
                    }, .expected = {19, 22, 43, 50}});
