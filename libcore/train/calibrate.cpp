@@ -35,6 +35,19 @@ std::vector<std::string> watched_names(const Graph& graph) {
   return names;
 }
 
+/// A share of the source that holds no sample is a lack of data (kNumeric), not a mistake of the text.
+void check_samples(Session& session, const std::string& name) {
+  const int64_t size = session.source(name)->size();
+  const std::optional<Slice>& slice = session.recipe().data.find(name)->slice;
+  const bool shares = slice && slice->begin.percent && slice->end.percent;
+  try {
+    if (shares) slice->of(size);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::kNumeric, cat("data.calibration draws from data.", name, ", which has no samples: ", error.message())).key("data.calibration").suggest("name another split, or widen the slice");
+  }
+  if (size == 0) throw Error(ErrorCode::kNumeric, cat("data.calibration draws from data.", name, ", which has no samples")).key("data.calibration").suggest("name another split");
+}
+
 /// Rows of a value that belong to the valid samples of a batch: those in front, where its dimension 0 holds the samples.
 struct Rows {
   int64_t count = 1, each = 1;  // rows of the whole value
@@ -85,11 +98,9 @@ Calibrator::Calibrator(Session& session) : session_(session) {
   const int64_t micro = recipe.train.batch ? recipe.train.batch->micro.value_or(recipe.train.batch->global) : 32;
   const int64_t usual = recipe.data.val ? recipe.data.val->batch.value_or(micro) : micro;
   batch_ = std::min(wanted.batch.value_or(usual), wanted.samples);
+  check_samples(session, wanted.from);
   const std::unique_ptr<DataLoader> loader = session.calibration_loader(batch_, 0, 1);  // for its shapes alone: one sample is read ahead
   samples_ = std::min(wanted.samples, loader->epoch_samples());
-  if (samples_ == 0) {
-    throw Error(ErrorCode::kNumeric, cat("data.calibration draws from data.", wanted.from, ", whose slice has no samples")).key("data.calibration").suggest("name another split, or widen the slice");
-  }
   if (samples_ < wanted.samples) log(LogLevel::kWarning, cat("data.calibration.samples is ", wanted.samples, ", and data.", wanted.from, " has ", samples_, ": all are used"));
   data_bytes_ = loader->buffer_bytes();
   const Split& split = *recipe.data.find(wanted.from);
@@ -154,12 +165,16 @@ void Calibrator::run(ParameterStore& store, Calibration& calibration, const std:
   }
 }
 
+std::string array_digest(const Tensor& values) {
+  const Tensor plain = values.to(MemoryFormat::contiguous());
+  return digest_of(std::span(static_cast<const std::byte*>(plain.data()), static_cast<size_t>(plain.bytes())));
+}
+
 std::map<std::string, std::string> parameter_digests(const std::vector<ParameterSpec>& parameters, const ParameterStore& store) {
   std::map<std::string, std::string> digests;
   for (const ParameterSpec& spec : parameters) {
     if (!store.has(spec.name)) continue;
-    const Tensor values = store.tensor(spec.name).to(MemoryFormat::contiguous());
-    digests[spec.name] = digest_of(std::span(static_cast<const std::byte*>(values.data()), static_cast<size_t>(values.bytes())));
+    digests[spec.name] = array_digest(store.tensor(spec.name));
   }
   return digests;
 }

@@ -47,6 +47,8 @@ class Calibrator {
   std::shared_ptr<const Program> program_;
 };
 
+/// Digest of an array's values in their logical order, whatever its memory format.
+std::string array_digest(const Tensor& values);
 /// Digest of each parameter's values, by name: what Calibration::weights holds.
 std::map<std::string, std::string> parameter_digests(const std::vector<ParameterSpec>& parameters, const ParameterStore& store);
 

@@ -65,7 +65,8 @@ class Calibrate : public ::testing::Test {
     uint64_t length = 0;
     std::memcpy(&length, file.data(), 8);
     std::map<std::string, std::vector<float>> tensors;
-    for (const auto& [name, entry] : Json::parse(file.substr(8, length)).items()) {
+    const Json header = Json::parse(file.substr(8, length));
+    for (const auto& [name, entry] : header.items()) {
       if (name == "__metadata__" || entry["dtype"] != "F32") continue;
       const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
       tensors[name].resize((end - begin) / 4);
@@ -231,9 +232,11 @@ TEST_F(Calibrate, NumbersThatAreNone) {
 }
 
 TEST_F(Calibrate, NoSamples) {
-  const Outcome outcome = calibrate("stats.calib", {"data.train.slice=0..0"});
+  const Outcome outcome = calibrate("stats.calib", {"data.train.slice=0%..1%"});
   EXPECT_EQ(outcome.code, 5) << outcome.err;
+  EXPECT_NE(outcome.err.find("no samples"), std::string::npos) << outcome.err;
   EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(calibrate("stats.calib", {"data.train.slice=0..0"}).code, 3) << "a slice that is empty whatever the data is a mistake of the recipe";
   EXPECT_EQ(calibrate("stats.calib", {"data.calibration.from=test"}).code, 3) << "there is no data.test";
 }
 
@@ -267,11 +270,11 @@ TEST_F(Calibrate, CommandLines) {
 TEST_F(Calibrate, StoppedGoesOn) {
   std::string recipe = read_text(folder + "/model.yaml");
   const std::string tensors = "{type: tensors, path: inputs.safetensors}";
-  recipe.replace(recipe.find(tensors), tensors.size(), "{type: synthetic, samples: 5000000}");
+  recipe.replace(recipe.find(tensors), tensors.size(), "{type: synthetic, samples: 300000}");
   write_text(folder + "/long.yaml", recipe);
-  const std::vector<std::string> words{folder + "/long.yaml", "weights=" + weights.at("a"), "-o", folder + "/long.calib", "data.calibration.batch=4", "--format", "json"};
+  const std::vector<std::string> words{folder + "/long.yaml", "weights=" + weights.at("a"), "-o", folder + "/long.calib", "data.calibration.batch=1", "--format", "json"};
   std::vector<std::string> all = words;
-  all.insert(all.end(), {"--samples", "5000000", "-q"});
+  all.insert(all.end(), {"--samples", "300000", "-q"});
   Child child("galley-calibrate", all);
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   child.signal(SIGINT);
@@ -280,7 +283,6 @@ TEST_F(Calibrate, StoppedGoesOn) {
   ASSERT_EQ(shown.code, 0) << shown.err;
   const int64_t done = Json::parse(shown.out)["samples"];
   ASSERT_GT(done, 0);
-  ASSERT_EQ(done % 4, 0);
   std::vector<std::string> more = words;
   more.insert(more.end(), {"--samples", std::to_string(done + 8), "--continue"});
   ASSERT_EQ(run("galley-calibrate", more).code, 0);

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-const std::vector<std::string> kTools{"galley-train", "galley-evaluate", "galley-predict", "galley-recipes"};
+const std::vector<std::string> kTools{"galley-train", "galley-evaluate", "galley-predict", "galley-calibrate", "galley-recipes"};
 
 TEST(Conventions, ADryRunWritesNothing) {
   const std::string folder = scratch_folder();
