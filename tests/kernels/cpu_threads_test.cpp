@@ -1,5 +1,5 @@
 // Kernels that add up in parallel give the same bits for any thread count: embedding gradients, layer and group norm, batch norm of
-// contiguous arrays, resampling gradients.
+// contiguous arrays, resampling gradients, recurrent layers.
 
 #include <gtest/gtest.h>
 
@@ -11,6 +11,7 @@
 #include "libcore/kernels/table.h"
 #include "libcore/ops/embedding.h"
 #include "libcore/ops/norm.h"
+#include "libcore/ops/recurrent.h"
 #include "libcore/ops/registry.h"
 #include "libcore/ops/shape.h"
 #include "libcore/tensor/tensor.h"
@@ -77,6 +78,19 @@ TEST(CpuThreads, BitsDoNotDependOnThem) {
          const Shape image{5, 7, 43, 37};
          batch_norm_backward(input(g, image), input(g, image), input(g, {7}), input(g, {7}), input(g, {7}), input(g, {7}), {}, a);
        }},
+      // A batch that threads share out by rows, and one that they share out by columns.
+      {"rnn", [](Graph& g) {
+         RnnAttrs a;
+         a.nonlinearity = Nonlinearity::kRelu;
+         rnn(input(g, {131, 3, 19}), {input(g, {37, 19}), input(g, {37, 37}), input(g, {37}), input(g, {37})}, input(g, {131, 37}), a);
+       }},
+      {"rnn_few_rows", [](Graph& g) {
+         RnnAttrs a;
+         a.nonlinearity = Nonlinearity::kRelu;
+         rnn(input(g, {7, 3, 19}), {input(g, {37, 19}), input(g, {37, 37}), {}, {}}, {}, a);
+       }},
+      {"lstm_backward", [](Graph& g) { lstm_backward(input(g, {131, 3, 37}), {}, {}, input(g, {131, 3, 148}), input(g, {131, 3, 37}), input(g, {148, 37}), {}, {}); }},
+      {"gru_backward", [](Graph& g) { gru_backward(input(g, {7, 3, 37}), {}, input(g, {7, 3, 148}), input(g, {7, 3, 37}), input(g, {111, 37}), {}, {}); }},
       {"resize_backward", [](Graph& g) { ResizeBackwardAttrs a; a.input_size = {23, 17}; resize_backward(input(g, {3, 5, 50, 41}), a); }},
   };
   for (const auto& [name, build] : cases) {
