@@ -10,6 +10,8 @@ namespace galley::quantized {
 namespace {
 
 constexpr int64_t kWeights = 128 * 1024;  // widened weights of all outputs, where they are to stay
+constexpr int64_t kAlone = 64 * 1024;   // products for which one thread is enough
+constexpr int64_t kFew = 4;             // laid-out pixels for which weights are not widened
 constexpr int64_t kRoom = 384 * 1024;  // a band's inputs and results: they stay in the second-level cache
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -19,6 +21,8 @@ int64_t aligned(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 
 Convolver::Convolver(const ConvSizes& sizes, Path path, int threads) : sizes_(sizes), path_(path), threads_(std::max(1, threads)) {
   const ConvSizes& s = sizes_;
+  // A few microseconds of work are done before a second thread has begun.
+  if (s.images * s.out_height * s.out_width * s.outputs * (s.channels / s.groups) * s.kernel_h * s.kernel_w < kAlone) threads_ = 1;
   pointwise_ = s.kernel_h == 1 && s.kernel_w == 1 && s.padding_h == 0 && s.padding_w == 0;
   group_inputs_ = s.channels / s.groups;
   group_outputs_ = s.outputs / s.groups;
@@ -73,12 +77,13 @@ Convolver::Convolver(const ConvSizes& sizes, Path path, int threads) : sizes_(si
   run_quads_ = quads_ * (joined ? s.kernel_w : 1);
 
   const int64_t laid_pixels = pointwise_ ? most : laid_rows(most) * columns_;
-  wide_at_ = aligned(laid_pixels * pixel * value_bytes_ + 64);
+  wide_at_ = aligned(std::max(laid_pixels, kFew) * pixel * value_bytes_ + 64);
   int64_t outputs = 0;  // of a task's group
   for (const Task& task : tasks_) outputs = std::max(outputs, std::min(task.last_output - task.first_output, group_outputs_));
   const int64_t all = wide_values(runs_ * run_quads_, outputs) * 2;
   resident_ = all <= kWeights;
-  starts_at_ = wide_at_ + (path == Path::kExact ? aligned(resident_ ? all : wide_values(runs_ * run_quads_, 1) * 2) : 0);
+  few_ = path == Path::kExact && laid_pixels <= kFew;
+  starts_at_ = wide_at_ + (path == Path::kExact && !few_ ? aligned(resident_ ? all : wide_values(runs_ * run_quads_, 1) * 2) : 0);
   room_bytes_ = starts_at_ + (path == Path::kExact ? 0 : aligned(padded_outputs(outputs + kBlock) * 4));
 }
 
@@ -103,6 +108,7 @@ void Convolver::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32
   p.weights = weight;
   p.zero_point = zero_point;
   p.resident = resident_;
+  p.few = few_;
   p.wide = reinterpret_cast<int16_t*>(room + wide_at_);
   p.starts = reinterpret_cast<int32_t*>(room + starts_at_);
   p.epilogue = epilogue;
@@ -119,6 +125,10 @@ void Convolver::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32
     } else {
       lay_out(task, group, x, flip, zero_point, room);
       p.a = room;
+      if (few_) {
+        auto* values = reinterpret_cast<int16_t*>(room);
+        for (int64_t quad = 0; quad < kFew * quads_; ++quad) std::swap(values[quad * kQuad + 1], values[quad * kQuad + 2]);
+      }
     }
     multiply(p);
   }

@@ -124,6 +124,16 @@ HWY_INLINE void load(Vectors<D, kCount>& v, const T* from, int64_t step) {
     load(v.tail, from + step, step);
   }
 }
+/// Bytes 0 and 2, and 1 and 3, of each lane, widened.
+template <int kCount>
+HWY_INLINE void split(const Vectors<DI8, kCount>& v, Vectors<D16, kCount>& even, Vectors<D16, kCount>& odd, D16 d) {
+  if constexpr (kCount > 0) {
+    const auto bytes = hn::BitCast(d, v.head);
+    even.head = hn::ShiftRight<8>(hn::ShiftLeft<8>(bytes));
+    odd.head = hn::ShiftRight<8>(bytes);
+    split(v.tail, even.tail, odd.tail, d);
+  }
+}
 template <int kCount>
 HWY_INLINE void store_sums(const Vectors<D32, kCount>& v, int32_t* to) {
   if constexpr (kCount > 0) {

@@ -131,6 +131,29 @@ HWY_NOINLINE void tile_exact(const Product& p, const int32_t* at, const int16_t*
   tile.store(sums);
 }
 
+/// The same of weights as they lie, for so few pixels that widening would cost more than it saves; of each quad the pixel holds the values
+/// 0, 2, 1, 3: what shifts make of a lane's bytes.
+template <int kRows, int kWide>
+HWY_NOINLINE void tile_few(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes, int32_t* HWY_RESTRICT sums) {
+  const D16 d16;
+  Tile<PairProducts, int16_t, kRows, kWide> tile;
+  tile.begin(static_cast<const int16_t*>(p.a), at);
+  constexpr bool kWhole = kLanes == static_cast<int>(kBlock);
+  for (int64_t run = 0; run < p.runs; ++run) {
+    const int64_t begin = p.run_at[run], end = begin + p.run_quads * kQuad;
+    for (int64_t i = begin; i < end; i += kQuad) {
+      Vectors<DI8, kWide> weights;
+      load(weights, w, kWhole ? block_bytes : 4 * kLanes);
+      w += kBlock * kQuad;
+      Vectors<D16, kWide> even, odd;
+      split(weights, even, odd, d16);
+      tile.add(i, even);
+      tile.add(i + 2, odd);
+    }
+  }
+  tile.store(sums);
+}
+
 /// The same of bytes, by vpdpbusd or vpmaddubsw.
 template <int kRows, int kWide, bool kReduce>
 HWY_NOINLINE void tile_bytes(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes, const int32_t* HWY_RESTRICT from, int32_t* HWY_RESTRICT sums) {
@@ -149,6 +172,7 @@ HWY_NOINLINE void tile_bytes(const Product& p, const int32_t* at, const int8_t* 
   tile.store(sums);
 }
 
+using FewTile = void (*)(const Product&, const int32_t*, const int8_t*, int64_t, int32_t*);
 using ExactTile = void (*)(const Product&, const int32_t*, const int16_t*, int32_t*);
 using BytesTile = void (*)(const Product&, const int32_t*, const int8_t*, int64_t, const int32_t*, int32_t*);
 
@@ -160,7 +184,13 @@ template <int kWide, bool kReduce, int... kRow>
 constexpr std::array<BytesTile, sizeof...(kRow)> bytes_tiles(std::integer_sequence<int, kRow...>) {
   return {tile_bytes<kRow + 1, kWide, kReduce>...};
 }
+template <int kWide, int... kRow>
+constexpr std::array<FewTile, sizeof...(kRow)> few_tiles(std::integer_sequence<int, kRow...>) {
+  return {tile_few<kRow + 1, kWide>...};
+}
 using Rows = std::make_integer_sequence<int, kMostRows>;
+using FewRows = std::make_integer_sequence<int, kMostRows < 4 ? kMostRows : 4>;
+constexpr std::array<FewTile, FewRows::size()> kFewTiles[2] = {few_tiles<kVectors / 2>(FewRows()), few_tiles<kVectors>(FewRows())};
 constexpr std::array<ExactTile, kMostRows> kExactTiles[2] = {exact_tiles<kVectors / 2>(Rows()), exact_tiles<kVectors>(Rows())};
 constexpr std::array<BytesTile, kMostRows> kReducedTiles[2] = {bytes_tiles<kVectors / 2, true>(Rows()), bytes_tiles<kVectors, true>(Rows())};
 constexpr std::array<BytesTile, kMostRows> kQuadTiles[2] = {bytes_tiles<kVectors / 2, false>(Rows()), bytes_tiles<kVectors, false>(Rows())};
@@ -170,13 +200,14 @@ void multiply_all(const Product& p) {
   HWY_ALIGN int32_t sums[kTogether * kMostRows * kStep];
   const int64_t quads = p.runs * p.run_quads, block_bytes = quads * kBlock * kQuad, wide_step = quads * kQuad * kStep;
   // As many tiles as needed, of sizes as equal as possible.
-  const int64_t tiles = (p.pixels + kMostRows - 1) / kMostRows;
+  const int64_t most = p.few ? static_cast<int64_t>(FewRows::size()) : kMostRows, tiles = (p.pixels + most - 1) / most;
   const int64_t begin = p.begin / kBlock * kBlock, stretch = p.resident ? p.end - begin : kStep;
   for (int64_t from = begin; from < p.end; from += stretch) {
     const int64_t to = std::min(p.end, from + stretch);
     const auto vectors_of = [&](int64_t block) { return to - block > kStep / 2 ? kVectors : kVectors / 2; };
     for (int64_t block = from; block < to; block += kStep) {
       const int8_t* weights = p.weights + block / kBlock * block_bytes;
+      if (p.few) break;
       if (p.path == Path::kExact) {
         widen_weights(weights, block_bytes, quads, vectors_of(block), p.wide + (block - from) / kStep * wide_step);
       } else {
@@ -197,7 +228,7 @@ void multiply_all(const Product& p) {
           const int32_t* pixels = p.pixel_at + pixel + done;
           int32_t* out = sums + done * kStep;
           switch (p.path) {
-            case Path::kExact: kExactTiles[full][at](p, pixels, wide, out); break;
+            case Path::kExact: p.few ? kFewTiles[full][at](p, pixels, weights, block_bytes, out) : kExactTiles[full][at](p, pixels, wide, out); break;
             case Path::kReduced: kReducedTiles[full][at](p, pixels, weights, block_bytes, start, out); break;
             case Path::kVnni: kQuadTiles[full][at](p, pixels, weights, block_bytes, start, out); break;
           }

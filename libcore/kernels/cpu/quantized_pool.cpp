@@ -1,5 +1,43 @@
 // Pooling of quantized channels_last images: integer sums and one rounding, and the largest of bytes.
 
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/kernels/cpu/quantized_pool.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include <cstdint>
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::quantized {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+/// The largest of count bytes of each channel (i8 where flip is 0x80) and the number of the first that has it.
+void largest_bytes(const uint8_t* const* taps, const uint8_t* numbers, int64_t count, uint8_t flip, uint8_t* best, uint8_t* index, int64_t channels) {
+  const auto some = [&](auto d, int64_t c) HWY_ATTR {
+    const auto turn = hn::Set(d, flip);
+    auto most = hn::Xor(hn::LoadU(d, taps[0] + c), turn), number = hn::Set(d, numbers[0]);
+    for (int64_t i = 1; i < count; ++i) {
+      const auto v = hn::Xor(hn::LoadU(d, taps[i] + c), turn);
+      number = hn::IfThenElse(hn::Gt(v, most), hn::Set(d, numbers[i]), number);
+      most = hn::Max(most, v);
+    }
+    hn::StoreU(hn::Xor(most, turn), d, best + c);
+    hn::StoreU(number, d, index + c);
+  };
+  const hn::ScalableTag<uint8_t> wide;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(wide));
+  int64_t c = 0;
+  for (; c + lanes <= channels; c += lanes) some(wide, c);
+  for (; c < channels; ++c) some(hn::CappedTag<uint8_t, 1>(), c);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::quantized
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -11,6 +49,10 @@
 #include "libcore/kernels/cpu/vector_math.h"
 
 namespace galley {
+namespace quantized {
+HWY_EXPORT(largest_bytes);
+}
+
 namespace {
 
 using namespace quantized;
@@ -99,16 +141,6 @@ std::unique_ptr<PreparedKernel> prepare_adaptive(const KernelQuery& q) {
   return prepared;
 }
 
-/// Keeps the larger byte and its tap; the first of equal ones stays.
-GALLEY_CLONES void take_larger(const uint8_t* x, uint8_t flip, uint8_t* best, uint8_t* index, int64_t channels, uint8_t tap) {
-  GALLEY_ELEMENTWISE
-  for (int64_t c = 0; c < channels; ++c) {
-    const bool larger = static_cast<uint8_t>(x[c] ^ flip) > static_cast<uint8_t>(best[c] ^ flip);
-    best[c] = larger ? x[c] : best[c];
-    index[c] = larger ? tap : index[c];
-  }
-}
-
 class MaxPoolBytes : public PreparedKernel {
  public:
   explicit MaxPoolBytes(const KernelQuery& q) : x_(q.in(0).shape), y_(q.out(0).shape), flip_(flip_of(q.in(0).dtype)) {
@@ -124,26 +156,21 @@ class MaxPoolBytes : public PreparedKernel {
       for (int64_t line = begin; line < end; ++line) {
         const int64_t n = line / y_[2], h = line % y_[2];
         for (int64_t w = 0; w < y_[3]; ++w) {
-          uint8_t* best = args.out<uint8_t>(0) + (line * y_[3] + w) * channels;
-          uint8_t* index = args.out<uint8_t>(1) + (line * y_[3] + w) * channels;
-          bool first = true;
+          std::array<const uint8_t*, 256> taps;
+          std::array<uint8_t, 256> numbers;
+          int64_t count = 0;
           for (int64_t i = 0; i < kernel_[0]; ++i) {
             const int64_t row = h * stride_[0] - padding_[0] + i * dilation_[0];
             if (row < 0 || row >= x_[2]) continue;
             for (int64_t j = 0; j < kernel_[1]; ++j) {
               const int64_t column = w * stride_[1] - padding_[1] + j * dilation_[1];
               if (column < 0 || column >= x_[3]) continue;
-              const uint8_t* x = args.in<uint8_t>(0) + ((n * x_[2] + row) * x_[3] + column) * channels;
-              const auto tap = static_cast<uint8_t>(i * kernel_[1] + j);
-              if (first) {
-                std::memcpy(best, x, static_cast<size_t>(channels));
-                std::memset(index, tap, static_cast<size_t>(channels));
-                first = false;
-              } else {
-                take_larger(x, flip_, best, index, channels, tap);
-              }
+              taps[static_cast<size_t>(count)] = args.in<uint8_t>(0) + ((n * x_[2] + row) * x_[3] + column) * channels;
+              numbers[static_cast<size_t>(count++)] = static_cast<uint8_t>(i * kernel_[1] + j);
             }
           }
+          const int64_t at = (line * y_[3] + w) * channels;
+          HWY_DYNAMIC_DISPATCH(quantized::largest_bytes)(taps.data(), numbers.data(), count, flip_, args.out<uint8_t>(0) + at, args.out<uint8_t>(1) + at, channels);
         }
       }
     });
@@ -170,3 +197,5 @@ const std::array<Kernel, 3> kKernels{
 std::span<const Kernel> cpu_quantized_pool() { return kKernels; }
 
 }  // namespace galley
+
+#endif  // HWY_ONCE
