@@ -87,6 +87,7 @@ struct OpDef {
   std::vector<InPlace> updates = {};        // state written in place
   std::vector<InPlace> may_reuse = {};      // output may take the memory of an input that dies here, where sizes agree
   bool view = false;                        // output 0 is input 0's memory under another shape (reshape, flatten)
+  bool stops_gradient = false;              // its outputs count as constants where a gradient is taken: observers
   bool has_effect = false;                  // never removed even where nothing reads its outputs
   /// A fused operator's definition by plain operators: emits them and returns the outputs. nullptr: not fused.
   std::vector<Value> (*unfused)(const Fields* attributes, std::span<const Value> inputs) = nullptr;

@@ -61,6 +61,14 @@ std::vector<TensorType> infer_observe(const OpContext& c) {
   return {c.in(1), c.in(2)};
 }
 
+std::vector<TensorType> infer_keep(const OpContext& c) {
+  check_floating(c.in(0), "min_state");
+  check_like(c.in(1), "max_state", c.in(0), "min_state");
+  check_like(c.in(2), "min", c.in(0), "min_state");
+  check_like(c.in(3), "max", c.in(0), "min_state");
+  return {c.in(0), c.in(1)};
+}
+
 std::vector<TensorType> infer_qparams(const OpContext& c) {
   const auto& a = c.attrs<QparamsFromRangeAttrs>();
   check_floating(c.in(0), "min");
@@ -129,7 +137,7 @@ const OpDef& fake_quantize_scale_backward_op() {
 }
 const OpDef& observe_range_op() {
   static const OpDef def{.name = "observe_range",
-                         .doc = "moving average of the smallest and largest value, in place",
+                         .doc = "moving average of the smallest and largest value",
                          .inputs = {"x", "min_state", "max_state", "enabled"},
                          .outputs = {"min", "max"},
                          .make_attrs = make_fields<ObserveRangeAttrs>,
@@ -137,7 +145,18 @@ const OpDef& observe_range_op() {
                          .no_gradient = kObserved,
                          .cost = input_cost<2>,
                          .precision = PrecisionRule::kKeepF32,
-                         .updates = {{0, 1}, {1, 2}}};
+                         .stops_gradient = true};
+  return def;
+}
+const OpDef& keep_range_op() {
+  static const OpDef def{.name = "keep_range",
+                         .doc = "an observed range becomes the state, in place",
+                         .inputs = {"min_state", "max_state", "min", "max"},
+                         .outputs = {"min_state", "max_state"},
+                         .infer = infer_keep,
+                         .no_gradient = kObserved,
+                         .precision = PrecisionRule::kKeepF32,
+                         .updates = {{0, 0}, {1, 1}}};
   return def;
 }
 const OpDef& qparams_from_range_op() {
@@ -149,7 +168,8 @@ const OpDef& qparams_from_range_op() {
                          .infer = infer_qparams,
                          .no_gradient = kObserved,
                          .cost = elementwise_cost<8>,
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .stops_gradient = true};
   return def;
 }
 
@@ -160,17 +180,18 @@ Value fake_quantize_backward(Value grad, Value x, Value scale, Value zero_point,
 Value fake_quantize_scale_backward(Value grad, Value x, Value scale, Value zero_point, const FakeQuantizeAttrs& attrs) {
   return emit("fake_quantize_scale_backward", {grad, x, scale, zero_point}, attrs);
 }
-ObservedRange observe_range(Value x, Value min_state, Value max_state, Value enabled, const ObserveRangeAttrs& attrs) {
+MovingRange observe_range(Value x, Value min_state, Value max_state, Value enabled, const ObserveRangeAttrs& attrs) {
   const std::vector<Value> r = emit_all("observe_range", std::make_unique<ObserveRangeAttrs>(attrs), std::vector<Value>{x, min_state, max_state, enabled});
   return {r[0], r[1]};
 }
+void keep_range(Value min_state, Value max_state, const MovingRange& range) { emit("keep_range", {min_state, max_state, range.min, range.max}); }
 RangeParams qparams_from_range(Value min, Value max, const QparamsFromRangeAttrs& attrs) {
   const std::vector<Value> r = emit_all("qparams_from_range", std::make_unique<QparamsFromRangeAttrs>(attrs), std::vector<Value>{min, max});
   return {r[0], r[1]};
 }
 
 OpTable fake_quantize_ops() {
-  return {&fake_quantize_op(), &fake_quantize_backward_op(), &fake_quantize_scale_backward_op(), &observe_range_op(), &qparams_from_range_op()};
+  return {&fake_quantize_op(), &fake_quantize_backward_op(), &fake_quantize_scale_backward_op(), &observe_range_op(), &keep_range_op(), &qparams_from_range_op()};
 }
 
 }  // namespace galley

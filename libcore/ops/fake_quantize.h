@@ -30,6 +30,7 @@ const OpDef& fake_quantize_op();
 const OpDef& fake_quantize_backward_op();
 const OpDef& fake_quantize_scale_backward_op();
 const OpDef& observe_range_op();
+const OpDef& keep_range_op();
 const OpDef& qparams_from_range_op();
 
 /// x f32, scale and zero_point f32 [] or [C] (whole numbers in the zero point) -> scale * (clamp(round(x / scale) + zero_point, qmin, qmax) -
@@ -41,12 +42,15 @@ Value fake_quantize_backward(Value grad, Value x, Value scale, Value zero_point,
 /// grad * (qmin - zero_point) or grad * (qmax - zero_point) below and above it. Like scale.
 Value fake_quantize_scale_backward(Value grad, Value x, Value scale, Value zero_point, const FakeQuantizeAttrs& attrs);
 
-/// Updates min_state and max_state, f32 [] or [C], in place where enabled (f32 []) is not 0: a range of [inf, -inf], the value to begin with,
-/// becomes the batch's, another moves by averaging * (batch's - it). Returns the new states. NaN in x makes them NaN.
-struct ObservedRange {
+/// What the range of min_state and max_state, f32 [] or [C], becomes where enabled (f32 []) is not 0: a range of [inf, -inf], the value to begin
+/// with, becomes the batch's, another moves by averaging * (batch's - it). NaN in x makes it NaN. The states stay as they are until keep_range:
+/// a step that ends before its updates leaves none behind.
+struct MovingRange {
   Value min, max;
 };
-ObservedRange observe_range(Value x, Value min_state, Value max_state, Value enabled, const ObserveRangeAttrs& attrs);
+MovingRange observe_range(Value x, Value min_state, Value max_state, Value enabled, const ObserveRangeAttrs& attrs);
+/// In place: the states become this range. Of the update phase.
+void keep_range(Value min_state, Value max_state, const MovingRange& range);
 /// affine_params (symmetric: symmetric_params of the larger bound) of each range, as f32 arrays of its shape; i8 where qmin is negative, else
 /// u8. A range that saw nothing ([inf, -inf]) gives scale 1 and the zero point nearest to 0, one that is not finite scale NaN.
 struct RangeParams {

@@ -28,7 +28,9 @@ struct StateSpec {
   std::string name;      // "conv1.weight.exp_avg"
   TensorType type;
   std::string of;        // the parameter or buffer it belongs to
-  bool starts_as_copy = false;  // of the parameter's or buffer's value (EMA); else zeros
+  bool starts_as_copy = false;  // of the parameter's or buffer's value (EMA)
+  double starts_at = 0;         // else: every element
+  ValueRole role = ValueRole::kState;
 };
 
 /// What add_updates made. Scalar inputs of the graph, fed each run: "lr.<group>" f32 [], "step" i64 [] (from 1), and with EMA

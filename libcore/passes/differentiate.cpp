@@ -19,7 +19,7 @@ std::map<ValueId, ValueId> differentiate(Graph& graph, ValueId objective, std::s
     if (node.phase == Phase::kUpdate) continue;
     bool reached = false;
     for (ValueId id : node.inputs) reached |= id != kNoValue && leads[static_cast<size_t>(id)];
-    for (ValueId id : node.outputs) leads[static_cast<size_t>(id)] = reached && is_floating(graph.type(id).dtype);
+    for (ValueId id : node.outputs) leads[static_cast<size_t>(id)] = reached && !node.op->stops_gradient && is_floating(graph.type(id).dtype);
   }
   const std::string saved_path = graph.path();
   const Phase saved_phase = graph.phase();

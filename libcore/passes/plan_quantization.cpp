@@ -3,6 +3,7 @@
 #include <limits>
 #include <set>
 
+#include "libcore/base/parallel.h"
 #include "libcore/passes/integer_domain.h"
 #include "libcore/passes/quantize.h"
 
@@ -42,15 +43,22 @@ class MapChooser {
 
   void run(QuantizationPlan& plan) {
     const std::deque<Node>& nodes = graph_.nodes();
+    std::vector<std::pair<ValueId, const ActivationScheme*>> chosen;
     for (ValueId id : graph_.inputs()) {
-      if (domain_.wanted(id)) choose(id, config_.defaults.activations);
+      if (domain_.wanted(id)) chosen.emplace_back(id, &config_.defaults.activations);
     }
     for (size_t n = 0; n < nodes.size(); ++n) {
       if (nodes[n].outputs.empty() || !domain_.wanted(nodes[n].outputs[0])) continue;
       const ValueId y = nodes[n].outputs[0];
       if (domain_.made_integer(y) && domain_.form(n) == IntegerForm::kPassThrough) continue;
-      choose(y, config_.of(domain_.name(y)).activations);
+      chosen.emplace_back(y, &config_.of(domain_.name(y)).activations);
     }
+    // Observers that search take milliseconds a value.
+    std::vector<QuantParams> params(chosen.size());
+    parallel_for(static_cast<int64_t>(chosen.size()), 1, [&](int64_t begin, int64_t end) {
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) params[i] = choose_params(statistics(chosen[i].first), *chosen[i].second);
+    });
+    for (size_t i = 0; i < chosen.size(); ++i) maps_[chosen[i].first] = params[i];
     // Trained ranges are those that the training rounded to: each value keeps its own.
     std::set<ValueId> shared;
     for (size_t n = nodes.size(); config_.method != QuantMethod::kQat && n-- > 0;) {
@@ -67,7 +75,6 @@ class MapChooser {
 
  private:
   const RangeStatistics& statistics(ValueId id) const { return calibration_.at(domain_.name(domain_.watched(graph_, id))); }
-  void choose(ValueId id, const ActivationScheme& scheme) { maps_[id] = choose_params(statistics(id), scheme); }
 
   /// From the last concat to the first: an input that is a concat itself hands the map on.
   void share(const Node& node, std::set<ValueId>& shared) {

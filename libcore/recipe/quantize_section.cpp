@@ -112,10 +112,10 @@ void GoalSection::fields(FieldVisitor& v) {
 }
 
 void QatSection::fields(FieldVisitor& v) {
-  v.text({.name = "start", .doc = "when quantization begins to be imitated", .main = true}, start);
-  v.text({.name = "observers_until", .doc = "when ranges are frozen"}, observers_until);
-  v.text({.name = "batch_norm_until", .doc = "when the statistics of batch norms are frozen"}, batch_norm_until);
-  v.field({.name = "learn_scale", .doc = "train the scales with the weights (LSQ)"}, learn_scale);
+  v.text({.name = "start", .doc = "when quantization begins to be imitated; until then training is in float", .main = true}, start);
+  v.text({.name = "observers_until", .doc = "when the ranges of activations are frozen"}, observers_until);
+  v.text({.name = "batch_norm_until", .doc = "when the statistics of batch norms are frozen: the running ones are used from then on, as conversion will"}, batch_norm_until);
+  v.field({.name = "learn_scale", .doc = "train the scales of activations with the weights (LSQ), once their ranges are frozen"}, learn_scale);
 }
 
 void QuantizeSection::fields(FieldVisitor& v) {
@@ -141,6 +141,10 @@ void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors)
   const auto check_observer = [&](const std::string& key, const ObserverSection& observer, bool weights) {
     const bool known = !weights || observer.type == ObserverType::kMinMax || observer.type == ObserverType::kPercentile || observer.type == ObserverType::kMse;
     if (!known) complain(key, cat("'", key, "' is ", observer_name(observer.type), ", which needs activations"), "weights take min_max, percentile or mse");
+    const bool trained = observer.type == ObserverType::kAuto || observer.type == ObserverType::kMovingAverage;
+    if (quantize.method == QuantMethod::kQat && (weights ? observer.type != ObserverType::kMinMax : !trained)) {
+      complain(key, cat("'", key, "' is ", observer_name(observer.type), ", and method: qat finds ranges while it trains"), weights ? "write min_max" : "write moving_average (auto is the same)");
+    }
     if (observer.value && observer.type != ObserverType::kPercentile) {
       complain(key + ".value", cat("'", key, ".value' belongs to the observer percentile, not to ", observer_name(observer.type)), "write type: percentile, or remove it");
     }

@@ -5,15 +5,17 @@
 #include "libcore/data/loader.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/train/inference.h"
+#include "libcore/train/qat.h"
 
 namespace galley {
 
 Evaluator::Evaluator(Session& session, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch,
-                     const std::map<std::string, MemoryFormat>& formats, int64_t samples)
+                     const std::map<std::string, MemoryFormat>& formats, int64_t samples, const QuantizationAware* aware)
     : session_(session), split_(split), batch_(batch), limit_(samples), plan_(std::move(plan)) {
   const std::unique_ptr<DataLoader> loader = session.loader(split, batch, 0, 1, samples);
   data_bytes_ = loader->buffer_bytes();
-  InferenceModel model = make_inference(session.capture_evaluation(session.batch_types(*loader)), plan_);
+  CapturedModel captured = session.capture_evaluation(session.batch_types(*loader));
+  InferenceModel model = aware != nullptr ? aware->evaluation(std::move(captured)) : make_inference(std::move(captured), plan_);
   parameters_ = std::move(model.parameters);
   CompileOptions how;
   how.threads = static_cast<int>(session.threads());

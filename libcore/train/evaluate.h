@@ -12,13 +12,14 @@
 namespace galley {
 
 struct QuantizationPlan;
+class QuantizationAware;
 
 class Evaluator {
  public:
   /// Compiles the evaluation program for batches of that size: on integers by a plan (loaded_plan(recipe): as the weights are), in float without.
-  /// `formats`: of parameters that exist already. `samples`: at most so many; 0: all.
+  /// `formats`: of parameters that exist already. `samples`: at most so many; 0: all. `aware`: rounding as in its training.
   Evaluator(Session& session, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch, const std::map<std::string, MemoryFormat>& formats,
-            int64_t samples = 0);
+            int64_t samples = 0, const QuantizationAware* aware = nullptr);
   ~Evaluator();
 
   const Program& program() const { return *program_; }

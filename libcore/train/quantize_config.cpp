@@ -22,6 +22,8 @@ LayerScheme scheme_of(const QuantizeWeightsSection& weights, const QuantizeActiv
                         .symmetric = activations.scheme == ActivationSchemeName::kPerTensorSymmetric,
                         .observer = activations.observer.spec(),
                         .reduce_range = activations.reduce_range.value.value_or(false)};
+  // A training keeps one range, a moving average, for itself and for the conversion.
+  if (method == QuantMethod::kQat && scheme.activations.observer.type == ObserverType::kAuto) scheme.activations.observer = {.type = ObserverType::kMovingAverage};
   // Weights that are only stored are never multiplied as integers.
   scheme.weights.reduce_range = saturation == SaturationRule::kReduce && !scheme.activations.reduce_range && method != QuantMethod::kWeightOnly;
   return scheme;

@@ -67,6 +67,10 @@ ResumeCheck check_resume(const Recipe& old_recipe, const Recipe& new_recipe, con
   old.benchmark = new_recipe.benchmark;
   old.profile = new_recipe.profile;
   old.train.duration = new_recipe.train.duration;
+  // Training reads `quantize` only for qat; these two keys are galley-quantize's even then.
+  old.quantize.calibration = new_recipe.quantize.calibration;
+  old.quantize.goal = new_recipe.quantize.goal;
+  if (old.quantize.method != QuantMethod::kQat && new_recipe.quantize.method != QuantMethod::kQat) old.quantize = new_recipe.quantize;
   std::vector<std::string> differing;
   differing_keys(tree_of(old), tree_of(new_recipe), "", differing);
   if (!differing.empty()) {

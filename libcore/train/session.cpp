@@ -18,6 +18,7 @@
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/train/inference.h"
 #include "libcore/train/metrics.h"
+#include "libcore/train/qat.h"
 #include "libcore/train/step.h"
 #include "libcore/weights/load.h"
 
@@ -458,6 +459,12 @@ void check_durations(const Recipe& recipe, const RunLength& run) {
   if (train.validate) named("train.validate.every", [&] { steps_of(train.validate->every, run); });
   if (train.early_stop) named("train.early_stop.patience", [&] { steps_of(train.early_stop->patience, run); });
   if (train.ema) named("train.ema.every", [&] { steps_of(train.ema->every, run); });
+  if (recipe.quantize.method == QuantMethod::kQat) {
+    const QatSection& qat = recipe.quantize.qat;
+    named("quantize.qat.start", [&] { steps_of(qat.start, run); });
+    named("quantize.qat.observers_until", [&] { steps_of(qat.observers_until, run); });
+    named("quantize.qat.batch_norm_until", [&] { steps_of(qat.batch_norm_until, run); });
+  }
   if (recipe.checkpoint) named("checkpoint.every", [&] { steps_of(recipe.checkpoint->every, run); });
 }
 
@@ -474,6 +481,10 @@ void check_model(const Recipe& recipe) {
   types.target = session.target_type(types.input);
   const CapturedModel training = session.capture_training(types);
   if (recipe.train.recompute && recipe.train.recompute->mode == RecomputeMode::kMatch) recomputed_modules(training.graph, *recipe.train.recompute);
+  if (trains_quantized(recipe)) {
+    Graph rounded = training.graph;
+    QuantizationAware(session, types.input).rewrite(rounded, types, {});
+  }
   const std::vector<Selectable> items = selectables(session.capture_evaluation(types).parameters);
   for (size_t i = 0; i < recipe.train.optimizer.groups.size(); ++i) {
     const auto& group = recipe.train.optimizer.groups.at<OptimizerGroup>(i);

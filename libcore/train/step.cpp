@@ -1,5 +1,6 @@
 #include "libcore/train/step.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -14,8 +15,8 @@
 namespace galley {
 namespace {
 
-/// The optimizer's settings of each trained parameter: each key from the first group that matches and sets it.
-ParameterGroups groups_of(const OptimizerSection& section, const std::vector<ParameterSpec>& parameters) {
+/// The optimizer's settings of each trained parameter: each key from the first group that matches and sets it. Scales of quantization do not decay.
+ParameterGroups groups_of(const OptimizerSection& section, const std::vector<ParameterSpec>& parameters, const std::vector<std::string>& scales) {
   std::vector<Selectable> items;
   for (const ParameterSpec& spec : parameters) {
     if (spec.trainable) items.push_back({spec.name, spec.module_type, spec.type.shape.rank()});
@@ -30,6 +31,7 @@ ParameterGroups groups_of(const OptimizerSection& section, const std::vector<Par
       if (group.momentum) own.momentum = group.momentum;
     }
   }
+  for (const std::string& scale : scales) overrides[scale].weight_decay = Multiple(0, false);
   return resolve_groups(*section.algorithm.as<Optimizer>(), overrides);
 }
 
@@ -60,33 +62,72 @@ TrainStep::TrainStep(const Session& session, const BatchTypes& types, const Batc
   check_durations(recipe_, length);
   schedule_ = Schedule(recipe_.train.schedule, schedule_run_);
   if (!recipe_.train.optimizer.algorithm) throw Error(ErrorCode::kRecipe, "the key train.optimizer is missing").key("train.optimizer").suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
+  const std::vector<TrainStage> stages = train_stages(recipe_, length);
+  if (trains_quantized(recipe_)) quantization_ = std::make_unique<QuantizationAware>(session, types.input);
+  for (const TrainStage& stage : stages) add_stage(stage, types);
+  if (!quantization_) return;
+  for (const StateSpec& state : quantization_->states()) store_.declare(state.name, state.type, state.role);
+  add_states(quantization_->states());
+}
+
+void TrainStep::add_stage(const TrainStage& what, const BatchTypes& types) {
+  Stage& stage = stages_.emplace_back();
+  stage.what = what;
   CompileOptions how;
-  how.threads = static_cast<int>(session.threads());
-  how.memory_format = session.layout();
-  update_program_ = compile(capture(types, true), how);
-  store_.declare(*update_program_);
+  how.threads = static_cast<int>(session_.threads());
+  how.memory_format = session_.layout();
+  how.parameter_formats = store_.formats();
+  stage.update_program = compile(capture(stage, types, true), how);
+  store_.declare(*stage.update_program);
+  add_states(stage.states);
   if (batch_.accumulation > 1) {
     how.parameter_formats = store_.formats();
-    accumulate_program_ = compile(capture(types, false), how);
+    stage.accumulate_program = compile(capture(stage, types, false), how);
   }
 }
 
-Graph TrainStep::capture(const BatchTypes& types, bool update) {
+void TrainStep::add_states(const std::vector<StateSpec>& states) {
+  for (const StateSpec& state : states) {
+    const bool known = std::any_of(states_.begin(), states_.end(), [&](const StateSpec& other) { return other.name == state.name; });
+    if (!known) states_.push_back(state);
+  }
+}
+
+const TrainStep::Stage& TrainStep::stage_at(int64_t step) const {
+  size_t at = 0;
+  while (at + 1 < stages_.size() && stages_[at + 1].what.first <= step) ++at;
+  return stages_[at];
+}
+
+int64_t TrainStep::learns_from() const {
+  const auto learns = std::find_if(stages_.begin(), stages_.end(), [](const Stage& stage) { return stage.what.form.learn_scale; });
+  return learns == stages_.end() ? 0 : learns->what.first;
+}
+
+void TrainStep::prepare_evaluation(int64_t step) {
+  if (quantization_ && quantized_at(step) && !stage_at(step).what.form.learn_scale) quantization_->set_scales(store_);
+}
+
+Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   CapturedModel model = session_.capture_training(types);
   Graph& graph = model.graph;
-  fusions_declined_ = fuse_training(graph).declined;
-  for (const std::string& line : fusions_declined_) log(LogLevel::kDebug, "not fused: " + line);
+  if (stage.what.quantized) quantization_->rewrite(graph, types, stage.what.form);
+  std::vector<std::string> declined = fuse_training(graph).declined;
+  for (const std::string& line : declined) log(LogLevel::kDebug, "not fused: " + line);
+  if (&stage == &stages_.front()) fusions_declined_ = std::move(declined);
   std::vector<ValueId> wanted;
   for (const ParameterSpec& spec : model.parameters) {
     if (spec.trainable) wanted.push_back(graph.find_input(spec.name));
   }
+  const std::vector<std::string> scales = stage.what.quantized && stage.what.form.learn_scale ? quantization_->scales() : std::vector<std::string>();
+  for (const std::string& scale : scales) wanted.push_back(graph.find_input(scale));
   const ValueId loss = graph.find_output("loss");
   const Gradients gradients = differentiate(graph, loss, wanted);
   if (update) {
     parameters_ = model.parameters;
-    groups_ = groups_of(recipe_.train.optimizer, parameters_);
+    stage.groups = groups_of(recipe_.train.optimizer, parameters_, scales);
     UpdateOptions how;
-    how.groups = groups_;
+    how.groups = stage.groups;
     how.accumulation = batch_.accumulation;
     if (recipe_.train.clip) {
       how.clip = recipe_.train.clip->type == ClipType::kNorm ? ClipMode::kNorm : ClipMode::kValue;
@@ -94,7 +135,7 @@ Graph TrainStep::capture(const BatchTypes& types, bool update) {
     }
     how.ema = recipe_.train.ema.has_value();
     how.ema_buffers = !recipe_.train.ema || recipe_.train.ema->buffers;
-    updates_ = add_updates(graph, gradients, how);
+    stage.states = add_updates(graph, gradients, how).states;
   } else {
     add_accumulation(graph, gradients);
   }
@@ -107,29 +148,40 @@ Graph TrainStep::capture(const BatchTypes& types, bool update) {
         return node.phase == Phase::kForward && selector.selects({node.path, std::string(node.op->name), 0});
       };
     }
-    recompute(graph, which);
+    // A range is a few numbers, and finding it again reads a whole array.
+    recompute(graph, [which](const Node& node) { return !node.op->stops_gradient && which(node); });
   }
   return std::move(graph);
 }
 
 int64_t TrainStep::scratch_bytes() const {
-  return std::max(update_program_->scratch_bytes(), accumulate_program_ ? accumulate_program_->scratch_bytes() : 0);
+  int64_t most = 0;
+  for (const Stage& stage : stages_) most = std::max({most, stage.update_program->scratch_bytes(), stage.accumulate_program ? stage.accumulate_program->scratch_bytes() : 0});
+  return most;
 }
 
 double TrainStep::flops() const {
-  return flops_of(*update_program_) + (accumulate_program_ ? flops_of(*accumulate_program_) * static_cast<double>(batch_.accumulation - 1) : 0);
+  return flops_of(program()) + (accumulate_program() != nullptr ? flops_of(*accumulate_program()) * static_cast<double>(batch_.accumulation - 1) : 0);
 }
 
 void TrainStep::initialize() {
   session_.initialize(parameters_, store_);
-  for (const StateSpec& state : updates_.states) {
-    if (state.starts_as_copy) store_.set(state.name, store_.get(state.of));
+  for (const StateSpec& state : states_) {
+    if (state.starts_as_copy) {
+      store_.set(state.name, store_.get(state.of));
+    } else if (state.starts_at != 0) {
+      Tensor values(state.type.dtype, state.type.shape);
+      values.from_doubles(std::vector<double>(static_cast<size_t>(values.elements()), state.starts_at));
+      store_.set(state.name, values);
+    }
   }
 }
 
 void TrainStep::bind(std::shared_ptr<Arena> arena) {
-  update_ = std::make_unique<Execution>(update_program_, store_, arena);
-  if (accumulate_program_) accumulate_ = std::make_unique<Execution>(accumulate_program_, store_, arena);
+  for (Stage& stage : stages_) {
+    stage.update = std::make_unique<Execution>(stage.update_program, store_, arena);
+    if (stage.accumulate_program) stage.accumulate = std::make_unique<Execution>(stage.accumulate_program, store_, arena);
+  }
 }
 
 void TrainStep::feed_batch(Execution& execution, const Batch& data, int64_t step) const {
@@ -143,8 +195,9 @@ void TrainStep::feed_batch(Execution& execution, const Batch& data, int64_t step
   execution.feed("rng", rng);
 }
 
-void TrainStep::feed_update(Execution& execution, int64_t step) const {
-  for (const ParameterGroup& group : groups_.groups) {
+void TrainStep::feed_update(const Stage& stage, int64_t step) const {
+  Execution& execution = *stage.update;
+  for (const ParameterGroup& group : stage.groups.groups) {
     if (execution.takes("lr." + group.name)) execution.feed("lr." + group.name, learning_rate(step, group.optimizer->lr));
   }
   if (execution.takes("step")) execution.feed("step", static_cast<double>(step));
@@ -155,11 +208,13 @@ void TrainStep::feed_update(Execution& execution, int64_t step) const {
 }
 
 TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer) {
-  GALLEY_ASSERT(update_ != nullptr);
+  const Stage& stage = stage_at(step);
+  GALLEY_ASSERT(stage.update != nullptr);
+  if (step == learns_from()) quantization_->set_scales(store_);
   Outcome outcome;
   for (int64_t k = 0; k < batch_.accumulation; ++k) {
     const bool updates = k + 1 == batch_.accumulation;
-    Execution& execution = updates ? *update_ : *accumulate_;
+    Execution& execution = updates ? *stage.update : *stage.accumulate;
     const auto asked = std::chrono::steady_clock::now();
     const Batch& data = next();
     const auto given = std::chrono::steady_clock::now();
@@ -169,7 +224,7 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
       observer->fetched(ns(asked), ns(given));
     }
     feed_batch(execution, data, step);
-    if (updates) feed_update(execution, step);
+    if (updates) feed_update(stage, step);
     RunOptions how;
     how.observer = observer;
     how.before_updates = [&] { return recipe_.train.guard.nan == NanGuard::kIgnore || std::isfinite(execution.scalar("loss")); };
@@ -183,7 +238,7 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
     outcome.loss += execution.scalar("loss");
   }
   outcome.loss /= static_cast<double>(batch_.accumulation);
-  outcome.grad_norm = update_->scalar("grad_norm");
+  outcome.grad_norm = stage.update->scalar("grad_norm");
   return outcome;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // TrainStep: one update of a recipe, compiled: forward, backward and optimizer in one program, and a second program that adds gradients
-// where a batch is cut into micro-batches. Knows what to feed at step k. Used by the trainer, galley-benchmark and galley-profile.
+// where a batch is cut into micro-batches; for each stage of a quantization-aware training its own. Knows what to feed at step k. Used by the
+// trainer, galley-benchmark and galley-profile.
 
 #include <cstdint>
 #include <functional>
@@ -11,6 +12,7 @@
 #include "libcore/optim/updates.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/runtime/execution.h"
+#include "libcore/train/qat.h"
 #include "libcore/train/session.h"
 
 namespace galley {
@@ -27,11 +29,19 @@ class TrainStep {
   TrainStep(const Session& session, const BatchTypes& types, const BatchPlan& batch, const RunLength& length);
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
-  const std::vector<StateSpec>& states() const { return updates_.states; }
-  /// The program that updates; and the one that only adds gradients, null without accumulation.
-  const Program& program() const { return *update_program_; }
-  std::shared_ptr<const Program> shared_program() const { return update_program_; }
-  const Program* accumulate_program() const { return accumulate_program_.get(); }
+  const std::vector<StateSpec>& states() const { return states_; }
+  /// The program that updates, and the one that only adds gradients, null without accumulation: those of the first stage.
+  const Program& program() const { return *stages_.front().update_program; }
+  std::shared_ptr<const Program> shared_program() const { return stages_.front().update_program; }
+  const Program* accumulate_program() const { return stages_.front().accumulate_program.get(); }
+  /// Programs that the run compiles: one or two a stage.
+  int compilations() const { return static_cast<int>(stages_.size()) * (batch_.accumulation > 1 ? 2 : 1); }
+  /// Null for a training in float.
+  const QuantizationAware* quantization() const { return quantization_.get(); }
+  /// Does the update of that number run with rounded weights and activations?
+  bool quantized_at(int64_t step) const { return stage_at(step).what.quantized; }
+  /// Before an evaluation behind that update: scales that do not learn yet are those of the ranges.
+  void prepare_evaluation(int64_t step);
   int64_t scratch_bytes() const;
   /// Neighbours that training's fusion left apart, and why: "layer1.0.bn1: batch_norm + relu: the value between has 2 readers".
   const std::vector<std::string>& fusions_declined() const { return fusions_declined_; }
@@ -56,13 +66,26 @@ class TrainStep {
   /// For a run that ends by time: the share of it (0..1) that has passed before the next update, which its schedule follows.
   void set_time_passed(double share) { time_passed_ = share; }
   /// The learning rate of the first group at an update.
-  double learning_rate(int64_t step) const { return learning_rate(step, groups_.groups.front().optimizer->lr); }
+  double learning_rate(int64_t step) const { return learning_rate(step, stages_.front().groups.groups.front().optimizer->lr); }
 
  private:
-  Graph capture(const BatchTypes& types, bool update);
+  /// Steps that run one graph.
+  struct Stage {
+    TrainStage what;
+    ParameterGroups groups;
+    std::vector<StateSpec> states;
+    std::shared_ptr<const Program> update_program, accumulate_program;
+    std::unique_ptr<Execution> update, accumulate;
+  };
+  void add_stage(const TrainStage& what, const BatchTypes& types);
+  Graph capture(Stage& stage, const BatchTypes& types, bool update);
+  void add_states(const std::vector<StateSpec>& states);
+  const Stage& stage_at(int64_t step) const;
+  /// The first update that trains scales; 0: none does.
+  int64_t learns_from() const;
   double learning_rate(int64_t step, double lr) const { return schedule_.value(schedule_position(schedule_run_, step, time_passed_), lr); }
   void feed_batch(Execution& execution, const Batch& data, int64_t step) const;
-  void feed_update(Execution& execution, int64_t step) const;
+  void feed_update(const Stage& stage, int64_t step) const;
 
   const Session& session_;
   const Recipe& recipe_;
@@ -71,13 +94,12 @@ class TrainStep {
   RunLength schedule_run_;
   Schedule schedule_;
   double time_passed_ = 0;
-  ParameterGroups groups_;
+  std::unique_ptr<QuantizationAware> quantization_;
   std::vector<ParameterSpec> parameters_;
   std::vector<std::string> fusions_declined_;
-  UpdateTable updates_;
+  std::vector<StateSpec> states_;
   ParameterStore store_;
-  std::shared_ptr<const Program> update_program_, accumulate_program_;
-  std::unique_ptr<Execution> update_, accumulate_;
+  std::vector<Stage> stages_;
 };
 
 /// Has a multiple of `every` (steps, may be a fraction) been reached between the step before and this one?

@@ -18,6 +18,7 @@
 #include "libcore/train/session.h"
 #include "libcore/train/step.h"
 #include "libcore/train/tensorboard.h"
+#include "libcore/weights/calibration_file.h"
 #include "libcore/weights/checkpoint.h"
 #include "libcore/weights/load.h"
 
@@ -74,6 +75,7 @@ class Trainer::State {
   double time_limit_s = 0;
   std::unique_ptr<DataLoader> loader;
   std::unique_ptr<Evaluator> evaluator;
+  std::unique_ptr<Evaluator> float_evaluator;  // before a quantization-aware training begins to round
   std::unique_ptr<TrainStep> update;
   std::shared_ptr<Arena> arena = std::make_shared<Arena>();
   NodeTimer timer;
@@ -135,10 +137,14 @@ void Trainer::State::make_plan() {
     if (length.total_steps < 1) throw Error(ErrorCode::kRecipe, cat("train.duration: ", duration.str(), " is less than one step")).key("train.duration");
   }
   update = std::make_unique<TrainStep>(session, types, batch, length);
-  plan.compilations = batch.accumulation > 1 ? 2 : 1;
+  plan.compilations = update->compilations();
   if (recipe.data.val) {
-    evaluator = std::make_unique<Evaluator>(session, nullptr, "val", recipe.data.val->batch.value_or(batch.micro), update->store().formats(), recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0);
-    ++plan.compilations;
+    const auto make = [&](const QuantizationAware* aware) {
+      ++plan.compilations;
+      return std::make_unique<Evaluator>(session, nullptr, "val", recipe.data.val->batch.value_or(batch.micro), update->store().formats(), recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0, aware);
+    };
+    evaluator = make(update->quantization());
+    if (update->quantization() != nullptr && !update->quantized_at(1)) float_evaluator = make(nullptr);
   }
   plan.global = batch.global;
   plan.micro = batch.micro;
@@ -153,8 +159,11 @@ void Trainer::State::make_plan() {
   plan.flops_per_step = update->flops();
   for (const LayoutReport::Reorder& reorder : update->program().report().layout.reorders) plan.reorders += !reorder.weight && !reorder.free;
   plan.warnings = update->program().report().warnings;
-  plan.persistent_bytes = update->program().persistent_bytes();
-  plan.scratch_bytes = std::max(update->scratch_bytes(), evaluator ? evaluator->program().scratch_bytes() : 0);
+  plan.persistent_bytes = update->quantization() != nullptr ? update->store().bytes() : update->program().persistent_bytes();
+  plan.scratch_bytes = update->scratch_bytes();
+  for (const Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
+    if (each != nullptr) plan.scratch_bytes = std::max(plan.scratch_bytes, each->program().scratch_bytes());
+  }
   plan.base_bytes = resident_bytes() - update->store().bytes() + (evaluator ? evaluator->data_bytes() : 0);
   plan.planned_peak_bytes = plan.base_bytes + plan.persistent_bytes + plan.scratch_bytes + (evaluator ? evaluator->program().prepared_bytes() : 0);
   plan.compile_s = seconds_since(started);
@@ -236,11 +245,17 @@ void Trainer::State::save_weights(RunFolder& folder, const std::string& name, bo
     tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape, [&store, source] { return store.get(source); });
   }
   write_safetensors(folder.file(name), tensors, metadata());
+  const QuantizationAware* aware = update->quantization();
+  if (aware == nullptr || !update->quantized_at(step)) return;
+  update->prepare_evaluation(step);
+  write_calibration(folder.file(trained_statistics(name)), aware->calibration(store, ema ? ".ema" : ""));
 }
 
 void Trainer::State::start(TrainEvents& events) {
   update->bind(arena);
-  if (evaluator) evaluator->bind(update->store(), arena, recipe.train.ema ? ".ema" : "");
+  for (Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
+    if (each != nullptr) each->bind(update->store(), arena, recipe.train.ema ? ".ema" : "");
+  }
   arena->reserve(plan.scratch_bytes);
   const std::string saved = options.run + "/checkpoints";
   std::optional<Checkpoint> found;
@@ -253,7 +268,7 @@ void Trainer::State::start(TrainEvents& events) {
   RunFolder folder(options.run);
   if (options.force) {
     remove_tree(folder.file("checkpoints"));
-    for (const char* name : {"metrics.jsonl", "result.json", "weights.safetensors", "weights_ema.safetensors", "weights_best.safetensors"}) remove_tree(folder.file(name));
+    for (const char* name : {"metrics.jsonl", "result.json", "weights.safetensors", "weights_ema.safetensors", "weights_best.safetensors", "stats.calib", "stats_ema.calib", "stats_best.calib"}) remove_tree(folder.file(name));
     remove_tree(folder.file("tensorboard"));
   }
   if (found) {
@@ -306,9 +321,17 @@ void Trainer::State::validate(RunFolder& folder, TrainEvents& events, TensorBoar
   row.epoch = epoch_at(step);
   row.split = "val";
   const auto began = Clock::now();
-  row.metrics = evaluator->run();
-  row.samples = evaluator->samples();
+  const bool in_float = float_evaluator && !update->quantized_at(step);
+  update->prepare_evaluation(step);
+  Evaluator& evaluates = in_float ? *float_evaluator : *evaluator;
+  row.metrics = evaluates.run();
+  row.samples = evaluates.samples();
   row.wall_s = seconds_since(began);
+  // What comes out of the run is rounded: values of before do not compete with it.
+  if (float_evaluator && !in_float && !update->quantized_at(std::max<int64_t>(1, latest_step))) {
+    best.known = false;
+    stopping.known = false;
+  }
   latest = row.metrics;
   latest_step = step;
   folder.append(to_json(row));

@@ -71,6 +71,9 @@ std::vector<OpCase> fake_quantize_cases() {
                      const Value x = in.weight({6, 5, 3, 3});
                      observe_range(x, in.values({6}, std::vector<double>(6, -0.5)), in.values({6}, std::vector<double>(6, 0.5)), in.scalar(1), each);
                    }});
+  cases.push_back({.name = "keep_range_hand", .build = [=](CaseInputs& in) {
+                     keep_range(in.values({2}, {infinity, -1}), in.values({2}, {-infinity, 1}), {in.values({2}, {-2, -3}), in.values({2}, {5, 4})});
+                   }, .expected = {-2, -3}});
 
   QparamsFromRangeAttrs affine, symmetric;
   symmetric.qmin = -127;

@@ -156,7 +156,7 @@ TEST(ObserveRange, FollowsTheMovingAverage) {
   const Value low = graph.add_input("low", type, ValueRole::kState), high = graph.add_input("high", type, ValueRole::kState);
   ObserveRangeAttrs attrs;
   attrs.averaging = 0.1;
-  const ObservedRange range = observe_range(x, low, high, graph.add_input("enabled", type, ValueRole::kInput), attrs);
+  const MovingRange range = observe_range(x, low, high, graph.add_input("enabled", type, ValueRole::kInput), attrs);
   RandomStream random(5, "batches");
   const double infinity = std::numeric_limits<double>::infinity();
   double state_low = infinity, state_high = -infinity, want_low = 0, want_high = 0;

@@ -151,7 +151,7 @@ TEST(QuantizedGolden, MovingRangesAgree) {
     type.shape = g.array("low").shape;
     const Value low = graph.add_input("low", type, ValueRole::kState), high = graph.add_input("high", type, ValueRole::kState);
     type.shape = {};
-    const ObservedRange range = observe_range(x, low, high, graph.add_input("enabled", type, ValueRole::kInput), attrs);
+    const MovingRange range = observe_range(x, low, high, graph.add_input("enabled", type, ValueRole::kInput), attrs);
     const double infinity = std::numeric_limits<double>::infinity();
     RefArray least{low.shape(), std::vector<double>(g.array("low").v.size(), infinity)}, most{low.shape(), std::vector<double>(g.array("low").v.size(), -infinity)};
     const auto size = batch.shape.elements();

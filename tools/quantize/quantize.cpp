@@ -12,6 +12,7 @@
 #include "libcore/train/calibrate.h"
 #include "libcore/train/evaluate.h"
 #include "libcore/train/inference.h"
+#include "libcore/train/qat.h"
 #include "libcore/train/quantize_config.h"
 #include "libcore/train/workload.h"
 #include "libcore/weights/calibration_file.h"
@@ -26,6 +27,13 @@ constexpr int kTimedRounds = 15;
 
 /// What the conversion of a QAT run needs is in its RUN folder.
 bool wants_calibration(const Recipe& recipe) { return recipe.quantize.method == QuantMethod::kStatic || recipe.quantize.method == QuantMethod::kQat; }
+
+/// Ranges that a quantization-aware training left beside the weights.
+void find_trained_statistics(Recipe& recipe) {
+  if (recipe.quantize.method != QuantMethod::kQat || recipe.quantize.calibration || recipe.weights.load.size() != 1) return;
+  const std::string path = trained_statistics(recipe.weights.load.at<WeightSource>(0).path());
+  if (file_exists(path)) recipe.quantize.calibration = path;
+}
 
 MetricValues metrics_of(Evaluator& evaluator, ParameterStore& store) {
   evaluator.bind(store, std::make_shared<Arena>());
@@ -66,6 +74,7 @@ int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
   make_paths_absolute(recipe);
   if (recipe.quantize.calibration) recipe.quantize.calibration = std::filesystem::absolute(*recipe.quantize.calibration).string();
   require_weights(loaded);
+  find_trained_statistics(recipe);
   if (!dry_run_) {
     if (output_.empty() && !sensitivity_) throw Error(ErrorCode::kUsage, "quantization writes a file, and -o does not say where to").suggest("-o model.int8.safetensors");
     if (!output_.empty() && !is_folder(parent_folder(output_))) fail(ErrorCode::kResource, output_, ": there is no folder ", parent_folder(output_), " to write it to");

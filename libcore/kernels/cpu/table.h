@@ -12,6 +12,7 @@ std::span<const Kernel> cpu_cast();
 std::span<const Kernel> cpu_depthwise();
 std::span<const Kernel> cpu_embedding();
 std::span<const Kernel> cpu_extremum();
+std::span<const Kernel> cpu_fake_quantize();
 std::span<const Kernel> cpu_fill();
 std::span<const Kernel> cpu_group_norm();
 std::span<const Kernel> cpu_layer_norm();

@@ -80,6 +80,12 @@ void observe_range_ref(RefCall& call) {
   }
 }
 
+void keep_range_ref(RefCall& call) {
+  for (size_t side : {0u, 1u}) {
+    for (int64_t i = 0; i < call.in(0).shape.elements(); ++i) call.out(side)[i] = call.in(side + 2)[i];
+  }
+}
+
 void qparams_from_range_ref(RefCall& call) {
   const auto& a = call.attrs<QparamsFromRangeAttrs>();
   const QuantRange range = a.range();
@@ -104,6 +110,7 @@ constexpr RefEntry kEntries[] = {
     {"fake_quantize_backward", fake_quantize_backward_ref},
     {"fake_quantize_scale_backward", fake_quantize_scale_backward_ref},
     {"observe_range", observe_range_ref},
+    {"keep_range", keep_range_ref},
     {"qparams_from_range", qparams_from_range_ref},
 };
 

@@ -1,0 +1,374 @@
+#include "libcore/passes/fake_quantize.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "libcore/ops/binary.h"
+#include "libcore/ops/fake_quantize.h"
+#include "libcore/ops/norm.h"
+#include "libcore/ops/shape.h"
+#include "libcore/ops/unary.h"
+#include "libcore/passes/fold_batch_norm.h"
+#include "libcore/passes/fuse.h"
+#include "libcore/passes/integer_domain.h"
+
+namespace galley {
+namespace {
+
+/// Scales of PyTorch's observers are no smaller; learned ones are kept above it too.
+constexpr double kSmallestScale = 0x1p-23;
+/// A smaller factor of a batch norm counts as this one where weights are divided by it.
+constexpr double kSmallestGain = 1e-12;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+bool is_product(const Node& node) { return node.is("conv2d") || node.is("linear"); }
+
+TensorType real_array(Shape shape) {
+  TensorType type;
+  type.shape = std::move(shape);
+  return type;
+}
+
+/// A value that is rounded. `everywhere`: it is made as integers, so that every reader gets the rounded one; else only operators on integers do.
+struct Site {
+  ObservedValue observed;
+  ValueId id = kNoValue;
+  bool everywhere = false;
+};
+
+/// What conversion would do with a folded and fused graph.
+struct Analysis {
+  Analysis(const Graph& live, const QuantizeConfig& config) {
+    const std::map<std::string, std::string> in_float = layers_in_float(live, config);
+    const IntegerDomain domain(live, [&](const std::string& layer) { return in_float.count(layer) > 0; });
+    const auto add = [&](ValueId id, const ActivationScheme& scheme, bool everywhere) {
+      sites.push_back({{domain.name(id), domain.name(domain.watched(live, id)), scheme}, id, everywhere});
+    };
+    for (ValueId id : live.inputs()) {
+      if (domain.wanted(id)) add(id, config.defaults.activations, false);
+    }
+    for (size_t n = 0; n < live.nodes().size(); ++n) {
+      const Node& node = live.nodes()[n];
+      integer.push_back(domain.integer(n));
+      weights.push_back(domain.integer(n) && domain.form(n) == IntegerForm::kProduct ? &config.of(domain.name(node.outputs[0])).weights : nullptr);
+      if (node.outputs.empty() || !domain.wanted(node.outputs[0])) continue;
+      const ValueId y = node.outputs[0];
+      if (domain.made_integer(y) && domain.form(n) == IntegerForm::kPassThrough) continue;
+      add(y, config.of(domain.name(y)).activations, domain.made_integer(y));
+    }
+  }
+
+  std::vector<Site> sites;
+  std::vector<bool> integer;                   // by node
+  std::vector<const WeightScheme*> weights;    // by node: of layers on integers
+  std::vector<ObservedValue> observed() const {
+    std::vector<ObservedValue> values;
+    for (const Site& site : sites) values.push_back(site.observed);
+    return values;
+  }
+};
+
+Graph fused_form(const Graph& evaluation) {
+  Graph fused = evaluation;
+  fold_batch_norm(fused);
+  fuse_inference(fused);
+  fused.remove_dead_nodes();
+  return fused;
+}
+
+/// Builds the graph anew with rounding in it.
+class Rounder {
+ public:
+  Rounder(Graph& graph, const FakeQuantizeForm& form) : graph_(graph), form_(form) {}
+
+  std::map<ValueId, Site> sites;                        // by value of this graph
+  std::set<ValueId> integer_results;                    // of nodes that read rounded values
+  std::map<ValueId, const WeightScheme*> weights;       // by result of a product
+  /// What the product's result is multiplied by until conversion folds it in, [O]; absent: nothing.
+  std::map<ValueId, Value> gains;
+
+  void run() {
+    const std::deque<Node> old = graph_.nodes();
+    graph_.set_nodes({});
+    const std::vector<ValueId> inputs = graph_.inputs();
+    for (ValueId id : inputs) round_where_wanted(id);
+    for (const Node& node : old) {
+      Node made = node;
+      const bool reads_integers = !node.outputs.empty() && integer_results.count(node.outputs[0]) > 0;
+      for (ValueId& id : made.inputs) {
+        const auto found = rounded_.find(id);
+        if (found != rounded_.end() && (reads_integers || sites.at(id).everywhere)) id = found->second.id();
+      }
+      graph_.set_path(node.path);
+      if (const auto scheme = node.outputs.empty() || !is_product(node) ? weights.end() : weights.find(node.outputs[0]); scheme != weights.end()) {
+        graph_.set_phase(Phase::kForward);
+        made.inputs[1] = round_weight(node, *scheme->second).id();
+      }
+      graph_.nodes().push_back(std::move(made));
+      for (ValueId id : node.outputs) round_where_wanted(id);
+    }
+    for (auto& [name, id] : graph_.outputs()) {
+      const auto found = rounded_.find(id);
+      if (found != rounded_.end() && sites.at(id).everywhere) id = found->second.id();
+    }
+    graph_.set_path("");
+    graph_.set_phase(Phase::kForward);
+  }
+
+ private:
+  void round_where_wanted(ValueId id) {
+    const auto site = sites.find(id);
+    if (site == sites.end()) return;
+    graph_.set_phase(Phase::kForward);
+    rounded_[id] = round_value(site->second.observed, graph_.at(id));
+  }
+
+  Value number(double value) { return full(graph_, real_array({}), value); }
+
+  Value round_value(const ObservedValue& value, Value x) {
+    const ActivationScheme& scheme = value.scheme;
+    const Value min = graph_.add_input(value.min(), real_array({}), ValueRole::kState), max = graph_.add_input(value.max(), real_array({}), ValueRole::kState);
+    MovingRange range{min, max};
+    if (form_.observe) {
+      ObserveRangeAttrs attrs;
+      attrs.averaging = scheme.observer.averaging_constant;
+      range = observe_range(x, min, max, number(1), attrs);
+      graph_.set_phase(Phase::kUpdate);
+      keep_range(min, max, range);
+      graph_.set_phase(Phase::kForward);
+    }
+    const QuantRange integers = scheme.range();
+    QparamsFromRangeAttrs from;
+    from.qmin = integers.min;
+    from.qmax = integers.max;
+    from.symmetric = scheme.symmetric;
+    const RangeParams params = qparams_from_range(range.min, range.max, from);
+    FakeQuantizeAttrs attrs;
+    attrs.qmin = integers.min;
+    attrs.qmax = integers.max;
+    if (!form_.learn_scale) return fake_quantize(x, params.scale, params.zero_point, attrs);
+    const int64_t features = std::max<int64_t>(1, x.type().elements() / std::max<int64_t>(1, x.shape()[0]));
+    attrs.gradient_factor = 1 / std::sqrt(static_cast<double>(features) * static_cast<double>(integers.max));
+    const Value scale = graph_.add_input(value.scale(), real_array({}), ValueRole::kParameter);
+    return fake_quantize(x, clamp(scale, kSmallestScale, kInfinity), params.zero_point, attrs);
+  }
+
+  Value round_weight(const Node& product, const WeightScheme& scheme) {
+    const Value weight = graph_.at(product.inputs[1]);
+    const auto gain = gains.find(product.outputs[0]);
+    if (scheme.per_channel || gain == gains.end()) return round_by_present_range(weight, scheme);
+    Shape rows;
+    for (int axis = 0; axis < weight.shape().rank(); ++axis) rows.push_back(axis == 0 ? weight.shape()[0] : 1);
+    const Value least = full(graph_, gain->second.type(), kSmallestGain);
+    const Value factor = reshape(where(greater(abs(gain->second), least), gain->second, least), rows);
+    return div(round_by_present_range(mul(weight, factor), scheme), factor);
+  }
+
+  Value round_by_present_range(Value weight, const WeightScheme& scheme) {
+    const int64_t axis = scheme.per_channel ? 0 : -1;
+    const TensorType ranges = real_array(scheme.per_channel ? Shape{weight.shape()[0]} : Shape());
+    ObserveRangeAttrs observe;
+    observe.axis = axis;
+    observe.averaging = 1;
+    const MovingRange range = observe_range(weight, full(graph_, ranges, kInfinity), full(graph_, ranges, -kInfinity), number(1), observe);
+    const QuantRange integers = scheme.range();
+    QparamsFromRangeAttrs from;
+    from.qmin = integers.min;
+    from.qmax = integers.max;
+    from.symmetric = scheme.symmetric;
+    const RangeParams params = qparams_from_range(range.min, range.max, from);
+    FakeQuantizeAttrs attrs;
+    attrs.axis = axis;
+    attrs.qmin = integers.min;
+    attrs.qmax = integers.max;
+    return fake_quantize(weight, params.scale, params.zero_point, attrs);
+  }
+
+  Graph& graph_;
+  FakeQuantizeForm form_;
+  std::map<ValueId, Value> rounded_;
+};
+
+// ---- training
+
+/// Training's value for each value of the evaluated graph: made by the same module's same operator. Operators of training alone (dropout) and of
+/// evaluation alone stand between without a counterpart.
+class Counterparts {
+ public:
+  Counterparts(const Graph& evaluation, const Graph& training) : evaluation_(evaluation), ids_(evaluation.value_count(), kNoValue) {
+    std::map<Key, const Node*> trained;
+    walk(training, [&](const Key& key, const Node& node) { trained.emplace(key, &node); });
+    walk(evaluation, [&](const Key& key, const Node& node) {
+      const auto found = trained.find(key);
+      if (found == trained.end()) return;
+      const size_t count = std::min(node.outputs.size(), found->second->outputs.size());
+      for (size_t o = 0; o < count; ++o) {
+        if (training.type(found->second->outputs[o]).shape == evaluation.type(node.outputs[o]).shape) ids_[static_cast<size_t>(node.outputs[o])] = found->second->outputs[o];
+      }
+    });
+    for (ValueId id : evaluation.inputs()) ids_[static_cast<size_t>(id)] = training.find_input(evaluation.value(id).name);
+  }
+
+  ValueId find(ValueId evaluated) const { return ids_[static_cast<size_t>(evaluated)]; }
+  ValueId at(ValueId evaluated, const std::string& name) const {
+    const ValueId id = find(evaluated);
+    GALLEY_CHECK(id != kNoValue, "the model in training has no value ", name, " (", evaluation_.type(evaluated), ") as in evaluation: quantize.overrides may keep its layer in float");
+    return id;
+  }
+
+ private:
+  using Key = std::pair<std::string, int>;  // path and operator; which of several
+  template <class Body>
+  static void walk(const Graph& graph, Body body) {
+    std::map<std::string, int> seen;
+    for (const Node& node : graph.nodes()) {
+      if (node.phase != Phase::kForward || node.outputs.empty()) continue;
+      const std::string name = cat(node.path, " ", node.is("batch_norm_inference") ? std::string_view("batch_norm") : node.op->name);
+      body(Key(name, seen[name]++), node);
+    }
+  }
+
+  const Graph& evaluation_;
+  std::vector<ValueId> ids_;
+};
+
+/// Which nodes of the graph before folding and fusion became a node after it: those between its result and its inputs.
+std::vector<const Node*> origins(const Graph& evaluation, const std::vector<int>& producers, const Node& fused) {
+  const std::set<ValueId> ends(fused.inputs.begin(), fused.inputs.end());
+  std::vector<const Node*> nodes;
+  std::vector<ValueId> open{fused.outputs[0]};
+  std::set<ValueId> seen;
+  while (!open.empty()) {
+    const ValueId id = open.back();
+    open.pop_back();
+    const int producer = static_cast<size_t>(id) < producers.size() ? producers[static_cast<size_t>(id)] : -1;
+    if (producer < 0) continue;
+    const Node& node = evaluation.nodes()[static_cast<size_t>(producer)];
+    nodes.push_back(&node);
+    for (ValueId input : node.inputs) {
+      if (input != kNoValue && ends.count(input) == 0 && seen.insert(input).second) open.push_back(input);
+    }
+  }
+  return nodes;
+}
+
+/// Batch norms use their running statistics, which nothing updates any more, and go into the products before them.
+void freeze_batch_norms(Graph& graph) {
+  std::map<ValueId, std::pair<ValueId, ValueId>> running;  // by the batch's mean
+  for (const Node& node : graph.nodes()) {
+    if (node.is("batch_norm_update")) running[node.inputs[2]] = {node.inputs[0], node.inputs[1]};
+  }
+  std::deque<Node> nodes;
+  for (const Node& node : graph.nodes()) {
+    if (node.is("batch_norm_update")) continue;
+    nodes.push_back(node);
+    if (!node.is("batch_norm")) continue;
+    const auto statistics = running.find(node.outputs[1]);
+    const auto& attrs = node.attrs<BatchNormAttrs>();
+    GALLEY_ASSERT(statistics != running.end() && attrs.activation == Activation::kNone && node.input(3) == kNoValue, "a batch norm of the captured model");
+    Node& frozen = nodes.back();
+    frozen.op = &batch_norm_inference_op();
+    auto frozen_attrs = std::make_shared<BatchNormInferenceAttrs>();
+    frozen_attrs->eps = attrs.eps;
+    frozen.attributes = std::move(frozen_attrs);
+    frozen.inputs = {node.inputs[0], node.input(1), node.input(2), statistics->second.first, statistics->second.second};
+    frozen.outputs = {node.outputs[0]};
+  }
+  graph.set_nodes(std::move(nodes));
+  fold_batch_norm(graph);
+}
+
+/// gamma / sqrt(running variance + eps) of the batch norms that read a product's result, by that result. The nodes stand in front of all others.
+std::map<ValueId, Value> running_gains(Graph& graph, const std::set<ValueId>& products) {
+  std::map<ValueId, ValueId> variances;  // running, by the batch's mean
+  for (const Node& node : graph.nodes()) {
+    if (node.is("batch_norm_update")) variances[node.inputs[2]] = node.inputs[1];
+  }
+  const std::deque<Node> old = graph.nodes();
+  graph.set_nodes({});
+  std::map<ValueId, Value> gains;
+  for (const Node& node : old) {
+    const bool frozen = node.is("batch_norm_inference");
+    if ((!frozen && !node.is("batch_norm")) || products.count(node.inputs[0]) == 0) continue;
+    graph.set_path(node.path);
+    const Value variance = graph.at(frozen ? node.inputs[4] : variances.at(node.outputs[1]));
+    const Value rstd = rsqrt(affine(variance, 1, frozen ? node.attrs<BatchNormInferenceAttrs>().eps : node.attrs<BatchNormAttrs>().eps));
+    gains[node.inputs[0]] = node.input(1) == kNoValue ? rstd : mul(graph.at(node.inputs[1]), rstd);
+  }
+  graph.set_path("");
+  std::deque<Node> nodes = graph.nodes();
+  nodes.insert(nodes.end(), old.begin(), old.end());
+  graph.set_nodes(std::move(nodes));
+  return gains;
+}
+
+}  // namespace
+
+std::vector<ObservedValue> fake_quantize_inference(Graph& fused, const QuantizeConfig& config, bool learn_scale) {
+  fused.remove_dead_nodes();
+  const Analysis analysis(fused, config);
+  Rounder rounder(fused, {.observe = false, .learn_scale = learn_scale});
+  for (const Site& site : analysis.sites) rounder.sites.emplace(site.id, site);
+  for (size_t n = 0; n < fused.nodes().size(); ++n) {
+    const Node& node = fused.nodes()[n];
+    if (analysis.integer[n]) rounder.integer_results.insert(node.outputs[0]);
+    if (analysis.weights[n] != nullptr) rounder.weights.emplace(node.outputs[0], analysis.weights[n]);
+  }
+  rounder.run();
+  return analysis.observed();
+}
+
+std::vector<ObservedValue> fake_quantize_training(Graph& training, const Graph& evaluation, const QuantizeConfig& config, const FakeQuantizeForm& form) {
+  const Graph fused = fused_form(evaluation);
+  const Analysis analysis(fused, config);
+  const Counterparts counterparts(evaluation, training);
+  const std::vector<int> producers = evaluation.producers();
+  if (form.freeze_batch_norm) freeze_batch_norms(training);
+
+  Rounder rounder(training, form);
+  for (const Site& site : analysis.sites) rounder.sites.emplace(counterparts.at(site.id, site.observed.name), site);
+  std::set<ValueId> scaled;  // results of products before a batch norm that conversion folds
+  for (size_t n = 0; n < fused.nodes().size(); ++n) {
+    const Node& node = fused.nodes()[n];
+    if (!analysis.integer[n]) continue;
+    bool folds = false;
+    const std::vector<const Node*> merged = origins(evaluation, producers, node);
+    for (const Node* origin : merged) folds |= origin->is("batch_norm_inference") && is_product(node);
+    for (const Node* origin : merged) {
+      const ValueId result = counterparts.find(origin->outputs[0]);
+      if (result == kNoValue) continue;
+      rounder.integer_results.insert(result);
+      // A product that was folded here too gives its batch norm's result.
+      if (analysis.weights[n] != nullptr && (is_product(*origin) || origin->is("batch_norm_inference"))) rounder.weights.emplace(result, analysis.weights[n]);
+      if (folds && is_product(*origin)) scaled.insert(result);
+    }
+  }
+  if (!form.freeze_batch_norm) rounder.gains = running_gains(training, scaled);
+  rounder.run();
+  return analysis.observed();
+}
+
+FloatRange range_of_params(const QuantParams& params, bool symmetric) {
+  const double scale = params.scale;
+  if (symmetric) {
+    const auto bound = static_cast<float>(scale * static_cast<double>(params.qmax - params.qmin) / 2);
+    return {-bound, bound};
+  }
+  // The larger bound, towards 0, then the other from it: what rounding took from one is in the other, whose last place is finer.
+  const double low = scale * static_cast<double>(params.qmin - params.zero_point), high = scale * static_cast<double>(params.qmax - params.zero_point);
+  const auto towards_zero = [](double value) {
+    const auto near = static_cast<float>(value);
+    return std::abs(static_cast<double>(near)) > std::abs(value) ? std::nextafter(near, 0.0f) : near;
+  };
+  if (-low > high) {
+    const float min = towards_zero(low);
+    return {min, static_cast<float>(static_cast<double>(min) + (high - low))};
+  }
+  const float max = towards_zero(high);
+  return {static_cast<float>(static_cast<double>(max) - (high - low)), max};
+}
+
+}  // namespace galley

@@ -1,0 +1,51 @@
+#pragma once
+// Quantization-aware training: a graph that rounds weights and activations exactly where the converted inference graph will, with gradients that
+// pass straight through (Jacob et al. 2018; scales that learn: Esser et al. 2020). One analysis, that of passes/quantize.h, decides for both.
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "libcore/graph/graph.h"
+#include "libcore/quant/config.h"
+
+namespace galley {
+
+/// How far a training is; each form is a graph of its own.
+struct FakeQuantizeForm {
+  bool observe = true;             // ranges move with each batch; false: they are fixed
+  bool freeze_batch_norm = false;  // running statistics are used and kept, folded into the weights as conversion will; false: those of the batch
+  bool learn_scale = false;        // scales of activations are parameters; their zero points stay those of the ranges
+};
+
+/// A value that is rounded, and its state: f32 [] each. Ranges begin as [inf, -inf].
+struct ObservedValue {
+  std::string name;        // quant_name
+  std::string statistics;  // the name under which conversion looks for its range: of a view its input's
+  ActivationScheme scheme;
+  std::string min() const { return name + ".range_min"; }      // ValueRole::kState
+  std::string max() const { return name + ".range_max"; }      // ValueRole::kState
+  std::string scale() const { return name + ".quant_scale"; }  // ValueRole::kParameter, where scales learn
+};
+
+/// Values in the order of the model. With them the graph takes the inputs that ObservedValue names.
+///
+/// Rewrites a captured training graph, before fusion and differentiation. `evaluation` is the same model captured for evaluation, neither folded nor
+/// fused; `config` is resolved for it (folded and fused), its method kQat. Throws (kRecipe) as plan_quantization does.
+///
+/// Weights are rounded by their present ranges, before the batch norm that conversion will fold in: the scale of a channel then cancels,
+/// fake_quantize(w gamma / sigma) sigma / gamma = fake_quantize(w), for symmetric integers a channel each. Per tensor it does not, and the weight is
+/// scaled by gamma / sigma_running, rounded, and scaled back. Either way the batch's own statistics stay in use until they are frozen.
+std::vector<ObservedValue> fake_quantize_training(Graph& training, const Graph& evaluation, const QuantizeConfig& config, const FakeQuantizeForm& form);
+
+/// The same of a folded and fused inference graph: what evaluation during the training runs, and conversion repeats in integers.
+std::vector<ObservedValue> fake_quantize_inference(Graph& fused, const QuantizeConfig& config, bool learn_scale);
+
+/// A range whose scale and zero point are these again, both bounds float32: what a file of statistics holds of learned scales. (Symmetric ranges
+/// have one bound, and may miss the scale by one unit in the last place.)
+struct FloatRange {
+  float min = 0, max = 0;
+};
+FloatRange range_of_params(const QuantParams& params, bool symmetric);
+
+}  // namespace galley

@@ -1,0 +1,142 @@
+#include "libcore/train/qat.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "libcore/base/digest.h"
+#include "libcore/base/log.h"
+#include "libcore/optim/schedule.h"
+#include "libcore/optim/updates.h"
+#include "libcore/passes/fold_batch_norm.h"
+#include "libcore/passes/fuse.h"
+#include "libcore/recipe/recipe.h"
+#include "libcore/runtime/parameter_store.h"
+#include "libcore/train/calibrate.h"
+#include "libcore/train/quantize_config.h"
+
+namespace galley {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+float number(const ParameterStore& store, const std::string& name) { return *store.tensor(name).data_as<float>(); }
+
+void set_number(ParameterStore& store, const std::string& name, float value) {
+  *store.tensor(name).data_as<float>() = value;
+  store.touch(name);
+}
+
+}  // namespace
+
+bool trains_quantized(const Recipe& recipe) { return recipe.quantize.method == QuantMethod::kQat; }
+
+std::vector<TrainStage> train_stages(const Recipe& recipe, const RunLength& length) {
+  if (!trains_quantized(recipe)) return {TrainStage()};
+  const QatSection& qat = recipe.quantize.qat;
+  const auto steps = [&](const Duration& duration) { return std::llround(steps_of(duration, length)); };
+  const int64_t start = steps(qat.start), observed = steps(qat.observers_until), statistics = steps(qat.batch_norm_until);
+  if (length.total_steps > 0 && start >= length.total_steps) {
+    throw Error(ErrorCode::kRecipe, cat("quantize.qat.start is ", qat.start.str(), ", and the run ends after ", length.total_steps, " steps: nothing would be quantized"))
+        .key("quantize.qat.start")
+        .suggest("start earlier, or train in float (quantize.method=static)");
+  }
+  if (observed <= start) {
+    throw Error(ErrorCode::kRecipe, cat("quantize.qat.observers_until is ", qat.observers_until.str(), ", not after quantize.qat.start (", qat.start.str(), "): no range would be observed"))
+        .key("quantize.qat.observers_until")
+        .suggest("a later one");
+  }
+  std::set<int64_t> ends{0, start, observed, std::max(statistics, start)};
+  std::vector<TrainStage> stages;
+  for (const int64_t end : ends) {
+    if (length.total_steps > 0 && end >= length.total_steps) break;
+    const bool observe = end < observed;
+    stages.push_back({.first = end + 1, .quantized = end >= start, .form = {.observe = observe, .freeze_batch_norm = end >= statistics, .learn_scale = qat.learn_scale && !observe}});
+  }
+  return stages;
+}
+
+std::string trained_statistics(const std::string& weights) {
+  constexpr std::string_view kPrefix = "weights", kSuffix = ".safetensors";
+  const size_t slash = weights.rfind('/'), leaf = slash == std::string::npos ? 0 : slash + 1;
+  std::string name = weights.substr(leaf);
+  if (name.ends_with(kSuffix)) name.resize(name.size() - kSuffix.size());
+  if (name.starts_with(kPrefix)) name = name.substr(kPrefix.size());
+  return cat(weights.substr(0, leaf), "stats", name, ".calib");
+}
+
+QuantizationAware::QuantizationAware(const Session& session, const TensorType& input) : session_(session), learn_scale_(session.recipe().quantize.qat.learn_scale) {
+  const InferenceModel model = inference_model(session, input, nullptr);
+  config_ = resolve_quantize(session.recipe().quantize, model.graph);
+  model_ = model_digest(model.graph);
+  for (const ParameterSpec& spec : model.parameters) parameters_.push_back(spec.name);
+  Graph graph = model.graph;
+  values_ = fake_quantize_inference(graph, config_, learn_scale_);
+  if (values_.empty()) throw Error(ErrorCode::kRecipe, "quantize.method is qat, and no layer of the model is quantized").key("quantize").suggest("fewer quantize.overrides with keep: float");
+}
+
+void QuantizationAware::rewrite(Graph& training, const BatchTypes& types, const FakeQuantizeForm& form) const {
+  const CapturedModel evaluated = session_.capture_inference(types.input);
+  const std::vector<ObservedValue> values = fake_quantize_training(training, evaluated.graph, config_, form);
+  GALLEY_ASSERT(values.size() == values_.size());
+}
+
+InferenceModel QuantizationAware::evaluation(CapturedModel model) const {
+  InferenceModel made = make_inference(std::move(model), nullptr);
+  fake_quantize_inference(made.graph, config_, learn_scale_);
+  return made;
+}
+
+std::vector<std::string> QuantizationAware::scales() const {
+  std::vector<std::string> names;
+  for (const ObservedValue& value : values_) {
+    if (learn_scale_) names.push_back(value.scale());
+  }
+  return names;
+}
+
+std::vector<StateSpec> QuantizationAware::states() const {
+  std::vector<StateSpec> states;
+  for (const ObservedValue& value : values_) {
+    states.push_back({.name = value.min(), .of = value.name, .starts_at = static_cast<double>(kInfinity)});
+    states.push_back({.name = value.max(), .of = value.name, .starts_at = -static_cast<double>(kInfinity)});
+    if (learn_scale_) states.push_back({.name = value.scale(), .of = value.name, .starts_at = 1, .role = ValueRole::kParameter});
+  }
+  return states;
+}
+
+QuantParams QuantizationAware::params_of(const ObservedValue& value, const ParameterStore& store) const {
+  const double min = static_cast<double>(number(store, value.min())), max = static_cast<double>(number(store, value.max()));
+  if (!std::isfinite(min) || !std::isfinite(max)) {
+    throw Error(ErrorCode::kNumeric, cat("the training saw no range of ", value.name, " (", min, "..", max, ")")).suggest("the model does not use it for these samples");
+  }
+  const QuantRange integers = value.scheme.range();
+  return value.scheme.symmetric ? symmetric_params(std::max({-min, max, 0.0}), integers) : affine_params(min, max, integers);
+}
+
+void QuantizationAware::set_scales(ParameterStore& store) const {
+  if (!learn_scale_) return;
+  for (const ObservedValue& value : values_) set_number(store, value.scale(), static_cast<float>(params_of(value, store).scale));
+}
+
+Calibration QuantizationAware::calibration(const ParameterStore& store, const std::string& suffix) const {
+  Calibration calibration{.model = model_, .recipe = dump_recipe(session_.recipe(), DumpKind::kFull)};
+  calibration.parts.push_back({.samples = 1, .batches = 1, .batch = 1, .source = digest_of(std::string("training")), .recipe = digest_of(calibration.recipe)});
+  for (const std::string& name : parameters_) calibration.weights[name] = array_digest(store.has(name + suffix) ? store.tensor(name + suffix) : store.tensor(name));
+  for (const ObservedValue& value : values_) {
+    QuantParams params = params_of(value, store);
+    FloatRange range{number(store, value.min()), number(store, value.max())};
+    if (learn_scale_) {
+      params.scale = std::max(static_cast<double>(number(store, value.scale())), 0x1p-23);
+      range = range_of_params(params, value.scheme.symmetric);
+    }
+    RangeStatistics statistics;
+    const float bounds[] = {range.min, range.max};
+    statistics.add(bounds, 1, 2, value.name);
+    if (calibration.values.emplace(value.statistics, std::move(statistics)).second) calibration.order.push_back(value.statistics);
+  }
+  return calibration;
+}
+
+}  // namespace galley
