@@ -19,7 +19,7 @@ struct Range {
 /// A histogram as the observers look at it: its non-empty span as doubles, without the exact zeros, which every scheme meets.
 struct Bins {
   explicit Bins(const Histogram& histogram) : first(histogram.first()), width(histogram.width()) {
-    for (int64_t bin = first; bin <= histogram.last(); ++bin) {
+    for (int64_t bin = first, last = histogram.last(); bin <= last; ++bin) {
       const int64_t zeros = bin == 0 ? histogram.zeros() : 0;
       counts.push_back(static_cast<double>(histogram.count(bin) - zeros));
     }

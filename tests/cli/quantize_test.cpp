@@ -31,6 +31,7 @@ class Quantize : public ::testing::Test {
                "  train: {source: {type: tensors, path: train.safetensors}, pipeline: [" + normalize + "], shuffle: false}\n"
                "  val: {source: {type: tensors, path: val.safetensors}, pipeline: [" + normalize + "], batch: 10}\n"
                "  calibration: {samples: 24, batch: 8}\n"
+               "quantize: {activations: {observer: min_max}}\n"
                "train: {duration: 1 step, batch: 8, optimizer: {type: sgd, lr: 0.02}}\n");
   }
   std::string path(const std::string& name) const { return folder + "/" + name; }
@@ -234,11 +235,11 @@ TEST_F(Quantize, QuantizedWeightsAreNotTrainedNorQuantizedAgain) {
 }
 
 TEST_F(Quantize, AGoalThatIsMissedStillWrites) {
-  write_text(path("loose.yaml"), "quantize: {goal: {metric: top1, max_drop: 50}}\n");
+  write_text(path("loose.yaml"), "quantize: {goal: {metric: top1, max_drop: 50, time_budget: 2s}}\n");
   const Json met = quantized("met.safetensors", {"--with", path("loose.yaml")});
   EXPECT_EQ(met["goal"]["met"], true);
   EXPECT_DOUBLE_EQ(met["goal"]["drop"].get<double>(), met["metrics"]["float"]["top1"].get<double>() - met["metrics"]["quantized"]["top1"].get<double>());
-  write_text(path("floor.yaml"), "quantize: {goal: {metric: top1, min: 100.5}}\n");
+  write_text(path("floor.yaml"), "quantize: {goal: {metric: top1, min: 100.5, time_budget: 2s}}\n");
   const Outcome missed = quantize("missed.safetensors", {"--with", path("floor.yaml")});
   EXPECT_EQ(missed.code, 6) << missed.err;
   EXPECT_EQ(Json::parse(missed.out, nullptr, false)["goal"]["met"], false);

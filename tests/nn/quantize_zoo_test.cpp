@@ -88,7 +88,9 @@ TEST(QuantizeZoo, TransformersConvertTheirProducts) {
     const ConvertReport report = convert_quantized(graph, plan);
     verify(graph);
     EXPECT_EQ(plan.quantized_layers(), static_cast<int64_t>(plan.layers.size()));
-    EXPECT_EQ(report.dequantize_nodes, 0);  // products whose readers are in float give real values themselves
+    // Products whose readers are in float give real values themselves. What ConvNeXt's three downsampling convolutions give goes both to a depthwise
+    // convolution, as integers, and into a sum in float.
+    EXPECT_EQ(report.dequantize_nodes, name == "convnext_tiny" ? 3 : 0);
     EXPECT_GT(report.float_operators.at("layer_norm"), 0);
   }
 }

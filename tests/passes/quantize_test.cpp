@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "libcore/ops/quantized.h"
+#include "libcore/ops/recurrent.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/softmax.h"
 #include "libcore/passes/fold_batch_norm.h"
@@ -99,11 +100,11 @@ Feeds quantized_feeds(const Graph& fused, const QuantizationPlan& plan, const Qu
     WeightScheme scheme = config.of(values.at(layer.name)).weights;
     if (layer.type == "batch_norm") scheme = {};
     scheme.reduce_range = layer.reduced;
-    const RefArray& weight = made.at(layer.name + ".weight");
+    const RefArray& weight = made.at(layer.weight());
     const QuantizedWeight q = quantize_weight(to_tensor(f32(weight.shape), weight), scheme, layer.name);
-    made[layer.name + ".weight"] = to_ref(q.values);
-    made[layer.name + ".weight_scale"] = to_ref(q.scale);
-    made[layer.name + ".weight_zero_point"] = to_ref(q.zero_point);
+    made[layer.weight()] = to_ref(q.values);
+    made[layer.weight_scale()] = to_ref(q.scale);
+    made[layer.weight_zero_point()] = to_ref(q.zero_point);
   }
   Feeds wanted{{"input", feeds.at("input")}};
   for (const QuantizedTensor& tensor : report.tensors) {
@@ -245,7 +246,7 @@ Net dense_net() {
     x = concat({x, net.conv(cat("conv_", layer), y, 8, 3, conv_attrs(1, 1))}, 1);
   }
   AvgPool2dAttrs half;
-  x = avg_pool2d(net.conv("conv2", relu(net.norm("norm_c", x)), 8, 1), half);
+  x = avg_pool2d(net.conv("conv2", hardswish(net.norm("norm_c", x)), 8, 1), half);  // not relu, which the clamp at 0 would do as well
   net.finish(net.dense("fc", flatten(x), 5));
   return net;
 }
@@ -324,6 +325,19 @@ TEST(Quantize, NothingIsQuantizedForFloatReaders) {
       EXPECT_EQ(node.attrs<QuantizedConv2dAttrs>().output_dtype, DType::kF32);
     }
   }
+  EXPECT_TRUE(made.sqnr_db >= kLeastDb) << made.sqnr_db;
+}
+
+TEST(Quantize, OperatorsThatNobodyAsksForIntegersStayReal) {
+  Net net;
+  const Value x = relu(net.conv("conv1", net.input({2, 3, 6, 6}), 4, 3));
+  const Value mean_softmax = softmax(flatten(adaptive_avg_pool2d(x, {})));  // reads what conv2 has as integers, and gives to an operator without
+  net.graph.add_output("weights", mean_softmax);
+  net.finish(net.dense("fc", flatten(relu(net.conv("conv2", x, 4, 3))), 3));
+  const Converted made = convert(net, min_max());
+  EXPECT_EQ(count(made.graph, "adaptive_avg_pool2d"), 1);
+  EXPECT_EQ(made.report.inner_dequantize, 1);
+  EXPECT_EQ(made.report.float_operators.at("adaptive_avg_pool2d"), 1);
   EXPECT_TRUE(made.sqnr_db >= kLeastDb) << made.sqnr_db;
 }
 
@@ -418,6 +432,47 @@ TEST(Quantize, WeightOnlyInEightAndFourBits) {
   // 7 dB less at best. Scales of the wrong groups would be off by 16 times.
   EXPECT_TRUE(four.sqnr_db >= 12 && four.sqnr_db < eight.sqnr_db - 12) << four.sqnr_db;
   EXPECT_TRUE(groups.sqnr_db > four.sqnr_db + 3) << groups.sqnr_db << " against " << four.sqnr_db;
+}
+
+TEST(Quantize, RecurrentLayersAreTwoProductsOfIntegers) {
+  for (const std::string cell : {"lstm", "gru", "rnn"}) {
+    SCOPED_TRACE(cell);
+    Net net;
+    const int64_t gates = cell == "lstm" ? 4 : cell == "gru" ? 3 : 1;
+    Value y = net.input({3, 6, 5});
+    {
+      const PathScope scope(net.graph, "rnn");
+      const RecurrentWeights weights{net.parameter("rnn.weight_ih_l0", {gates * 7, 5}), net.parameter("rnn.weight_hh_l0", {gates * 7, 7}), net.parameter("rnn.bias_ih_l0", {gates * 7}),
+                                     net.parameter("rnn.bias_hh_l0", {gates * 7})};
+      y = cell == "lstm" ? lstm(y, weights).y : cell == "gru" ? gru(y, weights).y : rnn(y, weights).y;
+    }
+    net.finish(net.dense("fc", y, 4));
+    QuantizeConfig config = min_max();
+    config.method = QuantMethod::kDynamic;
+    const Converted dynamic = convert(net, config);
+    EXPECT_EQ(dynamic.plan.quantized_layers(), 3);
+    EXPECT_EQ(count(dynamic.graph, "dynamic_quantized_" + cell), 1);
+    EXPECT_EQ(count(dynamic.graph, "dynamic_quantized_linear"), 2);
+    std::map<std::string, TensorType> tensors;
+    for (const QuantizedTensor& tensor : dynamic.report.tensors) tensors[tensor.name] = tensor.type;
+    EXPECT_EQ(tensors.at("rnn.weight_hh_l0").dtype, DType::kI8);
+    EXPECT_EQ(tensors.at("rnn.weight_hh_l0_scale").shape, Shape({gates * 7}));
+    EXPECT_EQ(tensors.at("rnn.bias_hh_l0").dtype, DType::kF32);
+    EXPECT_TRUE(dynamic.sqnr_db >= kLeastDb) << dynamic.sqnr_db;
+
+    config.method = QuantMethod::kWeightOnly;
+    const Converted stored = convert(net, config);
+    EXPECT_EQ(count(stored.graph, "dequantize_weight"), 3);
+    EXPECT_EQ(count(stored.graph, cell), 1);
+    EXPECT_TRUE(stored.sqnr_db >= kLeastDb) << stored.sqnr_db;
+
+    config.method = QuantMethod::kStatic;
+    config.fallback = QuantFallback::kFloat;
+    const Converted integers = convert(net, config);
+    EXPECT_EQ(integers.plan.find("rnn.weight_hh_l0")->float_reason, "no kernel: recurrent layers are for dynamic and weight_only");
+    EXPECT_EQ(integers.plan.quantized_layers(), 1);
+    EXPECT_TRUE(integers.sqnr_db >= kLeastDb) << integers.sqnr_db;
+  }
 }
 
 TEST(Quantize, SchemesWithoutAKernelAreRefused) {
