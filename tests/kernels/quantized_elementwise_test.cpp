@@ -18,10 +18,13 @@ void set_output(QuantizedOutput& a, DType dtype, double scale, int64_t zero_poin
   if (dtype != DType::kF32) a.set_output(params_of(dtype, scale, zero_point));
 }
 
-void expect_case(const Graph& graph, const std::string& what, double ties = kTies) {
-  const auto inputs = random_inputs(graph, 11);
-  const Tensor want = run_node(graph, inputs, true);
-  for (const int threads : {1, 3}) expect_same(run_node(graph, inputs, false, threads), want, cat(what, ", ", threads, " threads"), ties);
+void expect_case(const Graph& graph, const std::string& what, double ties = kTies, Range range = {}) {
+  const auto inputs = random_inputs(graph, 11, {range});
+  const std::vector<Tensor> want = run_outputs(graph, inputs, true);
+  for (const int threads : {1, 3}) {
+    const std::vector<Tensor> got = run_outputs(graph, inputs, false, threads);
+    for (size_t i = 0; i < want.size(); ++i) expect_same(got[i], want[i], cat(what, ", ", threads, " threads, output ", i), ties);
+  }
 }
 
 TEST(QuantizedElementwise, SumsAndProducts) {
@@ -124,7 +127,7 @@ TEST(QuantizedPool, LargestBytes) {
       a.stride = {2};
       a.padding = {1};
       max_pool2d(quantized_input(graph, dtype, shape, kImages), a);
-      expect_case(graph, cat("max ", dtype, shape), 0);
+      expect_case(graph, cat("max ", dtype, shape), 0, {0, 3});  // many equal values: the first one counts
     }
   }
 }

@@ -83,8 +83,8 @@ inline std::vector<Tensor> random_inputs(const Graph& graph, uint32_t seed, cons
   return inputs;
 }
 
-/// Output 0 of the graph's last node, whose inputs are the graph's in order; by the reference or the own kernel ("cpu").
-inline Tensor run_node(const Graph& graph, const std::vector<Tensor>& inputs, bool reference, int threads = 1, std::string* implementation = nullptr) {
+/// The outputs of the graph's last node, whose inputs are the graph's in order; by the reference or the own kernel ("cpu").
+inline std::vector<Tensor> run_outputs(const Graph& graph, const std::vector<Tensor>& inputs, bool reference, int threads = 1, std::string* implementation = nullptr) {
   set_compute_threads(threads);
   const Node& node = graph.nodes().back();
   const KernelQuery query{node, context_of(graph, node), threads};
@@ -122,8 +122,11 @@ inline Tensor run_node(const Graph& graph, const std::vector<Tensor>& inputs, bo
   kernel->run({in, out, scratch.data()});
   for (size_t i = first_output; i < memory.size(); ++i) EXPECT_TRUE(memory[i]->intact()) << "bytes before output " << i - first_output;
   EXPECT_TRUE(scratch.intact()) << "bytes before scratch";
-  std::memcpy(outputs[0].data(), memory[first_output]->data(), static_cast<size_t>(outputs[0].bytes()));
-  return outputs[0];
+  for (size_t i = 0; i < outputs.size(); ++i) std::memcpy(outputs[i].data(), memory[first_output + i]->data(), static_cast<size_t>(outputs[i].bytes()));
+  return outputs;
+}
+inline Tensor run_node(const Graph& graph, const std::vector<Tensor>& inputs, bool reference, int threads = 1, std::string* implementation = nullptr) {
+  return run_outputs(graph, inputs, reference, threads, implementation).front();
 }
 
 /// Equal; or, where `ties` is given, at most one level apart in at most that share of places: those where the double result lies within
