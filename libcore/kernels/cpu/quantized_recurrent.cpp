@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "libcore/base/parallel.h"
+#include "libcore/kernels/cpu/quantized_pack.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/kernels/cpu/vector_math.h"
 
@@ -57,7 +58,7 @@ const Kernel& linear_kernel() {
   return kernel;
 }
 
-/// The product of a step as a node: [N,H] -> [N,G H].
+/// The product of a step as a node, [N,H] -> [N,G H], its weight packed.
 struct Product {
   Product(const KernelQuery& q, Saturation saturation) : weight(q.in(1)), scale(q.in(2)), threads(q.threads) {
     DynamicQuantizedLinearAttrs attrs;
@@ -68,7 +69,9 @@ struct Product {
     y.shape = {q.in(0).shape[0], weight.shape[0]};
     has_bias = q.has(3);
     if (has_bias) bias = q.in(3);
+    weight.format = packed_format(q);
   }
+  static MemoryFormat packed_format(const KernelQuery& q) { return linear_kernel().preferred_format(q, 1); }
   KernelQuery query() const {
     OpContext context;
     context.attributes = node.attributes.get();
@@ -87,19 +90,21 @@ int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 class Recurrent : public PreparedKernel {
  public:
   Recurrent(const KernelQuery& q, Step step, bool reverse, Saturation saturation)
-      : step_(step), batch_(q.in(0).shape[0]), steps_(q.in(0).shape[1]), hidden_(q.in(1).shape[1]), width_(q.in(1).shape[0]), reverse_(reverse) {
+      : step_(step), batch_(q.in(0).shape[0]), steps_(q.in(0).shape[1]), hidden_(q.in(1).shape[1]), width_(q.in(1).shape[0]), reverse_(reverse), weight_(q.in(1), Product::packed_format(q)) {
     const Product product(q, saturation);
     product_ = linear_kernel().prepare(product.query());
   }
-  int64_t scratch_bytes() const override { return aligned(batch_ * width_ * 4) + product_->scratch_bytes(); }
+  int64_t scratch_bytes() const override { return aligned(batch_ * width_ * 4) + weight_.scratch_bytes() + product_->scratch_bytes(); }
   std::string implementation() const override { return product_->implementation(); }
   void run(const KernelArgs& args) const override {
     auto* part = static_cast<float*>(args.scratch);
-    void* scratch = static_cast<std::byte*>(args.scratch) + aligned(batch_ * width_ * 4);
+    std::byte* scratch = static_cast<std::byte*>(args.scratch) + aligned(batch_ * width_ * 4);
+    const int8_t* weight = weight_.get(args.in<int8_t>(1), scratch);
+    scratch += weight_.scratch_bytes();
     float *state = args.out<float>(1), *cell = step_ == Step::kLstm ? args.out<float>(2) : nullptr;
     start(args.in<float>(4), state);
     if (cell != nullptr) start(args.in<float>(5), cell);
-    const std::array<const void*, 4> inputs{state, args.inputs[1], args.inputs[2], args.in<float>(3)};
+    const std::array<const void*, 4> inputs{state, weight, args.inputs[2], args.in<float>(3)};
     const std::array<void*, 3> outputs{part};  // the compiler thinks of kernels with three
     for (int64_t turn = 0; turn < steps_; ++turn) {
       const int64_t t = reverse_ ? steps_ - 1 - turn : turn;
@@ -132,6 +137,7 @@ class Recurrent : public PreparedKernel {
   Step step_;
   int64_t batch_, steps_, hidden_, width_;
   bool reverse_;
+  quantized::Packed weight_;
   std::unique_ptr<PreparedKernel> product_;
 };
 
