@@ -127,7 +127,7 @@ TEST(QuantizedPool, LargestBytes) {
       a.stride = {2};
       a.padding = {1};
       max_pool2d(quantized_input(graph, dtype, shape, kImages), a);
-      expect_case(graph, cat("max ", dtype, shape), 0, {0, 3});  // many equal values: the first one counts
+      expect_case(graph, cat("max ", dtype, shape), 0, dtype == DType::kI8 ? Range{-2, 1} : Range{0, 3});  // many equal values: the first one counts
     }
   }
 }
