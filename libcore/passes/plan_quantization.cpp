@@ -120,13 +120,12 @@ int64_t QuantizationPlan::quantized_layers() const {
   return std::count_if(layers.begin(), layers.end(), [](const LayerPlan& layer) { return layer.float_reason.empty(); });
 }
 
-std::string QuantizationPlan::str() const {
-  int64_t nibbles = 0;
-  for (const LayerPlan& layer : layers) nibbles += layer.float_reason.empty() && layer.bits == 4;
-  const int64_t quantized = quantized_layers();
-  const std::string dtype = nibbles == 0 ? "int8" : nibbles == quantized ? "int4" : "int8 and int4";
-  return cat(method_name(method), ": ", quantized, " of ", layers.size(), " layers in ", dtype);
+std::string QuantizationPlan::dtype() const {
+  const int64_t nibbles = std::count_if(layers.begin(), layers.end(), [](const LayerPlan& layer) { return layer.float_reason.empty() && layer.bits == 4; });
+  return nibbles == 0 ? "int8" : nibbles == quantized_layers() ? "int4" : "int8 and int4";
 }
+
+std::string QuantizationPlan::str() const { return cat(method_name(method), ": ", quantized_layers(), " of ", layers.size(), " layers in ", dtype()); }
 
 std::vector<QuantizableLayer> quantizable_layers(const Graph& fused) {
   const Graph graph = live_part(fused);

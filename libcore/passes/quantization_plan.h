@@ -41,6 +41,8 @@ struct QuantizationPlan {
   const LayerPlan* find(std::string_view name) const;
   /// Layers that run on integers (weight_only: are stored as such).
   int64_t quantized_layers() const;
+  /// "int8", "int4", or "int8 and int4": of the layers that are quantized.
+  std::string dtype() const;
   /// "static: 53 of 54 layers in int8"
   std::string str() const;
 };

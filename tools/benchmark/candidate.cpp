@@ -213,6 +213,7 @@ Candidate make_candidate(std::unique_ptr<LoadedRecipe> loaded, const std::string
     auto parts = std::make_shared<ModelWork>();
     parts->loaded = std::move(loaded);
     parts->session = std::make_unique<Session>(parts->loaded->recipe);
+    if (const auto plan = cell.what == "train_step" ? nullptr : loaded_plan(parts->loaded->recipe)) row.precision = plan->dtype();
     if (cell.what == "load") {
       if (parts->loaded->recipe.weights.load.empty()) throw Error(ErrorCode::kRecipe, "what=load reads weights, and none were named").key("weights").suggest("weights=FILE");
       InferenceModel model = inference_model(*parts->session, usual_batch(*parts->session, 1).input, loaded_plan(parts->session->recipe()));
