@@ -31,7 +31,8 @@ bool wants_calibration(const Recipe& recipe) { return recipe.quantize.method == 
 /// Ranges that a quantization-aware training left beside the weights.
 void find_trained_statistics(Recipe& recipe) {
   if (recipe.quantize.method != QuantMethod::kQat || recipe.quantize.calibration || recipe.weights.load.size() != 1) return;
-  const std::string path = trained_statistics(recipe.weights.load.at<WeightSource>(0).path());
+  const std::string weights = recipe.weights.load.at<WeightSource>(0).path();
+  const std::string path = trained_statistics(is_folder(weights) ? weights + "/weights.safetensors" : weights);
   if (file_exists(path)) recipe.quantize.calibration = path;
 }
 
@@ -71,9 +72,9 @@ int QuantizeTool::run() {
 
 int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
   Recipe& recipe = loaded.recipe;
+  require_weights(loaded);
   make_paths_absolute(recipe);
   if (recipe.quantize.calibration) recipe.quantize.calibration = std::filesystem::absolute(*recipe.quantize.calibration).string();
-  require_weights(loaded);
   find_trained_statistics(recipe);
   if (!dry_run_) {
     if (output_.empty() && !sensitivity_) throw Error(ErrorCode::kUsage, "quantization writes a file, and -o does not say where to").suggest("-o model.int8.safetensors");
