@@ -259,11 +259,13 @@ TEST_F(Quantize, WritesWholeFilesOrNone) {
 }
 
 TEST_F(Quantize, MeasuresLayers) {
-  const Json result = quantized("model.safetensors", {"--measure"});
+  const Json result = quantized("model.safetensors", {"--measure=1,4"});
   for (const Json& layer : result["layers"]) {
     for (const char* key : {"float_ms", "quantized_ms", "predicted_float_ms", "predicted_quantized_ms"}) EXPECT_TRUE(layer[key].get<double>() > 0) << key << " of " << layer;
   }
-  EXPECT_EQ(result["times"]["batch"], 1);
+  ASSERT_EQ(result["times"].size(), 2u);
+  EXPECT_EQ(result["times"][0]["batch"], 1);
+  EXPECT_EQ(result["times"][1]["batch"], 4);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 #include "tools/quantize/quantize.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -41,6 +43,20 @@ MetricValues metrics_of(Evaluator& evaluator, ParameterStore& store) {
   return evaluator.run();
 }
 
+/// "1,64"; throws (kUsage) for anything but counts.
+std::vector<int64_t> batch_sizes(const std::string& text) {
+  std::vector<int64_t> sizes;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find(',', at), text.size());
+    int64_t size = 0;
+    const auto read = std::from_chars(text.data() + at, text.data() + end, size);
+    if (read.ec != std::errc() || read.ptr != text.data() + end || size < 1) fail(ErrorCode::kUsage, "--measure=", text, ": sizes of batches are wanted, e.g. --measure=1,64");
+    sizes.push_back(size);
+    at = end + 1;
+  }
+  return sizes;
+}
+
 /// Reorders of activations that move bytes, in the program that runs.
 int64_t activation_reorders(const Session& session, const std::shared_ptr<const QuantizationPlan>& plan) {
   InferenceModel model = inference_model(session, usual_batch(session, 1).input, plan);
@@ -62,7 +78,7 @@ void QuantizeTool::add_options(CLI::App& app) {
   app.add_flag("--sensitivity", sensitivity_, "quantize each layer alone, and all but it, and write no weights; with --evaluate by the metric, else by the SQNR of the outputs")->group("Report");
   app.add_option("--keep-float", keep_float_, "with --sensitivity -o FILE: so many layers stay in float by the fragment")->check(CLI::Range(1, 100000))->group("Report")->take_last();
   app.add_option("--journal", journal_, "finished trials of --sensitivity and of quantize.goal (JSON lines), which are not made again; beside -o by default")->type_name("FILE")->group("Report")->take_last();
-  app.add_flag("--measure{1}", measure_, "time each layer in float and quantized on a random batch, of one sample or =N")->group("Report");
+  app.add_flag("--measure{1}", measure_, "time each layer in float and quantized on a random batch of one sample, or of =N; =1,64: the whole model in batches of 64 too")->group("Report");
 }
 
 int QuantizeTool::run() {
@@ -81,7 +97,7 @@ int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
     if (!output_.empty() && !is_folder(parent_folder(output_))) fail(ErrorCode::kResource, output_, ": there is no folder ", parent_folder(output_), " to write it to");
     if (is_folder(output_)) fail(ErrorCode::kResource, output_, " is a folder, not a file to be written");
   }
-  if (measure_ < 0) fail(ErrorCode::kUsage, "--measure=", measure_, ": a batch has at least one sample");
+  const std::vector<int64_t> batches = batch_sizes(measure_);
   if (recipe.quantize.goal || evaluate_) split_of(recipe, recipe.evaluate.data);
 
   Session session(recipe);
@@ -102,7 +118,7 @@ int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
     if (evaluate_) evaluate(session, quantizer, result);
   }
   log(LogLevel::kInfo, result.model.plan->str());
-  if (measure_ > 0) result.times = time_layers(session, quantizer, result.model, measure_, kTimedRounds);
+  for (int64_t batch : batches) result.times.emplace_back(batch, time_layers(session, quantizer, result.model, batch, kTimedRounds));
   result.reorders = activation_reorders(session, result.model.plan);
   write(session, result);
   return report(recipe, result);

@@ -38,7 +38,7 @@ class QuantizeTool : public RecipeTool {
     MetricValues real, quantized;  // empty: not measured
     std::optional<SearchResult> search;  // with quantize.goal
     double float_latency_s = 0;          // of one sample, with quantize.goal
-    std::optional<QuantizationTimes> times;
+    std::vector<std::pair<int64_t, QuantizationTimes>> times;  // by samples of the batch; the first is told layer by layer
     int64_t calibrated_samples = 0;
     int64_t reorders = 0;  // of activations, in the compiled program
     int64_t bytes = 0, bytes_float = 0;
@@ -60,7 +60,7 @@ class QuantizeTool : public RecipeTool {
   std::string calibration_, journal_;
   bool evaluate_ = false, sensitivity_ = false;
   int64_t keep_float_ = 3;
-  int64_t measure_ = 0;  // samples of the batch that is timed; 0: none
+  std::string measure_;  // samples of the batches that are timed: "1,64"; "": none
 };
 
 }  // namespace galley::tools

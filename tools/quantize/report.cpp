@@ -68,7 +68,7 @@ std::string metrics_text(const MetricValues& real, const MetricValues& quantized
 
 int QuantizeTool::report(const Recipe& recipe, const Result& result) const {
   const ConvertReport& nodes = result.model.conversion;
-  const bool measured = result.times.has_value();
+  const bool measured = !result.times.empty();
   const MachineLimits limits = measured ? machine_limits(compute_threads()) : MachineLimits();
 
   Table layers{{"layer", "type", "scheme", "weight dB", "result dB", "weight MSE", "float KiB", "KiB"}, {}};
@@ -90,7 +90,7 @@ int QuantizeTool::report(const Recipe& recipe, const Result& result) const {
     json["bytes"] = layer.bytes;
     json["bytes_float"] = layer.bytes_float;
     if (measured) {
-      const LayerTime &before = time_of(result.times->real, plan.name), &after = time_of(result.times->quantized, plan.name);
+      const LayerTime &before = time_of(result.times.front().second.real, plan.name), &after = time_of(result.times.front().second.quantized, plan.name);
       const bool integers = !real && plan.scheme.find(',') != std::string::npos;
       const double float_s = predicted_s(before, limits, 1), integer_s = predicted_s(after, limits, integers ? integer_rate(plan.reduced) : 1);
       if (before.seconds > 0 && after.seconds > 0) {
@@ -120,8 +120,9 @@ int QuantizeTool::report(const Recipe& recipe, const Result& result) const {
   json["calibration_samples"] = result.calibrated_samples;
   json["nodes"] = {{"quantize", nodes.quantize_nodes}, {"dequantize", nodes.dequantize_nodes}, {"inner_quantize", nodes.inner_quantize}, {"inner_dequantize", nodes.inner_dequantize},
                    {"reorder", result.reorders}, {"why", nodes.nodes}, {"float_operators", nodes.float_operators}};
-  if (measured) {
-    json["times"] = {{"batch", measure_}, {"rounds", result.times->rounds}, {"float_ms", 1e3 * result.times->real.all.seconds}, {"quantized_ms", 1e3 * result.times->quantized.all.seconds}};
+  json["times"] = Json::array();
+  for (const auto& [batch, times] : result.times) {
+    json["times"].push_back({{"batch", batch}, {"rounds", times.rounds}, {"float_ms", 1e3 * times.real.all.seconds}, {"quantized_ms", 1e3 * times.quantized.all.seconds}});
   }
   json["provenance"] = provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)));
 
@@ -134,9 +135,11 @@ int QuantizeTool::report(const Recipe& recipe, const Result& result) const {
     const int digits = metric == "loss" ? 6 : 3;
     totals.rows.push_back({metric, fixed(value, digits), fixed(after, digits), fixed(after - value, digits)});
   }
-  if (measured) {
-    const double before = result.times->real.all.seconds, after = result.times->quantized.all.seconds;
-    totals.rows.push_back({cat("ms, batch ", measure_), milliseconds(before), milliseconds(after), cat(fixed(before / after, 2), "x")});
+  for (const auto& [batch, times] : result.times) {
+    const double before = times.real.all.seconds, after = times.quantized.all.seconds;
+    totals.rows.push_back({cat("ms, batch ", batch), milliseconds(before), milliseconds(after), cat(fixed(before / after, 2), "x")});
+    const auto rate = [&, n = static_cast<double>(batch)](double seconds) { return human_number(n / seconds); };
+    totals.rows.push_back({cat("samples/s, batch ", batch), rate(before), rate(after), ""});
   }
   totals.rows.push_back({"quantize nodes", "", cat(nodes.quantize_nodes), nodes.inner_quantize > 0 ? cat(nodes.inner_quantize, " inside") : ""});
   totals.rows.push_back({"dequantize nodes", "", cat(nodes.dequantize_nodes), nodes.inner_dequantize > 0 ? cat(nodes.inner_dequantize, " inside") : ""});
@@ -158,7 +161,8 @@ int QuantizeTool::report(const Recipe& recipe, const Result& result) const {
     return kExitResumable;
   }
   if (reached != nullptr && !reached->met) {
-    log(LogLevel::kWarning, cat("the goal is missed: ", recipe.quantize.goal->metric, " loses ", human_number(reached->drop), "; the file was written"));
+    log(LogLevel::kWarning, cat("the goal is missed: ", recipe.quantize.goal->metric, " is ", human_number(find_metric(result.quantized, recipe.quantize.goal->metric)), ", ", human_number(find_metric(result.real, recipe.quantize.goal->metric)),
+                                 " in float; the best that was found was written"));
     return kExitGoalMissed;
   }
   return kExitDone;

@@ -103,8 +103,8 @@ int QuantizeTool::sensitivity(Session& session, ModelQuantizer& quantizer, const
       if (static_cast<int64_t>(kept.size()) < keep_float_) kept.push_back(layer.layer);
     }
     const std::string by = metric.empty() ? "the SQNR of the outputs" : metric;
-    write_file(output_, fragment(recipe, kept, cat("# The ", kept.size(), " layers whose quantization alone costs most (by ", by, ") stay in float; for --with.\n")));
-    log(LogLevel::kInfo, cat("wrote ", output_, ": ", kept.size(), " layers in float; galley-quantize ", recipe_, " --with ", output_, " uses it"));
+    write_file(output_, fragment(recipe, kept, cat("# Of all layers these cost most when they alone are quantized (by ", by, "); for --with.\n")));
+    log(LogLevel::kInfo, cat("wrote ", output_, "; galley-quantize ", recipe_, " --with ", output_, " uses it"));
   }
   for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
   print(common.format == Format::kJson ? json.dump() + "\n" : render(table, common.format));
