@@ -1,0 +1,130 @@
+// A chain of quantized layers as a program (weights in the kernels' formats, guarded values, channels_last or not) against the reference program.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "libcore/ops/quantized.h"
+#include "libcore/ops/registry.h"
+#include "libcore/ops/shape.h"
+#include "libcore/runtime/compile.h"
+#include "libcore/runtime/execution.h"
+
+namespace galley::test {
+namespace {
+
+TensorType typed(DType dtype, const Shape& shape) {
+  TensorType type;
+  type.dtype = dtype;
+  type.shape = shape;
+  return type;
+}
+
+struct Layer {
+  Value weight, scale, bias;
+};
+Layer layer(Graph& graph, const std::string& name, const Shape& weight) {
+  const Shape outputs{weight[0]};
+  return {graph.add_input(name + ".weight", typed(DType::kI8, weight), ValueRole::kParameter), graph.add_input(name + ".weight_scale", typed(DType::kF32, outputs), ValueRole::kParameter),
+          graph.add_input(name + ".bias", typed(DType::kF32, outputs), ValueRole::kParameter)};
+}
+
+/// First layer, depthwise, strided 1x1 with residual, squeeze and excite, mean, linear.
+Graph small_network() {
+  const QuantParams u8{0.0625, 20, DType::kU8, 0, 255};
+  Graph graph;
+  const Value image = graph.add_input("image", typed(DType::kF32, {2, 3, 15, 13}), ValueRole::kInput);
+  QuantizedConv2dAttrs a;
+  a.set_input(u8);
+  a.set_output(u8);
+  a.padding = {1};
+  a.activation = Activation::kHardswish;
+  const Layer stem = layer(graph, "stem", {18, 3, 3, 3});
+  const Value x = quantized_conv2d(quantize(image, u8), stem.weight, stem.scale, stem.bias, a);
+  a.groups = 18;
+  a.activation = Activation::kRelu;
+  const Layer dw = layer(graph, "dw", {18, 1, 3, 3});
+  const Value y = quantized_conv2d(x, dw.weight, dw.scale, dw.bias, a);
+  a.groups = 1;
+  a.padding = {0};
+  a.set_residual(u8);
+  const Layer project = layer(graph, "project", {18, 18, 1, 1});
+  const Value z = quantized_conv2d(y, project.weight, project.scale, project.bias, a, x);
+  QuantizedAdaptiveAvgPool2dAttrs mean;
+  mean.set_input(u8);
+  mean.set_output(u8);
+  a.activation = Activation::kHardsigmoid;
+  const Layer gate = layer(graph, "gate", {18, 18, 1, 1});
+  const Value g = quantized_conv2d(quantized_adaptive_avg_pool2d(z, mean), gate.weight, gate.scale, gate.bias, a);
+  QuantizedBinaryAttrs times;
+  times.set_inputs(u8, u8);
+  times.set_output(u8);
+  const Value pooled = quantized_adaptive_avg_pool2d(quantized_mul(z, g, times), mean);
+  QuantizedLinearAttrs l;
+  l.set_input(u8);
+  const Layer head = layer(graph, "head", {5, 18});
+  graph.add_output("features", quantized_mul(z, g, times));
+  graph.add_output("scores", quantized_linear(reshape(pooled, {2, 18}), head.weight, head.scale, head.bias, l));
+  return graph;
+}
+
+std::map<std::string, Tensor> run(const Graph& graph, const CompileOptions& options, int64_t* blocked) {
+  const auto program = compile(graph, options);
+  ParameterStore store;
+  Execution execution(program, store);
+  std::mt19937 random(7);
+  for (ValueId id : graph.inputs()) {
+    const ValueInfo& info = graph.value(id);
+    Tensor values(info.type.dtype, info.type.shape);
+    std::vector<double> numbers(static_cast<size_t>(info.type.shape.elements()));
+    for (double& v : numbers) {
+      const double u = static_cast<double>(random()) / 4294967296.0;
+      const bool scale = info.name.ends_with("_scale");
+      v = info.type.dtype == DType::kI8 ? std::floor(-127 + 255 * u) : scale ? 0.002 + 0.003 * u : -2 + 4 * u;
+    }
+    values.from_doubles(numbers);
+    if (info.role == ValueRole::kInput) {
+      execution.feed(info.name, values);
+    } else {
+      store.set(info.name, values);
+    }
+  }
+  EXPECT_TRUE(execution.run());
+  *blocked = 0;
+  for (const auto& [name, format] : store.formats()) *blocked += format.is_blocked();
+  return {{"features", execution.output("features")}, {"scores", execution.output("scores")}};
+}
+
+TEST(QuantizedProgram, EqualsTheReference) {
+  ensure_ops_registered();
+  const Graph graph = small_network();
+  CompileOptions options;
+  options.reference_only = true;
+  int64_t blocked = 0;
+  const auto want = run(graph, options, &blocked);
+  EXPECT_EQ(blocked, 0);
+  options.reference_only = false;
+  options.guard_bytes = 64;
+  for (const LayoutMode mode : {LayoutMode::kAuto, LayoutMode::kContiguous}) {
+    for (const int threads : {1, 3}) {
+      options.memory_format = mode;
+      options.threads = threads;
+      const auto got = run(graph, options, &blocked);
+      EXPECT_EQ(blocked, mode == LayoutMode::kAuto ? 5 : 1) << "weights in the kernels' formats: all layers', or the linear one's";
+      const auto a = got.at("features").to_doubles(), b = want.at("features").to_doubles();
+      int64_t off = 0;
+      for (size_t i = 0; i < a.size(); ++i) {
+        ASSERT_TRUE(std::abs(a[i] - b[i]) <= 1) << i << ": " << a[i] << " != " << b[i];
+        off += a[i] != b[i];
+      }
+      // Ties of float32 against double are rare, and each spreads to a few values behind it.
+      EXPECT_LE(off, static_cast<int64_t>(a.size()) / 100);
+      const auto c = got.at("scores").to_doubles(), d = want.at("scores").to_doubles();
+      for (size_t i = 0; i < c.size(); ++i) EXPECT_TRUE(std::abs(c[i] - d[i]) <= 0.05) << "one level is 0.0625 of a mean times weights of up to 0.6: " << c[i] << " != " << d[i];
+    }
+  }
+}
+
+}  // namespace
+}  // namespace galley::test
