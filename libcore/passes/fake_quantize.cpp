@@ -352,23 +352,11 @@ std::vector<ObservedValue> fake_quantize_training(Graph& training, const Graph& 
 }
 
 FloatRange range_of_params(const QuantParams& params, bool symmetric) {
-  const double scale = params.scale;
   if (symmetric) {
-    const auto bound = static_cast<float>(scale * static_cast<double>(params.qmax - params.qmin) / 2);
+    const auto bound = static_cast<float>(params.scale * static_cast<double>(params.qmax - params.qmin) / 2);
     return {-bound, bound};
   }
-  // The larger bound, towards 0, then the other from it: what rounding took from one is in the other, whose last place is finer.
-  const double low = scale * static_cast<double>(params.qmin - params.zero_point), high = scale * static_cast<double>(params.qmax - params.zero_point);
-  const auto towards_zero = [](double value) {
-    const auto near = static_cast<float>(value);
-    return std::abs(static_cast<double>(near)) > std::abs(value) ? std::nextafter(near, 0.0f) : near;
-  };
-  if (-low > high) {
-    const float min = towards_zero(low);
-    return {min, static_cast<float>(static_cast<double>(min) + (high - low))};
-  }
-  const float max = towards_zero(high);
-  return {static_cast<float>(static_cast<double>(max) - (high - low)), max};
+  return {static_cast<float>(params.scale * static_cast<double>(params.qmin - params.zero_point)), static_cast<float>(params.scale * static_cast<double>(params.qmax - params.zero_point))};
 }
 
 }  // namespace galley

@@ -41,8 +41,8 @@ std::vector<ObservedValue> fake_quantize_training(Graph& training, const Graph& 
 /// The same of a folded and fused inference graph: what evaluation during the training runs, and conversion repeats in integers.
 std::vector<ObservedValue> fake_quantize_inference(Graph& fused, const QuantizeConfig& config, bool learn_scale);
 
-/// A range whose scale and zero point are these again, both bounds float32: what a file of statistics holds of learned scales. (Symmetric ranges
-/// have one bound, and may miss the scale by one unit in the last place.)
+/// The range that has these parameters: what a file of statistics holds of learned scales. Made from it again the zero point is the same, and the scale
+/// but for the rounding of bounds and quotient to float32, two units in the last place at most.
 struct FloatRange {
   float min = 0, max = 0;
 };

@@ -53,7 +53,7 @@ class QuantizationAware {
   void set_scales(ParameterStore& store) const;
 
   /// The trained ranges as a calibration with one batch, of the weights in the store (with `suffix` ".ema": of their averages), so that conversion has
-  /// exactly the scales of the training. Throws (kNumeric) for a value that saw no data.
+  /// the scales of the training: exactly, where they do not learn (passes/fake_quantize.h). Throws (kNumeric) for a value that saw no data.
   Calibration calibration(const ParameterStore& store, const std::string& suffix = "") const;
 
  private:

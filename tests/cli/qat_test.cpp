@@ -1,0 +1,145 @@
+// quantize.method: qat as a user runs it: the training's evaluation is that of the converted file, a repeat and a resume give the same bits, and what
+// is refused.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/process.h"
+
+namespace galley::testing_cli {
+namespace {
+
+using Json = nlohmann::json;
+
+class Qat : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder = scratch_folder();
+    recipe = folder + "/qat.yaml";
+    write_text(recipe,
+               "recipe: 1\nname: qat\nthreads: 1\n"
+               "model:\n  type: layers\n  input: {shape: [3, 8, 8], names: [C, H, W]}\n  layers:\n"
+               "    - {name: conv1, type: conv2d, out_channels: 8, kernel_size: 3, padding: 1, bias: false}\n"
+               "    - {name: bn1, type: batch_norm}\n"
+               "    - {name: relu1, type: relu}\n"
+               "    - {name: conv2, type: conv2d, out_channels: 8, kernel_size: 3, padding: 1, bias: false}\n"
+               "    - {name: bn2, type: batch_norm}\n"
+               "    - {name: add, type: add, inputs: [bn2, relu1]}\n"
+               "    - {name: relu2, type: relu}\n"
+               "    - {name: pool, type: adaptive_avg_pool2d, output_size: 2}\n"
+               "    - {name: flatten, type: flatten}\n"
+               "    - {name: dropout, type: dropout, p: 0.1}\n"
+               "    - {name: fc, type: linear, out_features: 4}\n"
+               "data:\n"
+               "  train: {source: {type: synthetic, samples: 48}, workers: 1}\n"
+               "  val: {source: {type: synthetic, samples: 64}, batch: 16}\n"
+               "train:\n  duration: 12 steps\n  batch: 8\n  optimizer: {type: sgd, lr: 0.05, momentum: 0.9, weight_decay: 0.001}\n  validate: 12 steps\n"
+               "quantize: {method: qat, qat: {start: 2 steps, batch_norm_until: 6 steps, observers_until: 8 steps}}\n"
+               "loss: cross_entropy\ncheckpoint: {every: 12 steps, keep: {best: top1}}\nlog: {every: 1 step, tensorboard: false}\n");
+  }
+  std::string path(const std::string& name) const { return folder + "/" + name; }
+  Outcome train(const std::string& to, std::vector<std::string> more = {}) const {
+    more.insert(more.begin(), {recipe, "-o", path(to), "-q"});
+    return run("galley-train", more);
+  }
+  Json converted(const std::string& of) const {
+    const Outcome outcome = run("galley-quantize", {path(of), "-o", path(of + ".int8.safetensors"), "--evaluate", "--format", "json", "-q"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out, nullptr, false);
+  }
+  /// The converted file computes what the training evaluated.
+  void expect_conversion_agrees(const std::string& of) const {
+    const Json trained = Json::parse(read_text(path(of) + "/result.json"))["metrics"], result = converted(of), quantized = result["metrics"]["quantized"];
+    for (const Json& layer : result["layers"]) EXPECT_TRUE(layer["float_reason"].is_null()) << layer;
+    EXPECT_EQ(result["layers"].size(), 3u);
+    const double loss = trained["loss"];
+    // Sums in integers against sums of floats: a few values of thousands round to the other side, one step of 255.
+    EXPECT_TRUE(std::abs(quantized["loss"].get<double>() - loss) <= 1e-3 * loss) << quantized << " against " << trained;
+    EXPECT_EQ(quantized["top1"], trained["top1"]);
+    EXPECT_GT(std::abs(result["metrics"]["float"]["loss"].get<double>() - loss), 1e-6 * loss) << "rounding is seen";
+  }
+
+  std::string folder, recipe;
+};
+
+TEST_F(Qat, TheConvertedFileComputesWhatTheTrainingEvaluated) {
+  ASSERT_EQ(train("run").code, 0);
+  EXPECT_TRUE(std::filesystem::exists(path("run/stats.calib")));
+  EXPECT_TRUE(std::filesystem::exists(path("run/stats_best.calib")));
+  expect_conversion_agrees("run");
+  const Outcome weights = run("galley-weights", {"show", path("run/weights.safetensors"), "--format", "json"});
+  EXPECT_NE(weights.out.find("\"bn1.running_mean\""), std::string::npos);
+  EXPECT_EQ(weights.out.find("range_min"), std::string::npos) << "usual names alone";
+  // Other weights than those of the ranges are refused.
+  ASSERT_EQ(train("other", {"seed=1"}).code, 0);
+  const Outcome mixed = run("galley-quantize", {path("other"), "--calibration", path("run/stats.calib"), "-o", path("mixed.safetensors")});
+  EXPECT_EQ(mixed.code, 4);
+  EXPECT_NE(mixed.err.find("other weights"), std::string::npos) << mixed.err;
+}
+
+TEST_F(Qat, EveryStageAndSchemeConverts) {
+  ASSERT_EQ(train("observing", {"quantize.qat.start=0 steps", "quantize.qat.observers_until=12 steps", "quantize.qat.batch_norm_until=12 steps"}).code, 0);
+  expect_conversion_agrees("observing");
+  ASSERT_EQ(train("learned", {"quantize.qat.learn_scale=true"}).code, 0);
+  expect_conversion_agrees("learned");
+  EXPECT_NE(read_text(path("learned/stats.calib")), read_text(path("observing/stats.calib")));
+  ASSERT_EQ(train("per_tensor", {"quantize.weights.scheme=per_tensor_symmetric", "quantize.activations.dtype=int8", "quantize.activations.scheme=per_tensor_symmetric"}).code, 0);
+  expect_conversion_agrees("per_tensor");
+  ASSERT_EQ(train("micro", {"train.batch.micro=4", "train.ema=0.9"}).code, 0);
+  expect_conversion_agrees("micro");
+  const Outcome averaged = run("galley-quantize", {recipe, "weights=" + path("micro/weights_ema.safetensors"), "-o", path("ema.safetensors"), "-q"});
+  EXPECT_EQ(averaged.code, 0) << averaged.err;
+}
+
+TEST_F(Qat, RepeatAndResumeGiveTheSameBits) {
+  for (const std::string scale : {"false", "true"}) {
+    const std::vector<std::string> learn{"quantize.qat.learn_scale=" + scale};
+    const std::string whole = "whole_" + scale, again = "again_" + scale, cut = "cut_" + scale;
+    ASSERT_EQ(train(whole, learn).code, 0);
+    ASSERT_EQ(train(again, learn).code, 0);
+    // Cut while ranges are observed, at each freeze, between both, and behind them.
+    for (const char* steps : {"3", "6", "7", "8", "10", "12"}) ASSERT_EQ(train(cut, {learn[0], std::string("train.duration=") + steps + " steps"}).code, 0) << steps;
+    for (const std::string& other : {again, cut}) {
+      EXPECT_EQ(tensor_bytes(path(whole + "/weights.safetensors")), tensor_bytes(path(other + "/weights.safetensors"))) << other;
+      EXPECT_EQ(tensor_bytes(path(whole + "/stats.calib")), tensor_bytes(path(other + "/stats.calib"))) << other;
+    }
+    EXPECT_FALSE(tensor_bytes(path(whole + "/stats.calib")).empty());
+  }
+  EXPECT_NE(tensor_bytes(path("whole_true/weights.safetensors")), tensor_bytes(path("whole_false/weights.safetensors")));
+}
+
+TEST_F(Qat, ResumingAsksForTheSameQuantizationWhereItIsTrained) {
+  ASSERT_EQ(train("run").code, 0);
+  const Outcome other = train("run", {"train.duration=14 steps", "quantize.qat.learn_scale=true"});
+  EXPECT_EQ(other.code, 3);
+  EXPECT_NE(other.err.find("quantize.qat.learn_scale"), std::string::npos) << other.err;
+  EXPECT_EQ(train("run", {"train.duration=14 steps", "quantize.calibration=" + path("run/stats.calib")}).code, 0) << "of galley-quantize alone";
+  ASSERT_EQ(train("float", {"quantize.method=static"}).code, 0);
+  EXPECT_EQ(train("float", {"train.duration=14 steps", "quantize.method=dynamic", "quantize.activations.observer=mse"}).code, 0) << "not read by a training in float";
+  EXPECT_FALSE(std::filesystem::exists(path("float/stats.calib")));
+}
+
+TEST_F(Qat, RefusesWhatCannotBe) {
+  const auto refused = [&](const std::vector<std::string>& overrides, const std::vector<std::string>& words) {
+    const Outcome outcome = train("refused", overrides);
+    EXPECT_EQ(outcome.code, 3) << outcome.err;
+    for (const std::string& word : words) EXPECT_NE(outcome.err.find(word), std::string::npos) << word << " in " << outcome.err;
+  };
+  refused({"quantize.qat.start=12 steps"}, {"quantize.qat.start", "nothing would be quantized"});
+  refused({"quantize.qat.observers_until=2 steps"}, {"quantize.qat.observers_until", "no range would be observed"});
+  refused({"quantize.qat.start=1min"}, {"quantize.qat.start"});
+  refused({"quantize.activations.observer=entropy"}, {"quantize.activations.observer", "moving_average"});
+  refused({"quantize.weights.observer=mse"}, {"quantize.weights.observer", "min_max"});
+  refused({"quantize.overrides=[{match: fd, keep: float}]"}, {"quantize.overrides.0", "fc"});
+  refused({"quantize.overrides=[{match: [conv1, conv2, fc], keep: float}]"}, {"no layer of the model is quantized"});
+  const Outcome checked = run("galley-recipes", {"validate", recipe, "--format", "json"});
+  EXPECT_EQ(checked.code, 0) << checked.out << checked.err;
+  // Keys of qat beside another method are fine.
+  EXPECT_EQ(train("static", {"quantize.method=static", "quantize.qat.start=90 epochs"}).code, 0);
+}
+
+}  // namespace
+}  // namespace galley::testing_cli

@@ -1,0 +1,368 @@
+// Quantization-aware training as a rewrite of graphs, on the reference: it rounds what conversion makes integers, trains by the straight-through
+// rule, and with batch norms frozen computes the very numbers of the evaluated model.
+
+#include "libcore/passes/fake_quantize.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "libcore/nn/capture.h"
+#include "libcore/nn/zoo.h"
+#include "libcore/ops/fake_quantize.h"
+#include "libcore/ops/reduce.h"
+#include "libcore/passes/fold_batch_norm.h"
+#include "libcore/passes/fuse.h"
+#include "libcore/passes/quantize.h"
+#include "libcore/quant/names.h"
+#include "tests/support/graphs.h"
+
+namespace galley::test {
+namespace {
+
+using Feeds = std::map<std::string, RefArray>;
+using Results = std::map<ValueId, RefArray>;
+
+constexpr int64_t kBatch = 4;
+
+/// Depthwise, residual, squeeze-excite, a table, both pools, a concat, two linear layers; dropout in training alone. `smooth`: no maxima, where
+/// rounding makes ties, which have no derivative.
+struct Captured {
+  Graph graph;
+  ValueId output = kNoValue;
+  std::vector<ParameterSpec> parameters;
+};
+Captured capture(Mode mode, bool smooth = false) {
+  Captured made;
+  Builder b(made.graph, {.mode = mode});
+  Value x = b.input("input", f32({kBatch, 3, 8, 8}));
+  x = conv_norm(b, "stem", x, {.channels = 8, .kernel = 3, .activation = ActivationKind::kRelu});
+  x = smooth ? avg_pool(x, {.kernel_size = 2}) : max_pool(x, {.kernel_size = 2});
+  Value y = conv_norm(b, "depthwise", x, {.channels = 8, .kernel = 3, .groups = 8, .activation = ActivationKind::kHardswish});
+  y = squeeze_excite(b, "gate", y, {.squeeze_channels = 4, .gate = hardsigmoid});
+  y = conv_norm(b, "project", y, {.channels = 8});
+  {
+    const auto block = b.scope("block");
+    y = b.stochastic_depth("drop", y, 0.2);
+    x = relu(add(y, x));
+  }
+  const Value branches[] = {x, conv_norm(b, "branch", x, {.channels = 4, .activation = ActivationKind::kRelu6})};
+  x = concat(branches, {});
+  x = reshape(global_avg_pool(x), {kBatch, 12});
+  x = relu(b.linear("fc1", b.dropout("dropout", x, 0.3), {.out_features = 10}));
+  x = b.linear("fc2", x, {.out_features = 5});
+  made.output = x.id();
+  made.graph.add_output("output", x);
+  made.parameters = b.take_parameters();
+  return made;
+}
+
+QuantizeConfig config() {
+  QuantizeConfig made;
+  made.method = QuantMethod::kQat;
+  made.defaults.activations.observer = {.type = ObserverType::kMovingAverage, .averaging_constant = 0.5};
+  return made;
+}
+
+Graph fused(Graph graph) {
+  fold_batch_norm(graph);
+  fuse_inference(graph);
+  graph.remove_dead_nodes();
+  return graph;
+}
+
+/// Dropout and stochastic depth out of a graph in training, so that both forms have one result.
+void remove_dropping(Graph& graph) {
+  for (Node& node : graph.nodes()) {
+    if (!node.is("dropout") && !node.is("stochastic_depth")) continue;
+    AffineAttrs same;
+    node.op = &affine_op();
+    node.inputs.resize(1);
+    node.attributes = std::make_shared<AffineAttrs>(same);
+    node.outputs.resize(1);
+  }
+}
+
+/// Of weights, statistics and the batch; ranges as they begin.
+Feeds feeds_of(const Graph& graph, uint64_t seed = 3) {
+  Feeds feeds;
+  for (ValueId id : graph.inputs()) {
+    const ValueInfo& info = graph.value(id);
+    uint64_t own = seed;
+    for (char c : info.name) own = own * 131 + static_cast<unsigned char>(c);
+    const bool positive = info.name.ends_with("running_var") || (info.type.shape.rank() == 1 && info.name.ends_with(".1.weight"));
+    const double fan = info.type.shape.rank() >= 2 ? static_cast<double>(info.type.elements() / info.type.shape[0]) : 4;
+    const double bound = info.role == ValueRole::kInput ? 1 : std::sqrt(3 / fan);
+    feeds[info.name] = positive ? random_array(info.type, own, 0.5, 1.5) : random_array(info.type, own, -bound, bound);
+    if (info.type.dtype == DType::kI64) feeds[info.name] = RefArray{info.type.shape, std::vector<double>(static_cast<size_t>(info.type.elements()), 1)};
+    if (info.name.ends_with(".range_min")) feeds[info.name] = {{}, {INFINITY}};
+    if (info.name.ends_with(".range_max")) feeds[info.name] = {{}, {-INFINITY}};
+  }
+  return feeds;
+}
+
+/// What the update nodes leave in the state.
+void keep_state(const Graph& graph, const Results& results, Feeds& feeds) {
+  for (const Node& node : graph.nodes()) {
+    for (const InPlace& update : node.op->updates) {
+      feeds[graph.value(node.inputs[static_cast<size_t>(update.input)]).name] = results.at(node.outputs[static_cast<size_t>(update.output)]);
+    }
+  }
+}
+
+std::multiset<std::string> rounded_names(const std::vector<ObservedValue>& values) {
+  std::multiset<std::string> names;
+  for (const ObservedValue& value : values) names.insert(value.name);
+  return names;
+}
+
+TEST(FakeQuantize, RoundsTheValuesThatThePlanMakesIntegers) {
+  Graph training = capture(Mode::kTraining).graph;
+  const Graph evaluation = capture(Mode::kEvaluation).graph;
+  const std::vector<ObservedValue> values = fake_quantize_training(training, evaluation, config(), {});
+  Graph graph = fused(evaluation);
+  EXPECT_EQ(rounded_names(fake_quantize_inference(graph, config(), false)), rounded_names(values));
+  // The plan of a calibration in which every value has the range -1..1.
+  const Graph plain = fused(evaluation);
+  Calibration calibration;
+  for (const auto& [id, name] : quant_values(plain)) {
+    const float bounds[] = {-1, 1};
+    calibration.values[name].add(bounds, 1, 2, name);
+    calibration.order.push_back(name);
+  }
+  const QuantizationPlan plan = plan_quantization(plain, config(), &calibration);
+  std::multiset<std::string> planned;
+  for (const auto& [name, params] : plan.values) planned.insert(name);
+  EXPECT_EQ(rounded_names(values), planned);
+  EXPECT_EQ(planned.count("input"), 1u);
+  EXPECT_EQ(planned.count("fc2"), 0u) << "the result is real";
+  int weights = 0, activations = 0;
+  for (const Node& node : training.nodes()) {
+    if (node.is("fake_quantize")) (node.attrs<FakeQuantizeAttrs>().axis == 0 ? weights : activations) += 1;
+  }
+  EXPECT_EQ(weights, 8);
+  EXPECT_EQ(activations, static_cast<int>(values.size()));
+}
+
+TEST(FakeQuantize, LayersLeftInFloatAreNotTouched) {
+  QuantizeConfig some = config();
+  LayerScheme keep = some.defaults;
+  keep.keep_float = true;
+  for (const char* name : {"stem.0", "fc2"}) some.layers[name] = keep;
+  Graph training = capture(Mode::kTraining).graph;
+  const auto names = rounded_names(fake_quantize_training(training, capture(Mode::kEvaluation).graph, some, {}));
+  EXPECT_EQ(names.count("input"), 0u) << "its one reader is in float";
+  EXPECT_EQ(names.count("fc1"), 0u);
+  for (const Node& node : training.nodes()) {
+    const bool left = node.path == "stem.0" || node.path == "fc2";
+    if (!left || (!node.is("conv2d") && !node.is("linear"))) continue;
+    EXPECT_EQ(training.value(node.inputs[1]).role, ValueRole::kParameter) << node.path;
+  }
+}
+
+/// With frozen statistics and fixed ranges training computes what is evaluated, and what is evaluated what conversion gives in integers.
+class Agreement : public ::testing::TestWithParam<bool> {};
+
+TEST_P(Agreement, FrozenTrainingEqualsEvaluation) {
+  QuantizeConfig scheme = config();
+  scheme.defaults.weights.per_channel = GetParam();
+  const Graph evaluation = capture(Mode::kEvaluation).graph;
+  // Ranges from two batches of the observing form.
+  Graph observing = capture(Mode::kTraining).graph;
+  remove_dropping(observing);
+  fake_quantize_training(observing, evaluation, scheme, {});
+  Feeds feeds = feeds_of(observing);
+  for (uint64_t batch = 0; batch < 2; ++batch) {
+    feeds["input"] = random_array(f32({kBatch, 3, 8, 8}), 100 + batch);
+    keep_state(observing, interpret(observing, feeds, /*round=*/true), feeds);
+  }
+  EXPECT_TRUE(std::isfinite(feeds.at("fc1.range_max")[0]));
+  EXPECT_NE(feeds.at("stem.1.running_mean")[0], feeds_of(observing).at("stem.1.running_mean")[0]) << "statistics move while they are not frozen";
+
+  Captured frozen = capture(Mode::kTraining);
+  remove_dropping(frozen.graph);
+  fake_quantize_training(frozen.graph, evaluation, scheme, {.observe = false, .freeze_batch_norm = true});
+  for (const Node& node : frozen.graph.nodes()) EXPECT_TRUE(node.op->updates.empty()) << node.op->name << " at " << node.path;
+  Graph evaluated = fused(evaluation);
+  fake_quantize_inference(evaluated, scheme, false);
+  const RefArray trained = interpret(frozen.graph, feeds, /*round=*/true).at(frozen.graph.find_output("output"));
+  const RefArray result = interpret(evaluated, feeds, /*round=*/true).at(evaluated.find_output("output"));
+  // One graph has conv + add + relu as one operator: float roundings, and where they meet a tie, one step of a value among many.
+  double largest = 0, worst = 0;
+  for (size_t i = 0; i < result.v.size(); ++i) {
+    largest = std::max(largest, std::abs(result.v[i]));
+    worst = std::max(worst, std::abs(result.v[i] - trained.v[i]));
+  }
+  EXPECT_TRUE(worst <= 2e-3 * largest) << worst << " of " << largest;
+  EXPECT_GT(largest, 0.1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Weights, Agreement, ::testing::Values(true, false));
+
+/// For symmetric integers a channel each, and for one scale by way of the batch norm's factor, the weight before the norm is rounded to the integers
+/// that conversion finds behind it.
+TEST(FakeQuantize, WeightsAreTheIntegersOfConversion) {
+  for (const bool per_channel : {true, false}) {
+    QuantizeConfig scheme = config();
+    scheme.defaults.weights.per_channel = per_channel;
+    const Graph evaluation = capture(Mode::kEvaluation).graph;
+    Graph training = capture(Mode::kTraining).graph;
+    remove_dropping(training);
+    fake_quantize_training(training, evaluation, scheme, {});
+    Graph evaluated = fused(evaluation);
+    fake_quantize_inference(evaluated, scheme, false);
+    Feeds feeds = feeds_of(training);
+    for (const auto& [name, array] : feeds_of(evaluated)) feeds.emplace(name, array);
+    const auto weight_of = [&](const Graph& graph, const std::string& path) {
+      const Results results = interpret(graph, feeds);
+      for (const Node& node : graph.nodes()) {
+        if (node.is("conv2d") && node.path == path) return results.at(node.inputs[1]);
+      }
+      ADD_FAILURE() << path;
+      return RefArray();
+    };
+    const RefArray before = weight_of(training, "stem.0"), behind = weight_of(evaluated, "stem.0");
+    const int64_t each = behind.shape.elements() / behind.shape[0];
+    for (int64_t i = 0; i < behind.shape.elements(); ++i) {
+      const std::string channel = "stem.1";
+      const double factor = feeds.at(channel + ".weight")[i / each] / std::sqrt(feeds.at(channel + ".running_var")[i / each] + 1e-5);
+      EXPECT_NEAR(before[i] * factor, behind[i], 1e-6 * std::abs(behind[i]) + 1e-9) << i;  // scales are rounded to float32 on both sides
+    }
+  }
+}
+
+/// The gradient is that of the same graph with each rounding replaced by adding its present error: the straight-through rule, as finite differences
+/// of a smooth function see it.
+TEST(FakeQuantize, GradientsPassStraightThrough) {
+  for (const bool freeze : {false, true}) {
+    Captured made = capture(Mode::kTraining, true);
+    Graph& graph = made.graph;
+    remove_dropping(graph);
+    // Ranges of the present batch: nothing lies outside them, but for half a step.
+    QuantizeConfig scheme = config();
+    scheme.defaults.activations.observer.averaging_constant = 1;
+    fake_quantize_training(graph, capture(Mode::kEvaluation, true).graph, scheme, {.observe = true, .freeze_batch_norm = freeze});
+    const Value output = graph.at(graph.find_output("output"));
+    const Value loss = sum(mul(output, graph.add_input("cotangent", output.type(), ValueRole::kInput)), {0, 1});
+    const Graph forward = graph;
+    std::vector<ValueId> wanted;
+    for (const ParameterSpec& spec : made.parameters) {
+      if (spec.role == ValueRole::kParameter) wanted.push_back(graph.find_input(spec.name));
+    }
+    const std::map<ValueId, ValueId> gradients = differentiate(graph, loss.id(), wanted);
+    Feeds feeds = feeds_of(graph);
+    const Results results = interpret(graph, feeds);
+
+    // y = x + (its error), or a constant where the integers ended: more than half a step away.
+    Graph surrogate = forward;
+    const std::deque<Node> rounding = surrogate.nodes();
+    surrogate.set_nodes({});
+    int rounded = 0;
+    for (const Node& node : rounding) {
+      surrogate.nodes().push_back(node);
+      if (!node.is("fake_quantize")) continue;
+      surrogate.nodes().pop_back();
+      const RefArray &x = results.at(node.inputs[0]), &y = results.at(node.outputs[0]), &scale = results.at(node.inputs[1]);
+      const int64_t each = x.shape.elements() / scale.shape.elements();
+      RefArray error{x.shape, {}}, passes{x.shape, {}};
+      for (int64_t i = 0; i < x.shape.elements(); ++i) {
+        passes.v.push_back(std::abs(y[i] - x[i]) <= 0.5000001 * scale[i / each] ? 1 : 0);
+        error.v.push_back(y[i] - x[i] * passes[i]);
+      }
+      const std::string name = cat("error", rounded++);
+      const Value kept = surrogate.add_input(name + ".passes", forward.type(node.outputs[0]), ValueRole::kInput), shift = surrogate.add_input(name, forward.type(node.outputs[0]), ValueRole::kInput);
+      feeds[name] = error;
+      feeds[name + ".passes"] = passes;
+      const Value product = mul(surrogate.at(node.inputs[0]), kept);
+      Node sum = node;
+      sum.op = &add_op();
+      sum.attributes = nullptr;
+      sum.inputs = {product.id(), shift.id()};
+      surrogate.nodes().push_back(sum);
+    }
+    EXPECT_GE(rounded, 18);
+    for (size_t p = 0; p < wanted.size(); ++p) {
+      const std::string name = graph.value(wanted[p]).name;
+      const auto found = gradients.find(wanted[p]);
+      ASSERT_TRUE(found != gradients.end()) << name;
+      const RefArray& gradient = results.at(found->second);
+      const RefArray direction = random_array(graph.type(wanted[p]), 900 + p);
+      double expected = 0, size = 0;
+      for (size_t i = 0; i < gradient.v.size(); ++i) {
+        expected += gradient.v[i] * direction.v[i];
+        size += std::abs(gradient.v[i] * direction.v[i]);
+      }
+      constexpr double kStep = 1e-6;
+      const auto loss_at = [&](double h) {
+        Feeds moved = feeds;
+        for (size_t i = 0; i < direction.v.size(); ++i) moved[name].v[i] += h * direction.v[i];
+        return interpret(surrogate, moved).at(loss.id())[0];
+      };
+      const double slope = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
+      // Differences in double: 1e-16 / 1e-6 of the loss, and the square of the step; a gradient scaled by 1.01 is far outside.
+      EXPECT_TRUE(std::abs(slope - expected) <= 2e-4 * size + 1e-7) << name << (freeze ? ", frozen" : "") << ": " << slope << " against " << expected;
+    }
+  }
+}
+
+/// Every value that is rounded is found in training too, whatever a model does there besides: dropout, stochastic depth, auxiliary heads.
+TEST(FakeQuantize, ZooNetworksHaveTheirCounterparts) {
+  for (const char* name : {"resnet18", "mobilenet_v2", "mobilenet_v3_small", "densenet121", "googlenet", "inception_v3", "shufflenet_v2_x0_5", "efficientnet_b0", "regnet_y_400mf", "vgg11_bn", "cifar_resnet20"}) {
+    SCOPED_TRACE(name);
+    const Component model = default_model(name);
+    const auto captured = [&](Mode mode) {
+      Graph graph;
+      Builder builder(graph, {.mode = mode});
+      TensorType input;
+      input.shape = Shape{2};
+      for (int64_t size : model_info(model).input_shape) input.shape.push_back(size);
+      for (const auto& [output, value] : build_model(builder, model, builder.input("input", input))) graph.add_output(output.empty() ? "output" : output, value);
+      return graph;
+    };
+    for (const bool freeze : {false, true}) {
+      Graph training = captured(Mode::kTraining);
+      const std::vector<ObservedValue> values = fake_quantize_training(training, captured(Mode::kEvaluation), config(), {.freeze_batch_norm = freeze});
+      verify(training);
+      int rounded = 0;
+      for (const Node& node : training.nodes()) rounded += node.is("fake_quantize") && node.attrs<FakeQuantizeAttrs>().axis < 0;
+      EXPECT_EQ(rounded, static_cast<int>(values.size()));
+      EXPECT_GT(rounded, 8);
+    }
+  }
+}
+
+TEST(FakeQuantize, ScalesLearn) {
+  Captured made = capture(Mode::kTraining);
+  const std::vector<ObservedValue> values = fake_quantize_training(made.graph, capture(Mode::kEvaluation).graph, config(), {.observe = false, .learn_scale = true});
+  const Value output = made.graph.at(made.graph.find_output("output"));
+  const Value loss = sum(output, {0, 1});
+  std::vector<ValueId> scales;
+  for (const ObservedValue& value : values) scales.push_back(made.graph.find_input(value.scale()));
+  const std::map<ValueId, ValueId> gradients = differentiate(made.graph, loss.id(), scales);
+  for (size_t i = 0; i < scales.size(); ++i) {
+    ASSERT_EQ(made.graph.value(scales[i]).role, ValueRole::kParameter);
+    EXPECT_EQ(gradients.count(scales[i]), 1u) << values[i].name;
+  }
+}
+
+TEST(RangeOfParams, GivesTheScaleBack) {
+  RandomStream random(11, "scales");
+  for (int i = 0; i < 20000; ++i) {
+    const QuantRange range = quant_range(i % 2 == 0 ? QuantDType::kUint8 : QuantDType::kInt8, i % 3 == 0);
+    QuantParams params{.scale = static_cast<double>(static_cast<float>(std::exp2(random.uniform(-20, 10)))), .dtype = range.dtype, .qmin = range.min, .qmax = range.max};
+    params.zero_point = range.min + static_cast<int64_t>(random.uniform() * static_cast<double>(range.max - range.min + 1));
+    if (i % 5 == 0) params.zero_point = range.min;
+    if (i % 7 == 0) params.zero_point = range.max;
+    const FloatRange bounds = range_of_params(params, false);
+    const QuantParams back = affine_params(static_cast<double>(bounds.min), static_cast<double>(bounds.max), range);
+    EXPECT_NEAR(back.scale / params.scale, 1, 2.4e-7) << params.zero_point;  // four roundings to float32: bounds, their difference, the quotient
+    EXPECT_EQ(back.zero_point, params.zero_point) << params.scale;
+    params.zero_point = range.min < 0 ? 0 : (range.max + 1) / 2;
+    const FloatRange both = range_of_params(params, true);
+    EXPECT_NEAR(symmetric_params(static_cast<double>(both.max), range).scale / params.scale, 1, 1.3e-7);  // two
+  }
+}
+
+}  // namespace
+}  // namespace galley::test
