@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -69,36 +70,36 @@ GALLEY_CLONES double slope_sum(const float* grad, const float* x, int64_t count,
   return total;
 }
 
-struct Extent {
+struct SeenRange {
   float min = std::numeric_limits<float>::infinity(), max = -std::numeric_limits<float>::infinity();
   bool nan = false;
-  void join(const Extent& other) {
+  void join(const SeenRange& other) {
     min = std::min(min, other.min);
     max = std::max(max, other.max);
     nan |= other.nan;
   }
 };
-GALLEY_CLONES Extent extent_of(const float* x, int64_t count) {
-  constexpr int kLanes = 32;
-  Extent extent;
-  float low[kLanes], high[kLanes];
-  int32_t bad[kLanes] = {};
-  for (int lane = 0; lane < kLanes; ++lane) {
-    low[lane] = extent.min;
-    high[lane] = extent.max;
+/// The bits of a float as an integer with the same order, NaN beyond the infinities; its own inverse.
+GALLEY_INLINE int32_t ordered(int32_t bits) { return bits ^ (bits >> 31 & 0x7FFFFFFF); }
+
+/// Of integers, which the compiler turns into vector minima and maxima; those of floats it may not, for the sake of NaN.
+GALLEY_CLONES void scan_ordered(const float* x, int64_t count, int32_t* low, int32_t* high) {
+  int32_t least = std::numeric_limits<int32_t>::max(), most = std::numeric_limits<int32_t>::min();
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t key = ordered(std::bit_cast<int32_t>(x[i]));
+    least = key < least ? key : least;
+    most = key > most ? key : most;
   }
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const float value = x[i + lane];
-      low[lane] = value < low[lane] ? value : low[lane];
-      high[lane] = value > high[lane] ? value : high[lane];
-      bad[lane] |= value == value ? 0 : 1;
-    }
-  }
-  for (int lane = 0; lane < kLanes; ++lane) extent.join({low[lane], high[lane], bad[lane] != 0});
-  for (; i < count; ++i) extent.join({std::min(x[i], extent.min), std::max(x[i], extent.max), x[i] != x[i]});
-  return extent;
+  *low = least;
+  *high = most;
+}
+
+SeenRange range_of(const float* x, int64_t count) {
+  if (count == 0) return {};
+  int32_t low, high;
+  scan_ordered(x, count, &low, &high);
+  const float min = std::bit_cast<float>(ordered(low)), max = std::bit_cast<float>(ordered(high));
+  return {min, max, std::isnan(min) || std::isnan(max)};
 }
 
 /// The values of x by scale: `outer` times `count` runs of `inner` values, one scale a run, in memory order.
@@ -141,6 +142,8 @@ Support supports_arrays(const KernelQuery& q, int x, std::initializer_list<int> 
   for (const int i : others) {
     if (!(q.in(i).format == type.format)) return Support::no(cat("formats ", type.format, " and ", q.in(i).format));
   }
+  const TensorType& y = q.out(0);
+  if (y.shape == type.shape && !(y.format == type.format)) return Support::no(cat("formats ", type.format, " and ", y.format));
   return Support::yes();
 }
 
@@ -209,20 +212,20 @@ class FakeQuantizeScaleBackward : public FakeQuantizeBase {
 class ObserveRange : public PreparedKernel {
  public:
   explicit ObserveRange(const KernelQuery& q) : averaging_(q.attrs<ObserveRangeAttrs>().averaging), runs_(q.in(0), q.attrs<ObserveRangeAttrs>().axis), pieces_((runs_.inner + kPiece - 1) / kPiece) {}
-  int64_t scratch_bytes() const override { return runs_.outer * runs_.count * pieces_ * static_cast<int64_t>(sizeof(Extent)); }
+  int64_t scratch_bytes() const override { return runs_.outer * runs_.count * pieces_ * static_cast<int64_t>(sizeof(SeenRange)); }
   void run(const KernelArgs& args) const override {
-    auto* extents = static_cast<Extent*>(args.scratch);
+    auto* extents = static_cast<SeenRange*>(args.scratch);
     const bool enabled = *args.in<float>(3) != 0;
     if (enabled) {
       parallel_for(runs_.outer * runs_.count * pieces_, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, std::min(kPiece, runs_.inner))), [&](int64_t begin, int64_t end) {
         for (int64_t task = begin; task < end; ++task) {
           const int64_t run = task / pieces_, from = task % pieces_ * kPiece;
-          extents[task] = extent_of(args.in<float>(0) + run * runs_.inner + from, std::min(kPiece, runs_.inner - from));
+          extents[task] = range_of(args.in<float>(0) + run * runs_.inner + from, std::min(kPiece, runs_.inner - from));
         }
       });
     }
     for (int64_t c = 0; c < runs_.count; ++c) {
-      Extent all;
+      SeenRange all;
       for (int64_t o = 0; enabled && o < runs_.outer; ++o) {
         for (int64_t p = 0; p < pieces_; ++p) all.join(extents[(o * runs_.count + c) * pieces_ + p]);
       }
