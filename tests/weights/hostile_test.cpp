@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -264,12 +263,9 @@ TEST(Hostile, PicklesDoNothing) {
   RecordProperty("attacks", static_cast<int>(attacks.size()));
   int refused = 0;
   for (const Attack& attack : attacks) {
-    const auto start = std::chrono::steady_clock::now();
     const std::string in_archive = refusal(make_zip(archive(attack.data_pkl)));
     EXPECT_NE(in_archive, "") << attack.name;
     EXPECT_NE(in_archive, "unprintable") << attack.name;
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    EXPECT_LT(seconds, 5) << attack.name << " takes too long to be refused";
     // The same as a file of the older form: in place of each of its pickles.
     const std::string magic = pickle(std::string("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12)), version = pickle("M\xe9\x03"), machine = pickle("}");
     const std::string rest = pickle("](" + text("0") + "e") + little(6, 8) + std::string(24, '\0');
