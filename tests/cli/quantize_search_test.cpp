@@ -53,13 +53,15 @@ TEST_F(QuantizeSearch, SensitivityNamesEveryLayerAndItsFragmentKeepsTheWorst) {
   const Outcome plain = quantize("plain.safetensors", {});
   ASSERT_EQ(plain.code, 0) << plain.err;
   std::set<std::string> layers;
-  for (const Json& layer : Json::parse(plain.out)["layers"]) layers.insert(layer["name"]);
+  const Json all = Json::parse(plain.out);
+  for (const Json& layer : all["layers"]) layers.insert(layer["name"]);
   EXPECT_EQ(names, layers);
 
   const Outcome kept = quantize("kept.safetensors", {"--with", folder + "/keep.yaml"});
   ASSERT_EQ(kept.code, 0) << kept.err;
   std::set<std::string> in_float;
-  for (const Json& layer : Json::parse(kept.out)["layers"]) {
+  const Json fewer = Json::parse(kept.out);
+  for (const Json& layer : fewer["layers"]) {
     if (layer["float_reason"] == "override") in_float.insert(layer["name"]);
   }
   EXPECT_EQ(in_float, (std::set<std::string>{json["sensitivity"][0]["name"], json["sensitivity"][1]["name"]}));
