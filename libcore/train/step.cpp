@@ -35,6 +35,12 @@ ParameterGroups groups_of(const OptimizerSection& section, const std::vector<Par
   return resolve_groups(*section.algorithm.as<Optimizer>(), overrides);
 }
 
+std::string stage_text(const TrainStage& stage, size_t values) {
+  if (!stage.quantized) return "in float";
+  return cat("weights and ", values, " values are rounded, ", stage.form.observe ? "ranges follow the batches" : stage.form.learn_scale ? "scales learn" : "ranges are frozen",
+             stage.form.freeze_batch_norm ? ", batch norms are frozen" : "");
+}
+
 double flops_of(const Program& program) {
   double flops = 0;
   for (const Node& node : program.graph().nodes()) flops += cost_of(*node.op, context_of(program.graph(), node)).flops;
@@ -64,7 +70,10 @@ TrainStep::TrainStep(const Session& session, const BatchTypes& types, const Batc
   if (!recipe_.train.optimizer.algorithm) throw Error(ErrorCode::kRecipe, "the key train.optimizer is missing").key("train.optimizer").suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
   const std::vector<TrainStage> stages = train_stages(recipe_, length);
   if (trains_quantized(recipe_)) quantization_ = std::make_unique<QuantizationAware>(session, types.input);
-  for (const TrainStage& stage : stages) add_stage(stage, types);
+  for (const TrainStage& stage : stages) {
+    add_stage(stage, types);
+    if (trains_quantized(recipe_)) log(LogLevel::kInfo, cat("from step ", stage.first, ": ", stage_text(stage, quantization_->values().size())));
+  }
   if (!quantization_) return;
   for (const StateSpec& state : quantization_->states()) store_.declare(state.name, state.type, state.role);
   add_states(quantization_->states());
