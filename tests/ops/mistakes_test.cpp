@@ -9,33 +9,16 @@
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 #include "libcore/ops/update.h"
+#include "tests/ops/mistakes.h"
 
 namespace galley {
 namespace {
 
 using Names = std::vector<std::string>;
 
-class Mistakes : public testing::Test {
+class Mistakes : public MistakeTest {
  protected:
-  Value input(const Shape& shape, Names names = {}, DType dtype = DType::kF32) {
-    TensorType type;
-    type.dtype = dtype;
-    type.shape = shape;
-    type.names = std::move(names);
-    return graph_.add_input(cat("in", graph_.inputs().size()), type, ValueRole::kInput);
-  }
-  /// Runs `capture`, which must throw an Error of exit code 3 whose message holds all `parts`.
-  template <class Capture>
-  void expect_error(Capture capture, const std::vector<std::string>& parts) {
-    try {
-      capture();
-      ADD_FAILURE() << "no error; wanted one with " << parts.front();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kRecipe);
-      for (const std::string& part : parts) EXPECT_NE(error.message().find(part), std::string::npos) << error.message() << " lacks " << part;
-    }
-  }
-  Graph graph_;
+  Value input(const Shape& shape, Names names = {}, DType dtype = DType::kF32) { return MistakeTest::input(shape, dtype, {}, std::move(names)); }
 };
 
 TEST_F(Mistakes, ShapesAndDtypesAreShown) {

@@ -10,27 +10,12 @@
 #include "libcore/ops/quantized.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
+#include "tests/ops/mistakes.h"
 
 namespace galley {
 namespace {
 
-class QuantizedMistakes : public testing::Test {
- protected:
-  Value input(const Shape& shape, DType dtype = DType::kF32, MemoryFormat format = {}, std::vector<std::string> names = {}) {
-    return graph_.add_input(cat("in", graph_.inputs().size()), {dtype, shape, format, std::move(names)}, ValueRole::kInput);
-  }
-  template <class Capture>
-  void expect_error(Capture capture, const std::vector<std::string>& parts) {
-    try {
-      capture();
-      ADD_FAILURE() << "no error; wanted one with " << parts.front();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::kRecipe);
-      for (const std::string& part : parts) EXPECT_NE(error.message().find(part), std::string::npos) << error.message() << " lacks " << part;
-    }
-  }
-  Graph graph_;
-};
+class QuantizedMistakes : public MistakeTest {};
 
 TEST_F(QuantizedMistakes, QuantizeAndLookup) {
   const Value x = input({2, 3}), q = input({2, 3}, DType::kU8);
