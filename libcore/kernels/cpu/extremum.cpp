@@ -53,16 +53,6 @@ double best_of(const float* x, int64_t count) {
 constexpr Reducer kLargestOf{best_of<true>, largest_columns};
 constexpr Reducer kSmallestOf{best_of<false>, smallest_columns};
 
-Support supports_extremum(const KernelQuery& q) {
-  const auto& a = q.attrs<ReduceAttrs>();
-  const TensorType& x = q.in(0);
-  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
-  if (x.format.is_blocked() || q.out(0).format.is_blocked()) return Support::no(cat("format ", x.format));
-  if (x.elements() == 0) return Support::no("empty array");
-  if (!keeps_order(x, axes_of(a.axes, x), q.out(0), a.keepdim)) return Support::no("the output's format orders the dimensions otherwise");
-  return Support::yes();
-}
-
 template <const Reducer& kReducer>
 std::unique_ptr<PreparedKernel> prepare_extremum(const KernelQuery& q) {
   return std::make_unique<StagedReduction>(stages_of(q.in(0), axes_of(q.attrs<ReduceAttrs>().axes, q.in(0))), kReducer, 1.0);
@@ -184,8 +174,8 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 4> kKernels{{{"amax", "cpu", supports_extremum, prepare_extremum<kLargestOf>},
-                                      {"amin", "cpu", supports_extremum, prepare_extremum<kSmallestOf>},
+const std::array<Kernel, 4> kKernels{{{"amax", "cpu", supports_staged, prepare_extremum<kLargestOf>},
+                                      {"amin", "cpu", supports_staged, prepare_extremum<kSmallestOf>},
                                       {"argmax", "cpu", supports_argmax, prepare<Argmax>},
                                       {"topk", "cpu", supports_topk, prepare<Topk>}}};
 

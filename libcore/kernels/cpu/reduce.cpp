@@ -51,16 +51,6 @@ void sum_columns(const float* x, int64_t rows, int64_t step, int64_t columns, do
 
 constexpr Reducer kSum{sum_run, sum_columns};
 
-Support supports(const KernelQuery& q) {
-  const auto& a = q.attrs<ReduceAttrs>();
-  const TensorType& x = q.in(0);
-  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
-  if (x.format.is_blocked() || q.out(0).format.is_blocked()) return Support::no(cat("format ", x.format));
-  if (x.elements() == 0) return Support::no("empty array");
-  if (!keeps_order(x, axes_of(a.axes, x), q.out(0), a.keepdim)) return Support::no("the output's format orders the dimensions otherwise");
-  return Support::yes();
-}
-
 template <bool kMean>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   const TensorType& x = q.in(0);
@@ -149,12 +139,22 @@ Support supports_squares(const KernelQuery& q) {
 }
 
 const std::array<Kernel, 4> kKernels{{{"sum_to", "cpu", supports_sum_to, prepare_sum_to},
-                                      {"sum", "cpu", supports, prepare<false>},
-                                      {"mean", "cpu", supports, prepare<true>},
+                                      {"sum", "cpu", supports_staged, prepare<false>},
+                                      {"mean", "cpu", supports_staged, prepare<true>},
                                       {"sum_squares", "cpu", supports_squares,
                                        [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<SumSquares>(q); }}}};
 
 }  // namespace
+
+Support supports_staged(const KernelQuery& q) {
+  const auto& a = q.attrs<ReduceAttrs>();
+  const TensorType& x = q.in(0);
+  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
+  if (x.format.is_blocked() || q.out(0).format.is_blocked()) return Support::no(cat("format ", x.format));
+  if (x.elements() == 0) return Support::no("empty array");
+  if (!keeps_order(x, axes_of(a.axes, x), q.out(0), a.keepdim)) return Support::no("the output's format orders the dimensions otherwise");
+  return Support::yes();
+}
 
 std::span<const Kernel> cpu_reduce() { return kKernels; }
 

@@ -31,6 +31,9 @@ struct Reducer {
   void (*columns)(const float* x, int64_t rows, int64_t step, int64_t columns, double* result);
 };
 
+/// Whether a StagedReduction serves a node with ReduceAttrs.
+Support supports_staged(const KernelQuery& query);
+
 /// Stage after stage, intermediate results in float; the last one's times `scale`.
 class StagedReduction : public PreparedKernel {
  public:
