@@ -138,7 +138,18 @@ TEST(FakeQuantize, RoundsTheValuesThatThePlanMakesIntegers) {
   EXPECT_EQ(planned.count("input"), 1u);
   EXPECT_EQ(planned.count("fc2"), 0u) << "the result is real";
   int weights = 0, activations = 0;
+  const std::vector<int> producers = training.producers();
   for (const Node& node : training.nodes()) {
+    // Both operands of every product are rounded, by way of what moves integers.
+    for (size_t side = 0; (node.is("conv2d") || node.is("linear")) && side < 2; ++side) {
+      std::string_view maker = "max_pool2d";
+      for (ValueId id = node.inputs[side]; maker == "max_pool2d" || maker == "reshape" || maker == "dropout";) {
+        const int producer = producers[static_cast<size_t>(id)];
+        maker = producer < 0 ? "nothing" : training.nodes()[static_cast<size_t>(producer)].op->name;
+        if (producer >= 0) id = training.nodes()[static_cast<size_t>(producer)].inputs[0];
+      }
+      EXPECT_EQ(maker, "fake_quantize") << node.path << ", input " << side;
+    }
     if (node.is("fake_quantize")) (node.attrs<FakeQuantizeAttrs>().axis == 0 ? weights : activations) += 1;
   }
   EXPECT_EQ(weights, 8);
@@ -239,10 +250,7 @@ TEST(FakeQuantize, GradientsPassStraightThrough) {
     Captured made = capture(Mode::kTraining, true);
     Graph& graph = made.graph;
     remove_dropping(graph);
-    // Ranges of the present batch: nothing lies outside them, but for half a step.
-    QuantizeConfig scheme = config();
-    scheme.defaults.activations.observer.averaging_constant = 1;
-    fake_quantize_training(graph, capture(Mode::kEvaluation, true).graph, scheme, {.observe = true, .freeze_batch_norm = freeze});
+    const std::vector<ObservedValue> values = fake_quantize_training(graph, capture(Mode::kEvaluation, true).graph, config(), {.observe = false, .freeze_batch_norm = freeze});
     const Value output = graph.at(graph.find_output("output"));
     const Value loss = sum(mul(output, graph.add_input("cotangent", output.type(), ValueRole::kInput)), {0, 1});
     const Graph forward = graph;
@@ -252,6 +260,10 @@ TEST(FakeQuantize, GradientsPassStraightThrough) {
     }
     const std::map<ValueId, ValueId> gradients = differentiate(graph, loss.id(), wanted);
     Feeds feeds = feeds_of(graph);
+    for (const ObservedValue& value : values) {  // narrow: many values lie outside
+      feeds[value.min()] = {{}, {-0.3}};
+      feeds[value.max()] = {{}, {0.6}};
+    }
     const Results results = interpret(graph, feeds);
 
     // y = x + (its error), or a constant where the integers ended: more than half a step away.
