@@ -4,23 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
-#include <cstdlib>
-#include <new>
-
+#include "tests/recipe/allocations.h"
 #include "tests/recipe/kinds.h"
-
-namespace {
-std::atomic<int64_t> allocations{0};  // of this program
-}
-
-void* operator new(size_t bytes) {
-  ++allocations;
-  if (void* made = std::malloc(bytes > 0 ? bytes : 1)) return made;
-  throw std::bad_alloc();
-}
-void operator delete(void* made) noexcept { std::free(made); }
-void operator delete(void* made, size_t) noexcept { std::free(made); }
 
 namespace galley::recipe_test {
 namespace {
@@ -122,11 +107,11 @@ TEST(YamlTree, BombsAreRefusedWithLittleWork) {
       {"nested anchors", anchors}, {"size", std::string((1 << 20) + 1, ' ')}};
   for (const auto& [name, text] : bombs) {
     SCOPED_TRACE(name);
-    const int64_t before = allocations;
+    const int64_t before = allocations();
     const Error error = parse_error(text);
     EXPECT_EQ(error.code(), ErrorCode::kRecipe);
     EXPECT_EQ(error.place().file, "r.yaml");
-    EXPECT_LT(allocations - before, kMostAllocations) << name;
+    EXPECT_LT(allocations() - before, kMostAllocations) << name;
   }
 }
 
