@@ -5,7 +5,7 @@
 
 namespace galley::recipe_test {
 
-/// Calls of operator new since the program began.
+/// Calls of operator new since the program began; always 0 under AddressSanitizer.
 int64_t allocations();
 
 }  // namespace galley::recipe_test
