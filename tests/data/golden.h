@@ -31,7 +31,7 @@ struct Golden {
 
 inline const std::map<std::string, Golden>& goldens() {
   static const std::map<std::string, Golden> all = [] {
-    const std::vector<std::byte> bytes = read_gzip(std::string(GALLEY_SOURCE_DIR) + "/tests/golden/data/images.bin.gz", 1 << 26);
+    const std::vector<std::byte> bytes = read_gzip(GALLEY_SOURCE_DIR "/tests/golden/data/images.bin.gz", 1 << 26);
     std::map<std::string, Golden> result;
     size_t at = 0;
     const auto number = [&] {

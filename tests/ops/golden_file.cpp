@@ -7,7 +7,7 @@ namespace galley::test {
 
 std::map<std::string, GoldenArrays> read_golden(const std::string& name) {
   std::map<std::string, GoldenArrays> cases;
-  std::ifstream file(std::string(GALLEY_SOURCE_DIR) + "/tests/golden/" + name);
+  std::ifstream file(std::string(GALLEY_SOURCE_DIR "/tests/golden/") + name);
   std::string line, current;
   while (std::getline(file, line)) {
     if (line.starts_with("#")) continue;

@@ -14,6 +14,7 @@
 #include "libcore/base/parallel.h"
 #include "libcore/train/components.h"
 #include "tools/common/recipe_json.h"
+#include "tools/common/version.h"
 #include "tools/common/weight_folders.h"
 
 namespace galley::tools {
@@ -23,7 +24,7 @@ std::string recipes_folder() {
   std::error_code ignored;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored);
   const auto installed = program.parent_path().parent_path() / "share/galley/recipes";
-  return std::filesystem::is_directory(installed, ignored) ? installed.string() : GALLEY_RECIPES_DIR;
+  return std::filesystem::is_directory(installed, ignored) ? installed.string() : kSourceRecipes;
 }
 
 void split_arguments(const std::vector<std::string>& words, std::vector<std::string>& recipes, std::vector<std::string>& overrides) {
