@@ -8,25 +8,14 @@
 namespace galley {
 namespace {
 
-/// The fields that the three attribute structs share.
-template <class Attrs>
-void window_fields(FieldVisitor& v, Attrs& a) {
-  v.field({.name = "stride", .doc = "step of the window, rows and columns", .min = 1}, a.stride);
-  v.field({.name = "padding", .doc = "zeros around the input, rows and columns", .min = 0}, a.padding);
-  v.field({.name = "dilation", .doc = "distance of the kernel's taps, rows and columns", .min = 1}, a.dilation);
-  v.field({.name = "groups", .doc = "channels are split into so many independent groups", .min = 1}, a.groups);
-}
-
-template <class Attrs>
-int64_t output_size(const Attrs& a, size_t axis, int64_t in, int64_t kernel) {
+int64_t output_size(const Conv2dWindow& a, size_t axis, int64_t in, int64_t kernel) {
   const int64_t span = pair(a.dilation)[axis] * (kernel - 1) + 1;
   const int64_t room = in + 2 * pair(a.padding)[axis] - span;
   GALLEY_CHECK(room >= 0, "the kernel covers ", span, axis == 0 ? " rows" : " columns", ", the padded input has ", in + 2 * pair(a.padding)[axis]);
   return room / pair(a.stride)[axis] + 1;
 }
 
-template <class Attrs>
-void check_window(const Attrs& a) {
+void check_window(const Conv2dWindow& a) {
   for (size_t axis = 0; axis < 2; ++axis) {
     GALLEY_CHECK(pair(a.stride)[axis] >= 1, "stride must be at least 1");
     GALLEY_CHECK(pair(a.dilation)[axis] >= 1, "dilation must be at least 1");
@@ -35,8 +24,7 @@ void check_window(const Attrs& a) {
   GALLEY_CHECK(a.groups >= 1, "groups must be at least 1");
 }
 
-template <class Attrs>
-void check_operands(const Attrs& a, const Shape& x, const Shape& weight) {
+void check_operands(const Conv2dWindow& a, const Shape& x, const Shape& weight) {
   check_window(a);
   GALLEY_CHECK(x.rank() == 4, "the input must be [N,C,H,W], is ", x);
   GALLEY_CHECK(weight.rank() == 4, "the weight must be [O,C/groups,kh,kw], is ", weight);
@@ -96,26 +84,18 @@ Cost cost_forward(const OpContext& c) { return operand_cost(c, 2 * macs(c.out(0)
 Cost cost_backward_data(const OpContext& c) { return operand_cost(c, 2 * macs(c.in(0).elements(), c.in(1).shape)); }
 Cost cost_backward_weights(const OpContext& c) { return operand_cost(c, 2 * macs(c.in(1).elements(), c.out(0).shape)); }
 
-template <class To>
-To backward_attrs(const Conv2dAttrs& a) {
-  To b;
-  b.stride = a.stride;
-  b.padding = a.padding;
-  b.dilation = a.dilation;
-  b.groups = a.groups;
-  return b;
-}
-
 void gradient(GradientBuilder& g) {
   const auto& a = g.attrs<Conv2dAttrs>();
   GALLEY_ASSERT(a.activation == Activation::kNone && !g.in(3), "a fused convolution is for inference");
   if (g.wants(0)) {
-    auto b = backward_attrs<Conv2dBackwardDataAttrs>(a);
+    Conv2dBackwardDataAttrs b;
+    static_cast<Conv2dWindow&>(b) = a;
     b.input_size = {g.in(0).shape()[2], g.in(0).shape()[3]};
     g.set(0, conv2d_backward_data(g.grad(), g.in(1), b));
   }
   if (g.wants(1)) {
-    auto b = backward_attrs<Conv2dBackwardWeightsAttrs>(a);
+    Conv2dBackwardWeightsAttrs b;
+    static_cast<Conv2dWindow&>(b) = a;
     b.kernel_size = {g.in(1).shape()[2], g.in(1).shape()[3]};
     g.set(1, conv2d_backward_weights(g.in(0), g.grad(), b));
   }
@@ -124,6 +104,12 @@ void gradient(GradientBuilder& g) {
 
 }  // namespace
 
+void window_fields(FieldVisitor& v, Conv2dWindow& a) {
+  v.field({.name = "stride", .doc = "step of the window, rows and columns", .min = 1}, a.stride);
+  v.field({.name = "padding", .doc = "zeros around the input, rows and columns", .min = 0}, a.padding);
+  v.field({.name = "dilation", .doc = "distance of the kernel's taps, rows and columns", .min = 1}, a.dilation);
+  v.field({.name = "groups", .doc = "channels are split into so many independent groups", .min = 1}, a.groups);
+}
 void Conv2dAttrs::fields(FieldVisitor& v) {
   window_fields(v, *this);
   v.choice({.name = "activation", .doc = "function applied to the result"}, activation, kActivationNames);
@@ -137,7 +123,7 @@ void Conv2dBackwardWeightsAttrs::fields(FieldVisitor& v) {
   v.field({.name = "kernel_size", .doc = "rows and columns of the weight", .min = 1}, kernel_size);
 }
 
-Shape conv2d_shape(const Conv2dAttrs& a, const Shape& x, const Shape& weight) {
+Shape conv2d_shape(const Conv2dWindow& a, const Shape& x, const Shape& weight) {
   check_operands(a, x, weight);
   return {x[0], weight[0], output_size(a, 0, x[2], weight[2]), output_size(a, 1, x[3], weight[3])};
 }

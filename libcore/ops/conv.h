@@ -7,33 +7,31 @@
 
 namespace galley {
 
-struct Conv2dAttrs : FieldsOf<Conv2dAttrs> {
+/// Where a convolution's kernel goes: rows and columns, or one number for both.
+struct Conv2dWindow {
   std::vector<int64_t> stride{1};
   std::vector<int64_t> padding{0};
   std::vector<int64_t> dilation{1};
   int64_t groups = 1;
+};
+/// Visits the fields of the window.
+void window_fields(FieldVisitor& v, Conv2dWindow& window);
+
+struct Conv2dAttrs : FieldsOf<Conv2dAttrs>, Conv2dWindow {
   Activation activation = Activation::kNone;
   void fields(FieldVisitor& v) override;
 };
-struct Conv2dBackwardDataAttrs : FieldsOf<Conv2dBackwardDataAttrs> {
-  std::vector<int64_t> stride{1};
-  std::vector<int64_t> padding{0};
-  std::vector<int64_t> dilation{1};
-  int64_t groups = 1;
+struct Conv2dBackwardDataAttrs : FieldsOf<Conv2dBackwardDataAttrs>, Conv2dWindow {
   std::vector<int64_t> input_size;  // rows and columns of the forward's input
   void fields(FieldVisitor& v) override;
 };
-struct Conv2dBackwardWeightsAttrs : FieldsOf<Conv2dBackwardWeightsAttrs> {
-  std::vector<int64_t> stride{1};
-  std::vector<int64_t> padding{0};
-  std::vector<int64_t> dilation{1};
-  int64_t groups = 1;
+struct Conv2dBackwardWeightsAttrs : FieldsOf<Conv2dBackwardWeightsAttrs>, Conv2dWindow {
   std::vector<int64_t> kernel_size;  // rows and columns of the weight
   void fields(FieldVisitor& v) override;
 };
 
 /// [N,O,H',W'] of x [N,C,H,W] and weight [O,C/groups,kh,kw]; throws, showing both sides, where they do not fit.
-Shape conv2d_shape(const Conv2dAttrs& attrs, const Shape& x, const Shape& weight);
+Shape conv2d_shape(const Conv2dWindow& window, const Shape& x, const Shape& weight);
 
 const OpDef& conv2d_op();
 const OpDef& conv2d_backward_data_op();

@@ -25,8 +25,7 @@ int64_t windows(int64_t in, int64_t kernel, int64_t stride, int64_t padding, int
 void check_image(const Shape& x) { GALLEY_CHECK(x.rank() == 4, "the input must be [N,C,H,W], is ", x); }
 void check_image(const TensorType& x) { check_image(x.shape); }
 
-template <class Attrs>
-Shape pooled(const Attrs& a, const Shape& x, const std::vector<int64_t>& dilation) {
+Shape pooled(const PoolWindow& a, const Shape& x, const std::vector<int64_t>& dilation) {
   Shape y{x[0], x[1]};
   for (int axis = 0; axis < 2; ++axis) {
     const auto i = static_cast<size_t>(axis);
@@ -104,31 +103,20 @@ std::vector<int64_t> image_size(Value x) { return {x.shape()[2], x.shape()[3]}; 
 
 void max_gradient(GradientBuilder& g) {
   if (!g.grad(0)) return;
-  const auto& a = g.attrs<MaxPool2dAttrs>();
   MaxPool2dBackwardAttrs b;
-  b.kernel_size = a.kernel_size;
-  b.stride = a.stride;
-  b.padding = a.padding;
-  b.dilation = a.dilation;
-  b.ceil_mode = a.ceil_mode;
+  static_cast<MaxPoolWindow&>(b) = g.attrs<MaxPool2dAttrs>();
   b.input_size = image_size(g.in(0));
   g.set(0, max_pool2d_backward(g.grad(0), g.out(1), b));
 }
 
 void avg_gradient(GradientBuilder& g) {
-  const auto& a = g.attrs<AvgPool2dAttrs>();
   AvgPool2dBackwardAttrs b;
-  b.kernel_size = a.kernel_size;
-  b.stride = a.stride;
-  b.padding = a.padding;
-  b.ceil_mode = a.ceil_mode;
-  b.count_include_pad = a.count_include_pad;
+  static_cast<AvgPoolWindow&>(b) = g.attrs<AvgPool2dAttrs>();
   b.input_size = image_size(g.in(0));
   g.set(0, avg_pool2d_backward(g.grad(0), b));
 }
 
-template <class Attrs>
-void window_fields(FieldVisitor& v, Attrs& a) {
+void pool_fields(FieldVisitor& v, PoolWindow& a) {
   v.field({.name = "kernel_size", .doc = "rows and columns of the window", .min = 1}, a.kernel_size);
   v.field({.name = "stride", .doc = "step of the window; empty: its size", .min = 1}, a.stride);
   v.field({.name = "padding", .doc = "border around the input, at most half the window", .min = 0}, a.padding);
@@ -149,22 +137,20 @@ OpDef pool_backward(std::string_view name, std::string_view doc, std::unique_ptr
 
 }  // namespace
 
-void MaxPool2dAttrs::fields(FieldVisitor& v) {
-  window_fields(v, *this);
-  v.field({.name = "dilation", .doc = "distance of the window's taps", .min = 1}, dilation);
+void window_fields(FieldVisitor& v, MaxPoolWindow& a) {
+  pool_fields(v, a);
+  v.field({.name = "dilation", .doc = "distance of the window's taps", .min = 1}, a.dilation);
+}
+void window_fields(FieldVisitor& v, AvgPoolWindow& a) {
+  pool_fields(v, a);
+  v.field({.name = "count_include_pad", .doc = "the border counts as zeros"}, a.count_include_pad);
 }
 void MaxPool2dBackwardAttrs::fields(FieldVisitor& v) {
   window_fields(v, *this);
-  v.field({.name = "dilation", .doc = "distance of the window's taps", .min = 1}, dilation);
   input_size_field(v, input_size);
-}
-void AvgPool2dAttrs::fields(FieldVisitor& v) {
-  window_fields(v, *this);
-  v.field({.name = "count_include_pad", .doc = "the border counts as zeros"}, count_include_pad);
 }
 void AvgPool2dBackwardAttrs::fields(FieldVisitor& v) {
   window_fields(v, *this);
-  v.field({.name = "count_include_pad", .doc = "the border counts as zeros"}, count_include_pad);
   input_size_field(v, input_size);
 }
 void AdaptiveAvgPool2dAttrs::fields(FieldVisitor& v) { v.field({.name = "output_size", .doc = "rows and columns of the result", .min = 1}, output_size); }
@@ -183,9 +169,9 @@ PoolRange adaptive_range(int64_t o, int64_t in, int64_t out) {
   return {begin, end, end - begin};
 }
 
-Shape avg_pool2d_shape(const AvgPool2dAttrs& attrs, const Shape& x) {
+Shape avg_pool2d_shape(const AvgPoolWindow& window, const Shape& x) {
   check_image(x);
-  return pooled(attrs, x, {1});
+  return pooled(window, x, {1});
 }
 
 Shape adaptive_pool2d_shape(const std::vector<int64_t>& output_size, const Shape& x) {

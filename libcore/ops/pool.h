@@ -7,37 +7,34 @@
 
 namespace galley {
 
-struct MaxPool2dAttrs : FieldsOf<MaxPool2dAttrs> {
+/// The windows of a pooling: rows and columns, or one number for both.
+struct PoolWindow {
   std::vector<int64_t> kernel_size{2};
   std::vector<int64_t> stride;  // empty: the kernel's size
   std::vector<int64_t> padding{0};
-  std::vector<int64_t> dilation{1};
   bool ceil_mode = false;
-  void fields(FieldVisitor& v) override;
 };
-struct MaxPool2dBackwardAttrs : FieldsOf<MaxPool2dBackwardAttrs> {
-  std::vector<int64_t> kernel_size{2};
-  std::vector<int64_t> stride;
-  std::vector<int64_t> padding{0};
+struct MaxPoolWindow : PoolWindow {
   std::vector<int64_t> dilation{1};
-  bool ceil_mode = false;
+};
+struct AvgPoolWindow : PoolWindow {
+  bool count_include_pad = true;
+};
+/// Visit the fields of the window.
+void window_fields(FieldVisitor& v, MaxPoolWindow& window);
+void window_fields(FieldVisitor& v, AvgPoolWindow& window);
+
+struct MaxPool2dAttrs : FieldsOf<MaxPool2dAttrs>, MaxPoolWindow {
+  void fields(FieldVisitor& v) override { window_fields(v, *this); }
+};
+struct MaxPool2dBackwardAttrs : FieldsOf<MaxPool2dBackwardAttrs>, MaxPoolWindow {
   std::vector<int64_t> input_size;
   void fields(FieldVisitor& v) override;
 };
-struct AvgPool2dAttrs : FieldsOf<AvgPool2dAttrs> {
-  std::vector<int64_t> kernel_size{2};
-  std::vector<int64_t> stride;
-  std::vector<int64_t> padding{0};
-  bool ceil_mode = false;
-  bool count_include_pad = true;
-  void fields(FieldVisitor& v) override;
+struct AvgPool2dAttrs : FieldsOf<AvgPool2dAttrs>, AvgPoolWindow {
+  void fields(FieldVisitor& v) override { window_fields(v, *this); }
 };
-struct AvgPool2dBackwardAttrs : FieldsOf<AvgPool2dBackwardAttrs> {
-  std::vector<int64_t> kernel_size{2};
-  std::vector<int64_t> stride;
-  std::vector<int64_t> padding{0};
-  bool ceil_mode = false;
-  bool count_include_pad = true;
+struct AvgPool2dBackwardAttrs : FieldsOf<AvgPool2dBackwardAttrs>, AvgPoolWindow {
   std::vector<int64_t> input_size;
   void fields(FieldVisitor& v) override;
 };
@@ -69,7 +66,7 @@ PoolRange pool_range(int64_t o, int64_t in, int64_t kernel, int64_t stride, int6
 PoolRange adaptive_range(int64_t o, int64_t in, int64_t out);
 
 /// [N,C,H',W'] of x [N,C,H,W]; throws where they do not fit.
-Shape avg_pool2d_shape(const AvgPool2dAttrs& attrs, const Shape& x);
+Shape avg_pool2d_shape(const AvgPoolWindow& window, const Shape& x);
 Shape adaptive_pool2d_shape(const std::vector<int64_t>& output_size, const Shape& x);
 
 const OpDef& max_pool2d_op();

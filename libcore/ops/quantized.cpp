@@ -51,7 +51,7 @@ std::vector<TensorType> infer_conv(const OpContext& c) {
   const auto& a = c.attrs<QuantizedConv2dAttrs>();
   const TensorType& x = c.in(0);
   check_quantized(x, "x", a.input_scale, a.input_zero_point);
-  const Shape shape = conv2d_shape(a.window(), x.shape, c.in(1).shape);
+  const Shape shape = conv2d_shape(a, x.shape, c.in(1).shape);
   check_weight(c, c.in(1).shape);
   if (c.has(4)) {
     check_quantized(c.in(4), "residual", a.residual_scale, a.residual_zero_point);
@@ -107,32 +107,17 @@ std::vector<TensorType> infer_binary(const OpContext& c) {
 std::vector<TensorType> infer_concat(const OpContext& c) {
   const auto& attrs = c.attrs<QuantizedConcatAttrs>();
   const size_t inputs = c.inputs.size();
-  GALLEY_CHECK(inputs > 0, "at least one input is wanted");
   GALLEY_CHECK(attrs.input_scales.size() == inputs && attrs.input_zero_points.size() == inputs, inputs, " inputs want as many scales and zero points, have ",
                attrs.input_scales.size(), " and ", attrs.input_zero_points.size());
-  const TensorType& first = c.in(0);
-  const int axis = axis_of(attrs.axis, first);
-  TensorType y = first;
-  for (size_t i = 0; i < inputs; ++i) {
-    const TensorType& x = c.in(static_cast<int>(i));
-    check_quantized(x, cat("input ", i), attrs.input_scales[i], attrs.input_zero_points[i]);
-    if (i == 0) continue;
-    bool fits = x.shape.rank() == first.shape.rank();
-    for (int d = 0; fits && d < first.shape.rank(); ++d) fits = d == axis || x.shape[d] == first.shape[d];
-    GALLEY_CHECK(fits, "inputs must agree in all dimensions but ", axis, ": input 0 ", first.shape, ", input ", i, " ", x.shape);
-    y.shape[axis] += x.shape[axis];
-    std::vector<std::string> names;
-    for (int d = 0; d < first.shape.rank(); ++d) names.push_back(merge_dim_name(dim_name(y, d), dim_name(x, d), d));
-    y.names = tidy_names(std::move(names));
-  }
-  y.format = {};
+  for (size_t i = 0; i < inputs; ++i) check_quantized(c.in(static_cast<int>(i)), cat("input ", i), attrs.input_scales[i], attrs.input_zero_points[i]);
+  const TensorType y = joined(c, attrs.axis);
   return output_type(attrs, y, y.shape);
 }
 
 std::vector<TensorType> infer_avg_pool(const OpContext& c) {
   const auto& a = c.attrs<QuantizedAvgPool2dAttrs>();
   check_quantized(c.in(0), "x", a.input_scale, a.input_zero_point);
-  return output_type(a, c.in(0), avg_pool2d_shape(a.window(), c.in(0).shape));
+  return output_type(a, c.in(0), avg_pool2d_shape(a, c.in(0).shape));
 }
 
 std::vector<TensorType> infer_adaptive_avg_pool(const OpContext& c) {
@@ -162,44 +147,9 @@ OpDef quantized(std::string_view name, std::string_view doc, std::vector<std::st
 
 }  // namespace
 
-Conv2dAttrs QuantizedConv2dAttrs::window() const {
-  Conv2dAttrs a;
-  a.stride = stride;
-  a.padding = padding;
-  a.dilation = dilation;
-  a.groups = groups;
-  a.activation = activation;
-  return a;
-}
-void QuantizedConv2dAttrs::set_window(const Conv2dAttrs& a) {
-  stride = a.stride;
-  padding = a.padding;
-  dilation = a.dilation;
-  groups = a.groups;
-  activation = a.activation;
-}
-AvgPool2dAttrs QuantizedAvgPool2dAttrs::window() const {
-  AvgPool2dAttrs a;
-  a.kernel_size = kernel_size;
-  a.stride = stride;
-  a.padding = padding;
-  a.ceil_mode = ceil_mode;
-  a.count_include_pad = count_include_pad;
-  return a;
-}
-void QuantizedAvgPool2dAttrs::set_window(const AvgPool2dAttrs& a) {
-  kernel_size = a.kernel_size;
-  stride = a.stride;
-  padding = a.padding;
-  ceil_mode = a.ceil_mode;
-  count_include_pad = a.count_include_pad;
-}
-
 void QuantizedConv2dAttrs::fields(FieldVisitor& v) {
-  Conv2dAttrs a = window();
-  a.fields(v);
-  set_window(a);
-  v.choice({.name = "saturation", .doc = "reduced: two products always fit 16 bits"}, saturation, kSaturationNames);
+  window_fields(v, *this);
+  product_fields(v, *this);
   input_fields(v, *this);
   v.field({.name = "residual_scale", .doc = "of the residual, a float32 value", .min = 0}, residual_scale);
   v.field({.name = "residual_zero_point", .doc = "the residual's integer that means 0"}, residual_zero_point);
@@ -226,9 +176,7 @@ void QuantizedConcatAttrs::fields(FieldVisitor& v) {
   output_fields(v, *this);
 }
 void QuantizedAvgPool2dAttrs::fields(FieldVisitor& v) {
-  AvgPool2dAttrs a = window();
-  a.fields(v);
-  set_window(a);
+  window_fields(v, *this);
   input_fields(v, *this);
   output_fields(v, *this);
 }

@@ -42,11 +42,7 @@ struct QuantizedOutput {
 enum class Saturation { kExact, kReduced };
 inline constexpr std::array<std::string_view, 2> kSaturationNames{"exact", "reduced"};
 
-struct QuantizedConv2dAttrs : FieldsOf<QuantizedConv2dAttrs>, QuantizedInput, QuantizedOutput {
-  std::vector<int64_t> stride{1};
-  std::vector<int64_t> padding{0};
-  std::vector<int64_t> dilation{1};
-  int64_t groups = 1;
+struct QuantizedConv2dAttrs : FieldsOf<QuantizedConv2dAttrs>, Conv2dWindow, QuantizedInput, QuantizedOutput {
   Activation activation = Activation::kNone;
   double residual_scale = 1;
   int64_t residual_zero_point = 0;
@@ -55,9 +51,6 @@ struct QuantizedConv2dAttrs : FieldsOf<QuantizedConv2dAttrs>, QuantizedInput, Qu
     residual_scale = p.scale;
     residual_zero_point = p.zero_point;
   }
-  /// Window, groups and activation, and back.
-  Conv2dAttrs window() const;
-  void set_window(const Conv2dAttrs& attrs);
   void fields(FieldVisitor& v) override;
 };
 struct QuantizedLinearAttrs : FieldsOf<QuantizedLinearAttrs>, QuantizedInput, QuantizedOutput {
@@ -93,14 +86,7 @@ struct QuantizedConcatAttrs : FieldsOf<QuantizedConcatAttrs>, QuantizedOutput {
   }
   void fields(FieldVisitor& v) override;
 };
-struct QuantizedAvgPool2dAttrs : FieldsOf<QuantizedAvgPool2dAttrs>, QuantizedInput, QuantizedOutput {
-  std::vector<int64_t> kernel_size{2};
-  std::vector<int64_t> stride;  // empty: the kernel's size
-  std::vector<int64_t> padding{0};
-  bool ceil_mode = false;
-  bool count_include_pad = true;
-  AvgPool2dAttrs window() const;
-  void set_window(const AvgPool2dAttrs& attrs);
+struct QuantizedAvgPool2dAttrs : FieldsOf<QuantizedAvgPool2dAttrs>, AvgPoolWindow, QuantizedInput, QuantizedOutput {
   void fields(FieldVisitor& v) override;
 };
 struct QuantizedAdaptiveAvgPool2dAttrs : FieldsOf<QuantizedAdaptiveAvgPool2dAttrs>, QuantizedInput, QuantizedOutput {

@@ -12,6 +12,25 @@ int axis_of(int64_t axis, const TensorType& x) {
   return static_cast<int>(axis < 0 ? axis + rank : axis);
 }
 
+TensorType joined(const OpContext& c, int64_t along) {
+  GALLEY_CHECK(!c.inputs.empty(), "at least one input is wanted");
+  const TensorType& first = c.in(0);
+  const int axis = axis_of(along, first);
+  TensorType y = first;
+  y.format = {};
+  for (size_t i = 1; i < c.inputs.size(); ++i) {
+    const TensorType& x = c.in(static_cast<int>(i));
+    bool fits = x.shape.rank() == first.shape.rank();
+    for (int d = 0; fits && d < first.shape.rank(); ++d) fits = d == axis || x.shape[d] == first.shape[d];
+    GALLEY_CHECK(fits, "inputs must agree in all dimensions but ", axis, ": input 0 ", first.shape, ", input ", i, " ", x.shape);
+    y.shape[axis] += x.shape[axis];
+    std::vector<std::string> names;
+    for (int d = 0; d < first.shape.rank(); ++d) names.push_back(merge_dim_name(dim_name(y, d), dim_name(x, d), d));
+    y.names = tidy_names(std::move(names));
+  }
+  return y;
+}
+
 std::vector<int> axes_of(const std::vector<int64_t>& axes, const TensorType& x) {
   std::vector<int> result;
   for (int64_t axis : axes) result.push_back(axis_of(axis, x));

@@ -13,6 +13,9 @@ int axis_of(int64_t axis, const TensorType& x);
 /// Axes in rising order, all where the list is empty; throws on one out of range or named twice.
 std::vector<int> axes_of(const std::vector<int64_t>& axes, const TensorType& x);
 
+/// All inputs one after the other along `axis`, as the first in all else; throws where they differ in another dimension.
+TensorType joined(const OpContext& c, int64_t axis);
+
 void check_floating(const TensorType& x, std::string_view name);
 void check_integer(const TensorType& x, std::string_view name);
 /// u8 or i8, meaning scale * (q - zero_point): a positive float32 value, and one of the dtype's integers.

@@ -13,23 +13,11 @@ namespace {
 Shape shape_of(const std::vector<int64_t>& sizes) { return Shape(std::span<const int64_t>(sizes)); }
 
 std::vector<TensorType> infer_concat(const OpContext& c) {
-  GALLEY_CHECK(!c.inputs.empty(), "at least one input is wanted");
-  const TensorType& first = c.in(0);
-  const int axis = axis_of(c.attrs<ConcatAttrs>().axis, first);
-  TensorType y = first;
-  y.format = {};
   for (size_t i = 1; i < c.inputs.size(); ++i) {
-    const TensorType& x = c.in(static_cast<int>(i));
+    const TensorType &first = c.in(0), &x = c.in(static_cast<int>(i));
     GALLEY_CHECK(x.dtype == first.dtype, "inputs must have one dtype: input 0 ", first, ", input ", i, " ", x, "; cast one");
-    bool fits = x.shape.rank() == first.shape.rank();
-    for (int d = 0; fits && d < first.shape.rank(); ++d) fits = d == axis || x.shape[d] == first.shape[d];
-    GALLEY_CHECK(fits, "inputs must agree in all dimensions but ", axis, ": input 0 ", first.shape, ", input ", i, " ", x.shape);
-    y.shape[axis] += x.shape[axis];
-    std::vector<std::string> names;
-    for (int d = 0; d < first.shape.rank(); ++d) names.push_back(merge_dim_name(dim_name(y, d), dim_name(x, d), d));
-    y.names = tidy_names(std::move(names));
   }
-  return {y};
+  return {joined(c, c.attrs<ConcatAttrs>().axis)};
 }
 
 std::vector<TensorType> infer_slice(const OpContext& c) {

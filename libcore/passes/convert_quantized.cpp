@@ -345,7 +345,8 @@ class Converter {
       attrs.groups = x.channels();
       attrs.activation = node.attrs<BatchNormInferenceAttrs>().activation;
     } else {
-      attrs.set_window(node.attrs<Conv2dAttrs>());
+      static_cast<Conv2dWindow&>(attrs) = node.attrs<Conv2dAttrs>();
+      attrs.activation = node.attrs<Conv2dAttrs>().activation;
     }
     set_maps(node, layer, attrs);
     if (r) attrs.set_residual(map_of(residual));
@@ -367,7 +368,7 @@ class Converter {
     if (node.is("concat")) return add_concat(node, x, to);
     if (node.is("avg_pool2d")) {
       QuantizedAvgPool2dAttrs attrs;
-      attrs.set_window(node.attrs<AvgPool2dAttrs>());
+      static_cast<AvgPoolWindow&>(attrs) = node.attrs<AvgPool2dAttrs>();
       attrs.set_input(from);
       attrs.set_output(to);
       return set_integers(node, quantized_avg_pool2d(x[0], attrs));

@@ -15,12 +15,12 @@ QuantParams params(double scale, int64_t zero_point, DType dtype) { return {sing
 struct Geometry {
   std::string name;
   Shape x, weight;
-  Conv2dAttrs window;
+  Conv2dWindow window;
   bool bias = false;
 };
 
-Conv2dAttrs window(std::vector<int64_t> stride, std::vector<int64_t> padding, std::vector<int64_t> dilation, int64_t groups) {
-  Conv2dAttrs a;
+Conv2dWindow window(std::vector<int64_t> stride, std::vector<int64_t> padding, std::vector<int64_t> dilation, int64_t groups) {
+  Conv2dWindow a;
   a.stride = std::move(stride);
   a.padding = std::move(padding);
   a.dilation = std::move(dilation);
@@ -44,7 +44,7 @@ void capture_conv(CaseInputs& in, const Geometry& g, const Variant& v) {
   const double products = static_cast<double>(std::max<int64_t>(1, g.weight.elements() / g.weight[0]));
   const double width = std::sqrt(products) * static_cast<double>(v.x_high * v.w_high) * 0.33;  // standard deviation of the sums
   QuantizedConv2dAttrs a;
-  a.set_window(g.window);
+  static_cast<Conv2dWindow&>(a) = g.window;
   a.activation = v.activation;
   a.saturation = v.saturation;
   a.set_input(params(v.powers ? 0x1p-5 : 0.037, lowest(v.x) + v.x_high / 3, v.x));
