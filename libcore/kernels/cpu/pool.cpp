@@ -51,6 +51,19 @@ GALLEY_CLONES void add_scaled(const float* x, float* y, int64_t channels, float 
   for (int64_t c = 0; c < channels; ++c) y[c] += x[c] * scale;
 }
 
+/// body(pixel of the image, tap) for the taps of window (h, w) that lie inside the image [.,.,H,W], in order.
+template <class Body>
+void for_taps(const Window& window, const Shape& x, int64_t h, int64_t w, Body body) {
+  for (int64_t kh = 0; kh < window.kernel[0]; ++kh) {
+    const int64_t row = h * window.stride[0] - window.padding[0] + kh * window.dilation[0];
+    if (row < 0 || row >= x[2]) continue;
+    for (int64_t kw = 0; kw < window.kernel[1]; ++kw) {
+      const int64_t column = w * window.stride[1] - window.padding[1] + kw * window.dilation[1];
+      if (column >= 0 && column < x[3]) body(row * x[3] + column, static_cast<uint8_t>(kh * window.kernel[1] + kw));
+    }
+  }
+}
+
 class MaxPool2d : public PreparedKernel {
  public:
   explicit MaxPool2d(const KernelQuery& q) : window_(window_of(q.attrs<MaxPool2dAttrs>())), x_(q.in(0).shape), y_(q.out(0).shape) {
@@ -65,23 +78,16 @@ class MaxPool2d : public PreparedKernel {
           float* best = args.out<float>(0) + (line * y_[3] + w) * channels;
           auto* index = args.out<uint8_t>(1) + (line * y_[3] + w) * channels;
           bool first = true;
-          for (int64_t kh = 0; kh < window_.kernel[0]; ++kh) {
-            const int64_t row = h * window_.stride[0] - window_.padding[0] + kh * window_.dilation[0];
-            if (row < 0 || row >= x_[2]) continue;
-            for (int64_t kw = 0; kw < window_.kernel[1]; ++kw) {
-              const int64_t column = w * window_.stride[1] - window_.padding[1] + kw * window_.dilation[1];
-              if (column < 0 || column >= x_[3]) continue;
-              const float* in = args.in<float>(0) + ((n * x_[2] + row) * x_[3] + column) * channels;
-              const auto tap = static_cast<uint8_t>(kh * window_.kernel[1] + kw);
-              if (first) {
-                std::memcpy(best, in, static_cast<size_t>(channels) * 4);
-                std::memset(index, tap, static_cast<size_t>(channels));
-                first = false;
-              } else {
-                take_max(in, best, index, channels, tap);
-              }
+          for_taps(window_, x_, h, w, [&](int64_t pixel, uint8_t tap) {
+            const float* in = args.in<float>(0) + (n * x_[2] * x_[3] + pixel) * channels;
+            if (first) {
+              std::memcpy(best, in, static_cast<size_t>(channels) * 4);
+              std::memset(index, tap, static_cast<size_t>(channels));
+              first = false;
+            } else {
+              take_max(in, best, index, channels, tap);
             }
-          }
+          });
         }
       }
     });
@@ -107,15 +113,9 @@ class MaxPool2dBackward : public PreparedKernel {
         for (int64_t h = 0; h < y_[2]; ++h) {
           for (int64_t w = 0; w < y_[3]; ++w) {
             const int64_t at = ((n * y_[2] + h) * y_[3] + w) * channels;
-            for (int64_t kh = 0; kh < window_.kernel[0]; ++kh) {
-              const int64_t row = h * window_.stride[0] - window_.padding[0] + kh * window_.dilation[0];
-              if (row < 0 || row >= x_[2]) continue;
-              for (int64_t kw = 0; kw < window_.kernel[1]; ++kw) {
-                const int64_t column = w * window_.stride[1] - window_.padding[1] + kw * window_.dilation[1];
-                if (column < 0 || column >= x_[3]) continue;
-                add_where(args.in<float>(0) + at, args.in<uint8_t>(1) + at, image + (row * x_[3] + column) * channels, channels, static_cast<uint8_t>(kh * window_.kernel[1] + kw));
-              }
-            }
+            for_taps(window_, x_, h, w, [&](int64_t pixel, uint8_t tap) {
+              add_where(args.in<float>(0) + at, args.in<uint8_t>(1) + at, image + pixel * channels, channels, tap);
+            });
           }
         }
       }

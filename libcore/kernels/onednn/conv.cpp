@@ -18,15 +18,13 @@ dnnl::memory::dims dims(const std::vector<int64_t>& v, int64_t minus = 0) {
   return {p[0] - minus, p[1] - minus};
 }
 
-template <class Attrs>
 struct Window {
-  explicit Window(const Attrs& a) : stride(dims(a.stride)), dilation(dims(a.dilation, 1)), padding(dims(a.padding)) {}
+  explicit Window(const Conv2dWindow& a) : stride(dims(a.stride)), dilation(dims(a.dilation, 1)), padding(dims(a.padding)) {}
   dnnl::memory::dims stride, dilation, padding;
 };
 
 /// Padding behind the last column that the window reaches; oneDNN wants both sides, and rejects more than is used.
-template <class Attrs>
-dnnl::memory::dims padding_behind(const Attrs& a, const Shape& x, const Shape& kernel, const Shape& y) {
+dnnl::memory::dims padding_behind(const Conv2dWindow& a, const Shape& x, const Shape& kernel, const Shape& y) {
   const auto stride = pair(a.stride), dilation = pair(a.dilation), padding = pair(a.padding);
   dnnl::memory::dims behind;
   for (int axis = 0; axis < 2; ++axis) {
@@ -40,9 +38,9 @@ Desc activation_desc(const TensorType& type) { return onednn::desc(type.dtype, t
 
 bool plain(const TensorType& type) { return !type.format.is_blocked(); }
 
-dnnl::convolution_forward::primitive_desc forward_pd(const Desc& src, const Desc& weights, const std::optional<Desc>& bias, const Desc& dst, const Conv2dAttrs& a,
+dnnl::convolution_forward::primitive_desc forward_pd(const Desc& src, const Desc& weights, const std::optional<Desc>& bias, const Desc& dst, const Conv2dWindow& a,
                                                      const Shape& x, const Shape& w, const Shape& y, dnnl::prop_kind kind, const dnnl::primitive_attr& attr) {
-  const Window<Conv2dAttrs> window(a);
+  const Window window(a);
   const auto behind = padding_behind(a, x, w, y);
   if (bias) {
     return GALLEY_ONEDNN(dnnl::convolution_forward::primitive_desc(onednn::engine(), kind, algorithm::convolution_direct, src, weights, *bias, dst, window.stride,
@@ -84,13 +82,7 @@ dnnl::convolution_forward::primitive_desc forward_any(const KernelQuery& q) {
 }
 
 /// The forward pass that a backward primitive is made from.
-template <class Attrs>
-dnnl::convolution_forward::primitive_desc hint_of(const Attrs& attrs, const TensorType& x, const TensorType& w, const TensorType& y) {
-  Conv2dAttrs a;
-  a.stride = attrs.stride;
-  a.padding = attrs.padding;
-  a.dilation = attrs.dilation;
-  a.groups = attrs.groups;
+dnnl::convolution_forward::primitive_desc hint_of(const Conv2dWindow& a, const TensorType& x, const TensorType& w, const TensorType& y) {
   return forward_pd(activation_desc(x), onednn::any_weight_desc(w.dtype, w.shape, a.groups), std::nullopt, activation_desc(y), a, x.shape, w.shape, y.shape,
                     dnnl::prop_kind::forward_training, onednn::user_scratchpad());
 }
@@ -98,7 +90,7 @@ dnnl::convolution_forward::primitive_desc hint_of(const Attrs& attrs, const Tens
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 int64_t size_of(const Desc& desc) { return static_cast<int64_t>(desc.get_size()); }
 
-Support supports_types(const KernelQuery& q, std::initializer_list<const TensorType*> activations, const TensorType& weight, int64_t groups) {
+Support supports_types(std::initializer_list<const TensorType*> activations, const TensorType& weight, int64_t groups) {
   for (const TensorType* type : activations) {
     if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
     if (!plain(*type)) return Support::no(cat("format ", type->format));
@@ -106,21 +98,38 @@ Support supports_types(const KernelQuery& q, std::initializer_list<const TensorT
   }
   if (weight.dtype != DType::kF32) return Support::no(cat("dtype ", weight.dtype));
   if (!onednn::weight_desc(weight.dtype, weight.shape, weight.format, groups)) return Support::no(cat("weight format ", weight.format));
-  (void)q;
   return Support::yes();
 }
+
+/// The weight in the format that a primitive wants, made in scratch at every run where it is given in another.
+class WeightInput {
+ public:
+  WeightInput() = default;
+  WeightInput(const TensorType& weight, int64_t groups, const Desc& wanted, int64_t scratch_at, int threads) : at_(scratch_at) {
+    const Desc given = *onednn::weight_desc(weight.dtype, weight.shape, weight.format, groups);
+    if (given == wanted) return;
+    reorder_ = onednn::make_reorder(given, wanted, threads);
+    bytes_ = size_of(wanted);
+  }
+  const void* read(const void* weight, std::byte* scratch) const {
+    if (!reorder_) return weight;
+    reorder_.run({weight, scratch + at_});
+    return scratch + at_;
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  int64_t at_ = 0, bytes_ = 0;
+  Call reorder_;
+};
 
 class Forward : public PreparedKernel {
  public:
   explicit Forward(const KernelQuery& q) : residual_(q.has(3)), bias_(q.has(2)) {
     const auto pd = forward_any(q);
-    const Desc given = *onednn::weight_desc(q.in(1).dtype, q.in(1).shape, q.in(1).format, q.attrs<Conv2dAttrs>().groups);
     name_ = pd.impl_info_str();
     pad_bytes_ = aligned(size_of(pd.scratchpad_desc()));
-    if (given != pd.weights_desc()) {
-      reorder_ = onednn::make_reorder(given, pd.weights_desc(), q.threads);
-      weight_bytes_ = size_of(pd.weights_desc());
-    }
+    weight_ = WeightInput(q.in(1), q.attrs<Conv2dAttrs>().groups, pd.weights_desc(), pad_bytes_, q.threads);
     std::vector<Call::Argument> arguments{{DNNL_ARG_SRC, pd.src_desc()}, {DNNL_ARG_WEIGHTS, pd.weights_desc()}, {DNNL_ARG_DST, pd.dst_desc()}, {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}};
     if (bias_) arguments.push_back({DNNL_ARG_BIAS, pd.bias_desc()});
     if (residual_) arguments.push_back({DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, activation_desc(q.in(3))});
@@ -128,11 +137,7 @@ class Forward : public PreparedKernel {
   }
   void run(const KernelArgs& args) const override {
     auto* scratch = static_cast<std::byte*>(args.scratch);
-    const void* weight = args.inputs[1];
-    if (reorder_) {
-      reorder_.run({weight, scratch + pad_bytes_});
-      weight = scratch + pad_bytes_;
-    }
+    const void* weight = weight_.read(args.inputs[1], scratch);
     if (bias_ && residual_) {
       call_.run({args.inputs[0], weight, args.outputs[0], scratch, args.inputs[2], args.inputs[3]});
     } else if (bias_ || residual_) {
@@ -141,14 +146,15 @@ class Forward : public PreparedKernel {
       call_.run({args.inputs[0], weight, args.outputs[0], scratch});
     }
   }
-  int64_t scratch_bytes() const override { return pad_bytes_ + weight_bytes_; }
+  int64_t scratch_bytes() const override { return pad_bytes_ + weight_.bytes(); }
   std::string implementation() const override { return name_; }
 
  private:
   bool residual_, bias_;
   std::string name_;
-  int64_t pad_bytes_ = 0, weight_bytes_ = 0;
-  Call call_, reorder_;
+  int64_t pad_bytes_ = 0;
+  WeightInput weight_;
+  Call call_;
 };
 
 class BackwardData : public PreparedKernel {
@@ -156,38 +162,30 @@ class BackwardData : public PreparedKernel {
   explicit BackwardData(const KernelQuery& q) {
     const auto& a = q.attrs<Conv2dBackwardDataAttrs>();
     const auto hint = hint_of(a, q.out(0), q.in(1), q.in(0));
-    const Window<Conv2dBackwardDataAttrs> window(a);
+    const Window window(a);
     const auto behind = padding_behind(a, q.out(0).shape, q.in(1).shape, q.in(0).shape);
     const auto pd = GALLEY_ONEDNN(dnnl::convolution_backward_data::primitive_desc(
         onednn::engine(), algorithm::convolution_direct, activation_desc(q.out(0)), onednn::any_weight_desc(q.in(1).dtype, q.in(1).shape, a.groups),
         activation_desc(q.in(0)), window.stride, window.dilation, window.padding, behind, hint, onednn::user_scratchpad()));
-    const Desc given = *onednn::weight_desc(q.in(1).dtype, q.in(1).shape, q.in(1).format, a.groups);
     name_ = pd.impl_info_str();
     pad_bytes_ = aligned(size_of(pd.scratchpad_desc()));
-    if (given != pd.weights_desc()) {
-      reorder_ = onednn::make_reorder(given, pd.weights_desc(), q.threads);
-      weight_bytes_ = size_of(pd.weights_desc());
-    }
+    weight_ = WeightInput(q.in(1), a.groups, pd.weights_desc(), pad_bytes_, q.threads);
     call_ = Call(dnnl::convolution_backward_data(pd),
                  {{DNNL_ARG_DIFF_DST, pd.diff_dst_desc()}, {DNNL_ARG_WEIGHTS, pd.weights_desc()}, {DNNL_ARG_DIFF_SRC, pd.diff_src_desc()}, {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}},
                  q.threads);
   }
   void run(const KernelArgs& args) const override {
     auto* scratch = static_cast<std::byte*>(args.scratch);
-    const void* weight = args.inputs[1];
-    if (reorder_) {
-      reorder_.run({weight, scratch + pad_bytes_});
-      weight = scratch + pad_bytes_;
-    }
-    call_.run({args.inputs[0], weight, args.outputs[0], scratch});
+    call_.run({args.inputs[0], weight_.read(args.inputs[1], scratch), args.outputs[0], scratch});
   }
-  int64_t scratch_bytes() const override { return pad_bytes_ + weight_bytes_; }
+  int64_t scratch_bytes() const override { return pad_bytes_ + weight_.bytes(); }
   std::string implementation() const override { return name_; }
 
  private:
   std::string name_;
-  int64_t pad_bytes_ = 0, weight_bytes_ = 0;
-  Call call_, reorder_;
+  int64_t pad_bytes_ = 0;
+  WeightInput weight_;
+  Call call_;
 };
 
 class BackwardWeights : public PreparedKernel {
@@ -199,7 +197,7 @@ class BackwardWeights : public PreparedKernel {
     // 6035, seen in 2.6 .. 3.13): such layers, small by nature, are computed contiguous.
     if (unsafe(a, x, q.out(0).shape)) x.format = grad.format = MemoryFormat::contiguous();
     const auto hint = hint_of(a, x, q.out(0), grad);
-    const Window<Conv2dBackwardWeightsAttrs> window(a);
+    const Window window(a);
     const auto behind = padding_behind(a, x.shape, q.out(0).shape, grad.shape);
     const auto pd = GALLEY_ONEDNN(dnnl::convolution_backward_weights::primitive_desc(
         onednn::engine(), algorithm::convolution_direct, activation_desc(x), onednn::any_weight_desc(q.out(0).dtype, q.out(0).shape, a.groups), activation_desc(grad),
@@ -253,13 +251,13 @@ class BackwardWeights : public PreparedKernel {
 Support supports_forward(const KernelQuery& q) {
   if (q.has(2) && q.in(2).dtype != DType::kF32) return Support::no("bias dtype");
   if (q.has(3) && !(q.in(3).format == q.out(0).format)) return Support::no("residual in another format");
-  return supports_types(q, {&q.in(0), &q.out(0)}, q.in(1), q.attrs<Conv2dAttrs>().groups);
+  return supports_types({&q.in(0), &q.out(0)}, q.in(1), q.attrs<Conv2dAttrs>().groups);
 }
 Support supports_backward_data(const KernelQuery& q) {
-  return supports_types(q, {&q.in(0), &q.out(0)}, q.in(1), q.attrs<Conv2dBackwardDataAttrs>().groups);
+  return supports_types({&q.in(0), &q.out(0)}, q.in(1), q.attrs<Conv2dBackwardDataAttrs>().groups);
 }
 Support supports_backward_weights(const KernelQuery& q) {
-  return supports_types(q, {&q.in(0), &q.in(1)}, q.out(0), q.attrs<Conv2dBackwardWeightsAttrs>().groups);
+  return supports_types({&q.in(0), &q.in(1)}, q.out(0), q.attrs<Conv2dBackwardWeightsAttrs>().groups);
 }
 
 MemoryFormat preferred(const KernelQuery& q, int input) {
