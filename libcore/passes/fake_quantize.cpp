@@ -128,6 +128,24 @@ class Rounder {
 
   Value number(double value) { return full(graph_, real_array({}), value); }
 
+  template <class Scheme>
+  static RangeParams params_of(const Scheme& scheme, const MovingRange& range) {
+    const QuantRange integers = scheme.range();
+    QparamsFromRangeAttrs attrs;
+    attrs.qmin = integers.min;
+    attrs.qmax = integers.max;
+    attrs.symmetric = scheme.symmetric;
+    return qparams_from_range(range.min, range.max, attrs);
+  }
+  template <class Scheme>
+  static FakeQuantizeAttrs rounding(const Scheme& scheme) {
+    const QuantRange integers = scheme.range();
+    FakeQuantizeAttrs attrs;
+    attrs.qmin = integers.min;
+    attrs.qmax = integers.max;
+    return attrs;
+  }
+
   Value round_value(const ObservedValue& value, Value x) {
     const ActivationScheme& scheme = value.scheme;
     const Value min = graph_.add_input(value.min(), real_array({}), ValueRole::kState), max = graph_.add_input(value.max(), real_array({}), ValueRole::kState);
@@ -140,18 +158,11 @@ class Rounder {
       keep_range(min, max, range);
       graph_.set_phase(Phase::kForward);
     }
-    const QuantRange integers = scheme.range();
-    QparamsFromRangeAttrs from;
-    from.qmin = integers.min;
-    from.qmax = integers.max;
-    from.symmetric = scheme.symmetric;
-    const RangeParams params = qparams_from_range(range.min, range.max, from);
-    FakeQuantizeAttrs attrs;
-    attrs.qmin = integers.min;
-    attrs.qmax = integers.max;
+    const RangeParams params = params_of(scheme, range);
+    FakeQuantizeAttrs attrs = rounding(scheme);
     if (!form_.learn_scale) return fake_quantize(x, params.scale, params.zero_point, attrs);
     const int64_t features = std::max<int64_t>(1, x.type().elements() / std::max<int64_t>(1, x.shape()[0]));
-    attrs.gradient_factor = 1 / std::sqrt(static_cast<double>(features) * static_cast<double>(integers.max));
+    attrs.gradient_factor = 1 / std::sqrt(static_cast<double>(features) * static_cast<double>(attrs.qmax));
     const Value scale = graph_.add_input(value.scale(), real_array({}), ValueRole::kParameter);
     return fake_quantize(x, clamp(scale, kSmallestScale, kInfinity), params.zero_point, attrs);
   }
@@ -174,16 +185,9 @@ class Rounder {
     observe.axis = axis;
     observe.averaging = 1;
     const MovingRange range = observe_range(weight, full(graph_, ranges, kInfinity), full(graph_, ranges, -kInfinity), number(1), observe);
-    const QuantRange integers = scheme.range();
-    QparamsFromRangeAttrs from;
-    from.qmin = integers.min;
-    from.qmax = integers.max;
-    from.symmetric = scheme.symmetric;
-    const RangeParams params = qparams_from_range(range.min, range.max, from);
-    FakeQuantizeAttrs attrs;
+    const RangeParams params = params_of(scheme, range);
+    FakeQuantizeAttrs attrs = rounding(scheme);
     attrs.axis = axis;
-    attrs.qmin = integers.min;
-    attrs.qmax = integers.max;
     return fake_quantize(weight, params.scale, params.zero_point, attrs);
   }
 
