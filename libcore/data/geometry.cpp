@@ -105,7 +105,7 @@ void Resize::apply(Image& image, RandomStream&) const {
     width = image.height() <= image.width() ? new_long : new_short;
   }
   if (height == image.height() && width == image.width()) return;
-  image = galley::resize(image, {height, width, interpolation, antialias});
+  image = galley::resize(image, {height, width, interpolation, antialias, backend});
 }
 
 void CenterCrop::apply(Image& image, RandomStream&) const {
@@ -178,7 +178,7 @@ Region RandomResizedCrop::draw(const Image& image, RandomStream& random) const {
 
 void RandomResizedCrop::apply(Image& image, RandomStream& random) const {
   const auto [height, width] = height_width(size);
-  image = resize_region(image, draw(image, random), {height, width, interpolation, antialias});
+  image = resize_region(image, draw(image, random), {height, width, interpolation, antialias, backend});
 }
 
 void RandomHorizontalFlip::apply(Image& image, RandomStream& random) const {

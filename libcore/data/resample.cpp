@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 namespace galley {
 namespace {
@@ -65,6 +66,58 @@ Float4 load4(const float* from) {
   return value;
 }
 
+/// mix[x] = sum over k < count of weights[k] * source(k)[x], for `length` values of lines of T.
+template <class T, class Source>
+void mix_lines(const Source& source, const float* weights, int64_t count, int64_t length, float* mix) {
+  int64_t k = 0;
+  if (count >= 2) {
+    const T *a = source(0), *b = source(1);
+    const float wa = weights[0], wb = weights[1];
+    for (int64_t x = 0; x < length; ++x) mix[x] = wa * static_cast<float>(a[x]) + wb * static_cast<float>(b[x]);
+    k = 2;
+  } else {
+    std::fill(mix, mix + length, 0.0f);
+  }
+  for (; k + 1 < count; k += 2) {
+    const T *a = source(k), *b = source(k + 1);
+    const float wa = weights[k], wb = weights[k + 1];
+    for (int64_t x = 0; x < length; ++x) mix[x] += wa * static_cast<float>(a[x]) + wb * static_cast<float>(b[x]);
+  }
+  for (; k < count; ++k) {
+    const T* a = source(k);
+    const float wa = weights[k];
+    for (int64_t x = 0; x < length; ++x) mix[x] += wa * static_cast<float>(a[x]);
+  }
+}
+
+/// One line of the result from one of the source. Four floats are read and written where three are used: room for one more pixel behind both.
+void filter_line(const float* line, const Taps& columns, int64_t channels, float* out) {
+  const auto width = static_cast<int64_t>(columns.first.size());
+  for (int64_t x = 0; x < width; ++x) {
+    const float* tap = &columns.weights[static_cast<size_t>(x * columns.stride)];
+    const float* from = line + columns.first[static_cast<size_t>(x)] * channels;
+    const int64_t taps = columns.count[static_cast<size_t>(x)];
+    float* at = out + x * channels;
+    if (channels == 3) {
+      Float4 sum{};
+      for (int64_t j = 0; j < taps; ++j) sum += tap[j] * load4(from + 3 * j);
+      std::memcpy(at, &sum, sizeof sum);
+    } else {
+      for (int64_t c = 0; c < channels; ++c) {
+        float sum = 0;
+        for (int64_t j = 0; j < taps; ++j) sum += tap[j] * from[j * channels + c];
+        at[c] = sum;
+      }
+    }
+  }
+}
+
+template <class T>
+void to_pixels(const std::vector<float>& values, T* row, int64_t length) {
+  const float* from = values.data();
+  for (int64_t x = 0; x < length; ++x) row[x] = to_pixel<T>(from[x]);
+}
+
 /// One output row from rows of the image, then one output line along it. Vertical first: it is the pass that vectorises whatever the
 /// number of channels, so it takes the larger array.
 template <class T>
@@ -72,55 +125,28 @@ void resize_filtered(const Image& image, const Region& region, const ResizeTo& t
   const int64_t channels = image.channels();
   const Taps rows = make_taps(region.height, to.height, to.interpolation, to.antialias);
   const Taps columns = make_taps(region.width, to.width, to.interpolation, to.antialias);
-  const int64_t line = region.width * channels;
-  // Four floats are read where three are used: room for one more pixel behind both lines.
-  std::vector<float> mixed(static_cast<size_t>(line + 4)), out(static_cast<size_t>(to.width * channels + 4));
+  const int64_t line = region.width * channels, made = to.width * channels;
+  const auto source_row = [&](int64_t y) { return image.row<T>(region.top + y) + region.left * channels; };
+  std::vector<float> mixed(static_cast<size_t>(line + 4)), out(static_cast<size_t>(made + 4));
+  if (std::is_same_v<T, uint8_t> && to.interpolation == Interpolation::kBicubic && to.antialias && to.backend == ResizeBackend::kPillow) {
+    Image between(image.dtype(), region.height, to.width, channels);
+    for (int64_t y = 0; y < region.height; ++y) {
+      std::copy_n(source_row(y), line, mixed.begin());
+      filter_line(mixed.data(), columns, channels, out.data());
+      to_pixels(out, between.row<T>(y), made);
+    }
+    for (int64_t y = 0; y < to.height; ++y) {
+      const auto first = rows.first[static_cast<size_t>(y)];
+      mix_lines<T>([&](int64_t k) { return between.row<T>(first + k); }, &rows.weights[static_cast<size_t>(y * rows.stride)], rows.count[static_cast<size_t>(y)], made, out.data());
+      to_pixels(out, result.row<T>(y), made);
+    }
+    return;
+  }
   for (int64_t y = 0; y < to.height; ++y) {
-    const float* weights = &rows.weights[static_cast<size_t>(y * rows.stride)];
-    const auto source = [&](int64_t k) {
-      return image.row<T>(region.top + rows.first[static_cast<size_t>(y)] + k) + region.left * channels;
-    };
-    const int64_t count = rows.count[static_cast<size_t>(y)];
-    float* const mix = mixed.data();
-    int64_t k = 0;
-    if (count >= 2) {
-      const T *a = source(0), *b = source(1);
-      const float wa = weights[0], wb = weights[1];
-      for (int64_t x = 0; x < line; ++x) mix[x] = wa * static_cast<float>(a[x]) + wb * static_cast<float>(b[x]);
-      k = 2;
-    } else {
-      std::fill(mixed.begin(), mixed.end(), 0.0f);
-    }
-    for (; k + 1 < count; k += 2) {
-      const T *a = source(k), *b = source(k + 1);
-      const float wa = weights[k], wb = weights[k + 1];
-      for (int64_t x = 0; x < line; ++x) mix[x] += wa * static_cast<float>(a[x]) + wb * static_cast<float>(b[x]);
-    }
-    for (; k < count; ++k) {
-      const T* a = source(k);
-      const float wa = weights[k];
-      for (int64_t x = 0; x < line; ++x) mix[x] += wa * static_cast<float>(a[x]);
-    }
-    for (int64_t x = 0; x < to.width; ++x) {
-      const float* tap = &columns.weights[static_cast<size_t>(x * columns.stride)];
-      const float* from = mix + columns.first[static_cast<size_t>(x)] * channels;
-      const int64_t taps = columns.count[static_cast<size_t>(x)];
-      float* at = &out[static_cast<size_t>(x * channels)];
-      if (channels == 3) {
-        Float4 sum{};
-        for (int64_t j = 0; j < taps; ++j) sum += tap[j] * load4(from + 3 * j);
-        std::memcpy(at, &sum, sizeof sum);
-      } else {
-        for (int64_t c = 0; c < channels; ++c) {
-          float sum = 0;
-          for (int64_t j = 0; j < taps; ++j) sum += tap[j] * from[j * channels + c];
-          at[c] = sum;
-        }
-      }
-    }
-    T* row = result.row<T>(y);
-    const float* ready = out.data();
-    for (int64_t x = 0; x < to.width * channels; ++x) row[x] = to_pixel<T>(ready[x]);
+    const auto first = rows.first[static_cast<size_t>(y)];
+    mix_lines<T>([&](int64_t k) { return source_row(first + k); }, &rows.weights[static_cast<size_t>(y * rows.stride)], rows.count[static_cast<size_t>(y)], line, mixed.data());
+    filter_line(mixed.data(), columns, channels, out.data());
+    to_pixels(out, result.row<T>(y), made);
   }
 }
 

@@ -12,6 +12,11 @@ namespace galley {
 
 enum class Interpolation { kNearest, kNearestExact, kBilinear, kBicubic };
 inline constexpr std::string_view kInterpolationNames[] = {"nearest", "nearest_exact", "bilinear", "bicubic"};
+/// Whose arithmetic an antialiased bicubic filter of u8 follows where it overshoots, at edges: Pillow (and torchvision's transforms.v2) keeps
+/// 8 bits between the two passes, columns first, and cuts off there what passes 0 and 255; torchvision's first transforms of tensors keep floats.
+/// They differ by up to 30 levels; all else is within one level.
+enum class ResizeBackend { kPillow, kTensor };
+inline constexpr std::string_view kResizeBackendNames[] = {"pillow", "tensor"};
 
 /// A part of an image, in pixels; it lies inside.
 struct Region {
@@ -22,6 +27,7 @@ struct ResizeTo {
   int64_t height = 0, width = 0;
   Interpolation interpolation = Interpolation::kBilinear;
   bool antialias = true;  ///< For bilinear and bicubic: the filter grows with the factor of reduction (as Pillow).
+  ResizeBackend backend = ResizeBackend::kPillow;
 };
 
 /// Resizes a region (pixels outside of it are not looked at). u8 results are rounded to nearest even. bilinear and bicubic: separable

@@ -46,6 +46,7 @@ struct Resize : TransformOf<Resize> {
   int64_t max_size = 0;       ///< With one number: the longer edge is at most this; 0 is no bound.
   Interpolation interpolation = Interpolation::kBilinear;
   bool antialias = true;
+  ResizeBackend backend = ResizeBackend::kPillow;
   void fields(FieldVisitor& visitor) override;
   void check() const override;
   void apply(Image& image, RandomStream& random) const override;
@@ -84,6 +85,7 @@ struct RandomResizedCrop : TransformOf<RandomResizedCrop> {
   std::vector<double> ratio{3.0 / 4.0, 4.0 / 3.0};
   Interpolation interpolation = Interpolation::kBilinear;
   bool antialias = true;
+  ResizeBackend backend = ResizeBackend::kPillow;
   void fields(FieldVisitor& visitor) override;
   void check() const override;
   void apply(Image& image, RandomStream& random) const override;

@@ -20,6 +20,7 @@ constexpr FieldInfo kSize{.name = "size",
                           .required = true,
                           .main = true};
 constexpr FieldInfo kInterpolation{.name = "interpolation", .doc = "How pixels are found between pixels"};
+constexpr FieldInfo kBackend{.name = "backend", .doc = "Whose bicubic filter at sharp edges: pillow (8 bits between its passes, as transforms.v2), or tensor (floats, as torchvision's first transforms of tensors)"};
 constexpr FieldInfo kAntialias{.name = "antialias", .doc = "Widen the filter when reducing (bilinear and bicubic), as Pillow"};
 constexpr FieldInfo kProbability{.name = "p", .doc = "Probability", .min = 0, .max = 1, .main = true};
 constexpr FieldInfo kFill{.name = "fill", .doc = "Value of new pixels, one for all or one a channel, in the image's own units"};
@@ -97,6 +98,7 @@ void Resize::fields(FieldVisitor& visitor) {
       max_size);
   visitor.choice(kInterpolation, interpolation, kInterpolationNames);
   visitor.field(kAntialias, antialias);
+  visitor.choice(kBackend, backend, kResizeBackendNames);
   item_fields(visitor);
 }
 
@@ -147,6 +149,7 @@ void RandomResizedCrop::fields(FieldVisitor& visitor) {
   visitor.field({.name = "ratio", .doc = "Least and largest width / height, drawn on a logarithmic scale", .min = 0}, ratio);
   visitor.choice(kInterpolation, interpolation, kInterpolationNames);
   visitor.field(kAntialias, antialias);
+  visitor.choice(kBackend, backend, kResizeBackendNames);
   item_fields(visitor);
 }
 

@@ -49,7 +49,7 @@ TEST(Resize, EqualsTorchvision) {
   for (const std::string mode : {"nearest ", "nearest_exact ", "bilinear ", "bicubic "}) {
     count += for_goldens("resize " + mode, [&](const auto& word, const Golden& want, const std::string& name) {
       const bool floats = word.size() == 6;
-      const ResizeTo to{std::stoll(word[2]), std::stoll(word[3]), mode_of(word[1]), word[4] == "1"};
+      const ResizeTo to{std::stoll(word[2]), std::stoll(word[3]), mode_of(word[1]), word[4] == "1", ResizeBackend::kTensor};
       const Image got = resize(floats ? float_photo() : photo(), to);
       expect_near(got, want, floats ? Difference{4e-6, 1} : word[1][0] == 'n' ? Difference{0, 0} : Difference{1, 0.01}, name);
     });
@@ -60,6 +60,18 @@ TEST(Resize, EqualsTorchvision) {
 TEST(Resize, IsOneLevelFromPillow) {
   // Pillow rounds to 8 bits between its two passes, and its weights to 22 bits.
   expect_near(resize(photo(), {12, 15}), golden("resize pillow 12 15"), {1, 0.5}, "pillow");
+}
+
+/// Black and white edges, where a cubic filter overshoots and 8 bits between the passes show.
+TEST(Resize, EqualsBothOnFullContrast) {
+  const Image edges = golden("edges").image();
+  const int count = for_goldens("edges b", [&](const auto& word, const Golden& want, const std::string& name) {
+    const Interpolation mode = word[1] == "bicubic" ? Interpolation::kBicubic : Interpolation::kBilinear;
+    const ResizeBackend backend = word[4] == "pillow" ? ResizeBackend::kPillow : ResizeBackend::kTensor;
+    // Pillow rounds between its passes; of two levels alone, many means are exact halves, which either may round the other way.
+    expect_near(resize(edges, {std::stoll(word[2]), std::stoll(word[3]), mode, true, backend}), want, {1, backend == ResizeBackend::kPillow ? 0.25 : 0.03}, name);
+  });
+  EXPECT_EQ(count, 12);
 }
 
 TEST(Resize, OneNumberIsTheShorterEdge) {

@@ -49,6 +49,13 @@ for mode, interpolation in modes.items():
 put("resize shorter 16", hwc(F.resize(image, 16)))
 put("resize shorter 16 max 18", hwc(F.resize(image, 16, max_size=18)))
 put("resize pillow 12 15", np.asarray(Image.fromarray(pixels).resize((15, 12), Image.BILINEAR)))
+# Full contrast: a cubic filter overshoots here.
+edges = np.kron(np.random.default_rng(8).integers(0, 2, (6, 8, 3)), np.ones((5, 5, 1))).astype(np.uint8) * 255
+put("edges", edges)
+for name, mode in (("bilinear", Image.BILINEAR), ("bicubic", Image.BICUBIC)):
+    for height, width in ((12, 15), (45, 61), (30, 17)):
+        put(f"edges {name} {height} {width} pillow", np.asarray(Image.fromarray(edges).resize((width, height), mode)))
+        put(f"edges {name} {height} {width} tensor", hwc(F.resize(torch.from_numpy(edges).permute(2, 0, 1).contiguous(), [height, width], modes[name], antialias=True)))
 put("center_crop 20 20", hwc(F.center_crop(image, [20, 20])))
 put("center_crop 17 24", hwc(F.center_crop(image, [17, 24])))
 put("center_crop 36 30", hwc(F.center_crop(image, [36, 30])))
