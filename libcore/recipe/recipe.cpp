@@ -86,6 +86,7 @@ void make_paths_absolute(Recipe& recipe) {
     // MODEL/NAME of a published set is no path; a file that is there, is.
     if (file_exists(from) || from.starts_with("./") || from.starts_with("../")) absolute(from);
   }
+  if (recipe.quantize.calibration) absolute(*recipe.quantize.calibration);
 }
 
 }  // namespace galley

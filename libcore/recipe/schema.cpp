@@ -28,7 +28,8 @@ class Collector : public FieldVisitor {
   void section(const FieldInfo& info, Fields& value) override {
     const bool absent = optional_;
     SchemaNode& node = add(info, ValueKind::kSection);
-    const YamlNode below = absent ? write_tree(value, WriteMode::kShape) : node.default_value;
+    // A copy: kShape makes what is absent, which would look present to the sections below.
+    const YamlNode below = absent ? write_tree(*value.clone(), WriteMode::kShape) : node.default_value;
     std::vector<SchemaNode> fields;
     Collector collector(fields, below);
     value.fields(collector);
