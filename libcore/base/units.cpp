@@ -230,6 +230,13 @@ std::string number_text(double value) {
   return std::string(buffer, end);
 }
 
+std::string fixed(double value, int digits) {
+  if (!std::isfinite(value)) return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
+  char text[400];  // 309 digits before the point at most
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
 std::string human_bytes(double bytes) {
   static constexpr std::array<const char*, 6> kNames{"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   size_t unit = 0;

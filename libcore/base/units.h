@@ -25,6 +25,8 @@ double parse_seconds(std::string_view text);
 std::string number_text(double value);
 /// "512 B", "1.46 GiB": four significant digits at most.
 std::string human_bytes(double bytes);
+/// "12.30": so many digits behind the point; "nan", "inf", "-inf".
+std::string fixed(double value, int digits);
 /// "1,234,567"
 std::string human_count(int64_t count);
 /// "850 us", "12.3 ms", "4.21 s", "3min 20s", "2h 14min", "3d 4h"

@@ -10,6 +10,7 @@
 #include "libcore/base/digest.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
+#include "libcore/base/units.h"
 #include "libcore/data/loader.h"
 #include "libcore/data/tokenizer.h"
 #include "libcore/runtime/execution.h"
@@ -477,11 +478,6 @@ std::vector<std::vector<std::string>> Trainer::operator_table() const {
   for (const NodeTimer::Row& row : sums) total += row.seconds;
   for (const NodeTimer::Row& row : sums) {
     const char* phase = row.phase == Phase::kForward ? "forward" : row.phase == Phase::kBackward ? "backward" : "update";
-    const auto fixed = [](double value, int decimals) {
-      char text[64];
-      std::snprintf(text, sizeof text, "%.*f", decimals, value);
-      return std::string(text);
-    };
     rows.push_back({row.op, phase, row.backend, std::to_string(row.calls), fixed(row.seconds * 1e3, 2), fixed(total > 0 ? 100 * row.seconds / total : 0, 1)});
   }
   return rows;

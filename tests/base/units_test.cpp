@@ -37,6 +37,14 @@ TEST(Units, Numbers) {
   for (const double value : {0.1, 1e-300, 1.0 / 3, 123456789.125, 1e22}) EXPECT_EQ(parse_number(number_text(value)), value);
 }
 
+TEST(Units, FixedDigits) {
+  EXPECT_EQ(fixed(12.3, 2), "12.30");
+  EXPECT_EQ(fixed(-0.05, 1), "-0.1");
+  EXPECT_EQ(fixed(1e300, 0).size(), 301u) << "nothing is cut off";
+  EXPECT_EQ(fixed(-std::nan(""), 1), "nan");
+  EXPECT_EQ(fixed(-HUGE_VAL, 1), "-inf");
+}
+
 TEST(Units, Durations) {
   for (const char* text : {"90 epochs", "90epochs", "90  epochs"}) EXPECT_EQ(parsed<Duration>(text), Duration(90, DurationUnit::kEpochs)) << text;
   EXPECT_EQ(parsed<Duration>("1 epoch"), Duration(1, DurationUnit::kEpochs));

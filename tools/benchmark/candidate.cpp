@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/parallel.h"
+#include "libcore/base/units.h"
 #include "libcore/data/loader.h"
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/train/inference.h"
@@ -20,12 +20,6 @@ namespace {
 
 /// Lets the system count the high-water mark of resident memory anew.
 void reset_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
-
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
 
 /// Reads batches of data.train, again and again.
 struct DataWork {

@@ -1,10 +1,10 @@
 #include "tools/benchmark/results.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 
 #include "libcore/base/error.h"
+#include "libcore/base/units.h"
 #include "libcore/profiler/html_page.h"
 #include "tools/benchmark/results_page.h"
 #include "tools/common/machine_limits.h"
@@ -21,12 +21,6 @@ std::string cell_without_threads(const Row& row) {
     if (key != "threads" && key != "batch") name += cat(" ", key, "=", value);
   }
   return row.batch > 0 ? cat(name, " batch=", row.batch) : name;
-}
-
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
 }
 
 }  // namespace

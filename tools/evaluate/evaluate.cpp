@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"
@@ -25,12 +24,6 @@ constexpr size_t kChangedShown = 20;  // in the table; JSON has all
 nlohmann::ordered_json number_json(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-}
-
-std::string fixed(double value, int digits) {
-  char cell[64];
-  std::snprintf(cell, sizeof cell, "%.*f", digits, value);
-  return cell;
 }
 
 nlohmann::ordered_json metrics_json(const MetricValues& metrics) {

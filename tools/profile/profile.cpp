@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"
@@ -20,12 +19,6 @@ namespace galley::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string fixed(double value, int digits) {
-  char cell[64];
-  std::snprintf(cell, sizeof cell, "%.*f", digits, value);
-  return cell;
-}
 
 ProfileGroup group_of(const std::string& by) {
   return by == "layer" ? ProfileGroup::kLayer : by == "module" ? ProfileGroup::kModule : by == "shape" ? ProfileGroup::kShape : ProfileGroup::kOperator;

@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -20,13 +19,6 @@ namespace galley::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string fixed(double value, int decimals) {
-  if (!std::isfinite(value)) return human_number(value);
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", decimals, value);
-  return text;
-}
 
 std::string metrics_text(const MetricValues& metrics) {
   std::string text;

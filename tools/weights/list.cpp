@@ -1,7 +1,6 @@
 // galley-weights ls: the zoo and what is published for it.
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -9,6 +8,7 @@
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/glob.h"
+#include "libcore/base/units.h"
 #include "libcore/nn/zoo.h"
 #include "tools/common/provenance.h"
 #include "tools/weights/model_cost.h"
@@ -18,12 +18,6 @@ namespace galley::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string fixed(double value, int digits) {
-  char cell[64];
-  std::snprintf(cell, sizeof cell, "%.*f", digits, value);
-  return cell;
-}
 
 std::string metric(const PublishedWeights& entry, const std::string& name) {
   for (const auto& [key, value] : entry.metrics) {
