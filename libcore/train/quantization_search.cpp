@@ -51,9 +51,7 @@ class Search {
     for (const SearchTrial& made : result_.trials) {
       if (made.trial.setting.key() == setting.key()) return made;
     }
-    const std::optional<Trial> known = hooks_.find(setting);
-    Trial trial = known ? *known : trials_.run(setting, {.sqnr = false, .metrics = true, .latency = true});
-    if (!known) hooks_.add(trial);
+    Trial trial = known_or_made(trials_, hooks_, setting, {.sqnr = false, .metrics = true, .latency = true});
     result_.trials.push_back(judge(goal_, trials_.float_metrics(), std::move(trial)));
     progress_(result_.trials.back());
     return result_.trials.back();
@@ -102,7 +100,7 @@ class Search {
       if (over()) break;
       TrialSetting setting = base;
       setting.float_layers = all_but(trials_.layers(), layer);
-      order.emplace_back(trials_.run(setting, {}).sqnr_db, layer);
+      order.emplace_back(known_or_made(trials_, hooks_, setting, {}).sqnr_db, layer);
     }
     std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return more_sensitive(a.first, b.first); });
     const auto with = [&](size_t count) {
@@ -166,6 +164,13 @@ class Search {
 
 }  // namespace
 
+Trial known_or_made(QuantizationTrials& trials, const TrialHooks& hooks, const TrialSetting& setting, const TrialQuestions& questions) {
+  if (const std::optional<Trial> known = hooks.find(setting, questions)) return *known;
+  Trial trial = trials.run(setting, questions);
+  hooks.add(trial);
+  return trial;
+}
+
 std::vector<LayerSensitivity> measure_sensitivity(QuantizationTrials& trials, const std::string& metric, const TrialHooks& hooks, const std::function<void(int64_t, int64_t)>& progress) {
   const auto count = static_cast<int64_t>(2 * trials.layers().size());
   int64_t done = 0;
@@ -173,10 +178,7 @@ std::vector<LayerSensitivity> measure_sensitivity(QuantizationTrials& trials, co
     TrialSetting setting;
     setting.float_layers = std::move(float_layers);
     progress(done++, count);
-    if (const std::optional<Trial> known = hooks.find(setting)) return *known;
-    Trial trial = trials.run(setting, {.sqnr = true, .metrics = !metric.empty()});
-    hooks.add(trial);
-    return trial;
+    return known_or_made(trials, hooks, setting, {.metrics = !metric.empty()});
   };
   std::vector<LayerSensitivity> result;
   for (const std::string& layer : trials.layers()) {

@@ -11,10 +11,13 @@
 namespace galley {
 
 struct TrialHooks {
-  std::function<std::optional<Trial>(const TrialSetting& setting)> find = [](const TrialSetting&) { return std::nullopt; };  // in a journal
+  std::function<std::optional<Trial>(const TrialSetting& setting, const TrialQuestions& questions)> find = [](const TrialSetting&, const TrialQuestions&) { return std::nullopt; };  // in a journal
   std::function<void(const Trial& trial)> add = [](const Trial&) {};  // one was made
   std::function<bool()> stop = [] { return false; };                  // no further trial is wanted
 };
+
+/// The journal's trial, or one made now and noted.
+Trial known_or_made(QuantizationTrials& trials, const TrialHooks& hooks, const TrialSetting& setting, const TrialQuestions& questions);
 
 struct LayerSensitivity {
   std::string layer;

@@ -86,15 +86,16 @@ QuantizeConfig QuantizationTrials::config_of(const TrialSetting& setting) const 
 
 QuantizedModel QuantizationTrials::quantize(const TrialSetting& setting) const { return quantizer_.quantize(config_of(setting), calibration_); }
 
-Trial QuantizationTrials::run(const TrialSetting& setting, const What& what) {
+Trial QuantizationTrials::run(const TrialSetting& setting, const TrialQuestions& questions) {
   const QuantizedModel model = quantize(setting);
   Trial trial;
   trial.setting = setting;
+  trial.asked = questions;
   trial.bytes = model.bytes();
   trial.quantized_layers = model.plan->quantized_layers();
-  if (what.sqnr) trial.sqnr_db = sqnr_db(model);
-  if (what.metrics) trial.metrics = evaluate(model.plan, &model.tensors);
-  if (what.latency) trial.latency_s = latency_s(model.plan, &model.tensors);
+  if (questions.sqnr) trial.sqnr_db = sqnr_db(model);
+  if (questions.metrics) trial.metrics = evaluate(model.plan, &model.tensors);
+  if (questions.latency) trial.latency_s = latency_s(model.plan, &model.tensors);
   return trial;
 }
 

@@ -23,9 +23,15 @@ struct TrialSetting {
   std::string text() const;
 };
 
+/// What a trial measures beside its size.
+struct TrialQuestions {
+  bool sqnr = true, metrics = false, latency = false;
+};
+
 struct Trial {
   TrialSetting setting;
-  double sqnr_db = 0;          // of the model's main output against the float model's, over calibration samples
+  TrialQuestions asked;
+  double sqnr_db = 0;          // of the model's main output against the float model's, over calibration samples; 0: not asked for
   MetricValues metrics;        // on evaluate.data; empty: not asked for
   double latency_s = 0;        // median of one sample; 0: not asked for
   int64_t bytes = 0;           // of the file's tensors
@@ -43,10 +49,7 @@ class QuantizationTrials {
   const std::vector<std::string>& layers() const { return layers_; }
   QuantizedModel quantize(const TrialSetting& setting) const;
 
-  struct What {
-    bool sqnr = true, metrics = false, latency = false;
-  };
-  Trial run(const TrialSetting& setting, const What& what);
+  Trial run(const TrialSetting& setting, const TrialQuestions& questions);
   /// Of the float model, measured once.
   const MetricValues& float_metrics();
   double float_latency_s();

@@ -17,6 +17,7 @@
 #include "libcore/train/calibrate.h"
 #include "libcore/train/quantize_config.h"
 #include "libcore/weights/calibration_file.h"
+#include "tools/common/output_file.h"
 #include "tools/common/signals.h"
 
 namespace galley::tools {
@@ -69,13 +70,6 @@ void CalibrateTool::add_options(CLI::App& app) {
   app.add_option("--show", show_, "print the ranges in a file, and what each observer makes of them; with RECIPE: for its quantize.activations")->type_name("FILE")->group("Files")->take_last();
 }
 
-void CalibrateTool::require_output(const char* what) const {
-  if (output_.empty()) throw Error(ErrorCode::kUsage, cat(what, ", and -o does not say where to")).suggest("-o stats.calib");
-  const std::string folder = parent_folder(output_);
-  if (!is_folder(folder)) fail(ErrorCode::kResource, output_, ": there is no folder ", folder, " to write it to");
-  if (is_folder(output_)) fail(ErrorCode::kResource, output_, " is a folder, not a file to be written");
-}
-
 int CalibrateTool::run() {
   if (!merge_.empty() && !show_.empty()) throw Error(ErrorCode::kUsage, "both --merge and --show were given").suggest("merge first, then show what was written");
   if (!merge_.empty()) {
@@ -96,7 +90,7 @@ int CalibrateTool::calibrate(LoadedRecipe& loaded) {
   Recipe& recipe = loaded.recipe;
   make_paths_absolute(recipe);
   require_weights(loaded);
-  if (!dry_run_) require_output("calibration writes a file");
+  if (!dry_run_) check_output_file(output_, "calibration writes a file", "stats.calib");
   Calibration calibration;
   if (continue_ && !output_.empty() && file_exists(output_)) calibration = read_calibration(output_);
   Session session(recipe);
@@ -135,7 +129,7 @@ int CalibrateTool::calibrate(LoadedRecipe& loaded) {
 }
 
 int CalibrateTool::merge() {
-  require_output("--merge writes a file");
+  check_output_file(output_, "--merge writes a file", "stats.calib");
   Calibration all = read_calibration(merge_.front());
   for (size_t i = 1; i < merge_.size(); ++i) {
     const Calibration other = read_calibration(merge_[i]);

@@ -27,7 +27,6 @@ class CalibrateTool : public RecipeTool {
   int merge();
   int show(const ActivationScheme& scheme);
   int report(const Calibration& calibration, double wall_s, int exit_code) const;
-  void require_output(const char* what) const;
 
   std::vector<std::string> merge_;
   std::string show_;

@@ -1,3 +1,4 @@
+#include "tools/common/output_file.h"
 #include "tools/convert-layout/convert_layout.h"
 
 #include <filesystem>
@@ -45,7 +46,7 @@ int ConvertLayoutTool::run() {
   if (!apply_.empty()) throw Error(ErrorCode::kUsage, "--apply goes with --check RECIPE");
   if (words_.size() != 1) throw Error(ErrorCode::kUsage, words_.empty() ? "no file was named" : "more than one file was named").suggest("galley-convert-layout in.safetensors --to channels_last -o out.safetensors");
   if (to_.empty()) throw Error(ErrorCode::kUsage, "--to does not say which format").suggest("--to contiguous, channels_last or channels_last_3d");
-  if (output_.empty() && !dry_run_) throw Error(ErrorCode::kUsage, "-o does not say where to").suggest("-o out.safetensors");
+  if (!dry_run_) check_output_file(output_, "the converted tensors are a file", "out.safetensors");
   return convert(words_[0]);
 }
 

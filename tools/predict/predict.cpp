@@ -18,6 +18,7 @@
 #include "libcore/data/source.h"
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/weights/load.h"
+#include "tools/common/output_file.h"
 #include "tools/predict/draw.h"
 
 namespace galley::tools {
@@ -120,12 +121,12 @@ void PredictTool::add_options(CLI::App& app) {
 std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) const {
   if (!tensors_.empty()) {
     if (!inputs_.empty()) throw Error(ErrorCode::kUsage, cat("both --tensors and an image were given: ", inputs_[0])).suggest("give one of them");
-    if (output_.empty()) throw Error(ErrorCode::kUsage, "--tensors gives tensors, and -o does not say where to").suggest("-o out.safetensors");
+    check_output_file(output_, "--tensors gives tensors", "out.safetensors");
     if (!draw_.empty()) throw Error(ErrorCode::kUsage, "--draw draws on images, not on tensors");
     return open_arrays(SafetensorsFile(tensors_).read("input"), tensors_);
   }
   if (inputs_.empty()) throw Error(ErrorCode::kUsage, "nothing to predict was named").suggest("name images, folders or archives, or --tensors FILE");
-  if (!capture_.empty() && output_.empty()) throw Error(ErrorCode::kUsage, "--capture writes tensors, and -o does not say where to").suggest("-o out.safetensors");
+  if (!capture_.empty() || !output_.empty()) check_output_file(output_, "--capture writes tensors", "out.safetensors");
   const std::vector<int64_t>& shape = session.info().input_shape;
   return open_images(inputs_, shape.size() == 3 && shape[0] == 1);
 }

@@ -3,7 +3,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"
@@ -20,6 +19,7 @@
 #include "libcore/weights/calibration_file.h"
 #include "libcore/weights/load.h"
 #include "libcore/weights/quantization_plan.h"
+#include "tools/common/output_file.h"
 #include "tools/quantize/metrics_text.h"
 
 namespace galley::tools {
@@ -90,12 +90,10 @@ int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
   Recipe& recipe = loaded.recipe;
   require_weights(loaded);
   make_paths_absolute(recipe);
-  if (recipe.quantize.calibration) recipe.quantize.calibration = std::filesystem::absolute(*recipe.quantize.calibration).string();
   find_trained_statistics(recipe);
   if (!dry_run_) {
-    if (output_.empty() && !sensitivity_) throw Error(ErrorCode::kUsage, "quantization writes a file, and -o does not say where to").suggest("-o model.int8.safetensors");
-    if (!output_.empty() && !is_folder(parent_folder(output_))) fail(ErrorCode::kResource, output_, ": there is no folder ", parent_folder(output_), " to write it to");
-    if (is_folder(output_)) fail(ErrorCode::kResource, output_, " is a folder, not a file to be written");
+    if (!sensitivity_) check_output_file(output_, "quantization writes a file", "model.int8.safetensors");
+    if (sensitivity_ && !output_.empty()) check_output_file(output_, "the fragment is a file", "keep.yaml");
   }
   const std::vector<int64_t> batches = batch_sizes(measure_);
   if (recipe.quantize.goal || evaluate_) split_of(recipe, recipe.evaluate.data);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/file.h"
@@ -19,11 +18,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
 std::string decibels(double value) { return std::isnan(value) ? "-" : std::isinf(value) ? "inf" : fixed(value, 1); }
 std::string kibibytes(int64_t bytes) { return fixed(static_cast<double>(bytes) / 1024, 1); }
 std::string milliseconds(double seconds) { return fixed(1e3 * seconds, 3); }

@@ -1,6 +1,5 @@
 // galley-quantize with quantize.goal: trials until it is met at the least price.
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/log.h"
@@ -13,12 +12,6 @@ namespace galley::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
 
 }  // namespace
 

@@ -1,12 +1,12 @@
 // galley-quantize --sensitivity: what each layer costs, alone and left out.
 
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
+#include "libcore/base/units.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/recipe/yaml_tree.h"
 #include "tools/common/signals.h"
@@ -18,12 +18,6 @@ namespace galley::tools {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string fixed(double value, int digits) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.*f", digits, value);
-  return text;
-}
 
 /// A fragment for --with: these layers in float, before the overrides that the recipe has already.
 std::string fragment(const Recipe& recipe, const std::vector<std::string>& layers, const std::string& about) {
@@ -61,13 +55,7 @@ int QuantizeTool::sensitivity(Session& session, ModelQuantizer& quantizer, const
   Journal journal(journal_path(), trials_command(recipe, quantizer, "sensitivity " + metric));
   const TrialHooks hooks = journaled(journal);
   if (journal.size() > 0) log(LogLevel::kInfo, cat(journal.size(), " trials are in ", journal_path(), " already"));
-  const auto whole_of = [&](const TrialSetting& setting) {
-    if (const std::optional<Trial> known = hooks.find(setting)) return *known;
-    Trial trial = trials.run(setting, {.sqnr = true, .metrics = !metric.empty()});
-    hooks.add(trial);
-    return trial;
-  };
-  const Trial whole = whole_of({});
+  const Trial whole = known_or_made(trials, hooks, {}, {.metrics = !metric.empty()});
   Progress progress(common.progress);
   const std::vector<LayerSensitivity> layers = measure_sensitivity(trials, metric, hooks, [&](int64_t done, int64_t of) {
     progress.update(static_cast<double>(done) / static_cast<double>(of), cat("sensitivity ", done, "/", of), Json{{"progress", "sensitivity"}, {"done", done}, {"of", of}}.dump());

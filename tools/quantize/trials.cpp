@@ -58,9 +58,12 @@ Trial trial_of_json(const Json& json) {
 }
 
 TrialHooks journaled(Journal& journal) {
+  const auto key = [](const TrialSetting& setting, const TrialQuestions& asked) {
+    return cat(setting.key(), "|", asked.sqnr ? "sqnr " : "", asked.metrics ? "metrics " : "", asked.latency ? "latency" : "");
+  };
   TrialHooks hooks;
-  hooks.find = [&journal](const TrialSetting& setting) -> std::optional<Trial> {
-    const Json* known = journal.find(setting.key());
+  hooks.find = [&journal, key](const TrialSetting& setting, const TrialQuestions& questions) -> std::optional<Trial> {
+    const Json* known = journal.find(key(setting, questions));
     if (known == nullptr) return std::nullopt;
     try {
       return trial_of_json(*known);
@@ -68,7 +71,7 @@ TrialHooks journaled(Journal& journal) {
       return std::nullopt;  // a damaged line: it is tried again
     }
   };
-  hooks.add = [&journal](const Trial& trial) { journal.add(trial.setting.key(), trial_json(trial)); };
+  hooks.add = [&journal, key](const Trial& trial) { journal.add(key(trial.setting, trial.asked), trial_json(trial)); };
   hooks.stop = [] { return stop_signal() != 0; };
   return hooks;
 }

@@ -12,9 +12,11 @@
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
+#include "libcore/base/units.h"
 #include "libcore/weights/compare.h"
 #include "libcore/weights/load.h"
 #include "libcore/weights/quantization_plan.h"
+#include "tools/common/output_file.h"
 #include "tools/common/provenance.h"
 #include "tools/weights/fetch.h"
 
@@ -37,12 +39,6 @@ Json provenance_of(const std::vector<std::string>& words) {
 Json number_json(double value) {
   if (std::isfinite(value)) return value;
   return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-}
-
-std::string fixed(double value, int digits) {
-  char cell[64];
-  std::snprintf(cell, sizeof cell, "%.*f", digits, value);
-  return cell;
 }
 
 std::string megabytes(double bytes) { return fixed(bytes / (1024 * 1024), bytes < 1024 * 1024 ? 3 : 1); }
@@ -261,7 +257,7 @@ int WeightsTool::show() const {
 
 int WeightsTool::convert() const {
   want_words(1, 1, "one set of weights");
-  if (output_.empty()) throw Error(ErrorCode::kUsage, "convert wants -o FILE.safetensors");
+  check_output_file(output_, "convert writes a file", "FILE.safetensors");
   const Opened opened = open(words_[0]);
   Renames rules = renames();
   if (opened.published) rules.insert(rules.end(), opened.published->rename.begin(), opened.published->rename.end());
@@ -409,7 +405,7 @@ int WeightsTool::diff() const {
 
 int WeightsTool::average() const {
   want_words(2, 10'000, "two or more sets of weights");
-  if (output_.empty()) throw Error(ErrorCode::kUsage, "average wants -o FILE.safetensors");
+  check_output_file(output_, "average writes a file", "FILE.safetensors");
   std::vector<Opened> opened;
   for (const std::string& word : words_) opened.push_back(open(word));
   // Column f: file f of every set (a checkpoint has several).

@@ -1,0 +1,29 @@
+#include "tools/common/output_file.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+
+namespace galley::tools {
+namespace {
+
+constexpr std::array<std::string_view, 10> kOtherFormats{".onnx", ".pth", ".pt", ".bin", ".npz", ".npy", ".gguf", ".yaml", ".yml", ".json"};
+
+}  // namespace
+
+void check_output_file(const std::string& path, std::string_view why, const std::string& example) {
+  if (path.empty()) throw Error(ErrorCode::kUsage, cat(why, ", and -o does not say where to")).suggest("-o " + example);
+  const std::filesystem::path named(path);
+  const std::string extension = named.extension().string();
+  if (example.ends_with(".safetensors") && std::find(kOtherFormats.begin(), kOtherFormats.end(), extension) != kOtherFormats.end()) {
+    throw Error(ErrorCode::kUsage, cat("-o ", path, ": what is written are safetensors, not ", extension)).suggest(cat("-o ", (named.parent_path() / named.stem()).string(), ".safetensors"));
+  }
+  const std::string folder = parent_folder(path);
+  if (!is_folder(folder)) fail(ErrorCode::kResource, path, ": there is no folder ", folder, " to write it to");
+  if (is_folder(path)) fail(ErrorCode::kResource, path, " is a folder, not a file to be written");
+}
+
+}  // namespace galley::tools
