@@ -408,11 +408,11 @@ CapturedModel Session::capture_inference(const TensorType& input, const std::vec
 }
 
 void Session::initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const {
-  std::vector<ExpectedTensor> expected;
-  for (const ParameterSpec& spec : parameters) {
-    expected.push_back({spec.name, spec.type.dtype, spec.type.shape});
+  const auto set_initial = [&](const ParameterSpec& spec) {
     if (store.has(spec.name)) store.set(spec.name, galley::initialize(spec, static_cast<uint64_t>(recipe_.seed)));
-  }
+  };
+  std::vector<ExpectedTensor> expected;
+  for (const ParameterSpec& spec : parameters) expected.push_back({spec.name, spec.type.dtype, spec.type.shape});
   std::vector<LoadRule> rules;
   for (size_t i = 0; i < recipe_.weights.load.size(); ++i) {
     const auto& source = recipe_.weights.load.at<WeightSource>(i);
@@ -423,7 +423,10 @@ void Session::initialize(const std::vector<ParameterSpec>& parameters, Parameter
     }
     rules.push_back(std::move(rule));
   }
-  if (rules.empty()) return;
+  if (rules.empty()) {
+    std::for_each(parameters.begin(), parameters.end(), set_initial);
+    return;
+  }
   const bool quantized = std::none_of(parameters.begin(), parameters.end(), [](const ParameterSpec& spec) { return spec.trainable; });
   if (const auto plan = quantized ? nullptr : loaded_plan(recipe_)) {
     throw Error(ErrorCode::kRecipe, cat("the weights ", rules[0].from, " are quantized (", plan->str(), "): they can be evaluated, not trained or quantized"))
@@ -431,6 +434,10 @@ void Session::initialize(const std::vector<ParameterSpec>& parameters, Parameter
         .suggest("name the float weights that they were made from (galley-weights show lists them as galley.parents), or train with quantize.method=qat");
   }
   const LoadedWeights loaded = load_weights(expected, rules);
+  // Random numbers take longer than the file: only what it leaves out gets them.
+  for (const ParameterSpec& spec : parameters) {
+    if (loaded.tensors.count(spec.name) == 0) set_initial(spec);
+  }
   for (const auto& [name, tensor] : loaded.tensors) {
     if (store.has(name)) store.set(name, tensor);
   }
