@@ -1,12 +1,14 @@
 #include "libcore/weights/load.h"
 
 #include <algorithm>
+#include <atomic>
 #include <filesystem>
 #include <set>
 
 #include "libcore/base/digest.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
+#include "libcore/base/parallel.h"
 #include "libcore/weights/checkpoint.h"
 #include "libcore/weights/weights_file.h"
 
@@ -37,9 +39,19 @@ Source open_source(const std::string& from) {
 
 template <class Bits>
 NonFiniteCount scan(const void* data, int64_t count, Bits exponent) {
+  constexpr int64_t kBlock = 1 << 16;  // counted in 32 bits, as vector code likes it
   const auto* bits = static_cast<const Bits*>(data);
-  NonFiniteCount found;
-  for (int64_t i = 0; i < count; ++i) found.count += (bits[i] & exponent) == exponent;
+  std::atomic<int64_t> total = 0;
+  parallel_for((count + kBlock - 1) / kBlock, 8, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const Bits* at = bits + block * kBlock;
+      const int64_t length = std::min(kBlock, count - block * kBlock);
+      int32_t here = 0;
+      for (int64_t i = 0; i < length; ++i) here += (at[i] & exponent) == exponent;
+      if (here > 0) total += here;
+    }
+  });
+  NonFiniteCount found{.count = total};
   for (int64_t i = 0; found.count > 0 && found.first < 0; ++i) {
     if ((bits[i] & exponent) == exponent) found.first = i;
   }
