@@ -147,6 +147,12 @@ void Trainer::State::make_plan() {
     evaluator = make(update->quantization());
     if (update->quantization() != nullptr && !update->quantized_at(1)) float_evaluator = make(nullptr);
   }
+  if (session.by_tokens()) {
+    plan.rate = "tok/s";
+    plan.rate_per_sample = session.tokens_of(types.input);
+  } else if (types.input.shape.rank() == 4) {
+    plan.rate = "img/s";
+  }
   plan.global = batch.global;
   plan.micro = batch.micro;
   plan.accumulation = batch.accumulation;

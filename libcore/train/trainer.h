@@ -30,6 +30,8 @@ struct TrainPlan {
   int compilations = 0;
   double compile_s = 0;
   int64_t start_step = 0;               // of a resumed run
+  std::string rate = "samples/s";       // what people count: img/s, tok/s
+  int64_t rate_per_sample = 1;          // of them in a sample
   std::vector<std::string> warnings;
 };
 

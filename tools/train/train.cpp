@@ -29,8 +29,8 @@ std::string metrics_text(const MetricValues& metrics) {
 /// Prints the loop's progress and answers its questions from the process's signals.
 class Console : public TrainEvents {
  public:
-  Console(const CommonOptions& options, int64_t total_steps, std::string run, const ScheduleSection& window)
-      : progress_(options.progress), quiet_(options.verbosity < 0), total_(total_steps), run_(std::move(run)), window_(window) {}
+  Console(const CommonOptions& options, const TrainPlan& plan, std::string run, const ScheduleSection& window)
+      : progress_(options.progress), quiet_(options.verbosity < 0), total_(plan.total_steps), rate_(plan.rate), per_sample_(static_cast<double>(plan.rate_per_sample)), run_(std::move(run)), window_(window) {}
 
   void resumed(int64_t step) override { progress_.milestone(cat("continuing after step ", step)); }
   void stepped(const TrainRow& row, double fraction, double eta_s, bool) override {
@@ -38,7 +38,7 @@ class Console : public TrainEvents {
     std::string line = cat("step ", row.step);
     if (total_ > 0) line += cat("/", total_);
     line += cat("  epoch ", fixed(row.epoch, 2), "  loss ", fixed(row.loss, 4), "  lr ", human_number(row.lr), "  grad_norm ", human_number(row.grad_norm), "  mem ",
-                human_bytes(static_cast<double>(row.peak_bytes)), "  img/s ", human_number(row.samples_per_s), "  data ", fixed(data_share, 0), "%  eta ", human_seconds(eta_s));
+                human_bytes(static_cast<double>(row.peak_bytes)), "  ", rate_, " ", human_number(per_sample_ * row.samples_per_s), "  data ", fixed(data_share, 0), "%  eta ", human_seconds(eta_s));
     if (watching_) recorded(row);
     progress_.update(fraction, line, to_json(row));
   }
@@ -77,6 +77,8 @@ class Console : public TrainEvents {
   Progress progress_;
   bool quiet_;
   int64_t total_;
+  const std::string rate_;
+  const double per_sample_;
   std::string run_;
   const ScheduleSection& window_;
   Recorder recorder_;
@@ -153,7 +155,7 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
   }
   print_plan(plan, run, dry_run_, options.provenance);
   if (dry_run_) return kExitDone;
-  Console console(common, plan.total_steps, run, loaded.recipe.profile.schedule);
+  Console console(common, plan, run, loaded.recipe.profile.schedule);
   const TrainResult result = trainer.run(console);
   console.finish();
   if (common.verbose_ops) {
