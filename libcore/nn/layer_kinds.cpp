@@ -5,6 +5,7 @@
 #include "libcore/nn/recurrent.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/ops/reduce.h"
+#include "libcore/ops/shuffle.h"
 #include "libcore/ops/softmax.h"
 
 namespace galley {
@@ -335,6 +336,11 @@ Value build_permute(Builder& b, std::string_view name, const Fields& fields, Inp
   return permute(in[0], params_of<PermuteLayer>(fields).dims);
 }
 
+Value build_channel_shuffle(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+  const auto module = b.scope(name);
+  return channel_shuffle(in[0], params_of<ChannelShuffleAttrs>(fields));
+}
+
 struct PadLayer : FieldsOf<PadLayer> {
   std::vector<int64_t> pad;
   double value = 0;
@@ -419,6 +425,7 @@ const std::vector<LayerEntry>& table() {
       {{"reshape", "the same elements in another shape", make_fields<ReshapeLayer>}, build_reshape},
       {{"rename", "gives the dimensions names", make_fields<RenameLayer>}, build_rename},
       {{"permute", "reorders dimensions", make_fields<PermuteLayer>}, build_permute},
+      {{"channel_shuffle", "interleaves the channels of groups (Zhang et al. 2017)", make_fields<ChannelShuffleAttrs>}, build_channel_shuffle},
       {{"pad", "adds a border of one value", make_fields<PadLayer>}, build_pad},
       {{"mean", "averages over dimensions", make_fields<MeanLayer>}, build_mean},
       {{"add", "sum of its inputs", make_fields<NoParams>}, build_fold<add>, true},

@@ -2,6 +2,7 @@
 
 #include "libcore/nn/capture.h"
 #include "libcore/nn/zoo.h"
+#include "libcore/ops/shuffle.h"
 
 namespace galley {
 namespace {
@@ -17,15 +18,6 @@ struct ShuffleNetParams : FieldsOf<ShuffleNetParams> {
             stages_out_channels);
   }
 };
-
-/// Interleaves the two halves of the channels.
-Value channel_shuffle(Value x) {
-  const Shape& s = x.shape();
-  ReshapeAttrs back;
-  back.shape.assign(s.begin(), s.end());
-  back.names = x.type().names;
-  return reshape(transpose(reshape(x, {s[0], 2, s[1] / 2, s[2], s[3]}), 1, 2), back);
-}
 
 /// Depthwise 3x3 convolution and batch norm, called `name` and the number after it.
 Value depthwise(Builder& b, int name, Value x, int64_t stride) {
@@ -53,7 +45,7 @@ Value block(Builder& b, std::string_view name, Value x, int64_t channels, int64_
     const auto branch = b.scope("branch2");
     right = pointwise(b, 5, depthwise(b, 3, pointwise(b, 0, right, channels / 2), stride), channels / 2);
   }
-  return channel_shuffle(concat({left, right}));
+  return channel_shuffle(concat({left, right}), 2);
 }
 
 NamedValues shufflenet(Builder& b, const Fields& fields, Value x) {

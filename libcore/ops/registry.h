@@ -26,6 +26,7 @@ OpTable unary_ops();
 OpTable binary_ops();
 OpTable reduce_ops();
 OpTable shape_ops();
+OpTable shuffle_ops();
 OpTable update_ops();
 OpTable quantize_ops();
 OpTable quantized_ops();

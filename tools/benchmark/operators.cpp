@@ -255,6 +255,7 @@ const std::map<std::string_view, std::vector<std::string>>& written_cases() {
       {"slice_backward", {"slice_backward:16x64x28x56:axis=2,start=0,end=56,step=2,size=56"}},
       {"pad", {"pad:16x64x56x56:padding=[0,0,0,0,1,1,1,1]"}},
       {"permute", {"permute:16x197x12x64:order=[0,2,1,3]"}},
+      {"channel_shuffle", {"channel_shuffle:16x116x28x28:groups=2", "channel_shuffle:16x116x28x28:groups=58"}},
       {"cast", {"cast:16x64x56x56@u8:dtype=f32"}},
       {"resize", {"resize:16x3x256x256:size=[224,224]"}},
       {"resize_backward", {"resize_backward:16x64x56x56:input_size=[28,28]"}},

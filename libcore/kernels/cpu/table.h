@@ -32,6 +32,7 @@ std::span<const Kernel> cpu_reduce();
 std::span<const Kernel> cpu_resize();
 std::span<const Kernel> cpu_select();
 std::span<const Kernel> cpu_shape();
+std::span<const Kernel> cpu_shuffle();
 std::span<const Kernel> cpu_softmax();
 std::span<const Kernel> cpu_unary();
 std::span<const Kernel> cpu_update();

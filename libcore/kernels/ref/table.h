@@ -21,6 +21,7 @@ std::span<const RefEntry> ref_unary();
 std::span<const RefEntry> ref_binary();
 std::span<const RefEntry> ref_reduce();
 std::span<const RefEntry> ref_shape();
+std::span<const RefEntry> ref_shuffle();
 std::span<const RefEntry> ref_update();
 std::span<const RefEntry> ref_quantize();
 std::span<const RefEntry> ref_quantized();
