@@ -55,6 +55,7 @@ void empty_caches() {
 std::vector<Series> time_interleaved(std::span<const std::function<void()>> candidates, const TimerOptions& options) {
   GALLEY_ASSERT(options.min_runs >= 1 && options.max_time_s > 0);
   const auto started = Clock::now();
+  const auto stopped = [&] { return options.stop && options.stop(); };
   std::vector<Series> series(candidates.size());
   const auto sample = [&](size_t i) {
     if (options.cold) empty_caches();
@@ -63,6 +64,7 @@ std::vector<Series> time_interleaved(std::span<const std::function<void()>> cand
   // The first round compiles, touches pages, fills caches: it never counts, and says how many repetitions a sample needs.
   std::vector<double> last(candidates.size());
   for (size_t i = 0; i < candidates.size(); ++i) {
+    if (stopped()) return series;
     time_once(candidates[i], 1);
     last[i] = time_once(candidates[i], 1);
     if (!options.cold) series[i].repetitions = std::clamp<int64_t>(static_cast<int64_t>(std::ceil(options.least_sample_s / std::max(last[i], 1e-9))), 1, 1 << 20);
@@ -76,7 +78,7 @@ std::vector<Series> time_interleaved(std::span<const std::function<void()>> cand
       last[i] = now;
       ++series[i].warmup_rounds;
     }
-    if (options.warmup < 0 && stable) break;
+    if ((options.warmup < 0 && stable) || stopped()) break;
   }
   for (Series& one : series) one.seconds.reserve(4096);
   while (true) {
@@ -90,7 +92,7 @@ std::vector<Series> time_interleaved(std::span<const std::function<void()>> cand
       for (Series& one : series) all_narrow = (one.converged = narrow_enough(one, options.relative_error)) && all_narrow;
     }
     const bool out_of_time = seconds_since(started) >= options.max_time_s;
-    if (candidates.empty() || (look && all_narrow) || out_of_time) break;
+    if (candidates.empty() || (look && all_narrow) || out_of_time || stopped()) break;
   }
   for (Series& one : series) one.converged = static_cast<int64_t>(one.seconds.size()) >= options.min_runs && narrow_enough(one, options.relative_error);
   return series;

@@ -19,6 +19,7 @@ struct TimerOptions {
   int64_t warmup = -1;           // rounds that do not count; -1: until two rounds agree within 5 %, at most a quarter of the time
   double least_sample_s = 2e-4;  // shorter work is repeated within one sample, so that the clock's grain does not count
   bool cold = false;             // empty the caches before each sample (one repetition a sample)
+  std::function<bool()> stop;    // asked between rounds: true ends the timing, with what there is by then
 };
 
 struct Series {

@@ -28,6 +28,31 @@ void add_cost(const Program& program, double times, double& flops, double& bytes
   }
 }
 
+/// How an update of that many samples is cut.
+BatchPlan batch_plan(const Recipe& recipe, int64_t batch) {
+  BatchPlan plan{.global = batch, .micro = batch, .accumulation = 1};
+  if (recipe.train.batch && recipe.train.batch->micro.count && *recipe.train.batch->micro.count > 0 && batch % *recipe.train.batch->micro.count == 0) {
+    plan.micro = *recipe.train.batch->micro.count;
+    plan.accumulation = batch / plan.micro;
+  }
+  return plan;
+}
+
+std::unique_ptr<TrainStep> make_step(const Session& session, const BatchPlan& plan) {
+  const BatchTypes types = usual_batch(session, plan.micro);
+  // Long enough for any schedule; what is timed does not depend on it.
+  const RunLength length{.total_steps = int64_t{1} << 30, .steps_per_epoch = 1 << 20, .samples_per_step = static_cast<double>(plan.global),
+                         .tokens_per_step = static_cast<double>(plan.global * session.tokens_of(types.input))};
+  return std::make_unique<TrainStep>(session, types, plan, length);
+}
+
+std::shared_ptr<const Program> compile_forward(const Session& session, InferenceModel& model) {
+  CompileOptions how;
+  how.threads = static_cast<int>(session.threads());
+  how.memory_format = session.layout();
+  return compile(std::move(model.graph), how);
+}
+
 }  // namespace
 
 BatchTypes usual_batch(const Session& session, int64_t batch) {
@@ -77,10 +102,7 @@ Workload::~Workload() = default;
 void Workload::make_forward(const Session& session, int64_t batch) {
   const BatchTypes types = usual_batch(session, batch);
   InferenceModel model = inference_model(session, types.input, loaded_plan(session.recipe()));
-  CompileOptions how;
-  how.threads = static_cast<int>(session.threads());
-  how.memory_format = session.layout();
-  program_ = compile(std::move(model.graph), how);
+  program_ = compile_forward(session, model);
   const auto parts = std::make_shared<Forward>();
   parts->store.declare(*program_);
   session.initialize(model.parameters, parts->store);
@@ -93,21 +115,12 @@ void Workload::make_forward(const Session& session, int64_t batch) {
 }
 
 void Workload::make_update(const Session& session, int64_t batch) {
-  const Recipe& recipe = session.recipe();
-  BatchPlan plan{.global = batch, .micro = batch, .accumulation = 1};
-  if (recipe.train.batch && recipe.train.batch->micro.count && *recipe.train.batch->micro.count > 0 && batch % *recipe.train.batch->micro.count == 0) {
-    plan.micro = *recipe.train.batch->micro.count;
-    plan.accumulation = batch / plan.micro;
-  }
-  const BatchTypes types = usual_batch(session, plan.micro);
-  // Long enough for any schedule; what is timed does not depend on it.
-  const RunLength length{.total_steps = int64_t{1} << 30, .steps_per_epoch = 1 << 20, .samples_per_step = static_cast<double>(batch),
-                         .tokens_per_step = static_cast<double>(batch * session.tokens_of(types.input))};
+  const BatchPlan plan = batch_plan(session.recipe(), batch);
   const auto parts = std::make_shared<Update>();
-  parts->step = std::make_unique<TrainStep>(session, types, plan, length);
+  parts->step = make_step(session, plan);
   parts->step->initialize();
   parts->step->bind(std::make_shared<Arena>());
-  parts->batch = random_batch(session, types);
+  parts->batch = random_batch(session, usual_batch(session, plan.micro));
   program_ = parts->step->shared_program();
   run_ = [update = parts.get()](NodeObserver* observer) {
     update->step->run(++update->number, [update]() -> const Batch& { return update->batch; }, observer);
@@ -117,6 +130,12 @@ void Workload::make_update(const Session& session, int64_t batch) {
   if (const Program* accumulate = parts->step->accumulate_program()) add_cost(*accumulate, static_cast<double>(plan.accumulation - 1), flops_, bytes_);
 }
 
-int64_t Workload::planned_bytes() const { return program_->persistent_bytes() + program_->scratch_bytes() + program_->prepared_bytes() + program_->feed_bytes(); }
+std::shared_ptr<const Program> Workload::compiled(const Session& session, WorkKind kind, int64_t batch) {
+  if (kind == WorkKind::kTrainStep) return make_step(session, batch_plan(session.recipe(), batch))->shared_program();
+  InferenceModel model = inference_model(session, usual_batch(session, batch).input, loaded_plan(session.recipe()));
+  return compile_forward(session, model);
+}
+
+int64_t Workload::planned_bytes(const Program& program) { return program.persistent_bytes() + program.scratch_bytes() + program.prepared_bytes() + program.feed_bytes(); }
 
 }  // namespace galley

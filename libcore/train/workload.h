@@ -23,6 +23,8 @@ class Workload {
   /// session must outlive it. Throws as training and prediction would.
   Workload(const Session& session, WorkKind kind, int64_t batch);
   ~Workload();
+  /// The program that a workload of these would run (of an update: the last one), without taking memory for it.
+  static std::shared_ptr<const Program> compiled(const Session& session, WorkKind kind, int64_t batch);
 
   /// One run.
   void run(NodeObserver* observer = nullptr) { run_(observer); }
@@ -33,7 +35,8 @@ class Workload {
   double flops() const { return flops_; }
   double bytes() const { return bytes_; }
   /// Parameters, state, scratch, packed weights and the batch.
-  int64_t planned_bytes() const;
+  int64_t planned_bytes() const { return planned_bytes(*program_); }
+  static int64_t planned_bytes(const Program& program);
 
  private:
   struct Forward;

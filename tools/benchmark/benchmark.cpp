@@ -23,6 +23,8 @@
 #include "tools/benchmark/results.h"
 #include "tools/common/journal.h"
 #include "tools/common/machine_limits.h"
+#include "tools/common/signals.h"
+#include "tools/common/weight_folders.h"
 
 namespace galley::tools {
 namespace {
@@ -68,6 +70,11 @@ std::vector<std::string> overrides_of(const Cell& cell) {
   return overrides;
 }
 
+TimerOptions stoppable(TimerOptions options) {
+  options.stop = [] { return stop_signal() != 0; };
+  return options;
+}
+
 std::string journal_key(const Row& row) {
   std::string key = cat(row.recipe, "|", row.what, "|", row.batch);
   for (const auto& [name, value] : row.set) key += cat("|", name, "=", value);
@@ -92,8 +99,26 @@ LoadOptions BenchmarkTool::options_with(const std::vector<std::string>& more) co
   return options;
 }
 
+std::unique_ptr<LoadedRecipe> BenchmarkTool::load(const std::string& recipe, const std::vector<std::string>& more) const {
+  auto loaded = std::make_unique<LoadedRecipe>(load_recipe(recipe, recipe_components(), options_with(more)));
+  resolve_weights(loaded->recipe, weight_registry());
+  make_paths_absolute(loaded->recipe);
+  apply_machine_settings(loaded->recipe);
+  return loaded;
+}
+
+int BenchmarkTool::stopped(size_t cells_done, size_t cells) const {
+  const std::string kept = cat("stopped after ", cells_done, " of ", cells, cells == 1 ? " cell" : " cells");
+  if (output_.empty()) {
+    log(LogLevel::kWarning, cat(kept, "; with -o JOURNAL the same command would go on from there"));
+    return 128 + stop_signal();
+  }
+  log(LogLevel::kWarning, cat(kept, ", which are in ", output_, ": the same command goes on"));
+  return kExitResumable;
+}
+
 TimerOptions BenchmarkTool::timer_options(const BenchmarkSection& section) const {
-  TimerOptions options;
+  TimerOptions options = stoppable({});
   options.relative_error = section.stop.ci.percent / 100;
   options.min_runs = section.stop.min_runs;
   if (section.stop.max_time.unit != DurationUnit::kSeconds) throw Error(ErrorCode::kRecipe, "benchmark.stop.max_time is a time").key("benchmark.stop.max_time").suggest("e.g. 30s");
@@ -143,10 +168,17 @@ int BenchmarkTool::run() {
   if (threads_ != 0) overrides_.push_back(cat("threads=", threads_));
   if (!device_.empty()) overrides_.push_back("device=" + device_);
   if (!seed_.empty()) overrides_.push_back("seed=" + seed_);
-  if (!sqlite_.empty() && !dry_run_) check_database(sqlite_);
+  if (!compare_.empty() && (!html_.empty() || !sqlite_.empty() || !output_.empty())) {
+    throw Error(ErrorCode::kUsage, cat(!html_.empty() ? "--html" : !sqlite_.empty() ? "--sqlite" : "-o", " is for sweeps: --compare gives one verdict")).suggest("--save json:FILE keeps it");
+  }
+  if (!dry_run_) {
+    if (!sqlite_.empty()) check_database(sqlite_);
+    check_outputs({html_});
+  }
   const std::string verb = recipes.empty() ? "" : recipes.front();
   const std::vector<std::string> rest(recipes.begin() + (recipes.empty() ? 0 : 1), recipes.end());
   if (verb == "machine" || verb == "memory_order" || verb == "op") {
+    if (!output_.empty()) throw Error(ErrorCode::kUsage, cat("-o is for sweeps: ", verb, " keeps no journal")).suggest("--save json:FILE keeps the result");
     if (threads_ != 0) set_compute_threads(static_cast<int>(threads_));
     if (verb == "op") return measure_operators(rest);
     if (!rest.empty()) throw Error(ErrorCode::kUsage, cat("'", verb, "' takes nothing more, not '", rest.front(), "'"));
@@ -173,11 +205,10 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
     print(dump_recipe(first, dump_ == "full" ? DumpKind::kFull : dump_ == "origin" ? DumpKind::kOrigin : DumpKind::kMin));
     return kExitDone;
   }
-  for (size_t i = 1; i < recipes.size(); ++i) load_recipe(recipes[i], components, options_with({}));
   const std::vector<Cell> cells = cells_of(first.recipe.benchmark);
   const TimerOptions timing = timer_options(first.recipe.benchmark);
-  std::string command = dump_recipe(first.recipe, DumpKind::kMin);
-  for (const std::string& recipe : recipes) command += "|" + recipe;
+  std::string command;
+  for (const std::string& recipe : recipes) command += cat(recipe, "|", dump_recipe(load_recipe(recipe, components, options_with({})), DumpKind::kMin), "|");
   Journal journal(output_, sha256_hex(command));
   const double at_most = timing.max_time_s * static_cast<double>(cells.size());
   log(LogLevel::kInfo, cat(cells.size() * recipes.size(), " cells, at most ", human_seconds(at_most)));
@@ -195,6 +226,7 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
     return kExitDone;
   }
 
+  journal.check();
   const MachineWatch watch;
   Progress progress(common.verbosity < 0 ? ProgressMode::kNone : common.progress);
   std::vector<Row> rows;
@@ -215,10 +247,7 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
       }
       // A cell that cannot run is a result of its own: the sweep goes on.
       try {
-        auto loaded = std::make_unique<LoadedRecipe>(load_recipe(recipe, components, options_with(overrides_of(cell))));
-        make_paths_absolute(loaded->recipe);
-        apply_machine_settings(loaded->recipe);
-        candidates.push_back(make_candidate(std::move(loaded), recipe, cell));
+        candidates.push_back(make_candidate(load(recipe, overrides_of(cell)), recipe, cell));
         rows.push_back(candidates.back().row);
       } catch (const Error& error) {
         known.threads = compute_threads();
@@ -231,6 +260,10 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
     for (const Candidate& candidate : candidates) works.push_back(candidate.run);
     if (works.empty()) continue;
     const std::vector<Series> series = time_interleaved(works, timing);
+    if (stop_signal() != 0) {
+      progress.clear();
+      return stopped(c, cells.size());
+    }
     for (size_t i = 0; i < candidates.size(); ++i) {
       const auto row = std::find_if(rows.begin() + static_cast<std::ptrdiff_t>(begin), rows.end(), [&](const Row& r) { return r.recipe == candidates[i].row.recipe && r.error.empty() && r.seconds.empty(); });
       GALLEY_ASSERT(row != rows.end());
@@ -304,6 +337,17 @@ int BenchmarkTool::compare(const std::vector<std::string>& recipes) {
     const std::vector<Cell> cells = cells_of(first.recipe.benchmark);
     const TimerOptions timing = timer_options(first.recipe.benchmark);
     const double equal_within = first.recipe.benchmark.equal_within.percent / 100;
+    if (dry_run_) {
+      load_recipe(changed.recipe, components, options_with(changed.overrides));
+      Table table{{"cell"}, {}};
+      Json json{{"cells", Json::array()}, {"at_most_s", timing.max_time_s * static_cast<double>(cells.size())}, {"provenance", provenance_json(who())}};
+      for (const Cell& cell : cells) {
+        table.rows.push_back({cell.name()});
+        json["cells"].push_back(cell.name());
+      }
+      report_object(json, table);
+      return kExitDone;
+    }
     Progress progress(common.verbosity < 0 ? ProgressMode::kNone : common.progress);
     for (size_t c = 0; c < cells.size(); ++c) {
       const Cell& cell = cells[c];
@@ -312,9 +356,7 @@ int BenchmarkTool::compare(const std::vector<std::string>& recipes) {
         std::vector<std::string> more = side.overrides;
         const std::vector<std::string> swept = overrides_of(cell);
         more.insert(more.end(), swept.begin(), swept.end());
-        auto loaded = std::make_unique<LoadedRecipe>(load_recipe(side.recipe, components, options_with(more)));
-        make_paths_absolute(loaded->recipe);
-        apply_machine_settings(loaded->recipe);
+        std::unique_ptr<LoadedRecipe> loaded = load(side.recipe, more);
         // Sides may differ in what a run is made of: the section's own batch, where it was overridden.
         Cell own = cell;
         if (cells.size() == 1) {
@@ -326,6 +368,10 @@ int BenchmarkTool::compare(const std::vector<std::string>& recipes) {
       const Candidate a = candidate_of(base), b = candidate_of(changed);
       const std::vector<std::function<void()>> works{a.run, b.run, a.run};
       const std::vector<Series> series = time_interleaved(works, timing);
+      if (stop_signal() != 0) {
+        progress.clear();
+        return stopped(c, cells.size());
+      }
       // Where a sample repeats its work, the sides repeat as often as each needs: times are of one repetition, so they compare.
       Compared item{cell.name(), summarize(series[0].seconds).median * 1e3, summarize(series[1].seconds).median * 1e3,
                     compare_rounds(series[0].seconds, series[1].seconds, series[2].seconds, equal_within)};
@@ -373,7 +419,11 @@ int BenchmarkTool::measure_operators(const std::vector<std::string>& cases) {
     progress.update(static_cast<double>(i) / static_cast<double>(all.size()), cat("[", i + 1, "/", all.size(), "] ", all[i]), Json{{"case", all[i]}}.dump());
     Candidate candidate = make_operator(all[i]);
     const std::vector<std::function<void()>> works{candidate.run};
-    finish(candidate.row, time_interleaved(works, {.relative_error = 0.02, .min_runs = 10, .max_time_s = 3}).front());
+    finish(candidate.row, time_interleaved(works, stoppable({.relative_error = 0.02, .min_runs = 10, .max_time_s = 3})).front());
+    if (stop_signal() != 0) {
+      progress.clear();
+      return stopped(i, all.size());
+    }
     rows.push_back(candidate.row);
   }
   progress.clear();
@@ -436,7 +486,8 @@ int BenchmarkTool::measure_memory_order() {
         keep = sum;
       }};
   const MachineWatch watch;
-  const std::vector<Series> series = time_interleaved(works, {.relative_error = 0.02, .min_runs = 10, .max_time_s = 10});
+  const std::vector<Series> series = time_interleaved(works, stoppable({.relative_error = 0.02, .min_runs = 10, .max_time_s = 10}));
+  if (stop_signal() != 0) return stopped(0, 1);
   static_cast<void>(keep);
   std::vector<Row> rows(2);
   for (size_t i = 0; i < 2; ++i) {

@@ -73,12 +73,13 @@ nlohmann::ordered_json row_json(const Row& row) {
     json["flops"] = row.flops;
     json["bytes"] = row.bytes;
     json["peak_bytes"] = row.peak_bytes;
+    json["planned_bytes"] = row.planned_bytes;
     json["peak_fraction"] = row.peak_fraction();
     json["bound"] = row.bound();
     json["limit_fraction"] = row.limit_fraction();
     json["error"] = nullptr;
   } else {
-    for (const char* key : {"median_ms", "mean_ms", "min_ms", "p10_ms", "p90_ms", "p99_ms", "runs", "samples_per_s", "flops", "bytes", "peak_bytes", "peak_fraction"}) json[key] = nullptr;
+    for (const char* key : {"median_ms", "mean_ms", "min_ms", "p10_ms", "p90_ms", "p99_ms", "runs", "samples_per_s", "flops", "bytes", "peak_bytes", "planned_bytes", "peak_fraction"}) json[key] = nullptr;
     json["error"] = row.error;
   }
   json["set"] = nlohmann::ordered_json::object();
@@ -120,6 +121,7 @@ Row row_of_json(const nlohmann::ordered_json& json) {
   row.flops = json.at("flops");
   row.bytes = json.at("bytes");
   row.peak_bytes = json.at("peak_bytes");
+  row.planned_bytes = json.value("planned_bytes", int64_t{0});
   if (json.contains("runs_ms")) {
     for (const auto& value : json.at("runs_ms")) row.seconds.push_back(value.get<double>() / 1e3);
   }
@@ -221,6 +223,7 @@ Candidate make_candidate(std::unique_ptr<LoadedRecipe> loaded, const std::string
       parts->work = std::make_unique<Workload>(*parts->session, cell.what == "forward" ? WorkKind::kForward : WorkKind::kTrainStep, cell.batch);
       row.flops = parts->work->flops();
       row.bytes = parts->work->bytes();
+      row.planned_bytes = parts->work->planned_bytes();
       row.samples = static_cast<double>(cell.batch);
       candidate.run = [work = parts->work.get()] { work->run(); };
     }

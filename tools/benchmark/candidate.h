@@ -22,7 +22,8 @@ struct Row {
   Summary time;                // seconds of one run
   double samples = 0;          // of one run
   double flops = 0, bytes = 0; // of one run
-  int64_t peak_bytes = 0;
+  int64_t peak_bytes = 0;      // of the process, measured
+  int64_t planned_bytes = 0;   // of the program: parameters, state, scratch, packed weights, batch; 0: no program
   bool converged = false;
   std::string error;
   std::vector<std::pair<std::string, std::string>> set;

@@ -12,6 +12,11 @@ using Json = nlohmann::ordered_json;
 Journal::Journal(std::string path, std::string command) : path_(std::move(path)), command_(std::move(command)) {
   if (path_.empty() || !file_exists(path_)) return;
   std::ifstream file(path_);
+  if (!file || file.peek() == std::ifstream::traits_type::eof()) {
+    // A folder opens, and reads as nothing.
+    if (!file.is_open() || is_folder(path_)) throw Error(ErrorCode::kInput, cat("cannot read the journal ", path_)).suggest("name another file with -o");
+    return;
+  }
   for (std::string line; std::getline(file, line);) {
     Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
     if (!json.is_object() || !json.contains("command") || !json.contains("key") || !json["key"].is_string() || !json.contains("value")) continue;
@@ -20,6 +25,16 @@ Journal::Journal(std::string path, std::string command) : path_(std::move(path))
     }
     values_.insert_or_assign(json["key"].get<std::string>(), std::move(json["value"]));
   }
+}
+
+[[noreturn]] static void fail_write(const std::string& path) {
+  throw Error(ErrorCode::kResource, cat("cannot write ", path)).suggest("is the disk full, or the folder missing or read-only?");
+}
+
+void Journal::check() const {
+  if (path_.empty()) return;
+  std::ofstream file(path_, std::ios::app);
+  if (!file) fail_write(path_);
 }
 
 const Json* Journal::find(const std::string& key) const {
@@ -37,7 +52,7 @@ void Journal::add(const std::string& key, const Json& value) {
     if (last.get() != '\n') file << "\n";
   }
   file << Json{{"command", command_}, {"key", key}, {"value", value}}.dump() << "\n" << std::flush;
-  if (!file) throw Error(ErrorCode::kResource, cat("cannot write ", path_)).suggest("is the disk full, or the folder read-only?");
+  if (!file) fail_write(path_);
 }
 
 }  // namespace galley::tools

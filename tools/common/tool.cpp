@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"
+#include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "tools/common/provenance.h"
 #include "tools/common/signals.h"
@@ -189,6 +190,14 @@ void Tool::print(const std::string& text) const {
     }
     fail(ErrorCode::kResource, "standard output cannot be written");
   }
+}
+
+void Tool::check_outputs(std::initializer_list<std::string_view> paths) const {
+  // The file stands under a temporary name for a moment; what is there under its own stays.
+  for (const std::string_view path : paths) {
+    if (!path.empty()) OutputFile probe{std::string(path)};
+  }
+  for (const auto& [format, path] : common.save) OutputFile probe(path);
 }
 
 void Tool::print(const Table& table) const { print(render(table, common.format)); }

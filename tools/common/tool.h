@@ -2,9 +2,11 @@
 // The frame of every tool: one executable = one Tool. tool_main parses the command line, runs the tool and is the only place that
 // catches: errors go to stderr (text, or one JSON object a line with --format json), the exit code says what kind they are.
 
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -57,6 +59,8 @@ class Tool {
  protected:
   /// Prints text to stdout (the result). Throws (exit 7) where stdout cannot be written.
   void print(const std::string& text) const;
+  /// Throws (exit 7) where one of these files (or one that --save names) could not be written later: before the work, not after it. "" is none.
+  void check_outputs(std::initializer_list<std::string_view> paths) const;
   /// Prints a table in the chosen format (not json) and saves the copies that --save asks for.
   void print(const Table& table) const;
 };

@@ -9,8 +9,11 @@
 #include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
 #include "libcore/base/units.h"
+#include "libcore/passes/format_losses.h"
+#include "libcore/profiler/profile.h"
 #include "libcore/profiler/timer.h"
 #include "libcore/train/workload.h"
+#include "tools/common/signals.h"
 #include "tools/convert-layout/convert_layout.h"
 
 namespace galley::tools {
@@ -32,12 +35,14 @@ std::string sizes_text(const Shape& sizes) {
   return "[" + text + "]";
 }
 
-/// A model in one format, and its time as a whole.
+/// A model in one format.
 struct Patient {
   std::unique_ptr<Recipe> recipe;
   std::unique_ptr<Session> session;
-  std::unique_ptr<Workload> work;
-  Summary time;
+  std::unique_ptr<Workload> work;          // none where only the program is looked at
+  std::shared_ptr<const Program> compiled;
+  Summary time;                            // of the whole
+  const Program& program() const { return work ? work->program() : *compiled; }
 };
 
 bool is_image(const TensorType& type) { return type.shape.rank() == 4 || type.shape.rank() == 5; }
@@ -59,57 +64,113 @@ class NodeClock : public NodeObserver {
   std::chrono::steady_clock::time_point began_;
 };
 
-/// An operator that makes an activation change its format.
+/// A reorder of an activation, in words.
 struct Loss {
-  std::string module, op, from, to;
+  std::string module, op, from, to, reason;
   Shape shape, from_strides, to_strides;
   int64_t bytes = 0;
   double us = 0;
+  bool interior = false;
 };
 
-/// Reorders of activations in a program, with the operator that asked for each.
 std::vector<Loss> losses_of(const Program& program, const NodeClock& clock, int runs) {
   const Graph& graph = program.graph();
-  const std::vector<std::vector<int>> users = graph.users();
   std::vector<Loss> losses;
-  for (size_t n = 0; n < graph.nodes().size(); ++n) {
-    const Node& node = graph.nodes()[n];
-    if (!node.is("reorder") || is_view(graph, node)) continue;
-    const ValueInfo& from = graph.value(node.inputs[0]);
-    if (from.role != ValueRole::kActivation && from.role != ValueRole::kInput) continue;
-    const TensorType& to = graph.type(node.outputs[0]);
-    if (!is_image(from.type) || from.type.format.is_blocked() || to.format.is_blocked()) continue;
-    const std::vector<int>& readers = users[static_cast<size_t>(node.outputs[0])];
-    const Node* reader = readers.empty() ? nullptr : &graph.nodes()[static_cast<size_t>(readers.front())];
+  for (const FormatLoss& found : format_losses(graph)) {
+    const Node& node = graph.nodes()[static_cast<size_t>(found.node)];
+    const Node* reader = found.reader < 0 ? nullptr : &graph.nodes()[static_cast<size_t>(found.reader)];
+    const TensorType &from = graph.type(node.inputs[0]), &to = graph.type(node.outputs[0]);
     losses.push_back({.module = reader != nullptr ? reader->path : node.path,
                       .op = reader != nullptr ? std::string(reader->op->name) : "output",
-                      .from = from.type.format.str(),
+                      .from = from.format.str(),
                       .to = to.format.str(),
-                      .shape = from.type.shape,
-                      .from_strides = from.type.format.strides(from.type.shape),
+                      .reason = found.reason,
+                      .shape = from.shape,
+                      .from_strides = from.format.strides(from.shape),
                       .to_strides = to.format.strides(to.shape),
-                      .bytes = from.type.bytes(),
-                      .us = 1e6 * clock.seconds(static_cast<int>(n)) / runs});
+                      .bytes = from.bytes(),
+                      .us = 1e6 * clock.seconds(found.node) / runs,
+                      .interior = found.interior});
   }
   return losses;
+}
+
+std::vector<int64_t> list_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
+
+Json loss_json(const char* what, const char* format, const Loss& loss) {
+  return {{"what", what},
+          {"memory_format", format},
+          {"module", loss.module},
+          {"type", loss.op},
+          {"interior", loss.interior},
+          {"reason", loss.reason},
+          {"shape", list_of(loss.shape)},
+          {"from", loss.from},
+          {"to", loss.to},
+          {"from_strides", list_of(loss.from_strides)},
+          {"to_strides", list_of(loss.to_strides)},
+          {"bytes", loss.bytes},
+          {"us", loss.us}};
+}
+
+/// Each image of a program with the format it has: what its nodes make, and what is fed.
+struct ImageValue {
+  std::string module, op, phase;
+  const TensorType* type;
+};
+std::vector<ImageValue> images_of(const Graph& graph) {
+  std::vector<ImageValue> images;
+  for (const ValueId id : graph.inputs()) {
+    const ValueInfo& info = graph.value(id);
+    if (info.role == ValueRole::kInput && is_image(info.type)) images.push_back({info.name, "input", "forward", &info.type});
+  }
+  for (const Node& node : graph.nodes()) {
+    for (const ValueId id : node.outputs) {
+      const ValueInfo& info = graph.value(id);
+      if (info.role != ValueRole::kActivation || !is_image(info.type) || info.type.format.is_blocked()) continue;
+      if (node.op->name.ends_with("backward_weights")) continue;  // a weight's gradient is no image
+      images.push_back({node.path, std::string(node.op->name), std::string(phase_name(node.phase)), &info.type});
+    }
+  }
+  return images;
+}
+
+/// "auto", unless another format is faster beyond both intervals.
+size_t fastest_of(const std::vector<std::unique_ptr<Patient>>& patients) {
+  size_t best = std::size(kForms) - 1;
+  for (size_t i = 0; i + 1 < patients.size(); ++i) {
+    if (patients[i]->time.interval.high < patients[best]->time.interval.low) best = i;
+  }
+  return best;
+}
+
+std::string verdict_text(int interior, int edge, size_t images) {
+  if (interior > 0) return cat("channels_last is lost inside: ", interior, interior == 1 ? " activation is" : " activations are", " reordered between images (interior)\n");
+  std::string text = cat("channels_last is kept from input to output (", images, images == 1 ? " image" : " images", "): no activation is reordered inside\n");
+  if (edge > 0) text += cat(edge, edge == 1 ? " reorder stands" : " reorders stand", " at the edge, where features are flattened or their gradient comes back\n");
+  return text;
 }
 
 }  // namespace
 
 int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
+  if (!dry_run_) check_outputs({apply_});
   make_paths_absolute(loaded.recipe);
   const BenchmarkSection& section = loaded.recipe.benchmark;
   const int64_t batch = parse_count(section.batch.front());
   std::vector<std::pair<std::string, WorkKind>> kinds{{"forward", WorkKind::kForward}};
   if (loaded.recipe.train.optimizer.algorithm) kinds.emplace_back("train_step", WorkKind::kTrainStep);
 
-  Json json{{"formats", Json::array()}, {"losses", Json::array()}, {"convolutions", Json::array()}};
-  Table costs{{"what", "memory_format", "median_ms", "+-%", "against contiguous", "reorders", "reorder_us"}, {}};
-  Table lost{{"what", "module", "operator", "shape", "from", "to", "strides", "bytes", "us"}, {}};
+  Json json{{"formats", Json::array()}, {"losses", Json::array()}, {"values", Json::array()}, {"convolutions", Json::array()}};
+  Table costs{{"what", "memory_format", "median_ms", "+-%", "against contiguous", "reorders", "interior", "reorder_us", "planned"}, {}};
+  Table lost{{"what", "module", "operator", "where", "why", "shape", "from", "to", "strides", "new strides", "bytes", "us"}, {}};
   Table better{{"what", "module", "operator", "contiguous_us", "channels_last_us"}, {}};
+  Table values{{"what", "module", "operator", "phase", "shape", "memory_format"}, {}};
   std::string best;
-  int interior = 0;
+  int interior = 0, edge = 0;
+  size_t images = 0;
   const MachineWatch watch;
+  const auto stopped = [] { return stop_signal() != 0; };
   for (const auto& [what, kind] : kinds) {
     std::vector<std::unique_ptr<Patient>> patients;
     std::vector<std::function<void()>> works;
@@ -118,46 +179,70 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
       patient->recipe = std::make_unique<Recipe>(loaded.recipe);
       patient->recipe->memory_format = form.choice;
       patient->session = std::make_unique<Session>(*patient->recipe);
-      patient->work = std::make_unique<Workload>(*patient->session, kind, batch);
-      works.push_back([work = patient->work.get()] { work->run(); });
+      if (dry_run_) {
+        patient->compiled = Workload::compiled(*patient->session, kind, batch);
+      } else {
+        patient->work = std::make_unique<Workload>(*patient->session, kind, batch);
+        works.push_back([work = patient->work.get()] { work->run(); });
+      }
       patients.push_back(std::move(patient));
+      if (stopped()) return 128 + stop_signal();
     }
-    if (dry_run_) continue;
-    const std::vector<Series> series = time_interleaved(works, {.relative_error = section.stop.ci.percent / 100, .min_runs = section.stop.min_runs, .max_time_s = section.stop.max_time.value});
     // Node by node apart from the timing of the whole: clocks cost time.
     constexpr int kRuns = 3;
     std::vector<NodeClock> clocks(patients.size());
-    for (int run = 0; run < kRuns; ++run) {
-      for (size_t i = 0; i < patients.size(); ++i) patients[i]->work->run(&clocks[i]);
+    if (!dry_run_) {
+      const std::vector<Series> series = time_interleaved(works, {.relative_error = section.stop.ci.percent / 100, .min_runs = section.stop.min_runs, .max_time_s = section.stop.max_time.value, .stop = stopped});
+      for (int run = 0; run < kRuns && !stopped(); ++run) {
+        for (size_t i = 0; i < patients.size(); ++i) patients[i]->work->run(&clocks[i]);
+      }
+      if (stopped()) return 128 + stop_signal();
+      for (size_t i = 0; i < patients.size(); ++i) patients[i]->time = summarize(series[i].seconds);
+      best = kForms[fastest_of(patients)].name;  // that of the last kind of work: training, where the recipe trains
     }
-    for (size_t i = 0; i < patients.size(); ++i) patients[i]->time = summarize(series[i].seconds);
     const double plain = patients[0]->time.median;
-    size_t fastest = 0;
     for (size_t i = 0; i < patients.size(); ++i) {
-      const std::vector<Loss> losses = losses_of(patients[i]->work->program(), clocks[i], kRuns);
-      double us = 0;
-      for (const Loss& loss : losses) us += loss.us;
-      const double t = patients[i]->time.median;
-      if (t < patients[fastest]->time.median) fastest = i;
-      char speed[32];
-      std::snprintf(speed, sizeof speed, "%.2fx", plain / t);
-      char spread[32];
-      std::snprintf(spread, sizeof spread, "%.1f", 100 * patients[i]->time.relative_error());
-      costs.rows.push_back({what, kForms[i].name, human_number(t * 1e3), spread, speed, cat(losses.size()), human_number(us)});
-      json["formats"].push_back({{"what", what}, {"memory_format", kForms[i].name}, {"median_ms", t * 1e3}, {"runs", patients[i]->time.count}, {"speed", plain / t}, {"reorders", losses.size()}, {"reorder_us", us}});
+      const Program& program = patients[i]->program();
+      const std::vector<Loss> losses = losses_of(program, clocks[i], kRuns);
+      const bool chosen = kForms[i].choice == MemoryFormatChoice::kAuto;
+      const auto inside = static_cast<int>(std::count_if(losses.begin(), losses.end(), [](const Loss& loss) { return loss.interior; }));
+      const int64_t planned = Workload::planned_bytes(program);
+      Json row{{"what", what}, {"memory_format", kForms[i].name}, {"reorders", losses.size()}, {"interior_reorders", inside}, {"planned_bytes", planned}};
+      std::vector<std::string> cells{what, kForms[i].name, "", "", "", cat(losses.size()), cat(inside), "", human_bytes(static_cast<double>(planned))};
+      if (!dry_run_) {
+        const Summary& time = patients[i]->time;
+        double us = 0;
+        for (const Loss& loss : losses) us += loss.us;
+        char speed[32], spread[32];
+        std::snprintf(speed, sizeof speed, "%.2fx", plain / time.median);
+        std::snprintf(spread, sizeof spread, "%.1f", 100 * time.relative_error());
+        row.update({{"median_ms", time.median * 1e3}, {"runs", time.count}, {"speed", plain / time.median}, {"reorder_us", us}});
+        cells[2] = human_number(time.median * 1e3);
+        cells[3] = spread;
+        cells[4] = speed;
+        cells[7] = human_number(us);
+      }
+      json["formats"].push_back(std::move(row));
+      costs.rows.push_back(std::move(cells));
       if (kForms[i].choice == MemoryFormatChoice::kContiguous) continue;
       for (const Loss& loss : losses) {
-        interior += kForms[i].choice == MemoryFormatChoice::kAuto;
-        json["losses"].push_back({{"what", what}, {"memory_format", kForms[i].name}, {"module", loss.module}, {"type", loss.op}, {"shape", std::vector<int64_t>(loss.shape.begin(), loss.shape.end())}, {"from", loss.from}, {"to", loss.to}, {"from_strides", std::vector<int64_t>(loss.from_strides.begin(), loss.from_strides.end())}, {"to_strides", std::vector<int64_t>(loss.to_strides.begin(), loss.to_strides.end())}, {"bytes", loss.bytes}, {"us", loss.us}});
-        if (kForms[i].choice != MemoryFormatChoice::kAuto) continue;
-        lost.rows.push_back({what, loss.module, loss.op, sizes_text(loss.shape), loss.from, loss.to, sizes_text(loss.from_strides), cat(loss.bytes), human_number(loss.us)});
+        json["losses"].push_back(loss_json(what.c_str(), kForms[i].name, loss));
+        if (!chosen) continue;
+        (loss.interior ? interior : edge) += 1;
+        lost.rows.push_back({what, loss.module, loss.op, loss.interior ? "interior" : "edge", loss.reason, sizes_text(loss.shape), loss.from, loss.to, sizes_text(loss.from_strides), sizes_text(loss.to_strides), cat(loss.bytes), dry_run_ ? "" : human_number(loss.us)});
+      }
+      if (!chosen) continue;
+      for (const ImageValue& value : images_of(program.graph())) {
+        ++images;
+        json["values"].push_back({{"what", what}, {"module", value.module}, {"type", value.op}, {"phase", value.phase}, {"shape", list_of(value.type->shape)}, {"memory_format", value.type->format.str()}});
+        values.rows.push_back({what, value.module, value.op, value.phase, sizes_text(value.type->shape), value.type->format.str()});
       }
     }
-    best = kind == kinds.back().second ? kForms[fastest].name : best;
+    if (dry_run_) continue;
     // Convolutions one by one: the same module and operator in both programs.
     std::map<std::pair<std::string, std::string>, double> contiguous;
     const auto each_convolution = [&](size_t i, auto visit) {
-      const Graph& graph = patients[i]->work->program().graph();
+      const Graph& graph = patients[i]->program().graph();
       for (size_t n = 0; n < graph.nodes().size(); ++n) {
         const Node& node = graph.nodes()[n];
         if (node.op->name.starts_with("conv2d")) visit(std::pair(node.path, std::string(node.op->name)), 1e6 * clocks[i].seconds(static_cast<int>(n)) / kRuns);
@@ -171,24 +256,25 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
       json["convolutions"].push_back({{"what", what}, {"module", key.first}, {"type", key.second}, {"contiguous_us", found->second}, {"channels_last_us", us}});
     });
   }
-  if (dry_run_) {
-    print("the recipe's model compiles in every format\n");
-    return kExitDone;
+  json["interior_reorders"] = interior;
+  json["edge_reorders"] = edge;
+  if (!dry_run_) {
+    json["best"] = best;
+    json["remarks"] = watch.remarks(compute_threads());
+    for (const std::string& remark : watch.remarks(compute_threads())) log(LogLevel::kWarning, remark);
+    if (!apply_.empty()) write_file(apply_, cat("# galley-convert-layout --check ", recipe_, ": the fastest format on this machine\nmemory_format: ", best, "\n"));
   }
-  json["best"] = best;
-  json["remarks"] = watch.remarks(compute_threads());
   json["provenance"] = provenance_json(provenance(loaded.recipe, dump_recipe(loaded.recipe, DumpKind::kFull)));
-  for (const std::string& remark : watch.remarks(compute_threads())) log(LogLevel::kWarning, remark);
-  if (!apply_.empty()) write_file(apply_, cat("# galley-convert-layout --check ", recipe_, ": the fastest format on this machine\nmemory_format: ", best, "\n"));
   for (const auto& [format, path] : common.save) write_file(path, format == Format::kJson ? json.dump() + "\n" : render(costs, format));
   if (common.format == Format::kJson) {
     print(json.dump() + "\n");
     return kExitDone;
   }
-  std::string text = render(costs, common.format);
-  text += interior == 0 ? "channels_last is kept from input to output: no activation is reordered\n" : "\nwhere channels_last is lost (auto):\n" + render(lost, common.format);
+  std::string text = values_ ? render(values, common.format) + "\n" : "";
+  text += render(costs, common.format) + verdict_text(interior, edge, images);
+  if (!lost.rows.empty()) text += "\nwhere channels_last is lost (auto):\n" + render(lost, common.format);
   if (!better.rows.empty()) text += "\nconvolutions that are faster contiguous:\n" + render(better, common.format);
-  text += cat("fastest: memory_format: ", best, "\n");
+  if (!best.empty()) text += cat("fastest: memory_format: ", best, "\n");
   print(text);
   return kExitDone;
 }

@@ -35,15 +35,18 @@ void ConvertLayoutTool::add_options(CLI::App& app) {
   app.add_option("--to", to_, "format of rank-4 (channels_last) or rank-5 (channels_last_3d) tensors; contiguous: of all")
       ->check(CLI::IsMember({"contiguous", "channels_last", "channels_last_3d"}))->group("Convert")->take_last();
   app.add_option("--check", check_, "walk the model of this recipe instead, and time it in each format")->type_name("RECIPE")->group("Check")->take_last();
+  app.add_flag("--values", values_, "with --check: print each image of the model with its format, too")->group("Check");
   app.add_option("--apply", apply_, "with --check: write the fastest format to this recipe fragment")->type_name("FILE")->group("Check")->take_last();
 }
 
 int ConvertLayoutTool::run() {
   if (!check_.empty()) {
+    if (!to_.empty() || !output_.empty()) throw Error(ErrorCode::kUsage, cat(to_.empty() ? "-o" : "--to", " converts a file; --check looks at a recipe's model")).suggest("--save json:FILE keeps the result of --check");
+    if (dry_run_ && !apply_.empty()) throw Error(ErrorCode::kUsage, "--apply writes the fastest format, and --dry-run measures nothing");
     words_.insert(words_.begin(), check_);
     return RecipeTool::run();
   }
-  if (!apply_.empty()) throw Error(ErrorCode::kUsage, "--apply goes with --check RECIPE");
+  if (!apply_.empty() || values_) throw Error(ErrorCode::kUsage, cat(values_ ? "--values" : "--apply", " goes with --check RECIPE"));
   if (words_.size() != 1) throw Error(ErrorCode::kUsage, words_.empty() ? "no file was named" : "more than one file was named").suggest("galley-convert-layout in.safetensors --to channels_last -o out.safetensors");
   if (to_.empty()) throw Error(ErrorCode::kUsage, "--to does not say which format").suggest("--to contiguous, channels_last or channels_last_3d");
   if (!dry_run_) check_output_file(output_, "the converted tensors are a file", "out.safetensors");

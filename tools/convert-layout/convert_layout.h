@@ -26,6 +26,7 @@ class ConvertLayoutTool : public RecipeTool {
   int convert(const std::string& input);
 
   std::string to_, check_, apply_;
+  bool values_ = false;
 };
 
 }  // namespace galley::tools
