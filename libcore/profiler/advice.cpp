@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "libcore/base/units.h"
+#include "libcore/profiler/integer_advice.h"
 
 namespace galley {
 namespace {
@@ -259,6 +260,10 @@ constexpr AdviceRule kRules[] = {
     {"accumulation", "passes that are smaller than they must be", accumulation},
     {"batch_small", "fixed costs dominate", batch_small},
     {"threads_few", "fewer threads than cores", threads_few},
+    {"int8_slower", "layers that integers make slower than float", int8_slower},
+    {"int8_float_layers", "layers in float between layers on integers", int8_float_layers},
+    {"int8_conversions", "conversions round operators without an integer form", int8_conversions},
+    {"int8_saturation", "products on the exact 16-bit way where one bit less is faster", int8_saturation},
     {"precision", "f32 on a machine that is fast in bf16", precision},
 };
 

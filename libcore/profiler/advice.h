@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "libcore/profiler/integer_facts.h"
 #include "libcore/profiler/profile.h"
 
 namespace galley {
@@ -28,6 +29,7 @@ struct ProfileFacts {
   int64_t memory_bytes = 0;           // of the machine; 0: unknown
   std::vector<std::string> fusions_declined;  // "layer1.0.bn1: batch_norm + relu: the value between has 2 readers"
   std::vector<LayoutReport::Reorder> reorders;
+  IntegerFacts integers;
 };
 
 struct Advice {
@@ -38,6 +40,7 @@ struct Advice {
   double gain_s = 0;     // of one step
   int64_t gain_bytes = 0;
   bool modelled = true;  // else the gain is time that was measured
+  bool requantize = false;  // the key is galley-quantize's: it takes effect in the file that is made next, not in this run
 };
 
 struct AdviceRule {

@@ -95,7 +95,7 @@ Json report_of(const ProfileReport& report, const Recording& recording) {
   json["advice"] = Json::array();
   for (const Advice& advice : report.advice) {
     Json item{{"code", advice.code}, {"message", advice.message}, {"key", advice.key}, {"value", advice.value.empty() ? Json() : Json(advice.value)}, {"gain_ms", ms(advice.gain_s)},
-              {"gain_bytes", advice.gain_bytes}, {"gain", advice.modelled ? "modelled" : "measured"}};
+              {"gain_bytes", advice.gain_bytes}, {"gain", advice.modelled ? "modelled" : "measured"}, {"requantize", advice.requantize}};
     json["advice"].push_back(std::move(item));
   }
   int64_t hits = 0;

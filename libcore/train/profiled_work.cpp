@@ -116,6 +116,11 @@ void ProfiledWork::make_update() {
 void ProfiledWork::make_forward() {
   InferenceModel model = inference_model(session_, types_.input, loaded_plan(recipe_));
   fusions_declined_ = model.fusion.declined;
+  if (model.plan) {
+    for (const LayerPlan& layer : model.plan->layers) {
+      if (!layer.float_reason.empty()) float_reasons_[layer.name] = layer.float_reason;
+    }
+  }
   CompileOptions how;
   how.threads = static_cast<int>(session_.threads());
   how.memory_format = session_.layout();
@@ -157,6 +162,8 @@ ProfileFacts ProfiledWork::facts() const {
   facts.memory_bytes = usable_memory();
   facts.fusions_declined = fusions_declined_;
   facts.reorders = program.report().layout.reorders;
+  facts.integers = integer_facts(program, float_reasons_);
+  facts.integers.overrides = recipe_.quantize.overrides.size() > 0;
   return facts;
 }
 
@@ -179,9 +186,10 @@ ProfileSchedule schedule_of(const Recipe& recipe) {
   return {.skip_first = section.skip_first, .wait = section.wait, .warmup = section.warmup, .active = section.active, .repeat = section.repeat};
 }
 
-void record(ProfiledWork& work, const ProfileSchedule& schedule, Recorder& recorder, const std::function<void(int64_t, int64_t)>& progress) {
+bool record(ProfiledWork& work, const ProfileSchedule& schedule, Recorder& recorder, const std::function<void(int64_t, int64_t)>& progress, const std::function<bool()>& stop) {
   Recorder warmup;
   for (int64_t k = 0; k < schedule.steps(); ++k) {
+    if (stop && stop()) return false;
     const ProfileSchedule::Action action = schedule.at(k);
     if (action == ProfileSchedule::Action::kOff) {
       work.run();
@@ -193,9 +201,38 @@ void record(ProfiledWork& work, const ProfileSchedule& schedule, Recorder& recor
     }
     if (progress && action != ProfileSchedule::Action::kRecord) progress(k + 1, schedule.steps());
   }
+  return true;
 }
 
-RoundComparison compare_work(const Recipe& base, const Recipe& changed, double max_time_s) {
+RoundComparison recording_overhead(ProfiledWork& work, double max_time_s, const std::function<bool()>& stop) {
+  constexpr size_t kLeast = 6;
+  // One recorder throughout, as a profile has: its memory grows in the first steps and is kept.
+  Recorder recorder;
+  int64_t step = 0;
+  const auto time = [&](bool recorded) {
+    const int64_t began = steady_ns();
+    if (recorded) {
+      recorder.clear();
+      recorder.begin_step(++step);
+      work.run(&recorder);
+      recorder.end_step(resident_bytes());
+    } else {
+      work.run();
+    }
+    return seconds_since(began);
+  };
+  time(false), time(true);
+  std::vector<double> off, on, again;
+  const int64_t began = steady_ns();
+  while (!(stop && stop()) && (off.size() < kLeast || seconds_since(began) < max_time_s)) {
+    off.push_back(time(false));
+    on.push_back(time(true));
+    again.push_back(time(false));
+  }
+  return off.empty() ? RoundComparison() : compare_rounds(off, on, again, 0.01);
+}
+
+RoundComparison compare_work(const Recipe& base, const Recipe& changed, double max_time_s, const std::function<bool()>& stop) {
   constexpr int64_t kSteps = 3;
   constexpr size_t kLeast = 3, kMost = 40;
   const int threads_before = compute_threads();
@@ -221,7 +258,7 @@ RoundComparison compare_work(const Recipe& base, const Recipe& changed, double m
   time(sides[0]), time(sides[1]);
   std::vector<double> first, second, again;
   const int64_t began = steady_ns();
-  while (first.size() < kMost && (first.size() < kLeast || seconds_since(began) < max_time_s)) {
+  while (first.size() < kMost && (first.size() < kLeast || (seconds_since(began) < max_time_s && !(stop && stop())))) {
     first.push_back(time(sides[0]));
     second.push_back(time(sides[1]));
     again.push_back(time(sides[0]));

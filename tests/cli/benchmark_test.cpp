@@ -53,6 +53,7 @@ TEST_F(Benchmark, SweepsEveryCombinationAndLeavesOutWhatIsExcluded) {
     EXPECT_LE(row["min_ms"].get<double>(), row["median_ms"].get<double>());
     EXPECT_LE(row["median_ms"].get<double>(), row["p99_ms"].get<double>());
     EXPECT_GT(row["peak_bytes"].get<double>(), 0);
+    EXPECT_GT(row["planned_bytes"].get<double>(), 0);
     for (const char* key : {"recipe", "precision", "memory_format", "device", "mean_ms", "p10_ms", "p90_ms", "samples_per_s", "peak_fraction"}) EXPECT_TRUE(row.contains(key)) << key;
   }
   EXPECT_EQ(cells, (std::vector<std::pair<std::string, int>>{{"forward", 1}, {"forward", 2}, {"forward", 4}, {"train_step", 1}, {"train_step", 2}, {"train_step", 4}}));
@@ -180,6 +181,13 @@ TEST_F(Benchmark, NamesMistakes) {
   expect(2, "did you mean 'conv2d'", {"op", "conv2:mb1"});
   expect(2, "'zz' is no size", {"op", "conv2d:mb1ic3ih8oc4kh3zz2"});
   expect(2, "no recipe was named", {});
+  expect(2, "-o is for sweeps", {"op", "relu:8x8", "-o", folder + "/journal"});
+  expect(2, "--html is for sweeps", {recipe, "--compare", "batch=1", "batch=2", "--html", folder + "/page.html"});
+  // What cannot be written is told before anything is measured: nothing could be measured here.
+  expect(7, "cannot write", {recipe, "model.type=resnet152", "--unset", "model.channels", "--html", folder + "/none/page.html"});
+  expect(7, "cannot write", {recipe, "-o", folder + "/none/journal"});
+  expect(7, "cannot write", {recipe, "--save", "json:" + folder + "/none/result.json"});
+  expect(4, "cannot read the journal", {recipe, "-o", folder});
 }
 
 TEST_F(Benchmark, EveryOperatorHasACase) {
@@ -246,32 +254,6 @@ TEST_F(Benchmark, ConvertLayoutNamesMistakes) {
   EXPECT_FALSE(std::filesystem::exists(folder + "/x"));
   EXPECT_EQ(run("galley-convert-layout", {folder + "/junk.safetensors", "-o", folder + "/x"}).code, 2);
   EXPECT_EQ(run("galley-convert-layout", {folder + "/junk.safetensors", "--to", "sideways", "-o", folder + "/x"}).code, 2);
-}
-
-TEST_F(Benchmark, LayoutDoctorFindsNoReorderInAResidualNetwork) {
-  const Outcome outcome = run("galley-convert-layout", {"--check", recipe, "model.type=cifar_resnet20", "--unset", "model.channels", "benchmark.batch=2", "--apply", folder + "/format.yaml", "--format", "json"});
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const Json json = Json::parse(outcome.out);
-  EXPECT_EQ(json["formats"].size(), 6u);  // three formats of forward and of an update
-  for (const Json& loss : json["losses"]) EXPECT_NE(loss["memory_format"], "auto") << loss.dump();
-  EXPECT_NE(read_text(folder + "/format.yaml").find("\nmemory_format: "), std::string::npos);
-}
-
-TEST_F(Benchmark, LayoutDoctorNamesTheOperatorThatLosesTheFormat) {
-  // Features of 7 x 7 pixels are flattened in the order of a contiguous array.
-  const Outcome outcome = run("galley-convert-layout", {"--check", recipe, "benchmark.batch=2", "--format", "json"});
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
-  bool found = false;
-  const Json json = Json::parse(outcome.out);
-  for (const Json& loss : json["losses"]) {
-    if (loss["type"] != "reshape" || loss["what"] != "forward") continue;
-    found = true;
-    EXPECT_EQ(loss["shape"], Json({2, 8, 7, 7}));
-    EXPECT_EQ(loss["from_strides"], Json({392, 1, 56, 8}));
-    EXPECT_EQ(loss["to_strides"], Json({392, 49, 7, 1}));
-    EXPECT_EQ(loss["bytes"], 2 * 8 * 7 * 7 * 4);
-  }
-  EXPECT_TRUE(found) << outcome.out;
 }
 
 }  // namespace

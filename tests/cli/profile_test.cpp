@@ -144,6 +144,54 @@ TEST(Profile, VerifiesItsAdvice) {
   EXPECT_TRUE(json["verified"]["verdict"].is_string());
 }
 
+TEST(Profile, TellsWhatRecordingCosts) {
+  const std::string folder = scratch_folder();
+  const Outcome outcome = run("galley-profile", {tiny_recipe(folder), "synthetic=true", "--overhead", "0.5", "--format", "json", "-q"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json overhead = Json::parse(outcome.out)["overhead"];
+  EXPECT_LE(overhead["low_percent"], overhead["change_percent"]);
+  EXPECT_GE(overhead["high_percent"], overhead["change_percent"]);
+  EXPECT_TRUE(overhead["verdict"].is_string());
+}
+
+TEST(Profile, AQuantizedModelGetsAdviceForTheQuantizer) {
+  // The heaviest layer is kept in float between two on integers.
+  const std::string folder = scratch_folder(), recipe = folder + "/net.yaml", weights = folder + "/int8.safetensors";
+  write_text(recipe,
+             "recipe: 1\n"
+             "model:\n"
+             "  type: layers\n"
+             "  input: {shape: [3, 32, 32]}\n"
+             "  layers:\n"
+             "    - {name: conv1, type: conv2d, out_channels: 32, kernel_size: 1}\n"
+             "    - {name: conv2, type: conv2d, out_channels: 32, kernel_size: 3, padding: 1}\n"
+             "    - {name: conv3, type: conv2d, out_channels: 4, kernel_size: 1}\n"
+             "    - {name: pool, type: adaptive_avg_pool2d, output_size: 1}\n"
+             "    - {name: flat, type: flatten}\n"
+             "data: {train: {source: {type: synthetic, samples: 64}, workers: 1}}\n"
+             "train: {duration: 1 step, batch: 16, optimizer: {type: sgd, lr: 0.01}}\n"
+             "threads: 1\n"
+             "quantize: {overrides: [{match: [conv2], keep: float}]}\n"
+             "profile: {schedule: {skip_first: 1, wait: 0, warmup: 1, active: 3}}\n");
+  ASSERT_EQ(run("galley-train", {recipe, "-o", folder + "/run", "-q"}).code, 0);
+  const Outcome made = run("galley-quantize", {folder + "/run", "data.calibration.pipeline=train", "-o", weights, "-q"});
+  ASSERT_EQ(made.code, 0) << made.err;
+  const Outcome outcome = run("galley-profile", {recipe, "weights=" + weights, "what=forward", "--verify", "--format", "json", "-q"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json json = Json::parse(outcome.out);
+  bool found = false;
+  for (const Json& advice : json["advice"]) {
+    if (advice["code"] != "int8_float_layers") continue;
+    found = true;
+    EXPECT_EQ(advice["key"], "quantize.overrides");
+    EXPECT_TRUE(advice["requantize"].get<bool>());
+    EXPECT_NE(advice["message"].get<std::string>().find("conv2"), std::string::npos) << advice.dump();
+    EXPECT_NE(advice["message"].get<std::string>().find("override"), std::string::npos) << advice.dump();
+    EXPECT_GT(advice["gain_ms"], 0);
+  }
+  EXPECT_TRUE(found) << outcome.out;
+}
+
 TEST(Profile, MistakesNameTheKey) {
   const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
   const Outcome active = run("galley-profile", {recipe, "schedule.active=0", "--format", "json"});
@@ -152,6 +200,8 @@ TEST(Profile, MistakesNameTheKey) {
   EXPECT_EQ(Json::parse(active.err)["error"]["key"], "profile.schedule.active");
   EXPECT_EQ(run("galley-profile", {recipe, "what=sideways"}).code, 3);
   EXPECT_EQ(run("galley-profile", {recipe, "--by", "mood"}).code, 2);
+  EXPECT_EQ(run("galley-profile", {recipe, "--overhead", "-1"}).code, 2);
+  EXPECT_EQ(run("galley-profile", {recipe, "schedule.active=100000000", "-o", folder + "/none/trace.json"}).code, 7) << "told before the work";
 }
 
 TEST(Profile, ARunningTrainingRecordsAWindowAtSigusr2) {

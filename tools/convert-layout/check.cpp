@@ -157,6 +157,7 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
   if (!dry_run_) check_outputs({apply_});
   make_paths_absolute(loaded.recipe);
   const BenchmarkSection& section = loaded.recipe.benchmark;
+  if (section.stop.max_time.unit != DurationUnit::kSeconds) throw Error(ErrorCode::kRecipe, "benchmark.stop.max_time is a time").key("benchmark.stop.max_time").suggest("e.g. 30s");
   const int64_t batch = parse_count(section.batch.front());
   std::vector<std::pair<std::string, WorkKind>> kinds{{"forward", WorkKind::kForward}};
   if (loaded.recipe.train.optimizer.algorithm) kinds.emplace_back("train_step", WorkKind::kTrainStep);

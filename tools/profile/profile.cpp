@@ -13,6 +13,7 @@
 #include "libcore/train/components.h"
 #include "libcore/train/profiled_work.h"
 #include "tools/common/machine_limits.h"
+#include "tools/common/signals.h"
 #include "tools/common/weight_folders.h"
 
 namespace galley::tools {
@@ -100,9 +101,21 @@ Table memory_table(const Profile& profile) {
   return table;
 }
 
+bool stopped() { return stop_signal() != 0; }
+
+Json comparison_json(const RoundComparison& result) {
+  return {{"change_percent", 100 * result.change}, {"low_percent", 100 * result.interval.low}, {"high_percent", 100 * result.interval.high}, {"noise_percent", 100 * result.noise}, {"verdict", verdict_name(result.verdict)}};
+}
+
 Json verified_json(const RoundComparison& result, const Profile& profile) {
-  return {{"change_percent", 100 * result.change}, {"low_percent", 100 * result.interval.low}, {"high_percent", 100 * result.interval.high}, {"noise_percent", 100 * result.noise},
-          {"verdict", verdict_name(result.verdict)}, {"gain_ms", -result.change * profile.wall_s / static_cast<double>(profile.steps) * 1e3}};
+  Json json = comparison_json(result);
+  json["gain_ms"] = -result.change * profile.wall_s / static_cast<double>(profile.steps) * 1e3;
+  return json;
+}
+
+std::string comparison_text(const RoundComparison& result) {
+  return cat(fixed(100 * std::abs(result.change), 1), " % ", result.change < 0 ? "less" : "more", " time (95 %: ", fixed(100 * result.interval.low, 1), " to ", fixed(100 * result.interval.high, 1), " %, noise ",
+             fixed(100 * result.noise, 1), " %): ", verdict_name(result.verdict), "\n");
 }
 
 }  // namespace
@@ -112,7 +125,8 @@ void ProfileTool::add_options(CLI::App& app) {
   app.add_option("--html", html_, "write a page with timeline, flame graph, memory, tables and advice")->type_name("FILE")->group("Output")->take_last();
   app.add_option("--apply", apply_, "write the recipe fragment that follows the advice; use it with --with FILE")->type_name("FILE")->group("Output")->take_last();
   app.add_flag("--verify", verify_, "run the recipe against the one that follows the advice, in turns, and tell the gain")->group("Output");
-  app.add_option("--verify-time", verify_s_, "seconds for --verify")->group("Output")->take_last();
+  app.add_option("--verify-time", verify_s_, "seconds for --verify")->check(CLI::PositiveNumber)->group("Output")->take_last();
+  app.add_option("--overhead", overhead_s_, "for so many seconds run steps with the recorder and without it, in turns, and tell what recording costs")->type_name("SECONDS")->check(CLI::PositiveNumber)->group("Output")->take_last();
   app.add_option("--by", by_, "rows of the table: op, shape, module, layer")->check(CLI::IsMember({"op", "shape", "module", "layer"}))->group("Output")->take_last();
   app.add_option("--rows", rows_, "rows of the table at most; 0: all")->check(CLI::Range(0, 1000000))->group("Output")->take_last();
   app.add_option("--trace-mib", trace_mib_, "the trace's size at most, in MiB before compression; the shortest nodes are left out")->check(CLI::Range(1, 2000))->group("Output")->take_last();
@@ -122,17 +136,17 @@ RoundComparison ProfileTool::verify(const LoadedRecipe& loaded, const std::vecto
   LoadOptions options = load_options();
   std::vector<std::string> seen;
   for (const Advice& item : advice) {  // the first to speak of a key decides, as in the fragment
-    if (item.value.empty() || std::find(seen.begin(), seen.end(), item.key) != seen.end()) continue;
+    if (item.value.empty() || item.requantize || std::find(seen.begin(), seen.end(), item.key) != seen.end()) continue;
     seen.push_back(item.key);
     options.overrides.push_back(item.key + "=" + item.value);
   }
   LoadedRecipe changed = load_recipe(recipe_, recipe_components(), options);
   resolve_weights(changed.recipe, weight_registry());
   make_paths_absolute(changed.recipe);
-  return compare_work(loaded.recipe, changed.recipe, verify_s_);
+  return compare_work(loaded.recipe, changed.recipe, verify_s_, stopped);
 }
 
-std::string ProfileTool::text(const ProfileReport& report, const RoundComparison* verified) const {
+std::string ProfileTool::text(const ProfileReport& report, const RoundComparison* verified, const RoundComparison* overhead) const {
   const Profile& profile = report.profile;
   const double steps = static_cast<double>(profile.steps), step = profile.wall_s / steps;
   const auto share = [&](double seconds) { return fixed(100 * seconds / profile.wall_s, 1) + " %"; };
@@ -155,20 +169,20 @@ std::string ProfileTool::text(const ProfileReport& report, const RoundComparison
     result += cat("advice [", item.code, "] ", item.message, "\n       -> ", item.key, item.value.empty() ? "" : "=", item.value, ", ", item.gain_s >= 0 ? "gains " : "costs ", human_seconds(std::abs(item.gain_s)), " a step (",
                   fixed(100 * std::abs(item.gain_s) / step, 1), " %, ", item.modelled ? "modelled" : "measured", ")", item.gain_bytes == 0 ? "" : cat(", ", human_bytes(std::abs(static_cast<double>(item.gain_bytes))), item.gain_bytes > 0 ? " less memory" : " more memory"), "\n");
   }
-  if (verified != nullptr) {
-    result += cat("verified: a sample takes ", fixed(100 * std::abs(verified->change), 1), " % ", verified->change < 0 ? "less" : "more", " time (95 %: ", fixed(100 * verified->interval.low, 1), " to ", fixed(100 * verified->interval.high, 1),
-                  " %, noise ", fixed(100 * verified->noise, 1), " %): ", verdict_name(verified->verdict), "\n");
-  }
+  if (verified != nullptr) result += "verified: a sample takes " + comparison_text(*verified);
+  if (overhead != nullptr) result += "overhead: under the recorder a step takes " + comparison_text(*overhead);
   return result;
 }
 
 int ProfileTool::run_recipe(LoadedRecipe& loaded) {
   Recipe& recipe = loaded.recipe;
+  if (!dry_run_) check_outputs({output_, html_, apply_});
   make_paths_absolute(recipe);
   ProfileReport report;
   Recorder recorder;
   std::string json_text, html;
   Trace trace;
+  std::optional<RoundComparison> overhead;
   {
     ProfiledWork work(recipe);
     report.recipe = recipe.name.empty() ? recipe_ : recipe.name;
@@ -186,10 +200,10 @@ int ProfileTool::run_recipe(LoadedRecipe& loaded) {
       return kExitDone;
     }
     Progress progress(common.progress);
-    record(work, schedule_of(recipe), recorder, [&](int64_t done, int64_t all) {
-      progress.update(static_cast<double>(done) / static_cast<double>(all), cat("step ", done, "/", all), Json{{"step", done}, {"steps", all}}.dump());
-    });
+    const auto show = [&](int64_t done, int64_t all) { progress.update(static_cast<double>(done) / static_cast<double>(all), cat("step ", done, "/", all), Json{{"step", done}, {"steps", all}}.dump()); };
+    const bool all = record(work, schedule_of(recipe), recorder, show, stopped);
     progress.clear();
+    if (!all) return 128 + stop_signal();
     const MachineLimits machine = machine_limits(compute_threads());
     report.profile = make_profile(recorder.recording(), machine);
     report.advice = advise(report.profile, work.facts());
@@ -197,6 +211,8 @@ int ProfileTool::run_recipe(LoadedRecipe& loaded) {
     if (!output_.empty()) trace = make_trace(recorder.recording(), {.max_bytes = trace_mib_ << 20, .process = cat("galley ", report.recipe, " ", report.what), .machine = machine});
     json_text = report_json(report, recorder.recording());
     if (!html_.empty()) html = report_html(report, recorder.recording());
+    if (overhead_s_ > 0) overhead = recording_overhead(work, overhead_s_, stopped);
+    if (stopped()) return 128 + stop_signal();
   }
   Json json = Json::parse(json_text);
   if (!output_.empty()) {
@@ -206,20 +222,23 @@ int ProfileTool::run_recipe(LoadedRecipe& loaded) {
   }
   if (!html_.empty()) write_file(html_, html);
   const std::string fragment = advice_fragment(report.advice);
+  const bool comparable = std::any_of(report.advice.begin(), report.advice.end(), [](const Advice& item) { return !item.value.empty() && !item.requantize; });
   if (!apply_.empty()) write_file(apply_, fragment.empty() ? "# galley-profile found nothing to change.\n{}\n" : "# Advice of galley-profile.\n" + fragment);
   std::optional<RoundComparison> verified;
-  if (verify_ && fragment.empty()) log(LogLevel::kInfo, "--verify: there is no advice with a value to compare");
-  if (verify_ && !fragment.empty()) {
+  if (verify_ && !comparable) log(LogLevel::kInfo, fragment.empty() ? "--verify: there is no advice with a value to compare" : "--verify: the advice is for galley-quantize: compare the file that it makes, with galley-benchmark --compare");
+  if (verify_ && comparable) {
     verified = verify(loaded, report.advice);
+    if (stopped()) return 128 + stop_signal();
     json["verified"] = verified_json(*verified, report.profile);
   }
+  if (overhead) json["overhead"] = comparison_json(*overhead);
   json["provenance"] = provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)));
   const size_t most = rows_ == 0 ? SIZE_MAX : static_cast<size_t>(rows_);
   for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(operator_table(report.profile, by_, most), format));
   if (common.format == Format::kJson) {
     print(json.dump() + "\n");
   } else if (common.format == Format::kTable) {
-    print(text(report, verified ? &*verified : nullptr));
+    print(text(report, verified ? &*verified : nullptr, overhead ? &*overhead : nullptr));
   } else {
     print(render(operator_table(report.profile, by_, most), common.format));
   }

@@ -26,12 +26,12 @@ class ProfileTool : public RecipeTool {
  private:
   /// The base recipe against the one with the advice followed.
   RoundComparison verify(const LoadedRecipe& loaded, const std::vector<Advice>& advice) const;
-  std::string text(const ProfileReport& report, const RoundComparison* verified) const;
+  std::string text(const ProfileReport& report, const RoundComparison* verified, const RoundComparison* overhead) const;
 
   std::string html_, apply_, by_ = "op";
   int64_t rows_ = 20, trace_mib_ = 64;
   bool verify_ = false;
-  double verify_s_ = 30;
+  double verify_s_ = 30, overhead_s_ = 0;
 };
 
 }  // namespace galley::tools

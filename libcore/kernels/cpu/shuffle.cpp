@@ -131,8 +131,9 @@ Support supports(const KernelQuery& q) {
 /// Pixels of dense channels, in few streams.
 class Interleave : public PreparedKernel {
  public:
-  Interleave(const TensorType& x, int64_t groups)
-      : element_(dtype_size(x.dtype)), channels_(x.shape[1]), pixels_(x.elements() / x.shape[1]), inverse_(groups > kMostStreams), streams_(inverse_ ? channels_ / groups : groups) {}
+  /// `inverse`: `streams` lie interleaved, and are parted; else they lie one after the other.
+  Interleave(const TensorType& x, int64_t streams, bool inverse)
+      : element_(dtype_size(x.dtype)), channels_(x.shape[1]), pixels_(x.elements() / x.shape[1]), streams_(streams), inverse_(inverse) {}
   void run(const KernelArgs& args) const override {
     const int64_t bytes = channels_ * element_;
     parallel_for(pixels_, std::max<int64_t>(1, kTaskBytes / bytes), [&](int64_t begin, int64_t end) {
@@ -142,9 +143,8 @@ class Interleave : public PreparedKernel {
   }
 
  private:
-  int64_t element_, channels_, pixels_;
+  int64_t element_, channels_, pixels_, streams_;
   bool inverse_;
-  int64_t streams_;
 };
 
 class Planes : public PreparedKernel {
@@ -159,9 +159,11 @@ class Planes : public PreparedKernel {
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   const TensorType& x = q.in(0);
   const int64_t groups = q.attrs<ChannelShuffleAttrs>().groups, part = x.shape[1] / groups;
-  const bool dense = x.format.is_channels_last() || x.shape.rank() == 2;
-  const auto few = [](int64_t streams) { return streams >= 2 && streams <= kMostStreams; };
-  if (dense && x.elements() > 0 && (few(groups) || few(part))) return std::make_unique<Interleave>(x, groups);
+  const bool dense = x.format.is_channels_last() || x.shape.rank() == 2, mixes = groups > 1 && part > 1;
+  if (dense && mixes && x.elements() > 0) {
+    if (groups <= kMostStreams) return std::make_unique<Interleave>(x, groups, false);
+    if (part <= kMostStreams) return std::make_unique<Interleave>(x, part, true);
+  }
   const Shape steps = x.format.strides(x.shape);
   std::vector<CopyDim> dims;
   for (const int d : x.format.order(x.shape.rank())) {

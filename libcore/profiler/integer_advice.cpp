@@ -1,0 +1,141 @@
+#include "libcore/profiler/integer_advice.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "libcore/base/units.h"
+
+namespace galley {
+namespace {
+
+// The figures that the models stand on, all from docs/performance.md ("Integers against float", convolutions of ResNet-50 and MobileNetV3-Large on AVX2).
+constexpr double kFloatReached = 0.7;      // of the limit, by float convolutions: 30..43 of 46 GMAC/s
+constexpr double kFloatCall = 1e-5;        // seconds of a float call besides its work: threads woken, a primitive entered
+constexpr double kIntegerGain = 1.6;       // a float layer's time over that of the same layer on integers, the exact way
+constexpr double kReducedGain = 1.2;       // exact over reduced: 32 products a cycle for 26
+constexpr double kConversionBytes = 5;     // of a value that is quantized or dequantized: one byte and a float
+
+double step_s(const Profile& profile) { return profile.wall_s / static_cast<double>(profile.steps); }
+
+double per_step(const Profile& profile, double seconds) { return seconds / static_cast<double>(profile.steps); }
+
+double time_of(const Profile& profile, const std::set<RowKey>& keys) {
+  double sum = 0;
+  for (const OperatorRow& row : profile.operators) {
+    if (keys.count(row_key(row)) > 0) sum += row.self_s;
+  }
+  return per_step(profile, sum);
+}
+
+bool is_layer(const OperatorRow& row) { return row.type == "quantized_conv2d" || row.type == "quantized_linear"; }
+
+/// Names in YAML's flow style, quoted.
+std::string list_text(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += cat(text.empty() ? "[" : ", ", "'", name, "'");
+  return text + "]";
+}
+
+std::string some_of(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 3;
+  std::string text;
+  for (size_t i = 0; i < std::min(kShown, names.size()); ++i) text += cat(i == 0 ? "" : ", ", names[i]);
+  return names.size() > kShown ? cat(text, " and ", names.size() - kShown, " more") : text;
+}
+
+constexpr const char* kRequantize = "; galley-quantize makes the new file";
+
+}  // namespace
+
+std::optional<Advice> int8_slower(const Profile& profile, const ProfileFacts& facts) {
+  if (!facts.integers.any || profile.machine.flops_per_s <= 0 || profile.machine.bytes_per_s <= 0) return std::nullopt;
+  std::vector<std::string> names;
+  double gain = 0, spent = 0, modelled = 0;
+  for (const OperatorRow& row : profile.operators) {
+    if (!is_layer(row) || row.calls == 0) continue;
+    // In float every byte becomes four; and what stands beside must convert, unless it follows suit.
+    const double floating = std::max(row.flops / profile.machine.flops_per_s, 4 * row.bytes / profile.machine.bytes_per_s) / kFloatReached + kFloatCall * static_cast<double>(row.calls);
+    const double conversions = kConversionBytes * row.bytes / profile.machine.bytes_per_s;
+    if (row.self_s <= 1.1 * (floating + conversions)) continue;
+    gain += row.self_s - floating - conversions;
+    spent += row.self_s;
+    modelled += floating;
+    if (std::find(names.begin(), names.end(), row.module) == names.end()) names.push_back(row.module);
+  }
+  if (names.empty()) return std::nullopt;
+  Advice advice;
+  advice.key = "quantize.overrides";
+  if (!facts.integers.overrides) advice.value = cat("[{match: ", list_text(names), ", keep: float}]");
+  advice.requantize = true;
+  advice.gain_s = per_step(profile, gain);
+  advice.message = cat(names.size(), names.size() == 1 ? " layer takes " : " layers take ", human_seconds(per_step(profile, spent)), " of a step on integers, and would take about ", human_seconds(per_step(profile, modelled)),
+                       " in float, conversions not counted: ", some_of(names), kRequantize);
+  return advice;
+}
+
+std::optional<Advice> int8_float_layers(const Profile& profile, const ProfileFacts& facts) {
+  std::vector<std::string> names;
+  double gain = 0, spent = 0;
+  std::string cause;
+  for (const FloatIsland& island : facts.integers.islands) {
+    if (island.names.empty()) continue;
+    const double layers = time_of(profile, island.layers), conversions = time_of(profile, island.conversions);
+    gain += conversions + layers * (1 - 1 / kIntegerGain);
+    spent += conversions + layers;
+    names.insert(names.end(), island.names.begin(), island.names.end());
+    if (cause.empty()) cause = island.cause;
+  }
+  if (names.empty()) return std::nullopt;
+  Advice advice;
+  // Whoever kept them in float had a reason, which a fragment must not undo.
+  advice.key = "quantize.overrides";
+  advice.requantize = true;
+  advice.gain_s = gain;
+  advice.message = cat(names.size(), names.size() == 1 ? " layer in float stands" : " layers in float stand", " between layers on integers and take ", human_seconds(spent), " of a step with the conversions round them: ", some_of(names), " (", cause,
+                       "); on integers they save that, if the accuracy holds: galley-quantize --sensitivity tells what each costs");
+  return advice;
+}
+
+std::optional<Advice> int8_conversions(const Profile& profile, const ProfileFacts& facts) {
+  double spent = 0, most = -1;
+  int count = 0;
+  std::string cause;
+  for (const FloatIsland& island : facts.integers.islands) {
+    if (!island.names.empty()) continue;
+    const double seconds = time_of(profile, island.conversions);
+    spent += seconds;
+    ++count;
+    if (seconds > most) {
+      most = seconds;
+      cause = island.cause;
+    }
+  }
+  if (count == 0) return std::nullopt;
+  Advice advice;
+  advice.key = "model";
+  advice.gain_s = spent;
+  advice.modelled = false;
+  advice.message = cat("values leave the integers and come back at ", count, count == 1 ? " place" : " places", ", which takes ", human_seconds(spent), " of a step in conversions; the most: ", cause);
+  return advice;
+}
+
+std::optional<Advice> int8_saturation(const Profile& profile, const ProfileFacts& facts) {
+  double spent = 0;
+  for (const OperatorRow& row : profile.operators) {
+    if (row.implementation.starts_with("exact") && facts.integers.exact.count(row_key(row)) > 0) spent += row.self_s;
+  }
+  if (spent <= 0) return std::nullopt;
+  spent = per_step(profile, spent);
+  Advice advice;
+  advice.key = "quantize.saturation";
+  advice.value = "reduce";
+  advice.requantize = true;
+  advice.gain_s = spent * (1 - 1 / kReducedGain);
+  char share[32];
+  std::snprintf(share, sizeof share, "%.0f %%", 100 * spent / step_s(profile));
+  advice.message = cat("this machine adds pairs of 8-bit products in 16 bits: products on the exact way, which widens both sides first, take ", human_seconds(spent), " of a step (", share,
+                       "); with one bit less in the weights they need not", kRequantize, ", and --evaluate tells what it costs");
+  return advice;
+}
+
+}  // namespace galley

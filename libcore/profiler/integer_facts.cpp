@@ -1,0 +1,134 @@
+#include "libcore/profiler/integer_facts.h"
+
+#include <algorithm>
+
+#include "libcore/ops/quantized.h"
+
+namespace galley {
+namespace {
+
+bool is_product(const Node& node) { return node.is("quantized_conv2d") || node.is("quantized_linear") || node.is("dynamic_quantized_linear"); }
+
+/// Makes real values of integers: where an island begins.
+bool leaves_integers(const Graph& graph, const Node& node) {
+  return graph.type(node.outputs[0]).dtype == DType::kF32 && (node.is("dequantize") || node.op->name.starts_with("quantized_"));
+}
+
+class Finder {
+ public:
+  Finder(const Program& program, const std::map<std::string, std::string>& float_reasons) : program_(program), graph_(program.graph()), reasons_(float_reasons), producers_(graph_.producers()) {
+    for (size_t s = 0; s < program.steps().size(); ++s) step_of_[program.steps()[s].node] = s;
+  }
+
+  IntegerFacts run() {
+    IntegerFacts facts;
+    for (size_t n = 0; n < graph_.nodes().size(); ++n) {
+      const Node& node = graph_.nodes()[n];
+      if (is_product(node)) {
+        facts.any = true;
+        if (could_reduce(node)) facts.exact.insert(key_of(static_cast<int>(n)));
+      }
+      if (!node.is("quantize")) continue;
+      Walk walk = back_from(static_cast<int>(n));
+      if (walk.from_integers) join(std::move(walk));
+    }
+    for (const Walk& walk : walks_) facts.islands.push_back(island_of(walk));
+    return facts;
+  }
+
+ private:
+  /// A connected piece in float with the conversions around it.
+  struct Walk {
+    std::set<int> inside, conversions;
+    bool from_integers = false;
+  };
+
+  RowKey key_of(int node) const {
+    const auto step = step_of_.find(node);
+    return step == step_of_.end() ? RowKey{graph_.nodes()[static_cast<size_t>(node)].path, "", ""} : row_key(describe(program_, step->second, {}));
+  }
+
+  bool could_reduce(const Node& node) const {
+    if (node.is("dynamic_quantized_linear")) return node.attrs<DynamicQuantizedLinearAttrs>().saturation == Saturation::kExact;
+    if (graph_.type(node.inputs[0]).dtype != DType::kU8) return false;
+    return (node.is("quantized_conv2d") ? node.attrs<QuantizedConv2dAttrs>().saturation : node.attrs<QuantizedLinearAttrs>().saturation) == Saturation::kExact;
+  }
+
+  Walk back_from(int quantize) const {
+    Walk walk;
+    walk.conversions.insert(quantize);
+    std::vector<int> open{quantize};
+    while (!open.empty()) {
+      const Node& node = graph_.nodes()[static_cast<size_t>(open.back())];
+      open.pop_back();
+      for (const ValueId id : node.inputs) {
+        const int maker = id == kNoValue ? -1 : producers_[static_cast<size_t>(id)];
+        if (maker < 0) continue;
+        const Node& made_by = graph_.nodes()[static_cast<size_t>(maker)];
+        if (leaves_integers(graph_, made_by)) {
+          walk.from_integers = true;
+          if (made_by.is("dequantize")) walk.conversions.insert(maker);
+        } else if (walk.inside.insert(maker).second) {
+          open.push_back(maker);
+        }
+      }
+    }
+    return walk;
+  }
+
+  /// Pieces that share an operator or a conversion are one.
+  void join(Walk walk) {
+    const auto touches = [&](const Walk& other) {
+      const auto shares = [](const std::set<int>& a, const std::set<int>& b) { return std::any_of(a.begin(), a.end(), [&](int n) { return b.count(n) > 0; }); };
+      return shares(walk.inside, other.inside) || shares(walk.conversions, other.conversions);
+    };
+    for (size_t i = 0; i < walks_.size();) {
+      if (!touches(walks_[i])) {
+        ++i;
+        continue;
+      }
+      walk.inside.merge(walks_[i].inside);
+      walk.conversions.merge(walks_[i].conversions);
+      walks_.erase(walks_.begin() + static_cast<std::ptrdiff_t>(i));
+      i = 0;
+    }
+    walks_.push_back(std::move(walk));
+  }
+
+  FloatIsland island_of(const Walk& walk) const {
+    FloatIsland island;
+    for (const int n : walk.conversions) island.conversions.insert(key_of(n));
+    const Node* first = nullptr;
+    for (const int n : walk.inside) {
+      const Node& node = graph_.nodes()[static_cast<size_t>(n)];
+      if (node.is("conv2d") || node.is("linear")) {
+        island.layers.insert(key_of(n));
+        island.names.push_back(node.path);
+      }
+      if (first == nullptr && step_of_.count(n) > 0 && !node.is("reorder")) first = &node;
+    }
+    const auto at = [](const std::string& path) { return path.empty() ? std::string() : " at " + path; };
+    if (!island.names.empty()) {
+      const auto reason = reasons_.find(island.names.front());
+      island.cause = cat("layer ", island.names.front(), " is in float", reason == reasons_.end() ? "" : cat(" (", reason->second, ")"));
+    } else if (first != nullptr) {
+      island.cause = cat(first->op->name, at(first->path), " has no integer form");
+    } else {
+      island.cause = "the same values are wanted with two scales";
+    }
+    return island;
+  }
+
+  const Program& program_;
+  const Graph& graph_;
+  const std::map<std::string, std::string>& reasons_;
+  const std::vector<int> producers_;
+  std::map<int, size_t> step_of_;
+  std::vector<Walk> walks_;
+};
+
+}  // namespace
+
+IntegerFacts integer_facts(const Program& program, const std::map<std::string, std::string>& float_reasons) { return Finder(program, float_reasons).run(); }
+
+}  // namespace galley

@@ -1,0 +1,69 @@
+// Ctrl-C in a sweep, a comparison and a profile: what is finished is kept, and the exit code says whether the work can go on.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "tests/cli/process.h"
+
+namespace galley::testing_cli {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Cells that go on until they are stopped: no interval gets that narrow.
+const char kEndless[] =
+    "recipe: 1\n"
+    "name: net\n"
+    "model: {type: cnn, num_classes: 4, channels: [8, 8]}\n"
+    "data: {train: {source: {type: synthetic, samples: 24}, workers: 1}}\n"
+    "train: {duration: 2 steps, batch: 8, optimizer: {type: sgd, lr: 0.05}}\n"
+    "benchmark: {stop: {min_runs: 3, max_time: 300ms, ci: 0.0001%}, warmup: 1}\n"
+    "profile: {schedule: {active: 100000000}}\n";
+
+TEST(StoppedBenchmark, ASweepGoesOnFromItsJournal) {
+  const std::string folder = scratch_folder(), recipe = folder + "/net.yaml", journal = folder + "/journal.jsonl";
+  write_text(recipe, kEndless);
+  const std::vector<std::string> command{recipe, "batch=1..1000", "-o", journal, "-q"};
+  Child child("galley-benchmark", command);
+  ASSERT_TRUE(wait_for_lines(journal, 2));
+  child.signal(SIGINT);
+  EXPECT_EQ(child.wait(), 75);
+  std::istringstream lines(read_text(journal));
+  size_t cells = 0;
+  for (std::string line; std::getline(lines, line); ++cells) EXPECT_FALSE(Json::parse(line)["value"]["median_ms"].is_null()) << line;
+  ASSERT_GE(cells, 2u);
+  // Again: those that are there are not measured again, and are in the result.
+  Child again("galley-benchmark", command);
+  ASSERT_TRUE(wait_for_lines(journal, static_cast<int>(cells) + 1));
+  again.signal(SIGTERM);
+  EXPECT_EQ(again.wait(), 75);
+  std::istringstream more(read_text(journal));
+  std::set<int> batches;
+  for (std::string line; std::getline(more, line);) EXPECT_TRUE(batches.insert(Json::parse(line)["value"]["batch"].get<int>()).second) << line;
+  EXPECT_GT(batches.size(), cells);
+}
+
+TEST(StoppedBenchmark, WithoutAJournalNothingIsLeft) {
+  const std::string folder = scratch_folder(), recipe = folder + "/net.yaml";
+  write_text(recipe, kEndless);
+  const auto stopped = [&](const std::string& tool, const std::vector<std::string>& arguments, int signal) {
+    Child child(tool, arguments);
+    usleep(700000);  // in the midst of its work, or at its start: both are right
+    child.signal(signal);
+    return child.wait();
+  };
+  EXPECT_EQ(stopped("galley-benchmark", {recipe, "batch=1..1000", "-q"}, SIGINT), 130);
+  EXPECT_EQ(stopped("galley-benchmark", {recipe, "stop.max_time=1000s", "--compare", "batch=1", "batch=2", "-q"}, SIGTERM), 143);
+  EXPECT_EQ(stopped("galley-convert-layout", {"--check", recipe, "stop.max_time=1000s", "-q"}, SIGINT), 130);
+  EXPECT_EQ(stopped("galley-profile", {recipe, "-o", folder + "/trace.json", "-q"}, SIGINT), 130);
+  EXPECT_FALSE(std::filesystem::exists(folder + "/trace.json"));
+}
+
+}  // namespace
+}  // namespace galley::testing_cli
