@@ -95,6 +95,12 @@ TEST_F(Benchmark, RecordsACellThatCannotRun) {
   EXPECT_EQ(json["rows"][1]["set"]["precision"], "bf16");
 }
 
+TEST_F(Benchmark, FailsWhereNoCellCouldRun) {
+  const Outcome outcome = run("galley-benchmark", {recipe, "weights=" + folder + "/none.safetensors", "batch=1,2", "--format", "json", "-q"});
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  for (const Json& row : Json::parse(outcome.out)["rows"]) EXPECT_FALSE(row["error"].is_null());
+}
+
 TEST_F(Benchmark, ComparesInTurnsAndSaysSo) {
   const Outcome outcome = run("galley-benchmark", {recipe, "--compare", "batch=1", "batch=64", "stop.min_runs=20", "--format", "json", "-q"});
   const Json json = Json::parse(outcome.out);
@@ -178,6 +184,8 @@ TEST_F(Benchmark, NamesMistakes) {
   };
   expect(3, "did you mean 'forward'", {recipe, "what=foward"});
   expect(3, "does not lead", {recipe, "batch=4..1"});
+  expect(3, "'benchmark.batch': '' is not a whole number", {recipe, "batch=1.."});
+  expect(3, "'benchmark.threads': it is 0", {recipe, "threads=0,1"});
   expect(2, "did you mean 'conv2d'", {"op", "conv2:mb1"});
   expect(2, "'zz' is no size", {"op", "conv2d:mb1ic3ih8oc4kh3zz2"});
   expect(2, "no recipe was named", {});

@@ -85,6 +85,8 @@ std::string journal_key(const Row& row) {
 
 void BenchmarkTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
+  app.get_option("RECIPE")->description("recipes (files, built-in names, RUN folders, - for standard input), timed in turns; then overrides: what=forward,train_step,data,load batch=1..8x2 threads=1,2 "
+                                        "memory_format=, precision=, stop.ci=, stop.max_time= and every other key. Or: op [NAME | CASE ...], machine, memory_order");
   app.add_option("--compare", compare_, "time BASE and NEW in turns and decide: each a recipe, saved JSON, or overrides in quotes; exit 0 NEW is faster or the same, 6 slower, 9 cannot tell")
       ->expected(2)->allow_extra_args(false)->type_name("BASE NEW")->group("Compare");
   app.add_option("--html", html_, "write a page with curves over the sweep, the roofline and the rows")->type_name("FILE")->group("Output")->take_last();
@@ -107,10 +109,10 @@ std::unique_ptr<LoadedRecipe> BenchmarkTool::load(const std::string& recipe, con
   return loaded;
 }
 
-int BenchmarkTool::stopped(size_t cells_done, size_t cells) const {
+int BenchmarkTool::stopped(size_t cells_done, size_t cells, bool keeps_journal) const {
   const std::string kept = cat("stopped after ", cells_done, " of ", cells, cells == 1 ? " cell" : " cells");
   if (output_.empty()) {
-    log(LogLevel::kWarning, cat(kept, "; with -o JOURNAL the same command would go on from there"));
+    log(LogLevel::kWarning, !keeps_journal ? kept : cat(kept, "; with -o JOURNAL the same command would go on from there"));
     return 128 + stop_signal();
   }
   log(LogLevel::kWarning, cat(kept, ", which are in ", output_, ": the same command goes on"));
@@ -230,6 +232,7 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
   const MachineWatch watch;
   Progress progress(common.verbosity < 0 ? ProgressMode::kNone : common.progress);
   std::vector<Row> rows;
+  std::optional<ErrorCode> first_error;
   for (size_t c = 0; c < cells.size(); ++c) {
     const Cell& cell = cells[c];
     progress.update(static_cast<double>(c) / static_cast<double>(cells.size()), cat("[", c + 1, "/", cells.size(), "] ", cell.name()), Json{{"cell", c + 1}, {"cells", cells.size()}, {"name", cell.name()}}.dump());
@@ -253,6 +256,7 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
         known.threads = compute_threads();
         known.error = error.message();
         rows.push_back(known);
+        if (!first_error) first_error = error.code();
         log(LogLevel::kWarning, cat(recipe, " ", cell.name(), ": ", error.message()));
       }
     }
@@ -262,7 +266,7 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
     const std::vector<Series> series = time_interleaved(works, timing);
     if (stop_signal() != 0) {
       progress.clear();
-      return stopped(c, cells.size());
+      return stopped(c, cells.size(), true);
     }
     for (size_t i = 0; i < candidates.size(); ++i) {
       const auto row = std::find_if(rows.begin() + static_cast<std::ptrdiff_t>(begin), rows.end(), [&](const Row& r) { return r.recipe == candidates[i].row.recipe && r.error.empty() && r.seconds.empty(); });
@@ -273,7 +277,9 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
   }
   progress.clear();
   report(rows, watch.remarks(compute_threads()));
-  return kExitDone;
+  // One cell that cannot run is a row of the result; where none could, nothing was measured.
+  const bool measured = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.error.empty(); });
+  return measured || !first_error ? kExitDone : static_cast<int>(*first_error);
 }
 
 int BenchmarkTool::compare(const std::vector<std::string>& recipes) {
@@ -370,7 +376,7 @@ int BenchmarkTool::compare(const std::vector<std::string>& recipes) {
       const std::vector<Series> series = time_interleaved(works, timing);
       if (stop_signal() != 0) {
         progress.clear();
-        return stopped(c, cells.size());
+        return stopped(c, cells.size(), false);
       }
       // Where a sample repeats its work, the sides repeat as often as each needs: times are of one repetition, so they compare.
       Compared item{cell.name(), summarize(series[0].seconds).median * 1e3, summarize(series[1].seconds).median * 1e3,
@@ -422,7 +428,7 @@ int BenchmarkTool::measure_operators(const std::vector<std::string>& cases) {
     finish(candidate.row, time_interleaved(works, stoppable({.relative_error = 0.02, .min_runs = 10, .max_time_s = 3})).front());
     if (stop_signal() != 0) {
       progress.clear();
-      return stopped(i, all.size());
+      return stopped(i, all.size(), false);
     }
     rows.push_back(candidate.row);
   }
@@ -487,7 +493,7 @@ int BenchmarkTool::measure_memory_order() {
       }};
   const MachineWatch watch;
   const std::vector<Series> series = time_interleaved(works, stoppable({.relative_error = 0.02, .min_runs = 10, .max_time_s = 10}));
-  if (stop_signal() != 0) return stopped(0, 1);
+  if (stop_signal() != 0) return stopped(0, 1, false);
   static_cast<void>(keep);
   std::vector<Row> rows(2);
   for (size_t i = 0; i < 2; ++i) {

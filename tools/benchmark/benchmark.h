@@ -41,7 +41,7 @@ class BenchmarkTool : public RecipeTool {
   std::unique_ptr<LoadedRecipe> load(const std::string& recipe, const std::vector<std::string>& more) const;
   TimerOptions timer_options(const BenchmarkSection& section) const;
   /// Says that Ctrl-C or SIGTERM ended the work, and what is kept of it: the exit code.
-  int stopped(size_t cells_done, size_t cells) const;
+  int stopped(size_t cells_done, size_t cells, bool keeps_journal) const;
   Provenance who() const;
   /// A result that is no list of rows (--compare, machine): as JSON or as a table, on stdout and where --save says.
   void report_object(const nlohmann::ordered_json& json, const Table& table) const;

@@ -77,15 +77,27 @@ std::vector<Cell> cells_of(const BenchmarkSection& section) {
     }
     cells.push_back({.what = what});
   }
-  const auto cross = [&cells](const std::string& key, const std::vector<std::string>& texts) {
+  /// Values as written; counts are checked, and a mistake in them names its key.
+  const auto values_of = [](const std::string& key, const std::vector<std::string>& texts) {
+    try {
+      std::vector<std::string> values = expand(texts);
+      if (key == "batch" || key == "threads") {
+        for (const std::string& value : values) GALLEY_CHECK(parse_count(value) >= 1, "it is ", value, ", allowed is at least 1");
+      }
+      return values;
+    } catch (const Error& error) {
+      throw Error(ErrorCode::kRecipe, cat("'benchmark.", key, "': ", error.message())).key("benchmark." + key).suggest(error.suggestion().empty() ? "write 4, 1,2,8, 1..4, 1..8x2 or 2..10+4" : error.suggestion());
+    }
+  };
+  const auto cross = [&](const std::string& key, const std::vector<std::string>& texts) {
     if (texts.empty()) return;
+    const std::vector<std::string> values = values_of(key, texts);
     std::vector<Cell> more;
     for (const Cell& cell : cells) {
-      for (const std::string& value : expand(texts)) {
+      for (const std::string& value : values) {
         more.push_back(cell);
         if (key == "batch") {
           more.back().batch = parse_count(value);
-          if (more.back().batch < 1) throw Error(ErrorCode::kRecipe, cat("'benchmark.batch' is ", value, ", allowed is at least 1")).key("benchmark.batch");
         } else {
           more.back().set.emplace_back(key, value);
         }

@@ -9,6 +9,7 @@
 #include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
 #include "libcore/base/units.h"
+#include "libcore/profiler/timer.h"
 #include "libcore/recipe/loader.h"
 #include "libcore/train/components.h"
 #include "libcore/train/profiled_work.h"
@@ -125,8 +126,8 @@ void ProfileTool::add_options(CLI::App& app) {
   app.add_option("--html", html_, "write a page with timeline, flame graph, memory, tables and advice")->type_name("FILE")->group("Output")->take_last();
   app.add_option("--apply", apply_, "write the recipe fragment that follows the advice; use it with --with FILE")->type_name("FILE")->group("Output")->take_last();
   app.add_flag("--verify", verify_, "run the recipe against the one that follows the advice, in turns, and tell the gain")->group("Output");
-  app.add_option("--verify-time", verify_s_, "seconds for --verify")->check(CLI::PositiveNumber)->group("Output")->take_last();
-  app.add_option("--overhead", overhead_s_, "for so many seconds run steps with the recorder and without it, in turns, and tell what recording costs")->type_name("SECONDS")->check(CLI::PositiveNumber)->group("Output")->take_last();
+  app.add_option("--verify-time", verify_s_, "seconds for --verify")->check(CLI::Range(0.1, 86400.0))->group("Output")->take_last();
+  app.add_option("--overhead", overhead_s_, "for so many seconds run steps with the recorder and without it, in turns, and tell what recording costs")->type_name("SECONDS")->check(CLI::Range(0.1, 86400.0))->group("Output")->take_last();
   app.add_option("--by", by_, "rows of the table: op, shape, module, layer")->check(CLI::IsMember({"op", "shape", "module", "layer"}))->group("Output")->take_last();
   app.add_option("--rows", rows_, "rows of the table at most; 0: all")->check(CLI::Range(0, 1000000))->group("Output")->take_last();
   app.add_option("--trace-mib", trace_mib_, "the trace's size at most, in MiB before compression; the shortest nodes are left out")->check(CLI::Range(1, 2000))->group("Output")->take_last();
@@ -183,6 +184,7 @@ int ProfileTool::run_recipe(LoadedRecipe& loaded) {
   std::string json_text, html;
   Trace trace;
   std::optional<RoundComparison> overhead;
+  const MachineWatch watch;
   {
     ProfiledWork work(recipe);
     report.recipe = recipe.name.empty() ? recipe_ : recipe.name;
@@ -232,6 +234,8 @@ int ProfileTool::run_recipe(LoadedRecipe& loaded) {
     json["verified"] = verified_json(*verified, report.profile);
   }
   if (overhead) json["overhead"] = comparison_json(*overhead);
+  json["remarks"] = watch.remarks(static_cast<int>(report.threads));
+  for (const std::string& remark : watch.remarks(static_cast<int>(report.threads))) log(LogLevel::kWarning, remark);
   json["provenance"] = provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)));
   const size_t most = rows_ == 0 ? SIZE_MAX : static_cast<size_t>(rows_);
   for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(operator_table(report.profile, by_, most), format));
