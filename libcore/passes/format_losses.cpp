@@ -1,5 +1,7 @@
 #include "libcore/passes/format_losses.h"
 
+#include <algorithm>
+
 namespace galley {
 namespace {
 
@@ -10,7 +12,7 @@ bool is_channels_last_image(const TensorType& type) { return is_image(type) && t
 
 class Finder {
  public:
-  explicit Finder(const Graph& graph) : graph_(graph), users_(graph.users()), producers_(graph.producers()) {}
+  explicit Finder(const Graph& graph) : graph_(graph), users_(graph.users()), producers_(graph.producers()), fed_(fed_values(graph)) {}
 
   std::vector<FormatLoss> run() const {
     std::vector<FormatLoss> losses;
@@ -19,8 +21,7 @@ class Finder {
       if (!node.is("reorder") || is_view(graph_, node)) continue;
       const ValueInfo& from = graph_.value(node.inputs[0]);
       const TensorType& to = graph_.type(node.outputs[0]);
-      const bool activation = from.role == ValueRole::kActivation || from.role == ValueRole::kInput;
-      if (!activation || !is_image(from.type) || from.type.format.is_blocked() || to.format.is_blocked()) continue;
+      if (!fed_[static_cast<size_t>(node.inputs[0])] || !is_image(from.type) || from.type.format.is_blocked() || to.format.is_blocked()) continue;
       FormatLoss loss{.node = static_cast<int>(n)};
       const std::vector<int>& readers = users_[static_cast<size_t>(node.outputs[0])];
       loss.reader = readers.empty() ? -1 : readers.front();
@@ -77,9 +78,20 @@ class Finder {
   const Graph& graph_;
   const std::vector<std::vector<int>> users_;
   const std::vector<int> producers_;
+  const std::vector<bool> fed_;
 };
 
 }  // namespace
+
+std::vector<bool> fed_values(const Graph& graph) {
+  std::vector<bool> fed(graph.value_count());
+  for (const ValueId id : graph.inputs()) fed[static_cast<size_t>(id)] = graph.value(id).role == ValueRole::kInput;
+  for (const Node& node : graph.nodes()) {
+    const bool any = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return id != kNoValue && fed[static_cast<size_t>(id)]; });
+    for (const ValueId id : node.outputs) fed[static_cast<size_t>(id)] = any;
+  }
+  return fed;
+}
 
 std::vector<FormatLoss> format_losses(const Graph& graph) { return Finder(graph).run(); }
 

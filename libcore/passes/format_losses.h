@@ -17,7 +17,10 @@ struct FormatLoss {
   std::string reason;  // "reshape wants contiguous values"
 };
 
-/// Reorders of activations of rank 4 and 5 between contiguous and channels_last that move bytes, in order. The graph is one that
+/// Of each value: does it depend on what is fed? Weights that a graph folds or packs do not: they are prepared once.
+std::vector<bool> fed_values(const Graph& graph);
+
+/// Reorders of fed values of rank 4 and 5 between contiguous and channels_last that move bytes, in order. The graph is one that
 /// assign_layout made.
 std::vector<FormatLoss> format_losses(const Graph& graph);
 

@@ -47,19 +47,24 @@ struct Patient {
 
 bool is_image(const TensorType& type) { return type.shape.rank() == 4 || type.shape.rank() == 5; }
 
-/// Collects the time of each node by its index.
+/// The least time of each node of one program over several runs: what other programs on the machine add is not counted.
 class NodeClock : public NodeObserver {
  public:
+  explicit NodeClock(const Program& program) : program_(&program) {}
   void before(const Program&, const Step&) override { began_ = std::chrono::steady_clock::now(); }
-  void after(const Program&, const Step& step, std::span<void* const>) override {
-    seconds_[step.node] += std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+  void after(const Program& program, const Step& step, std::span<void* const>) override {
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+    if (&program != program_) return;  // the part of an update that only adds gradients
+    const auto [found, is_new] = seconds_.try_emplace(step.node, seconds);
+    if (!is_new) found->second = std::min(found->second, seconds);
   }
-  double seconds(int node) const {
+  double us(int node) const {
     const auto found = seconds_.find(node);
-    return found == seconds_.end() ? 0 : found->second;
+    return found == seconds_.end() ? 0 : 1e6 * found->second;
   }
 
  private:
+  const Program* program_;
   std::map<int, double> seconds_;
   std::chrono::steady_clock::time_point began_;
 };
@@ -73,7 +78,7 @@ struct Loss {
   bool interior = false;
 };
 
-std::vector<Loss> losses_of(const Program& program, const NodeClock& clock, int runs) {
+std::vector<Loss> losses_of(const Program& program, const NodeClock& clock) {
   const Graph& graph = program.graph();
   std::vector<Loss> losses;
   for (const FormatLoss& found : format_losses(graph)) {
@@ -89,7 +94,7 @@ std::vector<Loss> losses_of(const Program& program, const NodeClock& clock, int 
                       .from_strides = from.format.strides(from.shape),
                       .to_strides = to.format.strides(to.shape),
                       .bytes = from.bytes(),
-                      .us = 1e6 * clock.seconds(found.node) / runs,
+                      .us = clock.us(found.node),
                       .interior = found.interior});
   }
   return losses;
@@ -120,6 +125,7 @@ struct ImageValue {
 };
 std::vector<ImageValue> images_of(const Graph& graph) {
   std::vector<ImageValue> images;
+  const std::vector<bool> fed = fed_values(graph);
   for (const ValueId id : graph.inputs()) {
     const ValueInfo& info = graph.value(id);
     if (info.role == ValueRole::kInput && is_image(info.type)) images.push_back({info.name, "input", "forward", &info.type});
@@ -127,7 +133,7 @@ std::vector<ImageValue> images_of(const Graph& graph) {
   for (const Node& node : graph.nodes()) {
     for (const ValueId id : node.outputs) {
       const ValueInfo& info = graph.value(id);
-      if (info.role != ValueRole::kActivation || !is_image(info.type) || info.type.format.is_blocked()) continue;
+      if (!fed[static_cast<size_t>(id)] || !is_image(info.type) || info.type.format.is_blocked()) continue;
       if (node.op->name.ends_with("backward_weights")) continue;  // a weight's gradient is no image
       images.push_back({node.path, std::string(node.op->name), std::string(phase_name(node.phase)), &info.type});
     }
@@ -163,7 +169,8 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
   if (loaded.recipe.train.optimizer.algorithm) kinds.emplace_back("train_step", WorkKind::kTrainStep);
 
   Json json{{"formats", Json::array()}, {"losses", Json::array()}, {"values", Json::array()}, {"convolutions", Json::array()}};
-  Table costs{{"what", "memory_format", "median_ms", "+-%", "against contiguous", "reorders", "interior", "reorder_us", "planned"}, {}};
+  Table costs{{"what", "memory_format", "reorders", "interior", "planned"}, {}};
+  if (!dry_run_) costs.headings.insert(costs.headings.end(), {"median_ms", "+-%", "against contiguous", "reorder_us"});
   Table lost{{"what", "module", "operator", "where", "why", "shape", "from", "to", "strides", "new strides", "bytes", "us"}, {}};
   Table better{{"what", "module", "operator", "contiguous_us", "channels_last_us"}, {}};
   Table values{{"what", "module", "operator", "phase", "shape", "memory_format"}, {}};
@@ -190,8 +197,9 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
       if (stopped()) return 128 + stop_signal();
     }
     // Node by node apart from the timing of the whole: clocks cost time.
-    constexpr int kRuns = 3;
-    std::vector<NodeClock> clocks(patients.size());
+    constexpr int kRuns = 5;
+    std::vector<NodeClock> clocks;
+    for (const auto& patient : patients) clocks.emplace_back(patient->program());
     if (!dry_run_) {
       const std::vector<Series> series = time_interleaved(works, {.relative_error = section.stop.ci.percent / 100, .min_runs = section.stop.min_runs, .max_time_s = section.stop.max_time.value, .stop = stopped});
       for (int run = 0; run < kRuns && !stopped(); ++run) {
@@ -204,12 +212,12 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
     const double plain = patients[0]->time.median;
     for (size_t i = 0; i < patients.size(); ++i) {
       const Program& program = patients[i]->program();
-      const std::vector<Loss> losses = losses_of(program, clocks[i], kRuns);
+      const std::vector<Loss> losses = losses_of(program, clocks[i]);
       const bool chosen = kForms[i].choice == MemoryFormatChoice::kAuto;
       const auto inside = static_cast<int>(std::count_if(losses.begin(), losses.end(), [](const Loss& loss) { return loss.interior; }));
       const int64_t planned = Workload::planned_bytes(program);
       Json row{{"what", what}, {"memory_format", kForms[i].name}, {"reorders", losses.size()}, {"interior_reorders", inside}, {"planned_bytes", planned}};
-      std::vector<std::string> cells{what, kForms[i].name, "", "", "", cat(losses.size()), cat(inside), "", human_bytes(static_cast<double>(planned))};
+      std::vector<std::string> cells{what, kForms[i].name, cat(losses.size()), cat(inside), human_bytes(static_cast<double>(planned))};
       if (!dry_run_) {
         const Summary& time = patients[i]->time;
         double us = 0;
@@ -218,10 +226,7 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
         std::snprintf(speed, sizeof speed, "%.2fx", plain / time.median);
         std::snprintf(spread, sizeof spread, "%.1f", 100 * time.relative_error());
         row.update({{"median_ms", time.median * 1e3}, {"runs", time.count}, {"speed", plain / time.median}, {"reorder_us", us}});
-        cells[2] = human_number(time.median * 1e3);
-        cells[3] = spread;
-        cells[4] = speed;
-        cells[7] = human_number(us);
+        cells.insert(cells.end(), {human_number(time.median * 1e3), spread, speed, human_number(us)});
       }
       json["formats"].push_back(std::move(row));
       costs.rows.push_back(std::move(cells));
@@ -246,7 +251,7 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
       const Graph& graph = patients[i]->program().graph();
       for (size_t n = 0; n < graph.nodes().size(); ++n) {
         const Node& node = graph.nodes()[n];
-        if (node.op->name.starts_with("conv2d")) visit(std::pair(node.path, std::string(node.op->name)), 1e6 * clocks[i].seconds(static_cast<int>(n)) / kRuns);
+        if (node.op->name.starts_with("conv2d")) visit(std::pair(node.path, std::string(node.op->name)), clocks[i].us(static_cast<int>(n)));
       }
     };
     each_convolution(0, [&](const auto& key, double us) { contiguous[key] = us; });
