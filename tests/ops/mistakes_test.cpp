@@ -7,6 +7,7 @@
 #include "libcore/ops/random.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/shape.h"
+#include "libcore/ops/shuffle.h"
 #include "libcore/ops/unary.h"
 #include "libcore/ops/update.h"
 #include "tests/ops/mistakes.h"
@@ -34,6 +35,8 @@ TEST_F(Mistakes, ShapesAndDtypesAreShown) {
   expect_error([&] { reshape(x, {4, -1}); }, {"6 elements", "4"});
   expect_error([&] { reshape(x, {5}); }, {"[2,3]", "[5]"});
   expect_error([&] { permute(x, {0, 0}); }, {"[0,0]", "permutation"});
+  expect_error([&] { channel_shuffle(x, 2); }, {"groups=2 does not divide the 3 channels", "[2,3]"});
+  expect_error([&] { channel_shuffle(y, 2); }, {"[N,C,...]", "[4]"});
   expect_error([&] { split(x, {1, 1}, 1); }, {"add up to 2", "3"});
   expect_error([&] { squeeze(x, 0); }, {"size 1", "[2,3]"});
   expect_error([&] { pad(x, {1, 1}); }, {"two numbers", "[2,3]"});

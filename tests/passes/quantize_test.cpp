@@ -9,6 +9,7 @@
 #include "libcore/ops/quantized.h"
 #include "libcore/ops/recurrent.h"
 #include "libcore/ops/reduce.h"
+#include "libcore/ops/shuffle.h"
 #include "libcore/ops/softmax.h"
 #include "libcore/passes/fold_batch_norm.h"
 #include "libcore/passes/fuse.h"
@@ -286,7 +287,8 @@ TEST(Quantize, PassesIntegersThroughMovesAndPools) {
   Value x = net.conv("conv1", pad(net.input({2, 4, 8, 8}), {0, 0, 0, 0, 0, 1, 0, 1}), 8, 3, conv_attrs(1, 1));
   MaxPool2dAttrs pool;
   x = max_pool2d(x, pool).y;
-  // A channel shuffle, as ShuffleNet has it, and half of the channels.
+  // Channels shuffled, as ShuffleNet does it and by views of rank 5, and half of them.
+  x = channel_shuffle(x, 2);
   x = reshape(permute(reshape(x, {2, 2, 4, 4, 4}), {0, 2, 1, 3, 4}), {2, 8, 4, 4});
   x = slice(x, 1, 2, 6);
   ResizeAttrs twice;
@@ -302,7 +304,7 @@ TEST(Quantize, PassesIntegersThroughMovesAndPools) {
     if (node.is("pad")) {
       EXPECT_EQ(node.attrs<PadAttrs>().value, static_cast<double>(made.plan.values.at("input").zero_point));
     }
-    if (node.is("pad") || node.is("max_pool2d") || node.is("permute") || node.is("slice") || node.is("resize")) {
+    if (node.is("pad") || node.is("max_pool2d") || node.is("permute") || node.is("channel_shuffle") || node.is("slice") || node.is("resize")) {
       EXPECT_EQ(made.graph.type(node.outputs[0]).dtype, DType::kU8) << node.op->name;
     }
   }
