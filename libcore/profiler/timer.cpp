@@ -81,7 +81,7 @@ std::vector<Series> time_interleaved(std::span<const std::function<void()>> cand
     if ((options.warmup < 0 && stable) || stopped()) break;
   }
   for (Series& one : series) one.seconds.reserve(4096);
-  while (true) {
+  while (!stopped()) {
     for (size_t i = 0; i < candidates.size(); ++i) series[i].seconds.push_back(sample(i));
     const auto runs = static_cast<int64_t>(series.empty() ? 0 : series[0].seconds.size());
     const bool enough = runs >= options.min_runs;
@@ -92,7 +92,7 @@ std::vector<Series> time_interleaved(std::span<const std::function<void()>> cand
       for (Series& one : series) all_narrow = (one.converged = narrow_enough(one, options.relative_error)) && all_narrow;
     }
     const bool out_of_time = seconds_since(started) >= options.max_time_s;
-    if (candidates.empty() || (look && all_narrow) || out_of_time || stopped()) break;
+    if (candidates.empty() || (look && all_narrow) || out_of_time) break;
   }
   for (Series& one : series) one.converged = static_cast<int64_t>(one.seconds.size()) >= options.min_runs && narrow_enough(one, options.relative_error);
   return series;

@@ -124,6 +124,26 @@ TEST(Timer, RunsCandidatesInTurnsAndRepeatsShortOnes) {
   EXPECT_EQ(calls, 2 + one.repetitions * static_cast<int64_t>(one.seconds.size()));
 }
 
+TEST(Timer, StopsBetweenRounds) {
+  int calls = 0;
+  const std::vector<std::function<void()>> works{[&] { ++calls; }, [] {}};
+  const auto timed = [&](int stop_after) {
+    calls = 0;
+    return time_interleaved(works, {.relative_error = 0, .min_runs = 1000, .max_time_s = 1000, .warmup = 2, .least_sample_s = 1e-12, .stop = [&, stop_after] { return calls >= stop_after; }});
+  };
+  // Two calls to begin with, two rounds of warm-up, then rounds that count.
+  const std::vector<Series> some = timed(7);
+  EXPECT_EQ(some[0].seconds.size(), 3u);
+  EXPECT_EQ(some[1].seconds.size(), 3u);
+  EXPECT_FALSE(some[0].converged);
+  for (const int early : {0, 1, 3}) {
+    const std::vector<Series> none = timed(early);
+    ASSERT_EQ(none.size(), 2u);
+    EXPECT_TRUE(none[0].seconds.empty()) << early;
+    EXPECT_LE(calls, early + 2);
+  }
+}
+
 TEST(Timer, LetsExceptionsPass) {
   const std::vector<std::function<void()>> works{[] { fail(ErrorCode::kNumeric, "no"); }};
   EXPECT_THROW(time_interleaved(works), Error);
