@@ -47,9 +47,15 @@ int ConvertLayoutTool::run() {
     return RecipeTool::run();
   }
   if (!apply_.empty() || values_) throw Error(ErrorCode::kUsage, cat(values_ ? "--values" : "--apply", " goes with --check RECIPE"));
+  for (const std::string& word : words_) {
+    if (is_override(word)) throw Error(ErrorCode::kUsage, cat("'", word, "' is an override: those are for --check RECIPE"));
+  }
   if (words_.size() != 1) throw Error(ErrorCode::kUsage, words_.empty() ? "no file was named" : "more than one file was named").suggest("galley-convert-layout in.safetensors --to channels_last -o out.safetensors");
   if (to_.empty()) throw Error(ErrorCode::kUsage, "--to does not say which format").suggest("--to contiguous, channels_last or channels_last_3d");
-  if (!dry_run_) check_output_file(output_, "the converted tensors are a file", "out.safetensors");
+  if (!dry_run_) {
+    check_output_file(output_, "the converted tensors are a file", "out.safetensors");
+    check_outputs({output_});
+  }
   return convert(words_[0]);
 }
 
