@@ -185,7 +185,7 @@ std::shared_ptr<const Program> compile_case(const OperatorCase& wanted, const st
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (std::none_of(op.updates.begin(), op.updates.end(), [&](const InPlace& update) { return update.output == static_cast<int>(i); })) graph.add_output(cat("out", i), outputs[i]);
   }
-  return compile(std::move(graph), {.memory_format = LayoutMode::kAuto});
+  return compile(std::move(graph), {.memory_format = LayoutMode::kChannelsLast});
 }
 
 struct OperatorWork {
