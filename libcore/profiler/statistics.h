@@ -43,7 +43,8 @@ struct RoundComparison {
   double smallest_effect = 0;   // the smallest change that this run could have told from noise
   Verdict verdict = Verdict::kCannotTell;
 };
-/// `equal_within`: changes up to that share count as the same. Series of equal length, at least one round.
-RoundComparison compare_rounds(std::span<const double> base, std::span<const double> changed, std::span<const double> base_again, double equal_within);
+/// `equal_within`: changes up to that share count as the same. `least_effect`: changes up to that share are never told as faster or slower, because two
+/// identical programs may differ by it in a way that repeating does not show. Series of equal length, at least one round.
+RoundComparison compare_rounds(std::span<const double> base, std::span<const double> changed, std::span<const double> base_again, double equal_within, double least_effect = 0);
 
 }  // namespace galley

@@ -89,6 +89,31 @@ TEST(CompareRounds, SeldomTellsEqualProgramsApart) {
   EXPECT_GE(same, kRuns / 20) << "with 300 rounds it should be sure in half of the runs at least";
 }
 
+TEST(CompareRounds, DoesNotTakeTheirPlaceInMemoryForAChange) {
+  // Instances of one program that differ by 0.7 % as long as they live: many rounds only make sure of it.
+  RandomStream stream(5, "placed", 0);
+  int wrong = 0, wrong_without = 0;
+  constexpr int kRuns = 400;
+  const auto is_wrong = [](Verdict verdict) { return verdict == Verdict::kFaster || verdict == Verdict::kSlower; };
+  for (int run = 0; run < kRuns; ++run) {
+    Rounds r = rounds(stream, 200, 1.0, 0.01);
+    // The sum of twelve uniform numbers, nearly normal with deviation 1.
+    const auto placed = [&] {
+      double sum = -6;
+      for (int i = 0; i < 12; ++i) sum += stream.uniform();
+      return std::exp(0.007 * sum);
+    };
+    for (std::vector<double>* series : {&r.base, &r.changed, &r.again}) {
+      const double factor = placed();
+      for (double& seconds : *series) seconds *= factor;
+    }
+    wrong += is_wrong(compare_rounds(r.base, r.changed, r.again, 0.01, 0.02).verdict);
+    wrong_without += is_wrong(compare_rounds(r.base, r.changed, r.again, 0.01).verdict);
+  }
+  EXPECT_LE(wrong, kRuns / 50) << "2 %";
+  EXPECT_GT(wrong_without, wrong) << "nothing was to be guarded against";
+}
+
 TEST(CompareRounds, FindsAChange) {
   RandomStream stream(3, "changed", 0);
   int slower = 0, faster = 0;
