@@ -23,8 +23,9 @@ const char kEndless[] =
     "model: {type: cnn, num_classes: 4, channels: [8, 8]}\n"
     "data: {train: {source: {type: synthetic, samples: 24}, workers: 1}}\n"
     "train: {duration: 2 steps, batch: 8, optimizer: {type: sgd, lr: 0.05}}\n"
+    "threads: 1\n"
     "benchmark: {stop: {min_runs: 3, max_time: 300ms, ci: 0.0001%}, warmup: 1}\n"
-    "profile: {schedule: {active: 100000000}}\n";
+    "profile: {schedule: {active: 100000}}\n";
 
 TEST(StoppedBenchmark, ASweepGoesOnFromItsJournal) {
   const std::string folder = scratch_folder(), recipe = folder + "/net.yaml", journal = folder + "/journal.jsonl";

@@ -20,6 +20,7 @@ const char kNet[] =
     "  train: {source: {type: synthetic, samples: 24}, workers: 1}\n"
     "  val: {source: {type: synthetic, samples: 10}, batch: 4}\n"
     "train: {duration: 2 steps, batch: 8, optimizer: {type: sgd, lr: 0.05}}\n"
+    "threads: 1\n"
     "benchmark: {stop: {min_runs: 3, max_time: 200ms, ci: 50%}, warmup: 1}\n";
 
 class LayoutDoctor : public ::testing::Test {
@@ -94,7 +95,9 @@ TEST_F(LayoutDoctor, TellsAnInnerLoss) {
              "    - {name: conv2, type: conv2d, out_channels: 4, kernel_size: 3, padding: 1}\n"
              "    - {name: mixed, type: channel_shuffle, groups: 2}\n"
              "    - {name: conv3, type: conv2d, out_channels: 4, kernel_size: 3, padding: 1}\n"
-             "benchmark: {stop: {min_runs: 3, max_time: 200ms, ci: 50%}, warmup: 1}\n");
+             "    - {name: pool, type: adaptive_avg_pool2d, output_size: 1}\n"
+             "    - {name: flat, type: flatten}\n"
+             "loss: cross_entropy\n");
   const Json json = check({"--dry-run"});
   EXPECT_EQ(json["interior_reorders"], 2);
   for (const Json& loss : json["losses"]) {

@@ -1,7 +1,9 @@
 // Convolution and its backward operators by oneDNN. Primitives and reorders are made once; scratch is planned memory.
 
 #include <array>
+#include <cstring>
 
+#include "libcore/base/parallel.h"
 #include "libcore/kernels/onednn/table.h"
 #include "libcore/ops/conv.h"
 #include "libcore/vendor/onednn/onednn.h"
@@ -65,20 +67,38 @@ bool append_activation(dnnl::post_ops& ops, Activation activation) {
   return false;
 }
 
-dnnl::primitive_attr forward_attr(const KernelQuery& q) {
+/// How a residual is added: read where it lies, or put into the result before the convolution adds itself to it.
+enum class Residual { kRead, kCopied };
+
+dnnl::primitive_attr forward_attr(const KernelQuery& q, Residual residual) {
   dnnl::primitive_attr attr = onednn::user_scratchpad();
   dnnl::post_ops ops;
-  if (q.has(3)) ops.append_binary(algorithm::binary_add, activation_desc(q.in(3)));
+  if (q.has(3) && residual == Residual::kRead) ops.append_binary(algorithm::binary_add, activation_desc(q.in(3)));
+  if (q.has(3) && residual == Residual::kCopied) ops.append_sum();
   append_activation(ops, q.attrs<Conv2dAttrs>().activation);
   attr.set_post_ops(ops);
   return attr;
 }
 
-dnnl::convolution_forward::primitive_desc forward_any(const KernelQuery& q) {
+dnnl::convolution_forward::primitive_desc forward_with(const KernelQuery& q, Residual residual) {
   std::optional<Desc> bias;
   if (q.has(2)) bias = activation_desc(q.in(2));
   return forward_pd(activation_desc(q.in(0)), onednn::any_weight_desc(q.in(1).dtype, q.in(1).shape, q.attrs<Conv2dAttrs>().groups), bias, activation_desc(q.out(0)),
-                    q.attrs<Conv2dAttrs>(), q.in(0).shape, q.in(1).shape, q.out(0).shape, dnnl::prop_kind::forward_training, forward_attr(q));
+                    q.attrs<Conv2dAttrs>(), q.in(0).shape, q.in(1).shape, q.out(0).shape, dnnl::prop_kind::forward_training, forward_attr(q, residual));
+}
+
+struct ForwardChoice {
+  dnnl::convolution_forward::primitive_desc pd;
+  Residual residual = Residual::kRead;
+};
+
+/// Contiguous convolutions of the library add what lies elsewhere only in its reference, a thousand times slower.
+ForwardChoice forward_any(const KernelQuery& q) {
+  const auto is_reference = [](const dnnl::convolution_forward::primitive_desc& pd) { return std::string_view(pd.impl_info_str()).starts_with("ref"); };
+  ForwardChoice choice{forward_with(q, Residual::kRead)};
+  if (!q.has(3) || !is_reference(choice.pd)) return choice;
+  ForwardChoice copied{forward_with(q, Residual::kCopied), Residual::kCopied};
+  return is_reference(copied.pd) ? choice : copied;
 }
 
 /// The forward pass that a backward primitive is made from.
@@ -125,8 +145,11 @@ class WeightInput {
 
 class Forward : public PreparedKernel {
  public:
-  explicit Forward(const KernelQuery& q) : residual_(q.has(3)), bias_(q.has(2)) {
-    const auto pd = forward_any(q);
+  explicit Forward(const KernelQuery& q) : bias_(q.has(2)) {
+    const ForwardChoice choice = forward_any(q);
+    const auto& pd = choice.pd;
+    residual_ = q.has(3) && choice.residual == Residual::kRead;
+    copied_bytes_ = q.has(3) && !residual_ ? q.out(0).bytes() : 0;
     name_ = pd.impl_info_str();
     pad_bytes_ = aligned(size_of(pd.scratchpad_desc()));
     weight_ = WeightInput(q.in(1), q.attrs<Conv2dAttrs>().groups, pd.weights_desc(), pad_bytes_, q.threads);
@@ -138,6 +161,9 @@ class Forward : public PreparedKernel {
   void run(const KernelArgs& args) const override {
     auto* scratch = static_cast<std::byte*>(args.scratch);
     const void* weight = weight_.read(args.inputs[1], scratch);
+    if (copied_bytes_ > 0 && args.outputs[0] != args.inputs[3]) {
+      parallel_for(copied_bytes_, 1 << 16, [&](int64_t begin, int64_t end) { std::memcpy(args.out<std::byte>(0) + begin, args.in<std::byte>(3) + begin, static_cast<size_t>(end - begin)); });
+    }
     if (bias_ && residual_) {
       call_.run({args.inputs[0], weight, args.outputs[0], scratch, args.inputs[2], args.inputs[3]});
     } else if (bias_ || residual_) {
@@ -150,7 +176,8 @@ class Forward : public PreparedKernel {
   std::string implementation() const override { return name_; }
 
  private:
-  bool residual_, bias_;
+  bool residual_ = false, bias_;
+  int64_t copied_bytes_ = 0;  // of a residual that is put into the result first
   std::string name_;
   int64_t pad_bytes_ = 0;
   WeightInput weight_;
@@ -262,7 +289,7 @@ Support supports_backward_weights(const KernelQuery& q) {
 
 MemoryFormat preferred(const KernelQuery& q, int input) {
   if (input != 1) return {};
-  return onednn::weight_format_of(forward_any(q).weights_desc(), q.in(1).shape, q.attrs<Conv2dAttrs>().groups).value_or(MemoryFormat());
+  return onednn::weight_format_of(forward_any(q).pd.weights_desc(), q.in(1).shape, q.attrs<Conv2dAttrs>().groups).value_or(MemoryFormat());
 }
 
 template <class T>
