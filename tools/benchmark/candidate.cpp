@@ -161,7 +161,7 @@ Table row_table(const std::vector<Row>& rows) {
     } else {
       const double t = row.time.median;
       cells.push_back(human_number(t * 1e3));
-      cells.push_back(fixed(100 * row.time.relative_error(), 1));
+      cells.push_back(row.time.count < 2 ? "?" : fixed(100 * row.time.relative_error(), 1));  // one run says nothing of its spread
       cells.push_back(human_number(row.time.p90 * 1e3));
       cells.push_back(cat(row.time.count));
       cells.push_back(row.samples > 0 && t > 0 ? human_number(row.samples / t) : "");

@@ -224,7 +224,8 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
         for (const Loss& loss : losses) us += loss.us;
         char speed[32], spread[32];
         std::snprintf(speed, sizeof speed, "%.2fx", plain / time.median);
-        std::snprintf(spread, sizeof spread, "%.1f", 100 * time.relative_error());
+        if (time.count < 2) std::snprintf(spread, sizeof spread, "?");
+        else std::snprintf(spread, sizeof spread, "%.1f", 100 * time.relative_error());
         row.update({{"median_ms", time.median * 1e3}, {"runs", time.count}, {"speed", plain / time.median}, {"reorder_us", us}});
         cells.insert(cells.end(), {human_number(time.median * 1e3), spread, speed, human_number(us)});
       }
