@@ -222,12 +222,9 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
         const Summary& time = patients[i]->time;
         double us = 0;
         for (const Loss& loss : losses) us += loss.us;
-        char speed[32], spread[32];
-        std::snprintf(speed, sizeof speed, "%.2fx", plain / time.median);
-        if (time.count < 2) std::snprintf(spread, sizeof spread, "?");
-        else std::snprintf(spread, sizeof spread, "%.1f", 100 * time.relative_error());
         row.update({{"median_ms", time.median * 1e3}, {"runs", time.count}, {"speed", plain / time.median}, {"reorder_us", us}});
-        cells.insert(cells.end(), {human_number(time.median * 1e3), spread, speed, human_number(us)});
+        const std::string spread = time.count < 2 ? "?" : fixed(100 * time.relative_error(), 1);  // one run says nothing of it
+        cells.insert(cells.end(), {human_number(time.median * 1e3), spread, fixed(plain / time.median, 2) + "x", human_number(us)});
       }
       json["formats"].push_back(std::move(row));
       costs.rows.push_back(std::move(cells));
