@@ -69,7 +69,7 @@ void PrecisionSection::fields(FieldVisitor& v) {
 }
 
 void WeightSource::fields(FieldVisitor& v) {
-  v.field({.name = "from", .doc = "a file (.safetensors, .pth), a checkpoint, the folder of a run, MODEL/NAME of a published set, or default: the published set of the model", .required = true, .main = true}, from);
+  v.field({.name = "from", .doc = "a file (.safetensors, .pth, .onnx), a checkpoint, the folder of a run, MODEL/NAME of a published set, or default: the published set of the model", .required = true, .main = true}, from);
   v.field({.name = "ignore", .doc = "selectors of tensors that keep their initial values"}, ignore);
   v.pairs({.name = "rename", .doc = "prefixes of names in the file, and what they become, before matching"}, rename);
   v.field({.name = "into", .doc = "module that takes the weights; default: the whole model"}, into);

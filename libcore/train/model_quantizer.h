@@ -44,6 +44,8 @@ class ModelQuantizer {
   /// Of the float model, loaded.
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   ParameterStore& store() { return store_; }
+  /// Weights and biases of the layers ("L.weight"), batch norms folded in.
+  const std::map<std::string, Tensor>& constants() const { return constants_; }
   /// Bytes of parameters and buffers in float.
   int64_t float_bytes() const { return store_.bytes(); }
   /// Throws (kInput) unless the statistics are of this model with these weights; `name`: of the file.

@@ -123,9 +123,6 @@ std::vector<std::string> weights_files(const std::string& from) {
     if (!checkpoints.empty()) error.suggest(cat("its run has not finished; to take its newest checkpoint: weights=", checkpoints.front()));
     throw error;
   }
-  if (std::filesystem::path(from).extension() == ".onnx" && file_exists(from)) {
-    throw Error(ErrorCode::kInput, cat("cannot read ", from, ": weights are read from safetensors and PyTorch files, not from ONNX"));
-  }
   return {from};
 }
 
@@ -140,13 +137,17 @@ LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<cons
   }
 
   // What another rule fills is not missing, so misfits are known only now.
-  std::string misfits;
+  std::string misfits, hint;
   for (size_t r = 0; r < rules.size(); ++r) {
     std::erase_if(matches[r].missing, [&](size_t expected) { return filled[expected]; });
     const std::string report = misfit_report(model, sources[r].offered, rules[r], matches[r]);
-    if (!report.empty()) misfits += (misfits.empty() ? "" : "\n") + report;
+    if (report.empty()) continue;
+    misfits += (misfits.empty() ? "" : "\n") + report;
+    for (const WeightsFile& file : sources[r].files) {
+      if (hint.empty()) hint = file.misfit_hint();
+    }
   }
-  if (!misfits.empty()) throw Error(ErrorCode::kInput, misfits).key("weights");
+  if (!misfits.empty()) throw Error(ErrorCode::kInput, misfits).key("weights").suggest(hint);
 
   LoadedWeights loaded;
   for (size_t r = 0; r < rules.size(); ++r) {

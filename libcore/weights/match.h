@@ -31,7 +31,7 @@ struct OfferedTensor {
 
 /// One item of the recipe's `weights`: a file and how its names become the model's.
 struct LoadRule {
-  /// A file (safetensors, PyTorch's .pth), a RUN folder (its weights.safetensors), or a checkpoint folder (its parameters and buffers).
+  /// A file (safetensors, PyTorch's .pth, ONNX), a RUN folder (its weights.safetensors), or a checkpoint folder (its parameters and buffers).
   std::string from;
   /// Patterns over the file's or the model's names: these are not loaded, the model keeps its initial values. `*` and `?` as in
   /// a shell, crossing dots; a module path selects all below it.

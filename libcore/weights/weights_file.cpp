@@ -5,6 +5,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
+#include "libcore/onnx/onnx.h"
 #include "libcore/weights/pth.h"
 
 namespace galley {
@@ -12,18 +13,24 @@ namespace {
 
 OfferedTensor offered(const PthTensor& tensor) { return {tensor.name, tensor.type->dtype, std::string(tensor.type->text), tensor.shape}; }
 
-bool is_pytorch(const std::string& path) {
+enum class Format { kSafetensors, kPytorch, kOnnx };
+
+Format format_of(const std::string& path) {
   const InputFile file(path);
   std::array<std::byte, 512> start{};
   const std::span<std::byte> read = std::span(start).first(static_cast<size_t>(std::clamp<int64_t>(file.size(), 0, 512)));
   file.read(0, read);
-  return is_pth(read);
+  return is_pth(read) ? Format::kPytorch : is_onnx(read) ? Format::kOnnx : Format::kSafetensors;
 }
 
 }  // namespace
 
 WeightsFile::WeightsFile(const std::string& path) : path_(path) {
-  if (is_pytorch(path)) {
+  const Format format = format_of(path);
+  if (format == Format::kOnnx) {
+    onnx_ = std::make_unique<OnnxFile>(path);
+    for (const OnnxTensor& tensor : onnx_->model().initializers) tensors_.push_back({tensor.name, tensor.dtype, tensor.dtype_text, tensor.shape});
+  } else if (format == Format::kPytorch) {
     pth_ = std::make_unique<PthFile>(path);
     chosen_ = pth_->table().chosen;
     for (const PthTensor& tensor : pth_->table().tensors) tensors_.push_back(offered(tensor));
@@ -40,12 +47,26 @@ WeightsFile& WeightsFile::operator=(WeightsFile&&) noexcept = default;
 
 std::string WeightsFile::format() const {
   if (safetensors_) return "safetensors";
+  if (onnx_) return "ONNX";
   return pth_->table().form == PthForm::kZip ? "PyTorch zip" : "PyTorch before 1.6";
 }
 
-const Metadata& WeightsFile::metadata() const { return safetensors_ ? safetensors_->metadata() : no_metadata_; }
+const Metadata& WeightsFile::metadata() const { return safetensors_ ? safetensors_->metadata() : onnx_ ? onnx_->model().metadata : no_metadata_; }
+
+std::string WeightsFile::misfit_hint() const {
+  if (!onnx_) return "";
+  const std::vector<OnnxNode>& nodes = onnx_->model().nodes;
+  const auto has = [&](std::string_view op) { return std::any_of(nodes.begin(), nodes.end(), [&](const OnnxNode& node) { return node.op_type == op; }); };
+  const std::string cure = cat("take it as the model itself: model: {type: onnx, path: ", path_, "}");
+  if (has("DequantizeLinear")) return cat(path_, " holds quantized weights, which no float model takes; ", cure);
+  const bool renamed = std::any_of(tensors_.begin(), tensors_.end(), [](const OfferedTensor& tensor) { return tensor.name.starts_with("onnx::"); });
+  if (!renamed && (has("BatchNormalization") || !has("Conv"))) return "";
+  return cat(path_, " was exported with its batch norms folded into the weights before them, under names of the exporter's: export it with do_constant_folding=False and "
+                    "training=TrainingMode.PRESERVE on the model in eval mode, or ", cure);
+}
 
 Tensor WeightsFile::read(size_t index) const {
+  if (onnx_) return onnx_->read(onnx_->model().initializers.at(index));
   return safetensors_ ? safetensors_->read(safetensors_->entries().at(index)) : pth_->read(pth_->table().tensors.at(index));
 }
 
@@ -55,6 +76,16 @@ FileCheck WeightsFile::verify() const {
     check.checked_bytes = pth_->verify();
     check.value_bytes = pth_->value_bytes();
     if (!check.complete()) check.reason = pth_->table().form == PthForm::kLegacy ? "the format of PyTorch before 1.6 has no checksums" : "it was saved without checksums";
+    return check;
+  }
+  if (onnx_) {
+    for (const OnnxTensor& tensor : onnx_->model().initializers) check.value_bytes += tensor.end - tensor.begin;
+    onnx_->verify();
+    if (onnx_->has_digest()) {
+      check.checked_bytes = check.value_bytes;
+    } else {
+      check.reason = "ONNX files of other programs have no checksums";
+    }
     return check;
   }
   for (const SafetensorsEntry& entry : safetensors_->entries()) check.value_bytes += entry.end - entry.begin;

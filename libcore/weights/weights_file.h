@@ -1,6 +1,6 @@
 #pragma once
-// A file of weights, whatever its format: safetensors, or PyTorch's .pth in both forms. The format is told by the contents, not
-// by the name.
+// A file of weights, whatever its format: safetensors, PyTorch's .pth in both forms, or the initializers of an ONNX model. The format is told by
+// the contents, not by the name.
 
 #include <memory>
 #include <string>
@@ -12,6 +12,7 @@
 namespace galley {
 
 class PthFile;
+class OnnxFile;
 
 /// What a check of a file's values could tell.
 struct FileCheck {
@@ -30,7 +31,7 @@ class WeightsFile {
   WeightsFile& operator=(WeightsFile&&) noexcept;
 
   const std::string& path() const { return path_; }
-  /// "safetensors", "PyTorch zip", "PyTorch before 1.6"
+  /// "safetensors", "PyTorch zip", "PyTorch before 1.6", "ONNX"
   std::string format() const;
   /// What a model can take, in the file's order.
   const std::vector<OfferedTensor>& tensors() const { return tensors_; }
@@ -40,6 +41,8 @@ class WeightsFile {
   const std::string& chosen() const { return chosen_; }
   /// Empty for files of other programs.
   const Metadata& metadata() const;
+  /// Why a model's names may be missing here, with a cure; "" where nothing of the format explains it.
+  std::string misfit_hint() const;
   /// Contiguous values of tensors()[index], mapped where they lie aligned in the file; not to be written.
   Tensor read(size_t index) const;
   /// Compares all checksums that the file has, reading it anew. Throws Error (exit code 4) naming what is damaged.
@@ -49,6 +52,7 @@ class WeightsFile {
   std::string path_;
   std::unique_ptr<const SafetensorsFile> safetensors_;
   std::unique_ptr<const PthFile> pth_;
+  std::unique_ptr<const OnnxFile> onnx_;
   std::vector<OfferedTensor> tensors_, others_;
   std::string chosen_;
   Metadata no_metadata_;

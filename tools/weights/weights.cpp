@@ -139,12 +139,19 @@ void WeightsTool::add_options(CLI::App& app) {
   fetch->add_flag("-n,--dry-run", dry_run_, "say what would be fetched");
   CLI::App* average = verb(app, "average", "write the mean of several sets of weights", &WeightsTool::average);
   average->add_option("WEIGHTS", words_, "files, runs or checkpoints with the same tensors");
+  CLI::App* exported = verb(app, "export", "write a recipe's model with its weights as ONNX (opset 17)", &WeightsTool::export_model);
+  exported->add_option("RECIPE", words_, "a recipe file, a built-in name or a RUN folder; then overrides: weights=FILE, key=value")->type_name("[key=value ...]");
+  exported->add_option("-o,--output", output_, "the ONNX file to write")->group("Output")->take_last();
+  exported->add_option("--batch", batch_, "samples of a run, or any: the file leaves the batch open")->take_last()->capture_default_str();
+  exported->add_option("--shape", shape_, "of one sample, e.g. 3,192,192 (default: the model's usual input)")->take_last();
+  exported->add_flag("--fold", fold_, "batch norms become part of the weights before them");
+  exported->add_option("--with", with_, "merge this fragment over the recipe (repeatable)")->allow_extra_args(false);
   for (CLI::App* sub : {convert, average}) sub->add_option("-o,--output", output_, "the safetensors file to write")->group("Output")->take_last();
   for (CLI::App* sub : {convert, diff}) sub->add_option("--rename", rename_, "FROM=TO, a rule of weights.rename, on the (second) file's names (repeatable)")->allow_extra_args(false);
 }
 
 int WeightsTool::run() {
-  if (action_ == nullptr) throw Error(ErrorCode::kUsage, "no verb was given").suggest("ls, show, convert, verify, diff, fetch or average; --help explains them");
+  if (action_ == nullptr) throw Error(ErrorCode::kUsage, "no verb was given").suggest("ls, show, convert, verify, diff, fetch, average or export; --help explains them");
   return (this->*action_)();
 }
 
@@ -490,7 +497,7 @@ std::vector<std::string> WeightsTool::complete(const std::vector<std::string>& w
     if (candidate.starts_with(word)) found.push_back(candidate);
   };
   if (words.size() <= 1) {
-    for (const char* name : {"ls", "show", "convert", "verify", "diff", "fetch", "average"}) offer(name);
+    for (const char* name : {"ls", "show", "convert", "verify", "diff", "fetch", "average", "export"}) offer(name);
     return found;
   }
   const WeightRegistry registry = weight_registry();

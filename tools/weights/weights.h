@@ -1,5 +1,5 @@
 #pragma once
-// galley-weights: list published weights, fetch them, and look into, convert, check, compare and average files of weights.
+// galley-weights: list published weights, fetch them, look into, convert, check, compare and average files of weights, and export models.
 
 #include <optional>
 #include <string>
@@ -15,11 +15,12 @@ namespace galley::tools {
 class WeightsTool : public Tool {
  public:
   std::string name() const override { return "galley-weights"; }
-  std::string about() const override { return "Lists, fetches, shows, converts, verifies, compares and averages weights."; }
+  std::string about() const override { return "Lists, fetches, shows, converts, verifies, compares and averages weights; exports models."; }
   std::string examples() const override {
     return "  galley-weights ls 'resnet*'\n  galley-weights fetch resnet50/IMAGENET1K_V2\n  galley-weights show model.pth\n"
            "  galley-weights convert model.pth -o model.safetensors\n  galley-weights diff a.safetensors b.pth --rename module.=\n"
-           "  galley-weights average runs/first/checkpoints/step-* -o mean.safetensors";
+           "  galley-weights average runs/first/checkpoints/step-* -o mean.safetensors\n"
+           "  galley-weights export runs/first -o model.onnx";
   }
   void add_options(CLI::App& app) override;
   int run() override;
@@ -41,6 +42,7 @@ class WeightsTool : public Tool {
   int diff() const;
   int fetch_files() const;
   int average() const;
+  int export_model() const;
 
   CLI::App* verb(CLI::App& app, const std::string& name, const std::string& about, int (WeightsTool::*action)() const);
   void want_words(size_t least, size_t most, std::string_view what) const;
@@ -50,6 +52,9 @@ class WeightsTool : public Tool {
   std::vector<std::string> words_;  // what follows the verb
   std::vector<std::string> rename_, ignore_;
   std::string output_, dtype_;
+  std::vector<std::string> with_;
+  std::string batch_ = "any", shape_;
+  bool fold_ = false;
   bool all_ = false, dry_run_ = false, strict_ = false;
 };
 

@@ -1,0 +1,212 @@
+// onnx_document: walks over a graph, in floats or by a plan of quantization, and lets each operator's row write it.
+
+#include "libcore/onnx/export/export.h"
+
+#include <algorithm>
+#include <map>
+
+#include "libcore/base/error.h"
+#include "libcore/onnx/export/graph_writer.h"
+#include "libcore/onnx/export/activations.h"
+#include "libcore/ops/norm.h"
+#include "libcore/passes/integer_domain.h"
+
+namespace galley {
+namespace onnx_export {
+namespace {
+
+const std::map<std::string_view, WriteNode>& rows() {
+  static const std::map<std::string_view, WriteNode> all = [] {
+    std::map<std::string_view, WriteNode> made;
+    for (const WriteTable& table : {layer_rows(), elementwise_rows(), shape_rows()}) made.insert(table.begin(), table.end());
+    return made;
+  }();
+  return all;
+}
+
+/// What follows the batch is written from the values' sizes; another difference between two batches has no form.
+void check_alike(const GraphWriter& w, const Graph& graph, const Graph* other, size_t n) {
+  if (other == nullptr) return;
+  const Node &a = graph.nodes()[n], &b = other->nodes()[n];
+  GALLEY_ASSERT(a.op == b.op && a.path == b.path, "two captures of one model differ");
+  if (a.is("reshape") || a.is("broadcast_to") || a.is("full")) return;
+  if (print_attributes(*a.op, a.attributes.get()) != print_attributes(*b.op, b.attributes.get())) w.refuse("its options depend on the batch: export it for one batch, --batch N");
+}
+
+class Exporter {
+ public:
+  explicit Exporter(const OnnxExport& what)
+      : what_(what),
+        graph_(*what.graph),
+        w_(what, document_),
+        domain_(graph_, [plan = what.plan](const std::string& name) {
+          const LayerPlan* layer = plan == nullptr ? nullptr : plan->find(name);
+          return layer == nullptr || !layer->float_reason.empty() || (plan->method != QuantMethod::kStatic && plan->method != QuantMethod::kQat);
+        }) {}
+
+  OnnxDocument run() {
+    if (what_.other != nullptr) GALLEY_ASSERT(graph_.nodes().size() == what_.other->nodes().size(), "two captures of one model differ");
+    for (const ValueId id : graph_.inputs()) {
+      const ValueInfo& info = graph_.value(id);
+      if (info.role == ValueRole::kInput) w_.declare_input(id);
+    }
+    for (size_t n = 0; n < graph_.nodes().size(); ++n) {
+      // What depends on parameters alone is written where it is read: folded weights never are.
+      if (domain_.form(n) != IntegerForm::kConstant) write(n);
+    }
+    std::vector<std::pair<std::string, std::string>> outputs;
+    for (const auto& [name, id] : graph_.outputs()) outputs.emplace_back(name, real(id));
+    w_.finish_outputs(outputs);
+    return std::move(document_);
+  }
+
+ private:
+  const QuantParams& map_of(ValueId id) const {
+    const std::string& name = domain_.name(domain_.map_of(id));
+    const auto found = what_.plan->values.find(name);
+    GALLEY_CHECK_INPUT(found != what_.plan->values.end(), "the plan of quantization has no scale for the value '", name, "': it is of another model");
+    return found->second;
+  }
+  Names map_names(const QuantParams& p) { return {w_.scalar(p.scale), w_.scalar(static_cast<double>(p.zero_point), p.dtype)}; }
+
+  /// The name of a value as floats; of integers, dequantized anew for each reader, as run times like it.
+  std::string real(ValueId id) {
+    if (const auto q = integers_.find(id); q != integers_.end()) {
+      const Names map = map_names(map_of(id));
+      return w_.add("DequantizeLinear", {q->second, map[0], map[1]});
+    }
+    if (!w_.known(id)) {
+      const ValueInfo& info = graph_.value(id);
+      if (info.role != ValueRole::kActivation) {
+        w_.set(id, w_.array(info.name, info.type.dtype, info.type.shape));
+      } else {
+        const int producer = domain_.producers()[static_cast<size_t>(id)];
+        GALLEY_ASSERT(producer >= 0, "a value is read before it is made");
+        if (domain_.form(static_cast<size_t>(producer)) == IntegerForm::kConstant) write(static_cast<size_t>(producer));
+        w_.set_node(graph_.nodes()[static_cast<size_t>(producer)]);
+        if (!w_.known(id)) w_.refuse("its further results are none of ONNX's");
+      }
+    }
+    return w_.name(id);
+  }
+
+  /// The name of a value's integers; of floats, quantized once.
+  std::string integers(ValueId id) {
+    if (const auto q = integers_.find(id); q != integers_.end()) return q->second;
+    return integers_[id] = quantized(real(id), map_of(id));
+  }
+  std::string quantized(std::string x, const QuantParams& p) {
+    // QuantizeLinear saturates at the type's limits; narrower ones are a clip of the values.
+    const int64_t low = p.dtype == DType::kU8 ? 0 : -128, high = p.dtype == DType::kU8 ? 255 : 127;
+    if (p.qmin != low || p.qmax != high) x = w_.add("Clip", {x, w_.scalar(dequantize_value(p.qmin, p)), w_.scalar(dequantize_value(p.qmax, p))});
+    const Names map = map_names(p);
+    return w_.add("QuantizeLinear", {x, map[0], map[1]});
+  }
+
+  /// A layer's weight: its integers with their scales, or the array of that name.
+  std::string layer_weight(const LayerPlan* plan, const std::string& name, const Shape& shape) {
+    if (plan == nullptr || !plan->float_reason.empty()) return w_.array(name, DType::kF32, shape);
+    if (plan->group_size > 0) {
+      throw Error(ErrorCode::kRecipe, cat("layer ", plan->name, " has a scale for each ", plan->group_size, " weights, which has no form in ONNX before opset 21"))
+          .suggest("quantize with quantize.weights.group_size=null");
+    }
+    const std::string weight = plan->weight();
+    std::string q;
+    if (plan->bits == 4) {
+      q = w_.array(weight, DType::kI8, shape, [values = what_.values, weight, shape] { return unpacked(values(weight), shape); });
+    } else {
+      q = w_.array(weight, DType::kI8, shape);
+    }
+    Names inputs{q, w_.array(plan->weight_scale(), DType::kF32, {shape[0]})};
+    if (what_.plan->method == QuantMethod::kWeightOnly) inputs.push_back(w_.array(plan->weight_zero_point(), DType::kI8, {shape[0]}));
+    return w_.add("DequantizeLinear", inputs, {attribute("axis", int64_t{0})});
+  }
+  /// Numbers of four bits, two a byte along the last axis, the low half first.
+  static Tensor unpacked(const Tensor& packed, const Shape& shape) {
+    Tensor made(DType::kI8, shape);
+    const int64_t row = shape[-1], bytes = (row + 1) / 2, rows = row == 0 ? 0 : shape.elements() / row;
+    const auto* from = packed.data_as<uint8_t>();
+    auto* to = static_cast<int8_t*>(made.data());
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t i = 0; i < row; ++i) {
+        const int half = from[r * bytes + i / 2] >> (i % 2 * 4) & 0xf;
+        to[r * row + i] = static_cast<int8_t>(half < 8 ? half : half - 16);
+      }
+    }
+    return made;
+  }
+
+  /// Names of a node's inputs, weights of layers replaced.
+  Names input_names(size_t n) {
+    const Node& node = graph_.nodes()[n];
+    const std::string& layer = domain_.layer(n);
+    const LayerPlan* plan = what_.plan == nullptr || layer.empty() ? nullptr : what_.plan->find(layer);
+    const bool product = domain_.form(n) == IntegerForm::kProduct;
+    const std::vector<size_t> whole = domain_.integer(n) ? domain_.integer_inputs(node) : std::vector<size_t>{};
+    const std::vector<std::string>& recurrent = domain_.recurrent_layers(n);
+    Names names;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const ValueId id = node.inputs[i];
+      if (id == kNoValue) {
+        names.emplace_back();
+      } else if (std::find(whole.begin(), whole.end(), i) != whole.end()) {
+        const Names map = map_names(map_of(id));
+        names.push_back(w_.add("DequantizeLinear", {integers(id), map[0], map[1]}));
+      } else if (product && (i == 1 || i == 2) && (what_.plan != nullptr || (what_.named_layers && graph_.value(id).role == ValueRole::kActivation))) {
+        const Shape& shape = graph_.type(id).shape;
+        names.push_back(i == 1 ? layer_weight(plan, layer + ".weight", shape) : w_.array(layer + ".bias", DType::kF32, shape));
+      } else if (what_.plan != nullptr && recurrent.size() == 2 && (i == 1 || i == 2)) {
+        names.push_back(layer_weight(what_.plan->find(recurrent[i - 1]), recurrent[i - 1], graph_.type(id).shape));
+      } else {
+        names.push_back(real(id));
+      }
+    }
+    return names;
+  }
+
+  void write(size_t n) {
+    const Node& node = graph_.nodes()[n];
+    w_.set_node(node);
+    check_alike(w_, graph_, what_.other, n);
+    const auto row = rows().find(node.op->name);
+    if (row == rows().end()) w_.refuse("there is no operator that computes it");
+    if (domain_.integer(n) && domain_.form(n) == IntegerForm::kScale) return write_scale(n);
+    const Names inputs = input_names(n);
+    w_.set_node(node);  // inputs may have written others
+    keep(n, row->second({w_, node, inputs}));
+  }
+
+  /// A batch norm on integers: a product of one weight a channel.
+  void write_scale(size_t n) {
+    const Node& norm = graph_.nodes()[n];
+    const int64_t channels = graph_.type(norm.inputs[0]).shape[1];
+    const LayerPlan* plan = what_.plan->find(domain_.layer(n));
+    const Names map = map_names(map_of(norm.inputs[0]));
+    const std::string x = w_.add("DequantizeLinear", {integers(norm.inputs[0]), map[0], map[1]});
+    const std::string weight = layer_weight(plan, plan->weight(), {channels, 1, 1, 1}), bias = w_.array(plan->name + ".bias", DType::kF32, {channels});
+    const std::string y = w_.add("Conv", {x, weight, bias}, {attribute("kernel_shape", std::vector<int64_t>{1, 1}), attribute("group", channels)});
+    keep(n, {activated(w_, y, norm.attrs<BatchNormInferenceAttrs>().activation)});
+  }
+
+  void keep(size_t n, const Names& made) {
+    const Node& node = graph_.nodes()[n];
+    for (size_t o = 0; o < made.size(); ++o) {
+      if (!made[o].empty()) w_.set(node.outputs[o], made[o]);
+    }
+    if (domain_.integer(n) && domain_.made_integer(node.outputs[0])) integers_[node.outputs[0]] = quantized(made[0], map_of(node.outputs[0]));
+  }
+
+  const OnnxExport& what_;
+  const Graph& graph_;
+  OnnxDocument document_;
+  GraphWriter w_;
+  const IntegerDomain domain_;
+  std::map<ValueId, std::string> integers_;
+};
+
+}  // namespace
+}  // namespace onnx_export
+
+OnnxDocument onnx_document(const OnnxExport& what) { return onnx_export::Exporter(what).run(); }
+
+}  // namespace galley

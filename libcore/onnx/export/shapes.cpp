@@ -1,0 +1,108 @@
+// Operators that move elements, and reductions.
+
+#include <limits>
+#include <numeric>
+
+#include "libcore/onnx/export/graph_writer.h"
+#include "libcore/ops/binary.h"
+#include "libcore/ops/reduce.h"
+#include "libcore/ops/shape.h"
+#include "libcore/ops/softmax.h"
+
+namespace galley::onnx_export {
+namespace {
+
+Names concat_node(const NodeWriter& n) { return {n.to.add("Concat", n.inputs, {attribute("axis", n.attrs<ConcatAttrs>().axis)})}; }
+
+Names slice_node(const NodeWriter& n) {
+  const auto& attrs = n.attrs<SliceAttrs>();
+  return {n.to.add("Slice", {n.in(0), n.to.ints({attrs.start}), n.to.ints({attrs.end}), n.to.ints({attrs.axis}), n.to.ints({attrs.step})})};
+}
+
+Names pad_node(const NodeWriter& n) {
+  const auto& attrs = n.attrs<PadAttrs>();
+  std::vector<int64_t> pads;  // all that come before, then all behind
+  for (size_t side : {0u, 1u}) {
+    for (size_t i = side; i < attrs.padding.size(); i += 2) pads.push_back(attrs.padding[i]);
+  }
+  return {n.to.add("Pad", {n.in(0), n.to.ints(pads), n.to.scalar(attrs.value, n.type(0).dtype)})};
+}
+
+Names permute_node(const NodeWriter& n) { return {n.to.add("Transpose", {n.in(0)}, {attribute("perm", n.attrs<PermuteAttrs>().order)})}; }
+Names reshape_node(const NodeWriter& n) { return {n.to.reshape(n.in(0), n.to.dims(n.node.inputs[0]), n.to.dims(n.node.outputs[0]))}; }
+Names broadcast_node(const NodeWriter& n) { return {n.to.add("Expand", {n.in(0), n.to.shape(n.to.dims(n.node.outputs[0]))})}; }
+Names same(const NodeWriter& n) { return {n.in(0)}; }
+
+Names full_node(const NodeWriter& n) {
+  const auto& attrs = n.attrs<FullAttrs>();
+  Tensor value(attrs.dtype, {1});
+  value.from_doubles({attrs.value});
+  if (attrs.shape.empty()) return {n.to.scalar(attrs.value, attrs.dtype)};
+  return {n.to.add("ConstantOfShape", {n.to.shape(n.to.dims(n.node.outputs[0]))}, {attribute("value", std::move(value))})};
+}
+
+Names resize_node(const NodeWriter& n) {
+  const auto& attrs = n.attrs<ResizeAttrs>();
+  const bool nearest = attrs.mode == ResizeMode::kNearest;
+  Attributes how{attribute("mode", nearest ? "nearest" : "linear"),
+                 attribute("coordinate_transformation_mode", nearest ? "asymmetric" : attrs.align_corners ? "align_corners" : "half_pixel")};
+  if (nearest) how.push_back(attribute("nearest_mode", "floor"));
+  return {n.to.add("Resize", {n.in(0), "", "", n.to.shape(n.to.dims(n.node.outputs[0]))}, std::move(how))};
+}
+
+// ---- reductions
+
+Attributes keepdims(bool keep) { return {attribute("keepdims", int64_t{keep})}; }
+
+/// Axes are an attribute until opset 18, but for ReduceSum.
+template <const char* kOp>
+Names reduce_node(const NodeWriter& n) {
+  const auto& attrs = n.attrs<ReduceAttrs>();
+  Attributes how = keepdims(attrs.keepdim);
+  if (!attrs.axes.empty()) how.push_back(attribute("axes", attrs.axes));
+  return {n.to.add(kOp, {n.in(0)}, std::move(how))};
+}
+Names sum_node(const NodeWriter& n) {
+  const auto& attrs = n.attrs<ReduceAttrs>();
+  return {n.to.add("ReduceSum", {n.in(0), attrs.axes.empty() ? std::string() : n.to.ints(attrs.axes)}, keepdims(attrs.keepdim))};
+}
+Names argmax_node(const NodeWriter& n) {
+  const auto& attrs = n.attrs<ArgmaxAttrs>();
+  Attributes how = keepdims(attrs.keepdim);
+  how.push_back(attribute("axis", attrs.axis));
+  return {n.to.add("ArgMax", {n.in(0)}, std::move(how))};
+}
+Names topk_node(const NodeWriter& n) {
+  const auto& attrs = n.attrs<TopkAttrs>();
+  return n.to.add_many("TopK", {n.in(0), n.to.ints({attrs.k})}, {attribute("axis", attrs.axis)}, 2);
+}
+template <const char* kOp>
+Names softmax_node(const NodeWriter& n) {
+  return {n.to.add(kOp, {n.in(0)}, {attribute("axis", n.attrs<SoftmaxAttrs>().axis)})};
+}
+
+constexpr char kMean[] = "ReduceMean", kLargest[] = "ReduceMax", kSmallest[] = "ReduceMin", kSoftmax[] = "Softmax", kLogSoftmax[] = "LogSoftmax";
+
+}  // namespace
+
+WriteTable shape_rows() {
+  return {{"concat", concat_node},
+          {"slice", slice_node},
+          {"pad", pad_node},
+          {"permute", permute_node},
+          {"reshape", reshape_node},
+          {"broadcast_to", broadcast_node},
+          {"full", full_node},
+          {"reorder", same},
+          {"resize", resize_node},
+          {"mean", reduce_node<kMean>},
+          {"amax", reduce_node<kLargest>},
+          {"amin", reduce_node<kSmallest>},
+          {"sum", sum_node},
+          {"argmax", argmax_node},
+          {"topk", topk_node},
+          {"softmax", softmax_node<kSoftmax>},
+          {"log_softmax", softmax_node<kLogSoftmax>}};
+}
+
+}  // namespace galley::onnx_export

@@ -1,0 +1,74 @@
+// OnnxFile: values of a mapped file.
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "libcore/base/digest.h"
+#include "libcore/base/error.h"
+#include "libcore/onnx/onnx.h"
+
+namespace galley {
+namespace {
+
+/// The file that a tensor of `owner` is kept in. Its name has been checked; links that lead out of the folder are found here.
+std::shared_ptr<const MappedFile> open_external(const std::string& owner, const std::string& name) {
+  const std::string folder = parent_folder(owner), path = folder + "/" + name;
+  std::error_code failed;
+  const std::filesystem::path root = std::filesystem::canonical(folder, failed), real = std::filesystem::canonical(path, failed);
+  if (failed) throw Error(ErrorCode::kInput, cat(owner, " keeps values in ", path, ", which is not there")).suggest("copy it beside the ONNX file");
+  const auto [end, ignored] = std::mismatch(root.begin(), root.end(), real.begin(), real.end());
+  GALLEY_CHECK_INPUT(end == root.end(), owner, " keeps values in ", path, ", a link that leads out of the folder");
+  return MappedFile::open(path);
+}
+
+}  // namespace
+
+OnnxFile::OnnxFile(const std::string& path) : path_(path), file_(MappedFile::open(path)) {
+  try {
+    model_ = parse_onnx(file_->bytes());
+  } catch (Error& error) {
+    const std::string cure = error.suggestion();
+    throw Error(error.code(), cat(path, ": ", error.message())).suggest(cure.empty() ? "the file is damaged or of another format: export or save it again" : cure);
+  }
+}
+
+Tensor OnnxFile::read(const OnnxTensor& tensor) const {
+  GALLEY_CHECK_INPUT(tensor.dtype.has_value(), path_, ": tensor '", tensor.name, "' has the type ", tensor.dtype_text, ", with which Galley does not compute");
+  if (tensor.values.defined()) return tensor.values;
+  const std::shared_ptr<const MappedFile> file = tensor.external.empty() ? file_ : open_external(path_, tensor.external);
+  GALLEY_CHECK_INPUT(tensor.end <= static_cast<int64_t>(file->bytes().size()), file->path(), ": tensor '", tensor.name, "' wants bytes ", tensor.begin, " to ", tensor.end, ", the file has ",
+                     file->bytes().size());
+  const std::byte* data = file->bytes().data() + tensor.begin;
+  if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(dtype_size(*tensor.dtype)) == 0) {
+    return Tensor(*tensor.dtype, tensor.shape, {}, Storage::borrow(data, tensor.end - tensor.begin, file));
+  }
+  Tensor copy(*tensor.dtype, tensor.shape);
+  if (tensor.end > tensor.begin) std::memcpy(copy.data(), data, static_cast<size_t>(tensor.end - tensor.begin));
+  return copy;
+}
+
+bool OnnxFile::has_digest() const {
+  return std::any_of(model_.metadata.begin(), model_.metadata.end(), [](const auto& entry) { return entry.first.starts_with("galley."); });
+}
+
+void OnnxFile::verify() const {
+  if (!has_digest()) return;
+  const InputFile file(path_);
+  Digest digest;
+  std::vector<std::byte> buffer(size_t{1} << 20);
+  for (int64_t at = 0; at < model_.digest_at;) {
+    const auto part = std::span(buffer).first(static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(buffer.size()), model_.digest_at - at)));
+    file.read(at, part);
+    digest.update(part);
+    at += static_cast<int64_t>(part.size());
+  }
+  const auto stored = model_.metadata.find(std::string(kOnnxDigestKey));
+  // Its record ends the file: tag, length, key and value with theirs.
+  const int64_t rest = model_.digest_at < 0 ? 0 : file.size() - model_.digest_at;
+  if (stored == model_.metadata.end() || stored->second != digest.hex() || rest != static_cast<int64_t>(6 + kOnnxDigestKey.size() + kDigestDigits)) {
+    throw Error(ErrorCode::kInput, cat(path_, ": the contents do not match their digest")).suggest("it is damaged: export it again, or take an older copy");
+  }
+}
+
+}  // namespace galley

@@ -1,0 +1,567 @@
+// parse_onnx: the records of an ONNX file, read with protozero, which knows the encoding and allocates nothing. Each record's reader
+// says what it accepts; what it does not know is skipped, as the format wants.
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <protozero/pbf_reader.hpp>
+#include <set>
+
+#include "libcore/base/error.h"
+#include "libcore/onnx/onnx.h"
+
+namespace galley {
+namespace {
+
+using protozero::pbf_reader;
+using protozero::pbf_wire_type;
+
+constexpr std::array<OnnxType, 23> kTypes{{{1, "FLOAT", 32, DType::kF32},
+                                           {2, "UINT8", 8, DType::kU8},
+                                           {3, "INT8", 8, DType::kI8},
+                                           {4, "UINT16", 16, {}},
+                                           {5, "INT16", 16, DType::kI16},
+                                           {6, "INT32", 32, DType::kI32},
+                                           {7, "INT64", 64, DType::kI64},
+                                           {8, "STRING", 0, {}},
+                                           {9, "BOOL", 8, DType::kBool},
+                                           {10, "FLOAT16", 16, DType::kF16},
+                                           {11, "DOUBLE", 64, DType::kF64},
+                                           {12, "UINT32", 32, {}},
+                                           {13, "UINT64", 64, {}},
+                                           {14, "COMPLEX64", 64, {}},
+                                           {15, "COMPLEX128", 128, {}},
+                                           {16, "BFLOAT16", 16, DType::kBF16},
+                                           {17, "FLOAT8E4M3FN", 8, {}},
+                                           {18, "FLOAT8E4M3FNUZ", 8, {}},
+                                           {19, "FLOAT8E5M2", 8, {}},
+                                           {20, "FLOAT8E5M2FNUZ", 8, {}},
+                                           {21, "UINT4", 4, {}},
+                                           {22, "INT4", 4, {}},
+                                           {23, "FLOAT4E2M1", 4, {}}}};
+
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    const size_t length = lead < 0x80 ? 1 : lead >= 0xc2 && lead < 0xe0 ? 2 : lead >= 0xe0 && lead < 0xf0 ? 3 : lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
+    if (length == 0 || i + length > text.size()) return false;
+    for (size_t k = 1; k < length; ++k) {
+      if ((static_cast<unsigned char>(text[i + k]) & 0xc0) != 0x80) return false;
+    }
+    i += length;
+  }
+  return true;
+}
+
+/// What is left to be spent on items: each takes more memory here than bytes in the file.
+struct Budget {
+  const char* file = nullptr;  // where the bytes begin
+  int64_t items = kOnnxItemLimit;
+  int64_t decoded = 0;  // bytes of values spelled as numbers
+  void take(int64_t count = 1) {
+    items -= count;
+    GALLEY_CHECK_INPUT(items >= 0, "it has more than ", kOnnxItemLimit, " nodes, tensors, attributes and sizes together");
+  }
+};
+
+/// A record: its fields one after the other, each read as the type that the format gives it, or refused.
+class Record {
+ public:
+  Record(std::string_view bytes, std::string_view what, Budget& budget) : reader_(bytes.data(), bytes.size()), what_(what), budget_(budget) {}
+
+  bool next() {
+    at_ = reader_.data().data();
+    return reader_.next();
+  }
+  uint32_t tag() const { return reader_.tag(); }
+  void skip() { reader_.skip(); }
+  /// Offset of the present field in the file.
+  int64_t offset() const { return at_ - budget_.file; }
+  Budget& budget() const { return budget_; }
+  bool packed() const { return reader_.wire_type() == pbf_wire_type::length_delimited; }
+
+  std::string_view bytes() {
+    want(pbf_wire_type::length_delimited);
+    const protozero::data_view view = reader_.get_view();
+    return {view.data(), view.size()};
+  }
+  std::string text() {
+    const std::string_view view = bytes();
+    GALLEY_CHECK_INPUT(is_utf8(view), "field ", tag(), " of ", what_, " is no UTF-8 text");
+    return std::string(view);
+  }
+  int64_t integer() {
+    want(pbf_wire_type::varint);
+    return reader_.get_int64();
+  }
+  int32_t small_integer() {
+    const int64_t value = integer();
+    GALLEY_CHECK_INPUT(value >= INT32_MIN && value <= INT32_MAX, "field ", tag(), " of ", what_, " is ", value, ", which does not fit 32 bits");
+    return static_cast<int32_t>(value);
+  }
+  float real() {
+    want(pbf_wire_type::fixed32);
+    return reader_.get_float();
+  }
+  double long_real() {
+    want(pbf_wire_type::fixed64);
+    return reader_.get_double();
+  }
+  /// A repeated integer field, one or a run of them: `take` sees each.
+  template <class Take>
+  void integers(const Take& take) {
+    if (!packed()) return take(integer());
+    for (const int64_t value : reader_.get_packed_int64()) take(value);
+  }
+  template <class Take>
+  void reals(const Take& take) {
+    if (!packed()) return take(real());
+    for (const float value : reader_.get_packed_float()) take(value);
+  }
+  template <class Take>
+  void long_reals(const Take& take) {
+    if (!packed()) return take(long_real());
+    for (const double value : reader_.get_packed_double()) take(value);
+  }
+  std::string_view name() const { return what_; }
+
+ private:
+  void want(pbf_wire_type type) const {
+    GALLEY_CHECK_INPUT(reader_.wire_type() == type, "field ", reader_.tag(), " of ", what_, " is encoded as type ", static_cast<int>(reader_.wire_type()), ", the format wants ",
+                       static_cast<int>(type));
+  }
+  pbf_reader reader_;
+  std::string_view what_;
+  Budget& budget_;
+  const char* at_ = nullptr;
+};
+
+/// Bytes of an array of that type; throws where they do not fit 63 bits.
+int64_t bytes_of(const Shape& shape, int bits, std::string_view name) {
+  int64_t total = bits;
+  for (const int64_t size : shape) {
+    if (size == 0) return 0;
+  }
+  for (const int64_t size : shape) GALLEY_CHECK_INPUT(!__builtin_mul_overflow(total, size, &total) && total < INT64_MAX - 8, "tensor '", name, "' has the shape ", shape, ", which is too large");
+  return (total + 7) / 8;
+}
+
+/// StringStringEntryProto.
+std::pair<std::string, std::string> parse_entry(std::string_view bytes, std::string_view what, Budget& budget) {
+  std::pair<std::string, std::string> entry;
+  for (Record record(bytes, what, budget); record.next();) {
+    switch (record.tag()) {
+      case 1: entry.first = record.text(); break;
+      case 2: entry.second = record.text(); break;
+      default: record.skip();
+    }
+  }
+  return entry;
+}
+
+/// The location of a tensor whose values are in another file: below the folder of this one.
+void set_external(OnnxTensor& tensor, const std::vector<std::pair<std::string, std::string>>& entries, int64_t bytes) {
+  int64_t offset = 0, length = bytes;
+  const auto number = [&](const std::string& key, const std::string& text) {
+    GALLEY_CHECK_INPUT(!text.empty() && text.size() <= 18 && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; }), "tensor '", tensor.name,
+                       "' has the external ", key, " '", text.substr(0, 40), "', which is no number");
+    return static_cast<int64_t>(std::stoll(text));
+  };
+  for (const auto& [key, value] : entries) {
+    if (key == "location") tensor.external = value;
+    if (key == "offset") offset = number(key, value);
+    if (key == "length") length = number(key, value);
+  }
+  const std::string& path = tensor.external;
+  bool inside = !path.empty() && path[0] != '/' && path.find('\\') == std::string::npos && path.find('\0') == std::string::npos;
+  for (size_t begin = 0; inside && begin <= path.size();) {
+    const size_t end = std::min(path.find('/', begin), path.size());
+    const std::string_view part = std::string_view(path).substr(begin, end - begin);
+    inside = !part.empty() && part != "." && part != "..";
+    begin = end + 1;
+  }
+  if (!inside) {
+    throw Error(ErrorCode::kInput, cat("tensor '", tensor.name, "' is kept in the file '", path.substr(0, 200), "', which is not below this file's folder"))
+        .suggest("put both files into one folder and name the other one by its bare name (onnx.save_model with location=)");
+  }
+  GALLEY_CHECK_INPUT(length == bytes, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " ", tensor.shape, " wants ", bytes, " bytes, its external length is ", length);
+  tensor.begin = offset;
+  tensor.end = offset + length;
+}
+
+/// Values that are spelled as numbers, into memory's form.
+class Spelled {
+ public:
+  explicit Spelled(Budget& budget) : budget_(budget) {}
+  template <class T>
+  void add(T value) {
+    const char* bytes = reinterpret_cast<const char*>(&value);
+    budget_.decoded += static_cast<int64_t>(sizeof(T));
+    bytes_.append(bytes, sizeof(T));
+  }
+  bool empty() const { return bytes_.empty(); }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  Budget& budget_;
+  std::string bytes_;
+};
+
+OnnxTensor parse_tensor(std::string_view bytes, Budget& budget) {
+  budget.take();
+  OnnxTensor tensor;
+  std::optional<std::string_view> raw;
+  std::vector<std::pair<std::string, std::string>> external;
+  bool is_external = false, has_type = false;
+  // The type decides how the numbers are read, and it may stand behind them: a first pass finds it.
+  for (Record record(bytes, "a tensor", budget); record.next();) {
+    switch (record.tag()) {
+      case 1:
+        record.integers([&](int64_t size) {
+          GALLEY_CHECK_INPUT(size >= 0, "a tensor has the negative size ", size);
+          GALLEY_CHECK_INPUT(tensor.shape.rank() < Shape::kMaxRank, "a tensor has more than ", Shape::kMaxRank, " dimensions");
+          tensor.shape.push_back(size);
+        });
+        break;
+      case 2:
+        tensor.data_type = record.small_integer();
+        has_type = true;
+        break;
+      case 3: fail(ErrorCode::kInput, "a tensor is stored in segments, which the format has given up");
+      case 8: tensor.name = record.text(); break;
+      case 9:
+        GALLEY_CHECK_INPUT(!raw, "tensor '", tensor.name, "' has its values twice");
+        raw = record.bytes();
+        break;
+      case 13:
+        budget.take();
+        external.push_back(parse_entry(record.bytes(), "an external location", budget));
+        break;
+      case 14: is_external = record.integer() == 1; break;
+      default: record.skip();
+    }
+  }
+  const OnnxType* type = find_onnx_type(tensor.data_type);
+  GALLEY_CHECK_INPUT(has_type && type != nullptr, "tensor '", tensor.name, "' has the unknown type ", tensor.data_type);
+  tensor.dtype_text = type->text;
+  tensor.dtype = type->dtype;
+  if (type->bits == 0) return tensor;  // texts: nothing takes them
+  const int64_t wanted = bytes_of(tensor.shape, type->bits, tensor.name);
+  if (is_external) {
+    GALLEY_CHECK_INPUT(!raw, "tensor '", tensor.name, "' has its values inside and outside of the file");
+    set_external(tensor, external, wanted);
+    return tensor;
+  }
+  if (raw) {
+    GALLEY_CHECK_INPUT(static_cast<int64_t>(raw->size()) == wanted, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " ", tensor.shape, " wants ", wanted, " bytes of values, it has ",
+                       raw->size());
+    tensor.begin = raw->data() - budget.file;
+    tensor.end = tensor.begin + wanted;
+    return tensor;
+  }
+  if (!tensor.dtype) return tensor;
+  Spelled spelled(budget);
+  const auto add_bits = [&](int64_t value) {
+    switch (*tensor.dtype) {
+      case DType::kI32: spelled.add(static_cast<int32_t>(value)); break;
+      case DType::kI16:
+      case DType::kF16:
+      case DType::kBF16: spelled.add(static_cast<uint16_t>(value)); break;
+      case DType::kI8:
+      case DType::kU8: spelled.add(static_cast<uint8_t>(value)); break;
+      case DType::kBool: spelled.add(static_cast<uint8_t>(value != 0)); break;
+      default: fail(ErrorCode::kInput, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " has int32_data");
+    }
+  };
+  for (Record record(bytes, "a tensor", budget); record.next();) {
+    switch (record.tag()) {
+      case 4:
+        GALLEY_CHECK_INPUT(tensor.dtype == DType::kF32, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " has float_data");
+        record.reals([&](float value) { spelled.add(value); });
+        break;
+      case 5: record.integers(add_bits); break;
+      case 7:
+        GALLEY_CHECK_INPUT(tensor.dtype == DType::kI64, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " has int64_data");
+        record.integers([&](int64_t value) { spelled.add(value); });
+        break;
+      case 10:
+        GALLEY_CHECK_INPUT(tensor.dtype == DType::kF64, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " has double_data");
+        record.long_reals([&](double value) { spelled.add(value); });
+        break;
+      default: record.skip();
+    }
+  }
+  GALLEY_CHECK_INPUT(static_cast<int64_t>(spelled.bytes().size()) == wanted, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " ", tensor.shape, " wants ", wanted,
+                     " bytes of values, it has ", spelled.bytes().size());
+  tensor.values = Tensor(*tensor.dtype, tensor.shape);
+  if (wanted > 0) std::memcpy(tensor.values.data(), spelled.bytes().data(), static_cast<size_t>(wanted));
+  return tensor;
+}
+
+OnnxAttribute parse_attribute(std::string_view bytes, Budget& budget) {
+  budget.take();
+  OnnxAttribute attribute;
+  const auto kind = [&](OnnxAttributeKind found) {
+    GALLEY_CHECK_INPUT(attribute.kind == OnnxAttributeKind::kNone || attribute.kind == found, "attribute '", attribute.name, "' has values of two kinds");
+    attribute.kind = found;
+  };
+  int64_t type = 0;
+  for (Record record(bytes, "an attribute", budget); record.next();) {
+    switch (record.tag()) {
+      case 1: attribute.name = record.text(); break;
+      case 2:
+        kind(OnnxAttributeKind::kFloat);
+        attribute.f = static_cast<double>(record.real());
+        break;
+      case 3:
+        kind(OnnxAttributeKind::kInt);
+        attribute.i = record.integer();
+        break;
+      case 4:
+        kind(OnnxAttributeKind::kString);
+        attribute.s = std::string(record.bytes());
+        break;
+      case 5:
+        kind(OnnxAttributeKind::kTensor);
+        attribute.tensor = parse_tensor(record.bytes(), budget);
+        break;
+      case 6:
+      case 11:
+        kind(OnnxAttributeKind::kGraph);  // not read
+        record.skip();
+        break;
+      case 7:
+        kind(OnnxAttributeKind::kFloats);
+        record.reals([&](float value) {
+          budget.take();
+          attribute.floats.push_back(static_cast<double>(value));
+        });
+        break;
+      case 8:
+        kind(OnnxAttributeKind::kInts);
+        record.integers([&](int64_t value) {
+          budget.take();
+          attribute.ints.push_back(value);
+        });
+        break;
+      case 9:
+        kind(OnnxAttributeKind::kStrings);
+        budget.take();
+        attribute.strings.emplace_back(record.bytes());
+        break;
+      case 10:
+      case 14:
+      case 15:
+      case 21:
+      case 22:
+      case 23:
+        kind(OnnxAttributeKind::kOther);
+        record.skip();
+        break;
+      case 20: type = record.integer(); break;
+      default: record.skip();
+    }
+  }
+  // Values that are left out are zero or empty: the type alone says of which kind.
+  if (attribute.kind == OnnxAttributeKind::kNone) {
+    constexpr std::array<OnnxAttributeKind, 9> kKinds{OnnxAttributeKind::kOther,  OnnxAttributeKind::kFloat,  OnnxAttributeKind::kInt,  OnnxAttributeKind::kString, OnnxAttributeKind::kOther,
+                                                      OnnxAttributeKind::kOther, OnnxAttributeKind::kFloats, OnnxAttributeKind::kInts, OnnxAttributeKind::kStrings};
+    attribute.kind = type > 0 && type < static_cast<int64_t>(kKinds.size()) ? kKinds[static_cast<size_t>(type)] : OnnxAttributeKind::kOther;
+  }
+  return attribute;
+}
+
+OnnxNode parse_node(std::string_view bytes, Budget& budget) {
+  budget.take();
+  OnnxNode node;
+  for (Record record(bytes, "a node", budget); record.next();) {
+    switch (record.tag()) {
+      case 1:
+        budget.take();
+        node.inputs.push_back(record.text());
+        break;
+      case 2:
+        budget.take();
+        node.outputs.push_back(record.text());
+        break;
+      case 3: node.name = record.text(); break;
+      case 4: node.op_type = record.text(); break;
+      case 5: node.attributes.push_back(parse_attribute(record.bytes(), budget)); break;
+      case 7: node.domain = record.text(); break;
+      default: record.skip();
+    }
+  }
+  if (node.domain == "ai.onnx") node.domain.clear();
+  GALLEY_CHECK_INPUT(!node.op_type.empty(), "node '", node.name, "' has no operator");
+  return node;
+}
+
+void parse_shape(std::string_view bytes, OnnxValue& value, Budget& budget) {
+  value.has_shape = true;
+  for (Record record(bytes, "a shape", budget); record.next();) {
+    if (record.tag() != 1) {
+      record.skip();
+      continue;
+    }
+    budget.take();
+    OnnxDimension dimension;
+    for (Record size(record.bytes(), "a dimension", budget); size.next();) {
+      switch (size.tag()) {
+        case 1: dimension.size = size.integer(); break;
+        case 2: dimension.name = size.text(); break;
+        default: size.skip();
+      }
+    }
+    GALLEY_CHECK_INPUT(!dimension.size || *dimension.size >= 0, "'", value.name, "' has the negative size ", *dimension.size);
+    value.shape.push_back(std::move(dimension));
+  }
+}
+
+OnnxValue parse_value(std::string_view bytes, Budget& budget) {
+  budget.take();
+  OnnxValue value;
+  for (Record record(bytes, "an input or output", budget); record.next();) {
+    if (record.tag() == 1) {
+      value.name = record.text();
+    } else if (record.tag() == 2) {
+      for (Record type(record.bytes(), "a type", budget); type.next();) {
+        if (type.tag() != 1) {
+          type.skip();
+          continue;
+        }
+        for (Record tensor(type.bytes(), "a type of tensors", budget); tensor.next();) {
+          switch (tensor.tag()) {
+            case 1: value.data_type = tensor.small_integer(); break;
+            case 2: parse_shape(tensor.bytes(), value, budget); break;
+            default: tensor.skip();
+          }
+        }
+      }
+    } else {
+      record.skip();
+    }
+  }
+  return value;
+}
+
+void parse_graph(std::string_view bytes, OnnxModel& model, Budget& budget) {
+  std::set<std::string, std::less<>> names;
+  for (Record record(bytes, "the graph", budget); record.next();) {
+    switch (record.tag()) {
+      case 1: model.nodes.push_back(parse_node(record.bytes(), budget)); break;
+      case 2: model.graph_name = record.text(); break;
+      case 5: {
+        OnnxTensor tensor = parse_tensor(record.bytes(), budget);
+        GALLEY_CHECK_INPUT(names.insert(tensor.name).second, "there are two initializers '", tensor.name, "'");
+        model.initializers.push_back(std::move(tensor));
+        break;
+      }
+      case 11: model.inputs.push_back(parse_value(record.bytes(), budget)); break;
+      case 12: model.outputs.push_back(parse_value(record.bytes(), budget)); break;
+      case 15: fail(ErrorCode::kInput, "it has sparse initializers, which Galley does not read");
+      default: record.skip();
+    }
+  }
+}
+
+OnnxModel parse_model(std::string_view bytes, Budget& budget) {
+  OnnxModel model;
+  bool has_graph = false;
+  std::string producer, version;
+  for (Record record(bytes, "the model", budget); record.next();) {
+    switch (record.tag()) {
+      case 1: model.ir_version = record.integer(); break;
+      case 2: producer = record.text(); break;
+      case 3: version = record.text(); break;
+      case 7:
+        GALLEY_CHECK_INPUT(!has_graph, "it has two graphs");
+        has_graph = true;
+        parse_graph(record.bytes(), model, budget);
+        break;
+      case 8: {
+        budget.take();
+        std::string domain;
+        int64_t number = 0;
+        for (Record set(record.bytes(), "an operator set", budget); set.next();) {
+          switch (set.tag()) {
+            case 1: domain = set.text(); break;
+            case 2: number = set.integer(); break;
+            default: set.skip();
+          }
+        }
+        model.opsets[domain == "ai.onnx" ? "" : domain] = number;
+        break;
+      }
+      case 14: {
+        budget.take();
+        const int64_t at = record.offset();
+        auto [key, value] = parse_entry(record.bytes(), "the metadata", budget);
+        if (key == kOnnxDigestKey) model.digest_at = at;
+        model.metadata[std::move(key)] = std::move(value);
+        break;
+      }
+      case 25:
+        ++model.functions;
+        record.skip();
+        break;
+      default: record.skip();
+    }
+  }
+  GALLEY_CHECK_INPUT(has_graph, "it has no graph");
+  GALLEY_CHECK_INPUT(model.ir_version >= 1, "it has no version of the format (ir_version)");
+  model.producer = producer + (version.empty() ? "" : " " + version);
+  return model;
+}
+
+}  // namespace
+
+const OnnxType* find_onnx_type(int32_t number) {
+  const auto found = std::find_if(kTypes.begin(), kTypes.end(), [&](const OnnxType& type) { return type.number == number; });
+  return found == kTypes.end() ? nullptr : &*found;
+}
+
+int32_t onnx_type(DType dtype) {
+  const auto found = std::find_if(kTypes.begin(), kTypes.end(), [&](const OnnxType& type) { return type.dtype == dtype; });
+  GALLEY_ASSERT(found != kTypes.end());
+  return found->number;
+}
+
+const OnnxAttribute* OnnxNode::find(std::string_view attribute) const {
+  const auto found = std::find_if(attributes.begin(), attributes.end(), [&](const OnnxAttribute& a) { return a.name == attribute; });
+  return found == attributes.end() ? nullptr : &*found;
+}
+
+std::string OnnxNode::str() const {
+  const std::string op = domain.empty() ? op_type : cat(domain, ".", op_type);
+  const std::string which = !name.empty() ? name : outputs.empty() ? std::string() : outputs.front();
+  return which.empty() ? op : cat(op, " '", which.substr(0, 200), "'");
+}
+
+int64_t OnnxModel::opset() const {
+  const auto found = opsets.find("");
+  return found == opsets.end() ? 0 : found->second;
+}
+
+OnnxModel parse_onnx(std::span<const std::byte> file) {
+  const auto* bytes = reinterpret_cast<const char*>(file.data());
+  Budget budget{bytes};
+  try {
+    return parse_model({bytes, file.size()}, budget);
+  } catch (const protozero::exception& error) {
+    fail(ErrorCode::kInput, "it is no ONNX model, or a damaged one (", error.what(), ")");
+  }
+}
+
+bool is_onnx(std::span<const std::byte> start) {
+  if (start.size() < 2) return false;
+  // ir_version, producer's name and version, domain, model_version, doc_string, graph, operator sets, metadata.
+  constexpr std::array<unsigned, 9> kTags{0x08, 0x12, 0x1a, 0x22, 0x28, 0x32, 0x3a, 0x42, 0x72};
+  if (std::find(kTags.begin(), kTags.end(), std::to_integer<unsigned>(start[0])) == kTags.end()) return false;
+  // safetensors begin with the length of a header, a number below 2^32, and its opening brace.
+  if (start.size() < 9) return true;
+  uint64_t length = 0;
+  std::memcpy(&length, start.data(), 8);
+  return length >= (uint64_t{1} << 32);
+}
+
+}  // namespace galley

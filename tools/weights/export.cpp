@@ -1,0 +1,108 @@
+// galley-weights export: a recipe's model and weights as ONNX.
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "libcore/base/error.h"
+#include "libcore/base/file.h"
+#include "libcore/base/log.h"
+#include "libcore/base/parallel.h"
+#include "libcore/recipe/recipe.h"
+#include "libcore/train/components.h"
+#include "libcore/train/export_onnx.h"
+#include "libcore/weights/load.h"
+#include "tools/common/provenance.h"
+#include "tools/common/recipe_tool.h"
+#include "tools/weights/weights.h"
+
+namespace galley::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+int64_t positive(std::string_view text, std::string_view what) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > (1 << 20)) fail(ErrorCode::kUsage, what, " wants a number from 1, got '", text, "'");
+  return value;
+}
+
+std::vector<int64_t> sizes(const std::string& text) {
+  std::vector<int64_t> found;
+  for (size_t begin = 0; !text.empty() && begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    found.push_back(positive(std::string_view(text).substr(begin, end - begin), "--shape"));
+    begin = end + 1;
+  }
+  return found;
+}
+
+/// What holds for the weights holds for the model that is made of them.
+std::map<std::string, std::string> metadata_of(const Recipe& recipe, const Session& session) {
+  std::map<std::string, std::string> metadata;
+  Json parents = Json::array();
+  for (size_t i = 0; i < recipe.weights.load.size(); ++i) {
+    const auto& source = recipe.weights.load.at<WeightSource>(i);
+    const Metadata carried = read_weights_metadata(source.path());
+    for (const char* key : {"galley.categories", "galley.pipeline", "galley.tokenizer"}) {
+      if (const auto found = carried.find(key); found != carried.end()) metadata.insert_or_assign(key, found->second);
+    }
+    if (source.published) {
+      if (const std::string pipeline = source.published->pipeline(); !pipeline.empty()) metadata.insert_or_assign("galley.pipeline", pipeline);
+    }
+    for (const WeightsParent& parent : weights_parents(source.path())) parents.push_back({{"file", parent.file}, {"digest", parent.digest}});
+  }
+  const std::vector<std::string> categories = session.prediction_categories();
+  if (!categories.empty()) metadata["galley.categories"] = Json(categories).dump();
+  metadata["galley.parents"] = parents.dump();
+  metadata["galley.recipe"] = dump_recipe(recipe, DumpKind::kFull);
+  metadata["galley.input"] = Json(session.info().input_shape).dump();
+  if (recipe.data.val && !recipe.data.val->pipeline_from_weights()) metadata["galley.pipeline"] = pipeline_text(session.pipeline_of("val"), *recipe.registry);
+  return metadata;
+}
+
+}  // namespace
+
+int WeightsTool::export_model() const {
+  std::vector<std::string> recipes;
+  LoadOptions options;
+  split_arguments(words_, recipes, options.overrides);
+  if (recipes.size() != 1) throw Error(ErrorCode::kUsage, cat("export wants one recipe, and got ", recipes.size())).suggest("galley-weights export RECIPE weights=FILE -o model.onnx");
+  if (output_.empty()) throw Error(ErrorCode::kUsage, "export writes a file, and -o does not say where to").suggest("-o model.onnx");
+  if (!is_folder(parent_folder(output_))) fail(ErrorCode::kResource, output_, ": there is no folder ", parent_folder(output_), " to write it to");
+  if (is_folder(output_)) fail(ErrorCode::kResource, output_, " is a folder, not a file to be written");
+  ExportOptions how;
+  if (batch_ != "any") how.batch = positive(batch_, "--batch");
+  how.shape = sizes(shape_);
+  how.fold = fold_;
+
+  options.recipes_folder = recipes_folder();
+  options.with = with_;
+  LoadedRecipe loaded = load_recipe(recipes[0], recipe_components(), options);
+  Recipe& recipe = loaded.recipe;
+  resolve_weights(recipe, weight_registry());
+  if (recipe.weights.load.empty() && !loaded.source.run_folder.empty()) {
+    auto run = std::make_unique<WeightSource>();
+    run->from = loaded.source.run_folder;
+    recipe.weights.load.items.push_back(std::move(run));
+  }
+  make_paths_absolute(recipe);
+  set_compute_threads(static_cast<int>(recipe.threads.value_or(available_cores())));
+  if (recipe.weights.load.empty() && recipe.model.type != "onnx") log(LogLevel::kWarning, "no weights were named: the model is exported with its initial values");
+
+  const Session session(recipe);
+  how.metadata = metadata_of(recipe, session);
+  const ExportReport report = export_onnx(session, output_, how);
+  if (common.format == Format::kJson) {
+    Provenance provenance;
+    provenance.tool = "galley-weights";
+    provenance.overrides = words_;
+    provenance.seed = recipe.seed;
+    print(Json{{"file", output_}, {"scheme", report.scheme}, {"nodes", report.nodes}, {"initializers", report.initializers}, {"bytes", report.bytes}, {"provenance", provenance_json(provenance)}}.dump() + "\n");
+  } else {
+    print(Table{{"file", "scheme", "nodes", "initializers", "bytes"}, {{output_, report.scheme, std::to_string(report.nodes), std::to_string(report.initializers), std::to_string(report.bytes)}}});
+  }
+  return kExitDone;
+}
+
+}  // namespace galley::tools
