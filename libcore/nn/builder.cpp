@@ -94,9 +94,9 @@ Value Builder::batch_norm(std::string_view name, Value x, const BatchNormOptions
   const int64_t channels = x.channels();
   const TensorType statistics{.dtype = options_.dtype, .shape = {channels}};
   const Value weight = options.affine ? parameter("weight", {channels}, options.weight_init, "batch_norm") : Value();
-  const Value bias = options.affine ? parameter("bias", {channels}, Init::zeros(), "batch_norm") : Value();
-  const Value running_mean = buffer("running_mean", statistics, Init::zeros(), "batch_norm");
-  const Value running_var = buffer("running_var", statistics, Init::ones(), "batch_norm");
+  const Value bias = options.affine ? parameter("bias", {channels}, options.bias_init, "batch_norm") : Value();
+  const Value running_mean = buffer("running_mean", statistics, options.mean_init, "batch_norm");
+  const Value running_var = buffer("running_var", statistics, options.var_init, "batch_norm");
   const Value batches = buffer("num_batches_tracked", {.dtype = DType::kI64}, Init::zeros(), "batch_norm");
 
   const bool frozen = options_.frozen_batch_norm && options_.frozen_batch_norm(graph_.path());

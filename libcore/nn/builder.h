@@ -45,6 +45,7 @@ struct BatchNormOptions {
   double momentum = 0.1;   // weight of the batch's statistics in the running ones
   bool affine = true;
   Init weight_init = Init::ones();
+  Init bias_init = Init::zeros(), mean_init = Init::zeros(), var_init = Init::ones();
 };
 struct LayerNormOptions {
   int64_t dims = 1;        // trailing dimensions that are normalised

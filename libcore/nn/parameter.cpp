@@ -67,6 +67,13 @@ Init Init::table(std::vector<double> elements) {
   return init;
 }
 
+Init Init::given(Tensor values) {
+  Init init;
+  init.kind = Kind::kTensor;
+  init.tensor = std::make_shared<const Tensor>(std::move(values));
+  return init;
+}
+
 Init Init::kaiming_normal(Fan fan) { return {Kind::kKaimingNormal, std::sqrt(2.0), 0, fan}; }
 
 Init Init::kaiming_uniform(double a) { return {Kind::kKaimingUniform, std::sqrt(2.0 / (1.0 + a * a)), 0, Fan::kIn}; }
@@ -79,6 +86,7 @@ std::string Init::str() const {
     case Kind::kOnes: return "ones";
     case Kind::kConstant: return cat("constant(", spread, ")");
     case Kind::kValues: return cat("table of ", values->size());
+    case Kind::kTensor: return cat("given ", tensor->str());
     case Kind::kNormal: return cat("normal(", spread, ")");
     case Kind::kTruncatedNormal: return cat("truncated_normal(", spread, ", ", cut, ")");
     case Kind::kUniform: return cat("uniform(", spread, ")");
@@ -97,6 +105,10 @@ int64_t fan_of(const Shape& shape, Init::Fan fan) {
 
 Tensor initialize(const ParameterSpec& spec, uint64_t seed) {
   const Init& init = spec.init;
+  if (init.kind == Init::Kind::kTensor) {
+    GALLEY_ASSERT(init.tensor->shape() == spec.type.shape, spec.name, ": ", init.tensor->str(), " for ", spec.type);
+    return init.tensor->to(spec.type.dtype);
+  }
   const DType made = is_floating(spec.type.dtype) ? DType::kF32 : spec.type.dtype;
   Tensor tensor(made, spec.type.shape);
   if (init.kind == Init::Kind::kZeros) return tensor.to(spec.type.dtype);
@@ -125,7 +137,8 @@ Tensor initialize(const ParameterSpec& spec, uint64_t seed) {
     case Init::Kind::kZeros:
     case Init::Kind::kOnes:
     case Init::Kind::kConstant:
-    case Init::Kind::kValues: break;
+    case Init::Kind::kValues:
+    case Init::Kind::kTensor: break;
   }
   return tensor.to(spec.type.dtype);
 }

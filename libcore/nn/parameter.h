@@ -13,7 +13,7 @@ namespace galley {
 
 /// How a parameter starts. A description: numbers that depend on the shape are worked out by `initialize`.
 struct Init {
-  enum class Kind { kZeros, kOnes, kConstant, kValues, kNormal, kTruncatedNormal, kUniform, kKaimingNormal, kKaimingUniform };
+  enum class Kind { kZeros, kOnes, kConstant, kValues, kTensor, kNormal, kTruncatedNormal, kUniform, kKaimingNormal, kKaimingUniform };
   /// What a Kaiming initialiser keeps the variance of: activations (fan in) or gradients (fan out).
   enum class Fan { kIn, kOut };
 
@@ -22,12 +22,15 @@ struct Init {
   double cut = 0;      // truncated normal: values lie within -cut..cut
   Fan fan = Fan::kIn;  // Kaiming
   std::shared_ptr<const std::vector<double>> values = nullptr;  // kValues: all elements
+  std::shared_ptr<const Tensor> tensor = nullptr;                 // kTensor: values that a file gives
 
   static Init zeros() { return {}; }
   static Init ones() { return {Kind::kOnes}; }
   static Init constant(double value) { return {Kind::kConstant, value}; }
   /// These elements, in order: tables that a model computes once.
   static Init table(std::vector<double> elements);
+  /// These values, which are not to be written (they may lie in a mapped file).
+  static Init given(Tensor values);
   static Init normal(double stddev) { return {Kind::kNormal, stddev}; }
   /// Normal, redrawn until |x| <= cut (an absolute bound, as torch.nn.init.trunc_normal_).
   static Init truncated_normal(double stddev, double cut = 2) { return {Kind::kTruncatedNormal, stddev, cut}; }

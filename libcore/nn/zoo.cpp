@@ -10,7 +10,7 @@ const ModelTable& table() {
     ModelTable rows;
     for (ModelTable (*family)() : {simple_models, cifar_resnet_models, resnet_models, mobilenet_models, vgg_models, alexnet_models, squeezenet_models,
                                    densenet_models, inception_models, mnasnet_models, shufflenet_models, efficientnet_models, regnet_models,
-                                   vit_models, convnext_models, swin_models, language_models, layers_models}) {
+                                   vit_models, convnext_models, swin_models, language_models, onnx_models, layers_models}) {
       for (ModelEntry& entry : family()) rows.push_back(std::move(entry));
     }
     return rows;
@@ -38,6 +38,8 @@ ComponentKinds models() {
   }();
   return kinds;
 }
+
+bool is_zoo_model(std::string_view type) { return type != "layers" && type != "onnx"; }
 
 Component default_model(std::string_view type) {
   const ModelEntry& entry = find(type);

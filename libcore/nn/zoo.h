@@ -44,6 +44,13 @@ NamedValues build_model(Builder& b, const Component& model, Value input);
 /// A model of that name with its default parameters. Throws, with the nearest name, where there is none.
 Component default_model(std::string_view type);
 
+/// Whether a kind is a model by itself; "onnx" and "layers" are what a file or the recipe says.
+bool is_zoo_model(std::string_view type);
+/// Whether the model comes with values of its own (the kind "onnx"): they are its initial ones.
+bool carries_weights(const Component& model);
+/// The file that the model is made from; "" for models that are made from none.
+std::string model_file(const Component& model);
+
 /// Tokens of a language model's vocabulary, as the recipe gives it; none where the tokenizer decides, or for other models.
 std::optional<int64_t> vocabulary_of(const Component& model);
 /// The language model with that vocabulary, unless it has one of its own; other models as they are.
@@ -77,6 +84,7 @@ ModelTable vit_models();
 ModelTable convnext_models();
 ModelTable swin_models();
 ModelTable language_models();
+ModelTable onnx_models();
 ModelTable layers_models();
 
 /// Channels of a scaled layer: a multiple of `divisor`, at least that, never below 90 % of `channels` (Sandler et al. 2018).

@@ -78,8 +78,34 @@ std::string dump_recipe(const LoadedRecipe& loaded, DumpKind kind) {
   return emit_yaml(tree, {.origins = true});
 }
 
+namespace {
+
+/// The field `path` of a model: the file that it is made from.
+class ModelPath : public FieldVisitor {
+ public:
+  void field(const FieldInfo& info, std::string& value) override {
+    if (info.name == "path" && !value.empty()) value = std::filesystem::absolute(value).lexically_normal().string();
+  }
+  void field(const FieldInfo&, bool&) override {}
+  void field(const FieldInfo&, int64_t&) override {}
+  void field(const FieldInfo&, double&) override {}
+  void field(const FieldInfo&, std::vector<int64_t>&) override {}
+  void field(const FieldInfo&, std::vector<double>&) override {}
+  void field(const FieldInfo&, std::vector<std::string>&) override {}
+  void choice(const FieldInfo&, int&, std::span<const std::string_view>) override {}
+  void section(const FieldInfo&, Fields&) override {}
+  void list(const FieldInfo&, std::vector<std::unique_ptr<Fields>>&, std::unique_ptr<Fields> (*)()) override {}
+  bool present(const FieldInfo&, bool has_value) override { return has_value; }
+};
+
+}  // namespace
+
 void make_paths_absolute(Recipe& recipe) {
   const auto absolute = [](std::string& path) { path = std::filesystem::absolute(path).lexically_normal().string(); };
+  if (recipe.model.params) {
+    ModelPath model;
+    recipe.model.params->fields(model);
+  }
   absolute(recipe.data.root);
   for (std::unique_ptr<Fields>& item : recipe.weights.load.items) {
     std::string& from = static_cast<WeightSource&>(*item).from;

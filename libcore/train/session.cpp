@@ -334,6 +334,10 @@ std::optional<std::vector<Component>> Session::weights_pipeline() const {
     if (found != metadata.end()) return parse_pipeline(found->second, cat("galley.pipeline of ", source.from), *recipe_.registry);
     if (source.published && !source.published->pipeline().empty()) return parse_pipeline(source.published->pipeline(), cat("the pipeline of ", source.published->id()), *recipe_.registry);
   }
+  if (const std::string file = model_file(model_); !file.empty()) {
+    const Metadata metadata = read_weights_metadata(file);
+    if (const auto found = metadata.find("galley.pipeline"); found != metadata.end()) return parse_pipeline(found->second, cat("galley.pipeline of ", file), *recipe_.registry);
+  }
   const PublishedWeights* model_default = recipe_.weights.model_default.get();
   if (recipe_.weights.load.empty() || model_default == nullptr || model_default->pipeline().empty()) return std::nullopt;
   log(LogLevel::kWarning, cat("the weights carry no pipeline; images are prepared as for ", model_default->id()));
@@ -353,20 +357,23 @@ std::vector<Component> Session::pipeline_of(const std::string& name) const {
 }
 
 std::vector<std::string> Session::prediction_categories() const {
+  const auto carried = [this](const Metadata& metadata) -> std::optional<std::vector<std::string>> {
+    const auto found = metadata.find("galley.categories");
+    if (found == metadata.end()) return std::nullopt;
+    const auto names = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+    const bool fits = names.is_array() && static_cast<int64_t>(names.size()) == classes_ && std::all_of(names.begin(), names.end(), [](const auto& name) { return name.is_string(); });
+    return fits ? names.get<std::vector<std::string>>() : std::vector<std::string>();
+  };
   for (size_t i = recipe_.weights.load.size(); i-- > 0;) {
     const auto& source = recipe_.weights.load.at<WeightSource>(i);
-    const Metadata metadata = read_weights_metadata(source.path());
-    const auto found = metadata.find("galley.categories");
-    if (found == metadata.end()) {
-      std::vector<std::string> published = source.published ? source.published->category_names() : std::vector<std::string>();
-      if (!published.empty() && static_cast<int64_t>(published.size()) == classes_) return published;
-      continue;
-    }
-    const auto names = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
-    if (!names.is_array() || !std::all_of(names.begin(), names.end(), [](const auto& name) { return name.is_string(); })) continue;
-    if (static_cast<int64_t>(names.size()) == classes_) return names.get<std::vector<std::string>>();
+    const auto names = carried(read_weights_metadata(source.path()));
+    if (names && !names->empty()) return *names;
+    if (names) continue;
+    std::vector<std::string> published = source.published ? source.published->category_names() : std::vector<std::string>();
+    if (!published.empty() && static_cast<int64_t>(published.size()) == classes_) return published;
   }
-  return {};
+  const std::string file = model_file(model_);
+  return file.empty() ? std::vector<std::string>() : carried(read_weights_metadata(file)).value_or(std::vector<std::string>());
 }
 
 CapturedModel Session::capture_training(const BatchTypes& types) const {

@@ -12,6 +12,7 @@
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/parallel.h"
+#include "libcore/nn/zoo.h"
 #include "libcore/train/components.h"
 #include "tools/common/recipe_json.h"
 #include "tools/common/version.h"
@@ -109,7 +110,7 @@ Provenance RecipeTool::provenance(const Recipe& recipe, const std::string& recip
 }
 
 void RecipeTool::require_weights(LoadedRecipe& loaded) {
-  if (!loaded.recipe.weights.load.empty()) return;
+  if (!loaded.recipe.weights.load.empty() || (carries_weights(loaded.recipe.model) && loaded.source.run_folder.empty())) return;
   if (loaded.source.run_folder.empty()) throw Error(ErrorCode::kRecipe, "no weights were named").key("weights").suggest("weights=FILE, or give a RUN folder as the recipe");
   auto source = std::make_unique<WeightSource>();
   source->from = loaded.source.run_folder;

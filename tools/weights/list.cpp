@@ -34,7 +34,7 @@ int WeightsTool::list() const {
   std::set<std::string> names;
   for (const std::string& model : registry.models()) names.insert(model);
   for (const ComponentKind& kind : models()) {
-    if (kind.type != "layers") names.insert(std::string(kind.type));
+    if (is_zoo_model(kind.type)) names.insert(std::string(kind.type));
   }
   const std::string pattern = words_.empty() ? "*" : words_[0];
   const bool glob = pattern.find_first_of("*?") != std::string::npos;

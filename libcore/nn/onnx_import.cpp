@@ -1,0 +1,355 @@
+#include "libcore/nn/onnx_import.h"
+
+#include <algorithm>
+
+#include "libcore/ops/shape.h"
+
+namespace galley::onnx_import {
+namespace {
+
+const std::map<std::string_view, MakeNode>& rows() {
+  static const std::map<std::string_view, MakeNode> all = [] {
+    std::map<std::string_view, MakeNode> made;
+    for (const MakeTable& table : {product_rows(), pool_rows(), recurrent_rows(), elementwise_rows(), shape_rows(), quantize_rows()}) made.insert(table.begin(), table.end());
+    return made;
+  }();
+  return all;
+}
+
+constexpr int64_t kOldestOpset = 13, kNewestOpset = 21;
+
+/// The module that a node belongs to, from its name: "/layer1/layer1.0/conv1/Conv_2" and "layer1.0.conv1/Conv" both say so.
+std::string path_of(const OnnxNode& node) {
+  std::string name = node.name.substr(0, 200);
+  const size_t slash = name.rfind('/');
+  if (slash != std::string::npos && std::string_view(name).substr(slash + 1).starts_with(node.op_type)) name.resize(slash);
+  std::string path;
+  for (const char letter : name) {
+    const bool plain = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9') || letter == '_' || letter == '-';
+    if (plain) {
+      path += letter;
+    } else if (!path.empty() && path.back() != '.') {
+      path += letter == '/' || letter == '.' ? '.' : '_';
+    }
+  }
+  while (!path.empty() && path.back() == '.') path.pop_back();
+  return path;
+}
+
+}  // namespace
+
+Tensor Source::read(const OnnxTensor& tensor) const {
+  const std::lock_guard lock(mutex_);
+  Tensor& values = read_[&tensor];
+  if (!values.defined()) values = file_.read(tensor);
+  return values;
+}
+
+std::vector<int64_t> to_ints(const Tensor& tensor) {
+  std::vector<int64_t> values;
+  if (tensor.dtype() == DType::kI64) {
+    values.assign(tensor.data_as<int64_t>(), tensor.data_as<int64_t>() + tensor.elements());
+  } else {
+    for (const double value : tensor.to_doubles()) values.push_back(static_cast<int64_t>(std::clamp(value, -9e18, 9e18)));
+  }
+  return values;
+}
+
+Tensor from_ints(const std::vector<int64_t>& values) {
+  Tensor tensor(DType::kI64, {static_cast<int64_t>(values.size())});
+  std::copy(values.begin(), values.end(), tensor.data_as<int64_t>());
+  return tensor;
+}
+
+// ---- a node
+
+void Call::refuse(std::string_view why, std::string_view cure) const { throw Error(ErrorCode::kInput, std::string(why)).suggest(std::string(cure)); }
+bool Call::wants_output(size_t i) const {
+  return i < node.outputs.size() && !node.outputs[i].empty() && (to.is_output(node.outputs[i]) || to.only_reader(node.outputs[i]) != nullptr);
+}
+const Item& Call::item(size_t i) const {
+  GALLEY_CHECK_INPUT(has(i), "input ", i, " is missing");
+  return to.item(node.inputs[i]);
+}
+Value Call::x(size_t i) const {
+  GALLEY_CHECK_INPUT(has(i), "input ", i, " is missing");
+  return to.value(to.item(node.inputs[i]));
+}
+std::optional<Tensor> Call::constant(size_t i) const {
+  if (!has(i)) return std::nullopt;
+  const Item& known = item(i);
+  if (!known.constant.defined() || known.transposed) return std::nullopt;
+  return known.constant;
+}
+std::vector<int64_t> Call::ints(size_t i) const {
+  const std::optional<Tensor> known = constant(i);
+  GALLEY_CHECK_INPUT(known.has_value(), "input ", i, " ('", has(i) ? node.inputs[i] : std::string(), "') must be known before the model runs");
+  GALLEY_CHECK_INPUT(known->elements() <= 4096 && !is_floating(known->dtype()), "input ", i, " is ", known->str(), ", a few integers are wanted");
+  return to_ints(*known);
+}
+std::optional<double> Call::scalar(size_t i) const {
+  const std::optional<Tensor> known = constant(i);
+  if (!known || known->elements() != 1) return std::nullopt;
+  return known->to_doubles().front();
+}
+
+const OnnxAttribute* Call::find(std::string_view attribute) {
+  read_.insert(std::string(attribute));
+  return node.find(attribute);
+}
+int64_t Call::integer(std::string_view attribute, int64_t otherwise) {
+  const OnnxAttribute* found = find(attribute);
+  if (found == nullptr) return otherwise;
+  GALLEY_CHECK_INPUT(found->kind == OnnxAttributeKind::kInt, "attribute '", attribute, "' is no integer");
+  return found->i;
+}
+double Call::real(std::string_view attribute, double otherwise) {
+  const OnnxAttribute* found = find(attribute);
+  if (found == nullptr) return otherwise;
+  GALLEY_CHECK_INPUT(found->kind == OnnxAttributeKind::kFloat, "attribute '", attribute, "' is no float");
+  return found->f;
+}
+std::string Call::text(std::string_view attribute, std::string_view otherwise) {
+  const OnnxAttribute* found = find(attribute);
+  if (found == nullptr) return std::string(otherwise);
+  GALLEY_CHECK_INPUT(found->kind == OnnxAttributeKind::kString, "attribute '", attribute, "' is no text");
+  return found->s;
+}
+std::vector<int64_t> Call::ints(std::string_view attribute, std::vector<int64_t> otherwise) {
+  const OnnxAttribute* found = find(attribute);
+  if (found == nullptr) return otherwise;
+  GALLEY_CHECK_INPUT(found->kind == OnnxAttributeKind::kInts, "attribute '", attribute, "' is no list of integers");
+  return found->ints;
+}
+std::vector<std::string> Call::texts(std::string_view attribute) {
+  const OnnxAttribute* found = find(attribute);
+  if (found == nullptr) return {};
+  GALLEY_CHECK_INPUT(found->kind == OnnxAttributeKind::kStrings, "attribute '", attribute, "' is no list of texts");
+  return found->strings;
+}
+std::vector<int64_t> Call::axes(size_t i, std::vector<int64_t> otherwise) {
+  const std::vector<int64_t> attribute = ints("axes", {});
+  return has(i) ? ints(i) : attribute.empty() ? otherwise : attribute;
+}
+void Call::check_attributes() const {
+  for (const OnnxAttribute& attribute : node.attributes) {
+    if (attribute.kind == OnnxAttributeKind::kGraph) refuse(cat("attribute '", attribute.name, "' is a graph of its own (a branch or loop), which Galley does not run"));
+    if (!read_.contains(attribute.name)) refuse(cat("attribute '", attribute.name, "' is not known"));
+  }
+}
+
+void Call::set(size_t output, Value value) {
+  if (output < node.outputs.size() && !node.outputs[output].empty()) to.set(node.outputs[output], {.value = value});
+}
+void Call::set_constant(Tensor value) {
+  if (!node.outputs.empty()) to.set(node.outputs[0], {.constant = std::move(value)});
+}
+void Call::pass(size_t i) {
+  Item copy = item(i);
+  if (!copy.value && copy.is_weight && !copy.transposed) copy.value = x(i);  // one parameter under both names
+  if (!node.outputs.empty()) to.set(node.outputs[0], std::move(copy));
+}
+
+// ---- the file
+
+void Importer::index() {
+  for (const OnnxNode& node : model().nodes) {
+    for (const std::string& input : node.inputs) {
+      if (!input.empty()) readers_[input].push_back(&node);
+    }
+    for (const std::string& output : node.outputs) {
+      if (output.empty()) continue;
+      GALLEY_CHECK_INPUT(makers_.emplace(output, &node).second, "two nodes make '", output, "'");
+    }
+  }
+  for (const OnnxValue& output : model().outputs) outputs_.insert(output.name);
+}
+
+const OnnxNode* Importer::only_reader(const std::string& name) const {
+  const auto found = readers_.find(name);
+  return found == readers_.end() || found->second.size() != 1 || outputs_.contains(name) ? nullptr : found->second.front();
+}
+const OnnxNode* Importer::maker(const std::string& name) const {
+  const auto found = makers_.find(name);
+  return found == makers_.end() ? nullptr : found->second;
+}
+
+std::optional<double> Importer::known_scalar(const std::string& name) const {
+  if (const auto found = items_.find(name); found != items_.end()) {
+    const Tensor& known = found->second.constant;
+    return known.defined() && known.elements() == 1 ? std::optional<double>(known.to_doubles().front()) : std::nullopt;
+  }
+  const OnnxNode* node = maker(name);
+  if (node == nullptr || node->op_type != "Constant") return std::nullopt;
+  if (const OnnxAttribute* value = node->find("value"); value != nullptr && value->tensor && value->tensor->dtype && value->tensor->shape.elements() == 1) {
+    return source_->read(*value->tensor).to_doubles().front();
+  }
+  const OnnxAttribute* value = node->find("value_float");
+  return value == nullptr ? std::nullopt : std::optional<double>(value->f);
+}
+
+Item& Importer::turned(const std::string& name) {
+  Item& item = items_[cat(name, "\ntransposed")];
+  if (item.constant.defined()) return item;
+  const Tensor& values = items_.at(name).constant;
+  const int64_t rows = values.shape()[0], columns = values.shape()[1];
+  item.constant = Tensor(DType::kF32, {columns, rows});
+  item.is_weight = true;
+  const float* from = values.data_as<float>();
+  float* to = item.constant.data_as<float>();
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) to[c * rows + r] = from[r * columns + c];
+  }
+  return item;
+}
+
+Item& Importer::item(const std::string& name) {
+  const auto found = items_.find(name);
+  if (found == items_.end()) {
+    const bool later = maker(name) != nullptr;
+    fail(ErrorCode::kInput, "it reads '", name.substr(0, 200), "', which ", later ? cat("a later node makes (", maker(name)->str(), "): the nodes are not in order, or in a circle")
+                                                                                    : "no node, input or initializer of the file is");
+  }
+  return found->second;
+}
+
+void Importer::set(const std::string& name, Item item) { items_.insert_or_assign(name, std::move(item)); }
+
+Value Importer::in_module(const std::string& module, const std::function<Value()>& build) {
+  Graph& graph = b_.graph();
+  const std::string here = graph.path();
+  // The present scope without the node's path, which ends it.
+  std::string base = here;
+  if (!path_.empty()) base = here.size() > path_.size() ? here.substr(0, here.size() - path_.size() - 1) : "";
+  graph.set_path(base);
+  Value made;
+  {
+    std::optional<PathScope> scope;
+    if (!module.empty()) scope.emplace(graph, module);
+    made = build();
+  }
+  graph.set_path(here);
+  return made;
+}
+
+std::string Importer::module_of(const Item& item, std::string_view leaf) const {
+  const std::string ending = cat(".", leaf);
+  return item.name.size() > ending.size() && item.name.ends_with(ending) && item.name.find("::") == std::string::npos ? item.name.substr(0, item.name.size() - ending.size()) : "";
+}
+
+Value Importer::parameter(Item& item, std::string_view leaf, std::string_view type) {
+  if (item.value) return item.value;
+  GALLEY_CHECK_INPUT(item.constant.defined(), "the ", leaf, " is computed from the input");
+  if (item.constant.dtype() != DType::kF32) fail(ErrorCode::kInput, "the ", leaf, " is ", item.constant.str(), ": Galley computes in f32; export the model in float32");
+  std::string module = path_, last(leaf);
+  const size_t dot = item.name.rfind('.');
+  if (!item.name.empty() && item.name.find("::") == std::string::npos) {
+    // Its own name: of a module, or of the model itself.
+    if (dot != std::string::npos && dot > 0 && dot + 1 < item.name.size()) {
+      module = item.name.substr(0, dot);
+      last = item.name.substr(dot + 1);
+    } else if (dot == std::string::npos && item.name.size() < 64) {
+      module.clear();
+      last = item.name;
+    }
+  }
+  const auto full = [&](const std::string& end) { return module.empty() ? end : cat(module, ".", end); };
+  std::string name = last;
+  for (int turn = 2; declared(full(name)); ++turn) name = cat(last, "_", turn);
+  const Tensor& values = item.constant;
+  const bool trained = item.is_weight;
+  item.value = in_module(module, [&] {
+    return trained ? b_.parameter(name, values.shape(), Init::given(values), type) : b_.buffer(name, {.dtype = DType::kF32, .shape = values.shape()}, Init::given(values), type);
+  });
+  return item.value;
+}
+
+Value Importer::value(Item& item) {
+  if (item.value) return item.value;
+  const Tensor& known = item.constant;
+  GALLEY_ASSERT(known.defined());
+  if (item.transposed) return item.value = permute(value(items_.at(item.name)), {1, 0});
+  const DType dtype = known.dtype();
+  GALLEY_CHECK_INPUT(dtype != DType::kF64 && dtype != DType::kF16 && dtype != DType::kBF16, "a constant is ", known.str(), ": Galley computes in f32; export the model in float32");
+  if (item.is_weight) return parameter(item, "weight", "onnx");
+  const std::vector<double> values = known.elements() <= (1 << 16) ? known.to_doubles() : std::vector<double>{};
+  const bool uniform = !values.empty() && std::all_of(values.begin(), values.end(), [&](double v) { return v == values.front(); });
+  if (uniform) return item.value = full(b_.graph(), {.dtype = dtype, .shape = known.shape()}, values.front());
+  // A table that the model carries: saved with it, not trained.
+  std::string name = item.name.empty() || item.name.find("::") != std::string::npos ? std::string("constant") : item.name;
+  std::string module = item.name == name ? std::string() : path_;
+  if (const size_t dot = name.rfind('.'); item.name == name && dot != std::string::npos && dot > 0 && dot + 1 < name.size()) {
+    module = name.substr(0, dot);
+    name = name.substr(dot + 1);
+  }
+  const std::string wish = name;
+  for (int turn = 2; declared(module.empty() ? name : cat(module, ".", name)); ++turn) name = cat(wish, "_", turn);
+  return item.value = in_module(module, [&] { return b_.buffer(name, {.dtype = dtype, .shape = known.shape()}, Init::given(known), "onnx"); });
+}
+
+void Importer::make(const OnnxNode& node) {
+  Call call(*this, node);
+  if (node.op_type != "Constant" && std::any_of(node.attributes.begin(), node.attributes.end(), [](const OnnxAttribute& a) { return a.kind == OnnxAttributeKind::kGraph; })) call.check_attributes();
+  if (!node.domain.empty()) call.refuse(cat("operators of the domain '", node.domain, "' are not known"));
+  const auto row = rows().find(node.op_type);
+  if (row == rows().end()) {
+    call.refuse(cat("there is no such operator in Galley (opset ", opset(), ")"), "export a model of convolutions, matrix products, norms, pools and element-wise functions");
+  }
+  std::vector<Tensor> known;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    const std::optional<Tensor> input = call.constant(i);
+    if (!input || item(node.inputs[i]).is_weight) break;
+    known.push_back(*input);
+  }
+  if (known.size() == node.inputs.size()) {
+    if (std::optional<Tensor> result = fold(call, known)) return call.set_constant(std::move(*result));
+  }
+  if (make_pattern(call)) return;
+  row->second(call);
+  call.check_attributes();
+}
+
+NamedValues Importer::run(Value input) {
+  const std::string& file = source_->path();
+  GALLEY_CHECK_INPUT(opset() >= kOldestOpset && opset() <= kNewestOpset, file, ": the model is of opset ", opset(), ", Galley reads ", kOldestOpset, " to ", kNewestOpset,
+                     "; export it again with opset_version=17");
+  GALLEY_CHECK_INPUT(model().functions == 0, file, ": the model defines functions of its own; inline them (onnx.inliner) or export it again");
+  batch_ = input.shape().rank() > 0 ? input.shape()[0] : 1;
+  for (const OnnxValue& declared : model().inputs) {
+    if (declared.name == input_ && !declared.shape.empty() && declared.shape[0].size && *declared.shape[0].size != batch_) other_batch_ = *declared.shape[0].size;
+  }
+  try {
+    index();
+  } catch (Error& error) {
+    throw Error(error.code(), cat(file, ": ", error.message()));
+  }
+  for (const OnnxTensor& tensor : model().initializers) {
+    if (!tensor.dtype) continue;  // an error where somebody reads it
+    items_[tensor.name] = {.constant = source_->read(tensor), .is_weight = tensor.dtype == DType::kF32 && tensor.shape.rank() > 0, .name = tensor.name};
+  }
+  items_[input_] = {.value = input};
+  for (const OnnxNode& node : model().nodes) {
+    if (skipped(node)) continue;
+    path_ = path_of(node);
+    if (path_.empty()) path_ = cat("node_", node.op_type);
+    try {
+      const PathScope scope(b_.graph(), path_);
+      make(node);
+    } catch (Error& error) {
+      std::string cure = error.suggestion();
+      if (cure.empty() && other_batch_) cure = cat("the file was made for batches of ", *other_batch_, ", this one has ", batch_, ": export it with an open batch (dynamic_axes)");
+      throw Error(ErrorCode::kInput, cat(file, ": ", node.str(), ": ", error.message())).suggest(cure);
+    }
+  }
+  NamedValues results;
+  for (const OnnxValue& output : model().outputs) {
+    const auto found = items_.find(output.name);
+    GALLEY_CHECK_INPUT(found != items_.end(), file, ": no node makes the output '", output.name, "'");
+    path_.clear();
+    results.emplace_back(output.name, value(found->second));
+  }
+  GALLEY_CHECK_INPUT(!results.empty(), file, ": the model has no output");
+  return results;
+}
+
+}  // namespace galley::onnx_import

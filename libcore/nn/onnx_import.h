@@ -1,0 +1,159 @@
+#pragma once
+// The nodes of an ONNX file as a model of Galley: what the files onnx_*.cpp share. The kind "onnx" of the models is in onnx_model.cpp.
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "libcore/nn/builder.h"
+#include "libcore/nn/zoo.h"
+#include "libcore/onnx/onnx.h"
+
+namespace galley::onnx_import {
+
+/// An open file; its initializers are read once, whatever number of graphs are made of it.
+class Source {
+ public:
+  explicit Source(const std::string& path) : file_(path) {}
+  const std::string& path() const { return file_.path(); }
+  const OnnxModel& model() const { return file_.model(); }
+  Tensor read(const OnnxTensor& tensor) const;
+
+ private:
+  OnnxFile file_;
+  mutable std::mutex mutex_;
+  mutable std::map<const OnnxTensor*, Tensor> read_;
+};
+
+/// A value of the file while its graph is made. Constants become part of the graph where a node on activations reads them: until then they may be
+/// folded, turned round, or dequantized.
+struct Item {
+  Value value;              // where it is in the graph
+  Tensor constant;          // where it is known
+  bool is_weight = false;   // an initializer of floats: stays a parameter
+  bool transposed = false;  // the transpose of the initializer `name`, whose values `constant` holds as they are
+  std::string name;         // of the initializer
+};
+
+class Importer;
+
+/// A node that is being made into operators. What it does not understand it refuses, attributes too.
+class Call {
+ public:
+  Call(Importer& to, const OnnxNode& node) : to(to), node(node) {}
+
+  Importer& to;
+  const OnnxNode& node;
+
+  size_t inputs() const { return node.inputs.size(); }
+  bool has(size_t i) const { return i < node.inputs.size() && !node.inputs[i].empty(); }
+  bool wants_output(size_t i) const;
+  /// Input i as a value of the graph; throws where it is absent.
+  Value x(size_t i) const;
+  const Item& item(size_t i) const;
+  /// Input i where it is known before the graph runs.
+  std::optional<Tensor> constant(size_t i) const;
+  std::vector<int64_t> ints(size_t i) const;
+  /// The one element of input i; none where it is no known scalar.
+  std::optional<double> scalar(size_t i) const;
+
+  int64_t integer(std::string_view attribute, int64_t otherwise);
+  double real(std::string_view attribute, double otherwise);
+  std::string text(std::string_view attribute, std::string_view otherwise);
+  std::vector<int64_t> ints(std::string_view attribute, std::vector<int64_t> otherwise);
+  std::vector<std::string> texts(std::string_view attribute);
+  const OnnxAttribute* find(std::string_view attribute);
+  /// Axes: input i, or the attribute of operators before opset 13 (18).
+  std::vector<int64_t> axes(size_t i, std::vector<int64_t> otherwise);
+  /// Throws where the node has an attribute that nobody has read.
+  void check_attributes() const;
+
+  void set(size_t output, Value value);
+  void set(Value value) { set(0, value); }
+  void set_constant(Tensor value);
+  /// Output 0 is input i itself.
+  void pass(size_t i);
+  [[noreturn]] void refuse(std::string_view why, std::string_view cure = "") const;
+
+ private:
+  std::set<std::string, std::less<>> read_;
+};
+
+class Importer {
+ public:
+  Importer(Builder& b, std::shared_ptr<const Source> source, std::string_view input) : b_(b), source_(std::move(source)), input_(input) {}
+  NamedValues run(Value input);
+
+  Builder& builder() { return b_; }
+  const OnnxModel& model() const { return source_->model(); }
+  Tensor read(const OnnxTensor& tensor) const { return source_->read(tensor); }
+  int64_t opset() const { return model().opset(); }
+  /// The batch that the file was made for, where it says one and the graph has another.
+  std::optional<int64_t> other_batch() const { return other_batch_; }
+  int64_t batch() const { return batch_; }
+
+  /// Throws where no node before, input or initializer has that name.
+  Item& item(const std::string& name);
+  /// The transpose of a weight [I,O], as a weight of its own.
+  Item& turned(const std::string& name);
+  /// The item as a value of the graph.
+  Value value(Item& item);
+  /// An initializer as a parameter: under its own name where that is one of a module's, else as `leaf` of the node's path.
+  Value parameter(Item& item, std::string_view leaf, std::string_view type);
+  /// The module that an initializer called MODULE.leaf belongs to; "" where it is called otherwise.
+  std::string module_of(const Item& item, std::string_view leaf) const;
+  const std::string& path() const { return path_; }
+  /// Runs `build` in a module's scope, not below the present node's.
+  Value in_module(const std::string& module, const std::function<Value()>& build);
+  bool declared(const std::string& name) const { return b_.graph().find_input(name) != kNoValue; }
+
+  void set(const std::string& name, Item item);
+  /// The only node that reads a value, where nothing else does; nullptr.
+  const OnnxNode* only_reader(const std::string& name) const;
+  const OnnxNode* maker(const std::string& name) const;
+  std::optional<double> known_scalar(const std::string& name) const;
+  /// The node is part of another, which has been made.
+  void skip(const OnnxNode& node) { skipped_.insert(&node); }
+  bool skipped(const OnnxNode& node) const { return skipped_.contains(&node); }
+  bool is_output(const std::string& name) const { return outputs_.contains(name); }
+
+ private:
+  void index();
+  void make(const OnnxNode& node);
+
+  Builder& b_;
+  std::shared_ptr<const Source> source_;
+  std::string input_, path_;
+  std::map<std::string, Item, std::less<>> items_;
+  std::map<std::string, std::vector<const OnnxNode*>, std::less<>> readers_;
+  std::map<std::string, const OnnxNode*, std::less<>> makers_;
+  std::set<std::string, std::less<>> outputs_;
+  std::set<const OnnxNode*> skipped_;
+  std::map<std::string, int> paths_;
+  std::optional<int64_t> other_batch_;
+  int64_t batch_ = 0;
+};
+
+using MakeNode = void (*)(Call& c);
+using MakeTable = std::vector<std::pair<std::string_view, MakeNode>>;
+MakeTable product_rows();      // convolutions, matrix products, norms, tables
+MakeTable pool_rows();         // pools, resize
+MakeTable recurrent_rows();
+MakeTable elementwise_rows();  // functions of one or two values
+MakeTable shape_rows();        // what moves elements; reductions
+MakeTable quantize_rows();
+
+/// The result of a node on known values, where it is small and this can tell: sizes, axes, and what is computed of them.
+std::optional<Tensor> fold(Call& c, const std::vector<Tensor>& inputs);
+/// Marks the nodes of a function that exporters write out (gelu, silu, hardswish) and makes it; false where this node is none of them.
+bool make_pattern(Call& c);
+
+std::vector<int64_t> to_ints(const Tensor& tensor);
+Tensor from_ints(const std::vector<int64_t>& values);
+
+}  // namespace galley::onnx_import

@@ -1,0 +1,192 @@
+// Law: a model that is exported to ONNX and read back computes what it computed, at a batch that neither capture had; its parameters keep names,
+// shapes and values. One small model of each family, and operators that no model of the zoo has.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "libcore/nn/layers.h"
+#include "libcore/onnx/export/export.h"
+#include "libcore/onnx/onnx.h"
+#include "libcore/ops/registry.h"
+#include "libcore/passes/fuse.h"
+#include "libcore/recipe/loader.h"
+#include "libcore/runtime/compile.h"
+#include "libcore/runtime/execution.h"
+#include "tests/nn/golden_model.h"
+#include "tests/support/temporary_folder.h"
+
+namespace galley {
+namespace {
+
+struct Captured {
+  Graph graph;
+  std::vector<ParameterSpec> parameters;
+};
+
+Captured capture(const Component& model, const Shape& input, DType dtype = DType::kF32, Mode mode = Mode::kEvaluation) {
+  Captured made;
+  Builder b(made.graph, {.mode = mode});
+  const NamedValues results = build_model(b, model, b.input("input", {.dtype = dtype, .shape = input}));
+  made.graph.add_output("output", results.front().second);
+  made.parameters = b.take_parameters();
+  return made;
+}
+
+Shape with_batch(Shape shape, int64_t batch) {
+  shape[0] = batch;
+  return shape;
+}
+
+Tensor values_of(const ParameterSpec& spec) {
+  if (spec.init.kind == Init::Kind::kTensor) return initialize(spec, 0);
+  Tensor values(spec.type.dtype, spec.type.shape);
+  values.from_doubles(golden_values_of(spec));
+  return values;
+}
+
+Tensor compute(const Captured& model, const Tensor& input) {
+  ParameterStore store;
+  for (const ParameterSpec& spec : model.parameters) {
+    store.declare(spec.name, spec.type, spec.role);
+    store.set(spec.name, values_of(spec));
+  }
+  CompileOptions how;
+  how.memory_format = LayoutMode::kContiguous;
+  how.parameter_formats = store.formats();
+  Graph graph = model.graph;
+  graph.remove_dead_nodes();
+  Execution execution(compile(std::move(graph), how), store);
+  execution.feed("input", input);
+  execution.run();
+  return execution.output("output").clone();
+}
+
+/// Exports with an open batch.
+void write(const Component& model, const Shape& input, DType dtype, const std::string& path) {
+  Captured two = capture(model, with_batch(input, 2), dtype), three = capture(model, with_batch(input, 3), dtype);
+  two.graph.remove_dead_nodes();
+  three.graph.remove_dead_nodes();
+  std::map<std::string, Tensor> values;
+  for (const ParameterSpec& spec : two.parameters) values[spec.name] = values_of(spec);
+  OnnxExport what;
+  what.graph = &two.graph;
+  what.other = &three.graph;
+  what.values = [&](const std::string& name) { return values.at(name); };
+  write_onnx(path, onnx_document(what));
+}
+
+Component onnx(const std::string& path) {
+  Component model = default_model("onnx");
+  class Path : public Setter {
+   public:
+    explicit Path(std::string path) : Setter("path", {}), path_(std::move(path)) {}
+    void field(const FieldInfo& info, std::string& value) override {
+      if (info.name == "path") value = path_;
+    }
+
+   private:
+    std::string path_;
+  } setter(path);
+  model.params->fields(setter);
+  return model;
+}
+
+double largest_difference(const Tensor& a, const Tensor& b) {
+  EXPECT_EQ(a.shape(), b.shape());
+  const std::vector<double> x = a.to_doubles(), y = b.to_doubles();
+  double scale = 1e-30, difference = 0;
+  for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
+    scale = std::max(scale, std::fabs(x[i]));
+    const double d = std::fabs(x[i] - y[i]);
+    difference = d <= difference ? difference : d;  // keeps NaN
+  }
+  return difference / scale;
+}
+
+Tensor numbers(const Shape& shape, DType dtype) {
+  Tensor input(dtype, shape);
+  std::vector<double> values;
+  for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(dtype == DType::kI64 ? static_cast<double>(i * 7 % 11) : std::sin(0.7 * static_cast<double>(i) + 0.3));
+  input.from_doubles(values);
+  return input;
+}
+
+class RoundTrip : public testing::TestWithParam<GoldenModel> {};
+
+TEST_P(RoundTrip, ComputesTheSame) {
+  const GoldenModel& golden = GetParam();
+  const Component model = golden.component();
+  const TemporaryFolder folder;
+  const std::string path = folder / "m.onnx";
+  write(model, golden.input, DType::kF32, path);
+
+  const Shape shape = with_batch(golden.input, 4);
+  const Captured own = capture(model, shape), read = capture(onnx(path), shape);
+  // Parameters and statistics that inference reads, under their names.
+  std::map<std::string, const ParameterSpec*> found;
+  for (const ParameterSpec& spec : read.parameters) found[spec.name] = &spec;
+  const std::vector<std::vector<int>> users = own.graph.users();
+  for (const ParameterSpec& spec : own.parameters) {
+    if (users[static_cast<size_t>(own.graph.find_input(spec.name))].empty()) continue;  // counters, auxiliary heads
+    const auto same = found.find(spec.name);
+    ASSERT_NE(same, found.end()) << spec.name;
+    if (spec.type.dtype == DType::kF32) EXPECT_TRUE(bit_equal(values_of(spec), initialize(*same->second, 0))) << spec.name;
+  }
+  const Tensor input = numbers(shape, DType::kF32);
+  // Products and sums come in another order where an operator is spelled out: float32 rounding of a few hundred layers.
+  const double difference = largest_difference(compute(own, input), compute(read, input));
+  EXPECT_TRUE(difference <= 2e-5) << difference;
+}
+
+std::vector<GoldenModel> families() {
+  std::vector<GoldenModel> list;
+  for (const char* file : {"mlp", "cifar_resnet20", "resnext50_32x4d", "mobilenet_v2", "mobilenet_v3_large", "vgg13_bn", "alexnet_reduced", "squeezenet1_0_reduced", "densenet_reduced", "googlenet_reduced",
+                           "inception_v3_reduced", "mnasnet_reduced", "shufflenet_reduced", "efficientnet_b0_reduced", "regnet_y_reduced", "vit_reduced", "convnext_reduced", "swin_reduced",
+                           "swin_v2_reduced"}) {
+    const auto& all = golden_models();
+    list.push_back(*std::find_if(all.begin(), all.end(), [&](const GoldenModel& model) { return model.file == file; }));
+  }
+  return list;
+}
+INSTANTIATE_TEST_SUITE_P(Families, RoundTrip, testing::ValuesIn(families()), [](const auto& info) { return info.param.file; });
+
+TEST(RoundTripOfText, RecurrentCellsComputeTheSame) {
+  for (double cell : {0.0, 1.0, 2.0}) {
+    Component model = default_model("rnn_lm");
+    for (const auto& [name, value] : std::vector<std::pair<std::string, double>>{{"vocab", 11}, {"embedding_dim", 6}, {"hidden_size", 5}, {"num_layers", 2}, {"sequence_length", 7}, {"cell", cell}}) {
+      Setter setter(name, {value});
+      model.params->fields(setter);
+    }
+    const TemporaryFolder folder;
+    const std::string path = folder / "m.onnx";
+    write(model, {2, 7}, DType::kI64, path);
+    const Tensor input = numbers({4, 7}, DType::kI64);
+    const double difference = largest_difference(compute(capture(model, {4, 7}, DType::kI64), input), compute(capture(onnx(path), {4, 7}, DType::kI64), input));
+    EXPECT_TRUE(difference <= 1e-5) << difference << " for cell " << cell;
+  }
+}
+
+TEST(RoundTripTrains, BatchNormsAndDropoutAreThoseOfTheModel) {
+  const auto& all = golden_models();
+  const GoldenModel& golden = *std::find_if(all.begin(), all.end(), [](const GoldenModel& model) { return model.file == "cifar_resnet20"; });
+  const TemporaryFolder folder;
+  const std::string path = folder / "m.onnx";
+  write(golden.component(), golden.input, DType::kF32, path);
+  const Captured own = capture(golden.component(), golden.input, DType::kF32, Mode::kTraining), read = capture(onnx(path), golden.input, DType::kF32, Mode::kTraining);
+  const auto count = [](const Graph& graph, std::string_view op) { return std::count_if(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) { return node.is(op); }); };
+  for (const char* op : {"batch_norm", "batch_norm_update", "conv2d", "linear", "relu"}) EXPECT_EQ(count(own.graph, op), count(read.graph, op)) << op;
+  std::map<std::string, ParameterSpec> trained;
+  for (const ParameterSpec& spec : own.parameters) trained[spec.name] = spec;
+  ASSERT_EQ(own.parameters.size(), read.parameters.size());
+  for (const ParameterSpec& spec : read.parameters) {
+    ASSERT_TRUE(trained.contains(spec.name)) << spec.name;
+    EXPECT_EQ(trained[spec.name].role, spec.role) << spec.name;
+    EXPECT_EQ(trained[spec.name].module, spec.module) << spec.name;
+    EXPECT_EQ(trained[spec.name].module_type, spec.module_type) << spec.name;
+  }
+}
+
+}  // namespace
+}  // namespace galley
