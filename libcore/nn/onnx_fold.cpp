@@ -86,6 +86,25 @@ std::optional<Tensor> arithmetic(std::string_view op, const Tensor& a, const Ten
   return with_shape(list, result.shape());
 }
 
+/// Of lists of one length, or single numbers.
+std::optional<Tensor> compared(std::string_view op, const std::vector<Tensor>& inputs) {
+  size_t count = 1;
+  std::vector<std::vector<int64_t>> lists;
+  Shape shape;
+  for (const Tensor& input : inputs) {
+    if (input.shape().rank() > 1 || is_floating(input.dtype()) || input.elements() == 0) return std::nullopt;
+    lists.push_back(to_ints(input));
+    if (input.shape().rank() == 1) shape = broadcast_shapes(shape, input.shape());
+    count = std::max(count, lists.back().size());
+  }
+  std::vector<int64_t> result;
+  for (size_t i = 0; i < count; ++i) {
+    const auto at = [&](size_t list) { return lists[list][i % lists[list].size()]; };
+    result.push_back(op == "Where" ? (at(0) != 0 ? at(1) : at(2)) : op == "Equal" ? at(0) == at(1) : op == "Less" ? at(0) < at(1) : at(0) > at(1));
+  }
+  return with_shape(from_ints(result).to(op == "Where" ? inputs[1].dtype() : DType::kBool), shape);
+}
+
 std::optional<Tensor> rounded(std::string_view op, const Tensor& x) {
   if (!is_floating(x.dtype())) return std::nullopt;
   std::vector<double> values = x.to_doubles();
@@ -108,6 +127,7 @@ std::optional<Tensor> fold(Call& c, const std::vector<Tensor>& inputs) {
   if (op == "Slice") return sliced(c, inputs);
   if (op == "Concat") return joined(c, inputs);
   if ((op == "Add" || op == "Sub" || op == "Mul" || op == "Div") && inputs.size() == 2) return arithmetic(op, inputs[0], inputs[1]);
+  if ((op == "Where" && inputs.size() == 3) || ((op == "Equal" || op == "Less" || op == "Greater") && inputs.size() == 2)) return compared(op, inputs);
   if (op == "Floor" || op == "Ceil" || op == "Sqrt") return rounded(op, inputs[0]);
   if (op == "Unsqueeze" && inputs[0].shape().rank() == 0) return with_shape(inputs[0], Shape{1});
   if (op == "Squeeze" && inputs[0].elements() == 1) return with_shape(inputs[0], Shape{});

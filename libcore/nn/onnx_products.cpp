@@ -171,8 +171,7 @@ void gather(Call& c) {
   int64_t axis = c.integer("axis", 0);
   const std::optional<Tensor> index = c.constant(1);
   const Item& data = c.item(0);
-  const bool table = data.constant.defined() && data.constant.dtype() == DType::kF32 && data.constant.shape().rank() == 2 && axis == 0;
-  if (!index || (table && index->elements() > 1)) {
+  if (!index) {
     const Value weight = data.is_weight && !data.transposed ? c.to.parameter(c.to.item(c.node.inputs[0]), "weight", "embedding") : c.x(0);
     if (axis != 0 || weight.shape().rank() != 2) c.refuse(cat("indices that are computed pick rows of a table [rows,width] alone; axis ", axis, " of ", weight.type()));
     return c.set(embedding(weight, c.x(1)));
@@ -181,7 +180,7 @@ void gather(Call& c) {
   const int rank = x.shape().rank();
   GALLEY_CHECK_INPUT(axis >= -rank && axis < rank, "axis ", axis, " is out of range for ", x.type());
   if (axis < 0) axis += rank;
-  GALLEY_CHECK_INPUT(index->shape().rank() <= 1 && index->elements() >= 1 && index->elements() <= 4096, "the indices are ", index->str(), ": one, or a list, are known");
+  GALLEY_CHECK_INPUT(index->shape().rank() <= 1 && index->elements() >= 1 && index->elements() <= (1 << 24), "the indices are ", index->str(), ": one, or a list, are known");
   std::vector<int64_t> at = to_ints(*index);
   const int64_t size = x.shape()[static_cast<int>(axis)];
   bool row = true;
@@ -194,6 +193,8 @@ void gather(Call& c) {
     const Value part = slice(x, axis, at[0], at[0] + static_cast<int64_t>(at.size()));
     return c.set(index->shape().rank() == 0 ? squeeze(part, axis) : part);
   }
+  if (axis == 0 && rank == 2 && is_floating(x.dtype())) return c.set(embedding(x, c.x(1)));
+  GALLEY_CHECK_INPUT(at.size() <= 256, "it picks ", at.size(), " parts of ", x.type(), " that are no range: at most 256 are known");
   std::vector<Value> parts;
   for (const int64_t i : at) parts.push_back(slice(x, axis, i, i + 1));
   ConcatAttrs attrs;

@@ -74,7 +74,10 @@ class Record {
     return reader_.next();
   }
   uint32_t tag() const { return reader_.tag(); }
-  void skip() { reader_.skip(); }
+  void skip() {
+    check_length();
+    reader_.skip();
+  }
   /// Offset of the present field in the file.
   int64_t offset() const { return at_ - budget_.file; }
   Budget& budget() const { return budget_; }
@@ -82,6 +85,7 @@ class Record {
 
   std::string_view bytes() {
     want(pbf_wire_type::length_delimited);
+    check_length();
     const protozero::data_view view = reader_.get_view();
     return {view.data(), view.size()};
   }
@@ -111,16 +115,19 @@ class Record {
   template <class Take>
   void integers(const Take& take) {
     if (!packed()) return take(integer());
+    check_length();
     for (const int64_t value : reader_.get_packed_int64()) take(value);
   }
   template <class Take>
   void reals(const Take& take) {
     if (!packed()) return take(real());
+    check_length();
     for (const float value : reader_.get_packed_float()) take(value);
   }
   template <class Take>
   void long_reals(const Take& take) {
     if (!packed()) return take(long_real());
+    check_length();
     for (const double value : reader_.get_packed_double()) take(value);
   }
   std::string_view name() const { return what_; }
@@ -129,6 +136,15 @@ class Record {
   void want(pbf_wire_type type) const {
     GALLEY_CHECK_INPUT(reader_.wire_type() == type, "field ", reader_.tag(), " of ", what_, " is encoded as type ", static_cast<int>(reader_.wire_type()), ", the format wants ",
                        static_cast<int>(type));
+  }
+  /// protozero keeps 32 bits of a length; a file may claim more.
+  void check_length() const {
+    if (!packed()) return;
+    const protozero::data_view rest = reader_.data();
+    const char* at = rest.data();
+    const char* const end = at + rest.size();
+    const uint64_t length = protozero::decode_varint(&at, end);
+    GALLEY_CHECK_INPUT(length <= static_cast<uint64_t>(end - at), "field ", tag(), " of ", what_, " claims ", length, " bytes, ", end - at, " are left: the file is damaged or cut short");
   }
   pbf_reader reader_;
   std::string_view what_;

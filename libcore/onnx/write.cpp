@@ -16,7 +16,7 @@ constexpr int64_t kChunk = 1 << 20;
 std::string encode(const OnnxTensor& tensor) {
   std::string bytes;
   pbf_writer writer(bytes);
-  for (const int64_t size : tensor.shape) writer.add_int64(1, size);
+  for (const int64_t size : tensor.values.shape()) writer.add_int64(1, size);
   writer.add_int32(2, onnx_type(tensor.values.dtype()));
   if (!tensor.name.empty()) writer.add_string(8, tensor.name);
   writer.add_bytes(9, static_cast<const char*>(tensor.values.data()), static_cast<size_t>(tensor.values.bytes()));
