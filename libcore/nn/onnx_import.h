@@ -19,7 +19,8 @@ namespace galley::onnx_import {
 /// An open file; its initializers are read once, whatever number of graphs are made of it.
 class Source {
  public:
-  explicit Source(const std::string& path) : file_(path) {}
+  /// Checks the digest, where the file has one.
+  explicit Source(const std::string& path) : file_(path) { file_.verify(); }
   const std::string& path() const { return file_.path(); }
   const OnnxModel& model() const { return file_.model(); }
   Tensor read(const OnnxTensor& tensor) const;

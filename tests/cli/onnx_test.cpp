@@ -1,0 +1,154 @@
+// ONNX as a user meets it: a MobileNetV3 that PyTorch trained (tests/golden/train) is exported, read back as a model and as weights by every
+// tool, exported quantized; and files that are damaged or no model end with the right exit code.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/process.h"
+
+namespace galley::testing_cli {
+namespace {
+
+using Json = nlohmann::json;
+
+const std::string kGolden = GALLEY_SOURCE_DIR "/tests/golden/train";
+const std::string kWeights = "weights=" + kGolden + "/weights.safetensors";
+
+class Onnx : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder = scratch_folder();
+    write_text(path("zoo.yaml"), text("{type: mobilenet_v3_small, num_classes: 10, width_mult: 0.1, dropout: 0}"));
+    write_text(path("onnx.yaml"), text("{type: onnx, path: model.onnx}"));
+  }
+  static std::string text(const std::string& model) {
+    const std::string normalize = "{type: normalize, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}";
+    return "recipe: 1\nname: model\nthreads: 2\nmodel: " + model +
+           "\ndata:\n  root: " + kGolden + "\n  train: {source: {type: tensors, path: train.safetensors}, pipeline: [" + normalize +
+           "], shuffle: false}\n  val: {source: {type: tensors, path: val.safetensors}, pipeline: [" + normalize +
+           "], batch: 10}\n  calibration: {samples: 24, batch: 8}\nquantize: {activations: {observer: min_max}}\n"
+           "train: {duration: 2 steps, batch: 8, optimizer: {type: sgd, lr: 0.02}}\n";
+  }
+  std::string path(const std::string& name) const { return folder + "/" + name; }
+  /// Runs in the folder, so that the recipe's model.onnx is there.
+  Outcome in_folder(const std::string& command) const { return shell("cd " + folder + " && " + command); }
+  std::string done(const std::string& command) const {
+    const Outcome outcome = in_folder(command);
+    EXPECT_EQ(outcome.code, 0) << command << "\n" << outcome.err;
+    return outcome.out;
+  }
+  void refused(const std::string& command, int code, const std::vector<std::string>& words) const {
+    const Outcome outcome = in_folder(command);
+    EXPECT_EQ(outcome.code, code) << command << "\n" << outcome.err;
+    EXPECT_EQ(outcome.out, "");
+    for (const std::string& word : words) EXPECT_NE(outcome.err.find(word), std::string::npos) << word << " in " << outcome.err;
+  }
+  std::vector<float> predicted(const std::string& recipe, const std::string& rest) const {
+    done("galley-predict " + recipe + " " + rest + " --tensors " + kGolden + "/val.safetensors -o out.safetensors --batch 10 -q");
+    const std::string bytes = tensor_bytes(path("out.safetensors"));
+    std::vector<float> values(bytes.size() / 4);
+    std::memcpy(values.data(), bytes.data(), 4 * values.size());
+    return values;
+  }
+  static double largest(const std::vector<float>& a, const std::vector<float>& b) {
+    EXPECT_EQ(a.size(), b.size());
+    EXPECT_FALSE(a.empty());
+    double difference = 0;
+    for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+      const double d = std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+      difference = d <= difference ? difference : d;
+    }
+    return difference;
+  }
+
+  std::string folder;
+};
+
+TEST_F(Onnx, IsModelAndWeights) {
+  const Json report = Json::parse(done("galley-weights export zoo.yaml " + kWeights + " -o model.onnx --format json"));
+  EXPECT_EQ(report["scheme"], "float");
+  EXPECT_EQ(report["provenance"]["tool"], "galley-weights");
+  const std::vector<float> own = predicted("zoo.yaml", kWeights);
+  EXPECT_EQ(largest(own, predicted("zoo.yaml", "weights=model.onnx")), 0);  // the same parameters
+  EXPECT_LE(largest(own, predicted("onnx.yaml", "")), 1e-5);                // float32 rounding: silu and such are found again
+  done("galley-weights export zoo.yaml " + kWeights + " -o folded.onnx --fold --batch 10");
+  EXPECT_LE(largest(own, predicted("onnx.yaml", "model.path=folded.onnx")), 1e-4);  // folded numbers are rounded once more
+  refused("galley-predict zoo.yaml weights=folded.onnx --tensors " + kGolden + "/val.safetensors -o out.safetensors", 4, {"features.0.1.running_mean", "do_constant_folding=False", "type: onnx"});
+
+  const Json shown = Json::parse(done("galley-weights show model.onnx --format json"));
+  EXPECT_EQ(shown["files"][0]["format"], "ONNX");
+  EXPECT_TRUE(shown["metadata"].contains("galley.recipe"));
+  EXPECT_EQ(Json::parse(done("galley-weights verify model.onnx --strict --format json"))["files"][0]["complete"], true);
+  const Json difference = Json::parse(done("galley-weights diff model.onnx " + kGolden + "/weights.safetensors --format json"));
+  for (const Json& tensor : difference["tensors"]) {
+    const std::string name = tensor["name"];
+    EXPECT_TRUE(tensor["verdict"] == "same" || name.ends_with("num_batches_tracked")) << tensor;
+  }
+}
+
+TEST_F(Onnx, EveryToolTakesAFileAsTheModel) {
+  done("galley-weights export zoo.yaml " + kWeights + " -o model.onnx");
+  const Json zoo = Json::parse(done("galley-evaluate zoo.yaml " + kWeights + " --format json -q")), onnx = Json::parse(done("galley-evaluate onnx.yaml --format json -q"));
+  EXPECT_EQ(zoo["metrics"]["top1"], onnx["metrics"]["top1"]);
+  done("galley-train onnx.yaml -o run -q");
+  EXPECT_NE(read_text(path("run/recipe.yaml")).find(folder + "/model.onnx"), std::string::npos) << "the model's path is to be absolute";
+  Json::parse(done("galley-evaluate run --format json -q"));
+  done("galley-calibrate onnx.yaml -o stats.calib -q");
+  const Json quantized = Json::parse(done("galley-quantize onnx.yaml --calibration stats.calib -o q.safetensors --evaluate --format json -q"));
+  EXPECT_EQ(quantized["layers"].size(), 52u);  // as of the zoo's own model
+  EXPECT_NEAR(quantized["metrics"]["float"]["top1"].get<double>(), onnx["metrics"]["top1"].get<double>(), 1e-9);
+  done("galley-evaluate onnx.yaml weights=q.safetensors -q");
+  done("galley-benchmark onnx.yaml what=forward benchmark.stop.max_time=0.2s -q");
+  done("galley-profile onnx.yaml profile.schedule.active=1 -q");
+  done("galley-recipes validate onnx.yaml");
+  done("galley-weights export onnx.yaml -o again.onnx");
+  EXPECT_EQ(largest(predicted("onnx.yaml", ""), predicted("onnx.yaml", "model.path=again.onnx")), 0);
+}
+
+TEST_F(Onnx, QuantizedWeightsBecomeNodesThatRound) {
+  done("galley-calibrate zoo.yaml " + kWeights + " -o stats.calib -q");
+  for (const std::string method : {"static", "weight_only"}) {
+    done("galley-quantize zoo.yaml " + kWeights + " method=" + method + (method == "static" ? " --calibration stats.calib" : "") + " -o q.safetensors -q");
+    const Json report = Json::parse(done("galley-weights export zoo.yaml weights=q.safetensors -o q.onnx --format json"));
+    EXPECT_NE(report["scheme"].get<std::string>().find(method), std::string::npos) << report;
+    const std::vector<float> integers = predicted("zoo.yaml", "weights=q.safetensors"), read = predicted("onnx.yaml", "model.path=q.onnx"), real = predicted("zoo.yaml", kWeights);
+    const double rounding = largest(real, integers), difference = largest(integers, read);
+    EXPECT_GT(rounding, 0) << method;
+    // Static: a value near the middle between two levels may fall to either side where float32 sums have another order; far less than the rounding itself.
+    EXPECT_LE(difference, method == "static" ? rounding / 2 : 1e-4) << method << ", rounding " << rounding;
+  }
+  done("galley-quantize zoo.yaml " + kWeights + " method=dynamic quantize.fallback=float -o d.safetensors -q");
+  refused("galley-weights export zoo.yaml weights=d.safetensors -o d.onnx", 3, {"dynamic", "quantize.method=static"});
+  refused("galley-train onnx.yaml model.path=q.onnx -o run2 -q", 4, {"no gradient", "QuantizeLinear"});
+}
+
+TEST_F(Onnx, MistakesHaveTheirExitCodes) {
+  refused("galley-weights export zoo.yaml " + kWeights, 2, {"-o"});
+  refused("galley-weights export -o m.onnx", 2, {"recipe"});
+  refused("galley-weights export zoo.yaml " + kWeights + " -o m.onnx --batch 0", 2, {"--batch"});
+  refused("galley-weights export zoo.yaml " + kWeights + " -o m.onnx --shape 3,x", 2, {"--shape"});
+  refused("galley-weights export zoo.yaml " + kWeights + " -o missing/m.onnx", 7, {"missing"});
+  refused("galley-weights export zoo.yaml weights=missing.safetensors -o m.onnx", 4, {"missing.safetensors"});
+  refused("galley-evaluate onnx.yaml", 4, {"model.onnx"});
+  refused("galley-evaluate onnx.yaml model='{type: onnx}'", 3, {"path"});
+
+  done("galley-weights export zoo.yaml " + kWeights + " -o model.onnx");
+  const std::string whole = read_text(path("model.onnx"));
+  write_text(path("model.onnx"), whole.substr(0, whole.size() / 2));
+  refused("galley-evaluate onnx.yaml", 4, {"model.onnx"});
+  std::string flipped = whole;
+  flipped[whole.size() / 2] = static_cast<char>(flipped[whole.size() / 2] ^ 4);
+  write_text(path("model.onnx"), flipped);
+  refused("galley-evaluate onnx.yaml", 4, {"digest"});
+  refused("galley-evaluate zoo.yaml weights=model.onnx", 4, {"digest"});
+  write_text(path("model.onnx"), std::string("\x08\x08\x3a\x02\x0a\x00", 6));
+  refused("galley-evaluate onnx.yaml", 4, {"no operator"});
+  EXPECT_FALSE(std::filesystem::exists(path("m.onnx")));
+}
+
+}  // namespace
+}  // namespace galley::testing_cli
