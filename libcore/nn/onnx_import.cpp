@@ -1,6 +1,7 @@
 #include "libcore/nn/onnx_import.h"
 
 #include <algorithm>
+#include <array>
 
 #include "libcore/ops/shape.h"
 
@@ -237,6 +238,17 @@ std::string Importer::module_of(const Item& item, std::string_view leaf) const {
   return item.name.size() > ending.size() && item.name.ends_with(ending) && item.name.find("::") == std::string::npos ? item.name.substr(0, item.name.size() - ending.size()) : "";
 }
 
+std::string Importer::module_path(const OnnxNode& node) const {
+  constexpr std::array<std::string_view, 5> kLayers{"Conv", "Gemm", "MatMul", "BatchNormalization", "LayerNormalization"};
+  if (std::find(kLayers.begin(), kLayers.end(), node.op_type) != kLayers.end() && node.inputs.size() > 1) {
+    const auto weight = items_.find(node.inputs[1]);
+    const std::string module = weight == items_.end() || !weight->second.is_weight ? std::string() : module_of(weight->second, "weight");
+    if (!module.empty()) return module;
+  }
+  const std::string path = path_of(node);
+  return path.empty() ? cat("node_", node.op_type) : path;
+}
+
 Value Importer::parameter(Item& item, std::string_view leaf, std::string_view type) {
   if (item.value) return item.value;
   GALLEY_CHECK_INPUT(item.constant.defined(), "the ", leaf, " is computed from the input");
@@ -330,8 +342,7 @@ NamedValues Importer::run(Value input) {
   items_[input_] = {.value = input};
   for (const OnnxNode& node : model().nodes) {
     if (skipped(node)) continue;
-    path_ = path_of(node);
-    if (path_.empty()) path_ = cat("node_", node.op_type);
+    path_ = module_path(node);
     try {
       const PathScope scope(b_.graph(), path_);
       make(node);

@@ -126,6 +126,8 @@ class Importer {
  private:
   void index();
   void make(const OnnxNode& node);
+  /// Of the layer, where its weight's name says it; else what the node's own name says.
+  std::string module_path(const OnnxNode& node) const;
 
   Builder& b_;
   std::shared_ptr<const Source> source_;

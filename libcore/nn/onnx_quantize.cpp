@@ -63,8 +63,11 @@ void dequantize_node(Call& c) {
     const std::optional<Tensor> scale = c.constant(1), zero = c.constant(2);
     GALLEY_CHECK_INPUT(scale && scale->elements() >= 1 && (!c.has(2) || zero), "the scale of a weight is not known");
     if (c.node.outputs.empty()) return;
-    // A weight in floats from here on: trained and quantized anew as any other.
-    return c.to.set(c.node.outputs[0], {.constant = dequantized(item.constant, *scale, zero, axis), .is_weight = true, .name = item.name});
+    // A weight in floats from here on, under the name that it had: trained and quantized anew as any other.
+    constexpr std::string_view kQuantized = "_quantized";
+    std::string name = item.name;
+    if (name.ends_with(kQuantized)) name.resize(name.size() - kQuantized.size());
+    return c.to.set(c.node.outputs[0], {.constant = dequantized(item.constant, *scale, zero, axis), .is_weight = item.constant.shape().rank() > 0, .name = name});
   }
   const Value q = c.x(0);
   if (q.dtype() != DType::kU8 && q.dtype() != DType::kI8) c.refuse(cat("its input is ", q.type(), ", uint8 and int8 are known"));

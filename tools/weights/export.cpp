@@ -4,13 +4,13 @@
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"
-#include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/train/components.h"
 #include "libcore/train/export_onnx.h"
 #include "libcore/weights/load.h"
+#include "tools/common/output_file.h"
 #include "tools/common/provenance.h"
 #include "tools/common/recipe_tool.h"
 #include "tools/weights/weights.h"
@@ -68,9 +68,7 @@ int WeightsTool::export_model() const {
   LoadOptions options;
   split_arguments(words_, recipes, options.overrides);
   if (recipes.size() != 1) throw Error(ErrorCode::kUsage, cat("export wants one recipe, and got ", recipes.size())).suggest("galley-weights export RECIPE weights=FILE -o model.onnx");
-  if (output_.empty()) throw Error(ErrorCode::kUsage, "export writes a file, and -o does not say where to").suggest("-o model.onnx");
-  if (!is_folder(parent_folder(output_))) fail(ErrorCode::kResource, output_, ": there is no folder ", parent_folder(output_), " to write it to");
-  if (is_folder(output_)) fail(ErrorCode::kResource, output_, " is a folder, not a file to be written");
+  check_output_file(output_, "export writes a file", "model.onnx");
   ExportOptions how;
   if (batch_ != "any") how.batch = positive(batch_, "--batch");
   how.shape = sizes(shape_);

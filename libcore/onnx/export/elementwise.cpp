@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "libcore/onnx/export/graph_writer.h"
-#include "libcore/onnx/export/activations.h"
+#include "libcore/onnx/export/functions.h"
+#include "libcore/ops/quantize.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 
@@ -45,6 +45,12 @@ Names affine_node(const NodeWriter& n) {
 }
 Names cast_node(const NodeWriter& n) { return {n.to.add("Cast", {n.in(0)}, {attribute("to", int64_t{onnx_type(n.attrs<CastAttrs>().dtype)})})}; }
 
+Names quantize_node(const NodeWriter& n) { return {quantized(n.to, n.in(0), n.attrs<QuantizeAttrs>().params())}; }
+Names dequantize_node(const NodeWriter& n) {
+  const auto& attrs = n.attrs<DequantizeAttrs>();
+  return {dequantized(n.to, n.in(0), {.scale = attrs.scale, .zero_point = attrs.zero_point, .dtype = dtype_of(n)})};
+}
+
 constexpr char kExp[] = "Exp", kLog[] = "Log", kSqrt[] = "Sqrt", kSin[] = "Sin", kCos[] = "Cos", kNeg[] = "Neg", kAbs[] = "Abs", kReciprocal[] = "Reciprocal";
 constexpr char kAdd[] = "Add", kSub[] = "Sub", kMul[] = "Mul", kDiv[] = "Div", kMax[] = "Max", kMin[] = "Min", kPow[] = "Pow", kEqual[] = "Equal", kLess[] = "Less",
                kGreater[] = "Greater", kWhere[] = "Where";
@@ -70,6 +76,16 @@ std::string activated(GraphWriter& w, const std::string& x, Activation activatio
   GALLEY_ASSERT(false);
 }
 
+std::string quantized(GraphWriter& w, const std::string& x, const QuantParams& map) {
+  const int64_t low = map.dtype == DType::kU8 ? 0 : -128, high = map.dtype == DType::kU8 ? 255 : 127;
+  const bool narrow = map.qmin != low || map.qmax != high;
+  const std::string clipped = narrow ? w.add("Clip", {x, w.scalar(dequantize_value(map.qmin, map)), w.scalar(dequantize_value(map.qmax, map))}) : x;
+  return w.add("QuantizeLinear", {clipped, w.scalar(map.scale), w.scalar(static_cast<double>(map.zero_point), map.dtype)});
+}
+std::string dequantized(GraphWriter& w, const std::string& q, const QuantParams& map) {
+  return w.add("DequantizeLinear", {q, w.scalar(map.scale), w.scalar(static_cast<double>(map.zero_point), map.dtype)});
+}
+
 WriteTable elementwise_rows() {
   return {{"relu", activation<Activation::kRelu>},
           {"relu6", activation<Activation::kRelu6>},
@@ -93,6 +109,8 @@ WriteTable elementwise_rows() {
           {"clamp", clamp_node},
           {"affine", affine_node},
           {"cast", cast_node},
+          {"quantize", quantize_node},
+          {"dequantize", dequantize_node},
           {"add", plain<kAdd>},
           {"sub", plain<kSub>},
           {"mul", plain<kMul>},

@@ -6,8 +6,8 @@
 #include <map>
 
 #include "libcore/base/error.h"
+#include "libcore/onnx/export/functions.h"
 #include "libcore/onnx/export/graph_writer.h"
-#include "libcore/onnx/export/activations.h"
 #include "libcore/ops/norm.h"
 #include "libcore/passes/integer_domain.h"
 
@@ -67,14 +67,9 @@ class Exporter {
     GALLEY_CHECK_INPUT(found != what_.plan->values.end(), "the plan of quantization has no scale for the value '", name, "': it is of another model");
     return found->second;
   }
-  Names map_names(const QuantParams& p) { return {w_.scalar(p.scale), w_.scalar(static_cast<double>(p.zero_point), p.dtype)}; }
-
   /// The name of a value as floats; of integers, dequantized anew for each reader, as run times like it.
   std::string real(ValueId id) {
-    if (const auto q = integers_.find(id); q != integers_.end()) {
-      const Names map = map_names(map_of(id));
-      return w_.add("DequantizeLinear", {q->second, map[0], map[1]});
-    }
+    if (const auto q = integers_.find(id); q != integers_.end()) return dequantized(w_, q->second, map_of(id));
     if (!w_.known(id)) {
       const ValueInfo& info = graph_.value(id);
       if (info.role != ValueRole::kActivation) {
@@ -93,14 +88,7 @@ class Exporter {
   /// The name of a value's integers; of floats, quantized once.
   std::string integers(ValueId id) {
     if (const auto q = integers_.find(id); q != integers_.end()) return q->second;
-    return integers_[id] = quantized(real(id), map_of(id));
-  }
-  std::string quantized(std::string x, const QuantParams& p) {
-    // QuantizeLinear saturates at the type's limits; narrower ones are a clip of the values.
-    const int64_t low = p.dtype == DType::kU8 ? 0 : -128, high = p.dtype == DType::kU8 ? 255 : 127;
-    if (p.qmin != low || p.qmax != high) x = w_.add("Clip", {x, w_.scalar(dequantize_value(p.qmin, p)), w_.scalar(dequantize_value(p.qmax, p))});
-    const Names map = map_names(p);
-    return w_.add("QuantizeLinear", {x, map[0], map[1]});
+    return integers_[id] = quantized(w_, real(id), map_of(id));
   }
 
   /// A layer's weight: its integers with their scales, or the array of that name.
@@ -150,8 +138,7 @@ class Exporter {
       if (id == kNoValue) {
         names.emplace_back();
       } else if (std::find(whole.begin(), whole.end(), i) != whole.end()) {
-        const Names map = map_names(map_of(id));
-        names.push_back(w_.add("DequantizeLinear", {integers(id), map[0], map[1]}));
+        names.push_back(dequantized(w_, integers(id), map_of(id)));
       } else if (product && (i == 1 || i == 2) && (what_.plan != nullptr || (what_.named_layers && graph_.value(id).role == ValueRole::kActivation))) {
         const Shape& shape = graph_.type(id).shape;
         names.push_back(i == 1 ? layer_weight(plan, layer + ".weight", shape) : w_.array(layer + ".bias", DType::kF32, shape));
@@ -181,8 +168,7 @@ class Exporter {
     const Node& norm = graph_.nodes()[n];
     const int64_t channels = graph_.type(norm.inputs[0]).shape[1];
     const LayerPlan* plan = what_.plan->find(domain_.layer(n));
-    const Names map = map_names(map_of(norm.inputs[0]));
-    const std::string x = w_.add("DequantizeLinear", {integers(norm.inputs[0]), map[0], map[1]});
+    const std::string x = dequantized(w_, integers(norm.inputs[0]), map_of(norm.inputs[0]));
     const std::string weight = layer_weight(plan, plan->weight(), {channels, 1, 1, 1}), bias = w_.array(plan->name + ".bias", DType::kF32, {channels});
     const std::string y = w_.add("Conv", {x, weight, bias}, {attribute("kernel_shape", std::vector<int64_t>{1, 1}), attribute("group", channels)});
     keep(n, {activated(w_, y, norm.attrs<BatchNormInferenceAttrs>().activation)});
@@ -193,7 +179,7 @@ class Exporter {
     for (size_t o = 0; o < made.size(); ++o) {
       if (!made[o].empty()) w_.set(node.outputs[o], made[o]);
     }
-    if (domain_.integer(n) && domain_.made_integer(node.outputs[0])) integers_[node.outputs[0]] = quantized(made[0], map_of(node.outputs[0]));
+    if (domain_.integer(n) && domain_.made_integer(node.outputs[0])) integers_[node.outputs[0]] = quantized(w_, made[0], map_of(node.outputs[0]));
   }
 
   const OnnxExport& what_;

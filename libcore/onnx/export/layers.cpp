@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "libcore/onnx/export/activations.h"
+#include "libcore/onnx/export/functions.h"
 #include "libcore/onnx/export/graph_writer.h"
 #include "libcore/ops/conv.h"
 #include "libcore/ops/matmul.h"
