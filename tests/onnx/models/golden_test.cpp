@@ -3,16 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <fstream>
 
 #include "libcore/base/error.h"
-#include "libcore/onnx/onnx.h"
-#include "libcore/runtime/compile.h"
-#include "libcore/runtime/execution.h"
 #include "libcore/weights/load.h"
 #include "libcore/weights/weights_file.h"
-#include "tests/onnx/models/onnx_component.h"
+#include "tests/onnx/models/onnx_models.h"
 #include "tests/onnx/records.h"
 #include "tests/support/temporary_folder.h"
 
@@ -23,59 +19,23 @@ using namespace onnx_records;
 
 const std::string kGolden = GALLEY_SOURCE_DIR "/tests/golden/onnx/";
 
-struct Read {
-  Graph graph;
-  std::vector<ParameterSpec> parameters;
-};
-Read read_model(const std::string& path, const Tensor& input, Mode mode = Mode::kEvaluation) {
-  Read read;
-  Builder b(read.graph, {.mode = mode});
-  const NamedValues results = build_model(b, onnx_component(path), b.input("input", {.dtype = input.dtype(), .shape = input.shape()}));
-  read.graph.add_output("output", results.front().second);
-  read.graph.remove_dead_nodes();
-  read.parameters = b.take_parameters();
-  return read;
-}
-Tensor compute(const std::string& path, const Tensor& input) {
-  Read read = read_model(path, input);
-  ParameterStore store;
-  for (const ParameterSpec& spec : read.parameters) {
-    store.declare(spec.name, spec.type, spec.role);
-    store.set(spec.name, initialize(spec, 0));
-  }
-  CompileOptions how;
-  how.parameter_formats = store.formats();
-  how.memory_format = LayoutMode::kContiguous;
-  Execution execution(compile(std::move(read.graph), how), store);
-  execution.feed("input", input);
-  execution.run();
-  return execution.output("output").clone();
-}
-double largest(const Tensor& a, const Tensor& b) {
-  EXPECT_EQ(a.shape(), b.shape());
-  const std::vector<double> x = a.to_doubles(), y = b.to_doubles();
-  double difference = 0;
-  for (size_t i = 0; i < std::min(x.size(), y.size()); ++i) {
-    const double d = std::fabs(x[i] - y[i]);
-    difference = d <= difference ? difference : d;  // keeps NaN
-  }
-  return difference;
-}
+Captured read_model(const std::string& path, const Tensor& input, Mode mode = Mode::kEvaluation) { return capture(onnx_component(path), input.shape(), input.dtype(), mode); }
+Tensor compute(const std::string& path, const Tensor& input) { return compute(read_model(path, input), input); }
 
 TEST(OnnxGolden, ComputesWhatPyTorchComputed) {
   const SafetensorsFile expected(kGolden + "expected.safetensors");
   for (const char* name : {"cnn_folded", "cnn_named", "transformer", "recurrent"}) {
-    const double difference = largest(compute(cat(kGolden, name, ".onnx"), expected.read(cat(name, ".input"))), expected.read(cat(name, ".output")));
+    const double difference = largest_difference(compute(cat(kGolden, name, ".onnx"), expected.read(cat(name, ".input"))), expected.read(cat(name, ".output")));
     EXPECT_TRUE(difference <= 2e-6) << name << ": " << difference;  // float32 rounding of values near 1
   }
 }
 
 TEST(OnnxGolden, ComputesWhatTheQuantizedFileSays) {
   const SafetensorsFile expected(kGolden + "expected.safetensors");
-  const double difference = largest(compute(kGolden + "cnn_qdq.onnx", expected.read("cnn_qdq.input")), expected.read("cnn_qdq.output"));
+  const double difference = largest_difference(compute(kGolden + "cnn_qdq.onnx", expected.read("cnn_qdq.input")), expected.read("cnn_qdq.output"));
   // One step of the output's scale, where a value lies on the middle between two levels.
   EXPECT_TRUE(difference <= 0.0089) << difference;
-  const double exact = largest(expected.read("cnn_qdq.output"), expected.read("cnn_folded.output"));
+  const double exact = largest_difference(expected.read("cnn_qdq.output"), expected.read("cnn_folded.output"));
   EXPECT_GT(exact, 0.0089) << "the rounding is not seen by this test";
 }
 
@@ -116,7 +76,7 @@ TEST(OnnxGolden, InitializersAreWeights) {
 
 TEST(OnnxGolden, TrainsByItsParameters) {
   const Tensor input(DType::kF32, {4, 3, 18, 16});
-  const Read named = read_model(kGolden + "cnn_named.onnx", input, Mode::kTraining);
+  const Captured named = read_model(kGolden + "cnn_named.onnx", input, Mode::kTraining);
   std::map<std::string, const ParameterSpec*> specs;
   for (const ParameterSpec& spec : named.parameters) specs[spec.name] = &spec;
   for (const char* name : {"conv1.weight", "bn1.weight", "bn1.bias", "gate.1.bias", "fc.weight"}) {
