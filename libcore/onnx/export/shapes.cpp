@@ -7,6 +7,7 @@
 #include "libcore/ops/binary.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/shape.h"
+#include "libcore/ops/shuffle.h"
 #include "libcore/ops/softmax.h"
 
 namespace galley::onnx_export {
@@ -30,6 +31,20 @@ Names pad_node(const NodeWriter& n) {
 
 Names permute_node(const NodeWriter& n) { return {n.to.add("Transpose", {n.in(0)}, {attribute("perm", n.attrs<PermuteAttrs>().order)})}; }
 Names reshape_node(const NodeWriter& n) { return {n.to.reshape(n.in(0), n.to.dims(n.node.inputs[0]), n.to.dims(n.node.outputs[0]))}; }
+Names channel_shuffle_node(const NodeWriter& n) {
+  const std::vector<Dim> dims = n.to.dims(n.node.inputs[0]);
+  const int64_t groups = n.attrs<ChannelShuffleAttrs>().groups, part = dims[1].size / groups;
+  std::vector<Dim> split = dims, shuffled = dims;  // [N, groups, part, ...] and [N, part, groups, ...]
+  split[1].size = groups;
+  split.insert(split.begin() + 2, Dim{part});
+  shuffled[1].size = part;
+  shuffled.insert(shuffled.begin() + 2, Dim{groups});
+  std::vector<int64_t> order(split.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::swap(order[1], order[2]);
+  const std::string parts = n.to.reshape(n.in(0), dims, split);
+  return {n.to.reshape(n.to.add("Transpose", {parts}, {attribute("perm", order)}), shuffled, dims)};
+}
 Names broadcast_node(const NodeWriter& n) { return {n.to.add("Expand", {n.in(0), n.to.shape(n.to.dims(n.node.outputs[0]))})}; }
 Names same(const NodeWriter& n) { return {n.in(0)}; }
 
@@ -91,6 +106,7 @@ WriteTable shape_rows() {
           {"pad", pad_node},
           {"permute", permute_node},
           {"reshape", reshape_node},
+          {"channel_shuffle", channel_shuffle_node},
           {"broadcast_to", broadcast_node},
           {"full", full_node},
           {"reorder", same},
