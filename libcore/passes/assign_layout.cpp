@@ -14,8 +14,9 @@ bool is_named(const Graph& graph, ValueId id) {
   return role != ValueRole::kActivation && role != ValueRole::kInput;
 }
 
-/// Inputs that a kernel may want in a format of its own: the weights of convolutions and linear layers.
+/// Inputs that a kernel may want in a format of its own: the weights of convolutions, linear and recurrent layers.
 bool is_weight_slot(const Node& node, size_t input) {
+  if (node.is("lstm") || node.is("gru")) return input == 1 || input == 2;
   return input == 1 && (node.is("conv2d") || node.is("conv2d_backward_data") || node.is("linear") || node.is("quantized_conv2d") || node.is("quantized_linear") ||
                         node.is("dynamic_quantized_linear") || node.is("dynamic_quantized_lstm") || node.is("dynamic_quantized_gru") || node.is("dynamic_quantized_rnn"));
 }
@@ -263,17 +264,20 @@ LayoutReport assign_layout(Graph& graph, const LayoutOptions& options) {
     const bool trains = std::any_of(plain.nodes().begin(), plain.nodes().end(), [](const Node& node) { return node.phase == Phase::kBackward; });
     const std::map<std::string, std::vector<std::string>> groups = update_groups(graph);
     for (const Node& node : plain.nodes()) {
+      if (node.phase != Phase::kForward || node.is("conv2d_backward_data")) continue;
       // A linear layer's gradients are products with the plain weight, which would have to be reordered back each step.
-      const bool chooses = is_weight_slot(node, 1) && !node.is("conv2d_backward_data") && !(node.is("linear") && trains);
-      if (!chooses || node.phase != Phase::kForward || plain.value(node.inputs[1]).role != ValueRole::kParameter) continue;
-      const std::string& name = plain.value(node.inputs[1]).name;
-      const MemoryFormat format = options.preferred_weight(plain, node, 1);
-      for (const std::string& member : groups.at(name)) {
-        const auto given = options.given.find(member);
-        if (given != options.given.end()) named.try_emplace(name, given->second);
+      if (node.is("linear") && trains) continue;
+      for (size_t slot = 1; slot < node.inputs.size(); ++slot) {
+        if (!is_weight_slot(node, slot) || plain.value(node.inputs[slot]).role != ValueRole::kParameter) continue;
+        const std::string& name = plain.value(node.inputs[slot]).name;
+        const MemoryFormat format = options.preferred_weight(plain, node, slot);
+        for (const std::string& member : groups.at(name)) {
+          const auto given = options.given.find(member);
+          if (given != options.given.end()) named.try_emplace(name, given->second);
+        }
+        named.try_emplace(name, format);
+        for (const std::string& member : groups.at(name)) named.try_emplace(member, named.at(name));
       }
-      named.try_emplace(name, format);
-      for (const std::string& member : groups.at(name)) named.try_emplace(member, named.at(name));
     }
   }
   LayoutReport report;

@@ -1,5 +1,5 @@
 // Kernels that add up in parallel give the same bits for any thread count: embedding gradients, layer and group norm, batch norm of
-// contiguous arrays, resampling gradients, recurrent layers.
+// contiguous arrays, resampling gradients, recurrent layers, linear layers.
 
 #include <gtest/gtest.h>
 
@@ -10,6 +10,7 @@
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/table.h"
 #include "libcore/ops/embedding.h"
+#include "libcore/ops/matmul.h"
 #include "libcore/ops/norm.h"
 #include "libcore/ops/recurrent.h"
 #include "libcore/ops/registry.h"
@@ -78,6 +79,7 @@ TEST(CpuThreads, BitsDoNotDependOnThem) {
          const Shape image{5, 7, 43, 37};
          batch_norm_backward(input(g, image), input(g, image), input(g, {7}), input(g, {7}), input(g, {7}), input(g, {7}), {}, a);
        }},
+      {"linear", [](Graph& g) { linear(input(g, {21, 203}), input(g, {101, 203}), input(g, {101})); }},
       // A batch that threads share out by rows, and one that they share out by columns.
       {"rnn", [](Graph& g) {
          RnnAttrs a;
@@ -102,6 +104,14 @@ TEST(CpuThreads, BitsDoNotDependOnThem) {
       for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(bit_equal(one[i], many[i])) << name << " output " << i << ", " << threads << " threads";
     }
   }
+}
+
+TEST(CpuLinear, BitsOfARowDoNotDependOnTheOthers) {
+  Graph all, one;
+  linear(input(all, {21, 203}), input(all, {101, 203}), input(all, {101}));
+  linear(input(one, {1, 203}), input(one, {101, 203}), input(one, {101}));
+  const Tensor many = run_last(all, 2)[0], first = run_last(one, 2)[0];
+  for (int64_t column = 0; column < 101; ++column) EXPECT_EQ(many.at({0, column}), first.at({0, column})) << column;
 }
 
 }  // namespace

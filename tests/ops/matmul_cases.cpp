@@ -30,6 +30,23 @@ std::vector<OpCase> matmul_cases() {
                      a.activation = Activation::kRelu;
                      linear(in.values({1, 2}, {1, 2}), in.values({3, 2}, {1, 0, 0, 1, 3, 4}), in.values({3}, {0, 10, -20}), a);
                    }, .expected = {1, 12, 0}, .forward_only = true});
+  // For kernels: depths and widths that fill vectors and tiles and that do not, more rows than a tile, and more than the kernel for few rows takes.
+  struct Sizes {
+    int64_t rows, depth, outputs;
+  };
+  for (const Sizes& s : std::vector<Sizes>{{1, 31, 1}, {1, 200, 35}, {2, 8, 3}, {5, 67, 10}, {16, 129, 40}, {21, 64, 7}, {64, 33, 19}, {70, 40, 17}}) {
+    for (size_t a = 0; a < kActivationNames.size(); ++a) {
+      // Each activation on some sizes, each size with some activations.
+      if (a > 0 && (a + static_cast<size_t>(s.rows)) % 3 != 0) continue;
+      cases.push_back({.name = cat("linear_", s.rows, "x", s.depth, "_to_", s.outputs, "_", kActivationNames[a]),
+                       .build = [=](CaseInputs& in) {
+                         LinearAttrs attrs;
+                         attrs.activation = static_cast<Activation>(a);
+                         linear(in.real({s.rows, s.depth}), in.weight({s.outputs, s.depth}, {.low = -0.3, .high = 0.3}), a % 2 == 0 ? in.vector(s.outputs) : Value(), attrs);
+                       },
+                       .forward_only = true});
+    }
+  }
   const auto shape_of = [](std::vector<int64_t> lead, int64_t rows, int64_t columns, bool transposed) {
     lead.push_back(transposed ? columns : rows);
     lead.push_back(transposed ? rows : columns);

@@ -1,5 +1,5 @@
 // Recurrent layers in float. The input's part is one product over all steps; then each step adds the state's part and applies the cell's
-// functions. Weights are packed once a run. Rows of the batch do not depend on each other: threads share them out for the whole sequence;
+// functions. Weights come packed where nothing but the inference reads them, else they are packed once a run. Rows of the batch do not depend on each other: threads share them out for the whole sequence;
 // a batch too small for that is shared out by columns, step after step. Bits do not depend on which.
 
 #include "libcore/ops/recurrent.h"
@@ -133,6 +133,29 @@ struct StepProduct {
   }
 };
 
+/// The format in which a weight [G H, I] needs no packing.
+MemoryFormat packed_format() { return MemoryFormat::blocked("Ab16a"); }
+
+/// Rows of a weight as the products want them: as they came, or packed anew into scratch memory.
+class PackedRows {
+ public:
+  PackedRows() = default;
+  PackedRows(const TensorType& type, int64_t first, int64_t rows) : first_(first), rows_(rows), depth_(type.shape[1]), ready_(type.format.is_blocked()) {}
+  int64_t scratch_floats() const { return ready_ ? 0 : packed_floats(rows_, depth_); }
+  /// Takes its scratch off `room`.
+  const float* get(const float* weight, float*& room) const {
+    if (ready_) return weight + first_ * depth_;
+    float* packed = room;
+    pack_matrix({weight + first_ * depth_, rows_, depth_, depth_, 1}, packed);
+    room += scratch_floats();
+    return packed;
+  }
+
+ private:
+  int64_t first_ = 0, rows_ = 0, depth_ = 0;
+  bool ready_ = false;
+};
+
 /// Walks a sequence: for each turn, product(turn, rows, panels part) and then cell(turn, rows); `panels` of the products in all.
 /// product(turn, begin, end, part, parts): rows [begin, end), share `part` of `parts` of its panels.
 template <class Products, class Cell>
@@ -171,9 +194,6 @@ std::pair<int64_t, int64_t> share(int64_t columns, int64_t part, int64_t parts) 
 struct Layer {
   Layer(const KernelQuery& q, int64_t gates, int64_t width, bool reverse)
       : batch(q.in(0).shape[0]), steps(q.in(0).shape[1]), in(q.in(0).shape[2]), hidden(q.in(2).shape[1]), gates(gates), width(width), reverse(reverse) {}
-  int64_t packed_input() const { return packed_floats(gates * hidden, in); }
-  /// W_hh in two pieces: the first rows [0, (gates-1) H) and the last H for a GRU, whose n keeps them apart; else in one.
-  int64_t packed_state(int64_t rows) const { return packed_floats(rows, hidden); }
   int64_t at(int64_t turn) const { return reverse ? steps - 1 - turn : turn; }
 
   /// The input's part for all steps: gates[n,t, :] = W_ih x + initial.
@@ -209,25 +229,24 @@ void add_biases(const float* bias_ih, const float* bias_hh, int64_t columns, int
 
 class LstmKernel : public PreparedKernel {
  public:
-  explicit LstmKernel(const KernelQuery& q) : layer_(q, 4, 4, q.attrs<RecurrentAttrs>().reverse), save_(q.attrs<RecurrentAttrs>().save) {}
+  explicit LstmKernel(const KernelQuery& q)
+      : layer_(q, 4, 4, q.attrs<RecurrentAttrs>().reverse), save_(q.attrs<RecurrentAttrs>().save), input_(q.in(1), 0, 4 * layer_.hidden), state_(q.in(2), 0, 4 * layer_.hidden) {}
   int64_t scratch_bytes() const override {
     const Layer& l = layer_;
-    return 4 * (l.packed_input() + l.packed_state(4 * l.hidden) + aligned(4 * l.hidden) + aligned(l.hidden) + (save_ ? 0 : l.batch * l.steps * 4 * l.hidden));
+    return 4 * (input_.scratch_floats() + state_.scratch_floats() + aligned(4 * l.hidden) + aligned(l.hidden) + (save_ ? 0 : l.batch * l.steps * 4 * l.hidden));
   }
   void run(const KernelArgs& args) const override {
     const Layer& l = layer_;
     const int64_t hidden = l.hidden, columns = 4 * hidden;
-    float* packed_input = static_cast<float*>(args.scratch);
-    float* packed_state = packed_input + l.packed_input();
-    float* initial = packed_state + l.packed_state(columns);
+    auto* initial = static_cast<float*>(args.scratch);  // behind the packed weights
+    const float* packed_input = input_.get(args.in<float>(1), initial);
+    const float* packed_state = state_.get(args.in<float>(2), initial);
     float* zeros = initial + aligned(columns);
     const SequenceTarget gates{save_ ? args.out<float>(3) : zeros + aligned(hidden), l.steps, columns};
     const SequenceTarget y{args.out<float>(0), l.steps, hidden};
     float* last_cell = args.out<float>(2);
     std::memset(zeros, 0, static_cast<size_t>(hidden) * sizeof(float));
     add_biases(args.in<float>(3), args.in<float>(4), columns, columns, initial);
-    pack_matrix({args.in<float>(1), columns, l.in, l.in, 1}, packed_input);
-    pack_matrix({args.in<float>(2), columns, hidden, hidden, 1}, packed_state);
     l.input_part(args.in<float>(0), packed_input, initial, gates.base);
 
     const auto first = [&](size_t input) { return args.in<float>(input) != nullptr ? Rows{args.in<float>(input), hidden} : Rows{zeros, 0}; };
@@ -252,33 +271,36 @@ class LstmKernel : public PreparedKernel {
  private:
   Layer layer_;
   bool save_;
+  PackedRows input_, state_;
 };
 
 class GruKernel : public PreparedKernel {
  public:
-  explicit GruKernel(const KernelQuery& q) : layer_(q, 3, 4, q.attrs<RecurrentAttrs>().reverse), save_(q.attrs<RecurrentAttrs>().save) {}
+  explicit GruKernel(const KernelQuery& q)
+      : layer_(q, 3, 4, q.attrs<RecurrentAttrs>().reverse),
+        save_(q.attrs<RecurrentAttrs>().save),
+        input_(q.in(1), 0, 3 * layer_.hidden),
+        gates_(q.in(2), 0, 2 * layer_.hidden),
+        candidate_(q.in(2), 2 * layer_.hidden, layer_.hidden) {}
   int64_t scratch_bytes() const override {
     const Layer& l = layer_;
-    return 4 * (l.packed_input() + l.packed_state(2 * l.hidden) + l.packed_state(l.hidden) + aligned(3 * l.hidden) + 2 * aligned(l.hidden) + (save_ ? 0 : l.batch * l.steps * 4 * l.hidden));
+    return 4 * (input_.scratch_floats() + gates_.scratch_floats() + candidate_.scratch_floats() + aligned(3 * l.hidden) + 2 * aligned(l.hidden) + (save_ ? 0 : l.batch * l.steps * 4 * l.hidden));
   }
   void run(const KernelArgs& args) const override {
     const Layer& l = layer_;
     const int64_t hidden = l.hidden, columns = 3 * hidden;
-    float* packed_input = static_cast<float*>(args.scratch);
-    float* packed_gates = packed_input + l.packed_input();
-    float* packed_candidate = packed_gates + l.packed_state(2 * hidden);
-    float* initial = packed_candidate + l.packed_state(hidden);
+    auto* initial = static_cast<float*>(args.scratch);
+    const float* packed_input = input_.get(args.in<float>(1), initial);
+    const float* packed_gates = gates_.get(args.in<float>(2), initial);
+    const float* packed_candidate = candidate_.get(args.in<float>(2), initial);
     float* candidate_initial = initial + aligned(columns);
     float* zeros = candidate_initial + aligned(hidden);
     const SequenceTarget gates{save_ ? args.out<float>(2) : zeros + aligned(hidden), l.steps, 4 * hidden};
     const SequenceTarget y{args.out<float>(0), l.steps, hidden};
-    const float *weight = args.in<float>(2), *bias_hh = args.in<float>(4);
+    const float* bias_hh = args.in<float>(4);
     std::memset(zeros, 0, static_cast<size_t>(hidden) * sizeof(float));
     add_biases(args.in<float>(3), bias_hh, columns, 2 * hidden, initial);
     add_biases(bias_hh != nullptr ? bias_hh + 2 * hidden : nullptr, nullptr, hidden, 0, candidate_initial);
-    pack_matrix({args.in<float>(1), columns, l.in, l.in, 1}, packed_input);
-    pack_matrix({weight, 2 * hidden, hidden, hidden, 1}, packed_gates);
-    pack_matrix({weight + 2 * hidden * hidden, hidden, hidden, hidden, 1}, packed_candidate);
     l.input_part(args.in<float>(0), packed_input, initial, gates.base);
 
     const Rows h0 = args.in<float>(5) != nullptr ? Rows{args.in<float>(5), hidden} : Rows{zeros, 0};
@@ -301,24 +323,24 @@ class GruKernel : public PreparedKernel {
  private:
   Layer layer_;
   bool save_;
+  PackedRows input_, gates_, candidate_;  // n keeps the state's part apart
 };
 
 class RnnKernel : public PreparedKernel {
  public:
-  explicit RnnKernel(const KernelQuery& q) : layer_(q, 1, 1, q.attrs<RnnAttrs>().reverse), tanh_(q.attrs<RnnAttrs>().nonlinearity == Nonlinearity::kTanh) {}
-  int64_t scratch_bytes() const override { return 4 * (layer_.packed_input() + layer_.packed_state(layer_.hidden) + 2 * aligned(layer_.hidden)); }
+  explicit RnnKernel(const KernelQuery& q)
+      : layer_(q, 1, 1, q.attrs<RnnAttrs>().reverse), tanh_(q.attrs<RnnAttrs>().nonlinearity == Nonlinearity::kTanh), input_(q.in(1), 0, layer_.hidden), state_(q.in(2), 0, layer_.hidden) {}
+  int64_t scratch_bytes() const override { return 4 * (input_.scratch_floats() + state_.scratch_floats() + 2 * aligned(layer_.hidden)); }
   void run(const KernelArgs& args) const override {
     const Layer& l = layer_;
     const int64_t hidden = l.hidden;
-    float* packed_input = static_cast<float*>(args.scratch);
-    float* packed_state = packed_input + l.packed_input();
-    float* initial = packed_state + l.packed_state(hidden);
+    auto* initial = static_cast<float*>(args.scratch);
+    const float* packed_input = input_.get(args.in<float>(1), initial);
+    const float* packed_state = state_.get(args.in<float>(2), initial);
     float* zeros = initial + aligned(hidden);
     const SequenceTarget y{args.out<float>(0), l.steps, hidden};
     std::memset(zeros, 0, static_cast<size_t>(hidden) * sizeof(float));
     add_biases(args.in<float>(3), args.in<float>(4), hidden, hidden, initial);
-    pack_matrix({args.in<float>(1), hidden, l.in, l.in, 1}, packed_input);
-    pack_matrix({args.in<float>(2), hidden, hidden, hidden, 1}, packed_state);
     l.input_part(args.in<float>(0), packed_input, initial, y.base);  // y holds the arguments first
 
     const Rows h0 = args.in<float>(5) != nullptr ? Rows{args.in<float>(5), hidden} : Rows{zeros, 0};
@@ -338,6 +360,7 @@ class RnnKernel : public PreparedKernel {
  private:
   Layer layer_;
   bool tanh_;
+  PackedRows input_, state_;
 };
 
 // ---- backward
@@ -461,14 +484,31 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
+/// A GRU's panels must not mix the rows of n with those of the other gates.
+bool packs(const KernelQuery& q, int input) { return input == 1 || (input == 2 && (!q.node.is("gru") || 2 * q.in(2).shape[1] % kPanel == 0)); }
+
+Support supports_forward(const KernelQuery& q) {
+  for (int i = 0; i < static_cast<int>(q.context.inputs.size()); ++i) {
+    if (!q.has(i)) continue;
+    const TensorType& type = q.in(i);
+    if (type.dtype != DType::kF32) return Support::no(cat("dtype ", type.dtype));
+    if (!type.format.is_contiguous() && !(packs(q, i) && type.format == packed_format())) return Support::no(cat("format ", type.format));
+    if (type.elements() == 0) return Support::no("empty array");
+  }
+  return Support::yes();
+}
+
+/// While training, the backward reads the weights too, as they are.
+MemoryFormat preferred(const KernelQuery& q, int input) { return !q.attrs<RecurrentAttrs>().save && packs(q, input) ? packed_format() : MemoryFormat(); }
+
 template <class T>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 6> kKernels{{{"lstm", "cpu", supports, prepare<LstmKernel>},
+const std::array<Kernel, 6> kKernels{{{"lstm", "cpu", supports_forward, prepare<LstmKernel>, preferred},
                                       {"lstm_backward", "cpu", supports, prepare<LstmBackward>},
-                                      {"gru", "cpu", supports, prepare<GruKernel>},
+                                      {"gru", "cpu", supports_forward, prepare<GruKernel>, preferred},
                                       {"gru_backward", "cpu", supports, prepare<GruBackward>},
                                       {"rnn", "cpu", supports, prepare<RnnKernel>},
                                       {"rnn_backward", "cpu", supports, prepare<RnnBackward>}}};

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "libcore/base/parallel.h"
+#include "libcore/kernels/cpu/activate.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/kernels/cpu/vector_math.h"
 #include "libcore/ops/unary.h"
@@ -171,6 +172,20 @@ const std::array<Kernel, 30> kKernels{{{"relu", "cpu", supports, prepare<map_rel
                                        {"clamp_backward", "cpu", supports, prepare_clamp<clamp_slope>}}};
 
 }  // namespace
+
+void activate(Activation activation, float* y, int64_t count) {
+  switch (activation) {
+    case Activation::kNone: return;
+    case Activation::kRelu: return map_relu(y, nullptr, y, count, {});
+    case Activation::kRelu6: return map_relu6(y, nullptr, y, count, {});
+    case Activation::kHardswish: return map_hardswish(y, nullptr, y, count, {});
+    case Activation::kHardsigmoid: return map_hardsigmoid(y, nullptr, y, count, {});
+    case Activation::kSigmoid: return map_sigmoid(y, nullptr, y, count, {});
+    case Activation::kSilu: return map_silu(y, nullptr, y, count, {});
+    case Activation::kGelu: return map_gelu(y, nullptr, y, count, {});
+    case Activation::kTanh: return map_tanh(y, nullptr, y, count, {});
+  }
+}
 
 std::span<const Kernel> cpu_unary() { return kKernels; }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "libcore/base/parallel.h"
+#include "libcore/kernels/onednn/activation.h"
 #include "libcore/kernels/onednn/table.h"
 #include "libcore/ops/conv.h"
 #include "libcore/vendor/onednn/onednn.h"
@@ -52,21 +53,6 @@ dnnl::convolution_forward::primitive_desc forward_pd(const Desc& src, const Desc
                                                                  window.dilation, window.padding, behind, attr));
 }
 
-bool append_activation(dnnl::post_ops& ops, Activation activation) {
-  switch (activation) {
-    case Activation::kNone: return true;
-    case Activation::kRelu: ops.append_eltwise(algorithm::eltwise_relu, 0, 0); return true;
-    case Activation::kRelu6: ops.append_eltwise(algorithm::eltwise_clip, 0, 6); return true;
-    case Activation::kHardswish: ops.append_eltwise(algorithm::eltwise_hardswish, 1.f / 6, 0.5f); return true;
-    case Activation::kHardsigmoid: ops.append_eltwise(algorithm::eltwise_hardsigmoid, 1.f / 6, 0.5f); return true;
-    case Activation::kSigmoid: ops.append_eltwise(algorithm::eltwise_logistic, 0, 0); return true;
-    case Activation::kSilu: ops.append_eltwise(algorithm::eltwise_swish, 1, 0); return true;
-    case Activation::kGelu: ops.append_eltwise(algorithm::eltwise_gelu_erf, 0, 0); return true;
-    case Activation::kTanh: ops.append_eltwise(algorithm::eltwise_tanh, 0, 0); return true;
-  }
-  return false;
-}
-
 /// How a residual is added: read where it lies, or put into the result before the convolution adds itself to it.
 enum class Residual { kRead, kCopied };
 
@@ -75,7 +61,7 @@ dnnl::primitive_attr forward_attr(const KernelQuery& q, Residual residual) {
   dnnl::post_ops ops;
   if (q.has(3) && residual == Residual::kRead) ops.append_binary(algorithm::binary_add, activation_desc(q.in(3)));
   if (q.has(3) && residual == Residual::kCopied) ops.append_sum();
-  append_activation(ops, q.attrs<Conv2dAttrs>().activation);
+  onednn::append_activation(ops, q.attrs<Conv2dAttrs>().activation);
   attr.set_post_ops(ops);
   return attr;
 }

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "libcore/kernels/onednn/activation.h"
 #include "libcore/kernels/onednn/table.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/vendor/onednn/onednn.h"
@@ -9,7 +10,6 @@
 namespace galley {
 namespace {
 
-using dnnl::algorithm;
 using onednn::Call;
 using onednn::Desc;
 
@@ -64,6 +64,27 @@ class TransposedFirst : public PreparedKernel {
   std::unique_ptr<PreparedKernel> product_;
 };
 
+/// An activation over the product's result, in place: as the product's own post-operation the library computes all but relu an element at a time
+/// (197 x 768 by 768 x 3072 with gelu: 22 ms, without 11, AVX2 on one thread).
+class ActivatedProduct : public PreparedKernel {
+ public:
+  ActivatedProduct(std::unique_ptr<PreparedKernel> product, const Desc& y, Activation activation, int threads) : product_(std::move(product)) {
+    const onednn::Eltwise e = onednn::eltwise_of(activation);
+    const auto pd = GALLEY_ONEDNN(dnnl::eltwise_forward::primitive_desc(onednn::engine(), dnnl::prop_kind::forward_inference, e.algorithm, y, y, e.alpha, e.beta));
+    call_ = Call(dnnl::eltwise_forward(pd), {{DNNL_ARG_SRC, y}, {DNNL_ARG_DST, y}}, threads);
+  }
+  void run(const KernelArgs& args) const override {
+    product_->run(args);
+    call_.run({args.outputs[0], args.outputs[0]});
+  }
+  int64_t scratch_bytes() const override { return product_->scratch_bytes(); }
+  std::string implementation() const override { return product_->implementation(); }
+
+ private:
+  std::unique_ptr<PreparedKernel> product_;
+  Call call_;
+};
+
 Support supports(const KernelQuery& q) {
   for (const TensorType* type : {&q.in(0), &q.in(1), &q.out(0)}) {
     if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
@@ -73,20 +94,18 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
-Support supports_linear(const KernelQuery& q) {
-  const Activation activation = q.attrs<LinearAttrs>().activation;
-  if (activation != Activation::kNone && activation != Activation::kRelu) return Support::no("this activation is not fused");
-  return supports(q);
-}
-
 std::unique_ptr<PreparedKernel> prepare_linear(const KernelQuery& q) {
   const int64_t in = q.in(1).shape[1], out = q.in(1).shape[0], rows = q.in(0).elements() / in;
+  const Activation activation = q.attrs<LinearAttrs>().activation;
+  const bool by_product = activation == Activation::kNone || activation == Activation::kRelu;
   dnnl::post_ops ops;
-  if (q.attrs<LinearAttrs>().activation == Activation::kRelu) ops.append_eltwise(algorithm::eltwise_relu, 0, 0);
+  if (by_product) onednn::append_activation(ops, activation);
   std::optional<Desc> bias;
   if (q.has(2)) bias = onednn::strided_desc(DType::kF32, {1, out}, {out, 1});
-  return std::make_unique<Product>(onednn::strided_desc(DType::kF32, {rows, in}, {in, 1}), onednn::strided_desc(DType::kF32, {in, out}, {1, in}), bias,
-                                   onednn::strided_desc(DType::kF32, {rows, out}, {out, 1}), ops, q.threads);
+  const Desc y = onednn::strided_desc(DType::kF32, {rows, out}, {out, 1});
+  auto product = std::make_unique<Product>(onednn::strided_desc(DType::kF32, {rows, in}, {in, 1}), onednn::strided_desc(DType::kF32, {in, out}, {1, in}), bias, y, ops, q.threads);
+  if (by_product) return product;
+  return std::make_unique<ActivatedProduct>(std::move(product), y, activation, q.threads);
 }
 
 /// [batch,] rows x columns of an operand that may be stored transposed; batch 1 where it has none.
@@ -111,7 +130,7 @@ std::unique_ptr<PreparedKernel> prepare_matmul(const KernelQuery& q) {
                                    dnnl::post_ops(), q.threads);
 }
 
-const std::array<Kernel, 2> kKernels{{{"linear", "onednn", supports_linear, prepare_linear}, {"matmul", "onednn", supports, prepare_matmul}}};
+const std::array<Kernel, 2> kKernels{{{"linear", "onednn", supports, prepare_linear}, {"matmul", "onednn", supports, prepare_matmul}}};
 
 }  // namespace
 

@@ -1,0 +1,176 @@
+// linear on few rows: the weight is read once, as it lies, and memory bounds the layer (a classifier at batch 1 or 16), so nothing is packed.
+// Vectors run along the depth; a tile's sums stay in registers over the whole of it. Each element's sum is taken in one order whatever tile
+// it is in, so bits depend neither on the threads nor on the other rows.
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/kernels/cpu/linear.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#ifndef GALLEY_LINEAR_ONCE
+#define GALLEY_LINEAR_ONCE
+
+#include <algorithm>
+#include <array>
+
+#include "libcore/base/parallel.h"
+#include "libcore/kernels/cpu/activate.h"
+#include "libcore/kernels/cpu/table.h"
+#include "libcore/ops/matmul.h"
+
+namespace galley::linear_rows {
+
+/// y[row][column] = bias[column] + sum over k of x[row][k] weight[column][k], for a range of rows and of columns.
+struct Task {
+  const float* x;
+  const float* weight;
+  const float* bias;  // or nullptr
+  float* y;
+  int64_t depth, columns;  // of the whole layer: floats between rows of x and of the weight, and of y
+  int64_t first_row, last_row, first_column, last_column;
+};
+
+/// Rows that stay in the second-level cache while the weight passes.
+constexpr int64_t kRowBytes = 256 << 10;
+
+}  // namespace galley::linear_rows
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::linear_rows {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
+
+constexpr int64_t kRows = 4, kColumns = 2, kSingle = 4;
+
+template <int kTall, int kBroad>
+void tile(const Task& t, int64_t row, int64_t column) {
+  for (int r = 0; r < kTall; ++r) {
+    for (int c = 0; c < kBroad; ++c) {
+      float sum = 0;
+      for (int64_t k = 0; k < t.depth; ++k) sum += t.x[(row + r) * t.depth + k] * t.weight[(column + c) * t.depth + k];
+      t.y[(row + r) * t.columns + column + c] = sum + (t.bias != nullptr ? t.bias[column + c] : 0.0f);
+    }
+  }
+}
+
+#else
+
+using Floats = hn::CappedTag<float, 16>;
+// Sums, a vector of each column and one of a row fill 16 registers, or most of 32. A single row takes more columns: as many loads at once.
+constexpr int kWide = static_cast<int>(hn::MaxLanes(Floats()));
+constexpr int64_t kRows = kWide == 16 ? 8 : 4, kColumns = 3, kSingle = 8;
+
+template <int kTall, int kBroad>
+HWY_INLINE void tile(const Task& t, int64_t row, int64_t column) {
+  const Floats d;
+  const int64_t depth = t.depth, whole = depth / kWide * kWide;
+  const float* HWY_RESTRICT x = t.x + row * depth;
+  const float* HWY_RESTRICT w = t.weight + column * depth;
+  hn::Vec<Floats> sum[kTall][kBroad];
+  for (int r = 0; r < kTall; ++r) {
+    for (int c = 0; c < kBroad; ++c) sum[r][c] = hn::Zero(d);
+  }
+  for (int64_t k = 0; k < whole; k += kWide) {
+    hn::Vec<Floats> weight[kBroad];
+    for (int c = 0; c < kBroad; ++c) weight[c] = hn::LoadU(d, w + c * depth + k);
+    for (int r = 0; r < kTall; ++r) {
+      const auto value = hn::LoadU(d, x + r * depth + k);
+      for (int c = 0; c < kBroad; ++c) sum[r][c] = hn::MulAdd(value, weight[c], sum[r][c]);
+    }
+  }
+  for (int r = 0; r < kTall; ++r) {
+    for (int c = 0; c < kBroad; ++c) {
+      float total = hn::GetLane(hn::SumOfLanes(d, sum[r][c]));
+      for (int64_t k = whole; k < depth; ++k) total += x[r * depth + k] * w[c * depth + k];
+      t.y[(row + r) * t.columns + column + c] = total + (t.bias != nullptr ? t.bias[column + c] : 0.0f);
+    }
+  }
+}
+
+#endif
+
+/// `rows` rows, at most kTall, by kBroad columns.
+template <int kTall, int kBroad>
+HWY_INLINE void some_rows(const Task& t, int64_t row, int64_t rows, int64_t column) {
+  if constexpr (kTall > 1) {
+    if (rows < kTall) return some_rows<kTall - 1, kBroad>(t, row, rows, column);
+  }
+  tile<kTall, kBroad>(t, row, column);
+}
+
+void multiply(const Task& t) {
+  const int64_t block = std::max<int64_t>(kRows, kRowBytes / 4 / t.depth / kRows * kRows);
+  for (int64_t begin = t.first_row; begin < t.last_row; begin += block) {
+    const int64_t end = std::min(t.last_row, begin + block);
+    int64_t column = t.first_column;
+    if (end - begin == 1) {
+      for (; column + kSingle <= t.last_column; column += kSingle) tile<1, kSingle>(t, begin, column);
+    }
+    for (; column + kColumns <= t.last_column; column += kColumns) {
+      for (int64_t row = begin; row < end; row += kRows) some_rows<kRows, kColumns>(t, row, end - row, column);
+    }
+    for (; column < t.last_column; ++column) {
+      for (int64_t row = begin; row < end; row += kRows) some_rows<kRows, 1>(t, row, end - row, column);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::linear_rows
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace galley {
+namespace linear_rows {
+HWY_EXPORT(multiply);
+}
+
+namespace {
+
+class LinearRows : public PreparedKernel {
+ public:
+  explicit LinearRows(const KernelQuery& q)
+      : depth_(q.in(1).shape[1]), columns_(q.in(1).shape[0]), rows_(q.in(0).elements() / depth_), activation_(q.attrs<LinearAttrs>().activation) {}
+  void run(const KernelArgs& args) const override {
+    parallel_for(columns_, 16, [&](int64_t begin, int64_t end) {
+      const linear_rows::Task task{args.in<float>(0), args.in<float>(1), args.in<float>(2), args.out<float>(0), depth_, columns_, 0, rows_, begin, end};
+      HWY_DYNAMIC_DISPATCH(linear_rows::multiply)(task);
+      for (int64_t row = 0; row < rows_; ++row) activate(activation_, task.y + row * columns_ + begin, end - begin);
+    });
+  }
+
+ private:
+  int64_t depth_, columns_, rows_;
+  Activation activation_;
+};
+
+/// With more rows the library's product, which packs both sides, is as fast (docs/performance.md).
+constexpr int64_t kMostRows = 32;
+
+Support supports(const KernelQuery& q) {
+  for (const TensorType* type : {&q.in(0), &q.in(1), &q.out(0)}) {
+    if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
+    if (!type->format.is_contiguous()) return Support::no(cat("format ", type->format));
+    if (type->elements() == 0) return Support::no("empty array");
+  }
+  if (q.has(2) && q.in(2).dtype != DType::kF32) return Support::no("bias dtype");
+  const int64_t rows = q.in(0).elements() / q.in(1).shape[1];
+  if (rows > kMostRows) return Support::no(cat(rows, " rows: made for at most ", kMostRows));
+  return Support::yes();
+}
+
+const std::array<Kernel, 1> kKernels{
+    {{"linear", "cpu", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<LinearRows>(q); }}}};
+
+}  // namespace
+
+std::span<const Kernel> cpu_linear() { return kKernels; }
+
+}  // namespace galley
+
+#endif  // HWY_ONCE
