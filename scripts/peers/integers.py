@@ -1,0 +1,54 @@
+"""Inference in int8 against ONNX Runtime (static QDQ, the faster of S8S8 and U8S8) and OpenVINO (NNCF), each beside its own f32."""
+import statistics
+
+from measure import PEERS, Series, galley_benchmark, json_of, machine_class, say, write_table
+from models import Models, bytes_of, python, work_folder
+
+
+def galley_kinds():
+    """Without VNNI there is a choice: exact sums, or one bit less, which two of the peers' paths there come near to."""
+    return {"Galley int8": []} if machine_class() in ("AMX", "AVX-512 with VNNI") else {"Galley int8": [], "Galley reduced": ["quantize.saturation=reduce"]}
+
+
+def compare(args):
+    rows, versions = [], set()
+    with work_folder(args) as folder:
+        for name in args.only:
+            models = Models(folder, name)
+            galley = {"Galley f32": models.weights, **{kind: models.galley_int8(args, *words) for kind, words in galley_kinds().items()}}
+            files = {"ONNX Runtime f32": models.onnx, "ONNX Runtime s8s8": models.onnx_int8("s8s8"), "ONNX Runtime u8s8": models.onnx_int8("u8s8"),
+                     "OpenVINO f32": models.onnx, "OpenVINO int8": models.openvino_int8}
+
+            def run(side, batch):
+                if side in galley:
+                    words = galley_kinds().get(side, [])
+                    return galley_benchmark(args, f"benchmark/{name}_synthetic", f"weights={galley[side]}", *words, "what=forward", f"batch={batch}",
+                                            f"benchmark.stop.max_time={args.seconds}s")["runs_ms"]
+                script = "onnx_infer.py" if side.startswith("ONNX") else "openvino_infer.py"
+                result = json_of([python(), PEERS / script, files[side], batch, args.threads, args.seconds])
+                versions.add(result["version"])
+                return result["times_ms"]
+
+            for batch in args.batch:
+                times = {side: Series() for side in [*galley, *files]}
+                for _ in range(args.rounds):
+                    for side, series in times.items():
+                        series.add(run(side, batch))
+                        say(f"int8 {name} batch {batch} {side}: {statistics.median(series.rounds[-1]):.2f} ms")
+                rows += rows_of(f"{name}, batch {batch}", times, {**galley, **files})
+    write_table(args, "int8", ["inference, int8", "Galley f32 ms", "int8 ms", "gain", "file", "ONNX Runtime f32 ms", "int8 ms", "gain", "file", "OpenVINO f32 ms", "int8 ms", "gain",
+                               "file", "against ONNX Runtime", "against OpenVINO"], rows, sorted(versions))
+
+
+def rows_of(title, times, files):
+    median = lambda side: times[side].median
+    onnx = min(("ONNX Runtime s8s8", "ONNX Runtime u8s8"), key=median)
+
+    def beside(f32, int8, kind=""):
+        return [str(times[f32]), f"{times[int8]}{kind}", f"{median(f32) / median(int8):.2f}x", f"{100 * bytes_of(files[int8]) / bytes_of(files[f32]):.1f} %"]
+
+    rows = []
+    for side in galley_kinds():
+        rows.append([title if side == "Galley int8" else f"{title}, saturation: reduce", *beside("Galley f32", side), *beside("ONNX Runtime f32", onnx, " " + onnx.split()[-1]),
+                     *beside("OpenVINO f32", "OpenVINO int8"), f"{median(onnx) / median(side):.2f}x", f"{median('OpenVINO int8') / median(side):.2f}x"])
+    return rows
