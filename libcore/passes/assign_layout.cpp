@@ -14,9 +14,11 @@ bool is_named(const Graph& graph, ValueId id) {
   return role != ValueRole::kActivation && role != ValueRole::kInput;
 }
 
+bool is_recurrent(const Node& node) { return node.is("lstm") || node.is("gru"); }
+
 /// Inputs that a kernel may want in a format of its own: the weights of convolutions, linear and recurrent layers.
 bool is_weight_slot(const Node& node, size_t input) {
-  if (node.is("lstm") || node.is("gru")) return input == 1 || input == 2;
+  if (is_recurrent(node)) return input == 1 || input == 2;
   return input == 1 && (node.is("conv2d") || node.is("conv2d_backward_data") || node.is("linear") || node.is("quantized_conv2d") || node.is("quantized_linear") ||
                         node.is("dynamic_quantized_linear") || node.is("dynamic_quantized_lstm") || node.is("dynamic_quantized_gru") || node.is("dynamic_quantized_rnn"));
 }
@@ -137,6 +139,7 @@ class Rebuilder {
     if (is_weight_slot(node, i)) {
       why = cat("the kernel of ", node.op->name, " wants its weight so");
       if (weights_ == nullptr || !weights_->preferred_weight) return {};
+      if (is_recurrent(node) && new_.value(inputs[i]).role != ValueRole::kParameter) return {};  // packed by the kernel at each run, as fast as reordered
       Graph probe = probe_graph(node, inputs);
       return weights_->preferred_weight(probe, probe.nodes().back(), i);
     }

@@ -140,6 +140,9 @@ std::vector<OpCase> shape_cases() {
       reorder(reorder(counted(in, shape, dtype), MemoryFormat::channels_last()), MemoryFormat::contiguous());
     });
   }
+  for (const Shape& shape : {Shape{37, 19}, Shape{16, 1}, Shape{5, 40}}) {
+    kernel_case(cat("reorder_to_panels_", shape[0]), [=](CaseInputs& in) { reorder(in.real(shape), MemoryFormat::blocked("Ab16a")); });
+  }
   kernel_case("cast_large", [=](CaseInputs& in) { cast(cast(in.real({2, 19, 31, 33}), DType::kBF16), DType::kF32); });
   cases.back().kernel_tolerance = 0x1p-8;
   kernel_case("slice_long_runs", [=](CaseInputs& in) { slice(counted(in, {3, 1100000}, DType::kU8), slice_attrs(0, 1, 3, 1)); });

@@ -178,7 +178,8 @@ std::shared_ptr<const Program> compile_case(const OperatorCase& wanted, const st
     }
     // Weights are parameters, so that they may lie as the kernel wants; updated state must be.
     const bool updated = std::any_of(op.updates.begin(), op.updates.end(), [&](const InPlace& update) { return update.input == static_cast<int>(i); });
-    const bool weight = i == 1 && (op.name.ends_with("conv2d") || op.name.ends_with("linear") || op.name.starts_with("dynamic_quantized"));
+    const bool weight = (i == 1 && (op.name.ends_with("conv2d") || op.name.ends_with("linear") || op.name.starts_with("dynamic_quantized"))) ||
+                        ((i == 1 || i == 2) && (op.name == "lstm" || op.name == "gru"));
     inputs.push_back(graph.add_input(cat("in", i), *wanted.inputs[i], updated ? ValueRole::kState : weight ? ValueRole::kParameter : ValueRole::kInput).id());
   }
   const std::vector<Value> outputs = graph.add_node(op, attributes, inputs);

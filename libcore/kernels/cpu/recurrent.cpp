@@ -501,12 +501,30 @@ Support supports_forward(const KernelQuery& q) {
 /// While training, the backward reads the weights too, as they are.
 MemoryFormat preferred(const KernelQuery& q, int input) { return !q.attrs<RecurrentAttrs>().save && packs(q, input) ? packed_format() : MemoryFormat(); }
 
+/// Plain weights to packed ones: where a training's weights are validated, once for each of their versions.
+class PackWeight : public PreparedKernel {
+ public:
+  explicit PackWeight(const KernelQuery& q) : shape_(q.in(0).shape) {}
+  void run(const KernelArgs& args) const override { pack_matrix({args.in<float>(0), shape_[0], shape_[1], shape_[1], 1}, args.out<float>(0)); }
+
+ private:
+  Shape shape_;
+};
+
+Support supports_packing(const KernelQuery& q) {
+  if (!(q.out(0).format == packed_format()) || !q.in(0).format.is_contiguous()) return Support::no("not from contiguous to Ab16a");
+  if (q.in(0).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(0).dtype));
+  if (q.in(0).shape.rank() != 2 || q.in(0).elements() == 0) return Support::no(cat("shape ", q.in(0).shape));
+  return Support::yes();
+}
+
 template <class T>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 6> kKernels{{{"lstm", "cpu", supports_forward, prepare<LstmKernel>, preferred},
+const std::array<Kernel, 7> kKernels{{{"reorder", "cpu", supports_packing, prepare<PackWeight>},
+                                      {"lstm", "cpu", supports_forward, prepare<LstmKernel>, preferred},
                                       {"lstm_backward", "cpu", supports, prepare<LstmBackward>},
                                       {"gru", "cpu", supports_forward, prepare<GruKernel>, preferred},
                                       {"gru_backward", "cpu", supports, prepare<GruBackward>},
