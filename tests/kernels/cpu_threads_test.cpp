@@ -106,13 +106,5 @@ TEST(CpuThreads, BitsDoNotDependOnThem) {
   }
 }
 
-TEST(CpuLinear, BitsOfARowDoNotDependOnTheOthers) {
-  Graph all, one;
-  linear(input(all, {21, 203}), input(all, {101, 203}), input(all, {101}));
-  linear(input(one, {1, 203}), input(one, {101, 203}), input(one, {101}));
-  const Tensor many = run_last(all, 2)[0], first = run_last(one, 2)[0];
-  for (int64_t column = 0; column < 101; ++column) EXPECT_EQ(many.at({0, column}), first.at({0, column})) << column;
-}
-
 }  // namespace
 }  // namespace galley
