@@ -1,7 +1,7 @@
 // bench_kernels: times the hot kernels by Google Benchmark (--help lists its options; --threads=N, --case=NAME:SHAPES for any operator,
 // as `galley-benchmark op` takes it), or runs one of the counted cases for scripts/count-instructions:
 //   bench_kernels --counted                lists them
-//   bench_kernels --count=CASE --runs=N    runs it N times inside galley_counted_run, after one run outside
+//   bench_kernels --count=CASE --runs=N    runs one of them, or any operator, N times inside galley_counted_run, after one run outside
 
 #include <benchmark/benchmark.h>
 #include <hwy/highway.h>
@@ -38,17 +38,16 @@ void print_class() {
   std::cout << "{\"target\": \"" << hwy::TargetName(targets & -targets) << "\", \"compiler\": \"GCC " << __GNUC__ << "." << __GNUC_MINOR__ << "\"}\n";
 }
 
-int count(std::string_view name, int64_t runs) {
-  for (const Case& what : counted_cases()) {
-    if (what.name != name) continue;
-    const Work work = what.make();
-    work.run();
-    for (int64_t i = 0; i < runs; ++i) galley_counted_run(work.run);
-    print_class();
-    return 0;
+int count(const std::string& name, int64_t runs) {
+  Case chosen = operator_case(name);
+  for (Case& what : counted_cases()) {
+    if (what.name == name) chosen = std::move(what);
   }
-  std::cerr << "bench_kernels: no counted case is called " << name << "; --counted lists them\n";
-  return 2;
+  const Work work = chosen.make();
+  work.run();
+  for (int64_t i = 0; i < runs; ++i) galley_counted_run(work.run);
+  print_class();
+  return 0;
 }
 
 int run(int argc, char** argv) {
@@ -76,7 +75,7 @@ int run(int argc, char** argv) {
       rest.push_back(argv[i]);
     }
   }
-  if (!counted.empty()) return count(counted, runs);
+  if (!counted.empty()) return count(std::string(counted), runs);
   int left = static_cast<int>(rest.size());
   benchmark::Initialize(&left, rest.data());
   if (benchmark::ReportUnrecognizedArguments(left, rest.data())) return 2;

@@ -53,6 +53,11 @@ std::vector<OpCase> conv_cases() {
       {"stem", {1, 3, 17, 15}, {8, 3, 7, 7}, attrs_of({2}, {3}, {1}, 1)},
       {"one_channel", {2, 1, 6, 6}, {5, 1, 3, 3}, attrs_of({1}, {1}, {1}, 1), true},
       {"kernel_of_image", {3, 4, 4, 3}, {6, 4, 4, 3}, attrs_of({1}, {0}, {1}, 1), true},
+      {"one_pixel", {5, 21, 1, 1}, {10, 21, 1, 1}, attrs_of({1}, {0}, {1}, 1), true},
+      {"one_pixel_strided", {1, 40, 1, 1}, {33, 40, 1, 1}, attrs_of({2}, {0}, {1}, 1)},
+      {"one_pixel_many_images", {18, 7, 1, 1}, {5, 7, 1, 1}, attrs_of({1}, {0}, {1}, 1)},
+      {"one_pixel_padded", {2, 6, 1, 1}, {5, 6, 1, 1}, attrs_of({3}, {1}, {1}, 1), true},  // reads its padding alone
+      {"one_pixel_groups", {2, 6, 1, 1}, {4, 3, 1, 1}, attrs_of({1}, {0}, {1}, 2)},
       {"rows_left_over", {1, 3, 8, 10}, {4, 3, 3, 3}, attrs_of({3}, {0}, {1}, 1)},
       {"empty_batch", {0, 3, 7, 5}, {4, 3, 3, 3}, attrs_of({1}, {1}, {1}, 1), true},
   };
@@ -82,6 +87,12 @@ std::vector<OpCase> conv_cases() {
                        },
                        .forward_only = true});
     }
+    cases.push_back({.name = cat("conv2d_fused_one_pixel_", kActivationNames[static_cast<size_t>(a)]),
+                     .build = [=](CaseInputs& in) {
+                       const Value x = in.real({3, 26, 1, 1}), weight = in.weight({11, 26, 1, 1});
+                       conv2d(x, weight, in.vector(11), attrs_of({1}, {0}, {1}, 1, activation));
+                     },
+                     .forward_only = true});
   }
   return cases;
 }

@@ -1,4 +1,4 @@
-// linear on few rows: the weight is read once, as it lies, and memory bounds the layer (a classifier at batch 1 or 16), so nothing is packed.
+// linear on few rows, and convolutions of images of one pixel (squeeze-excite), which are the same: the weight is read once, as it lies, and memory bounds the layer (a classifier at batch 1 or 16), so nothing is packed.
 // Vectors run along the depth; a tile's sums stay in registers over the whole of it. Each element's sum is taken in one order whatever tile
 // it is in, so bits depend neither on the threads nor on the other rows.
 
@@ -16,6 +16,7 @@
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/activate.h"
 #include "libcore/kernels/cpu/table.h"
+#include "libcore/ops/conv.h"
 #include "libcore/ops/matmul.h"
 
 namespace galley::linear_rows {
@@ -134,8 +135,8 @@ namespace {
 
 class LinearRows : public PreparedKernel {
  public:
-  explicit LinearRows(const KernelQuery& q)
-      : depth_(q.in(1).shape[1]), columns_(q.in(1).shape[0]), rows_(q.in(0).elements() / depth_), activation_(q.attrs<LinearAttrs>().activation) {}
+  /// Weight [columns, depth] as it lies, x [rows, depth].
+  LinearRows(const Shape& weight, int64_t rows, Activation activation) : depth_(weight[1]), columns_(weight[0]), rows_(rows), activation_(activation) {}
   void run(const KernelArgs& args) const override {
     parallel_for(columns_, 16, [&](int64_t begin, int64_t end) {
       const linear_rows::Task task{args.in<float>(0), args.in<float>(1), args.in<float>(2), args.out<float>(0), depth_, columns_, 0, rows_, begin, end};
@@ -151,21 +152,44 @@ class LinearRows : public PreparedKernel {
 
 /// With more rows the library's product, which packs both sides, is as fast (docs/performance.md).
 constexpr int64_t kMostRows = 32;
+/// A training's batch of one-pixel images is left to the library, whose backward wants the weight as its forward does.
+constexpr int64_t kMostImages = 16;
 
-Support supports(const KernelQuery& q) {
+int64_t rows_of(const KernelQuery& q) { return q.in(0).elements() / q.in(1).shape[1]; }
+
+Support supports_arrays(const KernelQuery& q) {
   for (const TensorType* type : {&q.in(0), &q.in(1), &q.out(0)}) {
     if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
-    if (!type->format.is_contiguous()) return Support::no(cat("format ", type->format));
     if (type->elements() == 0) return Support::no("empty array");
   }
+  if (!q.in(1).format.is_contiguous()) return Support::no(cat("weight format ", q.in(1).format));
   if (q.has(2) && q.in(2).dtype != DType::kF32) return Support::no("bias dtype");
-  const int64_t rows = q.in(0).elements() / q.in(1).shape[1];
-  if (rows > kMostRows) return Support::no(cat(rows, " rows: made for at most ", kMostRows));
   return Support::yes();
 }
 
-const std::array<Kernel, 1> kKernels{
-    {{"linear", "cpu", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<LinearRows>(q); }}}};
+Support supports_linear(const KernelQuery& q) {
+  if (const Support arrays = supports_arrays(q); !arrays) return arrays;
+  if (!q.in(0).format.is_contiguous()) return Support::no(cat("format ", q.in(0).format));
+  if (rows_of(q) > kMostRows) return Support::no(cat(rows_of(q), " rows: made for at most ", kMostRows));
+  return Support::yes();
+}
+
+/// One pixel in, one pixel of the kernel: the formats of activations are the same then.
+Support supports_conv(const KernelQuery& q) {
+  const Shape &x = q.in(0).shape, &w = q.in(1).shape;
+  const auto& a = q.attrs<Conv2dAttrs>();
+  if (x[2] * x[3] * w[2] * w[3] != 1 || a.groups != 1 || pair(a.padding) != std::array<int64_t, 2>{0, 0}) return Support::no("more than one pixel, or groups");
+  if (const Support arrays = supports_arrays(q); !arrays) return arrays;
+  if (q.has(3)) return Support::no("residual");
+  if (x[0] > kMostImages) return Support::no(cat(x[0], " images: made for at most ", kMostImages));
+  return Support::yes();
+}
+
+const std::array<Kernel, 2> kKernels{
+    {{"linear", "cpu", supports_linear,
+      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<LinearRows>(q.in(1).shape, rows_of(q), q.attrs<LinearAttrs>().activation); }},
+     {"conv2d", "cpu_pixel", supports_conv,
+      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<LinearRows>(q.in(1).shape, q.in(0).shape[0], q.attrs<Conv2dAttrs>().activation); }}}};
 
 }  // namespace
 

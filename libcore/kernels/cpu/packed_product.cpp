@@ -1,5 +1,5 @@
 // Tiles of 6 rows by 16 columns (12 rows where a vector holds 16) stay in registers over the whole depth; a panel, which is read again for
-// every 6 rows, lies in the second-level cache.
+// every 6 rows, lies in the second-level cache. A single row takes four panels at once: with one, each sum would wait for the one before.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/kernels/cpu/packed_product.cpp"
@@ -49,6 +49,7 @@ void tile(const PackedProduct& p, const float* a, const float* panel, float* c, 
 using Floats = hn::CappedTag<float, 16>;
 constexpr int kWide = static_cast<int>(hn::MaxLanes(Floats())), kParts = static_cast<int>(kPanel) / kWide;
 constexpr int64_t kRows = kWide == 16 ? 12 : 6;
+constexpr int kBroad = 4;  // panels
 
 template <int kCount>
 HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, float* c, int64_t c_step, const float* initial) {
@@ -72,6 +73,20 @@ HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RE
   }
 }
 
+/// One row by kBroad panels; each element's sum is taken in the order of the other tiles.
+void broad_tile(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, float* c, const float* initial) {
+  const Floats d;
+  hn::Vec<Floats> sum[kBroad * kParts];
+  const float* from = initial != nullptr ? initial : c;
+  for (int i = 0; i < kBroad * kParts; ++i) sum[i] = hn::LoadU(d, from + i * kWide);
+  const int64_t depth = p.depth, panel_floats = kPanel * depth;
+  for (int64_t k = 0; k < depth; ++k) {
+    const auto value = hn::Set(d, a[k]);
+    for (int i = 0; i < kBroad * kParts; ++i) sum[i] = hn::MulAdd(value, hn::LoadU(d, panel + i / kParts * panel_floats + k * kPanel + i % kParts * kWide), sum[i]);
+  }
+  for (int i = 0; i < kBroad * kParts; ++i) hn::StoreU(sum[i], d, c + i * kWide);
+}
+
 #endif
 
 /// `count` rows, at most kRows.
@@ -86,7 +101,13 @@ void some_rows(const PackedProduct& p, int64_t count, const float* a, const floa
 void multiply(const PackedProduct& p) {
   for (int64_t block = 0; block < p.rows; block += kRowBlock) {
     const int64_t block_end = std::min(p.rows, block + kRowBlock);
-    for (int64_t panel = p.first; panel < p.last; ++panel) {
+    int64_t panel = p.first;
+#if !(HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR)
+    for (; block_end - block == 1 && panel + kBroad <= std::min(p.last, p.columns / kPanel); panel += kBroad) {
+      broad_tile(p, p.a + block * p.a_step, p.packed + panel * kPanel * p.depth, p.c + block * p.c_step + panel * kPanel, p.initial == nullptr ? nullptr : p.initial + panel * kPanel);
+    }
+#endif
+    for (; panel < p.last; ++panel) {
       const float* b = p.packed + panel * kPanel * p.depth;
       const float* initial = p.initial == nullptr ? nullptr : p.initial + panel * kPanel;
       const int64_t columns = std::min(kPanel, p.columns - panel * kPanel);
