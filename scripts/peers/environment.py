@@ -1,10 +1,12 @@
 """The Python environment that comparisons run in: a virtual environment outside the repository, made on first use."""
+import functools
 import os
 import pathlib
 import subprocess
 import sys
 
 
+@functools.cache
 def environment(*packages):
     """The interpreter of GALLEY_PEERS (default ~/.cache/galley/peers), with these packages installed."""
     folder = pathlib.Path(os.environ.get("GALLEY_PEERS", pathlib.Path.home() / ".cache/galley/peers"))
