@@ -1,0 +1,55 @@
+// Inference of every model of the zoo runs on fast kernels: what fusion makes of a layer must not be left to the reference, which computes in
+// double, an element at a time.
+
+#include <gtest/gtest.h>
+
+#include "libcore/kernels/table.h"
+#include "libcore/nn/zoo.h"
+#include "libcore/passes/assign_layout.h"
+#include "libcore/passes/fold_batch_norm.h"
+#include "libcore/passes/fuse.h"
+#include "libcore/passes/plan_memory.h"
+
+namespace galley::test {
+namespace {
+
+Graph fused_model(const Component& model, int64_t batch) {
+  const ModelInfo info = model_info(model);
+  Graph graph;
+  Builder builder(graph, {.mode = Mode::kEvaluation});
+  TensorType input;
+  input.dtype = info.input_dtype;
+  input.shape = Shape{batch};
+  for (int64_t size : info.input_shape) input.shape.push_back(size);
+  graph.add_output("output", build_model(builder, model, builder.input("input", input)).front().second);
+  fold_batch_norm(graph);
+  fuse_inference(graph);
+  graph.remove_dead_nodes();
+  assign_layout(graph, {.mode = LayoutMode::kAuto});
+  return graph;
+}
+
+TEST(ZooKernels, NoLayerOfInferenceIsLeftToTheReference) {
+  int checked = 0;
+  for (const ComponentKind& kind : models()) {
+    if (kind.type == "layers") continue;
+    Component model = default_model(kind.type);
+    if (model_info(model).task == "language_modeling") model = with_vocabulary(std::move(model), 65);
+    for (const int64_t batch : {1, 48}) {  // more and fewer rows than a classifier's own kernel takes
+      const Graph graph = fused_model(model, batch);
+      for (const Node& node : graph.nodes()) {
+        if (is_view(graph, node) || graph.type(node.outputs[0]).dtype != DType::kF32 || graph.type(node.outputs[0]).elements() <= 1) continue;
+        const KernelQuery query{node, context_of(graph, node), 2};
+        if (cost_of(*node.op, query.context).flops <= 0) continue;
+        const KernelChoice choice = choose_kernel(query);
+        ASSERT_NE(choice.kernel, nullptr);
+        EXPECT_NE(choice.kernel->name, "ref") << kind.type << ", " << node.path << ": " << node.op->name << (choice.declined.empty() ? "" : ", " + choice.declined.front());
+        ++checked;
+      }
+    }
+  }
+  EXPECT_GE(checked, 5000);
+}
+
+}  // namespace
+}  // namespace galley::test
