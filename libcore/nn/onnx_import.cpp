@@ -357,7 +357,10 @@ NamedValues Importer::run(Value input) {
     const auto found = items_.find(output.name);
     GALLEY_CHECK_INPUT(found != items_.end(), file, ": no node makes the output '", output.name, "'");
     path_.clear();
-    results.emplace_back(output.name, value(found->second));
+    // The first result is the model's `output`, whatever the file calls it.
+    const std::string name = !results.empty() && output.name == "output" ? std::string("output_2") : output.name;
+    GALLEY_CHECK_INPUT(std::none_of(results.begin(), results.end(), [&](const auto& result) { return result.first == name; }), file, ": two outputs are called '", name, "'");
+    results.emplace_back(name, value(found->second));
   }
   GALLEY_CHECK_INPUT(!results.empty(), file, ": the model has no output");
   return results;
