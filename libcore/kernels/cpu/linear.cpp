@@ -1,6 +1,7 @@
-// linear on few rows, and convolutions of images of one pixel (squeeze-excite), which are the same: the weight is read once, as it lies, and memory bounds the layer (a classifier at batch 1 or 16), so nothing is packed.
-// Vectors run along the depth; a tile's sums stay in registers over the whole of it. Each element's sum is taken in one order whatever tile
-// it is in, so bits depend neither on the threads nor on the other rows.
+// linear on few rows, and convolutions of images of one pixel (squeeze-excite), which are the same: the weight is read once, as it lies, and
+// memory bounds the layer (a classifier at batch 1 or 16), so nothing is packed. Vectors run along the depth; a tile's sums stay in registers
+// over the whole of it. Each element's sum is taken in one order whatever tile it is in, so bits depend neither on the threads nor on the
+// other rows.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/kernels/cpu/linear.cpp"

@@ -1,6 +1,7 @@
 // Recurrent layers in float. The input's part is one product over all steps; then each step adds the state's part and applies the cell's
-// functions. Weights come packed where nothing but the inference reads them, else they are packed once a run. Rows of the batch do not depend on each other: threads share them out for the whole sequence;
-// a batch too small for that is shared out by columns, step after step. Bits do not depend on which.
+// functions. Weights come packed where nothing but the inference reads them, else they are packed once a run. Rows of the batch do not depend
+// on each other: threads share them out for the whole sequence; a batch too small for that is shared out by columns, step after step. Bits do
+// not depend on which.
 
 #include "libcore/ops/recurrent.h"
 
