@@ -23,13 +23,20 @@ Format format_of(const std::string& path) {
   return is_pth(read) ? Format::kPytorch : is_onnx(read) ? Format::kOnnx : Format::kSafetensors;
 }
 
+/// As safetensors call it, which the other formats follow: "F32".
+std::string name_of(DType dtype) {
+  std::string name(dtype_name(dtype));
+  std::transform(name.begin(), name.end(), name.begin(), [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });
+  return name;
+}
+
 }  // namespace
 
 WeightsFile::WeightsFile(const std::string& path) : path_(path) {
   const Format format = format_of(path);
   if (format == Format::kOnnx) {
     onnx_ = std::make_unique<OnnxFile>(path);
-    for (const OnnxTensor& tensor : onnx_->model().initializers) tensors_.push_back({tensor.name, tensor.dtype, tensor.dtype_text, tensor.shape});
+    for (const OnnxTensor& tensor : onnx_->model().initializers) tensors_.push_back({tensor.name, tensor.dtype, tensor.dtype ? name_of(*tensor.dtype) : tensor.dtype_text, tensor.shape});
   } else if (format == Format::kPytorch) {
     pth_ = std::make_unique<PthFile>(path);
     chosen_ = pth_->table().chosen;

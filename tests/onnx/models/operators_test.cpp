@@ -138,7 +138,7 @@ const std::vector<Form>& forms() {
        }},
       {"token_of_each_sample", {2, 3, 4}, [](Builder& b, Value x) { return concat({broadcast_to(b.parameter("token", {1, 1, 4}, Init::zeros(), "vit"), {x.shape()[0], 1, 4}), x}, 1); }},
       {"rounding", {2, 9}, [](Builder&, Value x) {
-         const QuantParams narrow{.scale = 0.0078125, .zero_point = 60, .dtype = DType::kU8, .qmin = 0, .qmax = 127}, wide{.scale = 0.01, .zero_point = -3, .dtype = DType::kI8, .qmin = -128, .qmax = 127};
+         const QuantParams narrow{.scale = 0.0078125, .zero_point = 60, .dtype = DType::kU8, .qmin = 0, .qmax = 127}, wide{.scale = 0.01f, .zero_point = -3, .dtype = DType::kI8, .qmin = -128, .qmax = 127};
          return dequantize(quantize(dequantize(quantize(x, narrow), narrow), wide), wide);
        }},
   };
