@@ -6,29 +6,19 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/process.h"
+#include "tests/cli/small_net.h"
 
 namespace galley::testing_cli {
 namespace {
 
 using Json = nlohmann::json;
 
-const char kNet[] =
-    "recipe: 1\n"
-    "name: net\n"
-    "model: {type: cnn, num_classes: 4, channels: [8, 8]}\n"
-    "data:\n"
-    "  train: {source: {type: synthetic, samples: 24}, workers: 1}\n"
-    "  val: {source: {type: synthetic, samples: 10}, batch: 4}\n"
-    "train: {duration: 2 steps, batch: 8, optimizer: {type: sgd, lr: 0.05}}\n"
-    "threads: 1\n"
-    "benchmark: {stop: {min_runs: 3, max_time: 200ms, ci: 50%}, warmup: 1}\n";
-
 class LayoutDoctor : public ::testing::Test {
  protected:
   void SetUp() override {
     folder = scratch_folder();
     recipe = folder + "/net.yaml";
-    write_text(recipe, kNet);
+    write_text(recipe, kSmallNet + "threads: 1\n");
   }
   Json check(std::vector<std::string> more) {
     std::vector<std::string> arguments{"--check", recipe, "benchmark.batch=2", "--format", "json"};
