@@ -60,7 +60,7 @@ NamedValues build(Builder& b, const Fields& fields, Value x) {
   if (!fits) {
     std::string wanted;
     for (const OnnxDimension& size : input.shape) wanted += cat(wanted.empty() ? "[" : ",", size.size ? std::to_string(*size.size) : size.name.empty() ? "?" : size.name);
-    fail(ErrorCode::kRecipe, source->path(), " takes inputs of shape ", wanted, "], the data gives ", x.shape());
+    throw Error(ErrorCode::kRecipe, cat(source->path(), " takes inputs of shape ", wanted, "], the data gives ", x.shape())).suggest("export it for that size (galley-weights export --shape), or change the pipeline");
   }
   return Importer(b, source, input.name).run(x);
 }

@@ -13,6 +13,13 @@ namespace {
 
 OfferedTensor offered(const PthTensor& tensor) { return {tensor.name, tensor.type->dtype, std::string(tensor.type->text), tensor.shape}; }
 
+/// Types are called as in safetensors files, so that the same type has one name in comparisons.
+OfferedTensor offered(const OnnxTensor& tensor) {
+  std::string text = tensor.dtype ? std::string(dtype_name(*tensor.dtype)) : tensor.dtype_text;
+  for (char& letter : text) letter = static_cast<char>(letter >= 'a' && letter <= 'z' ? letter - 'a' + 'A' : letter);
+  return {tensor.name, tensor.dtype, text, tensor.shape};
+}
+
 enum class Format { kSafetensors, kPytorch, kOnnx };
 
 Format format_of(const std::string& path) {
@@ -23,20 +30,13 @@ Format format_of(const std::string& path) {
   return is_pth(read) ? Format::kPytorch : is_onnx(read) ? Format::kOnnx : Format::kSafetensors;
 }
 
-/// As safetensors call it, which the other formats follow: "F32".
-std::string name_of(DType dtype) {
-  std::string name(dtype_name(dtype));
-  std::transform(name.begin(), name.end(), name.begin(), [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });
-  return name;
-}
-
 }  // namespace
 
 WeightsFile::WeightsFile(const std::string& path) : path_(path) {
   const Format format = format_of(path);
   if (format == Format::kOnnx) {
     onnx_ = std::make_unique<OnnxFile>(path);
-    for (const OnnxTensor& tensor : onnx_->model().initializers) tensors_.push_back({tensor.name, tensor.dtype, tensor.dtype ? name_of(*tensor.dtype) : tensor.dtype_text, tensor.shape});
+    for (const OnnxTensor& tensor : onnx_->model().initializers) tensors_.push_back(offered(tensor));
   } else if (format == Format::kPytorch) {
     pth_ = std::make_unique<PthFile>(path);
     chosen_ = pth_->table().chosen;

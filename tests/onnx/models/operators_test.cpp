@@ -74,12 +74,6 @@ Value adaptive(Value x, std::vector<int64_t> size) {
   attrs.output_size = std::move(size);
   return adaptive_avg_pool2d(x, attrs);
 }
-ReduceAttrs over(std::vector<int64_t> axes) {
-  ReduceAttrs attrs;
-  attrs.axes = std::move(axes);
-  return attrs;
-}
-
 Value resized(Value x, std::vector<int64_t> size, ResizeMode mode, bool corners) {
   ResizeAttrs attrs;
   attrs.size = std::move(size);
@@ -119,7 +113,11 @@ const std::vector<Form>& forms() {
          const Value y = affine(x, -2, 0.1), z = affine(square(x), 1, 1);
          return concat({add(x, y), sub(x, y), mul(x, y), div(x, z), maximum(x, y), minimum(x, y), power(z, x), where(less(x, y), x, z), where(greater(x, y), x, z), where(equal(x, x), y, z)}, 1);
        }},
-      {"reductions", image, [](Builder&, Value x) { return concat({sum(x, {2, 3}), mean(x, {2, 3}), amax(x, over({2, 3})), amin(x, over({-1, 2}))}, 1); }},
+      {"reductions", image, [](Builder&, Value x) {
+         ReduceAttrs pixels;
+         pixels.axes = {2, -1};
+         return concat({sum(x, {2, 3}), mean(x, {2, 3}), amax(x, pixels), amin(x, pixels)}, 1);
+       }},
       {"softmaxes", image, [](Builder&, Value x) { SoftmaxAttrs attrs; attrs.axis = 1; return concat({softmax(x, attrs), log_softmax(x)}, 1); }},
       {"ranks", {2, 9}, [](Builder&, Value x) { TopkAttrs k; k.k = 3; return add(topk(x, k).values, cast(reshape(argmax(x), {-1, 1}), DType::kF32)); }},
       {"pieces", image, [](Builder&, Value x) { 
@@ -138,7 +136,7 @@ const std::vector<Form>& forms() {
        }},
       {"token_of_each_sample", {2, 3, 4}, [](Builder& b, Value x) { return concat({broadcast_to(b.parameter("token", {1, 1, 4}, Init::zeros(), "vit"), {x.shape()[0], 1, 4}), x}, 1); }},
       {"rounding", {2, 9}, [](Builder&, Value x) {
-         const QuantParams narrow{.scale = 0.0078125, .zero_point = 60, .dtype = DType::kU8, .qmin = 0, .qmax = 127}, wide{.scale = 0.01f, .zero_point = -3, .dtype = DType::kI8, .qmin = -128, .qmax = 127};
+         const QuantParams narrow{.scale = 0.0078125, .zero_point = 60, .dtype = DType::kU8, .qmin = 0, .qmax = 127}, wide{.scale = 0.015625, .zero_point = -3, .dtype = DType::kI8, .qmin = -128, .qmax = 127};
          return dequantize(quantize(dequantize(quantize(x, narrow), narrow), wide), wide);
        }},
   };
