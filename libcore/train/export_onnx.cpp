@@ -1,9 +1,11 @@
 #include "libcore/train/export_onnx.h"
 
 #include <memory>
+#include <set>
 
 #include "libcore/base/log.h"
 #include "libcore/onnx/export/export.h"
+#include "libcore/passes/quantize.h"
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/train/inference.h"
 #include "libcore/train/model_quantizer.h"
@@ -64,8 +66,16 @@ ExportReport export_onnx(const Session& session, const std::string& path, const 
   } else {
     load(session, session.capture_inference(usual_batch(session, 1).input, {}).parameters, store);
   }
+  // A batch norm that has no product before it keeps its own parameters; as a layer on integers it would have others under their names.
+  std::set<std::string> norms;
+  if (folded != nullptr) {
+    for (const QuantizableLayer& layer : quantizable_layers(folded->graph())) {
+      if (layer.type == "batch_norm") norms.insert({layer.name + ".weight", layer.name + ".bias"});
+    }
+  }
   what.values = [&](const std::string& name) {
     if (folded == nullptr) return store.get(name);
+    if (norms.contains(name)) return folded->store().get(name);
     const auto constant = folded->constants().find(name);
     return constant != folded->constants().end() ? constant->second : folded->store().get(name);
   };
