@@ -382,7 +382,10 @@ int BenchmarkTool::compare(const std::vector<std::string>& recipes) {
       const double placement = a.row.planned_bytes > 0 && a.row.planned_bytes <= kCached ? 0.02 : 0;
       const Candidate again = small ? candidate_of(base) : a;
       const std::vector<std::function<void()>> works{a.run, b.run, again.run};
-      const std::vector<Series> series = time_interleaved(works, timing);
+      // Medians as uncertain as the change that counts as none could not tell it.
+      TimerOptions closely = timing;
+      closely.relative_error = std::min(timing.relative_error, equal_within / 4);
+      const std::vector<Series> series = time_interleaved(works, closely);
       if (stop_signal() != 0) {
         progress.clear();
         return stopped(c, cells.size(), false);
