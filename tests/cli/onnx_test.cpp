@@ -130,6 +130,7 @@ TEST_F(Onnx, QuantizedWeightsBecomeNodesThatRound) {
 TEST_F(Onnx, MistakesHaveTheirExitCodes) {
   refused("galley-weights export zoo.yaml " + kWeights, 2, {"-o"});
   refused("galley-weights export -o m.onnx", 2, {"recipe"});
+  refused("galley-weights export zoo.yaml " + kWeights + " -o m.safetensors", 2, {"m.onnx"});
   refused("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o m.onnx --batch 0", 2, {"--batch"});
   refused("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o m.onnx --shape=3,x", 2, {"--shape"});
   refused("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o missing/m.onnx", 7, {"missing"});
@@ -148,7 +149,7 @@ TEST_F(Onnx, MistakesHaveTheirExitCodes) {
   refused("galley-evaluate zoo.yaml weights=model.onnx", 4, {"digest"});
   write_text(path("model.onnx"), std::string("\x08\x08\x3a\x02\x0a\x00", 6));
   refused("galley-evaluate onnx.yaml", 4, {"no operator"});
-  EXPECT_FALSE(std::filesystem::exists(path("m.onnx")));
+  for (const char* name : {"m.onnx", "m.safetensors"}) EXPECT_FALSE(std::filesystem::exists(path(name))) << name;
 }
 
 }  // namespace

@@ -10,16 +10,23 @@
 namespace galley::tools {
 namespace {
 
-constexpr std::array<std::string_view, 10> kOtherFormats{".onnx", ".pth", ".pt", ".bin", ".npz", ".npy", ".gguf", ".yaml", ".yml", ".json"};
+constexpr std::array<std::string_view, 10> kFormats{".safetensors", ".onnx", ".pth", ".pt", ".bin", ".npz", ".npy", ".gguf", ".yaml", ".json"};
+
+/// The extension, where it names a format; else "".
+std::string format_of(const std::filesystem::path& path) {
+  const std::string extension = path.extension().string();
+  if (extension == ".yml") return ".yaml";
+  return std::find(kFormats.begin(), kFormats.end(), extension) != kFormats.end() ? extension : "";
+}
 
 }  // namespace
 
 void check_output_file(const std::string& path, std::string_view why, const std::string& example) {
   if (path.empty()) throw Error(ErrorCode::kUsage, cat(why, ", and -o does not say where to")).suggest("-o " + example);
   const std::filesystem::path named(path);
-  const std::string extension = named.extension().string();
-  if (example.ends_with(".safetensors") && std::find(kOtherFormats.begin(), kOtherFormats.end(), extension) != kOtherFormats.end()) {
-    throw Error(ErrorCode::kUsage, cat("-o ", path, ": what is written are safetensors, not ", extension)).suggest(cat("-o ", (named.parent_path() / named.stem()).string(), ".safetensors"));
+  const std::string wanted = format_of(example), given = format_of(named);
+  if (!wanted.empty() && !given.empty() && given != wanted) {
+    throw Error(ErrorCode::kUsage, cat("-o ", path, ": what is written is ", wanted.substr(1), ", not ", given)).suggest(cat("-o ", (named.parent_path() / named.stem()).string(), wanted));
   }
   const std::string folder = parent_folder(path);
   if (!is_folder(folder)) fail(ErrorCode::kResource, path, ": there is no folder ", folder, " to write it to");
