@@ -121,6 +121,7 @@ void Conv2dBackwardDataAttrs::fields(FieldVisitor& v) {
 void Conv2dBackwardWeightsAttrs::fields(FieldVisitor& v) {
   window_fields(v, *this);
   v.field({.name = "kernel_size", .doc = "rows and columns of the weight", .min = 1}, kernel_size);
+  v.field({.name = "winograd", .doc = "kernels may take Winograd's way"}, winograd);
 }
 
 Shape conv2d_shape(const Conv2dWindow& a, const Shape& x, const Shape& weight) {

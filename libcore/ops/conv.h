@@ -27,6 +27,7 @@ struct Conv2dBackwardDataAttrs : FieldsOf<Conv2dBackwardDataAttrs>, Conv2dWindow
 };
 struct Conv2dBackwardWeightsAttrs : FieldsOf<Conv2dBackwardWeightsAttrs>, Conv2dWindow {
   std::vector<int64_t> kernel_size;  // rows and columns of the weight
+  bool winograd = false;             // kernels may take Winograd's way (ops/winograd.h)
   void fields(FieldVisitor& v) override;
 };
 

@@ -31,5 +31,6 @@ OpTable update_ops();
 OpTable quantize_ops();
 OpTable quantized_ops();
 OpTable fake_quantize_ops();
+OpTable winograd_ops();
 
 }  // namespace galley

@@ -100,6 +100,7 @@ std::vector<OpCase> quantize_cases();
 std::vector<OpCase> quantized_cases();
 std::vector<OpCase> quantized_recurrent_cases();
 std::vector<OpCase> fake_quantize_cases();
+std::vector<OpCase> winograd_cases();
 const std::vector<OpCase>& all_cases();
 
 /// The case's graph with values for its inputs. With `gradient`: the rule of the last node is applied to random cotangents of its outputs,

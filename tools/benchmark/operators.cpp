@@ -289,6 +289,8 @@ const std::map<std::string_view, std::vector<std::string>>& written_cases() {
       {"fake_quantize_backward", {"fake_quantize_backward:16x64x56x56+16x64x56x56+scalar+scalar"}},
       {"fake_quantize_scale_backward", {"fake_quantize_scale_backward:16x64x56x56+16x64x56x56+scalar+scalar"}},
       {"observe_range", {"observe_range:16x64x56x56+scalar+scalar+scalar"}},
+      {"winograd_weights", {"winograd_weights:512x512x3x3", "winograd_weights:512x512x3x3:backward=true"}},
+      {"winograd_conv2d", {"winograd_conv2d:16x64x56x56+36x64x64:padding=1"}},
       {"qparams_from_range", {"qparams_from_range:512+512"}},
   };
   return cases;

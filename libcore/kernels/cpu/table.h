@@ -37,5 +37,6 @@ std::span<const Kernel> cpu_shuffle();
 std::span<const Kernel> cpu_softmax();
 std::span<const Kernel> cpu_unary();
 std::span<const Kernel> cpu_update();
+std::span<const Kernel> cpu_winograd();
 
 }  // namespace galley

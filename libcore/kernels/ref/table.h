@@ -26,6 +26,7 @@ std::span<const RefEntry> ref_update();
 std::span<const RefEntry> ref_quantize();
 std::span<const RefEntry> ref_quantized();
 std::span<const RefEntry> ref_fake_quantize();
+std::span<const RefEntry> ref_winograd();
 
 /// All references.
 std::span<const RefEntry> all_references();

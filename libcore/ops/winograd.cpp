@@ -1,0 +1,103 @@
+#include "libcore/ops/winograd.h"
+
+#include "libcore/ops/rules.h"
+
+namespace galley {
+namespace {
+
+constexpr std::string_view kAfterDifferentiation = "put in by passes/winograd, after differentiation";
+
+std::vector<TensorType> infer_weights(const OpContext& c) {
+  const TensorType& w = c.in(0);
+  check_floating(w, "weight");
+  GALLEY_CHECK(w.shape.rank() == 4 && w.shape[2] == winograd::kTaps && w.shape[3] == winograd::kTaps, "the weight must be [O,C,3,3], is ", w.shape);
+  const bool backward = c.attrs<WinogradWeightsAttrs>().backward;
+  TensorType made;
+  made.dtype = w.dtype;
+  made.shape = {winograd::kPositions, w.shape[backward ? 1 : 0], w.shape[backward ? 0 : 1]};
+  made.format = winograd::transformed_format();
+  return {made};
+}
+
+std::vector<TensorType> infer_conv(const OpContext& c) {
+  const TensorType &x = c.in(0), &w = c.in(1);
+  const auto padding = pair(c.attrs<WinogradConv2dAttrs>().padding);
+  check_floating(x, "x");
+  GALLEY_CHECK(x.shape.rank() == 4, "the input must be [N,C,H,W], is ", x.shape);
+  GALLEY_CHECK(w.dtype == x.dtype, "weight is ", w.dtype, ", input ", x.dtype);
+  GALLEY_CHECK(w.shape.rank() == 3 && w.shape[0] == winograd::kPositions && w.shape[2] == x.shape[1], "the weight must be [36,O,", x.shape[1], "], is ", w.shape, "; input ", x.shape);
+  TensorType y = x;
+  y.shape = {x.shape[0], w.shape[1], x.shape[2] + 2 * padding[0] - 2, x.shape[3] + 2 * padding[1] - 2};
+  GALLEY_CHECK(padding[0] >= 0 && padding[1] >= 0 && y.shape[2] >= 1 && y.shape[3] >= 1, "the padded input ", x.shape, " is smaller than 3 x 3");
+  y.format = {};
+  if (c.has(2)) GALLEY_CHECK(c.in(2).shape == Shape({w.shape[1]}), "bias must be [", w.shape[1], "], is ", c.in(2).shape);
+  if (c.has(3)) check_like(c.in(3), "residual", y, "the output");
+  return {y};
+}
+
+/// As computed: 3 + 6 columns or rows of 12 operations for a kernel.
+Cost cost_weights(const OpContext& c) { return operand_cost(c, 9 * 12 * static_cast<double>(c.in(0).shape[0] * c.in(0).shape[1])); }
+
+/// As computed: the products at 36 positions of each tile, 144 operations to transform a channel of its input, 120 of its result.
+Cost cost_conv(const OpContext& c) {
+  const Shape &x = c.in(0).shape, &y = c.out(0).shape;
+  const auto count = static_cast<double>(y[0] * winograd::tiles(y[2], y[3])), in = static_cast<double>(x[1]), out = static_cast<double>(y[1]);
+  return operand_cost(c, count * (2.0 * winograd::kPositions * in * out + 144 * in + 120 * out));
+}
+
+}  // namespace
+
+MemoryFormat winograd::transformed_format() { return MemoryFormat::blocked("aBc16b"); }
+
+bool winograd::fits(const Conv2dWindow& window, const Shape& weight) {
+  const std::array<int64_t, 2> one{1, 1};
+  return weight[2] == kTaps && weight[3] == kTaps && window.groups == 1 && pair(window.stride) == one && pair(window.dilation) == one;
+}
+
+bool winograd::worthwhile(const Shape& x, const Shape& y, bool fixed) {
+  const auto in = static_cast<double>(x[1]), out = static_cast<double>(y[1]), count = static_cast<double>(y[0] * tiles(y[2], y[3]));
+  // In operations at the rate of plain convolutions: products reach four fifths of it; a tile's transforms move 36 or 52 lines for their few additions; the transformed
+  // kernels come from memory, to which they are written first where they change.
+  const double plain = 2.0 * kTaps * kTaps * static_cast<double>(y[0] * y[2] * y[3]) * in * out;
+  const double products = 2.0 * kPositions / 0.8 * count * in * out, transforms = 800 * count * (in + out), kernels = kPositions * in * out * (fixed ? 20 : 95);
+  return plain > 1.1 * (products + transforms + kernels);
+}
+
+void WinogradWeightsAttrs::fields(FieldVisitor& v) { v.field({.name = "backward", .doc = "for the gradient of the input"}, backward); }
+void WinogradConv2dAttrs::fields(FieldVisitor& v) {
+  v.field({.name = "padding", .doc = "zeros around the input, rows and columns", .min = 0}, padding);
+  v.choice({.name = "activation", .doc = "function applied to the result"}, activation, kActivationNames);
+}
+
+const OpDef& winograd_weights_op() {
+  static const OpDef def{.name = "winograd_weights",
+                         .doc = "3 x 3 kernels transformed for winograd_conv2d (Lavin and Gray 2016)",
+                         .inputs = {"weight"},
+                         .outputs = {"transformed"},
+                         .make_attrs = make_fields<WinogradWeightsAttrs>,
+                         .infer = infer_weights,
+                         .no_gradient = kAfterDifferentiation,
+                         .cost = cost_weights,
+                         .formats = FormatRule::kExplicit};
+  return def;
+}
+const OpDef& winograd_conv2d_op() {
+  static const OpDef def{.name = "winograd_conv2d",
+                         .doc = "3 x 3 convolution of stride 1 by Winograd's F(4x4, 3x3), with bias, residual and activation (Lavin and Gray 2016)",
+                         .inputs = {"x", "transformed", "bias?", "residual?"},
+                         .outputs = {"y"},
+                         .make_attrs = make_fields<WinogradConv2dAttrs>,
+                         .infer = infer_conv,
+                         .no_gradient = kAfterDifferentiation,
+                         .cost = cost_conv};
+  return def;
+}
+
+OpTable winograd_ops() { return {&winograd_weights_op(), &winograd_conv2d_op()}; }
+
+Value winograd_weights(Value weight, const WinogradWeightsAttrs& attrs) { return emit("winograd_weights", {weight}, attrs); }
+Value winograd_conv2d(Value x, Value transformed, Value bias, const WinogradConv2dAttrs& attrs, Value residual) {
+  return emit("winograd_conv2d", {x, transformed, bias, residual}, attrs);
+}
+
+}  // namespace galley
