@@ -19,13 +19,14 @@ bool is_recurrent(const Node& node) { return node.is("lstm") || node.is("gru"); 
 /// Inputs that a kernel may want in a format of its own: the weights of convolutions, linear and recurrent layers.
 bool is_weight_slot(const Node& node, size_t input) {
   if (is_recurrent(node)) return input == 1 || input == 2;
-  return input == 1 && (node.is("conv2d") || node.is("conv2d_backward_data") || node.is("linear") || node.is("quantized_conv2d") || node.is("quantized_linear") ||
+  if (node.is("winograd_weights")) return input == 0;
+  return input == 1 && (node.is("conv2d") || node.is("winograd_conv2d") || node.is("conv2d_backward_data") || node.is("linear") || node.is("quantized_conv2d") || node.is("quantized_linear") ||
                         node.is("dynamic_quantized_linear") || node.is("dynamic_quantized_lstm") || node.is("dynamic_quantized_gru") || node.is("dynamic_quantized_rnn"));
 }
 
 /// Operators that are several times faster in channels_last.
 bool prefers_channels_last(const Node& node) {
-  constexpr std::string_view kPrefixes[] = {"conv2d", "max_pool2d", "avg_pool2d", "adaptive_", "batch_norm", "group_norm", "resize", "quantized_conv2d", "quantized_avg_pool2d", "quantized_adaptive_"};
+  constexpr std::string_view kPrefixes[] = {"conv2d", "winograd_conv2d", "max_pool2d", "avg_pool2d", "adaptive_", "batch_norm", "group_norm", "resize", "quantized_conv2d", "quantized_avg_pool2d", "quantized_adaptive_"};
   return std::any_of(std::begin(kPrefixes), std::end(kPrefixes), [&](std::string_view prefix) { return node.op->name.starts_with(prefix); });
 }
 
@@ -130,7 +131,7 @@ class Rebuilder {
   /// What the node wants input i in; `why` is for the report.
   MemoryFormat wanted(const Node& node, const std::vector<ValueId>& inputs, size_t i, std::string& why) const {
     const TensorType& type = new_.type(inputs[i]);
-    if (node.op->formats == FormatRule::kExplicit && !node.is("conv2d_backward_weights")) return type.format;
+    if (node.op->formats == FormatRule::kExplicit && !node.is("conv2d_backward_weights") && !is_weight_slot(node, i)) return type.format;
     if (!node.op->updates.empty()) {
       const TensorType& state = new_.type(inputs[static_cast<size_t>(node.op->updates.front().input)]);
       why = cat(node.op->name, " wants the state's format");
@@ -270,7 +271,7 @@ LayoutReport assign_layout(Graph& graph, const LayoutOptions& options) {
       if (node.phase != Phase::kForward || node.is("conv2d_backward_data")) continue;
       // A linear layer's gradients are products with the plain weight, which would have to be reordered back each step.
       if (node.is("linear") && trains) continue;
-      for (size_t slot = 1; slot < node.inputs.size(); ++slot) {
+      for (size_t slot = 0; slot < node.inputs.size(); ++slot) {
         if (!is_weight_slot(node, slot) || plain.value(node.inputs[slot]).role != ValueRole::kParameter) continue;
         const std::string& name = plain.value(node.inputs[slot]).name;
         const MemoryFormat format = options.preferred_weight(plain, node, slot);

@@ -101,7 +101,7 @@ class Finder {
     const Node* first = nullptr;
     for (const int n : walk.inside) {
       const Node& node = graph_.nodes()[static_cast<size_t>(n)];
-      if (node.is("conv2d") || node.is("linear")) {
+      if (node.is("conv2d") || node.is("winograd_conv2d") || node.is("linear")) {
         island.layers.insert(key_of(n));
         island.names.push_back(node.path);
       }

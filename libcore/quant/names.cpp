@@ -9,12 +9,14 @@ std::vector<std::string> quant_names(const Graph& graph) {
   std::map<std::string, int> seen;
   std::set<std::string> taken;
   for (const Node& node : graph.nodes()) {
-    if (node.phase != Phase::kForward || node.outputs.empty() || node.is("reorder")) {
+    if (node.phase != Phase::kForward || node.outputs.empty() || node.is("reorder") || node.is("winograd_weights")) {
       names.emplace_back();
       continue;
     }
-    const bool module = (node.is("conv2d") || node.is("linear")) && !node.path.empty();
-    const std::string base = module ? node.path : node.path.empty() ? std::string(node.op->name) : cat(node.path, ".", node.op->name);
+    // A convolution has one name whichever operator computes it.
+    const std::string op(node.is("winograd_conv2d") ? "conv2d" : node.op->name);
+    const bool module = (op == "conv2d" || op == "linear") && !node.path.empty();
+    const std::string base = module ? node.path : node.path.empty() ? op : cat(node.path, ".", op);
     int& count = seen[base];
     std::string name;
     do {

@@ -12,7 +12,7 @@ namespace galley {
 
 /// The name of each node's output 0, by index of node, for a folded and fused inference graph: the module's path for conv2d and linear
 /// (a fused node keeps the convolution's path), else path + "." + operator ("layer1.0.add", "hardswish" at the top); the second and later
-/// nodes of one name get ".2", ".3". Names are unique, and do not depend on reorder nodes that the layout pass inserted ("" for those and for
+/// nodes of one name get ".2", ".3". Names are unique, and do not depend on nodes that reorder or transform weights ("" for those and for
 /// nodes of another phase than forward).
 std::vector<std::string> quant_names(const Graph& graph);
 /// The name of one node.

@@ -49,6 +49,7 @@ struct PrecisionSection : FieldsOf<PrecisionSection> {
   PrecisionName compute = PrecisionName::kF32, master = PrecisionName::kF32, reduce = PrecisionName::kF32;
   std::optional<double> loss_scale;  ///< Empty: auto.
   bool tf32 = false;
+  bool winograd = true;
   std::vector<std::string> keep_f32{"type:norm"};
 };
 

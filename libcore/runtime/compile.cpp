@@ -6,6 +6,7 @@
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/table.h"
 #include "libcore/passes/order_updates.h"
+#include "libcore/passes/winograd.h"
 
 namespace galley {
 namespace {
@@ -83,6 +84,9 @@ std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& option
   auto program = std::make_shared<Program>();
   program->threads_ = threads;
   graph.remove_dead_nodes();
+  if (options.winograd && !options.reference_only && options.memory_format != LayoutMode::kContiguous) {
+    use_winograd(graph, [threads](const Graph& probe, const Node& node) { return choose_kernel(query_of(probe, node, threads)).kernel->name != "ref"; });
+  }
   order_updates(graph);
   program->report_.layout = assign_layout(graph, layout_options(options, threads));
   const size_t prepare_nodes = hoist_prepare(graph);

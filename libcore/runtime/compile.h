@@ -16,6 +16,7 @@ struct CompileOptions {
   int threads = 0;              // logical thread count; 0: compute_threads()
   bool reference_only = false;
   LayoutMode memory_format = LayoutMode::kAuto;
+  bool winograd = true;         // 3 x 3 convolutions by fewer products where that is faster (passes/winograd.h)
   /// Formats of parameters that exist already: ParameterStore::formats(). The first program that is compiled chooses.
   std::map<std::string, MemoryFormat> parameter_formats;
   int64_t guard_bytes = 0;      // free bytes behind every value, filled with a pattern (tests)

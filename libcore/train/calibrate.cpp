@@ -111,10 +111,7 @@ Calibrator::Calibrator(Session& session) : session_(session) {
   parameters_ = std::move(model.parameters);
   model_ = model_digest(model.graph);
   order_ = watched_names(model.graph);
-  CompileOptions how;
-  how.threads = static_cast<int>(session.threads());
-  how.memory_format = session.layout();
-  program_ = compile(std::move(model.graph), how);
+  program_ = compile(std::move(model.graph), session.compile_options());
 }
 
 Calibrator::~Calibrator() = default;

@@ -18,10 +18,7 @@ int64_t decision(const float* scores, int64_t classes) { return std::max_element
 /// One recipe's model ready to run.
 struct Side {
   Side(const Session& session, InferenceModel model, std::shared_ptr<Arena> arena) {
-    CompileOptions how;
-    how.threads = static_cast<int>(session.threads());
-    how.memory_format = session.layout();
-    program = compile(std::move(model.graph), how);
+    program = compile(std::move(model.graph), session.compile_options());
     store.declare(*program);
     session.initialize(model.parameters, store);
     execution = std::make_unique<Execution>(program, store, std::move(arena));

@@ -17,9 +17,7 @@ Evaluator::Evaluator(Session& session, std::shared_ptr<const QuantizationPlan> p
   CapturedModel captured = session.capture_evaluation(session.batch_types(*loader));
   InferenceModel model = aware != nullptr ? aware->evaluation(std::move(captured)) : make_inference(std::move(captured), plan_);
   parameters_ = std::move(model.parameters);
-  CompileOptions how;
-  how.threads = static_cast<int>(session.threads());
-  how.memory_format = session.layout();
+  CompileOptions how = session.compile_options();
   how.parameter_formats = formats;
   program_ = compile(std::move(model.graph), how);
 }

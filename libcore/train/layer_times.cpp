@@ -16,7 +16,7 @@ namespace {
 constexpr int kWarmup = 2;
 
 bool is_layer(const std::string& op) {
-  static const std::vector<std::string> kLayers{"conv2d", "linear", "quantized_conv2d", "quantized_linear", "dynamic_quantized_linear", "batch_norm_inference"};
+  static const std::vector<std::string> kLayers{"conv2d", "winograd_conv2d", "linear", "quantized_conv2d", "quantized_linear", "dynamic_quantized_linear", "batch_norm_inference"};
   return std::find(kLayers.begin(), kLayers.end(), op) != kLayers.end();
 }
 
@@ -25,10 +25,7 @@ class TimedProgram {
   TimedProgram(const Session& session, std::shared_ptr<const QuantizationPlan> plan, int64_t batch, const std::function<void(ParameterStore&)>& fill) {
     const BatchTypes types = usual_batch(session, batch);
     InferenceModel model = inference_model(session, types.input, std::move(plan));
-    CompileOptions how;
-    how.threads = static_cast<int>(session.threads());
-    how.memory_format = session.layout();
-    program_ = compile(std::move(model.graph), how);
+    program_ = compile(std::move(model.graph), session.compile_options());
     store_.declare(*program_);
     fill(store_);
     execution_ = std::make_unique<Execution>(program_, store_);

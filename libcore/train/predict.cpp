@@ -31,9 +31,8 @@ Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, con
     types_.push_back(model.graph.type(id));
   }
   parameters_ = std::move(model.parameters);
-  CompileOptions how;
+  CompileOptions how = session.compile_options();
   how.threads = static_cast<int>(threads_);
-  how.memory_format = session.layout();
   program_ = compile(std::move(model.graph), how);
 }
 

@@ -121,10 +121,7 @@ void ProfiledWork::make_forward() {
       if (!layer.float_reason.empty()) float_reasons_[layer.name] = layer.float_reason;
     }
   }
-  CompileOptions how;
-  how.threads = static_cast<int>(session_.threads());
-  how.memory_format = session_.layout();
-  const std::shared_ptr<const Program> program = compile(std::move(model.graph), how);
+  const std::shared_ptr<const Program> program = compile(std::move(model.graph), session_.compile_options());
   store_.declare(*program);
   session_.initialize(model.parameters, store_);
   forward_ = std::make_unique<Execution>(program, store_);

@@ -24,10 +24,7 @@ std::string joined(const std::vector<std::string>& words) {
 }
 
 std::shared_ptr<const Program> compiled(const Session& session, Graph graph) {
-  CompileOptions how;
-  how.threads = static_cast<int>(session.threads());
-  how.memory_format = session.layout();
-  return compile(std::move(graph), how);
+  return compile(std::move(graph), session.compile_options());
 }
 
 }  // namespace

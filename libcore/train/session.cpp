@@ -214,6 +214,14 @@ LayoutMode Session::layout() const {
   return LayoutMode::kAuto;
 }
 
+CompileOptions Session::compile_options() const {
+  CompileOptions how;
+  how.threads = static_cast<int>(threads());
+  how.memory_format = layout();
+  how.winograd = recipe_.precision.winograd;
+  return how;
+}
+
 std::shared_ptr<const Source> Session::source(const std::string& split) {
   const Split& described = split_of(recipe_, split);
   std::shared_ptr<const Source>& opened = sources_[cat(&described)];

@@ -11,8 +11,8 @@
 #include "libcore/graph/graph.h"
 #include "libcore/nn/parameter.h"
 #include "libcore/nn/zoo.h"
-#include "libcore/passes/assign_layout.h"
 #include "libcore/recipe/sections.h"
+#include "libcore/runtime/compile.h"
 
 namespace galley {
 
@@ -66,6 +66,8 @@ class Session {
   const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
   int64_t threads() const;
   LayoutMode layout() const;
+  /// How this recipe's programs are compiled.
+  CompileOptions compile_options() const;
 
   /// The source of a split ("train", "val", "test"), opened once; follows `from`.
   std::shared_ptr<const Source> source(const std::string& split);

@@ -82,9 +82,7 @@ TrainStep::TrainStep(const Session& session, const BatchTypes& types, const Batc
 void TrainStep::add_stage(const TrainStage& what, const BatchTypes& types) {
   Stage& stage = stages_.emplace_back();
   stage.what = what;
-  CompileOptions how;
-  how.threads = static_cast<int>(session_.threads());
-  how.memory_format = session_.layout();
+  CompileOptions how = session_.compile_options();
   how.parameter_formats = store_.formats();
   stage.update_program = compile(capture(stage, types, true), how);
   store_.declare(*stage.update_program);

@@ -47,10 +47,7 @@ std::unique_ptr<TrainStep> make_step(const Session& session, const BatchPlan& pl
 }
 
 std::shared_ptr<const Program> compile_forward(const Session& session, InferenceModel& model) {
-  CompileOptions how;
-  how.threads = static_cast<int>(session.threads());
-  how.memory_format = session.layout();
-  return compile(std::move(model.graph), how);
+  return compile(std::move(model.graph), session.compile_options());
 }
 
 }  // namespace

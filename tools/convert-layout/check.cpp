@@ -9,6 +9,7 @@
 #include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
 #include "libcore/base/units.h"
+#include "libcore/ops/conv.h"
 #include "libcore/passes/format_losses.h"
 #include "libcore/profiler/profile.h"
 #include "libcore/profiler/timer.h"
@@ -249,7 +250,9 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
       const Graph& graph = patients[i]->program().graph();
       for (size_t n = 0; n < graph.nodes().size(); ++n) {
         const Node& node = graph.nodes()[n];
-        if (node.op->name.starts_with("conv2d")) visit(std::pair(node.path, std::string(node.op->name)), clocks[i].us(static_cast<int>(n)));
+        // One form of a convolution against another, whichever operator computes it.
+        const std::string_view name = !node.is("winograd_conv2d") ? node.op->name : node.phase == Phase::kForward ? conv2d_op().name : conv2d_backward_data_op().name;
+        if (name.starts_with("conv2d")) visit(std::pair(node.path, std::string(name)), clocks[i].us(static_cast<int>(n)));
       }
     };
     each_convolution(0, [&](const auto& key, double us) { contiguous[key] = us; });

@@ -1,0 +1,121 @@
+// passes/winograd: what it puts in computes the same convolutions, their input gradients included.
+
+#include "libcore/passes/winograd.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "libcore/ops/winograd.h"
+#include "tests/support/graphs.h"
+
+namespace galley::test {
+namespace {
+
+bool any(const Graph&, const Node&) { return true; }
+
+int count(const Graph& graph, std::string_view op) {
+  int found = 0;
+  for (const Node& node : graph.nodes()) found += node.is(op);
+  return found;
+}
+
+struct Convolution {
+  Shape x, weight;
+  std::vector<int64_t> padding;
+  bool fused = false;
+};
+
+/// The convolution with its input gradient, or a fused one of an inference.
+Graph graph_of(const Convolution& c) {
+  Graph graph;
+  const Value x = graph.add_input("x", f32(c.x), ValueRole::kInput), weight = graph.add_input("weight", f32(c.weight), ValueRole::kParameter);
+  Conv2dAttrs attrs;
+  attrs.padding = c.padding;
+  const Shape shape = conv2d_shape(attrs, c.x, c.weight);
+  if (c.fused) {
+    attrs.activation = Activation::kRelu;
+    graph.add_output("y", conv2d(x, weight, graph.add_input("bias", f32({c.weight[0]}), ValueRole::kParameter), attrs, graph.add_input("residual", f32(shape), ValueRole::kInput)));
+    return graph;
+  }
+  graph.add_output("y", conv2d(x, weight, {}, attrs));
+  Conv2dBackwardDataAttrs backward;
+  backward.padding = c.padding;
+  backward.input_size = {c.x[2], c.x[3]};
+  graph.set_phase(Phase::kBackward);
+  graph.add_output("dx", conv2d_backward_data(graph.add_input("grad", f32(shape), ValueRole::kInput), weight, backward));
+  return graph;
+}
+
+TEST(Winograd, ComputesTheSameConvolutions) {
+  const std::vector<Convolution> convolutions{{{6, 32, 16, 15}, {33, 32, 3, 3}, {1}}, {{6, 34, 18, 17}, {32, 34, 3, 3}, {0}},    {{7, 32, 13, 14}, {36, 32, 3, 3}, {2}},
+                                              {{6, 33, 17, 14}, {32, 33, 3, 3}, {0, 2}}, {{3, 32, 16, 15}, {33, 32, 3, 3}, {1}, true}, {{4, 32, 15, 15}, {32, 32, 3, 3}, {0, 1}, true}};
+  for (const Convolution& c : convolutions) {
+    const Graph plain = graph_of(c);
+    Graph changed = plain;
+    const PassReport report = use_winograd(changed, any);
+    verify(changed);
+    EXPECT_EQ(report.done.size(), plain.nodes().size());
+    EXPECT_EQ(count(changed, "winograd_conv2d"), static_cast<int>(plain.nodes().size()));
+    std::map<std::string, RefArray> feeds;
+    for (ValueId id : plain.inputs()) feeds[plain.value(id).name] = random_array(plain.type(id), static_cast<uint64_t>(id) + 1);
+    const auto want = interpret(plain, feeds), got = interpret(changed, feeds);
+    for (size_t o = 0; o < plain.outputs().size(); ++o) {
+      const RefArray &a = want.at(plain.outputs()[o].second), &b = got.at(changed.outputs()[o].second);
+      ASSERT_EQ(a.shape, b.shape);
+      double largest = 0;
+      for (double v : a.v) largest = std::max(largest, std::abs(v));
+      for (size_t i = 0; i < a.v.size(); ++i) ASSERT_NEAR(a.v[i], b.v[i], 1e-12 * largest) << plain.outputs()[o].first << "[" << i << "] of " << c.x.str();
+    }
+  }
+}
+
+TEST(Winograd, LeavesOtherConvolutionsAlone) {
+  const auto unchanged = [](const Shape& x, const Shape& weight, const Conv2dAttrs& attrs) {
+    Graph graph;
+    graph.add_output("y", conv2d(graph.add_input("x", f32(x), ValueRole::kInput), graph.add_input("weight", f32(weight), ValueRole::kParameter), {}, attrs));
+    use_winograd(graph, any);
+    return count(graph, "conv2d") == 1 && graph.nodes().size() == 1;
+  };
+  Conv2dAttrs padded;
+  padded.padding = {1};
+  EXPECT_FALSE(unchanged({4, 64, 14, 14}, {64, 64, 3, 3}, padded));  // the control
+  Conv2dAttrs strided = padded, dilated = padded, grouped = padded;
+  strided.stride = {1, 2};
+  dilated.dilation = {2};
+  grouped.groups = 2;
+  EXPECT_TRUE(unchanged({4, 64, 14, 14}, {64, 64, 3, 3}, strided));
+  EXPECT_TRUE(unchanged({4, 64, 14, 14}, {64, 64, 3, 3}, dilated));
+  EXPECT_TRUE(unchanged({4, 64, 14, 14}, {64, 32, 3, 3}, grouped));
+  EXPECT_TRUE(unchanged({4, 64, 14, 14}, {64, 64, 1, 3}, padded));
+  EXPECT_TRUE(unchanged({4, 64, 14, 14}, {64, 64, 5, 5}, padded));
+  EXPECT_TRUE(unchanged({4, 3, 14, 14}, {64, 3, 3, 3}, padded));  // too few channels to be worth it
+}
+
+TEST(Winograd, TellsWeightGradients) {
+  for (const int64_t channels : {3, 64}) {
+    Graph graph;
+    graph.set_phase(Phase::kBackward);
+    Conv2dBackwardWeightsAttrs attrs;
+    attrs.padding = {1};
+    attrs.kernel_size = {3};
+    const Value x = graph.add_input("x", f32({8, channels, 14, 14}), ValueRole::kInput), grad = graph.add_input("grad", f32({8, 64, 14, 14}), ValueRole::kInput);
+    graph.add_output("dw", conv2d_backward_weights(x, grad, attrs));
+    use_winograd(graph, any);
+    EXPECT_EQ(graph.nodes().back().attrs<Conv2dBackwardWeightsAttrs>().winograd, channels == 64);
+  }
+}
+
+TEST(Winograd, AsksForAKernel) {
+  Graph graph = graph_of({{6, 32, 16, 15}, {33, 32, 3, 3}, {1}});
+  const PassReport report = use_winograd(graph, [](const Graph& probe, const Node& node) {
+    EXPECT_TRUE(probe.type(node.inputs[0]).format.is_channels_last());
+    EXPECT_EQ(probe.type(node.inputs[1]).format, winograd::transformed_format());
+    return false;
+  });
+  EXPECT_TRUE(report.done.empty());
+  EXPECT_EQ(count(graph, "conv2d"), 1);
+}
+
+}  // namespace
+}  // namespace galley::test
