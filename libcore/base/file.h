@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace galley {
@@ -83,6 +84,8 @@ class OutputFile {
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
   /// Overwrites bytes written before, e.g. a header whose digests are known at the end.
   void rewrite(int64_t offset, std::string_view text);
+  /// Another name in the same folder, for one that depends on the contents. kRename only.
+  void set_path(std::string path) { path_ = std::move(path); }
   /// fsync, close, rename and fsync of the folder (the last two for kRename only).
   void finish();
 

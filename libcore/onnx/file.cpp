@@ -54,20 +54,32 @@ bool OnnxFile::has_digest() const {
 
 void OnnxFile::verify() const {
   if (!has_digest()) return;
+  const auto digest_of = [](const InputFile& file, int64_t bytes) {
+    Digest digest;
+    std::vector<std::byte> buffer(size_t{1} << 20);
+    for (int64_t at = 0; at < bytes;) {
+      const auto part = std::span(buffer).first(static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(buffer.size()), bytes - at)));
+      file.read(at, part);
+      digest.update(part);
+      at += static_cast<int64_t>(part.size());
+    }
+    return digest.hex();
+  };
+  const auto damaged = [](const std::string& path) {
+    throw Error(ErrorCode::kInput, cat(path, ": the contents do not match their digest")).suggest("it is damaged: export it again, or take an older copy");
+  };
   const InputFile file(path_);
-  Digest digest;
-  std::vector<std::byte> buffer(size_t{1} << 20);
-  for (int64_t at = 0; at < model_.digest_at;) {
-    const auto part = std::span(buffer).first(static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(buffer.size()), model_.digest_at - at)));
-    file.read(at, part);
-    digest.update(part);
-    at += static_cast<int64_t>(part.size());
-  }
   const auto stored = model_.metadata.find(std::string(kOnnxDigestKey));
   // Its record ends the file: tag, length, key and value with theirs.
   const int64_t rest = model_.digest_at < 0 ? 0 : file.size() - model_.digest_at;
-  if (stored == model_.metadata.end() || stored->second != digest.hex() || rest != static_cast<int64_t>(6 + kOnnxDigestKey.size() + kDigestDigits)) {
-    throw Error(ErrorCode::kInput, cat(path_, ": the contents do not match their digest")).suggest("it is damaged: export it again, or take an older copy");
+  if (stored == model_.metadata.end() || rest != static_cast<int64_t>(6 + kOnnxDigestKey.size() + kDigestDigits) || stored->second != digest_of(file, model_.digest_at)) damaged(path_);
+  const auto data_digest = model_.metadata.find(std::string(kOnnxDataDigestKey));
+  if (data_digest == model_.metadata.end()) return;
+  for (const OnnxTensor& tensor : model_.initializers) {
+    if (tensor.external.empty()) continue;
+    const InputFile data(open_external(path_, tensor.external)->path());
+    if (data_digest->second != digest_of(data, data.size())) damaged(data.path());
+    return;  // all are in one file
   }
 }
 

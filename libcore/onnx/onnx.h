@@ -83,6 +83,8 @@ struct OnnxModel {
 /// Most nodes, initializers, attributes, names and sizes that a file may have, together.
 constexpr int64_t kOnnxItemLimit = 1'000'000;
 inline constexpr std::string_view kOnnxDigestKey = "galley.digest";
+/// The digest of the file that holds the large values, where there is one.
+inline constexpr std::string_view kOnnxDataDigestKey = "galley.data_digest";
 
 /// The model of a file of these bytes. A pure function: every size is checked against the bytes before anything is allocated, and nothing nests
 /// deeper than the format's own records, since subgraphs are not read (kGraph marks where one was). Throws Error (exit code 4) naming the
@@ -115,7 +117,7 @@ class OnnxFile {
   Tensor read(const OnnxTensor& tensor) const;
   /// Galley's own files carry a digest.
   bool has_digest() const;
-  /// Compares it, reading the file anew. Does nothing for a file without.
+  /// Compares it, reading the file anew, and that of the file of large values. Does nothing for a file without.
   void verify() const;
 
  private:

@@ -10,8 +10,11 @@ namespace {
 
 using protozero::pbf_writer;
 
-constexpr int64_t kLargestFile = (int64_t{1} << 31) - 1;
 constexpr int64_t kChunk = 1 << 20;
+constexpr int64_t kSmallValues = 1 << 10;   // bytes that always stay in the model
+constexpr int64_t kDataAlignment = 4096;    // of values beside it: so that they can be mapped
+constexpr std::string_view kDataSuffix = ".data-";
+constexpr size_t kDataDigits = 16;
 
 std::string encode(const OnnxTensor& tensor) {
   std::string bytes;
@@ -103,16 +106,43 @@ std::string encode_entry(std::string_view key, std::string_view value) {
   return bytes;
 }
 
-/// A tensor's record up to its values: their length is known, so they need not be.
-std::string encode_start(const OnnxSource& source) {
+/// A tensor's record up to its values.
+std::string encode_type(const OnnxSource& source) {
   std::string bytes;
   pbf_writer writer(bytes);
   for (const int64_t size : source.shape) writer.add_int64(1, size);
   writer.add_int32(2, onnx_type(source.dtype));
   writer.add_string(8, source.name);
-  protozero::add_varint_to_buffer(&bytes, 9 << 3 | 2);
-  protozero::add_varint_to_buffer(&bytes, static_cast<uint64_t>(source.shape.elements() * dtype_size(source.dtype)));
   return bytes;
+}
+
+int64_t bytes_of(const OnnxSource& source) { return source.shape.elements() * dtype_size(source.dtype); }
+
+/// The values' length is known, so they need not be.
+std::string encode_start(const OnnxSource& source) {
+  std::string bytes = encode_type(source);
+  protozero::add_varint_to_buffer(&bytes, 9 << 3 | 2);
+  protozero::add_varint_to_buffer(&bytes, static_cast<uint64_t>(bytes_of(source)));
+  return bytes;
+}
+
+/// The whole record of a tensor whose values lie at `offset` of another file.
+std::string encode_external(const OnnxSource& source, const std::string& file, int64_t offset) {
+  std::string bytes = encode_type(source);
+  pbf_writer writer(bytes);
+  writer.add_message(13, encode_entry("location", file));
+  writer.add_message(13, encode_entry("offset", std::to_string(offset)));
+  writer.add_message(13, encode_entry("length", std::to_string(bytes_of(source))));
+  writer.add_enum(14, 1);
+  return bytes;
+}
+
+/// A field of the graph that is a record of `size` bytes, up to these.
+std::string head_of(int field, int64_t size) {
+  std::string head;
+  protozero::add_varint_to_buffer(&head, static_cast<uint64_t>(field) << 3 | 2);
+  protozero::add_varint_to_buffer(&head, static_cast<uint64_t>(size));
+  return head;
 }
 
 /// Writes and digests the same bytes.
@@ -128,13 +158,11 @@ class DigestedFile {
     written_ += static_cast<int64_t>(bytes.size());
   }
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  int64_t finish() {
-    std::string end;
-    pbf_writer(end).add_message(14, encode_entry(kOnnxDigestKey, digest_.hex()));
-    file_.write(end);
-    file_.finish();
-    return written_ + static_cast<int64_t>(end.size());
-  }
+  void write(const Tensor& values) { write({static_cast<const std::byte*>(values.data()), static_cast<size_t>(values.bytes())}); }
+  void align(int64_t to) { write(std::string(static_cast<size_t>((to - written_ % to) % to), '\0')); }
+  int64_t written() const { return written_; }
+  std::string digest() const { return digest_.hex(); }
+  OutputFile& file() { return file_; }
 
  private:
   OutputFile file_;
@@ -142,10 +170,85 @@ class DigestedFile {
   int64_t written_ = 0;
 };
 
+Tensor values_of(const OnnxSource& source) {
+  Tensor values = source.values().to(MemoryFormat::contiguous());
+  GALLEY_ASSERT(values.dtype() == source.dtype && values.shape() == source.shape, "the values of '", source.name, "' are ", values.str());
+  return values;
+}
+
+/// Large values in a file of their own.
+struct DataFile {
+  std::string name, digest;      // "": there is none
+  std::vector<int64_t> offsets;  // of each initializer; -1: in the model
+  int64_t bytes = 0;
+};
+
+DataFile write_data(const std::string& path, const OnnxDocument& document) {
+  DataFile data;
+  DigestedFile file(path + std::string(kDataSuffix));
+  for (const OnnxSource& source : document.initializers) {
+    data.offsets.push_back(-1);
+    if (bytes_of(source) <= kSmallValues) continue;
+    file.align(kDataAlignment);
+    data.offsets.back() = file.written();
+    file.write(values_of(source));
+  }
+  data.digest = file.digest();
+  data.bytes = file.written();
+  const std::string whole = cat(path, kDataSuffix, data.digest.substr(0, kDataDigits));
+  data.name = whole.substr(whole.rfind('/') + 1);
+  file.file().set_path(whole);
+  file.file().finish();
+  return data;
+}
+
+/// Data files of models that had this name before.
+void remove_old_data(const std::string& path, const std::string& kept) {
+  const std::string start = path.substr(path.rfind('/') + 1) + std::string(kDataSuffix);
+  for (const FolderEntry& entry : list_folder(parent_folder(path))) {
+    const bool ours = !entry.is_folder && entry.name.starts_with(start) && entry.name.size() == start.size() + kDataDigits &&
+                      entry.name.find_first_not_of("0123456789abcdef", start.size()) == std::string::npos;
+    if (ours && entry.name != kept) remove_tree(parent_folder(path) + "/" + entry.name);
+  }
+}
+
 }  // namespace
 
-int64_t write_onnx(const std::string& path, const OnnxDocument& document) {
-  std::string model, graph, ends;
+OnnxWritten write_onnx(const std::string& path, const OnnxDocument& document, int64_t largest) {
+  std::string graph, ends;
+  pbf_writer graph_writer(graph);
+  for (const OnnxNode& node : document.nodes) graph_writer.add_message(1, encode(node));
+  graph_writer.add_string(2, document.graph_name);
+  pbf_writer ends_writer(ends);
+  for (const OnnxValue& value : document.inputs) ends_writer.add_message(11, encode(value));
+  for (const OnnxValue& value : document.outputs) ends_writer.add_message(12, encode(value));
+  int64_t metadata_bytes = 0;
+  for (const auto& [key, value] : document.metadata) metadata_bytes += static_cast<int64_t>(key.size() + value.size()) + 16;
+
+  std::vector<std::string> starts;
+  int64_t inside = 0;  // bytes of initializers with all values in the model
+  for (const OnnxSource& source : document.initializers) {
+    const std::string start = encode_start(source);
+    starts.push_back(head_of(5, static_cast<int64_t>(start.size()) + bytes_of(source)) + start);
+    inside += static_cast<int64_t>(starts.back().size()) + bytes_of(source);
+  }
+  constexpr int64_t kRest = 4096;  // the model's own fields and digests
+  DataFile data;
+  data.offsets.assign(starts.size(), -1);
+  if (static_cast<int64_t>(graph.size() + ends.size()) + inside + metadata_bytes + kRest > largest) {
+    data = write_data(path, document);
+    inside = 0;
+    for (size_t i = 0; i < starts.size(); ++i) {
+      const OnnxSource& source = document.initializers[i];
+      if (data.offsets[i] >= 0) {
+        const std::string record = encode_external(source, data.name, data.offsets[i]);
+        starts[i] = head_of(5, static_cast<int64_t>(record.size())) + record;
+      }
+      inside += static_cast<int64_t>(starts[i].size()) + (data.offsets[i] >= 0 ? 0 : bytes_of(source));
+    }
+  }
+
+  std::string model;
   pbf_writer model_writer(model);
   model_writer.add_int64(1, document.ir_version);
   model_writer.add_string(2, "galley");
@@ -154,45 +257,26 @@ int64_t write_onnx(const std::string& path, const OnnxDocument& document) {
   pbf_writer(set).add_int64(2, document.opset);
   model_writer.add_message(8, set);
   for (const auto& [key, value] : document.metadata) {
-    GALLEY_ASSERT(key != kOnnxDigestKey);
+    GALLEY_ASSERT(key != kOnnxDigestKey && key != kOnnxDataDigestKey);
     model_writer.add_message(14, encode_entry(key, value));
   }
-  pbf_writer graph_writer(graph);
-  for (const OnnxNode& node : document.nodes) graph_writer.add_message(1, encode(node));
-  graph_writer.add_string(2, document.graph_name);
-  pbf_writer ends_writer(ends);
-  for (const OnnxValue& value : document.inputs) ends_writer.add_message(11, encode(value));
-  for (const OnnxValue& value : document.outputs) ends_writer.add_message(12, encode(value));
-
-  int64_t bytes = static_cast<int64_t>(graph.size() + ends.size());
-  std::vector<std::string> starts;
-  for (const OnnxSource& source : document.initializers) {
-    std::string start = encode_start(source);
-    const int64_t values = source.shape.elements() * dtype_size(source.dtype), record = static_cast<int64_t>(start.size()) + values;
-    std::string head;
-    protozero::add_varint_to_buffer(&head, 5 << 3 | 2);
-    protozero::add_varint_to_buffer(&head, static_cast<uint64_t>(record));
-    starts.push_back(head + start);
-    bytes += static_cast<int64_t>(starts.back().size()) + values;
-  }
-  protozero::add_varint_to_buffer(&model, 7 << 3 | 2);
-  protozero::add_varint_to_buffer(&model, static_cast<uint64_t>(bytes));
-  if (static_cast<int64_t>(model.size()) + bytes > kLargestFile - 64) {
-    throw Error(ErrorCode::kRecipe, cat(path, " would have ", bytes, " bytes: an ONNX file ends at 2 GiB, and Galley writes no values beside it")).suggest("export a smaller model, or quantized weights");
-  }
+  if (!data.name.empty()) model_writer.add_message(14, encode_entry(kOnnxDataDigestKey, data.digest));
+  model += head_of(7, static_cast<int64_t>(graph.size() + ends.size()) + inside);
 
   DigestedFile file(path);
   file.write(model);
   file.write(graph);
   for (size_t i = 0; i < starts.size(); ++i) {
-    const OnnxSource& source = document.initializers[i];
-    const Tensor values = source.values().to(MemoryFormat::contiguous());
-    GALLEY_ASSERT(values.dtype() == source.dtype && values.shape() == source.shape, "the values of '", source.name, "' are ", values.str());
     file.write(starts[i]);
-    file.write({static_cast<const std::byte*>(values.data()), static_cast<size_t>(values.bytes())});
+    if (data.offsets[i] < 0) file.write(values_of(document.initializers[i]));
   }
   file.write(ends);
-  return file.finish();
+  std::string end;
+  pbf_writer(end).add_message(14, encode_entry(kOnnxDigestKey, file.digest()));
+  file.file().write(end);
+  file.file().finish();
+  remove_old_data(path, data.name);
+  return {file.written() + static_cast<int64_t>(end.size()) + data.bytes, data.name};
 }
 
 }  // namespace galley

@@ -24,11 +24,20 @@ struct OnnxDocument {
   std::vector<OnnxNode> nodes;  ///< Attributes of tensors hold them in `values`.
   std::vector<OnnxSource> initializers;
   std::vector<OnnxValue> inputs, outputs;
-  std::map<std::string, std::string> metadata;  ///< galley.digest is the writer's.
+  std::map<std::string, std::string> metadata;  ///< The digests are the writer's.
 };
 
-/// Writes the file (durable when this returns), a digest of all before it at its end. Returns its bytes. Throws Error: exit code 3 where it would pass
-/// the 2 GiB of the format, 7 where the disk fails.
-int64_t write_onnx(const std::string& path, const OnnxDocument& document);
+struct OnnxWritten {
+  int64_t bytes = 0;      ///< Of both files.
+  std::string data_file;  ///< Name, in the same folder, of the file that holds the large values; "" where there is none.
+};
+
+/// The end of a file in the format (protocol buffers count in 31 bits).
+constexpr int64_t kOnnxLargestFile = (int64_t{1} << 31) - 1;
+
+/// Writes the file (durable when this returns), a digest of all before it at its end. Values that would take it past `largest` bytes lie in a file
+/// beside it, PATH.data-<16 hexadecimal digits of its digest>: it is complete before the model that names it takes its name, and that of a model which is
+/// replaced is removed afterwards, so that there is a whole model of that name at any moment. Throws Error (exit code 7) where the disk fails.
+OnnxWritten write_onnx(const std::string& path, const OnnxDocument& document, int64_t largest = kOnnxLargestFile);
 
 }  // namespace galley

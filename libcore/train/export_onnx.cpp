@@ -86,7 +86,9 @@ ExportReport export_onnx(const Session& session, const std::string& path, const 
   report.nodes = static_cast<int64_t>(document.nodes.size());
   report.initializers = static_cast<int64_t>(document.initializers.size());
   report.scheme = plan != nullptr ? plan->str() : options.fold ? "float, batch norms folded" : "float";
-  report.bytes = write_onnx(path, document);
+  OnnxWritten written = write_onnx(path, document);
+  report.bytes = written.bytes;
+  report.data_file = std::move(written.data_file);
   return report;
 }
 

@@ -70,7 +70,7 @@ OnnxDocument document() {
 TEST(OnnxFormat, ComesBackAsWritten) {
   const TemporaryFolder folder;
   const std::string path = folder / "m.onnx";
-  const int64_t bytes = write_onnx(path, document());
+  const int64_t bytes = write_onnx(path, document()).bytes;
   EXPECT_EQ(bytes, static_cast<int64_t>(std::filesystem::file_size(path)));
   const OnnxFile file(path);
   const OnnxModel& model = file.model();
@@ -124,6 +124,78 @@ TEST(OnnxFormat, TruncationsAndFlippedBitsOfOurFilesAreFound) {
     taken += !damaged(flipped);
   }
   EXPECT_EQ(taken, 0);
+}
+
+TEST(OnnxFormat, LargeValuesLieBesideTheFile) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "m.onnx";
+  const auto of_size = [](int64_t count, double first) {
+    OnnxDocument made = document();
+    for (const char* name : {"b.weight", "c.weight"}) {
+      made.initializers.push_back({name, DType::kF32, {count}, [=] {
+                                     Tensor t(DType::kF32, {count});
+                                     std::vector<double> values(static_cast<size_t>(count), first);
+                                     values.back() = name[0];
+                                     t.from_doubles(values);
+                                     return t;
+                                   }});
+    }
+    return made;
+  };
+  const auto data_files = [&] {
+    std::vector<std::string> names;
+    for (const FolderEntry& entry : list_folder(folder.path())) {
+      if (entry.name != "m.onnx") names.push_back(entry.name);
+    }
+    return names;
+  };
+  EXPECT_EQ(write_onnx(path, of_size(1000, 1), 20000).data_file, "");  // fits
+  EXPECT_TRUE(data_files().empty());
+  const OnnxWritten written = write_onnx(path, of_size(1000, 1), 8000);
+  EXPECT_TRUE(written.data_file.starts_with("m.onnx.data-")) << written.data_file;
+  EXPECT_EQ(data_files(), std::vector<std::string>{written.data_file});
+  EXPECT_EQ(written.bytes, static_cast<int64_t>(std::filesystem::file_size(path) + std::filesystem::file_size(folder / written.data_file)));
+  {
+    const OnnxFile file(path);
+    ASSERT_EQ(file.model().initializers.size(), 4u);
+    EXPECT_EQ(file.model().initializers[0].external, "");  // small ones stay
+    EXPECT_EQ(file.read(file.model().initializers[0]).to_doubles(), (std::vector<double>{1, 2, 3, 4, 5, 6}));
+    for (const size_t i : {2, 3}) {
+      EXPECT_EQ(file.model().initializers[i].external, written.data_file);
+      EXPECT_EQ(file.model().initializers[i].begin % 4096, 0);
+      const std::vector<double> values = file.read(file.model().initializers[i]).to_doubles();
+      EXPECT_EQ(values.front(), 1);
+      EXPECT_EQ(values.back(), i == 2 ? 'b' : 'c');
+    }
+    file.verify();
+  }
+  // The same model: the same name. Another: the old one's values go with it.
+  EXPECT_EQ(write_onnx(path, of_size(1000, 1), 8000).data_file, written.data_file);
+  const OnnxWritten second = write_onnx(path, of_size(1000, 2), 8000);
+  EXPECT_NE(second.data_file, written.data_file);
+  EXPECT_EQ(data_files(), std::vector<std::string>{second.data_file});
+  // Damage of the values is found; without them the error names the file.
+  const std::string data = folder / second.data_file, whole = read(data);
+  const auto code_of = [&](auto use) {
+    try {
+      use(OnnxFile(path));
+    } catch (const Error& error) {
+      EXPECT_NE(error.message().find(second.data_file), std::string::npos) << error.message();
+      return static_cast<int>(error.code());
+    }
+    return 0;
+  };
+  std::string flipped = whole;
+  flipped[5000] = static_cast<char>(flipped[5000] ^ 4);
+  write(data, flipped);
+  EXPECT_EQ(code_of([](const OnnxFile& file) { file.verify(); }), static_cast<int>(ErrorCode::kInput));
+  write(data, whole.substr(0, whole.size() - 1));
+  EXPECT_EQ(code_of([](const OnnxFile& file) { file.read(file.model().initializers[3]); }), static_cast<int>(ErrorCode::kInput));
+  std::filesystem::remove(data);
+  EXPECT_EQ(code_of([](const OnnxFile& file) { file.read(file.model().initializers[2]); }), static_cast<int>(ErrorCode::kInput));
+  // A model that fits again leaves none behind.
+  EXPECT_EQ(write_onnx(path, document()).data_file, "");
+  EXPECT_TRUE(data_files().empty());
 }
 
 TEST(OnnxFormat, SpelledNumbersAreRead) {

@@ -96,9 +96,18 @@ int WeightsTool::export_model() const {
     provenance.tool = "galley-weights";
     provenance.overrides = words_;
     provenance.seed = recipe.seed;
-    print(Json{{"file", output_}, {"scheme", report.scheme}, {"nodes", report.nodes}, {"initializers", report.initializers}, {"bytes", report.bytes}, {"provenance", provenance_json(provenance)}}.dump() + "\n");
+    print(Json{{"file", output_},
+               {"data_file", report.data_file.empty() ? Json(nullptr) : Json(report.data_file)},
+               {"scheme", report.scheme},
+               {"nodes", report.nodes},
+               {"initializers", report.initializers},
+               {"bytes", report.bytes},
+               {"provenance", provenance_json(provenance)}}
+              .dump() +
+          "\n");
   } else {
     print(Table{{"file", "scheme", "nodes", "initializers", "bytes"}, {{output_, report.scheme, std::to_string(report.nodes), std::to_string(report.initializers), std::to_string(report.bytes)}}});
+    if (!report.data_file.empty()) print(cat("values: ", report.data_file, ", beside it: keep both in one folder\n"));
   }
   return kExitDone;
 }
