@@ -42,6 +42,8 @@ struct Cost {
   double flops = 0;
   double bytes_read = 0;
   double bytes_written = 0;
+  double saved_flops = 0;  // of `flops`, those that a smarter algorithm than the definition does not execute (negative: more)
+  double executed_flops() const { return flops - saved_flops; }
 };
 
 /// How an operator stands to memory formats of values of rank 4 and 5 (others are always contiguous).

@@ -4,6 +4,7 @@
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/shape.h"
+#include "libcore/ops/winograd.h"
 
 namespace galley {
 namespace {
@@ -82,7 +83,11 @@ double macs(int64_t outputs, const Shape& weight) {
 }
 Cost cost_forward(const OpContext& c) { return operand_cost(c, 2 * macs(c.out(0).elements(), c.in(1).shape)); }
 Cost cost_backward_data(const OpContext& c) { return operand_cost(c, 2 * macs(c.in(0).elements(), c.in(1).shape)); }
-Cost cost_backward_weights(const OpContext& c) { return operand_cost(c, 2 * macs(c.in(1).elements(), c.out(0).shape)); }
+Cost cost_backward_weights(const OpContext& c) {
+  Cost cost = operand_cost(c, 2 * macs(c.in(1).elements(), c.out(0).shape));
+  if (c.attrs<Conv2dBackwardWeightsAttrs>().winograd) cost.saved_flops = cost.flops - winograd::executed_flops(c.in(0).shape, c.in(1).shape);
+  return cost;
+}
 
 void gradient(GradientBuilder& g) {
   const auto& a = g.attrs<Conv2dAttrs>();

@@ -35,19 +35,29 @@ std::vector<TensorType> infer_conv(const OpContext& c) {
   return {y};
 }
 
-/// As computed: 3 + 6 columns or rows of 12 operations for a kernel.
-Cost cost_weights(const OpContext& c) { return operand_cost(c, 9 * 12 * static_cast<double>(c.in(0).shape[0] * c.in(0).shape[1])); }
+/// Work that the convolution itself has not: 3 + 6 rows or columns of 12 operations for a kernel.
+Cost cost_weights(const OpContext& c) {
+  Cost cost = operand_cost(c, 0);
+  cost.saved_flops = -9.0 * 12 * static_cast<double>(c.in(0).shape[0] * c.in(0).shape[1]);
+  return cost;
+}
 
-/// As computed: the products at 36 positions of each tile, 144 operations to transform a channel of its input, 120 of its result.
+/// That of the plain convolution, less what Winograd's way saves.
 Cost cost_conv(const OpContext& c) {
-  const Shape &x = c.in(0).shape, &y = c.out(0).shape;
-  const auto count = static_cast<double>(y[0] * winograd::tiles(y[2], y[3])), in = static_cast<double>(x[1]), out = static_cast<double>(y[1]);
-  return operand_cost(c, count * (2.0 * winograd::kPositions * in * out + 144 * in + 120 * out));
+  const Shape& y = c.out(0).shape;
+  Cost cost = operand_cost(c, 2.0 * winograd::kTaps * winograd::kTaps * static_cast<double>(c.in(0).shape[1]) * static_cast<double>(y.elements()));
+  cost.saved_flops = cost.flops - winograd::executed_flops(c.in(0).shape, y);
+  return cost;
 }
 
 }  // namespace
 
 MemoryFormat winograd::transformed_format() { return MemoryFormat::blocked("aBc16b"); }
+
+double winograd::executed_flops(const Shape& x, const Shape& y) {
+  const auto count = static_cast<double>(y[0] * tiles(y[2], y[3])), in = static_cast<double>(x[1]), out = static_cast<double>(y[1]);
+  return count * (2.0 * kPositions * in * out + 144 * in + 120 * out);
+}
 
 bool winograd::fits(const Conv2dWindow& window, const Shape& weight) {
   const std::array<int64_t, 2> one{1, 1};

@@ -36,6 +36,8 @@ constexpr int64_t tiles(int64_t rows, int64_t columns) { return ((rows + kOut - 
 
 /// Can a convolution with this window and weight be computed so: 3 x 3, neither strided, dilated nor grouped?
 bool fits(const Conv2dWindow& window, const Shape& weight);
+/// Operations for an image x [N,C,H,W] and results y [N,O,H',W']: products at 36 positions of each tile, 144 to transform a channel of its image, 120 of its results.
+double executed_flops(const Shape& x, const Shape& y);
 /// Is it faster so, for an image x [N,C,H,W] and results y [N,O,H',W']? `fixed`: the kernels are transformed once, not at every run. By a formula of
 /// what is computed and moved (docs/performance.md).
 bool worthwhile(const Shape& x, const Shape& y, bool fixed);

@@ -16,7 +16,7 @@ constexpr size_t kTimelineEvents = 4000;  // of the page's timeline: more are na
 double ms(double seconds) { return seconds * 1e3; }
 
 Json sum_json(const WorkSum& sum) {
-  return {{"flops", sum.flops}, {"bytes", sum.bytes}, {"gflops_per_s", sum.flops_per_s() * 1e-9}, {"gbytes_per_s", sum.bytes_per_s() * 1e-9},
+  return {{"flops", sum.flops}, {"executed_flops", sum.executed_flops}, {"bytes", sum.bytes}, {"gflops_per_s", sum.flops_per_s() * 1e-9}, {"gbytes_per_s", sum.bytes_per_s() * 1e-9},
           {"limit_percent", sum.limit_percent()}, {"bound", sum.flops <= 0 && sum.bytes <= 0 ? "" : sum.compute_bound ? "compute" : "memory"}};
 }
 
@@ -87,7 +87,7 @@ Json report_of(const ProfileReport& report, const Recording& recording) {
   json["modules"] = Json::array();
   for (const ModuleRow& row : profile.modules) {
     Json module{{"module", row.path}, {"depth", row.depth}, {"parent", row.parent}, {"calls", row.calls}, {"self_ms", ms(row.self_s)}, {"total_ms", ms(row.total_s)}, {"percent", row.percent},
-                {"forward_ms", ms(row.forward_s)}, {"backward_ms", ms(row.backward_s)}, {"update_ms", ms(row.update_s)}, {"flops", row.total_flops}, {"bytes", row.total_bytes},
+                {"forward_ms", ms(row.forward_s)}, {"backward_ms", ms(row.backward_s)}, {"update_ms", ms(row.update_s)}, {"flops", row.total_flops}, {"executed_flops", row.total_executed_flops}, {"bytes", row.total_bytes},
                 {"limit_percent", row.total_s > 0 ? 100 * row.total_limit_s / row.total_s : 0}, {"parameter_bytes", row.parameter_bytes}, {"made_bytes", row.made_bytes}};
     json["modules"].push_back(std::move(module));
   }

@@ -109,6 +109,7 @@ std::vector<NodeTimer::Row> NodeTimer::by_op() const {
     sum.calls += row.calls;
     sum.seconds += row.seconds;
     sum.cost.flops += row.cost.flops;
+    sum.cost.saved_flops += row.cost.saved_flops;
     sum.cost.bytes_read += row.cost.bytes_read;
     sum.cost.bytes_written += row.cost.bytes_written;
   }

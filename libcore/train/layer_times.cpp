@@ -51,7 +51,7 @@ class TimedProgram {
         seconds.push_back(rows_[round][i].seconds);
         totals[round] += seconds.back();
       }
-      const LayerTime time{median(std::move(seconds)), row.cost.flops, row.cost.bytes_read + row.cost.bytes_written};
+      const LayerTime time{median(std::move(seconds)), row.cost.executed_flops(), row.cost.bytes_read + row.cost.bytes_written};
       times.all.flops += time.flops;
       times.all.bytes += time.bytes;
       if (!is_layer(row.op)) continue;

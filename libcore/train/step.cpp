@@ -41,10 +41,15 @@ std::string stage_text(const TrainStage& stage, size_t values) {
              stage.form.freeze_batch_norm ? ", batch norms are frozen" : "");
 }
 
-double flops_of(const Program& program) {
-  double flops = 0;
-  for (const Node& node : program.graph().nodes()) flops += cost_of(*node.op, context_of(program.graph(), node)).flops;
-  return flops;
+/// As the operators are defined, and as they are executed.
+std::pair<double, double> flops_of(const Program& program) {
+  double flops = 0, executed = 0;
+  for (const Node& node : program.graph().nodes()) {
+    const Cost cost = cost_of(*node.op, context_of(program.graph(), node));
+    flops += cost.flops;
+    executed += cost.executed_flops();
+  }
+  return {flops, executed};
 }
 
 }  // namespace
@@ -167,8 +172,14 @@ int64_t TrainStep::scratch_bytes() const {
   return most;
 }
 
-double TrainStep::flops() const {
-  return flops_of(program()) + (accumulate_program() != nullptr ? flops_of(*accumulate_program()) * static_cast<double>(batch_.accumulation - 1) : 0);
+std::pair<double, double> TrainStep::flops() const {
+  auto [flops, executed] = flops_of(program());
+  if (accumulate_program() != nullptr) {
+    const auto [more, more_executed] = flops_of(*accumulate_program());
+    flops += more * static_cast<double>(batch_.accumulation - 1);
+    executed += more_executed * static_cast<double>(batch_.accumulation - 1);
+  }
+  return {flops, executed};
 }
 
 void TrainStep::initialize() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "libcore/optim/schedule.h"
@@ -45,8 +46,8 @@ class TrainStep {
   int64_t scratch_bytes() const;
   /// Neighbours that training's fusion left apart, and why: "layer1.0.bn1: batch_norm + relu: the value between has 2 readers".
   const std::vector<std::string>& fusions_declined() const { return fusions_declined_; }
-  /// Of one update, all its micro-batches.
-  double flops() const;
+  /// Of one update, all its micro-batches: as the operators are defined, and as they are executed (fewer where convolutions take Winograd's way).
+  std::pair<double, double> flops() const;
 
   /// Parameters, buffers and optimizer state: zeros until initialize or a checkpoint has filled them.
   ParameterStore& store() { return store_; }

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "libcore/base/digest.h"
 #include "libcore/base/file.h"
@@ -163,7 +164,7 @@ void Trainer::State::make_plan() {
     plan.parameters += spec.type.elements();
     if (spec.trainable) plan.trainable += spec.type.elements();
   }
-  plan.flops_per_step = update->flops();
+  std::tie(plan.flops_per_step, plan.executed_flops_per_step) = update->flops();
   for (const LayoutReport::Reorder& reorder : update->program().report().layout.reorders) plan.reorders += !reorder.weight && !reorder.free;
   plan.warnings = update->program().report().warnings;
   plan.persistent_bytes = update->quantization() != nullptr ? update->store().bytes() : update->program().persistent_bytes();

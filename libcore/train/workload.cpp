@@ -20,14 +20,6 @@ void fill_random(Tensor& tensor, RandomStream stream, int64_t below) {
   }
 }
 
-void add_cost(const Program& program, double times, double& flops, double& bytes) {
-  for (const Node& node : program.graph().nodes()) {
-    const Cost cost = cost_of(*node.op, context_of(program.graph(), node));
-    flops += times * cost.flops;
-    bytes += times * (cost.bytes_read + cost.bytes_written);
-  }
-}
-
 /// How an update of that many samples is cut.
 BatchPlan batch_plan(const Recipe& recipe, int64_t batch) {
   BatchPlan plan{.global = batch, .micro = batch, .accumulation = 1};
@@ -108,7 +100,16 @@ void Workload::make_forward(const Session& session, int64_t batch) {
   parts->execution->feed("input", parts->batch.input());
   run_ = [forward = parts.get()](NodeObserver* observer) { forward->execution->run({.observer = observer}); };
   parts_ = parts;
-  add_cost(*program_, 1, flops_, bytes_);
+  add_cost(*program_, 1);
+}
+
+void Workload::add_cost(const Program& program, double times) {
+  for (const Node& node : program.graph().nodes()) {
+    const Cost cost = cost_of(*node.op, context_of(program.graph(), node));
+    flops_ += times * cost.flops;
+    executed_flops_ += times * cost.executed_flops();
+    bytes_ += times * (cost.bytes_read + cost.bytes_written);
+  }
 }
 
 void Workload::make_update(const Session& session, int64_t batch) {
@@ -123,8 +124,8 @@ void Workload::make_update(const Session& session, int64_t batch) {
     update->step->run(++update->number, [update]() -> const Batch& { return update->batch; }, observer);
   };
   parts_ = parts;
-  add_cost(*program_, 1, flops_, bytes_);
-  if (const Program* accumulate = parts->step->accumulate_program()) add_cost(*accumulate, static_cast<double>(plan.accumulation - 1), flops_, bytes_);
+  add_cost(*program_, 1);
+  if (const Program* accumulate = parts->step->accumulate_program()) add_cost(*accumulate, static_cast<double>(plan.accumulation - 1));
 }
 
 std::shared_ptr<const Program> Workload::compiled(const Session& session, WorkKind kind, int64_t batch) {

@@ -33,6 +33,8 @@ class Workload {
   int64_t samples() const { return samples_; }
   /// Of one run: two flops a multiply-add; every operand of every operator read or written once.
   double flops() const { return flops_; }
+  /// Less what Winograd's way saves.
+  double executed_flops() const { return executed_flops_; }
   double bytes() const { return bytes_; }
   /// Parameters, state, scratch, packed weights and the batch.
   int64_t planned_bytes() const { return planned_bytes(*program_); }
@@ -43,12 +45,13 @@ class Workload {
   struct Update;
   void make_forward(const Session& session, int64_t batch);
   void make_update(const Session& session, int64_t batch);
+  void add_cost(const Program& program, double times);
 
   std::shared_ptr<const Program> program_;
   std::shared_ptr<void> parts_;  // what run_ uses
   std::function<void(NodeObserver*)> run_;
   int64_t samples_ = 0;
-  double flops_ = 0, bytes_ = 0;
+  double flops_ = 0, executed_flops_ = 0, bytes_ = 0;
 };
 
 /// Types of a batch of the model's usual input, and of its targets.

@@ -70,6 +70,26 @@ TEST(Winograd, ComputesTheSameConvolutions) {
   }
 }
 
+TEST(Winograd, CostsAreThoseOfTheConvolutionAndExecutedOnesFewer) {
+  const Graph plain = graph_of({{6, 32, 16, 16}, {48, 32, 3, 3}, {1}});
+  Graph changed = plain;
+  use_winograd(changed, any);
+  const auto cost = [](const Graph& graph) {
+    Cost sum;
+    for (const Node& node : graph.nodes()) {
+      const Cost each = cost_of(*node.op, context_of(graph, node));
+      sum.flops += each.flops;
+      sum.saved_flops += each.saved_flops;
+    }
+    return sum;
+  };
+  EXPECT_EQ(cost(plain).flops, cost(plain).executed_flops());
+  EXPECT_EQ(cost(plain).flops, cost(changed).flops);
+  // 36 products for 16 results instead of 144, both ways; transforms of 32 and 48 channels on 96 tiles, and of the kernels.
+  const double products = 2 * 2.0 * 36 * 96 * 32 * 48, transforms = 96 * (144 + 120) * (32 + 48), kernels = 2 * 9 * 12 * 32 * 48;
+  EXPECT_EQ(cost(changed).executed_flops(), products + transforms + kernels);
+}
+
 TEST(Winograd, LeavesOtherConvolutionsAlone) {
   const auto unchanged = [](const Shape& x, const Shape& weight, const Conv2dAttrs& attrs) {
     Graph graph;

@@ -22,6 +22,7 @@ struct Row {
   Summary time;                // seconds of one run
   double samples = 0;          // of one run
   double flops = 0, bytes = 0; // of one run
+  double executed_flops = 0;   // fewer where convolutions take Winograd's way: shares of limits are of these
   int64_t peak_bytes = 0;      // of the process, measured
   int64_t planned_bytes = 0;   // of the program: parameters, state, scratch, packed weights, batch; 0: no program
   bool converged = false;

@@ -92,6 +92,7 @@ Json plan_json(const TrainPlan& plan) {
           {"accumulation", plan.accumulation}, {"steps", plan.total_steps},
           {"steps_per_epoch", plan.steps_per_epoch}, {"params", plan.parameters},
           {"trainable", plan.trainable},       {"flops", plan.flops_per_step},
+          {"executed_flops", plan.executed_flops_per_step},
           {"persistent_bytes", plan.persistent_bytes}, {"scratch_bytes", plan.scratch_bytes},
           {"base_bytes", plan.base_bytes},     {"planned_peak_bytes", plan.planned_peak_bytes},
           {"reorders", plan.reorders},         {"compile_s", plan.compile_s}};
@@ -211,7 +212,7 @@ void TrainTool::print_result(const TrainResult& result, const TrainPlan* plan, c
     // The whole run's rate, validation and saving included, against what this machine can do.
     const double rate = static_cast<double>(result.steps - plan->start_step) * static_cast<double>(plan->global) / result.wall_s;
     const MachineLimits machine = measure_machine();
-    const double flops = static_cast<double>(result.steps - plan->start_step) * plan->flops_per_step / result.wall_s;
+    const double flops = static_cast<double>(result.steps - plan->start_step) * plan->executed_flops_per_step / result.wall_s;
     table.rows.push_back({"speed", cat(human_number(rate), " samples/s over the whole run")});
     table.rows.push_back({"of the limit", cat(fixed(100 * flops / machine.flops_per_s, 1), " % of ", human_number(machine.flops_per_s / 1e9), " GFLOP/s (", machine.instruction_set, ", measured; ", human_number(machine.bytes_per_s / 1e9), " GB/s)")});
   }
