@@ -114,7 +114,9 @@ def parse_arguments(doc, parts, models):
     options.add_argument("--work", type=pathlib.Path, help="keep the peers' exported and quantized models and the images here, and use those that are there")
     options.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin", help="Galley's programs")
     args = options.parse_args()
-    args.command = " ".join(["scripts/bench-peers", *sys.argv[1:]])
+    # What repeats it elsewhere: without the places of this machine.
+    shown = [word for i, word in enumerate(sys.argv) if i > 0 and not word.startswith(("--work", "--bin")) and sys.argv[i - 1] not in ("--work", "--bin")]
+    args.command = " ".join(["scripts/bench-peers", *shown])
     for name, known in (("part", parts), ("only", models)):
         chosen = getattr(args, name).split(",")
         for word in chosen:
