@@ -52,6 +52,38 @@ TEST_F(Benchmark, SweepsEveryCombinationAndLeavesOutWhatIsExcluded) {
   EXPECT_NEAR(json["rows"][1]["flops"].get<double>() / json["rows"][0]["flops"].get<double>(), 2, 0.05);  // folding batch norms does not grow
 }
 
+TEST_F(Benchmark, TellsExecutedOperationsAndTheSwitchOfWinograd) {
+  write_text(recipe,
+             "recipe: 1\n"
+             "model:\n"
+             "  type: layers\n"
+             "  input: {shape: [32, 16, 16]}\n"
+             "  layers:\n"
+             "    - {name: conv1, type: conv2d, out_channels: 32, kernel_size: 3, padding: 1}\n"
+             "    - {name: conv2, type: conv2d, out_channels: 32, kernel_size: 3, padding: 1}\n"
+             "    - {name: pool, type: adaptive_avg_pool2d, output_size: 1}\n"
+             "    - {name: flat, type: flatten}\n"
+             "data: {train: {source: {type: synthetic, samples: 16}, workers: 1}}\n"
+             "train: {duration: 1 step, batch: 8, optimizer: {type: sgd, lr: 0.01}}\n"
+             "loss: cross_entropy\n"
+             "benchmark: {stop: {max_time: 1s, min_runs: 3}}\n");
+  const auto rows = [&](const std::string& winograd) {
+    const Outcome outcome = run("galley-benchmark", {recipe, "what=forward,train_step", "batch=8", "precision.winograd=" + winograd, "--format", "json", "-q"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const Json json = Json::parse(outcome.out);
+    return std::pair(json["rows"], json["provenance"]["isa"].get<std::string>().starts_with("avx"));
+  };
+  const auto [with, wide] = rows("true");
+  const auto [without, unused] = rows("false");
+  for (const size_t i : {0, 1}) {
+    EXPECT_EQ(with[i]["flops"], without[i]["flops"]);
+    EXPECT_EQ(without[i]["executed_flops"], without[i]["flops"]);
+    if (wide) {
+      EXPECT_LT(with[i]["executed_flops"].get<double>(), 0.6 * with[i]["flops"].get<double>());
+    }
+  }
+}
+
 TEST_F(Benchmark, ListsCellsBeforeItRuns) {
   const Outcome outcome = run("galley-benchmark", {recipe, "what=forward,data", "batch=1,2", "--dry-run", "--format", "csv"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;

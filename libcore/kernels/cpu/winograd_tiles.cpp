@@ -37,81 +37,45 @@ HWY_INLINE V load(const float* from, int64_t count) {
   return hn::MaskedLoad(hn::FirstN(Floats(), static_cast<size_t>(count)), Floats(), from);
 }
 
-template <bool kWhole>
-HWY_INLINE void image_vector(const float* HWY_RESTRICT x, Steps step, int64_t count, float* HWY_RESTRICT to, int64_t position) {
+/// Tiles of an image or a gradient, a vector of channels after the other.
+template <int64_t kFrom>
+HWY_INLINE void read_tile(void (*line)(const V (&)[kFrom], V (&)[kIn]), const float* x, Steps step, int64_t channels, float* to, int64_t position) {
   const Floats d;
-  V half[kIn][kIn];
-  for (int j = 0; j < kIn; ++j) {
-    V in[kIn], out[kIn];
-    for (int i = 0; i < kIn; ++i) in[i] = load<kWhole>(x + i * step.row + j * step.column, count);
-    image_line(in, out);
-    for (int i = 0; i < kIn; ++i) half[i][j] = out[i];
-  }
-  for (int i = 0; i < kIn; ++i) {
-    V out[kIn];
-    image_line(half[i], out);
-    for (int j = 0; j < kIn; ++j) hn::StoreU(out[j], d, to + (i * kIn + j) * position);
-  }
-}
-
-void image_tile(const float* x, Steps step, int64_t channels, float* to, int64_t position) {
+  const auto at = [=](int64_t i, int64_t j, int64_t c) HWY_ATTR { return x + i * step.row + j * step.column + c; };
   int64_t c = 0;
-  for (; c + kWide <= channels; c += kWide) image_vector<true>(x + c, step, kWide, to + c, position);
-  if (c < channels) image_vector<false>(x + c, step, channels - c, to + c, position);
-}
-
-template <bool kWhole>
-HWY_INLINE void gradient_vector(const float* HWY_RESTRICT x, Steps step, int64_t count, float* HWY_RESTRICT to, int64_t position) {
-  const Floats d;
-  V half[kIn][kOut];
-  for (int j = 0; j < kOut; ++j) {
-    V in[kOut], out[kIn];
-    for (int i = 0; i < kOut; ++i) in[i] = load<kWhole>(x + i * step.row + j * step.column, count);
-    gradient_line(in, out);
-    for (int i = 0; i < kIn; ++i) half[i][j] = out[i];
+  const auto store = [&](int64_t i, int64_t j, V value) HWY_ATTR { hn::StoreU(value, d, to + (i * kIn + j) * position + c); };
+  for (; c + kWide <= channels; c += kWide) {
+    transform_tile(line, [&](int64_t i, int64_t j) HWY_ATTR { return hn::LoadU(d, at(i, j, c)); }, store);
   }
-  for (int i = 0; i < kIn; ++i) {
-    V out[kIn];
-    gradient_line(half[i], out);
-    for (int j = 0; j < kIn; ++j) hn::StoreU(out[j], d, to + (i * kIn + j) * position);
+  if (c < channels) {
+    const auto mask = hn::FirstN(d, static_cast<size_t>(channels - c));
+    transform_tile(line, [&](int64_t i, int64_t j) HWY_ATTR { return hn::MaskedLoad(mask, d, at(i, j, c)); }, store);
   }
 }
 
-void gradient_tile(const float* x, Steps step, int64_t channels, float* to, int64_t position) {
-  int64_t c = 0;
-  for (; c + kWide <= channels; c += kWide) gradient_vector<true>(x + c, step, kWide, to + c, position);
-  if (c < channels) gradient_vector<false>(x + c, step, channels - c, to + c, position);
-}
+void image_tile(const float* x, Steps step, int64_t channels, float* to, int64_t position) { read_tile<kIn>(image_line, x, step, channels, to, position); }
+void gradient_tile(const float* x, Steps step, int64_t channels, float* to, int64_t position) { read_tile<kOut>(gradient_line, x, step, channels, to, position); }
 
 /// kFull: all 16 results exist.
 template <bool kWhole, bool kFull>
 HWY_INLINE void sums_vector(const ResultTile& t, int64_t c) {
   const Floats d;
   const auto count = static_cast<size_t>(t.channels - c);
-  V half[kOut][kIn];
-  for (int j = 0; j < kIn; ++j) {
-    V in[kIn], out[kOut];
-    for (int i = 0; i < kIn; ++i) in[i] = hn::LoadU(d, t.m + c + (i * kIn + j) * t.position);
-    result_line(in, out);
-    for (int i = 0; i < kOut; ++i) half[i][j] = out[i];
-  }
   const V bias = t.bias == nullptr ? hn::Zero(d) : load<kWhole>(t.bias + c, t.channels - c);
-  const int64_t rows = kFull ? kOut : t.rows, columns = kFull ? kOut : t.columns;
-  for (int64_t i = 0; i < rows; ++i) {
-    V out[kOut];
-    result_line(half[i], out);
-    for (int64_t j = 0; j < columns; ++j) {
-      const int64_t at = i * t.step.row + j * t.step.column + c;
-      V y = hn::Add(out[j], bias);
-      if (t.residual != nullptr) y = hn::Add(y, load<kWhole>(t.residual + at, t.channels - c));
-      if (t.activation == Activation::kRelu) y = hn::Max(y, hn::Zero(d));
-      if constexpr (kWhole) {
-        hn::StoreU(y, d, t.y + at);
-      } else {
-        hn::BlendedStore(y, hn::FirstN(d, count), d, t.y + at);
-      }
-    }
-  }
+  transform_tile(
+      result_line, [&](int64_t i, int64_t j) HWY_ATTR { return hn::LoadU(d, t.m + c + (i * kIn + j) * t.position); },
+      [&](int64_t i, int64_t j, V y) HWY_ATTR {
+        if (!kFull && (i >= t.rows || j >= t.columns)) return;
+        const int64_t at = i * t.step.row + j * t.step.column + c;
+        y = hn::Add(y, bias);
+        if (t.residual != nullptr) y = hn::Add(y, load<kWhole>(t.residual + at, t.channels - c));
+        if (t.activation == Activation::kRelu) y = hn::Max(y, hn::Zero(d));
+        if constexpr (kWhole) {
+          hn::StoreU(y, d, t.y + at);
+        } else {
+          hn::BlendedStore(y, hn::FirstN(d, count), d, t.y + at);
+        }
+      });
 }
 
 template <bool kFull>

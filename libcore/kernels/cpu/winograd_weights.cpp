@@ -53,18 +53,9 @@ void add_products(const TileProduct&) {}
 void transform_kernels(const float* HWY_RESTRICT taps, float* HWY_RESTRICT to, int64_t position) {
   const Floats d;
   for (int64_t o = 0; o < kPanel; o += kWide) {
-    V half[kIn][kTaps];
-    for (int j = 0; j < kTaps; ++j) {
-      V in[kTaps], out[kIn];
-      for (int i = 0; i < kTaps; ++i) in[i] = hn::LoadU(d, taps + (i * kTaps + j) * kPanel + o);
-      kernel_line(in, out);
-      for (int i = 0; i < kIn; ++i) half[i][j] = out[i];
-    }
-    for (int i = 0; i < kIn; ++i) {
-      V out[kIn];
-      kernel_line(half[i], out);
-      for (int j = 0; j < kIn; ++j) hn::StoreU(out[j], d, to + (i * kIn + j) * position + o);
-    }
+    transform_tile(
+        kernel_line, [&](int64_t i, int64_t j) HWY_ATTR { return hn::LoadU(d, taps + (i * kTaps + j) * kPanel + o); },
+        [&](int64_t i, int64_t j, V value) HWY_ATTR { hn::StoreU(value, d, to + (i * kIn + j) * position + o); });
   }
 }
 
@@ -72,18 +63,9 @@ void transform_kernels(const float* HWY_RESTRICT taps, float* HWY_RESTRICT to, i
 void transform_kernel_gradient(const float* HWY_RESTRICT sums, int64_t position, float* HWY_RESTRICT taps) {
   const Floats d;
   for (int64_t o = 0; o < kPanel; o += kWide) {
-    V half[kTaps][kIn];
-    for (int j = 0; j < kIn; ++j) {
-      V in[kIn], out[kTaps];
-      for (int i = 0; i < kIn; ++i) in[i] = hn::LoadU(d, sums + (i * kIn + j) * position + o);
-      kernel_gradient_line(in, out);
-      for (int i = 0; i < kTaps; ++i) half[i][j] = out[i];
-    }
-    for (int i = 0; i < kTaps; ++i) {
-      V out[kTaps];
-      kernel_gradient_line(half[i], out);
-      for (int j = 0; j < kTaps; ++j) hn::StoreU(out[j], d, taps + (i * kTaps + j) * kPanel + o);
-    }
+    transform_tile(
+        kernel_gradient_line, [&](int64_t i, int64_t j) HWY_ATTR { return hn::LoadU(d, sums + (i * kIn + j) * position + o); },
+        [&](int64_t i, int64_t j, V value) HWY_ATTR { hn::StoreU(value, d, taps + (i * kTaps + j) * kPanel + o); });
   }
 }
 
