@@ -20,7 +20,18 @@ bool is_plain(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [&](char c) { return inner(c) || c == ' '; });
 }
 
+/// Would the reader, which counts brackets and the commas between them before it knows of quotes, take this string for deep or endless nesting?
+bool looks_nested(std::string_view text) {
+  int64_t depth = 0, deepest = 0;
+  for (const char c : text) {
+    depth += c == '[' || c == '{' ? 1 : (c == ']' || c == '}') && depth > 0 ? -1 : 0;
+    deepest = std::max(deepest, depth);
+  }
+  return depth > 0 || deepest > 32 || std::count(text.begin(), text.end(), ',') > 1000;
+}
+
 std::string quoted(std::string_view text) {
+  const bool hide = looks_nested(text);
   std::string out = "\"";
   for (const char c : text) {
     const unsigned char byte = static_cast<unsigned char>(c);
@@ -31,7 +42,7 @@ std::string quoted(std::string_view text) {
       out += "\\n";
     } else if (c == '\t') {
       out += "\\t";
-    } else if (byte < 0x20 || byte == 0x7F) {
+    } else if (byte < 0x20 || byte == 0x7F || (hide && (c == '[' || c == '{' || c == ','))) {
       char buffer[8];
       std::snprintf(buffer, sizeof buffer, "\\x%02x", byte);
       out += buffer;

@@ -147,6 +147,13 @@ TEST(YamlTree, EmittedTextReadsBack) {
   EXPECT_EQ(emit_yaml(parse("l: [{type: a, b: 1}]\n"), {.origins = true}),
             "l:\n  - type: a" + std::string(39, ' ') + "# r.yaml:1\n    b: 1" + std::string(42, ' ') + "# r.yaml:1\n");
   EXPECT_EQ(emit_yaml(parse("a: $x")), "a: \"$$x\"\n");
+  // Brackets and commas of strings are none to the reader's bounds on nesting, however a string was folded or how often it stands there.
+  const std::string line(107, '[');
+  for (const std::string& given : {"a: \"x" + line + "\n  " + line + "\n  " + line + "\"\n", "a: &b \"{" + line + "\"\nc: [*b, *b, *b]\n", "a:\n  - \"" + std::string(60000, ',') + "\"\nb: \"[1, {c}]\"\n"}) {
+    const YamlNode strings = parse(given);
+    EXPECT_EQ(parse(emit_yaml(strings)), strings) << given.substr(0, 200);
+  }
+  EXPECT_EQ(emit_yaml(parse("b: \"[1, {c}]\"\n")), "b: \"[1, {c}]\"\n");  // as it was where it can be
 }
 
 }  // namespace
