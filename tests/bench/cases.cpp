@@ -101,8 +101,11 @@ std::vector<Case> timed_cases() {
 
 std::vector<Case> counted_cases() {
   constexpr const char* kOperators[] = {
-      "conv2d_backward_weights:mb1ic64ih28oc64kh3",
+      "conv2d_backward_weights:mb1ic64ih28oc64kh3sh2",
       "conv2d_backward_weights:mb1ic32ih28oc32kh5g32",
+      "conv2d:mb4ic64ih28oc64kh3ph1",
+      "conv2d_backward_weights:mb4ic64ih28oc64kh3ph1",
+      "winograd_weights:64x64x3x3",
       "batch_norm:2x64x28x28+64+64:activation=relu",
       "batch_norm_backward:2x64x28x28+2x64x28x28+64+64+64+64:activation=relu",
       "quantized_conv2d:mb1ic64ih28oc64kh3",
