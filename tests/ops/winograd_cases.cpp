@@ -1,6 +1,8 @@
 // Cases of Winograd's convolutions: kernels against the reference of the same operator. That they are convolutions is tested with the pass that puts them in
 // (tests/passes/winograd_test.cpp).
 
+#include <limits>
+
 #include "libcore/ops/winograd.h"
 #include "tests/ops/harness.h"
 
@@ -74,6 +76,14 @@ std::vector<OpCase> winograd_cases() {
           [=](CaseInputs& in) { convolve(in, {2, 18, 6, 9}, 21, {1}, static_cast<Activation>(a), true, residual); });
     }
   }
+  // A NaN is not hidden by the activation: it fills its tile.
+  add("nan_relu", [](CaseInputs& in) {
+    WinogradConv2dAttrs attrs;
+    attrs.padding = {1};
+    attrs.activation = Activation::kRelu;
+    const Value image = in.values({1, 16, 4, 4}, std::vector<double>(256, std::numeric_limits<double>::quiet_NaN()));
+    winograd_conv2d(image, winograd_weights(in.weight({16, 16, 3, 3}), {}), {}, attrs);
+  });
   return cases;
 }
 
