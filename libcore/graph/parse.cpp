@@ -240,13 +240,13 @@ class FieldReader : public FieldVisitor {
     if (const auto text = take(info)) value = unquoted(*text);
   }
   void field(const FieldInfo& info, std::vector<int64_t>& value) override {
-    list(info, value, [&](const std::string& item) { return parser_.number<int64_t>(item); });
+    items(info, value, [&](const std::string& item) { return parser_.number<int64_t>(item); });
   }
   void field(const FieldInfo& info, std::vector<double>& value) override {
-    list(info, value, [&](const std::string& item) { return parser_.number<double>(item); });
+    items(info, value, [&](const std::string& item) { return parser_.number<double>(item); });
   }
   void field(const FieldInfo& info, std::vector<std::string>& value) override {
-    list(info, value, [&](const std::string& item) { return unquoted(item); });
+    items(info, value, [&](const std::string& item) { return unquoted(item); });
   }
   void choice(const FieldInfo& info, int& value, std::span<const std::string_view> names) override {
     const auto text = take(info);
@@ -278,7 +278,7 @@ class FieldReader : public FieldVisitor {
     return out;
   }
   template <class T, class Read>
-  void list(const FieldInfo& info, std::vector<T>& value, Read read) {
+  void items(const FieldInfo& info, std::vector<T>& value, Read read) {
     const auto text = take(info);
     if (!text) return;
     if (text->size() < 2 || text->front() != '[' || text->back() != ']') parser_.wrong(cat(info.name, " must be a list, is ", *text));

@@ -35,19 +35,19 @@ class FieldPrinter : public FieldVisitor {
   void field(const FieldInfo& info, double& value) override { add(info, number(value)); }
   void field(const FieldInfo& info, std::string& value) override { add(info, quoted(value)); }
   void field(const FieldInfo& info, std::vector<int64_t>& value) override {
-    list(info, value, [](int64_t item) { return cat(item); });
+    items(info, value, [](int64_t item) { return cat(item); });
   }
-  void field(const FieldInfo& info, std::vector<double>& value) override { list(info, value, number); }
-  void field(const FieldInfo& info, std::vector<std::string>& value) override { list(info, value, quoted); }
+  void field(const FieldInfo& info, std::vector<double>& value) override { items(info, value, number); }
+  void field(const FieldInfo& info, std::vector<std::string>& value) override { items(info, value, quoted); }
   void choice(const FieldInfo& info, int& value, std::span<const std::string_view> names) override { add(info, std::string(names[static_cast<size_t>(value)])); }
   using FieldVisitor::choice;
 
  private:
   void add(const FieldInfo& info, std::string text) { fields.emplace_back(std::string(info.name), std::move(text)); }
   template <class T, class Print>
-  void list(const FieldInfo& info, const std::vector<T>& items, Print print_item) {
+  void items(const FieldInfo& info, const std::vector<T>& values, Print print_item) {
     std::string text = "[";
-    for (size_t i = 0; i < items.size(); ++i) text += (i ? "," : "") + print_item(items[i]);
+    for (size_t i = 0; i < values.size(); ++i) text += (i ? "," : "") + print_item(values[i]);
     add(info, text + "]");
   }
 };
