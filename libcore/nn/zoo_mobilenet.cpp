@@ -19,11 +19,13 @@ struct MobileNetV2Params : FieldsOf<MobileNetV2Params> {
   int64_t num_classes = 1000;
   double width_mult = 1;
   int64_t round_nearest = 8;
+  std::vector<int64_t> strides{2, 1, 2, 2, 2, 1, 2, 1};
   double dropout = 0.2;
   void fields(FieldVisitor& v) override {
     v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
     v.field({.name = "width_mult", .doc = "multiplies the channels of every layer", .min = 0.01, .max = 16}, width_mult);
     v.field({.name = "round_nearest", .doc = "channels are rounded to a multiple of this", .min = 1}, round_nearest);
+    v.field({.name = "strides", .doc = "of the first convolution and of the seven stages; [1,1,2,2,2,1,2,1] suits images of 32 pixels", .min = 1}, strides);
     v.field({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
   }
 };
@@ -47,16 +49,18 @@ Value inverted_residual_v2(Builder& b, std::string_view name, Value x, int64_t c
 NamedValues mobilenet_v2(Builder& b, const Fields& fields, Value x) {
   const auto& params = params_of<MobileNetV2Params>(fields);
   const auto init = b.use_init(mobilenet_init());
-  struct Stage { int64_t expand, channels, repeats, stride; };
-  constexpr Stage kStages[] = {{1, 16, 1, 1}, {6, 24, 2, 2}, {6, 32, 3, 2}, {6, 64, 4, 2}, {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}};
+  GALLEY_CHECK(params.strides.size() == 8, "[mobilenet_v2] strides wants 8 values, one for the first convolution and one a stage, it has ", params.strides.size());
+  struct Stage { int64_t expand, channels, repeats; };
+  constexpr Stage kStages[] = {{1, 16, 1}, {6, 24, 2}, {6, 32, 3}, {6, 64, 4}, {6, 96, 3}, {6, 160, 3}, {6, 320, 1}};
   const auto scaled = [&](int64_t channels, double factor) { return make_divisible(static_cast<double>(channels) * factor, params.round_nearest); };
   {
     const auto features = b.scope("features");
-    x = conv_norm(b, "0", x, {.channels = scaled(32, params.width_mult), .kernel = 3, .stride = 2, .activation = ActivationKind::kRelu6});
+    x = conv_norm(b, "0", x, {.channels = scaled(32, params.width_mult), .kernel = 3, .stride = params.strides[0], .activation = ActivationKind::kRelu6});
     int index = 1;
-    for (const Stage& stage : kStages) {
-      for (int64_t i = 0; i < stage.repeats; ++i) {
-        x = inverted_residual_v2(b, std::to_string(index++), x, scaled(stage.channels, params.width_mult), i == 0 ? stage.stride : 1, stage.expand);
+    for (size_t s = 0; s < std::size(kStages); ++s) {
+      const auto [expand, channels, repeats] = kStages[s];
+      for (int64_t i = 0; i < repeats; ++i) {
+        x = inverted_residual_v2(b, std::to_string(index++), x, scaled(channels, params.width_mult), i == 0 ? params.strides[s + 1] : 1, expand);
       }
     }
     x = conv_norm(b, std::to_string(index), x, {.channels = scaled(1280, std::max(1.0, params.width_mult)), .activation = ActivationKind::kRelu6});
