@@ -234,7 +234,7 @@ TEST_P(BuiltInTiny, Trains) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, BuiltInTiny,
-                         testing::Values(std::pair{"fashion_mnist_cnn", ""}, std::pair{"cifar10_resnet20", ""}, std::pair{"cifar10_resnet56", ""}, std::pair{"cifar10_resnet18", "3,64,64"},
+                         testing::Values(std::pair{"fashion_mnist_cnn", ""}, std::pair{"cifar10_resnet20", ""}, std::pair{"cifar10_resnet56", ""}, std::pair{"cifar10_resnet18", "3,64,64"}, std::pair{"cifar10_mobilenet_v2", ""},
                                          std::pair{"imagenet_resnet50", "3,64,64"}, std::pair{"imagenet_mobilenet_v3_large", "3,64,64"}),
                          [](const auto& info) { return info.param.first; });
 

@@ -111,7 +111,7 @@ TEST_P(BuiltIn, IsValidAsDeepAsTheToolsCheck) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, BuiltIn,
-                         testing::Values("fashion_mnist_cnn", "cifar10_resnet20", "cifar10_resnet56", "cifar10_resnet18", "imagenet_resnet50", "imagenet_mobilenet_v3_large",
+                         testing::Values("fashion_mnist_cnn", "cifar10_resnet20", "cifar10_resnet56", "cifar10_resnet18", "cifar10_mobilenet_v2", "imagenet_resnet50", "imagenet_mobilenet_v3_large",
                                          "benchmark/resnet50_synthetic", "benchmark/mobilenet_v3_large_synthetic", "benchmark/cifar_resnet20_synthetic"));
 
 }  // namespace
