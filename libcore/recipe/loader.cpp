@@ -214,6 +214,12 @@ LoadedTree load_tree(const std::string& recipe, const Schema& schema, const Load
   return loaded;
 }
 
+bool LoadedTree::changed(std::string_view key) const {
+  return std::any_of(layers.begin(), layers.end(), [&](const RecipeLayer& layer) {
+    return layer.path.empty() ? layer.role == "with" && layer.tree.find(key) != nullptr : layer.path.front() == key;
+  });
+}
+
 std::string explain(const LoadedTree& loaded, const Schema& schema, const std::string& key, const LoadOptions& options) {
   const std::vector<std::string> path = full_path(schema, key, options.tool_section, {});
   const std::optional<SchemaNode> known = schema_at(schema, loaded.tree, path);

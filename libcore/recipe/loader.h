@@ -39,6 +39,9 @@ struct LoadedTree {
   std::map<std::string, std::string> environment;  ///< What was read from it.
   std::string file;                ///< The recipe's own file; "-" for standard input.
   std::string run_folder;          ///< Where the recipe was given as a RUN folder, else empty.
+
+  /// Whether a fragment, an override or --unset says something of this top-level key.
+  bool changed(std::string_view key) const;
 };
 
 /// Whether a command-line argument is an override: the text before its first `=` (or `+=`) is a key path.

@@ -67,6 +67,16 @@ LoadedRecipe load_recipe(const std::string& recipe, const ComponentRegistry& reg
   return loaded;
 }
 
+bool use_run_weights(LoadedRecipe& loaded) {
+  if (loaded.source.run_folder.empty() || loaded.source.changed("weights")) return false;
+  const std::string file = loaded.source.run_folder + "/weights.safetensors";
+  auto source = std::make_unique<WeightSource>();
+  source->from = file_exists(file) ? file : loaded.source.run_folder;
+  loaded.recipe.weights.load.items.clear();
+  loaded.recipe.weights.load.items.push_back(std::move(source));
+  return true;
+}
+
 std::string dump_recipe(const Recipe& recipe, DumpKind kind) {
   return emit_yaml(write_fields(recipe, Recipe(*recipe.registry), kind == DumpKind::kMin ? DumpForm::kMin : DumpForm::kFull));
 }

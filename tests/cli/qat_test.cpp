@@ -74,6 +74,10 @@ TEST_F(Qat, TheConvertedFileComputesWhatTheTrainingEvaluated) {
   const Outcome weights = run("galley-weights", {"show", path("run/weights.safetensors"), "--format", "json"});
   EXPECT_NE(weights.out.find("\"bn1.running_mean\""), std::string::npos);
   EXPECT_EQ(weights.out.find("range_min"), std::string::npos) << "usual names alone";
+  // As the README does it: from the weights of a run without rounding.
+  ASSERT_EQ(train("float", {"quantize.method=static"}).code, 0);
+  ASSERT_EQ(run("galley-train", {path("float"), "-o", path("tuned"), "quantize.method=qat", "-q"}).code, 0);
+  expect_conversion_agrees("tuned");
   // Other weights than those of the ranges are refused.
   ASSERT_EQ(train("other", {"seed=1"}).code, 0);
   const Outcome mixed = run("galley-quantize", {path("other"), "--calibration", path("run/stats.calib"), "-o", path("mixed.safetensors")});

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
@@ -157,6 +158,27 @@ TEST(Resume, AFinishedRunPrintsItsResultAndAsARecipeItGivesItsWeights) {
   EXPECT_EQ(tensor_bytes(folder + "/first/weights.safetensors"), tensor_bytes(folder + "/second/weights.safetensors"));  // at rate 0 they stay
   ASSERT_EQ(run("galley-train", {folder + "/first", "-o", folder + "/third", "train.optimizer.lr=0", "weights=null", "--format", "json", "-q"}).code, 0);
   EXPECT_NE(tensor_bytes(folder + "/first/weights.safetensors"), tensor_bytes(folder + "/third/weights.safetensors"));
+}
+
+TEST(Resume, ARunThatStartedFromWeightsIsReadWithItsOwn) {
+  const std::string folder = scratch_folder(), second = folder + "/second";
+  ASSERT_EQ(run("galley-train", {tiny_recipe(folder), "-o", folder + "/first", "--format", "json", "-q"}).code, 0);
+  ASSERT_EQ(run("galley-train", {folder + "/first", "-o", second, "train.optimizer.lr=0.2", "--format", "json", "-q"}).code, 0);
+  const auto loss = [](const Outcome& outcome) {
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out)["metrics"]["loss"].get<double>();
+  };
+  const double trained = Json::parse(read_text(second + "/result.json"))["metrics"]["loss"];
+  EXPECT_EQ(loss(run("galley-evaluate", {second, "--format", "json", "-q"})), trained);
+  const double start = loss(run("galley-evaluate", {second, "weights=" + folder + "/first/weights.safetensors", "--format", "json", "-q"}));
+  EXPECT_NE(start, trained);
+  write_text(folder + "/start.yaml", "weights: " + folder + "/first/weights.safetensors\n");
+  EXPECT_EQ(loss(run("galley-evaluate", {second, "--with", folder + "/start.yaml", "--format", "json", "-q"})), start) << "a fragment names others";
+  // Weights that are not there yet are an error, never those that the run started from.
+  std::filesystem::remove(second + "/weights.safetensors");
+  const Outcome unfinished = run("galley-evaluate", {second, "-q"});
+  EXPECT_EQ(unfinished.code, 4);
+  EXPECT_NE(unfinished.err.find("has no weights.safetensors"), std::string::npos) << unfinished.err;
 }
 
 TEST(Repeat, AnyNumberOfDataWorkersGivesTheSameBits) {

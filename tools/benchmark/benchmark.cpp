@@ -103,6 +103,7 @@ LoadOptions BenchmarkTool::options_with(const std::vector<std::string>& more) co
 
 std::unique_ptr<LoadedRecipe> BenchmarkTool::load(const std::string& recipe, const std::vector<std::string>& more) const {
   auto loaded = std::make_unique<LoadedRecipe>(load_recipe(recipe, recipe_components(), options_with(more)));
+  if (takes_run_weights(*loaded)) use_run_weights(*loaded);
   resolve_weights(loaded->recipe, weight_registry());
   make_paths_absolute(loaded->recipe);
   apply_machine_settings(loaded->recipe);

@@ -93,6 +93,7 @@ int RecipeTool::run() {
     }
     return kExitDone;
   }
+  if (takes_run_weights(loaded)) use_run_weights(loaded);
   resolve_weights(loaded.recipe, weight_registry());
   apply_machine_settings(loaded.recipe);
   return run_recipe(loaded);
@@ -109,12 +110,13 @@ Provenance RecipeTool::provenance(const Recipe& recipe, const std::string& recip
   return provenance;
 }
 
+bool RecipeTool::takes_run_weights(const LoadedRecipe& loaded) const {
+  return !loaded.source.run_folder.empty() && file_exists(loaded.source.run_folder + "/weights.safetensors");
+}
+
 void RecipeTool::require_weights(LoadedRecipe& loaded) {
-  if (!loaded.recipe.weights.load.empty() || (carries_weights(loaded.recipe.model) && loaded.source.run_folder.empty())) return;
-  if (loaded.source.run_folder.empty()) throw Error(ErrorCode::kRecipe, "no weights were named").key("weights").suggest("weights=FILE, or give a RUN folder as the recipe");
-  auto source = std::make_unique<WeightSource>();
-  source->from = loaded.source.run_folder;
-  loaded.recipe.weights.load.items.push_back(std::move(source));
+  if (use_run_weights(loaded) || !loaded.recipe.weights.load.empty() || carries_weights(loaded.recipe.model)) return;
+  throw Error(ErrorCode::kRecipe, "no weights were named").key("weights").suggest("weights=FILE, or give a RUN folder as the recipe");
 }
 
 void RecipeTool::apply_machine_settings(const Recipe& recipe) const {

@@ -34,7 +34,9 @@ class RecipeTool : public Tool {
 
   /// Whether words after the recipe are the tool's inputs (inputs_); else a second one is an error.
   virtual bool takes_inputs() const { return false; }
-  /// For tools that cannot work with initial weights: where the recipe names none, those of the RUN folder it came from; else an error.
+  /// Whether the recipe is a RUN folder that brings its weights.
+  virtual bool takes_run_weights(const LoadedRecipe& loaded) const;
+  /// For tools that cannot work with initial weights: an error where a RUN folder holds none, or where another recipe names none.
   static void require_weights(LoadedRecipe& loaded);
 
   LoadOptions load_options() const;

@@ -103,20 +103,6 @@ bool same_folder(const std::string& a, const std::string& b) {
   return std::filesystem::weakly_canonical(a, ignored) == std::filesystem::weakly_canonical(b, ignored);
 }
 
-/// A RUN folder as the recipe of another run: its weights are the default ones, where it has any and the command line says nothing else.
-void start_from_weights_of(LoadedRecipe& loaded) {
-  for (const RecipeLayer& layer : loaded.source.layers) {
-    if (!layer.path.empty() && layer.path.front() == "weights") return;
-  }
-  const std::string weights = loaded.source.run_folder + "/weights.safetensors";
-  if (!file_exists(weights)) return;
-  auto source = std::make_unique<WeightSource>();
-  source->from = weights;
-  loaded.recipe.weights.load.items.clear();
-  loaded.recipe.weights.load.items.push_back(std::move(source));
-  log(LogLevel::kInfo, "starting from " + weights + " (weights=null: from initial values)");
-}
-
 }  // namespace
 
 void TrainTool::add_options(CLI::App& app) {
@@ -124,9 +110,20 @@ void TrainTool::add_options(CLI::App& app) {
   app.add_flag("-f,--force", force_, "start anew, whatever RUN holds")->group("Output");
 }
 
+std::string TrainTool::run_folder(const LoadedRecipe& loaded) const {
+  if (!output_.empty()) return output_;
+  return !loaded.source.run_folder.empty() ? loaded.source.run_folder : "runs/" + (loaded.recipe.name.empty() ? "run" : loaded.recipe.name);
+}
+
+bool TrainTool::takes_run_weights(const LoadedRecipe& loaded) const {
+  return RecipeTool::takes_run_weights(loaded) && !same_folder(run_folder(loaded), loaded.source.run_folder);
+}
+
 int TrainTool::run_recipe(LoadedRecipe& loaded) {
-  const std::string run = !output_.empty() ? output_ : !loaded.source.run_folder.empty() ? loaded.source.run_folder : "runs/" + (loaded.recipe.name.empty() ? "run" : loaded.recipe.name);
-  if (!loaded.source.run_folder.empty() && !same_folder(run, loaded.source.run_folder)) start_from_weights_of(loaded);
+  const std::string run = run_folder(loaded);
+  if (takes_run_weights(loaded) && !loaded.source.changed("weights")) {
+    log(LogLevel::kInfo, cat("starting from ", loaded.recipe.weights.load.at<WeightSource>(0).from, " (weights=null: from initial values)"));
+  }
   make_paths_absolute(loaded.recipe);
   const std::string text = dump_recipe(loaded.recipe, DumpKind::kFull);
   bool grown = false;

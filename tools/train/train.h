@@ -23,9 +23,12 @@ class TrainTool : public RecipeTool {
  protected:
   std::string section() const override { return "train"; }
   std::string output_help() const override { return "RUN folder (default runs/<name>)"; }
+  /// Not where the run itself goes on.
+  bool takes_run_weights(const LoadedRecipe& loaded) const override;
   int run_recipe(LoadedRecipe& loaded) override;
 
  private:
+  std::string run_folder(const LoadedRecipe& loaded) const;
   void print_plan(const TrainPlan& plan, const std::string& run, bool to_stdout, const std::string& provenance_text) const;
   void print_result(const TrainResult& result, const TrainPlan* plan, const std::string& run) const;
 

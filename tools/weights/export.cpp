@@ -78,12 +78,8 @@ int WeightsTool::export_model() const {
   options.with = with_;
   LoadedRecipe loaded = load_recipe(recipes[0], recipe_components(), options);
   Recipe& recipe = loaded.recipe;
+  use_run_weights(loaded);
   resolve_weights(recipe, weight_registry());
-  if (recipe.weights.load.empty() && !loaded.source.run_folder.empty()) {
-    auto run = std::make_unique<WeightSource>();
-    run->from = loaded.source.run_folder;
-    recipe.weights.load.items.push_back(std::move(run));
-  }
   make_paths_absolute(recipe);
   set_compute_threads(static_cast<int>(recipe.threads.value_or(available_cores())));
   if (recipe.weights.load.empty() && recipe.model.type != "onnx") log(LogLevel::kWarning, "no weights were named: the model is exported with its initial values");
