@@ -10,54 +10,22 @@ padded with 0, before 1/255 and normalisation; weight decay meets every paramete
 import json
 import math
 import os
-import pathlib
 import sys
-import tarfile
 import time
 
 import safetensors.torch
 import torch
 from torch.nn import functional as F
-from torchvision.io import ImageReadMode, decode_jpeg
 
+from cifar_data import Normalizer, evaluate, load
 from cifar_resnet import CifarResNet
 
 how = json.loads(sys.argv[1])
 torch.set_num_threads(how["threads"])
 
-
-def members(path):
-    """(class, bytes) of every image of a tar or folder whose files lie in folders named by class."""
-    if os.path.isdir(path):
-        for file in sorted(pathlib.Path(path).glob("*/*.jp*g")):
-            yield file.parent.name, file.read_bytes()
-        return
-    with tarfile.open(path) as tar:
-        for member in tar:
-            if member.isfile():
-                yield pathlib.PurePath(member.name).parent.name, tar.extractfile(member).read()
-
-
-def load(path):
-    names, images = [], []
-    for name, data in members(path):
-        names.append(name)
-        images.append(decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB))
-    classes = sorted(set(names))
-    assert len(classes) == how["classes"], f"{path} has {len(classes)} classes"
-    return torch.stack(images), torch.tensor([classes.index(name) for name in names])
-
-
-mean = torch.tensor(how["mean"]).view(1, 3, 1, 1)
-std = torch.tensor(how["std"]).view(1, 3, 1, 1)
-
-
-def as_input(pixels):
-    return ((pixels.float() / 255 - mean) / std).contiguous(memory_format=torch.channels_last)
-
-
-images, labels = load(how["train"])
-test_images, test_labels = load(how["test"])
+as_input = Normalizer(how["mean"], how["std"])
+images, labels = load(how["train"], how["classes"])
+test_images, test_labels = load(how["test"], how["classes"])
 count, size, pad = len(images), images.shape[-1], how["padding"]
 padded = F.pad(images, (pad, pad, pad, pad))
 permutations = {}
@@ -81,18 +49,6 @@ def batch_of(step):
     columns = torch.where(torch.rand((n, 1), generator=random) < 0.5, columns.flip(1), columns)
     pixels = padded[chosen[:, None, None, None], torch.arange(3)[None, :, None, None], rows[:, None, :, None], columns[:, None, None, :]]
     return as_input(pixels), labels[chosen]
-
-
-def evaluate(model):
-    model.eval()
-    loss = right = 0
-    with torch.inference_mode():
-        for pixels, target in zip(test_images.split(500), test_labels.split(500)):
-            logits = model(as_input(pixels))
-            loss += F.cross_entropy(logits, target, reduction="sum").item()
-            right += (logits.argmax(1) == target).sum().item()
-    model.train()
-    return loss / len(test_labels), 100 * right / len(test_labels)
 
 
 torch.manual_seed(how["seed"])
@@ -121,7 +77,9 @@ while step < total:
     optimizer.step()
     losses.append(loss.item())
     if math.floor(step / per_epoch) > math.floor((step - 1) / per_epoch) or step == total:
-        test_loss, top1 = evaluate(model)
+        model.eval()
+        test_loss, top1 = evaluate(model, test_images, test_labels, as_input)
+        model.train()
         curve.append({"epoch": len(curve) + 1, "step": step, "train_loss": sum(losses) / len(losses), "loss": test_loss, "top1": top1})
         losses = []
         wall = time.monotonic() - began
