@@ -1,5 +1,6 @@
 #include "libcore/nn/layers.h"
 
+#include <algorithm>
 #include <set>
 
 #include "libcore/nn/layer_kinds.h"

@@ -1,6 +1,7 @@
 // The loader's laws: the same bits for any number of workers and from any start, each sample once, exact counts of damaged ones.
 #include "libcore/data/loader.h"
 
+#include <algorithm>
 #include <atomic>
 #include <numeric>
 #include <set>

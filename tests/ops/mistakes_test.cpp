@@ -79,7 +79,8 @@ TEST_F(Mistakes, ChannelsLastGoesThroughElementWiseOps) {
   type.format = MemoryFormat::channels_last();
   const Value x = graph_.add_input("x", type, ValueRole::kInput);
   const Value vector = input({3, 1, 1}), gate = input({2, 3, 1, 1});
-  for (const Value& y : {relu(x), add(x, vector), mul(gate, x), concat({x, x}, 1), slice(x, 1, 0, 2), cast(x, DType::kBF16), mean(x, {2, 3}, true)}) {
+  const std::vector<Value> results{relu(x), add(x, vector), mul(gate, x), concat({x, x}, 1), slice(x, 1, 0, 2), cast(x, DType::kBF16), mean(x, {2, 3}, true)};
+  for (const Value& y : results) {
     EXPECT_TRUE(y.type().format.is_channels_last()) << y.type();
   }
   EXPECT_TRUE(mean(x, {2, 3}).type().format.is_contiguous());

@@ -69,9 +69,9 @@ TEST(Pth, GoldenFilesGiveWhatPyTorchSaved) {
   for (const auto& [name, wanted] : expected()["files"].items()) {
     SCOPED_TRACE(name);
     const WeightsFile file(golden(name));
-    EXPECT_EQ(file.format(), wanted["form"]);
-    EXPECT_EQ(file.chosen(), wanted["chosen"]);
-    EXPECT_EQ(file.others().size(), wanted["others"]);
+    EXPECT_EQ(file.format(), wanted["form"].get<std::string>());
+    EXPECT_EQ(file.chosen(), wanted["chosen"].get<std::string>());
+    EXPECT_EQ(file.others().size(), wanted["others"].get<size_t>());
     const FileCheck check = file.verify();
     EXPECT_EQ(check.complete(), wanted["checksums"].get<bool>());
     EXPECT_EQ(check.reason.empty(), check.complete());
@@ -81,7 +81,7 @@ TEST(Pth, GoldenFilesGiveWhatPyTorchSaved) {
       SCOPED_TRACE(tensor.name);
       ASSERT_TRUE(wanted["tensors"].contains(tensor.name));
       const Json& truth = wanted["tensors"][tensor.name];
-      EXPECT_EQ(tensor.dtype_text, texts.at(truth["dtype"]));
+      EXPECT_EQ(tensor.dtype_text, texts.at(truth["dtype"].get<std::string>()));
       EXPECT_EQ(std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end()), truth["shape"].get<std::vector<int64_t>>());
       if (truth["values"].is_null()) {
         EXPECT_FALSE(tensor.dtype.has_value());

@@ -1,6 +1,7 @@
 #include "tools/calibrate/calibrate.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>

@@ -1,5 +1,7 @@
 #include "libcore/kernels/cpu/strided_copy.h"
 
+#include <algorithm>
+
 #include "libcore/base/error.h"
 #include "libcore/base/parallel.h"
 
