@@ -22,22 +22,6 @@
 namespace galley {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-/// Median of amount over time of repeated calls.
-double median_rate(double seconds, const std::function<double()>& work) {
-  work();
-  std::vector<double> rates;
-  const auto start = Clock::now();
-  do {
-    const auto began = Clock::now();
-    const double amount = work();
-    rates.push_back(amount / seconds_since(began));
-  } while (seconds_since(start) < seconds || rates.size() < 5);
-  return summarize(rates).median;
-}
-
 // Ten independent chains of multiply-adds hide their latency; the empty asm keeps them in registers.
 #define GALLEY_CHAINS(Vector, step)                                                                                    \
   Vector a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{}, i{}, j{};                                                             \
@@ -124,7 +108,7 @@ std::vector<Burst> bursts() {
 double peak_of(const Burst& burst, double seconds) {
   constexpr int64_t kRounds = 100000;
   const int threads = compute_threads();
-  return median_rate(seconds, [&] {
+  return reached_rate(seconds, [&] {
     parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) burst.run(kRounds);
     });
@@ -155,7 +139,7 @@ double read_bandwidth(int64_t bytes, double seconds) {
       std::fill_n(arrays[static_cast<size_t>(t)].get(), count, 1.0f);
     }
   });
-  return median_rate(seconds, [&] {
+  return reached_rate(seconds, [&] {
     std::vector<float> sums(static_cast<size_t>(threads));
     parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) sums[static_cast<size_t>(t)] = walk(arrays[static_cast<size_t>(t)].get(), count, times);
@@ -173,9 +157,9 @@ double page_touch_seconds() {
     auto* memory = static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     if (memory == MAP_FAILED) fail(ErrorCode::kResource, "no memory to measure page faults with");
     madvise(memory, kBytes, MADV_NOHUGEPAGE);
-    const auto began = Clock::now();
+    const auto began = std::chrono::steady_clock::now();
     for (int64_t at = 0; at < kBytes; at += kPage) memory[at] = std::byte{1};
-    seconds.push_back(seconds_since(began) / (kBytes / kPage));
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count() / (kBytes / kPage));
     munmap(memory, kBytes);
   }
   return summarize(seconds).median;
@@ -217,7 +201,7 @@ MachineReport measure_machine_report(double seconds) {
   for (const auto& [name, bytes] : levels) report.levels.push_back({name, bytes, read_bandwidth(bytes, seconds / 10)});
   report.triad_per_s = measure_machine(seconds / 10).bytes_per_s;
   report.page_touch_s = page_touch_seconds();
-  report.barrier_s = 1 / median_rate(seconds / 20, [] {
+  report.barrier_s = 1 / reached_rate(seconds / 20, [] {
     constexpr int kTimes = 1000;
     for (int i = 0; i < kTimes; ++i) parallel_for(compute_threads(), 1, [](int64_t, int64_t) {});
     return static_cast<double>(kTimes);

@@ -62,8 +62,10 @@ Burst widest_burst() {
   return {burst_generic, 2.0 * 4 * 4, "generic"};
 }
 
-/// Median rate of repeated calls of `work`, which returns the amount done.
-double median_rate(double seconds, const std::function<double()>& work) {
+}  // namespace
+
+// Not the median: a limit must not sink because something else ran at the time, or shares of it come out above 1.
+double reached_rate(double seconds, const std::function<double()>& work) {
   work();  // warm: clocks, pages
   std::vector<double> rates;
   const auto start = Clock::now();
@@ -72,11 +74,10 @@ double median_rate(double seconds, const std::function<double()>& work) {
     const double amount = work();
     rates.push_back(amount / seconds_since(began));
   } while (seconds_since(start) < seconds || rates.size() < 5);
-  std::nth_element(rates.begin(), rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2), rates.end());
-  return rates[rates.size() / 2];
+  const auto best_tenth = rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 10);
+  std::nth_element(rates.begin(), best_tenth, rates.end(), std::greater<>());
+  return *best_tenth;
 }
-
-}  // namespace
 
 MachineLimits measure_machine(double seconds) {
   MachineLimits limits;
@@ -84,7 +85,7 @@ MachineLimits measure_machine(double seconds) {
   limits.instruction_set = burst.name;
   constexpr int64_t kRounds = 400000;
   const int threads = compute_threads();
-  limits.flops_per_s = median_rate(seconds / 2, [&] {
+  limits.flops_per_s = reached_rate(seconds / 2, [&] {
     std::vector<float> results(static_cast<size_t>(threads));
     parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) results[static_cast<size_t>(t)] = burst.run(kRounds, static_cast<float>(t));
@@ -100,7 +101,7 @@ MachineLimits measure_machine(double seconds) {
     std::fill(b.get() + begin, b.get() + end, 1.0f);
     std::fill(c.get() + begin, c.get() + end, 2.0f);
   });
-  limits.bytes_per_s = median_rate(seconds / 2, [&] {
+  limits.bytes_per_s = reached_rate(seconds / 2, [&] {
     parallel_for(kElements, 4096, [&](int64_t begin, int64_t end) {
       float* out = a.get();
       const float* in1 = b.get();

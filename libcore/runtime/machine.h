@@ -1,6 +1,7 @@
 #pragma once
 // What this machine can do at most: measured, so that a run can state its share of the limit.
 
+#include <functional>
 #include <string>
 
 namespace galley {
@@ -11,7 +12,10 @@ struct MachineLimits {
   std::string instruction_set;  // that the flops were measured with
 };
 
-/// Measures both in about `seconds` (medians of short bursts on compute_threads() threads). Allocates 96 MiB for the time.
+/// Runs `work`, which returns the amount done, for about `seconds`: the rate that the best tenth of the calls reach.
+double reached_rate(double seconds, const std::function<double()>& work);
+
+/// Measures both in about `seconds` (reached_rate of short bursts on compute_threads() threads). Allocates 96 MiB for the time.
 MachineLimits measure_machine(double seconds = 0.5);
 
 }  // namespace galley
