@@ -58,12 +58,12 @@ void RecipesTool::add_options(CLI::App& app) {
   verb(app, "ls", "list built-in recipes and fragments", &RecipesTool::list)->add_option("PATTERN", words_, "only names that contain this");
   verb(app, "show", "print a recipe's text", &RecipesTool::show)->add_option("RECIPE", words_, "built-in name or path");
   CLI::App* cp = verb(app, "cp", "copy a recipe's text to a file or folder", &RecipesTool::copy);
-  cp->add_option("RECIPE DESTINATION", words_, "built-in name or path; then where to");
+  cp->add_option("RECIPE", words_, "built-in name or path; then where to")->type_name("DESTINATION");
   cp->add_flag("-f,--force", force_, "overwrite the destination");
   CLI::App* check = verb(app, "validate", "check a recipe as deep as the tools do, without running it", &RecipesTool::validate);
   check->add_option("RECIPE", words_, "recipe, then overrides");
   CLI::App* why = verb(app, "explain", "where the value of a key comes from, and what the key means", &RecipesTool::explain_key);
-  why->add_option("RECIPE KEY", words_, "recipe, key, then overrides; KEY alone explains the key itself");
+  why->add_option("RECIPE", words_, "recipe, key, then overrides; KEY alone explains the key itself")->type_name("KEY [key=value ...]");
   verb(app, "schema", "the recipe's JSON Schema, or docs/recipe.md with --format md", &RecipesTool::schema);
   for (CLI::App* sub : {check, why}) {
     sub->add_option("--with", with_, "merge this fragment over the recipe (repeatable)")->allow_extra_args(false);

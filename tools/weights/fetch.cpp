@@ -121,11 +121,12 @@ bool transfer_part(const FetchRequest& request, PartFile& part) {
   set(CURLOPT_XFERINFOFUNCTION, report);
   set(CURLOPT_XFERINFODATA, static_cast<void*>(&transfer));
   const CURLcode code = curl_easy_perform(handle.get());
-  if (code == CURLE_OK) return true;
   long status = 0;
   curl_easy_getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &status);
+  // curl 8 takes "range not satisfiable" for the end of the file, and calls it a success.
   const bool not_continued = status == 416 || code == CURLE_RANGE_ERROR || code == CURLE_BAD_DOWNLOAD_RESUME;
   if (transfer.resumed_at > 0 && not_continued) return false;
+  if (code == CURLE_OK) return true;
   if (part.error() != 0) fail(ErrorCode::kResource, "cannot write ", part.path(), ": ", std::strerror(part.error()));
   const std::string why = reason[0] != '\0' ? reason.data() : curl_easy_strerror(code);
   const int64_t kept = part.size();

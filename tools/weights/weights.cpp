@@ -132,7 +132,7 @@ void WeightsTool::add_options(CLI::App& app) {
   verify->add_option("WEIGHTS", words_, "files, runs, checkpoints, or MODEL/NAME");
   verify->add_flag("--strict", strict_, "a file whose format cannot tell damage is an error too");
   CLI::App* diff = verb(app, "diff", "compare two sets of weights tensor by tensor", &WeightsTool::diff);
-  diff->add_option("A B", words_, "files, runs, checkpoints, or MODEL/NAME");
+  diff->add_option("A", words_, "files, runs, checkpoints, or MODEL/NAME")->type_name("B");
   diff->add_flag("-a,--all", all_, "list equal tensors too");
   CLI::App* fetch = verb(app, "fetch", "bring published weights to this machine (the only use of the network)", &WeightsTool::fetch_files);
   fetch->add_option("MODEL/NAME", words_, "published weights; MODEL alone means its default");
