@@ -53,8 +53,13 @@ enum class FormatRule {
   kExplicit,    // infer sets the format (reorder)
 };
 
-/// What a mixed-precision pass does with it.
-enum class PrecisionRule { kFollow, kLow, kKeepF32 };
+/// What assign_precision does with it.
+enum class PrecisionRule {
+  kFollow,       // computes in the type of its activations
+  kLow,          // in low precision, arrays of rank 2 and more; biases stay f32
+  kActivations,  // activations follow, while parameters and statistics stay f32: norms
+  kKeepF32,      // in f32
+};
 
 /// How the quantize pass treats it.
 enum class QuantizeRule {

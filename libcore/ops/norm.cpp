@@ -235,7 +235,8 @@ const OpDef& batch_norm_op() {
                          .make_attrs = make_fields<BatchNormAttrs>,
                          .infer = infer_batch_norm,
                          .gradient = batch_norm_gradient,
-                         .cost = input_cost<8>};
+                         .cost = input_cost<8>,
+                         .precision = PrecisionRule::kActivations};
   return def;
 }
 const OpDef& batch_norm_backward_op() {
@@ -246,7 +247,8 @@ const OpDef& batch_norm_backward_op() {
                          .make_attrs = make_fields<BatchNormBackwardAttrs>,
                          .infer = infer_batch_norm_backward,
                          .no_gradient = kNoSecondDerivative,
-                         .cost = cost_backward};
+                         .cost = cost_backward,
+                         .precision = PrecisionRule::kActivations};
   return def;
 }
 const OpDef& batch_norm_inference_op() {
@@ -258,6 +260,7 @@ const OpDef& batch_norm_inference_op() {
                          .infer = infer_batch_norm_inference,
                          .gradient = frozen_batch_norm_gradient,
                          .cost = input_cost<2>,
+                         .precision = PrecisionRule::kActivations,
                          .may_reuse = {{0, 0}}};
   return def;
 }
@@ -282,7 +285,7 @@ const OpDef& layer_norm_op() {
                          .gradient = layer_norm_gradient,
                          .cost = input_cost<8>,
                          .formats = FormatRule::kContiguous,
-                         .precision = PrecisionRule::kKeepF32,
+                         .precision = PrecisionRule::kActivations,
                          .may_reuse = {{0, 0}}};
   return def;
 }
@@ -296,7 +299,7 @@ const OpDef& layer_norm_backward_op() {
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward,
                          .formats = FormatRule::kContiguous,
-                         .precision = PrecisionRule::kKeepF32,
+                         .precision = PrecisionRule::kActivations,
                          .may_reuse = {{0, 0}}};
   return def;
 }
@@ -309,7 +312,7 @@ const OpDef& group_norm_op() {
                          .infer = infer_group_norm,
                          .gradient = group_norm_gradient,
                          .cost = input_cost<8>,
-                         .precision = PrecisionRule::kKeepF32,
+                         .precision = PrecisionRule::kActivations,
                          .may_reuse = {{0, 0}}};
   return def;
 }
@@ -322,7 +325,7 @@ const OpDef& group_norm_backward_op() {
                          .infer = infer_group_norm_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward,
-                         .precision = PrecisionRule::kKeepF32,
+                         .precision = PrecisionRule::kActivations,
                          .may_reuse = {{0, 0}}};
   return def;
 }

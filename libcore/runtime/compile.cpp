@@ -5,6 +5,7 @@
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/table.h"
+#include "libcore/passes/assign_precision.h"
 #include "libcore/passes/order_updates.h"
 #include "libcore/passes/winograd.h"
 
@@ -84,8 +85,10 @@ std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& option
   auto program = std::make_shared<Program>();
   program->threads_ = threads;
   graph.remove_dead_nodes();
+  const auto has_kernel = [threads](const Graph& probe, const Node& node) { return choose_kernel(query_of(probe, node, threads)).kernel->name != "ref"; };
+  if (!options.reference_only) program->report_.widened = widen_unsupported(graph, has_kernel);
   if (options.winograd && !options.reference_only && options.memory_format != LayoutMode::kContiguous) {
-    use_winograd(graph, [threads](const Graph& probe, const Node& node) { return choose_kernel(query_of(probe, node, threads)).kernel->name != "ref"; });
+    use_winograd(graph, has_kernel);
   }
   order_updates(graph);
   program->report_.layout = assign_layout(graph, layout_options(options, threads));

@@ -1,0 +1,120 @@
+#include "libcore/passes/assign_precision.h"
+
+#include <algorithm>
+#include <map>
+
+#include "libcore/ops/shape.h"
+
+namespace galley {
+namespace {
+
+bool is_narrow(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
+
+/// Adds a graph's nodes anew, with values of other types.
+class Recaster {
+ public:
+  Recaster(Graph& graph, const PrecisionPolicy& policy) : graph_(graph), policy_(policy) {}
+
+  PassReport run() {
+    const std::deque<Node> old = graph_.nodes();
+    graph_.set_nodes({});
+    for (const Node& node : old) add(node);
+    graph_.set_path("");
+    graph_.set_phase(Phase::kForward);
+    for (auto& [name, id] : graph_.outputs()) id = as(moved(id), DType::kF32, true);
+    return std::move(report_);
+  }
+
+ private:
+  ValueId moved(ValueId id) const {
+    const auto found = moved_.find(id);
+    return found == moved_.end() ? id : found->second;
+  }
+
+  /// The value in that type. `narrow_only`: only narrow values change (integers and f64 are never touched).
+  ValueId as(ValueId id, DType dtype, bool narrow_only = false) {
+    const DType now = graph_.type(id).dtype;
+    if (now == dtype || !(is_narrow(now) || (now == DType::kF32 && !narrow_only))) return id;
+    const auto [at, added] = casts_.try_emplace({id, dtype}, kNoValue);
+    if (added) at->second = cast(graph_.at(id), dtype).id();
+    return at->second;
+  }
+
+  void add(const Node& node) {
+    graph_.set_path(node.path);
+    graph_.set_phase(node.phase);
+    std::vector<ValueId> inputs;
+    for (ValueId id : node.inputs) inputs.push_back(id == kNoValue ? id : moved(id));
+    const bool product = node.op->precision == PrecisionRule::kLow;
+    const bool keep = node.op->precision == PrecisionRule::kKeepF32 || (policy_.keep_f32 && policy_.keep_f32(node) && node.op->precision != PrecisionRule::kActivations);
+    const bool narrow = std::any_of(inputs.begin(), inputs.end(), [&](ValueId id) { return id != kNoValue && is_narrow(graph_.type(id).dtype); });
+    if (product) (keep ? report_.declined : report_.done).push_back(cat(node.path, ": ", node.op->name));
+    if (keep ? narrow : product || narrow) {
+      for (ValueId& id : inputs) {
+        if (id != kNoValue && (keep || takes_narrow(node, inputs, id))) id = as(id, keep ? DType::kF32 : policy_.compute);
+      }
+    }
+    const std::vector<Value> made = graph_.add_node_like(node, std::move(inputs));
+    for (size_t i = 0; i < made.size(); ++i) moved_[node.outputs[i]] = made[i].id();
+  }
+
+  bool takes_narrow(const Node& node, const std::vector<ValueId>& inputs, ValueId id) const {
+    switch (node.op->precision) {
+      case PrecisionRule::kLow: return graph_.type(id).shape.rank() >= 2;
+      case PrecisionRule::kActivations: return graph_.type(id).shape == graph_.type(inputs[0]).shape;
+      default: return true;
+    }
+  }
+
+  Graph& graph_;
+  const PrecisionPolicy& policy_;
+  std::map<ValueId, ValueId> moved_;
+  std::map<std::pair<ValueId, DType>, ValueId> casts_;
+  PassReport report_;
+};
+
+}  // namespace
+
+PassReport assign_precision(Graph& graph, const PrecisionPolicy& policy) {
+  if (policy.compute == DType::kF32) return {};
+  GALLEY_ASSERT(is_narrow(policy.compute));
+  return Recaster(graph, policy).run();
+}
+
+int widen_unsupported(Graph& graph, const std::function<bool(const Graph& graph, const Node& node)>& supported) {
+  const auto narrow = [&](ValueId id) { return id != kNoValue && is_narrow(graph.type(id).dtype); };
+  const auto stays = [&](const Node& node) {
+    // What makes narrow values of nothing names their type in an attribute and has no other form.
+    return std::none_of(node.inputs.begin(), node.inputs.end(), narrow) || node.is("cast") || is_view(graph, node) || supported(graph, node);
+  };
+  std::map<ValueId, ValueId> moved;
+  const auto move = [&](ValueId& id) {
+    if (const auto found = moved.find(id); found != moved.end()) id = found->second;
+  };
+  int widened = 0;
+  const std::deque<Node> old = graph.nodes();
+  graph.set_nodes({});
+  for (Node node : old) {
+    for (ValueId& id : node.inputs) move(id);
+    if (stays(node)) {
+      graph.nodes().push_back(std::move(node));
+      continue;
+    }
+    ++widened;
+    graph.set_path(node.path);
+    graph.set_phase(node.phase);
+    std::vector<ValueId> inputs = node.inputs;
+    // A cast for each reader: one for all would keep a wide copy from the forward to the backward.
+    for (ValueId& id : inputs) {
+      if (narrow(id)) id = cast(graph.at(id), DType::kF32).id();
+    }
+    const std::vector<Value> wide = graph.add_node_like(node, std::move(inputs));
+    for (size_t i = 0; i < wide.size(); ++i) moved[node.outputs[i]] = narrow(node.outputs[i]) ? cast(wide[i], graph.type(node.outputs[i]).dtype).id() : wide[i].id();
+  }
+  for (auto& [name, id] : graph.outputs()) move(id);
+  graph.set_path("");
+  graph.set_phase(Phase::kForward);
+  return widened;
+}
+
+}  // namespace galley

@@ -1,0 +1,25 @@
+#pragma once
+// Mixed precision: activations and the weights they meet in a narrower type, parameters, statistics, losses and updates in f32 (Micikevicius et al.,
+// "Mixed precision training", 2018; bf16 needs no loss scale).
+
+#include <functional>
+
+#include "libcore/graph/graph.h"
+#include "libcore/passes/report.h"
+
+namespace galley {
+
+struct PrecisionPolicy {
+  DType compute = DType::kF32;                      ///< kBF16: mixed precision; kF32: nothing changes
+  std::function<bool(const Node& node)> keep_f32;   ///< Nodes that compute in f32 whatever their operator's rule says; may be empty.
+};
+
+/// Casts inputs of a forward graph (nothing differentiated yet) where the operators' rules (PrecisionRule) ask for another type, and infers all types anew.
+/// Results of the graph stay f32. What the report lists as done are the products in low precision, as declined those that stay in f32.
+PassReport assign_precision(Graph& graph, const PrecisionPolicy& policy);
+
+/// Operators on bf16 or f16 values for which `supported` denies a kernel compute in f32 between casts: the same numbers, rounded where a value is
+/// stored, at the cost of the casts. Returns how many; those without an f32 form stay as they are. Before layout assignment, gradients included.
+int widen_unsupported(Graph& graph, const std::function<bool(const Graph& graph, const Node& node)>& supported);
+
+}  // namespace galley
