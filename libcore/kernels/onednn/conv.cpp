@@ -98,11 +98,10 @@ int64_t size_of(const Desc& desc) { return static_cast<int64_t>(desc.get_size())
 
 Support supports_types(std::initializer_list<const TensorType*> activations, const TensorType& weight, int64_t groups) {
   for (const TensorType* type : activations) {
-    if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
+    if (std::string reason = onednn::declines(type->dtype, weight.dtype); !reason.empty()) return Support::no(std::move(reason));
     if (!plain(*type)) return Support::no(cat("format ", type->format));
     if (type->elements() == 0) return Support::no("empty array");
   }
-  if (weight.dtype != DType::kF32) return Support::no(cat("dtype ", weight.dtype));
   if (!onednn::weight_desc(weight.dtype, weight.shape, weight.format, groups)) return Support::no(cat("weight format ", weight.format));
   return Support::yes();
 }

@@ -87,14 +87,19 @@ class ActivatedProduct : public PreparedKernel {
 
 Support supports(const KernelQuery& q) {
   for (const TensorType* type : {&q.in(0), &q.in(1), &q.out(0)}) {
-    if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
+    if (std::string reason = onednn::declines(type->dtype, q.out(0).dtype); !reason.empty()) return Support::no(std::move(reason));
     if (!type->format.is_contiguous()) return Support::no(cat("format ", type->format));
     if (type->elements() == 0) return Support::no("empty array");
   }
   return Support::yes();
 }
+Support supports_linear(const KernelQuery& q) {
+  if (q.has(2) && q.in(2).dtype != DType::kF32) return Support::no("bias dtype");
+  return supports(q);
+}
 
 std::unique_ptr<PreparedKernel> prepare_linear(const KernelQuery& q) {
+  const DType dtype = q.in(0).dtype;
   const int64_t in = q.in(1).shape[1], out = q.in(1).shape[0], rows = q.in(0).elements() / in;
   const Activation activation = q.attrs<LinearAttrs>().activation;
   const bool by_product = activation == Activation::kNone || activation == Activation::kRelu;
@@ -102,35 +107,36 @@ std::unique_ptr<PreparedKernel> prepare_linear(const KernelQuery& q) {
   if (by_product) onednn::append_activation(ops, activation);
   std::optional<Desc> bias;
   if (q.has(2)) bias = onednn::strided_desc(DType::kF32, {1, out}, {out, 1});
-  const Desc y = onednn::strided_desc(DType::kF32, {rows, out}, {out, 1});
-  auto product = std::make_unique<Product>(onednn::strided_desc(DType::kF32, {rows, in}, {in, 1}), onednn::strided_desc(DType::kF32, {in, out}, {1, in}), bias, y, ops, q.threads);
+  const Desc y = onednn::strided_desc(dtype, {rows, out}, {out, 1});
+  auto product = std::make_unique<Product>(onednn::strided_desc(dtype, {rows, in}, {in, 1}), onednn::strided_desc(dtype, {in, out}, {1, in}), bias, y, ops, q.threads);
   if (by_product) return product;
   return std::make_unique<ActivatedProduct>(std::move(product), y, activation, q.threads);
 }
 
 /// [batch,] rows x columns of an operand that may be stored transposed; batch 1 where it has none.
-Desc operand(const Shape& shape, bool transposed, int64_t batch) {
+Desc operand(DType dtype, const Shape& shape, bool transposed, int64_t batch) {
   const int64_t r = shape[-2], c = shape[-1];
   const int64_t rows = transposed ? c : r, columns = transposed ? r : c;
   const int64_t row_step = transposed ? 1 : c, column_step = transposed ? c : 1;
-  if (batch == 0) return onednn::strided_desc(DType::kF32, {rows, columns}, {row_step, column_step});
-  return onednn::strided_desc(DType::kF32, {shape.rank() == 2 ? 1 : batch, rows, columns}, {r * c, row_step, column_step});
+  if (batch == 0) return onednn::strided_desc(dtype, {rows, columns}, {row_step, column_step});
+  return onednn::strided_desc(dtype, {shape.rank() == 2 ? 1 : batch, rows, columns}, {r * c, row_step, column_step});
 }
 
 std::unique_ptr<PreparedKernel> prepare_matmul(const KernelQuery& q) {
   const auto& t = q.attrs<MatmulAttrs>();
+  const DType dtype = q.out(0).dtype;
   const Shape& y = q.out(0).shape;
   const int64_t batch = y.rank() == 2 ? 0 : y.elements() / (y[-1] * y[-2]);
   if (batch == 0 && t.transpose_a && TransposedFirst::pays(y[0], y[1], q.in(0).shape[0])) {
-    const Desc plain = operand({y[0], q.in(0).shape[0]}, false, 0);
-    auto product = std::make_unique<Product>(plain, operand(q.in(1).shape, t.transpose_b, 0), std::nullopt, operand(y, false, 0), dnnl::post_ops(), q.threads);
-    return std::make_unique<TransposedFirst>(operand(q.in(0).shape, true, 0), plain, std::move(product), q.threads);
+    const Desc plain = operand(dtype, {y[0], q.in(0).shape[0]}, false, 0);
+    auto product = std::make_unique<Product>(plain, operand(dtype, q.in(1).shape, t.transpose_b, 0), std::nullopt, operand(dtype, y, false, 0), dnnl::post_ops(), q.threads);
+    return std::make_unique<TransposedFirst>(operand(dtype, q.in(0).shape, true, 0), plain, std::move(product), q.threads);
   }
-  return std::make_unique<Product>(operand(q.in(0).shape, t.transpose_a, batch), operand(q.in(1).shape, t.transpose_b, batch), std::nullopt, operand(y, false, batch),
+  return std::make_unique<Product>(operand(dtype, q.in(0).shape, t.transpose_a, batch), operand(dtype, q.in(1).shape, t.transpose_b, batch), std::nullopt, operand(dtype, y, false, batch),
                                    dnnl::post_ops(), q.threads);
 }
 
-const std::array<Kernel, 2> kKernels{{{"linear", "onednn", supports, prepare_linear}, {"matmul", "onednn", supports, prepare_matmul}}};
+const std::array<Kernel, 2> kKernels{{{"linear", "onednn", supports_linear, prepare_linear}, {"matmul", "onednn", supports, prepare_matmul}}};
 
 }  // namespace
 

@@ -20,7 +20,7 @@ class Reorder : public PreparedKernel {
 };
 
 Support supports(const KernelQuery& q) {
-  if (q.in(0).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(0).dtype));
+  if (std::string reason = onednn::declines(q.in(0).dtype, q.out(0).dtype); !reason.empty()) return Support::no(std::move(reason));
   if (q.in(0).elements() == 0) return Support::no("empty array");
   for (const TensorType* type : {&q.in(0), &q.out(0)}) {
     if (!onednn::knows(type->shape, type->format)) return Support::no(cat("format ", type->format));

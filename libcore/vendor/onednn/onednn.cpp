@@ -106,6 +106,12 @@ bool computes_in(DType dtype) {
   return dtype == DType::kBF16 && (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
 }
 
+std::string declines(DType a, DType b) {
+  if (a != b) return cat("dtypes ", a, " and ", b);
+  if (data_type(a) == dnnl::memory::data_type::undef || !computes_in(a)) return cat("dtype ", a, a == DType::kBF16 ? " without instructions for it" : "");
+  return "";
+}
+
 dnnl::memory::data_type data_type(DType dtype) {
   switch (dtype) {
     case DType::kF32: return dnnl::memory::data_type::f32;

@@ -28,6 +28,9 @@ std::string version_and_isa();
 /// Does the instruction set compute in this dtype at full speed? f32 always; bf16 from avx512_bf16 or AMX.
 bool computes_in(DType dtype);
 
+/// Why the library's products are not for these operands, all of one type that it computes in at full speed; "" where they are.
+std::string declines(DType a, DType b);
+
 /// The library's element type, or undef where it has none.
 dnnl::memory::data_type data_type(DType dtype);
 /// Descriptor of an array; a scalar becomes one element. Throws InternalError where the blocked format is unknown to the library.
