@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "libcore/passes/assign_precision.h"
 #include "libcore/passes/fold_batch_norm.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/recipe/recipe.h"
@@ -51,6 +52,7 @@ InferenceModel make_inference(CapturedModel model, std::shared_ptr<const Quantiz
   made.graph = std::move(model.graph);
   made.plan = std::move(plan);
   fold_batch_norm(made.graph);
+  if (made.plan == nullptr) assign_precision(made.graph, model.precision);  // integers decide by themselves
   made.fusion = fuse_inference(made.graph);
   made.graph.remove_dead_nodes();
   if (!capture.empty()) add_captured_outputs(made.graph, capture);

@@ -89,9 +89,28 @@ TensorType sample_input(const ModelInfo& info, int64_t batch) {
 
 /// Keys whose values this version does not compute with are refused, never ignored.
 void refuse_unavailable(const Recipe& recipe) {
-  if (recipe.precision.compute != PrecisionName::kF32 || recipe.precision.master != PrecisionName::kF32 || recipe.precision.reduce != PrecisionName::kF32) {
-    throw Error(ErrorCode::kRecipe, "this version computes in f32 only").key("precision").suggest("precision: f32");
+  const PrecisionSection& precision = recipe.precision;
+  if (precision.compute != PrecisionName::kF32 && precision.compute != PrecisionName::kBf16) {
+    throw Error(ErrorCode::kRecipe, "this version computes in f32 and bf16").key("precision.compute").suggest("precision: bf16");
   }
+  if (precision.master != PrecisionName::kF32) throw Error(ErrorCode::kRecipe, "this version keeps parameters and state in f32").key("precision.master").suggest("leave it out");
+  if (precision.reduce != PrecisionName::kF32) throw Error(ErrorCode::kRecipe, "this version sums in f32").key("precision.reduce").suggest("leave it out");
+  if (precision.compute == PrecisionName::kBf16 && recipe.quantize.method == QuantMethod::kQat) {
+    throw Error(ErrorCode::kRecipe, "quantization-aware training rounds values of f32").key("precision.compute").suggest("precision: f32");
+  }
+}
+
+/// What precision.keep_f32 selects, by module. Patterns that match nothing are errors; the default, which models without norms lack too, is none.
+PrecisionPolicy precision_of(const Recipe& recipe, const std::vector<ParameterSpec>& parameters) {
+  PrecisionPolicy policy;
+  if (recipe.precision.compute == PrecisionName::kF32) return policy;
+  policy.compute = DType::kBF16;
+  Selector selector{recipe.precision.keep_f32, {}};
+  Selector given = selector;
+  std::erase(given.match, "type:norm");
+  if (!given.match.empty()) given.select(selectables(parameters), "precision.keep_f32");
+  policy.keep_f32 = [selector](const Node& node) { return selector.selects({node.path, std::string(node.op->name), 0}); };
+  return policy;
 }
 
 /// A metric that the run waits for must be one that its evaluations give.
@@ -396,6 +415,7 @@ CapturedModel Session::capture_training(const BatchTypes& types) const {
   model.graph.add_output("loss", value);
   model.loss = value.id();
   model.parameters = std::move(forward.parameters);
+  model.precision = precision_of(recipe_, model.parameters);
   if (std::none_of(model.parameters.begin(), model.parameters.end(), [](const ParameterSpec& spec) { return spec.trainable; })) {
     throw Error(ErrorCode::kRecipe, "train.freeze leaves no parameter to be trained").key("train.freeze");
   }
@@ -410,6 +430,7 @@ CapturedModel Session::capture_evaluation(const BatchTypes& types) const {
   model.graph.add_output("losses", build_sample_losses(builder, loss_of(recipe_, info_), forward.output, target));
   model.graph.add_output("scores", forward.output);
   model.parameters = std::move(forward.parameters);
+  model.precision = precision_of(recipe_, model.parameters);
   return model;
 }
 
@@ -419,6 +440,7 @@ CapturedModel Session::capture_inference(const TensorType& input, const std::vec
   for (size_t i = 0; i < forward.results.size(); ++i) model.graph.add_output(i == 0 ? "output" : forward.results[i].first, forward.results[i].second);
   add_captured_outputs(model.graph, capture);
   model.parameters = std::move(forward.parameters);
+  model.precision = precision_of(recipe_, model.parameters);
   return model;
 }
 

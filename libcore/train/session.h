@@ -11,6 +11,7 @@
 #include "libcore/graph/graph.h"
 #include "libcore/nn/parameter.h"
 #include "libcore/nn/zoo.h"
+#include "libcore/passes/assign_precision.h"
 #include "libcore/recipe/sections.h"
 #include "libcore/runtime/compile.h"
 
@@ -29,6 +30,7 @@ struct CapturedModel {
   Graph graph;
   std::vector<ParameterSpec> parameters;  // in the model's order; trainable is false for buffers and for what the recipe freezes
   ValueId loss = kNoValue;                // training only
+  PrecisionPolicy precision;              // of the recipe; the graph is still in f32
 };
 
 /// Types of one batch, as its loader makes them.

@@ -6,6 +6,7 @@
 
 #include "libcore/base/log.h"
 #include "libcore/data/loader.h"
+#include "libcore/passes/assign_precision.h"
 #include "libcore/passes/differentiate.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/passes/recompute.h"
@@ -124,6 +125,7 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   CapturedModel model = session_.capture_training(types);
   Graph& graph = model.graph;
   if (stage.what.quantized) quantization_->rewrite(graph, types, stage.what.form);
+  assign_precision(graph, model.precision);
   std::vector<std::string> declined = fuse_training(graph).declined;
   for (const std::string& line : declined) log(LogLevel::kDebug, "not fused: " + line);
   if (&stage == &stages_.front()) fusions_declined_ = std::move(declined);

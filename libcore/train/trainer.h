@@ -27,6 +27,7 @@ struct TrainPlan {
   int64_t base_bytes = 0;               // the process before these two: code, data buffers, prepared kernels
   int64_t planned_peak_bytes = 0;       // the sum
   int reorders = 0;                     // activation reorders inside a step
+  int widened = 0;                      // operators on bf16 values that compute in f32 between casts
   int compilations = 0;
   double compile_s = 0;
   int64_t start_step = 0;               // of a resumed run

@@ -20,6 +20,7 @@ class CalibrateTool : public RecipeTool {
  protected:
   std::string section() const override { return "quantize"; }
   std::string output_help() const override { return "write the statistics to this file (.calib)"; }
+  bool takes_precision() const override { return false; }
   int run_recipe(LoadedRecipe& loaded) override;
 
  private:

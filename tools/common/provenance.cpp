@@ -14,9 +14,7 @@
 #include "tools/common/version.h"
 
 namespace galley::tools {
-namespace {
 
-/// The widest vector instruction set of this processor that Galley's kernels know.
 std::string instruction_set() {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -30,6 +28,8 @@ std::string instruction_set() {
   return "generic";
 #endif
 }
+
+namespace {
 
 std::string utc_now() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());

@@ -16,6 +16,9 @@ struct Provenance {
   int threads = 0;
 };
 
+/// The widest vector instruction set of this processor that Galley's kernels know: "avx2", "avx512+vnni+bf16".
+std::string instruction_set();
+
 /// {tool, version, commit, time, host, isa, threads, recipe_sha256, overrides, seed}
 nlohmann::ordered_json provenance_json(const Provenance& provenance);
 

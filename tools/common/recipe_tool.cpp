@@ -11,6 +11,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
+#include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/train/components.h"
@@ -94,6 +95,10 @@ int RecipeTool::run() {
     return kExitDone;
   }
   if (takes_run_weights(loaded)) use_run_weights(loaded);
+  if (!takes_precision() && loaded.recipe.precision.compute != PrecisionName::kF32) {
+    log(LogLevel::kInfo, name() + " computes in f32, whatever precision says");
+    loaded.recipe.precision.compute = PrecisionName::kF32;
+  }
   resolve_weights(loaded.recipe, weight_registry());
   apply_machine_settings(loaded.recipe);
   return run_recipe(loaded);
@@ -127,6 +132,11 @@ void RecipeTool::apply_machine_settings(const Recipe& recipe) const {
   const int64_t threads = recipe.threads.value_or(cores);
   if (threads < 1 || threads > 1024) fail(ErrorCode::kRecipe, "threads: ", threads, " is not in 1..1024");
   set_compute_threads(static_cast<int>(threads));
+  static bool warned = false;  // a sweep comes here for each of its cells
+  if (recipe.precision.compute == PrecisionName::kBf16 && !warned && instruction_set().find("bf16") == std::string::npos) {
+    warned = true;
+    log(LogLevel::kWarning, cat("precision: bf16 on a processor without bf16 instructions (", instruction_set(), "): operators compute in f32 between casts, slower than with precision: f32"));
+  }
 }
 
 std::vector<std::string> RecipeTool::complete(const std::vector<std::string>& words) const {

@@ -36,6 +36,8 @@ class RecipeTool : public Tool {
   virtual bool takes_inputs() const { return false; }
   /// Whether the recipe is a RUN folder that brings its weights.
   virtual bool takes_run_weights(const LoadedRecipe& loaded) const;
+  /// Whether the tool computes in the recipe's precision; those that make integers start from f32.
+  virtual bool takes_precision() const { return true; }
   /// For tools that cannot work with initial weights: an error where a RUN folder holds none, or where another recipe names none.
   static void require_weights(LoadedRecipe& loaded);
 

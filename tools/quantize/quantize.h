@@ -30,6 +30,7 @@ class QuantizeTool : public RecipeTool {
  protected:
   std::string section() const override { return "quantize"; }
   std::string output_help() const override { return "write the quantized weights to this file (.safetensors); with --sensitivity: a recipe fragment (.yaml)"; }
+  bool takes_precision() const override { return false; }
   int run_recipe(LoadedRecipe& loaded) override;
 
  private:

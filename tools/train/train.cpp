@@ -95,7 +95,7 @@ Json plan_json(const TrainPlan& plan) {
           {"executed_flops", plan.executed_flops_per_step},
           {"persistent_bytes", plan.persistent_bytes}, {"scratch_bytes", plan.scratch_bytes},
           {"base_bytes", plan.base_bytes},     {"planned_peak_bytes", plan.planned_peak_bytes},
-          {"reorders", plan.reorders},         {"compile_s", plan.compile_s}};
+          {"reorders", plan.reorders},         {"widened", plan.widened}, {"compile_s", plan.compile_s}};
 }
 
 bool same_folder(const std::string& a, const std::string& b) {
@@ -183,7 +183,7 @@ void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool t
       {"parameters", cat(human_count(plan.parameters), plan.trainable != plan.parameters ? cat(" (", human_count(plan.trainable), " trained)") : "")},
       {"work", cat(human_number(plan.flops_per_step / 1e9), " GFLOP a step")},
       {"memory", cat(bytes(plan.planned_peak_bytes), " peak = ", bytes(plan.persistent_bytes), " parameters and state + ", bytes(plan.scratch_bytes), " scratch + ", bytes(plan.base_bytes), " base")},
-      {"compiled", cat("in ", human_seconds(plan.compile_s), ", ", plan.reorders, " activation reorders in a step")}};
+      {"compiled", cat("in ", human_seconds(plan.compile_s), ", ", plan.reorders, " activation reorders in a step", plan.widened > 0 ? cat(", ", plan.widened, " operators in f32 between casts") : "")}};
   if (to_stdout) {
     Table table{{"plan", ""}, {}};
     for (auto& [key, value] : lines) table.rows.push_back({key, value});

@@ -84,6 +84,7 @@ int WeightsTool::export_model() const {
   set_compute_threads(static_cast<int>(recipe.threads.value_or(available_cores())));
   if (recipe.weights.load.empty() && recipe.model.type != "onnx") log(LogLevel::kWarning, "no weights were named: the model is exported with its initial values");
 
+  recipe.precision.compute = PrecisionName::kF32;  // what the file says
   const Session session(recipe);
   how.metadata = metadata_of(recipe, session);
   const ExportReport report = export_onnx(session, output_, how);

@@ -1,0 +1,64 @@
+// precision: bf16 as a user runs it: it trains, resumes and evaluates, says what it costs where the processor has no instructions for it, and what it
+// cannot do is refused.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/process.h"
+
+namespace galley::testing_cli {
+namespace {
+
+using Json = nlohmann::json;
+
+double loss_of(const std::string& result) { return Json::parse(result)["metrics"]["loss"]; }
+
+TEST(Precision, Bf16TrainsResumesAndEvaluates) {
+  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
+  const auto train = [&](const std::string& to, const std::vector<std::string>& more) {
+    std::vector<std::string> words{recipe, "-o", folder + "/" + to, "--format", "json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run("galley-train", words);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome;
+  };
+  const double wide = loss_of(train("wide", {}).out);
+  const Outcome trained = train("narrow", {"precision=bf16"});
+  const double narrow = loss_of(trained.out);
+  EXPECT_NE(narrow, wide) << "values are rounded";
+  EXPECT_NEAR(narrow, wide, 0.05 * wide);
+  const bool has_instructions = run("galley-train", {"--version"}).out.find("bf16") != std::string::npos;
+  EXPECT_EQ(trained.err.find("without bf16 instructions") == std::string::npos, has_instructions) << trained.err;
+  // Its RUN computes in bf16 in every tool, and in f32 where that is asked for.
+  EXPECT_EQ(loss_of(run("galley-evaluate", {folder + "/narrow", "--format", "json", "-q"}).out), narrow);
+  EXPECT_NE(loss_of(run("galley-evaluate", {folder + "/narrow", "precision=f32", "--format", "json", "-q"}).out), narrow);
+  // Parameters, state and files stay in f32; stopping and going on changes no bit.
+  EXPECT_EQ(run("galley-weights", {"show", folder + "/narrow/weights.safetensors"}).out.find("bf16"), std::string::npos);
+  train("parts", {"precision=bf16", "train.duration=3 steps"});
+  train("parts", {"precision=bf16"});
+  EXPECT_EQ(tensor_bytes(folder + "/parts/weights.safetensors"), tensor_bytes(folder + "/narrow/weights.safetensors"));
+  // Integers are made from f32.
+  EXPECT_EQ(run("galley-calibrate", {folder + "/narrow", "--samples", "8", "-o", folder + "/stats.calib", "-q"}).code, 0);
+}
+
+TEST(Precision, WhatItCannotDoIsRefused) {
+  const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
+  const auto refused = [&](const std::vector<std::string>& overrides, const std::string& part) {
+    std::vector<std::string> words{recipe, "--dry-run"};
+    words.insert(words.end(), overrides.begin(), overrides.end());
+    const Outcome outcome = run("galley-train", words);
+    EXPECT_EQ(outcome.code, 3) << part;
+    EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err;
+  };
+  refused({"precision=f16"}, "this version computes in f32 and bf16");
+  refused({"precision=bf17"}, "bf17");
+  refused({"precision={compute: bf16, master: bf16}"}, "precision.master must be f32");
+  refused({"precision=bf16", "quantize.method=qat"}, "quantization-aware training rounds values of f32");
+  refused({"precision={compute: bf16, keep_f32: [nothing]}"}, "precision.keep_f32");
+  EXPECT_EQ(run("galley-train", {recipe, "--dry-run", "precision={compute: bf16, keep_f32: ['type:linear']}"}).code, 0);
+}
+
+}  // namespace
+}  // namespace galley::testing_cli
