@@ -70,6 +70,25 @@ size_t hoist_prepare(Graph& graph) {
   return count;
 }
 
+/// Is there a kernel besides the reference for the node, as its images will lie? Formats are not assigned yet.
+bool has_kernel_in(const Graph& graph, const Node& node, LayoutMode mode, int threads) {
+  KernelQuery query = query_of(graph, node, threads);
+  std::deque<TensorType> images;
+  const auto lay = [&](const TensorType*& type) {
+    if (type == nullptr || type->shape.rank() < 4) return;
+    images.push_back(*type);
+    images.back().format = MemoryFormat::channels_last_for_rank(type->shape.rank());
+    type = &images.back();
+  };
+  if (mode != LayoutMode::kContiguous && node.op->formats == FormatRule::kSame) {
+    for (size_t i = 0; i < query.context.inputs.size(); ++i) {
+      if (i >= node.op->inputs.size() || node.op->inputs[i] != "weight") lay(query.context.inputs[i]);
+    }
+    for (const TensorType*& type : query.context.outputs) lay(type);
+  }
+  return choose_kernel(query).kernel->name != "ref";
+}
+
 bool computes_in_f32(const Graph& graph, const Node& node) {
   for (ValueId id : node.outputs) {
     if (graph.type(id).dtype == DType::kF32) return true;
@@ -86,7 +105,9 @@ std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& option
   program->threads_ = threads;
   graph.remove_dead_nodes();
   const auto has_kernel = [threads](const Graph& probe, const Node& node) { return choose_kernel(query_of(probe, node, threads)).kernel->name != "ref"; };
-  if (!options.reference_only) program->report_.widened = widen_unsupported(graph, has_kernel);
+  if (!options.reference_only) {
+    program->report_.widened = widen_unsupported(graph, [&](const Graph& probe, const Node& node) { return has_kernel_in(probe, node, options.memory_format, threads); });
+  }
   if (options.winograd && !options.reference_only && options.memory_format != LayoutMode::kContiguous) {
     use_winograd(graph, has_kernel);
   }

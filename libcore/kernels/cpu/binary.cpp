@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "libcore/base/parallel.h"
+#include "libcore/kernels/cpu/bfloat16.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/kernels/cpu/vector_math.h"
 #include "libcore/ops/binary.h"
@@ -14,25 +15,29 @@ namespace galley {
 namespace {
 
 /// out[i] = f(a[i * a_step], b[i * b_step]).
-using Loop = void (*)(const float* a, int64_t a_step, const float* b, int64_t b_step, float* out, int64_t count);
+template <class T>
+using Loop = void (*)(const T* a, int64_t a_step, const T* b, int64_t b_step, T* out, int64_t count);
 
-#define GALLEY_BINARY(name, expression)                                                                                        \
-  GALLEY_CLONES void name(const float* a, int64_t a_step, const float* b, int64_t b_step, float* out, int64_t count) {         \
-    if (a_step == 1 && b_step == 1) {                                                                                          \
-      GALLEY_ELEMENTWISE                                                                                                       \
-      for (int64_t i = 0; i < count; ++i) { const float x = a[i], y = b[i]; out[i] = (expression); }                           \
-    } else if (a_step == 1 && b_step == 0) {                                                                                   \
-      const float y = *b;                                                                                                      \
-      GALLEY_ELEMENTWISE                                                                                                       \
-      for (int64_t i = 0; i < count; ++i) { const float x = a[i]; out[i] = (expression); }                                     \
-    } else if (a_step == 0 && b_step == 1) {                                                                                   \
-      const float x = *a;                                                                                                      \
-      GALLEY_ELEMENTWISE                                                                                                       \
-      for (int64_t i = 0; i < count; ++i) { const float y = b[i]; out[i] = (expression); }                                     \
-    } else {                                                                                                                   \
-      for (int64_t i = 0; i < count; ++i) { const float x = a[i * a_step], y = b[i * b_step]; out[i] = (expression); }         \
-    }                                                                                                                          \
-  }
+#define GALLEY_BINARY(name, expression)                                                                                                                   \
+  template <class T>                                                                                                                                      \
+  GALLEY_INLINE void name##_as(const T* a, int64_t a_step, const T* b, int64_t b_step, T* out, int64_t count) {                                           \
+    if (a_step == 1 && b_step == 1) {                                                                                                                     \
+      GALLEY_ELEMENTWISE                                                                                                                                  \
+      for (int64_t i = 0; i < count; ++i) { const float x = a[i], y = b[i]; out[i] = (expression); }                                                      \
+    } else if (a_step == 1 && b_step == 0) {                                                                                                              \
+      const float y = *b;                                                                                                                                 \
+      GALLEY_ELEMENTWISE                                                                                                                                  \
+      for (int64_t i = 0; i < count; ++i) { const float x = a[i]; out[i] = (expression); }                                                                \
+    } else if (a_step == 0 && b_step == 1) {                                                                                                              \
+      const float x = *a;                                                                                                                                 \
+      GALLEY_ELEMENTWISE                                                                                                                                  \
+      for (int64_t i = 0; i < count; ++i) { const float y = b[i]; out[i] = (expression); }                                                                \
+    } else {                                                                                                                                              \
+      for (int64_t i = 0; i < count; ++i) { const float x = a[i * a_step], y = b[i * b_step]; out[i] = (expression); }                                    \
+    }                                                                                                                                                     \
+  }                                                                                                                                                       \
+  GALLEY_CLONES void name(const float* a, int64_t a_step, const float* b, int64_t b_step, float* out, int64_t count) { name##_as(a, a_step, b, b_step, out, count); } \
+  GALLEY_CLONES void name(const BFloat16* a, int64_t a_step, const BFloat16* b, int64_t b_step, BFloat16* out, int64_t count) { name##_as(a, a_step, b, b_step, out, count); }
 
 GALLEY_BINARY(add_loop, x + y)
 GALLEY_BINARY(sub_loop, x - y)
@@ -58,9 +63,10 @@ Shape steps_of(const TensorType& type, const Shape& out) {
   return steps;
 }
 
+template <class T>
 class Binary : public PreparedKernel {
  public:
-  Binary(Loop loop, const TensorType& a, const TensorType& b, const TensorType& out) : loop_(loop) {
+  Binary(Loop<T> loop, const TensorType& a, const TensorType& b, const TensorType& out) : loop_(loop) {
     const Shape a_steps = steps_of(a, out.shape), b_steps = steps_of(b, out.shape);
     for (const int d : out.format.order(out.shape.rank())) {
       const Walk next{out.shape[d], a_steps[d], b_steps[d]};
@@ -77,9 +83,9 @@ class Binary : public PreparedKernel {
     for (const Walk& walk : walks_) rows_ *= walk.size;
   }
   void run(const KernelArgs& args) const override {
-    const float* a = args.in<float>(0);
-    const float* b = args.in<float>(1);
-    float* out = args.out<float>(0);
+    const T* a = args.in<T>(0);
+    const T* b = args.in<T>(1);
+    T* out = args.out<T>(0);
     if (rows_ == 1) {
       parallel_for(inner_.size, 16384, [&](int64_t begin, int64_t end) { loop_(a + begin * inner_.a, inner_.a, b + begin * inner_.b, inner_.b, out + begin, end - begin); });
       return;
@@ -99,7 +105,7 @@ class Binary : public PreparedKernel {
   }
 
  private:
-  Loop loop_;
+  Loop<T> loop_;
   std::vector<Walk> walks_;
   Walk inner_;
   int64_t rows_ = 1;
@@ -107,25 +113,26 @@ class Binary : public PreparedKernel {
 
 Support supports(const KernelQuery& q) {
   for (const TensorType* type : {&q.in(0), &q.in(1), &q.out(0)}) {
-    if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
+    if (type->dtype != q.out(0).dtype || (type->dtype != DType::kF32 && type->dtype != DType::kBF16)) return Support::no(cat("dtype ", type->dtype));
     if (type->format.is_blocked()) return Support::no(cat("format ", type->format));
     if (type->elements() == 0) return Support::no("empty array");
   }
   return Support::yes();
 }
 
-template <Loop kLoop>
+template <Loop<float> kWide, Loop<BFloat16> kNarrow>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  return std::make_unique<Binary>(kLoop, q.in(0), q.in(1), q.out(0));
+  if (q.out(0).dtype == DType::kBF16) return std::make_unique<Binary<BFloat16>>(kNarrow, q.in(0), q.in(1), q.out(0));
+  return std::make_unique<Binary<float>>(kWide, q.in(0), q.in(1), q.out(0));
 }
 
-const std::array<Kernel, 7> kKernels{{{"add", "cpu", supports, prepare<add_loop>},
-                                      {"sub", "cpu", supports, prepare<sub_loop>},
-                                      {"mul", "cpu", supports, prepare<mul_loop>},
-                                      {"div", "cpu", supports, prepare<div_loop>},
-                                      {"maximum", "cpu", supports, prepare<maximum_loop>},
-                                      {"minimum", "cpu", supports, prepare<minimum_loop>},
-                                      {"power", "cpu", supports, prepare<power_loop>}}};
+const std::array<Kernel, 7> kKernels{{{"add", "cpu", supports, prepare<add_loop, add_loop>},
+                                      {"sub", "cpu", supports, prepare<sub_loop, sub_loop>},
+                                      {"mul", "cpu", supports, prepare<mul_loop, mul_loop>},
+                                      {"div", "cpu", supports, prepare<div_loop, div_loop>},
+                                      {"maximum", "cpu", supports, prepare<maximum_loop, maximum_loop>},
+                                      {"minimum", "cpu", supports, prepare<minimum_loop, minimum_loop>},
+                                      {"power", "cpu", supports, prepare<power_loop, power_loop>}}};
 
 }  // namespace
 

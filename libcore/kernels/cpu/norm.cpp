@@ -1,4 +1,4 @@
-// Batch normalisation on channels_last (and rank-2) arrays, fused with its activation and residual: forward one pass for statistics and one
+// Batch normalisation on channels_last (and rank-2) arrays of f32 or bf16, fused with its activation and residual: forward one pass for statistics and one
 // to apply, backward likewise; the activation's argument is computed again from x, which is read anyway, unless a residual went into it.
 // Every loop states that its arrays do not overlap: so many of them are more than the compiler's own check for overlap would take. Sums run over fixed blocks of pixels, a block at a time around its first row (so that large means lose nothing),
 // and are combined in one order: bits depend on the logical thread count only.
@@ -9,6 +9,7 @@
 #include <type_traits>
 
 #include "libcore/base/parallel.h"
+#include "libcore/kernels/cpu/bfloat16.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/kernels/cpu/vector_math.h"
 #include "libcore/ops/norm.h"
@@ -27,13 +28,19 @@ Rows rows_of(const TensorType& type) {
   return {channels == 0 ? 0 : type.elements() / channels, channels};
 }
 
+/// `inputs` are the activations, in f32 or bf16; the others, of one value a channel, are in f32.
 Support supports_rows(const KernelQuery& q, std::initializer_list<int> inputs) {
+  const DType dtype = q.in(*inputs.begin()).dtype;
+  if (dtype != DType::kF32 && dtype != DType::kBF16) return Support::no(cat("dtype ", dtype));
   for (int i : inputs) {
     if (!q.has(i)) continue;
     const TensorType& type = q.in(i);
-    if (type.dtype != DType::kF32) return Support::no(cat("dtype ", type.dtype));
-    if (type.shape.rank() > 1 && !is_rows(type)) return Support::no(cat("format ", type.format));
+    if (!is_rows(type)) return Support::no(cat("format ", type.format));
     if (type.elements() == 0) return Support::no("empty array");
+  }
+  for (size_t i = 0; i < q.node.inputs.size(); ++i) {
+    const int input = static_cast<int>(i);
+    if (q.has(input) && std::find(inputs.begin(), inputs.end(), input) == inputs.end() && q.in(input).dtype != DType::kF32) return Support::no(cat("parameters in ", q.in(input).dtype));
   }
   return Support::yes();
 }
@@ -77,11 +84,11 @@ GALLEY_INLINE void by_four_rows(int64_t rows, const Add& add) {
   for (; r < rows; ++r) add(r, std::integral_constant<int, 1>());
 }
 
-/// sum and sum of squares of x - shift; shift is the block's first row.
-GALLEY_CLONES void shifted_sums(const float* __restrict x, int64_t rows, int64_t channels, const float* __restrict shift, float* __restrict sum, float* __restrict squares) {
+template <class T>
+GALLEY_INLINE void shifted_sums_as(const T* __restrict x, int64_t rows, int64_t channels, const T* __restrict shift, float* __restrict sum, float* __restrict squares) {
   for (int64_t c = 0; c < channels; ++c) sum[c] = squares[c] = 0;
   by_four_rows(rows, [&](int64_t r, auto count) __attribute__((always_inline)) {
-    const float* row = x + r * channels;
+    const T* row = x + r * channels;
     for (int64_t c = 0; c < channels; ++c) {
       float s = 0, s2 = 0;
       for (int i = 0; i < count(); ++i) {
@@ -95,8 +102,12 @@ GALLEY_CLONES void shifted_sums(const float* __restrict x, int64_t rows, int64_t
   });
 }
 
-template <Activation kActivation, bool kResidual>
-GALLEY_INLINE void apply_as(const float* __restrict x, const float* __restrict residual, float* __restrict y, int64_t rows, int64_t channels, const float* __restrict scale,
+/// sum and sum of squares of x - shift; shift is the block's first row.
+GALLEY_CLONES void shifted_sums(const float* x, int64_t rows, int64_t channels, const float* shift, float* sum, float* squares) { shifted_sums_as(x, rows, channels, shift, sum, squares); }
+GALLEY_CLONES void shifted_sums(const BFloat16* x, int64_t rows, int64_t channels, const BFloat16* shift, float* sum, float* squares) { shifted_sums_as(x, rows, channels, shift, sum, squares); }
+
+template <Activation kActivation, bool kResidual, class T>
+GALLEY_INLINE void apply_as(const T* __restrict x, const T* __restrict residual, T* __restrict y, int64_t rows, int64_t channels, const float* __restrict scale,
                             const float* __restrict shift) {
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < channels; ++c) {
@@ -107,7 +118,8 @@ GALLEY_INLINE void apply_as(const float* __restrict x, const float* __restrict r
   }
 }
 
-GALLEY_CLONES void apply(const float* x, const float* residual, float* y, int64_t rows, int64_t channels, const float* scale, const float* shift, Activation activation) {
+template <class T>
+GALLEY_INLINE void apply_any(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift, Activation activation) {
   switch (activation) {
     case Activation::kRelu:
       return residual != nullptr ? apply_as<Activation::kRelu, true>(x, residual, y, rows, channels, scale, shift)
@@ -120,19 +132,27 @@ GALLEY_CLONES void apply(const float* x, const float* residual, float* y, int64_
   }
 }
 
+GALLEY_CLONES void apply(const float* x, const float* residual, float* y, int64_t rows, int64_t channels, const float* scale, const float* shift, Activation activation) {
+  apply_any(x, residual, y, rows, channels, scale, shift, activation);
+}
+GALLEY_CLONES void apply(const BFloat16* x, const BFloat16* residual, BFloat16* y, int64_t rows, int64_t channels, const float* scale, const float* shift, Activation activation) {
+  apply_any(x, residual, y, rows, channels, scale, shift, activation);
+}
+
 /// What the backward loops read of each channel; the activation's argument is x scale + shift.
 struct Coefficients {
   const float *mean, *scale, *shift, *a, *b, *offset;
 };
 
 /// How the gradient behind the activation is found: from x, or from the forward's output y.
+template <class T>
 struct Mask {
   Activation activation = Activation::kNone;
-  const float* y = nullptr;
+  const T* y = nullptr;
 };
 
-template <Activation kActivation, bool kFromOutput>
-GALLEY_INLINE void gradient_sums_as(const float* __restrict grad, const float* __restrict x, const float* __restrict y, int64_t rows, int64_t channels,
+template <Activation kActivation, bool kFromOutput, class T>
+GALLEY_INLINE void gradient_sums_as(const T* __restrict grad, const T* __restrict x, const T* __restrict y, int64_t rows, int64_t channels,
                                     const float* __restrict mean, const float* __restrict scale, const float* __restrict shift, float* __restrict sum, float* __restrict dot) {
   for (int64_t c = 0; c < channels; ++c) sum[c] = dot[c] = 0;
   by_four_rows(rows, [&](int64_t r, auto count) __attribute__((always_inline)) {
@@ -150,20 +170,29 @@ GALLEY_INLINE void gradient_sums_as(const float* __restrict grad, const float* _
   });
 }
 
-/// sum(g) and sum(g (x - mean)), g the gradient behind the activation.
-GALLEY_CLONES void gradient_sums(const float* grad, const float* x, Mask mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
+template <class T>
+GALLEY_INLINE void gradient_sums_any(const T* grad, const T* x, Mask<T> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
+  constexpr const T* kNone = nullptr;
   switch (mask.activation) {
     case Activation::kRelu:
       return mask.y != nullptr ? gradient_sums_as<Activation::kRelu, true>(grad, x, mask.y, rows, channels, k.mean, k.scale, k.shift, sum, dot)
-                               : gradient_sums_as<Activation::kRelu, false>(grad, x, nullptr, rows, channels, k.mean, k.scale, k.shift, sum, dot);
-    case Activation::kRelu6: return gradient_sums_as<Activation::kRelu6, false>(grad, x, nullptr, rows, channels, k.mean, k.scale, k.shift, sum, dot);
-    case Activation::kHardswish: return gradient_sums_as<Activation::kHardswish, false>(grad, x, nullptr, rows, channels, k.mean, k.scale, k.shift, sum, dot);
-    default: return gradient_sums_as<Activation::kNone, false>(grad, x, nullptr, rows, channels, k.mean, k.scale, k.shift, sum, dot);
+                               : gradient_sums_as<Activation::kRelu, false>(grad, x, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
+    case Activation::kRelu6: return gradient_sums_as<Activation::kRelu6, false>(grad, x, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
+    case Activation::kHardswish: return gradient_sums_as<Activation::kHardswish, false>(grad, x, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
+    default: return gradient_sums_as<Activation::kNone, false>(grad, x, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
   }
 }
 
-template <Activation kActivation, bool kFromOutput, bool kResidual>
-GALLEY_INLINE void apply_gradient_as(const float* __restrict grad, const float* __restrict x, const float* __restrict y, float* __restrict dx, float* __restrict dresidual,
+/// sum(g) and sum(g (x - mean)), g the gradient behind the activation.
+GALLEY_CLONES void gradient_sums(const float* grad, const float* x, Mask<float> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
+  gradient_sums_any(grad, x, mask, rows, channels, k, sum, dot);
+}
+GALLEY_CLONES void gradient_sums(const BFloat16* grad, const BFloat16* x, Mask<BFloat16> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
+  gradient_sums_any(grad, x, mask, rows, channels, k, sum, dot);
+}
+
+template <Activation kActivation, bool kFromOutput, bool kResidual, class T>
+GALLEY_INLINE void apply_gradient_as(const T* __restrict grad, const T* __restrict x, const T* __restrict y, T* __restrict dx, T* __restrict dresidual,
                                      int64_t rows, int64_t channels, const float* __restrict mean, const float* __restrict scale, const float* __restrict shift,
                                      const float* __restrict a, const float* __restrict b, const float* __restrict offset) {
   for (int64_t r = 0; r < rows; ++r) {
@@ -176,9 +205,9 @@ GALLEY_INLINE void apply_gradient_as(const float* __restrict grad, const float* 
   }
 }
 
-/// dx = a g + b (x - mean) + offset for each channel.
-GALLEY_CLONES void apply_gradient(const float* grad, const float* x, Mask mask, float* dx, float* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
-  const float* y = mask.y;
+template <class T>
+GALLEY_INLINE void apply_gradient_any(const T* grad, const T* x, Mask<T> mask, T* dx, T* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
+  const T* y = mask.y;
   switch (mask.activation) {
     case Activation::kRelu:
       if (y == nullptr) return apply_gradient_as<Activation::kRelu, false, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
@@ -191,6 +220,14 @@ GALLEY_CLONES void apply_gradient(const float* grad, const float* x, Mask mask, 
       return dresidual != nullptr ? apply_gradient_as<Activation::kNone, false, true>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset)
                                   : apply_gradient_as<Activation::kNone, false, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
   }
+}
+
+/// dx = a g + b (x - mean) + offset for each channel.
+GALLEY_CLONES void apply_gradient(const float* grad, const float* x, Mask<float> mask, float* dx, float* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
+  apply_gradient_any(grad, x, mask, dx, dresidual, rows, channels, k);
+}
+GALLEY_CLONES void apply_gradient(const BFloat16* grad, const BFloat16* x, Mask<BFloat16> mask, BFloat16* dx, BFloat16* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
+  apply_gradient_any(grad, x, mask, dx, dresidual, rows, channels, k);
 }
 
 /// The second pass over the pixels: each thread walks its part from the end, whose rows the first pass left in the cache.
@@ -207,6 +244,7 @@ void backwards(Rows rows, const Body& body) {
 
 constexpr int64_t kLanes = 32;
 
+template <class T>
 class BatchNormForward : public PreparedKernel {
  public:
   explicit BatchNormForward(const KernelQuery& q) : rows_(rows_of(q.in(0))), blocks_(rows_, q.threads), eps_(q.attrs<BatchNormAttrs>().eps),
@@ -214,21 +252,21 @@ class BatchNormForward : public PreparedKernel {
   int64_t scratch_bytes() const override { return (blocks_.count * 2 + 2) * rows_.channels * 4; }
   void run(const KernelArgs& args) const override {
     const int64_t channels = rows_.channels;
-    const float* x = args.in<float>(0);
+    const T* x = args.in<T>(0);
     auto* sums = static_cast<float*>(args.scratch);
     float* scale = sums + blocks_.count * 2 * channels;
     float* shift = scale + channels;
     parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
-        const float* first = x + blocks_.begin(b) * channels;
+        const T* first = x + blocks_.begin(b) * channels;
         shifted_sums(first, blocks_.begin(b + 1) - blocks_.begin(b), channels, first, sums + b * 2 * channels, sums + (b * 2 + 1) * channels);
       }
     });
     parallel_for((channels + kLanes - 1) / kLanes, 4, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) combine(args, sums, task * kLanes, std::min(kLanes, channels - task * kLanes), scale, shift);
     });
-    const float* residual = args.in<float>(3);
-    float* y = args.out<float>(0);
+    const T* residual = args.in<T>(3);
+    T* y = args.out<T>(0);
     backwards(rows_, [&](int64_t at, int64_t rows) { apply(x + at, residual != nullptr ? residual + at : nullptr, y + at, rows, channels, scale, shift, activation_); });
   }
 
@@ -236,15 +274,15 @@ class BatchNormForward : public PreparedKernel {
   /// Chan et al. 1979: blocks' means and squares about them, combined one after the other in block order.
   void combine(const KernelArgs& args, const float* sums, int64_t first, int64_t lanes, float* scale, float* shift) const {
     const int64_t channels = rows_.channels;
-    const float* x = args.in<float>(0);
+    const T* x = args.in<T>(0);
     double mean[kLanes] = {}, m2[kLanes] = {}, n = 0;
     for (int64_t b = 0; b < blocks_.count; ++b) {
-      const float* row = x + blocks_.begin(b) * channels + first;
+      const T* row = x + blocks_.begin(b) * channels + first;
       const float* sum = sums + b * 2 * channels + first;
       const float* squares = sum + channels;
       const double k = static_cast<double>(blocks_.begin(b + 1) - blocks_.begin(b)), inverse = 1 / k, part = k / (n + k), weight = n * part;
       for (int64_t c = 0; c < lanes; ++c) {
-        const double s = static_cast<double>(sum[c]), delta = static_cast<double>(row[c]) + s * inverse - mean[c];
+        const double s = static_cast<double>(sum[c]), delta = static_cast<double>(static_cast<float>(row[c])) + s * inverse - mean[c];
         m2[c] += std::max(0.0, static_cast<double>(squares[c]) - s * s * inverse) + delta * delta * weight;
         mean[c] += delta * part;
       }
@@ -269,6 +307,7 @@ class BatchNormForward : public PreparedKernel {
   Activation activation_;
 };
 
+template <class T>
 class BatchNormBackward : public PreparedKernel {
  public:
   explicit BatchNormBackward(const KernelQuery& q) : rows_(rows_of(q.in(1))), blocks_(rows_, q.threads), eps_(q.attrs<BatchNormBackwardAttrs>().eps),
@@ -276,9 +315,9 @@ class BatchNormBackward : public PreparedKernel {
   int64_t scratch_bytes() const override { return (blocks_.count * 2 + 5) * rows_.channels * 4; }
   void run(const KernelArgs& args) const override {
     const int64_t channels = rows_.channels;
-    const float* grad = args.in<float>(0);
-    const float* x = args.in<float>(1);
-    const float* y = args.in<float>(6);
+    const T* grad = args.in<T>(0);
+    const T* x = args.in<T>(1);
+    const T* y = args.in<T>(6);
     auto* sums = static_cast<float*>(args.scratch);
     float* scale = sums + blocks_.count * 2 * channels;
     float* shift = scale + channels;
@@ -292,7 +331,7 @@ class BatchNormBackward : public PreparedKernel {
       scale[c] = static_cast<float>(gamma_rstd(c));
       shift[c] = static_cast<float>(per_channel(args.in<float>(5), c, 0.0) - static_cast<double>(k.mean[c]) * gamma_rstd(c));
     }
-    const auto mask_at = [&](int64_t at) { return Mask{activation_, y != nullptr ? y + at : nullptr}; };
+    const auto mask_at = [&](int64_t at) { return Mask<T>{activation_, y != nullptr ? y + at : nullptr}; };
     parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
         const int64_t at = blocks_.begin(block) * channels;
@@ -323,8 +362,8 @@ class BatchNormBackward : public PreparedKernel {
         }
       }
     });
-    float* dx = args.out<float>(0);
-    float* dresidual = residual_ ? args.out<float>(3) : nullptr;
+    T* dx = args.out<T>(0);
+    T* dresidual = residual_ ? args.out<T>(3) : nullptr;
     backwards(rows_, [&](int64_t at, int64_t rows) {
       apply_gradient(grad + at, x + at, mask_at(at), dx + at, dresidual != nullptr ? dresidual + at : nullptr, rows, channels, k);
     });
@@ -338,6 +377,7 @@ class BatchNormBackward : public PreparedKernel {
   bool residual_;
 };
 
+template <class T>
 class BatchNormInference : public PreparedKernel {
  public:
   explicit BatchNormInference(const KernelQuery& q) : rows_(rows_of(q.in(0))), eps_(q.attrs<BatchNormInferenceAttrs>().eps),
@@ -354,7 +394,7 @@ class BatchNormInference : public PreparedKernel {
       shift[c] = static_cast<float>(beta - static_cast<double>(args.in<float>(3)[c]) * s);
     }
     parallel_for(rows_.pixels, std::max<int64_t>(1, 16384 / channels), [&](int64_t begin, int64_t end) {
-      apply(args.in<float>(0) + begin * channels, nullptr, args.out<float>(0) + begin * channels, end - begin, channels, scale, shift, activation_);
+      apply(args.in<T>(0) + begin * channels, static_cast<const T*>(nullptr), args.out<T>(0) + begin * channels, end - begin, channels, scale, shift, activation_);
     });
   }
 
@@ -371,9 +411,10 @@ Support supports_inference(const KernelQuery& q) {
   return supports_rows(q, {0});
 }
 
-template <class T>
+template <template <class> class K>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  return std::make_unique<T>(q);
+  if (q.out(0).dtype == DType::kBF16) return std::make_unique<K<BFloat16>>(q);
+  return std::make_unique<K<float>>(q);
 }
 
 const std::array<Kernel, 3> kKernels{{{"batch_norm", "cpu", supports_forward, prepare<BatchNormForward>},

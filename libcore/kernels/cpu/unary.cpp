@@ -7,6 +7,7 @@
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/activate.h"
+#include "libcore/kernels/cpu/bfloat16.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/kernels/cpu/vector_math.h"
 #include "libcore/ops/unary.h"
@@ -26,22 +27,29 @@ constexpr float kTanhInner = 0.79788456f;      // sqrt(2 / pi)
 constexpr float kTanhCubic = 0.044715f;
 GALLEY_INLINE float gelu_inner(float x) { return kTanhInner * (x + kTanhCubic * x * x * x); }
 
-#define GALLEY_MAP(name, expression)                                                                            \
-  GALLEY_CLONES void name(const float* in, const float*, float* out, int64_t count, [[maybe_unused]] Numbers k) { \
-    GALLEY_ELEMENTWISE                                                                                          \
-    for (int64_t i = 0; i < count; ++i) {                                                                       \
-      const float x = in[i];                                                                                    \
-      out[i] = (expression);                                                                                    \
-    }                                                                                                           \
-  }
-#define GALLEY_BACKWARD(name, expression)                                                                          \
-  GALLEY_CLONES void name(const float* grad, const float* in, float* out, int64_t count, [[maybe_unused]] Numbers k) { \
-    GALLEY_ELEMENTWISE                                                                                          \
-    for (int64_t i = 0; i < count; ++i) {                                                                          \
-      const float g = grad[i], x = in[i];                                                                          \
-      out[i] = (expression);                                                                                       \
-    }                                                                                                              \
-  }
+// out[i] = expression of x = in[i] (and of g = grad[i]), on f32 and on bf16.
+#define GALLEY_MAP(name, expression)                                                                                                                      \
+  template <class T>                                                                                                                                      \
+  GALLEY_INLINE void name##_as(const T* in, T* out, int64_t count, [[maybe_unused]] Numbers k) {                                                          \
+    GALLEY_ELEMENTWISE                                                                                                                                    \
+    for (int64_t i = 0; i < count; ++i) {                                                                                                                 \
+      const float x = in[i];                                                                                                                              \
+      out[i] = (expression);                                                                                                                              \
+    }                                                                                                                                                     \
+  }                                                                                                                                                       \
+  GALLEY_CLONES void name(const float* in, const float*, float* out, int64_t count, Numbers k) { name##_as(in, out, count, k); }                          \
+  GALLEY_CLONES void name(const BFloat16* in, const BFloat16*, BFloat16* out, int64_t count, Numbers k) { name##_as(in, out, count, k); }
+#define GALLEY_BACKWARD(name, expression)                                                                                                                 \
+  template <class T>                                                                                                                                      \
+  GALLEY_INLINE void name##_as(const T* grad, const T* in, T* out, int64_t count, [[maybe_unused]] Numbers k) {                                           \
+    GALLEY_ELEMENTWISE                                                                                                                                    \
+    for (int64_t i = 0; i < count; ++i) {                                                                                                                 \
+      const float g = grad[i], x = in[i];                                                                                                                 \
+      out[i] = (expression);                                                                                                                              \
+    }                                                                                                                                                     \
+  }                                                                                                                                                       \
+  GALLEY_CLONES void name(const float* grad, const float* in, float* out, int64_t count, Numbers k) { name##_as(grad, in, out, count, k); }               \
+  GALLEY_CLONES void name(const BFloat16* grad, const BFloat16* in, BFloat16* out, int64_t count, Numbers k) { name##_as(grad, in, out, count, k); }
 
 GALLEY_MAP(map_relu, at_least(x, 0.0f))
 GALLEY_MAP(map_relu6, at_most(at_least(x, 0.0f), 6.0f))
@@ -75,101 +83,97 @@ GALLEY_BACKWARD(sigmoid_slope, g * (x * (1.0f - x)))
 GALLEY_BACKWARD(tanh_slope, g * (1.0f - x * x))
 GALLEY_BACKWARD(clamp_slope, (x >= k.a) & (x <= k.b) ? g : 0.0f)
 GALLEY_BACKWARD(gelu_slope, g * (normal_of(x) + x * (kNormalDensity * exp_of(-0.5f * x * x))))
-GALLEY_CLONES void gelu_tanh_slope(const float* grad, const float* in, float* out, int64_t count, Numbers) {
-  GALLEY_ELEMENTWISE
-  for (int64_t i = 0; i < count; ++i) {
-    const float x = in[i], t = tanh_of(gelu_inner(x));
-    out[i] = grad[i] * (0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * (kTanhInner * (1.0f + 3.0f * kTanhCubic * x * x)));
-  }
-}
-GALLEY_CLONES void silu_slope(const float* grad, const float* in, float* out, int64_t count, Numbers) {
-  GALLEY_ELEMENTWISE
-  for (int64_t i = 0; i < count; ++i) {
-    const float s = sigmoid_of(in[i]);
-    out[i] = grad[i] * (s * (1.0f + in[i] * (1.0f - s)));
-  }
-}
+GALLEY_INLINE float gelu_tanh_slope_of(float x, float t) { return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * (kTanhInner * (1.0f + 3.0f * kTanhCubic * x * x)); }
+GALLEY_INLINE float silu_slope_of(float x, float s) { return s * (1.0f + x * (1.0f - s)); }
+GALLEY_BACKWARD(gelu_tanh_slope, g * gelu_tanh_slope_of(x, tanh_of(gelu_inner(x))))
+GALLEY_BACKWARD(silu_slope, g * silu_slope_of(x, sigmoid_of(x)))
 
-using Loop = void (*)(const float*, const float*, float*, int64_t, Numbers);
+template <class T>
+using Loop = void (*)(const T*, const T*, T*, int64_t, Numbers);
 
+template <class T>
 class Map : public PreparedKernel {
  public:
-  Map(Loop loop, int64_t count, Numbers numbers) : loop_(loop), count_(count), numbers_(numbers) {}
+  Map(Loop<T> loop, int64_t count, Numbers numbers) : loop_(loop), count_(count), numbers_(numbers) {}
   void run(const KernelArgs& args) const override {
-    const float* other = args.in<float>(1);
+    const T* other = args.in<T>(1);
     parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
-      loop_(args.in<float>(0) + begin, other != nullptr ? other + begin : nullptr, args.out<float>(0) + begin, end - begin, numbers_);
+      loop_(args.in<T>(0) + begin, other != nullptr ? other + begin : nullptr, args.out<T>(0) + begin, end - begin, numbers_);
     });
   }
 
  private:
-  Loop loop_;
+  Loop<T> loop_;
   int64_t count_;
   Numbers numbers_;
 };
 
 Support supports(const KernelQuery& q) {
   const TensorType& x = q.in(0);
-  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
+  if (x.dtype != DType::kF32 && x.dtype != DType::kBF16) return Support::no(cat("dtype ", x.dtype));
   if (x.format.is_blocked()) return Support::no(cat("format ", x.format));
   if (!(q.out(0).format == x.format)) return Support::no("output in another format");
-  if (q.has(1) && (q.in(1).dtype != DType::kF32 || !(q.in(1).format == x.format))) return Support::no("inputs of different formats");
+  if (q.has(1) && (q.in(1).dtype != x.dtype || !(q.in(1).format == x.format))) return Support::no("inputs of different formats");
   return Support::yes();
 }
 
-template <Loop kLoop>
-std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  return std::make_unique<Map>(kLoop, q.in(0).elements(), Numbers{});
+/// The loop of the operand's type.
+template <Loop<float> kWide, Loop<BFloat16> kNarrow>
+std::unique_ptr<PreparedKernel> map_of(const KernelQuery& q, Numbers numbers) {
+  if (q.in(0).dtype == DType::kBF16) return std::make_unique<Map<BFloat16>>(kNarrow, q.in(0).elements(), numbers);
+  return std::make_unique<Map<float>>(kWide, q.in(0).elements(), numbers);
 }
-template <Loop kLoop>
+template <Loop<float> kWide, Loop<BFloat16> kNarrow>
+std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
+  return map_of<kWide, kNarrow>(q, {});
+}
+template <Loop<float> kWide, Loop<BFloat16> kNarrow>
 std::unique_ptr<PreparedKernel> prepare_clamp(const KernelQuery& q) {
   const auto& a = q.attrs<ClampAttrs>();
-  return std::make_unique<Map>(kLoop, q.in(0).elements(), Numbers{static_cast<float>(a.min), static_cast<float>(a.max)});
+  return map_of<kWide, kNarrow>(q, {static_cast<float>(a.min), static_cast<float>(a.max)});
 }
 std::unique_ptr<PreparedKernel> prepare_affine(const KernelQuery& q) {
   const auto& a = q.attrs<AffineAttrs>();
-  return std::make_unique<Map>(map_affine, q.in(0).elements(), Numbers{static_cast<float>(a.scale), static_cast<float>(a.shift)});
+  return map_of<map_affine, map_affine>(q, {static_cast<float>(a.scale), static_cast<float>(a.shift)});
 }
-
-std::unique_ptr<PreparedKernel> prepare_pow(const KernelQuery& q) {
-  return std::make_unique<Map>(map_pow, q.in(0).elements(), Numbers{static_cast<float>(q.attrs<PowAttrs>().exponent), 0});
-}
-template <Loop kPlain, Loop kTanh>
+std::unique_ptr<PreparedKernel> prepare_pow(const KernelQuery& q) { return map_of<map_pow, map_pow>(q, {static_cast<float>(q.attrs<PowAttrs>().exponent), 0}); }
 std::unique_ptr<PreparedKernel> prepare_gelu(const KernelQuery& q) {
-  const bool by_tanh = q.attrs<GeluAttrs>().approximate == GeluApproximation::kTanh;
-  return std::make_unique<Map>(by_tanh ? kTanh : kPlain, q.in(0).elements(), Numbers{});
+  return q.attrs<GeluAttrs>().approximate == GeluApproximation::kTanh ? map_of<map_gelu_tanh, map_gelu_tanh>(q, {}) : map_of<map_gelu, map_gelu>(q, {});
+}
+std::unique_ptr<PreparedKernel> prepare_gelu_backward(const KernelQuery& q) {
+  return q.attrs<GeluAttrs>().approximate == GeluApproximation::kTanh ? map_of<gelu_tanh_slope, gelu_tanh_slope>(q, {}) : map_of<gelu_slope, gelu_slope>(q, {});
 }
 
-const std::array<Kernel, 30> kKernels{{{"relu", "cpu", supports, prepare<map_relu>},
-                                       {"relu6", "cpu", supports, prepare<map_relu6>},
-                                       {"hardswish", "cpu", supports, prepare<map_hardswish>},
-                                       {"hardsigmoid", "cpu", supports, prepare<map_hardsigmoid>},
-                                       {"sigmoid", "cpu", supports, prepare<map_sigmoid>},
-                                       {"silu", "cpu", supports, prepare<map_silu>},
-                                       {"tanh", "cpu", supports, prepare<map_tanh>},
-                                       {"exp", "cpu", supports, prepare<map_exp>},
-                                       {"log", "cpu", supports, prepare<map_log>},
-                                       {"sin", "cpu", supports, prepare<map_sin>},
-                                       {"cos", "cpu", supports, prepare<map_cos>},
+const std::array<Kernel, 30> kKernels{{{"relu", "cpu", supports, prepare<map_relu, map_relu>},
+                                       {"relu6", "cpu", supports, prepare<map_relu6, map_relu6>},
+                                       {"hardswish", "cpu", supports, prepare<map_hardswish, map_hardswish>},
+                                       {"hardsigmoid", "cpu", supports, prepare<map_hardsigmoid, map_hardsigmoid>},
+                                       {"sigmoid", "cpu", supports, prepare<map_sigmoid, map_sigmoid>},
+                                       {"silu", "cpu", supports, prepare<map_silu, map_silu>},
+                                       {"tanh", "cpu", supports, prepare<map_tanh, map_tanh>},
+                                       {"exp", "cpu", supports, prepare<map_exp, map_exp>},
+                                       {"log", "cpu", supports, prepare<map_log, map_log>},
+                                       {"sin", "cpu", supports, prepare<map_sin, map_sin>},
+                                       {"cos", "cpu", supports, prepare<map_cos, map_cos>},
                                        {"pow", "cpu", supports, prepare_pow},
-                                       {"gelu", "cpu", supports, prepare_gelu<map_gelu, map_gelu_tanh>},
-                                       {"gelu_backward", "cpu", supports, prepare_gelu<gelu_slope, gelu_tanh_slope>},
-                                       {"neg", "cpu", supports, prepare<map_neg>},
-                                       {"abs", "cpu", supports, prepare<map_abs>},
-                                       {"square", "cpu", supports, prepare<map_square>},
-                                       {"sqrt", "cpu", supports, prepare<map_sqrt>},
-                                       {"rsqrt", "cpu", supports, prepare<map_rsqrt>},
-                                       {"reciprocal", "cpu", supports, prepare<map_reciprocal>},
-                                       {"clamp", "cpu", supports, prepare_clamp<map_clamp>},
+                                       {"gelu", "cpu", supports, prepare_gelu},
+                                       {"gelu_backward", "cpu", supports, prepare_gelu_backward},
+                                       {"neg", "cpu", supports, prepare<map_neg, map_neg>},
+                                       {"abs", "cpu", supports, prepare<map_abs, map_abs>},
+                                       {"square", "cpu", supports, prepare<map_square, map_square>},
+                                       {"sqrt", "cpu", supports, prepare<map_sqrt, map_sqrt>},
+                                       {"rsqrt", "cpu", supports, prepare<map_rsqrt, map_rsqrt>},
+                                       {"reciprocal", "cpu", supports, prepare<map_reciprocal, map_reciprocal>},
+                                       {"clamp", "cpu", supports, prepare_clamp<map_clamp, map_clamp>},
                                        {"affine", "cpu", supports, prepare_affine},
-                                       {"relu_backward", "cpu", supports, prepare<relu_slope>},
-                                       {"relu6_backward", "cpu", supports, prepare<relu6_slope>},
-                                       {"hardswish_backward", "cpu", supports, prepare<hardswish_slope>},
-                                       {"hardsigmoid_backward", "cpu", supports, prepare<hardsigmoid_slope>},
-                                       {"sigmoid_backward", "cpu", supports, prepare<sigmoid_slope>},
-                                       {"silu_backward", "cpu", supports, prepare<silu_slope>},
-                                       {"tanh_backward", "cpu", supports, prepare<tanh_slope>},
-                                       {"clamp_backward", "cpu", supports, prepare_clamp<clamp_slope>}}};
+                                       {"relu_backward", "cpu", supports, prepare<relu_slope, relu_slope>},
+                                       {"relu6_backward", "cpu", supports, prepare<relu6_slope, relu6_slope>},
+                                       {"hardswish_backward", "cpu", supports, prepare<hardswish_slope, hardswish_slope>},
+                                       {"hardsigmoid_backward", "cpu", supports, prepare<hardsigmoid_slope, hardsigmoid_slope>},
+                                       {"sigmoid_backward", "cpu", supports, prepare<sigmoid_slope, sigmoid_slope>},
+                                       {"silu_backward", "cpu", supports, prepare<silu_slope, silu_slope>},
+                                       {"tanh_backward", "cpu", supports, prepare<tanh_slope, tanh_slope>},
+                                       {"clamp_backward", "cpu", supports, prepare_clamp<clamp_slope, clamp_slope>}}};
 
 }  // namespace
 
