@@ -1,7 +1,7 @@
 """Times training steps of a torchvision model in PyTorch: one mode a process, one JSON line on stdout.
 
-usage: torch_train.py MODEL BATCH STEPS {eager|compile} {contiguous|channels_last} THREADS
-SGD with momentum on random images, cross entropy; the loss is read back each step, as a training script does.
+usage: torch_train.py MODEL BATCH STEPS {eager|compile} {contiguous|channels_last} {f32|bf16} THREADS
+bf16: the forward and the loss under autocast. SGD with momentum on random images, cross entropy; the loss is read back each step, as a training script does.
 """
 import json
 import resource
@@ -14,7 +14,7 @@ import torchvision
 
 from cifar_resnet import CifarResNet
 
-name, batch, steps, mode, layout, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5], int(sys.argv[6])
+name, batch, steps, mode, layout, precision, threads = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:7], int(sys.argv[7])
 torch.set_num_threads(threads)
 torch.manual_seed(0)
 
@@ -34,7 +34,8 @@ times = []
 for step in range(steps + 3):
     start = time.perf_counter()
     optimizer.zero_grad(set_to_none=True)
-    loss = torch.nn.functional.cross_entropy(forward(data), target)
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        loss = torch.nn.functional.cross_entropy(forward(data), target)
     loss.backward()
     optimizer.step()
     loss.item()
