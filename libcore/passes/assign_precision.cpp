@@ -21,7 +21,7 @@ class Recaster {
     for (const Node& node : old) add(node);
     graph_.set_path("");
     graph_.set_phase(Phase::kForward);
-    for (auto& [name, id] : graph_.outputs()) id = as(moved(id), DType::kF32, true);
+    for (auto& [name, id] : graph_.outputs()) id = as(moved(id), DType::kF32);
     return std::move(report_);
   }
 
@@ -31,10 +31,10 @@ class Recaster {
     return found == moved_.end() ? id : found->second;
   }
 
-  /// The value in that type. `narrow_only`: only narrow values change (integers and f64 are never touched).
-  ValueId as(ValueId id, DType dtype, bool narrow_only = false) {
+  /// The value in that type; integers and f64 are never touched.
+  ValueId as(ValueId id, DType dtype) {
     const DType now = graph_.type(id).dtype;
-    if (now == dtype || !(is_narrow(now) || (now == DType::kF32 && !narrow_only))) return id;
+    if (now == dtype || !(is_narrow(now) || now == DType::kF32)) return id;
     const auto [at, added] = casts_.try_emplace({id, dtype}, kNoValue);
     if (added) at->second = cast(graph_.at(id), dtype).id();
     return at->second;
