@@ -17,6 +17,11 @@ namespace {
 /// out[i] = f(a[i * a_step], b[i * b_step]).
 template <class T>
 using Loop = void (*)(const T* a, int64_t a_step, const T* b, int64_t b_step, T* out, int64_t count);
+/// An operator's loops over either type.
+struct Loops {
+  Loop<float> wide;
+  Loop<BFloat16> narrow;
+};
 
 #define GALLEY_BINARY(name, expression)                                                                                                                   \
   template <class T>                                                                                                                                      \
@@ -36,19 +41,20 @@ using Loop = void (*)(const T* a, int64_t a_step, const T* b, int64_t b_step, T*
       for (int64_t i = 0; i < count; ++i) { const float x = a[i * a_step], y = b[i * b_step]; out[i] = (expression); }                                    \
     }                                                                                                                                                     \
   }                                                                                                                                                       \
-  GALLEY_CLONES void name(const float* a, int64_t a_step, const float* b, int64_t b_step, float* out, int64_t count) { name##_as(a, a_step, b, b_step, out, count); } \
-  GALLEY_CLONES void name(const BFloat16* a, int64_t a_step, const BFloat16* b, int64_t b_step, BFloat16* out, int64_t count) { name##_as(a, a_step, b, b_step, out, count); }
+  GALLEY_CLONES void name##_loop(const float* a, int64_t a_step, const float* b, int64_t b_step, float* out, int64_t count) { name##_as(a, a_step, b, b_step, out, count); } \
+  GALLEY_CLONES void name##_loop(const BFloat16* a, int64_t a_step, const BFloat16* b, int64_t b_step, BFloat16* out, int64_t count) { name##_as(a, a_step, b, b_step, out, count); } \
+  constexpr Loops name{name##_loop, name##_loop};
 
-GALLEY_BINARY(add_loop, x + y)
-GALLEY_BINARY(sub_loop, x - y)
-GALLEY_BINARY(mul_loop, x * y)
-GALLEY_BINARY(div_loop, x / y)
+GALLEY_BINARY(add_loops, x + y)
+GALLEY_BINARY(sub_loops, x - y)
+GALLEY_BINARY(mul_loops, x * y)
+GALLEY_BINARY(div_loops, x / y)
 // A NaN on either side is the result.
-GALLEY_BINARY(maximum_loop, x != x ? x : x > y ? x : y)
-GALLEY_BINARY(minimum_loop, x != x ? x : x < y ? x : y)
+GALLEY_BINARY(maximum_loops, x != x ? x : x > y ? x : y)
+GALLEY_BINARY(minimum_loops, x != x ? x : x < y ? x : y)
 
 // The library's, an element at a time: rare, and with all its special cases.
-GALLEY_BINARY(power_loop, std::pow(x, y))
+GALLEY_BINARY(power_loops, std::pow(x, y))
 
 struct Walk {
   int64_t size = 1, a = 0, b = 0;
@@ -120,19 +126,19 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
-template <Loop<float> kWide, Loop<BFloat16> kNarrow>
+template <const Loops& kLoops>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  if (q.out(0).dtype == DType::kBF16) return std::make_unique<Binary<BFloat16>>(kNarrow, q.in(0), q.in(1), q.out(0));
-  return std::make_unique<Binary<float>>(kWide, q.in(0), q.in(1), q.out(0));
+  if (q.out(0).dtype == DType::kBF16) return std::make_unique<Binary<BFloat16>>(kLoops.narrow, q.in(0), q.in(1), q.out(0));
+  return std::make_unique<Binary<float>>(kLoops.wide, q.in(0), q.in(1), q.out(0));
 }
 
-const std::array<Kernel, 7> kKernels{{{"add", "cpu", supports, prepare<add_loop, add_loop>},
-                                      {"sub", "cpu", supports, prepare<sub_loop, sub_loop>},
-                                      {"mul", "cpu", supports, prepare<mul_loop, mul_loop>},
-                                      {"div", "cpu", supports, prepare<div_loop, div_loop>},
-                                      {"maximum", "cpu", supports, prepare<maximum_loop, maximum_loop>},
-                                      {"minimum", "cpu", supports, prepare<minimum_loop, minimum_loop>},
-                                      {"power", "cpu", supports, prepare<power_loop, power_loop>}}};
+const std::array<Kernel, 7> kKernels{{{"add", "cpu", supports, prepare<add_loops>},
+                                      {"sub", "cpu", supports, prepare<sub_loops>},
+                                      {"mul", "cpu", supports, prepare<mul_loops>},
+                                      {"div", "cpu", supports, prepare<div_loops>},
+                                      {"maximum", "cpu", supports, prepare<maximum_loops>},
+                                      {"minimum", "cpu", supports, prepare<minimum_loops>},
+                                      {"power", "cpu", supports, prepare<power_loops>}}};
 
 }  // namespace
 

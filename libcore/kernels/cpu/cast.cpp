@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "libcore/base/parallel.h"
+#include "libcore/kernels/cpu/bfloat16.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/kernels/cpu/vector_math.h"
 #include "libcore/ops/shape.h"
@@ -20,7 +21,7 @@ struct Plain {
   using Number = T;
   static GALLEY_INLINE T load(T stored) { return stored; }
 };
-struct BFloat16 {
+struct Brain {
   using Stored = uint16_t;
   using Number = float;
   static GALLEY_INLINE float load(uint16_t stored) { return float_from_bf16(stored); }
@@ -53,7 +54,7 @@ template <class To, class Number>
 GALLEY_INLINE typename To::Stored store(Number x) {
   if constexpr (std::is_same_v<To, Bool>) {
     return x != Number{0} ? 1 : 0;
-  } else if constexpr (std::is_same_v<To, BFloat16>) {
+  } else if constexpr (std::is_same_v<To, Brain>) {
     return bf16_from_float(static_cast<float>(x));
   } else if constexpr (std::is_same_v<To, Float16>) {
     return f16_from_float(static_cast<float>(x));
@@ -73,18 +74,14 @@ void convert(const void* from, void* to, int64_t begin, int64_t end) {
 
 // The pairs of mixed precision, compiled for each instruction set.
 GALLEY_CLONES void float_to_bf16(const void* from, void* to, int64_t begin, int64_t end) {
-  const auto* in = static_cast<const uint32_t*>(from);
-  auto* out = static_cast<uint16_t*>(to);
-  for (int64_t i = begin; i < end; ++i) {
-    const uint32_t bits = in[i];
-    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = (bits >> 16) | 0x40u;
-    out[i] = static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
-  }
+  const auto* in = static_cast<const float*>(from);
+  auto* out = static_cast<BFloat16*>(to);
+  for (int64_t i = begin; i < end; ++i) out[i] = in[i];
 }
 GALLEY_CLONES void bf16_to_float(const void* from, void* to, int64_t begin, int64_t end) {
-  const auto* in = static_cast<const uint16_t*>(from);
-  auto* out = static_cast<uint32_t*>(to);
-  for (int64_t i = begin; i < end; ++i) out[i] = static_cast<uint32_t>(in[i]) << 16;
+  const auto* in = static_cast<const BFloat16*>(from);
+  auto* out = static_cast<float*>(to);
+  for (int64_t i = begin; i < end; ++i) out[i] = in[i];
 }
 GALLEY_CLONES void bytes_to_float(const void* from, void* to, int64_t begin, int64_t end) {
   const auto* in = static_cast<const uint8_t*>(from);
@@ -100,7 +97,7 @@ Loop loop_to(DType to) {
     case DType::kF32: return convert<From, Plain<float>>;
     case DType::kF64: return convert<From, Plain<double>>;
     case DType::kF16: return convert<From, Float16>;
-    case DType::kBF16: return convert<From, BFloat16>;
+    case DType::kBF16: return convert<From, Brain>;
     case DType::kI64: return convert<From, Plain<int64_t>>;
     case DType::kI32: return convert<From, Plain<int32_t>>;
     case DType::kI16: return convert<From, Plain<int16_t>>;
@@ -119,7 +116,7 @@ Loop loop_of(DType from, DType to) {
     case DType::kF32: return loop_to<Plain<float>>(to);
     case DType::kF64: return loop_to<Plain<double>>(to);
     case DType::kF16: return loop_to<Float16>(to);
-    case DType::kBF16: return loop_to<BFloat16>(to);
+    case DType::kBF16: return loop_to<Brain>(to);
     case DType::kI64: return loop_to<Plain<int64_t>>(to);
     case DType::kI32: return loop_to<Plain<int32_t>>(to);
     case DType::kI16: return loop_to<Plain<int16_t>>(to);

@@ -27,29 +27,39 @@ constexpr float kTanhInner = 0.79788456f;      // sqrt(2 / pi)
 constexpr float kTanhCubic = 0.044715f;
 GALLEY_INLINE float gelu_inner(float x) { return kTanhInner * (x + kTanhCubic * x * x * x); }
 
-// out[i] = expression of x = in[i] (and of g = grad[i]), on f32 and on bf16.
-#define GALLEY_MAP(name, expression)                                                                                                                      \
-  template <class T>                                                                                                                                      \
-  GALLEY_INLINE void name##_as(const T* in, T* out, int64_t count, [[maybe_unused]] Numbers k) {                                                          \
-    GALLEY_ELEMENTWISE                                                                                                                                    \
-    for (int64_t i = 0; i < count; ++i) {                                                                                                                 \
-      const float x = in[i];                                                                                                                              \
-      out[i] = (expression);                                                                                                                              \
-    }                                                                                                                                                     \
-  }                                                                                                                                                       \
-  GALLEY_CLONES void name(const float* in, const float*, float* out, int64_t count, Numbers k) { name##_as(in, out, count, k); }                          \
-  GALLEY_CLONES void name(const BFloat16* in, const BFloat16*, BFloat16* out, int64_t count, Numbers k) { name##_as(in, out, count, k); }
-#define GALLEY_BACKWARD(name, expression)                                                                                                                 \
-  template <class T>                                                                                                                                      \
-  GALLEY_INLINE void name##_as(const T* grad, const T* in, T* out, int64_t count, [[maybe_unused]] Numbers k) {                                           \
-    GALLEY_ELEMENTWISE                                                                                                                                    \
-    for (int64_t i = 0; i < count; ++i) {                                                                                                                 \
-      const float g = grad[i], x = in[i];                                                                                                                 \
-      out[i] = (expression);                                                                                                                              \
-    }                                                                                                                                                     \
-  }                                                                                                                                                       \
-  GALLEY_CLONES void name(const float* grad, const float* in, float* out, int64_t count, Numbers k) { name##_as(grad, in, out, count, k); }               \
-  GALLEY_CLONES void name(const BFloat16* grad, const BFloat16* in, BFloat16* out, int64_t count, Numbers k) { name##_as(grad, in, out, count, k); }
+template <class T>
+using Loop = void (*)(const T* first, const T* second, T* out, int64_t count, Numbers);
+/// A function's loops over either type.
+struct Loops {
+  Loop<float> wide;
+  Loop<BFloat16> narrow;
+};
+
+// out[i] = expression of x = in[i] (and of g = grad[i]).
+#define GALLEY_LOOPS(name)                                                                                                                                  \
+  GALLEY_CLONES void name##_loop(const float* a, const float* b, float* out, int64_t count, Numbers k) { name##_as(a, b, out, count, k); }                  \
+  GALLEY_CLONES void name##_loop(const BFloat16* a, const BFloat16* b, BFloat16* out, int64_t count, Numbers k) { name##_as(a, b, out, count, k); }         \
+  constexpr Loops name{name##_loop, name##_loop};
+#define GALLEY_MAP(name, expression)                                                                                                                        \
+  template <class T>                                                                                                                                        \
+  GALLEY_INLINE void name##_as(const T* in, const T*, T* out, int64_t count, [[maybe_unused]] Numbers k) {                                                  \
+    GALLEY_ELEMENTWISE                                                                                                                                      \
+    for (int64_t i = 0; i < count; ++i) {                                                                                                                   \
+      const float x = in[i];                                                                                                                                \
+      out[i] = (expression);                                                                                                                                \
+    }                                                                                                                                                       \
+  }                                                                                                                                                         \
+  GALLEY_LOOPS(name)
+#define GALLEY_BACKWARD(name, expression)                                                                                                                   \
+  template <class T>                                                                                                                                        \
+  GALLEY_INLINE void name##_as(const T* grad, const T* in, T* out, int64_t count, [[maybe_unused]] Numbers k) {                                             \
+    GALLEY_ELEMENTWISE                                                                                                                                      \
+    for (int64_t i = 0; i < count; ++i) {                                                                                                                   \
+      const float g = grad[i], x = in[i];                                                                                                                   \
+      out[i] = (expression);                                                                                                                                \
+    }                                                                                                                                                       \
+  }                                                                                                                                                         \
+  GALLEY_LOOPS(name)
 
 GALLEY_MAP(map_relu, at_least(x, 0.0f))
 GALLEY_MAP(map_relu6, at_most(at_least(x, 0.0f), 6.0f))
@@ -89,9 +99,6 @@ GALLEY_BACKWARD(gelu_tanh_slope, g * gelu_tanh_slope_of(x, tanh_of(gelu_inner(x)
 GALLEY_BACKWARD(silu_slope, g * silu_slope_of(x, sigmoid_of(x)))
 
 template <class T>
-using Loop = void (*)(const T*, const T*, T*, int64_t, Numbers);
-
-template <class T>
 class Map : public PreparedKernel {
  public:
   Map(Loop<T> loop, int64_t count, Numbers numbers) : loop_(loop), count_(count), numbers_(numbers) {}
@@ -118,76 +125,73 @@ Support supports(const KernelQuery& q) {
 }
 
 /// The loop of the operand's type.
-template <Loop<float> kWide, Loop<BFloat16> kNarrow>
-std::unique_ptr<PreparedKernel> map_of(const KernelQuery& q, Numbers numbers) {
-  if (q.in(0).dtype == DType::kBF16) return std::make_unique<Map<BFloat16>>(kNarrow, q.in(0).elements(), numbers);
-  return std::make_unique<Map<float>>(kWide, q.in(0).elements(), numbers);
+std::unique_ptr<PreparedKernel> map_of(const Loops& loops, const KernelQuery& q, Numbers numbers) {
+  if (q.in(0).dtype == DType::kBF16) return std::make_unique<Map<BFloat16>>(loops.narrow, q.in(0).elements(), numbers);
+  return std::make_unique<Map<float>>(loops.wide, q.in(0).elements(), numbers);
 }
-template <Loop<float> kWide, Loop<BFloat16> kNarrow>
+template <const Loops& kLoops>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  return map_of<kWide, kNarrow>(q, {});
+  return map_of(kLoops, q, {});
 }
-template <Loop<float> kWide, Loop<BFloat16> kNarrow>
+template <const Loops& kLoops>
 std::unique_ptr<PreparedKernel> prepare_clamp(const KernelQuery& q) {
   const auto& a = q.attrs<ClampAttrs>();
-  return map_of<kWide, kNarrow>(q, {static_cast<float>(a.min), static_cast<float>(a.max)});
+  return map_of(kLoops, q, {static_cast<float>(a.min), static_cast<float>(a.max)});
 }
 std::unique_ptr<PreparedKernel> prepare_affine(const KernelQuery& q) {
   const auto& a = q.attrs<AffineAttrs>();
-  return map_of<map_affine, map_affine>(q, {static_cast<float>(a.scale), static_cast<float>(a.shift)});
+  return map_of(map_affine, q, {static_cast<float>(a.scale), static_cast<float>(a.shift)});
 }
-std::unique_ptr<PreparedKernel> prepare_pow(const KernelQuery& q) { return map_of<map_pow, map_pow>(q, {static_cast<float>(q.attrs<PowAttrs>().exponent), 0}); }
+std::unique_ptr<PreparedKernel> prepare_pow(const KernelQuery& q) { return map_of(map_pow, q, {static_cast<float>(q.attrs<PowAttrs>().exponent), 0}); }
+template <const Loops& kPlain, const Loops& kTanh>
 std::unique_ptr<PreparedKernel> prepare_gelu(const KernelQuery& q) {
-  return q.attrs<GeluAttrs>().approximate == GeluApproximation::kTanh ? map_of<map_gelu_tanh, map_gelu_tanh>(q, {}) : map_of<map_gelu, map_gelu>(q, {});
-}
-std::unique_ptr<PreparedKernel> prepare_gelu_backward(const KernelQuery& q) {
-  return q.attrs<GeluAttrs>().approximate == GeluApproximation::kTanh ? map_of<gelu_tanh_slope, gelu_tanh_slope>(q, {}) : map_of<gelu_slope, gelu_slope>(q, {});
+  return map_of(q.attrs<GeluAttrs>().approximate == GeluApproximation::kTanh ? kTanh : kPlain, q, {});
 }
 
-const std::array<Kernel, 30> kKernels{{{"relu", "cpu", supports, prepare<map_relu, map_relu>},
-                                       {"relu6", "cpu", supports, prepare<map_relu6, map_relu6>},
-                                       {"hardswish", "cpu", supports, prepare<map_hardswish, map_hardswish>},
-                                       {"hardsigmoid", "cpu", supports, prepare<map_hardsigmoid, map_hardsigmoid>},
-                                       {"sigmoid", "cpu", supports, prepare<map_sigmoid, map_sigmoid>},
-                                       {"silu", "cpu", supports, prepare<map_silu, map_silu>},
-                                       {"tanh", "cpu", supports, prepare<map_tanh, map_tanh>},
-                                       {"exp", "cpu", supports, prepare<map_exp, map_exp>},
-                                       {"log", "cpu", supports, prepare<map_log, map_log>},
-                                       {"sin", "cpu", supports, prepare<map_sin, map_sin>},
-                                       {"cos", "cpu", supports, prepare<map_cos, map_cos>},
+const std::array<Kernel, 30> kKernels{{{"relu", "cpu", supports, prepare<map_relu>},
+                                       {"relu6", "cpu", supports, prepare<map_relu6>},
+                                       {"hardswish", "cpu", supports, prepare<map_hardswish>},
+                                       {"hardsigmoid", "cpu", supports, prepare<map_hardsigmoid>},
+                                       {"sigmoid", "cpu", supports, prepare<map_sigmoid>},
+                                       {"silu", "cpu", supports, prepare<map_silu>},
+                                       {"tanh", "cpu", supports, prepare<map_tanh>},
+                                       {"exp", "cpu", supports, prepare<map_exp>},
+                                       {"log", "cpu", supports, prepare<map_log>},
+                                       {"sin", "cpu", supports, prepare<map_sin>},
+                                       {"cos", "cpu", supports, prepare<map_cos>},
                                        {"pow", "cpu", supports, prepare_pow},
-                                       {"gelu", "cpu", supports, prepare_gelu},
-                                       {"gelu_backward", "cpu", supports, prepare_gelu_backward},
-                                       {"neg", "cpu", supports, prepare<map_neg, map_neg>},
-                                       {"abs", "cpu", supports, prepare<map_abs, map_abs>},
-                                       {"square", "cpu", supports, prepare<map_square, map_square>},
-                                       {"sqrt", "cpu", supports, prepare<map_sqrt, map_sqrt>},
-                                       {"rsqrt", "cpu", supports, prepare<map_rsqrt, map_rsqrt>},
-                                       {"reciprocal", "cpu", supports, prepare<map_reciprocal, map_reciprocal>},
-                                       {"clamp", "cpu", supports, prepare_clamp<map_clamp, map_clamp>},
+                                       {"gelu", "cpu", supports, prepare_gelu<map_gelu, map_gelu_tanh>},
+                                       {"gelu_backward", "cpu", supports, prepare_gelu<gelu_slope, gelu_tanh_slope>},
+                                       {"neg", "cpu", supports, prepare<map_neg>},
+                                       {"abs", "cpu", supports, prepare<map_abs>},
+                                       {"square", "cpu", supports, prepare<map_square>},
+                                       {"sqrt", "cpu", supports, prepare<map_sqrt>},
+                                       {"rsqrt", "cpu", supports, prepare<map_rsqrt>},
+                                       {"reciprocal", "cpu", supports, prepare<map_reciprocal>},
+                                       {"clamp", "cpu", supports, prepare_clamp<map_clamp>},
                                        {"affine", "cpu", supports, prepare_affine},
-                                       {"relu_backward", "cpu", supports, prepare<relu_slope, relu_slope>},
-                                       {"relu6_backward", "cpu", supports, prepare<relu6_slope, relu6_slope>},
-                                       {"hardswish_backward", "cpu", supports, prepare<hardswish_slope, hardswish_slope>},
-                                       {"hardsigmoid_backward", "cpu", supports, prepare<hardsigmoid_slope, hardsigmoid_slope>},
-                                       {"sigmoid_backward", "cpu", supports, prepare<sigmoid_slope, sigmoid_slope>},
-                                       {"silu_backward", "cpu", supports, prepare<silu_slope, silu_slope>},
-                                       {"tanh_backward", "cpu", supports, prepare<tanh_slope, tanh_slope>},
-                                       {"clamp_backward", "cpu", supports, prepare_clamp<clamp_slope, clamp_slope>}}};
+                                       {"relu_backward", "cpu", supports, prepare<relu_slope>},
+                                       {"relu6_backward", "cpu", supports, prepare<relu6_slope>},
+                                       {"hardswish_backward", "cpu", supports, prepare<hardswish_slope>},
+                                       {"hardsigmoid_backward", "cpu", supports, prepare<hardsigmoid_slope>},
+                                       {"sigmoid_backward", "cpu", supports, prepare<sigmoid_slope>},
+                                       {"silu_backward", "cpu", supports, prepare<silu_slope>},
+                                       {"tanh_backward", "cpu", supports, prepare<tanh_slope>},
+                                       {"clamp_backward", "cpu", supports, prepare_clamp<clamp_slope>}}};
 
 }  // namespace
 
 void activate(Activation activation, float* y, int64_t count) {
   switch (activation) {
     case Activation::kNone: return;
-    case Activation::kRelu: return map_relu(y, nullptr, y, count, {});
-    case Activation::kRelu6: return map_relu6(y, nullptr, y, count, {});
-    case Activation::kHardswish: return map_hardswish(y, nullptr, y, count, {});
-    case Activation::kHardsigmoid: return map_hardsigmoid(y, nullptr, y, count, {});
-    case Activation::kSigmoid: return map_sigmoid(y, nullptr, y, count, {});
-    case Activation::kSilu: return map_silu(y, nullptr, y, count, {});
-    case Activation::kGelu: return map_gelu(y, nullptr, y, count, {});
-    case Activation::kTanh: return map_tanh(y, nullptr, y, count, {});
+    case Activation::kRelu: return map_relu_loop(y, nullptr, y, count, {});
+    case Activation::kRelu6: return map_relu6_loop(y, nullptr, y, count, {});
+    case Activation::kHardswish: return map_hardswish_loop(y, nullptr, y, count, {});
+    case Activation::kHardsigmoid: return map_hardsigmoid_loop(y, nullptr, y, count, {});
+    case Activation::kSigmoid: return map_sigmoid_loop(y, nullptr, y, count, {});
+    case Activation::kSilu: return map_silu_loop(y, nullptr, y, count, {});
+    case Activation::kGelu: return map_gelu_loop(y, nullptr, y, count, {});
+    case Activation::kTanh: return map_tanh_loop(y, nullptr, y, count, {});
   }
 }
 
