@@ -58,7 +58,7 @@ bool Selector::selects(const Selectable& item) const {
   return std::any_of(match.begin(), match.end(), matches) && std::none_of(except.begin(), except.end(), matches);
 }
 
-std::vector<int64_t> Selector::select(std::span<const Selectable> items, std::string_view key) const {
+std::vector<int64_t> Selector::select(std::span<const Selectable> items, std::string_view key, bool is_list) const {
   std::vector<bool> selected(items.size(), false);
   const auto mark = [&](const std::vector<std::string>& patterns, std::string_view name, bool value) {
     for (const std::string& pattern : patterns) {
@@ -70,8 +70,9 @@ std::vector<int64_t> Selector::select(std::span<const Selectable> items, std::st
       }
       if (any) continue;
       const std::string near = nearest(pattern, names_near(pattern, items));
-      throw Error(ErrorCode::kRecipe, cat("'", key, ".", name, "': the pattern '", pattern, "' matches none of the ", items.size(), " names"))
-          .key(cat(key, ".", name))
+      const std::string at = is_list ? std::string(key) : cat(key, ".", name);
+      throw Error(ErrorCode::kRecipe, cat("'", at, "': the pattern '", pattern, "' matches none of the ", items.size(), " names"))
+          .key(at)
           .suggest(near.empty() ? (items.empty() ? "" : cat("names look like '", items.front().path, "'")) : cat("did you mean '", near, "'?"));
     }
   };

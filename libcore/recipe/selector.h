@@ -20,8 +20,8 @@ struct Selectable {
 struct Selector {
   std::vector<std::string> match, except;
   /// Indices of the items selected, ascending. A pattern that matches nothing is an Error (exit 3) with near names; `key` names
-  /// the recipe key in it, e.g. "train.freeze.0".
-  std::vector<int64_t> select(std::span<const Selectable> items, std::string_view key) const;
+  /// the recipe key in it, e.g. "train.freeze.0", whose keys are match and except; `is_list`: which is the list of patterns itself.
+  std::vector<int64_t> select(std::span<const Selectable> items, std::string_view key, bool is_list = false) const;
   /// Whether one item is selected.
   bool selects(const Selectable& item) const;
 };

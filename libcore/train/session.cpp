@@ -108,7 +108,7 @@ PrecisionPolicy precision_of(const Recipe& recipe, const std::vector<ParameterSp
   Selector selector{recipe.precision.keep_f32, {}};
   Selector given = selector;
   std::erase(given.match, "type:norm");
-  if (!given.match.empty()) given.select(selectables(parameters), "precision.keep_f32");
+  if (!given.match.empty()) given.select(selectables(parameters), "precision.keep_f32", true);
   policy.keep_f32 = [selector](const Node& node) { return selector.selects({node.path, std::string(node.op->name), 0}); };
   return policy;
 }

@@ -56,7 +56,7 @@ TEST(Precision, WhatItCannotDoIsRefused) {
   refused({"precision=bf17"}, "bf17");
   refused({"precision={compute: bf16, master: bf16}"}, "precision.master must be f32");
   refused({"precision=bf16", "quantize.method=qat"}, "quantization-aware training rounds values of f32");
-  refused({"precision={compute: bf16, keep_f32: [nothing]}"}, "precision.keep_f32");
+  refused({"precision={compute: bf16, keep_f32: [nothing]}"}, "'precision.keep_f32': the pattern 'nothing'");
   EXPECT_EQ(run("galley-train", {recipe, "--dry-run", "precision={compute: bf16, keep_f32: ['type:linear']}"}).code, 0);
 }
 
