@@ -5,6 +5,7 @@
 
 #include "libcore/kernels/cpu/quantized_gemm.h"
 #include "tests/kernels/quantized_support.h"
+#include "tests/support/targets.h"
 
 namespace galley::test {
 namespace {
@@ -71,7 +72,7 @@ QuantizedConv2dAttrs attrs_of(const Conv& c) {
 
 /// By every way to multiply and several thread counts, the weight contiguous or as the kernel wants it.
 void expect_conv(const Conv& c, QuantizedConv2dAttrs a, DType x_dtype, DType residual, bool bias, double ties, uint32_t seed) {
-  for (const Path path : {Path::kExact, Path::kReduced, Path::kVnni}) {
+  for (const Path path : {Path::kExact, Path::kReduced, Path::kVnni, Path::kAmx}) {
     if (!quantized::offers(path)) continue;
     a.saturation = path == Path::kReduced ? Saturation::kReduced : Saturation::kExact;
     Graph graph;
@@ -127,7 +128,7 @@ TEST(QuantizedConv, NothingSaturates) {
     const auto inputs = random_inputs(graph, 1, {{255, 255}, {-128, -128}, {1, 1}});
     const Tensor want = run_node(graph, inputs, true);
     EXPECT_EQ(want.at({0, 3, 1, 1}), 255.0 * -128 * 9 * 40 / static_cast<double>(groups));
-    for (const Path path : {Path::kExact, Path::kVnni}) {
+    for (const Path path : {Path::kExact, Path::kVnni, Path::kAmx}) {
       if (!quantized::offers(path)) continue;
       const Forced forced(path);
       expect_same(run_node(graph, inputs, false), want, "largest products");
@@ -166,8 +167,7 @@ TEST(QuantizedConv, Activations) {
 TEST(QuantizedConv, ShortVectors) {
   ensure_ops_registered();
   for (const int64_t target : {HWY_SSE4, HWY_SSSE3}) {
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    const Targets only(target);
     for (const size_t i : {1, 4, 8, 13, 15, 16, 21, 25}) {
       QuantizedConv2dAttrs a = attrs_of(kConvs[i]);
       a.input_zero_point = 131;
@@ -178,8 +178,6 @@ TEST(QuantizedConv, ShortVectors) {
     }
     EXPECT_NE(quantized::path_name(Path::kExact), "exact:avx2");
   }
-  hwy::SetSupportedTargetsForTest(0);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
 TEST(QuantizedConv, ReducedRange) {
@@ -194,7 +192,7 @@ TEST(QuantizedLinear, AgainstTheReference) {
   ensure_ops_registered();
   const std::vector<std::pair<Shape, int64_t>> sizes{{{1, 64}, 10}, {{5, 33}, 70}, {{1, 500}, 130}, {{2, 3, 7}, 16}, {{100, 9}, 3}};
   for (const auto& [shape, outputs] : sizes) {
-    for (const Path path : {Path::kExact, Path::kReduced, Path::kVnni}) {
+    for (const Path path : {Path::kExact, Path::kReduced, Path::kVnni, Path::kAmx}) {
       if (!quantized::offers(path)) continue;
       const Forced forced(path);
       const Range weights = path == Path::kReduced ? Range{-64, 64} : Range{-128, 127};

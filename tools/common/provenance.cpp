@@ -10,6 +10,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/parallel.h"
+#include "libcore/base/processor.h"
 #include "tools/common/tool.h"
 #include "tools/common/version.h"
 
@@ -23,6 +24,7 @@ std::string instruction_set() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) isa = "avx512";
   if (isa == "avx512" && __builtin_cpu_supports("avx512vnni")) isa += "+vnni";
   if (isa.starts_with("avx512") && __builtin_cpu_supports("avx512bf16")) isa += "+bf16";
+  if (tile_unit().int8 || tile_unit().bf16) isa += "+amx";
   return isa;
 #else
   return "generic";

@@ -36,7 +36,9 @@ ConvSizes sizes_of(int64_t rows, int64_t inputs, int64_t outputs, int64_t out_by
 }
 
 /// Bytes of i8 are moved by 128, so that the promise about activations (0..127) says nothing of them.
-Path path_of(Saturation saturation, DType x) { return best_path(x == DType::kI8 ? Saturation::kExact : saturation); }
+Path path_of(Saturation saturation, DType x, const ConvSizes& s) {
+  return fitting(best_path(x == DType::kI8 ? Saturation::kExact : saturation), s.images * s.out_height * s.out_width, quads_of(s.channels / s.groups) * s.kernel_w);
+}
 
 /// Convolution and linear layer.
 class QuantizedProduct : public PreparedKernel {
@@ -44,7 +46,7 @@ class QuantizedProduct : public PreparedKernel {
   template <class Attrs>
   QuantizedProduct(const KernelQuery& q, const Attrs& a, const ConvSizes& sizes, const MemoryFormat& packed)
       : results_(a, a.activation, sizes.outputs),
-        path_(path_of(a.saturation, q.in(0).dtype)),
+        path_(path_of(a.saturation, q.in(0).dtype, sizes)),
         convolver_(sizes, path_, q.threads),
         weight_(q.in(1), packed),
         flip_(flip_of(q.in(0).dtype)),
@@ -116,8 +118,9 @@ class DynamicLinear : public PreparedKernel {
         count_(q.in(0).elements()),
         inputs_(q.in(1).shape[1]),
         results_(QuantizedLinearAttrs(), attrs_.activation, q.in(1).shape[0]),
-        path_(best_path(attrs_.saturation)),
-        convolver_(sizes_of(count_ / q.in(1).shape[1], q.in(1).shape[1], q.in(1).shape[0], 4), path_, q.threads),
+        sizes_(sizes_of(count_ / inputs_, inputs_, q.in(1).shape[0], 4)),
+        path_(path_of(attrs_.saturation, DType::kU8, sizes_)),
+        convolver_(sizes_, path_, q.threads),
         weight_(q.in(1), packed_linear()) {}
   int64_t scratch_bytes() const override { return aligned_bytes(count_ + 64) + results_.scratch_bytes() + weight_.scratch_bytes() + convolver_.scratch_bytes(); }
   std::string implementation() const override { return path_name(path_); }
@@ -143,6 +146,7 @@ class DynamicLinear : public PreparedKernel {
   DynamicQuantizedLinearAttrs attrs_;
   int64_t count_, inputs_;
   Results results_;
+  ConvSizes sizes_;
   Path path_;
   Convolver convolver_;
   Packed weight_;

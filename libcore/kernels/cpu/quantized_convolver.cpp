@@ -84,7 +84,8 @@ Convolver::Convolver(const ConvSizes& sizes, Path path, int threads) : sizes_(si
   resident_ = all <= kWeights;
   few_ = path == Path::kExact && laid_pixels <= kFew;
   starts_at_ = wide_at_ + (path == Path::kExact && !few_ ? aligned(resident_ ? all : wide_values(runs_ * run_quads_, 1) * 2) : 0);
-  room_bytes_ = starts_at_ + (path == Path::kExact ? 0 : aligned(padded_outputs(outputs + kBlock) * 4));
+  tiles_at_ = starts_at_ + (path == Path::kExact ? 0 : aligned(padded_outputs(outputs + kBlock) * 4));
+  room_bytes_ = tiles_at_ + (path == Path::kAmx ? aligned(tile_room(runs_, run_quads_, most * unit_pixels, outputs)) : 0);
 }
 
 void Convolver::run(const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight, const Epilogue& epilogue, std::byte* scratch) const {
@@ -111,6 +112,7 @@ void Convolver::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32
   p.few = few_;
   p.wide = reinterpret_cast<int16_t*>(room + wide_at_);
   p.starts = reinterpret_cast<int32_t*>(room + starts_at_);
+  p.tiles = room + tiles_at_;
   p.epilogue = epilogue;
   p.epilogue.out = static_cast<std::byte*>(epilogue.out) + first_pixel * sizes_.outputs * sizes_.out_bytes;
   if (epilogue.residual) p.epilogue.residual = epilogue.residual + first_pixel * sizes_.outputs;
@@ -122,9 +124,11 @@ void Convolver::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32
     p.end = output = std::min(task.last_output, (group + 1) * group_outputs_);
     if (in_place) {
       p.a = x + task.begin * sizes_.channels;
+      p.a_bytes = (sizes_.images * sizes_.height * sizes_.width - task.begin) * sizes_.channels;
     } else {
       lay_out(task, group, x, flip, zero_point, room);
       p.a = room;
+      p.a_bytes = wide_at_;
       if (few_) {
         auto* values = reinterpret_cast<int16_t*>(room);
         for (int64_t quad = 0; quad < kFew * quads_; ++quad) std::swap(values[quad * kQuad + 1], values[quad * kQuad + 2]);

@@ -52,7 +52,7 @@ class Convolver {
   std::vector<int32_t> pixel_at_, run_at_;
   int64_t runs_ = 1, run_quads_ = 1;
   bool resident_ = false, few_ = false;
-  int64_t wide_at_ = 0, starts_at_ = 0, room_bytes_ = 0;
+  int64_t wide_at_ = 0, starts_at_ = 0, tiles_at_ = 0, room_bytes_ = 0;
 };
 
 }  // namespace galley::quantized

@@ -35,7 +35,7 @@ using DU8 = hn::Repartition<uint8_t, D32>;
 using DI8 = hn::Repartition<int8_t, D32>;
 using V32 = hn::Vec<D32>;
 
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4
+#if HWY_TARGET <= HWY_AVX2 || HWY_TARGET == HWY_SSSE3 || HWY_TARGET == HWY_SSE4
 constexpr bool kHasReduced = true;
 #else
 constexpr bool kHasReduced = false;
@@ -43,7 +43,7 @@ constexpr bool kHasReduced = false;
 
 /// sum + a[2i] b[2i] + a[2i+1] b[2i+1] of i16.
 HWY_INLINE V32 dot_pairs(hn::Vec<D16> a, hn::Vec<D16> b, V32 sum) {
-#if HWY_TARGET == HWY_AVX3
+#if HWY_TARGET <= HWY_AVX3  // targets are numbered from the best: Highway 1.2 has some above this one
   return hn::Add(sum, V32{_mm512_madd_epi16(a.raw, b.raw)});
 #elif HWY_TARGET == HWY_AVX2
   return hn::Add(sum, V32{_mm256_madd_epi16(a.raw, b.raw)});
@@ -59,7 +59,7 @@ HWY_INLINE V32 dot_pairs(hn::Vec<D16> a, hn::Vec<D16> b, V32 sum) {
 
 /// sum + the four products of u8 and i8 of each lane.
 HWY_INLINE V32 dot_quads(hn::Vec<DU8> a, hn::Vec<DI8> b, V32 sum) {
-#if HWY_TARGET == HWY_AVX3
+#if HWY_TARGET <= HWY_AVX3
   // By name: the compiler's intrinsic wants the whole function compiled for VNNI. Only run where the processor has it.
   __asm__("vpdpbusd %2, %1, %0" : "+v"(sum.raw) : "v"(a.raw), "vm"(b.raw));
   return sum;
@@ -75,7 +75,7 @@ HWY_INLINE V32 dot_quads(hn::Vec<DU8> a, hn::Vec<DI8> b, V32 sum) {
 
 /// The same where two neighbouring products fit 16 bits.
 HWY_INLINE V32 dot_quads_reduced(hn::Vec<DU8> a, hn::Vec<DI8> b, V32 sum) {
-#if HWY_TARGET == HWY_AVX3
+#if HWY_TARGET <= HWY_AVX3
   return hn::Add(sum, V32{_mm512_madd_epi16(_mm512_maddubs_epi16(a.raw, b.raw), _mm512_set1_epi16(1))});
 #elif HWY_TARGET == HWY_AVX2
   return hn::Add(sum, V32{_mm256_madd_epi16(_mm256_maddubs_epi16(a.raw, b.raw), _mm256_set1_epi16(1))});

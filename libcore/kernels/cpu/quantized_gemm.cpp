@@ -18,6 +18,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "libcore/base/processor.h"
 #include "libcore/kernels/cpu/quantized_gemm.h"
 
 #endif
@@ -29,7 +30,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if GALLEY_QUANTIZED_VECTORS
 
-#if HWY_TARGET == HWY_AVX3
+#if HWY_TARGET <= HWY_AVX3
 constexpr int kStep = 32, kMostRows = 12;  // 24 sums of 32 registers
 #elif HWY_TARGET == HWY_AVX2
 constexpr int kStep = 16, kMostRows = 6;  // 12 sums of 16 registers
@@ -231,6 +232,7 @@ void multiply_all(const Product& p) {
             case Path::kExact: p.few ? kFewTiles[full][at](p, pixels, weights, block_bytes, out) : kExactTiles[full][at](p, pixels, wide, out); break;
             case Path::kReduced: kReducedTiles[full][at](p, pixels, weights, block_bytes, start, out); break;
             case Path::kVnni: kQuadTiles[full][at](p, pixels, weights, block_bytes, start, out); break;
+            case Path::kAmx: break;  // multiply_in_tiles
           }
           done += rows;
         }
@@ -240,6 +242,19 @@ void multiply_all(const Product& p) {
     }
   }
 }
+
+#if HWY_TARGET <= HWY_AVX3
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::quantized
+HWY_AFTER_NAMESPACE();
+#include "libcore/kernels/cpu/quantized_tiles-inl.h"
+HWY_BEFORE_NAMESPACE();
+namespace galley::quantized {
+namespace HWY_NAMESPACE {
+#else
+void multiply_in_tiles(const Product&) {}
+int64_t tile_bytes(int64_t, int64_t, int64_t, int64_t) { return 0; }
+#endif
 
 int64_t wide_size(int64_t quads, int64_t outputs) { return quads * kQuad * ((outputs + kBlock + kStep - 1) / kStep) * kStep; }
 
@@ -304,11 +319,13 @@ void copy_turned(const uint8_t* HWY_RESTRICT in, uint8_t flip, uint8_t* HWY_REST
 }
 
 /// Bit 0: compiled with vpdpbusd, bit 1: with vpmaddubsw, bit 2: all of this.
-int64_t abilities() { return (HWY_TARGET == HWY_AVX3 ? 1 : 0) + (kHasReduced ? 2 : 0) + 4; }
+int64_t abilities() { return (HWY_TARGET <= HWY_AVX3 ? 1 : 0) + (kHasReduced ? 2 : 0) + 4; }
 
 #else  // never called
 
 void multiply_all(const Product&) {}
+void multiply_in_tiles(const Product&) {}
+int64_t tile_bytes(int64_t, int64_t, int64_t, int64_t) { return 0; }
 int64_t wide_size(int64_t, int64_t) { return 0; }
 void widen_row(const uint8_t*, uint8_t, int32_t, int16_t*, int64_t) {}
 void spread_wide(const uint8_t*, uint8_t, int32_t, int16_t*, int64_t) {}
@@ -329,6 +346,8 @@ HWY_AFTER_NAMESPACE();
 namespace galley::quantized {
 
 HWY_EXPORT(multiply_all);
+HWY_EXPORT(multiply_in_tiles);
+HWY_EXPORT(tile_bytes);
 HWY_EXPORT(wide_size);
 HWY_EXPORT(widen_row);
 HWY_EXPORT(copy_turned);
@@ -342,7 +361,11 @@ std::atomic<int> forced{-1};
 }
 
 int64_t wide_values(int64_t quads, int64_t outputs) { return HWY_DYNAMIC_DISPATCH(wide_size)(quads, outputs); }
-void multiply(const Product& product) { HWY_DYNAMIC_DISPATCH(multiply_all)(product); }
+int64_t tile_room(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) { return HWY_DYNAMIC_DISPATCH(tile_bytes)(runs, run_quads, pixels, outputs); }
+void multiply(const Product& product) {
+  if (product.path == Path::kAmx) return HWY_DYNAMIC_DISPATCH(multiply_in_tiles)(product);
+  HWY_DYNAMIC_DISPATCH(multiply_all)(product);
+}
 void widen(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, int64_t count) { HWY_DYNAMIC_DISPATCH(widen_row)(in, flip, zero_point, out, count); }
 void copy_bytes(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t count) { HWY_DYNAMIC_DISPATCH(copy_turned)(in, flip, out, count); }
 
@@ -356,19 +379,25 @@ bool offers(Path path) {
 #if HWY_ARCH_X86
   if (path == Path::kVnni && (able & 1)) return __builtin_cpu_supports("avx512vnni");
 #endif
+  if (path == Path::kAmx) return (able & 1) && tile_unit().int8 && offers(Path::kVnni);
   return path != Path::kReduced || (able & 2);
 }
 
 Path best_path(Saturation saturation) {
   if (forced >= 0) return static_cast<Path>(forced.load());
   const int64_t able = HWY_DYNAMIC_DISPATCH(abilities)();
+  if (offers(Path::kAmx)) return Path::kAmx;
   if ((able & 1) && offers(Path::kVnni)) return Path::kVnni;
   return saturation == Saturation::kReduced && (able & 2) ? Path::kReduced : Path::kExact;
+}
+Path fitting(Path path, int64_t pixels, int64_t run_quads) {
+  // Half a tile of inputs, half a tile of pixels; not measured.
+  return path == Path::kAmx && forced < 0 && (pixels < 8 || run_quads < 8) ? Path::kVnni : path;
 }
 void force_path(const Path* path) { forced = path ? static_cast<int>(*path) : -1; }
 
 std::string path_name(Path path) {
-  constexpr std::array<std::string_view, 3> kNames{"exact", "reduced", "vnni"};
+  constexpr std::array<std::string_view, 4> kNames{"exact", "reduced", "vnni", "amx"};
   std::string target = HWY_DYNAMIC_DISPATCH(target_name)();
   for (char& c : target) c = static_cast<char>(std::tolower(c));
   return cat(kNames[static_cast<size_t>(path)], ":", target);

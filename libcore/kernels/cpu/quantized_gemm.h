@@ -3,20 +3,22 @@
 // quantized_conv2d and the quantized linear layers. Compiled for each vector instruction set (Google Highway), chosen at run time.
 //
 // Weights lie as [outputs / 16][quads][16][4] i8, a quad being four consecutive inputs of one tap of the window (the blocked formats
-// AcdB16a4b and AB16a4b): one layout for the three ways to multiply.
+// AcdB16a4b and AB16a4b): one layout for the four ways to multiply.
+//   amx      u8 x i8, 16 x 16 sums of 64 products in one instruction (tdpbusd): tiles of AMX
 //   vnni     u8 x i8, four products a 32-bit lane in one instruction (vpdpbusd): AVX-512 with VNNI
 //   reduced  u8 x i8, two products in 16 bits (vpmaddubsw): only where the node promises that they fit
 //   exact    both sides widened to i16 (vpmaddwd): always right
-// The first two read activations as bytes, i8 ones moved by 128; their zero point is taken off by the sum of an output's weights. The
-// third takes it off as it widens. The 32-bit sums of all three are the same.
+// All but the last read activations as bytes, i8 ones moved by 128; their zero point is taken off by the sum of an output's weights. The
+// last takes it off as it widens. The 32-bit sums of all are the same.
 
+#include <cstddef>
 #include <cstdint>
 
 #include "libcore/ops/quantized.h"
 
 namespace galley::quantized {
 
-enum class Path { kExact, kReduced, kVnni };
+enum class Path { kExact, kReduced, kVnni, kAmx };
 
 inline constexpr int64_t kBlock = 16;      // outputs of a block of weights
 inline constexpr int64_t kQuad = 4;        // inputs that lie together
@@ -60,11 +62,15 @@ struct Product {
   bool few = false;                  // exact, pixels with the values 0, 2, 1, 3 of each quad: weights are read as they lie
   int16_t* wide = nullptr;           // exact: room for wide_values() of the outputs, or of one step
   int32_t* starts = nullptr;         // others: room for padded_outputs() of them
+  std::byte* tiles = nullptr;        // amx: room of tile_room() bytes, 64-byte aligned
+  int64_t a_bytes = 0;               // amx: that can be read from `a` on
   Epilogue epilogue;
 };
 
 /// Values of the room that widened weights take: so many quads for each of that many outputs, wherever in a block they begin.
 int64_t wide_values(int64_t quads, int64_t outputs);
+/// Bytes of the room for a product by tiles, of at most so many pixels and outputs.
+int64_t tile_room(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs);
 /// The sums and results of all pixels.
 void multiply(const Product& product);
 
@@ -84,8 +90,10 @@ void activate(Activation activation, float* values, int64_t count);
 bool available();
 /// Can that path run here? vnni runs without its instruction too, slowly, except on AVX-512 machines that lack it.
 bool offers(Path path);
-/// vnni where the machine has it, else reduced where the node promises, else exact. Tests force another, or none (nullptr).
+/// amx or vnni where the machine has it, else reduced where the node promises, else exact. Tests force another, or none (nullptr).
 Path best_path(Saturation saturation);
+/// vnni instead of amx for products that would leave most of each tile empty.
+Path fitting(Path path, int64_t pixels, int64_t run_quads);
 void force_path(const Path* path);
 /// "vnni:avx3", "exact:avx2".
 std::string path_name(Path path);

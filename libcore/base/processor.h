@@ -1,0 +1,16 @@
+#pragma once
+// What the processor offers beyond what the compiler's __builtin_cpu_supports tells.
+
+namespace galley {
+
+/// Products that the tile unit (Intel AMX: 16 rows of 64 bytes a tile) computes for this process.
+struct TileUnit {
+  bool int8 = false;  // tdpbusd and its like: bytes, summed in 32 bits
+  bool bf16 = false;  // tdpbf16ps: bf16, summed in f32
+};
+
+/// All false where the processor or the system has none. Linux saves the tiles of a process only after it has asked (arch_prctl,
+/// ARCH_REQ_XCOMP_PERM): the first call does.
+const TileUnit& tile_unit();
+
+}  // namespace galley

@@ -1,0 +1,189 @@
+// Products of quantized activations with packed weights by the tile unit (Intel AMX), compiled for AVX-512 alone. Included by
+// quantized_gemm.cpp, behind its vector pieces, once for each instruction set that takes it.
+//
+// A tile of the left side is 64 bytes of each of 16 pixels; a tile of the right side is 16 quads of a block of weights, just as they lie; a
+// tile of sums is 16 pixels x 16 outputs. Where a run of the window ends within a tile, the weights behind it are zeros, so that what the
+// pixels hold there does not matter. Pixels at equal distances are read where they are; others are laid out in tiles once for all outputs.
+
+// By name, as vpdpbusd: the compiler's intrinsics want the whole function compiled for AMX. AT&T order: sum last.
+#undef GALLEY_TILE_LOAD
+#undef GALLEY_TILE_STORE
+#undef GALLEY_TILE_PRODUCT
+#define GALLEY_TILE_LOAD(tile, from, stride) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"(static_cast<int64_t>(stride)) : "memory")
+#define GALLEY_TILE_STORE(tile, to, stride) __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(to), "r"(static_cast<int64_t>(stride)) : "memory")
+#define GALLEY_TILE_PRODUCT(sum, pixels, weights) __asm__ volatile("tdpbusd %%tmm" #weights ", %%tmm" #pixels ", %%tmm" #sum : :)
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::quantized {
+namespace HWY_NAMESPACE {
+
+constexpr int64_t kTileRows = 16, kTileBytes = 64, kTileSize = kTileRows * kTileBytes, kTileQuads = kTileBytes / kQuad;
+constexpr int64_t kMostTiles = 128;               // of pixels, laid out at a time
+constexpr int64_t kPanelBytes = 512 * 1024;       // and what they take: it stays in the second-level cache
+constexpr int64_t kTailPixels = 6;                // so few behind the last whole tile are left to vpdpbusd
+
+/// How a product is cut.
+struct TilePlan {
+  int64_t run_tiles, depth_tiles, blocks, group;  // of a run, of the whole window; of outputs; pixels laid out at a time
+  bool padded;                                    // a run ends within a tile
+  int64_t pads_at, panel_at, bytes;               // in the room: behind the tables of offsets
+
+  TilePlan(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) {
+    run_tiles = (run_quads + kTileQuads - 1) / kTileQuads;
+    depth_tiles = runs * run_tiles;
+    blocks = (outputs + kBlock - 1) / kBlock;
+    padded = run_quads % kTileQuads != 0;
+    const int64_t tiles = (pixels + kTileRows - 1) / kTileRows;
+    group = std::min({tiles, kMostTiles, std::max<int64_t>(2, kPanelBytes / (depth_tiles * kTileSize))}) * kTileRows;
+    pads_at = (3 * depth_tiles * 4 + 63) / 64 * 64;
+    panel_at = pads_at + (padded ? blocks * runs * kTileSize : 0);
+    bytes = panel_at + group * depth_tiles * kTileBytes;
+  }
+};
+
+/// All eight tiles 16 rows of 64 bytes: 0..3 sums, 4 and 5 pixels, 6 and 7 weights.
+void begin_tiles() {
+  struct alignas(64) {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {kTileBytes, kTileBytes, kTileBytes, kTileBytes, kTileBytes, kTileBytes, kTileBytes, kTileBytes};
+    uint8_t rows[16] = {kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows};
+  } config;
+  __asm__ volatile("ldtilecfg %0" : : "m"(config) : "memory");
+}
+void end_tiles() { __asm__ volatile("tilerelease" : :); }
+
+/// Where the tiles of 16 pixels lie: tile k from base + at[k] on, its rows `stride` apart.
+struct PixelTile {
+  const uint8_t* base;
+  const int32_t* at;
+  int64_t stride;
+};
+
+/// Where the tiles of a block of weights lie: at[k] >= 0 in the weights, else among the padded ones.
+struct WeightTile {
+  const int8_t* weights;
+  const int8_t* pads;
+  const int32_t* at;
+  HWY_INLINE const int8_t* operator[](int64_t k) const { return at[k] >= 0 ? weights + at[k] : pads + ~at[k]; }
+};
+
+/// sums[32][kStep]: of kPixels tiles of pixels times kBlocks blocks of outputs, on top of `starts`.
+template <int kPixels, int kBlocks>
+HWY_NOINLINE void tile_products(const PixelTile* pixels, const WeightTile* weights, int64_t depth, const int32_t* starts, int32_t* sums) {
+  GALLEY_TILE_LOAD(0, starts, 0);  // a row for every pixel
+  if constexpr (kBlocks > 1) GALLEY_TILE_LOAD(1, starts + kBlock, 0);
+  if constexpr (kPixels > 1) GALLEY_TILE_LOAD(2, starts, 0);
+  if constexpr (kPixels > 1 && kBlocks > 1) GALLEY_TILE_LOAD(3, starts + kBlock, 0);
+  for (int64_t k = 0; k < depth; ++k) {
+    GALLEY_TILE_LOAD(6, weights[0][k], kTileBytes);
+    GALLEY_TILE_LOAD(4, pixels[0].base + pixels[0].at[k], pixels[0].stride);
+    GALLEY_TILE_PRODUCT(0, 4, 6);
+    if constexpr (kBlocks > 1) {
+      GALLEY_TILE_LOAD(7, weights[1][k], kTileBytes);
+      GALLEY_TILE_PRODUCT(1, 4, 7);
+    }
+    if constexpr (kPixels > 1) {
+      GALLEY_TILE_LOAD(5, pixels[1].base + pixels[1].at[k], pixels[1].stride);
+      GALLEY_TILE_PRODUCT(2, 5, 6);
+      if constexpr (kBlocks > 1) GALLEY_TILE_PRODUCT(3, 5, 7);
+    }
+  }
+  GALLEY_TILE_STORE(0, sums, kStep * 4);
+  if constexpr (kBlocks > 1) GALLEY_TILE_STORE(1, sums + kBlock, kStep * 4);
+  if constexpr (kPixels > 1) GALLEY_TILE_STORE(2, sums + kTileRows * kStep, kStep * 4);
+  if constexpr (kPixels > 1 && kBlocks > 1) GALLEY_TILE_STORE(3, sums + kTileRows * kStep + kBlock, kStep * 4);
+}
+
+/// Lays out 16 pixels, the last one again where there are fewer.
+void lay_tile(const Product& p, const TilePlan& plan, int64_t pixel, uint8_t* HWY_RESTRICT to) {
+  const int64_t run_bytes = p.run_quads * kQuad;
+  for (int64_t row = 0; row < kTileRows; ++row) {
+    const uint8_t* from = static_cast<const uint8_t*>(p.a) + p.pixel_at[std::min(pixel + row, p.pixels - 1)];
+    for (int64_t run = 0; run < p.runs; ++run) {
+      uint8_t* out = to + run * plan.run_tiles * kTileSize + row * kTileBytes;
+      int64_t i = 0;
+      for (; i + kTileBytes <= run_bytes; i += kTileBytes, out += kTileSize) std::memcpy(out, from + p.run_at[run] + i, kTileBytes);
+      if (i < run_bytes) std::memcpy(out, from + p.run_at[run] + i, static_cast<size_t>(run_bytes - i));
+    }
+  }
+}
+
+void multiply_in_tiles(const Product& p) {
+  const int64_t begin = p.begin / kBlock * kBlock, quads = p.runs * p.run_quads, block_bytes = quads * kBlock * kQuad;
+  const TilePlan plan(p.runs, p.run_quads, p.pixels, p.end - begin);
+  auto* place = reinterpret_cast<int32_t*>(p.tiles);  // in `a`, in a laid-out tile, in a block of weights
+  auto* laid_place = place + plan.depth_tiles;
+  auto* weight_place = laid_place + plan.depth_tiles;
+  auto* pads = reinterpret_cast<int8_t*>(p.tiles + plan.pads_at);
+  auto* panel = reinterpret_cast<uint8_t*>(p.tiles + plan.panel_at);
+  for (int64_t run = 0; run < p.runs; ++run) {
+    for (int64_t t = 0; t < plan.run_tiles; ++t) {
+      const int64_t k = run * plan.run_tiles + t;
+      place[k] = static_cast<int32_t>(p.run_at[run] + t * kTileBytes);
+      laid_place[k] = static_cast<int32_t>(k * kTileSize);
+      weight_place[k] = static_cast<int32_t>((t + 1) * kTileQuads <= p.run_quads ? (run * p.run_quads + t * kTileQuads) * kTileBytes : ~(run * kTileSize));
+    }
+  }
+  for (int64_t block = 0; block < plan.blocks; ++block) {
+    const int8_t* weights = p.weights + (begin / kBlock + block) * block_bytes;
+    if (plan.padded) {
+      const int64_t whole = p.run_quads / kTileQuads * kTileQuads * kTileBytes, rest = p.run_quads * kTileBytes - whole;
+      for (int64_t run = 0; run < p.runs; ++run) {
+        int8_t* pad = pads + (block * p.runs + run) * kTileSize;
+        std::memcpy(pad, weights + run * p.run_quads * kTileBytes + whole, static_cast<size_t>(rest));
+        std::memset(pad + rest, 0, static_cast<size_t>(kTileSize - rest));
+      }
+    }
+    compensation(weights, block_bytes, quads, 1, p.zero_point, p.starts + block * kBlock);
+  }
+
+  begin_tiles();
+  HWY_ALIGN int32_t sums[2 * kTileRows * kStep];
+  std::array<PixelTile, kMostTiles> tiles;
+  for (int64_t first = 0; first < p.pixels; first += plan.group) {
+    const int64_t last = std::min(p.pixels, first + plan.group), tail = (last - first) % kTileRows;
+    const int64_t tiled = last - (tail <= kTailPixels ? tail : 0);
+    for (int64_t pixel = first; pixel < tiled; pixel += kTileRows) {
+      PixelTile& tile = tiles[static_cast<size_t>((pixel - first) / kTileRows)];
+      const int32_t* at = p.pixel_at + pixel;
+      const int64_t rows = std::min(kTileRows, tiled - pixel), stride = rows > 1 ? at[1] - at[0] : 0;
+      bool even = at[0] + (kTileRows - 1) * stride + place[plan.depth_tiles - 1] + kTileBytes <= p.a_bytes;
+      for (int64_t r = 2; r < rows; ++r) even &= at[r] - at[r - 1] == stride;
+      if (even) {
+        tile = {static_cast<const uint8_t*>(p.a) + at[0], place, stride};
+      } else {
+        uint8_t* laid = panel + (pixel - first) * plan.depth_tiles * kTileBytes;
+        lay_tile(p, plan, pixel, laid);
+        tile = {laid, laid_place, kTileBytes};
+      }
+    }
+    for (int64_t block = 0; block < plan.blocks; block += 2) {
+      const bool two = block + 1 < plan.blocks;
+      const int8_t* weights = p.weights + (begin / kBlock + block) * block_bytes;
+      const int8_t* padded = pads + block * p.runs * kTileSize;
+      const WeightTile columns[2] = {{weights, padded, weight_place}, {weights + block_bytes, padded + p.runs * kTileSize, weight_place}};
+      const int32_t* starts = p.starts + block * kBlock;
+      const int64_t output = begin + block * kBlock, from = std::max(p.begin, output), to = std::min(p.end, output + kStep);
+      for (int64_t pixel = first; pixel < tiled; pixel += 2 * kTileRows) {
+        const PixelTile* rows = &tiles[static_cast<size_t>((pixel - first) / kTileRows)];
+        if (pixel + kTileRows < tiled) {
+          (two ? tile_products<2, 2> : tile_products<2, 1>)(rows, columns, plan.depth_tiles, starts, sums);
+        } else {
+          (two ? tile_products<1, 2> : tile_products<1, 1>)(rows, columns, plan.depth_tiles, starts, sums);
+        }
+        finish<kStep>(p.epilogue, sums, std::min(2 * kTileRows, tiled - pixel), pixel, output, from, to);
+      }
+      if (tiled < last) {
+        kQuadTiles[two][static_cast<size_t>(last - tiled - 1)](p, p.pixel_at + tiled, weights, block_bytes, starts, sums);
+        finish<kStep>(p.epilogue, sums, last - tiled, tiled, output, from, to);
+      }
+    }
+  }
+  end_tiles();
+}
+
+int64_t tile_bytes(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) { return TilePlan(runs, run_quads, pixels, outputs + kBlock).bytes; }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::quantized
+HWY_AFTER_NAMESPACE();

@@ -1,0 +1,35 @@
+#pragma once
+// Kernels compiled for several vector instruction sets (Google Highway), tried by each.
+
+#include <hwy/targets.h>
+
+#include <cstdint>
+
+namespace galley::test {
+
+/// While it lives, kernels believe the machine to have these instruction sets (HWY_AVX2, ... or several), not all of its own. oneDNN and
+/// code of the compiler are not affected.
+class Targets {
+ public:
+  explicit Targets(int64_t targets) { set(targets); }
+  ~Targets() { set(0); }
+  Targets(const Targets&) = delete;
+  Targets& operator=(const Targets&) = delete;
+
+ private:
+  static void set(int64_t targets) {
+    hwy::SetSupportedTargetsForTest(targets);
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+  }
+};
+
+/// Runs `body` with the machine's widest vectors, and, where these are wider than AVX2's, with AVX2.
+template <class Body>
+void with_each_width(const Body& body) {
+  body();
+  if ((hwy::SupportedTargets() & HWY_AVX3) == 0) return;
+  const Targets narrow(HWY_AVX2);
+  body();
+}
+
+}  // namespace galley::test
