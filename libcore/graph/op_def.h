@@ -42,6 +42,7 @@ struct Cost {
   double flops = 0;
   double bytes_read = 0;
   double bytes_written = 0;
+  DType dtype = DType::kF32;  // of the products: f32, bf16, or i8 for 8-bit integers
   double saved_flops = 0;  // of `flops`, those that a smarter algorithm than the definition does not execute (negative: more)
   double executed_flops() const { return flops - saved_flops; }
 };

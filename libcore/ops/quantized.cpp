@@ -129,7 +129,9 @@ std::vector<TensorType> infer_adaptive_avg_pool(const OpContext& c) {
 Cost cost_product(const OpContext& c) {
   const Shape& weight = c.in(1).shape;
   const double products = weight[0] == 0 ? 0 : static_cast<double>(weight.elements() / weight[0]);
-  return operand_cost(c, 2 * products * static_cast<double>(c.out(0).elements()));
+  Cost cost = operand_cost(c, 2 * products * static_cast<double>(c.out(0).elements()));
+  cost.dtype = DType::kI8;
+  return cost;
 }
 
 OpDef quantized(std::string_view name, std::string_view doc, std::vector<std::string_view> inputs, std::unique_ptr<Fields> (*attrs)(),

@@ -13,108 +13,11 @@
 #include "libcore/base/error.h"
 #include "libcore/base/parallel.h"
 #include "libcore/profiler/statistics.h"
+#include "libcore/runtime/bursts.h"
 #include "libcore/runtime/machine.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace galley {
 namespace {
-
-// Ten independent chains of multiply-adds hide their latency; the empty asm keeps them in registers.
-#define GALLEY_CHAINS(Vector, step)                                                                                    \
-  Vector a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{}, i{}, j{};                                                             \
-  for (int64_t n = 0; n < rounds; ++n) {                                                                               \
-    step(a) step(b) step(c) step(d) step(e) step(f) step(g) step(h) step(i) step(j)                                    \
-    asm volatile("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e), "+v"(f), "+v"(g), "+v"(h), "+v"(i), "+v"(j));       \
-  }
-
-struct Burst {
-  std::string dtype, instruction_set;
-  double per_round;
-  std::function<void(int64_t rounds)> run;
-};
-
-#if defined(__x86_64__)
-typedef float F4 __attribute__((vector_size(16)));
-typedef double D2 __attribute__((vector_size(16)));
-typedef float F8 __attribute__((vector_size(32)));
-typedef double D4 __attribute__((vector_size(32)));
-typedef float F16 __attribute__((vector_size(64)));
-typedef double D8 __attribute__((vector_size(64)));
-
-#define GALLEY_MULTIPLY_ADD(v) v = v * y + x;
-#define GALLEY_FLOAT_BURST(name, Vector, target_text)                                                                  \
-  __attribute__((target(target_text), optimize("fp-contract=fast"))) void name(int64_t rounds) {                      \
-    Vector x = Vector{} + 0.25f, y = Vector{} + 0.5f;                                                                  \
-    asm volatile("" : "+v"(x), "+v"(y));                                                                               \
-    GALLEY_CHAINS(Vector, GALLEY_MULTIPLY_ADD)                                                                         \
-  }
-GALLEY_FLOAT_BURST(f32_sse2, F4, "sse2")
-GALLEY_FLOAT_BURST(f64_sse2, D2, "sse2")
-GALLEY_FLOAT_BURST(f32_avx2, F8, "avx2,fma")
-GALLEY_FLOAT_BURST(f64_avx2, D4, "avx2,fma")
-GALLEY_FLOAT_BURST(f32_avx512, F16, "avx512f")
-GALLEY_FLOAT_BURST(f64_avx512, D8, "avx512f")
-
-// Products of bytes summed in pairs twice, as integer kernels without VNNI do it: three instructions a step.
-#define GALLEY_BYTES_AVX2(v) v = _mm256_add_epi32(v, _mm256_madd_epi16(_mm256_maddubs_epi16(x, y), ones));
-__attribute__((target("avx2"))) void int8_avx2(int64_t rounds) {
-  __m256i x = _mm256_set1_epi8(3), y = _mm256_set1_epi8(2), ones = _mm256_set1_epi16(1);
-  for (int64_t n = 0; n < rounds; ++n) {
-    __m256i a = x, b = y, c = ones, d = x, e = y;
-    asm volatile("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e), "+v"(x), "+v"(y));
-    GALLEY_BYTES_AVX2(a) asm volatile("" : "+v"(x)); GALLEY_BYTES_AVX2(b) asm volatile("" : "+v"(x)); GALLEY_BYTES_AVX2(c)
-    asm volatile("" : "+v"(x)); GALLEY_BYTES_AVX2(d) asm volatile("" : "+v"(x)); GALLEY_BYTES_AVX2(e)
-    asm volatile("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e));
-  }
-}
-#define GALLEY_BYTES_VNNI(v) v = _mm512_dpbusd_epi32(v, x, y);
-__attribute__((target("avx512f,avx512vnni"))) void int8_vnni(int64_t rounds) {
-  __m512i x = _mm512_set1_epi8(3), y = _mm512_set1_epi8(2);
-  asm volatile("" : "+v"(x), "+v"(y));
-  GALLEY_CHAINS(__m512i, GALLEY_BYTES_VNNI)
-}
-#define GALLEY_DOT_BF16(v) v = _mm512_dpbf16_ps(v, x, y);
-__attribute__((target("avx512f,avx512bf16"))) void bf16_avx512(int64_t rounds) {
-  __m512bh x = (__m512bh)_mm512_set1_epi16(0x3e80), y = (__m512bh)_mm512_set1_epi16(0x3f00);
-  asm volatile("" : "+v"(x), "+v"(y));
-  GALLEY_CHAINS(__m512, GALLEY_DOT_BF16)
-}
-#endif
-
-std::vector<Burst> bursts() {
-  std::vector<Burst> list;
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  list.push_back({"f32", "sse2", 2 * 4 * 10, f32_sse2});
-  list.push_back({"f64", "sse2", 2 * 2 * 10, f64_sse2});
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
-    list.push_back({"f32", "avx2", 2 * 8 * 10, f32_avx2});
-    list.push_back({"f64", "avx2", 2 * 4 * 10, f64_avx2});
-    list.push_back({"int8", "avx2", 2 * 32 * 5, int8_avx2});
-  }
-  if (__builtin_cpu_supports("avx512f")) {
-    list.push_back({"f32", "avx512f", 2 * 16 * 10, f32_avx512});
-    list.push_back({"f64", "avx512f", 2 * 8 * 10, f64_avx512});
-  }
-  if (__builtin_cpu_supports("avx512vnni")) list.push_back({"int8", "avx512_vnni", 2 * 64 * 10, int8_vnni});
-  if (__builtin_cpu_supports("avx512bf16")) list.push_back({"bf16", "avx512_bf16", 2 * 32 * 10, bf16_avx512});
-#endif
-  return list;
-}
-
-double peak_of(const Burst& burst, double seconds) {
-  constexpr int64_t kRounds = 100000;
-  const int threads = compute_threads();
-  return reached_rate(seconds, [&] {
-    parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) burst.run(kRounds);
-    });
-    return burst.per_round * kRounds * threads;
-  });
-}
 
 /// Sums an array many times: what a level of the caches delivers. Sixteen sums, so that the additions are not the limit.
 __attribute__((target_clones("avx512f", "avx2", "default"))) float walk(const float* data, int64_t count, int64_t times) {
@@ -190,8 +93,11 @@ MachineReport measure_machine_report(double seconds) {
   MachineReport report;
   report.threads = compute_threads();
   report.cpu = cpu_name();
-  const std::vector<Burst> all = bursts();
-  for (const Burst& burst : all) report.peaks.push_back({burst.dtype, burst.instruction_set, peak_of(burst, seconds / 2 / static_cast<double>(all.size()))});
+  const auto count = static_cast<double>(bursts().size());
+  for (const Burst& burst : bursts()) {
+    const std::string dtype = burst.dtype == DType::kI8 ? "int8" : std::string(dtype_name(burst.dtype));
+    report.peaks.push_back({dtype, burst.instruction_set, measure_burst(burst, seconds / 2 / count)});
+  }
   // Half of a level fits with room to spare; beyond the last one, eight times its size.
   const int64_t l1 = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32 << 10), l2 = cache_bytes(_SC_LEVEL2_CACHE_SIZE, 512 << 10), l3 = cache_bytes(_SC_LEVEL3_CACHE_SIZE, 16 << 20);
   const std::array<std::pair<const char*, int64_t>, 4> levels{{{"L1", l1 / 2},

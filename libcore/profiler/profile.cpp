@@ -13,12 +13,13 @@ void add(WorkSum& to, const WorkSum& what) {
   to.calls += what.calls;
   to.self_s += what.self_s;
   to.flops += what.flops;
-  to.executed_flops += what.executed_flops;
+  to.executed += what.executed;
   to.bytes += what.bytes;
   to.limit_s += what.limit_s;
 }
 
-void set_bound(WorkSum& sum, const MachineLimits& machine) { sum.compute_bound = sum.executed_flops * machine.bytes_per_s > sum.bytes * machine.flops_per_s; }
+bool is_compute_bound(const Arithmetic& work, double bytes, const MachineLimits& machine) { return work.seconds_at(machine) * machine.bytes_per_s > bytes; }
+void set_bound(WorkSum& sum, const MachineLimits& machine) { sum.compute_bound = is_compute_bound(sum.executed, sum.bytes, machine); }
 
 std::string shape_text(const Graph& graph, const Node& node) {
   std::string text;
@@ -48,7 +49,7 @@ class ModuleTree {
       module.total_s += row.self_s;
       (row.phase == "forward" ? module.forward_s : row.phase == "backward" ? module.backward_s : module.update_s) += row.self_s;
       module.total_flops += row.flops;
-      module.total_executed_flops += row.executed_flops;
+      module.total_executed += row.executed;
       module.total_bytes += row.bytes;
       module.total_limit_s += row.limit_s;
     }
@@ -69,7 +70,7 @@ class ModuleTree {
       ModuleRow row = rows_[at];
       row.parent = parent;
       row.percent = wall_s > 0 ? 100 * row.total_s / wall_s : 0;
-      row.compute_bound = row.total_executed_flops * machine.bytes_per_s > row.total_bytes * machine.flops_per_s;
+      row.compute_bound = is_compute_bound(row.total_executed, row.total_bytes, machine);
       const int here = static_cast<int>(ordered.size());
       ordered.push_back(std::move(row));
       for (size_t c = children[at].size(); c-- > 0;) open.push_back({children[at][c], here});
@@ -111,9 +112,9 @@ OperatorRow describe(const Program& program, size_t step, const MachineLimits& m
   const Cost cost = cost_of(*node.op, context_of(graph, node));
   row.calls = 1;
   row.flops = cost.flops;
-  row.executed_flops = cost.executed_flops();
+  row.executed.add(cost);
   row.bytes = cost.bytes_read + cost.bytes_written;
-  if (machine.flops_per_s > 0 && machine.bytes_per_s > 0) row.limit_s = std::max(row.executed_flops / machine.flops_per_s, row.bytes / machine.bytes_per_s);
+  if (machine.flops_per_s > 0 && machine.bytes_per_s > 0) row.limit_s = std::max(row.executed.seconds_at(machine), row.bytes / machine.bytes_per_s);
   set_bound(row, machine);
   const bool slow = row.implementation.find("ref:any") != std::string::npos || row.implementation.starts_with("gemm") || row.backend == "ref";
   if (slow) {
@@ -177,7 +178,7 @@ Profile make_profile(const Recording& recording, const MachineLimits& machine) {
       row.calls = calls;
       row.self_s = seconds(ns);
       row.flops *= times;
-      row.executed_flops *= times;
+      row.executed = row.executed * times;
       row.bytes *= times;
       row.limit_s *= times;
       add(profile.work, row);

@@ -19,7 +19,7 @@ struct WorkSum {
   int64_t calls = 0;
   double self_s = 0;
   double flops = 0, bytes = 0;  // two flops a multiply-add; each operand read or written once
-  double executed_flops = 0;    // fewer where Winograd's way is taken: limits are of these
+  Arithmetic executed;          // fewer where Winograd's way is taken: limits are of these
   /// The time that the machine would need at least: of each call, the larger of flops / peak and bytes / bandwidth of memory. Operands
   /// that lie in a cache can be faster than this.
   double limit_s = 0;
@@ -45,7 +45,8 @@ struct ModuleRow : WorkSum {
   int depth = 0;
   int parent = -1;         // index of the row above
   double total_s = 0, forward_s = 0, backward_s = 0, update_s = 0;  // with the modules below
-  double total_flops = 0, total_executed_flops = 0, total_bytes = 0, total_limit_s = 0;
+  double total_flops = 0, total_bytes = 0, total_limit_s = 0;
+  Arithmetic total_executed;
   int64_t parameter_bytes = 0;  // with the modules below
   int64_t made_bytes = 0;       // outputs of its nodes in one step, with the modules below
   double percent = 0;

@@ -16,7 +16,7 @@ constexpr size_t kTimelineEvents = 4000;  // of the page's timeline: more are na
 double ms(double seconds) { return seconds * 1e3; }
 
 Json sum_json(const WorkSum& sum) {
-  return {{"flops", sum.flops}, {"executed_flops", sum.executed_flops}, {"bytes", sum.bytes}, {"gflops_per_s", sum.flops_per_s() * 1e-9}, {"gbytes_per_s", sum.bytes_per_s() * 1e-9},
+  return {{"flops", sum.flops}, {"executed_flops", sum.executed.total()}, {"bytes", sum.bytes}, {"gflops_per_s", sum.flops_per_s() * 1e-9}, {"gbytes_per_s", sum.bytes_per_s() * 1e-9},
           {"limit_percent", sum.limit_percent()}, {"bound", sum.flops <= 0 && sum.bytes <= 0 ? "" : sum.compute_bound ? "compute" : "memory"}};
 }
 
@@ -79,7 +79,7 @@ Json report_of(const ProfileReport& report, const Recording& recording) {
   for (double s : profile.step_s) json["step_ms"].push_back(ms(s));
   json["samples_per_s"] = profile.wall_s > 0 ? static_cast<double>(report.batch * profile.steps) / profile.wall_s : 0;
   json["work"] = sum_json(profile.work);
-  json["machine"] = {{"flops_per_s", profile.machine.flops_per_s}, {"bytes_per_s", profile.machine.bytes_per_s}, {"instruction_set", profile.machine.instruction_set}};
+  json["machine"] = {{"flops_per_s", profile.machine.flops_per_s}, {"bf16_per_s", profile.machine.bf16_per_s}, {"int8_per_s", profile.machine.int8_per_s}, {"bytes_per_s", profile.machine.bytes_per_s}, {"instruction_set", profile.machine.instruction_set}};
   json["operators"] = Json::array();
   for (const OperatorRow& row : profile.operators) json["operators"].push_back(operator_json(row));
   json["operators"].push_back(rest_json("(executor)", profile, profile.gap_s));
@@ -87,7 +87,7 @@ Json report_of(const ProfileReport& report, const Recording& recording) {
   json["modules"] = Json::array();
   for (const ModuleRow& row : profile.modules) {
     Json module{{"module", row.path}, {"depth", row.depth}, {"parent", row.parent}, {"calls", row.calls}, {"self_ms", ms(row.self_s)}, {"total_ms", ms(row.total_s)}, {"percent", row.percent},
-                {"forward_ms", ms(row.forward_s)}, {"backward_ms", ms(row.backward_s)}, {"update_ms", ms(row.update_s)}, {"flops", row.total_flops}, {"executed_flops", row.total_executed_flops}, {"bytes", row.total_bytes},
+                {"forward_ms", ms(row.forward_s)}, {"backward_ms", ms(row.backward_s)}, {"update_ms", ms(row.update_s)}, {"flops", row.total_flops}, {"executed_flops", row.total_executed.total()}, {"bytes", row.total_bytes},
                 {"limit_percent", row.total_s > 0 ? 100 * row.total_limit_s / row.total_s : 0}, {"parameter_bytes", row.parameter_bytes}, {"made_bytes", row.made_bytes}};
     json["modules"].push_back(std::move(module));
   }

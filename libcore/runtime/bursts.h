@@ -13,6 +13,7 @@ struct Burst {
   DType dtype;                  // f32, f64, bf16 (summed in f32), i8 (products of u8 and i8, summed in i32)
   std::string instruction_set;  // sse2, avx2, avx512f, avx512_bf16, avx512_vnni, amx_bf16, amx_int8
   double per_round;             // operations, two a multiply-add
+  int64_t rounds;               // that take some tenths of a millisecond
   void (*run)(int64_t rounds);  // on the calling thread
 };
 

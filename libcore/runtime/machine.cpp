@@ -8,59 +8,13 @@
 #include <vector>
 
 #include "libcore/base/parallel.h"
+#include "libcore/runtime/bursts.h"
 
 namespace galley {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// Ten independent chains hide the latency of two FMA units (4..5 cycles). Named accumulators: an array would be spilled and
-// report a fraction of the peak.
-#define GALLEY_FMA_BURST(Vector)                                                                          \
-  Vector a = {}, b = {}, c = {}, d = {}, e = {}, f = {}, g = {}, h = {}, i = {}, j = {};                  \
-  Vector x = a + seed, y = a + 0.5f;                                                                      \
-  for (int64_t n = 0; n < rounds; ++n) {                                                                  \
-    a = a * y + x; b = b * y + x; c = c * y + x; d = d * y + x; e = e * y + x;                            \
-    f = f * y + x; g = g * y + x; h = h * y + x; i = i * y + x; j = j * y + x;                            \
-    asm volatile("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e), "+v"(f), "+v"(g), "+v"(h), "+v"(i), "+v"(j)); \
-  }                                                                                                       \
-  const Vector sum = a + b + c + d + e + f + g + h + i + j;                                               \
-  return sum[0];
-
-typedef float Vector4 __attribute__((vector_size(16)));
-[[maybe_unused]] float burst_generic(int64_t rounds, float seed) {
-  Vector4 a = {}, b = {}, c = {}, d = {}, x = a + seed, y = a + 0.5f;
-  for (int64_t n = 0; n < rounds; ++n) {
-    a = a * y + x;
-    b = b * y + x;
-    c = c * y + x;
-    d = d * y + x;
-  }
-  return (a + b + c + d)[0];
-}
-
-#if defined(__x86_64__)
-typedef float Vector8 __attribute__((vector_size(32)));
-typedef float Vector16 __attribute__((vector_size(64)));
-__attribute__((target("avx2,fma"), optimize("fp-contract=fast"))) float burst_avx2(int64_t rounds, float seed) { GALLEY_FMA_BURST(Vector8) }
-__attribute__((target("avx512f"), optimize("fp-contract=fast"))) float burst_avx512(int64_t rounds, float seed) { GALLEY_FMA_BURST(Vector16) }
-#endif
-
-struct Burst {
-  float (*run)(int64_t, float);
-  double flops_per_round;
-  const char* name;
-};
-
-Burst widest_burst() {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f")) return {burst_avx512, 2.0 * 16 * 10, "avx512"};
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return {burst_avx2, 2.0 * 8 * 10, "avx2"};
-#endif
-  return {burst_generic, 2.0 * 4 * 4, "generic"};
-}
 
 }  // namespace
 
@@ -81,19 +35,12 @@ double reached_rate(double seconds, const std::function<double()>& work) {
 
 MachineLimits measure_machine(double seconds) {
   MachineLimits limits;
-  const Burst burst = widest_burst();
-  limits.instruction_set = burst.name;
-  constexpr int64_t kRounds = 400000;
-  const int threads = compute_threads();
-  limits.flops_per_s = reached_rate(seconds / 2, [&] {
-    std::vector<float> results(static_cast<size_t>(threads));
-    parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) results[static_cast<size_t>(t)] = burst.run(kRounds, static_cast<float>(t));
-    });
-    volatile float keep = results[0];  // the result must be used, or the loop is removed
-    (void)keep;
-    return burst.flops_per_round * kRounds * threads;
-  });
+  std::vector<Burst> best;  // of each dtype that work is done in
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+    const auto last = std::find_if(bursts().rbegin(), bursts().rend(), [&](const Burst& burst) { return burst.dtype == dtype; });
+    if (last != bursts().rend()) best.push_back(*last);
+  }
+  for (const Burst& burst : best) limits.set_peak(burst.dtype, measure_burst(burst, seconds / 2 / static_cast<double>(best.size())), burst.instruction_set);
   constexpr int64_t kElements = 8 << 20;  // 32 MiB an array
   std::unique_ptr<float[]> a(new float[kElements]), b(new float[kElements]), c(new float[kElements]);
   parallel_for(kElements, 4096, [&](int64_t begin, int64_t end) {
@@ -111,6 +58,34 @@ MachineLimits measure_machine(double seconds) {
     return 12.0 * kElements;
   });
   return limits;
+}
+
+void MachineLimits::set_peak(DType dtype, double per_s, std::string_view set) {
+  if (dtype == DType::kF32) {
+    flops_per_s = per_s;
+    instruction_set = set;
+  } else if (dtype == DType::kBF16) {
+    bf16_per_s = per_s;
+  } else if (dtype == DType::kI8) {
+    int8_per_s = per_s;
+  }
+}
+
+void Arithmetic::add(const Cost& cost, double times) {
+  (cost.dtype == DType::kBF16 ? bf16 : cost.dtype == DType::kI8 ? int8 : f32) += times * cost.executed_flops();
+}
+
+double Arithmetic::seconds_at(const MachineLimits& limits) const {
+  const auto peak = [&](double of_type) { return of_type > 0 ? of_type : limits.flops_per_s; };
+  return limits.flops_per_s > 0 ? f32 / limits.flops_per_s + bf16 / peak(limits.bf16_per_s) + int8 / peak(limits.int8_per_s) : 0;
+}
+
+Arithmetic Arithmetic::operator*(double times) const { return {times * f32, times * bf16, times * int8}; }
+Arithmetic& Arithmetic::operator+=(const Arithmetic& other) {
+  f32 += other.f32;
+  bf16 += other.bf16;
+  int8 += other.int8;
+  return *this;
 }
 
 }  // namespace galley

@@ -43,12 +43,13 @@ std::string stage_text(const TrainStage& stage, size_t values) {
 }
 
 /// As the operators are defined, and as they are executed.
-std::pair<double, double> flops_of(const Program& program) {
-  double flops = 0, executed = 0;
+std::pair<double, Arithmetic> flops_of(const Program& program) {
+  double flops = 0;
+  Arithmetic executed;
   for (const Node& node : program.graph().nodes()) {
     const Cost cost = cost_of(*node.op, context_of(program.graph(), node));
     flops += cost.flops;
-    executed += cost.executed_flops();
+    executed.add(cost);
   }
   return {flops, executed};
 }
@@ -174,7 +175,7 @@ int64_t TrainStep::scratch_bytes() const {
   return most;
 }
 
-std::pair<double, double> TrainStep::flops() const {
+std::pair<double, Arithmetic> TrainStep::flops() const {
   auto [flops, executed] = flops_of(program());
   if (accumulate_program() != nullptr) {
     const auto [more, more_executed] = flops_of(*accumulate_program());

@@ -13,6 +13,7 @@
 #include "libcore/optim/updates.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/runtime/execution.h"
+#include "libcore/runtime/machine.h"
 #include "libcore/train/qat.h"
 #include "libcore/train/session.h"
 
@@ -47,7 +48,7 @@ class TrainStep {
   /// Neighbours that training's fusion left apart, and why: "layer1.0.bn1: batch_norm + relu: the value between has 2 readers".
   const std::vector<std::string>& fusions_declined() const { return fusions_declined_; }
   /// Of one update, all its micro-batches: as the operators are defined, and as they are executed (fewer where convolutions take Winograd's way).
-  std::pair<double, double> flops() const;
+  std::pair<double, Arithmetic> flops() const;
 
   /// Parameters, buffers and optimizer state: zeros until initialize or a checkpoint has filled them.
   ParameterStore& store() { return store_; }

@@ -164,7 +164,7 @@ void Trainer::State::make_plan() {
     plan.parameters += spec.type.elements();
     if (spec.trainable) plan.trainable += spec.type.elements();
   }
-  std::tie(plan.flops_per_step, plan.executed_flops_per_step) = update->flops();
+  std::tie(plan.flops_per_step, plan.executed_per_step) = update->flops();
   for (const LayoutReport::Reorder& reorder : update->program().report().layout.reorders) plan.reorders += !reorder.weight && !reorder.free;
   plan.widened = update->program().report().widened;
   plan.warnings = update->program().report().warnings;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "libcore/recipe/recipe.h"
+#include "libcore/runtime/machine.h"
 #include "libcore/train/run_folder.h"
 
 namespace galley {
@@ -21,7 +22,8 @@ struct TrainPlan {
   int64_t total_steps = 0;              // 0: the run ends by time
   double steps_per_epoch = 0;
   int64_t parameters = 0, trainable = 0;  // elements
-  double flops_per_step = 0, executed_flops_per_step = 0;  // two a multiply-add; fewer are executed where convolutions take Winograd's way
+  double flops_per_step = 0;  // two a multiply-add
+  Arithmetic executed_per_step;  // fewer where convolutions take Winograd's way
   int64_t persistent_bytes = 0;         // parameters, buffers, optimizer state
   int64_t scratch_bytes = 0;            // the arena of the largest program
   int64_t base_bytes = 0;               // the process before these two: code, data buffers, prepared kernels

@@ -107,7 +107,7 @@ void Workload::add_cost(const Program& program, double times) {
   for (const Node& node : program.graph().nodes()) {
     const Cost cost = cost_of(*node.op, context_of(program.graph(), node));
     flops_ += times * cost.flops;
-    executed_flops_ += times * cost.executed_flops();
+    executed_.add(cost, times);
     bytes_ += times * (cost.bytes_read + cost.bytes_written);
   }
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "libcore/runtime/execution.h"
+#include "libcore/runtime/machine.h"
 #include "libcore/train/session.h"
 
 namespace galley {
@@ -34,7 +35,7 @@ class Workload {
   /// Of one run: two flops a multiply-add; every operand of every operator read or written once.
   double flops() const { return flops_; }
   /// Less what Winograd's way saves.
-  double executed_flops() const { return executed_flops_; }
+  const Arithmetic& executed() const { return executed_; }
   double bytes() const { return bytes_; }
   /// Parameters, state, scratch, packed weights and the batch.
   int64_t planned_bytes() const { return planned_bytes(*program_); }
@@ -51,7 +52,8 @@ class Workload {
   std::shared_ptr<void> parts_;  // what run_ uses
   std::function<void(NodeObserver*)> run_;
   int64_t samples_ = 0;
-  double flops_ = 0, executed_flops_ = 0, bytes_ = 0;
+  double flops_ = 0, bytes_ = 0;
+  Arithmetic executed_;
 };
 
 /// Types of a batch of the model's usual input, and of its targets.

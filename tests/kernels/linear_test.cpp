@@ -52,7 +52,7 @@ TEST(CpuLinear, EveryInstructionSetAgainstDouble) {
   int tried = 0;
   for (int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
     const int64_t target = left & -left;
-    const Targets only(target);
+    const test::Targets only(target);
     ++tried;
     for (const Sizes& s : {Sizes{1, 37, 21}, Sizes{1, 5, 1}, Sizes{3, 64, 11}, Sizes{9, 131, 34}, Sizes{32, 16, 3}}) {
       const Tensor x = waves({s.rows, s.depth}, 0.3), weight = waves({s.outputs, s.depth}, 0.7), bias = waves({s.outputs}, 1.1);

@@ -39,19 +39,19 @@ struct ModelWork {
 }  // namespace
 
 double Row::peak_fraction() const {
-  return time.median > 0 && flops > 0 ? executed_flops / time.median / machine_limits(static_cast<int>(threads)).flops_per_s : 0;
+  return time.median > 0 && flops > 0 ? executed.seconds_at(machine_limits(static_cast<int>(threads))) / time.median : 0;
 }
 
 std::string Row::bound() const {
   if (flops <= 0 && bytes <= 0) return "";
   const MachineLimits limits = machine_limits(static_cast<int>(threads));
-  return executed_flops / limits.flops_per_s >= bytes / limits.bytes_per_s ? "compute" : "memory";
+  return executed.seconds_at(limits) >= bytes / limits.bytes_per_s ? "compute" : "memory";
 }
 
 double Row::limit_fraction() const {
   if (time.median <= 0 || (flops <= 0 && bytes <= 0)) return 0;
   const MachineLimits limits = machine_limits(static_cast<int>(threads));
-  return std::max(executed_flops / limits.flops_per_s, bytes / limits.bytes_per_s) / time.median;
+  return std::max(executed.seconds_at(limits), bytes / limits.bytes_per_s) / time.median;
 }
 
 nlohmann::ordered_json row_json(const Row& row) {
@@ -71,7 +71,9 @@ nlohmann::ordered_json row_json(const Row& row) {
     json["converged"] = row.converged;
     json["samples_per_s"] = row.time.median > 0 ? row.samples / row.time.median : 0;
     json["flops"] = row.flops;
-    json["executed_flops"] = row.executed_flops;
+    json["executed_flops"] = row.executed.total();
+    json["executed_bf16_flops"] = row.executed.bf16;
+    json["executed_int8_flops"] = row.executed.int8;
     json["bytes"] = row.bytes;
     json["peak_bytes"] = row.peak_bytes;
     json["planned_bytes"] = row.planned_bytes;
@@ -80,7 +82,7 @@ nlohmann::ordered_json row_json(const Row& row) {
     json["limit_fraction"] = row.limit_fraction();
     json["error"] = nullptr;
   } else {
-    for (const char* key : {"median_ms", "mean_ms", "min_ms", "p10_ms", "p90_ms", "p99_ms", "runs", "samples_per_s", "flops", "executed_flops", "bytes", "peak_bytes", "planned_bytes", "peak_fraction"}) json[key] = nullptr;
+    for (const char* key : {"median_ms", "mean_ms", "min_ms", "p10_ms", "p90_ms", "p99_ms", "runs", "samples_per_s", "flops", "executed_flops", "executed_bf16_flops", "executed_int8_flops", "bytes", "peak_bytes", "planned_bytes", "peak_fraction"}) json[key] = nullptr;
     json["error"] = row.error;
   }
   json["set"] = nlohmann::ordered_json::object();
@@ -120,7 +122,8 @@ Row row_of_json(const nlohmann::ordered_json& json) {
   row.converged = json.at("converged");
   row.samples = json.at("samples_per_s").get<double>() * row.time.median;
   row.flops = json.at("flops");
-  row.executed_flops = json.value("executed_flops", row.flops);
+  row.executed = {0, json.value("executed_bf16_flops", 0.0), json.value("executed_int8_flops", 0.0)};
+  row.executed.f32 = json.value("executed_flops", row.flops) - row.executed.total();
   row.bytes = json.at("bytes");
   row.peak_bytes = json.at("peak_bytes");
   row.planned_bytes = json.value("planned_bytes", int64_t{0});
@@ -224,7 +227,7 @@ Candidate make_candidate(std::unique_ptr<LoadedRecipe> loaded, const std::string
     } else {
       parts->work = std::make_unique<Workload>(*parts->session, cell.what == "forward" ? WorkKind::kForward : WorkKind::kTrainStep, cell.batch);
       row.flops = parts->work->flops();
-      row.executed_flops = parts->work->executed_flops();
+      row.executed = parts->work->executed();
       row.bytes = parts->work->bytes();
       row.planned_bytes = parts->work->planned_bytes();
       row.samples = static_cast<double>(cell.batch);

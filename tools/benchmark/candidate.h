@@ -11,6 +11,7 @@
 #include "libcore/profiler/statistics.h"
 #include "libcore/profiler/timer.h"
 #include "libcore/recipe/recipe.h"
+#include "libcore/runtime/machine.h"
 #include "tools/benchmark/cells.h"
 #include "tools/common/report.h"
 
@@ -22,7 +23,7 @@ struct Row {
   Summary time;                // seconds of one run
   double samples = 0;          // of one run
   double flops = 0, bytes = 0; // of one run
-  double executed_flops = 0;   // fewer where convolutions take Winograd's way: shares of limits are of these
+  Arithmetic executed;         // fewer where convolutions take Winograd's way: shares of limits are of these
   int64_t peak_bytes = 0;      // of the process, measured
   int64_t planned_bytes = 0;   // of the program: parameters, state, scratch, packed weights, batch; 0: no program
   bool converged = false;
@@ -30,7 +31,7 @@ struct Row {
   std::vector<std::pair<std::string, std::string>> set;
   std::vector<double> seconds; // each run
 
-  /// Share of the machine's FLOP/s.
+  /// Share of the machine's rate of such operations.
   double peak_fraction() const;
   /// What bounds the work at best ("compute", "memory", or "" where neither is known), and the share of that limit that was reached.
   std::string bound() const;

@@ -357,7 +357,7 @@ Candidate make_operator(const std::string& text) {
     if (node.op->name != wanted.op && !node.is("winograd_conv2d")) continue;
     const Cost cost = cost_of(*node.op, context_of(graph, node));
     candidate.row.flops = cost.flops;
-    candidate.row.executed_flops = cost.executed_flops();
+    candidate.row.executed.add(cost);
     candidate.row.bytes = cost.bytes_read + cost.bytes_written;
   }
   candidate.row.recipe = "op";

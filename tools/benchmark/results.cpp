@@ -85,7 +85,12 @@ std::string results_page(const Results& results) {
   }
   for (int64_t count : threads) {
     const MachineLimits limits = machine_limits(static_cast<int>(count));
-    json["limits"].push_back({{"threads", count}, {"flops_per_s", limits.flops_per_s}, {"bytes_per_s", limits.bytes_per_s}});
+    Arithmetic work;
+    for (const Row& row : results.rows) work += row.executed;
+    const auto add_roof = [&](const char* type, double per_s) { json["limits"].push_back({{"threads", count}, {"type", type}, {"flops_per_s", per_s}, {"bytes_per_s", limits.bytes_per_s}}); };
+    add_roof("", limits.flops_per_s);
+    if (work.bf16 > 0 && limits.bf16_per_s > 0) add_roof(" of bf16", limits.bf16_per_s);
+    if (work.int8 > 0 && limits.int8_per_s > 0) add_roof(" of 8-bit integers", limits.int8_per_s);
   }
   return html_page({"Galley benchmark", results_page_body(), json.dump(-1, ' ', false, Json::error_handler_t::replace), results_page_script()});
 }

@@ -82,7 +82,7 @@ if (worked.length > 0) {
     const dot = element(plot.svg, "circle", { cx: plot.x(intensity(r)), cy: plot.y(rate(r)), r: 4, fill: colors[Math.max(0, i) % colors.length] });
     element(dot, "title", {}, label(r) + "\n" + number(rate(r)) + " GFLOP/s, " + number(100 * r.limit_fraction) + " % of the " + r.bound + " limit");
   }
-  legend(byId("roofs"), data.limits.map((l, i) => [colors[i % colors.length], l.threads + (l.threads === 1 ? " thread: " : " threads: ") + number(l.flops_per_s * 1e-9) + " GFLOP/s, " + number(l.bytes_per_s * 1e-9) + " GB/s"]));
+  legend(byId("roofs"), data.limits.map((l, i) => [colors[i % colors.length], l.threads + (l.threads === 1 ? " thread: " : " threads: ") + number(l.flops_per_s * 1e-9) + " GFLOP/s" + l.type + ", " + number(l.bytes_per_s * 1e-9) + " GB/s"]));
 } else {
   element(byId("roofline"), "p", {}, "No row counts both operations and bytes.");
 }

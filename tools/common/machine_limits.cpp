@@ -9,6 +9,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/parallel.h"
+#include "tools/common/report.h"
 
 namespace galley::tools {
 namespace {
@@ -21,14 +22,14 @@ MachineLimits stored_limits(int threads) {
   if (!json.is_object()) return limits;
   try {
     if (json.at("threads") != threads) return limits;
-    double widest = 0;
+    std::map<std::string, double> best;
     for (const auto& peak : json.at("peaks")) {
-      if (peak.at("dtype") != "f32" || peak.at("per_s").get<double>() <= widest) continue;
-      widest = peak.at("per_s");
-      limits.instruction_set = peak.at("isa");
+      const std::string dtype = peak.at("dtype");
+      if (peak.at("per_s").get<double>() <= best[dtype]) continue;
+      best[dtype] = peak.at("per_s");
+      limits.set_peak(dtype == "f32" ? DType::kF32 : dtype == "bf16" ? DType::kBF16 : dtype == "int8" ? DType::kI8 : DType::kF64, best[dtype], peak.at("isa").get<std::string>());
     }
     limits.bytes_per_s = json.at("triad_per_s");
-    limits.flops_per_s = widest;
   } catch (const nlohmann::json::exception&) {
     return MachineLimits();  // written by another version: measured anew
   }
@@ -56,6 +57,13 @@ MachineLimits machine_limits(int threads) {
     limits = measure_machine(0.5);
   }
   return known[threads] = limits;
+}
+
+std::string limits_text(const MachineLimits& limits, const Arithmetic& work) {
+  std::string text = cat(human_number(limits.flops_per_s * 1e-9), " GFLOP/s (", limits.instruction_set, ")");
+  if (work.bf16 > 0 && limits.bf16_per_s > 0) text += cat(", ", human_number(limits.bf16_per_s * 1e-9), " of bf16");
+  if (work.int8 > 0 && limits.int8_per_s > 0) text += cat(", ", human_number(limits.int8_per_s * 1e-9), " of 8-bit integers");
+  return cat(text, " and ", human_number(limits.bytes_per_s * 1e-9), " GB/s");
 }
 
 }  // namespace galley::tools

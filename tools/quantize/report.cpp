@@ -22,12 +22,12 @@ std::string decibels(double value) { return std::isnan(value) ? "-" : std::isinf
 std::string kibibytes(int64_t bytes) { return fixed(static_cast<double>(bytes) / 1024, 1); }
 std::string milliseconds(double seconds) { return fixed(1e3 * seconds, 3); }
 
-/// Integer multiply-adds that one instruction slot does for each f32 multiply-add: vpdpbusd four; vpmaddubsw, vpmaddwd and vpaddd together 64 where
-/// three f32 instructions do 48; vpmaddwd and vpaddd on widened values as many as two f32 instructions.
-double integer_rate(bool reduced) {
+/// Integer multiply-adds for each f32 multiply-add: with instructions for them (VNNI, AMX) as measured; else vpmaddubsw, vpmaddwd and vpaddd
+/// together do 64 where three f32 instructions do 48, and vpmaddwd and vpaddd on widened values as many as two f32 instructions.
+double integer_rate(const MachineLimits& limits, bool reduced) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512vnni")) return 4;
+  if (__builtin_cpu_supports("avx512vnni")) return limits.int8_per_s / limits.flops_per_s;
 #endif
   return reduced ? 4.0 / 3 : 1;
 }
@@ -86,7 +86,7 @@ int QuantizeTool::report(const Recipe& recipe, const Result& result) const {
     if (measured) {
       const LayerTime &before = time_of(result.times.front().second.real, plan.name), &after = time_of(result.times.front().second.quantized, plan.name);
       const bool integers = !real && plan.scheme.find(',') != std::string::npos;
-      const double float_s = predicted_s(before, limits, 1), integer_s = predicted_s(after, limits, integers ? integer_rate(plan.reduced) : 1);
+      const double float_s = predicted_s(before, limits, 1), integer_s = predicted_s(after, limits, integers ? integer_rate(limits, plan.reduced) : 1);
       if (before.seconds > 0 && after.seconds > 0) {
         row.insert(row.end(), {milliseconds(before.seconds), milliseconds(float_s), milliseconds(after.seconds), milliseconds(integer_s), fixed(before.seconds / after.seconds, 2)});
       } else {

@@ -10,9 +10,9 @@
 #include "libcore/base/log.h"
 #include "libcore/base/units.h"
 #include "libcore/profiler/trace.h"
-#include "libcore/runtime/machine.h"
 #include "libcore/train/resume.h"
 #include "libcore/train/trainer.h"
+#include "tools/common/machine_limits.h"
 #include "tools/common/signals.h"
 
 namespace galley::tools {
@@ -92,7 +92,7 @@ Json plan_json(const TrainPlan& plan) {
           {"accumulation", plan.accumulation}, {"steps", plan.total_steps},
           {"steps_per_epoch", plan.steps_per_epoch}, {"params", plan.parameters},
           {"trainable", plan.trainable},       {"flops", plan.flops_per_step},
-          {"executed_flops", plan.executed_flops_per_step},
+          {"executed_flops", plan.executed_per_step.total()},
           {"persistent_bytes", plan.persistent_bytes}, {"scratch_bytes", plan.scratch_bytes},
           {"base_bytes", plan.base_bytes},     {"planned_peak_bytes", plan.planned_peak_bytes},
           {"reorders", plan.reorders},         {"widened", plan.widened}, {"compile_s", plan.compile_s}};
@@ -209,9 +209,9 @@ void TrainTool::print_result(const TrainResult& result, const TrainPlan* plan, c
     // The whole run's rate, validation and saving included, against what this machine can do.
     const double rate = static_cast<double>(result.steps - plan->start_step) * static_cast<double>(plan->global) / result.wall_s;
     const MachineLimits machine = measure_machine();
-    const double flops = static_cast<double>(result.steps - plan->start_step) * plan->executed_flops_per_step / result.wall_s;
+    const double least_s = static_cast<double>(result.steps - plan->start_step) * plan->executed_per_step.seconds_at(machine);
     table.rows.push_back({"speed", cat(human_number(rate), " samples/s over the whole run")});
-    table.rows.push_back({"of the limit", cat(fixed(100 * flops / machine.flops_per_s, 1), " % of ", human_number(machine.flops_per_s / 1e9), " GFLOP/s (", machine.instruction_set, ", measured; ", human_number(machine.bytes_per_s / 1e9), " GB/s)")});
+    table.rows.push_back({"of the limit", cat(fixed(100 * least_s / result.wall_s, 1), " % of ", limits_text(machine, plan->executed_per_step), ", measured")});
   }
   table.rows.push_back({"memory", cat(human_bytes(static_cast<double>(result.planned_peak_bytes)), " planned, ", human_bytes(static_cast<double>(result.peak_bytes)), " measured (",
                                      fixed(result.planned_peak_bytes > 0 ? 100.0 * static_cast<double>(result.peak_bytes - result.planned_peak_bytes) / static_cast<double>(result.planned_peak_bytes) : 0, 1), " %)")});
