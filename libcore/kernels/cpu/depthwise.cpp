@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "libcore/base/parallel.h"
+#include "libcore/kernels/cpu/bfloat16.h"
 #include "libcore/kernels/cpu/conv_weights.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/ops/conv.h"
@@ -27,9 +28,10 @@ constexpr int64_t kMostColumns = 7;  // of a kernel: their sums fit the register
 constexpr int64_t kMostTaps = 49;
 
 /// Output lines of one image and one kernel row; `x` and `grad` point to the first channel of the task.
+template <class T>
 struct Band {
-  const float* grad;
-  const float* x;
+  const T* grad;
+  const T* x;
   int64_t channels, lanes;  // of the image; of this task, at most kLanes
   int64_t begin, end;       // output lines
   int64_t width, in_height, in_width;
@@ -52,16 +54,17 @@ constexpr bool kInRegisters = true;
 #endif
 
 /// Any number of lanes; sums[tap][lane] += grad x.
-void add_plainly(const Band& b, int64_t taps, float* HWY_RESTRICT sums) {
+template <class T>
+void add_plainly(const Band<T>& b, int64_t taps, float* HWY_RESTRICT sums) {
   for (int64_t h = b.begin; h < b.end; ++h) {
     const int64_t row = h * b.stride_h + b.offset_h;
     if (row < 0 || row >= b.in_height) continue;
     for (int64_t w = 0; w < b.width; ++w) {
-      const float* g = b.grad + (h * b.width + w) * b.channels;
+      const T* g = b.grad + (h * b.width + w) * b.channels;
       for (int64_t k = 0; k < taps; ++k) {
         const int64_t column = w * b.stride_w - b.padding_w + k;
         if (column < 0 || column >= b.in_width) continue;
-        const float* in = b.x + (row * b.in_width + column) * b.channels;
+        const T* in = b.x + (row * b.in_width + column) * b.channels;
         for (int64_t c = 0; c < b.lanes; ++c) sums[k * kLanes + c] += g[c] * in[c];
       }
     }
@@ -69,8 +72,19 @@ void add_plainly(const Band& b, int64_t taps, float* HWY_RESTRICT sums) {
 }
 
 #if !(HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR)
-template <int kTaps>
-void add_in_registers(const Band& b, float* HWY_RESTRICT sums) {
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const float* from) {
+  return hn::LoadU(d, from);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> load(D d, const BFloat16* from) {
+  const hn::RebindToUnsigned<D> whole;
+  const hn::Rebind<uint16_t, D> half;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(whole, hn::LoadU(half, &from->bits))));
+}
+
+template <int kTaps, class T>
+void add_in_registers(const Band<T>& b, float* HWY_RESTRICT sums) {
   const hn::CappedTag<float, kLanes> d;
   constexpr int kWide = static_cast<int>(hn::MaxLanes(d)), kParts = static_cast<int>(kLanes) / kWide;
   using V = hn::Vec<decltype(d)>;
@@ -85,26 +99,26 @@ void add_in_registers(const Band& b, float* HWY_RESTRICT sums) {
   for (int64_t h = b.begin; h < b.end; ++h) {
     const int64_t row = h * b.stride_h + b.offset_h;
     if (row < 0 || row >= b.in_height) continue;
-    const float* line = b.x + row * b.in_width * b.channels;
-    const float* grad = b.grad + h * b.width * b.channels;
+    const T* line = b.x + row * b.in_width * b.channels;
+    const T* grad = b.grad + h * b.width * b.channels;
     const auto at_edge = [&](int64_t from, int64_t to) {
       for (int64_t w = from; w < to; ++w) {
         for (int k = 0; k < kTaps; ++k) {
           const int64_t column = w * b.stride_w - b.padding_w + k;
           if (column < 0 || column >= b.in_width) continue;
           for (int p = 0; p < kParts; ++p) {
-            sum[k][p] = hn::MulAdd(hn::LoadU(d, grad + w * b.channels + p * kWide), hn::LoadU(d, line + column * b.channels + p * kWide), sum[k][p]);
+            sum[k][p] = hn::MulAdd(load(d, grad + w * b.channels + p * kWide), load(d, line + column * b.channels + p * kWide), sum[k][p]);
           }
         }
       }
     };
     at_edge(0, inner);
-    const float* g = grad + inner * b.channels;
-    const float* in = line + (inner * b.stride_w - b.padding_w) * b.channels;
+    const T* g = grad + inner * b.channels;
+    const T* in = line + (inner * b.stride_w - b.padding_w) * b.channels;
     for (int64_t w = inner; w < outer; ++w, g += b.channels, in += b.stride_w * b.channels) {
       for (int p = 0; p < kParts; ++p) {
-        const V v = hn::LoadU(d, g + p * kWide);
-        for (int k = 0; k < kTaps; ++k) sum[k][p] = hn::MulAdd(v, hn::LoadU(d, in + k * b.channels + p * kWide), sum[k][p]);
+        const V v = load(d, g + p * kWide);
+        for (int k = 0; k < kTaps; ++k) sum[k][p] = hn::MulAdd(v, load(d, in + k * b.channels + p * kWide), sum[k][p]);
       }
     }
     at_edge(outer, b.width);
@@ -116,7 +130,8 @@ void add_in_registers(const Band& b, float* HWY_RESTRICT sums) {
 #endif
 
 /// sums[tap][lane], zero before, of one kernel row.
-void band_sums(const Band& b, int64_t taps, float* HWY_RESTRICT sums) {
+template <class T>
+void band_sums(const Band<T>& b, int64_t taps, float* HWY_RESTRICT sums) {
   if (!kInRegisters || b.lanes < kLanes) return add_plainly(b, taps, sums);
 #if !(HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR)
   switch (taps) {
@@ -130,6 +145,8 @@ void band_sums(const Band& b, int64_t taps, float* HWY_RESTRICT sums) {
   }
 #endif
 }
+void float_sums(const Band<float>& b, int64_t taps, float* HWY_RESTRICT sums) { band_sums(b, taps, sums); }
+void bfloat_sums(const Band<BFloat16>& b, int64_t taps, float* HWY_RESTRICT sums) { band_sums(b, taps, sums); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace galley::depthwise
@@ -139,14 +156,19 @@ HWY_AFTER_NAMESPACE();
 
 namespace galley {
 namespace depthwise {
-HWY_EXPORT(band_sums);
-}
+HWY_EXPORT(float_sums);
+HWY_EXPORT(bfloat_sums);
+
+void band_sums(const Band<float>& b, int64_t taps, float* sums) { HWY_DYNAMIC_DISPATCH(float_sums)(b, taps, sums); }
+void band_sums(const Band<BFloat16>& b, int64_t taps, float* sums) { HWY_DYNAMIC_DISPATCH(bfloat_sums)(b, taps, sums); }
+}  // namespace depthwise
 
 namespace {
 
 using depthwise::kLanes;
 using depthwise::kMostTaps;
 
+template <class T>
 class DepthwiseWeights : public PreparedKernel {
  public:
   explicit DepthwiseWeights(const KernelQuery& q) : x_(q.in(0).shape), y_(q.in(1).shape), w_(q.out(0)) {
@@ -173,7 +195,7 @@ class DepthwiseWeights : public PreparedKernel {
       for (int64_t tap = 0; tap < taps_; ++tap) {
         double sum = 0;
         for (int64_t part = 0; part < parts_; ++part) sum += totals[((part * chunks_ + chunk) * taps_ + tap) * kLanes + lane];
-        args.out<float>(0)[offsets_[static_cast<size_t>(c * taps_ + tap)]] = static_cast<float>(sum);
+        args.out<T>(0)[offsets_[static_cast<size_t>(c * taps_ + tap)]] = static_cast<float>(sum);
       }
     }
   }
@@ -187,15 +209,15 @@ class DepthwiseWeights : public PreparedKernel {
     const int64_t lines = std::max<int64_t>(1, 256 / y_[3]);  // of a band
     std::fill_n(total, taps_ * kLanes, 0.0);
     for (int64_t n = x_[0] * part / parts_; n < x_[0] * (part + 1) / parts_; ++n) {
-      depthwise::Band band{args.in<float>(1) + n * y_[2] * y_[3] * channels + first, args.in<float>(0) + n * x_[2] * x_[3] * channels + first, channels,
-                           std::min(kLanes, channels), 0, 0, y_[3], x_[2], x_[3], stride_[0], stride_[1], 0, padding_[1]};
+      depthwise::Band<T> band{args.in<T>(1) + n * y_[2] * y_[3] * channels + first, args.in<T>(0) + n * x_[2] * x_[3] * channels + first, channels,
+                              std::min(kLanes, channels), 0, 0, y_[3], x_[2], x_[3], stride_[0], stride_[1], 0, padding_[1]};
       for (int64_t h = 0; h < y_[2]; h += lines) {
         band.begin = h;
         band.end = std::min(y_[2], h + lines);
         float sums[kMostTaps * kLanes] = {};
         for (int64_t k = 0; k < kh; ++k) {
           band.offset_h = k - padding_[0];
-          HWY_DYNAMIC_DISPATCH(depthwise::band_sums)(band, kw, sums + k * kw * kLanes);
+          depthwise::band_sums(band, kw, sums + k * kw * kLanes);
         }
         for (int64_t i = 0; i < taps_ * kLanes; ++i) total[i] += static_cast<double>(sums[i]);
       }
@@ -214,7 +236,7 @@ Support supports(const KernelQuery& q) {
   const TensorType& x = q.in(0);
   const Shape& w = q.out(0).shape;
   if (a.groups == 1 || a.groups != x.shape[1] || w[0] != a.groups) return Support::no("not depthwise");
-  if (x.dtype != DType::kF32 || q.in(1).dtype != DType::kF32 || q.out(0).dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
+  if ((x.dtype != DType::kF32 && x.dtype != DType::kBF16) || q.in(1).dtype != x.dtype || q.out(0).dtype != x.dtype) return Support::no(cat("dtype ", x.dtype));
   if (!x.format.is_channels_last() || !q.in(1).format.is_channels_last()) return Support::no(cat("format ", x.format));
   if (w[2] * w[3] > kMostTaps || w[3] > depthwise::kMostColumns) return Support::no(cat("a kernel of ", w[2], " x ", w[3]));
   const auto dilation = pair(a.dilation);
@@ -222,11 +244,16 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
+std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
+  if (q.in(0).dtype == DType::kBF16) return std::make_unique<DepthwiseWeights<BFloat16>>(q);
+  return std::make_unique<DepthwiseWeights<float>>(q);
+}
+
 }  // namespace
 
 std::span<const Kernel> cpu_depthwise() {
   static const std::array<Kernel, 2> kernels{
-      {{"conv2d_backward_weights", "cpu", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<DepthwiseWeights>(q); }},
+      {{"conv2d_backward_weights", "cpu", supports, prepare},
        conv_weights_kernel()}};
   return kernels;
 }

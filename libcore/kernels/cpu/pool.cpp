@@ -1,11 +1,14 @@
-// Pooling on channels_last arrays: channels are the vector.
+// Pooling on channels_last arrays of f32 and bf16: channels are the vector, sums are in float.
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "libcore/base/parallel.h"
+#include "libcore/kernels/cpu/bfloat16.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/kernels/cpu/vector_math.h"
 #include "libcore/ops/pool.h"
@@ -28,28 +31,76 @@ Window window_of(const Attrs& a) {
 
 Support supports(const KernelQuery& q) {
   const TensorType& x = q.in(0);
-  if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
+  if (x.dtype != DType::kF32 && x.dtype != DType::kBF16) return Support::no(cat("dtype ", x.dtype));
   if (!x.format.is_channels_last()) return Support::no(cat("format ", x.format));
   if (x.elements() == 0 || q.out(0).elements() == 0) return Support::no("empty array");
   return Support::yes();
 }
 
+// Each loop once as a template, and compiled for each instruction set by element type.
+
 /// Keeps the larger value and its tap; the first of equal ones stays, NaN wins.
-GALLEY_CLONES void take_max(const float* x, float* best, uint8_t* index, int64_t channels, uint8_t tap) {
+template <class T>
+GALLEY_INLINE void keep_larger(const T* x, T* best, uint8_t* index, int64_t channels, uint8_t tap) {
   for (int64_t c = 0; c < channels; ++c) {
-    const bool larger = (x[c] > best[c]) | ((x[c] != x[c]) & (best[c] == best[c]));
+    const float value = x[c], kept = best[c];
+    const bool larger = (value > kept) | ((value != value) & (kept == kept));
     best[c] = larger ? x[c] : best[c];
     index[c] = larger ? tap : index[c];
   }
 }
+GALLEY_CLONES void take_max(const float* x, float* best, uint8_t* index, int64_t channels, uint8_t tap) { keep_larger(x, best, index, channels, tap); }
+GALLEY_CLONES void take_max(const BFloat16* x, BFloat16* best, uint8_t* index, int64_t channels, uint8_t tap) { keep_larger(x, best, index, channels, tap); }
 
-GALLEY_CLONES void add_where(const float* grad, const uint8_t* index, float* dx, int64_t channels, uint8_t tap) {
-  for (int64_t c = 0; c < channels; ++c) dx[c] += index[c] == tap ? grad[c] : 0;
+template <class T>
+GALLEY_INLINE void add_chosen(const T* grad, const uint8_t* index, float* dx, int64_t channels, uint8_t tap) {
+  for (int64_t c = 0; c < channels; ++c) dx[c] += index[c] == tap ? static_cast<float>(grad[c]) : 0;
+}
+GALLEY_CLONES void add_where(const float* grad, const uint8_t* index, float* dx, int64_t channels, uint8_t tap) { add_chosen(grad, index, dx, channels, tap); }
+GALLEY_CLONES void add_where(const BFloat16* grad, const uint8_t* index, float* dx, int64_t channels, uint8_t tap) { add_chosen(grad, index, dx, channels, tap); }
+
+GALLEY_CLONES void round_to(const float* x, BFloat16* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = x[i];
 }
 
 GALLEY_CLONES void add_scaled(const float* x, float* y, int64_t channels, float scale) {
   for (int64_t c = 0; c < channels; ++c) y[c] += x[c] * scale;
 }
+
+template <class T>
+GALLEY_INLINE void scaled_copy(const T* x, T* y, int64_t channels, float scale) {
+  for (int64_t c = 0; c < channels; ++c) y[c] = static_cast<float>(x[c]) * scale;
+}
+GALLEY_CLONES void set_scaled(const float* x, float* y, int64_t channels, float scale) { scaled_copy(x, y, channels, scale); }
+GALLEY_CLONES void set_scaled(const BFloat16* x, BFloat16* y, int64_t channels, float scale) { scaled_copy(x, y, channels, scale); }
+
+/// Pixels of an image that a result is the mean of, and what their sum is scaled by.
+struct Cell {
+  PoolRange rows, columns;
+  float scale = 1;
+};
+
+template <class T>
+GALLEY_INLINE void sum_cell(const T* image, const Cell& cell, int64_t width, int64_t channels, T* out) {
+  constexpr int64_t kTogether = 64;  // channels whose sums stay near
+  for (int64_t first = 0; first < channels; first += kTogether) {
+    const int64_t count = channels - first < kTogether ? channels - first : kTogether;
+    float sums[kTogether] = {};
+    for (int64_t row = cell.rows.begin; row < cell.rows.end; ++row) {
+      for (int64_t column = cell.columns.begin; column < cell.columns.end; ++column) {
+        const T* x = image + (row * width + column) * channels + first;
+        if (count == kTogether) {
+          for (int64_t c = 0; c < kTogether; ++c) sums[c] += static_cast<float>(x[c]);
+        } else {
+          for (int64_t c = 0; c < count; ++c) sums[c] += static_cast<float>(x[c]);
+        }
+      }
+    }
+    for (int64_t c = 0; c < count; ++c) out[first + c] = sums[c] * cell.scale;
+  }
+}
+GALLEY_CLONES void cell_mean(const float* image, const Cell& cell, int64_t width, int64_t channels, float* out) { sum_cell(image, cell, width, channels, out); }
+GALLEY_CLONES void cell_mean(const BFloat16* image, const Cell& cell, int64_t width, int64_t channels, BFloat16* out) { sum_cell(image, cell, width, channels, out); }
 
 /// body(pixel of the image, tap) for the taps of window (h, w) that lie inside the image [.,.,H,W], in order.
 template <class Body>
@@ -64,6 +115,7 @@ void for_taps(const Window& window, const Shape& x, int64_t h, int64_t w, Body b
   }
 }
 
+template <class T>
 class MaxPool2d : public PreparedKernel {
  public:
   explicit MaxPool2d(const KernelQuery& q) : window_(window_of(q.attrs<MaxPool2dAttrs>())), x_(q.in(0).shape), y_(q.out(0).shape) {
@@ -75,13 +127,13 @@ class MaxPool2d : public PreparedKernel {
       for (int64_t line = begin; line < end; ++line) {
         const int64_t n = line / y_[2], h = line % y_[2];
         for (int64_t w = 0; w < y_[3]; ++w) {
-          float* best = args.out<float>(0) + (line * y_[3] + w) * channels;
+          T* best = args.out<T>(0) + (line * y_[3] + w) * channels;
           auto* index = args.out<uint8_t>(1) + (line * y_[3] + w) * channels;
           bool first = true;
           for_taps(window_, x_, h, w, [&](int64_t pixel, uint8_t tap) {
-            const float* in = args.in<float>(0) + (n * x_[2] * x_[3] + pixel) * channels;
+            const T* in = args.in<T>(0) + (n * x_[2] * x_[3] + pixel) * channels;
             if (first) {
-              std::memcpy(best, in, static_cast<size_t>(channels) * 4);
+              std::memcpy(best, in, static_cast<size_t>(channels) * sizeof(T));
               std::memset(index, tap, static_cast<size_t>(channels));
               first = false;
             } else {
@@ -98,125 +150,184 @@ class MaxPool2d : public PreparedKernel {
   Shape x_, y_;
 };
 
+template <class T>
 class MaxPool2dBackward : public PreparedKernel {
  public:
   explicit MaxPool2dBackward(const KernelQuery& q) : window_(window_of(q.attrs<MaxPool2dBackwardAttrs>())), x_(q.out(0).shape), y_(q.in(0).shape) {
     window_.dilation = pair(q.attrs<MaxPool2dBackwardAttrs>().dilation);
+    image_ = x_[1] * x_[2] * x_[3];
+    slots_ = std::clamp<int64_t>(q.threads, 1, std::max<int64_t>(1, x_[0]));
   }
+  int64_t scratch_bytes() const override { return kDirect ? 0 : slots_ * image_ * 4; }
   void run(const KernelArgs& args) const override {
     const int64_t channels = x_[1];
-    // One image a task: windows of one image may overlap, those of two never do.
-    parallel_for(x_[0], 1, [&](int64_t begin, int64_t end) {
-      for (int64_t n = begin; n < end; ++n) {
-        float* image = args.out<float>(0) + n * x_[2] * x_[3] * channels;
-        std::memset(image, 0, static_cast<size_t>(x_[2] * x_[3] * channels) * 4);
-        for (int64_t h = 0; h < y_[2]; ++h) {
-          for (int64_t w = 0; w < y_[3]; ++w) {
-            const int64_t at = ((n * y_[2] + h) * y_[3] + w) * channels;
-            for_taps(window_, x_, h, w, [&](int64_t pixel, uint8_t tap) {
-              add_where(args.in<float>(0) + at, args.in<uint8_t>(1) + at, image + pixel * channels, channels, tap);
-            });
+    // Whole images: windows of one may overlap, those of two never do.
+    parallel_for(slots_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t slot = begin; slot < end; ++slot) {
+        for (int64_t n = x_[0] * slot / slots_; n < x_[0] * (slot + 1) / slots_; ++n) {
+          float* image = kDirect ? args.out<float>(0) + n * image_ : static_cast<float*>(args.scratch) + slot * image_;
+          std::memset(image, 0, static_cast<size_t>(image_) * 4);
+          for (int64_t h = 0; h < y_[2]; ++h) {
+            for (int64_t w = 0; w < y_[3]; ++w) {
+              const int64_t at = ((n * y_[2] + h) * y_[3] + w) * channels;
+              for_taps(window_, x_, h, w, [&](int64_t pixel, uint8_t tap) { add_where(args.in<T>(0) + at, args.in<uint8_t>(1) + at, image + pixel * channels, channels, tap); });
+            }
           }
+          if constexpr (!kDirect) round_to(image, args.out<T>(0) + n * image_, image_);
         }
       }
     });
   }
 
  private:
+  static constexpr bool kDirect = std::is_same_v<T, float>;  // sums lie where results do
   Window window_;
   Shape x_, y_;
+  int64_t image_ = 0, slots_ = 1;
 };
 
-/// Average pooling, windowed or adaptive, forward or backward: cells of each window and their weight.
+/// Average pooling, windowed or adaptive: cells of each window.
+template <class T>
 class Average : public PreparedKernel {
  public:
-  struct Cell {
-    PoolRange rows, columns;
-    float scale = 1;
-  };
-  Average(const Shape& x, const Shape& y, bool backward) : x_(x), y_(y), backward_(backward) {}
-  std::vector<Cell> cells;  // H' x W'
-
+  Average(const Shape& x, const Shape& y, std::vector<Cell> cells) : x_(x), y_(y), cells_(std::move(cells)) {}
   void run(const KernelArgs& args) const override {
-    const int64_t channels = x_[1];
-    if (!backward_) {
-      parallel_for(y_[0] * y_[2], 1, [&](int64_t begin, int64_t end) {
-        for (int64_t line = begin; line < end; ++line) {
-          for (int64_t w = 0; w < y_[3]; ++w) {
-            const Cell& cell = cells[static_cast<size_t>(line % y_[2] * y_[3] + w)];
-            float* out = args.out<float>(0) + (line * y_[3] + w) * channels;
-            std::memset(out, 0, static_cast<size_t>(channels) * 4);
-            for_each_pixel(line / y_[2], cell, [&](int64_t at) { add_scaled(args.in<float>(0) + at, out, channels, cell.scale); });
-          }
-        }
-      });
-      return;
-    }
-    parallel_for(x_[0], 1, [&](int64_t begin, int64_t end) {
-      for (int64_t n = begin; n < end; ++n) {
-        std::memset(args.out<float>(0) + n * x_[2] * x_[3] * channels, 0, static_cast<size_t>(x_[2] * x_[3] * channels) * 4);
-        for (int64_t i = 0; i < y_[2] * y_[3]; ++i) {
-          const Cell& cell = cells[static_cast<size_t>(i)];
-          const float* grad = args.in<float>(0) + (n * y_[2] * y_[3] + i) * channels;
-          for_each_pixel(n, cell, [&](int64_t at) { add_scaled(grad, args.out<float>(0) + at, channels, cell.scale); });
-        }
+    parallel_for(y_[0] * y_[2], 1, [&](int64_t begin, int64_t end) {
+      for (int64_t line = begin; line < end; ++line) {
+        const T* image = args.in<T>(0) + line / y_[2] * x_[1] * x_[2] * x_[3];
+        for (int64_t w = 0; w < y_[3]; ++w) cell_mean(image, cells_[static_cast<size_t>(line % y_[2] * y_[3] + w)], x_[3], x_[1], args.out<T>(0) + (line * y_[3] + w) * x_[1]);
       }
     });
   }
 
  private:
-  template <class Visit>
-  void for_each_pixel(int64_t n, const Cell& cell, Visit visit) const {
-    for (int64_t row = cell.rows.begin; row < cell.rows.end; ++row) {
-      for (int64_t column = cell.columns.begin; column < cell.columns.end; ++column) visit(((n * x_[2] + row) * x_[3] + column) * x_[1]);
-    }
-  }
   Shape x_, y_;
-  bool backward_;
+  std::vector<Cell> cells_;  // H' x W'
 };
 
-template <class Attrs>
-std::unique_ptr<PreparedKernel> prepare_windowed(const Attrs& a, const Shape& x, const Shape& y, bool backward) {
-  const Window window = window_of(a);
-  auto kernel = std::make_unique<Average>(x, y, backward);
-  for (int64_t h = 0; h < y[2]; ++h) {
-    for (int64_t w = 0; w < y[3]; ++w) {
-      Average::Cell cell{pool_range(h, x[2], window.kernel[0], window.stride[0], window.padding[0]), pool_range(w, x[3], window.kernel[1], window.stride[1], window.padding[1]), 1};
-      const int64_t inside = (cell.rows.end - cell.rows.begin) * (cell.columns.end - cell.columns.begin);
-      cell.scale = 1.0f / static_cast<float>(a.count_include_pad ? cell.rows.size * cell.columns.size : inside);
-      kernel->cells.push_back(cell);
+/// Does no pixel lie in two cells?
+bool disjoint(const std::vector<Cell>& cells, const Shape& x) {
+  std::vector<bool> taken(static_cast<size_t>(x[2] * x[3]));
+  for (const Cell& cell : cells) {
+    for (int64_t row = cell.rows.begin; row < cell.rows.end; ++row) {
+      for (int64_t column = cell.columns.begin; column < cell.columns.end; ++column) {
+        const auto pixel = static_cast<size_t>(row * x[3] + column);
+        if (taken[pixel]) return false;
+        taken[pixel] = true;
+      }
     }
   }
-  return kernel;
-}
-
-std::unique_ptr<PreparedKernel> prepare_adaptive(const Shape& x, const Shape& y, bool backward) {
-  auto kernel = std::make_unique<Average>(x, y, backward);
-  for (int64_t h = 0; h < y[2]; ++h) {
-    for (int64_t w = 0; w < y[3]; ++w) {
-      Average::Cell cell{adaptive_range(h, x[2], y[2]), adaptive_range(w, x[3], y[3]), 1};
-      cell.scale = 1.0f / static_cast<float>(cell.rows.size * cell.columns.size);
-      kernel->cells.push_back(cell);
-    }
-  }
-  return kernel;
+  return true;
 }
 
 template <class T>
-std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  return std::make_unique<T>(q);
-}
-std::unique_ptr<PreparedKernel> prepare_avg(const KernelQuery& q) { return prepare_windowed(q.attrs<AvgPool2dAttrs>(), q.in(0).shape, q.out(0).shape, false); }
-std::unique_ptr<PreparedKernel> prepare_avg_backward(const KernelQuery& q) { return prepare_windowed(q.attrs<AvgPool2dBackwardAttrs>(), q.out(0).shape, q.in(0).shape, true); }
-std::unique_ptr<PreparedKernel> prepare_adaptive_avg(const KernelQuery& q) { return prepare_adaptive(q.in(0).shape, q.out(0).shape, false); }
-std::unique_ptr<PreparedKernel> prepare_adaptive_avg_backward(const KernelQuery& q) { return prepare_adaptive(q.out(0).shape, q.in(0).shape, true); }
+class AverageBackward : public PreparedKernel {
+ public:
+  AverageBackward(const Shape& x, const Shape& y, std::vector<Cell> cells) : x_(x), y_(y), cells_(std::move(cells)), disjoint_(disjoint(cells_, x)) {
+    int64_t covered = 0;
+    for (const Cell& cell : cells_) covered += (cell.rows.end - cell.rows.begin) * (cell.columns.end - cell.columns.begin);
+    whole_ = disjoint_ && covered == x[2] * x[3];
+  }
+  void run(const KernelArgs& args) const override {
+    const int64_t channels = x_[1], image = x_[1] * x_[2] * x_[3];
+    parallel_for(x_[0], 1, [&](int64_t begin, int64_t end) {
+      for (int64_t n = begin; n < end; ++n) {
+        T* dx = args.out<T>(0) + n * image;
+        if (!whole_) std::memset(dx, 0, static_cast<size_t>(image) * sizeof(T));
+        for (size_t i = 0; i < cells_.size(); ++i) {
+          const Cell& cell = cells_[i];
+          const T* grad = args.in<T>(0) + (n * y_[2] * y_[3] + static_cast<int64_t>(i)) * channels;
+          for (int64_t row = cell.rows.begin; row < cell.rows.end; ++row) {
+            for (int64_t column = cell.columns.begin; column < cell.columns.end; ++column) add(grad, dx + (row * x_[3] + column) * channels, channels, cell.scale);
+          }
+        }
+      }
+    });
+  }
 
-const std::array<Kernel, 6> kKernels{{{"max_pool2d", "cpu", supports, prepare<MaxPool2d>},
-                                      {"max_pool2d_backward", "cpu", supports, prepare<MaxPool2dBackward>},
+ private:
+  void add(const T* grad, T* dx, int64_t channels, float scale) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (!disjoint_) return add_scaled(grad, dx, channels, scale);
+    }
+    set_scaled(grad, dx, channels, scale);
+  }
+  Shape x_, y_;
+  std::vector<Cell> cells_;
+  bool disjoint_, whole_ = false;
+};
+
+template <class Attrs>
+std::vector<Cell> windowed_cells(const Attrs& a, const Shape& x, const Shape& y) {
+  const Window window = window_of(a);
+  std::vector<Cell> cells;
+  for (int64_t h = 0; h < y[2]; ++h) {
+    for (int64_t w = 0; w < y[3]; ++w) {
+      Cell cell{pool_range(h, x[2], window.kernel[0], window.stride[0], window.padding[0]), pool_range(w, x[3], window.kernel[1], window.stride[1], window.padding[1]), 1};
+      const int64_t inside = (cell.rows.end - cell.rows.begin) * (cell.columns.end - cell.columns.begin);
+      cell.scale = 1.0f / static_cast<float>(a.count_include_pad ? cell.rows.size * cell.columns.size : inside);
+      cells.push_back(cell);
+    }
+  }
+  return cells;
+}
+
+std::vector<Cell> adaptive_cells(const Shape& x, const Shape& y) {
+  std::vector<Cell> cells;
+  for (int64_t h = 0; h < y[2]; ++h) {
+    for (int64_t w = 0; w < y[3]; ++w) {
+      Cell cell{adaptive_range(h, x[2], y[2]), adaptive_range(w, x[3], y[3]), 1};
+      cell.scale = 1.0f / static_cast<float>(cell.rows.size * cell.columns.size);
+      cells.push_back(cell);
+    }
+  }
+  return cells;
+}
+
+/// The kernel for the type of input 0.
+template <template <class> class Kind, class... Parts>
+std::unique_ptr<PreparedKernel> typed(const KernelQuery& q, Parts&&... parts) {
+  if (q.in(0).dtype == DType::kBF16) return std::make_unique<Kind<BFloat16>>(std::forward<Parts>(parts)...);
+  return std::make_unique<Kind<float>>(std::forward<Parts>(parts)...);
+}
+
+template <template <class> class Kind>
+std::unique_ptr<PreparedKernel> prepare_max(const KernelQuery& q) {
+  return typed<Kind>(q, q);
+}
+std::unique_ptr<PreparedKernel> prepare_avg(const KernelQuery& q) {
+  const Shape &x = q.in(0).shape, &y = q.out(0).shape;
+  return typed<Average>(q, x, y, windowed_cells(q.attrs<AvgPool2dAttrs>(), x, y));
+}
+std::unique_ptr<PreparedKernel> prepare_avg_backward(const KernelQuery& q) {
+  const Shape &x = q.out(0).shape, &y = q.in(0).shape;
+  return typed<AverageBackward>(q, x, y, windowed_cells(q.attrs<AvgPool2dBackwardAttrs>(), x, y));
+}
+std::unique_ptr<PreparedKernel> prepare_adaptive_avg(const KernelQuery& q) {
+  const Shape &x = q.in(0).shape, &y = q.out(0).shape;
+  return typed<Average>(q, x, y, adaptive_cells(x, y));
+}
+std::unique_ptr<PreparedKernel> prepare_adaptive_avg_backward(const KernelQuery& q) {
+  const Shape &x = q.out(0).shape, &y = q.in(0).shape;
+  return typed<AverageBackward>(q, x, y, adaptive_cells(x, y));
+}
+
+/// Where cells overlap, sums of bf16 would be rounded each time.
+template <std::vector<Cell> (*cells)(const KernelQuery&)>
+Support supports_average_backward(const KernelQuery& q) {
+  const Support support = supports(q);
+  if (support && q.in(0).dtype == DType::kBF16 && !disjoint(cells(q), q.out(0).shape)) return Support::no("overlapping windows of bf16");
+  return support;
+}
+std::vector<Cell> cells_of_avg(const KernelQuery& q) { return windowed_cells(q.attrs<AvgPool2dBackwardAttrs>(), q.out(0).shape, q.in(0).shape); }
+std::vector<Cell> cells_of_adaptive(const KernelQuery& q) { return adaptive_cells(q.out(0).shape, q.in(0).shape); }
+
+const std::array<Kernel, 6> kKernels{{{"max_pool2d", "cpu", supports, prepare_max<MaxPool2d>},
+                                      {"max_pool2d_backward", "cpu", supports, prepare_max<MaxPool2dBackward>},
                                       {"avg_pool2d", "cpu", supports, prepare_avg},
-                                      {"avg_pool2d_backward", "cpu", supports, prepare_avg_backward},
+                                      {"avg_pool2d_backward", "cpu", supports_average_backward<cells_of_avg>, prepare_avg_backward},
                                       {"adaptive_avg_pool2d", "cpu", supports, prepare_adaptive_avg},
-                                      {"adaptive_avg_pool2d_backward", "cpu", supports, prepare_adaptive_avg_backward}}};
+                                      {"adaptive_avg_pool2d_backward", "cpu", supports_average_backward<cells_of_adaptive>, prepare_adaptive_avg_backward}}};
 
 }  // namespace
 
