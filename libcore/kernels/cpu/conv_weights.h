@@ -1,10 +1,11 @@
 #pragma once
-// The weight gradient of dense convolutions, by conv_weights.cpp; listed with the depthwise one.
+// Gradients of convolutions that are listed with the depthwise weight gradient.
 
 #include "libcore/kernels/kernel.h"
 
 namespace galley {
 
-const Kernel& conv_weights_kernel();
+const Kernel& conv_weights_kernel();     // the weight gradient of dense ones: conv_weights.cpp
+const Kernel& depthwise_data_kernel();   // the input gradient of strided depthwise ones: depthwise_data.cpp
 
 }  // namespace galley

@@ -7,6 +7,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "libcore/kernels/cpu/bfloat16-inl.h"
+
 #ifndef GALLEY_DEPTHWISE_ONCE
 #define GALLEY_DEPTHWISE_ONCE
 
@@ -16,7 +18,6 @@
 #include <vector>
 
 #include "libcore/base/parallel.h"
-#include "libcore/kernels/cpu/bfloat16.h"
 #include "libcore/kernels/cpu/conv_weights.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/ops/conv.h"
@@ -72,22 +73,12 @@ void add_plainly(const Band<T>& b, int64_t taps, float* HWY_RESTRICT sums) {
 }
 
 #if !(HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR)
-template <class D>
-HWY_INLINE hn::Vec<D> load(D d, const float* from) {
-  return hn::LoadU(d, from);
-}
-template <class D>
-HWY_INLINE hn::Vec<D> load(D d, const BFloat16* from) {
-  const hn::RebindToUnsigned<D> whole;
-  const hn::Rebind<uint16_t, D> half;
-  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(whole, hn::LoadU(half, &from->bits))));
-}
-
 template <int kTaps, class T>
 void add_in_registers(const Band<T>& b, float* HWY_RESTRICT sums) {
   const hn::CappedTag<float, kLanes> d;
   constexpr int kWide = static_cast<int>(hn::MaxLanes(d)), kParts = static_cast<int>(kLanes) / kWide;
   using V = hn::Vec<decltype(d)>;
+  using galley::HWY_NAMESPACE::load_floats;
   V sum[kTaps][kParts];
   for (auto& tap : sum) {
     for (V& part : tap) part = hn::Zero(d);
@@ -107,7 +98,7 @@ void add_in_registers(const Band<T>& b, float* HWY_RESTRICT sums) {
           const int64_t column = w * b.stride_w - b.padding_w + k;
           if (column < 0 || column >= b.in_width) continue;
           for (int p = 0; p < kParts; ++p) {
-            sum[k][p] = hn::MulAdd(load(d, grad + w * b.channels + p * kWide), load(d, line + column * b.channels + p * kWide), sum[k][p]);
+            sum[k][p] = hn::MulAdd(load_floats(d, grad + w * b.channels + p * kWide), load_floats(d, line + column * b.channels + p * kWide), sum[k][p]);
           }
         }
       }
@@ -117,8 +108,8 @@ void add_in_registers(const Band<T>& b, float* HWY_RESTRICT sums) {
     const T* in = line + (inner * b.stride_w - b.padding_w) * b.channels;
     for (int64_t w = inner; w < outer; ++w, g += b.channels, in += b.stride_w * b.channels) {
       for (int p = 0; p < kParts; ++p) {
-        const V v = load(d, g + p * kWide);
-        for (int k = 0; k < kTaps; ++k) sum[k][p] = hn::MulAdd(v, load(d, in + k * b.channels + p * kWide), sum[k][p]);
+        const V v = load_floats(d, g + p * kWide);
+        for (int k = 0; k < kTaps; ++k) sum[k][p] = hn::MulAdd(v, load_floats(d, in + k * b.channels + p * kWide), sum[k][p]);
       }
     }
     at_edge(outer, b.width);
@@ -252,9 +243,9 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 }  // namespace
 
 std::span<const Kernel> cpu_depthwise() {
-  static const std::array<Kernel, 2> kernels{
+  static const std::array<Kernel, 3> kernels{
       {{"conv2d_backward_weights", "cpu", supports, prepare},
-       conv_weights_kernel()}};
+       conv_weights_kernel(), depthwise_data_kernel()}};
   return kernels;
 }
 

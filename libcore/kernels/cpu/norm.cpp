@@ -230,6 +230,87 @@ GALLEY_CLONES void apply_gradient(const BFloat16* grad, const BFloat16* x, Mask<
   apply_gradient_any(grad, x, mask, dx, dresidual, rows, channels, k);
 }
 
+// Note [Narrow rows]: vectors of 512 bits hold 32 values of bf16, so that rows of fewer channels would be computed one by one. Several rows
+// are taken as one there, whose coefficients repeat; the sums of its parts are added up behind. (f32 gains nothing: it waits for memory.)
+
+constexpr int64_t kWideRow = 64;
+/// Rows that are taken as one.
+template <class T>
+int64_t rows_together(int64_t channels) {
+  return sizeof(T) == 2 && channels < 32 ? kWideRow / channels : 1;
+}
+
+/// What holds for each channel, for all rows that are taken as one.
+template <class T>
+class Repeated {
+ public:
+  Repeated(const T* values, int64_t channels) {
+    for (int64_t i = 0; i < kWideRow; ++i) values_[static_cast<size_t>(i)] = values[i % channels];
+  }
+  operator const T*() const { return values_.data(); }
+
+ private:
+  std::array<T, kWideRow> values_;
+};
+
+/// sums(first row, rows, channels, whether they are wide, two results) over narrow rows.
+template <class T, class Sums>
+void sum_rows(int64_t rows, int64_t channels, float* one, float* other, const Sums& sums) {
+  const int64_t together = rows_together<T>(channels), wide = together == 1 ? 0 : rows / together;
+  sums(wide * together, rows - wide * together, channels, false, one, other);
+  if (wide == 0) return;
+  float ones[kWideRow], others[kWideRow];
+  sums(0, wide, together * channels, true, ones, others);
+  for (int64_t i = 0; i < together * channels; ++i) {
+    one[i % channels] += ones[i];
+    other[i % channels] += others[i];
+  }
+}
+
+template <class T>
+void shifted_row_sums(const T* x, int64_t rows, int64_t channels, const T* shift, float* sum, float* squares) {
+  if (rows_together<T>(channels) == 1) return shifted_sums(x, rows, channels, shift, sum, squares);
+  const Repeated<T> wide(shift, channels);
+  sum_rows<T>(rows, channels, sum, squares, [&](int64_t first, int64_t count, int64_t width, bool is_wide, float* one, float* other) {
+    shifted_sums(x + first * channels, count, width, is_wide ? wide : shift, one, other);
+  });
+}
+
+template <class T>
+void apply_rows(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift, Activation activation) {
+  const int64_t together = rows_together<T>(channels), wide = together == 1 ? 0 : rows / together, at = wide * together * channels;
+  if (wide > 0) apply(x, residual, y, wide, together * channels, Repeated<float>(scale, channels), Repeated<float>(shift, channels), activation);
+  apply(x + at, residual != nullptr ? residual + at : nullptr, y + at, rows - wide * together, channels, scale, shift, activation);
+}
+
+/// Coefficients for rows that are taken as one.
+class WideCoefficients {
+ public:
+  WideCoefficients(const Coefficients& k, int64_t channels)
+      : mean_(k.mean, channels), scale_(k.scale, channels), shift_(k.shift, channels), a_(k.a, channels), b_(k.b, channels), offset_(k.offset, channels) {}
+  Coefficients get() const { return {mean_, scale_, shift_, a_, b_, offset_}; }
+
+ private:
+  Repeated<float> mean_, scale_, shift_, a_, b_, offset_;
+};
+
+template <class T>
+void gradient_row_sums(const T* grad, const T* x, Mask<T> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
+  if (rows_together<T>(channels) == 1) return gradient_sums(grad, x, mask, rows, channels, k, sum, dot);
+  const WideCoefficients wide(k, channels);
+  sum_rows<T>(rows, channels, sum, dot, [&](int64_t first, int64_t count, int64_t width, bool is_wide, float* one, float* other) {
+    const int64_t at = first * channels;
+    gradient_sums(grad + at, x + at, {mask.activation, mask.y != nullptr ? mask.y + at : nullptr}, count, width, is_wide ? wide.get() : k, one, other);
+  });
+}
+
+template <class T>
+void apply_gradient_rows(const T* grad, const T* x, Mask<T> mask, T* dx, T* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
+  const int64_t together = rows_together<T>(channels), wide = together == 1 ? 0 : rows / together, at = wide * together * channels;
+  if (wide > 0) apply_gradient(grad, x, mask, dx, dresidual, wide, together * channels, WideCoefficients(k, channels).get());
+  apply_gradient(grad + at, x + at, {mask.activation, mask.y != nullptr ? mask.y + at : nullptr}, dx + at, dresidual != nullptr ? dresidual + at : nullptr, rows - wide * together, channels, k);
+}
+
 /// The second pass over the pixels: each thread walks its part from the end, whose rows the first pass left in the cache.
 template <class Body>
 void backwards(Rows rows, const Body& body) {
@@ -259,7 +340,7 @@ class BatchNormForward : public PreparedKernel {
     parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
         const T* first = x + blocks_.begin(b) * channels;
-        shifted_sums(first, blocks_.begin(b + 1) - blocks_.begin(b), channels, first, sums + b * 2 * channels, sums + (b * 2 + 1) * channels);
+        shifted_row_sums(first, blocks_.begin(b + 1) - blocks_.begin(b), channels, first, sums + b * 2 * channels, sums + (b * 2 + 1) * channels);
       }
     });
     parallel_for((channels + kLanes - 1) / kLanes, 4, [&](int64_t begin, int64_t end) {
@@ -267,7 +348,7 @@ class BatchNormForward : public PreparedKernel {
     });
     const T* residual = args.in<T>(3);
     T* y = args.out<T>(0);
-    backwards(rows_, [&](int64_t at, int64_t rows) { apply(x + at, residual != nullptr ? residual + at : nullptr, y + at, rows, channels, scale, shift, activation_); });
+    backwards(rows_, [&](int64_t at, int64_t rows) { apply_rows(x + at, residual != nullptr ? residual + at : nullptr, y + at, rows, channels, scale, shift, activation_); });
   }
 
  private:
@@ -335,7 +416,7 @@ class BatchNormBackward : public PreparedKernel {
     parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
         const int64_t at = blocks_.begin(block) * channels;
-        gradient_sums(grad + at, x + at, mask_at(at), blocks_.begin(block + 1) - blocks_.begin(block), channels, k, sums + block * 2 * channels,
+        gradient_row_sums(grad + at, x + at, mask_at(at), blocks_.begin(block + 1) - blocks_.begin(block), channels, k, sums + block * 2 * channels,
                       sums + (block * 2 + 1) * channels);
       }
     });
@@ -365,7 +446,7 @@ class BatchNormBackward : public PreparedKernel {
     T* dx = args.out<T>(0);
     T* dresidual = residual_ ? args.out<T>(3) : nullptr;
     backwards(rows_, [&](int64_t at, int64_t rows) {
-      apply_gradient(grad + at, x + at, mask_at(at), dx + at, dresidual != nullptr ? dresidual + at : nullptr, rows, channels, k);
+      apply_gradient_rows(grad + at, x + at, mask_at(at), dx + at, dresidual != nullptr ? dresidual + at : nullptr, rows, channels, k);
     });
   }
 
@@ -394,7 +475,7 @@ class BatchNormInference : public PreparedKernel {
       shift[c] = static_cast<float>(beta - static_cast<double>(args.in<float>(3)[c]) * s);
     }
     parallel_for(rows_.pixels, std::max<int64_t>(1, 16384 / channels), [&](int64_t begin, int64_t end) {
-      apply(args.in<T>(0) + begin * channels, static_cast<const T*>(nullptr), args.out<T>(0) + begin * channels, end - begin, channels, scale, shift, activation_);
+      apply_rows(args.in<T>(0) + begin * channels, static_cast<const T*>(nullptr), args.out<T>(0) + begin * channels, end - begin, channels, scale, shift, activation_);
     });
   }
 

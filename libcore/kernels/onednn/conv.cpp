@@ -78,9 +78,11 @@ struct ForwardChoice {
   Residual residual = Residual::kRead;
 };
 
-/// Contiguous convolutions of the library add what lies elsewhere only in its reference, a thousand times slower.
+/// A plain loop, up to a thousand times slower than what the library has for most shapes.
+bool is_reference(const dnnl::primitive_desc_base& pd) { return std::string_view(pd.impl_info_str()).starts_with("ref"); }
+
+/// Contiguous convolutions of the library add what lies elsewhere only in its reference.
 ForwardChoice forward_any(const KernelQuery& q) {
-  const auto is_reference = [](const dnnl::convolution_forward::primitive_desc& pd) { return std::string_view(pd.impl_info_str()).starts_with("ref"); };
   ForwardChoice choice{forward_with(q, Residual::kRead)};
   if (!q.has(3) || !is_reference(choice.pd)) return choice;
   ForwardChoice copied{forward_with(q, Residual::kCopied), Residual::kCopied};
@@ -91,6 +93,27 @@ ForwardChoice forward_any(const KernelQuery& q) {
 dnnl::convolution_forward::primitive_desc hint_of(const Conv2dWindow& a, const TensorType& x, const TensorType& w, const TensorType& y) {
   return forward_pd(activation_desc(x), onednn::any_weight_desc(w.dtype, w.shape, a.groups), std::nullopt, activation_desc(y), a, x.shape, w.shape, y.shape,
                     dnnl::prop_kind::forward_training, onednn::user_scratchpad());
+}
+
+dnnl::convolution_backward_data::primitive_desc backward_data_any(const KernelQuery& q) {
+  const auto& a = q.attrs<Conv2dBackwardDataAttrs>();
+  const auto hint = hint_of(a, q.out(0), q.in(1), q.in(0));
+  const Window window(a);
+  const auto behind = padding_behind(a, q.out(0).shape, q.in(1).shape, q.in(0).shape);
+  return GALLEY_ONEDNN(dnnl::convolution_backward_data::primitive_desc(onednn::engine(), algorithm::convolution_direct, activation_desc(q.out(0)),
+                                                                       onednn::any_weight_desc(q.in(1).dtype, q.in(1).shape, a.groups), activation_desc(q.in(0)), window.stride,
+                                                                       window.dilation, window.padding, behind, hint, onednn::user_scratchpad()));
+}
+
+dnnl::convolution_backward_weights::primitive_desc backward_weights_any(const KernelQuery& q, const TensorType& x, const TensorType& grad) {
+  const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
+  const TensorType& w = q.out(0);
+  const auto hint = hint_of(a, x, w, grad);
+  const Window window(a);
+  const auto behind = padding_behind(a, x.shape, w.shape, grad.shape);
+  return GALLEY_ONEDNN(dnnl::convolution_backward_weights::primitive_desc(onednn::engine(), algorithm::convolution_direct, activation_desc(x),
+                                                                          onednn::any_weight_desc(w.dtype, w.shape, a.groups), activation_desc(grad), window.stride, window.dilation,
+                                                                          window.padding, behind, hint, onednn::user_scratchpad()));
 }
 
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -173,12 +196,7 @@ class BackwardData : public PreparedKernel {
  public:
   explicit BackwardData(const KernelQuery& q) {
     const auto& a = q.attrs<Conv2dBackwardDataAttrs>();
-    const auto hint = hint_of(a, q.out(0), q.in(1), q.in(0));
-    const Window window(a);
-    const auto behind = padding_behind(a, q.out(0).shape, q.in(1).shape, q.in(0).shape);
-    const auto pd = GALLEY_ONEDNN(dnnl::convolution_backward_data::primitive_desc(
-        onednn::engine(), algorithm::convolution_direct, activation_desc(q.out(0)), onednn::any_weight_desc(q.in(1).dtype, q.in(1).shape, a.groups),
-        activation_desc(q.in(0)), window.stride, window.dilation, window.padding, behind, hint, onednn::user_scratchpad()));
+    const auto pd = backward_data_any(q);
     name_ = pd.impl_info_str();
     pad_bytes_ = aligned(size_of(pd.scratchpad_desc()));
     weight_ = WeightInput(q.in(1), a.groups, pd.weights_desc(), pad_bytes_, q.threads);
@@ -208,12 +226,7 @@ class BackwardWeights : public PreparedKernel {
     // Note [Strided 1x1 weight gradient]: with channels_last and fewer than 16 input channels oneDNN writes past its workspace (its issue
     // 6035, seen in 2.6 .. 3.13): such layers, small by nature, are computed contiguous.
     if (unsafe(a, x, q.out(0).shape)) x.format = grad.format = MemoryFormat::contiguous();
-    const auto hint = hint_of(a, x, q.out(0), grad);
-    const Window window(a);
-    const auto behind = padding_behind(a, x.shape, q.out(0).shape, grad.shape);
-    const auto pd = GALLEY_ONEDNN(dnnl::convolution_backward_weights::primitive_desc(
-        onednn::engine(), algorithm::convolution_direct, activation_desc(x), onednn::any_weight_desc(q.out(0).dtype, q.out(0).shape, a.groups), activation_desc(grad),
-        window.stride, window.dilation, window.padding, behind, hint, onednn::user_scratchpad()));
+    const auto pd = backward_weights_any(q, x, grad);
     const Desc wanted = *onednn::weight_desc(q.out(0).dtype, q.out(0).shape, q.out(0).format, a.groups);
     name_ = pd.impl_info_str();
     scratch_ = aligned(size_of(pd.scratchpad_desc()));
@@ -260,16 +273,24 @@ class BackwardWeights : public PreparedKernel {
   Call call_, reorder_, reorder_x_, reorder_grad_;
 };
 
+/// Of bf16 the library has a reference alone for some windows that it computes well in f32.
+template <class Make>
+Support unless_reference(Support support, DType dtype, Make make) {
+  if (support && dtype == DType::kBF16 && is_reference(make())) return Support::no("the library has no proper kernel for this window of bf16");
+  return support;
+}
+
 Support supports_forward(const KernelQuery& q) {
   if (q.has(2) && q.in(2).dtype != DType::kF32) return Support::no("bias dtype");
   if (q.has(3) && !(q.in(3).format == q.out(0).format)) return Support::no("residual in another format");
-  return supports_types({&q.in(0), &q.out(0)}, q.in(1), q.attrs<Conv2dAttrs>().groups);
+  return unless_reference(supports_types({&q.in(0), &q.out(0)}, q.in(1), q.attrs<Conv2dAttrs>().groups), q.in(0).dtype, [&] { return forward_any(q).pd; });
 }
 Support supports_backward_data(const KernelQuery& q) {
-  return supports_types({&q.in(0), &q.out(0)}, q.in(1), q.attrs<Conv2dBackwardDataAttrs>().groups);
+  return unless_reference(supports_types({&q.in(0), &q.out(0)}, q.in(1), q.attrs<Conv2dBackwardDataAttrs>().groups), q.in(0).dtype, [&] { return backward_data_any(q); });
 }
 Support supports_backward_weights(const KernelQuery& q) {
-  return supports_types({&q.in(0), &q.in(1)}, q.out(0), q.attrs<Conv2dBackwardWeightsAttrs>().groups);
+  return unless_reference(supports_types({&q.in(0), &q.in(1)}, q.out(0), q.attrs<Conv2dBackwardWeightsAttrs>().groups), q.in(0).dtype,
+                          [&] { return backward_weights_any(q, q.in(0), q.in(1)); });
 }
 
 MemoryFormat preferred(const KernelQuery& q, int input) {
