@@ -33,7 +33,7 @@ HWY_INLINE void store_floats(hn::Vec<D> v, D d, float* to) {
 }
 /// To nearest even; NaN stays NaN.
 template <class D>
-HWY_INLINE void store_floats(hn::Vec<D> v, D d, BFloat16* to) {
+HWY_INLINE void store_floats(hn::Vec<D> v, D, BFloat16* to) {
   const hn::RebindToUnsigned<D> whole;
   const hn::RebindToSigned<D> number;
   const hn::Rebind<uint16_t, D> half;
