@@ -182,7 +182,7 @@ void multiply_in_tiles(const Product& p) {
   end_tiles();
 }
 
-int64_t tile_bytes(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) { return TilePlan(runs, run_quads, pixels, outputs + kBlock).bytes; }
+int64_t room_of_tiles(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) { return TilePlan(runs, run_quads, pixels, outputs + kBlock).bytes; }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace galley::quantized
