@@ -83,10 +83,10 @@ std::string results_page(const Results& results) {
   for (const Row& row : results.rows) {
     if (row.threads > 0 && std::find(threads.begin(), threads.end(), row.threads) == threads.end()) threads.push_back(row.threads);
   }
+  Arithmetic work;
+  for (const Row& row : results.rows) work += row.executed;
   for (int64_t count : threads) {
     const MachineLimits limits = machine_limits(static_cast<int>(count));
-    Arithmetic work;
-    for (const Row& row : results.rows) work += row.executed;
     const auto add_roof = [&](const char* type, double per_s) { json["limits"].push_back({{"threads", count}, {"type", type}, {"flops_per_s", per_s}, {"bytes_per_s", limits.bytes_per_s}}); };
     add_roof("", limits.flops_per_s);
     if (work.bf16 > 0 && limits.bf16_per_s > 0) add_roof(" of bf16", limits.bf16_per_s);

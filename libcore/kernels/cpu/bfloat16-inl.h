@@ -1,4 +1,4 @@
-// Vectors of float from and to arrays of f32 and bf16, compiled anew for each instruction set (no include guard of the common kind).
+// Vectors of float from arrays of f32 and bf16 and to those of bf16, compiled anew for each instruction set (no include guard of the common kind).
 
 #include "libcore/kernels/cpu/bfloat16.h"
 
@@ -27,10 +27,6 @@ HWY_INLINE hn::Vec<D> load_floats(D d, const BFloat16* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(whole, hn::LoadU(half, &from->bits))));
 }
 
-template <class D>
-HWY_INLINE void store_floats(hn::Vec<D> v, D d, float* to) {
-  hn::StoreU(v, d, to);
-}
 /// To nearest even; NaN stays NaN.
 template <class D>
 HWY_INLINE void store_floats(hn::Vec<D> v, D, BFloat16* to) {
