@@ -1,15 +1,32 @@
 #include "libcore/quant/names.h"
 
+#include <algorithm>
 #include <set>
 
 namespace galley {
+namespace {
+
+/// Which values depend on what is fed.
+std::vector<bool> fed_values(const Graph& graph) {
+  std::vector<bool> fed(graph.value_count());
+  for (ValueId id : graph.inputs()) fed[static_cast<size_t>(id)] = graph.value(id).role == ValueRole::kInput;
+  for (const Node& node : graph.nodes()) {
+    const bool depends = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return id != kNoValue && fed[static_cast<size_t>(id)]; });
+    for (ValueId id : node.outputs) fed[static_cast<size_t>(id)] = depends;
+  }
+  return fed;
+}
+
+}  // namespace
 
 std::vector<std::string> quant_names(const Graph& graph) {
+  const std::vector<bool> fed = fed_values(graph);
   std::vector<std::string> names;
   std::map<std::string, int> seen;
   std::set<std::string> taken;
   for (const Node& node : graph.nodes()) {
-    if (node.phase != Phase::kForward || node.outputs.empty() || node.is("reorder") || node.is("winograd_weights")) {
+    // What depends on parameters alone has no number: a compiled program computes it first.
+    if (node.phase != Phase::kForward || node.outputs.empty() || !fed[static_cast<size_t>(node.outputs[0])] || node.is("reorder")) {
       names.emplace_back();
       continue;
     }
@@ -38,20 +55,13 @@ std::string quant_name(const Graph& graph, const Node& node) {
 
 std::map<ValueId, std::string> quant_values(const Graph& graph) {
   std::map<ValueId, std::string> values;
-  std::vector<bool> fed(graph.value_count());
   for (ValueId id : graph.inputs()) {
     const ValueInfo& info = graph.value(id);
-    if (info.role != ValueRole::kInput) continue;
-    fed[static_cast<size_t>(id)] = true;
-    if (info.type.dtype == DType::kF32) values.emplace(id, info.name);
+    if (info.role == ValueRole::kInput && info.type.dtype == DType::kF32) values.emplace(id, info.name);
   }
   const std::vector<std::string> names = quant_names(graph);
   for (size_t i = 0; i < names.size(); ++i) {
     const Node& node = graph.nodes()[i];
-    bool depends = false;
-    for (ValueId id : node.inputs) depends = depends || (id != kNoValue && fed[static_cast<size_t>(id)]);
-    if (!depends) continue;
-    for (ValueId id : node.outputs) fed[static_cast<size_t>(id)] = true;
     if (!names[i].empty() && graph.type(node.outputs[0]).dtype == DType::kF32) values.emplace(node.outputs[0], names[i]);
   }
   return values;

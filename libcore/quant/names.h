@@ -12,14 +12,13 @@ namespace galley {
 
 /// The name of each node's output 0, by index of node, for a folded and fused inference graph: the module's path for conv2d and linear
 /// (a fused node keeps the convolution's path), else path + "." + operator ("layer1.0.add", "hardswish" at the top); the second and later
-/// nodes of one name get ".2", ".3". Names are unique, and do not depend on nodes that reorder or transform weights ("" for those and for
-/// nodes of another phase than forward).
+/// nodes of one name get ".2", ".3". Names are unique. "" for nodes that do not depend on what is fed (folding of weights, which a compiled
+/// program may do first and another way), for reorders, and for nodes of another phase than forward; these are not counted.
 std::vector<std::string> quant_names(const Graph& graph);
 /// The name of one node.
 std::string quant_name(const Graph& graph, const Node& node);
 
-/// Names by value: every f32 output 0 of a node that depends on what is fed, and every fed f32 input under its own name ("input").
-/// Values that depend on parameters alone (folded weights) have none.
+/// Names by value: every f32 output 0 of a node that has a name, and every fed f32 input under its own name ("input").
 std::map<ValueId, std::string> quant_values(const Graph& graph);
 
 }  // namespace galley

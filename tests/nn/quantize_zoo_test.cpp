@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 
 #include "libcore/nn/zoo.h"
@@ -9,6 +10,7 @@
 #include "libcore/passes/fuse.h"
 #include "libcore/passes/quantize.h"
 #include "libcore/quant/names.h"
+#include "libcore/runtime/compile.h"
 
 namespace galley::test {
 namespace {
@@ -92,6 +94,24 @@ TEST(QuantizeZoo, TransformersConvertTheirProducts) {
     // convolution, as integers, and into a sum in float.
     EXPECT_EQ(report.dequantize_nodes, name == "convnext_tiny" ? 3 : 0);
     EXPECT_GT(report.float_operators.at("layer_norm"), 0);
+  }
+}
+
+/// Names of all f32 values that depend on what is fed, sorted.
+std::vector<std::string> names_in(const Graph& graph) {
+  std::vector<std::string> names;
+  for (const auto& [id, name] : quant_values(graph)) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TEST(QuantizeZoo, CompiledProgramsKeepTheNames) {
+  // Calibration watches the compiled program, whose folded weights, reorders and Winograd's operators come between and before.
+  for (const std::string_view name : {"swin_t", "swin_v2_t", "vit_b_16", "convnext_tiny", "resnet18", "mobilenet_v3_small", "googlenet"}) {
+    SCOPED_TRACE(name);
+    const Graph graph = fused_model(name);
+    const std::shared_ptr<const Program> program = compile(graph, {});
+    EXPECT_EQ(names_in(program->graph()), names_in(graph));
   }
 }
 
