@@ -37,9 +37,8 @@ std::vector<TensorType> output_type(const QuantizedOutput& a, TensorType x, cons
   return {x};
 }
 
-/// Inputs 1 to 3 of a product: weight, weight_scale, bias.
-void check_weight(const OpContext& c, const Shape& weight) {
-  GALLEY_CHECK(c.in(1).dtype == DType::kI8, "weight must be i8, is ", c.in(1));
+/// Inputs 2 and 3 of a product, weight_scale and bias, and whether its sums fit.
+void check_product(const OpContext& c, const Shape& weight) {
   const Shape outputs{weight[0]};
   GALLEY_CHECK(c.in(2).dtype == DType::kF32 && c.in(2).shape == outputs, "weight_scale must be f32 ", outputs, ", is ", c.in(2));
   if (c.has(3)) GALLEY_CHECK(c.in(3).dtype == DType::kF32 && c.in(3).shape == outputs, "bias must be f32 ", outputs, ", is ", c.in(3));
@@ -47,17 +46,14 @@ void check_weight(const OpContext& c, const Shape& weight) {
   GALLEY_CHECK(products <= kMostProducts, "a sum of ", products, " products may pass 32 bits, ", kMostProducts, " may not: weight ", weight, "; leave this layer in float");
 }
 
+void check_weight(const OpContext& c, const Shape& weight) {
+  GALLEY_CHECK(c.in(1).dtype == DType::kI8, "weight must be i8, is ", c.in(1));
+  check_product(c, weight);
+}
+
 std::vector<TensorType> infer_conv(const OpContext& c) {
-  const auto& a = c.attrs<QuantizedConv2dAttrs>();
-  const TensorType& x = c.in(0);
-  check_quantized(x, "x", a.input_scale, a.input_zero_point);
-  const Shape shape = conv2d_shape(a, x.shape, c.in(1).shape);
-  check_weight(c, c.in(1).shape);
-  if (c.has(4)) {
-    check_quantized(c.in(4), "residual", a.residual_scale, a.residual_zero_point);
-    GALLEY_CHECK(c.in(4).shape == shape, "residual must have the output's shape ", shape, ", is ", c.in(4));
-  }
-  return output_type(a, x, shape);
+  GALLEY_CHECK(c.in(1).dtype == DType::kI8, "weight must be i8, is ", c.in(1));
+  return infer_quantized_conv2d(c, c.in(1).shape);
 }
 
 Shape linear_shape(const TensorType& x, const TensorType& weight) {
@@ -148,6 +144,19 @@ OpDef quantized(std::string_view name, std::string_view doc, std::vector<std::st
 }
 
 }  // namespace
+
+std::vector<TensorType> infer_quantized_conv2d(const OpContext& c, const Shape& weight) {
+  const auto& a = c.attrs<QuantizedConv2dAttrs>();
+  const TensorType& x = c.in(0);
+  check_quantized(x, "x", a.input_scale, a.input_zero_point);
+  const Shape shape = conv2d_shape(a, x.shape, weight);
+  check_product(c, weight);
+  if (c.has(4)) {
+    check_quantized(c.in(4), "residual", a.residual_scale, a.residual_zero_point);
+    GALLEY_CHECK(c.in(4).shape == shape, "residual must have the output's shape ", shape, ", is ", c.in(4));
+  }
+  return output_type(a, x, shape);
+}
 
 void QuantizedConv2dAttrs::fields(FieldVisitor& v) {
   window_fields(v, *this);

@@ -94,6 +94,9 @@ struct QuantizedAdaptiveAvgPool2dAttrs : FieldsOf<QuantizedAdaptiveAvgPool2dAttr
   void fields(FieldVisitor& v) override;
 };
 
+/// The result of a convolution of integers by inputs x, a weight of that shape in whatever form, weight_scale, bias, residual (QuantizedConv2dAttrs).
+std::vector<TensorType> infer_quantized_conv2d(const OpContext& context, const Shape& weight);
+
 const OpDef& quantized_conv2d_op();
 const OpDef& quantized_linear_op();
 const OpDef& dynamic_quantized_linear_op();

@@ -32,5 +32,6 @@ OpTable quantize_ops();
 OpTable quantized_ops();
 OpTable fake_quantize_ops();
 OpTable winograd_ops();
+OpTable quantized_winograd_ops();
 
 }  // namespace galley

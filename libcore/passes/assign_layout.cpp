@@ -19,14 +19,14 @@ bool is_recurrent(const Node& node) { return node.is("lstm") || node.is("gru"); 
 /// Inputs that a kernel may want in a format of its own: the weights of convolutions, linear and recurrent layers.
 bool is_weight_slot(const Node& node, size_t input) {
   if (is_recurrent(node)) return input == 1 || input == 2;
-  if (node.is("winograd_weights")) return input == 0;
-  return input == 1 && (node.is("conv2d") || node.is("winograd_conv2d") || node.is("conv2d_backward_data") || node.is("linear") || node.is("quantized_conv2d") || node.is("quantized_linear") ||
+  if (node.is("winograd_weights") || node.is("quantized_winograd_weights")) return input == 0;
+  return input == 1 && (node.is("conv2d") || node.is("winograd_conv2d") || node.is("conv2d_backward_data") || node.is("linear") || node.is("quantized_conv2d") || node.is("quantized_winograd_conv2d") || node.is("quantized_linear") ||
                         node.is("dynamic_quantized_linear") || node.is("dynamic_quantized_lstm") || node.is("dynamic_quantized_gru") || node.is("dynamic_quantized_rnn"));
 }
 
 /// Operators that are several times faster in channels_last.
 bool prefers_channels_last(const Node& node) {
-  constexpr std::string_view kPrefixes[] = {"conv2d", "winograd_conv2d", "max_pool2d", "avg_pool2d", "adaptive_", "batch_norm", "group_norm", "resize", "quantized_conv2d", "quantized_avg_pool2d", "quantized_adaptive_"};
+  constexpr std::string_view kPrefixes[] = {"conv2d", "winograd_conv2d", "max_pool2d", "avg_pool2d", "adaptive_", "batch_norm", "group_norm", "resize", "quantized_conv2d", "quantized_winograd_conv2d", "quantized_avg_pool2d", "quantized_adaptive_"};
   return std::any_of(std::begin(kPrefixes), std::end(kPrefixes), [&](std::string_view prefix) { return node.op->name.starts_with(prefix); });
 }
 

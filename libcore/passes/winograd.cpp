@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "libcore/ops/winograd.h"
+#include "libcore/ops/quantized_winograd.h"
 
 namespace galley {
 namespace {
@@ -13,7 +13,21 @@ struct Pair {
   Node weights, convolution;
 };
 
+/// Of integers: the convolution keeps its attributes.
+std::optional<Pair> integer_pair_of(const Graph& graph, const Node& node) {
+  const Shape &x = graph.type(node.inputs[0]).shape, &y = graph.type(node.outputs[0]).shape, &weight = graph.type(node.inputs[1]).shape;
+  if (!winograd::fits(node.attrs<QuantizedConv2dAttrs>(), weight) || !winograd::worthwhile_whole(x, y)) return std::nullopt;
+  Pair made{node, node};
+  made.weights.op = &quantized_winograd_weights_op();
+  made.weights.attributes = nullptr;
+  made.weights.inputs = {node.inputs[1]};
+  made.weights.outputs.clear();
+  made.convolution.op = &quantized_winograd_conv2d_op();
+  return made;
+}
+
 std::optional<Pair> pair_of(const Graph& graph, const Node& node, bool fixed) {
+  if (node.is("quantized_conv2d")) return integer_pair_of(graph, node);
   const bool backward = node.is("conv2d_backward_data");
   if (!backward && !node.is("conv2d")) return std::nullopt;
   const Shape &x = graph.type(node.inputs[0]).shape, &y = graph.type(node.outputs[0]).shape, &weight = graph.type(node.inputs[1]).shape;

@@ -7,7 +7,7 @@
 namespace galley {
 namespace {
 
-bool is_product(const Node& node) { return node.is("quantized_conv2d") || node.is("quantized_linear") || node.is("dynamic_quantized_linear"); }
+bool is_product(const Node& node) { return node.is("quantized_conv2d") || node.is("quantized_winograd_conv2d") || node.is("quantized_linear") || node.is("dynamic_quantized_linear"); }
 
 /// Makes real values of integers: where an island begins.
 bool leaves_integers(const Graph& graph, const Node& node) {
@@ -50,7 +50,7 @@ class Finder {
 
   bool could_reduce(const Node& node) const {
     if (node.is("dynamic_quantized_linear")) return node.attrs<DynamicQuantizedLinearAttrs>().saturation == Saturation::kExact;
-    if (graph_.type(node.inputs[0]).dtype != DType::kU8) return false;
+    if (node.is("quantized_winograd_conv2d") || graph_.type(node.inputs[0]).dtype != DType::kU8) return false;
     return (node.is("quantized_conv2d") ? node.attrs<QuantizedConv2dAttrs>().saturation : node.attrs<QuantizedLinearAttrs>().saturation) == Saturation::kExact;
   }
 

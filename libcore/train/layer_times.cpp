@@ -16,7 +16,7 @@ namespace {
 constexpr int kWarmup = 2;
 
 bool is_layer(const std::string& op) {
-  static const std::vector<std::string> kLayers{"conv2d", "winograd_conv2d", "linear", "quantized_conv2d", "quantized_linear", "dynamic_quantized_linear", "batch_norm_inference"};
+  static const std::vector<std::string> kLayers{"conv2d", "winograd_conv2d", "linear", "quantized_conv2d", "quantized_winograd_conv2d", "quantized_linear", "dynamic_quantized_linear", "batch_norm_inference"};
   return std::find(kLayers.begin(), kLayers.end(), op) != kLayers.end();
 }
 

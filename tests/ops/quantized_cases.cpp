@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "libcore/ops/quantized.h"
+#include "libcore/ops/quantized_winograd.h"
 #include "tests/ops/harness.h"
 
 namespace galley::test {
@@ -36,6 +36,7 @@ struct Variant {
   Saturation saturation = Saturation::kExact;
   int64_t x_high = 255, w_high = 127;
   bool powers = false;  // of two: every scale
+  bool winograd = false;
 };
 
 /// Captures the case: scales by which the results fill their range.
@@ -63,7 +64,42 @@ void capture_conv(CaseInputs& in, const Geometry& g, const Variant& v) {
     residual = in.quantized(v.residual, conv2d_shape(g.window, g.x, g.weight), lowest(v.residual), lowest(v.residual) + 255);
     a.set_residual(params(v.powers ? a.output_scale / 2 : step * 0.7, lowest(v.residual) + 90, v.residual));
   }
-  quantized_conv2d(x, weight, scale, bias, a, residual);
+  if (v.winograd) {
+    quantized_winograd_conv2d(x, quantized_winograd_weights(weight), scale, bias, a, residual);
+  } else {
+    quantized_conv2d(x, weight, scale, bias, a, residual);
+  }
+}
+
+void add_winograd_cases(std::vector<OpCase>& cases) {
+  const std::vector<Geometry> geometries{
+      {"whole_tiles", {2, 16, 8, 12}, {32, 16, 3, 3}, window({1}, {1}, {1}, 1), true},
+      {"edges", {1, 17, 7, 9}, {19, 17, 3, 3}, window({1}, {1}, {1}, 1), true},
+      {"no_padding", {3, 24, 6, 11}, {16, 24, 3, 3}, window({1}, {0}, {1}, 1)},
+      {"uneven_padding", {1, 33, 6, 4}, {40, 33, 3, 3}, window({1}, {0, 2}, {1}, 1), true},
+      {"narrower_than_a_tile", {2, 18, 3, 2}, {8, 18, 3, 3}, window({1}, {1}, {1}, 1)},
+      {"one_result", {2, 20, 3, 3}, {16, 20, 3, 3}, window({1}, {0}, {1}, 1)},
+      {"few_channels", {1, 3, 6, 6}, {5, 3, 3, 3}, window({1}, {1}, {1}, 1)},
+      {"many_tiles", {5, 16, 27, 26}, {24, 16, 3, 3}, window({1}, {1}, {1}, 1)},
+      {"shares_of_channels", {1, 460, 5, 6}, {33, 460, 3, 3}, window({1}, {1}, {1}, 1), true},
+  };
+  const std::vector<Variant> variants{
+      {.name = "u8", .winograd = true},
+      {.name = "relu_residual", .residual = DType::kU8, .activation = Activation::kRelu, .winograd = true},
+      {.name = "signed", .x = DType::kI8, .y = DType::kI8, .residual = DType::kI8, .activation = Activation::kHardswish, .winograd = true},
+      {.name = "f32", .y = DType::kF32, .activation = Activation::kGelu, .winograd = true},
+      {.name = "ties", .residual = DType::kU8, .powers = true, .winograd = true},
+  };
+  for (const Geometry& g : geometries) {
+    for (const Variant& v : variants) {
+      cases.push_back({.name = cat("quantized_winograd_", g.name, "_", v.name), .build = [=](CaseInputs& in) { capture_conv(in, g, v); }, .exact_ties = v.powers});
+    }
+  }
+  for (const Shape& shape : {Shape{16, 16, 3, 3}, Shape{19, 35, 3, 3}, Shape{1, 1, 3, 3}}) {
+    cases.push_back({.name = cat("quantized_winograd_weights_", shape[0], "_", shape[1]), .build = [=](CaseInputs& in) {
+                       quantized_winograd_weights(in.quantized(DType::kI8, shape, -128, 127, ValueRole::kParameter));
+                     }});
+  }
 }
 
 void add_conv_cases(std::vector<OpCase>& cases) {
@@ -315,6 +351,7 @@ void add_pool_cases(std::vector<OpCase>& cases) {
 std::vector<OpCase> quantized_cases() {
   std::vector<OpCase> cases;
   add_conv_cases(cases);
+  add_winograd_cases(cases);
   add_linear_cases(cases);
   add_element_wise_cases(cases);
   add_pool_cases(cases);

@@ -4,9 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
-#include "libcore/ops/winograd.h"
+#include "libcore/ops/quantized_winograd.h"
 #include "tests/support/graphs.h"
 
 namespace galley::test {
@@ -124,6 +125,55 @@ TEST(Winograd, TellsWeightGradients) {
     use_winograd(graph, any);
     EXPECT_EQ(graph.nodes().back().attrs<Conv2dBackwardWeightsAttrs>().winograd, channels == 64);
   }
+}
+
+/// A quantized convolution of 3 x 3.
+Graph integer_graph(const Shape& x, int64_t outputs, const QuantizedConv2dAttrs& attrs) {
+  Graph graph;
+  const auto array = [&](const char* name, DType dtype, const Shape& shape, ValueRole role) {
+    TensorType type = f32(shape);
+    type.dtype = dtype;
+    return graph.add_input(name, type, role);
+  };
+  const Value image = array("x", DType::kU8, x, ValueRole::kInput), weight = array("weight", DType::kI8, {outputs, x[1] / attrs.groups, 3, 3}, ValueRole::kParameter);
+  graph.add_output("y", quantized_conv2d(image, weight, array("scale", DType::kF32, {outputs}, ValueRole::kParameter), {}, attrs));
+  return graph;
+}
+
+TEST(Winograd, GivesTheSameIntegers) {
+  QuantizedConv2dAttrs attrs;
+  attrs.padding = {1};
+  attrs.input_zero_point = 77;
+  const Graph plain = integer_graph({3, 32, 15, 14}, 33, attrs);
+  Graph changed = plain;
+  EXPECT_EQ(use_winograd(changed, any).done.size(), 1u);
+  verify(changed);
+  ASSERT_EQ(count(changed, "quantized_winograd_conv2d"), 1);
+  std::map<std::string, RefArray> feeds;
+  for (ValueId id : plain.inputs()) {
+    RefArray& values = feeds[plain.value(id).name] = random_array(plain.type(id), static_cast<uint64_t>(id) + 1);
+    if (plain.value(id).name == "scale") std::fill(values.v.begin(), values.v.end(), 1.0);
+    if (plain.value(id).name == "x") std::transform(values.v.begin(), values.v.end(), values.v.begin(), [](double v) { return std::clamp(std::round(128 + 100 * v), 0.0, 255.0); });
+    if (plain.value(id).name == "weight") std::transform(values.v.begin(), values.v.end(), values.v.begin(), [](double v) { return std::clamp(std::round(60 * v), -128.0, 127.0); });
+  }
+  const auto want = interpret(plain, feeds), got = interpret(changed, feeds);
+  EXPECT_EQ(want.at(plain.outputs()[0].second).v, got.at(changed.outputs()[0].second).v);
+}
+
+TEST(Winograd, LeavesOtherIntegerConvolutionsAlone) {
+  const auto changed = [](QuantizedConv2dAttrs attrs, const Shape& x) {
+    attrs.padding = {1};
+    Graph graph = integer_graph(x, 64, attrs);
+    return !use_winograd(graph, any).done.empty();
+  };
+  QuantizedConv2dAttrs strided, grouped;
+  strided.stride = {2};
+  grouped.groups = 64;
+  EXPECT_TRUE(changed({}, {2, 64, 14, 14}));
+  EXPECT_FALSE(changed(strided, {2, 64, 14, 14}));
+  EXPECT_FALSE(changed(grouped, {2, 64, 14, 14}));
+  EXPECT_FALSE(changed({}, {2, 3, 14, 14}));    // too few channels
+  EXPECT_FALSE(changed({}, {1, 512, 3, 3}));    // too few tiles for so many kernels
 }
 
 TEST(Winograd, AsksForAKernel) {

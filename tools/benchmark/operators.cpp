@@ -354,7 +354,7 @@ Candidate make_operator(const std::string& text) {
   }
   for (const Node& node : graph.nodes()) {
     // A convolution may have become another operator.
-    if (node.op->name != wanted.op && !node.is("winograd_conv2d")) continue;
+    if (node.op->name != wanted.op && !node.op->name.ends_with("winograd_conv2d")) continue;
     const Cost cost = cost_of(*node.op, context_of(graph, node));
     candidate.row.flops = cost.flops;
     candidate.row.executed.add(cost);

@@ -6,7 +6,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "libcore/kernels/cpu/quantized_epilogue-inl.h"
+#include "libcore/kernels/cpu/quantized_products-inl.h"
 
 #ifndef GALLEY_QUANTIZED_GEMM_ONCE
 #define GALLEY_QUANTIZED_GEMM_ONCE
@@ -29,15 +29,6 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 #if GALLEY_QUANTIZED_VECTORS
-
-#if HWY_TARGET <= HWY_AVX3
-constexpr int kStep = 32, kMostRows = 12;  // 24 sums of 32 registers
-#elif HWY_TARGET == HWY_AVX2
-constexpr int kStep = 16, kMostRows = 6;  // 12 sums of 16 registers
-#else
-constexpr int kStep = 16, kMostRows = 2;
-#endif
-constexpr int kVectors = kStep / kLanes;  // of a step
 
 /// Widens `vectors` vectors' worth of outputs: [quad][first two, last two][vector][output][2].
 void widen_weights(const int8_t* HWY_RESTRICT weights, int64_t block_bytes, int64_t quads, int vectors, int16_t* HWY_RESTRICT wide) {
@@ -73,48 +64,6 @@ void compensation(const int8_t* HWY_RESTRICT weights, int64_t block_bytes, int64
     hn::Store(hn::Mul(sum, hn::Set(d32, -zero_point)), d32, out + first);
   }
 }
-
-template <class T>
-HWY_INLINE int32_t four_bytes(const T* p) {
-  int32_t value;
-  std::memcpy(&value, p, 4);
-  return value;
-}
-
-/// Sums of kRows pixels times kWide vectors of outputs, in registers.
-template <class Products, class T, int kRows, int kWide>
-struct Tile {
-  const T* x;
-  Vectors<D32, kWide> sums;
-  Tile<Products, T, kRows - 1, kWide> below;
-
-  HWY_INLINE void begin(const T* a, const int32_t* at) {
-    x = a + *at;
-    set_zero(sums);
-    below.begin(a, at + 1);
-  }
-  HWY_INLINE void begin(const T* a, const int32_t* at, const int32_t* starts) {
-    x = a + *at;
-    load(sums, starts, kLanes);
-    below.begin(a, at + 1, starts);
-  }
-  /// The four bytes of each pixel that lie at i.
-  HWY_INLINE void add(int64_t i, const Vectors<typename Products::D, kWide>& weights) {
-    add_products<Products>(sums, hn::BitCast(typename Products::D(), hn::Set(D32(), four_bytes(x + i))), weights);
-    below.add(i, weights);
-  }
-  HWY_INLINE void store(int32_t* to) const {
-    store_sums(sums, to);
-    below.store(to + kStep);
-  }
-};
-template <class Products, class T, int kWide>
-struct Tile<Products, T, 0, kWide> {
-  HWY_INLINE void begin(const T*, const int32_t*) {}
-  HWY_INLINE void begin(const T*, const int32_t*, const int32_t*) {}
-  HWY_INLINE void add(int64_t, const Vectors<typename Products::D, kWide>&) {}
-  HWY_INLINE void store(int32_t*) const {}
-};
 
 /// sums[row][output] of a tile with widened weights.
 template <int kRows, int kWide>

@@ -38,5 +38,6 @@ std::span<const Kernel> cpu_softmax();
 std::span<const Kernel> cpu_unary();
 std::span<const Kernel> cpu_update();
 std::span<const Kernel> cpu_winograd();
+std::span<const Kernel> cpu_quantized_winograd();
 
 }  // namespace galley

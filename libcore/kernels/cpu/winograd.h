@@ -1,8 +1,10 @@
 #pragma once
 // Pieces of winograd.cpp and winograd_weights.cpp: the transforms of tiles, vector by vector of channels, and where tiles lie.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <cstring>
 
 #include "libcore/kernels/kernel.h"
 #include "libcore/ops/winograd.h"
@@ -27,7 +29,40 @@ struct Tiling {
   int64_t edge_floats() const { return kPositions * padded(channels); }
 };
 
-/// Floats from a value to that of the next row or column of an image.
+/// Where a tile's first result lies.
+struct Place {
+  int64_t image, row, column;
+};
+inline Place place_of(const Tiling& t, int64_t index) {
+  const int64_t n = index / t.per_image(), in_image = index % t.per_image();
+  return {n, in_image / t.across() * kOut, in_image % t.across() * kOut};
+}
+
+/// A square window of an image [rows][columns][channels] that may reach over its edges.
+template <class T>
+struct Window {
+  const T* image;
+  int64_t rows, columns, channels;  // of the image
+  int64_t first_row, first_column, size;
+  bool inside() const { return first_row >= 0 && first_column >= 0 && first_row + size <= rows && first_column + size <= columns; }
+  const T* first() const { return image + (first_row * columns + first_column) * channels; }
+  /// To [size][size][pixel], with `outside` beside the image; what lies behind a pixel's channels stays.
+  void copy(T* to, T outside, int64_t pixel) const {
+    for (int64_t i = 0; i < size; ++i) {
+      for (int64_t j = 0; j < size; ++j, to += pixel) {
+        const int64_t row = first_row + i, column = first_column + j;
+        const bool exists = row >= 0 && row < rows && column >= 0 && column < columns;
+        if (exists) {
+          std::memcpy(to, image + (row * columns + column) * channels, static_cast<size_t>(channels) * sizeof(T));
+        } else {
+          std::fill_n(to, channels, outside);
+        }
+      }
+    }
+  }
+};
+
+/// Elements from a value to that of the next row or column of an image.
 struct Steps {
   int64_t row, column;
 };

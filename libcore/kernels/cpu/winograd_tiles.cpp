@@ -107,58 +107,24 @@ HWY_EXPORT(image_tile);
 HWY_EXPORT(gradient_tile);
 HWY_EXPORT(sums_tile);
 
-namespace {
-
-/// Copies a window of an image [rows][columns][channels] with zeros beside it.
-struct Window {
-  const float* image;
-  int64_t rows, columns, channels;  // of the image
-  int64_t first_row, first_column, size;
-  bool inside() const { return first_row >= 0 && first_column >= 0 && first_row + size <= rows && first_column + size <= columns; }
-  const float* first() const { return image + (first_row * columns + first_column) * channels; }
-  void copy(float* to) const {
-    for (int64_t i = 0; i < size; ++i) {
-      for (int64_t j = 0; j < size; ++j, to += channels) {
-        const int64_t row = first_row + i, column = first_column + j;
-        const bool exists = row >= 0 && row < rows && column >= 0 && column < columns;
-        if (exists) {
-          std::memcpy(to, image + (row * columns + column) * channels, static_cast<size_t>(channels) * sizeof(float));
-        } else {
-          std::memset(to, 0, static_cast<size_t>(channels) * sizeof(float));
-        }
-      }
-    }
-  }
-};
-
-struct Place {
-  int64_t image, row, column;  // of the first result
-};
-Place place_of(const Tiling& t, int64_t index) {
-  const int64_t n = index / t.per_image(), in_image = index % t.per_image();
-  return {n, in_image / t.across() * kOut, in_image % t.across() * kOut};
-}
-
-}  // namespace
-
 void transform_image(const Tiling& t, const float* x, int64_t index, float* edge, float* to, int64_t position) {
   const Place at = place_of(t, index);
-  const Window window{x + at.image * t.x_rows * t.x_columns * t.channels, t.x_rows, t.x_columns, t.channels, at.row - t.padding[0], at.column - t.padding[1], kIn};
+  const Window<float> window{x + at.image * t.x_rows * t.x_columns * t.channels, t.x_rows, t.x_columns, t.channels, at.row - t.padding[0], at.column - t.padding[1], kIn};
   if (window.inside()) {
     HWY_DYNAMIC_DISPATCH(image_tile)(window.first(), {t.x_columns * t.channels, t.channels}, t.channels, to, position);
   } else {
-    window.copy(edge);
+    window.copy(edge, 0, t.channels);
     HWY_DYNAMIC_DISPATCH(image_tile)(edge, {kIn * t.channels, t.channels}, t.channels, to, position);
   }
 }
 
 void transform_gradient(const Tiling& t, const float* grad, int64_t index, float* edge, float* to, int64_t position) {
   const Place at = place_of(t, index);
-  const Window window{grad + at.image * t.rows * t.columns * t.outputs, t.rows, t.columns, t.outputs, at.row, at.column, kOut};
+  const Window<float> window{grad + at.image * t.rows * t.columns * t.outputs, t.rows, t.columns, t.outputs, at.row, at.column, kOut};
   if (window.inside()) {
     HWY_DYNAMIC_DISPATCH(gradient_tile)(window.first(), {t.columns * t.outputs, t.outputs}, t.outputs, to, position);
   } else {
-    window.copy(edge);
+    window.copy(edge, 0, t.outputs);
     HWY_DYNAMIC_DISPATCH(gradient_tile)(edge, {kOut * t.outputs, t.outputs}, t.outputs, to, position);
   }
 }

@@ -79,17 +79,17 @@ HWY_INLINE void kernel_gradient_line(const V (&in)[kIn], V (&out)[kTaps]) {
 }
 
 /// A line's transform along both axes of a tile: store(i, j, value) of what load(i, j) gives.
-template <int64_t kFrom, int64_t kTo, class Load, class Store>
-HWY_INLINE void transform_tile(void (*line)(const V (&)[kFrom], V (&)[kTo]), const Load& load, const Store& store) {
-  V half[kTo][kFrom];
+template <class Vector, int64_t kFrom, int64_t kTo, class Load, class Store>
+HWY_INLINE void transform_tile(void (*line)(const Vector (&)[kFrom], Vector (&)[kTo]), const Load& load, const Store& store) {
+  Vector half[kTo][kFrom];
   for (int64_t j = 0; j < kFrom; ++j) {
-    V in[kFrom], out[kTo];
+    Vector in[kFrom], out[kTo];
     for (int64_t i = 0; i < kFrom; ++i) in[i] = load(i, j);
     line(in, out);
     for (int64_t i = 0; i < kTo; ++i) half[i][j] = out[i];
   }
   for (int64_t i = 0; i < kTo; ++i) {
-    V out[kTo];
+    Vector out[kTo];
     line(half[i], out);
     for (int64_t j = 0; j < kTo; ++j) store(i, j, out[j]);
   }

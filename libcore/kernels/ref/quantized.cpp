@@ -1,19 +1,19 @@
-#include "libcore/ops/quantized.h"
+#include "libcore/kernels/ref/quantized.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "libcore/kernels/ref/conv_products.h"
-#include "libcore/kernels/ref/ref.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/scalar.h"
 
 namespace galley {
-namespace {
 
 double finished(double real, const QuantizedOutput& output) {
   return output.output_dtype == DType::kF32 ? real : static_cast<double>(quantize_real(real, output.output()));
 }
+
+namespace {
 
 /// A sum of products as an operator with 32 bits has it: whole numbers, exact in double; what would not fit is our bug.
 double checked(double sum) {
@@ -37,13 +37,7 @@ void quantized_conv2d_ref(RefCall& call) {
   const auto zero_point = static_cast<double>(a.input_zero_point);
   for_each_product(a, x.shape, w.shape, y.shape, [&](int64_t i, int64_t k, int64_t o) { y[o] += (x[i] - zero_point) * w[k]; });
   const int64_t pixels = y.shape[2] * y.shape[3];
-  for (int64_t i = 0; i < y.shape.elements(); ++i) {
-    const int64_t o = i / pixels % y.shape[1];
-    double real = checked(y[i]) * (a.input_scale * call.in(2)[o]);
-    if (call.has(3)) real += call.in(3)[o];
-    if (call.has(4)) real += a.residual_scale * (call.in(4)[i] - static_cast<double>(a.residual_zero_point));
-    y[i] = finished(activate(a.activation, real), a);
-  }
+  for (int64_t i = 0; i < y.shape.elements(); ++i) y[i] = finished_product(call, a, y[i], i, i / pixels % y.shape[1]);
 }
 
 /// Row times output channel: sum (x - zero_point) * w, in real units, with bias.
@@ -163,6 +157,13 @@ constexpr RefEntry kEntries[] = {
 };
 
 }  // namespace
+
+double finished_product(const RefCall& call, const QuantizedConv2dAttrs& attrs, double sum, int64_t i, int64_t o) {
+  double real = checked(sum) * (attrs.input_scale * call.in(2)[o]);
+  if (call.has(3)) real += call.in(3)[o];
+  if (call.has(4)) real += attrs.residual_scale * (call.in(4)[i] - static_cast<double>(attrs.residual_zero_point));
+  return finished(activate(attrs.activation, real), attrs);
+}
 
 std::span<const RefEntry> ref_quantized() { return kEntries; }
 
