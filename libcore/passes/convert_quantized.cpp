@@ -157,7 +157,7 @@ class Converter {
   const QuantParams& map_of(ValueId old_id) const {
     const std::string& name = domain_.name(domain_.map_of(old_id));
     const auto found = plan_.values.find(name);
-    GALLEY_CHECK_INPUT(found != plan_.values.end(), "the plan of quantization has no scale for the value '", name, "': it is of another model");
+    GALLEY_CHECK_INPUT(found != plan_.values.end(), "the plan of quantization has no scale for the value '", name, "': it is of another model, or of samples of another shape");
     return found->second;
   }
 

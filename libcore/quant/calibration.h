@@ -26,6 +26,7 @@ struct Calibration {
   std::vector<std::string> order;                 ///< The names in the model's order.
   std::vector<CalibrationPart> parts;
   std::string model;                              ///< model_digest of the fused graph.
+  std::vector<int64_t> input;                     ///< Shape of one sample; empty where it is not known.
   std::map<std::string, std::string> weights;     ///< Digest of each parameter's values, by name.
   std::string recipe;                             ///< The resolved recipe's text, of the first part.
 

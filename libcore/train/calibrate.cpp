@@ -107,6 +107,7 @@ Calibrator::Calibrator(Session& session) : session_(session) {
   source_ = digest_of(cat(loader->source().describe(), "\n", split.slice ? split.slice->str() : "", "\n", split.slice_seed.value_or(-1), "\n", recipe.seed, "\n",
                           pipeline_text(session.calibration_pipeline(), *recipe.registry)));
   const auto& layout = loader->layout().at("input");
+  for (int d = 1; d < layout.shape().rank(); ++d) input_.push_back(layout.shape()[d]);
   InferenceModel model = inference_model(session, session.input_type(layout.dtype(), layout.shape()), nullptr);
   parameters_ = std::move(model.parameters);
   model_ = model_digest(model.graph);
@@ -125,7 +126,7 @@ void Calibrator::run(ParameterStore& store, Calibration& calibration, const std:
   const std::map<std::string, std::string> weights = parameter_digests(parameters_, store);
   const std::string recipe = dump_recipe(session_.recipe(), DumpKind::kFull);
   if (calibration.parts.empty()) {
-    calibration = {.order = order_, .model = model_, .weights = weights, .recipe = recipe};
+    calibration = {.order = order_, .model = model_, .input = input_, .weights = weights, .recipe = recipe};
     for (const std::string& name : order_) calibration.values.emplace(name, RangeStatistics());
   } else {
     calibration.check(model_, weights, "the calibration to be continued");

@@ -30,6 +30,8 @@ class Calibrator {
   int64_t planned_bytes() const;
   /// model_digest of the graph.
   const std::string& model() const { return model_; }
+  /// Shape of one sample.
+  const std::vector<int64_t>& input() const { return input_; }
 
   /// Reads the samples from calibration.samples() up to samples() and adds them. An empty calibration is begun; another one must be of this model
   /// with these parameters (kInput) and of the same data (kInput). `progress` is told after each batch how many samples there are, and
@@ -43,6 +45,7 @@ class Calibrator {
   int64_t batch_ = 1, samples_ = 0, data_bytes_ = 0;
   std::vector<ParameterSpec> parameters_;
   std::vector<std::string> order_;
+  std::vector<int64_t> input_;
   std::string model_, source_;
   std::shared_ptr<const Program> program_;
 };

@@ -70,6 +70,7 @@ QuantizationAware::QuantizationAware(const Session& session, const TensorType& i
   const InferenceModel model = inference_model(session, input, nullptr);
   config_ = resolve_quantize(session.recipe().quantize, model.graph);
   model_ = model_digest(model.graph);
+  for (int d = 1; d < input.shape.rank(); ++d) input_.push_back(input.shape[d]);
   for (const ParameterSpec& spec : model.parameters) parameters_.push_back(spec.name);
   Graph graph = model.graph;
   values_ = fake_quantize_inference(graph, config_, learn_scale_);
@@ -121,7 +122,7 @@ void QuantizationAware::set_scales(ParameterStore& store) const {
 }
 
 Calibration QuantizationAware::calibration(const ParameterStore& store, const std::string& suffix) const {
-  Calibration calibration{.model = model_, .recipe = dump_recipe(session_.recipe(), DumpKind::kFull)};
+  Calibration calibration{.model = model_, .input = input_, .recipe = dump_recipe(session_.recipe(), DumpKind::kFull)};
   calibration.parts.push_back({.samples = 1, .batches = 1, .batch = 1, .source = digest_of(std::string("training")), .recipe = digest_of(calibration.recipe)});
   for (const std::string& name : parameters_) calibration.weights[name] = array_digest(store.has(name + suffix) ? store.tensor(name + suffix) : store.tensor(name));
   for (const ObservedValue& value : values_) {

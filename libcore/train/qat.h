@@ -64,6 +64,7 @@ class QuantizationAware {
   QuantizeConfig config_;
   std::vector<ObservedValue> values_;
   std::string model_;                    // model_digest
+  std::vector<int64_t> input_;           // shape of a sample
   std::vector<std::string> parameters_;  // and buffers of the float model
 };
 

@@ -21,9 +21,12 @@
 #include "libcore/train/qat.h"
 #include "libcore/train/step.h"
 #include "libcore/weights/load.h"
+#include "libcore/weights/quantization_plan.h"
 
 namespace galley {
 namespace {
+
+constexpr int64_t kLargestSide = 1 << 20;  // of a sample that a file of weights may name
 
 Component loss_of(const Recipe& recipe, const ModelInfo& info) { return recipe.loss ? loss_for(recipe.loss, info) : default_loss(info); }
 
@@ -177,6 +180,7 @@ Session::Session(const Recipe& recipe, bool without_data) : recipe_(recipe), mod
   if (recipe.train.early_stop) check_watched(recipe, recipe.train.early_stop->metric, "train.early_stop.metric");
   if (recipe.checkpoint && recipe.checkpoint->keep.best) check_watched(recipe, recipe.checkpoint->keep.best->metric, "checkpoint.keep.best.metric");
   find_vocabulary(without_data);
+  if (!without_data) find_input_shape();
   Graph graph;
   const Forward forward = capture_forward(graph, model_, sample_input(info_, 1), Mode::kEvaluation, {});
   const int axis = class_axis(loss_of(recipe_, info_), forward.output.type());
@@ -186,6 +190,19 @@ Session::Session(const Recipe& recipe, bool without_data) : recipe_(recipe), mod
 }
 
 Session::~Session() = default;
+
+/// Quantized weights say for which images they are: some models' graphs, and so their names, depend on that.
+void Session::find_input_shape() {
+  if (recipe_.weights.load.size() != 1) return;
+  const auto& source = recipe_.weights.load.at<WeightSource>(0);
+  const Metadata metadata = read_weights_metadata(source.path());
+  const auto found = metadata.find("galley.input");
+  if (found == metadata.end() || !metadata.contains(std::string(kQuantizationKey))) return;
+  const nlohmann::json shape = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+  const bool sizes = shape.is_array() && (info_.input_shape.empty() || shape.size() == info_.input_shape.size()) && std::all_of(shape.begin(), shape.end(), [](const auto& size) { return size.is_number_unsigned() && size > 0 && size <= kLargestSide; });
+  GALLEY_CHECK_INPUT(sizes, source.from, ": galley.input is ", found->second, ", not the shape of a sample");
+  set_input_shape(shape.get<std::vector<int64_t>>());
+}
 
 void Session::find_vocabulary(bool without_data) {
   if (!recipe_.data.tokenizer) return;

@@ -58,6 +58,8 @@ class Session {
 
   const Recipe& recipe() const { return recipe_; }
   const ModelInfo& info() const { return info_; }
+  /// Samples have that shape, not the model's usual one: for tools that work without data on a model whose data is known.
+  void set_input_shape(std::vector<int64_t> shape) { info_.input_shape = std::move(shape); }
   /// Classes of a classifier's output, of each token for a language model; 0 for other models.
   int64_t classes() const { return classes_; }
   /// The loss is of each token, as metrics count them.
@@ -106,6 +108,7 @@ class Session {
  private:
   Session(const Recipe& recipe, bool without_data);
   void find_vocabulary(bool without_data);
+  void find_input_shape();
   std::optional<std::vector<Component>> weights_pipeline() const;
   LoaderOptions loader_options(const std::string& split, int64_t batch) const;
 

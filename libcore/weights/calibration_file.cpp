@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kKey = "galley.calibration";
 constexpr int64_t kVersion = 1;
 constexpr int64_t kInfos = 5;
-constexpr int64_t kCountLimit = int64_t{1} << 50;
+constexpr int64_t kCountLimit = int64_t{1} << 50, kSizeLimit = int64_t{1} << 31;
 
 Json parts_json(const std::vector<CalibrationPart>& parts) {
   Json json = Json::array();
@@ -49,6 +49,14 @@ Calibration from_json(const std::string& text) {
   const int64_t version = count_of(json, "version");
   GALLEY_CHECK_INPUT(version == kVersion, "the calibration has version ", version, ", this program reads ", kVersion);
   Calibration calibration{.model = text_of(json, "model")};
+  if (json.contains("input")) {
+    const Json& input = member(json, "input");
+    GALLEY_CHECK_INPUT(input.is_array() && input.size() < 8, kKey, ": 'input' is not a shape");
+    for (const Json& size : input) {
+      GALLEY_CHECK_INPUT(size.is_number_unsigned() && size.get<uint64_t>() > 0 && size.get<uint64_t>() <= static_cast<uint64_t>(kSizeLimit), kKey, ": 'input' is not a shape");
+      calibration.input.push_back(size.get<int64_t>());
+    }
+  }
   const Json& order = member(json, "values");
   GALLEY_CHECK_INPUT(order.is_array() && static_cast<int64_t>(order.size()) <= kSafetensorsEntryLimit, kKey, ": 'values' is not a list");
   std::set<std::string> names;
@@ -98,7 +106,7 @@ RangeStatistics read_statistics(const SafetensorsFile& file, const std::string& 
 }  // namespace
 
 void write_calibration(const std::string& path, const Calibration& calibration) {
-  Json json{{"version", kVersion}, {"model", calibration.model}, {"values", calibration.order}, {"parts", parts_json(calibration.parts)}, {"weights", calibration.weights}};
+  Json json{{"version", kVersion}, {"model", calibration.model}, {"input", calibration.input}, {"values", calibration.order}, {"parts", parts_json(calibration.parts)}, {"weights", calibration.weights}};
   Metadata metadata{{std::string(kKey), json.dump()}, {"galley.recipe", calibration.recipe}};
   std::vector<TensorSource> tensors;
   for (const std::string& name : calibration.order) {

@@ -257,5 +257,24 @@ TEST_F(Quantize, MeasuresLayers) {
   EXPECT_EQ(result["times"][1]["batch"], 4);
 }
 
+// Swin's windows and shifts depend on the image: the file is for the data's size, not for the model's usual one, and says so to all tools.
+TEST_F(Quantize, AGraphThatDependsOnTheSizeOfItsImages) {
+  write_text(recipe,
+             "recipe: 1\nname: model\nthreads: 2\nmodel: {type: swin_t, embed_dim: 8, depths: [2, 2], num_heads: [1, 2], num_classes: 4}\n"
+             "data:\n  train: {source: {type: synthetic, samples: 4, shape: [3, 32, 32], classes: 4}}\n  val: {source: {type: synthetic, samples: 4, shape: [3, 32, 32], classes: 4}}\n"
+             "  calibration: {samples: 4, pipeline: train}\ntrain: {duration: 1 step, batch: 4, optimizer: {type: sgd, lr: 0.01}}\n");
+  ASSERT_EQ(run("galley-train", {recipe, "-o", path("run"), "-q"}).code, 0);
+  const std::string weights = "weights=" + path("run") + "/weights.safetensors";
+  const Json result = quantized("swin.int8.safetensors", {weights});
+  EXPECT_GT(result["layers"].size(), 8u);
+  EXPECT_EQ(shown("swin.int8.safetensors")["metadata"]["galley.input"], "[3,32,32]");
+  calibrate("swin.calib", weights);
+  quantized("again.int8.safetensors", {weights, "--calibration", path("swin.calib")});
+  EXPECT_EQ(evaluated(path("swin.int8.safetensors"))["metrics"], evaluated(path("again.int8.safetensors"))["metrics"]);
+  const Outcome exported = run("galley-weights", {"export", recipe, "weights=" + path("swin.int8.safetensors"), "-o", path("swin.onnx")});
+  EXPECT_EQ(exported.code, 0) << exported.err;
+  refused(run("galley-weights", {"export", recipe, "weights=" + path("swin.int8.safetensors"), "-o", path("other.onnx"), "--shape", "3,224,224"}), 4, {"samples of another shape"}, "other.onnx");
+}
+
 }  // namespace
 }  // namespace galley::testing_cli

@@ -10,7 +10,6 @@
 #include "libcore/base/log.h"
 #include "libcore/base/units.h"
 #include "libcore/runtime/compile.h"
-#include "libcore/train/calibrate.h"
 #include "libcore/train/evaluate.h"
 #include "libcore/train/inference.h"
 #include "libcore/train/qat.h"
@@ -96,9 +95,13 @@ int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
   if (recipe.quantize.goal || evaluate_) split_of(recipe, recipe.evaluate.data);
 
   Session session(recipe);
+  Statistics source = find_statistics(session);
+  const std::vector<int64_t> shape = source.calibrator ? source.calibrator->input() : source.calibration ? source.calibration->input : std::vector<int64_t>();
+  // Some models' graphs depend on the size of their images.
+  if (!shape.empty()) session.set_input_shape(shape);
   ModelQuantizer quantizer(session);
   const QuantizeConfig config = resolve_quantize(recipe.quantize, quantizer.graph());
-  const std::optional<Calibration> calibration = calibrate(session, quantizer);
+  const std::optional<Calibration> calibration = collect(session, quantizer, source);
   const Calibration* statistics = calibration ? &*calibration : nullptr;
   if (dry_run_) return print_plan(session, quantizer, config, statistics);
   if (sensitivity_) return sensitivity(session, quantizer, config, statistics);
@@ -119,18 +122,26 @@ int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
   return report(recipe, result);
 }
 
-std::optional<Calibration> QuantizeTool::calibrate(Session& session, const ModelQuantizer& quantizer) {
+QuantizeTool::Statistics QuantizeTool::find_statistics(Session& session) const {
   const Recipe& recipe = session.recipe();
-  if (!wants_calibration(recipe)) return std::nullopt;
+  Statistics found;
+  if (!wants_calibration(recipe)) return found;
   if (recipe.quantize.calibration) {
-    Calibration calibration = read_calibration(*recipe.quantize.calibration);
-    quantizer.check(calibration, *recipe.quantize.calibration);
-    return calibration;
+    found.calibration = read_calibration(*recipe.quantize.calibration);
+    return found;
   }
   if (recipe.quantize.method == QuantMethod::kQat) {
     throw Error(ErrorCode::kRecipe, "quantize.method is qat, whose ranges come from its training, and quantize.calibration is null").key("quantize.calibration").suggest("--calibration RUN/stats.calib");
   }
-  Calibrator calibrator(session);
+  found.calibrator = std::make_unique<Calibrator>(session);
+  return found;
+}
+
+std::optional<Calibration> QuantizeTool::collect(const Session& session, const ModelQuantizer& quantizer, Statistics& source) {
+  const Recipe& recipe = session.recipe();
+  if (source.calibration) quantizer.check(*source.calibration, *recipe.quantize.calibration);
+  if (!source.calibrator) return std::move(source.calibration);
+  Calibrator& calibrator = *source.calibrator;
   log(LogLevel::kInfo, cat("calibrates on ", human_count(calibrator.samples()), " samples of data.", recipe.data.calibration.from, "; galley-calibrate keeps the statistics in a file"));
   if (dry_run_) return std::nullopt;
   ParameterStore store;
@@ -144,6 +155,7 @@ std::optional<Calibration> QuantizeTool::calibrate(Session& session, const Model
     return true;
   });
   progress.clear();
+  source.calibrator.reset();  // its program's memory
   quantizer.check(calibration, "the calibration");
   return calibration;
 }
@@ -187,7 +199,7 @@ void QuantizeTool::write(const Session& session, Result& result) const {
   if (recipe.quantize.calibration && wants_calibration(recipe)) add_parents(*recipe.quantize.calibration);
   metadata["galley.parents"] = parents.dump();
   metadata["galley.recipe"] = dump_recipe(recipe, DumpKind::kFull);
-  if (!metadata.contains("galley.input")) metadata["galley.input"] = nlohmann::json(session.info().input_shape).dump();
+  if (result.calibrated_samples > 0 || !metadata.contains("galley.input")) metadata["galley.input"] = nlohmann::json(session.info().input_shape).dump();
   if (recipe.data.val && !recipe.data.val->pipeline_from_weights()) metadata["galley.pipeline"] = pipeline_text(session.pipeline_of("val"), *recipe.registry);
   metadata[std::string(kQuantizationKey)] = plan_json(*result.model.plan);
   if (!result.real.empty()) metadata[std::string(kMetricsKey)] = metrics_text(result.real, result.quantized);

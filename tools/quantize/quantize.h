@@ -1,10 +1,12 @@
 #pragma once
 // galley-quantize: float weights become integers, and every layer says what that cost.
 
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 
 #include "libcore/quant/calibration.h"
+#include "libcore/train/calibrate.h"
 #include "libcore/train/layer_times.h"
 #include "libcore/train/metrics.h"
 #include "libcore/train/model_quantizer.h"
@@ -45,7 +47,13 @@ class QuantizeTool : public RecipeTool {
     int64_t bytes = 0, bytes_float = 0;
   };
 
-  std::optional<Calibration> calibrate(Session& session, const ModelQuantizer& quantizer);
+  /// Where statistics come from: a file, or data; neither where the method wants none.
+  struct Statistics {
+    std::optional<Calibration> calibration;
+    std::unique_ptr<Calibrator> calibrator;
+  };
+  Statistics find_statistics(Session& session) const;
+  std::optional<Calibration> collect(const Session& session, const ModelQuantizer& quantizer, Statistics& source);
   void evaluate(Session& session, ModelQuantizer& quantizer, Result& result) const;
   /// quantize.goal: fills model, metrics and search of the result.
   void search(Session& session, ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration, Result& result) const;

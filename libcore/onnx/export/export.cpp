@@ -64,7 +64,7 @@ class Exporter {
   const QuantParams& map_of(ValueId id) const {
     const std::string& name = domain_.name(domain_.map_of(id));
     const auto found = what_.plan->values.find(name);
-    GALLEY_CHECK_INPUT(found != what_.plan->values.end(), "the plan of quantization has no scale for the value '", name, "': it is of another model");
+    GALLEY_CHECK_INPUT(found != what_.plan->values.end(), "the plan of quantization has no scale for the value '", name, "': it is of another model, or of samples of another shape");
     return found->second;
   }
   /// The name of a value as floats; of integers, dequantized anew for each reader, as run times like it.
