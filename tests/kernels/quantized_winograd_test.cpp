@@ -51,7 +51,7 @@ class QuantizedWinograd : public testing::Test {
 };
 
 TEST_F(QuantizedWinograd, GivesTheSameIntegers) {
-  for (const Convolution& c : std::vector<Convolution>{{{2, 16, 8, 8}, 16}, {{1, 37, 9, 6}, 21}, {{3, 5, 4, 7}, 9}, {{1, 1, 3, 3}, 1, {0}}, {{2, 64, 14, 14}, 48}, {{7, 24, 26, 29}, 40}, {{1, 250, 6, 5}, 70, {2, 0}}}) {
+  for (const Convolution& c : std::vector<Convolution>{{{2, 16, 8, 8}, 16}, {{1, 37, 9, 6}, 21}, {{3, 5, 4, 7}, 9}, {{1, 1, 3, 3}, 1, {0}}, {{1, 37, 6, 10}, 8, {0}}, {{2, 64, 14, 14}, 48}, {{7, 24, 26, 29}, 40}, {{1, 250, 6, 5}, 70, {2, 0}}}) {
     expect_plain(c, DType::kU8, 131, {}, {-128, 127});
     expect_plain(c, DType::kU8, 0, {}, {-128, 127});
     expect_plain(c, DType::kI8, -7, {}, {-128, 127});
