@@ -23,6 +23,7 @@ using winograd::kIn, winograd::kOut, winograd::kPositions, winograd::kTaps, wino
 constexpr int64_t kImageBytes = 384 << 10;     // of a share's transformed images
 constexpr int64_t kFewest = 12, kMost = 96;    // tiles of a share
 constexpr int64_t kFew = 128;                  // tiles that all threads transform before they share out the outputs
+constexpr int64_t kAlone = 64 * 1024;          // products for which one thread is enough
 
 /// Elements of `bytes` each in an odd number of cache lines: positions do not share a few sets of the first-level cache.
 constexpr int64_t odd_lines(int64_t elements, int64_t bytes) { return ((elements * bytes + 63) / 64 | 1) * (64 / bytes); }
@@ -38,10 +39,16 @@ class QuantizedWinograd : public PreparedKernel {
         step_(winograd_step()) {
     const auto& a = q.attrs<QuantizedConv2dAttrs>();
     if (q.has(4)) results_.set_residual(a.residual_scale, a.residual_zero_point, q.in(4).dtype);
-    few_ = tiling_.count() <= kFew;
-    const int64_t tiles = few_ ? tiling_.count() : (tiling_.count() + threads_ - 1) / threads_;  // of a thread
-    const int64_t most = few_ ? tiles : std::clamp(kImageBytes / (2 * kPositions * padded(tiling_.channels)), kFewest, kMost), shares = (tiles + most - 1) / most;
-    tiles_ = (tiles + shares - 1) / shares;
+    const int64_t count = tiling_.count();
+    if (kPositions * count * tiling_.channels * tiling_.outputs < kAlone) threads_ = 1;
+    few_ = count <= kFew;
+    const int64_t most = few_ ? count : std::clamp(kImageBytes / (2 * kPositions * padded(tiling_.channels)), kFewest, kMost);
+    const int64_t shares = few_ ? 1 : ((count + most - 1) / most + threads_ - 1) / threads_ * threads_;
+    for (int64_t i = 0; i < shares; ++i) {
+      const int64_t begin = count * i / shares, end = count * (i + 1) / shares;
+      shares_.push_back({begin, end, runs_of(begin, end)});
+      tiles_ = std::max(tiles_, end - begin);
+    }
     image_position_ = odd_lines(tiles_ * padded(tiling_.channels), 2);
     sum_position_ = odd_lines(tiles_ * step_, 4);
   }
@@ -59,30 +66,32 @@ class QuantizedWinograd : public PreparedKernel {
       parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t) transform(args, 0, tiling_.count() * t / threads_, tiling_.count() * (t + 1) / threads_, images, rooms + t * room_bytes());
       });
-      const std::vector<TileRun> runs = runs_of(0, tiling_.count());
       std::atomic<int64_t> next{0};
       parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t) {
-          for (int64_t step = next++; step < steps; step = next++) compute(args, epilogue, runs, tiling_.count(), step * step_, images, rooms + t * room_bytes());
+          for (int64_t step = next++; step < steps; step = next++) compute(args, epilogue, shares_.front(), step * step_, images, rooms + t * room_bytes());
         }
       });
       return;
     }
+    std::atomic<size_t> next{0};
     parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
         std::byte *own = images + t * image_bytes(), *room = rooms + t * room_bytes();
-        const int64_t last = tiling_.count() * (t + 1) / threads_;
-        for (int64_t tile = tiling_.count() * t / threads_; tile < last; tile += tiles_) {
-          const int64_t behind = std::min(last, tile + tiles_);
-          transform(args, tile, tile, behind, own, room);
-          const std::vector<TileRun> runs = runs_of(tile, behind);
-          for (int64_t output = 0; output < tiling_.outputs; output += step_) compute(args, epilogue, runs, behind - tile, output, own, room);
+        for (size_t i = next++; i < shares_.size(); i = next++) {
+          transform(args, shares_[i].begin, shares_[i].begin, shares_[i].end, own, room);
+          for (int64_t output = 0; output < tiling_.outputs; output += step_) compute(args, epilogue, shares_[i], output, own, room);
         }
       }
     });
   }
 
  private:
+  /// Tiles that are transformed and multiplied together.
+  struct Share {
+    int64_t begin, end;
+    std::vector<TileRun> runs;
+  };
   int64_t image_bytes() const { return 2 * kPositions * image_position_; }
   int64_t sum_bytes() const { return 4 * kPositions * sum_position_; }
   /// Sums, results, and the tile at an image's edge.
@@ -122,12 +131,12 @@ class QuantizedWinograd : public PreparedKernel {
     return runs;
   }
 
-  void compute(const KernelArgs& args, const Epilogue& epilogue, const std::vector<TileRun>& runs, int64_t tiles, int64_t output, std::byte* images, std::byte* room) const {
+  void compute(const KernelArgs& args, const Epilogue& epilogue, const Share& share, int64_t output, std::byte* images, std::byte* room) const {
     WinogradStep s;
     s.images = reinterpret_cast<const int16_t*>(images);
     s.image_row = padded(tiling_.channels);
     s.image_position = image_position_;
-    s.tiles = tiles;
+    s.tiles = share.end - share.begin;
     s.weights = args.in<int16_t>(1);
     s.channels = tiling_.channels;
     s.outputs = tiling_.outputs;
@@ -136,7 +145,7 @@ class QuantizedWinograd : public PreparedKernel {
     s.sums = reinterpret_cast<int32_t*>(room);
     s.sum_position = sum_position_;
     s.results = reinterpret_cast<int32_t*>(room + sum_bytes());
-    s.runs = runs;
+    s.runs = share.runs;
     s.width = tiling_.columns;
     s.epilogue = epilogue;
     compute_step(s);
@@ -149,7 +158,8 @@ class QuantizedWinograd : public PreparedKernel {
   int32_t zero_point_;
   int64_t step_;
   bool few_ = false;
-  int64_t tiles_ = 0, image_position_ = 0, sum_position_ = 0;  // of a share; elements from a position to the next
+  std::vector<Share> shares_;
+  int64_t tiles_ = 0, image_position_ = 0, sum_position_ = 0;  // of the largest share; elements from a position to the next
 };
 
 Support supports_conv(const KernelQuery& q) {
