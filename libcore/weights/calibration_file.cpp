@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view kKey = "galley.calibration";
 constexpr int64_t kVersion = 1;
 constexpr int64_t kInfos = 5;
-constexpr int64_t kCountLimit = int64_t{1} << 50, kSizeLimit = int64_t{1} << 31;
+constexpr int64_t kCountLimit = int64_t{1} << 50, kSizeLimit = int64_t{1} << 20;
 
 Json parts_json(const std::vector<CalibrationPart>& parts) {
   Json json = Json::array();

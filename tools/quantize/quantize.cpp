@@ -97,8 +97,9 @@ int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
   Session session(recipe);
   Statistics source = find_statistics(session);
   const std::vector<int64_t> shape = source.calibrator ? source.calibrator->input() : source.calibration ? source.calibration->input : std::vector<int64_t>();
-  // Some models' graphs depend on the size of their images.
-  if (!shape.empty()) session.set_input_shape(shape);
+  // Some models' graphs depend on the size of their images. (A file of another model is refused below, as such.)
+  const std::vector<int64_t>& usual = session.info().input_shape;
+  if (!shape.empty() && (usual.empty() || (shape.size() == usual.size() && shape[0] == usual[0]))) session.set_input_shape(shape);
   ModelQuantizer quantizer(session);
   const QuantizeConfig config = resolve_quantize(recipe.quantize, quantizer.graph());
   const std::optional<Calibration> calibration = collect(session, quantizer, source);
