@@ -65,7 +65,7 @@ TEST_F(QuantizedWinograd, HoldsTheLargestSums) {
     for (const double weight : {-128.0, 127.0}) {
       for (const int64_t zero_point : {0, 255}) {
         expect_plain(c, DType::kU8, zero_point, {255, 255}, {weight, weight});
-        expect_plain(c, DType::kU8, zero_point, {0.2, 0.2}, {weight, weight});  // all 0
+        expect_plain(c, DType::kU8, zero_point, {0, -0.5}, {weight, weight});  // all 0: a whole number from 0 to less than 0.5
       }
     }
   }
