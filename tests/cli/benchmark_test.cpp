@@ -212,6 +212,9 @@ TEST_F(Benchmark, NamesMistakes) {
   expect(2, "did you mean 'conv2d'", {"op", "conv2:mb1"});
   expect(2, "'zz' is no size", {"op", "conv2d:mb1ic3ih8oc4kh3zz2"});
   expect(2, "no recipe was named", {});
+  expect(2, "no 'batch=2'", {"op", "relu:8x8", "batch=2"});
+  expect(2, "no 'precision.winograd=no'", {"op", "relu:8x8", "precision.winograd=no"});
+  expect(2, "no 'threads=1'", {"machine", "threads=1"});
   expect(2, "-o is for sweeps", {"op", "relu:8x8", "-o", folder + "/journal"});
   expect(2, "--html is for sweeps", {recipe, "--compare", "batch=1", "batch=2", "--html", folder + "/page.html"});
   // What cannot be written is told before anything is measured: nothing could be measured here.

@@ -168,6 +168,7 @@ void BenchmarkTool::report(const std::vector<Row>& rows, const std::vector<std::
 int BenchmarkTool::run() {
   std::vector<std::string> recipes;
   split_arguments(words_, recipes, overrides_);
+  const std::vector<std::string> given = overrides_;
   if (threads_ != 0) overrides_.push_back(cat("threads=", threads_));
   if (!device_.empty()) overrides_.push_back("device=" + device_);
   if (!seed_.empty()) overrides_.push_back("seed=" + seed_);
@@ -183,7 +184,13 @@ int BenchmarkTool::run() {
   if (verb == "machine" || verb == "memory_order" || verb == "op") {
     if (!output_.empty()) throw Error(ErrorCode::kUsage, cat("-o is for sweeps: ", verb, " keeps no journal")).suggest("--save json:FILE keeps the result");
     if (threads_ != 0) set_compute_threads(static_cast<int>(threads_));
-    if (verb == "op") return measure_operators(rest);
+    bool winograd = true;
+    for (const std::string& word : given) {
+      const bool known = verb == "op" && (word == "precision.winograd=true" || word == "precision.winograd=false");
+      if (!known) throw Error(ErrorCode::kUsage, cat("'", verb, "' takes no recipe, and so no '", word, "'")).suggest(verb == "op" ? "--threads N, or precision.winograd=false" : "--threads N");
+      winograd = word == "precision.winograd=true";
+    }
+    if (verb == "op") return measure_operators(rest, winograd);
     if (!rest.empty()) throw Error(ErrorCode::kUsage, cat("'", verb, "' takes nothing more, not '", rest.front(), "'"));
     return verb == "machine" ? measure_machine_parts() : measure_memory_order();
   }
@@ -416,7 +423,7 @@ int BenchmarkTool::compare(const std::vector<std::string>& recipes) {
   return slower ? kExitGoalMissed : unclear ? kExitInconclusive : kExitDone;
 }
 
-int BenchmarkTool::measure_operators(const std::vector<std::string>& cases) {
+int BenchmarkTool::measure_operators(const std::vector<std::string>& cases, bool winograd) {
   std::vector<std::string> all;
   for (const std::string& text : cases.empty() ? std::vector<std::string>{""} : cases) {
     if (text.find(':') != std::string::npos) {
@@ -436,7 +443,7 @@ int BenchmarkTool::measure_operators(const std::vector<std::string>& cases) {
   std::vector<Row> rows;
   for (size_t i = 0; i < all.size(); ++i) {
     progress.update(static_cast<double>(i) / static_cast<double>(all.size()), cat("[", i + 1, "/", all.size(), "] ", all[i]), Json{{"case", all[i]}}.dump());
-    Candidate candidate = make_operator(all[i]);
+    Candidate candidate = make_operator(all[i], winograd);
     const std::vector<std::function<void()>> works{candidate.run};
     finish(candidate.row, time_interleaved(works, stoppable({.relative_error = 0.02, .min_runs = 10, .max_time_s = 3})).front());
     if (stop_signal() != 0) {

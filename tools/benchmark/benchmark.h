@@ -32,7 +32,7 @@ class BenchmarkTool : public RecipeTool {
  private:
   int sweep(const std::vector<std::string>& recipes);
   int compare(const std::vector<std::string>& recipes);
-  int measure_operators(const std::vector<std::string>& cases);
+  int measure_operators(const std::vector<std::string>& cases, bool winograd);
   int measure_machine_parts();
   int measure_memory_order();
 

@@ -55,8 +55,8 @@ Candidate make_candidate(std::unique_ptr<LoadedRecipe> loaded, const std::string
 /// Puts a series into its row.
 void finish(Row& row, const Series& series);
 
-/// A single operator on random inputs; see operators.cpp for how a case is written.
-Candidate make_operator(const std::string& text);
+/// A single operator on random inputs; see operators.cpp for how a case is written; `winograd` as precision.winograd.
+Candidate make_operator(const std::string& text, bool winograd);
 /// The cases of `galley-benchmark op NAME`, or of all operators for "".
 std::vector<std::string> operator_cases(const std::string& name);
 

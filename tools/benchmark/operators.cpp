@@ -159,7 +159,7 @@ OperatorCase parse_case(const std::string& text) {
 }
 
 /// One node as a program of its own.
-std::shared_ptr<const Program> compile_case(const OperatorCase& wanted, const std::string& text) {
+std::shared_ptr<const Program> compile_case(const OperatorCase& wanted, const std::string& text, bool winograd) {
   const OpDef& op = find_op(wanted.op);
   std::shared_ptr<Fields> attributes = op.make_attrs != nullptr ? op.make_attrs() : nullptr;
   if (!wanted.attributes.empty()) {
@@ -186,7 +186,7 @@ std::shared_ptr<const Program> compile_case(const OperatorCase& wanted, const st
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (std::none_of(op.updates.begin(), op.updates.end(), [&](const InPlace& update) { return update.output == static_cast<int>(i); })) graph.add_output(cat("out", i), outputs[i]);
   }
-  return compile(std::move(graph), {.memory_format = LayoutMode::kChannelsLast});
+  return compile(std::move(graph), {.memory_format = LayoutMode::kChannelsLast, .winograd = winograd});
 }
 
 struct OperatorWork {
@@ -305,7 +305,7 @@ std::string plain_case(const OpDef& op) {
   std::string text = cat(op.name, ":");
   for (size_t i = 0; i < inputs; ++i) text += cat(i == 0 ? "" : "+", op.inputs[i].ends_with("?") ? "-" : "16x64x56x56");
   try {
-    compile_case(parse_case(text), text);
+    compile_case(parse_case(text), text, true);
   } catch (const Error&) {
     return "";  // wants other shapes: such operators are in written_cases, which a test holds
   }
@@ -332,10 +332,10 @@ std::vector<std::string> operator_cases(const std::string& name) {
   return cases;
 }
 
-Candidate make_operator(const std::string& text) {
+Candidate make_operator(const std::string& text, bool winograd) {
   const OperatorCase wanted = parse_case(text);
   auto parts = std::make_shared<OperatorWork>();
-  parts->program = compile_case(wanted, text);
+  parts->program = compile_case(wanted, text, winograd);
   parts->store.declare(*parts->program);
   parts->execution = std::make_unique<Execution>(parts->program, parts->store);
   Candidate candidate;
