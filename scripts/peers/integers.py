@@ -1,13 +1,13 @@
 """Inference in int8 against ONNX Runtime (static QDQ, the faster of S8S8 and U8S8) and OpenVINO (NNCF), each beside its own f32."""
 import statistics
 
-from measure import PEERS, Series, galley_benchmark, json_of, machine_class, say, write_table
+from measure import PEERS, Series, galley_benchmark, json_of, processor_has, say, write_table
 from models import Models, bytes_of, python, work_folder
 
 
 def galley_kinds():
     """Without VNNI there is a choice: exact sums, or one bit less, which two of the peers' paths there come near to."""
-    return {"Galley int8": []} if machine_class() in ("AMX", "AVX-512 with VNNI") else {"Galley int8": [], "Galley reduced": ["quantize.saturation=reduce"]}
+    return {"Galley int8": []} if processor_has("avx512_vnni") else {"Galley int8": [], "Galley reduced": ["quantize.saturation=reduce"]}
 
 
 def compare(args):

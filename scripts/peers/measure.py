@@ -62,10 +62,13 @@ def say(*words):
     print(*words, file=sys.stderr, flush=True)
 
 
+def processor_has(flag):
+    return re.search(rf"\b{flag}\b", pathlib.Path("/proc/cpuinfo").read_text()) is not None
+
+
 def machine_class():
-    flags = pathlib.Path("/proc/cpuinfo").read_text()
-    for name, flag in (("AMX", "amx_tile"), ("AVX-512 with VNNI", "avx512_vnni"), ("AVX-512", "avx512f"), ("AVX2", "avx2")):
-        if re.search(rf"\b{flag}\b", flags):
+    for name, flag in (("AMX", "amx_tile"), ("AVX-512 with VNNI and bf16", "avx512_bf16"), ("AVX-512 with VNNI", "avx512_vnni"), ("AVX-512", "avx512f"), ("AVX2", "avx2")):
+        if processor_has(flag):
             return name
     return platform.machine()
 
@@ -75,12 +78,13 @@ def cells(line):
 
 
 def merged(old, headings, rows):
-    """Rows by their first cell: new ones take the place of old ones, old ones of the same columns stay."""
+    """Rows by their first cell and their class of machine: new ones take the place of old ones, old ones of the same columns stay."""
+    key = lambda row: (row[0], row[-1].partition(", ")[2])
     kept = {}
     lines = [line for line in old.splitlines() if line.startswith("|")]
     if lines and cells(lines[0]) == headings:
-        kept = {cells(line)[0]: cells(line) for line in lines[2:]}
-    return list({**kept, **{row[0]: row for row in rows}}.values())
+        kept = {key(cells(line)): cells(line) for line in lines[2:]}
+    return list({**kept, **{key(row): row for row in rows}}.values())
 
 
 def write_table(args, part, headings, rows, versions):
@@ -110,7 +114,7 @@ def parse_arguments(doc, parts, models):
     options.add_argument("--rounds", type=int, default=3, help="how often the sides take turns")
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--seconds", type=float, default=3, help="for a cell of inference and int8 in each round")
-    options.add_argument("--bf16", action="store_true", help="training in bf16 too, where the processor has no AMX")
+    options.add_argument("--bf16", action="store_true", help="training in bf16 too, where the processor has no instructions for it")
     options.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
     options.add_argument("--work", type=pathlib.Path, help="keep the peers' exported and quantized models and the images here, and use those that are there")
     options.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin", help="Galley's programs")

@@ -5,7 +5,7 @@ import statistics
 import tempfile
 
 from environment import environment
-from measure import PEERS, Series, json_of, machine_class, number, output_of, say, write_table
+from measure import PEERS, Series, json_of, number, output_of, processor_has, say, write_table
 
 WORK = {"resnet50": (16, 8), "mobilenet_v3_large": (32, 10), "cifar_resnet20": (128, 20)}  # model: batch, timed steps
 
@@ -23,7 +23,7 @@ def run_galley(args, model, precision):
 
 def compare(args):
     python = environment("torch", "torchvision")
-    precisions = ["f32", "bf16"] if args.bf16 or machine_class() == "AMX" else ["f32"]
+    precisions = ["f32", "bf16"] if args.bf16 or processor_has("avx512_bf16") else ["f32"]
     ours = [("galley", precision) for precision in precisions]
     modes = [(mode, layout, precision) for precision in precisions for mode in (["eager"] if args.no_compile else ["eager", "compile"]) for layout in ("contiguous", "channels_last")]
     rows, version = [], ""
