@@ -321,10 +321,74 @@ HWY_NOINLINE void finish_pairs(const Epilogue& e, const int32_t* HWY_RESTRICT su
 }
 #endif
 
+#if HWY_TARGET <= HWY_AVX3
+/// As finish_rows for bytes, four vectors of one or two a row at a time: rounding and the upper bound in 32 bits, the zero point in 16 (with
+/// saturation), the lower bound in 8. A value below -2^31 becomes the smallest integer, as it should.
+template <int kStep, bool kResidual, bool kGate>
+HWY_NOINLINE void finish_packed(const Epilogue& e, const int32_t* HWY_RESTRICT sums, int64_t rows, int64_t pixel, int64_t block, int64_t first, int64_t last) {
+  constexpr int kVectors = kStep / kLanes, kRows = 4 / kVectors;
+  __m512 scale[kVectors], bias[kVectors];
+  for (int i = 0; i < kVectors; ++i) {
+    scale[i] = _mm512_loadu_ps(e.scale + block + i * kLanes);
+    bias[i] = _mm512_loadu_ps(e.bias + block + i * kLanes);
+  }
+  const __m512 high = _mm512_set1_ps(e.high), levels = _mm512_set1_ps(e.to_levels), residual_scale = _mm512_set1_ps(e.residual_scale);
+  const __m512i zero_point = _mm512_set1_epi16(static_cast<int16_t>(e.zero_point)), turn = _mm512_set1_epi8(static_cast<char>(e.flip));
+  const __m512i low = _mm512_set1_epi8(static_cast<char>(static_cast<int32_t>(e.low) + e.zero_point));
+  const __m128i residual_turn = _mm_set1_epi8(static_cast<char>(e.residual_flip));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);  // packing works on quarters
+  const bool swish = e.activation == Activation::kHardswish;
+  // Outputs of this range: bits of the mask.
+  const auto below = [](int64_t n) { return n >= 32 ? ~uint32_t{0} : (uint32_t{1} << n) - 1; };
+  const uint32_t mine = below(last - block) & ~below(first - block);
+  const int64_t channels = e.channels;
+  const uint8_t* residual = kResidual ? e.residual + pixel * channels + block : nullptr;
+  uint8_t* out = static_cast<uint8_t*>(e.out) + pixel * channels + block;
+  const auto level = [&](int64_t r, int i) HWY_ATTR {
+    __m512 v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + r * kStep + i * kLanes)), scale[i], bias[i]);
+    if constexpr (kResidual) {
+      const __m128i bytes = _mm_xor_si128(_mm_maskz_loadu_epi8(static_cast<__mmask16>(mine >> i * kLanes), residual + r * channels + i * kLanes), residual_turn);
+      v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)), residual_scale, v);
+    }
+    if constexpr (kGate) {
+      const __m512 gate = _mm512_mul_ps(_mm512_min_ps(_mm512_max_ps(_mm512_add_ps(v, _mm512_set1_ps(3)), _mm512_setzero_ps()), _mm512_set1_ps(6)), levels);
+      v = swish ? _mm512_mul_ps(v, gate) : gate;
+    }
+    return _mm512_cvtps_epi32(_mm512_min_ps(v, high));
+  };
+  for (int64_t r = 0; r < rows; r += kRows) {
+    // Of rows that are not there the last stands in.
+    const auto row = [&](int64_t i) { return r + i < rows ? r + i : rows - 1; };
+    __m512i words[2];
+    for (int i = 0; i < 2; ++i) {
+      const int at = 2 * i;
+      words[i] = _mm512_adds_epi16(_mm512_packs_epi32(level(row(at / kVectors), at % kVectors), level(row((at + 1) / kVectors), (at + 1) % kVectors)), zero_point);
+    }
+    const __m512i bytes = _mm512_xor_si512(_mm512_permutexvar_epi32(order, _mm512_max_epu8(_mm512_packus_epi16(words[0], words[1]), low)), turn);
+    if constexpr (kVectors == 2) {
+      _mm256_mask_storeu_epi8(out + r * channels, mine, _mm512_castsi512_si256(bytes));
+      if (r + 1 < rows) _mm256_mask_storeu_epi8(out + (r + 1) * channels, mine, _mm512_extracti64x4_epi64(bytes, 1));
+    } else {
+      const auto part = static_cast<__mmask16>(mine);
+      _mm_mask_storeu_epi8(out + r * channels, part, _mm512_castsi512_si128(bytes));
+      if (r + 1 < rows) _mm_mask_storeu_epi8(out + (r + 1) * channels, part, _mm512_extracti32x4_epi32(bytes, 1));
+      if (r + 2 < rows) _mm_mask_storeu_epi8(out + (r + 2) * channels, part, _mm512_extracti32x4_epi32(bytes, 2));
+      if (r + 3 < rows) _mm_mask_storeu_epi8(out + (r + 3) * channels, part, _mm512_extracti32x4_epi32(bytes, 3));
+    }
+  }
+}
+#endif
+
 /// The results of a tile: `rows` pixels from `pixel` on, outputs first..last of those that begin at `block`; sums[row][kStep].
 template <int kStep>
 HWY_NOINLINE void finish(const Epilogue& e, const int32_t* HWY_RESTRICT sums, int64_t rows, int64_t pixel, int64_t block, int64_t first, int64_t last) {
-#if HWY_TARGET == HWY_AVX2
+#if HWY_TARGET <= HWY_AVX3
+  if (!e.real && static_cast<int>(e.activation) <= static_cast<int>(Activation::kHardsigmoid)) {
+    const bool gate = e.activation == Activation::kHardswish || e.activation == Activation::kHardsigmoid;
+    if (e.residual) return gate ? finish_packed<kStep, true, true>(e, sums, rows, pixel, block, first, last) : finish_packed<kStep, true, false>(e, sums, rows, pixel, block, first, last);
+    return gate ? finish_packed<kStep, false, true>(e, sums, rows, pixel, block, first, last) : finish_packed<kStep, false, false>(e, sums, rows, pixel, block, first, last);
+  }
+#elif HWY_TARGET == HWY_AVX2
   if (!e.real && static_cast<int>(e.activation) <= static_cast<int>(Activation::kHardsigmoid)) {
     const bool gate = e.activation == Activation::kHardswish || e.activation == Activation::kHardsigmoid;
     if (e.residual) return gate ? finish_pairs<true, true>(e, sums, rows, pixel, block, first, last) : finish_pairs<true, false>(e, sums, rows, pixel, block, first, last);

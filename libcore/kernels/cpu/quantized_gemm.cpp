@@ -147,7 +147,7 @@ constexpr std::array<BytesTile, kMostRows> kReducedTiles[2] = {bytes_tiles<kVect
 constexpr std::array<BytesTile, kMostRows> kQuadTiles[2] = {bytes_tiles<kVectors / 2, false>(Rows()), bytes_tiles<kVectors, false>(Rows())};
 
 void multiply_all(const Product& p) {
-  constexpr int64_t kTogether = 8;  // tiles whose sums are finished together
+  constexpr int64_t kTogether = HWY_TARGET <= HWY_AVX3 ? 2 : 8;  // tiles whose sums are finished together
   HWY_ALIGN int32_t sums[kTogether * kMostRows * kStep];
   const int64_t quads = p.runs * p.run_quads, block_bytes = quads * kBlock * kQuad, wide_step = quads * kQuad * kStep;
   // As many tiles as needed, of sizes as equal as possible.
