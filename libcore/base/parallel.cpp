@@ -4,6 +4,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <exception>
 #include <fstream>
 #include <string>
@@ -64,6 +66,45 @@ void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t
   for (const std::exception_ptr& error : errors) {
     if (error) std::rethrow_exception(error);
   }
+}
+
+namespace {
+
+/// Tasks that are left of a stretch: its begin in the upper half, its end in the lower. Each in a line of cache of its own.
+struct alignas(64) Stretch {
+  std::atomic<uint64_t> left{0};
+
+  /// The first task (or the last), or -1 where none is left.
+  int64_t take(bool last) {
+    for (uint64_t now = left.load(std::memory_order_relaxed);;) {
+      const uint64_t begin = now >> 32, end = now & 0xFFFFFFFF;
+      if (begin >= end) return -1;
+      const uint64_t rest = last ? begin << 32 | (end - 1) : (begin + 1) << 32 | end;
+      if (left.compare_exchange_weak(now, rest, std::memory_order_relaxed)) return static_cast<int64_t>(last ? end - 1 : begin);
+    }
+  }
+};
+
+}  // namespace
+
+void parallel_tasks(int64_t count, int64_t threads, const std::function<void(int64_t, int64_t)>& body) {
+  threads = std::min(threads, count);
+  if (threads <= 1) {
+    for (int64_t task = 0; task < count; ++task) body(task, 0);
+    return;
+  }
+  std::vector<Stretch> stretches(static_cast<size_t>(threads));
+  for (int64_t slot = 0; slot < threads; ++slot) {
+    stretches[static_cast<size_t>(slot)].left = static_cast<uint64_t>(count * slot / threads) << 32 | static_cast<uint64_t>(count * (slot + 1) / threads);
+  }
+  parallel_for(threads, 1, [&](int64_t first, int64_t behind) {
+    for (int64_t slot = first; slot < behind; ++slot) {
+      for (int64_t other = 0; other < threads; ++other) {
+        Stretch& stretch = stretches[static_cast<size_t>((slot + other) % threads)];
+        for (int64_t task = stretch.take(other > 0); task >= 0; task = stretch.take(other > 0)) body(task, slot);
+      }
+    }
+  });
 }
 
 }  // namespace galley

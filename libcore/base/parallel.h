@@ -28,4 +28,9 @@ int available_cores();
 /// rethrown here.
 void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body);
 
+/// body(task, slot) once for each task of [0, count), fewer than 2^32, on `threads` slots that run side by side. A slot takes its own stretch of
+/// the tasks in order, the same stretch in every call with these numbers: what one operator wrote lies in the cache of the core that reads it in
+/// the next. Then it helps others from the end of theirs. Exceptions as parallel_for.
+void parallel_tasks(int64_t count, int64_t threads, const std::function<void(int64_t task, int64_t slot)>& body);
+
 }  // namespace galley

@@ -1,0 +1,65 @@
+#include "libcore/base/parallel.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "libcore/base/error.h"
+
+namespace galley {
+namespace {
+
+class ParallelTasks : public testing::Test {
+ protected:
+  void SetUp() override { set_compute_threads(4); }
+  void TearDown() override { set_compute_threads(saved_); }
+  int saved_ = compute_threads();
+};
+
+TEST_F(ParallelTasks, RunsEachOnceOnASlotThatExists) {
+  for (const int64_t count : {0, 1, 2, 3, 7, 1000}) {
+    for (const int64_t threads : {1, 2, 3, 4, 9}) {
+      std::vector<std::atomic<int>> runs(static_cast<size_t>(count));
+      std::atomic<bool> inside{true};
+      parallel_tasks(count, threads, [&](int64_t task, int64_t slot) {
+        ++runs[static_cast<size_t>(task)];
+        if (slot < 0 || slot >= threads) inside = false;
+      });
+      EXPECT_TRUE(inside);
+      for (const auto& each : runs) EXPECT_EQ(each, 1) << count << " tasks, " << threads << " threads";
+    }
+  }
+}
+
+// A slot begins with its own stretch, in order; what a busy one does not come to is taken from its end.
+TEST_F(ParallelTasks, SlotsKeepTheirStretchAndHelpOthers) {
+  constexpr int64_t kCount = 40, kThreads = 2;
+  std::vector<int64_t> slot_of(kCount, -1);
+  std::vector<int64_t> order[kThreads];
+  std::atomic<int64_t> taken{0};  // by the second slot
+  parallel_tasks(kCount, kThreads, [&](int64_t task, int64_t slot) {
+    slot_of[static_cast<size_t>(task)] = slot;
+    order[slot].push_back(task);
+    if (slot == 1) ++taken;
+    // The first slot stays at its first task until the other has taken nearly everything.
+    for (int i = 0; task == 0 && i < 2000 && taken < 30; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  EXPECT_EQ(slot_of[0], 0);
+  ASSERT_GE(order[1].size(), 30U);
+  for (size_t i = 0; i < 20; ++i) EXPECT_EQ(order[1][i], 20 + static_cast<int64_t>(i));
+  EXPECT_EQ(order[1][20], 19);
+  EXPECT_EQ(order[1][21], 18);
+}
+
+TEST_F(ParallelTasks, PassesErrorsOn) {
+  EXPECT_THROW(parallel_tasks(10, 2, [](int64_t task, int64_t) {
+                 if (task == 7) fail(ErrorCode::kInternal, "task");
+               }),
+               Error);
+}
+
+}  // namespace
+}  // namespace galley
