@@ -45,21 +45,29 @@ Tensor to_program_format(const Tensor& values, const MemoryFormat& format) {
 }  // namespace
 
 Arena::~Arena() {
-  if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
+  if (mapping_ != nullptr) munmap(mapping_, static_cast<size_t>(mapped_));
 }
 
 void Arena::reserve(int64_t bytes) {
-  bytes = (bytes + kPage - 1) / kPage * kPage;
+  const auto up = [](int64_t size, int64_t unit) { return (size + unit - 1) / unit * unit; };
+  const bool huge = bytes >= kHugePage;
+  bytes = up(bytes, huge ? kHugePage : kPage);
   if (bytes <= bytes_) return;
-  if (data_ != nullptr) munmap(data_, static_cast<size_t>(bytes_));
+  if (mapping_ != nullptr) munmap(mapping_, static_cast<size_t>(mapped_));
+  mapping_ = nullptr;
   data_ = nullptr;
-  bytes_ = 0;
+  bytes_ = mapped_ = 0;
   ++generation_;
-  void* memory = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // Kernels place a mapping anywhere: only what lies on whole huge pages gets them, so one more than wanted is mapped (and never touched).
+  const int64_t mapped = bytes + (huge ? kHugePage : 0);
+  void* memory = mmap(nullptr, static_cast<size_t>(mapped), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail(ErrorCode::kResource, "no memory for ", bytes / (1 << 20), " MiB of scratch; use a smaller batch or train.recompute");
-  data_ = static_cast<std::byte*>(memory);
+  mapping_ = memory;
+  mapped_ = mapped;
+  const auto address = reinterpret_cast<int64_t>(memory);
+  data_ = static_cast<std::byte*>(memory) + (huge ? up(address, kHugePage) - address : 0);
   bytes_ = bytes;
-  if (bytes >= kHugePage) madvise(memory, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // advice: a refusal costs speed only
+  if (huge) madvise(data_, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // advice: a refusal costs speed only
   parallel_for((bytes + kHugePage - 1) / kHugePage, 4, [&](int64_t begin, int64_t end) {
     for (int64_t offset = begin * kHugePage; offset < std::min(end * kHugePage, bytes); offset += kPage) data_[offset] = std::byte{0};
   });

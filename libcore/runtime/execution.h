@@ -34,8 +34,9 @@ class Arena {
   uint64_t generation() const { return generation_; }
 
  private:
+  void* mapping_ = nullptr;  // what data_ lies in
   std::byte* data_ = nullptr;
-  int64_t bytes_ = 0;
+  int64_t mapped_ = 0, bytes_ = 0;
   uint64_t generation_ = 0;
 };
 
