@@ -1,7 +1,6 @@
 #include "libcore/kernels/cpu/quantized_convolver.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "libcore/base/parallel.h"
@@ -12,7 +11,8 @@ namespace {
 constexpr int64_t kWeights = 128 * 1024;  // widened weights of all outputs, where they are to stay
 constexpr int64_t kAlone = 64 * 1024;   // products for which one thread is enough
 constexpr int64_t kFew = 4;             // laid-out pixels for which weights are not widened
-constexpr int64_t kRoom = 384 * 1024;  // a band's inputs and results: they stay in the second-level cache
+constexpr int64_t kRoom = 384 * 1024;       // a band's inputs and results: they stay in the second-level cache
+constexpr int64_t kBytesRoom = 96 * 1024;   // where no weights are widened for each band: threads end together
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t aligned(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
@@ -36,7 +36,7 @@ Convolver::Convolver(const ConvSizes& sizes, Path path, int threads) : sizes_(si
   const int64_t images = pointwise_ ? 1 : s.images, units = pointwise_ ? s.images * s.out_height * s.out_width : s.out_height;
   const int64_t unit_pixels = pointwise_ ? 1 : s.out_width;
   const int64_t unit_bytes = unit_pixels * s.outputs * s.out_bytes + (pointwise_ ? 1 : s.stride_h * columns_) * pixel * value_bytes_;
-  int64_t bands = ceil_div(units * unit_bytes, kRoom);
+  int64_t bands = ceil_div(units * unit_bytes, path == Path::kExact ? kRoom : kBytesRoom);
   // Work for all threads: first by cutting the outputs, whose pieces lay the inputs out again, then by smaller bands, which read the
   // weights again.
   const int64_t wanted = threads_ == 1 ? 1 : 2 * threads_;
@@ -89,11 +89,8 @@ Convolver::Convolver(const ConvSizes& sizes, Path path, int threads) : sizes_(si
 }
 
 void Convolver::run(const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight, const Epilogue& epilogue, std::byte* scratch) const {
-  std::atomic<size_t> next{0};
-  parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t slot = begin; slot < end; ++slot) {
-      for (size_t task = next++; task < tasks_.size(); task = next++) run_task(tasks_[task], x, flip, zero_point, weight, epilogue, scratch + slot * room_bytes_);
-    }
+  parallel_tasks(static_cast<int64_t>(tasks_.size()), threads_, [&](int64_t task, int64_t slot) {
+    run_task(tasks_[static_cast<size_t>(task)], x, flip, zero_point, weight, epilogue, scratch + slot * room_bytes_);
   });
 }
 

@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -270,28 +269,22 @@ class QuantizedDepthwise : public PreparedKernel {
     scratch += results_.scratch_bytes();
     const int8_t* weight = weight_.get(args.in<int8_t>(1), scratch);
     scratch += weight_.scratch_bytes();
-    std::atomic<int64_t> next{0};
-    const int64_t tasks = x_[0] * bands_ * chunks_;
-    parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t slot = begin; slot < end; ++slot) {
-        for (int64_t i = next++; i < tasks; i = next++) {
-          DepthwiseTask t = task_;
-          const int64_t image = i / chunks_ / bands_, band = i / chunks_ % bands_, results = image * y_[1] * y_[2] * y_[3];
-          t.x = args.in<uint8_t>(0) + image * x_[1] * x_[2] * x_[3];
-          t.weight = weight;
-          t.first = i % chunks_ * kChunk;
-          t.lanes = std::min(kChunk, x_[1] - t.first);
-          t.begin = y_[2] * band / bands_;
-          t.end = y_[2] * (band + 1) / bands_;
-          t.rows = reinterpret_cast<int32_t*>(scratch + slot * room_bytes_);
-          t.weights = reinterpret_cast<int32_t*>(scratch + slot * room_bytes_ + rows_bytes_);
-          t.sums = reinterpret_cast<int32_t*>(scratch + slot * room_bytes_ + rows_bytes_ + weights_bytes_);
-          t.epilogue = e;
-          t.epilogue.out = static_cast<std::byte*>(args.outputs[0]) + results * out_bytes_;
-          if (e.residual) t.epilogue.residual = e.residual + results;
-          HWY_DYNAMIC_DISPATCH(depthwise_rows)(t);
-        }
-      }
+    parallel_tasks(x_[0] * bands_ * chunks_, threads_, [&](int64_t i, int64_t slot) {
+      DepthwiseTask t = task_;
+      const int64_t image = i / chunks_ / bands_, band = i / chunks_ % bands_, results = image * y_[1] * y_[2] * y_[3];
+      t.x = args.in<uint8_t>(0) + image * x_[1] * x_[2] * x_[3];
+      t.weight = weight;
+      t.first = i % chunks_ * kChunk;
+      t.lanes = std::min(kChunk, x_[1] - t.first);
+      t.begin = y_[2] * band / bands_;
+      t.end = y_[2] * (band + 1) / bands_;
+      t.rows = reinterpret_cast<int32_t*>(scratch + slot * room_bytes_);
+      t.weights = reinterpret_cast<int32_t*>(scratch + slot * room_bytes_ + rows_bytes_);
+      t.sums = reinterpret_cast<int32_t*>(scratch + slot * room_bytes_ + rows_bytes_ + weights_bytes_);
+      t.epilogue = e;
+      t.epilogue.out = static_cast<std::byte*>(args.outputs[0]) + results * out_bytes_;
+      if (e.residual) t.epilogue.residual = e.residual + results;
+      HWY_DYNAMIC_DISPATCH(depthwise_rows)(t);
     });
   }
 

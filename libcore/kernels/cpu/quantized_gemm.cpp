@@ -172,6 +172,10 @@ void multiply_all(const Product& p) {
         const int16_t* wide = p.wide + (block - from) / kStep * wide_step;
         const int32_t* start = p.starts + (block - from);
         const bool full = vectors_of(block) == kVectors;
+        // What the results are added to comes near while the products are made.
+        if (p.epilogue.residual != nullptr) {
+          for (int64_t r = pixel; r < pixel + count; ++r) __builtin_prefetch(p.epilogue.residual + r * p.epilogue.channels + block);
+        }
         int64_t done = 0;
         for (int64_t t = tile; t < behind; ++t) {
           const int64_t rows = p.pixels * (t + 1) / tiles - p.pixels * t / tiles;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <vector>
 
 #include "libcore/base/parallel.h"
@@ -21,7 +20,8 @@ using namespace quantized;
 using winograd::kIn, winograd::kOut, winograd::kPositions, winograd::kTaps, winograd::padded, winograd::place_of, winograd::Tiling;
 
 constexpr int64_t kImageBytes = 384 << 10;     // of a share's transformed images
-constexpr int64_t kFewest = 12, kMost = 96;    // tiles of a share
+constexpr int64_t kSumBytes = 216 << 10;       // of a step of its outputs' sums
+constexpr int64_t kFewest = 12;                // tiles of a share
 constexpr int64_t kFew = 128;                  // tiles that all threads transform before they share out the outputs
 constexpr int64_t kAlone = 64 * 1024;          // products for which one thread is enough
 
@@ -42,7 +42,7 @@ class QuantizedWinograd : public PreparedKernel {
     const int64_t count = tiling_.count();
     if (kPositions * count * tiling_.channels * tiling_.outputs < kAlone) threads_ = 1;
     few_ = count <= kFew;
-    const int64_t most = few_ ? count : std::clamp(kImageBytes / (2 * kPositions * padded(tiling_.channels)), kFewest, kMost);
+    const int64_t most = few_ ? count : std::max(kFewest, std::min(kImageBytes / (2 * kPositions * padded(tiling_.channels)), kSumBytes / (4 * kPositions * step_)));
     const int64_t shares = few_ ? 1 : ((count + most - 1) / most + threads_ - 1) / threads_ * threads_;
     for (int64_t i = 0; i < shares; ++i) {
       const int64_t begin = count * i / shares, end = count * (i + 1) / shares;
@@ -66,23 +66,14 @@ class QuantizedWinograd : public PreparedKernel {
       parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t) transform(args, 0, tiling_.count() * t / threads_, tiling_.count() * (t + 1) / threads_, images, rooms + t * room_bytes());
       });
-      std::atomic<int64_t> next{0};
-      parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t t = begin; t < end; ++t) {
-          for (int64_t step = next++; step < steps; step = next++) compute(args, epilogue, shares_.front(), step * step_, images, rooms + t * room_bytes());
-        }
-      });
+      parallel_tasks(steps, threads_, [&](int64_t step, int64_t t) { compute(args, epilogue, shares_.front(), step * step_, images, rooms + t * room_bytes()); });
       return;
     }
-    std::atomic<size_t> next{0};
-    parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        std::byte *own = images + t * image_bytes(), *room = rooms + t * room_bytes();
-        for (size_t i = next++; i < shares_.size(); i = next++) {
-          transform(args, shares_[i].begin, shares_[i].begin, shares_[i].end, own, room);
-          for (int64_t output = 0; output < tiling_.outputs; output += step_) compute(args, epilogue, shares_[i], output, own, room);
-        }
-      }
+    parallel_tasks(static_cast<int64_t>(shares_.size()), threads_, [&](int64_t i, int64_t t) {
+      std::byte *own = images + t * image_bytes(), *room = rooms + t * room_bytes();
+      const Share& share = shares_[static_cast<size_t>(i)];
+      transform(args, share.begin, share.begin, share.end, own, room);
+      for (int64_t output = 0; output < tiling_.outputs; output += step_) compute(args, epilogue, share, output, own, room);
     });
   }
 
