@@ -39,13 +39,21 @@ TEST_F(ParallelTasks, SlotsKeepTheirStretchAndHelpOthers) {
   constexpr int64_t kCount = 40, kThreads = 2;
   std::vector<int64_t> slot_of(kCount, -1);
   std::vector<int64_t> order[kThreads];
-  std::atomic<int64_t> taken{0};  // by the second slot
+  std::atomic<bool> begun{false};  // the first slot has
+  std::atomic<int64_t> taken{0};   // by the second slot
   parallel_tasks(kCount, kThreads, [&](int64_t task, int64_t slot) {
     slot_of[static_cast<size_t>(task)] = slot;
+    const auto wait = [](const auto& until) {
+      for (int i = 0; i < 10000 && !until(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    };
     order[slot].push_back(task);
-    if (slot == 1) ++taken;
+    if (slot == 0) begun = true;
+    if (slot == 1) {
+      wait([&] { return begun.load(); });
+      ++taken;
+    }
     // The first slot stays at its first task until the other has taken nearly everything.
-    for (int i = 0; task == 0 && i < 2000 && taken < 30; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (task == 0) wait([&] { return taken >= 30; });
   });
   EXPECT_EQ(slot_of[0], 0);
   ASSERT_GE(order[1].size(), 30U);
