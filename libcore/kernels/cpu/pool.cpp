@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -39,22 +40,28 @@ Support supports(const KernelQuery& q) {
 
 // Each loop once as a template, and compiled for each instruction set by element type.
 
-/// Keeps the larger value and its tap; the first of equal ones stays, NaN wins.
-template <class T>
+/// Keeps the larger value and its tap; the first of equal ones stays, NaN wins. Chosen by masks over Bits, an integer as wide as T: a
+/// condition becomes a branch for some instruction sets, and the loop stays scalar.
+template <class Bits, class T>
 GALLEY_INLINE void keep_larger(const T* x, T* best, uint8_t* index, int64_t channels, uint8_t tap) {
   for (int64_t c = 0; c < channels; ++c) {
     const float value = x[c], kept = best[c];
-    const bool larger = (value > kept) | ((value != value) & (kept == kept));
-    best[c] = larger ? x[c] : best[c];
-    index[c] = larger ? tap : index[c];
+    const int larger = -static_cast<int>((value > kept) | ((value != value) & (kept == kept)));
+    const auto bits = static_cast<Bits>(larger);
+    const auto byte = static_cast<uint8_t>(larger);
+    best[c] = std::bit_cast<T>(static_cast<Bits>((std::bit_cast<Bits>(x[c]) & bits) | (std::bit_cast<Bits>(best[c]) & ~bits)));
+    index[c] = static_cast<uint8_t>((tap & byte) | (index[c] & ~byte));
   }
 }
-GALLEY_CLONES void take_max(const float* x, float* best, uint8_t* index, int64_t channels, uint8_t tap) { keep_larger(x, best, index, channels, tap); }
-GALLEY_CLONES void take_max(const BFloat16* x, BFloat16* best, uint8_t* index, int64_t channels, uint8_t tap) { keep_larger(x, best, index, channels, tap); }
+GALLEY_CLONES void take_max(const float* x, float* best, uint8_t* index, int64_t channels, uint8_t tap) { keep_larger<uint32_t>(x, best, index, channels, tap); }
+GALLEY_CLONES void take_max(const BFloat16* x, BFloat16* best, uint8_t* index, int64_t channels, uint8_t tap) { keep_larger<uint16_t>(x, best, index, channels, tap); }
 
 template <class T>
 GALLEY_INLINE void add_chosen(const T* grad, const uint8_t* index, float* dx, int64_t channels, uint8_t tap) {
-  for (int64_t c = 0; c < channels; ++c) dx[c] += index[c] == tap ? static_cast<float>(grad[c]) : 0;
+  for (int64_t c = 0; c < channels; ++c) {
+    const uint32_t chosen = -static_cast<uint32_t>(index[c] == tap);
+    dx[c] += std::bit_cast<float>(std::bit_cast<uint32_t>(static_cast<float>(grad[c])) & chosen);
+  }
 }
 GALLEY_CLONES void add_where(const float* grad, const uint8_t* index, float* dx, int64_t channels, uint8_t tap) { add_chosen(grad, index, dx, channels, tap); }
 GALLEY_CLONES void add_where(const BFloat16* grad, const uint8_t* index, float* dx, int64_t channels, uint8_t tap) { add_chosen(grad, index, dx, channels, tap); }
