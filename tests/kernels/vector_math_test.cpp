@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <vector>
 
+#include "libcore/kernels/cpu/bfloat16.h"
 #include "libcore/kernels/cpu/vector_math.h"
+#include "libcore/tensor/dtype.h"
 
 namespace galley {
 namespace {
@@ -20,6 +23,10 @@ GALLEY_CLONES void log_all(const float* x, float* y, int64_t count) {
 }
 GALLEY_CLONES void log1p_all(const float* x, float* y, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = log1p_of(x[i]);
+}
+
+GALLEY_CLONES void round_all(const uint32_t* x, BFloat16* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = std::bit_cast<float>(x[i]);
 }
 
 using Loop = void (*)(const float*, float*, int64_t);
@@ -101,6 +108,27 @@ TEST(VectorMath, SpecialValues) {
       if (std::isinf(exact_l) || exact_l == 0) {
         EXPECT_EQ(l[i], exact_l) << x;
       }
+    }
+  }
+}
+
+// Every sign and exponent, with the ends of the upper half and of the lower one: halves to even, the largest numbers to infinity, and no NaN
+// becomes a number, whatever its payload.
+TEST(BFloat16, RoundsAsTheReferenceAndKeepsNaN) {
+  std::vector<uint32_t> bits;
+  for (uint32_t exponent = 0; exponent < 512; ++exponent) {
+    for (const uint32_t upper : {0x00u, 0x01u, 0x3eu, 0x40u, 0x7eu, 0x7fu}) {
+      for (const uint32_t lower : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) bits.push_back(exponent << 23 | upper << 16 | lower);
+    }
+  }
+  std::vector<BFloat16> rounded(bits.size());
+  round_all(bits.data(), rounded.data(), static_cast<int64_t>(bits.size()));
+  for (size_t i = 0; i < bits.size(); ++i) {
+    const auto value = std::bit_cast<float>(bits[i]);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(static_cast<float>(rounded[i]))) << std::hex << bits[i];
+    } else {
+      EXPECT_EQ(rounded[i].bits, bf16_from_float(value)) << std::hex << bits[i];
     }
   }
 }

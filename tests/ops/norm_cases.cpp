@@ -19,6 +19,7 @@ std::vector<OpCase> norm_cases() {
                                            {"signal", {3, 4, 6}},
                                            {"volume", {2, 3, 2, 3, 2}},
                                            {"many_channels", {2, 35, 3, 3}},
+                                           {"vectors_and_a_half", {3, 40, 3, 5}, true, true, true},
                                            {"no_affine", {3, 5, 4, 3}, false},
                                            {"residual", {3, 5, 4, 3}, true, false, true},
                                            {"relu", {3, 5, 4, 3}, true, true},
@@ -27,6 +28,7 @@ std::vector<OpCase> norm_cases() {
                                            {"residual_no_affine", {3, 33, 3, 3}, false, false, true},
                                            {"relu6", {3, 11, 4, 3}, true, true, false, Activation::kRelu6},
                                            {"hardswish", {3, 35, 4, 3}, true, false, false, Activation::kHardswish},
+                                           {"relu6_vectors_and_a_half", {2, 72, 3, 5}, true, true, false, Activation::kRelu6},
                                            {"hardswish_no_affine", {5, 5, 3, 3}, false, false, false, Activation::kHardswish},
                                            {"empty_batch", {0, 5, 4, 3}}}) {
     // With relu, a cell near the kink would spoil the differences: gamma is small and beta far, so every cell is clearly on one side.

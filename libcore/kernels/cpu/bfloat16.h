@@ -16,8 +16,8 @@ struct BFloat16 {
   /// Rounds to nearest even; NaN stays NaN.
   GALLEY_INLINE BFloat16& operator=(float value) {
     const auto whole = std::bit_cast<uint32_t>(value);
-    const uint32_t rounded = (whole + 0x7fffu + ((whole >> 16) & 1u)) >> 16, quiet = (whole >> 16) | 0x40u;
-    bits = static_cast<uint16_t>((whole & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+    const uint32_t rounded = whole + 0x7fffu + ((whole >> 16) & 1u), quiet = whole | 0x400000u;
+    bits = static_cast<uint16_t>((value == value ? rounded : quiet) >> 16);
     return *this;
   }
 };

@@ -230,84 +230,76 @@ GALLEY_CLONES void apply_gradient(const BFloat16* grad, const BFloat16* x, Mask<
   apply_gradient_any(grad, x, mask, dx, dresidual, rows, channels, k);
 }
 
-// Note [Narrow rows]: vectors of 512 bits hold 32 values of bf16, so that rows of fewer channels would be computed one by one. Several rows
-// are taken as one there, whose coefficients repeat; the sums of its parts are added up behind. (f32 gains nothing: it waits for memory.)
+// Note [Wide rows]: 512 bits hold 32 values of bf16, and what is left of a row behind the last 16 is computed one by one: of 72 channels 8,
+// which take longer than the other 64. So rows are taken together until whole vectors hold them; coefficients are repeated as often, and the
+// sums of a wide row's parts are added up behind. (f32 gains nothing: its remainders are half as long, and it waits for memory.)
 
-constexpr int64_t kWideRow = 64;
+constexpr int64_t kWidestRow = 1024;
 /// Rows that are taken as one.
 template <class T>
 int64_t rows_together(int64_t channels) {
-  return sizeof(T) == 2 && channels < 32 ? kWideRow / channels : 1;
+  if (sizeof(T) != 2) return 1;
+  int64_t together = 1;
+  while (together * channels < 64 || together * channels % 32 != 0) together *= 2;
+  return together * channels <= kWidestRow ? together : 1;
 }
 
-/// What holds for each channel, for all rows that are taken as one.
+/// Repeats the first `channels` values behind themselves, for rows that are taken as one.
 template <class T>
-class Repeated {
- public:
-  Repeated(const T* values, int64_t channels) {
-    for (int64_t i = 0; i < kWideRow; ++i) values_[static_cast<size_t>(i)] = values[i % channels];
-  }
-  operator const T*() const { return values_.data(); }
+void repeat(T* values, int64_t channels, int64_t together) {
+  for (int64_t i = 1; i < together; ++i) std::copy_n(values, channels, values + i * channels);
+}
 
- private:
-  std::array<T, kWideRow> values_;
-};
-
-/// sums(first row, rows, channels, whether they are wide, two results) over narrow rows.
+/// sums(first row, rows, channels, two results) over rows some of which are taken as one.
 template <class T, class Sums>
 void sum_rows(int64_t rows, int64_t channels, float* one, float* other, const Sums& sums) {
   const int64_t together = rows_together<T>(channels), wide = together == 1 ? 0 : rows / together;
-  sums(wide * together, rows - wide * together, channels, false, one, other);
+  sums(wide * together, rows - wide * together, channels, one, other);
   if (wide == 0) return;
-  float ones[kWideRow], others[kWideRow];
-  sums(0, wide, together * channels, true, ones, others);
-  for (int64_t i = 0; i < together * channels; ++i) {
-    one[i % channels] += ones[i];
-    other[i % channels] += others[i];
+  float ones[kWidestRow], others[kWidestRow];
+  sums(0, wide, together * channels, ones, others);
+  for (int64_t i = 0; i < together; ++i) {
+    for (int64_t c = 0; c < channels; ++c) {
+      one[c] += ones[i * channels + c];
+      other[c] += others[i * channels + c];
+    }
   }
 }
 
+/// Of a block of rows, about its first.
 template <class T>
-void shifted_row_sums(const T* x, int64_t rows, int64_t channels, const T* shift, float* sum, float* squares) {
-  if (rows_together<T>(channels) == 1) return shifted_sums(x, rows, channels, shift, sum, squares);
-  const Repeated<T> wide(shift, channels);
-  sum_rows<T>(rows, channels, sum, squares, [&](int64_t first, int64_t count, int64_t width, bool is_wide, float* one, float* other) {
-    shifted_sums(x + first * channels, count, width, is_wide ? wide : shift, one, other);
-  });
+void shifted_row_sums(const T* x, int64_t rows, int64_t channels, float* sum, float* squares) {
+  const int64_t together = rows_together<T>(channels);
+  if (together == 1) return shifted_sums(x, rows, channels, x, sum, squares);
+  T shift[kWidestRow];
+  std::copy_n(x, channels, shift);
+  repeat(shift, channels, together);
+  sum_rows<T>(rows, channels, sum, squares,
+              [&](int64_t first, int64_t count, int64_t width, float* one, float* other) { shifted_sums(x + first * channels, count, width, shift, one, other); });
 }
+
+// Below, coefficients are repeated for rows_together.
 
 template <class T>
 void apply_rows(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift, Activation activation) {
-  const int64_t together = rows_together<T>(channels), wide = together == 1 ? 0 : rows / together, at = wide * together * channels;
-  if (wide > 0) apply(x, residual, y, wide, together * channels, Repeated<float>(scale, channels), Repeated<float>(shift, channels), activation);
+  const int64_t together = rows_together<T>(channels), wide = rows / together, at = wide * together * channels;
+  apply(x, residual, y, wide, together * channels, scale, shift, activation);
   apply(x + at, residual != nullptr ? residual + at : nullptr, y + at, rows - wide * together, channels, scale, shift, activation);
 }
-
-/// Coefficients for rows that are taken as one.
-class WideCoefficients {
- public:
-  WideCoefficients(const Coefficients& k, int64_t channels)
-      : mean_(k.mean, channels), scale_(k.scale, channels), shift_(k.shift, channels), a_(k.a, channels), b_(k.b, channels), offset_(k.offset, channels) {}
-  Coefficients get() const { return {mean_, scale_, shift_, a_, b_, offset_}; }
-
- private:
-  Repeated<float> mean_, scale_, shift_, a_, b_, offset_;
-};
 
 template <class T>
 void gradient_row_sums(const T* grad, const T* x, Mask<T> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
   if (rows_together<T>(channels) == 1) return gradient_sums(grad, x, mask, rows, channels, k, sum, dot);
-  const WideCoefficients wide(k, channels);
-  sum_rows<T>(rows, channels, sum, dot, [&](int64_t first, int64_t count, int64_t width, bool is_wide, float* one, float* other) {
+  sum_rows<T>(rows, channels, sum, dot, [&](int64_t first, int64_t count, int64_t width, float* one, float* other) {
     const int64_t at = first * channels;
-    gradient_sums(grad + at, x + at, {mask.activation, mask.y != nullptr ? mask.y + at : nullptr}, count, width, is_wide ? wide.get() : k, one, other);
+    gradient_sums(grad + at, x + at, {mask.activation, mask.y != nullptr ? mask.y + at : nullptr}, count, width, k, one, other);
   });
 }
 
 template <class T>
 void apply_gradient_rows(const T* grad, const T* x, Mask<T> mask, T* dx, T* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
-  const int64_t together = rows_together<T>(channels), wide = together == 1 ? 0 : rows / together, at = wide * together * channels;
-  if (wide > 0) apply_gradient(grad, x, mask, dx, dresidual, wide, together * channels, WideCoefficients(k, channels).get());
+  const int64_t together = rows_together<T>(channels), wide = rows / together, at = wide * together * channels;
+  apply_gradient(grad, x, mask, dx, dresidual, wide, together * channels, k);
   apply_gradient(grad + at, x + at, {mask.activation, mask.y != nullptr ? mask.y + at : nullptr}, dx + at, dresidual != nullptr ? dresidual + at : nullptr, rows - wide * together, channels, k);
 }
 
@@ -330,22 +322,22 @@ class BatchNormForward : public PreparedKernel {
  public:
   explicit BatchNormForward(const KernelQuery& q) : rows_(rows_of(q.in(0))), blocks_(rows_, q.threads), eps_(q.attrs<BatchNormAttrs>().eps),
                                                     activation_(q.attrs<BatchNormAttrs>().activation) {}
-  int64_t scratch_bytes() const override { return (blocks_.count * 2 + 2) * rows_.channels * 4; }
+  int64_t scratch_bytes() const override { return (blocks_.count * 2 + 2 * together_) * rows_.channels * 4; }
   void run(const KernelArgs& args) const override {
     const int64_t channels = rows_.channels;
     const T* x = args.in<T>(0);
     auto* sums = static_cast<float*>(args.scratch);
     float* scale = sums + blocks_.count * 2 * channels;
-    float* shift = scale + channels;
+    float* shift = scale + together_ * channels;
     parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
-        const T* first = x + blocks_.begin(b) * channels;
-        shifted_row_sums(first, blocks_.begin(b + 1) - blocks_.begin(b), channels, first, sums + b * 2 * channels, sums + (b * 2 + 1) * channels);
+        shifted_row_sums(x + blocks_.begin(b) * channels, blocks_.begin(b + 1) - blocks_.begin(b), channels, sums + b * 2 * channels, sums + (b * 2 + 1) * channels);
       }
     });
     parallel_for((channels + kLanes - 1) / kLanes, 4, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) combine(args, sums, task * kLanes, std::min(kLanes, channels - task * kLanes), scale, shift);
     });
+    for (float* values : {scale, shift}) repeat(values, channels, together_);
     const T* residual = args.in<T>(3);
     T* y = args.out<T>(0);
     backwards(rows_, [&](int64_t at, int64_t rows) { apply_rows(x + at, residual != nullptr ? residual + at : nullptr, y + at, rows, channels, scale, shift, activation_); });
@@ -384,6 +376,7 @@ class BatchNormForward : public PreparedKernel {
 
   Rows rows_;
   Blocks blocks_;
+  int64_t together_ = rows_together<T>(rows_.channels);
   double eps_;
   Activation activation_;
 };
@@ -393,7 +386,7 @@ class BatchNormBackward : public PreparedKernel {
  public:
   explicit BatchNormBackward(const KernelQuery& q) : rows_(rows_of(q.in(1))), blocks_(rows_, q.threads), eps_(q.attrs<BatchNormBackwardAttrs>().eps),
                                                      activation_(q.attrs<BatchNormBackwardAttrs>().activation), residual_(q.attrs<BatchNormBackwardAttrs>().residual) {}
-  int64_t scratch_bytes() const override { return (blocks_.count * 2 + 5) * rows_.channels * 4; }
+  int64_t scratch_bytes() const override { return (blocks_.count * 2 + 6 * together_) * rows_.channels * 4; }
   void run(const KernelArgs& args) const override {
     const int64_t channels = rows_.channels;
     const T* grad = args.in<T>(0);
@@ -401,17 +394,20 @@ class BatchNormBackward : public PreparedKernel {
     const T* y = args.in<T>(6);
     auto* sums = static_cast<float*>(args.scratch);
     float* scale = sums + blocks_.count * 2 * channels;
-    float* shift = scale + channels;
-    float* a = shift + channels;
-    float* b = a + channels;
-    float* offset = b + channels;
-    const Coefficients k{args.in<float>(2), scale, shift, a, b, offset};
+    float* shift = scale + together_ * channels;
+    float* mean = shift + together_ * channels;
+    float* a = mean + together_ * channels;
+    float* b = a + together_ * channels;
+    float* offset = b + together_ * channels;
+    const Coefficients k{mean, scale, shift, a, b, offset};
+    std::copy_n(args.in<float>(2), channels, mean);
     const auto per_channel = [&](const float* values, int64_t c, double otherwise) { return values != nullptr ? static_cast<double>(values[c]) : otherwise; };
     const auto gamma_rstd = [&](int64_t c) { return per_channel(args.in<float>(4), c, 1.0) / std::sqrt(static_cast<double>(args.in<float>(3)[c]) + eps_); };
     for (int64_t c = 0; c < channels; ++c) {
       scale[c] = static_cast<float>(gamma_rstd(c));
-      shift[c] = static_cast<float>(per_channel(args.in<float>(5), c, 0.0) - static_cast<double>(k.mean[c]) * gamma_rstd(c));
+      shift[c] = static_cast<float>(per_channel(args.in<float>(5), c, 0.0) - static_cast<double>(mean[c]) * gamma_rstd(c));
     }
+    for (float* values : {scale, shift, mean}) repeat(values, channels, together_);
     const auto mask_at = [&](int64_t at) { return Mask<T>{activation_, y != nullptr ? y + at : nullptr}; };
     parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
@@ -443,6 +439,7 @@ class BatchNormBackward : public PreparedKernel {
         }
       }
     });
+    for (float* values : {a, b, offset}) repeat(values, channels, together_);
     T* dx = args.out<T>(0);
     T* dresidual = residual_ ? args.out<T>(3) : nullptr;
     backwards(rows_, [&](int64_t at, int64_t rows) {
@@ -453,6 +450,7 @@ class BatchNormBackward : public PreparedKernel {
  private:
   Rows rows_;
   Blocks blocks_;
+  int64_t together_ = rows_together<T>(rows_.channels);
   double eps_;
   Activation activation_;
   bool residual_;
@@ -463,17 +461,18 @@ class BatchNormInference : public PreparedKernel {
  public:
   explicit BatchNormInference(const KernelQuery& q) : rows_(rows_of(q.in(0))), eps_(q.attrs<BatchNormInferenceAttrs>().eps),
                                                       activation_(q.attrs<BatchNormInferenceAttrs>().activation) {}
-  int64_t scratch_bytes() const override { return 2 * rows_.channels * 4; }
+  int64_t scratch_bytes() const override { return 2 * together_ * rows_.channels * 4; }
   void run(const KernelArgs& args) const override {
     const int64_t channels = rows_.channels;
     auto* scale = static_cast<float*>(args.scratch);
-    float* shift = scale + channels;
+    float* shift = scale + together_ * channels;
     for (int64_t c = 0; c < channels; ++c) {
       const double gamma = args.in<float>(1) != nullptr ? static_cast<double>(args.in<float>(1)[c]) : 1.0, beta = args.in<float>(2) != nullptr ? static_cast<double>(args.in<float>(2)[c]) : 0.0;
       const double s = gamma / std::sqrt(static_cast<double>(args.in<float>(4)[c]) + eps_);
       scale[c] = static_cast<float>(s);
       shift[c] = static_cast<float>(beta - static_cast<double>(args.in<float>(3)[c]) * s);
     }
+    for (float* values : {scale, shift}) repeat(values, channels, together_);
     parallel_for(rows_.pixels, std::max<int64_t>(1, 16384 / channels), [&](int64_t begin, int64_t end) {
       apply_rows(args.in<T>(0) + begin * channels, static_cast<const T*>(nullptr), args.out<T>(0) + begin * channels, end - begin, channels, scale, shift, activation_);
     });
@@ -481,6 +480,7 @@ class BatchNormInference : public PreparedKernel {
 
  private:
   Rows rows_;
+  int64_t together_ = rows_together<T>(rows_.channels);
   double eps_;
   Activation activation_;
 };
