@@ -42,6 +42,7 @@ std::vector<OpCase> conv_cases() {
       {"depthwise_2x4", {10, 17, 5, 8}, {17, 1, 2, 4}, attrs_of({1, 3}, {0, 2}, {1}, 17)},
       {"depthwise_7x7_wider_than_image", {1, 16, 3, 3}, {16, 1, 7, 7}, attrs_of({1}, {3}, {1}, 16)},
       {"depthwise_few_channels", {2, 5, 6, 5}, {5, 1, 3, 3}, attrs_of({1}, {1}, {1}, 5)},
+      {"depthwise_many_channels", {2, 150, 18, 17}, {150, 1, 3, 3}, attrs_of({1}, {1}, {1}, 150)},
       {"panels_3x3", {2, 36, 5, 6}, {32, 36, 3, 3}, attrs_of({1}, {1}, {1}, 1)},
       {"panels_left_over", {2, 35, 6, 5}, {47, 35, 2, 3}, attrs_of({1}, {0, 2}, {1}, 1)},
       {"panels_strided", {2, 36, 9, 8}, {32, 36, 3, 3}, attrs_of({2}, {1}, {1}, 1)},
