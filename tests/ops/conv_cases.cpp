@@ -30,6 +30,8 @@ std::vector<OpCase> conv_cases() {
       {"plain", {2, 3, 7, 5}, {4, 3, 3, 3}, attrs_of({1}, {1}, {1}, 1), true},
       {"no_padding", {1, 2, 5, 6}, {3, 2, 3, 2}, attrs_of({1}, {0}, {1}, 1)},
       {"pointwise", {2, 17, 5, 3}, {19, 17, 1, 1}, attrs_of({1}, {0}, {1}, 1)},
+      {"pointwise_tiles", {3, 21, 17, 19}, {83, 21, 1, 1}, attrs_of({1}, {0}, {1}, 1)},
+      {"pointwise_tiles_wide_input", {2, 70, 4, 5}, {18, 70, 1, 1}, attrs_of({1}, {0}, {1}, 1)},
       {"pointwise_strided", {2, 16, 7, 6}, {8, 16, 1, 1}, attrs_of({2}, {0}, {1}, 1)},
       {"pointwise_strided_few_channels", {2, 5, 7, 6}, {8, 5, 1, 1}, attrs_of({2}, {0}, {1}, 1)},
       {"strided_groups", {2, 8, 9, 7}, {6, 4, 3, 3}, attrs_of({2, 1}, {1, 0}, {1}, 2), true},

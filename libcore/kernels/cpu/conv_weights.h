@@ -6,6 +6,7 @@
 namespace galley {
 
 const Kernel& conv_weights_kernel();     // the weight gradient of dense ones: conv_weights.cpp
+const Kernel& pointwise_weights_kernel();  // that of 1x1 ones of few channels: pointwise_weights.cpp
 const Kernel& depthwise_data_kernel();   // the input gradient of strided depthwise ones: depthwise_data.cpp
 
 }  // namespace galley

@@ -1,0 +1,234 @@
+// The weight gradient of 1x1 convolutions of few channels on channels_last images: W[o][i] is the sum over pixels of grad[p][o] x[p][i]. Both
+// sides are read where they lie; whatever would pack them would take as long as the products. The side with more channels is taken by vectors,
+// the other by single values for all of a vector's lanes, and a tile's sums stay in registers over a block of pixels that the second-level
+// cache holds, and are then added to those of the blocks before it. Tiles at an end overlap those before them, so that all are full. Bits
+// depend on the instruction set and the logical thread count only.
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/kernels/cpu/pointwise_weights.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#ifndef GALLEY_POINTWISE_WEIGHTS_ONCE
+#define GALLEY_POINTWISE_WEIGHTS_ONCE
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "libcore/base/parallel.h"
+#include "libcore/kernels/cpu/conv_weights.h"
+#include "libcore/ops/conv.h"
+
+namespace galley::pointwise_weights {
+
+/// Pixels of both sides, as rows of so many channels.
+struct Block {
+  const float *wide, *narrow;  // taken by vectors; by single values
+  int64_t wide_channels, narrow_channels, pixels;
+};
+
+/// Sums [single value][vector][lane]: of `vectors` vectors, the first at channel `wide`, the last `last` channels further, the others side by
+/// side, times the single values from channel `narrow` on. The last vector and the single values may repeat some of other tiles.
+struct Tile {
+  int64_t wide, last, narrow;
+  int vectors;
+  int64_t sums;                      // where they lie
+  int64_t lanes_seen, singles_seen;  // how many of the last vector's lanes, and of the single values, other sums hold
+};
+
+}  // namespace galley::pointwise_weights
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::pointwise_weights {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
+int lanes() { return 1; }
+int most_vectors() { return 1; }
+int singles(int) { return 1; }
+void add_tile(const Block& block, const Tile& tile, float* HWY_RESTRICT sums) {
+  for (int64_t p = 0; p < block.pixels; ++p) sums[0] += block.wide[p * block.wide_channels + tile.wide] * block.narrow[p * block.narrow_channels + tile.narrow];
+}
+#else
+using D = hn::CappedTag<float, 16>;
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
+// Of 32 or 16 registers, sums take 24 or 12 at least.
+constexpr int kMostVectors = kLanes == 16 ? 4 : 2;
+constexpr int singles_of(int vectors) { return kLanes == 16 ? (vectors == 4 ? 6 : vectors == 3 ? 8 : vectors == 2 ? 12 : 16) : (vectors == 2 ? 6 : 10); }
+
+int lanes() { return kLanes; }
+int most_vectors() { return kMostVectors; }
+int singles(int vectors) { return singles_of(vectors); }
+
+template <int kVectors>
+void add_vectors(const Block& block, const Tile& tile, float* HWY_RESTRICT sums) {
+  constexpr int kSingles = singles_of(kVectors);
+  const D d;
+  hn::Vec<D> sum[kSingles][kVectors];
+  for (int s = 0; s < kSingles; ++s) {
+    for (int v = 0; v < kVectors; ++v) sum[s][v] = hn::Zero(d);
+  }
+  const float *HWY_RESTRICT wide = block.wide + tile.wide, *HWY_RESTRICT narrow = block.narrow + tile.narrow;
+  // The first tile that reads them asks for the next block's values: rows of which a part is read are not guessed by the processor.
+  const int64_t last = tile.last, ahead_wide = tile.narrow == 0 ? block.pixels * block.wide_channels : 0;
+  const int64_t ahead_narrow = tile.narrow == 0 && tile.wide == 0 ? block.pixels * block.narrow_channels : 0;
+  for (int64_t p = 0; p < block.pixels; ++p, wide += block.wide_channels, narrow += block.narrow_channels) {
+    hn::Vec<D> values[kVectors];
+    for (int v = 0; v < kVectors; ++v) values[v] = hn::LoadU(d, wide + (v == kVectors - 1 ? last : v * kLanes));
+    for (int s = 0; s < kSingles; ++s) {
+      const auto single = hn::Set(d, narrow[s]);
+      for (int v = 0; v < kVectors; ++v) sum[s][v] = hn::MulAdd(single, values[v], sum[s][v]);
+    }
+    if (ahead_wide != 0) {
+      for (int v = 0; v < kVectors; ++v) hwy::Prefetch(wide + ahead_wide + v * kLanes);
+    }
+    if (ahead_narrow != 0) {
+      for (int64_t c = 0; c < block.narrow_channels; c += 16) hwy::Prefetch(narrow + ahead_narrow + c);
+    }
+  }
+  for (int s = 0; s < kSingles; ++s) {
+    for (int v = 0; v < kVectors; ++v) {
+      float* to = sums + (s * kVectors + v) * kLanes;
+      hn::StoreU(hn::Add(hn::LoadU(d, to), sum[s][v]), d, to);
+    }
+  }
+}
+
+void add_tile(const Block& block, const Tile& tile, float* HWY_RESTRICT sums) {
+  switch (tile.vectors) {
+    case 1: return add_vectors<1>(block, tile, sums);
+    case 2: return add_vectors<2>(block, tile, sums);
+    case 3: return add_vectors<kMostVectors == 4 ? 3 : 1>(block, tile, sums);
+    default: return add_vectors<kMostVectors == 4 ? 4 : 1>(block, tile, sums);
+  }
+}
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::pointwise_weights
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace galley {
+namespace pointwise_weights {
+HWY_EXPORT(lanes);
+HWY_EXPORT(most_vectors);
+HWY_EXPORT(singles);
+HWY_EXPORT(add_tile);
+}  // namespace pointwise_weights
+
+namespace {
+
+using pointwise_weights::Block;
+using pointwise_weights::Tile;
+
+constexpr int64_t kBlockBytes = 128 << 10;  // of both sides
+constexpr int64_t kLeast = 16;              // channels that fill a vector, and the single values of any tile
+
+class PointwiseWeights : public PreparedKernel {
+ public:
+  explicit PointwiseWeights(const KernelQuery& q) : w_(q.out(0)), pixels_(q.in(1).elements() / q.in(1).shape[1]) {
+    const int64_t in = w_.shape[1], out = w_.shape[0];
+    out_is_wide_ = out >= in;
+    wide_ = std::max(in, out);
+    narrow_ = std::min(in, out);
+    lanes_ = HWY_DYNAMIC_DISPATCH(pointwise_weights::lanes)();
+    const int64_t vectors = (wide_ + lanes_ - 1) / lanes_, most = HWY_DYNAMIC_DISPATCH(pointwise_weights::most_vectors)(), groups = (vectors + most - 1) / most;
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t first = vectors * g / groups, count = vectors * (g + 1) / groups - first, singles = HWY_DYNAMIC_DISPATCH(pointwise_weights::singles)(static_cast<int>(count));
+      const int64_t last = (first + count - 1) * lanes_, last_at = std::min(last, wide_ - lanes_);
+      for (int64_t s = 0; s < narrow_; s += singles) {
+        const int64_t at = std::min(s, narrow_ - singles);
+        tiles_.push_back({first * lanes_, last_at - first * lanes_, at, static_cast<int>(count), sums_, last - last_at, s - at});
+        sums_ += count * lanes_ * singles;
+      }
+    }
+    for (int64_t o = 0; o < out; ++o) (out_is_wide_ ? wide_at_ : narrow_at_).push_back(w_.format.offset(w_.shape, {o, 0, 0, 0}));
+    for (int64_t i = 0; i < in; ++i) (out_is_wide_ ? narrow_at_ : wide_at_).push_back(w_.format.offset(w_.shape, {0, i, 0, 0}));
+    parts_ = std::clamp<int64_t>(q.threads, 1, pixels_);
+  }
+  int64_t scratch_bytes() const override { return parts_ * sums_ * 4; }
+
+  void run(const KernelArgs& args) const override {
+    auto* sums = static_cast<float*>(args.scratch);
+    parallel_for(parts_, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) add(args, pixels_ * part / parts_, pixels_ * (part + 1) / parts_, sums + part * sums_);
+    });
+    auto* out = args.out<float>(0);
+    if (w_.bytes() > w_.shape.elements() * 4) std::memset(out, 0, static_cast<size_t>(w_.bytes()));  // a blocked format's padding
+    parallel_for(static_cast<int64_t>(tiles_.size()), 4, [&](int64_t begin, int64_t end) {
+      for (int64_t tile = begin; tile < end; ++tile) write(tiles_[static_cast<size_t>(tile)], sums, out);
+    });
+  }
+
+ private:
+  void add(const KernelArgs& args, int64_t begin, int64_t end, float* sums) const {
+    std::fill_n(sums, sums_, 0.0f);
+    const float *wide = args.in<float>(out_is_wide_ ? 1 : 0), *narrow = args.in<float>(out_is_wide_ ? 0 : 1);
+    const int64_t step = std::max<int64_t>(1, kBlockBytes / 4 / (wide_ + narrow_));
+    for (int64_t p = begin; p < end; p += step) {
+      const Block block{wide + p * wide_, narrow + p * narrow_, wide_, narrow_, std::min(step, end - p)};
+      for (const Tile& tile : tiles_) HWY_DYNAMIC_DISPATCH(pointwise_weights::add_tile)(block, tile, sums + tile.sums);
+    }
+  }
+
+  /// The parts' sums in their order, where the weight's format wants them: its offsets are sums of one term for each index.
+  void write(const Tile& tile, const float* sums, float* out) const {
+    const int64_t singles = HWY_DYNAMIC_DISPATCH(pointwise_weights::singles)(tile.vectors);
+    for (int64_t s = tile.singles_seen; s < singles; ++s) {
+      for (int64_t v = 0; v < tile.vectors; ++v) {
+        const bool is_last = v == tile.vectors - 1;
+        const float* from = sums + tile.sums + (s * tile.vectors + v) * lanes_;
+        const int64_t* at = wide_at_.data() + tile.wide + (is_last ? tile.last : v * lanes_);
+        float* to = out + narrow_at_[static_cast<size_t>(tile.narrow + s)];
+        for (int64_t l = is_last ? tile.lanes_seen : 0; l < lanes_; ++l) {
+          float total = from[l];
+          for (int64_t part = 1; part < parts_; ++part) total += from[part * sums_ + l];
+          to[at[l]] = total;
+        }
+      }
+    }
+  }
+
+  TensorType w_;
+  int64_t pixels_, wide_ = 0, narrow_ = 0, lanes_ = 1, sums_ = 0, parts_ = 1;
+  bool out_is_wide_ = true;
+  std::vector<Tile> tiles_;
+  std::vector<int64_t> wide_at_, narrow_at_;  // of channels, in the weight's format
+};
+
+Support supports(const KernelQuery& q) {
+  const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
+  const TensorType &x = q.in(0), &grad = q.in(1);
+  const Shape& w = q.out(0).shape;
+  if (a.groups != 1) return Support::no("groups");
+  if (x.dtype != DType::kF32 || grad.dtype != DType::kF32 || q.out(0).dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
+  if (!x.format.is_channels_last() || !grad.format.is_channels_last()) return Support::no(cat("format ", x.format));
+  if (x.elements() == 0 || grad.elements() == 0) return Support::no("empty array");
+  if (w[2] * w[3] != 1 || x.shape[2] != grad.shape[2] || x.shape[3] != grad.shape[3] || pair(a.padding) != std::array<int64_t, 2>{0, 0}) return Support::no("not each pixel once");
+  if ((hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX2)) == 0) return Support::no("vectors of 8 floats are missing");
+  const int64_t narrow = std::min(w[0], w[1]);
+  if (narrow < kLeast) return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], ": too few for a tile"));
+  // Measured against the library's kernels (docs/performance.md): with more channels than these, products are worth packing for.
+  if (narrow > (grad.elements() / grad.shape[1] < 8192 ? 64 : 128)) return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], ": worth packing"));
+  return Support::yes();
+}
+
+}  // namespace
+
+const Kernel& pointwise_weights_kernel() {
+  static const Kernel kernel{"conv2d_backward_weights", "cpu_pointwise", supports,
+                             [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<PointwiseWeights>(q); }};
+  return kernel;
+}
+
+}  // namespace galley
+
+#endif  // HWY_ONCE
