@@ -66,7 +66,7 @@ std::vector<Case> operator_cases_of(std::span<const char* const> texts) {
 
 Case operator_case(const std::string& text) {
   return {text, [text] {
-            const tools::Candidate candidate = tools::make_operator(text);
+            const tools::Candidate candidate = tools::make_operator(text, true);
             return Work{[candidate] { candidate.run(); }, candidate.row.flops, candidate.row.bytes};
           }};
 }
@@ -103,6 +103,7 @@ std::vector<Case> counted_cases() {
   constexpr const char* kOperators[] = {
       "conv2d_backward_weights:mb1ic64ih28oc64kh3sh2",
       "conv2d_backward_weights:mb1ic32ih28oc32kh5g32",
+      "conv2d_backward_weights:mb4ic24ih28oc72kh1",
       "conv2d:mb4ic64ih28oc64kh3ph1",
       "conv2d_backward_weights:mb4ic64ih28oc64kh3ph1",
       "winograd_weights:64x64x3x3",
