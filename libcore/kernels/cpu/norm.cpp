@@ -84,11 +84,21 @@ GALLEY_INLINE void by_four_rows(int64_t rows, const Add& add) {
   for (; r < rows; ++r) add(r, std::integral_constant<int, 1>());
 }
 
+constexpr int64_t kAhead = 2048;
+/// Asks for what lies kAhead bytes behind [p, p + count): two or three arrays at once, read by whole rows, are more than the processor keeps
+/// up with by itself (docs/performance.md).
+template <class T>
+GALLEY_INLINE void ask_ahead(const T* p, int64_t count) {
+  const char* at = reinterpret_cast<const char*>(p) + kAhead;
+  for (int64_t i = 0; i < count * static_cast<int64_t>(sizeof(T)); i += 64) __builtin_prefetch(at + i);
+}
+
 template <class T>
 GALLEY_INLINE void shifted_sums_as(const T* __restrict x, int64_t rows, int64_t channels, const T* __restrict shift, float* __restrict sum, float* __restrict squares) {
   for (int64_t c = 0; c < channels; ++c) sum[c] = squares[c] = 0;
   by_four_rows(rows, [&](int64_t r, auto count) __attribute__((always_inline)) {
     const T* row = x + r * channels;
+    ask_ahead(row, count() * channels);
     for (int64_t c = 0; c < channels; ++c) {
       float s = 0, s2 = 0;
       for (int i = 0; i < count(); ++i) {
@@ -110,6 +120,8 @@ template <Activation kActivation, bool kResidual, class T>
 GALLEY_INLINE void apply_as(const T* __restrict x, const T* __restrict residual, T* __restrict y, int64_t rows, int64_t channels, const float* __restrict scale,
                             const float* __restrict shift) {
   for (int64_t r = 0; r < rows; ++r) {
+    ask_ahead(x + r * channels, channels);
+    if (kResidual) ask_ahead(residual + r * channels, channels);
     for (int64_t c = 0; c < channels; ++c) {
       const int64_t i = r * channels + c;
       const float v = x[i] * scale[c] + shift[c];
@@ -156,6 +168,9 @@ GALLEY_INLINE void gradient_sums_as(const T* __restrict grad, const T* __restric
                                     const float* __restrict mean, const float* __restrict scale, const float* __restrict shift, float* __restrict sum, float* __restrict dot) {
   for (int64_t c = 0; c < channels; ++c) sum[c] = dot[c] = 0;
   by_four_rows(rows, [&](int64_t r, auto count) __attribute__((always_inline)) {
+    ask_ahead(x + r * channels, count() * channels);
+    ask_ahead(grad + r * channels, count() * channels);
+    if (kFromOutput) ask_ahead(y + r * channels, count() * channels);
     for (int64_t c = 0; c < channels; ++c) {
       float s = 0, d = 0;
       for (int row = 0; row < count(); ++row) {
@@ -196,6 +211,9 @@ GALLEY_INLINE void apply_gradient_as(const T* __restrict grad, const T* __restri
                                      int64_t rows, int64_t channels, const float* __restrict mean, const float* __restrict scale, const float* __restrict shift,
                                      const float* __restrict a, const float* __restrict b, const float* __restrict offset) {
   for (int64_t r = 0; r < rows; ++r) {
+    ask_ahead(x + r * channels, channels);
+    ask_ahead(grad + r * channels, channels);
+    if (kFromOutput) ask_ahead(y + r * channels, channels);
     for (int64_t c = 0; c < channels; ++c) {
       const int64_t i = r * channels + c;
       const float v = through<kActivation>(grad[i], kFromOutput ? y[i] : x[i] * scale[c] + shift[c]);
