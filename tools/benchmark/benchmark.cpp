@@ -86,7 +86,7 @@ std::string journal_key(const Row& row) {
 void BenchmarkTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
   app.get_option("RECIPE")->description("recipes (files, built-in names, RUN folders, - for standard input), timed in turns; then overrides: what=forward,train_step,data,load batch=1..8x2 threads=1,2 "
-                                        "memory_format=, precision=, stop.ci=, stop.max_time= and every other key. Or: op [NAME | CASE ...], machine, memory_order");
+                                        "memory_format=, precision=, stop.ci=, stop.max_time= and every other key. Or: op [NAME | CASE ...] [precision.winograd=false], machine, memory_order");
   app.add_option("--compare", compare_, "time BASE and NEW in turns and decide: each a recipe, saved JSON, or overrides in quotes; exit 0 NEW is faster or the same, 6 slower, 9 cannot tell")
       ->expected(2)->allow_extra_args(false)->type_name("BASE NEW")->group("Compare");
   app.add_option("--html", html_, "write a page with curves over the sweep, the roofline and the rows")->type_name("FILE")->group("Output")->take_last();
