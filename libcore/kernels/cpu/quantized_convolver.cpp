@@ -12,6 +12,7 @@ constexpr int64_t kWeights = 128 * 1024;  // widened weights of all outputs, whe
 constexpr int64_t kAlone = 64 * 1024;   // products for which one thread is enough
 constexpr int64_t kFew = 4;             // laid-out pixels for which weights are not widened
 constexpr int64_t kRoom = 384 * 1024;       // a band's inputs and results: they stay in the second-level cache
+constexpr int64_t kNear = 2 << 20;      // inputs and results that second-level caches hold
 constexpr int64_t kBytesRoom = 96 * 1024;   // where no weights are widened for each band: threads end together
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -106,6 +107,7 @@ void Convolver::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32
   p.weights = weight;
   p.zero_point = zero_point;
   p.resident = resident_;
+  p.far = sizes_.images * (sizes_.height * sizes_.width * sizes_.channels + sizes_.out_height * sizes_.out_width * sizes_.outputs * sizes_.out_bytes) > kNear;
   p.few = few_;
   p.wide = reinterpret_cast<int16_t*>(room + wide_at_);
   p.starts = reinterpret_cast<int32_t*>(room + starts_at_);

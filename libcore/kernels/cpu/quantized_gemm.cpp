@@ -167,14 +167,25 @@ void multiply_all(const Product& p) {
     }
     for (int64_t tile = 0; tile < tiles;) {
       const int64_t pixel = p.pixels * tile / tiles, behind = std::min(tiles, tile + kTogether), count = p.pixels * behind / tiles - pixel;
+      // Rows of which four bytes at a time are read are not guessed by the processor: the next pixels are asked for.
+      if (p.far && from == begin && behind < tiles && p.runs == 1 && p.path != Path::kExact) {
+        const int64_t next = p.pixels * std::min(tiles, behind + kTogether) / tiles;
+        const auto* a = static_cast<const uint8_t*>(p.a);
+        for (int64_t at = p.pixel_at[pixel + count]; at < p.pixel_at[next - 1] + p.run_quads * kQuad; at += 64) __builtin_prefetch(a + at);
+      }
       for (int64_t block = from; block < to; block += kStep) {
         const int8_t* weights = p.weights + block / kBlock * block_bytes;
         const int16_t* wide = p.wide + (block - from) / kStep * wide_step;
         const int32_t* start = p.starts + (block - from);
         const bool full = vectors_of(block) == kVectors;
-        // What the results are added to comes near while the products are made.
-        if (p.epilogue.residual != nullptr) {
-          for (int64_t r = pixel; r < pixel + count; ++r) __builtin_prefetch(p.epilogue.residual + r * p.epilogue.channels + block);
+        // What results are added to, and their places, come near while the products are made; of few inputs, the products before those.
+        if (p.far || p.epilogue.residual != nullptr) {
+          const int64_t first = p.far && quads <= 64 && to - from <= 512 ? pixel + count : pixel;
+          for (int64_t r = first; r < std::min(p.pixels, first + count); ++r) {
+            const int64_t at = r * p.epilogue.channels + block;
+            if (p.epilogue.residual != nullptr) __builtin_prefetch(p.epilogue.residual + at);
+            if (p.far && !p.epilogue.real) __builtin_prefetch(static_cast<const uint8_t*>(p.epilogue.out) + at, 1);
+          }
         }
         int64_t done = 0;
         for (int64_t t = tile; t < behind; ++t) {

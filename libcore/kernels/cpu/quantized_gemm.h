@@ -59,6 +59,7 @@ struct Product {
   /// Weights that the second-level cache holds are made ready once for all outputs, and pixels wait for all of them: a result's memory is
   /// written while it is near. Others are taken a step of outputs at a time.
   bool resident = false;
+  bool far = false;                  // the layer's inputs and results are too many for the second-level caches: they are asked for early
   bool few = false;                  // exact, pixels with the values 0, 2, 1, 3 of each quad: weights are read as they lie
   int16_t* wide = nullptr;           // exact: room for wide_values() of the outputs, or of one step
   int32_t* starts = nullptr;         // others: room for padded_outputs() of them
