@@ -1,15 +1,17 @@
-"""Inference in f32 against ONNX Runtime, OpenVINO and PyTorch (the better of eager and compile, channels_last), on the same weights."""
+"""Inference in f32 against ONNX Runtime, OpenVINO and PyTorch (the better of eager and compile, channels_last), on the same weights; and in
+bf16 against those that have it (OpenVINO, PyTorch), where the processor has instructions for it."""
 import statistics
 
-from measure import PEERS, Series, galley_benchmark, json_of, say, write_table
+from measure import PEERS, Series, galley_benchmark, json_of, processor_has, say, write_table
 from models import Models, python, work_folder
 
 
-def run(args, side, models, batch):
+def run(args, side, precision, models, batch):
     """(milliseconds, version) of one process."""
-    tail = [batch, args.threads, args.seconds]
+    tail = [batch, args.threads, args.seconds, precision]
     if side == "Galley":
-        row = galley_benchmark(args, f"benchmark/{models.name}_synthetic", f"weights={models.weights}", "what=forward", f"batch={batch}", f"benchmark.stop.max_time={args.seconds}s")
+        row = galley_benchmark(args, f"benchmark/{models.name}_synthetic", f"weights={models.weights}", "what=forward", f"batch={batch}", f"precision={precision}",
+                               f"benchmark.stop.max_time={args.seconds}s")
         return row["runs_ms"], None
     script = {"ONNX Runtime": ["onnx_infer.py", models.onnx], "OpenVINO": ["openvino_infer.py", models.onnx],
               "eager": ["torch_infer.py", models.name, models.weights, "eager"], "compile": ["torch_infer.py", models.name, models.weights, "compile"]}[side]
@@ -18,7 +20,14 @@ def run(args, side, models, batch):
 
 
 def compare(args):
-    sides = ["Galley", "ONNX Runtime", "OpenVINO", "eager"] + ([] if args.no_compile else ["compile"])
+    compare_in(args, "f32", ["ONNX Runtime", "OpenVINO"], "inference")
+    if args.bf16 or processor_has("avx512_bf16"):
+        compare_in(args, "bf16", ["OpenVINO"], "inference bf16")
+
+
+def compare_in(args, precision, runtimes, part):
+    torch_modes = ["eager"] if args.no_compile else ["eager", "compile"]
+    sides = ["Galley", *runtimes, *torch_modes]
     rows, versions = [], set()
     with work_folder(args) as folder:
         for name in args.only:
@@ -27,12 +36,17 @@ def compare(args):
                 times = {side: Series() for side in sides}
                 for _ in range(args.rounds):
                     for side in sides:
-                        milliseconds, version = run(args, side, models, batch)
+                        milliseconds, version = run(args, side, precision, models, batch)
                         times[side].add(milliseconds)
                         versions |= {version} - {None}
-                        say(f"inference {name} batch {batch} {side}: {statistics.median(milliseconds):.2f} ms")
-                torch = min(sides[3:], key=lambda side: times[side].median)
+                        say(f"inference {name} batch {batch} {precision} {side}: {statistics.median(milliseconds):.2f} ms")
+                torch = min(torch_modes, key=lambda side: times[side].median)
                 speed = lambda side: f"{times[side].median / times['Galley'].median:.2f}x"
-                rows.append([f"{name}, batch {batch}", str(times["Galley"]), str(times["ONNX Runtime"]), speed("ONNX Runtime"), str(times["OpenVINO"]), speed("OpenVINO"),
-                             f"{times[torch]} {torch}", speed(torch)])
-    write_table(args, "inference", ["inference, f32", "Galley ms", "ONNX Runtime ms", "speed", "OpenVINO ms", "speed", "PyTorch ms", "speed"], rows, sorted(versions))
+                row = [f"{name}, batch {batch}", str(times["Galley"])]
+                for side in runtimes:
+                    row += [str(times[side]), speed(side)]
+                rows.append([*row, f"{times[torch]} {torch}", speed(torch)])
+    headings = [f"inference, {precision}", "Galley ms"]
+    for side in runtimes:
+        headings += [f"{side} ms", "speed"]
+    write_table(args, part, [*headings, "PyTorch ms", "speed"], rows, sorted(versions))

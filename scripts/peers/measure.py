@@ -114,7 +114,7 @@ def parse_arguments(doc, parts, models):
     options.add_argument("--rounds", type=int, default=3, help="how often the sides take turns")
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--seconds", type=float, default=3, help="for a cell of inference and int8 in each round")
-    options.add_argument("--bf16", action="store_true", help="training in bf16 too, where the processor has no instructions for it")
+    options.add_argument("--bf16", action="store_true", help="training and inference in bf16 too, where the processor has no instructions for it")
     options.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
     options.add_argument("--work", type=pathlib.Path, help="keep the peers' exported and quantized models and the images here, and use those that are there")
     options.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin", help="Galley's programs")

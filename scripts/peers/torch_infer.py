@@ -1,4 +1,4 @@
-"""Times inference by PyTorch, channels_last. usage: torch_infer.py MODEL WEIGHTS.pth {eager|compile} BATCH THREADS SECONDS"""
+"""Times inference by PyTorch, channels_last. usage: torch_infer.py MODEL WEIGHTS.pth {eager|compile} BATCH THREADS SECONDS [PRECISION]"""
 import sys
 
 import torch
@@ -12,6 +12,8 @@ model = getattr(torchvision.models, name)()
 model.load_state_dict(torch.load(weights))
 model = model.eval().to(memory_format=torch.channels_last)
 image = torch.randn(batch, 3, 224, 224).to(memory_format=torch.channels_last)
+if sys.argv[7:] == ["bf16"]:
+    model, image = model.bfloat16(), image.bfloat16()
 if mode == "compile":
     import torch._inductor.config
 
