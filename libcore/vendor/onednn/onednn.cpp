@@ -189,8 +189,10 @@ std::optional<MemoryFormat> weight_format_of(const Desc& desc, const Shape& shap
   }
   // Only a reading that gives the same descriptor back counts (extra flags, compensation, odd orders do not).
   if (!format || format->is_channels_last()) return std::nullopt;
-  const auto back = weight_desc(DType::kF32, shape, *format, groups);
-  if (!back || desc.get_data_type() != dnnl::memory::data_type::f32 || *back != desc) return std::nullopt;
+  const auto type = desc.get_data_type();
+  if (type != dnnl::memory::data_type::f32 && type != dnnl::memory::data_type::bf16) return std::nullopt;
+  const auto back = weight_desc(type == dnnl::memory::data_type::f32 ? DType::kF32 : DType::kBF16, shape, *format, groups);
+  if (!back || *back != desc) return std::nullopt;
   return format;
 }
 
