@@ -103,7 +103,6 @@ using conv_weights::kTile;
 constexpr int64_t kPixels = 256;    // of a block
 constexpr int64_t kChannels = 252;  // packed at a time, of the input; a multiple of kIn
 constexpr int64_t kOutputs = 256;   // of the output; a multiple of kOut
-constexpr int64_t kPartials = 32 << 20;  // bytes of sums that threads keep for themselves, at most
 
 int64_t panels(int64_t channels, int64_t size) { return (channels + size - 1) / size; }
 int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
@@ -152,7 +151,7 @@ class ConvWeights : public PreparedKernel {
     sums_ = out_panels_ * in_panels_ * taps_ * kTile;
     // Threads share out the pixels as long as their sums fit, then the output channels.
     for (int64_t parts = 1; parts <= q.threads; ++parts) {
-      if (q.threads % parts == 0 && parts * sums_ * 4 <= kPartials && parts <= y_[0] * y_[2]) pixel_parts_ = parts;
+      if (q.threads % parts == 0 && parts * sums_ * 4 <= kMostPartials && parts <= y_[0] * y_[2]) pixel_parts_ = parts;
     }
     out_parts_ = std::min<int64_t>(q.threads / pixel_parts_, out_panels_);
     lines_ = std::max<int64_t>(1, kPixels / y_[3]);
@@ -288,10 +287,7 @@ bool fills_panels(const Shape& w) {
 Support supports(const KernelQuery& q) {
   const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
   const TensorType &x = q.in(0), &grad = q.in(1);
-  if (a.groups != 1) return Support::no("groups");
-  if (x.dtype != DType::kF32 || grad.dtype != DType::kF32 || q.out(0).dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
-  if (!x.format.is_channels_last() || !grad.format.is_channels_last()) return Support::no(cat("format ", x.format));
-  if (x.elements() == 0 || grad.elements() == 0) return Support::no("empty array");
+  if (const Support dense = is_dense_weight_gradient(q); !dense) return dense;
   const auto dilation = pair(a.dilation);
   if (dilation[0] != 1 || dilation[1] != 1) return Support::no("dilation");
   if (!fills_panels(q.out(0).shape)) return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], " fill no panels of 6 and 16"));
@@ -302,6 +298,15 @@ Support supports(const KernelQuery& q) {
 }
 
 }  // namespace
+
+Support is_dense_weight_gradient(const KernelQuery& q) {
+  const TensorType &x = q.in(0), &grad = q.in(1);
+  if (q.attrs<Conv2dBackwardWeightsAttrs>().groups != 1) return Support::no("groups");
+  if (x.dtype != DType::kF32 || grad.dtype != DType::kF32 || q.out(0).dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
+  if (!x.format.is_channels_last() || !grad.format.is_channels_last()) return Support::no(cat("format ", x.format));
+  if (x.elements() == 0 || grad.elements() == 0) return Support::no("empty array");
+  return Support::yes();
+}
 
 const Kernel& conv_weights_kernel() {
   static const Kernel kernel{"conv2d_backward_weights", "cpu_dense", supports,

@@ -202,7 +202,7 @@ namespace {
 using depthwise::kLanes;
 using depthwise::kMostTaps;
 
-constexpr int64_t kTogether = 8;  // chunks of a task
+constexpr int64_t kTogether = 8;  // chunks of a task, at most
 
 template <class T>
 class DepthwiseWeights : public PreparedKernel {
@@ -214,6 +214,7 @@ class DepthwiseWeights : public PreparedKernel {
     taps_ = w_.shape[2] * w_.shape[3];
     chunks_ = (x_[1] + kLanes - 1) / kLanes;
     parts_ = std::clamp<int64_t>(x_[0], 1, 8);
+    while (together_ > 2 && parts_ * groups_of(together_) < q.threads) together_ /= 2;
     for (int64_t c = 0; c < x_[1]; ++c) {
       for (int64_t tap = 0; tap < taps_; ++tap) offsets_.push_back(w_.format.offset(w_.shape, {c, 0, tap / w_.shape[3], tap % w_.shape[3]}));
     }
@@ -222,9 +223,9 @@ class DepthwiseWeights : public PreparedKernel {
   void run(const KernelArgs& args) const override {
     const int64_t channels = x_[1];
     auto* totals = static_cast<double*>(args.scratch);
-    const int64_t groups = (chunks_ + kTogether - 1) / kTogether;
+    const int64_t groups = groups_of(together_);
     parallel_for(parts_ * groups, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) add(args, task / groups, task % groups * kTogether, totals + task / groups * chunks_ * taps_ * kLanes);
+      for (int64_t task = begin; task < end; ++task) add(args, task / groups, task % groups * together_, totals + task / groups * chunks_ * taps_ * kLanes);
     });
     std::memset(args.outputs[0], 0, static_cast<size_t>(w_.bytes()));  // padding of blocked formats stays zero
     for (int64_t c = 0; c < channels; ++c) {
@@ -238,12 +239,13 @@ class DepthwiseWeights : public PreparedKernel {
   }
 
  private:
+  int64_t groups_of(int64_t together) const { return (chunks_ + together - 1) / together; }
   /// The last chunk is full where there are channels enough: it repeats some of those before it.
   int64_t first_of(int64_t chunk) const { return std::max<int64_t>(0, std::min(chunk * kLanes, x_[1] - kLanes)); }
 
-  /// The chunks from `from` on, kTogether at most, of a part's images; totals are those of all the part's chunks.
+  /// The chunks from `from` on, together_ at most, of a part's images; totals are those of all the part's chunks.
   void add(const KernelArgs& args, int64_t part, int64_t from, double* totals) const {
-    const int64_t channels = x_[1], kh = w_.shape[2], kw = w_.shape[3], to = std::min(from + kTogether, chunks_), of_chunk = taps_ * kLanes;
+    const int64_t channels = x_[1], kh = w_.shape[2], kw = w_.shape[3], to = std::min(from + together_, chunks_), of_chunk = taps_ * kLanes;
     const int64_t lines = std::max<int64_t>(1, 256 / y_[3]);  // of a band
     std::fill(totals + from * of_chunk, totals + to * of_chunk, 0.0);
     for (int64_t n = x_[0] * part / parts_; n < x_[0] * (part + 1) / parts_; ++n) {
@@ -270,7 +272,7 @@ class DepthwiseWeights : public PreparedKernel {
   Shape x_, y_;
   TensorType w_;
   std::array<int64_t, 2> stride_{}, padding_{};
-  int64_t taps_ = 0, chunks_ = 0, parts_ = 0;
+  int64_t taps_ = 0, chunks_ = 0, parts_ = 0, together_ = kTogether;
   std::vector<int64_t> offsets_;  // of [channel][tap] in the weight's format
 };
 

@@ -152,7 +152,7 @@ class PointwiseWeights : public PreparedKernel {
     }
     for (int64_t o = 0; o < out; ++o) (out_is_wide_ ? wide_at_ : narrow_at_).push_back(w_.format.offset(w_.shape, {o, 0, 0, 0}));
     for (int64_t i = 0; i < in; ++i) (out_is_wide_ ? narrow_at_ : wide_at_).push_back(w_.format.offset(w_.shape, {0, i, 0, 0}));
-    parts_ = std::clamp<int64_t>(q.threads, 1, pixels_);
+    parts_ = std::clamp<int64_t>(std::min<int64_t>(q.threads, kMostPartials / (sums_ * 4)), 1, pixels_);
   }
   int64_t scratch_bytes() const override { return parts_ * sums_ * 4; }
 
@@ -208,10 +208,7 @@ Support supports(const KernelQuery& q) {
   const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
   const TensorType &x = q.in(0), &grad = q.in(1);
   const Shape& w = q.out(0).shape;
-  if (a.groups != 1) return Support::no("groups");
-  if (x.dtype != DType::kF32 || grad.dtype != DType::kF32 || q.out(0).dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
-  if (!x.format.is_channels_last() || !grad.format.is_channels_last()) return Support::no(cat("format ", x.format));
-  if (x.elements() == 0 || grad.elements() == 0) return Support::no("empty array");
+  if (const Support dense = is_dense_weight_gradient(q); !dense) return dense;
   if (w[2] * w[3] != 1 || x.shape[2] != grad.shape[2] || x.shape[3] != grad.shape[3] || pair(a.padding) != std::array<int64_t, 2>{0, 0}) return Support::no("not each pixel once");
   if ((hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX2)) == 0) return Support::no("vectors of 8 floats are missing");
   const int64_t narrow = std::min(w[0], w[1]);
