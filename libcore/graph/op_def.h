@@ -97,8 +97,6 @@ struct OpDef {
   bool view = false;                        // output 0 is input 0's memory under another shape (reshape, flatten)
   bool stops_gradient = false;              // its outputs count as constants where a gradient is taken: observers
   bool has_effect = false;                  // never removed even where nothing reads its outputs
-  /// A fused operator's definition by plain operators: emits them and returns the outputs. nullptr: not fused.
-  std::vector<Value> (*unfused)(const Fields* attributes, std::span<const Value> inputs) = nullptr;
 };
 
 /// The operator of that name; throws InternalError where there is none (installed by ops/registry.cpp).
