@@ -1,7 +1,6 @@
 // Batch normalisation on channels_last (and rank-2) arrays of f32 or bf16, fused with its activation and residual: forward one pass for statistics and one
 // to apply, backward likewise; the activation's argument is computed again from x, which is read anyway, unless a residual went into it.
-// Every loop states that its arrays do not overlap: so many of them are more than the compiler's own check for overlap would take. Sums run over fixed blocks of pixels, a block at a time around its first row (so that large means lose nothing),
-// and are combined in one order: bits depend on the logical thread count only.
+// Every loop states that its arrays do not overlap: so many of them are more than the compiler's own check for overlap would take.
 
 #include <algorithm>
 #include <array>
@@ -9,7 +8,7 @@
 #include <type_traits>
 
 #include "libcore/base/parallel.h"
-#include "libcore/kernels/cpu/bfloat16.h"
+#include "libcore/kernels/cpu/batch_norm.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/kernels/cpu/vector_math.h"
 #include "libcore/ops/norm.h"
@@ -17,10 +16,8 @@
 namespace galley {
 namespace {
 
-/// An array as `pixels` rows of `channels`.
-struct Rows {
-  int64_t pixels = 0, channels = 0;
-};
+using batchnorm::Blocks;
+using batchnorm::Rows;
 
 bool is_rows(const TensorType& type) { return type.shape.rank() == 2 || type.format.is_channels_last(); }
 Rows rows_of(const TensorType& type) {
@@ -44,19 +41,6 @@ Support supports_rows(const KernelQuery& q, std::initializer_list<int> inputs) {
   }
   return Support::yes();
 }
-
-/// Blocks of pixels: a fixed cut, about 64 KiB of channels each, at most 256 of them.
-struct Blocks {
-  Blocks(Rows rows, int threads) : rows_(rows) {
-    const int64_t by_size = std::max<int64_t>(1, rows.pixels * rows.channels / 16384);
-    count = std::clamp<int64_t>(by_size, std::min<int64_t>(threads, rows.pixels), std::min<int64_t>(256, rows.pixels));
-  }
-  int64_t begin(int64_t block) const { return rows_.pixels * block / count; }
-  int64_t count = 1;
-
- private:
-  Rows rows_;
-};
 
 template <Activation kActivation>
 GALLEY_INLINE float activated(float v) {
@@ -338,23 +322,21 @@ constexpr int64_t kLanes = 32;
 template <class T>
 class BatchNormForward : public PreparedKernel {
  public:
-  explicit BatchNormForward(const KernelQuery& q) : rows_(rows_of(q.in(0))), blocks_(rows_, q.threads), eps_(q.attrs<BatchNormAttrs>().eps),
+  explicit BatchNormForward(const KernelQuery& q) : rows_(rows_of(q.in(0))), statistics_(rows_, q.threads), eps_(q.attrs<BatchNormAttrs>().eps),
                                                     activation_(q.attrs<BatchNormAttrs>().activation) {}
-  int64_t scratch_bytes() const override { return (blocks_.count * 2 + 2 * together_) * rows_.channels * 4; }
+  int64_t scratch_bytes() const override { return 2 * together_ * rows_.channels * 4 + statistics_.scratch_bytes(); }
   void run(const KernelArgs& args) const override {
     const int64_t channels = rows_.channels;
     const T* x = args.in<T>(0);
-    auto* sums = static_cast<float*>(args.scratch);
-    float* scale = sums + blocks_.count * 2 * channels;
+    float *mean = args.out<float>(1), *var = args.out<float>(2);
+    auto* scale = static_cast<float*>(args.scratch);
     float* shift = scale + together_ * channels;
-    parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        shifted_row_sums(x + blocks_.begin(b) * channels, blocks_.begin(b + 1) - blocks_.begin(b), channels, sums + b * 2 * channels, sums + (b * 2 + 1) * channels);
-      }
-    });
-    parallel_for((channels + kLanes - 1) / kLanes, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) combine(args, sums, task * kLanes, std::min(kLanes, channels - task * kLanes), scale, shift);
-    });
+    statistics_.run(x, mean, var, shift + together_ * channels);
+    for (int64_t c = 0; c < channels; ++c) {
+      const batchnorm::Affine affine = batchnorm::affine_of(c, mean, var, args.in<float>(1), args.in<float>(2), eps_);
+      scale[c] = static_cast<float>(affine.scale);
+      shift[c] = static_cast<float>(affine.shift);
+    }
     for (float* values : {scale, shift}) repeat(values, channels, together_);
     const T* residual = args.in<T>(3);
     T* y = args.out<T>(0);
@@ -362,38 +344,8 @@ class BatchNormForward : public PreparedKernel {
   }
 
  private:
-  /// Chan et al. 1979: blocks' means and squares about them, combined one after the other in block order.
-  void combine(const KernelArgs& args, const float* sums, int64_t first, int64_t lanes, float* scale, float* shift) const {
-    const int64_t channels = rows_.channels;
-    const T* x = args.in<T>(0);
-    double mean[kLanes] = {}, m2[kLanes] = {}, n = 0;
-    for (int64_t b = 0; b < blocks_.count; ++b) {
-      const T* row = x + blocks_.begin(b) * channels + first;
-      const float* sum = sums + b * 2 * channels + first;
-      const float* squares = sum + channels;
-      const double k = static_cast<double>(blocks_.begin(b + 1) - blocks_.begin(b)), inverse = 1 / k, part = k / (n + k), weight = n * part;
-      for (int64_t c = 0; c < lanes; ++c) {
-        const double s = static_cast<double>(sum[c]), delta = static_cast<double>(static_cast<float>(row[c])) + s * inverse - mean[c];
-        m2[c] += std::max(0.0, static_cast<double>(squares[c]) - s * s * inverse) + delta * delta * weight;
-        mean[c] += delta * part;
-      }
-      n += k;
-    }
-    for (int64_t c = 0; c < lanes; ++c) {
-      const int64_t channel = first + c;
-      const double var = m2[c] / static_cast<double>(rows_.pixels);
-      args.out<float>(1)[channel] = static_cast<float>(mean[c]);
-      args.out<float>(2)[channel] = static_cast<float>(var);
-      const double gamma = args.in<float>(1) != nullptr ? static_cast<double>(args.in<float>(1)[channel]) : 1.0;
-      const double beta = args.in<float>(2) != nullptr ? static_cast<double>(args.in<float>(2)[channel]) : 0.0;
-      const double s = gamma / std::sqrt(var + eps_);
-      scale[channel] = static_cast<float>(s);
-      shift[channel] = static_cast<float>(beta - mean[c] * s);
-    }
-  }
-
   Rows rows_;
-  Blocks blocks_;
+  batchnorm::Statistics<T> statistics_;
   int64_t together_ = rows_together<T>(rows_.channels);
   double eps_;
   Activation activation_;
@@ -419,11 +371,10 @@ class BatchNormBackward : public PreparedKernel {
     float* offset = b + together_ * channels;
     const Coefficients k{mean, scale, shift, a, b, offset};
     std::copy_n(args.in<float>(2), channels, mean);
-    const auto per_channel = [&](const float* values, int64_t c, double otherwise) { return values != nullptr ? static_cast<double>(values[c]) : otherwise; };
-    const auto gamma_rstd = [&](int64_t c) { return per_channel(args.in<float>(4), c, 1.0) / std::sqrt(static_cast<double>(args.in<float>(3)[c]) + eps_); };
+    const auto affine_of = [&](int64_t c) { return batchnorm::affine_of(c, mean, args.in<float>(3), args.in<float>(4), args.in<float>(5), eps_); };
     for (int64_t c = 0; c < channels; ++c) {
-      scale[c] = static_cast<float>(gamma_rstd(c));
-      shift[c] = static_cast<float>(per_channel(args.in<float>(5), c, 0.0) - static_cast<double>(mean[c]) * gamma_rstd(c));
+      scale[c] = static_cast<float>(affine_of(c).scale);
+      shift[c] = static_cast<float>(affine_of(c).shift);
     }
     for (float* values : {scale, shift, mean}) repeat(values, channels, together_);
     const auto mask_at = [&](int64_t at) { return Mask<T>{activation_, y != nullptr ? y + at : nullptr}; };
@@ -434,7 +385,6 @@ class BatchNormBackward : public PreparedKernel {
                       sums + (block * 2 + 1) * channels);
       }
     });
-    const double count = static_cast<double>(rows_.pixels);
     parallel_for((channels + kLanes - 1) / kLanes, 4, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t first = task * kLanes, lanes = std::min(kLanes, channels - first);
@@ -448,12 +398,12 @@ class BatchNormBackward : public PreparedKernel {
         }
         for (int64_t c = 0; c < lanes; ++c) {
           const int64_t channel = first + c;
-          const double rstd = 1 / std::sqrt(static_cast<double>(args.in<float>(3)[channel]) + eps_), s = gamma_rstd(channel);
-          args.out<float>(1)[channel] = static_cast<float>(dot[c] * rstd);
-          args.out<float>(2)[channel] = static_cast<float>(sum[c]);
-          a[channel] = static_cast<float>(s);
-          b[channel] = static_cast<float>(-s * rstd * rstd * dot[c] / count);
-          offset[channel] = static_cast<float>(-s * sum[c] / count);
+          const auto g = batchnorm::gradient_of(sum[c], dot[c], rows_.pixels, affine_of(channel).scale, static_cast<double>(args.in<float>(3)[channel]), eps_);
+          args.out<float>(1)[channel] = static_cast<float>(g.dgamma);
+          args.out<float>(2)[channel] = static_cast<float>(g.dbeta);
+          a[channel] = static_cast<float>(g.a);
+          b[channel] = static_cast<float>(g.b);
+          offset[channel] = static_cast<float>(g.offset);
         }
       }
     });
@@ -485,10 +435,9 @@ class BatchNormInference : public PreparedKernel {
     auto* scale = static_cast<float*>(args.scratch);
     float* shift = scale + together_ * channels;
     for (int64_t c = 0; c < channels; ++c) {
-      const double gamma = args.in<float>(1) != nullptr ? static_cast<double>(args.in<float>(1)[c]) : 1.0, beta = args.in<float>(2) != nullptr ? static_cast<double>(args.in<float>(2)[c]) : 0.0;
-      const double s = gamma / std::sqrt(static_cast<double>(args.in<float>(4)[c]) + eps_);
-      scale[c] = static_cast<float>(s);
-      shift[c] = static_cast<float>(beta - static_cast<double>(args.in<float>(3)[c]) * s);
+      const batchnorm::Affine affine = batchnorm::affine_of(c, args.in<float>(3), args.in<float>(4), args.in<float>(1), args.in<float>(2), eps_);
+      scale[c] = static_cast<float>(affine.scale);
+      shift[c] = static_cast<float>(affine.shift);
     }
     for (float* values : {scale, shift}) repeat(values, channels, together_);
     parallel_for(rows_.pixels, std::max<int64_t>(1, 16384 / channels), [&](int64_t begin, int64_t end) {
@@ -521,6 +470,55 @@ const std::array<Kernel, 3> kKernels{{{"batch_norm", "cpu", supports_forward, pr
                                       {"batch_norm_inference", "cpu", supports_inference, prepare<BatchNormInference>}}};
 
 }  // namespace
+
+namespace batchnorm {
+
+Blocks::Blocks(Rows rows, int threads) : rows_(rows) {
+  const int64_t by_size = std::max<int64_t>(1, rows.pixels * rows.channels / 16384);
+  count = std::clamp<int64_t>(by_size, std::min<int64_t>(threads, rows.pixels), std::min<int64_t>(256, rows.pixels));
+}
+
+template <class T>
+void Statistics<T>::run(const T* x, float* mean, float* var, void* scratch) const {
+  const int64_t channels = rows_.channels;
+  auto* sums = static_cast<float*>(scratch);
+  parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      shifted_row_sums(x + blocks_.begin(b) * channels, blocks_.begin(b + 1) - blocks_.begin(b), channels, sums + b * 2 * channels, sums + (b * 2 + 1) * channels);
+    }
+  });
+  parallel_for((channels + kLanes - 1) / kLanes, 4, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) combine(x, sums, task * kLanes, std::min(kLanes, channels - task * kLanes), mean, var);
+  });
+}
+
+/// Chan et al. 1979: blocks' means and squares about them, combined one after the other in block order.
+template <class T>
+void Statistics<T>::combine(const T* x, const float* sums, int64_t first, int64_t lanes, float* mean_out, float* var_out) const {
+  const int64_t channels = rows_.channels;
+  double mean[kLanes] = {}, m2[kLanes] = {}, n = 0;
+  for (int64_t b = 0; b < blocks_.count; ++b) {
+    const T* row = x + blocks_.begin(b) * channels + first;
+    const float* sum = sums + b * 2 * channels + first;
+    const float* squares = sum + channels;
+    const double k = static_cast<double>(blocks_.begin(b + 1) - blocks_.begin(b)), inverse = 1 / k, part = k / (n + k), weight = n * part;
+    for (int64_t c = 0; c < lanes; ++c) {
+      const double s = static_cast<double>(sum[c]), delta = static_cast<double>(static_cast<float>(row[c])) + s * inverse - mean[c];
+      m2[c] += std::max(0.0, static_cast<double>(squares[c]) - s * s * inverse) + delta * delta * weight;
+      mean[c] += delta * part;
+    }
+    n += k;
+  }
+  for (int64_t c = 0; c < lanes; ++c) {
+    mean_out[first + c] = static_cast<float>(mean[c]);
+    var_out[first + c] = static_cast<float>(m2[c] / static_cast<double>(rows_.pixels));
+  }
+}
+
+template class Statistics<float>;
+template class Statistics<BFloat16>;
+
+}  // namespace batchnorm
 
 std::span<const Kernel> cpu_norm() { return kKernels; }
 
