@@ -15,6 +15,7 @@ void ensure_ops_registered();
 OpTable conv_ops();
 OpTable matmul_ops();
 OpTable norm_ops();
+OpTable batch_norm_depthwise_ops();
 OpTable pool_ops();
 OpTable softmax_ops();
 OpTable loss_ops();

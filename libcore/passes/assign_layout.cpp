@@ -20,7 +20,7 @@ bool is_recurrent(const Node& node) { return node.is("lstm") || node.is("gru"); 
 bool is_weight_slot(const Node& node, size_t input) {
   if (is_recurrent(node)) return input == 1 || input == 2;
   if (node.is("winograd_weights") || node.is("quantized_winograd_weights")) return input == 0;
-  return input == 1 && (node.is("conv2d") || node.is("winograd_conv2d") || node.is("conv2d_backward_data") || node.is("linear") || node.is("quantized_conv2d") || node.is("quantized_winograd_conv2d") || node.is("quantized_linear") ||
+  return input == 1 && (node.is("conv2d") || node.is("winograd_conv2d") || node.is("conv2d_backward_data") || node.is("batch_norm_depthwise") || node.is("batch_norm_depthwise_backward") || node.is("linear") || node.is("quantized_conv2d") || node.is("quantized_winograd_conv2d") || node.is("quantized_linear") ||
                         node.is("dynamic_quantized_linear") || node.is("dynamic_quantized_lstm") || node.is("dynamic_quantized_gru") || node.is("dynamic_quantized_rnn"));
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 
+#include "libcore/ops/batch_norm_depthwise.h"
 #include "libcore/ops/conv.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/norm.h"
@@ -149,14 +150,46 @@ Node with_residual(const Node& node, ValueId residual) {
   return copy;
 }
 
+/// The depthwise convolution `node` of what a batch norm gives, as one operator; nothing where it is another convolution.
+std::optional<Node> with_batch_norm(const Graph& graph, const Node& node, const Node& norm) {
+  const auto& window = node.attrs<Conv2dAttrs>();
+  const Shape &x = graph.type(node.inputs[0]).shape, &weight = graph.type(node.inputs[1]).shape;
+  if (window.groups == 1 || window.groups != x[1] || weight[0] != x[1] || pair(window.dilation) != std::array<int64_t, 2>{1, 1}) return std::nullopt;
+  if (node.input(2) != kNoValue || node.input(3) != kNoValue || norm.input(3) != kNoValue || window.activation != Activation::kNone) return std::nullopt;
+  auto attrs = std::make_shared<BatchNormDepthwiseAttrs>();
+  attrs->eps = norm.attrs<BatchNormAttrs>().eps;
+  attrs->activation = norm.attrs<BatchNormAttrs>().activation;
+  attrs->stride = window.stride;
+  attrs->padding = window.padding;
+  Node merged = node;
+  merged.op = &batch_norm_depthwise_op();
+  merged.attributes = std::move(attrs);
+  merged.inputs = {norm.inputs[0], node.inputs[1], norm.input(1), norm.input(2)};
+  merged.outputs = {node.outputs[0], norm.outputs[1], norm.outputs[2]};
+  return merged;
+}
+
 Activation batch_norm_activation(const Node& node) { return node.attrs<BatchNormAttrs>().activation; }
 Activation conv_activation(const Node& node) { return node.attrs<Conv2dAttrs>().activation; }
 
 }  // namespace
 
-PassReport fuse_training(Graph& graph) {
+PassReport fuse_training(Graph& graph, const std::function<bool(const Graph&, const Node&)>& has_kernel) {
   Fuser fuser(graph);
   for (size_t n = 0; n < fuser.size(); ++n) {
+    if (has_kernel && fuser.node(n).is("conv2d")) {
+      const int norm = fuser.producer(fuser.node(n).inputs[0]);
+      if (norm < 0 || !fuser.node(static_cast<size_t>(norm)).is("batch_norm")) continue;
+      const std::optional<Node> merged = with_batch_norm(graph, fuser.node(n), fuser.node(static_cast<size_t>(norm)));
+      if (!merged) continue;
+      const std::string against = fuser.reason_against(fuser.node(n).inputs[0]);
+      if (!against.empty() || !has_kernel(graph, *merged)) {
+        fuser.report.declined.push_back(cat(merged->path, ": batch_norm + conv2d: ", against.empty() ? "no kernel takes it" : against));
+      } else {
+        fuser.merge(n, static_cast<size_t>(norm), *merged, "batch_norm + conv2d");
+      }
+      continue;
+    }
     const std::optional<Activation> activation = activation_of(fuser.node(n));
     if (!activation || !batch_norm_takes(*activation)) continue;
     const ValueId x = fuser.node(n).inputs[0];

@@ -7,7 +7,7 @@
 namespace galley {
 namespace {
 
-bool is_product(const Node& node) { return node.is("conv2d") || node.is("linear") || node.is("matmul"); }
+bool is_product(const Node& node) { return node.is("conv2d") || node.is("batch_norm_depthwise") || node.is("linear") || node.is("matmul"); }
 
 /// Rewrites readers of the second half of the graph, cloning what they need.
 class Recomputer {

@@ -70,7 +70,7 @@ size_t hoist_prepare(Graph& graph) {
   return count;
 }
 
-/// Is there a kernel besides the reference for the node, as its images will lie? Formats are not assigned yet.
+/// Formats are not assigned yet: images are taken as they will lie.
 bool has_kernel_in(const Graph& graph, const Node& node, LayoutMode mode, int threads) {
   KernelQuery query = query_of(graph, node, threads);
   std::deque<TensorType> images;
@@ -98,18 +98,22 @@ bool computes_in_f32(const Graph& graph, const Node& node) {
 
 }  // namespace
 
+bool has_kernel(const Graph& graph, const Node& node, const CompileOptions& options) {
+  return !options.reference_only && has_kernel_in(graph, node, options.memory_format, options.threads > 0 ? options.threads : compute_threads());
+}
+
 std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& options) {
   const int threads = options.threads > 0 ? options.threads : compute_threads();
   const ThreadShare share(threads);  // the vendor library builds its primitives for the threads that it sees
   auto program = std::make_shared<Program>();
   program->threads_ = threads;
   graph.remove_dead_nodes();
-  const auto has_kernel = [threads](const Graph& probe, const Node& node) { return choose_kernel(query_of(probe, node, threads)).kernel->name != "ref"; };
+  const auto has_own_kernel = [threads](const Graph& probe, const Node& node) { return choose_kernel(query_of(probe, node, threads)).kernel->name != "ref"; };
   if (!options.reference_only) {
     program->report_.widened = widen_unsupported(graph, [&](const Graph& probe, const Node& node) { return has_kernel_in(probe, node, options.memory_format, threads); });
   }
   if (options.winograd && !options.reference_only && options.memory_format != LayoutMode::kContiguous) {
-    use_winograd(graph, has_kernel);
+    use_winograd(graph, has_own_kernel);
   }
   order_updates(graph);
   program->report_.layout = assign_layout(graph, layout_options(options, threads));

@@ -26,6 +26,9 @@ struct CompileOptions {
 /// whatever is to run: forward, backward, updates. Throws Error where no kernel supports a node.
 std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& options = {});
 
+/// Will there be a kernel besides the reference for the node, once its images lie as these options want them?
+bool has_kernel(const Graph& graph, const Node& node, const CompileOptions& options);
+
 /// Programs by key (shapes, dtypes, mode). Counts compilations and remembers why each happened.
 class ProgramCache {
  public:

@@ -127,7 +127,8 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   Graph& graph = model.graph;
   if (stage.what.quantized) quantization_->rewrite(graph, types, stage.what.form);
   assign_precision(graph, model.precision);
-  std::vector<std::string> declined = fuse_training(graph).declined;
+  std::vector<std::string> declined =
+      fuse_training(graph, [how = session_.compile_options()](const Graph& probe, const Node& node) { return has_kernel(probe, node, how); }).declined;
   for (const std::string& line : declined) log(LogLevel::kDebug, "not fused: " + line);
   if (&stage == &stages_.front()) fusions_declined_ = std::move(declined);
   std::vector<ValueId> wanted;

@@ -9,6 +9,7 @@
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/table.h"
+#include "libcore/ops/batch_norm_depthwise.h"
 #include "libcore/ops/embedding.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/norm.h"
@@ -93,6 +94,20 @@ TEST(CpuThreads, BitsDoNotDependOnThem) {
        }},
       {"lstm_backward", [](Graph& g) { lstm_backward(input(g, {131, 3, 37}), {}, {}, input(g, {131, 3, 148}), input(g, {131, 3, 37}), input(g, {148, 37}), {}, {}); }},
       {"gru_backward", [](Graph& g) { gru_backward(input(g, {7, 3, 37}), {}, input(g, {7, 3, 148}), input(g, {7, 3, 37}), input(g, {111, 37}), {}, {}); }},
+      {"batch_norm_depthwise_backward", [](Graph& g) {
+         BatchNormDepthwiseAttrs a;
+         a.activation = Activation::kHardswish;
+         a.stride = {2};
+         a.padding = {1};
+         const auto image = [&](int64_t size) {
+           const Value v = input(g, {6, 19, size, size});
+           g.value(v.id()).type.format = MemoryFormat::channels_last();
+           return v;
+         };
+         const Value grad = image(23), weight = input(g, {19, 1, 3, 3}), x = image(46);
+         batch_norm_depthwise_backward(grad, weight, x, input(g, {19}), input(g, {19}), input(g, {19}), input(g, {19}), a);
+         g.value(g.nodes().back().outputs[0]).type.format = MemoryFormat::channels_last();
+       }},
       {"resize_backward", [](Graph& g) { ResizeBackwardAttrs a; a.input_size = {23, 17}; resize_backward(input(g, {3, 5, 50, 41}), a); }},
   };
   for (const auto& [name, build] : cases) {

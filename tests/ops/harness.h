@@ -84,6 +84,7 @@ inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name; }
 std::vector<OpCase> conv_cases();
 std::vector<OpCase> matmul_cases();
 std::vector<OpCase> norm_cases();
+std::vector<OpCase> batch_norm_depthwise_cases();
 std::vector<OpCase> pool_cases();
 std::vector<OpCase> softmax_cases();
 std::vector<OpCase> loss_cases();

@@ -67,6 +67,56 @@ TEST(Fuse, TrainingFormGivesTheSameStep) {
   expect_same(results(fused.graph, feeds), results(plain.graph, feeds));
 }
 
+TEST(Fuse, BatchNormAndDepthwiseConvolutionGiveTheSameStep) {
+  TinyNet plain, fused;
+  build_tiny_net(plain, true, 3, true);
+  add_training(plain);
+  build_tiny_net(fused, true, 3, true);
+  std::vector<std::string> asked;
+  const PassReport report = fuse_training(fused.graph, [&](const Graph&, const Node& node) {
+    asked.push_back(std::string(node.op->name));
+    return true;
+  });
+  EXPECT_EQ(asked, std::vector<std::string>{"batch_norm_depthwise"});
+  EXPECT_TRUE(report.declined.empty());
+  EXPECT_EQ(count(fused.graph, "batch_norm_depthwise"), 1);
+  EXPECT_EQ(count(fused.graph, "batch_norm"), 4);
+  EXPECT_EQ(count(fused.graph, "conv2d"), 4);
+  verify(fused.graph);
+  add_training(fused);
+  verify(fused.graph);
+  EXPECT_EQ(count(fused.graph, "batch_norm_depthwise_backward"), 1);
+  const auto feeds = feeds_for(plain.graph);
+  expect_same(results(fused.graph, feeds), results(plain.graph, feeds));
+}
+
+TEST(Fuse, LeavesBatchNormsThatAConvolutionCannotTake) {
+  struct Case {
+    const char* what;
+    int64_t groups, outputs, dilation;
+    bool bias, second_reader, residual, kernel;
+    size_t declined;  // with a reason; others are no candidates
+  };
+  for (const Case& c : {Case{"one group", 1, 4, 1, false, false, false, true, 0}, Case{"two groups", 2, 4, 1, false, false, false, true, 0},
+                        Case{"two outputs a channel", 4, 8, 1, false, false, false, true, 0}, Case{"dilation", 4, 4, 2, false, false, false, true, 0},
+                        Case{"bias", 4, 4, 1, true, false, false, true, 0}, Case{"residual", 4, 4, 1, false, false, true, true, 0},
+                        Case{"second reader", 4, 4, 1, false, true, false, true, 1}, Case{"no kernel", 4, 4, 1, false, false, false, false, 1}}) {
+    Graph g;
+    const Value x = g.add_input("x", f32({2, 4, 6, 6}), ValueRole::kInput);
+    const Value y = batch_norm(x, Value(), Value(), {}, c.residual ? x : Value()).y;
+    Conv2dAttrs attrs;
+    attrs.groups = c.groups;
+    attrs.dilation = {c.dilation};
+    const Value w = g.add_input("w", f32({c.outputs, 4 / c.groups, 2, 2}), ValueRole::kParameter);
+    g.add_output("y", conv2d(y, w, c.bias ? g.add_input("b", f32({c.outputs}), ValueRole::kParameter) : Value(), attrs));
+    if (c.second_reader) g.add_output("z", neg(y));
+    const PassReport report = fuse_training(g, [&](const Graph&, const Node&) { return c.kernel; });
+    EXPECT_TRUE(report.done.empty()) << c.what;
+    EXPECT_EQ(report.declined.size(), c.declined) << c.what;
+    EXPECT_EQ(count(g, "batch_norm_depthwise"), 0) << c.what;
+  }
+}
+
 TEST(Fuse, LeavesValuesThatOthersRead) {
   Graph g;
   const Value x = g.add_input("x", f32({2, 3, 4, 4}), ValueRole::kInput);

@@ -66,8 +66,8 @@ inline Conv2dAttrs conv_attrs(int64_t stride, int64_t padding) {
   return attrs;
 }
 
-/// Built where it stays: Values point into its graph.
-inline void build_tiny_net(TinyNet& net, bool training = true, int64_t batch = 3) {
+/// Built where it stays: Values point into its graph. `depthwise`: with such a convolution and its batch norm before the pool.
+inline void build_tiny_net(TinyNet& net, bool training = true, int64_t batch = 3, bool depthwise = false) {
   Graph& g = net.graph;
   const auto parameter = [&](const std::string& name, Shape shape) {
     const Value value = g.add_input(name, f32(std::move(shape)), ValueRole::kParameter);
@@ -99,6 +99,11 @@ inline void build_tiny_net(TinyNet& net, bool training = true, int64_t batch = 3
   Value y = relu(norm("bn1", conv("conv1", stem, 8, 1)));
   y = relu(add(norm("bn2", conv("conv2", y, 8, 1)), stem));
   y = relu(norm("bn3", conv("conv3", y, 16, 2)));
+  if (depthwise) {
+    Conv2dAttrs attrs = conv_attrs(2, 1);
+    attrs.groups = 16;
+    y = relu(norm("bn4", conv2d(y, parameter("depthwise.weight", Shape{16, 1, 3, 3}), Value(), attrs)));
+  }
   AdaptiveAvgPool2dAttrs pool;
   pool.output_size = {1};
   y = flatten(adaptive_avg_pool2d(y, pool));

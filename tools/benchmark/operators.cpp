@@ -223,6 +223,8 @@ const std::map<std::string_view, std::vector<std::string>>& written_cases() {
       {"batch_norm_backward", {"batch_norm_backward:16x64x56x56+16x64x56x56+64+64+64"}},
       {"batch_norm_inference", {"batch_norm_inference:16x64x56x56+64+64+64+64"}},
       {"batch_norm_update", {"batch_norm_update:64+64+64+64:count=50176"}},
+      {"batch_norm_depthwise", {"batch_norm_depthwise:32x64x112x112+64x1x3x3+64+64:stride=2,padding=1,activation=hardswish", "batch_norm_depthwise:32x120x28x28+120x1x5x5+120+120:padding=2"}},
+      {"batch_norm_depthwise_backward", {"batch_norm_depthwise_backward:32x64x56x56+64x1x3x3+32x64x112x112+64+64+64+64:stride=2,padding=1,activation=hardswish"}},
       {"layer_norm", {"layer_norm:16x197x768+768+768"}},
       {"layer_norm_backward", {"layer_norm_backward:16x197x768+16x197x768+16x197+16x197+768"}},
       {"group_norm", {"group_norm:16x64x56x56+64+64:groups=32"}},

@@ -38,6 +38,10 @@ HWY_INLINE void store_floats(hn::Vec<D> v, D, BFloat16* to) {
   const auto is_nan = hn::RebindMask(whole, hn::Ne(v, v));
   hn::StoreU(hn::DemoteTo(half, hn::BitCast(number, hn::IfThenElse(is_nan, hn::Or(upper, hn::Set(whole, 0x40u)), rounded))), half, &to->bits);
 }
+template <class D>
+HWY_INLINE void store_floats(hn::Vec<D> v, D d, float* to) {
+  hn::StoreU(v, d, to);
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace galley

@@ -7,6 +7,7 @@
 
 namespace galley {
 
+std::span<const Kernel> cpu_batch_norm_depthwise();
 std::span<const Kernel> cpu_binary();
 std::span<const Kernel> cpu_cast();
 std::span<const Kernel> cpu_depthwise();

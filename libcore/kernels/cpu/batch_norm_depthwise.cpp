@@ -1,0 +1,397 @@
+// batch_norm_depthwise and its gradients on channels_last images of f32 or bf16. What the norm gives exists line by line only, packed, in a ring
+// of as many lines as the kernel has rows. Backwards the image is read twice: for the sums over it, and for its gradient; the gradient behind the
+// convolution is gathered both times, which costs less than to write and read it. Sums run in float over a band of lines, in double over the bands of
+// a part of the batch, and parts are added up in one order: bits depend on the logical thread count only, where that exceeds the parts.
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "libcore/base/parallel.h"
+#include "libcore/kernels/cpu/batch_norm.h"
+#include "libcore/kernels/cpu/depthwise_lines.h"
+#include "libcore/kernels/cpu/table.h"
+#include "libcore/ops/batch_norm_depthwise.h"
+
+namespace galley {
+namespace {
+
+using depthwise_lines::GradientLine;
+using depthwise_lines::kLanes;
+using depthwise_lines::Normalization;
+using depthwise_lines::Taps;
+using depthwise_lines::WeightSums;
+
+constexpr int64_t kBandPixels = 512;  // that are summed in float
+constexpr int64_t kMostParts = 64;
+constexpr int64_t kMostClasses = 4;  // strides
+
+/// Packed lines, one behind the other; `left` and `right` pixels of each are zero.
+struct PackedLines {
+  int64_t lines = 0, left = 0, pixels = 0, right = 0, chunks = 0;
+
+  int64_t chunk() const { return (left + pixels + right) * kLanes; }
+  int64_t floats() const { return lines * chunks * chunk(); }
+  float* line(float* at, int64_t row) const { return at + row % lines * chunks * chunk(); }
+  /// Its first pixel behind the halo.
+  float* inner(float* at, int64_t row) const { return line(at, row) + left * kLanes; }
+  void clear_halos(float* at) const {
+    for (int64_t i = 0; i < lines * chunks; ++i, at += chunk()) {
+      std::memset(at, 0, static_cast<size_t>(left * kLanes) * 4);
+      std::memset(at + (left + pixels) * kLanes, 0, static_cast<size_t>(right * kLanes) * 4);
+    }
+  }
+};
+
+/// Lines [begin, end) of one image.
+struct Segment {
+  int64_t image, begin, end;
+};
+
+/// What both directions know of the shapes.
+struct Geometry {
+  /// Of [channel][tap] in a format of the weight.
+  std::vector<int64_t> offsets_in(const MemoryFormat& format) const {
+    std::vector<int64_t> offsets;
+    for (int64_t c = 0; c < channels; ++c) {
+      for (int64_t tap = 0; tap < taps; ++tap) offsets.push_back(format.offset(w.shape, {c, 0, tap / columns, tap % columns}));
+    }
+    return offsets;
+  }
+
+  Geometry(const TensorType& x_type, const TensorType& y_type, const TensorType& weight, const BatchNormDepthwiseAttrs& a, int thread_count)
+      : x(x_type.shape), y(y_type.shape), w(weight), stride(pair(a.stride)), padding(pair(a.padding)), channels(x[1]), chunks(depthwise_lines::chunks_of(channels)),
+        rows(w.shape[2]), columns(w.shape[3]), taps(rows * columns), threads(thread_count), eps(a.eps), activation(a.activation), offsets(offsets_in(w.format)) {}
+
+  int64_t padded() const { return chunks * kLanes; }
+  batchnorm::Rows pixels() const { return {x[0] * x[2] * x[3], channels}; }
+
+  /// [chunk][tap][lane]
+  template <class T>
+  void pack_weights(const T* weight, float* to) const {
+    std::fill_n(to, taps * padded(), 0.0f);
+    for (int64_t c = 0; c < channels; ++c) {
+      for (int64_t tap = 0; tap < taps; ++tap) to[(c / kLanes * taps + tap) * kLanes + c % kLanes] = weight[offsets[static_cast<size_t>(c * taps + tap)]];
+    }
+  }
+
+  /// body(segment, slot) over the lines of all images of that height; `mirrored`: from the end.
+  template <class Body>
+  void for_each_segment(int64_t height, bool mirrored, const Body& body) const {
+    const int64_t cuts = std::clamp<int64_t>((8 * threads + x[0] - 1) / x[0], 1, std::max<int64_t>(1, height / 8)), count = x[0] * cuts;
+    parallel_tasks(count, threads, [&](int64_t task, int64_t slot) {
+      const int64_t at = mirrored ? count - 1 - task : task, cut = at % cuts;
+      body(Segment{at / cuts, height * cut / cuts, height * (cut + 1) / cuts}, slot);
+    });
+  }
+
+  Shape x, y;
+  TensorType w;
+  std::array<int64_t, 2> stride, padding;
+  int64_t channels, chunks, rows, columns, taps, threads;
+  double eps;
+  Activation activation;
+  std::vector<int64_t> offsets;
+};
+
+/// Arrays of floats, one behind the other in the scratch memory, each on a cache line of its own.
+class Scratch {
+ public:
+  /// Its place.
+  int64_t take(int64_t floats) {
+    const int64_t at = size_;
+    size_ += (floats + 15) / 16 * 16;
+    return at;
+  }
+  int64_t bytes() const { return size_ * 4; }
+
+ private:
+  int64_t size_ = 0;
+};
+
+/// scale and shift, padded to whole chunks.
+Normalization normalization(const Geometry& g, const float* mean, const float* var, const float* gamma, const float* beta, float* padded_mean, float* scale, float* shift) {
+  for (int64_t c = 0; c < g.padded(); ++c) {
+    const bool real = c < g.channels;
+    const batchnorm::Affine affine = real ? batchnorm::affine_of(c, mean, var, gamma, beta, g.eps) : batchnorm::Affine{0, 0};
+    padded_mean[c] = real ? mean[c] : 0;
+    scale[c] = static_cast<float>(affine.scale);
+    shift[c] = static_cast<float>(affine.shift);
+  }
+  return {g.activation, padded_mean, scale, shift};
+}
+
+template <class T>
+class Forward : public PreparedKernel {
+ public:
+  explicit Forward(const KernelQuery& q) : g_(q.in(0), q.out(0), q.in(1), q.attrs<BatchNormDepthwiseAttrs>(), q.threads), statistics_(g_.pixels(), q.threads) {
+    ring_ = {g_.rows, g_.padding[1], g_.x[3], g_.padding[1], g_.chunks};
+    rings_at_ = scratch_.take(ring_.floats() * g_.threads);
+    weights_at_ = scratch_.take(g_.taps * g_.padded());
+    for (int64_t& at : channels_at_) at = scratch_.take(g_.padded());
+    sums_at_ = scratch_.take(statistics_.scratch_bytes() / 4);
+  }
+  int64_t scratch_bytes() const override { return scratch_.bytes(); }
+
+  void run(const KernelArgs& args) const override {
+    auto* memory = static_cast<float*>(args.scratch);
+    float *mean = args.out<float>(1), *var = args.out<float>(2), *weights = memory + weights_at_;
+    statistics_.run(args.in<T>(0), mean, var, memory + sums_at_);
+    const Normalization how =
+        normalization(g_, mean, var, args.in<float>(2), args.in<float>(3), memory + channels_at_[0], memory + channels_at_[1], memory + channels_at_[2]);
+    g_.pack_weights(args.in<T>(1), weights);
+    for (int64_t slot = 0; slot < g_.threads; ++slot) ring_.clear_halos(memory + rings_at_ + slot * ring_.floats());
+    g_.for_each_segment(g_.y[2], true, [&](const Segment& segment, int64_t slot) {
+      convolve(args.in<T>(0), how, weights, segment, memory + rings_at_ + slot * ring_.floats(), args.out<T>(0));
+    });
+  }
+
+ private:
+  void convolve(const T* x, const Normalization& how, const float* weights, const Segment& segment, float* ring, T* y) const {
+    int64_t next = 0;  // line of the image that is packed next
+    for (int64_t h = segment.begin; h < segment.end; ++h) {
+      const int64_t top = h * g_.stride[0] - g_.padding[0], first = std::max<int64_t>(0, top), behind = std::min(top + g_.rows, g_.x[2]);
+      for (next = std::max(next, first); next < behind; ++next) {
+        depthwise_lines::pack(x + (segment.image * g_.x[2] + next) * g_.x[3] * g_.channels, g_.x[3], g_.channels, how, ring_.inner(ring, next), ring_.chunk());
+      }
+      Taps taps;
+      taps.step = g_.stride[1] * kLanes;
+      taps.in_chunk = ring_.chunk();
+      taps.weight_chunk = g_.taps * kLanes;
+      for (int64_t row = first; row < behind; ++row) {
+        for (int64_t k = 0; k < g_.columns; ++k) {
+          const auto at = static_cast<size_t>(taps.count++);
+          taps.in[at] = ring_.line(ring, row) + k * kLanes;
+          taps.weight[at] = weights + ((row - top) * g_.columns + k) * kLanes;
+        }
+      }
+      depthwise_lines::convolve(taps, y + (segment.image * g_.y[2] + h) * g_.y[3] * g_.channels, g_.y[3], g_.channels);
+    }
+  }
+
+  Geometry g_;
+  batchnorm::Statistics<T> statistics_;
+  PackedLines ring_;
+  Scratch scratch_;
+  int64_t rings_at_, weights_at_, sums_at_;
+  std::array<int64_t, 3> channels_at_{};
+};
+
+template <class T>
+class Backward : public PreparedKernel {
+ public:
+  explicit Backward(const KernelQuery& q) : g_(q.in(2), q.in(0), q.in(1), q.attrs<BatchNormDepthwiseAttrs>(), q.threads), dweight_(q.out(1)), offsets_(g_.offsets_in(dweight_.format)) {
+    const int64_t reach = g_.columns - 1 - g_.padding[1], last = (g_.x[3] - 1 + g_.padding[1]) / g_.stride[1];
+    ring_ = {g_.rows, reach > 0 ? (reach + g_.stride[1] - 1) / g_.stride[1] : 0, g_.y[3], std::max<int64_t>(0, last - (g_.y[3] - 1)), g_.chunks};
+    line_ = {1, g_.padding[1], g_.x[3], g_.padding[1], g_.chunks};
+    const int64_t lines = g_.x[0] * g_.x[2], totals = (g_.taps + 2) * g_.padded(), fitting = g_.x.elements() / (totals * 8);  // doubles that are an eighth of the image's bytes
+    while (parts_ < kMostParts && 2 * parts_ <= fitting) parts_ *= 2;
+    parts_ = std::clamp<int64_t>(parts_, std::min(g_.threads, lines), lines);
+    rings_at_ = scratch_.take(ring_.floats() * g_.threads);
+    lines_at_ = scratch_.take(line_.floats() * g_.threads);
+    bands_at_ = scratch_.take(totals * g_.threads);
+    totals_at_ = scratch_.take(totals * parts_ * 2);
+    weights_at_ = scratch_.take(g_.taps * g_.padded());
+    for (int64_t& at : channels_at_) at = scratch_.take(g_.padded());
+  }
+  int64_t scratch_bytes() const override { return scratch_.bytes(); }
+
+  void run(const KernelArgs& args) const override {
+    auto* memory = static_cast<float*>(args.scratch);
+    const auto channel = [&](size_t i) { return memory + channels_at_[i]; };
+    const Call call{args.in<T>(0), args.in<T>(2), memory + weights_at_, normalization(g_, args.in<float>(3), args.in<float>(4), args.in<float>(5), args.in<float>(6), channel(0), channel(1), channel(2)), memory};
+    g_.pack_weights(args.in<T>(1), memory + weights_at_);
+    for (int64_t slot = 0; slot < g_.threads; ++slot) {
+      ring_.clear_halos(ring(memory, slot));
+      line_.clear_halos(memory + lines_at_ + slot * line_.floats());
+    }
+    parallel_tasks(parts_, g_.threads, [&](int64_t part, int64_t slot) { sum_part(call, part, slot); });
+    add_parts(args, memory);
+    T* dx = args.out<T>(0);
+    const depthwise_lines::GradientMap map{channel(3), channel(4), channel(5)};
+    g_.for_each_segment(g_.x[2], true, [&](const Segment& segment, int64_t slot) {
+      each_line(call, segment, ring(memory, slot), [&](int64_t row) {
+        with_taps(call, segment.image, row, ring(memory, slot), dx, [&](const GradientLine<T>& line) { depthwise_lines::gradient(line, call.how, map); });
+      });
+    });
+  }
+
+ private:
+  struct Call {
+    const T *grad, *x;
+    const float* weights;
+    Normalization how;
+    float* memory;
+  };
+
+  float* ring(float* memory, int64_t slot) const { return memory + rings_at_ + slot * ring_.floats(); }
+
+  /// The output lines that read a line of the image: [first, behind).
+  std::array<int64_t, 2> readers(int64_t row) const {
+    const int64_t below = row + g_.padding[0] - g_.rows + 1, stride = g_.stride[0];
+    return {below <= 0 ? 0 : (below + stride - 1) / stride, std::min((row + g_.padding[0]) / stride + 1, g_.y[2])};
+  }
+
+  /// body(line of the image) with the gradient's lines that it needs in the ring.
+  template <class Body>
+  void each_line(const Call& call, const Segment& segment, float* ring, const Body& body) const {
+    int64_t next = 0;
+    for (int64_t row = segment.begin; row < segment.end; ++row) {
+      const auto [first, behind] = readers(row);
+      for (next = std::max(next, first); next < behind; ++next) {
+        depthwise_lines::pack(call.grad + (segment.image * g_.y[2] + next) * g_.y[3] * g_.channels, g_.y[3], g_.channels, ring_.inner(ring, next), ring_.chunk());
+      }
+      body(row);
+    }
+  }
+
+  /// use(line) for a line of the image whose readers are in the ring.
+  template <class Use>
+  void with_taps(const Call& call, int64_t image, int64_t row, float* ring, T* dx, const Use& use) const {
+    const auto [first, behind] = readers(row);
+    const int64_t stride = g_.stride[1], at = (image * g_.x[2] + row) * g_.x[3] * g_.channels;
+    std::array<Taps, kMostClasses> taps;
+    for (int64_t remainder = 0; remainder < stride; ++remainder) {
+      Taps& own = taps[static_cast<size_t>(remainder)];
+      own.in_chunk = ring_.chunk();
+      own.weight_chunk = g_.taps * kLanes;
+      for (int64_t h = first; h < behind; ++h) {
+        const int64_t k = row + g_.padding[0] - h * g_.stride[0];
+        for (int64_t column = (remainder + g_.padding[1]) % stride; column < g_.columns; column += stride) {
+          const auto tap = static_cast<size_t>(own.count++);
+          own.in[tap] = ring_.inner(ring, h) + (remainder + g_.padding[1] - column) / stride * kLanes;
+          own.weight[tap] = call.weights + (k * g_.columns + column) * kLanes;
+        }
+      }
+    }
+    use(GradientLine<T>{taps.data(), stride, call.x + at, dx == nullptr ? nullptr : dx + at, g_.x[3], g_.channels});
+  }
+
+  /// A part's totals: [chunk][tap][lane] of the weight, then sums and dots of the channels.
+  void sum_part(const Call& call, int64_t part, int64_t slot) const {
+    const int64_t lines = g_.x[0] * g_.x[2], count = (g_.taps + 2) * g_.padded(), band = std::max<int64_t>(1, kBandPixels / g_.x[3]);
+    float* sums = call.memory + bands_at_ + slot * count;
+    float *sum = sums + g_.taps * g_.padded(), *dot = sum + g_.padded();
+    float* packed = call.memory + lines_at_ + slot * line_.floats();
+    float* lines_of_gradient = ring(call.memory, slot);
+    auto* totals = reinterpret_cast<double*>(call.memory + totals_at_) + part * count;
+    std::fill_n(totals, count, 0.0);
+    std::fill_n(sums, count, 0.0f);
+    int64_t summed = 0;
+    const auto flush = [&] {
+      for (int64_t i = 0; i < count; ++i) {
+        totals[i] += static_cast<double>(sums[i]);
+        sums[i] = 0;
+      }
+      summed = 0;
+    };
+    const int64_t end = lines * (part + 1) / parts_;
+    for (int64_t at = lines * part / parts_; at < end;) {
+      const int64_t image = at / g_.x[2], begin = at % g_.x[2], behind = std::min(g_.x[2], begin + end - at);
+      each_line(call, {image, begin, behind}, lines_of_gradient, [&](int64_t row) {
+        depthwise_lines::pack(call.x + (image * g_.x[2] + row) * g_.x[3] * g_.channels, g_.x[3], g_.channels, call.how, line_.inner(packed, 0), line_.chunk());
+        add_weight_sums(row, packed, lines_of_gradient, sums);
+        with_taps(call, image, row, lines_of_gradient, nullptr, [&](const GradientLine<T>& line) { depthwise_lines::gradient_sums(line, call.how, sum, dot); });
+        if (++summed == band) flush();
+      });
+      at += behind - begin;
+    }
+    flush();
+  }
+
+  void add_weight_sums(int64_t row, const float* packed, float* ring, float* sums) const {
+    const auto [first, behind] = readers(row);
+    WeightSums w{};
+    w.in = packed;
+    w.columns = g_.columns;
+    w.count = g_.y[3];
+    w.step = g_.stride[1] * kLanes;
+    w.chunks = g_.chunks;
+    w.in_chunk = line_.chunk();
+    w.grad_chunk = ring_.chunk();
+    w.sums_chunk = g_.taps * kLanes;
+    for (int64_t h = first; h < behind; ++h) {
+      const auto at = static_cast<size_t>(w.rows++);
+      w.grad[at] = ring_.inner(ring, h);
+      w.sums[at] = sums + (row + g_.padding[0] - h * g_.stride[0]) * g_.columns * kLanes;
+    }
+    depthwise_lines::add_weight_sums(w);
+  }
+
+  /// The gradients of weight, gamma and beta, and what dx needs of each channel.
+  void add_parts(const KernelArgs& args, float* memory) const {
+    const int64_t count = (g_.taps + 2) * g_.padded();
+    const auto* totals = reinterpret_cast<const double*>(memory + totals_at_);
+    std::memset(args.outputs[1], 0, static_cast<size_t>(dweight_.bytes()));  // padding of blocked formats stays zero
+    parallel_for(g_.chunks, 4, [&](int64_t begin, int64_t end) {
+      const auto total = [&](int64_t at) {
+        double sum = 0;
+        for (int64_t part = 0; part < parts_; ++part) sum += totals[part * count + at];
+        return sum;
+      };
+      for (int64_t c = begin * kLanes; c < end * kLanes; ++c) {
+        batchnorm::ChannelGradient d{};
+        if (c < g_.channels) {
+          for (int64_t tap = 0; tap < g_.taps; ++tap) {
+            args.out<T>(1)[offsets_[static_cast<size_t>(c * g_.taps + tap)]] = static_cast<float>(total((c / kLanes * g_.taps + tap) * kLanes + c % kLanes));
+          }
+          const batchnorm::Affine affine = batchnorm::affine_of(c, args.in<float>(3), args.in<float>(4), args.in<float>(5), args.in<float>(6), g_.eps);
+          const int64_t at = g_.taps * g_.padded() + c;
+          d = batchnorm::gradient_of(total(at), total(at + g_.padded()), g_.pixels().pixels, affine.scale, static_cast<double>(args.in<float>(4)[c]), g_.eps);
+          args.out<float>(2)[c] = static_cast<float>(d.dgamma);
+          args.out<float>(3)[c] = static_cast<float>(d.dbeta);
+        }
+        memory[channels_at_[3] + c] = static_cast<float>(d.a);
+        memory[channels_at_[4] + c] = static_cast<float>(d.b);
+        memory[channels_at_[5] + c] = static_cast<float>(d.offset);
+      }
+    });
+  }
+
+  Geometry g_;
+  TensorType dweight_;
+  std::vector<int64_t> offsets_;  // of the weight's gradient
+  PackedLines ring_, line_;  // of the gradient; of what the norm gave
+  int64_t parts_ = 1;
+  Scratch scratch_;
+  int64_t rings_at_, lines_at_, bands_at_, totals_at_, weights_at_;
+  std::array<int64_t, 6> channels_at_{};
+};
+
+/// `images` are the activations and the weight, of one dtype; the others, of one value a channel, are in f32.
+Support supports(const KernelQuery& q, std::initializer_list<int> images, int weight, const TensorType& y) {
+  const DType dtype = q.in(weight).dtype;
+  if (dtype != DType::kF32 && dtype != DType::kBF16) return Support::no(cat("dtype ", dtype));
+  const Shape& w = q.in(weight).shape;
+  if (w[3] > depthwise_lines::kMostColumns || w[2] > depthwise_lines::kMostColumns) return Support::no(cat("a kernel of ", w[2], " x ", w[3]));
+  const auto stride = pair(q.attrs<BatchNormDepthwiseAttrs>().stride);
+  if (stride[1] > kMostClasses) return Support::no(cat("a stride of ", stride[1]));
+  for (int i : images) {
+    if (q.in(i).dtype != dtype) return Support::no(cat("dtype ", q.in(i).dtype));
+    if (!q.in(i).format.is_channels_last()) return Support::no(cat("format ", q.in(i).format));
+  }
+  if (q.in(*images.begin()).elements() == 0 || y.elements() == 0) return Support::no("empty array");
+  for (int i = 0; i < static_cast<int>(q.node.inputs.size()); ++i) {
+    const bool image = i == weight || std::find(images.begin(), images.end(), i) != images.end();
+    if (!image && q.has(i) && q.in(i).dtype != DType::kF32) return Support::no(cat("parameters in ", q.in(i).dtype));
+  }
+  return Support::yes();
+}
+
+Support supports_forward(const KernelQuery& q) { return supports(q, {0}, 1, q.out(0)); }
+Support supports_backward(const KernelQuery& q) { return supports(q, {0, 2}, 1, q.in(0)); }
+
+template <template <class> class K>
+std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
+  if (q.in(1).dtype == DType::kBF16) return std::make_unique<K<BFloat16>>(q);
+  return std::make_unique<K<float>>(q);
+}
+
+constexpr std::array<Kernel, 2> kKernels{{{"batch_norm_depthwise", "cpu", supports_forward, prepare<Forward>}, {"batch_norm_depthwise_backward", "cpu", supports_backward, prepare<Backward>}}};
+
+}  // namespace
+
+std::span<const Kernel> cpu_batch_norm_depthwise() { return kKernels; }
+
+}  // namespace galley

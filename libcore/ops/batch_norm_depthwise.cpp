@@ -1,0 +1,123 @@
+#include "libcore/ops/batch_norm_depthwise.h"
+
+#include "libcore/ops/gradient.h"
+#include "libcore/ops/norm.h"
+#include "libcore/ops/rules.h"
+
+namespace galley {
+namespace {
+
+/// The arguments of one of the two, checked and typed by its own operator.
+std::vector<TensorType> infer_part(const OpDef& op, const Fields& attrs, std::vector<const TensorType*> inputs) {
+  OpContext context;
+  context.attributes = &attrs;
+  context.inputs = std::move(inputs);
+  return op.infer(context);
+}
+
+const TensorType* input(const OpContext& c, int i) { return c.has(i) ? &c.in(i) : nullptr; }
+
+template <class Attrs>
+Attrs window_of(const BatchNormDepthwiseAttrs& a, const TensorType& x) {
+  GALLEY_CHECK(x.shape.rank() == 4, "the input must be [N,C,H,W], is ", x.shape);
+  Attrs window;
+  static_cast<Conv2dWindow&>(window) = a.window(x.shape[1]);
+  return window;
+}
+
+std::vector<TensorType> infer(const OpContext& c) {
+  const auto& a = c.attrs<BatchNormDepthwiseAttrs>();
+  const TensorType &x = c.in(0), &weight = c.in(1);
+  BatchNormAttrs norm;
+  norm.eps = a.eps;
+  norm.activation = a.activation;
+  const std::vector<TensorType> normalised = infer_part(batch_norm_op(), norm, {&x, input(c, 2), input(c, 3)});
+  const auto window = window_of<Conv2dAttrs>(a, x);
+  GALLEY_CHECK(weight.shape.rank() == 4 && weight.shape[0] == x.shape[1], "the weight must have one kernel for each of ", x.shape[1], " channels, is ", weight.shape);
+  return {infer_part(conv2d_op(), window, {&normalised[0], &weight})[0], normalised[1], normalised[2]};
+}
+
+std::vector<TensorType> infer_backward(const OpContext& c) {
+  const auto& a = c.attrs<BatchNormDepthwiseAttrs>();
+  const TensorType &grad = c.in(0), &weight = c.in(1), &x = c.in(2);
+  auto window = window_of<Conv2dBackwardWeightsAttrs>(a, x);
+  GALLEY_CHECK(weight.shape.rank() == 4, "the weight must be [C,1,kh,kw], is ", weight.shape);
+  window.kernel_size = {weight.shape[2], weight.shape[3]};
+  TensorType dweight = infer_part(conv2d_backward_weights_op(), window, {&x, &grad})[0];
+  BatchNormBackwardAttrs norm;
+  norm.eps = a.eps;
+  norm.activation = a.activation == Activation::kRelu ? Activation::kNone : a.activation;  // relu's mask comes from x here
+  std::vector<TensorType> types = infer_part(batch_norm_backward_op(), norm, {&x, &x, &c.in(3), &c.in(4), input(c, 5), input(c, 6)});
+  types.insert(types.begin() + 1, std::move(dweight));
+  return types;
+}
+
+/// Of the convolution, twice that backwards, and of the norm.
+Cost cost(const OpContext& c) {
+  return operand_cost(c, 2.0 * static_cast<double>(c.out(0).elements() * c.in(1).shape[2] * c.in(1).shape[3]) + 8.0 * static_cast<double>(c.in(0).elements()));
+}
+Cost cost_backward(const OpContext& c) {
+  return operand_cost(c, 4.0 * static_cast<double>(c.in(0).elements() * c.in(1).shape[2] * c.in(1).shape[3]) + 10.0 * static_cast<double>(c.in(2).elements()));
+}
+
+void gradient(GradientBuilder& g) {
+  if (!g.grad(0)) return;
+  const auto d = batch_norm_depthwise_backward(g.grad(0), g.in(1), g.in(0), g.out(1), g.out(2), g.in(2), g.in(3), g.attrs<BatchNormDepthwiseAttrs>());
+  for (size_t i = 0; i < d.size(); ++i) {
+    if (g.in(i)) g.set(i, d[i]);
+  }
+}
+
+}  // namespace
+
+void BatchNormDepthwiseAttrs::fields(FieldVisitor& v) {
+  v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+  v.choice({.name = "activation", .doc = "none, relu, relu6 or hardswish, between the norm and the convolution"}, activation, kActivationNames);
+  v.field({.name = "stride", .doc = "step of the window, rows and columns", .min = 1}, stride);
+  v.field({.name = "padding", .doc = "zeros around what the norm gives, rows and columns", .min = 0}, padding);
+}
+
+Conv2dWindow BatchNormDepthwiseAttrs::window(int64_t channels) const {
+  Conv2dWindow window;
+  window.stride = stride;
+  window.padding = padding;
+  window.groups = channels;
+  return window;
+}
+
+const OpDef& batch_norm_depthwise_op() {
+  static const OpDef def{.name = "batch_norm_depthwise",
+                         .doc = "batch normalisation by the batch's statistics with activation, and the depthwise convolution of the result",
+                         .inputs = {"x", "weight", "gamma?", "beta?"},
+                         .outputs = {"y", "mean", "var"},
+                         .make_attrs = make_fields<BatchNormDepthwiseAttrs>,
+                         .infer = infer,
+                         .gradient = gradient,
+                         .cost = cost,
+                         .precision = PrecisionRule::kActivations};
+  return def;
+}
+const OpDef& batch_norm_depthwise_backward_op() {
+  static const OpDef def{.name = "batch_norm_depthwise_backward",
+                         .doc = "gradients of batch_norm_depthwise",
+                         .inputs = {"grad", "weight", "x", "mean", "var", "gamma?", "beta?"},
+                         .outputs = {"dx", "dweight", "dgamma", "dbeta"},
+                         .make_attrs = make_fields<BatchNormDepthwiseAttrs>,
+                         .infer = infer_backward,
+                         .no_gradient = kNoSecondDerivative,
+                         .cost = cost_backward,
+                         .precision = PrecisionRule::kActivations};
+  return def;
+}
+
+OpTable batch_norm_depthwise_ops() { return {&batch_norm_depthwise_op(), &batch_norm_depthwise_backward_op()}; }
+
+BatchNormDepthwise batch_norm_depthwise(Value x, Value weight, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs) {
+  const std::vector<Value> r = emit_all("batch_norm_depthwise", std::make_unique<BatchNormDepthwiseAttrs>(attrs), std::vector<Value>{x, weight, gamma, beta});
+  return {r[0], r[1], r[2]};
+}
+std::vector<Value> batch_norm_depthwise_backward(Value grad, Value weight, Value x, Value mean, Value var, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs) {
+  return emit_all("batch_norm_depthwise_backward", std::make_unique<BatchNormDepthwiseAttrs>(attrs), std::vector<Value>{grad, weight, x, mean, var, gamma, beta});
+}
+
+}  // namespace galley

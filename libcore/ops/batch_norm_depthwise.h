@@ -1,0 +1,35 @@
+#pragma once
+// A batch norm and the depthwise convolution behind it as one operator: what the norm gives is written and read nowhere. fuse_training puts it in
+// the place of the two.
+
+#include "libcore/ops/attrs.h"
+#include "libcore/ops/conv.h"
+#include "libcore/ops/emit.h"
+#include "libcore/ops/registry.h"
+
+namespace galley {
+
+struct BatchNormDepthwiseAttrs : FieldsOf<BatchNormDepthwiseAttrs> {
+  double eps = 1e-5;
+  Activation activation = Activation::kNone;  // of the norm: none, relu, relu6 or hardswish
+  std::vector<int64_t> stride{1};
+  std::vector<int64_t> padding{0};
+  void fields(FieldVisitor& v) override;
+
+  /// The convolution's, of so many channels.
+  Conv2dWindow window(int64_t channels) const;
+};
+
+const OpDef& batch_norm_depthwise_op();
+const OpDef& batch_norm_depthwise_backward_op();
+
+struct BatchNormDepthwise {
+  Value y, mean, var;
+};
+/// x [N,C,H,W], weight [C,1,kh,kw], gamma and beta [C] or absent -> y = conv2d(batch_norm(x)) [N,C,H',W'], each channel by its own kernel; mean and
+/// (biased) var [C] of x, by which it was normalised.
+BatchNormDepthwise batch_norm_depthwise(Value x, Value weight, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs = {});
+/// (dx, dweight, dgamma, dbeta) of y's gradient.
+std::vector<Value> batch_norm_depthwise_backward(Value grad, Value weight, Value x, Value mean, Value var, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs);
+
+}  // namespace galley
