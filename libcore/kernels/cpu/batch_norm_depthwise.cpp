@@ -1,7 +1,7 @@
-// batch_norm_depthwise and its gradients on channels_last images of f32 or bf16. What the norm gives exists line by line only, packed, in a ring
-// of as many lines as the kernel has rows. Backwards the image is read twice: for the sums over it, and for its gradient; the gradient behind the
-// convolution is gathered both times, which costs less than to write and read it. Sums run in float over a band of lines, in double over the bands of
-// a part of the batch, and parts are added up in one order: bits depend on the logical thread count only, where that exceeds the parts.
+// batch_norm_depthwise and its gradients on channels_last images of f32 or bf16, an image and a slice of its channels at a time. What the norm gives
+// exists line by line only, packed, in a ring of as many lines as the kernel has rows, which the first-level cache holds. Backwards one pass makes
+// the weight's gradient, the gradient behind the norm and its sums, a second one the image's gradient of that, in place. Sums run in float over a band of lines, in double over the bands of a part of the batch, and parts are added up in one order:
+// bits depend on the logical thread count only, where that exceeds the parts.
 
 #include <algorithm>
 #include <array>
@@ -17,14 +17,17 @@
 namespace galley {
 namespace {
 
-using depthwise_lines::GradientLine;
+using depthwise_lines::Gathered;
 using depthwise_lines::kLanes;
+using depthwise_lines::Line;
 using depthwise_lines::Normalization;
 using depthwise_lines::Taps;
 using depthwise_lines::WeightSums;
 
 constexpr int64_t kBandPixels = 512;  // that are summed in float
 constexpr int64_t kMostParts = 64;
+constexpr int64_t kSliceChunks = 2;  // two cache lines of f32: some processors read them in pairs
+constexpr int64_t kPixelsAhead = 32; // that are asked for, at least
 constexpr int64_t kMostClasses = 4;  // strides
 
 /// Packed lines, one behind the other; `left` and `right` pixels of each are zero.
@@ -48,6 +51,11 @@ struct PackedLines {
 struct Segment {
   int64_t image, begin, end;
 };
+/// Some neighbouring channels.
+struct Slice {
+  int64_t first, channels;
+  int64_t chunks() const { return depthwise_lines::chunks_of(channels); }
+};
 
 /// What both directions know of the shapes.
 struct Geometry {
@@ -65,6 +73,14 @@ struct Geometry {
         rows(w.shape[2]), columns(w.shape[3]), taps(rows * columns), threads(thread_count), eps(a.eps), activation(a.activation), offsets(offsets_in(w.format)) {}
 
   int64_t padded() const { return chunks * kLanes; }
+  int64_t slices() const { return (chunks + kSliceChunks - 1) / kSliceChunks; }
+  Slice slice(int64_t i) const { return {i * kSliceChunks * kLanes, std::min(kSliceChunks * kLanes, channels - i * kSliceChunks * kLanes)}; }
+  int64_t slice_chunks() const { return std::min(kSliceChunks, chunks); }  // at most
+  /// A slice of a line of an image with `shape`.
+  template <class T>
+  Line<T> line(T* array, const Shape& shape, int64_t image, int64_t row, const Slice& slice) const {
+    return {array + (image * shape[2] + row) * shape[3] * channels + slice.first, shape[3], channels, slice.channels, std::max<int64_t>(1, kPixelsAhead / shape[3]) * shape[3] * channels};
+  }
   batchnorm::Rows pixels() const { return {x[0] * x[2] * x[3], channels}; }
 
   /// [chunk][tap][lane]
@@ -76,13 +92,13 @@ struct Geometry {
     }
   }
 
-  /// body(segment, slot) over the lines of all images of that height; `mirrored`: from the end.
+  /// body(segment, slice, slot) over the lines of all images of that height, from the end, which the pass before left in the cache.
   template <class Body>
-  void for_each_segment(int64_t height, bool mirrored, const Body& body) const {
-    const int64_t cuts = std::clamp<int64_t>((8 * threads + x[0] - 1) / x[0], 1, std::max<int64_t>(1, height / 8)), count = x[0] * cuts;
+  void for_each_segment(int64_t height, const Body& body) const {
+    const int64_t whole = x[0] * slices(), cuts = std::clamp<int64_t>((8 * threads + whole - 1) / whole, 1, std::max<int64_t>(1, height / 8)), count = whole * cuts;
     parallel_tasks(count, threads, [&](int64_t task, int64_t slot) {
-      const int64_t at = mirrored ? count - 1 - task : task, cut = at % cuts;
-      body(Segment{at / cuts, height * cut / cuts, height * (cut + 1) / cuts}, slot);
+      const int64_t at = count - 1 - task, cut = at / slices() % cuts;
+      body(Segment{at / slices() / cuts, height * cut / cuts, height * (cut + 1) / cuts}, slice(at % slices()), slot);
     });
   }
 
@@ -122,11 +138,13 @@ Normalization normalization(const Geometry& g, const float* mean, const float* v
   return {g.activation, padded_mean, scale, shift};
 }
 
+Normalization of_slice(const Normalization& how, const Slice& slice) { return {how.activation, how.mean + slice.first, how.scale + slice.first, how.shift + slice.first}; }
+
 template <class T>
 class Forward : public PreparedKernel {
  public:
   explicit Forward(const KernelQuery& q) : g_(q.in(0), q.out(0), q.in(1), q.attrs<BatchNormDepthwiseAttrs>(), q.threads), statistics_(g_.pixels(), q.threads) {
-    ring_ = {g_.rows, g_.padding[1], g_.x[3], g_.padding[1], g_.chunks};
+    ring_ = {g_.rows, g_.padding[1], g_.x[3], g_.padding[1], g_.slice_chunks()};
     rings_at_ = scratch_.take(ring_.floats() * g_.threads);
     weights_at_ = scratch_.take(g_.taps * g_.padded());
     for (int64_t& at : channels_at_) at = scratch_.take(g_.padded());
@@ -142,31 +160,28 @@ class Forward : public PreparedKernel {
         normalization(g_, mean, var, args.in<float>(2), args.in<float>(3), memory + channels_at_[0], memory + channels_at_[1], memory + channels_at_[2]);
     g_.pack_weights(args.in<T>(1), weights);
     for (int64_t slot = 0; slot < g_.threads; ++slot) ring_.clear_halos(memory + rings_at_ + slot * ring_.floats());
-    g_.for_each_segment(g_.y[2], true, [&](const Segment& segment, int64_t slot) {
-      convolve(args.in<T>(0), how, weights, segment, memory + rings_at_ + slot * ring_.floats(), args.out<T>(0));
+    g_.for_each_segment(g_.y[2], [&](const Segment& segment, const Slice& slice, int64_t slot) {
+      convolve(args.in<T>(0), of_slice(how, slice), weights + slice.first * g_.taps, segment, slice, memory + rings_at_ + slot * ring_.floats(), args.out<T>(0));
     });
   }
 
  private:
-  void convolve(const T* x, const Normalization& how, const float* weights, const Segment& segment, float* ring, T* y) const {
+  void convolve(const T* x, const Normalization& how, const float* weights, const Segment& segment, const Slice& slice, float* ring, T* y) const {
     int64_t next = 0;  // line of the image that is packed next
     for (int64_t h = segment.begin; h < segment.end; ++h) {
       const int64_t top = h * g_.stride[0] - g_.padding[0], first = std::max<int64_t>(0, top), behind = std::min(top + g_.rows, g_.x[2]);
-      for (next = std::max(next, first); next < behind; ++next) {
-        depthwise_lines::pack(x + (segment.image * g_.x[2] + next) * g_.x[3] * g_.channels, g_.x[3], g_.channels, how, ring_.inner(ring, next), ring_.chunk());
-      }
+      for (next = std::max(next, first); next < behind; ++next) depthwise_lines::pack(g_.line(x, g_.x, segment.image, next, slice), how, ring_.inner(ring, next), ring_.chunk());
       Taps taps;
       taps.step = g_.stride[1] * kLanes;
       taps.in_chunk = ring_.chunk();
       taps.weight_chunk = g_.taps * kLanes;
+      taps.columns = g_.columns;
       for (int64_t row = first; row < behind; ++row) {
-        for (int64_t k = 0; k < g_.columns; ++k) {
-          const auto at = static_cast<size_t>(taps.count++);
-          taps.in[at] = ring_.line(ring, row) + k * kLanes;
-          taps.weight[at] = weights + ((row - top) * g_.columns + k) * kLanes;
-        }
+        const auto at = static_cast<size_t>(taps.rows++);
+        taps.in[at] = ring_.line(ring, row);
+        taps.weight[at] = weights + (row - top) * g_.columns * kLanes;
       }
-      depthwise_lines::convolve(taps, y + (segment.image * g_.y[2] + h) * g_.y[3] * g_.channels, g_.y[3], g_.channels);
+      depthwise_lines::convolve(taps, g_.line(y, g_.y, segment.image, h, slice));
     }
   }
 
@@ -183,14 +198,14 @@ class Backward : public PreparedKernel {
  public:
   explicit Backward(const KernelQuery& q) : g_(q.in(2), q.in(0), q.in(1), q.attrs<BatchNormDepthwiseAttrs>(), q.threads), dweight_(q.out(1)), offsets_(g_.offsets_in(dweight_.format)) {
     const int64_t reach = g_.columns - 1 - g_.padding[1], last = (g_.x[3] - 1 + g_.padding[1]) / g_.stride[1];
-    ring_ = {g_.rows, reach > 0 ? (reach + g_.stride[1] - 1) / g_.stride[1] : 0, g_.y[3], std::max<int64_t>(0, last - (g_.y[3] - 1)), g_.chunks};
-    line_ = {1, g_.padding[1], g_.x[3], g_.padding[1], g_.chunks};
+    ring_ = {g_.rows, reach > 0 ? (reach + g_.stride[1] - 1) / g_.stride[1] : 0, g_.y[3], std::max<int64_t>(0, last - (g_.y[3] - 1)), g_.slice_chunks()};
+    line_ = {1, g_.padding[1], g_.x[3], g_.padding[1], g_.slice_chunks()};
     const int64_t lines = g_.x[0] * g_.x[2], totals = (g_.taps + 2) * g_.padded(), fitting = g_.x.elements() / (totals * 8);  // doubles that are an eighth of the image's bytes
     while (parts_ < kMostParts && 2 * parts_ <= fitting) parts_ *= 2;
     parts_ = std::clamp<int64_t>(parts_, std::min(g_.threads, lines), lines);
     rings_at_ = scratch_.take(ring_.floats() * g_.threads);
     lines_at_ = scratch_.take(line_.floats() * g_.threads);
-    bands_at_ = scratch_.take(totals * g_.threads);
+    bands_at_ = scratch_.take((g_.taps + 2) * g_.slice_chunks() * kLanes * g_.threads);
     totals_at_ = scratch_.take(totals * parts_ * 2);
     weights_at_ = scratch_.take(g_.taps * g_.padded());
     for (int64_t& at : channels_at_) at = scratch_.take(g_.padded());
@@ -200,26 +215,30 @@ class Backward : public PreparedKernel {
   void run(const KernelArgs& args) const override {
     auto* memory = static_cast<float*>(args.scratch);
     const auto channel = [&](size_t i) { return memory + channels_at_[i]; };
-    const Call call{args.in<T>(0), args.in<T>(2), memory + weights_at_, normalization(g_, args.in<float>(3), args.in<float>(4), args.in<float>(5), args.in<float>(6), channel(0), channel(1), channel(2)), memory};
+    const Call call{args.in<T>(0), args.in<T>(2), args.out<T>(0), memory + weights_at_,
+                    normalization(g_, args.in<float>(3), args.in<float>(4), args.in<float>(5), args.in<float>(6), channel(0), channel(1), channel(2)), memory};
     g_.pack_weights(args.in<T>(1), memory + weights_at_);
     for (int64_t slot = 0; slot < g_.threads; ++slot) {
       ring_.clear_halos(ring(memory, slot));
       line_.clear_halos(memory + lines_at_ + slot * line_.floats());
     }
-    parallel_tasks(parts_, g_.threads, [&](int64_t part, int64_t slot) { sum_part(call, part, slot); });
+    parallel_tasks(parts_ * g_.slices(), g_.threads, [&](int64_t task, int64_t slot) { sum_part(call, task / g_.slices(), g_.slice(task % g_.slices()), slot); });
     add_parts(args, memory);
-    T* dx = args.out<T>(0);
-    const depthwise_lines::GradientMap map{channel(3), channel(4), channel(5)};
-    g_.for_each_segment(g_.x[2], true, [&](const Segment& segment, int64_t slot) {
-      each_line(call, segment, ring(memory, slot), [&](int64_t row) {
-        with_taps(call, segment.image, row, ring(memory, slot), dx, [&](const GradientLine<T>& line) { depthwise_lines::gradient(line, call.how, map); });
-      });
+    // From the end of what each thread wrote, which a cache may still hold.
+    const depthwise_lines::GradientMap map{channel(0), channel(3), channel(4), channel(5)};
+    const int64_t pixels = g_.pixels().pixels, piece = std::max<int64_t>(1, 16384 / g_.channels);
+    parallel_for(pixels, piece, [&](int64_t begin, int64_t end) {
+      for (int64_t last = end; last > begin; last -= piece) {
+        const int64_t first = std::max(begin, last - piece);
+        depthwise_lines::map_gradient(call.x + first * g_.channels, call.dx + first * g_.channels, last - first, g_.channels, map);
+      }
     });
   }
 
  private:
   struct Call {
     const T *grad, *x;
+    T* dx;
     const float* weights;
     Normalization how;
     float* memory;
@@ -233,66 +252,72 @@ class Backward : public PreparedKernel {
     return {below <= 0 ? 0 : (below + stride - 1) / stride, std::min((row + g_.padding[0]) / stride + 1, g_.y[2])};
   }
 
-  /// body(line of the image) with the gradient's lines that it needs in the ring.
+  /// body(line of the image, how its gradient is gathered) with the output's lines that it needs in the ring.
   template <class Body>
-  void each_line(const Call& call, const Segment& segment, float* ring, const Body& body) const {
+  void each_line(const Call& call, const Segment& segment, const Slice& slice, float* ring, const Body& body) const {
+    const float* weights = call.weights + slice.first * g_.taps;
     int64_t next = 0;
     for (int64_t row = segment.begin; row < segment.end; ++row) {
       const auto [first, behind] = readers(row);
       for (next = std::max(next, first); next < behind; ++next) {
-        depthwise_lines::pack(call.grad + (segment.image * g_.y[2] + next) * g_.y[3] * g_.channels, g_.y[3], g_.channels, ring_.inner(ring, next), ring_.chunk());
+        depthwise_lines::pack(g_.line(call.grad, g_.y, segment.image, next, slice), ring_.inner(ring, next), ring_.chunk());
       }
-      body(row);
-    }
-  }
-
-  /// use(line) for a line of the image whose readers are in the ring.
-  template <class Use>
-  void with_taps(const Call& call, int64_t image, int64_t row, float* ring, T* dx, const Use& use) const {
-    const auto [first, behind] = readers(row);
-    const int64_t stride = g_.stride[1], at = (image * g_.x[2] + row) * g_.x[3] * g_.channels;
-    std::array<Taps, kMostClasses> taps;
-    for (int64_t remainder = 0; remainder < stride; ++remainder) {
-      Taps& own = taps[static_cast<size_t>(remainder)];
-      own.in_chunk = ring_.chunk();
-      own.weight_chunk = g_.taps * kLanes;
-      for (int64_t h = first; h < behind; ++h) {
-        const int64_t k = row + g_.padding[0] - h * g_.stride[0];
-        for (int64_t column = (remainder + g_.padding[1]) % stride; column < g_.columns; column += stride) {
-          const auto tap = static_cast<size_t>(own.count++);
-          own.in[tap] = ring_.inner(ring, h) + (remainder + g_.padding[1] - column) / stride * kLanes;
-          own.weight[tap] = call.weights + (k * g_.columns + column) * kLanes;
+      const int64_t stride = g_.stride[1];
+      std::array<Taps, kMostClasses> taps;
+      for (int64_t remainder = 0; remainder < stride; ++remainder) {
+        Taps& own = taps[static_cast<size_t>(remainder)];
+        own.in_chunk = ring_.chunk();
+        own.weight_chunk = g_.taps * kLanes;
+        // The kernel's columns from the last one on: so they read the gradient from left to right.
+        const int64_t column = (remainder + g_.padding[1]) % stride;
+        own.columns = column < g_.columns ? (g_.columns - 1 - column) / stride + 1 : 0;
+        const int64_t last = column + (own.columns - 1) * stride;
+        own.weight_step = -stride * kLanes;
+        for (int64_t h = first; h < behind && own.columns > 0; ++h) {
+          const auto at = static_cast<size_t>(own.rows++);
+          own.in[at] = ring_.inner(ring, h) + (remainder + g_.padding[1] - last) / stride * kLanes;
+          own.weight[at] = weights + ((row + g_.padding[0] - h * g_.stride[0]) * g_.columns + last) * kLanes;
         }
       }
+      body(row, Gathered{taps.data(), stride});
     }
-    use(GradientLine<T>{taps.data(), stride, call.x + at, dx == nullptr ? nullptr : dx + at, g_.x[3], g_.channels});
   }
 
-  /// A part's totals: [chunk][tap][lane] of the weight, then sums and dots of the channels.
-  void sum_part(const Call& call, int64_t part, int64_t slot) const {
-    const int64_t lines = g_.x[0] * g_.x[2], count = (g_.taps + 2) * g_.padded(), band = std::max<int64_t>(1, kBandPixels / g_.x[3]);
-    float* sums = call.memory + bands_at_ + slot * count;
-    float *sum = sums + g_.taps * g_.padded(), *dot = sum + g_.padded();
+  /// Where a chunk's totals are in a part's: [tap][lane] of the weight, then sums and dots of the channels.
+  int64_t chunk_totals() const { return (g_.taps + 2) * kLanes; }
+
+  void sum_part(const Call& call, int64_t part, const Slice& slice, int64_t slot) const {
+    const int64_t lines = g_.x[0] * g_.x[2], weights = slice.chunks() * g_.taps * kLanes, padded = slice.chunks() * kLanes, band = std::max<int64_t>(1, kBandPixels / g_.x[3]);
+    float* sums = call.memory + bands_at_ + slot * chunk_totals() * g_.slice_chunks();
+    float *sum = sums + weights, *dot = sum + padded;
     float* packed = call.memory + lines_at_ + slot * line_.floats();
     float* lines_of_gradient = ring(call.memory, slot);
-    auto* totals = reinterpret_cast<double*>(call.memory + totals_at_) + part * count;
+    auto* totals = reinterpret_cast<double*>(call.memory + totals_at_) + (part * g_.chunks + slice.first / kLanes) * chunk_totals();
+    const int64_t count = slice.chunks() * chunk_totals();
     std::fill_n(totals, count, 0.0);
     std::fill_n(sums, count, 0.0f);
     int64_t summed = 0;
     const auto flush = [&] {
-      for (int64_t i = 0; i < count; ++i) {
-        totals[i] += static_cast<double>(sums[i]);
-        sums[i] = 0;
+      for (int64_t chunk = 0; chunk < slice.chunks(); ++chunk) {
+        double* to = totals + chunk * chunk_totals();
+        for (int64_t i = 0; i < g_.taps * kLanes; ++i) to[i] += static_cast<double>(sums[chunk * g_.taps * kLanes + i]);
+        for (int64_t i = 0; i < kLanes; ++i) {
+          to[g_.taps * kLanes + i] += static_cast<double>(sum[chunk * kLanes + i]);
+          to[(g_.taps + 1) * kLanes + i] += static_cast<double>(dot[chunk * kLanes + i]);
+        }
       }
+      std::fill_n(sums, count, 0.0f);
       summed = 0;
     };
+    const Normalization how = of_slice(call.how, slice);
     const int64_t end = lines * (part + 1) / parts_;
     for (int64_t at = lines * part / parts_; at < end;) {
       const int64_t image = at / g_.x[2], begin = at % g_.x[2], behind = std::min(g_.x[2], begin + end - at);
-      each_line(call, {image, begin, behind}, lines_of_gradient, [&](int64_t row) {
-        depthwise_lines::pack(call.x + (image * g_.x[2] + row) * g_.x[3] * g_.channels, g_.x[3], g_.channels, call.how, line_.inner(packed, 0), line_.chunk());
-        add_weight_sums(row, packed, lines_of_gradient, sums);
-        with_taps(call, image, row, lines_of_gradient, nullptr, [&](const GradientLine<T>& line) { depthwise_lines::gradient_sums(line, call.how, sum, dot); });
+      each_line(call, {image, begin, behind}, slice, lines_of_gradient, [&](int64_t row, const Gathered& gathered) {
+        const Line<const T> line = g_.line(call.x, g_.x, image, row, slice);
+        depthwise_lines::pack(line, how, line_.inner(packed, 0), line_.chunk());
+        add_weight_sums(row, slice, packed, lines_of_gradient, sums);
+        depthwise_lines::gradient_sums(gathered, line, how, g_.line(call.dx, g_.x, image, row, slice).at, sum, dot);
         if (++summed == band) flush();
       });
       at += behind - begin;
@@ -300,14 +325,14 @@ class Backward : public PreparedKernel {
     flush();
   }
 
-  void add_weight_sums(int64_t row, const float* packed, float* ring, float* sums) const {
+  void add_weight_sums(int64_t row, const Slice& slice, const float* packed, float* ring, float* sums) const {
     const auto [first, behind] = readers(row);
     WeightSums w{};
     w.in = packed;
     w.columns = g_.columns;
     w.count = g_.y[3];
     w.step = g_.stride[1] * kLanes;
-    w.chunks = g_.chunks;
+    w.chunks = slice.chunks();
     w.in_chunk = line_.chunk();
     w.grad_chunk = ring_.chunk();
     w.sums_chunk = g_.taps * kLanes;
@@ -321,24 +346,21 @@ class Backward : public PreparedKernel {
 
   /// The gradients of weight, gamma and beta, and what dx needs of each channel.
   void add_parts(const KernelArgs& args, float* memory) const {
-    const int64_t count = (g_.taps + 2) * g_.padded();
     const auto* totals = reinterpret_cast<const double*>(memory + totals_at_);
     std::memset(args.outputs[1], 0, static_cast<size_t>(dweight_.bytes()));  // padding of blocked formats stays zero
     parallel_for(g_.chunks, 4, [&](int64_t begin, int64_t end) {
-      const auto total = [&](int64_t at) {
-        double sum = 0;
-        for (int64_t part = 0; part < parts_; ++part) sum += totals[part * count + at];
-        return sum;
-      };
       for (int64_t c = begin * kLanes; c < end * kLanes; ++c) {
+        // `row`: a tap, or behind them the sum and the dot.
+        const auto total = [&](int64_t row) {
+          double sum = 0;
+          for (int64_t part = 0; part < parts_; ++part) sum += totals[(part * g_.chunks + c / kLanes) * chunk_totals() + row * kLanes + c % kLanes];
+          return sum;
+        };
         batchnorm::ChannelGradient d{};
         if (c < g_.channels) {
-          for (int64_t tap = 0; tap < g_.taps; ++tap) {
-            args.out<T>(1)[offsets_[static_cast<size_t>(c * g_.taps + tap)]] = static_cast<float>(total((c / kLanes * g_.taps + tap) * kLanes + c % kLanes));
-          }
+          for (int64_t tap = 0; tap < g_.taps; ++tap) args.out<T>(1)[offsets_[static_cast<size_t>(c * g_.taps + tap)]] = static_cast<float>(total(tap));
           const batchnorm::Affine affine = batchnorm::affine_of(c, args.in<float>(3), args.in<float>(4), args.in<float>(5), args.in<float>(6), g_.eps);
-          const int64_t at = g_.taps * g_.padded() + c;
-          d = batchnorm::gradient_of(total(at), total(at + g_.padded()), g_.pixels().pixels, affine.scale, static_cast<double>(args.in<float>(4)[c]), g_.eps);
+          d = batchnorm::gradient_of(total(g_.taps), total(g_.taps + 1), g_.pixels().pixels, affine.scale, static_cast<double>(args.in<float>(4)[c]), g_.eps);
           args.out<float>(2)[c] = static_cast<float>(d.dgamma);
           args.out<float>(3)[c] = static_cast<float>(d.dbeta);
         }

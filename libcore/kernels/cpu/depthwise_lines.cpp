@@ -3,7 +3,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/kernels/cpu/depthwise_lines.cpp"
 #include <hwy/foreach_target.h>
-#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include "libcore/kernels/cpu/bfloat16-inl.h"
@@ -13,11 +12,12 @@
 #define GALLEY_DEPTHWISE_LINES_ONCE
 
 #include <algorithm>
+#include <type_traits>
+#include <utility>
 
 namespace galley::depthwise_lines {
 
 constexpr int64_t kTogether = 8;    // pixels whose sums are in registers
-constexpr int64_t kAhead = 4096;  // bytes: lines follow each other in memory
 
 }  // namespace galley::depthwise_lines
 
@@ -85,73 +85,126 @@ HWY_INLINE V through(D d, V g, V z) {
   return g;
 }
 
-/// Asks for the values behind [p, p + count) that come next, kAhead bytes away at least.
+/// Asks for a value of a line to come while the same place of this one is computed. Spread like this, nobody waits for it; asked for line by
+/// line, as many as a processor keeps in flight make the others wait.
 template <class T>
-HWY_INLINE void ask_ahead(const T* p, int64_t count) {
-  const int64_t bytes = count * static_cast<int64_t>(sizeof(T));
-  const char* at = reinterpret_cast<const char*>(p) + std::max(kAhead, bytes);
-  for (int64_t i = 0; i < bytes; i += 64) hwy::Prefetch(at + i);
+HWY_INLINE void ask(const T* p) {
+  __builtin_prefetch(p, 0, 2);
 }
 
 template <bool kNormalize, Activation kActivation, class T>
-HWY_INLINE void pack_pixels(const T* HWY_RESTRICT line, int64_t count, int64_t channels, const float* HWY_RESTRICT scales, const float* HWY_RESTRICT shifts,
-                            float* HWY_RESTRICT to, int64_t chunk) {
+HWY_INLINE void pack_pixels(const Line<const T>& line, const float* HWY_RESTRICT scales, const float* HWY_RESTRICT shifts, float* HWY_RESTRICT to, int64_t chunk) {
   const D d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  for (int64_t from = 0; from < count; from += kTogether) {
-    const int64_t pixels = std::min(kTogether, count - from);
-    ask_ahead(line + from * channels, pixels * channels);
-    for (int64_t c = 0; c < channels; c += kLanes) {
-      const int64_t valid = std::min(kLanes, channels - c);
-      for (int64_t lane = 0; lane < kLanes; lane += lanes) {
-        const T* in = line + from * channels + c;
-        float* out = to + c / kLanes * chunk + from * kLanes + lane;
-        const V scale = kNormalize ? hn::LoadU(d, scales + c + lane) : hn::Zero(d), shift = kNormalize ? hn::LoadU(d, shifts + c + lane) : hn::Zero(d);
-        for (int64_t i = 0; i < pixels; ++i, in += channels, out += kLanes) {
-          const V v = load_lanes(d, in, lane, valid);
-          hn::StoreU(kNormalize ? activated<kActivation>(d, hn::MulAdd(v, scale, shift)) : v, d, out);
-        }
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), count = line.count, stride = line.stride, ahead = line.ahead;
+  for (int64_t c = 0; c < line.channels; c += kLanes) {
+    const int64_t valid = std::min(kLanes, line.channels - c);
+    for (int64_t lane = 0; lane < kLanes; lane += lanes) {
+      const T* HWY_RESTRICT in = line.at + c;
+      float* HWY_RESTRICT out = to + c / kLanes * chunk + lane;
+      const V scale = kNormalize ? hn::LoadU(d, scales + c + lane) : hn::Zero(d), shift = kNormalize ? hn::LoadU(d, shifts + c + lane) : hn::Zero(d);
+      for (int64_t i = 0; i < count; ++i, in += stride, out += kLanes) {
+        const V v = load_lanes(d, in, lane, valid);
+        ask(in + lane + ahead);
+        hn::StoreU(kNormalize ? activated<kActivation>(d, hn::MulAdd(v, scale, shift)) : v, d, out);
       }
     }
   }
 }
 
 template <class T>
-void pack_line(const T* line, int64_t count, int64_t channels, float* to, int64_t chunk) {
-  pack_pixels<false, Activation::kNone>(line, count, channels, nullptr, nullptr, to, chunk);
+void pack_line(const Line<const T>& line, float* to, int64_t chunk) {
+  pack_pixels<false, Activation::kNone>(line, nullptr, nullptr, to, chunk);
 }
 template <class T>
-void normalize_line(const T* line, int64_t count, int64_t channels, const Normalization& how, float* to, int64_t chunk) {
+void normalize_line(const Line<const T>& line, const Normalization& how, float* to, int64_t chunk) {
   switch (how.activation) {
-    case Activation::kRelu: return pack_pixels<true, Activation::kRelu>(line, count, channels, how.scale, how.shift, to, chunk);
-    case Activation::kRelu6: return pack_pixels<true, Activation::kRelu6>(line, count, channels, how.scale, how.shift, to, chunk);
-    case Activation::kHardswish: return pack_pixels<true, Activation::kHardswish>(line, count, channels, how.scale, how.shift, to, chunk);
-    default: return pack_pixels<true, Activation::kNone>(line, count, channels, how.scale, how.shift, to, chunk);
+    case Activation::kRelu: return pack_pixels<true, Activation::kRelu>(line, how.scale, how.shift, to, chunk);
+    case Activation::kRelu6: return pack_pixels<true, Activation::kRelu6>(line, how.scale, how.shift, to, chunk);
+    case Activation::kHardswish: return pack_pixels<true, Activation::kHardswish>(line, how.scale, how.shift, to, chunk);
+    default: return pack_pixels<true, Activation::kNone>(line, how.scale, how.shift, to, chunk);
   }
 }
 
-/// The sums of kPixels pixels from `from` on, of one chunk's lanes: to sums[i kLanes].
-template <int kPixels>
-HWY_INLINE void gather(const Taps& taps, int64_t chunk, int64_t lane, int64_t from, float* HWY_RESTRICT sums) {
+#if !HWY_HAVE_SCALABLE
+/// What the values at kPosition of a row's reach give to the sums of its pixels, kLanes apart.
+template <size_t kPosition, size_t kPixels, size_t... kColumn>
+HWY_INLINE void add_position(V in, const V (&weight)[sizeof...(kColumn)], V (&sum)[kPixels]) {
+  const auto add = [&](auto column) HWY_ATTR __attribute__((always_inline)) {
+    if constexpr (kPosition >= column() && kPosition - column() < kPixels) sum[kPosition - column()] = hn::MulAdd(in, weight[column()], sum[kPosition - column()]);
+  };
+  (add(std::integral_constant<size_t, kColumn>()), ...);
+}
+
+/// The sums of kPixel... pixels from `from` on, of one chunk's lanes: to sums[i kLanes]. Sums and weights are spelled out, not looped over, so that
+/// they are registers from the start. kStep: taps.step; where pixels read neighbours, a value is loaded once for all columns.
+template <int64_t kStep, size_t... kPixel, size_t... kColumn, size_t... kPosition>
+HWY_INLINE void gather_pixels(std::index_sequence<kPixel...>, std::index_sequence<kColumn...>, std::index_sequence<kPosition...>, const Taps& taps, int64_t chunk,
+                              int64_t lane, int64_t from, float* HWY_RESTRICT sums) {
   const D d;
-  const int64_t in_at = chunk * taps.in_chunk + from * taps.step + lane, weight_at = chunk * taps.weight_chunk + lane, step = taps.step;
-  const auto count = static_cast<size_t>(taps.count);
-#if HWY_HAVE_SCALABLE
-  for (int64_t i = 0; i < kPixels; ++i) {  // no arrays of vectors
+  constexpr size_t kPixels = sizeof...(kPixel);
+  const int64_t in_at = chunk * taps.in_chunk + from * kStep + lane, weight_at = chunk * taps.weight_chunk + lane, weight_step = taps.weight_step;
+  V sum[] = {((void)kPixel, hn::Zero(d))...};
+  for (size_t row = 0; row < static_cast<size_t>(taps.rows); ++row) {
+    const float* HWY_RESTRICT in = taps.in[row] + in_at;
+    const float* HWY_RESTRICT weights = taps.weight[row] + weight_at;
+    const V weight[] = {hn::LoadU(d, weights + static_cast<int64_t>(kColumn) * weight_step)...};
+    if constexpr (kStep == kLanes) {
+      (add_position<kPosition, kPixels, kColumn...>(hn::LoadU(d, in + kPosition * kLanes), weight, sum), ...);
+    } else {
+      const auto add = [&](auto column) HWY_ATTR __attribute__((always_inline)) {
+        ((sum[kPixel] = hn::MulAdd(hn::LoadU(d, in + (static_cast<int64_t>(kPixel) * kStep + static_cast<int64_t>(column()) * kLanes)), weight[column()], sum[kPixel])), ...);
+      };
+      (add(std::integral_constant<size_t, kColumn>()), ...);
+    }
+  }
+  (hn::StoreU(sum[kPixel], d, sums + kPixel * kLanes), ...);
+}
+
+template <int64_t kStep, size_t kPixels, size_t kColumns>
+void gather_some(const Taps& taps, int64_t chunk, int64_t lane, int64_t from, float* sums) {
+  gather_pixels<kStep>(std::make_index_sequence<kPixels>(), std::make_index_sequence<kColumns>(), std::make_index_sequence<kPixels + kColumns - 1>(), taps, chunk, lane, from, sums);
+}
+
+template <int64_t kStep, size_t kColumns>
+HWY_INLINE void gather_columns(int64_t pixels, const Taps& taps, int64_t chunk, int64_t lane, int64_t from, float* sums) {
+  static_assert(kTogether == 8);
+  if (pixels == kTogether) return gather_some<kStep, 8, kColumns>(taps, chunk, lane, from, sums);
+  int64_t done = 0;
+  if ((pixels & 4) != 0) gather_some<kStep, 4, kColumns>(taps, chunk, lane, from, sums), done += 4;
+  if ((pixels & 2) != 0) gather_some<kStep, 2, kColumns>(taps, chunk, lane, from + done, sums + done * kLanes), done += 2;
+  if ((pixels & 1) != 0) gather_some<kStep, 1, kColumns>(taps, chunk, lane, from + done, sums + done * kLanes);
+}
+#endif
+
+/// Any number of columns, any step.
+HWY_INLINE void gather_plainly(int64_t pixels, const Taps& taps, int64_t chunk, int64_t lane, int64_t from, float* sums) {
+  const D d;
+  for (int64_t i = 0; i < pixels; ++i) {
     V sum = hn::Zero(d);
-    for (size_t t = 0; t < count; ++t) sum = hn::MulAdd(hn::LoadU(d, taps.in[t] + in_at + i * step), hn::LoadU(d, taps.weight[t] + weight_at), sum);
+    for (size_t row = 0; row < static_cast<size_t>(taps.rows); ++row) {
+      const float* in = taps.in[row] + chunk * taps.in_chunk + (from + i) * taps.step + lane;
+      const float* weight = taps.weight[row] + chunk * taps.weight_chunk + lane;
+      for (int64_t k = 0; k < taps.columns; ++k) sum = hn::MulAdd(hn::LoadU(d, in + k * kLanes), hn::LoadU(d, weight + k * taps.weight_step), sum);
+    }
     hn::StoreU(sum, d, sums + i * kLanes);
   }
-#else
-  V sum[kPixels];
-  for (V& s : sum) s = hn::Zero(d);
-  for (size_t t = 0; t < count; ++t) {
-    const float* HWY_RESTRICT in = taps.in[t] + in_at;
-    const V weight = hn::LoadU(d, taps.weight[t] + weight_at);
-    for (int64_t i = 0; i < kPixels; ++i) sum[i] = hn::MulAdd(hn::LoadU(d, in + i * step), weight, sum[i]);
+}
+
+/// kStep: taps.step, or 0 for any.
+template <int64_t kStep>
+void gather(int64_t pixels, const Taps& taps, int64_t chunk, int64_t lane, int64_t from, float* sums) {
+#if !HWY_HAVE_SCALABLE
+  if constexpr (kStep != 0) {
+    switch (taps.columns) {
+      case 1: return gather_columns<kStep, 1>(pixels, taps, chunk, lane, from, sums);
+      case 2: return gather_columns<kStep, 2>(pixels, taps, chunk, lane, from, sums);
+      case 3: return gather_columns<kStep, 3>(pixels, taps, chunk, lane, from, sums);
+      case 5: return gather_columns<kStep, 5>(pixels, taps, chunk, lane, from, sums);
+      default: break;
+    }
   }
-  for (int64_t i = 0; i < kPixels; ++i) hn::StoreU(sum[i], d, sums + i * kLanes);
 #endif
+  gather_plainly(pixels, taps, chunk, lane, from, sums);
 }
 
 /// A run of pixels in one chunk's lanes, as `Use` gets it.
@@ -162,25 +215,20 @@ struct Run {
   int64_t lane, valid;  // in the chunk; lanes of the chunk that exist
 };
 
-/// Pixels of a line by `classes` lists of taps in turn (pixel 0 by the first, 1 by the second, ...), kTogether of each at a time: ahead(at, count) of
-/// the values of all of them, then use(run, sums) chunk by chunk.
-template <class Use>
-HWY_INLINE void gather_line(const Taps* taps, int64_t classes, int64_t count, int64_t channels, const Use& use) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D())), block = kTogether * classes;
+/// Pixels of a line by `classes` lists of taps in turn (pixel 0 by the first, 1 by the second, ...), chunk by chunk: use.take(run, sums).
+template <int64_t kStep, class T, class Use>
+HWY_INLINE void gather_line(const Gathered& g, const Line<T>& line, const Use& use) {
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D())), count = line.count, classes = g.classes, block = kTogether * classes;
   HWY_ALIGN float sums[kTogether * kLanes];
-  for (int64_t first = 0; first < count; first += block) {
-    use.ahead(first * channels, std::min(block, count - first) * channels);
-    for (int64_t c = 0; c < channels; c += kLanes) {
-      const int64_t valid = std::min(kLanes, channels - c);
-      for (int64_t lane = 0; lane < valid; lane += lanes) {
+  for (int64_t c = 0; c < line.channels; c += kLanes) {
+    const int64_t valid = std::min(kLanes, line.channels - c);
+    for (int64_t lane = 0; lane < valid; lane += lanes) {
+      for (int64_t first = 0; first < count; first += block) {
         for (int64_t own = 0; own < classes; ++own) {
-          const int64_t pixels = std::min(kTogether, (count - first - own + classes - 1) / classes), from = first / classes;
-          if (pixels == kTogether) {
-            gather<kTogether>(taps[own], c / kLanes, lane, from, sums);
-          } else {
-            for (int64_t i = 0; i < pixels; ++i) gather<1>(taps[own], c / kLanes, lane, from + i, sums + i * kLanes);
-          }
-          if (pixels > 0) use.take({(first + own) * channels + c, classes * channels, pixels, c + lane, lane, valid}, sums);
+          const int64_t pixels = std::min(kTogether, (count - first - own + classes - 1) / classes);
+          if (pixels <= 0) continue;
+          gather<kStep>(pixels, g.taps[own], c / kLanes, lane, first / classes, sums);
+          use.take({(first + own) * line.stride + c, classes * line.stride, pixels, c + lane, lane, valid}, sums);
         }
       }
     }
@@ -190,37 +238,50 @@ HWY_INLINE void gather_line(const Taps* taps, int64_t classes, int64_t count, in
 template <class T>
 struct Store {
   T* HWY_RESTRICT out;
+  int64_t asked;
 
-  HWY_INLINE void ahead(int64_t at, int64_t count) const { ask_ahead(out + at, count); }
   HWY_INLINE void take(const Run& run, const float* HWY_RESTRICT sums) const {
     const D d;
-    for (int64_t i = 0; i < run.count; ++i) store_lanes(hn::LoadU(d, sums + i * kLanes), d, out + run.at + i * run.step, run.lane, run.valid);
+    T* HWY_RESTRICT to = out + run.at;
+    for (int64_t i = 0; i < run.count; ++i, to += run.step) {
+      ask(to + asked + run.lane);
+      store_lanes(hn::LoadU(d, sums + i * kLanes), d, to, run.lane, run.valid);
+    }
   }
 };
 
 template <class T>
-void convolve_line(const Taps& taps, T* out, int64_t count, int64_t channels) {
-  const Store<T> use{out};
-  gather_line(&taps, 1, count, channels, use);
+void convolve_line(const Taps& taps, const Line<T>& out) {
+  const Store<T> use{out.at, out.ahead};
+  switch (taps.step) {
+    case kLanes: return gather_line<kLanes>({&taps, 1}, out, use);
+    case 2 * kLanes: return gather_line<2 * kLanes>({&taps, 1}, out, use);
+    default: return gather_line<0>({&taps, 1}, out, use);
+  }
 }
 
 template <Activation kActivation, class T>
 struct SumGradients {
   const T* HWY_RESTRICT x;
+  T* HWY_RESTRICT to;
+  int64_t asked;
   const float *mean, *scale, *shift;
   float *sums, *dots;
 
-  HWY_INLINE void ahead(int64_t, int64_t) const {}
   HWY_INLINE void take(const Run& run, const float* HWY_RESTRICT gathered) const {
     const D d;
     const int64_t c = run.channel;
     const V scales = hn::LoadU(d, scale + c), shifts = hn::LoadU(d, shift + c), means = hn::LoadU(d, mean + c);
     V sum = hn::LoadU(d, sums + c), dot = hn::LoadU(d, dots + c);
-    for (int64_t i = 0; i < run.count; ++i) {
-      const V v = load_lanes(d, x + run.at + i * run.step, run.lane, run.valid);
+    const T* HWY_RESTRICT in = x + run.at;
+    T* HWY_RESTRICT out = to + run.at;
+    for (int64_t i = 0; i < run.count; ++i, in += run.step, out += run.step) {
+      const V v = load_lanes(d, in, run.lane, run.valid);
       const V g = through<kActivation>(d, hn::LoadU(d, gathered + i * kLanes), hn::MulAdd(v, scales, shifts));
+      ask(out + asked + run.lane);
       sum = hn::Add(sum, g);
       dot = hn::MulAdd(g, hn::Sub(v, means), dot);
+      store_lanes(g, d, out, run.lane, run.valid);
     }
     hn::StoreU(sum, d, sums + c);
     hn::StoreU(dot, d, dots + c);
@@ -228,56 +289,39 @@ struct SumGradients {
 };
 
 template <Activation kActivation, class T>
-struct MapGradients {
-  const T* HWY_RESTRICT x;
-  T* HWY_RESTRICT dx;
-  const float *mean, *scale, *shift;
-  GradientMap map;
-
-  HWY_INLINE void ahead(int64_t at, int64_t count) const {
-    ask_ahead(x + at, count);
-    ask_ahead(dx + at, count);
+HWY_INLINE void sum_gradients_as(const Gathered& g, const Line<const T>& x, const Normalization& how, T* to, float* sums, float* dots) {
+  gather_line<kLanes>(g, x, SumGradients<kActivation, T>{x.at, to, x.ahead, how.mean, how.scale, how.shift, sums, dots});
+}
+template <class T>
+void sum_gradients(const Gathered& g, const Line<const T>& x, const Normalization& how, T* to, float* sums, float* dots) {
+  switch (how.activation) {
+    case Activation::kRelu: return sum_gradients_as<Activation::kRelu>(g, x, how, to, sums, dots);
+    case Activation::kRelu6: return sum_gradients_as<Activation::kRelu6>(g, x, how, to, sums, dots);
+    case Activation::kHardswish: return sum_gradients_as<Activation::kHardswish>(g, x, how, to, sums, dots);
+    default: return sum_gradients_as<Activation::kNone>(g, x, how, to, sums, dots);
   }
-  HWY_INLINE void take(const Run& run, const float* HWY_RESTRICT gathered) const {
-    const D d;
-    const int64_t c = run.channel;
-    const V scales = hn::LoadU(d, scale + c), shifts = hn::LoadU(d, shift + c), means = hn::LoadU(d, mean + c);
-    const V a = hn::LoadU(d, map.a + c), b = hn::LoadU(d, map.b + c), offset = hn::LoadU(d, map.offset + c);
-    for (int64_t i = 0; i < run.count; ++i) {
-      const V v = load_lanes(d, x + run.at + i * run.step, run.lane, run.valid);
-      const V g = through<kActivation>(d, hn::LoadU(d, gathered + i * kLanes), hn::MulAdd(v, scales, shifts));
-      store_lanes(hn::MulAdd(a, g, hn::MulAdd(b, hn::Sub(v, means), offset)), d, dx + run.at + i * run.step, run.lane, run.valid);
+}
+
+template <class T>
+HWY_INLINE void map_pixels(const T* HWY_RESTRICT x, T* HWY_RESTRICT g, int64_t pixels, int64_t channels, const GradientMap& map) {
+  const D d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), ahead = kTogether * channels;
+  for (int64_t from = 0; from < pixels; from += kTogether) {
+    const int64_t count = std::min(kTogether, pixels - from);
+    for (int64_t c = 0; c < channels; c += kLanes) {
+      const int64_t valid = std::min(kLanes, channels - c);
+      for (int64_t lane = 0; lane < valid; lane += lanes) {
+        const V mean = hn::LoadU(d, map.mean + c + lane), a = hn::LoadU(d, map.a + c + lane), b = hn::LoadU(d, map.b + c + lane), offset = hn::LoadU(d, map.offset + c + lane);
+        const T* in = x + from * channels + c;
+        T* to = g + from * channels + c;
+        for (int64_t i = 0; i < count; ++i, in += channels, to += channels) {
+          ask(in + lane + ahead);
+          ask(to + lane + ahead);
+          const V centred = hn::Sub(load_lanes(d, in, lane, valid), mean);
+          store_lanes(hn::MulAdd(a, load_lanes(d, to, lane, valid), hn::MulAdd(b, centred, offset)), d, to, lane, valid);
+        }
+      }
     }
-  }
-};
-
-template <Activation kActivation, class T>
-HWY_INLINE void sum_gradients_as(const GradientLine<T>& line, const Normalization& how, float* sums, float* dots) {
-  const SumGradients<kActivation, T> use{line.x, how.mean, how.scale, how.shift, sums, dots};
-  gather_line(line.taps, line.classes, line.count, line.channels, use);
-}
-template <Activation kActivation, class T>
-HWY_INLINE void map_gradients_as(const GradientLine<T>& line, const Normalization& how, const GradientMap& map) {
-  const MapGradients<kActivation, T> use{line.x, line.dx, how.mean, how.scale, how.shift, map};
-  gather_line(line.taps, line.classes, line.count, line.channels, use);
-}
-
-template <class T>
-void sum_gradients(const GradientLine<T>& line, const Normalization& how, float* sums, float* dots) {
-  switch (how.activation) {
-    case Activation::kRelu: return sum_gradients_as<Activation::kRelu>(line, how, sums, dots);
-    case Activation::kRelu6: return sum_gradients_as<Activation::kRelu6>(line, how, sums, dots);
-    case Activation::kHardswish: return sum_gradients_as<Activation::kHardswish>(line, how, sums, dots);
-    default: return sum_gradients_as<Activation::kNone>(line, how, sums, dots);
-  }
-}
-template <class T>
-void map_gradients(const GradientLine<T>& line, const Normalization& how, const GradientMap& map) {
-  switch (how.activation) {
-    case Activation::kRelu: return map_gradients_as<Activation::kRelu>(line, how, map);
-    case Activation::kRelu6: return map_gradients_as<Activation::kRelu6>(line, how, map);
-    case Activation::kHardswish: return map_gradients_as<Activation::kHardswish>(line, how, map);
-    default: return map_gradients_as<Activation::kNone>(line, how, map);
   }
 }
 
@@ -351,16 +395,16 @@ void add_weights(const WeightSums& s) {
   }
 }
 
-void pack_f32(const float* line, int64_t count, int64_t channels, float* to, int64_t chunk) { pack_line(line, count, channels, to, chunk); }
-void pack_bf16(const BFloat16* line, int64_t count, int64_t channels, float* to, int64_t chunk) { pack_line(line, count, channels, to, chunk); }
-void normalize_f32(const float* line, int64_t count, int64_t channels, const Normalization& how, float* to, int64_t chunk) { normalize_line(line, count, channels, how, to, chunk); }
-void normalize_bf16(const BFloat16* line, int64_t count, int64_t channels, const Normalization& how, float* to, int64_t chunk) { normalize_line(line, count, channels, how, to, chunk); }
-void convolve_f32(const Taps& taps, float* out, int64_t count, int64_t channels) { convolve_line(taps, out, count, channels); }
-void convolve_bf16(const Taps& taps, BFloat16* out, int64_t count, int64_t channels) { convolve_line(taps, out, count, channels); }
-void sums_f32(const GradientLine<float>& line, const Normalization& how, float* sum, float* dot) { sum_gradients(line, how, sum, dot); }
-void sums_bf16(const GradientLine<BFloat16>& line, const Normalization& how, float* sum, float* dot) { sum_gradients(line, how, sum, dot); }
-void gradient_f32(const GradientLine<float>& line, const Normalization& how, const GradientMap& map) { map_gradients(line, how, map); }
-void gradient_bf16(const GradientLine<BFloat16>& line, const Normalization& how, const GradientMap& map) { map_gradients(line, how, map); }
+void pack_f32(const Line<const float>& line, float* to, int64_t chunk) { pack_line(line, to, chunk); }
+void pack_bf16(const Line<const BFloat16>& line, float* to, int64_t chunk) { pack_line(line, to, chunk); }
+void normalize_f32(const Line<const float>& line, const Normalization& how, float* to, int64_t chunk) { normalize_line(line, how, to, chunk); }
+void normalize_bf16(const Line<const BFloat16>& line, const Normalization& how, float* to, int64_t chunk) { normalize_line(line, how, to, chunk); }
+void convolve_f32(const Taps& taps, const Line<float>& out) { convolve_line(taps, out); }
+void convolve_bf16(const Taps& taps, const Line<BFloat16>& out) { convolve_line(taps, out); }
+void sums_f32(const Gathered& g, const Line<const float>& x, const Normalization& how, float* to, float* sum, float* dot) { sum_gradients(g, x, how, to, sum, dot); }
+void sums_bf16(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot) { sum_gradients(g, x, how, to, sum, dot); }
+void map_f32(const float* x, float* g, int64_t pixels, int64_t channels, const GradientMap& map) { map_pixels(x, g, pixels, channels, map); }
+void map_bf16(const BFloat16* x, BFloat16* g, int64_t pixels, int64_t channels, const GradientMap& map) { map_pixels(x, g, pixels, channels, map); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace galley::depthwise_lines
@@ -378,32 +422,24 @@ HWY_EXPORT(convolve_f32);
 HWY_EXPORT(convolve_bf16);
 HWY_EXPORT(sums_f32);
 HWY_EXPORT(sums_bf16);
-HWY_EXPORT(gradient_f32);
-HWY_EXPORT(gradient_bf16);
+HWY_EXPORT(map_f32);
+HWY_EXPORT(map_bf16);
 HWY_EXPORT(add_weights);
 
-void pack(const float* line, int64_t count, int64_t channels, float* to, int64_t chunk) { HWY_DYNAMIC_DISPATCH(pack_f32)(line, count, channels, to, chunk); }
-void pack(const BFloat16* line, int64_t count, int64_t channels, float* to, int64_t chunk) { HWY_DYNAMIC_DISPATCH(pack_bf16)(line, count, channels, to, chunk); }
-void pack(const float* line, int64_t count, int64_t channels, const Normalization& how, float* to, int64_t chunk) {
-  HWY_DYNAMIC_DISPATCH(normalize_f32)(line, count, channels, how, to, chunk);
+void pack(const Line<const float>& line, float* to, int64_t chunk) { HWY_DYNAMIC_DISPATCH(pack_f32)(line, to, chunk); }
+void pack(const Line<const BFloat16>& line, float* to, int64_t chunk) { HWY_DYNAMIC_DISPATCH(pack_bf16)(line, to, chunk); }
+void pack(const Line<const float>& line, const Normalization& how, float* to, int64_t chunk) { HWY_DYNAMIC_DISPATCH(normalize_f32)(line, how, to, chunk); }
+void pack(const Line<const BFloat16>& line, const Normalization& how, float* to, int64_t chunk) { HWY_DYNAMIC_DISPATCH(normalize_bf16)(line, how, to, chunk); }
+void convolve(const Taps& taps, const Line<float>& out) { HWY_DYNAMIC_DISPATCH(convolve_f32)(taps, out); }
+void convolve(const Taps& taps, const Line<BFloat16>& out) { HWY_DYNAMIC_DISPATCH(convolve_bf16)(taps, out); }
+void gradient_sums(const Gathered& g, const Line<const float>& x, const Normalization& how, float* to, float* sum, float* dot) {
+  HWY_DYNAMIC_DISPATCH(sums_f32)(g, x, how, to, sum, dot);
 }
-void pack(const BFloat16* line, int64_t count, int64_t channels, const Normalization& how, float* to, int64_t chunk) {
-  HWY_DYNAMIC_DISPATCH(normalize_bf16)(line, count, channels, how, to, chunk);
+void gradient_sums(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot) {
+  HWY_DYNAMIC_DISPATCH(sums_bf16)(g, x, how, to, sum, dot);
 }
-void convolve(const Taps& taps, float* out, int64_t count, int64_t channels) { HWY_DYNAMIC_DISPATCH(convolve_f32)(taps, out, count, channels); }
-void convolve(const Taps& taps, BFloat16* out, int64_t count, int64_t channels) { HWY_DYNAMIC_DISPATCH(convolve_bf16)(taps, out, count, channels); }
-void gradient_sums(const GradientLine<float>& line, const Normalization& how, float* sum, float* dot) {
-  HWY_DYNAMIC_DISPATCH(sums_f32)(line, how, sum, dot);
-}
-void gradient_sums(const GradientLine<BFloat16>& line, const Normalization& how, float* sum, float* dot) {
-  HWY_DYNAMIC_DISPATCH(sums_bf16)(line, how, sum, dot);
-}
-void gradient(const GradientLine<float>& line, const Normalization& how, const GradientMap& map) {
-  HWY_DYNAMIC_DISPATCH(gradient_f32)(line, how, map);
-}
-void gradient(const GradientLine<BFloat16>& line, const Normalization& how, const GradientMap& map) {
-  HWY_DYNAMIC_DISPATCH(gradient_bf16)(line, how, map);
-}
+void map_gradient(const float* x, float* g, int64_t pixels, int64_t channels, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_f32)(x, g, pixels, channels, map); }
+void map_gradient(const BFloat16* x, BFloat16* g, int64_t pixels, int64_t channels, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_bf16)(x, g, pixels, channels, map); }
 void add_weight_sums(const WeightSums& sums) { HWY_DYNAMIC_DISPATCH(add_weights)(sums); }
 
 }  // namespace galley::depthwise_lines

@@ -11,8 +11,7 @@
 namespace galley::depthwise_lines {
 
 constexpr int64_t kLanes = 16;        // channels of a chunk
-constexpr int64_t kMostColumns = 7;   // of a kernel: the sums of its row fit the registers
-constexpr int64_t kMostTaps = 49;
+constexpr int64_t kMostColumns = 7;   // of a kernel, and rows: the sums of a row fit the registers
 
 constexpr int64_t chunks_of(int64_t channels) { return (channels + kLanes - 1) / kLanes; }
 
@@ -22,44 +21,52 @@ struct Normalization {
   const float *mean = nullptr, *scale = nullptr, *shift = nullptr;
 };
 
-/// A line of an image to pixels [0, count) of a packed line whose chunks are `chunk` floats apart.
-void pack(const float* line, int64_t count, int64_t channels, float* to, int64_t chunk);
-void pack(const BFloat16* line, int64_t count, int64_t channels, float* to, int64_t chunk);
-/// The same, normalised.
-void pack(const float* line, int64_t count, int64_t channels, const Normalization& how, float* to, int64_t chunk);
-void pack(const BFloat16* line, int64_t count, int64_t channels, const Normalization& how, float* to, int64_t chunk);
+/// Some channels of a line of an image, from `at` on.
+template <class T>
+struct Line {
+  T* at;
+  int64_t count, stride, channels;  // pixels; values from pixel to pixel; channels that are meant
+  int64_t ahead;                    // values from here to what will be wanted later, and is asked for
+};
 
-/// What the pixels of a line gather: pixel i the sum over taps of in[tap][i step] weight[tap], chunk by chunk. Pointers are those of the first chunk.
+/// To pixels [0, count) of a packed line whose chunks are `chunk` floats apart.
+void pack(const Line<const float>& line, float* to, int64_t chunk);
+void pack(const Line<const BFloat16>& line, float* to, int64_t chunk);
+/// The same, normalised.
+void pack(const Line<const float>& line, const Normalization& how, float* to, int64_t chunk);
+void pack(const Line<const BFloat16>& line, const Normalization& how, float* to, int64_t chunk);
+
+/// What the pixels of a line gather: pixel i the sum over rows and their columns of in[row][i step + column kLanes] weight[row][column weight_step],
+/// chunk by chunk. Pointers are those of the first chunk.
 struct Taps {
-  std::array<const float*, kMostTaps> in, weight;
-  int count = 0;
+  std::array<const float*, kMostColumns> in, weight;
+  int rows = 0;
+  int64_t columns = 0;
   int64_t step = kLanes;           // floats from what a pixel reads to what the next one reads
+  int64_t weight_step = kLanes;
   int64_t in_chunk, weight_chunk;  // floats from chunk to chunk
 };
 
-/// out[i channels] = the sum of pixel i < count.
-void convolve(const Taps& taps, float* out, int64_t count, int64_t channels);
-void convolve(const Taps& taps, BFloat16* out, int64_t count, int64_t channels);
+/// Pixel i of the line = the sum of pixel i.
+void convolve(const Taps& taps, const Line<float>& out);
+void convolve(const Taps& taps, const Line<BFloat16>& out);
 
 /// An input line whose gradient is gathered: g = (sum of the taps) behind the activation. Columns of one remainder by the stride share their taps:
 /// pixel i takes taps[i % classes], as that list's pixel i / classes.
-template <class T>
-struct GradientLine {
+struct Gathered {
   const Taps* taps;
   int64_t classes;
-  const T* x;
-  T* dx;
-  int64_t count, channels;
 };
-/// Sums, padded to whole chunks, grow by those of g and of g (x - mean).
-void gradient_sums(const GradientLine<float>& line, const Normalization& how, float* sum, float* dot);
-void gradient_sums(const GradientLine<BFloat16>& line, const Normalization& how, float* sum, float* dot);
-/// dx = a g + b (x - mean) + offset.
+/// Writes g, as far apart as x; sums, padded to whole chunks, grow by those of g and of g (x - mean).
+void gradient_sums(const Gathered& g, const Line<const float>& x, const Normalization& how, float* to, float* sum, float* dot);
+void gradient_sums(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot);
+
+/// Of whole pixels in place: g becomes a g + b (x - mean) + offset.
 struct GradientMap {
-  const float *a, *b, *offset;
+  const float *mean, *a, *b, *offset;
 };
-void gradient(const GradientLine<float>& line, const Normalization& how, const GradientMap& map);
-void gradient(const GradientLine<BFloat16>& line, const Normalization& how, const GradientMap& map);
+void map_gradient(const float* x, float* g, int64_t pixels, int64_t channels, const GradientMap& map);
+void map_gradient(const BFloat16* x, BFloat16* g, int64_t pixels, int64_t channels, const GradientMap& map);
 
 /// Weight gradients that one packed line of the input takes part in: those of `rows` kernel rows, each with its line of the output's gradient.
 struct WeightSums {
