@@ -1,7 +1,8 @@
 // batch_norm_depthwise and its gradients on channels_last images of f32 or bf16, an image and a slice of its channels at a time. What the norm gives
-// exists line by line only, packed, in a ring of as many lines as the kernel has rows, which the first-level cache holds. Backwards one pass makes
-// the weight's gradient, the gradient behind the norm and its sums, a second one the image's gradient of that, in place. Sums run in float over a band of lines, in double over the bands of a part of the batch, and parts are added up in one order:
-// bits depend on the logical thread count only, where that exceeds the parts.
+// exists line by line only, packed, in a ring of as many lines as the kernel has rows, which the first-level cache mostly holds. Backwards one pass
+// makes the weight's gradient, the gradient behind the norm and its sums, a second one the image's gradient of that, in place. Sums run in float
+// over a band of lines, in double over the bands of a part of the batch, and parts are added up in one order: bits depend on the logical thread
+// count only, where that needs more parts.
 
 #include <algorithm>
 #include <array>
@@ -25,10 +26,10 @@ using depthwise_lines::Taps;
 using depthwise_lines::WeightSums;
 
 constexpr int64_t kBandPixels = 512;  // that are summed in float
-constexpr int64_t kMostParts = 64;
-constexpr int64_t kSliceChunks = 2;  // two cache lines of f32: some processors read them in pairs
-constexpr int64_t kPixelsAhead = 32; // that are asked for, at least
-constexpr int64_t kMostClasses = 4;  // strides
+constexpr int64_t kMostParts = 16;
+constexpr int64_t kSliceChunks = 2;   // two cache lines of f32: some processors read them in pairs
+constexpr int64_t kPixelsAhead = 32;  // between what is computed and what is asked for, at least
+constexpr int64_t kMostClasses = 4;   // strides
 
 /// Packed lines, one behind the other; `left` and `right` pixels of each are zero.
 struct PackedLines {
@@ -86,10 +87,11 @@ struct Geometry {
   /// [chunk][tap][lane]
   template <class T>
   void pack_weights(const T* weight, float* to) const {
-    std::fill_n(to, taps * padded(), 0.0f);
-    for (int64_t c = 0; c < channels; ++c) {
-      for (int64_t tap = 0; tap < taps; ++tap) to[(c / kLanes * taps + tap) * kLanes + c % kLanes] = weight[offsets[static_cast<size_t>(c * taps + tap)]];
-    }
+    parallel_for(padded(), 64, [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) {
+        for (int64_t tap = 0; tap < taps; ++tap) to[(c / kLanes * taps + tap) * kLanes + c % kLanes] = c < channels ? static_cast<float>(weight[offsets[static_cast<size_t>(c * taps + tap)]]) : 0;
+      }
+    });
   }
 
   /// body(segment, slice, slot) over the lines of all images of that height, from the end, which the pass before left in the cache.
@@ -200,9 +202,9 @@ class Backward : public PreparedKernel {
     const int64_t reach = g_.columns - 1 - g_.padding[1], last = (g_.x[3] - 1 + g_.padding[1]) / g_.stride[1];
     ring_ = {g_.rows, reach > 0 ? (reach + g_.stride[1] - 1) / g_.stride[1] : 0, g_.y[3], std::max<int64_t>(0, last - (g_.y[3] - 1)), g_.slice_chunks()};
     line_ = {1, g_.padding[1], g_.x[3], g_.padding[1], g_.slice_chunks()};
-    const int64_t lines = g_.x[0] * g_.x[2], totals = (g_.taps + 2) * g_.padded(), fitting = g_.x.elements() / (totals * 8);  // doubles that are an eighth of the image's bytes
+    const int64_t lines = g_.x[0] * g_.x[2], totals = (g_.taps + 2) * g_.padded(), fitting = g_.x.elements() / (totals * 8);  // their bytes as many as the image has values
     while (parts_ < kMostParts && 2 * parts_ <= fitting) parts_ *= 2;
-    parts_ = std::clamp<int64_t>(parts_, std::min(g_.threads, lines), lines);
+    parts_ = std::min(std::max(parts_, (g_.threads + g_.slices() - 1) / g_.slices()), lines);
     rings_at_ = scratch_.take(ring_.floats() * g_.threads);
     lines_at_ = scratch_.take(line_.floats() * g_.threads);
     bands_at_ = scratch_.take((g_.taps + 2) * g_.slice_chunks() * kLanes * g_.threads);

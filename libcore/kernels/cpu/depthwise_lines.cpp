@@ -33,10 +33,10 @@ using galley::HWY_NAMESPACE::store_floats;
 using D = hn::CappedTag<float, kLanes>;
 using V = hn::Vec<D>;
 
-/// Lanes [lane, lane + Lanes(d)) of a chunk of which `valid` lanes exist; zeros behind them.
-template <class T>
+/// Lanes [lane, lane + Lanes(d)) of a chunk of which `valid` lanes exist, zeros behind them; kWhole: all of these do.
+template <bool kWhole, class T>
 HWY_INLINE V load_lanes(D d, const T* chunk, int64_t lane, int64_t valid) {
-  if (lane + static_cast<int64_t>(hn::Lanes(d)) <= valid) return load_floats(d, chunk + lane);
+  if constexpr (kWhole) return load_floats(d, chunk + lane);
 #if HWY_MAX_BYTES == 64
   if (valid == kLanes / 2) return hn::ZeroExtendVector(d, load_floats(hn::Half<D>(), chunk));
 #endif
@@ -44,9 +44,9 @@ HWY_INLINE V load_lanes(D d, const T* chunk, int64_t lane, int64_t valid) {
   for (int64_t i = lane; i < valid; ++i) copy[i - lane] = chunk[i];
   return load_floats(d, copy);
 }
-template <class T>
+template <bool kWhole, class T>
 HWY_INLINE void store_lanes(V v, D d, T* chunk, int64_t lane, int64_t valid) {
-  if (lane + static_cast<int64_t>(hn::Lanes(d)) <= valid) return store_floats(v, d, chunk + lane);
+  if constexpr (kWhole) return store_floats(v, d, chunk + lane);
 #if HWY_MAX_BYTES == 64
   if (valid == kLanes / 2) return store_floats(hn::LowerHalf(hn::Half<D>(), v), hn::Half<D>(), chunk);
 #endif
@@ -54,6 +54,16 @@ HWY_INLINE void store_lanes(V v, D d, T* chunk, int64_t lane, int64_t valid) {
   store_floats(v, d, copy);
   for (int64_t i = lane; i < valid; ++i) chunk[i] = copy[i - lane];
 }
+/// body(all lanes exist), as a constant.
+template <class Body>
+HWY_INLINE void with_lanes(int64_t lane, int64_t valid, const Body& body) {
+  if (lane + static_cast<int64_t>(hn::Lanes(D())) <= valid) {
+    body(std::true_type());
+  } else {
+    body(std::false_type());
+  }
+}
+#define GALLEY_LOOP HWY_ATTR __attribute__((always_inline))
 
 /// NaN passes through.
 template <Activation kActivation>
@@ -102,11 +112,15 @@ HWY_INLINE void pack_pixels(const Line<const T>& line, const float* HWY_RESTRICT
       const T* HWY_RESTRICT in = line.at + c;
       float* HWY_RESTRICT out = to + c / kLanes * chunk + lane;
       const V scale = kNormalize ? hn::LoadU(d, scales + c + lane) : hn::Zero(d), shift = kNormalize ? hn::LoadU(d, shifts + c + lane) : hn::Zero(d);
-      for (int64_t i = 0; i < count; ++i, in += stride, out += kLanes) {
-        const V v = load_lanes(d, in, lane, valid);
-        ask(in + lane + ahead);
-        hn::StoreU(kNormalize ? activated<kActivation>(d, hn::MulAdd(v, scale, shift)) : v, d, out);
-      }
+      with_lanes(lane, valid, [&](auto whole) GALLEY_LOOP {
+        const T* HWY_RESTRICT from = in;
+        float* HWY_RESTRICT to_pixel = out;
+        for (int64_t i = 0; i < count; ++i, from += stride, to_pixel += kLanes) {
+          const V v = load_lanes<whole()>(d, from, lane, valid);
+          ask(from + lane + ahead);
+          hn::StoreU(kNormalize ? activated<kActivation>(d, hn::MulAdd(v, scale, shift)) : v, d, to_pixel);
+        }
+      });
     }
   }
 }
@@ -129,7 +143,7 @@ void normalize_line(const Line<const T>& line, const Normalization& how, float* 
 /// What the values at kPosition of a row's reach give to the sums of its pixels, kLanes apart.
 template <size_t kPosition, size_t kPixels, size_t... kColumn>
 HWY_INLINE void add_position(V in, const V (&weight)[sizeof...(kColumn)], V (&sum)[kPixels]) {
-  const auto add = [&](auto column) HWY_ATTR __attribute__((always_inline)) {
+  const auto add = [&](auto column) GALLEY_LOOP {
     if constexpr (kPosition >= column() && kPosition - column() < kPixels) sum[kPosition - column()] = hn::MulAdd(in, weight[column()], sum[kPosition - column()]);
   };
   (add(std::integral_constant<size_t, kColumn>()), ...);
@@ -151,7 +165,7 @@ HWY_INLINE void gather_pixels(std::index_sequence<kPixel...>, std::index_sequenc
     if constexpr (kStep == kLanes) {
       (add_position<kPosition, kPixels, kColumn...>(hn::LoadU(d, in + kPosition * kLanes), weight, sum), ...);
     } else {
-      const auto add = [&](auto column) HWY_ATTR __attribute__((always_inline)) {
+      const auto add = [&](auto column) GALLEY_LOOP {
         ((sum[kPixel] = hn::MulAdd(hn::LoadU(d, in + (static_cast<int64_t>(kPixel) * kStep + static_cast<int64_t>(column()) * kLanes)), weight[column()], sum[kPixel])), ...);
       };
       (add(std::integral_constant<size_t, kColumn>()), ...);
@@ -242,11 +256,13 @@ struct Store {
 
   HWY_INLINE void take(const Run& run, const float* HWY_RESTRICT sums) const {
     const D d;
-    T* HWY_RESTRICT to = out + run.at;
-    for (int64_t i = 0; i < run.count; ++i, to += run.step) {
-      ask(to + asked + run.lane);
-      store_lanes(hn::LoadU(d, sums + i * kLanes), d, to, run.lane, run.valid);
-    }
+    with_lanes(run.lane, run.valid, [&](auto whole) GALLEY_LOOP {
+      T* HWY_RESTRICT to = out + run.at;
+      for (int64_t i = 0; i < run.count; ++i, to += run.step) {
+        ask(to + asked + run.lane);
+        store_lanes<whole()>(hn::LoadU(d, sums + i * kLanes), d, to, run.lane, run.valid);
+      }
+    });
   }
 };
 
@@ -273,16 +289,18 @@ struct SumGradients {
     const int64_t c = run.channel;
     const V scales = hn::LoadU(d, scale + c), shifts = hn::LoadU(d, shift + c), means = hn::LoadU(d, mean + c);
     V sum = hn::LoadU(d, sums + c), dot = hn::LoadU(d, dots + c);
-    const T* HWY_RESTRICT in = x + run.at;
-    T* HWY_RESTRICT out = to + run.at;
-    for (int64_t i = 0; i < run.count; ++i, in += run.step, out += run.step) {
-      const V v = load_lanes(d, in, run.lane, run.valid);
-      const V g = through<kActivation>(d, hn::LoadU(d, gathered + i * kLanes), hn::MulAdd(v, scales, shifts));
-      ask(out + asked + run.lane);
-      sum = hn::Add(sum, g);
-      dot = hn::MulAdd(g, hn::Sub(v, means), dot);
-      store_lanes(g, d, out, run.lane, run.valid);
-    }
+    with_lanes(run.lane, run.valid, [&](auto whole) GALLEY_LOOP {
+      const T* HWY_RESTRICT in = x + run.at;
+      T* HWY_RESTRICT out = to + run.at;
+      for (int64_t i = 0; i < run.count; ++i, in += run.step, out += run.step) {
+        const V v = load_lanes<whole()>(d, in, run.lane, run.valid);
+        const V g = through<kActivation>(d, hn::LoadU(d, gathered + i * kLanes), hn::MulAdd(v, scales, shifts));
+        ask(out + asked + run.lane);
+        sum = hn::Add(sum, g);
+        dot = hn::MulAdd(g, hn::Sub(v, means), dot);
+        store_lanes<whole()>(g, d, out, run.lane, run.valid);
+      }
+    });
     hn::StoreU(sum, d, sums + c);
     hn::StoreU(dot, d, dots + c);
   }
@@ -312,14 +330,16 @@ HWY_INLINE void map_pixels(const T* HWY_RESTRICT x, T* HWY_RESTRICT g, int64_t p
       const int64_t valid = std::min(kLanes, channels - c);
       for (int64_t lane = 0; lane < valid; lane += lanes) {
         const V mean = hn::LoadU(d, map.mean + c + lane), a = hn::LoadU(d, map.a + c + lane), b = hn::LoadU(d, map.b + c + lane), offset = hn::LoadU(d, map.offset + c + lane);
-        const T* in = x + from * channels + c;
-        T* to = g + from * channels + c;
-        for (int64_t i = 0; i < count; ++i, in += channels, to += channels) {
-          ask(in + lane + ahead);
-          ask(to + lane + ahead);
-          const V centred = hn::Sub(load_lanes(d, in, lane, valid), mean);
-          store_lanes(hn::MulAdd(a, load_lanes(d, to, lane, valid), hn::MulAdd(b, centred, offset)), d, to, lane, valid);
-        }
+        with_lanes(lane, valid, [&](auto whole) GALLEY_LOOP {
+          const T* HWY_RESTRICT in = x + from * channels + c;
+          T* HWY_RESTRICT to = g + from * channels + c;
+          for (int64_t i = 0; i < count; ++i, in += channels, to += channels) {
+            ask(in + lane + ahead);
+            ask(to + lane + ahead);
+            const V centred = hn::Sub(load_lanes<whole()>(d, in, lane, valid), mean);
+            store_lanes<whole()>(hn::MulAdd(a, load_lanes<whole()>(d, to, lane, valid), hn::MulAdd(b, centred, offset)), d, to, lane, valid);
+          }
+        });
       }
     }
   }
