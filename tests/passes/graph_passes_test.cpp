@@ -90,6 +90,28 @@ TEST(Fuse, BatchNormAndDepthwiseConvolutionGiveTheSameStep) {
   expect_same(results(fused.graph, feeds), results(plain.graph, feeds));
 }
 
+TEST(Fuse, BatchNormAndDepthwiseConvolutionKeepTheirSettings) {
+  Graph g;
+  BatchNormAttrs norm;
+  norm.eps = 0.5;
+  norm.activation = Activation::kRelu6;
+  const Value x = g.add_input("x", f32({2, 4, 7, 6}), ValueRole::kInput);
+  const BatchNorm made = batch_norm(x, g.add_input("gamma", f32({4}), ValueRole::kParameter), g.add_input("beta", f32({4}), ValueRole::kParameter), norm);
+  Conv2dAttrs attrs;
+  attrs.groups = 4;
+  attrs.stride = {2, 1};
+  attrs.padding = {1, 0};
+  g.add_output("y", conv2d(made.y, g.add_input("w", f32({4, 1, 3, 2}), ValueRole::kParameter), Value(), attrs));
+  g.add_output("mean", made.mean);
+  g.add_output("var", made.var);
+  const auto feeds = feeds_for(g);
+  const auto want = results(g, feeds);
+  EXPECT_EQ(fuse_training(g, [](const Graph&, const Node&) { return true; }).done.size(), 1u);
+  EXPECT_EQ(g.nodes().size(), 1u);
+  verify(g);
+  expect_same(results(g, feeds), want);
+}
+
 TEST(Fuse, LeavesBatchNormsThatAConvolutionCannotTake) {
   struct Case {
     const char* what;

@@ -15,9 +15,12 @@
 #include <type_traits>
 #include <utility>
 
+/// Of a lambda in vector code: compiled for its instruction set, and in place.
+#define GALLEY_LOOP HWY_ATTR __attribute__((always_inline))
+
 namespace galley::depthwise_lines {
 
-constexpr int64_t kTogether = 8;    // pixels whose sums are in registers
+constexpr int64_t kTogether = 8;  // pixels whose sums are in registers
 
 }  // namespace galley::depthwise_lines
 
@@ -63,7 +66,6 @@ HWY_INLINE void with_lanes(int64_t lane, int64_t valid, const Body& body) {
     body(std::false_type());
   }
 }
-#define GALLEY_LOOP HWY_ATTR __attribute__((always_inline))
 
 /// NaN passes through.
 template <Activation kActivation>
@@ -213,7 +215,9 @@ void gather(int64_t pixels, const Taps& taps, int64_t chunk, int64_t lane, int64
       case 1: return gather_columns<kStep, 1>(pixels, taps, chunk, lane, from, sums);
       case 2: return gather_columns<kStep, 2>(pixels, taps, chunk, lane, from, sums);
       case 3: return gather_columns<kStep, 3>(pixels, taps, chunk, lane, from, sums);
+      case 4: return gather_columns<kStep, 4>(pixels, taps, chunk, lane, from, sums);
       case 5: return gather_columns<kStep, 5>(pixels, taps, chunk, lane, from, sums);
+      case 7: return gather_columns<kStep, 7>(pixels, taps, chunk, lane, from, sums);
       default: break;
     }
   }
