@@ -33,6 +33,10 @@ const OpDef& observe_range_op();
 const OpDef& keep_range_op();
 const OpDef& qparams_from_range_op();
 
+/// Smaller scales count as this one, the least of PyTorch's observers; their gradient is that of this one, so that a scale which learnt too fast
+/// grows again.
+inline constexpr double kLeastFakeScale = 0x1p-23;
+
 /// x f32, scale and zero_point f32 [] or [C] (whole numbers in the zero point) -> scale * (clamp(round(x / scale) + zero_point, qmin, qmax) -
 /// zero_point). Differentiable in x and, where asked for, in scale; zero_point gets none.
 Value fake_quantize(Value x, Value scale, Value zero_point, const FakeQuantizeAttrs& attrs);

@@ -14,12 +14,11 @@
 #include "libcore/passes/fold_batch_norm.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/passes/integer_domain.h"
+#include "libcore/passes/quantize.h"
 
 namespace galley {
 namespace {
 
-/// Scales of PyTorch's observers are no smaller; learned ones are kept above it too.
-constexpr double kSmallestScale = 0x1p-23;
 /// A smaller factor of a batch norm counts as this one where weights are divided by it.
 constexpr double kSmallestGain = 1e-12;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -31,6 +30,30 @@ TensorType real_array(Shape shape) {
   type.shape = std::move(shape);
   return type;
 }
+
+template <class Scheme>
+RangeParams params_of(const Scheme& scheme, const MovingRange& range) {
+  const QuantRange integers = scheme.range();
+  QparamsFromRangeAttrs attrs;
+  attrs.qmin = integers.min;
+  attrs.qmax = integers.max;
+  attrs.symmetric = scheme.symmetric;
+  return qparams_from_range(range.min, range.max, attrs);
+}
+
+/// Of the weight's values as they are, f32 [O] or [].
+RangeParams present_params(Value weight, const RoundedWeight& rounded) {
+  Graph& graph = weight.graph();
+  const TensorType ranges = real_array(rounded.scales);
+  ObserveRangeAttrs observe;
+  observe.axis = rounded.scheme.per_channel ? 0 : -1;
+  observe.averaging = 1;
+  const Value enabled = full(graph, real_array({}), 1);
+  return params_of(rounded.scheme, observe_range(weight, full(graph, ranges, kInfinity), full(graph, ranges, -kInfinity), enabled, observe));
+}
+
+/// LSQ's factor of a scale's gradient (section 2.2): of how many values, of all channels, and how many integers there are above 0.
+double gradient_factor(int64_t values, int64_t qmax) { return 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, values)) * static_cast<double>(qmax)); }
 
 /// A value that is rounded. `everywhere`: it is made as integers, so that every reader gets the rounded one; else only operators on integers do.
 struct Site {
@@ -53,7 +76,12 @@ struct Analysis {
     for (size_t n = 0; n < live.nodes().size(); ++n) {
       const Node& node = live.nodes()[n];
       integer.push_back(domain.integer(n));
-      weights.push_back(domain.integer(n) && domain.form(n) == IntegerForm::kProduct ? &config.of(domain.name(node.outputs[0])).weights : nullptr);
+      weights.push_back(nullptr);
+      if (domain.integer(n) && domain.form(n) == IntegerForm::kProduct) {
+        const WeightScheme& scheme = config.of(domain.name(node.outputs[0])).weights;
+        GALLEY_ASSERT(scheme.symmetric, "layers_in_float leaves affine weights in float");
+        weights.back() = &rounded.emplace_back(RoundedWeight{domain.layer(n) + ".weight", scheme.per_channel ? Shape{live.type(node.inputs[1]).shape[0]} : Shape(), scheme});
+      }
       if (node.outputs.empty() || !domain.wanted(node.outputs[0])) continue;
       const ValueId y = node.outputs[0];
       if (domain.made_integer(y) && domain.form(n) == IntegerForm::kPassThrough) continue;
@@ -62,12 +90,13 @@ struct Analysis {
   }
 
   std::vector<Site> sites;
-  std::vector<bool> integer;                   // by node
-  std::vector<const WeightScheme*> weights;    // by node: of layers on integers
-  std::vector<ObservedValue> observed() const {
-    std::vector<ObservedValue> values;
-    for (const Site& site : sites) values.push_back(site.observed);
-    return values;
+  std::vector<bool> integer;                  // by node
+  std::deque<RoundedWeight> rounded;
+  std::vector<const RoundedWeight*> weights;  // by node: of layers on integers
+  RoundedModel model() const {
+    RoundedModel found{.weights = {rounded.begin(), rounded.end()}};
+    for (const Site& site : sites) found.values.push_back(site.observed);
+    return found;
   }
 };
 
@@ -86,7 +115,7 @@ class Rounder {
 
   std::map<ValueId, Site> sites;                        // by value of this graph
   std::set<ValueId> integer_results;                    // of nodes that read rounded values
-  std::map<ValueId, const WeightScheme*> weights;       // by result of a product
+  std::map<ValueId, const RoundedWeight*> weights;      // by result of a product
   /// What the product's result is multiplied by until conversion folds it in, [O]; absent: nothing.
   std::map<ValueId, Value> gains;
 
@@ -103,9 +132,9 @@ class Rounder {
         if (found != rounded_.end() && (reads_integers || sites.at(id).everywhere)) id = found->second.id();
       }
       graph_.set_path(node.path);
-      if (const auto scheme = node.outputs.empty() || !is_product(node) ? weights.end() : weights.find(node.outputs[0]); scheme != weights.end()) {
+      if (const auto weight = node.outputs.empty() || !is_product(node) ? weights.end() : weights.find(node.outputs[0]); weight != weights.end()) {
         graph_.set_phase(Phase::kForward);
-        made.inputs[1] = round_weight(node, *scheme->second).id();
+        made.inputs[1] = round_weight(node, *weight->second).id();
       }
       graph_.nodes().push_back(std::move(made));
       for (ValueId id : node.outputs) round_where_wanted(id);
@@ -128,15 +157,6 @@ class Rounder {
 
   Value number(double value) { return full(graph_, real_array({}), value); }
 
-  template <class Scheme>
-  static RangeParams params_of(const Scheme& scheme, const MovingRange& range) {
-    const QuantRange integers = scheme.range();
-    QparamsFromRangeAttrs attrs;
-    attrs.qmin = integers.min;
-    attrs.qmax = integers.max;
-    attrs.symmetric = scheme.symmetric;
-    return qparams_from_range(range.min, range.max, attrs);
-  }
   template <class Scheme>
   static FakeQuantizeAttrs rounding(const Scheme& scheme) {
     const QuantRange integers = scheme.range();
@@ -161,34 +181,35 @@ class Rounder {
     const RangeParams params = params_of(scheme, range);
     FakeQuantizeAttrs attrs = rounding(scheme);
     if (!form_.learn_scale) return fake_quantize(x, params.scale, params.zero_point, attrs);
-    const int64_t features = std::max<int64_t>(1, x.type().elements() / std::max<int64_t>(1, x.shape()[0]));
-    attrs.gradient_factor = 1 / std::sqrt(static_cast<double>(features) * static_cast<double>(attrs.qmax));
-    const Value scale = graph_.add_input(value.scale(), real_array({}), ValueRole::kParameter);
-    return fake_quantize(x, clamp(scale, kSmallestScale, kInfinity), params.zero_point, attrs);
+    attrs.gradient_factor = gradient_factor(x.type().elements() / std::max<int64_t>(1, x.shape()[0]), attrs.qmax);
+    return fake_quantize(x, learned_scale(value.scale(), {}), params.zero_point, attrs);
   }
 
-  Value round_weight(const Node& product, const WeightScheme& scheme) {
+  Value learned_scale(const std::string& name, Shape shape) {
+    return graph_.add_input(name, real_array(std::move(shape)), ValueRole::kParameter);
+  }
+
+  Value round_weight(const Node& product, const RoundedWeight& rounded) {
     const Value weight = graph_.at(product.inputs[1]);
     const auto gain = gains.find(product.outputs[0]);
-    if (scheme.per_channel || gain == gains.end()) return round_by_present_range(weight, scheme);
+    const bool cancels = rounded.scheme.per_channel && !form_.learn_scale;
+    if (cancels || gain == gains.end()) return round_folded(weight, rounded);
     Shape rows;
     for (int axis = 0; axis < weight.shape().rank(); ++axis) rows.push_back(axis == 0 ? weight.shape()[0] : 1);
     const Value least = full(graph_, gain->second.type(), kSmallestGain);
     const Value factor = reshape(where(greater(abs(gain->second), least), gain->second, least), rows);
-    return div(round_by_present_range(mul(weight, factor), scheme), factor);
+    return div(round_folded(mul(weight, factor), rounded), factor);
   }
 
-  Value round_by_present_range(Value weight, const WeightScheme& scheme) {
-    const int64_t axis = scheme.per_channel ? 0 : -1;
-    const TensorType ranges = real_array(scheme.per_channel ? Shape{weight.shape()[0]} : Shape());
-    ObserveRangeAttrs observe;
-    observe.axis = axis;
-    observe.averaging = 1;
-    const MovingRange range = observe_range(weight, full(graph_, ranges, kInfinity), full(graph_, ranges, -kInfinity), number(1), observe);
-    const RangeParams params = params_of(scheme, range);
-    FakeQuantizeAttrs attrs = rounding(scheme);
-    attrs.axis = axis;
-    return fake_quantize(weight, params.scale, params.zero_point, attrs);
+  Value round_folded(Value weight, const RoundedWeight& rounded) {
+    FakeQuantizeAttrs attrs = rounding(rounded.scheme);
+    attrs.axis = rounded.scheme.per_channel ? 0 : -1;
+    if (!form_.learn_scale) {
+      const RangeParams params = present_params(weight, rounded);
+      return fake_quantize(weight, params.scale, params.zero_point, attrs);
+    }
+    attrs.gradient_factor = gradient_factor(weight.type().elements(), attrs.qmax);
+    return fake_quantize(weight, learned_scale(rounded.scale(), rounded.scales), full(graph_, real_array(rounded.scales), 0), attrs);
   }
 
   Graph& graph_;
@@ -311,7 +332,7 @@ std::map<ValueId, Value> running_gains(Graph& graph, const std::set<ValueId>& pr
 
 }  // namespace
 
-std::vector<ObservedValue> fake_quantize_inference(Graph& fused, const QuantizeConfig& config, bool learn_scale) {
+RoundedModel fake_quantize_inference(Graph& fused, const QuantizeConfig& config, bool learn_scale) {
   fused.remove_dead_nodes();
   const Analysis analysis(fused, config);
   Rounder rounder(fused, {.observe = false, .learn_scale = learn_scale});
@@ -322,10 +343,10 @@ std::vector<ObservedValue> fake_quantize_inference(Graph& fused, const QuantizeC
     if (analysis.weights[n] != nullptr) rounder.weights.emplace(node.outputs[0], analysis.weights[n]);
   }
   rounder.run();
-  return analysis.observed();
+  return analysis.model();
 }
 
-std::vector<ObservedValue> fake_quantize_training(Graph& training, const Graph& evaluation, const QuantizeConfig& config, const FakeQuantizeForm& form) {
+RoundedModel fake_quantize_training(Graph& training, const Graph& evaluation, const QuantizeConfig& config, const FakeQuantizeForm& form) {
   const Graph fused = fused_form(evaluation);
   const Analysis analysis(fused, config);
   const Counterparts counterparts(evaluation, training);
@@ -352,7 +373,21 @@ std::vector<ObservedValue> fake_quantize_training(Graph& training, const Graph& 
   }
   if (!form.freeze_batch_norm) rounder.gains = running_gains(training, scaled);
   rounder.run();
-  return analysis.observed();
+  return analysis.model();
+}
+
+Graph present_weight_scales(const Graph& fused, const std::vector<RoundedWeight>& rounded) {
+  LayerConstants constants = layer_constants(fused);
+  Graph& graph = constants.graph;
+  std::map<std::string, ValueId> folded(graph.outputs().begin(), graph.outputs().end());
+  graph.clear_outputs();
+  for (const RoundedWeight& weight : rounded) {
+    const auto found = folded.find(weight.name);
+    const Value values = graph.at(found != folded.end() ? found->second : graph.find_input(constants.parameters.at(weight.name)));
+    graph.add_output(weight.scale(), present_params(values, weight).scale);
+  }
+  graph.remove_dead_nodes();
+  return std::move(graph);
 }
 
 FloatRange range_of_params(const QuantParams& params, bool symmetric) {

@@ -15,7 +15,7 @@ namespace galley {
 struct FakeQuantizeForm {
   bool observe = true;             // ranges move with each batch; false: they are fixed
   bool freeze_batch_norm = false;  // running statistics are used and kept, folded into the weights as conversion will; false: those of the batch
-  bool learn_scale = false;        // scales of activations are parameters; their zero points stay those of the ranges
+  bool learn_scale = false;        // scales are parameters; zero points stay those of the ranges
 };
 
 /// A value that is rounded, and its state: f32 [] each. Ranges begin as [inf, -inf].
@@ -28,18 +28,36 @@ struct ObservedValue {
   std::string scale() const { return name + ".quant_scale"; }  // ValueRole::kParameter, where scales learn
 };
 
-/// Values in the order of the model. With them the graph takes the inputs that ObservedValue names.
-///
+/// A layer's weight, on symmetric integers. Its scale, where it learns, is that of the weight as conversion stores it: a batch norm that will be folded
+/// in is in it.
+struct RoundedWeight {
+  std::string name;  // of the tensor in the converted file: "conv1.weight"
+  Shape scales;      // [O] per channel, [] per tensor
+  WeightScheme scheme;
+  std::string scale() const { return name + ".quant_scale"; }  // ValueRole::kParameter, f32 of that shape
+};
+
+/// What is rounded, in the order of the model. The graph takes the inputs that ObservedValue and, where scales learn, RoundedWeight name.
+struct RoundedModel {
+  std::vector<ObservedValue> values;
+  std::vector<RoundedWeight> weights;
+};
+
 /// Rewrites a captured training graph, before fusion and differentiation. `evaluation` is the same model captured for evaluation, neither folded nor
 /// fused; `config` is resolved for it (folded and fused), its method kQat. Throws (kRecipe) as plan_quantization does.
 ///
 /// Weights are rounded by their present ranges, before the batch norm that conversion will fold in: the scale of a channel then cancels,
-/// fake_quantize(w gamma / sigma) sigma / gamma = fake_quantize(w), for symmetric integers a channel each. Per tensor it does not, and the weight is
-/// scaled by gamma / sigma_running, rounded, and scaled back. Either way the batch's own statistics stay in use until they are frozen.
-std::vector<ObservedValue> fake_quantize_training(Graph& training, const Graph& evaluation, const QuantizeConfig& config, const FakeQuantizeForm& form);
+/// fake_quantize(w gamma / sigma) sigma / gamma = fake_quantize(w), for symmetric integers a channel each. Per tensor, or by a scale that learns, it
+/// does not, and the weight is scaled by gamma / sigma_running, rounded, and scaled back. Either way the batch's own statistics stay in use until they
+/// are frozen.
+RoundedModel fake_quantize_training(Graph& training, const Graph& evaluation, const QuantizeConfig& config, const FakeQuantizeForm& form);
 
 /// The same of a folded and fused inference graph: what evaluation during the training runs, and conversion repeats in integers.
-std::vector<ObservedValue> fake_quantize_inference(Graph& fused, const QuantizeConfig& config, bool learn_scale);
+RoundedModel fake_quantize_inference(Graph& fused, const QuantizeConfig& config, bool learn_scale);
+
+/// The scales of the weights' present ranges, where scales begin to learn: a graph of parameters and buffers alone, with an output for each weight of
+/// `rounded` (of fake_quantize_inference for this graph), named RoundedWeight::scale().
+Graph present_weight_scales(const Graph& fused, const std::vector<RoundedWeight>& rounded);
 
 /// The range that has these parameters: what a file of statistics holds of learned scales. Made from it again the zero point is the same, and the scale
 /// but for the rounding of bounds and quotient to float32, two units in the last place at most.

@@ -56,6 +56,11 @@ const RangeStatistics& Calibration::at(const std::string& name) const {
   throw error.suggest(near.empty() ? "calibrate this model again" : cat("the nearest is '", near, "'; calibrate this model again"));
 }
 
+const Tensor* Calibration::bounds_of(const std::string& weight) const {
+  const auto found = weight_bounds.find(weight);
+  return found == weight_bounds.end() ? nullptr : &found->second;
+}
+
 void Calibration::check(const std::string& other_model, const std::map<std::string, std::string>& other_weights, const std::string& name) const {
   if (model != other_model) {
     throw Error(ErrorCode::kInput, cat(name, ": the statistics are of another model (its digest is ", model.substr(0, 8), ", this one's ", other_model.substr(0, 8), ")"))
@@ -68,6 +73,7 @@ void Calibration::check(const std::string& other_model, const std::map<std::stri
 
 void Calibration::merge(const Calibration& other, const std::string& other_name) {
   other.check(model, weights, other_name);
+  GALLEY_CHECK_INPUT(weight_bounds.empty() && other.weight_bounds.empty(), other_name, ": scales that a training learned are not statistics: they do not merge");
   GALLEY_CHECK_INPUT(order == other.order, other_name, ": has statistics of ", other.order.size(), " values, the others of ", order.size());
   for (auto& [name, statistics] : values) statistics.merge(other.at(name), name);
   parts.insert(parts.end(), other.parts.begin(), other.parts.end());

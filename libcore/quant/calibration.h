@@ -8,6 +8,7 @@
 
 #include "libcore/graph/graph.h"
 #include "libcore/quant/observers.h"
+#include "libcore/tensor/tensor.h"
 
 namespace galley {
 
@@ -29,12 +30,17 @@ struct Calibration {
   std::vector<int64_t> input;                     ///< Shape of one sample; empty where it is not known.
   std::map<std::string, std::string> weights;     ///< Digest of each parameter's values, by name.
   std::string recipe;                             ///< The resolved recipe's text, of the first part.
+  /// Of trained scales: the largest magnitudes that integers stand for, f32 [O] or [], by the weight's name in the converted file ("conv1.weight").
+  std::map<std::string, Tensor> weight_bounds;
 
   int64_t samples() const;
   int64_t batches() const;
   /// Statistics of a value; throws Error (kInput) with near names where there are none.
   const RangeStatistics& at(const std::string& name) const;
-  /// As if the other's samples had come after these. Throws Error (kInput), saying what differs, for another model or other weights.
+  /// nullptr where the weight's scale did not learn.
+  const Tensor* bounds_of(const std::string& weight) const;
+  /// As if the other's samples had come after these. Throws Error (kInput), saying what differs, for another model or other weights,
+  /// or trained scales.
   void merge(const Calibration& other, const std::string& other_name);
   /// Throws Error (kInput), saying what differs, unless the statistics are of this model with these weights. `name`: of the file.
   void check(const std::string& model_digest, const std::map<std::string, std::string>& weights, const std::string& name) const;

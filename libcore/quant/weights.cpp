@@ -70,7 +70,7 @@ QuantParams choose(Values values, const WeightScheme& scheme) {
 
 }  // namespace
 
-QuantizedWeight quantize_weight(const Tensor& given, const WeightScheme& scheme, std::string_view name) {
+QuantizedWeight quantize_weight(const Tensor& given, const WeightScheme& scheme, std::string_view name, const Tensor* bounds) {
   const Tensor weight = given.to(MemoryFormat::contiguous());
   const Shape& shape = weight.shape();
   GALLEY_ASSERT(weight.dtype() == DType::kF32 && shape.rank() >= 1 && weight.elements() > 0, "the weight ", name, " is ", weight.str());
@@ -94,12 +94,23 @@ QuantizedWeight quantize_weight(const Tensor& given, const WeightScheme& scheme,
   auto* q = result.values.data_as<int8_t>();
   auto* scale = result.scale.data_as<float>();
   auto* zero_point = result.zero_point.data_as<int8_t>();
+  std::span<const float> limits;
+  if (bounds != nullptr) {
+    limits = {bounds->data_as<float>(), static_cast<size_t>(bounds->elements())};
+    GALLEY_CHECK_INPUT(limits.size() == 1 || static_cast<int64_t>(limits.size()) == outputs, "the trained bounds of ", name, " are ", bounds->shape(), " of ", outputs, " channels");
+    GALLEY_CHECK(scheme.symmetric && scheme.group_size == 0, "the trained bounds of ", name, " are of symmetric integers without groups");
+  }
+  const auto chosen = [&](Values values, int64_t channel) {
+    if (limits.empty()) return choose(values, scheme);
+    const float largest = limits.size() == 1 || channel < 0 ? *std::max_element(limits.begin(), limits.end()) : limits[static_cast<size_t>(channel)];
+    return params_of(-largest, largest, scheme);
+  };
   QuantParams common;
-  if (!scheme.per_channel) common = choose(Values(x, static_cast<size_t>(weight.elements())), scheme);
+  if (!scheme.per_channel) common = chosen(Values(x, static_cast<size_t>(weight.elements())), -1);
   parallel_for(outputs * groups, std::max<int64_t>(1, 16384 / group), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t from = i / groups * each + i % groups * group, to = std::min(from + group, (i / groups + 1) * each);
-      const QuantParams p = scheme.per_channel ? choose(Values(x + from, static_cast<size_t>(to - from)), scheme) : common;
+      const QuantParams p = scheme.per_channel ? chosen(Values(x + from, static_cast<size_t>(to - from)), i / groups) : common;
       for (int64_t j = from; j < to; ++j) q[j] = static_cast<int8_t>(quantize_value(x[j], p));
       scale[i] = static_cast<float>(p.scale);
       zero_point[i] = static_cast<int8_t>(p.zero_point);

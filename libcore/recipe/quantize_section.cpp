@@ -115,7 +115,7 @@ void QatSection::fields(FieldVisitor& v) {
   v.text({.name = "start", .doc = "when quantization begins to be imitated; until then training is in float", .main = true}, start);
   v.text({.name = "observers_until", .doc = "when the ranges of activations are frozen"}, observers_until);
   v.text({.name = "batch_norm_until", .doc = "when the statistics of batch norms are frozen: the running ones are used from then on, as conversion will"}, batch_norm_until);
-  v.field({.name = "learn_scale", .doc = "train the scales of activations with the weights (LSQ), once their ranges are frozen"}, learn_scale);
+  v.field({.name = "learn_scale", .doc = "train the scales of activations and of weights too (LSQ), once ranges are frozen"}, learn_scale);
 }
 
 void QuantizeSection::fields(FieldVisitor& v) {

@@ -28,8 +28,10 @@ void Evaluator::bind(ParameterStore& store, std::shared_ptr<Arena> arena, const 
   execution_ = std::make_unique<Execution>(program_, store, arena);
   if (average.empty()) return;
   std::map<std::string, std::string> binding;
-  for (const ParameterSpec& spec : parameters_) {
-    if (store.has(spec.name + average)) binding[spec.name] = spec.name + average;
+  // Of scales that learn too, which are none of the model's own parameters.
+  for (const ValueId id : program_->graph().inputs()) {
+    const std::string& name = program_->graph().value(id).name;
+    if (store.has(name + average)) binding[name] = name + average;
   }
   average_ = std::make_unique<Execution>(program_, store, arena, binding);
 }

@@ -82,7 +82,8 @@ QuantizedModel ModelQuantizer::quantize(const QuantizeConfig& config, const Cali
     const auto bias = constants_.find(layer.name + ".bias");
     result.bytes_float = weight.bytes() + (bias == constants_.end() ? 0 : bias->second.bytes());
     if (layer.float_reason.empty()) {
-      const QuantizedWeight q = quantize_weight(weight, scheme_of(layer, config.of(value_of.at(layer.name)).weights), layer.name);
+      const QuantizedWeight q = quantize_weight(weight, scheme_of(layer, config.of(value_of.at(layer.name)).weights), layer.name,
+                                                calibration == nullptr ? nullptr : calibration->bounds_of(layer.weight()));
       const Tensor back = dequantize_weight(q);
       result.sqnr_weight_db = sqnr_db(floats(weight), floats(back));
       result.mse_weight = mse(floats(weight), floats(back));

@@ -7,11 +7,14 @@
 
 #include "libcore/base/digest.h"
 #include "libcore/base/log.h"
+#include "libcore/ops/fake_quantize.h"
 #include "libcore/optim/schedule.h"
 #include "libcore/optim/updates.h"
 #include "libcore/passes/fold_batch_norm.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/recipe/recipe.h"
+#include "libcore/runtime/compile.h"
+#include "libcore/runtime/execution.h"
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/train/calibrate.h"
 #include "libcore/train/quantize_config.h"
@@ -23,9 +26,11 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 float number(const ParameterStore& store, const std::string& name) { return *store.tensor(name).data_as<float>(); }
 
-void set_number(ParameterStore& store, const std::string& name, float value) {
-  *store.tensor(name).data_as<float>() = value;
-  store.touch(name);
+/// Sets a scale that learns and, where the training keeps one, its moving average.
+void set_scale(ParameterStore& store, const std::string& name, const Tensor& value) {
+  for (const std::string& each : {name, name + ".ema"}) {
+    if (store.has(each)) store.set(each, value);
+  }
 }
 
 }  // namespace
@@ -73,14 +78,15 @@ QuantizationAware::QuantizationAware(const Session& session, const TensorType& i
   for (int d = 1; d < input.shape.rank(); ++d) input_.push_back(input.shape[d]);
   for (const ParameterSpec& spec : model.parameters) parameters_.push_back(spec.name);
   Graph graph = model.graph;
-  values_ = fake_quantize_inference(graph, config_, learn_scale_);
-  if (values_.empty()) throw Error(ErrorCode::kRecipe, "quantize.method is qat, and no layer of the model is quantized").key("quantize").suggest("fewer quantize.overrides with keep: float");
+  rounded_ = fake_quantize_inference(graph, config_, learn_scale_);
+  if (learn_scale_) weight_scales_ = present_weight_scales(model.graph, rounded_.weights);
+  if (rounded_.values.empty()) throw Error(ErrorCode::kRecipe, "quantize.method is qat, and no layer of the model is quantized").key("quantize").suggest("fewer quantize.overrides with keep: float");
 }
 
 void QuantizationAware::rewrite(Graph& training, const BatchTypes& types, const FakeQuantizeForm& form) const {
   const CapturedModel evaluated = session_.capture_inference(types.input);
-  const std::vector<ObservedValue> values = fake_quantize_training(training, evaluated.graph, config_, form);
-  GALLEY_ASSERT(values.size() == values_.size());
+  const RoundedModel rounded = fake_quantize_training(training, evaluated.graph, config_, form);
+  GALLEY_ASSERT(rounded.values.size() == rounded_.values.size() && rounded.weights.size() == rounded_.weights.size());
 }
 
 InferenceModel QuantizationAware::evaluation(CapturedModel model) const {
@@ -91,18 +97,24 @@ InferenceModel QuantizationAware::evaluation(CapturedModel model) const {
 
 std::vector<std::string> QuantizationAware::scales() const {
   std::vector<std::string> names;
-  for (const ObservedValue& value : values_) {
-    if (learn_scale_) names.push_back(value.scale());
-  }
+  if (!learn_scale_) return names;
+  for (const ObservedValue& value : rounded_.values) names.push_back(value.scale());
+  for (const RoundedWeight& weight : rounded_.weights) names.push_back(weight.scale());
   return names;
 }
 
 std::vector<StateSpec> QuantizationAware::states() const {
   std::vector<StateSpec> states;
-  for (const ObservedValue& value : values_) {
+  for (const ObservedValue& value : rounded_.values) {
     states.push_back({.name = value.min(), .of = value.name, .starts_at = static_cast<double>(kInfinity)});
     states.push_back({.name = value.max(), .of = value.name, .starts_at = -static_cast<double>(kInfinity)});
     if (learn_scale_) states.push_back({.name = value.scale(), .of = value.name, .starts_at = 1, .role = ValueRole::kParameter});
+  }
+  if (!learn_scale_) return states;
+  for (const RoundedWeight& weight : rounded_.weights) {
+    StateSpec state{.name = weight.scale(), .of = weight.name, .starts_at = 1, .role = ValueRole::kParameter};
+    state.type.shape = weight.scales;
+    states.push_back(std::move(state));
   }
   return states;
 }
@@ -118,24 +130,44 @@ QuantParams QuantizationAware::params_of(const ObservedValue& value, const Param
 
 void QuantizationAware::set_scales(ParameterStore& store) const {
   if (!learn_scale_) return;
-  for (const ObservedValue& value : values_) set_number(store, value.scale(), static_cast<float>(params_of(value, store).scale));
+  for (const ObservedValue& value : rounded_.values) {
+    Tensor scale(DType::kF32, Shape());
+    *scale.data_as<float>() = static_cast<float>(params_of(value, store).scale);
+    set_scale(store, value.scale(), scale);
+  }
+  CompileOptions how = session_.compile_options();
+  how.parameter_formats = store.formats();
+  Execution execution(compile(weight_scales_, how), store);
+  execution.run();
+  for (const RoundedWeight& weight : rounded_.weights) set_scale(store, weight.scale(), execution.output(weight.scale()));
 }
 
 Calibration QuantizationAware::calibration(const ParameterStore& store, const std::string& suffix) const {
   Calibration calibration{.model = model_, .input = input_, .recipe = dump_recipe(session_.recipe(), DumpKind::kFull)};
   calibration.parts.push_back({.samples = 1, .batches = 1, .batch = 1, .source = digest_of(std::string("training")), .recipe = digest_of(calibration.recipe)});
-  for (const std::string& name : parameters_) calibration.weights[name] = array_digest(store.has(name + suffix) ? store.tensor(name + suffix) : store.tensor(name));
-  for (const ObservedValue& value : values_) {
+  const auto named = [&](const std::string& name) { return store.has(name + suffix) ? name + suffix : name; };
+  for (const std::string& name : parameters_) calibration.weights[name] = array_digest(store.tensor(named(name)));
+  for (const ObservedValue& value : rounded_.values) {
     QuantParams params = params_of(value, store);
     FloatRange range{number(store, value.min()), number(store, value.max())};
     if (learn_scale_) {
-      params.scale = std::max(static_cast<double>(number(store, value.scale())), 0x1p-23);
+      params.scale = std::max(static_cast<double>(number(store, named(value.scale()))), kLeastFakeScale);
       range = range_of_params(params, value.scheme.symmetric);
     }
     RangeStatistics statistics;
     const float bounds[] = {range.min, range.max};
     statistics.add(bounds, 1, 2, value.name);
     if (calibration.values.emplace(value.statistics, std::move(statistics)).second) calibration.order.push_back(value.statistics);
+  }
+  if (!learn_scale_) return calibration;
+  for (const RoundedWeight& weight : rounded_.weights) {
+    Tensor bounds = store.get(named(weight.scale())).clone();
+    QuantParams params{.qmin = weight.scheme.range().min, .qmax = weight.scheme.range().max};
+    for (float& bound : std::span(bounds.data_as<float>(), static_cast<size_t>(bounds.elements()))) {
+      params.scale = std::max(static_cast<double>(bound), kLeastFakeScale);
+      bound = range_of_params(params, /*symmetric=*/true).max;
+    }
+    calibration.weight_bounds.emplace(weight.name, std::move(bounds));
   }
   return calibration;
 }

@@ -38,7 +38,7 @@ class QuantizationAware {
   /// Throws (kRecipe) as plan_quantization does, and for selectors that match nothing.
   QuantizationAware(const Session& session, const TensorType& input);
 
-  const std::vector<ObservedValue>& values() const { return values_; }
+  const std::vector<ObservedValue>& values() const { return rounded_.values; }
   bool learns_scale() const { return learn_scale_; }
   /// Rewrites the graph of that capture; the added parameters (scales that learn) are not among the capture's own.
   void rewrite(Graph& training, const BatchTypes& types, const FakeQuantizeForm& form) const;
@@ -49,7 +49,7 @@ class QuantizationAware {
   std::vector<std::string> scales() const;
   /// Ranges, and scales that learn: what a checkpoint carries beside the optimizer's state.
   std::vector<StateSpec> states() const;
-  /// Scales become those of the ranges: where they begin to learn, and for evaluations before that.
+  /// Scales, and moving averages of them, become those of the ranges: where they begin to learn, and for evaluations before that.
   void set_scales(ParameterStore& store) const;
 
   /// The trained ranges as a calibration with one batch, of the weights in the store (with `suffix` ".ema": of their averages), so that conversion has
@@ -62,7 +62,8 @@ class QuantizationAware {
   const Session& session_;
   bool learn_scale_;
   QuantizeConfig config_;
-  std::vector<ObservedValue> values_;
+  RoundedModel rounded_;
+  Graph weight_scales_;  // present_weight_scales, where scales learn
   std::string model_;                    // model_digest
   std::vector<int64_t> input_;           // shape of a sample
   std::vector<std::string> parameters_;  // and buffers of the float model

@@ -1,6 +1,7 @@
 #include "libcore/weights/calibration_file.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -12,7 +13,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kKey = "galley.calibration";
-constexpr int64_t kVersion = 1;
+/// The second one has scales that a training learned; a program that knew of the first alone would leave them out.
+constexpr int64_t kPlainVersion = 1, kVersion = 2;
 constexpr int64_t kInfos = 5;
 constexpr int64_t kCountLimit = int64_t{1} << 50, kSizeLimit = int64_t{1} << 20;
 
@@ -47,7 +49,7 @@ Calibration from_json(const std::string& text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   GALLEY_CHECK_INPUT(json.is_object(), kKey, " is not a JSON object");
   const int64_t version = count_of(json, "version");
-  GALLEY_CHECK_INPUT(version == kVersion, "the calibration has version ", version, ", this program reads ", kVersion);
+  GALLEY_CHECK_INPUT(version >= kPlainVersion && version <= kVersion, "the calibration has version ", version, ", this program reads up to ", kVersion);
   Calibration calibration{.model = text_of(json, "model")};
   if (json.contains("input")) {
     const Json& input = member(json, "input");
@@ -77,6 +79,12 @@ Calibration from_json(const std::string& text) {
     GALLEY_CHECK_INPUT(digest.is_string(), kKey, ": the digest of ", name, " is not a text");
     calibration.weights.emplace(name, digest.get<std::string>());
   }
+  if (version == kPlainVersion) return calibration;
+  const Json& bounds = member(json, "weight_bounds");
+  GALLEY_CHECK_INPUT(bounds.is_array() && static_cast<int64_t>(bounds.size()) <= kSafetensorsEntryLimit, kKey, ": 'weight_bounds' is not a list");
+  for (const Json& name : bounds) {
+    GALLEY_CHECK_INPUT(name.is_string() && calibration.weight_bounds.emplace(name.get<std::string>(), Tensor()).second, kKey, ": 'weight_bounds' has a name twice, or something else than a name");
+  }
   return calibration;
 }
 
@@ -103,12 +111,25 @@ RangeStatistics read_statistics(const SafetensorsFile& file, const std::string& 
   }
 }
 
+Tensor read_bounds(const SafetensorsFile& file, const std::string& weight) {
+  Tensor bounds = file.read(cat(weight, ".bounds"));
+  GALLEY_CHECK_INPUT(bounds.dtype() == DType::kF32 && bounds.shape().rank() <= 1 && bounds.elements() > 0, "tensor '", weight, ".bounds' is ", bounds.str(), ", of a calibration it is f32 [] or [channels]");
+  for (const float bound : std::span(bounds.data_as<float>(), static_cast<size_t>(bounds.elements()))) {
+    GALLEY_CHECK_INPUT(std::isfinite(bound) && bound > 0, "tensor '", weight, ".bounds' has the value ", bound);
+  }
+  return bounds;
+}
+
 }  // namespace
 
 void write_calibration(const std::string& path, const Calibration& calibration) {
-  Json json{{"version", kVersion}, {"model", calibration.model}, {"input", calibration.input}, {"values", calibration.order}, {"parts", parts_json(calibration.parts)}, {"weights", calibration.weights}};
-  Metadata metadata{{std::string(kKey), json.dump()}, {"galley.recipe", calibration.recipe}};
+  Json json{{"version", calibration.weight_bounds.empty() ? kPlainVersion : kVersion}, {"model", calibration.model}, {"input", calibration.input}, {"values", calibration.order}, {"parts", parts_json(calibration.parts)}, {"weights", calibration.weights}};
   std::vector<TensorSource> tensors;
+  for (const auto& [name, bounds] : calibration.weight_bounds) {
+    json["weight_bounds"].push_back(name);
+    tensors.emplace_back(name + ".bounds", bounds);
+  }
+  const Metadata metadata{{std::string(kKey), json.dump()}, {"galley.recipe", calibration.recipe}};
   for (const std::string& name : calibration.order) {
     const RangeStatistics& statistics = calibration.at(name);
     const Histogram& histogram = statistics.histogram();
@@ -141,6 +162,7 @@ Calibration read_calibration(const std::string& path) {
     const auto recipe = file.metadata().find("galley.recipe");
     if (recipe != file.metadata().end()) calibration.recipe = recipe->second;
     for (const std::string& name : calibration.order) calibration.values.emplace(name, read_statistics(file, name, calibration.batches()));
+    for (auto& [name, bounds] : calibration.weight_bounds) bounds = read_bounds(file, name);
     return calibration;
   } catch (Error& error) {
     throw Error(error.code(), cat(path, ": ", error.message())).suggest("the file is damaged: calibrate again");

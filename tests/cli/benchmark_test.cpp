@@ -246,15 +246,6 @@ Json header_of(const std::string& path) {
   return Json::parse(file.substr(8, length));
 }
 
-std::string values_of(const std::string& path, const std::string& name) {
-  const std::string file = read_text(path);
-  uint64_t length = 0;
-  std::memcpy(&length, file.data(), 8);
-  const Json entry = Json::parse(file.substr(8, length))[name];
-  const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
-  return file.substr(8 + length + begin, end - begin);
-}
-
 TEST_F(Benchmark, ConvertLayoutStoresThePhysicalShapeAndComesBack) {
   ASSERT_EQ(run("galley-train", {recipe, "-o", folder + "/run", "-q"}).code, 0);
   const std::string plain = folder + "/run/weights.safetensors", last = folder + "/last.safetensors", back = folder + "/back.safetensors";
@@ -267,13 +258,13 @@ TEST_F(Benchmark, ConvertLayoutStoresThePhysicalShapeAndComesBack) {
   EXPECT_EQ(Json::parse(after["__metadata__"]["galley.memory_format"].get<std::string>())["conv1.weight"], "channels_last");
   EXPECT_EQ(after["__metadata__"]["galley.recipe"], before["__metadata__"]["galley.recipe"]);
   // [O,I,H,W] -> [O,H,W,I], by hand.
-  const std::string from = values_of(plain, "conv2.weight"), to = values_of(last, "conv2.weight");
+  const std::string from = tensor_bytes(plain, "conv2.weight"), to = tensor_bytes(last, "conv2.weight");
   for (size_t o = 0; o < 8; ++o)
     for (size_t i = 0; i < 8; ++i)
       for (size_t k = 0; k < 9; ++k) ASSERT_EQ(to.substr(((o * 9 + k) * 8 + i) * 4, 4), from.substr(((o * 8 + i) * 9 + k) * 4, 4));
   ASSERT_EQ(run("galley-convert-layout", {last, "--to", "contiguous", "-o", back}).code, 0);
   EXPECT_EQ(header_of(back)["conv2.weight"]["shape"], before["conv2.weight"]["shape"]);
-  EXPECT_EQ(values_of(back, "conv2.weight"), from);
+  EXPECT_EQ(tensor_bytes(back, "conv2.weight"), from);
   const auto metrics = [&](const std::string& weights) {
     const Outcome outcome = run("galley-evaluate", {recipe, "weights=" + weights, "--format", "json"});
     EXPECT_EQ(outcome.code, 0) << outcome.err;

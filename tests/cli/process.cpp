@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 namespace galley::testing_cli {
@@ -149,6 +150,13 @@ std::string tensor_bytes(const std::string& path) {
   uint64_t header = 0;
   if (bytes.size() >= sizeof header) std::memcpy(&header, bytes.data(), sizeof header);
   return bytes.size() < 8 + header ? "" : bytes.substr(8 + header);
+}
+
+std::string tensor_bytes(const std::string& path, const std::string& tensor) {
+  const std::string bytes = read_text(path), values = tensor_bytes(path);
+  const nlohmann::json entry = nlohmann::json::parse(bytes.substr(8, bytes.size() - 8 - values.size())).at(tensor);
+  const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
+  return values.substr(begin, end - begin);
 }
 
 std::string safetensors_of(const std::string& header, const std::string& values) {

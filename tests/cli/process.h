@@ -47,6 +47,8 @@ std::string read_text(const std::string& path);
 std::string tiny_recipe(const std::string& folder, const std::string& extra = "");
 /// The values of a safetensors file: what follows its header, in which only the metadata of two runs may differ.
 std::string tensor_bytes(const std::string& path);
+/// The same of one tensor.
+std::string tensor_bytes(const std::string& path, const std::string& tensor);
 /// A safetensors file from the text of its header and its values.
 std::string safetensors_of(const std::string& header, const std::string& values);
 /// Waits until a file has that many lines; false after 20 s.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -63,6 +64,23 @@ class Qat : public ::testing::Test {
     EXPECT_GT(std::abs(result["metrics"]["float"]["loss"].get<double>() - loss), 1e-6 * loss) << "rounding is seen";
   }
 
+  /// Conversion takes the scales of weights that the training learned: no longer those of the weights' largest values.
+  void expect_learned_scales(const std::string& of, bool learned) const {
+    const Outcome plain = run("galley-quantize", {path(of), "-o", path("plain.safetensors"), "quantize.method=weight_only", "-q"});
+    ASSERT_EQ(plain.code, 0) << plain.err;
+    const auto scale = [&](const std::string& file) {
+      const std::string bytes = tensor_bytes(path(file), "conv1.weight_scale");
+      std::vector<float> scales(bytes.size() / sizeof(float));
+      std::memcpy(scales.data(), bytes.data(), bytes.size());
+      return scales;
+    };
+    const std::vector<float> trained = scale(of + ".int8.safetensors"), present = scale("plain.safetensors");
+    float moved = 0;
+    for (size_t i = 0; i < present.size(); ++i) moved = std::max(moved, std::abs(trained[i] / present[i] - 1));
+    EXPECT_EQ(moved > 1e-3, learned) << moved;
+    EXPECT_LT(moved, 10);
+  }
+
   std::string folder, recipe;
 };
 
@@ -90,6 +108,19 @@ TEST_F(Qat, EveryStageAndSchemeConverts) {
   expect_conversion_agrees("observing");
   ASSERT_EQ(train("learned", {"quantize.qat.learn_scale=true"}).code, 0);
   expect_conversion_agrees("learned");
+  expect_learned_scales("learned", true);
+  expect_learned_scales("observing", false);
+  for (const char* scheme : {"per_channel_symmetric", "per_tensor_symmetric"}) {
+    // Scales learn while the batch's statistics are still in use; averages of weights have averages of scales.
+    const std::string to = std::string("early_") + scheme;
+    ASSERT_EQ(train(to, {"quantize.qat.learn_scale=true", "quantize.qat.observers_until=4 steps", "quantize.qat.batch_norm_until=12 steps", "train.ema=0.5", std::string("quantize.weights.scheme=") + scheme}).code, 0);
+    expect_conversion_agrees(to);
+    const Outcome averaged = run("galley-quantize", {recipe, "weights=" + path(to + "/weights_ema.safetensors"), "-o", path("averaged.safetensors"), "--evaluate", "--format", "json", "-q",
+                                                     std::string("quantize.weights.scheme=") + scheme, "quantize.calibration=" + path(to + "/stats_ema.calib")});
+    ASSERT_EQ(averaged.code, 0) << averaged.err;
+    const double loss = Json::parse(averaged.out)["metrics"]["quantized"]["loss"], trained = Json::parse(read_text(path(to) + "/result.json"))["metrics"]["ema/loss"];
+    EXPECT_TRUE(std::abs(loss - trained) <= 1e-3 * trained) << loss << " against " << trained;
+  }
   EXPECT_NE(read_text(path("learned/stats.calib")), read_text(path("observing/stats.calib")));
   ASSERT_EQ(train("per_tensor", {"quantize.weights.scheme=per_tensor_symmetric", "quantize.activations.dtype=int8", "quantize.activations.scheme=per_tensor_symmetric"}).code, 0);
   expect_conversion_agrees("per_tensor");

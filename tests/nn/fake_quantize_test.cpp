@@ -120,9 +120,9 @@ std::multiset<std::string> rounded_names(const std::vector<ObservedValue>& value
 TEST(FakeQuantize, RoundsTheValuesThatThePlanMakesIntegers) {
   Graph training = capture(Mode::kTraining).graph;
   const Graph evaluation = capture(Mode::kEvaluation).graph;
-  const std::vector<ObservedValue> values = fake_quantize_training(training, evaluation, config(), {});
+  const std::vector<ObservedValue> values = fake_quantize_training(training, evaluation, config(), {}).values;
   Graph graph = fused(evaluation);
-  EXPECT_EQ(rounded_names(fake_quantize_inference(graph, config(), false)), rounded_names(values));
+  EXPECT_EQ(rounded_names(fake_quantize_inference(graph, config(), false).values), rounded_names(values));
   // The plan of a calibration in which every value has the range -1..1.
   const Graph plain = fused(evaluation);
   Calibration calibration;
@@ -162,7 +162,7 @@ TEST(FakeQuantize, LayersLeftInFloatAreNotTouched) {
   keep.keep_float = true;
   for (const char* name : {"stem.0", "fc2"}) some.layers[name] = keep;
   Graph training = capture(Mode::kTraining).graph;
-  const auto names = rounded_names(fake_quantize_training(training, capture(Mode::kEvaluation).graph, some, {}));
+  const auto names = rounded_names(fake_quantize_training(training, capture(Mode::kEvaluation).graph, some, {}).values);
   EXPECT_EQ(names.count("input"), 0u) << "its one reader is in float";
   EXPECT_EQ(names.count("fc1"), 0u);
   for (const Node& node : training.nodes()) {
@@ -211,20 +211,31 @@ TEST_P(Agreement, FrozenTrainingEqualsEvaluation) {
 
 INSTANTIATE_TEST_SUITE_P(Weights, Agreement, ::testing::Values(true, false));
 
-/// For symmetric integers a channel each, and for one scale by way of the batch norm's factor, the weight before the norm is rounded to the integers
-/// that conversion finds behind it.
+/// For symmetric integers a channel each, and for one scale or scales that learn by way of the batch norm's factor, the weight before the norm is
+/// rounded to the integers that conversion finds behind it. Scales begin to learn where those of the ranges are.
 TEST(FakeQuantize, WeightsAreTheIntegersOfConversion) {
-  for (const bool per_channel : {true, false}) {
+  std::map<bool, RefArray> unlearned;  // by per_channel
+  for (const auto& [per_channel, scale_of_present] : {std::pair(true, 0.0), {false, 0.0}, {true, 1.0}, {false, 1.0}, {true, 0.6}, {false, 0.6}}) {
+    SCOPED_TRACE(cat(per_channel ? "per channel" : "per tensor", ", learned scales: ", scale_of_present));
+    const bool learned = scale_of_present > 0;
     QuantizeConfig scheme = config();
     scheme.defaults.weights.per_channel = per_channel;
     const Graph evaluation = capture(Mode::kEvaluation).graph;
     Graph training = capture(Mode::kTraining).graph;
     remove_dropping(training);
-    fake_quantize_training(training, evaluation, scheme, {});
+    fake_quantize_training(training, evaluation, scheme, {.observe = !learned, .learn_scale = learned});
     Graph evaluated = fused(evaluation);
-    fake_quantize_inference(evaluated, scheme, false);
+    const RoundedModel rounded = fake_quantize_inference(evaluated, scheme, learned);
     Feeds feeds = feeds_of(training);
     for (const auto& [name, array] : feeds_of(evaluated)) feeds.emplace(name, array);
+    const Graph present = present_weight_scales(fused(evaluation), rounded.weights);
+    const Results scales = interpret(present, feeds);
+    ASSERT_EQ(present.outputs().size(), 8u);
+    for (const auto& [name, id] : present.outputs()) {
+      RefArray scale = scales.at(id);
+      for (double& each : scale.v) each *= scale_of_present;
+      if (learned) feeds.at(name) = scale;
+    }
     const auto weight_of = [&](const Graph& graph, const std::string& path) {
       const Results results = interpret(graph, feeds);
       for (const Node& node : graph.nodes()) {
@@ -234,6 +245,14 @@ TEST(FakeQuantize, WeightsAreTheIntegersOfConversion) {
       return RefArray();
     };
     const RefArray before = weight_of(training, "stem.0"), behind = weight_of(evaluated, "stem.0");
+    double moved = 0;
+    for (size_t i = 0; learned && i < behind.v.size(); ++i) moved = std::max(moved, std::abs(behind.v[i] - unlearned.at(per_channel).v[i]));
+    if (!learned) unlearned[per_channel] = behind;
+    if (scale_of_present < 1) {
+      EXPECT_EQ(moved > 1e-3, learned) << moved;
+    } else {
+      EXPECT_LT(moved, 1e-7);
+    }
     const int64_t each = behind.shape.elements() / behind.shape[0];
     for (int64_t i = 0; i < behind.shape.elements(); ++i) {
       const std::string channel = "stem.1";
@@ -250,7 +269,7 @@ TEST(FakeQuantize, GradientsPassStraightThrough) {
     Captured made = capture(Mode::kTraining, true);
     Graph& graph = made.graph;
     remove_dropping(graph);
-    const std::vector<ObservedValue> values = fake_quantize_training(graph, capture(Mode::kEvaluation, true).graph, config(), {.observe = false, .freeze_batch_norm = freeze});
+    const std::vector<ObservedValue> values = fake_quantize_training(graph, capture(Mode::kEvaluation, true).graph, config(), {.observe = false, .freeze_batch_norm = freeze}).values;
     const Value output = graph.at(graph.find_output("output"));
     const Value loss = sum(mul(output, graph.add_input("cotangent", output.type(), ValueRole::kInput)), {0, 1});
     const Graph forward = graph;
@@ -334,7 +353,7 @@ TEST(FakeQuantize, ZooNetworksHaveTheirCounterparts) {
     };
     for (const bool freeze : {false, true}) {
       Graph training = captured(Mode::kTraining);
-      const std::vector<ObservedValue> values = fake_quantize_training(training, captured(Mode::kEvaluation), config(), {.freeze_batch_norm = freeze});
+      const std::vector<ObservedValue> values = fake_quantize_training(training, captured(Mode::kEvaluation), config(), {.freeze_batch_norm = freeze}).values;
       verify(training);
       int rounded = 0;
       for (const Node& node : training.nodes()) rounded += node.is("fake_quantize") && node.attrs<FakeQuantizeAttrs>().axis < 0;
@@ -346,15 +365,23 @@ TEST(FakeQuantize, ZooNetworksHaveTheirCounterparts) {
 
 TEST(FakeQuantize, ScalesLearn) {
   Captured made = capture(Mode::kTraining);
-  const std::vector<ObservedValue> values = fake_quantize_training(made.graph, capture(Mode::kEvaluation).graph, config(), {.observe = false, .learn_scale = true});
+  const RoundedModel rounded = fake_quantize_training(made.graph, capture(Mode::kEvaluation).graph, config(), {.observe = false, .learn_scale = true});
   const Value output = made.graph.at(made.graph.find_output("output"));
   const Value loss = sum(output, {0, 1});
   std::vector<ValueId> scales;
-  for (const ObservedValue& value : values) scales.push_back(made.graph.find_input(value.scale()));
+  for (const ObservedValue& value : rounded.values) scales.push_back(made.graph.find_input(value.scale()));
+  for (const RoundedWeight& weight : rounded.weights) scales.push_back(made.graph.find_input(weight.scale()));
+  EXPECT_EQ(rounded.weights.size(), 8u);
   const std::map<ValueId, ValueId> gradients = differentiate(made.graph, loss.id(), scales);
-  for (size_t i = 0; i < scales.size(); ++i) {
-    ASSERT_EQ(made.graph.value(scales[i]).role, ValueRole::kParameter);
-    EXPECT_EQ(gradients.count(scales[i]), 1u) << values[i].name;
+  for (const ValueId scale : scales) {
+    ASSERT_NE(scale, kNoValue);
+    ASSERT_EQ(made.graph.value(scale).role, ValueRole::kParameter);
+    EXPECT_EQ(gradients.count(scale), 1u) << made.graph.value(scale).name;
+  }
+  // LSQ, section 2.2: 1 / sqrt(weights of the layer * largest integer). The first one has 8 of 3 x 3 x 3.
+  for (const Node& node : made.graph.nodes()) {
+    if (!node.is("fake_quantize") || node.path != "stem.0") continue;
+    EXPECT_DOUBLE_EQ(node.attrs<FakeQuantizeAttrs>().gradient_factor, 1 / std::sqrt(8 * 27.0 * 127));
   }
 }
 

@@ -1,5 +1,6 @@
 // Cases of fake quantization. Its gradients are no slopes of what it computes: fake_quantize_test.cpp has their laws.
 
+#include <cmath>
 #include <limits>
 
 #include "libcore/ops/fake_quantize.h"
@@ -41,6 +42,17 @@ std::vector<OpCase> fake_quantize_cases() {
   cases.push_back({.name = "fake_quantize_scale_backward_hand", .build = [=](CaseInputs& in) {
                      fake_quantize_scale_backward(in.values({3}, {2, 3, 10}), in.values({3}, {0.75, 9, -9}), in.values({}, {0.5}), in.values({}, {0}), whole);
                    }, .expected = {2 * 0.5 + 3 * 7 - 10 * 8}});
+  // Scales below the least one count as it, and their gradient says how to grow: 5 * 7 + 3 * -8.
+  const double least = std::exp2(-23);
+  cases.push_back({.name = "fake_quantize_below_least_hand", .build = [=](CaseInputs& in) {
+                     fake_quantize(in.values({2, 2}, {1, -1, 1, 0}), in.fixed(in.values({2}, {-3, 0})), in.fixed(in.values({2}, {0, 0})), channels);
+                   }, .expected = {7 * least, -8 * least, 7 * least, 0}, .straight_through = true});
+  cases.push_back({.name = "fake_quantize_backward_below_least_hand", .build = [=](CaseInputs& in) {
+                     fake_quantize_backward(in.values({3}, {1, 2, 3}), in.values({3}, {5 * least, -9 * least, 9 * least}), in.values({}, {-3}), in.values({}, {0}), whole);
+                   }, .expected = {1, 0, 0}});
+  cases.push_back({.name = "fake_quantize_scale_backward_below_least_hand", .build = [=](CaseInputs& in) {
+                     fake_quantize_scale_backward(in.values({3}, {5, 3, 2}), in.values({3}, {1, -1, 0}), in.values({}, {-3}), in.values({}, {0}), whole);
+                   }, .expected = {5 * 7 - 3 * 8}});
   cases.push_back({.name = "fake_quantize_backward_hand", .build = [=](CaseInputs& in) {
                      fake_quantize_backward(in.values({5}, {1, 2, 3, 4, 5}), in.values({5}, {0, 3.74, 3.76, -4.24, -4.26}), in.values({}, {0.5}), in.values({}, {0}), whole);
                    }, .expected = {1, 2, 0, 4, 0}});

@@ -108,6 +108,27 @@ TEST(Weights, MseLosesLessAndPercentileCutsOutliers) {
   EXPECT_EQ(quantized.values.data_as<int8_t>()[0], 127);
 }
 
+TEST(Weights, TrainedBoundsAreKept) {
+  const Tensor weight = Tensor::of({2, 3}, {0.5f, -0.3f, 0.1f, 2, 1, -4});
+  const Tensor each = Tensor::of({2}, {0.25f, 8});
+  const QuantizedWeight by_channel = quantize_weight(weight, {}, "w", &each);
+  const std::vector<int> cut{127, -127, 51, 32, 16, -64};  // 0.1 / 0.25 * 127 = 50.8, 2 / 8 * 127 = 31.75
+  for (size_t i = 0; i < cut.size(); ++i) EXPECT_EQ(by_channel.values.data_as<int8_t>()[i], cut[i]) << i;
+  EXPECT_FLOAT_EQ(by_channel.scale.data_as<float>()[0], 0.25f / 127);
+  EXPECT_FLOAT_EQ(by_channel.scale.data_as<float>()[1], 8.0f / 127);
+  // One scale is that of the largest; a bound for all is everyone's.
+  EXPECT_FLOAT_EQ(quantize_weight(weight, {.per_channel = false}, "w", &each).scale.data_as<float>()[0], 8.0f / 127);
+  const Tensor one = Tensor::of({}, {2});
+  for (const bool per_channel : {true, false}) {
+    const QuantizedWeight common = quantize_weight(weight, {.per_channel = per_channel}, "w", &one);
+    for (int c = 0; c < 2; ++c) EXPECT_FLOAT_EQ(common.scale.data_as<float>()[c], 2.0f / 127);
+  }
+  EXPECT_FLOAT_EQ(quantize_weight(weight, {.reduce_range = true}, "w", &one).scale.data_as<float>()[0], 2.0f / 64);
+  EXPECT_THROW(quantize_weight(weight, {.symmetric = false}, "w", &one), Error);
+  const Tensor three = Tensor::of({3}, {1, 1, 1});
+  EXPECT_THROW(quantize_weight(weight, {}, "w", &three), Error);
+}
+
 TEST(Weights, PackingIsUndone) {
   for (const int64_t last : {1, 2, 3, 8}) {
     const Shape shape{2, 3, last};

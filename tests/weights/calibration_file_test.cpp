@@ -58,6 +58,19 @@ TEST(CalibrationFile, RoundTrip) {
   EXPECT_TRUE(first.values == second.values);
 }
 
+TEST(CalibrationFile, TrainedScalesComeBack) {
+  const TemporaryFolder folder;
+  Calibration written = sample();
+  written.weight_bounds = {{"conv1.weight", Tensor::of({2}, {0.5f, 0.25f})}, {"fc.weight", Tensor::of({}, {3})}};
+  write_calibration(folder / "a.calib", written);
+  Calibration read = read_calibration(folder / "a.calib");
+  ASSERT_EQ(read.weight_bounds.size(), 2u);
+  EXPECT_EQ(read.bounds_of("conv1.weight")->to_doubles(), (std::vector<double>{0.5, 0.25}));
+  EXPECT_EQ(read.bounds_of("fc.weight")->shape(), Shape());
+  EXPECT_EQ(read.bounds_of("fc.bias"), nullptr);
+  EXPECT_THROW(read.merge(written, "a"), Error);
+}
+
 TEST(CalibrationFile, EveryDamageIsFound) {
   const TemporaryFolder folder;
   write_calibration(folder / "a.calib", sample());
@@ -88,7 +101,9 @@ TEST(CalibrationFile, OtherFilesAreNoCalibration) {
 class Lies : public ::testing::Test {
  protected:
   void SetUp() override {
-    write_calibration(folder / "good.calib", sample());
+    Calibration good = sample();
+    good.weight_bounds = {{"conv1.weight", Tensor::of({2}, {0.5f, 0.25f})}};
+    write_calibration(folder / "good.calib", good);
     const SafetensorsFile file(folder / "good.calib");
     for (const SafetensorsEntry& entry : file.entries()) tensors.emplace(entry.name, file.read(entry).clone());
     for (const auto& [key, text] : file.metadata()) {
@@ -129,8 +144,22 @@ TEST_F(Lies, Json) {
   expect("is not a JSON object");
 }
 TEST_F(Lies, Version) {
-  replace("\"version\":1", "\"version\":2");
-  expect("has version 2");
+  replace("\"version\":2", "\"version\":3");
+  expect("has version 3");
+}
+TEST_F(Lies, Bounds) {
+  const Tensor good = tensors.at("conv1.weight.bounds");
+  for (const float bad : {0.0f, -1.0f, std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    tensors["conv1.weight.bounds"] = good.clone();
+    tensors["conv1.weight.bounds"].data_as<float>()[1] = bad;
+    expect("conv1.weight.bounds' has the value");
+  }
+  tensors["conv1.weight.bounds"] = Tensor(DType::kF32, {1, 2});
+  expect("of a calibration it is f32 [] or [channels]");
+  tensors.erase("conv1.weight.bounds");
+  expect("conv1.weight.bounds");
+  replace("\"weight_bounds\":[\"conv1.weight\"]", "\"weight_bounds\":[1]");
+  expect("'weight_bounds' has a name twice, or something else than a name");
 }
 TEST_F(Lies, NameTwice) {
   replace("\"fc\"", "\"input\"");

@@ -207,6 +207,7 @@ int CalibrateTool::show(const ActivationScheme& scheme) {
   }
   log(LogLevel::kInfo, cat(human_count(calibration.samples()), " samples in ", calibration.batches(), " batches; SQNR in dB of each observer for ", kQuantDTypeNames[static_cast<size_t>(scheme.dtype)],
                            scheme.symmetric ? " symmetric" : " affine"));
+  if (!calibration.weight_bounds.empty()) log(LogLevel::kInfo, cat("besides, the learned scales of ", calibration.weight_bounds.size(), " weights"));
   print(table);
   return kExitDone;
 }

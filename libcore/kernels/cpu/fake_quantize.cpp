@@ -153,8 +153,9 @@ class FakeQuantizeBase : public PreparedKernel {
 
  protected:
   Grid grid(const KernelArgs& args, size_t scale, int64_t channel) const {
-    const float zero_point = args.in<float>(scale + 1)[channel];
-    return {args.in<float>(scale)[channel], static_cast<float>(attrs_.qmin) - zero_point, static_cast<float>(attrs_.qmax) - zero_point};
+    const float zero_point = args.in<float>(scale + 1)[channel], given = args.in<float>(scale)[channel];
+    constexpr auto kLeast = static_cast<float>(kLeastFakeScale);
+    return {given < kLeast ? kLeast : given, static_cast<float>(attrs_.qmin) - zero_point, static_cast<float>(attrs_.qmax) - zero_point};
   }
 
   FakeQuantizeAttrs attrs_;

@@ -20,6 +20,9 @@ struct Channels {
   int64_t operator()(int64_t i) const { return i / inner % count; }
 };
 
+/// A scale that learns is no less than kLeastFakeScale; NaN stays.
+double floored(double scale) { return scale < kLeastFakeScale ? kLeastFakeScale : scale; }
+
 /// x / scale: of float32 values in float32, as `quantize` and the kernels divide, so that all round the same way.
 double quotient(const RefCall& call, double x, double scale) {
   const bool single = call.context().in(0).dtype != DType::kF64;
@@ -30,7 +33,7 @@ void fake_quantize_ref(RefCall& call) {
   const auto& a = call.attrs<FakeQuantizeAttrs>();
   const Channels channel(call.in(0).shape, a.axis);
   for (int64_t i = 0; i < call.in(0).shape.elements(); ++i) {
-    const double scale = call.in(1)[channel(i)], zero_point = call.in(2)[channel(i)];
+    const double scale = floored(call.in(1)[channel(i)]), zero_point = call.in(2)[channel(i)];
     const double q = std::nearbyint(quotient(call, call.in(0)[i], scale)) + zero_point;
     const double kept = std::isnan(q) ? q : std::clamp(q, static_cast<double>(a.qmin), static_cast<double>(a.qmax));
     call.out()[i] = scale * (kept - zero_point);
@@ -41,7 +44,7 @@ void fake_quantize_backward_ref(RefCall& call) {
   const auto& a = call.attrs<FakeQuantizeAttrs>();
   const Channels channel(call.in(1).shape, a.axis);
   for (int64_t i = 0; i < call.in(1).shape.elements(); ++i) {
-    const double q = std::nearbyint(quotient(call, call.in(1)[i], call.in(2)[channel(i)])) + call.in(3)[channel(i)];
+    const double q = std::nearbyint(quotient(call, call.in(1)[i], floored(call.in(2)[channel(i)]))) + call.in(3)[channel(i)];
     const bool inside = q >= static_cast<double>(a.qmin) && q <= static_cast<double>(a.qmax);
     call.out()[i] = inside ? call.in(0)[i] : 0;
   }
@@ -52,7 +55,7 @@ void fake_quantize_scale_backward_ref(RefCall& call) {
   const Channels channel(call.in(1).shape, a.axis);
   const auto low = static_cast<double>(a.qmin), high = static_cast<double>(a.qmax);
   for (int64_t i = 0; i < call.in(1).shape.elements(); ++i) {
-    const double zero_point = call.in(3)[channel(i)], ratio = quotient(call, call.in(1)[i], call.in(2)[channel(i)]);
+    const double zero_point = call.in(3)[channel(i)], ratio = quotient(call, call.in(1)[i], floored(call.in(2)[channel(i)]));
     const double q = std::nearbyint(ratio) + zero_point;
     const double slope = q < low ? low - zero_point : q > high ? high - zero_point : q - zero_point - ratio;
     call.out()[channel(i)] += a.gradient_factor * call.in(0)[i] * slope;
