@@ -8,16 +8,23 @@
 namespace galley {
 namespace {
 
-// The figures that the models stand on, all from docs/performance.md ("Integers against float", convolutions of ResNet-50 and MobileNetV3-Large on AVX2).
+// The figures that the models stand on, all from docs/performance.md ("Integers against float", "Inference in int8", convolutions of ResNet-50 and
+// MobileNetV3-Large). Float layers that take Winograd's way are faster than this, so a layer that is advised against on integers is.
 constexpr double kFloatReached = 0.7;      // of the limit, by float convolutions: 30..43 of 46 GMAC/s
 constexpr double kFloatCall = 1e-5;        // seconds of a float call besides its work: threads woken, a primitive entered
-constexpr double kIntegerGain = 1.6;       // a float layer's time over that of the same layer on integers, the exact way
+constexpr double kIntegerReached = 0.85;   // of the ratio of the limits, by ResNet-50 on integers against itself in float: 1.33..1.64 of 1.6 with AVX2, 3.1..3.4 of 4 with VNNI
+constexpr double kUnknownGain = 1.3;       // where the machine's limit on bytes was not measured: the least of these
 constexpr double kReducedGain = 1.2;       // exact over reduced: 32 products a cycle for 26
 constexpr double kConversionBytes = 5;     // of a value that is quantized or dequantized: one byte and a float
 
 double step_s(const Profile& profile) { return profile.wall_s / static_cast<double>(profile.steps); }
 
 double per_step(const Profile& profile, double seconds) { return seconds / static_cast<double>(profile.steps); }
+
+/// A float layer's time over that of the same layer on integers.
+double integer_gain(const MachineLimits& machine) {
+  return machine.int8_per_s > 0 && machine.flops_per_s > 0 ? std::max(1.0, kIntegerReached * machine.int8_per_s / machine.flops_per_s) : kUnknownGain;
+}
 
 double time_of(const Profile& profile, const std::set<RowKey>& keys) {
   double sum = 0;
@@ -80,7 +87,7 @@ std::optional<Advice> int8_float_layers(const Profile& profile, const ProfileFac
   for (const FloatIsland& island : facts.integers.islands) {
     if (island.names.empty()) continue;
     const double layers = time_of(profile, island.layers), conversions = time_of(profile, island.conversions);
-    gain += conversions + layers * (1 - 1 / kIntegerGain);
+    gain += conversions + layers * (1 - 1 / integer_gain(profile.machine));
     spent += conversions + layers;
     names.insert(names.end(), island.names.begin(), island.names.end());
     if (cause.empty()) cause = island.cause;
