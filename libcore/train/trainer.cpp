@@ -90,6 +90,7 @@ class Trainer::State {
   MetricValues latest;
   int64_t latest_step = -1;
   int64_t skipped_before = 0;  // damaged samples of the run before this process continued it
+  std::vector<int64_t> sample_shape;  // as validation feeds it, or without one the training: galley.input
   std::string parents;         // JSON: the files that the initial weights came from
 
   void make_plan();
@@ -148,6 +149,8 @@ void Trainer::State::make_plan() {
     evaluator = make(update->quantization());
     if (update->quantization() != nullptr && !update->quantized_at(1)) float_evaluator = make(nullptr);
   }
+  const Shape& fed = evaluator ? evaluator->program().graph().type(evaluator->program().graph().find_input("input")).shape : types.input.shape;
+  for (int d = 1; d < fed.rank(); ++d) sample_shape.push_back(fed[d]);
   if (session.by_tokens()) {
     plan.rate = "tok/s";
     plan.rate_per_sample = session.tokens_of(types.input);
@@ -205,9 +208,7 @@ void Trainer::State::restore(const Checkpoint& checkpoint) {
 Metadata Trainer::State::metadata() {
   Metadata metadata;
   metadata["galley.recipe"] = recipe_text;
-  nlohmann::json input = nlohmann::json::array();
-  for (int64_t size : session.info().input_shape) input.push_back(size);
-  metadata["galley.input"] = input.dump();
+  metadata["galley.input"] = nlohmann::json(sample_shape).dump();
   const std::vector<std::string> categories = session.categories();
   if (session.tokenizer() != nullptr) metadata["galley.tokenizer"] = session.tokenizer()->str();
   if (!categories.empty()) metadata["galley.categories"] = nlohmann::json(categories).dump();

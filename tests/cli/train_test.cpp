@@ -47,6 +47,15 @@ TEST(Train, LeavesTheRunFolderOfTheContract) {
   EXPECT_EQ(Json::parse(evaluated.out)["samples"], 10);
 }
 
+/// Weights say for which images they are: those of validation, not the model's usual ones.
+TEST(Train, WeightsSayWhatValidationFeeds) {
+  const std::string folder = scratch_folder();
+  const std::string tiny = std::string(GALLEY_SOURCE_DIR) + "/recipes/data/tiny_synthetic.yaml";
+  ASSERT_EQ(run("galley-train", {"cifar10_resnet20", "--with", tiny, "data.train.source.shape=[3,24,24]", "data.val.source.shape=[3,40,40]", "-o", folder + "/run", "-q"}).code, 0);
+  const Outcome shown = run("galley-weights", {"show", folder + "/run/weights.safetensors", "--format", "json"});
+  EXPECT_EQ(Json::parse(shown.out)["metadata"]["galley.input"], "[3,40,40]");
+}
+
 struct BadCase {
   std::string name;
   std::vector<std::string> arguments;
