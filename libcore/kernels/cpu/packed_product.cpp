@@ -1,5 +1,6 @@
-// Tiles of 6 rows by 16 columns (12 rows where a vector holds 16) stay in registers over the whole depth; a panel, which is read again for
-// every 6 rows, lies in the second-level cache. A single row takes four panels at once: with one, each sum would wait for the one before.
+// Tiles of 6 rows by 16 columns (12 by 32 where a vector holds 16: with one panel, each product would load its own factor) stay in registers over the whole
+// depth; panels, which are read again for every 6 rows, lie in the second-level cache. The first rows ask for the panels behind theirs, which may come from
+// memory. A single row takes four panels at once: with one, each sum would wait for the one before.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/kernels/cpu/packed_product.cpp"
@@ -31,9 +32,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 #if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
 
 constexpr int64_t kRows = 4;
+constexpr int kPanels = 1;
 
-template <int kCount>
-void tile(const PackedProduct& p, const float* a, const float* panel, float* c, int64_t c_step, const float* initial) {
+template <int kCount, int kWidth>
+void tile(const PackedProduct& p, const float* a, const float* panel, const float*, float* c, int64_t c_step, const float* initial) {
   for (int r = 0; r < kCount; ++r) {
     float sum[kPanel];
     std::memcpy(sum, initial != nullptr ? initial : c + r * c_step, sizeof sum);
@@ -49,27 +51,31 @@ void tile(const PackedProduct& p, const float* a, const float* panel, float* c, 
 using Floats = hn::CappedTag<float, 16>;
 constexpr int kWide = static_cast<int>(hn::MaxLanes(Floats())), kParts = static_cast<int>(kPanel) / kWide;
 constexpr int64_t kRows = kWide == 16 ? 12 : 6;
+constexpr int kPanels = kWide == 16 ? 2 : 1;
 constexpr int kBroad = 4;  // panels
 
-template <int kCount>
-HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, float* c, int64_t c_step, const float* initial) {
+/// kCount rows by kWidth panels. `ahead`: as large as they are, asked for.
+template <int kCount, int kWidth>
+HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, const float* ahead, float* c, int64_t c_step, const float* initial) {
+  constexpr int kVectors = kWidth * kParts;
   const Floats d;
-  hn::Vec<Floats> sum[kCount][kParts];
+  const int64_t step = p.a_step, depth = p.depth, panel_floats = kPanel * depth;
+  hn::Vec<Floats> sum[kCount][kVectors];
   for (int r = 0; r < kCount; ++r) {
     const float* from = initial != nullptr ? initial : c + r * c_step;
-    for (int part = 0; part < kParts; ++part) sum[r][part] = hn::LoadU(d, from + part * kWide);
+    for (int i = 0; i < kVectors; ++i) sum[r][i] = hn::LoadU(d, from + i * kWide);
   }
-  const int64_t step = p.a_step, depth = p.depth;
   for (int64_t k = 0; k < depth; ++k) {
-    hn::Vec<Floats> b[kParts];
-    for (int part = 0; part < kParts; ++part) b[part] = hn::LoadU(d, panel + k * kPanel + part * kWide);
+    hn::Vec<Floats> b[kVectors];
+    for (int i = 0; i < kVectors; ++i) b[i] = hn::LoadU(d, panel + i / kParts * panel_floats + k * kPanel + i % kParts * kWide);
+    for (int w = 0; w < kWidth; ++w) __builtin_prefetch(ahead + w * panel_floats + k * kPanel, 0, 2);
     for (int r = 0; r < kCount; ++r) {
       const auto value = hn::Set(d, a[r * step + k]);
-      for (int part = 0; part < kParts; ++part) sum[r][part] = hn::MulAdd(value, b[part], sum[r][part]);
+      for (int i = 0; i < kVectors; ++i) sum[r][i] = hn::MulAdd(value, b[i], sum[r][i]);
     }
   }
   for (int r = 0; r < kCount; ++r) {
-    for (int part = 0; part < kParts; ++part) hn::StoreU(sum[r][part], d, c + r * c_step + part * kWide);
+    for (int i = 0; i < kVectors; ++i) hn::StoreU(sum[r][i], d, c + r * c_step + i * kWide);
   }
 }
 
@@ -89,13 +95,23 @@ void broad_tile(const PackedProduct& p, const float* a, const float* HWY_RESTRIC
 
 #endif
 
-/// `count` rows, at most kRows.
-template <int kCount>
-void some_rows(const PackedProduct& p, int64_t count, const float* a, const float* panel, float* c, int64_t c_step, const float* initial) {
+/// `count` rows, at most kRows, by kWidth panels.
+template <int kWidth, int kCount = static_cast<int>(kRows)>
+void some_rows(const PackedProduct& p, int64_t count, const float* a, const float* panel, const float* ahead, float* c, int64_t c_step, const float* initial) {
   if constexpr (kCount > 1) {
-    if (count < kCount) return some_rows<kCount - 1>(p, count, a, panel, c, c_step, initial);
+    if (count < kCount) return some_rows<kWidth, kCount - 1>(p, count, a, panel, ahead, c, c_step, initial);
   }
-  tile<kCount>(p, a, panel, c, c_step, initial);
+  tile<kCount, kWidth>(p, a, panel, ahead, c, c_step, initial);
+}
+
+/// A block's rows by kWidth whole panels from `panel` on.
+template <int kWidth>
+void whole_panels(const PackedProduct& p, int64_t block, int64_t block_end, int64_t panel) {
+  const float *b = p.packed + panel * kPanel * p.depth, *initial = p.initial == nullptr ? nullptr : p.initial + panel * kPanel;
+  for (int64_t row = block; row < block_end; row += kRows) {
+    const float* ahead = row == block ? b + kWidth * kPanel * p.depth : b;
+    some_rows<kWidth>(p, std::min(kRows, block_end - row), p.a + row * p.a_step, b, ahead, p.c + row * p.c_step + panel * kPanel, p.c_step, initial);
+  }
 }
 
 void multiply(const PackedProduct& p) {
@@ -107,22 +123,20 @@ void multiply(const PackedProduct& p) {
       broad_tile(p, p.a + block * p.a_step, p.packed + panel * kPanel * p.depth, p.c + block * p.c_step + panel * kPanel, p.initial == nullptr ? nullptr : p.initial + panel * kPanel);
     }
 #endif
-    for (; panel < p.last; ++panel) {
-      const float* b = p.packed + panel * kPanel * p.depth;
-      const float* initial = p.initial == nullptr ? nullptr : p.initial + panel * kPanel;
-      const int64_t columns = std::min(kPanel, p.columns - panel * kPanel);
-      for (int64_t row = block; row < block_end; row += kRows) {
-        const int64_t count = std::min(kRows, block_end - row);
-        float* c = p.c + row * p.c_step + panel * kPanel;
-        if (columns == kPanel) {
-          some_rows<kRows>(p, count, p.a + row * p.a_step, b, c, p.c_step, initial);
-          continue;
-        }
-        float edge[kRows * kPanel] = {};
-        for (int64_t r = 0; initial == nullptr && r < count; ++r) std::copy_n(c + r * p.c_step, columns, edge + r * kPanel);
-        some_rows<kRows>(p, count, p.a + row * p.a_step, b, edge, kPanel, initial);
-        for (int64_t r = 0; r < count; ++r) std::copy_n(edge + r * kPanel, columns, c + r * p.c_step);
-      }
+    const int64_t whole = std::min(p.last, p.columns / kPanel);
+    for (; kPanels > 1 && panel + kPanels <= whole; panel += kPanels) whole_panels<kPanels>(p, block, block_end, panel);
+    for (; panel < whole; ++panel) whole_panels<1>(p, block, block_end, panel);
+    if (panel == p.last) continue;
+    // The last panel's columns that are there.
+    const float *b = p.packed + panel * kPanel * p.depth, *initial = p.initial == nullptr ? nullptr : p.initial + panel * kPanel;
+    const int64_t columns = p.columns - panel * kPanel;
+    for (int64_t row = block; row < block_end; row += kRows) {
+      const int64_t count = std::min(kRows, block_end - row);
+      float* c = p.c + row * p.c_step + panel * kPanel;
+      float edge[kRows * kPanel] = {};
+      for (int64_t r = 0; initial == nullptr && r < count; ++r) std::copy_n(c + r * p.c_step, columns, edge + r * kPanel);
+      some_rows<1>(p, count, p.a + row * p.a_step, b, b, edge, kPanel, initial);
+      for (int64_t r = 0; r < count; ++r) std::copy_n(edge + r * kPanel, columns, c + r * p.c_step);
     }
   }
 }

@@ -21,13 +21,13 @@ namespace galley::winograd {
 
 constexpr int64_t kPanel = 16;
 
-/// sums[i][o] += over k of a[k][i] b[k][o] for `rows` i and the 16 o of a panel.
+/// sums[i][o] += over k of a[k][i] b[k][o] for `rows` i and the 16 o of each panel.
 struct TileProduct {
   const float* a;
   const float* b;
   float* sums;
   int64_t a_step, b_step, sum_step;  // floats from one k (sums: i) to the next
-  int64_t depth, rows;
+  int64_t depth, rows, panels;
   bool first;  // sums are set, not added to
 };
 
@@ -71,42 +71,49 @@ void transform_kernel_gradient(const float* HWY_RESTRICT sums, int64_t position,
 
 constexpr int kParts = static_cast<int>(kPanel / kWide);
 constexpr int64_t kRows = kWide == 16 ? 12 : 6;
+constexpr int64_t kPanels = kWide == 16 ? 2 : 1;  // at once: with one, each product of whole vectors would load its own factor
 
-template <int kCount>
-HWY_INLINE void add_rows(const TileProduct& p, int64_t row) {
+template <int kCount, int kVectors>
+HWY_INLINE void add_rows(const TileProduct& p, int64_t row, int64_t column) {
   const Floats d;
-  V sum[kCount][kParts];
+  V sum[kCount][kVectors];
   for (int i = 0; i < kCount; ++i) {
-    for (int part = 0; part < kParts; ++part) sum[i][part] = hn::Zero(d);
+    for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::Zero(d);
   }
   const float* HWY_RESTRICT a = p.a + row;
-  const float* HWY_RESTRICT b = p.b;
+  const float* HWY_RESTRICT b = p.b + column;
   for (int64_t k = 0; k < p.depth; ++k, a += p.a_step, b += p.b_step) {
-    V right[kParts];
-    for (int part = 0; part < kParts; ++part) right[part] = hn::LoadU(d, b + part * kWide);
+    V right[kVectors];
+    for (int j = 0; j < kVectors; ++j) right[j] = hn::LoadU(d, b + j * kWide);
     for (int i = 0; i < kCount; ++i) {
       const V left = hn::Set(d, a[i]);
-      for (int part = 0; part < kParts; ++part) sum[i][part] = hn::MulAdd(left, right[part], sum[i][part]);
+      for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
     }
   }
   for (int i = 0; i < kCount; ++i) {
-    for (int part = 0; part < kParts; ++part) {
-      float* to = p.sums + (row + i) * p.sum_step + part * kWide;
-      hn::StoreU(p.first ? sum[i][part] : hn::Add(hn::LoadU(d, to), sum[i][part]), d, to);
+    for (int j = 0; j < kVectors; ++j) {
+      float* to = p.sums + (row + i) * p.sum_step + column + j * kWide;
+      hn::StoreU(p.first ? sum[i][j] : hn::Add(hn::LoadU(d, to), sum[i][j]), d, to);
     }
   }
 }
 
-template <int kCount>
-void add_some_rows(const TileProduct& p, int64_t row) {
+template <int kVectors, int kCount = static_cast<int>(kRows)>
+void add_some_rows(const TileProduct& p, int64_t row, int64_t column) {
   if constexpr (kCount > 1) {
-    if (p.rows - row < kCount) return add_some_rows<kCount - 1>(p, row);
+    if (p.rows - row < kCount) return add_some_rows<kVectors, kCount - 1>(p, row, column);
   }
-  add_rows<kCount>(p, row);
+  add_rows<kCount, kVectors>(p, row, column);
 }
 
 void add_products(const TileProduct& p) {
-  for (int64_t row = 0; row < p.rows; row += kRows) add_some_rows<static_cast<int>(kRows)>(p, row);
+  int64_t panel = 0;
+  for (; kPanels > 1 && panel + kPanels <= p.panels; panel += kPanels) {
+    for (int64_t row = 0; row < p.rows; row += kRows) add_some_rows<static_cast<int>(kPanels) * kParts>(p, row, panel * kPanel);
+  }
+  for (; panel < p.panels; ++panel) {
+    for (int64_t row = 0; row < p.rows; row += kRows) add_some_rows<kParts>(p, row, panel * kPanel);
+  }
 }
 
 #endif
@@ -300,10 +307,11 @@ class BackwardWeights : public PreparedKernel {
   /// Tasks are panels of positions.
   void multiply(int64_t rows, bool is_first, int64_t begin, int64_t end, float* room) const {
     const int64_t panels = padded(tiling_.outputs) / kPanel;
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t position = task / panels, column = task % panels * kPanel;
+    for (int64_t task = begin; task < end;) {
+      const int64_t position = task / panels, column = task % panels * kPanel, count = std::min(panels - task % panels, end - task);
       HWY_DYNAMIC_DISPATCH(add_products)({room + position * image_position_, room + kPositions * image_position_ + position * gradient_position_ + column,
-                                          sums_of(room) + position * sum_position_ + column, image_row_, gradient_row_, padded(tiling_.outputs), rows, tiling_.channels, is_first});
+                                          sums_of(room) + position * sum_position_ + column, image_row_, gradient_row_, padded(tiling_.outputs), rows, tiling_.channels, count, is_first});
+      task += count;
     }
   }
   void finish(const float* sums, int64_t panel, int64_t channel, float* out) const {
