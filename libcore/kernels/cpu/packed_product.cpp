@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/packed_product.h"
@@ -34,8 +35,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int64_t kRows = 4;
 constexpr int kPanels = 1;
 
-template <int kCount, int kWidth>
-void tile(const PackedProduct& p, const float* a, const float* panel, const float*, float* c, int64_t c_step, const float* initial) {
+template <int kCount, int kWidth, bool kAsk>
+void tile(const PackedProduct& p, const float* a, const float* panel, float* c, int64_t c_step, const float* initial) {
   for (int r = 0; r < kCount; ++r) {
     float sum[kPanel];
     std::memcpy(sum, initial != nullptr ? initial : c + r * c_step, sizeof sum);
@@ -54,9 +55,9 @@ constexpr int64_t kRows = kWide == 16 ? 12 : 6;
 constexpr int kPanels = kWide == 16 ? 2 : 1;
 constexpr int kBroad = 4;  // panels
 
-/// kCount rows by kWidth panels. `ahead`: as large as they are, asked for.
-template <int kCount, int kWidth>
-HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, const float* ahead, float* c, int64_t c_step, const float* initial) {
+/// kCount rows by kWidth panels. kAsk: for the panels behind these.
+template <int kCount, int kWidth, bool kAsk>
+HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, float* c, int64_t c_step, const float* initial) {
   constexpr int kVectors = kWidth * kParts;
   const Floats d;
   const int64_t step = p.a_step, depth = p.depth, panel_floats = kPanel * depth;
@@ -68,7 +69,7 @@ HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RE
   for (int64_t k = 0; k < depth; ++k) {
     hn::Vec<Floats> b[kVectors];
     for (int i = 0; i < kVectors; ++i) b[i] = hn::LoadU(d, panel + i / kParts * panel_floats + k * kPanel + i % kParts * kWide);
-    for (int w = 0; w < kWidth; ++w) __builtin_prefetch(ahead + w * panel_floats + k * kPanel, 0, 2);
+    for (int w = 0; w < kWidth && kAsk; ++w) __builtin_prefetch(panel + (kWidth + w) * panel_floats + k * kPanel, 0, 2);
     for (int r = 0; r < kCount; ++r) {
       const auto value = hn::Set(d, a[r * step + k]);
       for (int i = 0; i < kVectors; ++i) sum[r][i] = hn::MulAdd(value, b[i], sum[r][i]);
@@ -96,22 +97,23 @@ void broad_tile(const PackedProduct& p, const float* a, const float* HWY_RESTRIC
 #endif
 
 /// `count` rows, at most kRows, by kWidth panels.
-template <int kWidth, int kCount = static_cast<int>(kRows)>
-void some_rows(const PackedProduct& p, int64_t count, const float* a, const float* panel, const float* ahead, float* c, int64_t c_step, const float* initial) {
+template <int kWidth, bool kAsk, int kCount = static_cast<int>(kRows)>
+void some_rows(const PackedProduct& p, int64_t count, const float* a, const float* panel, float* c, int64_t c_step, const float* initial) {
   if constexpr (kCount > 1) {
-    if (count < kCount) return some_rows<kWidth, kCount - 1>(p, count, a, panel, ahead, c, c_step, initial);
+    if (count < kCount) return some_rows<kWidth, kAsk, kCount - 1>(p, count, a, panel, c, c_step, initial);
   }
-  tile<kCount, kWidth>(p, a, panel, ahead, c, c_step, initial);
+  tile<kCount, kWidth, kAsk>(p, a, panel, c, c_step, initial);
 }
 
 /// A block's rows by kWidth whole panels from `panel` on.
 template <int kWidth>
 void whole_panels(const PackedProduct& p, int64_t block, int64_t block_end, int64_t panel) {
   const float *b = p.packed + panel * kPanel * p.depth, *initial = p.initial == nullptr ? nullptr : p.initial + panel * kPanel;
-  for (int64_t row = block; row < block_end; row += kRows) {
-    const float* ahead = row == block ? b + kWidth * kPanel * p.depth : b;
-    some_rows<kWidth>(p, std::min(kRows, block_end - row), p.a + row * p.a_step, b, ahead, p.c + row * p.c_step + panel * kPanel, p.c_step, initial);
-  }
+  const auto rows = [&](int64_t row, auto ask) {
+    some_rows<kWidth, ask()>(p, std::min(kRows, block_end - row), p.a + row * p.a_step, b, p.c + row * p.c_step + panel * kPanel, p.c_step, initial);
+  };
+  rows(block, std::true_type());
+  for (int64_t row = block + kRows; row < block_end; row += kRows) rows(row, std::false_type());
 }
 
 void multiply(const PackedProduct& p) {
@@ -135,7 +137,7 @@ void multiply(const PackedProduct& p) {
       float* c = p.c + row * p.c_step + panel * kPanel;
       float edge[kRows * kPanel] = {};
       for (int64_t r = 0; initial == nullptr && r < count; ++r) std::copy_n(c + r * p.c_step, columns, edge + r * kPanel);
-      some_rows<1>(p, count, p.a + row * p.a_step, b, b, edge, kPanel, initial);
+      some_rows<1, false>(p, count, p.a + row * p.a_step, b, edge, kPanel, initial);
       for (int64_t r = 0; r < count; ++r) std::copy_n(edge + r * kPanel, columns, c + r * p.c_step);
     }
   }
