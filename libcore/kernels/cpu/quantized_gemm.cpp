@@ -105,9 +105,10 @@ HWY_NOINLINE void tile_few(const Product& p, const int32_t* at, const int8_t* HW
   tile.store(sums);
 }
 
-/// The same of bytes, by vpdpbusd or vpmaddubsw.
-template <int kRows, int kWide, bool kReduce>
-HWY_NOINLINE void tile_bytes(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes, const int32_t* HWY_RESTRICT from, int32_t* HWY_RESTRICT sums) {
+/// The same of bytes, by vpdpbusd or vpmaddubsw. kAsk: for a block of weights, `ahead`.
+template <int kRows, int kWide, bool kReduce, bool kAsk>
+HWY_NOINLINE void tile_bytes(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes, const int8_t* ahead, const int32_t* HWY_RESTRICT from,
+                             int32_t* HWY_RESTRICT sums) {
   Tile<std::conditional_t<kReduce, ReducedProducts, QuadProducts>, uint8_t, kRows, kWide> tile;
   tile.begin(static_cast<const uint8_t*>(p.a), at, from);
   constexpr bool kWhole = kLanes == static_cast<int>(kBlock);  // a vector is a block
@@ -117,6 +118,10 @@ HWY_NOINLINE void tile_bytes(const Product& p, const int32_t* at, const int8_t* 
       Vectors<DI8, kWide> weights;
       load(weights, w, kWhole ? block_bytes : 4 * kLanes);
       w += kBlock * kQuad;
+      if constexpr (kAsk) {
+        __builtin_prefetch(ahead, 0, 2);
+        ahead += kBlock * kQuad;
+      }
       tile.add(i, weights);
     }
   }
@@ -125,15 +130,15 @@ HWY_NOINLINE void tile_bytes(const Product& p, const int32_t* at, const int8_t* 
 
 using FewTile = void (*)(const Product&, const int32_t*, const int8_t*, int64_t, int32_t*);
 using ExactTile = void (*)(const Product&, const int32_t*, const int16_t*, int32_t*);
-using BytesTile = void (*)(const Product&, const int32_t*, const int8_t*, int64_t, const int32_t*, int32_t*);
+using BytesTile = void (*)(const Product&, const int32_t*, const int8_t*, int64_t, const int8_t*, const int32_t*, int32_t*);
 
 template <int kWide, int... kRow>
 constexpr std::array<ExactTile, sizeof...(kRow)> exact_tiles(std::integer_sequence<int, kRow...>) {
   return {tile_exact<kRow + 1, kWide>...};
 }
-template <int kWide, bool kReduce, int... kRow>
+template <int kWide, bool kReduce, bool kAsk, int... kRow>
 constexpr std::array<BytesTile, sizeof...(kRow)> bytes_tiles(std::integer_sequence<int, kRow...>) {
-  return {tile_bytes<kRow + 1, kWide, kReduce>...};
+  return {tile_bytes<kRow + 1, kWide, kReduce, kAsk>...};
 }
 template <int kWide, int... kRow>
 constexpr std::array<FewTile, sizeof...(kRow)> few_tiles(std::integer_sequence<int, kRow...>) {
@@ -143,8 +148,10 @@ using Rows = std::make_integer_sequence<int, kMostRows>;
 using FewRows = std::make_integer_sequence<int, kMostRows < 4 ? kMostRows : 4>;
 constexpr std::array<FewTile, FewRows::size()> kFewTiles[2] = {few_tiles<kVectors / 2>(FewRows()), few_tiles<kVectors>(FewRows())};
 constexpr std::array<ExactTile, kMostRows> kExactTiles[2] = {exact_tiles<kVectors / 2>(Rows()), exact_tiles<kVectors>(Rows())};
-constexpr std::array<BytesTile, kMostRows> kReducedTiles[2] = {bytes_tiles<kVectors / 2, true>(Rows()), bytes_tiles<kVectors, true>(Rows())};
-constexpr std::array<BytesTile, kMostRows> kQuadTiles[2] = {bytes_tiles<kVectors / 2, false>(Rows()), bytes_tiles<kVectors, false>(Rows())};
+/// By asking, whole steps, rows.
+template <bool kReduce>
+constexpr std::array<BytesTile, kMostRows> kBytesTiles[2][2] = {{bytes_tiles<kVectors / 2, kReduce, false>(Rows()), bytes_tiles<kVectors, kReduce, false>(Rows())},
+                                                                {bytes_tiles<kVectors / 2, kReduce, true>(Rows()), bytes_tiles<kVectors, kReduce, true>(Rows())}};
 
 void multiply_all(const Product& p) {
   constexpr int64_t kTogether = HWY_TARGET <= HWY_AVX3 ? 2 : 8;  // tiles whose sums are finished together
@@ -191,12 +198,15 @@ void multiply_all(const Product& p) {
         for (int64_t t = tile; t < behind; ++t) {
           const int64_t rows = p.pixels * (t + 1) / tiles - p.pixels * t / tiles;
           const auto at = static_cast<size_t>(rows - 1);
+          // The first tiles ask for the next outputs' weights, a block each: of few pixels, weights come from memory once.
+          const bool asks = t < kStep / kBlock && block + kStep < p.epilogue.channels;
+          const int8_t* ahead = weights + (kStep / kBlock + t) * block_bytes;
           const int32_t* pixels = p.pixel_at + pixel + done;
           int32_t* out = sums + done * kStep;
           switch (p.path) {
             case Path::kExact: p.few ? kFewTiles[full][at](p, pixels, weights, block_bytes, out) : kExactTiles[full][at](p, pixels, wide, out); break;
-            case Path::kReduced: kReducedTiles[full][at](p, pixels, weights, block_bytes, start, out); break;
-            case Path::kVnni: kQuadTiles[full][at](p, pixels, weights, block_bytes, start, out); break;
+            case Path::kReduced: kBytesTiles<true>[asks][full][at](p, pixels, weights, block_bytes, ahead, start, out); break;
+            case Path::kVnni: kBytesTiles<false>[asks][full][at](p, pixels, weights, block_bytes, ahead, start, out); break;
             case Path::kAmx: break;  // multiply_in_tiles
           }
           done += rows;

@@ -174,7 +174,7 @@ void multiply_in_tiles(const Product& p) {
         finish<kStep>(p.epilogue, sums, std::min(2 * kTileRows, tiled - pixel), pixel, output, from, to);
       }
       if (tiled < last) {
-        kQuadTiles[two][static_cast<size_t>(last - tiled - 1)](p, p.pixel_at + tiled, weights, block_bytes, starts, sums);
+        kBytesTiles<false>[false][two][static_cast<size_t>(last - tiled - 1)](p, p.pixel_at + tiled, weights, block_bytes, nullptr, starts, sums);
         finish<kStep>(p.epilogue, sums, last - tiled, tiled, output, from, to);
       }
     }
