@@ -39,7 +39,12 @@ int available_cores() {
   return std::max(1, cores);
 }
 
-int compute_threads() { return share_of_this_thread > 0 ? share_of_this_thread : threads_in_use > 0 ? threads_in_use : available_cores(); }
+int compute_threads() {
+  if (share_of_this_thread > 0) return share_of_this_thread;
+  if (threads_in_use > 0) return threads_in_use;
+  static const int cores = available_cores();  // asked for at each loop, and read from a file
+  return cores;
+}
 
 void set_compute_threads(int threads) {
   threads_in_use = std::max(1, threads);
