@@ -65,9 +65,9 @@ void compensation(const int8_t* HWY_RESTRICT weights, int64_t block_bytes, int64
   }
 }
 
-/// sums[row][output] of a tile with widened weights.
-template <int kRows, int kWide>
-HWY_NOINLINE void tile_exact(const Product& p, const int32_t* at, const int16_t* HWY_RESTRICT w, int32_t* HWY_RESTRICT sums) {
+/// sums[row][output] of a tile with widened weights. kAsk: for a block of others, `ahead`, that are widened next.
+template <int kRows, int kWide, bool kAsk>
+HWY_NOINLINE void tile_exact(const Product& p, const int32_t* at, const int16_t* HWY_RESTRICT w, const int8_t* ahead, int32_t* HWY_RESTRICT sums) {
   Tile<PairProducts, int16_t, kRows, kWide> tile;
   tile.begin(static_cast<const int16_t*>(p.a), at);
   for (int64_t run = 0; run < p.runs; ++run) {
@@ -76,6 +76,10 @@ HWY_NOINLINE void tile_exact(const Product& p, const int32_t* at, const int16_t*
       Vectors<D16, kWide> weights;
       load(weights, w, 2 * kLanes);
       w += kWide * 2 * kLanes;
+      if constexpr (kAsk) {
+        __builtin_prefetch(ahead, 0, 2);
+        ahead += kBlock * kQuad / 2;
+      }
       tile.add(i, weights);
     }
   }
@@ -129,12 +133,12 @@ HWY_NOINLINE void tile_bytes(const Product& p, const int32_t* at, const int8_t* 
 }
 
 using FewTile = void (*)(const Product&, const int32_t*, const int8_t*, int64_t, int32_t*);
-using ExactTile = void (*)(const Product&, const int32_t*, const int16_t*, int32_t*);
+using ExactTile = void (*)(const Product&, const int32_t*, const int16_t*, const int8_t*, int32_t*);
 using BytesTile = void (*)(const Product&, const int32_t*, const int8_t*, int64_t, const int8_t*, const int32_t*, int32_t*);
 
-template <int kWide, int... kRow>
+template <int kWide, bool kAsk, int... kRow>
 constexpr std::array<ExactTile, sizeof...(kRow)> exact_tiles(std::integer_sequence<int, kRow...>) {
-  return {tile_exact<kRow + 1, kWide>...};
+  return {tile_exact<kRow + 1, kWide, kAsk>...};
 }
 template <int kWide, bool kReduce, bool kAsk, int... kRow>
 constexpr std::array<BytesTile, sizeof...(kRow)> bytes_tiles(std::integer_sequence<int, kRow...>) {
@@ -147,8 +151,9 @@ constexpr std::array<FewTile, sizeof...(kRow)> few_tiles(std::integer_sequence<i
 using Rows = std::make_integer_sequence<int, kMostRows>;
 using FewRows = std::make_integer_sequence<int, kMostRows < 4 ? kMostRows : 4>;
 constexpr std::array<FewTile, FewRows::size()> kFewTiles[2] = {few_tiles<kVectors / 2>(FewRows()), few_tiles<kVectors>(FewRows())};
-constexpr std::array<ExactTile, kMostRows> kExactTiles[2] = {exact_tiles<kVectors / 2>(Rows()), exact_tiles<kVectors>(Rows())};
 /// By asking, whole steps, rows.
+constexpr std::array<ExactTile, kMostRows> kExactTiles[2][2] = {{exact_tiles<kVectors / 2, false>(Rows()), exact_tiles<kVectors, false>(Rows())},
+                                                                {exact_tiles<kVectors / 2, true>(Rows()), exact_tiles<kVectors, true>(Rows())}};
 template <bool kReduce>
 constexpr std::array<BytesTile, kMostRows> kBytesTiles[2][2] = {{bytes_tiles<kVectors / 2, kReduce, false>(Rows()), bytes_tiles<kVectors, kReduce, false>(Rows())},
                                                                 {bytes_tiles<kVectors / 2, kReduce, true>(Rows()), bytes_tiles<kVectors, kReduce, true>(Rows())}};
@@ -204,7 +209,7 @@ void multiply_all(const Product& p) {
           const int32_t* pixels = p.pixel_at + pixel + done;
           int32_t* out = sums + done * kStep;
           switch (p.path) {
-            case Path::kExact: p.few ? kFewTiles[full][at](p, pixels, weights, block_bytes, out) : kExactTiles[full][at](p, pixels, wide, out); break;
+            case Path::kExact: p.few ? kFewTiles[full][at](p, pixels, weights, block_bytes, out) : kExactTiles[asks][full][at](p, pixels, wide, ahead, out); break;
             case Path::kReduced: kBytesTiles<true>[asks][full][at](p, pixels, weights, block_bytes, ahead, start, out); break;
             case Path::kVnni: kBytesTiles<false>[asks][full][at](p, pixels, weights, block_bytes, ahead, start, out); break;
             case Path::kAmx: break;  // multiply_in_tiles

@@ -67,28 +67,34 @@ void bytes_tile(const uint8_t* HWY_RESTRICT x, winograd::Steps step, uint8_t tur
   }
 }
 
-/// sums[row][kStep] of rows of an image's values; `block_step` elements from a block of weights to the next.
-template <int kRows, int kWide>
-HWY_NOINLINE void tile_pairs(const int16_t* a, const int32_t* at, const int16_t* HWY_RESTRICT w, int64_t block_step, int64_t pairs, int32_t* HWY_RESTRICT sums) {
+/// sums[row][kStep] of rows of an image's values; `block_step` elements from a block of weights to the next. kAsk: for the weights that lie `ahead`
+/// elements further, which may come from memory.
+template <int kRows, int kWide, bool kAsk>
+HWY_NOINLINE void tile_pairs(const int16_t* a, const int32_t* at, const int16_t* HWY_RESTRICT w, int64_t block_step, int64_t ahead, int64_t pairs, int32_t* HWY_RESTRICT sums) {
   Tile<PairProducts, int16_t, kRows, kWide> tile;
   tile.begin(a, at);
   constexpr bool kWhole = kLanes == static_cast<int>(kBlock);  // a vector is a block
   for (int64_t i = 0; i < 2 * pairs; i += 2) {
     Vectors<D16, kWide> weights;
     load(weights, w, kWhole ? block_step : 2 * kLanes);
+    if constexpr (kAsk) {
+      for (int block = 0; block < (kWide * kLanes + static_cast<int>(kBlock) - 1) / static_cast<int>(kBlock); ++block) __builtin_prefetch(w + block * block_step + ahead, 0, 2);
+    }
     w += kPair;
     tile.add(i, weights);
   }
   tile.store(sums);
 }
 
-using PairsTile = void (*)(const int16_t*, const int32_t*, const int16_t*, int64_t, int64_t, int32_t*);
-template <int kWide, int... kRow>
+using PairsTile = void (*)(const int16_t*, const int32_t*, const int16_t*, int64_t, int64_t, int64_t, int32_t*);
+template <int kWide, bool kAsk, int... kRow>
 constexpr std::array<PairsTile, sizeof...(kRow)> pairs_tiles(std::integer_sequence<int, kRow...>) {
-  return {tile_pairs<kRow + 1, kWide>...};
+  return {tile_pairs<kRow + 1, kWide, kAsk>...};
 }
-constexpr std::array<PairsTile, kMostRows> kPairsTiles[2] = {pairs_tiles<kVectors / 2>(std::make_integer_sequence<int, kMostRows>()),
-                                                             pairs_tiles<kVectors>(std::make_integer_sequence<int, kMostRows>())};
+using Rows = std::make_integer_sequence<int, kMostRows>;
+/// By asking, rows.
+template <int kWide>
+constexpr std::array<PairsTile, kMostRows> kPairsTiles[2] = {pairs_tiles<kWide, false>(Rows()), pairs_tiles<kWide, true>(Rows())};
 
 /// A row of tiles' sums at all positions to results divided by their scales: on top of `starts`, or of the results of other channels (nullptr).
 template <int kWide>
@@ -143,7 +149,7 @@ void step_of(const WinogradStep& s) {
       int32_t* sums = s.sums + p * s.sum_position;
       for (int64_t group = 0; group < groups; ++group) {
         const int64_t row = s.tiles * group / groups, rows = s.tiles * (group + 1) / groups - row;
-        kPairsTiles[kWide == kVectors][static_cast<size_t>(rows - 1)](a + row * s.image_row, at, w, block_step, count, sums + row * kStep);
+        kPairsTiles<kWide>[group == 0][static_cast<size_t>(rows - 1)](a + row * s.image_row, at, w, block_step, pairs * kPair, count, sums + row * kStep);
       }
     }
     add_results<kWide>(s, share == 0 ? starts : nullptr);
