@@ -1,7 +1,7 @@
-// The weight gradient of dense convolutions on channels_last images, for processors with 16 vector registers: a matrix product over pixels
-// for each tap of the kernel. Both sides lie pixel after pixel, so they are packed without a transpose, 16 output channels (vectors) and 6
-// input channels (broadcast) a panel; the input's lines are packed once, with their padding, for all taps. A tile's 16 x 6 sums stay in
-// registers over a block of about 256 pixels. Bits depend on the logical thread count only.
+// The weight gradient of dense convolutions on channels_last images: a matrix product over pixels for each tap of the kernel. Both sides lie pixel after
+// pixel, so they are packed without a transpose, 16 output channels (vectors) and 6 input channels (broadcast) a panel, or 32 and 12 where there are 32
+// registers of 16 floats; the input's lines are packed once, with their padding, for all taps. A tile's sums stay in registers over a block of about
+// 256 pixels. Bits depend on the instruction set and the logical thread count only.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/kernels/cpu/conv_weights.cpp"
@@ -22,8 +22,13 @@
 
 namespace galley::conv_weights {
 
-constexpr int64_t kOut = 16, kIn = 6;  // channels of a panel
-constexpr int64_t kTile = kOut * kIn;
+/// Channels of a panel.
+struct Narrow {
+  static constexpr int64_t kOut = 16, kIn = 6;
+};
+struct Wide {
+  static constexpr int64_t kOut = 32, kIn = 12;
+};
 
 /// Packed lines of pixels: `grad` [lines][width][kOut]; output line l reads packed input line rows[l] (and those below it for the other kernel
 /// rows), of `in_width` columns of kIn.
@@ -44,7 +49,9 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// tile[input][output] += sum over pixels of grad x, for the tap at (row, column) of the kernel.
+template <class Panels>
 void add_tile(const Lines& at, int64_t row, int64_t column, float* HWY_RESTRICT tile) {
+  constexpr int64_t kOut = Panels::kOut, kIn = Panels::kIn;
 #if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
   for (int64_t l = 0; l < at.lines; ++l) {
     const float* x = at.x + ((at.rows[l] + row) * at.in_width + column) * kIn;
@@ -56,7 +63,7 @@ void add_tile(const Lines& at, int64_t row, int64_t column, float* HWY_RESTRICT 
     }
   }
 #else
-  const hn::CappedTag<float, 8> d;
+  const hn::CappedTag<float, Panels::kOut / 2> d;
   constexpr int kWide = static_cast<int>(hn::MaxLanes(d)), kParts = static_cast<int>(kOut) / kWide;
   hn::Vec<decltype(d)> sum[kIn][kParts];
   for (auto& part : sum) {
@@ -83,6 +90,11 @@ void add_tile(const Lines& at, int64_t row, int64_t column, float* HWY_RESTRICT 
 #endif
 }
 
+void add_narrow(const Lines& at, int64_t row, int64_t column, float* tile) { add_tile<Narrow>(at, row, column, tile); }
+void add_wide(const Lines& at, int64_t row, int64_t column, float* tile) { add_tile<Wide>(at, row, column, tile); }
+/// Are there registers for wide panels?
+bool takes_wide() { return HWY_TARGET <= HWY_AVX3; }
+
 }  // namespace HWY_NAMESPACE
 }  // namespace galley::conv_weights
 HWY_AFTER_NAMESPACE();
@@ -91,18 +103,19 @@ HWY_AFTER_NAMESPACE();
 
 namespace galley {
 namespace conv_weights {
-HWY_EXPORT(add_tile);
-}
+HWY_EXPORT(add_narrow);
+HWY_EXPORT(add_wide);
+HWY_EXPORT(takes_wide);
+}  // namespace conv_weights
 
 namespace {
 
-using conv_weights::kIn;
-using conv_weights::kOut;
-using conv_weights::kTile;
+using conv_weights::Narrow;
+using conv_weights::Wide;
 
 constexpr int64_t kPixels = 256;    // of a block
-constexpr int64_t kChannels = 252;  // packed at a time, of the input; a multiple of kIn
-constexpr int64_t kOutputs = 256;   // of the output; a multiple of kOut
+constexpr int64_t kChannels = 252;  // packed at a time, of the input; a multiple of a panel's
+constexpr int64_t kOutputs = 256;   // of the output; a multiple of a panel's
 
 int64_t panels(int64_t channels, int64_t size) { return (channels + size - 1) / size; }
 int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
@@ -139,7 +152,14 @@ struct Offsets {
   std::vector<int64_t> out, in, tap;
 };
 
+void add_tile(Narrow, const conv_weights::Lines& at, int64_t row, int64_t column, float* tile) { HWY_DYNAMIC_DISPATCH(conv_weights::add_narrow)(at, row, column, tile); }
+void add_tile(Wide, const conv_weights::Lines& at, int64_t row, int64_t column, float* tile) { HWY_DYNAMIC_DISPATCH(conv_weights::add_wide)(at, row, column, tile); }
+
+template <class Panels>
 class ConvWeights : public PreparedKernel {
+  static constexpr int64_t kOut = Panels::kOut, kIn = Panels::kIn, kTile = kOut * kIn;
+  static_assert(kChannels % kIn == 0 && kOutputs % kOut == 0);
+
  public:
   explicit ConvWeights(const KernelQuery& q) : x_(q.in(0).shape), y_(q.in(1).shape), w_(q.out(0)), offsets_(w_) {
     const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
@@ -206,7 +226,7 @@ class ConvWeights : public PreparedKernel {
               if (pointwise_) at.lines = at.stride_w = 1, at.width = pixels;
               float* tile = sums + ((o * in_panels_ + channel / kIn + i) * taps_) * kTile;
               for (int64_t tap = 0; tap < taps_; ++tap, tile += kTile) {
-                HWY_DYNAMIC_DISPATCH(conv_weights::add_tile)(at, tap / w_.shape[3], tap % w_.shape[3], tile);
+                add_tile(Panels(), at, tap / w_.shape[3], tap % w_.shape[3], tile);
               }
             }
           }
@@ -277,11 +297,12 @@ class ConvWeights : public PreparedKernel {
 
 /// Channels that pay for the packing, measured against the library's kernels (docs/performance.md): a kernel of several pixels uses what is
 /// packed more often.
-int64_t least_channels(const Shape& w) { return w[2] * w[3] > 1 ? 32 : 128; }
+int64_t least_channels(const Shape& w, bool wide) { return w[2] * w[3] == 1 ? 128 : wide ? 48 : 32; }
 
-/// Panels are padded to 16 and 6 channels: worth it where at most an eighth of the work is padding.
+/// Worth it where at most an eighth of the work is padding.
+template <class P>
 bool fills_panels(const Shape& w) {
-  return panels(w[0], kOut) * kOut * panels(w[1], kIn) * kIn * 8 <= w[0] * w[1] * 9;
+  return panels(w[0], P::kOut) * P::kOut * panels(w[1], P::kIn) * P::kIn * 8 <= w[0] * w[1] * 9;
 }
 
 Support supports(const KernelQuery& q) {
@@ -290,11 +311,19 @@ Support supports(const KernelQuery& q) {
   if (const Support dense = is_dense_weight_gradient(q); !dense) return dense;
   const auto dilation = pair(a.dilation);
   if (dilation[0] != 1 || dilation[1] != 1) return Support::no("dilation");
-  if (!fills_panels(q.out(0).shape)) return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], " fill no panels of 6 and 16"));
-  if (std::min(x.shape[1], grad.shape[1]) < least_channels(q.out(0).shape)) return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], ": too few to pack"));
-  // With 32 registers of 16 floats the library's kernels are as fast; vectors under 8 floats are not worth it either.
-  if ((hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX2)) != HWY_AVX2) return Support::no("made for AVX2");
+  const Shape& w = q.out(0).shape;
+  const bool wide = HWY_DYNAMIC_DISPATCH(conv_weights::takes_wide)();
+  if (!(wide ? fills_panels<Wide>(w) : fills_panels<Narrow>(w))) return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], " fill no panels"));
+  if (std::min(x.shape[1], grad.shape[1]) < least_channels(w, wide)) return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], ": too few to pack"));
+  if ((hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX2)) == 0) return Support::no("vectors of 8 floats are missing");
+  // With 512 bits the library's kernels are as fast for other windows.
+  if (wide && (w[2] * w[3] == 1 || pair(a.stride) == std::array<int64_t, 2>{1, 1})) return Support::no("a kernel of one pixel, or a stride of 1");
   return Support::yes();
+}
+
+std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
+  if (HWY_DYNAMIC_DISPATCH(conv_weights::takes_wide)()) return std::make_unique<ConvWeights<Wide>>(q);
+  return std::make_unique<ConvWeights<Narrow>>(q);
 }
 
 }  // namespace
@@ -309,8 +338,7 @@ Support is_dense_weight_gradient(const KernelQuery& q) {
 }
 
 const Kernel& conv_weights_kernel() {
-  static const Kernel kernel{"conv2d_backward_weights", "cpu_dense", supports,
-                             [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<ConvWeights>(q); }};
+  static const Kernel kernel{"conv2d_backward_weights", "cpu_dense", supports, prepare};
   return kernel;
 }
 
