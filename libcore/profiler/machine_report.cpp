@@ -19,7 +19,7 @@
 namespace galley {
 namespace {
 
-using Floats = float __attribute__((vector_size(64), aligned(4)));
+using Floats = float __attribute__((vector_size(64), aligned(4), may_alias));
 
 /// Sums an array many times: what a level of the caches delivers. Eight sums, so that the additions are not the limit; spelled out, so that they are
 /// registers.
