@@ -116,6 +116,7 @@ using conv_weights::Wide;
 constexpr int64_t kPixels = 256;    // of a block
 constexpr int64_t kChannels = 252;  // packed at a time, of the input; a multiple of a panel's
 constexpr int64_t kOutputs = 256;   // of the output; a multiple of a panel's
+constexpr int64_t kMostSums = 8 << 20;  // bytes, of wide panels: more leave the caches between blocks of pixels, and the library is faster
 
 int64_t panels(int64_t channels, int64_t size) { return (channels + size - 1) / size; }
 int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
@@ -318,6 +319,7 @@ Support supports(const KernelQuery& q) {
   if ((hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX2)) == 0) return Support::no("vectors of 8 floats are missing");
   // With 512 bits the library's kernels are as fast for other windows.
   if (wide && (w[2] * w[3] == 1 || pair(a.stride) == std::array<int64_t, 2>{1, 1})) return Support::no("a kernel of one pixel, or a stride of 1");
+  if (wide && w.elements() * 4 > kMostSums) return Support::no(cat("a weight of ", w.elements() * 4 >> 20, " MiB"));
   return Support::yes();
 }
 
