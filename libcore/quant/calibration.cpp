@@ -73,7 +73,10 @@ void Calibration::check(const std::string& other_model, const std::map<std::stri
 
 void Calibration::merge(const Calibration& other, const std::string& other_name) {
   other.check(model, weights, other_name);
-  GALLEY_CHECK_INPUT(weight_bounds.empty() && other.weight_bounds.empty(), other_name, ": scales that a training learned are not statistics: they do not merge");
+  if (!weight_bounds.empty() || !other.weight_bounds.empty()) {
+    throw Error(ErrorCode::kInput, cat(other_name, ": scales of weights that a training learned are no statistics, and do not merge"))
+        .suggest("convert with the training's own file, or calibrate its weights by galley-calibrate");
+  }
   GALLEY_CHECK_INPUT(order == other.order, other_name, ": has statistics of ", other.order.size(), " values, the others of ", order.size());
   for (auto& [name, statistics] : values) statistics.merge(other.at(name), name);
   parts.insert(parts.end(), other.parts.begin(), other.parts.end());
