@@ -25,4 +25,21 @@ const TileUnit& tile_unit() {
   return unit;
 }
 
+bool has_fast_bf16() {
+  static const bool fast = [] {
+#if defined(__x86_64__) && defined(__linux__)
+    __builtin_cpu_init();
+    if (tile_unit().bf16) return true;
+    // Intel SDM vol. 2, CPUID leaf 7: EDX bit 23 AVX512-FP16; __builtin_cpu_supports does not know the name before clang 15.
+    constexpr unsigned kFp16 = 1u << 23;
+    unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+    const bool fp16 = __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) != 0 && (edx & kFp16) != 0;
+    return __builtin_cpu_supports("avx512bf16") && !(__builtin_cpu_is("intel") && fp16);
+#else
+    return false;
+#endif
+  }();
+  return fast;
+}
+
 }  // namespace galley

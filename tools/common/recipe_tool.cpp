@@ -13,6 +13,7 @@
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
+#include "libcore/base/processor.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/train/components.h"
 #include "tools/common/recipe_json.h"
@@ -133,9 +134,9 @@ void RecipeTool::apply_machine_settings(const Recipe& recipe) const {
   if (threads < 1 || threads > 1024) fail(ErrorCode::kRecipe, "threads: ", threads, " is not in 1..1024");
   set_compute_threads(static_cast<int>(threads));
   static bool warned = false;  // a sweep comes here for each of its cells
-  if (recipe.precision.compute == PrecisionName::kBf16 && !warned && instruction_set().find("bf16") == std::string::npos) {
+  if (recipe.precision.compute == PrecisionName::kBf16 && !warned && !has_fast_bf16()) {
     warned = true;
-    log(LogLevel::kWarning, cat("precision: bf16 on a processor without bf16 instructions (", instruction_set(), "): operators compute in f32 between casts, slower than with precision: f32"));
+    log(LogLevel::kWarning, cat("precision: bf16 on a processor without fast bf16 instructions (", instruction_set(), "): operators compute in f32 between casts, slower than with precision: f32"));
   }
 }
 

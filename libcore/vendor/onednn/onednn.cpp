@@ -8,6 +8,8 @@
 
 #include <oneapi/dnnl/dnnl_debug.h>
 
+#include "libcore/base/processor.h"
+
 namespace galley::onednn {
 namespace {
 
@@ -103,12 +105,12 @@ std::string version_and_isa() {
 
 bool computes_in(DType dtype) {
   if (dtype == DType::kF32) return true;
-  return dtype == DType::kBF16 && (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
+  return dtype == DType::kBF16 && has_fast_bf16() && (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
 }
 
 std::string declines(DType a, DType b) {
   if (a != b) return cat("dtypes ", a, " and ", b);
-  if (data_type(a) == dnnl::memory::data_type::undef || !computes_in(a)) return cat("dtype ", a, a == DType::kBF16 ? " without instructions for it" : "");
+  if (data_type(a) == dnnl::memory::data_type::undef || !computes_in(a)) return cat("dtype ", a, a == DType::kBF16 ? " without fast instructions for it" : "");
   return "";
 }
 

@@ -25,7 +25,7 @@ const dnnl::engine& engine();
 dnnl::stream& stream();
 /// Version and the instruction set in use: "oneDNN 3.2.0 avx2".
 std::string version_and_isa();
-/// Does the instruction set compute in this dtype at full speed? f32 always; bf16 from avx512_bf16 or AMX.
+/// Does the instruction set compute in this dtype at full speed? f32 always; bf16 from avx512_bf16 or AMX, where has_fast_bf16.
 bool computes_in(DType dtype);
 
 /// Why the library's products are not for these operands, all of one type that it computes in at full speed; "" where they are.
