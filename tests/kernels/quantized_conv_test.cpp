@@ -59,6 +59,11 @@ const std::vector<Conv> kConvs{
     {"dw one pixel", {1, 16, 1, 1}, {16, 1, 3, 3}, 1, 1, 1, 16},
     {"dw tall", {1, 8, 90, 5}, {8, 1, 3, 3}, 1, 1, 1, 8},
     {"dw doubled", {1, 12, 6, 6}, {24, 1, 3, 3}, 1, 1, 1, 12},
+    // What is left of a line behind whole vectors of pixels: with the widths above every number.
+    {"dw 2 wide", {1, 24, 4, 2}, {24, 1, 3, 3}, 1, 1, 1, 24},
+    {"dw 11 wide", {1, 24, 4, 11}, {24, 1, 3, 3}, 1, 1, 1, 24},
+    {"dw 4 wide", {1, 24, 4, 4}, {24, 1, 5, 5}, 1, 2, 1, 24},
+    {"dw 14 wide", {1, 24, 4, 14}, {24, 1, 5, 5}, 1, 2, 1, 24},
 };
 
 QuantizedConv2dAttrs attrs_of(const Conv& c) {

@@ -86,7 +86,7 @@ TEST(QuantizedElementwise, Concat) {
 
 TEST(QuantizedPool, Averages) {
   ensure_ops_registered();
-  for (const Shape& shape : {Shape{2, 37, 9, 7}, Shape{1, 960, 7, 7}, Shape{1, 130, 1, 1}}) {
+  for (const Shape& shape : {Shape{2, 37, 9, 7}, Shape{1, 960, 7, 7}, Shape{1, 130, 1, 1}, Shape{1, 41, 30, 30}}) {
     for (const DType dtype : {DType::kU8, DType::kI8}) {
       for (const DType out : {DType::kU8, DType::kF32}) {
         for (const int64_t size : {1, 3}) {
@@ -120,7 +120,7 @@ TEST(QuantizedPool, Averages) {
 TEST(QuantizedPool, LargestBytes) {
   ensure_ops_registered();
   for (const DType dtype : {DType::kU8, DType::kI8}) {
-    for (const Shape& shape : {Shape{2, 37, 9, 7}, Shape{1, 64, 30, 30}}) {
+    for (const Shape& shape : {Shape{2, 37, 9, 7}, Shape{1, 64, 30, 30}, Shape{1, 121, 6, 5}}) {
       Graph graph;
       MaxPool2dAttrs a;
       a.kernel_size = {3};

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "libcore/base/parallel.h"
@@ -36,6 +37,7 @@ struct DepthwiseTask {
   int64_t begin = 0, end = 0;
   int32_t zero_point = 0;
   uint8_t flip = 0;
+  bool vnni = false;        // vpdpwssd
   int64_t columns = 0;      // of a laid-out row
   int32_t* rows = nullptr;     // room: [kernel_h / 2 + 1][columns][16]
   int32_t* weights = nullptr;  // room: [parity][kernel_h / 2 + 1][kernel_w][16]
@@ -97,8 +99,13 @@ void lay_rows(const DepthwiseTask& t, int64_t top, int32_t* HWY_RESTRICT out) {
   const hn::Rebind<uint8_t, D32> d8;
   const D16 d16;
   const auto zero = hn::Set(d16, static_cast<int16_t>(t.zero_point));
-  const auto turn = hn::Set(d8, t.flip);
-  HWY_ALIGN uint8_t outside[kChunk], piece[2][kChunk];
+  const auto turn = hn::BitCast(D32(), hn::Set(d16, t.flip));
+  HWY_ALIGN uint8_t outside[kChunk];
+#if HWY_TARGET <= HWY_AVX3
+  const auto mine = static_cast<__mmask16>((uint32_t{1} << t.lanes) - 1);
+#else
+  HWY_ALIGN uint8_t piece[2][kChunk] = {};
+#endif
   std::memset(outside, t.zero_point ^ t.flip, kChunk);
   const int64_t step = t.channels;
   const uint8_t* line[2];
@@ -111,23 +118,27 @@ void lay_rows(const DepthwiseTask& t, int64_t top, int32_t* HWY_RESTRICT out) {
   const int64_t left = std::min(t.padding_w, t.columns), right = std::clamp(t.width + t.padding_w, left, t.columns);
   std::memset(out, 0, static_cast<size_t>(left * kChunk) * 4);
   std::memset(out + right * kChunk, 0, static_cast<size_t>((t.columns - right) * kChunk) * 4);
-  const hn::RebindToUnsigned<D32> du;
+  const D32 d32;
   for (int64_t c = left; c < right; ++c) {
     const uint8_t* a = line[0];
     const uint8_t* b = line[1];
+#if HWY_TARGET <= HWY_AVX3
+    const auto load = [&](const uint8_t* from, int) HWY_ATTR { return hn::Vec<decltype(d8)>{_mm_maskz_loadu_epi8(mine, from)}; };
+#else
     if (t.lanes < kChunk) {
       for (int64_t i = 0; i < t.lanes; ++i) {
         piece[0][i] = a[i];
         piece[1][i] = b[i];
       }
-      for (int64_t i = t.lanes; i < kChunk; ++i) piece[0][i] = piece[1][i] = 0;
       a = piece[0];
       b = piece[1];
     }
+    const auto load = [&](const uint8_t* from, int part) HWY_ATTR { return hn::LoadU(d8, from + part * kLanes); };
+#endif
     auto* to = reinterpret_cast<int16_t*>(out + c * kChunk);
     for (int p = 0; p < kParts; ++p) {
-      const auto low = hn::PromoteTo(du, hn::Xor(hn::LoadU(d8, a + p * kLanes), turn)), high = hn::PromoteTo(du, hn::Xor(hn::LoadU(d8, b + p * kLanes), turn));
-      hn::Store(hn::Sub(hn::BitCast(d16, hn::Or(low, hn::ShiftLeft<16>(high))), zero), d16, to + p * 2 * kLanes);
+      const auto low = hn::PromoteTo(d32, load(a, p)), high = hn::PromoteTo(d32, load(b, p));
+      hn::Store(hn::Sub(hn::BitCast(d16, hn::Xor3(low, hn::ShiftLeft<16>(high), turn)), zero), d16, to + p * 2 * kLanes);
     }
     line[0] += advance[0];
     line[1] += advance[1];
@@ -135,10 +146,10 @@ void lay_rows(const DepthwiseTask& t, int64_t top, int32_t* HWY_RESTRICT out) {
 }
 
 /// Sums of kCount neighbouring pixels.
-template <int kCount>
+template <class Products, int kCount>
 struct Pixels {
   Vectors<D32, kParts> sums;
-  Pixels<kCount - 1> next;
+  Pixels<Products, kCount - 1> next;
   HWY_INLINE void begin() {
     set_zero(sums);
     next.begin();
@@ -156,22 +167,22 @@ struct Pixels {
   template <int kLeft>
   static HWY_INLINE void add_lanes(Vectors<D32, kLeft>& sum, const int32_t* x, const Vectors<D16, kLeft>& weights) {
     if constexpr (kLeft > 0) {
-      sum.head = dot_pairs(hn::Load(D16(), reinterpret_cast<const int16_t*>(x)), weights.head, sum.head);
+      sum.head = Products::dot(hn::Load(D16(), reinterpret_cast<const int16_t*>(x)), weights.head, sum.head);
       add_lanes(sum.tail, x + kLanes, weights.tail);
     }
   }
 };
-template <>
-struct Pixels<0> {
+template <class Products>
+struct Pixels<Products, 0> {
   HWY_INLINE void begin() {}
   HWY_INLINE void add(const int32_t*, int64_t, const Vectors<D16, kParts>&) {}
   HWY_INLINE void store(int32_t*) const {}
 };
 
 /// Pairs of laid-out rows times their weights.
-template <int kCount>
+template <class Products, int kCount>
 HWY_NOINLINE void pixel_sums(const int32_t* const* rows, int64_t pairs, int64_t at, int64_t step, int64_t kernel_w, const int32_t* HWY_RESTRICT weights, int32_t* HWY_RESTRICT sums) {
-  Pixels<kCount> pixels;
+  Pixels<Products, kCount> pixels;
   pixels.begin();
   for (int64_t pair = 0; pair < pairs; ++pair) {
     const int32_t* x = rows[pair] + at;
@@ -184,7 +195,17 @@ HWY_NOINLINE void pixel_sums(const int32_t* const* rows, int64_t pairs, int64_t 
   pixels.store(sums);
 }
 
-void depthwise_rows(const DepthwiseTask& t) {
+using PixelSums = void (*)(const int32_t* const*, int64_t, int64_t, int64_t, int64_t, const int32_t*, int32_t*);
+template <class Products, int... kOthers>
+constexpr std::array<PixelSums, sizeof...(kOthers)> pixel_sums_of(std::integer_sequence<int, kOthers...>) {
+  return {pixel_sums<Products, kOthers + 1>...};
+}
+/// By pixels: a line's last ones together, since a single one waits for each of its own sums.
+template <class Products>
+constexpr std::array<PixelSums, kAtOnce> kPixelSums = pixel_sums_of<Products>(std::make_integer_sequence<int, kAtOnce>());
+
+template <class Products>
+void rows_by(const DepthwiseTask& t) {
   lay_weights(t);
   const int64_t slots = t.kernel_h / 2 + 1, row_size = t.columns * kChunk, step = t.stride_w * kChunk;
   std::vector<const int32_t*> rows(static_cast<size_t>(slots));
@@ -196,15 +217,19 @@ void depthwise_rows(const DepthwiseTask& t) {
     for (; laid < first + pairs; ++laid) lay_rows(t, top + 2 * laid, t.rows + laid % slots * row_size);
     for (int64_t pair = 0; pair < pairs; ++pair) rows[static_cast<size_t>(pair)] = t.rows + (first + pair) % slots * row_size;
     const int32_t* weights = t.weights + parity * slots * t.kernel_w * kChunk;
-    int64_t w = 0;
-    for (; w + kAtOnce <= t.out_width; w += kAtOnce) pixel_sums<kAtOnce>(rows.data(), pairs, w * step, step, t.kernel_w, weights, t.sums + w * kChunk);
-    if (w + kAtOnce / 2 <= t.out_width) {
-      pixel_sums<kAtOnce / 2>(rows.data(), pairs, w * step, step, t.kernel_w, weights, t.sums + w * kChunk);
-      w += kAtOnce / 2;
+    for (int64_t w = 0; w < t.out_width; w += kAtOnce) {
+      const auto count = static_cast<size_t>(std::min<int64_t>(kAtOnce, t.out_width - w));
+      kPixelSums<Products>[count - 1](rows.data(), pairs, w * step, step, t.kernel_w, weights, t.sums + w * kChunk);
     }
-    for (; w < t.out_width; ++w) pixel_sums<1>(rows.data(), pairs, w * step, step, t.kernel_w, weights, t.sums + w * kChunk);
     finish<kChunk>(t.epilogue, t.sums, t.out_width, h * t.out_width, t.first, t.first, t.first + t.lanes);
   }
+}
+
+void depthwise_rows(const DepthwiseTask& t) {
+#if HWY_TARGET <= HWY_AVX3
+  if (t.vnni) return rows_by<PairProductsVnni>(t);
+#endif
+  rows_by<PairProducts>(t);
 }
 
 #else
@@ -249,6 +274,8 @@ class QuantizedDepthwise : public PreparedKernel {
     task_.padding_w = padding[1];
     task_.flip = flip_of(q.in(0).dtype);
     task_.zero_point = static_cast<int32_t>(a.input_zero_point) + task_.flip;
+    const Path path = best_path(Saturation::kExact);
+    task_.vnni = path == Path::kVnni || path == Path::kAmx;
     task_.columns = (y_[3] - 1) * stride[1] + w[3];
     if (q.has(4)) results_.set_residual(a.residual_scale, a.residual_zero_point, q.in(4).dtype);
     chunks_ = (x_[1] + kChunk - 1) / kChunk;
@@ -260,7 +287,7 @@ class QuantizedDepthwise : public PreparedKernel {
     room_bytes_ = rows_bytes_ + weights_bytes_ + y_[3] * kChunk * 4;
   }
   int64_t scratch_bytes() const override { return results_.scratch_bytes() + weight_.scratch_bytes() + threads_ * room_bytes_; }
-  std::string implementation() const override { return "depthwise-" + path_name(Path::kExact); }
+  std::string implementation() const override { return "depthwise-" + path_name(task_.vnni ? Path::kVnni : Path::kExact); }
 
   void run(const KernelArgs& args) const override {
     auto* scratch = static_cast<std::byte*>(args.scratch);

@@ -96,17 +96,29 @@ class QuantizedBinary : public PreparedKernel {
       term[i] = static_cast<float>(multiply_ ? 0 : other);
     }
     parallel_for(images_ * pixels_, std::max<int64_t>(1, kGrain / channels_), [&](int64_t begin, int64_t end) {
-      float values[kPiece];
+      float values[kPiece], factors[kPiece], terms[kPiece];
+      // Several pixels of few channels, or pieces of one with many.
+      const int64_t together = std::max<int64_t>(1, kPiece / channels_);
       for (int64_t pixel = begin; pixel < end;) {
-        const int64_t image = pixel / pixels_, at = image * channels_;
-        // Several pixels of few channels, or pieces of one with many.
-        const int64_t many = std::clamp<int64_t>(kPiece / channels_, 1, std::min(end, (image + 1) * pixels_) - pixel);
-        for (int64_t c = 0; c < channels_; c += kPiece) {
-          const int64_t count = std::min(kPiece, channels_ - c);
-          for (int64_t i = 0; i < many; ++i) channel_values(a + (pixel + i) * channels_ + c, flip_a_, zero_a_, factor + at + c, term + at + c, values + i * count, count);
-          finish_values(epilogue_, values, many * count, out + (pixel * channels_ + c) * out_bytes_);
+        const int64_t image = pixel / pixels_, at = image * channels_, behind = std::min(end, (image + 1) * pixels_);
+        if (channels_ > kPiece) {
+          for (int64_t c = 0; c < channels_; c += kPiece) {
+            const int64_t count = std::min(kPiece, channels_ - c);
+            channel_values(a + pixel * channels_ + c, flip_a_, zero_a_, factor + at + c, term + at + c, values, count);
+            finish_values(epilogue_, values, count, out + (pixel * channels_ + c) * out_bytes_);
+          }
+          ++pixel;
+          continue;
         }
-        pixel += many;
+        for (int64_t i = 0; i < std::min(together, behind - pixel); ++i) {
+          std::copy_n(factor + at, channels_, factors + i * channels_);
+          std::copy_n(term + at, channels_, terms + i * channels_);
+        }
+        for (; pixel < behind; pixel += std::min(together, behind - pixel)) {
+          const int64_t count = std::min(together, behind - pixel) * channels_;
+          channel_values(a + pixel * channels_, flip_a_, zero_a_, factors, terms, values, count);
+          finish_values(epilogue_, values, count, out + pixel * channels_ * out_bytes_);
+        }
       }
     });
   }

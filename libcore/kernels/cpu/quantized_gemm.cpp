@@ -69,10 +69,10 @@ void compensation(const int8_t* HWY_RESTRICT weights, int64_t block_bytes, int64
 template <int kRows, int kWide, bool kAsk>
 HWY_NOINLINE void tile_exact(const Product& p, const int32_t* at, const int16_t* HWY_RESTRICT w, const int8_t* ahead, int32_t* HWY_RESTRICT sums) {
   Tile<PairProducts, int16_t, kRows, kWide> tile;
-  tile.begin(static_cast<const int16_t*>(p.a), at);
+  tile.begin(at, at);
   for (int64_t run = 0; run < p.runs; ++run) {
-    const int64_t begin = p.run_at[run], end = begin + p.run_quads * kQuad;
-    for (int64_t i = begin; i < end; i += 2) {
+    const int16_t* x = static_cast<const int16_t*>(p.a) + *at + p.run_at[run];
+    for (const int16_t* end = x + p.run_quads * kQuad; x != end; x += 2) {
       Vectors<D16, kWide> weights;
       load(weights, w, 2 * kLanes);
       w += kWide * 2 * kLanes;
@@ -80,7 +80,7 @@ HWY_NOINLINE void tile_exact(const Product& p, const int32_t* at, const int16_t*
         __builtin_prefetch(ahead, 0, 2);
         ahead += kBlock * kQuad / 2;
       }
-      tile.add(i, weights);
+      tile.add(x, weights);
     }
   }
   tile.store(sums);
@@ -92,18 +92,18 @@ template <int kRows, int kWide>
 HWY_NOINLINE void tile_few(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes, int32_t* HWY_RESTRICT sums) {
   const D16 d16;
   Tile<PairProducts, int16_t, kRows, kWide> tile;
-  tile.begin(static_cast<const int16_t*>(p.a), at);
+  tile.begin(at, at);
   constexpr bool kWhole = kLanes == static_cast<int>(kBlock);
   for (int64_t run = 0; run < p.runs; ++run) {
-    const int64_t begin = p.run_at[run], end = begin + p.run_quads * kQuad;
-    for (int64_t i = begin; i < end; i += kQuad) {
+    const int16_t* x = static_cast<const int16_t*>(p.a) + *at + p.run_at[run];
+    for (const int16_t* end = x + p.run_quads * kQuad; x != end; x += kQuad) {
       Vectors<DI8, kWide> weights;
       load(weights, w, kWhole ? block_bytes : 4 * kLanes);
       w += kBlock * kQuad;
       Vectors<D16, kWide> even, odd;
       split(weights, even, odd, d16);
-      tile.add(i, even);
-      tile.add(i + 2, odd);
+      tile.add(x, even);
+      tile.add(x + 2, odd);
     }
   }
   tile.store(sums);
@@ -114,11 +114,11 @@ template <int kRows, int kWide, bool kReduce, bool kAsk>
 HWY_NOINLINE void tile_bytes(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes, const int8_t* ahead, const int32_t* HWY_RESTRICT from,
                              int32_t* HWY_RESTRICT sums) {
   Tile<std::conditional_t<kReduce, ReducedProducts, QuadProducts>, uint8_t, kRows, kWide> tile;
-  tile.begin(static_cast<const uint8_t*>(p.a), at, from);
+  tile.begin(at, at, from);
   constexpr bool kWhole = kLanes == static_cast<int>(kBlock);  // a vector is a block
   for (int64_t run = 0; run < p.runs; ++run) {
-    const int64_t begin = p.run_at[run], end = begin + p.run_quads * kQuad;
-    for (int64_t i = begin; i < end; i += kQuad) {
+    const uint8_t* x = static_cast<const uint8_t*>(p.a) + *at + p.run_at[run];
+    for (const uint8_t* end = x + p.run_quads * kQuad; x != end; x += kQuad) {
       Vectors<DI8, kWide> weights;
       load(weights, w, kWhole ? block_bytes : 4 * kLanes);
       w += kBlock * kQuad;
@@ -126,7 +126,7 @@ HWY_NOINLINE void tile_bytes(const Product& p, const int32_t* at, const int8_t* 
         __builtin_prefetch(ahead, 0, 2);
         ahead += kBlock * kQuad;
       }
-      tile.add(i, weights);
+      tile.add(x, weights);
     }
   }
   tile.store(sums);

@@ -25,11 +25,53 @@ void largest_bytes(const uint8_t* const* taps, const uint8_t* numbers, int64_t c
     hn::StoreU(hn::Xor(most, turn), d, best + c);
     hn::StoreU(number, d, index + c);
   };
-  const hn::ScalableTag<uint8_t> wide;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(wide));
   int64_t c = 0;
-  for (; c + lanes <= channels; c += lanes) some(wide, c);
-  for (; c < channels; ++c) some(hn::CappedTag<uint8_t, 1>(), c);
+  const auto whole = [&](auto d) HWY_ATTR {
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    for (; c + lanes <= channels; c += lanes) some(d, c);
+  };
+  whole(hn::ScalableTag<uint8_t>());
+  whole(hn::CappedTag<uint8_t, 32>());
+  whole(hn::CappedTag<uint8_t, 16>());
+  whole(hn::CappedTag<uint8_t, 8>());
+  whole(hn::CappedTag<uint8_t, 1>());
+}
+
+/// sums[c]: the bytes of each of `count` channels (i8 where flip is 0x80), as u8, over `rows` lines of `columns` pixels. Sums of 256 pixels fit 16 bits.
+void sum_bytes(const uint8_t* x, int64_t rows, int64_t row_step, int64_t columns, int64_t column_step, uint8_t flip, int32_t* sums, int64_t count) {
+  const auto some = [&](auto d, int64_t c) HWY_ATTR {
+    constexpr int64_t kMost = 256;
+    const hn::Rebind<uint8_t, decltype(d)> bytes;
+    const auto turn = hn::Set(d, flip);
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    HWY_ALIGN uint16_t part[32];
+    for (int64_t i = 0; i < lanes; ++i) sums[c + i] = 0;
+    auto sum = hn::Zero(d);
+    const auto flush = [&]() HWY_ATTR {
+      hn::Store(sum, d, part);
+      for (int64_t i = 0; i < lanes; ++i) sums[c + i] += part[i];
+      sum = hn::Zero(d);
+    };
+    int64_t left = kMost;
+    for (int64_t row = 0; row < rows; ++row) {
+      const uint8_t* at = x + row * row_step + c;
+      for (int64_t column = 0; column < columns; ++column, at += column_step) {
+        sum = hn::Add(sum, hn::Xor(hn::PromoteTo(d, hn::LoadU(bytes, at)), turn));
+        if (--left > 0) continue;
+        flush();
+        left = kMost;
+      }
+    }
+    flush();
+  };
+  int64_t c = 0;
+  const auto whole = [&](auto d) HWY_ATTR {
+    const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+    for (; c + lanes <= count; c += lanes) some(d, c);
+  };
+  whole(hn::CappedTag<uint16_t, 32>());
+  whole(hn::CappedTag<uint16_t, 8>());
+  whole(hn::CappedTag<uint16_t, 1>());
 }
 
 }  // namespace HWY_NAMESPACE
@@ -51,13 +93,14 @@ HWY_AFTER_NAMESPACE();
 namespace galley {
 namespace quantized {
 HWY_EXPORT(largest_bytes);
+HWY_EXPORT(sum_bytes);
 }
 
 namespace {
 
 using namespace quantized;
 
-constexpr int64_t kChannels = 64;  // of a task: their sums stay in the nearest cache
+constexpr int64_t kChannels = 32;  // of a task
 
 Support supports(const KernelQuery& q) {
   if (!q.in(0).format.is_channels_last() || !q.out(0).format.is_channels_last()) return Support::no(cat("format ", q.in(0).format));
@@ -65,9 +108,6 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
-GALLEY_CLONES void add_bytes(const uint8_t* x, uint8_t flip, int32_t* sums, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) sums[i] += x[i] ^ flip;
-}
 GALLEY_CLONES void scale_sums(const int32_t* sums, int32_t shift, float scale, float* out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(sums[i] - shift) * scale;
 }
@@ -95,12 +135,11 @@ class QuantizedAverage : public PreparedKernel {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t pixel = task / chunks, first = task % chunks * kChannels, count = std::min(kChannels, channels - first), image = pixel / pixels;
         const Cell& cell = cells[static_cast<size_t>(pixel % pixels)];
-        int32_t sums[kChannels] = {};
+        int32_t sums[kChannels];
         float values[kChannels];
-        for (int64_t row = cell.rows.begin; row < cell.rows.end; ++row) {
-          const uint8_t* x = args.in<uint8_t>(0) + ((image * x_[2] + row) * x_[3] + cell.columns.begin) * channels + first;
-          for (int64_t column = cell.columns.begin; column < cell.columns.end; ++column, x += channels) add_bytes(x, flip_, sums, count);
-        }
+        HWY_DYNAMIC_DISPATCH(quantized::sum_bytes)
+        (args.in<uint8_t>(0) + ((image * x_[2] + cell.rows.begin) * x_[3] + cell.columns.begin) * channels + first, cell.rows.end - cell.rows.begin, x_[3] * channels,
+         cell.columns.end - cell.columns.begin, channels, flip_, sums, count);
         const int64_t inside = (cell.rows.end - cell.rows.begin) * (cell.columns.end - cell.columns.begin);
         scale_sums(sums, static_cast<int32_t>(inside) * zero_point_, static_cast<float>(scale_ / static_cast<double>(cell.divisor)), values, count);
         finish_values(epilogue_, values, count, static_cast<std::byte*>(args.outputs[0]) + (pixel * channels + first) * out_bytes_);

@@ -33,38 +33,39 @@ HWY_INLINE int32_t four_bytes(const T* p) {
   return value;
 }
 
-/// Sums of kRows pixels times kWide vectors of outputs, in registers.
-template <class Products, class T, int kRows, int kWide>
+/// Sums of kRows pixels times kWide vectors of outputs, in registers. Pixels are told by their distance to the tile's first one (kFirst), so that
+/// one pointer moves: with a pointer for each, the processor's 16 registers did not hold them.
+template <class Products, class T, int kRows, int kWide, bool kFirst = true>
 struct Tile {
-  const T* x;
+  int64_t distance;
   Vectors<D32, kWide> sums;
-  Tile<Products, T, kRows - 1, kWide> below;
+  Tile<Products, T, kRows - 1, kWide, false> below;
 
-  HWY_INLINE void begin(const T* a, const int32_t* at) {
-    x = a + *at;
+  HWY_INLINE void begin(const int32_t* at, const int32_t* first) {
+    distance = *at - *first;
     set_zero(sums);
-    below.begin(a, at + 1);
+    below.begin(at + 1, first);
   }
-  HWY_INLINE void begin(const T* a, const int32_t* at, const int32_t* starts) {
-    x = a + *at;
+  HWY_INLINE void begin(const int32_t* at, const int32_t* first, const int32_t* starts) {
+    distance = *at - *first;
     load(sums, starts, kLanes);
-    below.begin(a, at + 1, starts);
+    below.begin(at + 1, first, starts);
   }
-  /// The four bytes of each pixel that lie at i.
-  HWY_INLINE void add(int64_t i, const Vectors<typename Products::D, kWide>& weights) {
-    add_products<Products>(sums, hn::BitCast(typename Products::D(), hn::Set(D32(), four_bytes(x + i))), weights);
-    below.add(i, weights);
+  /// The four bytes of each pixel, the first one's at x.
+  HWY_INLINE void add(const T* x, const Vectors<typename Products::D, kWide>& weights) {
+    add_products<Products>(sums, hn::BitCast(typename Products::D(), hn::Set(D32(), four_bytes(kFirst ? x : x + distance))), weights);
+    below.add(x, weights);
   }
   HWY_INLINE void store(int32_t* to) const {
     store_sums(sums, to);
     below.store(to + kStep);
   }
 };
-template <class Products, class T, int kWide>
-struct Tile<Products, T, 0, kWide> {
-  HWY_INLINE void begin(const T*, const int32_t*) {}
-  HWY_INLINE void begin(const T*, const int32_t*, const int32_t*) {}
-  HWY_INLINE void add(int64_t, const Vectors<typename Products::D, kWide>&) {}
+template <class Products, class T, int kWide, bool kFirst>
+struct Tile<Products, T, 0, kWide, kFirst> {
+  HWY_INLINE void begin(const int32_t*, const int32_t*) {}
+  HWY_INLINE void begin(const int32_t*, const int32_t*, const int32_t*) {}
+  HWY_INLINE void add(const T*, const Vectors<typename Products::D, kWide>&) {}
   HWY_INLINE void store(int32_t*) const {}
 };
 

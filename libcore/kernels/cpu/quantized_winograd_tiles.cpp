@@ -72,16 +72,17 @@ void bytes_tile(const uint8_t* HWY_RESTRICT x, winograd::Steps step, uint8_t tur
 template <int kRows, int kWide, bool kAsk>
 HWY_NOINLINE void tile_pairs(const int16_t* a, const int32_t* at, const int16_t* HWY_RESTRICT w, int64_t block_step, int64_t ahead, int64_t pairs, int32_t* HWY_RESTRICT sums) {
   Tile<PairProducts, int16_t, kRows, kWide> tile;
-  tile.begin(a, at);
+  tile.begin(at, at);
   constexpr bool kWhole = kLanes == static_cast<int>(kBlock);  // a vector is a block
-  for (int64_t i = 0; i < 2 * pairs; i += 2) {
+  const int16_t* x = a + *at;
+  for (const int16_t* end = x + 2 * pairs; x != end; x += 2) {
     Vectors<D16, kWide> weights;
     load(weights, w, kWhole ? block_step : 2 * kLanes);
     if constexpr (kAsk) {
       for (int block = 0; block < (kWide * kLanes + static_cast<int>(kBlock) - 1) / static_cast<int>(kBlock); ++block) __builtin_prefetch(w + block * block_step + ahead, 0, 2);
     }
     w += kPair;
-    tile.add(i, weights);
+    tile.add(x, weights);
   }
   tile.store(sums);
 }
