@@ -5,20 +5,21 @@ import statistics
 import tempfile
 
 from environment import environment
-from measure import PEERS, Series, json_of, number, output_of, processor_has, say, write_table
+from measure import PEERS, Series, galley_benchmark, json_of, number, output_of, processor_has, say, write_table
 
 WORK = {"resnet50": (16, 8), "mobilenet_v3_large": (32, 10), "cifar_resnet20": (128, 20)}  # model: batch, timed steps
 
 
 def run_galley(args, model, precision):
+    """Steps on one batch, as PyTorch's script takes them; memory as a training has it, with its loader."""
     batch, steps = WORK[model]
+    recipe = f"benchmark/{model}_synthetic"
+    row = galley_benchmark(args, recipe, "what=train_step", f"batch={batch}", f"precision={precision}", f"stop.min_runs={steps}", "stop.ci=100%")
     with tempfile.TemporaryDirectory() as folder:
         run = pathlib.Path(folder) / "run"
-        output_of([args.bin / "galley-train", f"benchmark/{model}_synthetic", "-o", run, f"train.duration={steps + 3} steps", f"train.batch={batch}",
-                   f"precision={precision}", "log.every=1 step", "--threads", args.threads, "--quiet"])
-        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        output_of([args.bin / "galley-train", recipe, "-o", run, "train.duration=4 steps", f"train.batch={batch}", f"precision={precision}", "--threads", args.threads, "--quiet"])
         summary = json.loads((run / "result.json").read_text())
-    return {"times_ms": [row["step_ms"] for row in rows if row["kind"] == "train"][3:], "peak_bytes": summary["peak_bytes"], "planned": summary["planned_peak_bytes"]}
+    return {"times_ms": row["runs_ms"], "peak_bytes": summary["peak_bytes"], "planned": summary["planned_peak_bytes"]}
 
 
 def compare(args):
