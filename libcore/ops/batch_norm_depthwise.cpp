@@ -7,16 +7,6 @@
 namespace galley {
 namespace {
 
-/// The arguments of one of the two, checked and typed by its own operator.
-std::vector<TensorType> infer_part(const OpDef& op, const Fields& attrs, std::vector<const TensorType*> inputs) {
-  OpContext context;
-  context.attributes = &attrs;
-  context.inputs = std::move(inputs);
-  return op.infer(context);
-}
-
-const TensorType* input(const OpContext& c, int i) { return c.has(i) ? &c.in(i) : nullptr; }
-
 template <class Attrs>
 Attrs window_of(const BatchNormDepthwiseAttrs& a, const TensorType& x) {
   GALLEY_CHECK(x.shape.rank() == 4, "the input must be [N,C,H,W], is ", x.shape);
@@ -31,7 +21,7 @@ std::vector<TensorType> infer(const OpContext& c) {
   BatchNormAttrs norm;
   norm.eps = a.eps;
   norm.activation = a.activation;
-  const std::vector<TensorType> normalised = infer_part(batch_norm_op(), norm, {&x, input(c, 2), input(c, 3)});
+  const std::vector<TensorType> normalised = infer_part(batch_norm_op(), norm, {&x, given(c, 2), given(c, 3)});
   const auto window = window_of<Conv2dAttrs>(a, x);
   GALLEY_CHECK(weight.shape.rank() == 4 && weight.shape[0] == x.shape[1], "the weight must have one kernel for each of ", x.shape[1], " channels, is ", weight.shape);
   return {infer_part(conv2d_op(), window, {&normalised[0], &weight})[0], normalised[1], normalised[2]};
@@ -47,7 +37,7 @@ std::vector<TensorType> infer_backward(const OpContext& c) {
   BatchNormBackwardAttrs norm;
   norm.eps = a.eps;
   norm.activation = a.activation == Activation::kRelu ? Activation::kNone : a.activation;  // relu's mask comes from x here
-  std::vector<TensorType> types = infer_part(batch_norm_backward_op(), norm, {&x, &x, &c.in(3), &c.in(4), input(c, 5), input(c, 6)});
+  std::vector<TensorType> types = infer_part(batch_norm_backward_op(), norm, {&x, &x, &c.in(3), &c.in(4), given(c, 5), given(c, 6)});
   types.insert(types.begin() + 1, std::move(dweight));
   return types;
 }

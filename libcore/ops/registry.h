@@ -16,6 +16,7 @@ OpTable conv_ops();
 OpTable matmul_ops();
 OpTable norm_ops();
 OpTable batch_norm_depthwise_ops();
+OpTable pointwise_ops();
 OpTable pool_ops();
 OpTable softmax_ops();
 OpTable loss_ops();

@@ -12,6 +12,13 @@ int axis_of(int64_t axis, const TensorType& x) {
   return static_cast<int>(axis < 0 ? axis + rank : axis);
 }
 
+std::vector<TensorType> infer_part(const OpDef& op, const Fields& attrs, std::vector<const TensorType*> inputs) {
+  OpContext context;
+  context.attributes = &attrs;
+  context.inputs = std::move(inputs);
+  return op.infer(context);
+}
+
 TensorType joined(const OpContext& c, int64_t along) {
   GALLEY_CHECK(!c.inputs.empty(), "at least one input is wanted");
   const TensorType& first = c.in(0);

@@ -85,6 +85,7 @@ std::vector<OpCase> conv_cases();
 std::vector<OpCase> matmul_cases();
 std::vector<OpCase> norm_cases();
 std::vector<OpCase> batch_norm_depthwise_cases();
+std::vector<OpCase> pointwise_cases();
 std::vector<OpCase> pool_cases();
 std::vector<OpCase> softmax_cases();
 std::vector<OpCase> loss_cases();

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <functional>
 
 #include "libcore/kernels/cpu/bfloat16.h"
 
@@ -13,10 +14,10 @@ struct Rows {
   int64_t pixels = 0, channels = 0;
 };
 
-/// Blocks of pixels: a fixed cut, about 64 KiB of channels each, at most 256 of them.
+/// Blocks of pixels: a fixed cut, about 64 KiB of channels each, at most `most` of them.
 class Blocks {
  public:
-  Blocks(Rows rows, int threads);
+  Blocks(Rows rows, int threads, int64_t most = 256);
   int64_t begin(int64_t block) const { return rows_.pixels * block / count; }
   int64_t count = 1;
 
@@ -29,9 +30,10 @@ class Blocks {
 template <class T>
 class Statistics {
  public:
-  Statistics(Rows rows, int threads) : rows_(rows), blocks_(rows, threads) {}
+  Statistics(Rows rows, int threads, int64_t most_blocks = 256) : rows_(rows), blocks_(rows, threads, most_blocks) {}
   int64_t scratch_bytes() const { return blocks_.count * 2 * rows_.channels * 4; }
-  void run(const T* x, float* mean, float* var, void* scratch) const;
+  /// `make`: writes the pixels [first, last) of x before they are read; on several threads.
+  void run(const T* x, float* mean, float* var, void* scratch, const std::function<void(int64_t first, int64_t last)>& make = nullptr) const;
 
  private:
   void combine(const T* x, const float* sums, int64_t first, int64_t lanes, float* mean, float* var) const;

@@ -12,6 +12,7 @@
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/batch_norm.h"
 #include "libcore/kernels/cpu/depthwise_lines.h"
+#include "libcore/kernels/cpu/pointwise.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/ops/batch_norm_depthwise.h"
 
@@ -142,28 +143,36 @@ Normalization normalization(const Geometry& g, const float* mean, const float* v
 
 Normalization of_slice(const Normalization& how, const Slice& slice) { return {how.activation, how.mean + slice.first, how.scale + slice.first, how.shift + slice.first}; }
 
+/// `most_blocks`: of pixels, whose sums the statistics are made of.
 template <class T>
-class Forward : public PreparedKernel {
+class Computation {
  public:
-  explicit Forward(const KernelQuery& q) : g_(q.in(0), q.out(0), q.in(1), q.attrs<BatchNormDepthwiseAttrs>(), q.threads), statistics_(g_.pixels(), q.threads) {
+  Computation(const TensorType& x, const TensorType& weight, const TensorType& y, const BatchNormDepthwiseAttrs& a, int threads, int64_t most_blocks = 256)
+      : g_(x, y, weight, a, threads), statistics_(g_.pixels(), threads, most_blocks) {
     ring_ = {g_.rows, g_.padding[1], g_.x[3], g_.padding[1], g_.slice_chunks()};
     rings_at_ = scratch_.take(ring_.floats() * g_.threads);
     weights_at_ = scratch_.take(g_.taps * g_.padded());
     for (int64_t& at : channels_at_) at = scratch_.take(g_.padded());
     sums_at_ = scratch_.take(statistics_.scratch_bytes() / 4);
   }
-  int64_t scratch_bytes() const override { return scratch_.bytes(); }
+  const Scratch& scratch() const { return scratch_; }
 
-  void run(const KernelArgs& args) const override {
-    auto* memory = static_cast<float*>(args.scratch);
-    float *mean = args.out<float>(1), *var = args.out<float>(2), *weights = memory + weights_at_;
-    statistics_.run(args.in<T>(0), mean, var, memory + sums_at_);
-    const Normalization how =
-        normalization(g_, mean, var, args.in<float>(2), args.in<float>(3), memory + channels_at_[0], memory + channels_at_[1], memory + channels_at_[2]);
-    g_.pack_weights(args.in<T>(1), weights);
+  struct Operands {
+    const T *x, *weight;
+    const float *gamma, *beta;
+    T* y;
+    float *mean, *var;
+  };
+
+  /// `make`: writes pixels [first, last) of x before they are read first; on several threads.
+  void run(const Operands& o, float* memory, const std::function<void(int64_t first, int64_t last)>& make = nullptr) const {
+    float* weights = memory + weights_at_;
+    statistics_.run(o.x, o.mean, o.var, memory + sums_at_, make);
+    const Normalization how = normalization(g_, o.mean, o.var, o.gamma, o.beta, memory + channels_at_[0], memory + channels_at_[1], memory + channels_at_[2]);
+    g_.pack_weights(o.weight, weights);
     for (int64_t slot = 0; slot < g_.threads; ++slot) ring_.clear_halos(memory + rings_at_ + slot * ring_.floats());
     g_.for_each_segment(g_.y[2], [&](const Segment& segment, const Slice& slice, int64_t slot) {
-      convolve(args.in<T>(0), of_slice(how, slice), weights + slice.first * g_.taps, segment, slice, memory + rings_at_ + slot * ring_.floats(), args.out<T>(0));
+      convolve(o.x, of_slice(how, slice), weights + slice.first * g_.taps, segment, slice, memory + rings_at_ + slot * ring_.floats(), o.y);
     });
   }
 
@@ -196,9 +205,49 @@ class Forward : public PreparedKernel {
 };
 
 template <class T>
-class Backward : public PreparedKernel {
+class Forward : public PreparedKernel {
  public:
-  explicit Backward(const KernelQuery& q) : g_(q.in(2), q.in(0), q.in(1), q.attrs<BatchNormDepthwiseAttrs>(), q.threads), dweight_(q.out(1)), offsets_(g_.offsets_in(dweight_.format)) {
+  explicit Forward(const KernelQuery& q) : computation_(q.in(0), q.in(1), q.out(0), q.attrs<BatchNormDepthwiseAttrs>(), q.threads) {}
+  int64_t scratch_bytes() const override { return computation_.scratch().bytes(); }
+  void run(const KernelArgs& args) const override {
+    computation_.run({args.in<T>(0), args.in<T>(1), args.in<float>(2), args.in<float>(3), args.out<T>(0), args.out<float>(1), args.out<float>(2)}, static_cast<float*>(args.scratch));
+  }
+
+ private:
+  Computation<T> computation_;
+};
+
+/// With the 1x1 convolution that gives the norm's input, and the statistics of its pixels as they are made.
+class PointwiseForward : public PreparedKernel {
+ public:
+  explicit PointwiseForward(const KernelQuery& q)
+      : computation_(q.out(3), q.in(2), q.out(0), q.attrs<BatchNormDepthwiseAttrs>(), q.threads, kMostBlocks), convolution_(q.in(0), q.in(1)), scratch_(computation_.scratch()) {
+    convolution_at_ = scratch_.take(convolution_.scratch_floats());
+  }
+  int64_t scratch_bytes() const override { return scratch_.bytes(); }
+  void run(const KernelArgs& args) const override {
+    auto* memory = static_cast<float*>(args.scratch);
+    float *between = args.out<float>(3), *packed = memory + convolution_at_;
+    convolution_.pack(args.in<float>(1), packed);
+    computation_.run({between, args.in<float>(2), args.in<float>(3), args.in<float>(4), args.out<float>(0), args.out<float>(1), args.out<float>(2)}, memory,
+                     [&](int64_t first, int64_t last) { convolution_.run(args.in<float>(0), packed, first, last, between); });
+  }
+
+ private:
+  static constexpr int64_t kMostBlocks = 4096;  // so that a block, made and summed, stays in the second-level cache
+
+  Computation<float> computation_;
+  PointwiseConvolution convolution_;
+  Scratch scratch_;
+  int64_t convolution_at_;
+};
+
+/// The first pass backwards, which leaves the image's gradient as it is behind the norm.
+template <class T>
+class Gradient {
+ public:
+  Gradient(const TensorType& grad, const TensorType& weight, const TensorType& x, const TensorType& dweight, const BatchNormDepthwiseAttrs& a, int threads)
+      : g_(x, grad, weight, a, threads), dweight_(dweight), offsets_(g_.offsets_in(dweight.format)) {
     const int64_t reach = g_.columns - 1 - g_.padding[1], last = (g_.x[3] - 1 + g_.padding[1]) / g_.stride[1];
     ring_ = {g_.rows, reach > 0 ? (reach + g_.stride[1] - 1) / g_.stride[1] : 0, g_.y[3], std::max<int64_t>(0, last - (g_.y[3] - 1)), g_.slice_chunks()};
     line_ = {1, g_.padding[1], g_.x[3], g_.padding[1], g_.slice_chunks()};
@@ -212,35 +261,34 @@ class Backward : public PreparedKernel {
     weights_at_ = scratch_.take(g_.taps * g_.padded());
     for (int64_t& at : channels_at_) at = scratch_.take(g_.padded());
   }
-  int64_t scratch_bytes() const override { return scratch_.bytes(); }
+  const Scratch& scratch() const { return scratch_; }
+  batchnorm::Rows pixels() const { return g_.pixels(); }
 
-  void run(const KernelArgs& args) const override {
-    auto* memory = static_cast<float*>(args.scratch);
+  struct Operands {
+    const T *grad, *weight, *x;
+    const float *mean, *var, *gamma, *beta;
+    T *behind, *dweight;  // the gradient behind the norm, as x
+    float *dgamma, *dbeta;
+  };
+
+  /// Returns, in the scratch memory, how `behind` is mapped to the gradient of x.
+  depthwise_lines::GradientMap sum(const Operands& o, float* memory) const {
     const auto channel = [&](size_t i) { return memory + channels_at_[i]; };
-    const Call call{args.in<T>(0), args.in<T>(2), args.out<T>(0), memory + weights_at_,
-                    normalization(g_, args.in<float>(3), args.in<float>(4), args.in<float>(5), args.in<float>(6), channel(0), channel(1), channel(2)), memory};
-    g_.pack_weights(args.in<T>(1), memory + weights_at_);
+    const Call call{o.grad, o.x, o.behind, memory + weights_at_, normalization(g_, o.mean, o.var, o.gamma, o.beta, channel(0), channel(1), channel(2)), memory};
+    g_.pack_weights(o.weight, memory + weights_at_);
     for (int64_t slot = 0; slot < g_.threads; ++slot) {
       ring_.clear_halos(ring(memory, slot));
       line_.clear_halos(memory + lines_at_ + slot * line_.floats());
     }
     parallel_tasks(parts_ * g_.slices(), g_.threads, [&](int64_t task, int64_t slot) { sum_part(call, task / g_.slices(), g_.slice(task % g_.slices()), slot); });
-    add_parts(args, memory);
-    // From the end of what each thread wrote, which a cache may still hold.
-    const depthwise_lines::GradientMap map{channel(0), channel(3), channel(4), channel(5)};
-    const int64_t pixels = g_.pixels().pixels, piece = std::max<int64_t>(1, 16384 / g_.channels);
-    parallel_for(pixels, piece, [&](int64_t begin, int64_t end) {
-      for (int64_t last = end; last > begin; last -= piece) {
-        const int64_t first = std::max(begin, last - piece);
-        depthwise_lines::map_gradient(call.x + first * g_.channels, call.dx + first * g_.channels, last - first, g_.channels, map);
-      }
-    });
+    add_parts(o, memory);
+    return {channel(0), channel(3), channel(4), channel(5)};
   }
 
  private:
   struct Call {
     const T *grad, *x;
-    T* dx;
+    T* behind;
     const float* weights;
     Normalization how;
     float* memory;
@@ -319,7 +367,7 @@ class Backward : public PreparedKernel {
         const Line<const T> line = g_.line(call.x, g_.x, image, row, slice);
         depthwise_lines::pack(line, how, line_.inner(packed, 0), line_.chunk());
         add_weight_sums(row, slice, packed, lines_of_gradient, sums);
-        depthwise_lines::gradient_sums(gathered, line, how, g_.line(call.dx, g_.x, image, row, slice).at, sum, dot);
+        depthwise_lines::gradient_sums(gathered, line, how, g_.line(call.behind, g_.x, image, row, slice).at, sum, dot);
         if (++summed == band) flush();
       });
       at += behind - begin;
@@ -347,9 +395,9 @@ class Backward : public PreparedKernel {
   }
 
   /// The gradients of weight, gamma and beta, and what dx needs of each channel.
-  void add_parts(const KernelArgs& args, float* memory) const {
+  void add_parts(const Operands& o, float* memory) const {
     const auto* totals = reinterpret_cast<const double*>(memory + totals_at_);
-    std::memset(args.outputs[1], 0, static_cast<size_t>(dweight_.bytes()));  // padding of blocked formats stays zero
+    std::memset(o.dweight, 0, static_cast<size_t>(dweight_.bytes()));  // padding of blocked formats stays zero
     parallel_for(g_.chunks, 4, [&](int64_t begin, int64_t end) {
       for (int64_t c = begin * kLanes; c < end * kLanes; ++c) {
         // `row`: a tap, or behind them the sum and the dot.
@@ -360,11 +408,11 @@ class Backward : public PreparedKernel {
         };
         batchnorm::ChannelGradient d{};
         if (c < g_.channels) {
-          for (int64_t tap = 0; tap < g_.taps; ++tap) args.out<T>(1)[offsets_[static_cast<size_t>(c * g_.taps + tap)]] = static_cast<float>(total(tap));
-          const batchnorm::Affine affine = batchnorm::affine_of(c, args.in<float>(3), args.in<float>(4), args.in<float>(5), args.in<float>(6), g_.eps);
-          d = batchnorm::gradient_of(total(g_.taps), total(g_.taps + 1), g_.pixels().pixels, affine.scale, static_cast<double>(args.in<float>(4)[c]), g_.eps);
-          args.out<float>(2)[c] = static_cast<float>(d.dgamma);
-          args.out<float>(3)[c] = static_cast<float>(d.dbeta);
+          for (int64_t tap = 0; tap < g_.taps; ++tap) o.dweight[offsets_[static_cast<size_t>(c * g_.taps + tap)]] = static_cast<float>(total(tap));
+          const batchnorm::Affine affine = batchnorm::affine_of(c, o.mean, o.var, o.gamma, o.beta, g_.eps);
+          d = batchnorm::gradient_of(total(g_.taps), total(g_.taps + 1), g_.pixels().pixels, affine.scale, static_cast<double>(o.var[c]), g_.eps);
+          o.dgamma[c] = static_cast<float>(d.dgamma);
+          o.dbeta[c] = static_cast<float>(d.dbeta);
         }
         memory[channels_at_[3] + c] = static_cast<float>(d.a);
         memory[channels_at_[4] + c] = static_cast<float>(d.b);
@@ -383,28 +431,91 @@ class Backward : public PreparedKernel {
   std::array<int64_t, 6> channels_at_{};
 };
 
-/// `images` are the activations and the weight, of one dtype; the others, of one value a channel, are in f32.
-Support supports(const KernelQuery& q, std::initializer_list<int> images, int weight, const TensorType& y) {
-  const DType dtype = q.in(weight).dtype;
+template <class T>
+class Backward : public PreparedKernel {
+ public:
+  explicit Backward(const KernelQuery& q) : gradient_(q.in(0), q.in(1), q.in(2), q.out(1), q.attrs<BatchNormDepthwiseAttrs>(), q.threads) {}
+  int64_t scratch_bytes() const override { return gradient_.scratch().bytes(); }
+
+  void run(const KernelArgs& args) const override {
+    const T* x = args.in<T>(2);
+    T* dx = args.out<T>(0);
+    const depthwise_lines::GradientMap map = gradient_.sum({args.in<T>(0), args.in<T>(1), x, args.in<float>(3), args.in<float>(4), args.in<float>(5), args.in<float>(6), dx, args.out<T>(1),
+                                                            args.out<float>(2), args.out<float>(3)}, static_cast<float*>(args.scratch));
+    // From the end of what each thread wrote, which a cache may still hold.
+    const auto [pixels, channels] = gradient_.pixels();
+    const int64_t piece = std::max<int64_t>(1, 16384 / channels);
+    parallel_for(pixels, piece, [&, channels = channels](int64_t begin, int64_t end) {
+      for (int64_t last = end; last > begin; last -= piece) {
+        const int64_t first = std::max(begin, last - piece);
+        depthwise_lines::map_gradient(x + first * channels, dx + first * channels, dx + first * channels, last - first, channels, map);
+      }
+    });
+  }
+
+ private:
+  Gradient<T> gradient_;
+};
+
+/// With the gradients of the 1x1 convolution that gave the norm's input.
+class PointwiseBackward : public PreparedKernel {
+ public:
+  explicit PointwiseBackward(const KernelQuery& q)
+      : gradient_(q.in(0), q.in(1), q.in(2), q.out(2), q.attrs<BatchNormDepthwiseAttrs>(), q.threads), convolution_(q.in(7), q.in(8), q.out(1), q.threads), scratch_(gradient_.scratch()) {
+    behind_at_ = scratch_.take(q.in(2).elements());
+    convolution_at_ = scratch_.take(convolution_.scratch_floats());
+  }
+  int64_t scratch_bytes() const override { return scratch_.bytes(); }
+
+  void run(const KernelArgs& args) const override {
+    auto* memory = static_cast<float*>(args.scratch);
+    const auto *between = args.in<float>(2);
+    float* behind = memory + behind_at_;
+    const depthwise_lines::GradientMap map = gradient_.sum({args.in<float>(0), args.in<float>(1), between, args.in<float>(3), args.in<float>(4), args.in<float>(5), args.in<float>(6), behind,
+                                                            args.out<float>(2), args.out<float>(3), args.out<float>(4)}, memory);
+    const int64_t channels = gradient_.pixels().channels;
+    convolution_.run({args.in<float>(7), args.in<float>(8), args.out<float>(0), args.out<float>(1)}, memory + convolution_at_, {between, behind}, [&](int64_t first, int64_t count, float* to) {
+      depthwise_lines::map_gradient(between + first * channels, behind + first * channels, to, count, channels, map);
+    });
+  }
+
+ private:
+  Gradient<float> gradient_;
+  PointwiseGradients convolution_;
+  Scratch scratch_;
+  int64_t behind_at_, convolution_at_;
+};
+
+/// `images` are of one dtype with the weight; `vectors`, of one value a channel, are in f32.
+Support supports(const KernelQuery& q, std::initializer_list<const TensorType*> images, const TensorType& weight, const TensorType& y, std::initializer_list<int> vectors) {
+  const DType dtype = weight.dtype;
   if (dtype != DType::kF32 && dtype != DType::kBF16) return Support::no(cat("dtype ", dtype));
-  const Shape& w = q.in(weight).shape;
+  const Shape& w = weight.shape;
   if (w[3] > depthwise_lines::kMostColumns || w[2] > depthwise_lines::kMostColumns) return Support::no(cat("a kernel of ", w[2], " x ", w[3]));
   const auto stride = pair(q.attrs<BatchNormDepthwiseAttrs>().stride);
   if (stride[1] > kMostClasses) return Support::no(cat("a stride of ", stride[1]));
-  for (int i : images) {
-    if (q.in(i).dtype != dtype) return Support::no(cat("dtype ", q.in(i).dtype));
-    if (!q.in(i).format.is_channels_last()) return Support::no(cat("format ", q.in(i).format));
+  for (const TensorType* image : images) {
+    if (image->dtype != dtype) return Support::no(cat("dtype ", image->dtype));
+    if (!image->format.is_channels_last()) return Support::no(cat("format ", image->format));
+    if (image->elements() == 0) return Support::no("empty array");
   }
-  if (q.in(*images.begin()).elements() == 0 || y.elements() == 0) return Support::no("empty array");
-  for (int i = 0; i < static_cast<int>(q.node.inputs.size()); ++i) {
-    const bool image = i == weight || std::find(images.begin(), images.end(), i) != images.end();
-    if (!image && q.has(i) && q.in(i).dtype != DType::kF32) return Support::no(cat("parameters in ", q.in(i).dtype));
+  if (y.elements() == 0) return Support::no("empty array");
+  for (int i : vectors) {
+    if (q.has(i) && q.in(i).dtype != DType::kF32) return Support::no(cat("parameters in ", q.in(i).dtype));
   }
   return Support::yes();
 }
 
-Support supports_forward(const KernelQuery& q) { return supports(q, {0}, 1, q.out(0)); }
-Support supports_backward(const KernelQuery& q) { return supports(q, {0, 2}, 1, q.in(0)); }
+Support supports_forward(const KernelQuery& q) { return supports(q, {&q.in(0)}, q.in(1), q.out(0), {2, 3}); }
+Support supports_backward(const KernelQuery& q) { return supports(q, {&q.in(2), &q.in(0)}, q.in(1), q.in(0), {3, 4, 5, 6}); }
+Support supports_pointwise_forward(const KernelQuery& q) {
+  if (const Support inner = supports(q, {&q.out(3), &q.out(0)}, q.in(2), q.out(0), {3, 4}); !inner) return inner;
+  return supports_pointwise_convolution(q.in(0), q.in(1), q.out(3));
+}
+Support supports_pointwise(const KernelQuery& q) {
+  if (const Support norm = supports_backward(q); !norm) return norm;
+  return supports_pointwise_gradients(q, 7, 8);
+}
 
 template <template <class> class K>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
@@ -412,7 +523,14 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<K<float>>(q);
 }
 
-constexpr std::array<Kernel, 2> kKernels{{{"batch_norm_depthwise", "cpu", supports_forward, prepare<Forward>}, {"batch_norm_depthwise_backward", "cpu", supports_backward, prepare<Backward>}}};
+std::unique_ptr<PreparedKernel> prepare_pointwise(const KernelQuery& q) { return std::make_unique<PointwiseBackward>(q); }
+
+std::unique_ptr<PreparedKernel> prepare_pointwise_forward(const KernelQuery& q) { return std::make_unique<PointwiseForward>(q); }
+
+constexpr std::array<Kernel, 4> kKernels{{{"batch_norm_depthwise", "cpu", supports_forward, prepare<Forward>},
+                                          {"batch_norm_depthwise_backward", "cpu", supports_backward, prepare<Backward>},
+                                          {"pointwise_batch_norm_depthwise_backward", "cpu", supports_pointwise, prepare_pointwise},
+                                          {"pointwise_batch_norm_depthwise", "cpu", supports_pointwise_forward, prepare_pointwise_forward}}};
 
 }  // namespace
 

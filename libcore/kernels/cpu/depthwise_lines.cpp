@@ -325,7 +325,7 @@ void sum_gradients(const Gathered& g, const Line<const T>& x, const Normalizatio
 }
 
 template <class T>
-HWY_INLINE void map_pixels(const T* HWY_RESTRICT x, T* HWY_RESTRICT g, int64_t pixels, int64_t channels, const GradientMap& map) {
+HWY_INLINE void map_pixels(const T* HWY_RESTRICT x, const T* g, T* to, int64_t pixels, int64_t channels, const GradientMap& map) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), ahead = kTogether * channels;
   for (int64_t from = 0; from < pixels; from += kTogether) {
@@ -335,13 +335,12 @@ HWY_INLINE void map_pixels(const T* HWY_RESTRICT x, T* HWY_RESTRICT g, int64_t p
       for (int64_t lane = 0; lane < valid; lane += lanes) {
         const V mean = hn::LoadU(d, map.mean + c + lane), a = hn::LoadU(d, map.a + c + lane), b = hn::LoadU(d, map.b + c + lane), offset = hn::LoadU(d, map.offset + c + lane);
         with_lanes(lane, valid, [&](auto whole) GALLEY_LOOP {
-          const T* HWY_RESTRICT in = x + from * channels + c;
-          T* HWY_RESTRICT to = g + from * channels + c;
-          for (int64_t i = 0; i < count; ++i, in += channels, to += channels) {
-            ask(in + lane + ahead);
-            ask(to + lane + ahead);
-            const V centred = hn::Sub(load_lanes<whole()>(d, in, lane, valid), mean);
-            store_lanes<whole()>(hn::MulAdd(a, load_lanes<whole()>(d, to, lane, valid), hn::MulAdd(b, centred, offset)), d, to, lane, valid);
+          int64_t at = from * channels + c;
+          for (int64_t i = 0; i < count; ++i, at += channels) {
+            ask(x + at + lane + ahead);
+            ask(g + at + lane + ahead);
+            const V centred = hn::Sub(load_lanes<whole()>(d, x + at, lane, valid), mean);
+            store_lanes<whole()>(hn::MulAdd(a, load_lanes<whole()>(d, g + at, lane, valid), hn::MulAdd(b, centred, offset)), d, to + at, lane, valid);
           }
         });
       }
@@ -427,8 +426,8 @@ void convolve_f32(const Taps& taps, const Line<float>& out) { convolve_line(taps
 void convolve_bf16(const Taps& taps, const Line<BFloat16>& out) { convolve_line(taps, out); }
 void sums_f32(const Gathered& g, const Line<const float>& x, const Normalization& how, float* to, float* sum, float* dot) { sum_gradients(g, x, how, to, sum, dot); }
 void sums_bf16(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot) { sum_gradients(g, x, how, to, sum, dot); }
-void map_f32(const float* x, float* g, int64_t pixels, int64_t channels, const GradientMap& map) { map_pixels(x, g, pixels, channels, map); }
-void map_bf16(const BFloat16* x, BFloat16* g, int64_t pixels, int64_t channels, const GradientMap& map) { map_pixels(x, g, pixels, channels, map); }
+void map_f32(const float* x, const float* g, float* to, int64_t pixels, int64_t channels, const GradientMap& map) { map_pixels(x, g, to, pixels, channels, map); }
+void map_bf16(const BFloat16* x, const BFloat16* g, BFloat16* to, int64_t pixels, int64_t channels, const GradientMap& map) { map_pixels(x, g, to, pixels, channels, map); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace galley::depthwise_lines
@@ -462,8 +461,8 @@ void gradient_sums(const Gathered& g, const Line<const float>& x, const Normaliz
 void gradient_sums(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot) {
   HWY_DYNAMIC_DISPATCH(sums_bf16)(g, x, how, to, sum, dot);
 }
-void map_gradient(const float* x, float* g, int64_t pixels, int64_t channels, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_f32)(x, g, pixels, channels, map); }
-void map_gradient(const BFloat16* x, BFloat16* g, int64_t pixels, int64_t channels, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_bf16)(x, g, pixels, channels, map); }
+void map_gradient(const float* x, const float* g, float* to, int64_t pixels, int64_t channels, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_f32)(x, g, to, pixels, channels, map); }
+void map_gradient(const BFloat16* x, const BFloat16* g, BFloat16* to, int64_t pixels, int64_t channels, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_bf16)(x, g, to, pixels, channels, map); }
 void add_weight_sums(const WeightSums& sums) { HWY_DYNAMIC_DISPATCH(add_weights)(sums); }
 
 }  // namespace galley::depthwise_lines

@@ -61,12 +61,12 @@ struct Gathered {
 void gradient_sums(const Gathered& g, const Line<const float>& x, const Normalization& how, float* to, float* sum, float* dot);
 void gradient_sums(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot);
 
-/// Of whole pixels in place: g becomes a g + b (x - mean) + offset.
+/// Of whole pixels: to = a g + b (x - mean) + offset, which may be in g's place.
 struct GradientMap {
   const float *mean, *a, *b, *offset;
 };
-void map_gradient(const float* x, float* g, int64_t pixels, int64_t channels, const GradientMap& map);
-void map_gradient(const BFloat16* x, BFloat16* g, int64_t pixels, int64_t channels, const GradientMap& map);
+void map_gradient(const float* x, const float* g, float* to, int64_t pixels, int64_t channels, const GradientMap& map);
+void map_gradient(const BFloat16* x, const BFloat16* g, BFloat16* to, int64_t pixels, int64_t channels, const GradientMap& map);
 
 /// Weight gradients that one packed line of the input takes part in: those of `rows` kernel rows, each with its line of the output's gradient.
 struct WeightSums {

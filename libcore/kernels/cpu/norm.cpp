@@ -8,6 +8,7 @@
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/batch_norm.h"
+#include "libcore/kernels/cpu/pointwise.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/kernels/cpu/vector_math.h"
 #include "libcore/ops/norm.h"
@@ -24,8 +25,8 @@ Rows rows_of(const TensorType& type) {
   return {channels == 0 ? 0 : type.elements() / channels, channels};
 }
 
-/// `inputs` are the activations, in f32 or bf16; the others, of one value a channel, are in f32.
-Support supports_rows(const KernelQuery& q, std::initializer_list<int> inputs) {
+/// `inputs` are the activations, in f32 or bf16; the others, of one value a channel, are in f32, but those that are not the norm's.
+Support supports_rows(const KernelQuery& q, std::initializer_list<int> inputs, std::initializer_list<int> others = {}) {
   const DType dtype = q.in(*inputs.begin()).dtype;
   if (dtype != DType::kF32 && dtype != DType::kBF16) return Support::no(cat("dtype ", dtype));
   for (int i : inputs) {
@@ -36,6 +37,7 @@ Support supports_rows(const KernelQuery& q, std::initializer_list<int> inputs) {
   }
   for (size_t i = 0; i < q.node.inputs.size(); ++i) {
     const int input = static_cast<int>(i);
+    if (std::find(others.begin(), others.end(), input) != others.end()) continue;
     if (q.has(input) && std::find(inputs.begin(), inputs.end(), input) == inputs.end() && q.in(input).dtype != DType::kF32) return Support::no(cat("parameters in ", q.in(input).dtype));
   }
   return Support::yes();
@@ -350,18 +352,25 @@ class BatchNormForward : public PreparedKernel {
   Activation activation_;
 };
 
+/// The gradients of a batch norm: those of its parameters, and then, in any order of its rows, that of its input.
 template <class T>
-class BatchNormBackward : public PreparedKernel {
+class Gradient {
  public:
-  explicit BatchNormBackward(const KernelQuery& q) : rows_(rows_of(q.in(1))), blocks_(rows_, q.threads), eps_(q.attrs<BatchNormBackwardAttrs>().eps),
-                                                     activation_(q.attrs<BatchNormBackwardAttrs>().activation), residual_(q.attrs<BatchNormBackwardAttrs>().residual) {}
-  int64_t scratch_bytes() const override { return (blocks_.count * 2 + 6 * together_) * rows_.channels * 4; }
-  void run(const KernelArgs& args) const override {
+  Gradient(const TensorType& x, const BatchNormBackwardAttrs& a, int threads) : rows_(rows_of(x)), blocks_(rows_, threads), eps_(a.eps), activation_(a.activation) {}
+  int64_t scratch_floats() const { return (blocks_.count * 2 + 6 * together_) * rows_.channels; }
+  Rows rows() const { return rows_; }
+
+  struct Operands {
+    const T *grad, *x;
+    const float *mean, *var, *gamma, *beta;
+    const T* y;  // nullptr: the activation's argument comes from x
+    float *dgamma, *dbeta;
+  };
+
+  /// dgamma and dbeta, and what apply needs, in the scratch memory.
+  Coefficients sum(const Operands& o, float* scratch) const {
     const int64_t channels = rows_.channels;
-    const T* grad = args.in<T>(0);
-    const T* x = args.in<T>(1);
-    const T* y = args.in<T>(6);
-    auto* sums = static_cast<float*>(args.scratch);
+    float* sums = scratch;
     float* scale = sums + blocks_.count * 2 * channels;
     float* shift = scale + together_ * channels;
     float* mean = shift + together_ * channels;
@@ -369,19 +378,18 @@ class BatchNormBackward : public PreparedKernel {
     float* b = a + together_ * channels;
     float* offset = b + together_ * channels;
     const Coefficients k{mean, scale, shift, a, b, offset};
-    std::copy_n(args.in<float>(2), channels, mean);
-    const auto affine_of = [&](int64_t c) { return batchnorm::affine_of(c, mean, args.in<float>(3), args.in<float>(4), args.in<float>(5), eps_); };
+    std::copy_n(o.mean, channels, mean);
+    const auto affine_of = [&](int64_t c) { return batchnorm::affine_of(c, mean, o.var, o.gamma, o.beta, eps_); };
     for (int64_t c = 0; c < channels; ++c) {
       scale[c] = static_cast<float>(affine_of(c).scale);
       shift[c] = static_cast<float>(affine_of(c).shift);
     }
     for (float* values : {scale, shift, mean}) repeat(values, channels, together_);
-    const auto mask_at = [&](int64_t at) { return Mask<T>{activation_, y != nullptr ? y + at : nullptr}; };
     parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
         const int64_t at = blocks_.begin(block) * channels;
-        gradient_row_sums(grad + at, x + at, mask_at(at), blocks_.begin(block + 1) - blocks_.begin(block), channels, k, sums + block * 2 * channels,
-                      sums + (block * 2 + 1) * channels);
+        gradient_row_sums(o.grad + at, o.x + at, mask_at(o, at), blocks_.begin(block + 1) - blocks_.begin(block), channels, k, sums + block * 2 * channels,
+                          sums + (block * 2 + 1) * channels);
       }
     });
     parallel_for((channels + kLanes - 1) / kLanes, 4, [&](int64_t begin, int64_t end) {
@@ -397,9 +405,9 @@ class BatchNormBackward : public PreparedKernel {
         }
         for (int64_t c = 0; c < lanes; ++c) {
           const int64_t channel = first + c;
-          const auto g = batchnorm::gradient_of(sum[c], dot[c], rows_.pixels, affine_of(channel).scale, static_cast<double>(args.in<float>(3)[channel]), eps_);
-          args.out<float>(1)[channel] = static_cast<float>(g.dgamma);
-          args.out<float>(2)[channel] = static_cast<float>(g.dbeta);
+          const auto g = batchnorm::gradient_of(sum[c], dot[c], rows_.pixels, affine_of(channel).scale, static_cast<double>(o.var[channel]), eps_);
+          o.dgamma[channel] = static_cast<float>(g.dgamma);
+          o.dbeta[channel] = static_cast<float>(g.dbeta);
           a[channel] = static_cast<float>(g.a);
           b[channel] = static_cast<float>(g.b);
           offset[channel] = static_cast<float>(g.offset);
@@ -407,20 +415,65 @@ class BatchNormBackward : public PreparedKernel {
       }
     });
     for (float* values : {a, b, offset}) repeat(values, channels, together_);
-    T* dx = args.out<T>(0);
-    T* dresidual = residual_ ? args.out<T>(3) : nullptr;
-    backwards(rows_, [&](int64_t at, int64_t rows) {
-      apply_gradient_rows(grad + at, x + at, mask_at(at), dx + at, dresidual != nullptr ? dresidual + at : nullptr, rows, channels, k);
-    });
+    return k;
+  }
+
+  /// `rows` rows from value `at` on; dx and dresidual (or nullptr) are theirs.
+  void apply(const Operands& o, const Coefficients& k, int64_t at, int64_t rows, T* dx, T* dresidual) const {
+    apply_gradient_rows(o.grad + at, o.x + at, mask_at(o, at), dx, dresidual, rows, rows_.channels, k);
   }
 
  private:
+  Mask<T> mask_at(const Operands& o, int64_t at) const { return {activation_, o.y != nullptr ? o.y + at : nullptr}; }
+
   Rows rows_;
   Blocks blocks_;
   int64_t together_ = rows_together<T>(rows_.channels);
   double eps_;
   Activation activation_;
+};
+
+template <class T>
+class BatchNormBackward : public PreparedKernel {
+ public:
+  explicit BatchNormBackward(const KernelQuery& q) : gradient_(q.in(1), q.attrs<BatchNormBackwardAttrs>(), q.threads), residual_(q.attrs<BatchNormBackwardAttrs>().residual) {}
+  int64_t scratch_bytes() const override { return gradient_.scratch_floats() * 4; }
+  void run(const KernelArgs& args) const override {
+    const typename Gradient<T>::Operands operands{args.in<T>(0),     args.in<T>(1),     args.in<float>(2),  args.in<float>(3), args.in<float>(4),
+                                                  args.in<float>(5), args.in<T>(6), args.out<float>(1), args.out<float>(2)};
+    const Coefficients k = gradient_.sum(operands, static_cast<float*>(args.scratch));
+    backwards(gradient_.rows(), [&](int64_t at, int64_t rows) { gradient_.apply(operands, k, at, rows, args.out<T>(0) + at, residual_ ? args.out<T>(3) + at : nullptr); });
+  }
+
+ private:
+  Gradient<T> gradient_;
   bool residual_;
+};
+
+/// With the gradients of the 1x1 convolution that gave the norm's input.
+class PointwiseBatchNormBackward : public PreparedKernel {
+ public:
+  explicit PointwiseBatchNormBackward(const KernelQuery& q)
+      : gradient_(q.in(1), q.attrs<BatchNormBackwardAttrs>(), q.threads), residual_(q.attrs<BatchNormBackwardAttrs>().residual), convolution_(q.in(7), q.in(8), q.out(1), q.threads) {}
+  int64_t scratch_bytes() const override { return (gradient_floats() + convolution_.scratch_floats()) * 4; }
+  void run(const KernelArgs& args) const override {
+    auto* scratch = static_cast<float*>(args.scratch);
+    const Gradient<float>::Operands operands{args.in<float>(0), args.in<float>(1), args.in<float>(2),  args.in<float>(3), args.in<float>(4),
+                                             args.in<float>(5), args.in<float>(6), args.out<float>(2), args.out<float>(3)};
+    const Coefficients k = gradient_.sum(operands, scratch);
+    float* dresidual = residual_ ? args.out<float>(4) : nullptr;
+    convolution_.run({args.in<float>(7), args.in<float>(8), args.out<float>(0), args.out<float>(1)}, scratch + gradient_floats(), {operands.grad, operands.x}, [&](int64_t first, int64_t count, float* to) {
+      const int64_t at = first * gradient_.rows().channels;
+      gradient_.apply(operands, k, at, count, to, dresidual != nullptr ? dresidual + at : nullptr);
+    });
+  }
+
+ private:
+  int64_t gradient_floats() const { return (gradient_.scratch_floats() + 15) / 16 * 16; }
+
+  Gradient<float> gradient_;
+  bool residual_;
+  PointwiseGradients convolution_;
 };
 
 template <class T>
@@ -453,6 +506,10 @@ class BatchNormInference : public PreparedKernel {
 
 Support supports_forward(const KernelQuery& q) { return supports_rows(q, {0, 3}); }
 Support supports_backward(const KernelQuery& q) { return supports_rows(q, {0, 1, 6}); }
+Support supports_pointwise(const KernelQuery& q) {
+  if (const Support norm = supports_rows(q, {0, 1, 6}, {7, 8}); !norm) return norm;
+  return supports_pointwise_gradients(q, 7, 8);
+}
 Support supports_inference(const KernelQuery& q) {
   if (!batch_norm_takes(q.attrs<BatchNormInferenceAttrs>().activation)) return Support::no("this activation is not fused");
   return supports_rows(q, {0});
@@ -464,7 +521,8 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<K<float>>(q);
 }
 
-const std::array<Kernel, 3> kKernels{{{"batch_norm", "cpu", supports_forward, prepare<BatchNormForward>},
+const std::array<Kernel, 4> kKernels{{{"batch_norm", "cpu", supports_forward, prepare<BatchNormForward>},
+                                      {"pointwise_batch_norm_backward", "cpu", supports_pointwise, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<PointwiseBatchNormBackward>(q); }},
                                       {"batch_norm_backward", "cpu", supports_backward, prepare<BatchNormBackward>},
                                       {"batch_norm_inference", "cpu", supports_inference, prepare<BatchNormInference>}}};
 
@@ -472,17 +530,18 @@ const std::array<Kernel, 3> kKernels{{{"batch_norm", "cpu", supports_forward, pr
 
 namespace batchnorm {
 
-Blocks::Blocks(Rows rows, int threads) : rows_(rows) {
+Blocks::Blocks(Rows rows, int threads, int64_t most) : rows_(rows) {
   const int64_t by_size = std::max<int64_t>(1, rows.pixels * rows.channels / 16384);
-  count = std::clamp<int64_t>(by_size, std::min<int64_t>(threads, rows.pixels), std::min<int64_t>(256, rows.pixels));
+  count = std::clamp<int64_t>(by_size, std::min<int64_t>(threads, rows.pixels), std::min<int64_t>(most, rows.pixels));
 }
 
 template <class T>
-void Statistics<T>::run(const T* x, float* mean, float* var, void* scratch) const {
+void Statistics<T>::run(const T* x, float* mean, float* var, void* scratch, const std::function<void(int64_t first, int64_t last)>& make) const {
   const int64_t channels = rows_.channels;
   auto* sums = static_cast<float*>(scratch);
   parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b) {
+      if (make) make(blocks_.begin(b), blocks_.begin(b + 1));
       shifted_row_sums(x + blocks_.begin(b) * channels, blocks_.begin(b + 1) - blocks_.begin(b), channels, sums + b * 2 * channels, sums + (b * 2 + 1) * channels);
     }
   });

@@ -61,6 +61,11 @@ HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RE
   constexpr int kVectors = kWidth * kParts;
   const Floats d;
   const int64_t step = p.a_step, depth = p.depth, panel_floats = kPanel * depth;
+  if (p.ahead != 0) {
+    for (int r = 0; r < kCount; ++r) {
+      for (int w = 0; w < kWidth; ++w) __builtin_prefetch(c + (p.ahead + r) * p.c_step + w * kPanel, 1, 2);
+    }
+  }
   hn::Vec<Floats> sum[kCount][kVectors];
   for (int r = 0; r < kCount; ++r) {
     const float* from = initial != nullptr ? initial : c + r * c_step;

@@ -20,23 +20,20 @@
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/conv_weights.h"
+#include "libcore/kernels/cpu/pointwise.h"
 #include "libcore/ops/conv.h"
 
 namespace galley::pointwise_weights {
 
-/// Pixels of both sides, as rows of so many channels.
+constexpr int64_t kLine = 64;  // bytes
+
+/// Pixels of both sides, as rows of so many channels, from a tile's first channels on.
 struct Block {
   const float *wide, *narrow;  // taken by vectors; by single values
   int64_t wide_channels, narrow_channels, pixels;
-};
-
-/// Sums [single value][vector][lane]: of `vectors` vectors, the first at channel `wide`, the last `last` channels further, the others side by
-/// side, times the single values from channel `narrow` on. The last vector and the single values may repeat some of other tiles.
-struct Tile {
-  int64_t wide, last, narrow;
-  int vectors;
-  int64_t sums;                      // where they lie
-  int64_t lanes_seen, singles_seen;  // how many of the last vector's lanes, and of the single values, other sums hold
+  int64_t last;                      // channels from the first vector to the last one; the others lie side by side
+  const char* ask;                   // what will be wanted next, a cache line at each pixel for the first `ask_lines`
+  int64_t ask_lines;
 };
 
 }  // namespace galley::pointwise_weights
@@ -52,8 +49,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 int lanes() { return 1; }
 int most_vectors() { return 1; }
 int singles(int) { return 1; }
-void add_tile(const Block& block, const Tile& tile, float* HWY_RESTRICT sums) {
-  for (int64_t p = 0; p < block.pixels; ++p) sums[0] += block.wide[p * block.wide_channels + tile.wide] * block.narrow[p * block.narrow_channels + tile.narrow];
+void add_tile(const Block& block, int, float* HWY_RESTRICT sums) {
+  for (int64_t p = 0; p < block.pixels; ++p) sums[0] += block.wide[p * block.wide_channels] * block.narrow[p * block.narrow_channels];
 }
 #else
 using D = hn::CappedTag<float, 16>;
@@ -66,18 +63,18 @@ int lanes() { return kLanes; }
 int most_vectors() { return kMostVectors; }
 int singles(int vectors) { return singles_of(vectors); }
 
+/// sums [single value][vector][lane] += those of the block's pixels.
 template <int kVectors>
-void add_vectors(const Block& block, const Tile& tile, float* HWY_RESTRICT sums) {
+void add_vectors(const Block& block, float* HWY_RESTRICT sums) {
   constexpr int kSingles = singles_of(kVectors);
   const D d;
   hn::Vec<D> sum[kSingles][kVectors];
   for (int s = 0; s < kSingles; ++s) {
     for (int v = 0; v < kVectors; ++v) sum[s][v] = hn::Zero(d);
   }
-  const float *HWY_RESTRICT wide = block.wide + tile.wide, *HWY_RESTRICT narrow = block.narrow + tile.narrow;
-  // The first tile that reads them asks for the next block's values: rows of which a part is read are not guessed by the processor.
-  const int64_t last = tile.last, ahead_wide = tile.narrow == 0 ? block.pixels * block.wide_channels : 0;
-  const int64_t ahead_narrow = tile.narrow == 0 && tile.wide == 0 ? block.pixels * block.narrow_channels : 0;
+  const float *HWY_RESTRICT wide = block.wide, *HWY_RESTRICT narrow = block.narrow;
+  const int64_t last = block.last, ask_lines = block.ask_lines;
+  const char* ask = block.ask;
   for (int64_t p = 0; p < block.pixels; ++p, wide += block.wide_channels, narrow += block.narrow_channels) {
     hn::Vec<D> values[kVectors];
     for (int v = 0; v < kVectors; ++v) values[v] = hn::LoadU(d, wide + (v == kVectors - 1 ? last : v * kLanes));
@@ -85,12 +82,7 @@ void add_vectors(const Block& block, const Tile& tile, float* HWY_RESTRICT sums)
       const auto single = hn::Set(d, narrow[s]);
       for (int v = 0; v < kVectors; ++v) sum[s][v] = hn::MulAdd(single, values[v], sum[s][v]);
     }
-    if (ahead_wide != 0) {
-      for (int v = 0; v < kVectors; ++v) hwy::Prefetch(wide + ahead_wide + v * kLanes);
-    }
-    if (ahead_narrow != 0) {
-      for (int64_t c = 0; c < block.narrow_channels; c += 16) hwy::Prefetch(narrow + ahead_narrow + c);
-    }
+    if (p < ask_lines) __builtin_prefetch(ask + p * kLine, 0, 2);
   }
   for (int s = 0; s < kSingles; ++s) {
     for (int v = 0; v < kVectors; ++v) {
@@ -100,12 +92,12 @@ void add_vectors(const Block& block, const Tile& tile, float* HWY_RESTRICT sums)
   }
 }
 
-void add_tile(const Block& block, const Tile& tile, float* HWY_RESTRICT sums) {
-  switch (tile.vectors) {
-    case 1: return add_vectors<1>(block, tile, sums);
-    case 2: return add_vectors<2>(block, tile, sums);
-    case 3: return add_vectors<kMostVectors == 4 ? 3 : 1>(block, tile, sums);
-    default: return add_vectors<kMostVectors == 4 ? 4 : 1>(block, tile, sums);
+void add_tile(const Block& block, int vectors, float* HWY_RESTRICT sums) {
+  switch (vectors) {
+    case 1: return add_vectors<1>(block, sums);
+    case 2: return add_vectors<2>(block, sums);
+    case 3: return add_vectors<kMostVectors == 4 ? 3 : 1>(block, sums);
+    default: return add_vectors<kMostVectors == 4 ? 4 : 1>(block, sums);
   }
 }
 #endif
@@ -126,82 +118,115 @@ HWY_EXPORT(add_tile);
 
 namespace {
 
-using pointwise_weights::Block;
-using pointwise_weights::Tile;
-
-constexpr int64_t kBlockBytes = 128 << 10;  // of both sides
+constexpr int64_t kBlockBytes = 64 << 10;  // of both sides
 constexpr int64_t kLeast = 16;              // channels that fill a vector, and the single values of any tile
+
+}  // namespace
+
+PointwiseSums::PointwiseSums(const TensorType& weight)
+    : weight_(weight), wide_(std::max(weight.shape[0], weight.shape[1])), narrow_(std::min(weight.shape[0], weight.shape[1])), lanes_(HWY_DYNAMIC_DISPATCH(pointwise_weights::lanes)()),
+      out_is_wide_(weight.shape[0] >= weight.shape[1]) {
+  const int64_t vectors = (wide_ + lanes_ - 1) / lanes_, most = HWY_DYNAMIC_DISPATCH(pointwise_weights::most_vectors)(), groups = (vectors + most - 1) / most;
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t first = vectors * g / groups, count = vectors * (g + 1) / groups - first, singles = HWY_DYNAMIC_DISPATCH(pointwise_weights::singles)(static_cast<int>(count));
+    const int64_t last = (first + count - 1) * lanes_, last_at = std::min(last, wide_ - lanes_);
+    for (int64_t s = 0; s < narrow_; s += singles) {
+      const int64_t at = std::min(s, narrow_ - singles);
+      tiles_.push_back({first * lanes_, last_at - first * lanes_, at, static_cast<int>(count), floats_, last - last_at, s - at});
+      floats_ += count * lanes_ * singles;
+    }
+  }
+  for (int64_t o = 0; o < weight.shape[0]; ++o) (out_is_wide_ ? wide_at_ : narrow_at_).push_back(weight.format.offset(weight.shape, {o, 0, 0, 0}));
+  for (int64_t i = 0; i < weight.shape[1]; ++i) (out_is_wide_ ? narrow_at_ : wide_at_).push_back(weight.format.offset(weight.shape, {0, i, 0, 0}));
+}
+
+Support PointwiseSums::supports(const Shape& weight) {
+  if ((hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX2)) == 0) return Support::no("vectors of 8 floats are missing");
+  if (std::min(weight[0], weight[1]) < kLeast) return Support::no(cat("channels ", weight[1], " and ", weight[0], ": too few for a tile"));
+  return Support::yes();
+}
+
+int64_t PointwiseSums::block() const { return std::max<int64_t>(1, kBlockBytes / 4 / (wide_ + narrow_)); }
+
+void PointwiseSums::add(const float* grad, const float* x, int64_t pixels, std::span<const Next> next, float* sums) const {
+  using pointwise_weights::kLine;
+  const float *wide = out_is_wide_ ? grad : x, *narrow = out_is_wide_ ? x : grad;
+  int64_t lines = 0, tile_number = 0;
+  for (const Next& array : next) lines += array.floats * 4 / kLine;
+  const auto count = static_cast<int64_t>(tiles_.size());
+  for (const Tile& tile : tiles_) {
+    // Each tile asks for its share: all at once would fill the queue of the memory, which idles later.
+    int64_t from = lines * tile_number / count, share = lines * (tile_number + 1) / count - from;
+    const Next* array = next.data();
+    for (; array != next.data() + next.size() && from >= array->floats * 4 / kLine; ++array) from -= array->floats * 4 / kLine;
+    const char* ask = nullptr;
+    if (array == next.data() + next.size()) {
+      share = 0;
+    } else {
+      ask = reinterpret_cast<const char*>(array->at) + from * kLine;
+    }
+    HWY_DYNAMIC_DISPATCH(pointwise_weights::add_tile)
+    ({wide + tile.wide, narrow + tile.narrow, wide_, narrow_, pixels, tile.last, ask, share}, tile.vectors, sums + tile.sums);
+    ++tile_number;
+  }
+}
+
+void PointwiseSums::write(const float* sums, int64_t step, int64_t parts, float* dweight) const {
+  if (weight_.bytes() > weight_.shape.elements() * 4) std::memset(dweight, 0, static_cast<size_t>(weight_.bytes()));  // a blocked format's padding
+  parallel_for(static_cast<int64_t>(tiles_.size()), 4, [&](int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; ++tile) write_tile(tiles_[static_cast<size_t>(tile)], sums, step, parts, dweight);
+  });
+}
+
+/// A format's offsets are sums of one term for each index.
+void PointwiseSums::write_tile(const Tile& tile, const float* sums, int64_t step, int64_t parts, float* dweight) const {
+  const int64_t singles = HWY_DYNAMIC_DISPATCH(pointwise_weights::singles)(tile.vectors);
+  for (int64_t s = tile.singles_seen; s < singles; ++s) {
+    for (int64_t v = 0; v < tile.vectors; ++v) {
+      const bool is_last = v == tile.vectors - 1;
+      const float* from = sums + tile.sums + (s * tile.vectors + v) * lanes_;
+      const int64_t* at = wide_at_.data() + tile.wide + (is_last ? tile.last : v * lanes_);
+      float* to = dweight + narrow_at_[static_cast<size_t>(tile.narrow + s)];
+      for (int64_t l = is_last ? tile.lanes_seen : 0; l < lanes_; ++l) {
+        float total = from[l];
+        for (int64_t part = 1; part < parts; ++part) total += from[part * step + l];
+        to[at[l]] = total;
+      }
+    }
+  }
+}
+
+namespace {
 
 class PointwiseWeights : public PreparedKernel {
  public:
-  explicit PointwiseWeights(const KernelQuery& q) : w_(q.out(0)), pixels_(q.in(1).elements() / q.in(1).shape[1]) {
-    const int64_t in = w_.shape[1], out = w_.shape[0];
-    out_is_wide_ = out >= in;
-    wide_ = std::max(in, out);
-    narrow_ = std::min(in, out);
-    lanes_ = HWY_DYNAMIC_DISPATCH(pointwise_weights::lanes)();
-    const int64_t vectors = (wide_ + lanes_ - 1) / lanes_, most = HWY_DYNAMIC_DISPATCH(pointwise_weights::most_vectors)(), groups = (vectors + most - 1) / most;
-    for (int64_t g = 0; g < groups; ++g) {
-      const int64_t first = vectors * g / groups, count = vectors * (g + 1) / groups - first, singles = HWY_DYNAMIC_DISPATCH(pointwise_weights::singles)(static_cast<int>(count));
-      const int64_t last = (first + count - 1) * lanes_, last_at = std::min(last, wide_ - lanes_);
-      for (int64_t s = 0; s < narrow_; s += singles) {
-        const int64_t at = std::min(s, narrow_ - singles);
-        tiles_.push_back({first * lanes_, last_at - first * lanes_, at, static_cast<int>(count), sums_, last - last_at, s - at});
-        sums_ += count * lanes_ * singles;
-      }
-    }
-    for (int64_t o = 0; o < out; ++o) (out_is_wide_ ? wide_at_ : narrow_at_).push_back(w_.format.offset(w_.shape, {o, 0, 0, 0}));
-    for (int64_t i = 0; i < in; ++i) (out_is_wide_ ? narrow_at_ : wide_at_).push_back(w_.format.offset(w_.shape, {0, i, 0, 0}));
-    parts_ = std::clamp<int64_t>(std::min<int64_t>(q.threads, kMostPartials / (sums_ * 4)), 1, pixels_);
+  explicit PointwiseWeights(const KernelQuery& q) : sums_(q.out(0)), pixels_(q.in(1).elements() / q.in(1).shape[1]), in_(q.in(0).shape[1]), out_(q.in(1).shape[1]) {
+    parts_ = std::clamp<int64_t>(std::min<int64_t>(q.threads, kMostPartials / (sums_.floats() * 4)), 1, pixels_);
   }
-  int64_t scratch_bytes() const override { return parts_ * sums_ * 4; }
+  int64_t scratch_bytes() const override { return parts_ * sums_.floats() * 4; }
 
   void run(const KernelArgs& args) const override {
     auto* sums = static_cast<float*>(args.scratch);
     parallel_for(parts_, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t part = begin; part < end; ++part) add(args, pixels_ * part / parts_, pixels_ * (part + 1) / parts_, sums + part * sums_);
+      for (int64_t part = begin; part < end; ++part) add(args, pixels_ * part / parts_, pixels_ * (part + 1) / parts_, sums + part * sums_.floats());
     });
-    auto* out = args.out<float>(0);
-    if (w_.bytes() > w_.shape.elements() * 4) std::memset(out, 0, static_cast<size_t>(w_.bytes()));  // a blocked format's padding
-    parallel_for(static_cast<int64_t>(tiles_.size()), 4, [&](int64_t begin, int64_t end) {
-      for (int64_t tile = begin; tile < end; ++tile) write(tiles_[static_cast<size_t>(tile)], sums, out);
-    });
+    sums_.write(sums, sums_.floats(), parts_, args.out<float>(0));
   }
 
  private:
   void add(const KernelArgs& args, int64_t begin, int64_t end, float* sums) const {
-    std::fill_n(sums, sums_, 0.0f);
-    const float *wide = args.in<float>(out_is_wide_ ? 1 : 0), *narrow = args.in<float>(out_is_wide_ ? 0 : 1);
-    const int64_t step = std::max<int64_t>(1, kBlockBytes / 4 / (wide_ + narrow_));
+    std::fill_n(sums, sums_.floats(), 0.0f);
+    const int64_t step = sums_.block();
     for (int64_t p = begin; p < end; p += step) {
-      const Block block{wide + p * wide_, narrow + p * narrow_, wide_, narrow_, std::min(step, end - p)};
-      for (const Tile& tile : tiles_) HWY_DYNAMIC_DISPATCH(pointwise_weights::add_tile)(block, tile, sums + tile.sums);
+      const int64_t count = std::min(step, end - p);
+      const float *grad = args.in<float>(1) + p * out_, *x = args.in<float>(0) + p * in_;
+      const PointwiseSums::Next next[] = {{grad + count * out_, count * out_}, {x + count * in_, count * in_}};
+      sums_.add(grad, x, count, next, sums);
     }
   }
 
-  /// The parts' sums in their order, where the weight's format wants them: its offsets are sums of one term for each index.
-  void write(const Tile& tile, const float* sums, float* out) const {
-    const int64_t singles = HWY_DYNAMIC_DISPATCH(pointwise_weights::singles)(tile.vectors);
-    for (int64_t s = tile.singles_seen; s < singles; ++s) {
-      for (int64_t v = 0; v < tile.vectors; ++v) {
-        const bool is_last = v == tile.vectors - 1;
-        const float* from = sums + tile.sums + (s * tile.vectors + v) * lanes_;
-        const int64_t* at = wide_at_.data() + tile.wide + (is_last ? tile.last : v * lanes_);
-        float* to = out + narrow_at_[static_cast<size_t>(tile.narrow + s)];
-        for (int64_t l = is_last ? tile.lanes_seen : 0; l < lanes_; ++l) {
-          float total = from[l];
-          for (int64_t part = 1; part < parts_; ++part) total += from[part * sums_ + l];
-          to[at[l]] = total;
-        }
-      }
-    }
-  }
-
-  TensorType w_;
-  int64_t pixels_, wide_ = 0, narrow_ = 0, lanes_ = 1, sums_ = 0, parts_ = 1;
-  bool out_is_wide_ = true;
-  std::vector<Tile> tiles_;
-  std::vector<int64_t> wide_at_, narrow_at_;  // of channels, in the weight's format
+  PointwiseSums sums_;
+  int64_t pixels_, in_, out_, parts_;
 };
 
 Support supports(const KernelQuery& q) {
@@ -210,9 +235,8 @@ Support supports(const KernelQuery& q) {
   const Shape& w = q.out(0).shape;
   if (const Support dense = is_dense_weight_gradient(q); !dense) return dense;
   if (w[2] * w[3] != 1 || x.shape[2] != grad.shape[2] || x.shape[3] != grad.shape[3] || pair(a.padding) != std::array<int64_t, 2>{0, 0}) return Support::no("not each pixel once");
-  if ((hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX2)) == 0) return Support::no("vectors of 8 floats are missing");
+  if (const Support sums = PointwiseSums::supports(w); !sums) return sums;
   const int64_t narrow = std::min(w[0], w[1]);
-  if (narrow < kLeast) return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], ": too few for a tile"));
   // Measured against the library's kernels (docs/performance.md): with more channels than these, products are worth packing for.
   if (narrow > (grad.elements() / grad.shape[1] < 8192 ? 64 : 128)) return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], ": worth packing"));
   return Support::yes();

@@ -9,7 +9,7 @@ namespace galley {
 std::span<const RefEntry> all_references() {
   static const std::vector<RefEntry> table = [] {
     std::vector<RefEntry> entries;
-    for (std::span<const RefEntry> (*family)() : {ref_conv, ref_matmul, ref_norm, ref_batch_norm_depthwise, ref_pool, ref_softmax, ref_loss, ref_random, ref_embedding, ref_recurrent, ref_quantized_recurrent,
+    for (std::span<const RefEntry> (*family)() : {ref_conv, ref_matmul, ref_norm, ref_batch_norm_depthwise, ref_pointwise, ref_pool, ref_softmax, ref_loss, ref_random, ref_embedding, ref_recurrent, ref_quantized_recurrent,
                                                   ref_unary, ref_binary, ref_reduce, ref_shape, ref_shuffle, ref_update, ref_quantize, ref_quantized,
                                                   ref_fake_quantize, ref_winograd}) {
       for (const RefEntry& entry : family()) entries.push_back(entry);

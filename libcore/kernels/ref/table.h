@@ -11,6 +11,7 @@ std::span<const RefEntry> ref_conv();
 std::span<const RefEntry> ref_matmul();
 std::span<const RefEntry> ref_norm();
 std::span<const RefEntry> ref_batch_norm_depthwise();
+std::span<const RefEntry> ref_pointwise();
 std::span<const RefEntry> ref_pool();
 std::span<const RefEntry> ref_softmax();
 std::span<const RefEntry> ref_loss();

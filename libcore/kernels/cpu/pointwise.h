@@ -1,0 +1,93 @@
+#pragma once
+// Gradients of 1x1 convolutions of stride 1 and few channels, in f32 on channels_last images, by blocks of pixels.
+
+#include <array>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "libcore/kernels/kernel.h"
+#include "libcore/kernels/cpu/packed_product.h"
+
+namespace galley {
+
+/// The weight's gradient: sums over pixels of grad[pixel][o] x[pixel][i], in tiles of registers.
+class PointwiseSums {
+ public:
+  /// `weight` [O,C,1,1]: the gradient's type, in any format.
+  explicit PointwiseSums(const TensorType& weight);
+  /// Why there are none for so many channels on this machine, or yes.
+  static Support supports(const Shape& weight);
+
+  int64_t floats() const { return floats_; }  // of the sums of one part
+  /// Pixels whose values of both sides stay in the second-level cache.
+  int64_t block() const;
+  /// An array that will be read next; it may lie outside of what there is.
+  struct Next {
+    const float* at;
+    int64_t floats;
+  };
+  /// A block of neighbouring pixels, while the next is asked for.
+  void add(const float* grad, const float* x, int64_t pixels, std::span<const Next> next, float* sums) const;
+  /// The sums of parts that lie `step` floats apart, added up in their order, to where the weight's format wants them. On the compute threads.
+  void write(const float* sums, int64_t step, int64_t parts, float* dweight) const;
+
+ private:
+  struct Tile {
+    int64_t wide, last, narrow;        // first channels of the vectors; from there to the last vector; of the single values
+    int vectors;
+    int64_t sums;                      // where they lie
+    int64_t lanes_seen, singles_seen;  // how many of the last vector's lanes, and of the single values, other tiles hold too
+  };
+  void write_tile(const Tile& tile, const float* sums, int64_t step, int64_t parts, float* dweight) const;
+
+  TensorType weight_;
+  int64_t wide_, narrow_, lanes_, floats_ = 0;
+  bool out_is_wide_;
+  std::vector<Tile> tiles_;
+  std::vector<int64_t> wide_at_, narrow_at_;  // of channels, in the weight's format
+};
+
+/// The convolution itself, some pixels at a time.
+class PointwiseConvolution {
+ public:
+  /// x [N,C,H,W], weight [O,C,1,1] in any format.
+  PointwiseConvolution(const TensorType& x, const TensorType& weight);
+  int64_t scratch_floats() const;
+  /// Makes the scratch memory what run reads.
+  void pack(const float* weight, float* scratch) const;
+  /// Pixels [first, last) of y.
+  void run(const float* x, const float* packed, int64_t first, int64_t last, float* y) const;
+
+ private:
+  int64_t in_, out_;
+  std::vector<int64_t> in_at_, out_at_;  // of channels, in the weight's format
+};
+/// Are these such a convolution's, of so few channels that this is faster than products of their own?
+Support supports_pointwise_convolution(const TensorType& x, const TensorType& weight, const TensorType& y);
+
+/// Both gradients of the convolution, where the gradient of what it gave is made when a block needs it, and held nowhere else.
+class PointwiseGradients {
+ public:
+  /// x [N,C,H,W], weight and dweight [O,C,1,1] in any format.
+  PointwiseGradients(const TensorType& x, const TensorType& weight, const TensorType& dweight, int threads);
+  int64_t scratch_floats() const;
+
+  struct Operands {
+    const float *x, *weight;
+    float *dx, *dweight;
+  };
+  /// Writes the gradient of pixels [first, first + count) as rows of O floats, of what it reads from `from`, arrays of as many. On several threads.
+  using Make = std::function<void(int64_t first, int64_t count, float* to)>;
+  void run(const Operands& operands, float* scratch, const std::array<const float*, 2>& from, const Make& make) const;
+
+ private:
+  int64_t pixels_, in_, out_, parts_;
+  PointwiseSums sums_;
+  std::vector<int64_t> in_at_, out_at_;  // of channels, in the weight's format
+};
+
+/// Are the inputs x and weight, and outputs 0 and 1, their gradients, such a convolution's, of so few channels that this is faster than products of their own?
+Support supports_pointwise_gradients(const KernelQuery& query, int x, int weight);
+
+}  // namespace galley

@@ -1,0 +1,55 @@
+// The operators as what they stand for: the references of the convolution and the norm, or of their gradients, one after the other.
+
+#include "libcore/ops/pointwise.h"
+
+#include "libcore/kernels/ref/parts.h"
+#include "libcore/ops/conv.h"
+
+namespace galley {
+namespace {
+
+/// dx and dweight of the 1x1 convolution, of the gradient of what it gave.
+void convolution(RefCall& call, const RefArray& grad) {
+  const RefArray &x = call.in(7), &weight = call.in(8);
+  Conv2dBackwardDataAttrs data;
+  data.input_size = {x.shape[2], x.shape[3]};
+  Conv2dBackwardWeightsAttrs weights;
+  weights.kernel_size = {1};
+  call.out(0) = run_part("conv2d_backward_data", data, {&grad, &weight}, {zeros(x.shape)})[0];
+  call.out(1) = run_part("conv2d_backward_weights", weights, {&x, &grad}, {zeros(weight.shape)})[0];
+}
+
+void forward(RefCall& call) {
+  const RefArray& weight = call.in(1);
+  call.out(3) = run_part("conv2d", Conv2dAttrs(), {&call.in(0), &weight}, {zeros(call.out(3).shape)})[0];
+  const auto made = run_part("batch_norm_depthwise", call.attrs<BatchNormDepthwiseAttrs>(), {&call.out(3), &call.in(2), given(call, 3), given(call, 4)},
+                             {zeros(call.out(0).shape), zeros({weight.shape[0]}), zeros({weight.shape[0]})});
+  for (size_t i = 0; i < made.size(); ++i) call.out(i) = made[i];
+}
+
+void norm(RefCall& call) {
+  const auto& a = call.attrs<BatchNormBackwardAttrs>();
+  const RefArray& between = call.in(1);
+  std::vector<RefArray> outputs{zeros(between.shape), zeros({between.shape[1]}), zeros({between.shape[1]})};
+  if (a.residual) outputs.push_back(zeros(between.shape));
+  const auto gradients = run_part("batch_norm_backward", a, {&call.in(0), &between, &call.in(2), &call.in(3), given(call, 4), given(call, 5), given(call, 6)}, std::move(outputs));
+  convolution(call, gradients[0]);
+  for (size_t i = 1; i < gradients.size(); ++i) call.out(i + 1) = gradients[i];
+}
+
+void depthwise(RefCall& call) {
+  const RefArray& between = call.in(2);
+  const auto gradients =
+      run_part("batch_norm_depthwise_backward", call.attrs<BatchNormDepthwiseAttrs>(), {&call.in(0), &call.in(1), &between, &call.in(3), &call.in(4), given(call, 5), given(call, 6)},
+               {zeros(between.shape), zeros(call.in(1).shape), zeros({between.shape[1]}), zeros({between.shape[1]})});
+  convolution(call, gradients[0]);
+  for (size_t i = 1; i < gradients.size(); ++i) call.out(i + 1) = gradients[i];
+}
+
+constexpr RefEntry kEntries[] = {{"pointwise_batch_norm_depthwise", forward}, {"pointwise_batch_norm_backward", norm}, {"pointwise_batch_norm_depthwise_backward", depthwise}};
+
+}  // namespace
+
+std::span<const RefEntry> ref_pointwise() { return kEntries; }
+
+}  // namespace galley

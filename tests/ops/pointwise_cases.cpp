@@ -1,0 +1,98 @@
+// Cases of the gradients of a 1x1 convolution and the norm behind it: kernels against the reference. That they are those gradients is tested with the pass that
+// puts the operators in (tests/passes/graph_passes_test.cpp).
+
+#include "libcore/ops/pointwise.h"
+#include "tests/ops/harness.h"
+
+namespace galley::test {
+namespace {
+
+struct Geometry {
+  std::string name;
+  Shape x;
+  int64_t outputs;
+  Activation activation = Activation::kNone;
+  bool affine = true, residual = false;
+};
+
+/// What both operators read besides the gradient: values that no activation's kink is near, where float32 and double may fall on either side. Normalised values
+/// are within 2.4, gamma is small, and beta is far enough from the kinks.
+struct Operands {
+  Value between, mean, var, gamma, beta, x, weight;
+};
+Operands operands(CaseInputs& in, const Geometry& g) {
+  const std::vector<double> kinks = g.activation == Activation::kHardswish ? std::vector<double>{-3, 3} : std::vector<double>{0, 6};
+  const bool bent = g.activation != Activation::kNone;
+  const Fill gamma = bent ? Fill{.low = 0.1, .high = 0.25} : Fill{.low = 0.5, .high = 1.5};
+  const Fill beta = bent ? Fill{.low = kinks[0] - 2, .high = kinks[1] + 2, .kinks = kinks, .margin = 0.65} : Fill{};
+  Operands o;
+  o.between = in.real({g.x[0], g.outputs, g.x[2], g.x[3]}, {.low = -1, .high = 3});
+  o.mean = in.vector(g.outputs, {.low = 0.9, .high = 1.1});
+  o.var = in.vector(g.outputs, {.low = 0.8, .high = 1.2});
+  if (g.affine) o.gamma = in.vector(g.outputs, gamma);
+  if (g.affine) o.beta = in.vector(g.outputs, beta);
+  o.x = in.real(g.x);
+  o.weight = in.weight({g.outputs, g.x[1], 1, 1});
+  return o;
+}
+
+}  // namespace
+
+std::vector<OpCase> pointwise_cases() {
+  std::vector<OpCase> cases;
+  for (const Geometry& g : std::vector<Geometry>{{"even", {2, 16, 6, 8}, 64, Activation::kRelu},
+                                                 {"expands", {2, 24, 9, 7}, 72, Activation::kHardswish},
+                                                 {"odd", {3, 19, 5, 6}, 67},
+                                                 {"close", {2, 40, 4, 7}, 41, Activation::kRelu6},
+                                                 {"most_channels", {1, 48, 5, 5}, 130, Activation::kRelu},
+                                                 {"more_channels_than_are_taken", {1, 49, 3, 3}, 65},
+                                                 {"narrows", {1, 20, 3, 3}, 17},
+                                                 {"few_channels", {2, 15, 4, 4}, 16},
+                                                 {"residual", {2, 21, 7, 5}, 70, Activation::kRelu, true, true},
+                                                 {"residual_alone", {2, 17, 5, 5}, 33, Activation::kNone, true, true},
+                                                 {"no_affine", {2, 17, 6, 5}, 35, Activation::kNone, false},
+                                                 {"blocks_and_parts", {3, 20, 31, 23}, 50, Activation::kRelu},
+                                                 {"long_rows", {1, 16, 9, 8}, 1200, Activation::kHardswish},
+                                                 {"one_pixel", {1, 16, 1, 1}, 32}}) {
+    cases.push_back({.name = "pointwise_batch_norm_backward_" + g.name, .build = [=](CaseInputs& in) {
+                       BatchNormBackwardAttrs a;
+                       a.activation = g.activation;
+                       a.residual = g.residual;
+                       const Operands o = operands(in, g);
+                       const Value grad = in.real(o.between.shape()), y = g.residual && g.activation == Activation::kRelu ? in.real(o.between.shape(), {.kinks = {0}}) : Value();
+                       pointwise_batch_norm_backward(grad, o.between, o.mean, o.var, o.gamma, o.beta, y, o.x, o.weight, a);
+                     }, .forward_only = true});
+  }
+  struct Depthwise : Geometry {
+    std::vector<int64_t> kernel, stride, padding;
+  };
+  const std::vector<Depthwise> depthwise{{{"even", {2, 16, 6, 8}, 64, Activation::kRelu}, {3, 3}, {1}, {1}},
+                                                   {{"strided", {2, 24, 9, 7}, 72, Activation::kHardswish}, {5, 5}, {2}, {2}},
+                                                   {{"plain", {2, 18, 7, 6}, 50}, {3, 3}, {1}, {1}},
+                                                   {{"relu6_no_padding", {1, 40, 8, 9}, 41, Activation::kRelu6}, {3, 3}, {1}, {0}},
+                                                   {{"no_affine", {2, 17, 5, 6}, 35, Activation::kNone, false}, {3, 3}, {2}, {1}},
+                                                   {{"blocks_and_parts", {3, 20, 31, 23}, 50, Activation::kRelu}, {3, 3}, {1}, {1}}};
+  for (const Depthwise& g : depthwise) {
+    cases.push_back({.name = "pointwise_batch_norm_depthwise_" + g.name, .build = [=](CaseInputs& in) {
+                       BatchNormDepthwiseAttrs a;
+                       a.activation = g.activation;
+                       a.stride = g.stride;
+                       a.padding = g.padding;
+                       const Value x = in.real(g.x), weight = in.weight({g.outputs, g.x[1], 1, 1}), kernel = in.weight({g.outputs, 1, g.kernel[0], g.kernel[1]});
+                       pointwise_batch_norm_depthwise(x, weight, kernel, g.affine ? in.vector(g.outputs, {.low = 0.5, .high = 1.5}) : Value(), g.affine ? in.vector(g.outputs) : Value(), a);
+                     }, .forward_only = true});
+    cases.push_back({.name = "pointwise_batch_norm_depthwise_backward_" + g.name, .build = [=](CaseInputs& in) {
+                       BatchNormDepthwiseAttrs a;
+                       a.activation = g.activation;
+                       a.stride = g.stride;
+                       a.padding = g.padding;
+                       const Operands o = operands(in, g);
+                       const Value depthwise = in.weight({g.outputs, 1, g.kernel[0], g.kernel[1]});
+                       const Shape y = conv2d_shape(a.window(g.outputs), o.between.shape(), depthwise.shape());
+                       pointwise_batch_norm_depthwise_backward(in.real(y), depthwise, o.between, o.mean, o.var, o.gamma, o.beta, o.x, o.weight, a);
+                     }, .forward_only = true});
+  }
+  return cases;
+}
+
+}  // namespace galley::test
