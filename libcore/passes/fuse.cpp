@@ -8,6 +8,7 @@
 #include "libcore/ops/conv.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/norm.h"
+#include "libcore/ops/pointwise.h"
 #include "libcore/ops/unary.h"
 
 namespace galley {
@@ -31,6 +32,9 @@ class Fuser {
 
   Node& node(size_t n) { return nodes_[n]; }
   size_t size() const { return nodes_.size(); }
+  /// The nodes that read a value.
+  const std::vector<int>& users(ValueId id) const { return users_[static_cast<size_t>(id)]; }
+  bool is_output(ValueId id) const { return outputs_.count(id) > 0; }
   bool gone(size_t n) const { return gone_[n]; }
 
   /// The node that makes a value, or -1.
@@ -51,6 +55,8 @@ class Fuser {
     nodes_[reader] = std::move(merged);
     gone_[inner] = true;
   }
+  /// The node goes: what it made, one that merge has put in makes.
+  void remove(size_t n) { gone_[n] = true; }
 
   /// The nodes that are left; readers of values that are made later than before follow them.
   void finish() {
@@ -169,6 +175,38 @@ std::optional<Node> with_batch_norm(const Graph& graph, const Node& node, const 
   return merged;
 }
 
+bool is_pointwise(const Graph& graph, const Node& weights) {
+  const auto& window = weights.attrs<Conv2dBackwardWeightsAttrs>();
+  constexpr std::array<int64_t, 2> kOne{1, 1}, kZero{0, 0};
+  return pair(window.kernel_size) == kOne && pair(window.stride) == kOne && pair(window.padding) == kZero && window.groups == 1 && graph.type(weights.inputs[0]).shape.rank() == 4;
+}
+
+/// `depthwise`, a batch_norm_depthwise, with the convolution that gives its input; nothing where that is not a plain 1x1 one.
+std::optional<Node> with_convolution(const Graph& graph, const Node& depthwise, const Node& convolution) {
+  const auto& window = convolution.attrs<Conv2dAttrs>();
+  constexpr std::array<int64_t, 2> kOne{1, 1}, kZero{0, 0};
+  const Shape& weight = graph.type(convolution.inputs[1]).shape;
+  if (weight[2] * weight[3] != 1 || pair(window.stride) != kOne || pair(window.padding) != kZero || window.groups != 1) return std::nullopt;
+  if (convolution.input(2) != kNoValue || convolution.input(3) != kNoValue || window.activation != Activation::kNone) return std::nullopt;
+  Node merged = depthwise;
+  merged.op = &pointwise_batch_norm_depthwise_op();
+  merged.inputs = {convolution.inputs[0], convolution.inputs[1], depthwise.inputs[1], depthwise.input(2), depthwise.input(3)};
+  merged.outputs.push_back(convolution.outputs[0]);
+  return merged;
+}
+
+/// The two gradients of a 1x1 convolution and that of the batch norm behind it as one operator.
+Node with_gradients(const Node& norm, const Node& data, const Node& weights) {
+  Node merged = norm;
+  merged.op = norm.is("batch_norm_backward") ? &pointwise_batch_norm_backward_op() : &pointwise_batch_norm_depthwise_backward_op();
+  merged.path = data.path;
+  merged.inputs.resize(7, kNoValue);
+  merged.inputs.insert(merged.inputs.end(), {weights.inputs[0], data.inputs[1]});
+  merged.outputs = {data.outputs[0], weights.outputs[0]};
+  merged.outputs.insert(merged.outputs.end(), norm.outputs.begin() + 1, norm.outputs.end());
+  return merged;
+}
+
 Activation batch_norm_activation(const Node& node) { return node.attrs<BatchNormAttrs>().activation; }
 Activation conv_activation(const Node& node) { return node.attrs<Conv2dAttrs>().activation; }
 
@@ -219,6 +257,46 @@ PassReport fuse_training(Graph& graph, const std::function<bool(const Graph&, co
     fuser.merge(inner, norm, merged, "batch_norm + add + relu");
     fuser.merge(n, inner, fuser.node(inner), "the sum's relu");
     fuser.report.done.pop_back();
+  }
+  fuser.finish();
+  return std::move(fuser.report);
+}
+
+PassReport fuse_pointwise(Graph& graph, const std::function<bool(const Graph&, const Node&)>& has_kernel) {
+  Fuser fuser(graph);
+  const auto decline = [&](const Node& node, std::string_view what) { fuser.report.declined.push_back(cat(node.path, ": ", what, ": no kernel takes it")); };
+  for (size_t n = 0; n < fuser.size(); ++n) {
+    const Node norm = fuser.node(n);
+    if (norm.is("batch_norm_depthwise")) {
+      const int convolution = fuser.producer(norm.inputs[0]);
+      if (convolution < 0 || !fuser.node(static_cast<size_t>(convolution)).is("conv2d")) continue;
+      std::optional<Node> merged = with_convolution(graph, norm, fuser.node(static_cast<size_t>(convolution)));
+      if (!merged) continue;
+      constexpr std::string_view kWhat = "conv2d + batch_norm_depthwise";
+      if (has_kernel(graph, *merged)) {
+        fuser.merge(n, static_cast<size_t>(convolution), std::move(*merged), std::string(kWhat));
+      } else {
+        decline(norm, kWhat);
+      }
+      continue;
+    }
+    if (!norm.is("batch_norm_backward") && !norm.is("batch_norm_depthwise_backward")) continue;
+    const ValueId between = norm.outputs[0];
+    int data = -1, weights = -1;
+    for (int user : fuser.users(between)) {
+      const Node& reader = fuser.node(static_cast<size_t>(user));
+      if (reader.is("conv2d_backward_data") && reader.inputs[0] == between) data = user;
+      if (reader.is("conv2d_backward_weights") && reader.inputs[1] == between) weights = user;
+    }
+    if (data < 0 || weights < 0 || fuser.users(between).size() != 2 || fuser.is_output(between) || !is_pointwise(graph, fuser.node(static_cast<size_t>(weights)))) continue;
+    Node merged = with_gradients(norm, fuser.node(static_cast<size_t>(data)), fuser.node(static_cast<size_t>(weights)));
+    const std::string what = cat(norm.op->name, " + conv2d_backward_data + conv2d_backward_weights");
+    if (!has_kernel(graph, merged)) {
+      decline(merged, what);
+      continue;
+    }
+    fuser.remove(static_cast<size_t>(weights));
+    fuser.merge(static_cast<size_t>(data), n, std::move(merged), what);
   }
   fuser.finish();
   return std::move(fuser.report);

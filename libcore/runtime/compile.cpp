@@ -6,6 +6,7 @@
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/table.h"
 #include "libcore/passes/assign_precision.h"
+#include "libcore/passes/fuse.h"
 #include "libcore/passes/order_updates.h"
 #include "libcore/passes/winograd.h"
 
@@ -117,6 +118,7 @@ std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& option
   }
   order_updates(graph);
   program->report_.layout = assign_layout(graph, layout_options(options, threads));
+  if (!options.reference_only) fuse_pointwise(graph, has_own_kernel);
   const size_t prepare_nodes = hoist_prepare(graph);
   verify(graph);
   program->graph_ = std::move(graph);

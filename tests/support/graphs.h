@@ -66,7 +66,8 @@ inline Conv2dAttrs conv_attrs(int64_t stride, int64_t padding) {
   return attrs;
 }
 
-/// Built where it stays: Values point into its graph. `depthwise`: with such a convolution and its batch norm before the pool.
+/// Built where it stays: Values point into its graph. `depthwise`: with an inverted residual's convolutions (1x1, depthwise, 1x1) before the pool, and a
+/// residual added to a 1x1 convolution's norm.
 inline void build_tiny_net(TinyNet& net, bool training = true, int64_t batch = 3, bool depthwise = false) {
   Graph& g = net.graph;
   const auto parameter = [&](const std::string& name, Shape shape) {
@@ -89,20 +90,22 @@ inline void build_tiny_net(TinyNet& net, bool training = true, int64_t batch = 3
     g.set_phase(phase);
     return r.y;
   };
-  const auto conv = [&](const std::string& name, Value x, int64_t out, int64_t stride) {
+  const auto conv = [&](const std::string& name, Value x, int64_t out, int64_t stride, int64_t size = 3) {
     const PathScope scope(g, name);
-    return conv2d(x, parameter(name + ".weight", Shape{out, x.channels(), 3, 3}), Value(), conv_attrs(stride, 1));
+    return conv2d(x, parameter(name + ".weight", Shape{out, x.channels(), size, size}), Value(), conv_attrs(stride, size / 2));
   };
   const Value x = g.add_input("input", f32({batch, 3, 8, 8}), ValueRole::kInput);
   const Value label = g.add_input("label", i64({batch}), ValueRole::kInput);
   const Value stem = relu(norm("bn0", conv("conv0", x, 8, 1)));
   Value y = relu(norm("bn1", conv("conv1", stem, 8, 1)));
-  y = relu(add(norm("bn2", conv("conv2", y, 8, 1)), stem));
+  y = relu(add(norm("bn2", conv("conv2", y, 8, 1, depthwise ? 1 : 3)), stem));
   y = relu(norm("bn3", conv("conv3", y, 16, 2)));
   if (depthwise) {
     Conv2dAttrs attrs = conv_attrs(2, 1);
-    attrs.groups = 16;
-    y = relu(norm("bn4", conv2d(y, parameter("depthwise.weight", Shape{16, 1, 3, 3}), Value(), attrs)));
+    attrs.groups = 24;
+    y = relu(norm("bn4", conv("expand", y, 24, 1, 1)));
+    y = relu(norm("bn5", conv2d(y, parameter("depthwise.weight", Shape{24, 1, 3, 3}), Value(), attrs)));
+    y = norm("bn6", conv("project", y, 16, 1, 1));
   }
   AdaptiveAvgPool2dAttrs pool;
   pool.output_size = {1};
