@@ -11,7 +11,7 @@ namespace {
 // (docs/performance.md).
 constexpr int64_t kMostChannels = 48;
 constexpr int64_t kRowBlock = 48;  // rows of which all panels are made one after the other
-constexpr int64_t kAhead = 24;  // rows from what is written to what is asked for
+constexpr int64_t kAhead = 24;     // rows from what is written to what is asked for
 
 /// Offsets of channels in the weight's format, which are sums of one term for each index.
 std::vector<int64_t> inputs_in(const TensorType& weight) {

@@ -1,5 +1,6 @@
 #pragma once
-// Gradients of 1x1 convolutions of stride 1 and few channels, in f32 on channels_last images, by blocks of pixels.
+// 1x1 convolutions of stride 1 and few channels and their gradients, in f32 on channels_last images, by blocks of pixels: for operators that make or
+// read the wide side a block at a time. PointwiseSums: pointwise_weights.cpp.
 
 #include <array>
 #include <functional>
