@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
+#include "libcore/kernels/cpu/winograd.h"
 #include "libcore/ops/reduce.h"
+#include "libcore/passes/fuse.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/runtime/execution.h"
 #include "tests/support/graphs.h"
@@ -19,8 +22,8 @@ struct Trained {
   std::map<std::string, ValueId> new_value;            // named state -> its value after the step
 };
 
-void make_trained(Trained& t) {
-  build_tiny_net(t.net);
+void make_trained(Trained& t, bool depthwise = false) {
+  build_tiny_net(t.net, true, 3, depthwise);
   add_training(t.net);
   t.feeds = feeds_for(t.net.graph);
   t.expected = interpret(t.net.graph, t.feeds);
@@ -75,6 +78,30 @@ TEST_P(Step, TrainingStepEqualsTheInterpreter) {
 }
 INSTANTIATE_TEST_SUITE_P(Forms, Step, testing::Values(std::pair{true, LayoutMode::kAuto}, std::pair{true, LayoutMode::kContiguous},
                                                       std::pair{false, LayoutMode::kAuto}, std::pair{false, LayoutMode::kContiguous}));
+
+/// Parameters are updated in place between the operators that compilation makes one.
+TEST(Execution, FusedTrainingStepEqualsTheInterpreter) {
+  Trained t;
+  make_trained(t, true);
+  CompileOptions options;
+  options.guard_bytes = 64;
+  TinyNet fused;
+  build_tiny_net(fused, true, 3, true);
+  fuse_training(fused.graph, [&](const Graph& probe, const Node& node) { return has_kernel(probe, node, options); });
+  add_training(fused);
+  const auto program = compile(fused.graph, options);
+  for (const char* op : {"pointwise_batch_norm_depthwise", "pointwise_batch_norm_depthwise_backward"}) {
+    const auto& nodes = program->graph().nodes();
+    EXPECT_EQ(std::count_if(nodes.begin(), nodes.end(), [&](const Node& node) { return node.is(op); }), winograd::has_wide_vectors() ? 1 : 0) << op;
+  }
+  ParameterStore store;
+  Execution execution(program, store);
+  give(fused.graph, t.feeds, store, execution);
+  ASSERT_TRUE(execution.run());
+  expect_near(execution.output("loss"), t.expected.at(t.net.graph.find_output("loss")), "loss");
+  ASSERT_EQ(t.new_value.size(), 2 * t.net.parameters.size() + 14) << "each parameter, its momentum, and seven pairs of statistics";
+  for (const auto& [name, id] : t.new_value) expect_near(store.get(name), t.expected.at(id), name);
+}
 
 TEST(Execution, TwoRunsGiveTheSameBits) {
   Trained t;
