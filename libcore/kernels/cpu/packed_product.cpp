@@ -13,9 +13,13 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/packed_product.h"
+
+/// Of a lambda in vector code: compiled for its instruction set, and in place.
+#define GALLEY_LOOP HWY_ATTR __attribute__((always_inline))
 
 namespace galley::packed_product {
 
@@ -54,35 +58,47 @@ constexpr int kWide = static_cast<int>(hn::MaxLanes(Floats())), kParts = static_
 constexpr int64_t kRows = kWide == 16 ? 12 : 6;
 constexpr int kPanels = kWide == 16 ? 2 : 1;
 constexpr int kBroad = 4;  // panels
+constexpr int kGroup = 4;  // rows that one pointer and the step address
+
+/// body(0), body(1), ... as constants: sums that they index are registers from the start.
+template <int... kIndex, class Body>
+HWY_INLINE void spell_out(std::integer_sequence<int, kIndex...>, const Body& body) {
+  (body(std::integral_constant<int, kIndex>()), ...);
+}
+template <int kCount, class Body>
+HWY_INLINE void each(const Body& body) {
+  spell_out(std::make_integer_sequence<int, kCount>(), body);
+}
 
 /// kCount rows by kWidth panels. kAsk: for the panels behind these.
 template <int kCount, int kWidth, bool kAsk>
 HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, float* c, int64_t c_step, const float* initial) {
-  constexpr int kVectors = kWidth * kParts;
+  constexpr int kVectors = kWidth * kParts, kGroups = (kCount + kGroup - 1) / kGroup;
   const Floats d;
-  const int64_t step = p.a_step, depth = p.depth, panel_floats = kPanel * depth;
+  const int64_t step = p.a_step, third = 3 * step, depth = p.depth, panel_floats = kPanel * depth;
+  const float* group[kGroups];
+  for (int g = 0; g < kGroups; ++g) group[g] = a + g * kGroup * step;
   if (p.ahead != 0) {
     for (int r = 0; r < kCount; ++r) {
       for (int w = 0; w < kWidth; ++w) __builtin_prefetch(c + (p.ahead + r) * p.c_step + w * kPanel, 1, 2);
     }
   }
-  hn::Vec<Floats> sum[kCount][kVectors];
-  for (int r = 0; r < kCount; ++r) {
-    const float* from = initial != nullptr ? initial : c + r * c_step;
-    for (int i = 0; i < kVectors; ++i) sum[r][i] = hn::LoadU(d, from + i * kWide);
-  }
+  hn::Vec<Floats> sum[kCount * kVectors];
+  each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = hn::LoadU(d, (initial != nullptr ? initial : c + i / kVectors * c_step) + i % kVectors * kWide); });
   for (int64_t k = 0; k < depth; ++k) {
     hn::Vec<Floats> b[kVectors];
-    for (int i = 0; i < kVectors; ++i) b[i] = hn::LoadU(d, panel + i / kParts * panel_floats + k * kPanel + i % kParts * kWide);
+    each<kVectors>([&](auto i) GALLEY_LOOP { b[i] = hn::LoadU(d, panel + i / kParts * panel_floats + k * kPanel + i % kParts * kWide); });
     for (int w = 0; w < kWidth && kAsk; ++w) __builtin_prefetch(panel + (kWidth + w) * panel_floats + k * kPanel, 0, 2);
-    for (int r = 0; r < kCount; ++r) {
-      const auto value = hn::Set(d, a[r * step + k]);
-      for (int i = 0; i < kVectors; ++i) sum[r][i] = hn::MulAdd(value, b[i], sum[r][i]);
+    each<kCount>([&](auto r) GALLEY_LOOP {
+      const auto value = hn::Set(d, group[r / kGroup][r % kGroup == 3 ? third : r % kGroup * step]);
+      each<kVectors>([&](auto i) GALLEY_LOOP { sum[r * kVectors + i] = hn::MulAdd(value, b[i], sum[r * kVectors + i]); });
+    });
+    for (int g = 0; g < kGroups; ++g) {
+      ++group[g];
+      asm("" : "+r"(group[g]));  // or compilers keep a pointer for each row, more than there are registers
     }
   }
-  for (int r = 0; r < kCount; ++r) {
-    for (int i = 0; i < kVectors; ++i) hn::StoreU(sum[r][i], d, c + r * c_step + i * kWide);
-  }
+  each<kCount * kVectors>([&](auto i) GALLEY_LOOP { hn::StoreU(sum[i], d, c + i / kVectors * c_step + i % kVectors * kWide); });
 }
 
 /// One row by kBroad panels; each element's sum is taken in the order of the other tiles.
@@ -110,11 +126,20 @@ void some_rows(const PackedProduct& p, int64_t count, const float* a, const floa
   tile<kCount, kWidth, kAsk>(p, a, panel, c, c_step, initial);
 }
 
+/// For the rows of `a` that a later tile reads, neighbours, in turns with the products: asked for all at once, they would wait for each other.
+HWY_INLINE void ask_rows(const PackedProduct& p, int64_t row) {
+  constexpr int64_t kLine = 16;  // floats
+  const float* from = p.a + (row + p.a_ahead) * p.a_step;
+  for (int64_t at = 0; at < kRows * p.a_step; at += kLine) __builtin_prefetch(from + at, 0, 3);
+}
+
 /// A block's rows by kWidth whole panels from `panel` on.
 template <int kWidth>
 void whole_panels(const PackedProduct& p, int64_t block, int64_t block_end, int64_t panel) {
   const float *b = p.packed + panel * kPanel * p.depth, *initial = p.initial == nullptr ? nullptr : p.initial + panel * kPanel;
+  const bool asks = p.a_ahead != 0 && panel == p.first;
   const auto rows = [&](int64_t row, auto ask) {
+    if (asks) ask_rows(p, row);
     some_rows<kWidth, ask()>(p, std::min(kRows, block_end - row), p.a + row * p.a_step, b, p.c + row * p.c_step + panel * kPanel, p.c_step, initial);
   };
   rows(block, std::true_type());
