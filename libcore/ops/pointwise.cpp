@@ -6,6 +6,12 @@
 namespace galley {
 namespace {
 
+/// What the 1x1 convolution gives.
+TensorType infer_between(const TensorType& x, const TensorType& weight) {
+  GALLEY_CHECK(weight.shape.rank() == 4 && weight.shape[2] == 1 && weight.shape[3] == 1, "the weight must be [O,C,1,1], is ", weight.shape);
+  return infer_part(conv2d_op(), Conv2dAttrs(), {&x, &weight})[0];
+}
+
 /// dx and dweight of a 1x1 convolution that gave `between`.
 std::vector<TensorType> infer_pointwise(const TensorType& between, const TensorType& x, const TensorType& weight) {
   GALLEY_CHECK(x.shape.rank() == 4, "the convolution's input must be [N,C,H,W], is ", x.shape);
@@ -20,12 +26,8 @@ std::vector<TensorType> infer_pointwise(const TensorType& between, const TensorT
 }
 
 std::vector<TensorType> infer_forward(const OpContext& c) {
-  const TensorType &x = c.in(0), &weight = c.in(1);
-  GALLEY_CHECK(weight.shape.rank() == 4 && weight.shape[2] == 1 && weight.shape[3] == 1, "the weight must be [O,C,1,1], is ", weight.shape);
-  TensorType between = infer_part(conv2d_op(), Conv2dAttrs(), {&x, &weight})[0];
-  std::vector<TensorType> types = infer_part(batch_norm_depthwise_op(), c.attrs<BatchNormDepthwiseAttrs>(), {&between, &c.in(2), given(c, 3), given(c, 4)});
-  types.push_back(std::move(between));
-  return types;
+  const TensorType between = infer_between(c.in(0), c.in(1));
+  return infer_part(batch_norm_depthwise_op(), c.attrs<BatchNormDepthwiseAttrs>(), {&between, &c.in(2), given(c, 3), given(c, 4)});
 }
 
 std::vector<TensorType> infer_norm(const OpContext& c) {
@@ -37,24 +39,26 @@ std::vector<TensorType> infer_norm(const OpContext& c) {
 }
 
 std::vector<TensorType> infer_depthwise(const OpContext& c) {
+  const TensorType between = infer_between(c.in(6), c.in(7));
   const std::vector<TensorType> inner = infer_part(batch_norm_depthwise_backward_op(), c.attrs<BatchNormDepthwiseAttrs>(),
-                                                   {&c.in(0), &c.in(1), &c.in(2), &c.in(3), &c.in(4), given(c, 5), given(c, 6)});
-  std::vector<TensorType> types = infer_pointwise(inner[0], c.in(7), c.in(8));
+                                                   {&c.in(0), &c.in(1), &between, &c.in(2), &c.in(3), given(c, 4), given(c, 5)});
+  std::vector<TensorType> types = infer_pointwise(inner[0], c.in(6), c.in(7));
   types.insert(types.end(), inner.begin() + 1, inner.end());
   return types;
 }
 
-/// The convolution's two products, and ten operations a value of the norm's.
-double flops(const TensorType& between, const TensorType& x) { return static_cast<double>(between.elements()) * (4.0 * static_cast<double>(x.shape[1]) + 10.0); }
-Cost cost_forward(const OpContext& c) {
-  const TensorType& between = c.out(3);
-  return operand_cost(c, static_cast<double>(between.elements()) * (2.0 * static_cast<double>(c.in(0).shape[1]) + 8.0) +
-                             2.0 * static_cast<double>(c.out(0).elements() * c.in(2).shape[2] * c.in(2).shape[3]));
+/// Of so many products of x and the weight, and as many operations for each value between.
+double flops(const TensorType& x, const TensorType& weight, double products, double operations) {
+  return static_cast<double>(x.elements() / x.shape[1] * weight.shape[0]) * (2.0 * products * static_cast<double>(x.shape[1]) + operations);
 }
-Cost cost_norm(const OpContext& c) { return operand_cost(c, flops(c.in(1), c.in(7))); }
-Cost cost_depthwise(const OpContext& c) {
-  return operand_cost(c, flops(c.in(2), c.in(7)) + 4.0 * static_cast<double>(c.in(0).elements() * c.in(1).shape[2] * c.in(1).shape[3]));
+/// Of so many products of the depthwise convolution.
+double depthwise_flops(const TensorType& y, const TensorType& depthwise, double products) {
+  return 2.0 * products * static_cast<double>(y.elements() * depthwise.shape[2] * depthwise.shape[3]);
 }
+// What the result needs, each once: how often a kernel makes a value again is its own affair.
+Cost cost_forward(const OpContext& c) { return operand_cost(c, flops(c.in(0), c.in(1), 1, 8) + depthwise_flops(c.out(0), c.in(2), 1)); }
+Cost cost_norm(const OpContext& c) { return operand_cost(c, flops(c.in(7), c.in(8), 2, 10)); }
+Cost cost_depthwise(const OpContext& c) { return operand_cost(c, flops(c.in(6), c.in(7), 3, 10) + depthwise_flops(c.in(0), c.in(1), 2)); }
 
 }  // namespace
 
@@ -62,7 +66,7 @@ const OpDef& pointwise_batch_norm_depthwise_op() {
   static const OpDef def{.name = "pointwise_batch_norm_depthwise",
                          .doc = "a 1x1 convolution and the batch_norm_depthwise behind it",
                          .inputs = {"x", "weight", "depthwise", "gamma?", "beta?"},
-                         .outputs = {"y", "mean", "var", "between"},
+                         .outputs = {"y", "mean", "var"},
                          .make_attrs = make_fields<BatchNormDepthwiseAttrs>,
                          .infer = infer_forward,
                          .no_gradient = "put in after differentiation",
@@ -85,7 +89,7 @@ const OpDef& pointwise_batch_norm_backward_op() {
 const OpDef& pointwise_batch_norm_depthwise_backward_op() {
   static const OpDef def{.name = "pointwise_batch_norm_depthwise_backward",
                          .doc = "gradients of a 1x1 convolution and the batch_norm_depthwise behind it",
-                         .inputs = {"grad", "depthwise", "between", "mean", "var", "gamma?", "beta?", "x", "weight"},
+                         .inputs = {"grad", "depthwise", "mean", "var", "gamma?", "beta?", "x", "weight"},
                          .outputs = {"dx", "dweight", "ddepthwise", "dgamma", "dbeta"},
                          .make_attrs = make_fields<BatchNormDepthwiseAttrs>,
                          .infer = infer_depthwise,
@@ -97,17 +101,17 @@ const OpDef& pointwise_batch_norm_depthwise_backward_op() {
 
 OpTable pointwise_ops() { return {&pointwise_batch_norm_depthwise_op(), &pointwise_batch_norm_backward_op(), &pointwise_batch_norm_depthwise_backward_op()}; }
 
-PointwiseBatchNormDepthwise pointwise_batch_norm_depthwise(Value x, Value weight, Value depthwise, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs) {
+BatchNormDepthwise pointwise_batch_norm_depthwise(Value x, Value weight, Value depthwise, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs) {
   const std::vector<Value> r = emit_all("pointwise_batch_norm_depthwise", std::make_unique<BatchNormDepthwiseAttrs>(attrs), std::vector<Value>{x, weight, depthwise, gamma, beta});
-  return {r[0], r[1], r[2], r[3]};
+  return {r[0], r[1], r[2]};
 }
 std::vector<Value> pointwise_batch_norm_backward(Value grad, Value between, Value mean, Value var, Value gamma, Value beta, Value y, Value x, Value weight, const BatchNormBackwardAttrs& attrs) {
   return emit_all("pointwise_batch_norm_backward", std::make_unique<BatchNormBackwardAttrs>(attrs), std::vector<Value>{grad, between, mean, var, gamma, beta, y, x, weight});
 }
-std::vector<Value> pointwise_batch_norm_depthwise_backward(Value grad, Value depthwise, Value between, Value mean, Value var, Value gamma, Value beta, Value x, Value weight,
+std::vector<Value> pointwise_batch_norm_depthwise_backward(Value grad, Value depthwise, Value mean, Value var, Value gamma, Value beta, Value x, Value weight,
                                                            const BatchNormDepthwiseAttrs& attrs) {
   return emit_all("pointwise_batch_norm_depthwise_backward", std::make_unique<BatchNormDepthwiseAttrs>(attrs),
-                  std::vector<Value>{grad, depthwise, between, mean, var, gamma, beta, x, weight});
+                  std::vector<Value>{grad, depthwise, mean, var, gamma, beta, x, weight});
 }
 
 }  // namespace galley

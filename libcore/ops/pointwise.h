@@ -1,6 +1,6 @@
 #pragma once
-// A 1x1 convolution with the batch norm behind it as one operator: what the convolution gives is summed as it is made, and the gradient between the two is
-// written and read nowhere. fuse_pointwise (passes/fuse.h) puts them in the place of the operators that they stand for.
+// A 1x1 convolution with the batch norm behind it as one operator: the gradient between the two is written and read nowhere, nor, where a depthwise convolution
+// follows, what the convolution gives. fuse_pointwise (passes/fuse.h) puts them in the place of the operators that they stand for.
 
 #include "libcore/ops/batch_norm_depthwise.h"
 #include "libcore/ops/norm.h"
@@ -11,16 +11,13 @@ const OpDef& pointwise_batch_norm_depthwise_op();
 const OpDef& pointwise_batch_norm_backward_op();
 const OpDef& pointwise_batch_norm_depthwise_backward_op();
 
-struct PointwiseBatchNormDepthwise {
-  Value y, mean, var, between;
-};
-/// between = conv2d(x, weight) [N,O,H,W] of x [N,C,H,W] by weight [O,C,1,1], stride 1, and y, mean, var of batch_norm_depthwise(between, depthwise).
-PointwiseBatchNormDepthwise pointwise_batch_norm_depthwise(Value x, Value weight, Value depthwise, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs = {});
+/// batch_norm_depthwise(between, depthwise) of between = conv2d(x, weight) [N,O,H,W], x [N,C,H,W] and weight [O,C,1,1], stride 1.
+BatchNormDepthwise pointwise_batch_norm_depthwise(Value x, Value weight, Value depthwise, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs = {});
 /// Of y = batch_norm(between), between as above:
 /// (dx, dweight, dgamma, dbeta[, dresidual]) of y's gradient; y as for batch_norm_backward.
 std::vector<Value> pointwise_batch_norm_backward(Value grad, Value between, Value mean, Value var, Value gamma, Value beta, Value y, Value x, Value weight, const BatchNormBackwardAttrs& attrs);
 /// Of y = batch_norm_depthwise(between, depthwise), between as above: (dx, dweight, ddepthwise, dgamma, dbeta).
-std::vector<Value> pointwise_batch_norm_depthwise_backward(Value grad, Value depthwise, Value between, Value mean, Value var, Value gamma, Value beta, Value x, Value weight,
+std::vector<Value> pointwise_batch_norm_depthwise_backward(Value grad, Value depthwise, Value mean, Value var, Value gamma, Value beta, Value x, Value weight,
                                                            const BatchNormDepthwiseAttrs& attrs);
 
 }  // namespace galley

@@ -1,5 +1,6 @@
 #include "libcore/passes/fuse.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <set>
@@ -191,16 +192,20 @@ std::optional<Node> with_convolution(const Graph& graph, const Node& depthwise, 
   Node merged = depthwise;
   merged.op = &pointwise_batch_norm_depthwise_op();
   merged.inputs = {convolution.inputs[0], convolution.inputs[1], depthwise.inputs[1], depthwise.input(2), depthwise.input(3)};
-  merged.outputs.push_back(convolution.outputs[0]);
   return merged;
 }
 
-/// The two gradients of a 1x1 convolution and that of the batch norm behind it as one operator.
+/// The two gradients of a 1x1 convolution and that of the batch norm behind it, or of a batch_norm_depthwise, as one operator.
 Node with_gradients(const Node& norm, const Node& data, const Node& weights) {
   Node merged = norm;
-  merged.op = norm.is("batch_norm_backward") ? &pointwise_batch_norm_backward_op() : &pointwise_batch_norm_depthwise_backward_op();
   merged.path = data.path;
   merged.inputs.resize(7, kNoValue);
+  if (norm.is("batch_norm_backward")) {
+    merged.op = &pointwise_batch_norm_backward_op();
+  } else {
+    merged.op = &pointwise_batch_norm_depthwise_backward_op();
+    merged.inputs.erase(merged.inputs.begin() + 2);  // what the convolution gave: made again
+  }
   merged.inputs.insert(merged.inputs.end(), {weights.inputs[0], data.inputs[1]});
   merged.outputs = {data.outputs[0], weights.outputs[0]};
   merged.outputs.insert(merged.outputs.end(), norm.outputs.begin() + 1, norm.outputs.end());
@@ -262,45 +267,104 @@ PassReport fuse_training(Graph& graph, const std::function<bool(const Graph&, co
   return std::move(fuser.report);
 }
 
-PassReport fuse_pointwise(Graph& graph, const std::function<bool(const Graph&, const Node&)>& has_kernel) {
-  Fuser fuser(graph);
-  const auto decline = [&](const Node& node, std::string_view what) { fuser.report.declined.push_back(cat(node.path, ": ", what, ": no kernel takes it")); };
-  for (size_t n = 0; n < fuser.size(); ++n) {
-    const Node norm = fuser.node(n);
-    if (norm.is("batch_norm_depthwise")) {
-      const int convolution = fuser.producer(norm.inputs[0]);
-      if (convolution < 0 || !fuser.node(static_cast<size_t>(convolution)).is("conv2d")) continue;
-      std::optional<Node> merged = with_convolution(graph, norm, fuser.node(static_cast<size_t>(convolution)));
-      if (!merged) continue;
-      constexpr std::string_view kWhat = "conv2d + batch_norm_depthwise";
-      if (has_kernel(graph, *merged)) {
-        fuser.merge(n, static_cast<size_t>(convolution), std::move(*merged), std::string(kWhat));
-      } else {
-        decline(norm, kWhat);
+namespace {
+
+/// fuse_pointwise's work.
+class PointwiseFuser {
+ public:
+  PointwiseFuser(Graph& graph, const std::function<bool(const Graph&, const Node&)>& has_kernel) : graph_(graph), has_kernel_(has_kernel), fuser_(graph) {}
+
+  PassReport run() {
+    for (size_t n = 0; n < fuser_.size(); ++n) {
+      if (fuser_.gone(n)) continue;
+      const Node& node = fuser_.node(n);
+      if (node.is("batch_norm_backward")) {
+        if (const std::optional<Gradients> gradients = gradients_of(n)) take_or_decline(n, *gradients);
+      } else if (node.is("batch_norm_depthwise") || node.is("batch_norm_depthwise_backward")) {
+        take_convolution(node.inputs[node.is("batch_norm_depthwise") ? 0 : 2]);
       }
-      continue;
     }
-    if (!norm.is("batch_norm_backward") && !norm.is("batch_norm_depthwise_backward")) continue;
+    fuser_.finish();
+    return std::move(fuser_.report);
+  }
+
+ private:
+  /// The node that stands for the gradients of a norm and of the 1x1 convolution before it, and where those of the convolution are.
+  struct Gradients {
+    Node merged;
+    size_t data, weights;
+  };
+
+  /// Nothing where the gradient between has other readers.
+  std::optional<Gradients> gradients_of(size_t n) {
+    const Node& norm = fuser_.node(n);
     const ValueId between = norm.outputs[0];
     int data = -1, weights = -1;
-    for (int user : fuser.users(between)) {
-      const Node& reader = fuser.node(static_cast<size_t>(user));
+    for (int user : fuser_.users(between)) {
+      const Node& reader = fuser_.node(static_cast<size_t>(user));
       if (reader.is("conv2d_backward_data") && reader.inputs[0] == between) data = user;
       if (reader.is("conv2d_backward_weights") && reader.inputs[1] == between) weights = user;
     }
-    if (data < 0 || weights < 0 || fuser.users(between).size() != 2 || fuser.is_output(between) || !is_pointwise(graph, fuser.node(static_cast<size_t>(weights)))) continue;
-    Node merged = with_gradients(norm, fuser.node(static_cast<size_t>(data)), fuser.node(static_cast<size_t>(weights)));
-    const std::string what = cat(norm.op->name, " + conv2d_backward_data + conv2d_backward_weights");
-    if (!has_kernel(graph, merged)) {
-      decline(merged, what);
-      continue;
-    }
-    fuser.remove(static_cast<size_t>(weights));
-    fuser.merge(static_cast<size_t>(data), n, std::move(merged), what);
+    if (data < 0 || weights < 0 || fuser_.users(between).size() != 2 || fuser_.is_output(between)) return std::nullopt;
+    if (!is_pointwise(graph_, fuser_.node(static_cast<size_t>(weights)))) return std::nullopt;
+    return Gradients{with_gradients(norm, fuser_.node(static_cast<size_t>(data)), fuser_.node(static_cast<size_t>(weights))), static_cast<size_t>(data), static_cast<size_t>(weights)};
   }
-  fuser.finish();
-  return std::move(fuser.report);
-}
+
+  static std::string what_of(const Node& norm) { return cat(norm.op->name, " + conv2d_backward_data + conv2d_backward_weights"); }
+  void take(size_t n, const Gradients& gradients) {
+    fuser_.remove(gradients.weights);
+    fuser_.merge(gradients.data, n, gradients.merged, what_of(fuser_.node(n)));
+  }
+  void take_or_decline(size_t n, const Gradients& gradients) {
+    if (has_kernel_(graph_, gradients.merged)) {
+      take(n, gradients);
+    } else {
+      fuser_.report.declined.push_back(cat(gradients.merged.path, ": ", what_of(fuser_.node(n)), ": no kernel takes it"));
+    }
+  }
+
+  /// The convolution that gives `between` goes into all that read it, a batch_norm_depthwise and gradients of one, or stays.
+  void take_convolution(ValueId between) {
+    const int convolution = fuser_.producer(between);
+    if (convolution < 0 || !fuser_.node(static_cast<size_t>(convolution)).is("conv2d") || !seen_.insert(between).second || fuser_.is_output(between)) return;
+    const Node made = fuser_.node(static_cast<size_t>(convolution));
+    std::vector<std::pair<size_t, Node>> forward;
+    std::vector<std::pair<size_t, Gradients>> backward;
+    for (int user : fuser_.users(between)) {
+      const auto n = static_cast<size_t>(user);
+      const Node& reader = fuser_.node(n);
+      if (reader.is("batch_norm_depthwise") && reader.inputs[0] == between) {
+        std::optional<Node> merged = with_convolution(graph_, reader, made);
+        if (!merged) return;
+        forward.emplace_back(n, std::move(*merged));
+      } else if (reader.is("batch_norm_depthwise_backward") && reader.inputs[2] == between) {
+        std::optional<Gradients> gradients = gradients_of(n);
+        if (!gradients) return;
+        backward.emplace_back(n, std::move(*gradients));
+      } else {
+        return;
+      }
+    }
+    const auto missing = [&](const Node& merged) { return !has_kernel_(graph_, merged); };
+    if (std::any_of(forward.begin(), forward.end(), [&](const auto& one) { return missing(one.second); }) ||
+        std::any_of(backward.begin(), backward.end(), [&](const auto& one) { return missing(one.second.merged); })) {
+      fuser_.report.declined.push_back(cat(made.path, ": conv2d + batch_norm_depthwise: no kernel takes it"));
+      return;
+    }
+    for (auto& [n, merged] : forward) fuser_.merge(n, static_cast<size_t>(convolution), std::move(merged), "conv2d + batch_norm_depthwise");
+    for (const auto& [n, gradients] : backward) take(n, gradients);
+    fuser_.remove(static_cast<size_t>(convolution));
+  }
+
+  Graph& graph_;
+  const std::function<bool(const Graph&, const Node&)>& has_kernel_;
+  Fuser fuser_;
+  std::set<ValueId> seen_;
+};
+
+}  // namespace
+
+PassReport fuse_pointwise(Graph& graph, const std::function<bool(const Graph&, const Node&)>& has_kernel) { return PointwiseFuser(graph, has_kernel).run(); }
 
 PassReport fuse_inference(Graph& graph) {
   Fuser fuser(graph);

@@ -13,9 +13,9 @@ namespace galley {
 /// value must have one reader and be no output.
 PassReport fuse_training(Graph& graph, const std::function<bool(const Graph&, const Node&)>& has_kernel = nullptr);
 
-/// Training form, differentiated and with formats assigned: a 1x1 convolution with the batch_norm_depthwise behind it, and the two gradients of a 1x1 convolution
-/// with that of the batch_norm or batch_norm_depthwise behind it, become one operator each (ops/pointwise.h), where `has_kernel` says that there is one and
-/// the gradient between them has no other reader and is no output.
+/// Training form, differentiated and with formats assigned: the two gradients of a 1x1 convolution with that of the batch_norm behind it become one operator, and
+/// so does a 1x1 convolution with the batch_norm_depthwise behind it, in both directions or neither (ops/pointwise.h), where `has_kernel` says that there
+/// are such, and what lies between them has no other reader and is no output.
 PassReport fuse_pointwise(Graph& graph, const std::function<bool(const Graph&, const Node&)>& has_kernel);
 
 /// Inference: conv2d [+ add of a residual] [+ activation], linear + activation, batch_norm_inference + activation.

@@ -20,19 +20,21 @@ struct Geometry {
 struct Operands {
   Value between, mean, var, gamma, beta, x, weight;
 };
-Operands operands(CaseInputs& in, const Geometry& g) {
+/// `stored`: what lies between is read; else it is what the convolution gives, with a weight small enough.
+Operands operands(CaseInputs& in, const Geometry& g, bool stored = true) {
   const std::vector<double> kinks = g.activation == Activation::kHardswish ? std::vector<double>{-3, 3} : std::vector<double>{0, 6};
   const bool bent = g.activation != Activation::kNone;
   const Fill gamma = bent ? Fill{.low = 0.1, .high = 0.25} : Fill{.low = 0.5, .high = 1.5};
   const Fill beta = bent ? Fill{.low = kinks[0] - 2, .high = kinks[1] + 2, .kinks = kinks, .margin = 0.65} : Fill{};
   Operands o;
-  o.between = in.real({g.x[0], g.outputs, g.x[2], g.x[3]}, {.low = -1, .high = 3});
+  if (stored) o.between = in.real({g.x[0], g.outputs, g.x[2], g.x[3]}, {.low = -1, .high = 3});
   o.mean = in.vector(g.outputs, {.low = 0.9, .high = 1.1});
   o.var = in.vector(g.outputs, {.low = 0.8, .high = 1.2});
   if (g.affine) o.gamma = in.vector(g.outputs, gamma);
   if (g.affine) o.beta = in.vector(g.outputs, beta);
   o.x = in.real(g.x);
-  o.weight = in.weight({g.outputs, g.x[1], 1, 1});
+  const double most = stored ? 1 : 1 / static_cast<double>(g.x[1]);
+  o.weight = in.weight({g.outputs, g.x[1], 1, 1}, {.low = -most, .high = most});
   return o;
 }
 
@@ -86,10 +88,10 @@ std::vector<OpCase> pointwise_cases() {
                        a.activation = g.activation;
                        a.stride = g.stride;
                        a.padding = g.padding;
-                       const Operands o = operands(in, g);
+                       const Operands o = operands(in, g, false);
                        const Value depthwise = in.weight({g.outputs, 1, g.kernel[0], g.kernel[1]});
-                       const Shape y = conv2d_shape(a.window(g.outputs), o.between.shape(), depthwise.shape());
-                       pointwise_batch_norm_depthwise_backward(in.real(y), depthwise, o.between, o.mean, o.var, o.gamma, o.beta, o.x, o.weight, a);
+                       const Shape y = conv2d_shape(a.window(g.outputs), {g.x[0], g.outputs, g.x[2], g.x[3]}, depthwise.shape());
+                       pointwise_batch_norm_depthwise_backward(in.real(y), depthwise, o.mean, o.var, o.gamma, o.beta, o.x, o.weight, a);
                      }, .forward_only = true});
   }
   return cases;

@@ -227,7 +227,7 @@ const std::map<std::string_view, std::vector<std::string>>& written_cases() {
       {"batch_norm_depthwise_backward", {"batch_norm_depthwise_backward:32x64x56x56+64x1x3x3+32x64x112x112+64+64+64+64:stride=2,padding=1,activation=hardswish"}},
       {"pointwise_batch_norm_depthwise", {"pointwise_batch_norm_depthwise:32x16x112x112+64x16x1x1+64x1x3x3+64+64:stride=2,padding=1,activation=relu"}},
       {"pointwise_batch_norm_depthwise_backward",
-       {"pointwise_batch_norm_depthwise_backward:32x64x56x56+64x1x3x3+32x64x112x112+64+64+64+64+32x16x112x112+64x16x1x1:stride=2,padding=1,activation=relu"}},
+       {"pointwise_batch_norm_depthwise_backward:32x64x56x56+64x1x3x3+64+64+64+64+32x16x112x112+64x16x1x1:stride=2,padding=1,activation=relu"}},
       {"pointwise_batch_norm_backward", {"pointwise_batch_norm_backward:32x72x56x56+32x72x56x56+72+72+72+72+-+32x24x56x56+72x24x1x1:activation=relu"}},
       {"layer_norm", {"layer_norm:16x197x768+768+768"}},
       {"layer_norm_backward", {"layer_norm_backward:16x197x768+16x197x768+16x197+16x197+768"}},

@@ -30,16 +30,22 @@ class Blocks {
 template <class T>
 class Statistics {
  public:
-  Statistics(Rows rows, int threads, int64_t most_blocks = 256) : rows_(rows), blocks_(rows, threads, most_blocks) {}
-  int64_t scratch_bytes() const { return blocks_.count * 2 * rows_.channels * 4; }
-  /// `make`: writes the pixels [first, last) of x before they are read; on several threads.
-  void run(const T* x, float* mean, float* var, void* scratch, const std::function<void(int64_t first, int64_t last)>& make = nullptr) const;
+  Statistics(Rows rows, int threads, int64_t most_blocks = 256) : rows_(rows), blocks_(rows, threads, most_blocks), threads_(threads) {}
+  int64_t scratch_bytes() const { return blocks_.count * 3 * rows_.channels * 4; }
+  /// Of an array.
+  void run(const T* x, float* mean, float* var, void* scratch) const;
+
+  /// Where pixels [first, last) lie, at most most_pixels(); on the threads' slots side by side.
+  using Pixels = std::function<const T*(int64_t slot, int64_t first, int64_t last)>;
+  int64_t most_pixels() const;
+  void run(const Pixels& pixels, float* mean, float* var, void* scratch) const;
 
  private:
-  void combine(const T* x, const float* sums, int64_t first, int64_t lanes, float* mean, float* var) const;
+  void combine(const float* sums, int64_t first, int64_t lanes, float* mean, float* var) const;
 
   Rows rows_;
   Blocks blocks_;
+  int64_t threads_;
 };
 
 /// One channel: y = x scale + shift.

@@ -3,6 +3,8 @@
 // makes the weight's gradient, the gradient behind the norm and its sums, a second one the image's gradient of that, in place. Sums run in float
 // over a band of lines, in double over the bands of a part of the batch, and parts are added up in one order: bits depend on the logical thread
 // count only, where that needs more parts.
+// With the 1x1 convolution that gives the norm's input, of so few channels that products cost less than reading what they gave, that input is never
+// written: each of the two passes, in either direction, makes its lines anew, and the gradient behind the norm is gathered in both.
 
 #include <algorithm>
 #include <array>
@@ -143,45 +145,72 @@ Normalization normalization(const Geometry& g, const float* mean, const float* v
 
 Normalization of_slice(const Normalization& how, const Slice& slice) { return {how.activation, how.mean + slice.first, how.scale + slice.first, how.shift + slice.first}; }
 
-/// `most_blocks`: of pixels, whose sums the statistics are made of.
+/// The norm's input as an array.
+template <class T>
+struct Stored {
+  const T* x;
+
+  Line<const T> line(const Geometry& g, int64_t image, int64_t row, const Slice& slice, int64_t /*slot*/) const { return g.line(x, g.x, image, row, slice); }
+};
+
+/// The norm's input as a 1x1 convolution gives it, a line at a time.
+struct Made {
+  const PointwiseConvolution* convolution;
+  const float *x, *packed;
+  int64_t channels;  // of x
+  float* lines;      // one for each slot, step floats apart
+  int64_t step;
+
+  /// The slice's channels, padded, of a line: to rows `to_step` floats apart.
+  void make(const Geometry& g, int64_t image, int64_t row, const Slice& slice, float* to, int64_t to_step) const {
+    convolution->run(x + (image * g.x[2] + row) * g.x[3] * channels, packed, g.x[3], {slice.first / kPanel, slice.chunks()}, to, to_step);
+  }
+  Line<const float> line(const Geometry& g, int64_t image, int64_t row, const Slice& slice, int64_t slot) const {
+    static_assert(kPanel == kLanes);
+    float* to = lines + slot * step;
+    make(g, image, row, slice, to, slice.chunks() * kLanes);
+    return {to, g.x[3], slice.chunks() * kLanes, slice.channels, 0};
+  }
+  static int64_t floats(const Geometry& g) { return g.x[3] * g.slice_chunks() * kLanes; }
+};
+
+/// Behind the statistics.
 template <class T>
 class Computation {
  public:
-  Computation(const TensorType& x, const TensorType& weight, const TensorType& y, const BatchNormDepthwiseAttrs& a, int threads, int64_t most_blocks = 256)
-      : g_(x, y, weight, a, threads), statistics_(g_.pixels(), threads, most_blocks) {
+  Computation(const TensorType& x, const TensorType& weight, const TensorType& y, const BatchNormDepthwiseAttrs& a, int threads) : g_(x, y, weight, a, threads) {
     ring_ = {g_.rows, g_.padding[1], g_.x[3], g_.padding[1], g_.slice_chunks()};
     rings_at_ = scratch_.take(ring_.floats() * g_.threads);
     weights_at_ = scratch_.take(g_.taps * g_.padded());
     for (int64_t& at : channels_at_) at = scratch_.take(g_.padded());
-    sums_at_ = scratch_.take(statistics_.scratch_bytes() / 4);
   }
   const Scratch& scratch() const { return scratch_; }
+  const Geometry& geometry() const { return g_; }
 
   struct Operands {
-    const T *x, *weight;
-    const float *gamma, *beta;
+    const T* weight;
+    const float *mean, *var, *gamma, *beta;
     T* y;
-    float *mean, *var;
   };
 
-  /// `make`: writes pixels [first, last) of x before they are read first; on several threads.
-  void run(const Operands& o, float* memory, const std::function<void(int64_t first, int64_t last)>& make = nullptr) const {
+  template <class Source>
+  void run(const Source& x, const Operands& o, float* memory) const {
     float* weights = memory + weights_at_;
-    statistics_.run(o.x, o.mean, o.var, memory + sums_at_, make);
     const Normalization how = normalization(g_, o.mean, o.var, o.gamma, o.beta, memory + channels_at_[0], memory + channels_at_[1], memory + channels_at_[2]);
     g_.pack_weights(o.weight, weights);
     for (int64_t slot = 0; slot < g_.threads; ++slot) ring_.clear_halos(memory + rings_at_ + slot * ring_.floats());
     g_.for_each_segment(g_.y[2], [&](const Segment& segment, const Slice& slice, int64_t slot) {
-      convolve(o.x, of_slice(how, slice), weights + slice.first * g_.taps, segment, slice, memory + rings_at_ + slot * ring_.floats(), o.y);
+      convolve(x, of_slice(how, slice), weights + slice.first * g_.taps, segment, slice, slot, memory + rings_at_ + slot * ring_.floats(), o.y);
     });
   }
 
  private:
-  void convolve(const T* x, const Normalization& how, const float* weights, const Segment& segment, const Slice& slice, float* ring, T* y) const {
+  template <class Source>
+  void convolve(const Source& x, const Normalization& how, const float* weights, const Segment& segment, const Slice& slice, int64_t slot, float* ring, T* y) const {
     int64_t next = 0;  // line of the image that is packed next
     for (int64_t h = segment.begin; h < segment.end; ++h) {
       const int64_t top = h * g_.stride[0] - g_.padding[0], first = std::max<int64_t>(0, top), behind = std::min(top + g_.rows, g_.x[2]);
-      for (next = std::max(next, first); next < behind; ++next) depthwise_lines::pack(g_.line(x, g_.x, segment.image, next, slice), how, ring_.inner(ring, next), ring_.chunk());
+      for (next = std::max(next, first); next < behind; ++next) depthwise_lines::pack(x.line(g_, segment.image, next, slice, slot), how, ring_.inner(ring, next), ring_.chunk());
       Taps taps;
       taps.step = g_.stride[1] * kLanes;
       taps.in_chunk = ring_.chunk();
@@ -197,49 +226,83 @@ class Computation {
   }
 
   Geometry g_;
-  batchnorm::Statistics<T> statistics_;
   PackedLines ring_;
   Scratch scratch_;
-  int64_t rings_at_, weights_at_, sums_at_;
+  int64_t rings_at_, weights_at_;
   std::array<int64_t, 3> channels_at_{};
 };
 
 template <class T>
 class Forward : public PreparedKernel {
  public:
-  explicit Forward(const KernelQuery& q) : computation_(q.in(0), q.in(1), q.out(0), q.attrs<BatchNormDepthwiseAttrs>(), q.threads) {}
-  int64_t scratch_bytes() const override { return computation_.scratch().bytes(); }
-  void run(const KernelArgs& args) const override {
-    computation_.run({args.in<T>(0), args.in<T>(1), args.in<float>(2), args.in<float>(3), args.out<T>(0), args.out<float>(1), args.out<float>(2)}, static_cast<float*>(args.scratch));
-  }
-
- private:
-  Computation<T> computation_;
-};
-
-/// With the 1x1 convolution that gives the norm's input, and the statistics of its pixels as they are made.
-class PointwiseForward : public PreparedKernel {
- public:
-  explicit PointwiseForward(const KernelQuery& q)
-      : computation_(q.out(3), q.in(2), q.out(0), q.attrs<BatchNormDepthwiseAttrs>(), q.threads, kMostBlocks), convolution_(q.in(0), q.in(1)), scratch_(computation_.scratch()) {
-    convolution_at_ = scratch_.take(convolution_.scratch_floats());
+  explicit Forward(const KernelQuery& q)
+      : computation_(q.in(0), q.in(1), q.out(0), q.attrs<BatchNormDepthwiseAttrs>(), q.threads), statistics_(computation_.geometry().pixels(), q.threads), scratch_(computation_.scratch()) {
+    sums_at_ = scratch_.take(statistics_.scratch_bytes() / 4);
   }
   int64_t scratch_bytes() const override { return scratch_.bytes(); }
   void run(const KernelArgs& args) const override {
     auto* memory = static_cast<float*>(args.scratch);
-    float *between = args.out<float>(3), *packed = memory + convolution_at_;
+    float *mean = args.out<float>(1), *var = args.out<float>(2);
+    statistics_.run(args.in<T>(0), mean, var, memory + sums_at_);
+    computation_.run(Stored<T>{args.in<T>(0)}, {args.in<T>(1), mean, var, args.in<float>(2), args.in<float>(3), args.out<T>(0)}, memory);
+  }
+
+ private:
+  Computation<T> computation_;
+  batchnorm::Statistics<T> statistics_;
+  Scratch scratch_;
+  int64_t sums_at_;
+};
+
+/// What the 1x1 convolution before the norm gives: of x's shape, with the channels of its weight.
+TensorType made_by(const TensorType& x, const TensorType& weight) {
+  TensorType type = x;
+  type.shape[1] = weight.shape[0];
+  return type;
+}
+
+/// With the 1x1 convolution that gives the norm's input.
+class PointwiseForward : public PreparedKernel {
+ public:
+  explicit PointwiseForward(const KernelQuery& q)
+      : computation_(made_by(q.in(0), q.in(1)), q.in(2), q.out(0), q.attrs<BatchNormDepthwiseAttrs>(), q.threads), convolution_(q.in(1)), in_(q.in(0).shape[1]),
+        padded_({g().pixels().pixels, g().padded()}), statistics_(padded_, q.threads, kMostBlocks), scratch_(computation_.scratch()) {
+    convolution_at_ = scratch_.take(convolution_.scratch_floats());
+    block_ = statistics_.most_pixels() * padded_.channels;
+    blocks_at_ = scratch_.take(std::max(block_, Made::floats(g())) * q.threads);
+    sums_at_ = scratch_.take(statistics_.scratch_bytes() / 4);
+    for (int64_t& at : channels_at_) at = scratch_.take(padded_.channels);
+  }
+  int64_t scratch_bytes() const override { return scratch_.bytes(); }
+  void run(const KernelArgs& args) const override {
+    auto* memory = static_cast<float*>(args.scratch);
+    const auto* x = args.in<float>(0);
+    float *packed = memory + convolution_at_, *mean = memory + channels_at_[0], *var = memory + channels_at_[1];
     convolution_.pack(args.in<float>(1), packed);
-    computation_.run({between, args.in<float>(2), args.in<float>(3), args.in<float>(4), args.out<float>(0), args.out<float>(1), args.out<float>(2)}, memory,
-                     [&](int64_t first, int64_t last) { convolution_.run(args.in<float>(0), packed, first, last, between); });
+    const auto pixels = [&](int64_t slot, int64_t first, int64_t last) {
+      float* to = memory + blocks_at_ + slot * block_;
+      convolution_.run(x + first * in_, packed, last - first, {0, g().chunks}, to, padded_.channels);
+      return to;
+    };
+    statistics_.run(pixels, mean, var, memory + sums_at_);
+    std::copy_n(mean, g().channels, args.out<float>(1));
+    std::copy_n(var, g().channels, args.out<float>(2));
+    computation_.run(Made{&convolution_, x, packed, in_, memory + blocks_at_, Made::floats(g())},
+                     {args.in<float>(2), mean, var, args.in<float>(3), args.in<float>(4), args.out<float>(0)}, memory);
   }
 
  private:
   static constexpr int64_t kMostBlocks = 4096;  // so that a block, made and summed, stays in the second-level cache
+  const Geometry& g() const { return computation_.geometry(); }
 
   Computation<float> computation_;
   PointwiseConvolution convolution_;
+  int64_t in_;
+  batchnorm::Rows padded_;
+  batchnorm::Statistics<float> statistics_;
   Scratch scratch_;
-  int64_t convolution_at_;
+  int64_t convolution_at_, block_, blocks_at_, sums_at_;
+  std::array<int64_t, 2> channels_at_{};
 };
 
 /// The first pass backwards, which leaves the image's gradient as it is behind the norm.
@@ -262,19 +325,25 @@ class Gradient {
     for (int64_t& at : channels_at_) at = scratch_.take(g_.padded());
   }
   const Scratch& scratch() const { return scratch_; }
-  batchnorm::Rows pixels() const { return g_.pixels(); }
+  const Geometry& geometry() const { return g_; }
 
   struct Operands {
-    const T *grad, *weight, *x;
+    const T *grad, *weight;
     const float *mean, *var, *gamma, *beta;
-    T *behind, *dweight;  // the gradient behind the norm, as x
+    T* dweight;
     float *dgamma, *dbeta;
   };
+  /// In the scratch memory: what the norm does, and how the gradient behind it is mapped to that of its input.
+  struct Result {
+    Normalization how;
+    depthwise_lines::GradientMap map;
+  };
 
-  /// Returns, in the scratch memory, how `behind` is mapped to the gradient of x.
-  depthwise_lines::GradientMap sum(const Operands& o, float* memory) const {
+  /// `behind`: where the gradient behind the norm goes, as x; nullptr: nowhere.
+  template <class Source>
+  Result sum(const Source& x, const Operands& o, T* behind, float* memory) const {
     const auto channel = [&](size_t i) { return memory + channels_at_[i]; };
-    const Call call{o.grad, o.x, o.behind, memory + weights_at_, normalization(g_, o.mean, o.var, o.gamma, o.beta, channel(0), channel(1), channel(2)), memory};
+    const Call<Source> call{x, o.grad, behind, memory + weights_at_, normalization(g_, o.mean, o.var, o.gamma, o.beta, channel(0), channel(1), channel(2)), memory};
     g_.pack_weights(o.weight, memory + weights_at_);
     for (int64_t slot = 0; slot < g_.threads; ++slot) {
       ring_.clear_halos(ring(memory, slot));
@@ -282,12 +351,54 @@ class Gradient {
     }
     parallel_tasks(parts_ * g_.slices(), g_.threads, [&](int64_t task, int64_t slot) { sum_part(call, task / g_.slices(), g_.slice(task % g_.slices()), slot); });
     add_parts(o, memory);
-    return {channel(0), channel(3), channel(4), channel(5)};
+    return {call.how, {channel(0), channel(3), channel(4), channel(5)}};
   }
 
+  /// All channels of a ring's lines.
+  PackedLines whole_ring() const {
+    PackedLines ring = ring_;
+    ring.chunks = g_.chunks;
+    return ring;
+  }
+  Slice all() const { return {0, g_.channels}; }
+
+  /// body(line of the image, how its gradient is gathered) with the output's lines that it needs in the ring, of which `next` is made next. `weights`: packed.
+  template <class Body>
+  void each_line(const T* grad, const float* all_weights, const Segment& segment, const Slice& slice, const PackedLines& lines, float* ring, int64_t& next, const Body& body) const {
+    const float* weights = all_weights + slice.first * g_.taps;
+    for (int64_t row = segment.begin; row < segment.end; ++row) {
+      const auto [first, behind] = readers(row);
+      for (next = std::max(next, first); next < behind; ++next) {
+        depthwise_lines::pack(g_.line(grad, g_.y, segment.image, next, slice), lines.inner(ring, next), lines.chunk());
+      }
+      const int64_t stride = g_.stride[1];
+      std::array<Taps, kMostClasses> taps;
+      for (int64_t remainder = 0; remainder < stride; ++remainder) {
+        Taps& own = taps[static_cast<size_t>(remainder)];
+        own.in_chunk = lines.chunk();
+        own.weight_chunk = g_.taps * kLanes;
+        // The kernel's columns from the last one on: so they read the gradient from left to right.
+        const int64_t column = (remainder + g_.padding[1]) % stride;
+        own.columns = column < g_.columns ? (g_.columns - 1 - column) / stride + 1 : 0;
+        const int64_t last = column + (own.columns - 1) * stride;
+        own.weight_step = -stride * kLanes;
+        for (int64_t h = first; h < behind && own.columns > 0; ++h) {
+          const auto at = static_cast<size_t>(own.rows++);
+          own.in[at] = lines.inner(ring, h) + (remainder + g_.padding[1] - last) / stride * kLanes;
+          own.weight[at] = weights + ((row + g_.padding[0] - h * g_.stride[0]) * g_.columns + last) * kLanes;
+        }
+      }
+      body(row, Gathered{taps.data(), stride});
+    }
+  }
+  /// The weights as sum has packed them.
+  const float* packed_weights(const float* memory) const { return memory + weights_at_; }
+
  private:
+  template <class Source>
   struct Call {
-    const T *grad, *x;
+    const Source& x;
+    const T* grad;
     T* behind;
     const float* weights;
     Normalization how;
@@ -302,41 +413,11 @@ class Gradient {
     return {below <= 0 ? 0 : (below + stride - 1) / stride, std::min((row + g_.padding[0]) / stride + 1, g_.y[2])};
   }
 
-  /// body(line of the image, how its gradient is gathered) with the output's lines that it needs in the ring.
-  template <class Body>
-  void each_line(const Call& call, const Segment& segment, const Slice& slice, float* ring, const Body& body) const {
-    const float* weights = call.weights + slice.first * g_.taps;
-    int64_t next = 0;
-    for (int64_t row = segment.begin; row < segment.end; ++row) {
-      const auto [first, behind] = readers(row);
-      for (next = std::max(next, first); next < behind; ++next) {
-        depthwise_lines::pack(g_.line(call.grad, g_.y, segment.image, next, slice), ring_.inner(ring, next), ring_.chunk());
-      }
-      const int64_t stride = g_.stride[1];
-      std::array<Taps, kMostClasses> taps;
-      for (int64_t remainder = 0; remainder < stride; ++remainder) {
-        Taps& own = taps[static_cast<size_t>(remainder)];
-        own.in_chunk = ring_.chunk();
-        own.weight_chunk = g_.taps * kLanes;
-        // The kernel's columns from the last one on: so they read the gradient from left to right.
-        const int64_t column = (remainder + g_.padding[1]) % stride;
-        own.columns = column < g_.columns ? (g_.columns - 1 - column) / stride + 1 : 0;
-        const int64_t last = column + (own.columns - 1) * stride;
-        own.weight_step = -stride * kLanes;
-        for (int64_t h = first; h < behind && own.columns > 0; ++h) {
-          const auto at = static_cast<size_t>(own.rows++);
-          own.in[at] = ring_.inner(ring, h) + (remainder + g_.padding[1] - last) / stride * kLanes;
-          own.weight[at] = weights + ((row + g_.padding[0] - h * g_.stride[0]) * g_.columns + last) * kLanes;
-        }
-      }
-      body(row, Gathered{taps.data(), stride});
-    }
-  }
-
   /// Where a chunk's totals are in a part's: [tap][lane] of the weight, then sums and dots of the channels.
   int64_t chunk_totals() const { return (g_.taps + 2) * kLanes; }
 
-  void sum_part(const Call& call, int64_t part, const Slice& slice, int64_t slot) const {
+  template <class Source>
+  void sum_part(const Call<Source>& call, int64_t part, const Slice& slice, int64_t slot) const {
     const int64_t lines = g_.x[0] * g_.x[2], weights = slice.chunks() * g_.taps * kLanes, padded = slice.chunks() * kLanes, band = std::max<int64_t>(1, kBandPixels / g_.x[3]);
     float* sums = call.memory + bands_at_ + slot * chunk_totals() * g_.slice_chunks();
     float *sum = sums + weights, *dot = sum + padded;
@@ -363,17 +444,22 @@ class Gradient {
     const int64_t end = lines * (part + 1) / parts_;
     for (int64_t at = lines * part / parts_; at < end;) {
       const int64_t image = at / g_.x[2], begin = at % g_.x[2], behind = std::min(g_.x[2], begin + end - at);
-      each_line(call, {image, begin, behind}, slice, lines_of_gradient, [&](int64_t row, const Gathered& gathered) {
-        const Line<const T> line = g_.line(call.x, g_.x, image, row, slice);
+      int64_t next = 0;
+      each_line(call.grad, call.weights, {image, begin, behind}, slice, ring_, lines_of_gradient, next, [&](int64_t row, const Gathered& gathered) {
+        const auto line = call.x.line(g_, image, row, slice, slot);
         depthwise_lines::pack(line, how, line_.inner(packed, 0), line_.chunk());
         add_weight_sums(row, slice, packed, lines_of_gradient, sums);
-        depthwise_lines::gradient_sums(gathered, line, how, g_.line(call.behind, g_.x, image, row, slice).at, sum, dot);
+        depthwise_lines::gradient_sums(gathered, line, how, behind_of(call, line, image, row, slice), sum, dot);
         if (++summed == band) flush();
       });
       at += behind - begin;
     }
     flush();
   }
+
+  /// Where the gradient behind the norm goes: where the line was, if nowhere else.
+  T* behind_of(const Call<Stored<T>>& call, const Line<const T>&, int64_t image, int64_t row, const Slice& slice) const { return g_.line(call.behind, g_.x, image, row, slice).at; }
+  float* behind_of(const Call<Made>&, const Line<const float>& line, int64_t, int64_t, const Slice&) const { return const_cast<float*>(line.at); }
 
   void add_weight_sums(int64_t row, const Slice& slice, const float* packed, float* ring, float* sums) const {
     const auto [first, behind] = readers(row);
@@ -440,15 +526,15 @@ class Backward : public PreparedKernel {
   void run(const KernelArgs& args) const override {
     const T* x = args.in<T>(2);
     T* dx = args.out<T>(0);
-    const depthwise_lines::GradientMap map = gradient_.sum({args.in<T>(0), args.in<T>(1), x, args.in<float>(3), args.in<float>(4), args.in<float>(5), args.in<float>(6), dx, args.out<T>(1),
-                                                            args.out<float>(2), args.out<float>(3)}, static_cast<float*>(args.scratch));
+    const auto result = gradient_.sum(Stored<T>{x}, {args.in<T>(0), args.in<T>(1), args.in<float>(3), args.in<float>(4), args.in<float>(5), args.in<float>(6), args.out<T>(1),
+                                                     args.out<float>(2), args.out<float>(3)}, dx, static_cast<float*>(args.scratch));
     // From the end of what each thread wrote, which a cache may still hold.
-    const auto [pixels, channels] = gradient_.pixels();
+    const auto [pixels, channels] = gradient_.geometry().pixels();
     const int64_t piece = std::max<int64_t>(1, 16384 / channels);
     parallel_for(pixels, piece, [&, channels = channels](int64_t begin, int64_t end) {
       for (int64_t last = end; last > begin; last -= piece) {
         const int64_t first = std::max(begin, last - piece);
-        depthwise_lines::map_gradient(x + first * channels, dx + first * channels, dx + first * channels, last - first, channels, map);
+        depthwise_lines::map_gradient(x + first * channels, dx + first * channels, dx + first * channels, last - first, channels, result.map);
       }
     });
   }
@@ -461,29 +547,48 @@ class Backward : public PreparedKernel {
 class PointwiseBackward : public PreparedKernel {
  public:
   explicit PointwiseBackward(const KernelQuery& q)
-      : gradient_(q.in(0), q.in(1), q.in(2), q.out(2), q.attrs<BatchNormDepthwiseAttrs>(), q.threads), convolution_(q.in(7), q.in(8), q.out(1), q.threads), scratch_(gradient_.scratch()) {
-    behind_at_ = scratch_.take(q.in(2).elements());
+      : gradient_(q.in(0), q.in(1), made_by(q.in(6), q.in(7)), q.out(2), q.attrs<BatchNormDepthwiseAttrs>(), q.threads), convolution_(q.in(7)), in_(q.in(6).shape[1]),
+        gradients_(q.in(6), q.in(7), q.out(1), q.threads, {g().x[3], g().padded()}), ring_(gradient_.whole_ring()), scratch_(gradient_.scratch()) {
     convolution_at_ = scratch_.take(convolution_.scratch_floats());
+    gradients_at_ = scratch_.take(gradients_.scratch_floats());
+    rings_at_ = scratch_.take(ring_.floats() * gradients_.parts());
+    lines_at_ = scratch_.take(Made::floats(g()) * q.threads);
   }
   int64_t scratch_bytes() const override { return scratch_.bytes(); }
 
   void run(const KernelArgs& args) const override {
     auto* memory = static_cast<float*>(args.scratch);
-    const auto *between = args.in<float>(2);
-    float* behind = memory + behind_at_;
-    const depthwise_lines::GradientMap map = gradient_.sum({args.in<float>(0), args.in<float>(1), between, args.in<float>(3), args.in<float>(4), args.in<float>(5), args.in<float>(6), behind,
-                                                            args.out<float>(2), args.out<float>(3), args.out<float>(4)}, memory);
-    const int64_t channels = gradient_.pixels().channels;
-    convolution_.run({args.in<float>(7), args.in<float>(8), args.out<float>(0), args.out<float>(1)}, memory + convolution_at_, {between, behind}, [&](int64_t first, int64_t count, float* to) {
-      depthwise_lines::map_gradient(between + first * channels, behind + first * channels, to, count, channels, map);
+    const auto *grad = args.in<float>(0), *x = args.in<float>(6), *weight = args.in<float>(7);
+    convolution_.pack(weight, memory + convolution_at_);
+    const Made between{&convolution_, x, memory + convolution_at_, in_, memory + lines_at_, Made::floats(g())};
+    const auto result = gradient_.sum(between, {grad, args.in<float>(1), args.in<float>(2), args.in<float>(3), args.in<float>(4), args.in<float>(5), args.out<float>(2), args.out<float>(3),
+                                                args.out<float>(4)}, nullptr, memory);
+    for (int64_t part = 0; part < gradients_.parts(); ++part) ring_.clear_halos(ring(memory, part));
+    std::vector<int64_t> next(static_cast<size_t>(gradients_.parts()));  // lines of the rings
+    const int64_t width = g().x[3], height = g().x[2];
+    gradients_.run({x, weight, args.out<float>(0), args.out<float>(1)}, memory + gradients_at_, {}, [&](int64_t part, int64_t first, int64_t count, float* to) {
+      for (int64_t line = first / width; line < (first + count) / width; ++line, to += width * g().padded()) {
+        const Segment segment{line / height, line % height, line % height + 1};
+        if (segment.begin == 0) next[static_cast<size_t>(part)] = 0;
+        gradient_.each_line(grad, gradient_.packed_weights(memory), segment, gradient_.all(), ring_, ring(memory, part), next[static_cast<size_t>(part)], [&](int64_t row, const Gathered& gathered) {
+          between.make(g(), segment.image, row, gradient_.all(), to, g().padded());
+          depthwise_lines::map_gradient(gathered, {to, width, g().padded(), g().channels, 0}, result.how, result.map);
+        });
+      }
     });
   }
 
  private:
+  const Geometry& g() const { return gradient_.geometry(); }
+  float* ring(float* memory, int64_t part) const { return memory + rings_at_ + part * ring_.floats(); }
+
   Gradient<float> gradient_;
-  PointwiseGradients convolution_;
+  PointwiseConvolution convolution_;
+  int64_t in_;
+  PointwiseGradients gradients_;
+  PackedLines ring_;
   Scratch scratch_;
-  int64_t behind_at_, convolution_at_;
+  int64_t convolution_at_, gradients_at_, rings_at_, lines_at_;
 };
 
 /// `images` are of one dtype with the weight; `vectors`, of one value a channel, are in f32.
@@ -509,12 +614,12 @@ Support supports(const KernelQuery& q, std::initializer_list<const TensorType*> 
 Support supports_forward(const KernelQuery& q) { return supports(q, {&q.in(0)}, q.in(1), q.out(0), {2, 3}); }
 Support supports_backward(const KernelQuery& q) { return supports(q, {&q.in(2), &q.in(0)}, q.in(1), q.in(0), {3, 4, 5, 6}); }
 Support supports_pointwise_forward(const KernelQuery& q) {
-  if (const Support inner = supports(q, {&q.out(3), &q.out(0)}, q.in(2), q.out(0), {3, 4}); !inner) return inner;
-  return supports_pointwise_convolution(q.in(0), q.in(1), q.out(3));
+  if (const Support inner = supports(q, {&q.in(0), &q.out(0)}, q.in(2), q.out(0), {3, 4}); !inner) return inner;
+  return supports_pointwise_convolution(q.in(0), q.in(1));
 }
 Support supports_pointwise(const KernelQuery& q) {
-  if (const Support norm = supports_backward(q); !norm) return norm;
-  return supports_pointwise_gradients(q, 7, 8);
+  if (const Support norm = supports(q, {&q.in(6), &q.in(0)}, q.in(1), q.in(0), {2, 3, 4, 5}); !norm) return norm;
+  return supports_pointwise_gradients(q, 6, 7);
 }
 
 template <template <class> class K>

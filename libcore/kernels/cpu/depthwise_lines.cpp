@@ -282,8 +282,8 @@ void convolve_line(const Taps& taps, const Line<T>& out) {
 
 template <Activation kActivation, class T>
 struct SumGradients {
-  const T* HWY_RESTRICT x;
-  T* HWY_RESTRICT to;
+  const T* x;
+  T* to;
   int64_t asked;
   const float *mean, *scale, *shift;
   float *sums, *dots;
@@ -292,21 +292,30 @@ struct SumGradients {
     const D d;
     const int64_t c = run.channel;
     const V scales = hn::LoadU(d, scale + c), shifts = hn::LoadU(d, shift + c), means = hn::LoadU(d, mean + c);
-    V sum = hn::LoadU(d, sums + c), dot = hn::LoadU(d, dots + c);
+    // Two of each: with one, every sum would wait for the one before.
+    V sum[] = {hn::LoadU(d, sums + c), hn::Zero(d)}, dot[] = {hn::LoadU(d, dots + c), hn::Zero(d)};
     with_lanes(run.lane, run.valid, [&](auto whole) GALLEY_LOOP {
-      const T* HWY_RESTRICT in = x + run.at;
-      T* HWY_RESTRICT out = to + run.at;
-      for (int64_t i = 0; i < run.count; ++i, in += run.step, out += run.step) {
+      const T* in = x + run.at;
+      T* out = to + run.at;
+      const auto take_pixel = [&](int64_t i, V& own_sum, V& own_dot) GALLEY_LOOP {
         const V v = load_lanes<whole()>(d, in, run.lane, run.valid);
         const V g = through<kActivation>(d, hn::LoadU(d, gathered + i * kLanes), hn::MulAdd(v, scales, shifts));
         ask(out + asked + run.lane);
-        sum = hn::Add(sum, g);
-        dot = hn::MulAdd(g, hn::Sub(v, means), dot);
+        own_sum = hn::Add(own_sum, g);
+        own_dot = hn::MulAdd(g, hn::Sub(v, means), own_dot);
         store_lanes<whole()>(g, d, out, run.lane, run.valid);
+        in += run.step;
+        out += run.step;
+      };
+      int64_t i = 0;
+      for (; i + 1 < run.count; i += 2) {
+        take_pixel(i, sum[0], dot[0]);
+        take_pixel(i + 1, sum[1], dot[1]);
       }
+      if (i < run.count) take_pixel(i, sum[0], dot[0]);
     });
-    hn::StoreU(sum, d, sums + c);
-    hn::StoreU(dot, d, dots + c);
+    hn::StoreU(hn::Add(sum[0], sum[1]), d, sums + c);
+    hn::StoreU(hn::Add(dot[0], dot[1]), d, dots + c);
   }
 };
 
@@ -321,6 +330,41 @@ void sum_gradients(const Gathered& g, const Line<const T>& x, const Normalizatio
     case Activation::kRelu6: return sum_gradients_as<Activation::kRelu6>(g, x, how, to, sums, dots);
     case Activation::kHardswish: return sum_gradients_as<Activation::kHardswish>(g, x, how, to, sums, dots);
     default: return sum_gradients_as<Activation::kNone>(g, x, how, to, sums, dots);
+  }
+}
+
+template <Activation kActivation>
+struct MapGradients {
+  float* line;
+  const float *scale, *shift;
+  GradientMap map;
+
+  HWY_INLINE void take(const Run& run, const float* HWY_RESTRICT gathered) const {
+    const D d;
+    const int64_t c = run.channel;
+    const V scales = hn::LoadU(d, scale + c), shifts = hn::LoadU(d, shift + c), means = hn::LoadU(d, map.mean + c);
+    const V a = hn::LoadU(d, map.a + c), b = hn::LoadU(d, map.b + c), offset = hn::LoadU(d, map.offset + c);
+    with_lanes(run.lane, run.valid, [&](auto whole) GALLEY_LOOP {
+      float* at = line + run.at;
+      for (int64_t i = 0; i < run.count; ++i, at += run.step) {
+        const V v = load_lanes<whole()>(d, at, run.lane, run.valid);
+        const V g = through<kActivation>(d, hn::LoadU(d, gathered + i * kLanes), hn::MulAdd(v, scales, shifts));
+        store_lanes<whole()>(hn::MulAdd(a, g, hn::MulAdd(b, hn::Sub(v, means), offset)), d, at, run.lane, run.valid);
+      }
+    });
+  }
+};
+
+template <Activation kActivation>
+HWY_INLINE void map_line_as(const Gathered& g, const Line<float>& x, const Normalization& how, const GradientMap& map) {
+  gather_line<kLanes>(g, x, MapGradients<kActivation>{x.at, how.scale, how.shift, map});
+}
+void map_line(const Gathered& g, const Line<float>& x, const Normalization& how, const GradientMap& map) {
+  switch (how.activation) {
+    case Activation::kRelu: return map_line_as<Activation::kRelu>(g, x, how, map);
+    case Activation::kRelu6: return map_line_as<Activation::kRelu6>(g, x, how, map);
+    case Activation::kHardswish: return map_line_as<Activation::kHardswish>(g, x, how, map);
+    default: return map_line_as<Activation::kNone>(g, x, how, map);
   }
 }
 
@@ -447,6 +491,7 @@ HWY_EXPORT(sums_f32);
 HWY_EXPORT(sums_bf16);
 HWY_EXPORT(map_f32);
 HWY_EXPORT(map_bf16);
+HWY_EXPORT(map_line);
 HWY_EXPORT(add_weights);
 
 void pack(const Line<const float>& line, float* to, int64_t chunk) { HWY_DYNAMIC_DISPATCH(pack_f32)(line, to, chunk); }
@@ -463,6 +508,7 @@ void gradient_sums(const Gathered& g, const Line<const BFloat16>& x, const Norma
 }
 void map_gradient(const float* x, const float* g, float* to, int64_t pixels, int64_t channels, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_f32)(x, g, to, pixels, channels, map); }
 void map_gradient(const BFloat16* x, const BFloat16* g, BFloat16* to, int64_t pixels, int64_t channels, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_bf16)(x, g, to, pixels, channels, map); }
+void map_gradient(const Gathered& g, const Line<float>& x, const Normalization& how, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_line)(g, x, how, map); }
 void add_weight_sums(const WeightSums& sums) { HWY_DYNAMIC_DISPATCH(add_weights)(sums); }
 
 }  // namespace galley::depthwise_lines

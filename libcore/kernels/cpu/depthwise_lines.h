@@ -57,7 +57,7 @@ struct Gathered {
   const Taps* taps;
   int64_t classes;
 };
-/// Writes g, as far apart as x; sums, padded to whole chunks, grow by those of g and of g (x - mean).
+/// Writes g, as far apart as x, perhaps in x's place; sums, padded to whole chunks, grow by those of g and of g (x - mean).
 void gradient_sums(const Gathered& g, const Line<const float>& x, const Normalization& how, float* to, float* sum, float* dot);
 void gradient_sums(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot);
 
@@ -67,6 +67,8 @@ struct GradientMap {
 };
 void map_gradient(const float* x, const float* g, float* to, int64_t pixels, int64_t channels, const GradientMap& map);
 void map_gradient(const BFloat16* x, const BFloat16* g, BFloat16* to, int64_t pixels, int64_t channels, const GradientMap& map);
+/// Of g as it is gathered; in x's place.
+void map_gradient(const Gathered& g, const Line<float>& x, const Normalization& how, const GradientMap& map);
 
 /// Weight gradients that one packed line of the input takes part in: those of `rows` kernel rows, each with its line of the output's gradient.
 struct WeightSums {

@@ -1,8 +1,7 @@
 #pragma once
-// 1x1 convolutions of stride 1 and few channels and their gradients, in f32 on channels_last images, by blocks of pixels: for operators that make or
-// read the wide side a block at a time. PointwiseSums: pointwise_weights.cpp.
+// 1x1 convolutions of stride 1 and few channels and their gradients, in f32 on channels_last images, by blocks of pixels: for operators that make the
+// wide side a block at a time, as often as they need it. PointwiseSums: pointwise_weights.cpp.
 
-#include <array>
 #include <functional>
 #include <span>
 #include <vector>
@@ -28,8 +27,8 @@ class PointwiseSums {
     const float* at;
     int64_t floats;
   };
-  /// A block of neighbouring pixels, while the next is asked for.
-  void add(const float* grad, const float* x, int64_t pixels, std::span<const Next> next, float* sums) const;
+  /// A block of neighbouring pixels, `grad_step` and I floats apart, while the next is asked for.
+  void add(const float* grad, int64_t grad_step, const float* x, int64_t pixels, std::span<const Next> next, float* sums) const;
   /// The sums of parts that lie `step` floats apart, added up in their order, to where the weight's format wants them. On the compute threads.
   void write(const float* sums, int64_t step, int64_t parts, float* dweight) const;
 
@@ -49,41 +48,53 @@ class PointwiseSums {
   std::vector<int64_t> wide_at_, narrow_at_;  // of channels, in the weight's format
 };
 
-/// The convolution itself, some pixels at a time.
+/// The convolution itself, some pixels and channels at a time.
 class PointwiseConvolution {
  public:
-  /// x [N,C,H,W], weight [O,C,1,1] in any format.
-  PointwiseConvolution(const TensorType& x, const TensorType& weight);
+  /// `weight` [O,I,1,1] in any format.
+  explicit PointwiseConvolution(const TensorType& weight);
   int64_t scratch_floats() const;
   /// Makes the scratch memory what run reads.
   void pack(const float* weight, float* scratch) const;
-  /// Pixels [first, last) of y.
-  void run(const float* x, const float* packed, int64_t first, int64_t last, float* y) const;
+  /// Panels of kPanel channels, from `first` on; those behind the last channel are zero.
+  struct Panels {
+    int64_t first, count;
+  };
+  /// y[pixel y_step + channel - panels.first kPanel] of `pixels` neighbours.
+  void run(const float* x, const float* packed, int64_t pixels, const Panels& panels, float* y, int64_t y_step) const;
 
  private:
   int64_t in_, out_;
   std::vector<int64_t> in_at_, out_at_;  // of channels, in the weight's format
 };
-/// Are these such a convolution's, of so few channels that this is faster than products of their own?
-Support supports_pointwise_convolution(const TensorType& x, const TensorType& weight, const TensorType& y);
+/// Are x [N,C,H,W] and the weight such a convolution's, of so few channels that this is faster than products of their own?
+Support supports_pointwise_convolution(const TensorType& x, const TensorType& weight);
 
 /// Both gradients of the convolution, where the gradient of what it gave is made when a block needs it, and held nowhere else.
 class PointwiseGradients {
  public:
+  /// How the gradient is made: `unit` pixels at least, in rows `step` floats apart (0: O).
+  struct Rows {
+    int64_t unit = 1, step = 0;
+  };
   /// x [N,C,H,W], weight and dweight [O,C,1,1] in any format.
-  PointwiseGradients(const TensorType& x, const TensorType& weight, const TensorType& dweight, int threads);
+  PointwiseGradients(const TensorType& x, const TensorType& weight, const TensorType& dweight, int threads, const Rows& rows);
   int64_t scratch_floats() const;
 
   struct Operands {
     const float *x, *weight;
     float *dx, *dweight;
   };
-  /// Writes the gradient of pixels [first, first + count) as rows of O floats, of what it reads from `from`, arrays of as many. On several threads.
-  using Make = std::function<void(int64_t first, int64_t count, float* to)>;
-  void run(const Operands& operands, float* scratch, const std::array<const float*, 2>& from, const Make& make) const;
+  /// Writes the gradient of pixels [first, first + count) as rows of O floats, row_step() apart. Parts of the pixels side by side, each from its first
+  /// to its last; blocks begin and end with whole units.
+  using Make = std::function<void(int64_t part, int64_t first, int64_t count, float* to)>;
+  /// `from`: arrays of O floats a pixel that make reads, if any, which are asked for.
+  void run(const Operands& operands, float* scratch, std::span<const float* const> from, const Make& make) const;
+  int64_t parts() const { return parts_; }
+  int64_t row_step() const { return row_step_; }
 
  private:
-  int64_t pixels_, in_, out_, parts_;
+  int64_t pixels_, in_, out_, unit_, row_step_, block_, parts_;
   PointwiseSums sums_;
   std::vector<int64_t> in_at_, out_at_;  // of channels, in the weight's format
 };

@@ -27,10 +27,10 @@ namespace galley::pointwise_weights {
 
 constexpr int64_t kLine = 64;  // bytes
 
-/// Pixels of both sides, as rows of so many channels, from a tile's first channels on.
+/// Pixels of both sides, as rows so many floats apart, from a tile's first channels on.
 struct Block {
   const float *wide, *narrow;  // taken by vectors; by single values
-  int64_t wide_channels, narrow_channels, pixels;
+  int64_t wide_step, narrow_step, pixels;
   int64_t last;                      // channels from the first vector to the last one; the others lie side by side
   const char* ask;                   // what will be wanted next, a cache line at each pixel for the first `ask_lines`
   int64_t ask_lines;
@@ -50,7 +50,7 @@ int lanes() { return 1; }
 int most_vectors() { return 1; }
 int singles(int) { return 1; }
 void add_tile(const Block& block, int, float* HWY_RESTRICT sums) {
-  for (int64_t p = 0; p < block.pixels; ++p) sums[0] += block.wide[p * block.wide_channels] * block.narrow[p * block.narrow_channels];
+  for (int64_t p = 0; p < block.pixels; ++p) sums[0] += block.wide[p * block.wide_step] * block.narrow[p * block.narrow_step];
 }
 #else
 using D = hn::CappedTag<float, 16>;
@@ -75,7 +75,7 @@ void add_vectors(const Block& block, float* HWY_RESTRICT sums) {
   const float *HWY_RESTRICT wide = block.wide, *HWY_RESTRICT narrow = block.narrow;
   const int64_t last = block.last, ask_lines = block.ask_lines;
   const char* ask = block.ask;
-  for (int64_t p = 0; p < block.pixels; ++p, wide += block.wide_channels, narrow += block.narrow_channels) {
+  for (int64_t p = 0; p < block.pixels; ++p, wide += block.wide_step, narrow += block.narrow_step) {
     hn::Vec<D> values[kVectors];
     for (int v = 0; v < kVectors; ++v) values[v] = hn::LoadU(d, wide + (v == kVectors - 1 ? last : v * kLanes));
     for (int s = 0; s < kSingles; ++s) {
@@ -148,9 +148,10 @@ Support PointwiseSums::supports(const Shape& weight) {
 
 int64_t PointwiseSums::block() const { return std::max<int64_t>(1, kBlockBytes / 4 / (wide_ + narrow_)); }
 
-void PointwiseSums::add(const float* grad, const float* x, int64_t pixels, std::span<const Next> next, float* sums) const {
+void PointwiseSums::add(const float* grad, int64_t grad_step, const float* x, int64_t pixels, std::span<const Next> next, float* sums) const {
   using pointwise_weights::kLine;
   const float *wide = out_is_wide_ ? grad : x, *narrow = out_is_wide_ ? x : grad;
+  const int64_t wide_step = out_is_wide_ ? grad_step : wide_, narrow_step = out_is_wide_ ? narrow_ : grad_step;
   int64_t lines = 0, tile_number = 0;
   for (const Next& array : next) lines += array.floats * 4 / kLine;
   const auto count = static_cast<int64_t>(tiles_.size());
@@ -166,7 +167,7 @@ void PointwiseSums::add(const float* grad, const float* x, int64_t pixels, std::
       ask = reinterpret_cast<const char*>(array->at) + from * kLine;
     }
     HWY_DYNAMIC_DISPATCH(pointwise_weights::add_tile)
-    ({wide + tile.wide, narrow + tile.narrow, wide_, narrow_, pixels, tile.last, ask, share}, tile.vectors, sums + tile.sums);
+    ({wide + tile.wide, narrow + tile.narrow, wide_step, narrow_step, pixels, tile.last, ask, share}, tile.vectors, sums + tile.sums);
     ++tile_number;
   }
 }
@@ -221,7 +222,7 @@ class PointwiseWeights : public PreparedKernel {
       const int64_t count = std::min(step, end - p);
       const float *grad = args.in<float>(1) + p * out_, *x = args.in<float>(0) + p * in_;
       const PointwiseSums::Next next[] = {{grad + count * out_, count * out_}, {x + count * in_, count * in_}};
-      sums_.add(grad, x, count, next, sums);
+      sums_.add(grad, out_, x, count, next, sums);
     }
   }
 

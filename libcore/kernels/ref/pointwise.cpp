@@ -9,8 +9,7 @@ namespace galley {
 namespace {
 
 /// dx and dweight of the 1x1 convolution, of the gradient of what it gave.
-void convolution(RefCall& call, const RefArray& grad) {
-  const RefArray &x = call.in(7), &weight = call.in(8);
+void convolution(RefCall& call, const RefArray& grad, const RefArray& x, const RefArray& weight) {
   Conv2dBackwardDataAttrs data;
   data.input_size = {x.shape[2], x.shape[3]};
   Conv2dBackwardWeightsAttrs weights;
@@ -19,10 +18,15 @@ void convolution(RefCall& call, const RefArray& grad) {
   call.out(1) = run_part("conv2d_backward_weights", weights, {&x, &grad}, {zeros(weight.shape)})[0];
 }
 
+/// What the 1x1 convolution gives.
+RefArray between_of(const RefArray& x, const RefArray& weight) {
+  return run_part("conv2d", Conv2dAttrs(), {&x, &weight}, {zeros({x.shape[0], weight.shape[0], x.shape[2], x.shape[3]})})[0];
+}
+
 void forward(RefCall& call) {
   const RefArray& weight = call.in(1);
-  call.out(3) = run_part("conv2d", Conv2dAttrs(), {&call.in(0), &weight}, {zeros(call.out(3).shape)})[0];
-  const auto made = run_part("batch_norm_depthwise", call.attrs<BatchNormDepthwiseAttrs>(), {&call.out(3), &call.in(2), given(call, 3), given(call, 4)},
+  const RefArray between = between_of(call.in(0), weight);
+  const auto made = run_part("batch_norm_depthwise", call.attrs<BatchNormDepthwiseAttrs>(), {&between, &call.in(2), given(call, 3), given(call, 4)},
                              {zeros(call.out(0).shape), zeros({weight.shape[0]}), zeros({weight.shape[0]})});
   for (size_t i = 0; i < made.size(); ++i) call.out(i) = made[i];
 }
@@ -33,16 +37,16 @@ void norm(RefCall& call) {
   std::vector<RefArray> outputs{zeros(between.shape), zeros({between.shape[1]}), zeros({between.shape[1]})};
   if (a.residual) outputs.push_back(zeros(between.shape));
   const auto gradients = run_part("batch_norm_backward", a, {&call.in(0), &between, &call.in(2), &call.in(3), given(call, 4), given(call, 5), given(call, 6)}, std::move(outputs));
-  convolution(call, gradients[0]);
+  convolution(call, gradients[0], call.in(7), call.in(8));
   for (size_t i = 1; i < gradients.size(); ++i) call.out(i + 1) = gradients[i];
 }
 
 void depthwise(RefCall& call) {
-  const RefArray& between = call.in(2);
+  const RefArray between = between_of(call.in(6), call.in(7));
   const auto gradients =
-      run_part("batch_norm_depthwise_backward", call.attrs<BatchNormDepthwiseAttrs>(), {&call.in(0), &call.in(1), &between, &call.in(3), &call.in(4), given(call, 5), given(call, 6)},
+      run_part("batch_norm_depthwise_backward", call.attrs<BatchNormDepthwiseAttrs>(), {&call.in(0), &call.in(1), &between, &call.in(2), &call.in(3), given(call, 4), given(call, 5)},
                {zeros(between.shape), zeros(call.in(1).shape), zeros({between.shape[1]}), zeros({between.shape[1]})});
-  convolution(call, gradients[0]);
+  convolution(call, gradients[0], call.in(6), call.in(7));
   for (size_t i = 1; i < gradients.size(); ++i) call.out(i + 1) = gradients[i];
 }
 
