@@ -619,6 +619,7 @@ Support supports_pointwise_forward(const KernelQuery& q) {
 }
 Support supports_pointwise(const KernelQuery& q) {
   if (const Support norm = supports(q, {&q.in(6), &q.in(0)}, q.in(1), q.in(0), {2, 3, 4, 5}); !norm) return norm;
+  if (const Support again = supports_pointwise_convolution(q.in(6), q.in(7)); !again) return again;
   return supports_pointwise_gradients(q, 6, 7);
 }
 

@@ -1,5 +1,5 @@
 // Tiles of 6 rows by 16 columns (12 by 32 where a vector holds 16: with one panel, each product would load its own factor) stay in registers over the whole
-// depth; panels, which are read again for every 6 rows, lie in the second-level cache. The first rows ask for the panels behind theirs, which may come from
+// depth; panels, which are read again for every 6 rows, lie in the second-level cache. The first rows ask for the panels behind theirs where they may come from
 // memory. A single row takes four panels at once: with one, each sum would wait for the one before.
 
 #undef HWY_TARGET_INCLUDE
@@ -23,7 +23,8 @@
 
 namespace galley::packed_product {
 
-constexpr int64_t kRowBlock = 96;  // rows that stay in the second-level cache while the panels pass
+constexpr int64_t kRowBlock = 96;       // rows that stay in the second-level cache while the panels pass
+constexpr int64_t kCachedFloats = 8192;  // of all panels, that stay in the first-level cache or near: nothing to ask for
 
 }  // namespace galley::packed_product
 
@@ -142,8 +143,9 @@ void whole_panels(const PackedProduct& p, int64_t block, int64_t block_end, int6
     if (asks) ask_rows(p, row);
     some_rows<kWidth, ask()>(p, std::min(kRows, block_end - row), p.a + row * p.a_step, b, p.c + row * p.c_step + panel * kPanel, p.c_step, initial);
   };
-  rows(block, std::true_type());
-  for (int64_t row = block + kRows; row < block_end; row += kRows) rows(row, std::false_type());
+  const bool cached = p.columns * p.depth <= kCachedFloats;
+  if (!cached) rows(block, std::true_type());
+  for (int64_t row = cached ? block : block + kRows; row < block_end; row += kRows) rows(row, std::false_type());
 }
 
 void multiply(const PackedProduct& p) {

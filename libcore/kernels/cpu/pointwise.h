@@ -67,7 +67,7 @@ class PointwiseConvolution {
   int64_t in_, out_;
   std::vector<int64_t> in_at_, out_at_;  // of channels, in the weight's format
 };
-/// Are x [N,C,H,W] and the weight such a convolution's, of so few channels that this is faster than products of their own?
+/// Are x [N,C,H,W] and the weight such a convolution's, of so few channels that making it again costs less than writing and reading it?
 Support supports_pointwise_convolution(const TensorType& x, const TensorType& weight);
 
 /// Both gradients of the convolution, where the gradient of what it gave is made when a block needs it, and held nowhere else.
