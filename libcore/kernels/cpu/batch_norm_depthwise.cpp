@@ -167,10 +167,10 @@ struct Made {
   }
   Line<const float> line(const Geometry& g, int64_t image, int64_t row, const Slice& slice, int64_t slot) const {
     static_assert(kPanel == kLanes);
-    float* to = lines + slot * step;
-    make(g, image, row, slice, to, slice.chunks() * kLanes);
-    return {to, g.x[3], slice.chunks() * kLanes, slice.channels, 0};
+    make(g, image, row, slice, at(slot), slice.chunks() * kLanes);
+    return {at(slot), g.x[3], slice.chunks() * kLanes, slice.channels, 0};
   }
+  float* at(int64_t slot) const { return lines + slot * step; }
   static int64_t floats(const Geometry& g) { return g.x[3] * g.slice_chunks() * kLanes; }
 };
 
@@ -449,7 +449,7 @@ class Gradient {
         const auto line = call.x.line(g_, image, row, slice, slot);
         depthwise_lines::pack(line, how, line_.inner(packed, 0), line_.chunk());
         add_weight_sums(row, slice, packed, lines_of_gradient, sums);
-        depthwise_lines::gradient_sums(gathered, line, how, behind_of(call, line, image, row, slice), sum, dot);
+        depthwise_lines::gradient_sums(gathered, line, how, behind_of(call, image, row, slice, slot), sum, dot);
         if (++summed == band) flush();
       });
       at += behind - begin;
@@ -458,8 +458,8 @@ class Gradient {
   }
 
   /// Where the gradient behind the norm goes: where the line was, if nowhere else.
-  T* behind_of(const Call<Stored<T>>& call, const Line<const T>&, int64_t image, int64_t row, const Slice& slice) const { return g_.line(call.behind, g_.x, image, row, slice).at; }
-  float* behind_of(const Call<Made>&, const Line<const float>& line, int64_t, int64_t, const Slice&) const { return const_cast<float*>(line.at); }
+  T* behind_of(const Call<Stored<T>>& call, int64_t image, int64_t row, const Slice& slice, int64_t /*slot*/) const { return g_.line(call.behind, g_.x, image, row, slice).at; }
+  float* behind_of(const Call<Made>& call, int64_t, int64_t, const Slice&, int64_t slot) const { return call.x.at(slot); }
 
   void add_weight_sums(int64_t row, const Slice& slice, const float* packed, float* ring, float* sums) const {
     const auto [first, behind] = readers(row);
