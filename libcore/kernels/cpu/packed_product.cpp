@@ -59,7 +59,7 @@ constexpr int kWide = static_cast<int>(hn::MaxLanes(Floats())), kParts = static_
 constexpr int64_t kRows = kWide == 16 ? 12 : 6;
 constexpr int kPanels = kWide == 16 ? 2 : 1;
 constexpr int kBroad = 4;  // panels
-constexpr int kGroup = 4;  // rows that one pointer and the step address
+constexpr int kGroup = kWide == 16 ? 4 : 3;  // rows that one pointer and multiples of the step address
 
 /// body(0), body(1), ... as constants: sums that they index are registers from the start.
 template <int... kIndex, class Body>
