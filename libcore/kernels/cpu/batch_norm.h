@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <functional>
 
 #include "libcore/kernels/cpu/bfloat16.h"
 
@@ -14,10 +13,10 @@ struct Rows {
   int64_t pixels = 0, channels = 0;
 };
 
-/// Blocks of pixels: a fixed cut, about 64 KiB of channels each, at most `most` of them.
+/// Blocks of pixels: a fixed cut, about 64 KiB of channels each, at most 256 of them.
 class Blocks {
  public:
-  Blocks(Rows rows, int threads, int64_t most = 256);
+  Blocks(Rows rows, int threads);
   int64_t begin(int64_t block) const { return rows_.pixels * block / count; }
   int64_t count = 1;
 
@@ -30,22 +29,15 @@ class Blocks {
 template <class T>
 class Statistics {
  public:
-  Statistics(Rows rows, int threads, int64_t most_blocks = 256) : rows_(rows), blocks_(rows, threads, most_blocks), threads_(threads) {}
-  int64_t scratch_bytes() const { return blocks_.count * 3 * rows_.channels * 4; }
-  /// Of an array.
+  Statistics(Rows rows, int threads) : rows_(rows), blocks_(rows, threads) {}
+  int64_t scratch_bytes() const { return blocks_.count * 2 * rows_.channels * 4; }
   void run(const T* x, float* mean, float* var, void* scratch) const;
 
-  /// Where pixels [first, last) lie, at most most_pixels(); on the threads' slots side by side.
-  using Pixels = std::function<const T*(int64_t slot, int64_t first, int64_t last)>;
-  int64_t most_pixels() const;
-  void run(const Pixels& pixels, float* mean, float* var, void* scratch) const;
-
  private:
-  void combine(const float* sums, int64_t first, int64_t lanes, float* mean, float* var) const;
+  void combine(const T* x, const float* sums, int64_t first, int64_t lanes, float* mean, float* var) const;
 
   Rows rows_;
   Blocks blocks_;
-  int64_t threads_;
 };
 
 /// One channel: y = x scale + shift.

@@ -97,6 +97,21 @@ HWY_INLINE V through(D d, V g, V z) {
   return g;
 }
 
+/// Floats are of whole chunks.
+template <Activation kActivation>
+HWY_INLINE void activate_as(const float* z, float* to, int64_t floats) {
+  const D d;
+  for (int64_t i = 0; i < floats; i += static_cast<int64_t>(hn::Lanes(d))) hn::StoreU(activated<kActivation>(d, hn::LoadU(d, z + i)), d, to + i);
+}
+void activate_line(const float* z, Activation activation, float* to, int64_t floats) {
+  switch (activation) {
+    case Activation::kRelu: return activate_as<Activation::kRelu>(z, to, floats);
+    case Activation::kRelu6: return activate_as<Activation::kRelu6>(z, to, floats);
+    case Activation::kHardswish: return activate_as<Activation::kHardswish>(z, to, floats);
+    default: return activate_as<Activation::kNone>(z, to, floats);
+  }
+}
+
 /// Asks for a value of a line to come while the same place of this one is computed. Spread like this, nobody waits for it; asked for line by
 /// line, as many as a processor keeps in flight make the others wait.
 template <class T>
@@ -229,6 +244,7 @@ void gather(int64_t pixels, const Taps& taps, int64_t chunk, int64_t lane, int64
 struct Run {
   int64_t at;           // place of the first pixel's chunk in the line
   int64_t step, count;  // values from pixel to pixel; pixels
+  int64_t pixel, pixel_step;  // of the line, the first one and from one to the next
   int64_t channel;      // of the first lane
   int64_t lane, valid;  // in the chunk; lanes of the chunk that exist
 };
@@ -246,7 +262,7 @@ HWY_INLINE void gather_line(const Gathered& g, const Line<T>& line, const Use& u
           const int64_t pixels = std::min(kTogether, (count - first - own + classes - 1) / classes);
           if (pixels <= 0) continue;
           gather<kStep>(pixels, g.taps[own], c / kLanes, lane, first / classes, sums);
-          use.take({(first + own) * line.stride + c, classes * line.stride, pixels, c + lane, lane, valid}, sums);
+          use.take({(first + own) * line.stride + c, classes * line.stride, pixels, first + own, classes, c + lane, lane, valid}, sums);
         }
       }
     }
@@ -334,37 +350,42 @@ void sum_gradients(const Gathered& g, const Line<const T>& x, const Normalizatio
 }
 
 template <Activation kActivation>
-struct MapGradients {
-  float* line;
-  const float *scale, *shift;
-  GradientMap map;
+struct SumRows {
+  float* to;
+  PackedArgument of;
+  float* sums;
 
   HWY_INLINE void take(const Run& run, const float* HWY_RESTRICT gathered) const {
     const D d;
-    const int64_t c = run.channel;
-    const V scales = hn::LoadU(d, scale + c), shifts = hn::LoadU(d, shift + c), means = hn::LoadU(d, map.mean + c);
-    const V a = hn::LoadU(d, map.a + c), b = hn::LoadU(d, map.b + c), offset = hn::LoadU(d, map.offset + c);
-    with_lanes(run.lane, run.valid, [&](auto whole) GALLEY_LOOP {
-      float* at = line + run.at;
-      for (int64_t i = 0; i < run.count; ++i, at += run.step) {
-        const V v = load_lanes<whole()>(d, at, run.lane, run.valid);
-        const V g = through<kActivation>(d, hn::LoadU(d, gathered + i * kLanes), hn::MulAdd(v, scales, shifts));
-        store_lanes<whole()>(hn::MulAdd(a, g, hn::MulAdd(b, hn::Sub(v, means), offset)), d, at, run.lane, run.valid);
-      }
-    });
+    V sum[] = {hn::LoadU(d, sums + run.channel), hn::Zero(d)};
+    const int64_t z_step = run.pixel_step * kLanes;
+    const float* HWY_RESTRICT z = of.z + run.channel / kLanes * of.chunk + run.pixel * kLanes + run.lane;
+    float* HWY_RESTRICT out = to + run.at + run.lane;
+    const auto take_pixel = [&](int64_t i, V& own) GALLEY_LOOP {
+      const V g = through<kActivation>(d, hn::LoadU(d, gathered + i * kLanes), hn::LoadU(d, z + i * z_step));
+      own = hn::Add(own, g);
+      hn::StoreU(g, d, out + i * run.step);
+    };
+    int64_t i = 0;
+    for (; i + 1 < run.count; i += 2) {
+      take_pixel(i, sum[0]);
+      take_pixel(i + 1, sum[1]);
+    }
+    if (i < run.count) take_pixel(i, sum[0]);
+    hn::StoreU(hn::Add(sum[0], sum[1]), d, sums + run.channel);
   }
 };
 
 template <Activation kActivation>
-HWY_INLINE void map_line_as(const Gathered& g, const Line<float>& x, const Normalization& how, const GradientMap& map) {
-  gather_line<kLanes>(g, x, MapGradients<kActivation>{x.at, how.scale, how.shift, map});
+HWY_INLINE void sum_rows_as(const Gathered& g, const PackedArgument& of, const Line<float>& to, float* sums) {
+  gather_line<kLanes>(g, to, SumRows<kActivation>{to.at, of, sums});
 }
-void map_line(const Gathered& g, const Line<float>& x, const Normalization& how, const GradientMap& map) {
-  switch (how.activation) {
-    case Activation::kRelu: return map_line_as<Activation::kRelu>(g, x, how, map);
-    case Activation::kRelu6: return map_line_as<Activation::kRelu6>(g, x, how, map);
-    case Activation::kHardswish: return map_line_as<Activation::kHardswish>(g, x, how, map);
-    default: return map_line_as<Activation::kNone>(g, x, how, map);
+void sum_rows(const Gathered& g, const PackedArgument& of, Activation activation, const Line<float>& to, float* sums) {
+  switch (activation) {
+    case Activation::kRelu: return sum_rows_as<Activation::kRelu>(g, of, to, sums);
+    case Activation::kRelu6: return sum_rows_as<Activation::kRelu6>(g, of, to, sums);
+    case Activation::kHardswish: return sum_rows_as<Activation::kHardswish>(g, of, to, sums);
+    default: return sum_rows_as<Activation::kNone>(g, of, to, sums);
   }
 }
 
@@ -491,7 +512,8 @@ HWY_EXPORT(sums_f32);
 HWY_EXPORT(sums_bf16);
 HWY_EXPORT(map_f32);
 HWY_EXPORT(map_bf16);
-HWY_EXPORT(map_line);
+HWY_EXPORT(sum_rows);
+HWY_EXPORT(activate_line);
 HWY_EXPORT(add_weights);
 
 void pack(const Line<const float>& line, float* to, int64_t chunk) { HWY_DYNAMIC_DISPATCH(pack_f32)(line, to, chunk); }
@@ -508,7 +530,8 @@ void gradient_sums(const Gathered& g, const Line<const BFloat16>& x, const Norma
 }
 void map_gradient(const float* x, const float* g, float* to, int64_t pixels, int64_t channels, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_f32)(x, g, to, pixels, channels, map); }
 void map_gradient(const BFloat16* x, const BFloat16* g, BFloat16* to, int64_t pixels, int64_t channels, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_bf16)(x, g, to, pixels, channels, map); }
-void map_gradient(const Gathered& g, const Line<float>& x, const Normalization& how, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_line)(g, x, how, map); }
+void gradient_sums(const Gathered& g, const PackedArgument& of, Activation activation, const Line<float>& to, float* sum) { HWY_DYNAMIC_DISPATCH(sum_rows)(g, of, activation, to, sum); }
+void activate(const float* z, Activation activation, float* to, int64_t floats) { HWY_DYNAMIC_DISPATCH(activate_line)(z, activation, to, floats); }
 void add_weight_sums(const WeightSums& sums) { HWY_DYNAMIC_DISPATCH(add_weights)(sums); }
 
 }  // namespace galley::depthwise_lines

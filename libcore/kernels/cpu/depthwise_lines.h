@@ -36,6 +36,9 @@ void pack(const Line<const BFloat16>& line, float* to, int64_t chunk);
 void pack(const Line<const float>& line, const Normalization& how, float* to, int64_t chunk);
 void pack(const Line<const BFloat16>& line, const Normalization& how, float* to, int64_t chunk);
 
+/// to = activation(z) of packed pixels (whole chunks), perhaps in z's place.
+void activate(const float* z, Activation activation, float* to, int64_t floats);
+
 /// What the pixels of a line gather: pixel i the sum over rows and their columns of in[row][i step + column kLanes] weight[row][column weight_step],
 /// chunk by chunk. Pointers are those of the first chunk.
 struct Taps {
@@ -61,14 +64,20 @@ struct Gathered {
 void gradient_sums(const Gathered& g, const Line<const float>& x, const Normalization& how, float* to, float* sum, float* dot);
 void gradient_sums(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot);
 
+/// The activation's argument as a packed line.
+struct PackedArgument {
+  const float* z;
+  int64_t chunk;  // floats from chunk to chunk
+};
+/// Writes g of whole chunks; sums, of as many channels, grow by those of g.
+void gradient_sums(const Gathered& g, const PackedArgument& of, Activation activation, const Line<float>& to, float* sum);
+
 /// Of whole pixels: to = a g + b (x - mean) + offset, which may be in g's place.
 struct GradientMap {
   const float *mean, *a, *b, *offset;
 };
 void map_gradient(const float* x, const float* g, float* to, int64_t pixels, int64_t channels, const GradientMap& map);
 void map_gradient(const BFloat16* x, const BFloat16* g, BFloat16* to, int64_t pixels, int64_t channels, const GradientMap& map);
-/// Of g as it is gathered; in x's place.
-void map_gradient(const Gathered& g, const Line<float>& x, const Normalization& how, const GradientMap& map);
 
 /// Weight gradients that one packed line of the input takes part in: those of `rows` kernel rows, each with its line of the output's gradient.
 struct WeightSums {

@@ -454,7 +454,7 @@ class BatchNormBackward : public PreparedKernel {
 class PointwiseBatchNormBackward : public PreparedKernel {
  public:
   explicit PointwiseBatchNormBackward(const KernelQuery& q)
-      : gradient_(q.in(1), q.attrs<BatchNormBackwardAttrs>(), q.threads), residual_(q.attrs<BatchNormBackwardAttrs>().residual), convolution_(q.in(7), q.in(8), q.out(1), q.threads, {}) {}
+      : gradient_(q.in(1), q.attrs<BatchNormBackwardAttrs>(), q.threads), residual_(q.attrs<BatchNormBackwardAttrs>().residual), convolution_(q.in(7), q.in(8), q.out(1), q.threads) {}
   int64_t scratch_bytes() const override { return (gradient_floats() + convolution_.scratch_floats()) * 4; }
   void run(const KernelArgs& args) const override {
     auto* scratch = static_cast<float*>(args.scratch);
@@ -462,7 +462,7 @@ class PointwiseBatchNormBackward : public PreparedKernel {
                                              args.in<float>(5), args.in<float>(6), args.out<float>(2), args.out<float>(3)};
     const Coefficients k = gradient_.sum(operands, scratch);
     float* dresidual = residual_ ? args.out<float>(4) : nullptr;
-    convolution_.run({args.in<float>(7), args.in<float>(8), args.out<float>(0), args.out<float>(1)}, scratch + gradient_floats(), std::array{operands.grad, operands.x}, [&](int64_t, int64_t first, int64_t count, float* to) {
+    convolution_.run({args.in<float>(7), args.in<float>(8), args.out<float>(0), args.out<float>(1)}, scratch + gradient_floats(), std::array{operands.grad, operands.x}, [&](int64_t first, int64_t count, float* to) {
       const int64_t at = first * gradient_.rows().channels;
       gradient_.apply(operands, k, at, count, to, dresidual != nullptr ? dresidual + at : nullptr);
     });
@@ -530,49 +530,38 @@ const std::array<Kernel, 4> kKernels{{{"batch_norm", "cpu", supports_forward, pr
 
 namespace batchnorm {
 
-Blocks::Blocks(Rows rows, int threads, int64_t most) : rows_(rows) {
+Blocks::Blocks(Rows rows, int threads) : rows_(rows) {
+  constexpr int64_t kMost = 256;
   const int64_t by_size = std::max<int64_t>(1, rows.pixels * rows.channels / 16384);
-  count = std::clamp<int64_t>(by_size, std::min<int64_t>(threads, rows.pixels), std::min<int64_t>(most, rows.pixels));
-}
-
-template <class T>
-int64_t Statistics<T>::most_pixels() const {
-  return (rows_.pixels + blocks_.count - 1) / blocks_.count;
+  count = std::clamp<int64_t>(by_size, std::min<int64_t>(threads, rows.pixels), std::min<int64_t>(kMost, rows.pixels));
 }
 
 template <class T>
 void Statistics<T>::run(const T* x, float* mean, float* var, void* scratch) const {
-  run([&](int64_t, int64_t first, int64_t) { return x + first * rows_.channels; }, mean, var, scratch);
-}
-
-template <class T>
-void Statistics<T>::run(const Pixels& pixels, float* mean, float* var, void* scratch) const {
   const int64_t channels = rows_.channels;
-  auto* sums = static_cast<float*>(scratch);  // [block][first row, sums, squares][channel]
-  parallel_tasks(blocks_.count, threads_, [&](int64_t b, int64_t slot) {
-    const int64_t first = blocks_.begin(b), last = blocks_.begin(b + 1);
-    const T* x = pixels(slot, first, last);
-    float* own = sums + b * 3 * channels;
-    for (int64_t c = 0; c < channels; ++c) own[c] = static_cast<float>(x[c]);
-    shifted_row_sums(x, last - first, channels, own + channels, own + 2 * channels);
+  auto* sums = static_cast<float*>(scratch);
+  parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      shifted_row_sums(x + blocks_.begin(b) * channels, blocks_.begin(b + 1) - blocks_.begin(b), channels, sums + b * 2 * channels, sums + (b * 2 + 1) * channels);
+    }
   });
   parallel_for((channels + kLanes - 1) / kLanes, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) combine(sums, task * kLanes, std::min(kLanes, channels - task * kLanes), mean, var);
+    for (int64_t task = begin; task < end; ++task) combine(x, sums, task * kLanes, std::min(kLanes, channels - task * kLanes), mean, var);
   });
 }
 
 /// Chan et al. 1979: blocks' means and squares about them, combined one after the other in block order.
 template <class T>
-void Statistics<T>::combine(const float* sums, int64_t first, int64_t lanes, float* mean_out, float* var_out) const {
+void Statistics<T>::combine(const T* x, const float* sums, int64_t first, int64_t lanes, float* mean_out, float* var_out) const {
   const int64_t channels = rows_.channels;
   double mean[kLanes] = {}, m2[kLanes] = {}, n = 0;
   for (int64_t b = 0; b < blocks_.count; ++b) {
-    const float* row = sums + b * 3 * channels + first;
-    const float* sum = row + channels;
+    const T* row = x + blocks_.begin(b) * channels + first;
+    const float* sum = sums + b * 2 * channels + first;
     const float* squares = sum + channels;
     const double k = static_cast<double>(blocks_.begin(b + 1) - blocks_.begin(b)), inverse = 1 / k, part = k / (n + k), weight = n * part;
     for (int64_t c = 0; c < lanes; ++c) {
-      const double s = static_cast<double>(sum[c]), delta = static_cast<double>(row[c]) + s * inverse - mean[c];
+      const double s = static_cast<double>(sum[c]), delta = static_cast<double>(static_cast<float>(row[c])) + s * inverse - mean[c];
       m2[c] += std::max(0.0, static_cast<double>(squares[c]) - s * s * inverse) + delta * delta * weight;
       mean[c] += delta * part;
     }

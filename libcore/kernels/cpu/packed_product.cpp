@@ -76,16 +76,17 @@ template <int kCount, int kWidth, bool kAsk>
 HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, float* c, int64_t c_step, const float* initial) {
   constexpr int kVectors = kWidth * kParts, kGroups = (kCount + kGroup - 1) / kGroup;
   const Floats d;
-  const int64_t step = p.a_step, third = 3 * step, depth = p.depth, panel_floats = kPanel * depth;
+  const int64_t step = p.a_step, third = 3 * step, depth = p.depth, panel_floats = kPanel * depth, panel_step = p.panel_step;
+  const auto place = [&](int i) GALLEY_LOOP { return c + i / kVectors * c_step + i % kVectors / kParts * panel_step + i % kParts * kWide; };
   const float* group[kGroups];
   for (int g = 0; g < kGroups; ++g) group[g] = a + g * kGroup * step;
   if (p.ahead != 0) {
     for (int r = 0; r < kCount; ++r) {
-      for (int w = 0; w < kWidth; ++w) __builtin_prefetch(c + (p.ahead + r) * p.c_step + w * kPanel, 1, 2);
+      for (int w = 0; w < kWidth; ++w) __builtin_prefetch(c + (p.ahead + r) * p.c_step + w * p.panel_step, 1, 2);
     }
   }
   hn::Vec<Floats> sum[kCount * kVectors];
-  each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = hn::LoadU(d, (initial != nullptr ? initial : c + i / kVectors * c_step) + i % kVectors * kWide); });
+  each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = hn::LoadU(d, initial != nullptr ? initial + i % kVectors * kWide : place(i)); });
   for (int64_t k = 0; k < depth; ++k) {
     hn::Vec<Floats> b[kVectors];
     each<kVectors>([&](auto i) GALLEY_LOOP { b[i] = hn::LoadU(d, panel + i / kParts * panel_floats + k * kPanel + i % kParts * kWide); });
@@ -99,21 +100,21 @@ HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RE
       asm("" : "+r"(group[g]));  // or compilers keep a pointer for each row, more than there are registers
     }
   }
-  each<kCount * kVectors>([&](auto i) GALLEY_LOOP { hn::StoreU(sum[i], d, c + i / kVectors * c_step + i % kVectors * kWide); });
+  each<kCount * kVectors>([&](auto i) GALLEY_LOOP { hn::StoreU(sum[i], d, place(i)); });
 }
 
 /// One row by kBroad panels; each element's sum is taken in the order of the other tiles.
 void broad_tile(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, float* c, const float* initial) {
   const Floats d;
   hn::Vec<Floats> sum[kBroad * kParts];
-  const float* from = initial != nullptr ? initial : c;
-  for (int i = 0; i < kBroad * kParts; ++i) sum[i] = hn::LoadU(d, from + i * kWide);
+  const auto place = [&](int i) { return c + i / kParts * p.panel_step + i % kParts * kWide; };
+  for (int i = 0; i < kBroad * kParts; ++i) sum[i] = hn::LoadU(d, initial != nullptr ? initial + i * kWide : place(i));
   const int64_t depth = p.depth, panel_floats = kPanel * depth;
   for (int64_t k = 0; k < depth; ++k) {
     const auto value = hn::Set(d, a[k]);
     for (int i = 0; i < kBroad * kParts; ++i) sum[i] = hn::MulAdd(value, hn::LoadU(d, panel + i / kParts * panel_floats + k * kPanel + i % kParts * kWide), sum[i]);
   }
-  for (int i = 0; i < kBroad * kParts; ++i) hn::StoreU(sum[i], d, c + i * kWide);
+  for (int i = 0; i < kBroad * kParts; ++i) hn::StoreU(sum[i], d, place(i));
 }
 
 #endif
@@ -141,7 +142,7 @@ void whole_panels(const PackedProduct& p, int64_t block, int64_t block_end, int6
   const bool asks = p.a_ahead != 0 && panel == p.first;
   const auto rows = [&](int64_t row, auto ask) {
     if (asks) ask_rows(p, row);
-    some_rows<kWidth, ask()>(p, std::min(kRows, block_end - row), p.a + row * p.a_step, b, p.c + row * p.c_step + panel * kPanel, p.c_step, initial);
+    some_rows<kWidth, ask()>(p, std::min(kRows, block_end - row), p.a + row * p.a_step, b, p.c + row * p.c_step + panel * p.panel_step, p.c_step, initial);
   };
   const bool cached = p.columns * p.depth <= kCachedFloats;
   if (!cached) rows(block, std::true_type());
@@ -154,7 +155,7 @@ void multiply(const PackedProduct& p) {
     int64_t panel = p.first;
 #if !(HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR)
     for (; block_end - block == 1 && panel + kBroad <= std::min(p.last, p.columns / kPanel); panel += kBroad) {
-      broad_tile(p, p.a + block * p.a_step, p.packed + panel * kPanel * p.depth, p.c + block * p.c_step + panel * kPanel, p.initial == nullptr ? nullptr : p.initial + panel * kPanel);
+      broad_tile(p, p.a + block * p.a_step, p.packed + panel * kPanel * p.depth, p.c + block * p.c_step + panel * p.panel_step, p.initial == nullptr ? nullptr : p.initial + panel * kPanel);
     }
 #endif
     const int64_t whole = std::min(p.last, p.columns / kPanel);
@@ -166,7 +167,7 @@ void multiply(const PackedProduct& p) {
     const int64_t columns = p.columns - panel * kPanel;
     for (int64_t row = block; row < block_end; row += kRows) {
       const int64_t count = std::min(kRows, block_end - row);
-      float* c = p.c + row * p.c_step + panel * kPanel;
+      float* c = p.c + row * p.c_step + panel * p.panel_step;
       float edge[kRows * kPanel] = {};
       for (int64_t r = 0; initial == nullptr && r < count; ++r) std::copy_n(c + r * p.c_step, columns, edge + r * kPanel);
       some_rows<1, false>(p, count, p.a + row * p.a_step, b, edge, kPanel, initial);

@@ -29,41 +29,6 @@ std::vector<int64_t> outputs_in(const TensorType& weight) {
 /// Where a panel begins: the last one ends with the last column, so that it is full and may overlap the one before it.
 int64_t panel_at(int64_t panel, int64_t columns) { return std::max<int64_t>(0, std::min(panel * kPanel, columns - kPanel)); }
 
-/// packed [panel of columns][row], columns and rows of the weight at these offsets; what no column fills stays as it is.
-void pack(const float* weight, const std::vector<int64_t>& column_at, const std::vector<int64_t>& row_at, float* packed) {
-  const auto rows = static_cast<int64_t>(row_at.size()), columns = static_cast<int64_t>(column_at.size());
-  for (int64_t panel = 0; panel < panels_of(columns); ++panel) {
-    const int64_t first = panel_at(panel, columns), count = std::min(kPanel, columns);
-    for (int64_t row = 0; row < rows; ++row) {
-      for (int64_t c = 0; c < count; ++c) packed[(panel * rows + row) * kPanel + c] = weight[column_at[static_cast<size_t>(first + c)] + row_at[static_cast<size_t>(row)]];
-    }
-  }
-}
-
-/// The product with panels as pack makes them, all of them.
-void multiply_rows(PackedProduct p) {
-  const int64_t rows = p.rows, columns = p.columns, whole = columns / kPanel;
-  const PackedProduct all = p;
-  for (int64_t row = 0; row < rows; row += kRowBlock) {
-    p = all;
-    p.a += row * p.a_step;
-    p.c += row * p.c_step;
-    p.rows = std::min(kRowBlock, rows - row);
-    p.ahead = kAhead;
-    p.last = whole;
-    if (whole > 0) {
-      p.columns = whole * kPanel;
-      multiply_packed(p);
-    }
-    if (whole * kPanel == columns) continue;
-    p.packed += whole * kPanel * p.depth;
-    p.c += panel_at(whole, columns);
-    p.columns = std::min(kPanel, columns);
-    p.last = 1;
-    multiply_packed(p);
-  }
-}
-
 Support supports_types(std::initializer_list<const TensorType*> images, const TensorType& weight) {
   if (weight.dtype != DType::kF32) return Support::no(cat("dtype ", weight.dtype));
   for (const TensorType* type : images) {
@@ -79,61 +44,94 @@ int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 }  // namespace
 
-PointwiseGradients::PointwiseGradients(const TensorType& x, const TensorType& weight, const TensorType& dweight, int threads, const Rows& rows)
-    : pixels_(x.elements() / x.shape[1]), in_(x.shape[1]), out_(weight.shape[0]), unit_(rows.unit), row_step_(rows.step == 0 ? out_ : rows.step), sums_(dweight), in_at_(inputs_in(weight)),
-      out_at_(outputs_in(weight)) {
-  block_ = std::max<int64_t>(1, sums_.block() / unit_) * unit_;
-  parts_ = std::clamp<int64_t>(std::min<int64_t>(threads, kMostPartials / (sums_.floats() * 4)), 1, pixels_ / unit_);
+PointwiseGradients::PointwiseGradients(const TensorType& x, const TensorType& weight, const TensorType& dweight, int threads)
+    : pixels_(x.elements() / x.shape[1]), in_(x.shape[1]), out_(weight.shape[0]), input_(weight), sums_(dweight) {
+  block_ = sums_.block();
+  parts_ = std::clamp<int64_t>(std::min<int64_t>(threads, kMostPartials / (sums_.floats() * 4)), 1, pixels_);
 }
 
-int64_t PointwiseGradients::scratch_floats() const { return packed_floats(in_, out_) + lines(panels_of(in_) * kPanel) + parts_ * (lines(sums_.floats()) + lines(block_ * row_step_)); }
+int64_t PointwiseGradients::scratch_floats() const { return input_.scratch_floats() + parts_ * (lines(sums_.floats()) + lines(block_ * out_)); }
 
 void PointwiseGradients::run(const Operands& operands, float* scratch, std::span<const float* const> from, const Make& make) const {
-  float* packed = scratch;  // [panel of inputs][output]
-  float* zeros = packed + packed_floats(in_, out_);
-  float* sums = zeros + lines(panels_of(in_) * kPanel);
+  float* sums = scratch + input_.scratch_floats();
   float* blocks = sums + parts_ * lines(sums_.floats());
-  std::fill_n(packed, sums - packed, 0.0f);
-  pack(operands.weight, in_at_, out_at_, packed);
+  input_.pack(operands.weight, nullptr, scratch);
   parallel_for(parts_, 1, [&](int64_t begin, int64_t end) {
     std::vector<PointwiseSums::Next> next;
     for (int64_t part = begin; part < end; ++part) {
       float* own = sums + part * lines(sums_.floats());
-      float* block = blocks + part * lines(block_ * row_step_);
+      float* block = blocks + part * lines(block_ * out_);
       std::fill_n(own, sums_.floats(), 0.0f);
-      const int64_t units = pixels_ / unit_, last = units * (part + 1) / parts_ * unit_;
-      for (int64_t first = units * part / parts_ * unit_; first < last; first += block_) {
+      const int64_t last = pixels_ * (part + 1) / parts_;
+      for (int64_t first = pixels_ * part / parts_; first < last; first += block_) {
         const int64_t count = std::min(block_, last - first), behind = first + count;
-        make(part, first, count, block);
+        make(first, count, block);
         next.assign(1, {operands.x + behind * in_, count * in_});
         for (const float* array : from) next.push_back({array + behind * out_, count * out_});
-        sums_.add(block, row_step_, operands.x + first * in_, count, next, own);
-        multiply_rows({block, row_step_, count, out_, packed, operands.dx + first * in_, in_, in_, zeros});
+        sums_.add(block, out_, operands.x + first * in_, count, next, own);
+        input_.run(block, out_, count, scratch, operands.dx + first * in_);
       }
     }
   });
   sums_.write(sums, lines(sums_.floats()), parts_, operands.dweight);
 }
 
+PointwiseInputGradient::PointwiseInputGradient(const TensorType& weight) : in_at_(inputs_in(weight)), out_at_(outputs_in(weight)) {}
+
+int64_t PointwiseInputGradient::scratch_floats() const {
+  const auto in = static_cast<int64_t>(in_at_.size());
+  return packed_floats(in, static_cast<int64_t>(out_at_.size())) + panels_of(in) * kPanel;
+}
+
+/// packed [panel of inputs][output], and behind them zeros, with which sums begin.
+void PointwiseInputGradient::pack(const float* weight, const float* scale, float* scratch) const {
+  const auto in = static_cast<int64_t>(in_at_.size()), out = static_cast<int64_t>(out_at_.size()), count = std::min(kPanel, in);
+  std::fill_n(scratch, scratch_floats(), 0.0f);
+  for (int64_t panel = 0; panel < panels_of(in); ++panel) {
+    const int64_t first = panel_at(panel, in);
+    for (int64_t o = 0; o < out; ++o) {
+      float* to = scratch + (panel * out + o) * kPanel;
+      for (int64_t i = 0; i < count; ++i) to[i] = weight[in_at_[static_cast<size_t>(first + i)] + out_at_[static_cast<size_t>(o)]] * (scale != nullptr ? scale[o] : 1);
+    }
+  }
+}
+
+void PointwiseInputGradient::run(const float* grad, int64_t step, int64_t pixels, const float* packed, float* dx) const {
+  const auto in = static_cast<int64_t>(in_at_.size()), out = static_cast<int64_t>(out_at_.size()), whole = in / kPanel;
+  const float* zeros = packed + packed_floats(in, out);
+  for (int64_t row = 0; row < pixels; row += kRowBlock) {
+    float* to = dx + row * in;
+    const int64_t rows = std::min(kRowBlock, pixels - row);
+    const auto multiply = [&](int64_t panel, float* c, int64_t columns) {
+      multiply_packed({grad + row * step, step, rows, out, packed + panel * kPanel * out, c, in, columns, zeros, 0, panels_of(columns), 0, kAhead});
+    };
+    if (whole > 0) multiply(0, to, whole * kPanel);
+    if (whole * kPanel < in) multiply(whole, to + panel_at(whole, in), std::min(kPanel, in));
+  }
+}
+
 PointwiseConvolution::PointwiseConvolution(const TensorType& weight) : in_(weight.shape[1]), out_(weight.shape[0]), in_at_(inputs_in(weight)), out_at_(outputs_in(weight)) {}
 
 int64_t PointwiseConvolution::scratch_floats() const { return packed_floats(out_, in_) + panels_of(out_) * kPanel; }
 
-void PointwiseConvolution::pack(const float* weight, float* scratch) const {
+/// packed [panel of outputs][input], and behind them the shifts, with which sums begin.
+void PointwiseConvolution::pack(const float* weight, const float* scale, const float* shift, float* scratch) const {
   std::fill_n(scratch, scratch_floats(), 0.0f);
   for (int64_t o = 0; o < out_; ++o) {
     float* to = scratch + o / kPanel * in_ * kPanel + o % kPanel;
-    for (int64_t i = 0; i < in_; ++i) to[i * kPanel] = weight[out_at_[static_cast<size_t>(o)] + in_at_[static_cast<size_t>(i)]];
+    for (int64_t i = 0; i < in_; ++i) to[i * kPanel] = weight[out_at_[static_cast<size_t>(o)] + in_at_[static_cast<size_t>(i)]] * (scale != nullptr ? scale[o] : 1);
+    if (shift != nullptr) scratch[packed_floats(out_, in_) + o] = shift[o];
   }
 }
 
-void PointwiseConvolution::run(const float* x, const float* packed, int64_t pixels, const Panels& panels, float* y, int64_t y_step) const {
-  const float* zeros = packed + packed_floats(out_, in_);
-  multiply_packed({x, in_, pixels, in_, packed + panels.first * in_ * kPanel, y, y_step, panels.count * kPanel, zeros, 0, panels.count, kAhead});
+void PointwiseConvolution::run(const float* x, const float* packed, int64_t pixels, const Panels& panels, const Rows& y, bool ask) const {
+  const float* shifts = packed + packed_floats(out_, in_) + panels.first * kPanel;
+  multiply_packed({x, in_, pixels, in_, packed + panels.first * in_ * kPanel, y.at, y.step, panels.count * kPanel, shifts, 0, panels.count, ask ? kAhead : 0, 0, y.panel_step});
 }
 
 Support supports_pointwise_convolution(const TensorType& x, const TensorType& weight) {
   if (const Support types = supports_types({&x}, weight); !types) return types;
+  if (const Support sums = PointwiseSums::supports(weight.shape); !sums) return sums;
   if (x.shape[1] > kMostChannelsAgain) return Support::no(cat(x.shape[1], " channels: worth a convolution of its own"));
   return Support::yes();
 }

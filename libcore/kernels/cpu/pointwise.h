@@ -31,6 +31,8 @@ class PointwiseSums {
   void add(const float* grad, int64_t grad_step, const float* x, int64_t pixels, std::span<const Next> next, float* sums) const;
   /// The sums of parts that lie `step` floats apart, added up in their order, to where the weight's format wants them. On the compute threads.
   void write(const float* sums, int64_t step, int64_t parts, float* dweight) const;
+  /// Sums in double, in the same places, as a matrix [O][I].
+  void unpack(const double* sums, double* matrix) const;
 
  private:
   struct Tile {
@@ -39,7 +41,9 @@ class PointwiseSums {
     int64_t sums;                      // where they lie
     int64_t lanes_seen, singles_seen;  // how many of the last vector's lanes, and of the single values, other tiles hold too
   };
-  void write_tile(const Tile& tile, const float* sums, int64_t step, int64_t parts, float* dweight) const;
+  /// body(channel of the wide side, of the narrow side, where their sum lies), those that are no other tile's.
+  template <class Body>
+  void each_sum(const Tile& tile, const Body& body) const;
 
   TensorType weight_;
   int64_t wide_, narrow_, lanes_, floats_ = 0;
@@ -48,20 +52,25 @@ class PointwiseSums {
   std::vector<int64_t> wide_at_, narrow_at_;  // of channels, in the weight's format
 };
 
-/// The convolution itself, some pixels and channels at a time.
+/// What the convolution gives, times a scale and plus a shift of each channel, some pixels and channels at a time.
 class PointwiseConvolution {
  public:
   /// `weight` [O,I,1,1] in any format.
   explicit PointwiseConvolution(const TensorType& weight);
   int64_t scratch_floats() const;
-  /// Makes the scratch memory what run reads.
-  void pack(const float* weight, float* scratch) const;
+  /// Makes the scratch memory what run reads. `scale` and `shift`: [O], or nullptr for 1.
+  void pack(const float* weight, const float* scale, const float* shift, float* scratch) const;
   /// Panels of kPanel channels, from `first` on; those behind the last channel are zero.
   struct Panels {
     int64_t first, count;
   };
-  /// y[pixel y_step + channel - panels.first kPanel] of `pixels` neighbours.
-  void run(const float* x, const float* packed, int64_t pixels, const Panels& panels, float* y, int64_t y_step) const;
+  /// Floats from pixel to pixel and from panel to panel.
+  struct Rows {
+    float* at;
+    int64_t step, panel_step = kPanel;
+  };
+  /// `ask`: for the rows of x that come behind these.
+  void run(const float* x, const float* packed, int64_t pixels, const Panels& panels, const Rows& y, bool ask) const;
 
  private:
   int64_t in_, out_;
@@ -70,33 +79,68 @@ class PointwiseConvolution {
 /// Are x [N,C,H,W] and the weight such a convolution's, of so few channels that making it again costs less than writing and reading it?
 Support supports_pointwise_convolution(const TensorType& x, const TensorType& weight);
 
+/// The gradient of its input, some pixels at a time.
+class PointwiseInputGradient {
+ public:
+  explicit PointwiseInputGradient(const TensorType& weight);
+  int64_t scratch_floats() const;
+  /// `scale` [O] of the gradients that run gets, or nullptr.
+  void pack(const float* weight, const float* scale, float* scratch) const;
+  /// `grad`: rows of O floats, `step` apart.
+  void run(const float* grad, int64_t step, int64_t pixels, const float* packed, float* dx) const;
+
+ private:
+  std::vector<int64_t> in_at_, out_at_;
+};
+
+/// Sums of x's channels and of their products over all pixels, around values near their means (the pivot), so that large means lose nothing.
+class PointwiseMoments {
+ public:
+  PointwiseMoments(const TensorType& x, int threads);
+  int64_t scratch_floats() const;
+
+  /// The means of some pixels, which lie spread over x.
+  std::vector<float> pivot(const float* x) const;
+  /// Over pixels, of x - pivot: [I], and of its products [I][I].
+  struct Result {
+    std::vector<double> sums, products;
+  };
+  /// Gets x - pivot of pixels [first, first + count), rows of I floats; on the threads' slots side by side.
+  using Use = std::function<void(int64_t slot, int64_t first, int64_t count, const float* centred)>;
+  /// `also`: another array like x that `use` reads, which is asked for, or nullptr. Sums of parts are added up in one order: bits depend on the
+  /// logical thread count only.
+  Result run(const float* x, const std::vector<float>& pivot, float* scratch, const float* also = nullptr, const Use& use = nullptr) const;
+  int64_t most_pixels() const { return block_; }  // that use gets
+
+ private:
+  int64_t slot_floats() const;
+
+  int64_t pixels_, channels_, threads_, parts_, block_;
+  PointwiseSums products_;
+};
+/// to += from; rows `from_step` and `channels` floats apart.
+void add_rows(const float* from, int64_t from_step, int64_t rows, int64_t channels, float* to);
+
 /// Both gradients of the convolution, where the gradient of what it gave is made when a block needs it, and held nowhere else.
 class PointwiseGradients {
  public:
-  /// How the gradient is made: `unit` pixels at least, in rows `step` floats apart (0: O).
-  struct Rows {
-    int64_t unit = 1, step = 0;
-  };
   /// x [N,C,H,W], weight and dweight [O,C,1,1] in any format.
-  PointwiseGradients(const TensorType& x, const TensorType& weight, const TensorType& dweight, int threads, const Rows& rows);
+  PointwiseGradients(const TensorType& x, const TensorType& weight, const TensorType& dweight, int threads);
   int64_t scratch_floats() const;
 
   struct Operands {
     const float *x, *weight;
     float *dx, *dweight;
   };
-  /// Writes the gradient of pixels [first, first + count) as rows of O floats, row_step() apart. Parts of the pixels side by side, each from its first
-  /// to its last; blocks begin and end with whole units.
-  using Make = std::function<void(int64_t part, int64_t first, int64_t count, float* to)>;
-  /// `from`: arrays of O floats a pixel that make reads, if any, which are asked for.
+  /// Writes the gradient of pixels [first, first + count), rows of O floats.
+  using Make = std::function<void(int64_t first, int64_t count, float* to)>;
+  /// `from`: arrays of O floats a pixel that make reads, which are asked for.
   void run(const Operands& operands, float* scratch, std::span<const float* const> from, const Make& make) const;
-  int64_t parts() const { return parts_; }
-  int64_t row_step() const { return row_step_; }
 
  private:
-  int64_t pixels_, in_, out_, unit_, row_step_, block_, parts_;
+  int64_t pixels_, in_, out_, block_, parts_;
+  PointwiseInputGradient input_;
   PointwiseSums sums_;
-  std::vector<int64_t> in_at_, out_at_;  // of channels, in the weight's format
 };
 
 /// Are the inputs x and weight, and outputs 0 and 1, their gradients, such a convolution's, of so few channels that this is faster than products of their own?

@@ -47,6 +47,12 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 #if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
 int lanes() { return 1; }
+void centre(const float* x, int64_t rows, int64_t channels, const float* pivot, float* to, float* sums) {
+  for (int64_t i = 0; i < rows * channels; ++i) sums[i % channels] += to[i] = x[i] - pivot[i % channels];
+}
+void add(const float* from, int64_t from_step, int64_t rows, int64_t channels, float* to) {
+  for (int64_t i = 0; i < rows * channels; ++i) to[i] += from[i / channels * from_step + i % channels];
+}
 int most_vectors() { return 1; }
 int singles(int) { return 1; }
 void add_tile(const Block& block, int, float* HWY_RESTRICT sums) {
@@ -60,6 +66,34 @@ constexpr int kMostVectors = kLanes == 16 ? 4 : 2;
 constexpr int singles_of(int vectors) { return kLanes == 16 ? (vectors == 4 ? 6 : vectors == 3 ? 8 : vectors == 2 ? 12 : 16) : (vectors == 2 ? 6 : 10); }
 
 int lanes() { return kLanes; }
+
+/// to = x - pivot; sums grow by those of `to`.
+void centre(const float* HWY_RESTRICT x, int64_t rows, int64_t channels, const float* HWY_RESTRICT pivot, float* HWY_RESTRICT to, float* HWY_RESTRICT sums) {
+  const D d;
+  for (int64_t c = 0; c < channels; c += kLanes) {
+    const auto count = static_cast<size_t>(std::min<int64_t>(kLanes, channels - c));
+    const auto mask = hn::FirstN(d, count);
+    const auto shift = hn::MaskedLoad(mask, d, pivot + c);
+    auto sum = hn::Zero(d);
+    for (int64_t at = c; at < rows * channels; at += channels) {
+      const auto value = hn::Sub(hn::MaskedLoad(mask, d, x + at), shift);
+      hn::BlendedStore(value, mask, d, to + at);
+      sum = hn::Add(sum, value);
+    }
+    hn::BlendedStore(hn::Add(sum, hn::MaskedLoad(mask, d, sums + c)), mask, d, sums + c);
+  }
+}
+
+void add(const float* HWY_RESTRICT from, int64_t from_step, int64_t rows, int64_t channels, float* HWY_RESTRICT to) {
+  const D d;
+  for (int64_t c = 0; c < channels; c += kLanes) {
+    const auto mask = hn::FirstN(d, static_cast<size_t>(std::min<int64_t>(kLanes, channels - c)));
+    for (int64_t row = 0; row < rows; ++row) {
+      float* at = to + row * channels + c;
+      hn::BlendedStore(hn::Add(hn::MaskedLoad(mask, d, at), hn::MaskedLoad(mask, d, from + row * from_step + c)), mask, d, at);
+    }
+  }
+}
 int most_vectors() { return kMostVectors; }
 int singles(int vectors) { return singles_of(vectors); }
 
@@ -114,12 +148,21 @@ HWY_EXPORT(lanes);
 HWY_EXPORT(most_vectors);
 HWY_EXPORT(singles);
 HWY_EXPORT(add_tile);
+HWY_EXPORT(centre);
+HWY_EXPORT(add);
 }  // namespace pointwise_weights
 
 namespace {
 
 constexpr int64_t kBlockBytes = 64 << 10;  // of both sides
 constexpr int64_t kLeast = 16;              // channels that fill a vector, and the single values of any tile
+constexpr int64_t kMostParts = 16;          // of the pixels, whose moments are summed on their own
+constexpr int64_t kSamples = 256;           // pixels that give the pivot
+
+/// To whole cache lines.
+int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }
+
+TensorType products_of(int64_t channels) { return {DType::kF32, {channels, channels, 1, 1}}; }
 
 }  // namespace
 
@@ -172,29 +215,88 @@ void PointwiseSums::add(const float* grad, int64_t grad_step, const float* x, in
   }
 }
 
-void PointwiseSums::write(const float* sums, int64_t step, int64_t parts, float* dweight) const {
-  if (weight_.bytes() > weight_.shape.elements() * 4) std::memset(dweight, 0, static_cast<size_t>(weight_.bytes()));  // a blocked format's padding
-  parallel_for(static_cast<int64_t>(tiles_.size()), 4, [&](int64_t begin, int64_t end) {
-    for (int64_t tile = begin; tile < end; ++tile) write_tile(tiles_[static_cast<size_t>(tile)], sums, step, parts, dweight);
-  });
-}
-
-/// A format's offsets are sums of one term for each index.
-void PointwiseSums::write_tile(const Tile& tile, const float* sums, int64_t step, int64_t parts, float* dweight) const {
+template <class Body>
+void PointwiseSums::each_sum(const Tile& tile, const Body& body) const {
   const int64_t singles = HWY_DYNAMIC_DISPATCH(pointwise_weights::singles)(tile.vectors);
   for (int64_t s = tile.singles_seen; s < singles; ++s) {
     for (int64_t v = 0; v < tile.vectors; ++v) {
       const bool is_last = v == tile.vectors - 1;
-      const float* from = sums + tile.sums + (s * tile.vectors + v) * lanes_;
-      const int64_t* at = wide_at_.data() + tile.wide + (is_last ? tile.last : v * lanes_);
-      float* to = dweight + narrow_at_[static_cast<size_t>(tile.narrow + s)];
-      for (int64_t l = is_last ? tile.lanes_seen : 0; l < lanes_; ++l) {
-        float total = from[l];
-        for (int64_t part = 1; part < parts; ++part) total += from[part * step + l];
-        to[at[l]] = total;
-      }
+      const int64_t at = tile.sums + (s * tile.vectors + v) * lanes_, wide = tile.wide + (is_last ? tile.last : v * lanes_);
+      for (int64_t l = is_last ? tile.lanes_seen : 0; l < lanes_; ++l) body(wide + l, tile.narrow + s, at + l);
     }
   }
+}
+
+void PointwiseSums::write(const float* sums, int64_t step, int64_t parts, float* dweight) const {
+  if (weight_.bytes() > weight_.shape.elements() * 4) std::memset(dweight, 0, static_cast<size_t>(weight_.bytes()));  // a blocked format's padding
+  parallel_for(static_cast<int64_t>(tiles_.size()), 4, [&](int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; ++tile) {
+      each_sum(tiles_[static_cast<size_t>(tile)], [&](int64_t wide, int64_t narrow, int64_t at) {
+        float total = sums[at];
+        for (int64_t part = 1; part < parts; ++part) total += sums[part * step + at];
+        dweight[wide_at_[static_cast<size_t>(wide)] + narrow_at_[static_cast<size_t>(narrow)]] = total;  // a format's offsets are sums of one term for each index
+      });
+    }
+  });
+}
+
+void PointwiseSums::unpack(const double* sums, double* matrix) const {
+  const int64_t wide_step = out_is_wide_ ? narrow_ : 1, narrow_step = out_is_wide_ ? 1 : wide_;
+  for (const Tile& tile : tiles_) each_sum(tile, [&](int64_t wide, int64_t narrow, int64_t at) { matrix[wide * wide_step + narrow * narrow_step] = sums[at]; });
+}
+
+void add_rows(const float* from, int64_t from_step, int64_t rows, int64_t channels, float* to) { HWY_DYNAMIC_DISPATCH(pointwise_weights::add)(from, from_step, rows, channels, to); }
+
+PointwiseMoments::PointwiseMoments(const TensorType& x, int threads)
+    : pixels_(x.elements() / x.shape[1]), channels_(x.shape[1]), threads_(threads), parts_(std::min(std::max<int64_t>(kMostParts, threads), pixels_)), products_(products_of(channels_)) {
+  block_ = std::min(products_.block(), pixels_);
+}
+
+int64_t PointwiseMoments::slot_floats() const { return lines(block_ * channels_) + lines(channels_) + lines(products_.floats()); }
+// Totals in double: two floats each.
+int64_t PointwiseMoments::scratch_floats() const { return threads_ * slot_floats() + parts_ * lines(2 * (channels_ + products_.floats())); }
+
+std::vector<float> PointwiseMoments::pivot(const float* x) const {
+  const int64_t count = std::min(kSamples, pixels_);
+  std::vector<double> sums(static_cast<size_t>(channels_));
+  for (int64_t i = 0; i < count; ++i) {
+    const float* row = x + pixels_ * i / count * channels_;
+    for (int64_t c = 0; c < channels_; ++c) sums[static_cast<size_t>(c)] += static_cast<double>(row[c]);
+  }
+  std::vector<float> pivot;
+  for (double sum : sums) pivot.push_back(static_cast<float>(sum / static_cast<double>(count)));
+  return pivot;
+}
+
+PointwiseMoments::Result PointwiseMoments::run(const float* x, const std::vector<float>& pivot, float* scratch, const float* also, const Use& use) const {
+  const int64_t count = channels_ + products_.floats(), step = lines(2 * count);
+  float* totals = scratch + threads_ * slot_floats();
+  const auto total_of = [&](int64_t part) { return reinterpret_cast<double*>(totals + part * step); };
+  parallel_tasks(parts_, threads_, [&](int64_t part, int64_t slot) {
+    float* centred = scratch + slot * slot_floats();
+    float* sums = centred + lines(block_ * channels_);
+    float* products = sums + lines(channels_);
+    double* own = total_of(part);
+    std::fill_n(own, count, 0.0);
+    const int64_t end = pixels_ * (part + 1) / parts_;
+    for (int64_t first = pixels_ * part / parts_; first < end; first += block_) {
+      const int64_t pixels = std::min(block_, end - first), behind = (first + pixels) * channels_;
+      std::fill_n(sums, channels_, 0.0f);
+      std::fill_n(products, products_.floats(), 0.0f);
+      HWY_DYNAMIC_DISPATCH(pointwise_weights::centre)(x + first * channels_, pixels, channels_, pivot.data(), centred, sums);
+      const PointwiseSums::Next next[] = {{x + behind, pixels * channels_}, {also != nullptr ? also + behind : nullptr, pixels * channels_}};
+      products_.add(centred, channels_, centred, pixels, std::span(next, also != nullptr ? 2 : 1), products);
+      for (int64_t i = 0; i < channels_; ++i) own[i] += static_cast<double>(sums[i]);
+      for (int64_t i = 0; i < products_.floats(); ++i) own[channels_ + i] += static_cast<double>(products[i]);
+      if (use) use(slot, first, pixels, centred);
+    }
+  });
+  for (int64_t part = 1; part < parts_; ++part) {
+    for (int64_t i = 0; i < count; ++i) total_of(0)[i] += total_of(part)[i];
+  }
+  Result result{std::vector<double>(total_of(0), total_of(0) + channels_), std::vector<double>(static_cast<size_t>(channels_ * channels_))};
+  products_.unpack(total_of(0) + channels_, result.products.data());
+  return result;
 }
 
 namespace {
