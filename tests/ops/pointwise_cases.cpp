@@ -73,7 +73,8 @@ std::vector<OpCase> pointwise_cases() {
                                                    {{"plain", {2, 18, 7, 6}, 50}, {3, 3}, {1}, {1}},
                                                    {{"relu6_no_padding", {1, 32, 8, 9}, 41, Activation::kRelu6}, {3, 3}, {1}, {0}},
                                                    {{"no_affine", {2, 17, 5, 6}, 35, Activation::kNone, false}, {3, 3}, {2}, {1}},
-                                                   {{"more_channels_than_are_taken", {1, 33, 5, 5}, 40, Activation::kRelu}, {3, 3}, {1}, {1}},
+                                                   {{"most_channels", {2, 48, 7, 6}, 130, Activation::kRelu6}, {5, 5}, {1}, {2}},
+                                                   {{"more_channels_than_are_taken", {1, 49, 5, 5}, 56, Activation::kRelu}, {3, 3}, {1}, {1}},
                                                    {{"higher_than_wide", {2, 16, 40, 3}, 33, Activation::kHardswish}, {5, 3}, {1, 2}, {2, 1}},
                                                    {{"wide_lines", {1, 17, 6, 220}, 36, Activation::kRelu}, {3, 3}, {2}, {1}},
                                                    {{"blocks_and_parts", {3, 20, 31, 23}, 50, Activation::kRelu}, {3, 3}, {1}, {1}}};

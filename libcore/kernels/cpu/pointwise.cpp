@@ -10,7 +10,6 @@ namespace {
 // Of x. With more, products take so long that what is read and written between them matters less than how they are made: 40 gain, 64 lose
 // (docs/performance.md). Making the wide side again is two products more: 24 gain, 40 lose.
 constexpr int64_t kMostChannels = 48;
-constexpr int64_t kMostChannelsAgain = 32;
 constexpr int64_t kRowBlock = 48;  // rows of which all panels are made one after the other
 constexpr int64_t kAhead = 24;     // rows from what is written or read to what is asked for
 
@@ -132,7 +131,7 @@ void PointwiseConvolution::run(const float* x, const float* packed, int64_t pixe
 Support supports_pointwise_convolution(const TensorType& x, const TensorType& weight) {
   if (const Support types = supports_types({&x}, weight); !types) return types;
   if (const Support sums = PointwiseSums::supports(weight.shape); !sums) return sums;
-  if (x.shape[1] > kMostChannelsAgain) return Support::no(cat(x.shape[1], " channels: worth a convolution of its own"));
+  if (x.shape[1] > kMostChannels) return Support::no(cat(x.shape[1], " channels: worth a convolution of its own"));
   return Support::yes();
 }
 

@@ -107,9 +107,8 @@ class PointwiseMoments {
   };
   /// Gets x - pivot of pixels [first, first + count), rows of I floats; on the threads' slots side by side.
   using Use = std::function<void(int64_t slot, int64_t first, int64_t count, const float* centred)>;
-  /// `also`: another array like x that `use` reads, which is asked for, or nullptr. Sums of parts are added up in one order: bits depend on the
-  /// logical thread count only.
-  Result run(const float* x, const std::vector<float>& pivot, float* scratch, const float* also = nullptr, const Use& use = nullptr) const;
+  /// Sums of parts are added up in one order: bits depend on the logical thread count only.
+  Result run(const float* x, const std::vector<float>& pivot, float* scratch, const Use& use = nullptr) const;
   int64_t most_pixels() const { return block_; }  // that use gets
 
  private:
@@ -118,7 +117,7 @@ class PointwiseMoments {
   int64_t pixels_, channels_, threads_, parts_, block_;
   PointwiseSums products_;
 };
-/// to += from; rows `from_step` and `channels` floats apart.
+/// to += from; rows `from_step` and `channels` floats apart. Asks for the rows of `to` behind these.
 void add_rows(const float* from, int64_t from_step, int64_t rows, int64_t channels, float* to);
 
 /// Both gradients of the convolution, where the gradient of what it gave is made when a block needs it, and held nowhere else.

@@ -169,7 +169,7 @@ class Backward : public PreparedKernel {
     std::vector<double> centred;  // what the convolution gives at the pivot, less the mean
     for (int64_t c = 0; c < out_; ++c) centred.push_back(dot(w.data() + c * in_, pivot.data(), in_) - static_cast<double>(mean[c]));
     pack_narrow(w, channels, centred, memory + narrow_at_);
-    const PointwiseMoments::Result moments = moments_.run(x, pivot, memory + moments_at_, dx, [&](int64_t slot, int64_t first, int64_t count, const float* from) {
+    const PointwiseMoments::Result moments = moments_.run(x, pivot, memory + moments_at_, [&](int64_t slot, int64_t first, int64_t count, const float* from) {
       const int64_t panels = panels_of(in_), step = panels * kPanel;
       float* added = memory + added_at_ + slot * added_floats();
       narrow_.run(from, memory + narrow_at_, count, {0, panels}, {added, step}, false);

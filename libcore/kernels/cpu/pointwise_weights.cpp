@@ -86,10 +86,12 @@ void centre(const float* HWY_RESTRICT x, int64_t rows, int64_t channels, const f
 
 void add(const float* HWY_RESTRICT from, int64_t from_step, int64_t rows, int64_t channels, float* HWY_RESTRICT to) {
   const D d;
+  const int64_t ahead = rows * channels;
   for (int64_t c = 0; c < channels; c += kLanes) {
     const auto mask = hn::FirstN(d, static_cast<size_t>(std::min<int64_t>(kLanes, channels - c)));
     for (int64_t row = 0; row < rows; ++row) {
       float* at = to + row * channels + c;
+      __builtin_prefetch(at + ahead, 1, 2);
       hn::BlendedStore(hn::Add(hn::MaskedLoad(mask, d, at), hn::MaskedLoad(mask, d, from + row * from_step + c)), mask, d, at);
     }
   }
@@ -268,7 +270,7 @@ std::vector<float> PointwiseMoments::pivot(const float* x) const {
   return pivot;
 }
 
-PointwiseMoments::Result PointwiseMoments::run(const float* x, const std::vector<float>& pivot, float* scratch, const float* also, const Use& use) const {
+PointwiseMoments::Result PointwiseMoments::run(const float* x, const std::vector<float>& pivot, float* scratch, const Use& use) const {
   const int64_t count = channels_ + products_.floats(), step = lines(2 * count);
   float* totals = scratch + threads_ * slot_floats();
   const auto total_of = [&](int64_t part) { return reinterpret_cast<double*>(totals + part * step); };
@@ -284,8 +286,8 @@ PointwiseMoments::Result PointwiseMoments::run(const float* x, const std::vector
       std::fill_n(sums, channels_, 0.0f);
       std::fill_n(products, products_.floats(), 0.0f);
       HWY_DYNAMIC_DISPATCH(pointwise_weights::centre)(x + first * channels_, pixels, channels_, pivot.data(), centred, sums);
-      const PointwiseSums::Next next[] = {{x + behind, pixels * channels_}, {also != nullptr ? also + behind : nullptr, pixels * channels_}};
-      products_.add(centred, channels_, centred, pixels, std::span(next, also != nullptr ? 2 : 1), products);
+      const PointwiseSums::Next next[] = {{x + behind, pixels * channels_}};
+      products_.add(centred, channels_, centred, pixels, next, products);
       for (int64_t i = 0; i < channels_; ++i) own[i] += static_cast<double>(sums[i]);
       for (int64_t i = 0; i < products_.floats(); ++i) own[channels_ + i] += static_cast<double>(products[i]);
       if (use) use(slot, first, pixels, centred);
