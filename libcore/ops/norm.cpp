@@ -248,7 +248,8 @@ const OpDef& batch_norm_backward_op() {
                          .infer = infer_batch_norm_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward,
-                         .precision = PrecisionRule::kActivations};
+                         .precision = PrecisionRule::kActivations,
+                         .may_reuse = {{0, 1}, {0, 0}, {3, 0}}};
   return def;
 }
 const OpDef& batch_norm_inference_op() {

@@ -1,6 +1,8 @@
 // Batch normalisation on channels_last (and rank-2) arrays of f32 or bf16, fused with its activation and residual: forward one pass for statistics and one
 // to apply, backward likewise; the activation's argument is computed again from x, which is read anyway, unless a residual went into it.
-// Every loop states that its arrays do not overlap: so many of them are more than the compiler's own check for overlap would take.
+// Every loop states that its arrays do not overlap, or that each element is on its own: so many arrays are more than the compiler's own check for overlap would
+// take. Backwards, where a residual went into the activation, the first pass writes the gradient behind it, which is the residual's, and the second reads
+// that alone; results may lie where operands do (OpDef::may_reuse), which spares reading the lines that are written.
 
 #include <algorithm>
 #include <array>
@@ -146,21 +148,27 @@ template <class T>
 struct Mask {
   Activation activation = Activation::kNone;
   const T* y = nullptr;
+  T* behind = nullptr;  // where it is written, if y masks it and anyone wants it
+
+  /// `count` values on.
+  Mask from(int64_t count) const { return {activation, y != nullptr ? y + count : nullptr, behind != nullptr ? behind + count : nullptr}; }
 };
 
-template <Activation kActivation, bool kFromOutput, class T>
-GALLEY_INLINE void gradient_sums_as(const T* __restrict grad, const T* __restrict x, const T* __restrict y, int64_t rows, int64_t channels,
-                                    const float* __restrict mean, const float* __restrict scale, const float* __restrict shift, float* __restrict sum, float* __restrict dot) {
+template <Activation kActivation, bool kFromOutput, bool kWrite, class T>
+GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const T* __restrict y, T* behind, int64_t rows, int64_t channels, const float* __restrict mean,
+                                    const float* __restrict scale, const float* __restrict shift, float* __restrict sum, float* __restrict dot) {
   for (int64_t c = 0; c < channels; ++c) sum[c] = dot[c] = 0;
   by_four_rows(rows, [&](int64_t r, auto count) __attribute__((always_inline)) {
     ask_ahead(x + r * channels, count() * channels);
     ask_ahead(grad + r * channels, count() * channels);
     if (kFromOutput) ask_ahead(y + r * channels, count() * channels);
+    GALLEY_ELEMENTWISE
     for (int64_t c = 0; c < channels; ++c) {
       float s = 0, d = 0;
       for (int row = 0; row < count(); ++row) {
         const int64_t i = (r + row) * channels + c;
         const float v = through<kActivation>(grad[i], kFromOutput ? y[i] : x[i] * scale[c] + shift[c]);
+        if (kWrite) behind[i] = v;
         s += v;
         d += v * (x[i] - mean[c]);
       }
@@ -172,14 +180,15 @@ GALLEY_INLINE void gradient_sums_as(const T* __restrict grad, const T* __restric
 
 template <class T>
 GALLEY_INLINE void gradient_sums_any(const T* grad, const T* x, Mask<T> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
-  constexpr const T* kNone = nullptr;
+  constexpr T* kNone = nullptr;
   switch (mask.activation) {
     case Activation::kRelu:
-      return mask.y != nullptr ? gradient_sums_as<Activation::kRelu, true>(grad, x, mask.y, rows, channels, k.mean, k.scale, k.shift, sum, dot)
-                               : gradient_sums_as<Activation::kRelu, false>(grad, x, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
-    case Activation::kRelu6: return gradient_sums_as<Activation::kRelu6, false>(grad, x, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
-    case Activation::kHardswish: return gradient_sums_as<Activation::kHardswish, false>(grad, x, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
-    default: return gradient_sums_as<Activation::kNone, false>(grad, x, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
+      if (mask.y == nullptr) return gradient_sums_as<Activation::kRelu, false, false>(grad, x, kNone, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
+      return mask.behind != nullptr ? gradient_sums_as<Activation::kRelu, true, true>(grad, x, mask.y, mask.behind, rows, channels, k.mean, k.scale, k.shift, sum, dot)
+                                    : gradient_sums_as<Activation::kRelu, true, false>(grad, x, mask.y, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
+    case Activation::kRelu6: return gradient_sums_as<Activation::kRelu6, false, false>(grad, x, kNone, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
+    case Activation::kHardswish: return gradient_sums_as<Activation::kHardswish, false, false>(grad, x, kNone, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
+    default: return gradient_sums_as<Activation::kNone, false, false>(grad, x, kNone, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
   }
 }
 
@@ -192,18 +201,19 @@ GALLEY_CLONES void gradient_sums(const BFloat16* grad, const BFloat16* x, Mask<B
 }
 
 template <Activation kActivation, bool kFromOutput, bool kResidual, class T>
-GALLEY_INLINE void apply_gradient_as(const T* __restrict grad, const T* __restrict x, const T* __restrict y, T* __restrict dx, T* __restrict dresidual,
-                                     int64_t rows, int64_t channels, const float* __restrict mean, const float* __restrict scale, const float* __restrict shift,
-                                     const float* __restrict a, const float* __restrict b, const float* __restrict offset) {
+GALLEY_INLINE void apply_gradient_as(const T* grad, const T* x, const T* __restrict y, T* dx, T* dresidual, int64_t rows, int64_t channels, const float* __restrict mean,
+                                     const float* __restrict scale, const float* __restrict shift, const float* __restrict a, const float* __restrict b,
+                                     const float* __restrict offset) {
   for (int64_t r = 0; r < rows; ++r) {
     ask_ahead(x + r * channels, channels);
     ask_ahead(grad + r * channels, channels);
     if (kFromOutput) ask_ahead(y + r * channels, channels);
+    GALLEY_ELEMENTWISE
     for (int64_t c = 0; c < channels; ++c) {
       const int64_t i = r * channels + c;
-      const float v = through<kActivation>(grad[i], kFromOutput ? y[i] : x[i] * scale[c] + shift[c]);
+      const float at = x[i], v = through<kActivation>(grad[i], kFromOutput ? y[i] : at * scale[c] + shift[c]);
       if (kResidual) dresidual[i] = v;
-      dx[i] = a[c] * v + b[c] * (x[i] - mean[c]) + offset[c];
+      dx[i] = a[c] * v + b[c] * (at - mean[c]) + offset[c];
     }
   }
 }
@@ -213,9 +223,8 @@ GALLEY_INLINE void apply_gradient_any(const T* grad, const T* x, Mask<T> mask, T
   const T* y = mask.y;
   switch (mask.activation) {
     case Activation::kRelu:
-      if (y == nullptr) return apply_gradient_as<Activation::kRelu, false, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
-      return dresidual != nullptr ? apply_gradient_as<Activation::kRelu, true, true>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset)
-                                  : apply_gradient_as<Activation::kRelu, true, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
+      return y == nullptr ? apply_gradient_as<Activation::kRelu, false, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset)
+                          : apply_gradient_as<Activation::kRelu, true, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
     case Activation::kRelu6: return apply_gradient_as<Activation::kRelu6, false, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
     case Activation::kHardswish:
       return apply_gradient_as<Activation::kHardswish, false, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
@@ -295,7 +304,7 @@ void gradient_row_sums(const T* grad, const T* x, Mask<T> mask, int64_t rows, in
   if (rows_together<T>(channels) == 1) return gradient_sums(grad, x, mask, rows, channels, k, sum, dot);
   sum_rows<T>(rows, channels, sum, dot, [&](int64_t first, int64_t count, int64_t width, float* one, float* other) {
     const int64_t at = first * channels;
-    gradient_sums(grad + at, x + at, {mask.activation, mask.y != nullptr ? mask.y + at : nullptr}, count, width, k, one, other);
+    gradient_sums(grad + at, x + at, mask.from(at), count, width, k, one, other);
   });
 }
 
@@ -303,7 +312,7 @@ template <class T>
 void apply_gradient_rows(const T* grad, const T* x, Mask<T> mask, T* dx, T* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
   const int64_t together = rows_together<T>(channels), wide = rows / together, at = wide * together * channels;
   apply_gradient(grad, x, mask, dx, dresidual, wide, together * channels, k);
-  apply_gradient(grad + at, x + at, {mask.activation, mask.y != nullptr ? mask.y + at : nullptr}, dx + at, dresidual != nullptr ? dresidual + at : nullptr, rows - wide * together, channels, k);
+  apply_gradient(grad + at, x + at, mask.from(at), dx + at, dresidual != nullptr ? dresidual + at : nullptr, rows - wide * together, channels, k);
 }
 
 /// The second pass over the pixels: each thread walks its part from the end, whose rows the first pass left in the cache.
@@ -365,7 +374,10 @@ class Gradient {
     const float *mean, *var, *gamma, *beta;
     const T* y;  // nullptr: the activation's argument comes from x
     float *dgamma, *dbeta;
+    T* dresidual;  // nullptr: nobody wants it
   };
+  /// What apply reads beside x: the gradient behind the activation, if sum writes it.
+  const T* gradient(const Operands& o) const { return writes(o) ? o.dresidual : o.grad; }
 
   /// dgamma and dbeta, and what apply needs, in the scratch memory.
   Coefficients sum(const Operands& o, float* scratch) const {
@@ -388,7 +400,7 @@ class Gradient {
     parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
         const int64_t at = blocks_.begin(block) * channels;
-        gradient_row_sums(o.grad + at, o.x + at, mask_at(o, at), blocks_.begin(block + 1) - blocks_.begin(block), channels, k, sums + block * 2 * channels,
+        gradient_row_sums(o.grad + at, o.x + at, mask(o).from(at), blocks_.begin(block + 1) - blocks_.begin(block), channels, k, sums + block * 2 * channels,
                           sums + (block * 2 + 1) * channels);
       }
     });
@@ -418,13 +430,16 @@ class Gradient {
     return k;
   }
 
-  /// `rows` rows from value `at` on; dx and dresidual (or nullptr) are theirs.
-  void apply(const Operands& o, const Coefficients& k, int64_t at, int64_t rows, T* dx, T* dresidual) const {
-    apply_gradient_rows(o.grad + at, o.x + at, mask_at(o, at), dx, dresidual, rows, rows_.channels, k);
+  /// `rows` rows from value `at` on; dx is theirs.
+  void apply(const Operands& o, const Coefficients& k, int64_t at, int64_t rows, T* dx) const {
+    T* dresidual = o.dresidual != nullptr ? o.dresidual + at : nullptr;
+    if (writes(o)) return apply_gradient_rows(dresidual, o.x + at, Mask<T>(), dx, static_cast<T*>(nullptr), rows, rows_.channels, k);
+    apply_gradient_rows(o.grad + at, o.x + at, mask(o).from(at), dx, dresidual, rows, rows_.channels, k);
   }
 
  private:
-  Mask<T> mask_at(const Operands& o, int64_t at) const { return {activation_, o.y != nullptr ? o.y + at : nullptr}; }
+  bool writes(const Operands& o) const { return activation_ == Activation::kRelu && o.y != nullptr && o.dresidual != nullptr; }
+  Mask<T> mask(const Operands& o) const { return {activation_, o.y, writes(o) ? o.dresidual : nullptr}; }
 
   Rows rows_;
   Blocks blocks_;
@@ -439,10 +454,11 @@ class BatchNormBackward : public PreparedKernel {
   explicit BatchNormBackward(const KernelQuery& q) : gradient_(q.in(1), q.attrs<BatchNormBackwardAttrs>(), q.threads), residual_(q.attrs<BatchNormBackwardAttrs>().residual) {}
   int64_t scratch_bytes() const override { return gradient_.scratch_floats() * 4; }
   void run(const KernelArgs& args) const override {
-    const typename Gradient<T>::Operands operands{args.in<T>(0),     args.in<T>(1),     args.in<float>(2),  args.in<float>(3), args.in<float>(4),
-                                                  args.in<float>(5), args.in<T>(6), args.out<float>(1), args.out<float>(2)};
+    const typename Gradient<T>::Operands operands{args.in<T>(0),     args.in<T>(1),      args.in<float>(2),  args.in<float>(3),
+                                                  args.in<float>(4), args.in<float>(5),  args.in<T>(6),      args.out<float>(1),
+                                                  args.out<float>(2), residual_ ? args.out<T>(3) : nullptr};
     const Coefficients k = gradient_.sum(operands, static_cast<float*>(args.scratch));
-    backwards(gradient_.rows(), [&](int64_t at, int64_t rows) { gradient_.apply(operands, k, at, rows, args.out<T>(0) + at, residual_ ? args.out<T>(3) + at : nullptr); });
+    backwards(gradient_.rows(), [&](int64_t at, int64_t rows) { gradient_.apply(operands, k, at, rows, args.out<T>(0) + at); });
   }
 
  private:
@@ -458,14 +474,12 @@ class PointwiseBatchNormBackward : public PreparedKernel {
   int64_t scratch_bytes() const override { return (gradient_floats() + convolution_.scratch_floats()) * 4; }
   void run(const KernelArgs& args) const override {
     auto* scratch = static_cast<float*>(args.scratch);
-    const Gradient<float>::Operands operands{args.in<float>(0), args.in<float>(1), args.in<float>(2),  args.in<float>(3), args.in<float>(4),
-                                             args.in<float>(5), args.in<float>(6), args.out<float>(2), args.out<float>(3)};
+    const Gradient<float>::Operands operands{args.in<float>(0),  args.in<float>(1),  args.in<float>(2),  args.in<float>(3),
+                                             args.in<float>(4),  args.in<float>(5),  args.in<float>(6),  args.out<float>(2),
+                                             args.out<float>(3), residual_ ? args.out<float>(4) : nullptr};
     const Coefficients k = gradient_.sum(operands, scratch);
-    float* dresidual = residual_ ? args.out<float>(4) : nullptr;
-    convolution_.run({args.in<float>(7), args.in<float>(8), args.out<float>(0), args.out<float>(1)}, scratch + gradient_floats(), std::array{operands.grad, operands.x}, [&](int64_t first, int64_t count, float* to) {
-      const int64_t at = first * gradient_.rows().channels;
-      gradient_.apply(operands, k, at, count, to, dresidual != nullptr ? dresidual + at : nullptr);
-    });
+    convolution_.run({args.in<float>(7), args.in<float>(8), args.out<float>(0), args.out<float>(1)}, scratch + gradient_floats(), std::array{gradient_.gradient(operands), operands.x},
+                     [&](int64_t first, int64_t count, float* to) { gradient_.apply(operands, k, first * gradient_.rows().channels, count, to); });
   }
 
  private:
