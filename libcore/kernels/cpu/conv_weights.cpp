@@ -8,6 +8,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "libcore/kernels/cpu/unrolled-inl.h"
+
 #ifndef GALLEY_CONV_WEIGHTS_ONCE
 #define GALLEY_CONV_WEIGHTS_ONCE
 
@@ -65,28 +67,23 @@ void add_tile(const Lines& at, int64_t row, int64_t column, float* HWY_RESTRICT 
 #else
   const hn::CappedTag<float, Panels::kOut / 2> d;
   constexpr int kWide = static_cast<int>(hn::MaxLanes(d)), kParts = static_cast<int>(kOut) / kWide;
-  hn::Vec<decltype(d)> sum[kIn][kParts];
-  for (auto& part : sum) {
-    for (auto& v : part) v = hn::Zero(d);
-  }
+  using galley::HWY_NAMESPACE::each;
+  constexpr int kSums = static_cast<int>(kIn) * kParts;
+  hn::Vec<decltype(d)> sum[kSums];
+  each<kSums>([&](auto i) GALLEY_LOOP { sum[i] = hn::Zero(d); });
   for (int64_t l = 0; l < at.lines; ++l) {
     const float* HWY_RESTRICT x = at.x + ((at.rows[l] + row) * at.in_width + column) * kIn;
     const float* HWY_RESTRICT grad = at.grad + l * at.width * kOut;
     for (int64_t w = 0; w < at.width; ++w, x += at.stride_w * kIn, grad += kOut) {
       hn::Vec<decltype(d)> g[kParts];
-      for (int p = 0; p < kParts; ++p) g[p] = hn::LoadU(d, grad + p * kWide);
-      for (int i = 0; i < kIn; ++i) {
+      each<kParts>([&](auto p) GALLEY_LOOP { g[p] = hn::LoadU(d, grad + p * kWide); });
+      each<kIn>([&](auto i) GALLEY_LOOP {
         const auto value = hn::Set(d, x[i]);
-        for (int p = 0; p < kParts; ++p) sum[i][p] = hn::MulAdd(value, g[p], sum[i][p]);
-      }
+        each<kParts>([&](auto p) GALLEY_LOOP { sum[i * kParts + p] = hn::MulAdd(value, g[p], sum[i * kParts + p]); });
+      });
     }
   }
-  for (int i = 0; i < kIn; ++i) {
-    for (int p = 0; p < kParts; ++p) {
-      float* to = tile + i * kOut + p * kWide;
-      hn::StoreU(hn::Add(hn::LoadU(d, to), sum[i][p]), d, to);
-    }
-  }
+  each<kSums>([&](auto i) GALLEY_LOOP { hn::StoreU(hn::Add(hn::LoadU(d, tile + i * kWide), sum[i]), d, tile + i * kWide); });
 #endif
 }
 

@@ -7,6 +7,7 @@
 
 #include "libcore/kernels/cpu/bfloat16-inl.h"
 #include "libcore/kernels/cpu/depthwise_lines.h"
+#include "libcore/kernels/cpu/unrolled-inl.h"
 
 #ifndef GALLEY_DEPTHWISE_LINES_ONCE
 #define GALLEY_DEPTHWISE_LINES_ONCE
@@ -14,9 +15,6 @@
 #include <algorithm>
 #include <type_traits>
 #include <utility>
-
-/// Of a lambda in vector code: compiled for its instruction set, and in place.
-#define GALLEY_LOOP HWY_ATTR __attribute__((always_inline))
 
 namespace galley::depthwise_lines {
 

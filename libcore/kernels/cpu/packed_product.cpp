@@ -7,19 +7,16 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "libcore/kernels/cpu/unrolled-inl.h"
+
 #ifndef GALLEY_PACKED_PRODUCT_ONCE
 #define GALLEY_PACKED_PRODUCT_ONCE
 
 #include <algorithm>
 #include <cstring>
-#include <type_traits>
-#include <utility>
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/packed_product.h"
-
-/// Of a lambda in vector code: compiled for its instruction set, and in place.
-#define GALLEY_LOOP HWY_ATTR __attribute__((always_inline))
 
 namespace galley::packed_product {
 
@@ -54,22 +51,13 @@ void tile(const PackedProduct& p, const float* a, const float* panel, float* c, 
 
 #else
 
+using galley::HWY_NAMESPACE::each;
 using Floats = hn::CappedTag<float, 16>;
 constexpr int kWide = static_cast<int>(hn::MaxLanes(Floats())), kParts = static_cast<int>(kPanel) / kWide;
 constexpr int64_t kRows = kWide == 16 ? 12 : 6;
 constexpr int kPanels = kWide == 16 ? 2 : 1;
 constexpr int kBroad = 4;  // panels
 constexpr int kGroup = kWide == 16 ? 4 : 3;  // rows that one pointer and multiples of the step address
-
-/// body(0), body(1), ... as constants: sums that they index are registers from the start.
-template <int... kIndex, class Body>
-HWY_INLINE void spell_out(std::integer_sequence<int, kIndex...>, const Body& body) {
-  (body(std::integral_constant<int, kIndex>()), ...);
-}
-template <int kCount, class Body>
-HWY_INLINE void each(const Body& body) {
-  spell_out(std::make_integer_sequence<int, kCount>(), body);
-}
 
 /// kCount rows by kWidth panels. kAsk: for the panels behind these.
 template <int kCount, int kWidth, bool kAsk>

@@ -10,6 +10,8 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include "libcore/kernels/cpu/unrolled-inl.h"
+
 #ifndef GALLEY_POINTWISE_WEIGHTS_ONCE
 #define GALLEY_POINTWISE_WEIGHTS_ONCE
 
@@ -102,30 +104,24 @@ int singles(int vectors) { return singles_of(vectors); }
 /// sums [single value][vector][lane] += those of the block's pixels.
 template <int kVectors>
 void add_vectors(const Block& block, float* HWY_RESTRICT sums) {
-  constexpr int kSingles = singles_of(kVectors);
+  using galley::HWY_NAMESPACE::each;
+  constexpr int kSingles = singles_of(kVectors), kSums = kSingles * kVectors;
   const D d;
-  hn::Vec<D> sum[kSingles][kVectors];
-  for (int s = 0; s < kSingles; ++s) {
-    for (int v = 0; v < kVectors; ++v) sum[s][v] = hn::Zero(d);
-  }
+  hn::Vec<D> sum[kSums];
+  each<kSums>([&](auto i) GALLEY_LOOP { sum[i] = hn::Zero(d); });
   const float *HWY_RESTRICT wide = block.wide, *HWY_RESTRICT narrow = block.narrow;
   const int64_t last = block.last, ask_lines = block.ask_lines;
   const char* ask = block.ask;
   for (int64_t p = 0; p < block.pixels; ++p, wide += block.wide_step, narrow += block.narrow_step) {
     hn::Vec<D> values[kVectors];
-    for (int v = 0; v < kVectors; ++v) values[v] = hn::LoadU(d, wide + (v == kVectors - 1 ? last : v * kLanes));
-    for (int s = 0; s < kSingles; ++s) {
+    each<kVectors>([&](auto v) GALLEY_LOOP { values[v] = hn::LoadU(d, wide + (v == kVectors - 1 ? last : v * kLanes)); });
+    each<kSingles>([&](auto s) GALLEY_LOOP {
       const auto single = hn::Set(d, narrow[s]);
-      for (int v = 0; v < kVectors; ++v) sum[s][v] = hn::MulAdd(single, values[v], sum[s][v]);
-    }
+      each<kVectors>([&](auto v) GALLEY_LOOP { sum[s * kVectors + v] = hn::MulAdd(single, values[v], sum[s * kVectors + v]); });
+    });
     if (p < ask_lines) __builtin_prefetch(ask + p * kLine, 0, 2);
   }
-  for (int s = 0; s < kSingles; ++s) {
-    for (int v = 0; v < kVectors; ++v) {
-      float* to = sums + (s * kVectors + v) * kLanes;
-      hn::StoreU(hn::Add(hn::LoadU(d, to), sum[s][v]), d, to);
-    }
-  }
+  each<kSums>([&](auto i) GALLEY_LOOP { hn::StoreU(hn::Add(hn::LoadU(d, sums + i * kLanes), sum[i]), d, sums + i * kLanes); });
 }
 
 void add_tile(const Block& block, int vectors, float* HWY_RESTRICT sums) {

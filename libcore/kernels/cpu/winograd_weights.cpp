@@ -29,12 +29,14 @@ struct TileProduct {
   int64_t a_step, b_step, sum_step;  // floats from one k (sums: i) to the next
   int64_t depth, rows, panels;
   bool first;  // sums are set, not added to
+  const float *next_a, *next_b;  // of the product to come: asked for
 };
 
 }  // namespace galley::winograd
 
 #endif
 
+#include "libcore/kernels/cpu/unrolled-inl.h"
 #include "libcore/kernels/cpu/winograd_transform-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -73,47 +75,60 @@ constexpr int kParts = static_cast<int>(kPanel / kWide);
 constexpr int64_t kRows = kWide == 16 ? 12 : 6;
 constexpr int64_t kPanels = kWide == 16 ? 2 : 1;  // at once: with one, each product of whole vectors would load its own factor
 
+using galley::HWY_NAMESPACE::each;
+
+/// What a tile asks for, a line at each k: the first-level cache holds its own factors, and those of the next come from one that all share.
+struct Ask {
+  const float *a, *b;
+};
+
 template <int kCount, int kVectors>
-HWY_INLINE void add_rows(const TileProduct& p, int64_t row, int64_t column) {
+HWY_INLINE void add_rows(const TileProduct& p, int64_t row, int64_t column, Ask ask) {
   const Floats d;
-  V sum[kCount][kVectors];
-  for (int i = 0; i < kCount; ++i) {
-    for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::Zero(d);
-  }
+  const auto place = [&](int i) GALLEY_LOOP { return p.sums + (row + i / kVectors) * p.sum_step + column + i % kVectors * kWide; };
+  if (!p.first) each<kCount * kVectors>([&](auto i) GALLEY_LOOP { __builtin_prefetch(place(i), 1, 3); });
+  V sum[kCount * kVectors];
+  each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = hn::Zero(d); });
   const float* HWY_RESTRICT a = p.a + row;
   const float* HWY_RESTRICT b = p.b + column;
-  for (int64_t k = 0; k < p.depth; ++k, a += p.a_step, b += p.b_step) {
+  const int64_t a_step = p.a_step, b_step = p.b_step;
+  for (int64_t k = p.depth; k > 0; --k, a += a_step, b += b_step, ask.a += a_step, ask.b += b_step) {
+    __builtin_prefetch(ask.a, 0, 3);
+    __builtin_prefetch(ask.b, 0, 3);
     V right[kVectors];
-    for (int j = 0; j < kVectors; ++j) right[j] = hn::LoadU(d, b + j * kWide);
-    for (int i = 0; i < kCount; ++i) {
+    each<kVectors>([&](auto j) GALLEY_LOOP { right[j] = hn::LoadU(d, b + j * kWide); });
+    each<kCount>([&](auto i) GALLEY_LOOP {
       const V left = hn::Set(d, a[i]);
-      for (int j = 0; j < kVectors; ++j) sum[i][j] = hn::MulAdd(left, right[j], sum[i][j]);
-    }
+      each<kVectors>([&](auto j) GALLEY_LOOP { sum[i * kVectors + j] = hn::MulAdd(left, right[j], sum[i * kVectors + j]); });
+    });
   }
-  for (int i = 0; i < kCount; ++i) {
-    for (int j = 0; j < kVectors; ++j) {
-      float* to = p.sums + (row + i) * p.sum_step + column + j * kWide;
-      hn::StoreU(p.first ? sum[i][j] : hn::Add(hn::LoadU(d, to), sum[i][j]), d, to);
-    }
-  }
+  if (!p.first) each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = hn::Add(hn::LoadU(d, place(i)), sum[i]); });
+  each<kCount * kVectors>([&](auto i) GALLEY_LOOP { hn::StoreU(sum[i], d, place(i)); });
 }
 
 template <int kVectors, int kCount = static_cast<int>(kRows)>
-void add_some_rows(const TileProduct& p, int64_t row, int64_t column) {
+void add_some_rows(const TileProduct& p, int64_t row, int64_t column, const Ask& ask) {
   if constexpr (kCount > 1) {
-    if (p.rows - row < kCount) return add_some_rows<kVectors, kCount - 1>(p, row, column);
+    if (p.rows - row < kCount) return add_some_rows<kVectors, kCount - 1>(p, row, column, ask);
   }
-  add_rows<kCount, kVectors>(p, row, column);
+  add_rows<kCount, kVectors>(p, row, column, ask);
+}
+
+/// kWidth panels from column `column` on.
+template <int64_t kWidth>
+void add_panels(const TileProduct& p, int64_t column) {
+  const bool is_last = column + kWidth * kPanel >= p.panels * kPanel;
+  const Ask next = {is_last ? p.next_a : p.a, is_last ? p.next_b : p.b + column + kWidth * kPanel};
+  for (int64_t row = 0; row < p.rows; row += kRows) {
+    const bool has_more = row + kRows < p.rows;
+    add_some_rows<static_cast<int>(kWidth) * kParts>(p, row, column, {has_more ? p.a + row + 2 * kRows - 1 : next.a, next.b + row / kRows % kWidth * kPanel});
+  }
 }
 
 void add_products(const TileProduct& p) {
   int64_t panel = 0;
-  for (; kPanels > 1 && panel + kPanels <= p.panels; panel += kPanels) {
-    for (int64_t row = 0; row < p.rows; row += kRows) add_some_rows<static_cast<int>(kPanels) * kParts>(p, row, panel * kPanel);
-  }
-  for (; panel < p.panels; ++panel) {
-    for (int64_t row = 0; row < p.rows; row += kRows) add_some_rows<kParts>(p, row, panel * kPanel);
-  }
+  for (; kPanels > 1 && panel + kPanels <= p.panels; panel += kPanels) add_panels<kPanels>(p, panel * kPanel);
+  for (; panel < p.panels; ++panel) add_panels<1>(p, panel * kPanel);
 }
 
 #endif
@@ -236,12 +251,16 @@ Support supports_transform(const KernelQuery& q) {
   return Support::yes();
 }
 
-constexpr int64_t kOwnSums = 1 << 20;              // bytes of sums that a thread keeps for itself, at most
+constexpr int64_t kOwnSums = 1 << 20;  // bytes of sums that a thread keeps for itself, at most
 constexpr int64_t kOwnBytes = 768 << 10, kSharedBytes = 4 << 20;  // of a round's transformed tiles: in a core's cache, in the one that all share
-constexpr int64_t kMostRows = 192;                 // of a round: more leave the first-level cache
+constexpr int64_t kWholeBytes = 24 << 20;                         // of all tiles' that are taken in one round
+constexpr int64_t kMostRows = 192;                                // of a round of several
+constexpr int64_t kDepth = 128;                                   // rows that a tile of sums passes at a time: the first-level cache holds them
+constexpr int64_t kInputs = 96, kOutputs = 32;                    // channels of a block, whose sums the second-level cache holds
 
 /// Rounds of tiles are transformed and multiplied. With few channels each thread takes a share of the tiles and has sums of its own, which are added up at the
-/// end; with many all threads transform a round, then share out positions and panels.
+/// end; with many all threads transform a round, then share out blocks of input and output channels: the last round's sums are transformed back where they are,
+/// and if there is but one round nobody else sees them.
 class BackwardWeights : public PreparedKernel {
  public:
   explicit BackwardWeights(const KernelQuery& q)
@@ -251,51 +270,74 @@ class BackwardWeights : public PreparedKernel {
         threads_(q.threads),
         image_row_(odd_lines(tiling_.channels)),
         gradient_row_(odd_lines(tiling_.outputs)),
-        sum_position_(odd_lines(tiling_.channels * padded(tiling_.outputs))) {
-    shares_ = 4 * kPositions * sum_position_ <= kOwnSums ? std::min(threads_, tiling_.count()) : 1;
-    const int64_t row_bytes = 4 * kPositions * (image_row_ + gradient_row_), share = (tiling_.count() + shares_ - 1) / shares_;
-    rows_ = std::min(share, shares_ > 1 ? std::clamp<int64_t>(kOwnBytes / row_bytes, 24, kMostRows) : std::clamp<int64_t>(kSharedBytes / row_bytes, 96, kMostRows));
+        block_{tiling_.channels, padded(tiling_.outputs)} {
+    const int64_t row_bytes = 4 * kPositions * (image_row_ + gradient_row_);
+    if (4 * kPositions * block_.inputs * block_.outputs <= kOwnSums) {
+      shares_ = std::min(threads_, tiling_.count());
+      const int64_t share = (tiling_.count() + shares_ - 1) / shares_;
+      rows_ = std::min(share, std::clamp<int64_t>(kOwnBytes / row_bytes, 24, kMostRows));
+    } else {
+      block_ = {std::min(kInputs, block_.inputs), std::min(kOutputs, block_.outputs)};
+      rows_ = tiling_.count() * row_bytes <= kWholeBytes ? tiling_.count() : std::min(tiling_.count(), std::clamp<int64_t>(kSharedBytes / row_bytes, 96, kMostRows));
+    }
     image_position_ = odd_lines(rows_ * image_row_);
     gradient_position_ = odd_lines(rows_ * gradient_row_);
+    sum_position_ = odd_lines(block_.inputs * block_.outputs);
   }
-  int64_t scratch_bytes() const override { return 4 * (shares_ * room_floats() + threads_ * edge_floats()); }
+  int64_t scratch_bytes() const override { return 4 * (rooms() * room_floats() + sums() * sum_floats() + threads_ * edge_floats()); }
 
   void run(const KernelArgs& args) const override {
     if (bytes_to_clear_ > 0) std::memset(args.outputs[0], 0, static_cast<size_t>(bytes_to_clear_));
-    auto* rooms = static_cast<float*>(args.scratch);
-    float* edges = rooms + shares_ * room_floats();
-    const int64_t panels = padded(tiling_.outputs) / kPanel, tiles = tiling_.count();
-    if (shares_ > 1) {
+    auto* room = static_cast<float*>(args.scratch);
+    float *sums_at = room + rooms() * room_floats(), *edges = sums_at + sums() * sum_floats();
+    const int64_t tiles = tiling_.count();
+    if (shares_ > 0) {
       parallel_for(shares_, 1, [&](int64_t begin, int64_t end) {
         for (int64_t share = begin; share < end; ++share) {
-          float *room = rooms + share * room_floats(), *edge = edges + share * edge_floats();
           const int64_t from = tiles * share / shares_, to = tiles * (share + 1) / shares_;
           for (int64_t first = from; first < to; first += rows_) {
             const int64_t rows = std::min(rows_, to - first);
-            transform(args, first, 0, rows, room, edge);
-            multiply(rows, first == from, 0, kPositions * panels, room);
+            transform(args, first, 0, rows, room + share * room_floats(), edges + share * edge_floats());
+            multiply(rows, first == from, block(0), room + share * room_floats(), sums_at + share * sum_floats());
           }
         }
       });
-    } else {
-      for (int64_t first = 0; first < tiles; first += rows_) {
-        const int64_t rows = std::min(rows_, tiles - first);
-        parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
-          for (int64_t t = begin; t < end; ++t) transform(args, first, rows * t / threads_, rows * (t + 1) / threads_, rooms, edges + t * edge_floats());
-        });
-        parallel_for(kPositions * panels, 1, [&](int64_t begin, int64_t end) { multiply(rows, first == 0, begin, end, rooms); });
-      }
+      parallel_for(tiling_.channels, 4, [&](int64_t begin, int64_t end) { finish(sums_at, block(0), begin, end, args.out<float>(0)); });
+      return;
     }
-    parallel_for(panels * tiling_.channels, 8, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) finish(sums_of(rooms), task / tiling_.channels, task % tiling_.channels, args.out<float>(0));
-    });
+    for (int64_t first = 0; first < tiles; first += rows_) {
+      const int64_t rows = std::min(rows_, tiles - first);
+      parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; ++t) transform(args, first, rows * t / threads_, rows * (t + 1) / threads_, room, edges + t * edge_floats());
+      });
+      parallel_tasks(blocks(), threads_, [&](int64_t task, int64_t slot) {
+        const Block its = block(task);
+        float* sums = sums_at + (is_one_round() ? slot : task) * sum_floats();
+        multiply(rows, first == 0, its, room, sums);
+        if (first + rows == tiles) finish(sums, its, 0, its.inputs, args.out<float>(0));
+      });
+    }
   }
 
  private:
+  /// Input and (padded) output channels from some on.
+  struct Block {
+    int64_t inputs, outputs, first_input = 0, first_output = 0;
+  };
+  int64_t blocks_of_inputs() const { return (tiling_.channels + block_.inputs - 1) / block_.inputs; }
+  int64_t blocks() const { return blocks_of_inputs() * ((padded(tiling_.outputs) + block_.outputs - 1) / block_.outputs); }
+  Block block(int64_t task) const {
+    const int64_t input = task % blocks_of_inputs() * block_.inputs, output = task / blocks_of_inputs() * block_.outputs;
+    return {std::min(block_.inputs, tiling_.channels - input), std::min(block_.outputs, padded(tiling_.outputs) - output), input, output};
+  }
+  bool is_one_round() const { return shares_ == 0 && rows_ == tiling_.count(); }
+
+  int64_t rooms() const { return std::max<int64_t>(1, shares_); }
+  int64_t sums() const { return shares_ > 0 ? shares_ : is_one_round() ? threads_ : blocks(); }
   int64_t edge_floats() const { return kPositions * std::max(padded(tiling_.channels), padded(tiling_.outputs)); }
-  /// Transformed images, transformed gradients, sums.
-  int64_t room_floats() const { return kPositions * (image_position_ + gradient_position_ + sum_position_); }
-  float* sums_of(float* room) const { return room + kPositions * (image_position_ + gradient_position_); }
+  /// Transformed images, transformed gradients.
+  int64_t room_floats() const { return kPositions * (image_position_ + gradient_position_); }
+  int64_t sum_floats() const { return kPositions * sum_position_; }
 
   /// Rows [begin, end) of the round whose first tile is `first`.
   void transform(const KernelArgs& args, int64_t first, int64_t begin, int64_t end, float* room, float* edge) const {
@@ -304,39 +346,47 @@ class BackwardWeights : public PreparedKernel {
       transform_gradient(tiling_, args.in<float>(1), first + row, edge, room + kPositions * image_position_ + row * gradient_row_, gradient_position_);
     }
   }
-  /// Tasks are panels of positions.
-  void multiply(int64_t rows, bool is_first, int64_t begin, int64_t end, float* room) const {
-    const int64_t panels = padded(tiling_.outputs) / kPanel;
-    for (int64_t task = begin; task < end;) {
-      const int64_t position = task / panels, column = task % panels * kPanel, count = std::min(panels - task % panels, end - task);
-      HWY_DYNAMIC_DISPATCH(add_products)({room + position * image_position_, room + kPositions * image_position_ + position * gradient_position_ + column,
-                                          sums_of(room) + position * sum_position_ + column, image_row_, gradient_row_, padded(tiling_.outputs), rows, tiling_.channels, count, is_first});
-      task += count;
+  void multiply(int64_t rows, bool is_first, const Block& b, const float* room, float* sums) const {
+    const int64_t parts = (rows + kDepth - 1) / kDepth, tasks = kPositions * parts;
+    const float *images = room + b.first_input, *gradients = room + kPositions * image_position_ + b.first_output;
+    const auto row_of = [&](int64_t task) { return rows * (task % parts) / parts; };
+    const auto image = [&](int64_t task) { return images + task / parts * image_position_ + row_of(task) * image_row_; };
+    const auto gradient = [&](int64_t task) { return gradients + task / parts * gradient_position_ + row_of(task) * gradient_row_; };
+    for (int64_t task = 0; task < tasks; ++task) {
+      const int64_t part = task % parts, depth = rows * (part + 1) / parts - row_of(task), next = std::min(task + 1, tasks - 1);
+      HWY_DYNAMIC_DISPATCH(add_products)({image(task), gradient(task), sums + task / parts * sum_position_, image_row_, gradient_row_, block_.outputs,
+                                          depth, b.inputs, b.outputs / kPanel, is_first && part == 0, image(next), gradient(next)});
     }
   }
-  void finish(const float* sums, int64_t panel, int64_t channel, float* out) const {
-    const int64_t at = channel * padded(tiling_.outputs) + panel * kPanel;
-    float taps[kKernelTaps * kPanel], total[kPositions * kPanel];
-    if (shares_ == 1) {
-      HWY_DYNAMIC_DISPATCH(transform_kernel_gradient)(sums + at, sum_position_, taps);
-    } else {
-      for (int64_t p = 0; p < kPositions; ++p) {
-        const float* from = sums + p * sum_position_ + at;
-        for (int64_t o = 0; o < kPanel; ++o) total[p * kPanel + o] = from[o];
-        for (int64_t share = 1; share < shares_; ++share) {
-          for (int64_t o = 0; o < kPanel; ++o) total[p * kPanel + o] += from[share * room_floats() + o];
+  /// Of the block's input channels [begin, end); the sums of all shares are added up.
+  void finish(const float* sums, const Block& b, int64_t begin, int64_t end, float* out) const {
+    for (int64_t panel = 0; panel < b.outputs / kPanel; ++panel) {
+      for (int64_t i = begin; i < end; ++i) {
+        const float* from = sums + i * block_.outputs + panel * kPanel;
+        float taps[kKernelTaps * kPanel], total[kPositions * kPanel];
+        if (shares_ <= 1) {
+          HWY_DYNAMIC_DISPATCH(transform_kernel_gradient)(from, sum_position_, taps);
+        } else {
+          for (int64_t p = 0; p < kPositions; ++p, from += sum_position_) {
+            for (int64_t o = 0; o < kPanel; ++o) total[p * kPanel + o] = from[o];
+            for (int64_t share = 1; share < shares_; ++share) {
+              for (int64_t o = 0; o < kPanel; ++o) total[p * kPanel + o] += from[share * sum_floats() + o];
+            }
+          }
+          HWY_DYNAMIC_DISPATCH(transform_kernel_gradient)(total, kPanel, taps);
         }
+        offsets_.write(taps, b.first_output / kPanel + panel, b.first_input + i, out);
       }
-      HWY_DYNAMIC_DISPATCH(transform_kernel_gradient)(total, kPanel, taps);
     }
-    offsets_.write(taps, panel, channel, out);
   }
 
   Tiling tiling_;
   WeightOffsets offsets_;
   int64_t bytes_to_clear_;  // of a format with padding
-  int64_t threads_, image_row_, gradient_row_, sum_position_, image_position_ = 0, gradient_position_ = 0;
-  int64_t shares_ = 1, rows_ = 0;
+  int64_t threads_, image_row_, gradient_row_;
+  Block block_;  // the first
+  int64_t image_position_ = 0, gradient_position_ = 0, sum_position_ = 0;
+  int64_t shares_ = 0, rows_ = 0;  // 0: blocks of channels are shared out
 };
 
 Support supports_gradient(const KernelQuery& q) {
