@@ -60,7 +60,8 @@ std::vector<OpCase> winograd_cases() {
                                                  {"few_channels", {1, 3, 6, 6}, 5, {1}},
                                                  {"one_tile", {1, 16, 4, 4}, 16, {1}},
                                                  {"many_tiles", {6, 16, 27, 26}, 16, {1}},
-                                                 {"shared_sums", {9, 112, 17, 15}, 96, {1}}}) {
+                                                 {"shared_blocks", {35, 112, 5, 5}, 96, {1}},
+                                                 {"shared_blocks_in_rounds", {950, 96, 1, 1}, 80, {1}}}) {
     add(cat("backward_weights_", g.name), [=](CaseInputs& in) {
       Conv2dBackwardWeightsAttrs attrs;
       attrs.padding = g.padding;
