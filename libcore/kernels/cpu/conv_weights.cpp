@@ -1,7 +1,7 @@
 // The weight gradient of dense convolutions on channels_last images: a matrix product over pixels for each tap of the kernel. Both sides lie pixel after
 // pixel, so they are packed without a transpose, 16 output channels (vectors) and 6 input channels (broadcast) a panel, or 32 and 12 where there are 32
-// registers of 16 floats; the input's lines are packed once, with their padding, for all taps. A tile's sums stay in registers over a block of about
-// 256 pixels. Bits depend on the instruction set and the logical thread count only.
+// registers of 16 floats; the input's lines are packed once, with their padding, for all taps. A tile's sums stay in registers over a block of some
+// hundred pixels. Bits depend on the instruction set and the logical thread count only.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/kernels/cpu/conv_weights.cpp"
@@ -24,12 +24,12 @@
 
 namespace galley::conv_weights {
 
-/// Channels of a panel.
+/// Channels of a panel, and pixels of a block: with fewer of them the sums are read and written more often.
 struct Narrow {
-  static constexpr int64_t kOut = 16, kIn = 6;
+  static constexpr int64_t kOut = 16, kIn = 6, kPixels = 256;
 };
 struct Wide {
-  static constexpr int64_t kOut = 32, kIn = 12;
+  static constexpr int64_t kOut = 32, kIn = 12, kPixels = 512;
 };
 
 /// Packed lines of pixels: `grad` [lines][width][kOut]; output line l reads packed input line rows[l] (and those below it for the other kernel
@@ -69,6 +69,8 @@ void add_tile(const Lines& at, int64_t row, int64_t column, float* HWY_RESTRICT 
   constexpr int kWide = static_cast<int>(hn::MaxLanes(d)), kParts = static_cast<int>(kOut) / kWide;
   using galley::HWY_NAMESPACE::each;
   constexpr int kSums = static_cast<int>(kIn) * kParts;
+  // The sums so far may lie in a cache that all share: they come while the products are made.
+  each<kSums>([&](auto i) GALLEY_LOOP { __builtin_prefetch(tile + i * kWide, 1, 3); });
   hn::Vec<decltype(d)> sum[kSums];
   each<kSums>([&](auto i) GALLEY_LOOP { sum[i] = hn::Zero(d); });
   for (int64_t l = 0; l < at.lines; ++l) {
@@ -110,10 +112,9 @@ namespace {
 using conv_weights::Narrow;
 using conv_weights::Wide;
 
-constexpr int64_t kPixels = 256;    // of a block
 constexpr int64_t kChannels = 252;  // packed at a time, of the input; a multiple of a panel's
 constexpr int64_t kOutputs = 256;   // of the output; a multiple of a panel's
-constexpr int64_t kMostSums = 8 << 20;  // bytes, of wide panels: more leave the caches between blocks of pixels, and the library is faster
+constexpr int64_t kMostSums = 16 << 20;  // bytes, of wide panels: more leave the caches between blocks of pixels, and the library is faster
 
 int64_t panels(int64_t channels, int64_t size) { return (channels + size - 1) / size; }
 int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
@@ -155,7 +156,7 @@ void add_tile(Wide, const conv_weights::Lines& at, int64_t row, int64_t column, 
 
 template <class Panels>
 class ConvWeights : public PreparedKernel {
-  static constexpr int64_t kOut = Panels::kOut, kIn = Panels::kIn, kTile = kOut * kIn;
+  static constexpr int64_t kOut = Panels::kOut, kIn = Panels::kIn, kPixels = Panels::kPixels, kTile = kOut * kIn;
   static_assert(kChannels % kIn == 0 && kOutputs % kOut == 0);
 
  public:
