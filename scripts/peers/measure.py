@@ -67,8 +67,9 @@ def processor_has(flag):
 
 
 def machine_class():
-    """Its instructions for products, and who made it: at the same names their rates differ by factors (vdpbf16ps by four)."""
-    maker = "Intel" if "GenuineIntel" in pathlib.Path("/proc/cpuinfo").read_text() else "AMD" if "AuthenticAMD" in pathlib.Path("/proc/cpuinfo").read_text() else ""
+    """Its instructions for products, and who made it: at the same names their rates differ by factors (vdpbf16ps by four, products of 512 bits by two)."""
+    facts = dict(re.findall(r"^(\w[^:]*?)\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE))
+    maker = {"GenuineIntel": "Intel", "AuthenticAMD": f"AMD family {facts.get('cpu family')}"}.get(facts.get("vendor_id"), "")
     for name, flag in (("AMX", "amx_tile"), ("AVX-512 with VNNI and bf16", "avx512_bf16"), ("AVX-512 with VNNI", "avx512_vnni"), ("AVX-512", "avx512f"), ("AVX2", "avx2")):
         if processor_has(flag):
             return f"{name} ({maker})" if maker else name
