@@ -73,17 +73,19 @@ void transform_kernel_gradient(const float* HWY_RESTRICT sums, int64_t position,
 
 constexpr int kParts = static_cast<int>(kPanel / kWide);
 constexpr int64_t kRows = kWide == 16 ? 12 : 6;
-constexpr int64_t kPanels = kWide == 16 ? 2 : 1;  // at once: with one, each product of whole vectors would load its own factor
+constexpr int kPanels = kWide == 16 ? 2 : 1;  // at once: with one, each product of whole vectors would load its own factor
 
 using galley::HWY_NAMESPACE::each;
 
 /// What a tile asks for, a line at each k: the first-level cache holds its own factors, and those of the next come from one that all share.
 struct Ask {
-  const float *a, *b;
+  const float* at;
+  int64_t step;
 };
+using Asks = std::array<Ask, 2>;  // as many as a tile has panels are asked for
 
 template <int kCount, int kVectors>
-HWY_INLINE void add_rows(const TileProduct& p, int64_t row, int64_t column, Ask ask) {
+HWY_INLINE void add_rows(const TileProduct& p, int64_t row, int64_t column, Asks asks) {
   const Floats d;
   const auto place = [&](int i) GALLEY_LOOP { return p.sums + (row + i / kVectors) * p.sum_step + column + i % kVectors * kWide; };
   if (!p.first) each<kCount * kVectors>([&](auto i) GALLEY_LOOP { __builtin_prefetch(place(i), 1, 3); });
@@ -92,9 +94,11 @@ HWY_INLINE void add_rows(const TileProduct& p, int64_t row, int64_t column, Ask 
   const float* HWY_RESTRICT a = p.a + row;
   const float* HWY_RESTRICT b = p.b + column;
   const int64_t a_step = p.a_step, b_step = p.b_step;
-  for (int64_t k = p.depth; k > 0; --k, a += a_step, b += b_step, ask.a += a_step, ask.b += b_step) {
-    __builtin_prefetch(ask.a, 0, 3);
-    __builtin_prefetch(ask.b, 0, 3);
+  for (int64_t k = p.depth; k > 0; --k, a += a_step, b += b_step) {
+    each<kPanels>([&](auto i) GALLEY_LOOP {
+      __builtin_prefetch(asks[i].at, 0, 3);
+      asks[i].at += asks[i].step;
+    });
     V right[kVectors];
     each<kVectors>([&](auto j) GALLEY_LOOP { right[j] = hn::LoadU(d, b + j * kWide); });
     each<kCount>([&](auto i) GALLEY_LOOP {
@@ -107,28 +111,28 @@ HWY_INLINE void add_rows(const TileProduct& p, int64_t row, int64_t column, Ask 
 }
 
 template <int kVectors, int kCount = static_cast<int>(kRows)>
-void add_some_rows(const TileProduct& p, int64_t row, int64_t column, const Ask& ask) {
+void add_some_rows(const TileProduct& p, int64_t row, int64_t column, const Asks& asks) {
   if constexpr (kCount > 1) {
-    if (p.rows - row < kCount) return add_some_rows<kVectors, kCount - 1>(p, row, column, ask);
+    if (p.rows - row < kCount) return add_some_rows<kVectors, kCount - 1>(p, row, column, asks);
   }
-  add_rows<kCount, kVectors>(p, row, column, ask);
+  add_rows<kCount, kVectors>(p, row, column, asks);
 }
 
-/// kWidth panels from column `column` on.
-template <int64_t kWidth>
-void add_panels(const TileProduct& p, int64_t column) {
-  const bool is_last = column + kWidth * kPanel >= p.panels * kPanel;
-  const Ask next = {is_last ? p.next_a : p.a, is_last ? p.next_b : p.b + column + kWidth * kPanel};
+/// `count` panels, one or two, from `panel` on: each row's values, which come from afar, serve both.
+void add_panels(const TileProduct& p, int64_t panel, int64_t count) {
+  const bool is_last = panel + count == p.panels;
+  const float *next_a = is_last ? p.next_a : p.a, *next_b = is_last ? p.next_b : p.b + (panel + count) * kPanel;
   for (int64_t row = 0; row < p.rows; row += kRows) {
-    const bool has_more = row + kRows < p.rows;
-    add_some_rows<static_cast<int>(kWidth) * kParts>(p, row, column, {has_more ? p.a + row + 2 * kRows - 1 : next.a, next.b + row / kRows % kWidth * kPanel});
+    const Ask a{row + kRows < p.rows ? p.a + row + 2 * kRows - 1 : next_a, p.a_step}, b{next_b + row / kRows % count * kPanel, p.b_step};
+    for (int64_t i = 0; i < count; i += kPanels) {
+      const Asks asks = i + kPanels < count ? Asks{b, a} : Asks{a, b};
+      i + kPanels <= count ? add_some_rows<kPanels * kParts>(p, row, (panel + i) * kPanel, asks) : add_some_rows<kParts>(p, row, (panel + i) * kPanel, asks);
+    }
   }
 }
 
 void add_products(const TileProduct& p) {
-  int64_t panel = 0;
-  for (; kPanels > 1 && panel + kPanels <= p.panels; panel += kPanels) add_panels<kPanels>(p, panel * kPanel);
-  for (; panel < p.panels; ++panel) add_panels<1>(p, panel * kPanel);
+  for (int64_t panel = 0; panel < p.panels; panel += 2) add_panels(p, panel, std::min<int64_t>(2, p.panels - panel));
 }
 
 #endif
