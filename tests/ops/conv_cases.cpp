@@ -54,7 +54,6 @@ std::vector<OpCase> conv_cases() {
       {"panels_blocks_of_pixels", {1, 36, 17, 18}, {32, 36, 1, 2}, attrs_of({1}, {0, 1}, {1}, 1)},
       {"wide_panels_strided", {1, 60, 7, 8}, {64, 60, 3, 3}, attrs_of({2}, {1}, {1}, 1)},
       {"wide_panels_left_over", {1, 59, 5, 7}, {63, 59, 2, 3}, attrs_of({1, 2}, {0, 2}, {1}, 1)},
-      {"wide_panels_blocks_of_pixels", {1, 48, 31, 18}, {64, 48, 1, 2}, attrs_of({2, 1}, {0}, {1}, 1)},
       {"wide_panels_many_channels", {1, 300, 1, 4}, {272, 300, 1, 2}, attrs_of({2}, {0}, {1}, 1)},
       {"depthwise_multiplier", {1, 4, 5, 5}, {8, 1, 3, 3}, attrs_of({1}, {1}, {1}, 4), true},
       {"stem", {1, 3, 17, 15}, {8, 3, 7, 7}, attrs_of({2}, {3}, {1}, 1)},
@@ -77,6 +76,15 @@ std::vector<OpCase> conv_cases() {
                      },
                      .low_precision = true});
   }
+  // Blocks of pixels, several for each thread.
+  cases.push_back({.name = "conv2d_backward_weights_wide_panels_blocks_of_pixels",
+                   .build = [](CaseInputs& in) {
+                     Conv2dBackwardWeightsAttrs attrs;
+                     attrs.stride = {2, 1};
+                     attrs.kernel_size = {1, 2};
+                     conv2d_backward_weights(in.real({4, 48, 63, 34}), in.real({4, 64, 32, 33}), attrs);
+                   },
+                   .forward_only = true});
   // [1,1,3,3] of 1..9 with kernel [[1,2],[3,4]]: 1+4+12+20 = 37 and so on; plus bias 1.
   cases.push_back({.name = "conv2d_hand", .build = [](CaseInputs& in) {
                      conv2d(in.values({1, 1, 3, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9}), in.values({1, 1, 2, 2}, {1, 2, 3, 4}), in.values({1}, {1}), {});

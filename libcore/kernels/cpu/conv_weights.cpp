@@ -114,7 +114,7 @@ using conv_weights::Wide;
 
 constexpr int64_t kChannels = 252;  // packed at a time, of the input; a multiple of a panel's
 constexpr int64_t kOutputs = 256;   // of the output; a multiple of a panel's
-constexpr int64_t kMostSums = 16 << 20;  // bytes, of wide panels: more leave the caches between blocks of pixels, and the library is faster
+constexpr int64_t kMostSums = 16 << 20;  // bytes, of wide panels: more leave the caches between blocks of pixels (docs/performance.md)
 
 int64_t panels(int64_t channels, int64_t size) { return (channels + size - 1) / size; }
 int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }

@@ -288,12 +288,12 @@ class BackwardWeights : public PreparedKernel {
     gradient_position_ = odd_lines(rows_ * gradient_row_);
     sum_position_ = odd_lines(block_.inputs * block_.outputs);
   }
-  int64_t scratch_bytes() const override { return 4 * (rooms() * room_floats() + sums() * sum_floats() + threads_ * edge_floats()); }
+  int64_t scratch_bytes() const override { return 4 * (rooms() * room_floats() + sum_rooms() * sum_floats() + threads_ * edge_floats()); }
 
   void run(const KernelArgs& args) const override {
     if (bytes_to_clear_ > 0) std::memset(args.outputs[0], 0, static_cast<size_t>(bytes_to_clear_));
     auto* room = static_cast<float*>(args.scratch);
-    float *sums_at = room + rooms() * room_floats(), *edges = sums_at + sums() * sum_floats();
+    float *sums_at = room + rooms() * room_floats(), *edges = sums_at + sum_rooms() * sum_floats();
     const int64_t tiles = tiling_.count();
     if (shares_ > 0) {
       parallel_for(shares_, 1, [&](int64_t begin, int64_t end) {
@@ -337,7 +337,7 @@ class BackwardWeights : public PreparedKernel {
   bool is_one_round() const { return shares_ == 0 && rows_ == tiling_.count(); }
 
   int64_t rooms() const { return std::max<int64_t>(1, shares_); }
-  int64_t sums() const { return shares_ > 0 ? shares_ : is_one_round() ? threads_ : blocks(); }
+  int64_t sum_rooms() const { return shares_ > 0 ? shares_ : is_one_round() ? threads_ : blocks(); }
   int64_t edge_floats() const { return kPositions * std::max(padded(tiling_.channels), padded(tiling_.outputs)); }
   /// Transformed images, transformed gradients.
   int64_t room_floats() const { return kPositions * (image_position_ + gradient_position_); }
