@@ -18,7 +18,10 @@
 
 namespace galley::depthwise_lines {
 
-constexpr int64_t kTogether = 8;  // pixels whose sums are in registers
+constexpr int64_t kTogether = 8;  // pixels whose sums are in registers, at most
+
+/// How many of `pixels` are best computed together: lines of 7, 14 and 28 pixels, as images of 224 give them, go up in sevens.
+constexpr int64_t together_of(int64_t pixels) { return pixels % kTogether != 0 && pixels % (kTogether - 1) == 0 ? kTogether - 1 : kTogether; }
 
 }  // namespace galley::depthwise_lines
 
@@ -197,7 +200,8 @@ void gather_some(const Taps& taps, int64_t chunk, int64_t lane, int64_t from, fl
 template <int64_t kStep, size_t kColumns>
 HWY_INLINE void gather_columns(int64_t pixels, const Taps& taps, int64_t chunk, int64_t lane, int64_t from, float* sums) {
   static_assert(kTogether == 8);
-  if (pixels == kTogether) return gather_some<kStep, 8, kColumns>(taps, chunk, lane, from, sums);
+  if (pixels == 8) return gather_some<kStep, 8, kColumns>(taps, chunk, lane, from, sums);
+  if (pixels == 7) return gather_some<kStep, 7, kColumns>(taps, chunk, lane, from, sums);
   int64_t done = 0;
   if ((pixels & 4) != 0) gather_some<kStep, 4, kColumns>(taps, chunk, lane, from, sums), done += 4;
   if ((pixels & 2) != 0) gather_some<kStep, 2, kColumns>(taps, chunk, lane, from + done, sums + done * kLanes), done += 2;
@@ -250,14 +254,15 @@ struct Run {
 /// Pixels of a line by `classes` lists of taps in turn (pixel 0 by the first, 1 by the second, ...), chunk by chunk: use.take(run, sums).
 template <int64_t kStep, class T, class Use>
 HWY_INLINE void gather_line(const Gathered& g, const Line<T>& line, const Use& use) {
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D())), count = line.count, classes = g.classes, block = kTogether * classes;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(D())), count = line.count, classes = g.classes;
+  const int64_t together = together_of((count + classes - 1) / classes), block = together * classes;
   HWY_ALIGN float sums[kTogether * kLanes];
   for (int64_t c = 0; c < line.channels; c += kLanes) {
     const int64_t valid = std::min(kLanes, line.channels - c);
     for (int64_t lane = 0; lane < valid; lane += lanes) {
       for (int64_t first = 0; first < count; first += block) {
         for (int64_t own = 0; own < classes; ++own) {
-          const int64_t pixels = std::min(kTogether, (count - first - own + classes - 1) / classes);
+          const int64_t pixels = std::min(together, (count - first - own + classes - 1) / classes);
           if (pixels <= 0) continue;
           gather<kStep>(pixels, g.taps[own], c / kLanes, lane, first / classes, sums);
           use.take({(first + own) * line.stride + c, classes * line.stride, pixels, first + own, classes, c + lane, lane, valid}, sums);

@@ -546,7 +546,7 @@ namespace batchnorm {
 
 Blocks::Blocks(Rows rows, int threads) : rows_(rows) {
   constexpr int64_t kMost = 256;
-  const int64_t by_size = std::max<int64_t>(1, rows.pixels * rows.channels / 16384);
+  const int64_t by_size = std::max<int64_t>(1, rows.pixels * rows.channels / 65536);
   count = std::clamp<int64_t>(by_size, std::min<int64_t>(threads, rows.pixels), std::min<int64_t>(kMost, rows.pixels));
 }
 
