@@ -94,6 +94,22 @@ bool broadcasts_to(const Shape& small, const Shape& large) {
   return true;
 }
 
+std::vector<TensorType> infer_sum_to(const OpContext& c) {
+  TensorType y;
+  y.dtype = c.in(0).dtype;
+  y.shape = shape_of(c.attrs<ShapeAttrs>());
+  check_not_bool(c.in(0), "x");
+  GALLEY_CHECK(broadcasts_to(y.shape, c.in(0).shape), "shape ", y.shape, " does not broadcast to the input's shape ", c.in(0).shape);
+  y.names = aligned_names(c.in(0), y.shape.rank());
+  if (y.shape == c.in(0).shape) y.format = c.in(0).format;
+  return {y};
+}
+
+std::vector<TensorType> infer_sum_products(const OpContext& c) {
+  check_like(c.in(1), "b", c.in(0), "a");
+  return infer_sum_to(c);
+}
+
 }  // namespace
 
 void ShapeAttrs::fields(FieldVisitor& v) { v.field({.name = "shape", .doc = "sizes of the result", .min = 0}, shape); }
@@ -202,19 +218,20 @@ const OpDef& sum_to_op() {
                          .inputs = {"x"},
                          .outputs = {"y"},
                          .make_attrs = make_fields<ShapeAttrs>,
-                         .infer = [](const OpContext& c) -> std::vector<TensorType> {
-                           TensorType y;
-                           y.dtype = c.in(0).dtype;
-                           y.shape = shape_of(c.attrs<ShapeAttrs>());
-                           check_not_bool(c.in(0), "x");
-                           GALLEY_CHECK(broadcasts_to(y.shape, c.in(0).shape), "shape ", y.shape, " does not broadcast to the input's shape ",
-                                        c.in(0).shape);
-                           y.names = aligned_names(c.in(0), y.shape.rank());
-                           if (y.shape == c.in(0).shape) y.format = c.in(0).format;
-                           return {y};
-                         },
+                         .infer = infer_sum_to,
                          .gradient = [](GradientBuilder& g) { g.set(0, broadcast_to(g.grad(), g.in(0).shape())); },
                          .cost = input_cost<1>};
+  return def;
+}
+const OpDef& sum_products_op() {
+  static const OpDef def{.name = "sum_products",
+                         .doc = "sum_to of a b",
+                         .inputs = {"a", "b"},
+                         .outputs = {"y"},
+                         .make_attrs = make_fields<ShapeAttrs>,
+                         .infer = infer_sum_products,
+                         .no_gradient = "put in after differentiation",
+                         .cost = input_cost<2>};
   return def;
 }
 const OpDef& broadcast_to_op() {
@@ -251,12 +268,13 @@ Value greater(Value a, Value b) { return emit("greater", {a, b}); }
 Value where(Value condition, Value a, Value b) { return emit("where", {condition, a, b}); }
 Value sum_to(Value x, const ShapeAttrs& attrs) { return emit("sum_to", {x}, attrs); }
 Value sum_to(Value x, const Shape& shape) { return x.shape() == shape ? x : sum_to(x, attrs_of(shape)); }
+Value sum_products(Value a, Value b, const ShapeAttrs& attrs) { return emit("sum_products", {a, b}, attrs); }
 Value broadcast_to(Value x, const ShapeAttrs& attrs) { return emit("broadcast_to", {x}, attrs); }
 Value broadcast_to(Value x, const Shape& shape) { return x.shape() == shape ? x : broadcast_to(x, attrs_of(shape)); }
 
 OpTable binary_ops() {
   return {&add_op(),   &sub_op(),  &mul_op(),     &div_op(),   &maximum_op(), &minimum_op(),     &power_op(),
-          &equal_op(), &less_op(), &greater_op(), &where_op(), &sum_to_op(),  &broadcast_to_op()};
+          &equal_op(), &less_op(), &greater_op(), &where_op(), &sum_to_op(),  &sum_products_op(), &broadcast_to_op()};
 }
 
 }  // namespace galley

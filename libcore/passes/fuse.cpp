@@ -6,6 +6,7 @@
 #include <set>
 
 #include "libcore/ops/batch_norm_depthwise.h"
+#include "libcore/ops/binary.h"
 #include "libcore/ops/conv.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/norm.h"
@@ -50,10 +51,14 @@ class Fuser {
   /// `merged` takes the place of `reader`, and output 0 of `reader`; `inner` goes.
   void merge(size_t reader, size_t inner, Node merged, std::string what) {
     merged.outputs[0] = nodes_[reader].outputs[0];
-    for (ValueId id : nodes_[inner].inputs) rename_user(id, inner, reader);
+    absorb(reader, inner);
     for (ValueId id : merged.outputs) producers_[static_cast<size_t>(id)] = static_cast<int>(reader);
     report.done.push_back(cat(merged.path, ": ", what));
     nodes_[reader] = std::move(merged);
+  }
+  /// What `inner` read, `reader` reads: so it goes.
+  void absorb(size_t reader, size_t inner) {
+    for (ValueId id : nodes_[inner].inputs) rename_user(id, inner, reader);
     gone_[inner] = true;
   }
   /// The node goes: what it made, one that merge has put in makes.
@@ -298,6 +303,7 @@ class PointwiseFuser {
   /// Nothing where the gradient between has other readers.
   std::optional<Gradients> gradients_of(size_t n) {
     const Node& norm = fuser_.node(n);
+    if (norm.is("batch_norm_backward") && norm.input(7) != kNoValue) return std::nullopt;  // gated
     const ValueId between = norm.outputs[0];
     int data = -1, weights = -1;
     for (int user : fuser_.users(between)) {
@@ -363,6 +369,73 @@ class PointwiseFuser {
 };
 
 }  // namespace
+
+namespace {
+
+/// How the gradient of a gated array comes: grad gate + the gradient of its mean, spread over the pixels.
+struct Gated {
+  ValueId grad, gate, spread;
+  std::array<size_t, 3> nodes;  // that make it
+};
+
+/// Is this value an average over the pixels of each channel, or one such for each?
+bool is_one_each(const Graph& graph, ValueId id, const Shape& image) {
+  const Shape& shape = graph.type(id).shape;
+  return shape.rank() == 4 && image.rank() == 4 && shape == Shape{image[0], image[1], 1, 1};
+}
+
+std::optional<Gated> gated(const Graph& graph, Fuser& fuser, ValueId gradient) {
+  const auto maker = [&](ValueId id, std::string_view op) -> std::optional<size_t> {
+    const int n = fuser.producer(id);
+    if (n < 0 || fuser.gone(static_cast<size_t>(n)) || !fuser.node(static_cast<size_t>(n)).is(op) || !fuser.reason_against(id).empty()) return std::nullopt;
+    return static_cast<size_t>(n);
+  };
+  const std::optional<size_t> sum = maker(gradient, "add");
+  if (!sum || !adds_alike(graph, fuser.node(*sum))) return std::nullopt;
+  for (size_t side : {0u, 1u}) {
+    const std::vector<ValueId>& sides = fuser.node(*sum).inputs;
+    const std::optional<size_t> product = maker(sides[side], "mul"), mean = maker(sides[1 - side], "adaptive_avg_pool2d_backward");
+    if (!product || !mean) continue;
+    const std::vector<ValueId>& factors = fuser.node(*product).inputs;
+    const ValueId spread = fuser.node(*mean).inputs[0];
+    const Shape& image = graph.type(gradient).shape;
+    for (size_t i : {0u, 1u}) {
+      if (is_one_each(graph, factors[i], image) && graph.type(factors[1 - i]).shape == image && is_one_each(graph, spread, image)) {
+        return Gated{factors[1 - i], factors[i], spread, {*sum, *product, *mean}};
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+PassReport fuse_gates(Graph& graph, const std::function<bool(const Graph&, const Node&)>& has_kernel) {
+  Fuser fuser(graph);
+  for (size_t n = 0; n < fuser.size(); ++n) {
+    Node merged = fuser.node(n);
+    if (merged.is("sum_to")) {
+      const int product = fuser.producer(merged.inputs[0]);
+      if (product < 0 || !fuser.node(static_cast<size_t>(product)).is("mul") || !fuser.reason_against(merged.inputs[0]).empty()) continue;
+      if (!adds_alike(graph, fuser.node(static_cast<size_t>(product)))) continue;
+      merged.op = &sum_products_op();
+      merged.inputs = fuser.node(static_cast<size_t>(product)).inputs;
+      if (has_kernel(graph, merged)) fuser.merge(n, static_cast<size_t>(product), merged, "mul + sum_to");
+    } else if (merged.is("batch_norm_backward") && merged.input(6) == kNoValue && merged.input(7) == kNoValue && !merged.attrs<BatchNormBackwardAttrs>().residual) {
+      const std::optional<Gated> gradient = gated(graph, fuser, merged.inputs[0]);
+      if (!gradient) continue;
+      merged.inputs.resize(9, kNoValue);
+      merged.inputs[0] = gradient->grad;
+      merged.inputs[7] = gradient->gate;
+      merged.inputs[8] = gradient->spread;
+      if (!has_kernel(graph, merged)) continue;
+      fuser.merge(n, gradient->nodes[0], merged, "batch_norm_backward + add + mul + adaptive_avg_pool2d_backward");
+      for (size_t inner : {gradient->nodes[1], gradient->nodes[2]}) fuser.absorb(n, inner);
+    }
+  }
+  fuser.finish();
+  return std::move(fuser.report);
+}
 
 PassReport fuse_pointwise(Graph& graph, const std::function<bool(const Graph&, const Node&)>& has_kernel) { return PointwiseFuser(graph, has_kernel).run(); }
 

@@ -111,7 +111,9 @@ std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& option
   graph.remove_dead_nodes();
   const auto has_own_kernel = [threads](const Graph& probe, const Node& node) { return choose_kernel(query_of(probe, node, threads)).kernel->name != "ref"; };
   if (!options.reference_only) {
-    program->report_.widened = widen_unsupported(graph, [&](const Graph& probe, const Node& node) { return has_kernel_in(probe, node, options.memory_format, threads); });
+    const auto has_kernel_then = [&](const Graph& probe, const Node& node) { return has_kernel_in(probe, node, options.memory_format, threads); };
+    fuse_gates(graph, has_kernel_then);
+    program->report_.widened = widen_unsupported(graph, has_kernel_then);
   }
   if (options.winograd && !options.reference_only && options.memory_format != LayoutMode::kContiguous) {
     use_winograd(graph, has_own_kernel);

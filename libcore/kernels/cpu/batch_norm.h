@@ -13,10 +13,11 @@ struct Rows {
   int64_t pixels = 0, channels = 0;
 };
 
-/// Blocks of pixels: a fixed cut, about 64 KiB of channels each, at most 256 of them.
+/// Blocks of pixels: a fixed cut, about 256 KiB of channels in f32 each, so that adding up what they give is little work; at most 256 of them, or `parts`.
 class Blocks {
  public:
-  Blocks(Rows rows, int threads);
+  /// As many blocks in each of `parts` equal parts of the pixels.
+  Blocks(Rows rows, int threads, int64_t parts = 1);
   int64_t begin(int64_t block) const { return rows_.pixels * block / count; }
   int64_t count = 1;
 

@@ -141,6 +141,12 @@ GALLEY_CLONES void apply(const BFloat16* x, const BFloat16* residual, BFloat16* 
 /// What the backward loops read of each channel; the activation's argument is x scale + shift.
 struct Coefficients {
   const float *mean, *scale, *shift, *a, *b, *offset;
+  const float* gates;  // of each image, where there are some: factors, what is added
+};
+
+/// What each channel of an image's gradient is multiplied by, and what is added then.
+struct Gate {
+  const float *factor = nullptr, *spread = nullptr;
 };
 
 /// How the gradient behind the activation is found: from x, or from the forward's output y.
@@ -149,14 +155,16 @@ struct Mask {
   Activation activation = Activation::kNone;
   const T* y = nullptr;
   T* behind = nullptr;  // where it is written, if y masks it and anyone wants it
+  Gate gate;            // before it, if there is one
 
   /// `count` values on.
-  Mask from(int64_t count) const { return {activation, y != nullptr ? y + count : nullptr, behind != nullptr ? behind + count : nullptr}; }
+  Mask from(int64_t count) const { return {activation, y != nullptr ? y + count : nullptr, behind != nullptr ? behind + count : nullptr, gate}; }
 };
 
-template <Activation kActivation, bool kFromOutput, bool kWrite, class T>
-GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const T* __restrict y, T* behind, int64_t rows, int64_t channels, const float* __restrict mean,
-                                    const float* __restrict scale, const float* __restrict shift, float* __restrict sum, float* __restrict dot) {
+template <Activation kActivation, bool kFromOutput, bool kWrite, bool kGated, class T>
+GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const T* __restrict y, T* behind, int64_t rows, int64_t channels, const float* __restrict factor,
+                                    const float* __restrict spread, const float* __restrict mean, const float* __restrict scale, const float* __restrict shift,
+                                    float* __restrict sum, float* __restrict dot) {
   for (int64_t c = 0; c < channels; ++c) sum[c] = dot[c] = 0;
   by_four_rows(rows, [&](int64_t r, auto count) __attribute__((always_inline)) {
     ask_ahead(x + r * channels, count() * channels);
@@ -167,7 +175,7 @@ GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const 
       float s = 0, d = 0;
       for (int row = 0; row < count(); ++row) {
         const int64_t i = (r + row) * channels + c;
-        const float v = through<kActivation>(grad[i], kFromOutput ? y[i] : x[i] * scale[c] + shift[c]);
+        const float given = grad[i], v = through<kActivation>(kGated ? given * factor[c] + spread[c] : given, kFromOutput ? y[i] : x[i] * scale[c] + shift[c]);
         if (kWrite) behind[i] = v;
         s += v;
         d += v * (x[i] - mean[c]);
@@ -178,32 +186,36 @@ GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const 
   });
 }
 
-template <class T>
-GALLEY_INLINE void gradient_sums_any(const T* grad, const T* x, Mask<T> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
-  constexpr T* kNone = nullptr;
+template <Activation kActivation, bool kFromOutput, bool kWrite, bool kGated, class T>
+GALLEY_INLINE void gradient_sums_of(const T* grad, const T* x, const Mask<T>& mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
+  gradient_sums_as<kActivation, kFromOutput, kWrite, kGated>(grad, x, mask.y, mask.behind, rows, channels, mask.gate.factor, mask.gate.spread, k.mean, k.scale, k.shift, sum, dot);
+}
+
+template <bool kGated, class T>
+GALLEY_INLINE void gradient_sums_any(const T* grad, const T* x, const Mask<T>& mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
   switch (mask.activation) {
     case Activation::kRelu:
-      if (mask.y == nullptr) return gradient_sums_as<Activation::kRelu, false, false>(grad, x, kNone, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
-      return mask.behind != nullptr ? gradient_sums_as<Activation::kRelu, true, true>(grad, x, mask.y, mask.behind, rows, channels, k.mean, k.scale, k.shift, sum, dot)
-                                    : gradient_sums_as<Activation::kRelu, true, false>(grad, x, mask.y, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
-    case Activation::kRelu6: return gradient_sums_as<Activation::kRelu6, false, false>(grad, x, kNone, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
-    case Activation::kHardswish: return gradient_sums_as<Activation::kHardswish, false, false>(grad, x, kNone, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
-    default: return gradient_sums_as<Activation::kNone, false, false>(grad, x, kNone, kNone, rows, channels, k.mean, k.scale, k.shift, sum, dot);
+      if (kGated || mask.y == nullptr) return gradient_sums_of<Activation::kRelu, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
+      return mask.behind != nullptr ? gradient_sums_of<Activation::kRelu, true, true, false>(grad, x, mask, rows, channels, k, sum, dot)
+                                    : gradient_sums_of<Activation::kRelu, true, false, false>(grad, x, mask, rows, channels, k, sum, dot);
+    case Activation::kRelu6: return gradient_sums_of<Activation::kRelu6, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
+    case Activation::kHardswish: return gradient_sums_of<Activation::kHardswish, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
+    default: return gradient_sums_of<Activation::kNone, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
   }
 }
 
 /// sum(g) and sum(g (x - mean)), g the gradient behind the activation.
 GALLEY_CLONES void gradient_sums(const float* grad, const float* x, Mask<float> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
-  gradient_sums_any(grad, x, mask, rows, channels, k, sum, dot);
+  mask.gate.factor != nullptr ? gradient_sums_any<true>(grad, x, mask, rows, channels, k, sum, dot) : gradient_sums_any<false>(grad, x, mask, rows, channels, k, sum, dot);
 }
 GALLEY_CLONES void gradient_sums(const BFloat16* grad, const BFloat16* x, Mask<BFloat16> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
-  gradient_sums_any(grad, x, mask, rows, channels, k, sum, dot);
+  mask.gate.factor != nullptr ? gradient_sums_any<true>(grad, x, mask, rows, channels, k, sum, dot) : gradient_sums_any<false>(grad, x, mask, rows, channels, k, sum, dot);
 }
 
-template <Activation kActivation, bool kFromOutput, bool kResidual, class T>
-GALLEY_INLINE void apply_gradient_as(const T* grad, const T* x, const T* __restrict y, T* dx, T* dresidual, int64_t rows, int64_t channels, const float* __restrict mean,
-                                     const float* __restrict scale, const float* __restrict shift, const float* __restrict a, const float* __restrict b,
-                                     const float* __restrict offset) {
+template <Activation kActivation, bool kFromOutput, bool kResidual, bool kGated, class T>
+GALLEY_INLINE void apply_gradient_as(const T* grad, const T* x, const T* __restrict y, T* dx, T* dresidual, int64_t rows, int64_t channels, const float* __restrict factor,
+                                     const float* __restrict spread, const float* __restrict mean, const float* __restrict scale, const float* __restrict shift,
+                                     const float* __restrict a, const float* __restrict b, const float* __restrict offset) {
   for (int64_t r = 0; r < rows; ++r) {
     ask_ahead(x + r * channels, channels);
     ask_ahead(grad + r * channels, channels);
@@ -211,35 +223,38 @@ GALLEY_INLINE void apply_gradient_as(const T* grad, const T* x, const T* __restr
     GALLEY_ELEMENTWISE
     for (int64_t c = 0; c < channels; ++c) {
       const int64_t i = r * channels + c;
-      const float at = x[i], v = through<kActivation>(grad[i], kFromOutput ? y[i] : at * scale[c] + shift[c]);
+      const float at = x[i], given = grad[i], v = through<kActivation>(kGated ? given * factor[c] + spread[c] : given, kFromOutput ? y[i] : at * scale[c] + shift[c]);
       if (kResidual) dresidual[i] = v;
       dx[i] = a[c] * v + b[c] * (at - mean[c]) + offset[c];
     }
   }
 }
 
-template <class T>
-GALLEY_INLINE void apply_gradient_any(const T* grad, const T* x, Mask<T> mask, T* dx, T* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
-  const T* y = mask.y;
+template <Activation kActivation, bool kFromOutput, bool kResidual, bool kGated, class T>
+GALLEY_INLINE void apply_gradient_to(const T* grad, const T* x, const Mask<T>& mask, T* dx, T* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
+  apply_gradient_as<kActivation, kFromOutput, kResidual, kGated>(grad, x, mask.y, dx, dresidual, rows, channels, mask.gate.factor, mask.gate.spread, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
+}
+
+template <bool kGated, class T>
+GALLEY_INLINE void apply_gradient_any(const T* grad, const T* x, const Mask<T>& mask, T* dx, T* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
   switch (mask.activation) {
     case Activation::kRelu:
-      return y == nullptr ? apply_gradient_as<Activation::kRelu, false, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset)
-                          : apply_gradient_as<Activation::kRelu, true, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
-    case Activation::kRelu6: return apply_gradient_as<Activation::kRelu6, false, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
-    case Activation::kHardswish:
-      return apply_gradient_as<Activation::kHardswish, false, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
+      return kGated || mask.y == nullptr ? apply_gradient_to<Activation::kRelu, false, false, kGated>(grad, x, mask, dx, dresidual, rows, channels, k)
+                                         : apply_gradient_to<Activation::kRelu, true, false, false>(grad, x, mask, dx, dresidual, rows, channels, k);
+    case Activation::kRelu6: return apply_gradient_to<Activation::kRelu6, false, false, kGated>(grad, x, mask, dx, dresidual, rows, channels, k);
+    case Activation::kHardswish: return apply_gradient_to<Activation::kHardswish, false, false, kGated>(grad, x, mask, dx, dresidual, rows, channels, k);
     default:
-      return dresidual != nullptr ? apply_gradient_as<Activation::kNone, false, true>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset)
-                                  : apply_gradient_as<Activation::kNone, false, false>(grad, x, y, dx, dresidual, rows, channels, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
+      return !kGated && dresidual != nullptr ? apply_gradient_to<Activation::kNone, false, true, false>(grad, x, mask, dx, dresidual, rows, channels, k)
+                                             : apply_gradient_to<Activation::kNone, false, false, kGated>(grad, x, mask, dx, dresidual, rows, channels, k);
   }
 }
 
 /// dx = a g + b (x - mean) + offset for each channel.
 GALLEY_CLONES void apply_gradient(const float* grad, const float* x, Mask<float> mask, float* dx, float* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
-  apply_gradient_any(grad, x, mask, dx, dresidual, rows, channels, k);
+  mask.gate.factor != nullptr ? apply_gradient_any<true>(grad, x, mask, dx, dresidual, rows, channels, k) : apply_gradient_any<false>(grad, x, mask, dx, dresidual, rows, channels, k);
 }
 GALLEY_CLONES void apply_gradient(const BFloat16* grad, const BFloat16* x, Mask<BFloat16> mask, BFloat16* dx, BFloat16* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
-  apply_gradient_any(grad, x, mask, dx, dresidual, rows, channels, k);
+  mask.gate.factor != nullptr ? apply_gradient_any<true>(grad, x, mask, dx, dresidual, rows, channels, k) : apply_gradient_any<false>(grad, x, mask, dx, dresidual, rows, channels, k);
 }
 
 // Note [Wide rows]: 512 bits hold 32 values of bf16, and what is left of a row behind the last 16 is computed one by one: of 72 channels 8,
@@ -365,8 +380,10 @@ class BatchNormForward : public PreparedKernel {
 template <class T>
 class Gradient {
  public:
-  Gradient(const TensorType& x, const BatchNormBackwardAttrs& a, int threads) : rows_(rows_of(x)), blocks_(rows_, threads), eps_(a.eps), activation_(a.activation) {}
-  int64_t scratch_floats() const { return (blocks_.count * 2 + 6 * together_) * rows_.channels; }
+  /// With a gate, no block of pixels goes over the end of an image.
+  Gradient(const TensorType& x, const BatchNormBackwardAttrs& a, int threads, bool gated = false)
+      : rows_(rows_of(x)), images_(gated ? x.shape[0] : 0), blocks_(rows_, threads, std::max<int64_t>(1, images_)), eps_(a.eps), activation_(a.activation) {}
+  int64_t scratch_floats() const { return (blocks_.count * 2 + (6 + 2 * images_) * together_) * rows_.channels; }
   Rows rows() const { return rows_; }
 
   struct Operands {
@@ -375,6 +392,7 @@ class Gradient {
     const T* y;  // nullptr: the activation's argument comes from x
     float *dgamma, *dbeta;
     T* dresidual;  // nullptr: nobody wants it
+    const T *gate = nullptr, *spread = nullptr;
   };
   /// What apply reads beside x: the gradient behind the activation, if sum writes it.
   const T* gradient(const Operands& o) const { return writes(o) ? o.dresidual : o.grad; }
@@ -389,7 +407,9 @@ class Gradient {
     float* a = mean + together_ * channels;
     float* b = a + together_ * channels;
     float* offset = b + together_ * channels;
-    const Coefficients k{mean, scale, shift, a, b, offset};
+    float* gates = offset + together_ * channels;
+    const Coefficients k{mean, scale, shift, a, b, offset, gates};
+    for (int64_t image = 0; image < images_; ++image) pack_gate(o, image, gates);
     std::copy_n(o.mean, channels, mean);
     const auto affine_of = [&](int64_t c) { return batchnorm::affine_of(c, mean, o.var, o.gamma, o.beta, eps_); };
     for (int64_t c = 0; c < channels; ++c) {
@@ -400,7 +420,7 @@ class Gradient {
     parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; ++block) {
         const int64_t at = blocks_.begin(block) * channels;
-        gradient_row_sums(o.grad + at, o.x + at, mask(o).from(at), blocks_.begin(block + 1) - blocks_.begin(block), channels, k, sums + block * 2 * channels,
+        gradient_row_sums(o.grad + at, o.x + at, mask(o, k, blocks_.begin(block)).from(at), blocks_.begin(block + 1) - blocks_.begin(block), channels, k, sums + block * 2 * channels,
                           sums + (block * 2 + 1) * channels);
       }
     });
@@ -434,14 +454,36 @@ class Gradient {
   void apply(const Operands& o, const Coefficients& k, int64_t at, int64_t rows, T* dx) const {
     T* dresidual = o.dresidual != nullptr ? o.dresidual + at : nullptr;
     if (writes(o)) return apply_gradient_rows(dresidual, o.x + at, Mask<T>(), dx, static_cast<T*>(nullptr), rows, rows_.channels, k);
-    apply_gradient_rows(o.grad + at, o.x + at, mask(o).from(at), dx, dresidual, rows, rows_.channels, k);
+    const int64_t first = at / rows_.channels;
+    for (int64_t done = 0, count = rows; done < rows; done += count) {
+      if (images_ > 0) count = std::min(rows - done, pixels() - (first + done) % pixels());
+      const int64_t behind = done * rows_.channels, here = at + behind;
+      apply_gradient_rows(o.grad + here, o.x + here, mask(o, k, first + done).from(here), dx + behind, dresidual, count, rows_.channels, k);
+    }
   }
 
  private:
   bool writes(const Operands& o) const { return activation_ == Activation::kRelu && o.y != nullptr && o.dresidual != nullptr; }
-  Mask<T> mask(const Operands& o) const { return {activation_, o.y, writes(o) ? o.dresidual : nullptr}; }
+  /// From pixel `first` of all images on, as far as its image goes if there is a gate.
+  Mask<T> mask(const Operands& o, const Coefficients& k, int64_t first) const {
+    const float* gate = k.gates + (images_ > 0 ? first / pixels() * 2 * together_ * rows_.channels : 0);
+    return {activation_, o.y, writes(o) ? o.dresidual : nullptr, images_ > 0 ? Gate{gate, gate + together_ * rows_.channels} : Gate()};
+  }
+  /// Of an image.
+  int64_t pixels() const { return rows_.pixels / images_; }
+  void pack_gate(const Operands& o, int64_t image, float* gates) const {
+    const int64_t channels = rows_.channels;
+    float *factor = gates + image * 2 * together_ * channels, *spread = factor + together_ * channels;
+    const float share = 1 / static_cast<float>(pixels());
+    for (int64_t c = 0; c < channels; ++c) {
+      factor[c] = o.gate[image * channels + c];
+      spread[c] = o.spread[image * channels + c] * share;
+    }
+    for (float* values : {factor, spread}) repeat(values, channels, together_);
+  }
 
   Rows rows_;
+  int64_t images_;  // 0: no gate
   Blocks blocks_;
   int64_t together_ = rows_together<T>(rows_.channels);
   double eps_;
@@ -451,19 +493,21 @@ class Gradient {
 template <class T>
 class BatchNormBackward : public PreparedKernel {
  public:
-  explicit BatchNormBackward(const KernelQuery& q) : gradient_(q.in(1), q.attrs<BatchNormBackwardAttrs>(), q.threads), residual_(q.attrs<BatchNormBackwardAttrs>().residual) {}
+  explicit BatchNormBackward(const KernelQuery& q)
+      : gradient_(q.in(1), q.attrs<BatchNormBackwardAttrs>(), q.threads, q.has(7)), gated_(q.has(7)), residual_(q.attrs<BatchNormBackwardAttrs>().residual) {}
   int64_t scratch_bytes() const override { return gradient_.scratch_floats() * 4; }
   void run(const KernelArgs& args) const override {
     const typename Gradient<T>::Operands operands{args.in<T>(0),     args.in<T>(1),      args.in<float>(2),  args.in<float>(3),
                                                   args.in<float>(4), args.in<float>(5),  args.in<T>(6),      args.out<float>(1),
-                                                  args.out<float>(2), residual_ ? args.out<T>(3) : nullptr};
+                                                  args.out<float>(2), residual_ ? args.out<T>(3) : nullptr,
+                                                  gated_ ? args.in<T>(7) : nullptr, gated_ ? args.in<T>(8) : nullptr};
     const Coefficients k = gradient_.sum(operands, static_cast<float*>(args.scratch));
     backwards(gradient_.rows(), [&](int64_t at, int64_t rows) { gradient_.apply(operands, k, at, rows, args.out<T>(0) + at); });
   }
 
  private:
   Gradient<T> gradient_;
-  bool residual_;
+  bool gated_, residual_;
 };
 
 /// With the gradients of the 1x1 convolution that gave the norm's input.
@@ -519,7 +563,12 @@ class BatchNormInference : public PreparedKernel {
 };
 
 Support supports_forward(const KernelQuery& q) { return supports_rows(q, {0, 3}); }
-Support supports_backward(const KernelQuery& q) { return supports_rows(q, {0, 1, 6}); }
+Support supports_backward(const KernelQuery& q) {
+  for (int i : {7, 8}) {
+    if (q.has(i) && q.in(i).format.is_blocked()) return Support::no(cat("format ", q.in(i).format));
+  }
+  return supports_rows(q, {0, 1, 6}, {7, 8});
+}
 Support supports_pointwise(const KernelQuery& q) {
   if (const Support norm = supports_rows(q, {0, 1, 6}, {7, 8}); !norm) return norm;
   return supports_pointwise_gradients(q, 7, 8);
@@ -544,10 +593,11 @@ const std::array<Kernel, 4> kKernels{{{"batch_norm", "cpu", supports_forward, pr
 
 namespace batchnorm {
 
-Blocks::Blocks(Rows rows, int threads) : rows_(rows) {
+Blocks::Blocks(Rows rows, int threads, int64_t parts) : rows_(rows) {
   constexpr int64_t kMost = 256;
   const int64_t by_size = std::max<int64_t>(1, rows.pixels * rows.channels / 65536);
   count = std::clamp<int64_t>(by_size, std::min<int64_t>(threads, rows.pixels), std::min<int64_t>(kMost, rows.pixels));
+  count = (count + parts - 1) / parts * parts;
 }
 
 template <class T>

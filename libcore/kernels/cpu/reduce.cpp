@@ -1,6 +1,6 @@
 // Sums and means over any axes, in stages (reduce_stages.h): the bias gradient (reduced x inner), global pooling of channels_last images (all
 // three) and row sums (outer x reduced) are one stage each. Sums run over fixed runs of 64 in float, which are added in double in one
-// order: the bits do not depend on the thread count. Sums of squares likewise, over memory as it lies.
+// order: the bits do not depend on the thread count. Sums of products of two images and sums of squares likewise.
 
 #include "libcore/kernels/cpu/reduce_stages.h"
 
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "libcore/base/parallel.h"
+#include "libcore/kernels/cpu/bfloat16.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/kernels/cpu/vector_math.h"
 #include "libcore/ops/binary.h"
@@ -85,6 +86,76 @@ std::unique_ptr<PreparedKernel> prepare_sum_to(const KernelQuery& q) {
   return std::make_unique<StagedReduction>(stages_of(q.in(0), repeated_axes(q.in(0), q.out(0))), kSum, 1.0);
 }
 
+constexpr int64_t kWidest = 1024;  // columns of products
+
+/// total = the sums of a b over rows of so many columns, at most kWidest.
+template <class T>
+GALLEY_INLINE void product_columns_as(const T* __restrict a, const T* __restrict b, int64_t rows, int64_t step, int64_t columns, double* __restrict total) {
+  float run[kWidest];
+  for (int64_t c = 0; c < columns; ++c) total[c] = 0;
+  for (int64_t begin = 0; begin < rows; begin += kRun) {
+    const int64_t end = std::min(rows, begin + kRun);
+    for (int64_t c = 0; c < columns; ++c) run[c] = 0;
+    int64_t r = begin;
+    for (; r + 4 <= end; r += 4) {
+      const T *p = a + r * step, *q = b + r * step;
+      GALLEY_ELEMENTWISE
+      for (int64_t c = 0; c < columns; ++c) {
+        run[c] += static_cast<float>(p[c]) * static_cast<float>(q[c]) + static_cast<float>(p[step + c]) * static_cast<float>(q[step + c]) +
+                  (static_cast<float>(p[2 * step + c]) * static_cast<float>(q[2 * step + c]) + static_cast<float>(p[3 * step + c]) * static_cast<float>(q[3 * step + c]));
+      }
+    }
+    for (; r < end; ++r) {
+      for (int64_t c = 0; c < columns; ++c) run[c] += static_cast<float>(a[r * step + c]) * static_cast<float>(b[r * step + c]);
+    }
+    for (int64_t c = 0; c < columns; ++c) total[c] += static_cast<double>(run[c]);
+  }
+}
+GALLEY_CLONES void product_columns(const float* a, const float* b, int64_t rows, int64_t step, int64_t columns, double* total) { product_columns_as(a, b, rows, step, columns, total); }
+GALLEY_CLONES void product_columns(const BFloat16* a, const BFloat16* b, int64_t rows, int64_t step, int64_t columns, double* total) { product_columns_as(a, b, rows, step, columns, total); }
+
+/// Over the pixels of channels_last images.
+template <class T>
+class SumProducts : public PreparedKernel {
+ public:
+  explicit SumProducts(const KernelQuery& q) : images_(q.in(0).shape[0]), channels_(q.in(0).shape[1]), pixels_(q.in(0).elements() / (images_ * channels_)) {}
+  void run(const KernelArgs& args) const override {
+    // Whole rows, which memory gives faster, where there are images enough.
+    const int64_t width = images_ >= 16 ? kWidest : kColumns, blocks = (channels_ + width - 1) / width;
+    parallel_for(images_ * blocks, std::max<int64_t>(1, 16384 / (pixels_ * std::min(width, channels_))), [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t image = task / blocks, first = task % blocks * width, columns = std::min(width, channels_ - first), at = image * pixels_ * channels_ + first;
+        double total[kWidest];
+        product_columns(args.in<T>(0) + at, args.in<T>(1) + at, pixels_, channels_, columns, total);
+        T* to = args.out<T>(0) + image * channels_ + first;
+        for (int64_t c = 0; c < columns; ++c) to[c] = static_cast<float>(total[c]);
+      }
+    });
+  }
+
+ private:
+  int64_t images_, channels_, pixels_;
+};
+
+Support supports_products(const KernelQuery& q) {
+  const TensorType &a = q.in(0), &y = q.out(0);
+  if (a.dtype != DType::kF32 && a.dtype != DType::kBF16) return Support::no(cat("dtype ", a.dtype));
+  if (a.elements() == 0) return Support::no("empty array");
+  for (int i : {0, 1}) {
+    if (!q.in(i).format.is_channels_last()) return Support::no(cat("format ", q.in(i).format));
+  }
+  Shape channels = a.shape;
+  for (int d = 2; d < channels.rank(); ++d) channels[d] = 1;
+  if (y.shape != channels) return Support::no("not a sum over the pixels of each image");
+  if (y.format.is_blocked()) return Support::no(cat("format ", y.format));
+  return Support::yes();
+}
+
+std::unique_ptr<PreparedKernel> prepare_products(const KernelQuery& q) {
+  if (q.in(0).dtype == DType::kBF16) return std::make_unique<SumProducts<BFloat16>>(q);
+  return std::make_unique<SumProducts<float>>(q);
+}
+
 /// Squares summed in double, 32 columns beside each other: products of floats are exact there.
 GALLEY_CLONES double sum_of_squares(const float* x, int64_t count) {
   constexpr int64_t kLanes = 32;
@@ -138,7 +209,8 @@ Support supports_squares(const KernelQuery& q) {
   return Support::yes();
 }
 
-const std::array<Kernel, 4> kKernels{{{"sum_to", "cpu", supports_sum_to, prepare_sum_to},
+const std::array<Kernel, 5> kKernels{{{"sum_to", "cpu", supports_sum_to, prepare_sum_to},
+                                      {"sum_products", "cpu", supports_products, prepare_products},
                                       {"sum", "cpu", supports_staged, prepare<false>},
                                       {"mean", "cpu", supports_staged, prepare<true>},
                                       {"sum_squares", "cpu", supports_squares,

@@ -71,7 +71,9 @@ void batch_norm_backward_ref(RefCall& call) {
     const auto masked = [&](int64_t i) {
       // A positive result of relu stands for its argument.
       const double z = call.has(6) ? call.in(6)[i] : value_or(call, 4, c, 1) * (x[i] - mean) * rstd + value_or(call, 5, c, 0);
-      return grad[i] * slope(attrs.activation, z);
+      const double pixels = static_cast<double>(at.inner);
+      const double g = call.has(7) ? grad[i] * call.in(7)[i / at.inner] + call.in(8)[i / at.inner] / pixels : grad[i];
+      return g * slope(attrs.activation, z);
     };
     double dgamma = 0, dbeta = 0;
     for (int64_t j = 0; j < at.count(); ++j) {
