@@ -60,6 +60,7 @@ std::vector<TensorType> infer_backward_data(const OpContext& c) {
   check_operands(a, dx.shape, w);
   const Shape want{grad.shape[0], w[0], output_size(a, 0, size[0], w[2]), output_size(a, 1, size[1], w[3])};
   GALLEY_CHECK(grad.shape == want, "the gradient must be ", want, ", is ", grad.shape);
+  if (c.has(2)) check_like(c.in(2), "residual", dx, "the input");
   return {dx};
 }
 
@@ -150,13 +151,14 @@ const OpDef& conv2d_op() {
 const OpDef& conv2d_backward_data_op() {
   static const OpDef def{.name = "conv2d_backward_data",
                          .doc = "gradient of a convolution's input",
-                         .inputs = {"grad", "weight"},
+                         .inputs = {"grad", "weight", "residual?"},
                          .outputs = {"dx"},
                          .make_attrs = make_fields<Conv2dBackwardDataAttrs>,
                          .infer = infer_backward_data,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward_data,
-                         .precision = PrecisionRule::kLow};
+                         .precision = PrecisionRule::kLow,
+                         .may_reuse = {{0, 2}}};
   return def;
 }
 const OpDef& conv2d_backward_weights_op() {
@@ -178,8 +180,8 @@ OpTable conv_ops() { return {&conv2d_op(), &conv2d_backward_data_op(), &conv2d_b
 Value conv2d(Value x, Value weight, Value bias, const Conv2dAttrs& attrs, Value residual) {
   return emit("conv2d", {x, weight, bias, residual}, attrs);
 }
-Value conv2d_backward_data(Value grad, Value weight, const Conv2dBackwardDataAttrs& attrs) {
-  return emit("conv2d_backward_data", {grad, weight}, attrs);
+Value conv2d_backward_data(Value grad, Value weight, const Conv2dBackwardDataAttrs& attrs, Value residual) {
+  return emit("conv2d_backward_data", {grad, weight, residual}, attrs);
 }
 Value conv2d_backward_weights(Value x, Value grad, const Conv2dBackwardWeightsAttrs& attrs) {
   return emit("conv2d_backward_weights", {x, grad}, attrs);

@@ -42,8 +42,8 @@ const OpDef& conv2d_backward_weights_op();
 /// [N,O,H',W'], H' = (H + 2 padding - dilation (kh-1) - 1) / stride + 1. Differentiable without activation and residual only: those are
 /// put in by inference fusion.
 Value conv2d(Value x, Value weight, Value bias, const Conv2dAttrs& attrs, Value residual = {});
-/// Gradient of the input: grad [N,O,H',W'], weight -> [N,C,H,W].
-Value conv2d_backward_data(Value grad, Value weight, const Conv2dBackwardDataAttrs& attrs);
+/// Gradient of the input: grad [N,O,H',W'], weight -> [N,C,H,W], plus a residual of that shape.
+Value conv2d_backward_data(Value grad, Value weight, const Conv2dBackwardDataAttrs& attrs, Value residual = {});
 /// Gradient of the weight: x [N,C,H,W], grad [N,O,H',W'] -> [O,C/groups,kh,kw], contiguous unless layout assignment says otherwise.
 Value conv2d_backward_weights(Value x, Value grad, const Conv2dBackwardWeightsAttrs& attrs);
 

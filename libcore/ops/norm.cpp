@@ -153,13 +153,14 @@ void batch_norm_gradient(GradientBuilder& g) {
   BatchNormBackwardAttrs b;
   b.eps = a.eps;
   b.activation = a.activation;
-  b.residual = static_cast<bool>(g.in(3)) && g.wants(3);
+  const bool residual = static_cast<bool>(g.in(3)) && g.wants(3);
+  b.residual = residual && a.activation != Activation::kNone;
   const auto d = batch_norm_backward(g.grad(0), g.in(0), g.out(1), g.out(2), g.in(1), g.in(2),
                                      a.activation == Activation::kRelu && g.in(3) ? g.out(0) : Value(), b);
   g.set(0, d[0]);
   if (g.in(1)) g.set(1, d[1]);
   if (g.in(2)) g.set(2, d[2]);
-  if (b.residual) g.set(3, d[3]);
+  if (residual) g.set(3, b.residual ? d[3] : g.grad(0));
 }
 
 void layer_norm_gradient(GradientBuilder& g) {

@@ -43,6 +43,7 @@ std::vector<TensorType> infer_depthwise(const OpContext& c) {
   const std::vector<TensorType> inner = infer_part(batch_norm_depthwise_backward_op(), c.attrs<BatchNormDepthwiseAttrs>(),
                                                    {&c.in(0), &c.in(1), &between, &c.in(2), &c.in(3), given(c, 4), given(c, 5)});
   std::vector<TensorType> types = infer_pointwise(inner[0], c.in(6), c.in(7));
+  if (c.has(8)) check_like(c.in(8), "residual", c.in(6), "the input");
   types.insert(types.end(), inner.begin() + 1, inner.end());
   return types;
 }
@@ -89,7 +90,7 @@ const OpDef& pointwise_batch_norm_backward_op() {
 const OpDef& pointwise_batch_norm_depthwise_backward_op() {
   static const OpDef def{.name = "pointwise_batch_norm_depthwise_backward",
                          .doc = "gradients of a 1x1 convolution and the batch_norm_depthwise behind it",
-                         .inputs = {"grad", "depthwise", "mean", "var", "gamma?", "beta?", "x", "weight"},
+                         .inputs = {"grad", "depthwise", "mean", "var", "gamma?", "beta?", "x", "weight", "residual?"},
                          .outputs = {"dx", "dweight", "ddepthwise", "dgamma", "dbeta"},
                          .make_attrs = make_fields<BatchNormDepthwiseAttrs>,
                          .infer = infer_depthwise,
@@ -109,9 +110,9 @@ std::vector<Value> pointwise_batch_norm_backward(Value grad, Value between, Valu
   return emit_all("pointwise_batch_norm_backward", std::make_unique<BatchNormBackwardAttrs>(attrs), std::vector<Value>{grad, between, mean, var, gamma, beta, y, x, weight});
 }
 std::vector<Value> pointwise_batch_norm_depthwise_backward(Value grad, Value depthwise, Value mean, Value var, Value gamma, Value beta, Value x, Value weight,
-                                                           const BatchNormDepthwiseAttrs& attrs) {
+                                                           const BatchNormDepthwiseAttrs& attrs, Value residual) {
   return emit_all("pointwise_batch_norm_depthwise_backward", std::make_unique<BatchNormDepthwiseAttrs>(attrs),
-                  std::vector<Value>{grad, depthwise, mean, var, gamma, beta, x, weight});
+                  std::vector<Value>{grad, depthwise, mean, var, gamma, beta, x, weight, residual});
 }
 
 }  // namespace galley

@@ -16,8 +16,8 @@ BatchNormDepthwise pointwise_batch_norm_depthwise(Value x, Value weight, Value d
 /// Of y = batch_norm(between), between as above:
 /// (dx, dweight, dgamma, dbeta[, dresidual]) of y's gradient; y as for batch_norm_backward.
 std::vector<Value> pointwise_batch_norm_backward(Value grad, Value between, Value mean, Value var, Value gamma, Value beta, Value y, Value x, Value weight, const BatchNormBackwardAttrs& attrs);
-/// Of y = batch_norm_depthwise(between, depthwise), between as above: (dx, dweight, ddepthwise, dgamma, dbeta).
+/// Of y = batch_norm_depthwise(between, depthwise), between as above: (dx, dweight, ddepthwise, dgamma, dbeta), dx plus a residual.
 std::vector<Value> pointwise_batch_norm_depthwise_backward(Value grad, Value depthwise, Value mean, Value var, Value gamma, Value beta, Value x, Value weight,
-                                                           const BatchNormDepthwiseAttrs& attrs);
+                                                           const BatchNormDepthwiseAttrs& attrs, Value residual = {});
 
 }  // namespace galley

@@ -56,6 +56,14 @@ class Fuser {
     report.done.push_back(cat(merged.path, ": ", what));
     nodes_[reader] = std::move(merged);
   }
+  /// `merged` takes the place of `inner` and makes output 0 of `reader`, which goes.
+  void merge_into(size_t inner, size_t reader, Node merged, std::string what) {
+    merged.outputs[0] = nodes_[reader].outputs[0];
+    absorb(inner, reader);
+    producers_[static_cast<size_t>(merged.outputs[0])] = static_cast<int>(inner);
+    report.done.push_back(cat(merged.path, ": ", what));
+    nodes_[inner] = std::move(merged);
+  }
   /// What `inner` read, `reader` reads: so it goes.
   void absorb(size_t reader, size_t inner) {
     for (ValueId id : nodes_[inner].inputs) rename_user(id, inner, reader);
@@ -238,6 +246,18 @@ PassReport fuse_training(Graph& graph, const std::function<bool(const Graph&, co
       }
       continue;
     }
+    if (fuser.node(n).is("add") && adds_alike(graph, fuser.node(n))) {
+      const Node sum = fuser.node(n);
+      std::string reason;
+      const int side = side_to_take(fuser, sum, "batch_norm", batch_norm_activation, reason);
+      if (side >= 0) {
+        const auto norm = static_cast<size_t>(fuser.producer(sum.inputs[static_cast<size_t>(side)]));
+        fuser.merge(n, norm, with_residual(fuser.node(norm), sum.inputs[static_cast<size_t>(1 - side)]), "batch_norm + add");
+      } else if (!reason.empty()) {
+        fuser.report.declined.push_back(cat(sum.path, ": batch_norm + add: ", reason));
+      }
+      continue;
+    }
     const std::optional<Activation> activation = activation_of(fuser.node(n));
     if (!activation || !batch_norm_takes(*activation)) continue;
     const ValueId x = fuser.node(n).inputs[0];
@@ -251,22 +271,7 @@ PassReport fuse_training(Graph& graph, const std::function<bool(const Graph&, co
       } else {
         fuser.report.declined.push_back(cat(fuser.node(inner).path, ": batch_norm + ", fuser.node(n).op->name, ": ", against.empty() ? "an activation is there already" : against));
       }
-      continue;
     }
-    if (*activation != Activation::kRelu || !fuser.node(inner).is("add") || !adds_alike(graph, fuser.node(inner))) continue;
-    std::string reason;
-    const int side = side_to_take(fuser, fuser.node(inner), "batch_norm", batch_norm_activation, reason);
-    if (side < 0 || !against.empty()) {
-      const std::string& why = against.empty() ? reason : against;
-      if (!why.empty()) fuser.report.declined.push_back(cat(fuser.node(inner).path, ": batch_norm + add + relu: ", why));
-      continue;
-    }
-    const Node sum = fuser.node(inner);
-    const auto norm = static_cast<size_t>(fuser.producer(sum.inputs[static_cast<size_t>(side)]));
-    Node merged = with_activation<BatchNormAttrs>(with_residual(fuser.node(norm), sum.inputs[static_cast<size_t>(1 - side)]), Activation::kRelu);
-    fuser.merge(inner, norm, merged, "batch_norm + add + relu");
-    fuser.merge(n, inner, fuser.node(inner), "the sum's relu");
-    fuser.report.done.pop_back();
   }
   fuser.finish();
   return std::move(fuser.report);
@@ -438,6 +443,30 @@ PassReport fuse_gates(Graph& graph, const std::function<bool(const Graph&, const
 }
 
 PassReport fuse_pointwise(Graph& graph, const std::function<bool(const Graph&, const Node&)>& has_kernel) { return PointwiseFuser(graph, has_kernel).run(); }
+
+PassReport fuse_gradient_sums(Graph& graph, const std::function<bool(const Graph&, const Node&)>& has_kernel) {
+  Fuser fuser(graph);
+  const auto residual_input = [](const Node& node) { return node.is("conv2d_backward_data") ? 2u : node.is("pointwise_batch_norm_depthwise_backward") ? 8u : 0u; };
+  for (size_t n = 0; n < fuser.size(); ++n) {
+    const Node sum = fuser.node(n);
+    if (!sum.is("add") || sum.phase != Phase::kBackward || !adds_alike(graph, sum) || sum.inputs[0] == sum.inputs[1]) continue;
+    // The later of two takes the other, which is there then; where it stands: its weight may be updated before the sum.
+    const size_t side = fuser.producer(sum.inputs[0]) < fuser.producer(sum.inputs[1]) ? 1 : 0;
+    const ValueId gradient = sum.inputs[side];
+    const int made = fuser.producer(gradient);
+    if (made < 0) continue;
+    Node merged = fuser.node(static_cast<size_t>(made));
+    const size_t at = residual_input(merged);
+    if (at == 0 || merged.outputs[0] != gradient || merged.input(at) != kNoValue || !fuser.reason_against(gradient).empty()) continue;
+    merged.inputs.resize(at + 1, kNoValue);
+    merged.inputs[at] = sum.inputs[1 - side];
+    if (!has_kernel(graph, merged)) continue;
+    const std::string what = cat(merged.op->name, " + add");
+    fuser.merge_into(static_cast<size_t>(made), n, std::move(merged), what);
+  }
+  fuser.finish();
+  return std::move(fuser.report);
+}
 
 PassReport fuse_inference(Graph& graph) {
   Fuser fuser(graph);

@@ -120,7 +120,10 @@ std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& option
   }
   order_updates(graph);
   program->report_.layout = assign_layout(graph, layout_options(options, threads));
-  if (!options.reference_only) fuse_pointwise(graph, has_own_kernel);
+  if (!options.reference_only) {
+    fuse_pointwise(graph, has_own_kernel);
+    fuse_gradient_sums(graph, has_own_kernel);
+  }
   const size_t prepare_nodes = hoist_prepare(graph);
   verify(graph);
   program->graph_ = std::move(graph);

@@ -207,6 +207,7 @@ Support supports(const KernelQuery& q) {
   const auto& a = q.attrs<Conv2dBackwardDataAttrs>();
   const TensorType &grad = q.in(0), &w = q.in(1), &x = q.out(0);
   if (a.groups == 1 || a.groups != x.shape[1] || w.shape[0] != a.groups) return Support::no("not depthwise");
+  if (q.has(2)) return Support::no("a residual");
   if (grad.dtype != DType::kBF16 || w.dtype != grad.dtype || x.dtype != grad.dtype) return Support::no(cat("dtype ", grad.dtype));
   if (!grad.format.is_channels_last() || !x.format.is_channels_last()) return Support::no(cat("format ", grad.format));
   const auto stride = pair(a.stride), dilation = pair(a.dilation);

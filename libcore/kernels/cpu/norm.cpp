@@ -494,20 +494,20 @@ template <class T>
 class BatchNormBackward : public PreparedKernel {
  public:
   explicit BatchNormBackward(const KernelQuery& q)
-      : gradient_(q.in(1), q.attrs<BatchNormBackwardAttrs>(), q.threads, q.has(7)), gated_(q.has(7)), residual_(q.attrs<BatchNormBackwardAttrs>().residual) {}
+      : gradient_(q.in(1), q.attrs<BatchNormBackwardAttrs>(), q.threads, q.has(7)), residual_(q.attrs<BatchNormBackwardAttrs>().residual) {}
   int64_t scratch_bytes() const override { return gradient_.scratch_floats() * 4; }
   void run(const KernelArgs& args) const override {
     const typename Gradient<T>::Operands operands{args.in<T>(0),     args.in<T>(1),      args.in<float>(2),  args.in<float>(3),
                                                   args.in<float>(4), args.in<float>(5),  args.in<T>(6),      args.out<float>(1),
                                                   args.out<float>(2), residual_ ? args.out<T>(3) : nullptr,
-                                                  gated_ ? args.in<T>(7) : nullptr, gated_ ? args.in<T>(8) : nullptr};
+                                                  args.in<T>(7),      args.in<T>(8)};
     const Coefficients k = gradient_.sum(operands, static_cast<float*>(args.scratch));
     backwards(gradient_.rows(), [&](int64_t at, int64_t rows) { gradient_.apply(operands, k, at, rows, args.out<T>(0) + at); });
   }
 
  private:
   Gradient<T> gradient_;
-  bool gated_, residual_;
+  bool residual_;
 };
 
 /// With the gradients of the 1x1 convolution that gave the norm's input.

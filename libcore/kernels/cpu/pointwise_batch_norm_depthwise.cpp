@@ -145,6 +145,7 @@ class Backward : public PreparedKernel {
   void run(const KernelArgs& args) const override {
     auto* memory = static_cast<float*>(args.scratch);
     const auto *mean = args.in<float>(2), *var = args.in<float>(3), *gamma = args.in<float>(4), *beta = args.in<float>(5), *x = args.in<float>(6), *weight = args.in<float>(7);
+    const float* residual = args.in<float>(8);
     float* dx = args.out<float>(0);
     const auto scale_of = [&](int64_t c) { return batchnorm::affine_of(c, mean, var, gamma, beta, g().eps).scale; };
     std::vector<float> scale;
@@ -174,6 +175,7 @@ class Backward : public PreparedKernel {
       float* added = memory + added_at_ + slot * added_floats();
       narrow_.run(from, memory + narrow_at_, count, {0, panels}, {added, step}, false);
       add_rows(added, step, count, in_, dx + first * in_);
+      if (residual != nullptr) add_rows(residual + first * in_, in_, count, in_, dx + first * in_);
     });
 
     float* dweight = args.out<float>(1);
@@ -278,7 +280,7 @@ Support supports_forward(const KernelQuery& q) {
   return supports_pointwise_convolution(q.in(0), q.in(1));
 }
 Support supports_backward(const KernelQuery& q) {
-  if (const Support inner = supports(q, {&q.in(6), &q.in(0)}, q.in(1), q.in(0), {2, 3, 4, 5}); !inner) return inner;
+  if (const Support inner = supports(q, {&q.in(6), &q.in(0), &q.in(q.has(8) ? 8 : 6)}, q.in(1), q.in(0), {2, 3, 4, 5}); !inner) return inner;
   if (const Support again = supports_pointwise_convolution(q.in(6), q.in(7)); !again) return again;
   return supports_pointwise_gradients(q, 6, 7);
 }

@@ -105,6 +105,21 @@ dnnl::convolution_backward_data::primitive_desc backward_data_any(const KernelQu
                                                                        window.dilation, window.padding, behind, hint, onednn::user_scratchpad()));
 }
 
+/// The same as a transposed convolution forwards, which can add itself to what the result holds. Without groups.
+dnnl::deconvolution_forward::primitive_desc backward_data_onto(const KernelQuery& q) {
+  const auto& a = q.attrs<Conv2dBackwardDataAttrs>();
+  const Shape& w = q.in(1).shape;
+  const Window window(a);
+  const auto behind = padding_behind(a, q.out(0).shape, w, q.in(0).shape);
+  dnnl::primitive_attr attr = onednn::user_scratchpad();
+  dnnl::post_ops ops;
+  ops.append_sum();
+  attr.set_post_ops(ops);
+  return GALLEY_ONEDNN(dnnl::deconvolution_forward::primitive_desc(onednn::engine(), dnnl::prop_kind::forward_training, algorithm::deconvolution_direct, activation_desc(q.in(0)),
+                                                                   onednn::any_weight_desc(q.in(1).dtype, Shape{w[1], w[0], w[2], w[3]}, 1), activation_desc(q.out(0)), window.stride,
+                                                                   window.dilation, window.padding, behind, attr));
+}
+
 dnnl::convolution_backward_weights::primitive_desc backward_weights_any(const KernelQuery& q, const TensorType& x, const TensorType& grad) {
   const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
   const TensorType& w = q.out(0);
@@ -151,6 +166,12 @@ class WeightInput {
   Call reorder_;
 };
 
+/// Puts a residual into the result, where it is not there already, for the library to add to.
+void put_residual(const KernelArgs& args, size_t input, int64_t bytes) {
+  if (args.outputs[0] == args.inputs[input]) return;
+  parallel_for(bytes, 1 << 16, [&](int64_t begin, int64_t end) { std::memcpy(args.out<std::byte>(0) + begin, args.in<std::byte>(input) + begin, static_cast<size_t>(end - begin)); });
+}
+
 class Forward : public PreparedKernel {
  public:
   explicit Forward(const KernelQuery& q) : bias_(q.has(2)) {
@@ -169,9 +190,7 @@ class Forward : public PreparedKernel {
   void run(const KernelArgs& args) const override {
     auto* scratch = static_cast<std::byte*>(args.scratch);
     const void* weight = weight_.read(args.inputs[1], scratch);
-    if (copied_bytes_ > 0 && args.outputs[0] != args.inputs[3]) {
-      parallel_for(copied_bytes_, 1 << 16, [&](int64_t begin, int64_t end) { std::memcpy(args.out<std::byte>(0) + begin, args.in<std::byte>(3) + begin, static_cast<size_t>(end - begin)); });
-    }
+    if (copied_bytes_ > 0) put_residual(args, 3, copied_bytes_);
     if (bias_ && residual_) {
       call_.run({args.inputs[0], weight, args.outputs[0], scratch, args.inputs[2], args.inputs[3]});
     } else if (bias_ || residual_) {
@@ -195,16 +214,22 @@ class Forward : public PreparedKernel {
 class BackwardData : public PreparedKernel {
  public:
   explicit BackwardData(const KernelQuery& q) {
-    const auto& a = q.attrs<Conv2dBackwardDataAttrs>();
+    if (q.has(2)) {
+      const auto pd = backward_data_onto(q);
+      residual_bytes_ = q.out(0).bytes();
+      prepare(q, pd, pd.weights_desc().permute_axes({1, 0, 2, 3}));
+      call_ = Call(dnnl::deconvolution_forward(pd),
+                   {{DNNL_ARG_SRC, pd.src_desc()}, {DNNL_ARG_WEIGHTS, pd.weights_desc()}, {DNNL_ARG_DST, pd.dst_desc()}, {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}}, q.threads);
+      return;
+    }
     const auto pd = backward_data_any(q);
-    name_ = pd.impl_info_str();
-    pad_bytes_ = aligned(size_of(pd.scratchpad_desc()));
-    weight_ = WeightInput(q.in(1), a.groups, pd.weights_desc(), pad_bytes_, q.threads);
+    prepare(q, pd, pd.weights_desc());
     call_ = Call(dnnl::convolution_backward_data(pd),
                  {{DNNL_ARG_DIFF_DST, pd.diff_dst_desc()}, {DNNL_ARG_WEIGHTS, pd.weights_desc()}, {DNNL_ARG_DIFF_SRC, pd.diff_src_desc()}, {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}},
                  q.threads);
   }
   void run(const KernelArgs& args) const override {
+    if (residual_bytes_ > 0) put_residual(args, 2, residual_bytes_);
     auto* scratch = static_cast<std::byte*>(args.scratch);
     call_.run({args.inputs[0], weight_.read(args.inputs[1], scratch), args.outputs[0], scratch});
   }
@@ -212,8 +237,15 @@ class BackwardData : public PreparedKernel {
   std::string implementation() const override { return name_; }
 
  private:
+  /// `weights`: as the primitive wants them, in the convolution's order.
+  void prepare(const KernelQuery& q, const dnnl::primitive_desc_base& pd, const Desc& weights) {
+    name_ = pd.impl_info_str();
+    pad_bytes_ = aligned(size_of(pd.scratchpad_desc()));
+    weight_ = WeightInput(q.in(1), q.attrs<Conv2dBackwardDataAttrs>().groups, weights, pad_bytes_, q.threads);
+  }
+
   std::string name_;
-  int64_t pad_bytes_ = 0;
+  int64_t pad_bytes_ = 0, residual_bytes_ = 0;
   WeightInput weight_;
   Call call_;
 };
@@ -286,6 +318,14 @@ Support supports_forward(const KernelQuery& q) {
   return unless_reference(supports_types({&q.in(0), &q.out(0)}, q.in(1), q.attrs<Conv2dAttrs>().groups), q.in(0).dtype, [&] { return forward_any(q).pd; });
 }
 Support supports_backward_data(const KernelQuery& q) {
+  if (q.has(2)) {
+    // Measured (docs/performance.md): with AVX2 the library takes longer to add than an add does.
+    if (!onednn::has_avx512()) return Support::no("a residual, without AVX-512");
+    if (q.attrs<Conv2dBackwardDataAttrs>().groups != 1) return Support::no("a residual and groups");
+    if (!(q.in(2).format == q.out(0).format) || q.in(2).dtype != q.out(0).dtype) return Support::no("residual in another format");
+    const Support types = supports_types({&q.in(0), &q.out(0)}, q.in(1), 1);
+    return types && is_reference(backward_data_onto(q)) ? Support::no("the library has no proper kernel that adds") : types;
+  }
   return unless_reference(supports_types({&q.in(0), &q.out(0)}, q.in(1), q.attrs<Conv2dBackwardDataAttrs>().groups), q.in(0).dtype, [&] { return backward_data_any(q); });
 }
 Support supports_backward_weights(const KernelQuery& q) {

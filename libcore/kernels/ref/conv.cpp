@@ -25,6 +25,7 @@ void conv2d_backward_data_ref(RefCall& call) {
   RefArray& dx = call.out();
   for_each_product(call.attrs<Conv2dBackwardDataAttrs>(), dx.shape, w.shape, grad.shape,
                    [&](int64_t i, int64_t k, int64_t o) { dx[i] += grad[o] * w[k]; });
+  for (int64_t i = 0; call.has(2) && i < dx.shape.elements(); ++i) dx[i] += call.in(2)[i];
 }
 
 void conv2d_backward_weights_ref(RefCall& call) {

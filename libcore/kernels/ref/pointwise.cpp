@@ -47,6 +47,7 @@ void depthwise(RefCall& call) {
       run_part("batch_norm_depthwise_backward", call.attrs<BatchNormDepthwiseAttrs>(), {&call.in(0), &call.in(1), &between, &call.in(2), &call.in(3), given(call, 4), given(call, 5)},
                {zeros(between.shape), zeros(call.in(1).shape), zeros({between.shape[1]}), zeros({between.shape[1]})});
   convolution(call, gradients[0], call.in(6), call.in(7));
+  for (int64_t i = 0; call.has(8) && i < call.in(8).shape.elements(); ++i) call.out(0)[i] += call.in(8)[i];
   for (size_t i = 1; i < gradients.size(); ++i) call.out(i + 1) = gradients[i];
 }
 

@@ -103,9 +103,15 @@ std::string version_and_isa() {
   return cat("oneDNN ", version->major, ".", version->minor, ".", version->patch, " ", isa);
 }
 
+namespace {
+bool has(dnnl_cpu_isa_t isa) { return (dnnl_get_effective_cpu_isa() & isa) == isa; }
+}  // namespace
+
+bool has_avx512() { return has(dnnl_cpu_isa_avx512_core); }
+
 bool computes_in(DType dtype) {
   if (dtype == DType::kF32) return true;
-  return dtype == DType::kBF16 && has_fast_bf16() && (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core_bf16) == dnnl_cpu_isa_avx512_core_bf16;
+  return dtype == DType::kBF16 && has_fast_bf16() && has(dnnl_cpu_isa_avx512_core_bf16);
 }
 
 std::string declines(DType a, DType b) {

@@ -25,6 +25,8 @@ const dnnl::engine& engine();
 dnnl::stream& stream();
 /// Version and the instruction set in use: "oneDNN 3.2.0 avx2".
 std::string version_and_isa();
+/// Does the instruction set in use have vectors of 512 bits?
+bool has_avx512();
 /// Does the instruction set compute in this dtype at full speed? f32 always; bf16 from avx512_bf16 or AMX, where has_fast_bf16.
 bool computes_in(DType dtype);
 
