@@ -37,7 +37,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 constexpr int64_t kRows = 4;
 constexpr int kPanels = 1;
 
-template <int kCount, int kWidth, bool kAsk>
+template <int kCount, int kWidth, bool kAsk, bool kAskRows>
 void tile(const PackedProduct& p, const float* a, const float* panel, float* c, int64_t c_step, const float* initial) {
   for (int r = 0; r < kCount; ++r) {
     float sum[kPanel];
@@ -59,14 +59,15 @@ constexpr int kPanels = kWide == 16 ? 2 : 1;
 constexpr int kBroad = 4;  // panels
 constexpr int kGroup = kWide == 16 ? 4 : 3;  // rows that one pointer and multiples of the step address
 
-/// kCount rows by kWidth panels. kAsk: for the panels behind these.
-template <int kCount, int kWidth, bool kAsk>
+/// kCount rows by kWidth panels. kAsk: for the panels behind these; kAskRows: for rows that a later tile reads, neighbours, a bit at each step: asked for all
+/// at once, they would wait for each other and the products for them.
+template <int kCount, int kWidth, bool kAsk, bool kAskRows>
 HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, float* c, int64_t c_step, const float* initial) {
   constexpr int kVectors = kWidth * kParts, kGroups = (kCount + kGroup - 1) / kGroup;
   const Floats d;
   const int64_t step = p.a_step, third = 3 * step, depth = p.depth, panel_floats = kPanel * depth, panel_step = p.panel_step;
   const auto place = [&](int i) GALLEY_LOOP { return c + i / kVectors * c_step + i % kVectors / kParts * panel_step + i % kParts * kWide; };
-  const float* group[kGroups];
+  const float *group[kGroups], *rows_ahead = a + p.a_ahead * step;
   for (int g = 0; g < kGroups; ++g) group[g] = a + g * kGroup * step;
   if (p.ahead != 0) {
     for (int r = 0; r < kCount; ++r) {
@@ -78,6 +79,7 @@ HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RE
   for (int64_t k = 0; k < depth; ++k) {
     hn::Vec<Floats> b[kVectors];
     each<kVectors>([&](auto i) GALLEY_LOOP { b[i] = hn::LoadU(d, panel + i / kParts * panel_floats + k * kPanel + i % kParts * kWide); });
+    if (kAskRows) __builtin_prefetch(rows_ahead + k * kCount, 0, 3);
     for (int w = 0; w < kWidth && kAsk; ++w) __builtin_prefetch(panel + (kWidth + w) * panel_floats + k * kPanel, 0, 2);
     each<kCount>([&](auto r) GALLEY_LOOP {
       const auto value = hn::Set(d, group[r / kGroup][r % kGroup == 3 ? third : r % kGroup * step]);
@@ -86,6 +88,35 @@ HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RE
     for (int g = 0; g < kGroups; ++g) {
       ++group[g];
       asm("" : "+r"(group[g]));  // or compilers keep a pointer for each row, more than there are registers
+    }
+  }
+  each<kCount * kVectors>([&](auto i) GALLEY_LOOP { hn::StoreU(sum[i], d, place(i)); });
+}
+
+using Eight = hn::CappedTag<float, 8>;
+constexpr int64_t kEightRows = 12;
+
+/// kCount rows by the first eight columns of a panel.
+template <int kCount>
+HWY_INLINE void eight_columns(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, float* c, const float* initial) {
+  constexpr int kLanes = static_cast<int>(hn::MaxLanes(Eight())), kVectors = 8 / kLanes, kGroups = (kCount + kGroup - 1) / kGroup;
+  const Eight d;
+  const int64_t step = p.a_step, third = 3 * step, depth = p.depth, c_step = p.c_step;
+  const auto place = [&](int i) GALLEY_LOOP { return c + i / kVectors * c_step + i % kVectors * kLanes; };
+  const float* group[kGroups];
+  for (int g = 0; g < kGroups; ++g) group[g] = a + g * kGroup * step;
+  hn::Vec<Eight> sum[kCount * kVectors];
+  each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = hn::LoadU(d, initial != nullptr ? initial + i % kVectors * kLanes : place(i)); });
+  for (int64_t k = 0; k < depth; ++k) {
+    hn::Vec<Eight> b[kVectors];
+    each<kVectors>([&](auto i) GALLEY_LOOP { b[i] = hn::LoadU(d, panel + k * kPanel + i * kLanes); });
+    each<kCount>([&](auto r) GALLEY_LOOP {
+      const auto value = hn::Set(d, group[r / kGroup][r % kGroup == 3 ? third : r % kGroup * step]);
+      each<kVectors>([&](auto i) GALLEY_LOOP { sum[r * kVectors + i] = hn::MulAdd(value, b[i], sum[r * kVectors + i]); });
+    });
+    for (int g = 0; g < kGroups; ++g) {
+      ++group[g];
+      asm("" : "+r"(group[g]));  // as in tile
     }
   }
   each<kCount * kVectors>([&](auto i) GALLEY_LOOP { hn::StoreU(sum[i], d, place(i)); });
@@ -113,14 +144,7 @@ void some_rows(const PackedProduct& p, int64_t count, const float* a, const floa
   if constexpr (kCount > 1) {
     if (count < kCount) return some_rows<kWidth, kAsk, kCount - 1>(p, count, a, panel, c, c_step, initial);
   }
-  tile<kCount, kWidth, kAsk>(p, a, panel, c, c_step, initial);
-}
-
-/// For the rows of `a` that a later tile reads, neighbours, in turns with the products: asked for all at once, they would wait for each other.
-HWY_INLINE void ask_rows(const PackedProduct& p, int64_t row) {
-  constexpr int64_t kLine = 16;  // floats
-  const float* from = p.a + (row + p.a_ahead) * p.a_step;
-  for (int64_t at = 0; at < kRows * p.a_step; at += kLine) __builtin_prefetch(from + at, 0, 3);
+  tile<kCount, kWidth, kAsk, false>(p, a, panel, c, c_step, initial);
 }
 
 /// A block's rows by kWidth whole panels from `panel` on.
@@ -129,8 +153,11 @@ void whole_panels(const PackedProduct& p, int64_t block, int64_t block_end, int6
   const float *b = p.packed + panel * kPanel * p.depth, *initial = p.initial == nullptr ? nullptr : p.initial + panel * kPanel;
   const bool asks = p.a_ahead != 0 && panel == p.first;
   const auto rows = [&](int64_t row, auto ask) {
-    if (asks) ask_rows(p, row);
-    some_rows<kWidth, ask()>(p, std::min(kRows, block_end - row), p.a + row * p.a_step, b, p.c + row * p.c_step + panel * p.panel_step, p.c_step, initial);
+    const int64_t count = std::min(kRows, block_end - row);
+    const float* a = p.a + row * p.a_step;
+    float* c = p.c + row * p.c_step + panel * p.panel_step;
+    if (asks && count == kRows) return tile<static_cast<int>(kRows), kWidth, ask(), true>(p, a, b, c, p.c_step, initial);
+    some_rows<kWidth, ask()>(p, count, a, b, c, p.c_step, initial);
   };
   const bool cached = p.columns * p.depth <= kCachedFloats;
   if (!cached) rows(block, std::true_type());
@@ -153,6 +180,16 @@ void multiply(const PackedProduct& p) {
     // The last panel's columns that are there.
     const float *b = p.packed + panel * kPanel * p.depth, *initial = p.initial == nullptr ? nullptr : p.initial + panel * kPanel;
     const int64_t columns = p.columns - panel * kPanel;
+#if !(HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR)
+    if (columns == 8) {
+      // Half a panel: where vectors of 512 bits are made in two turns it takes half as long.
+      const auto eight = [&](int64_t row, auto count) { eight_columns<count()>(p, p.a + row * p.a_step, b, p.c + row * p.c_step + panel * p.panel_step, initial); };
+      int64_t row = block;
+      for (; row + kEightRows <= block_end; row += kEightRows) eight(row, std::integral_constant<int, kEightRows>());
+      for (; row < block_end; ++row) eight(row, std::integral_constant<int, 1>());
+      continue;
+    }
+#endif
     for (int64_t row = block; row < block_end; row += kRows) {
       const int64_t count = std::min(kRows, block_end - row);
       float* c = p.c + row * p.c_step + panel * p.panel_step;

@@ -25,8 +25,10 @@ std::vector<int64_t> outputs_in(const TensorType& weight) {
   return at;
 }
 
-/// Where a panel begins: the last one ends with the last column, so that it is full and may overlap the one before it.
-int64_t panel_at(int64_t panel, int64_t columns) { return std::max<int64_t>(0, std::min(panel * kPanel, columns - kPanel)); }
+/// Columns that panels hold one behind the other; the last panel, if there are more columns, ends with the last of them, so that it is full and may overlap
+/// the one before it. Eight are as good as a panel.
+int64_t columns_in_turn(int64_t columns) { return columns % kPanel == 8 ? columns : columns / kPanel * kPanel; }
+int64_t panel_at(int64_t panel, int64_t columns) { return panel * kPanel < columns_in_turn(columns) ? panel * kPanel : std::max<int64_t>(0, columns - kPanel); }
 
 Support supports_types(std::initializer_list<const TensorType*> images, const TensorType& weight) {
   if (weight.dtype != DType::kF32) return Support::no(cat("dtype ", weight.dtype));
@@ -44,7 +46,7 @@ int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }
 }  // namespace
 
 PointwiseGradients::PointwiseGradients(const TensorType& x, const TensorType& weight, const TensorType& dweight, int threads)
-    : pixels_(x.elements() / x.shape[1]), in_(x.shape[1]), out_(weight.shape[0]), input_(weight), sums_(dweight) {
+    : pixels_(x.elements() / x.shape[1]), in_(x.shape[1]), out_(weight.shape[0]), input_(PointwiseProduct::Of::kInputGradient, weight), sums_(dweight) {
   block_ = sums_.block();
   parts_ = std::clamp<int64_t>(std::min<int64_t>(threads, kMostPartials / (sums_.floats() * 4)), 1, pixels_);
 }
@@ -75,37 +77,38 @@ void PointwiseGradients::run(const Operands& operands, float* scratch, std::span
   sums_.write(sums, lines(sums_.floats()), parts_, operands.dweight);
 }
 
-PointwiseInputGradient::PointwiseInputGradient(const TensorType& weight) : in_at_(inputs_in(weight)), out_at_(outputs_in(weight)) {}
-
-int64_t PointwiseInputGradient::scratch_floats() const {
-  const auto in = static_cast<int64_t>(in_at_.size());
-  return packed_floats(in, static_cast<int64_t>(out_at_.size())) + panels_of(in) * kPanel;
+PointwiseProduct::PointwiseProduct(Of of, const TensorType& weight) : to_at_(inputs_in(weight)), from_at_(outputs_in(weight)) {
+  if (of == Of::kOutput) std::swap(to_at_, from_at_);
 }
 
-/// packed [panel of inputs][output], and behind them zeros, with which sums begin.
-void PointwiseInputGradient::pack(const float* weight, const float* scale, float* scratch) const {
-  const auto in = static_cast<int64_t>(in_at_.size()), out = static_cast<int64_t>(out_at_.size()), count = std::min(kPanel, in);
+int64_t PointwiseProduct::scratch_floats() const {
+  const auto to = static_cast<int64_t>(to_at_.size());
+  return packed_floats(to, static_cast<int64_t>(from_at_.size())) + panels_of(to) * kPanel;
+}
+
+/// packed [panel of what is made][what it is made of], and behind them zeros, with which sums begin.
+void PointwiseProduct::pack(const float* weight, const float* scale, float* scratch) const {
+  const auto columns = static_cast<int64_t>(to_at_.size()), depth = static_cast<int64_t>(from_at_.size());
   std::fill_n(scratch, scratch_floats(), 0.0f);
-  for (int64_t panel = 0; panel < panels_of(in); ++panel) {
-    const int64_t first = panel_at(panel, in);
-    for (int64_t o = 0; o < out; ++o) {
-      float* to = scratch + (panel * out + o) * kPanel;
-      for (int64_t i = 0; i < count; ++i) to[i] = weight[in_at_[static_cast<size_t>(first + i)] + out_at_[static_cast<size_t>(o)]] * (scale != nullptr ? scale[o] : 1);
+  for (int64_t panel = 0; panel < panels_of(columns); ++panel) {
+    const int64_t first = panel_at(panel, columns), count = std::min(kPanel, columns - first);
+    for (int64_t k = 0; k < depth; ++k) {
+      float* to = scratch + (panel * depth + k) * kPanel;
+      for (int64_t i = 0; i < count; ++i) to[i] = weight[to_at_[static_cast<size_t>(first + i)] + from_at_[static_cast<size_t>(k)]] * (scale != nullptr ? scale[k] : 1);
     }
   }
 }
 
-void PointwiseInputGradient::run(const float* grad, int64_t step, int64_t pixels, const float* packed, float* dx) const {
-  const auto in = static_cast<int64_t>(in_at_.size()), out = static_cast<int64_t>(out_at_.size()), whole = in / kPanel;
-  const float* zeros = packed + packed_floats(in, out);
+void PointwiseProduct::run(const float* from, int64_t step, int64_t pixels, const float* packed, float* to, Into into) const {
+  const auto columns = static_cast<int64_t>(to_at_.size()), depth = static_cast<int64_t>(from_at_.size()), in_turn = columns_in_turn(columns), last = panels_of(columns) - 1;
+  const float* zeros = into == Into::kWrite ? packed + packed_floats(columns, depth) : nullptr;
   for (int64_t row = 0; row < pixels; row += kRowBlock) {
-    float* to = dx + row * in;
     const int64_t rows = std::min(kRowBlock, pixels - row);
-    const auto multiply = [&](int64_t panel, float* c, int64_t columns) {
-      multiply_packed({grad + row * step, step, rows, out, packed + panel * kPanel * out, c, in, columns, zeros, 0, panels_of(columns), 0, kAhead});
+    const auto multiply = [&](int64_t panel, int64_t first, int64_t count) {
+      multiply_packed({from + row * step, step, rows, depth, packed + panel * kPanel * depth, to + row * columns + first, columns, count, zeros, 0, panels_of(count), panel == 0 ? kAhead : 0, kAhead});
     };
-    if (whole > 0) multiply(0, to, whole * kPanel);
-    if (whole * kPanel < in) multiply(whole, to + panel_at(whole, in), std::min(kPanel, in));
+    if (in_turn > 0) multiply(0, 0, in_turn);
+    if (in_turn < columns) multiply(last, panel_at(last, columns), std::min(kPanel, columns));
   }
 }
 

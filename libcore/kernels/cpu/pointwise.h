@@ -79,18 +79,21 @@ class PointwiseConvolution {
 /// Are x [N,C,H,W] and the weight such a convolution's, of so few channels that making it again costs less than writing and reading it?
 Support supports_pointwise_convolution(const TensorType& x, const TensorType& weight);
 
-/// The gradient of its input, some pixels at a time.
-class PointwiseInputGradient {
+/// What the convolution gives, or the gradient of its input, some pixels at a time.
+class PointwiseProduct {
  public:
-  explicit PointwiseInputGradient(const TensorType& weight);
+  enum class Of { kOutput, kInputGradient };
+  /// `weight` [O,I,1,1] in any format.
+  PointwiseProduct(Of of, const TensorType& weight);
   int64_t scratch_floats() const;
-  /// `scale` [O] of the gradients that run gets, or nullptr.
+  /// `scale` of the channels that run gets, or nullptr.
   void pack(const float* weight, const float* scale, float* scratch) const;
-  /// `grad`: rows of O floats, `step` apart.
-  void run(const float* grad, int64_t step, int64_t pixels, const float* packed, float* dx) const;
+  /// Rows of `from`, `step` apart; those of `to` lie close. kAdd: to what is there.
+  enum class Into { kWrite, kAdd };
+  void run(const float* from, int64_t step, int64_t pixels, const float* packed, float* to, Into into = Into::kWrite) const;
 
  private:
-  std::vector<int64_t> in_at_, out_at_;
+  std::vector<int64_t> to_at_, from_at_;  // of channels, in the weight's format
 };
 
 /// Sums of x's channels and of their products over all pixels, around values near their means (the pivot), so that large means lose nothing.
@@ -138,7 +141,7 @@ class PointwiseGradients {
 
  private:
   int64_t pixels_, in_, out_, block_, parts_;
-  PointwiseInputGradient input_;
+  PointwiseProduct input_;
   PointwiseSums sums_;
 };
 

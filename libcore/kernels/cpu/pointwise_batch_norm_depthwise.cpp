@@ -127,7 +127,7 @@ class Backward : public PreparedKernel {
  public:
   explicit Backward(const KernelQuery& q)
       : weight_(q.in(7)), dweight_(q.out(1)), in_(weight_.shape[1]), out_(weight_.shape[0]),
-        gradient_(q.in(0), q.in(1), made_by(q.in(6), weight_), q.out(2), q.attrs<BatchNormDepthwiseAttrs>(), q.threads, Together::kAll), convolution_(weight_), data_(weight_),
+        gradient_(q.in(0), q.in(1), made_by(q.in(6), weight_), q.out(2), q.attrs<BatchNormDepthwiseAttrs>(), q.threads, Together::kAll), convolution_(weight_), data_(PointwiseProduct::Of::kInputGradient, weight_),
         products_(weight_), narrow_({DType::kF32, {in_, in_, 1, 1}, {}, {}}), moments_(q.in(6), q.threads),
         scratch_(gradient_.scratch()) {
     convolution_at_ = scratch_.take(convolution_.scratch_floats());
@@ -267,7 +267,7 @@ class Backward : public PreparedKernel {
   int64_t in_, out_;
   Gradient<float> gradient_;
   PointwiseConvolution convolution_;
-  PointwiseInputGradient data_;
+  PointwiseProduct data_;
   PointwiseSums products_;       // G
   PointwiseConvolution narrow_;  // of x alone
   PointwiseMoments moments_;

@@ -22,6 +22,7 @@ std::span<const Kernel> cpu_loss();
 std::span<const Kernel> cpu_norm();
 std::span<const Kernel> cpu_norm_contiguous();
 std::span<const Kernel> cpu_pointwise_batch_norm_depthwise();
+std::span<const Kernel> cpu_pointwise_conv();
 std::span<const Kernel> cpu_pool();
 std::span<const Kernel> cpu_pool_contiguous();
 std::span<const Kernel> cpu_quantized_conv();
