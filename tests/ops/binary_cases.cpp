@@ -95,6 +95,24 @@ std::vector<OpCase> binary_cases() {
   cases.push_back({.name = "sum_to_layer_scale", .build = [](CaseInputs& in) { sum_to(in.real({2, 5, 3, 7}), Shape{5, 1, 1}); }});
   cases.push_back({.name = "sum_to_middle", .build = [](CaseInputs& in) { sum_to(in.real({2, 5, 3, 7}), Shape{1, 3, 1}); }});
   cases.push_back({.name = "sum_to_scalar", .build = [](CaseInputs& in) { sum_to(in.real({2, 5, 3, 7}), Shape{}); }});
+  cases.push_back({.name = "sum_products_hand", .build = [](CaseInputs& in) {
+                     ShapeAttrs a;
+                     a.shape = {2, 1};
+                     sum_products(in.values({2, 3}, {1, 2, 3, 4, 5, 6}), in.values({2, 3}, {1, 10, 100, 1, 10, 100}), a);
+                   }, .expected = {321, 654}, .forward_only = true});
+  // By 64 channels, and whole rows of many images; runs of 64 pixels and what is left of them.
+  for (const Shape& shape : {Shape{2, 5, 3, 7}, Shape{3, 131, 9, 11}, Shape{17, 7, 2, 3}, Shape{16, 1030, 1, 3}, Shape{2, 4, 13, 17}}) {
+    cases.push_back({.name = cat("sum_products_", shape[0], "_", shape[1], "_", shape[2]), .build = [=](CaseInputs& in) {
+                       ShapeAttrs a;
+                       a.shape = {shape[0], shape[1], 1, 1};
+                       sum_products(in.real(shape), in.real(shape), a);
+                     }, .forward_only = true, .low_precision = true});
+  }
+  cases.push_back({.name = "sum_products_channels", .build = [](CaseInputs& in) {
+                     ShapeAttrs a;
+                     a.shape = {5, 1, 1};
+                     sum_products(in.real({2, 5, 3, 7}), in.real({2, 5, 3, 7}), a);
+                   }, .forward_only = true});
   cases.push_back({.name = "broadcast_to_hand", .build = [](CaseInputs& in) { broadcast_to(in.values({2, 1}, {1, 2}), Shape{2, 2, 3}); },
                    .expected = {1, 1, 1, 2, 2, 2, 1, 1, 1, 2, 2, 2}});
   cases.push_back({.name = "broadcast_to_image", .build = [](CaseInputs& in) { broadcast_to(in.real({2, 5, 1, 1}), Shape{2, 5, 3, 7}); }});

@@ -32,6 +32,10 @@ std::vector<OpCase> conv_cases() {
       {"pointwise", {2, 17, 5, 3}, {19, 17, 1, 1}, attrs_of({1}, {0}, {1}, 1)},
       {"pointwise_tiles", {3, 21, 17, 19}, {83, 21, 1, 1}, attrs_of({1}, {0}, {1}, 1)},
       {"pointwise_tiles_wide_input", {2, 70, 4, 5}, {18, 70, 1, 1}, attrs_of({1}, {0}, {1}, 1)},
+      {"pointwise_rows", {2, 17, 25, 23}, {19, 17, 1, 1}, attrs_of({1}, {0}, {1}, 1)},
+      {"pointwise_rows_and_half_a_panel", {3, 40, 19, 20}, {24, 40, 1, 1}, attrs_of({1}, {0}, {1}, 1)},
+      {"pointwise_rows_few_channels", {1, 5, 33, 35}, {8, 5, 1, 1}, attrs_of({1}, {0}, {1}, 1)},
+      {"pointwise_rows_whole_panels", {1, 48, 32, 33}, {16, 48, 1, 1}, attrs_of({1}, {0}, {1}, 1)},
       {"pointwise_strided", {2, 16, 7, 6}, {8, 16, 1, 1}, attrs_of({2}, {0}, {1}, 1)},
       {"pointwise_strided_few_channels", {2, 5, 7, 6}, {8, 5, 1, 1}, attrs_of({2}, {0}, {1}, 1)},
       {"strided_groups", {2, 8, 9, 7}, {6, 4, 3, 3}, attrs_of({2, 1}, {1, 0}, {1}, 2), true},
@@ -74,6 +78,28 @@ std::vector<OpCase> conv_cases() {
                        const Value x = in.real(g.x), weight = in.weight(g.weight);
                        conv2d(x, weight, g.bias ? in.vector(g.weight[0]) : Value(), g.attrs);
                      },
+                     .low_precision = true});
+  }
+  struct Onto {
+    std::string name;
+    Shape x, weight;
+    std::vector<int64_t> stride, padding;
+  };
+  for (const Onto& o : std::vector<Onto>{{"3x3", {2, 17, 9, 7}, {19, 17, 3, 3}, {1}, {1}},
+                                         {"3x3_strided", {2, 32, 9, 8}, {16, 32, 3, 3}, {2}, {1}},
+                                         {"pointwise", {2, 35, 5, 6}, {48, 35, 1, 1}, {1}, {0}},
+                                         {"pointwise_strided", {2, 16, 7, 6}, {32, 16, 1, 1}, {2}, {0}},
+                                         {"pointwise_rows", {2, 24, 25, 23}, {19, 24, 1, 1}, {1}, {0}},
+                                         {"pointwise_rows_left_over", {1, 21, 33, 35}, {67, 21, 1, 1}, {1}, {0}}}) {
+    cases.push_back({.name = "conv2d_backward_data_residual_" + o.name,
+                     .build = [o](CaseInputs& in) {
+                       Conv2dBackwardDataAttrs attrs;
+                       attrs.stride = o.stride;
+                       attrs.padding = o.padding;
+                       attrs.input_size = {o.x[2], o.x[3]};
+                       conv2d_backward_data(in.real(conv2d_shape(attrs, o.x, o.weight)), in.weight(o.weight), attrs, in.real(o.x));
+                     },
+                     .forward_only = true,
                      .low_precision = true});
   }
   // Blocks of pixels, several for each thread.

@@ -46,6 +46,35 @@ std::vector<OpCase> norm_cases() {
                      .differentiable_outputs = 1,
                      .low_precision = b.x.rank() == 4});
   }
+  // A gate of each channel of each image. Values as far from the kinks as in pointwise_cases.cpp.
+  struct Gated {
+    std::string name;
+    Shape x;
+    Activation activation = Activation::kNone;
+    bool affine = true;
+  };
+  for (const Gated& b : std::vector<Gated>{{"plain", {3, 5, 4, 3}},
+                                           {"relu", {2, 19, 5, 3}, Activation::kRelu},
+                                           {"relu6", {3, 72, 4, 7}, Activation::kRelu6},
+                                           {"hardswish", {5, 40, 3, 5}, Activation::kHardswish},
+                                           {"no_affine", {2, 33, 6, 5}, Activation::kNone, false},
+                                           {"blocks", {3, 130, 31, 29}, Activation::kHardswish},
+                                           {"one_pixel", {4, 17, 1, 1}, Activation::kRelu}}) {
+    cases.push_back({.name = "batch_norm_backward_gated_" + b.name,
+                     .build = [=](CaseInputs& in) {
+                       BatchNormBackwardAttrs a;
+                       a.activation = b.activation;
+                       const std::vector<double> kinks = b.activation == Activation::kHardswish ? std::vector<double>{-3, 3} : std::vector<double>{0, 6};
+                       const bool bent = b.activation != Activation::kNone;
+                       const Value grad = in.real(b.x), x = in.real(b.x, off_centre), mean = in.vector(b.x[1], {.low = 0.9, .high = 1.1}), var = in.vector(b.x[1], {.low = 0.8, .high = 1.2});
+                       const Value g = b.affine ? in.vector(b.x[1], bent ? Fill{.low = 0.1, .high = 0.25} : Fill{.low = 0.5, .high = 1.5}) : Value();
+                       const Value s = b.affine ? in.vector(b.x[1], bent ? Fill{.low = kinks[0] - 2, .high = kinks[1] + 2, .kinks = kinks, .margin = 0.65} : Fill{}) : Value();
+                       const Shape each{b.x[0], b.x[1], 1, 1};
+                       batch_norm_backward(grad, x, mean, var, g, s, {}, a, in.real(each), in.real(each));
+                     },
+                     .forward_only = true,
+                     .low_precision = true});
+  }
   // Mean 2, variance 1 (eps 0): -1 and 1; times 2, plus 1.
   cases.push_back({.name = "batch_norm_hand", .build = [](CaseInputs& in) {
                      BatchNormAttrs a;

@@ -77,7 +77,8 @@ std::vector<OpCase> pointwise_cases() {
                                                    {{"more_channels_than_are_taken", {1, 49, 5, 5}, 56, Activation::kRelu}, {3, 3}, {1}, {1}},
                                                    {{"higher_than_wide", {2, 16, 40, 3}, 33, Activation::kHardswish}, {5, 3}, {1, 2}, {2, 1}},
                                                    {{"wide_lines", {1, 17, 6, 220}, 36, Activation::kRelu}, {3, 3}, {2}, {1}},
-                                                   {{"blocks_and_parts", {3, 20, 31, 23}, 50, Activation::kRelu}, {3, 3}, {1}, {1}}};
+                                                   {{"residual", {2, 24, 9, 7}, 72, Activation::kRelu, true, true}, {3, 3}, {1}, {1}},
+                                                   {{"blocks_and_parts", {3, 20, 31, 23}, 50, Activation::kRelu, true, true}, {3, 3}, {1}, {1}}};
   for (const Depthwise& g : depthwise) {
     cases.push_back({.name = "pointwise_batch_norm_depthwise_" + g.name, .build = [=](CaseInputs& in) {
                        BatchNormDepthwiseAttrs a;
@@ -95,7 +96,7 @@ std::vector<OpCase> pointwise_cases() {
                        const Operands o = operands(in, g, false);
                        const Value depthwise = in.weight({g.outputs, 1, g.kernel[0], g.kernel[1]});
                        const Shape y = conv2d_shape(a.window(g.outputs), {g.x[0], g.outputs, g.x[2], g.x[3]}, depthwise.shape());
-                       pointwise_batch_norm_depthwise_backward(in.real(y), depthwise, o.mean, o.var, o.gamma, o.beta, o.x, o.weight, a);
+                       pointwise_batch_norm_depthwise_backward(in.real(y), depthwise, o.mean, o.var, o.gamma, o.beta, o.x, o.weight, a, g.residual ? in.real(g.x) : Value());
                      }, .forward_only = true});
   }
   return cases;

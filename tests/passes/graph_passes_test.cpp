@@ -59,7 +59,7 @@ TEST(Fuse, TrainingFormGivesTheSameStep) {
   add_training(plain);
   build_tiny_net(fused);
   const PassReport report = fuse_training(fused.graph);
-  EXPECT_EQ(report.done.size(), 4u);
+  EXPECT_EQ(report.done.size(), 5u);
   EXPECT_EQ(count(fused.graph, "relu") + count(fused.graph, "add"), 0);
   verify(fused.graph);
   add_training(fused);
@@ -129,6 +129,72 @@ TEST(Fuse, LeavesGradientsThatOthersRead) {
   }
   EXPECT_TRUE(fuse_pointwise(g, [](const Graph&, const Node&) { return true; }).done.empty());
   EXPECT_EQ(count(g, "conv2d_backward_weights"), 1);
+}
+
+/// Gradients of what leads to a sum of squares, as outputs.
+void add_gradients(Graph& g, Value result, const std::vector<ValueId>& of) {
+  for (const auto& [value, gradient] : differentiate(g, sum(mul(result, result), std::vector<int64_t>{}).id(), of)) g.add_output("d" + g.value(value).name, g.at(gradient));
+}
+
+TEST(Fuse, GatesGiveTheSameGradients) {
+  const auto build = [](Graph& g, Activation activation, bool others_read) {
+    const Value x = g.add_input("x", f32({2, 4, 5, 3}), ValueRole::kInput), weight = g.add_input("w", f32({4, 4, 1, 1}), ValueRole::kParameter);
+    const Value gamma = g.add_input("gamma", f32({4}), ValueRole::kParameter), beta = g.add_input("beta", f32({4}), ValueRole::kParameter);
+    BatchNormAttrs norm;
+    norm.activation = activation;
+    const Value y = batch_norm(x, gamma, beta, norm).y;
+    const Value gated = mul(y, sigmoid(conv2d(adaptive_avg_pool2d(y, {}), weight, {}, {})));
+    add_gradients(g, others_read ? add(gated, y) : gated, {x.id(), weight.id(), gamma.id(), beta.id()});
+  };
+  for (const Activation activation : {Activation::kNone, Activation::kHardswish}) {
+    Graph plain, fused;
+    build(plain, activation, false);
+    build(fused, activation, false);
+    EXPECT_TRUE(fuse_gates(fused, [](const Graph&, const Node&) { return false; }).done.empty());
+    EXPECT_EQ(fuse_gates(fused, [](const Graph&, const Node&) { return true; }).done.size(), 2u);
+    verify(fused);
+    EXPECT_EQ(count(fused, "sum_products"), 1);
+    EXPECT_EQ(count(fused, "sum_to") + count(fused, "adaptive_avg_pool2d_backward"), 0);
+    const auto feeds = feeds_for(plain);
+    expect_same(results(fused, feeds), results(plain, feeds));
+    EXPECT_TRUE(fuse_pointwise(fused, [](const Graph&, const Node&) { return true; }).done.empty());
+  }
+  Graph read;  // the array goes past its gate too: its gradient is a sum of three
+  build(read, Activation::kNone, true);
+  EXPECT_EQ(fuse_gates(read, [](const Graph&, const Node&) { return true; }).done.size(), 1u);
+}
+
+TEST(Fuse, SumsOfGradientsGiveTheSame) {
+  const auto any = [](const Graph&, const Node&) { return true; };
+  const auto build = [&](Graph& g, bool pointwise) {
+    const Value x = g.add_input("x", f32({2, 4, 5, 3}), ValueRole::kInput), first = g.add_input("first", f32({4, 4, 1, 1}), ValueRole::kParameter);
+    const Value wide = g.add_input("wide", f32({6, 4, 1, 1}), ValueRole::kParameter), depthwise = g.add_input("depthwise", f32({6, 1, 3, 3}), ValueRole::kParameter);
+    const Value narrow = g.add_input("narrow", f32({4, 6, 1, 1}), ValueRole::kParameter);
+    Conv2dAttrs window;
+    window.padding = {1};
+    window.groups = 6;
+    const Value a = add(x, conv2d(x, first, {}, {}));
+    BatchNormAttrs norm;
+    norm.activation = Activation::kRelu6;
+    const Value inner = conv2d(batch_norm(conv2d(a, wide, {}, {}), {}, {}, norm).y, depthwise, {}, window);
+    const Value result = add(a, conv2d(inner, narrow, {}, {}));
+    if (pointwise) fuse_training(g, any);
+    add_gradients(g, result, {x.id(), first.id(), wide.id(), depthwise.id(), narrow.id()});
+    if (pointwise) fuse_pointwise(g, any);
+  };
+  for (const bool pointwise : {false, true}) {
+    Graph plain, fused;
+    build(plain, false);
+    build(fused, pointwise);
+    EXPECT_EQ(count(fused, "pointwise_batch_norm_depthwise_backward"), pointwise ? 1 : 0);
+    const int adds = count(fused, "add");
+    EXPECT_TRUE(fuse_gradient_sums(fused, [](const Graph&, const Node&) { return false; }).done.empty());
+    EXPECT_EQ(fuse_gradient_sums(fused, any).done.size(), 2u);
+    EXPECT_EQ(count(fused, "add"), adds - 2);
+    verify(fused);
+    const auto feeds = feeds_for(plain);
+    expect_same(results(fused, feeds), results(plain, feeds));
+  }
 }
 
 TEST(Fuse, BatchNormAndDepthwiseConvolutionKeepTheirSettings) {

@@ -25,11 +25,6 @@ std::vector<int64_t> outputs_in(const TensorType& weight) {
   return at;
 }
 
-/// Columns that panels hold one behind the other; the last panel, if there are more columns, ends with the last of them, so that it is full and may overlap
-/// the one before it. Eight are as good as a panel.
-int64_t columns_in_turn(int64_t columns) { return columns % kPanel == 8 ? columns : columns / kPanel * kPanel; }
-int64_t panel_at(int64_t panel, int64_t columns) { return panel * kPanel < columns_in_turn(columns) ? panel * kPanel : std::max<int64_t>(0, columns - kPanel); }
-
 Support supports_types(std::initializer_list<const TensorType*> images, const TensorType& weight) {
   if (weight.dtype != DType::kF32) return Support::no(cat("dtype ", weight.dtype));
   for (const TensorType* type : images) {
@@ -77,8 +72,18 @@ void PointwiseGradients::run(const Operands& operands, float* scratch, std::span
   sums_.write(sums, lines(sums_.floats()), parts_, operands.dweight);
 }
 
-PointwiseProduct::PointwiseProduct(Of of, const TensorType& weight) : to_at_(inputs_in(weight)), from_at_(outputs_in(weight)) {
+PointwiseProduct::PointwiseProduct(Of of, const TensorType& weight, Into into) : to_at_(inputs_in(weight)), from_at_(outputs_in(weight)), into_(into) {
   if (of == Of::kOutput) std::swap(to_at_, from_at_);
+}
+
+/// Columns that panels hold one behind the other. If there are more, the last panel ends with the last of them, so that it is full, and overlaps the one before
+/// it: a sum may be written twice, but not added. Eight are as good as a panel.
+int64_t PointwiseProduct::in_turn() const {
+  const auto columns = static_cast<int64_t>(to_at_.size());
+  return into_ == Into::kAdd || columns % kPanel == 8 ? columns : columns / kPanel * kPanel;
+}
+int64_t PointwiseProduct::panel_at(int64_t panel) const {
+  return panel * kPanel < in_turn() ? panel * kPanel : std::max<int64_t>(0, static_cast<int64_t>(to_at_.size()) - kPanel);
 }
 
 int64_t PointwiseProduct::scratch_floats() const {
@@ -89,26 +94,29 @@ int64_t PointwiseProduct::scratch_floats() const {
 /// packed [panel of what is made][what it is made of], and behind them zeros, with which sums begin.
 void PointwiseProduct::pack(const float* weight, const float* scale, float* scratch) const {
   const auto columns = static_cast<int64_t>(to_at_.size()), depth = static_cast<int64_t>(from_at_.size());
-  std::fill_n(scratch, scratch_floats(), 0.0f);
-  for (int64_t panel = 0; panel < panels_of(columns); ++panel) {
-    const int64_t first = panel_at(panel, columns), count = std::min(kPanel, columns - first);
-    for (int64_t k = 0; k < depth; ++k) {
-      float* to = scratch + (panel * depth + k) * kPanel;
-      for (int64_t i = 0; i < count; ++i) to[i] = weight[to_at_[static_cast<size_t>(first + i)] + from_at_[static_cast<size_t>(k)]] * (scale != nullptr ? scale[k] : 1);
+  std::fill_n(scratch + packed_floats(columns, depth), panels_of(columns) * kPanel, 0.0f);
+  parallel_for(panels_of(columns), std::max<int64_t>(1, 16384 / (depth * kPanel)), [&](int64_t begin, int64_t end) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      const int64_t first = panel_at(panel), count = std::min(kPanel, columns - first);
+      for (int64_t k = 0; k < depth; ++k) {
+        float* to = scratch + (panel * depth + k) * kPanel;
+        for (int64_t i = 0; i < count; ++i) to[i] = weight[to_at_[static_cast<size_t>(first + i)] + from_at_[static_cast<size_t>(k)]] * (scale != nullptr ? scale[k] : 1);
+        std::fill(to + count, to + kPanel, 0.0f);
+      }
     }
-  }
+  });
 }
 
-void PointwiseProduct::run(const float* from, int64_t step, int64_t pixels, const float* packed, float* to, Into into) const {
-  const auto columns = static_cast<int64_t>(to_at_.size()), depth = static_cast<int64_t>(from_at_.size()), in_turn = columns_in_turn(columns), last = panels_of(columns) - 1;
-  const float* zeros = into == Into::kWrite ? packed + packed_floats(columns, depth) : nullptr;
+void PointwiseProduct::run(const float* from, int64_t step, int64_t pixels, const float* packed, float* to) const {
+  const auto columns = static_cast<int64_t>(to_at_.size()), depth = static_cast<int64_t>(from_at_.size()), whole = in_turn(), last = panels_of(columns) - 1;
+  const float* zeros = into_ == Into::kWrite ? packed + packed_floats(columns, depth) : nullptr;
   for (int64_t row = 0; row < pixels; row += kRowBlock) {
     const int64_t rows = std::min(kRowBlock, pixels - row);
     const auto multiply = [&](int64_t panel, int64_t first, int64_t count) {
       multiply_packed({from + row * step, step, rows, depth, packed + panel * kPanel * depth, to + row * columns + first, columns, count, zeros, 0, panels_of(count), panel == 0 ? kAhead : 0, kAhead});
     };
-    if (in_turn > 0) multiply(0, 0, in_turn);
-    if (in_turn < columns) multiply(last, panel_at(last, columns), std::min(kPanel, columns));
+    if (whole > 0) multiply(0, 0, whole);
+    if (whole < columns) multiply(last, panel_at(last), std::min(kPanel, columns));
   }
 }
 

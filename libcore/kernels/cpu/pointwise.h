@@ -83,17 +83,21 @@ Support supports_pointwise_convolution(const TensorType& x, const TensorType& we
 class PointwiseProduct {
  public:
   enum class Of { kOutput, kInputGradient };
-  /// `weight` [O,I,1,1] in any format.
-  PointwiseProduct(Of of, const TensorType& weight);
+  enum class Into { kWrite, kAdd };
+  /// `weight` [O,I,1,1] in any format. kAdd: to what is there.
+  PointwiseProduct(Of of, const TensorType& weight, Into into = Into::kWrite);
   int64_t scratch_floats() const;
   /// `scale` of the channels that run gets, or nullptr.
   void pack(const float* weight, const float* scale, float* scratch) const;
-  /// Rows of `from`, `step` apart; those of `to` lie close. kAdd: to what is there.
-  enum class Into { kWrite, kAdd };
-  void run(const float* from, int64_t step, int64_t pixels, const float* packed, float* to, Into into = Into::kWrite) const;
+  /// Rows of `from`, `step` apart; those of `to` lie close.
+  void run(const float* from, int64_t step, int64_t pixels, const float* packed, float* to) const;
 
  private:
+  int64_t in_turn() const;
+  int64_t panel_at(int64_t panel) const;
+
   std::vector<int64_t> to_at_, from_at_;  // of channels, in the weight's format
+  Into into_;
 };
 
 /// Sums of x's channels and of their products over all pixels, around values near their means (the pivot), so that large means lose nothing.

@@ -19,7 +19,8 @@ template <PointwiseProduct::Of kOf>
 class Pointwise : public PreparedKernel {
  public:
   explicit Pointwise(const KernelQuery& q)
-      : product_(kOf, q.in(1)), residual_(kOf == PointwiseProduct::Of::kInputGradient && q.has(2)), from_(q.in(0).shape[1]), to_(q.out(0).shape[1]), pixels_(q.in(0).elements() / from_) {}
+      : residual_(kOf == PointwiseProduct::Of::kInputGradient && q.has(2)),
+        product_(kOf, q.in(1), residual_ ? PointwiseProduct::Into::kAdd : PointwiseProduct::Into::kWrite), from_(q.in(0).shape[1]), to_(q.out(0).shape[1]), pixels_(q.in(0).elements() / from_) {}
   int64_t scratch_bytes() const override { return product_.scratch_floats() * 4; }
   void run(const KernelArgs& args) const override {
     auto* packed = static_cast<float*>(args.scratch);
@@ -31,14 +32,14 @@ class Pointwise : public PreparedKernel {
       for (int64_t row = begin; row < end; row += kTaskRows) {
         const int64_t rows = std::min(kTaskRows, end - row);
         if (residual != nullptr && residual != to) std::copy_n(residual + row * to_, rows * to_, to + row * to_);
-        product_.run(from + row * from_, from_, rows, packed, to + row * to_, residual != nullptr ? PointwiseProduct::Into::kAdd : PointwiseProduct::Into::kWrite);
+        product_.run(from + row * from_, from_, rows, packed, to + row * to_);
       }
     });
   }
 
  private:
-  PointwiseProduct product_;
   bool residual_;
+  PointwiseProduct product_;
   int64_t from_, to_, pixels_;
 };
 
