@@ -128,6 +128,12 @@ std::vector<OpCase> conv_cases() {
                        },
                        .forward_only = true});
     }
+    cases.push_back({.name = cat("conv2d_fused_rows_", kActivationNames[static_cast<size_t>(a)]),
+                     .build = [=](CaseInputs& in) {
+                       const Value x = in.real({1, 26, 34, 33}), weight = in.weight({43, 26, 1, 1});
+                       conv2d(x, weight, in.vector(43), attrs_of({1}, {0}, {1}, 1, activation), in.real({1, 43, 34, 33}));
+                     },
+                     .forward_only = true});
     cases.push_back({.name = cat("conv2d_fused_one_pixel_", kActivationNames[static_cast<size_t>(a)]),
                      .build = [=](CaseInputs& in) {
                        const Value x = in.real({3, 26, 1, 1}), weight = in.weight({11, 26, 1, 1});

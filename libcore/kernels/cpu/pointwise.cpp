@@ -51,7 +51,7 @@ int64_t PointwiseGradients::scratch_floats() const { return input_.scratch_float
 void PointwiseGradients::run(const Operands& operands, float* scratch, std::span<const float* const> from, const Make& make) const {
   float* sums = scratch + input_.scratch_floats();
   float* blocks = sums + parts_ * lines(sums_.floats());
-  input_.pack(operands.weight, nullptr, scratch);
+  input_.pack(operands.weight, nullptr, nullptr, scratch);
   parallel_for(parts_, 1, [&](int64_t begin, int64_t end) {
     std::vector<PointwiseSums::Next> next;
     for (int64_t part = begin; part < end; ++part) {
@@ -72,6 +72,11 @@ void PointwiseGradients::run(const Operands& operands, float* scratch, std::span
   sums_.write(sums, lines(sums_.floats()), parts_, operands.dweight);
 }
 
+namespace {
+/// A last panel may begin anywhere.
+int64_t shift_floats(int64_t columns) { return (panels_of(columns) + 1) * kPanel; }
+}  // namespace
+
 PointwiseProduct::PointwiseProduct(Of of, const TensorType& weight, Into into) : to_at_(inputs_in(weight)), from_at_(outputs_in(weight)), into_(into) {
   if (of == Of::kOutput) std::swap(to_at_, from_at_);
 }
@@ -88,13 +93,15 @@ int64_t PointwiseProduct::panel_at(int64_t panel) const {
 
 int64_t PointwiseProduct::scratch_floats() const {
   const auto to = static_cast<int64_t>(to_at_.size());
-  return packed_floats(to, static_cast<int64_t>(from_at_.size())) + panels_of(to) * kPanel;
+  return packed_floats(to, static_cast<int64_t>(from_at_.size())) + shift_floats(to);
 }
 
-/// packed [panel of what is made][what it is made of], and behind them zeros, with which sums begin.
-void PointwiseProduct::pack(const float* weight, const float* scale, float* scratch) const {
+/// packed [panel of what is made][what it is made of], and behind them what sums begin with, readable to the end of any panel.
+void PointwiseProduct::pack(const float* weight, const float* scale, const float* shift, float* scratch) const {
   const auto columns = static_cast<int64_t>(to_at_.size()), depth = static_cast<int64_t>(from_at_.size());
-  std::fill_n(scratch + packed_floats(columns, depth), panels_of(columns) * kPanel, 0.0f);
+  float* shifts = scratch + packed_floats(columns, depth);
+  std::fill_n(shifts, shift_floats(columns), 0.0f);
+  if (shift != nullptr) std::copy_n(shift, columns, shifts);
   parallel_for(panels_of(columns), std::max<int64_t>(1, 16384 / (depth * kPanel)), [&](int64_t begin, int64_t end) {
     for (int64_t panel = begin; panel < end; ++panel) {
       const int64_t first = panel_at(panel), count = std::min(kPanel, columns - first);
@@ -109,11 +116,12 @@ void PointwiseProduct::pack(const float* weight, const float* scale, float* scra
 
 void PointwiseProduct::run(const float* from, int64_t step, int64_t pixels, const float* packed, float* to) const {
   const auto columns = static_cast<int64_t>(to_at_.size()), depth = static_cast<int64_t>(from_at_.size()), whole = in_turn(), last = panels_of(columns) - 1;
-  const float* zeros = into_ == Into::kWrite ? packed + packed_floats(columns, depth) : nullptr;
+  const float* shifts = into_ == Into::kWrite ? packed + packed_floats(columns, depth) : nullptr;
   for (int64_t row = 0; row < pixels; row += kRowBlock) {
     const int64_t rows = std::min(kRowBlock, pixels - row);
     const auto multiply = [&](int64_t panel, int64_t first, int64_t count) {
-      multiply_packed({from + row * step, step, rows, depth, packed + panel * kPanel * depth, to + row * columns + first, columns, count, zeros, 0, panels_of(count), panel == 0 ? kAhead : 0, kAhead});
+      const float* initial = shifts == nullptr ? nullptr : shifts + first;
+      multiply_packed({from + row * step, step, rows, depth, packed + panel * kPanel * depth, to + row * columns + first, columns, count, initial, 0, panels_of(count), panel == 0 ? kAhead : 0, kAhead});
     };
     if (whole > 0) multiply(0, 0, whole);
     if (whole < columns) multiply(last, panel_at(last), std::min(kPanel, columns));

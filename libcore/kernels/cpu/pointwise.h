@@ -87,8 +87,8 @@ class PointwiseProduct {
   /// `weight` [O,I,1,1] in any format. kAdd: to what is there.
   PointwiseProduct(Of of, const TensorType& weight, Into into = Into::kWrite);
   int64_t scratch_floats() const;
-  /// `scale` of the channels that run gets, or nullptr.
-  void pack(const float* weight, const float* scale, float* scratch) const;
+  /// `scale` of the channels that run gets, `shift` of those that it makes (kWrite), or nullptr.
+  void pack(const float* weight, const float* scale, const float* shift, float* scratch) const;
   /// Rows of `from`, `step` apart; those of `to` lie close.
   void run(const float* from, int64_t step, int64_t pixels, const float* packed, float* to) const;
 

@@ -151,7 +151,7 @@ class Backward : public PreparedKernel {
     std::vector<float> scale;
     for (int64_t c = 0; c < out_; ++c) scale.push_back(static_cast<float>(scale_of(c)));
     pack_normalised(g(), convolution_, weight, mean, var, gamma, beta, memory + convolution_at_);
-    data_.pack(weight, scale.data(), memory + data_at_);
+    data_.pack(weight, scale.data(), nullptr, memory + data_at_);
     std::fill_n(memory + products_at_, products_.floats() * g().threads, 0.0f);
     std::fill_n(totals(memory, 0), products_.floats() * gradient_.parts(), 0.0);
     gradient_.sum(Source{*this, {g(), convolution_, x, memory + convolution_at_, in_}, dx, memory}, args.in<float>(0), args.in<float>(1), memory);
