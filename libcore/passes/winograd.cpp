@@ -30,6 +30,7 @@ std::optional<Pair> pair_of(const Graph& graph, const Node& node, bool fixed) {
   if (node.is("quantized_conv2d")) return integer_pair_of(graph, node);
   const bool backward = node.is("conv2d_backward_data");
   if (!backward && !node.is("conv2d")) return std::nullopt;
+  if (backward && node.input(2) != kNoValue) return std::nullopt;  // a residual
   const Shape &x = graph.type(node.inputs[0]).shape, &y = graph.type(node.outputs[0]).shape, &weight = graph.type(node.inputs[1]).shape;
   const Conv2dWindow& window = backward ? static_cast<const Conv2dWindow&>(node.attrs<Conv2dBackwardDataAttrs>()) : node.attrs<Conv2dAttrs>();
   if (!winograd::fits(window, weight) || !winograd::worthwhile(x, y, fixed)) return std::nullopt;

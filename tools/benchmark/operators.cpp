@@ -272,6 +272,7 @@ const std::map<std::string_view, std::vector<std::string>>& written_cases() {
       {"argmax", {"argmax:64x1000:axis=1"}},
       {"topk", {"topk:64x1000:k=5,axis=1"}},
       {"sum_to", {"sum_to:16x64x56x56:shape=[1,64,1,1]"}},
+      {"sum_products", {"sum_products:16x64x56x56+16x64x56x56:shape=[16,64,1,1]"}},
       {"broadcast_to", {"broadcast_to:16x64x1x1:shape=[16,64,56,56]"}},
       {"dropout", {"dropout:16x4096+3@i64:p=0.5"}},
       {"stochastic_depth", {"stochastic_depth:16x64x56x56+3@i64:p=0.2"}},
