@@ -71,6 +71,20 @@ TEST(Winograd, ComputesTheSameConvolutions) {
   }
 }
 
+TEST(Winograd, LeavesAnInputGradientThatIsAddedTo) {
+  const auto changed = [](bool residual) {
+    Graph g;
+    Conv2dBackwardDataAttrs attrs;
+    attrs.padding = {1};
+    attrs.input_size = {16, 15};
+    const Value grad = g.add_input("grad", f32({6, 33, 16, 15}), ValueRole::kInput), weight = g.add_input("w", f32({33, 32, 3, 3}), ValueRole::kParameter);
+    g.add_output("dx", conv2d_backward_data(grad, weight, attrs, residual ? g.add_input("other", f32({6, 32, 16, 15}), ValueRole::kInput) : Value()));
+    return use_winograd(g, any).done.size();
+  };
+  EXPECT_EQ(changed(false), 1u);
+  EXPECT_EQ(changed(true), 0u);
+}
+
 TEST(Winograd, CostsAreThoseOfTheConvolutionAndExecutedOnesFewer) {
   const Graph plain = graph_of({{6, 32, 16, 16}, {48, 32, 3, 3}, {1}});
   Graph changed = plain;
