@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <array>
-#include <type_traits>
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/batch_norm.h"
+#include "libcore/kernels/cpu/batch_norm_rows.h"
 #include "libcore/kernels/cpu/pointwise.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/kernels/cpu/vector_math.h"
@@ -18,8 +18,14 @@
 namespace galley {
 namespace {
 
+using batchnorm::ask_ahead;
 using batchnorm::Blocks;
+using batchnorm::by_four_rows;
+using batchnorm::kLanes;
+using batchnorm::repeat;
 using batchnorm::Rows;
+using batchnorm::rows_together;
+using batchnorm::sum_rows;
 
 bool is_rows(const TensorType& type) { return type.shape.rank() == 2 || type.format.is_channels_last(); }
 Rows rows_of(const TensorType& type) {
@@ -62,46 +68,6 @@ GALLEY_INLINE float through(float g, float z) {
   if constexpr (kActivation == Activation::kHardswish) return g * (z <= -3.0f ? 0.0f : z >= 3.0f ? 1.0f : z * (1.0f / 3.0f) + 0.5f);
   return g;
 }
-
-/// Sums of rows: four rows at a time, so that the sums are loaded and stored once for four.
-template <class Add>
-GALLEY_INLINE void by_four_rows(int64_t rows, const Add& add) {
-  int64_t r = 0;
-  for (; r + 4 <= rows; r += 4) add(r, std::integral_constant<int, 4>());
-  for (; r < rows; ++r) add(r, std::integral_constant<int, 1>());
-}
-
-constexpr int64_t kAhead = 2048;
-/// Asks for what lies kAhead bytes behind [p, p + count): two or three arrays at once, read by whole rows, are more than the processor keeps
-/// up with by itself (docs/performance.md).
-template <class T>
-GALLEY_INLINE void ask_ahead(const T* p, int64_t count) {
-  const char* at = reinterpret_cast<const char*>(p) + kAhead;
-  for (int64_t i = 0; i < count * static_cast<int64_t>(sizeof(T)); i += 64) __builtin_prefetch(at + i);
-}
-
-template <class T>
-GALLEY_INLINE void shifted_sums_as(const T* __restrict x, int64_t rows, int64_t channels, const T* __restrict shift, float* __restrict sum, float* __restrict squares) {
-  for (int64_t c = 0; c < channels; ++c) sum[c] = squares[c] = 0;
-  by_four_rows(rows, [&](int64_t r, auto count) __attribute__((always_inline)) {
-    const T* row = x + r * channels;
-    ask_ahead(row, count() * channels);
-    for (int64_t c = 0; c < channels; ++c) {
-      float s = 0, s2 = 0;
-      for (int i = 0; i < count(); ++i) {
-        const float d = row[i * channels + c] - shift[c];
-        s += d;
-        s2 += d * d;
-      }
-      sum[c] += s;
-      squares[c] += s2;
-    }
-  });
-}
-
-/// sum and sum of squares of x - shift; shift is the block's first row.
-GALLEY_CLONES void shifted_sums(const float* x, int64_t rows, int64_t channels, const float* shift, float* sum, float* squares) { shifted_sums_as(x, rows, channels, shift, sum, squares); }
-GALLEY_CLONES void shifted_sums(const BFloat16* x, int64_t rows, int64_t channels, const BFloat16* shift, float* sum, float* squares) { shifted_sums_as(x, rows, channels, shift, sum, squares); }
 
 template <Activation kActivation, bool kResidual, class T>
 GALLEY_INLINE void apply_as(const T* __restrict x, const T* __restrict residual, T* __restrict y, int64_t rows, int64_t channels, const float* __restrict scale,
@@ -257,54 +223,6 @@ GALLEY_CLONES void apply_gradient(const BFloat16* grad, const BFloat16* x, Mask<
   mask.gate.factor != nullptr ? apply_gradient_any<true>(grad, x, mask, dx, dresidual, rows, channels, k) : apply_gradient_any<false>(grad, x, mask, dx, dresidual, rows, channels, k);
 }
 
-// Note [Wide rows]: 512 bits hold 32 values of bf16, and what is left of a row behind the last 16 is computed one by one: of 72 channels 8,
-// which take longer than the other 64. So rows are taken together until whole vectors hold them; coefficients are repeated as often, and the
-// sums of a wide row's parts are added up behind. (f32 gains nothing: its remainders are half as long, and it waits for memory.)
-
-constexpr int64_t kWidestRow = 1024;
-/// Rows that are taken as one.
-template <class T>
-int64_t rows_together(int64_t channels) {
-  if (sizeof(T) != 2) return 1;
-  int64_t together = 1;
-  while (together * channels < 64 || together * channels % 32 != 0) together *= 2;
-  return together * channels <= kWidestRow ? together : 1;
-}
-
-/// Repeats the first `channels` values behind themselves, for rows that are taken as one.
-template <class T>
-void repeat(T* values, int64_t channels, int64_t together) {
-  for (int64_t i = 1; i < together; ++i) std::copy_n(values, channels, values + i * channels);
-}
-
-/// sums(first row, rows, channels, two results) over rows some of which are taken as one.
-template <class T, class Sums>
-void sum_rows(int64_t rows, int64_t channels, float* one, float* other, const Sums& sums) {
-  const int64_t together = rows_together<T>(channels), wide = together == 1 ? 0 : rows / together;
-  sums(wide * together, rows - wide * together, channels, one, other);
-  if (wide == 0) return;
-  float ones[kWidestRow], others[kWidestRow];
-  sums(0, wide, together * channels, ones, others);
-  for (int64_t i = 0; i < together; ++i) {
-    for (int64_t c = 0; c < channels; ++c) {
-      one[c] += ones[i * channels + c];
-      other[c] += others[i * channels + c];
-    }
-  }
-}
-
-/// Of a block of rows, about its first.
-template <class T>
-void shifted_row_sums(const T* x, int64_t rows, int64_t channels, float* sum, float* squares) {
-  const int64_t together = rows_together<T>(channels);
-  if (together == 1) return shifted_sums(x, rows, channels, x, sum, squares);
-  T shift[kWidestRow];
-  std::copy_n(x, channels, shift);
-  repeat(shift, channels, together);
-  sum_rows<T>(rows, channels, sum, squares,
-              [&](int64_t first, int64_t count, int64_t width, float* one, float* other) { shifted_sums(x + first * channels, count, width, shift, one, other); });
-}
-
 // Below, coefficients are repeated for rows_together.
 
 template <class T>
@@ -341,8 +259,6 @@ void backwards(Rows rows, const Body& body) {
     }
   });
 }
-
-constexpr int64_t kLanes = 32;
 
 template <class T>
 class BatchNormForward : public PreparedKernel {
@@ -590,57 +506,6 @@ const std::array<Kernel, 4> kKernels{{{"batch_norm", "cpu", supports_forward, pr
                                       {"batch_norm_inference", "cpu", supports_inference, prepare<BatchNormInference>}}};
 
 }  // namespace
-
-namespace batchnorm {
-
-Blocks::Blocks(Rows rows, int threads, int64_t parts) : rows_(rows) {
-  constexpr int64_t kMost = 256;
-  const int64_t by_size = std::max<int64_t>(1, rows.pixels * rows.channels / 65536);
-  count = std::clamp<int64_t>(by_size, std::min<int64_t>(threads, rows.pixels), std::min<int64_t>(kMost, rows.pixels));
-  count = (count + parts - 1) / parts * parts;
-}
-
-template <class T>
-void Statistics<T>::run(const T* x, float* mean, float* var, void* scratch) const {
-  const int64_t channels = rows_.channels;
-  auto* sums = static_cast<float*>(scratch);
-  parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      shifted_row_sums(x + blocks_.begin(b) * channels, blocks_.begin(b + 1) - blocks_.begin(b), channels, sums + b * 2 * channels, sums + (b * 2 + 1) * channels);
-    }
-  });
-  parallel_for((channels + kLanes - 1) / kLanes, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) combine(x, sums, task * kLanes, std::min(kLanes, channels - task * kLanes), mean, var);
-  });
-}
-
-/// Chan et al. 1979: blocks' means and squares about them, combined one after the other in block order.
-template <class T>
-void Statistics<T>::combine(const T* x, const float* sums, int64_t first, int64_t lanes, float* mean_out, float* var_out) const {
-  const int64_t channels = rows_.channels;
-  double mean[kLanes] = {}, m2[kLanes] = {}, n = 0;
-  for (int64_t b = 0; b < blocks_.count; ++b) {
-    const T* row = x + blocks_.begin(b) * channels + first;
-    const float* sum = sums + b * 2 * channels + first;
-    const float* squares = sum + channels;
-    const double k = static_cast<double>(blocks_.begin(b + 1) - blocks_.begin(b)), inverse = 1 / k, part = k / (n + k), weight = n * part;
-    for (int64_t c = 0; c < lanes; ++c) {
-      const double s = static_cast<double>(sum[c]), delta = static_cast<double>(static_cast<float>(row[c])) + s * inverse - mean[c];
-      m2[c] += std::max(0.0, static_cast<double>(squares[c]) - s * s * inverse) + delta * delta * weight;
-      mean[c] += delta * part;
-    }
-    n += k;
-  }
-  for (int64_t c = 0; c < lanes; ++c) {
-    mean_out[first + c] = static_cast<float>(mean[c]);
-    var_out[first + c] = static_cast<float>(m2[c] / static_cast<double>(rows_.pixels));
-  }
-}
-
-template class Statistics<float>;
-template class Statistics<BFloat16>;
-
-}  // namespace batchnorm
 
 std::span<const Kernel> cpu_norm() { return kKernels; }
 
