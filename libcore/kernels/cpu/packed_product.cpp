@@ -45,6 +45,7 @@ void tile(const PackedProduct& p, const float* a, const float* panel, float* c, 
     for (int64_t k = 0; k < p.depth; ++k) {
       for (int64_t i = 0; i < kPanel; ++i) sum[i] += a[r * p.a_step + k] * panel[k * kPanel + i];
     }
+    for (float& value : sum) value = p.relu && value < 0 ? 0 : value;
     std::memcpy(c + r * c_step, sum, sizeof sum);
   }
 }
@@ -58,6 +59,12 @@ constexpr int64_t kRows = kWide == 16 ? 12 : 6;
 constexpr int kPanels = kWide == 16 ? 2 : 1;
 constexpr int kBroad = 4;  // panels
 constexpr int kGroup = kWide == 16 ? 4 : 3;  // rows that one pointer and multiples of the step address
+
+/// NaN passes: a maximum would hide it.
+template <class D>
+HWY_INLINE hn::Vec<D> positive(D /*d*/, hn::Vec<D> v) {
+  return hn::IfThenZeroElse(hn::Lt(v, hn::Zero(D())), v);
+}
 
 /// kCount rows by kWidth panels. kAsk: for the panels behind these; kAskRows: for rows that a later tile reads, neighbours, a bit at each step: asked for all
 /// at once, they would wait for each other and the products for them.
@@ -90,6 +97,7 @@ HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RE
       asm("" : "+r"(group[g]));  // or compilers keep a pointer for each row, more than there are registers
     }
   }
+  if (p.relu) each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = positive(d, sum[i]); });
   each<kCount * kVectors>([&](auto i) GALLEY_LOOP { hn::StoreU(sum[i], d, place(i)); });
 }
 
@@ -119,6 +127,7 @@ HWY_INLINE void eight_columns(const PackedProduct& p, const float* a, const floa
       asm("" : "+r"(group[g]));  // as in tile
     }
   }
+  if (p.relu) each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = positive(d, sum[i]); });
   each<kCount * kVectors>([&](auto i) GALLEY_LOOP { hn::StoreU(sum[i], d, place(i)); });
 }
 
@@ -133,7 +142,7 @@ void broad_tile(const PackedProduct& p, const float* a, const float* HWY_RESTRIC
     const auto value = hn::Set(d, a[k]);
     for (int i = 0; i < kBroad * kParts; ++i) sum[i] = hn::MulAdd(value, hn::LoadU(d, panel + i / kParts * panel_floats + k * kPanel + i % kParts * kWide), sum[i]);
   }
-  for (int i = 0; i < kBroad * kParts; ++i) hn::StoreU(sum[i], d, place(i));
+  for (int i = 0; i < kBroad * kParts; ++i) hn::StoreU(p.relu ? positive(d, sum[i]) : sum[i], d, place(i));
 }
 
 #endif
@@ -147,21 +156,43 @@ void some_rows(const PackedProduct& p, int64_t count, const float* a, const floa
   tile<kCount, kWidth, kAsk, false>(p, a, panel, c, c_step, initial);
 }
 
+/// Whole tiles of rows, one behind the other, by kWidth panels.
+template <int kWidth, bool kAskRows>
+void whole_tiles(const PackedProduct& p, int64_t tiles, const float* a, const float* panel, float* c, const float* initial) {
+  const int64_t a_step = kRows * p.a_step, c_step = kRows * p.c_step;
+  for (; tiles > 0; --tiles, a += a_step, c += c_step) tile<static_cast<int>(kRows), kWidth, false, kAskRows>(p, a, panel, c, p.c_step, initial);
+}
+
 /// A block's rows by kWidth whole panels from `panel` on.
 template <int kWidth>
 void whole_panels(const PackedProduct& p, int64_t block, int64_t block_end, int64_t panel) {
   const float *b = p.packed + panel * kPanel * p.depth, *initial = p.initial == nullptr ? nullptr : p.initial + panel * kPanel;
-  const bool asks = p.a_ahead != 0 && panel == p.first;
-  const auto rows = [&](int64_t row, auto ask) {
-    const int64_t count = std::min(kRows, block_end - row);
-    const float* a = p.a + row * p.a_step;
-    float* c = p.c + row * p.c_step + panel * p.panel_step;
-    if (asks && count == kRows) return tile<static_cast<int>(kRows), kWidth, ask(), true>(p, a, b, c, p.c_step, initial);
-    some_rows<kWidth, ask()>(p, count, a, b, c, p.c_step, initial);
+  const float* a = p.a + block * p.a_step;
+  float* c = p.c + block * p.c_step + panel * p.panel_step;
+  int64_t rows = block_end - block;
+  const auto step = [&](int64_t count) {
+    a += count * p.a_step;
+    c += count * p.c_step;
+    rows -= count;
   };
-  const bool cached = p.columns * p.depth <= kCachedFloats;
-  if (!cached) rows(block, std::true_type());
-  for (int64_t row = cached ? block : block + kRows; row < block_end; row += kRows) rows(row, std::false_type());
+  const bool asks = p.a_ahead != 0 && panel == p.first;
+  if (p.columns * p.depth > kCachedFloats) {
+    const int64_t count = std::min(kRows, rows);
+    if (asks && count == kRows) {
+      tile<static_cast<int>(kRows), kWidth, true, true>(p, a, b, c, p.c_step, initial);
+    } else {
+      some_rows<kWidth, true>(p, count, a, b, c, p.c_step, initial);
+    }
+    step(count);
+  }
+  const int64_t tiles = rows / kRows;
+  if (asks) {
+    whole_tiles<kWidth, true>(p, tiles, a, b, c, initial);
+  } else {
+    whole_tiles<kWidth, false>(p, tiles, a, b, c, initial);
+  }
+  step(tiles * kRows);
+  if (rows > 0) some_rows<kWidth, false>(p, rows, a, b, c, p.c_step, initial);
 }
 
 void multiply(const PackedProduct& p) {

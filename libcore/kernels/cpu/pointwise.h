@@ -69,8 +69,8 @@ class PointwiseConvolution {
     float* at;
     int64_t step, panel_step = kPanel;
   };
-  /// `ask`: for the rows of x that come behind these.
-  void run(const float* x, const float* packed, int64_t pixels, const Panels& panels, const Rows& y, bool ask) const;
+  /// `ask`: for the rows of x that come behind these. `relu`: of what the convolution gives.
+  void run(const float* x, const float* packed, int64_t pixels, const Panels& panels, const Rows& y, bool ask, bool relu = false) const;
 
  private:
   int64_t in_, out_;

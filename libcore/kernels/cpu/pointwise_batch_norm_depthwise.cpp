@@ -49,12 +49,14 @@ struct MadeLines {
   const float *x, *packed;
   int64_t channels;  // of x
 
-  /// A slice of a line before the activation, packed.
+  /// A slice of a line before the activation, packed; relu is applied at once.
   void make(const LineSlice& at, float* to, int64_t chunk) const {
-    convolution.run(x + (at.image * g.x[2] + at.row) * g.x[3] * channels, packed, g.x[3], {at.slice.first / kPanel, at.slice.chunks()}, {to, kPanel, chunk}, at.slice.first == 0);
+    convolution.run(x + (at.image * g.x[2] + at.row) * g.x[3] * channels, packed, g.x[3], {at.slice.first / kPanel, at.slice.chunks()}, {to, kPanel, chunk}, at.slice.first == 0,
+                    g.activation == Activation::kRelu);
   }
-  /// From `z`, which may be `to`.
+  /// What is left of it: from `z`, which may be `to`.
   void activate(const float* z, const Slice& slice, float* to, int64_t chunk) const {
+    if (g.activation == Activation::kRelu || g.activation == Activation::kNone) return;
     for (int64_t i = 0; i < slice.chunks(); ++i) depthwise_lines::activate(z + i * chunk, g.activation, to + i * chunk, g.x[3] * kLanes);
   }
 };

@@ -64,39 +64,56 @@ void add_tile(const Block& block, int, float* HWY_RESTRICT sums) {
 using D = hn::CappedTag<float, 16>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
 // Of 32 or 16 registers, sums take 24 or 12 at least.
-constexpr int kMostVectors = kLanes == 16 ? 4 : 2;
-constexpr int singles_of(int vectors) { return kLanes == 16 ? (vectors == 4 ? 6 : vectors == 3 ? 8 : vectors == 2 ? 12 : 16) : (vectors == 2 ? 6 : 10); }
+constexpr int kMostVectors = kLanes == 16 ? 4 : 3;
+constexpr int singles_of(int vectors) { return kLanes == 16 ? (vectors == 4 ? 6 : vectors == 3 ? 8 : vectors == 2 ? 12 : 16) : (vectors == 3 ? 4 : vectors == 2 ? 6 : 10); }
 
 int lanes() { return kLanes; }
 
+/// body(first channel, load, store) for each vector of channels, of the last one those that are there. Whole vectors are stored without a mask: with AVX2 one
+/// takes AMD's processors twelve cycles.
+template <class Body>
+HWY_INLINE void each_vector(int64_t channels, const Body& body) {
+  const D d;
+  int64_t c = 0;
+  for (; c + kLanes <= channels; c += kLanes) {
+    body(c, [d](const float* from) GALLEY_LOOP { return hn::LoadU(d, from); }, [d](auto value, float* to) GALLEY_LOOP { hn::StoreU(value, d, to); });
+  }
+  if (c == channels) return;
+  const auto mask = hn::FirstN(d, static_cast<size_t>(channels - c));
+  body(c, [=](const float* from) GALLEY_LOOP { return hn::MaskedLoad(mask, d, from); }, [=](auto value, float* to) GALLEY_LOOP { hn::BlendedStore(value, mask, d, to); });
+}
+
 /// to = x - pivot; sums grow by those of `to`.
 void centre(const float* HWY_RESTRICT x, int64_t rows, int64_t channels, const float* HWY_RESTRICT pivot, float* HWY_RESTRICT to, float* HWY_RESTRICT sums) {
-  const D d;
-  for (int64_t c = 0; c < channels; c += kLanes) {
-    const auto count = static_cast<size_t>(std::min<int64_t>(kLanes, channels - c));
-    const auto mask = hn::FirstN(d, count);
-    const auto shift = hn::MaskedLoad(mask, d, pivot + c);
-    auto sum = hn::Zero(d);
-    for (int64_t at = c; at < rows * channels; at += channels) {
-      const auto value = hn::Sub(hn::MaskedLoad(mask, d, x + at), shift);
-      hn::BlendedStore(value, mask, d, to + at);
-      sum = hn::Add(sum, value);
+  each_vector(channels, [&](int64_t c, auto load, auto store) GALLEY_LOOP {
+    const auto shift = load(pivot + c);
+    // Two sums: with one, each row would wait for the one before.
+    hn::Vec<D> sum[] = {load(sums + c), hn::Zero(D())};
+    const auto take_row = [&](int64_t at, hn::Vec<D>& own) GALLEY_LOOP {
+      const auto value = hn::Sub(load(x + at), shift);
+      store(value, to + at);
+      own = hn::Add(own, value);
+    };
+    int64_t at = c;
+    const int64_t end = rows * channels;
+    for (; at + channels < end; at += 2 * channels) {
+      take_row(at, sum[0]);
+      take_row(at + channels, sum[1]);
     }
-    hn::BlendedStore(hn::Add(sum, hn::MaskedLoad(mask, d, sums + c)), mask, d, sums + c);
-  }
+    if (at < end) take_row(at, sum[0]);
+    store(hn::Add(sum[0], sum[1]), sums + c);
+  });
 }
 
 void add(const float* HWY_RESTRICT from, int64_t from_step, int64_t rows, int64_t channels, float* HWY_RESTRICT to) {
-  const D d;
   const int64_t ahead = rows * channels;
-  for (int64_t c = 0; c < channels; c += kLanes) {
-    const auto mask = hn::FirstN(d, static_cast<size_t>(std::min<int64_t>(kLanes, channels - c)));
+  each_vector(channels, [&](int64_t c, auto load, auto store) GALLEY_LOOP {
     for (int64_t row = 0; row < rows; ++row) {
       float* at = to + row * channels + c;
       __builtin_prefetch(at + ahead, 1, 2);
-      hn::BlendedStore(hn::Add(hn::MaskedLoad(mask, d, at), hn::MaskedLoad(mask, d, from + row * from_step + c)), mask, d, at);
+      store(hn::Add(load(at), load(from + row * from_step + c)), at);
     }
-  }
+  });
 }
 int most_vectors() { return kMostVectors; }
 int singles(int vectors) { return singles_of(vectors); }
@@ -128,8 +145,8 @@ void add_tile(const Block& block, int vectors, float* HWY_RESTRICT sums) {
   switch (vectors) {
     case 1: return add_vectors<1>(block, sums);
     case 2: return add_vectors<2>(block, sums);
-    case 3: return add_vectors<kMostVectors == 4 ? 3 : 1>(block, sums);
-    default: return add_vectors<kMostVectors == 4 ? 4 : 1>(block, sums);
+    case 3: return add_vectors<3>(block, sums);
+    default: return add_vectors<kMostVectors>(block, sums);
   }
 }
 #endif
@@ -152,7 +169,8 @@ HWY_EXPORT(add);
 
 namespace {
 
-constexpr int64_t kBlockBytes = 64 << 10;  // of both sides
+/// Of both sides, which tiles read several times. Those with vectors of 8 floats take few channels at once, and would fetch them from the second level again.
+int64_t block_bytes(int64_t lanes) { return lanes == 16 ? 64 << 10 : 32 << 10; }
 constexpr int64_t kLeast = 16;              // channels that fill a vector, and the single values of any tile
 constexpr int64_t kMostParts = 16;          // of the pixels, whose moments are summed on their own
 constexpr int64_t kSamples = 256;           // pixels that give the pivot
@@ -187,7 +205,7 @@ Support PointwiseSums::supports(const Shape& weight) {
   return Support::yes();
 }
 
-int64_t PointwiseSums::block() const { return std::max<int64_t>(1, kBlockBytes / 4 / (wide_ + narrow_)); }
+int64_t PointwiseSums::block() const { return std::max<int64_t>(1, block_bytes(lanes_) / 4 / (wide_ + narrow_)); }
 
 void PointwiseSums::add(const float* grad, int64_t grad_step, const float* x, int64_t pixels, std::span<const Next> next, float* sums) const {
   using pointwise_weights::kLine;
