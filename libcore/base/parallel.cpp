@@ -112,4 +112,16 @@ void parallel_tasks(int64_t count, int64_t threads, const std::function<void(int
   });
 }
 
+void parallel_ranges(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body, bool backwards) {
+  const int64_t ranges = (count + grain - 1) / grain, threads = std::min<int64_t>(compute_threads(), ranges);
+  parallel_tasks(ranges, threads, [&](int64_t task, int64_t) {
+    // Each stretch of parallel_tasks turned round.
+    if (backwards) {
+      const int64_t slot = ((task + 1) * threads - 1) / ranges;
+      task = ranges * slot / threads + ranges * (slot + 1) / threads - 1 - task;
+    }
+    body(task * grain, std::min(count, (task + 1) * grain));
+  });
+}
+
 }  // namespace galley

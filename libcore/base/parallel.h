@@ -33,4 +33,8 @@ void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t
 /// the next. Then it helps others from the end of theirs. Exceptions as parallel_for.
 void parallel_tasks(int64_t count, int64_t threads, const std::function<void(int64_t task, int64_t slot)>& body);
 
+/// body(begin, end) for ranges that together are [0, count), cut at multiples of `grain`, a pure function of these. A thread takes a stretch of them, from its end
+/// where `backwards` says so, then helps others: for bodies that do not care how [0, count) is cut, on machines whose cores others use too.
+void parallel_ranges(int64_t count, int64_t grain, const std::function<void(int64_t begin, int64_t end)>& body, bool backwards = false);
+
 }  // namespace galley

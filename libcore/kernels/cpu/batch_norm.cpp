@@ -58,10 +58,8 @@ template <class T>
 void Statistics<T>::run(const T* x, float* mean, float* var, void* scratch) const {
   const int64_t channels = rows_.channels;
   auto* sums = static_cast<float*>(scratch);
-  parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      shifted_row_sums(x + blocks_.begin(b) * channels, blocks_.begin(b + 1) - blocks_.begin(b), channels, sums + b * 2 * channels, sums + (b * 2 + 1) * channels);
-    }
+  parallel_ranges(blocks_.count, 1, [&](int64_t b, int64_t) {
+    shifted_row_sums(x + blocks_.begin(b) * channels, blocks_.begin(b + 1) - blocks_.begin(b), channels, sums + b * 2 * channels, sums + (b * 2 + 1) * channels);
   });
   parallel_for((channels + kLanes - 1) / kLanes, 4, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) combine(x, sums, task * kLanes, std::min(kLanes, channels - task * kLanes), mean, var);

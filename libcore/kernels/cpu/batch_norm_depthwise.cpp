@@ -123,12 +123,8 @@ class Backward : public PreparedKernel {
     // From the end of what each thread wrote, which a cache may still hold.
     const depthwise_lines::GradientMap map{channel(0), channel(3), channel(4), channel(5)};
     const int64_t channels = g().channels, piece = std::max<int64_t>(1, 16384 / channels);
-    parallel_for(g().pixels(), piece, [&](int64_t begin, int64_t end) {
-      for (int64_t last = end; last > begin; last -= piece) {
-        const int64_t first = std::max(begin, last - piece);
-        depthwise_lines::map_gradient(x + first * channels, dx + first * channels, dx + first * channels, last - first, channels, map);
-      }
-    });
+    const auto body = [&](int64_t first, int64_t last) { depthwise_lines::map_gradient(x + first * channels, dx + first * channels, dx + first * channels, last - first, channels, map); };
+    parallel_ranges(g().pixels(), piece, body, true);
   }
 
  private:

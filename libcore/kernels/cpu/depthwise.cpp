@@ -224,9 +224,7 @@ class DepthwiseWeights : public PreparedKernel {
     const int64_t channels = x_[1];
     auto* totals = static_cast<double*>(args.scratch);
     const int64_t groups = groups_of(together_);
-    parallel_for(parts_ * groups, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) add(args, task / groups, task % groups * together_, totals + task / groups * chunks_ * taps_ * kLanes);
-    });
+    parallel_ranges(parts_ * groups, 1, [&](int64_t task, int64_t) { add(args, task / groups, task % groups * together_, totals + task / groups * chunks_ * taps_ * kLanes); });
     std::memset(args.outputs[0], 0, static_cast<size_t>(w_.bytes()));  // padding of blocked formats stays zero
     for (int64_t c = 0; c < channels; ++c) {
       const int64_t chunk = c / kLanes, lane = c - first_of(chunk);

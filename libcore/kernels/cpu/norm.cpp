@@ -251,13 +251,7 @@ void apply_gradient_rows(const T* grad, const T* x, Mask<T> mask, T* dx, T* dres
 /// The second pass over the pixels: each thread walks its part from the end, whose rows the first pass left in the cache.
 template <class Body>
 void backwards(Rows rows, const Body& body) {
-  const int64_t piece = std::max<int64_t>(1, 16384 / rows.channels);
-  parallel_for(rows.pixels, piece, [&](int64_t begin, int64_t end) {
-    for (int64_t last = end; last > begin; last -= piece) {
-      const int64_t first = std::max(begin, last - piece);
-      body(first * rows.channels, last - first);
-    }
-  });
+  parallel_ranges(rows.pixels, std::max<int64_t>(1, 16384 / rows.channels), [&](int64_t begin, int64_t end) { body(begin * rows.channels, end - begin); }, true);
 }
 
 template <class T>
@@ -333,12 +327,10 @@ class Gradient {
       shift[c] = static_cast<float>(affine_of(c).shift);
     }
     for (float* values : {scale, shift, mean}) repeat(values, channels, together_);
-    parallel_for(blocks_.count, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t block = begin; block < end; ++block) {
-        const int64_t at = blocks_.begin(block) * channels;
-        gradient_row_sums(o.grad + at, o.x + at, mask(o, k, blocks_.begin(block)).from(at), blocks_.begin(block + 1) - blocks_.begin(block), channels, k, sums + block * 2 * channels,
-                          sums + (block * 2 + 1) * channels);
-      }
+    parallel_ranges(blocks_.count, 1, [&](int64_t block, int64_t) {
+      const int64_t at = blocks_.begin(block) * channels;
+      gradient_row_sums(o.grad + at, o.x + at, mask(o, k, blocks_.begin(block)).from(at), blocks_.begin(block + 1) - blocks_.begin(block), channels, k, sums + block * 2 * channels,
+                        sums + (block * 2 + 1) * channels);
     });
     parallel_for((channels + kLanes - 1) / kLanes, 4, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
@@ -466,7 +458,7 @@ class BatchNormInference : public PreparedKernel {
       shift[c] = static_cast<float>(affine.shift);
     }
     for (float* values : {scale, shift}) repeat(values, channels, together_);
-    parallel_for(rows_.pixels, std::max<int64_t>(1, 16384 / channels), [&](int64_t begin, int64_t end) {
+    parallel_ranges(rows_.pixels, std::max<int64_t>(1, 16384 / channels), [&](int64_t begin, int64_t end) {
       apply_rows(args.in<T>(0) + begin * channels, static_cast<const T*>(nullptr), args.out<T>(0) + begin * channels, end - begin, channels, scale, shift, activation_);
     });
   }

@@ -156,43 +156,21 @@ void some_rows(const PackedProduct& p, int64_t count, const float* a, const floa
   tile<kCount, kWidth, kAsk, false>(p, a, panel, c, c_step, initial);
 }
 
-/// Whole tiles of rows, one behind the other, by kWidth panels.
-template <int kWidth, bool kAskRows>
-void whole_tiles(const PackedProduct& p, int64_t tiles, const float* a, const float* panel, float* c, const float* initial) {
-  const int64_t a_step = kRows * p.a_step, c_step = kRows * p.c_step;
-  for (; tiles > 0; --tiles, a += a_step, c += c_step) tile<static_cast<int>(kRows), kWidth, false, kAskRows>(p, a, panel, c, p.c_step, initial);
-}
-
 /// A block's rows by kWidth whole panels from `panel` on.
 template <int kWidth>
 void whole_panels(const PackedProduct& p, int64_t block, int64_t block_end, int64_t panel) {
   const float *b = p.packed + panel * kPanel * p.depth, *initial = p.initial == nullptr ? nullptr : p.initial + panel * kPanel;
-  const float* a = p.a + block * p.a_step;
-  float* c = p.c + block * p.c_step + panel * p.panel_step;
-  int64_t rows = block_end - block;
-  const auto step = [&](int64_t count) {
-    a += count * p.a_step;
-    c += count * p.c_step;
-    rows -= count;
-  };
   const bool asks = p.a_ahead != 0 && panel == p.first;
-  if (p.columns * p.depth > kCachedFloats) {
-    const int64_t count = std::min(kRows, rows);
-    if (asks && count == kRows) {
-      tile<static_cast<int>(kRows), kWidth, true, true>(p, a, b, c, p.c_step, initial);
-    } else {
-      some_rows<kWidth, true>(p, count, a, b, c, p.c_step, initial);
-    }
-    step(count);
-  }
-  const int64_t tiles = rows / kRows;
-  if (asks) {
-    whole_tiles<kWidth, true>(p, tiles, a, b, c, initial);
-  } else {
-    whole_tiles<kWidth, false>(p, tiles, a, b, c, initial);
-  }
-  step(tiles * kRows);
-  if (rows > 0) some_rows<kWidth, false>(p, rows, a, b, c, p.c_step, initial);
+  const auto rows = [&](int64_t row, auto ask) {
+    const int64_t count = std::min(kRows, block_end - row);
+    const float* a = p.a + row * p.a_step;
+    float* c = p.c + row * p.c_step + panel * p.panel_step;
+    if (asks && count == kRows) return tile<static_cast<int>(kRows), kWidth, ask(), true>(p, a, b, c, p.c_step, initial);
+    some_rows<kWidth, ask()>(p, count, a, b, c, p.c_step, initial);
+  };
+  const bool cached = p.columns * p.depth <= kCachedFloats;
+  if (!cached) rows(block, std::true_type());
+  for (int64_t row = cached ? block : block + kRows; row < block_end; row += kRows) rows(row, std::false_type());
 }
 
 void multiply(const PackedProduct& p) {

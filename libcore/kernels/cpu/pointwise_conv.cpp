@@ -12,7 +12,7 @@
 namespace galley {
 namespace {
 
-constexpr int64_t kTaskRows = 768;
+constexpr int64_t kTaskRows = 192;
 constexpr int64_t kBlockRows = 48;        // that are still near when what comes behind the product is done to them
 constexpr int64_t kMostProducts = 98304;  // of channels: the matrix, with rows of both sides, stays in the second-level cache
 constexpr int64_t kLeastPixels = 1024;    // that packing is little beside
@@ -26,7 +26,7 @@ class Forward : public PreparedKernel {
     auto* packed = static_cast<float*>(args.scratch);
     product_.pack(args.in<float>(1), nullptr, args.in<float>(2), packed);
     const float *x = args.in<float>(0), *residual = args.in<float>(3);
-    parallel_for(pixels_, kTaskRows, [&](int64_t begin, int64_t end) {
+    parallel_ranges(pixels_, kTaskRows, [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; row += kBlockRows) {
         const int64_t rows = std::min(kBlockRows, end - row);
         float* y = args.out<float>(0) + row * to_;
@@ -54,7 +54,7 @@ class InputGradient : public PreparedKernel {
     product_.pack(args.in<float>(1), nullptr, nullptr, packed);
     const float *grad = args.in<float>(0), *residual = args.in<float>(2);
     float* dx = args.out<float>(0);
-    parallel_for(pixels_, kTaskRows, [&](int64_t begin, int64_t end) {
+    parallel_ranges(pixels_, kTaskRows, [&](int64_t begin, int64_t end) {
       if (residual != nullptr && residual != dx) std::copy_n(residual + begin * to_, (end - begin) * to_, dx + begin * to_);
       product_.run(grad + begin * from_, from_, end - begin, packed, dx + begin * to_);
     });

@@ -58,17 +58,13 @@ class WinogradConv : public PreparedKernel {
       return;
     }
     float* edges = scratch + threads_ * shared_floats();
-    parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) {
-        float *room = scratch + t * shared_floats(), *edge = edges + t * tiling_.edge_floats();
-        const int64_t last = tiling_.count() * (t + 1) / threads_;
-        for (int64_t tile = tiling_.count() * t / threads_; tile < last; tile += rows_) {
-          const int64_t behind = std::min(last, tile + rows_);
-          transform(args, tile, tile, behind, room, edge);
-          for (int64_t position = 0; position < kPositions; ++position) multiply(weights, behind - tile, position, 0, panels_of(tiling_.outputs), room);
-          finish(args, tile, tile, behind, room);
-        }
-      }
+    const int64_t tiles = tiling_.count(), rounds = (tiles + threads_ * rows_ - 1) / (threads_ * rows_) * threads_;
+    parallel_tasks(rounds, threads_, [&](int64_t round, int64_t slot) {
+      const int64_t tile = tiles * round / rounds, behind = tiles * (round + 1) / rounds;
+      float* room = scratch + slot * shared_floats();
+      transform(args, tile, tile, behind, room, edges + slot * tiling_.edge_floats());
+      for (int64_t position = 0; position < kPositions; ++position) multiply(weights, behind - tile, position, 0, panels_of(tiling_.outputs), room);
+      finish(args, tile, tile, behind, room);
     });
   }
 
