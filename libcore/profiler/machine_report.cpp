@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -19,29 +20,33 @@
 namespace galley {
 namespace {
 
-using Floats = float __attribute__((vector_size(64), aligned(4), may_alias));
-
-/// Sums an array many times: what a level of the caches delivers. Eight sums, so that the additions are not the limit; spelled out, so that they are
-/// registers.
-__attribute__((target_clones("avx512f", "avx2", "default"))) float walk(const float* data, int64_t count, int64_t times) {
-  Floats a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{};
-  const auto* all = reinterpret_cast<const Floats*>(data);
-  for (int64_t n = 0; n < times; ++n) {
-    for (const Floats *v = all, *end = all + count / 128 * 8; v != end; v += 8) {
-      a += v[0];
-      b += v[1];
-      c += v[2];
-      d += v[3];
-      e += v[4];
-      f += v[5];
-      g += v[6];
-      h += v[7];
-    }
+/// Reads an array many times: what a level of the caches delivers. Four values are or-ed with what is read, in one cycle each, so that they are not the limit.
+/// Written out for each set of instructions: of one body for all, compilers take vectors apart before they know the set.
+#define GALLEY_WALK(NAME, TARGET, BYTES)                                                                              \
+  TARGET uint64_t NAME(const float* data, int64_t count, int64_t times) {                                             \
+    using Words = uint64_t __attribute__((vector_size(BYTES), aligned(4), may_alias));                                \
+    Words a{}, b{}, c{}, d{};                                                                                         \
+    const auto* all = reinterpret_cast<const Words*>(data);                                                           \
+    for (int64_t n = 0; n < times; ++n) {                                                                             \
+      for (const Words *v = all, *end = all + count * 4 / (4 * (BYTES)) * 4; v != end; v += 4) {                      \
+        a |= v[0];                                                                                                    \
+        b |= v[1];                                                                                                    \
+        c |= v[2];                                                                                                    \
+        d |= v[3];                                                                                                    \
+      }                                                                                                               \
+      asm volatile("" : : : "memory"); /* each time anew */                                                           \
+    }                                                                                                                 \
+    const Words bits = (a | b) | (c | d);                                                                             \
+    return bits[0] | bits[1];                                                                                         \
   }
-  const Floats sums = ((a + b) + (c + d)) + ((e + f) + (g + h));
-  float sum = 0;
-  for (int i = 0; i < 16; ++i) sum += sums[i];
-  return sum;
+GALLEY_WALK(walk_avx512, __attribute__((target("avx512f"))), 64)
+GALLEY_WALK(walk_avx2, __attribute__((target("avx2"))), 32)
+GALLEY_WALK(walk_sse2, , 16)
+#undef GALLEY_WALK
+
+uint64_t walk(const float* data, int64_t count, int64_t times) {
+  static const auto widest = __builtin_cpu_supports("avx512f") ? walk_avx512 : __builtin_cpu_supports("avx2") ? walk_avx2 : walk_sse2;
+  return widest(data, count, times);
 }
 
 double read_bandwidth(int64_t bytes, double seconds) {
@@ -55,11 +60,11 @@ double read_bandwidth(int64_t bytes, double seconds) {
     }
   });
   return reached_rate(seconds, [&] {
-    std::vector<float> sums(static_cast<size_t>(threads));
+    std::vector<uint64_t> bits(static_cast<size_t>(threads));
     parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t) sums[static_cast<size_t>(t)] = walk(arrays[static_cast<size_t>(t)].get(), count, times);
+      for (int64_t t = begin; t < end; ++t) bits[static_cast<size_t>(t)] = walk(arrays[static_cast<size_t>(t)].get(), count, times);
     });
-    volatile float keep = sums[0];
+    volatile uint64_t keep = bits[0];
     (void)keep;
     return static_cast<double>(bytes) * static_cast<double>(times) * threads;
   });

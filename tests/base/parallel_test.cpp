@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -60,6 +61,50 @@ TEST_F(ParallelTasks, SlotsKeepTheirStretchAndHelpOthers) {
   for (size_t i = 0; i < 20; ++i) EXPECT_EQ(order[1][i], 20 + static_cast<int64_t>(i));
   EXPECT_EQ(order[1][20], 19);
   EXPECT_EQ(order[1][21], 18);
+}
+
+TEST_F(ParallelTasks, RangesCoverEachItemOnce) {
+  for (const int64_t count : {0, 1, 5, 64, 1000, 1003}) {
+    for (const int64_t grain : {1, 7, 64}) {
+      for (const bool backwards : {false, true}) {
+        std::vector<std::atomic<int>> runs(static_cast<size_t>(count));
+        std::atomic<bool> cut_well{true};
+        parallel_ranges(
+            count, grain,
+            [&](int64_t begin, int64_t end) {
+              if (begin % grain != 0 || (end % grain != 0 && end != count) || begin >= end) cut_well = false;
+              for (int64_t i = begin; i < end; ++i) ++runs[static_cast<size_t>(i)];
+            },
+            backwards);
+        EXPECT_TRUE(cut_well);
+        for (const auto& each : runs) EXPECT_EQ(each, 1) << count << " items by " << grain;
+      }
+    }
+  }
+}
+
+// What a pass before left in a core's cache is read from its end, by the same thread.
+TEST_F(ParallelTasks, RangesGoBackwards) {
+  set_compute_threads(1);
+  std::vector<int64_t> order;
+  parallel_ranges(10, 3, [&](int64_t begin, int64_t) { order.push_back(begin); }, true);
+  EXPECT_EQ(order, (std::vector<int64_t>{9, 6, 3, 0}));
+
+  set_compute_threads(2);
+  std::array<std::vector<int64_t>, 2> of_half;
+  std::atomic<int> begun{0};
+  parallel_ranges(
+      12, 1,
+      [&](int64_t begin, int64_t) {
+        // Both begin before either goes on, so that the first range of each thread is of its own half.
+        if (++begun <= 2) {
+          for (int i = 0; i < 10000 && begun < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          of_half[begin < 6 ? 0 : 1].push_back(begin);
+        }
+      },
+      true);
+  EXPECT_EQ(of_half[0], std::vector<int64_t>{5});
+  EXPECT_EQ(of_half[1], std::vector<int64_t>{11});
 }
 
 TEST_F(ParallelTasks, PassesErrorsOn) {
