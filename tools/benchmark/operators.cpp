@@ -129,6 +129,20 @@ void from_letters(const std::string& whole, OperatorCase& result, std::map<std::
   }
 }
 
+/// Are all inputs there that the operator cannot do without, and no more than it takes?
+void check_inputs(const std::string& whole, const OperatorCase& wanted) {
+  const OpDef& op = find_op(wanted.op);
+  std::string all;
+  for (std::string_view name : op.inputs) all += cat(all.empty() ? "" : " + ", name);
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    const std::string_view name = op.inputs[i];
+    if (name.ends_with("?") || name.ends_with("*")) continue;
+    if (i >= wanted.inputs.size() || !wanted.inputs[i]) bad_case(whole, cat("the shape of '", name, "' is missing: ", op.name, " takes ", all));
+  }
+  const bool any_number = !op.inputs.empty() && op.inputs.back().ends_with("*");
+  if (!any_number && wanted.inputs.size() > op.inputs.size()) bad_case(whole, cat("there are ", wanted.inputs.size(), " shapes, but ", op.name, " takes ", all.empty() ? "none" : all));
+}
+
 OperatorCase parse_case(const std::string& text) {
   ensure_ops_registered();
   const std::vector<std::string> parts = split(text, ':');
@@ -155,6 +169,7 @@ OperatorCase parse_case(const std::string& text) {
       result.attributes += cat(result.attributes.empty() ? "" : ", ", item.substr(0, equals), ": ", item.substr(equals + 1));
     }
   }
+  check_inputs(text, result);
   return result;
 }
 
