@@ -1,6 +1,6 @@
 // The weight gradient of 1x1 convolutions of few channels on channels_last images: W[o][i] is the sum over pixels of grad[p][o] x[p][i]. Both
 // sides are read where they lie; whatever would pack them would take as long as the products. The side with more channels is taken by vectors,
-// the other by single values for all of a vector's lanes, and a tile's sums stay in registers over a block of pixels that the second-level
+// the other by single values for all of a vector's lanes, and a tile's sums stay in registers over a block of pixels that a near
 // cache holds, and are then added to those of the blocks before it. Tiles at an end overlap those before them, so that all are full. Bits
 // depend on the instruction set and the logical thread count only.
 
