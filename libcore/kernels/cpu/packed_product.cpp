@@ -61,9 +61,9 @@ constexpr int kBroad = 4;  // panels
 constexpr int kGroup = kWide == 16 ? 4 : 3;  // rows that one pointer and multiples of the step address
 
 /// NaN passes: a maximum would hide it.
-template <class D>
-HWY_INLINE hn::Vec<D> positive(D /*d*/, hn::Vec<D> v) {
-  return hn::IfThenZeroElse(hn::Lt(v, hn::Zero(D())), v);
+template <class V>
+HWY_INLINE V positive(V v) {
+  return hn::IfThenZeroElse(hn::Lt(v, hn::Zero(hn::DFromV<V>())), v);
 }
 
 /// kCount rows by kWidth panels. kAsk: for the panels behind these; kAskRows: for rows that a later tile reads, neighbours, a bit at each step: asked for all
@@ -97,7 +97,7 @@ HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RE
       asm("" : "+r"(group[g]));  // or compilers keep a pointer for each row, more than there are registers
     }
   }
-  if (p.relu) each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = positive(d, sum[i]); });
+  if (p.relu) each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = positive(sum[i]); });
   each<kCount * kVectors>([&](auto i) GALLEY_LOOP { hn::StoreU(sum[i], d, place(i)); });
 }
 
@@ -127,7 +127,7 @@ HWY_INLINE void eight_columns(const PackedProduct& p, const float* a, const floa
       asm("" : "+r"(group[g]));  // as in tile
     }
   }
-  if (p.relu) each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = positive(d, sum[i]); });
+  if (p.relu) each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = positive(sum[i]); });
   each<kCount * kVectors>([&](auto i) GALLEY_LOOP { hn::StoreU(sum[i], d, place(i)); });
 }
 
@@ -142,7 +142,7 @@ void broad_tile(const PackedProduct& p, const float* a, const float* HWY_RESTRIC
     const auto value = hn::Set(d, a[k]);
     for (int i = 0; i < kBroad * kParts; ++i) sum[i] = hn::MulAdd(value, hn::LoadU(d, panel + i / kParts * panel_floats + k * kPanel + i % kParts * kWide), sum[i]);
   }
-  for (int i = 0; i < kBroad * kParts; ++i) hn::StoreU(p.relu ? positive(d, sum[i]) : sum[i], d, place(i));
+  for (int i = 0; i < kBroad * kParts; ++i) hn::StoreU(p.relu ? positive(sum[i]) : sum[i], d, place(i));
 }
 
 #endif
