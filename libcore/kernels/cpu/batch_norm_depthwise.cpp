@@ -1,6 +1,6 @@
 // batch_norm_depthwise and its gradients on channels_last images of f32 or bf16, an image and a slice of its channels at a time. Backwards one pass makes
-// the weight's gradient, the gradient behind the norm and its sums, a second one the image's gradient of that, in place. Bits depend on the logical
-// thread count only, where that needs more parts.
+// the weight's gradient, the gradient behind the norm and its sums, a second one the image's gradient of that, in place, of some channels before the next.
+// Bits depend on the logical thread count only, where that needs more parts.
 
 #include "libcore/kernels/cpu/batch_norm_depthwise.h"
 
@@ -9,9 +9,12 @@
 namespace galley {
 namespace norm_depthwise {
 
-Geometry::Geometry(const TensorType& x_type, const TensorType& y_type, const TensorType& weight, const BatchNormDepthwiseAttrs& a, int thread_count)
+Geometry::Geometry(const TensorType& x_type, const TensorType& y_type, const TensorType& weight, const BatchNormDepthwiseAttrs& a, int thread_count, Direction direction)
     : x(x_type.shape), y(y_type.shape), w(weight), stride(pair(a.stride)), padding(pair(a.padding)), channels(x[1]), chunks(depthwise_lines::chunks_of(channels)), rows(w.shape[2]),
-      columns(w.shape[3]), taps(rows * columns), threads(thread_count), eps(a.eps), activation(a.activation), offsets(offsets_in(w.format)) {}
+      columns(w.shape[3]), taps(rows * columns), threads(thread_count), eps(a.eps), activation(a.activation), offsets(offsets_in(w.format)) {
+  const int64_t chunk_bytes = (rows * y[3] + x[3]) * kLanes * 4;
+  slice_chunks = std::min(direction == Direction::kForward ? kSliceChunks : std::clamp<int64_t>(kSliceBytes / chunk_bytes, 1, kMostSliceChunks), chunks);
+}
 
 std::vector<int64_t> Geometry::offsets_in(const MemoryFormat& format) const {
   std::vector<int64_t> at;
@@ -110,21 +113,31 @@ class Backward : public PreparedKernel {
     T* dx = args.out<T>(0);
     const float *mean = args.in<float>(3), *var = args.in<float>(4), *gamma = args.in<float>(5), *beta = args.in<float>(6);
     const auto channel = [&](size_t i) { return memory + channels_at_[i]; };
-    gradient_.sum(Source{g(), x, dx, normalization(g(), mean, var, gamma, beta, channel(0), channel(1), channel(2))}, args.in<T>(0), args.in<T>(1), memory);
-    gradient_.add_parts(args.out<T>(1), memory, [&](int64_t c, double sum, double dot) {
-      const batchnorm::ChannelGradient d =
-          batchnorm::gradient_of(sum, dot, g().pixels(), batchnorm::affine_of(c, mean, var, gamma, beta, g().eps).scale, static_cast<double>(var[c]), g().eps);
-      args.out<float>(2)[c] = static_cast<float>(d.dgamma);
-      args.out<float>(3)[c] = static_cast<float>(d.dbeta);
-      channel(3)[c] = static_cast<float>(d.a);
-      channel(4)[c] = static_cast<float>(d.b);
-      channel(5)[c] = static_cast<float>(d.offset);
-    });
-    // From the end of what each thread wrote, which a cache may still hold.
-    const depthwise_lines::GradientMap map{channel(0), channel(3), channel(4), channel(5)};
-    const int64_t channels = g().channels, piece = std::max<int64_t>(1, 16384 / channels);
-    const auto body = [&](int64_t first, int64_t last) { depthwise_lines::map_gradient(x + first * channels, dx + first * channels, dx + first * channels, last - first, channels, map); };
-    parallel_ranges(g().pixels(), piece, body, true);
+    const Source source{g(), x, dx, normalization(g(), mean, var, gamma, beta, channel(0), channel(1), channel(2))};
+    gradient_.begin(args.in<T>(1), args.out<T>(1), memory);
+    // Channels are summed and mapped before the next, while a cache that all share still holds their lines.
+    const int64_t groups = gradient_.groups(), waves = std::clamp<int64_t>(2 * g().x.elements() * static_cast<int64_t>(sizeof(T)) / kWaveBytes, 1, groups);
+    for (int64_t wave = 0; wave < waves; ++wave) {
+      const Groups some{groups * wave / waves, groups * (wave + 1) / waves};
+      gradient_.sum(source, args.in<T>(0), some, memory);
+      gradient_.add_parts(args.out<T>(1), some, memory, [&](int64_t c, double sum, double dot) {
+        const batchnorm::ChannelGradient d =
+            batchnorm::gradient_of(sum, dot, g().pixels(), batchnorm::affine_of(c, mean, var, gamma, beta, g().eps).scale, static_cast<double>(var[c]), g().eps);
+        args.out<float>(2)[c] = static_cast<float>(d.dgamma);
+        args.out<float>(3)[c] = static_cast<float>(d.dbeta);
+        channel(3)[c] = static_cast<float>(d.a);
+        channel(4)[c] = static_cast<float>(d.b);
+        channel(5)[c] = static_cast<float>(d.offset);
+      });
+      // From the end of what each thread wrote.
+      const Slice of = gradient_.channels_of(some);
+      const depthwise_lines::GradientMap map{channel(0) + of.first, channel(3) + of.first, channel(4) + of.first, channel(5) + of.first};
+      const auto body = [&](int64_t first, int64_t last) {
+        const int64_t at = first * g().channels + of.first;
+        depthwise_lines::map_gradient({x + at, last - first, g().channels, of.channels, 0}, dx + at, map);
+      };
+      parallel_ranges(g().pixels(), std::max<int64_t>(1, 16384 / of.channels), body, true);
+    }
   }
 
  private:

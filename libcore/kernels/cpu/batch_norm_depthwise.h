@@ -26,7 +26,10 @@ using depthwise_lines::WeightSums;
 constexpr int64_t kBandPixels = 512;  // that are summed in float
 constexpr int64_t kBlockPixels = 128;  // whose gradients are in the second-level cache
 constexpr int64_t kMostParts = 16;
-constexpr int64_t kSliceChunks = 2;   // two cache lines of f32: some processors read them in pairs
+constexpr int64_t kSliceChunks = 2;        // forwards: two cache lines of f32, some processors read them in pairs
+constexpr int64_t kMostSliceChunks = 4;    // backwards, if the packed lines of all rows take so many bytes at most: half of a first-level cache
+constexpr int64_t kSliceBytes = 16 << 10;
+constexpr int64_t kWaveBytes = 8 << 20;    // of channels that are done before the next: a cache that all share holds them
 constexpr int64_t kPixelsAhead = 32;  // between what is computed and what is asked for, at least
 constexpr int64_t kMostClasses = 4;   // strides
 
@@ -57,16 +60,17 @@ struct Slice {
   int64_t chunks() const { return depthwise_lines::chunks_of(channels); }
 };
 
+enum class Direction { kForward, kBackward };
+
 /// What both directions know of the shapes.
 struct Geometry {
-  Geometry(const TensorType& x_type, const TensorType& y_type, const TensorType& weight, const BatchNormDepthwiseAttrs& attrs, int thread_count);
+  Geometry(const TensorType& x_type, const TensorType& y_type, const TensorType& weight, const BatchNormDepthwiseAttrs& attrs, int thread_count, Direction direction);
 
   /// Of [channel][tap] in a format of the weight.
   std::vector<int64_t> offsets_in(const MemoryFormat& format) const;
   int64_t padded() const { return chunks * kLanes; }
-  int64_t slices() const { return (chunks + kSliceChunks - 1) / kSliceChunks; }
-  Slice slice(int64_t i) const { return {i * kSliceChunks * kLanes, std::min(kSliceChunks * kLanes, channels - i * kSliceChunks * kLanes)}; }
-  int64_t slice_chunks() const { return std::min(kSliceChunks, chunks); }  // at most
+  int64_t slices() const { return (chunks + slice_chunks - 1) / slice_chunks; }
+  Slice slice(int64_t i) const { return {i * slice_chunks * kLanes, std::min(slice_chunks * kLanes, channels - i * slice_chunks * kLanes)}; }
   /// A slice of a line of an image with `shape`.
   template <class T>
   Line<T> line(T* array, const Shape& shape, int64_t image, int64_t row, const Slice& slice) const {
@@ -101,6 +105,7 @@ struct Geometry {
   double eps;
   Activation activation;
   std::vector<int64_t> offsets;
+  int64_t slice_chunks;  // of a slice, at most
 };
 
 /// Arrays of floats, one behind the other in the scratch memory, each on a cache line of its own.
@@ -130,6 +135,11 @@ struct Lines {
   int64_t first, behind;
 };
 
+/// Neighbours: [first, behind).
+struct Groups {
+  int64_t first, behind;
+};
+
 /// How many slices of a line a task takes, one after the other.
 enum class Together { kOne, kAll };
 
@@ -139,8 +149,8 @@ class Convolution {
  public:
   /// x: the norm's input.
   Convolution(const TensorType& x, const TensorType& weight, const TensorType& y, const BatchNormDepthwiseAttrs& a, int threads, Together together)
-      : g_(x, y, weight, a, threads), together_(together == Together::kAll ? g_.slices() : 1) {
-    ring_ = {g_.rows, g_.padding[1], g_.x[3], g_.padding[1], g_.slice_chunks()};
+      : g_(x, y, weight, a, threads, Direction::kForward), together_(together == Together::kAll ? g_.slices() : 1) {
+    ring_ = {g_.rows, g_.padding[1], g_.x[3], g_.padding[1], g_.slice_chunks};
     rings_at_ = scratch_.take(ring_.floats() * together_ * g_.threads);
     weights_at_ = scratch_.take(g_.taps * g_.padded());
   }
@@ -196,13 +206,14 @@ template <class T>
 class Gradient {
  public:
   Gradient(const TensorType& grad, const TensorType& weight, const TensorType& x, const TensorType& dweight, const BatchNormDepthwiseAttrs& a, int threads, Together together)
-      : g_(x, grad, weight, a, threads), dweight_(dweight), offsets_(g_.offsets_in(dweight.format)), together_(together == Together::kAll ? g_.slices() : 1) {
+      : g_(x, grad, weight, a, threads, Direction::kBackward), dweight_(dweight), offsets_(g_.offsets_in(dweight.format)), together_(together == Together::kAll ? g_.slices() : 1) {
+    for (int64_t i = 0; i < g_.stride[1]; ++i) classes_[static_cast<size_t>(i)] = column_class(i);
     const int64_t reach = g_.columns - 1 - g_.padding[1], last = (g_.x[3] - 1 + g_.padding[1]) / g_.stride[1];
-    ring_ = {g_.rows, reach > 0 ? (reach + g_.stride[1] - 1) / g_.stride[1] : 0, g_.y[3], std::max<int64_t>(0, last - (g_.y[3] - 1)), g_.slice_chunks()};
-    line_ = {1, g_.padding[1], g_.x[3], g_.padding[1], g_.slice_chunks()};
-    const int64_t groups = g_.slices() / together_, totals = (g_.taps + 2) * g_.padded(), fitting = g_.x.elements() / (totals * 8);  // their bytes as many as the image has values
+    ring_ = {g_.rows, reach > 0 ? (reach + g_.stride[1] - 1) / g_.stride[1] : 0, g_.y[3], std::max<int64_t>(0, last - (g_.y[3] - 1)), g_.slice_chunks};
+    line_ = {1, g_.padding[1], g_.x[3], g_.padding[1], g_.slice_chunks};
+    const int64_t totals = (g_.taps + 2) * g_.padded(), fitting = g_.x.elements() / (totals * 8);  // their bytes as many as the image has values
     while (parts_ < kMostParts && 2 * parts_ <= fitting) parts_ *= 2;
-    parts_ = std::min(std::max(parts_, (g_.threads + groups - 1) / groups), lines());
+    parts_ = std::min(std::max(parts_, (g_.threads + groups() - 1) / groups()), lines());
     rings_at_ = scratch_.take(ring_.floats() * together_ * g_.threads);
     lines_at_ = scratch_.take(line_.floats() * g_.threads);
     bands_at_ = scratch_.take(band_floats() * together_ * g_.threads);
@@ -217,26 +228,37 @@ class Gradient {
   /// Of the image, with halos: one slice.
   const PackedLines& packed_line() const { return line_; }
 
+  /// Before sum.
+  void begin(const T* weight, T* dweight, float* memory) const {
+    std::memset(dweight, 0, static_cast<size_t>(dweight_.bytes()));  // padding of blocked formats stays zero
+    g_.pack_weights(weight, memory + weights_at_);
+    for (int64_t i = 0; i < together_ * g_.threads; ++i) ring_.clear_halos(ring(memory, i));
+    for (int64_t slot = 0; slot < g_.threads; ++slot) line_.clear_halos(memory + lines_at_ + slot * line_.floats());
+  }
+  /// Slices that tasks take together.
+  int64_t groups() const { return g_.slices() / together_; }
+  Slice channels_of(const Groups& some) const {
+    const int64_t group = together_ * g_.slice_chunks * kLanes;
+    return {some.first * group, std::min(some.behind * group, g_.channels) - some.first * group};
+  }
+
   /// For each line of a part, slice by slice:
   /// source.normalised(line slice, to, chunk) as forwards;
   /// source.gradients(line slice, where normalised wrote, gathered, sum, dot): the gradient of that is gathered so; makes sums grow, padded to whole chunks.
   /// Behind some neighbouring lines, at most block_lines: source.lines_done(part, slot, lines, are they the part's last).
   template <class Source>
-  void sum(const Source& source, const T* grad, const T* weight, float* memory) const {
-    g_.pack_weights(weight, memory + weights_at_);
-    for (int64_t i = 0; i < together_ * g_.threads; ++i) ring_.clear_halos(ring(memory, i));
-    for (int64_t slot = 0; slot < g_.threads; ++slot) line_.clear_halos(memory + lines_at_ + slot * line_.floats());
-    const int64_t groups = g_.slices() / together_;
-    parallel_tasks(parts_ * groups, g_.threads, [&](int64_t task, int64_t slot) { sum_part(source, grad, task / groups, task % groups, slot, memory); });
+  void sum(const Source& source, const T* grad, const Groups& some, float* memory) const {
+    const int64_t count = some.behind - some.first;
+    parallel_tasks(parts_ * count, g_.threads, [&](int64_t task, int64_t slot) { sum_part(source, grad, task / count, some.first + task % count, slot, memory); });
   }
 
-  /// Behind sum: writes dweight; take(channel, sum of its gradients, dot) on several threads.
+  /// Behind sum: writes dweight of these; take(channel, sum of its gradients, dot) on several threads.
   template <class Take>
-  void add_parts(T* dweight, float* memory, const Take& take) const {
+  void add_parts(T* dweight, const Groups& some, float* memory, const Take& take) const {
     const auto* totals = reinterpret_cast<const double*>(memory + totals_at_);
-    std::memset(dweight, 0, static_cast<size_t>(dweight_.bytes()));  // padding of blocked formats stays zero
-    parallel_for(g_.chunks, 4, [&](int64_t begin, int64_t end) {
-      for (int64_t c = begin * kLanes; c < std::min(end * kLanes, g_.channels); ++c) {
+    const Slice of = channels_of(some);
+    parallel_for(of.chunks(), 4, [&](int64_t begin, int64_t end) {
+      for (int64_t c = of.first + begin * kLanes; c < of.first + std::min(end * kLanes, of.channels); ++c) {
         // `row`: a tap, or behind them the sum and the dot.
         const auto total = [&](int64_t row) {
           double sum = 0;
@@ -254,12 +276,15 @@ class Gradient {
   float* ring(float* memory, int64_t i) const { return memory + rings_at_ + i * ring_.floats(); }
   /// Where a chunk's totals are in a part's: [tap][lane] of the weight, then sums and dots of the channels.
   int64_t chunk_totals() const { return (g_.taps + 2) * kLanes; }
-  int64_t band_floats() const { return chunk_totals() * g_.slice_chunks(); }
+  int64_t band_floats() const { return chunk_totals() * g_.slice_chunks; }
 
-  /// The output lines that read a line of the image: [first, behind).
-  std::array<int64_t, 2> readers(int64_t row) const {
+  /// A line of the image and the output lines that read it: [first, behind).
+  struct Readers {
+    int64_t row, first, behind;
+  };
+  Readers readers(int64_t row) const {
     const int64_t below = row + g_.padding[0] - g_.rows + 1, stride = g_.stride[0];
-    return {below <= 0 ? 0 : (below + stride - 1) / stride, std::min((row + g_.padding[0]) / stride + 1, g_.y[2])};
+    return {row, below <= 0 ? 0 : (below + stride - 1) / stride, std::min((row + g_.padding[0]) / stride + 1, g_.y[2])};
   }
 
   template <class Source>
@@ -282,19 +307,19 @@ class Gradient {
     for (int64_t at = own.first, next = 0; at < own.behind; ++at) {
       const int64_t image = at / g_.x[2], row = at % g_.x[2];
       if (row == 0) next = 0;
-      const auto [first, behind] = readers(row);
-      each_slice([&, first = first, behind = behind](int64_t i, const Slice& slice, float* sums) {
+      const Readers by = readers(row);
+      each_slice([&](int64_t i, const Slice& slice, float* sums) {
         float* gradients = ring(memory, slot * together_ + i);
-        for (int64_t h = std::max(next, first); h < behind; ++h) depthwise_lines::pack(g_.line(grad, g_.y, image, h, slice), ring_.inner(gradients, h), ring_.chunk());
+        for (int64_t h = std::max(next, by.first); h < by.behind; ++h) depthwise_lines::pack(g_.line(grad, g_.y, image, h, slice), ring_.inner(gradients, h), ring_.chunk());
         const LineSlice here{image, row, slice, slot, (at - own.first) % block_lines()};
         float* line = line_.inner(packed, 0);
         source.normalised(here, line, line_.chunk());
-        add_weight_sums(row, slice, packed, gradients, sums);
+        add_weight_sums(by, slice, packed, gradients, sums);
         std::array<Taps, kMostClasses> taps;
         float* sum = sums + slice.chunks() * g_.taps * kLanes;
-        source.gradients(here, line, gathered(row, memory + weights_at_ + slice.first * g_.taps, gradients, taps), sum, sum + slice.chunks() * kLanes);
+        source.gradients(here, line, gathered(by, memory + weights_at_ + slice.first * g_.taps, gradients, taps), sum, sum + slice.chunks() * kLanes);
       });
-      next = std::max(next, behind);
+      next = std::max(next, by.behind);
       const int64_t done = at + 1 - own.first;
       const bool last = at + 1 == own.behind;
       if (done % block_lines() == 0 || last) source.lines_done(part, slot, {own.first + (done - 1) / block_lines() * block_lines(), at + 1}, last);
@@ -316,32 +341,39 @@ class Gradient {
     std::fill_n(sums, band_floats(), 0.0f);
   }
 
+  /// Columns of the image of one remainder by the stride: which of the kernel's read them, from the last one on, so that they read the gradient from left to right.
+  struct ColumnClass {
+    int64_t columns, last;  // how many, and the kernel's last one
+    int64_t from;           // floats from a line's first pixel to what the first of the image's columns reads
+  };
+  ColumnClass column_class(int64_t remainder) const {
+    const int64_t stride = g_.stride[1], column = (remainder + g_.padding[1]) % stride, columns = column < g_.columns ? (g_.columns - 1 - column) / stride + 1 : 0;
+    const int64_t last = column + (columns - 1) * stride;
+    return {columns, last, (remainder + g_.padding[1] - last) / stride * kLanes};
+  }
+
   /// How the gradient of a line of the image is gathered from the ring.
-  Gathered gathered(int64_t row, const float* weights, float* ring, std::array<Taps, kMostClasses>& taps) const {
-    const auto [first, behind] = readers(row);
-    const int64_t stride = g_.stride[1];
-    for (int64_t remainder = 0; remainder < stride; ++remainder) {
+  Gathered gathered(const Readers& by, const float* weights, float* ring, std::array<Taps, kMostClasses>& taps) const {
+    for (int64_t remainder = 0; remainder < g_.stride[1]; ++remainder) {
+      const ColumnClass& from = classes_[static_cast<size_t>(remainder)];
       Taps& own = taps[static_cast<size_t>(remainder)];
       own.in_chunk = ring_.chunk();
       own.weight_chunk = g_.taps * kLanes;
-      // The kernel's columns from the last one on: so they read the gradient from left to right.
-      const int64_t column = (remainder + g_.padding[1]) % stride;
-      own.columns = column < g_.columns ? (g_.columns - 1 - column) / stride + 1 : 0;
-      const int64_t last = column + (own.columns - 1) * stride;
-      own.weight_step = -stride * kLanes;
-      for (int64_t h = first; h < behind && own.columns > 0; ++h) {
+      own.columns = from.columns;
+      own.weight_step = -g_.stride[1] * kLanes;
+      for (int64_t h = by.first; h < by.behind && own.columns > 0; ++h) {
         const auto at = static_cast<size_t>(own.rows++);
-        own.in[at] = ring_.inner(ring, h) + (remainder + g_.padding[1] - last) / stride * kLanes;
-        own.weight[at] = weights + ((row + g_.padding[0] - h * g_.stride[0]) * g_.columns + last) * kLanes;
+        own.in[at] = ring_.inner(ring, h) + from.from;
+        own.weight[at] = weights + ((by.row + g_.padding[0] - h * g_.stride[0]) * g_.columns + from.last) * kLanes;
       }
     }
-    return {taps.data(), stride};
+    return {taps.data(), g_.stride[1]};
   }
 
-  void add_weight_sums(int64_t row, const Slice& slice, const float* packed, float* ring, float* sums) const {
-    const auto [first, behind] = readers(row);
-    WeightSums w{};
+  void add_weight_sums(const Readers& by, const Slice& slice, const float* packed, float* ring, float* sums) const {
+    WeightSums w;
     w.in = packed;
+    w.rows = 0;
     w.columns = g_.columns;
     w.count = g_.y[3];
     w.step = g_.stride[1] * kLanes;
@@ -349,10 +381,10 @@ class Gradient {
     w.in_chunk = line_.chunk();
     w.grad_chunk = ring_.chunk();
     w.sums_chunk = g_.taps * kLanes;
-    for (int64_t h = first; h < behind; ++h) {
+    for (int64_t h = by.first; h < by.behind; ++h) {
       const auto at = static_cast<size_t>(w.rows++);
       w.grad[at] = ring_.inner(ring, h);
-      w.sums[at] = sums + (row + g_.padding[0] - h * g_.stride[0]) * g_.columns * kLanes;
+      w.sums[at] = sums + (by.row + g_.padding[0] - h * g_.stride[0]) * g_.columns * kLanes;
     }
     depthwise_lines::add_weight_sums(w);
   }
@@ -361,6 +393,7 @@ class Gradient {
   TensorType dweight_;
   std::vector<int64_t> offsets_;  // of the weight's gradient
   int64_t together_;
+  std::array<ColumnClass, kMostClasses> classes_{};
   PackedLines ring_, line_;  // of the gradient; of what the norm gave
   int64_t parts_ = 1;
   Scratch scratch_;

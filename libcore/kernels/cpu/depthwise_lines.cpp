@@ -393,22 +393,23 @@ void sum_rows(const Gathered& g, const PackedArgument& of, Activation activation
 }
 
 template <class T>
-HWY_INLINE void map_pixels(const T* HWY_RESTRICT x, const T* g, T* to, int64_t pixels, int64_t channels, const GradientMap& map) {
+HWY_INLINE void map_pixels(const Line<const T>& line, T* g, const GradientMap& map) {
   const D d;
-  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), ahead = kTogether * channels;
-  for (int64_t from = 0; from < pixels; from += kTogether) {
-    const int64_t count = std::min(kTogether, pixels - from);
-    for (int64_t c = 0; c < channels; c += kLanes) {
-      const int64_t valid = std::min(kLanes, channels - c);
+  const T* HWY_RESTRICT x = line.at;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), stride = line.stride, ahead = kTogether * stride;
+  for (int64_t from = 0; from < line.count; from += kTogether) {
+    const int64_t count = std::min(kTogether, line.count - from);
+    for (int64_t c = 0; c < line.channels; c += kLanes) {
+      const int64_t valid = std::min(kLanes, line.channels - c);
       for (int64_t lane = 0; lane < valid; lane += lanes) {
         const V mean = hn::LoadU(d, map.mean + c + lane), a = hn::LoadU(d, map.a + c + lane), b = hn::LoadU(d, map.b + c + lane), offset = hn::LoadU(d, map.offset + c + lane);
         with_lanes(lane, valid, [&](auto whole) GALLEY_LOOP {
-          int64_t at = from * channels + c;
-          for (int64_t i = 0; i < count; ++i, at += channels) {
+          int64_t at = from * stride + c;
+          for (int64_t i = 0; i < count; ++i, at += stride) {
             ask(x + at + lane + ahead);
             ask(g + at + lane + ahead);
             const V centred = hn::Sub(load_lanes<whole()>(d, x + at, lane, valid), mean);
-            store_lanes<whole()>(hn::MulAdd(a, load_lanes<whole()>(d, g + at, lane, valid), hn::MulAdd(b, centred, offset)), d, to + at, lane, valid);
+            store_lanes<whole()>(hn::MulAdd(a, load_lanes<whole()>(d, g + at, lane, valid), hn::MulAdd(b, centred, offset)), d, g + at, lane, valid);
           }
         });
       }
@@ -494,8 +495,8 @@ void convolve_f32(const Taps& taps, const Line<float>& out) { convolve_line(taps
 void convolve_bf16(const Taps& taps, const Line<BFloat16>& out) { convolve_line(taps, out); }
 void sums_f32(const Gathered& g, const Line<const float>& x, const Normalization& how, float* to, float* sum, float* dot) { sum_gradients(g, x, how, to, sum, dot); }
 void sums_bf16(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot) { sum_gradients(g, x, how, to, sum, dot); }
-void map_f32(const float* x, const float* g, float* to, int64_t pixels, int64_t channels, const GradientMap& map) { map_pixels(x, g, to, pixels, channels, map); }
-void map_bf16(const BFloat16* x, const BFloat16* g, BFloat16* to, int64_t pixels, int64_t channels, const GradientMap& map) { map_pixels(x, g, to, pixels, channels, map); }
+void map_f32(const Line<const float>& x, float* g, const GradientMap& map) { map_pixels(x, g, map); }
+void map_bf16(const Line<const BFloat16>& x, BFloat16* g, const GradientMap& map) { map_pixels(x, g, map); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace galley::depthwise_lines
@@ -531,8 +532,8 @@ void gradient_sums(const Gathered& g, const Line<const float>& x, const Normaliz
 void gradient_sums(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot) {
   HWY_DYNAMIC_DISPATCH(sums_bf16)(g, x, how, to, sum, dot);
 }
-void map_gradient(const float* x, const float* g, float* to, int64_t pixels, int64_t channels, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_f32)(x, g, to, pixels, channels, map); }
-void map_gradient(const BFloat16* x, const BFloat16* g, BFloat16* to, int64_t pixels, int64_t channels, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_bf16)(x, g, to, pixels, channels, map); }
+void map_gradient(const Line<const float>& x, float* g, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_f32)(x, g, map); }
+void map_gradient(const Line<const BFloat16>& x, BFloat16* g, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_bf16)(x, g, map); }
 void gradient_sums(const Gathered& g, const PackedArgument& of, Activation activation, const Line<float>& to, float* sum) { HWY_DYNAMIC_DISPATCH(sum_rows)(g, of, activation, to, sum); }
 void activate(const float* z, Activation activation, float* to, int64_t floats) { HWY_DYNAMIC_DISPATCH(activate_line)(z, activation, to, floats); }
 void add_weight_sums(const WeightSums& sums) { HWY_DYNAMIC_DISPATCH(add_weights)(sums); }

@@ -72,12 +72,12 @@ struct PackedArgument {
 /// Writes g of whole chunks; sums, of as many channels, grow by those of g.
 void gradient_sums(const Gathered& g, const PackedArgument& of, Activation activation, const Line<float>& to, float* sum);
 
-/// Of whole pixels: to = a g + b (x - mean) + offset, which may be in g's place.
+/// g = a g + b (x - mean) + offset, of arrays that lie alike. x.ahead is not used.
 struct GradientMap {
   const float *mean, *a, *b, *offset;
 };
-void map_gradient(const float* x, const float* g, float* to, int64_t pixels, int64_t channels, const GradientMap& map);
-void map_gradient(const BFloat16* x, const BFloat16* g, BFloat16* to, int64_t pixels, int64_t channels, const GradientMap& map);
+void map_gradient(const Line<const float>& x, float* g, const GradientMap& map);
+void map_gradient(const Line<const BFloat16>& x, BFloat16* g, const GradientMap& map);
 
 /// Weight gradients that one packed line of the input takes part in: those of `rows` kernel rows, each with its line of the output's gradient.
 struct WeightSums {
