@@ -27,7 +27,9 @@ std::vector<TensorType> infer_pointwise(const TensorType& between, const TensorT
 
 std::vector<TensorType> infer_forward(const OpContext& c) {
   const TensorType between = infer_between(c.in(0), c.in(1));
-  return infer_part(batch_norm_depthwise_op(), c.attrs<BatchNormDepthwiseAttrs>(), {&between, &c.in(2), given(c, 3), given(c, 4)});
+  std::vector<TensorType> types = infer_part(batch_norm_depthwise_op(), c.attrs<BatchNormDepthwiseAttrs>(), {&between, &c.in(2), given(c, 3), given(c, 4)});
+  types.push_back(moments_type(c.in(0)));
+  return types;
 }
 
 std::vector<TensorType> infer_norm(const OpContext& c) {
@@ -44,6 +46,7 @@ std::vector<TensorType> infer_depthwise(const OpContext& c) {
                                                    {&c.in(0), &c.in(1), &between, &c.in(2), &c.in(3), given(c, 4), given(c, 5)});
   std::vector<TensorType> types = infer_pointwise(inner[0], c.in(6), c.in(7));
   if (c.has(8)) check_like(c.in(8), "residual", c.in(6), "the input");
+  if (c.has(9)) GALLEY_CHECK(c.in(9).shape == moments_type(c.in(6)).shape, "the moments must be ", moments_type(c.in(6)).shape, ", are ", c.in(9).shape);
   types.insert(types.end(), inner.begin() + 1, inner.end());
   return types;
 }
@@ -63,11 +66,13 @@ Cost cost_depthwise(const OpContext& c) { return operand_cost(c, flops(c.in(6), 
 
 }  // namespace
 
+TensorType moments_type(const TensorType& x) { return {DType::kF32, {x.shape[1] + 1, x.shape[1]}}; }
+
 const OpDef& pointwise_batch_norm_depthwise_op() {
   static const OpDef def{.name = "pointwise_batch_norm_depthwise",
                          .doc = "a 1x1 convolution and the batch_norm_depthwise behind it",
                          .inputs = {"x", "weight", "depthwise", "gamma?", "beta?"},
-                         .outputs = {"y", "mean", "var"},
+                         .outputs = {"y", "mean", "var", "moments"},
                          .make_attrs = make_fields<BatchNormDepthwiseAttrs>,
                          .infer = infer_forward,
                          .no_gradient = "put in after differentiation",
@@ -90,7 +95,7 @@ const OpDef& pointwise_batch_norm_backward_op() {
 const OpDef& pointwise_batch_norm_depthwise_backward_op() {
   static const OpDef def{.name = "pointwise_batch_norm_depthwise_backward",
                          .doc = "gradients of a 1x1 convolution and the batch_norm_depthwise behind it",
-                         .inputs = {"grad", "depthwise", "mean", "var", "gamma?", "beta?", "x", "weight", "residual?"},
+                         .inputs = {"grad", "depthwise", "mean", "var", "gamma?", "beta?", "x", "weight", "residual?", "moments?"},
                          .outputs = {"dx", "dweight", "ddepthwise", "dgamma", "dbeta"},
                          .make_attrs = make_fields<BatchNormDepthwiseAttrs>,
                          .infer = infer_depthwise,
@@ -102,17 +107,17 @@ const OpDef& pointwise_batch_norm_depthwise_backward_op() {
 
 OpTable pointwise_ops() { return {&pointwise_batch_norm_depthwise_op(), &pointwise_batch_norm_backward_op(), &pointwise_batch_norm_depthwise_backward_op()}; }
 
-BatchNormDepthwise pointwise_batch_norm_depthwise(Value x, Value weight, Value depthwise, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs) {
+PointwiseBatchNormDepthwise pointwise_batch_norm_depthwise(Value x, Value weight, Value depthwise, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs) {
   const std::vector<Value> r = emit_all("pointwise_batch_norm_depthwise", std::make_unique<BatchNormDepthwiseAttrs>(attrs), std::vector<Value>{x, weight, depthwise, gamma, beta});
-  return {r[0], r[1], r[2]};
+  return {r[0], r[1], r[2], r[3]};
 }
 std::vector<Value> pointwise_batch_norm_backward(Value grad, Value between, Value mean, Value var, Value gamma, Value beta, Value y, Value x, Value weight, const BatchNormBackwardAttrs& attrs) {
   return emit_all("pointwise_batch_norm_backward", std::make_unique<BatchNormBackwardAttrs>(attrs), std::vector<Value>{grad, between, mean, var, gamma, beta, y, x, weight});
 }
 std::vector<Value> pointwise_batch_norm_depthwise_backward(Value grad, Value depthwise, Value mean, Value var, Value gamma, Value beta, Value x, Value weight,
-                                                           const BatchNormDepthwiseAttrs& attrs, Value residual) {
+                                                           const BatchNormDepthwiseAttrs& attrs, Value residual, Value moments) {
   return emit_all("pointwise_batch_norm_depthwise_backward", std::make_unique<BatchNormDepthwiseAttrs>(attrs),
-                  std::vector<Value>{grad, depthwise, mean, var, gamma, beta, x, weight, residual});
+                  std::vector<Value>{grad, depthwise, mean, var, gamma, beta, x, weight, residual, moments});
 }
 
 }  // namespace galley

@@ -11,13 +11,22 @@ const OpDef& pointwise_batch_norm_depthwise_op();
 const OpDef& pointwise_batch_norm_backward_op();
 const OpDef& pointwise_batch_norm_depthwise_backward_op();
 
+struct PointwiseBatchNormDepthwise {
+  Value y, mean, var;
+  Value moments;  // f32 [C+1,C]: the mean of x's channels, and below it their covariance (biased), of which mean and var follow
+};
+
+/// The type of these moments.
+TensorType moments_type(const TensorType& x);
+
 /// batch_norm_depthwise(between, depthwise) of between = conv2d(x, weight) [N,O,H,W], x [N,C,H,W] and weight [O,C,1,1], stride 1.
-BatchNormDepthwise pointwise_batch_norm_depthwise(Value x, Value weight, Value depthwise, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs = {});
+PointwiseBatchNormDepthwise pointwise_batch_norm_depthwise(Value x, Value weight, Value depthwise, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs = {});
 /// Of y = batch_norm(between), between as above:
 /// (dx, dweight, dgamma, dbeta[, dresidual]) of y's gradient; y as for batch_norm_backward.
 std::vector<Value> pointwise_batch_norm_backward(Value grad, Value between, Value mean, Value var, Value gamma, Value beta, Value y, Value x, Value weight, const BatchNormBackwardAttrs& attrs);
-/// Of y = batch_norm_depthwise(between, depthwise), between as above: (dx, dweight, ddepthwise, dgamma, dbeta), dx plus a residual.
+/// Of y = batch_norm_depthwise(between, depthwise), between as above: (dx, dweight, ddepthwise, dgamma, dbeta), dx plus a residual. Moments of x, where
+/// somebody has them, need not be summed again.
 std::vector<Value> pointwise_batch_norm_depthwise_backward(Value grad, Value depthwise, Value mean, Value var, Value gamma, Value beta, Value x, Value weight,
-                                                           const BatchNormDepthwiseAttrs& attrs, Value residual = {});
+                                                           const BatchNormDepthwiseAttrs& attrs, Value residual = {}, Value moments = {});
 
 }  // namespace galley

@@ -33,6 +33,12 @@ class Fuser {
   }
 
   Node& node(size_t n) { return nodes_[n]; }
+  /// For an output that a merged node has beside those of the nodes that it stands for.
+  ValueId new_value(TensorType type) {
+    producers_.push_back(-1);
+    users_.emplace_back();
+    return graph_.new_value(std::move(type));
+  }
   size_t size() const { return nodes_.size(); }
   /// The nodes that read a value.
   const std::vector<int>& users(ValueId id) const { return users_[static_cast<size_t>(id)]; }
@@ -356,6 +362,16 @@ class PointwiseFuser {
         return;
       }
     }
+    // Gradients read the moments of x that the other direction has summed.
+    for (size_t i = 0; i < forward.size(); ++i) {
+      Node& merged = forward[i].second;
+      merged.outputs.push_back(fuser_.new_value(moments_type(graph_.type(merged.inputs[0]))));
+      if (i > 0) continue;
+      for (auto& [n, gradients] : backward) {
+        gradients.merged.inputs.resize(9, kNoValue);
+        gradients.merged.inputs.push_back(merged.outputs[3]);
+      }
+    }
     const auto missing = [&](const Node& merged) { return !has_kernel_(graph_, merged); };
     if (std::any_of(forward.begin(), forward.end(), [&](const auto& one) { return missing(one.second); }) ||
         std::any_of(backward.begin(), backward.end(), [&](const auto& one) { return missing(one.second.merged); })) {
@@ -458,7 +474,7 @@ PassReport fuse_gradient_sums(Graph& graph, const std::function<bool(const Graph
     Node merged = fuser.node(static_cast<size_t>(made));
     const size_t at = residual_input(merged);
     if (at == 0 || merged.outputs[0] != gradient || merged.input(at) != kNoValue || !fuser.reason_against(gradient).empty()) continue;
-    merged.inputs.resize(at + 1, kNoValue);
+    merged.inputs.resize(std::max(merged.inputs.size(), at + 1), kNoValue);
     merged.inputs[at] = sum.inputs[1 - side];
     if (!has_kernel(graph, merged)) continue;
     const std::string what = cat(merged.op->name, " + add");

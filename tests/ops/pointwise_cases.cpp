@@ -79,24 +79,31 @@ std::vector<OpCase> pointwise_cases() {
                                                    {{"wide_lines", {1, 17, 6, 220}, 36, Activation::kRelu}, {3, 3}, {2}, {1}},
                                                    {{"residual", {2, 24, 9, 7}, 72, Activation::kRelu, true, true}, {3, 3}, {1}, {1}},
                                                    {{"blocks_and_parts", {3, 20, 31, 23}, 50, Activation::kRelu, true, true}, {3, 3}, {1}, {1}}};
+  const auto attrs_of = [](const Depthwise& g) {
+    BatchNormDepthwiseAttrs a;
+    a.activation = g.activation;
+    a.stride = g.stride;
+    a.padding = g.padding;
+    return a;
+  };
+  const auto backward = [=](CaseInputs& in, const Depthwise& g, const Operands& o, Value depthwise, Value moments) {
+    const BatchNormDepthwiseAttrs a = attrs_of(g);
+    const Shape y = conv2d_shape(a.window(g.outputs), {g.x[0], g.outputs, g.x[2], g.x[3]}, depthwise.shape());
+    pointwise_batch_norm_depthwise_backward(in.real(y), depthwise, o.mean, o.var, o.gamma, o.beta, o.x, o.weight, a, g.residual ? in.real(g.x) : Value(), moments);
+  };
   for (const Depthwise& g : depthwise) {
     cases.push_back({.name = "pointwise_batch_norm_depthwise_" + g.name, .build = [=](CaseInputs& in) {
-                       BatchNormDepthwiseAttrs a;
-                       a.activation = g.activation;
-                       a.stride = g.stride;
-                       a.padding = g.padding;
                        const Value x = in.real(g.x), weight = in.weight({g.outputs, g.x[1], 1, 1}), kernel = in.weight({g.outputs, 1, g.kernel[0], g.kernel[1]});
-                       pointwise_batch_norm_depthwise(x, weight, kernel, g.affine ? in.vector(g.outputs, {.low = 0.5, .high = 1.5}) : Value(), g.affine ? in.vector(g.outputs) : Value(), a);
+                       pointwise_batch_norm_depthwise(x, weight, kernel, g.affine ? in.vector(g.outputs, {.low = 0.5, .high = 1.5}) : Value(), g.affine ? in.vector(g.outputs) : Value(), attrs_of(g));
                      }, .forward_only = true});
     cases.push_back({.name = "pointwise_batch_norm_depthwise_backward_" + g.name, .build = [=](CaseInputs& in) {
-                       BatchNormDepthwiseAttrs a;
-                       a.activation = g.activation;
-                       a.stride = g.stride;
-                       a.padding = g.padding;
+                       const Operands o = operands(in, g, false);
+                       backward(in, g, o, in.weight({g.outputs, 1, g.kernel[0], g.kernel[1]}), {});
+                     }, .forward_only = true});
+    cases.push_back({.name = "pointwise_batch_norm_depthwise_backward_of_moments_" + g.name, .build = [=](CaseInputs& in) {
                        const Operands o = operands(in, g, false);
                        const Value depthwise = in.weight({g.outputs, 1, g.kernel[0], g.kernel[1]});
-                       const Shape y = conv2d_shape(a.window(g.outputs), {g.x[0], g.outputs, g.x[2], g.x[3]}, depthwise.shape());
-                       pointwise_batch_norm_depthwise_backward(in.real(y), depthwise, o.mean, o.var, o.gamma, o.beta, o.x, o.weight, a, g.residual ? in.real(g.x) : Value());
+                       backward(in, g, o, depthwise, pointwise_batch_norm_depthwise(o.x, o.weight, depthwise, o.gamma, o.beta, attrs_of(g)).moments);
                      }, .forward_only = true});
   }
   return cases;

@@ -113,6 +113,13 @@ TEST(Fuse, NormsAndPointwiseConvolutionsGiveTheSameStep) {
     EXPECT_EQ(count(fused.graph, "pointwise_batch_norm_backward"), with_depthwise ? 2 : 3);
     EXPECT_EQ(count(fused.graph, "pointwise_batch_norm_depthwise_backward"), with_depthwise ? 1 : 0);
     EXPECT_EQ(count(fused.graph, "pointwise_batch_norm_depthwise"), with_depthwise ? 1 : 0);
+    ValueId moments = kNoValue;
+    for (const Node& node : fused.graph.nodes()) {
+      if (node.is("pointwise_batch_norm_depthwise")) moments = node.outputs[3];
+      if (node.is("pointwise_batch_norm_depthwise_backward")) {
+        EXPECT_EQ(node.input(9), moments) << "sums them again";
+      }
+    }
     const auto feeds = feeds_for(plain.graph);
     expect_same(results(fused.graph, feeds), results(plain.graph, feeds));
   }

@@ -100,26 +100,22 @@ class PointwiseProduct {
   Into into_;
 };
 
-/// Sums of x's channels and of their products over all pixels, around values near their means (the pivot), so that large means lose nothing.
+/// The means of x's channels and their covariance, by sums over all pixels around values near the means (the pivot), so that large means lose nothing.
 class PointwiseMoments {
  public:
   PointwiseMoments(const TensorType& x, int threads);
   int64_t scratch_floats() const;
 
-  /// The means of some pixels, which lie spread over x.
-  std::vector<float> pivot(const float* x) const;
-  /// Over pixels, of x - pivot: [I], and of its products [I][I].
+  /// [I] and [I][I]. Sums of parts are added up in one order: bits depend on the logical thread count only.
   struct Result {
-    std::vector<double> sums, products;
+    std::vector<double> mean, covariance;
   };
-  /// Gets x - pivot of pixels [first, first + count), rows of I floats; on the threads' slots side by side.
-  using Use = std::function<void(int64_t slot, int64_t first, int64_t count, const float* centred)>;
-  /// Sums of parts are added up in one order: bits depend on the logical thread count only.
-  Result run(const float* x, const std::vector<float>& pivot, float* scratch, const Use& use = nullptr) const;
-  int64_t most_pixels() const { return block_; }  // that use gets
+  Result run(const float* x, float* scratch) const;
 
  private:
   int64_t slot_floats() const;
+  /// The means of some pixels, which lie spread over x.
+  std::vector<float> pivot(const float* x) const;
 
   int64_t pixels_, channels_, threads_, parts_, block_;
   PointwiseSums products_;

@@ -6,7 +6,9 @@
 // Backwards, with g the gradient behind the norm, that of the norm's input is d = a g + b (W x - mean) + offset, where a is known beforehand, and b and the
 // offset follow from sums over g. One pass makes the lines again, gathers g, and of it both products that need it: dx = (a W)^T g and G, the sum of g x^T, from
 // which the sums of g (W x - mean) follow too. What is left is a product of x alone, a second pass over the narrow arrays: dx += (W^T b W) x + W^T (offset - b mean).
-// dweight is a G and what the moments of x give. Bits depend on the logical thread count only, where that needs more parts.
+// dweight is a G and what the moments of x give, which the other direction has summed. Bits depend on the logical thread count only, where that needs more parts.
+
+#include <algorithm>
 
 #include "libcore/kernels/cpu/batch_norm_depthwise.h"
 #include "libcore/kernels/cpu/pointwise.h"
@@ -17,7 +19,8 @@ namespace {
 
 using namespace norm_depthwise;
 
-constexpr int64_t kBandBlocks = 8;  // of lines, whose products are summed in float
+constexpr int64_t kBandBlocks = 8;          // of lines, whose products are summed in float
+constexpr int64_t kNarrowFloats = 4 << 10;  // of pixels of x whose part of the gradient is made together
 
 /// What the 1x1 convolution before the norm gives: of x's shape, with the channels of its weight.
 TensorType made_by(const TensorType& x, const TensorType& weight) {
@@ -41,6 +44,8 @@ double dot(const A* a, const B* b, int64_t count) {
   for (int64_t i = 0; i < count; ++i) sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
   return sum;
 }
+
+float to_float(double value) { return static_cast<float>(value); }
 
 /// Lines of the convolution, normalised.
 struct MadeLines {
@@ -88,7 +93,7 @@ class Forward : public PreparedKernel {
     const Geometry& g = depthwise_.geometry();
     const auto *x = args.in<float>(0), *weight = args.in<float>(1);
     float *mean = args.out<float>(1), *var = args.out<float>(2), *packed = memory + convolution_at_;
-    statistics(x, weight, mean, var, memory + moments_at_);
+    statistics(x, weight, mean, var, args.out<float>(3), memory + moments_at_);
     pack_normalised(g, convolution_, weight, mean, var, args.in<float>(3), args.in<float>(4), packed);
     depthwise_.run(Source{{g, convolution_, x, packed, weight_.shape[1]}}, args.in<float>(2), args.out<float>(0), memory);
   }
@@ -102,19 +107,19 @@ class Forward : public PreparedKernel {
     }
   };
 
-  void statistics(const float* x, const float* weight, float* mean, float* var, float* memory) const {
+  void statistics(const float* x, const float* weight, float* mean, float* var, float* moments, float* memory) const {
     const int64_t in = weight_.shape[1];
-    const auto n = static_cast<double>(depthwise_.geometry().pixels());
     const std::vector<double> w = matrix_of(weight_, weight);
-    const std::vector<float> pivot = moments_.pivot(x);
-    const PointwiseMoments::Result moments = moments_.run(x, pivot, memory);
+    const PointwiseMoments::Result of_x = moments_.run(x, memory);
     for (int64_t o = 0; o < weight_.shape[0]; ++o) {
-      const double *row = w.data() + o * in, delta = dot(row, moments.sums.data(), in) / n;  // from the pivot
+      const double* row = w.data() + o * in;
       double square = 0;
-      for (int64_t i = 0; i < in; ++i) square += row[i] * dot(row, moments.products.data() + i * in, in);
-      mean[o] = static_cast<float>(dot(row, pivot.data(), in) + delta);
-      var[o] = static_cast<float>(std::max(0.0, square / n - delta * delta));
+      for (int64_t i = 0; i < in; ++i) square += row[i] * dot(row, of_x.covariance.data() + i * in, in);
+      mean[o] = static_cast<float>(dot(row, of_x.mean.data(), in));
+      var[o] = static_cast<float>(std::max(0.0, square));
     }
+    std::transform(of_x.mean.begin(), of_x.mean.end(), moments, to_float);
+    std::transform(of_x.covariance.begin(), of_x.covariance.end(), moments + in, to_float);
   }
 
   Convolution<float> depthwise_;
@@ -139,7 +144,7 @@ class Backward : public PreparedKernel {
     products_at_ = scratch_.take(products_.floats() * q.threads);
     totals_at_ = scratch_.take(2 * products_.floats() * gradient_.parts());
     narrow_at_ = scratch_.take(narrow_.scratch_floats());
-    added_at_ = scratch_.take(added_floats() * q.threads);
+    added_at_ = scratch_.take(narrow_pixels() * panels_of(in_) * kPanel * q.threads);
     moments_at_ = scratch_.take(moments_.scratch_floats());
   }
   int64_t scratch_bytes() const override { return scratch_.bytes(); }
@@ -170,29 +175,28 @@ class Backward : public PreparedKernel {
       channels[static_cast<size_t>(c)] = d;
     });
 
-    const std::vector<float> pivot = moments_.pivot(x);
-    std::vector<double> centred;  // what the convolution gives at the pivot, less the mean
-    for (int64_t c = 0; c < out_; ++c) centred.push_back(dot(w.data() + c * in_, pivot.data(), in_) - static_cast<double>(mean[c]));
-    pack_narrow(w, channels, centred, memory + narrow_at_);
-    const PointwiseMoments::Result moments = moments_.run(x, pivot, memory + moments_at_, [&](int64_t slot, int64_t first, int64_t count, const float* from) {
-      const int64_t panels = panels_of(in_), step = panels * kPanel;
-      float* added = memory + added_at_ + slot * added_floats();
-      narrow_.run(from, memory + narrow_at_, count, {0, panels}, {added, step}, false);
-      add_rows(added, step, count, in_, dx + first * in_);
-      if (residual != nullptr) add_rows(residual + first * in_, in_, count, in_, dx + first * in_);
+    pack_narrow(w, channels, mean, memory + narrow_at_);
+    const int64_t block = narrow_pixels(), pixels = g().pixels(), panels = panels_of(in_), step = panels * kPanel;
+    parallel_tasks((pixels + block - 1) / block, g().threads, [&](int64_t task, int64_t slot) {
+      const int64_t first = task * block, count = std::min(block, pixels - first), at = first * in_;
+      float* added = memory + added_at_ + slot * block * step;
+      narrow_.run(x + at, memory + narrow_at_, count, {0, panels}, {added, step}, true);
+      add_rows(added, step, count, in_, dx + at);
+      if (residual != nullptr) add_rows(residual + at, in_, count, in_, dx + at);
     });
 
+    const PointwiseMoments::Result moments = moments_of(x, args.in<float>(9), memory + moments_at_);
     float* dweight = args.out<float>(1);
     if (dweight_.bytes() > dweight_.shape.elements() * 4) std::memset(dweight, 0, static_cast<size_t>(dweight_.bytes()));  // a blocked format's padding
+    const auto n = static_cast<double>(pixels);
     parallel_for(out_, 8, [&](int64_t begin, int64_t end) {
       for (int64_t o = begin; o < end; ++o) {
         const batchnorm::ChannelGradient& d = channels[static_cast<size_t>(o)];
-        const double *row = w.data() + o * in_, from_pivot = dot(row, moments.sums.data(), in_);
+        const double *row = w.data() + o * in_, off = dot(row, moments.mean.data(), in_) - static_cast<double>(mean[o]);
         for (int64_t i = 0; i < in_; ++i) {
-          // The sum of (W x - mean) x^T, by x = pivot + (x - pivot).
-          const auto p = static_cast<double>(pivot[static_cast<size_t>(i)]), sum = moments.sums[static_cast<size_t>(i)] + static_cast<double>(g().pixels()) * p;
-          const double of_x = dot(row, moments.products.data() + i * in_, in_) + from_pivot * p + centred[static_cast<size_t>(o)] * sum;
-          dweight[dweight_.format.offset(dweight_.shape, {o, i, 0, 0})] = static_cast<float>(d.a * products[static_cast<size_t>(o * in_ + i)] + d.b * of_x + d.offset * sum);
+          // The mean of (W x - mean) x^T.
+          const double m = moments.mean[static_cast<size_t>(i)], of_x = dot(row, moments.covariance.data() + i * in_, in_) + off * m;
+          dweight[dweight_.format.offset(dweight_.shape, {o, i, 0, 0})] = static_cast<float>(d.a * products[static_cast<size_t>(o * in_ + i)] + n * (d.b * of_x + d.offset * m));
         }
       }
     });
@@ -237,7 +241,7 @@ class Backward : public PreparedKernel {
   const Geometry& g() const { return gradient_.geometry(); }
   int64_t argument_floats() const { return g().activation == Activation::kHardswish ? gradient_.packed_line().floats() : 0; }
   int64_t row_floats() const { return gradient_.block_lines() * g().x[3] * g().padded(); }
-  int64_t added_floats() const { return moments_.most_pixels() * panels_of(in_) * kPanel; }
+  int64_t narrow_pixels() const { return std::max<int64_t>(1, kNarrowFloats / in_); }
   float* rows(float* memory, int64_t slot) const { return memory + rows_at_ + slot * row_floats(); }
   double* totals(float* memory, int64_t part) const { return reinterpret_cast<double*>(memory + totals_at_) + part * products_.floats(); }
 
@@ -252,19 +256,25 @@ class Backward : public PreparedKernel {
     return matrix;
   }
 
-  /// The convolution that dx still lacks, of x - pivot: W^T b W, with W^T (offset + b (W pivot - mean)).
-  void pack_narrow(const std::vector<double>& w, const std::vector<batchnorm::ChannelGradient>& channels, const std::vector<double>& centred, float* packed) const {
+  /// The convolution that dx still lacks: W^T b W, with W^T (offset - b mean).
+  void pack_narrow(const std::vector<double>& w, const std::vector<batchnorm::ChannelGradient>& channels, const float* mean, float* packed) const {
     std::vector<double> square(static_cast<size_t>(in_ * in_)), shift(static_cast<size_t>(in_));
     for (int64_t o = 0; o < out_; ++o) {
-      const auto c = static_cast<size_t>(o);
+      const batchnorm::ChannelGradient& d = channels[static_cast<size_t>(o)];
       const double* row = w.data() + o * in_;
       for (int64_t i = 0; i < in_; ++i) {
-        const double scaled = channels[c].b * row[i];
+        const double scaled = d.b * row[i];
         for (int64_t j = 0; j < in_; ++j) square[static_cast<size_t>(i * in_ + j)] += scaled * row[j];
-        shift[static_cast<size_t>(i)] += row[i] * channels[c].offset + scaled * centred[c];
+        shift[static_cast<size_t>(i)] += row[i] * d.offset - scaled * static_cast<double>(mean[o]);
       }
     }
     narrow_.pack(std::vector<float>(square.begin(), square.end()).data(), nullptr, std::vector<float>(shift.begin(), shift.end()).data(), packed);
+  }
+
+  /// Those that are given, or of x.
+  PointwiseMoments::Result moments_of(const float* x, const float* given, float* memory) const {
+    if (given == nullptr) return moments_.run(x, memory);
+    return {std::vector<double>(given, given + in_), std::vector<double>(given + in_, given + in_ + in_ * in_)};
   }
 
   TensorType weight_, dweight_;

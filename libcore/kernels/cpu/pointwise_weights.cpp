@@ -284,8 +284,9 @@ std::vector<float> PointwiseMoments::pivot(const float* x) const {
   return pivot;
 }
 
-PointwiseMoments::Result PointwiseMoments::run(const float* x, const std::vector<float>& pivot, float* scratch, const Use& use) const {
+PointwiseMoments::Result PointwiseMoments::run(const float* x, float* scratch) const {
   const int64_t count = channels_ + products_.floats(), step = lines(2 * count);
+  const std::vector<float> pivot = this->pivot(x);
   float* totals = scratch + threads_ * slot_floats();
   const auto total_of = [&](int64_t part) { return reinterpret_cast<double*>(totals + part * step); };
   parallel_tasks(parts_, threads_, [&](int64_t part, int64_t slot) {
@@ -304,14 +305,19 @@ PointwiseMoments::Result PointwiseMoments::run(const float* x, const std::vector
       products_.add(centred, channels_, centred, pixels, next, products);
       for (int64_t i = 0; i < channels_; ++i) own[i] += static_cast<double>(sums[i]);
       for (int64_t i = 0; i < products_.floats(); ++i) own[channels_ + i] += static_cast<double>(products[i]);
-      if (use) use(slot, first, pixels, centred);
     }
   });
   for (int64_t part = 1; part < parts_; ++part) {
     for (int64_t i = 0; i < count; ++i) total_of(0)[i] += total_of(part)[i];
   }
   Result result{std::vector<double>(total_of(0), total_of(0) + channels_), std::vector<double>(static_cast<size_t>(channels_ * channels_))};
-  products_.unpack(total_of(0) + channels_, result.products.data());
+  products_.unpack(total_of(0) + channels_, result.covariance.data());
+  for (double& sum : result.mean) sum /= static_cast<double>(pixels_);  // from the pivot
+  for (size_t i = 0; i < result.covariance.size(); ++i) {
+    const auto channels = static_cast<size_t>(channels_);
+    result.covariance[i] = result.covariance[i] / static_cast<double>(pixels_) - result.mean[i / channels] * result.mean[i % channels];
+  }
+  for (size_t i = 0; i < pivot.size(); ++i) result.mean[i] += static_cast<double>(pivot[i]);
   return result;
 }
 

@@ -29,6 +29,23 @@ void forward(RefCall& call) {
   const auto made = run_part("batch_norm_depthwise", call.attrs<BatchNormDepthwiseAttrs>(), {&between, &call.in(2), given(call, 3), given(call, 4)},
                              {zeros(call.out(0).shape), zeros({weight.shape[0]}), zeros({weight.shape[0]})});
   for (size_t i = 0; i < made.size(); ++i) call.out(i) = made[i];
+
+  const RefArray& x = call.in(0);
+  const int64_t channels = x.shape[1], pixels = x.shape[2] * x.shape[3];
+  const auto n = static_cast<double>(x.shape[0] * pixels);
+  const auto at = [&](int64_t image, int64_t channel, int64_t pixel) { return x[(image * channels + channel) * pixels + pixel]; };
+  RefArray& moments = call.out(3);
+  const auto each_pixel = [&](const auto& body) {
+    for (int64_t image = 0; image < x.shape[0]; ++image) {
+      for (int64_t pixel = 0; pixel < pixels; ++pixel) body(image, pixel);
+    }
+  };
+  for (int64_t i = 0; i < channels; ++i) each_pixel([&](int64_t image, int64_t pixel) { moments[i] += at(image, i, pixel) / n; });
+  for (int64_t i = 0; i < channels; ++i) {
+    for (int64_t j = 0; j < channels; ++j) {
+      each_pixel([&](int64_t image, int64_t pixel) { moments[(i + 1) * channels + j] += (at(image, i, pixel) - moments[i]) * (at(image, j, pixel) - moments[j]) / n; });
+    }
+  }
 }
 
 void norm(RefCall& call) {
@@ -41,6 +58,7 @@ void norm(RefCall& call) {
   for (size_t i = 1; i < gradients.size(); ++i) call.out(i + 1) = gradients[i];
 }
 
+/// Moments that are given are x's, of which there is no need here.
 void depthwise(RefCall& call) {
   const RefArray between = between_of(call.in(6), call.in(7));
   const auto gradients =
