@@ -31,7 +31,7 @@ std::vector<OpCase> winograd_cases() {
     for (const bool backward : {false, true}) {
       WinogradWeightsAttrs attrs;
       attrs.backward = backward;
-      add(cat("weights_", outputs, "_", channels, backward ? "_backward" : ""), [=](CaseInputs& in) { winograd_weights(in.weight({outputs, channels, 3, 3}), attrs); });
+      add(cat("weights_", outputs, "_", channels, backward ? "_backward" : ""), [=, outputs = outputs, channels = channels](CaseInputs& in) { winograd_weights(in.weight({outputs, channels, 3, 3}), attrs); });
     }
   }
   struct Geometry {

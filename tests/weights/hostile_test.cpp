@@ -52,7 +52,7 @@ std::vector<Attack> attacks_by_call(const std::string& victim) {
   const std::string arguments = tuple(text("touch " + victim));
   for (const auto& [module, name] : kCallables) {
     const std::string by_line = global(module, name), by_stack = text(module) + text(name) + "\x93";
-    const auto add = [&](const std::string& how, const std::string& body) { attacks.push_back({cat(module, ".", name, " by ", how), pickle(body)}); };
+    const auto add = [&, module = module, name = name](const std::string& how, const std::string& body) { attacks.push_back({cat(module, ".", name, " by ", how), pickle(body)}); };
     add("GLOBAL", dictionary(by_line + arguments + "R"));
     add("STACK_GLOBAL", dictionary(by_stack + arguments + "R"));
     add("STACK_GLOBAL of remembered names", text(module) + "q\x01" + text(name) + "q\x02" + "h\x01h\x02\x93" + arguments + "R");
