@@ -76,6 +76,7 @@ std::vector<Case> timed_cases() {
       "conv2d_backward_weights:mb16ic64ih56oc64kh3",
       "conv2d_backward_weights:mb16ic512ih28oc1024kh1sh2",
       "conv2d_backward_weights:mb32ic120ih28oc120kh5g120",
+      "conv2d_backward_weights:mb16ic3ih224oc64kh7ph3sh2",
       "conv2d:mb16ic64ih56oc64kh3",
       "conv2d:mb32ic120ih28oc120kh5g120",
       "conv2d:mb32ic72ih56oc24kh1",

@@ -295,9 +295,9 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 }  // namespace
 
 std::span<const Kernel> cpu_depthwise() {
-  static const std::array<Kernel, 4> kernels{
+  static const std::array<Kernel, 5> kernels{
       {{"conv2d_backward_weights", "cpu", supports, prepare},
-       conv_weights_kernel(), pointwise_weights_kernel(), depthwise_data_kernel()}};
+       conv_weights_kernel(), few_channels_weights_kernel(), pointwise_weights_kernel(), depthwise_data_kernel()}};
   return kernels;
 }
 
