@@ -173,6 +173,7 @@ namespace {
 int64_t block_bytes(int64_t lanes) { return lanes == 16 ? 64 << 10 : 32 << 10; }
 constexpr int64_t kLeast = 16;              // channels that fill a vector, and the single values of any tile
 constexpr int64_t kMostParts = 16;          // of the pixels, whose moments are summed on their own
+constexpr int64_t kMostSums = 1 << 20;      // bytes, of more parts than threads
 constexpr int64_t kSamples = 256;           // pixels that give the pivot
 
 /// To whole cache lines.
@@ -326,15 +327,15 @@ namespace {
 class PointwiseWeights : public PreparedKernel {
  public:
   explicit PointwiseWeights(const KernelQuery& q) : sums_(q.out(0)), pixels_(q.in(1).elements() / q.in(1).shape[1]), in_(q.in(0).shape[1]), out_(q.in(1).shape[1]) {
-    parts_ = std::clamp<int64_t>(std::min<int64_t>(q.threads, kMostPartials / (sums_.floats() * 4)), 1, pixels_);
+    // More than threads, which help each other out, where their sums are small.
+    const int64_t bytes = sums_.floats() * 4, few = std::min<int64_t>(q.threads, kMostPartials / bytes), many = std::min(kMostParts, kMostSums / bytes);
+    parts_ = std::clamp<int64_t>(std::max(few, many), 1, pixels_);
   }
   int64_t scratch_bytes() const override { return parts_ * sums_.floats() * 4; }
 
   void run(const KernelArgs& args) const override {
     auto* sums = static_cast<float*>(args.scratch);
-    parallel_for(parts_, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t part = begin; part < end; ++part) add(args, pixels_ * part / parts_, pixels_ * (part + 1) / parts_, sums + part * sums_.floats());
-    });
+    parallel_ranges(parts_, 1, [&](int64_t part, int64_t) { add(args, pixels_ * part / parts_, pixels_ * (part + 1) / parts_, sums + part * sums_.floats()); });
     sums_.write(sums, sums_.floats(), parts_, args.out<float>(0));
   }
 
