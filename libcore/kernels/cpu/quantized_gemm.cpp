@@ -20,6 +20,7 @@
 
 #include "libcore/base/processor.h"
 #include "libcore/kernels/cpu/quantized_gemm.h"
+#include "libcore/kernels/cpu/tiles.h"
 
 #endif
 

@@ -5,19 +5,11 @@
 // tile of sums is 16 pixels x 16 outputs. Where a run of the window ends within a tile, the weights behind it are zeros, so that what the
 // pixels hold there does not matter. Pixels at equal distances are read where they are; others are laid out in tiles once for all outputs.
 
-// By name, as vpdpbusd: the compiler's intrinsics want the whole function compiled for AMX. AT&T order: sum last.
-#undef GALLEY_TILE_LOAD
-#undef GALLEY_TILE_STORE
-#undef GALLEY_TILE_PRODUCT
-#define GALLEY_TILE_LOAD(tile, from, stride) __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"(static_cast<int64_t>(stride)) : "memory")
-#define GALLEY_TILE_STORE(tile, to, stride) __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(to), "r"(static_cast<int64_t>(stride)) : "memory")
-#define GALLEY_TILE_PRODUCT(sum, pixels, weights) __asm__ volatile("tdpbusd %%tmm" #weights ", %%tmm" #pixels ", %%tmm" #sum : :)
-
 HWY_BEFORE_NAMESPACE();
 namespace galley::quantized {
 namespace HWY_NAMESPACE {
 
-constexpr int64_t kTileRows = 16, kTileBytes = 64, kTileSize = kTileRows * kTileBytes, kTileQuads = kTileBytes / kQuad;
+constexpr int64_t kTileRows = tiles::kRows, kTileBytes = tiles::kBytes, kTileSize = tiles::kSize, kTileQuads = kTileBytes / kQuad;
 constexpr int64_t kMostTiles = 128;               // of pixels, laid out at a time
 constexpr int64_t kPanelBytes = 512 * 1024;       // and what they take: it stays in the second-level cache
 constexpr int64_t kTailPixels = 6;                // so few behind the last whole tile are left to vpdpbusd
@@ -41,17 +33,6 @@ struct TilePlan {
   }
 };
 
-/// All eight tiles 16 rows of 64 bytes: 0..3 sums, 4 and 5 pixels, 6 and 7 weights.
-void begin_tiles() {
-  struct alignas(64) {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {kTileBytes, kTileBytes, kTileBytes, kTileBytes, kTileBytes, kTileBytes, kTileBytes, kTileBytes};
-    uint8_t rows[16] = {kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows, kTileRows};
-  } config;
-  __asm__ volatile("ldtilecfg %0" : : "m"(config) : "memory");
-}
-void end_tiles() { __asm__ volatile("tilerelease" : :); }
-
 /// Where the tiles of 16 pixels lie: tile k from base + at[k] on, its rows `stride` apart.
 struct PixelTile {
   const uint8_t* base;
@@ -70,28 +51,30 @@ struct WeightTile {
 /// sums[32][kStep]: of kPixels tiles of pixels times kBlocks blocks of outputs, on top of `starts`.
 template <int kPixels, int kBlocks>
 HWY_NOINLINE void tile_products(const PixelTile* pixels, const WeightTile* weights, int64_t depth, const int32_t* starts, int32_t* sums) {
-  GALLEY_TILE_LOAD(0, starts, 0);  // a row for every pixel
-  if constexpr (kBlocks > 1) GALLEY_TILE_LOAD(1, starts + kBlock, 0);
-  if constexpr (kPixels > 1) GALLEY_TILE_LOAD(2, starts, 0);
-  if constexpr (kPixels > 1 && kBlocks > 1) GALLEY_TILE_LOAD(3, starts + kBlock, 0);
+  // Tiles 0 to 3 are sums, 4 and 5 pixels, 6 and 7 weights.
+  const tiles::Hardware unit;
+  unit.load<0>(starts, 0);  // a row for every pixel
+  if constexpr (kBlocks > 1) unit.load<1>(starts + kBlock, 0);
+  if constexpr (kPixels > 1) unit.load<2>(starts, 0);
+  if constexpr (kPixels > 1 && kBlocks > 1) unit.load<3>(starts + kBlock, 0);
   for (int64_t k = 0; k < depth; ++k) {
-    GALLEY_TILE_LOAD(6, weights[0][k], kTileBytes);
-    GALLEY_TILE_LOAD(4, pixels[0].base + pixels[0].at[k], pixels[0].stride);
-    GALLEY_TILE_PRODUCT(0, 4, 6);
+    unit.load<6>(weights[0][k], kTileBytes);
+    unit.load<4>(pixels[0].base + pixels[0].at[k], pixels[0].stride);
+    unit.multiply_bytes<0, 4, 6>();
     if constexpr (kBlocks > 1) {
-      GALLEY_TILE_LOAD(7, weights[1][k], kTileBytes);
-      GALLEY_TILE_PRODUCT(1, 4, 7);
+      unit.load<7>(weights[1][k], kTileBytes);
+      unit.multiply_bytes<1, 4, 7>();
     }
     if constexpr (kPixels > 1) {
-      GALLEY_TILE_LOAD(5, pixels[1].base + pixels[1].at[k], pixels[1].stride);
-      GALLEY_TILE_PRODUCT(2, 5, 6);
-      if constexpr (kBlocks > 1) GALLEY_TILE_PRODUCT(3, 5, 7);
+      unit.load<5>(pixels[1].base + pixels[1].at[k], pixels[1].stride);
+      unit.multiply_bytes<2, 5, 6>();
+      if constexpr (kBlocks > 1) unit.multiply_bytes<3, 5, 7>();
     }
   }
-  GALLEY_TILE_STORE(0, sums, kStep * 4);
-  if constexpr (kBlocks > 1) GALLEY_TILE_STORE(1, sums + kBlock, kStep * 4);
-  if constexpr (kPixels > 1) GALLEY_TILE_STORE(2, sums + kTileRows * kStep, kStep * 4);
-  if constexpr (kPixels > 1 && kBlocks > 1) GALLEY_TILE_STORE(3, sums + kTileRows * kStep + kBlock, kStep * 4);
+  unit.store<0>(sums, kStep * 4);
+  if constexpr (kBlocks > 1) unit.store<1>(sums + kBlock, kStep * 4);
+  if constexpr (kPixels > 1) unit.store<2>(sums + kTileRows * kStep, kStep * 4);
+  if constexpr (kPixels > 1 && kBlocks > 1) unit.store<3>(sums + kTileRows * kStep + kBlock, kStep * 4);
 }
 
 /// Lays out 16 pixels, the last one again where there are fewer.
@@ -137,7 +120,8 @@ void multiply_in_tiles(const Product& p) {
     compensation(weights, block_bytes, quads, 1, p.zero_point, p.starts + block * kBlock);
   }
 
-  begin_tiles();
+  const tiles::Hardware unit;
+  unit.begin();
   HWY_ALIGN int32_t sums[2 * kTileRows * kStep];
   std::array<PixelTile, kMostTiles> tiles;
   for (int64_t first = 0; first < p.pixels; first += plan.group) {
@@ -179,7 +163,7 @@ void multiply_in_tiles(const Product& p) {
       }
     }
   }
-  end_tiles();
+  unit.end();
 }
 
 int64_t room_of_tiles(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) { return TilePlan(runs, run_quads, pixels, outputs + kBlock).bytes; }
