@@ -139,18 +139,6 @@ void pack(const float* from, int64_t count, int64_t stride, int64_t channels, fl
   }
 }
 
-/// Offsets of a weight's elements are sums of one term for each index, whatever the format.
-struct Offsets {
-  explicit Offsets(const TensorType& w) {
-    for (int64_t o = 0; o < w.shape[0]; ++o) out.push_back(w.format.offset(w.shape, {o, 0, 0, 0}));
-    for (int64_t i = 0; i < w.shape[1]; ++i) in.push_back(w.format.offset(w.shape, {0, i, 0, 0}));
-    for (int64_t h = 0; h < w.shape[2]; ++h) {
-      for (int64_t k = 0; k < w.shape[3]; ++k) tap.push_back(w.format.offset(w.shape, {0, 0, h, k}));
-    }
-  }
-  std::vector<int64_t> out, in, tap;
-};
-
 void add_tile(Narrow, const conv_weights::Lines& at, int64_t row, int64_t column, float* tile) { HWY_DYNAMIC_DISPATCH(conv_weights::add_narrow)(at, row, column, tile); }
 void add_tile(Wide, const conv_weights::Lines& at, int64_t row, int64_t column, float* tile) { HWY_DYNAMIC_DISPATCH(conv_weights::add_wide)(at, row, column, tile); }
 
@@ -287,7 +275,7 @@ class ConvWeights : public PreparedKernel {
 
   Shape x_, y_;
   TensorType w_;
-  Offsets offsets_;
+  WeightTerms offsets_;
   std::array<int64_t, 2> stride_{}, padding_{};
   bool pointwise_ = false;
   int64_t taps_ = 0, in_panels_ = 0, out_panels_ = 0, sums_ = 0, pixel_parts_ = 1, out_parts_ = 1;
@@ -328,10 +316,10 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 
 }  // namespace
 
-Support is_dense_weight_gradient(const KernelQuery& q) {
+Support is_dense_weight_gradient(const KernelQuery& q, DType dtype) {
   const TensorType &x = q.in(0), &grad = q.in(1);
   if (q.attrs<Conv2dBackwardWeightsAttrs>().groups != 1) return Support::no("groups");
-  if (x.dtype != DType::kF32 || grad.dtype != DType::kF32 || q.out(0).dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
+  if (x.dtype != dtype || grad.dtype != dtype || q.out(0).dtype != dtype) return Support::no(cat("dtype ", x.dtype));
   if (!x.format.is_channels_last() || !grad.format.is_channels_last()) return Support::no(cat("format ", x.format));
   if (x.elements() == 0 || grad.elements() == 0) return Support::no("empty array");
   return Support::yes();

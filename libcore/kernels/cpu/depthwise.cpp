@@ -22,6 +22,7 @@
 
 #include "libcore/base/parallel.h"
 #include "libcore/kernels/cpu/conv_weights.h"
+#include "libcore/kernels/cpu/conv_weights_tiles.h"
 #include "libcore/kernels/cpu/table.h"
 #include "libcore/ops/conv.h"
 
@@ -295,9 +296,9 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 }  // namespace
 
 std::span<const Kernel> cpu_depthwise() {
-  static const std::array<Kernel, 5> kernels{
+  static const std::array<Kernel, 6> kernels{
       {{"conv2d_backward_weights", "cpu", supports, prepare},
-       conv_weights_kernel(), few_channels_weights_kernel(), pointwise_weights_kernel(), depthwise_data_kernel()}};
+       tiled_conv_weights_kernel(), conv_weights_kernel(), few_channels_weights_kernel(), pointwise_weights_kernel(), depthwise_data_kernel()}};
   return kernels;
 }
 
