@@ -174,6 +174,7 @@ int64_t block_bytes(int64_t lanes) { return lanes == 16 ? 64 << 10 : 32 << 10; }
 constexpr int64_t kLeast = 16;              // channels that fill a vector, and the single values of any tile
 constexpr int64_t kMostParts = 16;          // of the pixels, whose moments are summed on their own
 constexpr int64_t kMostSums = 1 << 20;      // bytes, of more parts than threads
+constexpr int64_t kLeastPixels = 2048;      // of each of these
 constexpr int64_t kSamples = 256;           // pixels that give the pivot
 
 /// To whole cache lines.
@@ -327,8 +328,8 @@ namespace {
 class PointwiseWeights : public PreparedKernel {
  public:
   explicit PointwiseWeights(const KernelQuery& q) : sums_(q.out(0)), pixels_(q.in(1).elements() / q.in(1).shape[1]), in_(q.in(0).shape[1]), out_(q.in(1).shape[1]) {
-    // More than threads, which help each other out, where their sums are small.
-    const int64_t bytes = sums_.floats() * 4, few = std::min<int64_t>(q.threads, kMostPartials / bytes), many = std::min(kMostParts, kMostSums / bytes);
+    // More than threads, which help each other out, where their sums are few for their pixels.
+    const int64_t bytes = sums_.floats() * 4, few = std::min<int64_t>(q.threads, kMostPartials / bytes), many = std::min({kMostParts, kMostSums / bytes, pixels_ / kLeastPixels});
     parts_ = std::clamp<int64_t>(std::max(few, many), 1, pixels_);
   }
   int64_t scratch_bytes() const override { return parts_ * sums_.floats() * 4; }
