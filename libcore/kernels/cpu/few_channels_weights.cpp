@@ -115,7 +115,7 @@ int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 class FewChannelsWeights : public PreparedKernel {
  public:
-  explicit FewChannelsWeights(const KernelQuery& q) : x_(q.in(0).shape), y_(q.in(1).shape), w_(q.out(0)), threads_(q.threads) {
+  explicit FewChannelsWeights(const KernelQuery& q) : x_(q.in(0).shape), y_(q.in(1).shape), w_(q.out(0)), offsets_(w_), threads_(q.threads) {
     const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
     stride_ = pair(a.stride);
     padding_ = pair(a.padding);
@@ -208,7 +208,8 @@ class FewChannelsWeights : public PreparedKernel {
             const float* at = sums + ((panel * w_.shape[2] + row) * run_ + i) * panel_ + lane;
             float total = *at;
             for (int64_t part = 1; part < parts_; ++part) total += at[part * sums_];
-            out[w_.format.offset(w_.shape, {o, i % x_[1], row, i / x_[1]})] = total;
+            const int64_t tap = row * w_.shape[3] + i / x_[1];
+            out[offsets_.out[static_cast<size_t>(o)] + offsets_.in[static_cast<size_t>(i % x_[1])] + offsets_.tap[static_cast<size_t>(tap)]] = total;
           }
         }
       }
@@ -217,6 +218,7 @@ class FewChannelsWeights : public PreparedKernel {
 
   Shape x_, y_;
   TensorType w_;
+  WeightTerms offsets_;
   int64_t threads_;
   std::array<int64_t, 2> stride_{}, padding_{};
   int vectors_ = 1;
