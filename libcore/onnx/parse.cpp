@@ -8,6 +8,7 @@
 #include <set>
 
 #include "libcore/base/error.h"
+#include "libcore/base/utf8.h"
 #include "libcore/onnx/onnx.h"
 
 namespace galley {
@@ -39,19 +40,6 @@ constexpr std::array<OnnxType, 23> kTypes{{{1, "FLOAT", 32, DType::kF32},
                                            {21, "UINT4", 4, {}},
                                            {22, "INT4", 4, {}},
                                            {23, "FLOAT4E2M1", 4, {}}}};
-
-bool is_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    const size_t length = lead < 0x80 ? 1 : lead >= 0xc2 && lead < 0xe0 ? 2 : lead >= 0xe0 && lead < 0xf0 ? 3 : lead >= 0xf0 && lead < 0xf5 ? 4 : 0;
-    if (length == 0 || i + length > text.size()) return false;
-    for (size_t k = 1; k < length; ++k) {
-      if ((static_cast<unsigned char>(text[i + k]) & 0xc0) != 0x80) return false;
-    }
-    i += length;
-  }
-  return true;
-}
 
 /// What is left to be spent on items: each takes more memory here than bytes in the file.
 struct Budget {
@@ -91,7 +79,7 @@ class Record {
   }
   std::string text() {
     const std::string_view view = bytes();
-    GALLEY_CHECK_INPUT(is_utf8(view), "field ", tag(), " of ", what_, " is no UTF-8 text");
+    GALLEY_CHECK_INPUT(find_invalid_utf8(view) == std::string_view::npos, "field ", tag(), " of ", what_, " is no UTF-8 text");
     return std::string(view);
   }
   int64_t integer() {

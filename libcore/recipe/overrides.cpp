@@ -280,6 +280,7 @@ Override parse_override(const std::string& argument, const Schema& schema, const
   if (change.path[0] == "include") fail_key(change.key_place, key, "'include' is no value to override", "add a fragment with --with FILE");
   change.text = YamlNode::scalar_of(argument.substr(at + 1));
   change.text.place = {source, 1, static_cast<int>(at) + 2, std::max(1, static_cast<int>(argument.size() - at - 1))};
+  check_utf8(argument, change.text.place, cat("the value of '", key, "'"));
   try {
     change.value = parse_value(source, at + 1);
   } catch (const Error& error) {

@@ -90,11 +90,16 @@ std::string dump_recipe(const LoadedRecipe& loaded, DumpKind kind) {
 
 namespace {
 
+void make_absolute(std::string& path) {
+  path = std::filesystem::absolute(path).lexically_normal().string();
+  check_utf8(path, {}, cat("the path ", path));
+}
+
 /// The field `path` of a model: the file that it is made from.
 class ModelPath : public FieldVisitor {
  public:
   void field(const FieldInfo& info, std::string& value) override {
-    if (info.name == "path" && !value.empty()) value = std::filesystem::absolute(value).lexically_normal().string();
+    if (info.name == "path" && !value.empty()) make_absolute(value);
   }
   void field(const FieldInfo&, bool&) override {}
   void field(const FieldInfo&, int64_t&) override {}
@@ -111,18 +116,17 @@ class ModelPath : public FieldVisitor {
 }  // namespace
 
 void make_paths_absolute(Recipe& recipe) {
-  const auto absolute = [](std::string& path) { path = std::filesystem::absolute(path).lexically_normal().string(); };
   if (recipe.model.params) {
     ModelPath model;
     recipe.model.params->fields(model);
   }
-  absolute(recipe.data.root);
+  make_absolute(recipe.data.root);
   for (std::unique_ptr<Fields>& item : recipe.weights.load.items) {
     std::string& from = static_cast<WeightSource&>(*item).from;
     // MODEL/NAME of a published set is no path; a file that is there, is.
-    if (file_exists(from) || from.starts_with("./") || from.starts_with("../")) absolute(from);
+    if (file_exists(from) || from.starts_with("./") || from.starts_with("../")) make_absolute(from);
   }
-  if (recipe.quantize.calibration) absolute(*recipe.quantize.calibration);
+  if (recipe.quantize.calibration) make_absolute(*recipe.quantize.calibration);
 }
 
 }  // namespace galley

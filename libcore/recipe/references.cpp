@@ -126,6 +126,7 @@ class Resolver {
     } else {
       fail(at, cat("the environment variable ", name, " is not set"), cat("set it, or give a default: ${env:", name, ":-DEFAULT}"));
     }
+    check_utf8(out.scalar, at.place, cat("the environment variable ", name));
     used_[name] = out.scalar;
     return out;
   }

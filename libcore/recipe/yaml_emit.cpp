@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "libcore/base/error.h"
+#include "libcore/base/utf8.h"
 #include "libcore/recipe/yaml_tree.h"
 
 namespace galley {
@@ -30,25 +32,42 @@ bool looks_nested(std::string_view text) {
   return depth > 0 || deepest > 32 || std::count(text.begin(), text.end(), ',') > 1000;
 }
 
+// The escape of a character that must not stand in quotes as it is; empty for the others. Not printable by YAML 1.2 (5.1): the control
+// characters of ASCII and Latin-1, U+FEFF within a document, U+FFFE and U+FFFF. U+0085, U+2028 and U+2029 are line breaks to readers of
+// YAML 1.1; U+00A0 cannot be told from a space.
+std::string escape_of(uint32_t code) {
+  switch (code) {
+    case '"': return "\\\"";
+    case '\\': return "\\\\";
+    case '\t': return "\\t";
+    case '\n': return "\\n";
+    case 0x85: return "\\N";
+    case 0xA0: return "\\_";
+    case 0x2028: return "\\L";
+    case 0x2029: return "\\P";
+    default: break;
+  }
+  char buffer[8] = "";
+  if (code < 0x20 || (code >= 0x7F && code < 0xA0)) std::snprintf(buffer, sizeof buffer, "\\x%02x", static_cast<unsigned>(code));
+  if (code == 0xFEFF || code == 0xFFFE || code == 0xFFFF) std::snprintf(buffer, sizeof buffer, "\\u%04x", static_cast<unsigned>(code));
+  return buffer;
+}
+
 std::string quoted(std::string_view text) {
   const bool hide = looks_nested(text);
   std::string out = "\"";
-  for (const char c : text) {
-    const unsigned char byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (byte < 0x20 || byte == 0x7F || (hide && (c == '[' || c == '{' || c == ','))) {
-      char buffer[8];
-      std::snprintf(buffer, sizeof buffer, "\\x%02x", byte);
-      out += buffer;
+  for (size_t i = 0; i < text.size();) {
+    const size_t length = utf8_length(text, i);
+    GALLEY_ASSERT(length > 0, "a text of a recipe is not UTF-8");
+    const uint32_t code = utf8_code_point(text, i, length);
+    std::string escape = escape_of(code);
+    if (hide && (code == '[' || code == '{' || code == ',')) escape = code == '[' ? "\\x5b" : code == '{' ? "\\x7b" : "\\x2c";
+    if (escape.empty()) {
+      out.append(text, i, length);
     } else {
-      out += c;
+      out += escape;
     }
+    i += length;
   }
   return out + "\"";
 }

@@ -9,6 +9,8 @@
 #include <sstream>
 #include <unordered_set>
 
+#include "libcore/base/utf8.h"
+
 namespace galley {
 namespace {
 
@@ -30,22 +32,6 @@ std::string_view line_of(std::string_view text, int line) {
 
 int characters(std::string_view utf8) {
   return static_cast<int>(std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
-}
-
-// Bytes of the UTF-8 sequence at text[at], or 0 where it is not valid (overlong forms and surrogates are not).
-size_t utf8_length(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u; };
-  const auto follows = [&](size_t i) { return (byte(i) & 0xC0) == 0x80; };
-  const unsigned first = byte(0);
-  if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF && follows(1)) return 2;
-  if (first == 0xE0 && byte(1) >= 0xA0 && follows(1) && follows(2)) return 3;
-  if (first == 0xED && byte(1) <= 0x9F && follows(1) && follows(2)) return 3;
-  if (first >= 0xE1 && first <= 0xEF && first != 0xED && follows(1) && follows(2)) return 3;
-  if (first == 0xF0 && byte(1) >= 0x90 && follows(1) && follows(2) && follows(3)) return 4;
-  if (first == 0xF4 && byte(1) <= 0x8F && follows(1) && follows(2) && follows(3)) return 4;
-  if (first >= 0xF1 && first <= 0xF3 && follows(1) && follows(2) && follows(3)) return 4;
-  return 0;
 }
 
 [[noreturn]] void fail_at(const TextPlace& place, std::string message, std::string cure = "") {
@@ -92,6 +78,28 @@ void check_text(const std::shared_ptr<const TextSource>& source, const YamlLimit
   }
 }
 
+// yaml-cpp (0.6 to 0.8) makes a single byte, 85 or A0, of the escapes \N and \_. The source is valid UTF-8, so that a byte outside a
+// sequence can come from nothing else.
+std::string with_escapes_in_utf8(const std::string& value) {
+  if (find_invalid_utf8(value) == std::string_view::npos) return value;
+  std::string text;
+  for (size_t i = 0; i < value.size();) {
+    const size_t length = utf8_length(value, i);
+    if (length == 0) text += '\xC2';
+    text.append(value, i, std::max<size_t>(length, 1));
+    i += std::max<size_t>(length, 1);
+  }
+  return text;
+}
+
+// How to write the escape that yaml-cpp refuses with this message; empty for other messages.
+std::string cure_of_escape(std::string_view message) {
+  if (message.starts_with("unknown escape character")) return "write \\\\ for a backslash, or put the text in single quotes";
+  if (message.starts_with("bad character found while scanning hex")) return "\\x takes 2 hexadecimal digits, \\u takes 4, \\U takes 8";
+  if (message.starts_with("invalid unicode")) return "one \\U and 8 digits, at most \\U0010FFFF, write any character; surrogates (D800 to DFFF) are not characters";
+  return "";
+}
+
 struct Anchored {
   YamlNode node;
   int64_t size = 0, height = 0;
@@ -127,7 +135,10 @@ class TreeBuilder : public YAML::EventHandler {
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor, const std::string& value) override {
     check_tag(mark, tag, true);
-    YamlNode node = YamlNode::scalar_of(value, tag == "!");
+    if (value.find('\0') != std::string::npos) {
+      fail_at(place(mark), "a zero byte (\\0): names and paths cannot contain one", "remove the escape");
+    }
+    YamlNode node = YamlNode::scalar_of(with_escapes_in_utf8(value), tag == "!");
     node.place = place(mark);
     const std::string_view line = line_at(node.place.line);
     const size_t rest = line.size() >= static_cast<size_t>(node.place.column - 1) ? line.size() - (static_cast<size_t>(node.place.column) - 1) : 1;
@@ -363,6 +374,11 @@ bool YamlNode::operator==(const YamlNode& other) const {
   });
 }
 
+void check_utf8(std::string_view text, const TextPlace& place, const std::string& what) {
+  if (find_invalid_utf8(text) == std::string_view::npos) return;
+  fail_at(place, cat(what, " has a byte that is not UTF-8: a recipe is UTF-8 text"), "rename the file or folder, or write the text in UTF-8");
+}
+
 YamlNode parse_yaml(std::shared_ptr<const TextSource> source, const YamlLimits& limits) {
   check_text(source, limits);
   TreeBuilder builder(source, limits);
@@ -373,7 +389,7 @@ YamlNode parse_yaml(std::shared_ptr<const TextSource> source, const YamlLimits& 
     }
   } catch (const YAML::Exception& exception) {
     const TextPlace place{source, std::max(0, exception.mark.line + 1), std::max(0, exception.mark.column + 1), 1};
-    fail_at(place, cat("not valid YAML: ", exception.msg));
+    fail_at(place, cat("not valid YAML: ", exception.msg), cure_of_escape(exception.msg));
   }
   return builder.take();
 }

@@ -81,14 +81,19 @@ struct YamlNode::Entry {
   YamlNode value;
 };
 
-/// Parses one document. An empty text is null. Throws Error (exit 3).
+/// Refuses text from outside a recipe file (command line, environment, a path) that emit_yaml could not write: throws Error (exit 3) at
+/// the place, in which `what` names the text.
+void check_utf8(std::string_view text, const TextPlace& place, const std::string& what);
+
+/// Parses one document. An empty text is null. Scalars are UTF-8 without zero bytes. Throws Error (exit 3).
 YamlNode parse_yaml(std::shared_ptr<const TextSource> source, const YamlLimits& limits = {});
 
 struct EmitOptions {
   bool origins = false;   ///< "# file:line" behind every value that has a place.
   bool escape_dollars = true;  ///< `$` as `$$`, so that the text reads back without references.
 };
-/// The tree as YAML text that parse_yaml reads back to the same tree.
+/// The tree as YAML text that parse_yaml reads back to the same tree. Characters that YAML 1.2 does not count as printable, spaces that look
+/// like others and line breaks of YAML 1.1 are written as escapes. Scalars must be UTF-8.
 std::string emit_yaml(const YamlNode& tree, const EmitOptions& options = {});
 
 }  // namespace galley

@@ -201,6 +201,28 @@ TEST(Loader, IncludesInOrderAndCycles) {
   EXPECT_EQ(load_recipe(folder / "run", kRegistry, {}).source.run_folder, folder / "run");
 }
 
+TEST(Loader, WhatIsDumpedLoadsBackOrIsRefusedFirst) {
+  for (const char* escapes : {"a\\_b", "\\N", "\\a\\b\\t\\n\\v\\f\\r\\e\\ \\\"\\/\\\\\\L\\P\\x9f\\ufeff\\U0001F600$$"}) {
+    const LoadedRecipe loaded = load(kSmall + cat("name: \"", escapes, "\"\nvars: {\"k", escapes, "\": \"", escapes, "\"}\n"));
+    for (const DumpKind kind : {DumpKind::kMin, DumpKind::kFull, DumpKind::kOrigin}) {
+      const std::string text = dump_recipe(loaded, kind);
+      const LoadedRecipe again = load(text);
+      EXPECT_EQ(again.recipe.name, loaded.recipe.name) << text;
+      EXPECT_EQ(dump_recipe(again, DumpKind::kFull), dump_recipe(loaded, DumpKind::kFull)) << text;
+    }
+  }
+  EXPECT_EQ(load(kSmall, {"name=\"a\\_b\""}).recipe.name, "a\xC2\xA0" "b");
+  const Error argument = error_of([] { load(kSmall, {"name=a\xA0"}); });
+  EXPECT_EQ(argument.code(), ErrorCode::kRecipe);
+  EXPECT_EQ(argument.place().str(), "command line:1:6");
+  EXPECT_NE(argument.message().find("the value of 'name' has a byte that is not UTF-8"), std::string::npos) << argument.message();
+  LoadOptions options;
+  options.environment = [](const std::string&) { return "/\xFF"; };
+  const Error environment = error_of([&] { load_with(kSmall + "name: \"${env:PLACE}\"\n", options); });
+  EXPECT_EQ(environment.place().str(), "standard input:11:7");
+  EXPECT_NE(environment.message().find("the environment variable PLACE"), std::string::npos) << environment.message();
+}
+
 TEST(Loader, MergingReplacesListsAndKeepsMaps) {
   TemporaryFolder folder;
   write_file(folder / "base.yaml", kSmall);

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
+#include "libcore/base/file.h"
 #include "tests/recipe/allocations.h"
 #include "tests/recipe/kinds.h"
 
@@ -133,6 +136,70 @@ TEST(YamlTree, TheLongestKeysReadBackAndLongerOnesAreRefused) {
   const Error error = parse_error("a: 1\n? " + std::string(161, 'k') + "\n: 2\n");
   EXPECT_EQ(error.place().line, 2);
   EXPECT_NE(error.message().find("161 bytes"), std::string::npos) << error.message();
+}
+
+struct Escape {
+  const char* written;
+  const char* character;  // UTF-8
+  const char* dumped;     // how emit_yaml writes it between x and y; "": without quotes
+};
+
+// All escapes of YAML 1.2 (5.7) and one of JSON's habit, \'. The dumped form is an escape where YAML calls the character not printable or
+// where it could be taken for a line break or a space.
+constexpr Escape kEscapes[] = {
+    {"\\a", "\x07", "\\x07"}, {"\\b", "\x08", "\\x08"}, {"\\t", "\t", "\\t"}, {"\\n", "\n", "\\n"}, {"\\v", "\x0B", "\\x0b"},
+    {"\\f", "\x0C", "\\x0c"}, {"\\r", "\r", "\\x0d"}, {"\\e", "\x1B", "\\x1b"}, {"\\ ", " ", ""}, {"\\\"", "\"", "\\\""},
+    {"\\/", "/", ""}, {"\\\\", "\\", "\\\\"}, {"\\N", "\xC2\x85", "\\N"}, {"\\_", "\xC2\xA0", "\\_"}, {"\\L", "\xE2\x80\xA8", "\\L"},
+    {"\\P", "\xE2\x80\xA9", "\\P"}, {"\\x41", "A", ""}, {"\\x7f", "\x7F", "\\x7f"}, {"\\x80", "\xC2\x80", "\\x80"}, {"\\xa0", "\xC2\xA0", "\\_"},
+    {"\\xff", "\xC3\xBF", "\xC3\xBF"}, {"\\u00e9", "\xC3\xA9", "\xC3\xA9"}, {"\\u0085", "\xC2\x85", "\\N"}, {"\\u20AC", "\xE2\x82\xAC", "\xE2\x82\xAC"},
+    {"\\ufeff", "\xEF\xBB\xBF", "\\ufeff"}, {"\\uffff", "\xEF\xBF\xBF", "\\uffff"}, {"\\uD7FF", "\xED\x9F\xBF", "\xED\x9F\xBF"},
+    {"\\U0001F600", "\xF0\x9F\x98\x80", "\xF0\x9F\x98\x80"}, {"\\U0010FFFF", "\xF4\x8F\xBF\xBF", "\xF4\x8F\xBF\xBF"}, {"\\'", "'", "'"}, {"\\\n    ", "", ""}};
+
+TEST(YamlTree, EveryEscapeIsReadAndWrittenSoThatItReadsBack) {
+  for (const Escape& escape : kEscapes) {
+    SCOPED_TRACE(escape.written);
+    const std::string value = cat("x", escape.character, "y");
+    // As a value, as a key, twice in a row, within a list, and beside characters of two to four bytes.
+    const std::string more = cat("\xC3\xA9", escape.written, escape.written, "\xF0\x9F\x98\x80", escape.written);
+    const std::string text = cat("n: \"x", escape.written, "y\"\n? \"x", escape.written, "y\"\n: [\"", more, "\"]\n");
+    const YamlNode tree = parse(text);
+    EXPECT_EQ(tree.find("n")->scalar, value);
+    ASSERT_NE(tree.find(value), nullptr);
+    EXPECT_EQ(tree.find(value)->items[0].scalar, cat("\xC3\xA9", escape.character, escape.character, "\xF0\x9F\x98\x80", escape.character));
+    const std::string dumped = emit_yaml(tree);
+    EXPECT_EQ(parse(dumped), tree) << dumped;
+    EXPECT_EQ(emit_yaml(parse(dumped)), dumped);
+    const std::string expected = *escape.dumped ? cat("n: \"x", escape.dumped, "y\"\n") : cat("n: ", value, "\n");
+    EXPECT_EQ(dumped.substr(0, expected.size()), expected);
+  }
+}
+
+TEST(YamlTree, EscapesThatAreNoTextAreRefusedWithTheirPlace) {
+  struct Refused { const char* escape; const char* place; const char* message; const char* cure; };
+  for (const Refused& refused : {Refused{"\\0", "r.yaml:2:4", "a zero byte", "remove the escape"}, Refused{"\\x00", "r.yaml:2:4", "a zero byte", "remove"},
+                                 Refused{"\\u0000", "r.yaml:2:4", "a zero byte", "remove"}, Refused{"\\q", "r.yaml:2:8", "unknown escape character: q", "write \\\\ for"},
+                                 Refused{"\\x4", "r.yaml:2:10", "hex number", "\\x takes 2"}, Refused{"\\u12g4", "r.yaml:2:12", "hex number", "\\u takes 4"},
+                                 Refused{"\\uD83D\\uDE00", "r.yaml:2:12", "invalid unicode", "\\U and 8 digits"},
+                                 Refused{"\\U00110000", "r.yaml:2:16", "invalid unicode", "at most \\U0010FFFF"}}) {
+    SCOPED_TRACE(refused.escape);
+    const Error error = parse_error(cat("a: 1\nn: \"x", refused.escape, "y\"\n"));
+    EXPECT_EQ(error.code(), ErrorCode::kRecipe);
+    EXPECT_EQ(error.place().str(), refused.place);
+    EXPECT_NE(error.message().find(refused.message), std::string::npos) << error.message();
+    EXPECT_NE(error.suggestion().find(refused.cure), std::string::npos) << error.suggestion();
+  }
+  EXPECT_EQ(where("\"a\\0\": 1\n"), "r.yaml:1:1");  // a key
+}
+
+TEST(YamlTree, SeedsOfTheFuzzerReadBack) {
+  int seeds = 0;
+  for (const auto& file : std::filesystem::directory_iterator(GALLEY_SOURCE_DIR "/tests/fuzz/seeds/yaml")) {
+    SCOPED_TRACE(file.path());
+    const YamlNode tree = parse(read_file(file.path()));
+    EXPECT_EQ(parse(emit_yaml(tree)), tree);
+    ++seeds;
+  }
+  EXPECT_GE(seeds, 3);
 }
 
 TEST(YamlTree, EmittedTextReadsBack) {
