@@ -1,7 +1,7 @@
 #pragma once
 // Errors. Three kinds, three tools: a mistake of the user, the data or the recipe throws galley::Error (GALLEY_CHECK,
 // fail); a bug of ours throws InternalError (GALLEY_ASSERT, on in release); a kernel that cannot is a value, see
-// kernels/kernel.h. Only tool_main catches.
+// backends/kernel.h. Only tool_main catches.
 
 #include <cstdint>
 #include <exception>

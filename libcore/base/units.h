@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 
 namespace galley {
 

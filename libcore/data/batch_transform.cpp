@@ -8,12 +8,12 @@
 namespace galley {
 namespace {
 
-constexpr FieldInfo kAlpha{.name = "alpha",
+constexpr OptionInfo kAlpha{.name = "alpha",
                            .doc = "The share is drawn from Beta(alpha, alpha); small: seldom far from 0 or 1",
                            .min = 0,
                            .max = 1000,
                            .main = true};
-constexpr FieldInfo kProbability{.name = "p", .doc = "Share of the batches that are mixed", .min = 0, .max = 1};
+constexpr OptionInfo kProbability{.name = "p", .doc = "Share of the batches that are mixed", .min = 0, .max = 1};
 
 /// Gamma(shape, 1) by Marsaglia and Tsang, "A simple method for generating gamma variables" (2000).
 double draw_gamma(double shape, RandomStream& random) {
@@ -44,8 +44,8 @@ void check_mix(std::string_view type, double alpha) {
 
 ComponentKinds data_batch_transforms() {
   static constexpr std::array<ComponentKind, 2> kKinds{{
-      {"mixup", "blend each sample with another", make_fields<Mixup>},
-      {"cutmix", "paste a rectangle of another sample", make_fields<Cutmix>},
+      {"mixup", "blend each sample with another", make_options<Mixup>},
+      {"cutmix", "paste a rectangle of another sample", make_options<Cutmix>},
   }};
   return kKinds;
 }
@@ -56,9 +56,9 @@ double draw_beta(double alpha, RandomStream& random) {
   return a + b > 0 ? a / (a + b) : random.uniform() < 0.5 ? 0.0 : 1.0;
 }
 
-void Mixup::fields(FieldVisitor& visitor) {
-  visitor.field(kAlpha, alpha);
-  visitor.field(kProbability, p);
+void Mixup::options(OptionVisitor& visitor) {
+  visitor.option(kAlpha, alpha);
+  visitor.option(kProbability, p);
 }
 void Mixup::check() const { check_mix("mixup", alpha); }
 
@@ -70,9 +70,9 @@ void Mixup::apply(MixedBatch& batch, RandomStream& random) const {
   mix_rows(batch.probabilities.data_as<float>(), batch.rows, batch.probabilities.shape()[1], share);
 }
 
-void Cutmix::fields(FieldVisitor& visitor) {
-  visitor.field(kAlpha, alpha);
-  visitor.field(kProbability, p);
+void Cutmix::options(OptionVisitor& visitor) {
+  visitor.option(kAlpha, alpha);
+  visitor.option(kProbability, p);
 }
 void Cutmix::check() const { check_mix("cutmix", alpha); }
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 #include "libcore/base/philox.h"
 #include "libcore/tensor/tensor.h"
 
@@ -19,7 +19,7 @@ struct MixedBatch {
   int64_t rows = 0;
 };
 
-class BatchTransform : public Fields {
+class BatchTransform : public Options {
  public:
   virtual void check() const = 0;
   /// `random` belongs to this batch alone.
@@ -30,8 +30,8 @@ class BatchTransform : public Fields {
 struct Mixup : BatchTransform {
   double alpha = 1.0;
   double p = 1.0;
-  void fields(FieldVisitor& visitor) override;
-  std::unique_ptr<Fields> clone() const override { return std::make_unique<Mixup>(*this); }
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Options> clone() const override { return std::make_unique<Mixup>(*this); }
   void check() const override;
   void apply(MixedBatch& batch, RandomStream& random) const override;
 };
@@ -40,8 +40,8 @@ struct Mixup : BatchTransform {
 struct Cutmix : BatchTransform {
   double alpha = 1.0;
   double p = 1.0;
-  void fields(FieldVisitor& visitor) override;
-  std::unique_ptr<Fields> clone() const override { return std::make_unique<Cutmix>(*this); }
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Options> clone() const override { return std::make_unique<Cutmix>(*this); }
   void check() const override;
   void apply(MixedBatch& batch, RandomStream& random) const override;
 };

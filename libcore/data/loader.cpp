@@ -61,7 +61,7 @@ class DataLoader::State {
 
   std::shared_ptr<const Source> source_;
   Pipeline pipeline_;
-  std::vector<std::unique_ptr<Fields>> batch_transforms_;
+  std::vector<std::unique_ptr<Options>> batch_transforms_;
   LoaderOptions options_;
   SampleOrder order_;
   std::optional<int64_t> end_;  // position

@@ -9,7 +9,7 @@ constexpr std::string_view kInput = "input";
 }  // namespace
 
 struct Pipeline::Item {
-  std::unique_ptr<Fields> options;
+  std::unique_ptr<Options> options;
   const Transform* transform = nullptr;
   std::string type;
   std::string stream;  // name of its random stream

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 #include "libcore/data/sample.h"
 #include "libcore/data/transform.h"
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 #include "libcore/base/shape.h"
 #include "libcore/data/sample.h"
 
@@ -49,7 +49,7 @@ struct SourceContext {
 };
 
 /// Base of the option structs of all sources.
-class SourceOptions : public Fields {
+class SourceOptions : public Options {
  public:
   virtual std::unique_ptr<Source> open(const SourceContext& context) const = 0;
 };
@@ -57,7 +57,7 @@ class SourceOptions : public Fields {
 template <class Self>
 class SourceOptionsOf : public SourceOptions {
  public:
-  std::unique_ptr<Fields> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
+  std::unique_ptr<Options> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
 };
 
 /// The kinds of sources that a recipe may name.

@@ -58,9 +58,9 @@ class TextSource : public Source {
 
 }  // namespace
 
-void TextFiles::fields(FieldVisitor& visitor) {
-  visitor.field({.name = "path", .doc = "Text files, read one after the other", .required = true, .main = true}, path);
-  visitor.field({.name = "sequence_length", .doc = "Tokens of a sample; default: the model's", .min = 1}, sequence_length);
+void TextFiles::options(OptionVisitor& visitor) {
+  visitor.option({.name = "path", .doc = "Text files, read one after the other", .required = true, .main = true}, path);
+  visitor.option({.name = "sequence_length", .doc = "Tokens of a sample; default: the model's", .min = 1}, sequence_length);
 }
 
 std::unique_ptr<Source> TextFiles::open(const SourceContext& context) const {

@@ -1,4 +1,4 @@
-// The table of sources, their fields, and what they share.
+// The table of sources, their options, and what they share.
 #include "libcore/data/sources.h"
 
 #include <glob.h>
@@ -15,82 +15,82 @@ constexpr std::string_view kIdxSplitNames[] = {"train", "test"};
 constexpr std::string_view kCifarNames[] = {"cifar10", "cifar100", "cifar100_coarse"};
 constexpr std::string_view kSyntheticNames[] = {"float", "image", "integer"};
 
-constexpr FieldInfo kPaths{
+constexpr OptionInfo kPaths{
     .name = "path", .doc = "Path, list of paths, or globs; relative ones start at data.root", .required = true, .main = true};
-constexpr FieldInfo kClasses{.name = "classes", .doc = "Class names in the order of labels; default: the folders' names, sorted"};
-constexpr FieldInfo kMode{.name = "mode", .doc = "Channels of the decoded image: rgb (3) or gray (1)"};
+constexpr OptionInfo kClasses{.name = "classes", .doc = "Class names in the order of labels; default: the folders' names, sorted"};
+constexpr OptionInfo kMode{.name = "mode", .doc = "Channels of the decoded image: rgb (3) or gray (1)"};
 
 }  // namespace
 
-void ImageFolder::fields(FieldVisitor& visitor) {
-  visitor.field(kPaths, path);
-  visitor.field(kClasses, classes);
+void ImageFolder::options(OptionVisitor& visitor) {
+  visitor.option(kPaths, path);
+  visitor.option(kClasses, classes);
   visitor.choice(kMode, mode, kColorModeNames);
 }
 
-void TarArchive::fields(FieldVisitor& visitor) {
-  visitor.field(kPaths, path);
+void TarArchive::options(OptionVisitor& visitor) {
+  visitor.option(kPaths, path);
   visitor.choice({.name = "labels", .doc = "folder: the folder that holds the image; cls: the number in the .cls member of the same name; none"},
                  labels, kTarLabelsNames);
-  visitor.field(kClasses, classes);
+  visitor.option(kClasses, classes);
   visitor.choice(kMode, mode, kColorModeNames);
-  visitor.field({.name = "memory", .doc = "Most memory that a compressed archive may take when unpacked", .unit = "bytes", .min = 0},
+  visitor.option({.name = "memory", .doc = "Most memory that a compressed archive may take when unpacked", .unit = "bytes", .min = 0},
                 memory);
 }
 
-void Idx::fields(FieldVisitor& visitor) {
-  visitor.field({.name = "path", .doc = "Folder of the four files of MNIST or Fashion-MNIST; default: data.root", .main = true}, path);
+void Idx::options(OptionVisitor& visitor) {
+  visitor.option({.name = "path", .doc = "Folder of the four files of MNIST or Fashion-MNIST; default: data.root", .main = true}, path);
   visitor.choice({.name = "split", .doc = "Which pair of files of the folder: train-* or t10k-*"}, split, kIdxSplitNames);
-  visitor.field({.name = "images", .doc = "File of images, .gz or not; default: by split"}, images);
-  visitor.field({.name = "labels", .doc = "File of labels, .gz or not; default: by split"}, labels);
-  visitor.field({.name = "classes", .doc = "Class names in the order of labels"}, classes);
+  visitor.option({.name = "images", .doc = "File of images, .gz or not; default: by split"}, images);
+  visitor.option({.name = "labels", .doc = "File of labels, .gz or not; default: by split"}, labels);
+  visitor.option({.name = "classes", .doc = "Class names in the order of labels"}, classes);
   visitor.choice(kMode, mode, kColorModeNames);
 }
 
-void CifarBinary::fields(FieldVisitor& visitor) {
-  visitor.field({.name = "path", .doc = "The .bin files: path, list or globs", .required = true, .main = true}, path);
+void CifarBinary::options(OptionVisitor& visitor) {
+  visitor.option({.name = "path", .doc = "The .bin files: path, list or globs", .required = true, .main = true}, path);
   visitor.choice({.name = "variant", .doc = "Format of the records; cifar100_coarse takes the 20 superclasses"}, variant, kCifarNames);
 }
 
-void CsvColumns::fields(FieldVisitor& visitor) {
-  visitor.field({.name = "label", .doc = "Column of the class index"}, label);
-  visitor.field({.name = "dense", .doc = "Columns of `input` (f32): numbers from 0, ranges 1..13, header names"}, dense);
-  visitor.field({.name = "sparse", .doc = "Columns of `sparse` (i64), e.g. indices of embeddings"}, sparse);
-  visitor.field({.name = "target", .doc = "Columns of `target` (f32), for regression"}, target);
+void CsvColumns::options(OptionVisitor& visitor) {
+  visitor.option({.name = "label", .doc = "Column of the class index"}, label);
+  visitor.option({.name = "dense", .doc = "Columns of `input` (f32): numbers from 0, ranges 1..13, header names"}, dense);
+  visitor.option({.name = "sparse", .doc = "Columns of `sparse` (i64), e.g. indices of embeddings"}, sparse);
+  visitor.option({.name = "target", .doc = "Columns of `target` (f32), for regression"}, target);
 }
 
-void Csv::fields(FieldVisitor& visitor) {
-  visitor.field(kPaths, path);
-  visitor.field({.name = "delimiter", .doc = "One character; \\t is the tabulator"}, delimiter);
-  visitor.field({.name = "header", .doc = "The first line names the columns"}, header);
+void Csv::options(OptionVisitor& visitor) {
+  visitor.option(kPaths, path);
+  visitor.option({.name = "delimiter", .doc = "One character; \\t is the tabulator"}, delimiter);
+  visitor.option({.name = "header", .doc = "The first line names the columns"}, header);
   visitor.section({.name = "columns", .doc = "Which columns make which field"}, columns);
-  visitor.field({.name = "empty", .doc = "Value of an empty field; without it an empty field is an error"}, empty);
+  visitor.option({.name = "empty", .doc = "Value of an empty field; without it an empty field is an error"}, empty);
 }
 
-void TensorFile::fields(FieldVisitor& visitor) {
-  visitor.field(
+void TensorFile::options(OptionVisitor& visitor) {
+  visitor.option(
       {.name = "path", .doc = "Safetensors file with input [N,...] and label [N] or target [N,...]", .required = true, .main = true}, path);
 }
 
-void Synthetic::fields(FieldVisitor& visitor) {
-  visitor.field({.name = "samples", .doc = "Samples of an epoch", .min = 1, .main = true}, samples);
-  visitor.field({.name = "shape", .doc = "Shape of one input without the batch; default: the model's", .min = 1}, shape);
-  visitor.field({.name = "classes", .doc = "Labels are 0 .. classes-1; default: the model's classes", .min = 0}, classes);
+void Synthetic::options(OptionVisitor& visitor) {
+  visitor.option({.name = "samples", .doc = "Samples of an epoch", .min = 1, .main = true}, samples);
+  visitor.option({.name = "shape", .doc = "Shape of one input without the batch; default: the model's", .min = 1}, shape);
+  visitor.option({.name = "classes", .doc = "Labels are 0 .. classes-1; default: the model's classes", .min = 0}, classes);
   visitor.choice({.name = "values", .doc = "float: uniform, mean 0, variance 1; image: u8 pixels; integer: 0 .. high-1"}, values,
                  kSyntheticNames);
-  visitor.field({.name = "high", .doc = "One above the largest integer", .min = 0}, high);
+  visitor.option({.name = "high", .doc = "One above the largest integer", .min = 0}, high);
 }
 
 ComponentKinds data_sources() {
   static constexpr std::array<ComponentKind, 8> kKinds{{
-      {"image_folder", "images in a folder per class", make_fields<ImageFolder>},
-      {"tar", "images in .tar, .tar.gz or .tar.xz archives, read without extracting", make_fields<TarArchive>},
-      {"idx", "MNIST and Fashion-MNIST files, .gz or not", make_fields<Idx>},
-      {"cifar_binary", "the binary version of CIFAR-10 and CIFAR-100", make_fields<CifarBinary>},
-      {"csv", "a table of numbers", make_fields<Csv>},
-      {"text", "windows of tokens of text files, each with the token that follows", make_fields<TextFiles>},
-      {"tensors", "a safetensors file with input and label or target", make_fields<TensorFile>},
-      {"synthetic", "random numbers of the model's input shape", make_fields<Synthetic>},
+      {"image_folder", "images in a folder per class", make_options<ImageFolder>},
+      {"tar", "images in .tar, .tar.gz or .tar.xz archives, read without extracting", make_options<TarArchive>},
+      {"idx", "MNIST and Fashion-MNIST files, .gz or not", make_options<Idx>},
+      {"cifar_binary", "the binary version of CIFAR-10 and CIFAR-100", make_options<CifarBinary>},
+      {"csv", "a table of numbers", make_options<Csv>},
+      {"text", "windows of tokens of text files, each with the token that follows", make_options<TextFiles>},
+      {"tensors", "a safetensors file with input and label or target", make_options<TensorFile>},
+      {"synthetic", "random numbers of the model's input shape", make_options<Synthetic>},
   }};
   return kKinds;
 }

@@ -1,5 +1,5 @@
 #pragma once
-// The option structs of the sources; see source.h. Every field is documented where it is listed (sources.cpp).
+// The option structs of the sources; see source.h. Every option is documented where it is listed (sources.cpp).
 
 #include <optional>
 
@@ -13,7 +13,7 @@ struct ImageFolder : SourceOptionsOf<ImageFolder> {
   std::vector<std::string> path;
   std::vector<std::string> classes;
   ColorMode mode = ColorMode::kRgb;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
@@ -26,7 +26,7 @@ struct TarArchive : SourceOptionsOf<TarArchive> {
   std::vector<std::string> classes;
   ColorMode mode = ColorMode::kRgb;
   int64_t memory = int64_t{2} << 30;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
@@ -40,7 +40,7 @@ struct Idx : SourceOptionsOf<Idx> {
   std::string labels;
   std::vector<std::string> classes;
   ColorMode mode = ColorMode::kGray;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
@@ -50,14 +50,14 @@ enum class CifarVariant { kCifar10, kCifar100, kCifar100Coarse };
 struct CifarBinary : SourceOptionsOf<CifarBinary> {
   std::vector<std::string> path;
   CifarVariant variant = CifarVariant::kCifar10;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
 /// Which columns of a csv file make which field: numbers from 0, ranges "1..13" (both ends included), or header names.
-struct CsvColumns : FieldsOf<CsvColumns> {
+struct CsvColumns : OptionsOf<CsvColumns> {
   std::vector<std::string> label, dense, sparse, target;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
 };
 
 /// A table of numbers.
@@ -67,14 +67,14 @@ struct Csv : SourceOptionsOf<Csv> {
   bool header = false;
   CsvColumns columns;
   std::optional<double> empty;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
 /// A safetensors file with `input` and `label` or `target`.
 struct TensorFile : SourceOptionsOf<TensorFile> {
   std::string path;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
@@ -82,7 +82,7 @@ struct TensorFile : SourceOptionsOf<TensorFile> {
 struct TextFiles : SourceOptionsOf<TextFiles> {
   std::vector<std::string> path;
   std::optional<int64_t> sequence_length;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
@@ -95,7 +95,7 @@ struct Synthetic : SourceOptionsOf<Synthetic> {
   int64_t classes = 0;
   SyntheticKind values = SyntheticKind::kFloat;
   int64_t high = 0;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 

@@ -156,16 +156,16 @@ class Bytes : public Tokenizer {
 };
 
 constexpr std::array<ComponentKind, 2> kKinds{{
-    {"char", "one token a character of UTF-8 text", make_fields<CharTokenizer>},
-    {"byte", "one token a byte, 256 in all", make_fields<ByteTokenizer>},
+    {"char", "one token a character of UTF-8 text", make_options<CharTokenizer>},
+    {"byte", "one token a byte, 256 in all", make_options<ByteTokenizer>},
 }};
 
 }  // namespace
 
-void CharTokenizer::fields(FieldVisitor& visitor) {
-  visitor.field({.name = "path", .doc = "Text whose characters make the vocabulary; default: what the weights carry, else the training text"}, path);
+void CharTokenizer::options(OptionVisitor& visitor) {
+  visitor.option({.name = "path", .doc = "Text whose characters make the vocabulary; default: what the weights carry, else the training text"}, path);
 }
-void ByteTokenizer::fields(FieldVisitor&) {}
+void ByteTokenizer::options(OptionVisitor&) {}
 
 std::shared_ptr<const Tokenizer> CharTokenizer::make(const TokenizerContext& context) const {
   const std::vector<std::string> files = path.empty() ? context.training_files : expand_paths(context.root, path);

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 
 namespace galley {
 
@@ -34,25 +34,25 @@ struct TokenizerContext {
 };
 
 /// Base of the option structs of all tokenizers.
-class TokenizerOptions : public Fields {
+class TokenizerOptions : public Options {
  public:
   virtual std::shared_ptr<const Tokenizer> make(const TokenizerContext& context) const = 0;
 };
 template <class Self>
 class TokenizerOptionsOf : public TokenizerOptions {
  public:
-  std::unique_ptr<Fields> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
+  std::unique_ptr<Options> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
 };
 
 /// One token a character (Unicode code point of UTF-8 text), in the order of their code points.
 struct CharTokenizer : TokenizerOptionsOf<CharTokenizer> {
   std::vector<std::string> path;  ///< The text whose characters make the vocabulary; empty: the training text.
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   std::shared_ptr<const Tokenizer> make(const TokenizerContext& context) const override;
 };
 /// One token a byte, 256 in all: any file is valid.
 struct ByteTokenizer : TokenizerOptionsOf<ByteTokenizer> {
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   std::shared_ptr<const Tokenizer> make(const TokenizerContext& context) const override;
 };
 

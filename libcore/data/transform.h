@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 #include "libcore/base/philox.h"
 #include "libcore/data/resample.h"
 
@@ -15,7 +15,7 @@ namespace galley {
 /// Pixels that an item takes; the pipeline converts u8 to f32 (0..1) before an item that wants floats.
 enum class PixelsWanted { kAny, kU8, kFloat };
 
-class Transform : public Fields {
+class Transform : public Options {
  public:
   /// Throws Error (exit 3) where options contradict each other; called once, before the first sample.
   virtual void check() const {}
@@ -26,14 +26,14 @@ class Transform : public Fields {
   std::string field = "input";  ///< The sample's field that the pipeline gives to apply().
 
  protected:
-  /// What every item has; called at the end of fields().
-  void item_fields(FieldVisitor& visitor);
+  /// What every item has; called at the end of options().
+  void item_options(OptionVisitor& visitor);
 };
 
 template <class Self>
 class TransformOf : public Transform {
  public:
-  std::unique_ptr<Fields> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
+  std::unique_ptr<Options> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
 };
 
 /// The items that a recipe's pipeline may name.
@@ -47,14 +47,14 @@ struct Resize : TransformOf<Resize> {
   Interpolation interpolation = Interpolation::kBilinear;
   bool antialias = true;
   ResizeBackend backend = ResizeBackend::kPillow;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   void check() const override;
   void apply(Image& image, RandomStream& random) const override;
 };
 
 struct CenterCrop : TransformOf<CenterCrop> {
   std::vector<int64_t> size;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   void check() const override;
   void apply(Image& image, RandomStream& random) const override;
 };
@@ -63,7 +63,7 @@ struct Pad : TransformOf<Pad> {
   std::vector<int64_t> padding;  ///< All sides; [left and right, top and bottom]; or [left, top, right, bottom].
   std::vector<double> fill{0};
   PaddingMode padding_mode = PaddingMode::kConstant;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   void check() const override;
   void apply(Image& image, RandomStream& random) const override;
 };
@@ -74,7 +74,7 @@ struct RandomCrop : TransformOf<RandomCrop> {
   bool pad_if_needed = false;
   std::vector<double> fill{0};
   PaddingMode padding_mode = PaddingMode::kConstant;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   void check() const override;
   void apply(Image& image, RandomStream& random) const override;
 };
@@ -86,7 +86,7 @@ struct RandomResizedCrop : TransformOf<RandomResizedCrop> {
   Interpolation interpolation = Interpolation::kBilinear;
   bool antialias = true;
   ResizeBackend backend = ResizeBackend::kPillow;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   void check() const override;
   void apply(Image& image, RandomStream& random) const override;
   /// The part of the image that is taken.
@@ -95,19 +95,19 @@ struct RandomResizedCrop : TransformOf<RandomResizedCrop> {
 
 struct RandomHorizontalFlip : TransformOf<RandomHorizontalFlip> {
   double p = 0.5;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   void apply(Image& image, RandomStream& random) const override;
 };
 
 struct RandomVerticalFlip : TransformOf<RandomVerticalFlip> {
   double p = 0.5;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   void apply(Image& image, RandomStream& random) const override;
 };
 
 struct Normalize : TransformOf<Normalize> {
   std::vector<double> mean, std;  ///< One for each channel, or one for all; of pixels in 0..1.
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   void check() const override;
   PixelsWanted wants() const override { return PixelsWanted::kFloat; }
   void apply(Image& image, RandomStream& random) const override;
@@ -120,20 +120,20 @@ enum class PixelType { kF32, kU8 };
 struct ToDtype : TransformOf<ToDtype> {
   PixelType dtype = PixelType::kF32;
   bool scale = true;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   void apply(Image& image, RandomStream& random) const override;
 };
 
 struct ColorJitter : TransformOf<ColorJitter> {
   std::vector<double> brightness{0}, contrast{0}, saturation{0}, hue{0};  ///< x: 1 - x .. 1 + x (hue -x .. x), or [low, high].
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   void check() const override;
   void apply(Image& image, RandomStream& random) const override;
 };
 
 struct Grayscale : TransformOf<Grayscale> {
   int64_t num_output_channels = 1;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   void check() const override;
   void apply(Image& image, RandomStream& random) const override;
 };
@@ -143,7 +143,7 @@ struct RandomErasing : TransformOf<RandomErasing> {
   std::vector<double> scale{0.02, 0.33};
   std::vector<double> ratio{0.3, 3.3};
   std::vector<std::string> value{"0"};  ///< A number, one for each channel, or "random" (normal).
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   void check() const override;
   PixelsWanted wants() const override { return PixelsWanted::kFloat; }
   void apply(Image& image, RandomStream& random) const override;
@@ -155,7 +155,7 @@ struct AutoAugment : TransformOf<AutoAugment> {
   AutoAugmentPolicy policy = AutoAugmentPolicy::kImagenet;
   Interpolation interpolation = Interpolation::kNearest;
   std::vector<double> fill;
-  void fields(FieldVisitor& visitor) override;
+  void options(OptionVisitor& visitor) override;
   void check() const override;
   PixelsWanted wants() const override { return PixelsWanted::kU8; }
   void apply(Image& image, RandomStream& random) const override;

@@ -1,4 +1,4 @@
-// The table of transforms and their fields.
+// The table of transforms and their options.
 #include <array>
 #include <cmath>
 #include <span>
@@ -12,22 +12,22 @@ constexpr std::string_view kPaddingModeNames[] = {"constant", "edge", "reflect",
 constexpr std::string_view kPixelTypeNames[] = {"f32", "u8"};
 constexpr std::string_view kPolicyNames[] = {"imagenet", "cifar10", "svhn"};
 
-constexpr FieldInfo kSize{.name = "size",
+constexpr OptionInfo kSize{.name = "size",
                           .doc = "[height, width], or one number for a square",
                           .unit = "pixels",
                           .min = 1,
                           .max = 16384,
                           .required = true,
                           .main = true};
-constexpr FieldInfo kInterpolation{.name = "interpolation", .doc = "How pixels are found between pixels"};
-constexpr FieldInfo kBackend{.name = "backend", .doc = "Whose bicubic filter at sharp edges: pillow (8 bits between its passes, as transforms.v2), or tensor (floats, as torchvision's first transforms of tensors)"};
-constexpr FieldInfo kAntialias{.name = "antialias", .doc = "Widen the filter when reducing (bilinear and bicubic), as Pillow"};
-constexpr FieldInfo kProbability{.name = "p", .doc = "Probability", .min = 0, .max = 1, .main = true};
-constexpr FieldInfo kFill{.name = "fill", .doc = "Value of new pixels, one for all or one a channel, in the image's own units"};
-constexpr FieldInfo kPaddingMode{
+constexpr OptionInfo kInterpolation{.name = "interpolation", .doc = "How pixels are found between pixels"};
+constexpr OptionInfo kBackend{.name = "backend", .doc = "Whose bicubic filter at sharp edges: pillow (8 bits between its passes, as transforms.v2), or tensor (floats, as torchvision's first transforms of tensors)"};
+constexpr OptionInfo kAntialias{.name = "antialias", .doc = "Widen the filter when reducing (bilinear and bicubic), as Pillow"};
+constexpr OptionInfo kProbability{.name = "p", .doc = "Probability", .min = 0, .max = 1, .main = true};
+constexpr OptionInfo kFill{.name = "fill", .doc = "Value of new pixels, one for all or one a channel, in the image's own units"};
+constexpr OptionInfo kPaddingMode{
     .name = "padding_mode",
     .doc = "What new pixels hold: fill, the edge, or the image mirrored without (reflect) or with (symmetric) its edge"};
-constexpr FieldInfo kPadding{.name = "padding",
+constexpr OptionInfo kPadding{.name = "padding",
                              .doc = "All sides, [left and right, top and bottom], or [left, top, right, bottom]",
                              .unit = "pixels",
                              .min = 0,
@@ -63,29 +63,29 @@ void check_jitter(std::string_view key, const std::vector<double>& value, double
 
 ComponentKinds data_transforms() {
   static constexpr std::array<ComponentKind, 13> kKinds{{
-      {"resize", "resize, antialiased", make_fields<Resize>},
-      {"center_crop", "cut out the middle", make_fields<CenterCrop>},
-      {"random_crop", "cut out a random part of fixed size, after padding", make_fields<RandomCrop>},
-      {"random_resized_crop", "cut out a random part of random size and shape, and resize it", make_fields<RandomResizedCrop>},
-      {"random_horizontal_flip", "mirror left and right", make_fields<RandomHorizontalFlip>},
-      {"random_vertical_flip", "mirror top and bottom", make_fields<RandomVerticalFlip>},
-      {"normalize", "(x - mean) / std, of pixels in 0..1", make_fields<Normalize>},
-      {"to_dtype", "convert pixels", make_fields<ToDtype>},
-      {"color_jitter", "change brightness, contrast, saturation and hue in random order", make_fields<ColorJitter>},
-      {"random_erasing", "overwrite a random rectangle", make_fields<RandomErasing>},
-      {"auto_augment", "a random sub-policy of AutoAugment", make_fields<AutoAugment>},
-      {"grayscale", "remove the colours", make_fields<Grayscale>},
-      {"pad", "add pixels at the borders", make_fields<Pad>},
+      {"resize", "resize, antialiased", make_options<Resize>},
+      {"center_crop", "cut out the middle", make_options<CenterCrop>},
+      {"random_crop", "cut out a random part of fixed size, after padding", make_options<RandomCrop>},
+      {"random_resized_crop", "cut out a random part of random size and shape, and resize it", make_options<RandomResizedCrop>},
+      {"random_horizontal_flip", "mirror left and right", make_options<RandomHorizontalFlip>},
+      {"random_vertical_flip", "mirror top and bottom", make_options<RandomVerticalFlip>},
+      {"normalize", "(x - mean) / std, of pixels in 0..1", make_options<Normalize>},
+      {"to_dtype", "convert pixels", make_options<ToDtype>},
+      {"color_jitter", "change brightness, contrast, saturation and hue in random order", make_options<ColorJitter>},
+      {"random_erasing", "overwrite a random rectangle", make_options<RandomErasing>},
+      {"auto_augment", "a random sub-policy of AutoAugment", make_options<AutoAugment>},
+      {"grayscale", "remove the colours", make_options<Grayscale>},
+      {"pad", "add pixels at the borders", make_options<Pad>},
   }};
   return kKinds;
 }
 
-void Transform::item_fields(FieldVisitor& visitor) {
-  visitor.field({.name = "field", .doc = "Image of the sample that is changed"}, field);
+void Transform::item_options(OptionVisitor& visitor) {
+  visitor.option({.name = "field", .doc = "Image of the sample that is changed"}, field);
 }
 
-void Resize::fields(FieldVisitor& visitor) {
-  visitor.field({.name = "size",
+void Resize::options(OptionVisitor& visitor) {
+  visitor.option({.name = "size",
                  .doc = "[height, width], or one number for the smaller edge",
                  .unit = "pixels",
                  .min = 1,
@@ -93,13 +93,13 @@ void Resize::fields(FieldVisitor& visitor) {
                  .required = true,
                  .main = true},
                 size);
-  visitor.field(
+  visitor.option(
       {.name = "max_size", .doc = "Bound of the longer edge where `size` is one number; 0: none", .unit = "pixels", .min = 0, .max = 16384},
       max_size);
   visitor.choice(kInterpolation, interpolation, kInterpolationNames);
-  visitor.field(kAntialias, antialias);
+  visitor.option(kAntialias, antialias);
   visitor.choice(kBackend, backend, kResizeBackendNames);
-  item_fields(visitor);
+  item_options(visitor);
 }
 
 void Resize::check() const {
@@ -108,19 +108,19 @@ void Resize::check() const {
                " wants `size` to be one smaller number");
 }
 
-void CenterCrop::fields(FieldVisitor& visitor) {
-  visitor.field(kSize, size);
-  item_fields(visitor);
+void CenterCrop::options(OptionVisitor& visitor) {
+  visitor.option(kSize, size);
+  item_options(visitor);
 }
 void CenterCrop::check() const { check_list("center_crop", "size", size.size(), {1, 2}); }
 
-void Pad::fields(FieldVisitor& visitor) {
-  FieldInfo info = kPadding;
+void Pad::options(OptionVisitor& visitor) {
+  OptionInfo info = kPadding;
   info.required = info.main = true;
-  visitor.field(info, padding);
-  visitor.field(kFill, fill);
+  visitor.option(info, padding);
+  visitor.option(kFill, fill);
   visitor.choice(kPaddingMode, padding_mode, kPaddingModeNames);
-  item_fields(visitor);
+  item_options(visitor);
 }
 
 void Pad::check() const {
@@ -128,13 +128,13 @@ void Pad::check() const {
   check_list("pad", "fill", fill.size(), {1, 3});
 }
 
-void RandomCrop::fields(FieldVisitor& visitor) {
-  visitor.field(kSize, size);
-  visitor.field(kPadding, padding);
-  visitor.field({.name = "pad_if_needed", .doc = "Pad images that are smaller than `size`, else they are an error"}, pad_if_needed);
-  visitor.field(kFill, fill);
+void RandomCrop::options(OptionVisitor& visitor) {
+  visitor.option(kSize, size);
+  visitor.option(kPadding, padding);
+  visitor.option({.name = "pad_if_needed", .doc = "Pad images that are smaller than `size`, else they are an error"}, pad_if_needed);
+  visitor.option(kFill, fill);
   visitor.choice(kPaddingMode, padding_mode, kPaddingModeNames);
-  item_fields(visitor);
+  item_options(visitor);
 }
 
 void RandomCrop::check() const {
@@ -143,14 +143,14 @@ void RandomCrop::check() const {
   check_list("random_crop", "fill", fill.size(), {1, 3});
 }
 
-void RandomResizedCrop::fields(FieldVisitor& visitor) {
-  visitor.field(kSize, size);
-  visitor.field({.name = "scale", .doc = "Least and largest share of the image's area", .min = 0, .max = 1}, scale);
-  visitor.field({.name = "ratio", .doc = "Least and largest width / height, drawn on a logarithmic scale", .min = 0}, ratio);
+void RandomResizedCrop::options(OptionVisitor& visitor) {
+  visitor.option(kSize, size);
+  visitor.option({.name = "scale", .doc = "Least and largest share of the image's area", .min = 0, .max = 1}, scale);
+  visitor.option({.name = "ratio", .doc = "Least and largest width / height, drawn on a logarithmic scale", .min = 0}, ratio);
   visitor.choice(kInterpolation, interpolation, kInterpolationNames);
-  visitor.field(kAntialias, antialias);
+  visitor.option(kAntialias, antialias);
   visitor.choice(kBackend, backend, kResizeBackendNames);
-  item_fields(visitor);
+  item_options(visitor);
 }
 
 void RandomResizedCrop::check() const {
@@ -159,19 +159,19 @@ void RandomResizedCrop::check() const {
   check_range("random_resized_crop", "ratio", ratio, 1e-6);
 }
 
-void RandomHorizontalFlip::fields(FieldVisitor& visitor) {
-  visitor.field(kProbability, p);
-  item_fields(visitor);
+void RandomHorizontalFlip::options(OptionVisitor& visitor) {
+  visitor.option(kProbability, p);
+  item_options(visitor);
 }
-void RandomVerticalFlip::fields(FieldVisitor& visitor) {
-  visitor.field(kProbability, p);
-  item_fields(visitor);
+void RandomVerticalFlip::options(OptionVisitor& visitor) {
+  visitor.option(kProbability, p);
+  item_options(visitor);
 }
 
-void Normalize::fields(FieldVisitor& visitor) {
-  visitor.field({.name = "mean", .doc = "One a channel, or one for all", .required = true}, mean);
-  visitor.field({.name = "std", .doc = "One a channel, or one for all; not 0", .required = true}, std);
-  item_fields(visitor);
+void Normalize::options(OptionVisitor& visitor) {
+  visitor.option({.name = "mean", .doc = "One a channel, or one for all", .required = true}, mean);
+  visitor.option({.name = "std", .doc = "One a channel, or one for all; not 0", .required = true}, std);
+  item_options(visitor);
 }
 
 void Normalize::check() const {
@@ -179,22 +179,22 @@ void Normalize::check() const {
   for (const double value : std) GALLEY_CHECK(static_cast<float>(value) != 0.0f && std::isfinite(value), "[normalize] `std` holds ", value);
 }
 
-void ToDtype::fields(FieldVisitor& visitor) {
+void ToDtype::options(OptionVisitor& visitor) {
   visitor.choice({.name = "dtype", .doc = "Type of the pixels", .main = true}, dtype, kPixelTypeNames);
-  visitor.field({.name = "scale", .doc = "0..255 to 0..1 and back; without it values stay"}, scale);
-  item_fields(visitor);
+  visitor.option({.name = "scale", .doc = "0..255 to 0..1 and back; without it values stay"}, scale);
+  item_options(visitor);
 }
 
-void ColorJitter::fields(FieldVisitor& visitor) {
-  visitor.field({.name = "brightness", .doc = "x draws a factor from 1 - x .. 1 + x; [low, high] is the range itself"}, brightness);
-  visitor.field({.name = "contrast", .doc = "As brightness"}, contrast);
-  visitor.field({.name = "saturation", .doc = "As brightness"}, saturation);
-  visitor.field({.name = "hue",
+void ColorJitter::options(OptionVisitor& visitor) {
+  visitor.option({.name = "brightness", .doc = "x draws a factor from 1 - x .. 1 + x; [low, high] is the range itself"}, brightness);
+  visitor.option({.name = "contrast", .doc = "As brightness"}, contrast);
+  visitor.option({.name = "saturation", .doc = "As brightness"}, saturation);
+  visitor.option({.name = "hue",
                  .doc = "x draws from -x .. x turns of the colour circle, x at most 0.5; [low, high] is the range itself",
                  .min = -0.5,
                  .max = 0.5},
                 hue);
-  item_fields(visitor);
+  item_options(visitor);
 }
 
 void ColorJitter::check() const {
@@ -205,21 +205,21 @@ void ColorJitter::check() const {
   check_jitter("hue", hue, -0.5, 0.5);
 }
 
-void Grayscale::fields(FieldVisitor& visitor) {
-  visitor.field({.name = "num_output_channels", .doc = "1, or 3 equal ones", .min = 1, .max = 3, .main = true}, num_output_channels);
-  item_fields(visitor);
+void Grayscale::options(OptionVisitor& visitor) {
+  visitor.option({.name = "num_output_channels", .doc = "1, or 3 equal ones", .min = 1, .max = 3, .main = true}, num_output_channels);
+  item_options(visitor);
 }
 void Grayscale::check() const {
   GALLEY_CHECK(num_output_channels == 1 || num_output_channels == 3, "[grayscale] `num_output_channels` is ", num_output_channels,
                "; wanted 1 or 3");
 }
 
-void RandomErasing::fields(FieldVisitor& visitor) {
-  visitor.field(kProbability, p);
-  visitor.field({.name = "scale", .doc = "Least and largest share of the image's area", .min = 0, .max = 1}, scale);
-  visitor.field({.name = "ratio", .doc = "Least and largest height / width, drawn on a logarithmic scale", .min = 0}, ratio);
-  visitor.field({.name = "value", .doc = "A number, one a channel, or random (normally distributed)"}, value);
-  item_fields(visitor);
+void RandomErasing::options(OptionVisitor& visitor) {
+  visitor.option(kProbability, p);
+  visitor.option({.name = "scale", .doc = "Least and largest share of the image's area", .min = 0, .max = 1}, scale);
+  visitor.option({.name = "ratio", .doc = "Least and largest height / width, drawn on a logarithmic scale", .min = 0}, ratio);
+  visitor.option({.name = "value", .doc = "A number, one a channel, or random (normally distributed)"}, value);
+  item_options(visitor);
 }
 
 void RandomErasing::check() const {
@@ -234,11 +234,11 @@ void RandomErasing::check() const {
   }
 }
 
-void AutoAugment::fields(FieldVisitor& visitor) {
+void AutoAugment::options(OptionVisitor& visitor) {
   visitor.choice({.name = "policy", .doc = "The data set it was learnt on", .main = true}, policy, kPolicyNames);
   visitor.choice({.name = "interpolation", .doc = "nearest or bilinear"}, interpolation, kInterpolationNames);
-  visitor.field({.name = "fill", .doc = "Value of new pixels (0..255), one for all or one a channel; default black"}, fill);
-  item_fields(visitor);
+  visitor.option({.name = "fill", .doc = "Value of new pixels (0..255), one for all or one a channel; default black"}, fill);
+  item_options(visitor);
 }
 
 void AutoAugment::check() const {

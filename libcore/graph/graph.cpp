@@ -7,7 +7,7 @@ namespace {
 
 /// Fills in the outputs' formats by the op's rule and checks the inputs' ones.
 void apply_format_rule(const OpDef& op, const OpContext& context, std::vector<TensorType>& outputs) {
-  if (op.formats == FormatRule::kExplicit) return;
+  if (op.layout.formats == FormatRule::kExplicit) return;
   const TensorType* first = nullptr;
   for (const TensorType* type : context.inputs) {
     if (type == nullptr || type->format.is_blocked() || type->shape.rank() < 4) continue;
@@ -16,7 +16,7 @@ void apply_format_rule(const OpDef& op, const OpContext& context, std::vector<Te
     if (first == nullptr) first = type;
   }
   if (first == nullptr) return;
-  if (op.formats == FormatRule::kContiguous) {
+  if (op.layout.formats == FormatRule::kContiguous) {
     GALLEY_ASSERT(!first->format.is_channels_last(), op.name, " wants contiguous inputs, got ", first->str());
     return;
   }
@@ -34,6 +34,7 @@ std::string_view role_name(ValueRole role) {
     case ValueRole::kParameter: return "parameter";
     case ValueRole::kBuffer: return "buffer";
     case ValueRole::kState: return "state";
+    case ValueRole::kCarried: return "carried";
   }
   GALLEY_ASSERT(false);
 }
@@ -77,7 +78,7 @@ Value Graph::add_input(std::string name, TensorType type, ValueRole role) {
   return Value(this, id);
 }
 
-std::vector<Value> Graph::add_node(const OpDef& op, std::shared_ptr<const Fields> attributes, std::vector<ValueId> inputs) {
+std::vector<Value> Graph::add_node(const OpDef& op, std::shared_ptr<const Options> attributes, std::vector<ValueId> inputs) {
   Node node;
   node.op = &op;
   node.attributes = std::move(attributes);
@@ -88,9 +89,9 @@ std::vector<Value> Graph::add_node(const OpDef& op, std::shared_ptr<const Fields
   OpContext context = context_of(*this, node);
   size_t required = 0;
   bool variadic = false;
-  for (std::string_view name : op.inputs) {
-    variadic |= name.ends_with("*");
-    if (!name.ends_with("?") && !name.ends_with("*")) GALLEY_ASSERT(context.has(static_cast<int>(required)), op.name, " needs its input ", name);
+  for (const Port& port : op.inputs) {
+    variadic |= port.variadic;
+    if (!port.optional && !port.variadic) GALLEY_ASSERT(context.has(static_cast<int>(required)), op.name, " needs its input ", port.name);
     ++required;
   }
   GALLEY_ASSERT(variadic || node.inputs.size() <= op.inputs.size(), op.name, " takes ", op.inputs.size(), " inputs, got ", node.inputs.size());

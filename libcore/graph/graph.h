@@ -24,6 +24,7 @@ enum class ValueRole : uint8_t {
   kParameter,   // trained
   kBuffer,      // saved with the model, not trained: running statistics
   kState,       // optimizer moments, EMA weights, accumulated gradients
+  kCarried,     // owned by one request and shared by its executions: key-value cache, recurrent state
 };
 std::string_view role_name(ValueRole role);
 
@@ -55,7 +56,7 @@ class Value {
 /// An operator applied to values.
 struct Node {
   const OpDef* op = nullptr;
-  std::shared_ptr<const Fields> attributes;  // immutable; nullptr where the op has none
+  std::shared_ptr<const Options> attributes;  // immutable; nullptr where the op has none
   std::vector<ValueId> inputs;               // kNoValue: optional input not given
   std::vector<ValueId> outputs;
   std::string path;                          // module that made it: "layer1.0.conv2"
@@ -89,7 +90,7 @@ class Graph {
   /// A named input. Names of one graph are unique.
   Value add_input(std::string name, TensorType type, ValueRole role);
   /// Appends a node: checks and infers, adds path and op name to an error's text. Returns its outputs.
-  std::vector<Value> add_node(const OpDef& op, std::shared_ptr<const Fields> attributes, std::vector<ValueId> inputs);
+  std::vector<Value> add_node(const OpDef& op, std::shared_ptr<const Options> attributes, std::vector<ValueId> inputs);
   /// The same, from an existing node (its path and phase) with other inputs.
   std::vector<Value> add_node_like(const Node& node, std::vector<ValueId> inputs);
   /// Declares a result. Names of one graph are unique.
@@ -171,6 +172,6 @@ std::string print(const Graph& graph);
 /// Throws Error (code kInput) with line and column where the text is not a graph.
 Graph parse_graph(std::string_view text);
 /// Attributes that differ from their defaults: "stride=[2,2] padding=[1,1]".
-std::string print_attributes(const OpDef& op, const Fields* attributes);
+std::string print_attributes(const OpDef& op, const Options* attributes);
 
 }  // namespace galley

@@ -42,7 +42,7 @@ Cost cost_of(const OpDef& op, const OpContext& context) {
     if (op.precision == PrecisionRule::kLow && context.has(0) && context.in(0).dtype == DType::kBF16) cost.dtype = DType::kBF16;
     return cost;
   }
-  if (op.view) return cost;
+  if (op.view()) return cost;
   for (const TensorType* type : context.inputs) cost.bytes_read += type ? static_cast<double>(type->bytes()) : 0;
   for (const TensorType* type : context.outputs) cost.bytes_written += type ? static_cast<double>(type->bytes()) : 0;
   return cost;

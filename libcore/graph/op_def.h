@@ -9,17 +9,47 @@
 #include <vector>
 
 #include "libcore/base/error.h"
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 #include "libcore/graph/tensor_type.h"
 
 namespace galley {
 
+class Expansion;        // ops/expansion.h
 class GradientBuilder;  // ops/gradient.h
+class IntegerBuilder;   // passes/integer_builder.h
 class Value;            // graph/graph.h
+
+/// What an input or output of an operator is for.
+enum class PortKind : uint8_t {
+  kActivation,  // data that flows through the model, and its gradients
+  kWeight,      // an operand of products, or the gradient of one: its kernel may prefer a memory format of its own
+  kStatistics,  // vectors beside the data: biases, scales, means, variances; they stay in f32
+  kState,       // a persistent array: parameters in their update, moments, running statistics, observed ranges
+  kIndex,       // integers that select: classes, positions, tokens
+  kScalar,      // one value that is fed or computed: learning rate, step, random key
+};
+
+/// An input or output. Written as its name in an operator's row: "x" is required, "x?" is optional, "x*" (the last one) stands for any number.
+struct Port {
+  std::string_view name;  // without the mark
+  PortKind kind = PortKind::kActivation;
+  bool optional = false, variadic = false;
+
+  constexpr Port(std::string_view text, PortKind port_kind = PortKind::kActivation)
+      : name(text), kind(port_kind), optional(text.ends_with('?')), variadic(text.ends_with('*')) {
+    if (optional || variadic) name.remove_suffix(1);
+  }
+  constexpr Port(const char* text) : Port(std::string_view(text)) {}
+  static constexpr Port weight(std::string_view text) { return {text, PortKind::kWeight}; }
+  static constexpr Port statistics(std::string_view text) { return {text, PortKind::kStatistics}; }
+  static constexpr Port state(std::string_view text) { return {text, PortKind::kState}; }
+  static constexpr Port index(std::string_view text) { return {text, PortKind::kIndex}; }
+  static constexpr Port scalar(std::string_view text) { return {text, PortKind::kScalar}; }
+};
 
 /// What an operator may look at: attributes and types. An absent optional input is nullptr.
 struct OpContext {
-  const Fields* attributes = nullptr;
+  const Options* attributes = nullptr;
   std::vector<const TensorType*> inputs;
   std::vector<const TensorType*> outputs;  // empty while `infer` runs
 
@@ -47,11 +77,23 @@ struct Cost {
   double executed_flops() const { return flops - saved_flops; }
 };
 
-/// How an operator stands to memory formats of values of rank 4 and 5 (others are always contiguous).
-enum class FormatRule {
-  kSame,        // its rank-4/5 inputs and outputs share one format, contiguous or channels_last: element-wise, pooling, convolution
-  kContiguous,  // wants contiguous inputs, gives contiguous outputs
+/// What bounds an operator, and what it is to passes that choose what to keep, fuse or count.
+enum class WorkClass : uint8_t {
+  kMemory,   // reads and writes values: element-wise functions, norms, pooling, moves
+  kProduct,  // multiplies by weights or by other activations: convolutions, matrix products, recurrent layers, attention
+  kView,     // output 0 is input 0's memory under another shape: nothing runs
+  kState,    // updates persistent arrays
+};
+
+/// Memory formats of values of rank 4 and 5 (others are always contiguous).
+enum class FormatRule : uint8_t {
+  kKeeps,       // its rank-4/5 inputs and outputs share one format, contiguous or channels_last: element-wise, pooling, convolution
+  kContiguous,  // contiguous inputs and outputs
   kExplicit,    // infer sets the format (reorder)
+};
+struct LayoutRule {
+  FormatRule formats = FormatRule::kKeeps;
+  bool prefers_channels_last = false;  // several times faster in channels_last: such an operator asks for it
 };
 
 /// What assign_precision does with it.
@@ -80,23 +122,33 @@ struct InPlace {
 struct OpDef {
   std::string_view name;
   std::string_view doc;                     // one line, with the source of the formula where it is not common knowledge
-  std::vector<std::string_view> inputs;     // names; "x?" is optional, "x*" (last) any number
-  std::vector<std::string_view> outputs;
-  std::unique_ptr<Fields> (*make_attrs)() = nullptr;  // defaults; nullptr: no attributes
-  /// All argument checks, and the types of the outputs (formats are filled in after `formats`, unless kExplicit).
+  std::vector<Port> inputs;
+  std::vector<Port> outputs;
+  std::unique_ptr<Options> (*make_attrs)() = nullptr;  // defaults; nullptr: no attributes
+  /// All argument checks, and the types of the outputs (formats are filled in by `layout`, unless kExplicit).
   std::vector<TensorType> (*infer)(const OpContext&) = nullptr;
   /// Adds the backward nodes: reads g.in/out/grad, calls g.set. nullptr: see no_gradient.
   void (*gradient)(GradientBuilder&) = nullptr;
   std::string_view no_gradient = "";        // why there is none
   Cost (*cost)(const OpContext&) = nullptr; // nullptr: no flops, each operand once
-  FormatRule formats = FormatRule::kSame;
+  WorkClass work = WorkClass::kMemory;
+  LayoutRule layout = {};
   PrecisionRule precision = PrecisionRule::kFollow;
   QuantizeRule quantize = QuantizeRule::kFloat;
   std::vector<InPlace> updates = {};        // state written in place
   std::vector<InPlace> may_reuse = {};      // output may take the memory of an input that dies here, where sizes agree
-  bool view = false;                        // output 0 is input 0's memory under another shape (reshape, flatten)
   bool stops_gradient = false;              // its outputs count as constants where a gradient is taken: observers
   bool has_effect = false;                  // never removed even where nothing reads its outputs
+  /// The primitives that a composite stands for: emits them into the caller's graph. nullptr: a primitive, or `target`.
+  void (*definition)(Expansion&) = nullptr;
+  /// The operator on integers that takes its place in a quantized graph; nullptr: none.
+  void (*integer_form)(IntegerBuilder&) = nullptr;
+  bool target = false;                      // made by a back end's rewrite: its oracle is the sub-graph that it replaced
+  std::vector<std::string_view> cases = {}; // usual sizes, in the grammar of `galley-benchmark op`
+
+  bool view() const { return work == WorkClass::kView; }
+  /// Has a definition in terms of other operators.
+  bool composite() const { return definition != nullptr; }
 };
 
 /// The operator of that name; throws InternalError where there is none (installed by ops/registry.cpp).

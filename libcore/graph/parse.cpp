@@ -146,7 +146,7 @@ class Parser {
     expect(" = ");
     const std::string word = until(" (\n");
     if (take(" ")) {
-      for (ValueRole role : {ValueRole::kInput, ValueRole::kParameter, ValueRole::kBuffer, ValueRole::kState}) {
+      for (ValueRole role : {ValueRole::kInput, ValueRole::kParameter, ValueRole::kBuffer, ValueRole::kState, ValueRole::kCarried}) {
         if (word != role_name(role)) continue;
         const std::string name = string();
         expect(" : ");
@@ -176,7 +176,7 @@ class Parser {
       given[name] = attribute_text();
     }
     if (node.op->make_attrs != nullptr) {
-      std::unique_ptr<Fields> attributes = node.op->make_attrs();
+      std::unique_ptr<Options> attributes = node.op->make_attrs();
       read_attributes(*attributes, given);
       node.attributes = std::move(attributes);
     }
@@ -208,7 +208,7 @@ class Parser {
     return std::string(text_.substr(start, at_ - start));
   }
 
-  void read_attributes(Fields& attributes, std::map<std::string, std::string>& given);
+  void read_attributes(Options& attributes, std::map<std::string, std::string>& given);
 
   std::string_view text_;
   size_t at_ = 0, line_start_ = 0;
@@ -217,38 +217,38 @@ class Parser {
   friend class FieldReader;
 };
 
-/// Fills the fields of an attribute struct from their texts; what was read is taken out of the map.
-class FieldReader : public FieldVisitor {
+/// Fills the options of an attribute struct from their texts; what was read is taken out of the map.
+class FieldReader : public OptionVisitor {
  public:
   FieldReader(Parser& parser, std::map<std::string, std::string>& given) : parser_(parser), given_(given) {}
-  using FieldVisitor::choice;
-  using FieldVisitor::field;
+  using OptionVisitor::choice;
+  using OptionVisitor::option;
 
-  void field(const FieldInfo& info, bool& value) override {
+  void option(const OptionInfo& info, bool& value) override {
     if (const auto text = take(info)) {
       if (*text != "true" && *text != "false") parser_.wrong(cat(info.name, " must be true or false, is ", *text));
       value = *text == "true";
     }
   }
-  void field(const FieldInfo& info, int64_t& value) override {
+  void option(const OptionInfo& info, int64_t& value) override {
     if (const auto text = take(info)) value = parser_.number<int64_t>(*text);
   }
-  void field(const FieldInfo& info, double& value) override {
+  void option(const OptionInfo& info, double& value) override {
     if (const auto text = take(info)) value = parser_.number<double>(*text);
   }
-  void field(const FieldInfo& info, std::string& value) override {
+  void option(const OptionInfo& info, std::string& value) override {
     if (const auto text = take(info)) value = unquoted(*text);
   }
-  void field(const FieldInfo& info, std::vector<int64_t>& value) override {
+  void option(const OptionInfo& info, std::vector<int64_t>& value) override {
     items(info, value, [&](const std::string& item) { return parser_.number<int64_t>(item); });
   }
-  void field(const FieldInfo& info, std::vector<double>& value) override {
+  void option(const OptionInfo& info, std::vector<double>& value) override {
     items(info, value, [&](const std::string& item) { return parser_.number<double>(item); });
   }
-  void field(const FieldInfo& info, std::vector<std::string>& value) override {
+  void option(const OptionInfo& info, std::vector<std::string>& value) override {
     items(info, value, [&](const std::string& item) { return unquoted(item); });
   }
-  void choice(const FieldInfo& info, int& value, std::span<const std::string_view> names) override {
+  void choice(const OptionInfo& info, int& value, std::span<const std::string_view> names) override {
     const auto text = take(info);
     if (!text) return;
     const auto found = std::find(names.begin(), names.end(), *text);
@@ -257,7 +257,7 @@ class FieldReader : public FieldVisitor {
   }
 
  private:
-  std::optional<std::string> take(const FieldInfo& info) {
+  std::optional<std::string> take(const OptionInfo& info) {
     const auto found = given_.find(std::string(info.name));
     if (found == given_.end()) return std::nullopt;
     std::string text = std::move(found->second);
@@ -278,7 +278,7 @@ class FieldReader : public FieldVisitor {
     return out;
   }
   template <class T, class Read>
-  void items(const FieldInfo& info, std::vector<T>& value, Read read) {
+  void items(const OptionInfo& info, std::vector<T>& value, Read read) {
     const auto text = take(info);
     if (!text) return;
     if (text->size() < 2 || text->front() != '[' || text->back() != ']') parser_.wrong(cat(info.name, " must be a list, is ", *text));
@@ -304,9 +304,9 @@ class FieldReader : public FieldVisitor {
   std::map<std::string, std::string>& given_;
 };
 
-void Parser::read_attributes(Fields& attributes, std::map<std::string, std::string>& given) {
+void Parser::read_attributes(Options& attributes, std::map<std::string, std::string>& given) {
   FieldReader reader(*this, given);
-  attributes.fields(reader);
+  attributes.options(reader);
 }
 
 }  // namespace

@@ -24,38 +24,38 @@ std::string quoted(std::string_view text) {
   return out + "\"";
 }
 
-/// Each field as text, in order.
-class FieldPrinter : public FieldVisitor {
+/// Each option as text, in order.
+class FieldPrinter : public OptionVisitor {
  public:
-  using FieldVisitor::field;
-  std::vector<std::pair<std::string, std::string>> fields;
+  using OptionVisitor::option;
+  std::vector<std::pair<std::string, std::string>> options;
 
-  void field(const FieldInfo& info, bool& value) override { add(info, value ? "true" : "false"); }
-  void field(const FieldInfo& info, int64_t& value) override { add(info, cat(value)); }
-  void field(const FieldInfo& info, double& value) override { add(info, number(value)); }
-  void field(const FieldInfo& info, std::string& value) override { add(info, quoted(value)); }
-  void field(const FieldInfo& info, std::vector<int64_t>& value) override {
+  void option(const OptionInfo& info, bool& value) override { add(info, value ? "true" : "false"); }
+  void option(const OptionInfo& info, int64_t& value) override { add(info, cat(value)); }
+  void option(const OptionInfo& info, double& value) override { add(info, number(value)); }
+  void option(const OptionInfo& info, std::string& value) override { add(info, quoted(value)); }
+  void option(const OptionInfo& info, std::vector<int64_t>& value) override {
     items(info, value, [](int64_t item) { return cat(item); });
   }
-  void field(const FieldInfo& info, std::vector<double>& value) override { items(info, value, number); }
-  void field(const FieldInfo& info, std::vector<std::string>& value) override { items(info, value, quoted); }
-  void choice(const FieldInfo& info, int& value, std::span<const std::string_view> names) override { add(info, std::string(names[static_cast<size_t>(value)])); }
-  using FieldVisitor::choice;
+  void option(const OptionInfo& info, std::vector<double>& value) override { items(info, value, number); }
+  void option(const OptionInfo& info, std::vector<std::string>& value) override { items(info, value, quoted); }
+  void choice(const OptionInfo& info, int& value, std::span<const std::string_view> names) override { add(info, std::string(names[static_cast<size_t>(value)])); }
+  using OptionVisitor::choice;
 
  private:
-  void add(const FieldInfo& info, std::string text) { fields.emplace_back(std::string(info.name), std::move(text)); }
+  void add(const OptionInfo& info, std::string text) { options.emplace_back(std::string(info.name), std::move(text)); }
   template <class T, class Print>
-  void items(const FieldInfo& info, const std::vector<T>& values, Print print_item) {
+  void items(const OptionInfo& info, const std::vector<T>& values, Print print_item) {
     std::string text = "[";
     for (size_t i = 0; i < values.size(); ++i) text += (i ? "," : "") + print_item(values[i]);
     add(info, text + "]");
   }
 };
 
-std::vector<std::pair<std::string, std::string>> printed_fields(const Fields& fields) {
+std::vector<std::pair<std::string, std::string>> printed_options(const Options& options) {
   FieldPrinter printer;
-  fields.clone()->fields(printer);
-  return std::move(printer.fields);
+  options.clone()->options(printer);
+  return std::move(printer.options);
 }
 
 
@@ -63,9 +63,9 @@ std::string_view phase_name(Phase phase) { return phase == Phase::kForward ? "fo
 
 }  // namespace
 
-std::string print_attributes(const OpDef& op, const Fields* attributes) {
+std::string print_attributes(const OpDef& op, const Options* attributes) {
   if (attributes == nullptr || op.make_attrs == nullptr) return "";
-  const auto given = printed_fields(*attributes), defaults = printed_fields(*op.make_attrs());
+  const auto given = printed_options(*attributes), defaults = printed_options(*op.make_attrs());
   std::string text;
   for (size_t i = 0; i < given.size(); ++i) {
     if (given[i].second != defaults[i].second) text += (text.empty() ? "" : " ") + given[i].first + "=" + given[i].second;

@@ -77,7 +77,7 @@ class Verifier {
       if (old == kNoValue || static_cast<size_t>(update.output) >= node.outputs.size()) continue;
       const ValueId root = base_[static_cast<size_t>(old)];
       const ValueRole role = graph_.value(root).role;
-      GALLEY_ASSERT(role == ValueRole::kParameter || role == ValueRole::kBuffer || role == ValueRole::kState || updated_.count(root) > 0, where(node, index),
+      GALLEY_ASSERT(role == ValueRole::kParameter || role == ValueRole::kBuffer || role == ValueRole::kState || role == ValueRole::kCarried || updated_.count(root) > 0, where(node, index),
                     " updates %", old, ", which is no parameter, buffer or state");
       writer_[static_cast<size_t>(root)] = index;
       updated_.insert(node.outputs[static_cast<size_t>(update.output)]);
@@ -115,7 +115,7 @@ bool same_bytes(const Shape& shape, const MemoryFormat& a, const MemoryFormat& b
 }
 
 bool is_view(const Graph& graph, const Node& node) {
-  if (node.op->view) return true;
+  if (node.op->view()) return true;
   if (!node.is("reorder")) return false;
   return same_bytes(graph.type(node.inputs[0]).shape, graph.type(node.inputs[0]).format, graph.type(node.outputs[0]).format);
 }

@@ -12,7 +12,7 @@ namespace galley {
 namespace {
 
 using Inputs = std::span<const Value>;
-using BuildLayer = Value (*)(Builder& b, std::string_view name, const Fields& params, Inputs inputs);
+using BuildLayer = Value (*)(Builder& b, std::string_view name, const Options& params, Inputs inputs);
 
 struct LayerEntry {
   ComponentKind kind;
@@ -31,182 +31,182 @@ int64_t checked_axis(std::string_view key, int64_t axis, int rank) {
   return axis < 0 ? axis + rank : axis;
 }
 
-struct NoParams : FieldsOf<NoParams> {
-  void fields(FieldVisitor&) override {}
+struct NoParams : OptionsOf<NoParams> {
+  void options(OptionVisitor&) override {}
 };
 
 // ---- layers with parameters
 
-struct Conv2dLayer : FieldsOf<Conv2dLayer> {
+struct Conv2dLayer : OptionsOf<Conv2dLayer> {
   int64_t out_channels = 1;
   std::vector<int64_t> kernel_size{1}, stride{1}, padding{0}, dilation{1};
   int64_t groups = 1;
   bool bias = true;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "out_channels", .doc = "channels of the output", .min = 1, .required = true}, out_channels);
-    v.field({.name = "kernel_size", .doc = "rows and columns of the kernel", .min = 1, .required = true}, kernel_size);
-    v.field({.name = "stride", .doc = "step of the kernel", .min = 1}, stride);
-    v.field({.name = "padding", .doc = "zeros on each side", .min = 0}, padding);
-    v.field({.name = "dilation", .doc = "distance of the kernel's taps", .min = 1}, dilation);
-    v.field({.name = "groups", .doc = "groups of channels that do not mix", .min = 1}, groups);
-    v.field({.name = "bias", .doc = "adds a learned number to each channel"}, bias);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "out_channels", .doc = "channels of the output", .min = 1, .required = true}, out_channels);
+    v.option({.name = "kernel_size", .doc = "rows and columns of the kernel", .min = 1, .required = true}, kernel_size);
+    v.option({.name = "stride", .doc = "step of the kernel", .min = 1}, stride);
+    v.option({.name = "padding", .doc = "zeros on each side", .min = 0}, padding);
+    v.option({.name = "dilation", .doc = "distance of the kernel's taps", .min = 1}, dilation);
+    v.option({.name = "groups", .doc = "groups of channels that do not mix", .min = 1}, groups);
+    v.option({.name = "bias", .doc = "adds a learned number to each channel"}, bias);
   }
 };
-Value build_conv2d(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
-  const auto& p = params_of<Conv2dLayer>(fields);
+Value build_conv2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  const auto& p = params_of<Conv2dLayer>(options);
   return b.conv2d(name, in[0], {.out_channels = p.out_channels, .kernel_size = size2("kernel_size", p.kernel_size), .stride = size2("stride", p.stride),
                                 .padding = size2("padding", p.padding), .dilation = size2("dilation", p.dilation), .groups = p.groups, .bias = p.bias});
 }
 
-struct LinearLayer : FieldsOf<LinearLayer> {
+struct LinearLayer : OptionsOf<LinearLayer> {
   int64_t out_features = 1;
   bool bias = true;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "out_features", .doc = "size of the last dimension of the output", .min = 1, .required = true}, out_features);
-    v.field({.name = "bias", .doc = "adds a learned number to each feature"}, bias);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "out_features", .doc = "size of the last dimension of the output", .min = 1, .required = true}, out_features);
+    v.option({.name = "bias", .doc = "adds a learned number to each feature"}, bias);
   }
 };
-Value build_linear(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
-  const auto& p = params_of<LinearLayer>(fields);
+Value build_linear(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  const auto& p = params_of<LinearLayer>(options);
   return b.linear(name, in[0], {.out_features = p.out_features, .bias = p.bias});
 }
 
-struct BatchNormLayer : FieldsOf<BatchNormLayer> {
+struct BatchNormLayer : OptionsOf<BatchNormLayer> {
   double eps = 1e-5, momentum = 0.1;
   bool affine = true;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
-    v.field({.name = "momentum", .doc = "weight of a batch in the running statistics", .min = 0, .max = 1}, momentum);
-    v.field({.name = "affine", .doc = "learned scale and shift of each channel"}, affine);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+    v.option({.name = "momentum", .doc = "weight of a batch in the running statistics", .min = 0, .max = 1}, momentum);
+    v.option({.name = "affine", .doc = "learned scale and shift of each channel"}, affine);
   }
 };
-Value build_batch_norm(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
-  const auto& p = params_of<BatchNormLayer>(fields);
+Value build_batch_norm(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  const auto& p = params_of<BatchNormLayer>(options);
   return b.batch_norm(name, in[0], {.eps = p.eps, .momentum = p.momentum, .affine = p.affine});
 }
 
-struct LayerNormLayer : FieldsOf<LayerNormLayer> {
+struct LayerNormLayer : OptionsOf<LayerNormLayer> {
   int64_t dims = 1;
   double eps = 1e-5;
   bool affine = true;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1, .max = 7}, dims);
-    v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
-    v.field({.name = "affine", .doc = "learned scale and shift of each element"}, affine);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1, .max = 7}, dims);
+    v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+    v.option({.name = "affine", .doc = "learned scale and shift of each element"}, affine);
   }
 };
-Value build_layer_norm(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
-  const auto& p = params_of<LayerNormLayer>(fields);
+Value build_layer_norm(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  const auto& p = params_of<LayerNormLayer>(options);
   return b.layer_norm(name, in[0], {.dims = p.dims, .eps = p.eps, .affine = p.affine});
 }
 
-struct GroupNormLayer : FieldsOf<GroupNormLayer> {
+struct GroupNormLayer : OptionsOf<GroupNormLayer> {
   int64_t num_groups = 1;
   double eps = 1e-5;
   bool affine = true;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_groups", .doc = "groups of channels, each normalised by itself", .min = 1, .required = true}, num_groups);
-    v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
-    v.field({.name = "affine", .doc = "learned scale and shift of each channel"}, affine);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_groups", .doc = "groups of channels, each normalised by itself", .min = 1, .required = true}, num_groups);
+    v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+    v.option({.name = "affine", .doc = "learned scale and shift of each channel"}, affine);
   }
 };
-Value build_group_norm(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
-  const auto& p = params_of<GroupNormLayer>(fields);
+Value build_group_norm(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  const auto& p = params_of<GroupNormLayer>(options);
   return b.group_norm(name, in[0], {.groups = p.num_groups, .eps = p.eps, .affine = p.affine});
 }
 
-struct EmbeddingLayer : FieldsOf<EmbeddingLayer> {
+struct EmbeddingLayer : OptionsOf<EmbeddingLayer> {
   int64_t num_embeddings = 1, embedding_dim = 1;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_embeddings", .doc = "rows of the table", .min = 1, .required = true}, num_embeddings);
-    v.field({.name = "embedding_dim", .doc = "columns of the table", .min = 1, .required = true}, embedding_dim);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_embeddings", .doc = "rows of the table", .min = 1, .required = true}, num_embeddings);
+    v.option({.name = "embedding_dim", .doc = "columns of the table", .min = 1, .required = true}, embedding_dim);
   }
 };
-Value build_embedding(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
-  const auto& p = params_of<EmbeddingLayer>(fields);
+Value build_embedding(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  const auto& p = params_of<EmbeddingLayer>(options);
   return b.embedding(name, in[0], {.rows = p.num_embeddings, .width = p.embedding_dim});
 }
 
 template <Cell kCell>
-struct RecurrentLayer : FieldsOf<RecurrentLayer<kCell>> {
+struct RecurrentLayer : OptionsOf<RecurrentLayer<kCell>> {
   int64_t hidden_size = 1, num_layers = 1;
   bool bias = true, bidirectional = false;
   double dropout = 0;
   Nonlinearity nonlinearity = Nonlinearity::kTanh;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "hidden_size", .doc = "units of a layer", .min = 1, .required = true}, hidden_size);
-    v.field({.name = "num_layers", .doc = "layers, one on top of the other", .min = 1}, num_layers);
-    v.field({.name = "bias", .doc = "adds learned numbers to the gates"}, bias);
-    v.field({.name = "dropout", .doc = "of each layer's output but the last one's", .min = 0, .max = 1}, dropout);
-    v.field({.name = "bidirectional", .doc = "a second pass from the last step to the first; twice the features"}, bidirectional);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "hidden_size", .doc = "units of a layer", .min = 1, .required = true}, hidden_size);
+    v.option({.name = "num_layers", .doc = "layers, one on top of the other", .min = 1}, num_layers);
+    v.option({.name = "bias", .doc = "adds learned numbers to the gates"}, bias);
+    v.option({.name = "dropout", .doc = "of each layer's output but the last one's", .min = 0, .max = 1}, dropout);
+    v.option({.name = "bidirectional", .doc = "a second pass from the last step to the first; twice the features"}, bidirectional);
     if (kCell == Cell::kRnn) v.choice({.name = "nonlinearity", .doc = "tanh or relu"}, nonlinearity, kNonlinearityNames);
   }
 };
 template <Cell kCell>
-Value build_recurrent(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
-  const auto& p = params_of<RecurrentLayer<kCell>>(fields);
+Value build_recurrent(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  const auto& p = params_of<RecurrentLayer<kCell>>(options);
   return recurrent(b, name, in[0], {.cell = kCell, .hidden_size = p.hidden_size, .num_layers = p.num_layers, .bias = p.bias, .dropout = p.dropout,
                                     .bidirectional = p.bidirectional, .nonlinearity = p.nonlinearity}).y;
 }
 
 // ---- random
 
-struct DropLayer : FieldsOf<DropLayer> {
+struct DropLayer : OptionsOf<DropLayer> {
   double p = 0.5;
-  void fields(FieldVisitor& v) override { v.field({.name = "p", .doc = "probability of dropping", .min = 0, .max = 1, .main = true}, p); }
+  void options(OptionVisitor& v) override { v.option({.name = "p", .doc = "probability of dropping", .min = 0, .max = 1, .main = true}, p); }
 };
-Value build_dropout(Builder& b, std::string_view name, const Fields& fields, Inputs in) { return b.dropout(name, in[0], params_of<DropLayer>(fields).p); }
-Value build_stochastic_depth(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
-  return b.stochastic_depth(name, in[0], params_of<DropLayer>(fields).p);
+Value build_dropout(Builder& b, std::string_view name, const Options& options, Inputs in) { return b.dropout(name, in[0], params_of<DropLayer>(options).p); }
+Value build_stochastic_depth(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  return b.stochastic_depth(name, in[0], params_of<DropLayer>(options).p);
 }
 
 // ---- functions of one value
 
 template <Value (*kFunction)(Value)>
-Value build_unary(Builder& b, std::string_view name, const Fields&, Inputs in) {
+Value build_unary(Builder& b, std::string_view name, const Options&, Inputs in) {
   const auto module = b.scope(name);
   return kFunction(in[0]);
 }
 
-struct GeluLayer : FieldsOf<GeluLayer> {
+struct GeluLayer : OptionsOf<GeluLayer> {
   GeluApproximation approximate = GeluApproximation::kNone;
-  void fields(FieldVisitor& v) override { v.choice({.name = "approximate", .doc = "none (erf) or tanh"}, approximate, kGeluApproximationNames); }
+  void options(OptionVisitor& v) override { v.choice({.name = "approximate", .doc = "none (erf) or tanh"}, approximate, kGeluApproximationNames); }
 };
-Value build_gelu(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+Value build_gelu(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
   GeluAttrs attrs;
-  attrs.approximate = params_of<GeluLayer>(fields).approximate;
+  attrs.approximate = params_of<GeluLayer>(options).approximate;
   return gelu(in[0], attrs);
 }
 
-struct AxisLayer : FieldsOf<AxisLayer> {
+struct AxisLayer : OptionsOf<AxisLayer> {
   int64_t dim = 1;
-  void fields(FieldVisitor& v) override { v.field({.name = "dim", .doc = "dimension; negative: from the end", .min = -8, .max = 7, .main = true}, dim); }
+  void options(OptionVisitor& v) override { v.option({.name = "dim", .doc = "dimension; negative: from the end", .min = -8, .max = 7, .main = true}, dim); }
 };
 template <bool kLog>
-Value build_softmax(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+Value build_softmax(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
   SoftmaxAttrs attrs;
-  attrs.axis = checked_axis("dim", params_of<AxisLayer>(fields).dim, in[0].shape().rank());
+  attrs.axis = checked_axis("dim", params_of<AxisLayer>(options).dim, in[0].shape().rank());
   return emit(kLog ? "log_softmax" : "softmax", {in[0]}, attrs);
 }
 
 // ---- pooling and resizing
 
-struct MaxPoolLayer : FieldsOf<MaxPoolLayer> {
+struct MaxPoolLayer : OptionsOf<MaxPoolLayer> {
   std::vector<int64_t> kernel_size{2}, stride, padding{0}, dilation{1};
   bool ceil_mode = false;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "kernel_size", .doc = "rows and columns of the window", .min = 1, .required = true, .main = true}, kernel_size);
-    v.field({.name = "stride", .doc = "step of the window; default: its size", .min = 1}, stride);
-    v.field({.name = "padding", .doc = "on each side", .min = 0}, padding);
-    v.field({.name = "dilation", .doc = "distance of the window's taps", .min = 1}, dilation);
-    v.field({.name = "ceil_mode", .doc = "a last window may reach over the edge"}, ceil_mode);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "kernel_size", .doc = "rows and columns of the window", .min = 1, .required = true, .main = true}, kernel_size);
+    v.option({.name = "stride", .doc = "step of the window; default: its size", .min = 1}, stride);
+    v.option({.name = "padding", .doc = "on each side", .min = 0}, padding);
+    v.option({.name = "dilation", .doc = "distance of the window's taps", .min = 1}, dilation);
+    v.option({.name = "ceil_mode", .doc = "a last window may reach over the edge"}, ceil_mode);
   }
 };
-Value build_max_pool2d(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+Value build_max_pool2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
-  const auto& p = params_of<MaxPoolLayer>(fields);
+  const auto& p = params_of<MaxPoolLayer>(options);
   MaxPool2dAttrs attrs;
   attrs.kernel_size = p.kernel_size;
   attrs.stride = p.stride;
@@ -216,20 +216,20 @@ Value build_max_pool2d(Builder& b, std::string_view name, const Fields& fields, 
   return emit("max_pool2d", {in[0]}, attrs);
 }
 
-struct AvgPoolLayer : FieldsOf<AvgPoolLayer> {
+struct AvgPoolLayer : OptionsOf<AvgPoolLayer> {
   std::vector<int64_t> kernel_size{2}, stride, padding{0};
   bool ceil_mode = false, count_include_pad = true;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "kernel_size", .doc = "rows and columns of the window", .min = 1, .required = true, .main = true}, kernel_size);
-    v.field({.name = "stride", .doc = "step of the window; default: its size", .min = 1}, stride);
-    v.field({.name = "padding", .doc = "zeros on each side", .min = 0}, padding);
-    v.field({.name = "ceil_mode", .doc = "a last window may reach over the edge"}, ceil_mode);
-    v.field({.name = "count_include_pad", .doc = "padding counts in the mean"}, count_include_pad);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "kernel_size", .doc = "rows and columns of the window", .min = 1, .required = true, .main = true}, kernel_size);
+    v.option({.name = "stride", .doc = "step of the window; default: its size", .min = 1}, stride);
+    v.option({.name = "padding", .doc = "zeros on each side", .min = 0}, padding);
+    v.option({.name = "ceil_mode", .doc = "a last window may reach over the edge"}, ceil_mode);
+    v.option({.name = "count_include_pad", .doc = "padding counts in the mean"}, count_include_pad);
   }
 };
-Value build_avg_pool2d(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+Value build_avg_pool2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
-  const auto& p = params_of<AvgPoolLayer>(fields);
+  const auto& p = params_of<AvgPoolLayer>(options);
   AvgPool2dAttrs attrs;
   attrs.kernel_size = p.kernel_size;
   attrs.stride = p.stride;
@@ -239,34 +239,34 @@ Value build_avg_pool2d(Builder& b, std::string_view name, const Fields& fields, 
   return emit("avg_pool2d", {in[0]}, attrs);
 }
 
-struct AdaptivePoolLayer : FieldsOf<AdaptivePoolLayer> {
+struct AdaptivePoolLayer : OptionsOf<AdaptivePoolLayer> {
   std::vector<int64_t> output_size{1};
-  void fields(FieldVisitor& v) override { v.field({.name = "output_size", .doc = "rows and columns of the output", .min = 1, .main = true}, output_size); }
+  void options(OptionVisitor& v) override { v.option({.name = "output_size", .doc = "rows and columns of the output", .min = 1, .main = true}, output_size); }
 };
-Value build_adaptive_avg_pool2d(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+Value build_adaptive_avg_pool2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
-  return adaptive_avg_pool(in[0], size2("output_size", params_of<AdaptivePoolLayer>(fields).output_size));
+  return adaptive_avg_pool(in[0], size2("output_size", params_of<AdaptivePoolLayer>(options).output_size));
 }
-Value build_adaptive_max_pool2d(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+Value build_adaptive_max_pool2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
   AdaptiveMaxPool2dAttrs attrs;
-  attrs.output_size = size2("output_size", params_of<AdaptivePoolLayer>(fields).output_size).list();
+  attrs.output_size = size2("output_size", params_of<AdaptivePoolLayer>(options).output_size).list();
   return emit("adaptive_max_pool2d", {in[0]}, attrs);
 }
 
-struct InterpolateLayer : FieldsOf<InterpolateLayer> {
+struct InterpolateLayer : OptionsOf<InterpolateLayer> {
   std::vector<int64_t> size{1};
   ResizeMode mode = ResizeMode::kNearest;
   bool align_corners = false;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "size", .doc = "rows and columns of the output", .min = 1, .required = true, .main = true}, size);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "size", .doc = "rows and columns of the output", .min = 1, .required = true, .main = true}, size);
     v.choice({.name = "mode", .doc = "how pixels between others are made"}, mode, kResizeModeNames);
-    v.field({.name = "align_corners", .doc = "corner pixels stay on the corners (bilinear)"}, align_corners);
+    v.option({.name = "align_corners", .doc = "corner pixels stay on the corners (bilinear)"}, align_corners);
   }
 };
-Value build_interpolate(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+Value build_interpolate(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
-  const auto& p = params_of<InterpolateLayer>(fields);
+  const auto& p = params_of<InterpolateLayer>(options);
   const Size2 size = size2("size", p.size);
   ResizeAttrs attrs;
   attrs.size = {size.h, size.w};
@@ -277,81 +277,81 @@ Value build_interpolate(Builder& b, std::string_view name, const Fields& fields,
 
 // ---- shapes
 
-struct FlattenLayer : FieldsOf<FlattenLayer> {
+struct FlattenLayer : OptionsOf<FlattenLayer> {
   int64_t start_dim = 1, end_dim = -1;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "start_dim", .doc = "first dimension that is joined", .min = -8, .max = 7}, start_dim);
-    v.field({.name = "end_dim", .doc = "last dimension that is joined", .min = -8, .max = 7}, end_dim);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "start_dim", .doc = "first dimension that is joined", .min = -8, .max = 7}, start_dim);
+    v.option({.name = "end_dim", .doc = "last dimension that is joined", .min = -8, .max = 7}, end_dim);
   }
 };
-Value build_flatten(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+Value build_flatten(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
-  const auto& p = params_of<FlattenLayer>(fields);
+  const auto& p = params_of<FlattenLayer>(options);
   const int rank = in[0].shape().rank();
   const int64_t start = checked_axis("start_dim", p.start_dim, rank), end = checked_axis("end_dim", p.end_dim, rank);
   GALLEY_CHECK(start <= end, "start_dim=", p.start_dim, " comes after end_dim=", p.end_dim);
   return flatten(in[0], start, end);
 }
 
-struct ReshapeLayer : FieldsOf<ReshapeLayer> {
+struct ReshapeLayer : OptionsOf<ReshapeLayer> {
   std::vector<int64_t> shape;
   std::vector<std::string> names;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "shape", .doc = "of the output, batch included; one size may be -1", .min = -1, .required = true, .main = true}, shape);
-    v.field({.name = "names", .doc = "names of the dimensions of the output"}, names);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "shape", .doc = "of the output, batch included; one size may be -1", .min = -1, .required = true, .main = true}, shape);
+    v.option({.name = "names", .doc = "names of the dimensions of the output"}, names);
   }
 };
-Value build_reshape(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+Value build_reshape(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
-  const auto& p = params_of<ReshapeLayer>(fields);
+  const auto& p = params_of<ReshapeLayer>(options);
   ReshapeAttrs attrs;
   attrs.shape = p.shape;
   attrs.names = p.names;
   return reshape(in[0], attrs);
 }
 
-struct RenameLayer : FieldsOf<RenameLayer> {
+struct RenameLayer : OptionsOf<RenameLayer> {
   std::vector<std::string> names;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "names", .doc = "one a dimension, batch included, e.g. [N, C, H, W]", .required = true, .main = true}, names);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "names", .doc = "one a dimension, batch included, e.g. [N, C, H, W]", .required = true, .main = true}, names);
   }
 };
-Value build_rename(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+Value build_rename(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
   ReshapeAttrs attrs;
   attrs.shape.assign(in[0].shape().begin(), in[0].shape().end());
-  attrs.names = params_of<RenameLayer>(fields).names;
+  attrs.names = params_of<RenameLayer>(options).names;
   GALLEY_CHECK(attrs.names.size() == attrs.shape.size(), "names has ", attrs.names.size(), " entries, the input is ", in[0].type());
   return reshape(in[0], attrs);
 }
 
-struct PermuteLayer : FieldsOf<PermuteLayer> {
+struct PermuteLayer : OptionsOf<PermuteLayer> {
   std::vector<int64_t> dims;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "dims", .doc = "dimension i of the output is dimension dims[i] of the input", .min = 0, .max = 7, .required = true, .main = true}, dims);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "dims", .doc = "dimension i of the output is dimension dims[i] of the input", .min = 0, .max = 7, .required = true, .main = true}, dims);
   }
 };
-Value build_permute(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+Value build_permute(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
-  return permute(in[0], params_of<PermuteLayer>(fields).dims);
+  return permute(in[0], params_of<PermuteLayer>(options).dims);
 }
 
-Value build_channel_shuffle(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+Value build_channel_shuffle(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
-  return channel_shuffle(in[0], params_of<ChannelShuffleAttrs>(fields));
+  return channel_shuffle(in[0], params_of<ChannelShuffleAttrs>(options));
 }
 
-struct PadLayer : FieldsOf<PadLayer> {
+struct PadLayer : OptionsOf<PadLayer> {
   std::vector<int64_t> pad;
   double value = 0;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "pad", .doc = "before, after of the last dimension, then of the one before it, ... (as torch)", .min = 0, .required = true, .main = true}, pad);
-    v.field({.name = "value", .doc = "what the new elements hold"}, value);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "pad", .doc = "before, after of the last dimension, then of the one before it, ... (as torch)", .min = 0, .required = true, .main = true}, pad);
+    v.option({.name = "value", .doc = "what the new elements hold"}, value);
   }
 };
-Value build_pad(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+Value build_pad(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
-  const auto& p = params_of<PadLayer>(fields);
+  const auto& p = params_of<PadLayer>(options);
   const size_t rank = static_cast<size_t>(in[0].shape().rank());
   GALLEY_CHECK(p.pad.size() % 2 == 0 && p.pad.size() <= 2 * rank, "pad wants a pair of numbers a dimension, has ", p.pad.size(), " numbers for ", rank, " dimensions");
   std::vector<int64_t> padding(2 * rank, 0);
@@ -362,78 +362,78 @@ Value build_pad(Builder& b, std::string_view name, const Fields& fields, Inputs 
   return pad(in[0], std::move(padding), p.value);
 }
 
-struct MeanLayer : FieldsOf<MeanLayer> {
+struct MeanLayer : OptionsOf<MeanLayer> {
   std::vector<int64_t> dim;
   bool keepdim = false;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "dim", .doc = "dimensions that are averaged", .min = -8, .max = 7, .required = true, .main = true}, dim);
-    v.field({.name = "keepdim", .doc = "they stay, with size 1"}, keepdim);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "dim", .doc = "dimensions that are averaged", .min = -8, .max = 7, .required = true, .main = true}, dim);
+    v.option({.name = "keepdim", .doc = "they stay, with size 1"}, keepdim);
   }
 };
-Value build_mean(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+Value build_mean(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
-  const auto& p = params_of<MeanLayer>(fields);
+  const auto& p = params_of<MeanLayer>(options);
   return mean(in[0], p.dim, p.keepdim);
 }
 
 // ---- functions of several values
 
 template <Value (*kFunction)(Value, Value)>
-Value build_fold(Builder& b, std::string_view name, const Fields&, Inputs in) {
+Value build_fold(Builder& b, std::string_view name, const Options&, Inputs in) {
   const auto module = b.scope(name);
   Value result = in[0];
   for (const Value& next : in.subspan(1)) result = kFunction(result, next);
   return result;
 }
-Value build_concat(Builder& b, std::string_view name, const Fields& fields, Inputs in) {
+Value build_concat(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
   ConcatAttrs attrs;
-  attrs.axis = checked_axis("dim", params_of<AxisLayer>(fields).dim, in[0].shape().rank());
+  attrs.axis = checked_axis("dim", params_of<AxisLayer>(options).dim, in[0].shape().rank());
   return concat(in, attrs);
 }
-Value build_identity(Builder&, std::string_view, const Fields&, Inputs in) { return in[0]; }
+Value build_identity(Builder&, std::string_view, const Options&, Inputs in) { return in[0]; }
 
 const std::vector<LayerEntry>& table() {
   static const std::vector<LayerEntry> entries{
-      {{"conv2d", "2-D convolution", make_fields<Conv2dLayer>}, build_conv2d},
-      {{"linear", "matrix product over the last dimension", make_fields<LinearLayer>}, build_linear},
-      {{"batch_norm", "batch normalisation over all dimensions but 1 (Ioffe, Szegedy 2015)", make_fields<BatchNormLayer>}, build_batch_norm},
-      {{"layer_norm", "normalisation over the last dimensions (Ba et al. 2016)", make_fields<LayerNormLayer>}, build_layer_norm},
-      {{"group_norm", "normalisation over groups of channels (Wu, He 2018)", make_fields<GroupNormLayer>}, build_group_norm},
-      {{"embedding", "rows of a table picked by indices", make_fields<EmbeddingLayer>}, build_embedding},
-      {{"lstm", "LSTM over [N,T,C], zero state at the start (Hochreiter, Schmidhuber 1997)", make_fields<RecurrentLayer<Cell::kLstm>>}, build_recurrent<Cell::kLstm>},
-      {{"gru", "GRU over [N,T,C], zero state at the start (Cho et al. 2014)", make_fields<RecurrentLayer<Cell::kGru>>}, build_recurrent<Cell::kGru>},
-      {{"rnn", "plain recurrent layer over [N,T,C], zero state at the start (Elman 1990)", make_fields<RecurrentLayer<Cell::kRnn>>}, build_recurrent<Cell::kRnn>},
-      {{"dropout", "drops elements while training", make_fields<DropLayer>}, build_dropout},
-      {{"stochastic_depth", "drops samples of a residual branch while training (Huang et al. 2016)", make_fields<DropLayer>}, build_stochastic_depth},
-      {{"relu", "max(x, 0)", make_fields<NoParams>}, build_unary<relu>},
-      {{"relu6", "min(max(x, 0), 6)", make_fields<NoParams>}, build_unary<relu6>},
-      {{"hardswish", "x * relu6(x + 3) / 6", make_fields<NoParams>}, build_unary<hardswish>},
-      {{"hardsigmoid", "relu6(x + 3) / 6", make_fields<NoParams>}, build_unary<hardsigmoid>},
-      {{"sigmoid", "1 / (1 + exp(-x))", make_fields<NoParams>}, build_unary<sigmoid>},
-      {{"silu", "x * sigmoid(x)", make_fields<NoParams>}, build_unary<silu>},
-      {{"gelu", "x * Phi(x) (Hendrycks, Gimpel 2016)", make_fields<GeluLayer>}, build_gelu},
-      {{"tanh", "hyperbolic tangent", make_fields<NoParams>}, build_unary<tanh>},
-      {{"softmax", "exponentials that sum to 1 along a dimension", make_fields<AxisLayer>}, build_softmax<false>},
-      {{"log_softmax", "logarithm of softmax", make_fields<AxisLayer>}, build_softmax<true>},
-      {{"max_pool2d", "largest value of each window", make_fields<MaxPoolLayer>}, build_max_pool2d},
-      {{"avg_pool2d", "mean of each window", make_fields<AvgPoolLayer>}, build_avg_pool2d},
-      {{"adaptive_avg_pool2d", "means over as many windows as the output has pixels", make_fields<AdaptivePoolLayer>}, build_adaptive_avg_pool2d},
-      {{"adaptive_max_pool2d", "largest values of as many windows as the output has pixels", make_fields<AdaptivePoolLayer>}, build_adaptive_max_pool2d},
-      {{"interpolate", "resizes images", make_fields<InterpolateLayer>}, build_interpolate},
-      {{"flatten", "joins dimensions into one", make_fields<FlattenLayer>}, build_flatten},
-      {{"reshape", "the same elements in another shape", make_fields<ReshapeLayer>}, build_reshape},
-      {{"rename", "gives the dimensions names", make_fields<RenameLayer>}, build_rename},
-      {{"permute", "reorders dimensions", make_fields<PermuteLayer>}, build_permute},
-      {{"channel_shuffle", "interleaves the channels of groups (Zhang et al. 2017)", make_fields<ChannelShuffleAttrs>}, build_channel_shuffle},
-      {{"pad", "adds a border of one value", make_fields<PadLayer>}, build_pad},
-      {{"mean", "averages over dimensions", make_fields<MeanLayer>}, build_mean},
-      {{"add", "sum of its inputs", make_fields<NoParams>}, build_fold<add>, true},
-      {{"sub", "first input minus the others", make_fields<NoParams>}, build_fold<sub>, true},
-      {{"mul", "product of its inputs", make_fields<NoParams>}, build_fold<mul>, true},
-      {{"maximum", "largest of its inputs, element by element", make_fields<NoParams>}, build_fold<maximum>, true},
-      {{"concat", "its inputs one after the other along a dimension", make_fields<AxisLayer>}, build_concat, true},
-      {{"identity", "its input", make_fields<NoParams>}, build_identity},
+      {{"conv2d", "2-D convolution", make_options<Conv2dLayer>}, build_conv2d},
+      {{"linear", "matrix product over the last dimension", make_options<LinearLayer>}, build_linear},
+      {{"batch_norm", "batch normalisation over all dimensions but 1 (Ioffe, Szegedy 2015)", make_options<BatchNormLayer>}, build_batch_norm},
+      {{"layer_norm", "normalisation over the last dimensions (Ba et al. 2016)", make_options<LayerNormLayer>}, build_layer_norm},
+      {{"group_norm", "normalisation over groups of channels (Wu, He 2018)", make_options<GroupNormLayer>}, build_group_norm},
+      {{"embedding", "rows of a table picked by indices", make_options<EmbeddingLayer>}, build_embedding},
+      {{"lstm", "LSTM over [N,T,C], zero state at the start (Hochreiter, Schmidhuber 1997)", make_options<RecurrentLayer<Cell::kLstm>>}, build_recurrent<Cell::kLstm>},
+      {{"gru", "GRU over [N,T,C], zero state at the start (Cho et al. 2014)", make_options<RecurrentLayer<Cell::kGru>>}, build_recurrent<Cell::kGru>},
+      {{"rnn", "plain recurrent layer over [N,T,C], zero state at the start (Elman 1990)", make_options<RecurrentLayer<Cell::kRnn>>}, build_recurrent<Cell::kRnn>},
+      {{"dropout", "drops elements while training", make_options<DropLayer>}, build_dropout},
+      {{"stochastic_depth", "drops samples of a residual branch while training (Huang et al. 2016)", make_options<DropLayer>}, build_stochastic_depth},
+      {{"relu", "max(x, 0)", make_options<NoParams>}, build_unary<relu>},
+      {{"relu6", "min(max(x, 0), 6)", make_options<NoParams>}, build_unary<relu6>},
+      {{"hardswish", "x * relu6(x + 3) / 6", make_options<NoParams>}, build_unary<hardswish>},
+      {{"hardsigmoid", "relu6(x + 3) / 6", make_options<NoParams>}, build_unary<hardsigmoid>},
+      {{"sigmoid", "1 / (1 + exp(-x))", make_options<NoParams>}, build_unary<sigmoid>},
+      {{"silu", "x * sigmoid(x)", make_options<NoParams>}, build_unary<silu>},
+      {{"gelu", "x * Phi(x) (Hendrycks, Gimpel 2016)", make_options<GeluLayer>}, build_gelu},
+      {{"tanh", "hyperbolic tangent", make_options<NoParams>}, build_unary<tanh>},
+      {{"softmax", "exponentials that sum to 1 along a dimension", make_options<AxisLayer>}, build_softmax<false>},
+      {{"log_softmax", "logarithm of softmax", make_options<AxisLayer>}, build_softmax<true>},
+      {{"max_pool2d", "largest value of each window", make_options<MaxPoolLayer>}, build_max_pool2d},
+      {{"avg_pool2d", "mean of each window", make_options<AvgPoolLayer>}, build_avg_pool2d},
+      {{"adaptive_avg_pool2d", "means over as many windows as the output has pixels", make_options<AdaptivePoolLayer>}, build_adaptive_avg_pool2d},
+      {{"adaptive_max_pool2d", "largest values of as many windows as the output has pixels", make_options<AdaptivePoolLayer>}, build_adaptive_max_pool2d},
+      {{"interpolate", "resizes images", make_options<InterpolateLayer>}, build_interpolate},
+      {{"flatten", "joins dimensions into one", make_options<FlattenLayer>}, build_flatten},
+      {{"reshape", "the same elements in another shape", make_options<ReshapeLayer>}, build_reshape},
+      {{"rename", "gives the dimensions names", make_options<RenameLayer>}, build_rename},
+      {{"permute", "reorders dimensions", make_options<PermuteLayer>}, build_permute},
+      {{"channel_shuffle", "interleaves the channels of groups (Zhang et al. 2017)", make_options<ChannelShuffleAttrs>}, build_channel_shuffle},
+      {{"pad", "adds a border of one value", make_options<PadLayer>}, build_pad},
+      {{"mean", "averages over dimensions", make_options<MeanLayer>}, build_mean},
+      {{"add", "sum of its inputs", make_options<NoParams>}, build_fold<add>, true},
+      {{"sub", "first input minus the others", make_options<NoParams>}, build_fold<sub>, true},
+      {{"mul", "product of its inputs", make_options<NoParams>}, build_fold<mul>, true},
+      {{"maximum", "largest of its inputs, element by element", make_options<NoParams>}, build_fold<maximum>, true},
+      {{"concat", "its inputs one after the other along a dimension", make_options<AxisLayer>}, build_concat, true},
+      {{"identity", "its input", make_options<NoParams>}, build_identity},
   };
   return entries;
 }

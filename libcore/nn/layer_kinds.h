@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 #include "libcore/nn/builder.h"
 
 namespace galley {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 
 namespace galley {
 
@@ -17,13 +17,13 @@ namespace galley {
 ComponentKinds layer_kinds();
 
 /// One layer, or a group of layers (then `layer` is empty and `layers` is not).
-struct LayerSpec : FieldsOf<LayerSpec> {
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "name", .doc = "name in parameter paths and for `inputs`; default: the type, numbered where it repeats"}, name);
+struct LayerSpec : OptionsOf<LayerSpec> {
+  void options(OptionVisitor& v) override {
+    v.option({.name = "name", .doc = "name in parameter paths and for `inputs`; default: the type, numbered where it repeats"}, name);
     v.component({.name = "", .doc = "what the layer computes"}, layer, layer_kinds());
-    v.field({.name = "inputs", .doc = "names of the layers whose outputs it takes; `in` is the group's input; default: the layer before"}, inputs);
-    v.field({.name = "repeat", .doc = "that many copies in sequence; names become NAME.0, NAME.1, ...", .min = 1, .max = 10000}, repeat);
-    v.list({.name = "layers", .doc = "a group: its layers in sequence"}, layers.items, make_fields<LayerSpec>);
+    v.option({.name = "inputs", .doc = "names of the layers whose outputs it takes; `in` is the group's input; default: the layer before"}, inputs);
+    v.option({.name = "repeat", .doc = "that many copies in sequence; names become NAME.0, NAME.1, ...", .min = 1, .max = 10000}, repeat);
+    v.list({.name = "layers", .doc = "a group: its layers in sequence"}, layers.items, make_options<LayerSpec>);
   }
   const LayerSpec& child(size_t index) const { return layers.at<LayerSpec>(index); }
 
@@ -31,17 +31,17 @@ struct LayerSpec : FieldsOf<LayerSpec> {
   Component layer;
   std::vector<std::string> inputs;
   int64_t repeat = 1;
-  FieldList layers;
+  OptionList layers;
 };
 
 enum class InputDType { kF32, kI64 };
 inline constexpr std::array<std::string_view, 2> kInputDTypeNames{"f32", "i64"};
 
 /// The model's input: the shape of one sample and, if wanted, names of its dimensions.
-struct InputSpec : FieldsOf<InputSpec> {
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "shape", .doc = "of one sample, without the batch, e.g. [3, 32, 32]", .min = 1, .required = true, .main = true}, shape);
-    v.field({.name = "names", .doc = "names of these dimensions, e.g. [C, H, W]"}, names);
+struct InputSpec : OptionsOf<InputSpec> {
+  void options(OptionVisitor& v) override {
+    v.option({.name = "shape", .doc = "of one sample, without the batch, e.g. [3, 32, 32]", .min = 1, .required = true, .main = true}, shape);
+    v.option({.name = "names", .doc = "names of these dimensions, e.g. [C, H, W]"}, names);
     v.choice({.name = "dtype", .doc = "f32, or i64 for indices of an embedding (tokens)"}, dtype, kInputDTypeNames);
   }
   std::vector<int64_t> shape;
@@ -50,13 +50,13 @@ struct InputSpec : FieldsOf<InputSpec> {
 };
 
 /// Parameters of the model kind "layers".
-struct LayersModel : FieldsOf<LayersModel> {
-  void fields(FieldVisitor& v) override {
+struct LayersModel : OptionsOf<LayersModel> {
+  void options(OptionVisitor& v) override {
     v.section({.name = "input", .doc = "what one sample looks like", .required = true}, input);
-    v.list({.name = "layers", .doc = "layers in sequence", .required = true}, layers.items, make_fields<LayerSpec>);
+    v.list({.name = "layers", .doc = "layers in sequence", .required = true}, layers.items, make_options<LayerSpec>);
   }
   InputSpec input;
-  FieldList layers;
+  OptionList layers;
 };
 
 }  // namespace galley

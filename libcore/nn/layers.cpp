@@ -28,7 +28,7 @@ struct Names {
   }
 };
 
-Value build_group(Builder& b, const FieldList& layers, Value input, const Names* outer);
+Value build_group(Builder& b, const OptionList& layers, Value input, const Names* outer);
 
 Value build_one(Builder& b, const LayerSpec& spec, const std::string& name, const std::vector<Value>& inputs, const Names& names) {
   if (spec.layer) {
@@ -49,7 +49,7 @@ Value build_repeated(Builder& b, const LayerSpec& spec, const std::string& name,
   return inputs.front();
 }
 
-Value build_group(Builder& b, const FieldList& layers, Value input, const Names* outer) {
+Value build_group(Builder& b, const OptionList& layers, Value input, const Names* outer) {
   Names names{outer, {{"in", input}}};
   std::map<std::string, int> unnamed;
   Value last = input;
@@ -78,8 +78,8 @@ Value build_group(Builder& b, const FieldList& layers, Value input, const Names*
   return last;
 }
 
-NamedValues build_layers_model(Builder& b, const Fields& fields, Value input) {
-  const auto& params = params_of<LayersModel>(fields);
+NamedValues build_layers_model(Builder& b, const Options& options, Value input) {
+  const auto& params = params_of<LayersModel>(options);
   const std::vector<int64_t>& shape = params.input.shape;
   const std::span<const int64_t> sample = input.shape().sizes().subspan(1);
   GALLEY_CHECK(std::equal(shape.begin(), shape.end(), sample.begin(), sample.end()), "the model's input.shape is ", Shape(shape),
@@ -87,8 +87,8 @@ NamedValues build_layers_model(Builder& b, const Fields& fields, Value input) {
   return {{"output", build_layers(b, params.layers, input)}};
 }
 
-ModelInfo layers_info(const Fields& fields) {
-  const auto& params = params_of<LayersModel>(fields);
+ModelInfo layers_info(const Options& options) {
+  const auto& params = params_of<LayersModel>(options);
   GALLEY_CHECK(params.input.names.empty() || params.input.names.size() == params.input.shape.size(), "input.names has ", params.input.names.size(),
                " names, input.shape ", params.input.shape.size(), " sizes");
   return {"layers", "", params.input.shape, params.input.names, {}, params.input.dtype == InputDType::kI64 ? DType::kI64 : DType::kF32};
@@ -96,10 +96,10 @@ ModelInfo layers_info(const Fields& fields) {
 
 }  // namespace
 
-Value build_layers(Builder& b, const FieldList& layers, Value input) { return build_group(b, layers, input, nullptr); }
+Value build_layers(Builder& b, const OptionList& layers, Value input) { return build_group(b, layers, input, nullptr); }
 
 ModelTable layers_models() {
-  return {{{"layers", "written out layer by layer in the recipe", make_fields<LayersModel>}, build_layers_model, layers_info}};
+  return {{{"layers", "written out layer by layer in the recipe", make_options<LayersModel>}, build_layers_model, layers_info}};
 }
 
 }  // namespace galley

@@ -12,9 +12,9 @@ namespace galley {
 namespace {
 
 constexpr ComponentKind kKinds[] = {
-    {"cross_entropy", "softmax and negative log likelihood of class indices or probabilities", make_fields<CrossEntropyParams>},
-    {"mse", "mean of squared differences", make_fields<MseParams>},
-    {"bce_with_logits", "sigmoid and binary cross entropy, element by element", make_fields<BceWithLogitsParams>},
+    {"cross_entropy", "softmax and negative log likelihood of class indices or probabilities", make_options<CrossEntropyParams>},
+    {"mse", "mean of squared differences", make_options<MseParams>},
+    {"bce_with_logits", "sigmoid and binary cross entropy, element by element", make_options<BceWithLogitsParams>},
 };
 
 /// A constant vector: runs of equal values are one node each.
@@ -71,14 +71,14 @@ Value emit_loss(const Component& loss, Value output, Value target, Reduction red
 
 }  // namespace
 
-void CrossEntropyParams::fields(FieldVisitor& v) {
-  v.field({.name = "label_smoothing", .doc = "share of the target that is spread over all classes (Szegedy et al. 2015)", .min = 0, .max = 1}, label_smoothing);
-  v.field({.name = "ignore_index", .doc = "targets of this value do not count"}, ignore_index);
-  v.field({.name = "weight", .doc = "weight of each class; default: all 1", .min = 0}, weight);
-  v.field({.name = "dim", .doc = "dimension of the classes: 1, or -1 for the last (language models always: the last)", .min = -1, .max = 1}, dim);
+void CrossEntropyParams::options(OptionVisitor& v) {
+  v.option({.name = "label_smoothing", .doc = "share of the target that is spread over all classes (Szegedy et al. 2015)", .min = 0, .max = 1}, label_smoothing);
+  v.option({.name = "ignore_index", .doc = "targets of this value do not count"}, ignore_index);
+  v.option({.name = "weight", .doc = "weight of each class; default: all 1", .min = 0}, weight);
+  v.option({.name = "dim", .doc = "dimension of the classes: 1, or -1 for the last (language models always: the last)", .min = -1, .max = 1}, dim);
 }
-void MseParams::fields(FieldVisitor&) {}
-void BceWithLogitsParams::fields(FieldVisitor&) {}
+void MseParams::options(OptionVisitor&) {}
+void BceWithLogitsParams::options(OptionVisitor&) {}
 
 ComponentKinds losses() { return kKinds; }
 

@@ -4,25 +4,25 @@
 #include <string_view>
 #include <vector>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 #include "libcore/nn/builder.h"
 #include "libcore/nn/zoo.h"
 
 namespace galley {
 
 /// As torch.nn.functional.cross_entropy.
-struct CrossEntropyParams : FieldsOf<CrossEntropyParams> {
+struct CrossEntropyParams : OptionsOf<CrossEntropyParams> {
   double label_smoothing = 0;
   int64_t ignore_index = -100;
   std::vector<double> weight;  // one a class, or none
   int64_t dim = 1;             // of the classes: 1 or -1
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct MseParams : FieldsOf<MseParams> {
-  void fields(FieldVisitor& v) override;
+struct MseParams : OptionsOf<MseParams> {
+  void options(OptionVisitor& v) override;
 };
-struct BceWithLogitsParams : FieldsOf<BceWithLogitsParams> {
-  void fields(FieldVisitor& v) override;
+struct BceWithLogitsParams : OptionsOf<BceWithLogitsParams> {
+  void options(OptionVisitor& v) override;
 };
 
 /// The losses, with a line of doc each: cross_entropy, mse, bce_with_logits.

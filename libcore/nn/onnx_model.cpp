@@ -11,12 +11,12 @@ namespace {
 using onnx_import::Importer;
 using onnx_import::Source;
 
-struct OnnxParams : FieldsOf<OnnxParams> {
+struct OnnxParams : OptionsOf<OnnxParams> {
   std::string path;
   std::vector<int64_t> shape;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "path", .doc = "the .onnx file: its nodes are the model, its initializers the weights", .required = true, .main = true}, path);
-    v.field({.name = "shape", .doc = "of one sample, where the file leaves sizes open, e.g. [3, 224, 224]; default: what the file says, 224 for open sizes of images", .min = 1}, shape);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "path", .doc = "the .onnx file: its nodes are the model, its initializers the weights", .required = true, .main = true}, path);
+    v.option({.name = "shape", .doc = "of one sample, where the file leaves sizes open, e.g. [3, 224, 224]; default: what the file says, 224 for open sizes of images", .min = 1}, shape);
   }
 
   /// Opened once, shared by copies.
@@ -52,8 +52,8 @@ const OnnxValue& input_of(const Source& source) {
   return input;
 }
 
-NamedValues build(Builder& b, const Fields& fields, Value x) {
-  const std::shared_ptr<const Source> source = params_of<OnnxParams>(fields).source();
+NamedValues build(Builder& b, const Options& options, Value x) {
+  const std::shared_ptr<const Source> source = params_of<OnnxParams>(options).source();
   const OnnxValue& input = input_of(*source);
   bool fits = x.shape().rank() == static_cast<int>(input.shape.size());
   for (int axis = 1; fits && axis < x.shape().rank(); ++axis) fits = input.shape[static_cast<size_t>(axis)].size.value_or(x.shape()[axis]) == x.shape()[axis];
@@ -65,8 +65,8 @@ NamedValues build(Builder& b, const Fields& fields, Value x) {
   return Importer(b, source, input.name).run(x);
 }
 
-ModelInfo info(const Fields& fields) {
-  const auto& params = params_of<OnnxParams>(fields);
+ModelInfo info(const Options& options) {
+  const auto& params = params_of<OnnxParams>(options);
   const std::shared_ptr<const Source> source = params.source();
   const OnnxValue& input = input_of(*source);
   ModelInfo info{.family = "onnx"};
@@ -96,7 +96,7 @@ ModelInfo info(const Fields& fields) {
 
 }  // namespace
 
-ModelTable onnx_models() { return {{{"onnx", "the graph of an ONNX file, with its initializers as weights", make_fields<OnnxParams>}, build, info}}; }
+ModelTable onnx_models() { return {{{"onnx", "the graph of an ONNX file, with its initializers as weights", make_options<OnnxParams>}, build, info}}; }
 
 bool carries_weights(const Component& model) { return model.as<OnnxParams>() != nullptr; }
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 #include "libcore/nn/builder.h"
 
 namespace galley {
@@ -58,11 +58,11 @@ Component with_vocabulary(Component model, int64_t tokens);
 
 // ---- for the families' files
 
-using BuildModel = NamedValues (*)(Builder& b, const Fields& params, Value input);
+using BuildModel = NamedValues (*)(Builder& b, const Options& params, Value input);
 struct ModelEntry {
   ComponentKind kind;
   BuildModel build;
-  ModelInfo (*info)(const Fields& params);
+  ModelInfo (*info)(const Options& params);
 };
 using ModelTable = std::vector<ModelEntry>;
 
@@ -98,7 +98,7 @@ inline const std::vector<std::string>& image_names() {
 
 /// The parameters of a model, whose type the table guarantees.
 template <class T>
-const T& params_of(const Fields& params) {
+const T& params_of(const Options& params) {
   const auto* typed = dynamic_cast<const T*>(&params);
   GALLEY_ASSERT(typed != nullptr);
   return *typed;

@@ -6,19 +6,19 @@
 namespace galley {
 namespace {
 
-struct AlexNetParams : FieldsOf<AlexNetParams> {
+struct AlexNetParams : OptionsOf<AlexNetParams> {
   int64_t num_classes = 1000;
   double dropout = 0.5;
   int64_t hidden_features = 4096;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.field({.name = "dropout", .doc = "before the first and second layer of the classifier", .min = 0, .max = 1}, dropout);
-    v.field({.name = "hidden_features", .doc = "width of the classifier; files of torchvision have 4096", .min = 1}, hidden_features);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.option({.name = "dropout", .doc = "before the first and second layer of the classifier", .min = 0, .max = 1}, dropout);
+    v.option({.name = "hidden_features", .doc = "width of the classifier; files of torchvision have 4096", .min = 1}, hidden_features);
   }
 };
 
-NamedValues alexnet(Builder& b, const Fields& fields, Value x) {
-  const auto& params = params_of<AlexNetParams>(fields);
+NamedValues alexnet(Builder& b, const Options& options, Value x) {
+  const auto& params = params_of<AlexNetParams>(options);
   const PoolOptions pool{.kernel_size = 3, .stride = 2};
   {
     const auto features = b.scope("features");
@@ -37,10 +37,10 @@ NamedValues alexnet(Builder& b, const Fields& fields, Value x) {
   return {{"logits", b.linear("6", x, {.out_features = params.num_classes})}};
 }
 
-ModelInfo info(const Fields&) { return {"alexnet", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"alexnet", "classification", {3, 224, 224}, image_names()}; }
 
 }  // namespace
 
-ModelTable alexnet_models() { return {{{"alexnet", "AlexNet (Krizhevsky 2014), 61.1 M parameters", make_fields<AlexNetParams>}, alexnet, info}}; }
+ModelTable alexnet_models() { return {{{"alexnet", "AlexNet (Krizhevsky 2014), 61.1 M parameters", make_options<AlexNetParams>}, alexnet, info}}; }
 
 }  // namespace galley

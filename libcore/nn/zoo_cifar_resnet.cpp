@@ -7,9 +7,9 @@
 namespace galley {
 namespace {
 
-struct CifarResNetParams : FieldsOf<CifarResNetParams> {
+struct CifarResNetParams : OptionsOf<CifarResNetParams> {
   int64_t num_classes = 10;
-  void fields(FieldVisitor& v) override { v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes); }
+  void options(OptionVisitor& v) override { v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes); }
 };
 
 /// Option A: every second row and column, and zeros for the new channels, half of them on each side.
@@ -36,7 +36,7 @@ Value block(Builder& b, std::string_view name, Value x, int64_t channels, int64_
 }
 
 template <int64_t kBlocks>
-NamedValues build(Builder& b, const Fields& params, Value x) {
+NamedValues build(Builder& b, const Options& params, Value x) {
   const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kIn), .linear_weight = Init::kaiming_normal(Init::Fan::kIn)});
   x = b.conv2d("conv1", x, {.out_channels = 16, .kernel_size = 3, .padding = 1, .bias = false});
   x = relu(b.batch_norm("bn1", x));
@@ -48,17 +48,17 @@ NamedValues build(Builder& b, const Fields& params, Value x) {
   return {{"logits", b.linear("linear", x, {.out_features = params_of<CifarResNetParams>(params).num_classes})}};
 }
 
-ModelInfo info(const Fields&) { return {"cifar_resnet", "classification", {3, 32, 32}, image_names()}; }
+ModelInfo info(const Options&) { return {"cifar_resnet", "classification", {3, 32, 32}, image_names()}; }
 
 }  // namespace
 
 ModelTable cifar_resnet_models() {
   return {
-      {{"cifar_resnet20", "ResNet-20 for 32x32 images (He et al. 2015), 0.27 M parameters", make_fields<CifarResNetParams>}, build<3>, info},
-      {{"cifar_resnet32", "ResNet-32 for 32x32 images, 0.46 M parameters", make_fields<CifarResNetParams>}, build<5>, info},
-      {{"cifar_resnet44", "ResNet-44 for 32x32 images, 0.66 M parameters", make_fields<CifarResNetParams>}, build<7>, info},
-      {{"cifar_resnet56", "ResNet-56 for 32x32 images, 0.85 M parameters", make_fields<CifarResNetParams>}, build<9>, info},
-      {{"cifar_resnet110", "ResNet-110 for 32x32 images, 1.7 M parameters", make_fields<CifarResNetParams>}, build<18>, info},
+      {{"cifar_resnet20", "ResNet-20 for 32x32 images (He et al. 2015), 0.27 M parameters", make_options<CifarResNetParams>}, build<3>, info},
+      {{"cifar_resnet32", "ResNet-32 for 32x32 images, 0.46 M parameters", make_options<CifarResNetParams>}, build<5>, info},
+      {{"cifar_resnet44", "ResNet-44 for 32x32 images, 0.66 M parameters", make_options<CifarResNetParams>}, build<7>, info},
+      {{"cifar_resnet56", "ResNet-56 for 32x32 images, 0.85 M parameters", make_options<CifarResNetParams>}, build<9>, info},
+      {{"cifar_resnet110", "ResNet-110 for 32x32 images, 1.7 M parameters", make_options<CifarResNetParams>}, build<18>, info},
   };
 }
 

@@ -6,19 +6,19 @@
 namespace galley {
 namespace {
 
-struct ConvNextParams : FieldsOf<ConvNextParams> {
+struct ConvNextParams : OptionsOf<ConvNextParams> {
   int64_t num_classes = 1000;
   std::vector<int64_t> channels{96, 192, 384, 768};
   std::vector<int64_t> num_layers{3, 3, 9, 3};
   double stochastic_depth_prob = 0.1;
   double layer_scale = 1e-6;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.field({.name = "channels", .doc = "of each stage", .min = 1}, channels);
-    v.field({.name = "num_layers", .doc = "blocks of each stage", .min = 1}, num_layers);
-    v.field({.name = "stochastic_depth_prob", .doc = "probability that the last block is skipped; it grows from 0 at the first", .min = 0, .max = 1},
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.option({.name = "channels", .doc = "of each stage", .min = 1}, channels);
+    v.option({.name = "num_layers", .doc = "blocks of each stage", .min = 1}, num_layers);
+    v.option({.name = "stochastic_depth_prob", .doc = "probability that the last block is skipped; it grows from 0 at the first", .min = 0, .max = 1},
             stochastic_depth_prob);
-    v.field({.name = "layer_scale", .doc = "what the learned scales of blocks start at", .min = 0}, layer_scale);
+    v.option({.name = "layer_scale", .doc = "what the learned scales of blocks start at", .min = 0}, layer_scale);
   }
 };
 
@@ -44,8 +44,8 @@ Value block(Builder& b, std::string_view name, Value x, double layer_scale, doub
   return add(b.stochastic_depth("stochastic_depth", mul(scale, y), drop), x);
 }
 
-NamedValues convnext(Builder& b, const Fields& fields, Value x) {
-  const auto& params = params_of<ConvNextParams>(fields);
+NamedValues convnext(Builder& b, const Options& options, Value x) {
+  const auto& params = params_of<ConvNextParams>(options);
   GALLEY_CHECK(!params.channels.empty() && params.channels.size() == params.num_layers.size(), "[convnext] channels and num_layers want one value a stage, they have ",
                params.channels.size(), " and ", params.num_layers.size());
   const Init weight = Init::truncated_normal(0.02);
@@ -78,7 +78,7 @@ NamedValues convnext(Builder& b, const Fields& fields, Value x) {
 
 /// The first stage's channels, which double from stage to stage, blocks of the third stage, and the drop probability in hundredths.
 template <int64_t kChannels, int64_t kLayers, int64_t kDrop>
-std::unique_ptr<Fields> make() {
+std::unique_ptr<Options> make() {
   auto params = std::make_unique<ConvNextParams>();
   params->channels = {kChannels, 2 * kChannels, 4 * kChannels, 8 * kChannels};
   params->num_layers = {3, 3, kLayers, 3};
@@ -86,7 +86,7 @@ std::unique_ptr<Fields> make() {
   return params;
 }
 
-ModelInfo info(const Fields&) { return {"convnext", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"convnext", "classification", {3, 224, 224}, image_names()}; }
 
 }  // namespace
 

@@ -6,20 +6,20 @@
 namespace galley {
 namespace {
 
-struct DenseNetParams : FieldsOf<DenseNetParams> {
+struct DenseNetParams : OptionsOf<DenseNetParams> {
   int64_t num_classes = 1000;
   int64_t growth_rate = 32;
   std::vector<int64_t> block_config{6, 12, 24, 16};
   int64_t num_init_features = 64;
   int64_t bn_size = 4;
   double drop_rate = 0;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.field({.name = "growth_rate", .doc = "channels that each layer adds", .min = 1}, growth_rate);
-    v.field({.name = "block_config", .doc = "layers of each dense block", .min = 1}, block_config);
-    v.field({.name = "num_init_features", .doc = "channels of the first convolution", .min = 1}, num_init_features);
-    v.field({.name = "bn_size", .doc = "channels of a layer's bottleneck, as a multiple of growth_rate", .min = 1}, bn_size);
-    v.field({.name = "drop_rate", .doc = "dropout after each layer", .min = 0, .max = 1}, drop_rate);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.option({.name = "growth_rate", .doc = "channels that each layer adds", .min = 1}, growth_rate);
+    v.option({.name = "block_config", .doc = "layers of each dense block", .min = 1}, block_config);
+    v.option({.name = "num_init_features", .doc = "channels of the first convolution", .min = 1}, num_init_features);
+    v.option({.name = "bn_size", .doc = "channels of a layer's bottleneck, as a multiple of growth_rate", .min = 1}, bn_size);
+    v.option({.name = "drop_rate", .doc = "dropout after each layer", .min = 0, .max = 1}, drop_rate);
   }
 };
 
@@ -41,8 +41,8 @@ Value transition(Builder& b, std::string_view name, Value x) {
   return avg_pool(x, {.kernel_size = 2});
 }
 
-NamedValues densenet(Builder& b, const Fields& fields, Value x) {
-  const auto& params = params_of<DenseNetParams>(fields);
+NamedValues densenet(Builder& b, const Options& options, Value x) {
+  const auto& params = params_of<DenseNetParams>(options);
   GALLEY_CHECK(!params.block_config.empty(), "[densenet] block_config must not be empty");
   const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kIn), .linear_bias = Init::zeros()});
   {
@@ -60,7 +60,7 @@ NamedValues densenet(Builder& b, const Fields& fields, Value x) {
 }
 
 template <int64_t kGrowth, int64_t kFirst, int64_t... kLayers>
-std::unique_ptr<Fields> make() {
+std::unique_ptr<Options> make() {
   auto params = std::make_unique<DenseNetParams>();
   params->growth_rate = kGrowth;
   params->num_init_features = kFirst;
@@ -68,7 +68,7 @@ std::unique_ptr<Fields> make() {
   return params;
 }
 
-ModelInfo info(const Fields&) { return {"densenet", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"densenet", "classification", {3, 224, 224}, image_names()}; }
 
 }  // namespace
 

@@ -11,21 +11,21 @@
 namespace galley {
 namespace {
 
-struct EfficientNetParams : FieldsOf<EfficientNetParams> {
+struct EfficientNetParams : OptionsOf<EfficientNetParams> {
   int64_t num_classes = 1000;
   double width_mult = 1;
   double depth_mult = 1;
   double dropout = 0.2;
   double stochastic_depth_prob = 0.2;
   int64_t image_size = 224;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.field({.name = "width_mult", .doc = "multiplies the channels of every block (rounded to multiples of 8)", .min = 0.01, .max = 16}, width_mult);
-    v.field({.name = "depth_mult", .doc = "multiplies the blocks of every stage (rounded up)", .min = 0.01, .max = 16}, depth_mult);
-    v.field({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
-    v.field({.name = "stochastic_depth_prob", .doc = "probability that the last block is skipped; it grows from 0 at the first", .min = 0, .max = 1},
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.option({.name = "width_mult", .doc = "multiplies the channels of every block (rounded to multiples of 8)", .min = 0.01, .max = 16}, width_mult);
+    v.option({.name = "depth_mult", .doc = "multiplies the blocks of every stage (rounded up)", .min = 0.01, .max = 16}, depth_mult);
+    v.option({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
+    v.option({.name = "stochastic_depth_prob", .doc = "probability that the last block is skipped; it grows from 0 at the first", .min = 0, .max = 1},
             stochastic_depth_prob);
-    v.field({.name = "image_size", .doc = "usual rows and columns of the input; the network takes others too", .min = 1}, image_size);
+    v.option({.name = "image_size", .doc = "usual rows and columns of the input; the network takes others too", .min = 1}, image_size);
   }
 };
 
@@ -118,23 +118,23 @@ NamedValues efficientnet(Builder& b, const EfficientNetParams& params, const Arc
 }
 
 // The batch norms of torchvision's B5 to B7 differ from those of B0 to B4.
-NamedValues v1(Builder& b, const Fields& params, Value input) {
+NamedValues v1(Builder& b, const Options& params, Value input) {
   return efficientnet(b, params_of<EfficientNetParams>(params), {kV1, 32, 0, {}}, input);
 }
-NamedValues v1_large(Builder& b, const Fields& params, Value input) {
+NamedValues v1_large(Builder& b, const Options& params, Value input) {
   return efficientnet(b, params_of<EfficientNetParams>(params), {kV1, 32, 0, {.eps = 1e-3, .momentum = 0.01}}, input);
 }
-NamedValues lite(Builder& b, const Fields& params, Value input) {
+NamedValues lite(Builder& b, const Options& params, Value input) {
   return efficientnet(b, params_of<EfficientNetParams>(params), {kV1, 32, 1280, {.eps = 1e-3, .momentum = 0.01}, /*lite=*/true}, input);
 }
 template <const auto& kStages, int64_t kStem>
-NamedValues v2(Builder& b, const Fields& params, Value input) {
+NamedValues v2(Builder& b, const Options& params, Value input) {
   return efficientnet(b, params_of<EfficientNetParams>(params), {kStages, kStem, 1280, {.eps = 1e-3}}, input);
 }
 
 /// Multipliers and dropout in hundredths.
 template <int64_t kWidth, int64_t kDepth, int64_t kDropout, int64_t kImage>
-std::unique_ptr<Fields> make() {
+std::unique_ptr<Options> make() {
   auto params = std::make_unique<EfficientNetParams>();
   params->width_mult = static_cast<double>(kWidth) / 100;
   params->depth_mult = static_cast<double>(kDepth) / 100;
@@ -143,8 +143,8 @@ std::unique_ptr<Fields> make() {
   return params;
 }
 
-ModelInfo info(const Fields& fields) {
-  const int64_t size = params_of<EfficientNetParams>(fields).image_size;
+ModelInfo info(const Options& options) {
+  const int64_t size = params_of<EfficientNetParams>(options).image_size;
   return {"efficientnet", "classification", {3, size, size}, image_names()};
 }
 

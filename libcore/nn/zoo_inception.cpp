@@ -9,28 +9,28 @@
 namespace galley {
 namespace {
 
-struct InceptionParams : FieldsOf<InceptionParams> {
+struct InceptionParams : OptionsOf<InceptionParams> {
   int64_t num_classes = 1000;
   bool aux_logits = true;
   double aux_loss_weight = 0.3;
   bool transform_input = false;
   double dropout = 0.2;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.field({.name = "aux_logits", .doc = "has auxiliary classifiers, which training uses"}, aux_logits);
-    v.field({.name = "aux_loss_weight", .doc = "weight of each auxiliary classifier's loss in training", .min = 0}, aux_loss_weight);
-    v.field({.name = "transform_input", .doc = "from ImageNet's mean and deviation, by which the input was normalised, to 0.5 and 0.5: for torchvision's weights"},
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.option({.name = "aux_logits", .doc = "has auxiliary classifiers, which training uses"}, aux_logits);
+    v.option({.name = "aux_loss_weight", .doc = "weight of each auxiliary classifier's loss in training", .min = 0}, aux_loss_weight);
+    v.option({.name = "transform_input", .doc = "from ImageNet's mean and deviation, by which the input was normalised, to 0.5 and 0.5: for torchvision's weights"},
             transform_input);
-    v.field({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
+    v.option({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
   }
 };
 struct GoogLeNetParams : InceptionParams {
   double dropout_aux = 0.7;
-  void fields(FieldVisitor& v) override {
-    InceptionParams::fields(v);
-    v.field({.name = "dropout_aux", .doc = "in the auxiliary classifiers", .min = 0, .max = 1}, dropout_aux);
+  void options(OptionVisitor& v) override {
+    InceptionParams::options(v);
+    v.option({.name = "dropout_aux", .doc = "in the auxiliary classifiers", .min = 0, .max = 1}, dropout_aux);
   }
-  std::unique_ptr<Fields> clone() const override { return std::make_unique<GoogLeNetParams>(*this); }
+  std::unique_ptr<Options> clone() const override { return std::make_unique<GoogLeNetParams>(*this); }
 };
 
 struct BasicConv {
@@ -83,8 +83,8 @@ Value googlenet_aux(Builder& b, std::string_view name, Value x, const GoogLeNetP
   return b.linear("fc2", x, {.out_features = params.num_classes});
 }
 
-NamedValues googlenet(Builder& b, const Fields& fields, Value x) {
-  const auto& params = params_of<GoogLeNetParams>(fields);
+NamedValues googlenet(Builder& b, const Options& options, Value x) {
+  const auto& params = params_of<GoogLeNetParams>(options);
   const auto init = b.use_init({.conv_weight = Init::truncated_normal(0.01), .linear_weight = Init::truncated_normal(0.01)});
   const PoolOptions pool{.kernel_size = 3, .stride = 2, .ceil_mode = true};
   if (params.transform_input) x = transform(b, x);
@@ -179,8 +179,8 @@ Value inception_aux(Builder& b, Value x, int64_t classes) {
   return b.linear("fc", flatten(global_avg_pool(x)), {.out_features = classes});
 }
 
-NamedValues inception_v3(Builder& b, const Fields& fields, Value x) {
-  const auto& params = params_of<InceptionParams>(fields);
+NamedValues inception_v3(Builder& b, const Options& options, Value x) {
+  const auto& params = params_of<InceptionParams>(options);
   const auto init = b.use_init({.conv_weight = Init::truncated_normal(0.1), .linear_weight = Init::truncated_normal(0.1)});
   if (params.transform_input) x = transform(b, x);
   x = basic_conv(b, "Conv2d_1a_3x3", x, {32, 3, 2});
@@ -211,20 +211,20 @@ NamedValues inception_v3(Builder& b, const Fields& fields, Value x) {
 
 // ---- table
 
-ModelInfo googlenet_info(const Fields& fields) {
-  const auto& params = params_of<GoogLeNetParams>(fields);
+ModelInfo googlenet_info(const Options& options) {
+  const auto& params = params_of<GoogLeNetParams>(options);
   ModelInfo info{"googlenet", "classification", {3, 224, 224}, image_names()};
   if (params.aux_logits) info.auxiliary = {{"aux1", params.aux_loss_weight}, {"aux2", params.aux_loss_weight}};
   return info;
 }
-ModelInfo inception_v3_info(const Fields& fields) {
-  const auto& params = params_of<InceptionParams>(fields);
+ModelInfo inception_v3_info(const Options& options) {
+  const auto& params = params_of<InceptionParams>(options);
   ModelInfo info{"inception", "classification", {3, 299, 299}, image_names()};
   if (params.aux_logits) info.auxiliary = {{"aux", params.aux_loss_weight}};
   return info;
 }
 
-std::unique_ptr<Fields> make_inception_v3() {
+std::unique_ptr<Options> make_inception_v3() {
   auto params = std::make_unique<InceptionParams>();
   params->aux_loss_weight = 0.4;
   params->dropout = 0.5;
@@ -235,7 +235,7 @@ std::unique_ptr<Fields> make_inception_v3() {
 
 ModelTable inception_models() {
   return {
-      {{"googlenet", "GoogLeNet (Szegedy et al. 2014), 13.0 M parameters, 6.6 M without auxiliary classifiers", make_fields<GoogLeNetParams>}, googlenet,
+      {{"googlenet", "GoogLeNet (Szegedy et al. 2014), 13.0 M parameters, 6.6 M without auxiliary classifiers", make_options<GoogLeNetParams>}, googlenet,
        googlenet_info},
       {{"inception_v3", "Inception-v3 (Szegedy et al. 2015), 27.2 M parameters", make_inception_v3}, inception_v3, inception_v3_info},
   };

@@ -8,22 +8,22 @@
 namespace galley {
 namespace {
 
-struct RnnLmParams : FieldsOf<RnnLmParams> {
+struct RnnLmParams : OptionsOf<RnnLmParams> {
   Cell cell = Cell::kLstm;
   std::optional<int64_t> vocab;
   int64_t embedding_dim = 200, hidden_size = 200, num_layers = 2;
   double dropout = 0.2;
   bool tie_weights = false;
   int64_t sequence_length = 64;
-  void fields(FieldVisitor& v) override {
+  void options(OptionVisitor& v) override {
     v.choice({.name = "cell", .doc = "lstm, gru or rnn", .main = true}, cell, kCellNames);
-    v.field({.name = "vocab", .doc = "tokens of the vocabulary; default: those of data.tokenizer, 256 (bytes) without one", .min = 1}, vocab);
-    v.field({.name = "embedding_dim", .doc = "width of a token's vector", .min = 1}, embedding_dim);
-    v.field({.name = "hidden_size", .doc = "units of a layer", .min = 1}, hidden_size);
-    v.field({.name = "num_layers", .doc = "recurrent layers", .min = 1}, num_layers);
-    v.field({.name = "dropout", .doc = "of the vectors, between layers and before the last product", .min = 0, .max = 1}, dropout);
-    v.field({.name = "tie_weights", .doc = "the last product takes the table of vectors (Press, Wolf 2017); hidden_size must be embedding_dim"}, tie_weights);
-    v.field({.name = "sequence_length", .doc = "tokens of a sample where no data say it: benchmarks, shapes", .min = 1}, sequence_length);
+    v.option({.name = "vocab", .doc = "tokens of the vocabulary; default: those of data.tokenizer, 256 (bytes) without one", .min = 1}, vocab);
+    v.option({.name = "embedding_dim", .doc = "width of a token's vector", .min = 1}, embedding_dim);
+    v.option({.name = "hidden_size", .doc = "units of a layer", .min = 1}, hidden_size);
+    v.option({.name = "num_layers", .doc = "recurrent layers", .min = 1}, num_layers);
+    v.option({.name = "dropout", .doc = "of the vectors, between layers and before the last product", .min = 0, .max = 1}, dropout);
+    v.option({.name = "tie_weights", .doc = "the last product takes the table of vectors (Press, Wolf 2017); hidden_size must be embedding_dim"}, tie_weights);
+    v.option({.name = "sequence_length", .doc = "tokens of a sample where no data say it: benchmarks, shapes", .min = 1}, sequence_length);
   }
 };
 
@@ -31,8 +31,8 @@ struct RnnLmParams : FieldsOf<RnnLmParams> {
 constexpr int64_t kByteVocabulary = 256;
 
 /// As PyTorch's example word_language_model: encoder (a table), rnn, decoder (a linear layer); the state is zero at the start of each sample.
-NamedValues rnn_lm(Builder& b, const Fields& fields, Value x) {
-  const auto& params = params_of<RnnLmParams>(fields);
+NamedValues rnn_lm(Builder& b, const Options& options, Value x) {
+  const auto& params = params_of<RnnLmParams>(options);
   const int64_t vocab = params.vocab.value_or(kByteVocabulary);
   GALLEY_CHECK(x.shape().rank() == 2 && (x.dtype() == DType::kI64 || x.dtype() == DType::kI32), "[rnn_lm] the input wants integers [N,T] (batch, tokens), it is ", x.type());
   GALLEY_CHECK(!params.tie_weights || params.hidden_size == params.embedding_dim, "[rnn_lm] tie_weights wants hidden_size = embedding_dim, they are ", params.hidden_size, " and ",
@@ -56,8 +56,8 @@ NamedValues rnn_lm(Builder& b, const Fields& fields, Value x) {
   return {{"logits", linear(x, table, b.parameter("bias", {vocab}, Init::zeros(), "linear"))}};
 }
 
-ModelInfo rnn_lm_info(const Fields& fields) {
-  ModelInfo info{"rnn_lm", "language_modeling", {params_of<RnnLmParams>(fields).sequence_length}, {"T"}, {}};
+ModelInfo rnn_lm_info(const Options& options) {
+  ModelInfo info{"rnn_lm", "language_modeling", {params_of<RnnLmParams>(options).sequence_length}, {"T"}, {}};
   info.input_dtype = DType::kI64;
   return info;
 }
@@ -65,7 +65,7 @@ ModelInfo rnn_lm_info(const Fields& fields) {
 }  // namespace
 
 ModelTable language_models() {
-  return {{{"rnn_lm", "recurrent language model: table, LSTM, GRU or RNN, linear layer", make_fields<RnnLmParams>}, rnn_lm, rnn_lm_info}};
+  return {{{"rnn_lm", "recurrent language model: table, LSTM, GRU or RNN, linear layer", make_options<RnnLmParams>}, rnn_lm, rnn_lm_info}};
 }
 
 std::optional<int64_t> vocabulary_of(const Component& model) {

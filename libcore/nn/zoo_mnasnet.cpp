@@ -9,14 +9,14 @@
 namespace galley {
 namespace {
 
-struct MnasNetParams : FieldsOf<MnasNetParams> {
+struct MnasNetParams : OptionsOf<MnasNetParams> {
   int64_t num_classes = 1000;
   double alpha = 1;
   double dropout = 0.2;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.field({.name = "alpha", .doc = "multiplies the channels of every layer (rounded to multiples of 8)", .min = 0.01, .max = 16}, alpha);
-    v.field({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.option({.name = "alpha", .doc = "multiplies the channels of every layer (rounded to multiples of 8)", .min = 0.01, .max = 16}, alpha);
+    v.option({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
   }
 };
 
@@ -43,8 +43,8 @@ Value inverted_residual(Builder& b, std::string_view name, Value x, const Stack&
   return stride == 1 && x.channels() == channels ? add(y, x) : y;
 }
 
-NamedValues mnasnet(Builder& b, const Fields& fields, Value x) {
-  const auto& params = params_of<MnasNetParams>(fields);
+NamedValues mnasnet(Builder& b, const Options& options, Value x) {
+  const auto& params = params_of<MnasNetParams>(options);
   // torchvision asks for kaiming_uniform with the fan out, which is the number of classes, and a gain of 1.
   const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut),
                                 .linear_weight = Init::uniform(std::sqrt(3.0 / static_cast<double>(params.num_classes))), .linear_bias = Init::zeros()});
@@ -70,13 +70,13 @@ NamedValues mnasnet(Builder& b, const Fields& fields, Value x) {
 }
 
 template <int64_t kAlphaPercent>
-std::unique_ptr<Fields> make() {
+std::unique_ptr<Options> make() {
   auto params = std::make_unique<MnasNetParams>();
   params->alpha = static_cast<double>(kAlphaPercent) / 100;
   return params;
 }
 
-ModelInfo info(const Fields&) { return {"mnasnet", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"mnasnet", "classification", {3, 224, 224}, image_names()}; }
 
 }  // namespace
 

@@ -15,18 +15,18 @@ InitRules mobilenet_init() {
 
 // ---- MobileNetV2
 
-struct MobileNetV2Params : FieldsOf<MobileNetV2Params> {
+struct MobileNetV2Params : OptionsOf<MobileNetV2Params> {
   int64_t num_classes = 1000;
   double width_mult = 1;
   int64_t round_nearest = 8;
   std::vector<int64_t> strides{2, 1, 2, 2, 2, 1, 2, 1};
   double dropout = 0.2;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.field({.name = "width_mult", .doc = "multiplies the channels of every layer", .min = 0.01, .max = 16}, width_mult);
-    v.field({.name = "round_nearest", .doc = "channels are rounded to a multiple of this", .min = 1}, round_nearest);
-    v.field({.name = "strides", .doc = "of the first convolution and of the seven stages; [1,1,2,2,2,1,2,1] suits images of 32 pixels", .min = 1}, strides);
-    v.field({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.option({.name = "width_mult", .doc = "multiplies the channels of every layer", .min = 0.01, .max = 16}, width_mult);
+    v.option({.name = "round_nearest", .doc = "channels are rounded to a multiple of this", .min = 1}, round_nearest);
+    v.option({.name = "strides", .doc = "of the first convolution and of the seven stages; [1,1,2,2,2,1,2,1] suits images of 32 pixels", .min = 1}, strides);
+    v.option({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
   }
 };
 
@@ -46,8 +46,8 @@ Value inverted_residual_v2(Builder& b, std::string_view name, Value x, int64_t c
   return stride == 1 && x.channels() == channels ? add(x, y) : y;
 }
 
-NamedValues mobilenet_v2(Builder& b, const Fields& fields, Value x) {
-  const auto& params = params_of<MobileNetV2Params>(fields);
+NamedValues mobilenet_v2(Builder& b, const Options& options, Value x) {
+  const auto& params = params_of<MobileNetV2Params>(options);
   const auto init = b.use_init(mobilenet_init());
   GALLEY_CHECK(params.strides.size() == 8, "[mobilenet_v2] strides wants 8 values, one for the first convolution and one a stage, it has ", params.strides.size());
   struct Stage { int64_t expand, channels, repeats; };
@@ -73,18 +73,18 @@ NamedValues mobilenet_v2(Builder& b, const Fields& fields, Value x) {
 
 // ---- MobileNetV3
 
-struct MobileNetV3Params : FieldsOf<MobileNetV3Params> {
+struct MobileNetV3Params : OptionsOf<MobileNetV3Params> {
   int64_t num_classes = 1000;
   double width_mult = 1;
   bool reduced_tail = false;
   bool dilated = false;
   double dropout = 0.2;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.field({.name = "width_mult", .doc = "multiplies the channels of every layer (rounded to multiples of 8)", .min = 0.01, .max = 16}, width_mult);
-    v.field({.name = "reduced_tail", .doc = "halves the channels of the last blocks, for few classes"}, reduced_tail);
-    v.field({.name = "dilated", .doc = "dilates the last three blocks instead of striding, for dense prediction"}, dilated);
-    v.field({.name = "dropout", .doc = "before the last layer", .min = 0, .max = 1}, dropout);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.option({.name = "width_mult", .doc = "multiplies the channels of every layer (rounded to multiples of 8)", .min = 0.01, .max = 16}, width_mult);
+    v.option({.name = "reduced_tail", .doc = "halves the channels of the last blocks, for few classes"}, reduced_tail);
+    v.option({.name = "dilated", .doc = "dilates the last three blocks instead of striding, for dense prediction"}, dilated);
+    v.option({.name = "dropout", .doc = "before the last layer", .min = 0, .max = 1}, dropout);
   }
 };
 
@@ -151,7 +151,7 @@ Value mobilenet_v3(Builder& b, const MobileNetV3Params& params, std::span<const 
 constexpr ActivationKind kRe = ActivationKind::kRelu;
 constexpr ActivationKind kHs = ActivationKind::kHardswish;
 
-NamedValues mobilenet_v3_large(Builder& b, const Fields& params, Value input) {
+NamedValues mobilenet_v3_large(Builder& b, const Options& params, Value input) {
   static constexpr Bottleneck kRows[] = {
       {3, 16, 16, false, kRe, 1},   {3, 64, 24, false, kRe, 2},   {3, 72, 24, false, kRe, 1},         {5, 72, 40, true, kRe, 2},
       {5, 120, 40, true, kRe, 1},   {5, 120, 40, true, kRe, 1},   {3, 240, 80, false, kHs, 2},        {3, 200, 80, false, kHs, 1},
@@ -161,7 +161,7 @@ NamedValues mobilenet_v3_large(Builder& b, const Fields& params, Value input) {
   return {{"logits", mobilenet_v3(b, params_of<MobileNetV3Params>(params), kRows, 1280, input)}};
 }
 
-NamedValues mobilenet_v3_small(Builder& b, const Fields& params, Value input) {
+NamedValues mobilenet_v3_small(Builder& b, const Options& params, Value input) {
   static constexpr Bottleneck kRows[] = {
       {3, 16, 16, true, kRe, 2},  {3, 72, 24, false, kRe, 2}, {3, 88, 24, false, kRe, 1}, {5, 96, 40, true, kHs, 2},
       {5, 240, 40, true, kHs, 1}, {5, 240, 40, true, kHs, 1}, {5, 120, 48, true, kHs, 1}, {5, 144, 48, true, kHs, 1},
@@ -170,15 +170,15 @@ NamedValues mobilenet_v3_small(Builder& b, const Fields& params, Value input) {
   return {{"logits", mobilenet_v3(b, params_of<MobileNetV3Params>(params), kRows, 1024, input)}};
 }
 
-ModelInfo info(const Fields&) { return {"mobilenet", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"mobilenet", "classification", {3, 224, 224}, image_names()}; }
 
 }  // namespace
 
 ModelTable mobilenet_models() {
   return {
-      {{"mobilenet_v2", "MobileNetV2 (Sandler et al. 2018), 3.5 M parameters", make_fields<MobileNetV2Params>}, mobilenet_v2, info},
-      {{"mobilenet_v3_large", "MobileNetV3-Large (Howard et al. 2019), 5.5 M parameters", make_fields<MobileNetV3Params>}, mobilenet_v3_large, info},
-      {{"mobilenet_v3_small", "MobileNetV3-Small, 2.5 M parameters", make_fields<MobileNetV3Params>}, mobilenet_v3_small, info},
+      {{"mobilenet_v2", "MobileNetV2 (Sandler et al. 2018), 3.5 M parameters", make_options<MobileNetV2Params>}, mobilenet_v2, info},
+      {{"mobilenet_v3_large", "MobileNetV3-Large (Howard et al. 2019), 5.5 M parameters", make_options<MobileNetV3Params>}, mobilenet_v3_large, info},
+      {{"mobilenet_v3_small", "MobileNetV3-Small, 2.5 M parameters", make_options<MobileNetV3Params>}, mobilenet_v3_small, info},
   };
 }
 

@@ -9,7 +9,7 @@
 namespace galley {
 namespace {
 
-struct RegNetParams : FieldsOf<RegNetParams> {
+struct RegNetParams : OptionsOf<RegNetParams> {
   int64_t num_classes = 1000;
   int64_t depth = 16;
   int64_t w_0 = 48;
@@ -17,14 +17,14 @@ struct RegNetParams : FieldsOf<RegNetParams> {
   double w_m = 2.09;
   int64_t group_width = 8;
   double se_ratio = 0;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.field({.name = "depth", .doc = "blocks", .min = 1}, depth);
-    v.field({.name = "w_0", .doc = "width of the first block, a multiple of 8", .min = 8}, w_0);
-    v.field({.name = "w_a", .doc = "what each block adds to the width, before it is rounded to a power of w_m", .min = 0}, w_a);
-    v.field({.name = "w_m", .doc = "ratio of the widths of stages", .min = 1.001}, w_m);
-    v.field({.name = "group_width", .doc = "channels of a group of the 3x3 convolutions", .min = 1}, group_width);
-    v.field({.name = "se_ratio", .doc = "squeeze-and-excite channels as a share of a block's input; 0: none (RegNetX)", .min = 0, .max = 1}, se_ratio);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.option({.name = "depth", .doc = "blocks", .min = 1}, depth);
+    v.option({.name = "w_0", .doc = "width of the first block, a multiple of 8", .min = 8}, w_0);
+    v.option({.name = "w_a", .doc = "what each block adds to the width, before it is rounded to a power of w_m", .min = 0}, w_a);
+    v.option({.name = "w_m", .doc = "ratio of the widths of stages", .min = 1.001}, w_m);
+    v.option({.name = "group_width", .doc = "channels of a group of the 3x3 convolutions", .min = 1}, group_width);
+    v.option({.name = "se_ratio", .doc = "squeeze-and-excite channels as a share of a block's input; 0: none (RegNetX)", .min = 0, .max = 1}, se_ratio);
   }
 };
 
@@ -66,8 +66,8 @@ Value bottleneck(Builder& b, std::string_view name, Value x, const RegNetParams&
   return relu(add(shortcut, y));
 }
 
-NamedValues regnet(Builder& b, const Fields& fields, Value x) {
-  const auto& params = params_of<RegNetParams>(fields);
+NamedValues regnet(Builder& b, const Options& options, Value x) {
+  const auto& params = params_of<RegNetParams>(options);
   const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut), .linear_weight = Init::normal(0.01), .linear_bias = Init::zeros()});
   x = conv_norm(b, "stem", x, {.channels = 32, .kernel = 3, .stride = 2, .activation = ActivationKind::kRelu});
   {
@@ -93,7 +93,7 @@ constexpr Design kY400{16, 48, 27.89, 2.09, 8}, kY800{14, 56, 38.84, 2.4, 16}, k
     kY8000{17, 192, 76.82, 2.19, 56}, kY16000{18, 200, 106.23, 2.48, 112}, kY32000{20, 232, 115.89, 2.53, 232}, kY128000{27, 456, 160.83, 2.52, 264};
 
 template <const Design& kDesign, bool kSqueezeExcite>
-std::unique_ptr<Fields> make() {
+std::unique_ptr<Options> make() {
   auto params = std::make_unique<RegNetParams>();
   params->depth = kDesign.depth;
   params->w_0 = kDesign.w_0;
@@ -104,7 +104,7 @@ std::unique_ptr<Fields> make() {
   return params;
 }
 
-ModelInfo info(const Fields&) { return {"regnet", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"regnet", "classification", {3, 224, 224}, image_names()}; }
 
 }  // namespace
 

@@ -9,18 +9,18 @@
 namespace galley {
 namespace {
 
-struct ResNetParams : FieldsOf<ResNetParams> {
+struct ResNetParams : OptionsOf<ResNetParams> {
   int64_t num_classes = 1000;
   int64_t groups = 1;
   int64_t width_per_group = 64;
   bool zero_init_residual = false;
   std::vector<int64_t> replace_stride_with_dilation{0, 0, 0};
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.field({.name = "groups", .doc = "groups of the 3x3 convolutions of bottlenecks", .min = 1}, groups);
-    v.field({.name = "width_per_group", .doc = "channels of a group in the first stage", .min = 1}, width_per_group);
-    v.field({.name = "zero_init_residual", .doc = "start the last batch norm of each block at 0, so that blocks start as identities"}, zero_init_residual);
-    v.field({.name = "replace_stride_with_dilation", .doc = "1 for each of stages 2, 3, 4 that dilates instead of striding", .min = 0, .max = 1},
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.option({.name = "groups", .doc = "groups of the 3x3 convolutions of bottlenecks", .min = 1}, groups);
+    v.option({.name = "width_per_group", .doc = "channels of a group in the first stage", .min = 1}, width_per_group);
+    v.option({.name = "zero_init_residual", .doc = "start the last batch norm of each block at 0, so that blocks start as identities"}, zero_init_residual);
+    v.option({.name = "replace_stride_with_dilation", .doc = "1 for each of stages 2, 3, 4 that dilates instead of striding", .min = 0, .max = 1},
             replace_stride_with_dilation);
   }
 };
@@ -96,19 +96,19 @@ Value resnet(Builder& b, const ResNetParams& params, const Architecture& archite
 }
 
 template <Block kBlock, int64_t... kLayers>
-NamedValues build(Builder& b, const Fields& params, Value input) {
+NamedValues build(Builder& b, const Options& params, Value input) {
   return {{"logits", resnet(b, params_of<ResNetParams>(params), {kBlock, {kLayers...}}, input)}};
 }
 
 template <int64_t kGroups, int64_t kWidth>
-std::unique_ptr<Fields> make() {
+std::unique_ptr<Options> make() {
   auto params = std::make_unique<ResNetParams>();
   params->groups = kGroups;
   params->width_per_group = kWidth;
   return params;
 }
 
-ModelInfo info(const Fields&) { return {"resnet", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"resnet", "classification", {3, 224, 224}, image_names()}; }
 
 }  // namespace
 

@@ -7,14 +7,14 @@
 namespace galley {
 namespace {
 
-struct ShuffleNetParams : FieldsOf<ShuffleNetParams> {
+struct ShuffleNetParams : OptionsOf<ShuffleNetParams> {
   int64_t num_classes = 1000;
   std::vector<int64_t> stages_repeats{4, 8, 4};
   std::vector<int64_t> stages_out_channels{24, 116, 232, 464, 1024};
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.field({.name = "stages_repeats", .doc = "blocks of each of three stages", .min = 1}, stages_repeats);
-    v.field({.name = "stages_out_channels", .doc = "channels of the first convolution, the three stages (even), the last convolution", .min = 1},
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.option({.name = "stages_repeats", .doc = "blocks of each of three stages", .min = 1}, stages_repeats);
+    v.option({.name = "stages_out_channels", .doc = "channels of the first convolution, the three stages (even), the last convolution", .min = 1},
             stages_out_channels);
   }
 };
@@ -48,8 +48,8 @@ Value block(Builder& b, std::string_view name, Value x, int64_t channels, int64_
   return channel_shuffle(concat({left, right}), 2);
 }
 
-NamedValues shufflenet(Builder& b, const Fields& fields, Value x) {
-  const auto& params = params_of<ShuffleNetParams>(fields);
+NamedValues shufflenet(Builder& b, const Options& options, Value x) {
+  const auto& params = params_of<ShuffleNetParams>(options);
   const std::vector<int64_t>& channels = params.stages_out_channels;
   GALLEY_CHECK(params.stages_repeats.size() == 3 && channels.size() == 5, "[shufflenet] stages_repeats wants 3 values and stages_out_channels 5, they have ",
                params.stages_repeats.size(), " and ", channels.size());
@@ -73,13 +73,13 @@ NamedValues shufflenet(Builder& b, const Fields& fields, Value x) {
 }
 
 template <int64_t... kChannels>
-std::unique_ptr<Fields> make() {
+std::unique_ptr<Options> make() {
   auto params = std::make_unique<ShuffleNetParams>();
   params->stages_out_channels = {kChannels...};
   return params;
 }
 
-ModelInfo info(const Fields&) { return {"shufflenet", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"shufflenet", "classification", {3, 224, 224}, image_names()}; }
 
 }  // namespace
 

@@ -6,19 +6,19 @@
 namespace galley {
 namespace {
 
-struct MlpParams : FieldsOf<MlpParams> {
+struct MlpParams : OptionsOf<MlpParams> {
   int64_t num_classes = 10;
   std::vector<int64_t> hidden{512, 256};
   double dropout = 0;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes (outputs)", .min = 1, .main = true}, num_classes);
-    v.field({.name = "hidden", .doc = "width of each hidden layer", .min = 1}, hidden);
-    v.field({.name = "dropout", .doc = "after each hidden layer", .min = 0, .max = 1}, dropout);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes (outputs)", .min = 1, .main = true}, num_classes);
+    v.option({.name = "hidden", .doc = "width of each hidden layer", .min = 1}, hidden);
+    v.option({.name = "dropout", .doc = "after each hidden layer", .min = 0, .max = 1}, dropout);
   }
 };
 
-NamedValues mlp(Builder& b, const Fields& fields, Value x) {
-  const auto& params = params_of<MlpParams>(fields);
+NamedValues mlp(Builder& b, const Options& options, Value x) {
+  const auto& params = params_of<MlpParams>(options);
   const auto init = b.use_init({.linear_weight = Init::kaiming_normal(Init::Fan::kIn), .linear_bias = Init::zeros()});
   if (x.shape().rank() > 2) x = flatten(x);
   int index = 1;
@@ -29,19 +29,19 @@ NamedValues mlp(Builder& b, const Fields& fields, Value x) {
   return {{"logits", b.linear(cat("fc", index), x, {.out_features = params.num_classes})}};
 }
 
-struct CnnParams : FieldsOf<CnnParams> {
+struct CnnParams : OptionsOf<CnnParams> {
   int64_t num_classes = 10;
   std::vector<int64_t> channels{32, 64, 128};
   double dropout = 0.2;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.field({.name = "channels", .doc = "of each block: 3x3 convolution, batch norm, relu; max pooling between blocks", .min = 1}, channels);
-    v.field({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.option({.name = "channels", .doc = "of each block: 3x3 convolution, batch norm, relu; max pooling between blocks", .min = 1}, channels);
+    v.option({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
   }
 };
 
-NamedValues cnn(Builder& b, const Fields& fields, Value x) {
-  const auto& params = params_of<CnnParams>(fields);
+NamedValues cnn(Builder& b, const Options& options, Value x) {
+  const auto& params = params_of<CnnParams>(options);
   GALLEY_CHECK(!params.channels.empty(), "[cnn] channels must not be empty");
   const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut)});
   int index = 1;
@@ -55,15 +55,15 @@ NamedValues cnn(Builder& b, const Fields& fields, Value x) {
   return {{"logits", b.linear("fc", x, {.out_features = params.num_classes})}};
 }
 
-ModelInfo mlp_info(const Fields&) { return {"mlp", "classification", {1, 28, 28}, image_names()}; }
-ModelInfo cnn_info(const Fields&) { return {"cnn", "classification", {1, 28, 28}, image_names()}; }
+ModelInfo mlp_info(const Options&) { return {"mlp", "classification", {1, 28, 28}, image_names()}; }
+ModelInfo cnn_info(const Options&) { return {"cnn", "classification", {1, 28, 28}, image_names()}; }
 
 }  // namespace
 
 ModelTable simple_models() {
   return {
-      {{"mlp", "multilayer perceptron with relu on the flattened sample", make_fields<MlpParams>}, mlp, mlp_info},
-      {{"cnn", "small convolutional network with batch norm, for 28x28 images", make_fields<CnnParams>}, cnn, cnn_info},
+      {{"mlp", "multilayer perceptron with relu on the flattened sample", make_options<MlpParams>}, mlp, mlp_info},
+      {{"cnn", "small convolutional network with batch norm, for 28x28 images", make_options<CnnParams>}, cnn, cnn_info},
   };
 }
 

@@ -9,12 +9,12 @@
 namespace galley {
 namespace {
 
-struct SqueezeNetParams : FieldsOf<SqueezeNetParams> {
+struct SqueezeNetParams : OptionsOf<SqueezeNetParams> {
   int64_t num_classes = 1000;
   double dropout = 0.5;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.field({.name = "dropout", .doc = "before the last convolution", .min = 0, .max = 1}, dropout);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.option({.name = "dropout", .doc = "before the last convolution", .min = 0, .max = 1}, dropout);
   }
 };
 
@@ -54,25 +54,25 @@ Value squeezenet(Builder& b, const SqueezeNetParams& params, const Stem& stem, s
   return flatten(global_avg_pool(x));
 }
 
-NamedValues squeezenet1_0(Builder& b, const Fields& params, Value input) {
+NamedValues squeezenet1_0(Builder& b, const Options& params, Value input) {
   static constexpr std::array kSteps{kPool, Step{16, 64}, Step{16, 64}, Step{32, 128}, kPool, Step{32, 128}, Step{48, 192}, Step{48, 192}, Step{64, 256},
                                      kPool, Step{64, 256}};
   return {{"logits", squeezenet(b, params_of<SqueezeNetParams>(params), {96, 7}, kSteps, input)}};
 }
-NamedValues squeezenet1_1(Builder& b, const Fields& params, Value input) {
+NamedValues squeezenet1_1(Builder& b, const Options& params, Value input) {
   static constexpr std::array kSteps{kPool, Step{16, 64},  Step{16, 64},  kPool,          Step{32, 128}, Step{32, 128},
                                      kPool, Step{48, 192}, Step{48, 192}, Step{64, 256}, Step{64, 256}};
   return {{"logits", squeezenet(b, params_of<SqueezeNetParams>(params), {64, 3}, kSteps, input)}};
 }
 
-ModelInfo info(const Fields&) { return {"squeezenet", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"squeezenet", "classification", {3, 224, 224}, image_names()}; }
 
 }  // namespace
 
 ModelTable squeezenet_models() {
   return {
-      {{"squeezenet1_0", "SqueezeNet 1.0 (Iandola et al. 2016), 1.2 M parameters", make_fields<SqueezeNetParams>}, squeezenet1_0, info},
-      {{"squeezenet1_1", "SqueezeNet 1.1, 1.2 M parameters", make_fields<SqueezeNetParams>}, squeezenet1_1, info},
+      {{"squeezenet1_0", "SqueezeNet 1.0 (Iandola et al. 2016), 1.2 M parameters", make_options<SqueezeNetParams>}, squeezenet1_0, info},
+      {{"squeezenet1_1", "SqueezeNet 1.1, 1.2 M parameters", make_options<SqueezeNetParams>}, squeezenet1_1, info},
   };
 }
 

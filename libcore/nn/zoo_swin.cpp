@@ -15,7 +15,7 @@
 namespace galley {
 namespace {
 
-struct SwinParams : FieldsOf<SwinParams> {
+struct SwinParams : OptionsOf<SwinParams> {
   int64_t num_classes = 1000;
   int64_t patch_size = 4;
   int64_t embed_dim = 96;
@@ -25,17 +25,17 @@ struct SwinParams : FieldsOf<SwinParams> {
   double mlp_ratio = 4;
   double stochastic_depth_prob = 0.2;
   int64_t image_size = 224;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.field({.name = "patch_size", .doc = "rows and columns of the patch that becomes a token", .min = 1}, patch_size);
-    v.field({.name = "embed_dim", .doc = "features of a token in the first stage; they double from stage to stage", .min = 1}, embed_dim);
-    v.field({.name = "depths", .doc = "blocks of each stage", .min = 1}, depths);
-    v.field({.name = "num_heads", .doc = "attention heads of each stage", .min = 1}, num_heads);
-    v.field({.name = "window_size", .doc = "rows and columns of tokens that attend to each other", .min = 2}, window_size);
-    v.field({.name = "mlp_ratio", .doc = "features inside a block's MLP, as a multiple of the token's", .min = 0.01}, mlp_ratio);
-    v.field({.name = "stochastic_depth_prob", .doc = "probability that the last block is skipped; it grows from 0 at the first", .min = 0, .max = 1},
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.option({.name = "patch_size", .doc = "rows and columns of the patch that becomes a token", .min = 1}, patch_size);
+    v.option({.name = "embed_dim", .doc = "features of a token in the first stage; they double from stage to stage", .min = 1}, embed_dim);
+    v.option({.name = "depths", .doc = "blocks of each stage", .min = 1}, depths);
+    v.option({.name = "num_heads", .doc = "attention heads of each stage", .min = 1}, num_heads);
+    v.option({.name = "window_size", .doc = "rows and columns of tokens that attend to each other", .min = 2}, window_size);
+    v.option({.name = "mlp_ratio", .doc = "features inside a block's MLP, as a multiple of the token's", .min = 0.01}, mlp_ratio);
+    v.option({.name = "stochastic_depth_prob", .doc = "probability that the last block is skipped; it grows from 0 at the first", .min = 0, .max = 1},
             stochastic_depth_prob);
-    v.field({.name = "image_size", .doc = "usual rows and columns of the input; the network takes others too", .min = 1}, image_size);
+    v.option({.name = "image_size", .doc = "usual rows and columns of the input; the network takes others too", .min = 1}, image_size);
   }
 };
 
@@ -280,13 +280,13 @@ NamedValues swin_transformer(Builder& b, const SwinParams& params, Version versi
 }
 
 template <Version kVersion>
-NamedValues build(Builder& b, const Fields& params, Value input) {
+NamedValues build(Builder& b, const Options& params, Value input) {
   return swin_transformer(b, params_of<SwinParams>(params), kVersion, input);
 }
 
 /// Features and heads of the first stage (they double), blocks of the third stage, drop probability in hundredths, window and image size.
 template <int64_t kWidth, int64_t kHeads, int64_t kDepth, int64_t kDrop, int64_t kWindow, int64_t kImage>
-std::unique_ptr<Fields> make() {
+std::unique_ptr<Options> make() {
   auto params = std::make_unique<SwinParams>();
   params->embed_dim = kWidth;
   params->depths = {2, 2, kDepth, 2};
@@ -297,8 +297,8 @@ std::unique_ptr<Fields> make() {
   return params;
 }
 
-ModelInfo info(const Fields& fields) {
-  const int64_t size = params_of<SwinParams>(fields).image_size;
+ModelInfo info(const Options& options) {
+  const int64_t size = params_of<SwinParams>(options).image_size;
   return {"swin", "classification", {3, size, size}, image_names()};
 }
 

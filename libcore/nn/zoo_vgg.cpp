@@ -8,14 +8,14 @@
 namespace galley {
 namespace {
 
-struct VggParams : FieldsOf<VggParams> {
+struct VggParams : OptionsOf<VggParams> {
   int64_t num_classes = 1000;
   double dropout = 0.5;
   int64_t hidden_features = 4096;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.field({.name = "dropout", .doc = "before the second and third layer of the classifier", .min = 0, .max = 1}, dropout);
-    v.field({.name = "hidden_features", .doc = "width of the classifier; files of torchvision have 4096", .min = 1}, hidden_features);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.option({.name = "dropout", .doc = "before the second and third layer of the classifier", .min = 0, .max = 1}, dropout);
+    v.option({.name = "hidden_features", .doc = "width of the classifier; files of torchvision have 4096", .min = 1}, hidden_features);
   }
 };
 
@@ -51,24 +51,24 @@ Value vgg(Builder& b, const VggParams& params, const Convolutions& convolutions,
 }
 
 template <bool kNorm, int64_t... kConvolutions>
-NamedValues build(Builder& b, const Fields& params, Value input) {
+NamedValues build(Builder& b, const Options& params, Value input) {
   return {{"logits", vgg(b, params_of<VggParams>(params), {kConvolutions...}, kNorm, input)}};
 }
 
-ModelInfo info(const Fields&) { return {"vgg", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"vgg", "classification", {3, 224, 224}, image_names()}; }
 
 }  // namespace
 
 ModelTable vgg_models() {
   return {
-      {{"vgg11", "VGG-11 (Simonyan, Zisserman 2014), 132.9 M parameters", make_fields<VggParams>}, build<false, 1, 1, 2, 2, 2>, info},
-      {{"vgg11_bn", "VGG-11 with batch norm, 132.9 M parameters", make_fields<VggParams>}, build<true, 1, 1, 2, 2, 2>, info},
-      {{"vgg13", "VGG-13, 133.0 M parameters", make_fields<VggParams>}, build<false, 2, 2, 2, 2, 2>, info},
-      {{"vgg13_bn", "VGG-13 with batch norm, 133.1 M parameters", make_fields<VggParams>}, build<true, 2, 2, 2, 2, 2>, info},
-      {{"vgg16", "VGG-16, 138.4 M parameters", make_fields<VggParams>}, build<false, 2, 2, 3, 3, 3>, info},
-      {{"vgg16_bn", "VGG-16 with batch norm, 138.4 M parameters", make_fields<VggParams>}, build<true, 2, 2, 3, 3, 3>, info},
-      {{"vgg19", "VGG-19, 143.7 M parameters", make_fields<VggParams>}, build<false, 2, 2, 4, 4, 4>, info},
-      {{"vgg19_bn", "VGG-19 with batch norm, 143.7 M parameters", make_fields<VggParams>}, build<true, 2, 2, 4, 4, 4>, info},
+      {{"vgg11", "VGG-11 (Simonyan, Zisserman 2014), 132.9 M parameters", make_options<VggParams>}, build<false, 1, 1, 2, 2, 2>, info},
+      {{"vgg11_bn", "VGG-11 with batch norm, 132.9 M parameters", make_options<VggParams>}, build<true, 1, 1, 2, 2, 2>, info},
+      {{"vgg13", "VGG-13, 133.0 M parameters", make_options<VggParams>}, build<false, 2, 2, 2, 2, 2>, info},
+      {{"vgg13_bn", "VGG-13 with batch norm, 133.1 M parameters", make_options<VggParams>}, build<true, 2, 2, 2, 2, 2>, info},
+      {{"vgg16", "VGG-16, 138.4 M parameters", make_options<VggParams>}, build<false, 2, 2, 3, 3, 3>, info},
+      {{"vgg16_bn", "VGG-16 with batch norm, 138.4 M parameters", make_options<VggParams>}, build<true, 2, 2, 3, 3, 3>, info},
+      {{"vgg19", "VGG-19, 143.7 M parameters", make_options<VggParams>}, build<false, 2, 2, 4, 4, 4>, info},
+      {{"vgg19_bn", "VGG-19 with batch norm, 143.7 M parameters", make_options<VggParams>}, build<true, 2, 2, 4, 4, 4>, info},
   };
 }
 

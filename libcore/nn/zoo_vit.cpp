@@ -10,7 +10,7 @@
 namespace galley {
 namespace {
 
-struct VitParams : FieldsOf<VitParams> {
+struct VitParams : OptionsOf<VitParams> {
   int64_t num_classes = 1000;
   int64_t image_size = 224;
   int64_t patch_size = 16;
@@ -20,16 +20,16 @@ struct VitParams : FieldsOf<VitParams> {
   int64_t mlp_dim = 3072;
   double dropout = 0;
   double attention_dropout = 0;
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.field({.name = "image_size", .doc = "rows and columns of the input, a multiple of patch_size", .min = 1}, image_size);
-    v.field({.name = "patch_size", .doc = "rows and columns of the patch that becomes a token", .min = 1}, patch_size);
-    v.field({.name = "num_layers", .doc = "encoder blocks", .min = 1}, num_layers);
-    v.field({.name = "num_heads", .doc = "attention heads; they divide hidden_dim", .min = 1}, num_heads);
-    v.field({.name = "hidden_dim", .doc = "features of a token", .min = 1}, hidden_dim);
-    v.field({.name = "mlp_dim", .doc = "features inside a block's MLP", .min = 1}, mlp_dim);
-    v.field({.name = "dropout", .doc = "of tokens, and of what each branch adds", .min = 0, .max = 1}, dropout);
-    v.field({.name = "attention_dropout", .doc = "of attention weights", .min = 0, .max = 1}, attention_dropout);
+  void options(OptionVisitor& v) override {
+    v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
+    v.option({.name = "image_size", .doc = "rows and columns of the input, a multiple of patch_size", .min = 1}, image_size);
+    v.option({.name = "patch_size", .doc = "rows and columns of the patch that becomes a token", .min = 1}, patch_size);
+    v.option({.name = "num_layers", .doc = "encoder blocks", .min = 1}, num_layers);
+    v.option({.name = "num_heads", .doc = "attention heads; they divide hidden_dim", .min = 1}, num_heads);
+    v.option({.name = "hidden_dim", .doc = "features of a token", .min = 1}, hidden_dim);
+    v.option({.name = "mlp_dim", .doc = "features inside a block's MLP", .min = 1}, mlp_dim);
+    v.option({.name = "dropout", .doc = "of tokens, and of what each branch adds", .min = 0, .max = 1}, dropout);
+    v.option({.name = "attention_dropout", .doc = "of attention weights", .min = 0, .max = 1}, attention_dropout);
   }
 };
 
@@ -60,8 +60,8 @@ Value encoder_block(Builder& b, std::string_view name, Value x, const VitParams&
   return add(x, b.dropout("4", b.linear("3", y, {.out_features = params.hidden_dim}), params.dropout));
 }
 
-NamedValues vit(Builder& b, const Fields& fields, Value x) {
-  const auto& params = params_of<VitParams>(fields);
+NamedValues vit(Builder& b, const Options& options, Value x) {
+  const auto& params = params_of<VitParams>(options);
   GALLEY_CHECK(params.image_size % params.patch_size == 0, "[vit] image_size=", params.image_size, " is no multiple of patch_size=", params.patch_size);
   GALLEY_CHECK(params.hidden_dim % params.num_heads == 0, "[vit] hidden_dim=", params.hidden_dim, " is no multiple of num_heads=", params.num_heads);
   GALLEY_CHECK(x.shape().rank() == 4 && x.shape()[2] == params.image_size && x.shape()[3] == params.image_size, "[vit] image_size=", params.image_size,
@@ -88,7 +88,7 @@ NamedValues vit(Builder& b, const Fields& fields, Value x) {
 }
 
 template <int64_t kPatch, int64_t kLayers, int64_t kHeads, int64_t kWidth>
-std::unique_ptr<Fields> make() {
+std::unique_ptr<Options> make() {
   auto params = std::make_unique<VitParams>();
   params->patch_size = kPatch;
   params->num_layers = kLayers;
@@ -98,8 +98,8 @@ std::unique_ptr<Fields> make() {
   return params;
 }
 
-ModelInfo info(const Fields& fields) {
-  const int64_t size = params_of<VitParams>(fields).image_size;
+ModelInfo info(const Options& options) {
+  const int64_t size = params_of<VitParams>(options).image_size;
   return {"vit", "classification", {3, size, size}, image_names()};
 }
 

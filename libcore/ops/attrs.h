@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "libcore/base/error.h"
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 
 namespace galley {
 

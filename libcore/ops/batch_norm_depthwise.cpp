@@ -60,11 +60,11 @@ void gradient(GradientBuilder& g) {
 
 }  // namespace
 
-void BatchNormDepthwiseAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+void BatchNormDepthwiseAttrs::options(OptionVisitor& v) {
+  v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
   v.choice({.name = "activation", .doc = "none, relu, relu6 or hardswish, between the norm and the convolution"}, activation, kActivationNames);
-  v.field({.name = "stride", .doc = "step of the window, rows and columns", .min = 1}, stride);
-  v.field({.name = "padding", .doc = "zeros around what the norm gives, rows and columns", .min = 0}, padding);
+  v.option({.name = "stride", .doc = "step of the window, rows and columns", .min = 1}, stride);
+  v.option({.name = "padding", .doc = "zeros around what the norm gives, rows and columns", .min = 0}, padding);
 }
 
 Conv2dWindow BatchNormDepthwiseAttrs::window(int64_t channels) const {
@@ -78,9 +78,9 @@ Conv2dWindow BatchNormDepthwiseAttrs::window(int64_t channels) const {
 const OpDef& batch_norm_depthwise_op() {
   static const OpDef def{.name = "batch_norm_depthwise",
                          .doc = "batch normalisation by the batch's statistics with activation, and the depthwise convolution of the result",
-                         .inputs = {"x", "weight", "gamma?", "beta?"},
-                         .outputs = {"y", "mean", "var"},
-                         .make_attrs = make_fields<BatchNormDepthwiseAttrs>,
+                         .inputs = {"x", Port::weight("weight"), Port::statistics("gamma?"), Port::statistics("beta?")},
+                         .outputs = {"y", Port::statistics("mean"), Port::statistics("var")},
+                         .make_attrs = make_options<BatchNormDepthwiseAttrs>,
                          .infer = infer,
                          .gradient = gradient,
                          .cost = cost,
@@ -90,9 +90,9 @@ const OpDef& batch_norm_depthwise_op() {
 const OpDef& batch_norm_depthwise_backward_op() {
   static const OpDef def{.name = "batch_norm_depthwise_backward",
                          .doc = "gradients of batch_norm_depthwise",
-                         .inputs = {"grad", "weight", "x", "mean", "var", "gamma?", "beta?"},
+                         .inputs = {"grad", Port::weight("weight"), "x", Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"), Port::statistics("beta?")},
                          .outputs = {"dx", "dweight", "dgamma", "dbeta"},
-                         .make_attrs = make_fields<BatchNormDepthwiseAttrs>,
+                         .make_attrs = make_options<BatchNormDepthwiseAttrs>,
                          .infer = infer_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward,

@@ -9,12 +9,12 @@
 
 namespace galley {
 
-struct BatchNormDepthwiseAttrs : FieldsOf<BatchNormDepthwiseAttrs> {
+struct BatchNormDepthwiseAttrs : OptionsOf<BatchNormDepthwiseAttrs> {
   double eps = 1e-5;
   Activation activation = Activation::kNone;  // of the norm: none, relu, relu6 or hardswish
   std::vector<int64_t> stride{1};
   std::vector<int64_t> padding{0};
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 
   /// The convolution's, of so many channels.
   Conv2dWindow window(int64_t channels) const;

@@ -112,7 +112,7 @@ std::vector<TensorType> infer_sum_products(const OpContext& c) {
 
 }  // namespace
 
-void ShapeAttrs::fields(FieldVisitor& v) { v.field({.name = "shape", .doc = "sizes of the result", .min = 0}, shape); }
+void ShapeAttrs::options(OptionVisitor& v) { v.option({.name = "shape", .doc = "sizes of the result", .min = 0}, shape); }
 
 const OpDef& add_op() {
   static const OpDef def = [] {
@@ -217,7 +217,7 @@ const OpDef& sum_to_op() {
                          .doc = "sums over broadcast dimensions down to a shape: the inverse of broadcast_to",
                          .inputs = {"x"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<ShapeAttrs>,
+                         .make_attrs = make_options<ShapeAttrs>,
                          .infer = infer_sum_to,
                          .gradient = [](GradientBuilder& g) { g.set(0, broadcast_to(g.grad(), g.in(0).shape())); },
                          .cost = input_cost<1>};
@@ -228,7 +228,7 @@ const OpDef& sum_products_op() {
                          .doc = "sum_to of a b",
                          .inputs = {"a", "b"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<ShapeAttrs>,
+                         .make_attrs = make_options<ShapeAttrs>,
                          .infer = infer_sum_products,
                          .no_gradient = "put in after differentiation",
                          .cost = input_cost<2>};
@@ -239,7 +239,7 @@ const OpDef& broadcast_to_op() {
                          .doc = "repeats dimensions of size 1, and adds leading ones, up to a shape (NumPy's broadcasting)",
                          .inputs = {"x"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<ShapeAttrs>,
+                         .make_attrs = make_options<ShapeAttrs>,
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            TensorType y;
                            y.dtype = c.in(0).dtype;

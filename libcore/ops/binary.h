@@ -7,9 +7,9 @@
 
 namespace galley {
 
-struct ShapeAttrs : FieldsOf<ShapeAttrs> {
+struct ShapeAttrs : OptionsOf<ShapeAttrs> {
   std::vector<int64_t> shape;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& add_op();

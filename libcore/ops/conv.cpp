@@ -110,24 +110,24 @@ void gradient(GradientBuilder& g) {
 
 }  // namespace
 
-void window_fields(FieldVisitor& v, Conv2dWindow& a) {
-  v.field({.name = "stride", .doc = "step of the window, rows and columns", .min = 1}, a.stride);
-  v.field({.name = "padding", .doc = "zeros around the input, rows and columns", .min = 0}, a.padding);
-  v.field({.name = "dilation", .doc = "distance of the kernel's taps, rows and columns", .min = 1}, a.dilation);
-  v.field({.name = "groups", .doc = "channels are split into so many independent groups", .min = 1}, a.groups);
+void window_options(OptionVisitor& v, Conv2dWindow& a) {
+  v.option({.name = "stride", .doc = "step of the window, rows and columns", .min = 1}, a.stride);
+  v.option({.name = "padding", .doc = "zeros around the input, rows and columns", .min = 0}, a.padding);
+  v.option({.name = "dilation", .doc = "distance of the kernel's taps, rows and columns", .min = 1}, a.dilation);
+  v.option({.name = "groups", .doc = "channels are split into so many independent groups", .min = 1}, a.groups);
 }
-void Conv2dAttrs::fields(FieldVisitor& v) {
-  window_fields(v, *this);
+void Conv2dAttrs::options(OptionVisitor& v) {
+  window_options(v, *this);
   v.choice({.name = "activation", .doc = "function applied to the result"}, activation, kActivationNames);
 }
-void Conv2dBackwardDataAttrs::fields(FieldVisitor& v) {
-  window_fields(v, *this);
-  v.field({.name = "input_size", .doc = "rows and columns of the forward's input", .min = 0}, input_size);
+void Conv2dBackwardDataAttrs::options(OptionVisitor& v) {
+  window_options(v, *this);
+  v.option({.name = "input_size", .doc = "rows and columns of the forward's input", .min = 0}, input_size);
 }
-void Conv2dBackwardWeightsAttrs::fields(FieldVisitor& v) {
-  window_fields(v, *this);
-  v.field({.name = "kernel_size", .doc = "rows and columns of the weight", .min = 1}, kernel_size);
-  v.field({.name = "winograd", .doc = "kernels may take Winograd's way"}, winograd);
+void Conv2dBackwardWeightsAttrs::options(OptionVisitor& v) {
+  window_options(v, *this);
+  v.option({.name = "kernel_size", .doc = "rows and columns of the weight", .min = 1}, kernel_size);
+  v.option({.name = "winograd", .doc = "kernels may take Winograd's way"}, winograd);
 }
 
 Shape conv2d_shape(const Conv2dWindow& a, const Shape& x, const Shape& weight) {
@@ -138,9 +138,9 @@ Shape conv2d_shape(const Conv2dWindow& a, const Shape& x, const Shape& weight) {
 const OpDef& conv2d_op() {
   static const OpDef def{.name = "conv2d",
                          .doc = "two-dimensional convolution (cross-correlation), with bias, residual and activation",
-                         .inputs = {"x", "weight", "bias?", "residual?"},
+                         .inputs = {"x", Port::weight("weight"), Port::statistics("bias?"), "residual?"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<Conv2dAttrs>,
+                         .make_attrs = make_options<Conv2dAttrs>,
                          .infer = infer_conv,
                          .gradient = gradient,
                          .cost = cost_forward,
@@ -151,9 +151,9 @@ const OpDef& conv2d_op() {
 const OpDef& conv2d_backward_data_op() {
   static const OpDef def{.name = "conv2d_backward_data",
                          .doc = "gradient of a convolution's input",
-                         .inputs = {"grad", "weight", "residual?"},
+                         .inputs = {"grad", Port::weight("weight"), "residual?"},
                          .outputs = {"dx"},
-                         .make_attrs = make_fields<Conv2dBackwardDataAttrs>,
+                         .make_attrs = make_options<Conv2dBackwardDataAttrs>,
                          .infer = infer_backward_data,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward_data,
@@ -165,12 +165,12 @@ const OpDef& conv2d_backward_weights_op() {
   static const OpDef def{.name = "conv2d_backward_weights",
                          .doc = "gradient of a convolution's weight",
                          .inputs = {"x", "grad"},
-                         .outputs = {"dw"},
-                         .make_attrs = make_fields<Conv2dBackwardWeightsAttrs>,
+                         .outputs = {Port::weight("dw")},
+                         .make_attrs = make_options<Conv2dBackwardWeightsAttrs>,
                          .infer = infer_backward_weights,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward_weights,
-                         .formats = FormatRule::kExplicit,  // a weight: never channels_last
+                         .layout = {FormatRule::kExplicit},  // a weight: never channels_last
                          .precision = PrecisionRule::kLow};
   return def;
 }

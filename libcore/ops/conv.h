@@ -14,21 +14,21 @@ struct Conv2dWindow {
   std::vector<int64_t> dilation{1};
   int64_t groups = 1;
 };
-/// Visits the fields of the window.
-void window_fields(FieldVisitor& v, Conv2dWindow& window);
+/// Visits the options of the window.
+void window_options(OptionVisitor& v, Conv2dWindow& window);
 
-struct Conv2dAttrs : FieldsOf<Conv2dAttrs>, Conv2dWindow {
+struct Conv2dAttrs : OptionsOf<Conv2dAttrs>, Conv2dWindow {
   Activation activation = Activation::kNone;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct Conv2dBackwardDataAttrs : FieldsOf<Conv2dBackwardDataAttrs>, Conv2dWindow {
+struct Conv2dBackwardDataAttrs : OptionsOf<Conv2dBackwardDataAttrs>, Conv2dWindow {
   std::vector<int64_t> input_size;  // rows and columns of the forward's input
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct Conv2dBackwardWeightsAttrs : FieldsOf<Conv2dBackwardWeightsAttrs>, Conv2dWindow {
+struct Conv2dBackwardWeightsAttrs : OptionsOf<Conv2dBackwardWeightsAttrs>, Conv2dWindow {
   std::vector<int64_t> kernel_size;  // rows and columns of the weight
   bool winograd = false;             // kernels may take Winograd's way (ops/winograd.h)
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 /// [N,O,H',W'] of x [N,C,H,W] and weight [O,C/groups,kh,kw]; throws, showing both sides, where they do not fit.

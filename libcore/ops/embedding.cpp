@@ -5,12 +5,12 @@
 
 namespace galley {
 
-void EmbeddingBackwardAttrs::fields(FieldVisitor& v) { v.field({.name = "rows", .doc = "rows of the table", .min = 0, .required = true}, rows); }
+void EmbeddingBackwardAttrs::options(OptionVisitor& v) { v.option({.name = "rows", .doc = "rows of the table", .min = 0, .required = true}, rows); }
 
 const OpDef& embedding_op() {
   static const OpDef def{.name = "embedding",
                          .doc = "rows of a table picked by indices",
-                         .inputs = {"weight", "index"},
+                         .inputs = {Port::weight("weight"), Port::index("index")},
                          .outputs = {"y"},
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            const TensorType& weight = c.in(0);
@@ -41,16 +41,16 @@ const OpDef& embedding_op() {
                                cost.bytes_read = static_cast<double>(c.in(1).bytes() + c.out(0).bytes());
                                return cost;
                              },
-                         .formats = FormatRule::kContiguous};
+                         .layout = {FormatRule::kContiguous}};
   return def;
 }
 
 const OpDef& embedding_backward_op() {
   static const OpDef def{.name = "embedding_backward",
                          .doc = "adds rows of the gradient into a table of zeros, at the picked indices",
-                         .inputs = {"grad", "index"},
+                         .inputs = {"grad", Port::index("index")},
                          .outputs = {"dweight"},
-                         .make_attrs = make_fields<EmbeddingBackwardAttrs>,
+                         .make_attrs = make_options<EmbeddingBackwardAttrs>,
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            const TensorType& grad = c.in(0);
                            const TensorType& index = c.in(1);
@@ -68,7 +68,7 @@ const OpDef& embedding_backward_op() {
                          },
                          .no_gradient = kNoSecondDerivative,
                          .cost = input_cost<1>,
-                         .formats = FormatRule::kContiguous};
+                         .layout = {FormatRule::kContiguous}};
   return def;
 }
 

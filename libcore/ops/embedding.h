@@ -6,9 +6,9 @@
 
 namespace galley {
 
-struct EmbeddingBackwardAttrs : FieldsOf<EmbeddingBackwardAttrs> {
+struct EmbeddingBackwardAttrs : OptionsOf<EmbeddingBackwardAttrs> {
   int64_t rows = 0;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& embedding_op();

@@ -4,7 +4,7 @@
 
 namespace galley {
 
-std::vector<Value> emit_all(std::string_view op, std::unique_ptr<Fields> attributes, std::span<const Value> inputs) {
+std::vector<Value> emit_all(std::string_view op, std::unique_ptr<Options> attributes, std::span<const Value> inputs) {
   ensure_ops_registered();
   Graph* graph = nullptr;
   std::vector<ValueId> ids;

@@ -13,7 +13,7 @@
 namespace galley {
 
 /// Appends the node and returns its outputs. Inputs may be absent Values where the op allows; one at least is present.
-std::vector<Value> emit_all(std::string_view op, std::unique_ptr<Fields> attributes, std::span<const Value> inputs);
+std::vector<Value> emit_all(std::string_view op, std::unique_ptr<Options> attributes, std::span<const Value> inputs);
 
 /// For an op with one output (or whose first output is the one wanted).
 inline Value emit(std::string_view op, std::initializer_list<Value> inputs) {

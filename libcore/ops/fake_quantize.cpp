@@ -81,28 +81,28 @@ constexpr std::string_view kObserved = "ranges are observed, not learned";
 
 }  // namespace
 
-void FakeQuantizeAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "axis", .doc = "of the channels that have a scale each; -1: one scale", .min = -1}, axis);
-  v.field({.name = "qmin", .doc = "smallest integer"}, qmin);
-  v.field({.name = "qmax", .doc = "largest integer"}, qmax);
-  v.field({.name = "gradient_factor", .doc = "multiplies the scale's gradient"}, gradient_factor);
+void FakeQuantizeAttrs::options(OptionVisitor& v) {
+  v.option({.name = "axis", .doc = "of the channels that have a scale each; -1: one scale", .min = -1}, axis);
+  v.option({.name = "qmin", .doc = "smallest integer"}, qmin);
+  v.option({.name = "qmax", .doc = "largest integer"}, qmax);
+  v.option({.name = "gradient_factor", .doc = "multiplies the scale's gradient"}, gradient_factor);
 }
-void ObserveRangeAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "axis", .doc = "of the channels that have a range each; -1: one range", .min = -1}, axis);
-  v.field({.name = "averaging", .doc = "weight of this batch; 1: no memory", .min = 0, .max = 1}, averaging);
+void ObserveRangeAttrs::options(OptionVisitor& v) {
+  v.option({.name = "axis", .doc = "of the channels that have a range each; -1: one range", .min = -1}, axis);
+  v.option({.name = "averaging", .doc = "weight of this batch; 1: no memory", .min = 0, .max = 1}, averaging);
 }
-void QparamsFromRangeAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "qmin", .doc = "smallest integer"}, qmin);
-  v.field({.name = "qmax", .doc = "largest integer"}, qmax);
-  v.field({.name = "symmetric", .doc = "of the larger bound's absolute value on both sides"}, symmetric);
+void QparamsFromRangeAttrs::options(OptionVisitor& v) {
+  v.option({.name = "qmin", .doc = "smallest integer"}, qmin);
+  v.option({.name = "qmax", .doc = "largest integer"}, qmax);
+  v.option({.name = "symmetric", .doc = "of the larger bound's absolute value on both sides"}, symmetric);
 }
 
 const OpDef& fake_quantize_op() {
   static const OpDef def{.name = "fake_quantize",
                          .doc = "rounds to the values that quantization keeps; the gradient passes straight through",
-                         .inputs = {"x", "scale", "zero_point"},
+                         .inputs = {"x", Port::statistics("scale"), Port::statistics("zero_point")},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<FakeQuantizeAttrs>,
+                         .make_attrs = make_options<FakeQuantizeAttrs>,
                          .infer = infer_fake,
                          .gradient = fake_gradient,
                          .cost = elementwise_cost<6>,
@@ -113,9 +113,9 @@ const OpDef& fake_quantize_op() {
 const OpDef& fake_quantize_backward_op() {
   static const OpDef def{.name = "fake_quantize_backward",
                          .doc = "grad inside the range of integers, 0 outside (Bengio et al. 2013)",
-                         .inputs = {"grad", "x", "scale", "zero_point"},
+                         .inputs = {"grad", "x", Port::statistics("scale"), Port::statistics("zero_point")},
                          .outputs = {"dx"},
-                         .make_attrs = make_fields<FakeQuantizeAttrs>,
+                         .make_attrs = make_options<FakeQuantizeAttrs>,
                          .infer = infer_fake_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = elementwise_cost<5>,
@@ -126,9 +126,9 @@ const OpDef& fake_quantize_backward_op() {
 const OpDef& fake_quantize_scale_backward_op() {
   static const OpDef def{.name = "fake_quantize_scale_backward",
                          .doc = "gradient of fake_quantize's scale (LSQ, Esser et al. 2020)",
-                         .inputs = {"grad", "x", "scale", "zero_point"},
+                         .inputs = {"grad", "x", Port::statistics("scale"), Port::statistics("zero_point")},
                          .outputs = {"dscale"},
-                         .make_attrs = make_fields<FakeQuantizeAttrs>,
+                         .make_attrs = make_options<FakeQuantizeAttrs>,
                          .infer = infer_scale_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = input_cost<8>,
@@ -138,9 +138,9 @@ const OpDef& fake_quantize_scale_backward_op() {
 const OpDef& observe_range_op() {
   static const OpDef def{.name = "observe_range",
                          .doc = "moving average of the smallest and largest value",
-                         .inputs = {"x", "min_state", "max_state", "enabled"},
-                         .outputs = {"min", "max"},
-                         .make_attrs = make_fields<ObserveRangeAttrs>,
+                         .inputs = {"x", Port::state("min_state"), Port::state("max_state"), Port::scalar("enabled")},
+                         .outputs = {Port::statistics("min"), Port::statistics("max")},
+                         .make_attrs = make_options<ObserveRangeAttrs>,
                          .infer = infer_observe,
                          .no_gradient = kObserved,
                          .cost = input_cost<2>,
@@ -151,8 +151,8 @@ const OpDef& observe_range_op() {
 const OpDef& keep_range_op() {
   static const OpDef def{.name = "keep_range",
                          .doc = "an observed range becomes the state, in place",
-                         .inputs = {"min_state", "max_state", "min", "max"},
-                         .outputs = {"min_state", "max_state"},
+                         .inputs = {Port::state("min_state"), Port::state("max_state"), Port::statistics("min"), Port::statistics("max")},
+                         .outputs = {Port::state("min_state"), Port::state("max_state")},
                          .infer = infer_keep,
                          .no_gradient = kObserved,
                          .precision = PrecisionRule::kKeepF32,
@@ -162,9 +162,9 @@ const OpDef& keep_range_op() {
 const OpDef& qparams_from_range_op() {
   static const OpDef def{.name = "qparams_from_range",
                          .doc = "scale and zero point of a range, as PyTorch's observers",
-                         .inputs = {"min", "max"},
-                         .outputs = {"scale", "zero_point"},
-                         .make_attrs = make_fields<QparamsFromRangeAttrs>,
+                         .inputs = {Port::statistics("min"), Port::statistics("max")},
+                         .outputs = {Port::statistics("scale"), Port::statistics("zero_point")},
+                         .make_attrs = make_options<QparamsFromRangeAttrs>,
                          .infer = infer_qparams,
                          .no_gradient = kObserved,
                          .cost = elementwise_cost<8>,

@@ -8,22 +8,22 @@
 
 namespace galley {
 
-struct FakeQuantizeAttrs : FieldsOf<FakeQuantizeAttrs> {
+struct FakeQuantizeAttrs : OptionsOf<FakeQuantizeAttrs> {
   int64_t axis = -1;  // of the channels where scale is [C]; -1: one scale
   int64_t qmin = 0, qmax = 255;
   double gradient_factor = 1;  // multiplies the scale's gradient: LSQ takes 1 / sqrt(values a scale * qmax)
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct ObserveRangeAttrs : FieldsOf<ObserveRangeAttrs> {
+struct ObserveRangeAttrs : OptionsOf<ObserveRangeAttrs> {
   int64_t axis = -1;       // of the channels where the states are [C]; -1: one range
   double averaging = 0.01;  // weight of this batch; 1: the states become its range
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct QparamsFromRangeAttrs : FieldsOf<QparamsFromRangeAttrs> {
+struct QparamsFromRangeAttrs : OptionsOf<QparamsFromRangeAttrs> {
   int64_t qmin = 0, qmax = 255;
   bool symmetric = false;
   QuantRange range() const { return {qmin, qmax, qmin < 0 ? DType::kI8 : DType::kU8}; }
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& fake_quantize_op();

@@ -79,48 +79,48 @@ void bce_gradient(GradientBuilder& g) {
 
 }  // namespace
 
-void CrossEntropyAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "label_smoothing", .doc = "share of the target spread evenly over the classes", .min = 0, .max = 1}, label_smoothing);
-  v.field({.name = "ignore_index", .doc = "targets of this index do not count"}, ignore_index);
+void CrossEntropyAttrs::options(OptionVisitor& v) {
+  v.option({.name = "label_smoothing", .doc = "share of the target spread evenly over the classes", .min = 0, .max = 1}, label_smoothing);
+  v.option({.name = "ignore_index", .doc = "targets of this index do not count"}, ignore_index);
   v.choice({.name = "reduction", .doc = "mean, sum or none"}, reduction, kReductionNames);
 }
-void LossAttrs::fields(FieldVisitor& v) { v.choice({.name = "reduction", .doc = "mean, sum or none"}, reduction, kReductionNames); }
+void LossAttrs::options(OptionVisitor& v) { v.choice({.name = "reduction", .doc = "mean, sum or none"}, reduction, kReductionNames); }
 
 const OpDef& cross_entropy_op() {
   static const OpDef def{.name = "cross_entropy",
                          .doc = "negative log likelihood of softmax(logits), as torch.nn.functional.cross_entropy",
-                         .inputs = {"logits", "target", "class_weight?"},
+                         .inputs = {"logits", Port::index("target"), Port::statistics("class_weight?")},
                          .outputs = {"loss"},
-                         .make_attrs = make_fields<CrossEntropyAttrs>,
+                         .make_attrs = make_options<CrossEntropyAttrs>,
                          .infer = infer_cross_entropy,
                          .gradient =
                              [](GradientBuilder& g) {
                                if (g.wants(0)) g.set(0, cross_entropy_backward(g.grad(), g.in(0), g.in(1), g.in(2), g.attrs<CrossEntropyAttrs>()));
                              },
                          .cost = input_cost<5>,
-                         .formats = FormatRule::kContiguous,
+                         .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32};
   return def;
 }
 const OpDef& cross_entropy_backward_op() {
   static const OpDef def{.name = "cross_entropy_backward",
                          .doc = "gradient of cross_entropy for the logits",
-                         .inputs = {"grad", "logits", "target", "class_weight?"},
+                         .inputs = {"grad", "logits", Port::index("target"), Port::statistics("class_weight?")},
                          .outputs = {"dlogits"},
-                         .make_attrs = make_fields<CrossEntropyAttrs>,
+                         .make_attrs = make_options<CrossEntropyAttrs>,
                          .infer = infer_cross_entropy_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = elementwise_cost<6>,
-                         .formats = FormatRule::kContiguous,
+                         .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32};
   return def;
 }
 const OpDef& mse_loss_op() {
   static const OpDef def{.name = "mse_loss",
                          .doc = "(x - target)^2, reduced",
-                         .inputs = {"x", "target"},
+                         .inputs = {"x", Port::index("target")},
                          .outputs = {"loss"},
-                         .make_attrs = make_fields<LossAttrs>,
+                         .make_attrs = make_options<LossAttrs>,
                          .infer = infer_elementwise_loss,
                          .gradient = mse_gradient,
                          .cost = input_cost<3>,
@@ -130,9 +130,9 @@ const OpDef& mse_loss_op() {
 const OpDef& bce_with_logits_op() {
   static const OpDef def{.name = "bce_with_logits",
                          .doc = "binary cross entropy of sigmoid(x): max(x,0) - x target + log(1 + exp(-|x|)), reduced",
-                         .inputs = {"x", "target", "weight?"},
+                         .inputs = {"x", Port::index("target"), Port::weight("weight?")},
                          .outputs = {"loss"},
-                         .make_attrs = make_fields<LossAttrs>,
+                         .make_attrs = make_options<LossAttrs>,
                          .infer = infer_elementwise_loss,
                          .gradient = bce_gradient,
                          .cost = input_cost<6>,

@@ -11,15 +11,15 @@ namespace galley {
 enum class Reduction { kMean, kSum, kNone };
 inline constexpr std::array<std::string_view, 3> kReductionNames{"mean", "sum", "none"};
 
-struct CrossEntropyAttrs : FieldsOf<CrossEntropyAttrs> {
+struct CrossEntropyAttrs : OptionsOf<CrossEntropyAttrs> {
   double label_smoothing = 0;
   int64_t ignore_index = -100;
   Reduction reduction = Reduction::kMean;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct LossAttrs : FieldsOf<LossAttrs> {
+struct LossAttrs : OptionsOf<LossAttrs> {
   Reduction reduction = Reduction::kMean;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& cross_entropy_op();

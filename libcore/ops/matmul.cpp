@@ -91,22 +91,22 @@ void matmul_gradient(GradientBuilder& g) {
 
 }  // namespace
 
-void LinearAttrs::fields(FieldVisitor& v) { v.choice({.name = "activation", .doc = "function applied to the result"}, activation, kActivationNames); }
-void MatmulAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "transpose_a", .doc = "a's last two dimensions are swapped"}, transpose_a);
-  v.field({.name = "transpose_b", .doc = "b's last two dimensions are swapped"}, transpose_b);
+void LinearAttrs::options(OptionVisitor& v) { v.choice({.name = "activation", .doc = "function applied to the result"}, activation, kActivationNames); }
+void MatmulAttrs::options(OptionVisitor& v) {
+  v.option({.name = "transpose_a", .doc = "a's last two dimensions are swapped"}, transpose_a);
+  v.option({.name = "transpose_b", .doc = "b's last two dimensions are swapped"}, transpose_b);
 }
 
 const OpDef& linear_op() {
   static const OpDef def{.name = "linear",
                          .doc = "x weight^T + bias, with activation",
-                         .inputs = {"x", "weight", "bias?"},
+                         .inputs = {"x", Port::weight("weight"), Port::statistics("bias?")},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<LinearAttrs>,
+                         .make_attrs = make_options<LinearAttrs>,
                          .infer = infer_linear,
                          .gradient = linear_gradient,
                          .cost = cost_linear,
-                         .formats = FormatRule::kContiguous,
+                         .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kLow,
                          .quantize = QuantizeRule::kCompute};
   return def;
@@ -116,11 +116,11 @@ const OpDef& matmul_op() {
                          .doc = "matrix product, batched over leading dimensions",
                          .inputs = {"a", "b"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<MatmulAttrs>,
+                         .make_attrs = make_options<MatmulAttrs>,
                          .infer = infer_matmul,
                          .gradient = matmul_gradient,
                          .cost = cost_matmul,
-                         .formats = FormatRule::kContiguous,
+                         .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kLow};
   return def;
 }

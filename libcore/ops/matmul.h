@@ -7,15 +7,15 @@
 
 namespace galley {
 
-struct LinearAttrs : FieldsOf<LinearAttrs> {
+struct LinearAttrs : OptionsOf<LinearAttrs> {
   Activation activation = Activation::kNone;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct MatmulAttrs : FieldsOf<MatmulAttrs> {
+struct MatmulAttrs : OptionsOf<MatmulAttrs> {
   MatmulAttrs(bool a = false, bool b = false) : transpose_a(a), transpose_b(b) {}
   bool transpose_a;
   bool transpose_b;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& linear_op();

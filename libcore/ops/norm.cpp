@@ -208,40 +208,40 @@ Cost cost_backward(const OpContext& c) { return operand_cost(c, 10.0 * static_ca
 
 }  // namespace
 
-void BatchNormAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+void BatchNormAttrs::options(OptionVisitor& v) {
+  v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
   v.choice({.name = "activation", .doc = "none, relu, relu6 or hardswish"}, activation, kActivationNames);
 }
-void BatchNormBackwardAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+void BatchNormBackwardAttrs::options(OptionVisitor& v) {
+  v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
   v.choice({.name = "activation", .doc = "none, relu, relu6 or hardswish"}, activation, kActivationNames);
-  v.field({.name = "residual", .doc = "the residual's gradient is a fourth output"}, residual);
+  v.option({.name = "residual", .doc = "the residual's gradient is a fourth output"}, residual);
 }
-void BatchNormInferenceAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+void BatchNormInferenceAttrs::options(OptionVisitor& v) {
+  v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
   v.choice({.name = "activation", .doc = "function applied to the result"}, activation, kActivationNames);
 }
-void BatchNormUpdateAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "momentum", .doc = "weight of the batch's statistics", .min = 0, .max = 1}, momentum);
-  v.field({.name = "count", .doc = "values per channel that the statistics were taken over", .min = 1}, count);
+void BatchNormUpdateAttrs::options(OptionVisitor& v) {
+  v.option({.name = "momentum", .doc = "weight of the batch's statistics", .min = 0, .max = 1}, momentum);
+  v.option({.name = "count", .doc = "values per channel that the statistics were taken over", .min = 1}, count);
 }
-void LayerNormAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1}, dims);
-  v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+void LayerNormAttrs::options(OptionVisitor& v) {
+  v.option({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1}, dims);
+  v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
 }
-void LayerNormBackwardAttrs::fields(FieldVisitor& v) { v.field({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1}, dims); }
-void GroupNormAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "groups", .doc = "groups of channels", .min = 1}, groups);
-  v.field({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
+void LayerNormBackwardAttrs::options(OptionVisitor& v) { v.option({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1}, dims); }
+void GroupNormAttrs::options(OptionVisitor& v) {
+  v.option({.name = "groups", .doc = "groups of channels", .min = 1}, groups);
+  v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
 }
-void GroupNormBackwardAttrs::fields(FieldVisitor& v) { v.field({.name = "groups", .doc = "groups of channels", .min = 1}, groups); }
+void GroupNormBackwardAttrs::options(OptionVisitor& v) { v.option({.name = "groups", .doc = "groups of channels", .min = 1}, groups); }
 
 const OpDef& batch_norm_op() {
   static const OpDef def{.name = "batch_norm",
                          .doc = "batch normalisation by the batch's statistics, with residual and activation (Ioffe, Szegedy 2015)",
-                         .inputs = {"x", "gamma?", "beta?", "residual?"},
-                         .outputs = {"y", "mean", "var"},
-                         .make_attrs = make_fields<BatchNormAttrs>,
+                         .inputs = {"x", Port::statistics("gamma?"), Port::statistics("beta?"), "residual?"},
+                         .outputs = {"y", Port::statistics("mean"), Port::statistics("var")},
+                         .make_attrs = make_options<BatchNormAttrs>,
                          .infer = infer_batch_norm,
                          .gradient = batch_norm_gradient,
                          .cost = input_cost<8>,
@@ -251,9 +251,9 @@ const OpDef& batch_norm_op() {
 const OpDef& batch_norm_backward_op() {
   static const OpDef def{.name = "batch_norm_backward",
                          .doc = "gradients of batch_norm",
-                         .inputs = {"grad", "x", "mean", "var", "gamma?", "beta?", "y?", "gate?", "spread?"},
+                         .inputs = {"grad", "x", Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"), Port::statistics("beta?"), "y?", "gate?", "spread?"},
                          .outputs = {"dx", "dgamma", "dbeta", "dresidual"},
-                         .make_attrs = make_fields<BatchNormBackwardAttrs>,
+                         .make_attrs = make_options<BatchNormBackwardAttrs>,
                          .infer = infer_batch_norm_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward,
@@ -264,9 +264,9 @@ const OpDef& batch_norm_backward_op() {
 const OpDef& batch_norm_inference_op() {
   static const OpDef def{.name = "batch_norm_inference",
                          .doc = "batch normalisation by running statistics",
-                         .inputs = {"x", "gamma?", "beta?", "running_mean", "running_var"},
+                         .inputs = {"x", Port::statistics("gamma?"), Port::statistics("beta?"), Port::state("running_mean"), Port::state("running_var")},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<BatchNormInferenceAttrs>,
+                         .make_attrs = make_options<BatchNormInferenceAttrs>,
                          .infer = infer_batch_norm_inference,
                          .gradient = frozen_batch_norm_gradient,
                          .cost = input_cost<2>,
@@ -277,9 +277,9 @@ const OpDef& batch_norm_inference_op() {
 const OpDef& batch_norm_update_op() {
   static const OpDef def{.name = "batch_norm_update",
                          .doc = "running statistics of a batch norm, in place, with PyTorch's unbiased variance",
-                         .inputs = {"running_mean", "running_var", "mean", "var", "num_batches_tracked?"},
-                         .outputs = {"running_mean", "running_var", "num_batches_tracked"},
-                         .make_attrs = make_fields<BatchNormUpdateAttrs>,
+                         .inputs = {Port::state("running_mean"), Port::state("running_var"), Port::statistics("mean"), Port::statistics("var"), Port::state("num_batches_tracked?")},
+                         .outputs = {Port::state("running_mean"), Port::state("running_var"), Port::state("num_batches_tracked")},
+                         .make_attrs = make_options<BatchNormUpdateAttrs>,
                          .infer = infer_batch_norm_update,
                          .no_gradient = "an update of state",
                          .updates = {{0, 0}, {1, 1}, {2, 4}}};
@@ -288,13 +288,13 @@ const OpDef& batch_norm_update_op() {
 const OpDef& layer_norm_op() {
   static const OpDef def{.name = "layer_norm",
                          .doc = "layer normalisation (Ba et al. 2016)",
-                         .inputs = {"x", "gamma?", "beta?"},
-                         .outputs = {"y", "mean", "rstd"},
-                         .make_attrs = make_fields<LayerNormAttrs>,
+                         .inputs = {"x", Port::statistics("gamma?"), Port::statistics("beta?")},
+                         .outputs = {"y", Port::statistics("mean"), Port::statistics("rstd")},
+                         .make_attrs = make_options<LayerNormAttrs>,
                          .infer = infer_layer_norm,
                          .gradient = layer_norm_gradient,
                          .cost = input_cost<8>,
-                         .formats = FormatRule::kContiguous,
+                         .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kActivations,
                          .may_reuse = {{0, 0}}};
   return def;
@@ -302,13 +302,13 @@ const OpDef& layer_norm_op() {
 const OpDef& layer_norm_backward_op() {
   static const OpDef def{.name = "layer_norm_backward",
                          .doc = "gradients of layer_norm",
-                         .inputs = {"grad", "x", "mean", "rstd", "gamma?"},
+                         .inputs = {"grad", "x", Port::statistics("mean"), Port::statistics("rstd"), Port::statistics("gamma?")},
                          .outputs = {"dx", "dgamma", "dbeta"},
-                         .make_attrs = make_fields<LayerNormBackwardAttrs>,
+                         .make_attrs = make_options<LayerNormBackwardAttrs>,
                          .infer = infer_layer_norm_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward,
-                         .formats = FormatRule::kContiguous,
+                         .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kActivations,
                          .may_reuse = {{0, 0}}};
   return def;
@@ -316,9 +316,9 @@ const OpDef& layer_norm_backward_op() {
 const OpDef& group_norm_op() {
   static const OpDef def{.name = "group_norm",
                          .doc = "group normalisation (Wu, He 2018)",
-                         .inputs = {"x", "gamma?", "beta?"},
-                         .outputs = {"y", "mean", "rstd"},
-                         .make_attrs = make_fields<GroupNormAttrs>,
+                         .inputs = {"x", Port::statistics("gamma?"), Port::statistics("beta?")},
+                         .outputs = {"y", Port::statistics("mean"), Port::statistics("rstd")},
+                         .make_attrs = make_options<GroupNormAttrs>,
                          .infer = infer_group_norm,
                          .gradient = group_norm_gradient,
                          .cost = input_cost<8>,
@@ -329,9 +329,9 @@ const OpDef& group_norm_op() {
 const OpDef& group_norm_backward_op() {
   static const OpDef def{.name = "group_norm_backward",
                          .doc = "gradients of group_norm",
-                         .inputs = {"grad", "x", "mean", "rstd", "gamma?"},
+                         .inputs = {"grad", "x", Port::statistics("mean"), Port::statistics("rstd"), Port::statistics("gamma?")},
                          .outputs = {"dx", "dgamma", "dbeta"},
-                         .make_attrs = make_fields<GroupNormBackwardAttrs>,
+                         .make_attrs = make_options<GroupNormBackwardAttrs>,
                          .infer = infer_group_norm_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward,

@@ -7,44 +7,44 @@
 
 namespace galley {
 
-struct BatchNormAttrs : FieldsOf<BatchNormAttrs> {
+struct BatchNormAttrs : OptionsOf<BatchNormAttrs> {
   double eps = 1e-5;
   Activation activation = Activation::kNone;  // none, relu, relu6 or hardswish; with a residual none or relu
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct BatchNormBackwardAttrs : FieldsOf<BatchNormBackwardAttrs> {
+struct BatchNormBackwardAttrs : OptionsOf<BatchNormBackwardAttrs> {
   double eps = 1e-5;
   Activation activation = Activation::kNone;
   bool residual = false;  // a fourth output: the gradient of the residual
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct BatchNormInferenceAttrs : FieldsOf<BatchNormInferenceAttrs> {
+struct BatchNormInferenceAttrs : OptionsOf<BatchNormInferenceAttrs> {
   double eps = 1e-5;
   Activation activation = Activation::kNone;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct BatchNormUpdateAttrs : FieldsOf<BatchNormUpdateAttrs> {
+struct BatchNormUpdateAttrs : OptionsOf<BatchNormUpdateAttrs> {
   double momentum = 0.1;  // weight of the batch's statistics
   int64_t count = 1;      // values per channel that they were taken over
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct LayerNormAttrs : FieldsOf<LayerNormAttrs> {
+struct LayerNormAttrs : OptionsOf<LayerNormAttrs> {
   int64_t dims = 1;  // trailing dimensions that are normalised
   double eps = 1e-5;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct LayerNormBackwardAttrs : FieldsOf<LayerNormBackwardAttrs> {
+struct LayerNormBackwardAttrs : OptionsOf<LayerNormBackwardAttrs> {
   int64_t dims = 1;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct GroupNormAttrs : FieldsOf<GroupNormAttrs> {
+struct GroupNormAttrs : OptionsOf<GroupNormAttrs> {
   int64_t groups = 1;
   double eps = 1e-5;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct GroupNormBackwardAttrs : FieldsOf<GroupNormBackwardAttrs> {
+struct GroupNormBackwardAttrs : OptionsOf<GroupNormBackwardAttrs> {
   int64_t groups = 1;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& batch_norm_op();

@@ -116,47 +116,47 @@ void avg_gradient(GradientBuilder& g) {
   g.set(0, avg_pool2d_backward(g.grad(0), b));
 }
 
-void pool_fields(FieldVisitor& v, PoolWindow& a) {
-  v.field({.name = "kernel_size", .doc = "rows and columns of the window", .min = 1}, a.kernel_size);
-  v.field({.name = "stride", .doc = "step of the window; empty: its size", .min = 1}, a.stride);
-  v.field({.name = "padding", .doc = "border around the input, at most half the window", .min = 0}, a.padding);
-  v.field({.name = "ceil_mode", .doc = "a last, partly filled window counts"}, a.ceil_mode);
+void pool_options(OptionVisitor& v, PoolWindow& a) {
+  v.option({.name = "kernel_size", .doc = "rows and columns of the window", .min = 1}, a.kernel_size);
+  v.option({.name = "stride", .doc = "step of the window; empty: its size", .min = 1}, a.stride);
+  v.option({.name = "padding", .doc = "border around the input, at most half the window", .min = 0}, a.padding);
+  v.option({.name = "ceil_mode", .doc = "a last, partly filled window counts"}, a.ceil_mode);
 }
-void input_size_field(FieldVisitor& v, std::vector<int64_t>& size) {
-  v.field({.name = "input_size", .doc = "rows and columns of the forward's input", .min = 0}, size);
+void input_size_option(OptionVisitor& v, std::vector<int64_t>& size) {
+  v.option({.name = "input_size", .doc = "rows and columns of the forward's input", .min = 0}, size);
 }
 
-OpDef pool(std::string_view name, std::string_view doc, std::unique_ptr<Fields> (*attrs)(), std::vector<TensorType> (*infer)(const OpContext&),
+OpDef pool(std::string_view name, std::string_view doc, std::unique_ptr<Options> (*attrs)(), std::vector<TensorType> (*infer)(const OpContext&),
            void (*gradient)(GradientBuilder&)) {
   return {.name = name, .doc = doc, .inputs = {"x"}, .outputs = {"y"}, .make_attrs = attrs, .infer = infer, .gradient = gradient, .cost = input_cost<1>};
 }
 
-OpDef pool_backward(std::string_view name, std::string_view doc, std::unique_ptr<Fields> (*attrs)(), std::vector<TensorType> (*infer)(const OpContext&)) {
+OpDef pool_backward(std::string_view name, std::string_view doc, std::unique_ptr<Options> (*attrs)(), std::vector<TensorType> (*infer)(const OpContext&)) {
   return {.name = name, .doc = doc, .inputs = {"grad"}, .outputs = {"dx"}, .make_attrs = attrs, .infer = infer, .no_gradient = kNoSecondDerivative, .cost = elementwise_cost<1>};
 }
 
 }  // namespace
 
-void window_fields(FieldVisitor& v, MaxPoolWindow& a) {
-  pool_fields(v, a);
-  v.field({.name = "dilation", .doc = "distance of the window's taps", .min = 1}, a.dilation);
+void window_options(OptionVisitor& v, MaxPoolWindow& a) {
+  pool_options(v, a);
+  v.option({.name = "dilation", .doc = "distance of the window's taps", .min = 1}, a.dilation);
 }
-void window_fields(FieldVisitor& v, AvgPoolWindow& a) {
-  pool_fields(v, a);
-  v.field({.name = "count_include_pad", .doc = "the border counts as zeros"}, a.count_include_pad);
+void window_options(OptionVisitor& v, AvgPoolWindow& a) {
+  pool_options(v, a);
+  v.option({.name = "count_include_pad", .doc = "the border counts as zeros"}, a.count_include_pad);
 }
-void MaxPool2dBackwardAttrs::fields(FieldVisitor& v) {
-  window_fields(v, *this);
-  input_size_field(v, input_size);
+void MaxPool2dBackwardAttrs::options(OptionVisitor& v) {
+  window_options(v, *this);
+  input_size_option(v, input_size);
 }
-void AvgPool2dBackwardAttrs::fields(FieldVisitor& v) {
-  window_fields(v, *this);
-  input_size_field(v, input_size);
+void AvgPool2dBackwardAttrs::options(OptionVisitor& v) {
+  window_options(v, *this);
+  input_size_option(v, input_size);
 }
-void AdaptiveAvgPool2dAttrs::fields(FieldVisitor& v) { v.field({.name = "output_size", .doc = "rows and columns of the result", .min = 1}, output_size); }
-void AdaptiveMaxPool2dAttrs::fields(FieldVisitor& v) { v.field({.name = "output_size", .doc = "rows and columns of the result", .min = 1}, output_size); }
-void AdaptiveAvgPool2dBackwardAttrs::fields(FieldVisitor& v) { input_size_field(v, input_size); }
-void AdaptiveMaxPool2dBackwardAttrs::fields(FieldVisitor& v) { input_size_field(v, input_size); }
+void AdaptiveAvgPool2dAttrs::options(OptionVisitor& v) { v.option({.name = "output_size", .doc = "rows and columns of the result", .min = 1}, output_size); }
+void AdaptiveMaxPool2dAttrs::options(OptionVisitor& v) { v.option({.name = "output_size", .doc = "rows and columns of the result", .min = 1}, output_size); }
+void AdaptiveAvgPool2dBackwardAttrs::options(OptionVisitor& v) { input_size_option(v, input_size); }
+void AdaptiveMaxPool2dBackwardAttrs::options(OptionVisitor& v) { input_size_option(v, input_size); }
 
 PoolRange pool_range(int64_t o, int64_t in, int64_t kernel, int64_t stride, int64_t padding) {
   const int64_t start = o * stride - padding;
@@ -184,8 +184,8 @@ Shape adaptive_pool2d_shape(const std::vector<int64_t>& output_size, const Shape
 
 const OpDef& max_pool2d_op() {
   static const OpDef def = [] {
-    OpDef op = pool("max_pool2d", "largest value of each window, and which tap it was", make_fields<MaxPool2dAttrs>, infer_max, max_gradient);
-    op.outputs = {"y", "index"};
+    OpDef op = pool("max_pool2d", "largest value of each window, and which tap it was", make_options<MaxPool2dAttrs>, infer_max, max_gradient);
+    op.outputs = {"y", Port::index("index")};
     op.quantize = QuantizeRule::kPassThrough;
     return op;
   }();
@@ -193,27 +193,27 @@ const OpDef& max_pool2d_op() {
 }
 const OpDef& max_pool2d_backward_op() {
   static const OpDef def = [] {
-    OpDef op = pool_backward("max_pool2d_backward", "gradient of max_pool2d", make_fields<MaxPool2dBackwardAttrs>, infer_max_backward);
-    op.inputs = {"grad", "index"};
+    OpDef op = pool_backward("max_pool2d_backward", "gradient of max_pool2d", make_options<MaxPool2dBackwardAttrs>, infer_max_backward);
+    op.inputs = {"grad", Port::index("index")};
     return op;
   }();
   return def;
 }
 const OpDef& avg_pool2d_op() {
   static const OpDef def = [] {
-    OpDef op = pool("avg_pool2d", "mean of each window", make_fields<AvgPool2dAttrs>, infer_avg, avg_gradient);
+    OpDef op = pool("avg_pool2d", "mean of each window", make_options<AvgPool2dAttrs>, infer_avg, avg_gradient);
     op.quantize = QuantizeRule::kCompute;
     return op;
   }();
   return def;
 }
 const OpDef& avg_pool2d_backward_op() {
-  static const OpDef def = pool_backward("avg_pool2d_backward", "gradient of avg_pool2d", make_fields<AvgPool2dBackwardAttrs>, infer_avg_backward);
+  static const OpDef def = pool_backward("avg_pool2d_backward", "gradient of avg_pool2d", make_options<AvgPool2dBackwardAttrs>, infer_avg_backward);
   return def;
 }
 const OpDef& adaptive_avg_pool2d_op() {
   static const OpDef def = [] {
-    OpDef op = pool("adaptive_avg_pool2d", "means of as many cells as the result has pixels", make_fields<AdaptiveAvgPool2dAttrs>, infer_adaptive_avg,
+    OpDef op = pool("adaptive_avg_pool2d", "means of as many cells as the result has pixels", make_options<AdaptiveAvgPool2dAttrs>, infer_adaptive_avg,
                     [](GradientBuilder& g) {
                       AdaptiveAvgPool2dBackwardAttrs b;
                       b.input_size = image_size(g.in(0));
@@ -226,19 +226,19 @@ const OpDef& adaptive_avg_pool2d_op() {
 }
 const OpDef& adaptive_avg_pool2d_backward_op() {
   static const OpDef def =
-      pool_backward("adaptive_avg_pool2d_backward", "gradient of adaptive_avg_pool2d", make_fields<AdaptiveAvgPool2dBackwardAttrs>, infer_adaptive_avg_backward);
+      pool_backward("adaptive_avg_pool2d_backward", "gradient of adaptive_avg_pool2d", make_options<AdaptiveAvgPool2dBackwardAttrs>, infer_adaptive_avg_backward);
   return def;
 }
 const OpDef& adaptive_max_pool2d_op() {
   static const OpDef def = [] {
-    OpDef op = pool("adaptive_max_pool2d", "largest values of as many cells as the result has pixels", make_fields<AdaptiveMaxPool2dAttrs>, infer_adaptive_max,
+    OpDef op = pool("adaptive_max_pool2d", "largest values of as many cells as the result has pixels", make_options<AdaptiveMaxPool2dAttrs>, infer_adaptive_max,
                     [](GradientBuilder& g) {
                       if (!g.grad(0)) return;
                       AdaptiveMaxPool2dBackwardAttrs b;
                       b.input_size = image_size(g.in(0));
                       g.set(0, adaptive_max_pool2d_backward(g.grad(0), g.out(1), b));
                     });
-    op.outputs = {"y", "index"};
+    op.outputs = {"y", Port::index("index")};
     op.quantize = QuantizeRule::kPassThrough;
     return op;
   }();
@@ -246,8 +246,8 @@ const OpDef& adaptive_max_pool2d_op() {
 }
 const OpDef& adaptive_max_pool2d_backward_op() {
   static const OpDef def = [] {
-    OpDef op = pool_backward("adaptive_max_pool2d_backward", "gradient of adaptive_max_pool2d", make_fields<AdaptiveMaxPool2dBackwardAttrs>, infer_adaptive_max_backward);
-    op.inputs = {"grad", "index"};
+    OpDef op = pool_backward("adaptive_max_pool2d_backward", "gradient of adaptive_max_pool2d", make_options<AdaptiveMaxPool2dBackwardAttrs>, infer_adaptive_max_backward);
+    op.inputs = {"grad", Port::index("index")};
     return op;
   }();
   return def;

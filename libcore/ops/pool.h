@@ -20,39 +20,39 @@ struct MaxPoolWindow : PoolWindow {
 struct AvgPoolWindow : PoolWindow {
   bool count_include_pad = true;
 };
-/// Visit the fields of the window.
-void window_fields(FieldVisitor& v, MaxPoolWindow& window);
-void window_fields(FieldVisitor& v, AvgPoolWindow& window);
+/// Visit the options of the window.
+void window_options(OptionVisitor& v, MaxPoolWindow& window);
+void window_options(OptionVisitor& v, AvgPoolWindow& window);
 
-struct MaxPool2dAttrs : FieldsOf<MaxPool2dAttrs>, MaxPoolWindow {
-  void fields(FieldVisitor& v) override { window_fields(v, *this); }
+struct MaxPool2dAttrs : OptionsOf<MaxPool2dAttrs>, MaxPoolWindow {
+  void options(OptionVisitor& v) override { window_options(v, *this); }
 };
-struct MaxPool2dBackwardAttrs : FieldsOf<MaxPool2dBackwardAttrs>, MaxPoolWindow {
+struct MaxPool2dBackwardAttrs : OptionsOf<MaxPool2dBackwardAttrs>, MaxPoolWindow {
   std::vector<int64_t> input_size;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct AvgPool2dAttrs : FieldsOf<AvgPool2dAttrs>, AvgPoolWindow {
-  void fields(FieldVisitor& v) override { window_fields(v, *this); }
+struct AvgPool2dAttrs : OptionsOf<AvgPool2dAttrs>, AvgPoolWindow {
+  void options(OptionVisitor& v) override { window_options(v, *this); }
 };
-struct AvgPool2dBackwardAttrs : FieldsOf<AvgPool2dBackwardAttrs>, AvgPoolWindow {
+struct AvgPool2dBackwardAttrs : OptionsOf<AvgPool2dBackwardAttrs>, AvgPoolWindow {
   std::vector<int64_t> input_size;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct AdaptiveAvgPool2dAttrs : FieldsOf<AdaptiveAvgPool2dAttrs> {
+struct AdaptiveAvgPool2dAttrs : OptionsOf<AdaptiveAvgPool2dAttrs> {
   std::vector<int64_t> output_size{1};
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct AdaptiveAvgPool2dBackwardAttrs : FieldsOf<AdaptiveAvgPool2dBackwardAttrs> {
+struct AdaptiveAvgPool2dBackwardAttrs : OptionsOf<AdaptiveAvgPool2dBackwardAttrs> {
   std::vector<int64_t> input_size;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct AdaptiveMaxPool2dAttrs : FieldsOf<AdaptiveMaxPool2dAttrs> {
+struct AdaptiveMaxPool2dAttrs : OptionsOf<AdaptiveMaxPool2dAttrs> {
   std::vector<int64_t> output_size{1};
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct AdaptiveMaxPool2dBackwardAttrs : FieldsOf<AdaptiveMaxPool2dBackwardAttrs> {
+struct AdaptiveMaxPool2dBackwardAttrs : OptionsOf<AdaptiveMaxPool2dBackwardAttrs> {
   std::vector<int64_t> input_size;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 /// Cells that a window covers along one axis, [begin, end), clipped to the input; `size` counts padding too, as far as the padded input

@@ -62,25 +62,25 @@ std::vector<TensorType> infer_dequantize_weight(const OpContext& c) {
 
 }  // namespace
 
-void QuantizeAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "scale", .doc = "real distance of two neighbouring integers, a float32 value", .min = 0}, scale);
-  v.field({.name = "zero_point", .doc = "the integer that means 0"}, zero_point);
+void QuantizeAttrs::options(OptionVisitor& v) {
+  v.option({.name = "scale", .doc = "real distance of two neighbouring integers, a float32 value", .min = 0}, scale);
+  v.option({.name = "zero_point", .doc = "the integer that means 0"}, zero_point);
   v.choice({.name = "dtype", .doc = "u8 or i8"}, dtype, kDTypeNames);
-  v.field({.name = "qmin", .doc = "smallest integer used"}, qmin);
-  v.field({.name = "qmax", .doc = "largest integer used"}, qmax);
+  v.option({.name = "qmin", .doc = "smallest integer used"}, qmin);
+  v.option({.name = "qmax", .doc = "largest integer used"}, qmax);
 }
-void DequantizeAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "scale", .doc = "real distance of two neighbouring integers, a float32 value", .min = 0}, scale);
-  v.field({.name = "zero_point", .doc = "the integer that means 0"}, zero_point);
+void DequantizeAttrs::options(OptionVisitor& v) {
+  v.option({.name = "scale", .doc = "real distance of two neighbouring integers, a float32 value", .min = 0}, scale);
+  v.option({.name = "zero_point", .doc = "the integer that means 0"}, zero_point);
 }
-void LookupAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "table", .doc = "256 results, that of the input's smallest integer first", .min = -128, .max = 255}, table);
+void LookupAttrs::options(OptionVisitor& v) {
+  v.option({.name = "table", .doc = "256 results, that of the input's smallest integer first", .min = -128, .max = 255}, table);
   v.choice({.name = "dtype", .doc = "of the results: u8 or i8"}, dtype, kDTypeNames);
 }
-void DequantizeWeightAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "bits", .doc = "8, or 4: two signed numbers a byte, the low half first", .min = 4, .max = 8}, bits);
-  v.field({.name = "group_size", .doc = "weights of an output channel that share a scale; 0: all", .min = 0}, group_size);
-  v.field({.name = "shape", .doc = "of the weight; empty: as stored, its last axis doubled where bits is 4", .min = 0}, shape);
+void DequantizeWeightAttrs::options(OptionVisitor& v) {
+  v.option({.name = "bits", .doc = "8, or 4: two signed numbers a byte, the low half first", .min = 4, .max = 8}, bits);
+  v.option({.name = "group_size", .doc = "weights of an output channel that share a scale; 0: all", .min = 0}, group_size);
+  v.option({.name = "shape", .doc = "of the weight; empty: as stored, its last axis doubled where bits is 4", .min = 0}, shape);
 }
 
 const OpDef& quantize_op() {
@@ -88,7 +88,7 @@ const OpDef& quantize_op() {
                          .doc = "clamp(round_half_even(x / scale) + zero_point, qmin, qmax)",
                          .inputs = {"x"},
                          .outputs = {"q"},
-                         .make_attrs = make_fields<QuantizeAttrs>,
+                         .make_attrs = make_options<QuantizeAttrs>,
                          .infer = infer_quantize,
                          .no_gradient = kNoGradient,
                          .cost = elementwise_cost<4>,
@@ -100,7 +100,7 @@ const OpDef& dequantize_op() {
                          .doc = "scale * (q - zero_point)",
                          .inputs = {"q"},
                          .outputs = {"x"},
-                         .make_attrs = make_fields<DequantizeAttrs>,
+                         .make_attrs = make_options<DequantizeAttrs>,
                          .infer = infer_dequantize,
                          .no_gradient = kNoGradient,
                          .cost = elementwise_cost<2>,
@@ -112,7 +112,7 @@ const OpDef& lookup_op() {
                          .doc = "any function of one integer of 8 bits, from a table",
                          .inputs = {"q"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<LookupAttrs>,
+                         .make_attrs = make_options<LookupAttrs>,
                          .infer = infer_lookup,
                          .no_gradient = kNoGradient,
                          .may_reuse = {{0, 0}}};
@@ -121,13 +121,13 @@ const OpDef& lookup_op() {
 const OpDef& dequantize_weight_op() {
   static const OpDef def{.name = "dequantize_weight",
                          .doc = "a weight from integers of 8 or 4 bits, a scale for each output channel or group of its weights",
-                         .inputs = {"weight", "scale", "zero_point?"},
+                         .inputs = {Port::weight("weight"), Port::statistics("scale"), Port::statistics("zero_point?")},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<DequantizeWeightAttrs>,
+                         .make_attrs = make_options<DequantizeWeightAttrs>,
                          .infer = infer_dequantize_weight,
                          .no_gradient = kNoGradient,
                          .cost = elementwise_cost<2>,
-                         .formats = FormatRule::kExplicit,  // a weight: never channels_last
+                         .layout = {FormatRule::kExplicit},  // a weight: never channels_last
                          .precision = PrecisionRule::kKeepF32};
   return def;
 }

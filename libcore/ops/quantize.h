@@ -11,7 +11,7 @@
 
 namespace galley {
 
-struct QuantizeAttrs : FieldsOf<QuantizeAttrs> {
+struct QuantizeAttrs : OptionsOf<QuantizeAttrs> {
   QuantizeAttrs() = default;
   explicit QuantizeAttrs(const QuantParams& p) : scale(p.scale), zero_point(p.zero_point), dtype(p.dtype), qmin(p.qmin), qmax(p.qmax) {}
   double scale = 1;
@@ -19,23 +19,23 @@ struct QuantizeAttrs : FieldsOf<QuantizeAttrs> {
   DType dtype = DType::kU8;
   int64_t qmin = 0, qmax = 255;
   QuantParams params() const { return {scale, zero_point, dtype, qmin, qmax}; }
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct DequantizeAttrs : FieldsOf<DequantizeAttrs> {
+struct DequantizeAttrs : OptionsOf<DequantizeAttrs> {
   double scale = 1;
   int64_t zero_point = 0;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct LookupAttrs : FieldsOf<LookupAttrs> {
+struct LookupAttrs : OptionsOf<LookupAttrs> {
   std::vector<int64_t> table;  // 256 results, of the input's smallest value (u8: 0, i8: -128) first
   DType dtype = DType::kU8;    // of the results: u8 or i8
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct DequantizeWeightAttrs : FieldsOf<DequantizeWeightAttrs> {
+struct DequantizeWeightAttrs : OptionsOf<DequantizeWeightAttrs> {
   int64_t bits = 8;           // 8: i8 as they are; 4: two signed numbers a byte along the last axis, the low half first
   int64_t group_size = 0;     // weights that share a scale, along an output channel's I*kh*kw in order; 0: the whole channel
   std::vector<int64_t> shape; // of the weight where bits is 4 (the last axis may be odd); empty: as stored, or twice the last axis
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& quantize_op();

@@ -11,19 +11,19 @@ namespace {
 constexpr std::string_view kNoGradient = "integers have none: training uses fake_quantize";
 constexpr int64_t kMostProducts = ((int64_t{1} << 31) - 1) / (255 * 128);  // |x - zero_point| <= 255, |w| <= 128
 
-void input_fields(FieldVisitor& v, QuantizedInput& a) {
-  v.field({.name = "input_scale", .doc = "of x, a float32 value", .min = 0}, a.input_scale);
-  v.field({.name = "input_zero_point", .doc = "the integer of x that means 0"}, a.input_zero_point);
+void input_options(OptionVisitor& v, QuantizedInput& a) {
+  v.option({.name = "input_scale", .doc = "of x, a float32 value", .min = 0}, a.input_scale);
+  v.option({.name = "input_zero_point", .doc = "the integer of x that means 0"}, a.input_zero_point);
 }
-void output_fields(FieldVisitor& v, QuantizedOutput& a) {
+void output_options(OptionVisitor& v, QuantizedOutput& a) {
   v.choice({.name = "output_dtype", .doc = "u8, i8, or f32: real values"}, a.output_dtype, kDTypeNames);
-  v.field({.name = "output_scale", .doc = "of the result, a float32 value", .min = 0}, a.output_scale);
-  v.field({.name = "output_zero_point", .doc = "the integer of the result that means 0"}, a.output_zero_point);
-  v.field({.name = "output_qmin", .doc = "smallest integer of the result"}, a.output_qmin);
-  v.field({.name = "output_qmax", .doc = "largest integer of the result"}, a.output_qmax);
+  v.option({.name = "output_scale", .doc = "of the result, a float32 value", .min = 0}, a.output_scale);
+  v.option({.name = "output_zero_point", .doc = "the integer of the result that means 0"}, a.output_zero_point);
+  v.option({.name = "output_qmin", .doc = "smallest integer of the result"}, a.output_qmin);
+  v.option({.name = "output_qmax", .doc = "largest integer of the result"}, a.output_qmax);
 }
 template <class Attrs>
-void product_fields(FieldVisitor& v, Attrs& a) {
+void product_options(OptionVisitor& v, Attrs& a) {
   v.choice({.name = "activation", .doc = "function applied to the real result"}, a.activation, kActivationNames);
   v.choice({.name = "saturation", .doc = "reduced: two products always fit 16 bits"}, a.saturation, kSaturationNames);
 }
@@ -130,7 +130,7 @@ Cost cost_product(const OpContext& c) {
   return cost;
 }
 
-OpDef quantized(std::string_view name, std::string_view doc, std::vector<std::string_view> inputs, std::unique_ptr<Fields> (*attrs)(),
+OpDef quantized(std::string_view name, std::string_view doc, std::vector<Port> inputs, std::unique_ptr<Options> (*attrs)(),
                 std::vector<TensorType> (*infer)(const OpContext&), Cost (*cost)(const OpContext&)) {
   return {.name = name,
           .doc = doc,
@@ -158,55 +158,55 @@ std::vector<TensorType> infer_quantized_conv2d(const OpContext& c, const Shape& 
   return output_type(a, x, shape);
 }
 
-void QuantizedConv2dAttrs::fields(FieldVisitor& v) {
-  window_fields(v, *this);
-  product_fields(v, *this);
-  input_fields(v, *this);
-  v.field({.name = "residual_scale", .doc = "of the residual, a float32 value", .min = 0}, residual_scale);
-  v.field({.name = "residual_zero_point", .doc = "the residual's integer that means 0"}, residual_zero_point);
-  output_fields(v, *this);
+void QuantizedConv2dAttrs::options(OptionVisitor& v) {
+  window_options(v, *this);
+  product_options(v, *this);
+  input_options(v, *this);
+  v.option({.name = "residual_scale", .doc = "of the residual, a float32 value", .min = 0}, residual_scale);
+  v.option({.name = "residual_zero_point", .doc = "the residual's integer that means 0"}, residual_zero_point);
+  output_options(v, *this);
 }
-void QuantizedLinearAttrs::fields(FieldVisitor& v) {
-  product_fields(v, *this);
-  input_fields(v, *this);
-  output_fields(v, *this);
+void QuantizedLinearAttrs::options(OptionVisitor& v) {
+  product_options(v, *this);
+  input_options(v, *this);
+  output_options(v, *this);
 }
-void DynamicQuantizedLinearAttrs::fields(FieldVisitor& v) { product_fields(v, *this); }
-void QuantizedBinaryAttrs::fields(FieldVisitor& v) {
+void DynamicQuantizedLinearAttrs::options(OptionVisitor& v) { product_options(v, *this); }
+void QuantizedBinaryAttrs::options(OptionVisitor& v) {
   v.choice({.name = "activation", .doc = "function applied to the real result"}, activation, kActivationNames);
-  v.field({.name = "a_scale", .doc = "of a, a float32 value", .min = 0}, a_scale);
-  v.field({.name = "a_zero_point", .doc = "the integer of a that means 0"}, a_zero_point);
-  v.field({.name = "b_scale", .doc = "of b, a float32 value", .min = 0}, b_scale);
-  v.field({.name = "b_zero_point", .doc = "the integer of b that means 0"}, b_zero_point);
-  output_fields(v, *this);
+  v.option({.name = "a_scale", .doc = "of a, a float32 value", .min = 0}, a_scale);
+  v.option({.name = "a_zero_point", .doc = "the integer of a that means 0"}, a_zero_point);
+  v.option({.name = "b_scale", .doc = "of b, a float32 value", .min = 0}, b_scale);
+  v.option({.name = "b_zero_point", .doc = "the integer of b that means 0"}, b_zero_point);
+  output_options(v, *this);
 }
-void QuantizedConcatAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "axis", .doc = "the axis along which inputs are joined"}, axis);
-  v.field({.name = "input_scales", .doc = "of each input, float32 values", .min = 0}, input_scales);
-  v.field({.name = "input_zero_points", .doc = "the integer of each input that means 0"}, input_zero_points);
-  output_fields(v, *this);
+void QuantizedConcatAttrs::options(OptionVisitor& v) {
+  v.option({.name = "axis", .doc = "the axis along which inputs are joined"}, axis);
+  v.option({.name = "input_scales", .doc = "of each input, float32 values", .min = 0}, input_scales);
+  v.option({.name = "input_zero_points", .doc = "the integer of each input that means 0"}, input_zero_points);
+  output_options(v, *this);
 }
-void QuantizedAvgPool2dAttrs::fields(FieldVisitor& v) {
-  window_fields(v, *this);
-  input_fields(v, *this);
-  output_fields(v, *this);
+void QuantizedAvgPool2dAttrs::options(OptionVisitor& v) {
+  window_options(v, *this);
+  input_options(v, *this);
+  output_options(v, *this);
 }
-void QuantizedAdaptiveAvgPool2dAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "output_size", .doc = "rows and columns of the result", .min = 1}, output_size);
-  input_fields(v, *this);
-  output_fields(v, *this);
+void QuantizedAdaptiveAvgPool2dAttrs::options(OptionVisitor& v) {
+  v.option({.name = "output_size", .doc = "rows and columns of the result", .min = 1}, output_size);
+  input_options(v, *this);
+  output_options(v, *this);
 }
 
 const OpDef& quantized_conv2d_op() {
   static const OpDef def = quantized("quantized_conv2d", "conv2d of integers, exact in 32 bits, with bias, residual, activation and one rounding",
-                                     {"x", "weight", "weight_scale", "bias?", "residual?"}, make_fields<QuantizedConv2dAttrs>, infer_conv, cost_product);
+                                     {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?"), "residual?"}, make_options<QuantizedConv2dAttrs>, infer_conv, cost_product);
   return def;
 }
 const OpDef& quantized_linear_op() {
   static const OpDef def = [] {
-    OpDef op = quantized("quantized_linear", "linear of integers, exact in 32 bits, with bias, activation and one rounding", {"x", "weight", "weight_scale", "bias?"},
-                         make_fields<QuantizedLinearAttrs>, infer_linear, cost_product);
-    op.formats = FormatRule::kContiguous;
+    OpDef op = quantized("quantized_linear", "linear of integers, exact in 32 bits, with bias, activation and one rounding", {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?")},
+                         make_options<QuantizedLinearAttrs>, infer_linear, cost_product);
+    op.layout = {FormatRule::kContiguous};
     return op;
   }();
   return def;
@@ -214,15 +214,15 @@ const OpDef& quantized_linear_op() {
 const OpDef& dynamic_quantized_linear_op() {
   static const OpDef def = [] {
     OpDef op = quantized("dynamic_quantized_linear", "x quantized by its own range to uint8, then linear of integers with a real result",
-                         {"x", "weight", "weight_scale", "bias?"}, make_fields<DynamicQuantizedLinearAttrs>, infer_dynamic_linear, cost_product);
-    op.formats = FormatRule::kContiguous;
+                         {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?")}, make_options<DynamicQuantizedLinearAttrs>, infer_dynamic_linear, cost_product);
+    op.layout = {FormatRule::kContiguous};
     return op;
   }();
   return def;
 }
 const OpDef& quantized_add_op() {
   static const OpDef def = [] {
-    OpDef op = quantized("quantized_add", "a + b of integers with a map each, and activation", {"a", "b"}, make_fields<QuantizedBinaryAttrs>, infer_binary, elementwise_cost<6>);
+    OpDef op = quantized("quantized_add", "a + b of integers with a map each, and activation", {"a", "b"}, make_options<QuantizedBinaryAttrs>, infer_binary, elementwise_cost<6>);
     op.may_reuse = {{0, 0}, {0, 1}};
     return op;
   }();
@@ -230,7 +230,7 @@ const OpDef& quantized_add_op() {
 }
 const OpDef& quantized_mul_op() {
   static const OpDef def = [] {
-    OpDef op = quantized("quantized_mul", "a * b of integers with a map each, and activation", {"a", "b"}, make_fields<QuantizedBinaryAttrs>, infer_binary, elementwise_cost<6>);
+    OpDef op = quantized("quantized_mul", "a * b of integers with a map each, and activation", {"a", "b"}, make_options<QuantizedBinaryAttrs>, infer_binary, elementwise_cost<6>);
     op.may_reuse = {{0, 0}, {0, 1}};
     return op;
   }();
@@ -238,16 +238,16 @@ const OpDef& quantized_mul_op() {
 }
 const OpDef& quantized_concat_op() {
   static const OpDef def = quantized("quantized_concat", "joins arrays of integers with a map each along an axis, under one map", {"x*"},
-                                     make_fields<QuantizedConcatAttrs>, infer_concat, elementwise_cost<4>);
+                                     make_options<QuantizedConcatAttrs>, infer_concat, elementwise_cost<4>);
   return def;
 }
 const OpDef& quantized_avg_pool2d_op() {
-  static const OpDef def = quantized("quantized_avg_pool2d", "mean of each window of integers", {"x"}, make_fields<QuantizedAvgPool2dAttrs>, infer_avg_pool, input_cost<1>);
+  static const OpDef def = quantized("quantized_avg_pool2d", "mean of each window of integers", {"x"}, make_options<QuantizedAvgPool2dAttrs>, infer_avg_pool, input_cost<1>);
   return def;
 }
 const OpDef& quantized_adaptive_avg_pool2d_op() {
   static const OpDef def = quantized("quantized_adaptive_avg_pool2d", "means of integers, as many cells as the result has pixels", {"x"},
-                                     make_fields<QuantizedAdaptiveAvgPool2dAttrs>, infer_adaptive_avg_pool, input_cost<1>);
+                                     make_options<QuantizedAdaptiveAvgPool2dAttrs>, infer_adaptive_avg_pool, input_cost<1>);
   return def;
 }
 

@@ -42,7 +42,7 @@ struct QuantizedOutput {
 enum class Saturation { kExact, kReduced };
 inline constexpr std::array<std::string_view, 2> kSaturationNames{"exact", "reduced"};
 
-struct QuantizedConv2dAttrs : FieldsOf<QuantizedConv2dAttrs>, Conv2dWindow, QuantizedInput, QuantizedOutput {
+struct QuantizedConv2dAttrs : OptionsOf<QuantizedConv2dAttrs>, Conv2dWindow, QuantizedInput, QuantizedOutput {
   Activation activation = Activation::kNone;
   double residual_scale = 1;
   int64_t residual_zero_point = 0;
@@ -51,20 +51,20 @@ struct QuantizedConv2dAttrs : FieldsOf<QuantizedConv2dAttrs>, Conv2dWindow, Quan
     residual_scale = p.scale;
     residual_zero_point = p.zero_point;
   }
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct QuantizedLinearAttrs : FieldsOf<QuantizedLinearAttrs>, QuantizedInput, QuantizedOutput {
+struct QuantizedLinearAttrs : OptionsOf<QuantizedLinearAttrs>, QuantizedInput, QuantizedOutput {
   Activation activation = Activation::kNone;
   Saturation saturation = Saturation::kExact;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct DynamicQuantizedLinearAttrs : FieldsOf<DynamicQuantizedLinearAttrs> {
+struct DynamicQuantizedLinearAttrs : OptionsOf<DynamicQuantizedLinearAttrs> {
   Activation activation = Activation::kNone;
   Saturation saturation = Saturation::kExact;  // reduced: x is quantized to 0..127
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 /// Of quantized_add and quantized_mul.
-struct QuantizedBinaryAttrs : FieldsOf<QuantizedBinaryAttrs>, QuantizedOutput {
+struct QuantizedBinaryAttrs : OptionsOf<QuantizedBinaryAttrs>, QuantizedOutput {
   double a_scale = 1, b_scale = 1;
   int64_t a_zero_point = 0, b_zero_point = 0;
   Activation activation = Activation::kNone;
@@ -74,9 +74,9 @@ struct QuantizedBinaryAttrs : FieldsOf<QuantizedBinaryAttrs>, QuantizedOutput {
     b_scale = b.scale;
     b_zero_point = b.zero_point;
   }
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct QuantizedConcatAttrs : FieldsOf<QuantizedConcatAttrs>, QuantizedOutput {
+struct QuantizedConcatAttrs : OptionsOf<QuantizedConcatAttrs>, QuantizedOutput {
   int64_t axis = 1;
   std::vector<double> input_scales;        // one an input
   std::vector<int64_t> input_zero_points;
@@ -84,14 +84,14 @@ struct QuantizedConcatAttrs : FieldsOf<QuantizedConcatAttrs>, QuantizedOutput {
     input_scales.push_back(p.scale);
     input_zero_points.push_back(p.zero_point);
   }
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct QuantizedAvgPool2dAttrs : FieldsOf<QuantizedAvgPool2dAttrs>, AvgPoolWindow, QuantizedInput, QuantizedOutput {
-  void fields(FieldVisitor& v) override;
+struct QuantizedAvgPool2dAttrs : OptionsOf<QuantizedAvgPool2dAttrs>, AvgPoolWindow, QuantizedInput, QuantizedOutput {
+  void options(OptionVisitor& v) override;
 };
-struct QuantizedAdaptiveAvgPool2dAttrs : FieldsOf<QuantizedAdaptiveAvgPool2dAttrs>, QuantizedInput, QuantizedOutput {
+struct QuantizedAdaptiveAvgPool2dAttrs : OptionsOf<QuantizedAdaptiveAvgPool2dAttrs>, QuantizedInput, QuantizedOutput {
   std::vector<int64_t> output_size{1};
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 /// The result of a convolution of integers by inputs x, a weight of that shape in whatever form, weight_scale, bias, residual (QuantizedConv2dAttrs).

@@ -35,50 +35,50 @@ Cost cost(const OpContext& c) { return operand_cost(c, static_cast<double>(c.in(
 
 }  // namespace
 
-void DynamicQuantizedRecurrentAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "reverse", .doc = "from the last step to the first"}, reverse);
+void DynamicQuantizedRecurrentAttrs::options(OptionVisitor& v) {
+  v.option({.name = "reverse", .doc = "from the last step to the first"}, reverse);
   v.choice({.name = "saturation", .doc = "reduced: two products always fit 16 bits"}, saturation, kSaturationNames);
 }
-void DynamicQuantizedRnnAttrs::fields(FieldVisitor& v) {
+void DynamicQuantizedRnnAttrs::options(OptionVisitor& v) {
   v.choice({.name = "nonlinearity", .doc = "tanh or relu"}, nonlinearity, kNonlinearityNames);
-  v.field({.name = "reverse", .doc = "from the last step to the first"}, reverse);
+  v.option({.name = "reverse", .doc = "from the last step to the first"}, reverse);
   v.choice({.name = "saturation", .doc = "reduced: two products always fit 16 bits"}, saturation, kSaturationNames);
 }
 
 const OpDef& dynamic_quantized_lstm_op() {
   static const OpDef def{.name = "dynamic_quantized_lstm",
                          .doc = "lstm behind the input's part, its state quantized by its own range at each step",
-                         .inputs = {"x", "weight", "weight_scale", "bias?", "h0?", "c0?"},
+                         .inputs = {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?"), "h0?", "c0?"},
                          .outputs = {"y", "h", "c"},
-                         .make_attrs = make_fields<DynamicQuantizedRecurrentAttrs>,
+                         .make_attrs = make_options<DynamicQuantizedRecurrentAttrs>,
                          .infer = [](const OpContext& c) { return infer(c, 4, 2); },
                          .no_gradient = kNoGradient,
                          .cost = cost,
-                         .formats = FormatRule::kContiguous};
+                         .layout = {FormatRule::kContiguous}};
   return def;
 }
 const OpDef& dynamic_quantized_gru_op() {
   static const OpDef def{.name = "dynamic_quantized_gru",
                          .doc = "gru behind the input's part, its state quantized by its own range at each step",
-                         .inputs = {"x", "weight", "weight_scale", "bias?", "h0?"},
+                         .inputs = {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?"), "h0?"},
                          .outputs = {"y", "h"},
-                         .make_attrs = make_fields<DynamicQuantizedRecurrentAttrs>,
+                         .make_attrs = make_options<DynamicQuantizedRecurrentAttrs>,
                          .infer = [](const OpContext& c) { return infer(c, 3, 1); },
                          .no_gradient = kNoGradient,
                          .cost = cost,
-                         .formats = FormatRule::kContiguous};
+                         .layout = {FormatRule::kContiguous}};
   return def;
 }
 const OpDef& dynamic_quantized_rnn_op() {
   static const OpDef def{.name = "dynamic_quantized_rnn",
                          .doc = "rnn behind the input's part, its state quantized by its own range at each step",
-                         .inputs = {"x", "weight", "weight_scale", "bias?", "h0?"},
+                         .inputs = {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?"), "h0?"},
                          .outputs = {"y", "h"},
-                         .make_attrs = make_fields<DynamicQuantizedRnnAttrs>,
+                         .make_attrs = make_options<DynamicQuantizedRnnAttrs>,
                          .infer = [](const OpContext& c) { return infer(c, 1, 1); },
                          .no_gradient = kNoGradient,
                          .cost = cost,
-                         .formats = FormatRule::kContiguous};
+                         .layout = {FormatRule::kContiguous}};
   return def;
 }
 

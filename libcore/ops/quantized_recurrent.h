@@ -7,16 +7,16 @@
 
 namespace galley {
 
-struct DynamicQuantizedRecurrentAttrs : FieldsOf<DynamicQuantizedRecurrentAttrs> {
+struct DynamicQuantizedRecurrentAttrs : OptionsOf<DynamicQuantizedRecurrentAttrs> {
   bool reverse = false;
   Saturation saturation = Saturation::kExact;  // reduced: the state is quantized to 0..127
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct DynamicQuantizedRnnAttrs : FieldsOf<DynamicQuantizedRnnAttrs> {
+struct DynamicQuantizedRnnAttrs : OptionsOf<DynamicQuantizedRnnAttrs> {
   Nonlinearity nonlinearity = Nonlinearity::kTanh;
   bool reverse = false;
   Saturation saturation = Saturation::kExact;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& dynamic_quantized_lstm_op();

@@ -68,21 +68,21 @@ bool winograd::worthwhile_whole(const Shape& x, const Shape& y) {
 const OpDef& quantized_winograd_weights_op() {
   static const OpDef def{.name = "quantized_winograd_weights",
                          .doc = "3 x 3 kernels transformed for quantized_winograd_conv2d, to whole numbers",
-                         .inputs = {"weight"},
-                         .outputs = {"transformed"},
+                         .inputs = {Port::weight("weight")},
+                         .outputs = {Port::weight("transformed")},
                          .infer = infer_weights,
                          .no_gradient = kAfterConversion,
                          .cost = cost_weights,
-                         .formats = FormatRule::kExplicit,
+                         .layout = {FormatRule::kExplicit},
                          .precision = PrecisionRule::kKeepF32};
   return def;
 }
 const OpDef& quantized_winograd_conv2d_op() {
   static const OpDef def{.name = "quantized_winograd_conv2d",
                          .doc = "quantized_conv2d of 3 x 3 and stride 1 by Winograd's F(4x4, 3x3) on whole numbers: the same integers from a quarter of the products",
-                         .inputs = {"x", "transformed", "weight_scale", "bias?", "residual?"},
+                         .inputs = {"x", Port::weight("transformed"), Port::statistics("weight_scale"), Port::statistics("bias?"), "residual?"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<QuantizedConv2dAttrs>,
+                         .make_attrs = make_options<QuantizedConv2dAttrs>,
                          .infer = infer_conv,
                          .no_gradient = kAfterConversion,
                          .cost = cost_conv,

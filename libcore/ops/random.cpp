@@ -20,7 +20,7 @@ void check_probability(double p) { GALLEY_CHECK(p >= 0 && p <= 1, "the probabili
 OpDef random_op(std::string_view name, std::string_view doc) {
   return {.name = name,
           .doc = doc,
-          .inputs = {"x", "rng"},
+          .inputs = {"x", Port::scalar("rng")},
           .outputs = {"y"},
           .cost = elementwise_cost<1>,
           .may_reuse = {{0, 0}}};
@@ -28,20 +28,20 @@ OpDef random_op(std::string_view name, std::string_view doc) {
 
 }  // namespace
 
-void DropoutAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "p", .doc = "probability of being dropped", .min = 0, .max = 1}, p);
-  v.field({.name = "stream", .doc = "which operator draws: a hash of module path and occurrence"}, stream);
+void DropoutAttrs::options(OptionVisitor& v) {
+  v.option({.name = "p", .doc = "probability of being dropped", .min = 0, .max = 1}, p);
+  v.option({.name = "stream", .doc = "which operator draws: a hash of module path and occurrence"}, stream);
 }
-void StochasticDepthAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "p", .doc = "probability of being dropped", .min = 0, .max = 1}, p);
+void StochasticDepthAttrs::options(OptionVisitor& v) {
+  v.option({.name = "p", .doc = "probability of being dropped", .min = 0, .max = 1}, p);
   v.choice({.name = "mode", .doc = "drop single samples (row) or all (batch)"}, mode, kStochasticDepthModeNames);
-  v.field({.name = "stream", .doc = "which operator draws: a hash of module path and occurrence"}, stream);
+  v.option({.name = "stream", .doc = "which operator draws: a hash of module path and occurrence"}, stream);
 }
 
 const OpDef& dropout_op() {
   static const OpDef def = [] {
     OpDef op = random_op("dropout", "drops elements with probability p, scales the others by 1/(1-p) (Srivastava et al. 2014)");
-    op.make_attrs = make_fields<DropoutAttrs>;
+    op.make_attrs = make_options<DropoutAttrs>;
     op.infer = [](const OpContext& c) {
       check_probability(c.attrs<DropoutAttrs>().p);
       return infer_masked(c);
@@ -57,7 +57,7 @@ const OpDef& dropout_op() {
 const OpDef& stochastic_depth_op() {
   static const OpDef def = [] {
     OpDef op = random_op("stochastic_depth", "drops whole samples, or the batch, with probability p; scales by 1/(1-p) (Huang et al. 2016)");
-    op.make_attrs = make_fields<StochasticDepthAttrs>;
+    op.make_attrs = make_options<StochasticDepthAttrs>;
     op.infer = [](const OpContext& c) {
       check_probability(c.attrs<StochasticDepthAttrs>().p);
       return infer_masked(c);

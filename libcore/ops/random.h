@@ -8,19 +8,19 @@
 
 namespace galley {
 
-struct DropoutAttrs : FieldsOf<DropoutAttrs> {
+struct DropoutAttrs : OptionsOf<DropoutAttrs> {
   double p = 0.5;
   int64_t stream = 0;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 enum class StochasticDepthMode { kRow, kBatch };
 inline constexpr std::array<std::string_view, 2> kStochasticDepthModeNames{"row", "batch"};
-struct StochasticDepthAttrs : FieldsOf<StochasticDepthAttrs> {
+struct StochasticDepthAttrs : OptionsOf<StochasticDepthAttrs> {
   double p = 0.5;
   StochasticDepthMode mode = StochasticDepthMode::kRow;
   int64_t stream = 0;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& dropout_op();

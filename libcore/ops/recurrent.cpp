@@ -184,39 +184,39 @@ Cost cost_backward(const OpContext& c) {
 
 }  // namespace
 
-void RecurrentAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "reverse", .doc = "from the last step to the first"}, reverse);
-  v.field({.name = "save", .doc = "keeps what the backward reads"}, save);
+void RecurrentAttrs::options(OptionVisitor& v) {
+  v.option({.name = "reverse", .doc = "from the last step to the first"}, reverse);
+  v.option({.name = "save", .doc = "keeps what the backward reads"}, save);
 }
-void RecurrentBackwardAttrs::fields(FieldVisitor& v) { v.field({.name = "reverse", .doc = "the forward went from the last step to the first"}, reverse); }
-void RnnAttrs::fields(FieldVisitor& v) {
+void RecurrentBackwardAttrs::options(OptionVisitor& v) { v.option({.name = "reverse", .doc = "the forward went from the last step to the first"}, reverse); }
+void RnnAttrs::options(OptionVisitor& v) {
   v.choice({.name = "nonlinearity", .doc = "tanh or relu"}, nonlinearity, kNonlinearityNames);
-  v.field({.name = "reverse", .doc = "from the last step to the first"}, reverse);
+  v.option({.name = "reverse", .doc = "from the last step to the first"}, reverse);
 }
 
 const OpDef& lstm_op() {
   static const OpDef def{.name = "lstm",
                          .doc = "one layer and direction of an LSTM over a sequence (Hochreiter, Schmidhuber 1997; torch.nn.LSTM)",
-                         .inputs = {"x", "weight_ih", "weight_hh", "bias_ih?", "bias_hh?", "h0?", "c0?"},
+                         .inputs = {"x", Port::weight("weight_ih"), Port::weight("weight_hh"), Port::statistics("bias_ih?"), Port::statistics("bias_hh?"), "h0?", "c0?"},
                          .outputs = {"y", "h", "c", "gates", "cells"},
-                         .make_attrs = make_fields<RecurrentAttrs>,
+                         .make_attrs = make_options<RecurrentAttrs>,
                          .infer = infer_lstm,
                          .gradient = lstm_gradient,
                          .cost = cost_forward,
-                         .formats = FormatRule::kContiguous,
+                         .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32};
   return def;
 }
 const OpDef& lstm_backward_op() {
   static const OpDef def{.name = "lstm_backward",
                          .doc = "gradients of lstm's gates and initial state",
-                         .inputs = {"grad_y?", "grad_h?", "grad_c?", "gates", "cells", "weight_hh", "c0?"},
+                         .inputs = {"grad_y?", "grad_h?", "grad_c?", "gates", "cells", Port::weight("weight_hh"), "c0?"},
                          .outputs = {"dgates", "dh0", "dc0"},
-                         .make_attrs = make_fields<RecurrentBackwardAttrs>,
+                         .make_attrs = make_options<RecurrentBackwardAttrs>,
                          .infer = infer_lstm_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward<5>,
-                         .formats = FormatRule::kContiguous,
+                         .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32,
                          .may_reuse = {{0, 3}}};
   return def;
@@ -224,52 +224,52 @@ const OpDef& lstm_backward_op() {
 const OpDef& gru_op() {
   static const OpDef def{.name = "gru",
                          .doc = "one layer and direction of a GRU over a sequence (Cho et al. 2014; torch.nn.GRU)",
-                         .inputs = {"x", "weight_ih", "weight_hh", "bias_ih?", "bias_hh?", "h0?"},
+                         .inputs = {"x", Port::weight("weight_ih"), Port::weight("weight_hh"), Port::statistics("bias_ih?"), Port::statistics("bias_hh?"), "h0?"},
                          .outputs = {"y", "h", "gates"},
-                         .make_attrs = make_fields<RecurrentAttrs>,
+                         .make_attrs = make_options<RecurrentAttrs>,
                          .infer = infer_gru,
                          .gradient = gru_gradient,
                          .cost = cost_forward,
-                         .formats = FormatRule::kContiguous,
+                         .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32};
   return def;
 }
 const OpDef& gru_backward_op() {
   static const OpDef def{.name = "gru_backward",
                          .doc = "gradients of gru's products and initial state",
-                         .inputs = {"grad_y?", "grad_h?", "gates", "y", "weight_hh", "h0?"},
+                         .inputs = {"grad_y?", "grad_h?", "gates", "y", Port::weight("weight_hh"), "h0?"},
                          .outputs = {"dinput", "dhidden", "dh0"},
-                         .make_attrs = make_fields<RecurrentBackwardAttrs>,
+                         .make_attrs = make_options<RecurrentBackwardAttrs>,
                          .infer = infer_gru_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward<4>,
-                         .formats = FormatRule::kContiguous,
+                         .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32};
   return def;
 }
 const OpDef& rnn_op() {
   static const OpDef def{.name = "rnn",
                          .doc = "one layer and direction of a plain recurrent network over a sequence (Elman 1990; torch.nn.RNN)",
-                         .inputs = {"x", "weight_ih", "weight_hh", "bias_ih?", "bias_hh?", "h0?"},
+                         .inputs = {"x", Port::weight("weight_ih"), Port::weight("weight_hh"), Port::statistics("bias_ih?"), Port::statistics("bias_hh?"), "h0?"},
                          .outputs = {"y", "h"},
-                         .make_attrs = make_fields<RnnAttrs>,
+                         .make_attrs = make_options<RnnAttrs>,
                          .infer = infer_rnn,
                          .gradient = rnn_gradient,
                          .cost = cost_forward,
-                         .formats = FormatRule::kContiguous,
+                         .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32};
   return def;
 }
 const OpDef& rnn_backward_op() {
   static const OpDef def{.name = "rnn_backward",
                          .doc = "gradients of rnn's arguments and initial state",
-                         .inputs = {"grad_y?", "grad_h?", "y", "weight_hh"},
+                         .inputs = {"grad_y?", "grad_h?", "y", Port::weight("weight_hh")},
                          .outputs = {"dinput", "dh0"},
-                         .make_attrs = make_fields<RnnAttrs>,
+                         .make_attrs = make_options<RnnAttrs>,
                          .infer = infer_rnn_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward<3>,
-                         .formats = FormatRule::kContiguous,
+                         .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32};
   return def;
 }

@@ -9,23 +9,23 @@
 
 namespace galley {
 
-struct RecurrentAttrs : FieldsOf<RecurrentAttrs> {
+struct RecurrentAttrs : OptionsOf<RecurrentAttrs> {
   bool reverse = false;  // from the last step to the first; y[t] stays at t
   bool save = true;      // the outputs behind the state hold what the backward reads; without, they are empty ([0])
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct RecurrentBackwardAttrs : FieldsOf<RecurrentBackwardAttrs> {
+struct RecurrentBackwardAttrs : OptionsOf<RecurrentBackwardAttrs> {
   bool reverse = false;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 enum class Nonlinearity { kTanh, kRelu };
 inline constexpr std::array<std::string_view, 2> kNonlinearityNames{"tanh", "relu"};
 
-struct RnnAttrs : FieldsOf<RnnAttrs> {
+struct RnnAttrs : OptionsOf<RnnAttrs> {
   Nonlinearity nonlinearity = Nonlinearity::kTanh;
   bool reverse = false;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& lstm_op();

@@ -69,7 +69,7 @@ OpDef reduction(std::string_view name, std::string_view doc, std::vector<TensorT
           .doc = doc,
           .inputs = {"x"},
           .outputs = {"y"},
-          .make_attrs = make_fields<ReduceAttrs>,
+          .make_attrs = make_options<ReduceAttrs>,
           .infer = infer,
           .gradient = gradient,
           .cost = input_cost<1>};
@@ -77,17 +77,17 @@ OpDef reduction(std::string_view name, std::string_view doc, std::vector<TensorT
 
 }  // namespace
 
-void ReduceAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "axes", .doc = "axes to reduce; empty: all"}, axes);
-  v.field({.name = "keepdim", .doc = "keep reduced dimensions with size 1"}, keepdim);
+void ReduceAttrs::options(OptionVisitor& v) {
+  v.option({.name = "axes", .doc = "axes to reduce; empty: all"}, axes);
+  v.option({.name = "keepdim", .doc = "keep reduced dimensions with size 1"}, keepdim);
 }
-void ArgmaxAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "axis", .doc = "axis to search"}, axis);
-  v.field({.name = "keepdim", .doc = "keep the dimension with size 1"}, keepdim);
+void ArgmaxAttrs::options(OptionVisitor& v) {
+  v.option({.name = "axis", .doc = "axis to search"}, axis);
+  v.option({.name = "keepdim", .doc = "keep the dimension with size 1"}, keepdim);
 }
-void TopkAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "k", .doc = "how many", .min = 1}, k);
-  v.field({.name = "axis", .doc = "axis to search"}, axis);
+void TopkAttrs::options(OptionVisitor& v) {
+  v.option({.name = "k", .doc = "how many", .min = 1}, k);
+  v.option({.name = "axis", .doc = "axis to search"}, axis);
 }
 
 const OpDef& sum_op() {
@@ -130,8 +130,8 @@ const OpDef& argmax_op() {
   static const OpDef def{.name = "argmax",
                          .doc = "index (i64) of the largest value along an axis, the first of equal ones; NaN counts as largest",
                          .inputs = {"x"},
-                         .outputs = {"index"},
-                         .make_attrs = make_fields<ArgmaxAttrs>,
+                         .outputs = {Port::index("index")},
+                         .make_attrs = make_options<ArgmaxAttrs>,
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            const auto& attrs = c.attrs<ArgmaxAttrs>();
                            check_not_bool(c.in(0), "x");
@@ -151,7 +151,7 @@ const OpDef& topk_op() {
                          .doc = "the k largest along an axis in falling order, and their indices; of equal ones the lower index first",
                          .inputs = {"x"},
                          .outputs = {"values", "indices"},
-                         .make_attrs = make_fields<TopkAttrs>,
+                         .make_attrs = make_options<TopkAttrs>,
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            const auto& attrs = c.attrs<TopkAttrs>();
                            check_not_bool(c.in(0), "x");
@@ -192,7 +192,7 @@ const OpDef& sum_squares_op() {
                                return operand_cost(c, 2 * elements);
                              },
                          // A sum over memory is the same in any format (padding is zero), so inputs need not agree.
-                         .formats = FormatRule::kExplicit};
+                         .layout = {FormatRule::kExplicit}};
   return def;
 }
 

@@ -6,20 +6,20 @@
 
 namespace galley {
 
-struct ReduceAttrs : FieldsOf<ReduceAttrs> {
+struct ReduceAttrs : OptionsOf<ReduceAttrs> {
   std::vector<int64_t> axes;
   bool keepdim = false;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct ArgmaxAttrs : FieldsOf<ArgmaxAttrs> {
+struct ArgmaxAttrs : OptionsOf<ArgmaxAttrs> {
   int64_t axis = -1;
   bool keepdim = false;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct TopkAttrs : FieldsOf<TopkAttrs> {
+struct TopkAttrs : OptionsOf<TopkAttrs> {
   int64_t k = 1;
   int64_t axis = -1;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& sum_op();

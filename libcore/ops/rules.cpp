@@ -12,7 +12,7 @@ int axis_of(int64_t axis, const TensorType& x) {
   return static_cast<int>(axis < 0 ? axis + rank : axis);
 }
 
-std::vector<TensorType> infer_part(const OpDef& op, const Fields& attrs, std::vector<const TensorType*> inputs) {
+std::vector<TensorType> infer_part(const OpDef& op, const Options& attrs, std::vector<const TensorType*> inputs) {
   OpContext context;
   context.attributes = &attrs;
   context.inputs = std::move(inputs);

@@ -37,7 +37,7 @@ std::vector<std::string> tidy_names(std::vector<std::string> names);
 TensorType broadcast_types(const TensorType& a, const TensorType& b);
 
 /// What one operator of several that stand as one makes of these inputs (nullptr: not given), checked and typed by its own rule.
-std::vector<TensorType> infer_part(const OpDef& op, const Fields& attrs, std::vector<const TensorType*> inputs);
+std::vector<TensorType> infer_part(const OpDef& op, const Options& attrs, std::vector<const TensorType*> inputs);
 /// Input i's type; nullptr where it is not given.
 inline const TensorType* given(const OpContext& c, int i) { return c.has(i) ? &c.in(i) : nullptr; }
 

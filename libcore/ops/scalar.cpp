@@ -46,7 +46,7 @@ double activate(Activation activation, double x) {
   GALLEY_ASSERT(false);
 }
 
-ScalarFunction scalar_function(const OpDef& op, const Fields* attributes) {
+ScalarFunction scalar_function(const OpDef& op, const Options* attributes) {
   using Plain = double (*)(double);
   static constexpr std::pair<std::string_view, Plain> kPlain[] = {
       {"relu", scalar::relu}, {"relu6", scalar::relu6}, {"hardswish", scalar::hardswish}, {"hardsigmoid", scalar::hardsigmoid},

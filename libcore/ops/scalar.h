@@ -12,7 +12,7 @@ namespace galley {
 using ScalarFunction = std::function<double(double)>;
 
 /// The function of an operator of QuantizeRule::kTable (relu, hardswish, clamp, ...) with its attributes.
-ScalarFunction scalar_function(const OpDef& op, const Fields* attributes);
+ScalarFunction scalar_function(const OpDef& op, const Options* attributes);
 /// The activation that is fused into another operator's result.
 double activate(Activation activation, double x);
 

@@ -133,26 +133,26 @@ std::vector<TensorType> with_image_size(const TensorType& x, const std::vector<i
 
 }  // namespace
 
-void ConcatAttrs::fields(FieldVisitor& v) { v.field({.name = "axis", .doc = "the axis along which inputs are joined"}, axis); }
-void SliceAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "axis", .doc = "the axis that is cut"}, axis);
-  v.field({.name = "start", .doc = "first index; negative: from the end"}, start);
-  v.field({.name = "end", .doc = "index after the last; negative: from the end"}, end);
-  v.field({.name = "step", .doc = "every step-th index is taken", .min = 1}, step);
+void ConcatAttrs::options(OptionVisitor& v) { v.option({.name = "axis", .doc = "the axis along which inputs are joined"}, axis); }
+void SliceAttrs::options(OptionVisitor& v) {
+  v.option({.name = "axis", .doc = "the axis that is cut"}, axis);
+  v.option({.name = "start", .doc = "first index; negative: from the end"}, start);
+  v.option({.name = "end", .doc = "index after the last; negative: from the end"}, end);
+  v.option({.name = "step", .doc = "every step-th index is taken", .min = 1}, step);
 }
 std::array<int64_t, 2> SliceAttrs::range(int64_t size) const {
   const auto clip = [size](int64_t index) { return std::clamp<int64_t>(index < 0 ? index + size : index, 0, size); };
   const int64_t first = clip(start), last = clip(end);
   return {first, last > first ? (last - first + step - 1) / step : 0};
 }
-void SliceBackwardAttrs::fields(FieldVisitor& v) {
+void SliceBackwardAttrs::options(OptionVisitor& v) {
   SliceAttrs attrs = slice();
-  attrs.fields(v);
+  attrs.options(v);
   axis = attrs.axis;
   start = attrs.start;
   end = attrs.end;
   step = attrs.step;
-  v.field({.name = "size", .doc = "size of the axis before the cut", .min = 0, .required = true}, size);
+  v.option({.name = "size", .doc = "size of the axis before the cut", .min = 0, .required = true}, size);
 }
 SliceAttrs SliceBackwardAttrs::slice() const {
   SliceAttrs attrs;
@@ -162,33 +162,33 @@ SliceAttrs SliceBackwardAttrs::slice() const {
   attrs.step = step;
   return attrs;
 }
-void PadAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "padding", .doc = "elements before and after, for each dimension from the first", .min = 0}, padding);
-  v.field({.name = "value", .doc = "what the new elements hold"}, value);
+void PadAttrs::options(OptionVisitor& v) {
+  v.option({.name = "padding", .doc = "elements before and after, for each dimension from the first", .min = 0}, padding);
+  v.option({.name = "value", .doc = "what the new elements hold"}, value);
 }
-void PermuteAttrs::fields(FieldVisitor& v) { v.field({.name = "order", .doc = "input dimension of each output dimension"}, order); }
-void ReshapeAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "shape", .doc = "new sizes; one may be -1", .min = -1}, shape);
-  v.field({.name = "names", .doc = "dimension names of the output; none: leading dimensions that stay keep theirs"}, names);
+void PermuteAttrs::options(OptionVisitor& v) { v.option({.name = "order", .doc = "input dimension of each output dimension"}, order); }
+void ReshapeAttrs::options(OptionVisitor& v) {
+  v.option({.name = "shape", .doc = "new sizes; one may be -1", .min = -1}, shape);
+  v.option({.name = "names", .doc = "dimension names of the output; none: leading dimensions that stay keep theirs"}, names);
 }
-void CastAttrs::fields(FieldVisitor& v) { v.choice({.name = "dtype", .doc = "new element type"}, dtype, kDTypeNames); }
-void ReorderAttrs::fields(FieldVisitor& v) { v.field({.name = "format", .doc = "new memory format"}, format); }
-void ResizeAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "size", .doc = "rows and columns of the output", .min = 1, .required = true}, size);
+void CastAttrs::options(OptionVisitor& v) { v.choice({.name = "dtype", .doc = "new element type"}, dtype, kDTypeNames); }
+void ReorderAttrs::options(OptionVisitor& v) { v.option({.name = "format", .doc = "new memory format"}, format); }
+void ResizeAttrs::options(OptionVisitor& v) {
+  v.option({.name = "size", .doc = "rows and columns of the output", .min = 1, .required = true}, size);
   v.choice({.name = "mode", .doc = "interpolation"}, mode, kResizeModeNames);
-  v.field({.name = "align_corners", .doc = "corner pixels' centres stay in place (bilinear)"}, align_corners);
+  v.option({.name = "align_corners", .doc = "corner pixels' centres stay in place (bilinear)"}, align_corners);
 }
-void ResizeBackwardAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "input_size", .doc = "rows and columns of the forward's input", .min = 1, .required = true}, input_size);
+void ResizeBackwardAttrs::options(OptionVisitor& v) {
+  v.option({.name = "input_size", .doc = "rows and columns of the forward's input", .min = 1, .required = true}, input_size);
   v.choice({.name = "mode", .doc = "interpolation"}, mode, kResizeModeNames);
-  v.field({.name = "align_corners", .doc = "corner pixels' centres stay in place (bilinear)"}, align_corners);
+  v.option({.name = "align_corners", .doc = "corner pixels' centres stay in place (bilinear)"}, align_corners);
 }
-void FullAttrs::fields(FieldVisitor& v) {
+void FullAttrs::options(OptionVisitor& v) {
   v.choice({.name = "dtype", .doc = "element type"}, dtype, kDTypeNames);
-  v.field({.name = "shape", .doc = "sizes", .min = 0}, shape);
-  v.field({.name = "value", .doc = "what every element holds"}, value);
-  v.field({.name = "format", .doc = "memory format"}, format);
-  v.field({.name = "names", .doc = "dimension names, or none"}, names);
+  v.option({.name = "shape", .doc = "sizes", .min = 0}, shape);
+  v.option({.name = "value", .doc = "what every element holds"}, value);
+  v.option({.name = "format", .doc = "memory format"}, format);
+  v.option({.name = "names", .doc = "dimension names, or none"}, names);
 }
 
 ResizeSource resize_source(int64_t out, int64_t in_size, int64_t out_size, ResizeMode mode, bool align_corners) {
@@ -215,7 +215,7 @@ const OpDef& concat_op() {
                          .doc = "joins arrays along an axis",
                          .inputs = {"x*"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<ConcatAttrs>,
+                         .make_attrs = make_options<ConcatAttrs>,
                          .infer = infer_concat,
                          .gradient =
                              [](GradientBuilder& g) {
@@ -235,7 +235,7 @@ const OpDef& slice_op() {
                          .doc = "every step-th index of a range of one axis",
                          .inputs = {"x"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<SliceAttrs>,
+                         .make_attrs = make_options<SliceAttrs>,
                          .infer = infer_slice,
                          .gradient =
                              [](GradientBuilder& g) {
@@ -263,7 +263,7 @@ const OpDef& slice_backward_op() {
                          .doc = "the gradient of a slice put back into zeros",
                          .inputs = {"grad"},
                          .outputs = {"dx"},
-                         .make_attrs = make_fields<SliceBackwardAttrs>,
+                         .make_attrs = make_options<SliceBackwardAttrs>,
                          .infer = infer_slice_backward,
                          .gradient = [](GradientBuilder& g) {
                            if (g.wants(0)) g.set(0, slice(g.grad(), g.attrs<SliceBackwardAttrs>().slice()));
@@ -275,7 +275,7 @@ const OpDef& pad_op() {
                          .doc = "adds elements of one value before and after, in each dimension",
                          .inputs = {"x"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<PadAttrs>,
+                         .make_attrs = make_options<PadAttrs>,
                          .infer = infer_pad,
                          .gradient = [](GradientBuilder& g) {
                            if (!g.wants(0)) return;
@@ -295,7 +295,7 @@ const OpDef& permute_op() {
                          .doc = "reorders the dimensions",
                          .inputs = {"x"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<PermuteAttrs>,
+                         .make_attrs = make_options<PermuteAttrs>,
                          .infer = infer_permute,
                          .gradient =
                              [](GradientBuilder& g) {
@@ -306,7 +306,7 @@ const OpDef& permute_op() {
                                for (size_t i = 0; i < order.size(); ++i) inverse.order[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
                                g.set(0, permute(g.grad(), inverse));
                              },
-                         .formats = FormatRule::kContiguous,
+                         .layout = {FormatRule::kContiguous},
                          .quantize = QuantizeRule::kPassThrough};
   return def;
 }
@@ -315,7 +315,7 @@ const OpDef& reshape_op() {
                          .doc = "the same elements in logical order under another shape",
                          .inputs = {"x"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<ReshapeAttrs>,
+                         .make_attrs = make_options<ReshapeAttrs>,
                          .infer = infer_reshape,
                          .gradient = [](GradientBuilder& g) {
                            if (!g.wants(0)) return;
@@ -324,9 +324,9 @@ const OpDef& reshape_op() {
                            back.names = g.in(0).type().names;
                            g.set(0, reshape(g.grad(), back));
                          },
-                         .formats = FormatRule::kContiguous,
-                         .quantize = QuantizeRule::kPassThrough,
-                         .view = true};
+                         .work = WorkClass::kView,
+                         .layout = {FormatRule::kContiguous},
+                         .quantize = QuantizeRule::kPassThrough};
   return def;
 }
 const OpDef& cast_op() {
@@ -334,7 +334,7 @@ const OpDef& cast_op() {
                          .doc = "the same values in another dtype: rounded to nearest even, toward zero for integers",
                          .inputs = {"x"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<CastAttrs>,
+                         .make_attrs = make_options<CastAttrs>,
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            TensorType y = c.in(0);
                            y.dtype = c.attrs<CastAttrs>().dtype;
@@ -350,7 +350,7 @@ const OpDef& reorder_op() {
                          .doc = "the same values in another memory format",
                          .inputs = {"x"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<ReorderAttrs>,
+                         .make_attrs = make_options<ReorderAttrs>,
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            TensorType y = c.in(0);
                            y.format = MemoryFormat::parse(c.attrs<ReorderAttrs>().format);
@@ -360,7 +360,7 @@ const OpDef& reorder_op() {
                          .gradient = [](GradientBuilder& g) {
                            if (g.wants(0)) g.set(0, reorder(g.grad(), g.in(0).type().format));
                          },
-                         .formats = FormatRule::kExplicit,
+                         .layout = {FormatRule::kExplicit},
                          .quantize = QuantizeRule::kPassThrough};
   return def;
 }
@@ -369,7 +369,7 @@ const OpDef& resize_op() {
                          .doc = "resamples images, bilinear or nearest, as torch.nn.functional.interpolate without antialias",
                          .inputs = {"x"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<ResizeAttrs>,
+                         .make_attrs = make_options<ResizeAttrs>,
                          .infer =
                              [](const OpContext& c) {
                                const auto& attrs = c.attrs<ResizeAttrs>();
@@ -395,7 +395,7 @@ const OpDef& resize_backward_op() {
                          .doc = "spreads the gradient of each output pixel over the input pixels it came from",
                          .inputs = {"grad"},
                          .outputs = {"dx"},
-                         .make_attrs = make_fields<ResizeBackwardAttrs>,
+                         .make_attrs = make_options<ResizeBackwardAttrs>,
                          .infer =
                              [](const OpContext& c) {
                                const auto& attrs = c.attrs<ResizeBackwardAttrs>();
@@ -411,7 +411,7 @@ const OpDef& full_op() {
                          .doc = "a constant array",
                          .inputs = {},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<FullAttrs>,
+                         .make_attrs = make_options<FullAttrs>,
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            const auto& attrs = c.attrs<FullAttrs>();
                            TensorType y;
@@ -425,7 +425,7 @@ const OpDef& full_op() {
                            return {y};
                          },
                          .no_gradient = "it has no inputs",
-                         .formats = FormatRule::kExplicit};
+                         .layout = {FormatRule::kExplicit}};
   return def;
 }
 

@@ -12,68 +12,68 @@ namespace galley {
 
 inline constexpr std::array<std::string_view, 10> kDTypeNames{"f32", "f64", "f16", "bf16", "i64", "i32", "i16", "i8", "u8", "bool"};
 
-struct ConcatAttrs : FieldsOf<ConcatAttrs> {
+struct ConcatAttrs : OptionsOf<ConcatAttrs> {
   int64_t axis = 1;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct SliceAttrs : FieldsOf<SliceAttrs> {
+struct SliceAttrs : OptionsOf<SliceAttrs> {
   int64_t axis = 0;
   int64_t start = 0;                                   // negative: from the end
   int64_t end = std::numeric_limits<int64_t>::max();   // exclusive, clipped; negative: from the end
   int64_t step = 1;                                    // at least 1
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
   /// First index, and how many elements are taken of an axis of that size.
   std::array<int64_t, 2> range(int64_t size) const;
 };
-struct SliceBackwardAttrs : FieldsOf<SliceBackwardAttrs> {
+struct SliceBackwardAttrs : OptionsOf<SliceBackwardAttrs> {
   int64_t axis = 0, start = 0, end = std::numeric_limits<int64_t>::max(), step = 1;
   int64_t size = 0;  // of the axis before slicing
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
   SliceAttrs slice() const;
 };
-struct PadAttrs : FieldsOf<PadAttrs> {
+struct PadAttrs : OptionsOf<PadAttrs> {
   std::vector<int64_t> padding;  // before, after for each dimension, first dimension first
   double value = 0;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct PermuteAttrs : FieldsOf<PermuteAttrs> {
+struct PermuteAttrs : OptionsOf<PermuteAttrs> {
   std::vector<int64_t> order;  // output dimension i is input dimension order[i]
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct ReshapeAttrs : FieldsOf<ReshapeAttrs> {
+struct ReshapeAttrs : OptionsOf<ReshapeAttrs> {
   std::vector<int64_t> shape;  // one may be -1
   std::vector<std::string> names;  // dimension names of the output; empty: leading dimensions that stay keep theirs
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct CastAttrs : FieldsOf<CastAttrs> {
+struct CastAttrs : OptionsOf<CastAttrs> {
   DType dtype = DType::kF32;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct ReorderAttrs : FieldsOf<ReorderAttrs> {
+struct ReorderAttrs : OptionsOf<ReorderAttrs> {
   std::string format = "contiguous";  // as MemoryFormat::parse reads
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 enum class ResizeMode { kBilinear, kNearest };
 inline constexpr std::array<std::string_view, 2> kResizeModeNames{"bilinear", "nearest"};
-struct ResizeAttrs : FieldsOf<ResizeAttrs> {
+struct ResizeAttrs : OptionsOf<ResizeAttrs> {
   std::vector<int64_t> size;  // rows, columns of the output
   ResizeMode mode = ResizeMode::kBilinear;
   bool align_corners = false;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct ResizeBackwardAttrs : FieldsOf<ResizeBackwardAttrs> {
+struct ResizeBackwardAttrs : OptionsOf<ResizeBackwardAttrs> {
   std::vector<int64_t> input_size;
   ResizeMode mode = ResizeMode::kBilinear;
   bool align_corners = false;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct FullAttrs : FieldsOf<FullAttrs> {
+struct FullAttrs : OptionsOf<FullAttrs> {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   double value = 0;
   std::string format = "contiguous";
   std::vector<std::string> names;  // dimension names, or none
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 /// Where a resized pixel comes from: rows (or columns) `low` and `high` with weights 1-fraction and fraction; nearest takes

@@ -4,14 +4,14 @@
 
 namespace galley {
 
-void ChannelShuffleAttrs::fields(FieldVisitor& v) { v.field({.name = "groups", .doc = "parts of the channels that are mixed", .min = 1, .required = true, .main = true}, groups); }
+void ChannelShuffleAttrs::options(OptionVisitor& v) { v.option({.name = "groups", .doc = "parts of the channels that are mixed", .min = 1, .required = true, .main = true}, groups); }
 
 const OpDef& channel_shuffle_op() {
   static const OpDef def{.name = "channel_shuffle",
                          .doc = "interleaves the channels of groups (Zhang et al. 2017)",
                          .inputs = {"x"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<ChannelShuffleAttrs>,
+                         .make_attrs = make_options<ChannelShuffleAttrs>,
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            const int64_t groups = c.attrs<ChannelShuffleAttrs>().groups;
                            GALLEY_CHECK(c.in(0).shape.rank() >= 2, "the input must be [N,C,...], is ", c.in(0));

@@ -7,9 +7,9 @@
 
 namespace galley {
 
-struct ChannelShuffleAttrs : FieldsOf<ChannelShuffleAttrs> {
+struct ChannelShuffleAttrs : OptionsOf<ChannelShuffleAttrs> {
   int64_t groups = 1;  // divides the channels
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& channel_shuffle_op();

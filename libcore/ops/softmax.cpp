@@ -17,17 +17,17 @@ std::vector<TensorType> infer_backward(const OpContext& c) {
 }
 
 OpDef forward(std::string_view name, std::string_view doc, void (*gradient)(GradientBuilder&)) {
-  return {.name = name, .doc = doc, .inputs = {"x"}, .outputs = {"y"}, .make_attrs = make_fields<SoftmaxAttrs>, .infer = infer, .gradient = gradient,
+  return {.name = name, .doc = doc, .inputs = {"x"}, .outputs = {"y"}, .make_attrs = make_options<SoftmaxAttrs>, .infer = infer, .gradient = gradient,
           .cost = elementwise_cost<5>, .precision = PrecisionRule::kKeepF32};
 }
 OpDef backward(std::string_view name, std::string_view doc) {
-  return {.name = name, .doc = doc, .inputs = {"grad", "y"}, .outputs = {"dx"}, .make_attrs = make_fields<SoftmaxAttrs>, .infer = infer_backward,
+  return {.name = name, .doc = doc, .inputs = {"grad", "y"}, .outputs = {"dx"}, .make_attrs = make_options<SoftmaxAttrs>, .infer = infer_backward,
           .no_gradient = kNoSecondDerivative, .cost = elementwise_cost<4>, .precision = PrecisionRule::kKeepF32};
 }
 
 }  // namespace
 
-void SoftmaxAttrs::fields(FieldVisitor& v) { v.field({.name = "axis", .doc = "dimension that sums to one"}, axis); }
+void SoftmaxAttrs::options(OptionVisitor& v) { v.option({.name = "axis", .doc = "dimension that sums to one"}, axis); }
 
 const OpDef& softmax_op() {
   static const OpDef def =

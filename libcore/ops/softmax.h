@@ -7,9 +7,9 @@
 namespace galley {
 
 /// Of all four operators.
-struct SoftmaxAttrs : FieldsOf<SoftmaxAttrs> {
+struct SoftmaxAttrs : OptionsOf<SoftmaxAttrs> {
   int64_t axis = -1;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& softmax_op();

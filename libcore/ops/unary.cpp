@@ -1,9 +1,9 @@
 #include "libcore/ops/unary.h"
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/gradient.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/shape.h"
-#include "libcore/ops/gradient.h"
 
 namespace galley {
 namespace {
@@ -70,17 +70,17 @@ Value zero_like(Value x) {
 
 }  // namespace
 
-void GeluAttrs::fields(FieldVisitor& v) {
+void GeluAttrs::options(OptionVisitor& v) {
   v.choice({.name = "approximate", .doc = "exact (erf) or by tanh"}, approximate, kGeluApproximationNames);
 }
-void PowAttrs::fields(FieldVisitor& v) { v.field({.name = "exponent", .doc = "the constant exponent"}, exponent); }
-void ClampAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "min", .doc = "smaller values become this"}, min);
-  v.field({.name = "max", .doc = "larger values become this"}, max);
+void PowAttrs::options(OptionVisitor& v) { v.option({.name = "exponent", .doc = "the constant exponent"}, exponent); }
+void ClampAttrs::options(OptionVisitor& v) {
+  v.option({.name = "min", .doc = "smaller values become this"}, min);
+  v.option({.name = "max", .doc = "larger values become this"}, max);
 }
-void AffineAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "scale", .doc = "x is multiplied by it"}, scale);
-  v.field({.name = "shift", .doc = "added afterwards"}, shift);
+void AffineAttrs::options(OptionVisitor& v) {
+  v.option({.name = "scale", .doc = "x is multiplied by it"}, scale);
+  v.option({.name = "shift", .doc = "added afterwards"}, shift);
 }
 
 const OpDef& relu_op() {
@@ -119,7 +119,7 @@ const OpDef& gelu_op() {
     OpDef op = unary(
         "gelu", "x * Phi(x), exact or by tanh (Hendrycks, Gimpel 2016)",
         [](GradientBuilder& g) { g.set(0, gelu_backward(g.grad(), g.in(0), g.attrs<GeluAttrs>())); }, elementwise_cost<5>);
-    op.make_attrs = make_fields<GeluAttrs>;
+    op.make_attrs = make_options<GeluAttrs>;
     return op;
   }();
   return def;
@@ -195,7 +195,7 @@ const OpDef& pow_op() {
           g.set(0, mul(g.grad(), affine(pow(g.in(0), exponent - 1), exponent)));
         },
         elementwise_cost<1>);
-    op.make_attrs = make_fields<PowAttrs>;
+    op.make_attrs = make_options<PowAttrs>;
     return op;
   }();
   return def;
@@ -205,7 +205,7 @@ const OpDef& clamp_op() {
     OpDef op = number_unary(
         "clamp", "min(max(x, min), max)",
         [](GradientBuilder& g) { g.set(0, clamp_backward(g.grad(), g.in(0), g.attrs<ClampAttrs>())); }, elementwise_cost<2>);
-    op.make_attrs = make_fields<ClampAttrs>;
+    op.make_attrs = make_options<ClampAttrs>;
     op.infer = [](const OpContext& c) {
       const auto& attrs = c.attrs<ClampAttrs>();
       GALLEY_CHECK(attrs.min <= attrs.max, "min ", attrs.min, " is above max ", attrs.max);
@@ -220,7 +220,7 @@ const OpDef& affine_op() {
     OpDef op = unary(
         "affine", "x * scale + shift", [](GradientBuilder& g) { g.set(0, affine(g.grad(), g.attrs<AffineAttrs>().scale)); },
         elementwise_cost<2>);
-    op.make_attrs = make_fields<AffineAttrs>;
+    op.make_attrs = make_options<AffineAttrs>;
     return op;
   }();
   return def;
@@ -254,7 +254,7 @@ const OpDef& silu_backward_op() {
 const OpDef& gelu_backward_op() {
   static const OpDef def = [] {
     OpDef op = backward("gelu_backward", "grad * (Phi(x) + x * phi(x)), or the derivative of the tanh form", "x", elementwise_cost<8>);
-    op.make_attrs = make_fields<GeluAttrs>;
+    op.make_attrs = make_options<GeluAttrs>;
     return op;
   }();
   return def;
@@ -266,7 +266,7 @@ const OpDef& tanh_backward_op() {
 const OpDef& clamp_backward_op() {
   static const OpDef def = [] {
     OpDef op = backward("clamp_backward", "grad where min <= x <= max, else 0", "x", elementwise_cost<2>);
-    op.make_attrs = make_fields<ClampAttrs>;
+    op.make_attrs = make_options<ClampAttrs>;
     return op;
   }();
   return def;

@@ -11,23 +11,23 @@ namespace galley {
 
 enum class GeluApproximation { kNone, kTanh };
 inline constexpr std::array<std::string_view, 2> kGeluApproximationNames{"none", "tanh"};
-struct GeluAttrs : FieldsOf<GeluAttrs> {
+struct GeluAttrs : OptionsOf<GeluAttrs> {
   GeluApproximation approximate = GeluApproximation::kNone;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct PowAttrs : FieldsOf<PowAttrs> {
+struct PowAttrs : OptionsOf<PowAttrs> {
   double exponent = 2;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct ClampAttrs : FieldsOf<ClampAttrs> {
+struct ClampAttrs : OptionsOf<ClampAttrs> {
   double min = -std::numeric_limits<double>::infinity();
   double max = std::numeric_limits<double>::infinity();
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct AffineAttrs : FieldsOf<AffineAttrs> {
+struct AffineAttrs : OptionsOf<AffineAttrs> {
   double scale = 1;
   double shift = 0;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& relu_op();

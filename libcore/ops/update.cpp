@@ -90,35 +90,35 @@ std::vector<TensorType> infer_accumulate(const OpContext& c) {
 
 }  // namespace
 
-void SgdUpdateAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "momentum", .doc = "momentum factor", .min = 0}, momentum);
-  v.field({.name = "dampening", .doc = "dampening of momentum"}, dampening);
-  v.field({.name = "nesterov", .doc = "Nesterov momentum"}, nesterov);
-  v.field({.name = "weight_decay", .doc = "L2 penalty", .min = 0}, weight_decay);
+void SgdUpdateAttrs::options(OptionVisitor& v) {
+  v.option({.name = "momentum", .doc = "momentum factor", .min = 0}, momentum);
+  v.option({.name = "dampening", .doc = "dampening of momentum"}, dampening);
+  v.option({.name = "nesterov", .doc = "Nesterov momentum"}, nesterov);
+  v.option({.name = "weight_decay", .doc = "L2 penalty", .min = 0}, weight_decay);
 }
-void AdamUpdateAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "beta1", .doc = "decay of the mean", .min = 0, .max = 1}, beta1);
-  v.field({.name = "beta2", .doc = "decay of the mean square", .min = 0, .max = 1}, beta2);
-  v.field({.name = "eps", .doc = "added to the root", .min = 0}, eps);
-  v.field({.name = "weight_decay", .doc = "L2 penalty, or decoupled decay", .min = 0}, weight_decay);
-  v.field({.name = "decoupled", .doc = "AdamW: decay the parameter, not the gradient"}, decoupled);
+void AdamUpdateAttrs::options(OptionVisitor& v) {
+  v.option({.name = "beta1", .doc = "decay of the mean", .min = 0, .max = 1}, beta1);
+  v.option({.name = "beta2", .doc = "decay of the mean square", .min = 0, .max = 1}, beta2);
+  v.option({.name = "eps", .doc = "added to the root", .min = 0}, eps);
+  v.option({.name = "weight_decay", .doc = "L2 penalty, or decoupled decay", .min = 0}, weight_decay);
+  v.option({.name = "decoupled", .doc = "AdamW: decay the parameter, not the gradient"}, decoupled);
 }
-void RmspropUpdateAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "alpha", .doc = "smoothing of the mean square", .min = 0}, alpha);
-  v.field({.name = "eps", .doc = "added to the root", .min = 0}, eps);
-  v.field({.name = "weight_decay", .doc = "L2 penalty", .min = 0}, weight_decay);
-  v.field({.name = "momentum", .doc = "momentum factor", .min = 0}, momentum);
-  v.field({.name = "centered", .doc = "divide by the standard deviation"}, centered);
-  v.field({.name = "tf_eps", .doc = "eps inside the root, as TensorFlow"}, tf_eps);
+void RmspropUpdateAttrs::options(OptionVisitor& v) {
+  v.option({.name = "alpha", .doc = "smoothing of the mean square", .min = 0}, alpha);
+  v.option({.name = "eps", .doc = "added to the root", .min = 0}, eps);
+  v.option({.name = "weight_decay", .doc = "L2 penalty", .min = 0}, weight_decay);
+  v.option({.name = "momentum", .doc = "momentum factor", .min = 0}, momentum);
+  v.option({.name = "centered", .doc = "divide by the standard deviation"}, centered);
+  v.option({.name = "tf_eps", .doc = "eps inside the root, as TensorFlow"}, tf_eps);
 }
-void ClipCoefficientAttrs::fields(FieldVisitor& v) { v.field({.name = "max_norm", .doc = "largest norm", .min = 0}, max_norm); }
+void ClipCoefficientAttrs::options(OptionVisitor& v) { v.option({.name = "max_norm", .doc = "largest norm", .min = 0}, max_norm); }
 
 const OpDef& sgd_update_op() {
   static const OpDef def{.name = "sgd_update",
                          .doc = "one step of torch.optim.SGD, in place; the first step's buffer is the gradient",
-                         .inputs = {"param", "grad", "lr", "step", "momentum_buffer?", "grad_scale?"},
-                         .outputs = {"param", "momentum_buffer"},
-                         .make_attrs = make_fields<SgdUpdateAttrs>,
+                         .inputs = {Port::state("param"), "grad", Port::scalar("lr"), Port::scalar("step"), Port::state("momentum_buffer?"), Port::scalar("grad_scale?")},
+                         .outputs = {Port::state("param"), Port::state("momentum_buffer")},
+                         .make_attrs = make_options<SgdUpdateAttrs>,
                          .infer = infer_sgd,
                          .no_gradient = kNoUpdateGradient,
                          .cost = input_cost<6>,
@@ -129,9 +129,9 @@ const OpDef& sgd_update_op() {
 const OpDef& adam_update_op() {
   static const OpDef def{.name = "adam_update",
                          .doc = "one step of torch.optim.Adam (Kingma, Ba 2015) or AdamW (Loshchilov, Hutter 2019), in place",
-                         .inputs = {"param", "grad", "lr", "step", "exp_avg", "exp_avg_sq", "grad_scale?"},
-                         .outputs = {"param", "exp_avg", "exp_avg_sq"},
-                         .make_attrs = make_fields<AdamUpdateAttrs>,
+                         .inputs = {Port::state("param"), "grad", Port::scalar("lr"), Port::scalar("step"), Port::state("exp_avg"), Port::state("exp_avg_sq"), Port::scalar("grad_scale?")},
+                         .outputs = {Port::state("param"), Port::state("exp_avg"), Port::state("exp_avg_sq")},
+                         .make_attrs = make_options<AdamUpdateAttrs>,
                          .infer = infer_adam,
                          .no_gradient = kNoUpdateGradient,
                          .cost = input_cost<14>,
@@ -142,9 +142,9 @@ const OpDef& adam_update_op() {
 const OpDef& rmsprop_update_op() {
   static const OpDef def{.name = "rmsprop_update",
                          .doc = "one step of torch.optim.RMSprop (Tieleman, Hinton 2012), in place",
-                         .inputs = {"param", "grad", "lr", "step", "square_avg", "grad_avg?", "momentum_buffer?", "grad_scale?"},
-                         .outputs = {"param", "square_avg", "grad_avg", "momentum_buffer"},
-                         .make_attrs = make_fields<RmspropUpdateAttrs>,
+                         .inputs = {Port::state("param"), "grad", Port::scalar("lr"), Port::scalar("step"), Port::state("square_avg"), Port::state("grad_avg?"), Port::state("momentum_buffer?"), Port::scalar("grad_scale?")},
+                         .outputs = {Port::state("param"), Port::state("square_avg"), Port::state("grad_avg"), Port::state("momentum_buffer")},
+                         .make_attrs = make_options<RmspropUpdateAttrs>,
                          .infer = infer_rmsprop,
                          .no_gradient = kNoUpdateGradient,
                          .cost = input_cost<12>,
@@ -155,8 +155,8 @@ const OpDef& rmsprop_update_op() {
 const OpDef& ema_update_op() {
   static const OpDef def{.name = "ema_update",
                          .doc = "ema = decay * ema + (1 - decay) * value, in place; integers are copied",
-                         .inputs = {"ema", "value", "decay"},
-                         .outputs = {"ema"},
+                         .inputs = {Port::state("ema"), "value", Port::scalar("decay")},
+                         .outputs = {Port::state("ema")},
                          .infer = infer_ema,
                          .no_gradient = kNoUpdateGradient,
                          .cost = input_cost<3>,
@@ -167,8 +167,8 @@ const OpDef& ema_update_op() {
 const OpDef& accumulate_op() {
   static const OpDef def{.name = "accumulate",
                          .doc = "adds a gradient to its accumulator, in place",
-                         .inputs = {"acc", "grad"},
-                         .outputs = {"acc"},
+                         .inputs = {Port::state("acc"), "grad"},
+                         .outputs = {Port::state("acc")},
                          .infer = infer_accumulate,
                          .no_gradient = kNoUpdateGradient,
                          .cost = input_cost<1>,
@@ -179,8 +179,8 @@ const OpDef& accumulate_op() {
 const OpDef& clear_op() {
   static const OpDef def{.name = "clear",
                          .doc = "sets state to zero, in place",
-                         .inputs = {"acc"},
-                         .outputs = {"acc"},
+                         .inputs = {Port::state("acc")},
+                         .outputs = {Port::state("acc")},
                          .infer = [](const OpContext& c) -> std::vector<TensorType> { return {c.in(0)}; },
                          .no_gradient = kNoUpdateGradient,
                          .cost =
@@ -196,9 +196,9 @@ const OpDef& clear_op() {
 const OpDef& clip_coefficient_op() {
   static const OpDef def{.name = "clip_coefficient",
                          .doc = "min(1, max_norm / (sqrt(sum of squares) + 1e-6)), as torch.nn.utils.clip_grad_norm_",
-                         .inputs = {"sum_squares"},
+                         .inputs = {Port::scalar("sum_squares")},
                          .outputs = {"coefficient"},
-                         .make_attrs = make_fields<ClipCoefficientAttrs>,
+                         .make_attrs = make_options<ClipCoefficientAttrs>,
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            check_scalar(c.in(0), "sum_squares", DType::kF32);
                            check_not_negative(c.attrs<ClipCoefficientAttrs>().max_norm, "max_norm");

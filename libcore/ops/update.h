@@ -7,26 +7,26 @@
 
 namespace galley {
 
-struct SgdUpdateAttrs : FieldsOf<SgdUpdateAttrs> {
+struct SgdUpdateAttrs : OptionsOf<SgdUpdateAttrs> {
   double momentum = 0, dampening = 0;
   bool nesterov = false;
   double weight_decay = 0;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct AdamUpdateAttrs : FieldsOf<AdamUpdateAttrs> {
+struct AdamUpdateAttrs : OptionsOf<AdamUpdateAttrs> {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool decoupled = false;  // AdamW
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct RmspropUpdateAttrs : FieldsOf<RmspropUpdateAttrs> {
+struct RmspropUpdateAttrs : OptionsOf<RmspropUpdateAttrs> {
   double alpha = 0.99, eps = 1e-8, weight_decay = 0, momentum = 0;
   bool centered = false;
   bool tf_eps = false;  // eps inside the root, as TensorFlow
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct ClipCoefficientAttrs : FieldsOf<ClipCoefficientAttrs> {
+struct ClipCoefficientAttrs : OptionsOf<ClipCoefficientAttrs> {
   double max_norm = 1;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& sgd_update_op();

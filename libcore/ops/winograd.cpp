@@ -73,30 +73,30 @@ bool winograd::worthwhile(const Shape& x, const Shape& y, bool fixed) {
   return plain > 1.1 * (products + transforms + kernels);
 }
 
-void WinogradWeightsAttrs::fields(FieldVisitor& v) { v.field({.name = "backward", .doc = "for the gradient of the input"}, backward); }
-void WinogradConv2dAttrs::fields(FieldVisitor& v) {
-  v.field({.name = "padding", .doc = "zeros around the input, rows and columns", .min = 0}, padding);
+void WinogradWeightsAttrs::options(OptionVisitor& v) { v.option({.name = "backward", .doc = "for the gradient of the input"}, backward); }
+void WinogradConv2dAttrs::options(OptionVisitor& v) {
+  v.option({.name = "padding", .doc = "zeros around the input, rows and columns", .min = 0}, padding);
   v.choice({.name = "activation", .doc = "function applied to the result"}, activation, kActivationNames);
 }
 
 const OpDef& winograd_weights_op() {
   static const OpDef def{.name = "winograd_weights",
                          .doc = "3 x 3 kernels transformed for winograd_conv2d (Lavin and Gray 2016)",
-                         .inputs = {"weight"},
-                         .outputs = {"transformed"},
-                         .make_attrs = make_fields<WinogradWeightsAttrs>,
+                         .inputs = {Port::weight("weight")},
+                         .outputs = {Port::weight("transformed")},
+                         .make_attrs = make_options<WinogradWeightsAttrs>,
                          .infer = infer_weights,
                          .no_gradient = kAfterDifferentiation,
                          .cost = cost_weights,
-                         .formats = FormatRule::kExplicit};
+                         .layout = {FormatRule::kExplicit}};
   return def;
 }
 const OpDef& winograd_conv2d_op() {
   static const OpDef def{.name = "winograd_conv2d",
                          .doc = "3 x 3 convolution of stride 1 by Winograd's F(4x4, 3x3), with bias, residual and activation (Lavin and Gray 2016)",
-                         .inputs = {"x", "transformed", "bias?", "residual?"},
+                         .inputs = {"x", Port::weight("transformed"), Port::statistics("bias?"), "residual?"},
                          .outputs = {"y"},
-                         .make_attrs = make_fields<WinogradConv2dAttrs>,
+                         .make_attrs = make_options<WinogradConv2dAttrs>,
                          .infer = infer_conv,
                          .no_gradient = kAfterDifferentiation,
                          .cost = cost_conv};

@@ -44,14 +44,14 @@ bool worthwhile(const Shape& x, const Shape& y, bool fixed);
 
 }  // namespace winograd
 
-struct WinogradWeightsAttrs : FieldsOf<WinogradWeightsAttrs> {
+struct WinogradWeightsAttrs : OptionsOf<WinogradWeightsAttrs> {
   bool backward = false;  // for the input gradient: turned by half a turn, input and output channels exchanged
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
-struct WinogradConv2dAttrs : FieldsOf<WinogradConv2dAttrs> {
+struct WinogradConv2dAttrs : OptionsOf<WinogradConv2dAttrs> {
   std::vector<int64_t> padding{0};
   Activation activation = Activation::kNone;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 };
 
 const OpDef& winograd_weights_op();

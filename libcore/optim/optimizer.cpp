@@ -7,15 +7,15 @@
 namespace galley {
 namespace {
 
-void lr_field(FieldVisitor& v, double& lr) {
-  v.field({.name = "lr", .doc = "learning rate; a schedule multiplies it", .min = 0, .required = true}, lr);
+void lr_option(OptionVisitor& v, double& lr) {
+  v.option({.name = "lr", .doc = "learning rate; a schedule multiplies it", .min = 0, .required = true}, lr);
 }
-void weight_decay_field(FieldVisitor& v, std::string_view doc, double& weight_decay) {
-  v.field({.name = "weight_decay", .doc = doc, .min = 0}, weight_decay);
+void weight_decay_option(OptionVisitor& v, std::string_view doc, double& weight_decay) {
+  v.option({.name = "weight_decay", .doc = doc, .min = 0}, weight_decay);
 }
-void adam_fields(FieldVisitor& v, std::vector<double>& betas, double& eps) {
-  v.field({.name = "betas", .doc = "decay of the gradient's mean and of its mean square", .min = 0, .max = 1}, betas);
-  v.field({.name = "eps", .doc = "added to the root of the mean square", .min = 0}, eps);
+void adam_options(OptionVisitor& v, std::vector<double>& betas, double& eps) {
+  v.option({.name = "betas", .doc = "decay of the gradient's mean and of its mean square", .min = 0, .max = 1}, betas);
+  v.option({.name = "eps", .doc = "added to the root of the mean square", .min = 0}, eps);
 }
 
 Value add_adam(const UpdateInputs& in, std::span<const Value> states, const std::vector<double>& betas, double eps, double weight_decay,
@@ -31,20 +31,20 @@ Value add_adam(const UpdateInputs& in, std::span<const Value> states, const std:
 }
 
 constexpr ComponentKind kOptimizers[] = {
-    {"sgd", "stochastic gradient descent with momentum (torch.optim.SGD)", make_fields<Sgd>},
-    {"adam", "Adam, Kingma and Ba 2015 (torch.optim.Adam)", make_fields<Adam>},
-    {"adamw", "Adam with decoupled weight decay, Loshchilov and Hutter 2019 (torch.optim.AdamW)", make_fields<AdamW>},
-    {"rmsprop", "RMSprop, Tieleman and Hinton 2012 (torch.optim.RMSprop)", make_fields<RmsProp>},
+    {"sgd", "stochastic gradient descent with momentum (torch.optim.SGD)", make_options<Sgd>},
+    {"adam", "Adam, Kingma and Ba 2015 (torch.optim.Adam)", make_options<Adam>},
+    {"adamw", "Adam with decoupled weight decay, Loshchilov and Hutter 2019 (torch.optim.AdamW)", make_options<AdamW>},
+    {"rmsprop", "RMSprop, Tieleman and Hinton 2012 (torch.optim.RMSprop)", make_options<RmsProp>},
 };
 
 }  // namespace
 
-void Sgd::fields(FieldVisitor& v) {
-  lr_field(v, lr);
-  v.field({.name = "momentum", .doc = "momentum factor", .min = 0}, momentum);
-  v.field({.name = "dampening", .doc = "dampening of the momentum"}, dampening);
-  v.field({.name = "nesterov", .doc = "Nesterov momentum; wants a momentum and no dampening"}, nesterov);
-  weight_decay_field(v, "L2 penalty, added to the gradient", weight_decay);
+void Sgd::options(OptionVisitor& v) {
+  lr_option(v, lr);
+  v.option({.name = "momentum", .doc = "momentum factor", .min = 0}, momentum);
+  v.option({.name = "dampening", .doc = "dampening of the momentum"}, dampening);
+  v.option({.name = "nesterov", .doc = "Nesterov momentum; wants a momentum and no dampening"}, nesterov);
+  weight_decay_option(v, "L2 penalty, added to the gradient", weight_decay);
 }
 std::vector<std::string_view> Sgd::states() const {
   if (momentum == 0) return {};
@@ -59,32 +59,32 @@ Value Sgd::add_update(const UpdateInputs& in, std::span<const Value> states) con
   return sgd_update(in.param, in.grad, in.lr, in.step, states.empty() ? Value() : states[0], in.grad_scale, attrs).front();
 }
 
-void Adam::fields(FieldVisitor& v) {
-  lr_field(v, lr);
-  adam_fields(v, betas, eps);
-  weight_decay_field(v, "L2 penalty, added to the gradient", weight_decay);
+void Adam::options(OptionVisitor& v) {
+  lr_option(v, lr);
+  adam_options(v, betas, eps);
+  weight_decay_option(v, "L2 penalty, added to the gradient", weight_decay);
 }
 Value Adam::add_update(const UpdateInputs& in, std::span<const Value> states) const {
   return add_adam(in, states, betas, eps, weight_decay, false);
 }
 
-void AdamW::fields(FieldVisitor& v) {
-  lr_field(v, lr);
-  adam_fields(v, betas, eps);
-  weight_decay_field(v, "share of lr by which parameters shrink in a step", weight_decay);
+void AdamW::options(OptionVisitor& v) {
+  lr_option(v, lr);
+  adam_options(v, betas, eps);
+  weight_decay_option(v, "share of lr by which parameters shrink in a step", weight_decay);
 }
 Value AdamW::add_update(const UpdateInputs& in, std::span<const Value> states) const {
   return add_adam(in, states, betas, eps, weight_decay, true);
 }
 
-void RmsProp::fields(FieldVisitor& v) {
-  lr_field(v, lr);
-  v.field({.name = "alpha", .doc = "smoothing of the mean square", .min = 0}, alpha);
-  v.field({.name = "eps", .doc = "added to the root of the mean square", .min = 0}, eps);
-  weight_decay_field(v, "L2 penalty, added to the gradient", weight_decay);
-  v.field({.name = "momentum", .doc = "momentum factor", .min = 0}, momentum);
-  v.field({.name = "centered", .doc = "divide by the standard deviation instead of the root of the mean square"}, centered);
-  v.field({.name = "tf_eps", .doc = "eps stands inside the root, as in TensorFlow"}, tf_eps);
+void RmsProp::options(OptionVisitor& v) {
+  lr_option(v, lr);
+  v.option({.name = "alpha", .doc = "smoothing of the mean square", .min = 0}, alpha);
+  v.option({.name = "eps", .doc = "added to the root of the mean square", .min = 0}, eps);
+  weight_decay_option(v, "L2 penalty, added to the gradient", weight_decay);
+  v.option({.name = "momentum", .doc = "momentum factor", .min = 0}, momentum);
+  v.option({.name = "centered", .doc = "divide by the standard deviation instead of the root of the mean square"}, centered);
+  v.option({.name = "tf_eps", .doc = "eps stands inside the root, as in TensorFlow"}, tf_eps);
 }
 std::vector<std::string_view> RmsProp::states() const {
   std::vector<std::string_view> names{"square_avg"};
@@ -114,7 +114,7 @@ const ParameterGroup& ParameterGroups::of(const std::string& parameter) const {
 
 ParameterGroups resolve_groups(const Optimizer& optimizer, const std::map<std::string, ParameterOverride>& overrides) {
   using Settings = std::tuple<double, double, double>;
-  const auto settings_of = [](Optimizer& o) { return Settings{o.lr, o.weight_decay, o.momentum_field() ? *o.momentum_field() : 0}; };
+  const auto settings_of = [](Optimizer& o) { return Settings{o.lr, o.weight_decay, o.momentum_option() ? *o.momentum_option() : 0}; };
   const auto copy = [&] { return std::shared_ptr<Optimizer>(static_cast<Optimizer*>(optimizer.clone().release())); };
   ParameterGroups result;
   std::map<Settings, size_t> known;
@@ -133,9 +133,9 @@ ParameterGroups resolve_groups(const Optimizer& optimizer, const std::map<std::s
     };
     apply("lr", own.lr, options->lr);
     apply("weight_decay", own.weight_decay, options->weight_decay);
-    GALLEY_CHECK(!own.momentum || options->momentum_field() != nullptr, "a group sets a momentum for ", parameter,
+    GALLEY_CHECK(!own.momentum || options->momentum_option() != nullptr, "a group sets a momentum for ", parameter,
                  ", but this optimizer has no parameter of that name");
-    if (own.momentum) apply("momentum", own.momentum, *options->momentum_field());
+    if (own.momentum) apply("momentum", own.momentum, *options->momentum_option());
     const size_t index = group(options);
     if (index != 0) result.group_of[parameter] = index;
   }

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 #include "libcore/base/units.h"
 #include "libcore/graph/graph.h"
 
@@ -21,7 +21,7 @@ struct UpdateInputs {
 };
 
 /// Base of all optimizers.
-struct Optimizer : Fields {
+struct Optimizer : Options {
   double lr = 1e-3;
   double weight_decay = 0;
 
@@ -30,29 +30,29 @@ struct Optimizer : Fields {
   /// Appends the update; `states` in the order of states(). Returns the new parameter.
   virtual Value add_update(const UpdateInputs& inputs, std::span<const Value> states) const = 0;
   /// The momentum that a group may set, nullptr where the algorithm has none of that name.
-  virtual double* momentum_field() { return nullptr; }
+  virtual double* momentum_option() { return nullptr; }
 };
 
 template <class Self>
 struct OptimizerOf : Optimizer {
-  std::unique_ptr<Fields> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
+  std::unique_ptr<Options> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
 };
 
 /// torch.optim.SGD.
 struct Sgd : OptimizerOf<Sgd> {
   double momentum = 0, dampening = 0;
   bool nesterov = false;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
   std::vector<std::string_view> states() const override;
   Value add_update(const UpdateInputs& inputs, std::span<const Value> states) const override;
-  double* momentum_field() override { return &momentum; }
+  double* momentum_option() override { return &momentum; }
 };
 
 /// torch.optim.Adam: weight decay is added to the gradient.
 struct Adam : OptimizerOf<Adam> {
   std::vector<double> betas{0.9, 0.999};
   double eps = 1e-8;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
   std::vector<std::string_view> states() const override { return {"exp_avg", "exp_avg_sq"}; }
   Value add_update(const UpdateInputs& inputs, std::span<const Value> states) const override;
 };
@@ -62,7 +62,7 @@ struct AdamW : OptimizerOf<AdamW> {
   AdamW() { weight_decay = 1e-2; }
   std::vector<double> betas{0.9, 0.999};
   double eps = 1e-8;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
   std::vector<std::string_view> states() const override { return {"exp_avg", "exp_avg_sq"}; }
   Value add_update(const UpdateInputs& inputs, std::span<const Value> states) const override;
 };
@@ -72,10 +72,10 @@ struct RmsProp : OptimizerOf<RmsProp> {
   RmsProp() { lr = 1e-2; }
   double alpha = 0.99, eps = 1e-8, momentum = 0;
   bool centered = false, tf_eps = false;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
   std::vector<std::string_view> states() const override;
   Value add_update(const UpdateInputs& inputs, std::span<const Value> states) const override;
-  double* momentum_field() override { return &momentum; }
+  double* momentum_option() override { return &momentum; }
 };
 
 /// sgd, adam, adamw, rmsprop: structs derived from Optimizer.

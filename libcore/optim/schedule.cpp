@@ -29,13 +29,13 @@ Duration duration_of(const std::string& text) {
 }
 
 constexpr ComponentKind kSchedules[] = {
-    {"constant", "keeps the value", make_fields<ConstantPhase>},
-    {"linear", "a straight line from one value to another: warm-up", make_fields<LinearPhase>},
-    {"cosine", "half a cosine wave down to a value", make_fields<CosinePhase>},
-    {"step", "times gamma every step_size", make_fields<StepPhase>},
-    {"multi_step", "times gamma at each milestone", make_fields<MultiStepPhase>},
-    {"exponential", "times gamma at each step, or epoch", make_fields<ExponentialPhase>},
-    {"polynomial", "a power of what remains, down to a value", make_fields<PolynomialPhase>},
+    {"constant", "keeps the value", make_options<ConstantPhase>},
+    {"linear", "a straight line from one value to another: warm-up", make_options<LinearPhase>},
+    {"cosine", "half a cosine wave down to a value", make_options<CosinePhase>},
+    {"step", "times gamma every step_size", make_options<StepPhase>},
+    {"multi_step", "times gamma at each milestone", make_options<MultiStepPhase>},
+    {"exponential", "times gamma at each step, or epoch", make_options<ExponentialPhase>},
+    {"polynomial", "a power of what remains, down to a value", make_options<PolynomialPhase>},
 };
 
 }  // namespace
@@ -66,37 +66,37 @@ double steps_of(const Duration& duration, const RunLength& run) {
   fail(ErrorCode::kRecipe, "a time ('", duration.str(), "') can only end a run; give it in steps, epochs, samples or percent");
 }
 
-void SchedulePhase::phase_fields(FieldVisitor& v) {
-  v.field({.name = "duration", .doc = "how long; default: the rest of the run"}, duration);
+void SchedulePhase::phase_options(OptionVisitor& v) {
+  v.option({.name = "duration", .doc = "how long; default: the rest of the run"}, duration);
   v.choice({.name = "update", .doc = "change at each step, or hold the value over an epoch"}, update, kUpdateNames);
 }
 
-void ConstantPhase::fields(FieldVisitor& v) { phase_fields(v); }
+void ConstantPhase::options(OptionVisitor& v) { phase_options(v); }
 double ConstantPhase::value(const PhasePoint&, double start, double) const { return start; }
 
-void LinearPhase::fields(FieldVisitor& v) {
-  v.field({.name = "from", .doc = "first value; default: where the phase before ended, else 1x"}, from);
+void LinearPhase::options(OptionVisitor& v) {
+  v.option({.name = "from", .doc = "first value; default: where the phase before ended, else 1x"}, from);
   v.text({.name = "to", .doc = "the value it ends with"}, to);
-  phase_fields(v);
+  phase_options(v);
 }
 double LinearPhase::value(const PhasePoint& at, double start, double lr) const {
   const double low = from ? from->of(lr) : start;
   return low + (to.of(lr) - low) * share(at);
 }
 
-void CosinePhase::fields(FieldVisitor& v) {
+void CosinePhase::options(OptionVisitor& v) {
   v.text({.name = "to", .doc = "the value it ends with"}, to);
-  phase_fields(v);
+  phase_options(v);
 }
 double CosinePhase::value(const PhasePoint& at, double start, double lr) const {
   const double end = to.of(lr);
   return end + (start - end) * (1 + std::cos(std::numbers::pi * share(at))) / 2;
 }
 
-void StepPhase::fields(FieldVisitor& v) {
+void StepPhase::options(OptionVisitor& v) {
   v.text({.name = "step_size", .doc = "how long between two changes"}, step_size);
-  v.field({.name = "gamma", .doc = "factor of a change", .min = 0}, gamma);
-  phase_fields(v);
+  v.option({.name = "gamma", .doc = "factor of a change", .min = 0}, gamma);
+  phase_options(v);
 }
 void StepPhase::check(const RunLength& run) const {
   GALLEY_CHECK(steps_of(step_size, run) >= 1, "step_size must be at least a step, is '", step_size.str(), "'");
@@ -107,10 +107,10 @@ double StepPhase::value(const PhasePoint& at, double start, double) const {
   return start * std::pow(gamma, whole_down(at.t / size));
 }
 
-void MultiStepPhase::fields(FieldVisitor& v) {
-  v.field({.name = "milestones", .doc = "when to change, e.g. [30 epochs, 60 epochs], from the phase's begin", .required = true}, milestones);
-  v.field({.name = "gamma", .doc = "factor of a change", .min = 0}, gamma);
-  phase_fields(v);
+void MultiStepPhase::options(OptionVisitor& v) {
+  v.option({.name = "milestones", .doc = "when to change, e.g. [30 epochs, 60 epochs], from the phase's begin", .required = true}, milestones);
+  v.option({.name = "gamma", .doc = "factor of a change", .min = 0}, gamma);
+  phase_options(v);
 }
 void MultiStepPhase::check(const RunLength& run) const {
   for (const std::string& milestone : milestones) (void)steps_of(duration_of(milestone), run);
@@ -121,19 +121,19 @@ double MultiStepPhase::value(const PhasePoint& at, double start, double) const {
   return start * std::pow(gamma, static_cast<double>(reached));
 }
 
-void ExponentialPhase::fields(FieldVisitor& v) {
-  v.field({.name = "gamma", .doc = "factor of each step, or epoch", .min = 0}, gamma);
-  phase_fields(v);
+void ExponentialPhase::options(OptionVisitor& v) {
+  v.option({.name = "gamma", .doc = "factor of each step, or epoch", .min = 0}, gamma);
+  phase_options(v);
 }
 void ExponentialPhase::check(const RunLength& run) const {
   GALLEY_CHECK(!run.by_time, "the schedule's phase exponential counts steps, and a run that ends by time does not know how many it will have; use cosine or polynomial");
 }
 double ExponentialPhase::value(const PhasePoint& at, double start, double) const { return start * std::pow(gamma, at.count); }
 
-void PolynomialPhase::fields(FieldVisitor& v) {
-  v.field({.name = "power", .doc = "exponent of what remains", .min = 0}, power);
+void PolynomialPhase::options(OptionVisitor& v) {
+  v.option({.name = "power", .doc = "exponent of what remains", .min = 0}, power);
   v.text({.name = "to", .doc = "the value it ends with"}, to);
-  phase_fields(v);
+  phase_options(v);
 }
 double PolynomialPhase::value(const PhasePoint& at, double start, double lr) const {
   const double end = to.of(lr);

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 #include "libcore/base/units.h"
 
 namespace galley {
@@ -46,7 +46,7 @@ struct PhasePoint {
 enum class ScheduleUpdate { kStep, kEpoch };
 
 /// Base of the phases.
-struct SchedulePhase : Fields {
+struct SchedulePhase : Options {
   std::optional<Duration> duration;  // empty: the rest of the run
   ScheduleUpdate update = ScheduleUpdate::kStep;
 
@@ -58,17 +58,17 @@ struct SchedulePhase : Fields {
   virtual void check(const RunLength&) const {}
 
  protected:
-  void phase_fields(FieldVisitor& v);
+  void phase_options(OptionVisitor& v);
 };
 
 template <class Self>
 struct SchedulePhaseOf : SchedulePhase {
-  std::unique_ptr<Fields> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
+  std::unique_ptr<Options> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
 };
 
 /// Keeps what the phase before ended with.
 struct ConstantPhase : SchedulePhaseOf<ConstantPhase> {
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
   double value(const PhasePoint& at, double from, double lr) const override;
   bool needs_length() const override { return false; }
 };
@@ -76,20 +76,20 @@ struct ConstantPhase : SchedulePhaseOf<ConstantPhase> {
 struct LinearPhase : SchedulePhaseOf<LinearPhase> {
   std::optional<Multiple> from;  // empty: where the phase before ended
   Multiple to{1, true};
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
   double value(const PhasePoint& at, double from, double lr) const override;
 };
 /// to + (from - to) (1 + cos(pi t/T)) / 2 (Loshchilov, Hutter 2017).
 struct CosinePhase : SchedulePhaseOf<CosinePhase> {
   Multiple to{0, true};
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
   double value(const PhasePoint& at, double from, double lr) const override;
 };
 /// from * gamma^floor(t / step_size).
 struct StepPhase : SchedulePhaseOf<StepPhase> {
   Duration step_size{30, DurationUnit::kEpochs};
   double gamma = 0.1;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
   double value(const PhasePoint& at, double from, double lr) const override;
   bool needs_length() const override { return false; }
   void check(const RunLength& run) const override;
@@ -98,7 +98,7 @@ struct StepPhase : SchedulePhaseOf<StepPhase> {
 struct MultiStepPhase : SchedulePhaseOf<MultiStepPhase> {
   std::vector<std::string> milestones;
   double gamma = 0.1;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
   double value(const PhasePoint& at, double from, double lr) const override;
   bool needs_length() const override { return false; }
   void check(const RunLength& run) const override;
@@ -106,7 +106,7 @@ struct MultiStepPhase : SchedulePhaseOf<MultiStepPhase> {
 /// from * gamma^n, n = steps (with `update: epoch`: epochs) since the phase began.
 struct ExponentialPhase : SchedulePhaseOf<ExponentialPhase> {
   double gamma = 0.95;
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
   double value(const PhasePoint& at, double from, double lr) const override;
   bool needs_length() const override { return false; }
   void check(const RunLength& run) const override;
@@ -115,7 +115,7 @@ struct ExponentialPhase : SchedulePhaseOf<ExponentialPhase> {
 struct PolynomialPhase : SchedulePhaseOf<PolynomialPhase> {
   double power = 1;
   Multiple to{0, true};
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
   double value(const PhasePoint& at, double from, double lr) const override;
 };
 

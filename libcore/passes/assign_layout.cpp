@@ -31,7 +31,7 @@ bool prefers_channels_last(const Node& node) {
 }
 
 /// Does the node want its rank-4/5 inputs in one format?
-bool joins_inputs(const Node& node) { return node.op->formats == FormatRule::kSame || node.is("conv2d_backward_weights"); }
+bool joins_inputs(const Node& node) { return node.op->layout.formats == FormatRule::kKeeps || node.is("conv2d_backward_weights"); }
 
 class Groups {
  public:
@@ -70,7 +70,7 @@ std::vector<bool> choose_channels_last(const Graph& graph, LayoutMode mode) {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       if (node.inputs[i] != kNoValue && !is_weight_slot(node, i)) join(node.inputs[i]);
     }
-    if (node.op->formats == FormatRule::kSame) {
+    if (node.op->layout.formats == FormatRule::kKeeps) {
       for (ValueId id : node.outputs) join(id);
     }
     if (first != kNoValue && (mode == LayoutMode::kChannelsLast || prefers_channels_last(node))) wanting.insert(first);
@@ -131,7 +131,7 @@ class Rebuilder {
   /// What the node wants input i in; `why` is for the report.
   MemoryFormat wanted(const Node& node, const std::vector<ValueId>& inputs, size_t i, std::string& why) const {
     const TensorType& type = new_.type(inputs[i]);
-    if (node.op->formats == FormatRule::kExplicit && !node.is("conv2d_backward_weights") && !is_weight_slot(node, i)) return type.format;
+    if (node.op->layout.formats == FormatRule::kExplicit && !node.is("conv2d_backward_weights") && !is_weight_slot(node, i)) return type.format;
     if (!node.op->updates.empty()) {
       const TensorType& state = new_.type(inputs[static_cast<size_t>(node.op->updates.front().input)]);
       why = cat(node.op->name, " wants the state's format");
@@ -144,8 +144,8 @@ class Rebuilder {
       Graph probe = probe_graph(node, inputs);
       return weights_->preferred_weight(probe, probe.nodes().back(), i);
     }
-    why = cat(node.op->name, node.op->formats == FormatRule::kContiguous ? " wants contiguous values" : " wants one format for all its inputs");
-    const MemoryFormat format = node.op->formats == FormatRule::kContiguous ? MemoryFormat() : node_format(node);
+    why = cat(node.op->name, node.op->layout.formats == FormatRule::kContiguous ? " wants contiguous values" : " wants one format for all its inputs");
+    const MemoryFormat format = node.op->layout.formats == FormatRule::kContiguous ? MemoryFormat() : node_format(node);
     const int rank = type.shape.rank();
     return format.is_channels_last() && rank == (format == MemoryFormat::channels_last() ? 4 : 5) ? format : MemoryFormat();
   }

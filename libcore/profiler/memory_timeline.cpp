@@ -13,7 +13,8 @@ MemoryCategory category_of(ValueRole role) {
   switch (role) {
     case ValueRole::kParameter: return MemoryCategory::kParameters;
     case ValueRole::kBuffer: return MemoryCategory::kBuffers;
-    case ValueRole::kState: return MemoryCategory::kState;
+    case ValueRole::kState:
+    case ValueRole::kCarried: return MemoryCategory::kState;
     case ValueRole::kInput: return MemoryCategory::kInputs;
     case ValueRole::kActivation: break;
   }

@@ -232,7 +232,7 @@ std::string explain(const LoadedTree& loaded, const Schema& schema, const std::s
     if (const std::optional<SchemaNode> above = schema_at(schema, loaded.tree, parent)) {
       const YamlNode* value = value_at(loaded.tree, parent);
       const YamlNode* type = value ? value->find("type") : nullptr;
-      for (const SchemaNode& field : above->children(type && type->is_scalar() ? type->scalar : "")) names.push_back(field.name);
+      for (const SchemaNode& option : above->children(type && type->is_scalar() ? type->scalar : "")) names.push_back(option.name);
     }
     const std::string near = nearest(path[parent.size()], names);
     if (!near.empty()) error.suggest(cat("did you mean '", near, "'?"));

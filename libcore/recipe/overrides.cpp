@@ -33,9 +33,9 @@ bool is_key_path(std::string_view text) {
   return !start && !text.empty() && !(text[0] >= '0' && text[0] <= '9');
 }
 
-const SchemaNode* find_field(const std::vector<SchemaNode>& fields, const std::string& name) {
-  for (const SchemaNode& field : fields) {
-    if (field.name == name) return &field;
+const SchemaNode* find_option(const std::vector<SchemaNode>& options, const std::string& name) {
+  for (const SchemaNode& option : options) {
+    if (option.name == name) return &option;
   }
   return nullptr;
 }
@@ -158,16 +158,16 @@ void merge_tree(YamlNode& base, const YamlNode& over) {
 std::vector<std::string> full_path(const Schema& schema, const std::string& key, const std::string& tool_section, const TextPlace& place) {
   std::vector<std::string> path = split_key(key);
   const std::vector<SchemaNode> top = schema.root().children();
-  if (path[0].starts_with("x-") || find_field(top, path[0])) return path;
+  if (path[0].starts_with("x-") || find_option(top, path[0])) return path;
   std::vector<std::string> names;
-  for (const SchemaNode& field : top) names.push_back(field.name);
-  if (const SchemaNode* section = find_field(top, tool_section)) {
+  for (const SchemaNode& option : top) names.push_back(option.name);
+  if (const SchemaNode* section = find_option(top, tool_section)) {
     const std::vector<SchemaNode> own = section->children();
-    if (find_field(own, path[0])) {
+    if (find_option(own, path[0])) {
       path.insert(path.begin(), tool_section);
       return path;
     }
-    for (const SchemaNode& field : own) names.push_back(field.name);
+    for (const SchemaNode& option : own) names.push_back(option.name);
   }
   const std::string_view foreign = foreign_key(path[0]);
   const std::string near = foreign.empty() ? nearest(path[0], names) : std::string(foreign);
@@ -236,7 +236,7 @@ std::optional<SchemaNode> schema_at(const Schema& schema, const YamlNode& tree, 
       if (!item && !is_number(part) && !a_type) return std::nullopt;
       SchemaNode element = element_of(here);
       if (element.kind == ValueKind::kList) {
-        element.fields = here.children(type_of(item));
+        element.options = here.children(type_of(item));
         element.kind = ValueKind::kSection;
       } else if (!item && a_type) {
         element.default_value = YamlNode::map_of();
@@ -249,10 +249,10 @@ std::optional<SchemaNode> schema_at(const Schema& schema, const YamlNode& tree, 
     std::string type = type_of(value);
     if (type.empty()) type = type_of(&here.default_value);
     const std::vector<SchemaNode> children = here.children(type);
-    const SchemaNode* field = find_field(children, part);
-    if (!field) return std::nullopt;
+    const SchemaNode* option = find_option(children, part);
+    if (!option) return std::nullopt;
     value = value ? value->find(part) : nullptr;
-    here = SchemaNode(*field);
+    here = SchemaNode(*option);
   }
   return here;
 }

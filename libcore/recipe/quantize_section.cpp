@@ -24,7 +24,7 @@ constexpr std::string_view kObserverOfActivations = "how the range is found: a n
 constexpr std::string_view kReduceRange = "7 bits, so that machines that add pairs of products in 16 bits are fast and exact; auto: where saturation is reduce, one bit is taken from the weights instead";
 
 template <class E>
-void optional_choice(FieldVisitor& v, const FieldInfo& info, std::optional<E>& value, std::span<const std::string_view> names) {
+void optional_choice(OptionVisitor& v, const OptionInfo& info, std::optional<E>& value, std::span<const std::string_view> names) {
   if (!v.present(info, value.has_value())) {
     value.reset();
     return;
@@ -47,17 +47,17 @@ void Drop::parse(std::string_view text) {
   GALLEY_CHECK(value >= 0, "'", text, "' is negative: a drop is how much may be lost");
 }
 
-void CalibrationSection::fields(FieldVisitor& v) {
-  v.field({.name = "from", .doc = "split whose samples are used: train, val or test", .main = true}, from);
-  v.field({.name = "samples", .doc = "how many, drawn by the recipe's seed; all where the split has fewer", .min = 1}, samples);
-  v.field({.name = "pipeline", .doc = "what happens to them: the pipeline of this split, or from_weights"}, pipeline);
+void CalibrationSection::options(OptionVisitor& v) {
+  v.option({.name = "from", .doc = "split whose samples are used: train, val or test", .main = true}, from);
+  v.option({.name = "samples", .doc = "how many, drawn by the recipe's seed; all where the split has fewer", .min = 1}, samples);
+  v.option({.name = "pipeline", .doc = "what happens to them: the pipeline of this split, or from_weights"}, pipeline);
   v.text({.name = "batch", .doc = "samples a pass; auto: data.val.batch, else the micro batch"}, batch);
 }
 
-void ObserverSection::fields(FieldVisitor& v) {
+void ObserverSection::options(OptionVisitor& v) {
   v.choice({.name = "type", .doc = "min_max, moving_average, histogram, percentile, entropy, mse, or auto", .main = true}, type, kObserverNames);
-  v.field({.name = "value", .doc = "percentile: share of the values that is kept at each end; default 99.99%"}, value);
-  v.field({.name = "averaging_constant", .doc = "moving_average: share of a new batch; default 0.01", .min = 0, .max = 1}, averaging_constant);
+  v.option({.name = "value", .doc = "percentile: share of the values that is kept at each end; default 99.99%"}, value);
+  v.option({.name = "averaging_constant", .doc = "moving_average: share of a new batch; default 0.01", .min = 0, .max = 1}, averaging_constant);
 }
 
 ObserverSpec ObserverSection::spec() const {
@@ -67,67 +67,67 @@ ObserverSpec ObserverSection::spec() const {
   return spec;
 }
 
-void QuantizeWeightsSection::fields(FieldVisitor& v) {
+void QuantizeWeightsSection::options(OptionVisitor& v) {
   v.choice({.name = "dtype", .doc = kDTypeOfWeights, .main = true}, dtype, kQuantDTypeNames);
   v.choice({.name = "scheme", .doc = kSchemeOfWeights}, scheme, kWeightSchemes);
   v.section({.name = "observer", .doc = kObserverOfWeights}, observer);
-  v.field({.name = "group_size", .doc = kGroupOfWeights, .min = 1}, group_size);
+  v.option({.name = "group_size", .doc = kGroupOfWeights, .min = 1}, group_size);
 }
 
-void QuantizeActivationsSection::fields(FieldVisitor& v) {
+void QuantizeActivationsSection::options(OptionVisitor& v) {
   v.choice({.name = "dtype", .doc = kDTypeOfActivations, .main = true}, dtype, kQuantDTypeNames);
   v.choice({.name = "scheme", .doc = kSchemeOfActivations}, scheme, kActivationSchemes);
   v.section({.name = "observer", .doc = kObserverOfActivations}, observer);
   v.text({.name = "reduce_range", .doc = kReduceRange}, reduce_range);
 }
 
-void WeightsOverride::fields(FieldVisitor& v) {
+void WeightsOverride::options(OptionVisitor& v) {
   optional_choice(v, {.name = "dtype", .doc = kDTypeOfWeights, .main = true}, dtype, kQuantDTypeNames);
   optional_choice(v, {.name = "scheme", .doc = kSchemeOfWeights}, scheme, kWeightSchemes);
-  v.field({.name = "observer", .doc = kObserverOfWeights}, observer);
-  v.field({.name = "group_size", .doc = kGroupOfWeights, .min = 1}, group_size);
+  v.option({.name = "observer", .doc = kObserverOfWeights}, observer);
+  v.option({.name = "group_size", .doc = kGroupOfWeights, .min = 1}, group_size);
 }
 
-void ActivationsOverride::fields(FieldVisitor& v) {
+void ActivationsOverride::options(OptionVisitor& v) {
   optional_choice(v, {.name = "dtype", .doc = kDTypeOfActivations, .main = true}, dtype, kQuantDTypeNames);
   optional_choice(v, {.name = "scheme", .doc = kSchemeOfActivations}, scheme, kActivationSchemes);
-  v.field({.name = "observer", .doc = kObserverOfActivations}, observer);
-  v.field({.name = "reduce_range", .doc = kReduceRange}, reduce_range);
+  v.option({.name = "observer", .doc = kObserverOfActivations}, observer);
+  v.option({.name = "reduce_range", .doc = kReduceRange}, reduce_range);
 }
 
-void QuantizeOverride::fields(FieldVisitor& v) {
-  v.field({.name = "match", .doc = "selectors of layers", .required = true, .main = true}, match);
-  v.field({.name = "except", .doc = "selectors of layers left out"}, except);
+void QuantizeOverride::options(OptionVisitor& v) {
+  v.option({.name = "match", .doc = "selectors of layers", .required = true, .main = true}, match);
+  v.option({.name = "except", .doc = "selectors of layers left out"}, except);
   optional_choice(v, {.name = "keep", .doc = "float: not quantized; integer: quantized, whatever a later item says"}, keep, kKeeps);
-  v.field({.name = "weights", .doc = "settings of their weights; what is not written is quantize.weights'"}, weights);
-  v.field({.name = "activations", .doc = "settings of their results; what is not written is quantize.activations'"}, activations);
+  v.option({.name = "weights", .doc = "settings of their weights; what is not written is quantize.weights'"}, weights);
+  v.option({.name = "activations", .doc = "settings of their results; what is not written is quantize.activations'"}, activations);
 }
 
-void GoalSection::fields(FieldVisitor& v) {
-  v.field({.name = "metric", .doc = "metric of the evaluation that must hold", .required = true, .main = true}, metric);
-  v.field({.name = "max_drop", .doc = "how much of the float model's may be lost"}, max_drop);
-  v.field({.name = "min", .doc = "the value that must be reached"}, min);
+void GoalSection::options(OptionVisitor& v) {
+  v.option({.name = "metric", .doc = "metric of the evaluation that must hold", .required = true, .main = true}, metric);
+  v.option({.name = "max_drop", .doc = "how much of the float model's may be lost"}, max_drop);
+  v.option({.name = "min", .doc = "the value that must be reached"}, min);
   v.choice({.name = "objective", .doc = "what is made small: the time of a pass, or the file"}, objective, kObjectives);
   v.text({.name = "time_budget", .doc = "how long to search"}, time_budget);
 }
 
-void QatSection::fields(FieldVisitor& v) {
+void QatSection::options(OptionVisitor& v) {
   v.text({.name = "start", .doc = "when quantization begins to be imitated; until then training is in float", .main = true}, start);
   v.text({.name = "observers_until", .doc = "when the ranges of activations are frozen"}, observers_until);
   v.text({.name = "batch_norm_until", .doc = "when the statistics of batch norms are frozen: the running ones are used from then on, as conversion will"}, batch_norm_until);
-  v.field({.name = "learn_scale", .doc = "train the scales of activations and of weights too (LSQ), once ranges are frozen"}, learn_scale);
+  v.option({.name = "learn_scale", .doc = "train the scales of activations and of weights too (LSQ), once ranges are frozen"}, learn_scale);
 }
 
-void QuantizeSection::fields(FieldVisitor& v) {
+void QuantizeSection::options(OptionVisitor& v) {
   v.choice({.name = "method", .doc = "static: integer activations with calibrated ranges; dynamic: ranges found in each batch; weight_only: integers are stored, floats compute; qat: imitated while training", .main = true},
            method, kMethodNames);
-  v.field({.name = "calibration", .doc = "file of galley-calibrate; null: galley-quantize calibrates on data.calibration"}, calibration);
+  v.option({.name = "calibration", .doc = "file of galley-calibrate; null: galley-quantize calibrates on data.calibration"}, calibration);
   v.section({.name = "weights", .doc = "weights of convolutions and linear layers"}, weights);
   v.section({.name = "activations", .doc = "results of layers, and the model's input"}, activations);
-  v.list({.name = "overrides", .doc = "layers with settings of their own; each key comes from the first item that matches and sets it"}, overrides.items, make_fields<QuantizeOverride>);
+  v.list({.name = "overrides", .doc = "layers with settings of their own; each key comes from the first item that matches and sets it"}, overrides.items, make_options<QuantizeOverride>);
   v.choice({.name = "fallback", .doc = "a layer without an integer kernel: error, or float (reported)"}, fallback, kFallbacks);
   v.choice({.name = "saturation", .doc = "machines that add pairs of products in 16 bits: exact (8 bits on a slower path there), or reduce (one bit less, fast everywhere)"}, saturation, kSaturations);
-  v.field({.name = "goal", .doc = "search for the best model that still meets this; null: none"}, goal);
+  v.option({.name = "goal", .doc = "search for the best model that still meets this; null: none"}, goal);
   v.section({.name = "qat", .doc = "quantization-aware training"}, qat);
 }
 

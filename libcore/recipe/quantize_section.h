@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 #include "libcore/base/units.h"
 #include "libcore/quant/config.h"
 
@@ -15,8 +15,8 @@ namespace galley {
 class Error;
 
 /// Which samples calibrate: drawn from a split by the recipe's seed.
-struct CalibrationSection : FieldsOf<CalibrationSection> {
-  void fields(FieldVisitor& v) override;
+struct CalibrationSection : OptionsOf<CalibrationSection> {
+  void options(OptionVisitor& v) override;
   std::string from = "train";
   int64_t samples = 512;
   std::string pipeline = "val";  ///< A split, or from_weights.
@@ -31,10 +31,10 @@ struct AutoBool : TextValue {
   std::optional<bool> value;
 };
 
-struct ObserverSection : FieldsOf<ObserverSection> {
+struct ObserverSection : OptionsOf<ObserverSection> {
   ObserverSection() = default;
   explicit ObserverSection(ObserverType t) : type(t) {}
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
   ObserverSpec spec() const;
   ObserverType type = ObserverType::kMinMax;
   std::optional<Percentage> value;
@@ -44,16 +44,16 @@ struct ObserverSection : FieldsOf<ObserverSection> {
 enum class WeightSchemeName { kPerChannelSymmetric, kPerChannelAffine, kPerTensorSymmetric, kPerTensorAffine };
 enum class ActivationSchemeName { kPerTensorAffine, kPerTensorSymmetric };
 
-struct QuantizeWeightsSection : FieldsOf<QuantizeWeightsSection> {
-  void fields(FieldVisitor& v) override;
+struct QuantizeWeightsSection : OptionsOf<QuantizeWeightsSection> {
+  void options(OptionVisitor& v) override;
   QuantDType dtype = QuantDType::kInt8;
   WeightSchemeName scheme = WeightSchemeName::kPerChannelSymmetric;
   ObserverSection observer;
   std::optional<int64_t> group_size;
 };
 
-struct QuantizeActivationsSection : FieldsOf<QuantizeActivationsSection> {
-  void fields(FieldVisitor& v) override;
+struct QuantizeActivationsSection : OptionsOf<QuantizeActivationsSection> {
+  void options(OptionVisitor& v) override;
   QuantDType dtype = QuantDType::kUint8;
   ActivationSchemeName scheme = ActivationSchemeName::kPerTensorAffine;
   ObserverSection observer{ObserverType::kAuto};
@@ -61,16 +61,16 @@ struct QuantizeActivationsSection : FieldsOf<QuantizeActivationsSection> {
 };
 
 /// The same keys for some layers: those that are written.
-struct WeightsOverride : FieldsOf<WeightsOverride> {
-  void fields(FieldVisitor& v) override;
+struct WeightsOverride : OptionsOf<WeightsOverride> {
+  void options(OptionVisitor& v) override;
   std::optional<QuantDType> dtype;
   std::optional<WeightSchemeName> scheme;
   std::optional<ObserverSection> observer;
   std::optional<int64_t> group_size;
 };
 
-struct ActivationsOverride : FieldsOf<ActivationsOverride> {
-  void fields(FieldVisitor& v) override;
+struct ActivationsOverride : OptionsOf<ActivationsOverride> {
+  void options(OptionVisitor& v) override;
   std::optional<QuantDType> dtype;
   std::optional<ActivationSchemeName> scheme;
   std::optional<ObserverSection> observer;
@@ -79,8 +79,8 @@ struct ActivationsOverride : FieldsOf<ActivationsOverride> {
 
 enum class KeepType { kFloat, kInteger };
 
-struct QuantizeOverride : FieldsOf<QuantizeOverride> {
-  void fields(FieldVisitor& v) override;
+struct QuantizeOverride : OptionsOf<QuantizeOverride> {
+  void options(OptionVisitor& v) override;
   std::vector<std::string> match, except;
   std::optional<KeepType> keep;
   std::optional<WeightsOverride> weights;
@@ -98,8 +98,8 @@ struct Drop : TextValue {
 
 enum class GoalObjective { kLatency, kSize };
 
-struct GoalSection : FieldsOf<GoalSection> {
-  void fields(FieldVisitor& v) override;
+struct GoalSection : OptionsOf<GoalSection> {
+  void options(OptionVisitor& v) override;
   std::string metric;
   std::optional<Drop> max_drop;
   std::optional<double> min;
@@ -107,21 +107,21 @@ struct GoalSection : FieldsOf<GoalSection> {
   Duration time_budget{600, DurationUnit::kSeconds};
 };
 
-struct QatSection : FieldsOf<QatSection> {
-  void fields(FieldVisitor& v) override;
+struct QatSection : OptionsOf<QatSection> {
+  void options(OptionVisitor& v) override;
   Duration start{0, DurationUnit::kSteps};
   Duration observers_until{4, DurationUnit::kEpochs};
   Duration batch_norm_until{3, DurationUnit::kEpochs};
   bool learn_scale = false;
 };
 
-struct QuantizeSection : FieldsOf<QuantizeSection> {
-  void fields(FieldVisitor& v) override;
+struct QuantizeSection : OptionsOf<QuantizeSection> {
+  void options(OptionVisitor& v) override;
   QuantMethod method = QuantMethod::kStatic;
   std::optional<std::string> calibration;
   QuantizeWeightsSection weights;
   QuantizeActivationsSection activations;
-  FieldList overrides;  ///< QuantizeOverride
+  OptionList overrides;  ///< QuantizeOverride
   QuantFallback fallback = QuantFallback::kError;
   SaturationRule saturation = SaturationRule::kExact;
   std::optional<GoalSection> goal;

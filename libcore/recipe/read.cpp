@@ -32,18 +32,18 @@ std::string kind_text(const YamlNode& node) {
   return "";
 }
 
-class Reader : public FieldVisitor {
+class Reader : public OptionVisitor {
  public:
   Reader(const YamlNode& map, std::string path, std::string what, std::vector<Error>& errors)
       : map_(map), path_(std::move(path)), what_(std::move(what)), errors_(errors) {}
 
-  // Reads all fields and complains about keys that none of them took.
-  void read(Fields& out) {
-    out.fields(*this);
+  // Reads all options and complains about keys that none of them took.
+  void read(Options& out) {
+    out.options(*this);
     finish();
   }
 
-  void field(const FieldInfo& info, bool& value) override {
+  void option(const OptionInfo& info, bool& value) override {
     const YamlNode* node = scalar(info, "true or false");
     if (!node) return;
     if (node->scalar == "true" || node->scalar == "True" || node->scalar == "TRUE") {
@@ -54,25 +54,25 @@ class Reader : public FieldVisitor {
       wrong(info, *node, "true or false");
     }
   }
-  void field(const FieldInfo& info, int64_t& value) override {
+  void option(const OptionInfo& info, int64_t& value) override {
     if (const YamlNode* node = scalar(info, "a whole number")) integer(info, *node, value);
   }
-  void field(const FieldInfo& info, double& value) override {
+  void option(const OptionInfo& info, double& value) override {
     if (const YamlNode* node = scalar(info, "a number")) number(info, *node, value);
   }
-  void field(const FieldInfo& info, std::string& value) override {
+  void option(const OptionInfo& info, std::string& value) override {
     if (const YamlNode* node = scalar(info, "text")) value = node->scalar;
   }
-  void field(const FieldInfo& info, std::vector<int64_t>& value) override {
+  void option(const OptionInfo& info, std::vector<int64_t>& value) override {
     read_list(info, value, "a whole number or a list of them", [&](const YamlNode& item, int64_t& out) { integer(info, item, out); });
   }
-  void field(const FieldInfo& info, std::vector<double>& value) override {
+  void option(const OptionInfo& info, std::vector<double>& value) override {
     read_list(info, value, "a number or a list of numbers", [&](const YamlNode& item, double& out) { number(info, item, out); });
   }
-  void field(const FieldInfo& info, std::vector<std::string>& value) override {
+  void option(const OptionInfo& info, std::vector<std::string>& value) override {
     read_list(info, value, "text or a list of texts", [&](const YamlNode& item, std::string& out) { out = item.scalar; });
   }
-  void pairs(const FieldInfo& info, std::vector<std::pair<std::string, std::string>>& value) override {
+  void pairs(const OptionInfo& info, std::vector<std::pair<std::string, std::string>>& value) override {
     const YamlNode* node = take(info);
     if (!node) return;
     value.clear();
@@ -86,7 +86,7 @@ class Reader : public FieldVisitor {
       }
     }
   }
-  void choice(const FieldInfo& info, int& value, std::span<const std::string_view> names) override {
+  void choice(const OptionInfo& info, int& value, std::span<const std::string_view> names) override {
     const std::vector<std::string> words(names.begin(), names.end());
     const YamlNode* node = scalar(info, "one of: " + joined(words));
     if (!node) return;
@@ -98,7 +98,7 @@ class Reader : public FieldVisitor {
     }
     value = static_cast<int>(found - words.begin());
   }
-  void text(const FieldInfo& info, TextValue& value) override {
+  void text(const OptionInfo& info, TextValue& value) override {
     const YamlNode* node = scalar(info, cat("text such as: ", value.grammar()));
     if (!node) return;
     try {
@@ -107,7 +107,7 @@ class Reader : public FieldVisitor {
       complain(node->place, path(info), cat("'", path(info), "': ", error.message()), error.suggestion());
     }
   }
-  void section(const FieldInfo& info, Fields& value) override {
+  void section(const OptionInfo& info, Options& value) override {
     const YamlNode* node = take(info);
     if (!node) return;
     if (!node->is_map()) {
@@ -116,7 +116,7 @@ class Reader : public FieldVisitor {
     }
     Reader(*node, path(info), "", errors_).read(value);
   }
-  void list(const FieldInfo& info, std::vector<std::unique_ptr<Fields>>& value, std::unique_ptr<Fields> (*make)()) override {
+  void list(const OptionInfo& info, std::vector<std::unique_ptr<Options>>& value, std::unique_ptr<Options> (*make)()) override {
     const YamlNode* node = take(info);
     if (!node) return;
     value.clear();
@@ -133,7 +133,7 @@ class Reader : public FieldVisitor {
       }
     }
   }
-  void component(const FieldInfo& info, Component& value, ComponentKinds kinds) override {
+  void component(const OptionInfo& info, Component& value, ComponentKinds kinds) override {
     if (info.name.empty()) {
       known_.emplace_back("type");
       value = Component();
@@ -150,7 +150,7 @@ class Reader : public FieldVisitor {
       what_ = cat(" (type ", value.type, ")");
       type_ = type;
       kinds_ = kinds;
-      value.params->fields(*this);
+      value.params->options(*this);
       return;
     }
     const YamlNode* node = take(info);
@@ -162,7 +162,7 @@ class Reader : public FieldVisitor {
     }
     read_component(info, *node, path(info), value, kinds, false);
   }
-  void components(const FieldInfo& info, std::vector<Component>& value, ComponentKinds kinds) override {
+  void components(const OptionInfo& info, std::vector<Component>& value, ComponentKinds kinds) override {
     const YamlNode* node = take(info);
     if (!node) return;
     value.clear();
@@ -179,7 +179,7 @@ class Reader : public FieldVisitor {
     }
   }
 
-  bool present(const FieldInfo& info, bool has_value) override {
+  bool present(const OptionInfo& info, bool has_value) override {
     const YamlNode* node = map_.find(info.name);
     if (!node) {
       known_.emplace_back(info.name);
@@ -189,12 +189,12 @@ class Reader : public FieldVisitor {
     if (node->is_null()) known_.emplace_back(info.name);
     return !node->is_null();
   }
-  using FieldVisitor::choice;
-  using FieldVisitor::field;
+  using OptionVisitor::choice;
+  using OptionVisitor::option;
 
  private:
   std::string key_path(std::string_view key) const { return path_.empty() ? std::string(key) : cat(path_, ".", key); }
-  std::string path(const FieldInfo& info) const { return key_path(info.name); }
+  std::string path(const OptionInfo& info) const { return key_path(info.name); }
 
   static std::string names_of(ComponentKinds kinds) {
     std::vector<std::string> names;
@@ -205,7 +205,7 @@ class Reader : public FieldVisitor {
     }
     return joined(names);
   }
-  static std::string missing_cure(const FieldInfo& info) { return info.doc.empty() ? "" : cat("add it: ", info.doc); }
+  static std::string missing_cure(const OptionInfo& info) { return info.doc.empty() ? "" : cat("add it: ", info.doc); }
 
   void complain(const TextPlace& place, const std::string& key, const std::string& message, const std::string& cure) {
     Error error(ErrorCode::kRecipe, message);
@@ -213,17 +213,17 @@ class Reader : public FieldVisitor {
     if (!cure.empty()) error.suggest(cure);
     errors_.push_back(place.mark(error));
   }
-  void wrong(const FieldInfo& info, const YamlNode& node, const std::string& wanted) {
+  void wrong(const OptionInfo& info, const YamlNode& node, const std::string& wanted) {
     complain(node.place, path(info), cat("'", path(info), "' wants ", wanted, ", not ", kind_text(node)), "");
   }
 
-  const YamlNode* take(const FieldInfo& info) {
+  const YamlNode* take(const OptionInfo& info) {
     known_.emplace_back(info.name);
     const YamlNode* node = map_.find(info.name);
     if (!node && info.required) complain(map_.place, path(info), cat("'", path(info), "' is missing"), missing_cure(info));
     return node;
   }
-  const YamlNode* scalar(const FieldInfo& info, const std::string& wanted) {
+  const YamlNode* scalar(const OptionInfo& info, const std::string& wanted) {
     const YamlNode* node = take(info);
     if (!node || node->is_scalar()) return node;
     wrong(info, *node, wanted);
@@ -231,7 +231,7 @@ class Reader : public FieldVisitor {
   }
 
   template <class T>
-  void in_range(const FieldInfo& info, const YamlNode& node, T value) {
+  void in_range(const OptionInfo& info, const YamlNode& node, T value) {
     const double number = static_cast<double>(value);
     if (number >= info.min && number <= info.max) return;
     const bool low = std::isinf(info.min), high = std::isinf(info.max);
@@ -240,7 +240,7 @@ class Reader : public FieldVisitor {
     const std::string range = low ? cat("at most ", text(info.max)) : high ? cat("at least ", text(info.min)) : cat(text(info.min), " to ", text(info.max));
     complain(node.place, path(info), cat("'", path(info), "' is ", node.scalar, ", allowed is ", range, info.unit.empty() ? "" : cat(" ", info.unit)), "");
   }
-  void integer(const FieldInfo& info, const YamlNode& node, int64_t& value) {
+  void integer(const OptionInfo& info, const YamlNode& node, int64_t& value) {
     try {
       value = parse_count(node.scalar);
     } catch (const Error& error) {
@@ -248,7 +248,7 @@ class Reader : public FieldVisitor {
     }
     in_range(info, node, value);
   }
-  void number(const FieldInfo& info, const YamlNode& node, double& value) {
+  void number(const OptionInfo& info, const YamlNode& node, double& value) {
     try {
       value = parse_number(node.scalar);
     } catch (const Error& error) {
@@ -258,7 +258,7 @@ class Reader : public FieldVisitor {
   }
 
   template <class T, class ReadItem>
-  void read_list(const FieldInfo& info, std::vector<T>& value, const std::string& wanted, ReadItem read_item) {
+  void read_list(const OptionInfo& info, std::vector<T>& value, const std::string& wanted, ReadItem read_item) {
     const YamlNode* node = take(info);
     if (!node) return;
     value.clear();
@@ -302,7 +302,7 @@ class Reader : public FieldVisitor {
     return false;
   }
 
-  void read_component(const FieldInfo& info, const YamlNode& node, const std::string& where, Component& value, ComponentKinds kinds, bool in_list) {
+  void read_component(const OptionInfo& info, const YamlNode& node, const std::string& where, Component& value, ComponentKinds kinds, bool in_list) {
     if (node.is_scalar() && !info.word.empty() && node.scalar == info.word && !in_list) {
       value.type = info.word;
       return;
@@ -325,7 +325,7 @@ class Reader : public FieldVisitor {
       reader.known_.emplace_back("name");
       if (const YamlNode* name = node.find("name"); name && name->is_scalar()) value.name = name->scalar;
     }
-    value.params->fields(reader);
+    value.params->options(reader);
     reader.finish();
   }
 
@@ -349,7 +349,7 @@ class Reader : public FieldVisitor {
     std::vector<std::string> owners;
     for (const ComponentKind& kind : kinds_) {
       if (kind.type == type_->scalar) continue;
-      const std::unique_ptr<Fields> params = kind.make();
+      const std::unique_ptr<Options> params = kind.make();
       if (write_tree(*params, WriteMode::kFull).find(entry.key) != nullptr) owners.emplace_back(kind.type);
     }
     if (owners.empty()) return "";
@@ -397,7 +397,7 @@ class Reader : public FieldVisitor {
 
 }  // namespace
 
-void read_fields(const YamlNode& tree, Fields& out) {
+void read_options(const YamlNode& tree, Options& out) {
   std::vector<Error> errors;
   Reader(tree, "", "", errors).read(out);
   if (errors.empty()) return;

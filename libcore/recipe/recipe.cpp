@@ -22,9 +22,9 @@ Error with_place(Error error, const YamlNode& tree) {
   return error;
 }
 
-struct PipelineField : FieldsOf<PipelineField> {
-  explicit PipelineField(const ComponentRegistry& components) : registry(&components) {}
-  void fields(FieldVisitor& v) override { v.components({.name = "pipeline", .doc = "items"}, pipeline, registry->transforms); }
+struct PipelineOption : OptionsOf<PipelineOption> {
+  explicit PipelineOption(const ComponentRegistry& components) : registry(&components) {}
+  void options(OptionVisitor& v) override { v.components({.name = "pipeline", .doc = "items"}, pipeline, registry->transforms); }
   const ComponentRegistry* registry;
   std::vector<Component> pipeline;
 };
@@ -32,31 +32,31 @@ struct PipelineField : FieldsOf<PipelineField> {
 }  // namespace
 
 std::string pipeline_text(const std::vector<Component>& pipeline, const ComponentRegistry& registry) {
-  PipelineField field(registry);
-  field.pipeline = pipeline;
-  const YamlNode tree = write_fields(field, PipelineField(registry), DumpForm::kFull);
+  PipelineOption option(registry);
+  option.pipeline = pipeline;
+  const YamlNode tree = write_options(option, PipelineOption(registry), DumpForm::kFull);
   return emit_yaml(*tree.find("pipeline"), {.escape_dollars = false});
 }
 
 std::vector<Component> parse_pipeline(const std::string& text, const std::string& name, const ComponentRegistry& registry) {
-  PipelineField field(registry);
+  PipelineOption option(registry);
   try {
     YamlNode tree = YamlNode::map_of();
     tree.at("pipeline") = parse_yaml(std::make_shared<TextSource>(TextSource{name, text}));
-    read_fields(tree, field);
+    read_options(tree, option);
   } catch (const Error& error) {
     throw Error(ErrorCode::kInput, cat(name, " is not a pipeline that this version can run: ", error.message())).suggest("write data.val.pipeline out");
   }
-  return field.pipeline;
+  return option.pipeline;
 }
 
 Schema recipe_schema(const ComponentRegistry& registry) {
-  return Schema([&registry]() -> std::unique_ptr<Fields> { return std::make_unique<Recipe>(registry); });
+  return Schema([&registry]() -> std::unique_ptr<Options> { return std::make_unique<Recipe>(registry); });
 }
 
 LoadedRecipe load_recipe(const std::string& recipe, const ComponentRegistry& registry, const LoadOptions& options) {
   LoadedRecipe loaded{Recipe(registry), load_tree(recipe, recipe_schema(registry), options)};
-  read_fields(loaded.source.tree, loaded.recipe);
+  read_options(loaded.source.tree, loaded.recipe);
   try {
     check_recipe(loaded.recipe);
   } catch (const Error& error) {
@@ -78,12 +78,12 @@ bool use_run_weights(LoadedRecipe& loaded) {
 }
 
 std::string dump_recipe(const Recipe& recipe, DumpKind kind) {
-  return emit_yaml(write_fields(recipe, Recipe(*recipe.registry), kind == DumpKind::kMin ? DumpForm::kMin : DumpForm::kFull));
+  return emit_yaml(write_options(recipe, Recipe(*recipe.registry), kind == DumpKind::kMin ? DumpForm::kMin : DumpForm::kFull));
 }
 
 std::string dump_recipe(const LoadedRecipe& loaded, DumpKind kind) {
   if (kind != DumpKind::kOrigin) return dump_recipe(loaded.recipe, kind);
-  YamlNode tree = write_fields(loaded.recipe, Recipe(*loaded.recipe.registry), DumpForm::kFull);
+  YamlNode tree = write_options(loaded.recipe, Recipe(*loaded.recipe.registry), DumpForm::kFull);
   copy_places(tree, loaded.source.tree);
   return emit_yaml(tree, {.origins = true});
 }
@@ -95,22 +95,22 @@ void make_absolute(std::string& path) {
   check_utf8(path, {}, cat("the path ", path));
 }
 
-/// The field `path` of a model: the file that it is made from.
-class ModelPath : public FieldVisitor {
+/// The option `path` of a model: the file that it is made from.
+class ModelPath : public OptionVisitor {
  public:
-  void field(const FieldInfo& info, std::string& value) override {
+  void option(const OptionInfo& info, std::string& value) override {
     if (info.name == "path" && !value.empty()) make_absolute(value);
   }
-  void field(const FieldInfo&, bool&) override {}
-  void field(const FieldInfo&, int64_t&) override {}
-  void field(const FieldInfo&, double&) override {}
-  void field(const FieldInfo&, std::vector<int64_t>&) override {}
-  void field(const FieldInfo&, std::vector<double>&) override {}
-  void field(const FieldInfo&, std::vector<std::string>&) override {}
-  void choice(const FieldInfo&, int&, std::span<const std::string_view>) override {}
-  void section(const FieldInfo&, Fields&) override {}
-  void list(const FieldInfo&, std::vector<std::unique_ptr<Fields>>&, std::unique_ptr<Fields> (*)()) override {}
-  bool present(const FieldInfo&, bool has_value) override { return has_value; }
+  void option(const OptionInfo&, bool&) override {}
+  void option(const OptionInfo&, int64_t&) override {}
+  void option(const OptionInfo&, double&) override {}
+  void option(const OptionInfo&, std::vector<int64_t>&) override {}
+  void option(const OptionInfo&, std::vector<double>&) override {}
+  void option(const OptionInfo&, std::vector<std::string>&) override {}
+  void choice(const OptionInfo&, int&, std::span<const std::string_view>) override {}
+  void section(const OptionInfo&, Options&) override {}
+  void list(const OptionInfo&, std::vector<std::unique_ptr<Options>>&, std::unique_ptr<Options> (*)()) override {}
+  bool present(const OptionInfo&, bool has_value) override { return has_value; }
 };
 
 }  // namespace
@@ -118,7 +118,7 @@ class ModelPath : public FieldVisitor {
 void make_paths_absolute(Recipe& recipe) {
   if (recipe.model.params) {
     ModelPath model;
-    recipe.model.params->fields(model);
+    recipe.model.params->options(model);
   }
   make_absolute(recipe.data.root);
   for (std::unique_ptr<Fields>& item : recipe.weights.load.items) {

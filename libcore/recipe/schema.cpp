@@ -9,48 +9,48 @@ namespace galley {
 namespace {
 
 // Walks a default-constructed struct and notes what it has. Absent optionals are made, so that their keys are seen.
-class Collector : public FieldVisitor {
+class Collector : public OptionVisitor {
  public:
   Collector(std::vector<SchemaNode>& out, const YamlNode& defaults) : out_(out), defaults_(defaults) {}
 
-  void field(const FieldInfo& info, bool&) override { add(info, ValueKind::kBool); }
-  void field(const FieldInfo& info, int64_t&) override { add(info, ValueKind::kInteger); }
-  void field(const FieldInfo& info, double&) override { add(info, ValueKind::kNumber); }
-  void field(const FieldInfo& info, std::string&) override { add(info, ValueKind::kString); }
-  void field(const FieldInfo& info, std::vector<int64_t>&) override { add(info, ValueKind::kIntegers); }
-  void field(const FieldInfo& info, std::vector<double>&) override { add(info, ValueKind::kNumbers); }
-  void field(const FieldInfo& info, std::vector<std::string>&) override { add(info, ValueKind::kStrings); }
-  void pairs(const FieldInfo& info, std::vector<std::pair<std::string, std::string>>&) override { add(info, ValueKind::kPairs); }
-  void choice(const FieldInfo& info, int&, std::span<const std::string_view> names) override {
+  void option(const OptionInfo& info, bool&) override { add(info, ValueKind::kBool); }
+  void option(const OptionInfo& info, int64_t&) override { add(info, ValueKind::kInteger); }
+  void option(const OptionInfo& info, double&) override { add(info, ValueKind::kNumber); }
+  void option(const OptionInfo& info, std::string&) override { add(info, ValueKind::kString); }
+  void option(const OptionInfo& info, std::vector<int64_t>&) override { add(info, ValueKind::kIntegers); }
+  void option(const OptionInfo& info, std::vector<double>&) override { add(info, ValueKind::kNumbers); }
+  void option(const OptionInfo& info, std::vector<std::string>&) override { add(info, ValueKind::kStrings); }
+  void pairs(const OptionInfo& info, std::vector<std::pair<std::string, std::string>>&) override { add(info, ValueKind::kPairs); }
+  void choice(const OptionInfo& info, int&, std::span<const std::string_view> names) override {
     add(info, ValueKind::kChoice).choices.assign(names.begin(), names.end());
   }
-  void text(const FieldInfo& info, TextValue& value) override { add(info, ValueKind::kText).grammar = value.grammar(); }
-  void section(const FieldInfo& info, Fields& value) override {
+  void text(const OptionInfo& info, TextValue& value) override { add(info, ValueKind::kText).grammar = value.grammar(); }
+  void section(const OptionInfo& info, Options& value) override {
     const bool absent = optional_;
     SchemaNode& node = add(info, ValueKind::kSection);
     // A copy: kShape makes what is absent, which would look present to the sections below.
     const YamlNode below = absent ? write_tree(*value.clone(), WriteMode::kShape) : node.default_value;
-    std::vector<SchemaNode> fields;
-    Collector collector(fields, below);
-    value.fields(collector);
-    node.fields = std::move(fields);
+    std::vector<SchemaNode> options;
+    Collector collector(options, below);
+    value.options(collector);
+    node.options = std::move(options);
   }
-  void list(const FieldInfo& info, std::vector<std::unique_ptr<Fields>>&, std::unique_ptr<Fields> (*make)()) override {
+  void list(const OptionInfo& info, std::vector<std::unique_ptr<Options>>&, std::unique_ptr<Options> (*make)()) override {
     add(info, ValueKind::kList).make = make;
   }
-  void component(const FieldInfo& info, Component&, ComponentKinds kinds) override { add_kinds(add(info, ValueKind::kComponent), kinds); }
-  void components(const FieldInfo& info, std::vector<Component>&, ComponentKinds kinds) override {
+  void component(const OptionInfo& info, Component&, ComponentKinds kinds) override { add_kinds(add(info, ValueKind::kComponent), kinds); }
+  void components(const OptionInfo& info, std::vector<Component>&, ComponentKinds kinds) override {
     add_kinds(add(info, ValueKind::kComponents), kinds);
   }
-  bool present(const FieldInfo&, bool) override {
+  bool present(const OptionInfo&, bool) override {
     optional_ = true;
     return true;
   }
-  using FieldVisitor::choice;
-  using FieldVisitor::field;
+  using OptionVisitor::choice;
+  using OptionVisitor::option;
 
  private:
-  SchemaNode& add(const FieldInfo& info, ValueKind kind) {
+  SchemaNode& add(const OptionInfo& info, ValueKind kind) {
     SchemaNode node;
     node.name = info.name;
     node.doc = info.doc;
@@ -78,11 +78,11 @@ class Collector : public FieldVisitor {
   bool optional_ = false;
 };
 
-std::vector<SchemaNode> collect(Fields& fields) {
-  const YamlNode defaults = write_tree(fields, WriteMode::kFull);
+std::vector<SchemaNode> collect(Options& options) {
+  const YamlNode defaults = write_tree(options, WriteMode::kFull);
   std::vector<SchemaNode> nodes;
   Collector collector(nodes, defaults);
-  fields.fields(collector);
+  options.options(collector);
   return nodes;
 }
 
@@ -102,10 +102,10 @@ void wrap_in_map(YamlNode& value, const std::string& key) {
   value = std::move(map);
 }
 
-void normalise_fields(YamlNode& map, const std::vector<SchemaNode>& fields) {
+void normalise_options(YamlNode& map, const std::vector<SchemaNode>& options) {
   for (YamlNode::Entry& entry : map.entries) {
-    for (const SchemaNode& field : fields) {
-      if (field.name == entry.key) Schema::normalise(entry.value, field);
+    for (const SchemaNode& option : options) {
+      if (option.name == entry.key) Schema::normalise(entry.value, option);
     }
   }
 }
@@ -114,7 +114,7 @@ void normalise_component(YamlNode& value, const SchemaNode& node) {
   if (value.is_scalar() && !is_reference(value)) wrap_in_map(value, "type");
   if (!value.is_map()) return;
   const YamlNode* type = value.find("type");
-  if (type && type->is_scalar()) normalise_fields(value, node.children(type->scalar));
+  if (type && type->is_scalar()) normalise_options(value, node.children(type->scalar));
 }
 
 }  // namespace
@@ -137,20 +137,20 @@ std::vector<YamlNode> split_commas(const YamlNode& scalar) {
 std::vector<SchemaNode> SchemaNode::children(const std::string& type) const {
   if (kind == ValueKind::kSection) {
     // The keys of a spliced component stand among the section's own.
-    std::vector<SchemaNode> all = fields;
-    for (const SchemaNode& field : fields) {
-      if (!field.spliced) continue;
-      const std::vector<SchemaNode> more = field.children(type);
+    std::vector<SchemaNode> all = options;
+    for (const SchemaNode& option : options) {
+      if (!option.spliced) continue;
+      const std::vector<SchemaNode> more = option.children(type);
       all.insert(all.end(), more.begin(), more.end());
     }
     std::erase_if(all, [](const SchemaNode& node) { return node.spliced; });
     return all;
   }
   if (kind == ValueKind::kList) {
-    const std::unique_ptr<Fields> element = make();
+    const std::unique_ptr<Options> element = make();
     SchemaNode section;
     section.kind = ValueKind::kSection;
-    section.fields = collect(*element);
+    section.options = collect(*element);
     return section.children(type);
   }
   if (kind != ValueKind::kComponent && kind != ValueKind::kComponents) return {};
@@ -168,26 +168,26 @@ std::vector<SchemaNode> SchemaNode::children(const std::string& type) const {
   all.push_back(std::move(type_node));
   for (const ComponentKind& candidate : kinds) {
     if (candidate.type != type) continue;
-    const std::unique_ptr<Fields> params = candidate.make();
+    const std::unique_ptr<Options> params = candidate.make();
     SchemaNode section;
     section.kind = ValueKind::kSection;
-    section.fields = collect(*params);
-    for (SchemaNode& field : section.children()) all.push_back(std::move(field));
+    section.options = collect(*params);
+    for (SchemaNode& option : section.children()) all.push_back(std::move(option));
   }
   return all;
 }
 
-const SchemaNode* SchemaNode::main_field() const {
-  for (const SchemaNode& field : fields) {
-    if (field.main || field.spliced) return &field;
+const SchemaNode* SchemaNode::main_option() const {
+  for (const SchemaNode& option : options) {
+    if (option.main || option.spliced) return &option;
   }
   return nullptr;
 }
 
-Schema::Schema(std::function<std::unique_ptr<Fields>()> make) : make_(std::move(make)) {
-  const std::unique_ptr<Fields> fields = make_();
+Schema::Schema(std::function<std::unique_ptr<Options>()> make) : make_(std::move(make)) {
+  const std::unique_ptr<Options> options = make_();
   root_.kind = ValueKind::kSection;
-  root_.fields = collect(*fields);
+  root_.options = collect(*options);
 }
 
 void Schema::normalise(YamlNode& tree) const {
@@ -197,19 +197,19 @@ void Schema::normalise(YamlNode& tree) const {
 void Schema::normalise(YamlNode& value, const SchemaNode& node) {
   if (value.is_null()) {
     // A section that cannot be absent is switched off by its main key: `weights: null`.
-    const SchemaNode* main = node.kind == ValueKind::kSection && !node.optional ? node.main_field() : nullptr;
+    const SchemaNode* main = node.kind == ValueKind::kSection && !node.optional ? node.main_option() : nullptr;
     if (main && !main->spliced && (main->kind == ValueKind::kList || main->optional)) wrap_in_map(value, main->name);
     return;
   }
   switch (node.kind) {
     case ValueKind::kSection: {
-      const SchemaNode* main = node.main_field();
+      const SchemaNode* main = node.main_option();
       if (main && !is_reference(value) && (value.is_scalar() || (value.is_list() && takes_list(main->kind)))) {
         wrap_in_map(value, main->spliced ? "type" : main->name);
       }
       if (!value.is_map()) return;
       const YamlNode* type = value.find("type");
-      return normalise_fields(value, node.children(type && type->is_scalar() ? type->scalar : ""));
+      return normalise_options(value, node.children(type && type->is_scalar() ? type->scalar : ""));
     }
     case ValueKind::kList: {
       if (is_reference(value)) return;
@@ -224,10 +224,10 @@ void Schema::normalise(YamlNode& value, const SchemaNode& node) {
         list.items.push_back(std::move(value));
         value = std::move(list);
       }
-      const std::unique_ptr<Fields> element = node.make();
+      const std::unique_ptr<Options> element = node.make();
       SchemaNode section;
       section.kind = ValueKind::kSection;
-      section.fields = collect(*element);
+      section.options = collect(*element);
       for (YamlNode& item : value.items) normalise(item, section);
       return;
     }

@@ -1,5 +1,5 @@
 #pragma once
-// The schema of a recipe, obtained by walking a default-constructed struct with visitors (base/fields.h), and what follows from
+// The schema of a recipe, obtained by walking a default-constructed struct with visitors (base/options.h), and what follows from
 // it: reading a tree into the struct with all errors at once, dumping, documentation, JSON Schema, completion.
 
 #include <functional>
@@ -8,14 +8,14 @@
 #include <string_view>
 #include <vector>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 #include "libcore/recipe/yaml_tree.h"
 
 namespace galley {
 
 enum class ValueKind { kBool, kInteger, kNumber, kString, kIntegers, kNumbers, kStrings, kChoice, kText, kPairs, kSection, kList, kComponent, kComponents };
 
-/// One key: what FieldInfo says, its kind, its default. Children are made when asked for, since layers nest without end.
+/// One key: what OptionInfo says, its kind, its default. Children are made when asked for, since layers nest without end.
 struct SchemaNode {
   std::string name, doc, unit, word;
   double min, max;
@@ -25,32 +25,32 @@ struct SchemaNode {
   std::vector<std::string> choices;  ///< kChoice; the types for kComponent and kComponents.
   std::string grammar;               ///< kText
   ComponentKinds kinds;
-  std::unique_ptr<Fields> (*make)() = nullptr;  ///< kList
-  std::vector<SchemaNode> fields;    ///< kSection
+  std::unique_ptr<Options> (*make)() = nullptr;  ///< kList
+  std::vector<SchemaNode> options;    ///< kSection
   std::vector<SchemaNode> children(const std::string& type = "") const;  ///< Keys of the section, of a list's element, or of a component of that type.
-  const SchemaNode* main_field() const;  ///< The field that a scalar stands for, or null.
+  const SchemaNode* main_option() const;  ///< The option that a scalar stands for, or null.
 };
 
 class Schema {
  public:
-  explicit Schema(std::function<std::unique_ptr<Fields>()> make);
+  explicit Schema(std::function<std::unique_ptr<Options>()> make);
   const SchemaNode& root() const { return root_; }
-  std::unique_ptr<Fields> make() const { return make_(); }
-  /// Scalars that stand for maps become these maps; nothing else changes. Errors are left to read_fields.
+  std::unique_ptr<Options> make() const { return make_(); }
+  /// Scalars that stand for maps become these maps; nothing else changes. Errors are left to read_options.
   void normalise(YamlNode& tree) const;
   static void normalise(YamlNode& value, const SchemaNode& node);
 
  private:
-  std::function<std::unique_ptr<Fields>()> make_;
+  std::function<std::unique_ptr<Options>()> make_;
   SchemaNode root_;
 };
 
 /// Fills `out` (default-constructed) from a tree. Throws one Error that holds all errors of the tree, each with key and place.
-void read_fields(const YamlNode& tree, Fields& out);
+void read_options(const YamlNode& tree, Options& out);
 
 enum class DumpForm { kMin, kFull };
 /// The values as a tree: all of them, or only those that differ from the defaults.
-YamlNode write_fields(const Fields& value, const Fields& defaults, DumpForm form);
+YamlNode write_options(const Options& value, const Options& defaults, DumpForm form);
 /// Gives the nodes of `tree` the places that the same keys have in `origin`.
 void copy_places(YamlNode& tree, const YamlNode& origin);
 

@@ -65,8 +65,8 @@ std::string cell(std::string text) {
   return out;
 }
 
-void markdown_rows(const std::vector<SchemaNode>& fields, const std::string& prefix, int depth, std::string& out) {
-  for (const SchemaNode& node : fields) {
+void markdown_rows(const std::vector<SchemaNode>& options, const std::string& prefix, int depth, std::string& out) {
+  for (const SchemaNode& node : options) {
     const std::string key = prefix + node.name;
     std::string type = kind_name(node);
     if (node.kind == ValueKind::kChoice) type = choices_text(node);
@@ -82,8 +82,8 @@ void markdown_rows(const std::vector<SchemaNode>& fields, const std::string& pre
 }
 
 // Lists nest without end only through their elements' own lists, which the caller cuts off.
-void markdown_components(const std::vector<SchemaNode>& fields, const std::string& prefix, int depth, std::string& out) {
-  for (const SchemaNode& node : fields) {
+void markdown_components(const std::vector<SchemaNode>& options, const std::string& prefix, int depth, std::string& out) {
+  for (const SchemaNode& node : options) {
     const std::string key = prefix + node.name;
     if (node.kind == ValueKind::kSection && depth < kMaxNesting) markdown_components(node.children(), key + ".", depth + 1, out);
     if (node.kinds.empty() || node.name == "test" || prefix.starts_with("data.test.") || prefix.starts_with("data.val.")) continue;
@@ -103,16 +103,16 @@ void markdown_components(const std::vector<SchemaNode>& fields, const std::strin
 std::vector<SchemaNode> with_spliced(const SchemaNode& section) {
   // The types of a spliced component are documented under the section's own key.
   std::vector<SchemaNode> out;
-  for (const SchemaNode& field : section.fields) {
-    SchemaNode copy = field;
+  for (const SchemaNode& option : section.options) {
+    SchemaNode copy = option;
     if (copy.kind == ValueKind::kSection) {
-      for (const SchemaNode& inner : field.fields) {
+      for (const SchemaNode& inner : option.options) {
         if (inner.spliced) {
           copy.kinds = inner.kinds;
           copy.choices = inner.choices;
         }
       }
-      copy.fields = with_spliced(field);
+      copy.options = with_spliced(option);
     }
     out.push_back(std::move(copy));
   }
@@ -136,9 +136,9 @@ std::string json_text(std::string_view text) {
 
 std::string json_of(const SchemaNode& node, int depth);
 
-std::string json_properties(const std::vector<SchemaNode>& fields, int depth) {
+std::string json_properties(const std::vector<SchemaNode>& options, int depth) {
   std::string properties;
-  for (const SchemaNode& field : fields) properties += cat(properties.empty() ? "" : ",", json_text(field.name), ":", json_of(field, depth + 1));
+  for (const SchemaNode& option : options) properties += cat(properties.empty() ? "" : ",", json_text(option.name), ":", json_of(option, depth + 1));
   return cat("\"type\":\"object\",\"properties\":{", properties, "},\"patternProperties\":{\"^x-\":{}},\"additionalProperties\":false");
 }
 
@@ -194,9 +194,9 @@ std::string json_plain(const SchemaNode& node, int depth) {
   switch (node.kind) {
     case ValueKind::kSection: {
       std::string extra;
-      for (const SchemaNode& field : node.fields) {
-        if (field.spliced) return "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"object\"}]}";
-        if (field.main) extra = json_of(field, depth + 1);
+      for (const SchemaNode& option : node.options) {
+        if (option.spliced) return "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"object\"}]}";
+        if (option.main) extra = json_of(option, depth + 1);
       }
       const std::string map = cat("{", json_properties(node.children(), depth), "}");
       return extra.empty() ? map : cat("{\"anyOf\":[", extra, ",", map, "]}");
@@ -251,8 +251,8 @@ std::vector<std::string> complete_key(const Schema& schema, const std::string& p
     if (node->kind == ValueKind::kBool) values = {"false", "true"};
     if (!node->word.empty()) values.push_back(node->word);
     if (node->kind == ValueKind::kSection) {
-      for (const SchemaNode& field : node->fields) {
-        if (field.main || field.spliced) values = field.choices;
+      for (const SchemaNode& option : node->options) {
+        if (option.main || option.spliced) values = option.choices;
       }
     }
     if (node->kind == ValueKind::kText && node->grammar.starts_with("auto")) values = {"auto"};
@@ -278,11 +278,11 @@ std::vector<std::string> complete_key(const Schema& schema, const std::string& p
     const YamlNode* value = value_at(tree, parent);
     const YamlNode* type = value != nullptr ? value->find("type") : nullptr;
     const bool list = node->kind == ValueKind::kList || node->kind == ValueKind::kComponents;
-    for (const SchemaNode& field : list ? std::vector<SchemaNode>() : node->children(type != nullptr && type->is_scalar() ? type->scalar : "")) {
-      if (!field.name.starts_with(last)) continue;
+    for (const SchemaNode& option : list ? std::vector<SchemaNode>() : node->children(type != nullptr && type->is_scalar() ? type->scalar : "")) {
+      if (!option.name.starts_with(last)) continue;
       // A map is gone into, a value is given.
-      out.push_back(shown + field.name + (field.kind == ValueKind::kSection ? "." : "="));
-      if (field.kind == ValueKind::kComponent) out.push_back(shown + field.name + ".");
+      out.push_back(shown + option.name + (option.kind == ValueKind::kSection ? "." : "="));
+      if (option.kind == ValueKind::kComponent) out.push_back(shown + option.name + ".");
     }
   }
   std::sort(out.begin(), out.end());
@@ -300,7 +300,7 @@ std::string describe_key(const Schema& schema, const std::string& key, const std
   if (const std::string usual = default_text(*node); !usual.empty()) out += cat("  default: ", usual, "\n");
   if (is_nested(*node)) {
     std::string names;
-    for (const SchemaNode& field : node->children()) names += (names.empty() ? "" : ", ") + field.name;
+    for (const SchemaNode& option : node->children()) names += (names.empty() ? "" : ", ") + option.name;
     if (!names.empty()) out += cat("  keys:    ", names, "\n");
   }
   return out;

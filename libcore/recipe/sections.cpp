@@ -58,65 +58,65 @@ void DeviceName::parse(std::string_view text) {
   text_ = text;
 }
 
-void PrecisionSection::fields(FieldVisitor& v) {
+void PrecisionSection::options(OptionVisitor& v) {
   v.choice({.name = "compute", .doc = "type of activations and of the parameters they meet", .main = true}, compute, kPrecisions);
   v.choice({.name = "master", .doc = "type in which the optimizer keeps parameters and state"}, master, kPrecisions);
   v.choice({.name = "reduce", .doc = "type of sums over ranks"}, reduce, kPrecisions);
   AutoNumber scale(loss_scale);
   v.text({.name = "loss_scale", .doc = "factor on the loss against underflow of f16 gradients"}, scale);
-  v.field({.name = "tf32", .doc = "allow TF32 in matrix products and convolutions on GPUs"}, tf32);
-  v.field({.name = "winograd", .doc = "3 x 3 convolutions may take fewer products by Winograd's minimal filtering; rounding errors of f32 are about twice those of plain sums, integers are the same"}, winograd);
-  v.field({.name = "keep_f32", .doc = "selectors of modules that compute in f32; parameters and statistics of norms are in f32 in any case"}, keep_f32);
+  v.option({.name = "tf32", .doc = "allow TF32 in matrix products and convolutions on GPUs"}, tf32);
+  v.option({.name = "winograd", .doc = "3 x 3 convolutions may take fewer products by Winograd's minimal filtering; rounding errors of f32 are about twice those of plain sums, integers are the same"}, winograd);
+  v.option({.name = "keep_f32", .doc = "selectors of modules that compute in f32; parameters and statistics of norms are in f32 in any case"}, keep_f32);
 }
 
-void WeightSource::fields(FieldVisitor& v) {
-  v.field({.name = "from", .doc = "a file (.safetensors, .pth, .onnx), a checkpoint, the folder of a run, MODEL/NAME of a published set, or default: the published set of the model", .required = true, .main = true}, from);
-  v.field({.name = "ignore", .doc = "selectors of tensors that keep their initial values"}, ignore);
+void WeightSource::options(OptionVisitor& v) {
+  v.option({.name = "from", .doc = "a file (.safetensors, .pth, .onnx), a checkpoint, the folder of a run, MODEL/NAME of a published set, or default: the published set of the model", .required = true, .main = true}, from);
+  v.option({.name = "ignore", .doc = "selectors of tensors that keep their initial values"}, ignore);
   v.pairs({.name = "rename", .doc = "prefixes of names in the file, and what they become, before matching"}, rename);
-  v.field({.name = "into", .doc = "module that takes the weights; default: the whole model"}, into);
-  v.field({.name = "strict", .doc = "missing and surplus names are errors"}, strict);
-  v.field({.name = "cast", .doc = "convert the file's dtypes, each value rounded: files in f16, bf16 or f64"}, cast);
-  v.field({.name = "check_finite", .doc = "values that are NaN or infinite are errors"}, check_finite);
+  v.option({.name = "into", .doc = "module that takes the weights; default: the whole model"}, into);
+  v.option({.name = "strict", .doc = "missing and surplus names are errors"}, strict);
+  v.option({.name = "cast", .doc = "convert the file's dtypes, each value rounded: files in f16, bf16 or f64"}, cast);
+  v.option({.name = "check_finite", .doc = "values that are NaN or infinite are errors"}, check_finite);
 }
 
 const std::string& WeightSource::path() const { return published ? published->file : from; }
 
-void WeightsSection::fields(FieldVisitor& v) {
-  v.list({.name = "load", .doc = "where initial weights come from; later ones win; null: none", .main = true}, load.items, make_fields<WeightSource>);
+void WeightsSection::options(OptionVisitor& v) {
+  v.list({.name = "load", .doc = "where initial weights come from; later ones win; null: none", .main = true}, load.items, make_options<WeightSource>);
 }
 
-void Shuffle::fields(FieldVisitor& v) {
-  v.field({.name = "enabled", .doc = "whether the order of samples is drawn anew each epoch", .main = true}, enabled);
-  v.field({.name = "buffer", .doc = "samples held for shuffling a stream", .unit = "samples", .min = 1}, buffer);
+void Shuffle::options(OptionVisitor& v) {
+  v.option({.name = "enabled", .doc = "whether the order of samples is drawn anew each epoch", .main = true}, enabled);
+  v.option({.name = "buffer", .doc = "samples held for shuffling a stream", .unit = "samples", .min = 1}, buffer);
 }
 
-void Split::fields(FieldVisitor& v) {
+void Split::options(OptionVisitor& v) {
   const ComponentRegistry none{};
   const ComponentRegistry& kinds = registry ? *registry : none;
   v.component({.name = "source", .doc = "where samples come from"}, source, kinds.sources);
-  v.field({.name = "from", .doc = "another split whose source this one shares"}, from);
+  v.option({.name = "from", .doc = "another split whose source this one shares"}, from);
   v.components({.name = "pipeline", .doc = "what happens to each sample, in order; empty: only decoded; from_weights: what the weights were trained with", .word = "from_weights"},
                pipeline, kinds.transforms);
-  v.field({.name = "slice", .doc = "part of the source, in counts or percent"}, slice);
-  v.field({.name = "slice_seed", .doc = "takes the slice after a permutation with this seed", .min = 0}, slice_seed);
+  v.option({.name = "slice", .doc = "part of the source, in counts or percent"}, slice);
+  v.option({.name = "slice_seed", .doc = "takes the slice after a permutation with this seed", .min = 0}, slice_seed);
   v.section({.name = "shuffle", .doc = "order of the samples; default: true for train, false elsewhere"}, shuffle);
   v.choice({.name = "last_batch", .doc = "wrap: batches run on into the next epoch; drop: an incomplete one is left out; keep: it is shorter"}, last_batch, kLastBatch);
   v.text({.name = "batch", .doc = "samples a batch; auto: train.batch.micro. train itself takes train.batch"}, batch);
   v.components({.name = "batch_transforms", .doc = "what happens to whole batches (mixup, cutmix)"}, batch_transforms, kinds.batch_transforms);
   v.text({.name = "workers", .doc = "threads that load samples; the result does not depend on it"}, workers);
-  v.field({.name = "prefetch", .doc = "how far loading runs ahead", .unit = "batches", .min = 1, .max = 1024}, prefetch);
+  v.option({.name = "prefetch", .doc = "how far loading runs ahead", .unit = "batches", .min = 1, .max = 1024}, prefetch);
   v.choice({.name = "on_error", .doc = "a sample that cannot be read: fail, or skip (counted and reported)"}, on_error, kOnError);
 }
 
-void DataSection::fields(FieldVisitor& v) {
+void DataSection::options(OptionVisitor& v) {
   for (std::optional<Split>* split : {&val, &test}) {
     if (*split) (*split)->registry = registry;
   }
   train.registry = registry;
-  v.field({.name = "root", .doc = "folder where relative paths of sources start"}, root);
+  v.option({.name = "root", .doc = "folder where relative paths of sources start"}, root);
   v.section({.name = "train", .doc = "samples for training"}, train);
-  // The optional splits need the registry before their fields are walked.
-  const auto optional_split = [&](const FieldInfo& info, std::optional<Split>& split) {
+  // The optional splits need the registry before their options are walked.
+  const auto optional_split = [&](const OptionInfo& info, std::optional<Split>& split) {
     if (!v.present(info, split.has_value())) {
       split.reset();
       return;
@@ -130,7 +130,7 @@ void DataSection::fields(FieldVisitor& v) {
   optional_split({.name = "val", .doc = "samples for validation and galley-evaluate"}, val);
   optional_split({.name = "test", .doc = "samples kept for a last evaluation"}, test);
   v.section({.name = "calibration", .doc = "samples for galley-calibrate"}, calibration);
-  const FieldInfo how{.name = "tokenizer", .doc = "how text becomes the integers that a language model reads; default: bytes"};
+  const OptionInfo how{.name = "tokenizer", .doc = "how text becomes the integers that a language model reads; default: bytes"};
   if (v.present(how, static_cast<bool>(tokenizer))) {
     v.component(how, tokenizer, registry ? registry->tokenizers : ComponentKinds());
   } else {
@@ -145,154 +145,154 @@ const Split* DataSection::find(const std::string& name) const {
   return nullptr;
 }
 
-void BatchSection::fields(FieldVisitor& v) {
-  v.field({.name = "global", .doc = "samples an update, over all ranks", .unit = "samples", .min = 1, .max = kMaxBatch, .required = true, .main = true}, global);
+void BatchSection::options(OptionVisitor& v) {
+  v.option({.name = "global", .doc = "samples an update, over all ranks", .unit = "samples", .min = 1, .max = kMaxBatch, .required = true, .main = true}, global);
   v.text({.name = "micro", .doc = "samples a pass of one rank; auto: global / ranks. Accumulation is global / (micro * ranks)"}, micro);
 }
 
-void FreezeItem::fields(FieldVisitor& v) {
-  v.field({.name = "match", .doc = "selectors of what is not trained", .required = true, .main = true}, match);
-  v.field({.name = "except", .doc = "selectors of what is trained all the same"}, except);
+void FreezeItem::options(OptionVisitor& v) {
+  v.option({.name = "match", .doc = "selectors of what is not trained", .required = true, .main = true}, match);
+  v.option({.name = "except", .doc = "selectors of what is trained all the same"}, except);
   v.choice({.name = "batch_norm", .doc = "running statistics of frozen batch-norms: frozen (used, not updated) or update"}, batch_norm, kFrozenBatchNorm);
 }
 
-void OptimizerGroup::fields(FieldVisitor& v) {
-  v.field({.name = "match", .doc = "selectors of the parameters", .required = true, .main = true}, match);
-  v.field({.name = "except", .doc = "selectors of parameters left out"}, except);
-  v.field({.name = "lr", .doc = "learning rate of the group, or a multiple (10x) of the optimizer's"}, lr);
-  v.field({.name = "weight_decay", .doc = "weight decay of the group, or a multiple"}, weight_decay);
-  v.field({.name = "momentum", .doc = "momentum of the group, or a multiple"}, momentum);
+void OptimizerGroup::options(OptionVisitor& v) {
+  v.option({.name = "match", .doc = "selectors of the parameters", .required = true, .main = true}, match);
+  v.option({.name = "except", .doc = "selectors of parameters left out"}, except);
+  v.option({.name = "lr", .doc = "learning rate of the group, or a multiple (10x) of the optimizer's"}, lr);
+  v.option({.name = "weight_decay", .doc = "weight decay of the group, or a multiple"}, weight_decay);
+  v.option({.name = "momentum", .doc = "momentum of the group, or a multiple"}, momentum);
 }
 
-void OptimizerSection::fields(FieldVisitor& v) {
+void OptimizerSection::options(OptionVisitor& v) {
   const ComponentRegistry none{};
   v.component({.name = "", .doc = "the algorithm with its parameters"}, algorithm, (registry ? *registry : none).optimizers);
   v.list({.name = "groups", .doc = "parameters with settings of their own; each key comes from the first group that matches and sets it"}, groups.items,
-         make_fields<OptimizerGroup>);
+         make_options<OptimizerGroup>);
 }
 
-void ClipSection::fields(FieldVisitor& v) {
+void ClipSection::options(OptionVisitor& v) {
   v.choice({.name = "type", .doc = "norm: all gradients together; value: each element"}, type, kClipTypes);
-  v.field({.name = "max", .doc = "the bound", .min = 1e-30, .main = true}, max);
+  v.option({.name = "max", .doc = "the bound", .min = 1e-30, .main = true}, max);
 }
 
-void EmaSection::fields(FieldVisitor& v) {
-  v.field({.name = "decay", .doc = "share of the old average that is kept", .min = 0, .max = 1, .main = true}, decay);
+void EmaSection::options(OptionVisitor& v) {
+  v.option({.name = "decay", .doc = "share of the old average that is kept", .min = 0, .max = 1, .main = true}, decay);
   v.text({.name = "every", .doc = "how often the average is updated"}, every);
-  v.field({.name = "warmup", .doc = "start with a smaller decay: min(decay, (1 + n) / (10 + n)) at update n"}, warmup);
-  v.field({.name = "buffers", .doc = "average buffers (running statistics) too, instead of copying them"}, buffers);
+  v.option({.name = "warmup", .doc = "start with a smaller decay: min(decay, (1 + n) / (10 + n)) at update n"}, warmup);
+  v.option({.name = "buffers", .doc = "average buffers (running statistics) too, instead of copying them"}, buffers);
 }
 
-void ValidateSection::fields(FieldVisitor& v) {
+void ValidateSection::options(OptionVisitor& v) {
   v.text({.name = "every", .doc = "how often data.val is evaluated while training", .main = true}, every);
-  v.field({.name = "samples", .doc = "at most so many samples; null: all", .min = 1}, samples);
+  v.option({.name = "samples", .doc = "at most so many samples; null: all", .min = 1}, samples);
 }
 
-void EarlyStopSection::fields(FieldVisitor& v) {
-  v.field({.name = "metric", .doc = "metric of the validation that must improve", .required = true, .main = true}, metric);
+void EarlyStopSection::options(OptionVisitor& v) {
+  v.option({.name = "metric", .doc = "metric of the validation that must improve", .required = true, .main = true}, metric);
   v.text({.name = "patience", .doc = "how long without improvement"}, patience);
-  v.field({.name = "min_delta", .doc = "smallest change that counts, in the metric's unit", .min = 0}, min_delta);
+  v.option({.name = "min_delta", .doc = "smallest change that counts, in the metric's unit", .min = 0}, min_delta);
 }
 
-void GuardSection::fields(FieldVisitor& v) {
+void GuardSection::options(OptionVisitor& v) {
   v.choice({.name = "nan", .doc = "a loss that is not finite: stop (the step is replayed to name the tensor; exit 5) or ignore", .main = true}, nan, kNanGuards);
 }
 
-void RecomputeSection::fields(FieldVisitor& v) {
+void RecomputeSection::options(OptionVisitor& v) {
   v.choice({.name = "mode", .doc = "full: each block keeps its input; selective: convolutions, matrix products and attention are kept; match: the modules named", .main = true},
            mode, kRecomputeModes);
-  v.field({.name = "match", .doc = "selectors of modules whose inner values are recomputed"}, match);
+  v.option({.name = "match", .doc = "selectors of modules whose inner values are recomputed"}, match);
 }
 
-void TrainSection::fields(FieldVisitor& v) {
+void TrainSection::options(OptionVisitor& v) {
   const ComponentRegistry none{};
   optimizer.registry = registry;
-  v.field({.name = "duration", .doc = "how long to train"}, duration);
-  v.field({.name = "batch", .doc = "samples an update"}, batch);
-  v.list({.name = "freeze", .doc = "parameters that are not trained"}, freeze.items, make_fields<FreezeItem>);
+  v.option({.name = "duration", .doc = "how long to train"}, duration);
+  v.option({.name = "batch", .doc = "samples an update"}, batch);
+  v.list({.name = "freeze", .doc = "parameters that are not trained"}, freeze.items, make_options<FreezeItem>);
   v.section({.name = "optimizer", .doc = "how parameters are updated"}, optimizer);
   v.components({.name = "schedule", .doc = "phases of the learning rate, in sequence; empty: constant"}, schedule, (registry ? *registry : none).schedules);
-  v.field({.name = "clip", .doc = "bound on gradients; null: none"}, clip);
-  v.field({.name = "ema", .doc = "running average of the weights; null: none"}, ema);
-  v.field({.name = "validate", .doc = "evaluation while training; null: only at the end"}, validate);
-  v.field({.name = "early_stop", .doc = "end when a metric stops improving; null: never"}, early_stop);
+  v.option({.name = "clip", .doc = "bound on gradients; null: none"}, clip);
+  v.option({.name = "ema", .doc = "running average of the weights; null: none"}, ema);
+  v.option({.name = "validate", .doc = "evaluation while training; null: only at the end"}, validate);
+  v.option({.name = "early_stop", .doc = "end when a metric stops improving; null: never"}, early_stop);
   v.section({.name = "guard", .doc = "what to do when numbers go wrong"}, guard);
-  v.field({.name = "recompute", .doc = "trade time for memory by recomputing activations in the backward pass; null: off"}, recompute);
+  v.option({.name = "recompute", .doc = "trade time for memory by recomputing activations in the backward pass; null: off"}, recompute);
 }
 
-void EvaluateSection::fields(FieldVisitor& v) { v.field({.name = "data", .doc = "split to evaluate: train, val or test", .main = true}, data); }
+void EvaluateSection::options(OptionVisitor& v) { v.option({.name = "data", .doc = "split to evaluate: train, val or test", .main = true}, data); }
 
-void PredictSection::fields(FieldVisitor& v) {
-  v.field({.name = "top", .doc = "classes shown for a sample, best first", .min = 1, .max = 100000, .main = true}, top);
-  v.field({.name = "min_score", .doc = "classes below this score are left out", .min = 0, .max = 1}, min_score);
+void PredictSection::options(OptionVisitor& v) {
+  v.option({.name = "top", .doc = "classes shown for a sample, best first", .min = 1, .max = 100000, .main = true}, top);
+  v.option({.name = "min_score", .doc = "classes below this score are left out", .min = 0, .max = 1}, min_score);
 }
 
-void SweepSection::fields(FieldVisitor& v) {
-  v.field({.name = "batch", .doc = "batch sizes; lists and ranges: 1,2,4 or 1..4 or 1..64x2"}, batch);
-  v.field({.name = "threads", .doc = "thread counts"}, threads);
-  v.field({.name = "precision", .doc = "values of precision.compute"}, precision);
-  v.field({.name = "memory_format", .doc = "values of memory_format"}, memory_format);
-  v.field({.name = "weights", .doc = "values of weights"}, weights);
+void SweepSection::options(OptionVisitor& v) {
+  v.option({.name = "batch", .doc = "batch sizes; lists and ranges: 1,2,4 or 1..4 or 1..64x2"}, batch);
+  v.option({.name = "threads", .doc = "thread counts"}, threads);
+  v.option({.name = "precision", .doc = "values of precision.compute"}, precision);
+  v.option({.name = "memory_format", .doc = "values of memory_format"}, memory_format);
+  v.option({.name = "weights", .doc = "values of weights"}, weights);
 }
 
-void ExcludeItem::fields(FieldVisitor& v) {
-  v.field({.name = "what", .doc = "kinds of work"}, what);
-  v.field({.name = "batch", .doc = "batch sizes"}, batch);
-  v.field({.name = "threads", .doc = "thread counts"}, threads);
-  v.field({.name = "precision", .doc = "number types"}, precision);
-  v.field({.name = "memory_format", .doc = "memory formats"}, memory_format);
+void ExcludeItem::options(OptionVisitor& v) {
+  v.option({.name = "what", .doc = "kinds of work"}, what);
+  v.option({.name = "batch", .doc = "batch sizes"}, batch);
+  v.option({.name = "threads", .doc = "thread counts"}, threads);
+  v.option({.name = "precision", .doc = "number types"}, precision);
+  v.option({.name = "memory_format", .doc = "memory formats"}, memory_format);
 }
 
-void StopSection::fields(FieldVisitor& v) {
+void StopSection::options(OptionVisitor& v) {
   v.text({.name = "ci", .doc = "a cell ends when the 95 % interval of its median is that narrow (half width over median)", .main = true}, ci);
-  v.field({.name = "min_runs", .doc = "runs at least", .min = 1, .max = 1e6}, min_runs);
+  v.option({.name = "min_runs", .doc = "runs at least", .min = 1, .max = 1e6}, min_runs);
   v.text({.name = "max_time", .doc = "time of a cell at most, warm-up included"}, max_time);
 }
 
-void BenchmarkSection::fields(FieldVisitor& v) {
-  v.field({.name = "what", .doc = "kinds of work: forward (inference), train_step (an update), data (loading batches of data.train), load (reading the weights)", .main = true}, what);
-  v.field({.name = "batch", .doc = "samples a run"}, batch);
+void BenchmarkSection::options(OptionVisitor& v) {
+  v.option({.name = "what", .doc = "kinds of work: forward (inference), train_step (an update), data (loading batches of data.train), load (reading the weights)", .main = true}, what);
+  v.option({.name = "batch", .doc = "samples a run"}, batch);
   v.section({.name = "sweep", .doc = "values to run over"}, sweep);
-  v.list({.name = "exclude", .doc = "cells that are left out"}, exclude.items, make_fields<ExcludeItem>);
+  v.list({.name = "exclude", .doc = "cells that are left out"}, exclude.items, make_options<ExcludeItem>);
   v.text({.name = "warmup", .doc = "runs before timing; auto: until two agree within 5 %"}, warmup);
   v.section({.name = "stop", .doc = "when a cell is measured well enough"}, stop);
   v.choice({.name = "cache", .doc = "hot: run after run; cold: caches are overwritten before each run"}, cache, kCacheStates);
   v.text({.name = "equal_within", .doc = "--compare: changes up to this share count as the same"}, equal_within);
 }
 
-void ScheduleSection::fields(FieldVisitor& v) {
-  v.field({.name = "skip_first", .doc = "steps before anything else, once", .min = 0, .max = 1e9}, skip_first);
-  v.field({.name = "wait", .doc = "steps of a cycle that run unwatched", .min = 0, .max = 1e9}, wait);
-  v.field({.name = "warmup", .doc = "steps that are watched and not counted", .min = 0, .max = 1e9}, warmup);
-  v.field({.name = "active", .doc = "steps that are recorded", .min = 1, .max = 1e5, .main = true}, active);
-  v.field({.name = "repeat", .doc = "cycles of wait, warmup and active", .min = 1, .max = 1e5}, repeat);
+void ScheduleSection::options(OptionVisitor& v) {
+  v.option({.name = "skip_first", .doc = "steps before anything else, once", .min = 0, .max = 1e9}, skip_first);
+  v.option({.name = "wait", .doc = "steps of a cycle that run unwatched", .min = 0, .max = 1e9}, wait);
+  v.option({.name = "warmup", .doc = "steps that are watched and not counted", .min = 0, .max = 1e9}, warmup);
+  v.option({.name = "active", .doc = "steps that are recorded", .min = 1, .max = 1e5, .main = true}, active);
+  v.option({.name = "repeat", .doc = "cycles of wait, warmup and active", .min = 1, .max = 1e5}, repeat);
 }
 
-void ProfileSection::fields(FieldVisitor& v) {
+void ProfileSection::options(OptionVisitor& v) {
   v.choice({.name = "what", .doc = "train_step: updates; forward: inference; auto: updates where the recipe has train.batch and train.optimizer", .main = true}, what, kProfileKinds);
   v.text({.name = "batch", .doc = "samples a step; auto: train.batch for updates, else data.val.batch or the micro batch"}, batch);
-  v.field({.name = "synthetic", .doc = "random batches from memory instead of the recipe's data"}, synthetic);
+  v.option({.name = "synthetic", .doc = "random batches from memory instead of the recipe's data"}, synthetic);
   v.section({.name = "schedule", .doc = "which steps are recorded; at SIGUSR2 galley-train runs warmup and active"}, schedule);
 }
 
-void BestSection::fields(FieldVisitor& v) {
-  v.field({.name = "metric", .doc = "metric of the validation that ranks checkpoints", .required = true, .main = true}, metric);
-  v.field({.name = "count", .doc = "how many of the best are kept", .min = 1, .max = 1000}, count);
+void BestSection::options(OptionVisitor& v) {
+  v.option({.name = "metric", .doc = "metric of the validation that ranks checkpoints", .required = true, .main = true}, metric);
+  v.option({.name = "count", .doc = "how many of the best are kept", .min = 1, .max = 1000}, count);
 }
 
-void KeepSection::fields(FieldVisitor& v) {
-  v.field({.name = "last", .doc = "how many of the newest checkpoints are kept", .min = 1, .max = 100000, .main = true}, last);
-  v.field({.name = "best", .doc = "also keep the best by a metric; null: none"}, best);
+void KeepSection::options(OptionVisitor& v) {
+  v.option({.name = "last", .doc = "how many of the newest checkpoints are kept", .min = 1, .max = 100000, .main = true}, last);
+  v.option({.name = "best", .doc = "also keep the best by a metric; null: none"}, best);
 }
 
-void CheckpointSection::fields(FieldVisitor& v) {
+void CheckpointSection::options(OptionVisitor& v) {
   v.text({.name = "every", .doc = "how often the state for resuming is written", .main = true}, every);
   v.section({.name = "keep", .doc = "which checkpoints stay"}, keep);
 }
 
-void LogSection::fields(FieldVisitor& v) {
+void LogSection::options(OptionVisitor& v) {
   v.text({.name = "every", .doc = "how often metrics.jsonl gets a line; the first and the last step always", .main = true}, every);
-  v.field({.name = "tensorboard", .doc = "write TensorBoard events too"}, tensorboard);
+  v.option({.name = "tensorboard", .doc = "write TensorBoard events too"}, tensorboard);
 }
 
 Recipe::Recipe(const ComponentRegistry& components) : registry(&components) {
@@ -303,14 +303,14 @@ Recipe::Recipe(const ComponentRegistry& components) : registry(&components) {
   loss.type = "auto";
 }
 
-void Recipe::fields(FieldVisitor& v) {
+void Recipe::options(OptionVisitor& v) {
   data.registry = train.registry = registry;
-  v.field({.name = "recipe", .doc = "version of the language: 1", .min = 1, .max = 1, .required = true}, version);
-  v.field({.name = "name", .doc = "names the run: -o defaults to runs/NAME"}, name);
-  v.field({.name = "about", .doc = "one line for galley-recipes ls"}, about);
-  v.field({.name = "include", .doc = "recipes below this one, in order, later wins: a bare name is built-in, ./x.yaml is beside the file"}, include);
+  v.option({.name = "recipe", .doc = "version of the language: 1", .min = 1, .max = 1, .required = true}, version);
+  v.option({.name = "name", .doc = "names the run: -o defaults to runs/NAME"}, name);
+  v.option({.name = "about", .doc = "one line for galley-recipes ls"}, about);
+  v.option({.name = "include", .doc = "recipes below this one, in order, later wins: a bare name is built-in, ./x.yaml is beside the file"}, include);
   v.pairs({.name = "vars", .doc = "values of your own, for ${vars.NAME}"}, vars);
-  v.field({.name = "seed", .doc = "of everything drawn: weights, order, augmentation, dropout", .min = 0}, seed);
+  v.option({.name = "seed", .doc = "of everything drawn: weights, order, augmentation, dropout", .min = 0}, seed);
   v.text({.name = "deterministic", .doc = "false: same machine and thread count repeat bit for bit; true: any number of threads gives the same bits"}, deterministic);
   v.text({.name = "device", .doc = "where to compute"}, device);
   v.text({.name = "threads", .doc = "of one process; auto: the cores it may use"}, threads);
@@ -320,14 +320,14 @@ void Recipe::fields(FieldVisitor& v) {
   v.section({.name = "weights", .doc = "initial weights"}, weights);
   v.section({.name = "data", .doc = "samples and what happens to them"}, data);
   v.component({.name = "loss", .doc = "auto: the loss of the model's task", .word = "auto"}, loss, registry->losses);
-  v.field({.name = "metrics", .doc = "names of metrics, or auto: those of the model's task"}, metrics);
+  v.option({.name = "metrics", .doc = "names of metrics, or auto: those of the model's task"}, metrics);
   v.section({.name = "evaluate", .doc = "galley-evaluate"}, evaluate);
   v.section({.name = "predict", .doc = "galley-predict"}, predict);
   v.section({.name = "quantize", .doc = "galley-quantize and galley-calibrate; galley-train where the method is qat"}, quantize);
   v.section({.name = "benchmark", .doc = "galley-benchmark"}, benchmark);
   v.section({.name = "profile", .doc = "galley-profile"}, profile);
   v.section({.name = "train", .doc = "galley-train"}, train);
-  v.field({.name = "checkpoint", .doc = "saving the state for resuming; null: only the final weights"}, checkpoint);
+  v.option({.name = "checkpoint", .doc = "saving the state for resuming; null: only the final weights"}, checkpoint);
   v.section({.name = "log", .doc = "what is recorded while training"}, log);
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // The recipe as typed structs: what every key means to the program. Names, types, defaults, ranges and documentation of the keys
-// stand once, in fields() of these structs (sections.cpp); schema.h derives parser, dump, help, docs and completion from them.
+// stand once, in options() of these structs (sections.cpp); schema.h derives parser, dump, help, docs and completion from them.
 
 #include <cstdint>
 #include <memory>
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 #include "libcore/base/units.h"
 #include "libcore/recipe/quantize_section.h"
 
@@ -44,8 +44,8 @@ struct DeviceName : TextValue {
 enum class MemoryFormatChoice { kAuto, kContiguous, kChannelsLast, kChannelsLast3d };
 enum class PrecisionName { kF32, kBf16, kF16, kF64 };
 
-struct PrecisionSection : FieldsOf<PrecisionSection> {
-  void fields(FieldVisitor& v) override;
+struct PrecisionSection : OptionsOf<PrecisionSection> {
+  void options(OptionVisitor& v) override;
   PrecisionName compute = PrecisionName::kF32, master = PrecisionName::kF32, reduce = PrecisionName::kF32;
   std::optional<double> loss_scale;  ///< Empty: auto.
   bool tf32 = false;
@@ -53,8 +53,8 @@ struct PrecisionSection : FieldsOf<PrecisionSection> {
   std::vector<std::string> keep_f32{"type:norm"};
 };
 
-struct WeightSource : FieldsOf<WeightSource> {
-  void fields(FieldVisitor& v) override;
+struct WeightSource : OptionsOf<WeightSource> {
+  void options(OptionVisitor& v) override;
   std::string from;
   std::vector<std::string> ignore;
   std::vector<std::pair<std::string, std::string>> rename;
@@ -69,18 +69,18 @@ struct WeightSource : FieldsOf<WeightSource> {
   const std::string& path() const;
 };
 
-struct WeightsSection : FieldsOf<WeightsSection> {
-  void fields(FieldVisitor& v) override;
-  FieldList load;  ///< WeightSource
+struct WeightsSection : OptionsOf<WeightsSection> {
+  void options(OptionVisitor& v) override;
+  OptionList load;  ///< WeightSource
   /// What the registry says of the model's default weights (resolve_weights), whose pipeline serves where no other is known; not part
   /// of the recipe's text.
   std::shared_ptr<const PublishedWeights> model_default;
 };
 
-struct Shuffle : FieldsOf<Shuffle> {
+struct Shuffle : OptionsOf<Shuffle> {
   Shuffle() = default;
   explicit Shuffle(bool on) : enabled(on) {}
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
   bool enabled = true;
   std::optional<int64_t> buffer;  ///< Samples held for shuffling a stream.
 };
@@ -89,8 +89,8 @@ enum class LastBatch { kWrap, kDrop, kKeep };
 enum class OnError { kFail, kSkip };
 
 /// One split of the data: train, val or test. A default-constructed one has the defaults of evaluation.
-struct Split : FieldsOf<Split> {
-  void fields(FieldVisitor& v) override;
+struct Split : OptionsOf<Split> {
+  void options(OptionVisitor& v) override;
   /// The pipeline is the one that belongs to the weights.
   bool pipeline_from_weights() const { return pipeline.size() == 1 && pipeline[0].type == "from_weights" && !pipeline[0]; }
 
@@ -109,8 +109,8 @@ struct Split : FieldsOf<Split> {
   OnError on_error = OnError::kFail;
 };
 
-struct DataSection : FieldsOf<DataSection> {
-  void fields(FieldVisitor& v) override;
+struct DataSection : OptionsOf<DataSection> {
+  void options(OptionVisitor& v) override;
   /// "train", "val" or "test"; null where the recipe has none.
   const Split* find(const std::string& name) const;
 
@@ -122,81 +122,81 @@ struct DataSection : FieldsOf<DataSection> {
   CalibrationSection calibration;
 };
 
-struct BatchSection : FieldsOf<BatchSection> {
-  void fields(FieldVisitor& v) override;
+struct BatchSection : OptionsOf<BatchSection> {
+  void options(OptionVisitor& v) override;
   int64_t global = 1;  ///< Samples an update, over all ranks.
   AutoCount micro;     ///< Samples a pass of one rank; auto: global / ranks.
 };
 
 enum class FrozenBatchNorm { kFrozen, kUpdate };
 
-struct FreezeItem : FieldsOf<FreezeItem> {
-  void fields(FieldVisitor& v) override;
+struct FreezeItem : OptionsOf<FreezeItem> {
+  void options(OptionVisitor& v) override;
   std::vector<std::string> match, except;
   FrozenBatchNorm batch_norm = FrozenBatchNorm::kFrozen;
 };
 
 /// Parameters of the optimizer that a group of tensors has for itself; `lr: 10x` multiplies the optimizer's.
-struct OptimizerGroup : FieldsOf<OptimizerGroup> {
-  void fields(FieldVisitor& v) override;
+struct OptimizerGroup : OptionsOf<OptimizerGroup> {
+  void options(OptionVisitor& v) override;
   std::vector<std::string> match, except;
   std::optional<Multiple> lr, weight_decay, momentum;
 };
 
-struct OptimizerSection : FieldsOf<OptimizerSection> {
-  void fields(FieldVisitor& v) override;
+struct OptimizerSection : OptionsOf<OptimizerSection> {
+  void options(OptionVisitor& v) override;
   const ComponentRegistry* registry = nullptr;
   Component algorithm;
-  FieldList groups;  ///< OptimizerGroup
+  OptionList groups;  ///< OptimizerGroup
 };
 
 enum class ClipType { kNorm, kValue };
-struct ClipSection : FieldsOf<ClipSection> {
-  void fields(FieldVisitor& v) override;
+struct ClipSection : OptionsOf<ClipSection> {
+  void options(OptionVisitor& v) override;
   ClipType type = ClipType::kNorm;
   double max = 1.0;
 };
 
-struct EmaSection : FieldsOf<EmaSection> {
-  void fields(FieldVisitor& v) override;
+struct EmaSection : OptionsOf<EmaSection> {
+  void options(OptionVisitor& v) override;
   double decay = 0.9999;
   Duration every{1, DurationUnit::kSteps};
   bool warmup = false;
   bool buffers = true;
 };
 
-struct ValidateSection : FieldsOf<ValidateSection> {
-  void fields(FieldVisitor& v) override;
+struct ValidateSection : OptionsOf<ValidateSection> {
+  void options(OptionVisitor& v) override;
   Duration every{1, DurationUnit::kEpochs};
   std::optional<int64_t> samples;
 };
 
-struct EarlyStopSection : FieldsOf<EarlyStopSection> {
-  void fields(FieldVisitor& v) override;
+struct EarlyStopSection : OptionsOf<EarlyStopSection> {
+  void options(OptionVisitor& v) override;
   std::string metric;
   Duration patience{10, DurationUnit::kEpochs};
   double min_delta = 0;
 };
 
 enum class NanGuard { kStop, kIgnore };
-struct GuardSection : FieldsOf<GuardSection> {
-  void fields(FieldVisitor& v) override;
+struct GuardSection : OptionsOf<GuardSection> {
+  void options(OptionVisitor& v) override;
   NanGuard nan = NanGuard::kStop;
 };
 
 enum class RecomputeMode { kFull, kSelective, kMatch };
-struct RecomputeSection : FieldsOf<RecomputeSection> {
-  void fields(FieldVisitor& v) override;
+struct RecomputeSection : OptionsOf<RecomputeSection> {
+  void options(OptionVisitor& v) override;
   RecomputeMode mode = RecomputeMode::kMatch;
   std::vector<std::string> match;  ///< Modules, for kMatch.
 };
 
-struct TrainSection : FieldsOf<TrainSection> {
-  void fields(FieldVisitor& v) override;
+struct TrainSection : OptionsOf<TrainSection> {
+  void options(OptionVisitor& v) override;
   const ComponentRegistry* registry = nullptr;
   std::optional<Duration> duration;
   std::optional<BatchSection> batch;
-  FieldList freeze;  ///< FreezeItem
+  OptionList freeze;  ///< FreezeItem
   OptimizerSection optimizer;
   std::vector<Component> schedule;  ///< Empty: constant.
   std::optional<ClipSection> clip;
@@ -207,32 +207,32 @@ struct TrainSection : FieldsOf<TrainSection> {
   std::optional<RecomputeSection> recompute;
 };
 
-struct EvaluateSection : FieldsOf<EvaluateSection> {
-  void fields(FieldVisitor& v) override;
+struct EvaluateSection : OptionsOf<EvaluateSection> {
+  void options(OptionVisitor& v) override;
   std::string data = "val";
 };
 
-struct PredictSection : FieldsOf<PredictSection> {
-  void fields(FieldVisitor& v) override;
+struct PredictSection : OptionsOf<PredictSection> {
+  void options(OptionVisitor& v) override;
   int64_t top = 5;
   double min_score = 0;
 };
 
 /// Values that galley-benchmark runs over, one cell for every combination. Each is a list; an item may be a range: 1..4, 1..8x2 (times
 /// two), 2..10+4.
-struct SweepSection : FieldsOf<SweepSection> {
-  void fields(FieldVisitor& v) override;
+struct SweepSection : OptionsOf<SweepSection> {
+  void options(OptionVisitor& v) override;
   std::vector<std::string> batch, threads, precision, memory_format, weights;
 };
 
 /// Cells that agree with every key given here are left out.
-struct ExcludeItem : FieldsOf<ExcludeItem> {
-  void fields(FieldVisitor& v) override;
+struct ExcludeItem : OptionsOf<ExcludeItem> {
+  void options(OptionVisitor& v) override;
   std::vector<std::string> what, batch, threads, precision, memory_format;
 };
 
-struct StopSection : FieldsOf<StopSection> {
-  void fields(FieldVisitor& v) override;
+struct StopSection : OptionsOf<StopSection> {
+  void options(OptionVisitor& v) override;
   Percentage ci{1};
   int64_t min_runs = 10;
   Duration max_time{30, DurationUnit::kSeconds};
@@ -240,59 +240,59 @@ struct StopSection : FieldsOf<StopSection> {
 
 enum class CacheState { kHot, kCold };
 
-struct BenchmarkSection : FieldsOf<BenchmarkSection> {
-  void fields(FieldVisitor& v) override;
+struct BenchmarkSection : OptionsOf<BenchmarkSection> {
+  void options(OptionVisitor& v) override;
   std::vector<std::string> what{"forward"};
   std::vector<std::string> batch{"1"};
   SweepSection sweep;
-  FieldList exclude;  ///< ExcludeItem
+  OptionList exclude;  ///< ExcludeItem
   AutoCount warmup;
   StopSection stop;
   CacheState cache = CacheState::kHot;
   Percentage equal_within{1};
 };
 
-struct ScheduleSection : FieldsOf<ScheduleSection> {
-  void fields(FieldVisitor& v) override;
+struct ScheduleSection : OptionsOf<ScheduleSection> {
+  void options(OptionVisitor& v) override;
   int64_t skip_first = 5, wait = 1, warmup = 2, active = 3, repeat = 1;
 };
 
 enum class ProfileKind { kAuto, kTrainStep, kForward };
 
-struct ProfileSection : FieldsOf<ProfileSection> {
-  void fields(FieldVisitor& v) override;
+struct ProfileSection : OptionsOf<ProfileSection> {
+  void options(OptionVisitor& v) override;
   ProfileKind what = ProfileKind::kAuto;
   AutoCount batch;
   bool synthetic = false;
   ScheduleSection schedule;
 };
 
-struct BestSection : FieldsOf<BestSection> {
-  void fields(FieldVisitor& v) override;
+struct BestSection : OptionsOf<BestSection> {
+  void options(OptionVisitor& v) override;
   std::string metric;
   int64_t count = 1;
 };
-struct KeepSection : FieldsOf<KeepSection> {
-  void fields(FieldVisitor& v) override;
+struct KeepSection : OptionsOf<KeepSection> {
+  void options(OptionVisitor& v) override;
   int64_t last = 2;
   std::optional<BestSection> best;
 };
-struct CheckpointSection : FieldsOf<CheckpointSection> {
-  void fields(FieldVisitor& v) override;
+struct CheckpointSection : OptionsOf<CheckpointSection> {
+  void options(OptionVisitor& v) override;
   Duration every{1, DurationUnit::kEpochs};
   KeepSection keep;
 };
 
-struct LogSection : FieldsOf<LogSection> {
-  void fields(FieldVisitor& v) override;
+struct LogSection : OptionsOf<LogSection> {
+  void options(OptionVisitor& v) override;
   Duration every{50, DurationUnit::kSteps};
   bool tensorboard = true;
 };
 
 /// A recipe with all its values. `loss.type` is "auto" (params null) for the loss of the model's task.
-struct Recipe : FieldsOf<Recipe> {
+struct Recipe : OptionsOf<Recipe> {
   explicit Recipe(const ComponentRegistry& components);
-  void fields(FieldVisitor& v) override;
+  void options(OptionVisitor& v) override;
 
   const ComponentRegistry* registry;
   int64_t version = 1;  // key `recipe`

@@ -17,14 +17,14 @@ constexpr std::string_view kSuffix = ".yaml";
 constexpr int64_t kFileLimit = 1 << 20;
 
 /// One file: the sets of one model.
-struct RegistryFile : FieldsOf<RegistryFile> {
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "model", .doc = "name in the zoo", .required = true}, model);
-    v.field({.name = "default", .doc = "the set that is meant where none is named"}, default_name);
-    v.list({.name = "entries", .doc = "published sets", .required = true}, entries.items, make_fields<PublishedWeights>);
+struct RegistryFile : OptionsOf<RegistryFile> {
+  void options(OptionVisitor& v) override {
+    v.option({.name = "model", .doc = "name in the zoo", .required = true}, model);
+    v.option({.name = "default", .doc = "the set that is meant where none is named"}, default_name);
+    v.list({.name = "entries", .doc = "published sets", .required = true}, entries.items, make_options<PublishedWeights>);
   }
   std::string model, default_name;
-  FieldList entries;
+  OptionList entries;
 };
 
 [[noreturn]] void fail_unknown(const std::string& what, const std::string& word, const std::vector<std::string>& known, const std::string& otherwise) {
@@ -57,33 +57,33 @@ std::string list_text(const std::vector<double>& values) {
 
 }  // namespace
 
-void PublishedTransforms::fields(FieldVisitor& v) {
-  v.field({.name = "resize", .doc = "smaller side", .unit = "pixels", .min = 0}, resize);
-  v.field({.name = "crop", .doc = "side of the square that is cut out of the middle", .unit = "pixels", .min = 0}, crop);
-  v.field({.name = "interpolation", .doc = "as the transform resize has it"}, interpolation);
-  v.field({.name = "antialias", .doc = "as the transform resize has it"}, antialias);
-  v.field({.name = "mean", .doc = "of each channel, values in 0..1"}, mean);
-  v.field({.name = "std", .doc = "of each channel"}, std);
+void PublishedTransforms::options(OptionVisitor& v) {
+  v.option({.name = "resize", .doc = "smaller side", .unit = "pixels", .min = 0}, resize);
+  v.option({.name = "crop", .doc = "side of the square that is cut out of the middle", .unit = "pixels", .min = 0}, crop);
+  v.option({.name = "interpolation", .doc = "as the transform resize has it"}, interpolation);
+  v.option({.name = "antialias", .doc = "as the transform resize has it"}, antialias);
+  v.option({.name = "mean", .doc = "of each channel, values in 0..1"}, mean);
+  v.option({.name = "std", .doc = "of each channel"}, std);
 }
 
-void PublishedWeights::fields(FieldVisitor& v) {
-  v.field({.name = "name", .doc = "MODEL/NAME is what recipes say", .required = true}, name);
-  v.field({.name = "about", .doc = "one line"}, about);
-  v.field({.name = "url", .doc = "where galley-weights fetch finds the file"}, url);
-  v.field({.name = "path", .doc = "a file on this machine, instead of url"}, path);
-  v.field({.name = "sha256", .doc = "of the file: all digits, or the first ones"}, sha256);
-  v.field({.name = "megabytes", .doc = "size of the file", .unit = "MiB", .min = 0}, megabytes);
-  v.field({.name = "categories", .doc = "file beside this one with the names of the classes, one a line"}, categories);
-  v.field({.name = "input_size", .doc = "side of the image as trained", .unit = "pixels", .min = 0}, input_size);
-  v.field({.name = "min_size", .doc = "smallest side of an image", .unit = "pixels", .min = 0}, min_size);
+void PublishedWeights::options(OptionVisitor& v) {
+  v.option({.name = "name", .doc = "MODEL/NAME is what recipes say", .required = true}, name);
+  v.option({.name = "about", .doc = "one line"}, about);
+  v.option({.name = "url", .doc = "where galley-weights fetch finds the file"}, url);
+  v.option({.name = "path", .doc = "a file on this machine, instead of url"}, path);
+  v.option({.name = "sha256", .doc = "of the file: all digits, or the first ones"}, sha256);
+  v.option({.name = "megabytes", .doc = "size of the file", .unit = "MiB", .min = 0}, megabytes);
+  v.option({.name = "categories", .doc = "file beside this one with the names of the classes, one a line"}, categories);
+  v.option({.name = "input_size", .doc = "side of the image as trained", .unit = "pixels", .min = 0}, input_size);
+  v.option({.name = "min_size", .doc = "smallest side of an image", .unit = "pixels", .min = 0}, min_size);
   v.section({.name = "transforms", .doc = "what happens to an image"}, transforms);
   v.pairs({.name = "metrics", .doc = "published results: top1, top5 in percent"}, metrics);
-  v.field({.name = "num_params", .doc = "parameters of the model", .min = 0}, num_params);
-  v.field({.name = "gmacs", .doc = "1e9 multiply-adds of one sample, as published", .min = 0}, gmacs);
-  v.field({.name = "recipe", .doc = "how they were trained"}, recipe);
-  v.field({.name = "license", .doc = "where it is not the model's own"}, license);
+  v.option({.name = "num_params", .doc = "parameters of the model", .min = 0}, num_params);
+  v.option({.name = "gmacs", .doc = "1e9 multiply-adds of one sample, as published", .min = 0}, gmacs);
+  v.option({.name = "recipe", .doc = "how they were trained"}, recipe);
+  v.option({.name = "license", .doc = "where it is not the model's own"}, license);
   v.pairs({.name = "rename", .doc = "names in the file, and what they become"}, rename);
-  v.field({.name = "ignore", .doc = "tensors that are not loaded"}, ignore);
+  v.option({.name = "ignore", .doc = "tensors that are not loaded"}, ignore);
 }
 
 std::string PublishedWeights::pipeline() const {
@@ -133,7 +133,7 @@ std::vector<PublishedWeights> WeightRegistry::of(const std::string& model) const
     const std::string file = cat(folder, "/", model, kSuffix);
     if (!file_exists(file)) continue;
     RegistryFile content;
-    read_fields(parse_yaml(std::make_shared<TextSource>(TextSource{file, read_file(file, kFileLimit)})), content);
+    read_options(parse_yaml(std::make_shared<TextSource>(TextSource{file, read_file(file, kFileLimit)})), content);
     GALLEY_CHECK(content.model == model, file, " says that it is of the model '", content.model, "'; its name says '", model, "'");
     if (!content.default_name.empty()) default_name = content.default_name;
     for (size_t i = 0; i < content.entries.size(); ++i) {
@@ -176,7 +176,7 @@ bool WeightRegistry::is_reference(const std::string& from) const {
 }
 
 void resolve_weights(Recipe& recipe, const WeightRegistry& registry) {
-  for (const std::unique_ptr<Fields>& item : recipe.weights.load.items) {
+  for (const std::unique_ptr<Options>& item : recipe.weights.load.items) {
     auto& source = static_cast<WeightSource&>(*item);
     if (source.published || !registry.is_reference(source.from)) continue;
     auto entry = std::make_shared<PublishedWeights>(registry.find(source.from == "default" ? recipe.model.type : source.from));

@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 
 namespace galley {
 
 /// How an image becomes the model's input: resized by its smaller side, cut out of the middle, normalised.
-struct PublishedTransforms : FieldsOf<PublishedTransforms> {
-  void fields(FieldVisitor& v) override;
+struct PublishedTransforms : OptionsOf<PublishedTransforms> {
+  void options(OptionVisitor& v) override;
   int64_t resize = 0;  ///< Pixels; 0: not resized.
   int64_t crop = 0;    ///< Pixels; 0: not cut.
   std::string interpolation = "bilinear";
@@ -24,8 +24,8 @@ struct PublishedTransforms : FieldsOf<PublishedTransforms> {
 };
 
 /// One set of weights of a model.
-struct PublishedWeights : FieldsOf<PublishedWeights> {
-  void fields(FieldVisitor& v) override;
+struct PublishedWeights : OptionsOf<PublishedWeights> {
+  void options(OptionVisitor& v) override;
   std::string name;    ///< "IMAGENET1K_V2"
   std::string about;
   std::string url;
@@ -43,7 +43,7 @@ struct PublishedWeights : FieldsOf<PublishedWeights> {
   std::vector<std::pair<std::string, std::string>> rename;  ///< As weights.load.N.rename: from the file's names to the model's.
   std::vector<std::string> ignore;                          ///< As weights.load.N.ignore.
 
-  // What the registry knows, no fields.
+  // What the registry knows, no options.
   std::string model;
   bool is_default = false;
   std::string registry_file;  ///< Where the entry stands.

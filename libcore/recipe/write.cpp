@@ -8,55 +8,55 @@ namespace {
 
 const YamlNode* map_or_null(const YamlNode* node) { return node && node->is_map() ? node : nullptr; }
 
-class Writer : public FieldVisitor {
+class Writer : public OptionVisitor {
  public:
   // Without `defaults` all keys are written; with them, those that differ. `shape`: defaults of sections that are absent by default.
   Writer(YamlNode& out, const YamlNode* defaults, const YamlNode* shape, bool make_absent = false)
       : out_(out), defaults_(defaults), shape_(shape), make_absent_(make_absent) {}
 
-  void field(const FieldInfo& info, bool& value) override { leaf(info, YamlNode::scalar_of(value ? "true" : "false")); }
-  void field(const FieldInfo& info, int64_t& value) override { leaf(info, YamlNode::scalar_of(std::to_string(value))); }
-  void field(const FieldInfo& info, double& value) override { leaf(info, YamlNode::scalar_of(number_text(value))); }
-  void field(const FieldInfo& info, std::string& value) override { leaf(info, YamlNode::scalar_of(value)); }
-  void field(const FieldInfo& info, std::vector<int64_t>& value) override {
+  void option(const OptionInfo& info, bool& value) override { leaf(info, YamlNode::scalar_of(value ? "true" : "false")); }
+  void option(const OptionInfo& info, int64_t& value) override { leaf(info, YamlNode::scalar_of(std::to_string(value))); }
+  void option(const OptionInfo& info, double& value) override { leaf(info, YamlNode::scalar_of(number_text(value))); }
+  void option(const OptionInfo& info, std::string& value) override { leaf(info, YamlNode::scalar_of(value)); }
+  void option(const OptionInfo& info, std::vector<int64_t>& value) override {
     YamlNode list = YamlNode::list_of();
     for (const int64_t item : value) list.items.push_back(YamlNode::scalar_of(std::to_string(item)));
     leaf(info, std::move(list));
   }
-  void field(const FieldInfo& info, std::vector<double>& value) override {
+  void option(const OptionInfo& info, std::vector<double>& value) override {
     YamlNode list = YamlNode::list_of();
     for (const double item : value) list.items.push_back(YamlNode::scalar_of(number_text(item)));
     leaf(info, std::move(list));
   }
-  void field(const FieldInfo& info, std::vector<std::string>& value) override {
+  void option(const OptionInfo& info, std::vector<std::string>& value) override {
     YamlNode list = YamlNode::list_of();
     for (const std::string& item : value) list.items.push_back(YamlNode::scalar_of(item));
     leaf(info, std::move(list));
   }
-  void pairs(const FieldInfo& info, std::vector<std::pair<std::string, std::string>>& value) override {
+  void pairs(const OptionInfo& info, std::vector<std::pair<std::string, std::string>>& value) override {
     YamlNode map = YamlNode::map_of();
     for (const auto& [key, text] : value) map.at(key) = YamlNode::scalar_of(text);
     leaf(info, std::move(map));
   }
-  void choice(const FieldInfo& info, int& value, std::span<const std::string_view> names) override {
+  void choice(const OptionInfo& info, int& value, std::span<const std::string_view> names) override {
     leaf(info, YamlNode::scalar_of(std::string(names[static_cast<size_t>(value)])));
   }
-  void text(const FieldInfo& info, TextValue& value) override { leaf(info, YamlNode::scalar_of(value.str())); }
+  void text(const OptionInfo& info, TextValue& value) override { leaf(info, YamlNode::scalar_of(value.str())); }
 
-  void section(const FieldInfo& info, Fields& value) override {
+  void section(const OptionInfo& info, Options& value) override {
     absent_ = false;
     const YamlNode* usual = defaults_ ? map_or_null(defaults_->find(info.name)) : nullptr;
     const YamlNode* shape = shape_ ? map_or_null(shape_->find(info.name)) : nullptr;
     YamlNode map = YamlNode::map_of();
     Writer writer(map, usual ? usual : shape, shape, make_absent_);
-    value.fields(writer);
+    value.options(writer);
     if (map.entries.empty() && usual && !info.required) return;
     out_.at(info.name) = std::move(map);
   }
 
-  void list(const FieldInfo& info, std::vector<std::unique_ptr<Fields>>& value, std::unique_ptr<Fields> (*make)()) override {
+  void list(const OptionInfo& info, std::vector<std::unique_ptr<Options>>& value, std::unique_ptr<Options> (*make)()) override {
     YamlNode full = YamlNode::list_of(), brief = YamlNode::list_of();
-    for (const std::unique_ptr<Fields>& item : value) {
+    for (const std::unique_ptr<Options>& item : value) {
       full.items.push_back(write_tree(*item, WriteMode::kFull));
       if (defaults_) brief.items.push_back(differences(*item, *make()));
     }
@@ -64,7 +64,7 @@ class Writer : public FieldVisitor {
     leaf(info, defaults_ ? std::move(brief) : std::move(full));
   }
 
-  void component(const FieldInfo& info, Component& value, ComponentKinds kinds) override {
+  void component(const OptionInfo& info, Component& value, ComponentKinds kinds) override {
     if (info.name.empty()) {
       if (!value.type.empty()) write_component(out_, value, kinds, defaults_ != nullptr);
       return;
@@ -73,7 +73,7 @@ class Writer : public FieldVisitor {
     if (same_as_default(info, full)) return;
     leaf(info, as_node(info, value, kinds, defaults_ != nullptr));
   }
-  void components(const FieldInfo& info, std::vector<Component>& value, ComponentKinds kinds) override {
+  void components(const OptionInfo& info, std::vector<Component>& value, ComponentKinds kinds) override {
     if (value.size() == 1 && !info.word.empty() && value[0].type == info.word && !value[0]) {
       return leaf(info, YamlNode::scalar_of(value[0].type));
     }
@@ -86,7 +86,7 @@ class Writer : public FieldVisitor {
     leaf(info, defaults_ ? std::move(brief) : std::move(full));
   }
 
-  bool present(const FieldInfo& info, bool has_value) override {
+  bool present(const OptionInfo& info, bool has_value) override {
     if (has_value) return true;
     if (make_absent_) {
       absent_ = true;
@@ -95,26 +95,26 @@ class Writer : public FieldVisitor {
     leaf(info, YamlNode());
     return false;
   }
-  using FieldVisitor::choice;
-  using FieldVisitor::field;
+  using OptionVisitor::choice;
+  using OptionVisitor::option;
 
-  static YamlNode differences(Fields& value, Fields& defaults) {
+  static YamlNode differences(Options& value, Options& defaults) {
     const YamlNode usual = write_tree(defaults, WriteMode::kFull);
     const YamlNode shape = write_tree(defaults, WriteMode::kShape);
     YamlNode out = YamlNode::map_of();
     Writer writer(out, &usual, &shape);
-    value.fields(writer);
+    value.options(writer);
     return out;
   }
 
  private:
-  bool same_as_default(const FieldInfo& info, const YamlNode& full) const {
+  bool same_as_default(const OptionInfo& info, const YamlNode& full) const {
     if (!defaults_ || info.required) return false;
     const YamlNode* usual = defaults_->find(info.name);
     return usual && *usual == full;
   }
 
-  void leaf(const FieldInfo& info, YamlNode node) {
+  void leaf(const OptionInfo& info, YamlNode node) {
     if (absent_) node = YamlNode();  // an optional that was made only to be seen
     absent_ = false;
     if (!same_as_default(info, node)) out_.at(info.name) = std::move(node);
@@ -131,7 +131,7 @@ class Writer : public FieldVisitor {
     if (params.is_null()) params = write_tree(*value.params, WriteMode::kFull);
     for (YamlNode::Entry& entry : params.entries) out.at(entry.key) = std::move(entry.value);
   }
-  static YamlNode as_node(const FieldInfo& info, Component& value, ComponentKinds kinds, bool brief) {
+  static YamlNode as_node(const OptionInfo& info, Component& value, ComponentKinds kinds, bool brief) {
     if (value.type.empty()) return YamlNode();
     if (!value && value.type == info.word) return YamlNode::scalar_of(value.type);
     YamlNode map = YamlNode::map_of();
@@ -148,15 +148,15 @@ class Writer : public FieldVisitor {
 
 }  // namespace
 
-YamlNode write_tree(Fields& value, WriteMode mode) {
+YamlNode write_tree(Options& value, WriteMode mode) {
   YamlNode out = YamlNode::map_of();
   Writer writer(out, nullptr, nullptr, mode == WriteMode::kShape);
-  value.fields(writer);
+  value.options(writer);
   return out;
 }
 
-YamlNode write_fields(const Fields& value, const Fields& defaults, DumpForm form) {
-  const std::unique_ptr<Fields> copy = value.clone(), usual = defaults.clone();
+YamlNode write_options(const Options& value, const Options& defaults, DumpForm form) {
+  const std::unique_ptr<Options> copy = value.clone(), usual = defaults.clone();
   return form == DumpForm::kFull ? write_tree(*copy, WriteMode::kFull) : Writer::differences(*copy, *usual);
 }
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "libcore/base/fields.h"
+#include "libcore/base/options.h"
 #include "libcore/recipe/yaml_tree.h"
 
 namespace galley {
@@ -13,7 +13,7 @@ enum class WriteMode {
   kShape,  ///< As kFull, but absent optional sections are written with their defaults.
 };
 /// All values of a struct. kShape changes `value`: it makes what is absent.
-YamlNode write_tree(Fields& value, WriteMode mode);
+YamlNode write_tree(Options& value, WriteMode mode);
 
 /// The parts of a command-line list "1,16", each with its place.
 std::vector<YamlNode> split_commas(const YamlNode& scalar);

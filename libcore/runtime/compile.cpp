@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "libcore/backends/table.h"
 #include "libcore/base/parallel.h"
-#include "libcore/kernels/table.h"
 #include "libcore/passes/assign_precision.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/passes/order_updates.h"
@@ -25,7 +25,7 @@ LayoutOptions layout_options(const CompileOptions& options, int threads) {
   layout.given = options.parameter_formats;
   const bool reference_only = options.reference_only;
   const auto as_it_is = [=](const Kernel* kernel, const MemoryFormat& format) {
-    return kernel != nullptr && (reference_only || kernel->name != "ref") ? format : MemoryFormat();
+    return kernel != nullptr && (reference_only || !kernel->reference) ? format : MemoryFormat();
   };
   layout.preferred_weight = [=](const Graph& graph, const Node& node, size_t input) {
     const KernelQuery query = query_of(graph, node, threads);
@@ -81,13 +81,13 @@ bool has_kernel_in(const Graph& graph, const Node& node, LayoutMode mode, int th
     images.back().format = MemoryFormat::channels_last_for_rank(type->shape.rank());
     type = &images.back();
   };
-  if (mode != LayoutMode::kContiguous && node.op->formats == FormatRule::kSame) {
+  if (mode != LayoutMode::kContiguous && node.op->layout.formats == FormatRule::kKeeps) {
     for (size_t i = 0; i < query.context.inputs.size(); ++i) {
-      if (i >= node.op->inputs.size() || node.op->inputs[i] != "weight") lay(query.context.inputs[i]);
+      if (i >= node.op->inputs.size() || node.op->inputs[i].kind != PortKind::kWeight) lay(query.context.inputs[i]);
     }
     for (const TensorType*& type : query.context.outputs) lay(type);
   }
-  return choose_kernel(query).kernel->name != "ref";
+  return !choose_kernel(query).kernel->reference;
 }
 
 bool computes_in_f32(const Graph& graph, const Node& node) {
@@ -109,7 +109,7 @@ std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& option
   auto program = std::make_shared<Program>();
   program->threads_ = threads;
   graph.remove_dead_nodes();
-  const auto has_own_kernel = [threads](const Graph& probe, const Node& node) { return choose_kernel(query_of(probe, node, threads)).kernel->name != "ref"; };
+  const auto has_own_kernel = [threads](const Graph& probe, const Node& node) { return !choose_kernel(query_of(probe, node, threads)).kernel->reference; };
   if (!options.reference_only) {
     const auto has_kernel_then = [&](const Graph& probe, const Node& node) { return has_kernel_in(probe, node, options.memory_format, threads); };
     fuse_gates(graph, has_kernel_then);
@@ -144,11 +144,12 @@ std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& option
       Step step;
       step.node = index;
       step.kernel = choice.kernel->prepare(query);
-      step.backend = choice.kernel->name;
+      step.backend = choice.kernel->algorithm;
+      step.reference = choice.kernel->reference;
       step.updates = !node.op->updates.empty() || node.phase == Phase::kUpdate;
       scratch.back() = step.kernel->scratch_bytes();
       const std::string implementation = step.kernel->implementation();
-      const bool slow_reference = step.backend == "ref" && !options.reference_only && computes_in_f32(final_graph, node) &&
+      const bool slow_reference = step.reference && !options.reference_only && computes_in_f32(final_graph, node) &&
                                   cost_of(*node.op, query.context).flops > 0 && final_graph.type(node.outputs[0]).elements() > 1;
       if (slow_reference) {
         std::string reasons;

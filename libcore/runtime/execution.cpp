@@ -7,6 +7,7 @@
 #include <set>
 
 #include "libcore/base/parallel.h"
+#include "libcore/device/stream.h"
 
 namespace galley {
 namespace {
@@ -172,7 +173,7 @@ void Execution::execute(size_t s, NodeObserver* observer) {
   const Step& step = program_->steps()[s];
   const Call& call = calls_[s];
   if (observer != nullptr) observer->before(*program_, step);
-  step.kernel->run({call.inputs, call.outputs, call.scratch});
+  step.kernel->run(host_stream(), {call.inputs, call.outputs, call.scratch});
   if (observer != nullptr) observer->after(*program_, step, call.outputs);
 }
 

@@ -42,7 +42,7 @@ class FiniteCheck : public NodeObserver {
     NonFinite bad;
     bad.path = node.path;
     bad.op = node.op->name;
-    bad.tensor = output < node.op->outputs.size() ? std::string(node.op->outputs[output]) : cat("output ", output);
+    bad.tensor = output < node.op->outputs.size() ? std::string(node.op->outputs[output].name) : cat("output ", output);
     bad.elements = type.elements();
     for (int64_t i = 0; i < bad.elements; ++i) {
       const Shape index = index_of(type.shape, i);

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "libcore/backends/kernel.h"
 #include "libcore/graph/graph.h"
-#include "libcore/kernels/kernel.h"
 #include "libcore/passes/assign_layout.h"
 #include "libcore/passes/plan_memory.h"
 
@@ -17,7 +17,8 @@ namespace galley {
 struct Step {
   int node = 0;  // index into Program::graph().nodes()
   std::shared_ptr<const PreparedKernel> kernel;
-  std::string_view backend;  // "onednn", "cpu", "ref"
+  std::string_view backend;  // the kernel's name in reports: "onednn", "cpu", "ref"
+  bool reference = false;    // the reference kernel runs it
   bool updates = false;      // writes parameters or state, or is of Phase::kUpdate
 };
 

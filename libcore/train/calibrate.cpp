@@ -18,7 +18,7 @@ namespace {
 std::map<ValueId, std::string> watched_values(const Graph& graph) {
   std::map<ValueId, std::string> values = quant_values(graph);
   for (const Node& node : graph.nodes()) {
-    if (node.op->view) values.erase(node.outputs[0]);
+    if (node.op->view()) values.erase(node.outputs[0]);
   }
   return values;
 }

@@ -35,7 +35,7 @@ std::vector<ParameterSpec> specs_of(const ConvertReport& report, const std::map<
 }  // namespace
 
 std::shared_ptr<const QuantizationPlan> loaded_plan(const Recipe& recipe) {
-  const FieldList& sources = recipe.weights.load;
+  const OptionList& sources = recipe.weights.load;
   for (size_t i = 0; i < sources.size(); ++i) {
     const auto& source = sources.at<WeightSource>(i);
     const Metadata metadata = read_weights_metadata(source.path());

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "libcore/tensor/dtype.h"
 #include "libcore/base/shape.h"
+#include "libcore/tensor/dtype.h"
 
 namespace galley {
 

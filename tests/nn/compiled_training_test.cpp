@@ -77,7 +77,7 @@ TEST_P(CompiledTraining, InBf16StartsNearTheGoldenLoss) {
 
 TEST_P(RandomTraining, LossesAreFinite) {
   GoldenModel golden = GetParam();
-  std::erase_if(golden.fields, [](const auto& field) { return field.first.starts_with("dropout") || field.first == "stochastic_depth_prob"; });
+  std::erase_if(golden.options, [](const auto& option) { return option.first.starts_with("dropout") || option.first == "stochastic_depth_prob"; });
   for (const double loss : two_steps(golden)) EXPECT_TRUE(std::isfinite(loss)) << loss;
 }
 

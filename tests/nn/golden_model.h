@@ -7,33 +7,33 @@
 #include <utility>
 #include <vector>
 
-#include "libcore/kernels/ref/ref.h"
+#include "libcore/backends/ref/ref.h"
 #include "libcore/nn/loss.h"
 #include "libcore/nn/zoo.h"
-#include "tests/nn/set_field.h"
+#include "tests/nn/set_option.h"
 #include "tests/support/golden_weights.h"
 
 namespace galley {
 
-/// A model of the zoo with some of its fields set.
+/// A model of the zoo with some of its options set.
 struct GoldenModel {
   std::string file;  // of tests/golden/models
   std::string type;
   Shape input;
-  std::vector<std::pair<std::string, std::vector<double>>> fields;
+  std::vector<std::pair<std::string, std::vector<double>>> options;
 
   Component component() const {
     Component model = default_model(type);
-    for (const auto& [name, values] : fields) {
+    for (const auto& [name, values] : options) {
       Setter setter(name, values);
-      model.params->fields(setter);
-      EXPECT_TRUE(setter.found) << type << " has no field " << name;
+      model.params->options(setter);
+      EXPECT_TRUE(setter.found) << type << " has no option " << name;
     }
     return model;
   }
 };
 
-/// Models at a size that the interpreter runs in seconds, with the fields that make_golden.py gives them there.
+/// Models at a size that the interpreter runs in seconds, with the options that make_golden.py gives them there.
 inline const std::vector<GoldenModel>& golden_models() {
   const std::vector<double> none{0};
   static const std::vector<GoldenModel> all{
@@ -75,7 +75,7 @@ inline const std::vector<GoldenModel>& golden_models() {
 inline Component with_ten_classes(const GoldenModel& golden) {
   Component model = golden.component();
   Setter classes("num_classes", {10});
-  model.params->fields(classes);
+  model.params->options(classes);
   return model;
 }
 

@@ -7,7 +7,7 @@
 #include "libcore/ops/binary.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/unary.h"
-#include "tests/nn/set_field.h"
+#include "tests/nn/set_option.h"
 
 namespace galley {
 namespace {
@@ -25,20 +25,20 @@ std::unique_ptr<LayerSpec> layer(std::string name, std::string type, const Setti
   EXPECT_TRUE(spec->layer) << type;
   for (const auto& [key, numbers] : settings) {
     Setter setter(key, numbers);
-    spec->layer.params->fields(setter);
-    EXPECT_TRUE(setter.found) << type << " has no field " << key;
+    spec->layer.params->options(setter);
+    EXPECT_TRUE(setter.found) << type << " has no option " << key;
   }
   return spec;
 }
 
 template <class... Specs>
-FieldList list_of(Specs... specs) {
-  FieldList list;
+OptionList list_of(Specs... specs) {
+  OptionList list;
   (list.items.push_back(std::move(specs)), ...);
   return list;
 }
 
-std::unique_ptr<LayerSpec> group(std::string name, FieldList layers, int64_t repeat = 1) {
+std::unique_ptr<LayerSpec> group(std::string name, OptionList layers, int64_t repeat = 1) {
   auto spec = std::make_unique<LayerSpec>();
   spec->name = std::move(name);
   spec->layers = std::move(layers);
@@ -47,21 +47,21 @@ std::unique_ptr<LayerSpec> group(std::string name, FieldList layers, int64_t rep
 }
 
 /// Attributes as text.
-class AttributeText : public FieldVisitor {
+class AttributeText : public OptionVisitor {
  public:
-  void field(const FieldInfo& i, bool& v) override { add(i, v); }
-  void field(const FieldInfo& i, int64_t& v) override { add(i, v); }
-  void field(const FieldInfo& i, double& v) override { add(i, v); }
-  void field(const FieldInfo& i, std::string& v) override { add(i, v); }
-  void field(const FieldInfo& i, std::vector<int64_t>& v) override { for (const int64_t n : v) add(i, n); }
-  void field(const FieldInfo& i, std::vector<double>& v) override { for (const double n : v) add(i, n); }
-  void field(const FieldInfo& i, std::vector<std::string>& v) override { for (const std::string& n : v) add(i, n); }
-  void choice(const FieldInfo& i, int& v, std::span<const std::string_view> names) override { add(i, names[static_cast<size_t>(v)]); }
+  void option(const OptionInfo& i, bool& v) override { add(i, v); }
+  void option(const OptionInfo& i, int64_t& v) override { add(i, v); }
+  void option(const OptionInfo& i, double& v) override { add(i, v); }
+  void option(const OptionInfo& i, std::string& v) override { add(i, v); }
+  void option(const OptionInfo& i, std::vector<int64_t>& v) override { for (const int64_t n : v) add(i, n); }
+  void option(const OptionInfo& i, std::vector<double>& v) override { for (const double n : v) add(i, n); }
+  void option(const OptionInfo& i, std::vector<std::string>& v) override { for (const std::string& n : v) add(i, n); }
+  void choice(const OptionInfo& i, int& v, std::span<const std::string_view> names) override { add(i, names[static_cast<size_t>(v)]); }
   std::string text;
 
  private:
   template <class T>
-  void add(const FieldInfo& info, const T& value) { text += cat(" ", info.name, "=", value); }
+  void add(const OptionInfo& info, const T& value) { text += cat(" ", info.name, "=", value); }
 };
 
 /// A graph as text: every node with its path, attributes, inputs and the types of its outputs.
@@ -72,7 +72,7 @@ std::string dump(const Graph& graph) {
     text += cat(node.path, ": ", node.op->name);
     if (node.attributes != nullptr) {
       AttributeText attributes;
-      node.attributes->clone()->fields(attributes);
+      node.attributes->clone()->options(attributes);
       text += attributes.text;
     }
     for (const ValueId id : node.inputs) text += cat(" %", id);
@@ -82,14 +82,14 @@ std::string dump(const Graph& graph) {
   return text;
 }
 
-std::string capture(const FieldList& layers, const TensorType& input) {
+std::string capture(const OptionList& layers, const TensorType& input) {
   Graph graph;
   Builder b(graph);
   graph.add_output("output", build_layers(b, layers, b.input("input", input)));
   return dump(graph);
 }
 
-std::string error_of(const FieldList& layers, const TensorType& input = {.shape = {2, 3, 8, 8}}) {
+std::string error_of(const OptionList& layers, const TensorType& input = {.shape = {2, 3, 8, 8}}) {
   try {
     capture(layers, input);
   } catch (const Error& error) {
@@ -104,7 +104,7 @@ void expect_parts(const std::string& text, std::initializer_list<const char*> pa
 }
 
 TEST(Layers, AreTheSameGraphAsCode) {
-  const FieldList layers = list_of(
+  const OptionList layers = list_of(
       layer("conv1", "conv2d", {{"out_channels", {16}}, {"kernel_size", {3}}, {"padding", {1}}, {"bias", {0}}}), layer("bn1", "batch_norm"),
       group("layer1", list_of(layer("conv1", "conv2d", {{"out_channels", {16}}, {"kernel_size", {3}}, {"padding", {1}}}), layer("relu", "relu"),
                               layer("add", "add", {}, {"relu", "in"})), 2),
@@ -136,14 +136,14 @@ TEST(Layers, AreTheSameGraphAsCode) {
 }
 
 TEST(Layers, EveryKindBuildsWithItsDefaults) {
-  // Kinds with required fields get them here; a kind that this test does not know with its defaults alone must build too.
+  // Kinds with required options get them here; a kind that this test does not know with its defaults alone must build too.
   const std::map<std::string, Settings> required{{"permute", {{"dims", {0, 2, 3, 1}}}}, {"reshape", {{"shape", {2, -1}}}}, {"mean", {{"dim", {1}}}}};
   for (const ComponentKind& kind : layer_kinds()) {
     if (kind.type == "rename") continue;  // wants words: below
     const std::string type(kind.type);
     const bool several = type == "add" || type == "sub" || type == "mul" || type == "maximum" || type == "concat";
     const bool index = type == "embedding", sequence = type == "lstm" || type == "gru" || type == "rnn";
-    FieldList layers = list_of(layer("", type, required.contains(type) ? required.at(type) : Settings{},
+    OptionList layers = list_of(layer("", type, required.contains(type) ? required.at(type) : Settings{},
                                      several ? std::vector<std::string>{"in", "in"} : std::vector<std::string>{}));
     EXPECT_NO_THROW(capture(layers, {.dtype = index ? DType::kI64 : DType::kF32, .shape = sequence ? Shape{2, 4, 8} : Shape{2, 4, 8, 8}})) << type;
     EXPECT_FALSE(kind.doc.empty());
@@ -182,7 +182,7 @@ TEST(Layers, MistakesNameTheLayersPath) {
 TEST(Layers, NamesOfDimensionsThatDifferAreAnError) {
   auto rename = layer("swap", "rename");
   Setter setter("names", {}, {"N", "C", "W", "H"});
-  rename->layer.params->fields(setter);
+  rename->layer.params->options(setter);
   const TensorType input{.shape = {2, 3, 8, 8}, .names = {"N", "C", "H", "W"}};
   expect_parts(error_of(list_of(std::move(rename), layer("sum", "add", {}, {"swap", "in"})), input), {"sum", "W", "H"});
 }

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "libcore/kernels/ref/ref.h"
+#include "libcore/backends/ref/ref.h"
 
 namespace galley {
 namespace {

@@ -13,12 +13,12 @@
 namespace galley {
 namespace {
 
-/// Sets fields of a model's parameters; those that it has not are passed over.
-Component with_fields(const std::string& type, const std::vector<std::pair<std::string, double>>& fields) {
+/// Sets options of a model's parameters; those that it has not are passed over.
+Component with_options(const std::string& type, const std::vector<std::pair<std::string, double>>& options) {
   Component model = default_model(type);
-  for (const auto& [name, value] : fields) {
+  for (const auto& [name, value] : options) {
     Setter setter(name, {value});
-    model.params->fields(setter);
+    model.params->options(setter);
   }
   return model;
 }
@@ -44,7 +44,7 @@ TEST(Published, ParametersAndMultiplyAdds) {
   while (file >> type >> weights >> parameters >> gmacs >> size) {
     seen.insert(type);
     // The file of GoogLeNet's weights has no auxiliary classifiers; those of Inception-v3 has.
-    const Component model = with_fields(type, {{"image_size", static_cast<double>(size)}, {"aux_logits", type == "googlenet" ? 0 : 1}});
+    const Component model = with_options(type, {{"image_size", static_cast<double>(size)}, {"aux_logits", type == "googlenet" ? 0 : 1}});
     Graph graph;
     Builder b(graph, {.mode = Mode::kEvaluation});
     graph.add_output("logits", build_model(b, model, b.input("input", {.shape = {1, 3, size, size}})).front().second);
@@ -102,7 +102,7 @@ TEST(Published, WholeModelsGiveTheirLogits) {
     near(key, want, run_golden(default_model(key), Mode::kEvaluation, 1).at("logits"));
   }
   // With the auxiliary classifier, which wants images of full size. Its last batch norm is over two values, whose difference it scales up.
-  const auto training = run_golden(with_fields("inception_v3", {{"dropout", 0}}), Mode::kTraining, 2);
+  const auto training = run_golden(with_options("inception_v3", {{"dropout", 0}}), Mode::kTraining, 2);
   near("inception_v3:train", golden.at("inception_v3:train"), training.at("logits"));
   near("inception_v3:aux", golden.at("inception_v3:aux"), training.at("aux"), 1e-3);
 }

@@ -10,14 +10,14 @@
 #include <fstream>
 #include <sstream>
 
-#include "libcore/kernels/ref/ref.h"
+#include "libcore/backends/ref/ref.h"
 #include "libcore/nn/layers.h"
 #include "libcore/nn/loss.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/passes/differentiate.h"
-#include "tests/nn/set_field.h"
+#include "tests/nn/set_option.h"
 
 namespace galley {
 namespace {
@@ -144,7 +144,7 @@ TEST(Recurrent, LayersOfARecipeAreTheseLayers) {
       ASSERT_TRUE(spec->layer) << type;
       for (const auto& [key, numbers] : settings) {
         Setter setter(key, numbers);
-        spec->layer.params->fields(setter);
+        spec->layer.params->options(setter);
         ASSERT_TRUE(setter.found) << type << " " << key;
       }
       params.layers.items.push_back(std::move(spec));
@@ -175,7 +175,7 @@ TEST(Recurrent, LanguageModelCountsEveryToken) {
     Component model = with_vocabulary(default_model("rnn_lm"), 9);
     for (const auto& [key, value] : std::vector<std::pair<std::string, double>>{{"embedding_dim", 5}, {"hidden_size", 5}, {"num_layers", 1}, {"dropout", 0}, {"tie_weights", tied}}) {
       Setter setter(key, {value});
-      model.params->fields(setter);
+      model.params->options(setter);
       ASSERT_TRUE(setter.found) << key;
     }
     const ModelInfo info = model_info(model);

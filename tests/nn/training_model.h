@@ -15,7 +15,7 @@ struct TrainingModel {
     const Value output = results.front().second;
     Component cross_entropy = make_loss("cross_entropy");
     Setter smoothing("label_smoothing", {label_smoothing});
-    cross_entropy.params->fields(smoothing);
+    cross_entropy.params->options(smoothing);
     const Value target = b.input("target", loss_target(cross_entropy, output.type()));
     logits = output.id();
     loss = build_training_loss(b, cross_entropy, model_info(model), results, target).id();

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <limits>
 
-#include "libcore/kernels/ref/ref.h"
+#include "libcore/backends/ref/ref.h"
 #include "libcore/ops/fake_quantize.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/quantize.h"

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "libcore/kernels/ref/ref.h"
+#include "libcore/backends/ref/ref.h"
 
 namespace galley::test {
 

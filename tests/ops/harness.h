@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "libcore/backends/ref/ref.h"
 #include "libcore/base/philox.h"
 #include "libcore/graph/graph.h"
-#include "libcore/kernels/ref/ref.h"
 
 namespace galley::test {
 

@@ -4,8 +4,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "libcore/kernels/ref/memory.h"
-#include "libcore/kernels/table.h"
+#include "libcore/backends/ref/memory.h"
+#include "libcore/backends/table.h"
+#include "libcore/device/stream.h"
 #include "libcore/ops/quantized.h"
 #include "tests/ops/harness.h"
 
@@ -61,7 +62,7 @@ Trial trial_of(const Graph& graph, const Node& node) {
 /// Activations of rank 4 and 5 channels_last; false where the op's rule has no such form.
 bool make_channels_last(const Graph& graph, Trial& trial) {
   const bool weight_gradient = trial.node.is("conv2d_backward_weights");
-  if (trial.node.op->formats != FormatRule::kSame && !weight_gradient) return false;
+  if (trial.node.op->layout.formats != FormatRule::kKeeps && !weight_gradient) return false;
   bool any = false;
   const auto change = [&](TensorType& type) {
     if (type.shape.rank() != 4 && type.shape.rank() != 5) return;
@@ -89,7 +90,7 @@ bool can_reuse(const Trial& trial, const InPlace& reuse) {
 /// Results of an operator on quantized values before they are rounded, in steps of the output's scale; empty for other operators.
 std::vector<double> unrounded(const Trial& trial, const std::vector<const RefArray*>& inputs) {
   if (trial.node.attributes == nullptr) return {};
-  const std::unique_ptr<Fields> attributes = trial.node.attributes->clone();
+  const std::unique_ptr<Options> attributes = trial.node.attributes->clone();
   auto* output = dynamic_cast<QuantizedOutput*>(attributes.get());
   if (output == nullptr || output->output_dtype == DType::kF32) return {};
   output->output_dtype = DType::kF32;
@@ -143,7 +144,7 @@ std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<V
 
   const std::unique_ptr<PreparedKernel> prepared = kernel.prepare(query);
   Guarded scratch(prepared->scratch_bytes());
-  prepared->run({in_addresses, out_addresses, prepared->scratch_bytes() == 0 ? nullptr : scratch.data()});
+  prepared->run(host_stream(), {in_addresses, out_addresses, prepared->scratch_bytes() == 0 ? nullptr : scratch.data()});
 
   if (!scratch.intact()) return "writes outside of its scratch memory";
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -206,7 +207,7 @@ std::vector<std::string> kernel_failures(const OpCase& c, DType real, std::set<s
         for (const Trial& form : forms) {
           if (!kernel->supports(form.query())) continue;
           if (tried != nullptr) {
-            tried->insert(cat(kernel->name, " of ", node.op->name));
+            tried->insert(cat(kernel->algorithm, " of ", node.op->name));
             continue;
           }
           std::string formats;
@@ -218,7 +219,7 @@ std::vector<std::string> kernel_failures(const OpCase& c, DType real, std::set<s
             problem = run_trial(*kernel, form, values, c, tolerance, &reuse);
             if (!problem.empty()) problem += cat(", in the memory of input ", reuse.input);
           }
-          if (!problem.empty()) failures.push_back(cat(c.name, ": kernel ", kernel->name, " of ", node.op->name, ":", formats, ": ", problem));
+          if (!problem.empty()) failures.push_back(cat(c.name, ": kernel ", kernel->algorithm, " of ", node.op->name, ":", formats, ": ", problem));
         }
       }
     }

@@ -293,7 +293,7 @@ TEST(QuantizedGolden, TableFunctions) {
   for (const std::string& name : names_with("table_")) {
     Golden g(name);
     const OpDef& op = find_op(name.substr(6));
-    const std::unique_ptr<Fields> attributes = op.make_attrs != nullptr ? op.make_attrs() : nullptr;
+    const std::unique_ptr<Options> attributes = op.make_attrs != nullptr ? op.make_attrs() : nullptr;
     g.expect_integers(lookup(g.input("x", DType::kU8), table_of(g.params("x"), g.params("y"), scalar_function(op, attributes.get()))), "y");
   }
 }

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "libcore/kernels/ref/ref.h"
+#include "libcore/backends/ref/ref.h"
 #include "libcore/ops/fake_quantize.h"
 #include "libcore/ops/quantized.h"
 #include "libcore/ops/shape.h"
@@ -144,7 +144,7 @@ TEST_F(QuantizedMistakes, EveryTableOperatorHasAFunction) {
   ensure_ops_registered();
   for (const OpDef* op : all_ops()) {
     if (op->quantize != QuantizeRule::kTable) continue;
-    const std::unique_ptr<Fields> attributes = op->make_attrs != nullptr ? op->make_attrs() : nullptr;
+    const std::unique_ptr<Options> attributes = op->make_attrs != nullptr ? op->make_attrs() : nullptr;
     EXPECT_TRUE(std::isfinite(scalar_function(*op, attributes.get())(0.5))) << op->name;
   }
 }

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "libcore/kernels/ref/ref.h"
+#include "libcore/backends/ref/ref.h"
 #include "libcore/ops/random.h"
 #include "libcore/ops/random_mask.h"
 

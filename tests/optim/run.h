@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "libcore/kernels/ref/ref.h"
+#include "libcore/backends/ref/ref.h"
 #include "libcore/optim/updates.h"
 
 namespace galley {

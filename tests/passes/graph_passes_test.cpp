@@ -4,13 +4,13 @@
 
 #include <cmath>
 
+#include "libcore/ops/reduce.h"
 #include "libcore/passes/assign_layout.h"
 #include "libcore/passes/fold_batch_norm.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/passes/order_updates.h"
 #include "libcore/passes/plan_memory.h"
 #include "libcore/passes/recompute.h"
-#include "libcore/ops/reduce.h"
 #include "tests/support/graphs.h"
 
 namespace galley::test {

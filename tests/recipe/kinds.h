@@ -9,98 +9,98 @@
 
 namespace galley::recipe_test {
 
-struct Sgd : FieldsOf<Sgd> {
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "lr", .doc = "learning rate", .min = 0, .required = true}, lr);
-    v.field({.name = "momentum", .doc = "share of the last update", .min = 0, .max = 1}, momentum);
-    v.field({.name = "weight_decay", .doc = "L2 penalty", .min = 0}, weight_decay);
-    v.field({.name = "nesterov", .doc = "look ahead"}, nesterov);
+struct Sgd : OptionsOf<Sgd> {
+  void options(OptionVisitor& v) override {
+    v.option({.name = "lr", .doc = "learning rate", .min = 0, .required = true}, lr);
+    v.option({.name = "momentum", .doc = "share of the last update", .min = 0, .max = 1}, momentum);
+    v.option({.name = "weight_decay", .doc = "L2 penalty", .min = 0}, weight_decay);
+    v.option({.name = "nesterov", .doc = "look ahead"}, nesterov);
   }
   double lr = 0, momentum = 0, weight_decay = 0;
   bool nesterov = false;
 };
-struct Adam : FieldsOf<Adam> {
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "lr", .doc = "learning rate", .min = 0}, lr);
-    v.field({.name = "betas", .doc = "decays", .min = 0, .max = 1}, betas);
+struct Adam : OptionsOf<Adam> {
+  void options(OptionVisitor& v) override {
+    v.option({.name = "lr", .doc = "learning rate", .min = 0}, lr);
+    v.option({.name = "betas", .doc = "decays", .min = 0, .max = 1}, betas);
   }
   double lr = 1e-3;
   std::vector<double> betas{0.9, 0.999};
 };
-struct Resnet : FieldsOf<Resnet> {
-  void fields(FieldVisitor& v) override { v.field({.name = "num_classes", .doc = "classes", .min = 1}, num_classes); }
+struct Resnet : OptionsOf<Resnet> {
+  void options(OptionVisitor& v) override { v.option({.name = "num_classes", .doc = "classes", .min = 1}, num_classes); }
   int64_t num_classes = 1000;
 };
-struct Conv : FieldsOf<Conv> {
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "out_channels", .doc = "", .min = 1, .required = true}, out_channels);
-    v.field({.name = "kernel_size", .doc = "", .min = 1, .required = true}, kernel_size);
-    v.field({.name = "bias", .doc = ""}, bias);
+struct Conv : OptionsOf<Conv> {
+  void options(OptionVisitor& v) override {
+    v.option({.name = "out_channels", .doc = "", .min = 1, .required = true}, out_channels);
+    v.option({.name = "kernel_size", .doc = "", .min = 1, .required = true}, kernel_size);
+    v.option({.name = "bias", .doc = ""}, bias);
   }
   int64_t out_channels = 1;
   std::vector<int64_t> kernel_size;
   bool bias = true;
 };
-struct Empty : FieldsOf<Empty> {
-  void fields(FieldVisitor&) override {}
+struct Empty : OptionsOf<Empty> {
+  void options(OptionVisitor&) override {}
 };
 
-inline constexpr ComponentKind kLayers[] = {{"conv2d", "convolution", make_fields<Conv>}, {"relu", "max(x, 0)", make_fields<Empty>}, {"add", "sum", make_fields<Empty>}};
+inline constexpr ComponentKind kLayers[] = {{"conv2d", "convolution", make_options<Conv>}, {"relu", "max(x, 0)", make_options<Empty>}, {"add", "sum", make_options<Empty>}};
 
 // As libcore/nn/layer_spec.h has it: groups within groups, a layer's own keys beside those of its kind.
-struct Layer : FieldsOf<Layer> {
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "name", .doc = ""}, name);
+struct Layer : OptionsOf<Layer> {
+  void options(OptionVisitor& v) override {
+    v.option({.name = "name", .doc = ""}, name);
     v.component({.name = "", .doc = ""}, layer, kLayers);
-    v.field({.name = "inputs", .doc = ""}, inputs);
-    v.field({.name = "repeat", .doc = "", .min = 1}, repeat);
-    v.list({.name = "layers", .doc = ""}, layers.items, make_fields<Layer>);
+    v.option({.name = "inputs", .doc = ""}, inputs);
+    v.option({.name = "repeat", .doc = "", .min = 1}, repeat);
+    v.list({.name = "layers", .doc = ""}, layers.items, make_options<Layer>);
   }
   std::string name;
   Component layer;
   std::vector<std::string> inputs;
   int64_t repeat = 1;
-  FieldList layers;
+  OptionList layers;
 };
-struct LayersModel : FieldsOf<LayersModel> {
-  void fields(FieldVisitor& v) override { v.list({.name = "layers", .doc = "", .required = true}, layers.items, make_fields<Layer>); }
-  FieldList layers;
+struct LayersModel : OptionsOf<LayersModel> {
+  void options(OptionVisitor& v) override { v.list({.name = "layers", .doc = "", .required = true}, layers.items, make_options<Layer>); }
+  OptionList layers;
 };
-struct Folder : FieldsOf<Folder> {
-  void fields(FieldVisitor& v) override { v.field({.name = "path", .doc = "folder", .required = true}, path); }
+struct Folder : OptionsOf<Folder> {
+  void options(OptionVisitor& v) override { v.option({.name = "path", .doc = "folder", .required = true}, path); }
   std::vector<std::string> path;
 };
-struct Crop : FieldsOf<Crop> {
-  void fields(FieldVisitor& v) override { v.field({.name = "size", .doc = "pixels", .unit = "pixels", .min = 1, .required = true}, size); }
+struct Crop : OptionsOf<Crop> {
+  void options(OptionVisitor& v) override { v.option({.name = "size", .doc = "pixels", .unit = "pixels", .min = 1, .required = true}, size); }
   int64_t size = 0;
 };
-struct Normalize : FieldsOf<Normalize> {
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "mean", .doc = ""}, mean);
-    v.field({.name = "std", .doc = ""}, std);
+struct Normalize : OptionsOf<Normalize> {
+  void options(OptionVisitor& v) override {
+    v.option({.name = "mean", .doc = ""}, mean);
+    v.option({.name = "std", .doc = ""}, std);
   }
   std::vector<double> mean, std;
 };
-struct Phase : FieldsOf<Phase> {
-  void fields(FieldVisitor& v) override {
-    v.field({.name = "from", .doc = "first value"}, from);
-    v.field({.name = "duration", .doc = "how long"}, duration);
+struct Phase : OptionsOf<Phase> {
+  void options(OptionVisitor& v) override {
+    v.option({.name = "from", .doc = "first value"}, from);
+    v.option({.name = "duration", .doc = "how long"}, duration);
   }
   std::optional<Multiple> from;
   std::optional<Duration> duration;
 };
-struct CrossEntropy : FieldsOf<CrossEntropy> {
-  void fields(FieldVisitor& v) override { v.field({.name = "label_smoothing", .doc = "", .min = 0, .max = 1}, label_smoothing); }
+struct CrossEntropy : OptionsOf<CrossEntropy> {
+  void options(OptionVisitor& v) override { v.option({.name = "label_smoothing", .doc = "", .min = 0, .max = 1}, label_smoothing); }
   double label_smoothing = 0;
 };
 
-inline constexpr ComponentKind kModels[] = {{"resnet18", "", make_fields<Resnet>}, {"resnet50", "", make_fields<Resnet>}, {"layers", "", make_fields<LayersModel>}};
-inline constexpr ComponentKind kSources[] = {{"image_folder", "", make_fields<Folder>}, {"synthetic", "", make_fields<Empty>}};
+inline constexpr ComponentKind kModels[] = {{"resnet18", "", make_options<Resnet>}, {"resnet50", "", make_options<Resnet>}, {"layers", "", make_options<LayersModel>}};
+inline constexpr ComponentKind kSources[] = {{"image_folder", "", make_options<Folder>}, {"synthetic", "", make_options<Empty>}};
 inline constexpr ComponentKind kTransforms[] = {
-    {"random_resized_crop", "", make_fields<Crop>}, {"random_horizontal_flip", "", make_fields<Empty>}, {"resize", "", make_fields<Crop>}, {"normalize", "", make_fields<Normalize>}};
-inline constexpr ComponentKind kOptimizers[] = {{"sgd", "", make_fields<Sgd>}, {"adam", "", make_fields<Adam>}};
-inline constexpr ComponentKind kSchedules[] = {{"linear", "", make_fields<Phase>}, {"cosine", "", make_fields<Phase>}};
-inline constexpr ComponentKind kLosses[] = {{"cross_entropy", "", make_fields<CrossEntropy>}};
+    {"random_resized_crop", "", make_options<Crop>}, {"random_horizontal_flip", "", make_options<Empty>}, {"resize", "", make_options<Crop>}, {"normalize", "", make_options<Normalize>}};
+inline constexpr ComponentKind kOptimizers[] = {{"sgd", "", make_options<Sgd>}, {"adam", "", make_options<Adam>}};
+inline constexpr ComponentKind kSchedules[] = {{"linear", "", make_options<Phase>}, {"cosine", "", make_options<Phase>}};
+inline constexpr ComponentKind kLosses[] = {{"cross_entropy", "", make_options<CrossEntropy>}};
 
 inline const ComponentRegistry kRegistry{kModels, kSources, kTransforms, {}, kOptimizers, kSchedules, kLosses};
 

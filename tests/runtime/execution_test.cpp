@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "libcore/kernels/cpu/winograd.h"
+#include "libcore/backends/cpu/winograd.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/runtime/compile.h"

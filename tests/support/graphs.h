@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
+#include "libcore/backends/ref/ref.h"
 #include "libcore/base/philox.h"
-#include "libcore/kernels/ref/ref.h"
+#include "libcore/ops/binary.h"
 #include "libcore/ops/conv.h"
 #include "libcore/ops/loss.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/norm.h"
 #include "libcore/ops/pool.h"
-#include "libcore/ops/binary.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 #include "libcore/ops/update.h"

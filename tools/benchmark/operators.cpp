@@ -133,13 +133,13 @@ void from_letters(const std::string& whole, OperatorCase& result, std::map<std::
 void check_inputs(const std::string& whole, const OperatorCase& wanted) {
   const OpDef& op = find_op(wanted.op);
   std::string all;
-  for (std::string_view name : op.inputs) all += cat(all.empty() ? "" : " + ", name);
+  for (const Port& port : op.inputs) all += cat(all.empty() ? "" : " + ", port.name, port.optional ? "?" : port.variadic ? "*" : "");
   for (size_t i = 0; i < op.inputs.size(); ++i) {
-    const std::string_view name = op.inputs[i];
-    if (name.ends_with("?") || name.ends_with("*")) continue;
-    if (i >= wanted.inputs.size() || !wanted.inputs[i]) bad_case(whole, cat("the shape of '", name, "' is missing: ", op.name, " takes ", all));
+    const Port& port = op.inputs[i];
+    if (port.optional || port.variadic) continue;
+    if (i >= wanted.inputs.size() || !wanted.inputs[i]) bad_case(whole, cat("the shape of '", port.name, "' is missing: ", op.name, " takes ", all));
   }
-  const bool any_number = !op.inputs.empty() && op.inputs.back().ends_with("*");
+  const bool any_number = !op.inputs.empty() && op.inputs.back().variadic;
   if (!any_number && wanted.inputs.size() > op.inputs.size()) bad_case(whole, cat("there are ", wanted.inputs.size(), " shapes, but ", op.name, " takes ", all.empty() ? "none" : all));
 }
 
@@ -176,10 +176,10 @@ OperatorCase parse_case(const std::string& text) {
 /// One node as a program of its own.
 std::shared_ptr<const Program> compile_case(const OperatorCase& wanted, const std::string& text, bool winograd) {
   const OpDef& op = find_op(wanted.op);
-  std::shared_ptr<Fields> attributes = op.make_attrs != nullptr ? op.make_attrs() : nullptr;
+  std::shared_ptr<Options> attributes = op.make_attrs != nullptr ? op.make_attrs() : nullptr;
   if (!wanted.attributes.empty()) {
     if (attributes == nullptr) bad_case(text, cat(wanted.op, " has no attributes"));
-    read_fields(parse_yaml(std::make_shared<TextSource>(TextSource{"the case " + text, "{" + wanted.attributes + "}"})), *attributes);
+    read_options(parse_yaml(std::make_shared<TextSource>(TextSource{"the case " + text, "{" + wanted.attributes + "}"})), *attributes);
   }
   if (auto* lookup = dynamic_cast<LookupAttrs*>(attributes.get()); lookup != nullptr && lookup->table.empty()) {
     for (int64_t q = 0; q < 256; ++q) lookup->table.push_back(q);  // any table costs the same
@@ -322,10 +322,10 @@ const std::map<std::string_view, std::vector<std::string>>& written_cases() {
 std::string plain_case(const OpDef& op) {
   size_t inputs = 0;
   for (size_t i = 0; i < op.inputs.size(); ++i) {
-    if (!op.inputs[i].ends_with("?")) inputs = i + 1;
+    if (!op.inputs[i].optional) inputs = i + 1;
   }
   std::string text = cat(op.name, ":");
-  for (size_t i = 0; i < inputs; ++i) text += cat(i == 0 ? "" : "+", op.inputs[i].ends_with("?") ? "-" : "16x64x56x56");
+  for (size_t i = 0; i < inputs; ++i) text += cat(i == 0 ? "" : "+", op.inputs[i].optional ? "-" : "16x64x56x56");
   try {
     compile_case(parse_case(text), text, true);
   } catch (const Error&) {
@@ -341,7 +341,7 @@ std::vector<std::string> operator_cases(const std::string& name) {
   std::vector<std::string> cases;
   for (const OpDef* op : all_ops()) {
     if (!name.empty() && op->name != name) continue;
-    if (op->view || op->inputs.empty()) continue;  // nothing runs
+    if (op->view() || op->inputs.empty()) continue;  // nothing runs
     const auto written = written_cases().find(op->name);
     if (written != written_cases().end()) {
       cases.insert(cases.end(), written->second.begin(), written->second.end());

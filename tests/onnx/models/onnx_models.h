@@ -12,7 +12,7 @@
 #include "libcore/runtime/compile.h"
 #include "libcore/runtime/execution.h"
 #include "tests/nn/golden_model.h"
-#include "tests/nn/set_field.h"
+#include "tests/nn/set_option.h"
 
 namespace galley {
 
@@ -21,8 +21,8 @@ inline Component onnx_component(const std::string& path) {
   class Path : public Setter {
    public:
     explicit Path(std::string path) : Setter("path", {}), path_(std::move(path)) {}
-    using Setter::field;
-    void field(const FieldInfo& info, std::string& value) override {
+    using Setter::option;
+    void option(const OptionInfo& info, std::string& value) override {
       if (info.name == "path") value = path_;
     }
 
@@ -30,7 +30,7 @@ inline Component onnx_component(const std::string& path) {
     std::string path_;
   } setter(path);
   Component model = default_model("onnx");
-  model.params->fields(setter);
+  model.params->options(setter);
   return model;
 }
 

@@ -75,7 +75,7 @@ TEST(RoundTripOfText, RecurrentCellsComputeTheSame) {
     Component model = default_model("rnn_lm");
     for (const auto& [name, value] : std::vector<std::pair<std::string, double>>{{"vocab", 11}, {"embedding_dim", 6}, {"hidden_size", 5}, {"num_layers", 2}, {"sequence_length", 7}, {"cell", cell}}) {
       Setter setter(name, {value});
-      model.params->fields(setter);
+      model.params->options(setter);
     }
     const TemporaryFolder folder;
     const std::string path = folder / "m.onnx";

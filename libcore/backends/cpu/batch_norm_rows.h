@@ -1,0 +1,68 @@
+#pragma once
+// How kernels of batch norm walk rows of channels: several at a time, asking for those to come.
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "libcore/backends/cpu/batch_norm.h"
+#include "libcore/backends/cpu/vector_math.h"
+
+namespace galley::batchnorm {
+
+constexpr int64_t kLanes = 32;  // channels whose partial sums are added up together
+
+/// Sums of rows: four rows at a time, so that the sums are loaded and stored once for four.
+template <class Add>
+GALLEY_INLINE void by_four_rows(int64_t rows, const Add& add) {
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) add(r, std::integral_constant<int, 4>());
+  for (; r < rows; ++r) add(r, std::integral_constant<int, 1>());
+}
+
+constexpr int64_t kAhead = 2048;
+/// Asks for what lies kAhead bytes behind [p, p + count): two or three arrays at once, read by whole rows, are more than the processor keeps
+/// up with by itself (docs/performance.md).
+template <class T>
+GALLEY_INLINE void ask_ahead(const T* p, int64_t count) {
+  const char* at = reinterpret_cast<const char*>(p) + kAhead;
+  for (int64_t i = 0; i < count * static_cast<int64_t>(sizeof(T)); i += 64) __builtin_prefetch(at + i);
+}
+
+// Note [Wide rows]: 512 bits hold 32 values of bf16, and what is left of a row behind the last 16 is computed one by one: of 72 channels 8,
+// which take longer than the other 64. So rows are taken together until whole vectors hold them; coefficients are repeated as often, and the
+// sums of a wide row's parts are added up behind. (f32 gains nothing: its remainders are half as long, and it waits for memory.)
+
+constexpr int64_t kWidestRow = 1024;
+/// Rows that are taken as one.
+template <class T>
+int64_t rows_together(int64_t channels) {
+  if (sizeof(T) != 2) return 1;
+  int64_t together = 1;
+  while (together * channels < 64 || together * channels % 32 != 0) together *= 2;
+  return together * channels <= kWidestRow ? together : 1;
+}
+
+/// Repeats the first `channels` values behind themselves, for rows that are taken as one.
+template <class T>
+void repeat(T* values, int64_t channels, int64_t together) {
+  for (int64_t i = 1; i < together; ++i) std::copy_n(values, channels, values + i * channels);
+}
+
+/// sums(first row, rows, channels, two results) over rows some of which are taken as one.
+template <class T, class Sums>
+void sum_rows(int64_t rows, int64_t channels, float* one, float* other, const Sums& sums) {
+  const int64_t together = rows_together<T>(channels), wide = together == 1 ? 0 : rows / together;
+  sums(wide * together, rows - wide * together, channels, one, other);
+  if (wide == 0) return;
+  float ones[kWidestRow], others[kWidestRow];
+  sums(0, wide, together * channels, ones, others);
+  for (int64_t i = 0; i < together; ++i) {
+    for (int64_t c = 0; c < channels; ++c) {
+      one[c] += ones[i * channels + c];
+      other[c] += others[i * channels + c];
+    }
+  }
+}
+
+}  // namespace galley::batchnorm

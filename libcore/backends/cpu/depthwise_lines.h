@@ -1,0 +1,94 @@
+#pragma once
+// Depthwise convolution, line by line: lines of channels_last images of f32 or bf16 are packed to float, 16 channels (a chunk) after the other, with
+// zeros at both ends; what is computed from packed lines has no edges and no remainders of channels, and no address far from the last.
+
+#include <array>
+#include <cstdint>
+
+#include "libcore/backends/cpu/bfloat16.h"
+#include "libcore/ops/attrs.h"
+
+namespace galley::depthwise_lines {
+
+constexpr int64_t kLanes = 16;        // channels of a chunk
+constexpr int64_t kMostColumns = 7;   // of a kernel, and rows: the sums of a row fit the registers
+
+constexpr int64_t chunks_of(int64_t channels) { return (channels + kLanes - 1) / kLanes; }
+
+/// Values of each channel are padded to whole chunks, by zeros. y = activation(x scale + shift).
+struct Normalization {
+  Activation activation = Activation::kNone;
+  const float *mean = nullptr, *scale = nullptr, *shift = nullptr;
+};
+
+/// Some channels of a line of an image, from `at` on.
+template <class T>
+struct Line {
+  T* at;
+  int64_t count, stride, channels;  // pixels; values from pixel to pixel; channels that are meant
+  int64_t ahead;                    // values from here to what will be wanted later, and is asked for
+};
+
+/// To pixels [0, count) of a packed line whose chunks are `chunk` floats apart.
+void pack(const Line<const float>& line, float* to, int64_t chunk);
+void pack(const Line<const BFloat16>& line, float* to, int64_t chunk);
+/// The same, normalised.
+void pack(const Line<const float>& line, const Normalization& how, float* to, int64_t chunk);
+void pack(const Line<const BFloat16>& line, const Normalization& how, float* to, int64_t chunk);
+
+/// to = activation(z) of packed pixels (whole chunks), perhaps in z's place.
+void activate(const float* z, Activation activation, float* to, int64_t floats);
+
+/// What the pixels of a line gather: pixel i the sum over rows and their columns of in[row][i step + column kLanes] weight[row][column weight_step],
+/// chunk by chunk. Pointers are those of the first chunk.
+struct Taps {
+  std::array<const float*, kMostColumns> in, weight;
+  int rows = 0;
+  int64_t columns = 0;
+  int64_t step = kLanes;           // floats from what a pixel reads to what the next one reads
+  int64_t weight_step = kLanes;
+  int64_t in_chunk, weight_chunk;  // floats from chunk to chunk
+};
+
+/// Pixel i of the line = the sum of pixel i.
+void convolve(const Taps& taps, const Line<float>& out);
+void convolve(const Taps& taps, const Line<BFloat16>& out);
+
+/// An input line whose gradient is gathered: g = (sum of the taps) behind the activation. Columns of one remainder by the stride share their taps:
+/// pixel i takes taps[i % classes], as that list's pixel i / classes.
+struct Gathered {
+  const Taps* taps;
+  int64_t classes;
+};
+/// Writes g, as far apart as x, perhaps in x's place; sums, padded to whole chunks, grow by those of g and of g (x - mean).
+void gradient_sums(const Gathered& g, const Line<const float>& x, const Normalization& how, float* to, float* sum, float* dot);
+void gradient_sums(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot);
+
+/// The activation's argument as a packed line.
+struct PackedArgument {
+  const float* z;
+  int64_t chunk;  // floats from chunk to chunk
+};
+/// Writes g of whole chunks; sums, of as many channels, grow by those of g.
+void gradient_sums(const Gathered& g, const PackedArgument& of, Activation activation, const Line<float>& to, float* sum);
+
+/// g = a g + b (x - mean) + offset, of arrays that lie alike. x.ahead is not used.
+struct GradientMap {
+  const float *mean, *a, *b, *offset;
+};
+void map_gradient(const Line<const float>& x, float* g, const GradientMap& map);
+void map_gradient(const Line<const BFloat16>& x, BFloat16* g, const GradientMap& map);
+
+/// Weight gradients that one packed line of the input takes part in: those of `rows` kernel rows, each with its line of the output's gradient.
+struct WeightSums {
+  const float* in;                                // the pixel that output pixel 0 reads by its first tap
+  std::array<const float*, kMostColumns> grad;    // [row]: output pixel 0
+  std::array<float*, kMostColumns> sums;          // [row]: [tap of the row][lane]
+  int rows;
+  int64_t columns;                                // of the kernel, at most kMostColumns
+  int64_t count, step;                            // output pixels; floats from what one reads to what the next one reads
+  int64_t chunks, in_chunk, grad_chunk, sums_chunk;
+};
+void add_weight_sums(const WeightSums& sums);
+
+}  // namespace galley::depthwise_lines

@@ -1,0 +1,504 @@
+// Batch normalisation on channels_last (and rank-2) arrays of f32 or bf16, fused with its activation and residual: forward one pass for statistics and one
+// to apply, backward likewise; the activation's argument is computed again from x, which is read anyway, unless a residual went into it.
+// Every loop states that its arrays do not overlap, or that each element is on its own: so many arrays are more than the compiler's own check for overlap would
+// take. Backwards, where a residual went into the activation, the first pass writes the gradient behind it, which is the residual's, and the second reads
+// that alone; results may lie where operands do (OpDef::may_reuse), which spares reading the lines that are written.
+
+#include <algorithm>
+#include <array>
+
+#include "libcore/backends/cpu/batch_norm.h"
+#include "libcore/backends/cpu/batch_norm_rows.h"
+#include "libcore/backends/cpu/pointwise.h"
+#include "libcore/backends/cpu/table.h"
+#include "libcore/backends/cpu/vector_math.h"
+#include "libcore/base/parallel.h"
+#include "libcore/ops/norm.h"
+
+namespace galley {
+namespace {
+
+using batchnorm::ask_ahead;
+using batchnorm::Blocks;
+using batchnorm::by_four_rows;
+using batchnorm::kLanes;
+using batchnorm::repeat;
+using batchnorm::Rows;
+using batchnorm::rows_together;
+using batchnorm::sum_rows;
+
+bool is_rows(const TensorType& type) { return type.shape.rank() == 2 || type.format.is_channels_last(); }
+Rows rows_of(const TensorType& type) {
+  const int64_t channels = type.shape[1];
+  return {channels == 0 ? 0 : type.elements() / channels, channels};
+}
+
+/// `inputs` are the activations, in f32 or bf16; the others, of one value a channel, are in f32, but those that are not the norm's.
+Support supports_rows(const KernelQuery& q, std::initializer_list<int> inputs, std::initializer_list<int> others = {}) {
+  const DType dtype = q.in(*inputs.begin()).dtype;
+  if (dtype != DType::kF32 && dtype != DType::kBF16) return Support::no(cat("dtype ", dtype));
+  for (int i : inputs) {
+    if (!q.has(i)) continue;
+    const TensorType& type = q.in(i);
+    if (!is_rows(type)) return Support::no(cat("format ", type.format));
+    if (type.elements() == 0) return Support::no("empty array");
+  }
+  for (size_t i = 0; i < q.node.inputs.size(); ++i) {
+    const int input = static_cast<int>(i);
+    if (std::find(others.begin(), others.end(), input) != others.end()) continue;
+    if (q.has(input) && std::find(inputs.begin(), inputs.end(), input) == inputs.end() && q.in(input).dtype != DType::kF32) return Support::no(cat("parameters in ", q.in(input).dtype));
+  }
+  return Support::yes();
+}
+
+template <Activation kActivation>
+GALLEY_INLINE float activated(float v) {
+  // NaN passes through all.
+  if constexpr (kActivation == Activation::kRelu) return v < 0 ? 0 : v;
+  if constexpr (kActivation == Activation::kRelu6) return at_most(at_least(v, 0.0f), 6.0f);
+  if constexpr (kActivation == Activation::kHardswish) return v * (at_most(at_least(v + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f));
+  return v;
+}
+
+/// The gradient behind an activation whose argument (of relu: or result) is z.
+template <Activation kActivation>
+GALLEY_INLINE float through(float g, float z) {
+  if constexpr (kActivation == Activation::kRelu) return z > 0 ? g : 0;
+  if constexpr (kActivation == Activation::kRelu6) return (z > 0) & (z < 6) ? g : 0;
+  if constexpr (kActivation == Activation::kHardswish) return g * (z <= -3.0f ? 0.0f : z >= 3.0f ? 1.0f : z * (1.0f / 3.0f) + 0.5f);
+  return g;
+}
+
+template <Activation kActivation, bool kResidual, class T>
+GALLEY_INLINE void apply_as(const T* __restrict x, const T* __restrict residual, T* __restrict y, int64_t rows, int64_t channels, const float* __restrict scale,
+                            const float* __restrict shift) {
+  for (int64_t r = 0; r < rows; ++r) {
+    ask_ahead(x + r * channels, channels);
+    if (kResidual) ask_ahead(residual + r * channels, channels);
+    for (int64_t c = 0; c < channels; ++c) {
+      const int64_t i = r * channels + c;
+      const float v = x[i] * scale[c] + shift[c];
+      y[i] = activated<kActivation>(kResidual ? v + residual[i] : v);
+    }
+  }
+}
+
+template <class T>
+GALLEY_INLINE void apply_any(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift, Activation activation) {
+  switch (activation) {
+    case Activation::kRelu:
+      return residual != nullptr ? apply_as<Activation::kRelu, true>(x, residual, y, rows, channels, scale, shift)
+                                 : apply_as<Activation::kRelu, false>(x, residual, y, rows, channels, scale, shift);
+    case Activation::kRelu6: return apply_as<Activation::kRelu6, false>(x, residual, y, rows, channels, scale, shift);
+    case Activation::kHardswish: return apply_as<Activation::kHardswish, false>(x, residual, y, rows, channels, scale, shift);
+    default:
+      return residual != nullptr ? apply_as<Activation::kNone, true>(x, residual, y, rows, channels, scale, shift)
+                                 : apply_as<Activation::kNone, false>(x, residual, y, rows, channels, scale, shift);
+  }
+}
+
+GALLEY_CLONES void apply(const float* x, const float* residual, float* y, int64_t rows, int64_t channels, const float* scale, const float* shift, Activation activation) {
+  apply_any(x, residual, y, rows, channels, scale, shift, activation);
+}
+GALLEY_CLONES void apply(const BFloat16* x, const BFloat16* residual, BFloat16* y, int64_t rows, int64_t channels, const float* scale, const float* shift, Activation activation) {
+  apply_any(x, residual, y, rows, channels, scale, shift, activation);
+}
+
+/// What the backward loops read of each channel; the activation's argument is x scale + shift.
+struct Coefficients {
+  const float *mean, *scale, *shift, *a, *b, *offset;
+  const float* gates;  // of each image, where there are some: factors, what is added
+};
+
+/// What each channel of an image's gradient is multiplied by, and what is added then.
+struct Gate {
+  const float *factor = nullptr, *spread = nullptr;
+};
+
+/// How the gradient behind the activation is found: from x, or from the forward's output y.
+template <class T>
+struct Mask {
+  Activation activation = Activation::kNone;
+  const T* y = nullptr;
+  T* behind = nullptr;  // where it is written, if y masks it and anyone wants it
+  Gate gate;            // before it, if there is one
+
+  /// `count` values on.
+  Mask from(int64_t count) const { return {activation, y != nullptr ? y + count : nullptr, behind != nullptr ? behind + count : nullptr, gate}; }
+};
+
+template <Activation kActivation, bool kFromOutput, bool kWrite, bool kGated, class T>
+GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const T* __restrict y, T* behind, int64_t rows, int64_t channels, const float* __restrict factor,
+                                    const float* __restrict spread, const float* __restrict mean, const float* __restrict scale, const float* __restrict shift,
+                                    float* __restrict sum, float* __restrict dot) {
+  for (int64_t c = 0; c < channels; ++c) sum[c] = dot[c] = 0;
+  by_four_rows(rows, [&](int64_t r, auto count) __attribute__((always_inline)) {
+    ask_ahead(x + r * channels, count() * channels);
+    ask_ahead(grad + r * channels, count() * channels);
+    if (kFromOutput) ask_ahead(y + r * channels, count() * channels);
+    GALLEY_ELEMENTWISE
+    for (int64_t c = 0; c < channels; ++c) {
+      float s = 0, d = 0;
+      for (int row = 0; row < count(); ++row) {
+        const int64_t i = (r + row) * channels + c;
+        const float given = grad[i], v = through<kActivation>(kGated ? given * factor[c] + spread[c] : given, kFromOutput ? y[i] : x[i] * scale[c] + shift[c]);
+        if (kWrite) behind[i] = v;
+        s += v;
+        d += v * (x[i] - mean[c]);
+      }
+      sum[c] += s;
+      dot[c] += d;
+    }
+  });
+}
+
+template <Activation kActivation, bool kFromOutput, bool kWrite, bool kGated, class T>
+GALLEY_INLINE void gradient_sums_of(const T* grad, const T* x, const Mask<T>& mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
+  gradient_sums_as<kActivation, kFromOutput, kWrite, kGated>(grad, x, mask.y, mask.behind, rows, channels, mask.gate.factor, mask.gate.spread, k.mean, k.scale, k.shift, sum, dot);
+}
+
+template <bool kGated, class T>
+GALLEY_INLINE void gradient_sums_any(const T* grad, const T* x, const Mask<T>& mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
+  switch (mask.activation) {
+    case Activation::kRelu:
+      if (kGated || mask.y == nullptr) return gradient_sums_of<Activation::kRelu, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
+      return mask.behind != nullptr ? gradient_sums_of<Activation::kRelu, true, true, false>(grad, x, mask, rows, channels, k, sum, dot)
+                                    : gradient_sums_of<Activation::kRelu, true, false, false>(grad, x, mask, rows, channels, k, sum, dot);
+    case Activation::kRelu6: return gradient_sums_of<Activation::kRelu6, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
+    case Activation::kHardswish: return gradient_sums_of<Activation::kHardswish, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
+    default: return gradient_sums_of<Activation::kNone, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
+  }
+}
+
+/// sum(g) and sum(g (x - mean)), g the gradient behind the activation.
+GALLEY_CLONES void gradient_sums(const float* grad, const float* x, Mask<float> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
+  mask.gate.factor != nullptr ? gradient_sums_any<true>(grad, x, mask, rows, channels, k, sum, dot) : gradient_sums_any<false>(grad, x, mask, rows, channels, k, sum, dot);
+}
+GALLEY_CLONES void gradient_sums(const BFloat16* grad, const BFloat16* x, Mask<BFloat16> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
+  mask.gate.factor != nullptr ? gradient_sums_any<true>(grad, x, mask, rows, channels, k, sum, dot) : gradient_sums_any<false>(grad, x, mask, rows, channels, k, sum, dot);
+}
+
+template <Activation kActivation, bool kFromOutput, bool kResidual, bool kGated, class T>
+GALLEY_INLINE void apply_gradient_as(const T* grad, const T* x, const T* __restrict y, T* dx, T* dresidual, int64_t rows, int64_t channels, const float* __restrict factor,
+                                     const float* __restrict spread, const float* __restrict mean, const float* __restrict scale, const float* __restrict shift,
+                                     const float* __restrict a, const float* __restrict b, const float* __restrict offset) {
+  for (int64_t r = 0; r < rows; ++r) {
+    ask_ahead(x + r * channels, channels);
+    ask_ahead(grad + r * channels, channels);
+    if (kFromOutput) ask_ahead(y + r * channels, channels);
+    GALLEY_ELEMENTWISE
+    for (int64_t c = 0; c < channels; ++c) {
+      const int64_t i = r * channels + c;
+      const float at = x[i], given = grad[i], v = through<kActivation>(kGated ? given * factor[c] + spread[c] : given, kFromOutput ? y[i] : at * scale[c] + shift[c]);
+      if (kResidual) dresidual[i] = v;
+      dx[i] = a[c] * v + b[c] * (at - mean[c]) + offset[c];
+    }
+  }
+}
+
+template <Activation kActivation, bool kFromOutput, bool kResidual, bool kGated, class T>
+GALLEY_INLINE void apply_gradient_to(const T* grad, const T* x, const Mask<T>& mask, T* dx, T* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
+  apply_gradient_as<kActivation, kFromOutput, kResidual, kGated>(grad, x, mask.y, dx, dresidual, rows, channels, mask.gate.factor, mask.gate.spread, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
+}
+
+template <bool kGated, class T>
+GALLEY_INLINE void apply_gradient_any(const T* grad, const T* x, const Mask<T>& mask, T* dx, T* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
+  switch (mask.activation) {
+    case Activation::kRelu:
+      return kGated || mask.y == nullptr ? apply_gradient_to<Activation::kRelu, false, false, kGated>(grad, x, mask, dx, dresidual, rows, channels, k)
+                                         : apply_gradient_to<Activation::kRelu, true, false, false>(grad, x, mask, dx, dresidual, rows, channels, k);
+    case Activation::kRelu6: return apply_gradient_to<Activation::kRelu6, false, false, kGated>(grad, x, mask, dx, dresidual, rows, channels, k);
+    case Activation::kHardswish: return apply_gradient_to<Activation::kHardswish, false, false, kGated>(grad, x, mask, dx, dresidual, rows, channels, k);
+    default:
+      return !kGated && dresidual != nullptr ? apply_gradient_to<Activation::kNone, false, true, false>(grad, x, mask, dx, dresidual, rows, channels, k)
+                                             : apply_gradient_to<Activation::kNone, false, false, kGated>(grad, x, mask, dx, dresidual, rows, channels, k);
+  }
+}
+
+/// dx = a g + b (x - mean) + offset for each channel.
+GALLEY_CLONES void apply_gradient(const float* grad, const float* x, Mask<float> mask, float* dx, float* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
+  mask.gate.factor != nullptr ? apply_gradient_any<true>(grad, x, mask, dx, dresidual, rows, channels, k) : apply_gradient_any<false>(grad, x, mask, dx, dresidual, rows, channels, k);
+}
+GALLEY_CLONES void apply_gradient(const BFloat16* grad, const BFloat16* x, Mask<BFloat16> mask, BFloat16* dx, BFloat16* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
+  mask.gate.factor != nullptr ? apply_gradient_any<true>(grad, x, mask, dx, dresidual, rows, channels, k) : apply_gradient_any<false>(grad, x, mask, dx, dresidual, rows, channels, k);
+}
+
+// Below, coefficients are repeated for rows_together.
+
+template <class T>
+void apply_rows(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift, Activation activation) {
+  const int64_t together = rows_together<T>(channels), wide = rows / together, at = wide * together * channels;
+  apply(x, residual, y, wide, together * channels, scale, shift, activation);
+  apply(x + at, residual != nullptr ? residual + at : nullptr, y + at, rows - wide * together, channels, scale, shift, activation);
+}
+
+template <class T>
+void gradient_row_sums(const T* grad, const T* x, Mask<T> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
+  if (rows_together<T>(channels) == 1) return gradient_sums(grad, x, mask, rows, channels, k, sum, dot);
+  sum_rows<T>(rows, channels, sum, dot, [&](int64_t first, int64_t count, int64_t width, float* one, float* other) {
+    const int64_t at = first * channels;
+    gradient_sums(grad + at, x + at, mask.from(at), count, width, k, one, other);
+  });
+}
+
+template <class T>
+void apply_gradient_rows(const T* grad, const T* x, Mask<T> mask, T* dx, T* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
+  const int64_t together = rows_together<T>(channels), wide = rows / together, at = wide * together * channels;
+  apply_gradient(grad, x, mask, dx, dresidual, wide, together * channels, k);
+  apply_gradient(grad + at, x + at, mask.from(at), dx + at, dresidual != nullptr ? dresidual + at : nullptr, rows - wide * together, channels, k);
+}
+
+/// The second pass over the pixels: each thread walks its part from the end, whose rows the first pass left in the cache.
+template <class Body>
+void backwards(Rows rows, const Body& body) {
+  parallel_ranges(rows.pixels, std::max<int64_t>(1, 16384 / rows.channels), [&](int64_t begin, int64_t end) { body(begin * rows.channels, end - begin); }, true);
+}
+
+template <class T>
+class BatchNormForward : public PreparedKernel {
+ public:
+  explicit BatchNormForward(const KernelQuery& q) : rows_(rows_of(q.in(0))), statistics_(rows_, q.threads), eps_(q.attrs<BatchNormAttrs>().eps),
+                                                    activation_(q.attrs<BatchNormAttrs>().activation) {}
+  int64_t scratch_bytes() const override { return 2 * together_ * rows_.channels * 4 + statistics_.scratch_bytes(); }
+  void run(Stream&, const KernelArgs& args) const override {
+    const int64_t channels = rows_.channels;
+    const T* x = args.in<T>(0);
+    float *mean = args.out<float>(1), *var = args.out<float>(2);
+    auto* scale = static_cast<float*>(args.scratch);
+    float* shift = scale + together_ * channels;
+    statistics_.run(x, mean, var, shift + together_ * channels);
+    for (int64_t c = 0; c < channels; ++c) {
+      const batchnorm::Affine affine = batchnorm::affine_of(c, mean, var, args.in<float>(1), args.in<float>(2), eps_);
+      scale[c] = static_cast<float>(affine.scale);
+      shift[c] = static_cast<float>(affine.shift);
+    }
+    for (float* values : {scale, shift}) repeat(values, channels, together_);
+    const T* residual = args.in<T>(3);
+    T* y = args.out<T>(0);
+    backwards(rows_, [&](int64_t at, int64_t rows) { apply_rows(x + at, residual != nullptr ? residual + at : nullptr, y + at, rows, channels, scale, shift, activation_); });
+  }
+
+ private:
+  Rows rows_;
+  batchnorm::Statistics<T> statistics_;
+  int64_t together_ = rows_together<T>(rows_.channels);
+  double eps_;
+  Activation activation_;
+};
+
+/// The gradients of a batch norm: those of its parameters, and then, in any order of its rows, that of its input.
+template <class T>
+class Gradient {
+ public:
+  /// With a gate, no block of pixels goes over the end of an image.
+  Gradient(const TensorType& x, const BatchNormBackwardAttrs& a, int threads, bool gated = false)
+      : rows_(rows_of(x)), images_(gated ? x.shape[0] : 0), blocks_(rows_, threads, std::max<int64_t>(1, images_)), eps_(a.eps), activation_(a.activation) {}
+  int64_t scratch_floats() const { return (blocks_.count * 2 + (6 + 2 * images_) * together_) * rows_.channels; }
+  Rows rows() const { return rows_; }
+
+  struct Operands {
+    const T *grad, *x;
+    const float *mean, *var, *gamma, *beta;
+    const T* y;  // nullptr: the activation's argument comes from x
+    float *dgamma, *dbeta;
+    T* dresidual;  // nullptr: nobody wants it
+    const T *gate = nullptr, *spread = nullptr;
+  };
+  /// What apply reads beside x: the gradient behind the activation, if sum writes it.
+  const T* gradient(const Operands& o) const { return writes(o) ? o.dresidual : o.grad; }
+
+  /// dgamma and dbeta, and what apply needs, in the scratch memory.
+  Coefficients sum(const Operands& o, float* scratch) const {
+    const int64_t channels = rows_.channels;
+    float* sums = scratch;
+    float* scale = sums + blocks_.count * 2 * channels;
+    float* shift = scale + together_ * channels;
+    float* mean = shift + together_ * channels;
+    float* a = mean + together_ * channels;
+    float* b = a + together_ * channels;
+    float* offset = b + together_ * channels;
+    float* gates = offset + together_ * channels;
+    const Coefficients k{mean, scale, shift, a, b, offset, gates};
+    for (int64_t image = 0; image < images_; ++image) pack_gate(o, image, gates);
+    std::copy_n(o.mean, channels, mean);
+    const auto affine_of = [&](int64_t c) { return batchnorm::affine_of(c, mean, o.var, o.gamma, o.beta, eps_); };
+    for (int64_t c = 0; c < channels; ++c) {
+      scale[c] = static_cast<float>(affine_of(c).scale);
+      shift[c] = static_cast<float>(affine_of(c).shift);
+    }
+    for (float* values : {scale, shift, mean}) repeat(values, channels, together_);
+    parallel_ranges(blocks_.count, 1, [&](int64_t block, int64_t) {
+      const int64_t at = blocks_.begin(block) * channels;
+      gradient_row_sums(o.grad + at, o.x + at, mask(o, k, blocks_.begin(block)).from(at), blocks_.begin(block + 1) - blocks_.begin(block), channels, k, sums + block * 2 * channels,
+                        sums + (block * 2 + 1) * channels);
+    });
+    parallel_for((channels + kLanes - 1) / kLanes, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t first = task * kLanes, lanes = std::min(kLanes, channels - first);
+        double sum[kLanes] = {}, dot[kLanes] = {};
+        for (int64_t block = 0; block < blocks_.count; ++block) {
+          const float* part = sums + block * 2 * channels + first;
+          for (int64_t c = 0; c < lanes; ++c) {
+            sum[c] += static_cast<double>(part[c]);
+            dot[c] += static_cast<double>(part[channels + c]);
+          }
+        }
+        for (int64_t c = 0; c < lanes; ++c) {
+          const int64_t channel = first + c;
+          const auto g = batchnorm::gradient_of(sum[c], dot[c], rows_.pixels, affine_of(channel).scale, static_cast<double>(o.var[channel]), eps_);
+          o.dgamma[channel] = static_cast<float>(g.dgamma);
+          o.dbeta[channel] = static_cast<float>(g.dbeta);
+          a[channel] = static_cast<float>(g.a);
+          b[channel] = static_cast<float>(g.b);
+          offset[channel] = static_cast<float>(g.offset);
+        }
+      }
+    });
+    for (float* values : {a, b, offset}) repeat(values, channels, together_);
+    return k;
+  }
+
+  /// `rows` rows from value `at` on; dx is theirs.
+  void apply(const Operands& o, const Coefficients& k, int64_t at, int64_t rows, T* dx) const {
+    T* dresidual = o.dresidual != nullptr ? o.dresidual + at : nullptr;
+    if (writes(o)) return apply_gradient_rows(dresidual, o.x + at, Mask<T>(), dx, static_cast<T*>(nullptr), rows, rows_.channels, k);
+    const int64_t first = at / rows_.channels;
+    for (int64_t done = 0, count = rows; done < rows; done += count) {
+      if (images_ > 0) count = std::min(rows - done, pixels() - (first + done) % pixels());
+      const int64_t behind = done * rows_.channels, here = at + behind;
+      apply_gradient_rows(o.grad + here, o.x + here, mask(o, k, first + done).from(here), dx + behind, dresidual, count, rows_.channels, k);
+    }
+  }
+
+ private:
+  bool writes(const Operands& o) const { return activation_ == Activation::kRelu && o.y != nullptr && o.dresidual != nullptr; }
+  /// From pixel `first` of all images on, as far as its image goes if there is a gate.
+  Mask<T> mask(const Operands& o, const Coefficients& k, int64_t first) const {
+    const float* gate = k.gates + (images_ > 0 ? first / pixels() * 2 * together_ * rows_.channels : 0);
+    return {activation_, o.y, writes(o) ? o.dresidual : nullptr, images_ > 0 ? Gate{gate, gate + together_ * rows_.channels} : Gate()};
+  }
+  /// Of an image.
+  int64_t pixels() const { return rows_.pixels / images_; }
+  void pack_gate(const Operands& o, int64_t image, float* gates) const {
+    const int64_t channels = rows_.channels;
+    float *factor = gates + image * 2 * together_ * channels, *spread = factor + together_ * channels;
+    const float share = 1 / static_cast<float>(pixels());
+    for (int64_t c = 0; c < channels; ++c) {
+      factor[c] = o.gate[image * channels + c];
+      spread[c] = o.spread[image * channels + c] * share;
+    }
+    for (float* values : {factor, spread}) repeat(values, channels, together_);
+  }
+
+  Rows rows_;
+  int64_t images_;  // 0: no gate
+  Blocks blocks_;
+  int64_t together_ = rows_together<T>(rows_.channels);
+  double eps_;
+  Activation activation_;
+};
+
+template <class T>
+class BatchNormBackward : public PreparedKernel {
+ public:
+  explicit BatchNormBackward(const KernelQuery& q)
+      : gradient_(q.in(1), q.attrs<BatchNormBackwardAttrs>(), q.threads, q.has(7)), residual_(q.attrs<BatchNormBackwardAttrs>().residual) {}
+  int64_t scratch_bytes() const override { return gradient_.scratch_floats() * 4; }
+  void run(Stream&, const KernelArgs& args) const override {
+    const typename Gradient<T>::Operands operands{args.in<T>(0),     args.in<T>(1),      args.in<float>(2),  args.in<float>(3),
+                                                  args.in<float>(4), args.in<float>(5),  args.in<T>(6),      args.out<float>(1),
+                                                  args.out<float>(2), residual_ ? args.out<T>(3) : nullptr,
+                                                  args.in<T>(7),      args.in<T>(8)};
+    const Coefficients k = gradient_.sum(operands, static_cast<float*>(args.scratch));
+    backwards(gradient_.rows(), [&](int64_t at, int64_t rows) { gradient_.apply(operands, k, at, rows, args.out<T>(0) + at); });
+  }
+
+ private:
+  Gradient<T> gradient_;
+  bool residual_;
+};
+
+/// With the gradients of the 1x1 convolution that gave the norm's input.
+class PointwiseBatchNormBackward : public PreparedKernel {
+ public:
+  explicit PointwiseBatchNormBackward(const KernelQuery& q)
+      : gradient_(q.in(1), q.attrs<BatchNormBackwardAttrs>(), q.threads), residual_(q.attrs<BatchNormBackwardAttrs>().residual), convolution_(q.in(7), q.in(8), q.out(1), q.threads) {}
+  int64_t scratch_bytes() const override { return (gradient_floats() + convolution_.scratch_floats()) * 4; }
+  void run(Stream&, const KernelArgs& args) const override {
+    auto* scratch = static_cast<float*>(args.scratch);
+    const Gradient<float>::Operands operands{args.in<float>(0),  args.in<float>(1),  args.in<float>(2),  args.in<float>(3),
+                                             args.in<float>(4),  args.in<float>(5),  args.in<float>(6),  args.out<float>(2),
+                                             args.out<float>(3), residual_ ? args.out<float>(4) : nullptr};
+    const Coefficients k = gradient_.sum(operands, scratch);
+    convolution_.run({args.in<float>(7), args.in<float>(8), args.out<float>(0), args.out<float>(1)}, scratch + gradient_floats(), std::array{gradient_.gradient(operands), operands.x},
+                     [&](int64_t first, int64_t count, float* to) { gradient_.apply(operands, k, first * gradient_.rows().channels, count, to); });
+  }
+
+ private:
+  int64_t gradient_floats() const { return (gradient_.scratch_floats() + 15) / 16 * 16; }
+
+  Gradient<float> gradient_;
+  bool residual_;
+  PointwiseGradients convolution_;
+};
+
+template <class T>
+class BatchNormInference : public PreparedKernel {
+ public:
+  explicit BatchNormInference(const KernelQuery& q) : rows_(rows_of(q.in(0))), eps_(q.attrs<BatchNormInferenceAttrs>().eps),
+                                                      activation_(q.attrs<BatchNormInferenceAttrs>().activation) {}
+  int64_t scratch_bytes() const override { return 2 * together_ * rows_.channels * 4; }
+  void run(Stream&, const KernelArgs& args) const override {
+    const int64_t channels = rows_.channels;
+    auto* scale = static_cast<float*>(args.scratch);
+    float* shift = scale + together_ * channels;
+    for (int64_t c = 0; c < channels; ++c) {
+      const batchnorm::Affine affine = batchnorm::affine_of(c, args.in<float>(3), args.in<float>(4), args.in<float>(1), args.in<float>(2), eps_);
+      scale[c] = static_cast<float>(affine.scale);
+      shift[c] = static_cast<float>(affine.shift);
+    }
+    for (float* values : {scale, shift}) repeat(values, channels, together_);
+    parallel_ranges(rows_.pixels, std::max<int64_t>(1, 16384 / channels), [&](int64_t begin, int64_t end) {
+      apply_rows(args.in<T>(0) + begin * channels, static_cast<const T*>(nullptr), args.out<T>(0) + begin * channels, end - begin, channels, scale, shift, activation_);
+    });
+  }
+
+ private:
+  Rows rows_;
+  int64_t together_ = rows_together<T>(rows_.channels);
+  double eps_;
+  Activation activation_;
+};
+
+Support supports_forward(const KernelQuery& q) { return supports_rows(q, {0, 3}); }
+Support supports_backward(const KernelQuery& q) {
+  for (int i : {7, 8}) {
+    if (q.has(i) && q.in(i).format.is_blocked()) return Support::no(cat("format ", q.in(i).format));
+  }
+  return supports_rows(q, {0, 1, 6}, {7, 8});
+}
+Support supports_pointwise(const KernelQuery& q) {
+  if (const Support norm = supports_rows(q, {0, 1, 6}, {7, 8}); !norm) return norm;
+  return supports_pointwise_gradients(q, 7, 8);
+}
+Support supports_inference(const KernelQuery& q) {
+  if (!batch_norm_takes(q.attrs<BatchNormInferenceAttrs>().activation)) return Support::no("this activation is not fused");
+  return supports_rows(q, {0});
+}
+
+template <template <class> class K>
+std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
+  if (q.out(0).dtype == DType::kBF16) return std::make_unique<K<BFloat16>>(q);
+  return std::make_unique<K<float>>(q);
+}
+
+const std::array<Kernel, 4> kKernels{{{"batch_norm", "cpu", supports_forward, prepare<BatchNormForward>},
+                                      {"pointwise_batch_norm_backward", "cpu", supports_pointwise, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<PointwiseBatchNormBackward>(q); }},
+                                      {"batch_norm_backward", "cpu", supports_backward, prepare<BatchNormBackward>},
+                                      {"batch_norm_inference", "cpu", supports_inference, prepare<BatchNormInference>}}};
+
+}  // namespace
+
+std::span<const Kernel> cpu_norm() { return kKernels; }
+
+}  // namespace galley

@@ -1,0 +1,315 @@
+// pointwise_batch_norm_depthwise and its gradients in f32: batch_norm_depthwise of what a 1x1 convolution of so few channels gives that products cost less
+// than reading it. That wide array W x is written nowhere. Forwards its statistics follow from the moments of x, as they are linear and quadratic in them:
+// the mean W m, the variance w C w of each row w of W, m and C the mean and covariance of x; then its lines are made, normalised by the convolution itself,
+// whose weight takes the scale and whose sums begin with the shift.
+//
+// Backwards, with g the gradient behind the norm, that of the norm's input is d = a g + b (W x - mean) + offset, where a is known beforehand, and b and the
+// offset follow from sums over g. One pass makes the lines again, gathers g, and of it both products that need it: dx = (a W)^T g and G, the sum of g x^T, from
+// which the sums of g (W x - mean) follow too. What is left is a product of x alone, a second pass over the narrow arrays: dx += (W^T b W) x + W^T (offset - b mean).
+// dweight is a G and what the moments of x give, which the other direction has summed. Bits depend on the logical thread count only, where that needs more parts.
+
+#include <algorithm>
+
+#include "libcore/backends/cpu/batch_norm_depthwise.h"
+#include "libcore/backends/cpu/pointwise.h"
+#include "libcore/backends/cpu/table.h"
+
+namespace galley {
+namespace {
+
+using namespace norm_depthwise;
+
+constexpr int64_t kBandBlocks = 8;          // of lines, whose products are summed in float
+constexpr int64_t kNarrowFloats = 4 << 10;  // of pixels of x whose part of the gradient is made together
+
+/// What the 1x1 convolution before the norm gives: of x's shape, with the channels of its weight.
+TensorType made_by(const TensorType& x, const TensorType& weight) {
+  TensorType type = x;
+  type.shape[1] = weight.shape[0];
+  return type;
+}
+
+/// A weight [O,I,1,1] in any format as a matrix [O][I].
+std::vector<double> matrix_of(const TensorType& type, const float* weight) {
+  std::vector<double> matrix;
+  for (int64_t o = 0; o < type.shape[0]; ++o) {
+    for (int64_t i = 0; i < type.shape[1]; ++i) matrix.push_back(static_cast<double>(weight[type.format.offset(type.shape, {o, i, 0, 0})]));
+  }
+  return matrix;
+}
+
+template <class A, class B>
+double dot(const A* a, const B* b, int64_t count) {
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += static_cast<double>(a[i]) * static_cast<double>(b[i]);
+  return sum;
+}
+
+float to_float(double value) { return static_cast<float>(value); }
+
+/// Lines of the convolution, normalised.
+struct MadeLines {
+  const Geometry& g;
+  const PointwiseConvolution& convolution;
+  const float *x, *packed;
+  int64_t channels;  // of x
+
+  /// A slice of a line before the activation, packed; relu is applied at once.
+  void make(const LineSlice& at, float* to, int64_t chunk) const {
+    convolution.run(x + (at.image * g.x[2] + at.row) * g.x[3] * channels, packed, g.x[3], {at.slice.first / kPanel, at.slice.chunks()}, {to, kPanel, chunk}, at.slice.first == 0,
+                    g.activation == Activation::kRelu);
+  }
+  /// What is left of it: from `z`, which may be `to`.
+  void activate(const float* z, const Slice& slice, float* to, int64_t chunk) const {
+    if (g.activation == Activation::kRelu || g.activation == Activation::kNone) return;
+    for (int64_t i = 0; i < slice.chunks(); ++i) depthwise_lines::activate(z + i * chunk, g.activation, to + i * chunk, g.x[3] * kLanes);
+  }
+};
+static_assert(kPanel == kLanes);
+
+/// Packs the convolution with the norm in it.
+void pack_normalised(const Geometry& g, const PointwiseConvolution& convolution, const float* weight, const float* mean, const float* var, const float* gamma, const float* beta, float* packed) {
+  std::vector<float> scale, shift;
+  for (int64_t c = 0; c < g.channels; ++c) {
+    const batchnorm::Affine affine = batchnorm::affine_of(c, mean, var, gamma, beta, g.eps);
+    scale.push_back(static_cast<float>(affine.scale));
+    shift.push_back(static_cast<float>(affine.shift));
+  }
+  convolution.pack(weight, scale.data(), shift.data(), packed);
+}
+
+class Forward : public PreparedKernel {
+ public:
+  explicit Forward(const KernelQuery& q)
+      : depthwise_(made_by(q.in(0), q.in(1)), q.in(2), q.out(0), q.attrs<BatchNormDepthwiseAttrs>(), q.threads, Together::kAll), weight_(q.in(1)), convolution_(weight_),
+        moments_(q.in(0), q.threads), scratch_(depthwise_.scratch()) {
+    convolution_at_ = scratch_.take(convolution_.scratch_floats());
+    moments_at_ = scratch_.take(moments_.scratch_floats());
+  }
+  int64_t scratch_bytes() const override { return scratch_.bytes(); }
+
+  void run(Stream&, const KernelArgs& args) const override {
+    auto* memory = static_cast<float*>(args.scratch);
+    const Geometry& g = depthwise_.geometry();
+    const auto *x = args.in<float>(0), *weight = args.in<float>(1);
+    float *mean = args.out<float>(1), *var = args.out<float>(2), *packed = memory + convolution_at_;
+    statistics(x, weight, mean, var, args.out<float>(3), memory + moments_at_);
+    pack_normalised(g, convolution_, weight, mean, var, args.in<float>(3), args.in<float>(4), packed);
+    depthwise_.run(Source{{g, convolution_, x, packed, weight_.shape[1]}}, args.in<float>(2), args.out<float>(0), memory);
+  }
+
+ private:
+  struct Source {
+    MadeLines lines;
+    void normalised(const LineSlice& at, float* to, int64_t chunk) const {
+      lines.make(at, to, chunk);
+      lines.activate(to, at.slice, to, chunk);
+    }
+  };
+
+  void statistics(const float* x, const float* weight, float* mean, float* var, float* moments, float* memory) const {
+    const int64_t in = weight_.shape[1];
+    const std::vector<double> w = matrix_of(weight_, weight);
+    const PointwiseMoments::Result of_x = moments_.run(x, memory);
+    for (int64_t o = 0; o < weight_.shape[0]; ++o) {
+      const double* row = w.data() + o * in;
+      double square = 0;
+      for (int64_t i = 0; i < in; ++i) square += row[i] * dot(row, of_x.covariance.data() + i * in, in);
+      mean[o] = static_cast<float>(dot(row, of_x.mean.data(), in));
+      var[o] = static_cast<float>(std::max(0.0, square));
+    }
+    std::transform(of_x.mean.begin(), of_x.mean.end(), moments, to_float);
+    std::transform(of_x.covariance.begin(), of_x.covariance.end(), moments + in, to_float);
+  }
+
+  Convolution<float> depthwise_;
+  TensorType weight_;
+  PointwiseConvolution convolution_;
+  PointwiseMoments moments_;
+  Scratch scratch_;
+  int64_t convolution_at_, moments_at_;
+};
+
+class Backward : public PreparedKernel {
+ public:
+  explicit Backward(const KernelQuery& q)
+      : weight_(q.in(7)), dweight_(q.out(1)), in_(weight_.shape[1]), out_(weight_.shape[0]),
+        gradient_(q.in(0), q.in(1), made_by(q.in(6), weight_), q.out(2), q.attrs<BatchNormDepthwiseAttrs>(), q.threads, Together::kAll), convolution_(weight_), data_(PointwiseProduct::Of::kInputGradient, weight_),
+        products_(weight_), narrow_({DType::kF32, {in_, in_, 1, 1}, {}, {}}), moments_(q.in(6), q.threads),
+        scratch_(gradient_.scratch()) {
+    convolution_at_ = scratch_.take(convolution_.scratch_floats());
+    data_at_ = scratch_.take(data_.scratch_floats());
+    arguments_at_ = scratch_.take(argument_floats() * q.threads);
+    rows_at_ = scratch_.take(row_floats() * q.threads);
+    products_at_ = scratch_.take(products_.floats() * q.threads);
+    totals_at_ = scratch_.take(2 * products_.floats() * gradient_.parts());
+    narrow_at_ = scratch_.take(narrow_.scratch_floats());
+    added_at_ = scratch_.take(narrow_pixels() * panels_of(in_) * kPanel * q.threads);
+    moments_at_ = scratch_.take(moments_.scratch_floats());
+  }
+  int64_t scratch_bytes() const override { return scratch_.bytes(); }
+
+  void run(Stream&, const KernelArgs& args) const override {
+    auto* memory = static_cast<float*>(args.scratch);
+    const auto *mean = args.in<float>(2), *var = args.in<float>(3), *gamma = args.in<float>(4), *beta = args.in<float>(5), *x = args.in<float>(6), *weight = args.in<float>(7);
+    const float* residual = args.in<float>(8);
+    float* dx = args.out<float>(0);
+    const auto scale_of = [&](int64_t c) { return batchnorm::affine_of(c, mean, var, gamma, beta, g().eps).scale; };
+    std::vector<float> scale;
+    for (int64_t c = 0; c < out_; ++c) scale.push_back(static_cast<float>(scale_of(c)));
+    pack_normalised(g(), convolution_, weight, mean, var, gamma, beta, memory + convolution_at_);
+    data_.pack(weight, scale.data(), nullptr, memory + data_at_);
+    std::fill_n(memory + products_at_, products_.floats() * g().threads, 0.0f);
+    std::fill_n(totals(memory, 0), products_.floats() * gradient_.parts(), 0.0);
+    const Groups all{0, gradient_.groups()};
+    gradient_.begin(args.in<float>(1), args.out<float>(2), memory);
+    gradient_.sum(Source{*this, {g(), convolution_, x, memory + convolution_at_, in_}, dx, memory}, args.in<float>(0), all, memory);
+
+    const std::vector<double> w = matrix_of(weight_, weight), products = gradient_products(memory);
+    std::vector<batchnorm::ChannelGradient> channels(static_cast<size_t>(out_));
+    gradient_.add_parts(args.out<float>(2), all, memory, [&](int64_t c, double sum, double) {
+      const double about_mean = dot(w.data() + c * in_, products.data() + c * in_, in_) - static_cast<double>(mean[c]) * sum;
+      const batchnorm::ChannelGradient d = batchnorm::gradient_of(sum, about_mean, g().pixels(), scale_of(c), static_cast<double>(var[c]), g().eps);
+      args.out<float>(3)[c] = static_cast<float>(d.dgamma);
+      args.out<float>(4)[c] = static_cast<float>(d.dbeta);
+      channels[static_cast<size_t>(c)] = d;
+    });
+
+    pack_narrow(w, channels, mean, memory + narrow_at_);
+    const int64_t block = narrow_pixels(), pixels = g().pixels(), panels = panels_of(in_), step = panels * kPanel;
+    parallel_tasks((pixels + block - 1) / block, g().threads, [&](int64_t task, int64_t slot) {
+      const int64_t first = task * block, count = std::min(block, pixels - first), at = first * in_;
+      float* added = memory + added_at_ + slot * block * step;
+      narrow_.run(x + at, memory + narrow_at_, count, {0, panels}, {added, step}, true);
+      add_rows(added, step, count, in_, dx + at);
+      if (residual != nullptr) add_rows(residual + at, in_, count, in_, dx + at);
+    });
+
+    const PointwiseMoments::Result moments = moments_of(x, args.in<float>(9), memory + moments_at_);
+    float* dweight = args.out<float>(1);
+    if (dweight_.bytes() > dweight_.shape.elements() * 4) std::memset(dweight, 0, static_cast<size_t>(dweight_.bytes()));  // a blocked format's padding
+    const auto n = static_cast<double>(pixels);
+    parallel_for(out_, 8, [&](int64_t begin, int64_t end) {
+      for (int64_t o = begin; o < end; ++o) {
+        const batchnorm::ChannelGradient& d = channels[static_cast<size_t>(o)];
+        const double *row = w.data() + o * in_, off = dot(row, moments.mean.data(), in_) - static_cast<double>(mean[o]);
+        for (int64_t i = 0; i < in_; ++i) {
+          // The mean of (W x - mean) x^T.
+          const double m = moments.mean[static_cast<size_t>(i)], of_x = dot(row, moments.covariance.data() + i * in_, in_) + off * m;
+          dweight[dweight_.format.offset(dweight_.shape, {o, i, 0, 0})] = static_cast<float>(d.a * products[static_cast<size_t>(o * in_ + i)] + n * (d.b * of_x + d.offset * m));
+        }
+      }
+    });
+  }
+
+ private:
+  struct Source {
+    const Backward& self;
+    MadeLines lines;
+    float *dx, *memory;
+
+    /// Where the activation's argument lies, as far from `normalised` as in its array: in its place, if what the activation gives tells enough.
+    float* argument(const LineSlice& at, float* normalised) const {
+      if (lines.g.activation != Activation::kHardswish) return normalised;
+      return self.gradient_.packed_line().inner(memory + self.arguments_at_ + at.slot * self.argument_floats(), 0);
+    }
+    void normalised(const LineSlice& at, float* to, int64_t chunk) const {
+      float* z = argument(at, to);
+      lines.make(at, z, chunk);
+      lines.activate(z, at.slice, to, chunk);
+    }
+    void gradients(const LineSlice& at, float* normalised, const Gathered& gathered, float* sum, float* /*dot*/) const {
+      const Geometry& g = lines.g;
+      float* to = self.rows(memory, at.slot) + at.in_block * g.x[3] * g.padded() + at.slice.first;
+      depthwise_lines::gradient_sums(gathered, {argument(at, normalised), self.gradient_.packed_line().chunk()}, g.activation, {to, g.x[3], g.padded(), at.slice.chunks() * kLanes, 0}, sum);
+    }
+    /// Both products of the gradients that are gathered.
+    void lines_done(int64_t part, int64_t slot, const Lines& done, bool last) const {
+      const Geometry& g = lines.g;
+      const int64_t first = done.first * g.x[3], count = (done.behind - done.first) * g.x[3], step = g.padded();
+      const float* gradients = self.rows(memory, slot);
+      float* sums = memory + self.products_at_ + slot * self.products_.floats();
+      self.products_.add(gradients, step, lines.x + first * self.in_, count, {}, sums);
+      self.data_.run(gradients, step, count, memory + self.data_at_, dx + first * self.in_);
+      if (!last && (done.behind - self.gradient_.part(part).first) % (kBandBlocks * self.gradient_.block_lines()) != 0) return;
+      double* total = self.totals(memory, part);
+      for (int64_t i = 0; i < self.products_.floats(); ++i) total[i] += static_cast<double>(sums[i]);
+      std::fill_n(sums, self.products_.floats(), 0.0f);
+    }
+  };
+
+  const Geometry& g() const { return gradient_.geometry(); }
+  int64_t argument_floats() const { return g().activation == Activation::kHardswish ? gradient_.packed_line().floats() : 0; }
+  int64_t row_floats() const { return gradient_.block_lines() * g().x[3] * g().padded(); }
+  int64_t narrow_pixels() const { return std::max<int64_t>(1, kNarrowFloats / in_); }
+  float* rows(float* memory, int64_t slot) const { return memory + rows_at_ + slot * row_floats(); }
+  double* totals(float* memory, int64_t part) const { return reinterpret_cast<double*>(memory + totals_at_) + part * products_.floats(); }
+
+  /// G [O][I].
+  std::vector<double> gradient_products(float* memory) const {
+    double* sum = totals(memory, 0);
+    for (int64_t part = 1; part < gradient_.parts(); ++part) {
+      for (int64_t i = 0; i < products_.floats(); ++i) sum[i] += totals(memory, part)[i];
+    }
+    std::vector<double> matrix(static_cast<size_t>(out_ * in_));
+    products_.unpack(sum, matrix.data());
+    return matrix;
+  }
+
+  /// The convolution that dx still lacks: W^T b W, with W^T (offset - b mean).
+  void pack_narrow(const std::vector<double>& w, const std::vector<batchnorm::ChannelGradient>& channels, const float* mean, float* packed) const {
+    std::vector<double> square(static_cast<size_t>(in_ * in_)), shift(static_cast<size_t>(in_));
+    for (int64_t o = 0; o < out_; ++o) {
+      const batchnorm::ChannelGradient& d = channels[static_cast<size_t>(o)];
+      const double* row = w.data() + o * in_;
+      for (int64_t i = 0; i < in_; ++i) {
+        const double scaled = d.b * row[i];
+        for (int64_t j = 0; j < in_; ++j) square[static_cast<size_t>(i * in_ + j)] += scaled * row[j];
+        shift[static_cast<size_t>(i)] += row[i] * d.offset - scaled * static_cast<double>(mean[o]);
+      }
+    }
+    narrow_.pack(std::vector<float>(square.begin(), square.end()).data(), nullptr, std::vector<float>(shift.begin(), shift.end()).data(), packed);
+  }
+
+  /// Those that are given, or of x.
+  PointwiseMoments::Result moments_of(const float* x, const float* given, float* memory) const {
+    if (given == nullptr) return moments_.run(x, memory);
+    return {std::vector<double>(given, given + in_), std::vector<double>(given + in_, given + in_ + in_ * in_)};
+  }
+
+  TensorType weight_, dweight_;
+  int64_t in_, out_;
+  Gradient<float> gradient_;
+  PointwiseConvolution convolution_;
+  PointwiseProduct data_;
+  PointwiseSums products_;       // G
+  PointwiseConvolution narrow_;  // of x alone
+  PointwiseMoments moments_;
+  Scratch scratch_;
+  int64_t convolution_at_, data_at_, arguments_at_, rows_at_, products_at_, totals_at_, narrow_at_, added_at_, moments_at_;
+};
+
+Support supports_forward(const KernelQuery& q) {
+  if (const Support inner = supports(q, {&q.in(0), &q.out(0)}, q.in(2), q.out(0), {3, 4}); !inner) return inner;
+  return supports_pointwise_convolution(q.in(0), q.in(1));
+}
+Support supports_backward(const KernelQuery& q) {
+  if (const Support inner = supports(q, {&q.in(6), &q.in(0), &q.in(q.has(8) ? 8 : 6)}, q.in(1), q.in(0), {2, 3, 4, 5}); !inner) return inner;
+  if (const Support again = supports_pointwise_convolution(q.in(6), q.in(7)); !again) return again;
+  return supports_pointwise_gradients(q, 6, 7);
+}
+
+template <class K>
+std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
+  return std::make_unique<K>(q);
+}
+
+constexpr std::array<Kernel, 2> kKernels{{{"pointwise_batch_norm_depthwise", "cpu", supports_forward, prepare<Forward>},
+                                          {"pointwise_batch_norm_depthwise_backward", "cpu", supports_backward, prepare<Backward>}}};
+
+}  // namespace
+
+std::span<const Kernel> cpu_pointwise_batch_norm_depthwise() { return kKernels; }
+
+}  // namespace galley
+

@@ -1,0 +1,104 @@
+// 1x1 convolutions of stride 1 and their input gradients in f32 on channels_last images, of so few channels that the weight stays in a core's cache: rows of
+// pixels times a matrix that is packed once a run, in panels the last of which may overlap the one before, while the rows to come are asked for.
+
+#include <algorithm>
+
+#include "libcore/backends/cpu/activate.h"
+#include "libcore/backends/cpu/pointwise.h"
+#include "libcore/backends/cpu/table.h"
+#include "libcore/base/parallel.h"
+#include "libcore/ops/conv.h"
+
+namespace galley {
+namespace {
+
+constexpr int64_t kTaskRows = 192;
+constexpr int64_t kBlockRows = 48;        // that are still near when what comes behind the product is done to them
+constexpr int64_t kMostProducts = 98304;  // of channels: the matrix, with rows of both sides, stays in the second-level cache
+constexpr int64_t kLeastPixels = 1024;    // that packing is little beside
+
+class Forward : public PreparedKernel {
+ public:
+  explicit Forward(const KernelQuery& q)
+      : product_(PointwiseProduct::Of::kOutput, q.in(1)), activation_(q.attrs<Conv2dAttrs>().activation), from_(q.in(0).shape[1]), to_(q.out(0).shape[1]), pixels_(q.in(0).elements() / from_) {}
+  int64_t scratch_bytes() const override { return product_.scratch_floats() * 4; }
+  void run(Stream&, const KernelArgs& args) const override {
+    auto* packed = static_cast<float*>(args.scratch);
+    product_.pack(args.in<float>(1), nullptr, args.in<float>(2), packed);
+    const float *x = args.in<float>(0), *residual = args.in<float>(3);
+    parallel_ranges(pixels_, kTaskRows, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; row += kBlockRows) {
+        const int64_t rows = std::min(kBlockRows, end - row);
+        float* y = args.out<float>(0) + row * to_;
+        product_.run(x + row * from_, from_, rows, packed, y);
+        if (residual != nullptr) add_rows(residual + row * to_, to_, rows, to_, y);
+        if (activation_ != Activation::kNone) activate(activation_, y, rows * to_);
+      }
+    });
+  }
+
+ private:
+  PointwiseProduct product_;
+  Activation activation_;
+  int64_t from_, to_, pixels_;
+};
+
+class InputGradient : public PreparedKernel {
+ public:
+  explicit InputGradient(const KernelQuery& q)
+      : product_(PointwiseProduct::Of::kInputGradient, q.in(1), q.has(2) ? PointwiseProduct::Into::kAdd : PointwiseProduct::Into::kWrite), from_(q.in(0).shape[1]), to_(q.out(0).shape[1]),
+        pixels_(q.in(0).elements() / from_) {}
+  int64_t scratch_bytes() const override { return product_.scratch_floats() * 4; }
+  void run(Stream&, const KernelArgs& args) const override {
+    auto* packed = static_cast<float*>(args.scratch);
+    product_.pack(args.in<float>(1), nullptr, nullptr, packed);
+    const float *grad = args.in<float>(0), *residual = args.in<float>(2);
+    float* dx = args.out<float>(0);
+    parallel_ranges(pixels_, kTaskRows, [&](int64_t begin, int64_t end) {
+      if (residual != nullptr && residual != dx) std::copy_n(residual + begin * to_, (end - begin) * to_, dx + begin * to_);
+      product_.run(grad + begin * from_, from_, end - begin, packed, dx + begin * to_);
+    });
+  }
+
+ private:
+  PointwiseProduct product_;
+  int64_t from_, to_, pixels_;
+};
+
+/// `residual`: the input that is one.
+Support supports(const KernelQuery& q, const Conv2dWindow& window, int residual) {
+  constexpr std::array<int64_t, 2> kOne{1, 1}, kZero{0, 0};
+  const Shape& w = q.in(1).shape;
+  if (w[2] * w[3] != 1 || pair(window.stride) != kOne || pair(window.padding) != kZero || window.groups != 1) return Support::no("not a plain 1x1 kernel");
+  for (const TensorType* type : {&q.in(0), &q.in(1), &q.out(0)}) {
+    if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
+    if (type->elements() == 0) return Support::no("empty array");
+  }
+  for (const TensorType* type : {&q.in(0), &q.out(0), &q.in(q.has(residual) ? residual : 0)}) {
+    if (type->dtype != DType::kF32 || !type->format.is_channels_last()) return Support::no(cat(type->dtype, " in format ", type->format));
+  }
+  // Measured against the library's kernels (docs/performance.md).
+  if (w[0] * w[1] > kMostProducts) return Support::no(cat(w[0], " channels of ", w[1], ": worth the library's blocks"));
+  if (q.in(0).elements() / q.in(0).shape[1] < kLeastPixels) return Support::no("few pixels");
+  return Support::yes();
+}
+Support supports_forward(const KernelQuery& q) {
+  if (q.has(2) && q.in(2).dtype != DType::kF32) return Support::no("bias dtype");
+  // The library applies it to what its registers hold, but reads a residual slowly.
+  if (q.attrs<Conv2dAttrs>().activation != Activation::kNone && !q.has(3)) return Support::no("an activation alone: the library's is faster");
+  return supports(q, q.attrs<Conv2dAttrs>(), 3);
+}
+Support supports_backward(const KernelQuery& q) { return supports(q, q.attrs<Conv2dBackwardDataAttrs>(), 2); }
+
+template <class K>
+std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
+  return std::make_unique<K>(q);
+}
+
+constexpr std::array<Kernel, 2> kKernels{{{"conv2d", "cpu_pointwise", supports_forward, prepare<Forward>}, {"conv2d_backward_data", "cpu_pointwise", supports_backward, prepare<InputGradient>}}};
+
+}  // namespace
+
+std::span<const Kernel> cpu_pointwise_conv() { return kKernels; }
+
+}  // namespace galley

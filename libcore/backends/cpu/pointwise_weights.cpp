@@ -1,0 +1,382 @@
+// The weight gradient of 1x1 convolutions of few channels on channels_last images: W[o][i] is the sum over pixels of grad[p][o] x[p][i]. Both
+// sides are read where they lie; whatever would pack them would take as long as the products. The side with more channels is taken by vectors,
+// the other by single values for all of a vector's lanes, and a tile's sums stay in registers over a block of pixels that a near
+// cache holds, and are then added to those of the blocks before it. Tiles at an end overlap those before them, so that all are full. Bits
+// depend on the instruction set and the logical thread count only.
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/pointwise_weights.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/cache_control.h>
+#include <hwy/highway.h>
+
+#include "libcore/backends/cpu/unrolled-inl.h"
+
+#ifndef GALLEY_POINTWISE_WEIGHTS_ONCE
+#define GALLEY_POINTWISE_WEIGHTS_ONCE
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "libcore/base/parallel.h"
+#include "libcore/backends/cpu/conv_weights.h"
+#include "libcore/backends/cpu/pointwise.h"
+#include "libcore/ops/conv.h"
+
+namespace galley::pointwise_weights {
+
+constexpr int64_t kLine = 64;  // bytes
+
+/// Pixels of both sides, as rows so many floats apart, from a tile's first channels on.
+struct Block {
+  const float *wide, *narrow;  // taken by vectors; by single values
+  int64_t wide_step, narrow_step, pixels;
+  int64_t last;                      // channels from the first vector to the last one; the others lie side by side
+  const char* ask;                   // what will be wanted next, a cache line at each pixel for the first `ask_lines`
+  int64_t ask_lines;
+};
+
+}  // namespace galley::pointwise_weights
+
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::pointwise_weights {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
+int lanes() { return 1; }
+void centre(const float* x, int64_t rows, int64_t channels, const float* pivot, float* to, float* sums) {
+  for (int64_t i = 0; i < rows * channels; ++i) sums[i % channels] += to[i] = x[i] - pivot[i % channels];
+}
+void add(const float* from, int64_t from_step, int64_t rows, int64_t channels, float* to) {
+  for (int64_t i = 0; i < rows * channels; ++i) to[i] += from[i / channels * from_step + i % channels];
+}
+int most_vectors() { return 1; }
+int singles(int) { return 1; }
+void add_tile(const Block& block, int, float* HWY_RESTRICT sums) {
+  for (int64_t p = 0; p < block.pixels; ++p) sums[0] += block.wide[p * block.wide_step] * block.narrow[p * block.narrow_step];
+}
+#else
+using D = hn::CappedTag<float, 16>;
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
+// Of 32 or 16 registers, sums take 24 or 12 at least.
+constexpr int kMostVectors = kLanes == 16 ? 4 : 3;
+constexpr int singles_of(int vectors) { return kLanes == 16 ? (vectors == 4 ? 6 : vectors == 3 ? 8 : vectors == 2 ? 12 : 16) : (vectors == 3 ? 4 : vectors == 2 ? 6 : 10); }
+
+int lanes() { return kLanes; }
+
+/// body(first channel, load, store) for each vector of channels, of the last one those that are there. Whole vectors are stored without a mask: with AVX2 one
+/// takes AMD's processors twelve cycles.
+template <class Body>
+HWY_INLINE void each_vector(int64_t channels, const Body& body) {
+  const D d;
+  int64_t c = 0;
+  for (; c + kLanes <= channels; c += kLanes) {
+    body(c, [d](const float* from) GALLEY_LOOP { return hn::LoadU(d, from); }, [d](auto value, float* to) GALLEY_LOOP { hn::StoreU(value, d, to); });
+  }
+  if (c == channels) return;
+  const auto mask = hn::FirstN(d, static_cast<size_t>(channels - c));
+  body(c, [=](const float* from) GALLEY_LOOP { return hn::MaskedLoad(mask, d, from); }, [=](auto value, float* to) GALLEY_LOOP { hn::BlendedStore(value, mask, d, to); });
+}
+
+/// to = x - pivot; sums grow by those of `to`.
+void centre(const float* HWY_RESTRICT x, int64_t rows, int64_t channels, const float* HWY_RESTRICT pivot, float* HWY_RESTRICT to, float* HWY_RESTRICT sums) {
+  each_vector(channels, [&](int64_t c, auto load, auto store) GALLEY_LOOP {
+    const auto shift = load(pivot + c);
+    // Two sums: with one, each row would wait for the one before.
+    hn::Vec<D> sum[] = {load(sums + c), hn::Zero(D())};
+    const auto take_row = [&](int64_t at, hn::Vec<D>& own) GALLEY_LOOP {
+      const auto value = hn::Sub(load(x + at), shift);
+      store(value, to + at);
+      own = hn::Add(own, value);
+    };
+    int64_t at = c;
+    const int64_t end = rows * channels;
+    for (; at + channels < end; at += 2 * channels) {
+      take_row(at, sum[0]);
+      take_row(at + channels, sum[1]);
+    }
+    if (at < end) take_row(at, sum[0]);
+    store(hn::Add(sum[0], sum[1]), sums + c);
+  });
+}
+
+void add(const float* HWY_RESTRICT from, int64_t from_step, int64_t rows, int64_t channels, float* HWY_RESTRICT to) {
+  const int64_t ahead = rows * channels;
+  each_vector(channels, [&](int64_t c, auto load, auto store) GALLEY_LOOP {
+    for (int64_t row = 0; row < rows; ++row) {
+      float* at = to + row * channels + c;
+      __builtin_prefetch(at + ahead, 1, 2);
+      store(hn::Add(load(at), load(from + row * from_step + c)), at);
+    }
+  });
+}
+int most_vectors() { return kMostVectors; }
+int singles(int vectors) { return singles_of(vectors); }
+
+/// sums [single value][vector][lane] += those of the block's pixels.
+template <int kVectors>
+void add_vectors(const Block& block, float* HWY_RESTRICT sums) {
+  using galley::HWY_NAMESPACE::each;
+  constexpr int kSingles = singles_of(kVectors), kSums = kSingles * kVectors;
+  const D d;
+  hn::Vec<D> sum[kSums];
+  each<kSums>([&](auto i) GALLEY_LOOP { sum[i] = hn::Zero(d); });
+  const float *HWY_RESTRICT wide = block.wide, *HWY_RESTRICT narrow = block.narrow;
+  const int64_t last = block.last, ask_lines = block.ask_lines;
+  const char* ask = block.ask;
+  for (int64_t p = 0; p < block.pixels; ++p, wide += block.wide_step, narrow += block.narrow_step) {
+    hn::Vec<D> values[kVectors];
+    each<kVectors>([&](auto v) GALLEY_LOOP { values[v] = hn::LoadU(d, wide + (v == kVectors - 1 ? last : v * kLanes)); });
+    each<kSingles>([&](auto s) GALLEY_LOOP {
+      const auto single = hn::Set(d, narrow[s]);
+      each<kVectors>([&](auto v) GALLEY_LOOP { sum[s * kVectors + v] = hn::MulAdd(single, values[v], sum[s * kVectors + v]); });
+    });
+    if (p < ask_lines) __builtin_prefetch(ask + p * kLine, 0, 2);
+  }
+  each<kSums>([&](auto i) GALLEY_LOOP { hn::StoreU(hn::Add(hn::LoadU(d, sums + i * kLanes), sum[i]), d, sums + i * kLanes); });
+}
+
+void add_tile(const Block& block, int vectors, float* HWY_RESTRICT sums) {
+  switch (vectors) {
+    case 1: return add_vectors<1>(block, sums);
+    case 2: return add_vectors<2>(block, sums);
+    case 3: return add_vectors<3>(block, sums);
+    default: return add_vectors<kMostVectors>(block, sums);
+  }
+}
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::pointwise_weights
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace galley {
+namespace pointwise_weights {
+HWY_EXPORT(lanes);
+HWY_EXPORT(most_vectors);
+HWY_EXPORT(singles);
+HWY_EXPORT(add_tile);
+HWY_EXPORT(centre);
+HWY_EXPORT(add);
+}  // namespace pointwise_weights
+
+namespace {
+
+/// Of both sides, which tiles read several times. Those with vectors of 8 floats take few channels at once, and would fetch them from the second level again.
+int64_t block_bytes(int64_t lanes) { return lanes == 16 ? 64 << 10 : 32 << 10; }
+constexpr int64_t kLeast = 16;              // channels that fill a vector, and the single values of any tile
+constexpr int64_t kMostParts = 16;          // of the pixels, whose moments are summed on their own
+constexpr int64_t kMostSums = 1 << 20;      // bytes, of more parts than threads
+constexpr int64_t kLeastPixels = 2048;      // of each of these
+constexpr int64_t kSamples = 256;           // pixels that give the pivot
+
+/// To whole cache lines.
+int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }
+
+TensorType products_of(int64_t channels) { return {DType::kF32, {channels, channels, 1, 1}}; }
+
+}  // namespace
+
+PointwiseSums::PointwiseSums(const TensorType& weight)
+    : weight_(weight), wide_(std::max(weight.shape[0], weight.shape[1])), narrow_(std::min(weight.shape[0], weight.shape[1])), lanes_(HWY_DYNAMIC_DISPATCH(pointwise_weights::lanes)()),
+      out_is_wide_(weight.shape[0] >= weight.shape[1]) {
+  const int64_t vectors = (wide_ + lanes_ - 1) / lanes_, most = HWY_DYNAMIC_DISPATCH(pointwise_weights::most_vectors)(), groups = (vectors + most - 1) / most;
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t first = vectors * g / groups, count = vectors * (g + 1) / groups - first, singles = HWY_DYNAMIC_DISPATCH(pointwise_weights::singles)(static_cast<int>(count));
+    const int64_t last = (first + count - 1) * lanes_, last_at = std::min(last, wide_ - lanes_);
+    for (int64_t s = 0; s < narrow_; s += singles) {
+      const int64_t at = std::min(s, narrow_ - singles);
+      tiles_.push_back({first * lanes_, last_at - first * lanes_, at, static_cast<int>(count), floats_, last - last_at, s - at});
+      floats_ += count * lanes_ * singles;
+    }
+  }
+  for (int64_t o = 0; o < weight.shape[0]; ++o) (out_is_wide_ ? wide_at_ : narrow_at_).push_back(weight.format.offset(weight.shape, {o, 0, 0, 0}));
+  for (int64_t i = 0; i < weight.shape[1]; ++i) (out_is_wide_ ? narrow_at_ : wide_at_).push_back(weight.format.offset(weight.shape, {0, i, 0, 0}));
+}
+
+Support PointwiseSums::supports(const Shape& weight) {
+  if ((hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX2)) == 0) return Support::no("vectors of 8 floats are missing");
+  if (std::min(weight[0], weight[1]) < kLeast) return Support::no(cat("channels ", weight[1], " and ", weight[0], ": too few for a tile"));
+  return Support::yes();
+}
+
+int64_t PointwiseSums::block() const { return std::max<int64_t>(1, block_bytes(lanes_) / 4 / (wide_ + narrow_)); }
+
+void PointwiseSums::add(const float* grad, int64_t grad_step, const float* x, int64_t pixels, std::span<const Next> next, float* sums) const {
+  using pointwise_weights::kLine;
+  const float *wide = out_is_wide_ ? grad : x, *narrow = out_is_wide_ ? x : grad;
+  const int64_t wide_step = out_is_wide_ ? grad_step : wide_, narrow_step = out_is_wide_ ? narrow_ : grad_step;
+  int64_t lines = 0, tile_number = 0;
+  for (const Next& array : next) lines += array.floats * 4 / kLine;
+  const auto count = static_cast<int64_t>(tiles_.size());
+  for (const Tile& tile : tiles_) {
+    // Each tile asks for its share: all at once would fill the queue of the memory, which idles later.
+    int64_t from = lines * tile_number / count, share = lines * (tile_number + 1) / count - from;
+    const Next* array = next.data();
+    for (; array != next.data() + next.size() && from >= array->floats * 4 / kLine; ++array) from -= array->floats * 4 / kLine;
+    const char* ask = nullptr;
+    if (array == next.data() + next.size()) {
+      share = 0;
+    } else {
+      ask = reinterpret_cast<const char*>(array->at) + from * kLine;
+    }
+    HWY_DYNAMIC_DISPATCH(pointwise_weights::add_tile)
+    ({wide + tile.wide, narrow + tile.narrow, wide_step, narrow_step, pixels, tile.last, ask, share}, tile.vectors, sums + tile.sums);
+    ++tile_number;
+  }
+}
+
+template <class Body>
+void PointwiseSums::each_sum(const Tile& tile, const Body& body) const {
+  const int64_t singles = HWY_DYNAMIC_DISPATCH(pointwise_weights::singles)(tile.vectors);
+  for (int64_t s = tile.singles_seen; s < singles; ++s) {
+    for (int64_t v = 0; v < tile.vectors; ++v) {
+      const bool is_last = v == tile.vectors - 1;
+      const int64_t at = tile.sums + (s * tile.vectors + v) * lanes_, wide = tile.wide + (is_last ? tile.last : v * lanes_);
+      for (int64_t l = is_last ? tile.lanes_seen : 0; l < lanes_; ++l) body(wide + l, tile.narrow + s, at + l);
+    }
+  }
+}
+
+void PointwiseSums::write(const float* sums, int64_t step, int64_t parts, float* dweight) const {
+  if (weight_.bytes() > weight_.shape.elements() * 4) std::memset(dweight, 0, static_cast<size_t>(weight_.bytes()));  // a blocked format's padding
+  parallel_for(static_cast<int64_t>(tiles_.size()), 4, [&](int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; ++tile) {
+      each_sum(tiles_[static_cast<size_t>(tile)], [&](int64_t wide, int64_t narrow, int64_t at) {
+        float total = sums[at];
+        for (int64_t part = 1; part < parts; ++part) total += sums[part * step + at];
+        dweight[wide_at_[static_cast<size_t>(wide)] + narrow_at_[static_cast<size_t>(narrow)]] = total;  // a format's offsets are sums of one term for each index
+      });
+    }
+  });
+}
+
+void PointwiseSums::unpack(const double* sums, double* matrix) const {
+  const int64_t wide_step = out_is_wide_ ? narrow_ : 1, narrow_step = out_is_wide_ ? 1 : wide_;
+  for (const Tile& tile : tiles_) each_sum(tile, [&](int64_t wide, int64_t narrow, int64_t at) { matrix[wide * wide_step + narrow * narrow_step] = sums[at]; });
+}
+
+void add_rows(const float* from, int64_t from_step, int64_t rows, int64_t channels, float* to) { HWY_DYNAMIC_DISPATCH(pointwise_weights::add)(from, from_step, rows, channels, to); }
+
+PointwiseMoments::PointwiseMoments(const TensorType& x, int threads)
+    : pixels_(x.elements() / x.shape[1]), channels_(x.shape[1]), threads_(threads), parts_(std::min(std::max<int64_t>(kMostParts, threads), pixels_)), products_(products_of(channels_)) {
+  block_ = std::min(products_.block(), pixels_);
+}
+
+int64_t PointwiseMoments::slot_floats() const { return lines(block_ * channels_) + lines(channels_) + lines(products_.floats()); }
+// Totals in double: two floats each.
+int64_t PointwiseMoments::scratch_floats() const { return threads_ * slot_floats() + parts_ * lines(2 * (channels_ + products_.floats())); }
+
+std::vector<float> PointwiseMoments::pivot(const float* x) const {
+  const int64_t count = std::min(kSamples, pixels_);
+  std::vector<double> sums(static_cast<size_t>(channels_));
+  for (int64_t i = 0; i < count; ++i) {
+    const float* row = x + pixels_ * i / count * channels_;
+    for (int64_t c = 0; c < channels_; ++c) sums[static_cast<size_t>(c)] += static_cast<double>(row[c]);
+  }
+  std::vector<float> pivot;
+  for (double sum : sums) pivot.push_back(static_cast<float>(sum / static_cast<double>(count)));
+  return pivot;
+}
+
+PointwiseMoments::Result PointwiseMoments::run(const float* x, float* scratch) const {
+  const int64_t count = channels_ + products_.floats(), step = lines(2 * count);
+  const std::vector<float> pivot = this->pivot(x);
+  float* totals = scratch + threads_ * slot_floats();
+  const auto total_of = [&](int64_t part) { return reinterpret_cast<double*>(totals + part * step); };
+  parallel_tasks(parts_, threads_, [&](int64_t part, int64_t slot) {
+    float* centred = scratch + slot * slot_floats();
+    float* sums = centred + lines(block_ * channels_);
+    float* products = sums + lines(channels_);
+    double* own = total_of(part);
+    std::fill_n(own, count, 0.0);
+    const int64_t end = pixels_ * (part + 1) / parts_;
+    for (int64_t first = pixels_ * part / parts_; first < end; first += block_) {
+      const int64_t pixels = std::min(block_, end - first), behind = (first + pixels) * channels_;
+      std::fill_n(sums, channels_, 0.0f);
+      std::fill_n(products, products_.floats(), 0.0f);
+      HWY_DYNAMIC_DISPATCH(pointwise_weights::centre)(x + first * channels_, pixels, channels_, pivot.data(), centred, sums);
+      const PointwiseSums::Next next[] = {{x + behind, pixels * channels_}};
+      products_.add(centred, channels_, centred, pixels, next, products);
+      for (int64_t i = 0; i < channels_; ++i) own[i] += static_cast<double>(sums[i]);
+      for (int64_t i = 0; i < products_.floats(); ++i) own[channels_ + i] += static_cast<double>(products[i]);
+    }
+  });
+  for (int64_t part = 1; part < parts_; ++part) {
+    for (int64_t i = 0; i < count; ++i) total_of(0)[i] += total_of(part)[i];
+  }
+  Result result{std::vector<double>(total_of(0), total_of(0) + channels_), std::vector<double>(static_cast<size_t>(channels_ * channels_))};
+  products_.unpack(total_of(0) + channels_, result.covariance.data());
+  for (double& sum : result.mean) sum /= static_cast<double>(pixels_);  // from the pivot
+  for (size_t i = 0; i < result.covariance.size(); ++i) {
+    const auto channels = static_cast<size_t>(channels_);
+    result.covariance[i] = result.covariance[i] / static_cast<double>(pixels_) - result.mean[i / channels] * result.mean[i % channels];
+  }
+  for (size_t i = 0; i < pivot.size(); ++i) result.mean[i] += static_cast<double>(pivot[i]);
+  return result;
+}
+
+namespace {
+
+class PointwiseWeights : public PreparedKernel {
+ public:
+  explicit PointwiseWeights(const KernelQuery& q) : sums_(q.out(0)), pixels_(q.in(1).elements() / q.in(1).shape[1]), in_(q.in(0).shape[1]), out_(q.in(1).shape[1]) {
+    // More than threads, which help each other out, where their sums are few for their pixels.
+    const int64_t bytes = sums_.floats() * 4, few = std::min<int64_t>(q.threads, kMostPartials / bytes), many = std::min({kMostParts, kMostSums / bytes, pixels_ / kLeastPixels});
+    parts_ = std::clamp<int64_t>(std::max(few, many), 1, pixels_);
+  }
+  int64_t scratch_bytes() const override { return parts_ * sums_.floats() * 4; }
+
+  void run(Stream&, const KernelArgs& args) const override {
+    auto* sums = static_cast<float*>(args.scratch);
+    parallel_ranges(parts_, 1, [&](int64_t part, int64_t) { add(args, pixels_ * part / parts_, pixels_ * (part + 1) / parts_, sums + part * sums_.floats()); });
+    sums_.write(sums, sums_.floats(), parts_, args.out<float>(0));
+  }
+
+ private:
+  void add(const KernelArgs& args, int64_t begin, int64_t end, float* sums) const {
+    std::fill_n(sums, sums_.floats(), 0.0f);
+    const int64_t step = sums_.block();
+    for (int64_t p = begin; p < end; p += step) {
+      const int64_t count = std::min(step, end - p);
+      const float *grad = args.in<float>(1) + p * out_, *x = args.in<float>(0) + p * in_;
+      const PointwiseSums::Next next[] = {{grad + count * out_, count * out_}, {x + count * in_, count * in_}};
+      sums_.add(grad, out_, x, count, next, sums);
+    }
+  }
+
+  PointwiseSums sums_;
+  int64_t pixels_, in_, out_, parts_;
+};
+
+Support supports(const KernelQuery& q) {
+  const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
+  const TensorType &x = q.in(0), &grad = q.in(1);
+  const Shape& w = q.out(0).shape;
+  if (const Support dense = is_dense_weight_gradient(q); !dense) return dense;
+  if (w[2] * w[3] != 1 || x.shape[2] != grad.shape[2] || x.shape[3] != grad.shape[3] || pair(a.padding) != std::array<int64_t, 2>{0, 0}) return Support::no("not each pixel once");
+  if (const Support sums = PointwiseSums::supports(w); !sums) return sums;
+  const int64_t narrow = std::min(w[0], w[1]);
+  // Measured against the library's kernels (docs/performance.md): with more channels than these, products are worth packing for.
+  if (narrow > (grad.elements() / grad.shape[1] < 8192 ? 64 : 128)) return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], ": worth packing"));
+  return Support::yes();
+}
+
+}  // namespace
+
+const Kernel& pointwise_weights_kernel() {
+  static const Kernel kernel{"conv2d_backward_weights", "cpu_pointwise", supports,
+                             [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<PointwiseWeights>(q); }};
+  return kernel;
+}
+
+}  // namespace galley
+
+#endif  // HWY_ONCE

@@ -1,0 +1,44 @@
+#pragma once
+// What turns the integer sums of an operator into its results, made ready once: scales and biases of each output, bounds, zero points.
+
+#include <cstddef>
+
+#include "libcore/backends/cpu/quantized_gemm.h"
+
+namespace galley::quantized {
+
+/// 0x80 where bytes of that dtype become u8 by turning their highest bit (i8), else 0. Also what is added to their zero point.
+inline uint8_t flip_of(DType dtype) { return dtype == DType::kI8 ? 0x80 : 0; }
+
+/// Bounds and zero point of results, `levels` being behind the activation: none, relu and relu6 bound by low and high.
+void set_results(Epilogue& epilogue, const QuantizedOutput& output, Activation activation);
+/// Does the epilogue compute in levels of the result from the start (scales divided by it)?
+bool in_levels(const QuantizedOutput& output, Activation activation);
+
+/// Epilogues of products: one scale an output channel.
+class Results {
+ public:
+  template <class Attrs>
+  Results(const Attrs& attrs, Activation activation, int64_t outputs) : Results(attrs, attrs.input_scale, activation, outputs) {}
+  Results(const QuantizedOutput& output, double input_scale, Activation activation, int64_t outputs);
+  void set_residual(double scale, int64_t zero_point, DType dtype);
+
+  int64_t outputs() const { return outputs_; }
+  int64_t scratch_bytes() const { return 2 * padded_outputs(outputs_) * 4; }
+  /// Writes the scales and biases into `scratch` (64-byte aligned); bias may be null. `input_scale` in place of the attribute's.
+  Epilogue epilogue(const float* weight_scale, const float* bias, std::byte* scratch, double input_scale) const;
+  Epilogue epilogue(const float* weight_scale, const float* bias, std::byte* scratch) const { return epilogue(weight_scale, bias, scratch, input_scale_); }
+
+ private:
+  Epilogue base_;
+  double input_scale_ = 1, to_levels_ = 1, residual_scale_ = 0, residual_zero_point_ = 0;
+  int64_t outputs_ = 0;
+};
+
+/// In place, real values (already in levels where in_levels) through the epilogue's activation to its bytes, or to f32.
+void finish_values(const Epilogue& epilogue, float* values, int64_t count, void* out);
+
+/// u8 or i8 of `count` floats, as quantize_value has it.
+void quantize_values(const float* x, const QuantParams& params, uint8_t* out, int64_t count);
+
+}  // namespace galley::quantized

@@ -1,0 +1,219 @@
+// quantized_winograd_conv2d on channels_last images: tiles are transformed to 16 bits, multiplied by the transformed kernels position by position, and their
+// sums transformed back, a step of outputs after the other. With many tiles each thread takes a share of them, some at a time that stay in its
+// second-level cache; with few all are transformed first and the threads share out the outputs, so that the kernels are read once.
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "libcore/backends/cpu/quantized_epilogue.h"
+#include "libcore/backends/cpu/quantized_pack.h"
+#include "libcore/backends/cpu/quantized_winograd.h"
+#include "libcore/backends/cpu/table.h"
+#include "libcore/base/parallel.h"
+#include "libcore/ops/quantized_winograd.h"
+
+namespace galley {
+namespace {
+
+using namespace quantized;
+using winograd::kIn, winograd::kOut, winograd::kPositions, winograd::kTaps, winograd::padded, winograd::place_of, winograd::Tiling;
+
+constexpr int64_t kImageBytes = 384 << 10;     // of a share's transformed images
+constexpr int64_t kSumBytes = 216 << 10;       // of a step of its outputs' sums
+constexpr int64_t kFewest = 12;                // tiles of a share
+constexpr int64_t kFew = 128;                  // tiles that all threads transform before they share out the outputs
+constexpr int64_t kAlone = 64 * 1024;          // products for which one thread is enough
+
+/// Elements of `bytes` each in an odd number of cache lines: positions do not share a few sets of the first-level cache.
+constexpr int64_t odd_lines(int64_t elements, int64_t bytes) { return ((elements * bytes + 63) / 64 | 1) * (64 / bytes); }
+
+class QuantizedWinograd : public PreparedKernel {
+ public:
+  explicit QuantizedWinograd(const KernelQuery& q)
+      : results_(q.attrs<QuantizedConv2dAttrs>(), q.attrs<QuantizedConv2dAttrs>().activation, q.out(0).shape[1]),
+        tiling_(q.in(0).shape, q.out(0).shape, pair(q.attrs<QuantizedConv2dAttrs>().padding)),
+        threads_(q.threads),
+        flip_(flip_of(q.in(0).dtype)),
+        zero_point_(static_cast<int32_t>(q.attrs<QuantizedConv2dAttrs>().input_zero_point) + flip_),
+        step_(winograd_step()) {
+    const auto& a = q.attrs<QuantizedConv2dAttrs>();
+    if (q.has(4)) results_.set_residual(a.residual_scale, a.residual_zero_point, q.in(4).dtype);
+    const int64_t count = tiling_.count();
+    if (kPositions * count * tiling_.channels * tiling_.outputs < kAlone) threads_ = 1;
+    few_ = count <= kFew;
+    const int64_t most = few_ ? count : std::max(kFewest, std::min(kImageBytes / (2 * kPositions * padded(tiling_.channels)), kSumBytes / (4 * kPositions * step_)));
+    const int64_t shares = few_ ? 1 : ((count + most - 1) / most + threads_ - 1) / threads_ * threads_;
+    for (int64_t i = 0; i < shares; ++i) {
+      const int64_t begin = count * i / shares, end = count * (i + 1) / shares;
+      shares_.push_back({begin, end, runs_of(begin, end)});
+      tiles_ = std::max(tiles_, end - begin);
+    }
+    image_position_ = odd_lines(tiles_ * padded(tiling_.channels), 2);
+    sum_position_ = odd_lines(tiles_ * step_, 4);
+  }
+  int64_t scratch_bytes() const override { return results_.scratch_bytes() + (few_ ? 1 : threads_) * image_bytes() + threads_ * room_bytes(); }
+  std::string implementation() const override { return cat("winograd:", path_name(Path::kExact)); }
+
+  void run(Stream&, const KernelArgs& args) const override {
+    auto* scratch = static_cast<std::byte*>(args.scratch);
+    Epilogue epilogue = results_.epilogue(args.in<float>(2), args.in<float>(3), scratch);
+    epilogue.residual = args.in<uint8_t>(4);
+    epilogue.out = args.outputs[0];
+    std::byte *images = scratch + results_.scratch_bytes(), *rooms = images + (few_ ? 1 : threads_) * image_bytes();
+    if (few_) {
+      const int64_t steps = (tiling_.outputs + step_ - 1) / step_;
+      parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; ++t) transform(args, 0, tiling_.count() * t / threads_, tiling_.count() * (t + 1) / threads_, images, rooms + t * room_bytes());
+      });
+      parallel_tasks(steps, threads_, [&](int64_t step, int64_t t) { compute(args, epilogue, shares_.front(), step * step_, images, rooms + t * room_bytes()); });
+      return;
+    }
+    parallel_tasks(static_cast<int64_t>(shares_.size()), threads_, [&](int64_t i, int64_t t) {
+      std::byte *own = images + t * image_bytes(), *room = rooms + t * room_bytes();
+      const Share& share = shares_[static_cast<size_t>(i)];
+      transform(args, share.begin, share.begin, share.end, own, room);
+      for (int64_t output = 0; output < tiling_.outputs; output += step_) compute(args, epilogue, share, output, own, room);
+    });
+  }
+
+ private:
+  /// Tiles that are transformed and multiplied together.
+  struct Share {
+    int64_t begin, end;
+    std::vector<TileRun> runs;
+  };
+  int64_t image_bytes() const { return 2 * kPositions * image_position_; }
+  int64_t sum_bytes() const { return 4 * kPositions * sum_position_; }
+  /// Sums, results, and the tile at an image's edge.
+  int64_t room_bytes() const { return sum_bytes() + aligned_bytes(4 * kOut * kOut * tiles_ * step_) + aligned_bytes(kPositions * padded(tiling_.channels)); }
+
+  /// Tiles [begin, end), of which `base` has row 0.
+  void transform(const KernelArgs& args, int64_t base, int64_t begin, int64_t end, std::byte* images, std::byte* room) const {
+    const Tiling& t = tiling_;
+    auto* edge = reinterpret_cast<uint8_t*>(room + room_bytes() - aligned_bytes(kPositions * padded(t.channels)));
+    const int64_t pixel = padded(t.channels), bytes = t.images * t.x_rows * t.x_columns * t.channels;
+    const auto turn = static_cast<uint8_t>(flip_ ^ 0x80);
+    for (int64_t tile = begin; tile < end; ++tile) {
+      const auto at = place_of(t, tile);
+      const auto* x = args.in<uint8_t>(0);
+      const winograd::Window<uint8_t> window{x + at.image * t.x_rows * t.x_columns * t.channels, t.x_rows, t.x_columns, t.channels, at.row - t.padding[0], at.column - t.padding[1], kIn};
+      auto* to = reinterpret_cast<int16_t*>(images) + (tile - base) * pixel;
+      // The last vector of channels reads on into the next pixel, which must be there.
+      const bool whole = window.inside() && window.first() - x + ((kIn - 1) * t.x_columns + kIn - 1) * t.channels + pixel <= bytes;
+      if (whole) {
+        transform_bytes(window.first(), {t.x_columns * t.channels, t.channels}, turn, t.channels, to, image_position_);
+      } else {
+        window.copy(edge, static_cast<uint8_t>(zero_point_ ^ flip_), pixel);
+        transform_bytes(edge, {kIn * pixel, pixel}, turn, t.channels, to, image_position_);
+      }
+    }
+  }
+
+  /// Tiles [begin, end), of which `begin` has row 0.
+  std::vector<TileRun> runs_of(int64_t begin, int64_t end) const {
+    std::vector<TileRun> runs;
+    for (int64_t tile = begin; tile < end;) {
+      const auto at = place_of(tiling_, tile);
+      const int64_t behind = std::min(end, tile + tiling_.across() - at.column / kOut);
+      runs.push_back({tile - begin, (at.image * tiling_.rows + at.row) * tiling_.columns + at.column, std::min(kOut, tiling_.rows - at.row), std::min((behind - tile) * kOut, tiling_.columns - at.column)});
+      tile = behind;
+    }
+    return runs;
+  }
+
+  void compute(const KernelArgs& args, const Epilogue& epilogue, const Share& share, int64_t output, std::byte* images, std::byte* room) const {
+    WinogradStep s;
+    s.images = reinterpret_cast<const int16_t*>(images);
+    s.image_row = padded(tiling_.channels);
+    s.image_position = image_position_;
+    s.tiles = share.end - share.begin;
+    s.weights = args.in<int16_t>(1);
+    s.channels = tiling_.channels;
+    s.outputs = tiling_.outputs;
+    s.first = output;
+    s.off = 128 - zero_point_;
+    s.sums = reinterpret_cast<int32_t*>(room);
+    s.sum_position = sum_position_;
+    s.results = reinterpret_cast<int32_t*>(room + sum_bytes());
+    s.runs = share.runs;
+    s.width = tiling_.columns;
+    s.epilogue = epilogue;
+    compute_step(s);
+  }
+
+  Results results_;
+  Tiling tiling_;
+  int64_t threads_;
+  uint8_t flip_;
+  int32_t zero_point_;
+  int64_t step_;
+  bool few_ = false;
+  std::vector<Share> shares_;
+  int64_t tiles_ = 0, image_position_ = 0, sum_position_ = 0;  // of the largest share; elements from a position to the next
+};
+
+Support supports_conv(const KernelQuery& q) {
+  for (const int i : {0, 4}) {
+    if (q.has(i) && !q.in(i).format.is_channels_last()) return Support::no(cat("format ", q.in(i).format));
+  }
+  if (!q.out(0).format.is_channels_last()) return Support::no(cat("format ", q.out(0).format));
+  if (!(q.in(1).format == winograd::whole_format())) return Support::no(cat("weight format ", q.in(1).format));
+  if (q.in(0).elements() == 0 || q.out(0).elements() == 0) return Support::no("empty array");
+  if (!winograd::has_wide_vectors()) return Support::no("made for AVX2 or wider vectors");
+  if (best_path(Saturation::kExact) != Path::kExact) return Support::no("made for machines that multiply in 16 bits");
+  return Support::yes();
+}
+
+class TransformWeights : public PreparedKernel {
+ public:
+  explicit TransformWeights(const KernelQuery& q) : outputs_(q.in(0).shape[0]), channels_(q.in(0).shape[1]) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    const int64_t pairs = (channels_ + 1) / 2, blocks = (outputs_ + kBlock - 1) / kBlock;
+    parallel_for(blocks * pairs, 8, [&](int64_t begin, int64_t end) {
+      for (int64_t task = begin; task < end; ++task) {
+        const int64_t block = task / pairs, pair = task % pairs;
+        for (int64_t lane = 0; lane < 2 * kBlock; ++lane) {
+          const int64_t o = block * kBlock + lane / 2, c = pair * 2 + lane % 2;
+          int16_t made[kPositions] = {};
+          if (o < outputs_ && c < channels_) transform(args.in<int8_t>(0) + (o * channels_ + c) * kTaps * kTaps, made);
+          for (int64_t p = 0; p < kPositions; ++p) args.out<int16_t>(0)[((block * kPositions + p) * pairs + pair) * 2 * kBlock + lane] = made[p];
+        }
+      }
+    });
+  }
+
+ private:
+  static void transform(const int8_t* taps, int16_t* made) {
+    int half[kIn][kTaps] = {};
+    for (int64_t i = 0; i < kIn; ++i) {
+      for (int64_t j = 0; j < kTaps; ++j) {
+        for (int64_t k = 0; k < kTaps; ++k) half[i][j] += winograd::kWholeKernel[i][k] * taps[k * kTaps + j];
+      }
+    }
+    for (int64_t p = 0; p < kPositions; ++p) {
+      int sum = 0;
+      for (int64_t k = 0; k < kTaps; ++k) sum += half[p / kIn][k] * winograd::kWholeKernel[p % kIn][k];
+      made[p] = static_cast<int16_t>(sum);
+    }
+  }
+  int64_t outputs_, channels_;
+};
+
+Support supports_weights(const KernelQuery& q) {
+  if (!q.in(0).format.is_contiguous()) return Support::no(cat("format ", q.in(0).format));
+  if (!(q.out(0).format == winograd::whole_format())) return Support::no(cat("format ", q.out(0).format));
+  return q.in(0).elements() == 0 ? Support::no("empty array") : Support::yes();
+}
+
+const std::array<Kernel, 2> kKernels{
+    {{"quantized_winograd_conv2d", "cpu", supports_conv, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<QuantizedWinograd>(q); },
+      [](const KernelQuery& q, int input) { return input == 1 ? winograd::whole_format() : q.in(input).format; }},
+     {"quantized_winograd_weights", "cpu", supports_weights, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<TransformWeights>(q); },
+      [](const KernelQuery&, int) { return MemoryFormat::contiguous(); }}}};
+
+}  // namespace
+
+std::span<const Kernel> cpu_quantized_winograd() { return kKernels; }
+
+}  // namespace galley

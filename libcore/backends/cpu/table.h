@@ -1,0 +1,46 @@
+#pragma once
+// The own kernels of each family, each in its file.
+
+#include <span>
+
+#include "libcore/backends/table.h"
+
+namespace galley {
+
+std::span<const Kernel> cpu_batch_norm_depthwise();
+std::span<const Kernel> cpu_binary();
+std::span<const Kernel> cpu_cast();
+std::span<const Kernel> cpu_depthwise();
+std::span<const Kernel> cpu_embedding();
+std::span<const Kernel> cpu_extremum();
+std::span<const Kernel> cpu_fake_quantize();
+std::span<const Kernel> cpu_fill();
+std::span<const Kernel> cpu_group_norm();
+std::span<const Kernel> cpu_layer_norm();
+std::span<const Kernel> cpu_linear();
+std::span<const Kernel> cpu_loss();
+std::span<const Kernel> cpu_norm();
+std::span<const Kernel> cpu_norm_contiguous();
+std::span<const Kernel> cpu_pointwise_batch_norm_depthwise();
+std::span<const Kernel> cpu_pointwise_conv();
+std::span<const Kernel> cpu_pool();
+std::span<const Kernel> cpu_pool_contiguous();
+std::span<const Kernel> cpu_quantized_conv();
+std::span<const Kernel> cpu_quantized_depthwise();
+std::span<const Kernel> cpu_quantized_elementwise();
+std::span<const Kernel> cpu_quantized_pool();
+std::span<const Kernel> cpu_random();
+std::span<const Kernel> cpu_recurrent();
+std::span<const Kernel> cpu_quantized_recurrent();
+std::span<const Kernel> cpu_reduce();
+std::span<const Kernel> cpu_resize();
+std::span<const Kernel> cpu_select();
+std::span<const Kernel> cpu_shape();
+std::span<const Kernel> cpu_shuffle();
+std::span<const Kernel> cpu_softmax();
+std::span<const Kernel> cpu_unary();
+std::span<const Kernel> cpu_update();
+std::span<const Kernel> cpu_winograd();
+std::span<const Kernel> cpu_quantized_winograd();
+
+}  // namespace galley

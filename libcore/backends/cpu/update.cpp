@@ -1,0 +1,308 @@
+// Optimizer steps, fused: one pass over parameter, gradient and state. They work on the arrays as they lie in memory: the padding of
+// blocked formats holds zeros and stays zero, since a zero gradient moves a zero parameter nowhere.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "libcore/backends/cpu/table.h"
+#include "libcore/backends/cpu/vector_math.h"
+#include "libcore/base/parallel.h"
+#include "libcore/ops/norm.h"
+#include "libcore/ops/update.h"
+
+namespace galley {
+namespace {
+
+constexpr int64_t kGrain = 16384;
+
+Support supports(const KernelQuery& q, std::initializer_list<int> arrays) {
+  const MemoryFormat& format = q.in(0).format;
+  for (int i : arrays) {
+    if (!q.has(i)) continue;
+    if (q.in(i).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(i).dtype));
+    if (!(q.in(i).format == format)) return Support::no(cat("formats ", format, " and ", q.in(i).format));
+  }
+  return Support::yes();
+}
+
+struct SgdNumbers {
+  float lr, scale, decay, momentum;
+  float keep, damp;  // momentum and 1 - dampening; 0 and 1 at the first step, whose buffer is the gradient itself, as torch
+  bool nesterov;
+};
+
+GALLEY_CLONES void sgd(const float* p, const float* g, const float* m, float* p_out, float* m_out, int64_t count, SgdNumbers s) {
+  if (m == nullptr) {
+    GALLEY_ELEMENTWISE
+    for (int64_t i = 0; i < count; ++i) p_out[i] = p[i] - s.lr * (g[i] * s.scale + s.decay * p[i]);
+    return;
+  }
+  GALLEY_ELEMENTWISE
+  for (int64_t i = 0; i < count; ++i) {
+    const float grad = g[i] * s.scale + s.decay * p[i];
+    const float buffer = s.keep * m[i] + s.damp * grad;
+    m_out[i] = buffer;
+    p_out[i] = p[i] - s.lr * (s.nesterov ? grad + s.momentum * buffer : buffer);
+  }
+}
+
+class Sgd : public PreparedKernel {
+ public:
+  explicit Sgd(const KernelQuery& q) : attrs_(q.attrs<SgdUpdateAttrs>()), count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    const bool first = *args.in<int64_t>(3) <= 1;
+    const float* momentum = args.in<float>(4);
+    const float* scale = args.in<float>(5);
+    SgdNumbers s;
+    s.lr = *args.in<float>(2);
+    s.scale = scale != nullptr ? *scale : 1.0f;
+    s.decay = static_cast<float>(attrs_.weight_decay);
+    s.momentum = static_cast<float>(attrs_.momentum);
+    s.keep = first ? 0.0f : s.momentum;
+    s.damp = first ? 1.0f : static_cast<float>(1 - attrs_.dampening);
+    s.nesterov = attrs_.nesterov;
+    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
+      sgd(args.in<float>(0) + begin, args.in<float>(1) + begin, momentum != nullptr ? momentum + begin : nullptr, args.out<float>(0) + begin,
+          momentum != nullptr ? args.out<float>(1) + begin : nullptr, end - begin, s);
+    });
+  }
+
+ private:
+  SgdUpdateAttrs attrs_;
+  int64_t count_;
+};
+
+struct AdamNumbers {
+  float scale, decay, beta1, beta2, step_size, root_correction, eps, shrink;
+};
+
+GALLEY_CLONES void adam(const float* p, const float* g, const float* m, const float* v, float* p_out, float* m_out, float* v_out, int64_t count, AdamNumbers a) {
+  GALLEY_ELEMENTWISE
+  for (int64_t i = 0; i < count; ++i) {
+    const float param = p[i] * a.shrink;
+    const float grad = g[i] * a.scale + a.decay * p[i];
+    const float mean = a.beta1 * m[i] + (1 - a.beta1) * grad;
+    const float square = a.beta2 * v[i] + (1 - a.beta2) * grad * grad;
+    m_out[i] = mean;
+    v_out[i] = square;
+    p_out[i] = param - a.step_size * mean / (std::sqrt(square) * a.root_correction + a.eps);
+  }
+}
+
+class Adam : public PreparedKernel {
+ public:
+  explicit Adam(const KernelQuery& q) : attrs_(q.attrs<AdamUpdateAttrs>()), count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    const double lr = static_cast<double>(*args.in<float>(2)), step = static_cast<double>(*args.in<int64_t>(3));
+    AdamNumbers a;
+    a.scale = args.in<float>(6) != nullptr ? *args.in<float>(6) : 1.0f;
+    a.decay = attrs_.decoupled ? 0.0f : static_cast<float>(attrs_.weight_decay);
+    a.beta1 = static_cast<float>(attrs_.beta1);
+    a.beta2 = static_cast<float>(attrs_.beta2);
+    a.step_size = static_cast<float>(lr / (1 - std::pow(attrs_.beta1, step)));
+    a.root_correction = static_cast<float>(1 / std::sqrt(1 - std::pow(attrs_.beta2, step)));
+    a.eps = static_cast<float>(attrs_.eps);
+    a.shrink = attrs_.decoupled ? static_cast<float>(1 - lr * attrs_.weight_decay) : 1.0f;
+    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
+      adam(args.in<float>(0) + begin, args.in<float>(1) + begin, args.in<float>(4) + begin, args.in<float>(5) + begin, args.out<float>(0) + begin, args.out<float>(1) + begin,
+           args.out<float>(2) + begin, end - begin, a);
+    });
+  }
+
+ private:
+  AdamUpdateAttrs attrs_;
+  int64_t count_;
+};
+
+GALLEY_CLONES void blend(const float* ema, const float* value, float* out, int64_t count, float decay) {
+  GALLEY_ELEMENTWISE
+  for (int64_t i = 0; i < count; ++i) out[i] = decay * ema[i] + (1 - decay) * value[i];
+}
+
+class Ema : public PreparedKernel {
+ public:
+  explicit Ema(const KernelQuery& q) : count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
+      blend(args.in<float>(0) + begin, args.in<float>(1) + begin, args.out<float>(0) + begin, end - begin, *args.in<float>(2));
+    });
+  }
+
+ private:
+  int64_t count_;
+};
+
+/// The average of a counter is the counter.
+class EmaCopy : public PreparedKernel {
+ public:
+  explicit EmaCopy(const KernelQuery& q) : bytes_(q.out(0).bytes()) {}
+  void run(Stream&, const KernelArgs& args) const override { std::memcpy(args.outputs[0], args.inputs[1], static_cast<size_t>(bytes_)); }
+
+ private:
+  int64_t bytes_;
+};
+
+Support supports_ema(const KernelQuery& q) {
+  if (is_floating(q.in(0).dtype)) return supports(q, {0, 1});
+  return q.in(0).format == q.in(1).format ? Support::yes() : Support::no(cat("formats ", q.in(0).format, " and ", q.in(1).format));
+}
+
+GALLEY_CLONES void plus(const float* a, const float* b, float* out, int64_t count) {
+  GALLEY_ELEMENTWISE
+  for (int64_t i = 0; i < count; ++i) out[i] = a[i] + b[i];
+}
+
+class Accumulate : public PreparedKernel {
+ public:
+  explicit Accumulate(const KernelQuery& q) : count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) { plus(args.in<float>(0) + begin, args.in<float>(1) + begin, args.out<float>(0) + begin, end - begin); });
+  }
+
+ private:
+  int64_t count_;
+};
+
+class Clear : public PreparedKernel {
+ public:
+  explicit Clear(const KernelQuery& q) : bytes_(q.out(0).bytes()) {}
+  void run(Stream&, const KernelArgs& args) const override { std::memset(args.outputs[0], 0, static_cast<size_t>(bytes_)); }
+
+ private:
+  int64_t bytes_;
+};
+
+struct RmspropNumbers {
+  float lr, scale, decay, alpha, momentum;
+  float inner_eps, outer_eps;  // in the root, or beside it
+  double exact_alpha;
+};
+struct RmspropArrays {
+  const float *p, *g, *v, *mean, *buffer;
+  float *p_out, *v_out, *mean_out, *buffer_out;
+};
+
+/// Centered: the variance is taken in double, since the difference of the two averages may be far smaller than either.
+template <bool kCentered, bool kBuffer>
+GALLEY_INLINE void rmsprop_loop(RmspropArrays x, int64_t begin, int64_t end, RmspropNumbers a) {
+  GALLEY_ELEMENTWISE
+  for (int64_t i = begin; i < end; ++i) {
+    const float param = x.p[i], grad = x.g[i] * a.scale + a.decay * param;
+    float variance = 0;
+    if (kCentered) {
+      const double exact = static_cast<double>(x.g[i]) * static_cast<double>(a.scale) + static_cast<double>(a.decay) * static_cast<double>(param);
+      const double square = a.exact_alpha * static_cast<double>(x.v[i]) + (1 - a.exact_alpha) * exact * exact;
+      const double average = a.exact_alpha * static_cast<double>(x.mean[i]) + (1 - a.exact_alpha) * exact;
+      x.v_out[i] = static_cast<float>(square);
+      x.mean_out[i] = static_cast<float>(average);
+      variance = static_cast<float>(square - average * average);
+    } else {
+      variance = a.alpha * x.v[i] + (1 - a.alpha) * grad * grad;
+      x.v_out[i] = variance;
+    }
+    float direction = grad / (__builtin_sqrtf(variance + a.inner_eps) + a.outer_eps);
+    if (kBuffer) {
+      direction += a.momentum * x.buffer[i];
+      x.buffer_out[i] = direction;
+    }
+    x.p_out[i] = param - a.lr * direction;
+  }
+}
+
+GALLEY_CLONES void rmsprop(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) { rmsprop_loop<false, false>(x, begin, end, a); }
+GALLEY_CLONES void rmsprop_momentum(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) { rmsprop_loop<false, true>(x, begin, end, a); }
+GALLEY_CLONES void rmsprop_centered(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) { rmsprop_loop<true, false>(x, begin, end, a); }
+GALLEY_CLONES void rmsprop_centered_momentum(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) { rmsprop_loop<true, true>(x, begin, end, a); }
+
+class Rmsprop : public PreparedKernel {
+ public:
+  explicit Rmsprop(const KernelQuery& q) : attrs_(q.attrs<RmspropUpdateAttrs>()), count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    const float* scale = args.in<float>(7);
+    const auto eps = static_cast<float>(attrs_.eps);
+    const RmspropNumbers a{.lr = *args.in<float>(2),
+                           .scale = scale != nullptr ? *scale : 1.0f,
+                           .decay = static_cast<float>(attrs_.weight_decay),
+                           .alpha = static_cast<float>(attrs_.alpha),
+                           .momentum = static_cast<float>(attrs_.momentum),
+                           .inner_eps = attrs_.tf_eps ? eps : 0.0f,
+                           .outer_eps = attrs_.tf_eps ? 0.0f : eps,
+                           .exact_alpha = attrs_.alpha};
+    const bool moves = args.in<float>(6) != nullptr;
+    const RmspropArrays x{args.in<float>(0),  args.in<float>(1),  args.in<float>(4), attrs_.centered ? args.in<float>(5) : nullptr, args.in<float>(6),
+                          args.out<float>(0), args.out<float>(1), attrs_.centered ? args.out<float>(2) : nullptr, moves ? args.out<float>(3) : nullptr};
+    const auto step = attrs_.centered ? (moves ? rmsprop_centered_momentum : rmsprop_centered) : moves ? rmsprop_momentum : rmsprop;
+    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) { step(x, begin, end, a); });
+  }
+
+ private:
+  RmspropUpdateAttrs attrs_;
+  int64_t count_;
+};
+
+/// Running statistics are a few thousand numbers at most: one thread, in double.
+class BatchNormUpdate : public PreparedKernel {
+ public:
+  explicit BatchNormUpdate(const KernelQuery& q)
+      : channels_(q.in(0).elements()), counts_(q.has(4)), momentum_(q.attrs<BatchNormUpdateAttrs>().momentum), unbiased_(momentum_) {
+    const int64_t count = q.attrs<BatchNormUpdateAttrs>().count;
+    if (count > 1) unbiased_ = momentum_ * static_cast<double>(count) / static_cast<double>(count - 1);
+  }
+  void run(Stream&, const KernelArgs& args) const override {
+    const auto blend_into = [&](size_t state, double factor) {
+      const float *old = args.in<float>(state), *batch = args.in<float>(state + 2);
+      float* out = args.out<float>(state);
+      for (int64_t c = 0; c < channels_; ++c) out[c] = static_cast<float>((1 - momentum_) * static_cast<double>(old[c]) + factor * static_cast<double>(batch[c]));
+    };
+    blend_into(0, momentum_);
+    blend_into(1, unbiased_);
+    if (counts_) *args.out<int64_t>(2) = *args.in<int64_t>(4) + 1;
+  }
+
+ private:
+  int64_t channels_;
+  bool counts_;
+  double momentum_, unbiased_;  // weights of the batch's mean and of its variance
+};
+
+Support supports_batch_norm(const KernelQuery& q) {
+  for (const int i : {0, 1, 2, 3}) {
+    if (q.in(i).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(i).dtype));
+  }
+  return q.has(4) && q.in(4).dtype != DType::kI64 ? Support::no(cat("counter of dtype ", q.in(4).dtype)) : Support::yes();
+}
+
+class ClipCoefficient : public PreparedKernel {
+ public:
+  explicit ClipCoefficient(const KernelQuery& q) : max_norm_(q.attrs<ClipCoefficientAttrs>().max_norm) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    const double coefficient = max_norm_ / (std::sqrt(static_cast<double>(*args.in<float>(0))) + 1e-6);
+    *args.out<float>(0) = static_cast<float>(coefficient > 1 ? 1 : coefficient);  // NaN stays
+  }
+
+ private:
+  double max_norm_;
+};
+
+template <class T>
+std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
+  return std::make_unique<T>(q);
+}
+
+const std::array<Kernel, 8> kKernels{{{"sgd_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4}); }, prepare<Sgd>},
+                                      {"adam_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5}); }, prepare<Adam>},
+                                      {"rmsprop_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5, 6}); }, prepare<Rmsprop>},
+                                      {"ema_update", "cpu", supports_ema,
+                                       [](const KernelQuery& q) { return is_floating(q.in(0).dtype) ? prepare<Ema>(q) : prepare<EmaCopy>(q); }},
+                                      {"accumulate", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1}); }, prepare<Accumulate>},
+                                      {"clear", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<Clear>},
+                                      {"batch_norm_update", "cpu", supports_batch_norm, prepare<BatchNormUpdate>},
+                                      {"clip_coefficient", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<ClipCoefficient>}}};
+
+}  // namespace
+
+std::span<const Kernel> cpu_update() { return kKernels; }
+
+}  // namespace galley

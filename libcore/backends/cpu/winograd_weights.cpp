@@ -1,0 +1,426 @@
+// The kernels' side of Winograd's convolutions: 3 x 3 kernels transformed into panels for multiply_packed, and their gradient, which is the adjoint of
+// the forward pass: images and the results' gradients are transformed, multiplied over the tiles position by position, and the sums transformed back.
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/winograd_weights.cpp"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#ifndef GALLEY_WINOGRAD_WEIGHTS_ONCE
+#define GALLEY_WINOGRAD_WEIGHTS_ONCE
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "libcore/base/parallel.h"
+#include "libcore/backends/cpu/winograd.h"
+
+namespace galley::winograd {
+
+constexpr int64_t kPanel = 16;
+
+/// sums[i][o] += over k of a[k][i] b[k][o] for `rows` i and the 16 o of each panel.
+struct TileProduct {
+  const float* a;
+  const float* b;
+  float* sums;
+  int64_t a_step, b_step, sum_step;  // floats from one k (sums: i) to the next
+  int64_t depth, rows, panels;
+  bool first;  // sums are set, not added to
+  const float *next_a, *next_b;  // of the product to come: asked for
+};
+
+}  // namespace galley::winograd
+
+#endif
+
+#include "libcore/backends/cpu/unrolled-inl.h"
+#include "libcore/backends/cpu/winograd_transform-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace galley::winograd {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
+// Never called: has_wide_vectors.
+void transform_kernels(const float*, float*, int64_t) {}
+void transform_kernel_gradient(const float*, int64_t, float*) {}
+void add_products(const TileProduct&) {}
+#else
+
+/// 16 kernels [tap][16] -> [position][16], positions `position` floats apart.
+void transform_kernels(const float* HWY_RESTRICT taps, float* HWY_RESTRICT to, int64_t position) {
+  const Floats d;
+  for (int64_t o = 0; o < kPanel; o += kWide) {
+    transform_tile(
+        kernel_line, [&](int64_t i, int64_t j) HWY_ATTR { return hn::LoadU(d, taps + (i * kTaps + j) * kPanel + o); },
+        [&](int64_t i, int64_t j, V value) HWY_ATTR { hn::StoreU(value, d, to + (i * kIn + j) * position + o); });
+  }
+}
+
+/// Sums [position][16], positions `position` floats apart -> gradients [tap][16].
+void transform_kernel_gradient(const float* HWY_RESTRICT sums, int64_t position, float* HWY_RESTRICT taps) {
+  const Floats d;
+  for (int64_t o = 0; o < kPanel; o += kWide) {
+    transform_tile(
+        kernel_gradient_line, [&](int64_t i, int64_t j) HWY_ATTR { return hn::LoadU(d, sums + (i * kIn + j) * position + o); },
+        [&](int64_t i, int64_t j, V value) HWY_ATTR { hn::StoreU(value, d, taps + (i * kTaps + j) * kPanel + o); });
+  }
+}
+
+constexpr int kParts = static_cast<int>(kPanel / kWide);
+constexpr int64_t kRows = kWide == 16 ? 12 : 6;
+constexpr int kPanels = kWide == 16 ? 2 : 1;  // at once: with one, each product of whole vectors would load its own factor
+
+using galley::HWY_NAMESPACE::each;
+
+/// What a tile asks for, a line at each k: the first-level cache holds its own factors, and those of the next come from one that all share.
+struct Ask {
+  const float* at;
+  int64_t step;
+};
+using Asks = std::array<Ask, 2>;  // as many as a tile has panels are asked for
+
+template <int kCount, int kVectors>
+HWY_INLINE void add_rows(const TileProduct& p, int64_t row, int64_t column, Asks asks) {
+  const Floats d;
+  const auto place = [&](int i) GALLEY_LOOP { return p.sums + (row + i / kVectors) * p.sum_step + column + i % kVectors * kWide; };
+  if (!p.first) each<kCount * kVectors>([&](auto i) GALLEY_LOOP { __builtin_prefetch(place(i), 1, 3); });
+  V sum[kCount * kVectors];
+  each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = hn::Zero(d); });
+  const float* HWY_RESTRICT a = p.a + row;
+  const float* HWY_RESTRICT b = p.b + column;
+  const int64_t a_step = p.a_step, b_step = p.b_step;
+  for (int64_t k = p.depth; k > 0; --k, a += a_step, b += b_step) {
+    each<kPanels>([&](auto i) GALLEY_LOOP {
+      __builtin_prefetch(asks[i].at, 0, 3);
+      asks[i].at += asks[i].step;
+    });
+    V right[kVectors];
+    each<kVectors>([&](auto j) GALLEY_LOOP { right[j] = hn::LoadU(d, b + j * kWide); });
+    each<kCount>([&](auto i) GALLEY_LOOP {
+      const V left = hn::Set(d, a[i]);
+      each<kVectors>([&](auto j) GALLEY_LOOP { sum[i * kVectors + j] = hn::MulAdd(left, right[j], sum[i * kVectors + j]); });
+    });
+  }
+  if (!p.first) each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = hn::Add(hn::LoadU(d, place(i)), sum[i]); });
+  each<kCount * kVectors>([&](auto i) GALLEY_LOOP { hn::StoreU(sum[i], d, place(i)); });
+}
+
+template <int kVectors, int kCount = static_cast<int>(kRows)>
+void add_some_rows(const TileProduct& p, int64_t row, int64_t column, const Asks& asks) {
+  if constexpr (kCount > 1) {
+    if (p.rows - row < kCount) return add_some_rows<kVectors, kCount - 1>(p, row, column, asks);
+  }
+  add_rows<kCount, kVectors>(p, row, column, asks);
+}
+
+/// `count` panels, one or two, from `panel` on: each row's values, which come from afar, serve both.
+void add_panels(const TileProduct& p, int64_t panel, int64_t count) {
+  const bool is_last = panel + count == p.panels;
+  const float *next_a = is_last ? p.next_a : p.a, *next_b = is_last ? p.next_b : p.b + (panel + count) * kPanel;
+  for (int64_t row = 0; row < p.rows; row += kRows) {
+    const Ask a{row + kRows < p.rows ? p.a + row + 2 * kRows - 1 : next_a, p.a_step}, b{next_b + row / kRows % count * kPanel, p.b_step};
+    for (int64_t i = 0; i < count; i += kPanels) {
+      const Asks asks = i + kPanels < count ? Asks{b, a} : Asks{a, b};
+      i + kPanels <= count ? add_some_rows<kPanels * kParts>(p, row, (panel + i) * kPanel, asks) : add_some_rows<kParts>(p, row, (panel + i) * kPanel, asks);
+    }
+  }
+}
+
+void add_products(const TileProduct& p) {
+  for (int64_t panel = 0; panel < p.panels; panel += 2) add_panels(p, panel, std::min<int64_t>(2, p.panels - panel));
+}
+
+#endif
+
+}  // namespace HWY_NAMESPACE
+}  // namespace galley::winograd
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+
+namespace galley {
+namespace winograd {
+HWY_EXPORT(transform_kernels);
+HWY_EXPORT(transform_kernel_gradient);
+HWY_EXPORT(add_products);
+}  // namespace winograd
+
+namespace {
+
+using namespace winograd;
+
+constexpr int64_t kKernelTaps = kTaps * kTaps;
+
+/// The format of weights and of their gradients that is read and written by whole vectors.
+MemoryFormat panel_format() { return MemoryFormat::blocked("Acdb16a"); }
+
+/// Offsets of a weight's elements are sums of one term for each index, whatever the format.
+class WeightOffsets {
+ public:
+  explicit WeightOffsets(const TensorType& w) : outputs_(w.shape[0]), in_panels_(w.format == panel_format()) {
+    for (int64_t o = 0; o < w.shape[0]; ++o) out_.push_back(w.format.offset(w.shape, {o, 0, 0, 0}));
+    for (int64_t i = 0; i < w.shape[1]; ++i) in_.push_back(w.format.offset(w.shape, {0, i, 0, 0}));
+    for (int64_t tap = 0; tap < kKernelTaps; ++tap) tap_.push_back(w.format.offset(w.shape, {0, 0, tap / kTaps, tap % kTaps}));
+  }
+  /// The kernels of 16 output channels for one input channel, [tap][16], zero where there are none.
+  void read(const float* weight, int64_t panel, int64_t channel, float* taps) const {
+    each(panel, channel, [&](int64_t tap, int64_t offset, int64_t o, int64_t count) {
+      std::memcpy(taps + tap * kPanel + o, weight + offset, static_cast<size_t>(count) * sizeof(float));
+    });
+    const int64_t there = std::min(kPanel, outputs_ - panel * kPanel);
+    for (int64_t tap = 0; !in_panels_ && tap < kKernelTaps; ++tap) std::fill(taps + tap * kPanel + there, taps + (tap + 1) * kPanel, 0.0f);
+  }
+  /// Padding of the format is written with the zeros that `taps` hold there.
+  void write(const float* taps, int64_t panel, int64_t channel, float* weight) const {
+    each(panel, channel, [&](int64_t tap, int64_t offset, int64_t o, int64_t count) {
+      std::memcpy(weight + offset, taps + tap * kPanel + o, static_cast<size_t>(count) * sizeof(float));
+    });
+  }
+
+ private:
+  template <class Run>
+  void each(int64_t panel, int64_t channel, Run run) const {
+    const int64_t first = panel * kPanel, there = std::min(kPanel, outputs_ - first);
+    for (int64_t tap = 0; tap < kKernelTaps; ++tap) {
+      const int64_t offset = in_[static_cast<size_t>(channel)] + tap_[static_cast<size_t>(tap)];
+      if (in_panels_) {
+        run(tap, offset + out_[static_cast<size_t>(first)], int64_t{0}, kPanel);
+      } else {
+        for (int64_t o = 0; o < there; ++o) run(tap, offset + out_[static_cast<size_t>(first + o)], o, int64_t{1});
+      }
+    }
+  }
+  int64_t outputs_;
+  bool in_panels_;
+  std::vector<int64_t> out_, in_, tap_;
+};
+
+/// A block of 16 x 16 kernels at a time: transformed into [input channel][position][16 output channels], then moved to where it belongs position by
+/// position, so that whole lines are written.
+class TransformWeights : public PreparedKernel {
+ public:
+  explicit TransformWeights(const KernelQuery& q) : outputs_(q.in(0).shape[0]), channels_(q.in(0).shape[1]), backward_(q.attrs<WinogradWeightsAttrs>().backward), offsets_(q.in(0)) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    const int64_t across = (channels_ + kPanel - 1) / kPanel;
+    parallel_for((outputs_ + kPanel - 1) / kPanel * across, 1, [&](int64_t begin, int64_t end) {
+      std::array<float, kPositions * kPanel * kPanel> block;
+      for (int64_t task = begin; task < end; ++task) move(args, task / across, task % across * kPanel, block.data());
+    });
+  }
+
+ private:
+  void move(const KernelArgs& args, int64_t panel, int64_t first, float* block) const {
+    const int64_t count = std::min(kPanel, channels_ - first);
+    for (int64_t i = 0; i < count; ++i) {
+      float taps[kKernelTaps * kPanel];
+      offsets_.read(args.in<float>(0), panel, first + i, taps);
+      if (backward_) {
+        for (int64_t tap = 0; tap < kKernelTaps / 2; ++tap) std::swap_ranges(taps + tap * kPanel, taps + (tap + 1) * kPanel, taps + (kKernelTaps - 1 - tap) * kPanel);
+      }
+      HWY_DYNAMIC_DISPATCH(transform_kernels)(taps, block + i * kPanel, kPanel * kPanel);
+    }
+    auto* out = args.out<float>(0);
+    if (!backward_) {
+      const int64_t position = padded(outputs_) * channels_;
+      for (int64_t p = 0; p < kPositions; ++p) {
+        std::memcpy(out + p * position + (panel * channels_ + first) * kPanel, block + p * kPanel * kPanel, static_cast<size_t>(count * kPanel) * sizeof(float));
+      }
+      return;
+    }
+    // Panels of input channels over the depth of output channels.
+    const int64_t position = padded(channels_) * outputs_, there = std::min(kPanel, outputs_ - panel * kPanel);
+    for (int64_t p = 0; p < kPositions; ++p) {
+      const float* from = block + p * kPanel * kPanel;
+      float* to = out + p * position + (first * outputs_) + panel * kPanel * kPanel;
+      for (int64_t o = 0; o < there; ++o) {
+        for (int64_t i = 0; i < kPanel; ++i) to[o * kPanel + i] = i < count ? from[i * kPanel + o] : 0;
+      }
+    }
+  }
+  int64_t outputs_, channels_;
+  bool backward_;
+  WeightOffsets offsets_;
+};
+
+Support supports_transform(const KernelQuery& q) {
+  const TensorType& w = q.in(0);
+  if (w.dtype != DType::kF32) return Support::no(cat("dtype ", w.dtype));
+  if (w.elements() == 0) return Support::no("empty array");
+  if (!has_wide_vectors()) return Support::no("made for AVX2 or wider vectors");
+  return Support::yes();
+}
+
+constexpr int64_t kOwnSums = 1 << 20;  // bytes of sums that a thread keeps for itself, at most
+constexpr int64_t kOwnBytes = 768 << 10, kSharedBytes = 4 << 20;  // of a round's transformed tiles: in a core's cache, in the one that all share
+constexpr int64_t kWholeBytes = 24 << 20;                         // of all tiles' that are taken in one round
+constexpr int64_t kMostRows = 192;                                // of a round of several
+constexpr int64_t kDepth = 128;                                   // rows that a tile of sums passes at a time: the first-level cache holds them
+constexpr int64_t kInputs = 96, kOutputs = 32;                    // channels of a block, whose sums the second-level cache holds
+
+/// Rounds of tiles are transformed and multiplied. With few channels each thread takes a share of the tiles and has sums of its own, which are added up at the
+/// end; with many all threads transform a round, then share out blocks of input and output channels: the last round's sums are transformed back where they are,
+/// and if there is but one round nobody else sees them.
+class BackwardWeights : public PreparedKernel {
+ public:
+  explicit BackwardWeights(const KernelQuery& q)
+      : tiling_(q.in(0).shape, q.in(1).shape, pair(q.attrs<Conv2dBackwardWeightsAttrs>().padding)),
+        offsets_(q.out(0)),
+        bytes_to_clear_(q.out(0).bytes() > q.out(0).elements() * 4 ? q.out(0).bytes() : 0),
+        threads_(q.threads),
+        image_row_(odd_lines(tiling_.channels)),
+        gradient_row_(odd_lines(tiling_.outputs)),
+        block_{tiling_.channels, padded(tiling_.outputs)} {
+    const int64_t row_bytes = 4 * kPositions * (image_row_ + gradient_row_);
+    if (4 * kPositions * block_.inputs * block_.outputs <= kOwnSums) {
+      shares_ = std::min(threads_, tiling_.count());
+      const int64_t share = (tiling_.count() + shares_ - 1) / shares_;
+      rows_ = std::min(share, std::clamp<int64_t>(kOwnBytes / row_bytes, 24, kMostRows));
+    } else {
+      block_ = {std::min(kInputs, block_.inputs), std::min(kOutputs, block_.outputs)};
+      rows_ = tiling_.count() * row_bytes <= kWholeBytes ? tiling_.count() : std::min(tiling_.count(), std::clamp<int64_t>(kSharedBytes / row_bytes, 96, kMostRows));
+    }
+    image_position_ = odd_lines(rows_ * image_row_);
+    gradient_position_ = odd_lines(rows_ * gradient_row_);
+    sum_position_ = odd_lines(block_.inputs * block_.outputs);
+  }
+  int64_t scratch_bytes() const override { return 4 * (rooms() * room_floats() + sum_rooms() * sum_floats() + threads_ * edge_floats()); }
+
+  void run(Stream&, const KernelArgs& args) const override {
+    if (bytes_to_clear_ > 0) std::memset(args.outputs[0], 0, static_cast<size_t>(bytes_to_clear_));
+    auto* room = static_cast<float*>(args.scratch);
+    float *sums_at = room + rooms() * room_floats(), *edges = sums_at + sum_rooms() * sum_floats();
+    const int64_t tiles = tiling_.count();
+    if (shares_ > 0) {
+      parallel_for(shares_, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t share = begin; share < end; ++share) {
+          const int64_t from = tiles * share / shares_, to = tiles * (share + 1) / shares_;
+          for (int64_t first = from; first < to; first += rows_) {
+            const int64_t rows = std::min(rows_, to - first);
+            transform(args, first, 0, rows, room + share * room_floats(), edges + share * edge_floats());
+            multiply(rows, first == from, block(0), room + share * room_floats(), sums_at + share * sum_floats());
+          }
+        }
+      });
+      parallel_for(tiling_.channels, 4, [&](int64_t begin, int64_t end) { finish(sums_at, block(0), begin, end, args.out<float>(0)); });
+      return;
+    }
+    for (int64_t first = 0; first < tiles; first += rows_) {
+      const int64_t rows = std::min(rows_, tiles - first);
+      parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; ++t) transform(args, first, rows * t / threads_, rows * (t + 1) / threads_, room, edges + t * edge_floats());
+      });
+      parallel_tasks(blocks(), threads_, [&](int64_t task, int64_t slot) {
+        const Block its = block(task);
+        float* sums = sums_at + (is_one_round() ? slot : task) * sum_floats();
+        multiply(rows, first == 0, its, room, sums);
+        if (first + rows == tiles) finish(sums, its, 0, its.inputs, args.out<float>(0));
+      });
+    }
+  }
+
+ private:
+  /// Input and (padded) output channels from some on.
+  struct Block {
+    int64_t inputs, outputs, first_input = 0, first_output = 0;
+  };
+  int64_t blocks_of_inputs() const { return (tiling_.channels + block_.inputs - 1) / block_.inputs; }
+  int64_t blocks() const { return blocks_of_inputs() * ((padded(tiling_.outputs) + block_.outputs - 1) / block_.outputs); }
+  Block block(int64_t task) const {
+    const int64_t input = task % blocks_of_inputs() * block_.inputs, output = task / blocks_of_inputs() * block_.outputs;
+    return {std::min(block_.inputs, tiling_.channels - input), std::min(block_.outputs, padded(tiling_.outputs) - output), input, output};
+  }
+  bool is_one_round() const { return shares_ == 0 && rows_ == tiling_.count(); }
+
+  int64_t rooms() const { return std::max<int64_t>(1, shares_); }
+  int64_t sum_rooms() const { return shares_ > 0 ? shares_ : is_one_round() ? threads_ : blocks(); }
+  int64_t edge_floats() const { return kPositions * std::max(padded(tiling_.channels), padded(tiling_.outputs)); }
+  /// Transformed images, transformed gradients.
+  int64_t room_floats() const { return kPositions * (image_position_ + gradient_position_); }
+  int64_t sum_floats() const { return kPositions * sum_position_; }
+
+  /// Rows [begin, end) of the round whose first tile is `first`.
+  void transform(const KernelArgs& args, int64_t first, int64_t begin, int64_t end, float* room, float* edge) const {
+    for (int64_t row = begin; row < end; ++row) {
+      transform_image(tiling_, args.in<float>(0), first + row, edge, room + row * image_row_, image_position_);
+      transform_gradient(tiling_, args.in<float>(1), first + row, edge, room + kPositions * image_position_ + row * gradient_row_, gradient_position_);
+    }
+  }
+  void multiply(int64_t rows, bool is_first, const Block& b, const float* room, float* sums) const {
+    const int64_t parts = (rows + kDepth - 1) / kDepth, tasks = kPositions * parts;
+    const float *images = room + b.first_input, *gradients = room + kPositions * image_position_ + b.first_output;
+    const auto row_of = [&](int64_t task) { return rows * (task % parts) / parts; };
+    const auto image = [&](int64_t task) { return images + task / parts * image_position_ + row_of(task) * image_row_; };
+    const auto gradient = [&](int64_t task) { return gradients + task / parts * gradient_position_ + row_of(task) * gradient_row_; };
+    for (int64_t task = 0; task < tasks; ++task) {
+      const int64_t part = task % parts, depth = rows * (part + 1) / parts - row_of(task), next = std::min(task + 1, tasks - 1);
+      HWY_DYNAMIC_DISPATCH(add_products)({image(task), gradient(task), sums + task / parts * sum_position_, image_row_, gradient_row_, block_.outputs,
+                                          depth, b.inputs, b.outputs / kPanel, is_first && part == 0, image(next), gradient(next)});
+    }
+  }
+  /// Of the block's input channels [begin, end); the sums of all shares are added up.
+  void finish(const float* sums, const Block& b, int64_t begin, int64_t end, float* out) const {
+    for (int64_t panel = 0; panel < b.outputs / kPanel; ++panel) {
+      for (int64_t i = begin; i < end; ++i) {
+        const float* from = sums + i * block_.outputs + panel * kPanel;
+        float taps[kKernelTaps * kPanel], total[kPositions * kPanel];
+        if (shares_ <= 1) {
+          HWY_DYNAMIC_DISPATCH(transform_kernel_gradient)(from, sum_position_, taps);
+        } else {
+          for (int64_t p = 0; p < kPositions; ++p, from += sum_position_) {
+            for (int64_t o = 0; o < kPanel; ++o) total[p * kPanel + o] = from[o];
+            for (int64_t share = 1; share < shares_; ++share) {
+              for (int64_t o = 0; o < kPanel; ++o) total[p * kPanel + o] += from[share * sum_floats() + o];
+            }
+          }
+          HWY_DYNAMIC_DISPATCH(transform_kernel_gradient)(total, kPanel, taps);
+        }
+        offsets_.write(taps, b.first_output / kPanel + panel, b.first_input + i, out);
+      }
+    }
+  }
+
+  Tiling tiling_;
+  WeightOffsets offsets_;
+  int64_t bytes_to_clear_;  // of a format with padding
+  int64_t threads_, image_row_, gradient_row_;
+  Block block_;  // the first
+  int64_t image_position_ = 0, gradient_position_ = 0, sum_position_ = 0;
+  int64_t shares_ = 0, rows_ = 0;  // 0: blocks of channels are shared out
+};
+
+Support supports_gradient(const KernelQuery& q) {
+  const TensorType &x = q.in(0), &grad = q.in(1), &dw = q.out(0);
+  for (const TensorType* type : {&x, &grad, &dw}) {
+    if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
+    if (type->elements() == 0) return Support::no("empty array");
+  }
+  const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
+  if (!a.winograd || !fits(a, dw.shape)) return Support::no("not to be computed by Winograd's way");
+  if (!x.format.is_channels_last() || !grad.format.is_channels_last()) return Support::no(cat("format ", x.format));
+  if (!has_wide_vectors()) return Support::no("made for AVX2 or wider vectors");
+  return Support::yes();
+}
+
+}  // namespace
+
+const Kernel& winograd_weights_kernel() {
+  static const Kernel kernel{"winograd_weights", "cpu", supports_transform,
+                             [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<TransformWeights>(q); },
+                             [](const KernelQuery&, int) { return panel_format(); }};
+  return kernel;
+}
+
+const Kernel& winograd_backward_weights_kernel() {
+  static const Kernel kernel{"conv2d_backward_weights", "cpu_winograd", supports_gradient,
+                             [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<BackwardWeights>(q); }};
+  return kernel;
+}
+
+}  // namespace galley
+
+#endif  // HWY_ONCE

@@ -1,0 +1,137 @@
+// The vector functions against the library's in double, in vector loops as the kernels use them: error in units of the result's last place.
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "libcore/backends/cpu/bfloat16.h"
+#include "libcore/backends/cpu/vector_math.h"
+#include "libcore/tensor/dtype.h"
+
+namespace galley {
+namespace {
+
+GALLEY_CLONES void exp_all(const float* x, float* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = exp_of(x[i]);
+}
+GALLEY_CLONES void log_all(const float* x, float* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = log_of(x[i]);
+}
+GALLEY_CLONES void log1p_all(const float* x, float* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = log1p_of(x[i]);
+}
+
+GALLEY_CLONES void round_all(const uint32_t* x, BFloat16* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = std::bit_cast<float>(x[i]);
+}
+
+using Loop = void (*)(const float*, float*, int64_t);
+
+/// The distance of neighbouring floats at a value; that of subnormal ones near 0.
+double last_place(double value) {
+  const auto rounded = static_cast<float>(std::fabs(value));
+  return static_cast<double>(std::nextafterf(rounded, std::numeric_limits<float>::infinity()) - rounded);
+}
+
+/// Largest error in units of `unit(exact)` over all floats from `low` to `high` in steps of `step` representations; infinite where one of
+/// result and exact value is not finite.
+template <class Exact, class Unit>
+double worst_error(Loop loop, float low, float high, int64_t step, Exact exact, Unit unit) {
+  std::vector<float> x, y;
+  const auto ordered = [](float v) {
+    int32_t bits = 0;
+    std::memcpy(&bits, &v, 4);
+    return bits < 0 ? int64_t{std::numeric_limits<int32_t>::min()} - bits : int64_t{bits};
+  };
+  for (int64_t i = ordered(low); i <= ordered(high); i += step) {
+    const auto bits = static_cast<int32_t>(i < 0 ? std::numeric_limits<int32_t>::min() - i : i);
+    float v = 0;
+    std::memcpy(&v, &bits, 4);
+    x.push_back(v);
+  }
+  y.resize(x.size());
+  loop(x.data(), y.data(), static_cast<int64_t>(x.size()));
+  double worst = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double want = exact(static_cast<double>(x[i])), error = std::fabs(static_cast<double>(y[i]) - want) / unit(x[i], want);
+    if (!(error <= worst)) worst = std::isnan(error) ? std::numeric_limits<double>::infinity() : error;
+  }
+  return worst;
+}
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+TEST(VectorMath, ExpIsGoodToTwoUnits) {
+  // Up to ln of the largest float, and down to where the result rounds to 0.
+  const auto unit = [](float, double want) { return last_place(want); };
+  const double worst = worst_error(exp_all, -105.0f, 88.7228f, 1009, [](double x) { return std::exp(x); }, unit);
+  EXPECT_TRUE(worst <= 2) << worst;
+  EXPECT_TRUE(worst >= 0.5) << "float cannot be better than half a unit: " << worst;
+}
+
+TEST(VectorMath, LogIsGoodToTwoUnits) {
+  const auto unit = [](float x, double want) { return std::max(last_place(want), 0.5 * last_place(static_cast<double>(x) - 1)); };
+  const double worst = worst_error(log_all, 1e-45f, std::numeric_limits<float>::max(), 1009, [](double x) { return std::log(x); }, unit);
+  EXPECT_TRUE(worst <= 2) << worst;
+  EXPECT_TRUE(worst >= 0.4) << worst;
+}
+
+TEST(VectorMath, Log1pIsGoodToFourUnits) {
+  const double worst = worst_error(log1p_all, 0.0f, 1.0f, 1009, [](double x) { return std::log1p(x); }, [](float, double want) { return last_place(want); });
+  EXPECT_TRUE(worst <= 4) << worst;
+  EXPECT_TRUE(worst >= 0.5) << worst;
+}
+
+TEST(VectorMath, SpecialValues) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  // 16 and one more: both the vector loop and its rest see each.
+  for (const float x : {nan, kInfinity, -kInfinity, 0.0f, -0.0f, 1.0f, -1.0f, 1e-45f, -1e-45f, 89.0f, 3e38f, -3e38f, -103.0f, -150.0f}) {
+    const std::vector<float> in(17, x);
+    std::vector<float> e(17), l(17);
+    exp_all(in.data(), e.data(), 17);
+    log_all(in.data(), l.data(), 17);
+    for (const size_t i : {size_t{0}, size_t{16}}) {
+      const float exact_e = std::exp(x), exact_l = std::log(x);
+      if (std::isnan(exact_e)) {
+        EXPECT_TRUE(std::isnan(e[i])) << x;
+      }
+      if (std::isinf(exact_e) || exact_e == 0 || exact_e == 1) {
+        EXPECT_EQ(e[i], exact_e) << x;
+      }
+      if (std::isnan(exact_l)) {
+        EXPECT_TRUE(std::isnan(l[i])) << x << " gives " << l[i];
+      }
+      if (std::isinf(exact_l) || exact_l == 0) {
+        EXPECT_EQ(l[i], exact_l) << x;
+      }
+    }
+  }
+}
+
+// Every sign and exponent, with the ends of the upper half and of the lower one: halves to even, the largest numbers to infinity, and no NaN
+// becomes a number, whatever its payload.
+TEST(BFloat16, RoundsAsTheReferenceAndKeepsNaN) {
+  std::vector<uint32_t> bits;
+  for (uint32_t exponent = 0; exponent < 512; ++exponent) {
+    for (const uint32_t upper : {0x00u, 0x01u, 0x3eu, 0x40u, 0x7eu, 0x7fu}) {
+      for (const uint32_t lower : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) bits.push_back(exponent << 23 | upper << 16 | lower);
+    }
+  }
+  std::vector<BFloat16> rounded(bits.size());
+  round_all(bits.data(), rounded.data(), static_cast<int64_t>(bits.size()));
+  for (size_t i = 0; i < bits.size(); ++i) {
+    const auto value = std::bit_cast<float>(bits[i]);
+    if (std::isnan(value)) {
+      EXPECT_TRUE(std::isnan(static_cast<float>(rounded[i]))) << std::hex << bits[i];
+    } else {
+      EXPECT_EQ(rounded[i].bits, bf16_from_float(value)) << std::hex << bits[i];
+    }
+  }
+}
+
+}  // namespace
+}  // namespace galley

@@ -1,0 +1,35 @@
+#pragma once
+// Setting an option of a parameter struct by its name, for tests that stand in for the recipe's reader.
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "libcore/base/options.h"
+
+namespace galley {
+
+/// Sets one option by name from a number, a list or text, as the recipe's reader does.
+class Setter : public OptionVisitor {
+ public:
+  Setter(std::string_view name, std::vector<double> numbers, std::vector<std::string> words = {})
+      : name_(name), numbers_(std::move(numbers)), words_(std::move(words)) {}
+  void option(const OptionInfo& i, bool& v) override { if (hit(i)) v = numbers_[0] != 0; }
+  void option(const OptionInfo& i, int64_t& v) override { if (hit(i)) v = static_cast<int64_t>(numbers_[0]); }
+  void option(const OptionInfo& i, double& v) override { if (hit(i)) v = numbers_[0]; }
+  void option(const OptionInfo&, std::string&) override {}
+  void option(const OptionInfo& i, std::vector<int64_t>& v) override { if (hit(i)) v.assign(numbers_.begin(), numbers_.end()); }
+  void option(const OptionInfo&, std::vector<double>&) override {}
+  void option(const OptionInfo& i, std::vector<std::string>& v) override { if (hit(i)) v = words_; }
+  void choice(const OptionInfo& i, int& v, std::span<const std::string_view>) override { if (hit(i)) v = static_cast<int>(numbers_[0]); }
+  bool found = false;
+
+ private:
+  bool hit(const OptionInfo& info) { return info.name == name_ && (found = true); }
+  std::string name_;
+  std::vector<double> numbers_;
+  std::vector<std::string> words_;
+};
+
+}  // namespace galley
