@@ -45,8 +45,8 @@ NamedValues rnn_lm(Builder& b, const Options& options, Value x) {
     x = embedding(table, x);
   }
   x = b.dropout("drop", x, params.dropout);
-  RecurrentOptions options{.cell = params.cell, .hidden_size = params.hidden_size, .num_layers = params.num_layers, .dropout = params.dropout};
-  x = recurrent(b, "rnn", x, options).y;
+  RecurrentOptions layers{.cell = params.cell, .hidden_size = params.hidden_size, .num_layers = params.num_layers, .dropout = params.dropout};
+  x = recurrent(b, "rnn", x, layers).y;
   x = b.dropout("drop", x, params.dropout);
   if (!params.tie_weights) {
     const auto init = b.use_init({.linear_weight = start, .linear_bias = Init::zeros()});

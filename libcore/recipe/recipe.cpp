@@ -121,7 +121,7 @@ void make_paths_absolute(Recipe& recipe) {
     recipe.model.params->options(model);
   }
   make_absolute(recipe.data.root);
-  for (std::unique_ptr<Fields>& item : recipe.weights.load.items) {
+  for (std::unique_ptr<Options>& item : recipe.weights.load.items) {
     std::string& from = static_cast<WeightSource&>(*item).from;
     // MODEL/NAME of a published set is no path; a file that is there, is.
     if (file_exists(from) || from.starts_with("./") || from.starts_with("../")) make_absolute(from);

@@ -50,7 +50,7 @@ void differing_keys(const YamlNode& before, const YamlNode& after, const std::st
   }
 }
 
-YamlNode tree_of(const Recipe& recipe) { return write_fields(recipe, Recipe(*recipe.registry), DumpForm::kFull); }
+YamlNode tree_of(const Recipe& recipe) { return write_options(recipe, Recipe(*recipe.registry), DumpForm::kFull); }
 
 }  // namespace
 
