@@ -211,13 +211,18 @@ class Spelled {
   std::string bytes_;
 };
 
-OnnxTensor parse_tensor(std::string_view bytes, Budget& budget) {
-  budget.take();
+/// A tensor's record without its numbers, and where they are.
+struct TensorHeader {
   OnnxTensor tensor;
-  std::optional<std::string_view> raw;
-  std::vector<std::pair<std::string, std::string>> external;
-  bool is_external = false, has_type = false;
-  // The type decides how the numbers are read, and it may stand behind them: a first pass finds it.
+  std::optional<std::string_view> raw;                         // raw_data
+  std::vector<std::pair<std::string, std::string>> external;   // where values outside of the file are
+  bool is_external = false;
+};
+
+TensorHeader parse_tensor_header(std::string_view bytes, Budget& budget) {
+  TensorHeader header;
+  OnnxTensor& tensor = header.tensor;
+  bool has_type = false;
   for (Record record(bytes, "a tensor", budget); record.next();) {
     switch (record.tag()) {
       case 1:
@@ -234,71 +239,89 @@ OnnxTensor parse_tensor(std::string_view bytes, Budget& budget) {
       case 3: fail(ErrorCode::kInput, "a tensor is stored in segments, which the format has given up");
       case 8: tensor.name = record.text(); break;
       case 9:
-        GALLEY_CHECK_INPUT(!raw, "tensor '", tensor.name, "' has its values twice");
-        raw = record.bytes();
+        GALLEY_CHECK_INPUT(!header.raw, "tensor '", tensor.name, "' has its values twice");
+        header.raw = record.bytes();
         break;
       case 13:
         budget.take();
-        external.push_back(parse_entry(record.bytes(), "an external location", budget));
+        header.external.push_back(parse_entry(record.bytes(), "an external location", budget));
         break;
-      case 14: is_external = record.integer() == 1; break;
+      case 14: header.is_external = record.integer() == 1; break;
       default: record.skip();
     }
   }
-  const OnnxType* type = find_onnx_type(tensor.data_type);
-  GALLEY_CHECK_INPUT(has_type && type != nullptr, "tensor '", tensor.name, "' has the unknown type ", tensor.data_type);
-  tensor.dtype_text = type->text;
-  tensor.dtype = type->dtype;
-  if (type->bits == 0) return tensor;  // texts: nothing takes them
-  const int64_t wanted = bytes_of(tensor.shape, type->bits, tensor.name);
-  if (is_external) {
-    GALLEY_CHECK_INPUT(!raw, "tensor '", tensor.name, "' has its values inside and outside of the file");
-    set_external(tensor, external, wanted);
-    return tensor;
+  GALLEY_CHECK_INPUT(has_type && find_onnx_type(tensor.data_type) != nullptr, "tensor '", tensor.name, "' has the unknown type ", tensor.data_type);
+  return header;
+}
+
+/// Appends a value of int32_data, which holds all types of at most 32 bits.
+void add_int32(const OnnxTensor& tensor, Spelled& spelled, int64_t value) {
+  switch (*tensor.dtype) {
+    case DType::kI32: spelled.add(static_cast<int32_t>(value)); break;
+    case DType::kI16:
+    case DType::kF16:
+    case DType::kBF16: spelled.add(static_cast<uint16_t>(value)); break;
+    case DType::kI8:
+    case DType::kU8: spelled.add(static_cast<uint8_t>(value)); break;
+    case DType::kBool: spelled.add(static_cast<uint8_t>(value != 0)); break;
+    default: fail(ErrorCode::kInput, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " has int32_data");
   }
-  if (raw) {
-    GALLEY_CHECK_INPUT(static_cast<int64_t>(raw->size()) == wanted, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " ", tensor.shape, " wants ", wanted, " bytes of values, it has ",
-                       raw->size());
-    tensor.begin = raw->data() - budget.file;
-    tensor.end = tensor.begin + wanted;
-    return tensor;
-  }
-  if (!tensor.dtype) return tensor;
+}
+
+void check_value_bytes(const OnnxTensor& tensor, size_t found, int64_t wanted) {
+  GALLEY_CHECK_INPUT(static_cast<int64_t>(found) == wanted, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " ", tensor.shape, " needs ", wanted, " bytes of values, it has ",
+                     found);
+}
+
+/// The values that are spelled as numbers of a type of their own.
+void read_numbers(OnnxTensor& tensor, std::string_view bytes, int64_t wanted, Budget& budget) {
   Spelled spelled(budget);
-  const auto add_bits = [&](int64_t value) {
-    switch (*tensor.dtype) {
-      case DType::kI32: spelled.add(static_cast<int32_t>(value)); break;
-      case DType::kI16:
-      case DType::kF16:
-      case DType::kBF16: spelled.add(static_cast<uint16_t>(value)); break;
-      case DType::kI8:
-      case DType::kU8: spelled.add(static_cast<uint8_t>(value)); break;
-      case DType::kBool: spelled.add(static_cast<uint8_t>(value != 0)); break;
-      default: fail(ErrorCode::kInput, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " has int32_data");
-    }
+  const auto check_type = [&](DType dtype, std::string_view list) {
+    GALLEY_CHECK_INPUT(tensor.dtype == dtype, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " has ", list);
   };
   for (Record record(bytes, "a tensor", budget); record.next();) {
     switch (record.tag()) {
       case 4:
-        GALLEY_CHECK_INPUT(tensor.dtype == DType::kF32, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " has float_data");
+        check_type(DType::kF32, "float_data");
         record.reals([&](float value) { spelled.add(value); });
         break;
-      case 5: record.integers(add_bits); break;
+      case 5: record.integers([&](int64_t value) { add_int32(tensor, spelled, value); }); break;
       case 7:
-        GALLEY_CHECK_INPUT(tensor.dtype == DType::kI64, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " has int64_data");
+        check_type(DType::kI64, "int64_data");
         record.integers([&](int64_t value) { spelled.add(value); });
         break;
       case 10:
-        GALLEY_CHECK_INPUT(tensor.dtype == DType::kF64, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " has double_data");
+        check_type(DType::kF64, "double_data");
         record.long_reals([&](double value) { spelled.add(value); });
         break;
       default: record.skip();
     }
   }
-  GALLEY_CHECK_INPUT(static_cast<int64_t>(spelled.bytes().size()) == wanted, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " ", tensor.shape, " wants ", wanted,
-                     " bytes of values, it has ", spelled.bytes().size());
+  check_value_bytes(tensor, spelled.bytes().size(), wanted);
   tensor.values = Tensor(*tensor.dtype, tensor.shape);
   if (wanted > 0) std::memcpy(tensor.values.data(), spelled.bytes().data(), static_cast<size_t>(wanted));
+}
+
+/// In two passes: the type decides how the numbers are read, and it may follow them.
+OnnxTensor parse_tensor(std::string_view bytes, Budget& budget) {
+  budget.take();
+  TensorHeader header = parse_tensor_header(bytes, budget);
+  OnnxTensor& tensor = header.tensor;
+  const OnnxType& type = *find_onnx_type(tensor.data_type);
+  tensor.dtype_text = type.text;
+  tensor.dtype = type.dtype;
+  if (type.bits == 0) return tensor;  // text, which no operator takes
+  const int64_t wanted = bytes_of(tensor.shape, type.bits, tensor.name);
+  if (header.is_external) {
+    GALLEY_CHECK_INPUT(!header.raw, "tensor '", tensor.name, "' has its values inside and outside of the file");
+    set_external(tensor, header.external, wanted);
+  } else if (header.raw) {
+    check_value_bytes(tensor, header.raw->size(), wanted);
+    tensor.begin = header.raw->data() - budget.file;
+    tensor.end = tensor.begin + wanted;
+  } else if (tensor.dtype) {
+    read_numbers(tensor, bytes, wanted, budget);
+  }
   return tensor;
 }
 

@@ -124,11 +124,18 @@ OperatorRow describe(const Program& program, size_t step, const MachineLimits& m
   return row;
 }
 
-Profile make_profile(const Recording& recording, const MachineLimits& machine) {
-  GALLEY_ASSERT(!recording.steps.empty() && recording.steps.back().end_ns > 0, "a profile of nothing");
-  Profile profile;
-  profile.machine = machine;
-  std::vector<std::vector<OperatorRow>> described;
+namespace {
+
+/// By program and step.
+template <class T>
+using PerStep = std::vector<std::vector<T>>;
+
+struct Measured {
+  int64_t calls = 0, ns = 0;
+};
+
+PerStep<OperatorRow> describe_programs(const Recording& recording, const MachineLimits& machine) {
+  PerStep<OperatorRow> described;
   for (const Program* program : recording.programs) {
     std::vector<OperatorRow> rows;
     const std::vector<bool> clones = recomputed_nodes(program->graph());
@@ -139,20 +146,22 @@ Profile make_profile(const Recording& recording, const MachineLimits& machine) {
     }
     described.push_back(std::move(rows));
   }
-  std::vector<std::vector<std::pair<int64_t, int64_t>>> measured(described.size());  // calls, nanoseconds
-  for (size_t p = 0; p < described.size(); ++p) measured[p].resize(described[p].size());
+  return described;
+}
 
+/// Sums the steps' times into the profile, and each operator's into `measured`.
+void add_times(const Recording& recording, Profile& profile, PerStep<Measured>& measured) {
   const StepMark* before = nullptr;
   for (const StepMark& step : recording.steps) {
-    // Consecutive steps belong to one window with what lies between them; skipped steps part windows.
+    // Consecutive steps share one window with the time between them; a skipped step ends the window.
     const bool consecutive = before != nullptr && step.number == before->number + 1;
     const int64_t begin = consecutive ? before->end_ns : step.begin_ns;
     int64_t nodes_ns = 0, waits_ns = 0;
     for (size_t e = step.first_node; e < step.end_node; ++e) {
       const NodeEvent& event = recording.nodes[e];
-      auto& [calls, ns] = measured[static_cast<size_t>(event.program)][static_cast<size_t>(event.step)];
-      ++calls;
-      ns += event.end_ns - event.begin_ns;
+      Measured& operation = measured[static_cast<size_t>(event.program)][static_cast<size_t>(event.step)];
+      ++operation.calls;
+      operation.ns += event.end_ns - event.begin_ns;
       nodes_ns += event.end_ns - event.begin_ns;
     }
     for (size_t w = step.first_wait; w < step.end_wait; ++w) waits_ns += recording.waits[w].end_ns - recording.waits[w].begin_ns;
@@ -166,21 +175,27 @@ Profile make_profile(const Recording& recording, const MachineLimits& machine) {
     before = &step;
   }
   profile.gap_s = profile.wall_s - profile.compute_s - profile.data_s;
+}
 
+/// A described operator with the sums of its calls.
+OperatorRow times_calls(OperatorRow row, const Measured& measured) {
+  const auto calls = static_cast<double>(measured.calls);
+  row.calls = measured.calls;
+  row.self_s = seconds(measured.ns);
+  row.flops *= calls;
+  row.executed = row.executed * calls;
+  row.bytes *= calls;
+  row.limit_s *= calls;
+  return row;
+}
+
+/// Fills in work and operators, slowest first, and adds each operator to its modules. Equal operators of several programs become one row.
+void add_operators(const PerStep<OperatorRow>& described, const PerStep<Measured>& measured, Profile& profile, ModuleTree& tree) {
   std::map<std::tuple<std::string, std::string, std::string, std::string, std::string, bool>, OperatorRow> rows;
-  ModuleTree tree;
   for (size_t p = 0; p < described.size(); ++p) {
     for (size_t s = 0; s < described[p].size(); ++s) {
-      OperatorRow row = described[p][s];
-      const auto [calls, ns] = measured[p][s];
-      if (calls == 0) continue;
-      const auto times = static_cast<double>(calls);
-      row.calls = calls;
-      row.self_s = seconds(ns);
-      row.flops *= times;
-      row.executed = row.executed * times;
-      row.bytes *= times;
-      row.limit_s *= times;
+      if (measured[p][s].calls == 0) continue;
+      OperatorRow row = times_calls(described[p][s], measured[p][s]);
       add(profile.work, row);
       tree.add_operator(row);
       OperatorRow& sum = rows[{row.module, row.type, row.phase, row.shape, row.implementation, row.recomputed}];
@@ -191,26 +206,44 @@ Profile make_profile(const Recording& recording, const MachineLimits& machine) {
       }
     }
   }
-  set_bound(profile.work, machine);
   for (auto& [key, row] : rows) {
     row.percent = profile.wall_s > 0 ? 100 * row.self_s / profile.wall_s : 0;
     profile.operators.push_back(std::move(row));
   }
   std::stable_sort(profile.operators.begin(), profile.operators.end(), [](const OperatorRow& a, const OperatorRow& b) { return a.self_s > b.self_s; });
+}
 
-  if (recording.programs.empty()) return profile;
-  const Program& last = *recording.programs[static_cast<size_t>(recording.nodes.empty() ? 0 : recording.nodes.back().program)];
-  for (ValueId id : last.graph().inputs()) {
-    const ValueInfo& info = last.graph().value(id);
+/// Bytes of parameters and activations by module.
+void add_module_bytes(const Program& program, ModuleTree& tree) {
+  for (ValueId id : program.graph().inputs()) {
+    const ValueInfo& info = program.graph().value(id);
     if (info.role == ValueRole::kParameter) tree.add_bytes(parent_path(info.name), &ModuleRow::parameter_bytes, info.type.bytes());
   }
-  for (const Step& step : last.steps()) {
-    const Node& node = last.graph().nodes()[static_cast<size_t>(step.node)];
+  for (const Step& step : program.steps()) {
+    const Node& node = program.graph().nodes()[static_cast<size_t>(step.node)];
     for (ValueId id : node.outputs) {
-      const Placement& place = last.memory().values[static_cast<size_t>(id)];
+      const Placement& place = program.memory().values[static_cast<size_t>(id)];
       if (place.region == Placement::Region::kArena) tree.add_bytes(node.path, &ModuleRow::made_bytes, place.bytes);
     }
   }
+}
+
+}  // namespace
+
+Profile make_profile(const Recording& recording, const MachineLimits& machine) {
+  GALLEY_ASSERT(!recording.steps.empty() && recording.steps.back().end_ns > 0, "a profile of nothing");
+  Profile profile;
+  profile.machine = machine;
+  const PerStep<OperatorRow> described = describe_programs(recording, machine);
+  PerStep<Measured> measured(described.size());
+  for (size_t p = 0; p < described.size(); ++p) measured[p].resize(described[p].size());
+  add_times(recording, profile, measured);
+  ModuleTree tree;
+  add_operators(described, measured, profile, tree);
+  set_bound(profile.work, machine);
+  if (recording.programs.empty()) return profile;
+  const Program& last = *recording.programs[static_cast<size_t>(recording.nodes.empty() ? 0 : recording.nodes.back().program)];
+  add_module_bytes(last, tree);
   profile.modules = tree.finish(profile.wall_s, machine);
   profile.memory = memory_timeline(last);
   return profile;

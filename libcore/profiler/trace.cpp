@@ -60,110 +60,150 @@ std::vector<StepText> texts_of(const Program& program, const MachineLimits& mach
   return texts;
 }
 
+/// Collects a recording's events until the file is as long as it may be.
+class TraceWriter {
+ public:
+  TraceWriter(const Recording& recording, const TraceOptions& options) : recording_(recording), options_(options), origin_(recording.steps.front().begin_ns) {
+    for (const Program* program : recording.programs) {
+      texts_.push_back(texts_of(*program, options.machine));
+      memory_.push_back(memory_timeline(*program));
+    }
+  }
+
+  Trace write() {
+    add_steps();
+    add_waits();
+    add_counters();
+    add_nodes();
+    join();
+    return std::move(trace_);
+  }
+
+ private:
+  static constexpr int64_t kFrame = 4096;  // bytes kept for names, header and remarks
+
+  void put(int64_t begin, int64_t duration, std::string text) {
+    bytes_ += static_cast<int64_t>(text.size()) + 2;
+    lines_.push_back({begin, duration, std::move(text)});
+  }
+  const StepText& text_of(const NodeEvent& event) const { return texts_[static_cast<size_t>(event.program)][static_cast<size_t>(event.step)]; }
+  int64_t duration_of(size_t e) const { return recording_.nodes[e].end_ns - recording_.nodes[e].begin_ns; }
+  int64_t size_of(size_t e) const {
+    const StepText& text = text_of(recording_.nodes[e]);
+    return static_cast<int64_t>(text.name.size() + text.args.size() + text.category.size()) + 120;
+  }
+
+  void add_steps() {
+    size_t number = 0;
+    for (const StepMark& step : recording_.steps) {
+      const int64_t begin = step.begin_ns - origin_, duration = step.end_ns - step.begin_ns;
+      const std::string args = cat(R"({"step":)", step.number, R"(,"resident_bytes":)", step.resident_bytes, "}");
+      put(begin, duration, complete(json_string(cat("step ", step.number)), "step", kStepThread, begin, duration, args));
+      if (recording_.steps.size() > 1) {
+        const char* phase = number == 0 ? "s" : number + 1 == recording_.steps.size() ? "f" : "t";
+        put(begin, 0, cat(R"({"ph":")", phase, R"(","id":1,"bp":"e","pid":)", kProcess, R"(,"tid":)", kStepThread, R"(,"ts":)", time_text(begin), R"(,"cat":"steps","name":"steps"})"));
+      }
+      ++number;
+    }
+  }
+
+  void add_waits() {
+    for (const WaitEvent& wait : recording_.waits) {
+      const int64_t begin = wait.begin_ns - origin_, duration = wait.end_ns - wait.begin_ns;
+      put(begin, duration, complete(R"("wait for data")", "data", kDataThread, begin, duration, ""));
+    }
+  }
+
+  /// Planned memory of one step, where the sum changes by a hundredth of its peak, and measured memory at the step's end.
+  void add_step_counters(const StepMark& step, std::vector<Line>& counters) const {
+    int64_t last = -1;
+    for (size_t e = step.first_node; e < step.end_node; ++e) {
+      const NodeEvent& event = recording_.nodes[e];
+      const MemoryTimeline& timeline = memory_[static_cast<size_t>(event.program)];
+      const MemorySizes& sizes = timeline.steps[static_cast<size_t>(event.step)];
+      const int64_t now = total(sizes), peak = total(timeline.steps[timeline.peak]);
+      if (last >= 0 && std::abs(now - last) * 100 < peak && e + 1 < step.end_node) continue;
+      last = now;
+      std::string text = cat(R"({"ph":"C","pid":)", kProcess, R"(,"ts":)", time_text(event.begin_ns - origin_), R"(,"name":"planned memory","args":{)");
+      for (size_t c = 0; c < kMemoryCategories; ++c) text += cat(c == 0 ? "" : ",", "\"", category_name(static_cast<MemoryCategory>(c)), "\":", sizes[c]);
+      counters.push_back({event.begin_ns - origin_, -1, text + "}}"});
+    }
+    if (step.resident_bytes == 0) return;
+    const int64_t at = step.end_ns - origin_;
+    counters.push_back({at, -1, cat(R"({"ph":"C","pid":)", kProcess, R"(,"ts":)", time_text(at), R"(,"name":"measured memory","args":{"resident":)", step.resident_bytes, "}}")});
+  }
+
+  /// Counters are left out where they would take more than a quarter of the file.
+  void add_counters() {
+    std::vector<Line> counters;
+    for (const StepMark& step : recording_.steps) add_step_counters(step, counters);
+    int64_t counter_bytes = 0;
+    for (const Line& line : counters) counter_bytes += static_cast<int64_t>(line.text.size()) + 2;
+    if (bytes_ + counter_bytes + kFrame >= options_.max_bytes / 4) return;
+    for (Line& line : counters) put(line.begin_ns, line.duration_ns, std::move(line.text));
+  }
+
+  /// Nodes in the order in which the file takes them: the whole first step if it fits in half of the file, then the longest first.
+  std::vector<size_t> node_order() const {
+    std::vector<size_t> order(recording_.nodes.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    const StepMark& first = recording_.steps.front();
+    int64_t first_bytes = 0;
+    for (size_t e = first.first_node; e < first.end_node; ++e) first_bytes += size_of(e);
+    const bool whole = first_bytes <= options_.max_bytes / 2;
+    const auto in_first = [&](size_t e) { return whole && e >= first.first_node && e < first.end_node; };
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return in_first(a) != in_first(b) ? in_first(a) : duration_of(a) > duration_of(b);
+    });
+    return order;
+  }
+
+  void add_nodes() {
+    bool full = false;  // after the first event that does not fit, none is taken: all that are missing are shorter than those that are there
+    for (size_t e : node_order()) {
+      const NodeEvent& event = recording_.nodes[e];
+      full |= bytes_ + size_of(e) + kFrame > options_.max_bytes;
+      if (full) {
+        ++trace_.dropped;
+        trace_.dropped_s += static_cast<double>(duration_of(e)) * 1e-9;
+        continue;
+      }
+      const StepText& text = text_of(event);
+      put(event.begin_ns - origin_, duration_of(e), complete(text.name, text.category, kStepThread, event.begin_ns - origin_, duration_of(e), text.args));
+      ++trace_.events;
+    }
+  }
+
+  void join() {
+    std::stable_sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) { return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.duration_ns > b.duration_ns; });
+    std::string& json = trace_.json;
+    json = cat(R"({"displayTimeUnit":"ms","otherData":{"dropped_events":)", trace_.dropped, R"(,"dropped_ms":)", number_text(trace_.dropped_s * 1e3), "},\n\"traceEvents\":[\n",
+               metadata("process_name", 0, options_.process), ",\n", metadata("thread_name", kStepThread, "compute"), ",\n", metadata("thread_name", kDataThread, "data"));
+    json.reserve(static_cast<size_t>(bytes_) + kFrame);
+    for (const Line& line : lines_) {
+      json += ",\n";
+      json += line.text;
+    }
+    json += "\n]}\n";
+  }
+
+  const Recording& recording_;
+  const TraceOptions& options_;
+  int64_t origin_;
+  std::vector<std::vector<StepText>> texts_;
+  std::vector<MemoryTimeline> memory_;
+  std::vector<Line> lines_;
+  int64_t bytes_ = 0;
+  Trace trace_;
+};
+
 }  // namespace
 
 std::string json_string(std::string_view text) { return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
 
 Trace make_trace(const Recording& recording, const TraceOptions& options) {
   GALLEY_ASSERT(!recording.steps.empty(), "a trace of nothing");
-  const int64_t origin = recording.steps.front().begin_ns;
-  std::vector<std::vector<StepText>> texts;
-  std::vector<MemoryTimeline> memory;
-  for (const Program* program : recording.programs) {
-    texts.push_back(texts_of(*program, options.machine));
-    memory.push_back(memory_timeline(*program));
-  }
-  std::vector<Line> lines;
-  int64_t bytes = 0;
-  const auto put = [&](int64_t begin, int64_t duration, std::string text) {
-    bytes += static_cast<int64_t>(text.size()) + 2;
-    lines.push_back({begin, duration, std::move(text)});
-  };
-  const auto text_of = [&](const NodeEvent& event) -> const StepText& { return texts[static_cast<size_t>(event.program)][static_cast<size_t>(event.step)]; };
-
-  size_t number = 0;
-  for (const StepMark& step : recording.steps) {
-    const int64_t begin = step.begin_ns - origin, duration = step.end_ns - step.begin_ns;
-    put(begin, duration, complete(json_string(cat("step ", step.number)), "step", kStepThread, begin, duration, cat(R"({"step":)", step.number, R"(,"resident_bytes":)", step.resident_bytes, "}")));
-    if (recording.steps.size() > 1) {
-      const char* phase = number == 0 ? "s" : number + 1 == recording.steps.size() ? "f" : "t";
-      put(begin, 0, cat(R"({"ph":")", phase, R"(","id":1,"bp":"e","pid":)", kProcess, R"(,"tid":)", kStepThread, R"(,"ts":)", time_text(begin), R"(,"cat":"steps","name":"steps"})"));
-    }
-    ++number;
-  }
-  for (const WaitEvent& wait : recording.waits) {
-    const int64_t begin = wait.begin_ns - origin;
-    put(begin, wait.end_ns - wait.begin_ns, complete(R"("wait for data")", "data", kDataThread, begin, wait.end_ns - wait.begin_ns, ""));
-  }
-
-  // Memory: where the sum changed by a hundredth of its peak, for the first step in full and the others while there is room.
-  std::vector<Line> counters;
-  for (const StepMark& step : recording.steps) {
-    int64_t last = -1;
-    for (size_t e = step.first_node; e < step.end_node; ++e) {
-      const NodeEvent& event = recording.nodes[e];
-      const MemoryTimeline& timeline = memory[static_cast<size_t>(event.program)];
-      const MemorySizes& sizes = timeline.steps[static_cast<size_t>(event.step)];
-      const int64_t now = total(sizes), peak = total(timeline.steps[timeline.peak]);
-      if (last >= 0 && std::abs(now - last) * 100 < peak && e + 1 < step.end_node) continue;
-      last = now;
-      std::string text = cat(R"({"ph":"C","pid":)", kProcess, R"(,"ts":)", time_text(event.begin_ns - origin), R"(,"name":"planned memory","args":{)");
-      for (size_t c = 0; c < kMemoryCategories; ++c) text += cat(c == 0 ? "" : ",", "\"", category_name(static_cast<MemoryCategory>(c)), "\":", sizes[c]);
-      counters.push_back({event.begin_ns - origin, -1, text + "}}"});
-    }
-    if (step.resident_bytes > 0) {
-      const int64_t at = step.end_ns - origin;
-      counters.push_back({at, -1, cat(R"({"ph":"C","pid":)", kProcess, R"(,"ts":)", time_text(at), R"(,"name":"measured memory","args":{"resident":)", step.resident_bytes, "}}")});
-    }
-  }
-  int64_t counter_bytes = 0;
-  for (const Line& line : counters) counter_bytes += static_cast<int64_t>(line.text.size()) + 2;
-  constexpr int64_t kFrame = 4096;  // names, header, remarks
-  if (bytes + counter_bytes + kFrame < options.max_bytes / 4) {
-    for (Line& line : counters) put(line.begin_ns, line.duration_ns, std::move(line.text));
-  }
-
-  // Nodes: longest first, after the whole first step.
-  const auto size_of = [&](size_t e) {
-    const StepText& text = text_of(recording.nodes[e]);
-    return static_cast<int64_t>(text.name.size() + text.args.size() + text.category.size()) + 120;
-  };
-  std::vector<size_t> order(recording.nodes.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  const StepMark& first = recording.steps.front();
-  int64_t first_bytes = 0;
-  for (size_t e = first.first_node; e < first.end_node; ++e) first_bytes += size_of(e);
-  const bool whole = first_bytes <= options.max_bytes / 2;
-  const auto in_first = [&](size_t e) { return whole && e >= first.first_node && e < first.end_node; };
-  const auto duration_of = [&](size_t e) { return recording.nodes[e].end_ns - recording.nodes[e].begin_ns; };
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    return in_first(a) != in_first(b) ? in_first(a) : duration_of(a) > duration_of(b);
-  });
-  Trace trace;
-  bool full = false;  // once an event did not fit, no shorter one is taken: what is missing is below one length
-  for (size_t e : order) {
-    const NodeEvent& event = recording.nodes[e];
-    full |= bytes + size_of(e) + kFrame > options.max_bytes;
-    if (full) {
-      ++trace.dropped;
-      trace.dropped_s += static_cast<double>(duration_of(e)) * 1e-9;
-      continue;
-    }
-    const StepText& text = text_of(event);
-    put(event.begin_ns - origin, duration_of(e), complete(text.name, text.category, kStepThread, event.begin_ns - origin, duration_of(e), text.args));
-    ++trace.events;
-  }
-
-  std::stable_sort(lines.begin(), lines.end(), [](const Line& a, const Line& b) { return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.duration_ns > b.duration_ns; });
-  trace.json = cat(R"({"displayTimeUnit":"ms","otherData":{"dropped_events":)", trace.dropped, R"(,"dropped_ms":)", number_text(trace.dropped_s * 1e3), "},\n\"traceEvents\":[\n",
-                   metadata("process_name", 0, options.process), ",\n", metadata("thread_name", kStepThread, "compute"), ",\n", metadata("thread_name", kDataThread, "data"));
-  trace.json.reserve(static_cast<size_t>(bytes) + kFrame);
-  for (const Line& line : lines) {
-    trace.json += ",\n";
-    trace.json += line.text;
-  }
-  trace.json += "\n]}\n";
-  return trace;
+  return TraceWriter(recording, options).write();
 }
 
 std::string gzip(std::string_view text) {

@@ -147,6 +147,10 @@ class Interpreter {
   }
 
   void step(uint8_t opcode);
+  bool push_literal(uint8_t opcode);
+  void push_long();
+  void push_double();
+  bool build_container(uint8_t opcode);
   void global(std::string_view module, std::string_view name);
   void call(const PickleValue& callee, const PickleValue& arguments);
   void create();
@@ -172,7 +176,72 @@ class Interpreter {
   std::map<std::string, size_t, std::less<>> storage_of_key_;
 };
 
+/// Opcodes that push a value which stands in the pickle itself. False: another opcode.
+bool Interpreter::push_literal(uint8_t opcode) {
+  switch (opcode) {
+    case 'N': push({}); return true;
+    case 0x88: push({Kind::kBool, 0, 0, 1}); return true;
+    case 0x89: push({Kind::kBool, 0, 0, 0}); return true;
+    case 'J': push_int(static_cast<int32_t>(static_cast<uint32_t>(number(4)))); return true;  // BININT
+    case 'K': push_int(static_cast<int64_t>(number(1))); return true;
+    case 'M': push_int(static_cast<int64_t>(number(2))); return true;
+    case 0x8a: push_long(); return true;                                // LONG1
+    case 'G': push_double(); return true;                               // BINFLOAT
+    case 'X': push(text(Kind::kText, number(4))); return true;          // BINUNICODE
+    case 0x8c: push(text(Kind::kText, number(1))); return true;         // SHORT_BINUNICODE
+    case 0x8d: push(text(Kind::kText, number(8))); return true;         // BINUNICODE8
+    case 'U': push(text(Kind::kText, number(1))); return true;          // SHORT_BINSTRING: Python 2's texts
+    case 'T': push(text(Kind::kText, number(4))); return true;          // BINSTRING
+    case 'B': push(text(Kind::kBytes, number(4))); return true;
+    case 'C': push(text(Kind::kBytes, number(1))); return true;
+    case 0x8e:  // BINBYTES8, BYTEARRAY8
+    case 0x96: push(text(Kind::kBytes, number(8))); return true;
+    default: return false;
+  }
+}
+
+/// Little-endian two's complement; more than eight bytes stay text.
+void Interpreter::push_long() {
+  const PickleValue digits = text(Kind::kLong, number(1));
+  if (digits.length > 8) return push(digits);
+  uint64_t value = digits.length > 0 && (byte_at(at_ - 1) & 0x80) ? ~uint64_t{0} : 0;
+  for (int64_t i = digits.length; i > 0; --i) value = value << 8 | byte_at(digits.number + i - 1);
+  push_int(static_cast<int64_t>(value));
+}
+
+/// Eight bytes, big-endian.
+void Interpreter::push_double() {
+  refuse_unless(left() >= 8, "is truncated inside a number");
+  uint64_t bits = 0;
+  for (int i = 0; i < 8; ++i) bits = bits << 8 | byte_at(at_ + i);
+  at_ += 8;
+  push({Kind::kFloat, 0, 0, static_cast<int64_t>(bits)});
+}
+
+/// Opcodes that make or extend a list, tuple, set or dictionary. False: another opcode.
+bool Interpreter::build_container(uint8_t opcode) {
+  switch (opcode) {
+    case ']': push(container(Kind::kList, {})); return true;
+    case '}': push(container(Kind::kDict, {})); return true;
+    case ')': push(container(Kind::kTuple, {})); return true;
+    case 0x8f: push(container(Kind::kSet, {})); return true;
+    case 0x85: push(container(Kind::kTuple, pop_count(1))); return true;
+    case 0x86: push(container(Kind::kTuple, pop_count(2))); return true;
+    case 0x87: push(container(Kind::kTuple, pop_count(3))); return true;
+    case 't': push(container(Kind::kTuple, pop_to_mark())); return true;
+    case 'l': push(container(Kind::kList, pop_to_mark())); return true;
+    case 0x91: push(container(Kind::kSet, pop_to_mark())); return true;  // FROZENSET
+    case 'a': add_items(Kind::kList, pop_count(1)); return true;
+    case 'e': add_items(Kind::kList, pop_to_mark()); return true;
+    case 0x90: add_items(Kind::kSet, pop_to_mark()); return true;
+    case 's': set_items(pop_count(2)); return true;
+    case 'u': set_items(pop_to_mark()); return true;
+    default: return false;
+  }
+}
+
 void Interpreter::step(uint8_t opcode) {
+  if (push_literal(opcode) || build_container(opcode)) return;
   switch (opcode) {
     case 0x80: {  // PROTO
       const uint64_t protocol = number(1);
@@ -186,50 +255,6 @@ void Interpreter::step(uint8_t opcode) {
     case '(':  // MARK
       refuse_unless(static_cast<int64_t>(marks_.size()) < limits_.marks, "nests more than ", limits_.marks, " deep");
       return marks_.push_back(stack_.size());
-    case 'N': return push({});
-    case 0x88: return push({Kind::kBool, 0, 0, 1});
-    case 0x89: return push({Kind::kBool, 0, 0, 0});
-    case 'J': return push_int(static_cast<int32_t>(static_cast<uint32_t>(number(4))));  // BININT
-    case 'K': return push_int(static_cast<int64_t>(number(1)));
-    case 'M': return push_int(static_cast<int64_t>(number(2)));
-    case 0x8a: {  // LONG1: little-endian two's complement
-      const PickleValue digits = text(Kind::kLong, number(1));
-      if (digits.length > 8) return push(digits);
-      uint64_t value = digits.length > 0 && (byte_at(at_ - 1) & 0x80) ? ~uint64_t{0} : 0;
-      for (int64_t i = digits.length; i > 0; --i) value = value << 8 | byte_at(digits.number + i - 1);
-      return push_int(static_cast<int64_t>(value));
-    }
-    case 'G': {  // BINFLOAT: big-endian
-      refuse_unless(left() >= 8, "is truncated inside a number");
-      uint64_t bits = 0;
-      for (int i = 0; i < 8; ++i) bits = bits << 8 | byte_at(at_ + i);
-      at_ += 8;
-      return push({Kind::kFloat, 0, 0, static_cast<int64_t>(bits)});
-    }
-    case 'X': return push(text(Kind::kText, number(4)));   // BINUNICODE
-    case 0x8c: return push(text(Kind::kText, number(1)));  // SHORT_BINUNICODE
-    case 0x8d: return push(text(Kind::kText, number(8)));  // BINUNICODE8
-    case 'U': return push(text(Kind::kText, number(1)));   // SHORT_BINSTRING: Python 2's texts
-    case 'T': return push(text(Kind::kText, number(4)));   // BINSTRING
-    case 'B': return push(text(Kind::kBytes, number(4)));
-    case 'C': return push(text(Kind::kBytes, number(1)));
-    case 0x8e:  // BINBYTES8, BYTEARRAY8
-    case 0x96: return push(text(Kind::kBytes, number(8)));
-    case ']': return push(container(Kind::kList, {}));
-    case '}': return push(container(Kind::kDict, {}));
-    case ')': return push(container(Kind::kTuple, {}));
-    case 0x8f: return push(container(Kind::kSet, {}));
-    case 0x85: return push(container(Kind::kTuple, pop_count(1)));
-    case 0x86: return push(container(Kind::kTuple, pop_count(2)));
-    case 0x87: return push(container(Kind::kTuple, pop_count(3)));
-    case 't': return push(container(Kind::kTuple, pop_to_mark()));
-    case 'l': return push(container(Kind::kList, pop_to_mark()));
-    case 0x91: return push(container(Kind::kSet, pop_to_mark()));  // FROZENSET
-    case 'a': return add_items(Kind::kList, pop_count(1));
-    case 'e': return add_items(Kind::kList, pop_to_mark());
-    case 0x90: return add_items(Kind::kSet, pop_to_mark());
-    case 's': return set_items(pop_count(2));
-    case 'u': return set_items(pop_to_mark());
     case 'q': return store(static_cast<int64_t>(number(1)));
     case 'r': return store(static_cast<int64_t>(number(4)));
     case 0x94: return store(stored_);  // MEMOIZE: under the number of values stored so far
