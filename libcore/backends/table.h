@@ -1,27 +1,27 @@
 #pragma once
-// Which kernels an operator has, fastest first, the reference last.
+// Tables of kernels: what a back end has for each operator.
 
+#include <initializer_list>
 #include <span>
-#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "libcore/backends/kernel.h"
 
 namespace galley {
 
-/// All kernels of an operator of that name, in order of preference.
-std::vector<const Kernel*> kernels_of(std::string_view op);
+/// Kernels by operator, built once. Kernels of one operator stay in the order of the lists.
+class KernelTable {
+ public:
+  /// The operators must be registered, and the lists must live as long as the table.
+  KernelTable(std::initializer_list<std::span<const Kernel>> lists);
+  std::span<const Kernel* const> of(const OpDef& op) const;
 
-struct KernelChoice {
-  const Kernel* kernel = nullptr;
-  std::vector<std::string> declined;  // "onednn: reason"
+ private:
+  std::unordered_map<const OpDef*, std::vector<const Kernel*>> kernels_;
 };
-/// The first kernel that supports the node. `reference_only` skips all but the reference.
-KernelChoice choose_kernel(const KernelQuery& query, bool reference_only = false);
 
-// The back ends' tables (each in its folder).
-std::span<const Kernel> cpu_kernels();
-std::span<const Kernel> onednn_kernels();
+/// The reference kernels of all operators (backends/ref).
 std::span<const Kernel> ref_kernels();
 
 }  // namespace galley

@@ -1,10 +1,13 @@
 #include "libcore/graph/op_def.h"
 
 #include <map>
+#include <mutex>
+#include <shared_mutex>
 
 namespace galley {
 namespace {
 struct OpStore {
+  std::shared_mutex mutex;
   std::vector<const OpDef*> list;
   std::map<std::string_view, const OpDef*> by_name;
 };
@@ -14,15 +17,17 @@ OpStore& store() {
 }
 }  // namespace
 
-void install_ops(std::vector<const OpDef*> ops) {
-  store().list = std::move(ops);
-  for (const OpDef* op : store().list) {
+void register_ops(std::span<const OpDef* const> ops) {
+  const std::unique_lock lock(store().mutex);
+  for (const OpDef* op : ops) {
     GALLEY_ASSERT(op->infer != nullptr, op->name, " has no shape rule");
     GALLEY_ASSERT(store().by_name.emplace(op->name, op).second, "two operators are called ", op->name);
+    store().list.push_back(op);
   }
 }
 
 const OpDef* find_op_or_null(std::string_view name) {
+  const std::shared_lock lock(store().mutex);
   const auto found = store().by_name.find(name);
   return found == store().by_name.end() ? nullptr : found->second;
 }
@@ -33,7 +38,10 @@ const OpDef& find_op(std::string_view name) {
   return *op;
 }
 
-std::span<const OpDef* const> all_ops() { return store().list; }
+std::vector<const OpDef*> all_ops() {
+  const std::shared_lock lock(store().mutex);
+  return store().list;
+}
 
 Cost cost_of(const OpDef& op, const OpContext& context) {
   Cost cost;

@@ -155,10 +155,10 @@ struct OpDef {
 const OpDef& find_op(std::string_view name);
 /// Like find_op, nullptr where there is none.
 const OpDef* find_op_or_null(std::string_view name);
-/// All operators, in table order.
-std::span<const OpDef* const> all_ops();
-/// Called once by ops/registry.cpp (through ensure_ops_registered in ops/registry.h).
-void install_ops(std::vector<const OpDef*> ops);
+/// All operators, in the order of their registration.
+std::vector<const OpDef*> all_ops();
+/// Adds operators: those of ops/registry.cpp (through ensure_ops_registered in ops/registry.h), and those of back ends. Thread-safe.
+void register_ops(std::span<const OpDef* const> ops);
 
 /// Cost of a node with these types (the default rule where the op has none of its own).
 Cost cost_of(const OpDef& op, const OpContext& context);

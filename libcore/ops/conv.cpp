@@ -4,7 +4,6 @@
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/shape.h"
-#include "libcore/ops/winograd.h"
 
 namespace galley {
 namespace {
@@ -84,11 +83,7 @@ double macs(int64_t outputs, const Shape& weight) {
 }
 Cost cost_forward(const OpContext& c) { return operand_cost(c, 2 * macs(c.out(0).elements(), c.in(1).shape)); }
 Cost cost_backward_data(const OpContext& c) { return operand_cost(c, 2 * macs(c.in(0).elements(), c.in(1).shape)); }
-Cost cost_backward_weights(const OpContext& c) {
-  Cost cost = operand_cost(c, 2 * macs(c.in(1).elements(), c.out(0).shape));
-  if (c.attrs<Conv2dBackwardWeightsAttrs>().winograd) cost.saved_flops = cost.flops - winograd::executed_flops(c.in(0).shape, c.in(1).shape);
-  return cost;
-}
+Cost cost_backward_weights(const OpContext& c) { return operand_cost(c, 2 * macs(c.in(1).elements(), c.out(0).shape)); }
 
 void gradient(GradientBuilder& g) {
   const auto& a = g.attrs<Conv2dAttrs>();
@@ -127,7 +122,6 @@ void Conv2dBackwardDataAttrs::options(OptionVisitor& v) {
 void Conv2dBackwardWeightsAttrs::options(OptionVisitor& v) {
   window_options(v, *this);
   v.option({.name = "kernel_size", .doc = "rows and columns of the weight", .min = 1}, kernel_size);
-  v.option({.name = "winograd", .doc = "kernels may take Winograd's way"}, winograd);
 }
 
 Shape conv2d_shape(const Conv2dWindow& a, const Shape& x, const Shape& weight) {

@@ -27,7 +27,6 @@ struct Conv2dBackwardDataAttrs : OptionsOf<Conv2dBackwardDataAttrs>, Conv2dWindo
 };
 struct Conv2dBackwardWeightsAttrs : OptionsOf<Conv2dBackwardWeightsAttrs>, Conv2dWindow {
   std::vector<int64_t> kernel_size;  // rows and columns of the weight
-  bool winograd = false;             // kernels may take Winograd's way (ops/winograd.h)
   void options(OptionVisitor& v) override;
 };
 

@@ -13,6 +13,7 @@
 namespace galley {
 
 /// Appends the node and returns its outputs. Inputs may be absent Values where the op allows; one at least is present.
+std::vector<Value> emit_all(const OpDef& op, std::unique_ptr<Options> attributes, std::span<const Value> inputs);
 std::vector<Value> emit_all(std::string_view op, std::unique_ptr<Options> attributes, std::span<const Value> inputs);
 
 /// For an op with one output (or whose first output is the one wanted).
@@ -21,6 +22,11 @@ inline Value emit(std::string_view op, std::initializer_list<Value> inputs) {
 }
 template <class Attrs>
 Value emit(std::string_view op, std::initializer_list<Value> inputs, const Attrs& attributes) {
+  return emit_all(op, std::make_unique<Attrs>(attributes), std::span<const Value>(inputs.begin(), inputs.size())).front();
+}
+
+template <class Attrs>
+Value emit(const OpDef& op, std::initializer_list<Value> inputs, const Attrs& attributes) {
   return emit_all(op, std::make_unique<Attrs>(attributes), std::span<const Value>(inputs.begin(), inputs.size())).front();
 }
 

@@ -7,11 +7,11 @@ namespace galley {
 void ensure_ops_registered() {
   static const bool installed = [] {
     OpTable table;
-    for (OpTable (*family)() : {conv_ops, matmul_ops, norm_ops, batch_norm_depthwise_ops, pointwise_ops, pool_ops, softmax_ops, loss_ops, random_ops, embedding_ops, recurrent_ops, quantized_recurrent_ops, unary_ops,
-                                binary_ops, reduce_ops, shape_ops, shuffle_ops, update_ops, quantize_ops, quantized_ops, fake_quantize_ops, winograd_ops, quantized_winograd_ops}) {
+    for (OpTable (*family)() : {conv_ops, matmul_ops, norm_ops, pool_ops, softmax_ops, loss_ops, random_ops, embedding_ops, recurrent_ops, quantized_recurrent_ops, unary_ops,
+                                binary_ops, reduce_ops, shape_ops, shuffle_ops, update_ops, quantize_ops, quantized_ops, fake_quantize_ops}) {
       for (const OpDef* op : family()) table.push_back(op);
     }
-    install_ops(std::move(table));
+    register_ops(table);
     return true;
   }();
   (void)installed;

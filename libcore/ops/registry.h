@@ -15,8 +15,6 @@ void ensure_ops_registered();
 OpTable conv_ops();
 OpTable matmul_ops();
 OpTable norm_ops();
-OpTable batch_norm_depthwise_ops();
-OpTable pointwise_ops();
 OpTable pool_ops();
 OpTable softmax_ops();
 OpTable loss_ops();
@@ -33,7 +31,5 @@ OpTable update_ops();
 OpTable quantize_ops();
 OpTable quantized_ops();
 OpTable fake_quantize_ops();
-OpTable winograd_ops();
-OpTable quantized_winograd_ops();
 
 }  // namespace galley

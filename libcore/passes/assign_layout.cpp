@@ -30,8 +30,14 @@ bool prefers_channels_last(const Node& node) {
   return std::any_of(std::begin(kPrefixes), std::end(kPrefixes), [&](std::string_view prefix) { return node.op->name.starts_with(prefix); });
 }
 
+/// Is output 0 the gradient of a weight, made from activations that share one format?
+bool makes_weight_gradient(const Node& node) {
+  const OpDef& op = *node.op;
+  return op.layout.formats == FormatRule::kExplicit && !op.inputs.empty() && !op.outputs.empty() && op.inputs[0].kind == PortKind::kActivation && op.outputs[0].kind == PortKind::kWeight;
+}
+
 /// Does the node want its rank-4/5 inputs in one format?
-bool joins_inputs(const Node& node) { return node.op->layout.formats == FormatRule::kKeeps || node.is("conv2d_backward_weights"); }
+bool joins_inputs(const Node& node) { return node.op->layout.formats == FormatRule::kKeeps || makes_weight_gradient(node); }
 
 class Groups {
  public:
@@ -131,7 +137,7 @@ class Rebuilder {
   /// What the node wants input i in; `why` is for the report.
   MemoryFormat wanted(const Node& node, const std::vector<ValueId>& inputs, size_t i, std::string& why) const {
     const TensorType& type = new_.type(inputs[i]);
-    if (node.op->layout.formats == FormatRule::kExplicit && !node.is("conv2d_backward_weights") && !is_weight_slot(node, i)) return type.format;
+    if (node.op->layout.formats == FormatRule::kExplicit && !makes_weight_gradient(node) && !is_weight_slot(node, i)) return type.format;
     if (!node.op->updates.empty()) {
       const TensorType& state = new_.type(inputs[static_cast<size_t>(node.op->updates.front().input)]);
       why = cat(node.op->name, " wants the state's format");
@@ -139,10 +145,10 @@ class Rebuilder {
     }
     if (is_weight_slot(node, i)) {
       why = cat("the kernel of ", node.op->name, " wants its weight so");
-      if (weights_ == nullptr || !weights_->preferred_weight) return {};
+      if (weights_ == nullptr || weights_->target == nullptr) return {};
       if (is_recurrent(node) && new_.value(inputs[i]).role != ValueRole::kParameter) return {};  // packed by the kernel at each run, as fast as reordered
       Graph probe = probe_graph(node, inputs);
-      return weights_->preferred_weight(probe, probe.nodes().back(), i);
+      return weights_->target->weight_format(probe, probe.nodes().back(), static_cast<int>(i));
     }
     why = cat(node.op->name, node.op->layout.formats == FormatRule::kContiguous ? " wants contiguous values" : " wants one format for all its inputs");
     const MemoryFormat format = node.op->layout.formats == FormatRule::kContiguous ? MemoryFormat() : node_format(node);
@@ -198,12 +204,12 @@ class Rebuilder {
     }
     const std::vector<Value> outputs = new_.add_node_like(made, std::move(inputs));
     for (size_t o = 0; o < outputs.size(); ++o) map_[static_cast<size_t>(node.outputs[o])] = outputs[o].id();
-    if (node.is("conv2d_backward_weights")) set_gradient_format(node, outputs[0].id(), users);
+    if (makes_weight_gradient(node)) set_gradient_format(node, outputs[0].id(), users);
   }
 
   /// A weight gradient is made in the state's format where the kernel can and nothing but updates and norms read it.
   void set_gradient_format(const Node& node, ValueId gradient, const std::vector<std::vector<int>>& users) {
-    if (weights_ == nullptr || !weights_->preferred_output) return;
+    if (weights_ == nullptr || weights_->target == nullptr) return;
     MemoryFormat wish;
     for (int user : users[static_cast<size_t>(node.outputs[0])]) {
       const Node& reader = old_.nodes()[static_cast<size_t>(user)];
@@ -218,7 +224,7 @@ class Rebuilder {
     }
     MemoryFormat& format = new_.value(gradient).type.format;
     format = wish;
-    if (!(weights_->preferred_output(new_, new_.nodes().back()) == wish)) format = {};
+    if (!(weights_->target->output_format(new_, new_.nodes().back(), 0) == wish)) format = {};
   }
 
   const Graph& old_;
@@ -261,7 +267,7 @@ std::map<std::string, std::vector<std::string>> update_groups(const Graph& graph
 LayoutReport assign_layout(Graph& graph, const LayoutOptions& options) {
   const std::vector<bool> channels_last = choose_channels_last(graph, options.mode);
   std::map<std::string, MemoryFormat> named = options.given;
-  if (options.preferred_weight) {
+  if (options.target != nullptr) {
     // First with contiguous weights: the kernels' wishes depend on the activations' formats only.
     LayoutReport unused;
     const Graph plain = Rebuilder(graph, channels_last, {}, nullptr, unused).run();
@@ -274,7 +280,7 @@ LayoutReport assign_layout(Graph& graph, const LayoutOptions& options) {
       for (size_t slot = 0; slot < node.inputs.size(); ++slot) {
         if (!is_weight_slot(node, slot) || plain.value(node.inputs[slot]).role != ValueRole::kParameter) continue;
         const std::string& name = plain.value(node.inputs[slot]).name;
-        const MemoryFormat format = options.preferred_weight(plain, node, slot);
+        const MemoryFormat format = options.target->weight_format(plain, node, static_cast<int>(slot));
         for (const std::string& member : groups.at(name)) {
           const auto given = options.given.find(member);
           if (given != options.given.end()) named.try_emplace(name, given->second);

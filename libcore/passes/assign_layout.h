@@ -2,26 +2,19 @@
 // Memory formats: which values are channels_last, which format each weight lies in, and where a reorder is unavoidable.
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "libcore/graph/graph.h"
+#include "libcore/passes/target.h"
 
 namespace galley {
 
-/// What the recipe's memory_format says; kAuto is channels_last where a convolution, pooling or batch norm is near.
-enum class LayoutMode { kAuto, kContiguous, kChannelsLast };
-
 struct LayoutOptions {
   LayoutMode mode = LayoutMode::kAuto;
-  /// The format that the kernel of a node, with its types as they are now, wants weight input i in: the present one where it takes the
-  /// weight as it comes. Empty function: contiguous.
-  std::function<MemoryFormat(const Graph& graph, const Node& node, size_t input)> preferred_weight;
-  /// The format that the kernel makes output 0 of a node in, a weight gradient whose type says what is wished for. Empty: contiguous.
-  std::function<MemoryFormat(const Graph& graph, const Node& node)> preferred_output;
+  /// Says in which formats weights and their gradients are fastest. nullptr: they are contiguous.
+  const Target* target = nullptr;
   /// Formats of named parameters, buffers and state that are given (another program's choice); others are chosen here.
   std::map<std::string, MemoryFormat> given;
 };

@@ -81,40 +81,4 @@ PassReport assign_precision(Graph& graph, const PrecisionPolicy& policy) {
   return Recaster(graph, policy).run();
 }
 
-int widen_unsupported(Graph& graph, const std::function<bool(const Graph& graph, const Node& node)>& supported) {
-  const auto narrow = [&](ValueId id) { return id != kNoValue && is_narrow(graph.type(id).dtype); };
-  const auto stays = [&](const Node& node) {
-    // What makes narrow values of nothing names their type in an attribute and has no other form.
-    return std::none_of(node.inputs.begin(), node.inputs.end(), narrow) || node.is("cast") || is_view(graph, node) || supported(graph, node);
-  };
-  std::map<ValueId, ValueId> moved;
-  const auto move = [&](ValueId& id) {
-    if (const auto found = moved.find(id); found != moved.end()) id = found->second;
-  };
-  int widened = 0;
-  const std::deque<Node> old = graph.nodes();
-  graph.set_nodes({});
-  for (Node node : old) {
-    for (ValueId& id : node.inputs) move(id);
-    if (stays(node)) {
-      graph.nodes().push_back(std::move(node));
-      continue;
-    }
-    ++widened;
-    graph.set_path(node.path);
-    graph.set_phase(node.phase);
-    std::vector<ValueId> inputs = node.inputs;
-    // A cast for each reader: one for all would keep a wide copy from the forward to the backward.
-    for (ValueId& id : inputs) {
-      if (narrow(id)) id = cast(graph.at(id), DType::kF32).id();
-    }
-    const std::vector<Value> wide = graph.add_node_like(node, std::move(inputs));
-    for (size_t i = 0; i < wide.size(); ++i) moved[node.outputs[i]] = narrow(node.outputs[i]) ? cast(wide[i], graph.type(node.outputs[i]).dtype).id() : wide[i].id();
-  }
-  for (auto& [name, id] : graph.outputs()) move(id);
-  graph.set_path("");
-  graph.set_phase(Phase::kForward);
-  return widened;
-}
-
 }  // namespace galley

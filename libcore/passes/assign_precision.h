@@ -18,8 +18,4 @@ struct PrecisionPolicy {
 /// Results of the graph stay f32. What the report lists as done are the products in low precision, as declined those that stay in f32.
 PassReport assign_precision(Graph& graph, const PrecisionPolicy& policy);
 
-/// Operators on bf16 or f16 values for which `supported` denies a kernel compute in f32 between casts: the same numbers, rounded where a value is
-/// stored, at the cost of the casts. Returns how many; those without an f32 form stay as they are. Before layout assignment, gradients included.
-int widen_unsupported(Graph& graph, const std::function<bool(const Graph& graph, const Node& node)>& supported);
-
 }  // namespace galley

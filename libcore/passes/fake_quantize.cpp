@@ -12,8 +12,8 @@
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 #include "libcore/passes/fold_batch_norm.h"
-#include "libcore/passes/fuse.h"
 #include "libcore/passes/integer_domain.h"
+#include "libcore/passes/pipelines.h"
 #include "libcore/passes/quantize.h"
 
 namespace galley {
@@ -102,9 +102,7 @@ struct Analysis {
 
 Graph fused_form(const Graph& evaluation) {
   Graph fused = evaluation;
-  fold_batch_norm(fused);
-  fuse_inference(fused);
-  fused.remove_dead_nodes();
+  inference_passes(fused);
   return fused;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // What a pass did and what it declined, for verbose output and tests.
 
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,13 @@ namespace galley {
 struct PassReport {
   std::vector<std::string> done;
   std::vector<std::string> declined;
+  int widened = 0;  ///< Operators on 16-bit values that compute in f32 between casts, for want of a kernel.
+
+  void add(PassReport other) {
+    done.insert(done.end(), std::make_move_iterator(other.done.begin()), std::make_move_iterator(other.done.end()));
+    declined.insert(declined.end(), std::make_move_iterator(other.declined.begin()), std::make_move_iterator(other.declined.end()));
+    widened += other.widened;
+  }
 };
 
 }  // namespace galley

@@ -50,11 +50,10 @@ void Deterministic::parse(std::string_view text) {
 }
 
 void DeviceName::parse(std::string_view text) {
-  bool good = text == "cpu" || text == "cuda";
-  if (text.starts_with("cuda:") && text.size() > 5 && text.size() <= 8) {
-    good = std::all_of(text.begin() + 5, text.end(), [](char c) { return c >= '0' && c <= '9'; });
-  }
-  GALLEY_CHECK(good, "'", text, "' is not a device: write cpu, cuda or cuda:1");
+  const size_t colon = text.find(':');
+  const std::string_view name = text.substr(0, colon), number = colon == std::string_view::npos ? "0" : text.substr(colon + 1);
+  const auto all = [](std::string_view word, char first, char last) { return !word.empty() && std::all_of(word.begin(), word.end(), [=](char c) { return first <= c && c <= last; }); };
+  GALLEY_CHECK(all(name, 'a', 'z') && all(number, '0', '9') && number.size() <= 3, "'", text, "' is not a device: write cpu, ref, or a name and a number such as cuda:1");
   text_ = text;
 }
 

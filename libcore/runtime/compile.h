@@ -7,27 +7,21 @@
 #include <string>
 #include <vector>
 
-#include "libcore/passes/assign_layout.h"
+#include "libcore/backends/backend.h"
 #include "libcore/runtime/program.h"
 
 namespace galley {
 
 struct CompileOptions {
-  int threads = 0;              // logical thread count; 0: compute_threads()
-  bool reference_only = false;
-  LayoutMode memory_format = LayoutMode::kAuto;
-  bool winograd = true;         // 3 x 3 convolutions by fewer products where that is faster (passes/winograd.h)
+  std::shared_ptr<const Backend> backend;  // nullptr: the CPU with its usual options
   /// Formats of parameters that exist already: ParameterStore::formats(). The first program that is compiled chooses.
   std::map<std::string, MemoryFormat> parameter_formats;
-  int64_t guard_bytes = 0;      // free bytes behind every value, filled with a pattern (tests)
+  int64_t guard_bytes = 0;                 // free bytes behind every value, filled with a pattern (tests)
 };
 
-/// Runs the last passes (order_updates, assign_layout, plan_memory), chooses a kernel for each node and prepares it. The graph holds
+/// Runs the last passes (compile_passes of passes/pipelines.h), chooses a kernel for each node, prepares it and plans memory. The graph holds
 /// whatever is to run: forward, backward, updates. Throws Error where no kernel supports a node.
 std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& options = {});
-
-/// Will there be a kernel besides the reference for the node, once its images lie as these options want them?
-bool has_kernel(const Graph& graph, const Node& node, const CompileOptions& options);
 
 /// Programs by key (shapes, dtypes, mode). Counts compilations and remembers why each happened.
 class ProgramCache {

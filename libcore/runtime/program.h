@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "libcore/backends/kernel.h"
+#include "libcore/backends/backend.h"
 #include "libcore/graph/graph.h"
 #include "libcore/passes/assign_layout.h"
 #include "libcore/passes/plan_memory.h"
@@ -41,6 +41,8 @@ class Program {
   /// The first steps are `prepare`: they depend on parameters, buffers and constants alone, which no step changes.
   size_t prepare_steps() const { return prepare_steps_; }
   const MemoryPlan& memory() const { return memory_; }
+  /// What it was compiled for.
+  const Backend& backend() const { return *backend_; }
   /// Threads that it was compiled for, and that every run of it uses.
   int threads() const { return threads_; }
   const ProgramReport& report() const { return report_; }
@@ -54,6 +56,7 @@ class Program {
 
  private:
   friend std::shared_ptr<const Program> compile(Graph graph, const struct CompileOptions& options);
+  std::shared_ptr<const Backend> backend_;
   Graph graph_;
   std::vector<Step> steps_;
   size_t prepare_steps_ = 0;

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 
-#include "libcore/passes/assign_precision.h"
-#include "libcore/passes/fold_batch_norm.h"
-#include "libcore/passes/fuse.h"
+#include "libcore/passes/pipelines.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/weights/load.h"
 #include "libcore/weights/quantization_plan.h"
@@ -47,21 +45,21 @@ std::shared_ptr<const QuantizationPlan> loaded_plan(const Recipe& recipe) {
   return nullptr;
 }
 
-InferenceModel make_inference(CapturedModel model, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture) {
+InferenceModel make_inference(CapturedModel model, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture, std::function<void(Graph&)> round) {
   InferenceModel made;
   made.graph = std::move(model.graph);
   made.plan = std::move(plan);
-  fold_batch_norm(made.graph);
-  if (made.plan == nullptr) assign_precision(made.graph, model.precision);  // integers decide by themselves
-  made.fusion = fuse_inference(made.graph);
-  made.graph.remove_dead_nodes();
-  if (!capture.empty()) add_captured_outputs(made.graph, capture);
+  InferencePasses passes;
+  if (made.plan == nullptr) passes.precision = model.precision;  // integers decide by themselves
+  if (!capture.empty()) passes.capture = [&](Graph& graph) { add_captured_outputs(graph, capture); };
+  passes.round = std::move(round);
+  made.fusion = inference_passes(made.graph, passes);
   if (made.plan == nullptr) {
     made.parameters = std::move(model.parameters);
     return made;
   }
   const Graph fused = made.graph;
-  made.conversion = convert_quantized(made.graph, *made.plan);
+  made.conversion = conversion_passes(made.graph, *made.plan);
   made.parameters = specs_of(made.conversion, plan_tensors(fused, *made.plan));
   return made;
 }

@@ -2,6 +2,7 @@
 // The graph that inference runs, the same for every tool: batch norms folded, neighbours fused, and converted to integers where the weights are
 // quantized. A file of weights decides that by itself.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,8 +26,9 @@ struct InferenceModel {
 };
 
 /// Folds, fuses, converts by the plan. With `capture`, the results of the modules that its globs match become outputs after fusion:
-/// a convolution's with its batch norm, residual and activation.
-InferenceModel make_inference(CapturedModel model, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture = {});
+/// a convolution's with its batch norm, residual and activation. `round` rewrites the fused graph (evaluation of a quantization-aware training).
+InferenceModel make_inference(CapturedModel model, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture = {},
+                              std::function<void(Graph&)> round = nullptr);
 /// The model's results on that input, by the plan; without one the captured modules' results are as the model defines them.
 InferenceModel inference_model(const Session& session, const TensorType& input, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture = {});
 

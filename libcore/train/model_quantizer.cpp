@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "libcore/passes/pipelines.h"
 #include "libcore/quant/sqnr.h"
 #include "libcore/quant/weights.h"
 #include "libcore/runtime/compile.h"
@@ -56,8 +57,7 @@ ModelQuantizer::ModelQuantizer(const Session& session) {
   if (constants.graph.outputs().empty()) return;
   std::vector<std::string> names;
   for (const auto& [name, id] : constants.graph.outputs()) names.push_back(name);
-  CompileOptions how;
-  how.threads = static_cast<int>(session.threads());
+  CompileOptions how = session.compile_options();
   how.parameter_formats = store_.formats();
   Execution execution(compile(std::move(constants.graph), how), store_);
   execution.run();
@@ -72,7 +72,7 @@ QuantizedModel ModelQuantizer::quantize(const QuantizeConfig& config, const Cali
   QuantizedModel model;
   auto plan = std::make_shared<QuantizationPlan>(plan_quantization(graph_, config, calibration));
   Graph graph = graph_;
-  model.conversion = convert_quantized(graph, *plan);
+  model.conversion = conversion_passes(graph, *plan);
   std::map<std::string, std::string> value_of;
   for (const QuantizableLayer& layer : quantizable_layers(graph_)) value_of[layer.name] = layer.value;
 

@@ -31,9 +31,7 @@ Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, con
     types_.push_back(model.graph.type(id));
   }
   parameters_ = std::move(model.parameters);
-  CompileOptions how = session.compile_options();
-  how.threads = static_cast<int>(threads_);
-  program_ = compile(std::move(model.graph), how);
+  program_ = compile(std::move(model.graph), session.compile_options(static_cast<int>(threads_)));
 }
 
 Predictor::~Predictor() = default;

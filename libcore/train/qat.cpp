@@ -10,8 +10,6 @@
 #include "libcore/ops/fake_quantize.h"
 #include "libcore/optim/schedule.h"
 #include "libcore/optim/updates.h"
-#include "libcore/passes/fold_batch_norm.h"
-#include "libcore/passes/fuse.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/runtime/execution.h"
@@ -90,9 +88,7 @@ void QuantizationAware::rewrite(Graph& training, const BatchTypes& types, const 
 }
 
 InferenceModel QuantizationAware::evaluation(CapturedModel model) const {
-  InferenceModel made = make_inference(std::move(model), nullptr);
-  fake_quantize_inference(made.graph, config_, learn_scale_);
-  return made;
+  return make_inference(std::move(model), nullptr, {}, [this](Graph& fused) { fake_quantize_inference(fused, config_, learn_scale_); });
 }
 
 std::vector<std::string> QuantizationAware::scales() const {

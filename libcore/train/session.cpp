@@ -250,11 +250,9 @@ LayoutMode Session::layout() const {
   return LayoutMode::kAuto;
 }
 
-CompileOptions Session::compile_options() const {
+CompileOptions Session::compile_options(int threads) const {
   CompileOptions how;
-  how.threads = static_cast<int>(threads());
-  how.memory_format = layout();
-  how.winograd = recipe_.precision.winograd;
+  how.backend = open_backend(recipe_.device.str(), {.threads = threads > 0 ? threads : static_cast<int>(this->threads()), .memory_format = layout(), .winograd = recipe_.precision.winograd});
   return how;
 }
 

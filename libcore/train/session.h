@@ -70,8 +70,8 @@ class Session {
   const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
   int64_t threads() const;
   LayoutMode layout() const;
-  /// How this recipe's programs are compiled.
-  CompileOptions compile_options() const;
+  /// How this recipe's programs are compiled. `threads`: instead of the recipe's; 0: those.
+  CompileOptions compile_options(int threads = 0) const;
 
   /// The source of a split ("train", "val", "test"), opened once; follows `from`.
   std::shared_ptr<const Source> source(const std::string& split);

@@ -6,10 +6,7 @@
 
 #include "libcore/base/log.h"
 #include "libcore/data/loader.h"
-#include "libcore/passes/assign_precision.h"
-#include "libcore/passes/differentiate.h"
-#include "libcore/passes/fuse.h"
-#include "libcore/passes/recompute.h"
+#include "libcore/passes/pipelines.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/runtime/compile.h"
 
@@ -40,6 +37,14 @@ std::string stage_text(const TrainStage& stage, size_t values) {
   if (!stage.quantized) return "in float";
   return cat("weights and ", values, " values are rounded, ", stage.form.observe ? "ranges follow the batches" : stage.form.learn_scale ? "scales learn" : "ranges are frozen",
              stage.form.freeze_batch_norm ? ", batch norms are frozen" : "");
+}
+
+RecomputeChoice recompute_choice(const Graph& graph, const RecomputeSection& section) {
+  if (section.mode == RecomputeMode::kFull) return recompute_full(graph);
+  if (section.mode != RecomputeMode::kMatch) return recompute_selective();
+  return [selector = recomputed_modules(graph, section)](const Node& node) {
+    return node.phase == Phase::kForward && selector.selects({node.path, std::string(node.op->name), 0});
+  };
 }
 
 /// As the operators are defined, and as they are executed.
@@ -124,50 +129,39 @@ void TrainStep::prepare_evaluation(int64_t step) {
 
 Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   CapturedModel model = session_.capture_training(types);
-  Graph& graph = model.graph;
-  if (stage.what.quantized) quantization_->rewrite(graph, types, stage.what.form);
-  assign_precision(graph, model.precision);
-  std::vector<std::string> declined =
-      fuse_training(graph, [how = session_.compile_options()](const Graph& probe, const Node& node) { return has_kernel(probe, node, how); }).declined;
-  for (const std::string& line : declined) log(LogLevel::kDebug, "not fused: " + line);
-  if (&stage == &stages_.front()) fusions_declined_ = std::move(declined);
-  std::vector<ValueId> wanted;
-  for (const ParameterSpec& spec : model.parameters) {
-    if (spec.trainable) wanted.push_back(graph.find_input(spec.name));
-  }
   const std::vector<std::string> scales = stage.what.quantized && stage.what.form.learn_scale ? quantization_->scales() : std::vector<std::string>();
-  for (const std::string& scale : scales) wanted.push_back(graph.find_input(scale));
-  const ValueId loss = graph.find_output("loss");
-  const Gradients gradients = differentiate(graph, loss, wanted);
+  TrainingPasses passes;
+  passes.precision = model.precision;
+  if (stage.what.quantized) passes.round = [&](Graph& graph) { quantization_->rewrite(graph, types, stage.what.form); };
+  for (const ParameterSpec& spec : model.parameters) {
+    if (spec.trainable) passes.trained.push_back(spec.name);
+  }
+  passes.trained.insert(passes.trained.end(), scales.begin(), scales.end());
   if (update) {
     parameters_ = model.parameters;
     stage.groups = groups_of(recipe_.train.optimizer, parameters_, scales);
-    UpdateOptions how;
-    how.groups = stage.groups;
-    how.accumulation = batch_.accumulation;
-    if (recipe_.train.clip) {
-      how.clip = recipe_.train.clip->type == ClipType::kNorm ? ClipMode::kNorm : ClipMode::kValue;
-      how.clip_max = recipe_.train.clip->max;
-    }
-    how.ema = recipe_.train.ema.has_value();
-    how.ema_buffers = !recipe_.train.ema || recipe_.train.ema->buffers;
-    stage.states = add_updates(graph, gradients, how).states;
+    passes.updates = [&](Graph& graph, const GradientMap& gradients) { stage.states = add_updates(graph, gradients, update_options(stage)).states; };
   } else {
-    add_accumulation(graph, gradients);
+    passes.updates = [](Graph& graph, const GradientMap& gradients) { add_accumulation(graph, gradients); };
   }
-  if (recipe_.train.recompute) {
-    const RecomputeSection& section = *recipe_.train.recompute;
-    RecomputeChoice which = recompute_selective();
-    if (section.mode == RecomputeMode::kFull) which = recompute_full(graph);
-    if (section.mode == RecomputeMode::kMatch) {
-      which = [selector = recomputed_modules(graph, section)](const Node& node) {
-        return node.phase == Phase::kForward && selector.selects({node.path, std::string(node.op->name), 0});
-      };
-    }
-    // A range is a few numbers, and finding it again reads a whole array.
-    recompute(graph, [which](const Node& node) { return !node.op->stops_gradient && which(node); });
+  if (recipe_.train.recompute) passes.recompute = [&](const Graph& graph) { return recompute_choice(graph, *recipe_.train.recompute); };
+  std::vector<std::string> declined = training_passes(model.graph, *session_.compile_options().backend, passes).declined;
+  for (const std::string& line : declined) log(LogLevel::kDebug, "not fused: " + line);
+  if (&stage == &stages_.front()) fusions_declined_ = std::move(declined);
+  return std::move(model.graph);
+}
+
+UpdateOptions TrainStep::update_options(const Stage& stage) const {
+  UpdateOptions how;
+  how.groups = stage.groups;
+  how.accumulation = batch_.accumulation;
+  if (recipe_.train.clip) {
+    how.clip = recipe_.train.clip->type == ClipType::kNorm ? ClipMode::kNorm : ClipMode::kValue;
+    how.clip_max = recipe_.train.clip->max;
   }
-  return std::move(graph);
+  how.ema = recipe_.train.ema.has_value();
+  how.ema_buffers = !recipe_.train.ema || recipe_.train.ema->buffers;
+  return how;
 }
 
 int64_t TrainStep::scratch_bytes() const {

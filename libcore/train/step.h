@@ -81,6 +81,7 @@ class TrainStep {
   };
   void add_stage(const TrainStage& what, const BatchTypes& types);
   Graph capture(Stage& stage, const BatchTypes& types, bool update);
+  UpdateOptions update_options(const Stage& stage) const;
   void add_states(const std::vector<StateSpec>& states);
   const Stage& stage_at(int64_t step) const;
   /// The first update that trains scales; 0: none does.

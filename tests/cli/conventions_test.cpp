@@ -34,6 +34,18 @@ TEST(Conventions, ADryRunWritesNothing) {
   EXPECT_TRUE(Json::parse(fits.out)["fits"].get<bool>());
 }
 
+TEST(Conventions, VerboseTellsWhatEachPassDid) {
+  const std::string folder = scratch_folder();
+  const Outcome outcome = run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "--dry-run", "--verbose=passes"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* line : {"pass training: fuse: ", "pass training: differentiate: ", "pass training: updates: ", "pass compile: assign_layout: "}) {
+    EXPECT_NE(outcome.err.find(line), std::string::npos) << line << " is not in\n" << outcome.err;
+  }
+  const Outcome unknown = run("galley-train", {tiny_recipe(folder), "--dry-run", "--verbose=weather"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_NE(unknown.err.find("known: ops, passes"), std::string::npos) << unknown.err;
+}
+
 class Dump : public testing::TestWithParam<std::string> {};
 
 TEST_P(Dump, LoadsBackToTheSameRecipe) {

@@ -47,6 +47,19 @@ TEST(Train, LeavesTheRunFolderOfTheContract) {
   EXPECT_EQ(Json::parse(evaluated.out)["samples"], 10);
 }
 
+/// Every operator computed by its definition in double: the same model within f32's rounding.
+TEST(Train, OnTheReferenceBackEndGivesTheSameModel) {
+  const std::string folder = scratch_folder();
+  std::vector<double> losses;
+  for (const std::string device : {"cpu", "ref"}) {
+    const Outcome outcome = run("galley-train", {tiny_recipe(folder), "-o", folder + "/" + device, "--device", device, "--format", "json", "-q"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    losses.push_back(Json::parse(outcome.out)["metrics"]["loss"].get<double>());
+  }
+  EXPECT_NE(tensor_bytes(folder + "/cpu/weights.safetensors"), tensor_bytes(folder + "/ref/weights.safetensors")) << "other kernels round otherwise";
+  EXPECT_NEAR(losses[0], losses[1], 1e-4 * losses[0]);
+}
+
 /// Weights say for which images they are: those of validation, not the model's usual ones.
 TEST(Train, WeightsSayWhatValidationFeeds) {
   const std::string folder = scratch_folder();
@@ -92,6 +105,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, BadInput,
                                          BadCase{"MissingWeights", {"weights=nowhere.safetensors"}, 4, "nowhere.safetensors"},
                                          BadCase{"MissingData", {"--unset", "data.train.source.samples", "data.train.source.type=idx", "data.root=/nowhere"}, 4, "/nowhere"},
                                          BadCase{"NoSuchDevice", {"device=cuda"}, 7, "cuda"},
+                                         BadCase{"NoSuchBackEnd", {"--device", "rex"}, 7, "device=ref"},
+                                         BadCase{"NoDeviceName", {"device=/dev/cpu"}, 3, "cuda:1"},
                                          BadCase{"UnwritableOutput", {"-o", "/proc/galley/run"}, 7, "/proc/galley"},
                                          BadCase{"IndivisibleBatch", {"batch.global=9", "batch.micro=4"}, 3, "9"}),
                          [](const auto& info) { return info.param.name; });

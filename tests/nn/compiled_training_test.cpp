@@ -27,7 +27,8 @@ std::vector<double> two_steps(const GoldenModel& golden, DType compute = DType::
   TrainingModel model(golden, 0.1);
   model.graph.add_output("loss", model.graph.at(model.loss));
   assign_precision(model.graph, {.compute = compute, .keep_f32 = {}});
-  fuse_training(model.graph, [](const Graph& graph, const Node& node) { return has_kernel(graph, node, {}); });
+  PassReport report = fuse_training(model.graph);
+  open_backend()->rewrite(model.graph, Stage::kForward, report);
   std::vector<ValueId> wanted;
   for (const ParameterSpec& spec : model.specs) {
     if (spec.trainable) wanted.push_back(model.graph.find_input(spec.name));

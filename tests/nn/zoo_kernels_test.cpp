@@ -3,12 +3,12 @@
 
 #include <gtest/gtest.h>
 
-#include "libcore/backends/table.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/passes/assign_layout.h"
 #include "libcore/passes/fold_batch_norm.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/passes/plan_memory.h"
+#include "tests/support/target.h"
 
 namespace galley::test {
 namespace {
@@ -41,7 +41,7 @@ TEST(ZooKernels, NoLayerOfInferenceIsLeftToTheReference) {
         if (is_view(graph, node) || graph.type(node.outputs[0]).dtype != DType::kF32 || graph.type(node.outputs[0]).elements() <= 1) continue;
         const KernelQuery query{node, context_of(graph, node), 2};
         if (cost_of(*node.op, query.context).flops <= 0) continue;
-        const KernelChoice choice = choose_kernel(query);
+        const KernelChoice choice = cpu().choose(query);
         ASSERT_NE(choice.kernel, nullptr);
         EXPECT_FALSE(choice.kernel->reference) << kind.type << ", " << node.path << ": " << node.op->name << (choice.declined.empty() ? "" : ", " + choice.declined.front());
         ++checked;

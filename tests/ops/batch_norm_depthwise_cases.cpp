@@ -1,6 +1,6 @@
 // Cases of batch norm with the depthwise convolution behind it.
 
-#include "libcore/ops/batch_norm_depthwise.h"
+#include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 #include "tests/ops/harness.h"
 
 namespace galley::test {

@@ -7,6 +7,7 @@
 #include "libcore/ops/binary.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/registry.h"
+#include "tests/support/target.h"
 
 namespace galley::test {
 namespace {
@@ -125,6 +126,7 @@ const std::vector<OpCase>& all_cases() {
 }
 
 std::unique_ptr<CaseGraph> make_graph(const OpCase& c, DType real, bool gradient) {
+  cpu();  // registers its operators
   ensure_ops_registered();
   auto made = std::make_unique<CaseGraph>();
   CaseInputs inputs(made->graph, real, c.name);

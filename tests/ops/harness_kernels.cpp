@@ -5,10 +5,10 @@
 #include <cstring>
 
 #include "libcore/backends/ref/memory.h"
-#include "libcore/backends/table.h"
 #include "libcore/device/stream.h"
 #include "libcore/ops/quantized.h"
 #include "tests/ops/harness.h"
+#include "tests/support/target.h"
 
 namespace galley::test {
 namespace {
@@ -61,7 +61,7 @@ Trial trial_of(const Graph& graph, const Node& node) {
 
 /// Activations of rank 4 and 5 channels_last; false where the op's rule has no such form.
 bool make_channels_last(const Graph& graph, Trial& trial) {
-  const bool weight_gradient = trial.node.is("conv2d_backward_weights");
+  const bool weight_gradient = trial.node.op->name.ends_with("conv2d_backward_weights");
   if (trial.node.op->layout.formats != FormatRule::kKeeps && !weight_gradient) return false;
   bool any = false;
   const auto change = [&](TensorType& type) {
@@ -189,7 +189,7 @@ std::vector<std::string> kernel_failures(const OpCase& c, DType real, std::set<s
     Trial contiguous = trial_of(made->graph, node), last = contiguous;
     std::vector<Trial> trials{contiguous};
     if (make_channels_last(made->graph, last)) trials.push_back(last);
-    for (const Kernel* kernel : kernels_of(node.op->name)) {
+    for (const Kernel* kernel : cpu().kernels(*node.op)) {
       for (const Trial& plain : trials) {
         std::vector<Trial> forms{plain};
         for (size_t i = 0; kernel->preferred_format != nullptr && i < plain.inputs.size(); ++i) {

@@ -5,10 +5,10 @@
 #include <cmath>
 
 #include "libcore/backends/ref/ref.h"
-#include "libcore/backends/table.h"
 #include "libcore/base/processor.h"
 #include "libcore/ops/registry.h"
 #include "tests/ops/harness.h"
+#include "tests/support/target.h"
 #include "tests/support/targets.h"
 
 namespace galley::test {
@@ -63,7 +63,7 @@ TEST_P(EveryCase, KernelsAgreeWithTheReference) {
 INSTANTIATE_TEST_SUITE_P(Ops, EveryCase, testing::ValuesIn(all_cases()), [](const auto& info) { return info.param.name; });
 
 TEST(Registry, EveryOpIsComplete) {
-  ensure_ops_registered();
+  cpu();  // registers its operators
   std::set<std::string_view> tried, differentiated;
   for (const OpCase& c : all_cases()) {
     const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF64, true);
@@ -93,7 +93,7 @@ TEST(Registry, EveryKernelIsTried) {
     }
   });
   for (const OpDef* op : all_ops()) {
-    for (const Kernel* kernel : kernels_of(op->name)) {
+    for (const Kernel* kernel : cpu().kernels(*op)) {
       if (kernel->algorithm == "cpu_tiles" && !tile_unit().bf16) continue;  // elsewhere its emulated form is tried, in tests/kernels
       EXPECT_EQ(tried.count(cat(kernel->algorithm, " of ", op->name)), 1u) << kernel->algorithm << " of " << op->name << " supports no node of any case";
     }

@@ -1,7 +1,7 @@
 // Cases of the gradients of a 1x1 convolution and the norm behind it: kernels against the reference. That they are those gradients is tested with the pass that
 // puts the operators in (tests/passes/graph_passes_test.cpp).
 
-#include "libcore/ops/pointwise.h"
+#include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "tests/ops/harness.h"
 
 namespace galley::test {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "libcore/ops/quantized_winograd.h"
+#include "libcore/backends/cpu/rewrite/quantized_winograd.h"
 #include "tests/ops/harness.h"
 
 namespace galley::test {

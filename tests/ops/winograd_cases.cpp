@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "libcore/ops/winograd.h"
+#include "libcore/backends/cpu/rewrite/winograd.h"
 #include "tests/ops/harness.h"
 
 namespace galley::test {
@@ -66,9 +66,8 @@ std::vector<OpCase> winograd_cases() {
       Conv2dBackwardWeightsAttrs attrs;
       attrs.padding = g.padding;
       attrs.kernel_size = {3};
-      attrs.winograd = true;
       const auto pad = pair(g.padding);
-      conv2d_backward_weights(in.real(g.x), in.real({g.x[0], g.outputs, g.x[2] + 2 * pad[0] - 2, g.x[3] + 2 * pad[1] - 2}), attrs);
+      winograd_conv2d_backward_weights(in.real(g.x), in.real({g.x[0], g.outputs, g.x[2] + 2 * pad[0] - 2, g.x[3] + 2 * pad[1] - 2}), attrs);
     });
   }
   for (int a = 0; a < static_cast<int>(kActivationNames.size()); ++a) {

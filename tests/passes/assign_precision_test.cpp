@@ -94,31 +94,5 @@ TEST(AssignPrecision, LossAndGradientsAreOfTheSameModel) {
   }
 }
 
-TEST(WidenUnsupported, ComputesTheSameBetweenCasts) {
-  TinyNet net;
-  build_tiny_net(net);
-  assign_precision(net.graph, kBf16);
-  differentiate(net.graph, net.graph.find_output("loss"), net.parameters);
-  Graph untouched = net.graph;
-  EXPECT_EQ(widen_unsupported(untouched, [](const Graph&, const Node&) { return true; }), 0);
-  EXPECT_EQ(print(untouched), print(net.graph));
-
-  Graph wide = net.graph;
-  EXPECT_GT(widen_unsupported(wide, [](const Graph&, const Node&) { return false; }), 20);
-  verify(wide);
-  for (const Node& node : wide.nodes()) {
-    if (node.is("cast") || is_view(wide, node)) continue;
-    for (ValueId id : node.inputs) EXPECT_TRUE(id == kNoValue || type_of(wide, id) != DType::kBF16) << node.op->name << " at " << node.path;
-  }
-  const auto feeds = feeds_of(net.graph);
-  expect_same(interpret(net.graph, feeds).at(net.graph.find_output("loss")), interpret(wide, feeds).at(wide.find_output("loss")), "loss");
-
-  Graph some = net.graph;
-  widen_unsupported(some, [](const Graph&, const Node& node) { return !node.is("conv2d"); });
-  verify(some);
-  EXPECT_EQ(type_of(some, node_at(some, "conv2d", "conv1").inputs[0]), DType::kF32);
-  EXPECT_EQ(type_of(some, node_at(some, "batch_norm", "bn1").inputs[0]), DType::kBF16);
-}
-
 }  // namespace
 }  // namespace galley::test

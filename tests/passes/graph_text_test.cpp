@@ -6,6 +6,7 @@
 #include "libcore/passes/assign_layout.h"
 #include "libcore/passes/order_updates.h"
 #include "tests/support/graphs.h"
+#include "tests/support/target.h"
 
 namespace galley::test {
 namespace {
@@ -16,7 +17,9 @@ TEST(GraphText, ReadsBackWhatItPrints) {
   add_training(net);
   order_updates(net.graph);
   LayoutOptions options;
-  options.preferred_weight = [](const Graph&, const Node& node, size_t) { return node.is("conv2d") ? MemoryFormat::blocked("Acdb8a") : MemoryFormat(); };
+  FakeTarget target;
+  options.target = &target;
+  target.weight = [](const Graph&, const Node& node) { return node.is("conv2d") ? MemoryFormat::blocked("Acdb8a") : MemoryFormat(); };
   assign_layout(net.graph, options);
   const std::string text = print(net.graph);
   const Graph again = parse_graph(text);

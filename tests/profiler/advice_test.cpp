@@ -221,7 +221,7 @@ TEST(Advice, AMissedFusionIsFoundInARealRun) {
 TEST(Advice, SlowKernelsAreFoundInARealRun) {
   test::RecordedRun run;
   CompileOptions options;
-  options.reference_only = true;
+  options.backend = open_backend("ref");
   test::prepare_training(run, 3, options);
   for (int64_t k = 1; k <= 2; ++k) run.step(k);
   ProfileFacts facts;

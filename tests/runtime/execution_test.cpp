@@ -56,14 +56,13 @@ void expect_near(const Tensor& got, const RefArray& want, const std::string& wha
   for (size_t i = 0; i < values.size(); ++i) ASSERT_TRUE(std::abs(values[i] - want.v[i]) <= 1e-4 * scale) << what << "[" << i << "]: " << values[i] << " != " << want.v[i];
 }
 
-class Step : public testing::TestWithParam<std::pair<bool, LayoutMode>> {};
+class Step : public testing::TestWithParam<std::pair<const char*, LayoutMode>> {};
 
 TEST_P(Step, TrainingStepEqualsTheInterpreter) {
   Trained t;
   make_trained(t);
   CompileOptions options;
-  options.reference_only = GetParam().first;
-  options.memory_format = GetParam().second;
+  options.backend = open_backend(GetParam().first, {.memory_format = GetParam().second});
   options.guard_bytes = 64;
   const auto program = compile(t.net.graph, options);
   EXPECT_EQ(find_overlap(program->graph(), program->memory(), std::vector<int64_t>(program->graph().nodes().size())), "");
@@ -76,8 +75,8 @@ TEST_P(Step, TrainingStepEqualsTheInterpreter) {
   ASSERT_EQ(t.new_value.size(), 2 * t.net.parameters.size() + 8) << "each parameter, its momentum, and four pairs of statistics";
   for (const auto& [name, id] : t.new_value) expect_near(store.get(name), t.expected.at(id), name);
 }
-INSTANTIATE_TEST_SUITE_P(Forms, Step, testing::Values(std::pair{true, LayoutMode::kAuto}, std::pair{true, LayoutMode::kContiguous},
-                                                      std::pair{false, LayoutMode::kAuto}, std::pair{false, LayoutMode::kContiguous}));
+INSTANTIATE_TEST_SUITE_P(Forms, Step, testing::Values(std::pair{"ref", LayoutMode::kAuto}, std::pair{"ref", LayoutMode::kContiguous},
+                                                      std::pair{"cpu", LayoutMode::kAuto}, std::pair{"cpu", LayoutMode::kContiguous}));
 
 /// Parameters are updated in place between the operators that compilation makes one.
 TEST(Execution, FusedTrainingStepEqualsTheInterpreter) {
@@ -87,7 +86,9 @@ TEST(Execution, FusedTrainingStepEqualsTheInterpreter) {
   options.guard_bytes = 64;
   TinyNet fused;
   build_tiny_net(fused, true, 3, true);
-  fuse_training(fused.graph, [&](const Graph& probe, const Node& node) { return has_kernel(probe, node, options); });
+  PassReport report = fuse_training(fused.graph);
+  options.backend = open_backend();
+  options.backend->rewrite(fused.graph, Stage::kForward, report);
   add_training(fused);
   const auto program = compile(fused.graph, options);
   for (const char* op : {"pointwise_batch_norm_depthwise", "pointwise_batch_norm_depthwise_backward"}) {

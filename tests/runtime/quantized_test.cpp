@@ -100,16 +100,14 @@ TEST(QuantizedProgram, EqualsTheReference) {
   ensure_ops_registered();
   const Graph graph = small_network();
   CompileOptions options;
-  options.reference_only = true;
+  options.backend = open_backend("ref");
   int64_t blocked = 0;
   const auto want = run(graph, options, &blocked);
   EXPECT_EQ(blocked, 0);
-  options.reference_only = false;
   options.guard_bytes = 64;
   for (const LayoutMode mode : {LayoutMode::kAuto, LayoutMode::kContiguous}) {
     for (const int threads : {1, 3}) {
-      options.memory_format = mode;
-      options.threads = threads;
+      options.backend = open_backend("cpu", {.threads = threads, .memory_format = mode});
       const auto got = run(graph, options, &blocked);
       EXPECT_EQ(blocked, mode == LayoutMode::kAuto ? 5 : 1) << "weights in the kernels' formats: all layers', or the linear one's";
       const auto a = got.at("features").to_doubles(), b = want.at("features").to_doubles();

@@ -144,7 +144,7 @@ void check_inputs(const std::string& whole, const OperatorCase& wanted) {
 }
 
 OperatorCase parse_case(const std::string& text) {
-  ensure_ops_registered();
+  open_backend();  // registers its own operators too
   const std::vector<std::string> parts = split(text, ':');
   OperatorCase result{.op = parts[0], .inputs = {}, .attributes = ""};
   if (find_op_or_null(result.op) == nullptr) {
@@ -201,7 +201,7 @@ std::shared_ptr<const Program> compile_case(const OperatorCase& wanted, const st
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (std::none_of(op.updates.begin(), op.updates.end(), [&](const InPlace& update) { return update.output == static_cast<int>(i); })) graph.add_output(cat("out", i), outputs[i]);
   }
-  return compile(std::move(graph), {.memory_format = LayoutMode::kChannelsLast, .winograd = winograd});
+  return compile(std::move(graph), {.backend = open_backend("cpu", {.memory_format = LayoutMode::kChannelsLast, .winograd = winograd})});
 }
 
 struct OperatorWork {
@@ -313,6 +313,7 @@ const std::map<std::string_view, std::vector<std::string>>& written_cases() {
       {"observe_range", {"observe_range:16x64x56x56+scalar+scalar+scalar"}},
       {"winograd_weights", {"winograd_weights:512x512x3x3", "winograd_weights:512x512x3x3:backward=true"}},
       {"winograd_conv2d", {"winograd_conv2d:16x64x56x56+36x64x64:padding=1"}},
+      {"winograd_conv2d_backward_weights", {"winograd_conv2d_backward_weights:16x64x56x56+16x64x56x56:padding=1,kernel_size=3"}},
       {"qparams_from_range", {"qparams_from_range:512+512"}},
   };
   return cases;
@@ -337,7 +338,7 @@ std::string plain_case(const OpDef& op) {
 }  // namespace
 
 std::vector<std::string> operator_cases(const std::string& name) {
-  ensure_ops_registered();
+  open_backend();  // registers its own operators too
   std::vector<std::string> cases;
   for (const OpDef* op : all_ops()) {
     if (!name.empty() && op->name != name) continue;
@@ -375,9 +376,9 @@ Candidate make_operator(const std::string& text, bool winograd) {
     }
   }
   for (const Node& node : graph.nodes()) {
-    // A convolution may have become another operator.
-    if (node.op->name != wanted.op && !node.op->name.ends_with("winograd_conv2d")) continue;
     const Cost cost = cost_of(*node.op, context_of(graph, node));
+    // The back end may have replaced a convolution by an operator of its own.
+    if (node.op->name != wanted.op && !(node.op->target && cost.flops > 0)) continue;
     candidate.row.flops = cost.flops;
     candidate.row.executed.add(cost);
     candidate.row.bytes = cost.bytes_read + cost.bytes_written;

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "libcore/backends/backend.h"
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
@@ -43,7 +44,7 @@ void RecipeTool::add_options(CLI::App& app) {
   app.add_option("--explain", explain_, "print where the value of this key comes from, and stop")->group("Recipe")->take_last();
   app.add_flag("-n,--dry-run", dry_run_, "everything but the work: files, shapes, memory")->group("Recipe");
   app.add_option("--threads", threads_, "compute threads (the key threads)")->group("Machine")->take_last();
-  app.add_option("--device", device_, "cpu (the key device)")->group("Machine")->take_last();
+  app.add_option("--device", device_, "cpu or ref (the key device)")->group("Machine")->take_last();
   app.add_option("--seed", seed_, "random seed (the key seed)")->group("Machine")->take_last();
   if (!output_help().empty()) app.add_option("-o,--output", output_, output_help())->group("Output")->take_last();
 }
@@ -126,9 +127,7 @@ void RecipeTool::require_weights(LoadedRecipe& loaded) {
 }
 
 void RecipeTool::apply_machine_settings(const Recipe& recipe) const {
-  if (!recipe.device.is_cpu()) {
-    throw Error(ErrorCode::kResource, cat("device ", recipe.device.str(), " is not available: this build of Galley computes on the CPU only")).key("device").suggest("device=cpu");
-  }
+  open_backend(recipe.device.str());  // throws where it is not there
   const int cores = available_cores();
   const int64_t threads = recipe.threads.value_or(cores);
   if (threads < 1 || threads > 1024) fail(ErrorCode::kRecipe, "threads: ", threads, " is not in 1..1024");

@@ -14,6 +14,7 @@
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
+#include "libcore/passes/pass_runner.h"
 #include "tools/common/provenance.h"
 #include "tools/common/signals.h"
 
@@ -51,8 +52,8 @@ T named(const std::map<std::string, T>& names, const std::string& word, const ch
 }
 
 struct CommonFlags {
-  std::string format = "table", progress = "auto", verbose, completion;
-  std::vector<std::string> save;
+  std::string format = "table", progress = "auto", completion;
+  std::vector<std::string> save, verbose;
   int v = 0;
   bool quiet = false, version = false;
 };
@@ -62,7 +63,7 @@ void add_common_options(CLI::App& app, CommonFlags& flags, const Tool& tool) {
   app.add_option("--save", flags.save, "a copy of the result, FMT:FILE, e.g. json:result.json (repeatable)")->group("Output")->allow_extra_args(false);
   app.add_option("--progress", flags.progress, "auto, bar, plain, json or none (stderr)")->group("Messages")->take_last();
   app.add_flag("-v", flags.v, "more messages (-vv: all)")->group("Messages");
-  app.add_flag("--verbose{ops}", flags.verbose, "=ops: time every operator and print the table")->group("Messages");
+  app.add_flag("--verbose{ops}", flags.verbose, "=ops: time every operator and print the table; =passes: what each pass over the graph did")->group("Messages")->take_all();
   app.add_flag("-q,--quiet", flags.quiet, "warnings and errors only")->group("Messages");
   app.add_flag("-V,--version", flags.version, "version, commit, instruction set, libraries")->group("Messages");
   app.add_option("--completion", flags.completion, "print the completion script of bash, zsh or fish")->group("Messages");
@@ -81,9 +82,14 @@ void apply(const CommonFlags& flags, Tool& tool) {
   // A reader of JSON gets JSON on stderr too, one object a line.
   if ((common.format == Format::kJson || common.format == Format::kJsonLines) && common.progress == ProgressMode::kAuto) common.progress = ProgressMode::kJson;
   common.verbosity = flags.quiet ? -1 : flags.v;
-  if (!flags.verbose.empty()) {
-    if (flags.verbose != "ops") fail(ErrorCode::kUsage, "--verbose=", flags.verbose, " is not known (known: ops)");
-    common.verbose_ops = true;
+  for (const std::string& topic : flags.verbose) {
+    if (topic == "ops") {
+      common.verbose_ops = true;
+    } else if (topic == "passes") {
+      set_pass_log(true);
+    } else {
+      fail(ErrorCode::kUsage, "--verbose=", topic, " is not known (known: ops, passes)");
+    }
   }
   for (const std::string& save : flags.save) {
     const size_t colon = save.find(':');

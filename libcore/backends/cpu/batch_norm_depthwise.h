@@ -12,7 +12,7 @@
 #include "libcore/backends/cpu/depthwise_lines.h"
 #include "libcore/backends/kernel.h"
 #include "libcore/base/parallel.h"
-#include "libcore/ops/batch_norm_depthwise.h"
+#include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 
 namespace galley::norm_depthwise {
 

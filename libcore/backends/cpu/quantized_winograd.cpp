@@ -11,7 +11,7 @@
 #include "libcore/backends/cpu/quantized_winograd.h"
 #include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
-#include "libcore/ops/quantized_winograd.h"
+#include "libcore/backends/cpu/rewrite/quantized_winograd.h"
 
 namespace galley {
 namespace {

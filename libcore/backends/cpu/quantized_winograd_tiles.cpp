@@ -16,7 +16,7 @@
 #include <utility>
 
 #include "libcore/backends/cpu/quantized_winograd.h"
-#include "libcore/ops/quantized_winograd.h"
+#include "libcore/backends/cpu/rewrite/quantized_winograd.h"
 
 #endif
 

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "libcore/backends/kernel.h"
-#include "libcore/ops/winograd.h"
+#include "libcore/backends/cpu/rewrite/winograd.h"
 
 namespace galley::winograd {
 
@@ -94,7 +94,7 @@ bool has_wide_vectors();
 
 namespace galley {
 
-/// winograd_weights, and conv2d_backward_weights by the adjoint of winograd_conv2d; both by winograd_weights.cpp.
+/// winograd_weights and winograd_conv2d_backward_weights, both in winograd_weights.cpp.
 const Kernel& winograd_weights_kernel();
 const Kernel& winograd_backward_weights_kernel();
 

@@ -9,7 +9,7 @@
 
 #include <hwy/highway.h>
 
-#include "libcore/ops/winograd.h"
+#include "libcore/backends/cpu/rewrite/winograd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace galley::winograd {

@@ -399,8 +399,6 @@ Support supports_gradient(const KernelQuery& q) {
     if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
     if (type->elements() == 0) return Support::no("empty array");
   }
-  const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
-  if (!a.winograd || !fits(a, dw.shape)) return Support::no("not to be computed by Winograd's way");
   if (!x.format.is_channels_last() || !grad.format.is_channels_last()) return Support::no(cat("format ", x.format));
   if (!has_wide_vectors()) return Support::no("made for AVX2 or wider vectors");
   return Support::yes();
@@ -416,7 +414,7 @@ const Kernel& winograd_weights_kernel() {
 }
 
 const Kernel& winograd_backward_weights_kernel() {
-  static const Kernel kernel{"conv2d_backward_weights", "cpu_winograd", supports_gradient,
+  static const Kernel kernel{"winograd_conv2d_backward_weights", "cpu", supports_gradient,
                              [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<BackwardWeights>(q); }};
   return kernel;
 }

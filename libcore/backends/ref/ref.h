@@ -52,6 +52,9 @@ struct RefEntry {
   RefFunction run;
 };
 
+/// Adds references: those of a back end's own operators. Thread-safe; before the first program is compiled for it.
+void register_references(std::span<const RefEntry> entries);
+
 /// The reference of an op, or nullptr.
 RefFunction find_reference(std::string_view op);
 

@@ -1,34 +1,52 @@
 #include "libcore/backends/ref/table.h"
 
 #include <map>
+#include <mutex>
+#include <shared_mutex>
 
 #include "libcore/base/error.h"
 
 namespace galley {
+namespace {
 
-std::span<const RefEntry> all_references() {
-  static const std::vector<RefEntry> table = [] {
+class References {
+ public:
+  References() {
+    for (std::span<const RefEntry> (*family)() : {ref_conv, ref_matmul, ref_norm, ref_pool, ref_softmax, ref_loss, ref_random, ref_embedding, ref_recurrent, ref_quantized_recurrent, ref_unary,
+                                                  ref_binary, ref_reduce, ref_shape, ref_shuffle, ref_update, ref_quantize, ref_quantized, ref_fake_quantize}) {
+      add(family());
+    }
+  }
+  void add(std::span<const RefEntry> entries) {
+    const std::unique_lock lock(mutex_);
+    for (const RefEntry& entry : entries) GALLEY_ASSERT(by_name_.emplace(entry.op, entry.run).second, "two references of ", entry.op);
+  }
+  RefFunction find(std::string_view op) const {
+    const std::shared_lock lock(mutex_);
+    const auto found = by_name_.find(op);
+    return found == by_name_.end() ? nullptr : found->second;
+  }
+  std::vector<RefEntry> all() const {
+    const std::shared_lock lock(mutex_);
     std::vector<RefEntry> entries;
-    for (std::span<const RefEntry> (*family)() : {ref_conv, ref_matmul, ref_norm, ref_batch_norm_depthwise, ref_pointwise, ref_pool, ref_softmax, ref_loss, ref_random, ref_embedding, ref_recurrent, ref_quantized_recurrent,
-                                                  ref_unary, ref_binary, ref_reduce, ref_shape, ref_shuffle, ref_update, ref_quantize, ref_quantized,
-                                                  ref_fake_quantize, ref_winograd}) {
-      for (const RefEntry& entry : family()) entries.push_back(entry);
-    }
+    for (const auto& [op, run] : by_name_) entries.push_back({op, run});
     return entries;
-  }();
-  return table;
+  }
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::map<std::string_view, RefFunction> by_name_;
+};
+
+References& references() {
+  static References all;
+  return all;
 }
 
-RefFunction find_reference(std::string_view op) {
-  static const std::map<std::string_view, RefFunction> by_name = [] {
-    std::map<std::string_view, RefFunction> map;
-    for (const RefEntry& entry : all_references()) {
-      GALLEY_ASSERT(map.emplace(entry.op, entry.run).second, "two references of ", entry.op);
-    }
-    return map;
-  }();
-  const auto found = by_name.find(op);
-  return found == by_name.end() ? nullptr : found->second;
-}
+}  // namespace
+
+void register_references(std::span<const RefEntry> entries) { references().add(entries); }
+std::vector<RefEntry> all_references() { return references().all(); }
+RefFunction find_reference(std::string_view op) { return references().find(op); }
 
 }  // namespace galley

@@ -10,8 +10,6 @@ namespace galley {
 std::span<const RefEntry> ref_conv();
 std::span<const RefEntry> ref_matmul();
 std::span<const RefEntry> ref_norm();
-std::span<const RefEntry> ref_batch_norm_depthwise();
-std::span<const RefEntry> ref_pointwise();
 std::span<const RefEntry> ref_pool();
 std::span<const RefEntry> ref_softmax();
 std::span<const RefEntry> ref_loss();
@@ -28,9 +26,8 @@ std::span<const RefEntry> ref_update();
 std::span<const RefEntry> ref_quantize();
 std::span<const RefEntry> ref_quantized();
 std::span<const RefEntry> ref_fake_quantize();
-std::span<const RefEntry> ref_winograd();
 
-/// All references.
-std::span<const RefEntry> all_references();
+/// All references that are registered.
+std::vector<RefEntry> all_references();
 
 }  // namespace galley

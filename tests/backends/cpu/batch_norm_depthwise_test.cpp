@@ -5,12 +5,12 @@
 #include <cmath>
 #include <vector>
 
-#include "libcore/backends/table.h"
 #include "libcore/base/parallel.h"
 #include "libcore/device/stream.h"
-#include "libcore/ops/batch_norm_depthwise.h"
+#include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 #include "libcore/ops/registry.h"
 #include "libcore/tensor/tensor.h"
+#include "tests/support/target.h"
 
 namespace galley {
 namespace {
@@ -45,7 +45,7 @@ Gradients gradients_of(int64_t first, int64_t behind) {
   g.value(node.outputs[0]).type.format = last;
 
   const KernelQuery query{node, context_of(g, node), compute_threads()};
-  const KernelChoice choice = choose_kernel(query);
+  const KernelChoice choice = cpu().choose(query);
   EXPECT_EQ(choice.kernel->algorithm, "cpu");
   std::vector<std::vector<float>> arrays;
   for (size_t n = 0; n < node.inputs.size(); ++n) {

@@ -11,11 +11,11 @@
 #include "libcore/backends/cpu/conv_weights_tiles.h"
 #include "libcore/backends/cpu/tiles.h"
 #include "libcore/backends/ref/memory.h"
-#include "libcore/backends/table.h"
 #include "libcore/base/parallel.h"
 #include "libcore/base/processor.h"
 #include "libcore/device/stream.h"
 #include "libcore/ops/conv.h"
+#include "tests/support/target.h"
 #include "tests/support/targets.h"
 
 namespace galley {
@@ -306,7 +306,7 @@ TEST(TiledConvWeights, TheUnitsBitsAreTheEmulations) {
 }
 
 TEST(TiledConvWeights, IsChosenWhereThereIsATileUnit) {
-  const auto chosen = [](const Window& w) { return choose_kernel(Trial(w, DType::kBF16).query(2)).kernel->algorithm == "cpu_tiles"; };
+  const auto chosen = [](const Window& w) { return cpu().choose(Trial(w, DType::kBF16).query(2)).kernel->algorithm == "cpu_tiles"; };
   for (const Window& w : {Window{2, 64, 14, 14, 64, {3}, {1}, {1}}, Window{2, 3, 56, 56, 64, {7}, {2}, {3}}, Window{4, 64, 7, 7, 256, {1}}}) {
     EXPECT_EQ(chosen(w), tile_unit().bf16) << testing::PrintToString(w);
   }

@@ -6,11 +6,11 @@
 #include <cstring>
 #include <limits>
 
-#include "libcore/backends/table.h"
 #include "libcore/device/stream.h"
 #include "libcore/ops/registry.h"
 #include "libcore/ops/shape.h"
 #include "libcore/tensor/tensor.h"
+#include "tests/support/target.h"
 
 namespace galley {
 namespace {
@@ -34,7 +34,7 @@ TEST(CpuCast, GivesTheReferencesBits) {
       const KernelQuery query{node, context_of(graph, node), 1};
       int tried = 0;
       std::vector<Tensor> results;
-      for (const Kernel* kernel : kernels_of("cast")) {
+      for (const Kernel* kernel : cpu().kernels(find_op("cast"))) {
         if (!kernel->supports(query)) continue;
         results.emplace_back(to, shape);
         const void* in[] = {x.data()};

@@ -7,10 +7,9 @@
 #include <cstring>
 #include <functional>
 
-#include "libcore/backends/table.h"
 #include "libcore/base/parallel.h"
 #include "libcore/device/stream.h"
-#include "libcore/ops/batch_norm_depthwise.h"
+#include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 #include "libcore/ops/embedding.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/norm.h"
@@ -18,6 +17,7 @@
 #include "libcore/ops/registry.h"
 #include "libcore/ops/shape.h"
 #include "libcore/tensor/tensor.h"
+#include "tests/support/target.h"
 
 namespace galley {
 namespace {
@@ -34,7 +34,7 @@ std::vector<Tensor> run_last(const Graph& graph, int threads) {
   set_compute_threads(threads);
   const Node& node = graph.nodes().back();
   const KernelQuery query{node, context_of(graph, node), threads};
-  const KernelChoice choice = choose_kernel(query);
+  const KernelChoice choice = cpu().choose(query);
   EXPECT_EQ(choice.kernel->algorithm, "cpu") << node.op->name;
   std::vector<Tensor> inputs, outputs;
   std::vector<const void*> in;

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "libcore/backends/table.h"
 #include "libcore/base/parallel.h"
 #include "libcore/device/stream.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/registry.h"
 #include "libcore/tensor/tensor.h"
+#include "tests/support/target.h"
 #include "tests/support/targets.h"
 
 namespace galley {
@@ -37,7 +37,7 @@ Tensor run_linear(const Sizes& s, const Tensor& x, const Tensor& weight, const T
   linear(input("x", x), input("weight", weight), input("bias", bias));
   const Node& node = graph.nodes().back();
   const KernelQuery query{node, context_of(graph, node), 2};
-  const KernelChoice choice = choose_kernel(query);
+  const KernelChoice choice = cpu().choose(query);
   EXPECT_EQ(choice.kernel->algorithm, "cpu");
   Tensor y(DType::kF32, {s.rows, s.outputs});
   std::fill_n(y.data_as<float>(), y.elements(), std::nanf(""));

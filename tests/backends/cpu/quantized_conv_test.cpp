@@ -5,6 +5,7 @@
 
 #include "libcore/backends/cpu/quantized_gemm.h"
 #include "tests/backends/cpu/quantized_support.h"
+#include "tests/support/target.h"
 #include "tests/support/targets.h"
 
 namespace galley::test {
@@ -100,7 +101,7 @@ void expect_conv(const Conv& c, QuantizedConv2dAttrs a, DType x_dtype, DType res
     }
     const Node& node = graph.nodes().back();
     const KernelQuery query{node, context_of(graph, node), 2};
-    const MemoryFormat packed = choose_kernel(query).kernel->preferred_format(query, 1);
+    const MemoryFormat packed = cpu().choose(query).kernel->preferred_format(query, 1);
     EXPECT_FALSE(packed.is_contiguous());
     graph.value(w.id()).type.format = packed;
     expect_same(run_node(graph, inputs, false, 2), want, cat(c.name, ", packed, ", static_cast<int>(path)), ties);

@@ -11,12 +11,12 @@
 #include <random>
 #include <vector>
 
-#include "libcore/backends/table.h"
 #include "libcore/base/parallel.h"
 #include "libcore/device/stream.h"
 #include "libcore/ops/quantized.h"
 #include "libcore/ops/registry.h"
 #include "libcore/tensor/tensor.h"
+#include "tests/support/target.h"
 
 namespace galley::test {
 
@@ -89,7 +89,7 @@ inline std::vector<Tensor> run_outputs(const Graph& graph, const std::vector<Ten
   set_compute_threads(threads);
   const Node& node = graph.nodes().back();
   const KernelQuery query{node, context_of(graph, node), threads};
-  const KernelChoice choice = choose_kernel(query, reference);
+  const KernelChoice choice = (reference ? ref() : cpu()).choose(query);
   EXPECT_NE(choice.kernel, nullptr);
   EXPECT_EQ(choice.kernel->algorithm, reference ? "ref" : "cpu") << node.op->name << (choice.declined.empty() ? "" : ": " + choice.declined.front());
   std::vector<std::unique_ptr<Fenced>> memory;

@@ -1,6 +1,6 @@
 // Winograd's way of quantized convolutions against the plain reference: the same integers, whatever the values.
 
-#include "libcore/ops/quantized_winograd.h"
+#include "libcore/backends/cpu/rewrite/quantized_winograd.h"
 
 #include "libcore/backends/cpu/quantized_gemm.h"
 #include "libcore/backends/cpu/winograd.h"

@@ -64,7 +64,7 @@ inline Tensor compute(const Captured& model, const Tensor& input) {
     store.set(spec.name, values_of(spec));
   }
   CompileOptions how;
-  how.memory_format = LayoutMode::kContiguous;
+  how.backend = open_backend("cpu", {.memory_format = LayoutMode::kContiguous});
   how.parameter_formats = store.formats();
   Execution execution(compile(model.graph, how), store);
   execution.feed("input", input);

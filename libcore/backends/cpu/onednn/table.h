@@ -3,9 +3,12 @@
 
 #include <span>
 
-#include "libcore/backends/table.h"
+#include "libcore/backends/kernel.h"
 
 namespace galley {
+
+/// All of them.
+std::span<const Kernel> onednn_kernels();
 
 std::span<const Kernel> onednn_conv();
 std::span<const Kernel> onednn_matmul();

@@ -1,8 +1,8 @@
 #pragma once
-// A 1x1 convolution with the batch norm behind it as one operator: the gradient between the two is written and read nowhere, nor, where a depthwise convolution
-// follows, what the convolution gives. fuse_pointwise (passes/fuse.h) puts them in the place of the operators that they stand for.
+// A 1x1 convolution and the batch norm that reads it as one operator: the gradient between the two is never written to memory, nor, where a depthwise
+// convolution follows, the output of the 1x1 convolution. fuse_pointwise (rewrites.h) makes them.
 
-#include "libcore/ops/batch_norm_depthwise.h"
+#include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 #include "libcore/ops/norm.h"
 
 namespace galley {

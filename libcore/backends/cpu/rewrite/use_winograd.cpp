@@ -1,9 +1,8 @@
-#include "libcore/passes/winograd.h"
-
 #include <algorithm>
 #include <optional>
 
-#include "libcore/ops/quantized_winograd.h"
+#include "libcore/backends/cpu/rewrite/rewrites.h"
+#include "libcore/backends/cpu/rewrite/quantized_winograd.h"
 
 namespace galley {
 namespace {
@@ -73,25 +72,32 @@ Graph alone(const Graph& graph, const Pair& pair) {
   return probe;
 }
 
-/// A weight gradient keeps its operator; its kernels are told that they may.
-std::optional<Node> weight_gradient(const Graph& graph, const Node& node) {
+/// The weight gradient by Winograd's way; nothing where it does not fit or has no kernel for images in channels_last.
+std::optional<Node> weight_gradient(const Graph& graph, const Node& node, const Target& target) {
   if (!node.is("conv2d_backward_weights")) return std::nullopt;
-  auto attrs = std::make_shared<Conv2dBackwardWeightsAttrs>(node.attrs<Conv2dBackwardWeightsAttrs>());
-  if (!winograd::fits(*attrs, graph.type(node.outputs[0]).shape) || !winograd::worthwhile(graph.type(node.inputs[0]).shape, graph.type(node.inputs[1]).shape, false)) return std::nullopt;
-  attrs->winograd = true;
+  const TensorType &x = graph.type(node.inputs[0]), &grad = graph.type(node.inputs[1]);
+  if (!winograd::fits(node.attrs<Conv2dBackwardWeightsAttrs>(), graph.type(node.outputs[0]).shape) || !winograd::worthwhile(x.shape, grad.shape, false)) return std::nullopt;
   Node made = node;
-  made.attributes = std::move(attrs);
+  made.op = &winograd_conv2d_backward_weights_op();
+  Graph probe;
+  const auto input = [&](const char* name, TensorType type) {
+    type.format = MemoryFormat::channels_last();
+    return probe.add_input(name, std::move(type), ValueRole::kInput).id();
+  };
+  const ValueId image = input("x", x), gradient = input("grad", grad);
+  probe.add_node_like(made, {image, gradient});
+  if (!target.has_kernel(probe, probe.nodes().back(), Stage::kAfterLayout)) return std::nullopt;
   return made;
 }
 
 }  // namespace
 
-PassReport use_winograd(Graph& graph, const std::function<bool(const Graph& graph, const Node& node)>& supported) {
+PassReport use_winograd(Graph& graph, const Target& target) {
   PassReport report;
   const bool trains = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) { return node.phase != Phase::kForward; });
   std::deque<Node> nodes;
   for (const Node& node : graph.nodes()) {
-    if (std::optional<Node> gradient = weight_gradient(graph, node)) {
+    if (std::optional<Node> gradient = weight_gradient(graph, node, target)) {
       report.done.push_back(cat(node.path, ": ", node.op->name));
       nodes.push_back(std::move(*gradient));
       continue;
@@ -99,7 +105,7 @@ PassReport use_winograd(Graph& graph, const std::function<bool(const Graph& grap
     std::optional<Pair> pair = pair_of(graph, node, !trains);
     if (pair) {
       const Graph probe = alone(graph, *pair);
-      if (!supported(probe, probe.nodes().back())) {
+      if (!target.has_kernel(probe, probe.nodes().back(), Stage::kAfterLayout)) {
         pair.reset();
       } else {
         const ValueId transformed = graph.new_value(probe.type(probe.nodes().front().outputs[0]));

@@ -1,4 +1,4 @@
-#include "libcore/ops/quantized_winograd.h"
+#include "libcore/backends/cpu/rewrite/quantized_winograd.h"
 
 #include <cmath>
 
@@ -7,7 +7,7 @@
 namespace galley {
 namespace {
 
-constexpr std::string_view kAfterConversion = "put in by passes/winograd, behind the conversion to integers";
+constexpr std::string_view kAfterConversion = "a rewrite of the CPU back end makes it after the conversion to integers";
 
 std::vector<TensorType> infer_weights(const OpContext& c) {
   const TensorType& w = c.in(0);
@@ -74,7 +74,8 @@ const OpDef& quantized_winograd_weights_op() {
                          .no_gradient = kAfterConversion,
                          .cost = cost_weights,
                          .layout = {FormatRule::kExplicit},
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .target = true};
   return def;
 }
 const OpDef& quantized_winograd_conv2d_op() {
@@ -86,15 +87,14 @@ const OpDef& quantized_winograd_conv2d_op() {
                          .infer = infer_conv,
                          .no_gradient = kAfterConversion,
                          .cost = cost_conv,
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .target = true};
   return def;
 }
 
-OpTable quantized_winograd_ops() { return {&quantized_winograd_weights_op(), &quantized_winograd_conv2d_op()}; }
-
-Value quantized_winograd_weights(Value weight) { return emit("quantized_winograd_weights", {weight}); }
+Value quantized_winograd_weights(Value weight) { return emit_all(quantized_winograd_weights_op(), nullptr, std::vector<Value>{weight}).front(); }
 Value quantized_winograd_conv2d(Value x, Value transformed, Value weight_scale, Value bias, const QuantizedConv2dAttrs& attrs, Value residual) {
-  return emit("quantized_winograd_conv2d", {x, transformed, weight_scale, bias, residual}, attrs);
+  return emit(quantized_winograd_conv2d_op(), {x, transformed, weight_scale, bias, residual}, attrs);
 }
 
 }  // namespace galley

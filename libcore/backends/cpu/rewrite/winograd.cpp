@@ -1,11 +1,11 @@
-#include "libcore/ops/winograd.h"
+#include "libcore/backends/cpu/rewrite/winograd.h"
 
 #include "libcore/ops/rules.h"
 
 namespace galley {
 namespace {
 
-constexpr std::string_view kAfterDifferentiation = "put in by passes/winograd, after differentiation";
+constexpr std::string_view kAfterDifferentiation = "a rewrite of the CPU back end makes it after differentiation";
 
 std::vector<TensorType> infer_weights(const OpContext& c) {
   const TensorType& w = c.in(0);
@@ -50,6 +50,18 @@ Cost cost_conv(const OpContext& c) {
   return cost;
 }
 
+std::vector<TensorType> infer_backward_weights(const OpContext& c) {
+  std::vector<TensorType> made = infer_part(conv2d_backward_weights_op(), c.attrs<Conv2dBackwardWeightsAttrs>(), {&c.in(0), &c.in(1)});
+  GALLEY_CHECK(winograd::fits(c.attrs<Conv2dBackwardWeightsAttrs>(), made[0].shape), "the window must be 3 x 3, neither strided, dilated nor grouped");
+  return made;
+}
+
+Cost cost_backward_weights(const OpContext& c) {
+  Cost cost = conv2d_backward_weights_op().cost(c);
+  cost.saved_flops = cost.flops - winograd::executed_flops(c.in(0).shape, c.in(1).shape);
+  return cost;
+}
+
 }  // namespace
 
 MemoryFormat winograd::transformed_format() { return MemoryFormat::blocked("aBc16b"); }
@@ -88,7 +100,8 @@ const OpDef& winograd_weights_op() {
                          .infer = infer_weights,
                          .no_gradient = kAfterDifferentiation,
                          .cost = cost_weights,
-                         .layout = {FormatRule::kExplicit}};
+                         .layout = {FormatRule::kExplicit},
+                         .target = true};
   return def;
 }
 const OpDef& winograd_conv2d_op() {
@@ -99,15 +112,31 @@ const OpDef& winograd_conv2d_op() {
                          .make_attrs = make_options<WinogradConv2dAttrs>,
                          .infer = infer_conv,
                          .no_gradient = kAfterDifferentiation,
-                         .cost = cost_conv};
+                         .cost = cost_conv,
+                         .target = true};
   return def;
 }
 
-OpTable winograd_ops() { return {&winograd_weights_op(), &winograd_conv2d_op()}; }
+const OpDef& winograd_conv2d_backward_weights_op() {
+  static const OpDef def{.name = "winograd_conv2d_backward_weights",
+                         .doc = "gradient of the weight of a 3 x 3 convolution of stride 1, by the adjoint of winograd_conv2d (Lavin and Gray 2016)",
+                         .inputs = {"x", "grad"},
+                         .outputs = {Port::weight("dw")},
+                         .make_attrs = make_options<Conv2dBackwardWeightsAttrs>,
+                         .infer = infer_backward_weights,
+                         .no_gradient = kAfterDifferentiation,
+                         .cost = cost_backward_weights,
+                         .layout = {FormatRule::kExplicit},
+                         .target = true};
+  return def;
+}
 
-Value winograd_weights(Value weight, const WinogradWeightsAttrs& attrs) { return emit("winograd_weights", {weight}, attrs); }
+Value winograd_weights(Value weight, const WinogradWeightsAttrs& attrs) { return emit(winograd_weights_op(), {weight}, attrs); }
 Value winograd_conv2d(Value x, Value transformed, Value bias, const WinogradConv2dAttrs& attrs, Value residual) {
-  return emit("winograd_conv2d", {x, transformed, bias, residual}, attrs);
+  return emit(winograd_conv2d_op(), {x, transformed, bias, residual}, attrs);
+}
+Value winograd_conv2d_backward_weights(Value x, Value grad, const Conv2dBackwardWeightsAttrs& attrs) {
+  return emit(winograd_conv2d_backward_weights_op(), {x, grad}, attrs);
 }
 
 }  // namespace galley

@@ -1,8 +1,8 @@
-#include "libcore/ops/winograd.h"
+#include "libcore/backends/cpu/rewrite/winograd.h"
 
+#include "libcore/backends/cpu/rewrite/quantized_winograd.h"
+#include "libcore/backends/cpu/rewrite/target_operators.h"
 #include "libcore/backends/ref/quantized.h"
-#include "libcore/backends/ref/ref.h"
-#include "libcore/ops/quantized_winograd.h"
 #include "libcore/ops/scalar.h"
 
 namespace galley {
@@ -109,10 +109,14 @@ void quantized_winograd_conv2d_ref(RefCall& call) {
       });
 }
 
-constexpr RefEntry kEntries[] = {{"winograd_weights", winograd_weights_ref}, {"winograd_conv2d", winograd_conv2d_ref}, {"quantized_winograd_weights", quantized_winograd_weights_ref}, {"quantized_winograd_conv2d", quantized_winograd_conv2d_ref}};
+/// The sums of the plain operator: the transforms of its adjoint cancel.
+void winograd_conv2d_backward_weights_ref(RefCall& call) { find_reference("conv2d_backward_weights")(call); }
+
+constexpr RefEntry kEntries[] = {{"winograd_weights", winograd_weights_ref}, {"winograd_conv2d", winograd_conv2d_ref}, {"quantized_winograd_weights", quantized_winograd_weights_ref}, {"quantized_winograd_conv2d", quantized_winograd_conv2d_ref},
+                                 {"winograd_conv2d_backward_weights", winograd_conv2d_backward_weights_ref}};
 
 }  // namespace
 
-std::span<const RefEntry> ref_winograd() { return kEntries; }
+std::span<const RefEntry> winograd_references() { return kEntries; }
 
 }  // namespace galley

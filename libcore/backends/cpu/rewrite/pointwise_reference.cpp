@@ -1,7 +1,8 @@
 // The operators as what they stand for: the references of the convolution and the norm, or of their gradients, one after the other.
 
-#include "libcore/ops/pointwise.h"
+#include "libcore/backends/cpu/rewrite/pointwise.h"
 
+#include "libcore/backends/cpu/rewrite/target_operators.h"
 #include "libcore/backends/ref/parts.h"
 #include "libcore/ops/conv.h"
 
@@ -73,6 +74,6 @@ constexpr RefEntry kEntries[] = {{"pointwise_batch_norm_depthwise", forward}, {"
 
 }  // namespace
 
-std::span<const RefEntry> ref_pointwise() { return kEntries; }
+std::span<const RefEntry> pointwise_references() { return kEntries; }
 
 }  // namespace galley

@@ -1,4 +1,4 @@
-#include "libcore/ops/pointwise.h"
+#include "libcore/backends/cpu/rewrite/pointwise.h"
 
 #include "libcore/ops/conv.h"
 #include "libcore/ops/rules.h"
@@ -70,53 +70,54 @@ TensorType moments_type(const TensorType& x) { return {DType::kF32, {x.shape[1] 
 
 const OpDef& pointwise_batch_norm_depthwise_op() {
   static const OpDef def{.name = "pointwise_batch_norm_depthwise",
-                         .doc = "a 1x1 convolution and the batch_norm_depthwise behind it",
+                         .doc = "a 1x1 convolution and the batch_norm_depthwise that reads it",
                          .inputs = {"x", Port::weight("weight"), Port::weight("depthwise"), Port::statistics("gamma?"), Port::statistics("beta?")},
                          .outputs = {"y", Port::statistics("mean"), Port::statistics("var"), "moments"},
                          .make_attrs = make_options<BatchNormDepthwiseAttrs>,
                          .infer = infer_forward,
-                         .no_gradient = "put in after differentiation",
+                         .no_gradient = "a rewrite of the CPU back end makes it after differentiation",
                          .cost = cost_forward,
-                         .precision = PrecisionRule::kActivations};
+                         .precision = PrecisionRule::kActivations,
+                         .target = true};
   return def;
 }
 const OpDef& pointwise_batch_norm_backward_op() {
   static const OpDef def{.name = "pointwise_batch_norm_backward",
-                         .doc = "gradients of a 1x1 convolution and the batch norm behind it",
+                         .doc = "gradients of a 1x1 convolution and the batch norm that reads it",
                          .inputs = {"grad", "between", Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"), Port::statistics("beta?"), "y?", "x", Port::weight("weight")},
                          .outputs = {"dx", "dweight", "dgamma", "dbeta", "dresidual"},
                          .make_attrs = make_options<BatchNormBackwardAttrs>,
                          .infer = infer_norm,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_norm,
-                         .precision = PrecisionRule::kActivations};
+                         .precision = PrecisionRule::kActivations,
+                         .target = true};
   return def;
 }
 const OpDef& pointwise_batch_norm_depthwise_backward_op() {
   static const OpDef def{.name = "pointwise_batch_norm_depthwise_backward",
-                         .doc = "gradients of a 1x1 convolution and the batch_norm_depthwise behind it",
+                         .doc = "gradients of a 1x1 convolution and the batch_norm_depthwise that reads it",
                          .inputs = {"grad", Port::weight("depthwise"), Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"), Port::statistics("beta?"), "x", Port::weight("weight"), "residual?", "moments?"},
                          .outputs = {"dx", "dweight", "ddepthwise", "dgamma", "dbeta"},
                          .make_attrs = make_options<BatchNormDepthwiseAttrs>,
                          .infer = infer_depthwise,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_depthwise,
-                         .precision = PrecisionRule::kActivations};
+                         .precision = PrecisionRule::kActivations,
+                         .target = true};
   return def;
 }
 
-OpTable pointwise_ops() { return {&pointwise_batch_norm_depthwise_op(), &pointwise_batch_norm_backward_op(), &pointwise_batch_norm_depthwise_backward_op()}; }
-
 PointwiseBatchNormDepthwise pointwise_batch_norm_depthwise(Value x, Value weight, Value depthwise, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs) {
-  const std::vector<Value> r = emit_all("pointwise_batch_norm_depthwise", std::make_unique<BatchNormDepthwiseAttrs>(attrs), std::vector<Value>{x, weight, depthwise, gamma, beta});
+  const std::vector<Value> r = emit_all(pointwise_batch_norm_depthwise_op(), std::make_unique<BatchNormDepthwiseAttrs>(attrs), std::vector<Value>{x, weight, depthwise, gamma, beta});
   return {r[0], r[1], r[2], r[3]};
 }
 std::vector<Value> pointwise_batch_norm_backward(Value grad, Value between, Value mean, Value var, Value gamma, Value beta, Value y, Value x, Value weight, const BatchNormBackwardAttrs& attrs) {
-  return emit_all("pointwise_batch_norm_backward", std::make_unique<BatchNormBackwardAttrs>(attrs), std::vector<Value>{grad, between, mean, var, gamma, beta, y, x, weight});
+  return emit_all(pointwise_batch_norm_backward_op(), std::make_unique<BatchNormBackwardAttrs>(attrs), std::vector<Value>{grad, between, mean, var, gamma, beta, y, x, weight});
 }
 std::vector<Value> pointwise_batch_norm_depthwise_backward(Value grad, Value depthwise, Value mean, Value var, Value gamma, Value beta, Value x, Value weight,
                                                            const BatchNormDepthwiseAttrs& attrs, Value residual, Value moments) {
-  return emit_all("pointwise_batch_norm_depthwise_backward", std::make_unique<BatchNormDepthwiseAttrs>(attrs),
+  return emit_all(pointwise_batch_norm_depthwise_backward_op(), std::make_unique<BatchNormDepthwiseAttrs>(attrs),
                   std::vector<Value>{grad, depthwise, mean, var, gamma, beta, x, weight, residual, moments});
 }
 

@@ -1,7 +1,8 @@
 // The operator as what it stands for: the references of its two parts, one after the other.
 
-#include "libcore/ops/batch_norm_depthwise.h"
+#include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 
+#include "libcore/backends/cpu/rewrite/target_operators.h"
 #include "libcore/backends/ref/parts.h"
 #include "libcore/ops/norm.h"
 
@@ -50,6 +51,6 @@ constexpr RefEntry kEntries[] = {{"batch_norm_depthwise", forward}, {"batch_norm
 
 }  // namespace
 
-std::span<const RefEntry> ref_batch_norm_depthwise() { return kEntries; }
+std::span<const RefEntry> batch_norm_depthwise_references() { return kEntries; }
 
 }  // namespace galley

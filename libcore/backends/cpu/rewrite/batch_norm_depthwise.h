@@ -1,6 +1,6 @@
 #pragma once
-// A batch norm and the depthwise convolution behind it as one operator: what the norm gives is written and read nowhere. fuse_training puts it in
-// the place of the two.
+// A batch norm and the depthwise convolution that reads it as one operator: the output of the norm is never written to memory. Made by
+// fuse_batch_norm_depthwise (rewrites.h).
 
 #include "libcore/ops/attrs.h"
 #include "libcore/ops/conv.h"

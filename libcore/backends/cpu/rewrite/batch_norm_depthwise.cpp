@@ -1,4 +1,4 @@
-#include "libcore/ops/batch_norm_depthwise.h"
+#include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/norm.h"
@@ -84,7 +84,8 @@ const OpDef& batch_norm_depthwise_op() {
                          .infer = infer,
                          .gradient = gradient,
                          .cost = cost,
-                         .precision = PrecisionRule::kActivations};
+                         .precision = PrecisionRule::kActivations,
+                         .target = true};
   return def;
 }
 const OpDef& batch_norm_depthwise_backward_op() {
@@ -96,18 +97,17 @@ const OpDef& batch_norm_depthwise_backward_op() {
                          .infer = infer_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward,
-                         .precision = PrecisionRule::kActivations};
+                         .precision = PrecisionRule::kActivations,
+                         .target = true};
   return def;
 }
 
-OpTable batch_norm_depthwise_ops() { return {&batch_norm_depthwise_op(), &batch_norm_depthwise_backward_op()}; }
-
 BatchNormDepthwise batch_norm_depthwise(Value x, Value weight, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs) {
-  const std::vector<Value> r = emit_all("batch_norm_depthwise", std::make_unique<BatchNormDepthwiseAttrs>(attrs), std::vector<Value>{x, weight, gamma, beta});
+  const std::vector<Value> r = emit_all(batch_norm_depthwise_op(), std::make_unique<BatchNormDepthwiseAttrs>(attrs), std::vector<Value>{x, weight, gamma, beta});
   return {r[0], r[1], r[2]};
 }
 std::vector<Value> batch_norm_depthwise_backward(Value grad, Value weight, Value x, Value mean, Value var, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs) {
-  return emit_all("batch_norm_depthwise_backward", std::make_unique<BatchNormDepthwiseAttrs>(attrs), std::vector<Value>{grad, weight, x, mean, var, gamma, beta});
+  return emit_all(batch_norm_depthwise_backward_op(), std::make_unique<BatchNormDepthwiseAttrs>(attrs), std::vector<Value>{grad, weight, x, mean, var, gamma, beta});
 }
 
 }  // namespace galley

@@ -1,7 +1,7 @@
 #pragma once
 // Convolutions of 3 x 3 by fewer products: F(4x4, 3x3) of Winograd's minimal filtering (Lavin and Gray 2016, "Fast Algorithms for Convolutional Neural
-// Networks"). Four by four results of a channel take 36 products instead of 144; images and kernels are transformed before, sums after. passes/winograd puts
-// these operators in the place of plain ones.
+// Networks"). Four by four results of a channel take 36 products instead of 144; images and kernels are transformed before, sums after. use_winograd
+// (rewrites.h) replaces plain convolutions by these operators.
 //
 // The interpolation points are 0, +-sqrt(1/2), +-sqrt(2) and infinity: the transforms' entries stay nearest to 1, and with 256 channels of float32 the
 // result's error is twice that of plain sums; with the usual points 0, +-1, +-2 it is four times.
@@ -56,11 +56,14 @@ struct WinogradConv2dAttrs : OptionsOf<WinogradConv2dAttrs> {
 
 const OpDef& winograd_weights_op();
 const OpDef& winograd_conv2d_op();
+const OpDef& winograd_conv2d_backward_weights_op();
 
 /// weight [O,C,3,3] -> [36,O,C] (backward: [36,C,O]) in the format blocked(aBc16b): the transformed kernels, position by position.
 Value winograd_weights(Value weight, const WinogradWeightsAttrs& attrs);
 /// x [N,C,H,W], transformed weight [36,O,C], bias [O] or absent, residual [N,O,H',W'] or absent -> what conv2d gives with stride 1, [N,O,H',W'],
 /// H' = H + 2 padding - 2.
 Value winograd_conv2d(Value x, Value transformed, Value bias, const WinogradConv2dAttrs& attrs, Value residual = {});
+/// As conv2d_backward_weights, by the adjoint of winograd_conv2d; the attributes' window must fit (winograd::fits).
+Value winograd_conv2d_backward_weights(Value x, Value grad, const Conv2dBackwardWeightsAttrs& attrs);
 
 }  // namespace galley

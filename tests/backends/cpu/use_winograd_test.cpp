@@ -1,25 +1,18 @@
-// passes/winograd: what it puts in computes the same convolutions, their input gradients included.
-
-#include "libcore/passes/winograd.h"
+// use_winograd: what it puts in computes the same convolutions, their input gradients included.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "libcore/ops/quantized_winograd.h"
+#include "libcore/backends/cpu/rewrite/rewrites.h"
+#include "libcore/backends/cpu/rewrite/quantized_winograd.h"
 #include "tests/support/graphs.h"
+#include "tests/support/results.h"
+#include "tests/support/target.h"
 
 namespace galley::test {
 namespace {
-
-bool any(const Graph&, const Node&) { return true; }
-
-int count(const Graph& graph, std::string_view op) {
-  int found = 0;
-  for (const Node& node : graph.nodes()) found += node.is(op);
-  return found;
-}
 
 struct Convolution {
   Shape x, weight;
@@ -54,7 +47,7 @@ TEST(Winograd, ComputesTheSameConvolutions) {
   for (const Convolution& c : convolutions) {
     const Graph plain = graph_of(c);
     Graph changed = plain;
-    const PassReport report = use_winograd(changed, any);
+    const PassReport report = use_winograd(changed, kAnyKernel);
     verify(changed);
     EXPECT_EQ(report.done.size(), plain.nodes().size());
     EXPECT_EQ(count(changed, "winograd_conv2d"), static_cast<int>(plain.nodes().size()));
@@ -79,7 +72,7 @@ TEST(Winograd, LeavesAnInputGradientThatIsAddedTo) {
     attrs.input_size = {16, 15};
     const Value grad = g.add_input("grad", f32({6, 33, 16, 15}), ValueRole::kInput), weight = g.add_input("w", f32({33, 32, 3, 3}), ValueRole::kParameter);
     g.add_output("dx", conv2d_backward_data(grad, weight, attrs, residual ? g.add_input("other", f32({6, 32, 16, 15}), ValueRole::kInput) : Value()));
-    return use_winograd(g, any).done.size();
+    return use_winograd(g, kAnyKernel).done.size();
   };
   EXPECT_EQ(changed(false), 1u);
   EXPECT_EQ(changed(true), 0u);
@@ -88,7 +81,7 @@ TEST(Winograd, LeavesAnInputGradientThatIsAddedTo) {
 TEST(Winograd, CostsAreThoseOfTheConvolutionAndExecutedOnesFewer) {
   const Graph plain = graph_of({{6, 32, 16, 16}, {48, 32, 3, 3}, {1}});
   Graph changed = plain;
-  use_winograd(changed, any);
+  use_winograd(changed, kAnyKernel);
   const auto cost = [](const Graph& graph) {
     Cost sum;
     for (const Node& node : graph.nodes()) {
@@ -109,7 +102,7 @@ TEST(Winograd, LeavesOtherConvolutionsAlone) {
   const auto unchanged = [](const Shape& x, const Shape& weight, const Conv2dAttrs& attrs) {
     Graph graph;
     graph.add_output("y", conv2d(graph.add_input("x", f32(x), ValueRole::kInput), graph.add_input("weight", f32(weight), ValueRole::kParameter), {}, attrs));
-    use_winograd(graph, any);
+    use_winograd(graph, kAnyKernel);
     return count(graph, "conv2d") == 1 && graph.nodes().size() == 1;
   };
   Conv2dAttrs padded;
@@ -127,7 +120,7 @@ TEST(Winograd, LeavesOtherConvolutionsAlone) {
   EXPECT_TRUE(unchanged({4, 3, 14, 14}, {64, 3, 3, 3}, padded));  // too few channels to be worth it
 }
 
-TEST(Winograd, TellsWeightGradients) {
+TEST(Winograd, TakesWeightGradients) {
   for (const int64_t channels : {3, 64}) {
     Graph graph;
     graph.set_phase(Phase::kBackward);
@@ -136,8 +129,8 @@ TEST(Winograd, TellsWeightGradients) {
     attrs.kernel_size = {3};
     const Value x = graph.add_input("x", f32({8, channels, 14, 14}), ValueRole::kInput), grad = graph.add_input("grad", f32({8, 64, 14, 14}), ValueRole::kInput);
     graph.add_output("dw", conv2d_backward_weights(x, grad, attrs));
-    use_winograd(graph, any);
-    EXPECT_EQ(graph.nodes().back().attrs<Conv2dBackwardWeightsAttrs>().winograd, channels == 64);
+    use_winograd(graph, kAnyKernel);
+    EXPECT_EQ(count(graph, "winograd_conv2d_backward_weights"), channels == 64 ? 1 : 0);
   }
 }
 
@@ -160,7 +153,7 @@ TEST(Winograd, GivesTheSameIntegers) {
   attrs.input_zero_point = 77;
   const Graph plain = integer_graph({3, 32, 15, 14}, 33, attrs);
   Graph changed = plain;
-  EXPECT_EQ(use_winograd(changed, any).done.size(), 1u);
+  EXPECT_EQ(use_winograd(changed, kAnyKernel).done.size(), 1u);
   verify(changed);
   ASSERT_EQ(count(changed, "quantized_winograd_conv2d"), 1);
   std::map<std::string, RefArray> feeds;
@@ -178,7 +171,7 @@ TEST(Winograd, LeavesOtherIntegerConvolutionsAlone) {
   const auto changed = [](QuantizedConv2dAttrs attrs, const Shape& x) {
     attrs.padding = {1};
     Graph graph = integer_graph(x, 64, attrs);
-    return !use_winograd(graph, any).done.empty();
+    return !use_winograd(graph, kAnyKernel).done.empty();
   };
   QuantizedConv2dAttrs strided, grouped;
   strided.stride = {2};
@@ -192,11 +185,11 @@ TEST(Winograd, LeavesOtherIntegerConvolutionsAlone) {
 
 TEST(Winograd, AsksForAKernel) {
   Graph graph = graph_of({{6, 32, 16, 15}, {33, 32, 3, 3}, {1}});
-  const PassReport report = use_winograd(graph, [](const Graph& probe, const Node& node) {
+  const PassReport report = use_winograd(graph, FakeTarget([](const Graph& probe, const Node& node) {
     EXPECT_TRUE(probe.type(node.inputs[0]).format.is_channels_last());
     EXPECT_EQ(probe.type(node.inputs[1]).format, winograd::transformed_format());
     return false;
-  });
+  }));
   EXPECT_TRUE(report.done.empty());
   EXPECT_EQ(count(graph, "conv2d"), 1);
 }

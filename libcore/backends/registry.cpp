@@ -1,0 +1,48 @@
+// The back ends of this build, a row each.
+
+#include <charconv>
+
+#include "libcore/backends/backend.h"
+#include "libcore/backends/cpu/backend.h"
+#include "libcore/backends/cpu/rewrite/target_operators.h"
+#include "libcore/backends/ref/backend.h"
+
+namespace galley {
+namespace {
+
+constexpr BackendRow kRows[] = {
+    {"cpu", "the processor, with oneDNN and own kernels", false, open_cpu},
+    {"ref", "the processor, every operator computed plainly in double precision: slow, for comparisons", false, open_ref},
+};
+
+[[noreturn]] void refuse(std::string_view device) {
+  std::vector<std::string> names;
+  std::string list;
+  for (const BackendRow& row : kRows) {
+    names.emplace_back(row.name);
+    list += cat(list.empty() ? "" : ", ", row.name);
+  }
+  const std::string near = nearest(device, names);
+  throw Error(ErrorCode::kResource, cat("device ", device, " is not available: this build of Galley has ", list)).key("device").suggest(cat("device=", near.empty() ? "cpu" : near));
+}
+
+}  // namespace
+
+std::span<const BackendRow> backend_rows() { return kRows; }
+
+std::shared_ptr<const Backend> open_backend(std::string_view device, BackendOptions options) {
+  ensure_cpu_operators();  // before any table of kernels is built
+  const size_t colon = device.find(':');
+  const std::string_view name = device.substr(0, colon);
+  if (colon != std::string_view::npos) {
+    const std::string_view number = device.substr(colon + 1);
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), options.index);
+    if (error != std::errc() || end != number.data() + number.size()) refuse(device);
+  }
+  for (const BackendRow& row : kRows) {
+    if (row.name == name && (options.index == 0 || row.indexed)) return row.open(options);
+  }
+  refuse(device);
+}
+
+}  // namespace galley

@@ -1,0 +1,50 @@
+#pragma once
+// PassRunner: runs the passes of a pipeline over a graph, checks the graph after each where that is asked for, and logs what each did.
+
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "libcore/graph/graph.h"
+#include "libcore/passes/report.h"
+
+namespace galley {
+
+/// Logs a line for each pass, and one for each thing that it did or declined, at LogLevel::kInfo (--verbose=passes). Once, at start.
+void set_pass_log(bool on);
+
+class PassRunner {
+ public:
+  /// `pipeline` is for messages. The graph is checked (verify) after each pass in debug builds, and where the environment variable GALLEY_CHECK_PASSES
+  /// is set, as the tests do.
+  PassRunner(std::string_view pipeline, Graph& graph) : pipeline_(pipeline), graph_(graph) {}
+
+  /// Runs `pass(graph)` and returns its result.
+  template <class Pass>
+  auto run(std::string_view name, Pass&& pass) {
+    begin();
+    if constexpr (std::is_void_v<decltype(pass(graph_))>) {
+      pass(graph_);
+      end(name, {});
+    } else {
+      auto result = pass(graph_);
+      if constexpr (std::is_same_v<decltype(result), PassReport>) {
+        end(name, result);
+      } else {
+        end(name, {});
+      }
+      return result;
+    }
+  }
+
+ private:
+  void begin();
+  /// Throws InternalError, naming the pass, where it left a graph that breaks a law.
+  void end(std::string_view name, const PassReport& report) const;
+
+  std::string_view pipeline_;
+  Graph& graph_;
+  size_t nodes_before_ = 0;
+};
+
+}  // namespace galley

@@ -1,0 +1,119 @@
+// The order of passes: when a back end may rewrite, and what is checked and logged after each pass.
+
+#include "libcore/passes/pipelines.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "libcore/base/log.h"
+#include "libcore/passes/pass_runner.h"
+#include "tests/support/graphs.h"
+#include "tests/support/results.h"
+#include "tests/support/target.h"
+
+namespace galley::test {
+namespace {
+
+/// Notes what the graph is at each stage.
+struct WatchingTarget : FakeTarget {
+  mutable std::vector<Stage> stages;
+  mutable std::vector<bool> differentiated, formats;
+  void rewrite(Graph& graph, Stage stage, PassReport& report) const override {
+    stages.push_back(stage);
+    const auto& nodes = graph.nodes();
+    differentiated.push_back(std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.phase == Phase::kBackward; }));
+    formats.push_back(std::any_of(nodes.begin(), nodes.end(), [&](const Node& node) { return graph.type(node.outputs[0]).format.is_channels_last(); }));
+    report.done.push_back("something");
+  }
+};
+
+TrainingPasses training_of(const TinyNet& net) {
+  TrainingPasses how;
+  for (const ValueId id : net.parameters) how.trained.push_back(net.graph.value(id).name);
+  how.updates = [](Graph& graph, const GradientMap& gradients) {
+    for (const auto& [of, gradient] : gradients) graph.add_output("d" + graph.value(of).name, graph.at(gradient));
+  };
+  return how;
+}
+
+TEST(Pipelines, BackEndsRewriteAtThreeStages) {
+  TinyNet net;
+  build_tiny_net(net);
+  WatchingTarget target;
+  const PassReport fusion = training_passes(net.graph, target, training_of(net));
+  EXPECT_EQ(target.stages, std::vector<Stage>{Stage::kForward});
+  EXPECT_EQ(count(net.graph, "relu"), 0) << "the target sees what fusion left";
+  EXPECT_EQ(fusion.done.back(), "something");
+  const CompileReport report = compile_passes(net.graph, target, {});
+  EXPECT_EQ(target.stages, (std::vector<Stage>{Stage::kForward, Stage::kBeforeLayout, Stage::kAfterLayout}));
+  EXPECT_EQ(target.differentiated, (std::vector<bool>{false, true, true}));
+  EXPECT_EQ(target.formats, (std::vector<bool>{false, false, true}));
+  EXPECT_EQ(report.rewrites.done.size(), 2u);
+}
+
+TEST(Pipelines, TrainingGivesTheSameGradientsWithAndWithoutRecomputation) {
+  const auto gradients = [](bool recomputes) {
+    TinyNet net;
+    build_tiny_net(net);
+    TrainingPasses how = training_of(net);
+    if (recomputes) how.recompute = [](const Graph& graph) { return recompute_full(graph); };
+    training_passes(net.graph, FakeTarget(), how);
+    EXPECT_EQ(std::any_of(net.graph.nodes().begin(), net.graph.nodes().end(), [](const Node& node) { return node.phase == Phase::kBackward && node.is("batch_norm"); }), recomputes);
+    return results(net.graph, feeds_for(net.graph));
+  };
+  expect_same(gradients(true), gradients(false));
+}
+
+TEST(Pipelines, InferenceIsTheSameForEveryBackEnd) {
+  TinyNet net;
+  build_tiny_net(net, false);
+  const auto feeds = feeds_for(net.graph);
+  const auto want = results(net.graph, feeds);
+  std::vector<std::string> order;
+  InferencePasses how;
+  how.capture = [&](Graph& graph) { order.push_back(cat("capture of ", count(graph, "relu"), " relu, ", count(graph, "batch_norm_inference"), " norms")); };
+  how.round = [&](Graph&) { order.push_back("round"); };
+  inference_passes(net.graph, how);
+  EXPECT_EQ(order, (std::vector<std::string>{"capture of 0 relu, 0 norms", "round"}));
+  expect_same(results(net.graph, feeds), want);
+}
+
+/// Leaves a node that reads a value made after it.
+void break_order(Graph& graph) { std::swap(graph.nodes().front(), graph.nodes().back()); }
+
+TEST(PassRunner, NamesThePassThatBreaksTheGraph) {
+  TinyNet net;
+  build_tiny_net(net);
+  setenv("GALLEY_CHECK_PASSES", "1", 1);
+  PassRunner passes("test", net.graph);
+  EXPECT_EQ(passes.run("seven", [](Graph&) { return 7; }), 7);
+  try {
+    passes.run("break_order", break_order);
+    ADD_FAILURE() << "the graph was not checked";
+  } catch (const InternalError& error) {
+    EXPECT_NE(std::string(error.what()).find("after the pass break_order (test)"), std::string::npos) << error.what();
+  }
+}
+
+TEST(PassRunner, LogsWhatEachPassDid) {
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel, const std::string& line) { lines.push_back(line); });
+  TinyNet net;
+  build_tiny_net(net, false);
+  inference_passes(net.graph);
+  EXPECT_TRUE(lines.empty()) << "only where it is asked for";
+  TinyNet again;
+  build_tiny_net(again, false);
+  set_pass_log(true);
+  inference_passes(again.graph);
+  set_pass_log(false);
+  set_log_sink([](LogLevel, const std::string&) {});
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[2].find("pass inference: fuse: "), 0u) << lines[2];
+  EXPECT_NE(lines[2].find("5 replaced"), std::string::npos) << lines[2];
+  EXPECT_NE(lines[2].find("conv2d + relu"), std::string::npos) << lines[2];
+}
+
+}  // namespace
+}  // namespace galley::test

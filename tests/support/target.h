@@ -1,0 +1,40 @@
+#pragma once
+// A target of tests: answers by functions.
+
+#include <functional>
+
+#include "libcore/backends/backend.h"
+#include "libcore/passes/target.h"
+
+namespace galley::test {
+
+struct FakeTarget : Target {
+  std::function<bool(const Graph&, const Node&)> kernel = [](const Graph&, const Node&) { return true; };
+  std::function<MemoryFormat(const Graph&, const Node&)> weight = [](const Graph&, const Node&) { return MemoryFormat(); };
+  std::function<MemoryFormat(const Graph&, const Node&)> output = [](const Graph&, const Node&) { return MemoryFormat(); };
+
+  /// Registers the operators of all back ends.
+  FakeTarget() { open_backend(); }
+  /// Has kernels for what `has` agrees to.
+  explicit FakeTarget(std::function<bool(const Graph&, const Node&)> has) : FakeTarget() { kernel = std::move(has); }
+
+  bool has_kernel(const Graph& graph, const Node& node, Stage) const override { return kernel(graph, node); }
+  MemoryFormat weight_format(const Graph& graph, const Node& node, int) const override { return weight(graph, node); }
+  MemoryFormat output_format(const Graph& graph, const Node& node, int) const override { return output(graph, node); }
+};
+
+/// Has a kernel for everything, and for nothing.
+inline const FakeTarget kAnyKernel{}, kNoKernel{[](const Graph&, const Node&) { return false; }};
+
+/// The CPU back end with its usual options.
+inline const Backend& cpu() {
+  static const std::shared_ptr<const Backend> backend = open_backend("cpu");
+  return *backend;
+}
+
+inline const Backend& ref() {
+  static const std::shared_ptr<const Backend> backend = open_backend("ref");
+  return *backend;
+}
+
+}  // namespace galley::test
