@@ -1,15 +1,15 @@
 #include "libcore/base/parallel.h"
 
 #include <omp.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <exception>
-#include <fstream>
-#include <string>
 #include <vector>
+
+#include "libcore/base/cores.h"
+#include "libcore/base/spinning.h"
 
 namespace galley {
 namespace {
@@ -27,18 +27,6 @@ ThreadShare::~ThreadShare() {
   omp_set_num_threads(saved_pool_);
 }
 
-int available_cores() {
-  cpu_set_t set;
-  int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-  std::ifstream quota_file("/sys/fs/cgroup/cpu.max");
-  std::string quota;
-  double period = 0;
-  if (quota_file >> quota >> period && quota != "max" && period > 0) {
-    cores = std::min(cores, std::max(1, static_cast<int>(std::stod(quota) / period + 0.5)));
-  }
-  return std::max(1, cores);
-}
-
 int compute_threads() {
   if (share_of_this_thread > 0) return share_of_this_thread;
   if (threads_in_use > 0) return threads_in_use;
@@ -50,6 +38,7 @@ void set_compute_threads(int threads) {
   threads_in_use = std::max(1, threads);
   omp_set_num_threads(threads_in_use);
   omp_set_dynamic(0);
+  if (threads_in_use > 1) watch_cores();
 }
 
 void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {

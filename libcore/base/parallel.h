@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <functional>
 
+#include "libcore/base/cores.h"
+
 namespace galley {
 
 /// Threads that parallel_for and the vendor library use. Set once at start by the tool; at least 1.
@@ -20,9 +22,6 @@ class ThreadShare {
  private:
   int saved_, saved_pool_;
 };
-/// Cores this process may run on (affinity and container quota respected).
-int available_cores();
-
 /// Cuts [0, count) into at most compute_threads() ranges of equal size (a pure function of count, grain and threads) and
 /// calls body(begin, end) for each, one a thread. Ranges hold at least `grain` items. An exception thrown by a body is
 /// rethrown here.

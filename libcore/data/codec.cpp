@@ -1,14 +1,8 @@
 #include "libcore/data/codec.h"
 
-#include <turbojpeg.h>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cstring>
-#include <memory>
-
-#include "libcore/data/sample.h"
 
 namespace galley {
 namespace {
@@ -45,31 +39,6 @@ std::string_view format_of(std::span<const std::byte> file) {
   return "";
 }
 
-struct CloseTurbo {
-  void operator()(void* handle) const { tjDestroy(handle); }
-};
-
-tjhandle turbo_handle() {
-  thread_local const std::unique_ptr<void, CloseTurbo> handle(tjInitDecompress());
-  if (handle == nullptr) fail(ErrorCode::kResource, "libjpeg-turbo could not make a decoder");
-  return handle.get();
-}
-
-/// Ink on paper to light: Adobe writes CMYK inverted, and nobody else writes CMYK JPEGs.
-Image rgb_from_inverted_cmyk(const std::vector<unsigned char>& cmyk, int64_t height, int64_t width) {
-  Image image(DType::kU8, height, width, 3);
-  uint8_t* rgb = image.as<uint8_t>();
-  for (int64_t i = 0; i < image.area(); ++i) {
-    const unsigned char* pixel = &cmyk[static_cast<size_t>(4 * i)];
-    const int key = pixel[3];
-    for (int c = 0; c < 3; ++c) {
-      const int product = (255 - pixel[c]) * key + 128;
-      rgb[3 * i + c] = static_cast<uint8_t>(std::max(0, key - (((product >> 8) + product) >> 8)));
-    }
-  }
-  return image;
-}
-
 }  // namespace
 
 bool has_image_suffix(std::string_view file_name) {
@@ -82,39 +51,12 @@ bool has_image_suffix(std::string_view file_name) {
   return std::find(kSuffixes.begin(), kSuffixes.end(), suffix) != kSuffixes.end();
 }
 
-Image decode_jpeg(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits) {
-  const tjhandle handle = turbo_handle();
-  const auto* data = reinterpret_cast<const unsigned char*>(file.data());
-  const auto size = static_cast<unsigned long>(file.size());
-  int width = 0, height = 0, subsampling = 0, colorspace = 0;
-  const auto refuse = [&](const char* what) {
-    const std::string reason = tjGetErrorStr2(handle);
-    const bool cut = reason.find("remature end") != std::string::npos || reason.find("EOF") != std::string::npos;
-    throw BadSample(cut ? "truncated" : "corrupt", cat(name, ": damaged JPEG (", what, "): ", reason));
-  };
-  if (tjDecompressHeader3(handle, data, size, &width, &height, &subsampling, &colorspace) != 0) refuse("header");
-  if (width < 1 || height < 1) throw BadSample("truncated", cat(name, ": damaged JPEG: its header names no size"));
-  if (width > limits.max_dimension || height > limits.max_dimension || int64_t{width} * height > limits.max_pixels)
-    throw BadSample("too large", cat(name, ": JPEG of ", width, " x ", height, " pixels; the limit is ", limits.max_dimension,
-                                     " a side and ", limits.max_pixels, " in all"));
-  // A warning means that the decoder invented pixels; more than 500 scans is a decompression bomb.
-  constexpr int kFlags = TJFLAG_STOPONWARNING | TJFLAG_LIMITSCANS;
-  if (colorspace == TJCS_CMYK || colorspace == TJCS_YCCK) {
-    std::vector<unsigned char> cmyk(static_cast<size_t>(width) * static_cast<size_t>(height) * 4);
-    if (tjDecompress2(handle, data, size, cmyk.data(), width, 0, height, TJPF_CMYK, kFlags) != 0) refuse("pixels");
-    return rgb_from_inverted_cmyk(cmyk, height, width);
-  }
-  const bool gray = colorspace == TJCS_GRAY;
-  Image image(DType::kU8, height, width, gray ? 1 : 3);
-  if (tjDecompress2(handle, data, size, image.as<uint8_t>(), width, 0, height, gray ? TJPF_GRAY : TJPF_RGB, kFlags) != 0) refuse("pixels");
-  return image;
-}
-
-Image decode_image(std::span<const std::byte> file, ColorMode mode, std::string_view name, const DecodeLimits& limits) {
+Image decode_image(std::span<const std::byte> file, ColorMode mode, std::string_view name, const DecodeLimits& limits, Irregularity* irregularity) {
   const std::string_view format = format_of(file);
+  if (irregularity != nullptr) *irregularity = {};
   Image image;
   if (format == "JPEG") {
-    image = decode_jpeg(file, name, limits);
+    image = decode_jpeg(file, name, limits, irregularity);
   } else if (format == "PNG") {
     image = decode_png(file, name, limits);
   } else if (format == "BMP") {

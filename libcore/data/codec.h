@@ -1,6 +1,6 @@
 #pragma once
 // Image files to pixels: JPEG by libjpeg-turbo, PNG and BMP by stb_image behind checks of our own. Damaged data is refused:
-// truncated files, JPEG warnings, PNG checksums, sizes beyond the limits.
+// truncated files, JPEG warnings that concern pixels, PNG checksums, sizes beyond the limits.
 
 #include <cstdint>
 #include <span>
@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "libcore/data/image.h"
+#include "libcore/data/sample.h"
 
 namespace galley {
 
@@ -22,14 +23,17 @@ struct DecodeLimits {
 
 /// Decodes a JPEG, PNG or BMP file in memory to u8 [3,H,W] or [1,H,W]; transparency is dropped. `name` is for the message of
 /// the BadSample that is thrown where the data is damaged, too large or of another format (which is named).
-Image decode_image(std::span<const std::byte> file, ColorMode mode, std::string_view name, const DecodeLimits& limits = {});
+/// A JPEG with extraneous bytes between its parts, an unknown revision in its header, or no end marker after complete data has the pixels
+/// of the correct file: it is decoded, and `irregularity` (where given) says so; of other files it becomes empty.
+Image decode_image(std::span<const std::byte> file, ColorMode mode, std::string_view name, const DecodeLimits& limits = {},
+                   Irregularity* irregularity = nullptr);
 
 /// Whether a file name ends like an image: "jpg", "png", ... or of a kind that we know but cannot decode ("webp"), so that such
 /// files are an error and not left out in silence.
 bool has_image_suffix(std::string_view file_name);
 
 /// Decoders of one format each; native channels (1 or 3). For decode_image and tests.
-Image decode_jpeg(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits);
+Image decode_jpeg(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits, Irregularity* irregularity = nullptr);
 Image decode_png(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits);
 Image decode_bmp(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits);
 

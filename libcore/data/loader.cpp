@@ -16,11 +16,37 @@ namespace {
 /// After so many damaged samples in a row, the data is not what the recipe thinks.
 constexpr int64_t kMaxBadInARow = 100;
 
-/// A damaged sample that was replaced.
-struct Skipped {
+/// Something about a sample that is counted by its cause.
+struct Finding {
   int64_t row = 0;
   std::string cause, message;
 };
+
+/// Of rows of one batch.
+struct Findings {
+  std::vector<Finding> skipped;    // damaged samples that were replaced
+  std::vector<Finding> irregular;  // files that were read all the same
+  std::map<int64_t, std::string> unreadable;
+
+  void add(const Findings& others) {
+    skipped.insert(skipped.end(), others.skipped.begin(), others.skipped.end());
+    irregular.insert(irregular.end(), others.irregular.begin(), others.irregular.end());
+    unreadable.insert(others.unreadable.begin(), others.unreadable.end());
+  }
+};
+
+/// Counts findings in the order of rows; `first_of_kind` hears of each cause once.
+template <class FirstOfKind>
+int64_t count_findings(std::vector<Finding>& findings, std::map<std::string, SkipReport::Cause>& causes, const FirstOfKind& first_of_kind) {
+  std::sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) { return a.row < b.row; });
+  for (const Finding& finding : findings) {
+    SkipReport::Cause& cause = causes[finding.cause];
+    if (cause.count++ > 0) continue;
+    cause.first = finding.message;
+    first_of_kind(finding.message);
+  }
+  return static_cast<int64_t>(findings.size());
+}
 
 /// A batch in the making. Rows are handed out in chunks; `missing` counts rows that are not written yet.
 struct Slot {
@@ -28,7 +54,7 @@ struct Slot {
   int64_t handed_out = 0;
   int64_t missing = 0;
   bool ready = false;
-  std::vector<Skipped> skipped;
+  Findings findings;
   std::exception_ptr error;
   int64_t error_row = 0;
 };
@@ -48,12 +74,15 @@ class DataLoader::State {
   const std::map<std::string, Tensor>& layout() const { return slots_.front().batch.fields; }
   int64_t buffer_bytes() const;
   const SkipReport& skips() const { return skips_; }
+  const IrregularReport& irregular() const { return irregular_; }
 
  private:
-  Sample read_prepared(int64_t position, std::vector<Skipped>& skipped, int64_t row, int64_t& index) const;
+  Sample read_prepared(int64_t position, Findings& findings, int64_t row, int64_t& index) const;
+  Sample first_sample() const;
   void make_buffers();
   bool begin_batch(Slot& slot);
-  void fill_row(Slot& slot, int64_t row, std::vector<Skipped>& skipped) const;
+  void fill_row(Slot& slot, int64_t row, Findings& findings) const;
+  void fill_or_report(Slot& slot, int64_t row, Findings& findings) const;
   void fill_rows(Slot& slot, int64_t begin, int64_t end);
   void finish_batch(Slot& slot) const;
   void deliver(Slot& slot);
@@ -67,6 +96,7 @@ class DataLoader::State {
   std::optional<int64_t> end_;  // position
   std::vector<Slot> slots_;
   SkipReport skips_;
+  IrregularReport irregular_;
   int64_t delivered_ = 0;    // position of the next batch to deliver
   Slot* current_ = nullptr;  // with the caller
 
@@ -109,29 +139,41 @@ DataLoader::State::~State() {
 }
 
 /// The sample at a position with its pipeline applied; where it is damaged and may be skipped, the next good one of the slice.
-Sample DataLoader::State::read_prepared(int64_t position, std::vector<Skipped>& skipped, int64_t row, int64_t& index) const {
+Sample DataLoader::State::read_prepared(int64_t position, Findings& findings, int64_t row, int64_t& index) const {
   for (int64_t tries = 0;; ++tries) {
     const SampleOrder::Place place = order_.instead_of(position, tries);
     index = place.index;
     try {
       Sample sample = source_->read(place.index);
       pipeline_.apply(sample, {options_.order.seed, place.epoch, place.index});
+      if (!sample.irregularity.kind.empty()) findings.irregular.push_back({row, sample.irregularity.kind, sample.irregularity.message});
       return sample;
     } catch (Error& error) {
       const auto* bad = dynamic_cast<const BadSample*>(&error);
       if (bad == nullptr) error.context(cat(" in ", source_->sample_name(place.index)));
-      if (options_.on_error == OnErrorRule::kFail || error.code() != ErrorCode::kInput) throw;
-      if (tries == 0) skipped.push_back({row, bad == nullptr ? "other" : bad->cause(), error.message()});
+      if (options_.on_error != OnErrorRule::kSkip || error.code() != ErrorCode::kInput) throw;
+      if (tries == 0) findings.skipped.push_back({row, bad == nullptr ? "other" : bad->cause(), error.message()});
       if (tries + 1 >= std::min(kMaxBadInARow, order_.size()))
         fail(ErrorCode::kInput, "no good sample among ", tries + 1, " in a row; the last: ", error.message());
     }
   }
 }
 
-void DataLoader::State::make_buffers() {
-  std::vector<Skipped> skipped;
+/// The sample that the buffers are made after. It is read again for its batch, so that nothing is counted here.
+Sample DataLoader::State::first_sample() const {
+  Findings findings;
   int64_t index = 0;
-  const Sample sample = read_prepared(end_ && options_.start >= *end_ ? 0 : options_.start, skipped, 0, index);
+  for (int64_t position = end_ && options_.start >= *end_ ? 0 : options_.start, tries = 1;; ++position, ++tries) {
+    try {
+      return read_prepared(position, findings, 0, index);
+    } catch (const Error& error) {
+      if (options_.on_error != OnErrorRule::kReport || error.code() != ErrorCode::kInput || tries >= order_.size()) throw;
+    }
+  }
+}
+
+void DataLoader::State::make_buffers() {
+  const Sample sample = first_sample();
   GALLEY_ASSERT(sample.find("input") != nullptr, source_->describe());
   const bool mixes = !batch_transforms_.empty();
   GALLEY_CHECK(!mixes || sample.find("label") != nullptr, "batch transforms mix labels, but the source has none");
@@ -180,15 +222,15 @@ bool DataLoader::State::begin_batch(Slot& slot) {
   slot.handed_out = 0;
   slot.missing = batch.valid;
   slot.ready = false;
-  slot.skipped.clear();
+  slot.findings = {};
   slot.error = nullptr;
   return true;
 }
 
-void DataLoader::State::fill_row(Slot& slot, int64_t row, std::vector<Skipped>& skipped) const {
+void DataLoader::State::fill_row(Slot& slot, int64_t row, Findings& findings) const {
   Batch& batch = slot.batch;
   int64_t index = 0;
-  const Sample sample = read_prepared(batch.first + row, skipped, row, index);
+  const Sample sample = read_prepared(batch.first + row, findings, row, index);
   batch.indices[static_cast<size_t>(row)] = index;
   for (auto& [name, tensor] : batch.fields) {
     const FieldValue* value = sample.find(name);
@@ -221,18 +263,33 @@ void DataLoader::State::fill_row(Slot& slot, int64_t row, std::vector<Skipped>& 
   }
 }
 
+/// With OnErrorRule::kReport a sample that cannot be read leaves zeros in its row, and its message.
+void DataLoader::State::fill_or_report(Slot& slot, int64_t row, Findings& findings) const {
+  try {
+    fill_row(slot, row, findings);
+  } catch (const Error& error) {
+    if (options_.on_error != OnErrorRule::kReport || error.code() != ErrorCode::kInput) throw;
+    findings.unreadable[row] = error.message();
+    slot.batch.indices[static_cast<size_t>(row)] = order_.at(slot.batch.first + row).index;
+    for (auto& [name, tensor] : slot.batch.fields) {
+      const auto row_bytes = static_cast<size_t>(tensor.bytes() / options_.order.batch);
+      std::memset(static_cast<std::byte*>(tensor.data()) + static_cast<size_t>(row) * row_bytes, 0, row_bytes);
+    }
+  }
+}
+
 /// Rows begin .. end-1; the error of the lowest bad row is kept for the caller of next().
 void DataLoader::State::fill_rows(Slot& slot, int64_t begin, int64_t end) {
-  std::vector<Skipped> skipped;
+  Findings findings;
   std::exception_ptr error;
   int64_t row = begin;
   try {
-    for (; row < end; ++row) fill_row(slot, row, skipped);
+    for (; row < end; ++row) fill_or_report(slot, row, findings);
   } catch (const std::exception&) {
     error = std::current_exception();
   }
   const std::lock_guard lock(mutex_);
-  slot.skipped.insert(slot.skipped.end(), skipped.begin(), skipped.end());
+  slot.findings.add(findings);
   if (error != nullptr && (slot.error == nullptr || row < slot.error_row)) {
     slot.error = error;
     slot.error_row = row;
@@ -331,15 +388,15 @@ const Batch* DataLoader::State::next() {
 void DataLoader::State::deliver(Slot& slot) {
   delivered_ = slot.batch.first + slot.batch.valid;
   if (slot.error != nullptr) std::rethrow_exception(slot.error);
-  std::sort(slot.skipped.begin(), slot.skipped.end(), [](const Skipped& a, const Skipped& b) { return a.row < b.row; });
-  for (const Skipped& skipped : slot.skipped) {
-    SkipReport::Cause& cause = skips_.causes[skipped.cause];
-    if (cause.count++ == 0) {
-      cause.first = skipped.message;
-      log(LogLevel::kWarning, cat("skipped: ", skipped.message, " (others of this kind are counted)"));
-    }
-    ++skips_.skipped;
-  }
+  slot.batch.unreadable = std::move(slot.findings.unreadable);
+  slot.batch.irregular.clear();
+  for (const Finding& finding : slot.findings.irregular) slot.batch.irregular[finding.row] = finding.message;
+  skips_.skipped += count_findings(slot.findings.skipped, skips_.causes, [](const std::string& message) {
+    log(LogLevel::kWarning, cat("skipped: ", message, " (others of this kind are counted)"));
+  });
+  irregular_.samples += count_findings(slot.findings.irregular, irregular_.kinds, [](const std::string& message) {
+    log(LogLevel::kInfo, cat(message, " (others of this kind are counted)"));
+  });
 }
 
 DataLoader::DataLoader(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms,
@@ -355,5 +412,6 @@ const Source& DataLoader::source() const { return state_->source(); }
 const std::map<std::string, Tensor>& DataLoader::layout() const { return state_->layout(); }
 int64_t DataLoader::buffer_bytes() const { return state_->buffer_bytes(); }
 const SkipReport& DataLoader::skips() const { return state_->skips(); }
+const IrregularReport& DataLoader::irregular() const { return state_->irregular(); }
 
 }  // namespace galley

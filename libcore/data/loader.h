@@ -15,8 +15,8 @@
 
 namespace galley {
 
-/// What a damaged sample does.
-enum class OnErrorRule { kFail, kSkip };
+/// What a damaged sample does: end the pass, give its place to the next good one, or leave its row empty and say why (Batch::unreadable).
+enum class OnErrorRule { kFail, kSkip, kReport };
 
 struct LoaderOptions {
   OrderOptions order;    ///< Batch size, shuffling, slice, last batch, seed.
@@ -40,6 +40,8 @@ struct Batch {
   int64_t first = 0;             ///< Position of row 0.
   int64_t epoch = 0;             ///< Of row 0.
   std::vector<int64_t> indices;  ///< Index in the source of each valid row.
+  std::map<int64_t, std::string> unreadable;  ///< By row: why its sample could not be read (OnErrorRule::kReport); the row is zeros.
+  std::map<int64_t, std::string> irregular;   ///< By row: what is wrong with the file of a sample that was read all the same.
 
   const Tensor& input() const { return fields.at("input"); }
   const Tensor& label() const { return fields.at("label"); }
@@ -54,6 +56,12 @@ struct SkipReport {
   };
   int64_t skipped = 0;
   std::map<std::string, Cause> causes;
+};
+
+/// Samples of files that are irregular but were read in full (Irregularity), counted over delivered batches only.
+struct IrregularReport {
+  int64_t samples = 0;
+  std::map<std::string, SkipReport::Cause> kinds;
 };
 
 class DataLoader {
@@ -79,6 +87,7 @@ class DataLoader {
   /// Bytes of all batch buffers.
   int64_t buffer_bytes() const;
   const SkipReport& skips() const;
+  const IrregularReport& irregular() const;
 
  private:
   class State;

@@ -16,6 +16,12 @@ namespace galley {
 
 using FieldValue = std::variant<int64_t, Image, Tensor>;
 
+/// What is wrong with a file that was read all the same, its values as in a correct file. `kind` is one of few words ("no end marker",
+/// "extraneous bytes", ...) under which a loader counts; empty for a correct file.
+struct Irregularity {
+  std::string kind, message;
+};
+
 /// Few fields, so a list.
 class Sample {
  public:
@@ -34,6 +40,8 @@ class Sample {
   }
   const Image* image() const { return const_cast<Sample*>(this)->image(); }
   const std::vector<std::pair<std::string, FieldValue>>& fields() const { return fields_; }
+
+  Irregularity irregularity;  ///< Of the file that it was read from.
 
  private:
   std::vector<std::pair<std::string, FieldValue>> fields_;

@@ -93,7 +93,7 @@ class FolderSource : public Source {
     const std::string& path = files_[static_cast<size_t>(index)];
     const std::string bytes = read_file(path);
     Sample sample;
-    sample.set("input", decode_image(std::as_bytes(std::span(bytes)), mode_, path));
+    sample.set("input", decode_image(std::as_bytes(std::span(bytes)), mode_, path, {}, &sample.irregularity));
     sample.set("label", label(index));
     return sample;
   }

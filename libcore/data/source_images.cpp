@@ -43,7 +43,7 @@ class ImageList : public Source {
     if (place.archive != nullptr) return place.archive->read(place.member);
     const std::string file = read_file(place.file);
     Sample sample;
-    sample.set("input", decode_image(std::as_bytes(std::span(file)), mode_, place.file));
+    sample.set("input", decode_image(std::as_bytes(std::span(file)), mode_, place.file, {}, &sample.irregularity));
     return sample;
   }
 

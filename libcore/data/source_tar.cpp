@@ -101,7 +101,7 @@ class TarSource : public Source {
     const Entry& entry = images_[static_cast<size_t>(index)];
     thread_local std::vector<std::byte> buffer;
     Sample sample;
-    sample.set("input", decode_image(entry.archive->read(*entry.member, buffer), mode_, name_of(entry)));
+    sample.set("input", decode_image(entry.archive->read(*entry.member, buffer), mode_, name_of(entry), {}, &sample.irregularity));
     if (!labels_.empty()) sample.set("label", label(index));
     return sample;
   }

@@ -3,7 +3,7 @@
 namespace galley {
 
 std::string_view profile_page_body() {
-  return R"page(<h1 id="title"></h1><p id="subtitle"></p><div class="cards" id="cards"></div>
+  return R"page(<h1 id="title"></h1><p id="subtitle"></p><div id="remarks"></div><div class="cards" id="cards"></div>
 <h2>Advice</h2><div id="advice"></div>
 <h2>Timeline of one step</h2><p id="hint">Drag to zoom, double-click for the whole step.</p><div id="timeline"></div><p class="legend" id="phases"></p>
 <h2>Modules</h2><p>Width is time, backward pass and updates included. Click to zoom, click the top to return.</p><div id="flame"></div>
@@ -19,6 +19,7 @@ std::string_view profile_page_script() {
 const categoryColor = { parameters: "#3b5b92", buffers: "#6c86b8", optimizer_state: "#7a5195", inputs: "#b9c4d0", prepared: "#9c8ade", activations: "#2a9d8f", gradients: "#e07a3f", workspace: "#b4343a" };
 byId("title").textContent = "Profile of " + (data.recipe || "a recipe") + ": " + (data.what === "forward" ? "forward pass" : "training step");
 byId("subtitle").textContent = data.steps + " steps of " + data.batch + " samples" + (data.synthetic ? ", random batches" : "") + ", " + data.threads + " threads; limit of the machine " + number(data.machine.flops_per_s / 1e9) + " GFLOP/s (" + data.machine.instruction_set + "), " + number(data.machine.bytes_per_s / 1e9) + " GB/s";
+for (const remark of data.remarks) element(byId("remarks"), "div", { class: "advice" }, remark);
 for (const [label, value] of [["a step", number(data.wall_ms / data.steps, 4) + " ms"], ["samples/s", number(data.samples_per_s)], ["computing", number(data.shares_percent.compute) + " %"], ["waiting for data", number(data.shares_percent.data) + " %"],
                               ["executor", number(data.shares_percent.executor) + " %"], ["of the limit", number(data.work.limit_percent) + " %"], ["planned memory", bytes(data.memory.planned_bytes)], ["measured memory", bytes(data.memory.resident_bytes)]]) {
   const card = element(byId("cards"), "div", { class: "card" });

@@ -105,6 +105,7 @@ Json report_of(const ProfileReport& report, const Recording& recording) {
     hits += std::max<int64_t>(0, made.runs - 1);
   }
   json["compilations"] = {{"count", report.compilations.size()}, {"cache_hits", hits}, {"programs", std::move(programs)}};
+  json["remarks"] = report.remarks;
   return json;
 }
 

@@ -28,9 +28,10 @@ struct ProfileReport {
   Profile profile;
   std::vector<Advice> advice;
   std::vector<Compilation> compilations;
+  std::vector<std::string> remarks;  // about the machine during the recording: MachineWatch::remarks
 };
 
-/// {"recipe","what",…,"operators":[…],"modules":[…],"memory":{…},"advice":[…],"compilations":{…}}. The self times of `operators`, which
+/// {"recipe","what",…,"operators":[…],"modules":[…],"memory":{…},"advice":[…],"compilations":{…},"remarks":[…]}. The self times of `operators`, which
 /// has a row "(executor)" and a row "(waiting for data)", sum to wall_ms. `recording`: what the profile was made of.
 std::string report_json(const ProfileReport& report, const Recording& recording);
 

@@ -1,10 +1,13 @@
 #include "libcore/profiler/timer.h"
 
+#include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <fstream>
 #include <memory>
 #include <sstream>
@@ -16,6 +19,11 @@ namespace galley {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+constexpr double kLeastWatch_s = 0.2;
+/// Cores. A quiet machine's own services use less than 0.03; a program that computes uses 1 (docs/performance.md, "A shared machine").
+constexpr double kOthersWorthSaying = 0.1;
+
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 double time_once(const std::function<void()>& work, int64_t repetitions) {
@@ -31,15 +39,36 @@ bool narrow_enough(const Series& series, double relative_error) {
   return interval.high - interval.low <= 2 * relative_error * quantile(sorted, 0.5);
 }
 
-/// Jiffies by kind, of all cores: user, nice, system, idle, iowait, irq, softirq, steal.
-std::vector<int64_t> cpu_times() {
-  std::ifstream file("/proc/stat");
-  std::string line;
-  std::getline(file, line);
-  std::istringstream words(line.substr(std::min<size_t>(line.size(), 4)));
-  std::vector<int64_t> times;
-  for (int64_t value = 0; times.size() < 8 && words >> value;) times.push_back(value);
-  return times;
+/// Seconds that this process and its finished children had a core.
+double own_seconds() {
+  double seconds = 0;
+  for (const int who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+    rusage usage{};
+    getrusage(who, &usage);
+    for (const timeval& part : {usage.ru_utime, usage.ru_stime}) {
+      seconds += static_cast<double>(part.tv_sec) + 1e-6 * static_cast<double>(part.tv_usec);
+    }
+  }
+  return seconds;
+}
+
+/// The processors that this process may run on: in a container others are none of its business.
+std::vector<int> processors() {
+  cpu_set_t set;
+  std::vector<int> numbers;
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return numbers;
+  for (int i = 0; i < CPU_SETSIZE; ++i) {
+    if (CPU_ISSET(i, &set)) numbers.push_back(i);
+  }
+  return numbers;
+}
+
+double ticks_per_s() { return static_cast<double>(sysconf(_SC_CLK_TCK)); }
+
+std::string proc_stat() {
+  std::ostringstream text;
+  text << std::ifstream("/proc/stat").rdbuf();
+  return text.str();
 }
 
 }  // namespace
@@ -98,18 +127,35 @@ std::vector<Series> time_interleaved(std::span<const std::function<void()>> cand
   return series;
 }
 
-MachineWatch::MachineWatch() : begun_(cpu_times()) {}
+CpuSeconds cpu_seconds(const std::string& proc_stat, const std::vector<int>& processors, double ticks_per_s) {
+  CpuSeconds sum;
+  std::istringstream lines(proc_stat);
+  for (std::string line; std::getline(lines, line);) {
+    int processor = 0;
+    double user = 0, nice = 0, system = 0, idle = 0, iowait = 0, irq = 0, softirq = 0, steal = 0;
+    const int found = std::sscanf(line.c_str(), "cpu%d %lf %lf %lf %lf %lf %lf %lf %lf", &processor, &user, &nice, &system, &idle, &iowait,
+                                  &irq, &softirq, &steal);
+    if (found != 9) continue;
+    if (std::find(processors.begin(), processors.end(), processor) == processors.end()) continue;
+    sum.busy += (user + nice + system + irq + softirq) / ticks_per_s;
+    sum.stolen += steal / ticks_per_s;
+    sum.all += (user + nice + system + idle + iowait + irq + softirq + steal) / ticks_per_s;
+  }
+  return sum;
+}
+
+MachineWatch::MachineWatch()
+    : began_(Clock::now()), processors_(processors()), begun_(cpu_seconds(proc_stat(), processors_, ticks_per_s())), own_begun_(own_seconds()) {}
 
 MachineState MachineWatch::state() const {
   MachineState state;
-  std::ifstream("/proc/loadavg") >> state.load;
   std::ifstream("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") >> state.governor;
-  const std::vector<int64_t> now = cpu_times();
-  if (now.size() == 8 && begun_.size() == 8) {
-    int64_t all = 0;
-    for (size_t i = 0; i < 8; ++i) all += now[i] - begun_[i];
-    if (all > 0) state.steal = static_cast<double>(now[7] - begun_[7]) / static_cast<double>(all);
-  }
+  const CpuSeconds now = cpu_seconds(proc_stat(), processors_, ticks_per_s());
+  const double wall_s = seconds_since(began_);
+  // The kernel counts in ticks: less than that is noise.
+  if (wall_s < kLeastWatch_s || now.all <= begun_.all) return state;
+  state.steal = (now.stolen - begun_.stolen) / (now.all - begun_.all);
+  state.others = std::max(0.0, (now.busy - begun_.busy) - (own_seconds() - own_begun_)) / wall_s;
   return state;
 }
 
@@ -118,8 +164,9 @@ std::vector<std::string> MachineWatch::remarks(int threads) const {
   std::vector<std::string> remarks;
   const int cores = available_cores();
   char text[200];
-  if (now.load > static_cast<double>(std::max(threads, 1)) + 0.7) {
-    std::snprintf(text, sizeof text, "load %.1f with %d threads: other programs run", now.load, threads);
+  if (now.others > kOthersWorthSaying) {
+    std::snprintf(text, sizeof text, "other programs ran: they used %.1f of %zu cores meanwhile, which makes times longer and uncertain", now.others,
+                  processors_.size());
     remarks.emplace_back(text);
   }
   if (now.steal > 0.01) {

@@ -2,6 +2,7 @@
 // Timing: warm-up until stable, then rounds in which every candidate runs once, until the intervals are narrow enough or time is up.
 // Nothing is printed or allocated inside a timed region.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -37,19 +38,31 @@ void empty_caches();
 
 /// What the machine does besides, as the system tells: for the note beside a measurement.
 struct MachineState {
-  double load = 0;            // running processes, one-minute mean
-  double steal = 0;           // share of time that other virtual machines took since the object was made
-  std::string governor;       // of core 0; "" where there is none
+  double others = 0;     // cores that other programs used on average since the object was made, of those that this process may use
+  double steal = 0;      // share of time that other virtual machines took since then
+  std::string governor;  // of core 0; "" where there is none
 };
+
+/// Of some processors since the machine started: `busy` for any program, `stolen` by other virtual machines, `all` idle time included.
+struct CpuSeconds {
+  double busy = 0, stolen = 0, all = 0;
+};
+/// From the text of /proc/stat (proc(5)); processors that it does not list count nothing.
+CpuSeconds cpu_seconds(const std::string& proc_stat, const std::vector<int>& processors, double ticks_per_s);
+
+/// Watches the machine while it lives: make it before a measurement, ask it after.
 class MachineWatch {
  public:
   MachineWatch();
   MachineState state() const;
-  /// Remarks worth showing: "load 3.1 on 2 cores: other programs run", ...
+  /// Remarks worth showing: "other programs ran: they used 1.9 of 2 cores meanwhile, ...", ...
   std::vector<std::string> remarks(int threads) const;
 
  private:
-  std::vector<int64_t> begun_;
+  std::chrono::steady_clock::time_point began_;
+  std::vector<int> processors_;
+  CpuSeconds begun_;
+  double own_begun_;
 };
 
 }  // namespace galley

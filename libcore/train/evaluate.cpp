@@ -49,6 +49,7 @@ MetricValues Evaluator::pass(Execution& execution) {
   }
   seen_ = metrics.samples();
   skipped_ = loader->skips().skipped;
+  irregular_ = loader->irregular().samples;
   return metrics.values();
 }
 

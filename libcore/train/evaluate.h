@@ -37,13 +37,15 @@ class Evaluator {
   int64_t samples() const { return seen_; }
   /// Damaged samples of the last run that others stood in for (on_error: skip).
   int64_t skipped() const { return skipped_; }
+  /// Samples of the last run whose files are irregular but were read in full.
+  int64_t irregular() const { return irregular_; }
 
  private:
   MetricValues pass(Execution& execution);
 
   Session& session_;
   std::string split_;
-  int64_t batch_, limit_, seen_ = 0, skipped_ = 0, data_bytes_ = 0;
+  int64_t batch_, limit_, seen_ = 0, skipped_ = 0, irregular_ = 0, data_bytes_ = 0;
   std::shared_ptr<const QuantizationPlan> plan_;
   std::vector<ParameterSpec> parameters_;
   std::shared_ptr<const Program> program_;

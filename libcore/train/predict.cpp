@@ -14,6 +14,22 @@
 
 namespace galley {
 
+std::vector<std::string> unreadable_start(const Source& source, const std::vector<Component>& pipeline) {
+  const Pipeline items(pipeline);
+  std::vector<std::string> reasons;
+  for (int64_t index = 0; index < source.size(); ++index) {
+    try {
+      Sample sample = source.read(index);
+      items.apply(sample, {0, 0, index});
+      break;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kInput) throw;
+      reasons.push_back(error.message());
+    }
+  }
+  return reasons;
+}
+
 Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, const std::vector<Component>& pipeline, PredictOptions options)
     : session_(session), source_(std::move(source)), pipeline_(pipeline), options_(std::move(options)) {
   GALLEY_CHECK_INPUT(source_->size() > 0, source_->describe(), ": nothing to predict");
@@ -42,7 +58,7 @@ std::unique_ptr<DataLoader> Predictor::loader() const {
   how.order.last_batch = LastBatchRule::kKeep;
   how.order.batch = options_.batch;
   how.workers = std::min<int64_t>(session_.threads(), 4);
-  how.on_error = options_.skip_damaged ? OnErrorRule::kSkip : OnErrorRule::kFail;
+  how.on_error = options_.keep_going ? OnErrorRule::kReport : OnErrorRule::kFail;
   how.format = session_.layout() == LayoutMode::kContiguous ? MemoryFormat::contiguous() : MemoryFormat::channels_last();
   how.passes = 1;
   return std::make_unique<DataLoader>(source_, Pipeline(pipeline_), std::vector<Component>(), how);
@@ -83,8 +99,6 @@ struct Predictor::Crew {
     return true;
   }
 
-  int64_t skipped() const { return data->skips().skipped; }
-
  private:
   struct Result {
     PredictedBatch batch;
@@ -114,11 +128,8 @@ struct Predictor::Crew {
           }
           input = batch->input().clone();
           result.batch.indices = batch->indices;
-          // The loader puts another sample in a damaged one's place.
-          for (int64_t row = 0; row < batch->valid; ++row) {
-            int64_t& index = result.batch.indices[static_cast<size_t>(row)];
-            if (index != batch->first + row) index = -1;
-          }
+          result.batch.unreadable = batch->unreadable;
+          result.batch.irregular = batch->irregular;
         } catch (const std::exception&) {
           result.error = std::current_exception();
           ended = true;
@@ -154,13 +165,12 @@ struct Predictor::Crew {
   std::vector<std::thread> threads;
 };
 
-int64_t Predictor::run(ParameterStore& store, const std::function<void(const PredictedBatch&)>& take) {
+void Predictor::run(ParameterStore& store, const std::function<void(const PredictedBatch&)>& take) {
   store.declare(*program_);  // not by the replicas, who share it
   Crew crew(*this, store);
   crew.start();
   PredictedBatch batch;
   while (crew.next(batch)) take(batch);
-  return crew.skipped();
 }
 
 }  // namespace galley

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,14 +17,19 @@ struct PredictOptions {
   int64_t batch = 16;                // at most the source's samples
   int64_t replicas = 1;              // executions side by side, each on its share of the threads
   std::vector<std::string> capture;  // globs of modules whose results are wanted too; of quantized weights the fused results
-  bool skip_damaged = false;         // leave samples out that cannot be decoded; else they are an error
+  bool keep_going = false;           // go on after a sample that cannot be read, and say why; else it is an error
 };
 
 /// Results of the first `indices.size()` rows of each tensor; the rows behind are padding.
 struct PredictedBatch {
-  std::vector<int64_t> indices;  // in the source; -1: the sample was damaged and skipped, its row means nothing
+  std::vector<int64_t> indices;  // in the source
+  std::map<int64_t, std::string> unreadable;  // by row: why its sample could not be read; the row means nothing
+  std::map<int64_t, std::string> irregular;   // by row: what is wrong with a file that was read all the same
   std::vector<Tensor> outputs;   // contiguous [N,...], in the order of Predictor::outputs()
 };
+
+/// Why the samples before the first one that can be read, its pipeline applied, cannot be; of all samples where there is no such one.
+std::vector<std::string> unreadable_start(const Source& source, const std::vector<Component>& pipeline);
 
 class Predictor {
  public:
@@ -41,8 +47,8 @@ class Predictor {
   /// Bytes of parameters, packed weights, scratch and batches, all replicas together.
   int64_t planned_bytes() const;
 
-  /// Predicts all samples on these parameters and hands the batches over in the source's order. Returns how many samples were skipped.
-  int64_t run(ParameterStore& store, const std::function<void(const PredictedBatch&)>& take);
+  /// Predicts all samples on these parameters and hands the batches over in the source's order.
+  void run(ParameterStore& store, const std::function<void(const PredictedBatch&)>& take);
 
  private:
   struct Crew;

@@ -88,6 +88,7 @@ std::string to_json(const TrainResult& result) {
   json["planned_peak_bytes"] = result.planned_peak_bytes;
   json["peak_bytes"] = result.peak_bytes;
   json["skipped"] = result.skipped;
+  json["irregular"] = result.irregular;
   json["provenance"] = Json::parse(result.provenance.empty() ? "{}" : result.provenance);
   return json.dump();
 }
@@ -111,6 +112,7 @@ TrainResult parse_result(const std::string& text, const std::string& path) {
     result.planned_peak_bytes = json.at("planned_peak_bytes");
     result.peak_bytes = json.at("peak_bytes");
     result.skipped = json.value("skipped", int64_t{0});
+    result.irregular = json.value("irregular", int64_t{0});
     result.provenance = json.at("provenance").dump();
   } catch (const Json::exception& error) {
     throw Error(ErrorCode::kInput, cat(path, " is damaged: ", error.what())).suggest("train with --force to start anew");

@@ -48,6 +48,7 @@ struct TrainResult {
   int64_t micro = 0, ranks = 1;
   int64_t planned_peak_bytes = 0, peak_bytes = 0;
   int64_t skipped = 0;           // damaged samples that were replaced (on_error: skip), over the whole run
+  int64_t irregular = 0;         // samples of irregular files that were read in full (JPEGs without an end marker, ...), over the whole run
   std::string provenance;        // a JSON object
 };
 

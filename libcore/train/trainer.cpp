@@ -89,7 +89,7 @@ class Trainer::State {
   int64_t stopping_since = 0;
   MetricValues latest;
   int64_t latest_step = -1;
-  int64_t skipped_before = 0;  // damaged samples of the run before this process continued it
+  int64_t skipped_before = 0, irregular_before = 0;  // damaged and irregular samples of the run before this process continued it
   std::vector<int64_t> sample_shape;  // as validation feeds it, or without one the training: galley.input
   std::string parents;         // JSON: the files that the initial weights came from
 
@@ -102,6 +102,7 @@ class Trainer::State {
   TrainRow one_step(NodeObserver* watcher);
   void validate(RunFolder& folder, TrainEvents& events, TensorBoardWriter* board);
   Metadata metadata();
+  int64_t irregular() const { return irregular_before + loader->irregular().samples; }
   int64_t skipped() const { return skipped_before + loader->skips().skipped; }
   double epoch_at(int64_t s) const { return length.steps_per_epoch > 0 ? static_cast<double>(s) / length.steps_per_epoch : 0; }
   KeepPolicy keep() const {
@@ -201,6 +202,7 @@ void Trainer::State::restore(const Checkpoint& checkpoint) {
   stopping_since = state.at("stopping_since");
   latest_step = state.at("latest_step");
   skipped_before = state.at("skipped");
+  irregular_before = state.value("irregular", int64_t{0});  // checkpoints of before did not count them
   parents = state.at("parents");
   for (const auto& item : state.at("latest")) latest.emplace_back(item.at(0), item.at(1));
 }
@@ -232,7 +234,7 @@ std::string Trainer::State::save(RunFolder& folder) {
   std::erase_if(content.groups, [](const CheckpointGroup& group) { return group.tensors.empty(); });
   const auto best_json = [](const Best& b) { return nlohmann::json{{"metric", b.metric}, {"value", b.value}, {"step", b.step}, {"known", b.known}}; };
   nlohmann::json state{{"wall_s", wall_s}, {"best", best_json(best)}, {"stopping", best_json(stopping)}, {"stopping_since", stopping_since}, {"latest_step", latest_step},
-                       {"skipped", skipped()}, {"parents", parents}};
+                       {"skipped", skipped()}, {"irregular", irregular()}, {"parents", parents}};
   state["latest"] = nlohmann::json::array();
   for (const auto& [name, value] : latest) {
     if (std::isfinite(value)) state["latest"].push_back({name, value});
@@ -392,6 +394,7 @@ TrainResult Trainer::State::train(TrainEvents& events) {
     result.planned_peak_bytes = plan.planned_peak_bytes;
     result.peak_bytes = peak_resident_bytes();
     result.skipped = skipped();
+    result.irregular = irregular();
     result.provenance = options.provenance;
     folder.write_text("result.json", to_json(result) + "\n");
   };

@@ -1,7 +1,5 @@
 #include "tests/bench/cases.h"
 
-#include <turbojpeg.h>
-
 #include <cmath>
 #include <memory>
 #include <span>
@@ -9,6 +7,7 @@
 #include "libcore/base/error.h"
 #include "libcore/data/codec.h"
 #include "libcore/data/resample.h"
+#include "tests/support/jpeg.h"
 #include "tools/benchmark/candidate.h"
 
 namespace galley::bench {
@@ -30,20 +29,9 @@ Image waves() {
   return image;
 }
 
-std::vector<std::byte> jpeg_of(const Image& image) {
-  const std::unique_ptr<void, int (*)(void*)> encoder(tjInitCompress(), tjDestroy);
-  unsigned char* data = nullptr;
-  unsigned long size = 0;
-  const int status = tjCompress2(encoder.get(), image.as<uint8_t>(), static_cast<int>(image.width()), 0, static_cast<int>(image.height()), TJPF_RGB, &data, &size, TJSAMP_420, 90, 0);
-  GALLEY_ASSERT(status == 0, "libjpeg-turbo does not encode");
-  const std::unique_ptr<unsigned char, void (*)(unsigned char*)> owner(data, tjFree);
-  const auto* bytes = reinterpret_cast<const std::byte*>(data);
-  return {bytes, bytes + size};
-}
-
 Case decode_case() {
   return {"decode_jpeg:500x375", [] {
-            const auto file = std::make_shared<std::vector<std::byte>>(jpeg_of(waves()));
+            const auto file = std::make_shared<std::vector<std::byte>>(test::encode_jpeg(waves().as<uint8_t>(), kHeight, kWidth));
             return Work{[file] { decode_image(*file, ColorMode::kRgb, "waves"); }, 0, static_cast<double>(file->size()) + 3.0 * kWidth * kHeight};
           }};
 }

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/cli/process.h"
 
@@ -296,6 +297,49 @@ TEST(Images, ThatAreTruncatedAreSkippedAndCountedExactly) {
   const Outcome continued = run("galley-train", second);
   ASSERT_EQ(continued.code, 0) << continued.err;
   EXPECT_EQ(Json::parse(continued.out)["skipped"], 4);
+}
+
+TEST(Images, ThatAreIrregularAreReadAsIfTheyWereCorrectAndCounted) {
+  const std::string folder = scratch_folder();
+  const std::string recipe = image_recipe(folder, {});
+  const auto command = [&](const char* name) { return std::vector<std::string>{recipe, "-o", folder + "/" + name, "--format", "json"}; };
+  const Outcome intact = run("galley-train", command("intact"));
+  ASSERT_EQ(intact.code, 0) << intact.err;
+  EXPECT_EQ(Json::parse(intact.out)["irregular"], 0);
+  const std::vector<std::string> predict{folder + "/intact", folder + "/val/cat", folder + "/val/dog", "--format", "json"};
+  const std::string jpeg = from_hex(kJpeg), end = jpeg.substr(jpeg.size() - 2);
+  const Outcome before = run("galley-predict", predict);
+  ASSERT_EQ(before.code, 0) << before.err;
+  write_text(folder + "/train/cat/1.jpg", jpeg.substr(0, jpeg.size() - 2));
+  write_text(folder + "/train/dog/2.jpg", jpeg.substr(0, jpeg.size() - 2) + std::string(20, 'x') + end);
+  write_text(folder + "/val/dog/0.jpg", jpeg.substr(0, jpeg.size() - 2));
+  const Outcome trained = run("galley-train", command("run"));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_EQ(Json::parse(trained.out)["irregular"], 4);  // two in each of two epochs
+  EXPECT_EQ(Json::parse(trained.out)["skipped"], 0);
+  EXPECT_EQ(tensor_bytes(folder + "/run/weights.safetensors"), tensor_bytes(folder + "/intact/weights.safetensors"));
+  expect_all(trained.err, {"train/cat/1.jpg: irregular JPEG, read in full: no end marker", "train/dog/2.jpg: irregular JPEG, read in full: extraneous bytes"});
+  // Continued in the middle: the same count.
+  std::vector<std::string> half = command("halves");
+  half.push_back("duration=1 epoch");
+  ASSERT_EQ(run("galley-train", half).code, 0);
+  EXPECT_EQ(Json::parse(run("galley-train", command("halves")).out)["irregular"], 4);
+  const Outcome evaluated = run("galley-evaluate", {folder + "/run", "--format", "json"});
+  EXPECT_EQ(Json::parse(evaluated.out)["irregular"], 1) << evaluated.err;
+  expect_all(evaluated.err, {"1 samples of irregular files were read in full"});
+  const Outcome after = run("galley-predict", predict);
+  ASSERT_EQ(after.code, 0) << after.err;
+  std::istringstream lines(after.out), lines_before(before.out);
+  int notes = 0;
+  for (std::string line, line_before; std::getline(lines, line) && std::getline(lines_before, line_before);) {
+    const Json json = Json::parse(line);
+    EXPECT_EQ(json["top"], Json::parse(line_before)["top"]);
+    if (!json.contains("note")) continue;
+    ++notes;
+    EXPECT_EQ(json["file"], folder + "/val/dog/0.jpg");
+    EXPECT_EQ(json["note"], folder + "/val/dog/0.jpg: irregular JPEG, read in full: no end marker");
+  }
+  EXPECT_EQ(notes, 1);
 }
 
 TEST(Images, OfNoKindAndFoldersWithoutAnyAreExit4) {

@@ -156,18 +156,79 @@ TEST_F(Predict, ImagesAreRankedBySoftmax) {
   EXPECT_EQ(std::count(few.out.begin(), few.out.end(), '\n'), 2) << few.out;
 }
 
-TEST_F(Predict, DamagedImagesFailOrAreLeftOut) {
+TEST_F(Predict, AnUnreadableFileIsReportedInItsLineAndTheOthersArePredicted) {
   std::filesystem::create_directories(folder + "/images");
-  write_text(folder + "/images/a.bmp", bmp(picture(1)).substr(0, 900));
-  write_text(folder + "/images/b.bmp", bmp(picture(2)));
-  const Outcome failed = run("galley-predict", {folder + "/run", folder + "/images"});
+  for (int i = 0; i < 6; ++i) write_text(folder + "/images/" + std::to_string(i) + ".bmp", bmp(picture(i)));
+  const std::vector<std::string> command{folder + "/run", folder + "/images", "top=2", "--format", "json"};
+  const auto lines_of = [](const Outcome& outcome) {
+    std::vector<Json> lines;
+    std::istringstream text(outcome.out);
+    for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line));
+    return lines;
+  };
+  const std::vector<Json> intact = lines_of(run("galley-predict", command));
+  ASSERT_EQ(intact.size(), 6u);
+  // The first, two in a row, and one that is not an image at all.
+  for (const char* name : {"0.bmp", "2.bmp", "3.bmp"}) write_text(folder + "/images/" + name, bmp(picture(1)).substr(0, 900));
+  write_text(folder + "/images/5.bmp", "no image");
+  for (const std::vector<std::string>& how : {std::vector<std::string>{}, {"--batch", "1"}, {"--batch", "2", "--replicas", "2"}, {"--on-error", "report"}}) {
+    std::vector<std::string> with = command;
+    with.insert(with.end(), how.begin(), how.end());
+    const Outcome outcome = run("galley-predict", with);
+    EXPECT_EQ(outcome.code, 4) << outcome.err;
+    const std::vector<Json> lines = lines_of(outcome);
+    ASSERT_EQ(lines.size(), 6u) << outcome.out;
+    for (size_t i = 0; i < 6; ++i) {
+      const std::string file = folder + "/images/" + std::to_string(i) + ".bmp";
+      EXPECT_EQ(lines[i]["file"], file);
+      EXPECT_EQ(lines[i]["provenance"]["tool"], "galley-predict");
+      if (i == 1 || i == 4) {
+        EXPECT_EQ(lines[i]["top"], intact[i]["top"]);
+        EXPECT_FALSE(lines[i].contains("error"));
+      } else {
+        EXPECT_EQ(lines[i]["error"]["code"], 4);
+        EXPECT_NE(lines[i]["error"]["message"].get<std::string>().find(file), std::string::npos) << lines[i].dump();
+        EXPECT_FALSE(lines[i].contains("top"));
+      }
+    }
+    EXPECT_NE(outcome.err.find("4 of 6 files could not be read"), std::string::npos) << outcome.err;
+  }
+  // The table and CSV have a column for it; rows of the output file are those of the files that were read.
+  const Outcome csv = run("galley-predict", {folder + "/run", folder + "/images", "top=1", "--format", "csv", "-o", folder + "/out.safetensors"});
+  EXPECT_EQ(csv.code, 4) << csv.err;
+  EXPECT_TRUE(csv.out.starts_with("file,rank,index,label,score,error\n")) << csv.out;
+  EXPECT_EQ(std::count(csv.out.begin(), csv.out.end(), '\n'), 7) << csv.out;
+  EXPECT_EQ(read_floats(folder + "/out.safetensors").at("output").size(), size_t{2 * kClasses});
+  const Outcome text = run("galley-predict", {folder + "/run", folder + "/images"});
+  EXPECT_EQ(text.code, 4);
+  EXPECT_NE(text.out.find("2.bmp: "), std::string::npos) << text.out;
+  // None can be read: the same.
+  const Outcome none = run("galley-predict", {folder + "/run", folder + "/images/0.bmp", folder + "/images/5.bmp", "--format", "json"});
+  EXPECT_EQ(none.code, 4) << none.err;
+  ASSERT_EQ(lines_of(none).size(), 2u) << none.out;
+  EXPECT_EQ(lines_of(none)[1]["error"]["code"], 4);
+}
+
+TEST_F(Predict, OnErrorFailStopsAtTheFirstAndSkipLeavesOut) {
+  std::filesystem::create_directories(folder + "/images");
+  write_text(folder + "/images/a.bmp", bmp(picture(1)));
+  write_text(folder + "/images/b.bmp", bmp(picture(1)).substr(0, 900));
+  write_text(folder + "/images/c.bmp", bmp(picture(2)));
+  const Outcome failed = run("galley-predict", {folder + "/run", folder + "/images", "--on-error", "fail"});
   EXPECT_EQ(failed.code, 4);
   EXPECT_EQ(failed.out, "");
-  EXPECT_NE(failed.err.find("a.bmp"), std::string::npos) << failed.err;
+  EXPECT_NE(failed.err.find("b.bmp"), std::string::npos) << failed.err;
+  const Outcome json = run("galley-predict", {folder + "/run", folder + "/images", "--on-error", "fail", "--format", "json", "-q"});
+  EXPECT_EQ(json.code, 4);
+  EXPECT_EQ(json.out, "");
+  const Json error = Json::parse(json.err)["error"];
+  EXPECT_EQ(error["code"], 4);
+  EXPECT_NE(error["message"].get<std::string>().find("b.bmp"), std::string::npos) << json.err;
   const Outcome skipped = run("galley-predict", {folder + "/run", folder + "/images", "--on-error", "skip", "top=1", "--format", "csv"});
   EXPECT_EQ(skipped.code, 0) << skipped.err;
-  EXPECT_EQ(skipped.out.find("a.bmp"), std::string::npos) << skipped.out;
-  EXPECT_NE(skipped.out.find("b.bmp"), std::string::npos) << skipped.out;
+  EXPECT_TRUE(skipped.out.starts_with("file,rank,index,label,score\n")) << skipped.out;
+  EXPECT_EQ(skipped.out.find("b.bmp"), std::string::npos) << skipped.out;
+  EXPECT_NE(skipped.out.find("c.bmp"), std::string::npos) << skipped.out;
   EXPECT_NE(skipped.err.find("1 skipped"), std::string::npos) << skipped.err;
 }
 

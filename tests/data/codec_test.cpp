@@ -58,7 +58,9 @@ TEST(Decode, EveryTruncationIsRefused) {
       const std::string cause = refusal(std::span(file).first(file.size() * percent / 100));
       EXPECT_NE(cause, "") << name << " cut at " << percent << " %";
     }
-    EXPECT_NE(refusal(std::span(file).first(file.size() - 1)), "") << name << " without its last byte";
+    // Of a JPEG that is half of the end marker: no data (codec_jpeg_test).
+    const size_t lost = std::string_view(name).starts_with("jpeg") ? 3 : 1;
+    EXPECT_NE(refusal(std::span(file).first(file.size() - lost)), "") << name << " without its last bytes";
   }
 }
 

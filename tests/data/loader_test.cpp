@@ -24,8 +24,8 @@ Component component(std::string type, T params) {
 /// Images whose every pixel is their index; some are damaged.
 class NumberedSource : public Source {
  public:
-  explicit NumberedSource(int64_t size, std::set<int64_t> bad = {}, int64_t classes = 10)
-      : size_(size), bad_(std::move(bad)), classes_(classes) {}
+  explicit NumberedSource(int64_t size, std::set<int64_t> bad = {}, int64_t classes = 10, std::set<int64_t> irregular = {})
+      : size_(size), bad_(std::move(bad)), irregular_(std::move(irregular)), classes_(classes) {}
   int64_t size() const override { return size_; }
   int64_t label(int64_t index) const override { return index % classes_; }
   std::string sample_name(int64_t index) const override { return cat("numbered[", index, "]"); }
@@ -38,13 +38,14 @@ class NumberedSource : public Source {
     Sample sample;
     sample.set("input", std::move(image));
     sample.set("label", label(index));
+    if (irregular_.contains(index)) sample.irregularity = {index % 2 == 0 ? "even" : "odd", cat(sample_name(index), ": irregular")};
     return sample;
   }
   mutable std::atomic<int64_t> reads = 0;
 
  private:
   int64_t size_;
-  std::set<int64_t> bad_;
+  std::set<int64_t> bad_, irregular_;
   int64_t classes_;
 };
 
@@ -247,6 +248,51 @@ TEST(DataLoader, SkipsDamagedSamplesWithExactCounts) {
       expect_equal(first, all, 0, "skipping with workers");
     }
   }
+}
+
+TEST(DataLoader, ReportsUnreadableAndIrregularSamplesByTheirRow) {
+  const std::set<int64_t> bad{0, 1, 9, 10, 52}, irregular{5, 8, 51};
+  const auto source = std::make_shared<NumberedSource>(53, bad, 10, irregular);
+  for (const int64_t workers : {0, 3}) {
+    LoaderOptions options = options_of(8, LastBatchRule::kKeep, workers);
+    options.order.shuffle = false;
+    options.on_error = OnErrorRule::kReport;
+    options.passes = 2;
+    DataLoader loader(source, Pipeline({}), {}, options);
+    std::set<int64_t> unreadable, noted;
+    int64_t rows = 0;
+    while (const Batch* batch = loader.next()) {
+      const int64_t row_values = batch->input().elements() / 8;
+      for (int64_t row = 0; row < batch->valid; ++row, ++rows) {
+        const int64_t index = batch->indices[static_cast<size_t>(row)];
+        EXPECT_EQ(index, rows % 53);  // nothing takes another's place
+        const auto missing = batch->unreadable.find(row), note = batch->irregular.find(row);
+        ASSERT_EQ(missing != batch->unreadable.end(), bad.contains(index)) << index;
+        ASSERT_EQ(note != batch->irregular.end(), irregular.contains(index)) << index;
+        if (note != batch->irregular.end()) {
+          EXPECT_EQ(note->second, cat("numbered[", index, "]: irregular"));
+        }
+        const float value = batch->input().data_as<float>()[row * row_values];
+        if (missing == batch->unreadable.end()) {
+          EXPECT_EQ(value, static_cast<float>(index) / 255.0f);
+        } else {
+          EXPECT_EQ(missing->second, cat("numbered[", index, "]: damaged"));
+          EXPECT_EQ(value, 0);
+        }
+      }
+    }
+    EXPECT_EQ(rows, 106);
+    EXPECT_EQ(loader.skips().skipped, 0);
+    EXPECT_EQ(loader.irregular().samples, 6);  // three an epoch; the sample that the buffers are made after is not counted twice
+    EXPECT_EQ(loader.irregular().kinds.at("even").count, 2);
+    EXPECT_EQ(loader.irregular().kinds.at("odd").count, 4);
+    EXPECT_EQ(loader.irregular().kinds.at("odd").first, "numbered[5]: irregular");
+  }
+  std::set<int64_t> all;
+  for (int64_t i = 0; i < 5; ++i) all.insert(i);
+  LoaderOptions options = options_of(2, LastBatchRule::kKeep, 0);
+  options.on_error = OnErrorRule::kReport;
+  EXPECT_THROW(DataLoader(std::make_shared<NumberedSource>(5, all), Pipeline({}), {}, options), BadSample);
 }
 
 TEST(DataLoader, FailsAtTheFirstDamagedSampleAndNamesIt) {

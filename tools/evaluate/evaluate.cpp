@@ -131,6 +131,7 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   json["metrics"] = metrics_json(metrics);
   json["samples"] = evaluator.samples();
   json["skipped"] = evaluator.skipped();
+  json["irregular"] = evaluator.irregular();
   json["split"] = split;
   json["wall_s"] = wall_s;
   json["provenance"] = provenance_json(provenance(recipe, text));
@@ -140,6 +141,7 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   }
   for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
   if (evaluator.skipped() > 0) log(LogLevel::kWarning, cat(human_count(evaluator.skipped()), " damaged samples were skipped; their neighbours stand in for them"));
+  if (evaluator.irregular() > 0) log(LogLevel::kWarning, cat(human_count(evaluator.irregular()), " samples of irregular files were read in full"));
   log(LogLevel::kInfo, cat(split, ": ", human_count(evaluator.samples()), " samples in ", human_seconds(wall_s)));
   if (common.format == Format::kJson) {
     print(json.dump() + "\n");

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
+#include <span>
 
 #include <CLI/CLI.hpp>
 
@@ -20,33 +21,32 @@
 #include "libcore/weights/load.h"
 #include "tools/common/output_file.h"
 #include "tools/predict/draw.h"
+#include "tools/predict/listing.h"
 
 namespace galley::tools {
 namespace {
 
-struct Ranked {
-  int64_t index;
-  double score;
-};
-
-/// Classes of one row of logits, best first (equal scores: lower index first), by softmax. Throws (kNumeric) where a logit is not finite.
-std::vector<Ranked> rank_classes(const float* logits, int64_t classes, const PredictSection& wanted, const std::string& sample) {
+/// Classes of one row of logits, best first (equal scores: lower index first), by softmax; `labels` may know fewer classes. Throws (kNumeric)
+/// where a logit is not finite.
+std::vector<RankedClass> rank_classes(std::span<const float> logits, const PredictSection& wanted, const std::vector<std::string>& labels,
+                                      const std::string& sample) {
   double total = 0;
-  const double highest = *std::max_element(logits, logits + classes);
-  std::vector<Ranked> ranked;
-  for (int64_t i = 0; i < classes; ++i) {
+  const double highest = *std::max_element(logits.begin(), logits.end());
+  std::vector<RankedClass> ranked;
+  for (size_t i = 0; i < logits.size(); ++i) {
     if (!std::isfinite(logits[i])) {
       throw Error(ErrorCode::kNumeric, cat(sample, ": the model's output ", i, " is ", logits[i])).suggest("galley-weights verify looks for damage in the weights");
     }
-    ranked.push_back({i, std::exp(logits[i] - highest)});
+    ranked.push_back({.index = static_cast<int64_t>(i), .score = std::exp(logits[i] - highest), .label = {}});
     total += ranked.back().score;
   }
-  for (Ranked& item : ranked) item.score /= total;
+  for (RankedClass& item : ranked) item.score /= total;
   const auto shown = std::min<size_t>(static_cast<size_t>(wanted.top), ranked.size());
   std::partial_sort(ranked.begin(), ranked.begin() + static_cast<int64_t>(shown), ranked.end(),
-                    [](const Ranked& a, const Ranked& b) { return a.score != b.score ? a.score > b.score : a.index < b.index; });
+                    [](const RankedClass& a, const RankedClass& b) { return a.score != b.score ? a.score > b.score : a.index < b.index; });
   ranked.resize(shown);
-  std::erase_if(ranked, [&](const Ranked& item) { return item.score < wanted.min_score; });
+  std::erase_if(ranked, [&](const RankedClass& item) { return item.score < wanted.min_score; });
+  for (RankedClass& item : ranked) item.label = item.index < static_cast<int64_t>(labels.size()) ? labels[static_cast<size_t>(item.index)] : cat(item.index);
   return ranked;
 }
 
@@ -64,7 +64,7 @@ class Collected {
   }
   void add(const PredictedBatch& batch) {
     for (size_t row = 0; row < batch.indices.size(); ++row) {
-      if (batch.indices[row] < 0) continue;
+      if (batch.unreadable.contains(static_cast<int64_t>(row))) continue;
       for (size_t i = 0; i < tensors_.size(); ++i) {
         const Tensor& from = batch.outputs[i];
         const int64_t bytes = from.bytes() / from.shape()[0];
@@ -99,12 +99,6 @@ std::string drawing_path(const std::string& folder, const std::string& sample, s
   return folder + "/" + name + ".png";
 }
 
-std::string score_text(double score) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4f", score);
-  return text;
-}
-
 }  // namespace
 
 void PredictTool::add_options(CLI::App& app) {
@@ -112,8 +106,8 @@ void PredictTool::add_options(CLI::App& app) {
   app.add_option("--tensors", tensors_, "predict the rows of `input` in this safetensors file, as they are (no pipeline)")->type_name("FILE")->group("Input")->take_last();
   app.add_option("--batch", batch_, "samples a pass")->check(CLI::Range(1, 1 << 20))->group("Machine")->take_last()->capture_default_str();
   app.add_option("--replicas", replicas_, "passes side by side, each on its share of the threads; auto: one a thread")->group("Machine")->take_last()->capture_default_str();
-  app.add_option("--on-error", on_error_, "an image that cannot be read: fail, or skip (counted)")
-      ->check(CLI::IsMember({"fail", "skip"}))->group("Input")->take_last()->capture_default_str();
+  app.add_option("--on-error", on_error_, "an image that cannot be read: report (its line says why, the others are predicted, exit 4 at the end), fail (at the first), or skip (counted); -o leaves its row out")
+      ->check(CLI::IsMember({"report", "fail", "skip"}))->group("Input")->take_last()->capture_default_str();
   app.add_option("--capture", capture_, "also write the results of these modules to -o (a glob over paths; repeatable)")->type_name("GLOB")->group("Output")->allow_extra_args(false);
   app.add_option("--draw", draw_, "write each image with its labels to this folder, as PNG")->type_name("DIR")->group("Output")->take_last();
 }
@@ -139,73 +133,96 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
   Session session(recipe);
   const std::shared_ptr<const Source> source = open_inputs(session);
   const std::vector<Component> pipeline = images ? session.prediction_pipeline() : std::vector<Component>();
-  const int64_t replicas = replicas_ == "auto" ? session.threads() : parse_count(replicas_);
-  Predictor predictor(session, source, pipeline, {.batch = batch_, .replicas = replicas, .capture = capture_, .skip_damaged = on_error_ == "skip"});
-  ParameterStore store;
-  store.declare(predictor.program());
-  session.initialize(predictor.parameters(), store);
   if (images && session.classes() == 0 && output_.empty()) {
     throw Error(ErrorCode::kRecipe, "the model does not classify: its results are tensors").key("model").suggest("-o out.safetensors writes them");
   }
+  const std::string recipe_text = dump_recipe(recipe, DumpKind::kFull);
+  Listing listing(provenance_json(provenance(recipe, recipe_text)), common.format != Format::kTable);
+  const bool ranks = images && session.classes() > 0;
+  if (images && on_error_ == "report") {
+    const std::vector<std::string> reasons = unreadable_start(*source, pipeline);
+    if (static_cast<int64_t>(reasons.size()) == source->size()) {
+      // No sample says what the model is compiled for.
+      for (size_t i = 0; i < reasons.size(); ++i) listing.add_unreadable(source->sample_name(static_cast<int64_t>(i)), reasons[i]);
+      return finish(listing, ranks, source->size());
+    }
+  }
+  const int64_t replicas = replicas_ == "auto" ? session.threads() : parse_count(replicas_);
+  Predictor predictor(session, source, pipeline, {.batch = batch_, .replicas = replicas, .capture = capture_, .keep_going = on_error_ != "fail"});
+  ParameterStore store;
+  store.declare(predictor.program());
+  session.initialize(predictor.parameters(), store);
   log(LogLevel::kInfo, cat(source->describe(), ", memory ", human_bytes(predictor.planned_bytes())));
   if (dry_run_) {
     print("the recipe, its weights and the inputs fit\n");
     return kExitDone;
   }
-  if (!draw_.empty()) make_folders(draw_);
+  predict(session, *source, predictor, store, listing);
+  return finish(listing, ranks, source->size());
+}
 
-  const std::vector<std::string> categories = session.classes() > 0 ? session.prediction_categories() : std::vector<std::string>();
-  const auto label_of = [&](int64_t index) { return index < static_cast<int64_t>(categories.size()) ? categories[static_cast<size_t>(index)] : cat(index); };
-  const std::string recipe_text = dump_recipe(recipe, DumpKind::kFull);
-  const nlohmann::ordered_json who = provenance_json(provenance(recipe, recipe_text));
+void PredictTool::predict(Session& session, const Source& source, Predictor& predictor, ParameterStore& store, Listing& listing) const {
+  const Recipe& recipe = session.recipe();
+  const std::vector<std::string> labels = session.classes() > 0 ? session.prediction_categories() : std::vector<std::string>();
+  const bool ranks = tensors_.empty() && session.classes() > 0;
+  if (!draw_.empty()) make_folders(draw_);
   std::unique_ptr<Collected> collected;
-  if (!output_.empty()) collected = std::make_unique<Collected>(predictor, source->size());
-  const bool ranks = images && session.classes() > 0;
-  Table table{{"file", "rank", "index", "label", "score"}, {}};
-  std::string lines;
+  if (!output_.empty()) collected = std::make_unique<Collected>(predictor, source.size());
   std::set<std::string> drawn;
-  int64_t done = 0;
+  int64_t done = 0, skipped = 0;
   const auto began = std::chrono::steady_clock::now();
-  const int64_t skipped = predictor.run(store, [&](const PredictedBatch& batch) {
+  predictor.run(store, [&](const PredictedBatch& batch) {
     if (collected) collected->add(batch);
     for (size_t row = 0; row < batch.indices.size(); ++row) {
-      if (batch.indices[row] < 0) continue;
+      const std::string sample = source.sample_name(batch.indices[row]);
+      const auto unreadable = batch.unreadable.find(static_cast<int64_t>(row));
+      if (unreadable != batch.unreadable.end()) {
+        if (on_error_ == "report") {
+          listing.add_unreadable(sample, unreadable->second);
+        } else if (skipped++ == 0) {
+          log(LogLevel::kWarning, cat("skipped: ", unreadable->second, " (others are counted)"));
+        }
+        continue;
+      }
       ++done;
       if (!ranks) continue;
-      const std::string sample = source->sample_name(batch.indices[row]);
       const Tensor& logits = batch.outputs[0];
       const int64_t classes = logits.elements() / logits.shape()[0];
-      const std::vector<Ranked> top = rank_classes(logits.data_as<float>() + static_cast<int64_t>(row) * classes, classes, recipe.predict, sample);
-      nlohmann::ordered_json json{{"file", sample}, {"top", nlohmann::ordered_json::array()}};
-      std::vector<std::string> drawing;
-      for (size_t i = 0; i < top.size(); ++i) {
-        const std::string label = label_of(top[i].index);
-        json["top"].push_back({{"index", top[i].index}, {"label", label}, {"score", top[i].score}});
-        table.rows.push_back({i == 0 || common.format != Format::kTable ? sample : "", cat(i + 1), cat(top[i].index), label, score_text(top[i].score)});
-        drawing.push_back(score_text(top[i].score) + " " + label);
-      }
-      json["provenance"] = who;
-      lines += json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-      if (!draw_.empty()) {
-        const Sample original = source->read(batch.indices[row]);
-        GALLEY_ASSERT(original.image() != nullptr);
-        write_png(drawing_path(draw_, sample, drawn), draw_labels(*original.image(), drawing));
-      }
+      const std::span<const float> scores(logits.data_as<float>() + static_cast<int64_t>(row) * classes, static_cast<size_t>(classes));
+      const std::vector<RankedClass> top = rank_classes(scores, recipe.predict, labels, sample);
+      const auto note = batch.irregular.find(static_cast<int64_t>(row));
+      listing.add(sample, top, note == batch.irregular.end() ? "" : note->second);
+      if (!draw_.empty()) draw(source, batch.indices[row], top, drawing_path(draw_, sample, drawn));
     }
   });
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-  if (done == 0) throw Error(ErrorCode::kNumeric, cat("none of the ", source->size(), " samples could be read"));
-  if (collected) collected->write(output_, {{"galley.recipe", recipe_text}});
+  if (done == 0 && listing.unreadable() == 0) throw Error(ErrorCode::kInput, cat("none of the ", source.size(), " samples could be read"));
+  if (collected) collected->write(output_, {{"galley.recipe", dump_recipe(recipe, DumpKind::kFull)}});
   log(LogLevel::kInfo, cat(human_count(done), " samples in ", human_seconds(wall_s), ", ", human_number(static_cast<double>(done) / wall_s), " a second",
                            skipped > 0 ? cat(", ", skipped, " skipped") : ""));
-  if (!ranks) return kExitDone;
-  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? lines : render(table, format));
-  if (common.format == Format::kJson) {
-    print(lines);
-  } else {
-    print(table);
+}
+
+void PredictTool::draw(const Source& source, int64_t index, const std::vector<RankedClass>& top, const std::string& path) const {
+  const Sample original = source.read(index);
+  GALLEY_ASSERT(original.image() != nullptr);
+  std::vector<std::string> texts;
+  for (const RankedClass& item : top) texts.push_back(item.score_text() + " " + item.label);
+  write_png(path, draw_labels(*original.image(), texts));
+}
+
+int PredictTool::finish(const Listing& listing, bool ranks, int64_t samples) const {
+  const int code = listing.unreadable() > 0 ? static_cast<int>(ErrorCode::kInput) : kExitDone;
+  if (ranks || code != kExitDone) {
+    const Table table = listing.table();
+    for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? listing.lines() : render(table, format));
+    if (common.format == Format::kJson) {
+      print(listing.lines());
+    } else {
+      print(table);
+    }
   }
-  return kExitDone;
+  if (code != kExitDone) log(LogLevel::kWarning, cat(listing.unreadable(), " of ", samples, " files could not be read"));
+  return code;
 }
 
 }  // namespace galley::tools

@@ -209,6 +209,7 @@ int ProfileTool::run_recipe(LoadedRecipe& loaded) {
     report.profile = make_profile(recorder.recording(), machine);
     report.advice = advise(report.profile, work.facts());
     report.compilations = work.compilations();
+    report.remarks = watch.remarks(static_cast<int>(report.threads));
     if (!output_.empty()) trace = make_trace(recorder.recording(), {.max_bytes = trace_mib_ << 20, .process = cat("galley ", report.recipe, " ", report.what), .machine = machine});
     json_text = report_json(report, recorder.recording());
     if (!html_.empty()) html = report_html(report, recorder.recording());
@@ -233,8 +234,7 @@ int ProfileTool::run_recipe(LoadedRecipe& loaded) {
     json["verified"] = verified_json(*verified, report.profile);
   }
   if (overhead) json["overhead"] = comparison_json(*overhead);
-  json["remarks"] = watch.remarks(static_cast<int>(report.threads));
-  for (const std::string& remark : watch.remarks(static_cast<int>(report.threads))) log(LogLevel::kWarning, remark);
+  for (const std::string& remark : report.remarks) log(LogLevel::kWarning, remark);
   json["provenance"] = provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)));
   const size_t most = rows_ == 0 ? SIZE_MAX : static_cast<size_t>(rows_);
   for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(operator_table(report.profile, by_, most), format));

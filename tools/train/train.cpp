@@ -216,6 +216,7 @@ void TrainTool::print_result(const TrainResult& result, const TrainPlan* plan, c
   table.rows.push_back({"memory", cat(human_bytes(static_cast<double>(result.planned_peak_bytes)), " planned, ", human_bytes(static_cast<double>(result.peak_bytes)), " measured (",
                                      fixed(result.planned_peak_bytes > 0 ? 100.0 * static_cast<double>(result.peak_bytes - result.planned_peak_bytes) / static_cast<double>(result.planned_peak_bytes) : 0, 1), " %)")});
   if (!result.best.metric.empty()) table.rows.push_back({"best " + result.best.metric, cat(metric_text(result.best.metric, result.best.value), " at step ", result.best.step)});
+  if (result.irregular > 0) table.rows.push_back({"irregular", cat(human_count(result.irregular), " samples of irregular files, read in full")});
   if (result.skipped > 0) table.rows.push_back({"skipped", cat(human_count(result.skipped), " damaged samples, replaced by others")});
   table.rows.push_back({"weights", run + "/weights.safetensors"});
   for (const auto& [format, file] : common.save) {

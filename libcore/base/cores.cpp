@@ -1,0 +1,83 @@
+#include "libcore/base/cores.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+namespace galley {
+namespace {
+
+/// cpu.max: "QUOTA PERIOD" in microseconds, or "max PERIOD".
+std::optional<double> quota_of_version_2(const std::string& folder) {
+  std::ifstream file(folder + "/cpu.max");
+  double quota = 0, period = 0;
+  if (!(file >> quota >> period) || quota <= 0 || period <= 0) return std::nullopt;  // "max" is not a number
+  return quota / period;
+}
+
+/// Two files; a quota of -1 is none.
+std::optional<double> quota_of_version_1(const std::string& folder) {
+  std::ifstream quota_file(folder + "/cpu.cfs_quota_us"), period_file(folder + "/cpu.cfs_period_us");
+  double quota = 0, period = 0;
+  if (!(quota_file >> quota) || !(period_file >> period) || quota <= 0 || period <= 0) return std::nullopt;
+  return quota / period;
+}
+
+using ReadQuota = std::optional<double> (*)(const std::string& folder);
+
+/// The least quota of a group and all above it up to the mount. In a container the group's path is often the host's, which is not there:
+/// the mount then is the container's own group.
+void limit_by_groups(const std::string& mount, std::string path, ReadQuota read, std::optional<double>& least) {
+  for (;;) {
+    if (const std::optional<double> quota = read(mount + path)) least = std::min(least.value_or(*quota), *quota);
+    const size_t slash = path.rfind('/');
+    if (slash == std::string::npos) return;
+    path.resize(slash);
+  }
+}
+
+bool has_word(const std::string& list, const std::string& word) {
+  std::istringstream words(list);
+  for (std::string item; std::getline(words, item, ',');) {
+    if (item == word) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::optional<double> cpu_quota(const CgroupFiles& files) {
+  std::optional<double> least;
+  std::ifstream membership(files.membership);
+  bool any = false;
+  for (std::string line; std::getline(membership, line);) {
+    // "0::/path" of version 2, "4:cpu,cpuacct:/path" of version 1.
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
+    if (controllers.empty()) {
+      limit_by_groups(files.mount, path, quota_of_version_2, least);
+      any = true;
+    } else if (has_word(controllers, "cpu")) {
+      // Mounted under the list's name, to which "cpu" is a link; or under the link's name alone.
+      for (const std::string& name : {controllers, std::string("cpu")}) {
+        limit_by_groups(files.mount + "/" + name, path, quota_of_version_1, least);
+      }
+      any = true;
+    }
+  }
+  if (!any) limit_by_groups(files.mount, "", quota_of_version_2, least);
+  return least;
+}
+
+int available_cores() {
+  cpu_set_t set;
+  int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+  if (const std::optional<double> quota = cpu_quota()) cores = std::min(cores, static_cast<int>(std::lround(std::min(*quota, 1e6))));
+  return std::max(1, cores);
+}
+
+}  // namespace galley

@@ -1,0 +1,204 @@
+#include "libcore/base/spinning.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <omp.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "libcore/base/parallel.h"
+
+namespace galley {
+namespace {
+
+constexpr std::chrono::milliseconds kPeriod{20};
+/// A woken thread waits for its core also on an idle machine: 20 to 60 us in virtual machines, whose idle cores must be woken too.
+constexpr double kWakeUp_s = 100e-6;
+/// Of the wall time, that threads wait beyond their wake-ups. Quiet machines stay below 1 %, beside one busy process it is 20 % and more.
+constexpr double kShare = 0.05;
+/// Periods of work without waiting (0.2 s) before spinning is worth its while again. A period in which the threads hardly ran says
+/// nothing: at low priority they may wait for longer than that.
+constexpr int kCalmPeriods = 10;
+constexpr double kWorkOfCalm = 0.5;  // of the wall time
+/// After a preemption, so many periods are looked at more closely.
+constexpr int kPeriodsOfCare = 10;
+
+int64_t preemptions() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_nivcsw;
+}
+
+/// Adds up /proc/self/task/*/schedstat ("nanoseconds on a core, nanoseconds of waiting for one, runs"); nullopt where the kernel does not
+/// count.
+std::optional<CoreUse> read_waiting(pid_t except) {
+  DIR* folder = opendir("/proc/self/task");
+  if (folder == nullptr) return std::nullopt;
+  CoreUse use;
+  bool any = false;
+  while (const dirent* entry = readdir(folder)) {
+    const long thread = std::atol(entry->d_name);
+    if (thread <= 0 || thread == except) continue;
+    char path[64], text[128];
+    std::snprintf(path, sizeof path, "/proc/self/task/%ld/schedstat", thread);
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) continue;  // it has ended
+    const ssize_t size = read(file, text, sizeof text - 1);
+    close(file);
+    if (size <= 0) continue;
+    text[size] = '\0';
+    long long ran = 0, waited = 0, runs = 0;
+    if (std::sscanf(text, "%lld %lld %lld", &ran, &waited, &runs) != 3) continue;
+    any = any || ran > 0;
+    use.ran_s += static_cast<double>(ran) * 1e-9;
+    use.waited_s += static_cast<double>(waited) * 1e-9;
+    use.runs += runs;
+  }
+  closedir(folder);
+  return any ? std::optional(use) : std::nullopt;
+}
+
+/// Threads made while it lives take no signals: those are for the tool's own threads.
+class NoSignals {
+ public:
+  NoSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &saved_);
+  }
+  ~NoSignals() { pthread_sigmask(SIG_SETMASK, &saved_, nullptr); }
+  NoSignals(const NoSignals&) = delete;
+  NoSignals& operator=(const NoSignals&) = delete;
+
+ private:
+  sigset_t saved_{};
+};
+
+class Watch {
+ public:
+  Watch() {
+    const NoSignals blocked;
+    thread_ = std::thread([this] { run(); });
+  }
+  ~Watch() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+ private:
+  bool ended() {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, kPeriod, [this] { return stop_; });
+  }
+
+  void run() {
+    using Clock = std::chrono::steady_clock;
+    const auto self = static_cast<pid_t>(syscall(SYS_gettid));
+    SharedCores cores;
+    std::optional<ShortSpinning> spinning;
+    std::optional<CoreUse> last;  // of the period before, where it was read
+    int64_t last_preemptions = preemptions();
+    int care = 0;
+    Clock::time_point last_time = Clock::now();
+    while (!ended()) {
+      const int64_t now_preemptions = preemptions();
+      const Clock::time_point now_time = Clock::now();
+      // One preemption a period is this thread's own. Without more nothing has to be read.
+      care = now_preemptions - last_preemptions > 1 ? kPeriodsOfCare : std::max(0, care - 1);
+      const std::optional<CoreUse> now = cores.shared() || care > 0 ? read_waiting(self) : std::nullopt;
+      if (now && last) {
+        // Threads that ended take their counts with them.
+        const CoreUse period{.wall_s = std::chrono::duration<double>(now_time - last_time).count(),
+                             .ran_s = std::max(0.0, now->ran_s - last->ran_s),
+                             .waited_s = std::max(0.0, now->waited_s - last->waited_s),
+                             .runs = std::max<int64_t>(0, now->runs - last->runs)};
+        if (cores.update(period) != spinning.has_value()) {
+          if (cores.shared()) {
+            spinning.emplace();
+          } else {
+            spinning.reset();
+          }
+        }
+      }
+      last = now;
+      last_preemptions = now_preemptions;
+      last_time = now_time;
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+bool SharedCores::update(const CoreUse& period) {
+  const double beyond_wake_ups = period.waited_s - static_cast<double>(period.runs) * kWakeUp_s;
+  const bool waiting = beyond_wake_ups > kShare * period.wall_s;
+  if (waiting) {
+    shared_ = true;
+    calm_ = 0;
+  } else if (period.ran_s > kWorkOfCalm * period.wall_s && ++calm_ >= kCalmPeriods) {
+    shared_ = false;
+  }
+  return shared_;
+}
+
+struct ShortSpinning::Holder {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool held = false, released = false;
+  std::thread thread;
+};
+
+ShortSpinning::ShortSpinning() : holder_(std::make_unique<Holder>()) {
+  // The compute threads are fewer than the processors where the user said so; then more must be held.
+  const int threads = std::max(2, omp_get_num_procs() - compute_threads() + 2);
+  holder_->thread = std::thread([holder = holder_.get(), threads] {
+    // A pool of this thread's own, which ends with it. Its threads sleep.
+#pragma omp parallel num_threads(threads)
+    { asm volatile("" ::: "memory"); }
+    std::unique_lock lock(holder->mutex);
+    holder->held = true;
+    holder->changed.notify_all();
+    holder->changed.wait(lock, [holder] { return holder->released; });
+  });
+  std::unique_lock lock(holder_->mutex);
+  holder_->changed.wait(lock, [this] { return holder_->held; });
+}
+
+ShortSpinning::~ShortSpinning() {
+  {
+    const std::lock_guard lock(holder_->mutex);
+    holder_->released = true;
+  }
+  holder_->changed.notify_all();
+  holder_->thread.join();
+}
+
+void watch_cores() {
+  if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  static Watch watch;
+}
+
+}  // namespace galley

@@ -1,0 +1,50 @@
+#pragma once
+// How long compute threads spin at a barrier before they sleep. On cores of its own a process gains by spinning: the next loop begins
+// microseconds later. Where other programs use the same cores it loses: a thread that spins through its time slice keeps the thread that
+// it waits for from running (measured: docs/performance.md, "A shared machine").
+
+#include <cstdint>
+#include <memory>
+
+namespace galley {
+
+/// What the kernel counted of this process's threads since some moment.
+struct CoreUse {
+  double wall_s = 0;
+  double ran_s = 0;     ///< On a core; all threads together.
+  double waited_s = 0;  ///< Ready to run, but without a core; counted when the thread is given one.
+  int64_t runs = 0;     ///< Times that a thread was given a core.
+};
+
+/// Decides from the counts of consecutive periods whether other programs use the cores.
+class SharedCores {
+ public:
+  /// Takes one period into account and returns the decision.
+  bool update(const CoreUse& period);
+  bool shared() const { return shared_; }
+
+ private:
+  bool shared_ = false;
+  int calm_ = 0;  // periods in a row
+};
+
+/// While it lives, threads that libgomp manages spin for a few microseconds instead of milliseconds before they sleep. libgomp has no call
+/// for that, but spins shorter where it manages more threads than there are processors (do_spin in its config/linux/wait.h): this holds
+/// idle ones. Another OpenMP library keeps its own ways.
+class ShortSpinning {
+ public:
+  ShortSpinning();
+  ~ShortSpinning();
+  ShortSpinning(const ShortSpinning&) = delete;
+  ShortSpinning& operator=(const ShortSpinning&) = delete;
+
+ private:
+  struct Holder;
+  std::unique_ptr<Holder> holder_;
+};
+
+/// Starts, once a process, a thread that watches whether the cores are shared, and keeps spinning short for so long. Does nothing where the
+/// user has chosen how threads wait (OMP_WAIT_POLICY, GOMP_SPINCOUNT) or the kernel does not count.
+void watch_cores();
+
+}  // namespace galley

@@ -1,0 +1,185 @@
+// JPEGs as writers leave them: what changes no pixel is read and noted; where data is missing the file is refused. The reference for the
+// pixels is the intact file.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "libcore/data/codec.h"
+#include "tests/support/jpeg.h"
+
+namespace galley {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+constexpr int kHeight = 37, kWidth = 45;  // no multiples of a block
+
+struct Form {
+  const char* name;
+  test::JpegForm form;
+};
+const Form kForms[] = {{"half chroma", {}},
+                       {"full chroma, restarts", {.sampling = 1, .restart_every = 3}},
+                       {"half chroma, restarts", {.restart_every = 1}},
+                       {"gray", {.gray = true}},
+                       {"progressive", {.progressive = true}},
+                       {"progressive gray, restarts", {.gray = true, .progressive = true, .restart_every = 4}},
+                       {"a scan a channel", {.scan_a_channel = true}},
+                       {"a scan a channel, restarts", {.sampling = 1, .scan_a_channel = true, .restart_every = 5}}};
+
+Bytes encoded(const test::JpegForm& form) {
+  std::vector<uint8_t> pixels;
+  for (int y = 0; y < kHeight; ++y) {
+    for (int x = 0; x < kWidth; ++x) {
+      for (int c = 0; c < (form.gray ? 1 : 3); ++c) {
+        pixels.push_back(static_cast<uint8_t>(127 + 70 * std::sin(x * (c + 1) / 5.0) + 50 * std::cos(y * (c + 2) / 7.0) + (x * 31 + y * 17) % 7));
+      }
+    }
+  }
+  return test::encode_jpeg(pixels.data(), kHeight, kWidth, form);
+}
+
+struct Result {
+  std::string refused;  // the cause, "" where it was decoded
+  Irregularity irregularity;
+  Image image;
+};
+
+Result decode(const Bytes& file) {
+  Result result;
+  try {
+    result.image = decode_image(file, ColorMode::kRgb, "x.jpg", {}, &result.irregularity);
+  } catch (const BadSample& error) {
+    result.refused = error.cause();
+    EXPECT_TRUE(error.message().starts_with("x.jpg: damaged JPEG (")) << error.message();
+  }
+  return result;
+}
+
+bool same_pixels(const Image& a, const Image& b) {
+  return a.height() == b.height() && a.width() == b.width() && a.channels() == b.channels() &&
+         std::equal(a.as<uint8_t>(), a.as<uint8_t>() + a.area() * a.channels(), b.as<uint8_t>());
+}
+
+/// Offsets of all markers after the first, restart markers too. Within a scan FF 00 is data.
+std::vector<size_t> markers(const Bytes& file) {
+  std::vector<size_t> result;
+  const auto at = [&](size_t i) { return std::to_integer<unsigned>(file[i]); };
+  bool in_scan = false;
+  for (size_t i = 2; i + 1 < file.size();) {
+    if (at(i) != 0xFF || at(i + 1) == 0 || at(i + 1) == 0xFF) {
+      EXPECT_TRUE(in_scan) << "no marker at " << i;
+      ++i;
+      continue;
+    }
+    const unsigned code = at(i + 1);
+    result.push_back(i);
+    if (code == 0xD9) break;
+    if (code >= 0xD0 && code <= 0xD7) {
+      i += 2;
+      continue;
+    }
+    in_scan = code == 0xDA;
+    i += 2 + at(i + 2) * 256 + at(i + 3);
+  }
+  return result;
+}
+
+Bytes with_inserted(Bytes file, size_t at, size_t count) {
+  Bytes extra(count);
+  for (size_t i = 0; i < count; ++i) extra[i] = static_cast<std::byte>(i * 37 % 0xFF);  // never FF, with which a marker begins
+  file.insert(file.begin() + static_cast<std::ptrdiff_t>(at), extra.begin(), extra.end());
+  return file;
+}
+
+TEST(Jpeg, CorrectFilesAreNotIrregular) {
+  for (const Form& form : kForms) {
+    SCOPED_TRACE(form.name);
+    const Result result = decode(encoded(form.form));
+    EXPECT_EQ(result.refused, "");
+    EXPECT_EQ(result.irregularity.kind, "");
+    EXPECT_EQ(result.irregularity.message, "");
+    EXPECT_EQ(result.image.height(), kHeight);
+    EXPECT_EQ(result.image.width(), kWidth);
+  }
+}
+
+TEST(Jpeg, OnlyTheEndMarkerMayBeMissing) {
+  for (const Form& form : kForms) {
+    SCOPED_TRACE(form.name);
+    const Bytes file = encoded(form.form);
+    const Image intact = decode(file).image;
+    for (size_t size = 4; size < file.size(); ++size) {
+      const Result cut = decode(Bytes(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size)));
+      if (size < file.size() - 2) {
+        ASSERT_EQ(cut.refused, "truncated") << "the first " << size << " of " << file.size() << " bytes";
+        continue;
+      }
+      ASSERT_EQ(cut.refused, "") << "the first " << size << " of " << file.size() << " bytes";
+      EXPECT_TRUE(same_pixels(cut.image, intact));
+      EXPECT_EQ(cut.irregularity.kind, "no end marker");
+      EXPECT_EQ(cut.irregularity.message, "x.jpg: irregular JPEG, read in full: no end marker");
+    }
+  }
+}
+
+TEST(Jpeg, ExtraneousBytesBeforeAnyMarkerAreSkipped) {
+  for (const Form& form : kForms) {
+    SCOPED_TRACE(form.name);
+    const Bytes file = encoded(form.form);
+    const Image intact = decode(file).image;
+    std::vector<size_t> places = markers(file);
+    places.erase(places.begin());  // a file that does not begin with FF D8 FF is not a JPEG, to Pillow neither
+    ASSERT_GE(places.size(), 4u);
+    for (const size_t place : places) {
+      for (const size_t count : {1, 2, 7, 8, 9, 300}) {
+        const Result result = decode(with_inserted(file, place, count));
+        ASSERT_EQ(result.refused, "") << count << " bytes at " << place;
+        EXPECT_TRUE(same_pixels(result.image, intact)) << count << " bytes at " << place;
+        // The bit reader fills 64 bits: fewer bytes than that, before the end marker, go unnoticed.
+        if (count < 8 && place == places.back() && result.irregularity.kind.empty()) continue;
+        EXPECT_EQ(result.irregularity.kind, "extraneous bytes");
+        EXPECT_EQ(result.irregularity.message, "x.jpg: irregular JPEG, read in full: extraneous bytes");
+      }
+    }
+    // Several places, and no end marker either; bytes after the end marker are another file's.
+    Bytes several = with_inserted(with_inserted(file, places.back(), 15), places.front(), 6);
+    several.resize(several.size() - 2);
+    const Result result = decode(several);
+    EXPECT_EQ(result.refused, "");
+    EXPECT_TRUE(same_pixels(result.image, intact));
+    EXPECT_EQ(result.irregularity.kind, "no end marker");
+    EXPECT_NE(result.irregularity.message.find("no end marker, extraneous bytes"), std::string::npos) << result.irregularity.message;
+    EXPECT_EQ(decode(with_inserted(file, file.size(), 50)).irregularity.kind, "");
+  }
+}
+
+TEST(Jpeg, AnEndMarkerInPlaceOfDataIsRefused) {
+  for (const Form& form : kForms) {
+    if (form.form.progressive) continue;  // may end after any scan
+    SCOPED_TRACE(form.name);
+    const Bytes file = encoded(form.form);
+    const std::vector<size_t> places = markers(file);
+    const size_t first_scan = *std::find_if(places.begin(), places.end(), [&](size_t place) { return file[place + 1] == std::byte{0xDA}; });
+    for (size_t size = first_scan + 14; size < file.size() - 2; ++size) {
+      Bytes cut(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size));
+      cut.push_back(std::byte{0xFF});
+      cut.push_back(std::byte{0xD9});
+      ASSERT_NE(decode(cut).refused, "") << "the first " << size << " of " << file.size() << " bytes";
+    }
+  }
+}
+
+TEST(Jpeg, LostRestartMarkersAreRefused) {
+  const Bytes file = encoded({.restart_every = 1});
+  for (const size_t place : markers(file)) {
+    const unsigned code = std::to_integer<unsigned>(file[place + 1]);
+    if (code < 0xD0 || code > 0xD7) continue;
+    Bytes lost = file;
+    lost.erase(lost.begin() + static_cast<std::ptrdiff_t>(place), lost.begin() + static_cast<std::ptrdiff_t>(place) + 2);
+    EXPECT_NE(decode(lost).refused, "") << "RST" << code - 0xD0;
+  }
+}
+
+}  // namespace
+}  // namespace galley
