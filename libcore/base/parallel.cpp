@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <vector>
+#include <memory>
+#include <mutex>
+#include <span>
 
 #include "libcore/base/cores.h"
 #include "libcore/base/spinning.h"
@@ -41,28 +44,33 @@ void set_compute_threads(int threads) {
   if (threads_in_use > 1) watch_cores();
 }
 
-void parallel_for(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_t)> body) {
   if (count <= 0) return;
   const int64_t parts = std::min<int64_t>(compute_threads(), (count + std::max<int64_t>(grain, 1) - 1) / std::max<int64_t>(grain, 1));
   if (parts <= 1) {
     body(0, count);
     return;
   }
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(parts));
+  std::mutex mutex;
+  std::exception_ptr error;
+  int64_t failed = parts;  // the first part that threw
 #pragma omp parallel for num_threads(static_cast<int>(parts)) schedule(static, 1)
   for (int64_t part = 0; part < parts; ++part) {
     try {
       body(count * part / parts, count * (part + 1) / parts);
     } catch (const std::exception&) {
-      errors[static_cast<size_t>(part)] = std::current_exception();
+      const std::lock_guard lock(mutex);
+      if (part < failed) error = std::current_exception();
+      failed = std::min(failed, part);
     }
   }
-  for (const std::exception_ptr& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  if (error) std::rethrow_exception(error);
 }
 
 namespace {
+
+/// Slots that parallel_tasks uses at most: more compute threads than any processor of today has.
+constexpr int64_t kMostSlots = 512;
 
 /// Tasks that are left of a stretch: its begin in the upper half, its end in the lower. Each in a line of cache of its own.
 struct alignas(64) Stretch {
@@ -81,13 +89,15 @@ struct alignas(64) Stretch {
 
 }  // namespace
 
-void parallel_tasks(int64_t count, int64_t threads, const std::function<void(int64_t, int64_t)>& body) {
-  threads = std::min(threads, count);
+void parallel_tasks(int64_t count, int64_t threads, FunctionRef<void(int64_t, int64_t)> body) {
+  threads = std::min({threads, count, kMostSlots});
   if (threads <= 1) {
     for (int64_t task = 0; task < count; ++task) body(task, 0);
     return;
   }
-  std::vector<Stretch> stretches(static_cast<size_t>(threads));
+  alignas(Stretch) std::byte memory[kMostSlots * sizeof(Stretch)];  // not from the heap: a step allocates nothing
+  const std::span stretches(reinterpret_cast<Stretch*>(memory), static_cast<size_t>(threads));
+  std::uninitialized_default_construct(stretches.begin(), stretches.end());
   for (int64_t slot = 0; slot < threads; ++slot) {
     stretches[static_cast<size_t>(slot)].left = static_cast<uint64_t>(count * slot / threads) << 32 | static_cast<uint64_t>(count * (slot + 1) / threads);
   }
@@ -101,7 +111,7 @@ void parallel_tasks(int64_t count, int64_t threads, const std::function<void(int
   });
 }
 
-void parallel_ranges(int64_t count, int64_t grain, const std::function<void(int64_t, int64_t)>& body, bool backwards) {
+void parallel_ranges(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_t)> body, bool backwards) {
   const int64_t ranges = (count + grain - 1) / grain, threads = std::min<int64_t>(compute_threads(), ranges);
   parallel_tasks(ranges, threads, [&](int64_t task, int64_t) {
     // Each stretch of parallel_tasks turned round.

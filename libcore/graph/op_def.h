@@ -136,6 +136,7 @@ struct OpDef {
   PrecisionRule precision = PrecisionRule::kFollow;
   QuantizeRule quantize = QuantizeRule::kFloat;
   std::vector<InPlace> updates = {};        // state written in place
+  int gate = -1;                            // optional bool [] input: where it is false, the state of `updates` stays as it is; -1: none
   std::vector<InPlace> may_reuse = {};      // output may take the memory of an input that dies here, where sizes agree
   bool stops_gradient = false;              // its outputs count as constants where a gradient is taken: observers
   bool has_effect = false;                  // never removed even where nothing reads its outputs

@@ -66,6 +66,7 @@ std::vector<TensorType> infer_keep(const OpContext& c) {
   check_like(c.in(1), "max_state", c.in(0), "min_state");
   check_like(c.in(2), "min", c.in(0), "min_state");
   check_like(c.in(3), "max", c.in(0), "min_state");
+  check_gate(c, 4);
   return {c.in(0), c.in(1)};
 }
 
@@ -151,12 +152,13 @@ const OpDef& observe_range_op() {
 const OpDef& keep_range_op() {
   static const OpDef def{.name = "keep_range",
                          .doc = "an observed range becomes the state, in place",
-                         .inputs = {Port::state("min_state"), Port::state("max_state"), Port::statistics("min"), Port::statistics("max")},
+                         .inputs = {Port::state("min_state"), Port::state("max_state"), Port::statistics("min"), Port::statistics("max"), Port::scalar("gate?")},
                          .outputs = {Port::state("min_state"), Port::state("max_state")},
                          .infer = infer_keep,
                          .no_gradient = kObserved,
                          .precision = PrecisionRule::kKeepF32,
-                         .updates = {{0, 0}, {1, 1}}};
+                         .updates = {{0, 0}, {1, 1}},
+                         .gate = 4};
   return def;
 }
 const OpDef& qparams_from_range_op() {

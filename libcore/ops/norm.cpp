@@ -91,6 +91,7 @@ std::vector<TensorType> infer_batch_norm_update(const OpContext& c) {
     check_scalar(c.in(4), "num_batches_tracked", DType::kI64);
     types.push_back(c.in(4));
   }
+  check_gate(c, 5);
   return types;
 }
 
@@ -277,12 +278,13 @@ const OpDef& batch_norm_inference_op() {
 const OpDef& batch_norm_update_op() {
   static const OpDef def{.name = "batch_norm_update",
                          .doc = "running statistics of a batch norm, in place, with PyTorch's unbiased variance",
-                         .inputs = {Port::state("running_mean"), Port::state("running_var"), Port::statistics("mean"), Port::statistics("var"), Port::state("num_batches_tracked?")},
+                         .inputs = {Port::state("running_mean"), Port::state("running_var"), Port::statistics("mean"), Port::statistics("var"), Port::state("num_batches_tracked?"), Port::scalar("gate?")},
                          .outputs = {Port::state("running_mean"), Port::state("running_var"), Port::state("num_batches_tracked")},
                          .make_attrs = make_options<BatchNormUpdateAttrs>,
                          .infer = infer_batch_norm_update,
                          .no_gradient = "an update of state",
-                         .updates = {{0, 0}, {1, 1}, {2, 4}}};
+                         .updates = {{0, 0}, {1, 1}, {2, 4}},
+                         .gate = 5};
   return def;
 }
 const OpDef& layer_norm_op() {

@@ -78,6 +78,10 @@ void check_scalar(const TensorType& x, std::string_view name, DType dtype) {
   GALLEY_CHECK(x.dtype == dtype && x.shape.rank() == 0, name, " must be ", dtype, " [], is ", x);
 }
 
+void check_gate(const OpContext& c, int input) {
+  if (c.has(input)) check_scalar(c.in(input), "gate", DType::kBool);
+}
+
 std::string_view dim_name(const TensorType& x, int axis) {
   return x.names.empty() || axis < 0 ? std::string_view() : std::string_view(x.names[static_cast<size_t>(axis)]);
 }

@@ -25,6 +25,8 @@ void check_not_bool(const TensorType& x, std::string_view name);
 void check_like(const TensorType& x, std::string_view x_name, const TensorType& like, std::string_view like_name);
 /// A scalar (shape []) of that dtype.
 void check_scalar(const TensorType& x, std::string_view name, DType dtype);
+/// The gate of an update, where it is given: bool [].
+void check_gate(const OpContext& c, int input);
 
 /// The name of a dimension, "" where it has none.
 std::string_view dim_name(const TensorType& x, int axis);

@@ -7,13 +7,14 @@ namespace {
 
 constexpr std::string_view kNoUpdateGradient = "an update of state; nothing differentiates through a step";
 
-/// Checks what all optimizer steps share: inputs 0..3 are param, grad, lr, step; `scale` is the position of grad_scale.
+/// Checks what all optimizer steps share: inputs 0..3 are param, grad, lr, step; `scale` is the position of grad_scale, which the gate follows.
 void check_step(const OpContext& c, int scale) {
   check_floating(c.in(0), "param");
   check_like(c.in(1), "grad", c.in(0), "param");
   check_scalar(c.in(2), "lr", DType::kF32);
   check_scalar(c.in(3), "step", DType::kI64);
   if (c.has(scale)) check_scalar(c.in(scale), "grad_scale", DType::kF32);
+  check_gate(c, scale + 1);
 }
 
 void check_state(const OpContext& c, int i, std::string_view name, bool wanted, std::string_view why) {
@@ -79,13 +80,22 @@ std::vector<TensorType> infer_rmsprop(const OpContext& c) {
 std::vector<TensorType> infer_ema(const OpContext& c) {
   check_like(c.in(1), "value", c.in(0), "ema");
   check_scalar(c.in(2), "decay", DType::kF32);
+  check_gate(c, 3);
   return {c.in(0)};
 }
 
 std::vector<TensorType> infer_accumulate(const OpContext& c) {
   check_floating(c.in(0), "acc");
   check_like(c.in(1), "grad", c.in(0), "acc");
+  check_gate(c, 2);
   return {c.in(0)};
+}
+
+std::vector<TensorType> infer_finite_gate(const OpContext& c) {
+  check_scalar(c.in(0), "stopped", DType::kBool);
+  check_floating(c.in(1), "value");
+  GALLEY_CHECK(c.in(1).shape.rank() == 0, "value must be a scalar, is ", c.in(1));
+  return {c.in(0), c.in(0)};
 }
 
 }  // namespace
@@ -116,72 +126,80 @@ void ClipCoefficientAttrs::options(OptionVisitor& v) { v.option({.name = "max_no
 const OpDef& sgd_update_op() {
   static const OpDef def{.name = "sgd_update",
                          .doc = "one step of torch.optim.SGD, in place; the first step's buffer is the gradient",
-                         .inputs = {Port::state("param"), "grad", Port::scalar("lr"), Port::scalar("step"), Port::state("momentum_buffer?"), Port::scalar("grad_scale?")},
+                         .inputs = {Port::state("param"), "grad", Port::scalar("lr"), Port::scalar("step"), Port::state("momentum_buffer?"), Port::scalar("grad_scale?"), Port::scalar("gate?")},
                          .outputs = {Port::state("param"), Port::state("momentum_buffer")},
                          .make_attrs = make_options<SgdUpdateAttrs>,
                          .infer = infer_sgd,
                          .no_gradient = kNoUpdateGradient,
                          .cost = input_cost<6>,
                          .precision = PrecisionRule::kKeepF32,
-                         .updates = {{0, 0}, {1, 4}}};
+                         .updates = {{0, 0}, {1, 4}},
+                         .gate = 6};
   return def;
 }
 const OpDef& adam_update_op() {
   static const OpDef def{.name = "adam_update",
                          .doc = "one step of torch.optim.Adam (Kingma, Ba 2015) or AdamW (Loshchilov, Hutter 2019), in place",
-                         .inputs = {Port::state("param"), "grad", Port::scalar("lr"), Port::scalar("step"), Port::state("exp_avg"), Port::state("exp_avg_sq"), Port::scalar("grad_scale?")},
+                         .inputs = {Port::state("param"), "grad", Port::scalar("lr"), Port::scalar("step"), Port::state("exp_avg"), Port::state("exp_avg_sq"), Port::scalar("grad_scale?"), Port::scalar("gate?")},
                          .outputs = {Port::state("param"), Port::state("exp_avg"), Port::state("exp_avg_sq")},
                          .make_attrs = make_options<AdamUpdateAttrs>,
                          .infer = infer_adam,
                          .no_gradient = kNoUpdateGradient,
                          .cost = input_cost<14>,
                          .precision = PrecisionRule::kKeepF32,
-                         .updates = {{0, 0}, {1, 4}, {2, 5}}};
+                         .updates = {{0, 0}, {1, 4}, {2, 5}},
+                         .gate = 7};
   return def;
 }
 const OpDef& rmsprop_update_op() {
   static const OpDef def{.name = "rmsprop_update",
                          .doc = "one step of torch.optim.RMSprop (Tieleman, Hinton 2012), in place",
-                         .inputs = {Port::state("param"), "grad", Port::scalar("lr"), Port::scalar("step"), Port::state("square_avg"), Port::state("grad_avg?"), Port::state("momentum_buffer?"), Port::scalar("grad_scale?")},
+                         .inputs = {Port::state("param"), "grad", Port::scalar("lr"), Port::scalar("step"), Port::state("square_avg"), Port::state("grad_avg?"), Port::state("momentum_buffer?"), Port::scalar("grad_scale?"), Port::scalar("gate?")},
                          .outputs = {Port::state("param"), Port::state("square_avg"), Port::state("grad_avg"), Port::state("momentum_buffer")},
                          .make_attrs = make_options<RmspropUpdateAttrs>,
                          .infer = infer_rmsprop,
                          .no_gradient = kNoUpdateGradient,
                          .cost = input_cost<12>,
                          .precision = PrecisionRule::kKeepF32,
-                         .updates = {{0, 0}, {1, 4}, {2, 5}, {3, 6}}};
+                         .updates = {{0, 0}, {1, 4}, {2, 5}, {3, 6}},
+                         .gate = 8};
   return def;
 }
 const OpDef& ema_update_op() {
   static const OpDef def{.name = "ema_update",
                          .doc = "ema = decay * ema + (1 - decay) * value, in place; integers are copied",
-                         .inputs = {Port::state("ema"), "value", Port::scalar("decay")},
+                         .inputs = {Port::state("ema"), "value", Port::scalar("decay"), Port::scalar("gate?")},
                          .outputs = {Port::state("ema")},
                          .infer = infer_ema,
                          .no_gradient = kNoUpdateGradient,
                          .cost = input_cost<3>,
                          .precision = PrecisionRule::kKeepF32,
-                         .updates = {{0, 0}}};
+                         .updates = {{0, 0}},
+                         .gate = 3};
   return def;
 }
 const OpDef& accumulate_op() {
   static const OpDef def{.name = "accumulate",
                          .doc = "adds a gradient to its accumulator, in place",
-                         .inputs = {Port::state("acc"), "grad"},
+                         .inputs = {Port::state("acc"), "grad", Port::scalar("gate?")},
                          .outputs = {Port::state("acc")},
                          .infer = infer_accumulate,
                          .no_gradient = kNoUpdateGradient,
                          .cost = input_cost<1>,
                          .precision = PrecisionRule::kKeepF32,
-                         .updates = {{0, 0}}};
+                         .updates = {{0, 0}},
+                         .gate = 2};
   return def;
 }
 const OpDef& clear_op() {
   static const OpDef def{.name = "clear",
                          .doc = "sets state to zero, in place",
-                         .inputs = {Port::state("acc")},
+                         .inputs = {Port::state("acc"), Port::scalar("gate?")},
                          .outputs = {Port::state("acc")},
-                         .infer = [](const OpContext& c) -> std::vector<TensorType> { return {c.in(0)}; },
+                         .infer = [](const OpContext& c) -> std::vector<TensorType> {
+                           check_gate(c, 1);
+                           return {c.in(0)};
+                         },
                          .no_gradient = kNoUpdateGradient,
                          .cost =
                              [](const OpContext& c) {
@@ -190,7 +208,8 @@ const OpDef& clear_op() {
                                return cost;
                              },
                          .precision = PrecisionRule::kKeepF32,
-                         .updates = {{0, 0}}};
+                         .updates = {{0, 0}},
+                         .gate = 1};
   return def;
 }
 const OpDef& clip_coefficient_op() {
@@ -209,29 +228,44 @@ const OpDef& clip_coefficient_op() {
                          .precision = PrecisionRule::kKeepF32};
   return def;
 }
+const OpDef& finite_gate_op() {
+  static const OpDef def{.name = "finite_gate",
+                         .doc = "true as long as the value has always been finite; remembers that it was not, in place",
+                         .inputs = {Port::state("stopped"), Port::scalar("value")},
+                         .outputs = {Port::state("stopped"), Port::scalar("gate")},
+                         .infer = infer_finite_gate,
+                         .no_gradient = kNoUpdateGradient,
+                         .updates = {{0, 0}}};
+  return def;
+}
 
 std::vector<Value> sgd_update(Value param, Value grad, Value lr, Value step, Value momentum_buffer, Value grad_scale,
-                              const SgdUpdateAttrs& attrs) {
-  const Value inputs[] = {param, grad, lr, step, momentum_buffer, grad_scale};
+                              const SgdUpdateAttrs& attrs, Value gate) {
+  const Value inputs[] = {param, grad, lr, step, momentum_buffer, grad_scale, gate};
   return emit_all("sgd_update", std::make_unique<SgdUpdateAttrs>(attrs), inputs);
 }
 std::vector<Value> adam_update(Value param, Value grad, Value lr, Value step, Value exp_avg, Value exp_avg_sq, Value grad_scale,
-                               const AdamUpdateAttrs& attrs) {
-  const Value inputs[] = {param, grad, lr, step, exp_avg, exp_avg_sq, grad_scale};
+                               const AdamUpdateAttrs& attrs, Value gate) {
+  const Value inputs[] = {param, grad, lr, step, exp_avg, exp_avg_sq, grad_scale, gate};
   return emit_all("adam_update", std::make_unique<AdamUpdateAttrs>(attrs), inputs);
 }
 std::vector<Value> rmsprop_update(Value param, Value grad, Value lr, Value step, Value square_avg, Value grad_avg, Value momentum_buffer,
-                                  Value grad_scale, const RmspropUpdateAttrs& attrs) {
-  const Value inputs[] = {param, grad, lr, step, square_avg, grad_avg, momentum_buffer, grad_scale};
+                                  Value grad_scale, const RmspropUpdateAttrs& attrs, Value gate) {
+  const Value inputs[] = {param, grad, lr, step, square_avg, grad_avg, momentum_buffer, grad_scale, gate};
   return emit_all("rmsprop_update", std::make_unique<RmspropUpdateAttrs>(attrs), inputs);
 }
-Value ema_update(Value ema, Value value, Value decay) { return emit("ema_update", {ema, value, decay}); }
-Value accumulate(Value acc, Value grad) { return emit("accumulate", {acc, grad}); }
-Value clear(Value acc) { return emit("clear", {acc}); }
+Value ema_update(Value ema, Value value, Value decay, Value gate) { return emit("ema_update", {ema, value, decay, gate}); }
+Value accumulate(Value acc, Value grad, Value gate) { return emit("accumulate", {acc, grad, gate}); }
+Value clear(Value acc, Value gate) { return emit("clear", {acc, gate}); }
 Value clip_coefficient(Value sum_squares, const ClipCoefficientAttrs& attrs) { return emit("clip_coefficient", {sum_squares}, attrs); }
 
+Value finite_gate(Value stopped, Value value) {
+  const Value inputs[] = {stopped, value};
+  return emit_all("finite_gate", nullptr, inputs)[1];
+}
+
 OpTable update_ops() {
-  return {&sgd_update_op(), &adam_update_op(), &rmsprop_update_op(), &ema_update_op(), &accumulate_op(), &clear_op(), &clip_coefficient_op()};
+  return {&sgd_update_op(), &adam_update_op(), &rmsprop_update_op(), &ema_update_op(), &accumulate_op(), &clear_op(), &clip_coefficient_op(), &finite_gate_op()};
 }
 
 }  // namespace galley

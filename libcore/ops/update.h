@@ -1,6 +1,7 @@
 #pragma once
 // The update phase: optimizers' steps, moving averages, accumulated gradients, in place on parameters and state. Learning
-// rate, step (from 1) and gradient scale are scalar inputs, not attributes, so one program serves the whole run.
+// rate, step (from 1) and gradient scale are scalar inputs, not attributes, so one program serves the whole run. Each takes a
+// gate, bool [], absent = open: while it is false, the update leaves its state untouched.
 
 #include "libcore/ops/emit.h"
 #include "libcore/ops/registry.h"
@@ -36,27 +37,31 @@ const OpDef& ema_update_op();
 const OpDef& accumulate_op();
 const OpDef& clear_op();
 const OpDef& clip_coefficient_op();
+const OpDef& finite_gate_op();
 
 // lr: f32 []; step: i64 [], 1 for the first update; grad_scale: f32 [], absent = 1, multiplies the gradient before all else.
 // States have the parameter's shape. Each returns the new parameter, then the new states that were given, in input order.
 
 /// torch.optim.SGD. momentum_buffer is given where momentum is not 0.
 std::vector<Value> sgd_update(Value param, Value grad, Value lr, Value step, Value momentum_buffer, Value grad_scale,
-                              const SgdUpdateAttrs& attrs);
+                              const SgdUpdateAttrs& attrs, Value gate = {});
 /// torch.optim.Adam (weight decay added to the gradient) or, decoupled, torch.optim.AdamW.
 std::vector<Value> adam_update(Value param, Value grad, Value lr, Value step, Value exp_avg, Value exp_avg_sq, Value grad_scale,
-                               const AdamUpdateAttrs& attrs);
+                               const AdamUpdateAttrs& attrs, Value gate = {});
 /// torch.optim.RMSprop. grad_avg is given where centered, momentum_buffer where momentum is not 0. The momentum buffer is
 /// always output 3: with momentum but not centered, output 2 is an empty array ([0]).
 std::vector<Value> rmsprop_update(Value param, Value grad, Value lr, Value step, Value square_avg, Value grad_avg, Value momentum_buffer,
-                                  Value grad_scale, const RmspropUpdateAttrs& attrs);
+                                  Value grad_scale, const RmspropUpdateAttrs& attrs, Value gate = {});
 /// ema = decay*ema + (1-decay)*value; decay: f32 []. A value of another dtype than f32/f64 (a counter) is copied.
-Value ema_update(Value ema, Value value, Value decay);
+Value ema_update(Value ema, Value value, Value decay, Value gate = {});
 /// acc += grad.
-Value accumulate(Value acc, Value grad);
+Value accumulate(Value acc, Value grad, Value gate = {});
 /// acc = 0.
-Value clear(Value acc);
+Value clear(Value acc, Value gate = {});
 /// min(1, max_norm / (sqrt(sum_squares) + 1e-6)), as torch.nn.utils.clip_grad_norm_; f32 [] -> f32 [].
 Value clip_coefficient(Value sum_squares, const ClipCoefficientAttrs& attrs);
+/// A gate of updates: true as long as `value` (floating, []), the loss, has been finite at every execution. `stopped` (bool [], state, false at first)
+/// remembers that it was not; the host clears it to go on. Returns the gate, bool [].
+Value finite_gate(Value stopped, Value value);
 
 }  // namespace galley

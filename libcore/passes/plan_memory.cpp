@@ -19,7 +19,10 @@ struct Block {
 class Planner {
  public:
   Planner(const Graph& graph, const std::vector<int64_t>& scratch, int64_t guard, size_t prepare_nodes)
-      : graph_(graph), scratch_(scratch), guard_(guard), prepare_nodes_(static_cast<int>(prepare_nodes)), block_of_(graph.value_count(), -1), named_of_(graph.value_count(), kNoValue) {}
+      : graph_(graph), scratch_(scratch), guard_(guard), prepare_nodes_(static_cast<int>(prepare_nodes)), block_of_(graph.value_count(), -1), named_of_(graph.value_count(), kNoValue),
+        result_of_(graph.value_count(), -1), is_result_(graph.value_count(), false) {
+    for (const auto& [name, id] : graph.outputs()) is_result_[static_cast<size_t>(id)] = graph.type(id).elements() == 1 && graph.type(id).bytes() <= kAlignment;
+  }
 
   MemoryPlan run() {
     find_last_uses();
@@ -44,6 +47,7 @@ class Planner {
     for (size_t v = 0; v < graph_.value_count(); ++v) {
       const int64_t bytes = graph_.type(static_cast<ValueId>(v)).bytes();
       if (named_of_[v] != kNoValue) plan.values[v] = {Placement::Region::kNamed, named_of_[v], 0, bytes};
+      if (result_of_[v] >= 0) plan.values[v] = {Placement::Region::kResult, kNoValue, result_of_[v], bytes};
       if (block_of_[v] < 0) continue;
       const Block& block = blocks_[static_cast<size_t>(block_of_[v])];
       plan.values[v] = {is_prepared(block) ? Placement::Region::kPrepared : Placement::Region::kArena, kNoValue, block.offset, bytes};
@@ -78,7 +82,13 @@ class Planner {
     if (o == 0 && is_view(graph_, node)) {
       const auto source = static_cast<size_t>(node.inputs[0]);
       named_of_[v] = named_of_[source];
+      result_of_[v] = result_of_[source];
       share(v, block_of_[source]);
+      return;
+    }
+    if (is_result_[v]) {
+      result_of_[v] = plan.result_bytes;
+      plan.result_bytes += kAlignment;
       return;
     }
     for (const InPlace& reuse : node.op->may_reuse) {
@@ -146,6 +156,8 @@ class Planner {
   int prepare_nodes_;
   std::vector<int> block_of_;
   std::vector<ValueId> named_of_;
+  std::vector<int64_t> result_of_;  // offset in the results, -1: not there
+  std::vector<bool> is_result_;
   std::vector<int> last_use_;
   std::vector<Block> blocks_;
   std::vector<int> taken_at_;

@@ -12,9 +12,9 @@ namespace galley {
 
 /// Where a value's bytes are.
 struct Placement {
-  enum class Region : uint8_t { kNone, kNamed, kArena, kPrepared } region = Region::kNone;
+  enum class Region : uint8_t { kNone, kNamed, kArena, kPrepared, kResult } region = Region::kNone;
   ValueId named = kNoValue;  // kNamed: the input whose memory it is (itself, or the state it updates)
-  int64_t offset = 0;        // kArena, kPrepared
+  int64_t offset = 0;        // kArena, kPrepared, kResult
   int64_t bytes = 0;
 };
 
@@ -24,6 +24,7 @@ struct MemoryPlan {
   int64_t arena_bytes = 0;
   int64_t named_bytes = 0;               // of all named inputs
   int64_t prepared_bytes = 0;            // of values that `prepare` makes and runs read
+  int64_t result_bytes = 0;              // of outputs of one element, which the host reads together after a run
   int64_t guard = 0;
   int in_place = 0;                      // outputs that took an input's memory
 };

@@ -47,7 +47,7 @@ void Recorder::clear() {
 
 void Recorder::before(const Program&, const Step&) { began_ns_ = steady_ns(); }
 
-void Recorder::after(const Program& program, const Step& step, std::span<void* const>) {
+void Recorder::after(const Program& program, const Step& step, const NodeOutputs&) {
   const int64_t end = steady_ns();
   const int32_t index = &program == last_program_ ? last_index_ : index_of(program);
   recording_.nodes.push_back({began_ns_, end, index, static_cast<int32_t>(&step - program.steps().data())});

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "libcore/runtime/execution.h"
@@ -46,7 +45,7 @@ class Recorder final : public NodeObserver {
   const Recording& recording() const { return recording_; }
 
   void before(const Program& program, const Step& step) override;
-  void after(const Program& program, const Step& step, std::span<void* const> outputs) override;
+  void after(const Program& program, const Step& step, const NodeOutputs& outputs) override;
   void fetched(int64_t begin_ns, int64_t end_ns) override;
 
  private:

@@ -1,32 +1,24 @@
 #include "libcore/runtime/execution.h"
 
-#include <sys/mman.h>
-
 #include <cmath>
 #include <cstring>
 #include <set>
 
 #include "libcore/base/parallel.h"
-#include "libcore/device/stream.h"
 
 namespace galley {
 namespace {
 
-constexpr int64_t kHugePage = int64_t{2} << 20;
-constexpr int64_t kPage = 4096;
 constexpr unsigned char kGuardByte = 0xA5;
 
-Tensor copy_out(const TensorType& type, const void* data) {
-  Tensor tensor(type.dtype, type.shape, type.format);
-  std::memcpy(tensor.data(), data, static_cast<size_t>(type.bytes()));
-  return tensor.to(MemoryFormat::contiguous());
-}
-
 /// Batches come as the data pipeline makes them: the usual conversion, [N,C,H,W] floats to channels_last, quickly.
-Tensor to_program_format(const Tensor& values, const MemoryFormat& format) {
-  if (values.dtype() != DType::kF32 || !values.format().is_contiguous() || format != MemoryFormat::channels_last()) return values.to(format);
+void convert(const Tensor& values, Tensor& result) {
+  if (values.dtype() != DType::kF32 || !values.format().is_contiguous() || result.format() != MemoryFormat::channels_last()) {
+    const Tensor converted = values.to(result.format());
+    std::memcpy(result.data(), converted.data(), static_cast<size_t>(result.bytes()));
+    return;
+  }
   const Shape& shape = values.shape();
-  Tensor result(DType::kF32, shape, format);
   const int64_t channels = shape[1], area = shape[2] * shape[3];
   const auto* from = values.data_as<float>();
   auto* to = result.data_as<float>();
@@ -40,52 +32,46 @@ Tensor to_program_format(const Tensor& values, const MemoryFormat& format) {
       }
     }
   });
-  return result;
 }
 
 }  // namespace
 
-Arena::~Arena() {
-  if (mapping_ != nullptr) munmap(mapping_, static_cast<size_t>(mapped_));
-}
-
-void Arena::reserve(int64_t bytes) {
-  const auto up = [](int64_t size, int64_t unit) { return (size + unit - 1) / unit * unit; };
-  const bool huge = bytes >= kHugePage;
-  bytes = up(bytes, huge ? kHugePage : kPage);
-  if (bytes <= bytes_) return;
-  if (mapping_ != nullptr) munmap(mapping_, static_cast<size_t>(mapped_));
-  mapping_ = nullptr;
-  data_ = nullptr;
-  bytes_ = mapped_ = 0;
-  ++generation_;
-  // Kernels place a mapping anywhere: only what lies on whole huge pages gets them, so one more than wanted is mapped (and never touched).
-  const int64_t mapped = bytes + (huge ? kHugePage : 0);
-  void* memory = mmap(nullptr, static_cast<size_t>(mapped), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) fail(ErrorCode::kResource, "no memory for ", bytes / (1 << 20), " MiB of scratch; use a smaller batch or train.recompute");
-  mapping_ = memory;
-  mapped_ = mapped;
-  const auto address = reinterpret_cast<int64_t>(memory);
-  data_ = static_cast<std::byte*>(memory) + (huge ? up(address, kHugePage) - address : 0);
-  bytes_ = bytes;
-  if (huge) madvise(data_, static_cast<size_t>(bytes), MADV_HUGEPAGE);  // advice: a refusal costs speed only
-  parallel_for((bytes + kHugePage - 1) / kHugePage, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t offset = begin * kHugePage; offset < std::min(end * kHugePage, bytes); offset += kPage) data_[offset] = std::byte{0};
-  });
-}
-
 Execution::Execution(std::shared_ptr<const Program> program, ParameterStore& store, std::shared_ptr<Arena> arena, std::map<std::string, std::string> binding)
-    : program_(std::move(program)), store_(store), arena_(arena ? std::move(arena) : std::make_shared<Arena>()), binding_(std::move(binding)) {
-  const Graph& graph = program_->graph();
+    : program_(std::move(program)),
+      store_(store),
+      arena_(arena ? std::move(arena) : std::make_shared<Arena>(program_->device())),
+      device_(program_->device()),
+      stream_(device_.stream()),
+      binding_(std::move(binding)),
+      scalars_(program_->graph(), device_) {
+  GALLEY_ASSERT(&store_.device() == &device_ && &arena_->device() == &device_, "a program of ", device_.name(), ", parameters on ", store_.device().name(),
+                " and scratch on ", arena_->device().name());
+  declare_inputs();
+  find_prepare_reads();
+  find_results();
   const MemoryPlan& memory = program_->memory();
+  if (memory.prepared_bytes > 0) prepared_ = Storage::allocate(memory.prepared_bytes, device_);
+  arena_->reserve(std::max<int64_t>(memory.arena_bytes, 1));
+}
+
+void Execution::declare_inputs() {
+  const Graph& graph = program_->graph();
   for (ValueId id : graph.inputs()) {
     const ValueInfo& info = graph.value(id);
-    if (info.role == ValueRole::kInput) continue;
+    if (info.role == ValueRole::kInput) {
+      if (!scalars_.has(id)) feeds_[id];
+      continue;
+    }
     const auto bound = binding_.find(info.name);
     const std::string& name = bound == binding_.end() ? info.name : bound->second;
     store_.declare(name, info.type, info.role);
     store_names_[id] = name;
   }
+}
+
+void Execution::find_prepare_reads() {
+  const Graph& graph = program_->graph();
+  const MemoryPlan& memory = program_->memory();
   std::set<std::string> reads, updated;
   for (size_t s = 0; s < program_->steps().size(); ++s) {
     const Node& node = graph.nodes()[static_cast<size_t>(program_->steps()[s].node)];
@@ -100,8 +86,25 @@ Execution::Execution(std::shared_ptr<const Program> program, ParameterStore& sto
   }
   prepare_reads_.assign(reads.begin(), reads.end());
   updated_.assign(updated.begin(), updated.end());
-  if (memory.prepared_bytes > 0) prepared_ = Storage::allocate(memory.prepared_bytes);
-  arena_->reserve(std::max<int64_t>(memory.arena_bytes, 1));
+}
+
+void Execution::find_results() {
+  const Graph& graph = program_->graph();
+  const MemoryPlan& memory = program_->memory();
+  int64_t bytes = memory.result_bytes;
+  for (const auto& [name, id] : graph.outputs()) {
+    const TensorType& type = graph.type(id);
+    const Placement& place = memory.values[static_cast<size_t>(id)];
+    if (type.elements() != 1) continue;
+    if (place.region == Placement::Region::kResult) {
+      result_of_[id] = {type.dtype, place.offset};
+    } else {  // a view of an array, or state: fetched by itself
+      result_of_[id] = {type.dtype, bytes};
+      bytes += dtype_size(type.dtype);
+    }
+  }
+  if (memory.result_bytes > 0) results_ = Storage::allocate(memory.result_bytes, device_);
+  if (bytes > 0) host_results_ = Storage::allocate_host(bytes, device_);
 }
 
 bool Execution::takes(std::string_view name) const {
@@ -109,37 +112,72 @@ bool Execution::takes(std::string_view name) const {
   return id != kNoValue && program_->graph().value(id).role == ValueRole::kInput;
 }
 
+const Tensor& Execution::in_program_format(Feed& feed, const TensorType& type, const Tensor& values) {
+  if (same_bytes(type.shape, values.format(), type.format)) return values;
+  if (!feed.converted.defined()) {
+    feed.converted = Tensor(type.dtype, type.shape, type.format, Storage::allocate_host(type.bytes(), device_));
+    feed.copied = device_.make_event();
+  }
+  feed.copied->synchronize();
+  convert(values, feed.converted);
+  return feed.converted;
+}
+
 void Execution::feed(std::string_view name, const Tensor& values) {
   GALLEY_ASSERT(takes(name), "the program has no input '", name, "'");
   const ValueId id = program_->graph().find_input(name);
   const TensorType& type = program_->graph().type(id);
   GALLEY_ASSERT(values.dtype() == type.dtype && values.shape() == type.shape, "input '", name, "' is ", type, ", fed with ", values.str());
-  if (same_bytes(type.shape, values.format(), type.format)) {
-    feeds_[id] = Tensor(values);
-  } else {
-    feeds_[id] = to_program_format(values, type.format);
+  if (scalars_.has(id)) {
+    scalars_.set(id, {static_cast<const std::byte*>(values.data()), static_cast<size_t>(values.bytes())});
+    return;
   }
-  feeds_changed_ = true;
+  Feed& feed = feeds_.at(id);
+  const void* before = feed.values.defined() ? feed.values.address() : nullptr;
+  const Tensor& given = in_program_format(feed, type, values);
+  if (device_.is_host()) {
+    feed.values = given;
+  } else {
+    if (!feed.values.defined()) feed.values = Tensor(type.dtype, type.shape, type.format, device_);
+    stream_.copy(feed.values.address(), given.data(), type.bytes());
+    if (&given == &feed.converted) stream_.record(*feed.copied);
+  }
+  void* address = feed.values.address();
+  if (address == before) return;
+  for (const auto& [call, input] : feed.readers) calls_[call].inputs[input] = address;
 }
 
-void Execution::feed(std::string_view name, double value) {
-  const ValueId id = program_->graph().find_input(name);
+void Execution::set(std::string_view name, double value) {
   GALLEY_ASSERT(takes(name), "the program has no input '", name, "'");
-  Tensor scalar(program_->graph().type(id).dtype, Shape{});
-  scalar.set(Shape{}, value);
-  feed(name, scalar);
+  const ValueId id = program_->graph().find_input(name);
+  const TensorType& type = program_->graph().type(id);
+  GALLEY_ASSERT(scalars_.has(id) && type.elements() == 1, "input '", name, "' is ", type, ", not one element");
+  std::byte element[8];
+  store_element(type.dtype, element, value);
+  scalars_.set(id, {element, static_cast<size_t>(dtype_size(type.dtype))});
 }
 
-void* Execution::address(ValueId id) {
+void Execution::set(std::string_view name, std::span<const int64_t> values) {
+  GALLEY_ASSERT(takes(name), "the program has no input '", name, "'");
+  const ValueId id = program_->graph().find_input(name);
+  const TensorType& type = program_->graph().type(id);
+  GALLEY_ASSERT(scalars_.has(id) && type.dtype == DType::kI64 && type.elements() == static_cast<int64_t>(values.size()), "input '", name, "' is ", type,
+                ", fed with ", values.size(), " integers");
+  scalars_.set(id, std::as_bytes(values));
+}
+
+void* Execution::address(ValueId id) const {
   if (id == kNoValue) return nullptr;
   const Placement& place = program_->memory().values[static_cast<size_t>(id)];
   switch (place.region) {
-    case Placement::Region::kArena: return arena_->data() + place.offset;
-    case Placement::Region::kPrepared: return prepared_->data() + place.offset;
+    case Placement::Region::kArena: return arena_->address() + place.offset;
+    case Placement::Region::kPrepared: return prepared_->address() + place.offset;
+    case Placement::Region::kResult: return results_->address() + place.offset;
     case Placement::Region::kNamed: {
-      if (program_->graph().value(place.named).role != ValueRole::kInput) return store_.tensor(store_names_.at(place.named)).data();
-      const auto fed = feeds_.find(place.named);
-      return fed == feeds_.end() ? nullptr : fed->second.data();
+      if (program_->graph().value(place.named).role != ValueRole::kInput) return store_.tensor(store_names_.at(place.named)).address();
+      if (scalars_.has(place.named)) return scalars_.address(place.named);
+      const Tensor& fed = feeds_.at(place.named).values;
+      return fed.defined() ? const_cast<void*>(fed.address()) : nullptr;
     }
     case Placement::Region::kNone: break;
   }
@@ -148,19 +186,25 @@ void* Execution::address(ValueId id) {
 
 void Execution::bind() {
   const std::vector<Step>& steps = program_->steps();
+  const MemoryPlan& memory = program_->memory();
   calls_.resize(steps.size());
+  for (auto& [id, feed] : feeds_) feed.readers.clear();
   for (size_t s = 0; s < steps.size(); ++s) {
     const Node& node = program_->graph().nodes()[static_cast<size_t>(steps[s].node)];
     Call& call = calls_[s];
     call.inputs.clear();
     call.outputs.clear();
-    for (ValueId id : node.inputs) call.inputs.push_back(address(id));
+    for (ValueId id : node.inputs) {
+      const ValueId named = id == kNoValue ? kNoValue : memory.values[static_cast<size_t>(id)].named;
+      const auto fed = feeds_.find(named);
+      if (fed != feeds_.end()) fed->second.readers.emplace_back(s, call.inputs.size());
+      call.inputs.push_back(address(id));
+    }
     for (ValueId id : node.outputs) call.outputs.push_back(address(id));
-    const int64_t scratch = program_->memory().scratch_offsets[static_cast<size_t>(steps[s].node)];
-    call.scratch = scratch < 0 ? nullptr : arena_->data() + scratch;
+    const int64_t scratch = memory.scratch_offsets[static_cast<size_t>(steps[s].node)];
+    call.scratch = scratch < 0 ? nullptr : arena_->address() + scratch;
   }
   bound_generation_ = arena_->generation();
-  feeds_changed_ = false;
 }
 
 uint64_t Execution::prepared_versions() const {
@@ -173,41 +217,61 @@ void Execution::execute(size_t s, NodeObserver* observer) {
   const Step& step = program_->steps()[s];
   const Call& call = calls_[s];
   if (observer != nullptr) observer->before(*program_, step);
-  step.kernel->run(host_stream(), {call.inputs, call.outputs, call.scratch});
-  if (observer != nullptr) observer->after(*program_, step, call.outputs);
+  step.kernel->run(stream_, {call.inputs, call.outputs, call.scratch});
+  if (observer == nullptr) return;
+  stream_.synchronize();
+  observer->after(*program_, step, NodeOutputs(*program_, step, call.outputs, stream_));
 }
 
 void Execution::execute_guarded(size_t s, NodeObserver* observer) {
   const Node& node = program_->graph().nodes()[static_cast<size_t>(program_->steps()[s].node)];
-  const auto guard = static_cast<size_t>(program_->memory().guard);
-  // Guards stand behind values of the arena: written with the value, checked after every step that touches it.
+  const int64_t guard = program_->memory().guard;
+  // Guards stand after values of the arena: written with the value, checked after every step that touches it.
   const auto guard_of = [&](ValueId id) -> unsigned char* {
     if (id == kNoValue || program_->memory().values[static_cast<size_t>(id)].region != Placement::Region::kArena) return nullptr;
     return static_cast<unsigned char*>(address(id)) + program_->memory().values[static_cast<size_t>(id)].bytes;
   };
   for (ValueId id : node.outputs) {
-    if (unsigned char* bytes = guard_of(id)) std::memset(bytes, kGuardByte, guard);
+    if (unsigned char* bytes = guard_of(id)) stream_.fill(bytes, kGuardByte, guard);
   }
   execute(s, observer);
+  std::vector<unsigned char> found(static_cast<size_t>(guard));
   const auto check = [&](ValueId id) {
     const unsigned char* bytes = guard_of(id);
-    for (size_t i = 0; bytes != nullptr && i < guard; ++i) {
-      GALLEY_ASSERT(bytes[i] == kGuardByte, node.op->name, " (", program_->steps()[s].backend, ") at ", node.path, " wrote behind value %", id);
+    if (bytes == nullptr) return;
+    stream_.copy(found.data(), bytes, guard);
+    stream_.synchronize();
+    for (const unsigned char byte : found) {
+      GALLEY_ASSERT(byte == kGuardByte, node.op->name, " (", program_->steps()[s].backend, ") at ", node.path, " wrote past the end of value %", id);
     }
   };
   for (ValueId id : node.inputs) check(id);
   for (ValueId id : node.outputs) check(id);
 }
 
-bool Execution::run(const RunOptions& options) {
-  const ThreadShare share(program_->threads());
-  if (bound_generation_ != arena_->generation() || feeds_changed_ || calls_.empty()) {
-    for (ValueId id : program_->graph().inputs()) {
-      const ValueInfo& info = program_->graph().value(id);
-      GALLEY_ASSERT(info.role != ValueRole::kInput || feeds_.count(id) > 0, "input '", info.name, "' was never fed");
-    }
-    bind();
+void Execution::check_fed() const {
+  ValueId missing = scalars_.missing();
+  for (const auto& [id, feed] : feeds_) {
+    if (!feed.values.defined()) missing = id;
   }
+  if (missing != kNoValue) GALLEY_ASSERT(false, "input '", program_->graph().value(missing).name, "' was never fed");
+}
+
+void Execution::fetch_results() {
+  if (result_of_.empty()) return;
+  const MemoryPlan& memory = program_->memory();
+  if (results_ != nullptr) stream_.copy(host_results_->data(), results_->address(), memory.result_bytes);
+  for (const auto& [id, result] : result_of_) {
+    if (result.offset >= memory.result_bytes) stream_.copy(host_results_->data() + result.offset, address(id), dtype_size(result.dtype));
+  }
+}
+
+void Execution::run(const RunOptions& options) {
+  const ThreadShare share(program_->threads());
+  if (!all_fed_) check_fed();
+  all_fed_ = true;
+  if (bound_generation_ != arena_->generation()) bind();
+  scalars_.enqueue(stream_);
   const bool guarded = program_->memory().guard > 0;
   const auto step = [&](size_t s) { guarded ? execute_guarded(s, options.observer) : execute(s, options.observer); };
   const uint64_t versions = prepared_versions();
@@ -215,40 +279,43 @@ bool Execution::run(const RunOptions& options) {
     for (size_t s = 0; s < program_->prepare_steps(); ++s) step(s);
     prepared_at_ = versions;
   }
-  bool asked = !options.before_updates;
   for (size_t s = program_->prepare_steps(); s < program_->steps().size(); ++s) {
-    if (program_->steps()[s].updates) {
-      if (options.skip_updates) continue;
-      if (!asked && !options.before_updates()) return false;
-      asked = true;
-    }
-    step(s);
+    if (!options.skip_updates || !program_->steps()[s].updates) step(s);
   }
-  if (!options.skip_updates) {
-    for (const std::string& name : updated_) store_.touch(name);
-  }
-  return true;
+  fetch_results();
+  if (options.skip_updates) return;
+  for (const std::string& name : updated_) store_.touch(name);
 }
 
 Tensor Execution::output(std::string_view name) const {
   const ValueId id = program_->graph().find_output(name);
   GALLEY_ASSERT(id != kNoValue, "the program has no output '", name, "'");
-  return copy_out(program_->graph().type(id), const_cast<Execution*>(this)->address(id));
+  const TensorType& type = program_->graph().type(id);
+  Tensor tensor(type.dtype, type.shape, type.format);
+  stream_.copy(tensor.data(), address(id), type.bytes());
+  stream_.synchronize();
+  return tensor.to(MemoryFormat::contiguous());
 }
 
 double Execution::scalar(std::string_view name) const {
   const ValueId id = program_->graph().find_output(name);
-  GALLEY_ASSERT(id != kNoValue && program_->graph().type(id).elements() == 1, "the program has no output '", name, "' of one element");
-  return load_element(program_->graph().type(id).dtype, const_cast<Execution*>(this)->address(id));
+  const auto result = result_of_.find(id);
+  GALLEY_ASSERT(result != result_of_.end(), "the program has no output '", name, "' of one element");
+  stream_.synchronize();
+  return load_element(result->second.dtype, host_results_->data() + result->second.offset);
 }
 
 std::optional<NonFinite> Execution::check_arrays(
     const std::function<std::optional<NonFinite>(const std::string&, std::string_view, const Tensor&)>& check) const {
-  for (const auto& [id, tensor] : feeds_) {
-    if (std::optional<NonFinite> bad = check(program_->graph().value(id).name, "input", tensor)) return bad;
+  const Graph& graph = program_->graph();
+  for (ValueId id : graph.inputs()) {
+    const ValueInfo& info = graph.value(id);
+    if (info.role != ValueRole::kInput) continue;
+    const Tensor values = scalars_.has(id) ? scalars_.values(id) : on_host(feeds_.at(id).values, stream_);
+    if (std::optional<NonFinite> bad = check(info.name, "input", values)) return bad;
   }
   for (const auto& [id, name] : store_names_) {
-    if (std::optional<NonFinite> bad = check(name, role_name(program_->graph().value(id).role), store_.tensor(name))) return bad;
+    if (std::optional<NonFinite> bad = check(name, role_name(graph.value(id).role), on_host(store_.tensor(name), stream_))) return bad;
   }
   return std::nullopt;
 }

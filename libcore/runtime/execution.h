@@ -1,6 +1,5 @@
 #pragma once
-// Execution: a Program bound to parameters and memory, run again and again. An Arena may be shared by executions that run one after the
-// other (train step, evaluation): it is as large as the largest needs.
+// Execution: a Program bound to parameters and memory, run again and again on the program's device.
 
 #include <cstdint>
 #include <functional>
@@ -12,50 +11,18 @@
 #include <string_view>
 #include <vector>
 
+#include "libcore/runtime/arena.h"
+#include "libcore/runtime/observer.h"
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/runtime/program.h"
+#include "libcore/runtime/scalar_block.h"
 #include "libcore/tensor/tensor.h"
 
 namespace galley {
 
-/// Scratch memory: mapped, with huge pages advised, touched in parallel before the first step.
-class Arena {
- public:
-  Arena() = default;
-  ~Arena();
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
-
-  /// Makes room for at least `bytes`; contents are lost where it grows. Throws Error (kResource) where memory is out.
-  void reserve(int64_t bytes);
-  std::byte* data() const { return data_; }
-  int64_t bytes() const { return bytes_; }
-  /// Changes whenever the address does.
-  uint64_t generation() const { return generation_; }
-
- private:
-  void* mapping_ = nullptr;  // what data_ lies in
-  std::byte* data_ = nullptr;
-  int64_t mapped_ = 0, bytes_ = 0;
-  uint64_t generation_ = 0;
-};
-
-/// Called around each step: timing, memory, checks. `outputs` are addresses of the node's outputs.
-class NodeObserver {
- public:
-  virtual ~NodeObserver() = default;
-  virtual void before(const Program& program, const Step& step) { static_cast<void>(program), static_cast<void>(step); }
-  virtual void after(const Program& program, const Step& step, std::span<void* const> outputs) = 0;
-  /// Told by whoever fetches the data of the next run: from when to when it waited, in nanoseconds of the steady clock.
-  virtual void fetched(int64_t begin_ns, int64_t end_ns) { static_cast<void>(begin_ns), static_cast<void>(end_ns); }
-};
-
 struct RunOptions {
   NodeObserver* observer = nullptr;
-  /// Asked once, before the first step that updates parameters or state (all outputs of the forward pass can be read then); false ends
-  /// the run there, with nothing changed.
-  std::function<bool()> before_updates;
-  /// Runs everything but the updates: a replay.
+  /// Runs everything but the updates of parameters and state: a replay.
   bool skip_updates = false;
 };
 
@@ -69,18 +36,22 @@ class Execution {
             std::map<std::string, std::string> binding = {});
 
   const Program& program() const { return *program_; }
-  /// Gives an input its values until it is given others. The array is kept, not copied, where its format is the program's.
+  /// Gives an input its values until it is given others. On the host's device the array is kept, not copied, where its format is the program's and it is
+  /// no scalar; elsewhere it is copied before `feed` returns.
   void feed(std::string_view name, const Tensor& values);
-  /// A scalar input (shape []), in its dtype.
-  void feed(std::string_view name, double value);
+  /// Gives an input of one element its value, in its dtype, until it is given another. All scalars travel to the device together at the next run.
+  void set(std::string_view name, double value);
+  /// Gives an i64 input of at most 64 bytes its values: random keys.
+  void set(std::string_view name, std::span<const int64_t> values);
   /// Does the program read an input of that name?
   bool takes(std::string_view name) const;
 
-  /// One run; `prepare` first where parameters that it reads have changed. Returns false where before_updates ended it.
-  bool run(const RunOptions& options = {});
-  /// A contiguous copy of a declared output, valid after (or, for the forward pass, during) a run.
+  /// Enqueues one run on the device's stream; `prepare` first if parameters that it reads have changed. Allocates nothing from the second run on. On the
+  /// host's device it has run on return.
+  void run(const RunOptions& options = {});
+  /// A contiguous copy of a declared output of the last run, for which it waits.
   Tensor output(std::string_view name) const;
-  /// A floating or integer output of one element.
+  /// A floating or integer output of one element of the last run, for which it waits.
   double scalar(std::string_view name) const;
   /// The first finding of `check` over all fed inputs ("input") and all stored arrays that the program reads (by role).
   std::optional<NonFinite> check_arrays(
@@ -92,23 +63,46 @@ class Execution {
     std::vector<void*> outputs;
     void* scratch = nullptr;
   };
+  /// An input that is fed as an array.
+  struct Feed {
+    Tensor values;                      // in the program's format, on its device
+    Tensor converted;                   // on the host, where the caller's array has another format
+    std::unique_ptr<Event> copied;      // `converted` has reached the device
+    std::vector<std::pair<size_t, size_t>> readers;  // call and input that read it
+  };
+  /// An output of one element: where the host finds it after a run.
+  struct Result {
+    DType dtype = DType::kF32;
+    int64_t offset = 0;
+  };
+  void declare_inputs();
+  void find_prepare_reads();
+  void find_results();
+  const Tensor& in_program_format(Feed& feed, const TensorType& type, const Tensor& values);
+  void check_fed() const;
   void bind();
-  void* address(ValueId id);
+  void* address(ValueId id) const;
   uint64_t prepared_versions() const;
   void execute(size_t step, NodeObserver* observer);
   void execute_guarded(size_t step, NodeObserver* observer);
+  void fetch_results();
 
   std::shared_ptr<const Program> program_;
   ParameterStore& store_;
   std::shared_ptr<Arena> arena_;
+  Device& device_;
+  Stream& stream_;
   std::map<std::string, std::string> binding_;
-  std::map<ValueId, Tensor> feeds_;
+  std::map<ValueId, Feed> feeds_;
+  ScalarBlock scalars_;
   std::map<ValueId, std::string> store_names_;  // parameters, buffers, state
   std::vector<std::string> prepare_reads_, updated_;
   std::shared_ptr<Storage> prepared_;
+  std::shared_ptr<Storage> results_, host_results_;  // outputs of one element: on the device, and what the host reads
+  std::map<ValueId, Result> result_of_;
   std::vector<Call> calls_;
-  uint64_t bound_generation_ = 0;
-  bool feeds_changed_ = true;
+  std::optional<uint64_t> bound_generation_;         // of the arena
+  bool all_fed_ = false;
   std::optional<uint64_t> prepared_at_;
 };
 
@@ -132,7 +126,7 @@ class NodeTimer : public NodeObserver {
     Cost cost;  // of one call (by_op: of all nodes, one call each)
   };
   void before(const Program& program, const Step& step) override;
-  void after(const Program& program, const Step& step, std::span<void* const> outputs) override;
+  void after(const Program& program, const Step& step, const NodeOutputs& outputs) override;
   /// One row a step, in order of the program.
   const std::vector<Row>& rows() const { return rows_; }
   /// Rows summed by operator and phase, slowest first (path is empty).

@@ -21,12 +21,12 @@ Shape index_of(const Shape& shape, int64_t flat) {
 
 class FiniteCheck : public NodeObserver {
  public:
-  void after(const Program& program, const Step& step, std::span<void* const> outputs) override {
+  void after(const Program& program, const Step& step, const NodeOutputs& outputs) override {
     if (found) return;
     const Node& node = program.graph().nodes()[static_cast<size_t>(step.node)];
     for (size_t o = 0; o < outputs.size() && !found; ++o) {
       const TensorType& type = program.graph().type(node.outputs[o]);
-      if (is_floating(type.dtype)) check(node, o, type, outputs[o]);
+      if (is_floating(type.dtype)) check(node, o, type, outputs.host(o));
     }
   }
   std::optional<NonFinite> found;
@@ -86,7 +86,7 @@ std::optional<NonFinite> find_non_finite(Execution& execution) {
 
 void NodeTimer::before(const Program&, const Step&) { started_ = seconds_now(); }
 
-void NodeTimer::after(const Program& program, const Step& step, std::span<void* const>) {
+void NodeTimer::after(const Program& program, const Step& step, const NodeOutputs&) {
   const double seconds = seconds_now() - started_;
   const auto [found, is_new] = row_of_node_.emplace(step.node, rows_.size());
   if (is_new) {

@@ -1,7 +1,5 @@
 #include "libcore/runtime/parameter_store.h"
 
-#include <cstring>
-
 #include "libcore/runtime/program.h"
 
 namespace galley {
@@ -15,7 +13,7 @@ ParameterStore::Entry& ParameterStore::entry(std::string_view name) {
 void ParameterStore::declare(const std::string& name, const TensorType& type, ValueRole role) {
   const auto found = entries_.find(name);
   if (found == entries_.end()) {
-    entries_[name] = {Tensor(type.dtype, type.shape, type.format), role};
+    entries_[name] = {Tensor(type.dtype, type.shape, type.format, *device_), role};
     return;
   }
   const Tensor& tensor = found->second.tensor;
@@ -55,12 +53,14 @@ void ParameterStore::set(std::string_view name, const Tensor& values) {
   GALLEY_CHECK_INPUT(values.dtype() == target.tensor.dtype() && values.shape() == target.tensor.shape(), "'", name, "' is ", target.tensor.dtype(), " ",
                      target.tensor.shape(), ", the given values are ", values.dtype(), " ", values.shape());
   const Tensor converted = values.to(target.tensor.format());
-  std::memcpy(target.tensor.data(), converted.data(), static_cast<size_t>(converted.bytes()));
+  copy(converted, target.tensor, device_->stream());
   ++target.version;
 }
 
 Tensor ParameterStore::get(std::string_view name) const {
-  const Tensor& tensor = entry(name).tensor;
+  const Tensor& stored = entry(name).tensor;
+  const Tensor tensor = on_host(stored, device_->stream());
+  if (!stored.storage()->host_access() && tensor.format().is_contiguous()) return tensor;
   return tensor.format().is_contiguous() ? tensor.clone() : tensor.to(MemoryFormat::contiguous());
 }
 

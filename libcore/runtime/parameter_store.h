@@ -17,6 +17,10 @@ class Program;
 /// One identity a name: dtype and logical shape; the memory format is the first program's choice, and callers see contiguous only.
 class ParameterStore {
  public:
+  /// Arrays live on the device; `set` and `get` copy.
+  explicit ParameterStore(Device& device = host_device()) : device_(&device) {}
+  Device& device() const { return *device_; }
+
   /// A new array of zeros; nothing where it is there already with that type. Throws InternalError where the types differ.
   void declare(const std::string& name, const TensorType& type, ValueRole role);
   /// All parameters, buffers and state of a program.
@@ -32,9 +36,9 @@ class ParameterStore {
 
   /// Overwrites the values; dtype and shape must be the array's, the format may be any.
   void set(std::string_view name, const Tensor& values);
-  /// A contiguous copy.
+  /// A contiguous copy in host memory.
   Tensor get(std::string_view name) const;
-  /// The array itself, in its program's format. Whoever writes into it calls `touch`.
+  /// The array itself, in its program's format: the host reads and writes it only on the host's device. Whoever writes into it calls `touch`.
   Tensor& tensor(std::string_view name) { return entry(name).tensor; }
   const Tensor& tensor(std::string_view name) const { return entry(name).tensor; }
   /// Says that the values changed: programs prepare anew.
@@ -48,6 +52,7 @@ class ParameterStore {
     ValueRole role = ValueRole::kParameter;
     uint64_t version = 1;
   };
+  Device* device_;
   Entry& entry(std::string_view name);
   const Entry& entry(std::string_view name) const { return const_cast<ParameterStore*>(this)->entry(name); }
   std::map<std::string, Entry, std::less<>> entries_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "libcore/backends/backend.h"
+#include "libcore/device/device.h"
 #include "libcore/graph/graph.h"
 #include "libcore/passes/assign_layout.h"
 #include "libcore/passes/plan_memory.h"
@@ -43,6 +44,8 @@ class Program {
   const MemoryPlan& memory() const { return memory_; }
   /// What it was compiled for.
   const Backend& backend() const { return *backend_; }
+  /// Where it runs.
+  Device& device() const { return *device_; }
   /// Threads that it was compiled for, and that every run of it uses.
   int threads() const { return threads_; }
   const ProgramReport& report() const { return report_; }
@@ -60,6 +63,7 @@ class Program {
   Graph graph_;
   std::vector<Step> steps_;
   size_t prepare_steps_ = 0;
+  Device* device_ = &host_device();
   int threads_ = 1;
   MemoryPlan memory_;
   ProgramReport report_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -10,6 +9,9 @@
 
 namespace galley {
 namespace {
+
+constexpr int64_t kAlignment = 64;  // a line of cache, and the widest vector
+int64_t whole_lines(int64_t bytes) { return (std::max<int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment; }
 
 template <class T> struct DTypeOf;
 template <> struct DTypeOf<float> { static bool is(DType d) { return d == DType::kF32; } };
@@ -105,13 +107,26 @@ void copy_formats(const Shape& shape, const MemoryFormat& from_format, const voi
 
 }  // namespace
 
-std::shared_ptr<Storage> Storage::allocate(int64_t bytes) {
+std::shared_ptr<Storage> Storage::allocate(int64_t bytes, Memory& memory) {
   std::shared_ptr<Storage> storage(new Storage);
-  const size_t rounded = (static_cast<size_t>(std::max<int64_t>(bytes, 1)) + 63) / 64 * 64;
-  storage->data_ = static_cast<std::byte*>(std::aligned_alloc(64, rounded));
+  storage->data_ = static_cast<std::byte*>(memory.allocate(whole_lines(bytes), kAlignment));
   if (storage->data_ == nullptr) fail(ErrorCode::kResource, "no memory for an array of ", bytes, " bytes");
-  std::memset(storage->data_, 0, rounded);
   storage->bytes_ = bytes;
+  storage->host_access_ = memory.host_access();
+  storage->memory_ = &memory;
+  return storage;
+}
+
+std::shared_ptr<Storage> Storage::allocate(int64_t bytes, Device& device) {
+  std::shared_ptr<Storage> storage = allocate(bytes, device.memory());
+  device.stream().fill(storage->data_, 0, whole_lines(bytes));
+  device.stream().synchronize();
+  return storage;
+}
+
+std::shared_ptr<Storage> Storage::allocate_host(int64_t bytes, Device& device) {
+  std::shared_ptr<Storage> storage = allocate(bytes, device.host_memory());
+  std::memset(storage->data_, 0, static_cast<size_t>(whole_lines(bytes)));
   return storage;
 }
 
@@ -125,11 +140,11 @@ std::shared_ptr<Storage> Storage::borrow(const void* data, int64_t bytes, std::s
 }
 
 Storage::~Storage() {
-  if (owner_ == nullptr) std::free(data_);
+  if (memory_ != nullptr) memory_->free(data_, whole_lines(bytes_), kAlignment);
 }
 
-Tensor::Tensor(DType dtype, Shape shape, MemoryFormat format) : dtype_(dtype), shape_(shape), format_(std::move(format)) {
-  storage_ = Storage::allocate(bytes());
+Tensor::Tensor(DType dtype, Shape shape, MemoryFormat format, Device& device) : dtype_(dtype), shape_(shape), format_(std::move(format)) {
+  storage_ = Storage::allocate(bytes(), device);
 }
 
 Tensor::Tensor(DType dtype, Shape shape, MemoryFormat format, std::shared_ptr<Storage> storage, int64_t byte_offset)
@@ -249,6 +264,19 @@ Tensor Tensor::clone() const {
   Tensor result(dtype_, shape_, format_);
   std::memcpy(result.data(), data(), static_cast<size_t>(bytes()));
   return result;
+}
+
+void copy(const Tensor& from, Tensor& to, Stream& stream) {
+  GALLEY_ASSERT(from.dtype() == to.dtype() && from.shape() == to.shape() && from.format() == to.format(), from.str(), " is copied to ", to.str());
+  stream.copy(to.address(), from.address(), from.bytes());
+}
+
+Tensor on_host(const Tensor& values, Stream& stream) {
+  if (values.storage()->host_access()) return values;
+  Tensor copied(values.dtype(), values.shape(), values.format());
+  copy(values, copied, stream);
+  stream.synchronize();
+  return copied;
 }
 
 std::string Tensor::str() const { return cat(dtype_, " ", shape_, " ", format_); }

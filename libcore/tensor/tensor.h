@@ -1,12 +1,13 @@
 #pragma once
-// Tensor: a concrete array in host memory. Graph values are symbolic (graph/); a Tensor holds data: a parameter that was
-// read, a batch, a golden value.
+// Tensor: a concrete array. Graph values are symbolic (graph/); a Tensor holds data: a parameter that was read, a batch, a golden value.
+// Arrays are in host memory unless they were made on another device; the host reads and writes only the former.
 
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "libcore/base/error.h"
+#include "libcore/device/device.h"
 #include "libcore/tensor/dtype.h"
 #include "libcore/tensor/format.h"
 
@@ -15,22 +16,34 @@ namespace galley {
 /// Bytes with an owner. Shared by Tensors; freed with the last.
 class Storage {
  public:
-  /// Zeroed, 64-byte aligned memory.
-  static std::shared_ptr<Storage> allocate(int64_t bytes);
-  /// Memory of somebody else (a mapped file), kept alive by `owner`; not to be written.
+  /// Zeroed memory of the device, aligned to 64 bytes. Throws Error (kResource) if its memory is exhausted.
+  static std::shared_ptr<Storage> allocate(int64_t bytes, Device& device = host_device());
+  /// Zeroed host memory that copies of the device's streams reach without a detour (pinned), aligned to 64 bytes.
+  static std::shared_ptr<Storage> allocate_host(int64_t bytes, Device& device);
+  /// Host memory of somebody else (a mapped file), kept alive by `owner`; not to be written.
   static std::shared_ptr<Storage> borrow(const void* data, int64_t bytes, std::shared_ptr<const void> owner);
 
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
-  std::byte* data() const { return data_; }
+  /// Host memory only.
+  std::byte* data() const {
+    GALLEY_ASSERT(host_access_, "the host reads or writes memory of another device");
+    return data_;
+  }
+  /// Of any device. For backends/ and runtime/, which pass it to kernels and copies.
+  std::byte* address() const { return data_; }
+  bool host_access() const { return host_access_; }
   int64_t bytes() const { return bytes_; }
   bool writable() const { return owner_ == nullptr; }
 
  private:
   Storage() = default;
+  static std::shared_ptr<Storage> allocate(int64_t bytes, Memory& memory);
   std::byte* data_ = nullptr;
   int64_t bytes_ = 0;
+  bool host_access_ = true;
+  Memory* memory_ = nullptr;  // nullptr: of somebody else
   std::shared_ptr<const void> owner_;
 };
 
@@ -39,7 +52,7 @@ class Tensor {
  public:
   Tensor() = default;
   /// A new array of zeros.
-  Tensor(DType dtype, Shape shape, MemoryFormat format = {});
+  Tensor(DType dtype, Shape shape, MemoryFormat format = {}, Device& device = host_device());
   /// A view of existing storage, from `byte_offset`. Throws where the storage is too small.
   Tensor(DType dtype, Shape shape, MemoryFormat format, std::shared_ptr<Storage> storage, int64_t byte_offset = 0);
   /// A contiguous array of these values (f32).
@@ -53,8 +66,12 @@ class Tensor {
   int64_t elements() const { return shape_.elements(); }
   /// Bytes in memory, padding included.
   int64_t bytes() const { return format_.padded_elements(shape_) * dtype_size(dtype_); }
+  /// Host memory only.
   void* data() { return storage_->data() + offset_; }
   const void* data() const { return storage_->data() + offset_; }
+  /// Of any device. For backends/ and runtime/, which pass it to kernels and copies.
+  void* address() { return storage_->address() + offset_; }
+  const void* address() const { return storage_->address() + offset_; }
   const std::shared_ptr<Storage>& storage() const { return storage_; }
 
   /// Typed pointer; the dtype must be T's (f32 float, f64 double, i64 int64_t, i32 int32_t, i8, u8/bool uint8_t).
@@ -85,6 +102,11 @@ class Tensor {
   std::shared_ptr<Storage> storage_;
   int64_t offset_ = 0;
 };
+
+/// Enqueues a copy between two arrays of one dtype, shape and format, each in host memory or on the stream's device.
+void copy(const Tensor& from, Tensor& to, Stream& stream);
+/// The array in host memory: itself if the host can read it, else a copy, for which it waits.
+Tensor on_host(const Tensor& values, Stream& stream);
 
 /// One element of a dtype at an address, as double, and back (rounded; integers saturate).
 double load_element(DType dtype, const void* address);

@@ -77,9 +77,9 @@ class Calibrator::Watch : public NodeObserver {
     }
   }
   void set_valid(int64_t valid) { valid_ = valid; }
-  void after(const Program&, const Step& step, std::span<void* const> outputs) override {
+  void after(const Program&, const Step& step, const NodeOutputs& outputs) override {
     const Slot& slot = slots_[static_cast<size_t>(step.node)];
-    if (slot.statistics != nullptr) slot.statistics->add(static_cast<const float*>(outputs[0]), slot.rows.of(valid_, batch_), slot.rows.each, *slot.name);
+    if (slot.statistics != nullptr) slot.statistics->add(static_cast<const float*>(outputs.host(0)), slot.rows.of(valid_, batch_), slot.rows.each, *slot.name);
   }
 
  private:
@@ -172,7 +172,7 @@ std::map<std::string, std::string> parameter_digests(const std::vector<Parameter
   std::map<std::string, std::string> digests;
   for (const ParameterSpec& spec : parameters) {
     if (!store.has(spec.name)) continue;
-    digests[spec.name] = array_digest(store.tensor(spec.name));
+    digests[spec.name] = array_digest(store.get(spec.name));
   }
   return digests;
 }

@@ -22,7 +22,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-float number(const ParameterStore& store, const std::string& name) { return *store.tensor(name).data_as<float>(); }
+float number(const ParameterStore& store, const std::string& name) { return *store.get(name).data_as<float>(); }
 
 /// Sets a scale that learns and, where the training keeps one, its moving average.
 void set_scale(ParameterStore& store, const std::string& name, const Tensor& value) {
@@ -142,7 +142,7 @@ Calibration QuantizationAware::calibration(const ParameterStore& store, const st
   Calibration calibration{.model = model_, .input = input_, .recipe = dump_recipe(session_.recipe(), DumpKind::kFull)};
   calibration.parts.push_back({.samples = 1, .batches = 1, .batch = 1, .source = digest_of(std::string("training")), .recipe = digest_of(calibration.recipe)});
   const auto named = [&](const std::string& name) { return store.has(name + suffix) ? name + suffix : name; };
-  for (const std::string& name : parameters_) calibration.weights[name] = array_digest(store.tensor(named(name)));
+  for (const std::string& name : parameters_) calibration.weights[name] = array_digest(store.get(named(name)));
   for (const ObservedValue& value : rounded_.values) {
     QuantParams params = params_of(value, store);
     FloatRange range{number(store, value.min()), number(store, value.max())};

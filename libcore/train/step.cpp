@@ -6,6 +6,7 @@
 
 #include "libcore/base/log.h"
 #include "libcore/data/loader.h"
+#include "libcore/passes/gate_updates.h"
 #include "libcore/passes/pipelines.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/runtime/compile.h"
@@ -144,6 +145,7 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   } else {
     passes.updates = [](Graph& graph, const GradientMap& gradients) { add_accumulation(graph, gradients); };
   }
+  if (guards()) passes.guard = [](Graph& graph) { gate_updates(graph, graph.find_output("loss"), "train.guard.stopped"); };
   if (recipe_.train.recompute) passes.recompute = [&](const Graph& graph) { return recompute_choice(graph, *recipe_.train.recompute); };
   std::vector<std::string> declined = training_passes(model.graph, *session_.compile_options().backend, passes).declined;
   for (const std::string& line : declined) log(LogLevel::kDebug, "not fused: " + line);
@@ -196,6 +198,11 @@ void TrainStep::initialize() {
 void TrainStep::bind(std::shared_ptr<Arena> arena) {
   for (Stage& stage : stages_) {
     stage.update = std::make_unique<Execution>(stage.update_program, store_, arena);
+    stage.rates.clear();
+    for (const ParameterGroup& group : stage.groups.groups) {
+      const std::string input = "lr." + group.name;
+      if (stage.update->takes(input)) stage.rates.push_back({input, group.optimizer->lr});
+    }
     if (stage.accumulate_program) stage.accumulate = std::make_unique<Execution>(stage.accumulate_program, store_, arena);
   }
 }
@@ -203,24 +210,26 @@ void TrainStep::bind(std::shared_ptr<Arena> arena) {
 void TrainStep::feed_batch(Execution& execution, const Batch& data, int64_t step) const {
   execution.feed("input", data.input());
   execution.feed("target", session_.classes() > 0 ? data.label() : data.fields.at("target"));
-  if (!execution.takes("rng")) return;
-  Tensor rng(DType::kI64, {3});
-  rng.data_as<int64_t>()[0] = recipe_.seed;
-  rng.data_as<int64_t>()[1] = step;
-  rng.data_as<int64_t>()[2] = data.first;
-  execution.feed("rng", rng);
+  const int64_t key[] = {recipe_.seed, step, data.first};
+  if (execution.takes("rng")) execution.set("rng", key);
 }
 
 void TrainStep::feed_update(const Stage& stage, int64_t step) const {
   Execution& execution = *stage.update;
-  for (const ParameterGroup& group : stage.groups.groups) {
-    if (execution.takes("lr." + group.name)) execution.feed("lr." + group.name, learning_rate(step, group.optimizer->lr));
-  }
-  if (execution.takes("step")) execution.feed("step", static_cast<double>(step));
+  for (const Rate& rate : stage.rates) execution.set(rate.input, learning_rate(step, rate.lr));
+  if (execution.takes("step")) execution.set("step", static_cast<double>(step));
   if (!execution.takes("ema_decay")) return;
   const EmaSection& ema = *recipe_.train.ema;
   const double every = steps_of(ema.every, length_);
-  execution.feed("ema_decay", step_due(step, every) ? ema_decay(ema.decay, static_cast<int64_t>(static_cast<double>(step) / every) - 1, ema.warmup) : 1.0);
+  execution.set("ema_decay", step_due(step, every) ? ema_decay(ema.decay, static_cast<int64_t>(static_cast<double>(step) / every) - 1, ema.warmup) : 1.0);
+}
+
+/// The gate of the updates was closed: parameters and state are those of before the step, and a replay of the forward and backward pass meets the same numbers.
+void TrainStep::stop(Execution& execution, int64_t step, double loss) const {
+  const auto culprit = find_non_finite(execution);
+  throw Error(ErrorCode::kNumeric, cat("the loss is ", std::isnan(loss) ? "nan" : loss > 0 ? "inf" : "-inf", " at step ", step, culprit ? "; first in " + culprit->text() : ""))
+      .key("train.guard.nan")
+      .suggest("a lower train.optimizer.lr, train.clip=1.0, or a look at the data; nothing of this step was kept");
 }
 
 TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer) {
@@ -241,17 +250,10 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
     }
     feed_batch(execution, data, step);
     if (updates) feed_update(stage, step);
-    RunOptions how;
-    how.observer = observer;
-    how.before_updates = [&] { return recipe_.train.guard.nan == NanGuard::kIgnore || std::isfinite(execution.scalar("loss")); };
-    if (!execution.run(how)) {
-      const double bad = execution.scalar("loss");
-      const auto culprit = find_non_finite(execution);
-      throw Error(ErrorCode::kNumeric, cat("the loss is ", std::isnan(bad) ? "nan" : bad > 0 ? "inf" : "-inf", " at step ", step, culprit ? "; first in " + culprit->text() : ""))
-          .key("train.guard.nan")
-          .suggest("a lower train.optimizer.lr, train.clip=1.0, or a look at the data; nothing of this step was kept");
-    }
-    outcome.loss += execution.scalar("loss");
+    execution.run({.observer = observer});
+    const double loss = execution.scalar("loss");
+    if (guards() && !std::isfinite(loss)) stop(execution, step, loss);
+    outcome.loss += loss;
   }
   outcome.loss /= static_cast<double>(batch_.accumulation);
   outcome.grad_norm = stage.update->scalar("grad_norm");

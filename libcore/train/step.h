@@ -71,6 +71,11 @@ class TrainStep {
   double learning_rate(int64_t step) const { return learning_rate(step, stages_.front().groups.groups.front().optimizer->lr); }
 
  private:
+  /// A learning rate that the update program is fed.
+  struct Rate {
+    std::string input;
+    double lr = 0;  // of the group, before the schedule
+  };
   /// Steps that run one graph.
   struct Stage {
     TrainStage what;
@@ -78,6 +83,7 @@ class TrainStep {
     std::vector<StateSpec> states;
     std::shared_ptr<const Program> update_program, accumulate_program;
     std::unique_ptr<Execution> update, accumulate;
+    std::vector<Rate> rates;
   };
   void add_stage(const TrainStage& what, const BatchTypes& types);
   Graph capture(Stage& stage, const BatchTypes& types, bool update);
@@ -89,6 +95,9 @@ class TrainStep {
   double learning_rate(int64_t step, double lr) const { return schedule_.value(schedule_position(schedule_run_, step, time_passed_), lr); }
   void feed_batch(Execution& execution, const Batch& data, int64_t step) const;
   void feed_update(const Stage& stage, int64_t step) const;
+  /// Does a loss that is not finite end the run?
+  bool guards() const { return recipe_.train.guard.nan == NanGuard::kStop; }
+  [[noreturn]] void stop(Execution& execution, int64_t step, double loss) const;
 
   const Session& session_;
   const Recipe& recipe_;

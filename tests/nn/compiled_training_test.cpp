@@ -44,11 +44,11 @@ std::vector<double> two_steps(const GoldenModel& golden, DType compute = DType::
   Execution execution(program, store);
   execution.feed("input", tensor_of(DType::kF32, golden.input, golden_input("input", golden.input)));
   execution.feed("target", tensor_of(DType::kI64, {golden.input[0]}, golden_labels(golden.input[0], 10).v));
-  execution.feed("lr." + options.groups.groups[0].name, 1e-3);
+  execution.set("lr." + options.groups.groups[0].name, 1e-3);
   if (execution.takes("rng")) execution.feed("rng", tensor_of(DType::kI64, {3}, {1, 1, 0}));
   std::vector<double> losses;
   for (int step = 1; step <= 2; ++step) {
-    if (execution.takes("step")) execution.feed("step", step);
+    if (execution.takes("step")) execution.set("step", step);
     execution.run();
     losses.push_back(execution.scalar("loss"));
   }

@@ -96,7 +96,7 @@ std::vector<double> unrounded(const Trial& trial, const std::vector<const RefArr
   output->output_dtype = DType::kF32;
   std::vector<RefArray> results{{trial.outputs[0].shape, std::vector<double>(static_cast<size_t>(trial.outputs[0].elements()))}};
   RefCall call(attributes.get(), trial.query().context, inputs, results);
-  find_reference(trial.node.op->name)(call);
+  run_reference(*trial.node.op, find_reference(trial.node.op->name), call);
   for (double& real : results[0].v) real /= output->output_scale;
   return std::move(results[0].v);
 }
@@ -155,7 +155,7 @@ std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<V
   std::vector<RefArray> expected;
   for (const TensorType& type : trial.outputs) expected.push_back({type.shape, std::vector<double>(static_cast<size_t>(type.elements()))});
   RefCall call(trial.node.attributes.get(), query.context, reference_inputs, expected);
-  find_reference(trial.node.op->name)(call);
+  run_reference(*trial.node.op, find_reference(trial.node.op->name), call);
   const std::vector<double> levels = unrounded(trial, reference_inputs);
   const bool ties = !levels.empty() && !c.exact_ties;
   for (size_t o = 0; o < outputs.size(); ++o) {

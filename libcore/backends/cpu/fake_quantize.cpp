@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include "libcore/backends/cpu/gated.h"
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
@@ -288,7 +289,7 @@ class QparamsFromRange : public PreparedKernel {
 
 template <class T>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  return std::make_unique<T>(q);
+  return gated(q, std::make_unique<T>(q));
 }
 
 const std::array<Kernel, 6> kKernels{{{"fake_quantize", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<FakeQuantize>},

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 
 #include "libcore/backends/cpu/conv_weights.h"
 #include "libcore/backends/cpu/pointwise.h"
@@ -40,6 +41,10 @@ int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 }  // namespace
 
+namespace {
+constexpr size_t kMostArrays = 7;  // that a gradient is made from
+}
+
 PointwiseGradients::PointwiseGradients(const TensorType& x, const TensorType& weight, const TensorType& dweight, int threads)
     : pixels_(x.elements() / x.shape[1]), in_(x.shape[1]), out_(weight.shape[0]), input_(PointwiseProduct::Of::kInputGradient, weight), sums_(dweight) {
   block_ = sums_.block();
@@ -48,12 +53,13 @@ PointwiseGradients::PointwiseGradients(const TensorType& x, const TensorType& we
 
 int64_t PointwiseGradients::scratch_floats() const { return input_.scratch_floats() + parts_ * (lines(sums_.floats()) + lines(block_ * out_)); }
 
-void PointwiseGradients::run(const Operands& operands, float* scratch, std::span<const float* const> from, const Make& make) const {
+void PointwiseGradients::run(const Operands& operands, float* scratch, std::span<const float* const> from, Make make) const {
+  GALLEY_ASSERT(from.size() <= kMostArrays);
   float* sums = scratch + input_.scratch_floats();
   float* blocks = sums + parts_ * lines(sums_.floats());
   input_.pack(operands.weight, nullptr, nullptr, scratch);
   parallel_for(parts_, 1, [&](int64_t begin, int64_t end) {
-    std::vector<PointwiseSums::Next> next;
+    std::array<PointwiseSums::Next, kMostArrays + 1> next;
     for (int64_t part = begin; part < end; ++part) {
       float* own = sums + part * lines(sums_.floats());
       float* block = blocks + part * lines(block_ * out_);
@@ -62,9 +68,9 @@ void PointwiseGradients::run(const Operands& operands, float* scratch, std::span
       for (int64_t first = pixels_ * part / parts_; first < last; first += block_) {
         const int64_t count = std::min(block_, last - first), behind = first + count;
         make(first, count, block);
-        next.assign(1, {operands.x + behind * in_, count * in_});
-        for (const float* array : from) next.push_back({array + behind * out_, count * out_});
-        sums_.add(block, out_, operands.x + first * in_, count, next, own);
+        next[0] = {operands.x + behind * in_, count * in_};
+        for (size_t i = 0; i < from.size(); ++i) next[i + 1] = {from[i] + behind * out_, count * out_};
+        sums_.add(block, out_, operands.x + first * in_, count, std::span(next.data(), from.size() + 1), own);
         input_.run(block, out_, count, scratch, operands.dx + first * in_);
       }
     }

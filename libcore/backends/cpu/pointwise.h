@@ -2,12 +2,13 @@
 // 1x1 convolutions of stride 1 and few channels and their gradients, in f32 on channels_last images, by blocks of pixels: for operators that make the
 // wide side a block at a time, as often as they need it. PointwiseSums: pointwise_weights.cpp.
 
-#include <functional>
+#include <memory_resource>
 #include <span>
 #include <vector>
 
 #include "libcore/backends/cpu/packed_product.h"
 #include "libcore/backends/kernel.h"
+#include "libcore/base/function_ref.h"
 
 namespace galley {
 
@@ -108,14 +109,15 @@ class PointwiseMoments {
 
   /// [I] and [I][I]. Sums of parts are added up in one order: bits depend on the logical thread count only.
   struct Result {
-    std::vector<double> mean, covariance;
+    std::pmr::vector<double> mean, covariance;
   };
-  Result run(const float* x, float* scratch) const;
+  /// `room`: for the result and as much again.
+  Result run(const float* x, float* scratch, std::pmr::memory_resource& room) const;
 
  private:
   int64_t slot_floats() const;
   /// The means of some pixels, which lie spread over x.
-  std::vector<float> pivot(const float* x) const;
+  std::pmr::vector<float> pivot(const float* x, std::pmr::memory_resource& room) const;
 
   int64_t pixels_, channels_, threads_, parts_, block_;
   PointwiseSums products_;
@@ -135,9 +137,9 @@ class PointwiseGradients {
     float *dx, *dweight;
   };
   /// Writes the gradient of pixels [first, first + count), rows of O floats.
-  using Make = std::function<void(int64_t first, int64_t count, float* to)>;
+  using Make = FunctionRef<void(int64_t first, int64_t count, float* to)>;
   /// `from`: arrays of O floats a pixel that make reads, which are asked for.
-  void run(const Operands& operands, float* scratch, std::span<const float* const> from, const Make& make) const;
+  void run(const Operands& operands, float* scratch, std::span<const float* const> from, Make make) const;
 
  private:
   int64_t pixels_, in_, out_, block_, parts_;

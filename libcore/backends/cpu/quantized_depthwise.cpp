@@ -40,6 +40,7 @@ struct DepthwiseTask {
   bool vnni = false;        // vpdpwssd
   int64_t columns = 0;      // of a laid-out row
   int32_t* rows = nullptr;     // room: [kernel_h / 2 + 1][columns][16]
+  const int32_t** row_at = nullptr;  // room: [kernel_h / 2 + 1]
   int32_t* weights = nullptr;  // room: [parity][kernel_h / 2 + 1][kernel_w][16]
   int32_t* sums = nullptr;     // room: [out_width][16]
   Epilogue epilogue;           // of the image
@@ -208,18 +209,17 @@ template <class Products>
 void rows_by(const DepthwiseTask& t) {
   lay_weights(t);
   const int64_t slots = t.kernel_h / 2 + 1, row_size = t.columns * kChunk, step = t.stride_w * kChunk;
-  std::vector<const int32_t*> rows(static_cast<size_t>(slots));
   const int64_t top = t.begin * t.stride_h - t.padding_h;
   int64_t laid = 0;  // pairs that have been laid out, of rows top + 2 pair
   for (int64_t h = t.begin; h < t.end; ++h) {
     const int64_t from = (h - t.begin) * t.stride_h, parity = from % 2, first = from / 2, pairs = (parity + t.kernel_h + 1) / 2;
     laid = std::max(laid, first);
     for (; laid < first + pairs; ++laid) lay_rows(t, top + 2 * laid, t.rows + laid % slots * row_size);
-    for (int64_t pair = 0; pair < pairs; ++pair) rows[static_cast<size_t>(pair)] = t.rows + (first + pair) % slots * row_size;
+    for (int64_t pair = 0; pair < pairs; ++pair) t.row_at[pair] = t.rows + (first + pair) % slots * row_size;
     const int32_t* weights = t.weights + parity * slots * t.kernel_w * kChunk;
     for (int64_t w = 0; w < t.out_width; w += kAtOnce) {
       const auto count = static_cast<size_t>(std::min<int64_t>(kAtOnce, t.out_width - w));
-      kPixelSums<Products>[count - 1](rows.data(), pairs, w * step, step, t.kernel_w, weights, t.sums + w * kChunk);
+      kPixelSums<Products>[count - 1](t.row_at, pairs, w * step, step, t.kernel_w, weights, t.sums + w * kChunk);
     }
     finish<kChunk>(t.epilogue, t.sums, t.out_width, h * t.out_width, t.first, t.first, t.first + t.lanes);
   }
@@ -284,7 +284,8 @@ class QuantizedDepthwise : public PreparedKernel {
     bands_ = std::clamp<int64_t>((wanted + x_[0] * chunks_ - 1) / (x_[0] * chunks_), 1, std::max<int64_t>(1, y_[2] / 8));
     rows_bytes_ = (w[2] / 2 + 1) * task_.columns * kChunk * 4;
     weights_bytes_ = 2 * (w[2] / 2 + 1) * w[3] * kChunk * 4;
-    room_bytes_ = rows_bytes_ + weights_bytes_ + y_[3] * kChunk * 4;
+    sums_bytes_ = y_[3] * kChunk * 4;
+    room_bytes_ = rows_bytes_ + weights_bytes_ + sums_bytes_ + ((w[2] / 2 + 1) * static_cast<int64_t>(sizeof(int32_t*)) + 63) / 64 * 64;
   }
   int64_t scratch_bytes() const override { return results_.scratch_bytes() + weight_.scratch_bytes() + threads_ * room_bytes_; }
   std::string implementation() const override { return "depthwise-" + path_name(task_.vnni ? Path::kVnni : Path::kExact); }
@@ -308,6 +309,7 @@ class QuantizedDepthwise : public PreparedKernel {
       t.rows = reinterpret_cast<int32_t*>(scratch + slot * room_bytes_);
       t.weights = reinterpret_cast<int32_t*>(scratch + slot * room_bytes_ + rows_bytes_);
       t.sums = reinterpret_cast<int32_t*>(scratch + slot * room_bytes_ + rows_bytes_ + weights_bytes_);
+      t.row_at = reinterpret_cast<const int32_t**>(scratch + slot * room_bytes_ + rows_bytes_ + weights_bytes_ + sums_bytes_);
       t.epilogue = e;
       t.epilogue.out = static_cast<std::byte*>(args.outputs[0]) + results * out_bytes_;
       if (e.residual) t.epilogue.residual = e.residual + results;
@@ -320,7 +322,7 @@ class QuantizedDepthwise : public PreparedKernel {
   Results results_;
   Packed weight_;
   DepthwiseTask task_;
-  int64_t out_bytes_ = 1, threads_ = 1, chunks_ = 1, bands_ = 1, rows_bytes_ = 0, weights_bytes_ = 0, room_bytes_ = 0;
+  int64_t out_bytes_ = 1, threads_ = 1, chunks_ = 1, bands_ = 1, rows_bytes_ = 0, weights_bytes_ = 0, sums_bytes_ = 0, room_bytes_ = 0;
 };
 
 Support supports(const KernelQuery& q) {

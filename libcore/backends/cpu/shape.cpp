@@ -158,7 +158,7 @@ class Embed : public PreparedKernel {
     auto* y = args.out<std::byte>(0);
     if (element_ == 0) return;
     parallel_for(rows_ * inner_.size, std::max<int64_t>(1, 65536 / element_), [&](int64_t begin, int64_t end) {
-      std::vector<int64_t> at(dims_.size());
+      std::array<int64_t, Shape::kMaxRank> at;
       int64_t rest = begin / inner_.size, first = begin % inner_.size;
       for (size_t d = dims_.size(); d-- > 0;) {
         at[d] = rest % dims_[d].size;
@@ -186,7 +186,7 @@ class Embed : public PreparedKernel {
 
  private:
   /// The input's row at an outer index of the output, -1 where there is none.
-  int64_t row_of(const std::vector<int64_t>& at) const {
+  int64_t row_of(const std::array<int64_t, Shape::kMaxRank>& at) const {
     int64_t row = 0;
     for (size_t d = 0; d < dims_.size(); ++d) {
       const Dim& dim = dims_[d];

@@ -1,6 +1,7 @@
 #include "libcore/backends/cpu/strided_copy.h"
 
 #include <algorithm>
+#include <array>
 
 #include "libcore/base/error.h"
 #include "libcore/base/parallel.h"
@@ -13,7 +14,7 @@ constexpr int64_t kTaskBytes = 65536;
 /// Where an outer index stands on both sides, counted up without divisions.
 class Odometer {
  public:
-  Odometer(const std::vector<CopyDim>& dims, int64_t index) : dims_(dims), at_(dims.size()) {
+  Odometer(const std::vector<CopyDim>& dims, int64_t index) : dims_(dims) {
     for (size_t d = dims.size(); d-- > 0;) {
       at_[d] = index % dims[d].size;
       index /= dims[d].size;
@@ -35,7 +36,7 @@ class Odometer {
 
  private:
   const std::vector<CopyDim>& dims_;
-  std::vector<int64_t> at_;
+  std::array<int64_t, kMostCopyDims> at_;
 };
 
 int64_t product(const std::vector<CopyDim>& dims) {
@@ -129,6 +130,7 @@ void transpose_tile(const std::byte* from, int64_t from_step, std::byte* to, int
 }  // namespace
 
 StridedCopy::StridedCopy(int64_t element, std::vector<CopyDim> dims) : bytes_(element), element_(element) {
+  GALLEY_ASSERT(dims.size() <= kMostCopyDims);
   for (const CopyDim& dim : dims) empty_ |= dim.size == 0;
   if (empty_) return;
   std::erase_if(dims, [](const CopyDim& dim) { return dim.size == 1; });

@@ -38,6 +38,9 @@ struct CopyDim {
   int64_t size = 1, from = 0, to = 0;
 };
 
+/// Of one copy: those of an array, one of which may be cut in two.
+inline constexpr size_t kMostCopyDims = Shape::kMaxRank + 1;
+
 class StridedCopy {
  public:
   /// `element` bytes each (1, 2, 4 or 8); targets must not overlap.

@@ -6,11 +6,13 @@
 #include <cmath>
 #include <cstring>
 
+#include "libcore/backends/cpu/gated.h"
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/norm.h"
 #include "libcore/ops/update.h"
+#include "libcore/tensor/tensor.h"
 
 namespace galley {
 namespace {
@@ -286,12 +288,25 @@ class ClipCoefficient : public PreparedKernel {
   double max_norm_;
 };
 
+class FiniteGate : public PreparedKernel {
+ public:
+  explicit FiniteGate(const KernelQuery& q) : dtype_(q.in(1).dtype) {}
+  void run(Stream&, const KernelArgs& args) const override {
+    const bool stopped = *args.in<uint8_t>(0) != 0 || !std::isfinite(load_element(dtype_, args.inputs[1]));
+    *args.out<uint8_t>(0) = stopped ? 1 : 0;
+    *args.out<uint8_t>(1) = stopped ? 0 : 1;
+  }
+
+ private:
+  DType dtype_;
+};
+
 template <class T>
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  return std::make_unique<T>(q);
+  return gated(q, std::make_unique<T>(q));
 }
 
-const std::array<Kernel, 8> kKernels{{{"sgd_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4}); }, prepare<Sgd>},
+const std::array<Kernel, 9> kKernels{{{"sgd_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4}); }, prepare<Sgd>},
                                       {"adam_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5}); }, prepare<Adam>},
                                       {"rmsprop_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5, 6}); }, prepare<Rmsprop>},
                                       {"ema_update", "cpu", supports_ema,
@@ -299,7 +314,8 @@ const std::array<Kernel, 8> kKernels{{{"sgd_update", "cpu", [](const KernelQuery
                                       {"accumulate", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1}); }, prepare<Accumulate>},
                                       {"clear", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<Clear>},
                                       {"batch_norm_update", "cpu", supports_batch_norm, prepare<BatchNormUpdate>},
-                                      {"clip_coefficient", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<ClipCoefficient>}}};
+                                      {"clip_coefficient", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<ClipCoefficient>},
+                                      {"finite_gate", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<FiniteGate>}}};
 
 }  // namespace
 

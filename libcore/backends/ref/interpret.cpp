@@ -3,6 +3,18 @@
 
 namespace galley {
 
+void run_reference(const OpDef& op, RefFunction run, RefCall& call) {
+  const bool open = op.gate < 0 || !call.has(static_cast<size_t>(op.gate)) || call.in(static_cast<size_t>(op.gate))[0] != 0;
+  if (open) {
+    run(call);
+    return;
+  }
+  for (const InPlace& update : op.updates) {
+    const auto input = static_cast<size_t>(update.input);
+    if (call.has(input)) call.out(static_cast<size_t>(update.output)) = call.in(input);
+  }
+}
+
 std::map<ValueId, RefArray> interpret(const Graph& graph, const std::map<std::string, RefArray>& feeds, bool round) {
   std::map<ValueId, RefArray> values;
   for (ValueId id : graph.inputs()) {
@@ -28,7 +40,7 @@ std::map<ValueId, RefArray> interpret(const Graph& graph, const std::map<std::st
       outputs.push_back({shape, std::vector<double>(static_cast<size_t>(shape.elements()))});
     }
     RefCall call(node.attributes.get(), context_of(graph, node), std::move(inputs), outputs);
-    run(call);
+    run_reference(*node.op, run, call);
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (round) round_array(graph.type(node.outputs[i]).dtype, outputs[i]);
       values.insert_or_assign(node.outputs[i], std::move(outputs[i]));

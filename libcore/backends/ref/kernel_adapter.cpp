@@ -12,7 +12,7 @@ namespace {
 
 class ReferenceKernel : public PreparedKernel {
  public:
-  explicit ReferenceKernel(const KernelQuery& query) : run_(find_reference(query.node.op->name)), attributes_(query.node.attributes) {
+  explicit ReferenceKernel(const KernelQuery& query) : op_(query.node.op), run_(find_reference(op_->name)), attributes_(query.node.attributes) {
     for (const TensorType* type : query.context.inputs) inputs_.push_back(type ? std::optional(*type) : std::nullopt);
     for (const TensorType* type : query.context.outputs) outputs_.push_back(*type);
   }
@@ -34,13 +34,14 @@ class ReferenceKernel : public PreparedKernel {
       outputs.push_back({type.shape, std::vector<double>(static_cast<size_t>(type.elements()))});
     }
     RefCall call(attributes_.get(), std::move(context), std::move(inputs), outputs);
-    run_(call);
+    run_reference(*op_, run_, call);
     for (size_t i = 0; i < outputs_.size(); ++i) {
       if (args.outputs[i] != nullptr) write_array(outputs_[i], outputs[i], args.outputs[i]);
     }
   }
 
  private:
+  const OpDef* op_;
   RefFunction run_;
   std::shared_ptr<const Options> attributes_;
   std::vector<std::optional<TensorType>> inputs_;

@@ -58,6 +58,9 @@ void register_references(std::span<const RefEntry> entries);
 /// The reference of an op, or nullptr.
 RefFunction find_reference(std::string_view op);
 
+/// Runs the reference of an operator; behind a closed gate, the state that it would update stays as it is.
+void run_reference(const OpDef& op, RefFunction run, RefCall& call);
+
 /// Runs a whole graph on the reference. `feeds` gives every named input. With `round`, each value is rounded to its dtype
 /// after every node, as real kernels do; without, all is double: the oracle for f32 kernels. Returns every value, updates
 /// under their output's id.

@@ -90,10 +90,16 @@ void clip_coefficient_ref(RefCall& call) {
   call.out()[0] = coefficient > 1 ? 1 : coefficient;  // NaN stays
 }
 
+void finite_gate_ref(RefCall& call) {
+  const bool stopped = call.in(0)[0] != 0 || !std::isfinite(call.in(1)[0]);
+  call.out(0)[0] = stopped;
+  call.out(1)[0] = !stopped;
+}
+
 constexpr RefEntry kEntries[] = {
     {"sgd_update", sgd_update_ref}, {"adam_update", adam_update_ref}, {"rmsprop_update", rmsprop_update_ref},
     {"ema_update", ema_update_ref}, {"accumulate", accumulate_ref},   {"clear", clear_ref},
-    {"clip_coefficient", clip_coefficient_ref},
+    {"clip_coefficient", clip_coefficient_ref}, {"finite_gate", finite_gate_ref},
 };
 
 }  // namespace

@@ -1,0 +1,34 @@
+#pragma once
+// Device: memory, streams and events of one processor.
+
+#include <memory>
+#include <string_view>
+
+#include "libcore/device/memory.h"
+#include "libcore/device/stream.h"
+
+namespace galley {
+
+/// Lives as long as the program. May be called from any thread.
+class Device {
+ public:
+  virtual ~Device() = default;
+  /// As recipes name it: "cpu", "sim".
+  virtual std::string_view name() const = 0;
+  /// Where kernels read and write.
+  virtual Memory& memory() = 0;
+  /// Host memory that copies of this device's streams reach without a detour (pinned).
+  virtual Memory& host_memory() = 0;
+  /// The stream that work runs in unless it asks for another.
+  virtual Stream& stream() = 0;
+  virtual std::unique_ptr<Stream> make_stream() = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+
+  /// Can the host read and write the device's memory by address?
+  bool is_host() { return memory().host_access(); }
+};
+
+/// The processor that runs this program.
+Device& host_device();
+
+}  // namespace galley

@@ -1,0 +1,21 @@
+#pragma once
+// Memory: what a device allocates from.
+
+#include <cstdint>
+
+namespace galley {
+
+/// One kind of memory of a device. May be called from any thread.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  /// At least `bytes` bytes, uninitialized, at a multiple of `alignment` (a power of two); nullptr if memory is exhausted. At 2 MiB and more, the
+  /// host's memory asks for huge pages.
+  virtual void* allocate(int64_t bytes, int64_t alignment) = 0;
+  /// Returns what `allocate` gave for that number of bytes and alignment. Work that uses it must have finished.
+  virtual void free(void* address, int64_t bytes, int64_t alignment) noexcept = 0;
+  /// Can the host read and write it by address?
+  virtual bool host_access() const = 0;
+};
+
+}  // namespace galley

@@ -1,0 +1,54 @@
+#pragma once
+// Memory of the sim device.
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+
+#include "libcore/device/memory.h"
+
+namespace galley {
+
+/// A reserved range of addresses, protected against every access while no work of the device executes.
+class SimHeap : public Memory {
+ public:
+  /// `drain`: waits for the device's work; called before memory is returned.
+  explicit SimHeap(std::function<void()> drain);
+
+  void* allocate(int64_t bytes, int64_t alignment) override;
+  void free(void* address, int64_t bytes, int64_t alignment) noexcept override;
+  bool host_access() const override { return false; }
+
+  bool holds(const void* address) const { return address >= begin_ && address < begin_ + kReserved; }
+  /// Access is granted between the two, which nest across threads.
+  void open();
+  void close();
+
+ private:
+  static constexpr int64_t kReserved = int64_t{1} << 36;
+  void protect(int64_t from, int64_t to, bool access);
+
+  std::function<void()> drain_;
+  std::byte* begin_ = nullptr;
+  std::mutex mutex_;
+  std::map<int64_t, int64_t> free_;  // offset -> bytes, none adjacent
+  int64_t used_ = 0;                 // highest offset that was ever allocated: what `open` must grant
+  int open_ = 0;
+};
+
+/// Host memory whose addresses are known, as a driver knows pinned memory.
+class SimHostMemory : public Memory {
+ public:
+  void* allocate(int64_t bytes, int64_t alignment) override;
+  void free(void* address, int64_t bytes, int64_t alignment) noexcept override;
+  bool host_access() const override { return true; }
+  bool holds(const void* address) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<const std::byte*, int64_t> blocks_;  // address -> bytes
+};
+
+}  // namespace galley

@@ -1,0 +1,38 @@
+#include "libcore/runtime/arena.h"
+
+#include <algorithm>
+
+#include "libcore/base/error.h"
+#include "libcore/base/parallel.h"
+
+namespace galley {
+namespace {
+constexpr int64_t kHugePage = int64_t{2} << 20;
+constexpr int64_t kPage = 4096;
+}  // namespace
+
+Arena::~Arena() { release(); }
+
+void Arena::release() {
+  if (address_ != nullptr) device_.memory().free(address_, bytes_, alignment_);
+  address_ = nullptr;
+  bytes_ = 0;
+}
+
+void Arena::reserve(int64_t bytes) {
+  const int64_t alignment = bytes >= kHugePage ? kHugePage : kPage;
+  bytes = (bytes + alignment - 1) / alignment * alignment;
+  if (bytes <= bytes_) return;
+  release();
+  ++generation_;
+  address_ = static_cast<std::byte*>(device_.memory().allocate(bytes, alignment));
+  if (address_ == nullptr) fail(ErrorCode::kResource, "no memory for ", bytes / (1 << 20), " MiB of scratch; use a smaller batch or train.recompute");
+  bytes_ = bytes;
+  alignment_ = alignment;
+  if (!device_.is_host()) return;
+  parallel_for((bytes + kHugePage - 1) / kHugePage, 4, [&](int64_t begin, int64_t end) {
+    for (int64_t offset = begin * kHugePage; offset < std::min(end * kHugePage, bytes); offset += kPage) address_[offset] = std::byte{0};
+  });
+}
+
+}  // namespace galley

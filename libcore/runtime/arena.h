@@ -1,0 +1,37 @@
+#pragma once
+// Arena: scratch memory of a device that executions share which run one after the other (train step, evaluation).
+
+#include <cstddef>
+#include <cstdint>
+
+#include "libcore/device/device.h"
+
+namespace galley {
+
+/// As large as the largest execution needs. On the host: huge pages, touched in parallel before the first step.
+class Arena {
+ public:
+  explicit Arena(Device& device = host_device()) : device_(device) {}
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  Device& device() const { return device_; }
+  /// Makes room for at least `bytes`; contents are lost where it grows. Throws Error (kResource) if memory is exhausted.
+  void reserve(int64_t bytes);
+  /// Address on the device.
+  std::byte* address() const { return address_; }
+  int64_t bytes() const { return bytes_; }
+  /// Changes whenever the address does.
+  uint64_t generation() const { return generation_; }
+
+ private:
+  void release();
+
+  Device& device_;
+  std::byte* address_ = nullptr;
+  int64_t bytes_ = 0, alignment_ = 0;
+  uint64_t generation_ = 0;
+};
+
+}  // namespace galley
