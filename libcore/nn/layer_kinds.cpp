@@ -1,9 +1,12 @@
 #include "libcore/nn/layer_kinds.h"
 
+#include <functional>
+
 #include "libcore/nn/capture.h"
 #include "libcore/nn/layer_spec.h"
 #include "libcore/nn/recurrent.h"
 #include "libcore/nn/zoo.h"
+#include "libcore/ops/elementwise.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/shuffle.h"
 #include "libcore/ops/softmax.h"
@@ -12,7 +15,7 @@ namespace galley {
 namespace {
 
 using Inputs = std::span<const Value>;
-using BuildLayer = Value (*)(Builder& b, std::string_view name, const Options& params, Inputs inputs);
+using BuildLayer = std::function<Value(Builder& b, std::string_view name, const Options& params, Inputs inputs)>;
 
 struct LayerEntry {
   ComponentKind kind;
@@ -162,21 +165,17 @@ Value build_stochastic_depth(Builder& b, std::string_view name, const Options& o
 
 // ---- functions of one value
 
-template <Value (*kFunction)(Value)>
-Value build_unary(Builder& b, std::string_view name, const Options&, Inputs in) {
-  const auto module = b.scope(name);
-  return kFunction(in[0]);
-}
-
-struct GeluLayer : OptionsOf<GeluLayer> {
-  GeluApproximation approximate = GeluApproximation::kNone;
-  void options(OptionVisitor& v) override { v.choice({.name = "approximate", .doc = "none (erf) or tanh"}, approximate, kGeluApproximationNames); }
-};
-Value build_gelu(Builder& b, std::string_view name, const Options& options, Inputs in) {
-  const auto module = b.scope(name);
-  GeluAttrs attrs;
-  attrs.approximate = params_of<GeluLayer>(options).approximate;
-  return gelu(in[0], attrs);
+/// A row of the table of element-wise functions: the layer has the operator's name and attributes. A function of two values takes any number
+/// of inputs from the first to the last.
+LayerEntry function_layer(const ElementwiseRow& row) {
+  const auto build = [&row](Builder& b, std::string_view name, const Options& options, Inputs in) {
+    const auto module = b.scope(name);
+    if (row.arity() == 1) return emit_all(row.name, row.make_attrs != nullptr ? options.clone() : nullptr, in.first(1)).front();
+    Value result = in[0];
+    for (const Value& next : in.subspan(1)) result = emit(row.name, {result, next});
+    return result;
+  };
+  return {{row.name, row.layer, row.make_attrs != nullptr ? row.make_attrs : make_options<NoParams>}, build, row.arity() > 1};
 }
 
 struct AxisLayer : OptionsOf<AxisLayer> {
@@ -376,15 +375,8 @@ Value build_mean(Builder& b, std::string_view name, const Options& options, Inpu
   return mean(in[0], p.dim, p.keepdim);
 }
 
-// ---- functions of several values
+// ---- joins
 
-template <Value (*kFunction)(Value, Value)>
-Value build_fold(Builder& b, std::string_view name, const Options&, Inputs in) {
-  const auto module = b.scope(name);
-  Value result = in[0];
-  for (const Value& next : in.subspan(1)) result = kFunction(result, next);
-  return result;
-}
 Value build_concat(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
   ConcatAttrs attrs;
@@ -393,48 +385,52 @@ Value build_concat(Builder& b, std::string_view name, const Options& options, In
 }
 Value build_identity(Builder&, std::string_view, const Options&, Inputs in) { return in[0]; }
 
+/// In the order that docs/recipe.md lists them in.
 const std::vector<LayerEntry>& table() {
-  static const std::vector<LayerEntry> entries{
-      {{"conv2d", "2-D convolution", make_options<Conv2dLayer>}, build_conv2d},
-      {{"linear", "matrix product over the last dimension", make_options<LinearLayer>}, build_linear},
-      {{"batch_norm", "batch normalisation over all dimensions but 1 (Ioffe, Szegedy 2015)", make_options<BatchNormLayer>}, build_batch_norm},
-      {{"layer_norm", "normalisation over the last dimensions (Ba et al. 2016)", make_options<LayerNormLayer>}, build_layer_norm},
-      {{"group_norm", "normalisation over groups of channels (Wu, He 2018)", make_options<GroupNormLayer>}, build_group_norm},
-      {{"embedding", "rows of a table picked by indices", make_options<EmbeddingLayer>}, build_embedding},
-      {{"lstm", "LSTM over [N,T,C], zero state at the start (Hochreiter, Schmidhuber 1997)", make_options<RecurrentLayer<Cell::kLstm>>}, build_recurrent<Cell::kLstm>},
-      {{"gru", "GRU over [N,T,C], zero state at the start (Cho et al. 2014)", make_options<RecurrentLayer<Cell::kGru>>}, build_recurrent<Cell::kGru>},
-      {{"rnn", "plain recurrent layer over [N,T,C], zero state at the start (Elman 1990)", make_options<RecurrentLayer<Cell::kRnn>>}, build_recurrent<Cell::kRnn>},
-      {{"dropout", "drops elements while training", make_options<DropLayer>}, build_dropout},
-      {{"stochastic_depth", "drops samples of a residual branch while training (Huang et al. 2016)", make_options<DropLayer>}, build_stochastic_depth},
-      {{"relu", "max(x, 0)", make_options<NoParams>}, build_unary<relu>},
-      {{"relu6", "min(max(x, 0), 6)", make_options<NoParams>}, build_unary<relu6>},
-      {{"hardswish", "x * relu6(x + 3) / 6", make_options<NoParams>}, build_unary<hardswish>},
-      {{"hardsigmoid", "relu6(x + 3) / 6", make_options<NoParams>}, build_unary<hardsigmoid>},
-      {{"sigmoid", "1 / (1 + exp(-x))", make_options<NoParams>}, build_unary<sigmoid>},
-      {{"silu", "x * sigmoid(x)", make_options<NoParams>}, build_unary<silu>},
-      {{"gelu", "x * Phi(x) (Hendrycks, Gimpel 2016)", make_options<GeluLayer>}, build_gelu},
-      {{"tanh", "hyperbolic tangent", make_options<NoParams>}, build_unary<tanh>},
-      {{"softmax", "exponentials that sum to 1 along a dimension", make_options<AxisLayer>}, build_softmax<false>},
-      {{"log_softmax", "logarithm of softmax", make_options<AxisLayer>}, build_softmax<true>},
-      {{"max_pool2d", "largest value of each window", make_options<MaxPoolLayer>}, build_max_pool2d},
-      {{"avg_pool2d", "mean of each window", make_options<AvgPoolLayer>}, build_avg_pool2d},
-      {{"adaptive_avg_pool2d", "means over as many windows as the output has pixels", make_options<AdaptivePoolLayer>}, build_adaptive_avg_pool2d},
-      {{"adaptive_max_pool2d", "largest values of as many windows as the output has pixels", make_options<AdaptivePoolLayer>}, build_adaptive_max_pool2d},
-      {{"interpolate", "resizes images", make_options<InterpolateLayer>}, build_interpolate},
-      {{"flatten", "joins dimensions into one", make_options<FlattenLayer>}, build_flatten},
-      {{"reshape", "the same elements in another shape", make_options<ReshapeLayer>}, build_reshape},
-      {{"rename", "gives the dimensions names", make_options<RenameLayer>}, build_rename},
-      {{"permute", "reorders dimensions", make_options<PermuteLayer>}, build_permute},
-      {{"channel_shuffle", "interleaves the channels of groups (Zhang et al. 2017)", make_options<ChannelShuffleAttrs>}, build_channel_shuffle},
-      {{"pad", "adds a border of one value", make_options<PadLayer>}, build_pad},
-      {{"mean", "averages over dimensions", make_options<MeanLayer>}, build_mean},
-      {{"add", "sum of its inputs", make_options<NoParams>}, build_fold<add>, true},
-      {{"sub", "first input minus the others", make_options<NoParams>}, build_fold<sub>, true},
-      {{"mul", "product of its inputs", make_options<NoParams>}, build_fold<mul>, true},
-      {{"maximum", "largest of its inputs, element by element", make_options<NoParams>}, build_fold<maximum>, true},
-      {{"concat", "its inputs one after the other along a dimension", make_options<AxisLayer>}, build_concat, true},
-      {{"identity", "its input", make_options<NoParams>}, build_identity},
-  };
+  static const std::vector<LayerEntry> entries = [] {
+    std::vector<LayerEntry> all{
+        {{"conv2d", "2-D convolution", make_options<Conv2dLayer>}, build_conv2d},
+        {{"linear", "matrix product over the last dimension", make_options<LinearLayer>}, build_linear},
+        {{"batch_norm", "batch normalisation over all dimensions but 1 (Ioffe, Szegedy 2015)", make_options<BatchNormLayer>}, build_batch_norm},
+        {{"layer_norm", "normalisation over the last dimensions (Ba et al. 2016)", make_options<LayerNormLayer>}, build_layer_norm},
+        {{"group_norm", "normalisation over groups of channels (Wu, He 2018)", make_options<GroupNormLayer>}, build_group_norm},
+        {{"embedding", "rows of a table picked by indices", make_options<EmbeddingLayer>}, build_embedding},
+        {{"lstm", "LSTM over [N,T,C], zero state at the start (Hochreiter, Schmidhuber 1997)", make_options<RecurrentLayer<Cell::kLstm>>}, build_recurrent<Cell::kLstm>},
+        {{"gru", "GRU over [N,T,C], zero state at the start (Cho et al. 2014)", make_options<RecurrentLayer<Cell::kGru>>}, build_recurrent<Cell::kGru>},
+        {{"rnn", "plain recurrent layer over [N,T,C], zero state at the start (Elman 1990)", make_options<RecurrentLayer<Cell::kRnn>>}, build_recurrent<Cell::kRnn>},
+        {{"dropout", "drops elements while training", make_options<DropLayer>}, build_dropout},
+        {{"stochastic_depth", "drops samples of a residual branch while training (Huang et al. 2016)", make_options<DropLayer>}, build_stochastic_depth},
+    };
+    const auto add_functions = [&all](int arity) {
+      for (const ElementwiseRow& row : elementwise_rows()) {
+        if (!row.layer.empty() && row.arity() == arity) all.push_back(function_layer(row));
+      }
+    };
+    const auto add = [&all](std::vector<LayerEntry> more) { all.insert(all.end(), more.begin(), more.end()); };
+    add_functions(1);
+    add({
+        {{"softmax", "exponentials that sum to 1 along a dimension", make_options<AxisLayer>}, build_softmax<false>},
+        {{"log_softmax", "logarithm of softmax", make_options<AxisLayer>}, build_softmax<true>},
+        {{"max_pool2d", "largest value of each window", make_options<MaxPoolLayer>}, build_max_pool2d},
+        {{"avg_pool2d", "mean of each window", make_options<AvgPoolLayer>}, build_avg_pool2d},
+        {{"adaptive_avg_pool2d", "means over as many windows as the output has pixels", make_options<AdaptivePoolLayer>}, build_adaptive_avg_pool2d},
+        {{"adaptive_max_pool2d", "largest values of as many windows as the output has pixels", make_options<AdaptivePoolLayer>}, build_adaptive_max_pool2d},
+        {{"interpolate", "resizes images", make_options<InterpolateLayer>}, build_interpolate},
+        {{"flatten", "joins dimensions into one", make_options<FlattenLayer>}, build_flatten},
+        {{"reshape", "the same elements in another shape", make_options<ReshapeLayer>}, build_reshape},
+        {{"rename", "gives the dimensions names", make_options<RenameLayer>}, build_rename},
+        {{"permute", "reorders dimensions", make_options<PermuteLayer>}, build_permute},
+        {{"channel_shuffle", "interleaves the channels of groups (Zhang et al. 2017)", make_options<ChannelShuffleAttrs>}, build_channel_shuffle},
+        {{"pad", "adds a border of one value", make_options<PadLayer>}, build_pad},
+        {{"mean", "averages over dimensions", make_options<MeanLayer>}, build_mean},
+    });
+    add_functions(2);
+    add({
+        {{"concat", "its inputs one after the other along a dimension", make_options<AxisLayer>}, build_concat, true},
+        {{"identity", "its input", make_options<NoParams>}, build_identity},
+    });
+    return all;
+  }();
   return entries;
 }
 

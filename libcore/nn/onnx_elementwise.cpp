@@ -1,22 +1,49 @@
-// Functions of one or two values.
+// Element-wise functions: those that ONNX has as one operator by their rows, others here.
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "libcore/nn/onnx_import.h"
+#include "libcore/onnx/expression.h"
 #include "libcore/ops/binary.h"
+#include "libcore/ops/elementwise.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 
 namespace galley::onnx_import {
 namespace {
 
-template <Value (*kFunction)(Value)>
-void unary(Call& c) { c.set(kFunction(c.x(0))); }
+/// An operator of ONNX that is a function of ours, by the function's row.
+struct Reading {
+  const ElementwiseRow* row;
+  OnnxExpression node;  // its attributes: names of ours
+};
+const std::map<std::string_view, Reading>& readings() {
+  static const std::map<std::string_view, Reading> all = [] {
+    std::map<std::string_view, Reading> made;
+    for (const ElementwiseRow& row : galley::elementwise_rows()) {
+      const std::string_view text = row.formulas.front().onnx;
+      OnnxExpression node = parse_onnx_expression(text);
+      if (node.stands_alone()) made[text.substr(0, node.name.size())] = {&row, std::move(node)};
+      if (!row.onnx_reads.empty()) made[row.onnx_reads] = {&row, {}};
+    }
+    return made;
+  }();
+  return all;
+}
 
 /// Both sides in one graph: a number that is known joins the other side's dtype as it is.
-template <Value (*kFunction)(Value, Value)>
-void binary(Call& c) { c.set(kFunction(c.x(0), c.x(1))); }
+void function_node(Call& c) {
+  const Reading& reading = readings().at(c.node.op_type);
+  std::unique_ptr<Options> attributes = reading.row->make_attrs != nullptr ? reading.row->make_attrs() : nullptr;
+  for (const auto& [name, option] : reading.node.attributes) set_number_option(*attributes, option.name, c.real(name, number_option(*attributes, option.name)));
+  std::vector<Value> inputs;
+  for (int i = 0; i < reading.row->arity(); ++i) inputs.push_back(c.x(static_cast<size_t>(i)));
+  c.set(emit_all(reading.row->name, std::move(attributes), inputs).front());
+}
+
 /// Of several inputs.
 template <Value (*kFunction)(Value, Value)>
 void folded(Call& c) {
@@ -76,12 +103,24 @@ void clip(Call& c) {
   const bool from_zero = low == 0 && is_floating(x.dtype());
   c.set(from_zero && high == 6 ? relu6(x) : from_zero && high == kNone ? relu(x) : clamp(x, low, high));
 }
-void leaky_relu(Call& c) {
-  const double alpha = c.real("alpha", 0.01);
-  if (alpha < 0 || alpha > 1) c.refuse(cat("alpha is ", alpha, ", 0 to 1 is known"));
-  const Value x = c.x(0);
-  c.set(maximum(x, affine(x, alpha)));
+Value scaled_elu(Value x, double alpha) {
+  std::unique_ptr<Options> attributes = find_op("elu").make_attrs();
+  set_number_option(*attributes, "alpha", alpha);
+  const Value inputs[] = {x};
+  return emit_all("elu", std::move(attributes), inputs).front();
 }
+/// max(0, x) + min(0, alpha (exp(x / alpha) - 1)).
+void celu(Call& c) {
+  const double alpha = c.real("alpha", 1);
+  if (alpha <= 0) c.refuse(cat("alpha is ", alpha, ", it must be above 0"));
+  c.set(alpha == 1 ? scaled_elu(c.x(0), 1) : affine(scaled_elu(affine(c.x(0), 1 / alpha), 1), alpha));
+}
+/// gamma (x above 0, else alpha (exp(x) - 1)).
+void selu(Call& c) {
+  const double alpha = c.real("alpha", 1.67326319217681884765625), gamma = c.real("gamma", 1.05070102214813232421875);
+  c.set(affine(scaled_elu(c.x(0), alpha), gamma));
+}
+void ceil_node(Call& c) { c.set(neg(emit("floor", {neg(c.x(0))}))); }
 void hard_sigmoid(Call& c) {
   const double alpha = c.real("alpha", 0.2), beta = c.real("beta", 0.5);
   const Value x = c.x(0);
@@ -94,7 +133,6 @@ void gelu_node(Call& c) {
   attrs.approximate = form == "tanh" ? GeluApproximation::kTanh : GeluApproximation::kNone;
   c.set(gelu(c.x(0), attrs));
 }
-void erf(Call& c) { c.refuse("Galley knows it as part of gelu alone: x / 2 * (1 + erf(x / sqrt(2)))"); }
 
 void cast_node(Call& c) {
   c.integer("saturate", 1);
@@ -125,38 +163,29 @@ void identity(Call& c) { c.pass(0); }
 }  // namespace
 
 MakeTable elementwise_rows() {
-  return {{"Relu", unary<relu>},
-          {"Sigmoid", unary<sigmoid>},
-          {"Tanh", unary<tanh>},
-          {"HardSwish", unary<hardswish>},
-          {"HardSigmoid", hard_sigmoid},
-          {"LeakyRelu", leaky_relu},
-          {"Gelu", gelu_node},
-          {"Erf", erf},
-          {"Clip", clip},
-          {"Exp", unary<exp>},
-          {"Log", unary<log>},
-          {"Sqrt", unary<sqrt>},
-          {"Sin", unary<sin>},
-          {"Cos", unary<cos>},
-          {"Neg", unary<neg>},
-          {"Abs", unary<abs>},
-          {"Reciprocal", unary<reciprocal>},
-          {"Pow", pow_node},
-          {"Add", add_node},
-          {"Sub", sub_node},
-          {"Mul", mul_node},
-          {"Div", div_node},
-          {"Max", folded<maximum>},
-          {"Min", folded<minimum>},
-          {"Sum", folded<add>},
-          {"Equal", binary<equal>},
-          {"Less", binary<less>},
-          {"Greater", binary<greater>},
-          {"Where", where_node},
-          {"Cast", cast_node},
-          {"Dropout", dropout},
-          {"Identity", identity}};
+  MakeTable rows{{"HardSigmoid", hard_sigmoid},
+                 {"Celu", celu},
+                 {"Selu", selu},
+                 {"Ceil", ceil_node},
+                 {"Gelu", gelu_node},
+                 {"Clip", clip},
+                 {"Pow", pow_node},
+                 {"Add", add_node},
+                 {"Sub", sub_node},
+                 {"Mul", mul_node},
+                 {"Div", div_node},
+                 {"Max", folded<maximum>},
+                 {"Min", folded<minimum>},
+                 {"Sum", folded<add>},
+                 {"Where", where_node},
+                 {"Cast", cast_node},
+                 {"Dropout", dropout},
+                 {"Identity", identity}};
+  for (const auto& [name, reading] : readings()) {
+    const bool known = std::any_of(rows.begin(), rows.end(), [name = name](const auto& row) { return row.first == name; });
+    if (!known) rows.emplace_back(name, function_node);
+  }
+  return rows;
 }
 
 }  // namespace galley::onnx_import

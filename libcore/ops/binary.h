@@ -1,6 +1,6 @@
 #pragma once
-// Element-wise functions of two values with NumPy's broadcasting (right-aligned, sizes equal or 1), selection, and
-// broadcasting itself with its inverse, sum_to. Dtypes of both sides agree; casts are explicit.
+// Capture functions of element-wise functions of two values with NumPy's broadcasting (right-aligned, sizes equal or 1) and of selection, rows of
+// elementwise.cpp; and broadcasting itself with its inverse, sum_to. Dtypes of both sides agree; casts are explicit.
 
 #include "libcore/ops/emit.h"
 #include "libcore/ops/registry.h"
@@ -12,17 +12,6 @@ struct ShapeAttrs : OptionsOf<ShapeAttrs> {
   void options(OptionVisitor& v) override;
 };
 
-const OpDef& add_op();
-const OpDef& sub_op();
-const OpDef& mul_op();
-const OpDef& div_op();
-const OpDef& maximum_op();
-const OpDef& minimum_op();
-const OpDef& power_op();
-const OpDef& equal_op();
-const OpDef& less_op();
-const OpDef& greater_op();
-const OpDef& where_op();
 const OpDef& sum_to_op();
 const OpDef& sum_products_op();
 const OpDef& broadcast_to_op();

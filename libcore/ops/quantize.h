@@ -6,7 +6,7 @@
 
 #include "libcore/ops/emit.h"
 #include "libcore/ops/registry.h"
-#include "libcore/ops/scalar.h"
+#include "libcore/ops/elementwise.h"
 #include "libcore/tensor/quant_params.h"
 
 namespace galley {

@@ -1,44 +1,34 @@
 #pragma once
-// What element-wise operators and fused activations compute on one number, in double: the reference's arithmetic, and what 256-entry
-// tables for integers are made of.
+// The element-wise functions on double: the reference's arithmetic, and what 256-entry tables for integers are made of.
 
-#include <functional>
+#include <cmath>
+#include <numbers>
 
-#include "libcore/ops/attrs.h"
-#include "libcore/ops/unary.h"
+namespace galley::scalar {
 
-namespace galley {
+// What elementwise_functions.h asks for.
+inline bool is_nan(double x) { return std::isnan(x); }
+inline double select(bool mask, double a, double b) { return mask ? a : b; }
+inline double keep(bool mask, double x) { return mask ? x : 0; }
+inline double at_least(double x, double low) { return x < low ? low : x; }
+inline double at_most(double x, double high) { return x > high ? high : x; }
+inline double over(double x, double n) { return x / n; }
+inline double mul_add(double a, double b, double c) { return a * b + c; }
+inline double abs(double x) { return std::fabs(x); }
+inline double sqrt(double x) { return std::sqrt(x); }
+inline double exp(double x) { return std::exp(x); }
+inline double expm1(double x) { return std::expm1(x); }
+inline double log(double x) { return std::log(x); }
+inline double log1p(double x) { return std::log1p(x); }
+inline double tanh(double x) { return std::tanh(x); }
+inline double erf(double x) { return std::erf(x); }
+inline double sin(double x) { return std::sin(x); }
+inline double cos(double x) { return std::cos(x); }
+inline double pow(double x, double exponent) { return std::pow(x, exponent); }
+inline double floor(double x) { return std::floor(x); }
+inline double round(double x) { return std::nearbyint(x); }  // the rounding mode is never changed: half to even
+inline double normal(double x) { return 0.5 * std::erfc(-x / std::numbers::sqrt2); }
 
-using ScalarFunction = std::function<double(double)>;
+#include "libcore/ops/elementwise_functions.h"
 
-/// The function of an operator of QuantizeRule::kTable (relu, hardswish, clamp, ...) with its attributes.
-ScalarFunction scalar_function(const OpDef& op, const Options* attributes);
-/// The activation that is fused into another operator's result.
-double activate(Activation activation, double x);
-
-namespace scalar {
-
-/// min(max(x, low), high) that passes NaN on, as PyTorch's.
-inline double clip(double x, double low, double high) { return x < low ? low : x > high ? high : x; }
-
-double relu(double x);
-double relu6(double x);
-double hardswish(double x);
-double hardsigmoid(double x);
-double sigmoid(double x);
-double silu(double x);
-double gelu(double x, GeluApproximation form);
-double tanh(double x);
-double exp(double x);
-double log(double x);
-double sqrt(double x);
-double rsqrt(double x);
-double sin(double x);
-double cos(double x);
-double neg(double x);
-double abs(double x);
-double square(double x);
-double reciprocal(double x);
-
-}  // namespace scalar
-}  // namespace galley
+}  // namespace galley::scalar

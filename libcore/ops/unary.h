@@ -1,11 +1,11 @@
 #pragma once
-// Element-wise functions of one value, and their backward operators. All keep shape, dtype and format.
+// Capture functions of element-wise functions of one value and of their backward operators: rows of elementwise.cpp. All keep shape, dtype and
+// format. Functions that no C++ code of a model uses have none: emit("mish", {x}).
 
 #include <array>
 #include <limits>
 
 #include "libcore/ops/emit.h"
-#include "libcore/ops/registry.h"
 
 namespace galley {
 
@@ -29,37 +29,6 @@ struct AffineAttrs : OptionsOf<AffineAttrs> {
   double shift = 0;
   void options(OptionVisitor& v) override;
 };
-
-const OpDef& relu_op();
-const OpDef& relu6_op();
-const OpDef& hardswish_op();
-const OpDef& hardsigmoid_op();
-const OpDef& sigmoid_op();
-const OpDef& silu_op();
-const OpDef& gelu_op();
-const OpDef& tanh_op();
-const OpDef& exp_op();
-const OpDef& log_op();
-const OpDef& sqrt_op();
-const OpDef& rsqrt_op();
-const OpDef& sin_op();
-const OpDef& cos_op();
-const OpDef& neg_op();
-const OpDef& abs_op();
-const OpDef& square_op();
-const OpDef& reciprocal_op();
-const OpDef& pow_op();
-const OpDef& clamp_op();
-const OpDef& affine_op();
-const OpDef& relu_backward_op();
-const OpDef& relu6_backward_op();
-const OpDef& hardswish_backward_op();
-const OpDef& hardsigmoid_backward_op();
-const OpDef& sigmoid_backward_op();
-const OpDef& silu_backward_op();
-const OpDef& gelu_backward_op();
-const OpDef& tanh_backward_op();
-const OpDef& clamp_backward_op();
 
 Value relu(Value x);         ///< max(x, 0); gradient 0 at 0, as PyTorch
 Value relu6(Value x);        ///< min(max(x, 0), 6); gradient 0 at 0 and 6

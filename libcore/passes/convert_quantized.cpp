@@ -8,7 +8,7 @@
 #include "libcore/ops/quantized.h"
 #include "libcore/ops/quantized_recurrent.h"
 #include "libcore/ops/reduce.h"
-#include "libcore/ops/scalar.h"
+#include "libcore/ops/elementwise.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 #include "libcore/passes/integer_domain.h"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "libcore/ops/elementwise.h"
 #include "libcore/passes/fuser.h"
 #include "libcore/passes/patterns.h"
 

@@ -3,7 +3,6 @@
 #include "libcore/ops/conv.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/norm.h"
-#include "libcore/ops/unary.h"
 #include "libcore/passes/fuser.h"
 
 namespace galley {
@@ -52,14 +51,6 @@ std::span<const FusionPattern> training_patterns() {
 std::span<const FusionPattern> inference_patterns() {
   static const FusionPattern patterns[] = {conv2d_pattern(), pattern_of<LinearAttrs>("linear"), pattern_of<BatchNormInferenceAttrs>("batch_norm_inference")};
   return patterns;
-}
-
-std::optional<Activation> activation_of(const Node& node) {
-  if (node.is("gelu") && node.attrs<GeluAttrs>().approximate != GeluApproximation::kNone) return std::nullopt;
-  for (size_t i = 1; i < kActivationNames.size(); ++i) {
-    if (node.is(kActivationNames[i])) return static_cast<Activation>(i);
-  }
-  return std::nullopt;
 }
 
 bool is_residual_sum(const Graph& graph, const Node& node) { return node.is("add") && adds_alike(graph, node); }

@@ -1,7 +1,6 @@
 #pragma once
 // The table of patterns that `fuse` looks for: operators that take an activation, and some a residual, into themselves. The same for every back end.
 
-#include <optional>
 #include <span>
 #include <string_view>
 
@@ -23,8 +22,6 @@ struct FusionPattern {
 std::span<const FusionPattern> training_patterns();
 std::span<const FusionPattern> inference_patterns();
 
-/// The activation that the node applies, if it is an activation that others can take.
-std::optional<Activation> activation_of(const Node& node);
 /// Is it the sum of two values of one shape, one of which can become a residual?
 bool is_residual_sum(const Graph& graph, const Node& node);
 

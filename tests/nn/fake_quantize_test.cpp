@@ -77,7 +77,7 @@ void remove_dropping(Graph& graph) {
   for (Node& node : graph.nodes()) {
     if (!node.is("dropout") && !node.is("stochastic_depth")) continue;
     AffineAttrs same;
-    node.op = &affine_op();
+    node.op = &find_op("affine");
     node.inputs.resize(1);
     node.attributes = std::make_shared<AffineAttrs>(same);
     node.outputs.resize(1);
@@ -307,7 +307,7 @@ TEST(FakeQuantize, GradientsPassStraightThrough) {
       feeds[name + ".passes"] = passes;
       const Value product = mul(surrogate.at(node.inputs[0]), kept);
       Node sum = node;
-      sum.op = &add_op();
+      sum.op = &find_op("add");
       sum.attributes = nullptr;
       sum.inputs = {product.id(), shift.id()};
       surrogate.nodes().push_back(sum);

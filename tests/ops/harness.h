@@ -92,7 +92,7 @@ std::vector<OpCase> loss_cases();
 std::vector<OpCase> random_cases();
 std::vector<OpCase> embedding_cases();
 std::vector<OpCase> recurrent_cases();
-std::vector<OpCase> unary_cases();
+std::vector<OpCase> elementwise_cases();
 std::vector<OpCase> binary_cases();
 std::vector<OpCase> reduce_cases();
 std::vector<OpCase> shape_cases();

@@ -1,5 +1,5 @@
 #pragma once
-// Activations behind a product, in place.
+// Activations of a product's result, in place.
 
 #include <cstdint>
 
@@ -7,7 +7,7 @@
 
 namespace galley {
 
-/// y[i] = activation(y[i]), by vector_math.h; on the calling thread.
+/// y[i] = activation(y[i]), by the vector loop of its row; on the calling thread.
 void activate(Activation activation, float* y, int64_t count);
 
 }  // namespace galley

@@ -1,6 +1,7 @@
 // Vector pieces of the quantized kernels, compiled anew for each instruction set (no include guard of the common kind): products of small
 // integers and the way from sums to results. x86's instructions are named where Highway 1.0 has no operation for them.
 
+#include "libcore/backends/cpu/activate.h"
 #include "libcore/backends/cpu/quantized_gemm.h"
 
 #if defined(GALLEY_QUANTIZED_EPILOGUE_INL) == defined(HWY_TARGET_TOGGLE)

@@ -3,25 +3,13 @@
 #include <algorithm>
 #include <limits>
 
+#include "libcore/backends/cpu/activate.h"
 #include "libcore/backends/cpu/vector_math.h"
 
 namespace galley::quantized {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
-GALLEY_CLONES void sigmoid_all(float* v, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) v[i] = sigmoid_of(v[i]);
-}
-GALLEY_CLONES void silu_all(float* v, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) v[i] = v[i] * sigmoid_of(v[i]);
-}
-GALLEY_CLONES void gelu_all(float* v, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) v[i] = v[i] * normal_of(v[i]);
-}
-GALLEY_CLONES void tanh_all(float* v, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) v[i] = tanh_of(v[i]);
-}
 
 /// Rounded half to even by the magic number; NaN becomes low. Division, not a product with the reciprocal: the map is the same everywhere.
 GALLEY_CLONES void quantize_all(const float* x, float scale, float low, float high, int32_t off, uint8_t flip, uint8_t* out, int64_t count) {
@@ -67,16 +55,6 @@ void finish_values(const Epilogue& e, float* values, int64_t count, void* out) {
   }
   if (e.real) return bound_all(values, e.low, e.high, static_cast<float*>(out), count);
   round_all(values, e.low, e.high, 0x4B400000 - e.zero_point, e.flip, static_cast<uint8_t*>(out), count);
-}
-
-void activate(Activation activation, float* values, int64_t count) {
-  switch (activation) {
-    case Activation::kSigmoid: return sigmoid_all(values, count);
-    case Activation::kSilu: return silu_all(values, count);
-    case Activation::kGelu: return gelu_all(values, count);
-    case Activation::kTanh: return tanh_all(values, count);
-    default: GALLEY_ASSERT(false, "the epilogue has vector code for it");
-  }
 }
 
 void quantize_values(const float* x, const QuantParams& params, uint8_t* out, int64_t count) {

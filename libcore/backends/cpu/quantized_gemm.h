@@ -84,9 +84,6 @@ void copy_bytes(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t count);
 void widen_rgb(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, int64_t pixels);
 void copy_rgb(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t pixels);
 
-/// Activations by vector_math.h, over `count` values in place.
-void activate(Activation activation, float* values, int64_t count);
-
 /// False where there are no vectors to speak of (neither SSSE3 nor its like): the kernels decline.
 bool available();
 /// Can that path run here? vnni runs without its instruction too, slowly, except on AVX-512 machines that lack it.

@@ -1,23 +1,17 @@
-// Comparisons and selection with broadcasting, of any dtype. Operands become steps over the output's memory order (0 where broadcast),
-// neighbouring dimensions that walk alike are joined, and the innermost runs as a loop.
+// Comparisons and selection with broadcasting, of any dtype: the formulas of ops/elementwise_functions.h over the rows that broadcasting leaves.
 
-#include <algorithm>
 #include <array>
 
+#include "libcore/backends/cpu/broadcast_walk.h"
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
-#include "libcore/base/parallel.h"
 #include "libcore/ops/binary.h"
+#include "libcore/ops/scalar.h"
 
 namespace galley {
 namespace {
 
-using Steps = std::array<int64_t, 3>;  // in elements, of each operand
-
-struct Walk {
-  int64_t size = 1;
-  Steps steps{};
-};
+using Steps = BroadcastWalk<3>::Steps;
 
 /// One row: operands where it begins, the steps between their elements, and the output.
 using Loop = void (*)(const std::array<const void*, 3>& operands, const Steps& steps, void* out, int64_t count);
@@ -57,9 +51,9 @@ GALLEY_INLINE void select(const std::array<const void*, 3>& operands, const Step
   }
 }
 
-constexpr auto kEqual = [](auto a, auto b) { return a == b; };
-constexpr auto kLess = [](auto a, auto b) { return a < b; };
-constexpr auto kGreater = [](auto a, auto b) { return a > b; };
+constexpr auto kEqual = [](auto a, auto b) { return scalar::Equal::holds(a, b); };
+constexpr auto kLess = [](auto a, auto b) { return scalar::Less::holds(a, b); };
+constexpr auto kGreater = [](auto a, auto b) { return scalar::Greater::holds(a, b); };
 
 GALLEY_CLONES void equal_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) { compare<float>(in, steps, out, n, kEqual); }
 GALLEY_CLONES void less_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) { compare<float>(in, steps, out, n, kLess); }
@@ -98,61 +92,23 @@ Loop selection_of(DType dtype) {
 
 class Broadcast : public PreparedKernel {
  public:
-  Broadcast(Loop loop, const KernelQuery& q) : loop_(loop), operands_(q.context.inputs.size()) {
-    const TensorType& out = q.out(0);
+  Broadcast(Loop loop, const KernelQuery& q) : walk_(q.context.inputs, q.out(0)), loop_(loop), operands_(q.context.inputs.size()), out_element_(dtype_size(q.out(0).dtype)) {
     for (size_t o = 0; o < operands_; ++o) element_[o] = dtype_size(q.context.inputs[o]->dtype);
-    out_element_ = dtype_size(out.dtype);
-    std::array<Shape, 3> own;
-    for (size_t o = 0; o < operands_; ++o) own[o] = q.context.inputs[o]->format.strides(q.context.inputs[o]->shape);
-    for (const int d : out.format.order(out.shape.rank())) {
-      Walk next{out.shape[d], {}};
-      if (next.size == 1) continue;
-      bool joins = !walks_.empty();
-      for (size_t o = 0; o < operands_; ++o) {
-        const Shape& shape = q.context.inputs[o]->shape;
-        const int at = d - (out.shape.rank() - shape.rank());
-        next.steps[o] = at < 0 || shape[at] == 1 ? 0 : own[o][at];
-        joins = joins && walks_.back().steps[o] == next.steps[o] * next.size;
-      }
-      if (joins) {
-        walks_.back() = {walks_.back().size * next.size, next.steps};
-      } else {
-        walks_.push_back(next);
-      }
-    }
-    if (walks_.empty()) walks_.push_back({});
-    inner_ = walks_.back();
-    walks_.pop_back();
-    for (const Walk& walk : walks_) rows_ *= walk.size;
   }
   void run(Stream&, const KernelArgs& args) const override {
-    const auto piece = [&](int64_t row, int64_t begin, int64_t end) {
+    walk_.run([&](const Steps& at, int64_t out_at, int64_t count) {
       std::array<const void*, 3> in{};
-      Steps at{};
-      int64_t rest = row;
-      for (auto walk = walks_.rbegin(); walk != walks_.rend(); ++walk) {
-        for (size_t o = 0; o < operands_; ++o) at[o] += rest % walk->size * walk->steps[o];
-        rest /= walk->size;
-      }
-      for (size_t o = 0; o < operands_; ++o) in[o] = args.in<std::byte>(o) + (at[o] + begin * inner_.steps[o]) * element_[o];
-      loop_(in, inner_.steps, args.out<std::byte>(0) + (row * inner_.size + begin) * out_element_, end - begin);
-    };
-    if (rows_ == 1) {
-      parallel_for(inner_.size, 16384, [&](int64_t begin, int64_t end) { piece(0, begin, end); });
-      return;
-    }
-    parallel_for(rows_, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, inner_.size)), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) piece(row, 0, inner_.size);
+      for (size_t o = 0; o < operands_; ++o) in[o] = args.in<std::byte>(o) + at[o] * element_[o];
+      loop_(in, walk_.steps(), args.out<std::byte>(0) + out_at * out_element_, count);
     });
   }
 
  private:
+  BroadcastWalk<3> walk_;
   Loop loop_;
   size_t operands_;
   std::array<int64_t, 3> element_{};
-  int64_t out_element_ = 1, rows_ = 1;
-  std::vector<Walk> walks_;
-  Walk inner_;
+  int64_t out_element_;
 };
 
 Support supports_formats(const KernelQuery& q) {

@@ -11,9 +11,9 @@ namespace galley {
 std::span<const Kernel> cpu_kernels();
 
 std::span<const Kernel> cpu_batch_norm_depthwise();
-std::span<const Kernel> cpu_binary();
 std::span<const Kernel> cpu_cast();
 std::span<const Kernel> cpu_depthwise();
+std::span<const Kernel> cpu_elementwise();
 std::span<const Kernel> cpu_embedding();
 std::span<const Kernel> cpu_extremum();
 std::span<const Kernel> cpu_fake_quantize();
@@ -41,7 +41,6 @@ std::span<const Kernel> cpu_select();
 std::span<const Kernel> cpu_shape();
 std::span<const Kernel> cpu_shuffle();
 std::span<const Kernel> cpu_softmax();
-std::span<const Kernel> cpu_unary();
 std::span<const Kernel> cpu_update();
 std::span<const Kernel> cpu_winograd();
 std::span<const Kernel> cpu_quantized_winograd();

@@ -2,7 +2,7 @@
 
 #include "libcore/backends/ref/conv_products.h"
 #include "libcore/backends/ref/ref.h"
-#include "libcore/ops/scalar.h"
+#include "libcore/ops/elementwise.h"
 
 namespace galley {
 namespace {

@@ -1,7 +1,7 @@
 #include "libcore/ops/matmul.h"
 
 #include "libcore/backends/ref/ref.h"
-#include "libcore/ops/scalar.h"
+#include "libcore/ops/elementwise.h"
 
 namespace galley {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "libcore/backends/ref/ref.h"
-#include "libcore/ops/scalar.h"
+#include "libcore/ops/elementwise.h"
 
 namespace galley {
 namespace {
@@ -51,16 +51,6 @@ void batch_norm_ref(RefCall& call) {
   }
 }
 
-/// The derivative of an activation that batch norm takes.
-double slope(Activation activation, double z) {
-  switch (activation) {
-    case Activation::kRelu: return z > 0 ? 1 : 0;
-    case Activation::kRelu6: return z > 0 && z < 6 ? 1 : 0;
-    case Activation::kHardswish: return z <= -3 ? 0 : z >= 3 ? 1 : z / 3 + 0.5;
-    default: return 1;
-  }
-}
-
 void batch_norm_backward_ref(RefCall& call) {
   const auto& attrs = call.attrs<BatchNormBackwardAttrs>();
   const RefArray &grad = call.in(0), &x = call.in(1);
@@ -73,7 +63,7 @@ void batch_norm_backward_ref(RefCall& call) {
       const double z = call.has(6) ? call.in(6)[i] : value_or(call, 4, c, 1) * (x[i] - mean) * rstd + value_or(call, 5, c, 0);
       const double pixels = static_cast<double>(at.inner);
       const double g = call.has(7) ? grad[i] * call.in(7)[i / at.inner] + call.in(8)[i / at.inner] / pixels : grad[i];
-      return g * slope(attrs.activation, z);
+      return g * activation_slope(attrs.activation, z);
     };
     double dgamma = 0, dbeta = 0;
     for (int64_t j = 0; j < at.count(); ++j) {

@@ -5,7 +5,7 @@
 
 #include "libcore/backends/ref/conv_products.h"
 #include "libcore/ops/rules.h"
-#include "libcore/ops/scalar.h"
+#include "libcore/ops/elementwise.h"
 
 namespace galley {
 

@@ -12,8 +12,8 @@ namespace {
 class References {
  public:
   References() {
-    for (std::span<const RefEntry> (*family)() : {ref_conv, ref_matmul, ref_norm, ref_pool, ref_softmax, ref_loss, ref_random, ref_embedding, ref_recurrent, ref_quantized_recurrent, ref_unary,
-                                                  ref_binary, ref_reduce, ref_shape, ref_shuffle, ref_update, ref_quantize, ref_quantized, ref_fake_quantize}) {
+    for (std::span<const RefEntry> (*family)() : {ref_conv, ref_matmul, ref_norm, ref_pool, ref_softmax, ref_loss, ref_random, ref_embedding, ref_recurrent, ref_quantized_recurrent, ref_elementwise,
+                                                  ref_broadcast, ref_reduce, ref_shape, ref_shuffle, ref_update, ref_quantize, ref_quantized, ref_fake_quantize}) {
       add(family());
     }
   }

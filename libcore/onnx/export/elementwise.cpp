@@ -3,46 +3,59 @@
 #include <cmath>
 
 #include "libcore/onnx/export/functions.h"
+#include "libcore/onnx/expression.h"
+#include "libcore/ops/elementwise.h"
 #include "libcore/ops/quantize.h"
 #include "libcore/ops/shape.h"
-#include "libcore/ops/unary.h"
 
 namespace galley::onnx_export {
 namespace {
 
 DType dtype_of(const NodeWriter& n) { return n.type(0).dtype; }
 
-template <const char* kOp>
-Names plain(const NodeWriter& n) { return {n.to.add(kOp, n.inputs)}; }
+using Kind = OnnxExpression::Kind;
 
-template <Activation kActivation>
-Names activation(const NodeWriter& n) { return {activated(n.to, n.in(0), kActivation)}; }
+/// A function that is being written: where its inputs and options are.
+struct Written {
+  GraphWriter& to;
+  const Names& inputs;
+  const Options* attributes;
+  DType dtype;
 
-Names gelu_node(const NodeWriter& n) {
-  if (n.attrs<GeluAttrs>().approximate == GeluApproximation::kNone) return {activated(n.to, n.in(0), Activation::kGelu)};
-  // x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
-  GraphWriter& w = n.to;
-  const std::string& x = n.in(0);
-  const std::string cube = w.add("Mul", {w.add("Mul", {w.add("Mul", {x, x}), x}), w.scalar(0.044715)});
-  const std::string inner = w.add("Mul", {w.add("Add", {x, cube}), w.scalar(std::sqrt(2 / 3.14159265358979323846))});
-  return {w.add("Mul", {w.add("Mul", {x, w.scalar(0.5)}), w.add("Add", {w.add("Tanh", {inner}), w.scalar(1)})})};
+  double number(const OnnxExpression& e) const { return e.kind == Kind::kOption ? number_option(*attributes, e.name) : e.number; }
+  /// A factor of 1 or an addend of 0 that an option gives.
+  bool changes_nothing(const OnnxExpression& e) const {
+    if (e.arguments.size() != 2 || e.arguments[1].kind != Kind::kOption) return false;
+    const double value = number(e.arguments[1]);
+    return e.name == "Add" ? value == 0 : (e.name == "Mul" || e.name == "Div") && value == 1;
+  }
+  std::string name(const OnnxExpression& e) const {
+    switch (e.kind) {
+      case Kind::kInput: return inputs[e.input];
+      case Kind::kNumber:
+      case Kind::kOption: {
+        const double value = number(e);
+        return std::isfinite(value) ? to.scalar(value, dtype) : std::string();  // Clip without that bound
+      }
+      case Kind::kOperator: break;
+    }
+    if (changes_nothing(e)) return name(e.arguments[0]);
+    Names arguments;
+    for (const OnnxExpression& argument : e.arguments) arguments.push_back(name(argument));
+    Attributes attributes_of_node;
+    for (const auto& [key, value] : e.attributes) attributes_of_node.push_back(attribute(key, number(value)));
+    return to.add(e.name, std::move(arguments), std::move(attributes_of_node));
+  }
+};
+
+/// Any element-wise function, by its row.
+Names function_node(const NodeWriter& n) {
+  const Options* attributes = n.node.attributes.get();
+  const Formula& formula = find_elementwise(n.node.op->name)->formula(attributes);
+  const std::string result = Written{n.to, n.inputs, attributes, dtype_of(n)}.name(parse_onnx_expression(formula.onnx));
+  return {result == n.in(0) ? n.to.add("Identity", {result}) : result};
 }
 
-Names rsqrt_node(const NodeWriter& n) { return {n.to.add("Reciprocal", {n.to.add("Sqrt", {n.in(0)})})}; }
-Names square_node(const NodeWriter& n) { return {n.to.add("Mul", {n.in(0), n.in(0)})}; }
-Names pow_node(const NodeWriter& n) { return {n.to.add("Pow", {n.in(0), n.to.scalar(n.attrs<PowAttrs>().exponent, dtype_of(n))})}; }
-Names clamp_node(const NodeWriter& n) {
-  const auto& attrs = n.attrs<ClampAttrs>();
-  const auto bound = [&](double value) { return std::isfinite(value) ? n.to.scalar(value, dtype_of(n)) : std::string(); };
-  return {n.to.add("Clip", {n.in(0), bound(attrs.min), bound(attrs.max)})};
-}
-Names affine_node(const NodeWriter& n) {
-  const auto& attrs = n.attrs<AffineAttrs>();
-  std::string x = n.in(0);
-  if (attrs.scale != 1) x = n.to.add("Mul", {x, n.to.scalar(attrs.scale, dtype_of(n))});
-  if (attrs.shift != 0 || attrs.scale == 1) x = n.to.add("Add", {x, n.to.scalar(attrs.shift, dtype_of(n))});
-  return {x};
-}
 Names cast_node(const NodeWriter& n) { return {n.to.add("Cast", {n.in(0)}, {attribute("to", int64_t{onnx_type(n.attrs<CastAttrs>().dtype)})})}; }
 
 Names quantize_node(const NodeWriter& n) { return {quantized(n.to, n.in(0), n.attrs<QuantizeAttrs>().params())}; }
@@ -51,29 +64,12 @@ Names dequantize_node(const NodeWriter& n) {
   return {dequantized(n.to, n.in(0), {.scale = attrs.scale, .zero_point = attrs.zero_point, .dtype = dtype_of(n)})};
 }
 
-constexpr char kExp[] = "Exp", kLog[] = "Log", kSqrt[] = "Sqrt", kSin[] = "Sin", kCos[] = "Cos", kNeg[] = "Neg", kAbs[] = "Abs", kReciprocal[] = "Reciprocal";
-constexpr char kAdd[] = "Add", kSub[] = "Sub", kMul[] = "Mul", kDiv[] = "Div", kMax[] = "Max", kMin[] = "Min", kPow[] = "Pow", kEqual[] = "Equal", kLess[] = "Less",
-               kGreater[] = "Greater", kWhere[] = "Where";
-
 }  // namespace
 
 std::string activated(GraphWriter& w, const std::string& x, Activation activation) {
-  switch (activation) {
-    case Activation::kNone: return x;
-    case Activation::kRelu: return w.add("Relu", {x});
-    case Activation::kRelu6: return w.add("Clip", {x, w.scalar(0), w.scalar(6)});
-    case Activation::kHardswish: return w.add("HardSwish", {x});
-    case Activation::kHardsigmoid: return w.add("HardSigmoid", {x}, {attribute("alpha", 1.0 / 6), attribute("beta", 0.5)});
-    case Activation::kSigmoid: return w.add("Sigmoid", {x});
-    case Activation::kSilu: return w.add("Mul", {x, w.add("Sigmoid", {x})});
-    case Activation::kGelu: {
-      // x Phi(x), in the form that exporters write and run times know.
-      const std::string erf = w.add("Erf", {w.add("Div", {x, w.scalar(std::sqrt(2.0))})});
-      return w.add("Mul", {w.add("Mul", {x, w.add("Add", {erf, w.scalar(1)})}), w.scalar(0.5)});
-    }
-    case Activation::kTanh: return w.add("Tanh", {x});
-  }
-  GALLEY_ASSERT(false);
+  if (activation == Activation::kNone) return x;
+  const Names inputs{x};
+  return Written{w, inputs, nullptr, DType::kF32}.name(parse_onnx_expression(elementwise_row(activation).formulas.front().onnx));
 }
 
 std::string quantized(GraphWriter& w, const std::string& x, const QuantParams& map) {
@@ -87,41 +83,9 @@ std::string dequantized(GraphWriter& w, const std::string& q, const QuantParams&
 }
 
 WriteTable elementwise_rows() {
-  return {{"relu", activation<Activation::kRelu>},
-          {"relu6", activation<Activation::kRelu6>},
-          {"hardswish", activation<Activation::kHardswish>},
-          {"hardsigmoid", activation<Activation::kHardsigmoid>},
-          {"sigmoid", activation<Activation::kSigmoid>},
-          {"silu", activation<Activation::kSilu>},
-          {"tanh", activation<Activation::kTanh>},
-          {"gelu", gelu_node},
-          {"exp", plain<kExp>},
-          {"log", plain<kLog>},
-          {"sqrt", plain<kSqrt>},
-          {"rsqrt", rsqrt_node},
-          {"sin", plain<kSin>},
-          {"cos", plain<kCos>},
-          {"neg", plain<kNeg>},
-          {"abs", plain<kAbs>},
-          {"square", square_node},
-          {"reciprocal", plain<kReciprocal>},
-          {"pow", pow_node},
-          {"clamp", clamp_node},
-          {"affine", affine_node},
-          {"cast", cast_node},
-          {"quantize", quantize_node},
-          {"dequantize", dequantize_node},
-          {"add", plain<kAdd>},
-          {"sub", plain<kSub>},
-          {"mul", plain<kMul>},
-          {"div", plain<kDiv>},
-          {"maximum", plain<kMax>},
-          {"minimum", plain<kMin>},
-          {"power", plain<kPow>},
-          {"equal", plain<kEqual>},
-          {"less", plain<kLess>},
-          {"greater", plain<kGreater>},
-          {"where", plain<kWhere>}};
+  WriteTable rows{{"cast", cast_node}, {"quantize", quantize_node}, {"dequantize", dequantize_node}};
+  for (const ElementwiseRow& row : galley::elementwise_rows()) rows.emplace_back(row.name, function_node);
+  return rows;
 }
 
 }  // namespace galley::onnx_export

@@ -24,6 +24,12 @@ GALLEY_CLONES void log_all(const float* x, float* y, int64_t count) {
 GALLEY_CLONES void log1p_all(const float* x, float* y, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = log1p_of(x[i]);
 }
+GALLEY_CLONES void expm1_all(const float* x, float* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = expm1_of(x[i]);
+}
+GALLEY_CLONES void erf_all(const float* x, float* y, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) y[i] = erf_of(x[i]);
+}
 
 GALLEY_CLONES void round_all(const uint32_t* x, BFloat16* y, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = std::bit_cast<float>(x[i]);
@@ -84,6 +90,18 @@ TEST(VectorMath, Log1pIsGoodToFourUnits) {
   const double worst = worst_error(log1p_all, 0.0f, 1.0f, 1009, [](double x) { return std::log1p(x); }, [](float, double want) { return last_place(want); });
   EXPECT_TRUE(worst <= 4) << worst;
   EXPECT_TRUE(worst >= 0.5) << worst;
+}
+
+TEST(VectorMath, Expm1IsGoodToTwoUnits) {
+  const double worst = worst_error(expm1_all, -105.0f, 88.0f, 1009, [](double x) { return std::expm1(x); }, [](float, double want) { return last_place(want); });
+  EXPECT_TRUE(worst <= 2) << worst;
+  EXPECT_TRUE(worst >= 0.5) << worst;
+}
+
+TEST(VectorMath, ErfIsGoodToThreeUnits) {
+  const double worst = worst_error(erf_all, -12.0f, 12.0f, 1009, [](double x) { return std::erf(x); }, [](float, double want) { return last_place(want); });
+  EXPECT_TRUE(worst <= 3) << worst;
+  EXPECT_TRUE(worst >= 0.4) << worst;
 }
 
 TEST(VectorMath, SpecialValues) {

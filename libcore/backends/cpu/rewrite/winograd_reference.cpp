@@ -3,7 +3,8 @@
 #include "libcore/backends/cpu/rewrite/quantized_winograd.h"
 #include "libcore/backends/cpu/rewrite/target_operators.h"
 #include "libcore/backends/ref/quantized.h"
-#include "libcore/ops/scalar.h"
+#include "libcore/backends/ref/ref.h"
+#include "libcore/ops/elementwise.h"
 
 namespace galley {
 namespace {

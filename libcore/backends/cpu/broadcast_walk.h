@@ -1,0 +1,90 @@
+#pragma once
+// How kernels walk over operands that broadcast: rows of the output's memory, in which each operand moves by a step of its own.
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "libcore/base/parallel.h"
+#include "libcore/graph/tensor_type.h"
+
+namespace galley {
+
+/// Of up to kMax operands. Each becomes strides over the output's memory order (0 where it is broadcast), neighbouring dimensions that walk
+/// alike are joined; the innermost is a row.
+template <size_t kMax>
+class BroadcastWalk {
+ public:
+  using Steps = std::array<int64_t, kMax>;  // in elements, of each operand
+
+  BroadcastWalk(std::span<const TensorType* const> operands, const TensorType& out) : operands_(operands.size()) {
+    std::array<Shape, kMax> own;
+    for (size_t o = 0; o < operands_; ++o) own[o] = operands[o]->format.strides(operands[o]->shape);
+    for (const int d : out.format.order(out.shape.rank())) {
+      if (out.shape[d] == 1) continue;
+      Dimension next{out.shape[d], {}};
+      bool joins = !outer_.empty();
+      for (size_t o = 0; o < operands_; ++o) {
+        const Shape& shape = operands[o]->shape;
+        const int at = d - (out.shape.rank() - shape.rank());
+        next.steps[o] = at < 0 || shape[at] == 1 ? 0 : own[o][at];
+        joins = joins && outer_.back().steps[o] == next.steps[o] * next.size;
+      }
+      if (joins) {
+        outer_.back() = {outer_.back().size * next.size, next.steps};
+      } else {
+        outer_.push_back(next);
+      }
+    }
+    if (outer_.empty()) outer_.push_back({});
+    row_ = outer_.back();
+    outer_.pop_back();
+    for (const Dimension& dimension : outer_) rows_ *= dimension.size;
+  }
+
+  /// Elements of a row, and the steps of the operands in it.
+  int64_t row_size() const { return row_.size; }
+  const Steps& steps() const { return row_.steps; }
+
+  /// Calls piece(at, out_at, count) on the compute threads: `count` elements of a row, at[o] being the first element of operand o, out_at
+  /// that of the output.
+  template <class Piece>
+  void run(const Piece& piece) const {
+    constexpr int64_t kGrain = 16384;  // elements
+    if (rows_ == 1) {
+      parallel_for(row_.size, kGrain, [&](int64_t begin, int64_t end) {
+        Steps at{};
+        for (size_t o = 0; o < operands_; ++o) at[o] = begin * row_.steps[o];
+        piece(at, begin, end - begin);
+      });
+      return;
+    }
+    parallel_for(rows_, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, row_.size)), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        Steps at{};
+        int64_t rest = row;
+        for (auto dimension = outer_.rbegin(); dimension != outer_.rend(); ++dimension) {
+          const int64_t i = rest % dimension->size;
+          rest /= dimension->size;
+          for (size_t o = 0; o < operands_; ++o) at[o] += i * dimension->steps[o];
+        }
+        piece(at, row * row_.size, row_.size);
+      }
+    });
+  }
+
+ private:
+  struct Dimension {
+    int64_t size = 1;
+    Steps steps{};
+  };
+
+  size_t operands_;
+  std::vector<Dimension> outer_;
+  Dimension row_;
+  int64_t rows_ = 1;
+};
+
+}  // namespace galley

@@ -1,0 +1,132 @@
+// Law: results and gradients of element-wise functions are PyTorch's, at special values too: the reference in double, the vector kernels in
+// float.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "libcore/backends/table.h"
+#include "libcore/device/stream.h"
+#include "libcore/ops/elementwise.h"
+#include "libcore/ops/emit.h"
+#include "libcore/ops/gradient.h"
+#include "libcore/ops/registry.h"
+#include "tests/ops/golden_file.h"
+
+namespace galley::test {
+namespace {
+
+/// The operator of a case in a graph, and its gradient.
+struct Made {
+  Graph graph;
+  std::map<std::string, RefArray> feeds;
+  size_t forward = 0;
+  Value gradient;  // absent: zero
+};
+
+std::unique_ptr<Made> make(const std::string& name, const GoldenArrays& arrays, DType dtype) {
+  ensure_ops_registered();
+  auto made = std::make_unique<Made>();
+  const std::string op = name.substr(0, name.find('.'));
+  const OpDef& def = find_op(op);
+  std::unique_ptr<Options> attributes = def.make_attrs != nullptr ? def.make_attrs() : nullptr;
+  for (const auto& [option, value] : arrays) {
+    if (option != "x" && option != "y" && option != "cotangent" && option != "d_x") set_number_option(*attributes, option, value[0]);
+  }
+  TensorType type;
+  type.dtype = dtype;
+  type.shape = arrays.at("x").shape;
+  const Value inputs[] = {made->graph.add_input("x", type, ValueRole::kInput)};
+  emit_all(op, std::move(attributes), inputs);
+  made->forward = made->graph.nodes().size() - 1;
+  const Value cotangent = made->graph.add_input("cotangent", type, ValueRole::kInput);
+  const Node node = made->graph.nodes()[made->forward];
+  GradientBuilder builder(made->graph, node, {cotangent}, {true});
+  node.op->gradient(builder);
+  made->gradient = builder.result()[0];
+  made->feeds = {{"x", arrays.at("x")}, {"cotangent", arrays.at("cotangent")}};
+  return made;
+}
+
+/// Is `got` `want` to a relative error? NaN is NaN, infinities are infinities, and a difference below the smallest normal float is none.
+bool same(double got, double want, double tolerance) {
+  if (std::isnan(want) || std::isinf(want)) return std::isnan(want) ? std::isnan(got) : got == want;
+  return std::abs(got - want) <= tolerance * std::abs(want) + 1.2e-38;
+}
+
+/// PyTorch multiplies infinity by 0 there; the limit of the slope is 1.
+bool beyond_the_framework(const std::string& name, double x) {
+  return (name.starts_with("mish") || name.starts_with("silu") || name.starts_with("gelu")) && x > 1e38;
+}
+
+TEST(ElementwiseGolden, TheReferenceComputesWhatPyTorchDoes) {
+  for (const auto& [name, arrays] : read_golden("ops/elementwise.txt")) {
+    SCOPED_TRACE(name);
+    const std::unique_ptr<Made> made = make(name, arrays, DType::kF64);
+    const std::map<ValueId, RefArray> values = interpret(made->graph, made->feeds);
+    const RefArray &x = arrays.at("x"), &y = values.at(made->graph.nodes()[made->forward].outputs[0]);
+    for (int64_t i = 0; i < x.shape.elements(); ++i) {
+      // Both round a handful of operations in double; differences of numbers near 1 lose some digits.
+      EXPECT_TRUE(same(y[i], arrays.at("y")[i], 1e-13)) << "f(" << x[i] << ") is " << y[i] << ", PyTorch " << arrays.at("y")[i];
+      if (beyond_the_framework(name, x[i])) continue;
+      const double slope = made->gradient ? values.at(made->gradient.id())[i] : 0;
+      EXPECT_TRUE(same(slope, arrays.at("d_x")[i], 1e-12))
+          << "gradient at " << x[i] << " is " << slope << ", PyTorch " << arrays.at("d_x")[i];
+    }
+  }
+}
+
+/// What the vector kernel of a node makes of float arrays.
+std::vector<float> run_kernel(const Graph& graph, const Node& node, const std::vector<std::vector<float>>& inputs) {
+  OpContext context;
+  context.attributes = node.attributes.get();
+  for (ValueId id : node.inputs) context.inputs.push_back(&graph.type(id));
+  for (ValueId id : node.outputs) context.outputs.push_back(&graph.type(id));
+  const KernelQuery query{node, std::move(context)};
+  for (const Kernel* kernel : kernels_of(node.op->name)) {
+    if (kernel->algorithm != "cpu") continue;
+    EXPECT_TRUE(static_cast<bool>(kernel->supports(query)));
+    std::vector<float> out(inputs[0].size());
+    std::vector<const void*> in;
+    for (const std::vector<float>& array : inputs) in.push_back(array.data());
+    void* outputs[] = {out.data()};
+    kernel->prepare(query)->run(host_stream(), {in, outputs});
+    return out;
+  }
+  ADD_FAILURE() << node.op->name << " has no vector kernel";
+  return {};
+}
+
+std::vector<float> floats(const RefArray& array) { return {array.v.begin(), array.v.end()}; }
+
+TEST(ElementwiseGolden, TheVectorKernelsComputeWhatPyTorchDoes) {
+  // Of the result: the functions are good to a few units in the last place (6e-8), but for gelu (the normal distribution to 2e-7) and for
+  // differences of numbers near each other (mish's slope near its zero), whose error is one of the numbers that were subtracted.
+  constexpr double kTolerance = 2e-6, kOfOne = 4e-7;
+  for (const auto& [name, arrays] : read_golden("ops/elementwise.txt")) {
+    SCOPED_TRACE(name);
+    const std::unique_ptr<Made> made = make(name, arrays, DType::kF32);
+    const std::vector<float> x = floats(arrays.at("x")), y = run_kernel(made->graph, made->graph.nodes()[made->forward], {x});
+    const auto close = [&](double got, double want) { return same(got, want, kTolerance) || std::abs(got - want) <= kOfOne; };
+    // The largest numbers of float64 have results that float32 has not.
+    const auto representable = [](double want) { return std::isnan(want) || std::isinf(want) || std::abs(want) < 3.4e38; };
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double want = arrays.at("y")[static_cast<int64_t>(i)];
+      if (!representable(want)) continue;
+      EXPECT_TRUE(close(y[i], want)) << "f(" << x[i] << ") is " << y[i] << ", PyTorch " << want;
+    }
+    if (!made->gradient || made->graph.nodes().size() != made->forward + 2) continue;
+    const Node& backward = made->graph.nodes().back();
+    const std::vector<float> from = backward.inputs[1] == made->graph.nodes()[made->forward].inputs[0] ? x : y;
+    const std::vector<float> cotangent = floats(arrays.at("cotangent")), slope = run_kernel(made->graph, backward, {cotangent, from});
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double want = arrays.at("d_x")[static_cast<int64_t>(i)];
+      if (!representable(want) || beyond_the_framework(name, x[i])) continue;
+      EXPECT_TRUE(close(slope[i], want)) << "gradient at " << x[i] << " is " << slope[i] << ", PyTorch " << want;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace galley::test
