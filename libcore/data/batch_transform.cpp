@@ -40,6 +40,21 @@ void check_mix(std::string_view type, double alpha) {
   GALLEY_CHECK(alpha > 0, "[", type, "] `alpha` is ", alpha, "; wanted more than 0 (leave the item out to turn it off)");
 }
 
+/// What mixing makes of `input` and `label`.
+std::vector<FieldType> mixed_fields(std::string_view type, std::vector<FieldType> in, int64_t classes) {
+  GALLEY_CHECK(classes > 0, "batch transform ", type, " wants a model with classes");
+  const FieldType* input = find_field(std::span<const FieldType>(in), "input");
+  FieldType* label = find_field(in, "label");
+  GALLEY_CHECK(label != nullptr, "batch transforms mix labels, but the source has none; the samples have ", field_names(in));
+  GALLEY_CHECK(label->kind == FieldKind::kClass && label->sample.empty(), "batch transform ", type,
+               " mixes one label a sample; the samples have ", *label);
+  GALLEY_CHECK(input != nullptr && input->dtype == DType::kF32 && input->layout == FieldLayout::kDense,
+               "batch transforms want float inputs, not ", input == nullptr ? "fields " + field_names(in) : input->str());
+  label->dtype = DType::kF32;
+  label->sample = {classes};
+  return in;
+}
+
 }  // namespace
 
 ComponentKinds data_batch_transforms() {
@@ -62,6 +77,10 @@ void Mixup::options(OptionVisitor& visitor) {
 }
 void Mixup::check() const { check_mix("mixup", alpha); }
 
+std::vector<FieldType> Mixup::fields(std::vector<FieldType> in, int64_t classes) const {
+  return mixed_fields("mixup", std::move(in), classes);
+}
+
 void Mixup::apply(MixedBatch& batch, RandomStream& random) const {
   if (random.uniform() >= p || batch.rows < 2) return;
   const auto share = static_cast<float>(draw_beta(alpha, random));
@@ -75,6 +94,12 @@ void Cutmix::options(OptionVisitor& visitor) {
   visitor.option(kProbability, p);
 }
 void Cutmix::check() const { check_mix("cutmix", alpha); }
+
+std::vector<FieldType> Cutmix::fields(std::vector<FieldType> in, int64_t classes) const {
+  const FieldType* input = find_field(std::span<const FieldType>(in), "input");
+  GALLEY_CHECK(input == nullptr || input->kind == FieldKind::kImage, "[cutmix] wants images [N,C,H,W]; the samples have ", *input);
+  return mixed_fields("cutmix", std::move(in), classes);
+}
 
 void Cutmix::apply(MixedBatch& batch, RandomStream& random) const {
   const Shape& shape = batch.input.shape();

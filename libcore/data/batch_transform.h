@@ -8,7 +8,7 @@
 
 #include "libcore/base/options.h"
 #include "libcore/base/philox.h"
-#include "libcore/tensor/tensor.h"
+#include "libcore/tensor/batch.h"
 
 namespace galley {
 
@@ -22,6 +22,9 @@ struct MixedBatch {
 class BatchTransform : public Options {
  public:
   virtual void check() const = 0;
+  /// The fields of a batch after it, of samples of `in`: `label` becomes f32 [classes]. Throws Error (exit 3), naming the field, where it
+  /// cannot mix them, or where the model has no classes (0).
+  virtual std::vector<FieldType> fields(std::vector<FieldType> in, int64_t classes) const = 0;
   /// `random` belongs to this batch alone.
   virtual void apply(MixedBatch& batch, RandomStream& random) const = 0;
 };
@@ -33,6 +36,7 @@ struct Mixup : BatchTransform {
   void options(OptionVisitor& visitor) override;
   std::unique_ptr<Options> clone() const override { return std::make_unique<Mixup>(*this); }
   void check() const override;
+  std::vector<FieldType> fields(std::vector<FieldType> in, int64_t classes) const override;
   void apply(MixedBatch& batch, RandomStream& random) const override;
 };
 
@@ -43,6 +47,7 @@ struct Cutmix : BatchTransform {
   void options(OptionVisitor& visitor) override;
   std::unique_ptr<Options> clone() const override { return std::make_unique<Cutmix>(*this); }
   void check() const override;
+  std::vector<FieldType> fields(std::vector<FieldType> in, int64_t classes) const override;
   void apply(MixedBatch& batch, RandomStream& random) const override;
 };
 

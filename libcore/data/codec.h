@@ -2,6 +2,7 @@
 // Image files to pixels: JPEG by libjpeg-turbo, PNG and BMP by stb_image behind checks of our own. Damaged data is refused:
 // truncated files, JPEG warnings that concern pixels, PNG checksums, sizes beyond the limits.
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -36,5 +37,13 @@ bool has_image_suffix(std::string_view file_name);
 Image decode_jpeg(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits, Irregularity* irregularity = nullptr);
 Image decode_png(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits);
 Image decode_bmp(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits);
+
+/// The stored values of a PNG of one value a pixel, u8 [1,H,W]: indices of a palette, or grey values as they are (of 1, 2, 4 or 8 bits, not
+/// scaled). Throws BadSample for PNGs of other kinds, as for damaged ones.
+Image decode_png_values(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits = {});
+
+using Color = std::array<uint8_t, 3>;
+/// The bytes of a PNG whose pixels `indices` (u8 [1,H,W], each below the palette's size) stand for colours of `palette` (at most 256).
+std::string encode_palette_png(const Image& indices, std::span<const Color> palette);
 
 }  // namespace galley

@@ -128,6 +128,68 @@ Image decode_png(std::span<const std::byte> file, std::string_view name, const D
   return decode_by_stb(file.subspan(0, at), width, height, "PNG", name);
 }
 
+Image decode_png_values(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits) {
+  constexpr size_t kHeaderEnd = 8 + 12 + 13, kBitDepth = 24, kColorType = 25;
+  constexpr auto kGrey = std::byte{0}, kPalette = std::byte{3};
+  const std::string_view signature("\x89PNG\r\n\x1a\n", 8);
+  if (file.size() < kHeaderEnd || std::string_view(reinterpret_cast<const char*>(file.data()), 8) != signature)
+    throw BadSample("format", cat(name, ": not a PNG"));
+  const int bits = std::to_integer<int>(file[kBitDepth]);
+  if ((file[kColorType] != kGrey && file[kColorType] != kPalette) || bits > 8)
+    throw BadSample("format", cat(name, ": a PNG of colours or of 16 bits; class indices are a palette or grey values of at most 8 bits"));
+  // Without its palette, a PNG of indices is one of grey values.
+  std::vector<std::byte> grey(file.begin(), file.begin() + kHeaderEnd);
+  grey[kColorType] = kGrey;
+  const auto crc = static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(&grey[12]), 17));
+  for (size_t i = 0; i < 4; ++i) grey[kHeaderEnd - 4 + i] = static_cast<std::byte>(crc >> (24 - 8 * i));
+  const Image checked = decode_png(file, name, limits);  // sizes and checksums, and that all pixels are there
+  for (size_t at = kHeaderEnd; at + 12 <= file.size();) {
+    const size_t length = 12 + big_endian(&file[at]);
+    const std::string_view type(reinterpret_cast<const char*>(&file[at + 4]), 4);
+    if (type == "IDAT" || type == "IEND")
+      grey.insert(grey.end(), file.begin() + static_cast<int64_t>(at), file.begin() + static_cast<int64_t>(at + length));
+    if (type == "IEND") break;
+    at += length;
+  }
+  Image values = decode_by_stb(grey, checked.width(), checked.height(), "PNG", name);
+  GALLEY_ASSERT(values.channels() == 1);
+  const int scale = 255 / ((1 << bits) - 1);  // by which the decoder stretches fewer than 8 bits
+  for (int64_t i = 0; i < values.area(); ++i) values.as<uint8_t>()[i] = static_cast<uint8_t>(values.as<uint8_t>()[i] / scale);
+  return values;
+}
+
+std::string encode_palette_png(const Image& indices, std::span<const Color> palette) {
+  GALLEY_ASSERT(indices.dtype() == DType::kU8 && indices.channels() == 1 && !palette.empty() && palette.size() <= 256, indices.str());
+  std::string png("\x89PNG\r\n\x1a\n", 8);
+  const auto number = [](uint32_t value) {
+    std::string bytes;
+    for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(value >> shift);
+    return bytes;
+  };
+  const auto chunk = [&](const std::string& type, const std::string& data) {
+    const std::string body = type + data;
+    png += number(static_cast<uint32_t>(data.size())) + body +
+           number(static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(body.data()), static_cast<uInt>(body.size()))));
+  };
+  chunk("IHDR", number(static_cast<uint32_t>(indices.width())) + number(static_cast<uint32_t>(indices.height())) +
+                    std::string("\x08\x03\0\0\0", 5));
+  std::string colors, rows;
+  for (const Color& color : palette) colors.append(color.begin(), color.end());
+  for (int64_t y = 0; y < indices.height(); ++y) {
+    rows += '\0';  // no filter
+    rows.append(reinterpret_cast<const char*>(indices.row<uint8_t>(y)), static_cast<size_t>(indices.width()));
+  }
+  uLongf size = compressBound(static_cast<uLong>(rows.size()));
+  std::string packed(size, '\0');
+  GALLEY_ASSERT(compress(reinterpret_cast<Bytef*>(packed.data()), &size, reinterpret_cast<const Bytef*>(rows.data()),
+                         static_cast<uLong>(rows.size())) == Z_OK);
+  packed.resize(size);
+  chunk("PLTE", colors);
+  chunk("IDAT", packed);
+  chunk("IEND", "");
+  return png;
+}
+
 Image decode_bmp(std::span<const std::byte> file, std::string_view name, const DecodeLimits& limits) {
   const auto cut = [&] { throw BadSample("truncated", cat(name, ": BMP without its end, ", file.size(), " bytes")); };
   if (file.size() < 26) cut();

@@ -31,6 +31,11 @@ double log_uniform(const std::vector<double>& range, RandomStream& random) {
   return std::exp(random.uniform(std::log(range[0]), std::log(range[1])));
 }
 
+void set_size(FieldType& image, int64_t height, int64_t width) {
+  image.sample[1] = height;
+  image.sample[2] = width;
+}
+
 int64_t draw_below(RandomStream& random, int64_t count) { return static_cast<int64_t>(random.below(static_cast<uint64_t>(count))); }
 
 }  // namespace
@@ -87,10 +92,10 @@ void flip_vertical(Image& image) {
   }
 }
 
-void Resize::apply(Image& image, RandomStream&) const {
+std::pair<int64_t, int64_t> Resize::target(int64_t image_height, int64_t image_width) const {
   int64_t height = size[0], width = size.back();
   if (size.size() == 1) {
-    const int64_t shorter = std::min(image.height(), image.width()), longer = std::max(image.height(), image.width());
+    const int64_t shorter = std::min(image_height, image_width), longer = std::max(image_height, image_width);
     int64_t new_short = size[0];
     // Truncated, as torchvision.
     auto new_long = static_cast<int64_t>(static_cast<double>(new_short * longer) / static_cast<double>(shorter));
@@ -99,25 +104,74 @@ void Resize::apply(Image& image, RandomStream&) const {
       new_long = max_size;
     }
     constexpr int64_t kMaxSide = 65536;
-    GALLEY_CHECK_INPUT(new_long <= kMaxSide, "[resize] an image of ", image.str(), " would become ", new_long,
+    GALLEY_CHECK_INPUT(new_long <= kMaxSide, "[resize] an image of ", image_height, " x ", image_width, " pixels would become ", new_long,
                        " pixels long; set max_size");
-    height = image.height() <= image.width() ? new_short : new_long;
-    width = image.height() <= image.width() ? new_long : new_short;
+    height = image_height <= image_width ? new_short : new_long;
+    width = image_height <= image_width ? new_long : new_short;
   }
+  return {height, width};
+}
+
+void Resize::apply(Image& image, RandomStream&) const {
+  const auto [height, width] = target(image.height(), image.width());
   if (height == image.height() && width == image.width()) return;
   image = galley::resize(image, {height, width, interpolation, antialias, backend});
 }
 
-void CenterCrop::apply(Image& image, RandomStream&) const {
+void Resize::apply_to_mask(Image& mask, RandomStream& random) const {
+  Resize nearest = *this;
+  nearest.interpolation = Interpolation::kNearest;
+  nearest.apply(mask, random);
+}
+
+void Resize::map_image(FieldType& image) const {
+  const int64_t height = image.sample[1], width = image.sample[2];
+  if (size.size() == 1 && (height == kOpenSize || width == kOpenSize)) {
+    set_size(image, kOpenSize, kOpenSize);
+    return;
+  }
+  const auto [new_height, new_width] = target(height, width);
+  set_size(image, new_height, new_width);
+}
+
+namespace {
+
+/// The middle of an image. A smaller one is padded evenly with bytes of `fill`, with the odd pixel right and below.
+Image crop_center(const Image& image, const std::vector<int64_t>& size, uint8_t fill) {
   const auto [height, width] = height_width(size);
-  // A smaller image is padded evenly first, with the odd pixel right and below.
   const auto offset = [](int64_t in, int64_t out) {
     return in < out ? -((out - in) / 2) : round_half_even(static_cast<double>(in - out) / 2.0);
   };
-  image = crop(image, {offset(image.height(), height), offset(image.width(), width), height, width});
+  return crop(image, {offset(image.height(), height), offset(image.width(), width), height, width}, fill);
 }
 
+}  // namespace
+
+void CenterCrop::apply(Image& image, RandomStream&) const { image = crop_center(image, size, 0); }
+void CenterCrop::apply_to_mask(Image& mask, RandomStream&) const { mask = crop_center(mask, size, Mask::kNoClass); }
+void CenterCrop::map_image(FieldType& image) const { set_size(image, size[0], size.back()); }
+
 void Pad::apply(Image& image, RandomStream&) const { image = pad_image(image, *this); }
+
+void Pad::apply_to_mask(Image& mask, RandomStream&) const {
+  Pad without_class = *this;
+  without_class.fill = {Mask::kNoClass};
+  mask = pad_image(mask, without_class);
+}
+
+void Pad::map_image(FieldType& image) const {
+  const auto grown = [](int64_t size, int64_t by) { return size == kOpenSize ? kOpenSize : size + by; };
+  const int64_t left = padding[0], top = padding.size() == 1 ? padding[0] : padding[1];
+  const int64_t right = padding.size() == 4 ? padding[2] : left, bottom = padding.size() == 4 ? padding[3] : top;
+  set_size(image, grown(image.sample[1], top + bottom), grown(image.sample[2], left + right));
+}
+
+void RandomCrop::apply_to_mask(Image& mask, RandomStream& random) const {
+  RandomCrop without_class = *this;
+  without_class.fill = {Mask::kNoClass};
+  without_class.apply(mask, random);
+}
+void RandomCrop::map_image(FieldType& image) const { set_size(image, size[0], size.back()); }
 
 void RandomCrop::apply(Image& image, RandomStream& random) const {
   const auto [height, width] = height_width(size);
@@ -180,6 +234,13 @@ void RandomResizedCrop::apply(Image& image, RandomStream& random) const {
   const auto [height, width] = height_width(size);
   image = resize_region(image, draw(image, random), {height, width, interpolation, antialias, backend});
 }
+
+void RandomResizedCrop::apply_to_mask(Image& mask, RandomStream& random) const {
+  RandomResizedCrop nearest = *this;
+  nearest.interpolation = Interpolation::kNearest;
+  nearest.apply(mask, random);
+}
+void RandomResizedCrop::map_image(FieldType& image) const { set_size(image, size[0], size.back()); }
 
 void RandomHorizontalFlip::apply(Image& image, RandomStream& random) const {
   if (random.uniform() < p) flip_horizontal(image);

@@ -55,6 +55,7 @@ struct Slot {
   int64_t missing = 0;
   bool ready = false;
   Findings findings;
+  std::map<std::string, std::vector<Tensor>> jagged;  // of each jagged field: its rows, until all are there
   std::exception_ptr error;
   int64_t error_row = 0;
 };
@@ -71,6 +72,7 @@ class DataLoader::State {
   int64_t epoch_samples() const { return order_.epoch_samples(); }
   int64_t total_samples() const { return end_.value_or(0); }
   const Source& source() const { return *source_; }
+  const std::vector<FieldType>& types() const { return types_; }
   const std::map<std::string, Tensor>& layout() const { return slots_.front().batch.fields; }
   int64_t buffer_bytes() const;
   const SkipReport& skips() const { return skips_; }
@@ -78,10 +80,16 @@ class DataLoader::State {
 
  private:
   Sample read_prepared(int64_t position, Findings& findings, int64_t row, int64_t& index) const;
-  Sample first_sample() const;
+  Sample first_sample(int64_t& index) const;
+  void find_types();
   void make_buffers();
   bool begin_batch(Slot& slot);
+  void check_value(const FieldType& type, const FieldValue& value, int64_t index) const;
+  void fill_field(Slot& slot, const FieldType& type, const Sample& sample, int64_t row, int64_t index) const;
+  void join_jagged(Slot& slot, const FieldType& type) const;
+  void clear_padding(Batch& batch, const FieldType& type) const;
   void fill_row(Slot& slot, int64_t row, Findings& findings) const;
+  void clear_row(Slot& slot, const FieldType& type, int64_t row) const;
   void fill_or_report(Slot& slot, int64_t row, Findings& findings) const;
   void fill_rows(Slot& slot, int64_t begin, int64_t end);
   void finish_batch(Slot& slot) const;
@@ -91,6 +99,7 @@ class DataLoader::State {
   std::shared_ptr<const Source> source_;
   Pipeline pipeline_;
   std::vector<std::unique_ptr<Options>> batch_transforms_;
+  std::vector<FieldType> types_;  // of a batch
   LoaderOptions options_;
   SampleOrder order_;
   std::optional<int64_t> end_;  // position
@@ -118,8 +127,8 @@ DataLoader::State::State(std::shared_ptr<const Source> source, Pipeline pipeline
     const auto* transform = dynamic_cast<const BatchTransform*>(batch_transforms_.back().get());
     GALLEY_ASSERT(transform != nullptr, "not a batch transform: ", component.type);
     transform->check();
-    GALLEY_CHECK(options_.classes > 0, "batch transform ", component.type, " wants a model with classes");
   }
+  find_types();
   if (options_.classes > 0 && source_->label(0) >= 0) check_labels(*source_, options_.classes);
   if (options_.passes > 0) end_ = options_.passes * order_.epoch_samples();
   if (options_.max_samples > 0) end_ = std::min(end_.value_or(options_.max_samples), options_.max_samples);
@@ -159,10 +168,9 @@ Sample DataLoader::State::read_prepared(int64_t position, Findings& findings, in
   }
 }
 
-/// The sample that the buffers are made after. It is read again for its batch, so that nothing is counted here.
-Sample DataLoader::State::first_sample() const {
+/// The sample whose sizes the buffers get, and its index. It is read again for its batch, so nothing is counted here.
+Sample DataLoader::State::first_sample(int64_t& index) const {
   Findings findings;
-  int64_t index = 0;
   for (int64_t position = end_ && options_.start >= *end_ ? 0 : options_.start, tries = 1;; ++position, ++tries) {
     try {
       return read_prepared(position, findings, 0, index);
@@ -172,32 +180,37 @@ Sample DataLoader::State::first_sample() const {
   }
 }
 
+/// What the source declares, mapped through the pipeline and the batch transforms. Several of those do the same to the fields.
+void DataLoader::State::find_types() {
+  types_ = pipeline_.fields(source_->fields());
+  const std::vector<FieldType> samples = types_;
+  for (const auto& options : batch_transforms_) types_ = dynamic_cast<const BatchTransform&>(*options).fields(samples, options_.classes);
+}
+
 void DataLoader::State::make_buffers() {
-  const Sample sample = first_sample();
-  GALLEY_ASSERT(sample.find("input") != nullptr, source_->describe());
-  const bool mixes = !batch_transforms_.empty();
-  GALLEY_CHECK(!mixes || sample.find("label") != nullptr, "batch transforms mix labels, but the source has none");
+  int64_t index = 0;
+  const Sample sample = first_sample(index);
+  for (FieldType& type : types_) {
+    const FieldValue* value = sample.find(type.name);
+    GALLEY_ASSERT(value != nullptr, source_->describe(), " declares ", type, " and does not give it");
+    const Shape shape = Pipeline::shape_of(*value);
+    GALLEY_ASSERT(type.layout == FieldLayout::kJagged || shape.rank() == static_cast<int>(type.sample.size()) ||
+                      std::holds_alternative<int64_t>(*value),
+                  source_->describe(), " declares ", type, " and gives ", shape);
+    for (int axis = 0; axis < shape.rank() && type.open(); ++axis) {
+      int64_t& size = type.sample[static_cast<size_t>(axis)];
+      if (size == kOpenSize) size = shape[axis];
+    }
+    check_value(type, *value, index);
+  }
   slots_.resize(static_cast<size_t>(options_.workers == 0 ? 1 : std::max<int64_t>(1, options_.prefetch) + 1));
-  const auto batched = [&](const Shape& shape) {
-    Shape result{options_.order.batch};
-    for (const int64_t size : shape) result.push_back(size);
-    return result;
-  };
   for (Slot& slot : slots_) {
-    for (const auto& [name, value] : sample.fields()) {
-      Tensor tensor;
-      if (name == "input") {
-        const Shape shape = batched(Pipeline::input_shape(sample));
-        tensor =
-            Tensor(Pipeline::input_dtype(sample), shape, shape.rank() == 4 && sample.image() != nullptr ? options_.format : MemoryFormat());
-        GALLEY_CHECK(!mixes || tensor.dtype() == DType::kF32, "batch transforms want float inputs, not ", tensor.str());
-      } else if (std::holds_alternative<int64_t>(value)) {
-        tensor = name == "label" && mixes ? Tensor(DType::kF32, {options_.order.batch, options_.classes})
-                                          : Tensor(DType::kI64, {options_.order.batch});
-      } else {
-        tensor = Tensor(std::get<Tensor>(value).dtype(), batched(std::get<Tensor>(value).shape()));
+    slot.batch.types = types_;
+    for (const FieldType& type : types_) {
+      for (const FieldTensor& tensor : tensors_of(type, options_.order.batch)) {
+        const bool image = type.kind == FieldKind::kImage && tensor.shape.rank() == 4;
+        slot.batch.fields.emplace(tensor.name, Tensor(tensor.dtype, tensor.shape, image ? options_.format : MemoryFormat()));
       }
-      slot.batch.fields.emplace(name, std::move(tensor));
     }
   }
 }
@@ -223,43 +236,80 @@ bool DataLoader::State::begin_batch(Slot& slot) {
   slot.missing = batch.valid;
   slot.ready = false;
   slot.findings = {};
+  for (const FieldType& type : types_)
+    if (type.layout == FieldLayout::kJagged) slot.jagged[type.name].assign(static_cast<size_t>(options_.order.batch), Tensor());
   slot.error = nullptr;
   return true;
 }
 
+/// Throws (kInput) where a sample's value is not of the type that the batch has.
+void DataLoader::State::check_value(const FieldType& type, const FieldValue& value, int64_t index) const {
+  const auto* number = std::get_if<int64_t>(&value);
+  if (number != nullptr && type.dtype == DType::kF32) {
+    GALLEY_CHECK_INPUT(*number >= 0 && *number < options_.classes, source_->sample_name(index), ": label ", *number, ", but the model has ",
+                       options_.classes, " classes");
+    return;
+  }
+  const Shape shape = Pipeline::shape_of(value);
+  const DType dtype = Pipeline::dtype_of(value);
+  const bool dense = type.layout == FieldLayout::kDense, jagged = type.layout == FieldLayout::kJagged;
+  const std::span<const int64_t> fixed = dense ? shape.sizes() : shape.sizes().subspan(std::min<size_t>(1, shape.sizes().size()));
+  const std::span<const int64_t> wanted = std::span(type.sample).subspan(dense || jagged ? 0 : 1);
+  const bool fits = dtype == type.dtype && std::equal(fixed.begin(), fixed.end(), wanted.begin(), wanted.end());
+  const auto what = [&] { return type.name == "input" ? std::string() : cat(" `", type.name, "`"); };
+  GALLEY_CHECK_INPUT(fits && (dense || shape.rank() > 0), source_->sample_name(index), ":", what(), " ", dtype, " ", shape,
+                     " after the pipeline, but the batch has ", type,
+                     "; add resize or a crop to the pipeline, so that all samples have one size");
+  if (dense) return;
+  const int64_t most = jagged ? type.capacity : type.sample[0];
+  GALLEY_CHECK_INPUT(shape[0] <= most, source_->sample_name(index), ":", what(), " has ", shape[0],
+                     " elements; the source declares at most ", most);
+}
+
+/// One field of one sample into its row.
+void DataLoader::State::fill_field(Slot& slot, const FieldType& type, const Sample& sample, int64_t row, int64_t index) const {
+  const FieldValue* value = sample.find(type.name);
+  GALLEY_CHECK_INPUT(value != nullptr, source_->sample_name(index), ": no `", type.name, "`, which the first sample has");
+  check_value(type, *value, index);
+  if (type.layout == FieldLayout::kJagged) {
+    slot.jagged.at(type.name)[static_cast<size_t>(row)] = std::get<Tensor>(*value).to(type.dtype);
+    return;
+  }
+  Tensor& tensor = slot.batch.fields.at(type.name);
+  const auto row_bytes = static_cast<size_t>(tensor.bytes() / options_.order.batch);
+  std::byte* to = static_cast<std::byte*>(tensor.data()) + static_cast<size_t>(row) * row_bytes;
+  const auto* number = std::get_if<int64_t>(value);
+  if (number != nullptr && type.dtype == DType::kF32) {
+    std::memset(to, 0, row_bytes);
+    reinterpret_cast<float*>(to)[*number] = 1.0f;
+    return;
+  }
+  if (type.layout == FieldLayout::kPadded) {
+    const auto& array = std::get<Tensor>(*value);
+    const auto used = static_cast<size_t>(array.elements() * dtype_size(type.dtype));
+    std::memset(to + used, 0, row_bytes - used);
+    slot.batch.fields.at(type.name + ".length").data_as<int64_t>()[row] = array.shape()[0];
+  }
+  pipeline_.write(sample, type.name, tensor.format().is_channels_last(), options_.pad_label, to);
+}
+
 void DataLoader::State::fill_row(Slot& slot, int64_t row, Findings& findings) const {
-  Batch& batch = slot.batch;
   int64_t index = 0;
-  const Sample sample = read_prepared(batch.first + row, findings, row, index);
-  batch.indices[static_cast<size_t>(row)] = index;
-  for (auto& [name, tensor] : batch.fields) {
-    const FieldValue* value = sample.find(name);
-    GALLEY_CHECK_INPUT(value != nullptr, source_->sample_name(index), ": no `", name, "`, which the first sample has");
+  const Sample sample = read_prepared(slot.batch.first + row, findings, row, index);
+  slot.batch.indices[static_cast<size_t>(row)] = index;
+  for (const FieldType& type : types_) fill_field(slot, type, sample, row, index);
+}
+
+/// Zeros in a row, or no elements in one of a jagged field.
+void DataLoader::State::clear_row(Slot& slot, const FieldType& type, int64_t row) const {
+  if (type.layout == FieldLayout::kJagged) {
+    slot.jagged.at(type.name)[static_cast<size_t>(row)] = Tensor(type.dtype, Shape{0});
+    return;
+  }
+  for (const FieldTensor& part : tensors_of(type, options_.order.batch)) {
+    Tensor& tensor = slot.batch.fields.at(part.name);
     const auto row_bytes = static_cast<size_t>(tensor.bytes() / options_.order.batch);
-    std::byte* to = static_cast<std::byte*>(tensor.data()) + static_cast<size_t>(row) * row_bytes;
-    if (name == "input") {
-      const Shape shape = Pipeline::input_shape(sample);
-      const bool same = std::equal(shape.begin(), shape.end(), tensor.shape().begin() + 1, tensor.shape().end()) &&
-                        Pipeline::input_dtype(sample) == tensor.dtype();
-      GALLEY_CHECK_INPUT(same, source_->sample_name(index), ": ", Pipeline::input_dtype(sample), " ", shape,
-                         " after the pipeline, but the batch is ", tensor.str(),
-                         "; add resize or a crop to the pipeline, so that all samples have one size");
-      pipeline_.write(sample, tensor.format().is_channels_last(), to);
-    } else if (const auto* number = std::get_if<int64_t>(value)) {
-      if (tensor.dtype() == DType::kI64) {
-        std::memcpy(to, number, sizeof *number);
-      } else {
-        GALLEY_CHECK_INPUT(*number >= 0 && *number < options_.classes, source_->sample_name(index), ": label ", *number,
-                           ", but the model has ", options_.classes, " classes");
-        std::memset(to, 0, row_bytes);
-        reinterpret_cast<float*>(to)[*number] = 1.0f;
-      }
-    } else {
-      const Tensor& source = std::get<Tensor>(*value);
-      GALLEY_CHECK_INPUT(source.dtype() == tensor.dtype() && static_cast<size_t>(source.bytes()) == row_bytes, source_->sample_name(index),
-                         ": `", name, "` is ", source.str(), ", the batch has ", tensor.str());
-      std::memcpy(to, source.data(), row_bytes);
-    }
+    std::memset(static_cast<std::byte*>(tensor.data()) + static_cast<size_t>(row) * row_bytes, 0, row_bytes);
   }
 }
 
@@ -271,10 +321,7 @@ void DataLoader::State::fill_or_report(Slot& slot, int64_t row, Findings& findin
     if (options_.on_error != OnErrorRule::kReport || error.code() != ErrorCode::kInput) throw;
     findings.unreadable[row] = error.message();
     slot.batch.indices[static_cast<size_t>(row)] = order_.at(slot.batch.first + row).index;
-    for (auto& [name, tensor] : slot.batch.fields) {
-      const auto row_bytes = static_cast<size_t>(tensor.bytes() / options_.order.batch);
-      std::memset(static_cast<std::byte*>(tensor.data()) + static_cast<size_t>(row) * row_bytes, 0, row_bytes);
-    }
+    for (const FieldType& type : types_) clear_row(slot, type, row);
   }
 }
 
@@ -296,17 +343,45 @@ void DataLoader::State::fill_rows(Slot& slot, int64_t begin, int64_t end) {
   }
 }
 
-/// Mixes, and clears the rows behind the valid ones.
+/// The rows of a jagged field, one after the other; those past the valid ones are empty.
+void DataLoader::State::join_jagged(Slot& slot, const FieldType& type) const {
+  Tensor& values = slot.batch.fields.at(type.name + ".values");
+  int64_t* offsets = slot.batch.fields.at(type.name + ".offsets").data_as<int64_t>();
+  auto* to = static_cast<std::byte*>(values.data());
+  const std::vector<Tensor>& rows = slot.jagged.at(type.name);
+  for (int64_t row = 0; row < options_.order.batch; ++row) {
+    const bool valid = row < slot.batch.valid;
+    const Tensor& from = rows[static_cast<size_t>(row)];
+    if (valid) to = std::copy_n(static_cast<const std::byte*>(from.data()), from.bytes(), to);
+    offsets[row + 1] = offsets[row] + (valid ? from.shape()[0] : 0);
+  }
+  std::fill(to, static_cast<std::byte*>(values.data()) + values.bytes(), std::byte{0});
+}
+
+/// The rows past the valid ones.
+void DataLoader::State::clear_padding(Batch& batch, const FieldType& type) const {
+  const int64_t empty = options_.order.batch - batch.valid;
+  for (const FieldTensor& part : tensors_of(type, options_.order.batch)) {
+    Tensor& tensor = batch.fields.at(part.name);
+    const int64_t row_bytes = tensor.bytes() / options_.order.batch;
+    std::memset(static_cast<std::byte*>(tensor.data()) + batch.valid * row_bytes, 0, static_cast<size_t>(empty * row_bytes));
+  }
+  const bool classes = type.kind == FieldKind::kClass || type.kind == FieldKind::kMask;
+  if (!classes || type.dtype != DType::kI64) return;
+  Tensor& tensor = batch.fields.at(type.name);
+  const int64_t row = tensor.elements() / options_.order.batch;
+  std::fill_n(tensor.data_as<int64_t>() + batch.valid * row, empty * row, options_.pad_label);
+}
+
+/// Joins jagged rows, clears the rows past the valid ones, and mixes.
 void DataLoader::State::finish_batch(Slot& slot) const {
   Batch& batch = slot.batch;
   if (slot.error != nullptr) return;
-  for (auto& [name, tensor] : batch.fields) {
-    const int64_t row_bytes = tensor.bytes() / options_.order.batch;
-    const int64_t empty = options_.order.batch - batch.valid;
-    std::memset(static_cast<std::byte*>(tensor.data()) + batch.valid * row_bytes, 0, static_cast<size_t>(empty * row_bytes));
-    if (name == "label" && tensor.dtype() == DType::kI64) {
-      const int64_t row = tensor.elements() / options_.order.batch;
-      std::fill_n(tensor.data_as<int64_t>() + batch.valid * row, empty * row, options_.pad_label);
+  for (const FieldType& type : types_) {
+    if (type.layout == FieldLayout::kJagged) {
+      join_jagged(slot, type);
+    } else {
+      clear_padding(batch, type);
     }
   }
   if (batch_transforms_.empty()) return;
@@ -409,6 +484,7 @@ int64_t DataLoader::position() const { return state_->position(); }
 int64_t DataLoader::epoch_samples() const { return state_->epoch_samples(); }
 int64_t DataLoader::total_samples() const { return state_->total_samples(); }
 const Source& DataLoader::source() const { return state_->source(); }
+const std::vector<FieldType>& DataLoader::types() const { return state_->types(); }
 const std::map<std::string, Tensor>& DataLoader::layout() const { return state_->layout(); }
 int64_t DataLoader::buffer_bytes() const { return state_->buffer_bytes(); }
 const SkipReport& DataLoader::skips() const { return state_->skips(); }

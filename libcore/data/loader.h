@@ -12,6 +12,7 @@
 #include "libcore/data/order.h"
 #include "libcore/data/pipeline.h"
 #include "libcore/data/source.h"
+#include "libcore/tensor/batch.h"
 
 namespace galley {
 
@@ -25,27 +26,11 @@ struct LoaderOptions {
   OnErrorRule on_error = OnErrorRule::kFail;
   MemoryFormat format;       ///< Of an image batch: contiguous or channels_last.
   int64_t classes = 0;       ///< All labels are checked against it before the first batch; needed by batch transforms; 0: unknown.
-  int64_t pad_label = -100;  ///< Label of the rows behind `valid` (cross_entropy's ignore_index); their inputs are zeros.
+  int64_t pad_label = -100;  ///< Class of the rows past `valid` and of masks' pixels without one (cross_entropy's ignore_index); other
+                             ///< fields are zeros there.
   int64_t start = 0;         ///< Position of the first batch: samples consumed before.
   int64_t passes = 0;        ///< Ends after so many epochs; 0: never.
   int64_t max_samples = 0;   ///< Ends after so many samples, counted from position 0; 0: no bound.
-};
-
-/// Rows of samples. The tensors always have the full batch size; `valid` rows count.
-struct Batch {
-  /// `input` f32 [N,C,H,W] (or [N,...], integers as they are); `label` i64 [N] (of text [N,T]), or f32 [N,classes] after batch transforms; `target`
-  /// f32 [N,...]; and what else the source gives.
-  std::map<std::string, Tensor> fields;
-  int64_t valid = 0;
-  int64_t first = 0;             ///< Position of row 0.
-  int64_t epoch = 0;             ///< Of row 0.
-  std::vector<int64_t> indices;  ///< Index in the source of each valid row.
-  std::map<int64_t, std::string> unreadable;  ///< By row: why its sample could not be read (OnErrorRule::kReport); the row is zeros.
-  std::map<int64_t, std::string> irregular;   ///< By row: what is wrong with the file of a sample that was read all the same.
-
-  const Tensor& input() const { return fields.at("input"); }
-  const Tensor& label() const { return fields.at("label"); }
-  bool has(const std::string& name) const { return fields.contains(name); }
 };
 
 /// Damaged samples that were replaced (by the next sample of the slice, the same on every run), counted over delivered batches only.
@@ -66,7 +51,9 @@ struct IrregularReport {
 
 class DataLoader {
  public:
-  /// Keeps the source (shared with other splits). Reads one sample to learn the shapes. Throws where options contradict each other.
+  /// Keeps the source (shared with other splits). Maps the source's fields through the pipeline and the batch transforms and allocates
+  /// batches of the result; one sample is read, for sizes that are still open, and so that data that do not fit are found early. Throws
+  /// where options contradict each other, and what Pipeline::fields throws.
   DataLoader(std::shared_ptr<const Source> source, Pipeline pipeline, const std::vector<Component>& batch_transforms,
              LoaderOptions options);
   ~DataLoader();
@@ -82,6 +69,8 @@ class DataLoader {
   int64_t epoch_samples() const;
   int64_t total_samples() const;
   const Source& source() const;
+  /// The fields of every batch.
+  const std::vector<FieldType>& types() const;
   /// Names, dtypes and shapes (N first) of the tensors of every batch.
   const std::map<std::string, Tensor>& layout() const;
   /// Bytes of all batch buffers.

@@ -1,12 +1,8 @@
 #include "libcore/data/pipeline.h"
 
 #include <algorithm>
-#include <map>
 
 namespace galley {
-namespace {
-constexpr std::string_view kInput = "input";
-}  // namespace
 
 struct Pipeline::Item {
   std::unique_ptr<Options> options;
@@ -15,64 +11,105 @@ struct Pipeline::Item {
   std::string stream;  // name of its random stream
 };
 
+/// What turns a field's pixels into a batch's floats.
+struct Pipeline::Finish {
+  bool scale = true;                         // of the last conversion
+  std::unique_ptr<Normalize> normalize;      // fused with it, or null
+  std::vector<float> gray_table, rgb_table;  // [channels][256]: the fused conversion for 1 and 3 channels
+
+  void make_tables();
+  void write_image(const Image& image, bool channels_last, float* row) const;
+  void write_array(const Tensor& array, const std::string& field, void* row) const;
+};
+
+namespace {
+
+/// Adds to what a transform says which item it is.
+Error at_item(Error error, size_t number, const std::string& type) {
+  Error placed(error.code(), cat("pipeline item ", number, ": ", type, " ", error.message()));
+  return placed.key(cat("pipeline.", number)).suggest(error.suggestion());
+}
+
+}  // namespace
+
 Pipeline::~Pipeline() = default;
 Pipeline::Pipeline(Pipeline&&) noexcept = default;
 Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
 
-Pipeline::Pipeline(const std::vector<Component>& items) {
-  std::map<std::string, bool> made_floats;  // of each field: an item before has made floats of any image
+Pipeline::Pipeline(const std::vector<Component>& items) : plain_(std::make_unique<Finish>()) {
   for (size_t i = 0; i < items.size(); ++i) {
     Item item{.options = items[i].params->clone(), .type = items[i].type, .stream = "pipeline " + std::to_string(i)};
     item.transform = dynamic_cast<const Transform*>(item.options.get());
     GALLEY_ASSERT(item.transform != nullptr, "not a transform: ", items[i].type);
     item.transform->check();
-    GALLEY_CHECK(!item.transform->field.empty(), "pipeline item ", i, ": ", item.type, " has an empty `field`; leave it out for the input");
-    bool& floats = made_floats[item.transform->field];
-    GALLEY_CHECK(item.transform->wants() != PixelsWanted::kU8 || !floats, "pipeline item ", i, ": ", item.type,
-                 " works on u8 pixels, but an item before it makes floats; put it before normalize and to_dtype");
-    const auto* to_dtype = dynamic_cast<const ToDtype*>(item.transform);
-    floats = to_dtype != nullptr ? to_dtype->dtype == PixelType::kF32 : floats || item.transform->wants() == PixelsWanted::kFloat;
+    const auto* image = dynamic_cast<const ImageTransform*>(item.transform);
+    GALLEY_CHECK(image == nullptr || !image->field.empty(), "pipeline item ", i, ": ", item.type,
+                 " has an empty `field`; leave it out for the input");
     items_.push_back(std::move(item));
   }
   // The last conversion, with or without normalize, is done while the batch is written.
   if (!items_.empty()) {
-    if (const auto* last = dynamic_cast<const Normalize*>(items_.back().transform); last != nullptr && last->field == kInput) {
-      normalize_ = std::make_unique<Normalize>(*last);
+    if (const auto* last = dynamic_cast<const Normalize*>(items_.back().transform)) {
+      finishes_[last->field].normalize = std::make_unique<Normalize>(*last);
       items_.pop_back();
     }
   }
   if (!items_.empty()) {
     const auto* last = dynamic_cast<const ToDtype*>(items_.back().transform);
-    if (last != nullptr && last->dtype == PixelType::kF32 && last->field == kInput) {
-      scale_ = last->scale;
+    const bool fits = last != nullptr && last->dtype == PixelType::kF32 && (finishes_.empty() || finishes_.contains(last->field));
+    if (fits) {
+      finishes_[last->field].scale = last->scale;
       items_.pop_back();
     }
   }
+  plain_->make_tables();
+  for (auto& [field, finish] : finishes_) finish.make_tables();
+}
+
+void Pipeline::Finish::make_tables() {
   const auto table = [&](int64_t channels) {
-    if (normalize_ != nullptr) return normalize_->table(channels, scale_);
+    if (normalize != nullptr) return normalize->table(channels, scale);
     Normalize identity;
     identity.mean = {0};
     identity.std = {1};
-    return identity.table(channels, scale_);
+    return identity.table(channels, scale);
   };
-  if (normalize_ == nullptr || normalize_->mean.size() == 1) gray_table_ = table(1);
-  if (normalize_ == nullptr || normalize_->mean.size() == 1 || normalize_->mean.size() == 3) rgb_table_ = table(3);
+  if (normalize == nullptr || normalize->mean.size() == 1) gray_table = table(1);
+  if (normalize == nullptr || normalize->mean.size() == 1 || normalize->mean.size() == 3) rgb_table = table(3);
 }
 
-/// The image that an item works on.
-Image* Pipeline::image_of(Sample& sample, const Item& item) {
-  FieldValue* value = sample.find(item.transform->field);
-  if (value == nullptr) {
-    std::string names;
-    for (const auto& [name, unused] : sample.fields()) names += (names.empty() ? "" : ", ") + name;
-    fail(ErrorCode::kRecipe, "pipeline item ", item.type, ": the samples have no field '", item.transform->field, "'; they have ", names);
+const Pipeline::Finish& Pipeline::finish_of(const std::string& field) const {
+  const auto found = finishes_.find(field);
+  return found == finishes_.end() ? *plain_ : found->second;
+}
+
+std::vector<FieldType> Pipeline::fields(const std::vector<FieldType>& in) const {
+  std::vector<FieldType> fields = in;
+  for (size_t i = 0; i < items_.size(); ++i) {
+    try {
+      fields = items_[i].transform->fields(std::move(fields));
+    } catch (const Error& error) {
+      throw at_item(error, i, items_[i].type);
+    }
   }
-  Image* image = std::get_if<Image>(value);
-  if (image == nullptr && item.transform->field == kInput) {
-    fail(ErrorCode::kRecipe, "pipeline item ", item.type, " wants an image; the source's samples are arrays, which take an empty pipeline");
+  for (const auto& [field, finish] : finishes_) {
+    const FieldType* type = find_field(fields, field);
+    // Arrays take a last to_dtype too.
+    if (type != nullptr && finish.normalize == nullptr && type->kind == FieldKind::kValues) continue;
+    ToDtype converts;
+    converts.field = field;
+    const ImageTransform& last = finish.normalize != nullptr ? static_cast<const ImageTransform&>(*finish.normalize) : converts;
+    try {
+      fields = last.fields(std::move(fields));
+    } catch (const Error& error) {
+      throw at_item(error, items_.size(), finish.normalize != nullptr ? "normalize" : "to_dtype");
+    }
   }
-  GALLEY_CHECK(image != nullptr, "pipeline item ", item.type, " wants an image; the field '", item.transform->field, "' is none");
-  return image;
+  for (FieldType& type : fields) {
+    const bool array = type.kind == FieldKind::kValues || type.kind == FieldKind::kSound || type.kind == FieldKind::kImage;
+    if (array && (is_floating(type.dtype) || type.dtype == DType::kU8)) type.dtype = DType::kF32;
+  }
+  return fields;
 }
 
 void Pipeline::apply(Sample& sample, const DrawKey& key) const {
@@ -80,32 +117,30 @@ void Pipeline::apply(Sample& sample, const DrawKey& key) const {
   constexpr int kIndexBits = 44;  // 17 million million samples, a million epochs
   const uint64_t index = (static_cast<uint64_t>(key.epoch) << kIndexBits) | static_cast<uint64_t>(key.index);
   for (const Item& item : items_) {
-    Image* image = image_of(sample, item);
-    const PixelsWanted wants = item.transform->wants();
-    if (wants == PixelsWanted::kFloat && image->dtype() == DType::kU8) *image = image->to(DType::kF32, true);
-    GALLEY_CHECK(wants != PixelsWanted::kU8 || image->dtype() == DType::kU8, "pipeline item ", item.type,
-                 " works on u8 pixels; the image is ", image->str());
     RandomStream random(key.seed, item.stream, index);
-    item.transform->apply(*image, random);
+    item.transform->apply_to_sample(sample, random);
   }
 }
 
-Shape Pipeline::input_shape(const Sample& sample) {
-  if (const Image* image = sample.image()) return {image->channels(), image->height(), image->width()};
-  return std::get<Tensor>(*sample.find("input")).shape();
+Shape Pipeline::shape_of(const FieldValue& value) {
+  if (const auto* image = std::get_if<Image>(&value)) return {image->channels(), image->height(), image->width()};
+  if (const auto* mask = std::get_if<Mask>(&value)) return {mask->classes.height(), mask->classes.width()};
+  const auto* tensor = std::get_if<Tensor>(&value);
+  return tensor == nullptr ? Shape() : tensor->shape();
 }
 
-DType Pipeline::input_dtype(const Sample& sample) {
-  if (sample.image() != nullptr) return DType::kF32;
-  const DType dtype = std::get<Tensor>(*sample.find("input")).dtype();
-  return is_floating(dtype) || dtype == DType::kU8 ? DType::kF32 : dtype;
+DType Pipeline::dtype_of(const FieldValue& value) {
+  if (std::holds_alternative<Image>(value)) return DType::kF32;
+  const auto* tensor = std::get_if<Tensor>(&value);
+  if (tensor == nullptr) return DType::kI64;
+  return is_floating(tensor->dtype()) || tensor->dtype() == DType::kU8 ? DType::kF32 : tensor->dtype();
 }
 
-void Pipeline::write_image(const Image& image, bool channels_last, float* row) const {
+void Pipeline::Finish::write_image(const Image& image, bool channels_last, float* row) const {
   const int64_t channels = image.channels(), area = image.area();
   if (image.dtype() == DType::kU8 && (channels == 3 || channels == 1)) {
-    const std::vector<float>& table = channels == 3 ? rgb_table_ : gray_table_;
-    GALLEY_CHECK(!table.empty(), "[normalize] `mean` has ", normalize_->mean.size(), " values, the image is ", image.str());
+    const std::vector<float>& table = channels == 3 ? rgb_table : gray_table;
+    GALLEY_CHECK(!table.empty(), "[normalize] `mean` has ", normalize->mean.size(), " values, the image is ", image.str());
     const uint8_t* from = image.as<uint8_t>();
     const float *red = table.data(), *green = red + 256, *blue = red + 512;
     if (channels == 1) {
@@ -125,10 +160,10 @@ void Pipeline::write_image(const Image& image, bool channels_last, float* row) c
     }
     return;
   }
-  Image floats = image.to(DType::kF32, scale_);
-  if (normalize_ != nullptr) {
+  Image floats = image.to(DType::kF32, scale);
+  if (normalize != nullptr) {
     RandomStream unused(0, "");
-    normalize_->apply(floats, unused);
+    normalize->apply(floats, unused);
   }
   const float* from = floats.as<float>();
   if (channels_last || channels == 1) {
@@ -139,28 +174,54 @@ void Pipeline::write_image(const Image& image, bool channels_last, float* row) c
     for (int64_t i = 0; i < area; ++i) *row++ = from[i * channels + c];
 }
 
-void Pipeline::write(const Sample& sample, bool channels_last, void* row) const {
-  if (const Image* image = sample.image()) {
-    write_image(*image, channels_last, static_cast<float*>(row));
-    return;
-  }
-  const Tensor& input = std::get<Tensor>(*sample.find("input"));
-  GALLEY_CHECK(normalize_ == nullptr, "pipeline item normalize wants an image [C,H,W]; the source's samples are ", input.str());
-  if (input.dtype() == DType::kU8) {
-    const uint8_t* from = input.data_as<uint8_t>();
+void Pipeline::Finish::write_array(const Tensor& array, const std::string& field, void* row) const {
+  GALLEY_CHECK(normalize == nullptr, "pipeline item normalize wants an image [C,H,W]; the samples' field '", field, "' is ", array.str());
+  if (array.dtype() == DType::kU8) {
+    const uint8_t* from = array.data_as<uint8_t>();
     float* to = static_cast<float*>(row);
-    for (int64_t i = 0; i < input.elements(); ++i) to[i] = scale_ ? static_cast<float>(from[i]) / 255.0f : static_cast<float>(from[i]);
+    for (int64_t i = 0; i < array.elements(); ++i) to[i] = scale ? static_cast<float>(from[i]) / 255.0f : static_cast<float>(from[i]);
     return;
   }
-  const Tensor converted = is_floating(input.dtype()) ? input.to(DType::kF32) : input;
+  const Tensor converted = is_floating(array.dtype()) ? array.to(DType::kF32) : array;
   std::memcpy(row, converted.data(), static_cast<size_t>(converted.bytes()));
+}
+
+void Pipeline::write(const Sample& sample, const std::string& field, bool channels_last, int64_t no_class, void* row) const {
+  const FieldValue* value = sample.find(field);
+  GALLEY_ASSERT(value != nullptr, "no field ", field);
+  if (const auto* image = std::get_if<Image>(value)) {
+    finish_of(field).write_image(*image, channels_last, static_cast<float*>(row));
+  } else if (const auto* mask = std::get_if<Mask>(value)) {
+    const uint8_t* from = mask->classes.as<uint8_t>();
+    int64_t* to = static_cast<int64_t*>(row);
+    for (int64_t i = 0; i < mask->classes.area(); ++i) to[i] = from[i] == Mask::kNoClass ? no_class : from[i];
+  } else if (const auto* array = std::get_if<Tensor>(value)) {
+    finish_of(field).write_array(*array, field, row);
+  } else {
+    std::memcpy(row, &std::get<int64_t>(*value), sizeof(int64_t));
+  }
 }
 
 Tensor Pipeline::run(Sample sample, const DrawKey& key) const {
   apply(sample, key);
-  Tensor result(input_dtype(sample), input_shape(sample));
-  write(sample, false, result.data());
+  const FieldValue* input = sample.find("input");
+  GALLEY_ASSERT(input != nullptr);
+  Tensor result(dtype_of(*input), shape_of(*input));
+  write(sample, "input", false, 0, result.data());
   return result;
+}
+
+std::vector<Component> items_for(const std::vector<Component>& items, std::vector<FieldType> fields) {
+  std::vector<Component> kept;
+  for (const Component& item : items) {
+    const auto* image = item.as<ImageTransform>();
+    const auto* rename = item.as<Rename>();
+    const std::string& changed = image != nullptr ? image->field : rename != nullptr ? rename->from : std::string();
+    if (!changed.empty() && find_field(fields, changed) == nullptr) continue;
+    if (rename != nullptr) find_field(fields, rename->from)->name = rename->to;
+    kept.push_back(item);
+  }
+  return kept;
 }
 
 }  // namespace galley

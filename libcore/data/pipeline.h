@@ -2,6 +2,7 @@
 // Pipeline: the items of a recipe's `pipeline:`, in order, from a decoded sample to numbers for the model.
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,8 +20,8 @@ struct DrawKey {
   int64_t index = 0;  ///< In the source.
 };
 
-/// Applies items to `input`, or to the image that an item's `field` names. A u8 input becomes f32 in 0..1 before the first item that computes on floats, at latest at the end,
-/// where a last `normalize` is fused with that conversion and the copy into the batch. Thread-safe.
+/// Applies items in order. A u8 image becomes f32 in 0..1 before the first item that computes on floats, at latest at the end, where a last
+/// `normalize` is fused with that conversion and the copy into the batch. Thread-safe.
 class Pipeline {
  public:
   /// Throws Error (exit 3) where options contradict each other or an item stands in a place where it cannot work.
@@ -29,26 +30,35 @@ class Pipeline {
   Pipeline(Pipeline&&) noexcept;
   Pipeline& operator=(Pipeline&&) noexcept;
 
+  /// The fields of a batch that is made of samples of `in`: what the items and write() make of them. Throws Error (exit 3), naming the item
+  /// (key "pipeline.N"), the field and the fields that there are, where an item cannot work on them.
+  std::vector<FieldType> fields(const std::vector<FieldType>& in) const;
+
   /// All items but those that are fused into write().
   void apply(Sample& sample, const DrawKey& key) const;
 
-  /// The shape and dtype that write() gives: [C,H,W] f32 for an image; floats and u8 arrays as f32, other integers as they are.
-  static Shape input_shape(const Sample& sample);
-  static DType input_dtype(const Sample& sample);
-  /// Finishes an applied sample into one row of a batch: an image as [H,W,C] where `channels_last`, else [C,H,W].
-  void write(const Sample& sample, bool channels_last, void* row) const;
+  /// The sizes and dtype that write() gives a field: an image [C,H,W] f32, a mask [H,W] i64, a class [] i64; floats and u8 arrays as f32,
+  /// other integers as they are.
+  static Shape shape_of(const FieldValue& value);
+  static DType dtype_of(const FieldValue& value);
+  /// Finishes the field of that name of an applied sample into one row of a batch: an image as [H,W,C] where `channels_last`, else [C,H,W];
+  /// pixels of masks without a class as `no_class`.
+  void write(const Sample& sample, const std::string& field, bool channels_last, int64_t no_class, void* row) const;
 
-  /// apply() and write() into a tensor of its own: f32 [C,H,W], contiguous. For prediction and tests.
+  /// apply() and write() of `input` into a tensor of its own: f32 [C,H,W], contiguous. For tests.
   Tensor run(Sample sample, const DrawKey& key) const;
 
  private:
   struct Item;
-  static Image* image_of(Sample& sample, const Item& item);
-  void write_image(const Image& image, bool channels_last, float* row) const;
+  struct Finish;
   std::vector<Item> items_;
-  bool scale_ = true;                          // of the last conversion
-  std::unique_ptr<Normalize> normalize_;       // fused with it, or null
-  std::vector<float> gray_table_, rgb_table_;  // [channels][256]: the fused conversion for 1 and 3 channels
+  std::map<std::string, Finish> finishes_;  // of fields whose last items are fused with the copy into the batch
+  std::unique_ptr<Finish> plain_;           // of other fields
+  const Finish& finish_of(const std::string& field) const;
 };
+
+/// The items of a pipeline that apply to such fields: without those that change or rename a field that there is not. Prediction has no
+/// masks or labels, which items of the evaluation's pipeline may name.
+std::vector<Component> items_for(const std::vector<Component>& items, std::vector<FieldType> fields);
 
 }  // namespace galley

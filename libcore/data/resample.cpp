@@ -160,7 +160,7 @@ int64_t nearest_index(int64_t i, int64_t in, int64_t out, Interpolation interpol
 
 int64_t round_half_even(double value) { return static_cast<int64_t>(std::nearbyint(value)); }
 
-Image crop(const Image& image, const Region& region) {
+Image crop(const Image& image, const Region& region, uint8_t fill) {
   Image result(image.dtype(), region.height, region.width, image.channels());
   const int64_t pixel = image.channels() * dtype_size(image.dtype());
   const int64_t left = std::clamp<int64_t>(-region.left, 0, region.width);  // columns of the result that lie left of the image
@@ -169,13 +169,13 @@ Image crop(const Image& image, const Region& region) {
     std::byte* to = result.data() + y * region.width * pixel;
     const int64_t from_y = region.top + y;
     if (from_y < 0 || from_y >= image.height() || left == right) {
-      std::memset(to, 0, static_cast<size_t>(region.width * pixel));
+      std::memset(to, fill, static_cast<size_t>(region.width * pixel));
       continue;
     }
-    if (left > 0) std::memset(to, 0, static_cast<size_t>(left * pixel));
+    if (left > 0) std::memset(to, fill, static_cast<size_t>(left * pixel));
     std::memcpy(to + left * pixel, image.data() + (from_y * image.width() + region.left + left) * pixel,
                 static_cast<size_t>((right - left) * pixel));
-    if (right < region.width) std::memset(to + right * pixel, 0, static_cast<size_t>((region.width - right) * pixel));
+    if (right < region.width) std::memset(to + right * pixel, fill, static_cast<size_t>((region.width - right) * pixel));
   }
   return result;
 }

@@ -35,8 +35,8 @@ struct ResizeTo {
 Image resize_region(const Image& image, const Region& region, const ResizeTo& to);
 Image resize(const Image& image, const ResizeTo& to);
 
-/// Pixels of `region`, which may reach over the borders: zeros there.
-Image crop(const Image& image, const Region& region);
+/// Pixels of `region`, which may reach over the borders: bytes of `fill` there.
+Image crop(const Image& image, const Region& region, uint8_t fill = 0);
 
 /// From output to input pixel, both measured from the image's centre: x' = m0 x + m1 y + m2, y' = m3 x + m4 y + m5.
 using AffineMatrix = std::array<double, 6>;

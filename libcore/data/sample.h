@@ -1,6 +1,6 @@
 #pragma once
-// Sample: what a source gives for one index: a map of named fields. `input` is an Image or a Tensor, `label` a class index,
-// `target` a Tensor (regression values or class probabilities); sources may add others (a csv's `sparse`).
+// Sample: what a source gives for one index: a map of named fields, of the types that Source::fields() declares. `input` is an Image or a
+// Tensor, `label` a class index or the classes of positions or pixels, `target` a Tensor of regression values.
 
 #include <cstdint>
 #include <string>
@@ -14,7 +14,13 @@
 
 namespace galley {
 
-using FieldValue = std::variant<int64_t, Image, Tensor>;
+/// The class of each pixel, u8 [1,H,W]; kNoClass where a pixel has none. In a batch: i64 [N,H,W], kNoClass as the loader's pad_label.
+struct Mask {
+  static constexpr uint8_t kNoClass = 255;
+  Image classes;
+};
+
+using FieldValue = std::variant<int64_t, Image, Mask, Tensor>;
 
 /// What is wrong with a file that was read all the same, its values as in a correct file. `kind` is one of few words ("no end marker",
 /// "extraneous bytes", ...) under which a loader counts; empty for a correct file.
@@ -40,6 +46,7 @@ class Sample {
   }
   const Image* image() const { return const_cast<Sample*>(this)->image(); }
   const std::vector<std::pair<std::string, FieldValue>>& fields() const { return fields_; }
+  std::vector<std::pair<std::string, FieldValue>>& fields() { return fields_; }
 
   Irregularity irregularity;  ///< Of the file that it was read from.
 

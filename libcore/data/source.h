@@ -12,6 +12,7 @@
 #include "libcore/base/options.h"
 #include "libcore/base/shape.h"
 #include "libcore/data/sample.h"
+#include "libcore/tensor/batch.h"
 
 namespace galley {
 
@@ -22,6 +23,8 @@ class Source {
  public:
   virtual ~Source() = default;
   virtual int64_t size() const = 0;
+  /// What every sample holds. Sizes that differ between samples, or that only decoding tells, are kOpenSize.
+  virtual std::vector<FieldType> fields() const = 0;
   /// Decodes one sample; throws BadSample where its data is damaged.
   virtual Sample read(int64_t index) const = 0;
   /// The class of a sample before it is read, for check_labels; -1 where samples have none.
@@ -34,6 +37,10 @@ class Source {
   virtual std::string describe() const = 0;
 };
 
+/// Declarations that several sources share: an image `input` of open size, and a class index `label`.
+FieldType image_field(int64_t channels, int64_t height = kOpenSize, int64_t width = kOpenSize);
+FieldType label_field(int64_t classes = 0);
+
 /// Throws, naming the first offender, where a label is not in 0 .. classes-1 (call it before the first step).
 void check_labels(const Source& source, int64_t classes);
 
@@ -42,6 +49,7 @@ struct SourceContext {
   std::string root;     ///< Relative paths start here; "" is the working folder.
   Shape input_shape;    ///< The model's input without the batch: what `synthetic` makes.
   int64_t classes = 0;  ///< The model's classes; 0 where it has none.
+  std::vector<FieldType> targets = {};  ///< What the task compares with: what `synthetic` makes besides the input.
   uint64_t seed = 0;
   std::shared_ptr<const Tokenizer> tokenizer;  ///< Of text; null: bytes.
   /// Reads a safetensors file into named tensors (room weights comes later in the order of rooms).
@@ -68,8 +76,8 @@ std::unique_ptr<Source> open_source(const Component& component, const SourceCont
 /// Images without labels, in the order of `paths`: files, folders (all images below, by name) and tar archives. Throws where one is missing
 /// or there is no image at all.
 std::unique_ptr<Source> open_images(const std::vector<std::string>& paths, bool gray = false);
-/// Arrays without labels: `inputs` [N,...], in order. `name` is for messages.
-std::unique_ptr<Source> open_arrays(const Tensor& inputs, const std::string& name);
+/// Arrays without labels: each [N,...] is a field of its name, samples in order. `name` is for messages.
+std::unique_ptr<Source> open_arrays(std::map<std::string, Tensor> inputs, const std::string& name);
 
 /// `path` below `root` unless it is absolute.
 std::string below_root(const std::string& root, const std::string& path);

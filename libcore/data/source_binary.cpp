@@ -27,6 +27,9 @@ class MemoryImages : public Source {
                " x ", width_);
   }
   const std::vector<std::string>& categories() const override { return classes; }
+  std::vector<FieldType> fields() const override {
+    return {image_field(to_channels, height_, width_), label_field(static_cast<int64_t>(classes.size()))};
+  }
   Sample read(int64_t index) const override {
     Image image(DType::kU8, height_, width_, channels_);
     std::memcpy(image.data(), pixels.data() + index * image.bytes(), static_cast<size_t>(image.bytes()));

@@ -126,6 +126,16 @@ class CsvSource : public Source {
     return cat("csv ", paths_.front(), paths_.size() > 1 ? " ..." : "", ": ", size(), " rows, ", dense_width_, " dense and ", sparse_width_,
                " sparse columns");
   }
+  std::vector<FieldType> fields() const override {
+    std::vector<FieldType> fields;
+    if (dense_width_ > 0) fields.push_back({.name = "input", .sample = {dense_width_}});
+    if (sparse_width_ > 0)
+      fields.push_back(
+          {.name = dense_width_ > 0 ? "sparse" : "input", .kind = FieldKind::kTokens, .dtype = DType::kI64, .sample = {sparse_width_}});
+    if (!labels_.empty()) fields.push_back(label_field());
+    if (target_width_ > 0) fields.push_back({.name = "target", .sample = {target_width_}});
+    return fields;
+  }
   Sample read(int64_t index) const override {
     Sample sample;
     if (dense_width_ > 0) sample.set("input", row(dense_, dense_width_, index));

@@ -89,6 +89,9 @@ class FolderSource : public Source {
   std::string sample_name(int64_t index) const override { return files_[static_cast<size_t>(index)]; }
   const std::vector<std::string>& categories() const override { return categories_; }
   std::string describe() const override { return cat("image_folder ", roots_, ": ", size(), " images, ", categories_.size(), " classes"); }
+  std::vector<FieldType> fields() const override {
+    return {image_field(mode_ == ColorMode::kRgb ? 3 : 1), label_field(static_cast<int64_t>(categories_.size()))};
+  }
   Sample read(int64_t index) const override {
     const std::string& path = files_[static_cast<size_t>(index)];
     const std::string bytes = read_file(path);

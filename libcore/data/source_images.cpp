@@ -38,6 +38,7 @@ class ImageList : public Source {
     return place.archive != nullptr ? place.archive->sample_name(place.member) : place.file;
   }
   std::string describe() const override { return cat(size(), " images"); }
+  std::vector<FieldType> fields() const override { return {image_field(mode_ == ColorMode::kRgb ? 3 : 1)}; }
   Sample read(int64_t index) const override {
     const Place& place = at(index);
     if (place.archive != nullptr) return place.archive->read(place.member);

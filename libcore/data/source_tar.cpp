@@ -97,6 +97,11 @@ class TarSource : public Source {
     for (const auto& archive : archives_) paths += (paths.empty() ? "" : ", ") + archive->path();
     return cat("tar ", paths, ": ", size(), " images, ", categories_.size(), " classes");
   }
+  std::vector<FieldType> fields() const override {
+    std::vector<FieldType> fields{image_field(mode_ == ColorMode::kRgb ? 3 : 1)};
+    if (!labels_.empty()) fields.push_back(label_field(static_cast<int64_t>(categories_.size())));
+    return fields;
+  }
   Sample read(int64_t index) const override {
     const Entry& entry = images_[static_cast<size_t>(index)];
     thread_local std::vector<std::byte> buffer;

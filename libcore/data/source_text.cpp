@@ -25,6 +25,10 @@ class TextSource : public Source {
     GALLEY_CHECK_INPUT(tokens_.size() > 1, files_.front(), ": a text of one token: nothing follows it that could be predicted");
   }
   int64_t size() const override { return (static_cast<int64_t>(tokens_.size()) - 1 + length_ - 1) / length_; }
+  std::vector<FieldType> fields() const override {
+    return {{.name = "input", .kind = FieldKind::kTokens, .dtype = DType::kI64, .sample = {length_}, .classes = vocabulary_},
+            {.name = "label", .kind = FieldKind::kClass, .dtype = DType::kI64, .sample = {length_}}};
+  }
   Sample read(int64_t index) const override {
     Tensor input(DType::kI64, {length_}), label(DType::kI64, {length_});
     const int64_t begin = index * length_, count = std::min(length_, static_cast<int64_t>(tokens_.size()) - 1 - begin);

@@ -13,6 +13,7 @@ namespace {
 constexpr std::string_view kTarLabelsNames[] = {"folder", "cls", "none"};
 constexpr std::string_view kIdxSplitNames[] = {"train", "test"};
 constexpr std::string_view kCifarNames[] = {"cifar10", "cifar100", "cifar100_coarse"};
+constexpr std::string_view kUnpairedNames[] = {"fail", "skip"};
 constexpr std::string_view kSyntheticNames[] = {"float", "image", "integer"};
 
 constexpr OptionInfo kPaths{
@@ -36,6 +37,21 @@ void TarArchive::options(OptionVisitor& visitor) {
   visitor.choice(kMode, mode, kColorModeNames);
   visitor.option({.name = "memory", .doc = "Most memory that a compressed archive may take when unpacked", .unit = "bytes", .min = 0},
                 memory);
+}
+
+void MaskFolder::options(OptionVisitor& visitor) {
+  visitor.option({.name = "images", .doc = "Folder of the images", .required = true, .main = true}, images);
+  visitor.option({.name = "masks",
+                  .doc = "Folder of the masks: a PNG of class indices, palette or grey, for each image, under the image's name",
+                  .required = true},
+                 masks);
+  visitor.option({.name = "num_classes", .doc = "Classes are 0 .. num_classes-1", .min = 1, .max = 255, .required = true}, num_classes);
+  visitor.option(
+      {.name = "ignore_index", .doc = "Value of pixels without a class: losses and metrics leave them out", .min = 0, .max = 255},
+      ignore_index);
+  visitor.option({.name = "classes", .doc = "Class names in the order of the indices"}, classes);
+  visitor.choice({.name = "unpaired", .doc = "An image without a mask: fail, or skip"}, unpaired, kUnpairedNames);
+  visitor.choice(kMode, mode, kColorModeNames);
 }
 
 void Idx::options(OptionVisitor& visitor) {
@@ -82,9 +98,10 @@ void Synthetic::options(OptionVisitor& visitor) {
 }
 
 ComponentKinds data_sources() {
-  static constexpr std::array<ComponentKind, 8> kKinds{{
+  static constexpr std::array<ComponentKind, 9> kKinds{{
       {"image_folder", "images in a folder per class", make_options<ImageFolder>},
       {"tar", "images in .tar, .tar.gz or .tar.xz archives, read without extracting", make_options<TarArchive>},
+      {"mask_folder", "images and, in another folder, a mask of class indices for each", make_options<MaskFolder>},
       {"idx", "MNIST and Fashion-MNIST files, .gz or not", make_options<Idx>},
       {"cifar_binary", "the binary version of CIFAR-10 and CIFAR-100", make_options<CifarBinary>},
       {"csv", "a table of numbers", make_options<Csv>},
@@ -102,6 +119,12 @@ std::unique_ptr<Source> open_source(const Component& component, const SourceCont
   if (source->size() == 0) fail(ErrorCode::kNumeric, "no samples: ", source->describe());
   return source;
 }
+
+FieldType image_field(int64_t channels, int64_t height, int64_t width) {
+  return {.name = "input", .kind = FieldKind::kImage, .dtype = DType::kU8, .sample = {channels, height, width}};
+}
+
+FieldType label_field(int64_t classes) { return {.name = "label", .kind = FieldKind::kClass, .dtype = DType::kI64, .classes = classes}; }
 
 const std::vector<std::string>& Source::categories() const {
   static const std::vector<std::string> none;

@@ -99,6 +99,20 @@ struct Synthetic : SourceOptionsOf<Synthetic> {
   std::unique_ptr<Source> open(const SourceContext& context) const override;
 };
 
+enum class Unpaired { kFail, kSkip };
+
+/// Images with a mask of classes for each, in another folder under the same name.
+struct MaskFolder : SourceOptionsOf<MaskFolder> {
+  std::string images, masks;
+  int64_t num_classes = 0;
+  std::optional<int64_t> ignore_index;
+  std::vector<std::string> classes;
+  Unpaired unpaired = Unpaired::kFail;
+  ColorMode mode = ColorMode::kRgb;
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Source> open(const SourceContext& context) const override;
+};
+
 /// All image files below a folder, in order of their names. Hidden ones are left out.
 std::vector<std::string> image_files(const std::string& folder);
 /// Whether a path is taken for an archive: .tar, .tar.gz, .tgz, .tar.xz, .tar.bz2, .tar.zst.

@@ -1,6 +1,6 @@
 #pragma once
-// Transform: one item of a pipeline. Option structs that apply themselves; names, parameters and defaults as in
-// torchvision.transforms, numbers as its tensor path. The table is data_transforms().
+// Transform: one item of a pipeline. Option structs that say what they do to the fields of a sample, and do it. Names, parameters and
+// defaults of image items are those of torchvision.transforms, numbers those of its tensor path. The table is data_transforms().
 
 #include <memory>
 #include <string>
@@ -9,31 +9,65 @@
 #include "libcore/base/options.h"
 #include "libcore/base/philox.h"
 #include "libcore/data/resample.h"
+#include "libcore/data/sample.h"
+#include "libcore/tensor/batch.h"
 
 namespace galley {
-
-/// Pixels that an item takes; the pipeline converts u8 to f32 (0..1) before an item that wants floats.
-enum class PixelsWanted { kAny, kU8, kFloat };
 
 class Transform : public Options {
  public:
   /// Throws Error (exit 3) where options contradict each other; called once, before the first sample.
   virtual void check() const {}
+  /// The fields of samples after this item. Throws Error (exit 3), naming the field, where the item cannot work on samples of `in`.
+  virtual std::vector<FieldType> fields(std::vector<FieldType> in) const = 0;
+  /// Changes a sample of such fields. `random` belongs to this sample, epoch and item alone. Thread-safe.
+  virtual void apply_to_sample(Sample& sample, RandomStream& random) const = 0;
+};
+
+/// Pixels that an item takes; u8 becomes f32 (0..1) before an item that computes on floats.
+enum class PixelsWanted { kAny, kU8, kFloat };
+/// What an item does to the places of pixels. Masks follow kMoves with the same random numbers; nothing can follow kDistorts.
+enum class Motion { kNone, kMoves, kDistorts };
+
+/// An item that changes one image of the sample. An item that moves the pixels of the sample's first image moves those of its masks too.
+class ImageTransform : public Transform {
+ public:
   virtual PixelsWanted wants() const { return PixelsWanted::kAny; }
+  virtual Motion motion() const { return Motion::kNone; }
   /// Changes the image. `random` belongs to this sample, epoch and item alone. Thread-safe.
   virtual void apply(Image& image, RandomStream& random) const = 0;
+  /// The same motion for a mask of the same size: no value is made up, and new pixels have Mask::kNoClass.
+  virtual void apply_to_mask(Image& mask, RandomStream& random) const { apply(mask, random); }
+  /// Sizes and dtype of the image after the item; kOpenSize where they are not known.
+  virtual void map_image(FieldType& image) const { static_cast<void>(image); }
 
-  std::string field = "input";  ///< The sample's field that the pipeline gives to apply().
+  std::vector<FieldType> fields(std::vector<FieldType> in) const override;
+  void apply_to_sample(Sample& sample, RandomStream& random) const override;
+
+  std::string field = "input";  ///< The sample's field that the item changes: an image, or a mask for items that move pixels.
 
  protected:
   /// What every item has; called at the end of options().
   void item_options(OptionVisitor& visitor);
+
+ private:
+  void map_size(FieldType& mask) const;
 };
 
 template <class Self>
-class TransformOf : public Transform {
+class TransformOf : public ImageTransform {
  public:
   std::unique_ptr<Options> clone() const override { return std::make_unique<Self>(static_cast<const Self&>(*this)); }
+};
+
+/// Gives a field another name, so that it binds to the model's input or the task's target of that name.
+struct Rename : Transform {
+  std::string from, to;
+  void options(OptionVisitor& visitor) override;
+  std::unique_ptr<Options> clone() const override { return std::make_unique<Rename>(*this); }
+  void check() const override;
+  std::vector<FieldType> fields(std::vector<FieldType> in) const override;
+  void apply_to_sample(Sample& sample, RandomStream& random) const override;
 };
 
 /// The items that a recipe's pipeline may name.
@@ -49,14 +83,22 @@ struct Resize : TransformOf<Resize> {
   ResizeBackend backend = ResizeBackend::kPillow;
   void options(OptionVisitor& visitor) override;
   void check() const override;
+  Motion motion() const override { return Motion::kMoves; }
   void apply(Image& image, RandomStream& random) const override;
+  void apply_to_mask(Image& mask, RandomStream& random) const override;
+  void map_image(FieldType& image) const override;
+  /// [height, width] that an image of this size gets.
+  std::pair<int64_t, int64_t> target(int64_t height, int64_t width) const;
 };
 
 struct CenterCrop : TransformOf<CenterCrop> {
   std::vector<int64_t> size;
   void options(OptionVisitor& visitor) override;
   void check() const override;
+  Motion motion() const override { return Motion::kMoves; }
   void apply(Image& image, RandomStream& random) const override;
+  void apply_to_mask(Image& mask, RandomStream& random) const override;
+  void map_image(FieldType& image) const override;
 };
 
 struct Pad : TransformOf<Pad> {
@@ -65,7 +107,10 @@ struct Pad : TransformOf<Pad> {
   PaddingMode padding_mode = PaddingMode::kConstant;
   void options(OptionVisitor& visitor) override;
   void check() const override;
+  Motion motion() const override { return Motion::kMoves; }
   void apply(Image& image, RandomStream& random) const override;
+  void apply_to_mask(Image& mask, RandomStream& random) const override;
+  void map_image(FieldType& image) const override;
 };
 
 struct RandomCrop : TransformOf<RandomCrop> {
@@ -76,7 +121,10 @@ struct RandomCrop : TransformOf<RandomCrop> {
   PaddingMode padding_mode = PaddingMode::kConstant;
   void options(OptionVisitor& visitor) override;
   void check() const override;
+  Motion motion() const override { return Motion::kMoves; }
   void apply(Image& image, RandomStream& random) const override;
+  void apply_to_mask(Image& mask, RandomStream& random) const override;
+  void map_image(FieldType& image) const override;
 };
 
 struct RandomResizedCrop : TransformOf<RandomResizedCrop> {
@@ -88,7 +136,10 @@ struct RandomResizedCrop : TransformOf<RandomResizedCrop> {
   ResizeBackend backend = ResizeBackend::kPillow;
   void options(OptionVisitor& visitor) override;
   void check() const override;
+  Motion motion() const override { return Motion::kMoves; }
   void apply(Image& image, RandomStream& random) const override;
+  void apply_to_mask(Image& mask, RandomStream& random) const override;
+  void map_image(FieldType& image) const override;
   /// The part of the image that is taken.
   Region draw(const Image& image, RandomStream& random) const;
 };
@@ -96,12 +147,14 @@ struct RandomResizedCrop : TransformOf<RandomResizedCrop> {
 struct RandomHorizontalFlip : TransformOf<RandomHorizontalFlip> {
   double p = 0.5;
   void options(OptionVisitor& visitor) override;
+  Motion motion() const override { return Motion::kMoves; }
   void apply(Image& image, RandomStream& random) const override;
 };
 
 struct RandomVerticalFlip : TransformOf<RandomVerticalFlip> {
   double p = 0.5;
   void options(OptionVisitor& visitor) override;
+  Motion motion() const override { return Motion::kMoves; }
   void apply(Image& image, RandomStream& random) const override;
 };
 
@@ -111,6 +164,7 @@ struct Normalize : TransformOf<Normalize> {
   void check() const override;
   PixelsWanted wants() const override { return PixelsWanted::kFloat; }
   void apply(Image& image, RandomStream& random) const override;
+  void map_image(FieldType& image) const override;
   /// The same for every value that a u8 pixel may have: [channels][256]. `scale`: pixels are divided by 255 first.
   std::vector<float> table(int64_t channels, bool scale) const;
 };
@@ -122,6 +176,7 @@ struct ToDtype : TransformOf<ToDtype> {
   bool scale = true;
   void options(OptionVisitor& visitor) override;
   void apply(Image& image, RandomStream& random) const override;
+  void map_image(FieldType& image) const override;
 };
 
 struct ColorJitter : TransformOf<ColorJitter> {
@@ -136,6 +191,7 @@ struct Grayscale : TransformOf<Grayscale> {
   void options(OptionVisitor& visitor) override;
   void check() const override;
   void apply(Image& image, RandomStream& random) const override;
+  void map_image(FieldType& image) const override;
 };
 
 struct RandomErasing : TransformOf<RandomErasing> {
@@ -158,6 +214,7 @@ struct AutoAugment : TransformOf<AutoAugment> {
   void options(OptionVisitor& visitor) override;
   void check() const override;
   PixelsWanted wants() const override { return PixelsWanted::kU8; }
+  Motion motion() const override { return Motion::kDistorts; }
   void apply(Image& image, RandomStream& random) const override;
 };
 

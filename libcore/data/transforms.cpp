@@ -1,4 +1,5 @@
 // The table of transforms and their options.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <span>
@@ -59,10 +60,16 @@ void check_jitter(std::string_view key, const std::vector<double>& value, double
   }
 }
 
+/// The image that masks, boxes and keypoints belong to.
+const FieldType* first_image(std::span<const FieldType> fields) {
+  const auto found = std::find_if(fields.begin(), fields.end(), [](const FieldType& type) { return type.kind == FieldKind::kImage; });
+  return found == fields.end() ? nullptr : &*found;
+}
+
 }  // namespace
 
 ComponentKinds data_transforms() {
-  static constexpr std::array<ComponentKind, 13> kKinds{{
+  static constexpr std::array<ComponentKind, 14> kKinds{{
       {"resize", "resize, antialiased", make_options<Resize>},
       {"center_crop", "cut out the middle", make_options<CenterCrop>},
       {"random_crop", "cut out a random part of fixed size, after padding", make_options<RandomCrop>},
@@ -76,12 +83,98 @@ ComponentKinds data_transforms() {
       {"auto_augment", "a random sub-policy of AutoAugment", make_options<AutoAugment>},
       {"grayscale", "remove the colours", make_options<Grayscale>},
       {"pad", "add pixels at the borders", make_options<Pad>},
+      {"rename", "give a field another name", make_options<Rename>},
   }};
   return kKinds;
 }
 
-void Transform::item_options(OptionVisitor& visitor) {
-  visitor.option({.name = "field", .doc = "Image of the sample that is changed"}, field);
+void ImageTransform::item_options(OptionVisitor& visitor) {
+  visitor.option({.name = "field", .doc = "Image of the sample that is changed; its masks follow items that move pixels"}, field);
+}
+
+std::vector<FieldType> ImageTransform::fields(std::vector<FieldType> in) const {
+  FieldType* changed = find_field(in, field);
+  GALLEY_CHECK(changed != nullptr, "the samples have no field '", field, "'; they have ", field_names(in));
+  if (changed->kind == FieldKind::kMask) {
+    GALLEY_CHECK(motion() == Motion::kMoves, "the field '", field, "' is a mask of classes, and the item changes colours");
+    map_size(*changed);
+    return in;
+  }
+  GALLEY_CHECK(changed->kind == FieldKind::kImage, "wants an image; the field '", field, "' holds ", field_kind_name(changed->kind), ": ",
+               *changed, field == "input" ? ". Samples that are arrays take an empty pipeline" : "");
+  GALLEY_CHECK(wants() != PixelsWanted::kU8 || changed->dtype == DType::kU8, "works on u8 pixels, and those of '", field, "' are ",
+               changed->dtype, "; put it before the items that make floats (normalize, to_dtype)");
+  if (wants() == PixelsWanted::kFloat) changed->dtype = DType::kF32;
+  map_image(*changed);
+  if (motion() == Motion::kNone || changed != first_image(in)) return in;
+  for (FieldType& other : in) {
+    const bool places = other.kind == FieldKind::kMask || other.kind == FieldKind::kBoxes || other.kind == FieldKind::kKeypoints;
+    if (!places) continue;
+    GALLEY_CHECK(other.kind == FieldKind::kMask && motion() == Motion::kMoves, "moves the pixels of '", field, "', and the ",
+                 field_kind_name(other.kind), " of the field '", other.name, "' cannot follow",
+                 other.kind == FieldKind::kMask ? "" : " yet", "; leave the item out");
+    map_size(other);
+  }
+  return in;
+}
+
+/// The sizes of a mask, changed as an image's.
+void ImageTransform::map_size(FieldType& mask) const {
+  FieldType image{.name = mask.name, .kind = FieldKind::kImage, .dtype = DType::kU8, .sample = {1, mask.sample[0], mask.sample[1]}};
+  map_image(image);
+  mask.sample = {image.sample[1], image.sample[2]};
+}
+
+void ImageTransform::apply_to_sample(Sample& sample, RandomStream& random) const {
+  FieldValue* value = sample.find(field);
+  GALLEY_ASSERT(value != nullptr, "no field ", field);
+  if (Mask* mask = std::get_if<Mask>(value)) {
+    apply_to_mask(mask->classes, random);
+    return;
+  }
+  Image& image = std::get<Image>(*value);
+  if (motion() == Motion::kMoves) {
+    // The first image is the one that masks belong to.
+    const auto first = std::find_if(sample.fields().begin(), sample.fields().end(),
+                                    [](const auto& item) { return std::holds_alternative<Image>(item.second); });
+    for (auto& [name, other] : sample.fields()) {
+      Mask* mask = &first->second == value ? std::get_if<Mask>(&other) : nullptr;
+      if (mask == nullptr) continue;
+      GALLEY_CHECK_INPUT(mask->classes.height() == image.height() && mask->classes.width() == image.width(), "the mask '", name, "' has ",
+                         mask->classes.height(), " x ", mask->classes.width(), " pixels, its image '", field, "' ", image.height(), " x ",
+                         image.width());
+      RandomStream same = random;
+      apply_to_mask(mask->classes, same);
+    }
+  }
+  if (wants() == PixelsWanted::kFloat && image.dtype() == DType::kU8) image = image.to(DType::kF32, true);
+  GALLEY_CHECK(wants() != PixelsWanted::kU8 || image.dtype() == DType::kU8, "works on u8 pixels; the image is ", image.str());
+  apply(image, random);
+}
+
+void Rename::options(OptionVisitor& visitor) {
+  visitor.option({.name = "from", .doc = "Present name of the field", .required = true}, from);
+  visitor.option({.name = "to", .doc = "New name: that of the model's input or of the task's target", .required = true}, to);
+}
+
+void Rename::check() const { GALLEY_CHECK(!from.empty() && !to.empty(), "[rename] `from` and `to` must not be empty"); }
+
+std::vector<FieldType> Rename::fields(std::vector<FieldType> in) const {
+  FieldType* renamed = find_field(in, from);
+  GALLEY_CHECK(renamed != nullptr, "the samples have no field '", from, "'; they have ", field_names(in));
+  GALLEY_CHECK(from == to || find_field(in, to) == nullptr, "the samples already have a field '", to, "'; they have ", field_names(in));
+  renamed->name = to;
+  return in;
+}
+
+void Rename::apply_to_sample(Sample& sample, RandomStream&) const {
+  for (auto& [name, value] : sample.fields()) {
+    if (name == from) {
+      name = to;
+      return;
+    }
+  }
+  GALLEY_ASSERT(false, "no field ", from);
 }
 
 void Resize::options(OptionVisitor& visitor) {
@@ -179,6 +272,12 @@ void Normalize::check() const {
   for (const double value : std) GALLEY_CHECK(static_cast<float>(value) != 0.0f && std::isfinite(value), "[normalize] `std` holds ", value);
 }
 
+void Normalize::map_image(FieldType& image) const {
+  GALLEY_CHECK(mean.size() == 1 || image.sample[0] == static_cast<int64_t>(mean.size()), "has ", mean.size(),
+               " values of `mean`, the field '", image.name, "' has ", image.sample[0], " channels");
+}
+
+void ToDtype::map_image(FieldType& image) const { image.dtype = dtype == PixelType::kF32 ? DType::kF32 : DType::kU8; }
 void ToDtype::options(OptionVisitor& visitor) {
   visitor.choice({.name = "dtype", .doc = "Type of the pixels", .main = true}, dtype, kPixelTypeNames);
   visitor.option({.name = "scale", .doc = "0..255 to 0..1 and back; without it values stay"}, scale);
@@ -209,6 +308,7 @@ void Grayscale::options(OptionVisitor& visitor) {
   visitor.option({.name = "num_output_channels", .doc = "1, or 3 equal ones", .min = 1, .max = 3, .main = true}, num_output_channels);
   item_options(visitor);
 }
+void Grayscale::map_image(FieldType& image) const { image.sample[0] = num_output_channels; }
 void Grayscale::check() const {
   GALLEY_CHECK(num_output_channels == 1 || num_output_channels == 3, "[grayscale] `num_output_channels` is ", num_output_channels,
                "; wanted 1 or 3");

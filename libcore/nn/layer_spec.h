@@ -5,11 +5,12 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "libcore/base/options.h"
+#include "libcore/base/named_options.h"
 
 namespace galley {
 
@@ -52,10 +53,14 @@ struct InputSpec : OptionsOf<InputSpec> {
 /// Parameters of the model kind "layers".
 struct LayersModel : OptionsOf<LayersModel> {
   void options(OptionVisitor& v) override {
-    v.section({.name = "input", .doc = "what one sample looks like", .required = true}, input);
+    v.option({.name = "input", .doc = "what one sample looks like, where the model takes one input: the field `input`"}, input);
+    v.section({.name = "inputs", .doc = "several inputs: each takes the field of its name, and layers name them in `inputs`"}, inputs);
+    v.option({.name = "outputs", .doc = "layers whose outputs are the model's results, the main one first; default: the last"}, outputs);
     v.list({.name = "layers", .doc = "layers in sequence", .required = true}, layers.items, make_options<LayerSpec>);
   }
-  InputSpec input;
+  std::optional<InputSpec> input;
+  NamedOptionsOf<InputSpec> inputs;
+  std::vector<std::string> outputs;
   OptionList layers;
 };
 

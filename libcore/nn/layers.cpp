@@ -29,6 +29,8 @@ struct Names {
 };
 
 Value build_group(Builder& b, const OptionList& layers, Value input, const Names* outer);
+/// Layers in sequence, which may refer to `names`; adds their own. `last`: what the first one takes by default; none: it names its inputs.
+Value build_sequence(Builder& b, const OptionList& layers, Names& names, Value last);
 
 Value build_one(Builder& b, const LayerSpec& spec, const std::string& name, const std::vector<Value>& inputs, const Names& names) {
   if (spec.layer) {
@@ -51,8 +53,11 @@ Value build_repeated(Builder& b, const LayerSpec& spec, const std::string& name,
 
 Value build_group(Builder& b, const OptionList& layers, Value input, const Names* outer) {
   Names names{outer, {{"in", input}}};
+  return build_sequence(b, layers, names, input);
+}
+
+Value build_sequence(Builder& b, const OptionList& layers, Names& names, Value last) {
   std::map<std::string, int> unnamed;
-  Value last = input;
   for (size_t i = 0; i < layers.items.size(); ++i) {
     const auto& spec = layers.at<LayerSpec>(i);
     std::string name = !spec.name.empty() ? spec.name : spec.layer.name;
@@ -66,6 +71,7 @@ Value build_group(Builder& b, const OptionList& layers, Value input, const Names
       GALLEY_CHECK(!names.known.contains(name), name == "in" ? "'in' means the group's input: no layer can have this name" : "two layers have this name");
       std::vector<Value> inputs;
       for (const std::string& wanted : spec.inputs) inputs.push_back(names.find(wanted));
+      GALLEY_CHECK(!inputs.empty() || last, "the model has several inputs: the first layer names those that it takes in `inputs`");
       if (inputs.empty()) inputs.push_back(last);
       last = build_repeated(b, spec, name, std::move(inputs), names);
     } catch (Error& error) {
@@ -78,20 +84,65 @@ Value build_group(Builder& b, const OptionList& layers, Value input, const Names
   return last;
 }
 
-NamedValues build_layers_model(Builder& b, const Options& options, Value input) {
+void check_sample(const InputSpec& spec, const std::string& key, const Value& value) {
+  const std::span<const int64_t> sample = value.shape().sizes().subspan(1);
+  GALLEY_CHECK(std::equal(spec.shape.begin(), spec.shape.end(), sample.begin(), sample.end()), "the model's ", key, ".shape is ",
+               Shape(spec.shape), ", the data gives samples of shape ", Shape(sample));
+}
+
+NamedValues build_layers_model(Builder& b, const Options& options, const NamedValues& inputs) {
   const auto& params = params_of<LayersModel>(options);
-  const std::vector<int64_t>& shape = params.input.shape;
-  const std::span<const int64_t> sample = input.shape().sizes().subspan(1);
-  GALLEY_CHECK(std::equal(shape.begin(), shape.end(), sample.begin(), sample.end()), "the model's input.shape is ", Shape(shape),
-               ", the data gives samples of shape ", Shape(sample));
-  return {{"output", build_layers(b, params.layers, input)}};
+  Names names{nullptr, {}};
+  if (params.input) {
+    check_sample(*params.input, "input", inputs.front().second);
+    names.known.emplace("in", inputs.front().second);
+  }
+  for (size_t i = 0; i < params.inputs.items.size(); ++i) {
+    const auto& [name, spec] = params.inputs.items[i];
+    check_sample(spec, cat("inputs.", name), inputs[i].second);
+    names.known.emplace(name, inputs[i].second);
+  }
+  const Value last = build_sequence(b, params.layers, names, inputs.size() == 1 ? inputs.front().second : Value());
+  if (params.outputs.empty()) return {{"output", last}};
+  NamedValues results;
+  for (const std::string& name : params.outputs) {
+    const auto found = names.known.find(name);
+    if (found == names.known.end()) {
+      std::vector<std::string> known;
+      for (const auto& [layer, value] : names.known) known.push_back(layer);
+      const std::string near = nearest(name, known);
+      throw Error(ErrorCode::kRecipe, cat("model.outputs names '", name, "', and the model has no layer of that name"))
+          .key("model.outputs")
+          .suggest(near.empty() ? "" : cat("did you mean '", near, "'?"));
+    }
+    results.emplace_back(name, found->second);
+  }
+  return results;
+}
+
+ModelInput model_input(const std::string& name, const std::string& key, const InputSpec& spec) {
+  GALLEY_CHECK(spec.names.empty() || spec.names.size() == spec.shape.size(), key, ".names has ", spec.names.size(), " names, ", key,
+               ".shape ", spec.shape.size(), " sizes");
+  return {.name = name, .shape = spec.shape, .names = spec.names, .dtype = spec.dtype == InputDType::kI64 ? DType::kI64 : DType::kF32};
 }
 
 ModelInfo layers_info(const Options& options) {
   const auto& params = params_of<LayersModel>(options);
-  GALLEY_CHECK(params.input.names.empty() || params.input.names.size() == params.input.shape.size(), "input.names has ", params.input.names.size(),
-               " names, input.shape ", params.input.shape.size(), " sizes");
-  return {"layers", "", params.input.shape, params.input.names, {}, params.input.dtype == InputDType::kI64 ? DType::kI64 : DType::kF32};
+  if (!params.input && params.inputs.items.empty())
+    throw Error(ErrorCode::kRecipe, "'model.input' is missing").key("model.input").suggest("give it, e.g. input: {shape: [3, 32, 32]}");
+  GALLEY_CHECK(!params.input || params.inputs.items.empty(), "the model has both `input` and `inputs`: remove one of them");
+  ModelInfo info{.family = "layers", .named_outputs = !params.outputs.empty()};
+  if (params.input) {
+    info.inputs.push_back(model_input("input", "input", *params.input));
+  } else {
+    for (const auto& [name, spec] : params.inputs.items) info.inputs.push_back(model_input(name, cat("inputs.", name), spec));
+  }
+  const ModelInput& first = info.inputs.front();
+  info.input_shape = first.shape;
+  info.input_names = first.names;
+  info.input_dtype = first.dtype;
+  if (params.input) info.inputs.clear();  // the one input, whose shape tools may change
+  return info;
 }
 
 }  // namespace
@@ -99,7 +150,7 @@ ModelInfo layers_info(const Options& options) {
 Value build_layers(Builder& b, const OptionList& layers, Value input) { return build_group(b, layers, input, nullptr); }
 
 ModelTable layers_models() {
-  return {{{"layers", "written out layer by layer in the recipe", make_options<LayersModel>}, build_layers_model, layers_info}};
+  return {{{"layers", "written out layer by layer in the recipe", make_options<LayersModel>}, nullptr, layers_info, build_layers_model}};
 }
 
 }  // namespace galley

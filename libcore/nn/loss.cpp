@@ -96,12 +96,7 @@ Component make_loss(std::string_view type) {
   throw Error(ErrorCode::kRecipe, cat("there is no loss '", type, "'")).suggest(near.empty() ? std::string() : cat("did you mean '", near, "'?"));
 }
 
-Component default_loss(const ModelInfo& model) {
-  GALLEY_CHECK(model.task == "classification" || model.task == "language_modeling", "a model of the family '", model.family, "' has no loss of its own: set the key loss, e.g. cross_entropy");
-  return loss_for(make_loss("cross_entropy"), model);
-}
-
-Component loss_for(Component loss, const ModelInfo& model) { return model.task == "language_modeling" ? with_dim(std::move(loss), -1) : loss; }
+Component over_last_dimension(Component loss) { return with_dim(std::move(loss), -1); }
 
 int class_axis(const Component& loss, const TensorType& output) {
   const auto* params = loss.as<CrossEntropyParams>();
@@ -125,22 +120,15 @@ Value build_loss(Builder& b, const Component& loss, Value output, Value target) 
   return emit_loss(loss, output, target, Reduction::kMean);
 }
 
-Value build_training_loss(Builder& b, const Component& loss, const ModelInfo& model, const NamedValues& results, Value target) {
-  Value total = build_loss(b, loss, results.front().second, target);
-  for (const AuxiliaryResult& auxiliary : model.auxiliary) {
-    const auto found = std::find_if(results.begin(), results.end(), [&](const auto& result) { return result.first == auxiliary.name; });
-    GALLEY_ASSERT(found != results.end(), "the model gives no '", auxiliary.name, "' in training");
-    const Value share = build_loss(b, loss, found->second, target);
-    const auto scope = b.scope("loss");
-    total = add(total, affine(share, auxiliary.loss_weight));
-  }
-  return total;
+Value build_element_losses(Builder& b, const Component& loss, Value output, Value target) {
+  const auto scope = b.scope("loss");
+  return emit_loss(loss, output, target, Reduction::kNone);
 }
 
 Value build_sample_losses(Builder& b, const Component& loss, Value output, Value target) {
   const auto scope = b.scope("loss");
   Value losses = emit_loss(loss, output, target, Reduction::kNone);
-  if (losses.shape().rank() == 1 || (losses.shape().rank() == 2 && class_axis(loss, output.type()) == 2)) return losses;
+  if (losses.shape().rank() == 1) return losses;
   std::vector<int64_t> axes;
   for (int axis = 1; axis < losses.shape().rank(); ++axis) axes.push_back(axis);
   return mean(losses, axes);

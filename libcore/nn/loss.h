@@ -6,7 +6,6 @@
 
 #include "libcore/base/options.h"
 #include "libcore/nn/builder.h"
-#include "libcore/nn/zoo.h"
 
 namespace galley {
 
@@ -30,11 +29,8 @@ ComponentKinds losses();
 
 /// A loss of that name with its defaults. Throws, with the nearest name, where there is none.
 Component make_loss(std::string_view type);
-/// What `loss: auto` means for a model: cross_entropy for classification and language modelling. Throws where the model has no task of its own.
-Component default_loss(const ModelInfo& model);
-
-/// The loss as it applies to a model: for language modelling the classes of cross_entropy are the last dimension.
-Component loss_for(Component loss, const ModelInfo& model);
+/// The loss with the classes of cross_entropy in the last dimension; other losses as they are.
+Component over_last_dimension(Component loss);
 /// Dimension of the classes in an output of this type, 1 or the last; -1 where the loss has no classes, or the output no such dimension.
 int class_axis(const Component& loss, const TensorType& output);
 
@@ -44,10 +40,9 @@ TensorType loss_target(const Component& loss, const TensorType& output, bool pro
 
 /// The training objective: a scalar, mean over the batch as PyTorch's default. Path "loss".
 Value build_loss(Builder& b, const Component& loss, Value output, Value target);
-/// The objective of all results of a training pass: the main one's loss, and those of auxiliary classifiers by their weights.
-Value build_training_loss(Builder& b, const Component& loss, const ModelInfo& model, const NamedValues& results, Value target);
-/// The loss of each sample, [N]: what evaluation sums (means over a sample's own positions, where it has several). Of each token, [N,T],
-/// where the classes are the last of three dimensions: evaluation counts tokens.
+/// The loss of each element of the targets: [N,...] without the dimension of the classes. Path "loss".
+Value build_element_losses(Builder& b, const Component& loss, Value output, Value target);
+/// The loss of each sample, [N]: means over a sample's own positions, where it has several.
 Value build_sample_losses(Builder& b, const Component& loss, Value output, Value target);
 
 }  // namespace galley

@@ -89,8 +89,8 @@ ModelInfo info(const Options& options) {
   const std::vector<OnnxValue>& outputs = source->model().outputs;
   GALLEY_CHECK_INPUT(!outputs.empty(), source->path(), ": the model has no output");
   const size_t rank = outputs.front().shape.size();
-  if (outputs.front().has_shape && rank == 2) info.task = "classification";
-  if (outputs.front().has_shape && rank == 3 && info.input_dtype == DType::kI64) info.task = "language_modeling";
+  if (outputs.front().has_shape && rank == 2) info.output = ModelOutput::kClasses;
+  if (outputs.front().has_shape && rank == 3 && info.input_dtype == DType::kI64) info.output = ModelOutput::kTokens;
   return info;
 }
 

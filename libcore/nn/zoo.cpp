@@ -54,9 +54,19 @@ ModelInfo model_info(const Component& model) {
   return find(model.type).info(*model.params);
 }
 
-NamedValues build_model(Builder& b, const Component& model, Value input) {
+NamedValues build_model(Builder& b, const Component& model, Value input) { return build_model(b, model, NamedValues{{"input", input}}); }
+
+NamedValues build_model(Builder& b, const Component& model, const NamedValues& inputs) {
   GALLEY_ASSERT(model, "a model without parameters");
-  return find(model.type).build(b, *model.params, input);
+  const ModelEntry& entry = find(model.type);
+  if (entry.build_named != nullptr) return entry.build_named(b, *model.params, inputs);
+  GALLEY_ASSERT(inputs.size() == 1, model.type, " takes one input");
+  return entry.build(b, *model.params, inputs.front().second);
+}
+
+std::vector<ModelInput> ModelInfo::all_inputs() const {
+  if (!inputs.empty()) return inputs;
+  return {{.name = "input", .shape = input_shape, .names = input_names, .dtype = input_dtype}};
 }
 
 int64_t make_divisible(double channels, int64_t divisor) {

@@ -13,20 +13,35 @@
 
 namespace galley {
 
-/// A result of the training pass that joins the loss: a classifier on earlier features.
-struct AuxiliaryResult {
-  std::string name;        // among the named results of build_model in training
-  double loss_weight = 0;  // of its loss in the training objective
+/// What a model's main result is, where the model says it: a task then fits without the recipe's help.
+enum class ModelOutput : uint8_t {
+  kOther,    ///< The recipe's task or loss decides.
+  kClasses,  ///< Logits [N,classes].
+  kTokens,   ///< Logits of the next token at every position, [N,T,vocabulary].
+};
+
+/// One of several named inputs of a model.
+struct ModelInput {
+  std::string name;
+  std::vector<int64_t> shape;      // of one sample
+  std::vector<std::string> names;  // of these dimensions, or empty
+  DType dtype = DType::kF32;
 };
 
 /// What is known of a model before it is built.
 struct ModelInfo {
   std::string family;                // "resnet"; "layers" for models written out in a recipe
-  std::string task;                  // "classification"; "language_modeling": a class for each token; "" where the recipe's loss decides
-  std::vector<int64_t> input_shape;  // of one sample, [C,H,W]
+  ModelOutput output = ModelOutput::kOther;
+  std::vector<int64_t> input_shape;      // of one sample, [C,H,W]; of several inputs: the first's
   std::vector<std::string> input_names;  // of these dimensions, or empty
-  std::vector<AuxiliaryResult> auxiliary;  // in training only
+  std::vector<std::pair<std::string, double>>
+      loss_weights;  // results of the training pass that join the objective besides the main one, and the weights of their losses
   DType input_dtype = DType::kF32;         // i64 for tokens
+  std::vector<ModelInput> inputs;          // of a model with named inputs; empty: the one input is the field `input`
+  bool named_outputs = false;              // results have names of their own, the first one too
+
+  /// All inputs: the named ones, or the one called "input".
+  std::vector<ModelInput> all_inputs() const;
 };
 
 using NamedValues = std::vector<std::pair<std::string, Value>>;
@@ -40,6 +55,8 @@ ModelInfo model_info(const Component& model);
 /// Captures the model's forward pass on `input` [N, sample...]. Returns its named results, the main one first: "logits"
 /// [N,num_classes] for classification, [N,T,vocab] for language modelling, "output" for "layers". Parameter paths start at the builder's present scope.
 NamedValues build_model(Builder& b, const Component& model, Value input);
+/// The same for a model with named inputs (ModelInfo::inputs), in their order.
+NamedValues build_model(Builder& b, const Component& model, const NamedValues& inputs);
 
 /// A model of that name with its default parameters. Throws, with the nearest name, where there is none.
 Component default_model(std::string_view type);
@@ -61,8 +78,9 @@ Component with_vocabulary(Component model, int64_t tokens);
 using BuildModel = NamedValues (*)(Builder& b, const Options& params, Value input);
 struct ModelEntry {
   ComponentKind kind;
-  BuildModel build;
+  BuildModel build;  // for models of one input
   ModelInfo (*info)(const Options& params);
+  NamedValues (*build_named)(Builder& b, const Options& params, const NamedValues& inputs) = nullptr;  // for models that may have several
 };
 using ModelTable = std::vector<ModelEntry>;
 

@@ -37,7 +37,7 @@ NamedValues alexnet(Builder& b, const Options& options, Value x) {
   return {{"logits", b.linear("6", x, {.out_features = params.num_classes})}};
 }
 
-ModelInfo info(const Options&) { return {"alexnet", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"alexnet", ModelOutput::kClasses, {3, 224, 224}, image_names()}; }
 
 }  // namespace
 

@@ -48,7 +48,7 @@ NamedValues build(Builder& b, const Options& params, Value x) {
   return {{"logits", b.linear("linear", x, {.out_features = params_of<CifarResNetParams>(params).num_classes})}};
 }
 
-ModelInfo info(const Options&) { return {"cifar_resnet", "classification", {3, 32, 32}, image_names()}; }
+ModelInfo info(const Options&) { return {"cifar_resnet", ModelOutput::kClasses, {3, 32, 32}, image_names()}; }
 
 }  // namespace
 

@@ -86,7 +86,7 @@ std::unique_ptr<Options> make() {
   return params;
 }
 
-ModelInfo info(const Options&) { return {"convnext", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"convnext", ModelOutput::kClasses, {3, 224, 224}, image_names()}; }
 
 }  // namespace
 

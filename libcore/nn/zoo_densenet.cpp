@@ -68,7 +68,7 @@ std::unique_ptr<Options> make() {
   return params;
 }
 
-ModelInfo info(const Options&) { return {"densenet", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"densenet", ModelOutput::kClasses, {3, 224, 224}, image_names()}; }
 
 }  // namespace
 

@@ -145,7 +145,7 @@ std::unique_ptr<Options> make() {
 
 ModelInfo info(const Options& options) {
   const int64_t size = params_of<EfficientNetParams>(options).image_size;
-  return {"efficientnet", "classification", {3, size, size}, image_names()};
+  return {"efficientnet", ModelOutput::kClasses, {3, size, size}, image_names()};
 }
 
 }  // namespace

@@ -213,14 +213,14 @@ NamedValues inception_v3(Builder& b, const Options& options, Value x) {
 
 ModelInfo googlenet_info(const Options& options) {
   const auto& params = params_of<GoogLeNetParams>(options);
-  ModelInfo info{"googlenet", "classification", {3, 224, 224}, image_names()};
-  if (params.aux_logits) info.auxiliary = {{"aux1", params.aux_loss_weight}, {"aux2", params.aux_loss_weight}};
+  ModelInfo info{"googlenet", ModelOutput::kClasses, {3, 224, 224}, image_names()};
+  if (params.aux_logits) info.loss_weights = {{"aux1", params.aux_loss_weight}, {"aux2", params.aux_loss_weight}};
   return info;
 }
 ModelInfo inception_v3_info(const Options& options) {
   const auto& params = params_of<InceptionParams>(options);
-  ModelInfo info{"inception", "classification", {3, 299, 299}, image_names()};
-  if (params.aux_logits) info.auxiliary = {{"aux", params.aux_loss_weight}};
+  ModelInfo info{"inception", ModelOutput::kClasses, {3, 299, 299}, image_names()};
+  if (params.aux_logits) info.loss_weights = {{"aux", params.aux_loss_weight}};
   return info;
 }
 

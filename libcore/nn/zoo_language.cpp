@@ -57,7 +57,7 @@ NamedValues rnn_lm(Builder& b, const Options& options, Value x) {
 }
 
 ModelInfo rnn_lm_info(const Options& options) {
-  ModelInfo info{"rnn_lm", "language_modeling", {params_of<RnnLmParams>(options).sequence_length}, {"T"}, {}};
+  ModelInfo info{"rnn_lm", ModelOutput::kTokens, {params_of<RnnLmParams>(options).sequence_length}, {"T"}, {}};
   info.input_dtype = DType::kI64;
   return info;
 }

@@ -76,7 +76,7 @@ std::unique_ptr<Options> make() {
   return params;
 }
 
-ModelInfo info(const Options&) { return {"mnasnet", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"mnasnet", ModelOutput::kClasses, {3, 224, 224}, image_names()}; }
 
 }  // namespace
 

@@ -170,7 +170,7 @@ NamedValues mobilenet_v3_small(Builder& b, const Options& params, Value input) {
   return {{"logits", mobilenet_v3(b, params_of<MobileNetV3Params>(params), kRows, 1024, input)}};
 }
 
-ModelInfo info(const Options&) { return {"mobilenet", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"mobilenet", ModelOutput::kClasses, {3, 224, 224}, image_names()}; }
 
 }  // namespace
 

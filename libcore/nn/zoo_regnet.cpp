@@ -104,7 +104,7 @@ std::unique_ptr<Options> make() {
   return params;
 }
 
-ModelInfo info(const Options&) { return {"regnet", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"regnet", ModelOutput::kClasses, {3, 224, 224}, image_names()}; }
 
 }  // namespace
 

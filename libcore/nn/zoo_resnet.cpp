@@ -108,7 +108,7 @@ std::unique_ptr<Options> make() {
   return params;
 }
 
-ModelInfo info(const Options&) { return {"resnet", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"resnet", ModelOutput::kClasses, {3, 224, 224}, image_names()}; }
 
 }  // namespace
 

@@ -79,7 +79,7 @@ std::unique_ptr<Options> make() {
   return params;
 }
 
-ModelInfo info(const Options&) { return {"shufflenet", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"shufflenet", ModelOutput::kClasses, {3, 224, 224}, image_names()}; }
 
 }  // namespace
 

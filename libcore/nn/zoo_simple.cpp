@@ -55,8 +55,8 @@ NamedValues cnn(Builder& b, const Options& options, Value x) {
   return {{"logits", b.linear("fc", x, {.out_features = params.num_classes})}};
 }
 
-ModelInfo mlp_info(const Options&) { return {"mlp", "classification", {1, 28, 28}, image_names()}; }
-ModelInfo cnn_info(const Options&) { return {"cnn", "classification", {1, 28, 28}, image_names()}; }
+ModelInfo mlp_info(const Options&) { return {"mlp", ModelOutput::kClasses, {1, 28, 28}, image_names()}; }
+ModelInfo cnn_info(const Options&) { return {"cnn", ModelOutput::kClasses, {1, 28, 28}, image_names()}; }
 
 }  // namespace
 

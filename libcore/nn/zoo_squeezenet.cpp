@@ -65,7 +65,7 @@ NamedValues squeezenet1_1(Builder& b, const Options& params, Value input) {
   return {{"logits", squeezenet(b, params_of<SqueezeNetParams>(params), {64, 3}, kSteps, input)}};
 }
 
-ModelInfo info(const Options&) { return {"squeezenet", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"squeezenet", ModelOutput::kClasses, {3, 224, 224}, image_names()}; }
 
 }  // namespace
 

@@ -299,7 +299,7 @@ std::unique_ptr<Options> make() {
 
 ModelInfo info(const Options& options) {
   const int64_t size = params_of<SwinParams>(options).image_size;
-  return {"swin", "classification", {3, size, size}, image_names()};
+  return {"swin", ModelOutput::kClasses, {3, size, size}, image_names()};
 }
 
 }  // namespace

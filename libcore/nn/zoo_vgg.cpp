@@ -55,7 +55,7 @@ NamedValues build(Builder& b, const Options& params, Value input) {
   return {{"logits", vgg(b, params_of<VggParams>(params), {kConvolutions...}, kNorm, input)}};
 }
 
-ModelInfo info(const Options&) { return {"vgg", "classification", {3, 224, 224}, image_names()}; }
+ModelInfo info(const Options&) { return {"vgg", ModelOutput::kClasses, {3, 224, 224}, image_names()}; }
 
 }  // namespace
 

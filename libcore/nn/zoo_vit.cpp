@@ -100,7 +100,7 @@ std::unique_ptr<Options> make() {
 
 ModelInfo info(const Options& options) {
   const int64_t size = params_of<VitParams>(options).image_size;
-  return {"vit", "classification", {3, size, size}, image_names()};
+  return {"vit", ModelOutput::kClasses, {3, size, size}, image_names()};
 }
 
 }  // namespace

@@ -246,6 +246,11 @@ std::optional<SchemaNode> schema_at(const Schema& schema, const YamlNode& tree, 
       value = item;
       continue;
     }
+    if (here.named()) {
+      here = here.element();
+      value = value ? value->find(part) : nullptr;
+      continue;
+    }
     std::string type = type_of(value);
     if (type.empty()) type = type_of(&here.default_value);
     const std::vector<SchemaNode> children = here.children(type);

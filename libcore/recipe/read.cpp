@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "libcore/base/error.h"
+#include "libcore/base/named_options.h"
 #include "libcore/base/units.h"
 #include "libcore/recipe/schema.h"
 #include "libcore/recipe/write.h"
@@ -114,6 +115,7 @@ class Reader : public OptionVisitor {
       return node->is_null() ? complain(node->place, path(info), cat("'", path(info), "' cannot be null"), "give its keys, or leave it out")
                              : wrong(info, *node, "a map");
     }
+    if (auto* named = dynamic_cast<NamedOptions*>(&value)) return read_named(info, *node, *named);
     Reader(*node, path(info), "", errors_).read(value);
   }
   void list(const OptionInfo& info, std::vector<std::unique_ptr<Options>>& value, std::unique_ptr<Options> (*make)()) override {
@@ -193,6 +195,18 @@ class Reader : public OptionVisitor {
   using OptionVisitor::option;
 
  private:
+  void read_named(const OptionInfo& info, const YamlNode& map, NamedOptions& value) {
+    value.clear();
+    for (const YamlNode::Entry& entry : map.entries) {
+      Options& item = value.add(entry.key);
+      const std::string item_path = cat(path(info), ".", entry.key);
+      if (entry.value.is_map()) {
+        Reader(entry.value, item_path, "", errors_).read(item);
+      } else {
+        complain(entry.value.place, item_path, cat("'", item_path, "' wants a map, not ", kind_text(entry.value)), "");
+      }
+    }
+  }
   std::string key_path(std::string_view key) const { return path_.empty() ? std::string(key) : cat(path_, ".", key); }
   std::string path(const OptionInfo& info) const { return key_path(info.name); }
 

@@ -67,6 +67,10 @@ LoadedRecipe load_recipe(const std::string& recipe, const ComponentRegistry& reg
   return loaded;
 }
 
+Error with_place(const Error& error, const LoadedRecipe& loaded) {
+  return error.key().empty() || error.place().line > 0 ? error : with_place(error, loaded.source.tree);
+}
+
 bool use_run_weights(LoadedRecipe& loaded) {
   if (loaded.source.run_folder.empty() || loaded.source.changed("weights")) return false;
   const std::string file = loaded.source.run_folder + "/weights.safetensors";

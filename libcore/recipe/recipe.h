@@ -20,6 +20,10 @@ Schema recipe_schema(const ComponentRegistry& registry);
 /// Loads, reads and checks (check_recipe) a recipe. Throws one Error with all that is wrong (exit 3; 2 for an override that is none).
 LoadedRecipe load_recipe(const std::string& recipe, const ComponentRegistry& registry, const LoadOptions& options);
 
+/// An error that knows its key ("data.train.pipeline.2"), with the place of that key, or of the nearest one around it, in the recipe's
+/// text.
+Error with_place(const Error& error, const LoadedRecipe& loaded);
+
 /// A RUN folder given as the recipe stands for its own weights, whatever its training started from: puts them into weights.load. Does
 /// nothing, and returns false, for any other recipe and where a fragment or an override says what to load.
 bool use_run_weights(LoadedRecipe& loaded);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "libcore/base/error.h"
+#include "libcore/base/named_options.h"
 #include "libcore/recipe/write.h"
 
 namespace galley {
@@ -34,6 +35,7 @@ class Collector : public OptionVisitor {
     Collector collector(options, below);
     value.options(collector);
     node.options = std::move(options);
+    if (const auto* named = dynamic_cast<const NamedOptions*>(&value)) node.make = named->maker();
   }
   void list(const OptionInfo& info, std::vector<std::unique_ptr<Options>>&, std::unique_ptr<Options> (*make)()) override {
     add(info, ValueKind::kList).make = make;
@@ -147,11 +149,7 @@ std::vector<SchemaNode> SchemaNode::children(const std::string& type) const {
     return all;
   }
   if (kind == ValueKind::kList) {
-    const std::unique_ptr<Options> element = make();
-    SchemaNode section;
-    section.kind = ValueKind::kSection;
-    section.options = collect(*element);
-    return section.children(type);
+    return element().children(type);
   }
   if (kind != ValueKind::kComponent && kind != ValueKind::kComponents) return {};
   std::vector<SchemaNode> all;
@@ -175,6 +173,16 @@ std::vector<SchemaNode> SchemaNode::children(const std::string& type) const {
     for (SchemaNode& option : section.children()) all.push_back(std::move(option));
   }
   return all;
+}
+
+SchemaNode SchemaNode::element() const {
+  const std::unique_ptr<Options> made = make();
+  SchemaNode section;
+  section.kind = ValueKind::kSection;
+  section.min = -std::numeric_limits<double>::infinity();
+  section.max = std::numeric_limits<double>::infinity();
+  section.options = collect(*made);
+  return section;
 }
 
 const SchemaNode* SchemaNode::main_option() const {
@@ -203,6 +211,11 @@ void Schema::normalise(YamlNode& value, const SchemaNode& node) {
   }
   switch (node.kind) {
     case ValueKind::kSection: {
+      if (node.named()) {
+        const SchemaNode element = node.element();
+        for (YamlNode::Entry& entry : value.entries) normalise(entry.value, element);
+        return;
+      }
       const SchemaNode* main = node.main_option();
       if (main && !is_reference(value) && (value.is_scalar() || (value.is_list() && takes_list(main->kind)))) {
         wrap_in_map(value, main->spliced ? "type" : main->name);
@@ -224,10 +237,7 @@ void Schema::normalise(YamlNode& value, const SchemaNode& node) {
         list.items.push_back(std::move(value));
         value = std::move(list);
       }
-      const std::unique_ptr<Options> element = node.make();
-      SchemaNode section;
-      section.kind = ValueKind::kSection;
-      section.options = collect(*element);
+      const SchemaNode section = node.element();
       for (YamlNode& item : value.items) normalise(item, section);
       return;
     }

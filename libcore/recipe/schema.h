@@ -25,9 +25,11 @@ struct SchemaNode {
   std::vector<std::string> choices;  ///< kChoice; the types for kComponent and kComponents.
   std::string grammar;               ///< kText
   ComponentKinds kinds;
-  std::unique_ptr<Options> (*make)() = nullptr;  ///< kList
+  std::unique_ptr<Options> (*make)() = nullptr;  ///< kList; kSection: of a map from free names to such structs
   std::vector<SchemaNode> options;    ///< kSection
   std::vector<SchemaNode> children(const std::string& type = "") const;  ///< Keys of the section, of a list's element, or of a component of that type.
+  bool named() const { return kind == ValueKind::kSection && make != nullptr; }  ///< A map from free names.
+  SchemaNode element() const;                                                    ///< What such a name, or a list's number, stands for.
   const SchemaNode* main_option() const;  ///< The option that a scalar stands for, or null.
 };
 

@@ -25,7 +25,8 @@ std::string kind_name(const SchemaNode& node) {
     case ValueKind::kChoice: return "choice";
     case ValueKind::kText: return node.grammar;
     case ValueKind::kPairs: return "map of texts";
-    case ValueKind::kSection: return "map";
+    case ValueKind::kSection:
+      return node.named() ? "map of maps" : "map";
     case ValueKind::kList: return "list of maps";
     case ValueKind::kComponent: return "map with a type";
     case ValueKind::kComponents: return "list of maps with a type";
@@ -76,6 +77,7 @@ void markdown_rows(const std::vector<SchemaNode>& options, const std::string& pr
     const std::string usual = default_text(node);
     out += cat("| `", key, "` | ", cell(type), " | ", usual.empty() ? "" : cat("`", cell(usual), "`"), " | ", cell(node.doc), " |\n");
     if (depth >= kMaxNesting) continue;
+    if (node.named()) markdown_rows(node.element().children(), key + ".NAME.", depth + 1, out);
     if (node.kind == ValueKind::kSection) markdown_rows(node.children(), key + ".", depth + 1, out);
     if (node.kind == ValueKind::kList) markdown_rows(node.children(), key + ".N.", depth + 1, out);
   }
@@ -193,6 +195,7 @@ std::string json_plain(const SchemaNode& node, int depth) {
   if (depth > kMaxNesting) return "{}";
   switch (node.kind) {
     case ValueKind::kSection: {
+      if (node.named()) return cat("{\"type\":\"object\",\"additionalProperties\":", json_of(node.element(), depth + 1), "}");
       std::string extra;
       for (const SchemaNode& option : node.options) {
         if (option.spliced) return "{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"object\"}]}";

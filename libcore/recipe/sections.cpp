@@ -300,6 +300,7 @@ Recipe::Recipe(const ComponentRegistry& components) : registry(&components) {
   data.train.shuffle = Shuffle(true);
   data.train.last_batch = LastBatch::kWrap;
   loss.type = "auto";
+  task.type = "auto";
 }
 
 void Recipe::options(OptionVisitor& v) {
@@ -318,6 +319,16 @@ void Recipe::options(OptionVisitor& v) {
   v.component({.name = "model", .doc = "a model by name with its parameters, or `layers`: written out layer by layer", .required = true}, model, registry->models);
   v.section({.name = "weights", .doc = "initial weights"}, weights);
   v.section({.name = "data", .doc = "samples and what happens to them"}, data);
+  const OptionInfo task_info{.name = "task",
+                             .doc =
+                                 "what the model is for: fields of targets, loss, metrics, predictions; auto: the model's, else what loss "
+                                 "and output say; null: results are tensors only",
+                             .word = "auto"};
+  if (v.present(task_info, !task.type.empty())) {
+    v.component(task_info, task, registry->tasks);
+  } else {
+    task = Component();
+  }
   v.component({.name = "loss", .doc = "auto: the loss of the model's task", .word = "auto"}, loss, registry->losses);
   v.option({.name = "metrics", .doc = "names of metrics, or auto: those of the model's task"}, metrics);
   v.section({.name = "evaluate", .doc = "galley-evaluate"}, evaluate);

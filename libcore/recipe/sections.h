@@ -19,7 +19,7 @@ struct PublishedWeights;
 
 /// The components that may be named in a recipe. The other rooms bring their tables; the spans must outlive every Recipe.
 struct ComponentRegistry {
-  ComponentKinds models, sources, transforms, batch_transforms, optimizers, schedules, losses, tokenizers;
+  ComponentKinds models, sources, transforms, batch_transforms, optimizers, schedules, losses, tokenizers, tasks;
 };
 
 /// false | true | a logical thread count.
@@ -308,6 +308,7 @@ struct Recipe : OptionsOf<Recipe> {
   Component model;
   WeightsSection weights;
   DataSection data;
+  Component task;  ///< Type "auto" (params null): the model's, else what the loss says; empty: none, results are tensors only.
   Component loss;
   std::vector<std::string> metrics{"auto"};
   EvaluateSection evaluate;

@@ -106,9 +106,10 @@ Calibrator::Calibrator(Session& session) : session_(session) {
   const Split& split = *recipe.data.find(wanted.from);
   source_ = digest_of(cat(loader->source().describe(), "\n", split.slice ? split.slice->str() : "", "\n", split.slice_seed.value_or(-1), "\n", recipe.seed, "\n",
                           pipeline_text(session.calibration_pipeline(), *recipe.registry)));
-  const auto& layout = loader->layout().at("input");
-  for (int d = 1; d < layout.shape().rank(); ++d) input_.push_back(layout.shape()[d]);
-  InferenceModel model = inference_model(session, session.input_type(layout.dtype(), layout.shape()), nullptr);
+  const BatchTypes types = session.batch_types(*loader);
+  inputs_ = types.inputs;
+  for (int d = 1; d < types.input().shape.rank(); ++d) input_.push_back(types.input().shape[d]);
+  InferenceModel model = inference_model(session, types, nullptr);
   parameters_ = std::move(model.parameters);
   model_ = model_digest(model.graph);
   order_ = watched_names(model.graph);
@@ -142,15 +143,17 @@ void Calibrator::run(ParameterStore& store, Calibration& calibration, const std:
   Watch watch(*program_, calibration, batch_);
   CalibrationPart part{.batch = batch_, .first = done, .source = source_, .recipe = digest_of(recipe)};
   Digest data;
-  const auto input = calibration.values.find("input");
   while (const Batch* batch = loader->next()) {
-    const Tensor& values = batch->input();
     const int64_t valid = batch->valid;
-    const int64_t row = values.elements() / batch_;
-    data.update(std::span(static_cast<const std::byte*>(values.data()), static_cast<size_t>(valid * row * dtype_size(values.dtype()))));
-    if (input != calibration.values.end()) input->second.add(values.data_as<float>(), valid, row, "input");
+    for (const std::string& name : inputs_) {
+      const Tensor& values = batch->at(name);
+      const int64_t row = values.elements() / batch_;
+      data.update(std::span(static_cast<const std::byte*>(values.data()), static_cast<size_t>(valid * row * dtype_size(values.dtype()))));
+      const auto input = calibration.values.find(name);
+      if (input != calibration.values.end()) input->second.add(values.data_as<float>(), valid, row, name);
+    }
     watch.set_valid(valid);
-    execution.feed("input", values);
+    feed_fields(execution, *batch);
     execution.run({.observer = &watch});
     part.samples += valid;
     ++part.batches;

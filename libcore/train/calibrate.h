@@ -45,6 +45,7 @@ class Calibrator {
   int64_t batch_ = 1, samples_ = 0, data_bytes_ = 0;
   std::vector<ParameterSpec> parameters_;
   std::vector<std::string> order_;
+  std::vector<std::string> inputs_;  // of the model, by name
   std::vector<int64_t> input_;
   std::string model_, source_;
   std::shared_ptr<const Program> program_;

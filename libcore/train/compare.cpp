@@ -13,8 +13,6 @@
 namespace galley {
 namespace {
 
-int64_t decision(const float* scores, int64_t classes) { return std::max_element(scores, scores + classes) - scores; }
-
 /// One recipe's model ready to run.
 struct Side {
   Side(const Session& session, InferenceModel model, std::shared_ptr<Arena> arena) {
@@ -33,7 +31,7 @@ void compare_layers(Session& first, Session& second, const CompareOptions& optio
   const std::shared_ptr<const QuantizationPlan> plans[] = {loaded_plan(first.recipe()), loaded_plan(second.recipe())};
   const int64_t batch = std::min<int64_t>(options.batch, 8);
   const std::unique_ptr<DataLoader> loader = first.loader(options.split, batch, 0, 1, options.layer_samples);
-  const TensorType input = first.batch_types(*loader).input;
+  const BatchTypes input = first.batch_types(*loader);
   const CapturedModel plain = first.capture_inference(input);
   const bool fused = plans[0] != nullptr || plans[1] != nullptr;
   // Fusion drops what no result depends on, and its modules.
@@ -53,11 +51,11 @@ void compare_layers(Session& first, Session& second, const CompareOptions& optio
   Side a(first, made(first, plans[0]), arena), b(second, made(second, plans[1]), arena);
   std::vector<Tensor> results;
   while (const Batch* data = loader->next()) {
-    a.execution->feed("input", data->input());
+    feed_fields(*a.execution, *data);
     a.execution->run();
     results.clear();
     for (const std::string& module : modules) results.push_back(a.execution->output(module));
-    b.execution->feed("input", data->input());
+    feed_fields(*b.execution, *data);
     b.execution->run();
     for (size_t i = 0; i < modules.size(); ++i) comparison.layers[i].distance.add(results[i], b.execution->output(modules[i]), data->valid);
     comparison.layer_samples += data->valid;
@@ -87,53 +85,55 @@ double Distance::sqnr_db() const {
 
 Comparison compare_weights_of(Session& session, Session& other_session, const CompareOptions& options) {
   const Recipe& recipe = session.recipe();
-  const bool classifies = session.classes() > 0;
-  const std::vector<std::string> names = recipe.metrics == std::vector<std::string>{"auto"} ? std::vector<std::string>() : recipe.metrics;
-  Metrics first_metrics(names, session.classes(), session.by_tokens()), second_metrics(names, session.classes(), session.by_tokens());
+  const std::vector<std::string> names = metric_names(session.task(), recipe.metrics);
   Comparison comparison;
   int64_t agreed = 0;
+  bool decides = false;
   {
     const auto arena = std::make_shared<Arena>();
     ParameterStore first, second;
+    CapturedResults results;
     const auto ready = [&](Session& which, ParameterStore& store) {
       const Evaluator evaluator(which, loaded_plan(which.recipe()), options.split, options.batch, store.formats());
       store.declare(evaluator.program());
       which.initialize(evaluator.parameters(), store);
+      results = evaluator.results();
       return std::make_unique<Execution>(evaluator.shared_program(), store, arena);
     };
     const std::unique_ptr<Execution> left = ready(session, first), right = ready(other_session, second);
     Execution &a = *left, &b = *right;
+    MetricSums first_metrics(session.task(), names, results), second_metrics(session.task(), names, results);
     const std::shared_ptr<const Source> source = session.source(options.split);
     const std::unique_ptr<DataLoader> loader = session.loader(options.split, options.batch);
     while (const Batch* data = loader->next()) {
-      const Tensor& target = classifies ? data->label() : data->fields.at("target");
-      const Tensor labels = classifies ? target : Tensor();
-      a.feed("input", data->input());
-      a.feed("target", target);
+      feed_fields(a, *data);
       a.run();
       const Tensor scores = a.output("scores");
-      first_metrics.add(a.output("losses"), scores, labels, data->valid);
-      b.feed("input", data->input());
-      b.feed("target", target);
+      first_metrics.add([&](const std::string& name) { return a.output(name); }, *data);
+      feed_fields(b, *data);
       b.run();
       const Tensor other = b.output("scores");
-      second_metrics.add(b.output("losses"), other, labels, data->valid);
+      second_metrics.add([&](const std::string& name) { return b.output(name); }, *data);
       comparison.outputs.add(scores, other, data->valid);
-      if (!classifies || scores.shape().rank() != 2) continue;
-      const int64_t classes = scores.shape()[1];
+      const std::vector<int64_t> decided = session.task().decisions(scores), differently = session.task().decisions(other);
+      decides |= !decided.empty();
+      if (decided.empty()) continue;
       for (int64_t row = 0; row < data->valid; ++row) {
-        const int64_t decided = decision(scores.data_as<float>() + row * classes, classes), differently = decision(other.data_as<float>() + row * classes, classes);
-        agreed += decided == differently;
-        if (decided == differently) continue;
-        const int64_t label = target.dtype() == DType::kI64 ? target.data_as<int64_t>()[row] : -1;
-        comparison.changed.push_back({source->sample_name(data->indices[static_cast<size_t>(row)]), label, decided, differently});
+        const auto at = static_cast<size_t>(row);
+        agreed += decided[at] == differently[at];
+        if (decided[at] == differently[at]) continue;
+        const auto label = data->fields.find("label");
+        const bool index = label != data->fields.end() && label->second.dtype() == DType::kI64;
+        comparison.changed.push_back(
+            {source->sample_name(data->indices[at]), index ? label->second.data_as<int64_t>()[row] : -1, decided[at], differently[at]});
       }
     }
+    comparison.samples = first_metrics.samples();
+    comparison.first = first_metrics.values();
+    comparison.second = second_metrics.values();
   }
-  comparison.samples = first_metrics.samples();
-  comparison.first = first_metrics.values();
-  comparison.second = second_metrics.values();
-  comparison.top1_agree = classifies && !session.by_tokens() ? 100.0 * static_cast<double>(agreed) / static_cast<double>(comparison.samples) : std::numeric_limits<double>::quiet_NaN();
+  comparison.top1_agree =
+      decides ? 100.0 * static_cast<double>(agreed) / static_cast<double>(comparison.samples) : std::numeric_limits<double>::quiet_NaN();
   compare_layers(session, other_session, options, comparison);
   return comparison;
 }

@@ -6,7 +6,6 @@
 #include <string>
 #include <vector>
 
-#include "libcore/train/metrics.h"
 #include "libcore/train/session.h"
 
 namespace galley {

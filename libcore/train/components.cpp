@@ -8,6 +8,7 @@
 #include "libcore/nn/zoo.h"
 #include "libcore/optim/optimizer.h"
 #include "libcore/optim/schedule.h"
+#include "libcore/tasks/task.h"
 
 namespace galley {
 
@@ -19,7 +20,8 @@ const ComponentRegistry& recipe_components() {
                                           .optimizers = optimizers(),
                                           .schedules = schedules(),
                                           .losses = losses(),
-                                          .tokenizers = data_tokenizers()};
+                                          .tokenizers = data_tokenizers(),
+                                          .tasks = tasks()};
   return registry;
 }
 

@@ -14,7 +14,9 @@ Evaluator::Evaluator(Session& session, std::shared_ptr<const QuantizationPlan> p
     : session_(session), split_(split), batch_(batch), limit_(samples), plan_(std::move(plan)) {
   const std::unique_ptr<DataLoader> loader = session.loader(split, batch, 0, 1, samples);
   data_bytes_ = loader->buffer_bytes();
+  metrics_ = metric_names(session.task(), session.recipe().metrics);
   CapturedModel captured = session.capture_evaluation(session.batch_types(*loader));
+  results_ = captured.results;
   InferenceModel model = aware != nullptr ? aware->evaluation(std::move(captured)) : make_inference(std::move(captured), plan_);
   parameters_ = std::move(model.parameters);
   CompileOptions how = session.compile_options();
@@ -37,15 +39,12 @@ void Evaluator::bind(ParameterStore& store, std::shared_ptr<Arena> arena, const 
 }
 
 MetricValues Evaluator::pass(Execution& execution) {
-  const Recipe& recipe = session_.recipe();
-  Metrics metrics(recipe.metrics == std::vector<std::string>{"auto"} ? std::vector<std::string>() : recipe.metrics, session_.classes(), session_.by_tokens());
+  MetricSums metrics(session_.task(), metrics_, results_);
   const std::unique_ptr<DataLoader> loader = session_.loader(split_, batch_, 0, 1, limit_);
   while (const Batch* data = loader->next()) {
-    const Tensor& target = session_.classes() > 0 ? data->label() : data->fields.at("target");
-    execution.feed("input", data->input());
-    execution.feed("target", target);
+    feed_fields(execution, *data);
     execution.run();
-    metrics.add(execution.output("losses"), execution.output("scores"), session_.classes() > 0 ? target : Tensor(), data->valid);
+    metrics.add([&](const std::string& name) { return execution.output(name); }, *data);
   }
   seen_ = metrics.samples();
   skipped_ = loader->skips().skipped;

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "libcore/runtime/execution.h"
-#include "libcore/train/metrics.h"
+#include "libcore/tasks/metric_sums.h"
 #include "libcore/train/session.h"
 
 namespace galley {
@@ -24,6 +24,8 @@ class Evaluator {
 
   const Program& program() const { return *program_; }
   std::shared_ptr<const Program> shared_program() const { return program_; }
+  /// What the program's outputs mean.
+  const CapturedResults& results() const { return results_; }
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   /// nullptr: it computes in float.
   const std::shared_ptr<const QuantizationPlan>& plan() const { return plan_; }
@@ -42,6 +44,9 @@ class Evaluator {
 
  private:
   MetricValues pass(Execution& execution);
+
+  std::vector<std::string> metrics_;
+  CapturedResults results_;
 
   Session& session_;
   std::string split_;

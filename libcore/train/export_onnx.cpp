@@ -21,13 +21,15 @@ struct Captured {
 
 Captured capture(const Session& session, const ExportOptions& options, bool fused) {
   const auto at = [&](int64_t batch) {
-    TensorType input = usual_batch(session, batch).input;
+    BatchTypes types = session.usual_types(batch, false);
     if (!options.shape.empty()) {
+      TensorType& input = types.input();
       Shape shape{batch};
       for (const int64_t size : options.shape) shape.push_back(size);
-      input = session.input_type(input.dtype, shape);
+      if (shape.rank() != input.shape.rank()) input.names.clear();
+      input.shape = shape;
     }
-    Graph graph = fused ? inference_model(session, input, nullptr).graph : session.capture_inference(input, {}).graph;
+    Graph graph = fused ? inference_model(session, types, nullptr).graph : session.capture_inference(types, {}).graph;
     graph.remove_dead_nodes();
     return graph;
   };
@@ -60,11 +62,11 @@ ExportReport export_onnx(const Session& session, const std::string& path, const 
   ParameterStore store;
   std::unique_ptr<ModelQuantizer> folded;
   if (plan != nullptr) {
-    load(session, inference_model(session, usual_batch(session, 1).input, plan).parameters, store);
+    load(session, inference_model(session, session.usual_types(1, false), plan).parameters, store);
   } else if (options.fold) {
     folded = std::make_unique<ModelQuantizer>(session);
   } else {
-    load(session, session.capture_inference(usual_batch(session, 1).input, {}).parameters, store);
+    load(session, session.capture_inference(session.usual_types(1, false), {}).parameters, store);
   }
   // A batch norm that has no product before it keeps its own parameters; as a layer on integers it would have others under their names.
   std::set<std::string> norms;

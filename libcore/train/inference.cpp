@@ -64,9 +64,11 @@ InferenceModel make_inference(CapturedModel model, std::shared_ptr<const Quantiz
   return made;
 }
 
-InferenceModel inference_model(const Session& session, const TensorType& input, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture) {
+InferenceModel inference_model(const Session& session, const BatchTypes& types, std::shared_ptr<const QuantizationPlan> plan,
+                               const std::vector<std::string>& capture) {
   const bool converts = plan != nullptr;
-  return make_inference(session.capture_inference(input, converts ? std::vector<std::string>() : capture), std::move(plan), converts ? capture : std::vector<std::string>());
+  return make_inference(session.capture_inference(types, converts ? std::vector<std::string>() : capture), std::move(plan),
+                        converts ? capture : std::vector<std::string>());
 }
 
 }  // namespace galley

@@ -29,7 +29,8 @@ struct InferenceModel {
 /// a convolution's with its batch norm, residual and activation. `round` rewrites the fused graph (evaluation of a quantization-aware training).
 InferenceModel make_inference(CapturedModel model, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture = {},
                               std::function<void(Graph&)> round = nullptr);
-/// The model's results on that input, by the plan; without one the captured modules' results are as the model defines them.
-InferenceModel inference_model(const Session& session, const TensorType& input, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture = {});
+/// The model's results on such inputs, by the plan; without one the captured modules' results are as the model defines them.
+InferenceModel inference_model(const Session& session, const BatchTypes& types, std::shared_ptr<const QuantizationPlan> plan,
+                               const std::vector<std::string>& capture = {});
 
 }  // namespace galley

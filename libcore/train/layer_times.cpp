@@ -23,14 +23,14 @@ bool is_layer(const std::string& op) {
 class TimedProgram {
  public:
   TimedProgram(const Session& session, std::shared_ptr<const QuantizationPlan> plan, int64_t batch, const std::function<void(ParameterStore&)>& fill) {
-    const BatchTypes types = usual_batch(session, batch);
-    InferenceModel model = inference_model(session, types.input, std::move(plan));
+    const BatchTypes types = session.usual_types(batch, false);
+    InferenceModel model = inference_model(session, types, std::move(plan));
     program_ = compile(std::move(model.graph), session.compile_options());
     store_.declare(*program_);
     fill(store_);
     execution_ = std::make_unique<Execution>(program_, store_);
-    input_ = random_batch(session, types).input();
-    execution_->feed("input", input_);
+    batch_ = random_batch(session, types);
+    feed_fields(*execution_, batch_);
   }
 
   void run() { execution_->run(); }
@@ -71,7 +71,7 @@ class TimedProgram {
   ParameterStore store_;
   std::shared_ptr<const Program> program_;
   std::unique_ptr<Execution> execution_;
-  Tensor input_;
+  Batch batch_;
   std::vector<std::vector<NodeTimer::Row>> rows_;  // by round
 };
 

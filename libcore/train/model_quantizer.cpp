@@ -46,7 +46,7 @@ int64_t QuantizedModel::bytes() const {
 }
 
 ModelQuantizer::ModelQuantizer(const Session& session) {
-  InferenceModel model = inference_model(session, usual_batch(session, 1).input, nullptr);
+  InferenceModel model = inference_model(session, session.usual_types(1, false), nullptr);
   graph_ = std::move(model.graph);
   parameters_ = std::move(model.parameters);
   for (const ParameterSpec& spec : parameters_) store_.declare(spec.name, spec.type, spec.role);

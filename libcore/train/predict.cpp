@@ -31,7 +31,7 @@ std::vector<std::string> unreadable_start(const Source& source, const std::vecto
 }
 
 Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, const std::vector<Component>& pipeline, PredictOptions options)
-    : session_(session), source_(std::move(source)), pipeline_(pipeline), options_(std::move(options)) {
+    : session_(session), source_(std::move(source)), pipeline_(items_for(pipeline, source_->fields())), options_(std::move(options)) {
   GALLEY_CHECK_INPUT(source_->size() > 0, source_->describe(), ": nothing to predict");
   options_.batch = std::clamp<int64_t>(options_.batch, 1, source_->size());
   const int64_t batches = (source_->size() + options_.batch - 1) / options_.batch;
@@ -40,8 +40,8 @@ Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, con
 
   const std::unique_ptr<DataLoader> first = loader();
   data_bytes_ = first->buffer_bytes();
-  const Tensor& input = first->layout().at("input");
-  InferenceModel model = inference_model(session, session.input_type(input.dtype(), input.shape()), loaded_plan(session.recipe()), options_.capture);
+  const BatchTypes types = session.batch_types(*first);
+  InferenceModel model = inference_model(session, types, loaded_plan(session.recipe()), options_.capture);
   for (const auto& [name, id] : model.graph.outputs()) {
     outputs_.push_back(name);
     types_.push_back(model.graph.type(id));
@@ -108,8 +108,8 @@ struct Predictor::Crew {
   void work() {
     const ThreadShare share(static_cast<int>(predictor.threads_));
     std::unique_ptr<Execution> execution;
-    Tensor input;
     while (true) {
+      Batch inputs;
       Result result;
       int64_t number = 0;
       {
@@ -126,7 +126,8 @@ struct Predictor::Crew {
             changed.notify_all();
             return;
           }
-          input = batch->input().clone();
+          inputs.fields = batch->fields;
+          for (auto& [name, tensor] : inputs.fields) tensor = tensor.clone();  // the loader fills its own again
           result.batch.indices = batch->indices;
           result.batch.unreadable = batch->unreadable;
           result.batch.irregular = batch->irregular;
@@ -139,7 +140,7 @@ struct Predictor::Crew {
       if (!result.error) {
         try {
           if (!execution) execution = std::make_unique<Execution>(predictor.program_, parameters);
-          execution->feed("input", input);
+          feed_fields(*execution, inputs);
           execution->run();
           for (const std::string& name : predictor.outputs_) result.batch.outputs.push_back(execution->output(name));
         } catch (const std::exception&) {

@@ -33,8 +33,8 @@ std::vector<std::string> unreadable_start(const Source& source, const std::vecto
 
 class Predictor {
  public:
-  /// Compiles the model for the source's samples behind `pipeline`. Throws (kInput) where the source is empty, (kRecipe) where its
-  /// samples do not fit the model.
+  /// Compiles the model for the source's samples after those items of `pipeline` that apply to its fields. Throws (kInput) where the source
+  /// is empty, (kRecipe) where its samples do not fit the model.
   Predictor(Session& session, std::shared_ptr<const Source> source, const std::vector<Component>& pipeline, PredictOptions options);
   ~Predictor();
 
@@ -56,7 +56,7 @@ class Predictor {
 
   Session& session_;
   std::shared_ptr<const Source> source_;
-  const std::vector<Component>& pipeline_;
+  std::vector<Component> pipeline_;
   PredictOptions options_;
   std::vector<std::string> outputs_;
   std::vector<TensorType> types_;

@@ -78,8 +78,8 @@ void ProfiledWork::open_data() {
   length_ = {.total_steps = int64_t{1} << 30, .steps_per_epoch = 1 << 20, .samples_per_step = static_cast<double>(plan_.global)};
   if (recipe_.profile.synthetic || !has_source(recipe_, split)) {
     if (!recipe_.profile.synthetic) log(LogLevel::kInfo, cat("the recipe has no data.", split, ": random batches"));
-    types_ = usual_batch(session_, plan_.micro);
-    length_.tokens_per_step = static_cast<double>(plan_.global * session_.tokens_of(types_.input));
+    types_ = session_.usual_types(plan_.micro, kind_ == WorkKind::kTrainStep);
+    length_.tokens_per_step = static_cast<double>(plan_.global * session_.tokens_of(types_));
     random_ = std::make_unique<Batch>(random_batch(session_, types_));
     return;
   }
@@ -89,7 +89,7 @@ void ProfiledWork::open_data() {
   prefetch_ = workers_ > 0 ? std::max<int64_t>(1, described.prefetch) : 0;
   restart_data();
   types_ = session_.batch_types(*loader_);
-  length_.tokens_per_step = static_cast<double>(plan_.global * session_.tokens_of(types_.input));
+  length_.tokens_per_step = static_cast<double>(plan_.global * session_.tokens_of(types_));
   if (const int64_t samples = loader_->epoch_samples(); samples > 0) length_.steps_per_epoch = std::max(1.0, static_cast<double>(samples) / static_cast<double>(plan_.global));
 }
 
@@ -114,7 +114,7 @@ void ProfiledWork::make_update() {
 }
 
 void ProfiledWork::make_forward() {
-  InferenceModel model = inference_model(session_, types_.input, loaded_plan(recipe_));
+  InferenceModel model = inference_model(session_, types_, loaded_plan(recipe_));
   fusions_declined_ = model.fusion.declined;
   if (model.plan) {
     for (const LayerPlan& layer : model.plan->layers) {
@@ -136,7 +136,7 @@ void ProfiledWork::run(NodeObserver* observer) {
   const int64_t asked = steady_ns();
   const Batch& batch = next();
   if (observer != nullptr) observer->fetched(asked, steady_ns());
-  forward_->feed("input", batch.input());
+  feed_fields(*forward_, batch);
   forward_->run({.observer = observer});
 }
 
@@ -168,7 +168,7 @@ std::vector<Compilation> ProfiledWork::compilations() const {
   const auto made = [&](const char* name, const Program& program, std::string reason, int64_t runs) {
     return Compilation{name, std::move(reason), compile_s_, static_cast<int64_t>(program.steps().size()), runs};
   };
-  const std::string batches = cat("batches of ", types_.input.shape);
+  const std::string batches = cat("batches of ", types_.input().shape);
   if (!update_) return {made("forward", forward_->program(), batches, steps_)};
   std::vector<Compilation> list{made("update", update_->program(), batches, steps_)};
   if (const Program* accumulate = update_->accumulate_program()) {

@@ -69,11 +69,13 @@ std::string trained_statistics(const std::string& weights) {
   return cat(weights.substr(0, leaf), "stats", name, ".calib");
 }
 
-QuantizationAware::QuantizationAware(const Session& session, const TensorType& input) : session_(session), learn_scale_(session.recipe().quantize.qat.learn_scale) {
-  const InferenceModel model = inference_model(session, input, nullptr);
+QuantizationAware::QuantizationAware(const Session& session, const BatchTypes& types)
+    : session_(session), learn_scale_(session.recipe().quantize.qat.learn_scale) {
+  const InferenceModel model = inference_model(session, types, nullptr);
   config_ = resolve_quantize(session.recipe().quantize, model.graph);
   model_ = model_digest(model.graph);
-  for (int d = 1; d < input.shape.rank(); ++d) input_.push_back(input.shape[d]);
+  const Shape& input = types.input().shape;
+  for (int d = 1; d < input.rank(); ++d) input_.push_back(input[d]);
   for (const ParameterSpec& spec : model.parameters) parameters_.push_back(spec.name);
   Graph graph = model.graph;
   rounded_ = fake_quantize_inference(graph, config_, learn_scale_);
@@ -82,7 +84,7 @@ QuantizationAware::QuantizationAware(const Session& session, const TensorType& i
 }
 
 void QuantizationAware::rewrite(Graph& training, const BatchTypes& types, const FakeQuantizeForm& form) const {
-  const CapturedModel evaluated = session_.capture_inference(types.input);
+  const CapturedModel evaluated = session_.capture_inference(types);
   const RoundedModel rounded = fake_quantize_training(training, evaluated.graph, config_, form);
   GALLEY_ASSERT(rounded.values.size() == rounded_.values.size() && rounded.weights.size() == rounded_.weights.size());
 }

@@ -36,7 +36,7 @@ std::string trained_statistics(const std::string& weights);
 class QuantizationAware {
  public:
   /// Throws (kRecipe) as plan_quantization does, and for selectors that match nothing.
-  QuantizationAware(const Session& session, const TensorType& input);
+  QuantizationAware(const Session& session, const BatchTypes& types);
 
   const std::vector<ObservedValue>& values() const { return rounded_.values; }
   bool learns_scale() const { return learn_scale_; }

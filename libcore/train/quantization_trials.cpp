@@ -47,10 +47,10 @@ std::string TrialSetting::text() const {
 /// Inputs of some samples, and what the float model makes of them.
 struct QuantizationTrials::Samples {
   struct Part {
-    Tensor input, output;
-    int64_t valid = 0;
+    Batch batch;
+    Tensor output;
   };
-  TensorType input;
+  BatchTypes types;
   std::vector<Part> parts;
 };
 
@@ -112,34 +112,34 @@ void QuantizationTrials::fill(ParameterStore& store, const std::map<std::string,
 }
 
 double QuantizationTrials::sqnr_db(const QuantizedModel& model) {
-  const auto run = [&](Execution& execution, const Tensor& input) {
-    execution.feed("input", input);
+  const auto run = [&](Execution& execution, const Batch& batch) {
+    feed_fields(execution, batch);
     execution.run();
-    return execution.output("output");
+    return execution.output(execution.program().graph().outputs().front().first);
   };
   if (samples_ == nullptr) {
     samples_ = std::make_unique<Samples>();
     const std::unique_ptr<DataLoader> loader = session_.calibration_loader(kSampleBatch, 0, wanted_samples_);
-    const Tensor& layout = loader->layout().at("input");
-    samples_->input = session_.input_type(layout.dtype(), layout.shape());
+    samples_->types = session_.batch_types(*loader);
     ParameterStore store;
-    const std::shared_ptr<const Program> program = compiled(session_, inference_model(session_, samples_->input, nullptr).graph);
+    const std::shared_ptr<const Program> program = compiled(session_, inference_model(session_, samples_->types, nullptr).graph);
     store.declare(*program);
     fill(store, nullptr);
     Execution execution(program, store);
     while (const Batch* batch = loader->next()) {
-      Samples::Part part{.input = batch->input().clone(), .valid = batch->valid};
-      part.output = run(execution, part.input);
+      Samples::Part part{.batch = *batch};
+      for (auto& [name, tensor] : part.batch.fields) tensor = tensor.clone();  // the loader fills its own again
+      part.output = run(execution, part.batch);
       samples_->parts.push_back(std::move(part));
     }
   }
   ParameterStore store;
-  const std::shared_ptr<const Program> program = compiled(session_, inference_model(session_, samples_->input, model.plan).graph);
+  const std::shared_ptr<const Program> program = compiled(session_, inference_model(session_, samples_->types, model.plan).graph);
   store.declare(*program);
   fill(store, &model.tensors);
   Execution execution(program, store);
   Distance distance;
-  for (const Samples::Part& part : samples_->parts) distance.add(part.output, run(execution, part.input), part.valid);
+  for (const Samples::Part& part : samples_->parts) distance.add(part.output, run(execution, part.batch), part.batch.valid);
   return distance.sqnr_db();
 }
 
@@ -156,14 +156,14 @@ MetricValues QuantizationTrials::evaluate(std::shared_ptr<const QuantizationPlan
 }
 
 double QuantizationTrials::latency_s(std::shared_ptr<const QuantizationPlan> plan, const std::map<std::string, Tensor>* tensors) {
-  const BatchTypes types = usual_batch(session_, 1);
-  const std::shared_ptr<const Program> program = compiled(session_, inference_model(session_, types.input, std::move(plan)).graph);
+  const BatchTypes types = session_.usual_types(1, false);
+  const std::shared_ptr<const Program> program = compiled(session_, inference_model(session_, types, std::move(plan)).graph);
   ParameterStore store;
   store.declare(*program);
   fill(store, tensors);
   Execution execution(program, store);
   const Batch batch = random_batch(session_, types);
-  execution.feed("input", batch.input());
+  feed_fields(execution, batch);
   const std::vector<std::function<void()>> work{[&] { execution.run(); }};
   return summarize(time_interleaved(work, {.relative_error = 0.02, .max_time_s = kLatencySeconds}).front().seconds).median;
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "libcore/train/metrics.h"
+#include "libcore/tasks/metrics.h"
 #include "libcore/train/model_quantizer.h"
 
 namespace galley {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "libcore/train/metrics.h"
+#include "libcore/tasks/metrics.h"
 
 namespace galley {
 

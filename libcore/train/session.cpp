@@ -15,9 +15,9 @@
 #include "libcore/recipe/recipe.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/recipe/weight_registry.h"
+#include "libcore/runtime/execution.h"
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/train/inference.h"
-#include "libcore/train/metrics.h"
 #include "libcore/train/qat.h"
 #include "libcore/train/step.h"
 #include "libcore/weights/load.h"
@@ -27,8 +27,6 @@ namespace galley {
 namespace {
 
 constexpr int64_t kLargestSide = 1 << 20;  // of a sample that a file of weights may name
-
-Component loss_of(const Recipe& recipe, const ModelInfo& info) { return recipe.loss ? loss_for(recipe.loss, info) : default_loss(info); }
 
 std::vector<Selectable> selectables(const std::vector<ParameterSpec>& parameters) {
   std::vector<Selectable> items;
@@ -56,38 +54,20 @@ Frozen frozen_of(const Recipe& recipe, const std::vector<ParameterSpec>& all) {
   return frozen;
 }
 
-struct Forward {
-  std::vector<ParameterSpec> parameters;
-  NamedValues results;
-  Value output;  // the main one
-};
-
-Forward capture_forward(Graph& graph, const Component& model, const TensorType& input, Mode mode, const Frozen& frozen) {
-  BuilderOptions options;
-  options.mode = mode;
-  if (!frozen.batch_norms.empty()) {
-    options.frozen_batch_norm = [&frozen](std::string_view path) { return frozen.batch_norms.count(std::string(path)) != 0; };
-  }
-  Builder builder(graph, std::move(options));
-  const Value x = builder.input("input", input);
-  Forward forward;
-  forward.results = build_model(builder, model, x);
-  forward.output = forward.results.front().second;
-  forward.parameters = builder.take_parameters();
-  for (ParameterSpec& spec : forward.parameters) spec.trainable = spec.role == ValueRole::kParameter && frozen.parameters.count(spec.name) == 0;
-  return forward;
-}
-
-TensorType sample_input(const ModelInfo& info, int64_t batch) {
-  TensorType type;
-  type.dtype = info.input_dtype;
+/// The type of a batch of that input.
+TensorType input_type(const ModelInput& input, int64_t batch) {
+  TensorType type{.dtype = input.dtype};
   type.shape.push_back(batch);
-  for (int64_t size : info.input_shape) type.shape.push_back(size);
-  if (!info.input_names.empty()) {
+  for (int64_t size : input.shape) type.shape.push_back(size);
+  if (!input.names.empty()) {
     type.names.push_back("N");
-    type.names.insert(type.names.end(), info.input_names.begin(), info.input_names.end());
+    type.names.insert(type.names.end(), input.names.begin(), input.names.end());
   }
   return type;
+}
+
+void mark_trainable(std::vector<ParameterSpec>& parameters, const Frozen& frozen) {
+  for (ParameterSpec& spec : parameters) spec.trainable = spec.role == ValueRole::kParameter && frozen.parameters.count(spec.name) == 0;
 }
 
 /// Keys whose values this version does not compute with are refused, never ignored.
@@ -116,15 +96,31 @@ PrecisionPolicy precision_of(const Recipe& recipe, const std::vector<ParameterSp
   return policy;
 }
 
+/// Opens a loader; where an item of the pipeline does not fit the source, the error's key is that of the item in `split`.
+std::unique_ptr<DataLoader> open_loader(const std::string& split, std::shared_ptr<const Source> source,
+                                        const std::vector<Component>& pipeline, const std::vector<Component>& batch_transforms,
+                                        const LoaderOptions& options) {
+  try {
+    return std::make_unique<DataLoader>(std::move(source), Pipeline(pipeline), batch_transforms, options);
+  } catch (Error& error) {
+    if (error.key().starts_with("pipeline.")) error.key(cat("data.", split, ".", error.key()));
+    throw;
+  }
+}
+
 /// A metric that the run waits for must be one that its evaluations give.
-void check_watched(const Recipe& recipe, const std::string& metric, const std::string& key) {
+void check_watched(const Recipe& recipe, const std::vector<std::string>& given, const std::string& metric, const std::string& key) {
   if (!recipe.data.val || !recipe.train.validate) {
     throw Error(ErrorCode::kRecipe, cat(key, " needs evaluations, and the recipe has no ", recipe.data.val ? "train.validate" : "data.val")).key(key);
   }
-  const std::vector<std::string>& known = known_metrics();
-  if (std::find(known.begin(), known.end(), metric) != known.end()) return;
-  const std::string near = nearest(metric, known);
-  throw Error(ErrorCode::kRecipe, cat("unknown metric '", metric, "'")).key(key).suggest(near.empty() ? "known: loss, top1, top5, perplexity, bits_per_char" : "did you mean '" + near + "'?");
+  if (std::find(given.begin(), given.end(), metric) != given.end()) return;
+  const std::string near = nearest(metric, given);
+  std::string list;
+  for (const std::string& name : given) list += (list.empty() ? "" : ", ") + name;
+  throw Error(ErrorCode::kRecipe, find_metric_info(metric) == nullptr ? cat("unknown metric '", metric, "'")
+                                                                      : cat("the evaluations do not give the metric '", metric, "'"))
+      .key(key)
+      .suggest(near.empty() ? "known: " + list : "did you mean '" + near + "'?");
 }
 
 }  // namespace
@@ -177,16 +173,41 @@ std::unique_ptr<Session> Session::without_data(const Recipe& recipe) { return st
 
 Session::Session(const Recipe& recipe, bool without_data) : recipe_(recipe), model_(recipe.model), info_(model_info(recipe.model)) {
   refuse_unavailable(recipe);
-  if (recipe.train.early_stop) check_watched(recipe, recipe.train.early_stop->metric, "train.early_stop.metric");
-  if (recipe.checkpoint && recipe.checkpoint->keep.best) check_watched(recipe, recipe.checkpoint->keep.best->metric, "checkpoint.keep.best.metric");
   find_vocabulary(without_data);
   if (!without_data) find_input_shape();
+  task_ = make_task(recipe.task, task_model(input_types(1)));
+  if (task_ == nullptr) return;
+  // Throws before the first step.
+  std::vector<std::string> given = metric_names(*task_, recipe.metrics);
+  if (recipe.train.early_stop) check_watched(recipe, given, recipe.train.early_stop->metric, "train.early_stop.metric");
+  if (recipe.checkpoint && recipe.checkpoint->keep.best)
+    check_watched(recipe, given, recipe.checkpoint->keep.best->metric, "checkpoint.keep.best.metric");
+}
+
+const Task& Session::task() const {
+  if (task_ != nullptr) return *task_;
+  if (recipe_.task.type.empty())
+    throw Error(ErrorCode::kRecipe, "task is null: the model has no objective to train or to evaluate")
+        .key("task")
+        .suggest("task: auto, or the name of a task");
+  throw Error(ErrorCode::kRecipe,
+              cat("a model of the family '", info_.family, "' has no loss of its own: set the key loss, e.g. cross_entropy"))
+      .key("loss");
+}
+
+/// The model's main result on such inputs, and what else decides the task.
+TaskModel Session::task_model(const BatchTypes& types) const {
   Graph graph;
-  const Forward forward = capture_forward(graph, model_, sample_input(info_, 1), Mode::kEvaluation, {});
-  const int axis = class_axis(loss_of(recipe_, info_), forward.output.type());
-  if (axis > 0) classes_ = forward.output.shape()[axis];
-  by_tokens_ = axis == 2 && forward.output.shape().rank() == 3;
-  Metrics(recipe.metrics == std::vector<std::string>{"auto"} ? std::vector<std::string>{} : recipe.metrics, classes_, by_tokens_);  // throws before the first step
+  TaskCapture capture(graph, model_, info_, types.fields, {.mode = Mode::kEvaluation});
+  TaskModel model{.info = info_, .output = capture.model().front().second.type(), .loss = {}};
+  if (recipe_.loss) model.loss = recipe_.loss;
+  return model;
+}
+
+/// The class index that the loss leaves out.
+int64_t Session::ignored_class() const {
+  const auto* params = recipe_.loss.as<CrossEntropyParams>();
+  return (params == nullptr ? CrossEntropyParams() : *params).ignore_index;
 }
 
 Session::~Session() = default;
@@ -263,7 +284,8 @@ std::shared_ptr<const Source> Session::source(const std::string& split) {
     SourceContext context;
     context.root = recipe_.data.root;
     for (int64_t size : info_.input_shape) context.input_shape.push_back(size);
-    context.classes = classes_;
+    context.classes = target_classes();
+    if (task_ != nullptr) context.targets = task_->targets();
     context.seed = static_cast<uint64_t>(recipe_.seed);
     context.tokenizer = tokenizer_;
     context.load_tensors = [](const std::string& path) {
@@ -292,7 +314,8 @@ LoaderOptions Session::loader_options(const std::string& name, int64_t batch) co
   options.prefetch = split->prefetch;
   options.on_error = split->on_error == OnError::kSkip ? OnErrorRule::kSkip : OnErrorRule::kFail;
   options.format = layout() == LayoutMode::kContiguous ? MemoryFormat::contiguous() : MemoryFormat::channels_last();
-  options.classes = classes_;
+  options.classes = target_classes();
+  options.pad_label = ignored_class();
   return options;
 }
 
@@ -302,7 +325,7 @@ std::unique_ptr<DataLoader> Session::loader(const std::string& name, int64_t bat
   options.start = start;
   options.passes = passes;
   options.max_samples = samples;
-  return std::make_unique<DataLoader>(opened, Pipeline(pipeline_of(name)), recipe_.data.find(name)->batch_transforms, options);
+  return open_loader(name, opened, pipeline_of(name), recipe_.data.find(name)->batch_transforms, options);
 }
 
 std::unique_ptr<DataLoader> Session::calibration_loader(int64_t batch, int64_t start, int64_t samples) {
@@ -314,7 +337,7 @@ std::unique_ptr<DataLoader> Session::calibration_loader(int64_t batch, int64_t s
   options.start = start;
   options.passes = 1;
   options.max_samples = samples;
-  return std::make_unique<DataLoader>(opened, Pipeline(calibration_pipeline()), std::vector<Component>(), options);
+  return open_loader(recipe_.data.calibration.pipeline, opened, calibration_pipeline(), {}, options);
 }
 
 std::vector<Component> Session::calibration_pipeline() const {
@@ -329,35 +352,63 @@ std::vector<Component> Session::calibration_pipeline() const {
 }
 
 BatchTypes Session::batch_types(const DataLoader& loader) const {
-  const auto type_of = [](const Tensor& tensor) {
-    TensorType type;
+  BatchTypes types;
+  for (const auto& [name, tensor] : loader.layout()) {
+    TensorType& type = types.fields[name];
     type.dtype = tensor.dtype();
     type.shape = tensor.shape();
-    return type;
-  };
-  BatchTypes types;
-  const auto& layout = loader.layout();
-  types.input = input_type(layout.at("input").dtype(), layout.at("input").shape());
-  const std::string wanted = classes_ > 0 ? "label" : "target";
-  const auto target = layout.find(wanted);
-  if (target == layout.end()) {
-    fail(ErrorCode::kRecipe, "the loss ", loss_of(recipe_, info_).type, " compares with `", wanted, "`, which this source does not give: ", loader.source().describe());
   }
-  types.target = type_of(target->second);
+  for (const ModelInput& input : info_.all_inputs()) {
+    types.inputs.push_back(input.name);
+    const auto found = types.fields.find(input.name);
+    if (found == types.fields.end()) {
+      throw Error(ErrorCode::kRecipe, cat("the model takes the input `", input.name, "`, which this source does not give: it gives ",
+                                          field_names(loader.types()), " (", loader.source().describe(), ")"))
+          .key("model")
+          .suggest("a pipeline item {type: rename, from: NAME, to: " + input.name + "}");
+    }
+    TensorType& type = found->second;
+    if (!input.names.empty() && type.shape.rank() == static_cast<int>(input.names.size()) + 1) type.names = input_type(input, 1).names;
+  }
+  if (task_ == nullptr) return types;
+  for (const FieldType& target : task_->targets()) {
+    const FieldType* given = find_field(std::span<const FieldType>(loader.types()), target.name);
+    // One label a sample is checked when the loader opens (check_labels).
+    if (given == nullptr || given->sample.empty() || given->classes <= target.classes || target.classes == 0) continue;
+    throw Error(ErrorCode::kRecipe, cat("the field `", target.name, "` of the data has ", given->classes, " classes, the model ",
+                                        target.classes, " (", loader.source().describe(), ")"))
+        .key("model")
+        .suggest("give the model as many classes");
+  }
   return types;
 }
 
-TensorType Session::target_type(const TensorType& input) const {
-  Graph graph;
-  return loss_target(loss_of(recipe_, info_), capture_forward(graph, model_, input, Mode::kEvaluation, {}).output.type());
+BatchTypes Session::input_types(int64_t batch) const {
+  BatchTypes types;
+  for (const ModelInput& input : info_.all_inputs()) {
+    types.inputs.push_back(input.name);
+    types.fields.emplace(input.name, input_type(input, batch));
+  }
+  return types;
 }
 
-TensorType Session::input_type(DType dtype, Shape shape) const {
-  TensorType type;
-  type.dtype = dtype;
-  type.shape = std::move(shape);
-  if (!info_.input_names.empty() && type.shape.rank() == static_cast<int>(info_.input_names.size()) + 1) type.names = sample_input(info_, 1).names;
-  return type;
+BatchTypes Session::usual_types(int64_t batch, bool targets) const {
+  BatchTypes types = input_types(batch);
+  for (const auto& [name, type] : types.fields)
+    GALLEY_CHECK(type.shape.rank() > 1, "the model does not say its input shape: give model.input.shape");
+  if (!targets) return types;
+  task();  // throws where there is none
+  for (const FieldType& target : make_task(recipe_.task, task_model(types))->targets()) {
+    for (const FieldTensor& tensor : tensors_of(target, batch))
+      types.fields.emplace(tensor.name, TensorType{.dtype = tensor.dtype, .shape = tensor.shape});
+  }
+  return types;
+}
+
+void feed_fields(Execution& execution, const Batch& batch) {
+  for (const auto& [name, tensor] : batch.fields) {
+    if (execution.takes(name)) execution.feed(name, tensor);
+  }
 }
 
 std::vector<std::string> Session::categories() { return sources_.empty() ? std::vector<std::string>() : sources_.begin()->second->categories(); }
@@ -403,7 +454,8 @@ std::vector<std::string> Session::prediction_categories() const {
     const auto found = metadata.find("galley.categories");
     if (found == metadata.end()) return std::nullopt;
     const auto names = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
-    const bool fits = names.is_array() && static_cast<int64_t>(names.size()) == classes_ && std::all_of(names.begin(), names.end(), [](const auto& name) { return name.is_string(); });
+    const bool fits = names.is_array() && static_cast<int64_t>(names.size()) == target_classes() &&
+                      std::all_of(names.begin(), names.end(), [](const auto& name) { return name.is_string(); });
     return fits ? names.get<std::vector<std::string>>() : std::vector<std::string>();
   };
   for (size_t i = recipe_.weights.load.size(); i-- > 0;) {
@@ -412,24 +464,36 @@ std::vector<std::string> Session::prediction_categories() const {
     if (names && !names->empty()) return *names;
     if (names) continue;
     std::vector<std::string> published = source.published ? source.published->category_names() : std::vector<std::string>();
-    if (!published.empty() && static_cast<int64_t>(published.size()) == classes_) return published;
+    if (!published.empty() && static_cast<int64_t>(published.size()) == target_classes()) return published;
   }
   const std::string file = model_file(model_);
   return file.empty() ? std::vector<std::string>() : carried(read_weights_metadata(file)).value_or(std::vector<std::string>());
 }
 
+BuilderOptions Session::builder_options(Mode mode, const BatchTypes& types) const {
+  BuilderOptions options{.mode = mode};
+  if (mode != Mode::kTraining || recipe_.train.freeze.empty()) return options;
+  Graph names;
+  TaskCapture capture(names, model_, info_, types.fields, {.mode = Mode::kEvaluation});
+  capture.model();
+  Frozen frozen = frozen_of(recipe_, capture.take_parameters());
+  if (!frozen.batch_norms.empty()) {
+    options.frozen_batch_norm = [norms = std::move(frozen.batch_norms)](std::string_view path) {
+      return norms.count(std::string(path)) != 0;
+    };
+  }
+  return options;
+}
+
 CapturedModel Session::capture_training(const BatchTypes& types) const {
   CapturedModel model;
-  Graph names;
-  const Frozen frozen = recipe_.train.freeze.empty() ? Frozen{} : frozen_of(recipe_, capture_forward(names, model_, types.input, Mode::kEvaluation, {}).parameters);
-  Forward forward = capture_forward(model.graph, model_, types.input, Mode::kTraining, frozen);
-  const Component loss = loss_of(recipe_, info_);
-  Builder builder(model.graph, {});
-  const Value target = builder.input("target", types.target);
-  const Value value = build_training_loss(builder, loss, info_, forward.results, target);
-  model.graph.add_output("loss", value);
-  model.loss = value.id();
-  model.parameters = std::move(forward.parameters);
+  TaskCapture capture(model.graph, model_, info_, types.fields, builder_options(Mode::kTraining, types));
+  task().capture(TaskMode::kTrain, capture);
+  model.results = capture.finish();
+  model.loss = model.graph.find_output("loss");
+  GALLEY_ASSERT(model.loss != kNoValue, "the task ", task().name(), " has no objective");
+  model.parameters = capture.take_parameters();
+  mark_trainable(model.parameters, recipe_.train.freeze.empty() ? Frozen{} : frozen_of(recipe_, model.parameters));
   model.precision = precision_of(recipe_, model.parameters);
   if (std::none_of(model.parameters.begin(), model.parameters.end(), [](const ParameterSpec& spec) { return spec.trainable; })) {
     throw Error(ErrorCode::kRecipe, "train.freeze leaves no parameter to be trained").key("train.freeze");
@@ -439,22 +503,27 @@ CapturedModel Session::capture_training(const BatchTypes& types) const {
 
 CapturedModel Session::capture_evaluation(const BatchTypes& types) const {
   CapturedModel model;
-  Forward forward = capture_forward(model.graph, model_, types.input, Mode::kEvaluation, {});
-  Builder builder(model.graph, {.mode = Mode::kEvaluation});
-  const Value target = builder.input("target", types.target);
-  model.graph.add_output("losses", build_sample_losses(builder, loss_of(recipe_, info_), forward.output, target));
-  model.graph.add_output("scores", forward.output);
-  model.parameters = std::move(forward.parameters);
+  TaskCapture capture(model.graph, model_, info_, types.fields, {.mode = Mode::kEvaluation});
+  task().capture(TaskMode::kEvaluate, capture);
+  model.results = capture.finish();
+  model.parameters = capture.take_parameters();
+  mark_trainable(model.parameters, {});
   model.precision = precision_of(recipe_, model.parameters);
   return model;
 }
 
-CapturedModel Session::capture_inference(const TensorType& input, const std::vector<std::string>& capture) const {
+CapturedModel Session::capture_inference(const BatchTypes& types, const std::vector<std::string>& capture) const {
   CapturedModel model;
-  Forward forward = capture_forward(model.graph, model_, input, Mode::kEvaluation, {});
-  for (size_t i = 0; i < forward.results.size(); ++i) model.graph.add_output(i == 0 ? "output" : forward.results[i].first, forward.results[i].second);
+  TaskCapture task_capture(model.graph, model_, info_, types.fields, {.mode = Mode::kEvaluation});
+  if (task_ != nullptr) {
+    task_->capture(TaskMode::kPredict, task_capture);
+  } else {
+    capture_results(task_capture);
+  }
+  model.results = task_capture.finish();
   add_captured_outputs(model.graph, capture);
-  model.parameters = std::move(forward.parameters);
+  model.parameters = task_capture.take_parameters();
+  mark_trainable(model.parameters, {});
   model.precision = precision_of(recipe_, model.parameters);
   return model;
 }
@@ -533,16 +602,22 @@ void check_model(const Recipe& recipe) {
   if (recipe.train.duration) {
     // Without the data: any number of steps an epoch.
     const bool timed = recipe.train.duration->unit == DurationUnit::kSeconds;
-    check_durations(recipe, {.total_steps = timed ? 0 : 1000, .steps_per_epoch = 10, .samples_per_step = 1, .tokens_per_step = session.by_tokens() ? 1.0 : 0.0});
+    check_durations(recipe, {.total_steps = timed ? 0 : 1000,
+                             .steps_per_epoch = 10,
+                             .samples_per_step = 1,
+                             .tokens_per_step = session.tokens_of(session.usual_types(1, false)) > 0 ? 1.0 : 0.0});
   }
-  BatchTypes types;
-  types.input = sample_input(session.info(), 2);
-  types.target = session.target_type(types.input);
+  // A recipe that says nothing of training may leave the loss out: it predicts.
+  if (session.task_or_null() == nullptr && !recipe.train.optimizer.algorithm && !recipe.train.duration) {
+    session.capture_inference(session.usual_types(2, false));
+    return;
+  }
+  const BatchTypes types = session.usual_types(2, true);
   const CapturedModel training = session.capture_training(types);
   if (recipe.train.recompute && recipe.train.recompute->mode == RecomputeMode::kMatch) recomputed_modules(training.graph, *recipe.train.recompute);
   if (trains_quantized(recipe)) {
     Graph rounded = training.graph;
-    QuantizationAware(session, types.input).rewrite(rounded, types, {});
+    QuantizationAware(session, types).rewrite(rounded, types, {});
   }
   const std::vector<Selectable> items = selectables(session.capture_evaluation(types).parameters);
   for (size_t i = 0; i < recipe.train.optimizer.groups.size(); ++i) {

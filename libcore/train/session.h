@@ -14,30 +14,41 @@
 #include "libcore/passes/assign_precision.h"
 #include "libcore/recipe/sections.h"
 #include "libcore/runtime/compile.h"
+#include "libcore/tasks/capture.h"
+#include "libcore/tasks/task.h"
 
 namespace galley {
 
 class DataLoader;
+class Execution;
 class Tokenizer;
 struct LoaderOptions;
 struct RunLength;
 class ParameterStore;
 class Source;
 
-/// A captured model. For training: forward pass and scalar output "loss"; for evaluation: outputs "losses" [N] ([N,T] of tokens) and "scores"; for
-/// prediction: "output" and what was asked for.
+/// A captured model. For training: forward pass and scalar output "loss"; for evaluation: what the task sums and collects; for prediction:
+/// the model's results and what was asked for.
 struct CapturedModel {
   Graph graph;
   std::vector<ParameterSpec> parameters;  // in the model's order; trainable is false for buffers and for what the recipe freezes
   ValueId loss = kNoValue;                // training only
+  CapturedResults results;                // evaluation and prediction
   PrecisionPolicy precision;              // of the recipe; the graph is still in f32
 };
 
-/// Types of one batch, as its loader makes them.
+/// Types of the tensors of one batch by name, as its loader makes them.
 struct BatchTypes {
-  TensorType input;
-  TensorType target;
+  std::map<std::string, TensorType> fields;
+  std::vector<std::string> inputs;  // names of those that the model takes, in its order
+
+  /// Of the model's first input.
+  const TensorType& input() const { return fields.at(inputs.front()); }
+  TensorType& input() { return fields.at(inputs.front()); }
 };
+
+/// Feeds the tensors of a batch that the program takes.
+void feed_fields(Execution& execution, const Batch& batch);
 
 /// Builds the model of a recipe on a batch of two of its usual input, and checks loss, metrics and selectors against it: all that can be known
 /// without data. Throws as the tools would.
@@ -60,12 +71,14 @@ class Session {
   const ModelInfo& info() const { return info_; }
   /// Samples have that shape, not the model's usual one: for tools that work without data on a model whose data is known.
   void set_input_shape(std::vector<int64_t> shape) { info_.input_shape = std::move(shape); }
-  /// Classes of a classifier's output, of each token for a language model; 0 for other models.
-  int64_t classes() const { return classes_; }
-  /// The loss is of each token, as metrics count them.
-  bool by_tokens() const { return by_tokens_; }
-  /// Tokens of a sample of that input, 0 where it is no text.
-  int64_t tokens_of(const TensorType& input) const { return by_tokens_ ? input.shape[1] : 0; }
+  /// The recipe's task. Throws (kRecipe) where neither the recipe nor the model says one: there is nothing to train or to evaluate.
+  const Task& task() const;
+  /// The task, or null: results are tensors only.
+  const Task* task_or_null() const { return task_.get(); }
+  /// Classes of the task's targets, 0 where it has none.
+  int64_t target_classes() const { return task_ == nullptr ? 0 : task_->classes(); }
+  /// Tokens of a sample in batches of these types, 0 where it is no text.
+  int64_t tokens_of(const BatchTypes& types) const { return task_ == nullptr ? 0 : task_->tokens(types.input()); }
   /// How text is read; null where the recipe names no tokenizer.
   const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
   int64_t threads() const;
@@ -81,7 +94,10 @@ class Session {
   std::unique_ptr<DataLoader> calibration_loader(int64_t batch, int64_t start, int64_t samples);
   /// What happens to them.
   std::vector<Component> calibration_pipeline() const;
+  /// Types of a loader's batches. Throws (kRecipe) where the model's inputs are missing, or a target holds more classes than the model has.
   BatchTypes batch_types(const DataLoader& loader) const;
+  /// Types of a batch of the model's usual inputs; with `targets`, and of the task's targets that belong to them.
+  BatchTypes usual_types(int64_t batch, bool targets) const;
   /// Names of the classes, empty where the data do not know them.
   std::vector<std::string> categories();
   /// The items of a split's pipeline; `from_weights` is what the weights carry as galley.pipeline. Throws (kRecipe) where they carry none.
@@ -93,13 +109,10 @@ class Session {
 
   CapturedModel capture_training(const BatchTypes& types) const;
   CapturedModel capture_evaluation(const BatchTypes& types) const;
-  /// For prediction: the model's results, the main one named "output", the others as the model names them; then, under their paths,
-  /// the results of the modules that a glob of `capture` matches ("layer1.*"; `*` crosses dots). Throws (kUsage) where one matches none.
-  CapturedModel capture_inference(const TensorType& input, const std::vector<std::string>& capture = {}) const;
-  /// The type of the targets (class indices, or values) that belong to a batch of inputs.
-  TensorType target_type(const TensorType& input) const;
-  /// The type of a batch of inputs of that shape and dtype, with the model's dimension names where the ranks agree.
-  TensorType input_type(DType dtype, Shape shape) const;
+  /// For prediction: the model's results, the main one named "output" unless the model names it, the others as the model names them; then,
+  /// under their paths, the results of the modules that a glob of `capture` matches ("layer1.*"; `*` crosses dots). Throws (kUsage) where
+  /// one matches none.
+  CapturedModel capture_inference(const BatchTypes& types, const std::vector<std::string>& capture = {}) const;
 
   /// Puts initial values into the store: the initialisers' by the recipe's seed, then what `weights` names. The store must hold the names.
   /// Throws (kRecipe) where the weights are quantized and the parameters are those of the float model (train/inference.h).
@@ -111,12 +124,15 @@ class Session {
   void find_input_shape();
   std::optional<std::vector<Component>> weights_pipeline() const;
   LoaderOptions loader_options(const std::string& split, int64_t batch) const;
+  BuilderOptions builder_options(Mode mode, const BatchTypes& types) const;
+  BatchTypes input_types(int64_t batch) const;
+  TaskModel task_model(const BatchTypes& types) const;
+  int64_t ignored_class() const;
 
   const Recipe& recipe_;
   Component model_;  // with its vocabulary
   ModelInfo info_;
-  int64_t classes_ = 0;
-  bool by_tokens_ = false;
+  std::unique_ptr<Task> task_;  // null: none
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::map<std::string, std::shared_ptr<const Source>> sources_;
 };

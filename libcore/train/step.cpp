@@ -82,7 +82,7 @@ TrainStep::TrainStep(const Session& session, const BatchTypes& types, const Batc
   schedule_ = Schedule(recipe_.train.schedule, schedule_run_);
   if (!recipe_.train.optimizer.algorithm) throw Error(ErrorCode::kRecipe, "the key train.optimizer is missing").key("train.optimizer").suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
   const std::vector<TrainStage> stages = train_stages(recipe_, length);
-  if (trains_quantized(recipe_)) quantization_ = std::make_unique<QuantizationAware>(session, types.input);
+  if (trains_quantized(recipe_)) quantization_ = std::make_unique<QuantizationAware>(session, types);
   for (const TrainStage& stage : stages) {
     add_stage(stage, types);
     if (trains_quantized(recipe_)) log(LogLevel::kInfo, cat("from step ", stage.first, ": ", stage_text(stage, quantization_->values().size())));
@@ -208,8 +208,7 @@ void TrainStep::bind(std::shared_ptr<Arena> arena) {
 }
 
 void TrainStep::feed_batch(Execution& execution, const Batch& data, int64_t step) const {
-  execution.feed("input", data.input());
-  execution.feed("target", session_.classes() > 0 ? data.label() : data.fields.at("target"));
+  feed_fields(execution, data);
   const int64_t key[] = {recipe_.seed, step, data.first};
   if (execution.takes("rng")) execution.set("rng", key);
 }

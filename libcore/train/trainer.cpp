@@ -114,7 +114,9 @@ class Trainer::State {
   std::string best_metric() const {
     if (recipe.checkpoint && recipe.checkpoint->keep.best) return recipe.checkpoint->keep.best->metric;
     if (recipe.train.early_stop) return recipe.train.early_stop->metric;
-    return session.by_tokens() ? "perplexity" : session.classes() > 0 ? "top1" : "loss";
+    for (const MetricInfo& metric : session.task().metrics())
+      if (metric.ranks) return std::string(metric.name);
+    return "loss";
   }
 };
 
@@ -131,7 +133,7 @@ void Trainer::State::make_plan() {
   // Steps an epoch: wrapped batches run on, so epochs need not be whole steps; dropped and kept ones are.
   const double per_epoch = static_cast<double>(samples) / static_cast<double>(batch.global);
   length.samples_per_step = static_cast<double>(batch.global);
-  length.tokens_per_step = static_cast<double>(batch.global * session.tokens_of(types.input));
+  length.tokens_per_step = static_cast<double>(batch.global * session.tokens_of(types));
   length.steps_per_epoch = recipe.data.train.last_batch == LastBatch::kWrap ? per_epoch : std::ceil(per_epoch);
   const Duration& duration = *recipe.train.duration;
   if (duration.unit == DurationUnit::kSeconds) {
@@ -150,12 +152,13 @@ void Trainer::State::make_plan() {
     evaluator = make(update->quantization());
     if (update->quantization() != nullptr && !update->quantized_at(1)) float_evaluator = make(nullptr);
   }
-  const Shape& fed = evaluator ? evaluator->program().graph().type(evaluator->program().graph().find_input("input")).shape : types.input.shape;
+  const Shape& fed = evaluator ? evaluator->program().graph().type(evaluator->program().graph().find_input(types.inputs.front())).shape
+                               : types.input().shape;
   for (int d = 1; d < fed.rank(); ++d) sample_shape.push_back(fed[d]);
-  if (session.by_tokens()) {
+  if (const int64_t tokens = session.tokens_of(types); tokens > 0) {
     plan.rate = "tok/s";
-    plan.rate_per_sample = session.tokens_of(types.input);
-  } else if (types.input.shape.rank() == 4) {
+    plan.rate_per_sample = tokens;
+  } else if (types.input().shape.rank() == 4) {
     plan.rate = "img/s";
   }
   plan.global = batch.global;

@@ -1,8 +1,9 @@
 #include "libcore/train/workload.h"
 
+#include <algorithm>
+
 #include "libcore/base/philox.h"
 #include "libcore/data/loader.h"
-#include "libcore/nn/loss.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/train/inference.h"
 #include "libcore/train/step.h"
@@ -31,10 +32,12 @@ BatchPlan batch_plan(const Recipe& recipe, int64_t batch) {
 }
 
 std::unique_ptr<TrainStep> make_step(const Session& session, const BatchPlan& plan) {
-  const BatchTypes types = usual_batch(session, plan.micro);
+  const BatchTypes types = session.usual_types(plan.micro, true);
   // Long enough for any schedule; what is timed does not depend on it.
-  const RunLength length{.total_steps = int64_t{1} << 30, .steps_per_epoch = 1 << 20, .samples_per_step = static_cast<double>(plan.global),
-                         .tokens_per_step = static_cast<double>(plan.global * session.tokens_of(types.input))};
+  const RunLength length{.total_steps = int64_t{1} << 30,
+                         .steps_per_epoch = 1 << 20,
+                         .samples_per_step = static_cast<double>(plan.global),
+                         .tokens_per_step = static_cast<double>(plan.global * session.tokens_of(types))};
   return std::make_unique<TrainStep>(session, types, plan, length);
 }
 
@@ -44,25 +47,19 @@ std::shared_ptr<const Program> compile_forward(const Session& session, Inference
 
 }  // namespace
 
-BatchTypes usual_batch(const Session& session, int64_t batch) {
-  Shape shape{batch};
-  for (const int64_t size : session.info().input_shape) shape.push_back(size);
-  GALLEY_CHECK(shape.rank() > 1, "the model does not say its input shape: give model.input.shape");
-  BatchTypes types;
-  types.input = session.input_type(session.info().input_dtype, shape);
-  types.target = session.target_type(types.input);
-  return types;
-}
-
 Batch random_batch(const Session& session, const BatchTypes& types) {
   Batch batch;
-  Tensor input(types.input.dtype, types.input.shape), target(types.target.dtype, types.target.shape);
-  fill_random(input, RandomStream(0, "workload input", 0), session.by_tokens() ? session.classes() : 0);
-  fill_random(target, RandomStream(0, "workload target", 0), session.classes());
-  const bool images = input.shape().rank() == 4 && session.layout() != LayoutMode::kContiguous;
-  batch.fields.emplace("input", images ? input.to(MemoryFormat::channels_last()) : input);
-  batch.fields.emplace(session.classes() > 0 ? "label" : "target", target);
-  batch.valid = types.input.shape[0];
+  const int64_t classes = session.target_classes();
+  for (const auto& [name, type] : types.fields) {
+    const bool input = std::find(types.inputs.begin(), types.inputs.end(), name) != types.inputs.end();
+    const bool first = input && name == types.inputs.front();
+    Tensor tensor(type.dtype, type.shape);
+    const std::string stream = first ? "workload input" : input ? "workload " + name : "workload target";
+    fill_random(tensor, RandomStream(0, stream, 0), input && session.tokens_of(types) == 0 ? 0 : classes);
+    const bool images = input && type.shape.rank() == 4 && session.layout() != LayoutMode::kContiguous;
+    batch.fields.emplace(name, images ? tensor.to(MemoryFormat::channels_last()) : tensor);
+  }
+  batch.valid = types.input().shape[0];
   return batch;
 }
 
@@ -89,15 +86,15 @@ Workload::Workload(const Session& session, WorkKind kind, int64_t batch) : sampl
 Workload::~Workload() = default;
 
 void Workload::make_forward(const Session& session, int64_t batch) {
-  const BatchTypes types = usual_batch(session, batch);
-  InferenceModel model = inference_model(session, types.input, loaded_plan(session.recipe()));
+  const BatchTypes types = session.usual_types(batch, false);
+  InferenceModel model = inference_model(session, types, loaded_plan(session.recipe()));
   program_ = compile_forward(session, model);
   const auto parts = std::make_shared<Forward>();
   parts->store.declare(*program_);
   session.initialize(model.parameters, parts->store);
   parts->execution = std::make_unique<Execution>(program_, parts->store);
   parts->batch = random_batch(session, types);
-  parts->execution->feed("input", parts->batch.input());
+  feed_fields(*parts->execution, parts->batch);
   run_ = [forward = parts.get()](NodeObserver* observer) { forward->execution->run({.observer = observer}); };
   parts_ = parts;
   add_cost(*program_, 1);
@@ -118,7 +115,7 @@ void Workload::make_update(const Session& session, int64_t batch) {
   parts->step = make_step(session, plan);
   parts->step->initialize();
   parts->step->bind(std::make_shared<Arena>());
-  parts->batch = random_batch(session, usual_batch(session, plan.micro));
+  parts->batch = random_batch(session, session.usual_types(plan.micro, true));
   program_ = parts->step->shared_program();
   run_ = [update = parts.get()](NodeObserver* observer) {
     update->step->run(++update->number, [update]() -> const Batch& { return update->batch; }, observer);
@@ -130,7 +127,7 @@ void Workload::make_update(const Session& session, int64_t batch) {
 
 std::shared_ptr<const Program> Workload::compiled(const Session& session, WorkKind kind, int64_t batch) {
   if (kind == WorkKind::kTrainStep) return make_step(session, batch_plan(session.recipe(), batch))->shared_program();
-  InferenceModel model = inference_model(session, usual_batch(session, batch).input, loaded_plan(session.recipe()));
+  InferenceModel model = inference_model(session, session.usual_types(batch, false), loaded_plan(session.recipe()));
   return compile_forward(session, model);
 }
 

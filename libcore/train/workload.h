@@ -56,9 +56,7 @@ class Workload {
   Arithmetic executed_;
 };
 
-/// Types of a batch of the model's usual input, and of its targets.
-BatchTypes usual_batch(const Session& session, int64_t batch);
-/// Random values: floats in -1 .. 1, labels among the session's classes. A pure function of the types.
+/// Random values: floats in -1 .. 1, class indices among the classes of the task's targets. A pure function of the types.
 Batch random_batch(const Session& session, const BatchTypes& types);
 
 }  // namespace galley

@@ -30,6 +30,7 @@ class NumberedSource : public Source {
   int64_t label(int64_t index) const override { return index % classes_; }
   std::string sample_name(int64_t index) const override { return cat("numbered[", index, "]"); }
   std::string describe() const override { return "numbered"; }
+  std::vector<FieldType> fields() const override { return {image_field(3, 6, 5), label_field(classes_)}; }
   Sample read(int64_t index) const override {
     ++reads;
     if (bad_.contains(index)) throw BadSample(index % 2 == 0 ? "truncated" : "checksum", cat(sample_name(index), ": damaged"));
@@ -216,14 +217,32 @@ TEST(Pipeline, WrongPlacesAreErrors) {
   Normalize normalize;
   normalize.mean = {0.5};
   normalize.std = {0.5};
-  EXPECT_THROW(Pipeline({component("normalize", normalize), component("auto_augment", AutoAugment())}), Error);
-  Sample table;
-  table.set("input", Tensor(DType::kF32, {4}));
-  EXPECT_THROW(Pipeline({component("random_horizontal_flip", RandomHorizontalFlip())}).run(table, {}), Error);
+  const std::vector<FieldType> image{image_field(3)}, table{{.name = "input", .sample = {4}}};
+  const auto error_of = [](const std::vector<Component>& items, const std::vector<FieldType>& in) {
+    try {
+      Pipeline(items).fields(in);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kRecipe);
+      return error.key() + ": " + error.text();
+    }
+    return std::string();
+  };
+  const auto expect_says = [](const std::string& text, std::initializer_list<const char*> words) {
+    for (const char* word : words) EXPECT_NE(text.find(word), std::string::npos) << "'" << text << "' does not say '" << word << "'";
+  };
+  expect_says(error_of({component("normalize", normalize), component("auto_augment", AutoAugment())}, image),
+              {"pipeline.1: ", "item 1: auto_augment", "u8 pixels", "f32"});
+  expect_says(error_of({component("random_horizontal_flip", RandomHorizontalFlip())}, table),
+              {"pipeline.0: ", "random_horizontal_flip wants an image", "values `input` f32 [4]", "empty pipeline"});
+  expect_says(error_of({component("normalize", normalize)}, table), {"normalize wants an image"});
   normalize.mean = normalize.std = {0.5, 0.5};
-  Sample image;
-  image.set("input", golden("image").image());
-  EXPECT_THROW(Pipeline({component("normalize", normalize)}).run(image, {}), Error);
+  expect_says(error_of({component("normalize", normalize)}, image), {"2 values of `mean`", "3 channels"});
+  RandomHorizontalFlip other;
+  other.field = "mask";
+  expect_says(error_of({component("random_horizontal_flip", other)}, image), {"no field 'mask'", "they have input"});
+  Sample sample;
+  sample.set("input", golden("image").image());
+  EXPECT_THROW(Pipeline({component("normalize", normalize)}).run(sample, {}), Error);
 }
 
 TEST(DataLoader, SkipsDamagedSamplesWithExactCounts) {
@@ -375,6 +394,118 @@ TEST(DataLoader, TablesKeepTheirTypes) {
   tensors["input"].from_doubles({0, 51, 255, 0, 0, 0, 0, 0, 0, 0, 0, 0});
   DataLoader scaled(source_of_tensors(tensors, "t"), Pipeline({}), {}, options);
   EXPECT_EQ(scaled.next()->input().data_as<float>()[1], 0.2f);
+}
+
+TEST(DataLoader, TablesOfPositionsAndPixelsKeepTheirLabels) {
+  std::map<std::string, Tensor> tensors;
+  tensors.emplace("input", Tensor(DType::kF32, {3, 1, 2, 2}));
+  Tensor pixels(DType::kI32, {3, 2, 2});
+  pixels.from_doubles({0, 1, 2, -100, 4, 5, 6, 7, 8, 9, 10, 254});
+  tensors.emplace("label", pixels);
+  LoaderOptions options;
+  options.order.batch = 2;
+  options.order.last_batch = LastBatchRule::kKeep;
+  options.pad_label = -7;
+  DataLoader masks(source_of_tensors(tensors, "t"), Pipeline({}), {}, options);
+  EXPECT_EQ(masks.types().at(1).kind, FieldKind::kMask);
+  EXPECT_EQ(masks.next()->label().to_doubles(), (std::vector<double>{0, 1, 2, -7, 4, 5, 6, 7})) << "a pixel without a class";
+  EXPECT_EQ(masks.next()->label().to_doubles(), (std::vector<double>{8, 9, 10, 254, -7, -7, -7, -7})) << "a row past the valid ones";
+  tensors["label"].from_doubles({0, 1, 2, 3, 4, 255, 6, 7, 8, 9, 10, 11});
+  EXPECT_THROW(DataLoader(source_of_tensors(tensors, "t"), Pipeline({}), {}, options).next(), Error);
+  tensors["input"] = Tensor(DType::kI64, {3, 4});
+  tensors["label"] = Tensor(DType::kI64, {3, 4});
+  tensors["label"].from_doubles({1, 2, 3, -100, 5, 6, 7, 8, 9, 10, 11, 12});
+  DataLoader positions(source_of_tensors(tensors, "t"), Pipeline({}), {}, options);
+  EXPECT_EQ(positions.next()->label().to_doubles(), (std::vector<double>{1, 2, 3, -100, 5, 6, 7, 8}));
+}
+
+/// Samples of different lengths: sample n has n % 5 boxes and 1 + n % 3 tokens, numbered.
+class RaggedSource : public Source {
+ public:
+  explicit RaggedSource(int64_t capacity = 4) : capacity_(capacity) {}
+  int64_t size() const override { return 11; }
+  int64_t label(int64_t) const override { return -1; }
+  std::string sample_name(int64_t index) const override { return cat("ragged[", index, "]"); }
+  std::string describe() const override { return "ragged"; }
+  std::vector<FieldType> fields() const override {
+    return {{.name = "tokens", .kind = FieldKind::kTokens, .layout = FieldLayout::kPadded, .dtype = DType::kI64, .sample = {3}},
+            {.name = "boxes", .kind = FieldKind::kBoxes, .layout = FieldLayout::kJagged, .sample = {4}, .capacity = capacity_}};
+  }
+  Sample read(int64_t index) const override {
+    Tensor tokens(DType::kI64, {1 + index % 3}), boxes(DType::kF32, {index % 5, 4});
+    for (int64_t i = 0; i < tokens.elements(); ++i) tokens.data_as<int64_t>()[i] = 100 * index + i;
+    for (int64_t i = 0; i < boxes.elements(); ++i) boxes.data_as<float>()[i] = static_cast<float>(100 * index + i);
+    Sample sample;
+    sample.set("tokens", std::move(tokens));
+    sample.set("boxes", std::move(boxes));
+    return sample;
+  }
+
+ private:
+  int64_t capacity_;
+};
+
+TEST(DataLoader, PadsAndJoinsSamplesOfDifferentLengths) {
+  for (const int64_t workers : {0, 3}) {
+    LoaderOptions options;
+    options.order.batch = 4;
+    options.order.last_batch = LastBatchRule::kKeep;
+    options.workers = workers;
+    options.passes = 2;
+    DataLoader loader(std::make_shared<RaggedSource>(), Pipeline({}), {}, options);
+    int64_t seen = 0;
+    while (const Batch* batch = loader.next()) {
+      EXPECT_EQ(batch->at("boxes.values").str(), "f32 [16,4] contiguous");
+      const int64_t *lengths = batch->at("tokens.length").data_as<int64_t>(), *offsets = batch->at("boxes.offsets").data_as<int64_t>();
+      EXPECT_EQ(offsets[0], 0);
+      for (int64_t row = 0; row < 4; ++row) {
+        const bool valid = row < batch->valid;
+        const int64_t index = valid ? batch->indices[static_cast<size_t>(row)] : 0;
+        EXPECT_EQ(lengths[row], valid ? 1 + index % 3 : 0);
+        for (int64_t i = 0; i < 3; ++i)
+          EXPECT_EQ(batch->at("tokens").at({row, i}), i < lengths[row] ? static_cast<double>(100 * index + i) : 0.0);
+        ASSERT_EQ(offsets[row + 1] - offsets[row], valid ? index % 5 : 0);
+        for (int64_t i = 0; i < 4 * (offsets[row + 1] - offsets[row]); ++i)
+          EXPECT_EQ(batch->at("boxes.values").data_as<float>()[4 * offsets[row] + i], static_cast<float>(100 * index + i));
+        seen += valid;
+      }
+      for (int64_t i = 4 * offsets[4]; i < 64; ++i) EXPECT_EQ(batch->at("boxes.values").data_as<float>()[i], 0.0f);
+    }
+    EXPECT_EQ(seen, 22);
+  }
+  LoaderOptions options;
+  options.order.batch = 4;
+  DataLoader overfull(std::make_shared<RaggedSource>(2), Pipeline({}), {}, options);
+  try {
+    overfull.next();
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    for (const char* word : {"ragged[3]", "`boxes` has 3 elements", "at most 2"})
+      EXPECT_NE(error.text().find(word), std::string::npos) << error.text();
+  }
+  try {
+    overfull.next()->at("labels");
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_NE(error.text().find("no field `labels`; they have boxes.offsets, boxes.values, tokens, tokens.length"), std::string::npos)
+        << error.text();
+  }
+}
+
+TEST(DataLoader, DeclaresWhatItGives) {
+  const auto source = std::make_shared<NumberedSource>(16);
+  DataLoader loader(source, Pipeline(augmenting_items()), {component("mixup", Mixup())}, options_of(4, LastBatchRule::kWrap, 0));
+  EXPECT_EQ(loader.types(), (std::vector<FieldType>{{.name = "input", .kind = FieldKind::kImage, .sample = {3, 8, 8}},
+                                                    {.name = "label", .kind = FieldKind::kClass, .sample = {10}, .classes = 10}}));
+  const Batch* batch = loader.next();
+  for (const FieldType& type : batch->types) EXPECT_EQ(batch->at(type.name).dtype(), type.dtype);
+  LoaderOptions options = options_of(4, LastBatchRule::kWrap, 0);
+  options.classes = 0;
+  EXPECT_THROW(DataLoader(source, Pipeline({}), {component("mixup", Mixup())}, options), Error);
+  std::map<std::string, Tensor> tensors{{"input", Tensor(DType::kI64, {4, 3})}, {"label", Tensor(DType::kI64, {4})}};
+  EXPECT_THROW(
+      DataLoader(source_of_tensors(tensors, "t"), Pipeline({}), {component("mixup", Mixup())}, options_of(4, LastBatchRule::kWrap, 0)),
+      Error);
 }
 
 TEST(BatchTransforms, MixNeighboursWithTheirLabels) {

@@ -1,6 +1,8 @@
 // Sources: the samples, labels and names that files hold, and the errors of files that are wrong.
 #include <zlib.h>
 
+#include <set>
+
 #include "libcore/data/sources.h"
 #include "tests/data/files.h"
 #include "tests/data/golden.h"
@@ -386,6 +388,134 @@ TEST(SyntheticSource, IsAFunctionOfSeedAndIndex) {
   options.shape = {7};
   const Sample sample = options.open(context)->read(3);
   EXPECT_EQ(std::get<Tensor>(*sample.find("input")).str(), "i64 [7] contiguous");
+}
+
+/// A PNG of one value a pixel, rows packed into `bits`, unfiltered: from the format's definition (PNG, third edition, sections 5 and 7).
+std::string png_of(int bits, bool palette, int width, const std::vector<int>& values) {
+  const auto number = [](uint32_t value) {
+    std::string text;
+    for (int shift = 24; shift >= 0; shift -= 8) text += static_cast<char>(value >> shift);
+    return text;
+  };
+  const auto chunk = [&](const std::string& type, const std::string& data) {
+    const std::string body = type + data;
+    return number(static_cast<uint32_t>(data.size())) + body +
+           number(static_cast<uint32_t>(crc32(0, reinterpret_cast<const Bytef*>(body.data()), static_cast<uInt>(body.size()))));
+  };
+  const int height = static_cast<int>(values.size()) / width;
+  std::string rows;
+  for (int y = 0; y < height; ++y) {
+    rows += '\0';
+    std::string row(static_cast<size_t>((width * bits + 7) / 8), '\0');
+    for (int x = 0; x < width; ++x) {
+      const int bit = x * bits;
+      row[static_cast<size_t>(bit / 8)] |= static_cast<char>(values[static_cast<size_t>(y * width + x)] << (8 - bits - bit % 8));
+    }
+    rows += row;
+  }
+  uLongf size = compressBound(rows.size());
+  std::string packed(size, '\0');
+  compress(reinterpret_cast<Bytef*>(packed.data()), &size, reinterpret_cast<const Bytef*>(rows.data()), rows.size());
+  packed.resize(size);
+  std::string colors;
+  for (int i = 0; i < (1 << bits); ++i) colors += {static_cast<char>(7 * i), static_cast<char>(255 - i), static_cast<char>(i)};
+  const std::string header = number(static_cast<uint32_t>(width)) + number(static_cast<uint32_t>(height)) +
+                             std::string{static_cast<char>(bits), static_cast<char>(palette ? 3 : 0), 0, 0, 0};
+  return "\x89PNG\r\n\x1a\n" + chunk("IHDR", header) + (palette ? chunk("PLTE", colors) : "") + chunk("IDAT", packed) + chunk("IEND", "");
+}
+
+TEST(PngValues, AreTheStoredOnes) {
+  for (const int bits : {1, 2, 4, 8}) {
+    for (const bool palette : {false, true}) {
+      std::vector<int> values;
+      for (int i = 0; i < 5 * 3; ++i) values.push_back(i * 37 % (1 << bits));
+      const std::string png = png_of(bits, palette, 5, values);
+      const Image image = decode_png_values(std::as_bytes(std::span(png)), "mask.png");
+      ASSERT_EQ(image.str(), "u8 [1,3,5]");
+      for (size_t i = 0; i < values.size(); ++i) EXPECT_EQ(image.as<uint8_t>()[i], values[i]) << bits << " bits, palette " << palette;
+    }
+  }
+  const std::string png = png_of(8, true, 5, std::vector<int>(15, 3));
+  for (size_t length = 0; length < png.size(); ++length)
+    EXPECT_THROW(decode_png_values(std::as_bytes(std::span(png).first(length)), "cut.png"), BadSample) << length;
+  Image indices(DType::kU8, 3, 5, 1);
+  for (int i = 0; i < 15; ++i) indices.as<uint8_t>()[i] = static_cast<uint8_t>(i % 4);
+  const std::vector<Color> palette{{0, 0, 0}, {10, 20, 30}, {200, 100, 50}, {255, 255, 255}};
+  const std::string written = encode_palette_png(indices, palette);
+  EXPECT_TRUE(bit_equal(decode_png_values(std::as_bytes(std::span(written)), "written.png").to_tensor(), indices.to_tensor()));
+  const Image colors = decode_png(std::as_bytes(std::span(written)), "written.png", {});
+  for (int i = 0; i < 15; ++i)
+    for (size_t c = 0; c < 3; ++c) EXPECT_EQ(colors.as<uint8_t>()[static_cast<size_t>(3 * i) + c], palette[static_cast<size_t>(i % 4)][c]);
+}
+
+TEST(MaskFolderSource, PairsImagesWithMasksOfTheirName) {
+  const TestFolder folder;
+  folder.write("images/b.bmp", bmp_of(2, 0, 0));
+  folder.write("images/town/a.v1.bmp", bmp_of(1, 0, 0));
+  std::vector<int> classes(16, 1);
+  classes[3] = 0;
+  classes[5] = 11;
+  folder.write("masks/b.png", png_of(8, false, 4, std::vector<int>(16, 0)));
+  folder.write("masks/town/a.v1.png", png_of(4, true, 4, classes));
+  folder.write("masks/unused.png", png_of(8, false, 4, std::vector<int>(16, 0)));
+  MaskFolder options;
+  options.images = "images";
+  options.masks = "masks";
+  options.num_classes = 3;
+  options.ignore_index = 11;
+  const SourceContext context{.root = folder.path()};
+  const auto source = options.open(context);
+  ASSERT_EQ(source->size(), 2);
+  EXPECT_EQ(source->label(0), -1);
+  const Sample sample = source->read(1);
+  const uint8_t* values = std::get<Mask>(*sample.find("label")).classes.as<uint8_t>();
+  EXPECT_EQ(values[2], 1);
+  EXPECT_EQ(values[3], 0);
+  EXPECT_EQ(values[5], Mask::kNoClass);
+  EXPECT_EQ(source->fields().at(1).classes, 3);
+  const auto read_error = [&](int64_t index) {
+    try {
+      options.open(context)->read(index);
+      return std::string();
+    } catch (const BadSample& error) {
+      return error.text();
+    }
+  };
+  options.ignore_index.reset();
+  expect_mentions(read_error(1), {"masks/town/a.v1.png", "column 1, row 1", "class 11", "num_classes is 3", "set ignore_index"});
+  options.ignore_index = 11;
+  folder.write("masks/b.png", png_of(8, false, 2, std::vector<int>(8, 0)));
+  expect_mentions(read_error(0), {"masks/b.png", "2 x 4 pixels", "images/b.bmp has 4 x 4"});
+  folder.write("masks/b.png", bmp_of(1, 1, 1));
+  expect_mentions(read_error(0), {"masks/b.png", "not a PNG"});
+  folder.write("images/c.bmp", bmp_of(3, 0, 0));
+  expect_mentions(error_of(options, context), {"images/c.bmp", "no mask", "masks/c.png", "unpaired: skip"});
+  options.unpaired = Unpaired::kSkip;
+  EXPECT_EQ(options.open(context)->size(), 2);
+  options.masks = "nowhere";
+  expect_mentions(error_of(options, context), {"nowhere", "data.root"});
+  options.masks = "masks";
+  options.classes = {"sky"};
+  expect_mentions(error_of(options, context), {"1 names", "3"});
+}
+
+TEST(SyntheticSource, MakesTheTargetsOfTheTask) {
+  Synthetic options;
+  options.samples = 4;
+  const SourceContext context{.input_shape = {3, 6, 5},
+                              .classes = 4,
+                              .targets = {{.name = "label", .kind = FieldKind::kMask, .dtype = DType::kI64, .sample = {6, 5}, .classes = 4},
+                                          {.name = "target", .sample = {2}}}};
+  const auto source = options.open(context);
+  EXPECT_EQ(source->label(0), -1);
+  ASSERT_EQ(source->fields().size(), 3u);
+  std::set<int> seen;
+  const Sample sample = source->read(2);
+  const Image& mask = std::get<Mask>(*sample.find("label")).classes;
+  EXPECT_EQ(mask.str(), "u8 [1,6,5]");
+  for (int64_t i = 0; i < mask.area(); ++i) seen.insert(mask.as<uint8_t>()[i]);
+  EXPECT_EQ(seen, (std::set<int>{0, 1, 2, 3}));
+  EXPECT_EQ(std::get<Tensor>(*sample.find("target")).str(), "f32 [2] contiguous");
 }
 
 TEST(SourceTable, EveryKindOpensItself) {

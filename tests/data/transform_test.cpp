@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "libcore/data/pipeline.h"
+#include "libcore/data/source.h"
 #include "tests/data/golden.h"
 
 namespace galley {
@@ -381,12 +382,148 @@ TEST(Field, NamesTheImageThatAnItemChanges) {
   EXPECT_EQ(sample.image()->as<uint8_t>()[0], 1);
   EXPECT_EQ(std::get<Image>(*sample.find("mask")).as<uint8_t>()[0], 4);
   EXPECT_EQ(std::get<Image>(*sample.find("mask")).as<uint8_t>()[1], 3);
-  // A sample without the field, or with something else there.
-  Sample bare;
-  bare.set("input", image_of(1, 2));
-  EXPECT_THROW(pipeline.apply(bare, {}), Error);
-  bare.set("mask", int64_t{3});
-  EXPECT_THROW(pipeline.apply(bare, {}), Error);
+  // Samples without the field, or with something else there.
+  EXPECT_THROW(pipeline.fields({image_field(1), label_field()}), Error);
+  EXPECT_THROW(pipeline.fields({image_field(1), {.name = "mask", .kind = FieldKind::kClass, .dtype = DType::kI64}}), Error);
+}
+
+template <class T>
+Component item(std::string type, T params) {
+  Component component;
+  component.type = std::move(type);
+  component.params = params.clone();
+  return component;
+}
+
+constexpr int64_t kSide = 24;
+
+FieldType mask_field() { return {.name = "label", .kind = FieldKind::kMask, .dtype = DType::kI64, .sample = {kSide, kSide}, .classes = 4}; }
+
+/// An image whose pixels are 10, 60, 110 or 160, in blobs, and the mask of their classes 0 .. 3.
+Sample colored_classes() {
+  Image image(DType::kU8, kSide, kSide, 1), mask(DType::kU8, kSide, kSide, 1);
+  for (int64_t i = 0; i < kSide * kSide; ++i) {
+    const int64_t y = i / kSide, x = i % kSide, c = (y / 5 * 3 + x / 7 + (x * y > 200)) % 4;
+    mask.as<uint8_t>()[i] = static_cast<uint8_t>(c);
+    image.as<uint8_t>()[i] = static_cast<uint8_t>(10 + 50 * c);
+  }
+  Sample sample;
+  sample.set("input", std::move(image));
+  sample.set("label", Mask{std::move(mask)});
+  return sample;
+}
+
+TEST(Masks, FollowTheirImageWithTheSameNumbers) {
+  Resize resize;
+  resize.size = {31, 17};
+  CenterCrop center;
+  center.size = {30};
+  Pad pad;
+  pad.padding = {3, 2, 1, 4};
+  RandomCrop crop;
+  crop.size = {20};
+  crop.padding = {6};
+  RandomResizedCrop part;
+  part.size = {16};
+  part.scale = {0.2, 0.9};
+  RandomHorizontalFlip flip;
+  RandomVerticalFlip turn;
+  for (const Component& component :
+       {item("resize", resize), item("center_crop", center), item("pad", pad), item("random_crop", crop), item("random_resized_crop", part),
+        item("random_horizontal_flip", flip), item("random_vertical_flip", turn)}) {
+    // The image by its nearest pixels shows the mask's classes exactly.
+    Component nearest = component;
+    if (auto* params = dynamic_cast<Resize*>(nearest.params.get())) params->interpolation = Interpolation::kNearest;
+    if (auto* params = dynamic_cast<RandomResizedCrop*>(nearest.params.get())) params->interpolation = Interpolation::kNearest;
+    const Pipeline exact({nearest}), smooth({component});
+    const std::vector<FieldType> types = smooth.fields({image_field(1, kSide, kSide), mask_field()});
+    for (int64_t index = 0; index < 20; ++index) {
+      Sample sample = colored_classes(), smoothed = colored_classes();
+      exact.apply(sample, {7, 1, index});
+      smooth.apply(smoothed, {7, 1, index});
+      const Image& image = *sample.image();
+      const Image& mask = std::get<Mask>(*sample.find("label")).classes;
+      EXPECT_EQ(types[1].sample, (std::vector<int64_t>{mask.height(), mask.width()})) << component.type;
+      ASSERT_EQ(image.area(), mask.area()) << component.type;
+      for (int64_t i = 0; i < mask.area(); ++i) {
+        const int pixel = image.as<uint8_t>()[i];  // 0: new
+        ASSERT_EQ(mask.as<uint8_t>()[i], pixel == 0 ? Mask::kNoClass : (pixel - 10) / 50) << component.type << " pixel " << i;
+      }
+      EXPECT_TRUE(bit_equal(std::get<Mask>(*smoothed.find("label")).classes.to_tensor(), mask.to_tensor()))
+          << component.type << ": interpolation must not reach masks";
+    }
+  }
+}
+
+TEST(Masks, KeepTheirValuesUnderColours) {
+  ColorJitter jitter;
+  jitter.brightness = {0.5};
+  RandomErasing erasing;
+  erasing.p = 1;
+  Normalize normalize;
+  normalize.mean = normalize.std = {0.5};
+  const Pipeline pipeline({item("color_jitter", jitter), item("normalize", normalize), item("random_erasing", erasing)});
+  Sample sample = colored_classes();
+  const Tensor before = std::get<Mask>(*sample.find("label")).classes.to_tensor();
+  pipeline.apply(sample, {});
+  EXPECT_TRUE(bit_equal(std::get<Mask>(*sample.find("label")).classes.to_tensor(), before));
+}
+
+TEST(Masks, ItemsThatCannotMoveAFieldRefuseIt) {
+  const auto error_of = [](const Component& component, const std::vector<FieldType>& in) {
+    try {
+      Pipeline({component}).fields(in);
+      return std::string();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.key(), "pipeline.0");
+      return error.text();
+    }
+  };
+  const auto expect_says = [](const std::string& text, std::initializer_list<const char*> words) {
+    for (const char* word : words) EXPECT_NE(text.find(word), std::string::npos) << "'" << text << "' does not say '" << word << "'";
+  };
+  const FieldType boxes{.name = "boxes", .kind = FieldKind::kBoxes, .layout = FieldLayout::kJagged, .sample = {4}, .capacity = 10};
+  const FieldType points{.name = "points", .kind = FieldKind::kKeypoints, .layout = FieldLayout::kJagged, .sample = {3}, .capacity = 10};
+  Resize resize;
+  resize.size = {8};
+  expect_says(error_of(item("resize", resize), {image_field(3), boxes}),
+              {"item 0: resize", "boxes of the field 'boxes' cannot follow yet"});
+  expect_says(error_of(item("random_horizontal_flip", RandomHorizontalFlip()), {image_field(3), points}),
+              {"keypoints of the field 'points'"});
+  expect_says(error_of(item("auto_augment", AutoAugment()), {image_field(3), mask_field()}),
+              {"auto_augment", "mask of the field 'label' cannot follow"});
+  EXPECT_EQ(error_of(item("color_jitter", ColorJitter()), {image_field(3), boxes, mask_field()}), "");
+  ColorJitter on_mask;
+  on_mask.field = "label";
+  expect_says(error_of(item("color_jitter", on_mask), {image_field(3), mask_field()}), {"'label' is a mask of classes"});
+  Resize mask_alone = resize;
+  mask_alone.size = {8, 8};
+  mask_alone.field = "label";
+  EXPECT_EQ(Pipeline({item("resize", mask_alone)}).fields({image_field(3), mask_field()}).at(1).sample, (std::vector<int64_t>{8, 8}));
+}
+
+TEST(Rename, MovesAFieldAndRefusesNamesThatDoNotFit) {
+  Rename rename;
+  rename.from = "label";
+  rename.to = "mask";
+  const Pipeline pipeline({item("rename", rename)});
+  EXPECT_EQ(pipeline.fields({image_field(1), mask_field()}).at(1).name, "mask");
+  Sample sample = colored_classes();
+  pipeline.apply(sample, {});
+  EXPECT_NE(sample.find("mask"), nullptr);
+  EXPECT_EQ(sample.find("label"), nullptr);
+  EXPECT_THROW(pipeline.fields({image_field(1)}), Error);
+  rename.to = "input";
+  EXPECT_THROW(Pipeline({item("rename", rename)}).fields({image_field(1), mask_field()}), Error);
+  // Prediction has the image alone: items of other fields are left out.
+  Resize resize;
+  resize.size = {8};
+  Resize mask_alone = resize;
+  mask_alone.field = "label";
+  const std::vector<Component> items =
+      items_for({item("resize", resize), item("resize", mask_alone), item("rename", rename)}, {image_field(1)});
+  ASSERT_EQ(items.size(), 1u);
+  EXPECT_EQ(items[0].as<Resize>()->field, "input");
 }
 
 }  // namespace

@@ -189,8 +189,8 @@ TEST(Layers, NamesOfDimensionsThatDifferAreAnError) {
 
 TEST(Layers, ModelChecksItsInput) {
   LayersModel params;
-  params.input.shape = {1, 28, 28};
-  params.input.names = {"C", "H", "W"};
+  params.input.emplace().shape = {1, 28, 28};
+  params.input->names = {"C", "H", "W"};
   params.layers = list_of(layer("act", "relu"));
   Component model;
   model.type = "layers";

@@ -68,8 +68,6 @@ TEST(Loss, TargetsAndMistakes) {
   EXPECT_EQ(loss_target(loss, image).dtype, DType::kI64);
   EXPECT_EQ(loss_target(loss, image, true).shape, image.shape);
   EXPECT_EQ(loss_target(make_loss("mse"), image).shape, image.shape);
-  EXPECT_EQ(default_loss(model_info(default_model("resnet50"))).type, "cross_entropy");
-  EXPECT_THROW(default_loss({.family = "layers"}), Error);
   EXPECT_THROW(loss_target(loss, {.shape = {3}}), Error);
   try {
     make_loss("cross_entropi");

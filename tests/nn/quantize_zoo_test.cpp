@@ -55,7 +55,7 @@ TEST(QuantizeZoo, ConvolutionalNetworksStayIntegerInside) {
   for (const ComponentKind& kind : models()) {
     if (!is_zoo_model(kind.type)) continue;
     const ModelInfo info = model_info(default_model(kind.type));
-    if (info.task != "classification" || info.input_shape.size() != 3) continue;
+    if (info.output != ModelOutput::kClasses || info.input_shape.size() != 3) continue;
     SCOPED_TRACE(kind.type);
     Graph graph = fused_model(kind.type);
     if (has_attention_or_layer_norm(graph)) continue;  // transformers and ConvNeXt: their norms and softmax are in float

@@ -133,8 +133,8 @@ TEST(Recurrent, ResultsStatesAndGradientsAreThoseOfPyTorch) {
 TEST(Recurrent, LayersOfARecipeAreTheseLayers) {
   for (const char* cell : {"lstm", "gru", "rnn"}) {
     LayersModel params;
-    params.input.shape = {5};
-    params.input.dtype = InputDType::kI64;
+    params.input.emplace().shape = {5};
+    params.input->dtype = InputDType::kI64;
     const auto put = [&](const char* type, const std::vector<std::pair<std::string, std::vector<double>>>& settings) {
       auto spec = std::make_unique<LayerSpec>();
       spec->layer.type = type;
@@ -179,8 +179,8 @@ TEST(Recurrent, LanguageModelCountsEveryToken) {
       ASSERT_TRUE(setter.found) << key;
     }
     const ModelInfo info = model_info(model);
-    EXPECT_EQ(info.task, "language_modeling");
-    const Component loss = default_loss(info);
+    EXPECT_EQ(info.output, ModelOutput::kTokens);
+    const Component loss = over_last_dimension(make_loss("cross_entropy"));
     Graph graph;
     Builder b(graph, {.mode = Mode::kEvaluation});
     const Value logits = build_model(b, model, b.input("input", {.dtype = DType::kI64, .shape = {2, 4}})).front().second;
@@ -189,7 +189,7 @@ TEST(Recurrent, LanguageModelCountsEveryToken) {
     const TensorType target = loss_target(loss, logits.type());
     EXPECT_EQ(target.shape, Shape({2, 4}));
     const Value y = b.input("target", target);
-    const Value mean = build_loss(b, loss, logits, y), tokens = build_sample_losses(b, loss, logits, y);
+    const Value mean = build_loss(b, loss, logits, y), tokens = build_element_losses(b, loss, logits, y);
     EXPECT_EQ(tokens.shape(), Shape({2, 4}));
     std::map<std::string, RefArray> feeds{{"input", {{2, 4}, {0, 8, 3, 2, 1, 1, 7, 5}}}, {"target", {{2, 4}, {8, 3, 2, 4, 1, 7, 5, -100}}}};
     for (const ParameterSpec& spec : b.parameters()) feeds[spec.name] = to_ref(initialize(spec, 3));

@@ -1,9 +1,22 @@
 #pragma once
 // The training pass of a golden model.
 
+#include "libcore/ops/binary.h"
+#include "libcore/ops/unary.h"
 #include "tests/nn/golden_model.h"
 
 namespace galley {
+
+/// The objective of all results of a training pass: the main one's loss, and those of auxiliary classifiers by their weights.
+inline Value training_loss(Builder& b, const Component& loss, const ModelInfo& model, const NamedValues& results, Value target) {
+  Value total = build_loss(b, loss, results.front().second, target);
+  for (size_t i = 1; i < results.size(); ++i) {
+    const auto weight = std::find_if(model.loss_weights.begin(), model.loss_weights.end(),
+                                     [&](const auto& item) { return item.first == results[i].first; });
+    if (weight != model.loss_weights.end()) total = add(total, affine(build_loss(b, loss, results[i].second, target), weight->second));
+  }
+  return total;
+}
 
 /// A training graph up to its loss.
 struct TrainingModel {
@@ -18,7 +31,7 @@ struct TrainingModel {
     cross_entropy.params->options(smoothing);
     const Value target = b.input("target", loss_target(cross_entropy, output.type()));
     logits = output.id();
-    loss = build_training_loss(b, cross_entropy, model_info(model), results, target).id();
+    loss = training_loss(b, cross_entropy, model_info(model), results, target).id();
     specs = b.take_parameters();
   }
   Graph graph;

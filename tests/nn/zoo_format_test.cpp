@@ -12,6 +12,7 @@
 #include "libcore/passes/fold_batch_norm.h"
 #include "libcore/passes/format_losses.h"
 #include "libcore/passes/fuse.h"
+#include "tests/nn/training_model.h"
 
 namespace galley {
 namespace {
@@ -37,7 +38,7 @@ Graph training_graph(const Component& model, const Shape& shape) {
   const NamedValues results = build_model(b, model, b.input("input", {.shape = shape}));
   const Component cross_entropy = make_loss("cross_entropy");
   const Value target = b.input("target", loss_target(cross_entropy, results.front().second.type()));
-  graph.add_output("loss", build_training_loss(b, cross_entropy, model_info(model), results, target));
+  graph.add_output("loss", training_loss(b, cross_entropy, model_info(model), results, target));
   fuse_training(graph);
   std::vector<ValueId> wanted;
   for (const ParameterSpec& spec : b.parameters()) {

@@ -18,7 +18,7 @@ std::vector<ParameterSpec> specs_of(const Component& model, Mode mode, NamedValu
   for (const int64_t size : info.input_shape) type.shape.push_back(size);
   type.names.insert(type.names.end(), info.input_names.begin(), info.input_names.end());
   const NamedValues made = build_model(b, model, b.input("input", type));
-  EXPECT_EQ(made.front().second.shape().rank(), info.task == "language_modeling" ? 3 : 2) << model.type;
+  EXPECT_EQ(made.front().second.shape().rank(), info.output == ModelOutput::kTokens ? 3 : 2) << model.type;
   if (results != nullptr) *results = made;
   return b.take_parameters();
 }

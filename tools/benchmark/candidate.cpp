@@ -217,7 +217,7 @@ Candidate make_candidate(std::unique_ptr<LoadedRecipe> loaded, const std::string
     if (const auto plan = cell.what == "train_step" ? nullptr : loaded_plan(parts->loaded->recipe)) row.precision = plan->dtype();
     if (cell.what == "load") {
       if (parts->loaded->recipe.weights.load.empty()) throw Error(ErrorCode::kRecipe, "what=load reads weights, and none were named").key("weights").suggest("weights=FILE");
-      InferenceModel model = inference_model(*parts->session, usual_batch(*parts->session, 1).input, loaded_plan(parts->session->recipe()));
+      InferenceModel model = inference_model(*parts->session, parts->session->usual_types(1, false), loaded_plan(parts->session->recipe()));
       parts->parameters = std::move(model.parameters);
       for (const ParameterSpec& spec : parts->parameters) {
         parts->store.declare(spec.name, spec.type, spec.role);

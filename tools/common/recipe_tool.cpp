@@ -103,7 +103,13 @@ int RecipeTool::run() {
   }
   resolve_weights(loaded.recipe, weight_registry());
   apply_machine_settings(loaded.recipe);
-  return run_recipe(loaded);
+  try {
+    return run_recipe(loaded);
+  } catch (const Error& error) {
+    // Whether an item fits is known only when the source is open.
+    if (error.key().find(".pipeline.") == std::string::npos) throw;
+    throw with_place(error, loaded);
+  }
 }
 
 Provenance RecipeTool::provenance(const Recipe& recipe, const std::string& recipe_text) const {

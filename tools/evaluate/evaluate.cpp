@@ -88,7 +88,7 @@ int EvaluateTool::compare(Session& session, int64_t batch) {
     const double there = result.second[i].second;
     table.rows.push_back({name, fixed(value, metric_digits(name)), fixed(there, metric_digits(name)), fixed(there - value, metric_digits(name))});
   }
-  if (session.classes() > 0 && !session.by_tokens()) table.rows.push_back({"top1 agree %", "", "", fixed(result.top1_agree, 3)});
+  if (!std::isnan(result.top1_agree)) table.rows.push_back({"top1 agree %", "", "", fixed(result.top1_agree, 3)});
   table.rows.push_back({"outputs max abs", "", "", human_number(result.outputs.max_abs())});
   table.rows.push_back({"outputs SQNR dB", "", "", fixed(result.outputs.sqnr_db(), 1)});
   for (const LayerDistance& layer : result.layers) table.rows.push_back({layer.module + " SQNR dB", "", "", fixed(layer.distance.sqnr_db(), 1)});

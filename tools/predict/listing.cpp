@@ -1,23 +1,46 @@
 #include "tools/predict/listing.h"
 
-#include <cstdio>
+#include <filesystem>
+#include <optional>
 
 #include "libcore/base/error.h"
+#include "libcore/base/file.h"
+#include "tools/predict/draw.h"
 
 namespace galley::tools {
+namespace {
 
-std::string RankedClass::score_text() const {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4f", score);
-  return text;
+/// Where the annotated image of a sample goes: its file's name, with a number where two have the same.
+std::string drawing_path(const std::string& folder, const std::string& sample, std::set<std::string>& taken) {
+  const std::string stem = std::filesystem::path(sample).stem().string();
+  std::string name = stem;
+  for (int number = 2; !taken.insert(name).second; ++number) name = cat(stem, "-", number);
+  return folder + "/" + name + ".png";
 }
 
-void Listing::add(const std::string& file, const std::vector<RankedClass>& top, const std::string& note) {
-  nlohmann::ordered_json json{{"file", file}, {"top", nlohmann::ordered_json::array()}};
-  for (size_t i = 0; i < top.size(); ++i) {
-    json["top"].push_back({{"index", top[i].index}, {"label", top[i].label}, {"score", top[i].score}});
-    rows_.push_back({i == 0 || repeat_file_ ? file : "", cat(i + 1), cat(top[i].index), top[i].label, top[i].score_text()});
+}  // namespace
+
+Listing::Listing(const Presenter* presenter, std::string draw_folder, bool repeat_file, nlohmann::ordered_json provenance)
+    : presenter_(presenter), folder_(std::move(draw_folder)), repeat_file_(repeat_file), provenance_(std::move(provenance)) {
+  if (presenter_ == nullptr) return;
+  const std::vector<std::string> columns = presenter_->columns();
+  headings_.insert(headings_.end(), columns.begin(), columns.end());
+}
+
+void Listing::add(const Source& source, int64_t index, const std::map<std::string, Tensor>& results, const std::string& note) {
+  const std::string file = source.sample_name(index);
+  std::optional<Sample> original;
+  if (!folder_.empty()) original = source.read(index);
+  const Image* image = original ? original->image() : nullptr;
+  GALLEY_ASSERT(!original || image != nullptr, file);
+  const Presentation shown = presenter_->present(results, file, image);
+  nlohmann::ordered_json json{{"file", file}};
+  for (const auto& [key, value] : nlohmann::ordered_json::parse(shown.json).items()) json[key] = value;
+  for (size_t i = 0; i < shown.rows.size(); ++i) {
+    rows_.push_back({i == 0 || repeat_file_ ? file : ""});
+    rows_.back().insert(rows_.back().end(), shown.rows[i].begin(), shown.rows[i].end());
   }
+  if (image != nullptr) draw(file, *image, shown, json);
   if (!note.empty()) json["note"] = note;
   add_line(std::move(json));
 }
@@ -25,7 +48,9 @@ void Listing::add(const std::string& file, const std::vector<RankedClass>& top, 
 void Listing::add_unreadable(const std::string& file, const std::string& message) {
   ++unreadable_;
   add_line({{"file", file}, {"error", {{"code", static_cast<int>(ErrorCode::kInput)}, {"message", message}}}});
-  rows_.push_back({file, "", "", "", "", message});
+  std::vector<std::string>& row = rows_.emplace_back(headings_.size());
+  row.front() = file;
+  row.push_back(message);
 }
 
 void Listing::add_line(nlohmann::ordered_json line) {
@@ -33,8 +58,18 @@ void Listing::add_line(nlohmann::ordered_json line) {
   lines_ += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
+void Listing::draw(const std::string& sample, const Image& image, const Presentation& shown, nlohmann::ordered_json& json) {
+  const std::string path = drawing_path(folder_, sample, drawn_);
+  if (!shown.mask_png.empty()) {
+    const std::string mask = path.substr(0, path.size() - std::string_view(".png").size()) + ".mask.png";
+    write_file(mask, shown.mask_png);
+    json["mask"] = mask;
+  }
+  write_png(path, draw_labels(shown.overlay ? *shown.overlay : image, shown.lines));
+}
+
 Table Listing::table() const {
-  Table table{{"file", "rank", "index", "label", "score"}, rows_};
+  Table table{headings_, rows_};
   if (unreadable_ > 0) table.headings.push_back("error");
   for (std::vector<std::string>& row : table.rows) row.resize(table.headings.size());
   return table;

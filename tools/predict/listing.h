@@ -1,48 +1,51 @@
 #pragma once
-// What galley-predict prints of each file: its classes with scores, or why it could not be read.
+// What galley-predict prints of each file: what the task's presenter makes of its results, or why it could not be read.
 
 #include <cstdint>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "libcore/data/source.h"
+#include "libcore/tasks/task.h"
 #include "tools/common/report.h"
 
 namespace galley::tools {
 
-/// A class of one sample. score: softmax, 0 to 1.
-struct RankedClass {
-  int64_t index = 0;
-  double score = 0;
-  std::string label;
-
-  std::string score_text() const;
-};
-
+/// A table and lines of JSON, and annotated images where a folder for them is given.
 class Listing {
  public:
-  /// `provenance` goes into every JSON line. `repeat_file`: each row of the table names its file, not only the first of a file.
-  Listing(nlohmann::ordered_json provenance, bool repeat_file) : provenance_(std::move(provenance)), repeat_file_(repeat_file) {}
+  /// `presenter` may be null: then files that could not be read are all that is listed. `provenance` goes into every JSON line. `repeat_file`: each row of
+  /// the table names its file, not only the first of a file.
+  Listing(const Presenter* presenter, std::string draw_folder, bool repeat_file, nlohmann::ordered_json provenance);
 
-  /// A file that was predicted, best class first. `note`: what is wrong with the file all the same, or "".
-  void add(const std::string& file, const std::vector<RankedClass>& top, const std::string& note);
+  /// A sample that was predicted; `results` are its rows by name. `note`: what is wrong with its file although it was read in full, or "".
+  void add(const Source& source, int64_t index, const std::map<std::string, Tensor>& results, const std::string& note);
   /// A file that could not be read.
   void add_unreadable(const std::string& file, const std::string& message);
 
+  bool presents() const { return presenter_ != nullptr; }
   int64_t unreadable() const { return unreadable_; }
   /// One JSON object a file, one a line.
   const std::string& lines() const { return lines_; }
-  /// A row a class; the column `error` stands there where a file could not be read.
+  /// The presenter's columns; the column `error` is there where a file could not be read.
   Table table() const;
 
  private:
   void add_line(nlohmann::ordered_json line);
+  void draw(const std::string& sample, const Image& image, const Presentation& shown, nlohmann::ordered_json& json);
 
-  nlohmann::ordered_json provenance_;
+  const Presenter* presenter_;
+  std::string folder_;
   bool repeat_file_;
-  int64_t unreadable_ = 0;
-  std::string lines_;
+  nlohmann::ordered_json provenance_;
+  std::vector<std::string> headings_{"file"};
   std::vector<std::vector<std::string>> rows_;
+  std::string lines_;
+  std::set<std::string> drawn_;
+  int64_t unreadable_ = 0;
 };
 
 }  // namespace galley::tools

@@ -2,13 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
-#include <numeric>
-#include <set>
-#include <span>
 
 #include <CLI/CLI.hpp>
 
@@ -20,35 +14,10 @@
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/weights/load.h"
 #include "tools/common/output_file.h"
-#include "tools/predict/draw.h"
 #include "tools/predict/listing.h"
 
 namespace galley::tools {
 namespace {
-
-/// Classes of one row of logits, best first (equal scores: lower index first), by softmax; `labels` may know fewer classes. Throws (kNumeric)
-/// where a logit is not finite.
-std::vector<RankedClass> rank_classes(std::span<const float> logits, const PredictSection& wanted, const std::vector<std::string>& labels,
-                                      const std::string& sample) {
-  double total = 0;
-  const double highest = *std::max_element(logits.begin(), logits.end());
-  std::vector<RankedClass> ranked;
-  for (size_t i = 0; i < logits.size(); ++i) {
-    if (!std::isfinite(logits[i])) {
-      throw Error(ErrorCode::kNumeric, cat(sample, ": the model's output ", i, " is ", logits[i])).suggest("galley-weights verify looks for damage in the weights");
-    }
-    ranked.push_back({.index = static_cast<int64_t>(i), .score = std::exp(logits[i] - highest), .label = {}});
-    total += ranked.back().score;
-  }
-  for (RankedClass& item : ranked) item.score /= total;
-  const auto shown = std::min<size_t>(static_cast<size_t>(wanted.top), ranked.size());
-  std::partial_sort(ranked.begin(), ranked.begin() + static_cast<int64_t>(shown), ranked.end(),
-                    [](const RankedClass& a, const RankedClass& b) { return a.score != b.score ? a.score > b.score : a.index < b.index; });
-  ranked.resize(shown);
-  std::erase_if(ranked, [&](const RankedClass& item) { return item.score < wanted.min_score; });
-  for (RankedClass& item : ranked) item.label = item.index < static_cast<int64_t>(labels.size()) ? labels[static_cast<size_t>(item.index)] : cat(item.index);
-  return ranked;
-}
 
 /// Collects the rows of all batches, for the output file.
 class Collected {
@@ -91,12 +60,18 @@ class Collected {
   int64_t rows_ = 0;
 };
 
-/// Where the annotated image of a sample goes: its file's name, with a number where two have the same.
-std::string drawing_path(const std::string& folder, const std::string& sample, std::set<std::string>& taken) {
-  const std::string stem = std::filesystem::path(sample).stem().string();
-  std::string name = stem;
-  for (int number = 2; !taken.insert(name).second; ++number) name = cat(stem, "-", number);
-  return folder + "/" + name + ".png";
+/// The rows of a sample among a batch's outputs.
+std::map<std::string, Tensor> results_of(const Predictor& predictor, const PredictedBatch& batch, size_t row) {
+  std::map<std::string, Tensor> results;
+  for (size_t i = 0; i < batch.outputs.size(); ++i) {
+    const Tensor& output = batch.outputs[i];
+    Shape shape = output.shape();
+    if (shape.rank() == 0) continue;
+    const int64_t bytes = output.bytes() / shape[0];
+    shape[0] = 1;
+    results.emplace(predictor.outputs()[i], Tensor(output.dtype(), shape, {}, output.storage(), static_cast<int64_t>(row) * bytes));
+  }
+  return results;
 }
 
 }  // namespace
@@ -117,7 +92,10 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
     if (!inputs_.empty()) throw Error(ErrorCode::kUsage, cat("both --tensors and an image were given: ", inputs_[0])).suggest("give one of them");
     check_output_file(output_, "--tensors gives tensors", "out.safetensors");
     if (!draw_.empty()) throw Error(ErrorCode::kUsage, "--draw draws on images, not on tensors");
-    return open_arrays(SafetensorsFile(tensors_).read("input"), tensors_);
+    const SafetensorsFile file(tensors_);
+    std::map<std::string, Tensor> arrays;
+    for (const ModelInput& input : session.info().all_inputs()) arrays.emplace(input.name, file.read(input.name));
+    return open_arrays(std::move(arrays), tensors_);
   }
   if (inputs_.empty()) throw Error(ErrorCode::kUsage, "nothing to predict was named").suggest("name images, folders or archives, or --tensors FILE");
   if (!capture_.empty() || !output_.empty()) check_output_file(output_, "--capture writes tensors", "out.safetensors");
@@ -133,18 +111,20 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
   Session session(recipe);
   const std::shared_ptr<const Source> source = open_inputs(session);
   const std::vector<Component> pipeline = images ? session.prediction_pipeline() : std::vector<Component>();
-  if (images && session.classes() == 0 && output_.empty()) {
+  const Task* task = images ? session.task_or_null() : nullptr;
+  std::unique_ptr<Presenter> presenter;
+  if (task != nullptr) presenter = task->presenter({.categories = session.prediction_categories(), .top = recipe.predict.top, .min_score = recipe.predict.min_score});
+  if (images && presenter == nullptr && output_.empty()) {
     throw Error(ErrorCode::kRecipe, "the model does not classify: its results are tensors").key("model").suggest("-o out.safetensors writes them");
   }
   const std::string recipe_text = dump_recipe(recipe, DumpKind::kFull);
-  Listing listing(provenance_json(provenance(recipe, recipe_text)), common.format != Format::kTable);
-  const bool ranks = images && session.classes() > 0;
+  Listing listing(presenter.get(), draw_, common.format != Format::kTable, provenance_json(provenance(recipe, recipe_text)));
   if (images && on_error_ == "report") {
     const std::vector<std::string> reasons = unreadable_start(*source, pipeline);
     if (static_cast<int64_t>(reasons.size()) == source->size()) {
-      // No sample says what the model is compiled for.
+      // No sample says for which sizes the model is compiled.
       for (size_t i = 0; i < reasons.size(); ++i) listing.add_unreadable(source->sample_name(static_cast<int64_t>(i)), reasons[i]);
-      return finish(listing, ranks, source->size());
+      return finish(listing, source->size());
     }
   }
   const int64_t replicas = replicas_ == "auto" ? session.threads() : parse_count(replicas_);
@@ -157,62 +137,44 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
     print("the recipe, its weights and the inputs fit\n");
     return kExitDone;
   }
-  predict(session, *source, predictor, store, listing);
-  return finish(listing, ranks, source->size());
+  if (!draw_.empty()) make_folders(draw_);
+  predict(*source, predictor, store, recipe_text, listing);
+  return finish(listing, source->size());
 }
 
-void PredictTool::predict(Session& session, const Source& source, Predictor& predictor, ParameterStore& store, Listing& listing) const {
-  const Recipe& recipe = session.recipe();
-  const std::vector<std::string> labels = session.classes() > 0 ? session.prediction_categories() : std::vector<std::string>();
-  const bool ranks = tensors_.empty() && session.classes() > 0;
-  if (!draw_.empty()) make_folders(draw_);
+void PredictTool::predict(const Source& source, Predictor& predictor, ParameterStore& store, const std::string& recipe_text, Listing& listing) const {
   std::unique_ptr<Collected> collected;
   if (!output_.empty()) collected = std::make_unique<Collected>(predictor, source.size());
-  std::set<std::string> drawn;
   int64_t done = 0, skipped = 0;
   const auto began = std::chrono::steady_clock::now();
   predictor.run(store, [&](const PredictedBatch& batch) {
     if (collected) collected->add(batch);
     for (size_t row = 0; row < batch.indices.size(); ++row) {
-      const std::string sample = source.sample_name(batch.indices[row]);
       const auto unreadable = batch.unreadable.find(static_cast<int64_t>(row));
       if (unreadable != batch.unreadable.end()) {
         if (on_error_ == "report") {
-          listing.add_unreadable(sample, unreadable->second);
+          listing.add_unreadable(source.sample_name(batch.indices[row]), unreadable->second);
         } else if (skipped++ == 0) {
           log(LogLevel::kWarning, cat("skipped: ", unreadable->second, " (others are counted)"));
         }
         continue;
       }
       ++done;
-      if (!ranks) continue;
-      const Tensor& logits = batch.outputs[0];
-      const int64_t classes = logits.elements() / logits.shape()[0];
-      const std::span<const float> scores(logits.data_as<float>() + static_cast<int64_t>(row) * classes, static_cast<size_t>(classes));
-      const std::vector<RankedClass> top = rank_classes(scores, recipe.predict, labels, sample);
+      if (!listing.presents()) continue;
       const auto note = batch.irregular.find(static_cast<int64_t>(row));
-      listing.add(sample, top, note == batch.irregular.end() ? "" : note->second);
-      if (!draw_.empty()) draw(source, batch.indices[row], top, drawing_path(draw_, sample, drawn));
+      listing.add(source, batch.indices[row], results_of(predictor, batch, row), note == batch.irregular.end() ? "" : note->second);
     }
   });
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   if (done == 0 && listing.unreadable() == 0) throw Error(ErrorCode::kInput, cat("none of the ", source.size(), " samples could be read"));
-  if (collected) collected->write(output_, {{"galley.recipe", dump_recipe(recipe, DumpKind::kFull)}});
+  if (collected) collected->write(output_, {{"galley.recipe", recipe_text}});
   log(LogLevel::kInfo, cat(human_count(done), " samples in ", human_seconds(wall_s), ", ", human_number(static_cast<double>(done) / wall_s), " a second",
                            skipped > 0 ? cat(", ", skipped, " skipped") : ""));
 }
 
-void PredictTool::draw(const Source& source, int64_t index, const std::vector<RankedClass>& top, const std::string& path) const {
-  const Sample original = source.read(index);
-  GALLEY_ASSERT(original.image() != nullptr);
-  std::vector<std::string> texts;
-  for (const RankedClass& item : top) texts.push_back(item.score_text() + " " + item.label);
-  write_png(path, draw_labels(*original.image(), texts));
-}
-
-int PredictTool::finish(const Listing& listing, bool ranks, int64_t samples) const {
+int PredictTool::finish(const Listing& listing, int64_t samples) const {
   const int code = listing.unreadable() > 0 ? static_cast<int>(ErrorCode::kInput) : kExitDone;
-  if (ranks || code != kExitDone) {
+  if (listing.presents() || code != kExitDone) {
     const Table table = listing.table();
     for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? listing.lines() : render(table, format));
     if (common.format == Format::kJson) {

@@ -25,12 +25,10 @@ class PredictTool : public RecipeTool {
 
  private:
   std::shared_ptr<const Source> open_inputs(const Session& session) const;
-  /// Predicts all samples into `listing` (where the model classifies images) and the output file.
-  void predict(Session& session, const Source& source, Predictor& predictor, ParameterStore& store, Listing& listing) const;
-  /// Writes a sample's image with its classes.
-  void draw(const Source& source, int64_t index, const std::vector<RankedClass>& top, const std::string& path) const;
+  /// Predicts all samples into `listing` (where the task presents them) and the output file.
+  void predict(const Source& source, Predictor& predictor, ParameterStore& store, const std::string& recipe_text, Listing& listing) const;
   /// Prints the listing where it has something to say. Returns the exit code.
-  int finish(const Listing& listing, bool ranks, int64_t samples) const;
+  int finish(const Listing& listing, int64_t samples) const;
 
   std::string tensors_, draw_, on_error_ = "report", replicas_ = "1";
   std::vector<std::string> capture_;

@@ -4,7 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "libcore/train/metrics.h"
+#include "libcore/tasks/metrics.h"
 
 namespace galley::tools {
 

@@ -58,7 +58,7 @@ std::vector<int64_t> batch_sizes(const std::string& text) {
 
 /// Reorders of activations that move bytes, in the program that runs.
 int64_t activation_reorders(const Session& session, const std::shared_ptr<const QuantizationPlan>& plan) {
-  InferenceModel model = inference_model(session, usual_batch(session, 1).input, plan);
+  InferenceModel model = inference_model(session, session.usual_types(1, false), plan);
   const std::shared_ptr<const Program> program = compile(std::move(model.graph), session.compile_options());
   int64_t count = 0;
   for (const LayoutReport::Reorder& reorder : program->report().layout.reorders) count += !reorder.free && !reorder.weight;

@@ -6,9 +6,9 @@
 #include <optional>
 
 #include "libcore/quant/calibration.h"
+#include "libcore/tasks/metrics.h"
 #include "libcore/train/calibrate.h"
 #include "libcore/train/layer_times.h"
-#include "libcore/train/metrics.h"
 #include "libcore/train/model_quantizer.h"
 #include "libcore/train/quantization_search.h"
 #include "tools/common/recipe_tool.h"

@@ -10,6 +10,7 @@
 #include "libcore/base/log.h"
 #include "libcore/base/units.h"
 #include "libcore/profiler/trace.h"
+#include "libcore/tasks/task.h"
 #include "libcore/train/resume.h"
 #include "libcore/train/trainer.h"
 #include "tools/common/machine_limits.h"

@@ -1,0 +1,64 @@
+#include "libcore/tasks/capture.h"
+
+#include "libcore/ops/binary.h"
+#include "libcore/ops/unary.h"
+
+namespace galley {
+
+TaskCapture::TaskCapture(Graph& graph, const Component& model, const ModelInfo& info, std::map<std::string, TensorType> fields,
+                         BuilderOptions options)
+    : graph_(graph), model_(model), info_(info), fields_(std::move(fields)), builder_(graph, std::move(options)) {}
+
+Value TaskCapture::field(const std::string& name) {
+  const auto declared = declared_.find(name);
+  if (declared != declared_.end()) return declared->second;
+  const auto type = fields_.find(name);
+  if (type == fields_.end()) {
+    std::string names;
+    for (const auto& [known, unused] : fields_) names += (names.empty() ? "" : ", ") + known;
+    throw Error(ErrorCode::kRecipe, cat("the model or its task takes a field `", name, "`, which the data do not give; they give ",
+                                        names.empty() ? "none" : names))
+        .suggest("a pipeline item {type: rename, from: NAME, to: " + name + "}");
+  }
+  return declared_.emplace(name, builder_.input(name, type->second)).first->second;
+}
+
+const NamedValues& TaskCapture::model() {
+  if (!results_.empty()) return results_;
+  NamedValues inputs;
+  for (const ModelInput& input : info_.all_inputs()) inputs.emplace_back(input.name, field(input.name));
+  results_ = build_model(builder_, model_, inputs);
+  return results_;
+}
+
+void TaskCapture::loss(Value mean, double weight) {
+  if (!objective_) {
+    objective_ = weight == 1 ? mean : affine(mean, weight);
+    return;
+  }
+  const auto scope = builder_.scope("loss");
+  objective_ = add(objective_, affine(mean, weight));
+}
+
+void TaskCapture::sum(std::string_view metric, Value values) {
+  captured_.sums.emplace_back(metric, cat("sum.", metric));
+  graph_.add_output(captured_.sums.back().second, values);
+}
+
+void TaskCapture::result(const std::string& name, Value value) {
+  captured_.results.push_back(name);
+  graph_.add_output(name, value);
+}
+
+CapturedResults TaskCapture::finish() {
+  if (objective_) graph_.add_output("loss", objective_);
+  return std::move(captured_);
+}
+
+void capture_results(TaskCapture& capture) {
+  const NamedValues& results = capture.model();
+  for (size_t i = 0; i < results.size(); ++i)
+    capture.result(i == 0 && !capture.info().named_outputs ? "output" : results[i].first, results[i].second);
+}
+
+}  // namespace galley

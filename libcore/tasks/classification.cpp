@@ -1,0 +1,151 @@
+// Classification: one class a sample.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "libcore/tasks/kinds.h"
+#include "libcore/tasks/ranks.h"
+
+namespace galley {
+namespace {
+
+constexpr std::string_view kLabel = "label";
+constexpr int64_t kManyClasses = 5;  // top5 of fewer says nothing
+constexpr MetricInfo kMetrics[] = {
+    {.name = "loss"},
+    {.name = "top1", .unit = "%", .larger_is_better = true, .ranks = true},
+    {.name = "top5", .unit = "%", .larger_is_better = true},
+};
+
+class Accuracy : public Collector {
+ public:
+  explicit Accuracy(std::vector<std::string> names) : names_(std::move(names)) {}
+
+  void add(const std::map<std::string, Tensor>& results, const Batch& batch) override {
+    samples_ += batch.valid;
+    const Tensor& labels = batch.at(std::string(kLabel));
+    if (labels.dtype() != DType::kI64) return;  // mixed: no class is true alone
+    const Tensor& scores = results.at("scores");
+    const int64_t classes = scores.shape()[1];
+    for (int64_t n = 0; n < batch.valid; ++n) counts_.add(scores.data_as<float>() + n * classes, classes, labels.data_as<int64_t>()[n]);
+  }
+  void finish(MetricValues& values) const override {
+    for (const std::string& name : names_) {
+      if (name == "top1" || name == "top5")
+        values.emplace_back(name,
+                            100.0 * static_cast<double>(name == "top1" ? counts_.top1 : counts_.top5) / static_cast<double>(samples_));
+    }
+  }
+
+ private:
+  std::vector<std::string> names_;
+  RankCounts counts_;
+  int64_t samples_ = 0;
+};
+
+std::string score_text(double score) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.4f", score);
+  return text;
+}
+
+/// The best classes by softmax.
+class TopClasses : public Presenter {
+ public:
+  explicit TopClasses(PresentContext context) : context_(std::move(context)) {}
+
+  std::vector<std::string> columns() const override { return {"rank", "index", "label", "score"}; }
+
+  Presentation present(const std::map<std::string, Tensor>& results, const std::string& sample, const Image*) const override {
+    const Tensor& logits = results.at("output");
+    Presentation shown;
+    nlohmann::ordered_json json{{"top", nlohmann::ordered_json::array()}};
+    const std::vector<Ranked> top = rank(logits.data_as<float>(), logits.elements(), sample);
+    for (size_t i = 0; i < top.size(); ++i) {
+      const std::string label = context_.label(top[i].index);
+      json["top"].push_back({{"index", top[i].index}, {"label", label}, {"score", top[i].score}});
+      shown.rows.push_back({cat(i + 1), cat(top[i].index), label, score_text(top[i].score)});
+      shown.lines.push_back(score_text(top[i].score) + " " + label);
+    }
+    shown.json = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    return shown;
+  }
+
+ private:
+  struct Ranked {
+    int64_t index;
+    double score;
+  };
+  /// Best first; equal scores: lower index first.
+  std::vector<Ranked> rank(const float* logits, int64_t classes, const std::string& sample) const {
+    double total = 0;
+    const double highest = *std::max_element(logits, logits + classes);
+    std::vector<Ranked> ranked;
+    for (int64_t i = 0; i < classes; ++i) {
+      if (!std::isfinite(logits[i])) {
+        throw Error(ErrorCode::kNumeric, cat(sample, ": the model's output ", i, " is ", logits[i]))
+            .suggest("galley-weights verify looks for damage in the weights");
+      }
+      ranked.push_back({i, std::exp(logits[i] - highest)});
+      total += ranked.back().score;
+    }
+    for (Ranked& item : ranked) item.score /= total;
+    const auto shown = std::min<size_t>(static_cast<size_t>(context_.top), ranked.size());
+    std::partial_sort(ranked.begin(), ranked.begin() + static_cast<int64_t>(shown), ranked.end(),
+                      [](const Ranked& a, const Ranked& b) { return a.score != b.score ? a.score > b.score : a.index < b.index; });
+    ranked.resize(shown);
+    std::erase_if(ranked, [&](const Ranked& item) { return item.score < context_.min_score; });
+    return ranked;
+  }
+
+  PresentContext context_;
+};
+
+class Classification : public Task {
+ public:
+  explicit Classification(const TaskModel& model) : loss_(task_loss("classification", model, "cross_entropy")) {
+    loss_target(loss_, model.output);  // throws where the output has no classes
+    GALLEY_CHECK(model.output.shape.rank() == 2, "the task classification takes outputs [N,classes], the model gives ", model.output,
+                 "; for a class a position: task: segmentation or language_modeling");
+    classes_ = model.output.shape[1];
+    metrics_.assign(std::begin(kMetrics), std::end(kMetrics));
+    metrics_.back().by_default = classes_ > kManyClasses;
+  }
+  std::string_view name() const override { return "classification"; }
+  std::vector<FieldType> targets() const override {
+    return {{.name = std::string(kLabel), .kind = FieldKind::kClass, .dtype = DType::kI64, .classes = classes_}};
+  }
+  void capture(TaskMode mode, TaskCapture& capture) const override {
+    if (mode == TaskMode::kPredict) return capture_results(capture);
+    if (mode == TaskMode::kTrain) return capture_losses(capture, loss_, std::string(kLabel));
+    const Value logits = capture.model().front().second;
+    capture.sum("loss", build_sample_losses(capture.builder(), loss_, logits, capture.field(std::string(kLabel))));
+    capture.result("scores", logits);
+  }
+  std::span<const MetricInfo> metrics() const override { return metrics_; }
+  std::unique_ptr<Collector> collector(const std::vector<std::string>& metrics) const override {
+    return std::make_unique<Accuracy>(metrics);
+  }
+  std::unique_ptr<Presenter> presenter(const PresentContext& context) const override { return std::make_unique<TopClasses>(context); }
+  std::vector<int64_t> decisions(const Tensor& scores) const override {
+    std::vector<int64_t> decided;
+    for (int64_t n = 0; n < scores.shape()[0]; ++n) {
+      const float* row = scores.data_as<float>() + n * classes_;
+      decided.push_back(std::max_element(row, row + classes_) - row);
+    }
+    return decided;
+  }
+
+ private:
+  Component loss_;
+  int64_t classes_ = 0;
+  std::vector<MetricInfo> metrics_;
+};
+
+}  // namespace
+
+std::unique_ptr<Task> ClassificationTask::make(const TaskModel& model) const { return std::make_unique<Classification>(model); }
+std::span<const MetricInfo> ClassificationTask::metrics() const { return kMetrics; }
+
+}  // namespace galley

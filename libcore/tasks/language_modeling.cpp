@@ -1,0 +1,98 @@
+// Language modelling: the next token at every position.
+#include <cmath>
+#include <numbers>
+
+#include "libcore/tasks/kinds.h"
+#include "libcore/tasks/ranks.h"
+
+namespace galley {
+namespace {
+
+constexpr std::string_view kLabel = "label";
+// Bits of a token: of a character by the tokenizer char, of a byte by byte.
+constexpr MetricInfo kMetrics[] = {
+    {.name = "loss"},
+    {.name = "perplexity", .ranks = true},
+    {.name = "bits_per_char"},
+    {.name = "top1", .unit = "%", .larger_is_better = true, .by_default = false},
+    {.name = "top5", .unit = "%", .larger_is_better = true, .by_default = false},
+};
+
+/// Sums over the tokens that count: those whose label is not negative.
+class TokenMetrics : public Collector {
+ public:
+  explicit TokenMetrics(std::vector<std::string> names) : names_(std::move(names)) {
+    for (const std::string& name : names_) ranks_ |= name == "top1" || name == "top5";
+  }
+
+  void add(const std::map<std::string, Tensor>& results, const Batch& batch) override {
+    const Tensor &losses = results.at("losses"), &scores = results.at("scores");
+    const int64_t tokens = batch.valid * losses.shape()[1], classes = scores.shape()[-1];
+    const int64_t* label = batch.at(std::string(kLabel)).data_as<int64_t>();
+    for (int64_t n = 0; n < tokens; ++n) {
+      if (label[n] < 0) continue;
+      loss_ += static_cast<double>(losses.data_as<float>()[n]);
+      ++tokens_;
+      if (ranks_) counts_.add(scores.data_as<float>() + n * classes, classes, label[n]);
+    }
+  }
+  void finish(MetricValues& values) const override {
+    if (tokens_ == 0) fail(ErrorCode::kNumeric, "no token was evaluated");
+    const double count = static_cast<double>(tokens_), loss = loss_ / count;
+    for (const std::string& name : names_) {
+      if (name == "loss") {
+        values.emplace_back(name, loss);
+      } else if (name == "perplexity") {
+        values.emplace_back(name, std::exp(loss));
+      } else if (name == "bits_per_char") {
+        values.emplace_back(name, loss / std::numbers::ln2);
+      } else {
+        values.emplace_back(name, 100.0 * static_cast<double>(name == "top1" ? counts_.top1 : counts_.top5) / count);
+      }
+    }
+  }
+
+ private:
+  std::vector<std::string> names_;
+  bool ranks_ = false;
+  RankCounts counts_;
+  double loss_ = 0;
+  int64_t tokens_ = 0;
+};
+
+class LanguageModeling : public Task {
+ public:
+  explicit LanguageModeling(const TaskModel& model) : loss_(over_last_dimension(task_loss("language_modeling", model, "cross_entropy"))) {
+    GALLEY_CHECK(model.output.shape.rank() == 3, "the task language_modeling takes outputs [N,T,vocabulary], the model gives ",
+                 model.output);
+    positions_ = model.output.shape[1];
+    vocabulary_ = model.output.shape[2];
+  }
+  std::string_view name() const override { return "language_modeling"; }
+  std::vector<FieldType> targets() const override {
+    return {{.name = std::string(kLabel), .kind = FieldKind::kClass, .dtype = DType::kI64, .sample = {positions_}, .classes = vocabulary_}};
+  }
+  void capture(TaskMode mode, TaskCapture& capture) const override {
+    if (mode == TaskMode::kPredict) return capture_results(capture);
+    if (mode == TaskMode::kTrain) return capture_losses(capture, loss_, std::string(kLabel));
+    const Value logits = capture.model().front().second;
+    capture.result("losses", build_element_losses(capture.builder(), loss_, logits, capture.field(std::string(kLabel))));
+    capture.result("scores", logits);
+  }
+  std::span<const MetricInfo> metrics() const override { return kMetrics; }
+  std::unique_ptr<Collector> collector(const std::vector<std::string>& metrics) const override {
+    return std::make_unique<TokenMetrics>(metrics);
+  }
+  int64_t tokens(const TensorType& input) const override { return input.shape[1]; }
+
+ private:
+  Component loss_;
+  int64_t positions_ = 0, vocabulary_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Task> LanguageModelingTask::make(const TaskModel& model) const { return std::make_unique<LanguageModeling>(model); }
+std::span<const MetricInfo> LanguageModelingTask::metrics() const { return kMetrics; }
+
+}  // namespace galley

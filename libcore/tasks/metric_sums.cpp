@@ -1,0 +1,38 @@
+#include "libcore/tasks/metric_sums.h"
+
+#include <algorithm>
+
+namespace galley {
+
+MetricSums::MetricSums(const Task& task, std::vector<std::string> names, const CapturedResults& results)
+    : names_(std::move(names)), results_(results.results), collector_(task.collector(names_)) {
+  for (const auto& [metric, output] : results.sums) {
+    if (std::find(names_.begin(), names_.end(), metric) != names_.end()) sums_.push_back({.metric = metric, .output = output});
+  }
+}
+
+void MetricSums::add(const std::function<Tensor(const std::string&)>& output, const Batch& batch) {
+  samples_ += batch.valid;
+  for (Sum& sum : sums_) {
+    const Tensor values = output(sum.output);
+    const int64_t count = values.elements() / values.shape()[0] * batch.valid;
+    for (int64_t i = 0; i < count; ++i) sum.total += static_cast<double>(values.data_as<float>()[i]);
+    sum.count += count;
+  }
+  if (collector_ == nullptr) return;
+  std::map<std::string, Tensor> results;
+  for (const std::string& name : results_) results.emplace(name, output(name));
+  collector_->add(results, batch);
+}
+
+MetricValues MetricSums::values() const {
+  if (samples_ == 0) fail(ErrorCode::kNumeric, "no sample was evaluated");
+  MetricValues known;
+  for (const Sum& sum : sums_) known.emplace_back(sum.metric, sum.total / static_cast<double>(sum.count));
+  if (collector_ != nullptr) collector_->finish(known);
+  MetricValues values;
+  for (const std::string& name : names_) values.emplace_back(name, find_metric(known, name));
+  return values;
+}
+
+}  // namespace galley

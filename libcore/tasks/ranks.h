@@ -1,0 +1,24 @@
+#pragma once
+// How often the true class is among the highest scores.
+
+#include <cmath>
+#include <cstdint>
+
+namespace galley {
+
+/// Counts of rows whose true class ranks first, and among the first five. Rank: the number of classes that score higher, plus those of
+/// equal score and lower index, as torch.topk breaks ties on the CPU in practice; a NaN score ranks below all, and so does a label that is
+/// no class.
+struct RankCounts {
+  int64_t top1 = 0, top5 = 0;
+
+  void add(const float* row, int64_t classes, int64_t label) {
+    if (label < 0 || label >= classes || std::isnan(row[label])) return;
+    int64_t rank = 0;
+    for (int64_t c = 0; c < classes; ++c) rank += row[c] > row[label] || (row[c] == row[label] && c < label);
+    top1 += rank < 1;
+    top5 += rank < 5;
+  }
+};
+
+}  // namespace galley

@@ -1,0 +1,152 @@
+// The table of tasks, which task `auto` means, and the names of metrics.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <limits>
+
+#include "libcore/tasks/kinds.h"
+
+namespace galley {
+namespace {
+
+constexpr std::string_view kNoTask = "";
+
+/// The task that a model and a loss belong to; kNoTask where they do not say.
+std::string_view auto_task(const TaskModel& model) {
+  if (model.loss.as<MseParams>() != nullptr) return "regression";
+  if (model.loss.as<BceWithLogitsParams>() != nullptr) return "multi_label";
+  if (model.info.output == ModelOutput::kTokens) return "language_modeling";
+  if (model.info.output == ModelOutput::kClasses) return "classification";
+  if (!model.loss) return kNoTask;
+  const int rank = model.output.shape.rank(), axis = class_axis(model.loss, model.output);
+  if (rank == 3 && axis == 2) return "language_modeling";
+  return rank > 2 ? "segmentation" : "classification";
+}
+
+/// "ema/top1" -> "top1"
+std::string_view without_prefix(std::string_view metric) {
+  const size_t slash = metric.rfind('/');
+  return slash == std::string_view::npos ? metric : metric.substr(slash + 1);
+}
+
+}  // namespace
+
+ComponentKinds tasks() {
+  static constexpr std::array<ComponentKind, 5> kKinds{{
+      {"classification", "one class a sample: outputs [N,classes], field label [N]", make_options<ClassificationTask>},
+      {"regression", "numbers: outputs and field target of the same shape", make_options<RegressionTask>},
+      {"multi_label", "any number of classes a sample: outputs and field target [N,classes] of 0 and 1", make_options<MultiLabelTask>},
+      {"language_modeling", "the next token at every position: outputs [N,T,vocabulary], field label [N,T]",
+       make_options<LanguageModelingTask>},
+      {"segmentation", "one class a pixel: outputs [N,classes,H,W], field label [N,H,W]", make_options<SegmentationTask>},
+  }};
+  return kKinds;
+}
+
+std::unique_ptr<Task> make_task(const Component& task, const TaskModel& model) {
+  if (task) {
+    const auto* options = task.as<TaskOptions>();
+    GALLEY_ASSERT(options != nullptr, "not a task: ", task.type);
+    return options->make(model);
+  }
+  if (task.type != "auto") return nullptr;
+  const std::string_view type = auto_task(model);
+  if (type == kNoTask) return nullptr;
+  const auto kind = std::find_if(tasks().begin(), tasks().end(), [&](const ComponentKind& item) { return item.type == type; });
+  GALLEY_ASSERT(kind != tasks().end());
+  return dynamic_cast<const TaskOptions&>(*kind->make()).make(model);
+}
+
+std::string PresentContext::label(int64_t index) const {
+  return index < static_cast<int64_t>(categories.size()) ? categories[static_cast<size_t>(index)] : std::to_string(index);
+}
+
+int64_t Task::classes() const {
+  const std::vector<FieldType> fields = targets();
+  const auto found = std::find_if(fields.begin(), fields.end(), [](const FieldType& type) { return type.classes > 0; });
+  return found == fields.end() ? 0 : found->classes;
+}
+
+Component task_loss(std::string_view task, const TaskModel& model, std::string_view usual) {
+  if (!model.loss) return make_loss(usual);
+  if (model.loss.type != usual) {
+    throw Error(ErrorCode::kRecipe, cat("the task ", task, " takes the loss ", usual, ", the recipe has ", model.loss.type))
+        .key("loss")
+        .suggest(cat("loss=", usual, ", or another task"));
+  }
+  return model.loss;
+}
+
+void capture_losses(TaskCapture& capture, const Component& loss, const std::string& target) {
+  const NamedValues& results = capture.model();
+  const Value wanted = capture.field(target);
+  capture.loss(build_loss(capture.builder(), loss, results.front().second, wanted));
+  for (const auto& [name, weight] : capture.info().loss_weights) {
+    const auto found = std::find_if(results.begin(), results.end(), [&, &result = name](const auto& item) { return item.first == result; });
+    GALLEY_ASSERT(found != results.end(), "the model gives no '", name, "' in training");
+    capture.loss(build_loss(capture.builder(), loss, found->second, wanted), weight);
+  }
+}
+
+std::vector<std::string> metric_names(const Task& task, const std::vector<std::string>& names) {
+  const std::span<const MetricInfo> known = task.metrics();
+  std::vector<std::string> wanted, all;
+  for (const MetricInfo& metric : known) all.emplace_back(metric.name);
+  if (names.empty() || names == std::vector<std::string>{"auto"}) {
+    for (const MetricInfo& metric : known)
+      if (metric.by_default) wanted.emplace_back(metric.name);
+    return wanted;
+  }
+  for (const std::string& name : names) {
+    if (std::find(all.begin(), all.end(), name) != all.end()) {
+      wanted.push_back(name);
+      continue;
+    }
+    const std::string near = nearest(name, all);
+    std::string list;
+    for (const std::string& item : all) list += (list.empty() ? "" : ", ") + item;
+    if (find_metric_info(name) != nullptr)
+      throw Error(ErrorCode::kRecipe, cat("metric '", name, "' is not one of the task ", task.name(), ", which has: ", list))
+          .key("metrics");
+    throw Error(ErrorCode::kRecipe,
+                cat("unknown metric '", name, "' (known: ", list, ")", near.empty() ? "" : "; did you mean " + near + "?"))
+        .key("metrics");
+  }
+  if (std::find(wanted.begin(), wanted.end(), "loss") == wanted.end()) wanted.insert(wanted.begin(), "loss");
+  return wanted;
+}
+
+const MetricInfo* find_metric_info(std::string_view name) {
+  static const std::vector<MetricInfo> all = [] {
+    std::vector<MetricInfo> list;
+    for (const ComponentKind& kind : tasks()) {
+      const std::unique_ptr<Options> made = kind.make();
+      for (const MetricInfo& metric : dynamic_cast<const TaskOptions&>(*made).metrics()) list.push_back(metric);
+    }
+    return list;
+  }();
+  const auto found =
+      std::find_if(all.begin(), all.end(), [bare = without_prefix(name)](const MetricInfo& metric) { return metric.name == bare; });
+  return found == all.end() ? nullptr : &*found;
+}
+
+bool larger_is_better(std::string_view metric) {
+  const MetricInfo* info = find_metric_info(metric);
+  return info != nullptr && info->larger_is_better;
+}
+
+std::string metric_text(std::string_view metric, double value) {
+  const MetricInfo* info = find_metric_info(metric);
+  char text[32];
+  std::snprintf(text, sizeof text, info != nullptr && info->unit == "%" ? "%.2f %%" : "%.4f", value);
+  return text;
+}
+
+double find_metric(const MetricValues& values, std::string_view name) {
+  for (const auto& [metric, value] : values) {
+    if (metric == name) return value;
+  }
+  return std::numeric_limits<double>::quiet_NaN();
+}
+
+}  // namespace galley

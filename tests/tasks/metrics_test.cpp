@@ -1,0 +1,133 @@
+// Laws: metrics are sums over samples whatever the batches, ranks count strictly higher scores, unknown names are refused with a near one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "libcore/nn/loss.h"
+#include "libcore/tasks/metric_sums.h"
+
+namespace galley {
+namespace {
+
+std::unique_ptr<Task> task_of(const std::string& loss, Shape output, ModelOutput kind = ModelOutput::kOther) {
+  Component automatic;
+  automatic.type = "auto";
+  return make_task(
+      automatic,
+      {.info = {.family = "test", .output = kind}, .output = {.shape = output}, .loss = loss.empty() ? Component() : make_loss(loss)});
+}
+
+Tensor labels_of(const Shape& shape, const std::vector<int64_t>& values) {
+  Tensor labels(DType::kI64, shape);
+  std::copy(values.begin(), values.end(), labels.data_as<int64_t>());
+  return labels;
+}
+
+/// The metrics of a task over batches that are given.
+class Sums {
+ public:
+  Sums(const std::vector<std::string>& names, std::unique_ptr<Task> task, bool tokens = false)
+      : task_(std::move(task)),
+        sums_(*task_, metric_names(*task_, names),
+              tokens ? CapturedResults{.results = {"losses", "scores"}}
+                     : CapturedResults{.sums = {{"loss", "losses"}}, .results = {"scores"}}) {}
+  void add(const Tensor& losses, const Tensor& scores, const Tensor& labels, int64_t valid) {
+    Batch batch;
+    batch.fields.emplace("label", labels);
+    batch.valid = valid;
+    sums_.add([&](const std::string& name) { return name == "losses" ? losses : scores; }, batch);
+  }
+  MetricValues values() const { return sums_.values(); }
+  int64_t samples() const { return sums_.samples(); }
+
+ private:
+  std::unique_ptr<Task> task_;
+  MetricSums sums_;
+};
+
+TEST(Metrics, CountsHandMadeRanks) {
+  Sums metrics({}, task_of("cross_entropy", {1, 6}));
+  // Sample 0: class 2 is best and true. Sample 1: the true class 0 has rank 5 (six classes): neither top1 nor top5.
+  // Sample 2: the true class 3 is second.
+  metrics.add(Tensor::of({3}, {0.5f, 2.0f, 1.0f}), Tensor::of({3, 6}, {0, 1, 9, 2, 3, 4, -1, 5, 4, 3, 2, 1, 7, 1, 2, 6, 3, 0}),
+              labels_of({3}, {2, 0, 3}), 3);
+  const MetricValues values = metrics.values();
+  ASSERT_EQ(values.size(), 3u);
+  EXPECT_DOUBLE_EQ(find_metric(values, "loss"), 3.5 / 3);
+  EXPECT_DOUBLE_EQ(find_metric(values, "top1"), 100.0 / 3);
+  EXPECT_DOUBLE_EQ(find_metric(values, "top5"), 200.0 / 3);
+  EXPECT_EQ(metric_names(*task_of("cross_entropy", {1, 5}), {"auto"}), (std::vector<std::string>{"loss", "top1"}))
+      << "top5 of five classes says nothing";
+}
+
+TEST(Metrics, PaddedSamplesAndBatchSizesDoNotCount) {
+  Sums whole({"loss", "top1"}, task_of("cross_entropy", {1, 2})), cut({"loss", "top1"}, task_of("cross_entropy", {1, 2}));
+  const Tensor losses = Tensor::of({4}, {1, 2, 3, 1e9f});
+  const Tensor scores = Tensor::of({4, 2}, {1, 0, 0, 1, 1, 0, 1, 0});
+  whole.add(losses, scores, labels_of({4}, {0, 0, 0, 0}), 3);
+  cut.add(losses, scores, labels_of({4}, {0, 0, 0, 0}), 1);
+  cut.add(Tensor::of({2}, {2, 3}), Tensor::of({2, 2}, {0, 1, 1, 0}), labels_of({2}, {0, 0}), 2);
+  EXPECT_EQ(whole.values(), cut.values());
+  EXPECT_EQ(whole.samples(), 3);
+  EXPECT_NEAR(find_metric(whole.values(), "top1"), 66.667, 1e-3);
+}
+
+TEST(Metrics, ANaNScoreIsNeverRight) {
+  Sums metrics({"top1"}, task_of("cross_entropy", {1, 2}));
+  metrics.add(Tensor::of({1}, {0}), Tensor::of({1, 2}, {NAN, NAN}), labels_of({1}, {0}), 1);
+  EXPECT_EQ(find_metric(metrics.values(), "top1"), 0);
+}
+
+TEST(Metrics, MixedLabelsCountForTheLossAlone) {
+  Sums metrics({}, task_of("cross_entropy", {1, 2}));
+  metrics.add(Tensor::of({1}, {2}), Tensor::of({1, 2}, {1, 0}), Tensor::of({1, 2}, {0.5f, 0.5f}), 1);
+  EXPECT_EQ(metrics.values(), (MetricValues{{"loss", 2}, {"top1", 0}}));
+}
+
+TEST(Metrics, TokensCountNotSamples) {
+  const auto model = [] { return task_of("", {1, 3, 2}, ModelOutput::kTokens); };
+  Sums metrics({}, model(), true);
+  // Three tokens in a batch of two samples, the last of which is padding; then one token. The padding's losses are not read.
+  metrics.add(Tensor::of({2, 3}, {1, 2, 4, 99, 99, 99}), Tensor::of({2, 3, 2}, {1, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0}),
+              labels_of({2, 3}, {0, 0, 0, -100, -100, -100}), 1);
+  metrics.add(Tensor::of({1, 3}, {5, 99, 99}), Tensor::of({1, 3, 2}, {0, 1, 0, 0, 0, 0}), labels_of({1, 3}, {1, -100, -100}), 1);
+  const MetricValues values = metrics.values();
+  ASSERT_EQ(values.size(), 3u);
+  EXPECT_DOUBLE_EQ(find_metric(values, "loss"), 3);
+  EXPECT_DOUBLE_EQ(find_metric(values, "perplexity"), std::exp(3.0));
+  EXPECT_DOUBLE_EQ(find_metric(values, "bits_per_char"), 3 / std::log(2.0));
+  EXPECT_EQ(metrics.samples(), 2);
+  Sums ranks({"top1"}, model(), true);
+  ranks.add(Tensor::of({1, 3}, {1, 2, 4}), Tensor::of({1, 3, 2}, {1, 0, 0, 1, 1, 0}), labels_of({1, 3}, {0, 0, -100}), 1);
+  EXPECT_DOUBLE_EQ(find_metric(ranks.values(), "top1"), 50);
+  EXPECT_THROW(metric_names(*task_of("cross_entropy", {1, 10}), {"perplexity"}), Error) << "of a classifier";
+}
+
+TEST(Metrics, NamesAreThoseOfTheTasks) {
+  EXPECT_FALSE(larger_is_better("perplexity"));
+  EXPECT_FALSE(larger_is_better("bits_per_char"));
+  EXPECT_TRUE(larger_is_better("ema/miou"));
+  EXPECT_EQ(metric_text("ema/top1", 91.2), "91.20 %");
+  EXPECT_EQ(metric_text("loss", 0.31), "0.3100");
+  for (const ComponentKind& kind : tasks()) {
+    const auto options = kind.make();
+    int ranking = 0;
+    for (const MetricInfo& metric : dynamic_cast<const TaskOptions&>(*options).metrics()) ranking += metric.ranks;
+    EXPECT_EQ(ranking, 1) << kind.type << ": one metric ranks checkpoints";
+  }
+}
+
+TEST(Metrics, RefusesUnknownNamesAndNoSamples) {
+  try {
+    metric_names(*task_of("cross_entropy", {1, 10}), {"top_1"});
+    FAIL() << "an unknown metric was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kRecipe);
+    EXPECT_NE(error.message().find("did you mean top1?"), std::string::npos) << error.message();
+  }
+  EXPECT_THROW(Sums({}, task_of("cross_entropy", {1, 10})).values(), Error);
+}
+
+}  // namespace
+}  // namespace galley
