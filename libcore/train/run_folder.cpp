@@ -83,6 +83,7 @@ std::string to_json(const TrainResult& result) {
   json["samples"] = result.samples;
   json["wall_s"] = rounded(result.wall_s);
   json["stopped"] = result.stopped;
+  if (!result.digest.empty()) json["digest"] = result.digest;
   json["micro"] = result.micro;
   json["ranks"] = result.ranks;
   json["planned_peak_bytes"] = result.planned_peak_bytes;
@@ -107,6 +108,7 @@ TrainResult parse_result(const std::string& text, const std::string& path) {
     result.samples = json.at("samples");
     result.wall_s = json.at("wall_s");
     result.stopped = json.at("stopped");
+    result.digest = json.value("digest", std::string());
     result.micro = json.at("micro");
     result.ranks = json.at("ranks");
     result.planned_peak_bytes = json.at("planned_peak_bytes");

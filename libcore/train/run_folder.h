@@ -45,6 +45,7 @@ struct TrainResult {
   int64_t samples = 0;
   double wall_s = 0;
   std::string stopped = "done";  // done | early_stop | signal | nan
+  std::string digest;            // of all parameters (weights/safetensors.h: digest_of_tensors); "": a result of before there was one
   int64_t micro = 0, ranks = 1;
   int64_t planned_peak_bytes = 0, peak_bytes = 0;
   int64_t skipped = 0;           // damaged samples that were replaced (on_error: skip), over the whole run

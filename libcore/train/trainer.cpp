@@ -103,6 +103,7 @@ class Trainer::State {
   void validate(RunFolder& folder, TrainEvents& events, TensorBoardWriter* board);
   Metadata metadata();
   int64_t irregular() const { return irregular_before + loader->irregular().samples; }
+  std::string digest() const;
   int64_t skipped() const { return skipped_before + loader->skips().skipped; }
   double epoch_at(int64_t s) const { return length.steps_per_epoch > 0 ? static_cast<double>(s) / length.steps_per_epoch : 0; }
   KeepPolicy keep() const {
@@ -220,6 +221,17 @@ Metadata Trainer::State::metadata() {
   if (recipe.data.val) metadata["galley.pipeline"] = pipeline_text(session.pipeline_of("val"), *recipe.registry);
   if (!parents.empty()) metadata["galley.parents"] = parents;
   return metadata;
+}
+
+/// Of the parameters as they are now; buffers (running statistics) are left out, since they depend on how a batch is divided.
+std::string Trainer::State::digest() const {
+  const ParameterStore& store = update->store();
+  std::vector<TensorSource> tensors;
+  for (const ParameterSpec& spec : update->parameters()) {
+    if (spec.role != ValueRole::kParameter) continue;
+    tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape, [&store, name = spec.name] { return store.get(name); });
+  }
+  return digest_of_tensors(tensors);
 }
 
 std::string Trainer::State::save(RunFolder& folder) {
@@ -393,6 +405,7 @@ TrainResult Trainer::State::train(TrainEvents& events) {
     result.epochs = epoch_at(step);
     result.samples = step * batch.global;
     result.wall_s = wall_s;
+    result.digest = digest();
     result.micro = batch.micro;
     result.planned_peak_bytes = plan.planned_peak_bytes;
     result.peak_bytes = peak_resident_bytes();

@@ -116,6 +116,19 @@ void SafetensorsFile::verify() const {
 TensorSource::TensorSource(std::string name, Tensor tensor)
     : name(std::move(name)), dtype(tensor.dtype()), shape(tensor.shape()), values([tensor] { return tensor; }) {}
 
+std::string digest_of_tensors(std::span<const TensorSource> tensors) {
+  std::vector<const TensorSource*> order;
+  for (const TensorSource& tensor : tensors) order.push_back(&tensor);
+  std::sort(order.begin(), order.end(), [](const TensorSource* a, const TensorSource* b) { return a->name < b->name; });
+  Digest digest;
+  for (const TensorSource* source : order) {
+    const Tensor tensor = source->values().to(MemoryFormat::contiguous());
+    const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.data()), static_cast<size_t>(tensor.bytes()));
+    digest.update(cat(digest_of(bytes), " ", dtype_name(tensor.dtype()), " ", tensor.shape().str(), " ", source->name, "\n"));
+  }
+  return digest.hex();
+}
+
 WrittenFile write_safetensors(const std::string& path, std::span<const TensorSource> tensors, const Metadata& metadata, Publish publish) {
   std::vector<const TensorSource*> order;
   for (const TensorSource& tensor : tensors) order.push_back(&tensor);

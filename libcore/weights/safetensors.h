@@ -109,6 +109,11 @@ struct WrittenFile {
   std::vector<WrittenTensor> tensors;
 };
 
+/// Digest of a set of tensors, as result.json gives it for the parameters: XXH3-128 of one line a tensor, sorted by the bytes of the names,
+/// "DIGEST DTYPE SHAPE NAME\n". DIGEST is that of the contiguous little-endian values (`galley.digest.NAME` in Galley's own files), DTYPE is as
+/// in recipes (f32), SHAPE is as in "[64,3,7,7]" ("[]" for a scalar). The order of `tensors` and their memory formats do not matter.
+std::string digest_of_tensors(std::span<const TensorSource> tensors);
+
 /// Writes the file (durable when this returns) and returns its digests, computed from memory while writing. Tensors lie in the
 /// given order, those of wider elements first, so that each is aligned. Throws Error (exit code 7) where the disk fails.
 WrittenFile write_safetensors(const std::string& path, std::span<const TensorSource> tensors, const Metadata& metadata, Publish publish = Publish::kRename);

@@ -1,7 +1,10 @@
 // The training tool as a user runs it: the files and JSON of the tools' contract; mistakes have their exit codes; built-in recipes are valid.
 
 #include <gtest/gtest.h>
+#include <xxhash.h>
 
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -12,6 +15,32 @@ namespace {
 
 using Json = nlohmann::json;
 
+std::string xxh3_128(const std::string& bytes) {
+  XXH128_canonical_t canonical;
+  XXH128_canonicalFromHash(&canonical, XXH3_128bits(bytes.data(), bytes.size()));
+  std::string hex;
+  for (const unsigned char byte : canonical.digest) {
+    hex += "0123456789abcdef"[byte >> 4];
+    hex += "0123456789abcdef"[byte & 15];
+  }
+  return hex;
+}
+
+/// The digest that docs/weights.md defines, from the bytes of a file of float32 tensors. Buffers are those of batch norm.
+std::string digest_of_parameters(const std::string& path) {
+  const std::string bytes = read_text(path), values = tensor_bytes(path);
+  std::map<std::string, std::string> lines;
+  const Json header = Json::parse(bytes.substr(8, bytes.size() - 8 - values.size()));
+  for (const auto& [name, entry] : header.items()) {
+    if (name == "__metadata__" || name.ends_with(".running_mean") || name.ends_with(".running_var") || name.ends_with(".num_batches_tracked")) continue;
+    EXPECT_EQ(entry["dtype"], "F32");
+    lines[name] = xxh3_128(tensor_bytes(path, name)) + " f32 " + entry["shape"].dump() + " " + name + "\n";
+  }
+  std::string text;
+  for (const auto& [name, line] : lines) text += line;
+  return xxh3_128(text);
+}
+
 TEST(Train, LeavesTheRunFolderOfTheContract) {
   const std::string folder = scratch_folder();
   const Outcome outcome = run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "--format", "json", "-q"});
@@ -20,6 +49,7 @@ TEST(Train, LeavesTheRunFolderOfTheContract) {
   EXPECT_EQ(result["steps"], 6);
   EXPECT_EQ(result["samples"], 48);
   EXPECT_EQ(result["stopped"], "done");
+  EXPECT_EQ(result["digest"], digest_of_parameters(folder + "/run/weights.safetensors"));
   EXPECT_EQ(result["micro"], 8);
   EXPECT_TRUE(result["metrics"].contains("top1"));
   EXPECT_EQ(result["provenance"]["tool"], "galley-train");
@@ -58,6 +88,22 @@ TEST(Train, OnTheReferenceBackEndGivesTheSameModel) {
   }
   EXPECT_NE(tensor_bytes(folder + "/cpu/weights.safetensors"), tensor_bytes(folder + "/ref/weights.safetensors")) << "other kernels round otherwise";
   EXPECT_NEAR(losses[0], losses[1], 1e-4 * losses[0]);
+}
+
+/// A network with batch norm, so that there are buffers, which the digest leaves out.
+TEST(Train, DigestIsThatOfTheParameters) {
+  const std::string folder = scratch_folder();
+  const std::string tiny = std::string(GALLEY_SOURCE_DIR) + "/recipes/data/tiny_synthetic.yaml";
+  const auto train = [&](const std::string& name, const std::string& seed) {
+    const Outcome outcome = run("galley-train", {"cifar10_resnet20", "--with", tiny, "threads=1", "seed=" + seed, "-o", folder + "/" + name, "--format", "json", "-q"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return Json::parse(outcome.out)["digest"].get<std::string>();
+  };
+  const std::string digest = train("first", "1");
+  EXPECT_EQ(digest.size(), 32u);
+  EXPECT_EQ(digest, digest_of_parameters(folder + "/first/weights.safetensors"));
+  EXPECT_EQ(digest, train("second", "1")) << "equal runs agree";
+  EXPECT_NE(digest, train("third", "2")) << "another seed differs";
 }
 
 /// Weights say for which images they are: those of validation, not the model's usual ones.

@@ -53,12 +53,19 @@ TEST(RunFolder, ResultReadsBack) {
   result.metrics = {{"loss", 0.25}, {"top1", 91.5}};
   result.best = {"top1", 91.75, 40, "weights_best.safetensors"};
   result.steps = 50;
+  result.digest = "99aa06d3014798d86001c324468d497f";
   result.planned_peak_bytes = int64_t{5} << 32;
   result.provenance = "{\"tool\":\"galley-train\"}";
   const TrainResult back = parse_result(to_json(result), "result.json");
   EXPECT_EQ(to_json(back), to_json(result));
   EXPECT_THROW(parse_result("{\"metrics\":", "result.json"), Error);
   EXPECT_THROW(parse_result("{}", "result.json"), Error);
+}
+
+TEST(RunFolder, ResultOfBeforeDigestsReadsBackWithoutOne) {
+  const std::string json = to_json(TrainResult());
+  EXPECT_EQ(json.find("digest"), std::string::npos) << json;
+  EXPECT_EQ(parse_result(json, "result.json").digest, "");
 }
 
 TEST(TensorBoard, Crc32cOfTheStandardCheckString) { EXPECT_EQ(crc32c("123456789"), 0xe3069283u); }

@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 
+#include "libcore/base/digest.h"
 #include "tests/support/temporary_folder.h"
 
 namespace galley {
@@ -59,6 +61,22 @@ TEST(Safetensors, RoundTripContiguousAndAligned) {
   } catch (const Error& error) {
     EXPECT_NE(error.text().find("did you mean 'layer1.0.conv1.weight'"), std::string::npos);
   }
+}
+
+/// A digest of a set: that of one line a tensor in the order of names, whose digests are those that a file carries.
+TEST(Safetensors, DigestOfASetIsThatOfItsLines) {
+  const TemporaryFolder folder;
+  std::vector<TensorSource> tensors = samples();
+  write_safetensors(folder / "w.safetensors", tensors, {});
+  const SafetensorsFile file(folder / "w.safetensors");
+  const auto line = [&](const std::string& name, const std::string& type) { return cat(file.metadata().at("galley.digest." + name), " ", type, " ", name, "\n"); };
+  const std::string lines = line("bn.num_batches_tracked", "i64 []") + line("bytes", "u8 [5]") + line("empty", "f32 [0,4]") + line("half", "bf16 [3]") + line("layer1.0.conv1.weight", "f32 [2,3,2,2]");
+  EXPECT_EQ(digest_of_tensors(tensors), digest_of(lines));
+  std::reverse(tensors.begin(), tensors.end());
+  EXPECT_EQ(digest_of_tensors(tensors), digest_of(lines)) << "the order of the tensors does not matter";
+  tensors[0].name = "other";
+  EXPECT_NE(digest_of_tensors(tensors), digest_of(lines));
+  EXPECT_EQ(digest_of_tensors({}), digest_of(""));
 }
 
 TEST(Safetensors, TensorsOutliveTheFileObject) {
