@@ -40,7 +40,9 @@ bool Backend::has_kernel(const Graph& graph, const Node& node, Stage stage) cons
     for (size_t i = 0; i < asked.context.inputs.size(); ++i) {
       if (i >= node.op->inputs.size() || node.op->inputs[i].kind != PortKind::kWeight) lay(asked.context.inputs[i]);
     }
-    for (const TensorType*& type : asked.context.outputs) lay(type);
+    for (size_t o = 0; o < asked.context.outputs.size(); ++o) {
+      if (node.op->outputs[o].kind != PortKind::kWeight) lay(asked.context.outputs[o]);
+    }
   }
   const Kernel* kernel = choose(asked).kernel;
   return kernel != nullptr && !kernel->reference;

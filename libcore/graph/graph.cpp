@@ -7,7 +7,7 @@ namespace {
 
 /// Fills in the outputs' formats by the op's rule and checks the inputs' ones.
 void apply_format_rule(const OpDef& op, const OpContext& context, std::vector<TensorType>& outputs) {
-  if (op.layout.formats == FormatRule::kExplicit) return;
+  if (op.layout.formats == FormatRule::kExplicit || op.layout.formats == FormatRule::kReorder) return;
   const TensorType* first = nullptr;
   for (const TensorType* type : context.inputs) {
     if (type == nullptr || type->format.is_blocked() || type->shape.rank() < 4) continue;
@@ -20,8 +20,9 @@ void apply_format_rule(const OpDef& op, const OpContext& context, std::vector<Te
     GALLEY_ASSERT(!first->format.is_channels_last(), op.name, " wants contiguous inputs, got ", first->str());
     return;
   }
-  for (TensorType& type : outputs) {
-    if (type.shape.rank() == first->shape.rank() && first->format.is_channels_last()) type.format = first->format;
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    const bool weight = o < op.outputs.size() && op.outputs[o].kind == PortKind::kWeight;
+    if (!weight && outputs[o].shape.rank() == first->shape.rank() && first->format.is_channels_last()) outputs[o].format = first->format;
   }
 }
 
@@ -61,6 +62,14 @@ OpContext context_of(const Graph& graph, const Node& node) {
   for (ValueId id : node.inputs) context.inputs.push_back(id == kNoValue ? nullptr : &graph.type(id));
   for (ValueId id : node.outputs) context.outputs.push_back(&graph.type(id));
   return context;
+}
+
+std::vector<size_t> inputs_of(const Node& node, PortKind kind) {
+  std::vector<size_t> places;
+  for (size_t i = 0; i < node.inputs.size(); ++i) {
+    if (node.inputs[i] != kNoValue && node.op->input_port(i).kind == kind) places.push_back(i);
+  }
+  return places;
 }
 
 ValueId Graph::new_value(TensorType type) {

@@ -145,6 +145,9 @@ class Graph {
 /// Types of a node's inputs and outputs, for infer, cost and kernels.
 OpContext context_of(const Graph& graph, const Node& node);
 
+/// Places of the node's given inputs whose ports are of that kind, in order.
+std::vector<size_t> inputs_of(const Node& node, PortKind kind);
+
 /// Are the bytes of both formats the same for this shape (the dimensions that change place have size 1)?
 bool same_bytes(const Shape& shape, const MemoryFormat& a, const MemoryFormat& b);
 /// Is output 0 the very memory of input 0: a view, or a reorder between formats of the same bytes?

@@ -38,6 +38,8 @@ const OpDef& find_op(std::string_view name) {
   return *op;
 }
 
+const OpDef& family_of(const OpDef& op) { return op.variant_of.empty() ? op : find_op(op.variant_of); }
+
 std::vector<const OpDef*> all_ops() {
   const std::shared_lock lock(store().mutex);
   return store().list;

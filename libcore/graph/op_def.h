@@ -1,6 +1,7 @@
 #pragma once
 // OpDef: everything the rest of the program asks about an operator, in one entry (design: an operator lives in one place).
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <span>
@@ -16,7 +17,7 @@ namespace galley {
 
 class Expansion;        // ops/expansion.h
 class GradientBuilder;  // ops/gradient.h
-class IntegerBuilder;   // passes/integer_builder.h
+class IntegerBuilder;   // ops/integer_builder.h
 class Value;            // graph/graph.h
 
 /// What an input or output of an operator is for.
@@ -24,7 +25,7 @@ enum class PortKind : uint8_t {
   kActivation,  // data that flows through the model, and its gradients
   kWeight,      // an operand of products, or the gradient of one: its kernel may prefer a memory format of its own
   kStatistics,  // vectors beside the data: biases, scales, means, variances; they stay in f32
-  kState,       // a persistent array: parameters in their update, moments, running statistics, observed ranges
+  kState,       // a persistent array that an update writes: parameters, moments, running statistics, observed ranges
   kIndex,       // integers that select: classes, positions, tokens
   kScalar,      // one value that is fed or computed: learning rate, step, random key
 };
@@ -87,29 +88,60 @@ enum class WorkClass : uint8_t {
 
 /// Memory formats of values of rank 4 and 5 (others are always contiguous).
 enum class FormatRule : uint8_t {
-  kKeeps,       // its rank-4/5 inputs and outputs share one format, contiguous or channels_last: element-wise, pooling, convolution
+  kKeeps,       // its rank-4/5 inputs and outputs, weights apart, share one format, contiguous or channels_last: element-wise, pooling, convolution
   kContiguous,  // contiguous inputs and outputs
-  kExplicit,    // infer sets the format (reorder)
+  kExplicit,    // takes inputs in any format; infer sets the formats of the outputs
+  kReorder,     // as kExplicit, and output 0 holds input 0's values: nothing runs where both formats are the same bytes
+};
+/// Memory formats of weights (ports of kind kWeight).
+enum class WeightFormat : uint8_t {
+  kContiguous,       // its kernels read and make weights in contiguous format
+  kFollows,          // a weight is reordered to the format that the kernel prefers, a weight gradient made in the format of its parameter
+  kLeads,            // the same, and a parameter is kept in the format that the kernel of this operator prefers
+  kLeadsInference,   // as kLeads, but contiguous in graphs with a backward pass: the gradients are products with the contiguous weight
+  kLeadsParameters,  // as kLeads, but a computed weight stays contiguous: the kernel packs it in each run, which costs no more than a reorder
 };
 struct LayoutRule {
   FormatRule formats = FormatRule::kKeeps;
   bool prefers_channels_last = false;  // several times faster in channels_last: such an operator asks for it
+  WeightFormat weights = WeightFormat::kContiguous;
+  /// Of a kExplicit operator that can make output 0 in any format: its attributes that name this one. nullptr: the format is given.
+  std::shared_ptr<const Options> (*with_format)(const Options& attributes, const MemoryFormat& format) = nullptr;
 };
 
 /// What assign_precision does with it.
 enum class PrecisionRule {
   kFollow,       // computes in the type of its activations
-  kLow,          // in low precision, arrays of rank 2 and more; biases stay f32
-  kActivations,  // activations follow, while parameters and statistics stay f32: norms
+  kLow,          // in low precision: activations and weights of rank 2 and more; biases stay f32
+  kActivations,  // activations follow, while weights and statistics stay f32: norms
   kKeepF32,      // in f32
 };
 
-/// How the quantize pass treats it.
+/// How quantization treats an operator. All but kFloat have a form on integers: see OpDef::integer_form.
 enum class QuantizeRule {
   kFloat,        // stays in float
-  kCompute,      // an integer operator with its own output scale stands for it: conv, linear, add, mul, concat, average pools, mean over pixels
-  kPassThrough,  // works on the integers unchanged, output scale = input scale: max pool, view, pad (by the zero point), nearest resize
-  kTable,        // element-wise function of one input: a 256-entry table
+  kProduct,      // a layer: a product with a constant weight, stored as integers, with bias and residual: conv2d, linear
+  kScale,        // a layer: a factor and a summand for each channel (OpDef::channel_scale), on integers where its neighbours are: batch_norm_inference
+  kRecurrent,    // two layers, a product with each of its two weights; its results are never integers: lstm, gru, rnn
+  kCompute,      // an operator on integers with a map of its own result: add, mul, average pools, mean over pixels
+  kJoin,         // as kCompute, and inputs take over the map of the result where that costs little, so that integers are copied: concat
+  kPassThrough,  // works on the integers unchanged, the result has the input's map: max pool, view, pad (by the zero point), nearest resize
+  kTable,        // element-wise function of one input: a table of 256 entries
+};
+
+/// What an operator is in a graph on integers.
+enum class IntegerRole : uint8_t {
+  kNone,         // works on real values, or on integers that are not quantized values (indices, counts)
+  kQuantizes,    // makes integers of real values
+  kDequantizes,  // makes real values of integers
+  kComputes,     // reads integers that stand for real values
+};
+
+/// Whether OpDef::cases may write sizes by letters, "mb16ic64ih56oc64kh3", and which.
+enum class CaseLetters : uint8_t {
+  kNone,
+  kConvolution,  // mb batch, ic oc channels, ih iw image, kh kw kernel, sh sw stride, ph pw padding, dh dw dilation, g groups
+  kMatrix,       // mb rows, ic and oc features
 };
 
 /// Output `output` overwrites the memory of persistent input `input` (an update of state in place).
@@ -142,20 +174,39 @@ struct OpDef {
   bool has_effect = false;                  // never removed even where nothing reads its outputs
   /// The primitives that a composite stands for: emits them into the caller's graph. nullptr: a primitive, or `target`.
   void (*definition)(Expansion&) = nullptr;
-  /// The operator on integers that takes its place in a quantized graph; nullptr: none.
+  /// Where `quantize` holds with these types and attributes; nullptr: always. Absent where the rule asks for a constant operand or for unused outputs:
+  /// passes/integer_domain.h checks that.
+  bool (*quantizable)(const OpContext&) = nullptr;
+  /// The operator on integers that takes its place where activations are quantized by ranges known before (static, QAT). nullptr: the operator itself
+  /// (kPassThrough), a look-up (kTable), none (others).
   void (*integer_form)(IntegerBuilder&) = nullptr;
+  /// The same where activations are quantized by the range of each batch (dynamic). nullptr: none.
+  void (*dynamic_form)(IntegerBuilder&) = nullptr;
+  /// Of kScale, from constant inputs in float: set(0) the factor of each channel, set(1) the summand.
+  void (*channel_scale)(IntegerBuilder&) = nullptr;
+  IntegerRole integer = IntegerRole::kNone;
+  /// Does it multiply pairs of 8 bits without a promise that two products fit 16 bits, so that quantize.saturation could make it faster? nullptr: no.
+  bool (*exact_products)(const OpContext&) = nullptr;
   bool target = false;                      // made by a back end's rewrite: its oracle is the sub-graph that it replaced
-  std::vector<std::string_view> cases = {}; // usual sizes, in the grammar of `galley-benchmark op`
+  std::string_view variant_of = "";         // the operator whose result it computes in another form; reports and recipes know it by that name
+  std::vector<std::string_view> cases = {}; // usual sizes, in the grammar of `galley-benchmark op`; empty: inputs of equal shapes, where infer takes them
+  CaseLetters letters = CaseLetters::kNone;
 
   bool view() const { return work == WorkClass::kView; }
   /// Has a definition in terms of other operators.
   bool composite() const { return definition != nullptr; }
+  /// The port of input i; all inputs from the last port on are its own where that is variadic.
+  const Port& input_port(size_t i) const { return inputs[std::min(i, inputs.size() - 1)]; }
+  /// May kernels prefer a format of their own for input i?
+  bool has_weight_format(size_t i) const { return layout.weights != WeightFormat::kContiguous && input_port(i).kind == PortKind::kWeight; }
 };
 
 /// The operator of that name; throws InternalError where there is none (installed by ops/registry.cpp).
 const OpDef& find_op(std::string_view name);
 /// Like find_op, nullptr where there is none.
 const OpDef* find_op_or_null(std::string_view name);
+/// The operator that this one is a variant of, or itself.
+const OpDef& family_of(const OpDef& op);
 /// All operators, in the order of their registration.
 std::vector<const OpDef*> all_ops();
 /// Adds operators: those of ops/registry.cpp (through ensure_ops_registered in ops/registry.h), and those of back ends. Thread-safe.

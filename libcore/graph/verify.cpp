@@ -116,7 +116,7 @@ bool same_bytes(const Shape& shape, const MemoryFormat& a, const MemoryFormat& b
 
 bool is_view(const Graph& graph, const Node& node) {
   if (node.op->view()) return true;
-  if (!node.is("reorder")) return false;
+  if (node.op->layout.formats != FormatRule::kReorder) return false;
   return same_bytes(graph.type(node.inputs[0]).shape, graph.type(node.inputs[0]).format, graph.type(node.outputs[0]).format);
 }
 

@@ -60,7 +60,8 @@ const OpDef& sum_to_op() {
                          .make_attrs = make_options<ShapeAttrs>,
                          .infer = infer_sum_to,
                          .gradient = [](GradientBuilder& g) { g.set(0, broadcast_to(g.grad(), g.in(0).shape())); },
-                         .cost = input_cost<1>};
+                         .cost = input_cost<1>,
+                         .cases = {"sum_to:16x64x56x56:shape=[1,64,1,1]"}};
   return def;
 }
 const OpDef& sum_products_op() {
@@ -71,7 +72,8 @@ const OpDef& sum_products_op() {
                          .make_attrs = make_options<ShapeAttrs>,
                          .infer = infer_sum_products,
                          .no_gradient = "put in after differentiation",
-                         .cost = input_cost<2>};
+                         .cost = input_cost<2>,
+                         .cases = {"sum_products:16x64x56x56+16x64x56x56:shape=[16,64,1,1]"}};
   return def;
 }
 const OpDef& broadcast_to_op() {
@@ -91,7 +93,8 @@ const OpDef& broadcast_to_op() {
                            return {y};
                          },
                          .gradient = [](GradientBuilder& g) { g.set(0, sum_to(g.grad(), g.in(0).shape())); },
-                         .quantize = QuantizeRule::kPassThrough};
+                         .quantize = QuantizeRule::kPassThrough,
+                         .cases = {"broadcast_to:16x64x1x1:shape=[16,64,56,56]"}};
   return def;
 }
 

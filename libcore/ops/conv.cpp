@@ -138,8 +138,12 @@ const OpDef& conv2d_op() {
                          .infer = infer_conv,
                          .gradient = gradient,
                          .cost = cost_forward,
+                         .work = WorkClass::kProduct,
+                         .layout = {.prefers_channels_last = true, .weights = WeightFormat::kLeads},
                          .precision = PrecisionRule::kLow,
-                         .quantize = QuantizeRule::kCompute};
+                         .quantize = QuantizeRule::kProduct,
+                         .cases = {"conv2d:mb16ic64ih56oc64kh3", "conv2d:mb16ic256ih14oc1024kh1", "conv2d:mb32ic96ih56oc96kh3sh2g96"},
+                         .letters = CaseLetters::kConvolution};
   return def;
 }
 const OpDef& conv2d_backward_data_op() {
@@ -151,8 +155,12 @@ const OpDef& conv2d_backward_data_op() {
                          .infer = infer_backward_data,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward_data,
+                         .work = WorkClass::kProduct,
+                         .layout = {.prefers_channels_last = true, .weights = WeightFormat::kFollows},
                          .precision = PrecisionRule::kLow,
-                         .may_reuse = {{0, 2}}};
+                         .may_reuse = {{0, 2}},
+                         .cases = {"conv2d_backward_data:mb16ic64ih56oc64kh3", "conv2d_backward_data:mb16ic256ih14oc1024kh1"},
+                         .letters = CaseLetters::kConvolution};
   return def;
 }
 const OpDef& conv2d_backward_weights_op() {
@@ -164,8 +172,11 @@ const OpDef& conv2d_backward_weights_op() {
                          .infer = infer_backward_weights,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward_weights,
-                         .layout = {FormatRule::kExplicit},  // a weight: never channels_last
-                         .precision = PrecisionRule::kLow};
+                         .work = WorkClass::kProduct,
+                         .layout = {.prefers_channels_last = true, .weights = WeightFormat::kFollows},  // a weight: never channels_last
+                         .precision = PrecisionRule::kLow,
+                         .cases = {"conv2d_backward_weights:mb16ic64ih56oc64kh3", "conv2d_backward_weights:mb16ic256ih14oc1024kh1"},
+                         .letters = CaseLetters::kConvolution};
   return def;
 }
 

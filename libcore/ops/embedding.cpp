@@ -41,7 +41,8 @@ const OpDef& embedding_op() {
                                cost.bytes_read = static_cast<double>(c.in(1).bytes() + c.out(0).bytes());
                                return cost;
                              },
-                         .layout = {FormatRule::kContiguous}};
+                         .layout = {FormatRule::kContiguous},
+                         .cases = {"embedding:10000x256+64x128@i64"}};
   return def;
 }
 
@@ -49,7 +50,7 @@ const OpDef& embedding_backward_op() {
   static const OpDef def{.name = "embedding_backward",
                          .doc = "adds rows of the gradient into a table of zeros, at the picked indices",
                          .inputs = {"grad", Port::index("index")},
-                         .outputs = {"dweight"},
+                         .outputs = {Port::weight("dweight")},
                          .make_attrs = make_options<EmbeddingBackwardAttrs>,
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            const TensorType& grad = c.in(0);
@@ -68,7 +69,8 @@ const OpDef& embedding_backward_op() {
                          },
                          .no_gradient = kNoSecondDerivative,
                          .cost = input_cost<1>,
-                         .layout = {FormatRule::kContiguous}};
+                         .layout = {FormatRule::kContiguous},
+                         .cases = {"embedding_backward:64x128x256+64x128@i64:rows=10000"}};
   return def;
 }
 

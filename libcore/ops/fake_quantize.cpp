@@ -108,7 +108,8 @@ const OpDef& fake_quantize_op() {
                          .gradient = fake_gradient,
                          .cost = elementwise_cost<6>,
                          .precision = PrecisionRule::kKeepF32,
-                         .may_reuse = {{0, 0}}};
+                         .may_reuse = {{0, 0}},
+                         .cases = {"fake_quantize:16x64x56x56+scalar+scalar", "fake_quantize:512x512x3x3+512+512:axis=0,qmin=-127,qmax=127"}};
   return def;
 }
 const OpDef& fake_quantize_backward_op() {
@@ -121,19 +122,21 @@ const OpDef& fake_quantize_backward_op() {
                          .no_gradient = kNoSecondDerivative,
                          .cost = elementwise_cost<5>,
                          .precision = PrecisionRule::kKeepF32,
-                         .may_reuse = {{0, 0}, {0, 1}}};
+                         .may_reuse = {{0, 0}, {0, 1}},
+                         .cases = {"fake_quantize_backward:16x64x56x56+16x64x56x56+scalar+scalar"}};
   return def;
 }
 const OpDef& fake_quantize_scale_backward_op() {
   static const OpDef def{.name = "fake_quantize_scale_backward",
                          .doc = "gradient of fake_quantize's scale (LSQ, Esser et al. 2020)",
                          .inputs = {"grad", "x", Port::statistics("scale"), Port::statistics("zero_point")},
-                         .outputs = {"dscale"},
+                         .outputs = {Port::statistics("dscale")},
                          .make_attrs = make_options<FakeQuantizeAttrs>,
                          .infer = infer_scale_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = input_cost<8>,
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .cases = {"fake_quantize_scale_backward:16x64x56x56+16x64x56x56+scalar+scalar"}};
   return def;
 }
 const OpDef& observe_range_op() {
@@ -146,7 +149,8 @@ const OpDef& observe_range_op() {
                          .no_gradient = kObserved,
                          .cost = input_cost<2>,
                          .precision = PrecisionRule::kKeepF32,
-                         .stops_gradient = true};
+                         .stops_gradient = true,
+                         .cases = {"observe_range:16x64x56x56+scalar+scalar+scalar"}};
   return def;
 }
 const OpDef& keep_range_op() {
@@ -156,6 +160,7 @@ const OpDef& keep_range_op() {
                          .outputs = {Port::state("min_state"), Port::state("max_state")},
                          .infer = infer_keep,
                          .no_gradient = kObserved,
+                         .work = WorkClass::kState,
                          .precision = PrecisionRule::kKeepF32,
                          .updates = {{0, 0}, {1, 1}},
                          .gate = 4};
@@ -171,7 +176,8 @@ const OpDef& qparams_from_range_op() {
                          .no_gradient = kObserved,
                          .cost = elementwise_cost<8>,
                          .precision = PrecisionRule::kKeepF32,
-                         .stops_gradient = true};
+                         .stops_gradient = true,
+                         .cases = {"qparams_from_range:512+512"}};
   return def;
 }
 

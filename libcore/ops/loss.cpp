@@ -99,7 +99,8 @@ const OpDef& cross_entropy_op() {
                              },
                          .cost = input_cost<5>,
                          .layout = {FormatRule::kContiguous},
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .cases = {"cross_entropy:64x1000+64@i64"}};
   return def;
 }
 const OpDef& cross_entropy_backward_op() {
@@ -112,13 +113,14 @@ const OpDef& cross_entropy_backward_op() {
                          .no_gradient = kNoSecondDerivative,
                          .cost = elementwise_cost<6>,
                          .layout = {FormatRule::kContiguous},
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .cases = {"cross_entropy_backward:scalar+64x1000+64@i64"}};
   return def;
 }
 const OpDef& mse_loss_op() {
   static const OpDef def{.name = "mse_loss",
                          .doc = "(x - target)^2, reduced",
-                         .inputs = {"x", Port::index("target")},
+                         .inputs = {"x", "target"},
                          .outputs = {"loss"},
                          .make_attrs = make_options<LossAttrs>,
                          .infer = infer_elementwise_loss,
@@ -130,7 +132,7 @@ const OpDef& mse_loss_op() {
 const OpDef& bce_with_logits_op() {
   static const OpDef def{.name = "bce_with_logits",
                          .doc = "binary cross entropy of sigmoid(x): max(x,0) - x target + log(1 + exp(-|x|)), reduced",
-                         .inputs = {"x", Port::index("target"), Port::weight("weight?")},
+                         .inputs = {"x", "target", Port::statistics("weight?")},
                          .outputs = {"loss"},
                          .make_attrs = make_options<LossAttrs>,
                          .infer = infer_elementwise_loss,

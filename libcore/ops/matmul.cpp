@@ -106,9 +106,12 @@ const OpDef& linear_op() {
                          .infer = infer_linear,
                          .gradient = linear_gradient,
                          .cost = cost_linear,
-                         .layout = {FormatRule::kContiguous},
+                         .work = WorkClass::kProduct,
+                         .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeadsInference},
                          .precision = PrecisionRule::kLow,
-                         .quantize = QuantizeRule::kCompute};
+                         .quantize = QuantizeRule::kProduct,
+                         .cases = {"linear:mb16ic2048oc1000"},
+                         .letters = CaseLetters::kMatrix};
   return def;
 }
 const OpDef& matmul_op() {
@@ -120,8 +123,10 @@ const OpDef& matmul_op() {
                          .infer = infer_matmul,
                          .gradient = matmul_gradient,
                          .cost = cost_matmul,
+                         .work = WorkClass::kProduct,
                          .layout = {FormatRule::kContiguous},
-                         .precision = PrecisionRule::kLow};
+                         .precision = PrecisionRule::kLow,
+                         .cases = {"matmul:512x512+512x512", "matmul:24x197x64+24x64x197"}};
   return def;
 }
 

@@ -246,33 +246,41 @@ const OpDef& batch_norm_op() {
                          .infer = infer_batch_norm,
                          .gradient = batch_norm_gradient,
                          .cost = input_cost<8>,
-                         .precision = PrecisionRule::kActivations};
+                         .layout = {.prefers_channels_last = true},
+                         .precision = PrecisionRule::kActivations,
+                         .cases = {"batch_norm:16x64x56x56+64+64"}};
   return def;
 }
 const OpDef& batch_norm_backward_op() {
   static const OpDef def{.name = "batch_norm_backward",
                          .doc = "gradients of batch_norm",
                          .inputs = {"grad", "x", Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"), Port::statistics("beta?"), "y?", "gate?", "spread?"},
-                         .outputs = {"dx", "dgamma", "dbeta", "dresidual"},
+                         .outputs = {"dx", Port::statistics("dgamma"), Port::statistics("dbeta"), "dresidual"},
                          .make_attrs = make_options<BatchNormBackwardAttrs>,
                          .infer = infer_batch_norm_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward,
+                         .layout = {.prefers_channels_last = true},
                          .precision = PrecisionRule::kActivations,
-                         .may_reuse = {{0, 1}, {0, 0}, {3, 0}}};
+                         .may_reuse = {{0, 1}, {0, 0}, {3, 0}},
+                         .cases = {"batch_norm_backward:16x64x56x56+16x64x56x56+64+64+64"}};
   return def;
 }
 const OpDef& batch_norm_inference_op() {
   static const OpDef def{.name = "batch_norm_inference",
                          .doc = "batch normalisation by running statistics",
-                         .inputs = {"x", Port::statistics("gamma?"), Port::statistics("beta?"), Port::state("running_mean"), Port::state("running_var")},
+                         .inputs = {"x", Port::statistics("gamma?"), Port::statistics("beta?"), Port::statistics("running_mean"), Port::statistics("running_var")},
                          .outputs = {"y"},
                          .make_attrs = make_options<BatchNormInferenceAttrs>,
                          .infer = infer_batch_norm_inference,
                          .gradient = frozen_batch_norm_gradient,
                          .cost = input_cost<2>,
+                         .layout = {.prefers_channels_last = true},
                          .precision = PrecisionRule::kActivations,
-                         .may_reuse = {{0, 0}}};
+                         .quantize = QuantizeRule::kScale,
+                         .may_reuse = {{0, 0}},
+                         .variant_of = "batch_norm",
+                         .cases = {"batch_norm_inference:16x64x56x56+64+64+64+64"}};
   return def;
 }
 const OpDef& batch_norm_update_op() {
@@ -283,8 +291,10 @@ const OpDef& batch_norm_update_op() {
                          .make_attrs = make_options<BatchNormUpdateAttrs>,
                          .infer = infer_batch_norm_update,
                          .no_gradient = "an update of state",
+                         .work = WorkClass::kState,
                          .updates = {{0, 0}, {1, 1}, {2, 4}},
-                         .gate = 5};
+                         .gate = 5,
+                         .cases = {"batch_norm_update:64+64+64+64:count=50176"}};
   return def;
 }
 const OpDef& layer_norm_op() {
@@ -298,21 +308,23 @@ const OpDef& layer_norm_op() {
                          .cost = input_cost<8>,
                          .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kActivations,
-                         .may_reuse = {{0, 0}}};
+                         .may_reuse = {{0, 0}},
+                         .cases = {"layer_norm:16x197x768+768+768"}};
   return def;
 }
 const OpDef& layer_norm_backward_op() {
   static const OpDef def{.name = "layer_norm_backward",
                          .doc = "gradients of layer_norm",
                          .inputs = {"grad", "x", Port::statistics("mean"), Port::statistics("rstd"), Port::statistics("gamma?")},
-                         .outputs = {"dx", "dgamma", "dbeta"},
+                         .outputs = {"dx", Port::statistics("dgamma"), Port::statistics("dbeta")},
                          .make_attrs = make_options<LayerNormBackwardAttrs>,
                          .infer = infer_layer_norm_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward,
                          .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kActivations,
-                         .may_reuse = {{0, 0}}};
+                         .may_reuse = {{0, 0}},
+                         .cases = {"layer_norm_backward:16x197x768+16x197x768+16x197+16x197+768"}};
   return def;
 }
 const OpDef& group_norm_op() {
@@ -324,21 +336,25 @@ const OpDef& group_norm_op() {
                          .infer = infer_group_norm,
                          .gradient = group_norm_gradient,
                          .cost = input_cost<8>,
+                         .layout = {.prefers_channels_last = true},
                          .precision = PrecisionRule::kActivations,
-                         .may_reuse = {{0, 0}}};
+                         .may_reuse = {{0, 0}},
+                         .cases = {"group_norm:16x64x56x56+64+64:groups=32"}};
   return def;
 }
 const OpDef& group_norm_backward_op() {
   static const OpDef def{.name = "group_norm_backward",
                          .doc = "gradients of group_norm",
                          .inputs = {"grad", "x", Port::statistics("mean"), Port::statistics("rstd"), Port::statistics("gamma?")},
-                         .outputs = {"dx", "dgamma", "dbeta"},
+                         .outputs = {"dx", Port::statistics("dgamma"), Port::statistics("dbeta")},
                          .make_attrs = make_options<GroupNormBackwardAttrs>,
                          .infer = infer_group_norm_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward,
+                         .layout = {.prefers_channels_last = true},
                          .precision = PrecisionRule::kActivations,
-                         .may_reuse = {{0, 0}}};
+                         .may_reuse = {{0, 0}},
+                         .cases = {"group_norm_backward:16x64x56x56+16x64x56x56+16x32+16x32+64:groups=32"}};
   return def;
 }
 

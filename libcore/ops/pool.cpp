@@ -128,11 +128,12 @@ void input_size_option(OptionVisitor& v, std::vector<int64_t>& size) {
 
 OpDef pool(std::string_view name, std::string_view doc, std::unique_ptr<Options> (*attrs)(), std::vector<TensorType> (*infer)(const OpContext&),
            void (*gradient)(GradientBuilder&)) {
-  return {.name = name, .doc = doc, .inputs = {"x"}, .outputs = {"y"}, .make_attrs = attrs, .infer = infer, .gradient = gradient, .cost = input_cost<1>};
+  return {.name = name, .doc = doc, .inputs = {"x"}, .outputs = {"y"}, .make_attrs = attrs, .infer = infer, .gradient = gradient, .cost = input_cost<1>, .layout = {.prefers_channels_last = true}};
 }
 
 OpDef pool_backward(std::string_view name, std::string_view doc, std::unique_ptr<Options> (*attrs)(), std::vector<TensorType> (*infer)(const OpContext&)) {
-  return {.name = name, .doc = doc, .inputs = {"grad"}, .outputs = {"dx"}, .make_attrs = attrs, .infer = infer, .no_gradient = kNoSecondDerivative, .cost = elementwise_cost<1>};
+  return {.name = name, .doc = doc, .inputs = {"grad"}, .outputs = {"dx"}, .make_attrs = attrs, .infer = infer, .no_gradient = kNoSecondDerivative, .cost = elementwise_cost<1>,
+          .layout = {.prefers_channels_last = true}};
 }
 
 }  // namespace
@@ -187,6 +188,7 @@ const OpDef& max_pool2d_op() {
     OpDef op = pool("max_pool2d", "largest value of each window, and which tap it was", make_options<MaxPool2dAttrs>, infer_max, max_gradient);
     op.outputs = {"y", Port::index("index")};
     op.quantize = QuantizeRule::kPassThrough;
+    op.cases = {"max_pool2d:16x64x112x112:kernel_size=3,stride=2,padding=1"};
     return op;
   }();
   return def;
@@ -195,6 +197,7 @@ const OpDef& max_pool2d_backward_op() {
   static const OpDef def = [] {
     OpDef op = pool_backward("max_pool2d_backward", "gradient of max_pool2d", make_options<MaxPool2dBackwardAttrs>, infer_max_backward);
     op.inputs = {"grad", Port::index("index")};
+    op.cases = {"max_pool2d_backward:16x64x56x56+16x64x56x56@u8:kernel_size=3,stride=2,padding=1,input_size=[112,112]"};
     return op;
   }();
   return def;
@@ -203,12 +206,17 @@ const OpDef& avg_pool2d_op() {
   static const OpDef def = [] {
     OpDef op = pool("avg_pool2d", "mean of each window", make_options<AvgPool2dAttrs>, infer_avg, avg_gradient);
     op.quantize = QuantizeRule::kCompute;
+    op.cases = {"avg_pool2d:16x64x56x56:kernel_size=2"};
     return op;
   }();
   return def;
 }
 const OpDef& avg_pool2d_backward_op() {
-  static const OpDef def = pool_backward("avg_pool2d_backward", "gradient of avg_pool2d", make_options<AvgPool2dBackwardAttrs>, infer_avg_backward);
+  static const OpDef def = [] {
+    OpDef op = pool_backward("avg_pool2d_backward", "gradient of avg_pool2d", make_options<AvgPool2dBackwardAttrs>, infer_avg_backward);
+    op.cases = {"avg_pool2d_backward:16x64x28x28:kernel_size=2,input_size=[56,56]"};
+    return op;
+  }();
   return def;
 }
 const OpDef& adaptive_avg_pool2d_op() {
@@ -220,13 +228,17 @@ const OpDef& adaptive_avg_pool2d_op() {
                       g.set(0, adaptive_avg_pool2d_backward(g.grad(), b));
                     });
     op.quantize = QuantizeRule::kCompute;
+    op.cases = {"adaptive_avg_pool2d:16x2048x7x7:output_size=1"};
     return op;
   }();
   return def;
 }
 const OpDef& adaptive_avg_pool2d_backward_op() {
-  static const OpDef def =
-      pool_backward("adaptive_avg_pool2d_backward", "gradient of adaptive_avg_pool2d", make_options<AdaptiveAvgPool2dBackwardAttrs>, infer_adaptive_avg_backward);
+  static const OpDef def = [] {
+    OpDef op = pool_backward("adaptive_avg_pool2d_backward", "gradient of adaptive_avg_pool2d", make_options<AdaptiveAvgPool2dBackwardAttrs>, infer_adaptive_avg_backward);
+    op.cases = {"adaptive_avg_pool2d_backward:16x2048x1x1:input_size=[7,7]"};
+    return op;
+  }();
   return def;
 }
 const OpDef& adaptive_max_pool2d_op() {
@@ -240,6 +252,7 @@ const OpDef& adaptive_max_pool2d_op() {
                     });
     op.outputs = {"y", Port::index("index")};
     op.quantize = QuantizeRule::kPassThrough;
+    op.cases = {"adaptive_max_pool2d:16x512x14x14:output_size=7"};
     return op;
   }();
   return def;

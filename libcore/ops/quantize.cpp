@@ -92,7 +92,8 @@ const OpDef& quantize_op() {
                          .infer = infer_quantize,
                          .no_gradient = kNoGradient,
                          .cost = elementwise_cost<4>,
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .integer = IntegerRole::kQuantizes};
   return def;
 }
 const OpDef& dequantize_op() {
@@ -104,7 +105,9 @@ const OpDef& dequantize_op() {
                          .infer = infer_dequantize,
                          .no_gradient = kNoGradient,
                          .cost = elementwise_cost<2>,
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .integer = IntegerRole::kDequantizes,
+                         .cases = {"dequantize:16x64x56x56@u8:scale=0.5,zero_point=128"}};
   return def;
 }
 const OpDef& lookup_op() {
@@ -115,20 +118,23 @@ const OpDef& lookup_op() {
                          .make_attrs = make_options<LookupAttrs>,
                          .infer = infer_lookup,
                          .no_gradient = kNoGradient,
-                         .may_reuse = {{0, 0}}};
+                         .may_reuse = {{0, 0}},
+                         .integer = IntegerRole::kComputes,
+                         .cases = {"lookup:16x64x56x56@u8"}};
   return def;
 }
 const OpDef& dequantize_weight_op() {
   static const OpDef def{.name = "dequantize_weight",
                          .doc = "a weight from integers of 8 or 4 bits, a scale for each output channel or group of its weights",
                          .inputs = {Port::weight("weight"), Port::statistics("scale"), Port::statistics("zero_point?")},
-                         .outputs = {"y"},
+                         .outputs = {Port::weight("y")},
                          .make_attrs = make_options<DequantizeWeightAttrs>,
                          .infer = infer_dequantize_weight,
                          .no_gradient = kNoGradient,
                          .cost = elementwise_cost<2>,
                          .layout = {FormatRule::kExplicit},  // a weight: never channels_last
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .cases = {"dequantize_weight:1000x2048@i8+1000", "dequantize_weight:1000x1024@u8+1000x32:bits=4,group_size=64"}};
   return def;
 }
 

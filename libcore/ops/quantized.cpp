@@ -130,6 +130,12 @@ Cost cost_product(const OpContext& c) {
   return cost;
 }
 
+/// Unsigned activations times signed weights: the products of two signed operands are added in 32 bits.
+template <class Attrs>
+bool exact_pairs(const OpContext& c) {
+  return c.in(0).dtype == DType::kU8 && c.attrs<Attrs>().saturation == Saturation::kExact;
+}
+
 OpDef quantized(std::string_view name, std::string_view doc, std::vector<Port> inputs, std::unique_ptr<Options> (*attrs)(),
                 std::vector<TensorType> (*infer)(const OpContext&), Cost (*cost)(const OpContext&)) {
   return {.name = name,
@@ -140,7 +146,8 @@ OpDef quantized(std::string_view name, std::string_view doc, std::vector<Port> i
           .infer = infer,
           .no_gradient = kNoGradient,
           .cost = cost,
-          .precision = PrecisionRule::kKeepF32};
+          .precision = PrecisionRule::kKeepF32,
+          .integer = IntegerRole::kComputes};
 }
 
 }  // namespace
@@ -198,15 +205,27 @@ void QuantizedAdaptiveAvgPool2dAttrs::options(OptionVisitor& v) {
 }
 
 const OpDef& quantized_conv2d_op() {
-  static const OpDef def = quantized("quantized_conv2d", "conv2d of integers, exact in 32 bits, with bias, residual, activation and one rounding",
-                                     {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?"), "residual?"}, make_options<QuantizedConv2dAttrs>, infer_conv, cost_product);
+  static const OpDef def = [] {
+    OpDef op = quantized("quantized_conv2d", "conv2d of integers, exact in 32 bits, with bias, residual, activation and one rounding",
+                                         {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?"), "residual?"}, make_options<QuantizedConv2dAttrs>, infer_conv, cost_product);
+    op.work = WorkClass::kProduct;
+    op.layout = {.prefers_channels_last = true, .weights = WeightFormat::kLeads};
+    op.cases = {"quantized_conv2d:mb16ic64ih56oc64kh3", "quantized_conv2d:mb16ic256ih14oc1024kh1", "quantized_conv2d:mb32ic96ih56oc96kh3sh2g96"};
+    op.letters = CaseLetters::kConvolution;
+    op.exact_products = exact_pairs<QuantizedConv2dAttrs>;
+    return op;
+  }();
   return def;
 }
 const OpDef& quantized_linear_op() {
   static const OpDef def = [] {
     OpDef op = quantized("quantized_linear", "linear of integers, exact in 32 bits, with bias, activation and one rounding", {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?")},
                          make_options<QuantizedLinearAttrs>, infer_linear, cost_product);
-    op.layout = {FormatRule::kContiguous};
+    op.layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeads};
+    op.work = WorkClass::kProduct;
+    op.cases = {"quantized_linear:mb16ic2048oc1000"};
+    op.letters = CaseLetters::kMatrix;
+    op.exact_products = exact_pairs<QuantizedLinearAttrs>;
     return op;
   }();
   return def;
@@ -215,7 +234,11 @@ const OpDef& dynamic_quantized_linear_op() {
   static const OpDef def = [] {
     OpDef op = quantized("dynamic_quantized_linear", "x quantized by its own range to uint8, then linear of integers with a real result",
                          {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?")}, make_options<DynamicQuantizedLinearAttrs>, infer_dynamic_linear, cost_product);
-    op.layout = {FormatRule::kContiguous};
+    op.layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeads};
+    op.work = WorkClass::kProduct;
+    op.cases = {"dynamic_quantized_linear:16x2048+1000x2048@i8+1000"};
+    op.integer = IntegerRole::kNone;  // its operands are real
+    op.exact_products = [](const OpContext& c) { return c.attrs<DynamicQuantizedLinearAttrs>().saturation == Saturation::kExact; };
     return op;
   }();
   return def;
@@ -224,6 +247,7 @@ const OpDef& quantized_add_op() {
   static const OpDef def = [] {
     OpDef op = quantized("quantized_add", "a + b of integers with a map each, and activation", {"a", "b"}, make_options<QuantizedBinaryAttrs>, infer_binary, elementwise_cost<6>);
     op.may_reuse = {{0, 0}, {0, 1}};
+    op.cases = {"quantized_add:16x64x56x56@u8+16x64x56x56@u8:output_dtype=u8,output_scale=2"};
     return op;
   }();
   return def;
@@ -232,22 +256,37 @@ const OpDef& quantized_mul_op() {
   static const OpDef def = [] {
     OpDef op = quantized("quantized_mul", "a * b of integers with a map each, and activation", {"a", "b"}, make_options<QuantizedBinaryAttrs>, infer_binary, elementwise_cost<6>);
     op.may_reuse = {{0, 0}, {0, 1}};
+    op.cases = {"quantized_mul:16x96x28x28@u8+16x96x1x1@u8:output_dtype=u8,output_scale=256"};
     return op;
   }();
   return def;
 }
 const OpDef& quantized_concat_op() {
-  static const OpDef def = quantized("quantized_concat", "joins arrays of integers with a map each along an axis, under one map", {"x*"},
-                                     make_options<QuantizedConcatAttrs>, infer_concat, elementwise_cost<4>);
+  static const OpDef def = [] {
+    OpDef op = quantized("quantized_concat", "joins arrays of integers with a map each along an axis, under one map", {"x*"},
+                                         make_options<QuantizedConcatAttrs>, infer_concat, elementwise_cost<4>);
+    op.cases = {"quantized_concat:16x64x56x56@u8+16x64x56x56@u8:input_scales=[1,2],input_zero_points=[0,0],output_dtype=u8,output_scale=2"};
+    return op;
+  }();
   return def;
 }
 const OpDef& quantized_avg_pool2d_op() {
-  static const OpDef def = quantized("quantized_avg_pool2d", "mean of each window of integers", {"x"}, make_options<QuantizedAvgPool2dAttrs>, infer_avg_pool, input_cost<1>);
+  static const OpDef def = [] {
+    OpDef op = quantized("quantized_avg_pool2d", "mean of each window of integers", {"x"}, make_options<QuantizedAvgPool2dAttrs>, infer_avg_pool, input_cost<1>);
+    op.layout = {.prefers_channels_last = true};
+    op.cases = {"quantized_avg_pool2d:16x64x56x56@u8:kernel_size=2,output_dtype=u8"};
+    return op;
+  }();
   return def;
 }
 const OpDef& quantized_adaptive_avg_pool2d_op() {
-  static const OpDef def = quantized("quantized_adaptive_avg_pool2d", "means of integers, as many cells as the result has pixels", {"x"},
-                                     make_options<QuantizedAdaptiveAvgPool2dAttrs>, infer_adaptive_avg_pool, input_cost<1>);
+  static const OpDef def = [] {
+    OpDef op = quantized("quantized_adaptive_avg_pool2d", "means of integers, as many cells as the result has pixels", {"x"},
+                                         make_options<QuantizedAdaptiveAvgPool2dAttrs>, infer_adaptive_avg_pool, input_cost<1>);
+    op.layout = {.prefers_channels_last = true};
+    op.cases = {"quantized_adaptive_avg_pool2d:16x2048x7x7@u8:output_size=1,output_dtype=u8"};
+    return op;
+  }();
   return def;
 }
 

@@ -54,7 +54,10 @@ const OpDef& dynamic_quantized_lstm_op() {
                          .infer = [](const OpContext& c) { return infer(c, 4, 2); },
                          .no_gradient = kNoGradient,
                          .cost = cost,
-                         .layout = {FormatRule::kContiguous}};
+                         .work = WorkClass::kProduct,
+                         .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeads},
+                         .exact_products = [](const OpContext& c) { return c.attrs<DynamicQuantizedRecurrentAttrs>().saturation == Saturation::kExact; },
+                         .cases = {"dynamic_quantized_lstm:32x64x1024+1024x256@i8+1024", "dynamic_quantized_lstm:1x64x1024+1024x256@i8+1024"}};
   return def;
 }
 const OpDef& dynamic_quantized_gru_op() {
@@ -66,7 +69,10 @@ const OpDef& dynamic_quantized_gru_op() {
                          .infer = [](const OpContext& c) { return infer(c, 3, 1); },
                          .no_gradient = kNoGradient,
                          .cost = cost,
-                         .layout = {FormatRule::kContiguous}};
+                         .work = WorkClass::kProduct,
+                         .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeads},
+                         .exact_products = [](const OpContext& c) { return c.attrs<DynamicQuantizedRecurrentAttrs>().saturation == Saturation::kExact; },
+                         .cases = {"dynamic_quantized_gru:32x64x768+768x256@i8+768"}};
   return def;
 }
 const OpDef& dynamic_quantized_rnn_op() {
@@ -78,7 +84,10 @@ const OpDef& dynamic_quantized_rnn_op() {
                          .infer = [](const OpContext& c) { return infer(c, 1, 1); },
                          .no_gradient = kNoGradient,
                          .cost = cost,
-                         .layout = {FormatRule::kContiguous}};
+                         .work = WorkClass::kProduct,
+                         .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeads},
+                         .exact_products = [](const OpContext& c) { return c.attrs<DynamicQuantizedRnnAttrs>().saturation == Saturation::kExact; },
+                         .cases = {"dynamic_quantized_rnn:32x64x256+256x256@i8+256"}};
   return def;
 }
 

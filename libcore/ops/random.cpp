@@ -49,6 +49,7 @@ const OpDef& dropout_op() {
     op.gradient = [](GradientBuilder& g) {
       if (g.wants(0)) g.set(0, dropout(g.grad(), g.in(1), g.attrs<DropoutAttrs>()));
     };
+    op.cases = {"dropout:16x4096+3@i64:p=0.5"};
     return op;
   }();
   return def;
@@ -65,6 +66,7 @@ const OpDef& stochastic_depth_op() {
     op.gradient = [](GradientBuilder& g) {
       if (g.wants(0)) g.set(0, stochastic_depth(g.grad(), g.in(1), g.attrs<StochasticDepthAttrs>()));
     };
+    op.cases = {"stochastic_depth:16x64x56x56+3@i64:p=0.2"};
     return op;
   }();
   return def;

@@ -203,8 +203,11 @@ const OpDef& lstm_op() {
                          .infer = infer_lstm,
                          .gradient = lstm_gradient,
                          .cost = cost_forward,
-                         .layout = {FormatRule::kContiguous},
-                         .precision = PrecisionRule::kKeepF32};
+                         .work = WorkClass::kProduct,
+                         .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeadsParameters},
+                         .precision = PrecisionRule::kKeepF32,
+                         .quantize = QuantizeRule::kRecurrent,
+                         .cases = {"lstm:32x64x256+1024x256+1024x256+1024+1024", "lstm:1x64x256+1024x256+1024x256+1024+1024:save=false"}};
   return def;
 }
 const OpDef& lstm_backward_op() {
@@ -216,9 +219,11 @@ const OpDef& lstm_backward_op() {
                          .infer = infer_lstm_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward<5>,
+                         .work = WorkClass::kProduct,
                          .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32,
-                         .may_reuse = {{0, 3}}};
+                         .may_reuse = {{0, 3}},
+                         .cases = {"lstm_backward:32x64x256+-+-+32x64x1024+32x64x256+1024x256"}};
   return def;
 }
 const OpDef& gru_op() {
@@ -230,8 +235,11 @@ const OpDef& gru_op() {
                          .infer = infer_gru,
                          .gradient = gru_gradient,
                          .cost = cost_forward,
-                         .layout = {FormatRule::kContiguous},
-                         .precision = PrecisionRule::kKeepF32};
+                         .work = WorkClass::kProduct,
+                         .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeadsParameters},
+                         .precision = PrecisionRule::kKeepF32,
+                         .quantize = QuantizeRule::kRecurrent,
+                         .cases = {"gru:32x64x256+768x256+768x256+768+768"}};
   return def;
 }
 const OpDef& gru_backward_op() {
@@ -243,8 +251,10 @@ const OpDef& gru_backward_op() {
                          .infer = infer_gru_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward<4>,
+                         .work = WorkClass::kProduct,
                          .layout = {FormatRule::kContiguous},
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .cases = {"gru_backward:32x64x256+-+32x64x1024+32x64x256+768x256"}};
   return def;
 }
 const OpDef& rnn_op() {
@@ -256,8 +266,11 @@ const OpDef& rnn_op() {
                          .infer = infer_rnn,
                          .gradient = rnn_gradient,
                          .cost = cost_forward,
+                         .work = WorkClass::kProduct,
                          .layout = {FormatRule::kContiguous},
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .quantize = QuantizeRule::kRecurrent,
+                         .cases = {"rnn:32x64x256+256x256+256x256+256+256"}};
   return def;
 }
 const OpDef& rnn_backward_op() {
@@ -269,8 +282,10 @@ const OpDef& rnn_backward_op() {
                          .infer = infer_rnn_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward<3>,
+                         .work = WorkClass::kProduct,
                          .layout = {FormatRule::kContiguous},
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .cases = {"rnn_backward:32x64x256+-+32x64x256+256x256"}};
   return def;
 }
 

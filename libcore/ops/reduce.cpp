@@ -91,10 +91,14 @@ void TopkAttrs::options(OptionVisitor& v) {
 }
 
 const OpDef& sum_op() {
-  static const OpDef def = reduction("sum", "sum over axes", infer_reduce, [](GradientBuilder& g) {
-    if (!g.wants(0)) return;
-    g.set(0, broadcast_to(with_kept_dims(g.grad(), g.in(0), g.attrs<ReduceAttrs>()), g.in(0).shape()));
-  });
+  static const OpDef def = [] {
+    OpDef op = reduction("sum", "sum over axes", infer_reduce, [](GradientBuilder& g) {
+        if (!g.wants(0)) return;
+        g.set(0, broadcast_to(with_kept_dims(g.grad(), g.in(0), g.attrs<ReduceAttrs>()), g.in(0).shape()));
+      });
+    op.cases = {"sum:16x64x56x56:axes=[0,2,3]"};
+    return op;
+  }();
   return def;
 }
 const OpDef& mean_op() {
@@ -106,6 +110,7 @@ const OpDef& mean_op() {
       g.set(0, broadcast_to(affine(with_kept_dims(g.grad(), g.in(0), attrs), 1 / count), g.in(0).shape()));
     });
     op.quantize = QuantizeRule::kCompute;
+    op.cases = {"mean:16x64x56x56:axes=[2,3]"};
     return op;
   }();
   return def;
@@ -143,14 +148,15 @@ const OpDef& argmax_op() {
                            return {y};
                          },
                          .no_gradient = "an index is piecewise constant",
-                         .cost = input_cost<1>};
+                         .cost = input_cost<1>,
+                         .cases = {"argmax:64x1000:axis=1"}};
   return def;
 }
 const OpDef& topk_op() {
   static const OpDef def{.name = "topk",
                          .doc = "the k largest along an axis in falling order, and their indices; of equal ones the lower index first",
                          .inputs = {"x"},
-                         .outputs = {"values", "indices"},
+                         .outputs = {"values", Port::index("indices")},
                          .make_attrs = make_options<TopkAttrs>,
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            const auto& attrs = c.attrs<TopkAttrs>();
@@ -166,14 +172,15 @@ const OpDef& topk_op() {
                            return {values, indices};
                          },
                          .no_gradient = "a selection for metrics and predictions; nothing trains through it",
-                         .cost = input_cost<1>};
+                         .cost = input_cost<1>,
+                         .cases = {"topk:64x1000:k=5,axis=1"}};
   return def;
 }
 const OpDef& sum_squares_op() {
   static const OpDef def{.name = "sum_squares",
                          .doc = "sum of squares over all elements of all inputs, as f32 []",
                          .inputs = {"x*"},
-                         .outputs = {"y"},
+                         .outputs = {Port::scalar("y")},
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            GALLEY_CHECK(!c.inputs.empty(), "at least one input is wanted");
                            for (size_t i = 0; i < c.inputs.size(); ++i) check_floating(c.in(static_cast<int>(i)), cat("input ", i));

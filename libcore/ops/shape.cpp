@@ -210,6 +210,14 @@ ResizeSource resize_source(int64_t out, int64_t in_size, int64_t out_size, Resiz
   return source;
 }
 
+namespace {
+std::shared_ptr<const Options> full_in(const Options& attributes, const MemoryFormat& format) {
+  auto attrs = std::make_shared<FullAttrs>(dynamic_cast<const FullAttrs&>(attributes));
+  attrs->format = format.str();
+  return attrs;
+}
+}  // namespace
+
 const OpDef& concat_op() {
   static const OpDef def{.name = "concat",
                          .doc = "joins arrays along an axis",
@@ -227,7 +235,8 @@ const OpDef& concat_op() {
                                  start = end;
                                }
                              },
-                         .quantize = QuantizeRule::kCompute};
+                         .quantize = QuantizeRule::kJoin,
+                         .cases = {"concat:16x64x56x56+16x64x56x56:axis=1"}};
   return def;
 }
 const OpDef& slice_op() {
@@ -255,7 +264,8 @@ const OpDef& slice_op() {
                                cost.bytes_read = cost.bytes_written;  // only the cut is read
                                return cost;
                              },
-                         .quantize = QuantizeRule::kPassThrough};
+                         .quantize = QuantizeRule::kPassThrough,
+                         .cases = {"slice:16x64x56x56:axis=2,start=0,end=56,step=2"}};
   return def;
 }
 const OpDef& slice_backward_op() {
@@ -267,7 +277,8 @@ const OpDef& slice_backward_op() {
                          .infer = infer_slice_backward,
                          .gradient = [](GradientBuilder& g) {
                            if (g.wants(0)) g.set(0, slice(g.grad(), g.attrs<SliceBackwardAttrs>().slice()));
-                         }};
+                         },
+                         .cases = {"slice_backward:16x64x28x56:axis=2,start=0,end=56,step=2,size=56"}};
   return def;
 }
 const OpDef& pad_op() {
@@ -287,7 +298,8 @@ const OpDef& pad_op() {
                            }
                            g.set(0, dx);
                          },
-                         .quantize = QuantizeRule::kPassThrough};
+                         .quantize = QuantizeRule::kPassThrough,
+                         .cases = {"pad:16x64x56x56:padding=[0,0,0,0,1,1,1,1]"}};
   return def;
 }
 const OpDef& permute_op() {
@@ -307,7 +319,8 @@ const OpDef& permute_op() {
                                g.set(0, permute(g.grad(), inverse));
                              },
                          .layout = {FormatRule::kContiguous},
-                         .quantize = QuantizeRule::kPassThrough};
+                         .quantize = QuantizeRule::kPassThrough,
+                         .cases = {"permute:16x197x12x64:order=[0,2,1,3]"}};
   return def;
 }
 const OpDef& reshape_op() {
@@ -342,7 +355,8 @@ const OpDef& cast_op() {
                          },
                          .gradient = [](GradientBuilder& g) {
                            if (g.wants(0) && g.grad()) g.set(0, cast(g.grad(), g.in(0).dtype()));
-                         }};
+                         },
+                         .cases = {"cast:16x64x56x56@u8:dtype=f32"}};
   return def;
 }
 const OpDef& reorder_op() {
@@ -360,7 +374,7 @@ const OpDef& reorder_op() {
                          .gradient = [](GradientBuilder& g) {
                            if (g.wants(0)) g.set(0, reorder(g.grad(), g.in(0).type().format));
                          },
-                         .layout = {FormatRule::kExplicit},
+                         .layout = {.formats = FormatRule::kReorder},
                          .quantize = QuantizeRule::kPassThrough};
   return def;
 }
@@ -387,7 +401,9 @@ const OpDef& resize_op() {
                                g.set(0, resize_backward(g.grad(), attrs));
                              },
                          .cost = elementwise_cost<7>,
-                         .quantize = QuantizeRule::kPassThrough};
+                         .layout = {.prefers_channels_last = true},
+                         .quantize = QuantizeRule::kPassThrough,
+                         .cases = {"resize:16x3x256x256:size=[224,224]"}};
   return def;
 }
 const OpDef& resize_backward_op() {
@@ -403,7 +419,9 @@ const OpDef& resize_backward_op() {
                                return with_image_size(c.in(0), attrs.input_size);
                              },
                          .no_gradient = kNoSecondDerivative,
-                         .cost = input_cost<8>};
+                         .cost = input_cost<8>,
+                         .layout = {.prefers_channels_last = true},
+                         .cases = {"resize_backward:16x64x56x56:input_size=[28,28]"}};
   return def;
 }
 const OpDef& full_op() {
@@ -425,7 +443,7 @@ const OpDef& full_op() {
                            return {y};
                          },
                          .no_gradient = "it has no inputs",
-                         .layout = {FormatRule::kExplicit}};
+                         .layout = {.formats = FormatRule::kExplicit, .with_format = full_in}};
   return def;
 }
 

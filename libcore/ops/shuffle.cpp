@@ -26,7 +26,8 @@ const OpDef& channel_shuffle_op() {
                                const int64_t channels = g.in(0).shape()[1];
                                g.set(0, channel_shuffle(g.grad(), channels == 0 ? 1 : channels / g.attrs<ChannelShuffleAttrs>().groups));
                              },
-                         .quantize = QuantizeRule::kPassThrough};
+                         .quantize = QuantizeRule::kPassThrough,
+                         .cases = {"channel_shuffle:16x116x28x28:groups=2", "channel_shuffle:16x116x28x28:groups=58"}};
   return def;
 }
 

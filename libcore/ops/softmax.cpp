@@ -30,21 +30,35 @@ OpDef backward(std::string_view name, std::string_view doc) {
 void SoftmaxAttrs::options(OptionVisitor& v) { v.option({.name = "axis", .doc = "dimension that sums to one"}, axis); }
 
 const OpDef& softmax_op() {
-  static const OpDef def =
-      forward("softmax", "exp(x - max) / sum along an axis", [](GradientBuilder& g) { g.set(0, softmax_backward(g.grad(), g.out(), g.attrs<SoftmaxAttrs>())); });
+  static const OpDef def = [] {
+    OpDef op = forward("softmax", "exp(x - max) / sum along an axis", [](GradientBuilder& g) { g.set(0, softmax_backward(g.grad(), g.out(), g.attrs<SoftmaxAttrs>())); });
+    op.cases = {"softmax:12x197x197:axis=2"};
+    return op;
+  }();
   return def;
 }
 const OpDef& softmax_backward_op() {
-  static const OpDef def = backward("softmax_backward", "y (grad - sum(grad y))");
+  static const OpDef def = [] {
+    OpDef op = backward("softmax_backward", "y (grad - sum(grad y))");
+    op.cases = {"softmax_backward:12x197x197+12x197x197:axis=2"};
+    return op;
+  }();
   return def;
 }
 const OpDef& log_softmax_op() {
-  static const OpDef def =
-      forward("log_softmax", "x - log sum exp(x) along an axis", [](GradientBuilder& g) { g.set(0, log_softmax_backward(g.grad(), g.out(), g.attrs<SoftmaxAttrs>())); });
+  static const OpDef def = [] {
+    OpDef op = forward("log_softmax", "x - log sum exp(x) along an axis", [](GradientBuilder& g) { g.set(0, log_softmax_backward(g.grad(), g.out(), g.attrs<SoftmaxAttrs>())); });
+    op.cases = {"log_softmax:64x1000:axis=1"};
+    return op;
+  }();
   return def;
 }
 const OpDef& log_softmax_backward_op() {
-  static const OpDef def = backward("log_softmax_backward", "grad - exp(y) sum(grad)");
+  static const OpDef def = [] {
+    OpDef op = backward("log_softmax_backward", "grad - exp(y) sum(grad)");
+    op.cases = {"log_softmax_backward:64x1000+64x1000:axis=1"};
+    return op;
+  }();
   return def;
 }
 

@@ -132,9 +132,11 @@ const OpDef& sgd_update_op() {
                          .infer = infer_sgd,
                          .no_gradient = kNoUpdateGradient,
                          .cost = input_cost<6>,
+                         .work = WorkClass::kState,
                          .precision = PrecisionRule::kKeepF32,
                          .updates = {{0, 0}, {1, 4}},
-                         .gate = 6};
+                         .gate = 6,
+                         .cases = {"sgd_update:2048x1000+2048x1000+scalar+scalar@i64+2048x1000:momentum=0.9"}};
   return def;
 }
 const OpDef& adam_update_op() {
@@ -146,9 +148,11 @@ const OpDef& adam_update_op() {
                          .infer = infer_adam,
                          .no_gradient = kNoUpdateGradient,
                          .cost = input_cost<14>,
+                         .work = WorkClass::kState,
                          .precision = PrecisionRule::kKeepF32,
                          .updates = {{0, 0}, {1, 4}, {2, 5}},
-                         .gate = 7};
+                         .gate = 7,
+                         .cases = {"adam_update:2048x1000+2048x1000+scalar+scalar@i64+2048x1000+2048x1000"}};
   return def;
 }
 const OpDef& rmsprop_update_op() {
@@ -160,9 +164,11 @@ const OpDef& rmsprop_update_op() {
                          .infer = infer_rmsprop,
                          .no_gradient = kNoUpdateGradient,
                          .cost = input_cost<12>,
+                         .work = WorkClass::kState,
                          .precision = PrecisionRule::kKeepF32,
                          .updates = {{0, 0}, {1, 4}, {2, 5}, {3, 6}},
-                         .gate = 8};
+                         .gate = 8,
+                         .cases = {"rmsprop_update:2048x1000+2048x1000+scalar+scalar@i64+2048x1000"}};
   return def;
 }
 const OpDef& ema_update_op() {
@@ -173,9 +179,11 @@ const OpDef& ema_update_op() {
                          .infer = infer_ema,
                          .no_gradient = kNoUpdateGradient,
                          .cost = input_cost<3>,
+                         .work = WorkClass::kState,
                          .precision = PrecisionRule::kKeepF32,
                          .updates = {{0, 0}},
-                         .gate = 3};
+                         .gate = 3,
+                         .cases = {"ema_update:2048x1000+2048x1000+scalar"}};
   return def;
 }
 const OpDef& accumulate_op() {
@@ -186,6 +194,7 @@ const OpDef& accumulate_op() {
                          .infer = infer_accumulate,
                          .no_gradient = kNoUpdateGradient,
                          .cost = input_cost<1>,
+                         .work = WorkClass::kState,
                          .precision = PrecisionRule::kKeepF32,
                          .updates = {{0, 0}},
                          .gate = 2};
@@ -207,6 +216,7 @@ const OpDef& clear_op() {
                                cost.bytes_read = 0;
                                return cost;
                              },
+                         .work = WorkClass::kState,
                          .precision = PrecisionRule::kKeepF32,
                          .updates = {{0, 0}},
                          .gate = 1};
@@ -216,7 +226,7 @@ const OpDef& clip_coefficient_op() {
   static const OpDef def{.name = "clip_coefficient",
                          .doc = "min(1, max_norm / (sqrt(sum of squares) + 1e-6)), as torch.nn.utils.clip_grad_norm_",
                          .inputs = {Port::scalar("sum_squares")},
-                         .outputs = {"coefficient"},
+                         .outputs = {Port::scalar("coefficient")},
                          .make_attrs = make_options<ClipCoefficientAttrs>,
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            check_scalar(c.in(0), "sum_squares", DType::kF32);
@@ -225,7 +235,8 @@ const OpDef& clip_coefficient_op() {
                          },
                          .no_gradient = kNoUpdateGradient,
                          .cost = elementwise_cost<4>,
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .cases = {"clip_coefficient:scalar:max_norm=1"}};
   return def;
 }
 const OpDef& finite_gate_op() {

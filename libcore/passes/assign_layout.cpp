@@ -14,30 +14,17 @@ bool is_named(const Graph& graph, ValueId id) {
   return role != ValueRole::kActivation && role != ValueRole::kInput;
 }
 
-bool is_recurrent(const Node& node) { return node.is("lstm") || node.is("gru"); }
-
-/// Inputs that a kernel may want in a format of its own: the weights of convolutions, linear and recurrent layers.
-bool is_weight_slot(const Node& node, size_t input) {
-  if (is_recurrent(node)) return input == 1 || input == 2;
-  if (node.is("winograd_weights") || node.is("quantized_winograd_weights")) return input == 0;
-  return input == 1 && (node.is("conv2d") || node.is("winograd_conv2d") || node.is("conv2d_backward_data") || node.is("batch_norm_depthwise") || node.is("batch_norm_depthwise_backward") || node.is("linear") || node.is("quantized_conv2d") || node.is("quantized_winograd_conv2d") || node.is("quantized_linear") ||
-                        node.is("dynamic_quantized_linear") || node.is("dynamic_quantized_lstm") || node.is("dynamic_quantized_gru") || node.is("dynamic_quantized_rnn"));
+/// Does the node read input i as it is?
+bool takes_any_format(const Node& node, size_t i) {
+  const FormatRule formats = node.op->layout.formats;
+  return (formats == FormatRule::kExplicit || formats == FormatRule::kReorder) && !node.op->has_weight_format(i);
 }
 
-/// Operators that are several times faster in channels_last.
-bool prefers_channels_last(const Node& node) {
-  constexpr std::string_view kPrefixes[] = {"conv2d", "winograd_conv2d", "max_pool2d", "avg_pool2d", "adaptive_", "batch_norm", "group_norm", "resize", "quantized_conv2d", "quantized_winograd_conv2d", "quantized_avg_pool2d", "quantized_adaptive_"};
-  return std::any_of(std::begin(kPrefixes), std::end(kPrefixes), [&](std::string_view prefix) { return node.op->name.starts_with(prefix); });
+/// Are the parameters among the node's weights kept in the format that its kernel prefers?
+bool leads(const Node& node, bool trains) {
+  const WeightFormat weights = node.op->layout.weights;
+  return weights == WeightFormat::kLeads || weights == WeightFormat::kLeadsParameters || (weights == WeightFormat::kLeadsInference && !trains);
 }
-
-/// Is output 0 the gradient of a weight, made from activations that share one format?
-bool makes_weight_gradient(const Node& node) {
-  const OpDef& op = *node.op;
-  return op.layout.formats == FormatRule::kExplicit && !op.inputs.empty() && !op.outputs.empty() && op.inputs[0].kind == PortKind::kActivation && op.outputs[0].kind == PortKind::kWeight;
-}
-
-/// Does the node want its rank-4/5 inputs in one format?
-bool joins_inputs(const Node& node) { return node.op->layout.formats == FormatRule::kKeeps || makes_weight_gradient(node); }
 
 class Groups {
  public:
@@ -63,7 +50,7 @@ std::vector<bool> choose_channels_last(const Graph& graph, LayoutMode mode) {
   Groups groups(graph.value_count());
   std::set<ValueId> wanting;
   for (const Node& node : graph.nodes()) {
-    if (!joins_inputs(node) || !node.op->updates.empty()) continue;
+    if (node.op->layout.formats != FormatRule::kKeeps || !node.op->updates.empty()) continue;
     ValueId first = kNoValue;
     const auto join = [&](ValueId id) {
       if (!is_image(id)) return;
@@ -74,12 +61,12 @@ std::vector<bool> choose_channels_last(const Graph& graph, LayoutMode mode) {
       }
     };
     for (size_t i = 0; i < node.inputs.size(); ++i) {
-      if (node.inputs[i] != kNoValue && !is_weight_slot(node, i)) join(node.inputs[i]);
+      if (node.inputs[i] != kNoValue && !node.op->has_weight_format(i)) join(node.inputs[i]);
     }
-    if (node.op->layout.formats == FormatRule::kKeeps) {
-      for (ValueId id : node.outputs) join(id);
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      if (node.op->outputs[o].kind != PortKind::kWeight) join(node.outputs[o]);
     }
-    if (first != kNoValue && (mode == LayoutMode::kChannelsLast || prefers_channels_last(node))) wanting.insert(first);
+    if (first != kNoValue && (mode == LayoutMode::kChannelsLast || node.op->layout.prefers_channels_last)) wanting.insert(first);
   }
   std::set<ValueId> roots;
   for (ValueId id : wanting) roots.insert(groups.root(id));
@@ -126,7 +113,7 @@ class Rebuilder {
   MemoryFormat node_format(const Node& node) const {
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const ValueId id = node.inputs[i];
-      if (id != kNoValue && !is_weight_slot(node, i) && channels_last_[static_cast<size_t>(id)]) return image_format(id);
+      if (id != kNoValue && !node.op->has_weight_format(i) && channels_last_[static_cast<size_t>(id)]) return image_format(id);
     }
     for (ValueId id : node.outputs) {
       if (channels_last_[static_cast<size_t>(id)]) return image_format(id);
@@ -137,16 +124,16 @@ class Rebuilder {
   /// What the node wants input i in; `why` is for the report.
   MemoryFormat wanted(const Node& node, const std::vector<ValueId>& inputs, size_t i, std::string& why) const {
     const TensorType& type = new_.type(inputs[i]);
-    if (node.op->layout.formats == FormatRule::kExplicit && !makes_weight_gradient(node) && !is_weight_slot(node, i)) return type.format;
+    if (takes_any_format(node, i)) return type.format;
     if (!node.op->updates.empty()) {
       const TensorType& state = new_.type(inputs[static_cast<size_t>(node.op->updates.front().input)]);
       why = cat(node.op->name, " wants the state's format");
       return type.shape == state.shape ? state.format : MemoryFormat();
     }
-    if (is_weight_slot(node, i)) {
+    if (node.op->has_weight_format(i)) {
       why = cat("the kernel of ", node.op->name, " wants its weight so");
       if (weights_ == nullptr || weights_->target == nullptr) return {};
-      if (is_recurrent(node) && new_.value(inputs[i]).role != ValueRole::kParameter) return {};  // packed by the kernel at each run, as fast as reordered
+      if (node.op->layout.weights == WeightFormat::kLeadsParameters && new_.value(inputs[i]).role != ValueRole::kParameter) return {};
       Graph probe = probe_graph(node, inputs);
       return weights_->target->weight_format(probe, probe.nodes().back(), static_cast<int>(i));
     }
@@ -165,7 +152,7 @@ class Rebuilder {
         ids.push_back(kNoValue);
         continue;
       }
-      ids.push_back(probe.add_input(cat("i", i), new_.type(inputs[i]), is_weight_slot(node, i) ? ValueRole::kParameter : ValueRole::kInput).id());
+      ids.push_back(probe.add_input(cat("i", i), new_.type(inputs[i]), node.op->has_weight_format(i) ? ValueRole::kParameter : ValueRole::kInput).id());
     }
     probe.add_node_like(node, std::move(ids));
     return probe;
@@ -193,18 +180,17 @@ class Rebuilder {
       if (inputs[i] == kNoValue) continue;
       std::string why;
       const MemoryFormat format = wanted(node, inputs, i, why);
-      const bool weight = is_weight_slot(node, i) || !node.op->updates.empty() || is_named(old_, node.inputs[i]);
+      const bool weight = node.op->has_weight_format(i) || !node.op->updates.empty() || is_named(old_, node.inputs[i]);
       inputs[i] = reordered(inputs[i], format, node, std::move(why), weight);
     }
     Node made = node;
-    if (node.is("full") && channels_last_[static_cast<size_t>(node.outputs[0])]) {
-      auto attrs = std::make_shared<FullAttrs>(node.attrs<FullAttrs>());
-      attrs->format = image_format(node.outputs[0]).str();
-      made.attributes = std::move(attrs);
+    if (node.op->layout.with_format != nullptr && channels_last_[static_cast<size_t>(node.outputs[0])]) {
+      made.attributes = node.op->layout.with_format(*node.attributes, image_format(node.outputs[0]));
     }
     const std::vector<Value> outputs = new_.add_node_like(made, std::move(inputs));
     for (size_t o = 0; o < outputs.size(); ++o) map_[static_cast<size_t>(node.outputs[o])] = outputs[o].id();
-    if (makes_weight_gradient(node)) set_gradient_format(node, outputs[0].id(), users);
+    const bool makes_weight = node.op->layout.weights != WeightFormat::kContiguous && node.op->outputs[0].kind == PortKind::kWeight;
+    if (makes_weight) set_gradient_format(node, outputs[0].id(), users);
   }
 
   /// A weight gradient is made in the state's format where the kernel can and nothing but updates and norms read it.
@@ -213,7 +199,7 @@ class Rebuilder {
     MemoryFormat wish;
     for (int user : users[static_cast<size_t>(node.outputs[0])]) {
       const Node& reader = old_.nodes()[static_cast<size_t>(user)];
-      if (reader.is("sum_squares")) continue;
+      if (takes_any_format(reader, 0)) continue;
       if (reader.op->updates.empty()) return;
       const ValueId state = map_[static_cast<size_t>(reader.inputs[static_cast<size_t>(reader.op->updates.front().input)])];
       if (state == kNoValue || (!wish.is_contiguous() && !(new_.type(state).format == wish))) return;
@@ -274,11 +260,9 @@ LayoutReport assign_layout(Graph& graph, const LayoutOptions& options) {
     const bool trains = std::any_of(plain.nodes().begin(), plain.nodes().end(), [](const Node& node) { return node.phase == Phase::kBackward; });
     const std::map<std::string, std::vector<std::string>> groups = update_groups(graph);
     for (const Node& node : plain.nodes()) {
-      if (node.phase != Phase::kForward || node.is("conv2d_backward_data")) continue;
-      // A linear layer's gradients are products with the plain weight, which would have to be reordered back each step.
-      if (node.is("linear") && trains) continue;
+      if (node.phase != Phase::kForward || !leads(node, trains)) continue;
       for (size_t slot = 0; slot < node.inputs.size(); ++slot) {
-        if (!is_weight_slot(node, slot) || plain.value(node.inputs[slot]).role != ValueRole::kParameter) continue;
+        if (!node.op->has_weight_format(slot) || plain.value(node.inputs[slot]).role != ValueRole::kParameter) continue;
         const std::string& name = plain.value(node.inputs[slot]).name;
         const MemoryFormat format = options.target->weight_format(plain, node, static_cast<int>(slot));
         for (const std::string& member : groups.at(name)) {

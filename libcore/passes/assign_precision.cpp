@@ -50,18 +50,19 @@ class Recaster {
     const bool narrow = std::any_of(inputs.begin(), inputs.end(), [&](ValueId id) { return id != kNoValue && is_narrow(graph_.type(id).dtype); });
     if (product) (keep ? report_.declined : report_.done).push_back(cat(node.path, ": ", node.op->name));
     if (keep ? narrow : product || narrow) {
-      for (ValueId& id : inputs) {
-        if (id != kNoValue && (keep || takes_narrow(node, inputs, id))) id = as(id, keep ? DType::kF32 : policy_.compute);
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        if (inputs[i] != kNoValue && (keep || takes_narrow(node, i))) inputs[i] = as(inputs[i], keep ? DType::kF32 : policy_.compute);
       }
     }
     const std::vector<Value> made = graph_.add_node_like(node, std::move(inputs));
     for (size_t i = 0; i < made.size(); ++i) moved_[node.outputs[i]] = made[i].id();
   }
 
-  bool takes_narrow(const Node& node, const std::vector<ValueId>& inputs, ValueId id) const {
+  bool takes_narrow(const Node& node, size_t i) const {
+    const PortKind kind = node.op->input_port(i).kind;
     switch (node.op->precision) {
-      case PrecisionRule::kLow: return graph_.type(id).shape.rank() >= 2;
-      case PrecisionRule::kActivations: return graph_.type(id).shape == graph_.type(inputs[0]).shape;
+      case PrecisionRule::kLow: return kind != PortKind::kStatistics && graph_.type(node.inputs[i]).shape.rank() >= 2;
+      case PrecisionRule::kActivations: return kind == PortKind::kActivation;
       default: return true;
     }
   }

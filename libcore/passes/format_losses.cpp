@@ -18,7 +18,7 @@ class Finder {
     std::vector<FormatLoss> losses;
     for (size_t n = 0; n < graph_.nodes().size(); ++n) {
       const Node& node = graph_.nodes()[n];
-      if (!node.is("reorder") || is_view(graph_, node)) continue;
+      if (node.op->layout.formats != FormatRule::kReorder || is_view(graph_, node)) continue;
       const ValueInfo& from = graph_.value(node.inputs[0]);
       const TensorType& to = graph_.type(node.outputs[0]);
       if (!fed_[static_cast<size_t>(node.inputs[0])] || !is_image(from.type) || from.type.format.is_blocked() || to.format.is_blocked()) continue;

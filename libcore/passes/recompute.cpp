@@ -7,8 +7,6 @@
 namespace galley {
 namespace {
 
-bool is_product(const Node& node) { return node.is("conv2d") || node.is("batch_norm_depthwise") || node.is("linear") || node.is("matmul"); }
-
 /// Rewrites readers of the second half of the graph, cloning what they need.
 class Recomputer {
  public:
@@ -21,7 +19,8 @@ class Recomputer {
     graph_.set_nodes({});
     for (const Node& node : old_) {
       Node copy = node;
-      if (node.phase != Phase::kForward && !reads_statistics_only(node)) {
+      // An update that reads the forward pass (running statistics, observed ranges) reads its first computation.
+      if (node.phase != Phase::kForward && node.op->work != WorkClass::kState) {
         for (ValueId& id : copy.inputs) id = available(id);
       }
       graph_.nodes().push_back(std::move(copy));
@@ -30,9 +29,6 @@ class Recomputer {
   }
 
  private:
-  /// Updates of running statistics stand in the forward pass; the first computation serves them.
-  static bool reads_statistics_only(const Node& node) { return node.is("batch_norm_update"); }
-
   bool again(const Node& node) const {
     if (node.phase != Phase::kForward || !node.op->updates.empty() || node.op->has_effect || node.inputs.empty()) return false;
     for (ValueId id : node.outputs) {
@@ -92,7 +88,7 @@ class Recomputer {
 }  // namespace
 
 RecomputeChoice recompute_selective() {
-  return [](const Node& node) { return !is_product(node); };
+  return [](const Node& node) { return node.op->work != WorkClass::kProduct; };
 }
 
 RecomputeChoice recompute_full(const Graph& graph) {

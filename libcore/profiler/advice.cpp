@@ -69,18 +69,22 @@ std::optional<Advice> contiguous_forced(const Profile& profile, const ProfileFac
   // Measured: channels_last saves 26 to 76 % of the time of convolutions, norms and pooling; the smaller figure is promised.
   constexpr double kSaved = 0.26;
   const double spatial = time_of(profile, [](const OperatorRow& row) {
-    return row.type.starts_with("conv") || row.type.starts_with("batch_norm") || row.type.find("pool") != std::string::npos || row.type == "relu" || row.type == "relu_backward";
+    const OpDef* op = operator_of(row);
+    return op != nullptr && op->layout.prefers_channels_last;
   });
   Advice advice;
   advice.key = "memory_format";
   advice.value = "auto";
   advice.gain_s = kSaved * spatial;
-  advice.message = cat("memory_format is contiguous; convolutions and what stands between them take ", human_seconds(spatial), " of a step and are faster in channels_last");
+  advice.message = cat("memory_format is contiguous; convolutions, norms and pooling take ", human_seconds(spatial), " of a step and are faster in channels_last");
   return advice;
 }
 
 std::optional<Advice> reorders(const Profile& profile, const ProfileFacts& facts) {
-  const double spent = time_of(profile, [](const OperatorRow& row) { return row.type == "reorder" && row.phase != "update"; });
+  const double spent = time_of(profile, [](const OperatorRow& row) {
+    const OpDef* op = operator_of(row);
+    return op != nullptr && op->layout.formats == FormatRule::kReorder && row.phase != "update";
+  });
   if (spent <= 0) return std::nullopt;
   Advice advice;
   advice.key = "memory_format";
@@ -185,7 +189,10 @@ std::optional<Advice> recompute_cheap(const Profile& profile, const ProfileFacts
   // Only where memory is short: what is not a product costs little to run again and holds most of the activations.
   if (!facts.training || facts.recompute || facts.memory_bytes <= 0 || profile.memory.steps.empty()) return std::nullopt;
   if (static_cast<double>(profile.memory.planned_bytes) < 0.8 * static_cast<double>(facts.memory_bytes)) return std::nullopt;
-  const double cost = time_of(profile, [](const OperatorRow& row) { return row.phase == "forward" && !row.type.starts_with("conv") && row.type != "linear" && row.type != "matmul"; });
+  const double cost = time_of(profile, [](const OperatorRow& row) {
+    const OpDef* op = operator_of(row);
+    return row.phase == "forward" && (op == nullptr || op->work != WorkClass::kProduct);
+  });
   if (cost > 0.15 * step_s(profile)) return std::nullopt;
   const int64_t held = profile.memory.steps[profile.memory.peak][static_cast<size_t>(MemoryCategory::kActivations)];
   Advice advice;
@@ -240,7 +247,10 @@ std::optional<Advice> threads_few(const Profile& profile, const ProfileFacts& fa
 
 std::optional<Advice> precision(const Profile& profile, const ProfileFacts& facts) {
   if (!facts.fast_low_precision) return std::nullopt;
-  const double products = time_of(profile, [](const OperatorRow& row) { return (row.type.starts_with("conv") || row.type.starts_with("linear") || row.type.starts_with("matmul")) && row.compute_bound; });
+  const double products = time_of(profile, [](const OperatorRow& row) {
+    const OpDef* op = operator_of(row);
+    return op != nullptr && op->precision == PrecisionRule::kLow && row.compute_bound;
+  });
   Advice advice;
   advice.key = "precision";
   advice.value = "bf16";

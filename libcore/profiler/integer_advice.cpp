@@ -34,7 +34,10 @@ double time_of(const Profile& profile, const std::set<RowKey>& keys) {
   return per_step(profile, sum);
 }
 
-bool is_layer(const OperatorRow& row) { return row.type == "quantized_conv2d" || row.type == "quantized_winograd_conv2d" || row.type == "quantized_linear"; }
+bool is_layer(const OperatorRow& row) {
+  const OpDef* op = operator_of(row);
+  return op != nullptr && op->work == WorkClass::kProduct && op->integer == IntegerRole::kComputes;
+}
 
 /// Names in YAML's flow style, quoted.
 std::string list_text(const std::vector<std::string>& names) {

@@ -2,16 +2,14 @@
 
 #include <algorithm>
 
-#include "libcore/ops/quantized.h"
-
 namespace galley {
 namespace {
 
-bool is_product(const Node& node) { return node.is("quantized_conv2d") || node.is("quantized_winograd_conv2d") || node.is("quantized_linear") || node.is("dynamic_quantized_linear"); }
+bool is_product(const OpDef& op) { return op.work == WorkClass::kProduct && (op.integer == IntegerRole::kComputes || op.exact_products != nullptr); }
 
 /// Makes real values of integers: where an island begins.
 bool leaves_integers(const Graph& graph, const Node& node) {
-  return graph.type(node.outputs[0]).dtype == DType::kF32 && (node.is("dequantize") || node.op->name.starts_with("quantized_"));
+  return graph.type(node.outputs[0]).dtype == DType::kF32 && (node.op->integer == IntegerRole::kDequantizes || node.op->integer == IntegerRole::kComputes);
 }
 
 class Finder {
@@ -24,11 +22,11 @@ class Finder {
     IntegerFacts facts;
     for (size_t n = 0; n < graph_.nodes().size(); ++n) {
       const Node& node = graph_.nodes()[n];
-      if (is_product(node)) {
+      if (is_product(*node.op)) {
         facts.any = true;
-        if (could_reduce(node)) facts.exact.insert(key_of(static_cast<int>(n)));
+        if (node.op->exact_products != nullptr && node.op->exact_products(context_of(graph_, node))) facts.exact.insert(key_of(static_cast<int>(n)));
       }
-      if (!node.is("quantize")) continue;
+      if (node.op->integer != IntegerRole::kQuantizes) continue;
       Walk walk = back_from(static_cast<int>(n));
       if (walk.from_integers) join(std::move(walk));
     }
@@ -48,12 +46,6 @@ class Finder {
     return step == step_of_.end() ? RowKey{graph_.nodes()[static_cast<size_t>(node)].path, "", ""} : row_key(describe(program_, step->second, {}));
   }
 
-  bool could_reduce(const Node& node) const {
-    if (node.is("dynamic_quantized_linear")) return node.attrs<DynamicQuantizedLinearAttrs>().saturation == Saturation::kExact;
-    if (node.is("quantized_winograd_conv2d") || graph_.type(node.inputs[0]).dtype != DType::kU8) return false;
-    return (node.is("quantized_conv2d") ? node.attrs<QuantizedConv2dAttrs>().saturation : node.attrs<QuantizedLinearAttrs>().saturation) == Saturation::kExact;
-  }
-
   Walk back_from(int quantize) const {
     Walk walk;
     walk.conversions.insert(quantize);
@@ -67,7 +59,7 @@ class Finder {
         const Node& made_by = graph_.nodes()[static_cast<size_t>(maker)];
         if (leaves_integers(graph_, made_by)) {
           walk.from_integers = true;
-          if (made_by.is("dequantize")) walk.conversions.insert(maker);
+          if (made_by.op->integer == IntegerRole::kDequantizes) walk.conversions.insert(maker);
         } else if (walk.inside.insert(maker).second) {
           open.push_back(maker);
         }
@@ -101,11 +93,11 @@ class Finder {
     const Node* first = nullptr;
     for (const int n : walk.inside) {
       const Node& node = graph_.nodes()[static_cast<size_t>(n)];
-      if (node.is("conv2d") || node.is("winograd_conv2d") || node.is("linear")) {
+      if (family_of(*node.op).quantize == QuantizeRule::kProduct) {
         island.layers.insert(key_of(n));
         island.names.push_back(node.path);
       }
-      if (first == nullptr && step_of_.count(n) > 0 && !node.is("reorder")) first = &node;
+      if (first == nullptr && step_of_.count(n) > 0 && node.op->layout.formats != FormatRule::kReorder) first = &node;
     }
     const auto at = [](const std::string& path) { return path.empty() ? std::string() : " at " + path; };
     if (!island.names.empty()) {

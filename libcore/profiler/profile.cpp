@@ -4,6 +4,8 @@
 #include <map>
 #include <tuple>
 
+#include "libcore/ops/registry.h"
+
 namespace galley {
 namespace {
 
@@ -97,6 +99,11 @@ class ModuleTree {
 }  // namespace
 
 std::string_view phase_name(Phase phase) { return phase == Phase::kForward ? "forward" : phase == Phase::kBackward ? "backward" : "update"; }
+
+const OpDef* operator_of(const OperatorRow& row) {
+  ensure_ops_registered();
+  return find_op_or_null(row.type);
+}
 
 OperatorRow describe(const Program& program, size_t step, const MachineLimits& machine) {
   const Graph& graph = program.graph();

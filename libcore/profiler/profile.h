@@ -76,6 +76,9 @@ Profile make_profile(const Recording& recording, const MachineLimits& machine);
 enum class ProfileGroup { kOperator, kModule, kShape, kLayer };
 std::vector<OperatorRow> grouped(const Profile& profile, ProfileGroup group);
 
+/// The operator that a row is of; nullptr where `type` is no operator of this version.
+const OpDef* operator_of(const OperatorRow& row);
+
 /// The row of a step's operator without calls: names, shape, cost of one call.
 OperatorRow describe(const Program& program, size_t step, const MachineLimits& machine);
 

@@ -151,7 +151,9 @@ ProfileFacts ProfiledWork::facts() const {
   facts.threads = session_.threads();
   facts.cores = available_cores();
   facts.contiguous_forced = session_.layout() == LayoutMode::kContiguous;
-  for (const Node& node : program.graph().nodes()) facts.has_convolutions |= node.is("conv2d");
+  for (const Node& node : program.graph().nodes()) {
+    facts.has_convolutions |= node.op->work == WorkClass::kProduct && node.op->layout.prefers_channels_last;
+  }
   facts.recompute = update_ && recipe_.train.recompute.has_value();
   facts.batch = plan_.global;
   facts.accumulation = plan_.accumulation;

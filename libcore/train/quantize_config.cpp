@@ -47,7 +47,7 @@ QuantizeConfig resolve_quantize(const QuantizeSection& section, const Graph& fus
   for (const auto& [id, name] : quant_values(fused)) {
     const int producer = producers[static_cast<size_t>(id)];
     const Node* node = producer < 0 ? nullptr : &fused.nodes()[static_cast<size_t>(producer)];
-    const std::string type = node == nullptr ? "input" : node->is("batch_norm_inference") ? "batch_norm" : std::string(node->op->name);
+    const std::string type = node == nullptr ? "input" : std::string(family_of(*node->op).name);
     items.push_back({name, type, fused.type(id).shape.rank()});
   }
   // What is written first wins: items are laid over the defaults from the last to the first.

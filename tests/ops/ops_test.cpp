@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "libcore/backends/ref/ref.h"
@@ -80,6 +81,53 @@ TEST(Registry, EveryOpIsComplete) {
     } else {
       EXPECT_FALSE(op->no_gradient.empty()) << op->name << " has neither a gradient nor a reason";
     }
+  }
+}
+
+bool has_port(const std::vector<Port>& ports, PortKind kind) {
+  return std::any_of(ports.begin(), ports.end(), [kind](const Port& port) { return port.kind == kind; });
+}
+
+TEST(Registry, EntriesAgreeWithThemselves) {
+  ensure_ops_registered();
+  for (const OpDef* op : all_ops()) {
+    SCOPED_TRACE(op->name);
+    EXPECT_EQ(op->work == WorkClass::kState, !op->updates.empty());
+    for (const InPlace& update : op->updates) {
+      EXPECT_EQ(op->inputs[static_cast<size_t>(update.input)].kind, PortKind::kState);
+      EXPECT_EQ(op->outputs[static_cast<size_t>(update.output)].kind, PortKind::kState);
+      EXPECT_EQ(op->outputs[static_cast<size_t>(update.output)].name, op->inputs[static_cast<size_t>(update.input)].name);
+    }
+    EXPECT_TRUE(op->layout.weights == WeightFormat::kContiguous || has_port(op->inputs, PortKind::kWeight) || has_port(op->outputs, PortKind::kWeight));
+    EXPECT_TRUE(!op->layout.prefers_channels_last || op->layout.formats == FormatRule::kKeeps) << "asks for a format that it does not keep";
+    EXPECT_TRUE(op->layout.with_format == nullptr || op->layout.formats == FormatRule::kExplicit);
+    EXPECT_EQ(family_of(*op).work, op->work);
+    const bool layer = op->quantize == QuantizeRule::kProduct || op->quantize == QuantizeRule::kRecurrent;
+    if (layer) {
+      EXPECT_EQ(op->work, WorkClass::kProduct);
+      EXPECT_EQ(std::count_if(op->inputs.begin(), op->inputs.end(), [](const Port& port) { return port.kind == PortKind::kWeight; }), op->quantize == QuantizeRule::kProduct ? 1 : 2);
+    }
+  }
+}
+
+TEST(Registry, EveryProductIsOne) {
+  ensure_ops_registered();
+  // The operators that multiply more than they read: two flops for each of many pairs. Counted on the cases, whose sizes are small, some fall short.
+  std::set<std::string_view> heavy;
+  for (const OpCase& c : all_cases()) {
+    const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF32, false);
+    for (const Node& node : made->graph.nodes()) {
+      const OpContext context = context_of(made->graph, node);
+      double largest = 1;
+      for (const TensorType* type : context.inputs) largest = type == nullptr ? largest : std::max(largest, static_cast<double>(type->elements()));
+      for (const TensorType* type : context.outputs) largest = std::max(largest, static_cast<double>(type->elements()));
+      if (cost_of(*node.op, context).flops > 24 * largest) heavy.insert(node.op->name);
+    }
+  }
+  EXPECT_GE(heavy.size(), 10u);
+  for (const std::string_view name : heavy) {
+    const OpDef& op = find_op(name);
+    EXPECT_TRUE(op.work == WorkClass::kProduct || has_port(op.outputs, PortKind::kWeight)) << name << " does many operations an element, but is no product";
   }
 }
 

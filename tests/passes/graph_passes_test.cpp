@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
+#include "libcore/ops/fake_quantize.h"
+#include "libcore/ops/recurrent.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/passes/assign_layout.h"
 #include "libcore/passes/fold_batch_norm.h"
@@ -113,6 +118,54 @@ TEST(Recompute, GivesTheSameStepWithLessMemory) {
     if (full) continue;
     EXPECT_LT(plan_memory(graph, {}).arena_bytes, all_kept);
   }
+}
+
+TEST(Recompute, SelectiveRunsRecurrentLayersOnce) {
+  for (const std::string_view cell : {"lstm", "gru", "rnn"}) {
+    SCOPED_TRACE(cell);
+    const int64_t gates = cell == "lstm" ? 4 : cell == "gru" ? 3 : 1;
+    Graph g;
+    const Value x = g.add_input("x", f32({2, 5, 3}), ValueRole::kInput);
+    const RecurrentWeights w{g.add_input("ih", f32({gates * 4, 3}), ValueRole::kParameter), g.add_input("hh", f32({gates * 4, 4}), ValueRole::kParameter), {}, {}};
+    const Value in = tanh(x);
+    const Value y = cell == "lstm" ? lstm(in, w).y : cell == "gru" ? gru(in, w).y : rnn(in, w).y;
+    const Value objective = sum(square(tanh(y)), std::vector<int64_t>{});
+    const std::map<ValueId, ValueId> gradients = differentiate(g, objective.id(), std::vector<ValueId>{w.ih.id(), w.hh.id()});
+    g.add_output("dih", gradients.at(w.ih.id()));
+    g.add_output("dhh", gradients.at(w.hh.id()));
+    const auto feeds = feeds_for(g);
+    const auto want = results(g, feeds);
+    const PassReport report = recompute(g, recompute_selective());
+    verify(g);
+    expect_same(results(g, feeds), want);
+    EXPECT_FALSE(report.done.empty()) << "tanh is run again";
+    int layers = 0, functions = 0;
+    for (const Node& node : g.nodes()) {
+      layers += node.is(cell);
+      functions += node.is("tanh");
+    }
+    EXPECT_EQ(layers, 1);
+    EXPECT_GT(functions, 2);
+  }
+}
+
+TEST(Recompute, ObservedRangesAreTakenOnce) {
+  Graph g;
+  const Value x = g.add_input("x", f32({2, 3}), ValueRole::kInput), w = g.add_input("w", f32({4, 3}), ValueRole::kParameter);
+  const Value low = g.add_input("low", f32({}), ValueRole::kState), high = g.add_input("high", f32({}), ValueRole::kState), on = g.add_input("on", f32({}), ValueRole::kInput);
+  const Value y = tanh(linear(x, w, {}));
+  const MovingRange range = observe_range(y, low, high, on, {});
+  g.set_phase(Phase::kUpdate);
+  keep_range(low, high, range);
+  g.set_phase(Phase::kForward);
+  const std::map<ValueId, ValueId> gradients = differentiate(g, sum(square(y), std::vector<int64_t>{}).id(), std::vector<ValueId>{w.id()});
+  g.add_output("dw", gradients.at(w.id()));
+  const auto feeds = feeds_for(g);
+  const auto want = results(g, feeds);
+  recompute(g, recompute_selective());
+  verify(g);
+  expect_same(results(g, feeds), want);
+  EXPECT_EQ(std::count_if(g.nodes().begin(), g.nodes().end(), [](const Node& node) { return node.is("observe_range"); }), 1);
 }
 
 TEST(OrderUpdates, UpdatesStandWhereGradientsAreFinal) {

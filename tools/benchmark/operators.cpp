@@ -81,51 +81,95 @@ std::map<std::string, int64_t> parse_letters(const std::string& text) {
   return sizes;
 }
 
-void from_letters(const std::string& whole, OperatorCase& result, std::map<std::string, int64_t> sizes) {
-  const bool linear = result.op.ends_with("linear"), quantized = result.op.starts_with("quantized");
-  const std::set<std::string> known = linear ? std::set<std::string>{"mb", "ic", "oc"}
-                                             : std::set<std::string>{"mb", "ic", "ih", "iw", "oc", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw", "g"};
-  for (const auto& [name, value] : sizes) {
-    if (known.count(name) == 0) bad_case(whole, cat("'", name, "' is no size of ", result.op));
+/// Sizes by their letters, each read with its default.
+class LetterSizes {
+ public:
+  LetterSizes(std::string whole, std::map<std::string, int64_t> sizes) : whole_(std::move(whole)), sizes_(std::move(sizes)) {}
+
+  void check(const OpDef& op) const {
+    static const std::set<std::string> matrix{"mb", "ic", "oc"}, convolution{"mb", "ic", "ih", "iw", "oc", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw", "g"};
+    for (const auto& [name, value] : sizes_) {
+      if ((op.letters == CaseLetters::kMatrix ? matrix : convolution).count(name) == 0) bad_case(whole_, cat("'", name, "' is no size of ", op.name));
+    }
   }
-  const auto need = [&](const char* name) {
-    if (sizes.count(name) == 0) bad_case(whole, cat("the size '", name, "' is missing"));
-    return sizes[name];
-  };
-  const auto or_else = [&](const char* name, int64_t fallback) { return sizes.count(name) == 0 ? fallback : sizes[name]; };
-  const int64_t batch = or_else("mb", 1), in = need("ic"), out = need("oc");
-  const auto f32 = [](Shape shape) {
+  int64_t need(const char* name) const {
+    const auto found = sizes_.find(name);
+    if (found == sizes_.end()) bad_case(whole_, cat("the size '", name, "' is missing"));
+    return found->second;
+  }
+  int64_t get(const char* name, int64_t fallback) const {
+    const auto found = sizes_.find(name);
+    return found == sizes_.end() ? fallback : found->second;
+  }
+
+ private:
+  std::string whole_;
+  std::map<std::string, int64_t> sizes_;
+};
+
+/// Shapes of a layer and of its gradient's operands, and the attributes that they imply.
+struct LayerShapes {
+  Shape x, weight, y;
+  std::map<std::string, std::string> attributes;
+};
+
+LayerShapes convolution_of(const LetterSizes& sizes) {
+  const int64_t batch = sizes.get("mb", 1), in = sizes.need("ic"), out = sizes.need("oc");
+  const int64_t height = sizes.need("ih"), width = sizes.get("iw", height), kh = sizes.need("kh"), kw = sizes.get("kw", kh), groups = sizes.get("g", 1);
+  const int64_t sh = sizes.get("sh", 1), sw = sizes.get("sw", sh), dh = sizes.get("dh", 1), dw = sizes.get("dw", dh);
+  const int64_t ph = sizes.get("ph", (kh - 1) * dh / 2), pw = sizes.get("pw", (kw - 1) * dw / 2);
+  LayerShapes layer{.x = {batch, in, height, width}, .weight = {out, in / groups, kh, kw}};
+  layer.y = {batch, out, (height + 2 * ph - dh * (kh - 1) - 1) / sh + 1, (width + 2 * pw - dw * (kw - 1) - 1) / sw + 1};
+  const auto two = [](int64_t a, int64_t b) { return cat("[", a, ", ", b, "]"); };
+  layer.attributes = {{"stride", two(sh, sw)}, {"padding", two(ph, pw)}, {"dilation", two(dh, dw)}, {"groups", cat(groups)}, {"input_size", two(height, width)}, {"kernel_size", two(kh, kw)}};
+  return layer;
+}
+
+LayerShapes matrix_of(const LetterSizes& sizes) {
+  const int64_t rows = sizes.get("mb", 1), in = sizes.need("ic"), out = sizes.need("oc");
+  return {.x = {rows, in}, .weight = {out, in}, .y = {rows, out}};
+}
+
+/// Names of an operator's options.
+class OptionNames final : public OptionVisitor {
+ public:
+  std::vector<std::string> names;
+  void option(const OptionInfo& info, bool&) override { names.emplace_back(info.name); }
+  void option(const OptionInfo& info, int64_t&) override { names.emplace_back(info.name); }
+  void option(const OptionInfo& info, double&) override { names.emplace_back(info.name); }
+  void option(const OptionInfo& info, std::string&) override { names.emplace_back(info.name); }
+  void option(const OptionInfo& info, std::vector<int64_t>&) override { names.emplace_back(info.name); }
+  void option(const OptionInfo& info, std::vector<double>&) override { names.emplace_back(info.name); }
+  void option(const OptionInfo& info, std::vector<std::string>&) override { names.emplace_back(info.name); }
+  void choice(const OptionInfo& info, int&, std::span<const std::string_view>) override { names.emplace_back(info.name); }
+};
+
+/// The required inputs of those sizes: x, a weight, the gradient of the result, or a vector of an element for each output channel. Operators on integers take
+/// u8 and i8, and make u8.
+void from_letters(const OpDef& op, OperatorCase& result, const LetterSizes& sizes) {
+  sizes.check(op);
+  const LayerShapes layer = op.letters == CaseLetters::kMatrix ? matrix_of(sizes) : convolution_of(sizes);
+  const bool integers = op.integer == IntegerRole::kComputes;
+  for (const Port& port : op.inputs) {
+    if (port.optional) break;
     TensorType type;
-    type.shape = std::move(shape);
-    return type;
-  };
-  /// x u8, weight i8, their scale, and a result of u8.
-  const auto quantize = [&](TensorType x, TensorType weight) {
-    x.dtype = DType::kU8;
-    weight.dtype = DType::kI8;
-    result.inputs = {x, weight, f32({out})};
-    result.attributes += cat(result.attributes.empty() ? "" : ", ", "output_dtype: u8");
-  };
-  if (linear) {
-    result.inputs = {f32({batch, in}), f32({out, in})};
-    if (quantized) quantize(f32({batch, in}), f32({out, in}));
-    return;
+    if (port.kind == PortKind::kWeight) {
+      type.shape = layer.weight;
+      if (integers) type.dtype = DType::kI8;
+    } else if (port.kind == PortKind::kStatistics) {
+      type.shape = Shape{layer.weight[0]};
+    } else {
+      type.shape = port.name == "grad" ? layer.y : layer.x;
+      if (integers) type.dtype = DType::kU8;
+    }
+    result.inputs.emplace_back(type);
   }
-  const int64_t height = need("ih"), width = or_else("iw", height), kh = need("kh"), kw = or_else("kw", kh), groups = or_else("g", 1);
-  const int64_t sh = or_else("sh", 1), sw = or_else("sw", sh), dh = or_else("dh", 1), dw = or_else("dw", dh), ph = or_else("ph", (kh - 1) * dh / 2), pw = or_else("pw", (kw - 1) * dw / 2);
-  const TensorType x = f32({batch, in, height, width}), w = f32({out, in / groups, kh, kw});
-  const TensorType y = f32({batch, out, (height + 2 * ph - dh * (kh - 1) - 1) / sh + 1, (width + 2 * pw - dw * (kw - 1) - 1) / sw + 1});
-  result.attributes = cat("stride: [", sh, ", ", sw, "], padding: [", ph, ", ", pw, "], dilation: [", dh, ", ", dw, "], groups: ", groups);
-  if (result.op == "conv2d_backward_data") {
-    result.inputs = {y, w};
-    result.attributes += cat(", input_size: [", height, ", ", width, "]");
-  } else if (result.op == "conv2d_backward_weights") {
-    result.inputs = {x, y};
-    result.attributes += cat(", kernel_size: [", kh, ", ", kw, "]");
-  } else if (quantized) {
-    quantize(x, w);
-  } else {
-    result.inputs = {x, w};
+  OptionNames options;
+  op.make_attrs()->options(options);
+  const auto add = [&](const std::string& name, const std::string& value) { result.attributes += cat(result.attributes.empty() ? "" : ", ", name, ": ", value); };
+  for (const std::string& name : options.names) {
+    if (const auto found = layer.attributes.find(name); found != layer.attributes.end()) add(name, found->second);
+    if (integers && name == "output_dtype") add(name, "u8");
   }
 }
 
@@ -154,9 +198,9 @@ OperatorCase parse_case(const std::string& text) {
     throw Error(ErrorCode::kUsage, cat("there is no operator '", result.op, "'")).suggest(near.empty() ? "galley-benchmark op --dry-run lists all" : cat("did you mean '", near, "'?"));
   }
   if (parts.size() < 2 || parts.size() > 3) bad_case(text, "it should be NAME:SHAPES or NAME:SHAPES:ATTRIBUTES");
-  const bool by_letters = result.op.starts_with("conv2d") || result.op == "linear" || result.op == "quantized_conv2d" || result.op == "quantized_linear";
-  if (const auto sizes = parse_letters(parts[1]); by_letters && !sizes.empty()) {
-    from_letters(text, result, sizes);
+  const OpDef& op = find_op(result.op);
+  if (const auto sizes = parse_letters(parts[1]); op.letters != CaseLetters::kNone && !sizes.empty()) {
+    from_letters(op, result, {text, sizes});
   } else {
     for (const std::string& shape : split(parts[1], '+')) {
       result.inputs.push_back(shape == "-" ? std::nullopt : std::optional(parse_shape(text, shape)));
@@ -191,10 +235,9 @@ std::shared_ptr<const Program> compile_case(const OperatorCase& wanted, const st
       inputs.push_back(kNoValue);
       continue;
     }
-    // Weights are parameters, so that they may lie as the kernel wants; updated state must be.
+    // Weights are parameters where the kernel chooses their format; updated state must be.
     const bool updated = std::any_of(op.updates.begin(), op.updates.end(), [&](const InPlace& update) { return update.input == static_cast<int>(i); });
-    const bool weight = (i == 1 && (op.name.ends_with("conv2d") || op.name.ends_with("linear") || op.name.starts_with("dynamic_quantized"))) ||
-                        ((i == 1 || i == 2) && (op.name == "lstm" || op.name == "gru"));
+    const bool weight = op.work == WorkClass::kProduct && op.has_weight_format(i);
     inputs.push_back(graph.add_input(cat("in", i), *wanted.inputs[i], updated ? ValueRole::kState : weight ? ValueRole::kParameter : ValueRole::kInput).id());
   }
   const std::vector<Value> outputs = graph.add_node(op, attributes, inputs);
@@ -210,8 +253,10 @@ struct OperatorWork {
   std::unique_ptr<Execution> execution;
 };
 
-/// Integers stay below `below`, those of 8 bits below `levels`.
-Tensor random_input(const TensorType& type, int64_t below, int64_t levels) {
+/// Indices stay below every usual table and class count, those of 8 bits (taps of a pooling window) below two; counts and random keys are 0; quantized
+/// values fill their range.
+Tensor random_input(const TensorType& type, PortKind kind) {
+  const int64_t below = kind == PortKind::kScalar ? 1 : 1000, levels = kind == PortKind::kIndex ? 2 : 256;
   Tensor tensor(type.dtype, type.shape);
   RandomStream stream(0, "operator input", static_cast<uint64_t>(type.shape.elements()));
   for (int64_t i = 0; i < tensor.elements(); ++i) {
@@ -226,99 +271,6 @@ Tensor random_input(const TensorType& type, int64_t below, int64_t levels) {
   return tensor;
 }
 
-/// Operators whose inputs are not simply equal shapes, with a case of usual size.
-const std::map<std::string_view, std::vector<std::string>>& written_cases() {
-  static const std::map<std::string_view, std::vector<std::string>> cases{
-      {"conv2d", {"conv2d:mb16ic64ih56oc64kh3", "conv2d:mb16ic256ih14oc1024kh1", "conv2d:mb32ic96ih56oc96kh3sh2g96"}},
-      {"conv2d_backward_data", {"conv2d_backward_data:mb16ic64ih56oc64kh3", "conv2d_backward_data:mb16ic256ih14oc1024kh1"}},
-      {"conv2d_backward_weights", {"conv2d_backward_weights:mb16ic64ih56oc64kh3", "conv2d_backward_weights:mb16ic256ih14oc1024kh1"}},
-      {"linear", {"linear:mb16ic2048oc1000"}},
-      {"matmul", {"matmul:512x512+512x512", "matmul:24x197x64+24x64x197"}},
-      {"batch_norm", {"batch_norm:16x64x56x56+64+64"}},
-      {"batch_norm_backward", {"batch_norm_backward:16x64x56x56+16x64x56x56+64+64+64"}},
-      {"batch_norm_inference", {"batch_norm_inference:16x64x56x56+64+64+64+64"}},
-      {"batch_norm_update", {"batch_norm_update:64+64+64+64:count=50176"}},
-      {"batch_norm_depthwise", {"batch_norm_depthwise:32x64x112x112+64x1x3x3+64+64:stride=2,padding=1,activation=hardswish", "batch_norm_depthwise:32x120x28x28+120x1x5x5+120+120:padding=2"}},
-      {"batch_norm_depthwise_backward", {"batch_norm_depthwise_backward:32x64x56x56+64x1x3x3+32x64x112x112+64+64+64+64:stride=2,padding=1,activation=hardswish"}},
-      {"pointwise_batch_norm_depthwise", {"pointwise_batch_norm_depthwise:32x16x112x112+64x16x1x1+64x1x3x3+64+64:stride=2,padding=1,activation=relu"}},
-      {"pointwise_batch_norm_depthwise_backward",
-       {"pointwise_batch_norm_depthwise_backward:32x64x56x56+64x1x3x3+64+64+64+64+32x16x112x112+64x16x1x1:stride=2,padding=1,activation=relu"}},
-      {"pointwise_batch_norm_backward", {"pointwise_batch_norm_backward:32x72x56x56+32x72x56x56+72+72+72+72+-+32x24x56x56+72x24x1x1:activation=relu"}},
-      {"layer_norm", {"layer_norm:16x197x768+768+768"}},
-      {"layer_norm_backward", {"layer_norm_backward:16x197x768+16x197x768+16x197+16x197+768"}},
-      {"group_norm", {"group_norm:16x64x56x56+64+64:groups=32"}},
-      {"group_norm_backward", {"group_norm_backward:16x64x56x56+16x64x56x56+16x32+16x32+64:groups=32"}},
-      {"max_pool2d", {"max_pool2d:16x64x112x112:kernel_size=3,stride=2,padding=1"}},
-      {"max_pool2d_backward", {"max_pool2d_backward:16x64x56x56+16x64x56x56@u8:kernel_size=3,stride=2,padding=1,input_size=[112,112]"}},
-      {"avg_pool2d", {"avg_pool2d:16x64x56x56:kernel_size=2"}},
-      {"avg_pool2d_backward", {"avg_pool2d_backward:16x64x28x28:kernel_size=2,input_size=[56,56]"}},
-      {"adaptive_avg_pool2d", {"adaptive_avg_pool2d:16x2048x7x7:output_size=1"}},
-      {"adaptive_avg_pool2d_backward", {"adaptive_avg_pool2d_backward:16x2048x1x1:input_size=[7,7]"}},
-      {"adaptive_max_pool2d", {"adaptive_max_pool2d:16x512x14x14:output_size=7"}},
-      {"softmax", {"softmax:12x197x197:axis=2"}},
-      {"softmax_backward", {"softmax_backward:12x197x197+12x197x197:axis=2"}},
-      {"log_softmax", {"log_softmax:64x1000:axis=1"}},
-      {"log_softmax_backward", {"log_softmax_backward:64x1000+64x1000:axis=1"}},
-      {"cross_entropy", {"cross_entropy:64x1000+64@i64"}},
-      {"cross_entropy_backward", {"cross_entropy_backward:scalar+64x1000+64@i64"}},
-      {"embedding", {"embedding:10000x256+64x128@i64"}},
-      {"embedding_backward", {"embedding_backward:64x128x256+64x128@i64:rows=10000"}},
-      {"lstm", {"lstm:32x64x256+1024x256+1024x256+1024+1024", "lstm:1x64x256+1024x256+1024x256+1024+1024:save=false"}},
-      {"lstm_backward", {"lstm_backward:32x64x256+-+-+32x64x1024+32x64x256+1024x256"}},
-      {"gru", {"gru:32x64x256+768x256+768x256+768+768"}},
-      {"gru_backward", {"gru_backward:32x64x256+-+32x64x1024+32x64x256+768x256"}},
-      {"rnn", {"rnn:32x64x256+256x256+256x256+256+256"}},
-      {"rnn_backward", {"rnn_backward:32x64x256+-+32x64x256+256x256"}},
-      {"dynamic_quantized_lstm", {"dynamic_quantized_lstm:32x64x1024+1024x256@i8+1024", "dynamic_quantized_lstm:1x64x1024+1024x256@i8+1024"}},
-      {"dynamic_quantized_gru", {"dynamic_quantized_gru:32x64x768+768x256@i8+768"}},
-      {"dynamic_quantized_rnn", {"dynamic_quantized_rnn:32x64x256+256x256@i8+256"}},
-      {"concat", {"concat:16x64x56x56+16x64x56x56:axis=1"}},
-      {"slice", {"slice:16x64x56x56:axis=2,start=0,end=56,step=2"}},
-      {"slice_backward", {"slice_backward:16x64x28x56:axis=2,start=0,end=56,step=2,size=56"}},
-      {"pad", {"pad:16x64x56x56:padding=[0,0,0,0,1,1,1,1]"}},
-      {"permute", {"permute:16x197x12x64:order=[0,2,1,3]"}},
-      {"channel_shuffle", {"channel_shuffle:16x116x28x28:groups=2", "channel_shuffle:16x116x28x28:groups=58"}},
-      {"cast", {"cast:16x64x56x56@u8:dtype=f32"}},
-      {"resize", {"resize:16x3x256x256:size=[224,224]"}},
-      {"resize_backward", {"resize_backward:16x64x56x56:input_size=[28,28]"}},
-      {"where", {"where:16x64x56x56@bool+16x64x56x56+16x64x56x56"}},
-      {"sum", {"sum:16x64x56x56:axes=[0,2,3]"}},
-      {"mean", {"mean:16x64x56x56:axes=[2,3]"}},
-      {"argmax", {"argmax:64x1000:axis=1"}},
-      {"topk", {"topk:64x1000:k=5,axis=1"}},
-      {"sum_to", {"sum_to:16x64x56x56:shape=[1,64,1,1]"}},
-      {"sum_products", {"sum_products:16x64x56x56+16x64x56x56:shape=[16,64,1,1]"}},
-      {"broadcast_to", {"broadcast_to:16x64x1x1:shape=[16,64,56,56]"}},
-      {"dropout", {"dropout:16x4096+3@i64:p=0.5"}},
-      {"stochastic_depth", {"stochastic_depth:16x64x56x56+3@i64:p=0.2"}},
-      {"sgd_update", {"sgd_update:2048x1000+2048x1000+scalar+scalar@i64+2048x1000:momentum=0.9"}},
-      {"adam_update", {"adam_update:2048x1000+2048x1000+scalar+scalar@i64+2048x1000+2048x1000"}},
-      {"rmsprop_update", {"rmsprop_update:2048x1000+2048x1000+scalar+scalar@i64+2048x1000"}},
-      {"ema_update", {"ema_update:2048x1000+2048x1000+scalar"}},
-      {"clip_coefficient", {"clip_coefficient:scalar:max_norm=1"}},
-      {"dequantize", {"dequantize:16x64x56x56@u8:scale=0.5,zero_point=128"}},
-      {"lookup", {"lookup:16x64x56x56@u8"}},
-      {"dequantize_weight", {"dequantize_weight:1000x2048@i8+1000", "dequantize_weight:1000x1024@u8+1000x32:bits=4,group_size=64"}},
-      {"quantized_conv2d", {"quantized_conv2d:mb16ic64ih56oc64kh3", "quantized_conv2d:mb16ic256ih14oc1024kh1", "quantized_conv2d:mb32ic96ih56oc96kh3sh2g96"}},
-      {"quantized_linear", {"quantized_linear:mb16ic2048oc1000"}},
-      {"dynamic_quantized_linear", {"dynamic_quantized_linear:16x2048+1000x2048@i8+1000"}},
-      {"quantized_add", {"quantized_add:16x64x56x56@u8+16x64x56x56@u8:output_dtype=u8,output_scale=2"}},
-      {"quantized_mul", {"quantized_mul:16x96x28x28@u8+16x96x1x1@u8:output_dtype=u8,output_scale=256"}},
-      {"quantized_concat", {"quantized_concat:16x64x56x56@u8+16x64x56x56@u8:input_scales=[1,2],input_zero_points=[0,0],output_dtype=u8,output_scale=2"}},
-      {"quantized_avg_pool2d", {"quantized_avg_pool2d:16x64x56x56@u8:kernel_size=2,output_dtype=u8"}},
-      {"quantized_adaptive_avg_pool2d", {"quantized_adaptive_avg_pool2d:16x2048x7x7@u8:output_size=1,output_dtype=u8"}},
-      {"fake_quantize", {"fake_quantize:16x64x56x56+scalar+scalar", "fake_quantize:512x512x3x3+512+512:axis=0,qmin=-127,qmax=127"}},
-      {"fake_quantize_backward", {"fake_quantize_backward:16x64x56x56+16x64x56x56+scalar+scalar"}},
-      {"fake_quantize_scale_backward", {"fake_quantize_scale_backward:16x64x56x56+16x64x56x56+scalar+scalar"}},
-      {"observe_range", {"observe_range:16x64x56x56+scalar+scalar+scalar"}},
-      {"winograd_weights", {"winograd_weights:512x512x3x3", "winograd_weights:512x512x3x3:backward=true"}},
-      {"winograd_conv2d", {"winograd_conv2d:16x64x56x56+36x64x64:padding=1"}},
-      {"winograd_conv2d_backward_weights", {"winograd_conv2d_backward_weights:16x64x56x56+16x64x56x56:padding=1,kernel_size=3"}},
-      {"qparams_from_range", {"qparams_from_range:512+512"}},
-  };
-  return cases;
-}
-
 /// A case of equal shapes where infer takes that, else "".
 std::string plain_case(const OpDef& op) {
   size_t inputs = 0;
@@ -330,7 +282,7 @@ std::string plain_case(const OpDef& op) {
   try {
     compile_case(parse_case(text), text, true);
   } catch (const Error&) {
-    return "";  // wants other shapes: such operators are in written_cases, which a test holds
+    return "";  // it takes other shapes: such operators name their cases, which a test holds
   }
   return text;
 }
@@ -343,9 +295,8 @@ std::vector<std::string> operator_cases(const std::string& name) {
   for (const OpDef* op : all_ops()) {
     if (!name.empty() && op->name != name) continue;
     if (op->view() || op->inputs.empty()) continue;  // nothing runs
-    const auto written = written_cases().find(op->name);
-    if (written != written_cases().end()) {
-      cases.insert(cases.end(), written->second.begin(), written->second.end());
+    if (!op->cases.empty()) {
+      cases.insert(cases.end(), op->cases.begin(), op->cases.end());
     } else if (std::string text = plain_case(*op); !text.empty()) {
       cases.push_back(std::move(text));
     }
@@ -357,6 +308,7 @@ std::vector<std::string> operator_cases(const std::string& name) {
 
 Candidate make_operator(const std::string& text, bool winograd) {
   const OperatorCase wanted = parse_case(text);
+  const OpDef& op = find_op(wanted.op);
   auto parts = std::make_shared<OperatorWork>();
   parts->program = compile_case(wanted, text, winograd);
   parts->store.declare(*parts->program);
@@ -366,9 +318,7 @@ Candidate make_operator(const std::string& text, bool winograd) {
   for (size_t i = 0; i < wanted.inputs.size(); ++i) {
     if (!wanted.inputs[i]) continue;
     const std::string name = cat("in", i);
-    // Indices stay below every usual table and class count.
-    // Taps of a pooling window are few; quantized values fill their range.
-    const Tensor values = random_input(*wanted.inputs[i], wanted.op == "sgd_update" || wanted.op == "adam_update" ? 1 : 1000, wanted.op.ends_with("_backward") ? 2 : 256);
+    const Tensor values = random_input(*wanted.inputs[i], op.input_port(i).kind);
     if (parts->store.has(name)) {
       parts->store.set(name, values);
     } else {
@@ -376,9 +326,9 @@ Candidate make_operator(const std::string& text, bool winograd) {
     }
   }
   for (const Node& node : graph.nodes()) {
+    // The back end may have replaced the operator by one of its own.
+    if (node.op != &op && !(node.op->target && node.op->work == WorkClass::kProduct)) continue;
     const Cost cost = cost_of(*node.op, context_of(graph, node));
-    // The back end may have replaced a convolution by an operator of its own.
-    if (node.op->name != wanted.op && !(node.op->target && cost.flops > 0)) continue;
     candidate.row.flops = cost.flops;
     candidate.row.executed.add(cost);
     candidate.row.bytes = cost.bytes_read + cost.bytes_written;

@@ -3,13 +3,13 @@
 #include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
 #include "libcore/base/units.h"
-#include "libcore/ops/conv.h"
 #include "libcore/passes/format_losses.h"
 #include "libcore/profiler/profile.h"
 #include "libcore/profiler/timer.h"
@@ -132,10 +132,11 @@ std::vector<ImageValue> images_of(const Graph& graph) {
     if (info.role == ValueRole::kInput && is_image(info.type)) images.push_back({info.name, "input", "forward", &info.type});
   }
   for (const Node& node : graph.nodes()) {
-    for (const ValueId id : node.outputs) {
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      if (node.op->outputs[o].kind == PortKind::kWeight) continue;  // a weight's gradient is no image
+      const ValueId id = node.outputs[o];
       const ValueInfo& info = graph.value(id);
       if (!fed[static_cast<size_t>(id)] || !is_image(info.type) || info.type.format.is_blocked()) continue;
-      if (node.op->name.ends_with("backward_weights")) continue;  // a weight's gradient is no image
       images.push_back({node.path, std::string(node.op->name), std::string(phase_name(node.phase)), &info.type});
     }
   }
@@ -245,22 +246,28 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
     }
     if (dry_run_) continue;
     // Convolutions one by one: the same module and operator in both programs.
-    std::map<std::pair<std::string, std::string>, double> contiguous;
+    struct Convolution {
+      std::string type;
+      double us = 0;
+    };
+    std::map<std::tuple<std::string, Phase, bool>, Convolution> contiguous;  // by module, phase, and whether it makes a weight's gradient
     const auto each_convolution = [&](size_t i, auto visit) {
       const Graph& graph = patients[i]->program().graph();
       for (size_t n = 0; n < graph.nodes().size(); ++n) {
         const Node& node = graph.nodes()[n];
         // One form of a convolution against another, whichever operator computes it.
-        const std::string_view name = !node.is("winograd_conv2d") ? node.op->name : node.phase == Phase::kForward ? conv2d_op().name : conv2d_backward_data_op().name;
-        if (name.starts_with("conv2d")) visit(std::pair(node.path, std::string(name)), clocks[i].us(static_cast<int>(n)));
+        if (node.op->work != WorkClass::kProduct || !node.op->layout.prefers_channels_last) continue;
+        const bool weight = node.op->outputs[0].kind == PortKind::kWeight;
+        visit(std::tuple(node.path, node.phase, weight), Convolution{std::string(node.op->name), clocks[i].us(static_cast<int>(n))});
       }
     };
-    each_convolution(0, [&](const auto& key, double us) { contiguous[key] = us; });
-    each_convolution(1, [&](const auto& key, double us) {
+    each_convolution(0, [&](const auto& key, Convolution found) { contiguous[key] = std::move(found); });
+    each_convolution(1, [&](const auto& key, const Convolution& other) {
       const auto found = contiguous.find(key);
-      if (found == contiguous.end() || found->second * kMarginOfConvolutions >= us) return;
-      better.rows.push_back({what, key.first, key.second, human_number(found->second), human_number(us)});
-      json["convolutions"].push_back({{"what", what}, {"module", key.first}, {"type", key.second}, {"contiguous_us", found->second}, {"channels_last_us", us}});
+      if (found == contiguous.end() || found->second.us * kMarginOfConvolutions >= other.us) return;
+      const auto& [type, us] = found->second;
+      better.rows.push_back({what, std::get<0>(key), type, human_number(us), human_number(other.us)});
+      json["convolutions"].push_back({{"what", what}, {"module", std::get<0>(key)}, {"type", type}, {"contiguous_us", us}, {"channels_last_us", other.us}});
     });
   }
   json["interior_reorders"] = interior;

@@ -1,8 +1,6 @@
 #include "tools/weights/model_cost.h"
 
 #include <algorithm>
-#include <array>
-#include <string_view>
 
 #include "libcore/graph/op_def.h"
 #include "libcore/nn/zoo.h"
@@ -31,11 +29,10 @@ std::optional<ModelCost> model_cost(const std::string& model, int64_t input_size
   }
   ModelCost cost;
   cost.parameters = parameter_count(builder.parameters());
-  constexpr std::array<std::string_view, 5> kProducts{"conv2d", "linear", "matmul", "conv_transpose2d", "attention"};
   for (const Node& node : graph.nodes()) {
     const OpContext context = context_of(graph, node);
     cost.flops += cost_of(*node.op, context).flops;
-    if (std::find(kProducts.begin(), kProducts.end(), node.op->name) != kProducts.end()) cost.activations += static_cast<double>(context.out(0).elements());
+    if (node.op->work == WorkClass::kProduct) cost.activations += static_cast<double>(context.out(0).elements());
   }
   return cost;
 }

@@ -84,21 +84,27 @@ const OpDef& batch_norm_depthwise_op() {
                          .infer = infer,
                          .gradient = gradient,
                          .cost = cost,
+                         .work = WorkClass::kProduct,
+                         .layout = {.prefers_channels_last = true, .weights = WeightFormat::kLeads},
                          .precision = PrecisionRule::kActivations,
-                         .target = true};
+                         .target = true,
+                         .cases = {"batch_norm_depthwise:32x64x112x112+64x1x3x3+64+64:stride=2,padding=1,activation=hardswish", "batch_norm_depthwise:32x120x28x28+120x1x5x5+120+120:padding=2"}};
   return def;
 }
 const OpDef& batch_norm_depthwise_backward_op() {
   static const OpDef def{.name = "batch_norm_depthwise_backward",
                          .doc = "gradients of batch_norm_depthwise",
                          .inputs = {"grad", Port::weight("weight"), "x", Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"), Port::statistics("beta?")},
-                         .outputs = {"dx", "dweight", "dgamma", "dbeta"},
+                         .outputs = {"dx", Port::weight("dweight"), Port::statistics("dgamma"), Port::statistics("dbeta")},
                          .make_attrs = make_options<BatchNormDepthwiseAttrs>,
                          .infer = infer_backward,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_backward,
+                         .work = WorkClass::kProduct,
+                         .layout = {.prefers_channels_last = true, .weights = WeightFormat::kFollows},
                          .precision = PrecisionRule::kActivations,
-                         .target = true};
+                         .target = true,
+                         .cases = {"batch_norm_depthwise_backward:32x64x56x56+64x1x3x3+32x64x112x112+64+64+64+64:stride=2,padding=1,activation=hardswish"}};
   return def;
 }
 

@@ -72,39 +72,45 @@ const OpDef& pointwise_batch_norm_depthwise_op() {
   static const OpDef def{.name = "pointwise_batch_norm_depthwise",
                          .doc = "a 1x1 convolution and the batch_norm_depthwise that reads it",
                          .inputs = {"x", Port::weight("weight"), Port::weight("depthwise"), Port::statistics("gamma?"), Port::statistics("beta?")},
-                         .outputs = {"y", Port::statistics("mean"), Port::statistics("var"), "moments"},
+                         .outputs = {"y", Port::statistics("mean"), Port::statistics("var"), Port::statistics("moments")},
                          .make_attrs = make_options<BatchNormDepthwiseAttrs>,
                          .infer = infer_forward,
                          .no_gradient = "a rewrite of the CPU back end makes it after differentiation",
                          .cost = cost_forward,
+                         .work = WorkClass::kProduct,
                          .precision = PrecisionRule::kActivations,
-                         .target = true};
+                         .target = true,
+                         .cases = {"pointwise_batch_norm_depthwise:32x16x112x112+64x16x1x1+64x1x3x3+64+64:stride=2,padding=1,activation=relu"}};
   return def;
 }
 const OpDef& pointwise_batch_norm_backward_op() {
   static const OpDef def{.name = "pointwise_batch_norm_backward",
                          .doc = "gradients of a 1x1 convolution and the batch norm that reads it",
                          .inputs = {"grad", "between", Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"), Port::statistics("beta?"), "y?", "x", Port::weight("weight")},
-                         .outputs = {"dx", "dweight", "dgamma", "dbeta", "dresidual"},
+                         .outputs = {"dx", Port::weight("dweight"), Port::statistics("dgamma"), Port::statistics("dbeta"), "dresidual"},
                          .make_attrs = make_options<BatchNormBackwardAttrs>,
                          .infer = infer_norm,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_norm,
+                         .work = WorkClass::kProduct,
                          .precision = PrecisionRule::kActivations,
-                         .target = true};
+                         .target = true,
+                         .cases = {"pointwise_batch_norm_backward:32x72x56x56+32x72x56x56+72+72+72+72+-+32x24x56x56+72x24x1x1:activation=relu"}};
   return def;
 }
 const OpDef& pointwise_batch_norm_depthwise_backward_op() {
   static const OpDef def{.name = "pointwise_batch_norm_depthwise_backward",
                          .doc = "gradients of a 1x1 convolution and the batch_norm_depthwise that reads it",
-                         .inputs = {"grad", Port::weight("depthwise"), Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"), Port::statistics("beta?"), "x", Port::weight("weight"), "residual?", "moments?"},
-                         .outputs = {"dx", "dweight", "ddepthwise", "dgamma", "dbeta"},
+                         .inputs = {"grad", Port::weight("depthwise"), Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"), Port::statistics("beta?"), "x", Port::weight("weight"), "residual?", Port::statistics("moments?")},
+                         .outputs = {"dx", Port::weight("dweight"), Port::weight("ddepthwise"), Port::statistics("dgamma"), Port::statistics("dbeta")},
                          .make_attrs = make_options<BatchNormDepthwiseAttrs>,
                          .infer = infer_depthwise,
                          .no_gradient = kNoSecondDerivative,
                          .cost = cost_depthwise,
+                         .work = WorkClass::kProduct,
                          .precision = PrecisionRule::kActivations,
-                         .target = true};
+                         .target = true,
+                         .cases = {"pointwise_batch_norm_depthwise_backward:32x64x56x56+64x1x3x3+64+64+64+64+32x16x112x112+64x16x1x1:stride=2,padding=1,activation=relu"}};
   return def;
 }
 

@@ -73,7 +73,7 @@ const OpDef& quantized_winograd_weights_op() {
                          .infer = infer_weights,
                          .no_gradient = kAfterConversion,
                          .cost = cost_weights,
-                         .layout = {FormatRule::kExplicit},
+                         .layout = {.formats = FormatRule::kExplicit, .weights = WeightFormat::kLeads},
                          .precision = PrecisionRule::kKeepF32,
                          .target = true};
   return def;
@@ -87,8 +87,12 @@ const OpDef& quantized_winograd_conv2d_op() {
                          .infer = infer_conv,
                          .no_gradient = kAfterConversion,
                          .cost = cost_conv,
+                         .work = WorkClass::kProduct,
+                         .layout = {.prefers_channels_last = true, .weights = WeightFormat::kLeads},
                          .precision = PrecisionRule::kKeepF32,
-                         .target = true};
+                         .integer = IntegerRole::kComputes,
+                         .target = true,
+                         .variant_of = "quantized_conv2d"};
   return def;
 }
 

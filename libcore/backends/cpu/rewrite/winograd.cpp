@@ -100,8 +100,9 @@ const OpDef& winograd_weights_op() {
                          .infer = infer_weights,
                          .no_gradient = kAfterDifferentiation,
                          .cost = cost_weights,
-                         .layout = {FormatRule::kExplicit},
-                         .target = true};
+                         .layout = {.formats = FormatRule::kExplicit, .weights = WeightFormat::kLeads},
+                         .target = true,
+                         .cases = {"winograd_weights:512x512x3x3", "winograd_weights:512x512x3x3:backward=true"}};
   return def;
 }
 const OpDef& winograd_conv2d_op() {
@@ -113,7 +114,11 @@ const OpDef& winograd_conv2d_op() {
                          .infer = infer_conv,
                          .no_gradient = kAfterDifferentiation,
                          .cost = cost_conv,
-                         .target = true};
+                         .work = WorkClass::kProduct,
+                         .layout = {.prefers_channels_last = true, .weights = WeightFormat::kLeads},
+                         .target = true,
+                         .variant_of = "conv2d",
+                         .cases = {"winograd_conv2d:16x64x56x56+36x64x64:padding=1"}};
   return def;
 }
 
@@ -126,8 +131,11 @@ const OpDef& winograd_conv2d_backward_weights_op() {
                          .infer = infer_backward_weights,
                          .no_gradient = kAfterDifferentiation,
                          .cost = cost_backward_weights,
-                         .layout = {FormatRule::kExplicit},
-                         .target = true};
+                         .work = WorkClass::kProduct,
+                         .layout = {.prefers_channels_last = true, .weights = WeightFormat::kFollows},
+                         .target = true,
+                         .variant_of = "conv2d_backward_weights",
+                         .cases = {"winograd_conv2d_backward_weights:16x64x56x56+16x64x56x56:padding=1,kernel_size=3"}};
   return def;
 }
 
