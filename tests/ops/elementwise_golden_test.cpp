@@ -4,15 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 
-#include "libcore/backends/table.h"
+#include "libcore/backends/ref/ref.h"
 #include "libcore/device/stream.h"
 #include "libcore/ops/elementwise.h"
 #include "libcore/ops/emit.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/registry.h"
 #include "tests/ops/golden_file.h"
+#include "tests/support/target.h"
 
 namespace galley::test {
 namespace {
@@ -79,12 +79,8 @@ TEST(ElementwiseGolden, TheReferenceComputesWhatPyTorchDoes) {
 
 /// What the vector kernel of a node makes of float arrays.
 std::vector<float> run_kernel(const Graph& graph, const Node& node, const std::vector<std::vector<float>>& inputs) {
-  OpContext context;
-  context.attributes = node.attributes.get();
-  for (ValueId id : node.inputs) context.inputs.push_back(&graph.type(id));
-  for (ValueId id : node.outputs) context.outputs.push_back(&graph.type(id));
-  const KernelQuery query{node, std::move(context)};
-  for (const Kernel* kernel : kernels_of(node.op->name)) {
+  const KernelQuery query = cpu().query(graph, node);
+  for (const Kernel* kernel : cpu().kernels(*node.op)) {
     if (kernel->algorithm != "cpu") continue;
     EXPECT_TRUE(static_cast<bool>(kernel->supports(query)));
     std::vector<float> out(inputs[0].size());

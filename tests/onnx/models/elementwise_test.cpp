@@ -9,7 +9,6 @@
 #include <cmath>
 
 #include "libcore/backends/ref/ref.h"
-#include "libcore/backends/table.h"
 #include "libcore/nn/builder.h"
 #include "libcore/nn/layer_kinds.h"
 #include "libcore/nn/layer_spec.h"
@@ -21,6 +20,7 @@
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 #include "tests/onnx/models/onnx_models.h"
+#include "tests/support/target.h"
 #include "tests/support/temporary_folder.h"
 
 namespace galley {
@@ -66,7 +66,7 @@ TEST_P(EveryRow, HasAReferenceAndVectorKernels) {
   std::vector<std::string> ops{GetParam()};
   if (row().slope.reads != SlopeReads::kNothing) ops.push_back(GetParam() + "_backward");
   for (const std::string& op : ops) {
-    const std::vector<const Kernel*> kernels = kernels_of(op);
+    const std::span<const Kernel* const> kernels = test::cpu().kernels(find_op(op));
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
       Graph graph;
       TensorType type;
@@ -81,11 +81,7 @@ TEST_P(EveryRow, HasAReferenceAndVectorKernels) {
       }
       emit_all(op, attributes(false), inputs);
       const Node& node = graph.nodes().back();
-      OpContext context;
-      context.attributes = node.attributes.get();
-      for (ValueId id : node.inputs) context.inputs.push_back(&graph.type(id));
-      for (ValueId id : node.outputs) context.outputs.push_back(&graph.type(id));
-      const KernelQuery query{node, std::move(context)};
+      const KernelQuery query = test::cpu().query(graph, node);
       const bool fast =
           std::any_of(kernels.begin(), kernels.end(), [&](const Kernel* kernel) { return !kernel->reference && kernel->supports(query); });
       EXPECT_TRUE(fast) << op << " of " << dtype;
