@@ -16,7 +16,7 @@
 
 namespace galley {
 namespace {
-int threads_in_use = 0;
+std::atomic<int> threads_in_use = 0;  // read by the watch of cores too
 thread_local int share_of_this_thread = 0;
 }  // namespace
 
@@ -32,16 +32,17 @@ ThreadShare::~ThreadShare() {
 
 int compute_threads() {
   if (share_of_this_thread > 0) return share_of_this_thread;
-  if (threads_in_use > 0) return threads_in_use;
+  if (const int threads = threads_in_use.load(std::memory_order_relaxed); threads > 0) return threads;
   static const int cores = available_cores();  // asked for at each loop, and read from a file
   return cores;
 }
 
 void set_compute_threads(int threads) {
-  threads_in_use = std::max(1, threads);
-  omp_set_num_threads(threads_in_use);
+  threads = std::max(1, threads);
+  threads_in_use = threads;
+  omp_set_num_threads(threads);
   omp_set_dynamic(0);
-  if (threads_in_use > 1) watch_cores();
+  if (threads > 1) watch_cores();
 }
 
 void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_t)> body) {

@@ -1,6 +1,7 @@
 #include "libcore/base/spinning.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <omp.h>
 #include <pthread.h>
@@ -164,40 +165,39 @@ bool SharedCores::update(const CoreUse& period) {
   return shared_;
 }
 
-struct ShortSpinning::Holder {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool held = false, released = false;
-  std::thread thread;
-};
-
-ShortSpinning::ShortSpinning() : holder_(std::make_unique<Holder>()) {
+void* ShortSpinning::hold(void* self) {
+  auto& spinning = *static_cast<ShortSpinning*>(self);
   // The compute threads are fewer than the processors where the user said so; then more must be held.
   const int threads = std::max(2, omp_get_num_procs() - compute_threads() + 2);
-  holder_->thread = std::thread([holder = holder_.get(), threads] {
-    // A pool of this thread's own, which ends with it. Its threads sleep.
+  // A pool of this thread's own, which ends with it. Its threads sleep.
 #pragma omp parallel num_threads(threads)
-    { asm volatile("" ::: "memory"); }
-    std::unique_lock lock(holder->mutex);
-    holder->held = true;
-    holder->changed.notify_all();
-    holder->changed.wait(lock, [holder] { return holder->released; });
-  });
-  std::unique_lock lock(holder_->mutex);
-  holder_->changed.wait(lock, [this] { return holder_->held; });
+  { asm volatile("" ::: "memory"); }
+  std::unique_lock lock(spinning.mutex_);
+  spinning.held_ = true;
+  spinning.changed_.notify_all();
+  spinning.changed_.wait(lock, [&] { return spinning.released_; });
+  return nullptr;
+}
+
+ShortSpinning::ShortSpinning() {
+  made_ = pthread_create(&thread_, nullptr, hold, this) == 0;  // where the system has no more threads, spinning stays long
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return held_ || !made_; });
 }
 
 ShortSpinning::~ShortSpinning() {
+  if (!made_) return;
   {
-    const std::lock_guard lock(holder_->mutex);
-    holder_->released = true;
+    const std::lock_guard lock(mutex_);
+    released_ = true;
   }
-  holder_->changed.notify_all();
-  holder_->thread.join();
+  changed_.notify_all();
+  pthread_join(thread_, nullptr);
 }
 
 void watch_cores() {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
+  if (dlsym(RTLD_DEFAULT, "kmp_set_blocktime") != nullptr) return;  // LLVM's library, which builds with clang use
   static Watch watch;
 }
 

@@ -3,8 +3,11 @@
 // microseconds later. Where other programs use the same cores it loses: a thread that spins through its time slice keeps the thread that
 // it waits for from running (measured: docs/performance.md, "A shared machine").
 
+#include <pthread.h>
+
+#include <condition_variable>
 #include <cstdint>
-#include <memory>
+#include <mutex>
 
 namespace galley {
 
@@ -39,8 +42,13 @@ class ShortSpinning {
   ShortSpinning& operator=(const ShortSpinning&) = delete;
 
  private:
-  struct Holder;
-  std::unique_ptr<Holder> holder_;
+  static void* hold(void* self);
+
+  // Without operator new: it may be made while a step runs, in which nothing allocates.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool made_ = false, held_ = false, released_ = false;
+  pthread_t thread_{};
 };
 
 /// Starts, once a process, a thread that watches whether the cores are shared, and keeps spinning short for so long. Does nothing where the

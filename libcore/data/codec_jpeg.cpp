@@ -29,7 +29,7 @@ struct Decoder {
   char reason[JMSG_LENGTH_MAX] = "";  // why, after a jump
   bool out_of_memory = false;
   bool ended = false;              // the file ended before its end marker
-  bool extraneous = false;         // bytes that belong to nothing; the bit reader takes up to 7 before the end marker without a warning
+  bool extraneous = false;         // bytes that belong to nothing; of up to 7 after a scan the bit reader says nothing
   char odd_header[JMSG_LENGTH_MAX] = "";
   bool created = false;
 
