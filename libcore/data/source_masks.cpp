@@ -49,13 +49,13 @@ class MaskSource : public Source {
   Sample read(int64_t index) const override {
     const Pair& pair = pairs_[static_cast<size_t>(index)];
     const std::string bytes = read_file(pair.image);
-    Image image = decode_image(std::as_bytes(std::span(bytes)), mode_, pair.image);
+    Sample sample;
+    Image image = decode_image(std::as_bytes(std::span(bytes)), mode_, pair.image, {}, &sample.irregularity);
     Mask mask = read_mask(pair.mask);
     if (mask.classes.height() != image.height() || mask.classes.width() != image.width()) {
       throw BadSample("size", cat(pair.mask, ": the mask has ", mask.classes.width(), " x ", mask.classes.height(), " pixels, its image ",
                                   pair.image, " has ", image.width(), " x ", image.height()));
     }
-    Sample sample;
     sample.set("input", std::move(image));
     sample.set("label", std::move(mask));
     return sample;

@@ -15,7 +15,7 @@
 namespace galley {
 
 std::vector<std::string> unreadable_start(const Source& source, const std::vector<Component>& pipeline) {
-  const Pipeline items(pipeline);
+  const Pipeline items(items_for(pipeline, source.fields()));
   std::vector<std::string> reasons;
   for (int64_t index = 0; index < source.size(); ++index) {
     try {
