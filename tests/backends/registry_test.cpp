@@ -58,9 +58,9 @@ TEST(Backends, ListTheReferenceLast) {
 TEST(Backends, TablesKeepTheOrderOfTheirLists) {
   const Kernel first[] = {{.op = "relu", .algorithm = "a"}, {.op = "conv2d", .algorithm = "b"}}, second[] = {{.op = "relu", .algorithm = "c"}};
   const KernelTable table{first, second};
-  ASSERT_EQ(table.of(relu_op()).size(), 2u);
-  EXPECT_EQ(table.of(relu_op())[0]->algorithm, "a");
-  EXPECT_EQ(table.of(relu_op())[1]->algorithm, "c");
+  ASSERT_EQ(table.of(find_op("relu")).size(), 2u);
+  EXPECT_EQ(table.of(find_op("relu"))[0]->algorithm, "a");
+  EXPECT_EQ(table.of(find_op("relu"))[1]->algorithm, "c");
   EXPECT_EQ(table.of(conv2d_op()).size(), 1u);
   EXPECT_TRUE(table.of(conv2d_backward_data_op()).empty());
 }
