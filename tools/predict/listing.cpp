@@ -35,7 +35,8 @@ void Listing::add(const Source& source, int64_t index, const std::map<std::strin
   GALLEY_ASSERT(!original || image != nullptr, file);
   const Presentation shown = presenter_->present(results, file, image);
   nlohmann::ordered_json json{{"file", file}};
-  for (const auto& [key, value] : nlohmann::ordered_json::parse(shown.json).items()) json[key] = value;
+  const auto made = nlohmann::ordered_json::parse(shown.json);
+  for (const auto& [key, value] : made.items()) json[key] = value;
   for (size_t i = 0; i < shown.rows.size(); ++i) {
     rows_.push_back({i == 0 || repeat_file_ ? file : ""});
     rows_.back().insert(rows_.back().end(), shown.rows[i].begin(), shown.rows[i].end());
