@@ -15,6 +15,8 @@
 namespace galley {
 namespace {
 
+using test::cpu;
+
 constexpr int64_t kImages = 2, kSize = 41, kPixels = kImages * kSize * kSize, kChannels = 655, kTaps = 9;
 
 struct Gradients {

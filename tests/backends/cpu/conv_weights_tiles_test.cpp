@@ -21,6 +21,8 @@
 namespace galley {
 namespace {
 
+using test::cpu;
+
 /// Memory whose last byte is the last that may be touched: a page behind it ends the program. Begins as NaN.
 class Bounded {
  public:

@@ -15,6 +15,8 @@
 namespace galley {
 namespace {
 
+using test::cpu;
+
 TEST(CpuCast, GivesTheReferencesBits) {
   ensure_ops_registered();
   constexpr std::array kDTypes{DType::kF32, DType::kF64, DType::kF16, DType::kBF16, DType::kI64, DType::kI32, DType::kI16, DType::kI8, DType::kU8, DType::kBool};

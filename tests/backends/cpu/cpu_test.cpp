@@ -19,6 +19,8 @@
 namespace galley {
 namespace {
 
+using test::cpu;
+
 /// Runs the fastest kernel of a graph's last node on these inputs (in the node's order).
 std::vector<Tensor> run_last(const Graph& graph, const std::vector<Tensor>& inputs, int threads) {
   set_compute_threads(threads);

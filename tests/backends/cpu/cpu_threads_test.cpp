@@ -22,6 +22,8 @@
 namespace galley {
 namespace {
 
+using test::cpu;
+
 Value input(Graph& graph, const Shape& shape, DType dtype = DType::kF32) {
   TensorType type;
   type.dtype = dtype;

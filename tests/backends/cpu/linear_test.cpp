@@ -17,6 +17,8 @@
 namespace galley {
 namespace {
 
+using test::cpu;
+
 Tensor waves(const Shape& shape, double seed) {
   Tensor tensor(DType::kF32, shape);
   for (int64_t i = 0; i < shape.elements(); ++i) tensor.data_as<float>()[i] = static_cast<float>(std::sin(seed + 1.618 * static_cast<double>(i * i % 10007)));
