@@ -123,7 +123,7 @@ TEST(Execution, TwoRunsGiveTheSameBits) {
   for (const auto& [name, tensor] : results[0]) EXPECT_TRUE(bit_equal(tensor, results[1].at(name))) << name;
 }
 
-class Gate : public testing::TestWithParam<bool> {};
+class Gate : public testing::TestWithParam<const char*> {};
 
 TEST_P(Gate, ClosesAtALossThatIsNotFiniteAndStaysClosed) {
   Trained t;
@@ -131,7 +131,7 @@ TEST_P(Gate, ClosesAtALossThatIsNotFiniteAndStaysClosed) {
   gate_updates(t.net.graph, t.net.loss.id(), "stopped");
   verify(t.net.graph);
   CompileOptions options;
-  options.reference_only = GetParam();
+  options.backend = open_backend(GetParam());
   const auto program = compile(t.net.graph, options);
   ParameterStore store;
   Execution execution(program, store);
@@ -162,7 +162,7 @@ TEST_P(Gate, ClosesAtALossThatIsNotFiniteAndStaysClosed) {
   EXPECT_EQ(store.get("stopped").at(Shape{}), 0);
   for (const auto& [name, id] : t.new_value) expect_near(store.get(name), t.expected.at(id), name);
 }
-INSTANTIATE_TEST_SUITE_P(Kernels, Gate, testing::Values(false, true), [](const auto& info) { return info.param ? "reference" : "cpu"; });
+INSTANTIATE_TEST_SUITE_P(Kernels, Gate, testing::Values("cpu", "ref"), [](const auto& info) { return std::string(info.param); });
 
 // The same numbers with a gate and without one, and updates stand where they stood.
 TEST(Execution, AnOpenGateChangesNoBits) {

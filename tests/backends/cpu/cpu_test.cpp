@@ -26,7 +26,7 @@ std::vector<Tensor> run_last(const Graph& graph, const std::vector<Tensor>& inpu
   set_compute_threads(threads);
   const Node& node = graph.nodes().back();
   const KernelQuery query{node, context_of(graph, node), threads};
-  const KernelChoice choice = cpu().choose(query);
+  const KernelChoice choice = test::cpu().choose(query);
   EXPECT_NE(choice.kernel, nullptr);
   EXPECT_FALSE(choice.kernel->reference);
   const auto kernel = choice.kernel->prepare(query);
@@ -68,7 +68,7 @@ TEST(Weights, TheLibrarysFormatHasANameInEachType) {
       conv2d(x, graph.add_input("w", {dtype, {128, 64, side, side}}, ValueRole::kParameter), {}, attrs);
       const Node& node = graph.nodes().back();
       const KernelQuery query{node, context_of(graph, node), 1};
-      for (const Kernel* kernel : cpu().kernels(find_op("conv2d"))) {
+      for (const Kernel* kernel : test::cpu().kernels(find_op("conv2d"))) {
         if (kernel->preferred_format == nullptr || !kernel->supports(query)) continue;  // bf16: not on every processor
         EXPECT_TRUE(kernel->preferred_format(query, 1).is_blocked()) << kernel->algorithm << ", " << dtype << ", a window of " << side;
         ++tried;

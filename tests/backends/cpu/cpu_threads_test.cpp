@@ -36,7 +36,7 @@ std::vector<Tensor> run_last(const Graph& graph, int threads) {
   set_compute_threads(threads);
   const Node& node = graph.nodes().back();
   const KernelQuery query{node, context_of(graph, node), threads};
-  const KernelChoice choice = cpu().choose(query);
+  const KernelChoice choice = test::cpu().choose(query);
   EXPECT_EQ(choice.kernel->algorithm, "cpu") << node.op->name;
   std::vector<Tensor> inputs, outputs;
   std::vector<const void*> in;
