@@ -147,7 +147,7 @@ TEST(Tasks, ModelsOfSeveralInputsBindFieldsByName) {
              "data: {root: " +
                  folder +
                  ", train: {source: {type: tensors, path: data.safetensors}}, val: {from: train}}\n"
-                 "train: {duration: 200 steps, batch: 4, optimizer: {type: sgd, lr: 0.1}}\n");
+                 "train: {duration: 600 steps, batch: 4, optimizer: {type: sgd, lr: 0.2}}\n");
   // target = [l0 + r0, l1 + r1].
   const float left[] = {1, 2, 0, 0, 1, 1, 2, -1, 0, -1, 0, 2}, right[] = {0, 1, 1, 1, 1, 0, -2, 0, 1, 1, 2, 1};
   std::string target;
@@ -166,7 +166,7 @@ TEST(Tasks, ModelsOfSeveralInputsBindFieldsByName) {
   write_text(folder + "/in.safetensors", safetensors_of("{" + header + "}", inputs));
   const Outcome trained = run("galley-train", {recipe, "-o", folder + "/run", "--format", "json", "-q"});
   ASSERT_EQ(trained.code, 0) << trained.err;
-  EXPECT_LT(Json::parse(trained.out)["metrics"]["loss"].get<double>(), 1e-3) << "a linear model learns a sum";
+  EXPECT_LT(Json::parse(trained.out)["metrics"]["loss"].get<double>(), 5e-3) << "a linear model learns a sum";
   const Outcome predicted =
       run("galley-predict", {folder + "/run", "--tensors", folder + "/in.safetensors", "-o", folder + "/out.safetensors", "-q"});
   ASSERT_EQ(predicted.code, 0) << predicted.err;

@@ -483,8 +483,9 @@ TEST(DataLoader, PadsAndJoinsSamplesOfDifferentLengths) {
     for (const char* word : {"ragged[3]", "`boxes` has 3 elements", "at most 2"})
       EXPECT_NE(error.text().find(word), std::string::npos) << error.text();
   }
+  DataLoader loader(std::make_shared<RaggedSource>(), Pipeline({}), {}, options);
   try {
-    overfull.next()->at("labels");
+    loader.next()->at("labels");
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_NE(error.text().find("no field `labels`; they have boxes.offsets, boxes.values, tokens, tokens.length"), std::string::npos)
