@@ -228,7 +228,7 @@ TEST(OnnxFormat, HostileRecordsAreRefused) {
   expect_refused(model(node("Relu", in("\xff\xfe"), out("y"))), "UTF-8");
   // Sizes that the values do not have.
   const auto with = [](const std::string& tensor) { return model(initializer(tensor) + ends()); };
-  expect_refused(with(tensor("w", number(1, 3) + number(1, 2), 1, std::string(23, '\0'))), "wants 24 bytes");
+  expect_refused(with(tensor("w", number(1, 3) + number(1, 2), 1, std::string(23, '\0'))), "needs 24 bytes");
   expect_refused(with(tensor("w", number(1, int64_t{1} << 40) + number(1, int64_t{1} << 40), 1, "")), "too large");
   expect_refused(with(tensor("w", number(1, int64_t{1} << 50), 1, "")), "bytes of values");
   expect_refused(with(number(1, int64_t{1} << 50) + number(2, 1) + bytes(8, "w")), "bytes of values");
