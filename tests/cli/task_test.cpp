@@ -147,7 +147,7 @@ TEST(Tasks, ModelsOfSeveralInputsBindFieldsByName) {
              "data: {root: " +
                  folder +
                  ", train: {source: {type: tensors, path: data.safetensors}}, val: {from: train}}\n"
-                 "train: {duration: 600 steps, batch: 4, optimizer: {type: sgd, lr: 0.2}}\n");
+                 "train: {duration: 600 steps, batch: 4, optimizer: {type: sgd, lr: 0.2}, validate: null}\ncheckpoint: null\n");
   // target = [l0 + r0, l1 + r1].
   const float left[] = {1, 2, 0, 0, 1, 1, 2, -1, 0, -1, 0, 2}, right[] = {0, 1, 1, 1, 1, 0, -2, 0, 1, 1, 2, 1};
   std::string target;
