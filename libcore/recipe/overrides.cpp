@@ -238,6 +238,7 @@ std::optional<SchemaNode> schema_at(const Schema& schema, const YamlNode& tree, 
       if (element.kind == ValueKind::kList) {
         element.options = here.children(type_of(item));
         element.kind = ValueKind::kSection;
+        element.make = nullptr;
       } else if (!item && a_type) {
         element.default_value = YamlNode::map_of();
         element.default_value.at("type") = YamlNode::scalar_of(part);

@@ -177,6 +177,9 @@ TEST(Tasks, ModelsOfSeveralInputsBindFieldsByName) {
   const Outcome dumped = run("galley-train", {recipe, "--dump-recipe=full"});
   write_text(folder + "/again.yaml", dumped.out);
   EXPECT_EQ(run("galley-train", {folder + "/again.yaml", "--dump-recipe=full"}).out, dumped.out);
+  const Outcome changed = run("galley-train", {recipe, "model.inputs.left.dtype=i64", "model.inputs.right.shape=4", "--dump-recipe"});
+  EXPECT_NE(changed.out.find("dtype: i64"), std::string::npos) << changed.out << changed.err;
+  EXPECT_EQ(run("galley-train", {recipe, "model.inputs.left.size=3", "--dump-recipe"}).code, 3);
   const Outcome missing = run("galley-train", {recipe, "data.train.pipeline=rename", "data.train.pipeline.rename.from=left",
                                                "data.train.pipeline.rename.to=first", "-o", folder + "/x", "-q"});
   EXPECT_EQ(missing.code, 3);
