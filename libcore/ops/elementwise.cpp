@@ -444,7 +444,8 @@ std::vector<ElementwiseRow> rows_of_several() {
        .formulas = {formula<Where>("Where(a, b, c)")},
        .infer = infer_where,
        .gradient = where_gradient,
-       .quantize = kFloat},
+       .quantize = kFloat,
+       .cases = {"where:16x64x56x56@bool+16x64x56x56+16x64x56x56"}},
   };
 }
 

@@ -62,6 +62,7 @@ struct ElementwiseRow {
   QuantizeRule quantize = QuantizeRule::kTable;
   Activation activation = Activation::kNone;  // as which products and norms take its first formula
   std::string_view layer = "";                // the line of the recipe's layer of that name; "": no layer
+  std::vector<std::string_view> cases = {};   // as OpDef's: where inputs of equal shapes do not do
   std::string_view onnx_reads = "";           // an operator of ONNX that is read as it, and written in another form: "Mish" (opset 18)
 
   int arity() const { return formulas.front().values; }

@@ -128,7 +128,8 @@ OpDef operator_of(const ElementwiseRow& row) {
            .infer = infer_of(row),
            .cost = cost_of_flops(row.flops),
            .precision = row.precision,
-           .quantize = row.quantize};
+           .quantize = row.quantize,
+           .cases = row.cases};
   switch (row.arity()) {
     case 1:
       op.inputs = {"x"};
