@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "libcore/backends/kernel.h"
+#include "libcore/device/device.h"
 #include "libcore/passes/target.h"
 
 namespace galley {
@@ -42,6 +43,8 @@ class Backend : public Target {
   /// All kernels of an operator, in order of preference, the reference last.
   virtual std::span<const Kernel* const> kernels(const OpDef& op) const = 0;
   virtual Limits limits() const;
+  /// Where its programs run.
+  virtual Device& device() const { return host_device(); }
   const BackendOptions& options() const { return options_; }
 
   KernelQuery query(const Graph& graph, const Node& node) const;

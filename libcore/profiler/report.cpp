@@ -100,7 +100,7 @@ Json report_of(const ProfileReport& report, const Recording& recording) {
   }
   int64_t hits = 0;
   Json programs = Json::array();
-  for (const Compilation& made : report.compilations) {
+  for (const ProfiledProgram& made : report.compilations) {
     programs.push_back({{"program", made.program}, {"reason", made.reason}, {"compile_ms", ms(made.seconds)}, {"operators", made.operators}, {"runs", made.runs}});
     hits += std::max<int64_t>(0, made.runs - 1);
   }

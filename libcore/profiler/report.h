@@ -11,7 +11,7 @@
 namespace galley {
 
 /// A program that was compiled, and why.
-struct Compilation {
+struct ProfiledProgram {
   std::string program;  // "update", "accumulate", "forward"
   std::string reason;   // "batches of [8,3,224,224]"
   double seconds = 0;
@@ -27,7 +27,7 @@ struct ProfileReport {
   bool synthetic = false;
   Profile profile;
   std::vector<Advice> advice;
-  std::vector<Compilation> compilations;
+  std::vector<ProfiledProgram> compilations;
   std::vector<std::string> remarks;  // about the machine during the recording: MachineWatch::remarks
 };
 

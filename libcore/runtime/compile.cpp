@@ -73,14 +73,4 @@ std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& option
   return program;
 }
 
-std::shared_ptr<const Program> ProgramCache::get(const std::string& key, const std::string& reason,
-                                                 const std::function<std::shared_ptr<const Program>()>& make) {
-  std::shared_ptr<const Program>& program = programs_[key];
-  if (program == nullptr) {
-    program = make();
-    reasons_.push_back(cat(key, ": ", reason));
-  }
-  return program;
-}
-
 }  // namespace galley

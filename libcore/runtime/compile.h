@@ -1,11 +1,9 @@
 #pragma once
-// Compilation: graph -> Program, and the cache that makes sure it happens once for each form of a graph.
+// Compilation: graph -> Program. Engine (engine.h) compiles each form of a graph once.
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "libcore/backends/backend.h"
 #include "libcore/runtime/program.h"
@@ -22,19 +20,5 @@ struct CompileOptions {
 /// Runs the last passes (compile_passes of passes/pipelines.h), chooses a kernel for each node, prepares it and plans memory. The graph holds
 /// whatever is to run: forward, backward, updates. Throws Error where no kernel supports a node.
 std::shared_ptr<const Program> compile(Graph graph, const CompileOptions& options = {});
-
-/// Programs by key (shapes, dtypes, mode). Counts compilations and remembers why each happened.
-class ProgramCache {
- public:
-  /// The program of that key, made by `make` where there is none; `reason` says what asked for it ("last batch of 7").
-  std::shared_ptr<const Program> get(const std::string& key, const std::string& reason, const std::function<std::shared_ptr<const Program>()>& make);
-  int compilations() const { return static_cast<int>(reasons_.size()); }
-  /// "key: reason", in order.
-  const std::vector<std::string>& reasons() const { return reasons_; }
-
- private:
-  std::map<std::string, std::shared_ptr<const Program>> programs_;
-  std::vector<std::string> reasons_;
-};
 
 }  // namespace galley

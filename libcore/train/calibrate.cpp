@@ -8,7 +8,7 @@
 #include "libcore/data/source.h"
 #include "libcore/quant/names.h"
 #include "libcore/recipe/recipe.h"
-#include "libcore/runtime/compile.h"
+#include "libcore/runtime/engine.h"
 #include "libcore/train/inference.h"
 
 namespace galley {
@@ -92,7 +92,7 @@ class Calibrator::Watch : public NodeObserver {
   std::vector<Slot> slots_;
 };
 
-Calibrator::Calibrator(Session& session) : session_(session) {
+Calibrator::Calibrator(Session& session) : session_(session), engine_(session.backend()) {
   const Recipe& recipe = session.recipe();
   const CalibrationSection& wanted = recipe.data.calibration;
   const int64_t micro = recipe.train.batch ? recipe.train.batch->micro.value_or(recipe.train.batch->global) : 32;
@@ -113,7 +113,9 @@ Calibrator::Calibrator(Session& session) : session_(session) {
   parameters_ = std::move(model.parameters);
   model_ = model_digest(model.graph);
   order_ = watched_names(model.graph);
-  program_ = compile(std::move(model.graph), session.compile_options());
+  program_ = engine_.program({.mode = "calibrate", .fields = types.fields}, cat("calibration on data.", wanted.from), [&] { return std::move(model.graph); },
+                             ParameterFormats::kLead);
+  engine_.declare(*program_);
 }
 
 Calibrator::~Calibrator() = default;
@@ -123,8 +125,8 @@ int64_t Calibrator::planned_bytes() const {
   return program_->persistent_bytes() + program_->scratch_bytes() + program_->prepared_bytes() + data_bytes_ + statistics;
 }
 
-void Calibrator::run(ParameterStore& store, Calibration& calibration, const std::function<bool(int64_t)>& progress) {
-  const std::map<std::string, std::string> weights = parameter_digests(parameters_, store);
+void Calibrator::run(Calibration& calibration, const std::function<bool(int64_t)>& progress) {
+  const std::map<std::string, std::string> weights = parameter_digests(parameters_, engine_.store());
   const std::string recipe = dump_recipe(session_.recipe(), DumpKind::kFull);
   if (calibration.parts.empty()) {
     calibration = {.order = order_, .model = model_, .input = input_, .weights = weights, .recipe = recipe};
@@ -139,7 +141,7 @@ void Calibrator::run(ParameterStore& store, Calibration& calibration, const std:
   const int64_t done = calibration.samples();
   if (done >= samples_) return;
   const std::unique_ptr<DataLoader> loader = session_.calibration_loader(batch_, done, samples_);
-  Execution execution(program_, store);
+  const std::unique_ptr<Execution> execution = engine_.bind(program_);
   Watch watch(*program_, calibration, batch_);
   CalibrationPart part{.batch = batch_, .first = done, .source = source_, .recipe = digest_of(recipe)};
   Digest data;
@@ -153,8 +155,8 @@ void Calibrator::run(ParameterStore& store, Calibration& calibration, const std:
       if (input != calibration.values.end()) input->second.add(values.data_as<float>(), valid, row, name);
     }
     watch.set_valid(valid);
-    feed_fields(execution, *batch);
-    execution.run({.observer = &watch});
+    feed_fields(*execution, *batch);
+    execution->run({.observer = &watch});
     part.samples += valid;
     ++part.batches;
     if (progress && !progress(done + part.samples)) break;

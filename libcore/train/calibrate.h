@@ -8,7 +8,7 @@
 #include <string>
 
 #include "libcore/quant/calibration.h"
-#include "libcore/runtime/execution.h"
+#include "libcore/runtime/engine.h"
 #include "libcore/train/session.h"
 
 namespace galley {
@@ -33,15 +33,18 @@ class Calibrator {
   /// Shape of one sample.
   const std::vector<int64_t>& input() const { return input_; }
 
+  /// Parameters and buffers, declared: to be filled before `run`.
+  ParameterStore& store() { return engine_.store(); }
   /// Reads the samples from calibration.samples() up to samples() and adds them. An empty calibration is begun; another one must be of this model
   /// with these parameters (kInput) and of the same data (kInput). `progress` is told after each batch how many samples there are, and
   /// ends the run by false. Throws (kNumeric), naming the layer, for values that are not finite.
-  void run(ParameterStore& store, Calibration& calibration, const std::function<bool(int64_t samples)>& progress = {});
+  void run(Calibration& calibration, const std::function<bool(int64_t samples)>& progress = {});
 
  private:
   class Watch;
 
   Session& session_;
+  Engine engine_;
   int64_t batch_ = 1, samples_ = 0, data_bytes_ = 0;
   std::vector<ParameterSpec> parameters_;
   std::vector<std::string> order_;

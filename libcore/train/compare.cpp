@@ -6,7 +6,7 @@
 
 #include "libcore/data/loader.h"
 #include "libcore/data/source.h"
-#include "libcore/runtime/compile.h"
+#include "libcore/runtime/engine.h"
 #include "libcore/train/evaluate.h"
 #include "libcore/train/inference.h"
 
@@ -15,14 +15,13 @@ namespace {
 
 /// One recipe's model ready to run.
 struct Side {
-  Side(const Session& session, InferenceModel model, std::shared_ptr<Arena> arena) {
-    program = compile(std::move(model.graph), session.compile_options());
-    store.declare(*program);
-    session.initialize(model.parameters, store);
-    execution = std::make_unique<Execution>(program, store, std::move(arena));
+  Side(const Session& session, const BatchTypes& types, InferenceModel model, std::shared_ptr<Arena> arena) : engine(session.backend()) {
+    const auto program = engine.program({.mode = "predict", .fields = types.fields}, "comparison of layers", [&] { return std::move(model.graph); }, ParameterFormats::kLead);
+    engine.declare(*program);
+    session.initialize(model.parameters, engine.store());
+    execution = engine.bind(program, {.arena = std::move(arena)});
   }
-  ParameterStore store;
-  std::shared_ptr<const Program> program;
+  Engine engine;
   std::unique_ptr<Execution> execution;
 };
 
@@ -47,8 +46,7 @@ void compare_layers(Session& first, Session& second, const CompareOptions& optio
     if (!fused) return make_inference(session.capture_inference(input, modules), nullptr);
     return make_inference(session.capture_inference(input), plan, modules);
   };
-  const auto arena = std::make_shared<Arena>();
-  Side a(first, made(first, plans[0]), arena), b(second, made(second, plans[1]), arena);
+  Side a(first, input, made(first, plans[0]), nullptr), b(second, input, made(second, plans[1]), a.engine.arena());
   std::vector<Tensor> results;
   while (const Batch* data = loader->next()) {
     feed_fields(*a.execution, *data);
@@ -90,15 +88,14 @@ Comparison compare_weights_of(Session& session, Session& other_session, const Co
   int64_t agreed = 0;
   bool decides = false;
   {
-    const auto arena = std::make_shared<Arena>();
-    ParameterStore first, second;
+    Engine first(session.backend()), second(other_session.backend());
     CapturedResults results;
-    const auto ready = [&](Session& which, ParameterStore& store) {
-      const Evaluator evaluator(which, loaded_plan(which.recipe()), options.split, options.batch, store.formats());
-      store.declare(evaluator.program());
-      which.initialize(evaluator.parameters(), store);
+    const auto ready = [&](Session& which, Engine& engine) {
+      const Evaluator evaluator(which, engine, loaded_plan(which.recipe()), options.split, options.batch);
+      engine.declare(evaluator.program());
+      which.initialize(evaluator.parameters(), engine.store());
       results = evaluator.results();
-      return std::make_unique<Execution>(evaluator.shared_program(), store, arena);
+      return engine.bind(evaluator.shared_program(), {.arena = first.arena()});
     };
     const std::unique_ptr<Execution> left = ready(session, first), right = ready(other_session, second);
     Execution &a = *left, &b = *right;

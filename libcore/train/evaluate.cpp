@@ -3,39 +3,38 @@
 #include <algorithm>
 
 #include "libcore/data/loader.h"
-#include "libcore/runtime/compile.h"
 #include "libcore/train/inference.h"
 #include "libcore/train/qat.h"
 
 namespace galley {
 
-Evaluator::Evaluator(Session& session, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch,
-                     const std::map<std::string, MemoryFormat>& formats, int64_t samples, const QuantizationAware* aware)
-    : session_(session), split_(split), batch_(batch), limit_(samples), plan_(std::move(plan)) {
+Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch, int64_t samples,
+                     const QuantizationAware* aware)
+    : session_(session), engine_(engine), split_(split), batch_(batch), limit_(samples), plan_(std::move(plan)) {
   const std::unique_ptr<DataLoader> loader = session.loader(split, batch, 0, 1, samples);
   data_bytes_ = loader->buffer_bytes();
   metrics_ = metric_names(session.task(), session.recipe().metrics);
-  CapturedModel captured = session.capture_evaluation(session.batch_types(*loader));
+  const BatchTypes types = session.batch_types(*loader);
+  CapturedModel captured = session.capture_evaluation(types);
   results_ = captured.results;
   InferenceModel model = aware != nullptr ? aware->evaluation(std::move(captured)) : make_inference(std::move(captured), plan_);
   parameters_ = std::move(model.parameters);
-  CompileOptions how = session.compile_options();
-  how.parameter_formats = formats;
-  program_ = compile(std::move(model.graph), how);
+  const std::string form = aware != nullptr ? "rounded" : plan_ != nullptr ? plan_->str() : "";
+  program_ = engine.program({.mode = "evaluate", .variant = form, .fields = types.fields}, cat("evaluation on data.", split), [&] { return std::move(model.graph); });
 }
 
 Evaluator::~Evaluator() = default;
 
-void Evaluator::bind(ParameterStore& store, std::shared_ptr<Arena> arena, const std::string& average) {
-  execution_ = std::make_unique<Execution>(program_, store, arena);
+void Evaluator::bind(const std::string& average) {
+  execution_ = engine_.bind(program_);
   if (average.empty()) return;
   std::map<std::string, std::string> binding;
   // Of scales that learn too, which are none of the model's own parameters.
   for (const ValueId id : program_->graph().inputs()) {
     const std::string& name = program_->graph().value(id).name;
-    if (store.has(name + average)) binding[name] = name + average;
+    if (engine_.store().has(name + average)) binding[name] = name + average;
   }
-  average_ = std::make_unique<Execution>(program_, store, arena, binding);
+  average_ = engine_.bind(program_, {.names = std::move(binding)});
 }
 
 MetricValues Evaluator::pass(Execution& execution) {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "libcore/runtime/execution.h"
+#include "libcore/runtime/engine.h"
 #include "libcore/tasks/metric_sums.h"
 #include "libcore/train/session.h"
 
@@ -17,9 +17,9 @@ class QuantizationAware;
 class Evaluator {
  public:
   /// Compiles the evaluation program for batches of that size: on integers by a plan (loaded_plan(recipe): as the weights are), in float without.
-  /// `formats`: of parameters that exist already. `samples`: at most so many; 0: all. `aware`: rounding as in its training.
-  Evaluator(Session& session, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch, const std::map<std::string, MemoryFormat>& formats,
-            int64_t samples = 0, const QuantizationAware* aware = nullptr);
+  /// `samples`: at most so many; 0: all. `aware`: rounding as in its training. The engine must outlive the evaluator.
+  Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch, int64_t samples = 0,
+            const QuantizationAware* aware = nullptr);
   ~Evaluator();
 
   const Program& program() const { return *program_; }
@@ -31,8 +31,8 @@ class Evaluator {
   const std::shared_ptr<const QuantizationPlan>& plan() const { return plan_; }
   /// Bytes of the data buffers of a pass.
   int64_t data_bytes() const { return data_bytes_; }
-  /// Binds parameters and scratch. With an `average` suffix (".ema") a second pass is made on the averages, its metrics prefixed "ema/".
-  void bind(ParameterStore& store, std::shared_ptr<Arena> arena, const std::string& average = "");
+  /// Binds the engine's parameters and scratch. With an `average` suffix (".ema") a second pass is made on the averages, its metrics prefixed "ema/".
+  void bind(const std::string& average = "");
   /// Metrics over the split. Throws (kNumeric) where it has no samples.
   MetricValues run();
   /// Samples of the last run.
@@ -49,6 +49,7 @@ class Evaluator {
   CapturedResults results_;
 
   Session& session_;
+  Engine& engine_;
   std::string split_;
   int64_t batch_, limit_, seen_ = 0, skipped_ = 0, irregular_ = 0, data_bytes_ = 0;
   std::shared_ptr<const QuantizationPlan> plan_;

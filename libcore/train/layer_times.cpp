@@ -5,8 +5,7 @@
 #include <vector>
 
 #include "libcore/data/loader.h"
-#include "libcore/runtime/compile.h"
-#include "libcore/runtime/execution.h"
+#include "libcore/runtime/engine.h"
 #include "libcore/train/inference.h"
 #include "libcore/train/workload.h"
 
@@ -22,13 +21,14 @@ bool is_layer(const std::string& op) {
 
 class TimedProgram {
  public:
-  TimedProgram(const Session& session, std::shared_ptr<const QuantizationPlan> plan, int64_t batch, const std::function<void(ParameterStore&)>& fill) {
+  TimedProgram(const Session& session, std::shared_ptr<const QuantizationPlan> plan, int64_t batch, const std::function<void(ParameterStore&)>& fill)
+      : engine_(session.backend()) {
     const BatchTypes types = session.usual_types(batch, false);
     InferenceModel model = inference_model(session, types, std::move(plan));
-    program_ = compile(std::move(model.graph), session.compile_options());
-    store_.declare(*program_);
-    fill(store_);
-    execution_ = std::make_unique<Execution>(program_, store_);
+    program_ = engine_.program({.mode = "predict", .fields = types.fields}, "times of layers", [&] { return std::move(model.graph); }, ParameterFormats::kLead);
+    engine_.declare(*program_);
+    fill(engine_.store());
+    execution_ = engine_.bind(program_);
     batch_ = random_batch(session, types);
     feed_fields(*execution_, batch_);
   }
@@ -68,7 +68,7 @@ class TimedProgram {
     return values[values.size() / 2];
   }
 
-  ParameterStore store_;
+  Engine engine_;
   std::shared_ptr<const Program> program_;
   std::unique_ptr<Execution> execution_;
   Batch batch_;

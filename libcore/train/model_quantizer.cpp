@@ -6,8 +6,7 @@
 #include "libcore/passes/pipelines.h"
 #include "libcore/quant/sqnr.h"
 #include "libcore/quant/weights.h"
-#include "libcore/runtime/compile.h"
-#include "libcore/runtime/execution.h"
+#include "libcore/runtime/engine.h"
 #include "libcore/train/calibrate.h"
 #include "libcore/train/inference.h"
 #include "libcore/train/workload.h"
@@ -45,27 +44,27 @@ int64_t QuantizedModel::bytes() const {
   return bytes;
 }
 
-ModelQuantizer::ModelQuantizer(const Session& session) {
+ModelQuantizer::ModelQuantizer(const Session& session) : engine_(session.backend()) {
   InferenceModel model = inference_model(session, session.usual_types(1, false), nullptr);
   graph_ = std::move(model.graph);
   parameters_ = std::move(model.parameters);
-  for (const ParameterSpec& spec : parameters_) store_.declare(spec.name, spec.type, spec.role);
-  session.initialize(parameters_, store_);
+  for (const ParameterSpec& spec : parameters_) engine_.store().declare(spec.name, spec.type, spec.role);
+  session.initialize(parameters_, engine_.store());
 
   LayerConstants constants = layer_constants(graph_);
-  for (const auto& [tensor, parameter] : constants.parameters) constants_[tensor] = store_.get(parameter);
+  for (const auto& [tensor, parameter] : constants.parameters) constants_[tensor] = engine_.store().get(parameter);
   if (constants.graph.outputs().empty()) return;
   std::vector<std::string> names;
   for (const auto& [name, id] : constants.graph.outputs()) names.push_back(name);
-  CompileOptions how = session.compile_options();
-  how.parameter_formats = store_.formats();
-  Execution execution(compile(std::move(constants.graph), how), store_);
-  execution.run();
-  for (const std::string& name : names) constants_[name] = execution.output(name);
+  engine_.follow_store();
+  const auto program = engine_.program({.mode = "constants"}, "weights with their batch norms folded in", [&] { return std::move(constants.graph); });
+  const std::unique_ptr<Execution> execution = engine_.bind(program);
+  execution->run();
+  for (const std::string& name : names) constants_[name] = execution->output(name);
 }
 
 void ModelQuantizer::check(const Calibration& calibration, const std::string& name) const {
-  calibration.check(model_digest(graph_), parameter_digests(parameters_, store_), name);
+  calibration.check(model_digest(graph_), parameter_digests(parameters_, engine_.store()), name);
 }
 
 QuantizedModel ModelQuantizer::quantize(const QuantizeConfig& config, const Calibration* calibration) const {
@@ -100,7 +99,7 @@ QuantizedModel ModelQuantizer::quantize(const QuantizeConfig& config, const Cali
       const auto constant = constants_.find(wanted.name);
       model.tensors[wanted.name] = !wanted.read                    ? scalar_tensor(wanted.type, scalar->second)
                                    : constant != constants_.end() ? constant->second
-                                                                   : store_.get(wanted.name);
+                                                                   : engine_.store().get(wanted.name);
     }
     const Tensor& tensor = model.tensors.at(wanted.name);
     GALLEY_ASSERT(tensor.dtype() == wanted.type.dtype && tensor.shape() == wanted.type.shape, wanted.name, ": ", tensor.str(), " for ", wanted.type);

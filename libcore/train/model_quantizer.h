@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "libcore/passes/quantize.h"
-#include "libcore/runtime/parameter_store.h"
+#include "libcore/runtime/engine.h"
 #include "libcore/train/session.h"
 
 namespace galley {
@@ -43,11 +43,11 @@ class ModelQuantizer {
   const Graph& graph() const { return graph_; }
   /// Of the float model, loaded.
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
-  ParameterStore& store() { return store_; }
+  ParameterStore& store() { return engine_.store(); }
   /// Weights and biases of the layers ("L.weight"), batch norms folded in.
   const std::map<std::string, Tensor>& constants() const { return constants_; }
   /// Bytes of parameters and buffers in float.
-  int64_t float_bytes() const { return store_.bytes(); }
+  int64_t float_bytes() const { return engine_.store().bytes(); }
   /// Throws (kInput) unless the statistics are of this model with these weights; `name`: of the file.
   void check(const Calibration& calibration, const std::string& name) const;
 
@@ -57,7 +57,7 @@ class ModelQuantizer {
  private:
   Graph graph_;
   std::vector<ParameterSpec> parameters_;
-  ParameterStore store_;
+  Engine engine_;
   std::map<std::string, Tensor> constants_;  // weights and biases of layers, batch norms folded in
 };
 

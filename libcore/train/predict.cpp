@@ -9,7 +9,7 @@
 
 #include "libcore/base/parallel.h"
 #include "libcore/data/loader.h"
-#include "libcore/runtime/compile.h"
+#include "libcore/runtime/engine.h"
 #include "libcore/train/inference.h"
 
 namespace galley {
@@ -47,7 +47,10 @@ Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, con
     types_.push_back(model.graph.type(id));
   }
   parameters_ = std::move(model.parameters);
-  program_ = compile(std::move(model.graph), session.compile_options(static_cast<int>(threads_)));
+  engine_ = std::make_unique<Engine>(session.backend(static_cast<int>(threads_)));
+  program_ = engine_->program({.mode = "predict", .variant = options_.capture.empty() ? "" : "captured", .fields = types.fields}, "prediction", [&] { return std::move(model.graph); },
+                              ParameterFormats::kLead);
+  engine_->declare(*program_);
 }
 
 Predictor::~Predictor() = default;
@@ -71,7 +74,7 @@ int64_t Predictor::planned_bytes() const {
 
 /// Replicas that take batches from one loader and leave results in order. Everything below is under the mutex but the runs.
 struct Predictor::Crew {
-  Crew(const Predictor& owner, ParameterStore& store) : predictor(owner), data(owner.loader()), parameters(store) {}
+  explicit Crew(const Predictor& owner) : predictor(owner), data(owner.loader()) {}
 
   void start() {
     for (int64_t i = 0; i < predictor.options_.replicas; ++i) threads.emplace_back([this] { work(); });
@@ -139,7 +142,8 @@ struct Predictor::Crew {
       }
       if (!result.error) {
         try {
-          if (!execution) execution = std::make_unique<Execution>(predictor.program_, parameters);
+          // Replicas share the parameters, each has scratch memory of its own.
+          if (!execution) execution = predictor.engine_->bind(predictor.program_, {.arena = std::make_shared<Arena>(predictor.program_->device())});
           feed_fields(*execution, inputs);
           execution->run();
           for (const std::string& name : predictor.outputs_) result.batch.outputs.push_back(execution->output(name));
@@ -157,7 +161,6 @@ struct Predictor::Crew {
 
   const Predictor& predictor;
   std::unique_ptr<DataLoader> data;
-  ParameterStore& parameters;
   std::mutex mutex;
   std::condition_variable changed;
   std::map<int64_t, Result> finished;  // by number of the batch
@@ -166,9 +169,8 @@ struct Predictor::Crew {
   std::vector<std::thread> threads;
 };
 
-void Predictor::run(ParameterStore& store, const std::function<void(const PredictedBatch&)>& take) {
-  store.declare(*program_);  // not by the replicas, who share it
-  Crew crew(*this, store);
+void Predictor::run(const std::function<void(const PredictedBatch&)>& take) {
+  Crew crew(*this);
   crew.start();
   PredictedBatch batch;
   while (crew.next(batch)) take(batch);

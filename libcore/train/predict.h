@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "libcore/runtime/execution.h"
+#include "libcore/runtime/engine.h"
 #include "libcore/train/session.h"
 
 namespace galley {
@@ -47,8 +47,10 @@ class Predictor {
   /// Bytes of parameters, packed weights, scratch and batches, all replicas together.
   int64_t planned_bytes() const;
 
+  /// Parameters and buffers, declared: to be filled before `run`.
+  ParameterStore& store() { return engine_->store(); }
   /// Predicts all samples on these parameters and hands the batches over in the source's order.
-  void run(ParameterStore& store, const std::function<void(const PredictedBatch&)>& take);
+  void run(const std::function<void(const PredictedBatch&)>& take);
 
  private:
   struct Crew;
@@ -61,6 +63,7 @@ class Predictor {
   std::vector<std::string> outputs_;
   std::vector<TensorType> types_;
   std::vector<ParameterSpec> parameters_;
+  std::unique_ptr<Engine> engine_;
   std::shared_ptr<const Program> program_;
   int64_t threads_ = 1, data_bytes_ = 0;  // threads of one replica
 };

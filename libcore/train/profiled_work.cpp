@@ -35,16 +35,14 @@ bool has_source(const Recipe& recipe, const std::string& split) {
 
 }  // namespace
 
-ProfiledWork::ProfiledWork(const Recipe& recipe) : recipe_(recipe), session_(recipe) {
+ProfiledWork::ProfiledWork(const Recipe& recipe) : recipe_(recipe), session_(recipe), engine_(session_.backend()) {
   choose_kind();
   open_data();
-  const int64_t began = steady_ns();
   if (kind_ == WorkKind::kTrainStep) {
     make_update();
   } else {
     make_forward();
   }
-  compile_s_ = seconds_since(began);
 }
 
 ProfiledWork::~ProfiledWork() = default;
@@ -107,9 +105,9 @@ const Batch& ProfiledWork::next() {
 }
 
 void ProfiledWork::make_update() {
-  update_ = std::make_unique<TrainStep>(session_, types_, plan_, length_);
+  update_ = std::make_unique<TrainStep>(session_, engine_, types_, plan_, length_);
   update_->initialize();
-  update_->bind(std::make_shared<Arena>());
+  update_->bind();
   fusions_declined_ = update_->fusions_declined();
 }
 
@@ -121,10 +119,10 @@ void ProfiledWork::make_forward() {
       if (!layer.float_reason.empty()) float_reasons_[layer.name] = layer.float_reason;
     }
   }
-  const std::shared_ptr<const Program> program = compile(std::move(model.graph), session_.compile_options());
-  store_.declare(*program);
-  session_.initialize(model.parameters, store_);
-  forward_ = std::make_unique<Execution>(program, store_);
+  const auto program = engine_.program({.mode = "predict", .fields = types_.fields}, "forward pass to be profiled", [&] { return std::move(model.graph); }, ParameterFormats::kLead);
+  engine_.declare(*program);
+  session_.initialize(model.parameters, engine_.store());
+  forward_ = engine_.bind(program);
 }
 
 void ProfiledWork::run(NodeObserver* observer) {
@@ -166,16 +164,16 @@ ProfileFacts ProfiledWork::facts() const {
   return facts;
 }
 
-std::vector<Compilation> ProfiledWork::compilations() const {
-  const auto made = [&](const char* name, const Program& program, std::string reason, int64_t runs) {
-    return Compilation{name, std::move(reason), compile_s_, static_cast<int64_t>(program.steps().size()), runs};
+std::vector<ProfiledProgram> ProfiledWork::compilations() const {
+  // In the order in which the engine compiled them.
+  const auto made = [&](size_t index, const char* name, const Program& program, std::string reason, int64_t runs) {
+    return ProfiledProgram{name, std::move(reason), engine_.compilations()[index].seconds, static_cast<int64_t>(program.steps().size()), runs};
   };
   const std::string batches = cat("batches of ", types_.input().shape);
-  if (!update_) return {made("forward", forward_->program(), batches, steps_)};
-  std::vector<Compilation> list{made("update", update_->program(), batches, steps_)};
+  if (!update_) return {made(0, "forward", forward_->program(), batches, steps_)};
+  std::vector<ProfiledProgram> list{made(0, "update", update_->program(), batches, steps_)};
   if (const Program* accumulate = update_->accumulate_program()) {
-    list.push_back(made("accumulate", *accumulate, cat("an update is ", plan_.accumulation, " passes of ", plan_.micro), steps_ * (plan_.accumulation - 1)));
-    for (Compilation& item : list) item.seconds /= 2;  // compiled in one go
+    list.push_back(made(1, "accumulate", *accumulate, cat("an update is ", plan_.accumulation, " passes of ", plan_.micro), steps_ * (plan_.accumulation - 1)));
   }
   return list;
 }

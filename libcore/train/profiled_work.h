@@ -41,7 +41,7 @@ class ProfiledWork {
   int64_t steps_run() const { return steps_; }
   /// What the rules of advice must know.
   ProfileFacts facts() const;
-  std::vector<Compilation> compilations() const;
+  std::vector<ProfiledProgram> compilations() const;
 
  private:
   void choose_kind();
@@ -52,6 +52,7 @@ class ProfiledWork {
 
   const Recipe& recipe_;
   Session session_;
+  Engine engine_;
   WorkKind kind_ = WorkKind::kForward;
   BatchPlan plan_;
   std::string loader_split_;  // "": random batches
@@ -61,11 +62,9 @@ class ProfiledWork {
   std::unique_ptr<DataLoader> loader_;
   std::unique_ptr<Batch> random_;
   std::unique_ptr<TrainStep> update_;
-  ParameterStore store_;                        // of a forward pass
   std::unique_ptr<Execution> forward_;
   std::vector<std::string> fusions_declined_;
   std::map<std::string, std::string> float_reasons_;  // of layers that a quantized model has in float, by name
-  double compile_s_ = 0;
 };
 
 /// Runs the work as the recipe's schedule says. `progress` is told steps done and in all, outside of what is timed; `stop` is asked between steps: true ends

@@ -11,7 +11,7 @@
 #include "libcore/optim/schedule.h"
 #include "libcore/optim/updates.h"
 #include "libcore/recipe/recipe.h"
-#include "libcore/runtime/compile.h"
+#include "libcore/runtime/engine.h"
 #include "libcore/runtime/execution.h"
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/train/calibrate.h"
@@ -126,18 +126,18 @@ QuantParams QuantizationAware::params_of(const ObservedValue& value, const Param
   return value.scheme.symmetric ? symmetric_params(std::max({-min, max, 0.0}), integers) : affine_params(min, max, integers);
 }
 
-void QuantizationAware::set_scales(ParameterStore& store) const {
+void QuantizationAware::set_scales(Engine& engine) const {
   if (!learn_scale_) return;
+  ParameterStore& store = engine.store();
   for (const ObservedValue& value : rounded_.values) {
     Tensor scale(DType::kF32, Shape());
     *scale.data_as<float>() = static_cast<float>(params_of(value, store).scale);
     set_scale(store, value.scale(), scale);
   }
-  CompileOptions how = session_.compile_options();
-  how.parameter_formats = store.formats();
-  Execution execution(compile(weight_scales_, how), store);
-  execution.run();
-  for (const RoundedWeight& weight : rounded_.weights) set_scale(store, weight.scale(), execution.output(weight.scale()));
+  const auto program = engine.program({.mode = "weight scales"}, "scales of weights start from their ranges", [&] { return weight_scales_; });
+  const std::unique_ptr<Execution> execution = engine.bind(program);
+  execution->run();
+  for (const RoundedWeight& weight : rounded_.weights) set_scale(store, weight.scale(), execution->output(weight.scale()));
 }
 
 Calibration QuantizationAware::calibration(const ParameterStore& store, const std::string& suffix) const {

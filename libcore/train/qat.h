@@ -15,6 +15,7 @@ namespace galley {
 
 struct RunLength;
 struct StateSpec;
+class Engine;
 class ParameterStore;
 
 /// Steps that run one graph: from `first` to where the next stage begins.
@@ -50,7 +51,7 @@ class QuantizationAware {
   /// Ranges, and scales that learn: what a checkpoint carries beside the optimizer's state.
   std::vector<StateSpec> states() const;
   /// Scales, and moving averages of them, become those of the ranges: where they begin to learn, and for evaluations before that.
-  void set_scales(ParameterStore& store) const;
+  void set_scales(Engine& engine) const;
 
   /// The trained ranges as a calibration with one batch, of the weights in the store (with `suffix` ".ema": of their averages), so that conversion has
   /// the scales of the training: exactly, where they do not learn (passes/fake_quantize.h). Throws (kNumeric) for a value that saw no data.

@@ -4,8 +4,7 @@
 
 #include "libcore/data/loader.h"
 #include "libcore/profiler/timer.h"
-#include "libcore/runtime/compile.h"
-#include "libcore/runtime/execution.h"
+#include "libcore/runtime/engine.h"
 #include "libcore/train/compare.h"
 #include "libcore/train/evaluate.h"
 #include "libcore/train/inference.h"
@@ -23,9 +22,16 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-std::shared_ptr<const Program> compiled(const Session& session, Graph graph) {
-  return compile(std::move(graph), session.compile_options());
-}
+/// A model on inputs of those types, ready to be filled and bound.
+struct Trialled {
+  Trialled(const Session& session, const BatchTypes& types, std::shared_ptr<const QuantizationPlan> plan) : engine(session.backend()) {
+    program = engine.program({.mode = "predict", .fields = types.fields}, "trial of a quantization", [&] { return inference_model(session, types, std::move(plan)).graph; },
+                             ParameterFormats::kLead);
+    engine.declare(*program);
+  }
+  Engine engine;
+  std::shared_ptr<const Program> program;
+};
 
 }  // namespace
 
@@ -121,25 +127,21 @@ double QuantizationTrials::sqnr_db(const QuantizedModel& model) {
     samples_ = std::make_unique<Samples>();
     const std::unique_ptr<DataLoader> loader = session_.calibration_loader(kSampleBatch, 0, wanted_samples_);
     samples_->types = session_.batch_types(*loader);
-    ParameterStore store;
-    const std::shared_ptr<const Program> program = compiled(session_, inference_model(session_, samples_->types, nullptr).graph);
-    store.declare(*program);
-    fill(store, nullptr);
-    Execution execution(program, store);
+    Trialled real(session_, samples_->types, nullptr);
+    fill(real.engine.store(), nullptr);
+    const std::unique_ptr<Execution> execution = real.engine.bind(real.program);
     while (const Batch* batch = loader->next()) {
       Samples::Part part{.batch = *batch};
       for (auto& [name, tensor] : part.batch.fields) tensor = tensor.clone();  // the loader fills its own again
-      part.output = run(execution, part.batch);
+      part.output = run(*execution, part.batch);
       samples_->parts.push_back(std::move(part));
     }
   }
-  ParameterStore store;
-  const std::shared_ptr<const Program> program = compiled(session_, inference_model(session_, samples_->types, model.plan).graph);
-  store.declare(*program);
-  fill(store, &model.tensors);
-  Execution execution(program, store);
+  Trialled quantized(session_, samples_->types, model.plan);
+  fill(quantized.engine.store(), &model.tensors);
+  const std::unique_ptr<Execution> execution = quantized.engine.bind(quantized.program);
   Distance distance;
-  for (const Samples::Part& part : samples_->parts) distance.add(part.output, run(execution, part.batch), part.batch.valid);
+  for (const Samples::Part& part : samples_->parts) distance.add(part.output, run(*execution, part.batch), part.batch.valid);
   return distance.sqnr_db();
 }
 
@@ -147,24 +149,22 @@ MetricValues QuantizationTrials::evaluate(std::shared_ptr<const QuantizationPlan
   const Recipe& recipe = session_.recipe();
   const std::string& split = recipe.evaluate.data;
   const int64_t micro = recipe.train.batch ? recipe.train.batch->micro.value_or(recipe.train.batch->global) : 32;
-  Evaluator evaluator(session_, std::move(plan), split, recipe.data.find(split)->batch.value_or(micro), {});
-  ParameterStore store;
-  store.declare(evaluator.program());
-  fill(store, tensors);
-  evaluator.bind(store, std::make_shared<Arena>());
+  Engine engine(session_.backend());
+  Evaluator evaluator(session_, engine, std::move(plan), split, recipe.data.find(split)->batch.value_or(micro));
+  engine.declare(evaluator.program());
+  fill(engine.store(), tensors);
+  evaluator.bind();
   return evaluator.run();
 }
 
 double QuantizationTrials::latency_s(std::shared_ptr<const QuantizationPlan> plan, const std::map<std::string, Tensor>* tensors) {
   const BatchTypes types = session_.usual_types(1, false);
-  const std::shared_ptr<const Program> program = compiled(session_, inference_model(session_, types, std::move(plan)).graph);
-  ParameterStore store;
-  store.declare(*program);
-  fill(store, tensors);
-  Execution execution(program, store);
+  Trialled trial(session_, types, std::move(plan));
+  fill(trial.engine.store(), tensors);
+  const std::unique_ptr<Execution> execution = trial.engine.bind(trial.program);
   const Batch batch = random_batch(session_, types);
-  feed_fields(execution, batch);
-  const std::vector<std::function<void()>> work{[&] { execution.run(); }};
+  feed_fields(*execution, batch);
+  const std::vector<std::function<void()>> work{[&] { execution->run(); }};
   return summarize(time_interleaved(work, {.relative_error = 0.02, .max_time_s = kLatencySeconds}).front().seconds).median;
 }
 

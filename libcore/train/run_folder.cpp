@@ -84,6 +84,8 @@ std::string to_json(const TrainResult& result) {
   json["wall_s"] = rounded(result.wall_s);
   json["stopped"] = result.stopped;
   if (!result.digest.empty()) json["digest"] = result.digest;
+  json["compilations"] = Json::array();
+  for (const Compilation& each : result.compilations) json["compilations"].push_back({{"program", each.program}, {"reason", each.reason}, {"seconds", rounded(each.seconds)}});
   json["micro"] = result.micro;
   json["ranks"] = result.ranks;
   json["planned_peak_bytes"] = result.planned_peak_bytes;
@@ -109,6 +111,9 @@ TrainResult parse_result(const std::string& text, const std::string& path) {
     result.wall_s = json.at("wall_s");
     result.stopped = json.at("stopped");
     result.digest = json.value("digest", std::string());
+    for (const Json& each : json.value("compilations", Json::array())) {
+      result.compilations.push_back({each.at("program"), each.at("reason"), parse_number(each.at("seconds"))});
+    }
     result.micro = json.at("micro");
     result.ranks = json.at("ranks");
     result.planned_peak_bytes = json.at("planned_peak_bytes");

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "libcore/runtime/engine.h"
 #include "libcore/tasks/metrics.h"
 
 namespace galley {
@@ -46,6 +47,7 @@ struct TrainResult {
   double wall_s = 0;
   std::string stopped = "done";  // done | early_stop | signal | nan
   std::string digest;            // of all parameters (weights/safetensors.h: digest_of_tensors); "": a result of before there was one
+  std::vector<Compilation> compilations;  // of this process, in order
   int64_t micro = 0, ranks = 1;
   int64_t planned_peak_bytes = 0, peak_bytes = 0;
   int64_t skipped = 0;           // damaged samples that were replaced (on_error: skip), over the whole run

@@ -271,10 +271,8 @@ LayoutMode Session::layout() const {
   return LayoutMode::kAuto;
 }
 
-CompileOptions Session::compile_options(int threads) const {
-  CompileOptions how;
-  how.backend = open_backend(recipe_.device.str(), {.threads = threads > 0 ? threads : static_cast<int>(this->threads()), .memory_format = layout(), .winograd = recipe_.precision.winograd});
-  return how;
+std::shared_ptr<const Backend> Session::backend(int threads) const {
+  return open_backend(recipe_.device.str(), {.threads = threads > 0 ? threads : static_cast<int>(this->threads()), .memory_format = layout(), .winograd = recipe_.precision.winograd});
 }
 
 std::shared_ptr<const Source> Session::source(const std::string& split) {

@@ -13,7 +13,7 @@
 #include "libcore/nn/zoo.h"
 #include "libcore/passes/assign_precision.h"
 #include "libcore/recipe/sections.h"
-#include "libcore/runtime/compile.h"
+#include "libcore/runtime/engine.h"
 #include "libcore/tasks/capture.h"
 #include "libcore/tasks/task.h"
 
@@ -83,8 +83,9 @@ class Session {
   const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
   int64_t threads() const;
   LayoutMode layout() const;
-  /// How this recipe's programs are compiled. `threads`: instead of the recipe's; 0: those.
-  CompileOptions compile_options(int threads = 0) const;
+  /// The back end of the recipe's device, threads and memory format. `threads`: instead of the recipe's; 0: those. Throws Error (kResource) where
+  /// there is no such device.
+  std::shared_ptr<const Backend> backend(int threads = 0) const;
 
   /// The source of a split ("train", "val", "test"), opened once; follows `from`.
   std::shared_ptr<const Source> source(const std::string& split);

@@ -9,7 +9,7 @@
 #include "libcore/passes/gate_updates.h"
 #include "libcore/passes/pipelines.h"
 #include "libcore/recipe/selector.h"
-#include "libcore/runtime/compile.h"
+#include "libcore/runtime/engine.h"
 
 namespace galley {
 namespace {
@@ -76,8 +76,8 @@ Selector recomputed_modules(const Graph& graph, const RecomputeSection& section)
   return selector;
 }
 
-TrainStep::TrainStep(const Session& session, const BatchTypes& types, const BatchPlan& batch, const RunLength& length)
-    : session_(session), recipe_(session.recipe()), batch_(batch), length_(length), schedule_run_(schedule_length(recipe_.train.schedule, length)) {
+TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length)
+    : session_(session), engine_(engine), recipe_(session.recipe()), batch_(batch), length_(length), schedule_run_(schedule_length(recipe_.train.schedule, length)) {
   check_durations(recipe_, length);
   schedule_ = Schedule(recipe_.train.schedule, schedule_run_);
   if (!recipe_.train.optimizer.algorithm) throw Error(ErrorCode::kRecipe, "the key train.optimizer is missing").key("train.optimizer").suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
@@ -88,22 +88,23 @@ TrainStep::TrainStep(const Session& session, const BatchTypes& types, const Batc
     if (trains_quantized(recipe_)) log(LogLevel::kInfo, cat("from step ", stage.first, ": ", stage_text(stage, quantization_->values().size())));
   }
   if (!quantization_) return;
-  for (const StateSpec& state : quantization_->states()) store_.declare(state.name, state.type, state.role);
+  for (const StateSpec& state : quantization_->states()) engine_.store().declare(state.name, state.type, state.role);
   add_states(quantization_->states());
 }
 
 void TrainStep::add_stage(const TrainStage& what, const BatchTypes& types) {
   Stage& stage = stages_.emplace_back();
   stage.what = what;
-  CompileOptions how = session_.compile_options();
-  how.parameter_formats = store_.formats();
-  stage.update_program = compile(capture(stage, types, true), how);
-  store_.declare(*stage.update_program);
+  const bool first = stages_.size() == 1;
+  const std::string variant = what.first > 1 ? cat("from step ", what.first) : "";
+  const std::string reason = first ? "updates" : cat("another graph from step ", what.first);
+  stage.update_program = engine_.program({.mode = "train", .variant = variant, .fields = types.fields}, reason, [&] { return capture(stage, types, true); },
+                                         first ? ParameterFormats::kLead : ParameterFormats::kFollow);
+  engine_.declare(*stage.update_program);
   add_states(stage.states);
-  if (batch_.accumulation > 1) {
-    how.parameter_formats = store_.formats();
-    stage.accumulate_program = compile(capture(stage, types, false), how);
-  }
+  if (batch_.accumulation == 1) return;
+  stage.accumulate_program = engine_.program({.mode = "accumulate", .variant = variant, .fields = types.fields},
+                                             cat("batches of ", batch_.global, " samples in ", batch_.accumulation, " parts"), [&] { return capture(stage, types, false); });
 }
 
 void TrainStep::add_states(const std::vector<StateSpec>& states) {
@@ -125,7 +126,7 @@ int64_t TrainStep::learns_from() const {
 }
 
 void TrainStep::prepare_evaluation(int64_t step) {
-  if (quantization_ && quantized_at(step) && !stage_at(step).what.form.learn_scale) quantization_->set_scales(store_);
+  if (quantization_ && quantized_at(step) && !stage_at(step).what.form.learn_scale) quantization_->set_scales(engine_);
 }
 
 Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
@@ -147,7 +148,7 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   }
   if (guards()) passes.guard = [](Graph& graph) { gate_updates(graph, graph.find_output("loss"), "train.guard.stopped"); };
   if (recipe_.train.recompute) passes.recompute = [&](const Graph& graph) { return recompute_choice(graph, *recipe_.train.recompute); };
-  std::vector<std::string> declined = training_passes(model.graph, *session_.compile_options().backend, passes).declined;
+  std::vector<std::string> declined = training_passes(model.graph, engine_.backend(), passes).declined;
   for (const std::string& line : declined) log(LogLevel::kDebug, "not fused: " + line);
   if (&stage == &stages_.front()) fusions_declined_ = std::move(declined);
   return std::move(model.graph);
@@ -183,27 +184,27 @@ std::pair<double, Arithmetic> TrainStep::flops() const {
 }
 
 void TrainStep::initialize() {
-  session_.initialize(parameters_, store_);
+  session_.initialize(parameters_, engine_.store());
   for (const StateSpec& state : states_) {
     if (state.starts_as_copy) {
-      store_.set(state.name, store_.get(state.of));
+      engine_.store().set(state.name, engine_.store().get(state.of));
     } else if (state.starts_at != 0) {
       Tensor values(state.type.dtype, state.type.shape);
       values.from_doubles(std::vector<double>(static_cast<size_t>(values.elements()), state.starts_at));
-      store_.set(state.name, values);
+      engine_.store().set(state.name, values);
     }
   }
 }
 
-void TrainStep::bind(std::shared_ptr<Arena> arena) {
+void TrainStep::bind() {
   for (Stage& stage : stages_) {
-    stage.update = std::make_unique<Execution>(stage.update_program, store_, arena);
+    stage.update = engine_.bind(stage.update_program);
     stage.rates.clear();
     for (const ParameterGroup& group : stage.groups.groups) {
       const std::string input = "lr." + group.name;
       if (stage.update->takes(input)) stage.rates.push_back({input, group.optimizer->lr});
     }
-    if (stage.accumulate_program) stage.accumulate = std::make_unique<Execution>(stage.accumulate_program, store_, arena);
+    if (stage.accumulate_program) stage.accumulate = engine_.bind(stage.accumulate_program);
   }
 }
 
@@ -234,7 +235,7 @@ void TrainStep::stop(Execution& execution, int64_t step, double loss) const {
 TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer) {
   const Stage& stage = stage_at(step);
   GALLEY_ASSERT(stage.update != nullptr);
-  if (step == learns_from()) quantization_->set_scales(store_);
+  if (step == learns_from()) quantization_->set_scales(engine_);
   Outcome outcome;
   for (int64_t k = 0; k < batch_.accumulation; ++k) {
     const bool updates = k + 1 == batch_.accumulation;

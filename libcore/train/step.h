@@ -26,9 +26,10 @@ Selector recomputed_modules(const Graph& graph, const RecomputeSection& section)
 
 class TrainStep {
  public:
-  /// Captures, differentiates, adds the updates and compiles, for batches of those types. The session must outlive it. Throws Error
+  /// Captures, differentiates, adds the updates and compiles, for batches of those types. Session and engine must outlive it; its first program leads the
+  /// engine's formats. Throws Error
   /// (kRecipe) where the recipe's selectors or durations do not fit the model.
-  TrainStep(const Session& session, const BatchTypes& types, const BatchPlan& batch, const RunLength& length);
+  TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length);
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   const std::vector<StateSpec>& states() const { return states_; }
@@ -36,8 +37,6 @@ class TrainStep {
   const Program& program() const { return *stages_.front().update_program; }
   std::shared_ptr<const Program> shared_program() const { return stages_.front().update_program; }
   const Program* accumulate_program() const { return stages_.front().accumulate_program.get(); }
-  /// Programs that the run compiles: one or two a stage.
-  int compilations() const { return static_cast<int>(stages_.size()) * (batch_.accumulation > 1 ? 2 : 1); }
   /// Null for a training in float.
   const QuantizationAware* quantization() const { return quantization_.get(); }
   /// Does the update of that number run with rounded weights and activations?
@@ -51,11 +50,11 @@ class TrainStep {
   std::pair<double, Arithmetic> flops() const;
 
   /// Parameters, buffers and optimizer state: zeros until initialize or a checkpoint has filled them.
-  ParameterStore& store() { return store_; }
+  ParameterStore& store() { return engine_.store(); }
   /// Initial values: the model's, the weights that the recipe names, averages as copies.
   void initialize();
-  /// Takes memory. `arena`: shared scratch.
-  void bind(std::shared_ptr<Arena> arena);
+  /// Takes memory: the engine's parameters and scratch.
+  void bind();
 
   struct Outcome {
     double loss = 0;       // mean over the micro-batches
@@ -100,6 +99,7 @@ class TrainStep {
   [[noreturn]] void stop(Execution& execution, int64_t step, double loss) const;
 
   const Session& session_;
+  Engine& engine_;
   const Recipe& recipe_;
   BatchPlan batch_;
   RunLength length_;
@@ -110,7 +110,6 @@ class TrainStep {
   std::vector<ParameterSpec> parameters_;
   std::vector<std::string> fusions_declined_;
   std::vector<StateSpec> states_;
-  ParameterStore store_;
   std::vector<Stage> stages_;
 };
 

@@ -76,10 +76,10 @@ class Trainer::State {
   RunLength length;
   double time_limit_s = 0;
   std::unique_ptr<DataLoader> loader;
+  std::unique_ptr<Engine> engine;  // outlives what it compiled
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Evaluator> float_evaluator;  // before a quantization-aware training begins to round
   std::unique_ptr<TrainStep> update;
-  std::shared_ptr<Arena> arena = std::make_shared<Arena>();
   NodeTimer timer;
 
   // What a checkpoint holds besides tensors.
@@ -143,12 +143,11 @@ void Trainer::State::make_plan() {
     length.total_steps = static_cast<int64_t>(std::ceil(steps_of(duration, length) - 1e-9));
     if (length.total_steps < 1) throw Error(ErrorCode::kRecipe, cat("train.duration: ", duration.str(), " is less than one step")).key("train.duration");
   }
-  update = std::make_unique<TrainStep>(session, types, batch, length);
-  plan.compilations = update->compilations();
+  engine = std::make_unique<Engine>(session.backend());
+  update = std::make_unique<TrainStep>(session, *engine, types, batch, length);
   if (recipe.data.val) {
     const auto make = [&](const QuantizationAware* aware) {
-      ++plan.compilations;
-      return std::make_unique<Evaluator>(session, nullptr, "val", recipe.data.val->batch.value_or(batch.micro), update->store().formats(), recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0, aware);
+      return std::make_unique<Evaluator>(session, *engine, nullptr, "val", recipe.data.val->batch.value_or(batch.micro), recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0, aware);
     };
     evaluator = make(update->quantization());
     if (update->quantization() != nullptr && !update->quantized_at(1)) float_evaluator = make(nullptr);
@@ -183,6 +182,7 @@ void Trainer::State::make_plan() {
   }
   plan.base_bytes = resident_bytes() - update->store().bytes() + (evaluator ? evaluator->data_bytes() : 0);
   plan.planned_peak_bytes = plan.base_bytes + plan.persistent_bytes + plan.scratch_bytes + (evaluator ? evaluator->program().prepared_bytes() : 0);
+  plan.compilations = static_cast<int>(engine->compilations().size());
   plan.compile_s = seconds_since(started);
   planned = true;
 }
@@ -279,11 +279,11 @@ void Trainer::State::save_weights(RunFolder& folder, const std::string& name, bo
 }
 
 void Trainer::State::start(TrainEvents& events) {
-  update->bind(arena);
+  update->bind();
   for (Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
-    if (each != nullptr) each->bind(update->store(), arena, recipe.train.ema ? ".ema" : "");
+    if (each != nullptr) each->bind(recipe.train.ema ? ".ema" : "");
   }
-  arena->reserve(plan.scratch_bytes);
+  engine->arena()->reserve(plan.scratch_bytes);
   const std::string saved = options.run + "/checkpoints";
   std::optional<Checkpoint> found;
   if (!options.force && recipe.checkpoint && file_exists(saved)) {
@@ -406,6 +406,7 @@ TrainResult Trainer::State::train(TrainEvents& events) {
     result.samples = step * batch.global;
     result.wall_s = wall_s;
     result.digest = digest();
+    result.compilations = engine->compilations();
     result.micro = batch.micro;
     result.planned_peak_bytes = plan.planned_peak_bytes;
     result.peak_bytes = peak_resident_bytes();

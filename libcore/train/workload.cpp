@@ -4,7 +4,7 @@
 
 #include "libcore/base/philox.h"
 #include "libcore/data/loader.h"
-#include "libcore/runtime/compile.h"
+#include "libcore/runtime/engine.h"
 #include "libcore/train/inference.h"
 #include "libcore/train/step.h"
 
@@ -31,18 +31,18 @@ BatchPlan batch_plan(const Recipe& recipe, int64_t batch) {
   return plan;
 }
 
-std::unique_ptr<TrainStep> make_step(const Session& session, const BatchPlan& plan) {
+std::unique_ptr<TrainStep> make_step(const Session& session, Engine& engine, const BatchPlan& plan) {
   const BatchTypes types = session.usual_types(plan.micro, true);
   // Long enough for any schedule; what is timed does not depend on it.
   const RunLength length{.total_steps = int64_t{1} << 30,
                          .steps_per_epoch = 1 << 20,
                          .samples_per_step = static_cast<double>(plan.global),
                          .tokens_per_step = static_cast<double>(plan.global * session.tokens_of(types))};
-  return std::make_unique<TrainStep>(session, types, plan, length);
+  return std::make_unique<TrainStep>(session, engine, types, plan, length);
 }
 
-std::shared_ptr<const Program> compile_forward(const Session& session, InferenceModel& model) {
-  return compile(std::move(model.graph), session.compile_options());
+std::shared_ptr<const Program> compile_forward(Engine& engine, const BatchTypes& types, InferenceModel& model) {
+  return engine.program({.mode = "predict", .fields = types.fields}, "forward pass on random inputs", [&] { return std::move(model.graph); }, ParameterFormats::kLead);
 }
 
 }  // namespace
@@ -64,12 +64,15 @@ Batch random_batch(const Session& session, const BatchTypes& types) {
 }
 
 struct Workload::Forward {
-  ParameterStore store;
+  explicit Forward(const Session& session) : engine(session.backend()) {}
+  Engine engine;
   std::unique_ptr<Execution> execution;
   Batch batch;
 };
 
 struct Workload::Update {
+  explicit Update(const Session& session) : engine(session.backend()) {}
+  Engine engine;
   std::unique_ptr<TrainStep> step;
   Batch batch;
   int64_t number = 0;
@@ -88,11 +91,11 @@ Workload::~Workload() = default;
 void Workload::make_forward(const Session& session, int64_t batch) {
   const BatchTypes types = session.usual_types(batch, false);
   InferenceModel model = inference_model(session, types, loaded_plan(session.recipe()));
-  program_ = compile_forward(session, model);
-  const auto parts = std::make_shared<Forward>();
-  parts->store.declare(*program_);
-  session.initialize(model.parameters, parts->store);
-  parts->execution = std::make_unique<Execution>(program_, parts->store);
+  const auto parts = std::make_shared<Forward>(session);
+  program_ = compile_forward(parts->engine, types, model);
+  parts->engine.declare(*program_);
+  session.initialize(model.parameters, parts->engine.store());
+  parts->execution = parts->engine.bind(program_);
   parts->batch = random_batch(session, types);
   feed_fields(*parts->execution, parts->batch);
   run_ = [forward = parts.get()](NodeObserver* observer) { forward->execution->run({.observer = observer}); };
@@ -111,10 +114,10 @@ void Workload::add_cost(const Program& program, double times) {
 
 void Workload::make_update(const Session& session, int64_t batch) {
   const BatchPlan plan = batch_plan(session.recipe(), batch);
-  const auto parts = std::make_shared<Update>();
-  parts->step = make_step(session, plan);
+  const auto parts = std::make_shared<Update>(session);
+  parts->step = make_step(session, parts->engine, plan);
   parts->step->initialize();
-  parts->step->bind(std::make_shared<Arena>());
+  parts->step->bind();
   parts->batch = random_batch(session, session.usual_types(plan.micro, true));
   program_ = parts->step->shared_program();
   run_ = [update = parts.get()](NodeObserver* observer) {
@@ -126,9 +129,18 @@ void Workload::make_update(const Session& session, int64_t batch) {
 }
 
 std::shared_ptr<const Program> Workload::compiled(const Session& session, WorkKind kind, int64_t batch) {
-  if (kind == WorkKind::kTrainStep) return make_step(session, batch_plan(session.recipe(), batch))->shared_program();
-  InferenceModel model = inference_model(session, session.usual_types(batch, false), loaded_plan(session.recipe()));
-  return compile_forward(session, model);
+  if (kind == WorkKind::kTrainStep) {
+    Engine engine(session.backend());
+    return make_step(session, engine, batch_plan(session.recipe(), batch))->shared_program();
+  }
+  return compiled_forward(session, batch, loaded_plan(session.recipe()));
+}
+
+std::shared_ptr<const Program> compiled_forward(const Session& session, int64_t batch, std::shared_ptr<const QuantizationPlan> plan) {
+  Engine engine(session.backend());
+  const BatchTypes types = session.usual_types(batch, false);
+  InferenceModel model = inference_model(session, types, std::move(plan));
+  return compile_forward(engine, types, model);
 }
 
 int64_t Workload::planned_bytes(const Program& program) { return program.persistent_bytes() + program.scratch_bytes() + program.prepared_bytes() + program.feed_bytes(); }

@@ -15,6 +15,7 @@
 namespace galley {
 
 struct Batch;
+struct QuantizationPlan;
 
 enum class WorkKind { kForward, kTrainStep };
 
@@ -55,6 +56,9 @@ class Workload {
   double flops_ = 0, bytes_ = 0;
   Arithmetic executed_;
 };
+
+/// The forward program of a model by a plan (nullptr: in float) for `batch` usual inputs, without taking memory for it.
+std::shared_ptr<const Program> compiled_forward(const Session& session, int64_t batch, std::shared_ptr<const QuantizationPlan> plan);
 
 /// Random values: floats in -1 .. 1, class indices among the classes of the task's targets. A pure function of the types.
 Batch random_batch(const Session& session, const BatchTypes& types);

@@ -184,5 +184,21 @@ INSTANTIATE_TEST_SUITE_P(All, BuiltIn,
                          testing::Values("fashion_mnist_cnn", "cifar10_resnet20", "cifar10_resnet56", "cifar10_resnet18", "cifar10_mobilenet_v2", "imagenet_resnet50", "imagenet_mobilenet_v3_large",
                                          "benchmark/resnet50_synthetic", "benchmark/mobilenet_v3_large_synthetic", "benchmark/cifar_resnet20_synthetic"));
 
+TEST(Train, SaysWhyItCompiled) {
+  const std::string folder = scratch_folder();
+  const Outcome outcome = run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "--format", "json", "--verbose=compile"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json compilations = Json::parse(outcome.out)["compilations"];
+  ASSERT_GE(compilations.size(), 2u);
+  EXPECT_TRUE(compilations[0]["program"].get<std::string>().starts_with("train input f32 [")) << compilations[0];
+  EXPECT_EQ(compilations[0]["reason"], "updates");
+  EXPECT_TRUE(compilations[1]["program"].get<std::string>().starts_with("evaluate ")) << compilations[1];
+  for (const Json& each : compilations) {
+    EXPECT_GE(each["seconds"].get<double>(), 0);
+    EXPECT_NE(outcome.err.find("compiled " + each["program"].get<std::string>()), std::string::npos) << outcome.err;
+  }
+  EXPECT_EQ(Json::parse(read_text(folder + "/run/result.json"))["compilations"], compilations);
+}
+
 }  // namespace
 }  // namespace galley::testing_cli

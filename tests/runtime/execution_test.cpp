@@ -320,17 +320,5 @@ TEST(Execution, AccumulateAndLastShareTheGradient) {
   }
 }
 
-TEST(ProgramCache, CompilesOnceAKey) {
-  ProgramCache cache;
-  Graph g;
-  g.add_output("y", relu(g.add_input("x", f32({2}), ValueRole::kInput)));
-  const auto make = [&] { return compile(g); };
-  const auto first = cache.get("train 2", "first batch", make);
-  EXPECT_EQ(cache.get("train 2", "first batch", make), first);
-  cache.get("train 1", "last batch of 1", make);
-  EXPECT_EQ(cache.compilations(), 2);
-  EXPECT_EQ(cache.reasons().back(), "train 1: last batch of 1");
-}
-
 }  // namespace
 }  // namespace galley::test

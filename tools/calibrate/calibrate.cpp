@@ -14,7 +14,6 @@
 #include "libcore/base/parallel.h"
 #include "libcore/base/units.h"
 #include "libcore/quant/observers.h"
-#include "libcore/runtime/parameter_store.h"
 #include "libcore/train/calibrate.h"
 #include "libcore/train/quantize_config.h"
 #include "libcore/weights/calibration_file.h"
@@ -96,9 +95,7 @@ int CalibrateTool::calibrate(LoadedRecipe& loaded) {
   if (continue_ && !output_.empty() && file_exists(output_)) calibration = read_calibration(output_);
   Session session(recipe);
   Calibrator calibrator(session);
-  ParameterStore store;
-  store.declare(calibrator.program());
-  session.initialize(calibrator.parameters(), store);
+  session.initialize(calibrator.parameters(), calibrator.store());
   const int64_t before = calibration.samples();
   const std::string plan = cat(human_count(calibrator.samples()), " samples of data.", recipe.data.calibration.from, " in batches of ", calibrator.batch(), ", ", calibrator.values(), " values, memory ",
                                human_bytes(static_cast<double>(calibrator.planned_bytes())));
@@ -114,7 +111,7 @@ int CalibrateTool::calibrate(LoadedRecipe& loaded) {
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
   {
     Progress progress(common.progress);
-    calibrator.run(store, calibration, [&](int64_t done) {
+    calibrator.run(calibration, [&](int64_t done) {
       const double total = static_cast<double>(calibrator.samples()), rate = static_cast<double>(done - before) / seconds();
       progress.update(static_cast<double>(done) / total, cat("samples ", done, "/", calibrator.samples(), "  ", human_number(rate), " a second"),
                       nlohmann::ordered_json{{"progress", "calibrate"}, {"samples", done}, {"total", calibrator.samples()}, {"samples_per_s", rate}}.dump());

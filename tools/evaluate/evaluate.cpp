@@ -62,10 +62,10 @@ int EvaluateTool::compare(Session& session, int64_t batch) {
   Session second(other);
   CompareOptions options{.split = session.recipe().evaluate.data, .batch = batch};
   if (dry_run_) {
-    const Evaluator evaluator(second, loaded_plan(other), options.split, batch, {});
-    ParameterStore against;
-    against.declare(evaluator.program());
-    second.initialize(evaluator.parameters(), against);
+    Engine engine(second.backend());
+    const Evaluator evaluator(second, engine, loaded_plan(other), options.split, batch);
+    engine.declare(evaluator.program());
+    second.initialize(evaluator.parameters(), engine.store());
     return print_fits(session.recipe());
   }
   const Comparison result = compare_weights_of(session, second, options);
@@ -116,13 +116,13 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   const int64_t micro = recipe.train.batch ? recipe.train.batch->micro.value_or(recipe.train.batch->global) : 32;
   Session session(recipe);
   if (!against_.empty() && !dry_run_) return compare(session, described.batch.value_or(micro));
-  Evaluator evaluator(session, loaded_plan(recipe), split, described.batch.value_or(micro), {});
-  ParameterStore store;
-  store.declare(evaluator.program());
-  session.initialize(evaluator.parameters(), store);
+  Engine engine(session.backend());
+  Evaluator evaluator(session, engine, loaded_plan(recipe), split, described.batch.value_or(micro));
+  engine.declare(evaluator.program());
+  session.initialize(evaluator.parameters(), engine.store());
   if (!against_.empty()) return compare(session, described.batch.value_or(micro));
   if (dry_run_) return print_fits(recipe);
-  evaluator.bind(store, std::make_shared<Arena>());
+  evaluator.bind();
   const auto began = std::chrono::steady_clock::now();
   const MetricValues metrics = evaluator.run();
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();

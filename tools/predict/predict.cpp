@@ -129,25 +129,23 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
   }
   const int64_t replicas = replicas_ == "auto" ? session.threads() : parse_count(replicas_);
   Predictor predictor(session, source, pipeline, {.batch = batch_, .replicas = replicas, .capture = capture_, .keep_going = on_error_ != "fail"});
-  ParameterStore store;
-  store.declare(predictor.program());
-  session.initialize(predictor.parameters(), store);
+  session.initialize(predictor.parameters(), predictor.store());
   log(LogLevel::kInfo, cat(source->describe(), ", memory ", human_bytes(predictor.planned_bytes())));
   if (dry_run_) {
     print("the recipe, its weights and the inputs fit\n");
     return kExitDone;
   }
   if (!draw_.empty()) make_folders(draw_);
-  predict(*source, predictor, store, recipe_text, listing);
+  predict(*source, predictor, recipe_text, listing);
   return finish(listing, source->size());
 }
 
-void PredictTool::predict(const Source& source, Predictor& predictor, ParameterStore& store, const std::string& recipe_text, Listing& listing) const {
+void PredictTool::predict(const Source& source, Predictor& predictor, const std::string& recipe_text, Listing& listing) const {
   std::unique_ptr<Collected> collected;
   if (!output_.empty()) collected = std::make_unique<Collected>(predictor, source.size());
   int64_t done = 0, skipped = 0;
   const auto began = std::chrono::steady_clock::now();
-  predictor.run(store, [&](const PredictedBatch& batch) {
+  predictor.run([&](const PredictedBatch& batch) {
     if (collected) collected->add(batch);
     for (size_t row = 0; row < batch.indices.size(); ++row) {
       const auto unreadable = batch.unreadable.find(static_cast<int64_t>(row));

@@ -26,7 +26,7 @@ class PredictTool : public RecipeTool {
  private:
   std::shared_ptr<const Source> open_inputs(const Session& session) const;
   /// Predicts all samples into `listing` (where the task presents them) and the output file.
-  void predict(const Source& source, Predictor& predictor, ParameterStore& store, const std::string& recipe_text, Listing& listing) const;
+  void predict(const Source& source, Predictor& predictor, const std::string& recipe_text, Listing& listing) const;
   /// Prints the listing where it has something to say. Returns the exit code.
   int finish(const Listing& listing, int64_t samples) const;
 

@@ -158,7 +158,7 @@ std::string ProfileTool::text(const ProfileReport& report, const RoundComparison
                   {"work done", cat(human_number(profile.work.flops / steps * 1e-9), " GFLOP and ", human_bytes(profile.work.bytes / steps), " a step: ", human_number(profile.work.flops / profile.wall_s * 1e-9), " GFLOP/s, ",
                                     human_number(profile.work.bytes / profile.wall_s * 1e-9), " GB/s")},
                   {"of the limit", cat(fixed(100 * profile.work.limit_s / profile.wall_s, 1), " % of what ", limits_text(profile.machine, profile.work.executed), " allow, measured")}};
-  for (const Compilation& made : report.compilations) {
+  for (const ProfiledProgram& made : report.compilations) {
     summary.rows.push_back({"compiled", cat(made.program, " for ", made.reason, ": ", made.operators, " operators in ", human_seconds(made.seconds), ", then run ", made.runs, " times")});
   }
   const size_t most = rows_ == 0 ? SIZE_MAX : static_cast<size_t>(rows_);

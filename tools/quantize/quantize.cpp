@@ -9,7 +9,7 @@
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/base/units.h"
-#include "libcore/runtime/compile.h"
+#include "libcore/runtime/engine.h"
 #include "libcore/train/evaluate.h"
 #include "libcore/train/inference.h"
 #include "libcore/train/qat.h"
@@ -37,8 +37,13 @@ void find_trained_statistics(Recipe& recipe) {
   if (file_exists(path)) recipe.quantize.calibration = path;
 }
 
-MetricValues metrics_of(Evaluator& evaluator, ParameterStore& store) {
-  evaluator.bind(store, std::make_shared<Arena>());
+/// Of the model with those integers; nullptr: in float. `fill` gives the parameters their values.
+MetricValues metrics_of(Session& session, std::shared_ptr<const QuantizationPlan> plan, int64_t batch, const std::function<void(ParameterStore&)>& fill) {
+  Engine engine(session.backend());
+  Evaluator evaluator(session, engine, std::move(plan), session.recipe().evaluate.data, batch);
+  engine.declare(evaluator.program());
+  fill(engine.store());
+  evaluator.bind();
   return evaluator.run();
 }
 
@@ -58,8 +63,7 @@ std::vector<int64_t> batch_sizes(const std::string& text) {
 
 /// Reorders of activations that move bytes, in the program that runs.
 int64_t activation_reorders(const Session& session, const std::shared_ptr<const QuantizationPlan>& plan) {
-  InferenceModel model = inference_model(session, session.usual_types(1, false), plan);
-  const std::shared_ptr<const Program> program = compile(std::move(model.graph), session.compile_options());
+  const std::shared_ptr<const Program> program = compiled_forward(session, 1, plan);
   int64_t count = 0;
   for (const LayoutReport::Reorder& reorder : program->report().layout.reorders) count += !reorder.free && !reorder.weight;
   return count;
@@ -145,12 +149,10 @@ std::optional<Calibration> QuantizeTool::collect(const Session& session, const M
   Calibrator& calibrator = *source.calibrator;
   log(LogLevel::kInfo, cat("calibrates on ", human_count(calibrator.samples()), " samples of data.", recipe.data.calibration.from, "; galley-calibrate keeps the statistics in a file"));
   if (dry_run_) return std::nullopt;
-  ParameterStore store;
-  store.declare(calibrator.program());
-  session.initialize(calibrator.parameters(), store);
+  session.initialize(calibrator.parameters(), calibrator.store());
   Calibration calibration;
   Progress progress(common.progress);
-  calibrator.run(store, calibration, [&](int64_t done) {
+  calibrator.run(calibration, [&](int64_t done) {
     progress.update(static_cast<double>(done) / static_cast<double>(calibrator.samples()), cat("calibration ", done, "/", calibrator.samples()),
                     nlohmann::ordered_json{{"progress", "calibrate"}, {"samples", done}, {"total", calibrator.samples()}}.dump());
     return true;
@@ -166,20 +168,10 @@ void QuantizeTool::evaluate(Session& session, ModelQuantizer& quantizer, Result&
   const std::string& split = recipe.evaluate.data;
   const int64_t micro = recipe.train.batch ? recipe.train.batch->micro.value_or(recipe.train.batch->global) : 32;
   const int64_t batch = recipe.data.find(split)->batch.value_or(micro);
-  {
-    Evaluator evaluator(session, nullptr, split, batch, {});
-    ParameterStore store;
-    store.declare(evaluator.program());
+  result.real = metrics_of(session, nullptr, batch, [&](ParameterStore& store) {
     for (const std::string& name : store.names()) store.set(name, quantizer.store().get(name));
-    result.real = metrics_of(evaluator, store);
-  }
-  {
-    Evaluator evaluator(session, result.model.plan, split, batch, {});
-    ParameterStore store;
-    store.declare(evaluator.program());
-    result.model.put(store);
-    result.quantized = metrics_of(evaluator, store);
-  }
+  });
+  result.quantized = metrics_of(session, result.model.plan, batch, [&](ParameterStore& store) { result.model.put(store); });
 }
 
 void QuantizeTool::write(const Session& session, Result& result) const {

@@ -1,0 +1,85 @@
+#pragma once
+// Engine: compiles programs once, keeps them, and binds them to one set of parameters and one arena. Every tool runs programs through it.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "libcore/backends/backend.h"
+#include "libcore/runtime/execution.h"
+
+namespace galley {
+
+/// What a program is for, and for which inputs. Programs of equal keys are one program.
+struct ProgramKey {
+  std::string mode;     ///< "train", "accumulate", "evaluate", "predict", "calibrate" ...
+  std::string variant;  ///< What else the graph depends on: a stage of a training, captured modules; may be empty.
+  std::map<std::string, TensorType> fields;  ///< Types of the fed fields by name.
+
+  /// "evaluate input f32 [32,1,28,28], target i64 [32]"
+  std::string str() const;
+};
+
+/// One compilation of an engine.
+struct Compilation {
+  std::string program;  ///< ProgramKey::str().
+  std::string reason;   ///< What asked for it.
+  double seconds = 0;   ///< Capture, passes and preparation of kernels.
+};
+
+/// Which program chooses the memory formats of parameters and state.
+enum class ParameterFormats : uint8_t {
+  kLead,    ///< This one: no program of the engine has been compiled before.
+  kFollow,  ///< It takes the formats that are there, and chooses those of names that no program has had.
+};
+
+/// Not thread-safe; what it has bound may run in several threads.
+class Engine {
+ public:
+  explicit Engine(std::shared_ptr<const Backend> backend);
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  const Backend& backend() const { return *backend_; }
+  /// Parameters, buffers and state of all programs.
+  ParameterStore& store() { return store_; }
+  const ParameterStore& store() const { return store_; }
+  /// Scratch memory of all executions that `bind` makes without an arena of their own.
+  const std::shared_ptr<Arena>& arena() const { return arena_; }
+
+  /// The program of that key. If there is none yet, `capture` gives its graph, which is compiled; `reason` says what asked for it. The program's
+  /// parameters are not declared. Throws what `capture` throws, and Error where no kernel supports a node.
+  std::shared_ptr<const Program> program(const ProgramKey& key, std::string_view reason, const std::function<Graph()>& capture,
+                                         ParameterFormats formats = ParameterFormats::kFollow);
+  /// Declares the program's parameters, buffers and state in the store, so that they can be filled before it is bound.
+  void declare(const Program& program) { store_.declare(program); }
+  /// Programs that follow take the formats of the arrays that the store holds now.
+  void follow_store();
+
+  struct Binding {
+    std::shared_ptr<Arena> arena = nullptr;        ///< Scratch of its own, for an execution that runs beside others.
+    std::map<std::string, std::string> names = {}; ///< Other names in the store (evaluation on averaged weights).
+  };
+  /// The program on this engine's parameters, ready to run.
+  std::unique_ptr<Execution> bind(std::shared_ptr<const Program> program, Binding binding);
+  std::unique_ptr<Execution> bind(std::shared_ptr<const Program> program) { return bind(std::move(program), {}); }
+
+  /// All compilations, in order.
+  const std::vector<Compilation>& compilations() const { return compilations_; }
+
+ private:
+  std::shared_ptr<const Backend> backend_;
+  ParameterStore store_;
+  std::shared_ptr<Arena> arena_;
+  std::map<std::string, std::shared_ptr<const Program>> programs_;
+  std::map<std::string, MemoryFormat> formats_;  // of named parameters, buffers and state
+  std::vector<Compilation> compilations_;
+};
+
+/// Logs a line for each compilation of any engine at LogLevel::kInfo (--verbose=compile). Once, at start.
+void set_compile_log(bool on);
+
+}  // namespace galley
