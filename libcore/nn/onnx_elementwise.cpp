@@ -26,7 +26,8 @@ const std::map<std::string_view, Reading>& readings() {
     for (const ElementwiseRow& row : galley::elementwise_rows()) {
       const std::string_view text = row.formulas.front().onnx;
       OnnxExpression node = parse_onnx_expression(text);
-      if (node.stands_alone()) made[text.substr(0, node.name.size())] = {&row, std::move(node)};
+      const std::string_view name = text.substr(0, node.name.size());
+      if (node.stands_alone()) made[name] = {&row, std::move(node)};
       if (!row.onnx_reads.empty()) made[row.onnx_reads] = {&row, {}};
     }
     return made;

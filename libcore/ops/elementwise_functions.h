@@ -138,7 +138,7 @@ struct Elu : Function<1, 1> {
   template <class V>
   GALLEY_FUNCTION static V value(V x, V alpha) { return select(x > V(0), x, alpha * expm1(at_most(x, V(0)))); }
   template <class V>
-  GALLEY_FUNCTION static V slope(V x, V, V alpha) { return select(x <= V(0), alpha * exp(x), V(1)); }
+  GALLEY_FUNCTION static V slope(V x, V, V alpha) { return select(x > V(0), V(1), alpha * exp(x)); }
 };
 
 struct LeakyRelu : Function<1, 1> {

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "libcore/backends/cpu/bfloat16.h"
 #include "libcore/backends/cpu/broadcast_walk.h"
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
@@ -70,6 +71,7 @@ template <auto kHolds>
 Loop comparison_of(DType dtype, Loop floats) {
   switch (dtype) {
     case DType::kF32: return floats;
+    case DType::kBF16: return compare_of<BFloat16, kHolds>;
     case DType::kF64: return compare_of<double, kHolds>;
     case DType::kI64: return compare_of<int64_t, kHolds>;
     case DType::kI32: return compare_of<int32_t, kHolds>;
