@@ -246,6 +246,7 @@ const OpDef& finite_gate_op() {
                          .outputs = {Port::state("stopped"), Port::scalar("gate")},
                          .infer = infer_finite_gate,
                          .no_gradient = kNoUpdateGradient,
+                         .work = WorkClass::kState,
                          .updates = {{0, 0}}};
   return def;
 }
