@@ -81,7 +81,7 @@ void PredictTool::add_options(CLI::App& app) {
   app.add_option("--tensors", tensors_, "predict the rows of `input` in this safetensors file, as they are (no pipeline)")->type_name("FILE")->group("Input")->take_last();
   app.add_option("--batch", batch_, "samples a pass")->check(CLI::Range(1, 1 << 20))->group("Machine")->take_last()->capture_default_str();
   app.add_option("--replicas", replicas_, "passes side by side, each on its share of the threads; auto: one a thread")->group("Machine")->take_last()->capture_default_str();
-  app.add_option("--on-error", on_error_, "an image that cannot be read: report (its line says why, the others are predicted, exit 4 at the end), fail (at the first), or skip (counted); -o leaves its row out")
+  app.add_option("--on-error", on_error_, "a file that cannot be read: report it in its line, exit 4 at the end; fail at once; skip it")
       ->check(CLI::IsMember({"report", "fail", "skip"}))->group("Input")->take_last()->capture_default_str();
   app.add_option("--capture", capture_, "also write the results of these modules to -o (a glob over paths; repeatable)")->type_name("GLOB")->group("Output")->allow_extra_args(false);
   app.add_option("--draw", draw_, "write each image with its labels to this folder, as PNG")->type_name("DIR")->group("Output")->take_last();
