@@ -25,9 +25,10 @@ namespace galley {
 namespace {
 
 constexpr std::chrono::milliseconds kPeriod{20};
-/// A woken thread waits for its core also on an idle machine: 20 to 60 us in virtual machines, whose idle cores must be woken too.
+/// A woken thread waits for its core also on an idle machine, longest in virtual machines, whose idle cores must be woken too. An estimate.
 constexpr double kWakeUp_s = 100e-6;
-/// Of the wall time, that threads wait beyond their wake-ups. Quiet machines stay below 1 %, beside one busy process it is 20 % and more.
+/// Of the wall time, that threads wait beyond their wake-ups. Chosen, not measured on a quiet machine yet; beside builds at a load of 13 it is
+/// passed at once (docs/performance.md, "A shared machine").
 constexpr double kShare = 0.05;
 /// Periods of work without waiting (0.2 s) before spinning is worth its while again. A period in which the threads hardly ran says
 /// nothing: at low priority they may wait for longer than that.

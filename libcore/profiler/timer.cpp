@@ -21,7 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kLeastWatch_s = 0.2;
-/// Cores. A quiet machine's own services use less than 0.03; a program that computes uses 1 (docs/performance.md, "A shared machine").
+/// Cores. A program that computes uses 1, where it gets it; chosen well below that, not measured on a quiet machine yet.
 constexpr double kOthersWorthSaying = 0.1;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
