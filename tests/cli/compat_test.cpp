@@ -125,7 +125,8 @@ TEST_F(Compat, CalibrationsConvertToTheSameFile) {
 TEST_F(Compat, CheckpointsContinue) {
   for (const std::string name : {"net", "text"}) {
     const Json result = Json::parse(read_text(folder + "/" + name + "/result.json"));
-    EXPECT_EQ(report("galley-train " + name), result) << name;
+    const Json again = report("galley-train " + name);
+    for (const auto& [key, value] : result.items()) EXPECT_EQ(again.value(key, Json()), value) << name << " " << key << ": later versions may add keys alone";
     const std::vector<double> before = losses(name), wanted = expected["resumed." + name]["losses"];
     ASSERT_EQ(before.size(), 12u);
     EXPECT_EQ(report("galley-train " + name + " train.duration='20 steps'")["steps"], 20);
