@@ -131,6 +131,20 @@ TEST(Registry, EveryProductIsOne) {
   }
 }
 
+TEST(Registry, GatedUpdatesHaveFastKernels) {
+  int gated = 0;
+  for (const OpCase& c : all_cases()) {
+    const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF32, false);
+    for (const Node& node : made->graph.nodes()) {
+      if (node.op->gate < 0 || node.input(static_cast<size_t>(node.op->gate)) == kNoValue) continue;
+      const KernelChoice choice = cpu().choose(cpu().query(made->graph, node));
+      EXPECT_FALSE(choice.kernel->reference) << c.name << ": " << (choice.declined.empty() ? "no kernel but the reference" : choice.declined.front());
+      ++gated;
+    }
+  }
+  EXPECT_GE(gated, 16);
+}
+
 TEST(Registry, EveryKernelIsTried) {
   std::set<std::string> tried;
   // Some are made for one width of vectors alone.

@@ -137,8 +137,9 @@ struct Runs {
 Support supports_arrays(const KernelQuery& q, int x, std::initializer_list<int> others) {
   const TensorType& type = q.in(x);
   if (type.format.is_blocked()) return Support::no(cat("format ", type.format));
-  for (size_t i = 0; i < q.context.inputs.size(); ++i) {
-    if (q.in(static_cast<int>(i)).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(static_cast<int>(i)).dtype));
+  for (int i = 0; i < static_cast<int>(q.context.inputs.size()); ++i) {
+    if (!q.has(i) || i == q.node.op->gate) continue;
+    if (q.in(i).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(i).dtype));
   }
   for (const int i : others) {
     if (!(q.in(i).format == type.format)) return Support::no(cat("formats ", type.format, " and ", q.in(i).format));
