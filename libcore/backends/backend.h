@@ -72,6 +72,7 @@ struct BackendRow {
 /// All back ends of this build.
 std::span<const BackendRow> backend_rows();
 /// The back end of a device by its name in recipes: "cpu", "ref", "cuda:1". Throws Error (kResource), saying what was looked for, where there is none.
-std::shared_ptr<const Backend> open_backend(std::string_view device = "cpu", BackendOptions options = {});
+/// Default: the first of the build, which is the CPU unless the build has none.
+std::shared_ptr<const Backend> open_backend(std::string_view device = backend_rows().front().name, BackendOptions options = {});
 
 }  // namespace galley

@@ -11,7 +11,9 @@ namespace galley {
 namespace {
 
 constexpr BackendRow kRows[] = {
+#ifdef GALLEY_WITH_CPU  // not in builds of some rooms only (the sanitizers')
     {"cpu", "the processor, with oneDNN and own kernels", false, open_cpu},
+#endif
     {"ref", "the processor, every operator computed plainly in double precision: slow, for comparisons", false, open_ref},
 };
 

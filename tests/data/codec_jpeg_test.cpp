@@ -152,7 +152,7 @@ TEST(Jpeg, ExtraneousBytesBeforeAnyMarkerAreSkipped) {
     }
     // Several places, and no end marker either; bytes after the end marker are another file's.
     Bytes several = with_inserted(with_inserted(file, places.back(), 15), places.front(), 6);
-    several.resize(several.size() - 2);
+    several.erase(several.end() - 2, several.end());
     const Result result = decode(several);
     EXPECT_EQ(result.refused, "");
     EXPECT_TRUE(same_pixels(result.image, intact));
