@@ -97,7 +97,7 @@ class SimStream : public Stream {
 
 class SimDevice : public Device {
  public:
-  SimDevice() : heap_([this] { drain(); }) {}
+  SimDevice() : heap_([this] { drain(); }), host_memory_([this] { drain(); }) {}
   std::string_view name() const override { return "sim"; }
   SimHeap& memory() override { return heap_; }
   SimHostMemory& host_memory() override { return host_memory_; }

@@ -91,6 +91,7 @@ void* SimHostMemory::allocate(int64_t bytes, int64_t alignment) {
 }
 
 void SimHostMemory::free(void* address, int64_t, int64_t) noexcept {
+  drain_();
   {
     const std::lock_guard lock(mutex_);
     blocks_.erase(static_cast<const std::byte*>(address));

@@ -38,15 +38,17 @@ class SimHeap : public Memory {
   int open_ = 0;
 };
 
-/// Host memory whose addresses are known, as a driver knows pinned memory.
+/// Host memory whose addresses are known, as a driver knows pinned memory. `drain` as above.
 class SimHostMemory : public Memory {
  public:
+  explicit SimHostMemory(std::function<void()> drain) : drain_(std::move(drain)) {}
   void* allocate(int64_t bytes, int64_t alignment) override;
   void free(void* address, int64_t bytes, int64_t alignment) noexcept override;
   bool host_access() const override { return true; }
   bool holds(const void* address) const;
 
  private:
+  std::function<void()> drain_;
   mutable std::mutex mutex_;
   std::map<const std::byte*, int64_t> blocks_;  // address -> bytes
 };

@@ -34,7 +34,7 @@ struct Deterministic : TextValue {
 struct DeviceName : TextValue {
   void parse(std::string_view text) override;
   std::string str() const override { return text_; }
-  std::string_view grammar() const override { return "cpu, ref (slow, for comparisons), cuda or cuda:1"; }
+  std::string_view grammar() const override { return "cpu, ref (slow, for comparisons), sim (a test device), cuda or cuda:1"; }
 
  private:
   std::string text_ = "cpu";

@@ -13,8 +13,13 @@ constexpr int64_t kPage = 4096;
 
 Arena::~Arena() { release(); }
 
+void Arena::use(Device& device) {
+  GALLEY_ASSERT(address_ == nullptr || device_ == &device, "scratch on ", device_->name(), " for a program of ", device.name());
+  device_ = &device;
+}
+
 void Arena::release() {
-  if (address_ != nullptr) device_.memory().free(address_, bytes_, alignment_);
+  if (address_ != nullptr) device_->memory().free(address_, bytes_, alignment_);
   address_ = nullptr;
   bytes_ = 0;
 }
@@ -25,11 +30,11 @@ void Arena::reserve(int64_t bytes) {
   if (bytes <= bytes_) return;
   release();
   ++generation_;
-  address_ = static_cast<std::byte*>(device_.memory().allocate(bytes, alignment));
+  address_ = static_cast<std::byte*>(device_->memory().allocate(bytes, alignment));
   if (address_ == nullptr) fail(ErrorCode::kResource, "no memory for ", bytes / (1 << 20), " MiB of scratch; use a smaller batch or train.recompute");
   bytes_ = bytes;
   alignment_ = alignment;
-  if (!device_.is_host()) return;
+  if (!device_->is_host()) return;
   parallel_for((bytes + kHugePage - 1) / kHugePage, 4, [&](int64_t begin, int64_t end) {
     for (int64_t offset = begin * kHugePage; offset < std::min(end * kHugePage, bytes); offset += kPage) address_[offset] = std::byte{0};
   });

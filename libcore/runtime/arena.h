@@ -11,12 +11,14 @@ namespace galley {
 /// As large as the largest execution needs. On the host: huge pages, touched in parallel before the first step.
 class Arena {
  public:
-  explicit Arena(Device& device = host_device()) : device_(device) {}
+  Arena() = default;
+  explicit Arena(Device& device) : device_(&device) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  Device& device() const { return device_; }
+  /// The device that memory is taken from, before the first is; the host's unless said otherwise. All programs that share an arena run on one device.
+  void use(Device& device);
   /// Makes room for at least `bytes`; contents are lost where it grows. Throws Error (kResource) if memory is exhausted.
   void reserve(int64_t bytes);
   /// Address on the device.
@@ -28,7 +30,7 @@ class Arena {
  private:
   void release();
 
-  Device& device_;
+  Device* device_ = &host_device();
   std::byte* address_ = nullptr;
   int64_t bytes_ = 0, alignment_ = 0;
   uint64_t generation_ = 0;

@@ -39,14 +39,14 @@ void convert(const Tensor& values, Tensor& result) {
 Execution::Execution(std::shared_ptr<const Program> program, ParameterStore& store, std::shared_ptr<Arena> arena, std::map<std::string, std::string> binding)
     : program_(std::move(program)),
       store_(store),
-      arena_(arena ? std::move(arena) : std::make_shared<Arena>(program_->device())),
+      arena_(arena ? std::move(arena) : std::make_shared<Arena>()),
       device_(program_->device()),
       stream_(device_.stream()),
       binding_(std::move(binding)),
       scalars_(program_->graph(), device_) {
-  GALLEY_ASSERT(&store_.device() == &device_ && &arena_->device() == &device_, "a program of ", device_.name(), ", parameters on ", store_.device().name(),
-                " and scratch on ", arena_->device().name());
+  arena_->use(device_);
   declare_inputs();
+  GALLEY_ASSERT(&store_.device() == &device_, "a program of ", device_.name(), ", parameters on ", store_.device().name());
   find_prepare_reads();
   find_results();
   const MemoryPlan& memory = program_->memory();
@@ -56,6 +56,7 @@ Execution::Execution(std::shared_ptr<const Program> program, ParameterStore& sto
 
 void Execution::declare_inputs() {
   const Graph& graph = program_->graph();
+  if (binding_.empty()) store_.declare(*program_);
   for (ValueId id : graph.inputs()) {
     const ValueInfo& info = graph.value(id);
     if (info.role == ValueRole::kInput) {

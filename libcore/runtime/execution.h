@@ -49,6 +49,8 @@ class Execution {
   /// Enqueues one run on the device's stream; `prepare` first if parameters that it reads have changed. Allocates nothing from the second run on. On the
   /// host's device it has run on return.
   void run(const RunOptions& options = {});
+  /// Waits until the last run has run. Throws its first error.
+  void wait() { stream_.synchronize(); }
   /// A contiguous copy of a declared output of the last run, for which it waits.
   Tensor output(std::string_view name) const;
   /// A floating or integer output of one element of the last run, for which it waits.

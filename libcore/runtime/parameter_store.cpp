@@ -22,6 +22,8 @@ void ParameterStore::declare(const std::string& name, const TensorType& type, Va
 }
 
 void ParameterStore::declare(const Program& program) {
+  if (entries_.empty()) device_ = &program.device();
+  GALLEY_ASSERT(device_ == &program.device(), "a program of ", program.device().name(), ", parameters on ", device_->name());
   for (ValueId id : program.graph().inputs()) {
     const ValueInfo& info = program.graph().value(id);
     if (info.role != ValueRole::kInput) declare(info.name, info.type, info.role);

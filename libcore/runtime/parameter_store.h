@@ -17,8 +17,9 @@ class Program;
 /// One identity a name: dtype and logical shape; the memory format is the first program's choice, and callers see contiguous only.
 class ParameterStore {
  public:
-  /// Arrays live on the device; `set` and `get` copy.
-  explicit ParameterStore(Device& device = host_device()) : device_(&device) {}
+  ParameterStore() = default;
+  explicit ParameterStore(Device& device) : device_(&device) {}
+  /// Where the arrays live: unless given, the device of the first program that declares them, the host's without one. `set` and `get` copy.
   Device& device() const { return *device_; }
 
   /// A new array of zeros; nothing where it is there already with that type. Throws InternalError where the types differ.
@@ -52,7 +53,7 @@ class ParameterStore {
     ValueRole role = ValueRole::kParameter;
     uint64_t version = 1;
   };
-  Device* device_;
+  Device* device_ = &host_device();
   Entry& entry(std::string_view name);
   const Entry& entry(std::string_view name) const { return const_cast<ParameterStore*>(this)->entry(name); }
   std::map<std::string, Entry, std::less<>> entries_;

@@ -45,7 +45,7 @@ class Program {
   /// What it was compiled for.
   const Backend& backend() const { return *backend_; }
   /// Where it runs.
-  Device& device() const { return *device_; }
+  Device& device() const { return backend_->device(); }
   /// Threads that it was compiled for, and that every run of it uses.
   int threads() const { return threads_; }
   const ProgramReport& report() const { return report_; }
@@ -63,7 +63,6 @@ class Program {
   Graph graph_;
   std::vector<Step> steps_;
   size_t prepare_steps_ = 0;
-  Device* device_ = &host_device();
   int threads_ = 1;
   MemoryPlan memory_;
   ProgramReport report_;

@@ -136,6 +136,7 @@ void ProfiledWork::run(NodeObserver* observer) {
   if (observer != nullptr) observer->fetched(asked, steady_ns());
   feed_fields(*forward_, batch);
   forward_->run({.observer = observer});
+  forward_->wait();
 }
 
 ProfileFacts ProfiledWork::facts() const {

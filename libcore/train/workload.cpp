@@ -98,7 +98,10 @@ void Workload::make_forward(const Session& session, int64_t batch) {
   parts->execution = parts->engine.bind(program_);
   parts->batch = random_batch(session, types);
   feed_fields(*parts->execution, parts->batch);
-  run_ = [forward = parts.get()](NodeObserver* observer) { forward->execution->run({.observer = observer}); };
+  run_ = [forward = parts.get()](NodeObserver* observer) {
+    forward->execution->run({.observer = observer});
+    forward->execution->wait();
+  };
   parts_ = parts;
   add_cost(*program_, 1);
 }

@@ -52,6 +52,18 @@ TEST_F(Benchmark, SweepsEveryCombinationAndLeavesOutWhatIsExcluded) {
   EXPECT_NEAR(json["rows"][1]["flops"].get<double>() / json["rows"][0]["flops"].get<double>(), 2, 0.05);  // folding batch norms does not grow
 }
 
+TEST_F(Benchmark, RunsOnTheTestDevice) {
+  const Outcome outcome = run("galley-benchmark", {recipe, "device=sim", "what=forward,train_step", "batch=2", "sweep.threads=1", "--unset", "benchmark.exclude", "--format", "json", "-q"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const Json rows = Json::parse(outcome.out)["rows"];
+  ASSERT_EQ(rows.size(), 2u);
+  for (const Json& row : rows) {
+    EXPECT_TRUE(row["error"].is_null()) << row["error"];
+    EXPECT_EQ(row["device"], "sim");
+    EXPECT_GE(row["runs"].get<int>(), 3);
+  }
+}
+
 TEST_F(Benchmark, TellsExecutedOperationsAndTheSwitchOfWinograd) {
   write_text(recipe,
              "recipe: 1\n"

@@ -77,16 +77,17 @@ TEST(Train, LeavesTheRunFolderOfTheContract) {
   EXPECT_EQ(Json::parse(evaluated.out)["samples"], 10);
 }
 
-/// Every operator computed by its definition in double: the same model within f32's rounding.
+/// Every operator computed by its definition in double: the same model within f32's rounding. On the test device, to the bit.
 TEST(Train, OnTheReferenceBackEndGivesTheSameModel) {
   const std::string folder = scratch_folder();
   std::vector<double> losses;
-  for (const std::string device : {"cpu", "ref"}) {
+  for (const std::string device : {"cpu", "ref", "sim"}) {
     const Outcome outcome = run("galley-train", {tiny_recipe(folder), "-o", folder + "/" + device, "--device", device, "--format", "json", "-q"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     losses.push_back(Json::parse(outcome.out)["metrics"]["loss"].get<double>());
   }
   EXPECT_NE(tensor_bytes(folder + "/cpu/weights.safetensors"), tensor_bytes(folder + "/ref/weights.safetensors")) << "other kernels round otherwise";
+  EXPECT_EQ(tensor_bytes(folder + "/sim/weights.safetensors"), tensor_bytes(folder + "/ref/weights.safetensors")) << "the test device computes what ref computes";
   EXPECT_NEAR(losses[0], losses[1], 1e-4 * losses[0]);
 }
 

@@ -199,6 +199,7 @@ Candidate make_candidate(std::unique_ptr<LoadedRecipe> loaded, const std::string
   row.set = cell.set;
   constexpr const char* kFormats[] = {"auto", "contiguous", "channels_last", "channels_last_3d"};
   row.memory_format = kFormats[static_cast<int>(loaded->recipe.memory_format)];
+  row.device = loaded->recipe.device.str();
   const int64_t before = resident_bytes();
   reset_peak();
   if (cell.what == "data") {

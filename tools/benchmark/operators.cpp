@@ -337,7 +337,10 @@ Candidate make_operator(const std::string& text, bool winograd) {
   candidate.row.what = text;
   candidate.row.threads = compute_threads();
   candidate.row.peak_bytes = 0;
-  candidate.run = [work = parts.get()] { work->execution->run(); };
+  candidate.run = [work = parts.get()] {
+    work->execution->run();
+    work->execution->wait();
+  };
   candidate.parts = parts;
   candidate.run();
   return candidate;

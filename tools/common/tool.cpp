@@ -64,7 +64,7 @@ void add_common_options(CLI::App& app, CommonFlags& flags, const Tool& tool) {
   app.add_option("--save", flags.save, "a copy of the result, FMT:FILE, e.g. json:result.json (repeatable)")->group("Output")->allow_extra_args(false);
   app.add_option("--progress", flags.progress, "auto, bar, plain, json or none (stderr)")->group("Messages")->take_last();
   app.add_flag("-v", flags.v, "more messages (-vv: all)")->group("Messages");
-  app.add_flag("--verbose{ops}", flags.verbose, "=ops: time every operator and print the table; =compile: why each program was compiled; =passes: what each pass over the graph did")->group("Messages")->take_all();
+  app.add_flag("--verbose{ops}", flags.verbose, "=ops: time every operator and print the table; =compile: why each program was compiled; =passes: what each pass did")->group("Messages")->take_all();
   app.add_flag("-q,--quiet", flags.quiet, "warnings and errors only")->group("Messages");
   app.add_flag("-V,--version", flags.version, "version, commit, instruction set, libraries")->group("Messages");
   app.add_option("--completion", flags.completion, "print the completion script of bash, zsh or fish")->group("Messages");

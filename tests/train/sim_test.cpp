@@ -1,0 +1,161 @@
+// device: sim computes what device: ref computes, bit for bit, although the host cannot touch its memory and its kernels run later: trainings and
+// forward passes of three models, and what the host reads of them.
+
+#include "libcore/device/sim_device.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "libcore/runtime/compile.h"
+#include "libcore/runtime/execution.h"
+#include "libcore/train/inference.h"
+#include "tests/train/stepping.h"
+
+namespace galley {
+namespace {
+
+struct Model {
+  std::string name;
+  std::string_view recipe;
+};
+void PrintTo(const Model& model, std::ostream* out) { *out << model.name; }
+
+constexpr std::string_view kConvolutions = R"(
+recipe: 1
+name: convolutions
+model:
+  type: layers
+  input: {shape: [3, 8, 8]}
+  layers:
+    - {name: conv1, type: conv2d, out_channels: 8, kernel_size: 3, padding: 1, bias: false}
+    - {name: bn1, type: batch_norm}
+    - {type: relu}
+    - {name: conv2, type: conv2d, out_channels: 8, kernel_size: 3, stride: 2, padding: 1, groups: 8}
+    - {name: bn2, type: batch_norm}
+    - {type: hardswish}
+    - {type: max_pool2d, kernel_size: 2}
+    - {type: flatten}
+    - {type: dropout, p: 0.2}
+    - {name: fc, type: linear, out_features: 4}
+loss: {type: cross_entropy}
+data:
+  train: {source: {type: synthetic, samples: 64, shape: [3, 8, 8], classes: 4}}
+train:
+  duration: 10 steps
+  batch: 4
+  optimizer: {type: sgd, lr: 0.1, momentum: 0.9, weight_decay: 1e-4}
+  clip: 1.0
+  ema: 0.9
+)";
+
+constexpr std::string_view kPerceptron = R"(
+recipe: 1
+name: perceptron
+model:
+  type: layers
+  input: {shape: [12]}
+  layers:
+    - {name: fc1, type: linear, out_features: 16}
+    - {name: norm, type: layer_norm}
+    - {type: gelu}
+    - {name: fc2, type: linear, out_features: 3}
+loss: {type: cross_entropy}
+data:
+  train: {source: {type: synthetic, samples: 64, shape: [12], classes: 3}}
+train:
+  duration: 10 steps
+  batch: 4
+  optimizer: {type: adamw, lr: 0.01, weight_decay: 0.01}
+)";
+
+constexpr std::string_view kRecurrent = R"(
+recipe: 1
+name: recurrent
+model:
+  type: layers
+  input: {shape: [5, 6]}
+  layers:
+    - {name: lstm, type: lstm, hidden_size: 7}
+    - {type: mean, dim: [1]}
+    - {name: fc, type: linear, out_features: 3}
+loss: {type: cross_entropy}
+data:
+  train: {source: {type: synthetic, samples: 64, shape: [5, 6], classes: 3}}
+train:
+  duration: 10 steps
+  batch: 4
+  optimizer: {type: rmsprop, lr: 0.01}
+)";
+
+class Sim : public testing::TestWithParam<Model> {};
+INSTANTIATE_TEST_SUITE_P(Models, Sim, testing::Values(Model{"convolutions", kConvolutions}, Model{"perceptron", kPerceptron}, Model{"recurrent", kRecurrent}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(Sim, TrainsAsTheReference) {
+  std::map<std::string, std::map<std::string, Tensor>> values;
+  std::map<std::string, std::vector<double>> read;
+  for (const char* device : {"ref", "sim"}) {
+    const LoadedRecipe loaded = test::load_text(GetParam().recipe, {std::string("device=") + device});
+    const Session session(loaded.recipe);
+    test::Stepping at(session, 2, 2);
+    EXPECT_EQ(at.training.store().device().name() == "sim", std::string_view(device) == "sim");
+    for (int64_t step = 1; step <= 3; ++step) {
+      const TrainStep::Outcome outcome = at.training.run(step, [&]() -> const Batch& { return at.batch; });
+      read[device].insert(read[device].end(), {outcome.loss, outcome.grad_norm});
+    }
+    values[device] = at.values();
+  }
+  EXPECT_EQ(read.at("sim"), read.at("ref"));
+  ASSERT_EQ(values.at("sim").size(), values.at("ref").size());
+  for (const auto& [name, tensor] : values.at("ref")) EXPECT_TRUE(bit_equal(tensor, values.at("sim").at(name))) << name;
+}
+
+TEST_P(Sim, PredictsAsTheReference) {
+  std::map<std::string, Tensor> outputs;
+  for (const char* device : {"ref", "sim"}) {
+    const LoadedRecipe loaded = test::load_text(GetParam().recipe, {std::string("device=") + device});
+    const Session session(loaded.recipe);
+    const BatchTypes types = session.usual_types(3, false);
+    InferenceModel model = inference_model(session, types, nullptr);
+    const auto program = compile(std::move(model.graph), {.backend = session.backend()});
+    ParameterStore store;
+    store.declare(*program);
+    session.initialize(model.parameters, store);
+    Execution execution(program, store);
+    feed_fields(execution, random_batch(session, types));
+    execution.run();
+    outputs[device] = execution.output("output");
+  }
+  EXPECT_TRUE(bit_equal(outputs.at("ref"), outputs.at("sim")));
+}
+
+// What the device is for: code that takes an array for the host's memory is found.
+TEST(SimProgram, TheHostCannotReadAParameter) {
+  const LoadedRecipe loaded = test::load_text(kPerceptron, {"device=sim"});
+  const Session session(loaded.recipe);
+  test::Stepping at(session, 4, 1);
+  EXPECT_THROW(at.training.store().tensor("fc1.weight").data(), InternalError);
+}
+
+// A loss that is not finite is found, named and undone on the device too.
+TEST(SimProgram, NamesTheFirstBadTensor) {
+  const LoadedRecipe loaded = test::load_text(kPerceptron, {"device=sim"});
+  const Session session(loaded.recipe);
+  test::Stepping at(session, 4, 1);
+  Tensor weight = at.training.store().get("fc2.weight");
+  weight.from_doubles(std::vector<double>(static_cast<size_t>(weight.elements()), 3e38));
+  at.training.store().set("fc2.weight", weight);
+  try {
+    at.training.run(1, [&]() -> const Batch& { return at.batch; });
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("fc2: output y of linear"), std::string::npos) << error.message();
+  }
+  EXPECT_TRUE(bit_equal(at.training.store().get("fc2.weight"), weight));
+}
+
+}  // namespace
+}  // namespace galley
