@@ -61,8 +61,12 @@ class HostEvent : public Event {
 class HostStream : public Stream {
  public:
   Device& device() const override { return host_device(); }
-  void copy(void* to, const void* from, int64_t bytes) override { std::memcpy(to, from, static_cast<size_t>(bytes)); }
-  void fill(void* to, uint8_t value, int64_t bytes) override { std::memset(to, value, static_cast<size_t>(bytes)); }
+  void copy(void* to, const void* from, int64_t bytes) override {
+    if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));  // empty arrays have no address
+  }
+  void fill(void* to, uint8_t value, int64_t bytes) override {
+    if (bytes > 0) std::memset(to, value, static_cast<size_t>(bytes));
+  }
   void record(Event& event) override {
     auto* mark = dynamic_cast<HostEvent*>(&event);
     GALLEY_ASSERT(mark != nullptr, "an event of another device");

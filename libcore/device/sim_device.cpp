@@ -66,7 +66,9 @@ class SimStream : public Stream {
   Device& device() const override;
   void copy(void* to, const void* from, int64_t bytes) override;
   void fill(void* to, uint8_t value, int64_t bytes) override {
-    enqueue([=] { std::memset(to, value, static_cast<size_t>(bytes)); });
+    enqueue([=] {
+      if (bytes > 0) std::memset(to, value, static_cast<size_t>(bytes));
+    });
   }
   void record(Event& event) override;
   void wait(const Event& event) override;
@@ -194,7 +196,9 @@ void SimStream::loop() {
 void SimStream::copy(void* to, const void* from, int64_t bytes) {
   const auto known = [&](const void* address) { return device_.memory().holds(address) || device_.host_memory().holds(address); };
   const bool waits = !known(to) || !known(from);
-  enqueue([=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  enqueue([=] {
+    if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+  });
   if (waits) drain();
 }
 

@@ -89,6 +89,13 @@ class Parser {
 
 }  // namespace
 
+OnnxExpression::OnnxExpression() = default;
+OnnxExpression::OnnxExpression(const OnnxExpression&) = default;
+OnnxExpression::OnnxExpression(OnnxExpression&&) noexcept = default;
+OnnxExpression& OnnxExpression::operator=(const OnnxExpression&) = default;
+OnnxExpression& OnnxExpression::operator=(OnnxExpression&&) noexcept = default;
+OnnxExpression::~OnnxExpression() = default;
+
 bool OnnxExpression::stands_alone() const {
   if (kind != Kind::kOperator) return false;
   for (size_t i = 0; i < arguments.size(); ++i) {

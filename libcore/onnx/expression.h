@@ -22,6 +22,14 @@ struct OnnxExpression {
 
   /// One operator of the inputs themselves, in order, whose attributes are all options: reading that operator gives the function.
   bool stands_alone() const;
+
+  // Defined where the type is complete: clang does not take a list of pairs of it before.
+  OnnxExpression();
+  OnnxExpression(const OnnxExpression&);
+  OnnxExpression(OnnxExpression&&) noexcept;
+  OnnxExpression& operator=(const OnnxExpression&);
+  OnnxExpression& operator=(OnnxExpression&&) noexcept;
+  ~OnnxExpression();
 };
 
 /// Throws InternalError where the text is not of the grammar: it comes from a table of ours.
