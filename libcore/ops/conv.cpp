@@ -1,6 +1,8 @@
 #include "libcore/ops/conv.h"
 
 #include "libcore/ops/gradient.h"
+#include "libcore/ops/integer_builder.h"
+#include "libcore/ops/quantized.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/shape.h"
@@ -129,6 +131,19 @@ Shape conv2d_shape(const Conv2dWindow& a, const Shape& x, const Shape& weight) {
   return {x[0], weight[0], output_size(a, 0, x[2], weight[2]), output_size(a, 1, x[3], weight[3])};
 }
 
+namespace {
+void conv2d_on_integers(IntegerBuilder& b) {
+  const auto& real = b.attrs<Conv2dAttrs>();
+  QuantizedConv2dAttrs attrs;
+  static_cast<Conv2dWindow&>(attrs) = real;
+  attrs.activation = real.activation;
+  attrs.saturation = saturation_of(b.weight());
+  set_input_and_result(b, attrs);
+  if (b.in(3)) attrs.set_residual(b.map(3));
+  b.set(quantized_conv2d(b.in(0), b.weight().values, b.weight().scale, b.bias(), attrs, b.in(3)));
+}
+}  // namespace
+
 const OpDef& conv2d_op() {
   static const OpDef def{.name = "conv2d",
                          .doc = "two-dimensional convolution (cross-correlation), with bias, residual and activation",
@@ -142,6 +157,7 @@ const OpDef& conv2d_op() {
                          .layout = {.prefers_channels_last = true, .weights = WeightFormat::kLeads},
                          .precision = PrecisionRule::kLow,
                          .quantize = QuantizeRule::kProduct,
+                         .integer_form = conv2d_on_integers,
                          .cases = {"conv2d:mb16ic64ih56oc64kh3", "conv2d:mb16ic256ih14oc1024kh1", "conv2d:mb32ic96ih56oc96kh3sh2g96"},
                          .letters = CaseLetters::kConvolution};
   return def;

@@ -6,6 +6,7 @@
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/scalar.h"
+#include "libcore/ops/quantized.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 
@@ -386,6 +387,8 @@ std::vector<ElementwiseRow> rows_of_several() {
        .types = kNumbers,
        .gradient = add_gradient,
        .quantize = kCompute,
+       .quantizable = quantized_pair,
+       .integer_form = add_on_integers,
        .layer = "sum of its inputs"},
       {.name = "sub",
        .doc = "a - b",
@@ -400,6 +403,8 @@ std::vector<ElementwiseRow> rows_of_several() {
        .types = kNumbers,
        .gradient = mul_gradient,
        .quantize = kCompute,
+       .quantizable = quantized_pair,
+       .integer_form = mul_on_integers,
        .layer = "product of its inputs"},
       {.name = "div", .doc = "a / b", .formulas = {formula<Div>("Div(a, b)")}, .gradient = div_gradient, .quantize = kFloat},
       {.name = "maximum",

@@ -129,6 +129,8 @@ OpDef operator_of(const ElementwiseRow& row) {
            .cost = cost_of_flops(row.flops),
            .precision = row.precision,
            .quantize = row.quantize,
+           .quantizable = row.quantizable,
+           .integer_form = row.integer_form,
            .cases = row.cases};
   switch (row.arity()) {
     case 1:

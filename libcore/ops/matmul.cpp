@@ -1,6 +1,8 @@
 #include "libcore/ops/matmul.h"
 
 #include "libcore/ops/gradient.h"
+#include "libcore/ops/integer_builder.h"
+#include "libcore/ops/quantized.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/shape.h"
@@ -97,6 +99,22 @@ void MatmulAttrs::options(OptionVisitor& v) {
   v.option({.name = "transpose_b", .doc = "b's last two dimensions are swapped"}, transpose_b);
 }
 
+namespace {
+void linear_on_integers(IntegerBuilder& b) {
+  QuantizedLinearAttrs attrs;
+  attrs.activation = b.attrs<LinearAttrs>().activation;
+  attrs.saturation = saturation_of(b.weight());
+  set_input_and_result(b, attrs);
+  b.set(quantized_linear(b.in(0), b.weight().values, b.weight().scale, b.bias(), attrs));
+}
+void linear_by_batch(IntegerBuilder& b) {
+  DynamicQuantizedLinearAttrs attrs;
+  attrs.activation = b.attrs<LinearAttrs>().activation;
+  attrs.saturation = saturation_of(b.weight());
+  b.set(dynamic_quantized_linear(b.in(0), b.weight().values, b.weight().scale, b.bias(), attrs));
+}
+}  // namespace
+
 const OpDef& linear_op() {
   static const OpDef def{.name = "linear",
                          .doc = "x weight^T + bias, with activation",
@@ -110,6 +128,8 @@ const OpDef& linear_op() {
                          .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeadsInference},
                          .precision = PrecisionRule::kLow,
                          .quantize = QuantizeRule::kProduct,
+                         .integer_form = linear_on_integers,
+                         .dynamic_form = linear_by_batch,
                          .cases = {"linear:mb16ic2048oc1000"},
                          .letters = CaseLetters::kMatrix};
   return def;

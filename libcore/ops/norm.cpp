@@ -2,6 +2,8 @@
 
 #include "libcore/ops/binary.h"
 #include "libcore/ops/gradient.h"
+#include "libcore/ops/integer_builder.h"
+#include "libcore/ops/quantized.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/shape.h"
@@ -266,6 +268,26 @@ const OpDef& batch_norm_backward_op() {
                          .cases = {"batch_norm_backward:16x64x56x56+16x64x56x56+64+64+64"}};
   return def;
 }
+namespace {
+/// y = x s + (beta - mean s), s = gamma / sqrt(var + eps).
+void batch_norm_scale(IntegerBuilder& b) {
+  const Value rstd = rsqrt(affine(b.in(4), 1, b.attrs<BatchNormInferenceAttrs>().eps));
+  const Value s = b.in(1) ? mul(b.in(1), rstd) : rstd;
+  const Value shift = neg(mul(b.in(3), s));
+  b.set(0, s);
+  b.set(1, b.in(2) ? add(shift, b.in(2)) : shift);
+}
+/// A depthwise product of one weight a channel.
+void batch_norm_on_integers(IntegerBuilder& b) {
+  QuantizedConv2dAttrs attrs;
+  attrs.groups = b.in(0).channels();
+  attrs.activation = b.attrs<BatchNormInferenceAttrs>().activation;
+  attrs.saturation = saturation_of(b.weight());
+  set_input_and_result(b, attrs);
+  b.set(quantized_conv2d(b.in(0), b.weight().values, b.weight().scale, b.bias(), attrs));
+}
+}  // namespace
+
 const OpDef& batch_norm_inference_op() {
   static const OpDef def{.name = "batch_norm_inference",
                          .doc = "batch normalisation by running statistics",
@@ -279,6 +301,9 @@ const OpDef& batch_norm_inference_op() {
                          .precision = PrecisionRule::kActivations,
                          .quantize = QuantizeRule::kScale,
                          .may_reuse = {{0, 0}},
+                         .quantizable = [](const OpContext& c) { return c.in(0).shape.rank() == 4; },
+                         .integer_form = batch_norm_on_integers,
+                         .channel_scale = batch_norm_scale,
                          .variant_of = "batch_norm",
                          .cases = {"batch_norm_inference:16x64x56x56+64+64+64+64"}};
   return def;

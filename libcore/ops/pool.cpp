@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "libcore/ops/gradient.h"
+#include "libcore/ops/integer_builder.h"
+#include "libcore/ops/quantized.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
@@ -183,6 +185,21 @@ Shape adaptive_pool2d_shape(const std::vector<int64_t>& output_size, const Shape
   return Shape{x[0], x[1], size[0], size[1]};
 }
 
+namespace {
+void avg_pool2d_on_integers(IntegerBuilder& b) {
+  QuantizedAvgPool2dAttrs attrs;
+  static_cast<AvgPoolWindow&>(attrs) = b.attrs<AvgPool2dAttrs>();
+  set_input_and_result(b, attrs);
+  b.set(quantized_avg_pool2d(b.in(0), attrs));
+}
+void adaptive_avg_pool2d_on_integers(IntegerBuilder& b) {
+  QuantizedAdaptiveAvgPool2dAttrs attrs;
+  attrs.output_size = b.attrs<AdaptiveAvgPool2dAttrs>().output_size;
+  set_input_and_result(b, attrs);
+  b.set(quantized_adaptive_avg_pool2d(b.in(0), attrs));
+}
+}  // namespace
+
 const OpDef& max_pool2d_op() {
   static const OpDef def = [] {
     OpDef op = pool("max_pool2d", "largest value of each window, and which tap it was", make_options<MaxPool2dAttrs>, infer_max, max_gradient);
@@ -206,6 +223,7 @@ const OpDef& avg_pool2d_op() {
   static const OpDef def = [] {
     OpDef op = pool("avg_pool2d", "mean of each window", make_options<AvgPool2dAttrs>, infer_avg, avg_gradient);
     op.quantize = QuantizeRule::kCompute;
+    op.integer_form = avg_pool2d_on_integers;
     op.cases = {"avg_pool2d:16x64x56x56:kernel_size=2"};
     return op;
   }();
@@ -228,6 +246,7 @@ const OpDef& adaptive_avg_pool2d_op() {
                       g.set(0, adaptive_avg_pool2d_backward(g.grad(), b));
                     });
     op.quantize = QuantizeRule::kCompute;
+    op.integer_form = adaptive_avg_pool2d_on_integers;
     op.cases = {"adaptive_avg_pool2d:16x2048x7x7:output_size=1"};
     return op;
   }();

@@ -204,6 +204,26 @@ void QuantizedAdaptiveAvgPool2dAttrs::options(OptionVisitor& v) {
   output_options(v, *this);
 }
 
+bool quantized_pair(const OpContext& c) {
+  const Shape &a = c.in(0).shape, &b = c.in(1).shape;
+  const auto gate = [](const Shape& x, const Shape& s) { return x.rank() == 4 && s == Shape({x[0], x[1], 1, 1}); };
+  return a == b || gate(a, b) || gate(b, a);
+}
+
+namespace {
+/// `op` is quantized_add or quantized_mul: the factor for each channel comes second.
+void pair_on_integers(IntegerBuilder& b, Value (*op)(Value, Value, const QuantizedBinaryAttrs&)) {
+  const size_t first = b.in_type(0).shape == b.out_type().shape ? 0 : 1;
+  QuantizedBinaryAttrs attrs;
+  attrs.set_inputs(b.map(first), b.map(1 - first));
+  attrs.set_output(*b.result_map());
+  b.set(op(b.in(first), b.in(1 - first), attrs));
+}
+}  // namespace
+
+void add_on_integers(IntegerBuilder& b) { pair_on_integers(b, quantized_add); }
+void mul_on_integers(IntegerBuilder& b) { pair_on_integers(b, quantized_mul); }
+
 const OpDef& quantized_conv2d_op() {
   static const OpDef def = [] {
     OpDef op = quantized("quantized_conv2d", "conv2d of integers, exact in 32 bits, with bias, residual, activation and one rounding",

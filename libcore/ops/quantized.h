@@ -6,6 +6,7 @@
 // where `real` lies within float32's error of the middle between two levels.
 
 #include "libcore/ops/conv.h"
+#include "libcore/ops/integer_builder.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/pool.h"
 #include "libcore/ops/quantize.h"
@@ -41,6 +42,8 @@ struct QuantizedOutput {
 /// (vpmaddubsw). The result is the same formula either way.
 enum class Saturation { kExact, kReduced };
 inline constexpr std::array<std::string_view, 2> kSaturationNames{"exact", "reduced"};
+
+inline Saturation saturation_of(const IntegerWeight& weight) { return weight.reduced ? Saturation::kReduced : Saturation::kExact; }
 
 struct QuantizedConv2dAttrs : OptionsOf<QuantizedConv2dAttrs>, Conv2dWindow, QuantizedInput, QuantizedOutput {
   Activation activation = Activation::kNone;
@@ -119,6 +122,11 @@ Value dynamic_quantized_linear(Value x, Value weight, Value weight_scale, Value 
 Value quantized_add(Value a, Value b, const QuantizedBinaryAttrs& attrs);
 /// activation(a_scale (a - a_zero_point) * b_scale (b - b_zero_point)); shapes as quantized_add.
 Value quantized_mul(Value a, Value b, const QuantizedBinaryAttrs& attrs);
+/// Has a sum or product of these inputs a form on integers: b of a's shape, or a factor for each channel, either way round? OpDef::quantizable of add and mul.
+bool quantized_pair(const OpContext& context);
+/// OpDef::integer_form of add and mul.
+void add_on_integers(IntegerBuilder& builder);
+void mul_on_integers(IntegerBuilder& builder);
 /// Inputs u8|i8 with a map each, joined under one.
 Value quantized_concat(std::span<const Value> x, const QuantizedConcatAttrs& attrs);
 /// Mean of each window: sum (x - input_zero_point), exact, times input_scale / divisor. Padding counts as real 0.

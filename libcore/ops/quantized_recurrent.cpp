@@ -56,7 +56,6 @@ const OpDef& dynamic_quantized_lstm_op() {
                          .cost = cost,
                          .work = WorkClass::kProduct,
                          .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeads},
-                         .exact_products = [](const OpContext& c) { return c.attrs<DynamicQuantizedRecurrentAttrs>().saturation == Saturation::kExact; },
                          .cases = {"dynamic_quantized_lstm:32x64x1024+1024x256@i8+1024", "dynamic_quantized_lstm:1x64x1024+1024x256@i8+1024"}};
   return def;
 }
@@ -71,7 +70,6 @@ const OpDef& dynamic_quantized_gru_op() {
                          .cost = cost,
                          .work = WorkClass::kProduct,
                          .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeads},
-                         .exact_products = [](const OpContext& c) { return c.attrs<DynamicQuantizedRecurrentAttrs>().saturation == Saturation::kExact; },
                          .cases = {"dynamic_quantized_gru:32x64x768+768x256@i8+768"}};
   return def;
 }
@@ -86,7 +84,6 @@ const OpDef& dynamic_quantized_rnn_op() {
                          .cost = cost,
                          .work = WorkClass::kProduct,
                          .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeads},
-                         .exact_products = [](const OpContext& c) { return c.attrs<DynamicQuantizedRnnAttrs>().saturation == Saturation::kExact; },
                          .cases = {"dynamic_quantized_rnn:32x64x256+256x256@i8+256"}};
   return def;
 }

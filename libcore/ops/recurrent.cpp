@@ -1,7 +1,9 @@
 #include "libcore/ops/recurrent.h"
 
 #include "libcore/ops/gradient.h"
+#include "libcore/ops/integer_builder.h"
 #include "libcore/ops/matmul.h"
+#include "libcore/ops/quantized_recurrent.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/shape.h"
@@ -194,6 +196,44 @@ void RnnAttrs::options(OptionVisitor& v) {
   v.option({.name = "reverse", .doc = "from the last step to the first"}, reverse);
 }
 
+namespace {
+/// W_ih x + b_ih of all steps.
+Value gates_by_batch(const IntegerBuilder& b) {
+  DynamicQuantizedLinearAttrs attrs;
+  attrs.saturation = saturation_of(b.weight(0));
+  return dynamic_quantized_linear(b.in(0), b.weight(0).values, b.weight(0).scale, b.in(3), attrs);
+}
+DynamicQuantizedRecurrentAttrs recurrent_by_batch(const IntegerBuilder& b) {
+  DynamicQuantizedRecurrentAttrs attrs;
+  attrs.reverse = b.attrs<RecurrentAttrs>().reverse;
+  attrs.saturation = saturation_of(b.weight(1));
+  return attrs;
+}
+void lstm_by_batch(IntegerBuilder& b) {
+  const Value gates = gates_by_batch(b);
+  const QuantizedLstm made = dynamic_quantized_lstm(gates, b.weight(1).values, b.weight(1).scale, b.in(4), b.in(5), b.in(6), recurrent_by_batch(b));
+  b.set(0, made.y);
+  b.set(1, made.h);
+  b.set(2, made.c);
+}
+void gru_by_batch(IntegerBuilder& b) {
+  const Value gates = gates_by_batch(b);
+  const QuantizedRecurrent made = dynamic_quantized_gru(gates, b.weight(1).values, b.weight(1).scale, b.in(4), b.in(5), recurrent_by_batch(b));
+  b.set(0, made.y);
+  b.set(1, made.h);
+}
+void rnn_by_batch(IntegerBuilder& b) {
+  const Value gates = gates_by_batch(b);
+  DynamicQuantizedRnnAttrs attrs;
+  attrs.nonlinearity = b.attrs<RnnAttrs>().nonlinearity;
+  attrs.reverse = b.attrs<RnnAttrs>().reverse;
+  attrs.saturation = saturation_of(b.weight(1));
+  const QuantizedRecurrent made = dynamic_quantized_rnn(gates, b.weight(1).values, b.weight(1).scale, b.in(4), b.in(5), attrs);
+  b.set(0, made.y);
+  b.set(1, made.h);
+}
+}  // namespace
+
 const OpDef& lstm_op() {
   static const OpDef def{.name = "lstm",
                          .doc = "one layer and direction of an LSTM over a sequence (Hochreiter, Schmidhuber 1997; torch.nn.LSTM)",
@@ -207,6 +247,7 @@ const OpDef& lstm_op() {
                          .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeadsParameters},
                          .precision = PrecisionRule::kKeepF32,
                          .quantize = QuantizeRule::kRecurrent,
+                         .dynamic_form = lstm_by_batch,
                          .cases = {"lstm:32x64x256+1024x256+1024x256+1024+1024", "lstm:1x64x256+1024x256+1024x256+1024+1024:save=false"}};
   return def;
 }
@@ -239,6 +280,7 @@ const OpDef& gru_op() {
                          .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeadsParameters},
                          .precision = PrecisionRule::kKeepF32,
                          .quantize = QuantizeRule::kRecurrent,
+                         .dynamic_form = gru_by_batch,
                          .cases = {"gru:32x64x256+768x256+768x256+768+768"}};
   return def;
 }
@@ -270,6 +312,7 @@ const OpDef& rnn_op() {
                          .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32,
                          .quantize = QuantizeRule::kRecurrent,
+                         .dynamic_form = rnn_by_batch,
                          .cases = {"rnn:32x64x256+256x256+256x256+256+256"}};
   return def;
 }

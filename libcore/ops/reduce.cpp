@@ -1,9 +1,12 @@
 #include "libcore/ops/reduce.h"
 
 #include <algorithm>
+#include <set>
 
 #include "libcore/ops/binary.h"
 #include "libcore/ops/gradient.h"
+#include "libcore/ops/integer_builder.h"
+#include "libcore/ops/quantized.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
@@ -90,6 +93,21 @@ void TopkAttrs::options(OptionVisitor& v) {
   v.option({.name = "axis", .doc = "axis to search"}, axis);
 }
 
+namespace {
+bool means_pixels(const OpContext& c) {
+  if (c.in(0).shape.rank() != 4) return false;
+  std::set<int64_t> axes;
+  for (int64_t axis : c.attrs<ReduceAttrs>().axes) axes.insert(axis < 0 ? axis + 4 : axis);
+  return axes == std::set<int64_t>{2, 3};
+}
+void mean_on_integers(IntegerBuilder& b) {
+  QuantizedAdaptiveAvgPool2dAttrs attrs;
+  set_input_and_result(b, attrs);
+  const Value mean = quantized_adaptive_avg_pool2d(b.in(0), attrs);
+  b.set(b.attrs<ReduceAttrs>().keepdim ? mean : reshape(mean, b.out_type().shape));
+}
+}  // namespace
+
 const OpDef& sum_op() {
   static const OpDef def = [] {
     OpDef op = reduction("sum", "sum over axes", infer_reduce, [](GradientBuilder& g) {
@@ -110,6 +128,8 @@ const OpDef& mean_op() {
       g.set(0, broadcast_to(affine(with_kept_dims(g.grad(), g.in(0), attrs), 1 / count), g.in(0).shape()));
     });
     op.quantize = QuantizeRule::kCompute;
+    op.quantizable = means_pixels;
+    op.integer_form = mean_on_integers;
     op.cases = {"mean:16x64x56x56:axes=[2,3]"};
     return op;
   }();

@@ -5,6 +5,8 @@
 #include <numeric>
 
 #include "libcore/ops/gradient.h"
+#include "libcore/ops/integer_builder.h"
+#include "libcore/ops/quantized.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
@@ -211,6 +213,30 @@ ResizeSource resize_source(int64_t out, int64_t in_size, int64_t out_size, Resiz
 }
 
 namespace {
+/// Integers under one map are copied as they are.
+void concat_on_integers(IntegerBuilder& b) {
+  const auto& real = b.attrs<ConcatAttrs>();
+  QuantizedConcatAttrs attrs;
+  attrs.axis = real.axis;
+  bool alike = true;
+  std::vector<Value> x;
+  for (size_t i = 0; i < b.inputs(); ++i) {
+    x.push_back(b.in(i));
+    attrs.add_input(b.map(i));
+    alike = alike && b.map(i) == *b.result_map();
+  }
+  attrs.set_output(*b.result_map());
+  b.set(alike ? concat(x, real) : quantized_concat(x, attrs));
+}
+/// Adds the integers that stand for its value.
+void pad_on_integers(IntegerBuilder& b) {
+  PadAttrs attrs = b.attrs<PadAttrs>();
+  attrs.value = static_cast<double>(quantize_value(static_cast<float>(attrs.value), b.map(0)));
+  b.set(pad(b.in(0), attrs));
+}
+}  // namespace
+
+namespace {
 std::shared_ptr<const Options> full_in(const Options& attributes, const MemoryFormat& format) {
   auto attrs = std::make_shared<FullAttrs>(dynamic_cast<const FullAttrs&>(attributes));
   attrs->format = format.str();
@@ -236,6 +262,7 @@ const OpDef& concat_op() {
                                }
                              },
                          .quantize = QuantizeRule::kJoin,
+                         .integer_form = concat_on_integers,
                          .cases = {"concat:16x64x56x56+16x64x56x56:axis=1"}};
   return def;
 }
@@ -299,6 +326,7 @@ const OpDef& pad_op() {
                            g.set(0, dx);
                          },
                          .quantize = QuantizeRule::kPassThrough,
+                         .integer_form = pad_on_integers,
                          .cases = {"pad:16x64x56x56:padding=[0,0,0,0,1,1,1,1]"}};
   return def;
 }
@@ -403,6 +431,7 @@ const OpDef& resize_op() {
                          .cost = elementwise_cost<7>,
                          .layout = {.prefers_channels_last = true},
                          .quantize = QuantizeRule::kPassThrough,
+                         .quantizable = [](const OpContext& c) { return c.attrs<ResizeAttrs>().mode == ResizeMode::kNearest; },
                          .cases = {"resize:16x3x256x256:size=[224,224]"}};
   return def;
 }

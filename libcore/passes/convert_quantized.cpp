@@ -3,14 +3,9 @@
 #include <deque>
 #include <set>
 
-#include "libcore/ops/binary.h"
-#include "libcore/ops/norm.h"
-#include "libcore/ops/quantized.h"
-#include "libcore/ops/quantized_recurrent.h"
-#include "libcore/ops/reduce.h"
-#include "libcore/ops/elementwise.h"
+#include "libcore/ops/integer_builder.h"
+#include "libcore/ops/quantize.h"
 #include "libcore/ops/shape.h"
-#include "libcore/ops/unary.h"
 #include "libcore/passes/integer_domain.h"
 #include "libcore/passes/quantize.h"
 
@@ -27,10 +22,21 @@ std::function<bool(const std::string&)> float_layers(const QuantizationPlan& pla
   };
 }
 
-/// Shape of a layer's weight, input `input`, as its file has it before packing.
-Shape weight_shape(const Graph& graph, const Node& node, size_t input = 1) {
-  if (!node.is("batch_norm_inference")) return graph.type(node.inputs[input]).shape;
-  return Shape{graph.type(node.inputs[0]).shape[1], 1, 1, 1};
+/// Shapes of a layer's weights as its file has them before packing: a factor for each channel counts as the weight of a depthwise product.
+std::vector<Shape> weight_shapes(const Graph& graph, const Node& node) {
+  if (node.op->quantize == QuantizeRule::kScale) return {Shape{graph.type(node.inputs[0]).shape[1], 1, 1, 1}};
+  std::vector<Shape> shapes;
+  for (size_t i : inputs_of(node, PortKind::kWeight)) shapes.push_back(graph.type(node.inputs[i]).shape);
+  return shapes;
+}
+
+/// Weight and bias of a product: inputs, and the names of their tensors. Of other nodes none.
+std::vector<std::pair<size_t, std::string>> layer_tensors(const Node& node, const std::string& layer) {
+  std::vector<std::pair<size_t, std::string>> tensors;
+  if (node.op->quantize != QuantizeRule::kProduct) return tensors;
+  for (size_t i : inputs_of(node, PortKind::kWeight)) tensors.emplace_back(i, layer + ".weight");
+  for (size_t i : inputs_of(node, PortKind::kStatistics)) tensors.emplace_back(i, layer + ".bias");
+  return tensors;
 }
 
 /// Is the tensor a parameter of the model itself, under that very name?
@@ -55,14 +61,14 @@ class Converter {
       const Node& node = old_.nodes()[n];
       new_.set_path(node.path);
       new_.set_phase(node.phase);
-      if (domain_.form(n) == IntegerForm::kConstant) {
+      if (domain_.constant(n)) {
         if (needed_[n]) copy(node);
       } else if (domain_.integer(n)) {
         add_integer(n);
       } else if (const LayerPlan* layer = layer_of(n); layer != nullptr) {
-        add_float_layer(n, *layer);
-      } else if (recurrent_layers(n).size() == 2) {
-        add_recurrent(n);
+        layer->float_reason.empty() ? add_stored_layer(node, {layer}) : add_float_layer(node, *layer);
+      } else if (const std::vector<const LayerPlan*> layers = recurrent_layers(n); !layers.empty()) {
+        add_stored_layer(node, layers);
       } else {
         ++report_.float_operators[std::string(node.op->name)];
         copy(node);
@@ -103,7 +109,7 @@ class Converter {
       for (const std::string& name : domain_.layers(n)) {
         here.insert(name);
         const LayerPlan* layer = plan_.find(name);
-        if (layer == nullptr && domain_.form(n) == IntegerForm::kScale) continue;
+        if (layer == nullptr && domain_.rule(n) == QuantizeRule::kScale) continue;
         GALLEY_CHECK_INPUT(layer != nullptr, "the plan of quantization has no layer '", name, "', which this model has: it is of another model");
         const std::string type = layer_type(old_.nodes()[n]);
         GALLEY_CHECK_INPUT(layer->type == type, "the plan of quantization calls layer '", name, "' ", layer->type, ", this model has ", type, " there");
@@ -118,20 +124,18 @@ class Converter {
   std::vector<ValueId> kept_inputs(size_t n) const {
     const Node& node = old_.nodes()[n];
     const LayerPlan* layer = layer_of(n);
+    std::vector<ValueId> kept = node.inputs;
     if (!recurrent_layers(n).empty()) {
-      std::vector<ValueId> kept = node.inputs;
-      kept[1] = kept[2] = kNoValue;
-      return kept;
-    }
-    if (layer == nullptr) return node.inputs;
-    std::vector<ValueId> kept{node.inputs[0], node.is("batch_norm_inference") ? kNoValue : node.input(3)};
-    for (size_t i : {1u, 2u}) {
-      const ValueId id = node.input(i);
-      if (!layer->float_reason.empty() && id != kNoValue && is_parameter(old_, id, tensor_name(*layer, i))) kept.push_back(id);
+      for (size_t i : inputs_of(node, PortKind::kWeight)) kept[i] = kNoValue;
+    } else if (layer != nullptr) {
+      for (size_t i : inputs_of(node, PortKind::kStatistics)) kept[i] = kNoValue;
+      for (size_t i : inputs_of(node, PortKind::kWeight)) kept[i] = kNoValue;
+      for (const auto& [i, name] : layer_tensors(node, layer->name)) {
+        if (!layer->float_reason.empty() && is_parameter(old_, node.inputs[i], name)) kept[i] = node.inputs[i];
+      }
     }
     return kept;
   }
-  static std::string tensor_name(const LayerPlan& layer, size_t input) { return layer.name + (input == 1 ? ".weight" : ".bias"); }
 
   /// Fed inputs, and parameters that are still read; finds which constant nodes are.
   void declare_inputs() {
@@ -140,7 +144,7 @@ class Converter {
     for (const auto& [name, id] : old_.outputs()) read[static_cast<size_t>(id)] = true;
     for (size_t n = old_.nodes().size(); n-- > 0;) {
       const Node& node = old_.nodes()[n];
-      if (domain_.form(n) == IntegerForm::kConstant) {
+      if (domain_.constant(n)) {
         needed_[n] = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) { return read[static_cast<size_t>(id)]; });
         if (!needed_[n]) continue;
       }
@@ -193,9 +197,10 @@ class Converter {
     set_real(node, new_.add_node_like(node, std::move(inputs)));
   }
   void set_real(const Node& node, const std::vector<Value>& made) {
-    for (size_t o = 0; o < made.size(); ++o) real_[static_cast<size_t>(node.outputs[o])] = made[o].id();
+    for (size_t o = 0; o < made.size(); ++o) {
+      if (made[o]) real_[static_cast<size_t>(node.outputs[o])] = made[o].id();
+    }
   }
-  void set_integers(const Node& node, Value made) { integers_[static_cast<size_t>(node.outputs[0])] = made.id(); }
 
   // ---- layers
 
@@ -208,213 +213,122 @@ class Converter {
     report_.tensors.push_back({name, std::move(type), ValueRole::kParameter, layer.name, layer.type, false});
   }
 
+  /// Stored weights: `zero_points` are absent where the graph does not read them.
   struct Weights {
-    Value weight, scale, zero_point, bias;
+    std::vector<IntegerWeight> weights;
+    std::vector<Value> zero_points;
+    Value bias;
   };
-  Weights declare_weights(const Node& node, const LayerPlan& layer, bool reads_zero_point, size_t input = 1) {
-    const Shape shape = weight_shape(old_, node, input);
-    Shape stored = shape, scales{shape[0]};
-    if (layer.bits == 4) stored[-1] = (stored[-1] + 1) / 2;
-    if (layer.group_size > 0) scales.push_back((shape.elements() / std::max<int64_t>(1, shape[0]) + layer.group_size - 1) / layer.group_size);
+  Weights declare_weights(const Node& node, const std::vector<const LayerPlan*>& layers, bool reads_zero_point) {
     Weights w;
-    w.weight = declare(layer, layer.weight(), array(layer.bits == 4 ? DType::kU8 : DType::kI8, stored));
-    w.scale = declare(layer, layer.weight_scale(), array(DType::kF32, scales));
-    if (reads_zero_point) {
-      w.zero_point = declare(layer, layer.weight_zero_point(), array(DType::kI8, scales));
-    } else {
-      describe(layer, layer.weight_zero_point(), array(DType::kI8, scales));
+    const std::vector<Shape> shapes = weight_shapes(old_, node);
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      const LayerPlan& layer = *layers[i];
+      Shape stored = shapes[i], scales{stored[0]};
+      if (layer.group_size > 0) scales.push_back((stored.elements() / std::max<int64_t>(1, stored[0]) + layer.group_size - 1) / layer.group_size);
+      if (layer.bits == 4) stored[-1] = (stored[-1] + 1) / 2;
+      IntegerWeight& weight = w.weights.emplace_back();
+      weight.values = declare(layer, layer.weight(), array(layer.bits == 4 ? DType::kU8 : DType::kI8, stored));
+      weight.scale = declare(layer, layer.weight_scale(), array(DType::kF32, scales));
+      weight.reduced = layer.reduced;
+      w.zero_points.emplace_back();
+      if (reads_zero_point) {
+        w.zero_points.back() = declare(layer, layer.weight_zero_point(), array(DType::kI8, scales));
+      } else {
+        describe(layer, layer.weight_zero_point(), array(DType::kI8, scales));
+      }
     }
-    if (!layer.recurrent() && (node.is("batch_norm_inference") || node.input(2) != kNoValue)) w.bias = declare(layer, layer.name + ".bias", array(DType::kF32, Shape{shape[0]}));
+    const bool scale = node.op->quantize == QuantizeRule::kScale;
+    const bool bias = scale || (node.op->quantize == QuantizeRule::kProduct && !inputs_of(node, PortKind::kStatistics).empty());
+    if (bias) w.bias = declare(*layers[0], layers[0]->name + ".bias", array(DType::kF32, Shape{shapes[0][0]}));
     return w;
   }
 
-  /// Layers that compute in float: left so, or with weights that are stored as integers.
-  void add_float_layer(size_t n, const LayerPlan& layer) {
-    const Node& node = old_.nodes()[n];
-    std::vector<ValueId> inputs{real(node.inputs[0], &node), kNoValue, kNoValue};
-    if (node.input(3) != kNoValue) inputs.push_back(real(node.inputs[3], &node));
-    if (!layer.float_reason.empty()) {
-      for (size_t i : {1u, 2u}) {
-        const ValueId id = node.input(i);
-        if (id == kNoValue) continue;
-        const bool own = is_parameter(old_, id, tensor_name(layer, i));
-        inputs[i] = own ? real_[static_cast<size_t>(id)] : declare(layer, tensor_name(layer, i), array(DType::kF32, old_.type(id).shape)).id();
-      }
-      set_real(node, new_.add_node_like(node, std::move(inputs)));
-      return;
+  /// A layer that the plan leaves in float, with the model's own tensors or folded ones.
+  void add_float_layer(const Node& node, const LayerPlan& layer) {
+    std::vector<ValueId> inputs = node.inputs;
+    for (size_t i : inputs_of(node, PortKind::kActivation)) inputs[i] = real(node.inputs[i], &node);
+    for (const auto& [i, name] : layer_tensors(node, layer.name)) {
+      const bool own = is_parameter(old_, node.inputs[i], name);
+      inputs[i] = own ? real_[static_cast<size_t>(node.inputs[i])] : declare(layer, name, array(DType::kF32, old_.type(node.inputs[i]).shape)).id();
     }
-    const Weights w = declare_weights(node, layer, plan_.method == QuantMethod::kWeightOnly);
-    if (plan_.method == QuantMethod::kDynamic) {
-      DynamicQuantizedLinearAttrs attrs;
-      attrs.activation = node.attrs<LinearAttrs>().activation;
-      attrs.saturation = layer.reduced ? Saturation::kReduced : Saturation::kExact;
-      set_real(node, {dynamic_quantized_linear(new_.at(inputs[0]), w.weight, w.scale, w.bias, attrs)});
-      return;
-    }
-    GALLEY_ASSERT(plan_.method == QuantMethod::kWeightOnly);
-    inputs[1] = stored_weight(node, layer, w, 1);
-    inputs[2] = w.bias ? w.bias.id() : kNoValue;
     set_real(node, new_.add_node_like(node, std::move(inputs)));
   }
 
-  /// The real weight, input `input`, from its stored integers.
-  ValueId stored_weight(const Node& node, const LayerPlan& layer, const Weights& w, size_t input) {
-    DequantizeWeightAttrs attrs;
-    attrs.bits = layer.bits;
-    attrs.group_size = layer.group_size;
-    for (int64_t size : old_.type(node.inputs[input]).shape) attrs.shape.push_back(size);
-    return dequantize_weight(w.weight, w.scale, w.zero_point, attrs).id();
+  /// A layer that computes real values from stored integers: by the range of each batch, or in float.
+  void add_stored_layer(const Node& node, const std::vector<const LayerPlan*>& layers) {
+    const bool dynamic = plan_.method == QuantMethod::kDynamic;
+    GALLEY_CHECK_INPUT(dynamic || plan_.method == QuantMethod::kWeightOnly, "the plan of quantization has the layer '", layers[0]->name, "' in integers, which ", method_name(plan_.method), " has none for");
+    IntegerBuilder::Operands operands;
+    const bool product = node.op->quantize == QuantizeRule::kProduct;
+    for (size_t i = 0; i < node.inputs.size(); ++i) {
+      const PortKind kind = node.inputs[i] == kNoValue ? PortKind::kWeight : node.op->input_port(i).kind;
+      const bool stored = kind == PortKind::kWeight || (product && kind == PortKind::kStatistics);
+      operands.inputs.push_back(stored ? Value() : new_.at(real(node.inputs[i], &node)));
+    }
+    const Weights w = declare_weights(node, layers, !dynamic);
+    if (!dynamic) return add_dequantized(node, layers, w, operands.inputs);
+    GALLEY_CHECK_INPUT(node.op->dynamic_form != nullptr, "the plan of quantization has the layer '", layers[0]->name, "' in integers, which dynamic has none for");
+    operands.weights = w.weights;
+    operands.bias = w.bias;
+    IntegerBuilder builder(old_, node, std::move(operands));
+    node.op->dynamic_form(builder);
+    set_real(node, builder.results());
   }
 
-  /// A recurrent layer: the input's part of all steps at once, then from step to step.
-  void add_recurrent(size_t n) {
-    const Node& node = old_.nodes()[n];
-    const std::vector<const LayerPlan*> layers = recurrent_layers(n);
-    const bool stored = plan_.method == QuantMethod::kWeightOnly;
-    const Weights in = declare_weights(node, *layers[0], stored, 1), state = declare_weights(node, *layers[1], stored, 2);
-    const auto at = [&](size_t i) { return node.input(i) == kNoValue ? Value() : new_.at(real(node.inputs[i], &node)); };
-    if (stored) {
-      std::vector<ValueId> inputs;
-      for (size_t i = 0; i < node.inputs.size(); ++i) {
-        inputs.push_back(i == 1 ? stored_weight(node, *layers[0], in, 1) : i == 2 ? stored_weight(node, *layers[1], state, 2) : at(i) ? at(i).id() : kNoValue);
-      }
-      set_real(node, new_.add_node_like(node, std::move(inputs)));
-      return;
+  /// The layer itself, its weights made real from their stored integers.
+  void add_dequantized(const Node& node, const std::vector<const LayerPlan*>& layers, const Weights& w, const std::vector<Value>& real_inputs) {
+    std::vector<ValueId> inputs;
+    for (const Value& value : real_inputs) inputs.push_back(value ? value.id() : kNoValue);
+    const std::vector<size_t> places = inputs_of(node, PortKind::kWeight);
+    for (size_t k = 0; k < places.size(); ++k) {
+      DequantizeWeightAttrs attrs;
+      attrs.bits = layers[k]->bits;
+      attrs.group_size = layers[k]->group_size;
+      for (int64_t size : old_.type(node.inputs[places[k]]).shape) attrs.shape.push_back(size);
+      inputs[places[k]] = dequantize_weight(w.weights[k].values, w.weights[k].scale, w.zero_points[k], attrs).id();
     }
-    GALLEY_CHECK_INPUT(plan_.method == QuantMethod::kDynamic, "the plan of quantization has the recurrent layer '", layers[0]->name, "' in integers, which ", method_name(plan_.method), " has none for");
-    DynamicQuantizedLinearAttrs every;
-    every.saturation = layers[0]->reduced ? Saturation::kReduced : Saturation::kExact;
-    const Value gates = dynamic_quantized_linear(at(0), in.weight, in.scale, at(3), every);
-    const Saturation saturation = layers[1]->reduced ? Saturation::kReduced : Saturation::kExact;
-    if (node.is("rnn")) {
-      DynamicQuantizedRnnAttrs attrs;
-      attrs.nonlinearity = node.attrs<RnnAttrs>().nonlinearity;
-      attrs.reverse = node.attrs<RnnAttrs>().reverse;
-      attrs.saturation = saturation;
-      const QuantizedRecurrent made = dynamic_quantized_rnn(gates, state.weight, state.scale, at(4), at(5), attrs);
-      return set_real(node, {made.y, made.h});
-    }
-    DynamicQuantizedRecurrentAttrs attrs;
-    attrs.reverse = node.attrs<RecurrentAttrs>().reverse;
-    attrs.saturation = saturation;
-    if (node.is("gru")) {
-      const QuantizedRecurrent made = dynamic_quantized_gru(gates, state.weight, state.scale, at(4), at(5), attrs);
-      return set_real(node, {made.y, made.h});
-    }
-    const QuantizedLstm made = dynamic_quantized_lstm(gates, state.weight, state.scale, at(4), at(5), at(6), attrs);
-    set_real(node, {made.y, made.h, made.c});
+    if (w.bias) inputs[inputs_of(node, PortKind::kStatistics).front()] = w.bias.id();
+    set_real(node, new_.add_node_like(node, std::move(inputs)));
   }
 
-  /// Sets maps and the promise of small operands, and keeps the made value as integers or real.
-  template <class Attrs>
-  void set_maps(const Node& node, const LayerPlan& layer, Attrs& attrs) {
-    const QuantParams& x = map_of(node.inputs[0]);
-    attrs.set_input(x);
-    describe(layer, layer.name + ".input_scale", array(DType::kF32, {}));
-    describe(layer, layer.name + ".input_zero_point", array(DType::kI64, {}));
-    if (layer.reduced || (x.qmin >= 0 && x.qmax <= 127)) attrs.saturation = Saturation::kReduced;
-    if (!domain_.made_integer(node.outputs[0])) return;
-    attrs.set_output(map_of(node.outputs[0]));
-    describe(layer, layer.name + ".output_scale", array(DType::kF32, {}));
-    describe(layer, layer.name + ".output_zero_point", array(DType::kI64, {}));
-  }
-  void set_result(const Node& node, Value made) {
-    if (domain_.made_integer(node.outputs[0])) {
-      set_integers(node, made);
-    } else {
-      set_real(node, {made});
-    }
-  }
-
-  void add_integer_layer(size_t n, const LayerPlan& layer) {
-    const Node& node = old_.nodes()[n];
-    const Value x = new_.at(integers(node.inputs[0], node));
-    const bool dense = node.is("linear"), scale = node.is("batch_norm_inference");
-    const ValueId residual = scale ? kNoValue : node.input(3);
-    const Value r = residual == kNoValue ? Value() : new_.at(integers(residual, node));
-    const Weights w = declare_weights(node, layer, false);
-    if (dense) {
-      QuantizedLinearAttrs attrs;
-      attrs.activation = node.attrs<LinearAttrs>().activation;
-      set_maps(node, layer, attrs);
-      set_result(node, quantized_linear(x, w.weight, w.scale, w.bias, attrs));
-      return;
-    }
-    QuantizedConv2dAttrs attrs;
-    if (scale) {
-      attrs.groups = x.channels();
-      attrs.activation = node.attrs<BatchNormInferenceAttrs>().activation;
-    } else {
-      static_cast<Conv2dWindow&>(attrs) = node.attrs<Conv2dAttrs>();
-      attrs.activation = node.attrs<Conv2dAttrs>().activation;
-    }
-    set_maps(node, layer, attrs);
-    if (r) attrs.set_residual(map_of(residual));
-    set_result(node, quantized_conv2d(x, w.weight, w.scale, w.bias, attrs, r));
-  }
-
-  // ---- other operators
+  // ---- operators on integers
 
   void add_integer(size_t n) {
     const Node& node = old_.nodes()[n];
-    if (const LayerPlan* layer = layer_of(n); layer != nullptr) return add_integer_layer(n, *layer);
-    std::vector<Value> x;
-    for (ValueId id : node.inputs) x.push_back(new_.at(integers(id, node)));
-    const QuantParams& from = map_of(node.inputs[0]);
-    const QuantParams& to = map_of(node.outputs[0]);
-    if (domain_.form(n) == IntegerForm::kPassThrough) return pass_through(node, x[0], from);
-    if (domain_.form(n) == IntegerForm::kTable) return set_integers(node, lookup(x[0], table_of(from, to, scalar_function(*node.op, node.attributes.get()))));
-    if (node.is("add") || node.is("mul")) return add_binary(node, x[0], x[1], to);
-    if (node.is("concat")) return add_concat(node, x, to);
-    if (node.is("avg_pool2d")) {
-      QuantizedAvgPool2dAttrs attrs;
-      static_cast<AvgPoolWindow&>(attrs) = node.attrs<AvgPool2dAttrs>();
-      attrs.set_input(from);
-      attrs.set_output(to);
-      return set_integers(node, quantized_avg_pool2d(x[0], attrs));
+    const ValueId y = node.outputs[0];
+    IntegerBuilder::Operands operands;
+    operands.inputs.resize(node.inputs.size());
+    operands.maps.resize(node.inputs.size());
+    for (size_t i : IntegerDomain::integer_inputs(node)) {
+      operands.inputs[i] = new_.at(integers(node.inputs[i], node));
+      operands.maps[i] = &map_of(node.inputs[i]);
     }
-    QuantizedAdaptiveAvgPool2dAttrs attrs;
-    attrs.set_input(from);
-    attrs.set_output(to);
-    if (node.is("adaptive_avg_pool2d")) {
-      attrs.output_size = node.attrs<AdaptiveAvgPool2dAttrs>().output_size;
-      return set_integers(node, quantized_adaptive_avg_pool2d(x[0], attrs));
+    if (domain_.made_integer(y)) operands.result = &map_of(y);
+    if (const LayerPlan* layer = layer_of(n); layer != nullptr) {
+      Weights w = declare_weights(node, {layer}, false);
+      describe_maps(*layer, operands.result != nullptr);
+      const QuantParams& x = *operands.maps[0];
+      w.weights[0].reduced |= x.qmin >= 0 && x.qmax <= 127;
+      operands.weights = std::move(w.weights);
+      operands.bias = w.bias;
     }
-    GALLEY_ASSERT(node.is("mean"), node.op->name);
-    const Value mean = quantized_adaptive_avg_pool2d(x[0], attrs);
-    set_integers(node, node.attrs<ReduceAttrs>().keepdim ? mean : reshape(mean, old_.type(node.outputs[0]).shape));
+    const bool integer = operands.result != nullptr;
+    IntegerBuilder builder(old_, node, std::move(operands));
+    build_integer_form(builder);
+    if (integer) {
+      integers_[static_cast<size_t>(y)] = builder.results()[0].id();
+    } else {
+      set_real(node, builder.results());
+    }
   }
 
-  void pass_through(const Node& node, Value x, const QuantParams& map) {
-    Node moved = node;
-    if (node.is("pad")) {
-      auto attrs = std::make_shared<PadAttrs>(node.attrs<PadAttrs>());
-      attrs->value = static_cast<double>(quantize_value(static_cast<float>(attrs->value), map));
-      moved.attributes = std::move(attrs);
+  void describe_maps(const LayerPlan& layer, bool integer_result) {
+    for (const char* side : {".input", ".output"}) {
+      if (side == std::string_view(".output") && !integer_result) continue;
+      describe(layer, cat(layer.name, side, "_scale"), array(DType::kF32, {}));
+      describe(layer, cat(layer.name, side, "_zero_point"), array(DType::kI64, {}));
     }
-    set_integers(node, new_.add_node_like(moved, {x.id()}).front());
-  }
-
-  void add_binary(const Node& node, Value a, Value b, const QuantParams& to) {
-    // The factor for each channel comes second.
-    const bool swap = !(a.shape() == old_.type(node.outputs[0]).shape);
-    QuantizedBinaryAttrs attrs;
-    attrs.set_inputs(map_of(node.inputs[swap ? 1 : 0]), map_of(node.inputs[swap ? 0 : 1]));
-    attrs.set_output(to);
-    if (swap) std::swap(a, b);
-    set_integers(node, node.is("add") ? quantized_add(a, b, attrs) : quantized_mul(a, b, attrs));
-  }
-
-  void add_concat(const Node& node, const std::vector<Value>& x, const QuantParams& to) {
-    QuantizedConcatAttrs attrs;
-    attrs.axis = node.attrs<ConcatAttrs>().axis;
-    bool alike = true;
-    for (ValueId id : node.inputs) {
-      attrs.add_input(map_of(id));
-      alike = alike && map_of(id) == to;
-    }
-    attrs.set_output(to);
-    set_integers(node, alike ? concat(x, node.attrs<ConcatAttrs>()) : quantized_concat(x, attrs));
   }
 
   /// Parameters and buffers under the model's own names that the graph still reads.
@@ -486,7 +400,7 @@ LayerConstants layer_constants(const Graph& fused) {
   const auto mapped = [&](ValueId id) { return id == kNoValue ? kNoValue : map[static_cast<size_t>(id)]; };
   for (size_t n = 0; n < old.nodes().size(); ++n) {
     const Node& node = old.nodes()[n];
-    if (domain.form(n) == IntegerForm::kConstant) {
+    if (domain.constant(n)) {
       std::vector<ValueId> inputs;
       for (ValueId id : node.inputs) inputs.push_back(mapped(id));
       const std::vector<Value> made = graph.add_node_like(node, std::move(inputs));
@@ -495,22 +409,19 @@ LayerConstants layer_constants(const Graph& fused) {
     }
     for (const std::string& name : domain.recurrent_layers(n)) constants.parameters[name] = name;
     if (domain.layer(n).empty()) continue;
-    const std::string weight = domain.layer(n) + ".weight", bias = domain.layer(n) + ".bias";
-    if (node.is("batch_norm_inference")) {
-      // y = x s + (beta - mean s), s = gamma / sqrt(var + eps): a product of one weight a channel.
+    const std::string& layer = domain.layer(n);
+    if (domain.rule(n) == QuantizeRule::kScale) {
       graph.set_path(node.path);
-      const auto at = [&](size_t i) { return node.input(i) == kNoValue ? Value() : graph.at(mapped(node.inputs[i])); };
-      const Value rstd = rsqrt(affine(at(4), 1, node.attrs<BatchNormInferenceAttrs>().eps));
-      const Value s = at(1) ? mul(at(1), rstd) : rstd;
-      const Value shift = neg(mul(at(3), s));
-      graph.add_output(weight, reshape(s, weight_shape(old, node)));
-      graph.add_output(bias, at(2) ? add(shift, at(2)) : shift);
+      IntegerBuilder::Operands operands;
+      for (ValueId id : node.inputs) operands.inputs.push_back(mapped(id) == kNoValue ? Value() : graph.at(mapped(id)));
+      IntegerBuilder builder(old, node, std::move(operands));
+      node.op->channel_scale(builder);
+      graph.add_output(layer + ".weight", reshape(builder.results()[0], weight_shapes(old, node).front()));
+      graph.add_output(layer + ".bias", builder.results()[1]);
       continue;
     }
-    for (size_t i : {1u, 2u}) {
-      const ValueId id = node.input(i);
-      if (id == kNoValue) continue;
-      const std::string& name = i == 1 ? weight : bias;
+    for (const auto& [i, name] : layer_tensors(node, layer)) {
+      const ValueId id = node.inputs[i];
       if (old.value(id).role == ValueRole::kActivation) {
         graph.add_output(name, mapped(id));
       } else {

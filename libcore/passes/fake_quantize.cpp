@@ -8,11 +8,11 @@
 
 #include "libcore/ops/binary.h"
 #include "libcore/ops/fake_quantize.h"
-#include "libcore/ops/norm.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 #include "libcore/passes/fold_batch_norm.h"
 #include "libcore/passes/integer_domain.h"
+#include "libcore/passes/patterns.h"
 #include "libcore/passes/pipelines.h"
 #include "libcore/passes/quantize.h"
 
@@ -23,7 +23,9 @@ namespace {
 constexpr double kSmallestGain = 1e-12;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-bool is_product(const Node& node) { return node.is("conv2d") || node.is("linear"); }
+bool is_product(const Node& node) { return node.op->quantize == QuantizeRule::kProduct; }
+
+size_t weight_input(const Node& product) { return inputs_of(product, PortKind::kWeight).front(); }
 
 TensorType real_array(Shape shape) {
   TensorType type;
@@ -77,14 +79,14 @@ struct Analysis {
       const Node& node = live.nodes()[n];
       integer.push_back(domain.integer(n));
       weights.push_back(nullptr);
-      if (domain.integer(n) && domain.form(n) == IntegerForm::kProduct) {
+      if (domain.integer(n) && domain.rule(n) == QuantizeRule::kProduct) {
         const WeightScheme& scheme = config.of(domain.name(node.outputs[0])).weights;
         GALLEY_ASSERT(scheme.symmetric, "layers_in_float leaves affine weights in float");
-        weights.back() = &rounded.emplace_back(RoundedWeight{domain.layer(n) + ".weight", scheme.per_channel ? Shape{live.type(node.inputs[1]).shape[0]} : Shape(), scheme});
+        weights.back() = &rounded.emplace_back(RoundedWeight{domain.layer(n) + ".weight", scheme.per_channel ? Shape{live.type(node.inputs[weight_input(node)]).shape[0]} : Shape(), scheme});
       }
       if (node.outputs.empty() || !domain.wanted(node.outputs[0])) continue;
       const ValueId y = node.outputs[0];
-      if (domain.made_integer(y) && domain.form(n) == IntegerForm::kPassThrough) continue;
+      if (domain.made_integer(y) && domain.rule(n) == QuantizeRule::kPassThrough) continue;
       add(y, config.of(domain.name(y)).activations, domain.made_integer(y));
     }
   }
@@ -132,7 +134,7 @@ class Rounder {
       graph_.set_path(node.path);
       if (const auto weight = node.outputs.empty() || !is_product(node) ? weights.end() : weights.find(node.outputs[0]); weight != weights.end()) {
         graph_.set_phase(Phase::kForward);
-        made.inputs[1] = round_weight(node, *weight->second).id();
+        made.inputs[weight_input(node)] = round_weight(node, *weight->second).id();
       }
       graph_.nodes().push_back(std::move(made));
       for (ValueId id : node.outputs) round_where_wanted(id);
@@ -188,7 +190,7 @@ class Rounder {
   }
 
   Value round_weight(const Node& product, const RoundedWeight& rounded) {
-    const Value weight = graph_.at(product.inputs[1]);
+    const Value weight = graph_.at(product.inputs[weight_input(product)]);
     const auto gain = gains.find(product.outputs[0]);
     const bool cancels = rounded.scheme.per_channel && !form_.learn_scale;
     if (cancels || gain == gains.end()) return round_folded(weight, rounded);
@@ -249,7 +251,7 @@ class Counterparts {
     std::map<std::string, int> seen;
     for (const Node& node : graph.nodes()) {
       if (node.phase != Phase::kForward || node.outputs.empty()) continue;
-      const std::string name = cat(node.path, " ", node.is("batch_norm_inference") ? std::string_view("batch_norm") : node.op->name);
+      const std::string name = cat(node.path, " ", layer_type(node));
       body(Key(name, seen[name]++), node);
     }
   }
@@ -280,25 +282,12 @@ std::vector<const Node*> origins(const Graph& evaluation, const std::vector<int>
 
 /// Batch norms use their running statistics, which nothing updates any more, and go into the products before them.
 void freeze_batch_norms(Graph& graph) {
-  std::map<ValueId, std::pair<ValueId, ValueId>> running;  // by the batch's mean
-  for (const Node& node : graph.nodes()) {
-    if (node.is("batch_norm_update")) running[node.inputs[2]] = {node.inputs[0], node.inputs[1]};
-  }
+  const BatchNorms norms(graph);
   std::deque<Node> nodes;
   for (const Node& node : graph.nodes()) {
-    if (node.is("batch_norm_update")) continue;
-    nodes.push_back(node);
-    if (!node.is("batch_norm")) continue;
-    const auto statistics = running.find(node.outputs[1]);
-    const auto& attrs = node.attrs<BatchNormAttrs>();
-    GALLEY_ASSERT(statistics != running.end() && attrs.activation == Activation::kNone && node.input(3) == kNoValue, "a batch norm of the captured model");
-    Node& frozen = nodes.back();
-    frozen.op = &batch_norm_inference_op();
-    auto frozen_attrs = std::make_shared<BatchNormInferenceAttrs>();
-    frozen_attrs->eps = attrs.eps;
-    frozen.attributes = std::move(frozen_attrs);
-    frozen.inputs = {node.inputs[0], node.input(1), node.input(2), statistics->second.first, statistics->second.second};
-    frozen.outputs = {node.outputs[0]};
+    if (BatchNorms::updates(node)) continue;
+    const std::optional<BatchNormPattern> norm = norms.match(node);
+    nodes.push_back(norm && !norm->frozen ? norms.frozen(node) : node);
   }
   graph.set_nodes(std::move(nodes));
   fold_batch_norm(graph);
@@ -306,20 +295,17 @@ void freeze_batch_norms(Graph& graph) {
 
 /// gamma / sqrt(running variance + eps) of the batch norms that read a product's result, by that result. The nodes stand in front of all others.
 std::map<ValueId, Value> running_gains(Graph& graph, const std::set<ValueId>& products) {
-  std::map<ValueId, ValueId> variances;  // running, by the batch's mean
-  for (const Node& node : graph.nodes()) {
-    if (node.is("batch_norm_update")) variances[node.inputs[2]] = node.inputs[1];
-  }
+  const BatchNorms norms(graph);
   const std::deque<Node> old = graph.nodes();
   graph.set_nodes({});
   std::map<ValueId, Value> gains;
   for (const Node& node : old) {
-    const bool frozen = node.is("batch_norm_inference");
-    if ((!frozen && !node.is("batch_norm")) || products.count(node.inputs[0]) == 0) continue;
+    const std::optional<BatchNormPattern> norm = norms.match(node);
+    if (!norm || products.count(norm->x) == 0) continue;
+    GALLEY_ASSERT(norm->var != kNoValue, "a batch norm of the captured model keeps running statistics");
     graph.set_path(node.path);
-    const Value variance = graph.at(frozen ? node.inputs[4] : variances.at(node.outputs[1]));
-    const Value rstd = rsqrt(affine(variance, 1, frozen ? node.attrs<BatchNormInferenceAttrs>().eps : node.attrs<BatchNormAttrs>().eps));
-    gains[node.inputs[0]] = node.input(1) == kNoValue ? rstd : mul(graph.at(node.inputs[1]), rstd);
+    const Value rstd = rsqrt(affine(graph.at(norm->var), 1, norm->eps));
+    gains[norm->x] = norm->gamma == kNoValue ? rstd : mul(graph.at(norm->gamma), rstd);
   }
   graph.set_path("");
   std::deque<Node> nodes = graph.nodes();
@@ -349,6 +335,7 @@ RoundedModel fake_quantize_training(Graph& training, const Graph& evaluation, co
   const Analysis analysis(fused, config);
   const Counterparts counterparts(evaluation, training);
   const std::vector<int> producers = evaluation.producers();
+  const BatchNorms norms(evaluation);
   if (form.freeze_batch_norm) freeze_batch_norms(training);
 
   Rounder rounder(training, form);
@@ -359,13 +346,13 @@ RoundedModel fake_quantize_training(Graph& training, const Graph& evaluation, co
     if (!analysis.integer[n]) continue;
     bool folds = false;
     const std::vector<const Node*> merged = origins(evaluation, producers, node);
-    for (const Node* origin : merged) folds |= origin->is("batch_norm_inference") && is_product(node);
+    for (const Node* origin : merged) folds |= norms.match(*origin).has_value() && is_product(node);
     for (const Node* origin : merged) {
       const ValueId result = counterparts.find(origin->outputs[0]);
       if (result == kNoValue) continue;
       rounder.integer_results.insert(result);
       // A product that was folded here too gives its batch norm's result.
-      if (analysis.weights[n] != nullptr && (is_product(*origin) || origin->is("batch_norm_inference"))) rounder.weights.emplace(result, analysis.weights[n]);
+      if (analysis.weights[n] != nullptr && (is_product(*origin) || norms.match(*origin))) rounder.weights.emplace(result, analysis.weights[n]);
       if (folds && is_product(*origin)) scaled.insert(result);
     }
   }

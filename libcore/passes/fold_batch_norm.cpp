@@ -1,25 +1,23 @@
 #include "libcore/passes/fold_batch_norm.h"
 
 #include "libcore/ops/binary.h"
-#include "libcore/ops/conv.h"
-#include "libcore/ops/matmul.h"
-#include "libcore/ops/norm.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
+#include "libcore/passes/patterns.h"
 
 namespace galley {
 namespace {
 
 /// Why the product behind a batch norm cannot take it in, or "".
 std::string reason_against(const Graph& graph, const Node& norm, const Node* product, size_t readers) {
-  if (product == nullptr || (!product->is("conv2d") && !product->is("linear"))) return "its input is not made by conv2d or linear";
-  if (product->is("linear") && graph.type(norm.inputs[0]).shape.rank() != 2) return "features of linear are not dimension 1";
+  const FusionPattern* target = product == nullptr ? nullptr : find_pattern(inference_patterns(), *product);
+  if (target == nullptr || !target->batch_norm) return "its input is not made by conv2d or linear";
+  if (target->channel_axis != 1 && graph.type(norm.inputs[0]).shape.rank() != 2) return cat("features of ", product->op->name, " are not dimension 1");
   if (readers != 1) return cat("its input has ", readers, " readers");
   for (const auto& [name, id] : graph.outputs()) {
     if (id == norm.inputs[0]) return "its input is the output " + name;
   }
-  const Activation activation = product->is("conv2d") ? product->attrs<Conv2dAttrs>().activation : product->attrs<LinearAttrs>().activation;
-  if (activation != Activation::kNone || product->input(3) != kNoValue) return "an activation or residual stands between";
+  if (target->activation(*product) != Activation::kNone || product->input(3) != kNoValue) return "an activation or residual stands between";
   return "";
 }
 
@@ -27,6 +25,11 @@ std::string reason_against(const Graph& graph, const Node& norm, const Node* pro
 
 PassReport fold_batch_norm(Graph& graph) {
   PassReport report;
+  const BatchNorms norms(graph);
+  const auto folding = [&](const Node& node) {
+    const std::optional<BatchNormPattern> found = norms.match(node);
+    return found && found->frozen ? found : std::nullopt;
+  };
   const std::vector<int> producers = graph.producers();
   const std::vector<std::vector<int>> users = graph.users();
   const std::deque<Node> old = graph.nodes();
@@ -35,7 +38,7 @@ PassReport fold_batch_norm(Graph& graph) {
   std::vector<bool> taken(old.size());
   std::vector<bool> folds(old.size());
   for (size_t n = 0; n < old.size(); ++n) {
-    if (!old[n].is("batch_norm_inference")) continue;
+    if (!folding(old[n])) continue;
     const int producer = producers[static_cast<size_t>(old[n].inputs[0])];
     const Node* product = producer < 0 ? nullptr : &old[static_cast<size_t>(producer)];
     const std::string reason = reason_against(graph, old[n], product, users[static_cast<size_t>(old[n].inputs[0])].size());
@@ -54,28 +57,20 @@ PassReport fold_batch_norm(Graph& graph) {
     const Node& product = old[static_cast<size_t>(producers[static_cast<size_t>(norm.inputs[0])])];
     graph.set_path(product.path);
     graph.set_phase(product.phase);
-    const auto at = [&](const Node& node, size_t i) { return node.input(i) == kNoValue ? Value() : graph.at(node.input(i)); };
-    const Value weight = at(product, 1), bias = at(product, 2), gamma = at(norm, 1), beta = at(norm, 2);
-    const auto& attrs = norm.attrs<BatchNormInferenceAttrs>();
-    const Value rstd = rsqrt(affine(at(norm, 4), 1, attrs.eps));
+    const BatchNormPattern found = *folding(norm);
+    const auto at = [&](ValueId id) { return id == kNoValue ? Value() : graph.at(id); };
+    const Value weight = at(product.input(1)), bias = at(product.input(2)), gamma = at(found.gamma), beta = at(found.beta);
+    const Value rstd = rsqrt(affine(at(found.var), 1, found.eps));
     const Value scale = gamma ? mul(gamma, rstd) : rstd;
     Shape per_row;
     for (int axis = 0; axis < weight.shape().rank(); ++axis) per_row.push_back(axis == 0 ? weight.shape()[0] : 1);
     const Value folded = mul(weight, reshape(scale, per_row));
-    const Value centered = bias ? sub(bias, at(norm, 3)) : neg(at(norm, 3));
+    const Value centered = bias ? sub(bias, at(found.mean)) : neg(at(found.mean));
     const Value shift = beta ? add(mul(centered, scale), beta) : mul(centered, scale);
     Node node = product;
     node.inputs = {product.inputs[0], folded.id(), shift.id()};
     node.outputs = norm.outputs;
-    if (product.is("conv2d")) {
-      auto folded_attrs = std::make_shared<Conv2dAttrs>(product.attrs<Conv2dAttrs>());
-      folded_attrs->activation = attrs.activation;
-      node.attributes = std::move(folded_attrs);
-    } else {
-      auto folded_attrs = std::make_shared<LinearAttrs>(product.attrs<LinearAttrs>());
-      folded_attrs->activation = attrs.activation;
-      node.attributes = std::move(folded_attrs);
-    }
+    node.attributes = find_pattern(inference_patterns(), product)->with_activation(product, found.activation).attributes;
     graph.nodes().push_back(std::move(node));
   }
   graph.set_path("");

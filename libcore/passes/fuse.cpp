@@ -26,10 +26,7 @@ class PatternFuser {
   }
 
  private:
-  const FusionPattern* pattern_of(const Node& node) const {
-    const auto found = std::find_if(patterns_.begin(), patterns_.end(), [&](const FusionPattern& pattern) { return node.is(pattern.op); });
-    return found == patterns_.end() ? nullptr : &*found;
-  }
+  const FusionPattern* pattern_of(const Node& node) const { return find_pattern(patterns_, node); }
 
   /// The node that makes the value as its first output, and its pattern; nullptr where there is none.
   const FusionPattern* producer_of(ValueId id, size_t& at) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,24 +12,15 @@
 
 namespace galley {
 
-/// How an operator could run on integers.
-enum class IntegerForm : uint8_t {
-  kNone,
-  kConstant,     // depends on parameters alone
-  kProduct,      // conv2d, linear: a layer
-  kScale,        // batch_norm_inference of rank 4: a layer, but only where both sides are integers
-  kOwnMap,       // add, mul, concat, average pools, mean over pixels
-  kPassThrough,  // moves integers unchanged
-  kTable,        // a function of one value
-  kRecurrent,    // lstm, gru, rnn: two layers, never on integers that others read
-};
-
 class IntegerDomain {
  public:
   /// `in_float`: whether the layer of that name stays in float. Dead nodes must have been removed.
   IntegerDomain(const Graph& graph, const std::function<bool(const std::string& layer)>& in_float);
 
-  IntegerForm form(size_t node) const { return forms_[node]; }
+  /// How the node could run on integers: the rule of its operator where its operands and readers allow it, else kFloat.
+  QuantizeRule rule(size_t node) const { return rules_[node]; }
+  /// Does the node depend on parameters alone?
+  bool constant(size_t node) const { return constant_[node]; }
   /// Does the node compute on integers?
   bool integer(size_t node) const { return integer_[node]; }
   /// Name of the layer's tensors; "" for nodes that are no layers.
@@ -48,24 +40,27 @@ class IntegerDomain {
   /// quant_name of a value that depends on what is fed; "" for others.
   const std::string& name(ValueId id) const { return names_[static_cast<size_t>(id)]; }
   /// Which inputs the node reads as integers where it runs on them.
-  std::vector<size_t> integer_inputs(const Node& node) const;
+  static std::vector<size_t> integer_inputs(const Node& node) { return inputs_of(node, PortKind::kActivation); }
   const std::vector<int>& producers() const { return producers_; }
 
  private:
   void classify(const Graph& graph);
+  /// Names of the layers that the node is; none where they have no names of their own.
+  bool name_layers(const Graph& graph, size_t n, const std::vector<std::string>& names, std::set<std::string>& taken);
   void decide(const Graph& graph, const std::function<bool(const std::string& layer)>& in_float);
 
   std::vector<int> producers_;
   std::vector<std::string> names_;   // by value
-  std::vector<IntegerForm> forms_;   // by node
+  std::vector<QuantizeRule> rules_;  // by node
+  std::vector<bool> constant_;       // by node
   std::vector<std::string> layers_;  // by node
   std::vector<std::vector<std::string>> recurrent_layers_;
   std::vector<bool> integer_, wanted_, made_integer_;
   std::vector<ValueId> root_;
 };
 
-/// "conv2d", "linear", "batch_norm", "lstm"
-std::string layer_type(const Node& node);
+/// What recipes, files and reports call the layer: "conv2d", "linear", "batch_norm", "lstm".
+inline std::string layer_type(const Node& node) { return std::string(family_of(*node.op).name); }
 
 /// Why layers stay in float, by their names; the others are quantized. Throws (kRecipe) naming every layer without a kernel for its scheme where
 /// fallback is kError. The graph has no dead nodes.

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "libcore/base/parallel.h"
+#include "libcore/ops/registry.h"
 #include "libcore/passes/integer_domain.h"
 #include "libcore/passes/quantize.h"
 
@@ -20,16 +21,16 @@ bool computes_integers(QuantMethod method) { return method == QuantMethod::kStat
 
 /// Why no kernel takes the layer with that scheme, or "".
 std::string without_kernel(const Graph& graph, const Node& node, const LayerScheme& scheme, QuantMethod method) {
-  const bool recurrent = node.is("lstm") || node.is("gru") || node.is("rnn");
-  if (recurrent && computes_integers(method)) return "recurrent layers are for dynamic and weight_only";
-  if (node.is("batch_norm_inference")) return computes_integers(method) ? "" : "a batch norm has no weights to store";
+  const QuantizeRule rule = node.op->quantize;
+  if (rule == QuantizeRule::kRecurrent && computes_integers(method)) return "recurrent layers are for dynamic and weight_only";
+  if (rule == QuantizeRule::kScale) return computes_integers(method) ? "" : "a batch norm has no weights to store";
   if (method == QuantMethod::kWeightOnly) return "";
   const WeightScheme& w = scheme.weights;
-  if (method == QuantMethod::kDynamic && !node.is("linear") && !recurrent) return cat("dynamic quantization has none for ", node.op->name);
+  if (method == QuantMethod::kDynamic && node.op->dynamic_form == nullptr) return cat("dynamic quantization has none for ", node.op->name);
   if (w.dtype != QuantDType::kInt8) return cat(kQuantDTypeNames[static_cast<size_t>(w.dtype)], " weights are for weight_only");
   if (w.group_size > 0) return "weights in groups are for weight_only";
   if (!w.symmetric) return "affine weights are for weight_only";
-  const Shape& weight = graph.type(node.inputs[1]).shape;
+  const Shape& weight = graph.type(node.inputs[inputs_of(node, PortKind::kWeight).front()]).shape;
   const int64_t products = weight[0] == 0 ? 0 : weight.elements() / weight[0];
   if (products > kMostProducts) return cat("sums of ", products, " products may pass 32 bits");
   return "";
@@ -50,7 +51,7 @@ class MapChooser {
     for (size_t n = 0; n < nodes.size(); ++n) {
       if (nodes[n].outputs.empty() || !domain_.wanted(nodes[n].outputs[0])) continue;
       const ValueId y = nodes[n].outputs[0];
-      if (domain_.made_integer(y) && domain_.form(n) == IntegerForm::kPassThrough) continue;
+      if (domain_.made_integer(y) && domain_.rule(n) == QuantizeRule::kPassThrough) continue;
       chosen.emplace_back(y, &config_.of(domain_.name(y)).activations);
     }
     // Observers that search take milliseconds a value.
@@ -62,7 +63,7 @@ class MapChooser {
     // Trained ranges are those that the training rounded to: each value keeps its own.
     std::set<ValueId> shared;
     for (size_t n = nodes.size(); config_.method != QuantMethod::kQat && n-- > 0;) {
-      if (nodes[n].is("concat") && domain_.integer(n)) share(nodes[n], shared);
+      if (domain_.rule(n) == QuantizeRule::kJoin && domain_.integer(n)) share(nodes[n], shared);
     }
     for (const auto& [id, params] : maps_) plan.values[domain_.name(id)] = params;
   }
@@ -76,7 +77,7 @@ class MapChooser {
  private:
   const RangeStatistics& statistics(ValueId id) const { return calibration_.at(domain_.name(domain_.watched(graph_, id))); }
 
-  /// From the last concat to the first: an input that is a concat itself hands the map on.
+  /// From the last join to the first: an input that is a join itself hands the map on.
   void share(const Node& node, std::set<ValueId>& shared) {
     const QuantParams& target = maps_.at(node.outputs[0]);
     for (ValueId input : node.inputs) {
@@ -110,6 +111,17 @@ std::string refusal(const std::vector<LayerPlan>& without) {
 }
 
 }  // namespace
+
+QuantizeRule layer_rule(std::string_view type) {
+  ensure_ops_registered();
+  for (const OpDef* op : all_ops()) {
+    const bool layer = op->quantize == QuantizeRule::kProduct || op->quantize == QuantizeRule::kScale || op->quantize == QuantizeRule::kRecurrent;
+    if (layer && family_of(*op).name == type) return op->quantize;
+  }
+  return QuantizeRule::kFloat;
+}
+
+bool LayerPlan::recurrent() const { return layer_rule(type) == QuantizeRule::kRecurrent; }
 
 const LayerPlan* QuantizationPlan::find(std::string_view name) const {
   const auto found = std::find_if(layers.begin(), layers.end(), [&](const LayerPlan& layer) { return layer.name == name; });
@@ -151,7 +163,7 @@ std::map<std::string, std::string> layers_in_float(const Graph& graph, const Qua
         float_reasons[layer] = scheme.float_reason.empty() ? "override" : scheme.float_reason;
       } else if (!reason.empty()) {
         float_reasons[layer] = "no kernel: " + reason;
-        if (!node.is("batch_norm_inference")) without.push_back({.name = layer, .type = layer_type(node), .float_reason = reason});
+        if (node.op->quantize != QuantizeRule::kScale) without.push_back({.name = layer, .type = layer_type(node), .float_reason = reason});
       }
     }
   }
@@ -178,7 +190,7 @@ QuantizationPlan plan_quantization(const Graph& fused, const QuantizeConfig& con
   for (size_t n = 0; n < graph.nodes().size(); ++n) {
     const Node& node = graph.nodes()[n];
     // A batch norm between real values is no layer of the plan.
-    if (domain.form(n) == IntegerForm::kScale && !domain.integer(n)) continue;
+    if (domain.rule(n) == QuantizeRule::kScale && !domain.integer(n)) continue;
     for (const std::string& name : domain.layers(n)) {
       LayerPlan layer{.name = name, .type = layer_type(node), .sqnr_activation_db = kUnknown};
       const auto reason = float_reasons.find(layer.name);
@@ -187,7 +199,7 @@ QuantizationPlan plan_quantization(const Graph& fused, const QuantizeConfig& con
         layer.scheme = "float";
       } else {
         const LayerScheme& scheme = config.of(domain.name(node.outputs[0]));
-        const bool scale = domain.form(n) == IntegerForm::kScale;
+        const bool scale = domain.rule(n) == QuantizeRule::kScale;
         layer.bits = !scale && scheme.weights.dtype == QuantDType::kInt4 ? 4 : 8;
         layer.group_size = scale ? 0 : scheme.weights.group_size;
         layer.reduced = scheme.weights.reduce_range && layer.bits == 8;

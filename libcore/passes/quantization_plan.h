@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "libcore/graph/op_def.h"
 #include "libcore/quant/config.h"
 
 namespace galley {
@@ -24,12 +25,15 @@ struct LayerPlan {
   int64_t group_size = 0;    // weights that share a scale; 0: an output channel
   bool reduced = false;      // no weight passes 64: pairs of products with 8-bit activations fit 16 bits
   /// Names of its tensors: "conv1.weight" and, beside it, "conv1.weight_scale"; "rnn.weight_hh_l0" and "rnn.weight_hh_l0_scale".
-  bool recurrent() const { return type == "lstm" || type == "gru" || type == "rnn"; }
+  bool recurrent() const;
   std::string weight() const { return recurrent() ? name : name + ".weight"; }
   std::string weight_scale() const { return weight() + "_scale"; }
   std::string weight_zero_point() const { return weight() + "_zero_point"; }
   double sqnr_activation_db = 0;  // of the layer's result in its integers over the calibration's values; NaN where it is real or unknown
 };
+
+/// How layers of that type (LayerPlan::type) are quantized; kFloat where it is the type of none.
+QuantizeRule layer_rule(std::string_view type);
 
 struct QuantizationPlan {
   QuantMethod method = QuantMethod::kStatic;

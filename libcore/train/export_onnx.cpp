@@ -72,7 +72,7 @@ ExportReport export_onnx(const Session& session, const std::string& path, const 
   std::set<std::string> norms;
   if (folded != nullptr) {
     for (const QuantizableLayer& layer : quantizable_layers(folded->graph())) {
-      if (layer.type == "batch_norm") norms.insert({layer.name + ".weight", layer.name + ".bias"});
+      if (layer_rule(layer.type) == QuantizeRule::kScale) norms.insert({layer.name + ".weight", layer.name + ".bias"});
     }
   }
   what.values = [&](const std::string& name) {

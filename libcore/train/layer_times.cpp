@@ -14,9 +14,10 @@ namespace {
 
 constexpr int kWarmup = 2;
 
-bool is_layer(const std::string& op) {
-  static const std::vector<std::string> kLayers{"conv2d", "winograd_conv2d", "linear", "quantized_conv2d", "quantized_winograd_conv2d", "quantized_linear", "dynamic_quantized_linear", "batch_norm_inference"};
-  return std::find(kLayers.begin(), kLayers.end(), op) != kLayers.end();
+/// Is it a layer with weights in float, or what stands for one on integers?
+bool is_layer(const OpDef& op) {
+  if (op.quantize == QuantizeRule::kScale || family_of(op).quantize == QuantizeRule::kProduct) return true;
+  return op.work == WorkClass::kProduct && (op.integer == IntegerRole::kComputes || op.exact_products != nullptr);
 }
 
 class TimedProgram {
@@ -54,7 +55,7 @@ class TimedProgram {
       const LayerTime time{median(std::move(seconds)), row.cost.executed_flops(), row.cost.bytes_read + row.cost.bytes_written};
       times.all.flops += time.flops;
       times.all.bytes += time.bytes;
-      if (!is_layer(row.op)) continue;
+      if (!is_layer(find_op(row.op))) continue;
       const int count = ++seen[row.path];
       times.layers[count == 1 ? row.path : cat(row.path, ".", count)] = time;
     }

@@ -25,7 +25,7 @@ std::span<const float> floats(const Tensor& tensor) { return {tensor.data_as<flo
 /// The scheme of the integers that the plan promised; how they are found is the config's.
 WeightScheme scheme_of(const LayerPlan& layer, const WeightScheme& wanted) {
   WeightScheme scheme = wanted;
-  if (layer.type == "batch_norm") scheme = {.per_channel = true, .symmetric = true};
+  if (layer_rule(layer.type) == QuantizeRule::kScale) scheme = {.per_channel = true, .symmetric = true};
   scheme.reduce_range = layer.reduced;
   return scheme;
 }

@@ -3,23 +3,27 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 #include <set>
 
+#include "libcore/base/digest.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/passes/fold_batch_norm.h"
 #include "libcore/passes/fuse.h"
 #include "libcore/passes/quantize.h"
 #include "libcore/quant/names.h"
 #include "libcore/runtime/compile.h"
+#include "tests/nn/set_option.h"
 
 namespace galley::test {
 namespace {
 
-Graph fused_model(std::string_view name) {
-  const Component model = default_model(name);
+Graph fused_model(const Component& model) {
   Graph graph;
   Builder builder(graph, {.mode = Mode::kEvaluation});
   TensorType input;
+  input.dtype = model_info(model).input_dtype;
   input.shape = Shape{1};
   for (int64_t size : model_info(model).input_shape) input.shape.push_back(size);
   graph.add_output("output", build_model(builder, model, builder.input("input", input)).front().second);
@@ -28,6 +32,7 @@ Graph fused_model(std::string_view name) {
   graph.remove_dead_nodes();
   return graph;
 }
+Graph fused_model(std::string_view name) { return fused_model(default_model(name)); }
 
 /// As if every value had been seen in -1..1.
 Calibration flat_calibration(const Graph& graph) {
@@ -95,6 +100,40 @@ TEST(QuantizeZoo, TransformersConvertTheirProducts) {
     EXPECT_EQ(report.dequantize_nodes, name == "convnext_tiny" ? 3 : 0);
     EXPECT_GT(report.float_operators.at("layer_norm"), 0);
   }
+}
+
+/// "resnet18 static 95 DIGEST": how many nodes the converted graph has, and the digest of its text.
+std::string conversion_line(const std::string& name, const Graph& fused, QuantMethod method) {
+  QuantizeConfig config = simple_config();
+  config.method = method;
+  config.fallback = QuantFallback::kFloat;
+  const Calibration calibration = flat_calibration(fused);
+  Graph graph = fused;
+  convert_quantized(graph, plan_quantization(fused, config, &calibration));
+  verify(graph);
+  Digest digest;
+  digest.update(print(graph));
+  return cat(name, " ", method_name(method), " ", graph.nodes().size(), " ", digest.hex());
+}
+
+// A file of quantized weights holds a plan, and loads into what the conversion makes of plan and model: the conversion must not change. Where it does so
+// for a good reason (a model, or how graphs print), the lines that this test gives are the new golden file.
+TEST(QuantizeZoo, ConvertedGraphsAreThoseOfTheGoldenFile) {
+  std::vector<std::pair<std::string, Graph>> models;
+  for (const char* name : {"resnet18", "mobilenet_v3_small", "densenet121", "googlenet", "shufflenet_v2_x0_5", "efficientnet_b0", "convnext_tiny", "swin_t", "vit_b_16"}) models.emplace_back(name, fused_model(name));
+  for (const double cell : {0, 1, 2}) {
+    Component model = default_model("rnn_lm");
+    Setter setter("cell", {cell});
+    model.params->options(setter);
+    models.emplace_back(cat("rnn_lm_", cell), fused_model(model));
+  }
+  std::string found;
+  for (const auto& [name, graph] : models) {
+    for (const QuantMethod method : {QuantMethod::kStatic, QuantMethod::kDynamic, QuantMethod::kWeightOnly}) found += conversion_line(name, graph, method) + "\n";
+  }
+  std::ifstream file(GALLEY_SOURCE_DIR "/tests/golden/quantize/graphs.txt");
+  const std::string golden((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  EXPECT_EQ(found, golden);
 }
 
 /// Names of all f32 values that depend on what is fed, sorted.

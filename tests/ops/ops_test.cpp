@@ -110,6 +110,27 @@ TEST(Registry, EntriesAgreeWithThemselves) {
   }
 }
 
+TEST(Registry, RulesOfQuantizationHaveTheirForms) {
+  ensure_ops_registered();
+  int forms = 0;
+  for (const OpDef* op : all_ops()) {
+    SCOPED_TRACE(op->name);
+    const QuantizeRule rule = op->quantize;
+    forms += op->integer_form != nullptr || op->dynamic_form != nullptr;
+    EXPECT_TRUE(rule != QuantizeRule::kFloat || (op->integer_form == nullptr && op->dynamic_form == nullptr && op->quantizable == nullptr)) << "a form that nothing asks for";
+    const bool given = rule == QuantizeRule::kPassThrough || rule == QuantizeRule::kTable;  // the operator itself, a look-up
+    if (rule == QuantizeRule::kRecurrent) {
+      EXPECT_TRUE(op->integer_form == nullptr && op->dynamic_form != nullptr);
+    } else if (rule != QuantizeRule::kFloat && !given) {
+      EXPECT_NE(op->integer_form, nullptr);
+    }
+    EXPECT_EQ(op->channel_scale != nullptr, rule == QuantizeRule::kScale);
+    // Operators on integers are made by the conversion; they have no rule of their own.
+    EXPECT_TRUE(op->integer != IntegerRole::kComputes || rule == QuantizeRule::kFloat);
+  }
+  EXPECT_GE(forms, 10);
+}
+
 TEST(Registry, EveryProductIsOne) {
   ensure_ops_registered();
   // The operators that multiply more than they read: two flops for each of many pairs. Counted on the cases, whose sizes are small, some fall short.

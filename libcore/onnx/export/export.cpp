@@ -52,7 +52,7 @@ class Exporter {
     }
     for (size_t n = 0; n < graph_.nodes().size(); ++n) {
       // What depends on parameters alone is written where it is read: folded weights never are.
-      if (domain_.form(n) != IntegerForm::kConstant) write(n);
+      if (!domain_.constant(n)) write(n);
     }
     std::vector<std::pair<std::string, std::string>> outputs;
     for (const auto& [name, id] : graph_.outputs()) outputs.emplace_back(name, real(id));
@@ -77,7 +77,7 @@ class Exporter {
       } else {
         const int producer = domain_.producers()[static_cast<size_t>(id)];
         GALLEY_ASSERT(producer >= 0, "a value is read before it is made");
-        if (domain_.form(static_cast<size_t>(producer)) == IntegerForm::kConstant) write(static_cast<size_t>(producer));
+        if (domain_.constant(static_cast<size_t>(producer))) write(static_cast<size_t>(producer));
         w_.set_node(graph_.nodes()[static_cast<size_t>(producer)]);
         if (!w_.known(id)) w_.refuse("its further results are none of ONNX's");
       }
@@ -129,7 +129,7 @@ class Exporter {
     const Node& node = graph_.nodes()[n];
     const std::string& layer = domain_.layer(n);
     const LayerPlan* plan = what_.plan == nullptr || layer.empty() ? nullptr : what_.plan->find(layer);
-    const bool product = domain_.form(n) == IntegerForm::kProduct;
+    const bool product = domain_.rule(n) == QuantizeRule::kProduct;
     const std::vector<size_t> whole = domain_.integer(n) ? domain_.integer_inputs(node) : std::vector<size_t>{};
     const std::vector<std::string>& recurrent = domain_.recurrent_layers(n);
     Names names;
@@ -157,7 +157,7 @@ class Exporter {
     check_alike(w_, graph_, what_.other, n);
     const auto row = rows().find(node.op->name);
     if (row == rows().end()) w_.refuse("there is no operator that computes it");
-    if (domain_.integer(n) && domain_.form(n) == IntegerForm::kScale) return write_scale(n);
+    if (domain_.integer(n) && domain_.rule(n) == QuantizeRule::kScale) return write_scale(n);
     const Names inputs = input_names(n);
     w_.set_node(node);  // inputs may have written others
     keep(n, row->second({w_, node, inputs}));

@@ -1,0 +1,78 @@
+#pragma once
+// What the integer form of an operator works with (OpDef::integer_form, dynamic_form, channel_scale): a node of a graph in float, and the values that its
+// inputs have in the graph under construction. The form emits the operator on integers there. passes/convert_quantized.cpp makes one builder for each node.
+
+#include <utility>
+#include <vector>
+
+#include "libcore/graph/graph.h"
+#include "libcore/tensor/quant_params.h"
+
+namespace galley {
+
+/// A weight as it is stored: integers with zero point 0.
+struct IntegerWeight {
+  Value values;          // i8, of the weight's shape; of kScale [C,1,1,1]
+  Value scale;           // f32 [O]
+  bool reduced = false;  // products of two pairs of operands fit 16 bits: |w| <= 64, or activations in 0..127
+};
+
+class IntegerBuilder {
+ public:
+  /// `inputs` holds a value for each input of the node, absent ones included; `maps` the map of each that is integers, nullptr elsewhere. Both graphs and all
+  /// maps outlive the builder.
+  struct Operands {
+    std::vector<Value> inputs;
+    std::vector<const QuantParams*> maps;
+    const QuantParams* result = nullptr;  // of output 0; nullptr: the result is real
+    std::vector<IntegerWeight> weights;   // one for each port of kind kWeight, in order; one for kScale
+    Value bias;                           // of a layer, f32 [O], or absent
+  };
+  IntegerBuilder(const Graph& real, const Node& node, Operands operands) : real_(real), node_(node), operands_(std::move(operands)), results_(node.outputs.size()) {}
+
+  const Node& node() const { return node_; }
+  template <class T>
+  const T& attrs() const { return node_.attrs<T>(); }
+  /// Types in float.
+  const TensorType& in_type(size_t i) const { return real_.type(node_.inputs[i]); }
+  const TensorType& out_type(size_t i = 0) const { return real_.type(node_.outputs[i]); }
+
+  size_t inputs() const { return node_.inputs.size(); }
+  /// Input i: integers where `map(i)` says which, else real. Absent where the node has none, and in place of weights and a layer's bias.
+  Value in(size_t i) const { return i < operands_.inputs.size() ? operands_.inputs[i] : Value(); }
+  /// The map of input i, which is integers.
+  const QuantParams& map(size_t i) const {
+    GALLEY_ASSERT(i < operands_.maps.size() && operands_.maps[i] != nullptr, node_.op->name, ": input ", i, " has no map");
+    return *operands_.maps[i];
+  }
+  /// The map that output 0 must have; nullptr: it must be real.
+  const QuantParams* result_map() const { return operands_.result; }
+  const IntegerWeight& weight(size_t i = 0) const { return operands_.weights[i]; }
+  Value bias() const { return operands_.bias; }
+
+  void set(Value result) { set(0, result); }
+  void set(size_t output, Value result) {
+    if (output >= results_.size()) results_.resize(output + 1);  // channel_scale makes two values of a node of one output
+    results_[output] = result;
+  }
+  /// Absent where the form made none.
+  const std::vector<Value>& results() const { return results_; }
+
+ private:
+  const Graph& real_;
+  const Node& node_;
+  Operands operands_;
+  std::vector<Value> results_;
+};
+
+/// Emits the operator on integers that stands for the node: its integer_form; the operator itself for kPassThrough, a look-up for kTable.
+void build_integer_form(IntegerBuilder& builder);
+
+/// Sets input map, result map and saturation of attributes that have these.
+template <class Attrs>
+void set_input_and_result(const IntegerBuilder& b, Attrs& attrs) {
+  attrs.set_input(b.map(0));
+  if (b.result_map() != nullptr) attrs.set_output(*b.result_map());
+}
+
+}  // namespace galley
