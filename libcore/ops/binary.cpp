@@ -1,5 +1,6 @@
 #include "libcore/ops/binary.h"
 
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/shape.h"
@@ -61,6 +62,7 @@ const OpDef& sum_to_op() {
                          .infer = infer_sum_to,
                          .gradient = [](GradientBuilder& g) { g.set(0, broadcast_to(g.grad(), g.in(0).shape())); },
                          .cost = input_cost<1>,
+                         .definition = definition::sum_to,
                          .cases = {"sum_to:16x64x56x56:shape=[1,64,1,1]"}};
   return def;
 }
@@ -73,6 +75,7 @@ const OpDef& sum_products_op() {
                          .infer = infer_sum_products,
                          .no_gradient = "put in after differentiation",
                          .cost = input_cost<2>,
+                         .definition = definition::sum_products,
                          .cases = {"sum_products:16x64x56x56+16x64x56x56:shape=[16,64,1,1]"}};
   return def;
 }

@@ -1,5 +1,6 @@
 #include "libcore/ops/conv.h"
 
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"
 #include "libcore/ops/quantized.h"
@@ -157,6 +158,7 @@ const OpDef& conv2d_op() {
                          .layout = {.prefers_channels_last = true, .weights = WeightFormat::kLeads},
                          .precision = PrecisionRule::kLow,
                          .quantize = QuantizeRule::kProduct,
+                         .definition = definition::conv2d,
                          .integer_form = conv2d_on_integers,
                          .cases = {"conv2d:mb16ic64ih56oc64kh3", "conv2d:mb16ic256ih14oc1024kh1", "conv2d:mb32ic96ih56oc96kh3sh2g96"},
                          .letters = CaseLetters::kConvolution};
@@ -175,6 +177,7 @@ const OpDef& conv2d_backward_data_op() {
                          .layout = {.prefers_channels_last = true, .weights = WeightFormat::kFollows},
                          .precision = PrecisionRule::kLow,
                          .may_reuse = {{0, 2}},
+                         .definition = definition::conv2d_backward_data,
                          .cases = {"conv2d_backward_data:mb16ic64ih56oc64kh3", "conv2d_backward_data:mb16ic256ih14oc1024kh1"},
                          .letters = CaseLetters::kConvolution};
   return def;

@@ -1,5 +1,6 @@
 #include "libcore/ops/embedding.h"
 
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/rules.h"
 
@@ -42,6 +43,7 @@ const OpDef& embedding_op() {
                                return cost;
                              },
                          .layout = {FormatRule::kContiguous},
+                         .definition = definition::embedding,
                          .cases = {"embedding:10000x256+64x128@i64"}};
   return def;
 }
@@ -70,6 +72,7 @@ const OpDef& embedding_backward_op() {
                          .no_gradient = kNoSecondDerivative,
                          .cost = input_cost<1>,
                          .layout = {FormatRule::kContiguous},
+                         .definition = definition::embedding_backward,
                          .cases = {"embedding_backward:64x128x256+64x128@i64:rows=10000"}};
   return def;
 }

@@ -1,5 +1,6 @@
 #include "libcore/ops/fake_quantize.h"
 
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/rules.h"
 
@@ -109,6 +110,7 @@ const OpDef& fake_quantize_op() {
                          .cost = elementwise_cost<6>,
                          .precision = PrecisionRule::kKeepF32,
                          .may_reuse = {{0, 0}},
+                         .definition = definition::fake_quantize,
                          .cases = {"fake_quantize:16x64x56x56+scalar+scalar", "fake_quantize:512x512x3x3+512+512:axis=0,qmin=-127,qmax=127"}};
   return def;
 }
@@ -123,6 +125,7 @@ const OpDef& fake_quantize_backward_op() {
                          .cost = elementwise_cost<5>,
                          .precision = PrecisionRule::kKeepF32,
                          .may_reuse = {{0, 0}, {0, 1}},
+                         .definition = definition::fake_quantize_backward,
                          .cases = {"fake_quantize_backward:16x64x56x56+16x64x56x56+scalar+scalar"}};
   return def;
 }
@@ -136,6 +139,7 @@ const OpDef& fake_quantize_scale_backward_op() {
                          .no_gradient = kNoSecondDerivative,
                          .cost = input_cost<8>,
                          .precision = PrecisionRule::kKeepF32,
+                         .definition = definition::fake_quantize_scale_backward,
                          .cases = {"fake_quantize_scale_backward:16x64x56x56+16x64x56x56+scalar+scalar"}};
   return def;
 }
@@ -150,6 +154,7 @@ const OpDef& observe_range_op() {
                          .cost = input_cost<2>,
                          .precision = PrecisionRule::kKeepF32,
                          .stops_gradient = true,
+                         .definition = definition::observe_range,
                          .cases = {"observe_range:16x64x56x56+scalar+scalar+scalar"}};
   return def;
 }
@@ -163,7 +168,8 @@ const OpDef& keep_range_op() {
                          .work = WorkClass::kState,
                          .precision = PrecisionRule::kKeepF32,
                          .updates = {{0, 0}, {1, 1}},
-                         .gate = 4};
+                         .gate = 4,
+                         .definition = definition::keep_range};
   return def;
 }
 const OpDef& qparams_from_range_op() {
@@ -177,6 +183,7 @@ const OpDef& qparams_from_range_op() {
                          .cost = elementwise_cost<8>,
                          .precision = PrecisionRule::kKeepF32,
                          .stops_gradient = true,
+                         .definition = definition::qparams_from_range,
                          .cases = {"qparams_from_range:512+512"}};
   return def;
 }

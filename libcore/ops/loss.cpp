@@ -1,6 +1,7 @@
 #include "libcore/ops/loss.h"
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
@@ -100,6 +101,7 @@ const OpDef& cross_entropy_op() {
                          .cost = input_cost<5>,
                          .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32,
+                         .definition = definition::cross_entropy,
                          .cases = {"cross_entropy:64x1000+64@i64"}};
   return def;
 }
@@ -114,6 +116,7 @@ const OpDef& cross_entropy_backward_op() {
                          .cost = elementwise_cost<6>,
                          .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32,
+                         .definition = definition::cross_entropy_backward,
                          .cases = {"cross_entropy_backward:scalar+64x1000+64@i64"}};
   return def;
 }
@@ -126,7 +129,8 @@ const OpDef& mse_loss_op() {
                          .infer = infer_elementwise_loss,
                          .gradient = mse_gradient,
                          .cost = input_cost<3>,
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .definition = definition::mse_loss};
   return def;
 }
 const OpDef& bce_with_logits_op() {
@@ -138,7 +142,8 @@ const OpDef& bce_with_logits_op() {
                          .infer = infer_elementwise_loss,
                          .gradient = bce_gradient,
                          .cost = input_cost<6>,
-                         .precision = PrecisionRule::kKeepF32};
+                         .precision = PrecisionRule::kKeepF32,
+                         .definition = definition::bce_with_logits};
   return def;
 }
 

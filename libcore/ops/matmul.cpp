@@ -1,5 +1,6 @@
 #include "libcore/ops/matmul.h"
 
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"
 #include "libcore/ops/quantized.h"
@@ -128,6 +129,7 @@ const OpDef& linear_op() {
                          .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeadsInference},
                          .precision = PrecisionRule::kLow,
                          .quantize = QuantizeRule::kProduct,
+                         .definition = definition::linear,
                          .integer_form = linear_on_integers,
                          .dynamic_form = linear_by_batch,
                          .cases = {"linear:mb16ic2048oc1000"},

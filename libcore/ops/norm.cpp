@@ -1,6 +1,7 @@
 #include "libcore/ops/norm.h"
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"
 #include "libcore/ops/quantized.h"
@@ -250,6 +251,7 @@ const OpDef& batch_norm_op() {
                          .cost = input_cost<8>,
                          .layout = {.prefers_channels_last = true},
                          .precision = PrecisionRule::kActivations,
+                         .definition = definition::batch_norm,
                          .cases = {"batch_norm:16x64x56x56+64+64"}};
   return def;
 }
@@ -265,6 +267,7 @@ const OpDef& batch_norm_backward_op() {
                          .layout = {.prefers_channels_last = true},
                          .precision = PrecisionRule::kActivations,
                          .may_reuse = {{0, 1}, {0, 0}, {3, 0}},
+                         .definition = definition::batch_norm_backward,
                          .cases = {"batch_norm_backward:16x64x56x56+16x64x56x56+64+64+64"}};
   return def;
 }
@@ -301,6 +304,7 @@ const OpDef& batch_norm_inference_op() {
                          .precision = PrecisionRule::kActivations,
                          .quantize = QuantizeRule::kScale,
                          .may_reuse = {{0, 0}},
+                         .definition = definition::batch_norm_inference,
                          .quantizable = [](const OpContext& c) { return c.in(0).shape.rank() == 4; },
                          .integer_form = batch_norm_on_integers,
                          .channel_scale = batch_norm_scale,
@@ -319,6 +323,7 @@ const OpDef& batch_norm_update_op() {
                          .work = WorkClass::kState,
                          .updates = {{0, 0}, {1, 1}, {2, 4}},
                          .gate = 5,
+                         .definition = definition::batch_norm_update,
                          .cases = {"batch_norm_update:64+64+64+64:count=50176"}};
   return def;
 }
@@ -334,6 +339,7 @@ const OpDef& layer_norm_op() {
                          .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kActivations,
                          .may_reuse = {{0, 0}},
+                         .definition = definition::layer_norm,
                          .cases = {"layer_norm:16x197x768+768+768"}};
   return def;
 }
@@ -349,6 +355,7 @@ const OpDef& layer_norm_backward_op() {
                          .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kActivations,
                          .may_reuse = {{0, 0}},
+                         .definition = definition::layer_norm_backward,
                          .cases = {"layer_norm_backward:16x197x768+16x197x768+16x197+16x197+768"}};
   return def;
 }
@@ -364,6 +371,7 @@ const OpDef& group_norm_op() {
                          .layout = {.prefers_channels_last = true},
                          .precision = PrecisionRule::kActivations,
                          .may_reuse = {{0, 0}},
+                         .definition = definition::group_norm,
                          .cases = {"group_norm:16x64x56x56+64+64:groups=32"}};
   return def;
 }
@@ -379,6 +387,7 @@ const OpDef& group_norm_backward_op() {
                          .layout = {.prefers_channels_last = true},
                          .precision = PrecisionRule::kActivations,
                          .may_reuse = {{0, 0}},
+                         .definition = definition::group_norm_backward,
                          .cases = {"group_norm_backward:16x64x56x56+16x64x56x56+16x32+16x32+64:groups=32"}};
   return def;
 }

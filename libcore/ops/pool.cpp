@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"
 #include "libcore/ops/quantized.h"
@@ -215,6 +216,7 @@ const OpDef& max_pool2d_backward_op() {
     OpDef op = pool_backward("max_pool2d_backward", "gradient of max_pool2d", make_options<MaxPool2dBackwardAttrs>, infer_max_backward);
     op.inputs = {"grad", Port::index("index")};
     op.cases = {"max_pool2d_backward:16x64x56x56+16x64x56x56@u8:kernel_size=3,stride=2,padding=1,input_size=[112,112]"};
+    op.definition = definition::max_pool2d_backward;
     return op;
   }();
   return def;
@@ -280,6 +282,7 @@ const OpDef& adaptive_max_pool2d_backward_op() {
   static const OpDef def = [] {
     OpDef op = pool_backward("adaptive_max_pool2d_backward", "gradient of adaptive_max_pool2d", make_options<AdaptiveMaxPool2dBackwardAttrs>, infer_adaptive_max_backward);
     op.inputs = {"grad", Port::index("index")};
+    op.definition = definition::adaptive_max_pool2d_backward;
     return op;
   }();
   return def;

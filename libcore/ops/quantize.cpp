@@ -1,5 +1,6 @@
 #include "libcore/ops/quantize.h"
 
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/shape.h"
 
@@ -93,6 +94,7 @@ const OpDef& quantize_op() {
                          .no_gradient = kNoGradient,
                          .cost = elementwise_cost<4>,
                          .precision = PrecisionRule::kKeepF32,
+                         .definition = definition::quantize,
                          .integer = IntegerRole::kQuantizes};
   return def;
 }
@@ -106,6 +108,7 @@ const OpDef& dequantize_op() {
                          .no_gradient = kNoGradient,
                          .cost = elementwise_cost<2>,
                          .precision = PrecisionRule::kKeepF32,
+                         .definition = definition::dequantize,
                          .integer = IntegerRole::kDequantizes,
                          .cases = {"dequantize:16x64x56x56@u8:scale=0.5,zero_point=128"}};
   return def;
@@ -134,6 +137,7 @@ const OpDef& dequantize_weight_op() {
                          .cost = elementwise_cost<2>,
                          .layout = {FormatRule::kExplicit},  // a weight: never channels_last
                          .precision = PrecisionRule::kKeepF32,
+                         .definition = definition::dequantize_weight,
                          .cases = {"dequantize_weight:1000x2048@i8+1000", "dequantize_weight:1000x1024@u8+1000x32:bits=4,group_size=64"}};
   return def;
 }

@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/shape.h"
 
@@ -233,6 +234,7 @@ const OpDef& quantized_conv2d_op() {
     op.cases = {"quantized_conv2d:mb16ic64ih56oc64kh3", "quantized_conv2d:mb16ic256ih14oc1024kh1", "quantized_conv2d:mb32ic96ih56oc96kh3sh2g96"};
     op.letters = CaseLetters::kConvolution;
     op.exact_products = exact_pairs<QuantizedConv2dAttrs>;
+    op.definition = definition::quantized_conv2d;
     return op;
   }();
   return def;
@@ -246,6 +248,7 @@ const OpDef& quantized_linear_op() {
     op.cases = {"quantized_linear:mb16ic2048oc1000"};
     op.letters = CaseLetters::kMatrix;
     op.exact_products = exact_pairs<QuantizedLinearAttrs>;
+    op.definition = definition::quantized_linear;
     return op;
   }();
   return def;
@@ -259,6 +262,7 @@ const OpDef& dynamic_quantized_linear_op() {
     op.cases = {"dynamic_quantized_linear:16x2048+1000x2048@i8+1000"};
     op.integer = IntegerRole::kNone;  // its operands are real
     op.exact_products = [](const OpContext& c) { return c.attrs<DynamicQuantizedLinearAttrs>().saturation == Saturation::kExact; };
+    op.definition = definition::dynamic_quantized_linear;
     return op;
   }();
   return def;
@@ -268,6 +272,7 @@ const OpDef& quantized_add_op() {
     OpDef op = quantized("quantized_add", "a + b of integers with a map each, and activation", {"a", "b"}, make_options<QuantizedBinaryAttrs>, infer_binary, elementwise_cost<6>);
     op.may_reuse = {{0, 0}, {0, 1}};
     op.cases = {"quantized_add:16x64x56x56@u8+16x64x56x56@u8:output_dtype=u8,output_scale=2"};
+    op.definition = definition::quantized_add;
     return op;
   }();
   return def;
@@ -277,6 +282,7 @@ const OpDef& quantized_mul_op() {
     OpDef op = quantized("quantized_mul", "a * b of integers with a map each, and activation", {"a", "b"}, make_options<QuantizedBinaryAttrs>, infer_binary, elementwise_cost<6>);
     op.may_reuse = {{0, 0}, {0, 1}};
     op.cases = {"quantized_mul:16x96x28x28@u8+16x96x1x1@u8:output_dtype=u8,output_scale=256"};
+    op.definition = definition::quantized_mul;
     return op;
   }();
   return def;
@@ -286,6 +292,7 @@ const OpDef& quantized_concat_op() {
     OpDef op = quantized("quantized_concat", "joins arrays of integers with a map each along an axis, under one map", {"x*"},
                                          make_options<QuantizedConcatAttrs>, infer_concat, elementwise_cost<4>);
     op.cases = {"quantized_concat:16x64x56x56@u8+16x64x56x56@u8:input_scales=[1,2],input_zero_points=[0,0],output_dtype=u8,output_scale=2"};
+    op.definition = definition::quantized_concat;
     return op;
   }();
   return def;
@@ -295,6 +302,7 @@ const OpDef& quantized_avg_pool2d_op() {
     OpDef op = quantized("quantized_avg_pool2d", "mean of each window of integers", {"x"}, make_options<QuantizedAvgPool2dAttrs>, infer_avg_pool, input_cost<1>);
     op.layout = {.prefers_channels_last = true};
     op.cases = {"quantized_avg_pool2d:16x64x56x56@u8:kernel_size=2,output_dtype=u8"};
+    op.definition = definition::quantized_avg_pool2d;
     return op;
   }();
   return def;
@@ -305,6 +313,7 @@ const OpDef& quantized_adaptive_avg_pool2d_op() {
                                          make_options<QuantizedAdaptiveAvgPool2dAttrs>, infer_adaptive_avg_pool, input_cost<1>);
     op.layout = {.prefers_channels_last = true};
     op.cases = {"quantized_adaptive_avg_pool2d:16x2048x7x7@u8:output_size=1,output_dtype=u8"};
+    op.definition = definition::quantized_adaptive_avg_pool2d;
     return op;
   }();
   return def;

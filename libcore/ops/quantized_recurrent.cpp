@@ -1,5 +1,6 @@
 #include "libcore/ops/quantized_recurrent.h"
 
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
@@ -56,6 +57,7 @@ const OpDef& dynamic_quantized_lstm_op() {
                          .cost = cost,
                          .work = WorkClass::kProduct,
                          .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeads},
+                         .definition = definition::dynamic_quantized_lstm,
                          .cases = {"dynamic_quantized_lstm:32x64x1024+1024x256@i8+1024", "dynamic_quantized_lstm:1x64x1024+1024x256@i8+1024"}};
   return def;
 }
@@ -70,6 +72,7 @@ const OpDef& dynamic_quantized_gru_op() {
                          .cost = cost,
                          .work = WorkClass::kProduct,
                          .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeads},
+                         .definition = definition::dynamic_quantized_gru,
                          .cases = {"dynamic_quantized_gru:32x64x768+768x256@i8+768"}};
   return def;
 }
@@ -84,6 +87,7 @@ const OpDef& dynamic_quantized_rnn_op() {
                          .cost = cost,
                          .work = WorkClass::kProduct,
                          .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeads},
+                         .definition = definition::dynamic_quantized_rnn,
                          .cases = {"dynamic_quantized_rnn:32x64x256+256x256@i8+256"}};
   return def;
 }

@@ -1,18 +1,31 @@
 #include "libcore/ops/random.h"
 
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
 namespace {
 
+void check_rng(const TensorType& rng) {
+  GALLEY_CHECK(rng.dtype == DType::kI64 && rng.shape == Shape({3}), "rng must be i64 [3] (seed, step, index of sample 0), is ", rng);
+}
+
 std::vector<TensorType> infer_masked(const OpContext& c) {
   const TensorType& x = c.in(0);
-  const TensorType& rng = c.in(1);
   check_floating(x, "x");
   GALLEY_CHECK(x.shape.rank() >= 1, "x needs a dimension of samples, is ", x);
-  GALLEY_CHECK(rng.dtype == DType::kI64 && rng.shape == Shape({3}), "rng must be i64 [3] (seed, step, index of sample 0), is ", rng);
+  check_rng(c.in(1));
   return {x};
+}
+
+std::vector<TensorType> infer_bits(const OpContext& c) {
+  check_rng(c.in(0));
+  TensorType y;
+  y.dtype = DType::kI64;
+  y.shape = Shape(std::span<const int64_t>(c.attrs<RandomBitsAttrs>().shape));
+  GALLEY_CHECK(y.shape.rank() >= 1, "the shape needs a dimension of samples");
+  return {y};
 }
 
 void check_probability(double p) { GALLEY_CHECK(p >= 0 && p <= 1, "the probability p must be in 0..1, is ", p); }
@@ -38,6 +51,26 @@ void StochasticDepthAttrs::options(OptionVisitor& v) {
   v.option({.name = "stream", .doc = "which operator draws: a hash of module path and occurrence"}, stream);
 }
 
+void RandomBitsAttrs::options(OptionVisitor& v) {
+  v.option({.name = "shape", .doc = "sizes; the first is that of samples", .min = 0, .required = true}, shape);
+  v.option({.name = "stream", .doc = "which operator draws: a hash of module path and occurrence"}, stream);
+  v.option({.name = "whole_batch", .doc = "elements belong to the batch as a whole, not to samples"}, whole_batch);
+}
+
+const OpDef& random_bits_op() {
+  static const OpDef def{.name = "random_bits",
+                         .doc = "random words of 32 bits, as i64 (Philox4x32-10; Salmon et al. 2011)",
+                         .inputs = {Port::scalar("rng")},
+                         .outputs = {"bits"},
+                         .make_attrs = make_options<RandomBitsAttrs>,
+                         .infer = infer_bits,
+                         .no_gradient = "it has integer inputs",
+                         .cost = elementwise_cost<1>,
+                         .layout = {FormatRule::kContiguous},
+                         .cases = {"random_bits:3@i64:shape=[16,4096]"}};
+  return def;
+}
+
 const OpDef& dropout_op() {
   static const OpDef def = [] {
     OpDef op = random_op("dropout", "drops elements with probability p, scales the others by 1/(1-p) (Srivastava et al. 2014)");
@@ -50,6 +83,7 @@ const OpDef& dropout_op() {
       if (g.wants(0)) g.set(0, dropout(g.grad(), g.in(1), g.attrs<DropoutAttrs>()));
     };
     op.cases = {"dropout:16x4096+3@i64:p=0.5"};
+    op.definition = definition::dropout;
     return op;
   }();
   return def;
@@ -67,14 +101,16 @@ const OpDef& stochastic_depth_op() {
       if (g.wants(0)) g.set(0, stochastic_depth(g.grad(), g.in(1), g.attrs<StochasticDepthAttrs>()));
     };
     op.cases = {"stochastic_depth:16x64x56x56+3@i64:p=0.2"};
+    op.definition = definition::stochastic_depth;
     return op;
   }();
   return def;
 }
 
+Value random_bits(Value rng, const RandomBitsAttrs& attrs) { return emit("random_bits", {rng}, attrs); }
 Value dropout(Value x, Value rng, const DropoutAttrs& attrs) { return emit("dropout", {x, rng}, attrs); }
 Value stochastic_depth(Value x, Value rng, const StochasticDepthAttrs& attrs) { return emit("stochastic_depth", {x, rng}, attrs); }
 
-OpTable random_ops() { return {&dropout_op(), &stochastic_depth_op()}; }
+OpTable random_ops() { return {&random_bits_op(), &dropout_op(), &stochastic_depth_op()}; }
 
 }  // namespace galley

@@ -1,5 +1,5 @@
 #pragma once
-// Random operators: dropout and stochastic depth. Their masks are never stored: the backward draws them again (random_mask.h).
+// Random operators: random words, dropout and stochastic depth. Masks are never stored: the backward draws them again (random_mask.h).
 
 #include <array>
 
@@ -23,9 +23,20 @@ struct StochasticDepthAttrs : OptionsOf<StochasticDepthAttrs> {
   void options(OptionVisitor& v) override;
 };
 
+struct RandomBitsAttrs : OptionsOf<RandomBitsAttrs> {
+  std::vector<int64_t> shape;
+  int64_t stream = 0;
+  bool whole_batch = false;  // elements belong to the batch as a whole, not to samples along the first dimension
+  void options(OptionVisitor& v) override;
+};
+
+const OpDef& random_bits_op();
 const OpDef& dropout_op();
 const OpDef& stochastic_depth_op();
 
+/// Random words, i64 in 0..2^32-1, of that shape [N,...]. rng: i64 [3] = seed, step, global index of sample 0. A word depends on seed,
+/// stream, step, the global index of its sample and its place within the sample, as the masks of dropout do (random_mask.h).
+Value random_bits(Value rng, const RandomBitsAttrs& attrs);
 /// Drops elements with probability p, scales the others by 1/(1-p). x: [N,...]; rng: i64 [3] = seed, step, global index of sample 0.
 Value dropout(Value x, Value rng, const DropoutAttrs& attrs = {});
 /// Drops whole samples (row) or the whole batch (batch) with probability p, scales what stays by 1/(1-p) (Huang et al. 2016).

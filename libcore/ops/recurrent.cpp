@@ -1,5 +1,6 @@
 #include "libcore/ops/recurrent.h"
 
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"
 #include "libcore/ops/matmul.h"
@@ -247,6 +248,7 @@ const OpDef& lstm_op() {
                          .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeadsParameters},
                          .precision = PrecisionRule::kKeepF32,
                          .quantize = QuantizeRule::kRecurrent,
+                         .definition = definition::lstm,
                          .dynamic_form = lstm_by_batch,
                          .cases = {"lstm:32x64x256+1024x256+1024x256+1024+1024", "lstm:1x64x256+1024x256+1024x256+1024+1024:save=false"}};
   return def;
@@ -264,6 +266,7 @@ const OpDef& lstm_backward_op() {
                          .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32,
                          .may_reuse = {{0, 3}},
+                         .definition = definition::lstm_backward,
                          .cases = {"lstm_backward:32x64x256+-+-+32x64x1024+32x64x256+1024x256"}};
   return def;
 }
@@ -280,6 +283,7 @@ const OpDef& gru_op() {
                          .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeadsParameters},
                          .precision = PrecisionRule::kKeepF32,
                          .quantize = QuantizeRule::kRecurrent,
+                         .definition = definition::gru,
                          .dynamic_form = gru_by_batch,
                          .cases = {"gru:32x64x256+768x256+768x256+768+768"}};
   return def;
@@ -296,6 +300,7 @@ const OpDef& gru_backward_op() {
                          .work = WorkClass::kProduct,
                          .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32,
+                         .definition = definition::gru_backward,
                          .cases = {"gru_backward:32x64x256+-+32x64x1024+32x64x256+768x256"}};
   return def;
 }
@@ -312,6 +317,7 @@ const OpDef& rnn_op() {
                          .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32,
                          .quantize = QuantizeRule::kRecurrent,
+                         .definition = definition::rnn,
                          .dynamic_form = rnn_by_batch,
                          .cases = {"rnn:32x64x256+256x256+256x256+256+256"}};
   return def;
@@ -328,6 +334,7 @@ const OpDef& rnn_backward_op() {
                          .work = WorkClass::kProduct,
                          .layout = {FormatRule::kContiguous},
                          .precision = PrecisionRule::kKeepF32,
+                         .definition = definition::rnn_backward,
                          .cases = {"rnn_backward:32x64x256+-+32x64x256+256x256"}};
   return def;
 }

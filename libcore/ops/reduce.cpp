@@ -4,6 +4,7 @@
 #include <set>
 
 #include "libcore/ops/binary.h"
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/integer_builder.h"
 #include "libcore/ops/quantized.h"
@@ -131,6 +132,7 @@ const OpDef& mean_op() {
     op.quantizable = means_pixels;
     op.integer_form = mean_on_integers;
     op.cases = {"mean:16x64x56x56:axes=[2,3]"};
+    op.definition = definition::mean;
     return op;
   }();
   return def;
@@ -169,6 +171,7 @@ const OpDef& argmax_op() {
                          },
                          .no_gradient = "an index is piecewise constant",
                          .cost = input_cost<1>,
+                         .definition = definition::argmax,
                          .cases = {"argmax:64x1000:axis=1"}};
   return def;
 }
@@ -219,7 +222,8 @@ const OpDef& sum_squares_op() {
                                return operand_cost(c, 2 * elements);
                              },
                          // A sum over memory is the same in any format (padding is zero), so inputs need not agree.
-                         .layout = {FormatRule::kExplicit}};
+                         .layout = {FormatRule::kExplicit},
+                         .definition = definition::sum_squares};
   return def;
 }
 

@@ -27,6 +27,7 @@ OpTable broadcast_ops();
 OpTable reduce_ops();
 OpTable shape_ops();
 OpTable shuffle_ops();
+OpTable index_ops();
 OpTable update_ops();
 OpTable quantize_ops();
 OpTable quantized_ops();

@@ -174,6 +174,9 @@ void ReshapeAttrs::options(OptionVisitor& v) {
   v.option({.name = "names", .doc = "dimension names of the output; none: leading dimensions that stay keep theirs"}, names);
 }
 void CastAttrs::options(OptionVisitor& v) { v.choice({.name = "dtype", .doc = "new element type"}, dtype, kDTypeNames); }
+void ReducePrecisionAttrs::options(OptionVisitor& v) {
+  v.choice({.name = "dtype", .doc = "floating type to whose values numbers are rounded"}, dtype, kDTypeNames);
+}
 void ReorderAttrs::options(OptionVisitor& v) { v.option({.name = "format", .doc = "new memory format"}, format); }
 void ResizeAttrs::options(OptionVisitor& v) {
   v.option({.name = "size", .doc = "rows and columns of the output", .min = 1, .required = true}, size);
@@ -387,6 +390,24 @@ const OpDef& cast_op() {
                          .cases = {"cast:16x64x56x56@u8:dtype=f32"}};
   return def;
 }
+const OpDef& reduce_precision_op() {
+  static const OpDef def{.name = "reduce_precision",
+                         .doc = "values rounded to those of a floating dtype, in their own dtype",
+                         .inputs = {"x"},
+                         .outputs = {"y"},
+                         .make_attrs = make_options<ReducePrecisionAttrs>,
+                         .infer = [](const OpContext& c) -> std::vector<TensorType> {
+                           check_floating(c.in(0), "x");
+                           GALLEY_CHECK(is_floating(c.attrs<ReducePrecisionAttrs>().dtype), "dtype must be floating, is ",
+                                        c.attrs<ReducePrecisionAttrs>().dtype);
+                           return {c.in(0)};
+                         },
+                         .gradient = [](GradientBuilder& g) { g.set(0, g.grad()); },
+                         .cost = elementwise_cost<1>,
+                         .precision = PrecisionRule::kKeepF32,
+                         .may_reuse = {{0, 0}}};
+  return def;
+}
 const OpDef& reorder_op() {
   static const OpDef def{.name = "reorder",
                          .doc = "the same values in another memory format",
@@ -522,6 +543,12 @@ Value cast(Value x, DType dtype) {
   attrs.dtype = dtype;
   return emit("cast", {x}, attrs);
 }
+Value reduce_precision(Value x, DType dtype) {
+  if (x.dtype() == dtype) return x;
+  ReducePrecisionAttrs attrs;
+  attrs.dtype = dtype;
+  return emit("reduce_precision", {x}, attrs);
+}
 Value reorder(Value x, const MemoryFormat& format) {
   if (x.type().format == format) return x;
   ReorderAttrs attrs;
@@ -600,7 +627,7 @@ std::vector<Value> chunk(Value x, int64_t count, int64_t axis) {
 
 OpTable shape_ops() {
   return {&concat_op(), &slice_op(), &slice_backward_op(), &pad_op(),    &permute_op(),         &reshape_op(),
-          &cast_op(),   &reorder_op(), &resize_op(),       &resize_backward_op(), &full_op()};
+          &cast_op(),   &reduce_precision_op(), &reorder_op(), &resize_op(),       &resize_backward_op(), &full_op()};
 }
 
 }  // namespace galley

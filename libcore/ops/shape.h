@@ -49,6 +49,10 @@ struct CastAttrs : OptionsOf<CastAttrs> {
   DType dtype = DType::kF32;
   void options(OptionVisitor& v) override;
 };
+struct ReducePrecisionAttrs : OptionsOf<ReducePrecisionAttrs> {
+  DType dtype = DType::kF32;
+  void options(OptionVisitor& v) override;
+};
 struct ReorderAttrs : OptionsOf<ReorderAttrs> {
   std::string format = "contiguous";  // as MemoryFormat::parse reads
   void options(OptionVisitor& v) override;
@@ -91,6 +95,7 @@ const OpDef& pad_op();
 const OpDef& permute_op();
 const OpDef& reshape_op();
 const OpDef& cast_op();
+const OpDef& reduce_precision_op();
 const OpDef& reorder_op();
 const OpDef& resize_op();
 const OpDef& resize_backward_op();
@@ -112,6 +117,9 @@ Value reshape(Value x, std::initializer_list<int64_t> shape);  ///< one may be -
 Value reshape(Value x, const Shape& shape);
 /// The same values in another dtype (round to nearest even; to integers: toward zero, as PyTorch). x itself where it has it.
 Value cast(Value x, DType dtype);
+/// Each value rounded to the nearest of a floating dtype, in x's own dtype: the steps of a computation that is defined in that dtype. Its
+/// gradient is that of the identity. x itself where it has the dtype.
+Value reduce_precision(Value x, DType dtype);
 /// The same values in another memory format. x itself where it has it.
 Value reorder(Value x, const MemoryFormat& format);
 /// x [N,C,H,W] -> [N,C,size].

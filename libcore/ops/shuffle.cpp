@@ -1,5 +1,6 @@
 #include "libcore/ops/shuffle.h"
 
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 
 namespace galley {
@@ -27,6 +28,7 @@ const OpDef& channel_shuffle_op() {
                                g.set(0, channel_shuffle(g.grad(), channels == 0 ? 1 : channels / g.attrs<ChannelShuffleAttrs>().groups));
                              },
                          .quantize = QuantizeRule::kPassThrough,
+                         .definition = definition::channel_shuffle,
                          .cases = {"channel_shuffle:16x116x28x28:groups=2", "channel_shuffle:16x116x28x28:groups=58"}};
   return def;
 }

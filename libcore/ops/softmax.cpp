@@ -1,5 +1,6 @@
 #include "libcore/ops/softmax.h"
 
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/rules.h"
 
@@ -33,6 +34,7 @@ const OpDef& softmax_op() {
   static const OpDef def = [] {
     OpDef op = forward("softmax", "exp(x - max) / sum along an axis", [](GradientBuilder& g) { g.set(0, softmax_backward(g.grad(), g.out(), g.attrs<SoftmaxAttrs>())); });
     op.cases = {"softmax:12x197x197:axis=2"};
+    op.definition = definition::softmax;
     return op;
   }();
   return def;
@@ -41,6 +43,7 @@ const OpDef& softmax_backward_op() {
   static const OpDef def = [] {
     OpDef op = backward("softmax_backward", "y (grad - sum(grad y))");
     op.cases = {"softmax_backward:12x197x197+12x197x197:axis=2"};
+    op.definition = definition::softmax_backward;
     return op;
   }();
   return def;
@@ -49,6 +52,7 @@ const OpDef& log_softmax_op() {
   static const OpDef def = [] {
     OpDef op = forward("log_softmax", "x - log sum exp(x) along an axis", [](GradientBuilder& g) { g.set(0, log_softmax_backward(g.grad(), g.out(), g.attrs<SoftmaxAttrs>())); });
     op.cases = {"log_softmax:64x1000:axis=1"};
+    op.definition = definition::log_softmax;
     return op;
   }();
   return def;
@@ -57,6 +61,7 @@ const OpDef& log_softmax_backward_op() {
   static const OpDef def = [] {
     OpDef op = backward("log_softmax_backward", "grad - exp(y) sum(grad)");
     op.cases = {"log_softmax_backward:64x1000+64x1000:axis=1"};
+    op.definition = definition::log_softmax_backward;
     return op;
   }();
   return def;

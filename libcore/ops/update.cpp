@@ -1,5 +1,6 @@
 #include "libcore/ops/update.h"
 
+#include "libcore/ops/definitions.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
@@ -123,6 +124,29 @@ void RmspropUpdateAttrs::options(OptionVisitor& v) {
 }
 void ClipCoefficientAttrs::options(OptionVisitor& v) { v.option({.name = "max_norm", .doc = "largest norm", .min = 0}, max_norm); }
 
+const OpDef& assign_op() {
+  static const OpDef def{.name = "assign",
+                         .doc = "state = value, in place",
+                         .inputs = {Port::state("state"), "value", Port::scalar("gate?")},
+                         .outputs = {Port::state("state")},
+                         .infer = [](const OpContext& c) -> std::vector<TensorType> {
+                           check_like(c.in(1), "value", c.in(0), "state");
+                           check_gate(c, 2);
+                           return {c.in(0)};
+                         },
+                         .no_gradient = kNoUpdateGradient,
+                         .cost =
+                             [](const OpContext& c) {
+                               Cost cost = operand_cost(c, 0);
+                               cost.bytes_read = static_cast<double>(c.in(1).bytes());  // the old value is not read
+                               return cost;
+                             },
+                         .work = WorkClass::kState,
+                         .precision = PrecisionRule::kKeepF32,
+                         .updates = {{0, 0}},
+                         .gate = 2};
+  return def;
+}
 const OpDef& sgd_update_op() {
   static const OpDef def{.name = "sgd_update",
                          .doc = "one step of torch.optim.SGD, in place; the first step's buffer is the gradient",
@@ -136,6 +160,7 @@ const OpDef& sgd_update_op() {
                          .precision = PrecisionRule::kKeepF32,
                          .updates = {{0, 0}, {1, 4}},
                          .gate = 6,
+                         .definition = definition::sgd_update,
                          .cases = {"sgd_update:2048x1000+2048x1000+scalar+scalar@i64+2048x1000:momentum=0.9"}};
   return def;
 }
@@ -152,6 +177,7 @@ const OpDef& adam_update_op() {
                          .precision = PrecisionRule::kKeepF32,
                          .updates = {{0, 0}, {1, 4}, {2, 5}},
                          .gate = 7,
+                         .definition = definition::adam_update,
                          .cases = {"adam_update:2048x1000+2048x1000+scalar+scalar@i64+2048x1000+2048x1000"}};
   return def;
 }
@@ -168,6 +194,7 @@ const OpDef& rmsprop_update_op() {
                          .precision = PrecisionRule::kKeepF32,
                          .updates = {{0, 0}, {1, 4}, {2, 5}, {3, 6}},
                          .gate = 8,
+                         .definition = definition::rmsprop_update,
                          .cases = {"rmsprop_update:2048x1000+2048x1000+scalar+scalar@i64+2048x1000"}};
   return def;
 }
@@ -183,6 +210,7 @@ const OpDef& ema_update_op() {
                          .precision = PrecisionRule::kKeepF32,
                          .updates = {{0, 0}},
                          .gate = 3,
+                         .definition = definition::ema_update,
                          .cases = {"ema_update:2048x1000+2048x1000+scalar"}};
   return def;
 }
@@ -197,7 +225,8 @@ const OpDef& accumulate_op() {
                          .work = WorkClass::kState,
                          .precision = PrecisionRule::kKeepF32,
                          .updates = {{0, 0}},
-                         .gate = 2};
+                         .gate = 2,
+                         .definition = definition::accumulate};
   return def;
 }
 const OpDef& clear_op() {
@@ -219,7 +248,8 @@ const OpDef& clear_op() {
                          .work = WorkClass::kState,
                          .precision = PrecisionRule::kKeepF32,
                          .updates = {{0, 0}},
-                         .gate = 1};
+                         .gate = 1,
+                         .definition = definition::clear};
   return def;
 }
 const OpDef& clip_coefficient_op() {
@@ -236,6 +266,7 @@ const OpDef& clip_coefficient_op() {
                          .no_gradient = kNoUpdateGradient,
                          .cost = elementwise_cost<4>,
                          .precision = PrecisionRule::kKeepF32,
+                         .definition = definition::clip_coefficient,
                          .cases = {"clip_coefficient:scalar:max_norm=1"}};
   return def;
 }
@@ -247,10 +278,12 @@ const OpDef& finite_gate_op() {
                          .infer = infer_finite_gate,
                          .no_gradient = kNoUpdateGradient,
                          .work = WorkClass::kState,
-                         .updates = {{0, 0}}};
+                         .updates = {{0, 0}},
+                         .definition = definition::finite_gate};
   return def;
 }
 
+Value assign(Value state, Value value, Value gate) { return emit("assign", {state, value, gate}); }
 std::vector<Value> sgd_update(Value param, Value grad, Value lr, Value step, Value momentum_buffer, Value grad_scale,
                               const SgdUpdateAttrs& attrs, Value gate) {
   const Value inputs[] = {param, grad, lr, step, momentum_buffer, grad_scale, gate};
@@ -277,7 +310,8 @@ Value finite_gate(Value stopped, Value value) {
 }
 
 OpTable update_ops() {
-  return {&sgd_update_op(), &adam_update_op(), &rmsprop_update_op(), &ema_update_op(), &accumulate_op(), &clear_op(), &clip_coefficient_op(), &finite_gate_op()};
+  return {&assign_op(),     &sgd_update_op(), &adam_update_op(),      &rmsprop_update_op(), &ema_update_op(),
+          &accumulate_op(), &clear_op(),      &clip_coefficient_op(), &finite_gate_op()};
 }
 
 }  // namespace galley

@@ -30,6 +30,7 @@ struct ClipCoefficientAttrs : OptionsOf<ClipCoefficientAttrs> {
   void options(OptionVisitor& v) override;
 };
 
+const OpDef& assign_op();
 const OpDef& sgd_update_op();
 const OpDef& adam_update_op();
 const OpDef& rmsprop_update_op();
@@ -38,6 +39,9 @@ const OpDef& accumulate_op();
 const OpDef& clear_op();
 const OpDef& clip_coefficient_op();
 const OpDef& finite_gate_op();
+
+/// state = value, in place; value has its dtype and shape.
+Value assign(Value state, Value value, Value gate = {});
 
 // lr: f32 []; step: i64 [], 1 for the first update; grad_scale: f32 [], absent = 1, multiplies the gradient before all else.
 // States have the parameter's shape. Each returns the new parameter, then the new states that were given, in input order.

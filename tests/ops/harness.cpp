@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "libcore/backends/ref/reference.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/registry.h"
@@ -51,8 +52,8 @@ void add_gradient(const OpCase& c, const CaseInputs& inputs, CaseGraph& made) {
 }
 
 /// The objective: sum of outputs times cotangents, by the reference in double.
-double objective(const CaseGraph& made, const Graph& forward, const std::map<std::string, RefArray>& feeds) {
-  const std::map<ValueId, RefArray> values = interpret(forward, feeds);
+double objective(const CaseGraph& made, const Interpreter& forward, const std::map<std::string, RefArray>& feeds) {
+  const std::map<ValueId, RefArray> values = forward.run(feeds);
   double sum = 0;
   for (const auto& [output, cotangent] : made.cotangents) {
     const RefArray& weight = made.feeds.at(made.graph.value(cotangent).name);
@@ -115,9 +116,29 @@ Value CaseInputs::fixed(Value value) {
 const std::vector<OpCase>& all_cases() {
   static const std::vector<OpCase> cases = [] {
     std::vector<OpCase> all;
-    for (std::vector<OpCase> (*family)() : {conv_cases, matmul_cases, norm_cases, batch_norm_depthwise_cases, pointwise_cases, pool_cases, softmax_cases, loss_cases, random_cases, embedding_cases, recurrent_cases,
-                                            elementwise_cases, binary_cases, reduce_cases, shape_cases, shuffle_cases, update_cases, quantize_cases, quantized_cases, quantized_recurrent_cases,
-                                            fake_quantize_cases, winograd_cases}) {
+    for (std::vector<OpCase> (*family)() : {conv_cases,
+                                            matmul_cases,
+                                            norm_cases,
+                                            batch_norm_depthwise_cases,
+                                            pointwise_cases,
+                                            pool_cases,
+                                            softmax_cases,
+                                            loss_cases,
+                                            random_cases,
+                                            embedding_cases,
+                                            recurrent_cases,
+                                            elementwise_cases,
+                                            binary_cases,
+                                            reduce_cases,
+                                            shape_cases,
+                                            shuffle_cases,
+                                            index_cases,
+                                            update_cases,
+                                            quantize_cases,
+                                            quantized_cases,
+                                            quantized_recurrent_cases,
+                                            fake_quantize_cases,
+                                            winograd_cases}) {
       for (OpCase& c : family()) all.push_back(std::move(c));
     }
     return all;
@@ -143,6 +164,7 @@ double gradient_error(const OpCase& c, double scale) {
   const std::unique_ptr<CaseGraph> forward = make_graph(c, DType::kF64, false);
   const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF64, true);
   const std::map<ValueId, RefArray> values = interpret(made->graph, made->feeds);
+  const Interpreter interpreter(forward->graph);
   RandomStream random(99, c.name);
   double worst = 0;
   for (const auto& [input, gradient] : made->gradients) {
@@ -168,7 +190,7 @@ double gradient_error(const OpCase& c, double scale) {
       const double h = 1e-3 * std::max(1.0, std::abs(saved));
       const auto at = [&](double step) {
         x = saved + step;
-        const double value = objective(*made, forward->graph, feeds);
+        const double value = objective(*made, interpreter, feeds);
         x = saved;
         return value;
       };

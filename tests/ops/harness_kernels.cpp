@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "libcore/backends/ref/memory.h"
+#include "libcore/backends/ref/reference.h"
 #include "libcore/device/stream.h"
 #include "libcore/ops/quantized.h"
 #include "tests/ops/harness.h"
@@ -90,13 +91,20 @@ bool can_reuse(const Trial& trial, const InPlace& reuse) {
 /// Results of an operator on quantized values before they are rounded, in steps of the output's scale; empty for other operators.
 std::vector<double> unrounded(const Trial& trial, const std::vector<const RefArray*>& inputs) {
   if (trial.node.attributes == nullptr) return {};
-  const std::unique_ptr<Options> attributes = trial.node.attributes->clone();
+  const std::shared_ptr<Options> attributes = trial.node.attributes->clone();
   auto* output = dynamic_cast<QuantizedOutput*>(attributes.get());
   if (output == nullptr || output->output_dtype == DType::kF32) return {};
   output->output_dtype = DType::kF32;
   std::vector<RefArray> results{{trial.outputs[0].shape, std::vector<double>(static_cast<size_t>(trial.outputs[0].elements()))}};
-  RefCall call(attributes.get(), trial.query().context, inputs, results);
-  run_reference(*trial.node.op, find_reference(trial.node.op->name), call);
+  TensorType real = trial.outputs[0];
+  real.dtype = DType::kF32;
+  const KernelQuery query = trial.query();
+  OpContext context = query.context;
+  context.attributes = attributes.get();
+  context.outputs[0] = &real;
+  const Reference reference(*trial.node.op, attributes, context);
+  RefCall call(attributes.get(), context, inputs, results);
+  reference.run(call);
   for (double& real : results[0].v) real /= output->output_scale;
   return std::move(results[0].v);
 }
@@ -154,8 +162,9 @@ std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<V
   }
   std::vector<RefArray> expected;
   for (const TensorType& type : trial.outputs) expected.push_back({type.shape, std::vector<double>(static_cast<size_t>(type.elements()))});
+  const Reference reference(*trial.node.op, trial.node.attributes, query.context);
   RefCall call(trial.node.attributes.get(), query.context, reference_inputs, expected);
-  run_reference(*trial.node.op, find_reference(trial.node.op->name), call);
+  reference.run(call);
   const std::vector<double> levels = unrounded(trial, reference_inputs);
   const bool ties = !levels.empty() && !c.exact_ties;
   for (size_t o = 0; o < outputs.size(); ++o) {

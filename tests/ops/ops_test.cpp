@@ -73,7 +73,7 @@ TEST(Registry, EveryOpIsComplete) {
   }
   for (const OpDef* op : all_ops()) {
     EXPECT_FALSE(op->doc.empty()) << op->name << " has no line of documentation";
-    EXPECT_NE(find_reference(op->name), nullptr) << op->name << " has no reference";
+    EXPECT_TRUE(op->composite() || find_reference(op->name) != nullptr) << op->name << " has no reference";
     EXPECT_EQ(tried.count(op->name), 1u) << op->name << " is in no case";
     if (op->gradient != nullptr) {
       EXPECT_TRUE(op->no_gradient.empty()) << op->name << " has a gradient and a reason to have none";

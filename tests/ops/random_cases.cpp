@@ -62,6 +62,27 @@ std::vector<OpCase> random_cases() {
   cases.push_back({.name = "stochastic_depth_batch", .build = [=](CaseInputs& in) {
                      stochastic_depth(in.real({3, 5}), rng(in), depth_attrs(0.4, StochasticDepthMode::kBatch));
                    }});
+  // The words that the masks above are made of.
+  const auto bits = [=](CaseInputs& in, std::vector<int64_t> shape, bool whole_batch) {
+    RandomBitsAttrs attrs;
+    attrs.shape = std::move(shape);
+    attrs.stream = 123456789;
+    attrs.whole_batch = whole_batch;
+    random_bits(rng(in), attrs);
+  };
+  const auto word = [](uint64_t sample, int64_t element) {
+    return static_cast<double>(mask_bits(7, 123456789, 3, static_cast<int64_t>(sample), element));
+  };
+  cases.push_back({.name = "random_bits_samples", .build = [=](CaseInputs& in) { bits(in, {2, 3}, false); },
+                   .expected = {word(100, 0), word(100, 1), word(100, 2), word(101, 0), word(101, 1), word(101, 2)}});
+  cases.push_back({.name = "random_bits_batch",
+                   .build =
+                       [=](CaseInputs& in) {
+                         bits(in, {1, 2}, true);
+                       },
+                   .expected = {word(kWholeBatch, 0), word(kWholeBatch, 1)}});
+  cases.push_back({.name = "random_bits_many", .build = [=](CaseInputs& in) { bits(in, {5, 37, 11}, false); }});
+  cases.push_back({.name = "random_bits_none", .build = [=](CaseInputs& in) { bits(in, {0, 4}, false); }});
   return cases;
 }
 

@@ -62,6 +62,17 @@ std::vector<OpCase> shape_cases() {
   add("cast_to_integers", [](CaseInputs& in) { cast(in.values({4}, {1.7, -1.7, 0.2, 3}), DType::kI64); }, {1, -1, 0, 3});
   add("cast_from_integers", [](CaseInputs& in) { cast(in.values({3}, {1, -2, 3}, DType::kI64), DType::kF32); }, {1, -2, 3});
   add("cast_to_bool", [](CaseInputs& in) { cast(in.values({3}, {0.5, 0, -3}), DType::kBool); }, {1, 0, 1});
+  // Middles between two values of bf16 round to the even one.
+  cases.push_back({.name = "reduce_precision_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         reduce_precision(in.values({3}, {1.00390625, -1.01171875, 3}, DType::kF64), DType::kBF16);
+                       },
+                   .expected = {1, -1.015625, 3},
+                   .straight_through = true});
+  cases.push_back({.name = "reduce_precision_image",
+                   .build = [=](CaseInputs& in) { reduce_precision(in.real(image), DType::kBF16); },
+                   .straight_through = true});
   add("cast_image", [=](CaseInputs& in) { cast(in.real(image), DType::kBF16); });
   cases.back().kernel_tolerance = 0x1p-8;  // the unit roundoff of bf16
   add("reorder_image", [=](CaseInputs& in) { reorder(in.real(image), MemoryFormat::channels_last()); });

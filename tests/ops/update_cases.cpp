@@ -15,6 +15,17 @@ std::vector<OpCase> update_cases() {
   const Fill square{.low = 0.2, .high = 1};
   const Shape shape{5, 3, 3, 2};
 
+  cases.push_back({.name = "assign_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         assign(in.values({2}, {4, 5}), in.values({2}, {2, -1}));
+                       },
+                   .expected = {2, -1}});
+  cases.push_back({.name = "assign_image", .build = [=](CaseInputs& in) { assign(in.weight(shape), in.real(shape)); }});
+  cases.push_back({.name = "assign_counter",
+                   .build = [](CaseInputs& in) { assign(in.values({}, {7}, DType::kI64), in.values({}, {9}, DType::kI64)); },
+                   .expected = {9}});
+
   SgdUpdateAttrs momentum;
   momentum.momentum = 0.5;
   momentum.dampening = 0.25;

@@ -19,6 +19,7 @@ std::span<const Kernel> cpu_extremum();
 std::span<const Kernel> cpu_fake_quantize();
 std::span<const Kernel> cpu_fill();
 std::span<const Kernel> cpu_group_norm();
+std::span<const Kernel> cpu_index();
 std::span<const Kernel> cpu_layer_norm();
 std::span<const Kernel> cpu_linear();
 std::span<const Kernel> cpu_loss();

@@ -5,17 +5,36 @@
 
 namespace galley {
 
-/// Logical index of the element of `small` that element `i` of `large` reads under broadcasting.
-inline int64_t broadcast_index(int64_t i, const Shape& large, const Shape& small) {
-  int64_t index = 0, step = 1;
-  for (int back = 1; back <= large.rank(); ++back) {
-    const int64_t position = i % large[-back];
-    i /= large[-back];
-    if (back > small.rank()) continue;
-    if (small[-back] != 1) index += position * step;
-    step *= small[-back];
+/// Logical indices of the elements of `small` that the elements of `large` read under broadcasting, one after the other.
+class BroadcastWalk {
+ public:
+  BroadcastWalk(const Shape& large, const Shape& small) : same_(large == small), large_(large), position_(large), step_(large) {
+    int64_t step = 1;
+    for (int back = 1; back <= large.rank(); ++back) {
+      position_[-back] = 0;
+      const bool moves = back <= small.rank() && small[-back] != 1;
+      step_[-back] = moves ? step : 0;
+      if (back <= small.rank()) step *= small[-back];
+    }
   }
-  return index;
-}
+  int64_t index() const { return index_; }
+  void next() {
+    if (same_) {
+      ++index_;
+      return;
+    }
+    for (int d = large_.rank() - 1; d >= 0; --d) {
+      index_ += step_[d];
+      if (++position_[d] < large_[d]) return;
+      index_ -= step_[d] * large_[d];
+      position_[d] = 0;
+    }
+  }
+
+ private:
+  bool same_;
+  Shape large_, position_, step_;
+  int64_t index_ = 0;
+};
 
 }  // namespace galley

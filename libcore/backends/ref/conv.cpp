@@ -2,7 +2,6 @@
 
 #include "libcore/backends/ref/conv_products.h"
 #include "libcore/backends/ref/ref.h"
-#include "libcore/ops/elementwise.h"
 
 namespace galley {
 namespace {
@@ -12,12 +11,6 @@ void conv2d_ref(RefCall& call) {
   const RefArray &x = call.in(0), &w = call.in(1);
   RefArray& y = call.out();
   for_each_product(attrs, x.shape, w.shape, y.shape, [&](int64_t i, int64_t k, int64_t o) { y[o] += x[i] * w[k]; });
-  const int64_t pixels = y.shape[2] * y.shape[3];
-  for (int64_t i = 0; i < y.shape.elements(); ++i) {
-    if (call.has(2)) y[i] += call.in(2)[i / pixels % y.shape[1]];
-    if (call.has(3)) y[i] += call.in(3)[i];
-    y[i] = activate(attrs.activation, y[i]);
-  }
 }
 
 void conv2d_backward_data_ref(RefCall& call) {
@@ -25,7 +18,6 @@ void conv2d_backward_data_ref(RefCall& call) {
   RefArray& dx = call.out();
   for_each_product(call.attrs<Conv2dBackwardDataAttrs>(), dx.shape, w.shape, grad.shape,
                    [&](int64_t i, int64_t k, int64_t o) { dx[i] += grad[o] * w[k]; });
-  for (int64_t i = 0; call.has(2) && i < dx.shape.elements(); ++i) dx[i] += call.in(2)[i];
 }
 
 void conv2d_backward_weights_ref(RefCall& call) {

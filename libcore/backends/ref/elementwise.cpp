@@ -27,10 +27,15 @@ void value_ref(RefCall& call) {
   const Formula& formula = row.formula(attributes);
   const FunctionNumbers numbers = function_numbers(attributes);
   RefArray& y = call.out();
+  std::vector<BroadcastWalk> walks;
+  for (size_t j = 0; j < call.input_count(); ++j) walks.emplace_back(y.shape, call.in(j).shape);
   double x[3];
-  for (int64_t i = 0; i < y.shape.elements(); ++i) {
-    for (size_t j = 0; j < call.input_count(); ++j) x[j] = call.in(j)[broadcast_index(i, y.shape, call.in(j).shape)];
-    y[i] = formula.value(x, numbers);
+  for (double& value : y.v) {
+    for (size_t j = 0; j < walks.size(); ++j) {
+      x[j] = call.in(j)[walks[j].index()];
+      walks[j].next();
+    }
+    value = formula.value(x, numbers);
   }
 }
 

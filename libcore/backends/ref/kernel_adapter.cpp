@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "libcore/backends/ref/memory.h"
-#include "libcore/backends/ref/table.h"
+#include "libcore/backends/ref/reference.h"
 #include "libcore/backends/table.h"
 
 namespace galley {
@@ -12,7 +12,8 @@ namespace {
 
 class ReferenceKernel : public PreparedKernel {
  public:
-  explicit ReferenceKernel(const KernelQuery& query) : op_(query.node.op), run_(find_reference(op_->name)), attributes_(query.node.attributes) {
+  explicit ReferenceKernel(const KernelQuery& query)
+      : reference_(*query.node.op, query.node.attributes, query.context), attributes_(query.node.attributes) {
     for (const TensorType* type : query.context.inputs) inputs_.push_back(type ? std::optional(*type) : std::nullopt);
     for (const TensorType* type : query.context.outputs) outputs_.push_back(*type);
   }
@@ -34,15 +35,14 @@ class ReferenceKernel : public PreparedKernel {
       outputs.push_back({type.shape, std::vector<double>(static_cast<size_t>(type.elements()))});
     }
     RefCall call(attributes_.get(), std::move(context), std::move(inputs), outputs);
-    run_reference(*op_, run_, call);
+    reference_.run(call);
     for (size_t i = 0; i < outputs_.size(); ++i) {
       if (args.outputs[i] != nullptr) write_array(outputs_[i], outputs[i], args.outputs[i]);
     }
   }
 
  private:
-  const OpDef* op_;
-  RefFunction run_;
+  Reference reference_;
   std::shared_ptr<const Options> attributes_;
   std::vector<std::optional<TensorType>> inputs_;
   std::vector<TensorType> outputs_;
@@ -56,7 +56,10 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& query) { return std::
 std::span<const Kernel> ref_kernels() {
   static const std::vector<Kernel> table = [] {
     std::vector<Kernel> kernels;
-    for (const RefEntry& entry : all_references()) kernels.push_back({.op = entry.op, .algorithm = "ref", .supports = supports, .prepare = prepare, .reference = true});
+    for (const OpDef* op : all_ops()) {
+      if (!op->composite() && find_reference(op->name) == nullptr) continue;
+      kernels.push_back({.op = op->name, .algorithm = "ref", .supports = supports, .prepare = prepare, .reference = true});
+    }
     return kernels;
   }();
   return table;

@@ -1,22 +1,9 @@
 #include "libcore/ops/matmul.h"
 
 #include "libcore/backends/ref/ref.h"
-#include "libcore/ops/elementwise.h"
 
 namespace galley {
 namespace {
-
-void linear_ref(RefCall& call) {
-  const RefArray &x = call.in(0), &w = call.in(1);
-  RefArray& y = call.out();
-  const int64_t inputs = w.shape[1], outputs = w.shape[0];
-  for (int64_t i = 0; i < y.shape.elements(); ++i) {
-    const int64_t row = i / outputs, o = i % outputs;
-    double sum = call.has(2) ? call.in(2)[o] : 0;
-    for (int64_t k = 0; k < inputs; ++k) sum += x[row * inputs + k] * w[o * inputs + k];
-    y[i] = activate(call.attrs<LinearAttrs>().activation, sum);
-  }
-}
 
 void matmul_ref(RefCall& call) {
   const auto& attrs = call.attrs<MatmulAttrs>();
@@ -34,7 +21,7 @@ void matmul_ref(RefCall& call) {
   }
 }
 
-constexpr RefEntry kEntries[] = {{"linear", linear_ref}, {"matmul", matmul_ref}};
+constexpr RefEntry kEntries[] = {{"matmul", matmul_ref}};
 
 }  // namespace
 

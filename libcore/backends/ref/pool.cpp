@@ -44,17 +44,6 @@ void max_pool2d_ref(RefCall& call) {
   });
 }
 
-void max_pool2d_backward_ref(RefCall& call) {
-  const auto& attrs = call.attrs<MaxPool2dBackwardAttrs>();
-  const auto kernel = pair(attrs.kernel_size), stride = stride_of(attrs), padding = pair(attrs.padding), dilation = pair(attrs.dilation);
-  RefArray& dx = call.out();
-  for_each_pixel(call.in(0).shape, [&](int64_t plane, int64_t row, int64_t column, int64_t o) {
-    const auto tap = static_cast<int64_t>(call.in(1)[o]);
-    const int64_t h = row * stride[0] - padding[0] + tap / kernel[1] * dilation[0], w = column * stride[1] - padding[1] + tap % kernel[1] * dilation[1];
-    dx[(plane * dx.shape[2] + h) * dx.shape[3] + w] += call.in(0)[o];
-  });
-}
-
 /// Visits the cells of one window: visit(index in x).
 template <class Visit>
 void for_each_cell(const Shape& x, int64_t plane, const PoolRange& rows, const PoolRange& columns, Visit visit) {
@@ -131,23 +120,13 @@ void adaptive_max_pool2d_ref(RefCall& call) {
   });
 }
 
-void adaptive_max_pool2d_backward_ref(RefCall& call) {
-  RefArray& dx = call.out();
-  const int64_t pixels = dx.shape[2] * dx.shape[3];
-  for_each_pixel(call.in(0).shape, [&](int64_t plane, int64_t, int64_t, int64_t o) {
-    dx[plane * pixels + static_cast<int64_t>(call.in(1)[o])] += call.in(0)[o];
-  });
-}
-
 constexpr RefEntry kEntries[] = {
     {"max_pool2d", max_pool2d_ref},
-    {"max_pool2d_backward", max_pool2d_backward_ref},
     {"avg_pool2d", avg_pool2d_ref},
     {"avg_pool2d_backward", avg_pool2d_backward_ref},
     {"adaptive_avg_pool2d", adaptive_avg_pool2d_ref},
     {"adaptive_avg_pool2d_backward", adaptive_avg_pool2d_backward_ref},
     {"adaptive_max_pool2d", adaptive_max_pool2d_ref},
-    {"adaptive_max_pool2d_backward", adaptive_max_pool2d_backward_ref},
 };
 
 }  // namespace

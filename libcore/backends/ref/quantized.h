@@ -1,13 +1,11 @@
 #pragma once
-// What becomes of an integer sum, in double: shared by the references of quantized convolutions.
+// What becomes of an integer sum, in double: for references of quantized convolutions in other forms.
 
 #include "libcore/backends/ref/ref.h"
 #include "libcore/ops/quantized.h"
 
 namespace galley {
 
-/// The result of a real number: the number itself, or its integer.
-double finished(double real, const QuantizedOutput& output);
 /// The result at index i, of output channel o, of a sum of products (a whole number; what would not fit 32 bits is our bug).
 double finished_product(const RefCall& call, const QuantizedConv2dAttrs& attrs, double sum, int64_t i, int64_t o);
 

@@ -6,33 +6,19 @@
 namespace galley {
 namespace {
 
-/// Multiplies each element by its factor: 0 or 1/(1-p). `sample_only`: one draw a sample; `batch`: one draw in all.
-enum class Draw { kElement, kSample, kBatch };
-
-void apply_mask(RefCall& call, double p, int64_t stream, Draw draw) {
-  const RefArray& x = call.in(0);
-  const RefArray& rng = call.in(1);
+void random_bits_ref(RefCall& call) {
+  const auto& attrs = call.attrs<RandomBitsAttrs>();
+  const RefArray& rng = call.in(0);
   const auto seed = static_cast<int64_t>(rng[0]), step = static_cast<int64_t>(rng[1]), first = static_cast<int64_t>(rng[2]);
-  const int64_t elements = x.shape.elements();
-  const int64_t per_sample = x.shape[0] == 0 ? 0 : elements / x.shape[0];
+  RefArray& bits = call.out();
+  const int64_t elements = bits.shape.elements(), per_sample = attrs.whole_batch || elements == 0 ? elements : elements / bits.shape[0];
   for (int64_t i = 0; i < elements; ++i) {
-    const int64_t sample = draw == Draw::kBatch ? static_cast<int64_t>(kWholeBatch) : first + i / per_sample;
-    const int64_t element = draw == Draw::kElement ? i % per_sample : 0;
-    call.out()[i] = mask_keeps(mask_bits(seed, stream, step, sample, element), p) ? x[i] * mask_scale(p) : 0;
+    const int64_t sample = attrs.whole_batch ? static_cast<int64_t>(kWholeBatch) : first + i / per_sample;
+    bits[i] = mask_bits(seed, attrs.stream, step, sample, i % per_sample);
   }
 }
 
-void dropout_ref(RefCall& call) {
-  const auto& attrs = call.attrs<DropoutAttrs>();
-  apply_mask(call, attrs.p, attrs.stream, Draw::kElement);
-}
-
-void stochastic_depth_ref(RefCall& call) {
-  const auto& attrs = call.attrs<StochasticDepthAttrs>();
-  apply_mask(call, attrs.p, attrs.stream, attrs.mode == StochasticDepthMode::kRow ? Draw::kSample : Draw::kBatch);
-}
-
-constexpr RefEntry kEntries[] = {{"dropout", dropout_ref}, {"stochastic_depth", stochastic_depth_ref}};
+constexpr RefEntry kEntries[] = {{"random_bits", random_bits_ref}};
 
 }  // namespace
 

@@ -36,13 +36,6 @@ void sum_ref(RefCall& call) {
   reduce(call.in(0).shape, axes_of_call(call), [&](int64_t i, int64_t target) { call.out()[target] += call.in(0)[i]; });
 }
 
-void mean_ref(RefCall& call) {
-  sum_ref(call);
-  double count = 1;
-  for (int axis : axes_of_call(call)) count *= static_cast<double>(call.in(0).shape[axis]);
-  for (double& value : call.out().v) value /= count;
-}
-
 template <int kSign>
 void extremum_ref(RefCall& call) {
   std::vector<bool> seen(call.out().v.size());
@@ -78,15 +71,6 @@ std::vector<int64_t> ranking(const RefArray& x, const AxisWalk& walk, int64_t fi
   return order;
 }
 
-void argmax_ref(RefCall& call) {
-  const AxisWalk walk(call.in(0).shape, axis_of(call.attrs<ArgmaxAttrs>().axis, call.context().in(0)));
-  for (int64_t o = 0; o < walk.outer; ++o) {
-    for (int64_t i = 0; i < walk.inner; ++i) {
-      call.out()[o * walk.inner + i] = static_cast<double>(ranking(call.in(0), walk, o * walk.size * walk.inner + i).front());
-    }
-  }
-}
-
 void topk_ref(RefCall& call) {
   const auto& attrs = call.attrs<TopkAttrs>();
   const AxisWalk walk(call.in(0).shape, axis_of(attrs.axis, call.context().in(0)));
@@ -103,16 +87,7 @@ void topk_ref(RefCall& call) {
   }
 }
 
-void sum_squares_ref(RefCall& call) {
-  for (size_t i = 0; i < call.input_count(); ++i) {
-    for (double value : call.in(i).v) call.out()[0] += value * value;
-  }
-}
-
-constexpr RefEntry kEntries[] = {
-    {"sum", sum_ref},       {"mean", mean_ref}, {"amax", extremum_ref<1>},        {"amin", extremum_ref<-1>},
-    {"argmax", argmax_ref}, {"topk", topk_ref}, {"sum_squares", sum_squares_ref},
-};
+constexpr RefEntry kEntries[] = {{"sum", sum_ref}, {"amax", extremum_ref<1>}, {"amin", extremum_ref<-1>}, {"topk", topk_ref}};
 
 }  // namespace
 

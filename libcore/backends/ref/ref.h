@@ -1,6 +1,7 @@
 #pragma once
 // The reference: every operator computed plainly in double over contiguous, logical-order arrays, whatever the dtypes and
-// formats of the node. It is the oracle that all other kernels and passes are tested against. Clarity before speed.
+// formats of the node. It is the oracle that all other kernels and passes are tested against. Clarity before speed. Primitives have
+// functions here; a composite is computed by its definition (reference.h).
 
 #include <cstdint>
 #include <map>
@@ -55,11 +56,8 @@ struct RefEntry {
 /// Adds references: those of a back end's own operators. Thread-safe; before the first program is compiled for it.
 void register_references(std::span<const RefEntry> entries);
 
-/// The reference of an op, or nullptr.
+/// The function of a primitive, or of a back end's own operator; nullptr where there is none.
 RefFunction find_reference(std::string_view op);
-
-/// Runs the reference of an operator; behind a closed gate, the state that it would update stays as it is.
-void run_reference(const OpDef& op, RefFunction run, RefCall& call);
 
 /// Runs a whole graph on the reference. `feeds` gives every named input. With `round`, each value is rounded to its dtype
 /// after every node, as real kernels do; without, all is double: the oracle for f32 kernels. Returns every value, updates

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "libcore/backends/ref/ref.h"
+#include "libcore/backends/ref/memory.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
@@ -101,6 +101,11 @@ void cast_ref(RefCall& call) {
   }
 }
 
+void reduce_precision_ref(RefCall& call) {
+  call.out().v = call.in(0).v;
+  round_array(call.attrs<ReducePrecisionAttrs>().dtype, call.out());
+}
+
 /// visit(index of the output pixel, index of an input pixel, its weight), for every pixel that an output pixel is made of.
 template <class Visit>
 void walk_resize(const Shape& in, const Shape& out, ResizeMode mode, bool align_corners, Visit visit) {
@@ -137,7 +142,7 @@ void full_ref(RefCall& call) { std::fill(call.out().v.begin(), call.out().v.end(
 constexpr RefEntry kEntries[] = {
     {"concat", concat_ref},   {"slice", slice_ref},   {"slice_backward", slice_backward_ref},
     {"pad", pad_ref},         {"permute", permute_ref}, {"reshape", copy_ref},
-    {"cast", cast_ref},       {"reorder", copy_ref},  {"resize", resize_ref},
+    {"cast", cast_ref},       {"reorder", copy_ref},  {"reduce_precision", reduce_precision_ref},  {"resize", resize_ref},
     {"resize_backward", resize_backward_ref}, {"full", full_ref},
 };
 

@@ -12,8 +12,8 @@ namespace {
 class References {
  public:
   References() {
-    for (std::span<const RefEntry> (*family)() : {ref_conv, ref_matmul, ref_norm, ref_pool, ref_softmax, ref_loss, ref_random, ref_embedding, ref_recurrent, ref_quantized_recurrent, ref_elementwise,
-                                                  ref_broadcast, ref_reduce, ref_shape, ref_shuffle, ref_update, ref_quantize, ref_quantized, ref_fake_quantize}) {
+    for (std::span<const RefEntry> (*family)() : {ref_conv, ref_matmul, ref_pool, ref_random, ref_elementwise, ref_broadcast, ref_reduce,
+                                                  ref_shape, ref_index, ref_update, ref_quantize}) {
       add(family());
     }
   }
@@ -25,12 +25,6 @@ class References {
     const std::shared_lock lock(mutex_);
     const auto found = by_name_.find(op);
     return found == by_name_.end() ? nullptr : found->second;
-  }
-  std::vector<RefEntry> all() const {
-    const std::shared_lock lock(mutex_);
-    std::vector<RefEntry> entries;
-    for (const auto& [op, run] : by_name_) entries.push_back({op, run});
-    return entries;
   }
 
  private:
@@ -46,7 +40,6 @@ References& references() {
 }  // namespace
 
 void register_references(std::span<const RefEntry> entries) { references().add(entries); }
-std::vector<RefEntry> all_references() { return references().all(); }
 RefFunction find_reference(std::string_view op) { return references().find(op); }
 
 }  // namespace galley

@@ -1,0 +1,105 @@
+#include "libcore/passes/expand.h"
+
+#include <algorithm>
+#include <map>
+
+#include "libcore/ops/expansion.h"
+#include "libcore/ops/shape.h"
+
+namespace galley {
+namespace {
+
+class Expander {
+ public:
+  Expander(Graph& graph, const std::function<bool(const Node&)>& keep, std::optional<DType> compute)
+      : graph_(graph), keep_(keep), compute_(compute) {}
+
+  PassReport run() {
+    const std::string path = graph_.path();
+    const Phase phase = graph_.phase();
+    std::deque<Node> old = std::exchange(graph_.nodes(), {});
+    for (Node& node : old) place(std::move(node));
+    for (auto& [name, id] : graph_.outputs()) id = current(id);
+    graph_.set_path(path);
+    graph_.set_phase(phase);
+    return std::move(report_);
+  }
+
+ private:
+  ValueId current(ValueId id) const {
+    const auto found = replaced_.find(id);
+    return found == replaced_.end() ? id : found->second;
+  }
+
+  /// Appends the node, or what stands for it.
+  void place(Node node) {
+    for (ValueId& id : node.inputs) id = id == kNoValue ? id : current(id);
+    if (!node.op->composite() || keep_(node) || !define(node)) graph_.nodes().push_back(std::move(node));
+  }
+
+  /// False where this form of the operator is a primitive.
+  bool define(const Node& node) {
+    for (ValueId id : node.inputs) check_format(node, id);
+    graph_.set_path(node.path);
+    graph_.set_phase(node.phase);
+    const OpContext types = context_of(graph_, node);
+    std::vector<Value> inputs;
+    for (ValueId id : node.inputs) inputs.push_back(id == kNoValue ? Value() : graph_.at(id));
+    const size_t before = graph_.nodes().size();
+    Expansion expansion(graph_, *node.op, types, std::move(inputs), compute_.value_or(default_compute_type(types)));
+    node.op->definition(expansion);
+    if (expansion.kept()) {
+      graph_.nodes().resize(before);
+      return false;
+    }
+    std::vector<ValueId> results;
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      const Value result = expansion.result()[o];
+      GALLEY_ASSERT(result, "the definition of ", node.op->name, " leaves output ", o, " out");
+      results.push_back(finished(result, graph_.type(node.outputs[o])).id());
+    }
+    // What was emitted may be composite itself.
+    std::deque<Node> emitted(std::make_move_iterator(graph_.nodes().begin() + static_cast<std::ptrdiff_t>(before)),
+                             std::make_move_iterator(graph_.nodes().end()));
+    graph_.nodes().resize(before);
+    ++depth_;
+    for (Node& part : emitted) place(std::move(part));
+    if (--depth_ == 0)
+      report_.done.push_back(
+          cat(node.path.empty() ? "" : node.path + ": ", node.op->name, " becomes ", graph_.nodes().size() - before, " nodes"));
+    for (size_t o = 0; o < results.size(); ++o) replaced_[node.outputs[o]] = current(results[o]);
+    return true;
+  }
+
+  void check_format(const Node& node, ValueId id) const {
+    if (id == kNoValue) return;
+    GALLEY_ASSERT(graph_.type(id).format.is_contiguous(), node.op->name, " at ", node.path,
+                  " has memory formats: expand runs before assign_layout");
+  }
+
+  /// The value in the type of the one that it stands for, names included.
+  static Value finished(Value value, const TensorType& type) {
+    value = cast(value, type.dtype);
+    if (value.type().names == type.names) return value;
+    ReshapeAttrs named;
+    named.shape.assign(type.shape.begin(), type.shape.end());
+    named.names = type.names;
+    if (named.names.empty()) named.names.resize(named.shape.size());
+    return reshape(value, named);
+  }
+
+  Graph& graph_;
+  const std::function<bool(const Node&)>& keep_;
+  std::optional<DType> compute_;
+  std::map<ValueId, ValueId> replaced_;  // a value of a node that is gone, and the one in its place
+  int depth_ = 0;                        // of a node among those that definitions emitted; 0: a node of the graph
+  PassReport report_;
+};
+
+}  // namespace
+
+PassReport expand(Graph& graph, const std::function<bool(const Node&)>& keep, std::optional<DType> compute) {
+  return Expander(graph, keep, compute).run();
+}
+
+}  // namespace galley

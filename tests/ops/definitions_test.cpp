@@ -1,0 +1,138 @@
+// Every operator is a primitive that ops/README.md lists, has a definition, or belongs to a back end; definitions end in primitives, give
+// what the operator gives, and have its gradient.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include "libcore/backends/ref/reference.h"
+#include "libcore/ops/binary.h"
+#include "libcore/ops/reduce.h"
+#include "libcore/ops/registry.h"
+#include "libcore/passes/differentiate.h"
+#include "libcore/passes/expand.h"
+#include "tests/ops/harness.h"
+#include "tests/support/target.h"
+
+namespace galley::test {
+namespace {
+
+/// The element-wise functions, and the names between back quotes of the paragraph of libcore/ops/README.md that begins with "Primitives:".
+const std::set<std::string>& listed_primitives() {
+  static const std::set<std::string> names = [] {
+    std::ifstream file(GALLEY_SOURCE_DIR "/libcore/ops/README.md");
+    std::set<std::string> found;
+    for (const OpDef* op : elementwise_ops()) found.insert(std::string(op->name));
+    bool inside = false;
+    for (std::string line; std::getline(file, line);) {
+      inside = line.starts_with("Primitives:") || (inside && !line.empty());
+      if (!inside) continue;
+      std::istringstream words(line);
+      for (std::string word; words >> word;) {
+        const size_t end = word.rfind('`');
+        if (word[0] == '`' && end > 1) found.insert(word.substr(1, end - 1));
+      }
+    }
+    return found;
+  }();
+  return names;
+}
+
+bool keep_none(const Node&) { return false; }
+
+/// Largest difference, relative to the largest value; infinity where one is NaN or infinite and the other is not the same.
+double difference(const RefArray& a, const RefArray& b) {
+  double largest = 0, worst = 0;
+  for (double value : b.v) largest = std::max(largest, std::isfinite(value) ? std::abs(value) : 0);
+  for (size_t i = 0; i < a.v.size(); ++i) {
+    if ((std::isnan(a.v[i]) && std::isnan(b.v[i])) || a.v[i] == b.v[i]) continue;
+    const double error = std::abs(a.v[i] - b.v[i]) / std::max(largest, 1e-300);
+    worst = std::isfinite(error) ? std::max(worst, error) : HUGE_VAL;
+  }
+  return worst;
+}
+
+TEST(Definitions, EveryOperatorHasOneOrigin) {
+  cpu();  // registers its operators
+  std::set<std::string> known;
+  for (const OpDef* op : all_ops()) {
+    const bool listed = listed_primitives().count(std::string(op->name)) == 1;
+    known.insert(std::string(op->name));
+    EXPECT_FALSE(op->target && (listed || op->composite())) << op->name << " belongs to a back end, and is defined";
+    EXPECT_TRUE(listed || op->composite() || op->target) << op->name << " is neither a primitive of ops/README.md nor defined";
+    EXPECT_TRUE(!listed || find_reference(op->name) != nullptr) << op->name << " has no reference";
+  }
+  for (const std::string& name : listed_primitives())
+    EXPECT_EQ(known.count(name), 1u) << "ops/README.md lists " << name << ", which no operator is called";
+}
+
+class EveryDefinition : public testing::TestWithParam<OpCase> {};
+
+TEST_P(EveryDefinition, EndsInPrimitivesWithTheSameResults) {
+  const std::unique_ptr<CaseGraph> made = make_graph(GetParam(), DType::kF32, true);
+  Graph expanded = made->graph;
+  for (size_t n = 0; n < made->graph.nodes().size(); ++n) {
+    for (size_t o = 0; o < made->graph.nodes()[n].outputs.size(); ++o)
+      expanded.add_output(cat("value", n, "_", o), made->graph.nodes()[n].outputs[o]);
+  }
+  for (ValueId id : expanded.inputs()) {  // the harness feeds states as inputs
+    if (expanded.value(id).role == ValueRole::kInput) expanded.value(id).role = ValueRole::kState;
+  }
+  const PassReport report = expand(expanded, keep_none, DType::kF64);
+  verify(expanded);
+  for (const Node& node : expanded.nodes()) {
+    EXPECT_TRUE(node.op->target || listed_primitives().count(std::string(node.op->name)) == 1)
+        << node.op->name << " is left, and not a primitive";
+  }
+  const std::map<ValueId, RefArray> want = interpret(made->graph, made->feeds), got = interpret(expanded, made->feeds);
+  for (size_t n = 0; n < made->graph.nodes().size(); ++n) {
+    const Node& node = made->graph.nodes()[n];
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      const ValueId id = expanded.find_output(cat("value", n, "_", o));
+      EXPECT_EQ(expanded.type(id), made->graph.type(node.outputs[o])) << node.op->name << " output " << o;
+      // Both are in double; sums may be taken in another order.
+      EXPECT_LE(difference(got.at(id), want.at(node.outputs[o])), 1e-12) << node.op->name << " output " << o;
+    }
+  }
+}
+
+TEST_P(EveryDefinition, HasTheGradientOfTheOperator) {
+  const OpCase& c = GetParam();
+  if (c.straight_through) return;  // the rule is not the slope of the definition, by design
+  const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF64, true);
+  if (made->gradients.empty() || made->cotangents.empty()) return;
+  const std::unique_ptr<CaseGraph> forward = make_graph(c, DType::kF64, false);
+  Graph graph = forward->graph;
+  Value objective;
+  for (const auto& [output, cotangent] : made->cotangents) {
+    const Value weight = graph.add_input(made->graph.value(cotangent).name, graph.type(output), ValueRole::kInput);
+    const Value part = sum(mul(graph.at(output), weight));
+    objective = objective ? add(objective, part) : part;
+  }
+  graph.add_output("objective", objective);
+  expand(graph, keep_none);
+  std::vector<ValueId> wanted;
+  for (const auto& [input, gradient] : made->gradients) {
+    if (made->graph.value(input).role != ValueRole::kActivation) wanted.push_back(input);
+  }
+  const std::map<ValueId, ValueId> gradients = differentiate(graph, graph.find_output("objective"), wanted);
+  verify(graph);
+  const std::map<ValueId, RefArray> want = interpret(made->graph, made->feeds), got = interpret(graph, made->feeds);
+  for (const auto& [input, gradient] : made->gradients) {
+    if (!gradient || made->graph.value(input).role == ValueRole::kActivation) continue;
+    const RefArray& rule = want.at(gradient.id());
+    const auto found = gradients.find(input);
+    const RefArray zeros{rule.shape, std::vector<double>(rule.v.size())};
+    // Products and quotients of the expanded form lose a few digits of double's 16 where terms cancel.
+    EXPECT_LE(difference(found == gradients.end() ? zeros : got.at(found->second), rule), 1e-9)
+        << "gradient of " << made->graph.value(input).name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, EveryDefinition, testing::ValuesIn(all_cases()), [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace galley::test
