@@ -115,29 +115,23 @@ class Backward : public PreparedKernel {
     const auto channel = [&](size_t i) { return memory + channels_at_[i]; };
     const Source source{g(), x, dx, normalization(g(), mean, var, gamma, beta, channel(0), channel(1), channel(2))};
     gradient_.begin(args.in<T>(1), args.out<T>(1), memory);
-    // Channels are summed and mapped before the next, while a cache that all share still holds their lines.
-    const int64_t groups = gradient_.groups(), waves = std::clamp<int64_t>(2 * g().x.elements() * static_cast<int64_t>(sizeof(T)) / kWaveBytes, 1, groups);
-    for (int64_t wave = 0; wave < waves; ++wave) {
-      const Groups some{groups * wave / waves, groups * (wave + 1) / waves};
-      gradient_.sum(source, args.in<T>(0), some, memory);
-      gradient_.add_parts(args.out<T>(1), some, memory, [&](int64_t c, double sum, double dot) {
-        const batchnorm::ChannelGradient d =
-            batchnorm::gradient_of(sum, dot, g().pixels(), batchnorm::affine_of(c, mean, var, gamma, beta, g().eps).scale, static_cast<double>(var[c]), g().eps);
-        args.out<float>(2)[c] = static_cast<float>(d.dgamma);
-        args.out<float>(3)[c] = static_cast<float>(d.dbeta);
-        channel(3)[c] = static_cast<float>(d.a);
-        channel(4)[c] = static_cast<float>(d.b);
-        channel(5)[c] = static_cast<float>(d.offset);
-      });
-      // From the end of what each thread wrote.
-      const Slice of = gradient_.channels_of(some);
-      const depthwise_lines::GradientMap map{channel(0) + of.first, channel(3) + of.first, channel(4) + of.first, channel(5) + of.first};
-      const auto body = [&](int64_t first, int64_t last) {
-        const int64_t at = first * g().channels + of.first;
-        depthwise_lines::map_gradient({x + at, last - first, g().channels, of.channels, 0}, dx + at, map);
-      };
-      parallel_ranges(g().pixels(), std::max<int64_t>(1, 16384 / of.channels), body, true);
-    }
+    gradient_.sum(source, args.in<T>(0), memory);
+    gradient_.add_parts(args.out<T>(1), memory, [&](int64_t c, double sum, double dot) {
+      const batchnorm::ChannelGradient d =
+          batchnorm::gradient_of(sum, dot, g().pixels(), batchnorm::affine_of(c, mean, var, gamma, beta, g().eps).scale, static_cast<double>(var[c]), g().eps);
+      args.out<float>(2)[c] = static_cast<float>(d.dgamma);
+      args.out<float>(3)[c] = static_cast<float>(d.dbeta);
+      channel(3)[c] = static_cast<float>(d.a);
+      channel(4)[c] = static_cast<float>(d.b);
+      channel(5)[c] = static_cast<float>(d.offset);
+    });
+    // From the end of what each thread wrote.
+    const depthwise_lines::GradientMap map{channel(0), channel(3), channel(4), channel(5)};
+    const auto body = [&](int64_t first, int64_t last) {
+      const int64_t at = first * g().channels;
+      depthwise_lines::map_gradient({x + at, last - first, g().channels, g().channels, 0}, dx + at, map);
+    };
+    parallel_ranges(g().pixels(), std::max<int64_t>(1, 16384 / g().channels), body, true);
   }
 
  private:

@@ -29,7 +29,6 @@ constexpr int64_t kMostParts = 16;
 constexpr int64_t kSliceChunks = 2;        // forwards: two cache lines of f32, some processors read them in pairs
 constexpr int64_t kMostSliceChunks = 4;    // backwards, if the packed lines of all rows take so many bytes at most: half of a first-level cache
 constexpr int64_t kSliceBytes = 16 << 10;
-constexpr int64_t kWaveBytes = 8 << 20;    // of channels that are done before the next: a cache that all share holds them
 constexpr int64_t kPixelsAhead = 32;  // between what is computed and what is asked for, at least
 constexpr int64_t kMostClasses = 4;   // strides
 
@@ -135,11 +134,6 @@ struct Lines {
   int64_t first, behind;
 };
 
-/// Neighbours: [first, behind).
-struct Groups {
-  int64_t first, behind;
-};
-
 /// How many slices of a line a task takes, one after the other.
 enum class Together { kOne, kAll };
 
@@ -235,30 +229,21 @@ class Gradient {
     for (int64_t i = 0; i < together_ * g_.threads; ++i) ring_.clear_halos(ring(memory, i));
     for (int64_t slot = 0; slot < g_.threads; ++slot) line_.clear_halos(memory + lines_at_ + slot * line_.floats());
   }
-  /// Slices that tasks take together.
-  int64_t groups() const { return g_.slices() / together_; }
-  Slice channels_of(const Groups& some) const {
-    const int64_t group = together_ * g_.slice_chunks * kLanes;
-    return {some.first * group, std::min(some.behind * group, g_.channels) - some.first * group};
-  }
-
   /// For each line of a part, slice by slice:
   /// source.normalised(line slice, to, chunk) as forwards;
   /// source.gradients(line slice, where normalised wrote, gathered, sum, dot): the gradient of that is gathered so; makes sums grow, padded to whole chunks.
   /// Behind some neighbouring lines, at most block_lines: source.lines_done(part, slot, lines, are they the part's last).
   template <class Source>
-  void sum(const Source& source, const T* grad, const Groups& some, float* memory) const {
-    const int64_t count = some.behind - some.first;
-    parallel_tasks(parts_ * count, g_.threads, [&](int64_t task, int64_t slot) { sum_part(source, grad, task / count, some.first + task % count, slot, memory); });
+  void sum(const Source& source, const T* grad, float* memory) const {
+    parallel_tasks(parts_ * groups(), g_.threads, [&](int64_t task, int64_t slot) { sum_part(source, grad, task / groups(), task % groups(), slot, memory); });
   }
 
-  /// Behind sum: writes dweight of these; take(channel, sum of its gradients, dot) on several threads.
+  /// After sum: writes dweight; take(channel, sum of its gradients, dot) on several threads.
   template <class Take>
-  void add_parts(T* dweight, const Groups& some, float* memory, const Take& take) const {
+  void add_parts(T* dweight, float* memory, const Take& take) const {
     const auto* totals = reinterpret_cast<const double*>(memory + totals_at_);
-    const Slice of = channels_of(some);
-    parallel_for(of.chunks(), 4, [&](int64_t begin, int64_t end) {
-      for (int64_t c = of.first + begin * kLanes; c < of.first + std::min(end * kLanes, of.channels); ++c) {
+    parallel_for(g_.chunks, 4, [&](int64_t begin, int64_t end) {
+      for (int64_t c = begin * kLanes; c < std::min(end * kLanes, g_.channels); ++c) {
         // `row`: a tap, or behind them the sum and the dot.
         const auto total = [&](int64_t row) {
           double sum = 0;
@@ -273,6 +258,8 @@ class Gradient {
 
  private:
   int64_t lines() const { return g_.x[0] * g_.x[2]; }
+  /// Of slices that tasks take together.
+  int64_t groups() const { return g_.slices() / together_; }
   float* ring(float* memory, int64_t i) const { return memory + rings_at_ + i * ring_.floats(); }
   /// Where a chunk's totals are in a part's: [tap][lane] of the weight, then sums and dots of the channels.
   int64_t chunk_totals() const { return (g_.taps + 2) * kLanes; }

@@ -176,13 +176,12 @@ class Backward : public PreparedKernel {
     data_.pack(weight, scale.data(), nullptr, memory + data_at_);
     std::fill_n(memory + products_at_, products_.floats() * g().threads, 0.0f);
     std::fill_n(totals(memory, 0), products_.floats() * gradient_.parts(), 0.0);
-    const Groups all{0, gradient_.groups()};
     gradient_.begin(args.in<float>(1), args.out<float>(2), memory);
-    gradient_.sum(Source{*this, {g(), convolution_, x, memory + convolution_at_, in_}, dx, memory}, args.in<float>(0), all, memory);
+    gradient_.sum(Source{*this, {g(), convolution_, x, memory + convolution_at_, in_}, dx, memory}, args.in<float>(0), memory);
 
     const Doubles w = matrix_of(weight_, weight, room), products = gradient_products(memory, room);
     std::pmr::vector<batchnorm::ChannelGradient> channels(static_cast<size_t>(out_), &room);
-    gradient_.add_parts(args.out<float>(2), all, memory, [&](int64_t c, double sum, double) {
+    gradient_.add_parts(args.out<float>(2), memory, [&](int64_t c, double sum, double) {
       const double about_mean = dot(w.data() + c * in_, products.data() + c * in_, in_) - static_cast<double>(mean[c]) * sum;
       const batchnorm::ChannelGradient d = batchnorm::gradient_of(sum, about_mean, g().pixels(), scale_of(c), static_cast<double>(var[c]), g().eps);
       args.out<float>(3)[c] = static_cast<float>(d.dgamma);
