@@ -1,22 +1,24 @@
 #include "libcore/nn/zoo.h"
 
 #include <algorithm>
+#include <set>
 
 namespace galley {
 namespace {
 
-const ModelTable& table() {
-  static const ModelTable all = [] {
+ModelTable& table() {
+  static ModelTable all = [] {
     ModelTable rows;
     for (ModelTable (*family)() : {simple_models, cifar_resnet_models, resnet_models, mobilenet_models, vgg_models, alexnet_models, squeezenet_models,
                                    densenet_models, inception_models, mnasnet_models, shufflenet_models, efficientnet_models, regnet_models,
-                                   vit_models, convnext_models, swin_models, language_models, onnx_models, layers_models}) {
+                                   vit_models, convnext_models, swin_models, language_models, layers_models}) {
       for (ModelEntry& entry : family()) rows.push_back(std::move(entry));
     }
     return rows;
   }();
   return all;
 }
+bool listed = false;  // models() has been called
 
 const ModelEntry& find(std::string_view type) {
   std::vector<std::string> names;
@@ -32,11 +34,28 @@ const ModelEntry& find(std::string_view type) {
 
 ComponentKinds models() {
   static const std::vector<ComponentKind> kinds = [] {
+    listed = true;
     std::vector<ComponentKind> list;
     for (const ModelEntry& entry : table()) list.push_back(entry.kind);
     return list;
   }();
   return kinds;
+}
+
+void add_model_family(ModelTable (*family)()) {
+  static std::set<ModelTable (*)()> added;
+  if (!added.insert(family).second) return;
+  GALLEY_ASSERT(!listed, "a family of models is added after the list was made");
+  // Before "layers", which stays the last.
+  for (ModelEntry& entry : family()) table().insert(table().end() - 1, std::move(entry));
+}
+
+bool carries_weights(const Component& model) { return !model_file(model).empty(); }
+
+std::string model_file(const Component& model) {
+  if (!model) return "";
+  const ModelEntry& entry = find(model.type);
+  return entry.file == nullptr ? std::string() : entry.file(*model.params);
 }
 
 bool is_zoo_model(std::string_view type) { return type != "layers" && type != "onnx"; }

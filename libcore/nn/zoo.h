@@ -81,8 +81,12 @@ struct ModelEntry {
   BuildModel build;  // for models of one input
   ModelInfo (*info)(const Options& params);
   NamedValues (*build_named)(Builder& b, const Options& params, const NamedValues& inputs) = nullptr;  // for models that may have several
+  std::string (*file)(const Options& params) = nullptr;  // the file that the model is made from, initial values included; null: none
 };
 using ModelTable = std::vector<ModelEntry>;
+
+/// Adds the models of another room, before `models()` is first called; a second time does nothing.
+void add_model_family(ModelTable (*family)());
 
 // Each family's table, in its file.
 ModelTable simple_models();
@@ -102,7 +106,6 @@ ModelTable vit_models();
 ModelTable convnext_models();
 ModelTable swin_models();
 ModelTable language_models();
-ModelTable onnx_models();
 ModelTable layers_models();
 
 /// Channels of a scaled layer: a multiple of `divisor`, at least that, never below 90 % of `channels` (Sandler et al. 2018).

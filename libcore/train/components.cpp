@@ -6,6 +6,7 @@
 #include "libcore/data/transform.h"
 #include "libcore/nn/loss.h"
 #include "libcore/nn/zoo.h"
+#include "libcore/onnx/import/model.h"
 #include "libcore/optim/optimizer.h"
 #include "libcore/optim/schedule.h"
 #include "libcore/tasks/task.h"
@@ -13,6 +14,7 @@
 namespace galley {
 
 const ComponentRegistry& recipe_components() {
+  add_onnx_models();
   static const ComponentRegistry registry{.models = models(),
                                           .sources = data_sources(),
                                           .transforms = data_transforms(),

@@ -10,6 +10,7 @@
 #include "libcore/base/glob.h"
 #include "libcore/base/units.h"
 #include "libcore/nn/zoo.h"
+#include "libcore/train/components.h"
 #include "tools/common/provenance.h"
 #include "tools/weights/model_cost.h"
 #include "tools/weights/weights.h"
@@ -33,7 +34,7 @@ int WeightsTool::list() const {
   const WeightRegistry registry = weight_registry();
   std::set<std::string> names;
   for (const std::string& model : registry.models()) names.insert(model);
-  for (const ComponentKind& kind : models()) {
+  for (const ComponentKind& kind : recipe_components().models) {
     if (is_zoo_model(kind.type)) names.insert(std::string(kind.type));
   }
   const std::string pattern = words_.empty() ? "*" : words_[0];

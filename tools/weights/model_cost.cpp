@@ -4,11 +4,12 @@
 
 #include "libcore/graph/op_def.h"
 #include "libcore/nn/zoo.h"
+#include "libcore/train/components.h"
 
 namespace galley::tools {
 
 std::optional<ModelCost> model_cost(const std::string& model, int64_t input_size) {
-  const ComponentKinds kinds = models();
+  const ComponentKinds kinds = recipe_components().models;
   if (std::none_of(kinds.begin(), kinds.end(), [&](const ComponentKind& kind) { return kind.type == model && is_zoo_model(kind.type); })) return std::nullopt;
   const Component component = default_model(model);
   const ModelInfo info = model_info(component);

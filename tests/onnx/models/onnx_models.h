@@ -9,6 +9,7 @@
 #include <string>
 
 #include "libcore/nn/zoo.h"
+#include "libcore/onnx/import/model.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/runtime/execution.h"
 #include "tests/nn/golden_model.h"
@@ -29,6 +30,7 @@ inline Component onnx_component(const std::string& path) {
    private:
     std::string path_;
   } setter(path);
+  add_onnx_models();
   Component model = default_model("onnx");
   model.params->options(setter);
   return model;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "libcore/nn/onnx_import.h"
+#include "libcore/onnx/import/import.h"
 #include "libcore/ops/unary.h"
 
 namespace galley::onnx_import {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "libcore/nn/onnx_import.h"
+#include "libcore/onnx/import/import.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/ops/shape.h"

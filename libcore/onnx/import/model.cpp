@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "libcore/base/file.h"
-#include "libcore/nn/onnx_import.h"
+#include "libcore/onnx/import/import.h"
+#include "libcore/onnx/import/model.h"
 
 namespace galley {
 namespace {
@@ -94,15 +95,14 @@ ModelInfo info(const Options& options) {
   return info;
 }
 
+std::string file(const Options& options) { return params_of<OnnxParams>(options).path; }
+
+ModelTable onnx_models() {
+  return {{.kind = {"onnx", "the graph of an ONNX file, with its initializers as weights", make_options<OnnxParams>}, .build = build, .info = info, .file = file}};
+}
+
 }  // namespace
 
-ModelTable onnx_models() { return {{{"onnx", "the graph of an ONNX file, with its initializers as weights", make_options<OnnxParams>}, build, info}}; }
-
-bool carries_weights(const Component& model) { return model.as<OnnxParams>() != nullptr; }
-
-std::string model_file(const Component& model) {
-  const auto* params = model.as<OnnxParams>();
-  return params == nullptr ? std::string() : params->path;
-}
+void add_onnx_models() { add_model_family(onnx_models); }
 
 }  // namespace galley

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "libcore/nn/onnx_window.h"
+#include "libcore/onnx/import/window.h"
 #include "libcore/ops/pool.h"
 #include "libcore/ops/shape.h"
 

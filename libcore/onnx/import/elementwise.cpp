@@ -5,7 +5,7 @@
 #include <limits>
 #include <map>
 
-#include "libcore/nn/onnx_import.h"
+#include "libcore/onnx/import/import.h"
 #include "libcore/onnx/expression.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/elementwise.h"

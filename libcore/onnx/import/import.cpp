@@ -1,4 +1,4 @@
-#include "libcore/nn/onnx_import.h"
+#include "libcore/onnx/import/import.h"
 
 #include <algorithm>
 #include <array>

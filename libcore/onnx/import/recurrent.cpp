@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "libcore/nn/onnx_import.h"
+#include "libcore/onnx/import/import.h"
 #include "libcore/ops/recurrent.h"
 #include "libcore/ops/shape.h"
 

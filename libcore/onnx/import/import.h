@@ -1,5 +1,5 @@
 #pragma once
-// The nodes of an ONNX file as a model of Galley: what the files onnx_*.cpp share. The kind "onnx" of the models is in onnx_model.cpp.
+// The nodes of an ONNX file as a model of Galley: what the files of this folder share. The kind "onnx" of the models is in model.cpp.
 
 #include <map>
 #include <memory>

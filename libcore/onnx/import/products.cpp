@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "libcore/nn/onnx_import.h"
-#include "libcore/nn/onnx_window.h"
+#include "libcore/onnx/import/import.h"
+#include "libcore/onnx/import/window.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/conv.h"
 #include "libcore/ops/embedding.h"

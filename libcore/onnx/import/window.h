@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "libcore/nn/onnx_import.h"
+#include "libcore/onnx/import/import.h"
 
 namespace galley::onnx_import {
 

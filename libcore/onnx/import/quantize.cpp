@@ -1,6 +1,6 @@
 // QuantizeLinear and DequantizeLinear: of weights, done once; of activations, rounding that stays in the graph.
 
-#include "libcore/nn/onnx_import.h"
+#include "libcore/onnx/import/import.h"
 #include "libcore/ops/quantize.h"
 
 namespace galley::onnx_import {
