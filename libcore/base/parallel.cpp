@@ -47,7 +47,8 @@ void set_compute_threads(int threads) {
 
 void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_t)> body) {
   if (count <= 0) return;
-  const int64_t parts = std::min<int64_t>(compute_threads(), (count + std::max<int64_t>(grain, 1) - 1) / std::max<int64_t>(grain, 1));
+  const int threads = compute_threads();
+  const int64_t parts = std::min<int64_t>(threads, (count + std::max<int64_t>(grain, 1) - 1) / std::max<int64_t>(grain, 1));
   if (parts <= 1) {
     body(0, count);
     return;
@@ -55,7 +56,8 @@ void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_
   std::mutex mutex;
   std::exception_ptr error;
   int64_t failed = parts;  // the first part that threw
-#pragma omp parallel for num_threads(static_cast<int>(parts)) schedule(static, 1)
+  // Always the whole team, though some may have no part: libgomp ends threads that a smaller team leaves out and makes them again for the next loop.
+#pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (int64_t part = 0; part < parts; ++part) {
     try {
       body(count * part / parts, count * (part + 1) / parts);

@@ -106,12 +106,12 @@ class Verifier {
 bool same_bytes(const Shape& shape, const MemoryFormat& a, const MemoryFormat& b) {
   if (a == b) return true;
   if (a.is_blocked() || b.is_blocked()) return false;
-  const auto moving = [&](const MemoryFormat& format) {
-    std::vector<int> dims = format.order(shape.rank());
-    std::erase_if(dims, [&](int dim) { return shape[dim] == 1; });
-    return dims;
-  };
-  return shape.elements() == 0 || moving(a) == moving(b);
+  if (shape.elements() == 0) return true;
+  const Shape in_a = a.strides(shape), in_b = b.strides(shape);
+  for (int dim = 0; dim < shape.rank(); ++dim) {
+    if (shape[dim] != 1 && in_a[dim] != in_b[dim]) return false;
+  }
+  return true;
 }
 
 bool is_view(const Graph& graph, const Node& node) {

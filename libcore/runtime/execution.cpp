@@ -11,27 +11,41 @@ namespace {
 
 constexpr unsigned char kGuardByte = 0xA5;
 
-/// Batches come as the data pipeline makes them: the usual conversion, [N,C,H,W] floats to channels_last, quickly.
+/// Between planes [N,C,S] and pixels [N,S,C] of images; S is all their positions.
+template <class Word>
+void move_channels(const Shape& shape, bool to_pixels, const void* from, void* to) {
+  const int64_t channels = shape[1], row = shape.rank() == 4 ? shape[3] : shape[3] * shape[4], area = shape[2] * row;
+  const auto* source = static_cast<const Word*>(from);
+  auto* target = static_cast<Word*>(to);
+  parallel_for(shape[0] * shape[2], 8, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t image = r / shape[2] * channels * area, first = r % shape[2] * row;
+      for (int64_t c = 0; c < channels; ++c) {
+        const int64_t plane = image + c * area + first, pixels = image + first * channels + c;
+        if (to_pixels) {
+          for (int64_t i = 0; i < row; ++i) target[pixels + i * channels] = source[plane + i];
+        } else {
+          for (int64_t i = 0; i < row; ++i) target[plane + i] = source[pixels + i * channels];
+        }
+      }
+    }
+  });
+}
+
+/// A fed array in the program's format. Of the formats of images without allocation: batches come as the data pipeline makes them.
 void convert(const Tensor& values, Tensor& result) {
-  if (values.dtype() != DType::kF32 || !values.format().is_contiguous() || result.format() != MemoryFormat::channels_last()) {
+  const bool to_pixels = values.format().is_contiguous() && result.format().is_channels_last();
+  if (!to_pixels && !(values.format().is_channels_last() && result.format().is_contiguous())) {
     const Tensor converted = values.to(result.format());
     std::memcpy(result.data(), converted.data(), static_cast<size_t>(result.bytes()));
     return;
   }
-  const Shape& shape = values.shape();
-  const int64_t channels = shape[1], area = shape[2] * shape[3];
-  const auto* from = values.data_as<float>();
-  auto* to = result.data_as<float>();
-  parallel_for(shape[0] * shape[2], 8, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t n = row / shape[2], first = row % shape[2] * shape[3];
-      for (int64_t c = 0; c < channels; ++c) {
-        const float* source = from + (n * channels + c) * area + first;
-        float* target = to + (n * area + first) * channels + c;
-        for (int64_t w = 0; w < shape[3]; ++w) target[w * channels] = source[w];
-      }
-    }
-  });
+  switch (dtype_size(values.dtype())) {
+    case 1: return move_channels<uint8_t>(values.shape(), to_pixels, values.data(), result.data());
+    case 2: return move_channels<uint16_t>(values.shape(), to_pixels, values.data(), result.data());
+    case 4: return move_channels<uint32_t>(values.shape(), to_pixels, values.data(), result.data());
+    default: return move_channels<uint64_t>(values.shape(), to_pixels, values.data(), result.data());
+  }
 }
 
 }  // namespace
@@ -120,6 +134,7 @@ const Tensor& Execution::in_program_format(Feed& feed, const TensorType& type, c
     feed.copied = device_.make_event();
   }
   feed.copied->synchronize();
+  const ThreadShare share(program_->threads());  // as in runs: a team of another size makes and ends threads
   convert(values, feed.converted);
   return feed.converted;
 }

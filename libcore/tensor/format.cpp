@@ -1,10 +1,33 @@
 #include "libcore/tensor/format.h"
 
+#include <algorithm>
+#include <array>
 #include <numeric>
+#include <span>
 
 #include "libcore/base/error.h"
 
 namespace galley {
+namespace {
+
+using Dims = std::array<int, Shape::kMaxRank>;
+
+/// Dimensions from outermost to innermost, without allocation: kernels ask for offsets while they run. `blocked`: those of a blocked format.
+Dims dims_of(const MemoryFormat& format, std::span<const int> blocked, int rank) {
+  Dims dims{};
+  std::iota(dims.begin(), dims.begin() + rank, 0);
+  if (format.is_channels_last()) {
+    GALLEY_CHECK(rank == (format.kind() == MemoryFormat::Kind::kChannelsLast ? 4 : 5), format.str(), " is not a format of rank ", rank);
+    std::rotate(dims.begin() + 1, dims.begin() + 2, dims.begin() + rank);
+  }
+  if (format.is_blocked()) {
+    GALLEY_CHECK(rank == static_cast<int>(blocked.size()), format.str(), " is not a format of rank ", rank);
+    std::copy(blocked.begin(), blocked.end(), dims.begin());
+  }
+  return dims;
+}
+
+}  // namespace
 
 MemoryFormat MemoryFormat::channels_last_for_rank(int rank) {
   return rank == 4 ? channels_last() : rank == 5 ? channels_last_3d() : contiguous();
@@ -61,18 +84,8 @@ std::string MemoryFormat::str() const {
 }
 
 std::vector<int> MemoryFormat::order(int rank) const {
-  std::vector<int> order(static_cast<size_t>(rank));
-  std::iota(order.begin(), order.end(), 0);
-  if (is_channels_last()) {
-    GALLEY_CHECK(rank == (kind_ == Kind::kChannelsLast ? 4 : 5), str(), " is not a format of rank ", rank);
-    order.erase(order.begin() + 1);
-    order.push_back(1);
-  }
-  if (is_blocked()) {
-    GALLEY_CHECK(rank == static_cast<int>(order_.size()), str(), " is not a format of rank ", rank);
-    order = order_;
-  }
-  return order;
+  const Dims dims = dims_of(*this, order_, rank);
+  return {dims.begin(), dims.begin() + rank};
 }
 
 int64_t MemoryFormat::padded_elements(const Shape& shape) const {
@@ -89,10 +102,11 @@ Shape MemoryFormat::strides(const Shape& shape) const {
   GALLEY_ASSERT(!is_blocked());
   Shape strides = shape;
   int64_t step = 1;
-  const std::vector<int> dims = order(shape.rank());
-  for (auto dim = dims.rbegin(); dim != dims.rend(); ++dim) {
-    strides[*dim] = step;
-    step *= shape[*dim] > 0 ? shape[*dim] : 1;
+  const Dims dims = dims_of(*this, order_, shape.rank());
+  for (int i = shape.rank(); i-- > 0;) {
+    const int dim = dims[static_cast<size_t>(i)];
+    strides[dim] = step;
+    step *= shape[dim] > 0 ? shape[dim] : 1;
   }
   return strides;
 }
@@ -111,7 +125,8 @@ int64_t MemoryFormat::offset(const Shape& shape, const Shape& index) const {
     step *= size;
   }
   int64_t offset = 0;
-  for (int dim : order(shape.rank())) offset = offset * outer_size[dim] + outer[dim];
+  const Dims dims = dims_of(*this, order_, shape.rank());
+  for (const int dim : std::span(dims).first(static_cast<size_t>(shape.rank()))) offset = offset * outer_size[dim] + outer[dim];
   return offset * step + inner;
 }
 
