@@ -1,6 +1,8 @@
 #include "libcore/profiler/recorder.h"
 
+#include <algorithm>
 #include <chrono>
+#include <tuple>
 
 namespace galley {
 namespace {
@@ -34,6 +36,12 @@ void Recorder::end_step(int64_t resident_bytes) {
   GALLEY_ASSERT(!recording_.steps.empty() && recording_.steps.back().end_ns == 0, "end_step without begin_step");
   StepMark& mark = recording_.steps.back();
   mark.end_ns = steady_ns();
+  std::vector<NodeEvent>& nodes = recording_.nodes;
+  for (size_t i = 0, first = nodes.size() - marks_.size(); i < marks_.size(); ++i) {
+    std::tie(nodes[first + i].begin_ns, nodes[first + i].end_ns) = marks_.times(i);
+    mark.end_ns = std::max(mark.end_ns, nodes[first + i].end_ns);
+  }
+  marks_.clear();
   mark.resident_bytes = resident_bytes;
   mark.end_node = recording_.nodes.size();
   mark.end_wait = recording_.waits.size();
@@ -43,14 +51,15 @@ void Recorder::clear() {
   recording_.steps.clear();
   recording_.nodes.clear();
   recording_.waits.clear();
+  marks_.clear();
 }
 
-void Recorder::before(const Program&, const Step&) { began_ns_ = steady_ns(); }
+void Recorder::before(const Program&, const Step&, Stream& stream) { marks_.begin(stream); }
 
-void Recorder::after(const Program& program, const Step& step, const NodeOutputs&) {
-  const int64_t end = steady_ns();
+void Recorder::after(const Program& program, const Step& step, const NodeOutputs& outputs) {
+  marks_.end(outputs.stream());
   const int32_t index = &program == last_program_ ? last_index_ : index_of(program);
-  recording_.nodes.push_back({began_ns_, end, index, static_cast<int32_t>(&step - program.steps().data())});
+  recording_.nodes.push_back({0, 0, index, static_cast<int32_t>(&step - program.steps().data())});  // times: end_step
 }
 
 void Recorder::fetched(int64_t begin_ns, int64_t end_ns) { recording_.waits.push_back({begin_ns, end_ns}); }

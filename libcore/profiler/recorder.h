@@ -1,5 +1,6 @@
 #pragma once
-// Recorder: when every node of a program ran, step after step. Two clock reads and one store a node; memory is taken between steps.
+// Recorder: when every node of a program ran, step after step. Two events of the stream a node, whose times are read at the end of the step; on the host's
+// stream these are clock reads. Memory is taken between steps.
 
 #include <cstdint>
 #include <memory>
@@ -39,12 +40,13 @@ struct Recording {
 class Recorder final : public NodeObserver {
  public:
   void begin_step(int64_t number);
+  /// Waits until the nodes of the step have run.
   void end_step(int64_t resident_bytes = 0);
   /// Forgets what was recorded and keeps the memory: the end of warm-up.
   void clear();
   const Recording& recording() const { return recording_; }
 
-  void before(const Program& program, const Step& step) override;
+  void before(const Program& program, const Step& step, Stream& stream) override;
   void after(const Program& program, const Step& step, const NodeOutputs& outputs) override;
   void fetched(int64_t begin_ns, int64_t end_ns) override;
 
@@ -54,7 +56,7 @@ class Recorder final : public NodeObserver {
   Recording recording_;
   const Program* last_program_ = nullptr;
   int32_t last_index_ = 0;
-  int64_t began_ns_ = 0;
+  NodeMarks marks_;  // of the step that runs
 };
 
 /// Which steps are watched: skip_first once, then `repeat` times wait (off), warmup (watched, not kept), active (kept). The names are

@@ -53,7 +53,8 @@ void Engine::follow_store() {
 }
 
 std::unique_ptr<Execution> Engine::bind(std::shared_ptr<const Program> program, Binding binding) {
-  return std::make_unique<Execution>(std::move(program), store_, binding.arena ? std::move(binding.arena) : arena_, std::move(binding.names));
+  return std::make_unique<Execution>(std::move(program), store_, binding.arena ? std::move(binding.arena) : arena_, std::move(binding.names),
+                                     std::move(binding.carried));
 }
 
 }  // namespace galley

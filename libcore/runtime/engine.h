@@ -62,7 +62,10 @@ class Engine {
   struct Binding {
     std::shared_ptr<Arena> arena = nullptr;        ///< Scratch of its own, for an execution that runs beside others.
     std::map<std::string, std::string> names = {}; ///< Other names in the store (evaluation on averaged weights).
+    std::shared_ptr<Carried> carried = nullptr;    ///< The request that the execution serves; none: one of its own.
   };
+  /// A request of this engine's device: what its executions carry from run to run.
+  std::shared_ptr<Carried> carried() const { return std::make_shared<Carried>(backend_->device()); }
   /// The program on this engine's parameters, ready to run.
   std::unique_ptr<Execution> bind(std::shared_ptr<const Program> program, Binding binding);
   std::unique_ptr<Execution> bind(std::shared_ptr<const Program> program) { return bind(std::move(program), {}); }

@@ -50,7 +50,8 @@ void convert(const Tensor& values, Tensor& result) {
 
 }  // namespace
 
-Execution::Execution(std::shared_ptr<const Program> program, ParameterStore& store, std::shared_ptr<Arena> arena, std::map<std::string, std::string> binding)
+Execution::Execution(std::shared_ptr<const Program> program, ParameterStore& store, std::shared_ptr<Arena> arena, std::map<std::string, std::string> binding,
+                     std::shared_ptr<Carried> carried)
     : program_(std::move(program)),
       store_(store),
       arena_(arena ? std::move(arena) : std::make_shared<Arena>()),
@@ -60,6 +61,7 @@ Execution::Execution(std::shared_ptr<const Program> program, ParameterStore& sto
       scalars_(program_->graph(), device_) {
   arena_->use(device_);
   declare_inputs();
+  carry(carried ? std::move(carried) : std::make_shared<Carried>(device_));
   GALLEY_ASSERT(&store_.device() == &device_, "a program of ", device_.name(), ", parameters on ", store_.device().name());
   find_prepare_reads();
   find_results();
@@ -77,11 +79,18 @@ void Execution::declare_inputs() {
       if (!scalars_.has(id)) feeds_[id];
       continue;
     }
+    if (info.role == ValueRole::kCarried) continue;
     const auto bound = binding_.find(info.name);
     const std::string& name = bound == binding_.end() ? info.name : bound->second;
     store_.declare(name, info.type, info.role);
     store_names_[id] = name;
   }
+}
+
+void Execution::carry(std::shared_ptr<Carried> carried) {
+  carried->declare(*program_);
+  carried_ = std::move(carried);
+  bound_generation_.reset();  // other addresses
 }
 
 void Execution::find_prepare_reads() {
@@ -96,7 +105,8 @@ void Execution::find_prepare_reads() {
     }
     for (ValueId id : node.outputs) {
       const Placement& place = memory.values[static_cast<size_t>(id)];
-      if (place.region == Placement::Region::kNamed) updated.insert(store_names_.at(place.named));
+      const auto stored = place.region == Placement::Region::kNamed ? store_names_.find(place.named) : store_names_.end();
+      if (stored != store_names_.end()) updated.insert(stored->second);  // else carried
     }
   }
   prepare_reads_.assign(reads.begin(), reads.end());
@@ -190,7 +200,9 @@ void* Execution::address(ValueId id) const {
     case Placement::Region::kPrepared: return prepared_->address() + place.offset;
     case Placement::Region::kResult: return results_->address() + place.offset;
     case Placement::Region::kNamed: {
-      if (program_->graph().value(place.named).role != ValueRole::kInput) return store_.tensor(store_names_.at(place.named)).address();
+      const ValueInfo& input = program_->graph().value(place.named);
+      if (input.role == ValueRole::kCarried) return carried_->tensor(input.name).address();
+      if (input.role != ValueRole::kInput) return store_.tensor(store_names_.at(place.named)).address();
       if (scalars_.has(place.named)) return scalars_.address(place.named);
       const Tensor& fed = feeds_.at(place.named).values;
       return fed.defined() ? const_cast<void*>(fed.address()) : nullptr;
@@ -232,11 +244,9 @@ uint64_t Execution::prepared_versions() const {
 void Execution::execute(size_t s, NodeObserver* observer) {
   const Step& step = program_->steps()[s];
   const Call& call = calls_[s];
-  if (observer != nullptr) observer->before(*program_, step);
+  if (observer != nullptr) observer->before(*program_, step, stream_);
   step.kernel->run(stream_, {call.inputs, call.outputs, call.scratch});
-  if (observer == nullptr) return;
-  stream_.synchronize();
-  observer->after(*program_, step, NodeOutputs(*program_, step, call.outputs, stream_));
+  if (observer != nullptr) observer->after(*program_, step, NodeOutputs(*program_, step, call.outputs, stream_));
 }
 
 void Execution::execute_guarded(size_t s, NodeObserver* observer) {
@@ -299,6 +309,7 @@ void Execution::run(const RunOptions& options) {
     if (!options.skip_updates || !program_->steps()[s].updates) step(s);
   }
   fetch_results();
+  if (options.observer != nullptr) options.observer->after_run(*program_);
   if (options.skip_updates) return;
   for (const std::string& name : updated_) store_.touch(name);
 }
@@ -326,6 +337,9 @@ std::optional<NonFinite> Execution::check_arrays(
   const Graph& graph = program_->graph();
   for (ValueId id : graph.inputs()) {
     const ValueInfo& info = graph.value(id);
+    if (info.role == ValueRole::kCarried) {
+      if (std::optional<NonFinite> bad = check(info.name, role_name(info.role), carried_->get(info.name))) return bad;
+    }
     if (info.role != ValueRole::kInput) continue;
     const Tensor values = scalars_.has(id) ? scalars_.values(id) : on_host(feeds_.at(id).values, stream_);
     if (std::optional<NonFinite> bad = check(info.name, "input", values)) return bad;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "libcore/runtime/arena.h"
+#include "libcore/runtime/carried.h"
 #include "libcore/runtime/observer.h"
 #include "libcore/runtime/parameter_store.h"
 #include "libcore/runtime/program.h"
@@ -31,11 +32,15 @@ struct NonFinite;
 class Execution {
  public:
   /// Declares the program's parameters in the store where they are missing. `binding` gives some of the program's names another name
-  /// in the store (evaluation on averaged weights). `arena`: shared scratch; none: one of its own.
+  /// in the store (evaluation on averaged weights). `arena`: shared scratch; none: one of its own. `carried`: of a request that other executions serve too;
+  /// none: one of its own.
   Execution(std::shared_ptr<const Program> program, ParameterStore& store, std::shared_ptr<Arena> arena = nullptr,
-            std::map<std::string, std::string> binding = {});
+            std::map<std::string, std::string> binding = {}, std::shared_ptr<Carried> carried = nullptr);
 
   const Program& program() const { return *program_; }
+  /// The request that the following runs belong to. Throws as Carried::declare; the execution keeps its request then.
+  void carry(std::shared_ptr<Carried> carried);
+  const std::shared_ptr<Carried>& carried() const { return carried_; }
   /// Gives an input its values until it is given others. On the host's device the array is kept, not copied, where its format is the program's and it is
   /// no scalar; elsewhere it is copied before `feed` returns.
   void feed(std::string_view name, const Tensor& values);
@@ -92,6 +97,7 @@ class Execution {
   std::shared_ptr<const Program> program_;
   ParameterStore& store_;
   std::shared_ptr<Arena> arena_;
+  std::shared_ptr<Carried> carried_;
   Device& device_;
   Stream& stream_;
   std::map<std::string, std::string> binding_;
@@ -117,7 +123,7 @@ struct NonFinite {
 };
 std::optional<NonFinite> find_non_finite(Execution& execution);
 
-/// Collects the time of each operator and module.
+/// Collects the time of each operator and module, by events of the stream; a run that it observes has run when it returns.
 class NodeTimer : public NodeObserver {
  public:
   struct Row {
@@ -127,17 +133,21 @@ class NodeTimer : public NodeObserver {
     double seconds = 0;
     Cost cost;  // of one call (by_op: of all nodes, one call each)
   };
-  void before(const Program& program, const Step& step) override;
+  void before(const Program& program, const Step& step, Stream& stream) override;
   void after(const Program& program, const Step& step, const NodeOutputs& outputs) override;
+  void after_run(const Program& program) override;
   /// One row a step, in order of the program.
   const std::vector<Row>& rows() const { return rows_; }
   /// Rows summed by operator and phase, slowest first (path is empty).
   std::vector<Row> by_op() const;
 
  private:
+  Row& row_of(const Program& program, const Step& step);
+
   std::vector<Row> rows_;
   std::map<int, size_t> row_of_node_;
-  double started_ = 0;
+  NodeMarks marks_;                  // of the run
+  std::vector<const Step*> marked_;  // their steps
 };
 
 }  // namespace galley

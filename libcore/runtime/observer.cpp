@@ -14,4 +14,21 @@ const void* NodeOutputs::host(size_t i) const {
   return copied->data();
 }
 
+void NodeMarks::begin(Stream& stream) {
+  if (device_ != &stream.device()) {
+    GALLEY_ASSERT(marked_ == 0, "marks of nodes on two devices");
+    marks_.clear();
+    device_ = &stream.device();
+  }
+  if (marked_ == marks_.size()) marks_.push_back({device_->make_event(), device_->make_event()});
+  stream.record(*marks_[marked_].begin);
+}
+
+void NodeMarks::end(Stream& stream) { stream.record(*marks_[marked_++].end); }
+
+std::pair<int64_t, int64_t> NodeMarks::times(size_t i) const {
+  GALLEY_ASSERT(i < marked_);
+  return {marks_[i].begin->time_ns(), marks_[i].end->time_ns()};
+}
+
 }  // namespace galley

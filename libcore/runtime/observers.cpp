@@ -1,13 +1,10 @@
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "libcore/runtime/execution.h"
 
 namespace galley {
 namespace {
-
-double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 /// The logical index of element `flat` in row-major order.
 Shape index_of(const Shape& shape, int64_t flat) {
@@ -84,18 +81,31 @@ std::optional<NonFinite> find_non_finite(Execution& execution) {
   return check.found;
 }
 
-void NodeTimer::before(const Program&, const Step&) { started_ = seconds_now(); }
+void NodeTimer::before(const Program&, const Step&, Stream& stream) { marks_.begin(stream); }
 
-void NodeTimer::after(const Program& program, const Step& step, const NodeOutputs&) {
-  const double seconds = seconds_now() - started_;
+void NodeTimer::after(const Program&, const Step& step, const NodeOutputs& outputs) {
+  marks_.end(outputs.stream());
+  marked_.push_back(&step);
+}
+
+void NodeTimer::after_run(const Program& program) {
+  for (size_t i = 0; i < marked_.size(); ++i) {
+    const auto [begin, end] = marks_.times(i);
+    Row& row = row_of(program, *marked_[i]);
+    ++row.calls;
+    row.seconds += 1e-9 * static_cast<double>(end - begin);
+  }
+  marks_.clear();
+  marked_.clear();
+}
+
+NodeTimer::Row& NodeTimer::row_of(const Program& program, const Step& step) {
   const auto [found, is_new] = row_of_node_.emplace(step.node, rows_.size());
   if (is_new) {
     const Node& node = program.graph().nodes()[static_cast<size_t>(step.node)];
     rows_.push_back({std::string(node.op->name), node.path, std::string(step.backend), node.phase, 0, 0.0, cost_of(*node.op, context_of(program.graph(), node))});
   }
-  Row& row = rows_[found->second];
-  ++row.calls;
-  row.seconds += seconds;
+  return rows_[found->second];
 }
 
 std::vector<NodeTimer::Row> NodeTimer::by_op() const {

@@ -26,7 +26,7 @@ void ParameterStore::declare(const Program& program) {
   GALLEY_ASSERT(device_ == &program.device(), "a program of ", program.device().name(), ", parameters on ", device_->name());
   for (ValueId id : program.graph().inputs()) {
     const ValueInfo& info = program.graph().value(id);
-    if (info.role != ValueRole::kInput) declare(info.name, info.type, info.role);
+    if (info.role != ValueRole::kInput && info.role != ValueRole::kCarried) declare(info.name, info.type, info.role);
   }
 }
 

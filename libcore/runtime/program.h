@@ -54,6 +54,8 @@ class Program {
   int64_t persistent_bytes() const;
   /// Inputs that are fed each run.
   int64_t feed_bytes() const;
+  /// What a request carries from run to run.
+  int64_t carried_bytes() const;
   int64_t scratch_bytes() const { return memory_.arena_bytes; }
   int64_t prepared_bytes() const { return memory_.prepared_bytes; }
 

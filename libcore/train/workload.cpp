@@ -146,6 +146,8 @@ std::shared_ptr<const Program> compiled_forward(const Session& session, int64_t 
   return compile_forward(engine, types, model);
 }
 
-int64_t Workload::planned_bytes(const Program& program) { return program.persistent_bytes() + program.scratch_bytes() + program.prepared_bytes() + program.feed_bytes(); }
+int64_t Workload::planned_bytes(const Program& program) {
+  return program.persistent_bytes() + program.scratch_bytes() + program.prepared_bytes() + program.feed_bytes() + program.carried_bytes();
+}
 
 }  // namespace galley

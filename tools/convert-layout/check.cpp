@@ -1,6 +1,5 @@
 // The layout doctor: galley-convert-layout --check RECIPE.
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -52,12 +51,20 @@ bool is_image(const TensorType& type) { return type.shape.rank() == 4 || type.sh
 class NodeClock : public NodeObserver {
  public:
   explicit NodeClock(const Program& program) : program_(&program) {}
-  void before(const Program&, const Step&) override { began_ = std::chrono::steady_clock::now(); }
-  void after(const Program& program, const Step& step, const NodeOutputs&) override {
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
-    if (&program != program_) return;  // the part of an update that only adds gradients
-    const auto [found, is_new] = seconds_.try_emplace(step.node, seconds);
-    if (!is_new) found->second = std::min(found->second, seconds);
+  void before(const Program&, const Step&, Stream& stream) override { marks_.begin(stream); }
+  void after(const Program&, const Step& step, const NodeOutputs& outputs) override {
+    marks_.end(outputs.stream());
+    marked_.push_back(step.node);
+  }
+  void after_run(const Program& program) override {
+    for (size_t i = 0; i < marked_.size() && &program == program_; ++i) {  // else the part of an update that only adds gradients
+      const auto [begin, end] = marks_.times(i);
+      const double seconds = 1e-9 * static_cast<double>(end - begin);
+      const auto [found, is_new] = seconds_.try_emplace(marked_[i], seconds);
+      if (!is_new) found->second = std::min(found->second, seconds);
+    }
+    marks_.clear();
+    marked_.clear();
   }
   double us(int node) const {
     const auto found = seconds_.find(node);
@@ -67,7 +74,8 @@ class NodeClock : public NodeObserver {
  private:
   const Program* program_;
   std::map<int, double> seconds_;
-  std::chrono::steady_clock::time_point began_;
+  NodeMarks marks_;          // of the run
+  std::vector<int> marked_;  // their nodes
 };
 
 /// A reorder of an activation, in words.
