@@ -16,7 +16,7 @@ namespace {
 /// One recipe's model ready to run.
 struct Side {
   Side(const Session& session, const BatchTypes& types, InferenceModel model, std::shared_ptr<Arena> arena) : engine(session.backend()) {
-    const auto program = engine.program({.mode = "predict", .fields = types.fields}, "comparison of layers", [&] { return std::move(model.graph); }, ParameterFormats::kLead);
+    const auto program = compile_inference(engine, types, model, "comparison of layers");
     engine.declare(*program);
     session.initialize(model.parameters, engine.store());
     execution = engine.bind(program, {.arena = std::move(arena)});

@@ -4,12 +4,11 @@
 
 #include "libcore/data/loader.h"
 #include "libcore/train/inference.h"
-#include "libcore/train/qat.h"
 
 namespace galley {
 
 Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch, int64_t samples,
-                     const QuantizationAware* aware)
+                     std::function<void(Graph&)> round)
     : session_(session), engine_(engine), split_(split), batch_(batch), limit_(samples), plan_(std::move(plan)) {
   const std::unique_ptr<DataLoader> loader = session.loader(split, batch, 0, 1, samples);
   data_bytes_ = loader->buffer_bytes();
@@ -17,9 +16,9 @@ Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const Qua
   const BatchTypes types = session.batch_types(*loader);
   CapturedModel captured = session.capture_evaluation(types);
   results_ = captured.results;
-  InferenceModel model = aware != nullptr ? aware->evaluation(std::move(captured)) : make_inference(std::move(captured), plan_);
+  const std::string form = round ? "rounded" : plan_ != nullptr ? plan_->str() : "";
+  InferenceModel model = make_inference(std::move(captured), plan_, {}, std::move(round));
   parameters_ = std::move(model.parameters);
-  const std::string form = aware != nullptr ? "rounded" : plan_ != nullptr ? plan_->str() : "";
   program_ = engine.program({.mode = "evaluate", .variant = form, .fields = types.fields}, cat("evaluation on data.", split), [&] { return std::move(model.graph); });
 }
 

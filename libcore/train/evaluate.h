@@ -1,6 +1,7 @@
 #pragma once
 // Evaluator: one pass of a model over a split, metrics as sums over samples. Used while training and by galley-evaluate.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -12,14 +13,13 @@
 namespace galley {
 
 struct QuantizationPlan;
-class QuantizationAware;
 
 class Evaluator {
  public:
   /// Compiles the evaluation program for batches of that size: on integers by a plan (loaded_plan(recipe): as the weights are), in float without.
-  /// `samples`: at most so many; 0: all. `aware`: rounding as in its training. The engine must outlive the evaluator.
+  /// `samples`: at most so many; 0: all. `round` rewrites the fused graph (QuantizationAware::rounding). The engine must outlive the evaluator.
   Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch, int64_t samples = 0,
-            const QuantizationAware* aware = nullptr);
+            std::function<void(Graph&)> round = nullptr);
   ~Evaluator();
 
   const Program& program() const { return *program_; }

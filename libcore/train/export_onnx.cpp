@@ -7,9 +7,8 @@
 #include "libcore/onnx/export/export.h"
 #include "libcore/passes/quantize.h"
 #include "libcore/runtime/parameter_store.h"
+#include "libcore/train/folded_model.h"
 #include "libcore/train/inference.h"
-#include "libcore/train/model_quantizer.h"
-#include "libcore/train/workload.h"
 
 namespace galley {
 namespace {
@@ -60,11 +59,11 @@ ExportReport export_onnx(const Session& session, const std::string& path, const 
   what.plan = plan.get();
 
   ParameterStore store;
-  std::unique_ptr<ModelQuantizer> folded;
+  std::unique_ptr<FoldedModel> folded;
   if (plan != nullptr) {
     load(session, inference_model(session, session.usual_types(1, false), plan).parameters, store);
   } else if (options.fold) {
-    folded = std::make_unique<ModelQuantizer>(session);
+    folded = std::make_unique<FoldedModel>(session);
   } else {
     load(session, session.capture_inference(session.usual_types(1, false), {}).parameters, store);
   }

@@ -71,4 +71,15 @@ InferenceModel inference_model(const Session& session, const BatchTypes& types, 
                         converts ? capture : std::vector<std::string>());
 }
 
+std::shared_ptr<const Program> compile_inference(Engine& engine, const BatchTypes& types, InferenceModel& model, const std::string& reason) {
+  return engine.program({.mode = "predict", .fields = types.fields}, reason, [&] { return std::move(model.graph); }, ParameterFormats::kLead);
+}
+
+std::shared_ptr<const Program> compiled_forward(const Session& session, int64_t batch, std::shared_ptr<const QuantizationPlan> plan) {
+  Engine engine(session.backend());
+  const BatchTypes types = session.usual_types(batch, false);
+  InferenceModel model = inference_model(session, types, std::move(plan));
+  return compile_inference(engine, types, model, "forward pass on random inputs");
+}
+
 }  // namespace galley

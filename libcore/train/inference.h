@@ -32,5 +32,9 @@ InferenceModel make_inference(CapturedModel model, std::shared_ptr<const Quantiz
 /// The model's results on such inputs, by the plan; without one the captured modules' results are as the model defines them.
 InferenceModel inference_model(const Session& session, const BatchTypes& types, std::shared_ptr<const QuantizationPlan> plan,
                                const std::vector<std::string>& capture = {});
+/// Compiles it for batches of those types; its parameters' formats lead the engine's. Takes the model's graph.
+std::shared_ptr<const Program> compile_inference(Engine& engine, const BatchTypes& types, InferenceModel& model, const std::string& reason);
+/// The forward program of a model by a plan (nullptr: in float) for `batch` usual inputs, without taking memory for it.
+std::shared_ptr<const Program> compiled_forward(const Session& session, int64_t batch, std::shared_ptr<const QuantizationPlan> plan);
 
 }  // namespace galley

@@ -7,7 +7,7 @@
 #include "libcore/data/loader.h"
 #include "libcore/runtime/engine.h"
 #include "libcore/train/inference.h"
-#include "libcore/train/workload.h"
+#include "libcore/train/random_batch.h"
 
 namespace galley {
 namespace {
@@ -26,7 +26,7 @@ class TimedProgram {
       : engine_(session.backend()) {
     const BatchTypes types = session.usual_types(batch, false);
     InferenceModel model = inference_model(session, types, std::move(plan));
-    program_ = engine_.program({.mode = "predict", .fields = types.fields}, "times of layers", [&] { return std::move(model.graph); }, ParameterFormats::kLead);
+    program_ = compile_inference(engine_, types, model, "times of layers");
     engine_.declare(*program_);
     fill(engine_.store());
     execution_ = engine_.bind(program_);

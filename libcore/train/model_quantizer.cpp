@@ -6,10 +6,7 @@
 #include "libcore/passes/pipelines.h"
 #include "libcore/quant/sqnr.h"
 #include "libcore/quant/weights.h"
-#include "libcore/runtime/engine.h"
 #include "libcore/train/calibrate.h"
-#include "libcore/train/inference.h"
-#include "libcore/train/workload.h"
 
 namespace galley {
 namespace {
@@ -44,42 +41,25 @@ int64_t QuantizedModel::bytes() const {
   return bytes;
 }
 
-ModelQuantizer::ModelQuantizer(const Session& session) : engine_(session.backend()) {
-  InferenceModel model = inference_model(session, session.usual_types(1, false), nullptr);
-  graph_ = std::move(model.graph);
-  parameters_ = std::move(model.parameters);
-  for (const ParameterSpec& spec : parameters_) engine_.store().declare(spec.name, spec.type, spec.role);
-  session.initialize(parameters_, engine_.store());
-
-  LayerConstants constants = layer_constants(graph_);
-  for (const auto& [tensor, parameter] : constants.parameters) constants_[tensor] = engine_.store().get(parameter);
-  if (constants.graph.outputs().empty()) return;
-  std::vector<std::string> names;
-  for (const auto& [name, id] : constants.graph.outputs()) names.push_back(name);
-  engine_.follow_store();
-  const auto program = engine_.program({.mode = "constants"}, "weights with their batch norms folded in", [&] { return std::move(constants.graph); });
-  const std::unique_ptr<Execution> execution = engine_.bind(program);
-  execution->run();
-  for (const std::string& name : names) constants_[name] = execution->output(name);
-}
-
 void ModelQuantizer::check(const Calibration& calibration, const std::string& name) const {
-  calibration.check(model_digest(graph_), parameter_digests(parameters_, engine_.store()), name);
+  calibration.check(model_digest(model_.graph()), parameter_digests(model_.parameters(), model_.store()), name);
 }
 
 QuantizedModel ModelQuantizer::quantize(const QuantizeConfig& config, const Calibration* calibration) const {
+  const Graph& folded = model_.graph();
+  const std::map<std::string, Tensor>& constants = model_.constants();
   QuantizedModel model;
-  auto plan = std::make_shared<QuantizationPlan>(plan_quantization(graph_, config, calibration));
-  Graph graph = graph_;
+  auto plan = std::make_shared<QuantizationPlan>(plan_quantization(folded, config, calibration));
+  Graph graph = folded;
   model.conversion = conversion_passes(graph, *plan);
   std::map<std::string, std::string> value_of;
-  for (const QuantizableLayer& layer : quantizable_layers(graph_)) value_of[layer.name] = layer.value;
+  for (const QuantizableLayer& layer : quantizable_layers(folded)) value_of[layer.name] = layer.value;
 
   for (const LayerPlan& layer : plan->layers) {
     LayerResult result{.plan = layer, .sqnr_weight_db = std::numeric_limits<double>::infinity()};
-    const Tensor& weight = constants_.at(layer.weight());
-    const auto bias = constants_.find(layer.name + ".bias");
-    result.bytes_float = weight.bytes() + (bias == constants_.end() ? 0 : bias->second.bytes());
+    const Tensor& weight = constants.at(layer.weight());
+    const auto bias = constants.find(layer.name + ".bias");
+    result.bytes_float = weight.bytes() + (bias == constants.end() ? 0 : bias->second.bytes());
     if (layer.float_reason.empty()) {
       const QuantizedWeight q = quantize_weight(weight, scheme_of(layer, config.of(value_of.at(layer.name)).weights), layer.name,
                                                 calibration == nullptr ? nullptr : calibration->bounds_of(layer.weight()));
@@ -92,14 +72,14 @@ QuantizedModel ModelQuantizer::quantize(const QuantizeConfig& config, const Cali
     }
     model.layers.push_back(std::move(result));
   }
-  const std::map<std::string, double> repeated = plan_tensors(graph_, *plan);
+  const std::map<std::string, double> repeated = plan_tensors(folded, *plan);
   for (const QuantizedTensor& wanted : model.conversion.tensors) {
     if (!model.tensors.contains(wanted.name)) {
       const auto scalar = repeated.find(wanted.name);
-      const auto constant = constants_.find(wanted.name);
-      model.tensors[wanted.name] = !wanted.read                    ? scalar_tensor(wanted.type, scalar->second)
-                                   : constant != constants_.end() ? constant->second
-                                                                   : engine_.store().get(wanted.name);
+      const auto constant = constants.find(wanted.name);
+      model.tensors[wanted.name] = !wanted.read                  ? scalar_tensor(wanted.type, scalar->second)
+                                   : constant != constants.end() ? constant->second
+                                                                 : model_.store().get(wanted.name);
     }
     const Tensor& tensor = model.tensors.at(wanted.name);
     GALLEY_ASSERT(tensor.dtype() == wanted.type.dtype && tensor.shape() == wanted.type.shape, wanted.name, ": ", tensor.str(), " for ", wanted.type);

@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "libcore/passes/quantize.h"
-#include "libcore/runtime/engine.h"
-#include "libcore/train/session.h"
+#include "libcore/train/folded_model.h"
 
 namespace galley {
 
@@ -37,17 +36,15 @@ struct QuantizedModel {
 class ModelQuantizer {
  public:
   /// Captures the model on a batch of its usual input and loads the recipe's float weights. Throws as Session::initialize would.
-  explicit ModelQuantizer(const Session& session);
+  explicit ModelQuantizer(const Session& session) : model_(session) {}
 
   /// Folded and fused.
-  const Graph& graph() const { return graph_; }
+  const Graph& graph() const { return model_.graph(); }
   /// Of the float model, loaded.
-  const std::vector<ParameterSpec>& parameters() const { return parameters_; }
-  ParameterStore& store() { return engine_.store(); }
-  /// Weights and biases of the layers ("L.weight"), batch norms folded in.
-  const std::map<std::string, Tensor>& constants() const { return constants_; }
+  const std::vector<ParameterSpec>& parameters() const { return model_.parameters(); }
+  ParameterStore& store() { return model_.store(); }
   /// Bytes of parameters and buffers in float.
-  int64_t float_bytes() const { return engine_.store().bytes(); }
+  int64_t float_bytes() const { return model_.store().bytes(); }
   /// Throws (kInput) unless the statistics are of this model with these weights; `name`: of the file.
   void check(const Calibration& calibration, const std::string& name) const;
 
@@ -55,10 +52,7 @@ class ModelQuantizer {
   QuantizedModel quantize(const QuantizeConfig& config, const Calibration* calibration) const;
 
  private:
-  Graph graph_;
-  std::vector<ParameterSpec> parameters_;
-  Engine engine_;
-  std::map<std::string, Tensor> constants_;  // weights and biases of layers, batch norms folded in
+  FoldedModel model_;
 };
 
 }  // namespace galley

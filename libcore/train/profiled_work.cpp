@@ -11,6 +11,7 @@
 #include "libcore/data/source.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/train/inference.h"
+#include "libcore/train/random_batch.h"
 #include "libcore/train/step.h"
 #include "libcore/train/trainer.h"
 
@@ -119,7 +120,7 @@ void ProfiledWork::make_forward() {
       if (!layer.float_reason.empty()) float_reasons_[layer.name] = layer.float_reason;
     }
   }
-  const auto program = engine_.program({.mode = "predict", .fields = types_.fields}, "forward pass to be profiled", [&] { return std::move(model.graph); }, ParameterFormats::kLead);
+  const auto program = compile_inference(engine_, types_, model, "forward pass to be profiled");
   engine_.declare(*program);
   session_.initialize(model.parameters, engine_.store());
   forward_ = engine_.bind(program);

@@ -89,8 +89,8 @@ void QuantizationAware::rewrite(Graph& training, const BatchTypes& types, const 
   GALLEY_ASSERT(rounded.values.size() == rounded_.values.size() && rounded.weights.size() == rounded_.weights.size());
 }
 
-InferenceModel QuantizationAware::evaluation(CapturedModel model) const {
-  return make_inference(std::move(model), nullptr, {}, [this](Graph& fused) { fake_quantize_inference(fused, config_, learn_scale_); });
+std::function<void(Graph&)> QuantizationAware::rounding() const {
+  return [this](Graph& fused) { fake_quantize_inference(fused, config_, learn_scale_); };
 }
 
 std::vector<std::string> QuantizationAware::scales() const {

@@ -3,6 +3,7 @@
 // be deployed, and the statistics that conversion reads.
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -43,8 +44,8 @@ class QuantizationAware {
   bool learns_scale() const { return learn_scale_; }
   /// Rewrites the graph of that capture; the added parameters (scales that learn) are not among the capture's own.
   void rewrite(Graph& training, const BatchTypes& types, const FakeQuantizeForm& form) const;
-  /// The evaluated model, rounding where conversion will.
-  InferenceModel evaluation(CapturedModel model) const;
+  /// Rewrites the fused graph of an evaluation, rounding where conversion will. Calls this object.
+  std::function<void(Graph&)> rounding() const;
 
   /// Names of scales that learn; none where scales follow ranges.
   std::vector<std::string> scales() const;

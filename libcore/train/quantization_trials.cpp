@@ -8,7 +8,7 @@
 #include "libcore/train/compare.h"
 #include "libcore/train/evaluate.h"
 #include "libcore/train/inference.h"
-#include "libcore/train/workload.h"
+#include "libcore/train/random_batch.h"
 
 namespace galley {
 namespace {

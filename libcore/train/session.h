@@ -13,6 +13,7 @@
 #include "libcore/nn/zoo.h"
 #include "libcore/passes/assign_precision.h"
 #include "libcore/recipe/sections.h"
+#include "libcore/recipe/selector.h"
 #include "libcore/runtime/engine.h"
 #include "libcore/tasks/capture.h"
 #include "libcore/tasks/task.h"
@@ -23,7 +24,6 @@ class DataLoader;
 class Execution;
 class Tokenizer;
 struct LoaderOptions;
-struct RunLength;
 class ParameterStore;
 class Source;
 
@@ -49,13 +49,6 @@ struct BatchTypes {
 
 /// Feeds the tensors of a batch that the program takes.
 void feed_fields(Execution& execution, const Batch& batch);
-
-/// Builds the model of a recipe on a batch of two of its usual input, and checks loss, metrics and selectors against it: all that can be known
-/// without data. Throws as the tools would.
-void check_model(const Recipe& recipe);
-
-/// Throws (kRecipe), naming the key, where a duration of the recipe cannot be told in steps of such a run.
-void check_durations(const Recipe& recipe, const RunLength& run);
 
 class Session {
  public:
@@ -137,6 +130,9 @@ class Session {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::map<std::string, std::shared_ptr<const Source>> sources_;
 };
+
+/// What selectors (`match:`) choose from.
+std::vector<Selectable> selectables(const std::vector<ParameterSpec>& parameters);
 
 /// What each module of a captured graph gives: the first output of the last node that it, or a module below it, made.
 std::map<std::string, ValueId> module_results(const Graph& graph);

@@ -10,6 +10,7 @@
 #include "libcore/passes/pipelines.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/runtime/engine.h"
+#include "libcore/train/check_model.h"
 
 namespace galley {
 namespace {

@@ -147,7 +147,8 @@ void Trainer::State::make_plan() {
   update = std::make_unique<TrainStep>(session, *engine, types, batch, length);
   if (recipe.data.val) {
     const auto make = [&](const QuantizationAware* aware) {
-      return std::make_unique<Evaluator>(session, *engine, nullptr, "val", recipe.data.val->batch.value_or(batch.micro), recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0, aware);
+      return std::make_unique<Evaluator>(session, *engine, nullptr, "val", recipe.data.val->batch.value_or(batch.micro), recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0,
+                                         aware != nullptr ? aware->rounding() : nullptr);
     };
     evaluator = make(update->quantization());
     if (update->quantization() != nullptr && !update->quantized_at(1)) float_evaluator = make(nullptr);

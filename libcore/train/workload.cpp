@@ -1,25 +1,13 @@
 #include "libcore/train/workload.h"
 
-#include <algorithm>
-
-#include "libcore/base/philox.h"
 #include "libcore/data/loader.h"
 #include "libcore/runtime/engine.h"
 #include "libcore/train/inference.h"
+#include "libcore/train/random_batch.h"
 #include "libcore/train/step.h"
 
 namespace galley {
 namespace {
-
-void fill_random(Tensor& tensor, RandomStream stream, int64_t below) {
-  for (int64_t i = 0; i < tensor.elements(); ++i) {
-    switch (tensor.dtype()) {
-      case DType::kF32: tensor.data_as<float>()[i] = static_cast<float>(2 * stream.uniform() - 1); break;
-      case DType::kI64: tensor.data_as<int64_t>()[i] = static_cast<int64_t>(stream.below(static_cast<uint64_t>(std::max<int64_t>(1, below)))); break;
-      default: GALLEY_ASSERT(false, tensor.str());
-    }
-  }
-}
 
 /// How an update of that many samples is cut.
 BatchPlan batch_plan(const Recipe& recipe, int64_t batch) {
@@ -41,27 +29,7 @@ std::unique_ptr<TrainStep> make_step(const Session& session, Engine& engine, con
   return std::make_unique<TrainStep>(session, engine, types, plan, length);
 }
 
-std::shared_ptr<const Program> compile_forward(Engine& engine, const BatchTypes& types, InferenceModel& model) {
-  return engine.program({.mode = "predict", .fields = types.fields}, "forward pass on random inputs", [&] { return std::move(model.graph); }, ParameterFormats::kLead);
-}
-
 }  // namespace
-
-Batch random_batch(const Session& session, const BatchTypes& types) {
-  Batch batch;
-  const int64_t classes = session.target_classes();
-  for (const auto& [name, type] : types.fields) {
-    const bool input = std::find(types.inputs.begin(), types.inputs.end(), name) != types.inputs.end();
-    const bool first = input && name == types.inputs.front();
-    Tensor tensor(type.dtype, type.shape);
-    const std::string stream = first ? "workload input" : input ? "workload " + name : "workload target";
-    fill_random(tensor, RandomStream(0, stream, 0), input && session.tokens_of(types) == 0 ? 0 : classes);
-    const bool images = input && type.shape.rank() == 4 && session.layout() != LayoutMode::kContiguous;
-    batch.fields.emplace(name, images ? tensor.to(MemoryFormat::channels_last()) : tensor);
-  }
-  batch.valid = types.input().shape[0];
-  return batch;
-}
 
 struct Workload::Forward {
   explicit Forward(const Session& session) : engine(session.backend()) {}
@@ -92,7 +60,7 @@ void Workload::make_forward(const Session& session, int64_t batch) {
   const BatchTypes types = session.usual_types(batch, false);
   InferenceModel model = inference_model(session, types, loaded_plan(session.recipe()));
   const auto parts = std::make_shared<Forward>(session);
-  program_ = compile_forward(parts->engine, types, model);
+  program_ = compile_inference(parts->engine, types, model, "forward pass on random inputs");
   parts->engine.declare(*program_);
   session.initialize(model.parameters, parts->engine.store());
   parts->execution = parts->engine.bind(program_);
@@ -137,13 +105,6 @@ std::shared_ptr<const Program> Workload::compiled(const Session& session, WorkKi
     return make_step(session, engine, batch_plan(session.recipe(), batch))->shared_program();
   }
   return compiled_forward(session, batch, loaded_plan(session.recipe()));
-}
-
-std::shared_ptr<const Program> compiled_forward(const Session& session, int64_t batch, std::shared_ptr<const QuantizationPlan> plan) {
-  Engine engine(session.backend());
-  const BatchTypes types = session.usual_types(batch, false);
-  InferenceModel model = inference_model(session, types, std::move(plan));
-  return compile_forward(engine, types, model);
 }
 
 int64_t Workload::planned_bytes(const Program& program) {

@@ -57,10 +57,4 @@ class Workload {
   Arithmetic executed_;
 };
 
-/// The forward program of a model by a plan (nullptr: in float) for `batch` usual inputs, without taking memory for it.
-std::shared_ptr<const Program> compiled_forward(const Session& session, int64_t batch, std::shared_ptr<const QuantizationPlan> plan);
-
-/// Random values: floats in -1 .. 1, class indices among the classes of the task's targets. A pure function of the types.
-Batch random_batch(const Session& session, const BatchTypes& types);
-
 }  // namespace galley

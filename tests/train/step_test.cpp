@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "libcore/train/workload.h"
 #include "tests/train/stepping.h"
 
 namespace galley {

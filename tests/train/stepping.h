@@ -12,8 +12,8 @@
 #include "libcore/runtime/engine.h"
 #include "libcore/tensor/batch.h"
 #include "libcore/train/components.h"
+#include "libcore/train/random_batch.h"
 #include "libcore/train/step.h"
-#include "libcore/train/workload.h"
 #include "tests/support/temporary_folder.h"
 
 namespace galley::test {

@@ -14,7 +14,6 @@
 #include "libcore/train/inference.h"
 #include "libcore/train/qat.h"
 #include "libcore/train/quantize_config.h"
-#include "libcore/train/workload.h"
 #include "libcore/weights/calibration_file.h"
 #include "libcore/weights/load.h"
 #include "libcore/weights/quantization_plan.h"

@@ -1,0 +1,65 @@
+#include "libcore/train/check_model.h"
+
+#include "libcore/optim/schedule.h"
+#include "libcore/train/qat.h"
+#include "libcore/train/session.h"
+#include "libcore/train/step.h"
+
+namespace galley {
+
+void check_durations(const Recipe& recipe, const RunLength& run) {
+  const auto named = [](const char* key, const auto& check) {
+    try {
+      check();
+    } catch (Error& error) {
+      if (error.key().empty()) error.key(key);
+      throw Error(error.code(), cat(error.key(), ": ", error.message())).key(error.key()).suggest(error.suggestion());
+    }
+  };
+  const TrainSection& train = recipe.train;
+  named("train.schedule", [&] { Schedule(train.schedule, schedule_length(train.schedule, run)); });
+  named("log.every", [&] { steps_of(recipe.log.every, run); });
+  if (train.validate) named("train.validate.every", [&] { steps_of(train.validate->every, run); });
+  if (train.early_stop) named("train.early_stop.patience", [&] { steps_of(train.early_stop->patience, run); });
+  if (train.ema) named("train.ema.every", [&] { steps_of(train.ema->every, run); });
+  if (recipe.quantize.method == QuantMethod::kQat) {
+    const QatSection& qat = recipe.quantize.qat;
+    named("quantize.qat.start", [&] { steps_of(qat.start, run); });
+    named("quantize.qat.observers_until", [&] { steps_of(qat.observers_until, run); });
+    named("quantize.qat.batch_norm_until", [&] { steps_of(qat.batch_norm_until, run); });
+  }
+  if (recipe.checkpoint) named("checkpoint.every", [&] { steps_of(recipe.checkpoint->every, run); });
+}
+
+void check_model(const Recipe& recipe) {
+  const std::unique_ptr<Session> opened = Session::without_data(recipe);
+  const Session& session = *opened;
+  if (recipe.train.duration) {
+    // Without the data: any number of steps an epoch.
+    const bool timed = recipe.train.duration->unit == DurationUnit::kSeconds;
+    check_durations(recipe, {.total_steps = timed ? 0 : 1000,
+                             .steps_per_epoch = 10,
+                             .samples_per_step = 1,
+                             .tokens_per_step = session.tokens_of(session.usual_types(1, false)) > 0 ? 1.0 : 0.0});
+  }
+  // A recipe that says nothing of training may leave the loss out: it predicts.
+  if (session.task_or_null() == nullptr && !recipe.train.optimizer.algorithm && !recipe.train.duration) {
+    session.capture_inference(session.usual_types(2, false));
+    return;
+  }
+  const BatchTypes types = session.usual_types(2, true);
+  const CapturedModel training = session.capture_training(types);
+  if (recipe.train.recompute && recipe.train.recompute->mode == RecomputeMode::kMatch) recomputed_modules(training.graph, *recipe.train.recompute);
+  if (trains_quantized(recipe)) {
+    Graph rounded = training.graph;
+    QuantizationAware(session, types).rewrite(rounded, types, {});
+  }
+  const std::vector<Selectable> items = selectables(session.capture_evaluation(types).parameters);
+  for (size_t i = 0; i < recipe.train.optimizer.groups.size(); ++i) {
+    const auto& group = recipe.train.optimizer.groups.at<OptimizerGroup>(i);
+    const Selector selector{group.match, group.except};
+    selector.select(items, cat("train.optimizer.groups.", i));
+  }
+}
+
+}  // namespace galley
