@@ -1,6 +1,6 @@
 #pragma once
 // How a model is to be quantized: schemes of weights and activations, resolved layer by layer. What the recipe's section `quantize` says
-// becomes a QuantizeConfig (train/quantize_config.h); the quantize pass reads nothing else.
+// becomes a QuantizeConfig (quantize/quantize_config.h); the quantize pass reads nothing else.
 
 #include <array>
 #include <cstdint>

@@ -1,8 +1,8 @@
 #include "libcore/train/check_model.h"
 
+#include "libcore/infer/session.h"
 #include "libcore/optim/schedule.h"
-#include "libcore/train/qat.h"
-#include "libcore/train/session.h"
+#include "libcore/quantize/qat.h"
 #include "libcore/train/step.h"
 
 namespace galley {

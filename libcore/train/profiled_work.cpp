@@ -9,9 +9,9 @@
 #include "libcore/base/parallel.h"
 #include "libcore/data/loader.h"
 #include "libcore/data/source.h"
+#include "libcore/infer/inference.h"
+#include "libcore/infer/random_batch.h"
 #include "libcore/runtime/compile.h"
-#include "libcore/train/inference.h"
-#include "libcore/train/random_batch.h"
 #include "libcore/train/step.h"
 #include "libcore/train/trainer.h"
 

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "libcore/infer/session.h"
 #include "libcore/optim/schedule.h"
 #include "libcore/profiler/report.h"
 #include "libcore/profiler/statistics.h"
-#include "libcore/train/session.h"
 #include "libcore/train/workload.h"
 
 namespace galley {

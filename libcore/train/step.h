@@ -9,13 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "libcore/infer/session.h"
 #include "libcore/optim/schedule.h"
 #include "libcore/optim/updates.h"
+#include "libcore/quantize/qat.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/runtime/execution.h"
 #include "libcore/runtime/machine.h"
-#include "libcore/train/qat.h"
-#include "libcore/train/session.h"
 
 namespace galley {
 

@@ -1,9 +1,9 @@
 #include "libcore/train/workload.h"
 
 #include "libcore/data/loader.h"
+#include "libcore/infer/inference.h"
+#include "libcore/infer/random_batch.h"
 #include "libcore/runtime/engine.h"
-#include "libcore/train/inference.h"
-#include "libcore/train/random_batch.h"
 #include "libcore/train/step.h"
 
 namespace galley {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "libcore/infer/session.h"
 #include "libcore/runtime/execution.h"
 #include "libcore/runtime/machine.h"
-#include "libcore/train/session.h"
 
 namespace galley {
 

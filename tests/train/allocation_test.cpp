@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "libcore/base/parallel.h"
-#include "libcore/train/inference.h"
+#include "libcore/infer/inference.h"
 #include "tests/train/allocations.h"
 #include "tests/train/stepping.h"
 

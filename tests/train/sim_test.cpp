@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "libcore/infer/inference.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/runtime/execution.h"
-#include "libcore/train/inference.h"
 #include "tests/train/stepping.h"
 
 namespace galley {

@@ -8,11 +8,11 @@
 #include <string_view>
 #include <vector>
 
+#include "libcore/infer/components.h"
+#include "libcore/infer/random_batch.h"
 #include "libcore/recipe/recipe.h"
 #include "libcore/runtime/engine.h"
 #include "libcore/tensor/batch.h"
-#include "libcore/train/components.h"
-#include "libcore/train/random_batch.h"
 #include "libcore/train/step.h"
 #include "tests/support/temporary_folder.h"
 

@@ -9,10 +9,10 @@
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/base/units.h"
+#include "libcore/infer/compare.h"
+#include "libcore/infer/evaluate.h"
+#include "libcore/infer/inference.h"
 #include "libcore/runtime/parameter_store.h"
-#include "libcore/train/compare.h"
-#include "libcore/train/evaluate.h"
-#include "libcore/train/inference.h"
 #include "tools/common/weight_folders.h"
 
 namespace galley::tools {

@@ -1,7 +1,7 @@
 #pragma once
 // galley-evaluate: metrics of a recipe's model with given weights over a split of its data.
 
-#include "libcore/train/session.h"
+#include "libcore/infer/session.h"
 #include "tools/common/recipe_tool.h"
 
 namespace galley::tools {

@@ -1,7 +1,7 @@
 #pragma once
 // galley-predict: what a model says about images (files, folders, archives), or about raw tensors.
 
-#include "libcore/train/predict.h"
+#include "libcore/infer/predict.h"
 #include "tools/common/recipe_tool.h"
 #include "tools/predict/listing.h"
 

@@ -6,11 +6,11 @@
 #include <optional>
 
 #include "libcore/quant/calibration.h"
+#include "libcore/quantize/calibrate.h"
+#include "libcore/quantize/layer_times.h"
+#include "libcore/quantize/model_quantizer.h"
+#include "libcore/quantize/quantization_search.h"
 #include "libcore/tasks/metrics.h"
-#include "libcore/train/calibrate.h"
-#include "libcore/train/layer_times.h"
-#include "libcore/train/model_quantizer.h"
-#include "libcore/train/quantization_search.h"
 #include "tools/common/recipe_tool.h"
 
 namespace galley::tools {

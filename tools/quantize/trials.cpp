@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"
+#include "libcore/quantize/calibrate.h"
 #include "libcore/recipe/recipe.h"
-#include "libcore/train/calibrate.h"
 #include "tools/common/provenance.h"
 #include "tools/common/signals.h"
 #include "tools/quantize/metrics_text.h"

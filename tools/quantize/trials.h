@@ -4,7 +4,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
-#include "libcore/train/quantization_search.h"
+#include "libcore/quantize/quantization_search.h"
 #include "tools/common/journal.h"
 
 namespace galley::tools {

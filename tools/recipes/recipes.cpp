@@ -8,7 +8,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
-#include "libcore/train/components.h"
+#include "libcore/infer/components.h"
 #include "libcore/train/check_model.h"
 #include "tools/common/provenance.h"
 #include "tools/common/recipe_json.h"

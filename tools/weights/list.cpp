@@ -10,7 +10,7 @@
 #include "libcore/base/glob.h"
 #include "libcore/base/units.h"
 #include "libcore/nn/zoo.h"
-#include "libcore/train/components.h"
+#include "libcore/infer/components.h"
 #include "tools/common/provenance.h"
 #include "tools/weights/model_cost.h"
 #include "tools/weights/weights.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "libcore/graph/op_def.h"
+#include "libcore/infer/components.h"
 #include "libcore/nn/zoo.h"
-#include "libcore/train/components.h"
 
 namespace galley::tools {
 

@@ -1,0 +1,62 @@
+#include "libcore/infer/evaluate.h"
+
+#include <algorithm>
+
+#include "libcore/data/loader.h"
+#include "libcore/infer/inference.h"
+
+namespace galley {
+
+Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch, int64_t samples,
+                     std::function<void(Graph&)> round)
+    : session_(session), engine_(engine), split_(split), batch_(batch), limit_(samples), plan_(std::move(plan)) {
+  const std::unique_ptr<DataLoader> loader = session.loader(split, batch, 0, 1, samples);
+  data_bytes_ = loader->buffer_bytes();
+  metrics_ = metric_names(session.task(), session.recipe().metrics);
+  const BatchTypes types = session.batch_types(*loader);
+  CapturedModel captured = session.capture_evaluation(types);
+  results_ = captured.results;
+  const std::string form = round ? "rounded" : plan_ != nullptr ? plan_->str() : "";
+  InferenceModel model = make_inference(std::move(captured), plan_, {}, std::move(round));
+  parameters_ = std::move(model.parameters);
+  program_ = engine.program({.mode = "evaluate", .variant = form, .fields = types.fields}, cat("evaluation on data.", split), [&] { return std::move(model.graph); });
+}
+
+Evaluator::~Evaluator() = default;
+
+void Evaluator::bind(const std::string& average) {
+  execution_ = engine_.bind(program_);
+  if (average.empty()) return;
+  std::map<std::string, std::string> binding;
+  // Of scales that learn too, which are none of the model's own parameters.
+  for (const ValueId id : program_->graph().inputs()) {
+    const std::string& name = program_->graph().value(id).name;
+    if (engine_.store().has(name + average)) binding[name] = name + average;
+  }
+  average_ = engine_.bind(program_, {.names = std::move(binding)});
+}
+
+MetricValues Evaluator::pass(Execution& execution) {
+  MetricSums metrics(session_.task(), metrics_, results_);
+  const std::unique_ptr<DataLoader> loader = session_.loader(split_, batch_, 0, 1, limit_);
+  while (const Batch* data = loader->next()) {
+    feed_fields(execution, *data);
+    execution.run();
+    metrics.add([&](const std::string& name) { return execution.output(name); }, *data);
+  }
+  seen_ = metrics.samples();
+  skipped_ = loader->skips().skipped;
+  irregular_ = loader->irregular().samples;
+  return metrics.values();
+}
+
+MetricValues Evaluator::run() {
+  GALLEY_ASSERT(execution_ != nullptr);
+  MetricValues values = pass(*execution_);
+  if (average_) {
+    for (const auto& [name, value] : pass(*average_)) values.emplace_back("ema/" + name, value);
+  }
+  return values;
+}
+
+}  // namespace galley

@@ -1,0 +1,96 @@
+#include "libcore/infer/export_onnx.h"
+
+#include <memory>
+#include <set>
+
+#include "libcore/base/log.h"
+#include "libcore/infer/folded_model.h"
+#include "libcore/infer/inference.h"
+#include "libcore/onnx/export/export.h"
+#include "libcore/passes/quantize.h"
+#include "libcore/runtime/parameter_store.h"
+
+namespace galley {
+namespace {
+
+/// What the nodes are written from: one captured batch, or two where the file leaves the batch open.
+struct Captured {
+  Graph graph, other;
+};
+
+Captured capture(const Session& session, const ExportOptions& options, bool fused) {
+  const auto at = [&](int64_t batch) {
+    BatchTypes types = session.usual_types(batch, false);
+    if (!options.shape.empty()) {
+      TensorType& input = types.input();
+      Shape shape{batch};
+      for (const int64_t size : options.shape) shape.push_back(size);
+      if (shape.rank() != input.shape.rank()) input.names.clear();
+      input.shape = shape;
+    }
+    Graph graph = fused ? inference_model(session, types, nullptr).graph : session.capture_inference(types, {}).graph;
+    graph.remove_dead_nodes();
+    return graph;
+  };
+  if (options.batch > 0) return {at(options.batch), {}};
+  return {at(2), at(3)};
+}
+
+void load(const Session& session, const std::vector<ParameterSpec>& parameters, ParameterStore& store) {
+  for (const ParameterSpec& spec : parameters) store.declare(spec.name, spec.type, spec.role);
+  session.initialize(parameters, store);
+}
+
+}  // namespace
+
+ExportReport export_onnx(const Session& session, const std::string& path, const ExportOptions& options) {
+  const std::shared_ptr<const QuantizationPlan> plan = loaded_plan(session.recipe());
+  if (plan != nullptr && plan->method == QuantMethod::kDynamic) {
+    throw Error(ErrorCode::kRecipe, "weights of dynamic quantization have no form in ONNX that computes the same: their activations are quantized by ranges found at run time")
+        .key("weights")
+        .suggest("quantize with quantize.method=static or weight_only, or export the float weights");
+  }
+  const bool fused = options.fold || plan != nullptr;
+  const Captured captured = capture(session, options, fused);
+  OnnxExport what;
+  what.graph = &captured.graph;
+  if (options.batch == 0) what.other = &captured.other;
+  what.named_layers = fused;
+  what.plan = plan.get();
+
+  ParameterStore store;
+  std::unique_ptr<FoldedModel> folded;
+  if (plan != nullptr) {
+    load(session, inference_model(session, session.usual_types(1, false), plan).parameters, store);
+  } else if (options.fold) {
+    folded = std::make_unique<FoldedModel>(session);
+  } else {
+    load(session, session.capture_inference(session.usual_types(1, false), {}).parameters, store);
+  }
+  // A batch norm that has no product before it keeps its own parameters; as a layer on integers it would have others under their names.
+  std::set<std::string> norms;
+  if (folded != nullptr) {
+    for (const QuantizableLayer& layer : quantizable_layers(folded->graph())) {
+      if (layer_rule(layer.type) == QuantizeRule::kScale) norms.insert({layer.name + ".weight", layer.name + ".bias"});
+    }
+  }
+  what.values = [&](const std::string& name) {
+    if (folded == nullptr) return store.get(name);
+    if (norms.contains(name)) return folded->store().get(name);
+    const auto constant = folded->constants().find(name);
+    return constant != folded->constants().end() ? constant->second : folded->store().get(name);
+  };
+  OnnxDocument document = onnx_document(what);
+  document.graph_name = session.recipe().name.empty() ? session.recipe().model.type : session.recipe().name;
+  document.metadata = options.metadata;
+  ExportReport report;
+  report.nodes = static_cast<int64_t>(document.nodes.size());
+  report.initializers = static_cast<int64_t>(document.initializers.size());
+  report.scheme = plan != nullptr ? plan->str() : options.fold ? "float, batch norms folded" : "float";
+  OnnxWritten written = write_onnx(path, document);
+  report.bytes = written.bytes;
+  report.data_file = std::move(written.data_file);
+  return report;
+}
+
+}  // namespace galley

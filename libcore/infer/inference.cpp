@@ -1,0 +1,85 @@
+#include "libcore/infer/inference.h"
+
+#include <algorithm>
+
+#include "libcore/passes/pipelines.h"
+#include "libcore/recipe/recipe.h"
+#include "libcore/weights/load.h"
+#include "libcore/weights/quantization_plan.h"
+
+namespace galley {
+namespace {
+
+/// A converted graph's arrays. What the graph does not read repeats the plan: its initial value says what the file must hold.
+std::vector<ParameterSpec> specs_of(const ConvertReport& report, const std::map<std::string, double>& repeated) {
+  std::vector<ParameterSpec> specs;
+  for (const QuantizedTensor& tensor : report.tensors) {
+    ParameterSpec spec;
+    spec.name = tensor.name;
+    spec.type = tensor.type;
+    spec.role = tensor.role;
+    spec.trainable = false;
+    spec.module = tensor.layer;
+    spec.module_type = tensor.layer_type;
+    if (!tensor.read) {
+      const auto value = repeated.find(tensor.name);
+      spec.init = Init::constant(value == repeated.end() ? 0 : value->second);
+    }
+    specs.push_back(std::move(spec));
+  }
+  return specs;
+}
+
+}  // namespace
+
+std::shared_ptr<const QuantizationPlan> loaded_plan(const Recipe& recipe) {
+  const OptionList& sources = recipe.weights.load;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const auto& source = sources.at<WeightSource>(i);
+    const Metadata metadata = read_weights_metadata(source.path());
+    const auto found = metadata.find(std::string(kQuantizationKey));
+    if (found == metadata.end()) continue;
+    if (sources.size() > 1) throw Error(ErrorCode::kRecipe, cat(source.from, " holds quantized weights, which are loaded alone: weights.load names ", sources.size(), " sources")).key("weights.load");
+    return std::make_shared<const QuantizationPlan>(parse_plan(found->second, source.from));
+  }
+  return nullptr;
+}
+
+InferenceModel make_inference(CapturedModel model, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture, std::function<void(Graph&)> round) {
+  InferenceModel made;
+  made.graph = std::move(model.graph);
+  made.plan = std::move(plan);
+  InferencePasses passes;
+  if (made.plan == nullptr) passes.precision = model.precision;  // integers decide by themselves
+  if (!capture.empty()) passes.capture = [&](Graph& graph) { add_captured_outputs(graph, capture); };
+  passes.round = std::move(round);
+  made.fusion = inference_passes(made.graph, passes);
+  if (made.plan == nullptr) {
+    made.parameters = std::move(model.parameters);
+    return made;
+  }
+  const Graph fused = made.graph;
+  made.conversion = conversion_passes(made.graph, *made.plan);
+  made.parameters = specs_of(made.conversion, plan_tensors(fused, *made.plan));
+  return made;
+}
+
+InferenceModel inference_model(const Session& session, const BatchTypes& types, std::shared_ptr<const QuantizationPlan> plan,
+                               const std::vector<std::string>& capture) {
+  const bool converts = plan != nullptr;
+  return make_inference(session.capture_inference(types, converts ? std::vector<std::string>() : capture), std::move(plan),
+                        converts ? capture : std::vector<std::string>());
+}
+
+std::shared_ptr<const Program> compile_inference(Engine& engine, const BatchTypes& types, InferenceModel& model, const std::string& reason) {
+  return engine.program({.mode = "predict", .fields = types.fields}, reason, [&] { return std::move(model.graph); }, ParameterFormats::kLead);
+}
+
+std::shared_ptr<const Program> compiled_forward(const Session& session, int64_t batch, std::shared_ptr<const QuantizationPlan> plan) {
+  Engine engine(session.backend());
+  const BatchTypes types = session.usual_types(batch, false);
+  InferenceModel model = inference_model(session, types, std::move(plan));
+  return compile_inference(engine, types, model, "forward pass on random inputs");
+}
+
+}  // namespace galley

@@ -1,0 +1,179 @@
+#include "libcore/infer/predict.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "libcore/base/parallel.h"
+#include "libcore/data/loader.h"
+#include "libcore/infer/inference.h"
+#include "libcore/runtime/engine.h"
+
+namespace galley {
+
+std::vector<std::string> unreadable_start(const Source& source, const std::vector<Component>& pipeline) {
+  const Pipeline items(items_for(pipeline, source.fields()));
+  std::vector<std::string> reasons;
+  for (int64_t index = 0; index < source.size(); ++index) {
+    try {
+      Sample sample = source.read(index);
+      items.apply(sample, {0, 0, index});
+      break;
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kInput) throw;
+      reasons.push_back(error.message());
+    }
+  }
+  return reasons;
+}
+
+Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, const std::vector<Component>& pipeline, PredictOptions options)
+    : session_(session), source_(std::move(source)), pipeline_(items_for(pipeline, source_->fields())), options_(std::move(options)) {
+  GALLEY_CHECK_INPUT(source_->size() > 0, source_->describe(), ": nothing to predict");
+  options_.batch = std::clamp<int64_t>(options_.batch, 1, source_->size());
+  const int64_t batches = (source_->size() + options_.batch - 1) / options_.batch;
+  options_.replicas = std::clamp<int64_t>(options_.replicas, 1, std::min(batches, session.threads()));
+  threads_ = session.threads() / options_.replicas;
+
+  const std::unique_ptr<DataLoader> first = loader();
+  data_bytes_ = first->buffer_bytes();
+  const BatchTypes types = session.batch_types(*first);
+  InferenceModel model = inference_model(session, types, loaded_plan(session.recipe()), options_.capture);
+  for (const auto& [name, id] : model.graph.outputs()) {
+    outputs_.push_back(name);
+    types_.push_back(model.graph.type(id));
+  }
+  parameters_ = std::move(model.parameters);
+  engine_ = std::make_unique<Engine>(session.backend(static_cast<int>(threads_)));
+  program_ = engine_->program({.mode = "predict", .variant = options_.capture.empty() ? "" : "captured", .fields = types.fields}, "prediction", [&] { return std::move(model.graph); },
+                              ParameterFormats::kLead);
+  engine_->declare(*program_);
+}
+
+Predictor::~Predictor() = default;
+
+std::unique_ptr<DataLoader> Predictor::loader() const {
+  LoaderOptions how;
+  how.order.shuffle = false;
+  how.order.last_batch = LastBatchRule::kKeep;
+  how.order.batch = options_.batch;
+  how.workers = std::min<int64_t>(session_.threads(), 4);
+  how.on_error = options_.keep_going ? OnErrorRule::kReport : OnErrorRule::kFail;
+  how.format = session_.layout() == LayoutMode::kContiguous ? MemoryFormat::contiguous() : MemoryFormat::channels_last();
+  how.passes = 1;
+  return std::make_unique<DataLoader>(source_, Pipeline(pipeline_), std::vector<Component>(), how);
+}
+
+int64_t Predictor::planned_bytes() const {
+  const int64_t replica = program_->scratch_bytes() + program_->prepared_bytes() + program_->feed_bytes();
+  return program_->persistent_bytes() + options_.replicas * replica + data_bytes_;
+}
+
+/// Replicas that take batches from one loader and leave results in order. Everything below is under the mutex but the runs.
+struct Predictor::Crew {
+  explicit Crew(const Predictor& owner) : predictor(owner), data(owner.loader()) {}
+
+  void start() {
+    for (int64_t i = 0; i < predictor.options_.replicas; ++i) threads.emplace_back([this] { work(); });
+  }
+  ~Crew() {
+    {
+      const std::lock_guard lock(mutex);
+      stop = true;
+    }
+    changed.notify_all();
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  /// The next batch in order; false at the end. Throws what its replica threw.
+  bool next(PredictedBatch& batch) {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [&] { return finished.contains(delivered) || (ended && delivered == begun); });
+    const auto found = finished.find(delivered);
+    if (found == finished.end()) return false;
+    if (found->second.error) std::rethrow_exception(found->second.error);
+    batch = std::move(found->second.batch);
+    finished.erase(found);
+    ++delivered;
+    changed.notify_all();
+    return true;
+  }
+
+ private:
+  struct Result {
+    PredictedBatch batch;
+    std::exception_ptr error;
+  };
+
+  void work() {
+    const ThreadShare share(static_cast<int>(predictor.threads_));
+    std::unique_ptr<Execution> execution;
+    while (true) {
+      Batch inputs;
+      Result result;
+      int64_t number = 0;
+      {
+        std::unique_lock lock(mutex);
+        // Results wait for their turn: no replica runs further ahead than that.
+        changed.wait(lock, [&] { return stop || ended || begun < delivered + 2 * predictor.options_.replicas; });
+        if (stop || ended) return;
+        number = begun;
+        try {
+          const Batch* batch = data->next();
+          if (batch == nullptr) {
+            ended = true;
+            lock.unlock();
+            changed.notify_all();
+            return;
+          }
+          inputs.fields = batch->fields;
+          for (auto& [name, tensor] : inputs.fields) tensor = tensor.clone();  // the loader fills its own again
+          result.batch.indices = batch->indices;
+          result.batch.unreadable = batch->unreadable;
+          result.batch.irregular = batch->irregular;
+        } catch (const std::exception&) {
+          result.error = std::current_exception();
+          ended = true;
+        }
+        ++begun;
+      }
+      if (!result.error) {
+        try {
+          // Replicas share the parameters, each has scratch memory of its own.
+          if (!execution) execution = predictor.engine_->bind(predictor.program_, {.arena = std::make_shared<Arena>(predictor.program_->device())});
+          feed_fields(*execution, inputs);
+          execution->run();
+          for (const std::string& name : predictor.outputs_) result.batch.outputs.push_back(execution->output(name));
+        } catch (const std::exception&) {
+          result.error = std::current_exception();
+        }
+      }
+      {
+        const std::lock_guard lock(mutex);
+        finished.emplace(number, std::move(result));
+      }
+      changed.notify_all();
+    }
+  }
+
+  const Predictor& predictor;
+  std::unique_ptr<DataLoader> data;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<int64_t, Result> finished;  // by number of the batch
+  int64_t begun = 0, delivered = 0;
+  bool ended = false, stop = false;
+  std::vector<std::thread> threads;
+};
+
+void Predictor::run(const std::function<void(const PredictedBatch&)>& take) {
+  Crew crew(*this);
+  crew.start();
+  PredictedBatch batch;
+  while (crew.next(batch)) take(batch);
+}
+
+}  // namespace galley

@@ -1,0 +1,38 @@
+#include "libcore/infer/random_batch.h"
+
+#include <algorithm>
+
+#include "libcore/base/philox.h"
+
+namespace galley {
+namespace {
+
+void fill_random(Tensor& tensor, RandomStream stream, int64_t below) {
+  for (int64_t i = 0; i < tensor.elements(); ++i) {
+    switch (tensor.dtype()) {
+      case DType::kF32: tensor.data_as<float>()[i] = static_cast<float>(2 * stream.uniform() - 1); break;
+      case DType::kI64: tensor.data_as<int64_t>()[i] = static_cast<int64_t>(stream.below(static_cast<uint64_t>(std::max<int64_t>(1, below)))); break;
+      default: GALLEY_ASSERT(false, tensor.str());
+    }
+  }
+}
+
+}  // namespace
+
+Batch random_batch(const Session& session, const BatchTypes& types) {
+  Batch batch;
+  const int64_t classes = session.target_classes();
+  for (const auto& [name, type] : types.fields) {
+    const bool input = std::find(types.inputs.begin(), types.inputs.end(), name) != types.inputs.end();
+    const bool first = input && name == types.inputs.front();
+    Tensor tensor(type.dtype, type.shape);
+    const std::string stream = first ? "workload input" : input ? "workload " + name : "workload target";
+    fill_random(tensor, RandomStream(0, stream, 0), input && session.tokens_of(types) == 0 ? 0 : classes);
+    const bool images = input && type.shape.rank() == 4 && session.layout() != LayoutMode::kContiguous;
+    batch.fields.emplace(name, images ? tensor.to(MemoryFormat::channels_last()) : tensor);
+  }
+  batch.valid = types.input().shape[0];
+  return batch;
+}
+
+}  // namespace galley

@@ -1,0 +1,145 @@
+#pragma once
+// Session: what a recipe's model and data become before anything runs. Opens the data, captures the model for training and for
+// evaluation, says what its parameters are. Used by the trainer, galley-evaluate and galley-recipes validate.
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "libcore/graph/graph.h"
+#include "libcore/nn/parameter.h"
+#include "libcore/nn/zoo.h"
+#include "libcore/passes/assign_precision.h"
+#include "libcore/recipe/sections.h"
+#include "libcore/recipe/selector.h"
+#include "libcore/runtime/engine.h"
+#include "libcore/tasks/capture.h"
+#include "libcore/tasks/task.h"
+
+namespace galley {
+
+class DataLoader;
+class Execution;
+class Tokenizer;
+struct LoaderOptions;
+class ParameterStore;
+class Source;
+
+/// A captured model. For training: forward pass and scalar output "loss"; for evaluation: what the task sums and collects; for prediction:
+/// the model's results and what was asked for.
+struct CapturedModel {
+  Graph graph;
+  std::vector<ParameterSpec> parameters;  // in the model's order; trainable is false for buffers and for what the recipe freezes
+  ValueId loss = kNoValue;                // training only
+  CapturedResults results;                // evaluation and prediction
+  PrecisionPolicy precision;              // of the recipe; the graph is still in f32
+};
+
+/// Types of the tensors of one batch by name, as its loader makes them.
+struct BatchTypes {
+  std::map<std::string, TensorType> fields;
+  std::vector<std::string> inputs;  // names of those that the model takes, in its order
+
+  /// Of the model's first input.
+  const TensorType& input() const { return fields.at(inputs.front()); }
+  TensorType& input() { return fields.at(inputs.front()); }
+};
+
+/// Feeds the tensors of a batch that the program takes.
+void feed_fields(Execution& execution, const Batch& batch);
+
+class Session {
+ public:
+  /// Opens nothing yet but the text that a language model's vocabulary comes from. The recipe must outlive the session.
+  explicit Session(const Recipe& recipe);
+  /// For checks without data: where the vocabulary's text is missing, that of bytes stands for it.
+  static std::unique_ptr<Session> without_data(const Recipe& recipe);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const Recipe& recipe() const { return recipe_; }
+  const ModelInfo& info() const { return info_; }
+  /// Samples have that shape, not the model's usual one: for tools that work without data on a model whose data is known.
+  void set_input_shape(std::vector<int64_t> shape) { info_.input_shape = std::move(shape); }
+  /// The recipe's task. Throws (kRecipe) where neither the recipe nor the model says one: there is nothing to train or to evaluate.
+  const Task& task() const;
+  /// The task, or null: results are tensors only.
+  const Task* task_or_null() const { return task_.get(); }
+  /// Classes of the task's targets, 0 where it has none.
+  int64_t target_classes() const { return task_ == nullptr ? 0 : task_->classes(); }
+  /// Tokens of a sample in batches of these types, 0 where it is no text.
+  int64_t tokens_of(const BatchTypes& types) const { return task_ == nullptr ? 0 : task_->tokens(types.input()); }
+  /// How text is read; null where the recipe names no tokenizer.
+  const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
+  int64_t threads() const;
+  LayoutMode layout() const;
+  /// The back end of the recipe's device, threads and memory format. `threads`: instead of the recipe's; 0: those. Throws Error (kResource) where
+  /// there is no such device.
+  std::shared_ptr<const Backend> backend(int threads = 0) const;
+
+  /// The source of a split ("train", "val", "test"), opened once; follows `from`.
+  std::shared_ptr<const Source> source(const std::string& split);
+  /// A loader over a split from a position in samples; `passes` 0: endless. `samples` 0: all.
+  std::unique_ptr<DataLoader> loader(const std::string& split, int64_t batch, int64_t start = 0, int64_t passes = 1, int64_t samples = 0);
+  /// A loader over the samples that data.calibration draws, from position `start` up to `samples`.
+  std::unique_ptr<DataLoader> calibration_loader(int64_t batch, int64_t start, int64_t samples);
+  /// What happens to them.
+  std::vector<Component> calibration_pipeline() const;
+  /// Types of a loader's batches. Throws (kRecipe) where the model's inputs are missing, or a target holds more classes than the model has.
+  BatchTypes batch_types(const DataLoader& loader) const;
+  /// Types of a batch of the model's usual inputs; with `targets`, and of the task's targets that belong to them.
+  BatchTypes usual_types(int64_t batch, bool targets) const;
+  /// Names of the classes, empty where the data do not know them.
+  std::vector<std::string> categories();
+  /// The items of a split's pipeline; `from_weights` is what the weights carry as galley.pipeline. Throws (kRecipe) where they carry none.
+  std::vector<Component> pipeline_of(const std::string& split) const;
+  /// What prediction does to an image: data.val's pipeline, as for evaluation; without data.val, the one that the weights carry.
+  std::vector<Component> prediction_pipeline() const;
+  /// Names of the classes as the weights carry them (galley.categories), else empty.
+  std::vector<std::string> prediction_categories() const;
+
+  CapturedModel capture_training(const BatchTypes& types) const;
+  CapturedModel capture_evaluation(const BatchTypes& types) const;
+  /// For prediction: the model's results, the main one named "output" unless the model names it, the others as the model names them; then,
+  /// under their paths, the results of the modules that a glob of `capture` matches ("layer1.*"; `*` crosses dots). Throws (kUsage) where
+  /// one matches none.
+  CapturedModel capture_inference(const BatchTypes& types, const std::vector<std::string>& capture = {}) const;
+
+  /// Puts initial values into the store: the initialisers' by the recipe's seed, then what `weights` names. The store must hold the names.
+  /// Throws (kRecipe) where the weights are quantized and the parameters are those of the float model (infer/inference.h).
+  void initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const;
+
+ private:
+  Session(const Recipe& recipe, bool without_data);
+  void find_vocabulary(bool without_data);
+  void find_input_shape();
+  std::optional<std::vector<Component>> weights_pipeline() const;
+  LoaderOptions loader_options(const std::string& split, int64_t batch) const;
+  BuilderOptions builder_options(Mode mode, const BatchTypes& types) const;
+  BatchTypes input_types(int64_t batch) const;
+  TaskModel task_model(const BatchTypes& types) const;
+  int64_t ignored_class() const;
+
+  const Recipe& recipe_;
+  Component model_;  // with its vocabulary
+  ModelInfo info_;
+  std::unique_ptr<Task> task_;  // null: none
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::map<std::string, std::shared_ptr<const Source>> sources_;
+};
+
+/// What selectors (`match:`) choose from.
+std::vector<Selectable> selectables(const std::vector<ParameterSpec>& parameters);
+
+/// What each module of a captured graph gives: the first output of the last node that it, or a module below it, made.
+std::map<std::string, ValueId> module_results(const Graph& graph);
+/// Declares, under their paths, the results of the modules that a glob matches (`*` crosses dots). Throws (kUsage) where one matches none.
+void add_captured_outputs(Graph& graph, const std::vector<std::string>& capture);
+
+/// The split that `from` leads to: the one with a source. Throws (kRecipe) where the recipe has no such split.
+const Split& split_of(const Recipe& recipe, const std::string& name);
+
+}  // namespace galley

@@ -1,0 +1,185 @@
+#include "libcore/quantize/calibrate.h"
+
+#include <algorithm>
+
+#include "libcore/base/digest.h"
+#include "libcore/base/log.h"
+#include "libcore/data/loader.h"
+#include "libcore/data/source.h"
+#include "libcore/infer/inference.h"
+#include "libcore/quant/names.h"
+#include "libcore/recipe/recipe.h"
+#include "libcore/runtime/engine.h"
+
+namespace galley {
+namespace {
+
+/// Names of the values that are watched, by value: all but views, which are another value's memory.
+std::map<ValueId, std::string> watched_values(const Graph& graph) {
+  std::map<ValueId, std::string> values = quant_values(graph);
+  for (const Node& node : graph.nodes()) {
+    if (node.op->view()) values.erase(node.outputs[0]);
+  }
+  return values;
+}
+
+std::vector<std::string> watched_names(const Graph& graph) {
+  const std::map<ValueId, std::string> values = watched_values(graph);
+  std::vector<std::string> names;
+  for (ValueId id : graph.inputs()) {
+    if (const auto found = values.find(id); found != values.end()) names.push_back(found->second);
+  }
+  for (const Node& node : graph.nodes()) {
+    if (const auto found = node.outputs.empty() ? values.end() : values.find(node.outputs[0]); found != values.end()) names.push_back(found->second);
+  }
+  return names;
+}
+
+/// A share of the source that holds no sample is a lack of data (kNumeric), not a mistake of the text.
+void check_samples(Session& session, const std::string& name) {
+  const int64_t size = session.source(name)->size();
+  const std::optional<Slice>& slice = session.recipe().data.find(name)->slice;
+  const bool shares = slice && slice->begin.percent && slice->end.percent;
+  try {
+    if (shares) slice->of(size);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::kNumeric, cat("data.calibration draws from data.", name, ", which has no samples: ", error.message())).key("data.calibration").suggest("name another split, or widen the slice");
+  }
+  if (size == 0) throw Error(ErrorCode::kNumeric, cat("data.calibration draws from data.", name, ", which has no samples")).key("data.calibration").suggest("name another split");
+}
+
+/// Rows of a value that belong to the valid samples of a batch: those in front, where its dimension 0 holds the samples.
+struct Rows {
+  int64_t count = 1, each = 1;  // rows of the whole value
+  int64_t of(int64_t valid, int64_t batch) const { return count % batch == 0 ? count / batch * valid : count; }
+};
+Rows rows_of(const TensorType& type, int64_t batch) {
+  const int64_t elements = type.shape.elements();
+  if (type.shape.rank() == 0 || type.shape[0] % batch != 0 || elements == 0) return {1, elements};
+  return {batch, elements / batch};
+}
+
+}  // namespace
+
+/// Adds what each node made to the statistics of its value.
+class Calibrator::Watch : public NodeObserver {
+ public:
+  Watch(const Program& program, Calibration& calibration, int64_t batch) : batch_(batch), slots_(program.graph().nodes().size()) {
+    const Graph& graph = program.graph();
+    const std::map<ValueId, std::string> values = watched_values(graph);
+    for (size_t n = 0; n < slots_.size(); ++n) {
+      const Node& node = graph.nodes()[n];
+      const auto found = node.outputs.empty() ? values.end() : values.find(node.outputs[0]);
+      if (found == values.end()) continue;
+      const auto statistics = calibration.values.find(found->second);
+      GALLEY_ASSERT(statistics != calibration.values.end(), "the program makes ", found->second, ", which the graph did not have");
+      slots_[n] = {&statistics->second, &statistics->first, rows_of(graph.type(node.outputs[0]), batch)};
+    }
+  }
+  void set_valid(int64_t valid) { valid_ = valid; }
+  void after(const Program&, const Step& step, const NodeOutputs& outputs) override {
+    const Slot& slot = slots_[static_cast<size_t>(step.node)];
+    if (slot.statistics != nullptr) slot.statistics->add(static_cast<const float*>(outputs.host(0)), slot.rows.of(valid_, batch_), slot.rows.each, *slot.name);
+  }
+
+ private:
+  struct Slot {
+    RangeStatistics* statistics = nullptr;
+    const std::string* name = nullptr;
+    Rows rows;
+  };
+  int64_t batch_, valid_ = 0;
+  std::vector<Slot> slots_;
+};
+
+Calibrator::Calibrator(Session& session) : session_(session), engine_(session.backend()) {
+  const Recipe& recipe = session.recipe();
+  const CalibrationSection& wanted = recipe.data.calibration;
+  const int64_t micro = recipe.train.batch ? recipe.train.batch->micro.value_or(recipe.train.batch->global) : 32;
+  const int64_t usual = recipe.data.val ? recipe.data.val->batch.value_or(micro) : micro;
+  batch_ = std::min(wanted.batch.value_or(usual), wanted.samples);
+  check_samples(session, wanted.from);
+  const std::unique_ptr<DataLoader> loader = session.calibration_loader(batch_, 0, 1);  // for its shapes alone: one sample is read ahead
+  samples_ = std::min(wanted.samples, loader->epoch_samples());
+  if (samples_ < wanted.samples) log(LogLevel::kWarning, cat("data.calibration.samples is ", wanted.samples, ", and data.", wanted.from, " has ", samples_, ": all are used"));
+  data_bytes_ = loader->buffer_bytes();
+  const Split& split = *recipe.data.find(wanted.from);
+  source_ = digest_of(cat(loader->source().describe(), "\n", split.slice ? split.slice->str() : "", "\n", split.slice_seed.value_or(-1), "\n", recipe.seed, "\n",
+                          pipeline_text(session.calibration_pipeline(), *recipe.registry)));
+  const BatchTypes types = session.batch_types(*loader);
+  inputs_ = types.inputs;
+  for (int d = 1; d < types.input().shape.rank(); ++d) input_.push_back(types.input().shape[d]);
+  InferenceModel model = inference_model(session, types, nullptr);
+  parameters_ = std::move(model.parameters);
+  model_ = model_digest(model.graph);
+  order_ = watched_names(model.graph);
+  program_ = engine_.program({.mode = "calibrate", .fields = types.fields}, cat("calibration on data.", wanted.from), [&] { return std::move(model.graph); },
+                             ParameterFormats::kLead);
+  engine_.declare(*program_);
+}
+
+Calibrator::~Calibrator() = default;
+
+int64_t Calibrator::planned_bytes() const {
+  const int64_t statistics = values() * Histogram::kBins * 8;
+  return program_->persistent_bytes() + program_->scratch_bytes() + program_->prepared_bytes() + data_bytes_ + statistics;
+}
+
+void Calibrator::run(Calibration& calibration, const std::function<bool(int64_t)>& progress) {
+  const std::map<std::string, std::string> weights = parameter_digests(parameters_, engine_.store());
+  const std::string recipe = dump_recipe(session_.recipe(), DumpKind::kFull);
+  if (calibration.parts.empty()) {
+    calibration = {.order = order_, .model = model_, .input = input_, .weights = weights, .recipe = recipe};
+    for (const std::string& name : order_) calibration.values.emplace(name, RangeStatistics());
+  } else {
+    calibration.check(model_, weights, "the calibration to be continued");
+    for (const CalibrationPart& part : calibration.parts) {
+      if (part.source == source_) continue;
+      throw Error(ErrorCode::kInput, "the calibration to be continued is of other data (another source, slice, seed or pipeline)").suggest("give the recipe that it was made with; --merge puts files of different data together");
+    }
+  }
+  const int64_t done = calibration.samples();
+  if (done >= samples_) return;
+  const std::unique_ptr<DataLoader> loader = session_.calibration_loader(batch_, done, samples_);
+  const std::unique_ptr<Execution> execution = engine_.bind(program_);
+  Watch watch(*program_, calibration, batch_);
+  CalibrationPart part{.batch = batch_, .first = done, .source = source_, .recipe = digest_of(recipe)};
+  Digest data;
+  while (const Batch* batch = loader->next()) {
+    const int64_t valid = batch->valid;
+    for (const std::string& name : inputs_) {
+      const Tensor& values = batch->at(name);
+      const int64_t row = values.elements() / batch_;
+      data.update(std::span(static_cast<const std::byte*>(values.data()), static_cast<size_t>(valid * row * dtype_size(values.dtype()))));
+      const auto input = calibration.values.find(name);
+      if (input != calibration.values.end()) input->second.add(values.data_as<float>(), valid, row, name);
+    }
+    watch.set_valid(valid);
+    feed_fields(*execution, *batch);
+    execution->run({.observer = &watch});
+    part.samples += valid;
+    ++part.batches;
+    if (progress && !progress(done + part.samples)) break;
+  }
+  part.data = data.hex();
+  calibration.parts.push_back(std::move(part));
+  for (const auto& [name, statistics] : calibration.values) {
+    if (statistics.empty()) throw Error(ErrorCode::kNumeric, cat(name, " saw no data in ", calibration.samples(), " samples")).suggest("the model does not use it for these samples: calibrate on others");
+  }
+}
+
+std::string array_digest(const Tensor& values) {
+  const Tensor plain = values.to(MemoryFormat::contiguous());
+  return digest_of(std::span(static_cast<const std::byte*>(plain.data()), static_cast<size_t>(plain.bytes())));
+}
+
+std::map<std::string, std::string> parameter_digests(const std::vector<ParameterSpec>& parameters, const ParameterStore& store) {
+  std::map<std::string, std::string> digests;
+  for (const ParameterSpec& spec : parameters) {
+    if (!store.has(spec.name)) continue;
+    digests[spec.name] = array_digest(store.get(spec.name));
+  }
+  return digests;
+}
+
+}  // namespace galley

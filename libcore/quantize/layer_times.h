@@ -1,0 +1,30 @@
+#pragma once
+// Time of each layer in float and quantized: both programs in turns on one random batch.
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "libcore/quantize/model_quantizer.h"
+
+namespace galley {
+
+struct LayerTime {
+  double seconds = 0;             // median over the rounds
+  double flops = 0, bytes = 0;    // of one run; as executed; bytes: each operand read or written once
+};
+
+struct ProgramTimes {
+  std::map<std::string, LayerTime> layers;  // convolutions, linear layers and unfolded batch norms, by LayerPlan::name
+  LayerTime all;                            // the whole program
+};
+
+struct QuantizationTimes {
+  ProgramTimes real, quantized;
+  int rounds = 0;
+};
+
+/// Runs both for `rounds` rounds after a warm-up, timing every operator.
+QuantizationTimes time_layers(const Session& session, ModelQuantizer& quantizer, const QuantizedModel& model, int64_t batch, int rounds);
+
+}  // namespace galley
