@@ -1,6 +1,6 @@
 #pragma once
-// Session: what a recipe's model and data become before anything runs. Opens the data, captures the model for training and for
-// evaluation, says what its parameters are. Used by the trainer, galley-evaluate and galley-recipes validate.
+// Session: what a recipe's model and data become before anything runs. Opens the data, captures the model for evaluation and prediction (for
+// training: train/capture_training.h), fills its parameters. Every tool that takes a recipe starts with one.
 
 #include <map>
 #include <memory>
@@ -8,47 +8,20 @@
 #include <string>
 #include <vector>
 
-#include "libcore/graph/graph.h"
-#include "libcore/nn/parameter.h"
+#include "libcore/infer/batch_types.h"
+#include "libcore/infer/captured_model.h"
 #include "libcore/nn/zoo.h"
-#include "libcore/passes/assign_precision.h"
 #include "libcore/recipe/sections.h"
-#include "libcore/recipe/selector.h"
 #include "libcore/runtime/engine.h"
-#include "libcore/tasks/capture.h"
 #include "libcore/tasks/task.h"
 
 namespace galley {
 
 class DataLoader;
-class Execution;
 class Tokenizer;
 struct LoaderOptions;
 class ParameterStore;
 class Source;
-
-/// A captured model. For training: forward pass and scalar output "loss"; for evaluation: what the task sums and collects; for prediction:
-/// the model's results and what was asked for.
-struct CapturedModel {
-  Graph graph;
-  std::vector<ParameterSpec> parameters;  // in the model's order; trainable is false for buffers and for what the recipe freezes
-  ValueId loss = kNoValue;                // training only
-  CapturedResults results;                // evaluation and prediction
-  PrecisionPolicy precision;              // of the recipe; the graph is still in f32
-};
-
-/// Types of the tensors of one batch by name, as its loader makes them.
-struct BatchTypes {
-  std::map<std::string, TensorType> fields;
-  std::vector<std::string> inputs;  // names of those that the model takes, in its order
-
-  /// Of the model's first input.
-  const TensorType& input() const { return fields.at(inputs.front()); }
-  TensorType& input() { return fields.at(inputs.front()); }
-};
-
-/// Feeds the tensors of a batch that the program takes.
-void feed_fields(Execution& execution, const Batch& batch);
 
 class Session {
  public:
@@ -62,6 +35,8 @@ class Session {
 
   const Recipe& recipe() const { return recipe_; }
   const ModelInfo& info() const { return info_; }
+  /// The recipe's model, with the vocabulary of its data.
+  const Component& model() const { return model_; }
   /// Samples have that shape, not the model's usual one: for tools that work without data on a model whose data is known.
   void set_input_shape(std::vector<int64_t> shape) { info_.input_shape = std::move(shape); }
   /// The recipe's task. Throws (kRecipe) where neither the recipe nor the model says one: there is nothing to train or to evaluate.
@@ -101,7 +76,6 @@ class Session {
   /// Names of the classes as the weights carry them (galley.categories), else empty.
   std::vector<std::string> prediction_categories() const;
 
-  CapturedModel capture_training(const BatchTypes& types) const;
   CapturedModel capture_evaluation(const BatchTypes& types) const;
   /// For prediction: the model's results, the main one named "output" unless the model names it, the others as the model names them; then,
   /// under their paths, the results of the modules that a glob of `capture` matches ("layer1.*"; `*` crosses dots). Throws (kUsage) where
@@ -118,7 +92,6 @@ class Session {
   void find_input_shape();
   std::optional<std::vector<Component>> weights_pipeline() const;
   LoaderOptions loader_options(const std::string& split, int64_t batch) const;
-  BuilderOptions builder_options(Mode mode, const BatchTypes& types) const;
   BatchTypes input_types(int64_t batch) const;
   TaskModel task_model(const BatchTypes& types) const;
   int64_t ignored_class() const;
@@ -130,14 +103,6 @@ class Session {
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::map<std::string, std::shared_ptr<const Source>> sources_;
 };
-
-/// What selectors (`match:`) choose from.
-std::vector<Selectable> selectables(const std::vector<ParameterSpec>& parameters);
-
-/// What each module of a captured graph gives: the first output of the last node that it, or a module below it, made.
-std::map<std::string, ValueId> module_results(const Graph& graph);
-/// Declares, under their paths, the results of the modules that a glob matches (`*` crosses dots). Throws (kUsage) where one matches none.
-void add_captured_outputs(Graph& graph, const std::vector<std::string>& capture);
 
 /// The split that `from` leads to: the one with a source. Throws (kRecipe) where the recipe has no such split.
 const Split& split_of(const Recipe& recipe, const std::string& name);

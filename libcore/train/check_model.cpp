@@ -3,6 +3,7 @@
 #include "libcore/infer/session.h"
 #include "libcore/optim/schedule.h"
 #include "libcore/quantize/qat.h"
+#include "libcore/train/capture_training.h"
 #include "libcore/train/step.h"
 
 namespace galley {
@@ -48,7 +49,7 @@ void check_model(const Recipe& recipe) {
     return;
   }
   const BatchTypes types = session.usual_types(2, true);
-  const CapturedModel training = session.capture_training(types);
+  const CapturedModel training = capture_training(session, types);
   if (recipe.train.recompute && recipe.train.recompute->mode == RecomputeMode::kMatch) recomputed_modules(training.graph, *recipe.train.recompute);
   if (trains_quantized(recipe)) {
     Graph rounded = training.graph;

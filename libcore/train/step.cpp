@@ -10,6 +10,7 @@
 #include "libcore/passes/pipelines.h"
 #include "libcore/recipe/selector.h"
 #include "libcore/runtime/engine.h"
+#include "libcore/train/capture_training.h"
 #include "libcore/train/check_model.h"
 
 namespace galley {
@@ -131,7 +132,7 @@ void TrainStep::prepare_evaluation(int64_t step) {
 }
 
 Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
-  CapturedModel model = session_.capture_training(types);
+  CapturedModel model = capture_training(session_, types);
   const std::vector<std::string> scales = stage.what.quantized && stage.what.form.learn_scale ? quantization_->scales() : std::vector<std::string>();
   TrainingPasses passes;
   passes.precision = model.precision;

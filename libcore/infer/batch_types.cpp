@@ -1,0 +1,25 @@
+#include "libcore/infer/batch_types.h"
+
+#include "libcore/runtime/execution.h"
+#include "libcore/tensor/batch.h"
+
+namespace galley {
+
+TensorType input_type(const ModelInput& input, int64_t batch) {
+  TensorType type{.dtype = input.dtype};
+  type.shape.push_back(batch);
+  for (int64_t size : input.shape) type.shape.push_back(size);
+  if (!input.names.empty()) {
+    type.names.push_back("N");
+    type.names.insert(type.names.end(), input.names.begin(), input.names.end());
+  }
+  return type;
+}
+
+void feed_fields(Execution& execution, const Batch& batch) {
+  for (const auto& [name, tensor] : batch.fields) {
+    if (execution.takes(name)) execution.feed(name, tensor);
+  }
+}
+
+}  // namespace galley

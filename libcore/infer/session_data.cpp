@@ -1,0 +1,174 @@
+// Session: data, from the recipe's sections to loaders.
+#include <algorithm>
+
+#include "libcore/base/error.h"
+#include "libcore/data/loader.h"
+#include "libcore/data/sources.h"
+#include "libcore/infer/session.h"
+#include "libcore/nn/loss.h"
+#include "libcore/weights/load.h"
+
+namespace galley {
+namespace {
+
+/// Opens a loader; where an item of the pipeline does not fit the source, the error's key is that of the item in `split`.
+std::unique_ptr<DataLoader> open_loader(const std::string& split, std::shared_ptr<const Source> source,
+                                        const std::vector<Component>& pipeline, const std::vector<Component>& batch_transforms,
+                                        const LoaderOptions& options) {
+  try {
+    return std::make_unique<DataLoader>(std::move(source), Pipeline(pipeline), batch_transforms, options);
+  } catch (Error& error) {
+    if (error.key().starts_with("pipeline.")) error.key(cat("data.", split, ".", error.key()));
+    throw;
+  }
+}
+
+}  // namespace
+
+const Split& split_of(const Recipe& recipe, const std::string& name) {
+  std::string at = name;
+  for (int hops = 0; hops < 4; ++hops) {
+    const Split* split = recipe.data.find(at);
+    if (split == nullptr) {
+      throw Error(ErrorCode::kRecipe, cat("the recipe has no data.", at)).key("data." + at).suggest("add it, or name another split");
+    }
+    if (split->source) return *split;
+    if (split->from.empty()) throw Error(ErrorCode::kRecipe, cat("data.", at, " has no source")).key(cat("data.", at, ".source")).suggest("set data." + at + ".source");
+    at = split->from;
+  }
+  fail(ErrorCode::kRecipe, "data.", name, ".from leads in a circle");
+}
+
+std::shared_ptr<const Source> Session::source(const std::string& split) {
+  const Split& described = split_of(recipe_, split);
+  std::shared_ptr<const Source>& opened = sources_[cat(&described)];
+  if (opened == nullptr) {
+    SourceContext context;
+    context.root = recipe_.data.root;
+    for (int64_t size : info_.input_shape) context.input_shape.push_back(size);
+    context.classes = target_classes();
+    if (task_ != nullptr) context.targets = task_->targets();
+    context.seed = static_cast<uint64_t>(recipe_.seed);
+    context.tokenizer = tokenizer_;
+    context.load_tensors = [](const std::string& path) {
+      const SafetensorsFile file(path);
+      std::map<std::string, Tensor> tensors;
+      for (const SafetensorsEntry& entry : file.entries()) tensors.emplace(entry.name, file.read(entry));
+      return tensors;
+    };
+    opened = open_source(described.source, context);
+  }
+  return opened;
+}
+
+/// The class index that the loss leaves out.
+int64_t Session::ignored_class() const {
+  const auto* params = recipe_.loss.as<CrossEntropyParams>();
+  return (params == nullptr ? CrossEntropyParams() : *params).ignore_index;
+}
+
+LoaderOptions Session::loader_options(const std::string& name, int64_t batch) const {
+  const Split* split = recipe_.data.find(name);
+  GALLEY_ASSERT(split != nullptr);
+  LoaderOptions options;
+  if (split->slice) options.order.slice = *split->slice;
+  if (split->slice_seed) options.order.slice_seed = static_cast<uint64_t>(*split->slice_seed);
+  if (split->shuffle.buffer) fail(ErrorCode::kRecipe, "data.", name, ".shuffle.buffer is for streams; the sources of this version are read in any order: shuffle: true");
+  options.order.shuffle = split->shuffle.enabled;
+  options.order.last_batch = static_cast<LastBatchRule>(split->last_batch);
+  options.order.batch = batch;
+  options.order.seed = static_cast<uint64_t>(recipe_.seed);
+  options.workers = split->workers.value_or(name == "train" ? 1 : std::min<int64_t>(threads(), 2));
+  options.prefetch = split->prefetch;
+  options.on_error = split->on_error == OnError::kSkip ? OnErrorRule::kSkip : OnErrorRule::kFail;
+  options.format = layout() == LayoutMode::kContiguous ? MemoryFormat::contiguous() : MemoryFormat::channels_last();
+  options.classes = target_classes();
+  options.pad_label = ignored_class();
+  return options;
+}
+
+std::unique_ptr<DataLoader> Session::loader(const std::string& name, int64_t batch, int64_t start, int64_t passes, int64_t samples) {
+  const std::shared_ptr<const Source> opened = source(name);
+  LoaderOptions options = loader_options(name, batch);
+  options.start = start;
+  options.passes = passes;
+  options.max_samples = samples;
+  return open_loader(name, opened, pipeline_of(name), recipe_.data.find(name)->batch_transforms, options);
+}
+
+std::unique_ptr<DataLoader> Session::calibration_loader(int64_t batch, int64_t start, int64_t samples) {
+  const std::string& name = recipe_.data.calibration.from;
+  const std::shared_ptr<const Source> opened = source(name);
+  LoaderOptions options = loader_options(name, batch);
+  options.order.shuffle = true;
+  options.order.last_batch = LastBatchRule::kKeep;
+  options.start = start;
+  options.passes = 1;
+  options.max_samples = samples;
+  return open_loader(recipe_.data.calibration.pipeline, opened, calibration_pipeline(), {}, options);
+}
+
+std::vector<Component> Session::calibration_pipeline() const {
+  const std::string& name = recipe_.data.calibration.pipeline;
+  if (name == "val") return prediction_pipeline();
+  if (name == "from_weights") {
+    if (auto carried = weights_pipeline()) return *carried;
+    throw Error(ErrorCode::kRecipe, "data.calibration.pipeline: from_weights, but the weights carry no pipeline").key("data.calibration.pipeline").suggest("name a split");
+  }
+  if (recipe_.data.find(name) == nullptr) throw Error(ErrorCode::kRecipe, cat("the recipe has no data.", name)).key("data.calibration.pipeline").suggest("name another split");
+  return pipeline_of(name);
+}
+
+std::vector<Component> Session::prediction_pipeline() const {
+  if (recipe_.data.val) return pipeline_of("val");
+  if (auto carried = weights_pipeline()) return *carried;
+  throw Error(ErrorCode::kRecipe, "the recipe has no data.val, and its weights carry no pipeline that says how images are prepared").key("data.val.pipeline").suggest("write data.val.pipeline out");
+}
+
+std::vector<Component> Session::pipeline_of(const std::string& name) const {
+  const Split* split = recipe_.data.find(name);
+  GALLEY_ASSERT(split != nullptr);
+  if (!split->pipeline_from_weights()) return split->pipeline;
+  if (auto carried = weights_pipeline()) return *carried;
+  const std::string key = cat("data.", name, ".pipeline");
+  const bool weights = !recipe_.weights.load.empty();
+  throw Error(ErrorCode::kRecipe, cat(key, ": from_weights, but ", weights ? "the weights carry no pipeline: Galley did not write them" : "the recipe names no weights"))
+      .key(key)
+      .suggest(weights ? "write the pipeline out" : "weights=FILE, or write the pipeline out");
+}
+
+std::vector<std::string> Session::categories() { return sources_.empty() ? std::vector<std::string>() : sources_.begin()->second->categories(); }
+
+BatchTypes Session::batch_types(const DataLoader& loader) const {
+  BatchTypes types;
+  for (const auto& [name, tensor] : loader.layout()) {
+    TensorType& type = types.fields[name];
+    type.dtype = tensor.dtype();
+    type.shape = tensor.shape();
+  }
+  for (const ModelInput& input : info_.all_inputs()) {
+    types.inputs.push_back(input.name);
+    const auto found = types.fields.find(input.name);
+    if (found == types.fields.end()) {
+      throw Error(ErrorCode::kRecipe, cat("the model takes the input `", input.name, "`, which this source does not give: it gives ",
+                                          field_names(loader.types()), " (", loader.source().describe(), ")"))
+          .key("model")
+          .suggest("a pipeline item {type: rename, from: NAME, to: " + input.name + "}");
+    }
+    TensorType& type = found->second;
+    if (!input.names.empty() && type.shape.rank() == static_cast<int>(input.names.size()) + 1) type.names = input_type(input, 1).names;
+  }
+  if (task_ == nullptr) return types;
+  for (const FieldType& target : task_->targets()) {
+    const FieldType* given = find_field(std::span<const FieldType>(loader.types()), target.name);
+    // One label a sample is checked when the loader opens (check_labels).
+    if (given == nullptr || given->sample.empty() || given->classes <= target.classes || target.classes == 0) continue;
+    throw Error(ErrorCode::kRecipe, cat("the field `", target.name, "` of the data has ", given->classes, " classes, the model ",
+                                        target.classes, " (", loader.source().describe(), ")"))
+        .key("model")
+        .suggest("give the model as many classes");
+  }
+  return types;
+}
+
+}  // namespace galley

@@ -1,0 +1,100 @@
+// Session: what the recipe's weights give: values of parameters, and what they carry about images and classes.
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "libcore/base/error.h"
+#include "libcore/base/log.h"
+#include "libcore/infer/inference.h"
+#include "libcore/infer/session.h"
+#include "libcore/recipe/recipe.h"
+#include "libcore/recipe/weight_registry.h"
+#include "libcore/runtime/parameter_store.h"
+#include "libcore/weights/load.h"
+#include "libcore/weights/quantization_plan.h"
+
+namespace galley {
+
+std::optional<std::vector<Component>> Session::weights_pipeline() const {
+  for (size_t i = recipe_.weights.load.size(); i-- > 0;) {
+    const auto& source = recipe_.weights.load.at<WeightSource>(i);
+    const Metadata metadata = read_weights_metadata(source.path());
+    const auto found = metadata.find("galley.pipeline");
+    if (found != metadata.end()) return parse_pipeline(found->second, cat("galley.pipeline of ", source.from), *recipe_.registry);
+    if (source.published && !source.published->pipeline().empty()) return parse_pipeline(source.published->pipeline(), cat("the pipeline of ", source.published->id()), *recipe_.registry);
+  }
+  if (const std::string file = model_file(model_); !file.empty()) {
+    const Metadata metadata = read_weights_metadata(file);
+    if (const auto found = metadata.find("galley.pipeline"); found != metadata.end()) return parse_pipeline(found->second, cat("galley.pipeline of ", file), *recipe_.registry);
+  }
+  const PublishedWeights* model_default = recipe_.weights.model_default.get();
+  if (recipe_.weights.load.empty() || model_default == nullptr || model_default->pipeline().empty()) return std::nullopt;
+  log(LogLevel::kWarning, cat("the weights carry no pipeline; images are prepared as for ", model_default->id()));
+  return parse_pipeline(model_default->pipeline(), cat("the pipeline of ", model_default->id()), *recipe_.registry);
+}
+
+std::vector<std::string> Session::prediction_categories() const {
+  const auto carried = [this](const Metadata& metadata) -> std::optional<std::vector<std::string>> {
+    const auto found = metadata.find("galley.categories");
+    if (found == metadata.end()) return std::nullopt;
+    const auto names = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+    const bool fits = names.is_array() && static_cast<int64_t>(names.size()) == target_classes() &&
+                      std::all_of(names.begin(), names.end(), [](const auto& name) { return name.is_string(); });
+    return fits ? names.get<std::vector<std::string>>() : std::vector<std::string>();
+  };
+  for (size_t i = recipe_.weights.load.size(); i-- > 0;) {
+    const auto& source = recipe_.weights.load.at<WeightSource>(i);
+    const auto names = carried(read_weights_metadata(source.path()));
+    if (names && !names->empty()) return *names;
+    if (names) continue;
+    std::vector<std::string> published = source.published ? source.published->category_names() : std::vector<std::string>();
+    if (!published.empty() && static_cast<int64_t>(published.size()) == target_classes()) return published;
+  }
+  const std::string file = model_file(model_);
+  return file.empty() ? std::vector<std::string>() : carried(read_weights_metadata(file)).value_or(std::vector<std::string>());
+}
+
+void Session::initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const {
+  const auto set_initial = [&](const ParameterSpec& spec) {
+    if (store.has(spec.name)) store.set(spec.name, galley::initialize(spec, static_cast<uint64_t>(recipe_.seed)));
+  };
+  std::vector<ExpectedTensor> expected;
+  for (const ParameterSpec& spec : parameters) expected.push_back({spec.name, spec.type.dtype, spec.type.shape});
+  std::vector<LoadRule> rules;
+  for (size_t i = 0; i < recipe_.weights.load.size(); ++i) {
+    const auto& source = recipe_.weights.load.at<WeightSource>(i);
+    LoadRule rule{.from = source.path(), .ignore = source.ignore, .rename = source.rename, .into = source.into, .strict = source.strict, .cast = source.cast, .check_finite = source.check_finite};
+    if (source.published) {
+      rule.rename.insert(rule.rename.end(), source.published->rename.begin(), source.published->rename.end());
+      rule.ignore.insert(rule.ignore.end(), source.published->ignore.begin(), source.published->ignore.end());
+    }
+    rules.push_back(std::move(rule));
+  }
+  if (rules.empty()) {
+    std::for_each(parameters.begin(), parameters.end(), set_initial);
+    return;
+  }
+  const bool quantized = std::none_of(parameters.begin(), parameters.end(), [](const ParameterSpec& spec) { return spec.trainable; });
+  if (const auto plan = quantized ? nullptr : loaded_plan(recipe_)) {
+    throw Error(ErrorCode::kRecipe, cat("the weights ", rules[0].from, " are quantized (", plan->str(), "): they can be evaluated, not trained or quantized"))
+        .key("weights")
+        .suggest("name the float weights that they were made from (galley-weights show lists them as galley.parents), or train with quantize.method=qat");
+  }
+  const LoadedWeights loaded = load_weights(expected, rules);
+  // Random numbers take longer than the file: only what it leaves out gets them.
+  for (const ParameterSpec& spec : parameters) {
+    if (loaded.tensors.count(spec.name) == 0) set_initial(spec);
+  }
+  for (const auto& [name, tensor] : loaded.tensors) {
+    if (store.has(name)) store.set(name, tensor);
+  }
+  if (!quantized) return;
+  for (const ParameterSpec& spec : parameters) {
+    const auto found = loaded.tensors.find(spec.name);
+    if (store.has(spec.name) || found == loaded.tensors.end()) continue;
+    for (const double value : found->second.to_doubles()) {
+      GALLEY_CHECK_INPUT(value == spec.init.spread, rules[0].from, ": tensor '", spec.name, "' holds ", value, ", the file's galley.quantization says ", spec.init.spread);
+    }
+  }
+}
+
+}  // namespace galley

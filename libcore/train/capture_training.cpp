@@ -1,0 +1,67 @@
+#include "libcore/train/capture_training.h"
+
+#include <algorithm>
+#include <set>
+
+#include "libcore/base/error.h"
+
+namespace galley {
+namespace {
+
+/// What train.freeze selects: parameters that are not trained, and batch norms that keep their statistics.
+struct Frozen {
+  std::set<std::string> parameters, batch_norms;
+};
+
+Frozen frozen_of(const Recipe& recipe, const std::vector<ParameterSpec>& all) {
+  Frozen frozen;
+  const std::vector<Selectable> items = selectables(all);
+  for (size_t i = 0; i < recipe.train.freeze.size(); ++i) {
+    const auto& item = recipe.train.freeze.at<FreezeItem>(i);
+    const Selector selector{item.match, item.except};
+    for (int64_t index : selector.select(items, cat("train.freeze.", i))) {
+      const ParameterSpec& spec = all[static_cast<size_t>(index)];
+      if (spec.role == ValueRole::kParameter) frozen.parameters.insert(spec.name);
+      if (spec.module_type == "batch_norm" && item.batch_norm == FrozenBatchNorm::kFrozen) frozen.batch_norms.insert(spec.module);
+    }
+  }
+  return frozen;
+}
+
+/// Batch norms that train.freeze selects keep their statistics.
+BuilderOptions builder_options(const Session& session, const BatchTypes& types) {
+  BuilderOptions options{.mode = Mode::kTraining};
+  if (session.recipe().train.freeze.empty()) return options;
+  Graph names;
+  TaskCapture capture(names, session.model(), session.info(), types.fields, {.mode = Mode::kEvaluation});
+  capture.model();
+  Frozen frozen = frozen_of(session.recipe(), capture.take_parameters());
+  if (!frozen.batch_norms.empty()) {
+    options.frozen_batch_norm = [norms = std::move(frozen.batch_norms)](std::string_view path) {
+      return norms.count(std::string(path)) != 0;
+    };
+  }
+  return options;
+}
+
+}  // namespace
+
+CapturedModel capture_training(const Session& session, const BatchTypes& types) {
+  const Recipe& recipe = session.recipe();
+  CapturedModel model;
+  TaskCapture capture(model.graph, session.model(), session.info(), types.fields, builder_options(session, types));
+  session.task().capture(TaskMode::kTrain, capture);
+  model.results = capture.finish();
+  model.loss = model.graph.find_output("loss");
+  GALLEY_ASSERT(model.loss != kNoValue, "the task ", session.task().name(), " has no objective");
+  model.parameters = capture.take_parameters();
+  const Frozen frozen = recipe.train.freeze.empty() ? Frozen() : frozen_of(recipe, model.parameters);
+  for (ParameterSpec& spec : model.parameters) spec.trainable = spec.role == ValueRole::kParameter && frozen.parameters.count(spec.name) == 0;
+  model.precision = precision_of(recipe, model.parameters);
+  if (std::none_of(model.parameters.begin(), model.parameters.end(), [](const ParameterSpec& spec) { return spec.trainable; })) {
+    throw Error(ErrorCode::kRecipe, "train.freeze leaves no parameter to be trained").key("train.freeze");
+  }
+  return model;
+}
+
+}  // namespace galley
