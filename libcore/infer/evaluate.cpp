@@ -20,6 +20,14 @@ Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const Qua
   InferenceModel model = make_inference(std::move(captured), plan_, {}, std::move(round));
   parameters_ = std::move(model.parameters);
   program_ = engine.program({.mode = "evaluate", .variant = form, .fields = types.fields}, cat("evaluation on data.", split), [&] { return std::move(model.graph); });
+  // Copies of the results on the host: all of a batch, and the one that is being brought into the contiguous format.
+  int64_t most = 0;
+  for (const std::string& name : results_.results) {
+    const TensorType& type = program_->graph().type(program_->graph().find_output(name));
+    data_bytes_ += type.bytes();
+    if (!type.format.is_contiguous()) most = std::max(most, type.bytes());
+  }
+  data_bytes_ += most;
 }
 
 Evaluator::~Evaluator() = default;

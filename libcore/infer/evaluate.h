@@ -29,7 +29,7 @@ class Evaluator {
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
   /// nullptr: it computes in float.
   const std::shared_ptr<const QuantizationPlan>& plan() const { return plan_; }
-  /// Bytes of the data buffers of a pass.
+  /// Bytes of a pass on the host: buffers of the data, and copies of the results that a collector reads.
   int64_t data_bytes() const { return data_bytes_; }
   /// Binds the engine's parameters and scratch. With an `average` suffix (".ema") a second pass is made on the averages, its metrics prefixed "ema/".
   void bind(const std::string& average = "");
