@@ -13,7 +13,7 @@
 #include "libcore/profiler/timer.h"
 #include "libcore/recipe/loader.h"
 #include "libcore/train/profiled_work.h"
-#include "tools/common/machine_limits.h"
+#include "libcore/profiler/machine_limits.h"
 #include "tools/common/signals.h"
 #include "tools/common/weight_folders.h"
 

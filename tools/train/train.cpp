@@ -13,7 +13,7 @@
 #include "libcore/tasks/task.h"
 #include "libcore/train/resume.h"
 #include "libcore/train/trainer.h"
-#include "tools/common/machine_limits.h"
+#include "libcore/profiler/machine_limits.h"
 #include "tools/common/signals.h"
 
 namespace galley::tools {

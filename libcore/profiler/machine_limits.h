@@ -1,11 +1,11 @@
 #pragma once
-// The machine's limits beside which tools put their numbers: what `galley-benchmark machine` stored, else measured now.
+// The machine's limits beside which results stand: what `galley-benchmark machine` stored, else measured now.
 
 #include <string>
 
 #include "libcore/runtime/machine.h"
 
-namespace galley::tools {
+namespace galley {
 
 /// Where `galley-benchmark machine` stores its result: $XDG_CACHE_HOME/galley/machine-<host>-<threads>.json
 std::string machine_store(int threads);
@@ -14,4 +14,4 @@ MachineLimits machine_limits(int threads);
 /// "183 GFLOP/s (avx2) and 43 GB/s", with the rates of the other types that the work has.
 std::string limits_text(const MachineLimits& limits, const Arithmetic& work);
 
-}  // namespace galley::tools
+}  // namespace galley

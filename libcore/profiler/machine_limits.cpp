@@ -1,4 +1,4 @@
-#include "tools/common/machine_limits.h"
+#include "libcore/profiler/machine_limits.h"
 
 #include <unistd.h>
 
@@ -9,9 +9,9 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/parallel.h"
-#include "tools/common/report.h"
+#include "libcore/base/units.h"
 
-namespace galley::tools {
+namespace galley {
 namespace {
 
 /// The stored limits; rates are 0 where there is none that can be read.
@@ -66,4 +66,4 @@ std::string limits_text(const MachineLimits& limits, const Arithmetic& work) {
   return cat(text, " and ", human_number(limits.bytes_per_s * 1e-9), " GB/s");
 }
 
-}  // namespace galley::tools
+}  // namespace galley
