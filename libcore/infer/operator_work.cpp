@@ -1,8 +1,5 @@
-// Single operators: NAME:SHAPES[:ATTRIBUTES], e.g. relu:16x64x56x56, matmul:64x512+512x256, conv2d:16x64x56x56+64x64x3x3:padding=1.
-// Shapes are of the inputs, joined by +; -, an optional input left out; @i64 behind a shape, integers. Convolutions and linear layers also
-// take sizes by letters: conv2d:mb16ic64ih56oc64kh3 (mb batch, ic oc channels, ih iw image, kh kw kernel, sh sw stride, ph pw padding
-// (default (k-1)/2), dh dw dilation, g groups), linear:mb16ic512oc1000; quantized_conv2d and quantized_linear likewise, of u8 and i8. Images are
-// channels_last.
+#include "libcore/infer/operator_work.h"
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -16,11 +13,9 @@
 #include "libcore/ops/registry.h"
 #include "libcore/recipe/schema.h"
 #include "libcore/recipe/yaml_tree.h"
-#include "libcore/runtime/compile.h"
-#include "libcore/runtime/execution.h"
-#include "tools/benchmark/candidate.h"
+#include "libcore/runtime/engine.h"
 
-namespace galley::tools {
+namespace galley {
 namespace {
 
 struct OperatorCase {
@@ -217,8 +212,8 @@ OperatorCase parse_case(const std::string& text) {
   return result;
 }
 
-/// One node as a program of its own.
-std::shared_ptr<const Program> compile_case(const OperatorCase& wanted, const std::string& text, bool winograd) {
+/// Options of the case, read from its text; null where the operator has none.
+std::shared_ptr<Options> attributes_of(const OperatorCase& wanted, const std::string& text) {
   const OpDef& op = find_op(wanted.op);
   std::shared_ptr<Options> attributes = op.make_attrs != nullptr ? op.make_attrs() : nullptr;
   if (!wanted.attributes.empty()) {
@@ -228,6 +223,13 @@ std::shared_ptr<const Program> compile_case(const OperatorCase& wanted, const st
   if (auto* lookup = dynamic_cast<LookupAttrs*>(attributes.get()); lookup != nullptr && lookup->table.empty()) {
     for (int64_t q = 0; q < 256; ++q) lookup->table.push_back(q);  // any table costs the same
   }
+  return attributes;
+}
+
+/// One node as a graph of its own.
+Graph graph_of(const OperatorCase& wanted, const std::string& text) {
+  const OpDef& op = find_op(wanted.op);
+  const std::shared_ptr<Options> attributes = attributes_of(wanted, text);
   Graph graph;
   std::vector<ValueId> inputs;
   for (size_t i = 0; i < wanted.inputs.size(); ++i) {
@@ -244,14 +246,18 @@ std::shared_ptr<const Program> compile_case(const OperatorCase& wanted, const st
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (std::none_of(op.updates.begin(), op.updates.end(), [&](const InPlace& update) { return update.output == static_cast<int>(i); })) graph.add_output(cat("out", i), outputs[i]);
   }
-  return compile(std::move(graph), {.backend = open_backend("cpu", {.memory_format = LayoutMode::kChannelsLast, .winograd = winograd})});
+  return graph;
 }
 
-struct OperatorWork {
-  std::shared_ptr<const Program> program;
-  ParameterStore store;
+struct OperatorParts {
+  explicit OperatorParts(bool winograd) : engine(open_backend("cpu", {.memory_format = LayoutMode::kChannelsLast, .winograd = winograd})) {}
+  Engine engine;
   std::unique_ptr<Execution> execution;
 };
+
+std::shared_ptr<const Program> compile_case(Engine& engine, const OperatorCase& wanted, const std::string& text) {
+  return engine.program({.mode = "operator", .variant = text}, "a single operator", [&] { return graph_of(wanted, text); }, ParameterFormats::kLead);
+}
 
 /// Indices stay below every usual table and class count, those of 8 bits (taps of a pooling window) below two; counts and random keys are 0; quantized
 /// values fill their range.
@@ -280,7 +286,8 @@ std::string plain_case(const OpDef& op) {
   std::string text = cat(op.name, ":");
   for (size_t i = 0; i < inputs; ++i) text += cat(i == 0 ? "" : "+", op.inputs[i].optional ? "-" : "16x64x56x56");
   try {
-    compile_case(parse_case(text), text, true);
+    OperatorParts parts(/*winograd=*/true);
+    compile_case(parts.engine, parse_case(text), text);
   } catch (const Error&) {
     return "";  // it takes other shapes: such operators name their cases, which a test holds
   }
@@ -306,44 +313,42 @@ std::vector<std::string> operator_cases(const std::string& name) {
   return cases;
 }
 
-Candidate make_operator(const std::string& text, bool winograd) {
+BenchmarkWork operator_work(const std::string& text, bool winograd) {
   const OperatorCase wanted = parse_case(text);
   const OpDef& op = find_op(wanted.op);
-  auto parts = std::make_shared<OperatorWork>();
-  parts->program = compile_case(wanted, text, winograd);
-  parts->store.declare(*parts->program);
-  parts->execution = std::make_unique<Execution>(parts->program, parts->store);
-  Candidate candidate;
-  const Graph& graph = parts->program->graph();
+  const auto parts = std::make_shared<OperatorParts>(winograd);
+  const std::shared_ptr<const Program> program = compile_case(parts->engine, wanted, text);
+  parts->execution = parts->engine.bind(program);
+  ParameterStore& store = parts->engine.store();
   for (size_t i = 0; i < wanted.inputs.size(); ++i) {
     if (!wanted.inputs[i]) continue;
     const std::string name = cat("in", i);
     const Tensor values = random_input(*wanted.inputs[i], op.input_port(i).kind);
-    if (parts->store.has(name)) {
-      parts->store.set(name, values);
+    if (store.has(name)) {
+      store.set(name, values);
     } else {
       parts->execution->feed(name, values);
     }
   }
-  for (const Node& node : graph.nodes()) {
+  BenchmarkWork work;
+  for (const Node& node : program->graph().nodes()) {
     // The back end may have replaced the operator by one of its own.
     if (node.op != &op && !(node.op->target && node.op->work == WorkClass::kProduct)) continue;
-    const Cost cost = cost_of(*node.op, context_of(graph, node));
-    candidate.row.flops = cost.flops;
-    candidate.row.executed.add(cost);
-    candidate.row.bytes = cost.bytes_read + cost.bytes_written;
+    const Cost cost = cost_of(*node.op, context_of(program->graph(), node));
+    work.row.flops = cost.flops;
+    work.row.executed.add(cost);
+    work.row.bytes = cost.bytes_read + cost.bytes_written;
   }
-  candidate.row.recipe = "op";
-  candidate.row.what = text;
-  candidate.row.threads = compute_threads();
-  candidate.row.peak_bytes = 0;
-  candidate.run = [work = parts.get()] {
-    work->execution->run();
-    work->execution->wait();
+  work.row.recipe = "op";
+  work.row.what = text;
+  work.row.threads = compute_threads();
+  work.run = [execution = parts->execution.get()] {
+    execution->run();
+    execution->wait();
   };
-  candidate.parts = parts;
-  candidate.run();
-  return candidate;
+  work.parts = parts;
+  work.run();
+  return work;
 }
 
-}  // namespace galley::tools
+}  // namespace galley

@@ -1,18 +1,9 @@
-#include "tools/benchmark/results_page.h"
+#include "libcore/profiler/benchmark_page.h"
 
-namespace galley::tools {
+namespace galley {
+namespace {
 
-std::string_view results_page_body() {
-  return R"page(<h1>Benchmark</h1><p id="subtitle"></p><div id="remarks"></div>
-<h2>Over the sweep</h2><p>Medians; bars from the 10th to the 90th percentile.</p><div id="curves"></div>
-<h2>Roofline</h2><p id="hint">Lines are the measured limits of this machine; a point below its line has time to gain.</p><div id="roofline"></div><p class="legend" id="roofs"></p>
-<div id="scaling_part"><h2>Threads</h2><table id="scaling"></table></div>
-<h2>Rows</h2><div class="scroll"><table id="rows"></table></div>
-)page";
-}
-
-std::string_view results_page_script() {
-  return R"page(
+constexpr std::string_view kScript = R"page(
 const colors = ["#2e7dd1", "#d9822b", "#3f9c5a", "#b4343a", "#7a5195", "#2a9d8f", "#8c6d31", "#e07a9f", "#667085", "#a3be3c"];
 const rows = data.rows.filter(r => r.error === null), width = 1130;
 const host = data.provenance;
@@ -94,6 +85,18 @@ table("rows", [["recipe", r => r.recipe], ["what", r => r.what], ...swept.map(ke
                ["p90 ms", r => r.p90_ms ?? NaN, v => Number.isNaN(v) ? "" : number(v, 4)], ["runs", r => r.runs ?? ""], ["samples/s", r => r.samples_per_s ?? 0, number], ["GFLOP/s", r => r.flops ? r.flops / r.median_ms * 1e-6 : 0, number],
                ["% of limit", r => 100 * (r.limit_fraction ?? 0), number], ["bound", r => r.bound ?? ""], ["peak memory", r => r.peak_bytes ?? 0, bytes], ["error", r => r.error ?? ""]], data.rows);
 )page";
+
+}  // namespace
+
+std::string_view benchmark_page_body() {
+  return R"page(<h1>Benchmark</h1><p id="subtitle"></p><div id="remarks"></div>
+<h2>Over the sweep</h2><p>Medians; bars from the 10th to the 90th percentile.</p><div id="curves"></div>
+<h2>Roofline</h2><p id="hint">Lines are the measured limits of this machine; a point below its line has time to gain.</p><div id="roofline"></div><p class="legend" id="roofs"></p>
+<div id="scaling_part"><h2>Threads</h2><table id="scaling"></table></div>
+<h2>Rows</h2><div class="scroll"><table id="rows"></table></div>
+)page";
 }
 
-}  // namespace galley::tools
+std::string_view benchmark_page_script() { return kScript; }
+
+}  // namespace galley

@@ -1,11 +1,11 @@
 #pragma once
-// What results_page puts into its page.
+// What benchmark_page puts into its page.
 
 #include <string_view>
 
-namespace galley::tools {
+namespace galley {
 
-std::string_view results_page_body();
-std::string_view results_page_script();
+std::string_view benchmark_page_body();
+std::string_view benchmark_page_script();
 
-}  // namespace galley::tools
+}  // namespace galley

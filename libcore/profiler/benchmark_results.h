@@ -1,13 +1,13 @@
 #pragma once
 // The result of a sweep in all its forms: JSON, JSON lines, the thread-scaling table, and a page.
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
-#include "tools/benchmark/candidate.h"
+#include "libcore/profiler/benchmark_rows.h"
 
-namespace galley::tools {
+namespace galley {
 
 /// How a cell's time falls with the threads.
 struct ScalingRow {
@@ -19,21 +19,20 @@ struct ScalingRow {
 };
 
 /// A group for every cell that was measured on several numbers of threads.
-std::vector<ScalingRow> thread_scaling(const std::vector<Row>& rows);
+std::vector<ScalingRow> thread_scaling(const std::vector<BenchmarkRow>& rows);
 Table scaling_table(const std::vector<ScalingRow>& scaling);
 
-struct Results {
-  std::vector<Row> rows;
+struct BenchmarkResults {
+  std::vector<BenchmarkRow> rows;
   std::vector<ScalingRow> scaling;
   std::vector<std::string> remarks;
-  nlohmann::ordered_json provenance;
 };
 
 /// {"rows":[...],"scaling":[...],"remarks":[...],"provenance":{...}}
-nlohmann::ordered_json results_json(const Results& results);
+nlohmann::ordered_json benchmark_json(const BenchmarkResults& results, const nlohmann::ordered_json& provenance);
 /// An object a row, each with the provenance.
-std::string results_lines(const Results& results);
+std::string benchmark_lines(const BenchmarkResults& results, const nlohmann::ordered_json& provenance);
 /// A page that needs nothing else: curves over the swept keys, the roofline, the rows.
-std::string results_page(const Results& results);
+std::string benchmark_page(const BenchmarkResults& results, const nlohmann::ordered_json& provenance);
 
-}  // namespace galley::tools
+}  // namespace galley

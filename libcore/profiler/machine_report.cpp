@@ -10,9 +10,11 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"
 #include "libcore/base/parallel.h"
+#include "libcore/base/units.h"
 #include "libcore/profiler/statistics.h"
 #include "libcore/runtime/bursts.h"
 #include "libcore/runtime/machine.h"
@@ -153,6 +155,33 @@ MachineReport measure_machine_report(double seconds) {
   }
   if (report.triad_per_s > 1.3 * report.levels.back().read_per_s) report.doubts.push_back("writing is faster than reading alone: other programs ran");
   return report;
+}
+
+nlohmann::ordered_json machine_json(const MachineReport& machine) {
+  using Json = nlohmann::ordered_json;
+  Json json{{"threads", machine.threads}, {"cpu", machine.cpu}, {"peaks", Json::array()}, {"levels", Json::array()}};
+  for (const PeakRate& peak : machine.peaks) json["peaks"].push_back({{"dtype", peak.dtype}, {"isa", peak.instruction_set}, {"per_s", peak.per_s}});
+  for (const LevelBandwidth& level : machine.levels) json["levels"].push_back({{"level", level.level}, {"bytes", level.bytes}, {"read_per_s", level.read_per_s}});
+  json["f32_per_s"] = machine.f32_per_s();
+  json["triad_per_s"] = machine.triad_per_s;
+  json["page_touch_ns"] = machine.page_touch_s * 1e9;
+  json["barrier_us"] = machine.barrier_s * 1e6;
+  json["doubts"] = machine.doubts;
+  return json;
+}
+
+Table machine_table(const MachineReport& machine) {
+  Table table{{"what", "of", "value", "unit"}, {}};
+  for (const PeakRate& peak : machine.peaks) {
+    table.rows.push_back({"peak " + peak.dtype, peak.instruction_set, human_number(peak.per_s / 1e9), peak.dtype == "int8" ? "GOP/s" : "GFLOP/s"});
+  }
+  for (const LevelBandwidth& level : machine.levels) {
+    table.rows.push_back({"read " + level.level, human_bytes(static_cast<double>(level.bytes)) + " a thread", human_number(level.read_per_s / 1e9), "GB/s"});
+  }
+  table.rows.push_back({"read and write memory", "a = b + s c", human_number(machine.triad_per_s / 1e9), "GB/s"});
+  table.rows.push_back({"page touch", "4 KiB", human_number(machine.page_touch_s * 1e9), "ns"});
+  table.rows.push_back({"barrier", cat(machine.threads, " threads"), human_number(machine.barrier_s * 1e6), "us"});
+  return table;
 }
 
 }  // namespace galley

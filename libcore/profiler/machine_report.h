@@ -2,8 +2,11 @@
 // What this machine can do, measured part by part: the yardstick beside every later number.
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
+
+#include "libcore/base/table.h"
 
 namespace galley {
 
@@ -36,5 +39,9 @@ struct MachineReport {
 
 /// Measures on compute_threads() threads, in about `seconds`.
 MachineReport measure_machine_report(double seconds = 6);
+
+/// {"threads","cpu","peaks","levels","f32_per_s","triad_per_s","page_touch_ns","barrier_us","doubts"}: what machine_limits reads from its store.
+nlohmann::ordered_json machine_json(const MachineReport& machine);
+Table machine_table(const MachineReport& machine);
 
 }  // namespace galley

@@ -1,21 +1,9 @@
 #include "libcore/profiler/profile_page.h"
 
 namespace galley {
+namespace {
 
-std::string_view profile_page_body() {
-  return R"page(<h1 id="title"></h1><p id="subtitle"></p><div id="remarks"></div><div class="cards" id="cards"></div>
-<h2>Advice</h2><div id="advice"></div>
-<h2>Timeline of one step</h2><p id="hint">Drag to zoom, double-click for the whole step.</p><div id="timeline"></div><p class="legend" id="phases"></p>
-<h2>Modules</h2><p>Width is time, backward pass and updates included. Click to zoom, click the top to return.</p><div id="flame"></div>
-<h2>Memory</h2><div id="memory"></div><p class="legend" id="categories"></p>
-<h2>Operators</h2><div class="scroll"><table id="operators"></table></div>
-<h2>Modules in figures</h2><div class="scroll"><table id="modules"></table></div>
-<h2>Compilations</h2><table id="compilations"></table>
-)page";
-}
-
-std::string_view profile_page_script() {
-  return R"page(const phaseColor = { forward: "#2e7dd1", backward: "#d9822b", update: "#3f9c5a", data: "#b4343a", "": "#888888" };
+constexpr std::string_view kScript = R"page(const phaseColor = { forward: "#2e7dd1", backward: "#d9822b", update: "#3f9c5a", data: "#b4343a", "": "#888888" };
 const categoryColor = { parameters: "#3b5b92", buffers: "#6c86b8", optimizer_state: "#7a5195", inputs: "#b9c4d0", prepared: "#9c8ade", activations: "#2a9d8f", gradients: "#e07a3f", workspace: "#b4343a" };
 byId("title").textContent = "Profile of " + (data.recipe || "a recipe") + ": " + (data.what === "forward" ? "forward pass" : "training step");
 byId("subtitle").textContent = data.steps + " steps of " + data.batch + " samples" + (data.synthetic ? ", random batches" : "") + ", " + data.threads + " threads; limit of the machine " + number(data.machine.flops_per_s / 1e9) + " GFLOP/s (" + data.machine.instruction_set + "), " + number(data.machine.bytes_per_s / 1e9) + " GB/s";
@@ -125,6 +113,21 @@ table("modules", [["module", r => r.module || "(model)"], ["total ms", r => r.to
                   ["update ms", r => r.update_ms, number], ["GFLOP", r => r.flops / 1e9, number], ["% of limit", r => r.limit_percent, number], ["parameters", r => r.parameter_bytes, bytes], ["makes", r => r.made_bytes, bytes]], data.modules);
 table("compilations", [["program", r => r.program], ["reason", r => r.reason], ["compile ms", r => r.compile_ms, number], ["operators", r => r.operators], ["runs", r => r.runs]], data.compilations.programs);
 )page";
+
+}  // namespace
+
+std::string_view profile_page_body() {
+  return R"page(<h1 id="title"></h1><p id="subtitle"></p><div id="remarks"></div><div class="cards" id="cards"></div>
+<h2>Advice</h2><div id="advice"></div>
+<h2>Timeline of one step</h2><p id="hint">Drag to zoom, double-click for the whole step.</p><div id="timeline"></div><p class="legend" id="phases"></p>
+<h2>Modules</h2><p>Width is time, backward pass and updates included. Click to zoom, click the top to return.</p><div id="flame"></div>
+<h2>Memory</h2><div id="memory"></div><p class="legend" id="categories"></p>
+<h2>Operators</h2><div class="scroll"><table id="operators"></table></div>
+<h2>Modules in figures</h2><div class="scroll"><table id="modules"></table></div>
+<h2>Compilations</h2><table id="compilations"></table>
+)page";
 }
+
+std::string_view profile_page_script() { return kScript; }
 
 }  // namespace galley

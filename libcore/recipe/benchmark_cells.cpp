@@ -1,4 +1,4 @@
-#include "tools/benchmark/cells.h"
+#include "libcore/recipe/benchmark_cells.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 #include "libcore/base/error.h"
 #include "libcore/base/units.h"
 
-namespace galley::tools {
+namespace galley {
 namespace {
 
 constexpr int64_t kMostValues = 1000;
@@ -26,14 +26,14 @@ bool listed(const std::vector<std::string>& texts, const std::string& value) {
   return std::find(values.begin(), values.end(), value) != values.end();
 }
 
-std::string value_of(const Cell& cell, const std::string& key) {
+std::string value_of(const BenchmarkCell& cell, const std::string& key) {
   for (const auto& [name, value] : cell.set) {
     if (name == key) return value;
   }
   return "";
 }
 
-bool excluded(const BenchmarkSection& section, const Cell& cell) {
+bool excluded(const BenchmarkSection& section, const BenchmarkCell& cell) {
   for (size_t i = 0; i < section.exclude.size(); ++i) {
     const auto& item = section.exclude.at<ExcludeItem>(i);
     if (listed(item.what, cell.what) && listed(item.batch, std::to_string(cell.batch)) && listed(item.threads, value_of(cell, "threads")) &&
@@ -62,14 +62,14 @@ std::vector<std::string> expand_range(const std::string& text) {
   return values;
 }
 
-std::string Cell::name() const {
+std::string BenchmarkCell::name() const {
   std::string text = cat(what, " batch=", batch);
   for (const auto& [key, value] : set) text += cat(" ", key, "=", value);
   return text;
 }
 
-std::vector<Cell> cells_of(const BenchmarkSection& section) {
-  std::vector<Cell> cells;
+std::vector<BenchmarkCell> cells_of(const BenchmarkSection& section) {
+  std::vector<BenchmarkCell> cells;
   for (const std::string& what : section.what) {
     if (std::find(kKinds.begin(), kKinds.end(), what) == kKinds.end()) {
       const std::string near = nearest(what, {kKinds.begin(), kKinds.end()});
@@ -92,8 +92,8 @@ std::vector<Cell> cells_of(const BenchmarkSection& section) {
   const auto cross = [&](const std::string& key, const std::vector<std::string>& texts) {
     if (texts.empty()) return;
     const std::vector<std::string> values = values_of(key, texts);
-    std::vector<Cell> more;
-    for (const Cell& cell : cells) {
+    std::vector<BenchmarkCell> more;
+    for (const BenchmarkCell& cell : cells) {
       for (const std::string& value : values) {
         more.push_back(cell);
         if (key == "batch") {
@@ -110,9 +110,9 @@ std::vector<Cell> cells_of(const BenchmarkSection& section) {
   cross("memory_format", section.sweep.memory_format);
   cross("threads", section.sweep.threads);
   cross("batch", section.sweep.batch.empty() ? section.batch : section.sweep.batch);
-  std::erase_if(cells, [&](const Cell& cell) { return excluded(section, cell); });
+  std::erase_if(cells, [&](const BenchmarkCell& cell) { return excluded(section, cell); });
   if (cells.empty()) throw Error(ErrorCode::kRecipe, "benchmark.exclude leaves no cell").key("benchmark.exclude");
   return cells;
 }
 
-}  // namespace galley::tools
+}  // namespace galley

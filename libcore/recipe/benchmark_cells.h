@@ -1,5 +1,5 @@
 #pragma once
-// The cells of a sweep: every combination of what, batch and the swept keys.
+// The cells of a benchmark: every combination of what, batch and the swept keys.
 
 #include <string>
 #include <utility>
@@ -7,12 +7,12 @@
 
 #include "libcore/recipe/sections.h"
 
-namespace galley::tools {
+namespace galley {
 
 /// "1..4" -> 1 2 3 4, "1..8x2" -> 1 2 4 8, "2..10+4" -> 2 6 10, anything else itself. Throws (kRecipe) for a range that does not end.
 std::vector<std::string> expand_range(const std::string& text);
 
-struct Cell {
+struct BenchmarkCell {
   std::string what;
   int64_t batch = 1;
   std::vector<std::pair<std::string, std::string>> set;  // swept keys and their values, in the schema's order
@@ -22,6 +22,6 @@ struct Cell {
 
 /// All cells that `exclude` leaves, in order: what, then the keys, the batch fastest. Throws (kRecipe) for unknown kinds of work, bad
 /// numbers, and where nothing is left.
-std::vector<Cell> cells_of(const BenchmarkSection& section);
+std::vector<BenchmarkCell> cells_of(const BenchmarkSection& section);
 
-}  // namespace galley::tools
+}  // namespace galley

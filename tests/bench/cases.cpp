@@ -7,8 +7,8 @@
 #include "libcore/base/error.h"
 #include "libcore/data/codec.h"
 #include "libcore/data/resample.h"
+#include "libcore/infer/operator_work.h"
 #include "tests/support/jpeg.h"
-#include "tools/benchmark/candidate.h"
 
 namespace galley::bench {
 namespace {
@@ -54,8 +54,8 @@ std::vector<Case> operator_cases_of(std::span<const char* const> texts) {
 
 Case operator_case(const std::string& text) {
   return {text, [text] {
-            const tools::Candidate candidate = tools::make_operator(text, true);
-            return Work{[candidate] { candidate.run(); }, candidate.row.flops, candidate.row.bytes};
+            const BenchmarkWork work = operator_work(text, true);
+            return Work{[work] { work.run(); }, work.row.flops, work.row.bytes};
           }};
 }
 

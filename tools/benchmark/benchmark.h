@@ -6,11 +6,19 @@
 
 #include <nlohmann/json_fwd.hpp>
 
-#include "libcore/profiler/timer.h"
-#include "tools/benchmark/candidate.h"
+#include "libcore/profiler/benchmark_comparison.h"
+#include "libcore/recipe/benchmark_cells.h"
 #include "tools/common/recipe_tool.h"
 
 namespace galley::tools {
+
+class Journal;
+
+/// With Ctrl-C and SIGTERM as their ends.
+TimerOptions stoppable(TimerOptions options);
+TimerOptions timer_options(const BenchmarkSection& section);
+/// Keys of a cell that are the recipe's.
+std::vector<std::string> overrides_of(const BenchmarkCell& cell);
 
 class BenchmarkTool : public RecipeTool {
  public:
@@ -30,8 +38,32 @@ class BenchmarkTool : public RecipeTool {
   int run_recipe(LoadedRecipe&) override { return kExitDone; }
 
  private:
+  /// A cell of a sweep: its rows, some known from the journal or failed, and the works whose times the others lack.
+  struct CellWork {
+    std::vector<BenchmarkRow> rows;
+    std::vector<BenchmarkWork> works;
+    std::vector<size_t> timed;  // the row of each work
+    std::optional<ErrorCode> error;
+  };
+  /// A side of a comparison: a recipe with overrides, or rows that were saved.
+  struct Side {
+    std::string recipe;
+    std::vector<std::string> overrides;
+    std::vector<BenchmarkRow> saved;
+  };
   int sweep(const std::vector<std::string>& recipes);
+  int print_cells(const std::vector<std::string>& recipes, const std::vector<BenchmarkCell>& cells, double at_most) const;
+  CellWork make_cell(const std::vector<std::string>& recipes, const BenchmarkCell& cell, const Journal& journal) const;
+  int run_cells(const std::vector<std::string>& recipes, const std::vector<BenchmarkCell>& cells, const TimerOptions& timing, Journal& journal);
+
   int compare(const std::vector<std::string>& recipes);
+  static Side side_of(const std::string& text, const std::vector<std::string>& recipes);
+  /// `cells`: of the whole comparison.
+  BenchmarkWork work_of(const Side& side, const BenchmarkCell& cell, size_t cells) const;
+  int compare_recipes(const Side& base, const Side& changed, const MachineWatch& watch);
+  int report_comparison(const std::vector<CellComparison>& compared, const MachineWatch& watch) const;
+
+  int measure_machine(const std::string& verb, const std::vector<std::string>& rest, const std::vector<std::string>& given);
   int measure_operators(const std::vector<std::string>& cases, bool winograd);
   int measure_machine_parts();
   int measure_memory_order();
@@ -39,14 +71,13 @@ class BenchmarkTool : public RecipeTool {
   LoadOptions options_with(const std::vector<std::string>& more) const;
   /// The recipe with what its weights' names stand for, its paths absolute, its threads and device in effect.
   std::unique_ptr<LoadedRecipe> load(const std::string& recipe, const std::vector<std::string>& more) const;
-  TimerOptions timer_options(const BenchmarkSection& section) const;
   /// Says that Ctrl-C or SIGTERM ended the work, and what is kept of it: the exit code.
   int stopped(size_t cells_done, size_t cells, bool keeps_journal) const;
   Provenance who() const;
   /// A result that is no list of rows (--compare, machine): as JSON or as a table, on stdout and where --save says.
   void report_object(const nlohmann::ordered_json& json, const Table& table) const;
   /// Rows in the format that was asked for, to stdout, the files of --save, the page of --html and the database of --sqlite.
-  void report(const std::vector<Row>& rows, const std::vector<std::string>& remarks);
+  void report(const std::vector<BenchmarkRow>& rows, const std::vector<std::string>& remarks);
 
   std::vector<std::string> compare_;
   std::string html_, sqlite_;

@@ -3,6 +3,7 @@
 #include <sqlite3.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "libcore/base/error.h"
 
@@ -109,15 +110,14 @@ void check_database(const std::string& path) {
   database.run("COMMIT");
 }
 
-void add_to_database(const std::string& path, const Results& results) {
+void add_to_database(const std::string& path, const BenchmarkResults& results, const Json& made) {
   Database database(path);
   begin(database, path);
-  const Json& made = results.provenance;
   std::string remarks;
   for (const std::string& remark : results.remarks) remarks += (remarks.empty() ? "" : "\n") + remark;
   database.insert("runs", {{"time", made["time"]}, {"tool", made["tool"]}, {"version", made["version"]}, {"commit_id", made["commit"]}, {"host", made["host"]}, {"isa", made["isa"]}, {"remarks", remarks}, {"provenance", made.dump()}});
   const int64_t run = database.last_id();
-  for (const Row& row : results.rows) {
+  for (const BenchmarkRow& row : results.rows) {
     Json json = row_json(row);
     Json values{{"run", run}};
     for (const char* key : {"recipe", "what", "batch", "threads", "precision", "memory_format", "device", "median_ms", "mean_ms", "min_ms", "p10_ms", "p90_ms", "p99_ms", "median_low_ms", "median_high_ms", "runs",

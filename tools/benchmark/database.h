@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tools/benchmark/results.h"
+#include "libcore/profiler/benchmark_results.h"
 
 namespace galley::tools {
 
@@ -11,6 +11,6 @@ namespace galley::tools {
 void check_database(const std::string& path);
 /// Adds a line to the table `runs` and its rows to `rows` (joined by rows.run = runs.id), in one transaction; makes file and
 /// tables where they are missing. Throws Error: kInput where the file is no such database, kResource where it cannot be written.
-void add_to_database(const std::string& path, const Results& results);
+void add_to_database(const std::string& path, const BenchmarkResults& results, const nlohmann::ordered_json& provenance);
 
 }  // namespace galley::tools

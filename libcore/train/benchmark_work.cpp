@@ -1,0 +1,96 @@
+#include "libcore/train/benchmark_work.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "libcore/base/parallel.h"
+#include "libcore/data/loader.h"
+#include "libcore/infer/inference.h"
+#include "libcore/infer/session.h"
+#include "libcore/runtime/parameter_store.h"
+#include "libcore/train/trainer.h"
+#include "libcore/train/workload.h"
+
+namespace galley {
+namespace {
+
+/// Lets the system count the high-water mark of resident memory anew.
+void reset_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
+
+/// A recipe and what its runs use.
+struct Parts {
+  explicit Parts(std::unique_ptr<LoadedRecipe> given) : loaded(std::move(given)), session(loaded->recipe) {}
+  std::unique_ptr<LoadedRecipe> loaded;
+  Session session;
+  std::unique_ptr<DataLoader> loader;     // what=data
+  std::unique_ptr<Workload> work;         // what=forward, train_step
+  ParameterStore store;                   // what=load
+  std::vector<ParameterSpec> parameters;
+};
+
+/// Reads batches of data.train, again and again.
+void make_data(Parts& parts, int64_t batch, BenchmarkWork& work) {
+  parts.loader = parts.session.loader("train", batch, 0, 0);
+  for (const auto& [field, tensor] : parts.loader->layout()) work.row.bytes += static_cast<double>(tensor.bytes());
+  work.row.samples = static_cast<double>(batch);
+  work.run = [loader = parts.loader.get()] { loader->next(); };
+}
+
+/// Reads the recipe's weights, again and again.
+void make_load(Parts& parts, BenchmarkWork& work) {
+  const Recipe& recipe = parts.loaded->recipe;
+  if (recipe.weights.load.empty()) throw Error(ErrorCode::kRecipe, "what=load reads weights, and none were named").key("weights").suggest("weights=FILE");
+  InferenceModel model = inference_model(parts.session, parts.session.usual_types(1, false), loaded_plan(recipe));
+  parts.parameters = std::move(model.parameters);
+  for (const ParameterSpec& spec : parts.parameters) {
+    parts.store.declare(spec.name, spec.type, spec.role);
+    work.row.bytes += static_cast<double>(spec.type.bytes());
+  }
+  work.run = [used = &parts] { used->session.initialize(used->parameters, used->store); };
+}
+
+void make_model(Parts& parts, WorkKind kind, int64_t batch, BenchmarkWork& work) {
+  parts.work = std::make_unique<Workload>(parts.session, kind, batch);
+  work.row.flops = parts.work->flops();
+  work.row.executed = parts.work->executed();
+  work.row.bytes = parts.work->bytes();
+  work.row.planned_bytes = parts.work->planned_bytes();
+  work.row.samples = static_cast<double>(batch);
+  work.run = [used = parts.work.get()] { used->run(); };
+}
+
+}  // namespace
+
+BenchmarkWork benchmark_work(std::unique_ptr<LoadedRecipe> loaded, const std::string& name, const BenchmarkCell& cell) {
+  static const int64_t base = resident_bytes();  // of the process before the first one
+  BenchmarkWork work;
+  BenchmarkRow& row = work.row;
+  row.recipe = name;
+  row.what = cell.what;
+  row.batch = cell.what == "load" ? 0 : cell.batch;
+  row.threads = compute_threads();
+  row.set = cell.set;
+  constexpr const char* kFormats[] = {"auto", "contiguous", "channels_last", "channels_last_3d"};
+  row.memory_format = kFormats[static_cast<int>(loaded->recipe.memory_format)];
+  row.device = loaded->recipe.device.str();
+  const int64_t before = resident_bytes();
+  reset_peak();
+  const auto parts = std::make_shared<Parts>(std::move(loaded));
+  if (cell.what == "forward" || cell.what == "load") {
+    if (const auto plan = loaded_plan(parts->loaded->recipe)) row.precision = plan->dtype();
+  }
+  if (cell.what == "data") {
+    make_data(*parts, cell.batch, work);
+  } else if (cell.what == "load") {
+    make_load(*parts, work);
+  } else {
+    make_model(*parts, cell.what == "forward" ? WorkKind::kForward : WorkKind::kTrainStep, cell.batch, work);
+  }
+  work.parts = parts;
+  work.run();
+  work.run();
+  row.peak_bytes = base + std::max<int64_t>(0, peak_resident_bytes() - before);
+  return work;
+}
+
+}  // namespace galley
