@@ -18,7 +18,6 @@
 #include "libcore/weights/load.h"
 #include "libcore/weights/quantization_plan.h"
 #include "tools/common/output_file.h"
-#include "tools/quantize/metrics_text.h"
 
 namespace galley::tools {
 namespace {
@@ -110,7 +109,7 @@ int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
   if (dry_run_) return print_plan(session, quantizer, config, statistics);
   if (sensitivity_) return sensitivity(session, quantizer, config, statistics);
 
-  Result result;
+  QuantizationResult result;
   result.calibrated_samples = calibration ? calibration->samples() : 0;
   result.bytes_float = quantizer.float_bytes();
   if (recipe.quantize.goal) {
@@ -162,7 +161,7 @@ std::optional<Calibration> QuantizeTool::collect(const Session& session, const M
   return calibration;
 }
 
-void QuantizeTool::evaluate(Session& session, ModelQuantizer& quantizer, Result& result) const {
+void QuantizeTool::evaluate(Session& session, ModelQuantizer& quantizer, QuantizationResult& result) const {
   const Recipe& recipe = session.recipe();
   const std::string& split = recipe.evaluate.data;
   const int64_t micro = recipe.train.batch ? recipe.train.batch->micro.value_or(recipe.train.batch->global) : 32;
@@ -173,7 +172,7 @@ void QuantizeTool::evaluate(Session& session, ModelQuantizer& quantizer, Result&
   result.quantized = metrics_of(session, result.model.plan, batch, [&](ParameterStore& store) { result.model.put(store); });
 }
 
-void QuantizeTool::write(const Session& session, Result& result) const {
+void QuantizeTool::write(const Session& session, QuantizationResult& result) const {
   const Recipe& recipe = session.recipe();
   Metadata metadata;
   nlohmann::ordered_json parents = nlohmann::ordered_json::array();
@@ -194,10 +193,11 @@ void QuantizeTool::write(const Session& session, Result& result) const {
   if (result.calibrated_samples > 0 || !metadata.contains("galley.input")) metadata["galley.input"] = nlohmann::json(session.info().input_shape).dump();
   if (recipe.data.val && !recipe.data.val->pipeline_from_weights()) metadata["galley.pipeline"] = pipeline_text(session.pipeline_of("val"), *recipe.registry);
   metadata[std::string(kQuantizationKey)] = plan_json(*result.model.plan);
-  if (!result.real.empty()) metadata[std::string(kMetricsKey)] = metrics_text(result.real, result.quantized);
+  if (!result.real.empty()) metadata[std::string(kMetricsKey)] = metrics_json(result.real, result.quantized).dump();
   std::vector<TensorSource> tensors;
   for (const QuantizedTensor& tensor : result.model.conversion.tensors) tensors.emplace_back(tensor.name, result.model.tensors.at(tensor.name));
   result.bytes = write_safetensors(output_, tensors, metadata).bytes;
+  result.file = output_;
 }
 
 int QuantizeTool::print_plan(const Session& session, const ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration) const {

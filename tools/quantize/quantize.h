@@ -2,15 +2,11 @@
 // galley-quantize: float weights become integers, and every layer says what that cost.
 
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 
 #include "libcore/quant/calibration.h"
 #include "libcore/quantize/calibrate.h"
-#include "libcore/quantize/layer_times.h"
-#include "libcore/quantize/model_quantizer.h"
-#include "libcore/quantize/quantization_search.h"
-#include "libcore/tasks/metrics.h"
+#include "libcore/quantize/quantization_report.h"
 #include "tools/common/recipe_tool.h"
 
 namespace galley::tools {
@@ -36,17 +32,6 @@ class QuantizeTool : public RecipeTool {
   int run_recipe(LoadedRecipe& loaded) override;
 
  private:
-  struct Result {
-    QuantizedModel model;
-    MetricValues real, quantized;  // empty: not measured
-    std::optional<SearchResult> search;  // with quantize.goal
-    double float_latency_s = 0;          // of one sample, with quantize.goal
-    std::vector<std::pair<int64_t, QuantizationTimes>> times;  // by samples of the batch; the first is told layer by layer
-    int64_t calibrated_samples = 0;
-    int64_t reorders = 0;  // of activations, in the compiled program
-    int64_t bytes = 0, bytes_float = 0;
-  };
-
   /// Where statistics come from: a file, or data; neither where the method wants none.
   struct Statistics {
     std::optional<Calibration> calibration;
@@ -54,17 +39,15 @@ class QuantizeTool : public RecipeTool {
   };
   Statistics find_statistics(Session& session) const;
   std::optional<Calibration> collect(const Session& session, const ModelQuantizer& quantizer, Statistics& source);
-  void evaluate(Session& session, ModelQuantizer& quantizer, Result& result) const;
+  void evaluate(Session& session, ModelQuantizer& quantizer, QuantizationResult& result) const;
   /// quantize.goal: fills model, metrics and search of the result.
-  void search(Session& session, ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration, Result& result) const;
+  void search(Session& session, ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration, QuantizationResult& result) const;
   int sensitivity(Session& session, ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration);
-  static Table trial_table(const Result& result, const std::string& metric);
-  static nlohmann::ordered_json search_json(const SearchResult& search);
   /// --journal, else beside the output; "" without both.
   std::string journal_path() const { return !journal_.empty() || output_.empty() ? journal_ : output_ + ".journal.jsonl"; }
-  void write(const Session& session, Result& result) const;
+  void write(const Session& session, QuantizationResult& result) const;
   int print_plan(const Session& session, const ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration) const;
-  int report(const Recipe& recipe, const Result& result) const;
+  int report(const Recipe& recipe, const QuantizationResult& result) const;
 
   std::string calibration_, journal_;
   bool evaluate_ = false, sensitivity_ = false;

@@ -10,7 +10,6 @@
 #include "libcore/recipe/recipe.h"
 #include "libcore/recipe/yaml_tree.h"
 #include "tools/common/signals.h"
-#include "tools/quantize/metrics_text.h"
 #include "tools/quantize/quantize.h"
 #include "tools/quantize/trials.h"
 
