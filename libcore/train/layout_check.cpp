@@ -1,0 +1,219 @@
+#include "libcore/train/layout_check.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "libcore/base/error.h"
+#include "libcore/infer/session.h"
+#include "libcore/passes/format_losses.h"
+#include "libcore/profiler/profile.h"
+#include "libcore/train/workload.h"
+
+namespace galley {
+namespace {
+
+constexpr double kMarginOfConvolutions = 1.1;  // a convolution counts as better left contiguous where it is faster by that factor
+
+struct Form {
+  const char* name;
+  MemoryFormatChoice choice;
+};
+constexpr Form kForms[] = {{"contiguous", MemoryFormatChoice::kContiguous}, {"channels_last", MemoryFormatChoice::kChannelsLast}, {"auto", MemoryFormatChoice::kAuto}};
+
+bool is_image(const TensorType& type) { return type.shape.rank() == 4 || type.shape.rank() == 5; }
+
+/// The least time of each node of one program over several runs: what other programs on the machine add is not counted.
+class NodeClock : public NodeObserver {
+ public:
+  explicit NodeClock(const Program& program) : program_(&program) {}
+  void before(const Program&, const Step&, Stream& stream) override { marks_.begin(stream); }
+  void after(const Program&, const Step& step, const NodeOutputs& outputs) override {
+    marks_.end(outputs.stream());
+    marked_.push_back(step.node);
+  }
+  void after_run(const Program& program) override {
+    for (size_t i = 0; i < marked_.size() && &program == program_; ++i) {  // else the part of an update that only adds gradients
+      const auto [begin, end] = marks_.times(i);
+      const double seconds = 1e-9 * static_cast<double>(end - begin);
+      const auto [found, is_new] = seconds_.try_emplace(marked_[i], seconds);
+      if (!is_new) found->second = std::min(found->second, seconds);
+    }
+    marks_.clear();
+    marked_.clear();
+  }
+  double us(int node) const {
+    const auto found = seconds_.find(node);
+    return found == seconds_.end() ? 0 : 1e6 * found->second;
+  }
+
+ private:
+  const Program* program_;
+  std::map<int, double> seconds_;
+  NodeMarks marks_;          // of the run
+  std::vector<int> marked_;  // their nodes
+};
+
+/// A model in one format.
+struct Patient {
+  Patient(const Recipe& given, const Form& form, WorkKind kind, const LayoutCheckOptions& options) : recipe(given), name(form.name) {
+    recipe.memory_format = form.choice;
+    session = std::make_unique<Session>(recipe);
+    if (options.measure) {
+      work = std::make_unique<Workload>(*session, kind, options.batch);
+    } else {
+      compiled = Workload::compiled(*session, kind, options.batch);
+    }
+    clock = std::make_unique<NodeClock>(program());
+  }
+  const Program& program() const { return work ? work->program() : *compiled; }
+
+  Recipe recipe;
+  std::string name;
+  std::unique_ptr<Session> session;
+  std::unique_ptr<Workload> work;          // none where only the program is looked at
+  std::shared_ptr<const Program> compiled;
+  std::unique_ptr<NodeClock> clock;
+  Summary time;                            // of the whole
+};
+using Patients = std::vector<std::unique_ptr<Patient>>;
+
+std::vector<LayoutLoss> losses_of(const std::string& what, const Patient& patient) {
+  const Graph& graph = patient.program().graph();
+  std::vector<LayoutLoss> losses;
+  for (const FormatLoss& found : format_losses(graph)) {
+    const Node& node = graph.nodes()[static_cast<size_t>(found.node)];
+    const Node* reader = found.reader < 0 ? nullptr : &graph.nodes()[static_cast<size_t>(found.reader)];
+    const TensorType &from = graph.type(node.inputs[0]), &to = graph.type(node.outputs[0]);
+    losses.push_back({.what = what,
+                      .memory_format = patient.name,
+                      .module = reader != nullptr ? reader->path : node.path,
+                      .op = reader != nullptr ? std::string(reader->op->name) : "output",
+                      .from = from.format.str(),
+                      .to = to.format.str(),
+                      .reason = found.reason,
+                      .shape = from.shape,
+                      .from_strides = from.format.strides(from.shape),
+                      .to_strides = to.format.strides(to.shape),
+                      .bytes = from.bytes(),
+                      .us = patient.clock->us(found.node),
+                      .interior = found.interior});
+  }
+  return losses;
+}
+
+void add_images(const std::string& what, const Graph& graph, std::vector<LayoutImage>& images) {
+  const auto add = [&](const std::string& module, std::string op, std::string_view phase, const TensorType& type) {
+    images.push_back({.what = what, .module = module, .op = std::move(op), .phase = std::string(phase), .shape = type.shape, .format = type.format.str()});
+  };
+  const std::vector<bool> fed = fed_values(graph);
+  for (const ValueId id : graph.inputs()) {
+    const ValueInfo& info = graph.value(id);
+    if (info.role == ValueRole::kInput && is_image(info.type)) add(info.name, "input", "forward", info.type);
+  }
+  for (const Node& node : graph.nodes()) {
+    for (size_t o = 0; o < node.outputs.size(); ++o) {
+      if (node.op->outputs[o].kind == PortKind::kWeight) continue;  // a weight's gradient is no image
+      const ValueId id = node.outputs[o];
+      const ValueInfo& info = graph.value(id);
+      if (!fed[static_cast<size_t>(id)] || !is_image(info.type) || info.type.format.is_blocked()) continue;
+      add(node.path, std::string(node.op->name), phase_name(node.phase), info.type);
+    }
+  }
+}
+
+/// Times each patient as a whole, in turns, then node by node apart from that: clocks cost time. False where it was stopped.
+bool measure(Patients& patients, const TimerOptions& timing) {
+  const auto stopped = [&] { return timing.stop && timing.stop(); };
+  std::vector<std::function<void()>> works;
+  for (const auto& patient : patients) works.push_back([work = patient->work.get()] { work->run(); });
+  const std::vector<Series> series = time_interleaved(works, timing);
+  constexpr int kRuns = 5;
+  for (int run = 0; run < kRuns && !stopped(); ++run) {
+    for (const auto& patient : patients) patient->work->run(patient->clock.get());
+  }
+  if (stopped()) return false;
+  for (size_t i = 0; i < patients.size(); ++i) patients[i]->time = summarize(series[i].seconds);
+  return true;
+}
+
+/// "auto", unless another format is faster beyond both intervals.
+std::string fastest_of(const Patients& patients) {
+  const Patient* best = patients.back().get();
+  for (const auto& patient : patients) {
+    if (patient->time.interval.high < best->time.interval.low) best = patient.get();
+  }
+  return best->name;
+}
+
+LayoutCost layout_cost(const std::string& what, const Patient& patient, const std::vector<LayoutLoss>& losses, double contiguous_s) {
+  LayoutCost cost{.what = what, .format = patient.name, .reorders = static_cast<int64_t>(losses.size())};
+  cost.interior = std::count_if(losses.begin(), losses.end(), [](const LayoutLoss& loss) { return loss.interior; });
+  cost.planned_bytes = Workload::planned_bytes(patient.program());
+  cost.time = patient.time;
+  cost.speed = patient.time.median > 0 ? contiguous_s / patient.time.median : 0;
+  for (const LayoutLoss& loss : losses) cost.reorder_us += loss.us;
+  return cost;
+}
+
+/// Convolutions one by one: the same module and operator in both programs.
+void compare_convolutions(const std::string& what, const Patient& contiguous, const Patient& channels_last, std::vector<ContiguousConvolution>& faster) {
+  struct Convolution {
+    std::string op;
+    double us = 0;
+  };
+  const auto each = [](const Patient& patient, const auto& visit) {
+    const Graph& graph = patient.program().graph();
+    for (size_t n = 0; n < graph.nodes().size(); ++n) {
+      const Node& node = graph.nodes()[n];
+      // One form of a convolution against another, whichever operator computes it.
+      if (node.op->work != WorkClass::kProduct || !node.op->layout.prefers_channels_last) continue;
+      const bool weight = node.op->outputs[0].kind == PortKind::kWeight;
+      visit(std::tuple(node.path, node.phase, weight), Convolution{std::string(node.op->name), patient.clock->us(static_cast<int>(n))});
+    }
+  };
+  std::map<std::tuple<std::string, Phase, bool>, Convolution> plain;  // by module, phase, and whether it makes a weight's gradient
+  each(contiguous, [&](const auto& key, Convolution found) { plain[key] = std::move(found); });
+  each(channels_last, [&](const auto& key, const Convolution& other) {
+    const auto found = plain.find(key);
+    if (found == plain.end() || found->second.us * kMarginOfConvolutions >= other.us) return;
+    faster.push_back({what, std::get<0>(key), found->second.op, found->second.us, other.us});
+  });
+}
+
+}  // namespace
+
+int64_t LayoutCheck::count(bool interior) const {
+  return std::count_if(losses.begin(), losses.end(), [&](const LayoutLoss& loss) { return loss.memory_format == "auto" && loss.interior == interior; });
+}
+
+std::optional<LayoutCheck> check_layouts(const Recipe& recipe, const LayoutCheckOptions& options) {
+  std::vector<std::pair<std::string, WorkKind>> kinds{{"forward", WorkKind::kForward}};
+  if (recipe.train.optimizer.algorithm) kinds.emplace_back("train_step", WorkKind::kTrainStep);
+  LayoutCheck check;
+  check.measured = options.measure;
+  for (const auto& [what, kind] : kinds) {
+    Patients patients;
+    for (const Form& form : kForms) {
+      patients.push_back(std::make_unique<Patient>(recipe, form, kind, options));
+      if (options.timing.stop && options.timing.stop()) return std::nullopt;
+    }
+    if (options.measure) {
+      if (!measure(patients, options.timing)) return std::nullopt;
+      check.best = fastest_of(patients);
+    }
+    for (size_t i = 0; i < patients.size(); ++i) {
+      const std::vector<LayoutLoss> losses = losses_of(what, *patients[i]);
+      check.costs.push_back(layout_cost(what, *patients[i], losses, patients[0]->time.median));
+      if (kForms[i].choice == MemoryFormatChoice::kContiguous) continue;
+      check.losses.insert(check.losses.end(), losses.begin(), losses.end());
+      if (kForms[i].choice == MemoryFormatChoice::kAuto) add_images(what, patients[i]->program().graph(), check.images);
+    }
+    if (options.measure) compare_convolutions(what, *patients[0], *patients[1], check.convolutions);
+  }
+  return check;
+}
+
+}  // namespace galley
