@@ -242,6 +242,11 @@ std::vector<ElementwiseRow> activation_rows() {
        .formula_of = gelu_formula,
        .activation = Activation::kGelu,
        .layer = "x * Phi(x) (Hendrycks, Gimpel 2016)"},
+  };
+}
+
+std::vector<ElementwiseRow> further_activation_rows() {
+  return {
       {.name = "tanh",
        .doc = "hyperbolic tangent",
        .formulas = {formula<Tanh>("Tanh(x)")},
@@ -345,6 +350,11 @@ std::vector<ElementwiseRow> unary_rows() {
        .formulas = {formula<Reciprocal>("Reciprocal(x)")},
        .gradient = [](GradientBuilder& g) { g.set(0, neg(mul(g.grad(), square(g.out())))); },
        .precision = kWide},
+  };
+}
+
+std::vector<ElementwiseRow> rounding_and_scaling_rows() {
+  return {
       {.name = "sign", .doc = "-1, 0 or 1; gradient 0", .formulas = {formula<Sign>("Sign(x)")}, .types = kNumbers, .gradient = no_slope},
       {.name = "floor",
        .doc = "the largest integer that is not above x; gradient 0",
@@ -359,7 +369,7 @@ std::vector<ElementwiseRow> unary_rows() {
        .formulas = {formula<Pow>("Pow(x, $exponent)")},
        .make_attrs = make_options<PowAttrs>,
        .gradient = pow_gradient,
-       .precision = kWide},
+       .precision = PrecisionRule::kKeepF32},
       {.name = "clamp",
        .doc = "min(max(x, min), max)",
        .formulas = {formula<Clamp>("Clip(x, $min, $max)")},
@@ -459,7 +469,7 @@ std::vector<ElementwiseRow> rows_of_several() {
 std::span<const ElementwiseRow> elementwise_rows() {
   static const std::vector<ElementwiseRow> rows = [] {
     std::vector<ElementwiseRow> all;
-    for (std::vector<ElementwiseRow> (*family)() : {activation_rows, unary_rows, rows_of_several}) {
+    for (std::vector<ElementwiseRow> (*family)() : {activation_rows, further_activation_rows, unary_rows, rounding_and_scaling_rows, rows_of_several}) {
       for (ElementwiseRow& row : family()) all.push_back(std::move(row));
     }
     return all;

@@ -93,8 +93,25 @@ class Trainer::State {
   std::vector<int64_t> sample_shape;  // as validation feeds it, or without one the training: galley.input
   std::string parents;         // JSON: the files that the initial weights came from
 
+  /// What one call of train() uses.
+  struct Run {
+    explicit Run(State& state);
+    RunFolder folder;
+    std::unique_ptr<TensorBoardWriter> board;  // null: none
+    double wall_before;                        // of the processes before this one
+    Clock::time_point began = Clock::now();
+    int64_t first;  // step of this process
+    double log_every, validate_every, checkpoint_every;
+    int64_t saved_at;  // step of the last checkpoint, -1: none
+    TrainResult result;
+  };
+
   void make_plan();
   TrainResult train(TrainEvents& events);
+  TrainRow checked_step(Run& run, TrainEvents& events);
+  void report_step(Run& run, TrainEvents& events, const TrainRow& row, bool log);
+  bool stops_early(bool final_step) const;
+  void write_result(Run& run);
   void start(TrainEvents& events);
   void restore(const Checkpoint& checkpoint);
   std::string save(RunFolder& folder);
@@ -384,92 +401,99 @@ void Trainer::State::validate(RunFolder& folder, TrainEvents& events, TensorBoar
   events.evaluated(row);
 }
 
+Trainer::State::Run::Run(State& state) : folder(state.options.run), wall_before(state.wall_s), first(state.step + 1) {
+  const Recipe& recipe = state.recipe;
+  if (recipe.log.tensorboard) board = std::make_unique<TensorBoardWriter>(folder.file("tensorboard"), first);
+  log_every = std::max(1.0, steps_of(recipe.log.every, state.length));
+  validate_every = recipe.train.validate ? steps_of(recipe.train.validate->every, state.length) : 0;
+  checkpoint_every = recipe.checkpoint ? steps_of(recipe.checkpoint->every, state.length) : 0;
+  saved_at = state.plan.start_step > 0 ? state.plan.start_step : -1;
+}
+
+void Trainer::State::write_result(Run& run) {
+  TrainResult& result = run.result;
+  result.metrics = latest_step == step ? latest : MetricValues();
+  if (best.known) result.best = {best.metric, best.value, best.step, recipe.checkpoint && recipe.checkpoint->keep.best ? "weights_best.safetensors" : ""};
+  result.steps = step;
+  result.epochs = epoch_at(step);
+  result.samples = step * batch.global;
+  result.wall_s = wall_s;
+  result.digest = digest();
+  result.compilations = engine->compilations();
+  result.micro = batch.micro;
+  result.planned_peak_bytes = plan.planned_peak_bytes;
+  result.peak_bytes = peak_resident_bytes();
+  result.skipped = skipped();
+  result.irregular = irregular();
+  result.provenance = options.provenance;
+  run.folder.write_text("result.json", to_json(result) + "\n");
+}
+
+/// The next step; where its loss is not finite, the result of the steps before is written first.
+TrainRow Trainer::State::checked_step(Run& run, TrainEvents& events) {
+  TrainRow row;
+  try {
+    row = one_step(events.watch(step + 1));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNumeric) throw;
+    --step;
+    wall_s = run.wall_before + seconds_since(run.began);
+    run.result.stopped = "nan";
+    write_result(run);
+    throw;
+  }
+  row.peak_bytes = peak_resident_bytes();
+  wall_s = run.wall_before + seconds_since(run.began);
+  return row;
+}
+
+void Trainer::State::report_step(Run& run, TrainEvents& events, const TrainRow& row, bool log) {
+  if (log) {
+    run.folder.append(to_json(row));
+    if (run.board) run.board->scalars(step, {{"train/loss", row.loss}, {"train/lr", row.lr}, {"train/grad_norm", row.grad_norm}, {"train/samples_per_s", row.samples_per_s}});
+  }
+  const bool by_steps = length.total_steps > 0;
+  const double fraction = by_steps ? static_cast<double>(step) / static_cast<double>(length.total_steps) : std::min(1.0, wall_s / time_limit_s);
+  const double done_here = static_cast<double>(step - run.first + 1);
+  const double eta = by_steps ? (wall_s - run.wall_before) / done_here * static_cast<double>(length.total_steps - step) : std::max(0.0, time_limit_s - wall_s);
+  events.stepped(row, fraction, eta, log);
+}
+
+bool Trainer::State::stops_early(bool final_step) const {
+  if (!recipe.train.early_stop || !stopping.known || final_step) return false;
+  return latest_step == step && static_cast<double>(step - stopping_since) >= steps_of(recipe.train.early_stop->patience, length);
+}
+
 TrainResult Trainer::State::train(TrainEvents& events) {
   make_plan();
   start(events);
   events.planned(plan);
-  RunFolder folder(options.run);
-  std::unique_ptr<TensorBoardWriter> board;
-  if (recipe.log.tensorboard) board = std::make_unique<TensorBoardWriter>(folder.file("tensorboard"), step + 1);
-  const double wall_before = wall_s;
-  const auto began = Clock::now();
-  const int64_t first = step + 1;
-  const double log_every = std::max(1.0, steps_of(recipe.log.every, length));
-  const double validate_every = recipe.train.validate ? steps_of(recipe.train.validate->every, length) : 0;
-  const double checkpoint_every = recipe.checkpoint ? steps_of(recipe.checkpoint->every, length) : 0;
-  TrainResult result;
-  int64_t saved_at = plan.start_step > 0 ? plan.start_step : -1;
-  const auto write_result = [&] {
-    result.metrics = latest_step == step ? latest : MetricValues();
-    if (best.known) result.best = {best.metric, best.value, best.step, recipe.checkpoint && recipe.checkpoint->keep.best ? "weights_best.safetensors" : ""};
-    result.steps = step;
-    result.epochs = epoch_at(step);
-    result.samples = step * batch.global;
-    result.wall_s = wall_s;
-    result.digest = digest();
-    result.compilations = engine->compilations();
-    result.micro = batch.micro;
-    result.planned_peak_bytes = plan.planned_peak_bytes;
-    result.peak_bytes = peak_resident_bytes();
-    result.skipped = skipped();
-    result.irregular = irregular();
-    result.provenance = options.provenance;
-    folder.write_text("result.json", to_json(result) + "\n");
-  };
+  Run run(*this);
+  TrainResult& result = run.result;
   while (length.total_steps == 0 || step < length.total_steps) {
-    TrainRow row;
-    try {
-      row = one_step(events.watch(step + 1));
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kNumeric) throw;
-      --step;
-      wall_s = wall_before + seconds_since(began);
-      result.stopped = "nan";
-      write_result();
-      throw;
-    }
-    row.peak_bytes = peak_resident_bytes();
-    wall_s = wall_before + seconds_since(began);
+    const TrainRow row = checked_step(run, events);
     const bool out_of_time = time_limit_s > 0 && wall_s >= time_limit_s;
     const int signal = events.stop_signal();
     const bool final_step = step == length.total_steps || out_of_time;
-    const bool logged = step == first || final_step || signal != 0 || step_due(step, log_every);
-    if (logged) {
-      folder.append(to_json(row));
-      if (board) board->scalars(step, {{"train/loss", row.loss}, {"train/lr", row.lr}, {"train/grad_norm", row.grad_norm}, {"train/samples_per_s", row.samples_per_s}});
-    }
-    const double fraction = length.total_steps > 0 ? static_cast<double>(step) / static_cast<double>(length.total_steps) : std::min(1.0, wall_s / time_limit_s);
-    const double done_here = static_cast<double>(step - first + 1);
-    const double eta = length.total_steps > 0 ? (wall_s - wall_before) / done_here * static_cast<double>(length.total_steps - step) : std::max(0.0, time_limit_s - wall_s);
-    events.stepped(row, fraction, eta, logged);
-    if (signal == 0 && validate_every > 0 && step_due(step, validate_every)) validate(folder, events, board.get());
-    if (final_step) validate(folder, events, board.get());
-    bool stop_early = false;
-    if (recipe.train.early_stop && stopping.known && !final_step) {
-      stop_early = latest_step == step && static_cast<double>(step - stopping_since) >= steps_of(recipe.train.early_stop->patience, length);
-    }
+    report_step(run, events, row, step == run.first || final_step || signal != 0 || step_due(step, run.log_every));
+    if (signal == 0 && run.validate_every > 0 && step_due(step, run.validate_every)) validate(run.folder, events, run.board.get());
+    if (final_step) validate(run.folder, events, run.board.get());
+    const bool stop_early = stops_early(final_step);
     const bool asked = events.take_checkpoint_request();
-    wall_s = wall_before + seconds_since(began);
-    if (recipe.checkpoint && (asked || signal != 0 || final_step || stop_early || step_due(step, checkpoint_every)) && saved_at != step) {
-      events.checkpointed(save(folder));
-      saved_at = step;
+    wall_s = run.wall_before + seconds_since(run.began);
+    if (recipe.checkpoint && (asked || signal != 0 || final_step || stop_early || step_due(step, run.checkpoint_every)) && run.saved_at != step) {
+      events.checkpointed(save(run.folder));
+      run.saved_at = step;
     }
-    if (signal != 0) {
-      result.stopped = "signal";
-      break;
-    }
-    if (stop_early) {
-      result.stopped = "early_stop";
-      break;
-    }
-    if (out_of_time) break;
+    if (signal != 0 || stop_early) result.stopped = signal != 0 ? "signal" : "early_stop";
+    if (signal != 0 || stop_early || out_of_time) break;
   }
-  wall_s = wall_before + seconds_since(began);
+  wall_s = run.wall_before + seconds_since(run.began);
   if (result.stopped != "signal") {
-    save_weights(folder, "weights.safetensors", false);
-    if (recipe.train.ema) save_weights(folder, "weights_ema.safetensors", true);
+    save_weights(run.folder, "weights.safetensors", false);
+    if (recipe.train.ema) save_weights(run.folder, "weights_ema.safetensors", true);
   }
-  if (result.stopped != "signal" || !recipe.checkpoint) write_result();
+  if (result.stopped != "signal" || !recipe.checkpoint) write_result(run);
   if (result.stopped == "signal") {
     result.steps = step;
     result.wall_s = wall_s;
