@@ -1,0 +1,65 @@
+// The layout doctor: a model that flattens features loses channels_last at its edge alone, one that reshapes images inside loses it there, and says so.
+
+#include "libcore/train/layout_check.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/train/stepping.h"
+
+namespace galley {
+namespace {
+
+constexpr std::string_view kNet = R"(
+recipe: 1
+model:
+  type: layers
+  input: {shape: [3, 8, 8]}
+  layers:
+    - {name: conv1, type: conv2d, out_channels: 8, kernel_size: 3, padding: 1}
+    - {type: relu}
+    - {name: conv2, type: conv2d, out_channels: 8, kernel_size: 3, padding: 1}
+    - {type: flatten}
+    - {name: fc, type: linear, out_features: 4}
+loss: {type: cross_entropy}
+)";
+
+LayoutCheck checked(const LoadedRecipe& loaded, bool measure) {
+  const std::optional<LayoutCheck> check = check_layouts(loaded.recipe, {.batch = 2, .measure = measure, .timing = {.min_runs = 1, .max_time_s = 0.01}});
+  EXPECT_TRUE(check.has_value());
+  return check.value_or(LayoutCheck());
+}
+
+TEST(LayoutCheck, FeaturesAreFlattenedAtTheEdge) {
+  const LayoutCheck check = checked(test::load_text(kNet, {}), false);
+  ASSERT_EQ(check.costs.size(), 3u);  // no optimizer, no update
+  EXPECT_EQ(check.costs[0].format, "contiguous");
+  EXPECT_EQ(check.costs[0].reorders, 0);
+  EXPECT_EQ(check.interior(), 0);
+  EXPECT_EQ(check.edge(), check.costs[2].reorders);
+  EXPECT_GT(check.edge(), 0);
+  EXPECT_EQ(layout_loss_table(check).rows.size(), static_cast<size_t>(check.edge()));
+  EXPECT_NE(layout_verdict(check).find("channels_last is kept"), std::string::npos);
+  EXPECT_TRUE(check.best.empty());
+  EXPECT_FALSE(layout_json(check).contains("best"));
+  for (const LayoutImage& image : check.images) EXPECT_EQ(image.format, image.module == "flatten" ? "contiguous" : "channels_last") << image.module;
+}
+
+TEST(LayoutCheck, TimesEveryFormatOfForwardPassAndUpdate) {
+  const LayoutCheck check = checked(test::load_text(kNet, {"train.optimizer={type: sgd, lr: 0.1}", "train.batch=2", "train.duration=1 steps"}), true);
+  ASSERT_EQ(check.costs.size(), 6u);
+  EXPECT_EQ(check.costs[3].what, "train_step");
+  for (const LayoutCost& cost : check.costs) EXPECT_GT(cost.time.median, 0) << cost.what << " " << cost.format;
+  EXPECT_EQ(check.costs[0].speed, 1);
+  EXPECT_EQ(layout_json(check)["best"], check.best);
+  EXPECT_EQ(layout_cost_table(check).headings.size(), 9u);
+}
+
+TEST(LayoutCheck, EndsWhenItIsAskedTo) {
+  const LoadedRecipe loaded = test::load_text(kNet, {});
+  EXPECT_FALSE(check_layouts(loaded.recipe, {.batch = 1, .measure = true, .timing = {.stop = [] { return true; }}}).has_value());
+}
+
+}  // namespace
+}  // namespace galley
