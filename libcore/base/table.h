@@ -12,4 +12,7 @@ struct Table {
   std::vector<std::vector<std::string>> rows;
 };
 
+/// 3 or 4 significant digits: "1,412", "91.3", "0.0213".
+std::string human_number(double value);
+
 }  // namespace galley

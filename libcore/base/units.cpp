@@ -247,21 +247,6 @@ std::string human_bytes(double bytes) {
   return significant(bytes, unit == 0 ? 4 : 3 + (std::abs(bytes) >= 1000)) + " " + kNames[unit];
 }
 
-std::string human_number(double value) {
-  if (!std::isfinite(value)) return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-  const double magnitude = std::fabs(value);
-  char text[64];
-  if (magnitude >= 1000) {
-    std::snprintf(text, sizeof text, "%.0f", value);
-    std::string digits = text;
-    for (int i = static_cast<int>(digits.size()) - 3; i > (digits[0] == '-' ? 1 : 0); i -= 3) digits.insert(static_cast<size_t>(i), ",");
-    return digits;
-  }
-  const int decimals = magnitude == 0 ? 0 : std::clamp(3 - static_cast<int>(std::floor(std::log10(magnitude))), 0, 8);
-  std::snprintf(text, sizeof text, "%.*f", decimals, value);
-  return text;
-}
-
 std::string human_count(int64_t count) {
   std::string digits = std::to_string(count);
   const int64_t first = count < 0 ? 1 : 0;

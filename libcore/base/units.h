@@ -27,8 +27,6 @@ std::string number_text(double value);
 std::string human_bytes(double bytes);
 /// "12.30": so many digits behind the point; "nan", "inf", "-inf".
 std::string fixed(double value, int digits);
-/// 3 or 4 significant digits: "1,412", "91.3", "0.0213".
-std::string human_number(double value);
 /// "1,234,567"
 std::string human_count(int64_t count);
 /// "850 us", "12.3 ms", "4.21 s", "3min 20s", "2h 14min", "3d 4h"

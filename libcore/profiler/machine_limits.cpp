@@ -9,7 +9,7 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/parallel.h"
-#include "libcore/base/units.h"
+#include "libcore/base/table.h"
 
 namespace galley {
 namespace {

@@ -1,21 +1,17 @@
 #include "libcore/train/benchmark_work.h"
 
 #include <algorithm>
-#include <fstream>
 
 #include "libcore/base/parallel.h"
+#include "libcore/base/resident_memory.h"
 #include "libcore/data/loader.h"
 #include "libcore/infer/inference.h"
 #include "libcore/infer/session.h"
 #include "libcore/runtime/parameter_store.h"
-#include "libcore/train/trainer.h"
 #include "libcore/train/workload.h"
 
 namespace galley {
 namespace {
-
-/// Lets the system count the high-water mark of resident memory anew.
-void reset_peak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
 /// A recipe and what its runs use.
 struct Parts {
@@ -74,7 +70,7 @@ BenchmarkWork benchmark_work(std::unique_ptr<LoadedRecipe> loaded, const std::st
   row.memory_format = kFormats[static_cast<int>(loaded->recipe.memory_format)];
   row.device = loaded->recipe.device.str();
   const int64_t before = resident_bytes();
-  reset_peak();
+  reset_peak_resident_bytes();
   const auto parts = std::make_shared<Parts>(std::move(loaded));
   if (cell.what == "forward" || cell.what == "load") {
     if (const auto plan = loaded_plan(parts->loaded->recipe)) row.precision = plan->dtype();

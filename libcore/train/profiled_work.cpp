@@ -7,13 +7,13 @@
 
 #include "libcore/base/log.h"
 #include "libcore/base/parallel.h"
+#include "libcore/base/resident_memory.h"
 #include "libcore/data/loader.h"
 #include "libcore/data/source.h"
 #include "libcore/infer/inference.h"
 #include "libcore/infer/random_batch.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/train/step.h"
-#include "libcore/train/trainer.h"
 
 namespace galley {
 namespace {

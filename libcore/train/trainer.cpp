@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -11,6 +10,7 @@
 #include "libcore/base/digest.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
+#include "libcore/base/resident_memory.h"
 #include "libcore/base/units.h"
 #include "libcore/data/loader.h"
 #include "libcore/data/tokenizer.h"
@@ -30,18 +30,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-int64_t status_bytes(const char* key) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with(key)) return std::stoll(line.substr(line.find(':') + 1)) * 1024;
-  }
-  return 0;
-}
-
 }  // namespace
-
-int64_t resident_bytes() { return status_bytes("VmRSS:"); }
-int64_t peak_resident_bytes() { return status_bytes("VmHWM:"); }
 
 /// Best value of a metric so far.
 struct Best {

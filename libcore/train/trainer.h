@@ -87,8 +87,4 @@ class Trainer {
   std::unique_ptr<State> state_;
 };
 
-/// Resident memory of this process now and at most so far, in bytes (VmRSS and VmHWM of the system).
-int64_t resident_bytes();
-int64_t peak_resident_bytes();
-
 }  // namespace galley
