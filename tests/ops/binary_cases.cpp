@@ -9,15 +9,18 @@
 
 namespace galley::test {
 
-std::vector<OpCase> binary_cases() {
-  struct Simple {
-    std::string name;
-    Value (*apply)(Value, Value);
-    std::vector<double> y;  // of (1, -2, 3) and (2, -4, 3), hand values
-    Fill a, b;              // disjoint where a tie would be a kink
-  };
+namespace {
+
+struct Simple {
+  std::string name;
+  Value (*apply)(Value, Value);
+  std::vector<double> y;  // of (1, -2, 3) and (2, -4, 3), hand values
+  Fill a, b;              // disjoint where a tie would be a kink
+};
+
+std::vector<Simple> simple_functions() {
   const Fill positive{.low = 0.3, .high = 2};
-  const std::vector<Simple> simple{
+  return {
       {"add", add, {3, -6, 6}, {}, {}},
       {"sub", sub, {-1, 2, 0}, {}, {}},
       {"mul", mul, {2, 8, 9}, {}, {}},
@@ -29,6 +32,10 @@ std::vector<OpCase> binary_cases() {
       {"less", less, {1, 0, 0}, {}, {}},
       {"greater", greater, {0, 1, 0}, {}, {}},
   };
+}
+
+void add_pairs(std::vector<OpCase>& cases) {
+  const std::vector<Simple> simple = simple_functions();
   struct Pair {
     std::string name;
     Shape a, b;
@@ -36,7 +43,6 @@ std::vector<OpCase> binary_cases() {
   const std::vector<Pair> shapes{{"same", {2, 5, 3, 7}, {2, 5, 3, 7}}, {"channel", {2, 5, 3, 7}, {1, 5, 1, 1}}, {"gate", {2, 5, 3, 7}, {2, 5, 1, 1}},
                                  {"vector", {3, 4, 6}, {6}},           {"scalar", {2, 5, 3, 7}, {}},           {"both", {3, 1, 4}, {5, 1}},
                                  {"wider", {4}, {2, 3, 4}},            {"empty", {0, 5, 3, 7}, {1, 5, 1, 1}}};
-  std::vector<OpCase> cases;
   for (const Simple& s : simple) {
     cases.push_back({.name = s.name + "_hand", .build = [s](CaseInputs& in) {
                        s.apply(in.fixed(in.values({3}, {1, -2, 3})), in.fixed(in.values({3}, {2, -4, 3})));
@@ -53,7 +59,10 @@ std::vector<OpCase> binary_cases() {
                        }});
     }
   }
+}
 
+void add_choices(std::vector<OpCase>& cases) {
+  const std::vector<Simple> simple = simple_functions();
   cases.push_back({.name = "where_hand", .build = [](CaseInputs& in) {
                      where(in.values({3}, {1, 0, 1}, DType::kBool), in.values({3}, {1, 2, 3}), in.values({1}, {-5}));
                    }, .expected = {1, -5, 3}});
@@ -88,6 +97,9 @@ std::vector<OpCase> binary_cases() {
   cases.push_back({.name = "where_large", .build = [](CaseInputs& in) {
                      where(less(in.real({4, 19, 31, 33}), in.real({})), in.real({4, 19, 31, 33}), in.real({19, 1, 1}));
                    }, .forward_only = true});
+}
+
+void add_sums_and_broadcasts(std::vector<OpCase>& cases) {
   cases.push_back({.name = "sum_to_hand", .build = [](CaseInputs& in) { sum_to(in.values({2, 3}, {1, 2, 3, 4, 5, 6}), Shape{3}); }, .expected = {5, 7, 9}});
   cases.push_back({.name = "sum_to_kept", .build = [](CaseInputs& in) { sum_to(in.values({2, 3}, {1, 2, 3, 4, 5, 6}), Shape{2, 1}); }, .expected = {6, 15}});
   cases.push_back({.name = "sum_to_channel", .build = [](CaseInputs& in) { sum_to(in.real({2, 5, 3, 7}), Shape{1, 5, 1, 1}); }});
@@ -116,6 +128,13 @@ std::vector<OpCase> binary_cases() {
   cases.push_back({.name = "broadcast_to_hand", .build = [](CaseInputs& in) { broadcast_to(in.values({2, 1}, {1, 2}), Shape{2, 2, 3}); },
                    .expected = {1, 1, 1, 2, 2, 2, 1, 1, 1, 2, 2, 2}});
   cases.push_back({.name = "broadcast_to_image", .build = [](CaseInputs& in) { broadcast_to(in.real({2, 5, 1, 1}), Shape{2, 5, 3, 7}); }});
+}
+
+}  // namespace
+
+std::vector<OpCase> binary_cases() {
+  std::vector<OpCase> cases;
+  for (const auto add : {add_pairs, add_choices, add_sums_and_broadcasts}) add(cases);
   return cases;
 }
 

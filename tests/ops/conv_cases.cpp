@@ -17,16 +17,15 @@ Conv2dAttrs attrs_of(std::vector<int64_t> stride, std::vector<int64_t> padding, 
   return a;
 }
 
-}  // namespace
+struct Geometry {
+  std::string name;
+  Shape x, weight;
+  Conv2dAttrs attrs;
+  bool bias = false;
+};
 
-std::vector<OpCase> conv_cases() {
-  struct Geometry {
-    std::string name;
-    Shape x, weight;
-    Conv2dAttrs attrs;
-    bool bias = false;
-  };
-  const std::vector<Geometry> geometries{
+std::vector<Geometry> geometries() {
+  return {
       {"plain", {2, 3, 7, 5}, {4, 3, 3, 3}, attrs_of({1}, {1}, {1}, 1), true},
       {"no_padding", {1, 2, 5, 6}, {3, 2, 3, 2}, attrs_of({1}, {0}, {1}, 1)},
       {"pointwise", {2, 17, 5, 3}, {19, 17, 1, 1}, attrs_of({1}, {0}, {1}, 1)},
@@ -76,8 +75,13 @@ std::vector<OpCase> conv_cases() {
       {"rows_left_over", {1, 3, 8, 10}, {4, 3, 3, 3}, attrs_of({3}, {0}, {1}, 1)},
       {"empty_batch", {0, 3, 7, 5}, {4, 3, 3, 3}, attrs_of({1}, {1}, {1}, 1), true},
   };
+}
+
+}  // namespace
+
+std::vector<OpCase> conv_cases() {
   std::vector<OpCase> cases;
-  for (const Geometry& g : geometries) {
+  for (const Geometry& g : geometries()) {
     cases.push_back({.name = "conv2d_" + g.name,
                      .build = [g](CaseInputs& in) {
                        const Value x = in.real(g.x), weight = in.weight(g.weight);

@@ -23,18 +23,17 @@ Apply by_name(std::string op, std::vector<std::pair<std::string, double>> option
   };
 }
 
-}  // namespace
+struct Simple {
+  std::string name;
+  Apply apply;
+  std::vector<double> x, y;  // hand values
+  Fill fill;                 // for gradients and kernels: off the kinks, inside the domain
+};
 
-std::vector<OpCase> elementwise_cases() {
-  struct Simple {
-    std::string name;
-    Apply apply;
-    std::vector<double> x, y;  // hand values
-    Fill fill;                 // for gradients and kernels: off the kinks, inside the domain
-  };
+std::vector<Simple> simple_functions() {
   const double e = 2.718281828459045, s1 = 0.7310585786300049;  // sigmoid(1)
   const Fill wide{.low = -8, .high = 8}, positive{.low = 0.2, .high = 3};
-  const std::vector<Simple> simple{
+  return {
       {"relu", relu, {-2, 0, 3}, {0, 0, 3}, {.kinks = {0}}},
       {"relu6", relu6, {-2, 0, 3, 7}, {0, 0, 3, 6}, {.low = -8, .high = 8, .kinks = {0, 6}}},
       {"hardswish", hardswish, {-4, -3, -1, 0, 1, 3, 5}, {0, 0, -1.0 / 3, 0, 2.0 / 3, 3, 5}, {.low = -5, .high = 5, .kinks = {-3, 3}}},
@@ -66,6 +65,12 @@ std::vector<OpCase> elementwise_cases() {
       {"floor", by_name("floor"), {-1.5, -1, 0.5, 2}, {-2, -1, 0, 2}, {.low = -3, .high = 3, .kinks = {-3, -2, -1, 0, 1, 2, 3}}},
       {"round", by_name("round"), {-1.5, -0.5, 0.5, 1.5, 2.5, 2.6}, {-2, 0, 0, 2, 2, 3}, {.low = -3, .high = 3, .kinks = {-2.5, -1.5, -0.5, 0.5, 1.5, 2.5}}},
   };
+}
+
+}  // namespace
+
+std::vector<OpCase> elementwise_cases() {
+  const std::vector<Simple> simple = simple_functions();
   std::vector<OpCase> cases;
   for (const Simple& s : simple) {
     const Shape hand{static_cast<int64_t>(s.x.size())};

@@ -8,8 +8,9 @@
 
 namespace galley::test {
 
-std::vector<OpCase> fake_quantize_cases() {
-  std::vector<OpCase> cases;
+namespace {
+
+void add_fake_quantize(std::vector<OpCase>& cases) {
   FakeQuantizeAttrs whole, channels;
   whole.qmin = -8;
   whole.qmax = 7;
@@ -56,7 +57,9 @@ std::vector<OpCase> fake_quantize_cases() {
   cases.push_back({.name = "fake_quantize_backward_hand", .build = [=](CaseInputs& in) {
                      fake_quantize_backward(in.values({5}, {1, 2, 3, 4, 5}), in.values({5}, {0, 3.74, 3.76, -4.24, -4.26}), in.values({}, {0.5}), in.values({}, {0}), whole);
                    }, .expected = {1, 2, 0, 4, 0}});
+}
 
+void add_observers(std::vector<OpCase>& cases) {
   const double infinity = std::numeric_limits<double>::infinity();
   ObserveRangeAttrs moving, each;
   moving.averaging = 0.25;
@@ -86,7 +89,10 @@ std::vector<OpCase> fake_quantize_cases() {
   cases.push_back({.name = "keep_range_hand", .build = [=](CaseInputs& in) {
                      keep_range(in.values({2}, {infinity, -1}), in.values({2}, {-infinity, 1}), {in.values({2}, {-2, -3}), in.values({2}, {5, 4})});
                    }, .expected = {-2, -3}});
+}
 
+void add_qparams(std::vector<OpCase>& cases) {
+  const double infinity = std::numeric_limits<double>::infinity();
   QparamsFromRangeAttrs affine, symmetric;
   symmetric.qmin = -127;
   symmetric.qmax = 127;
@@ -104,6 +110,13 @@ std::vector<OpCase> fake_quantize_cases() {
                      const Value low = in.real({37}, {.low = -4, .high = 0.5});
                      qparams_from_range(low, in.real({37}, {.low = 1, .high = 3}), affine);
                    }});
+}
+
+}  // namespace
+
+std::vector<OpCase> fake_quantize_cases() {
+  std::vector<OpCase> cases;
+  for (const auto add : {add_fake_quantize, add_observers, add_qparams}) add(cases);
   return cases;
 }
 

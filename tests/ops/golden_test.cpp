@@ -45,8 +45,7 @@ struct GoldenCase {
   std::function<void(GoldenInputs&)> build;
 };
 
-std::vector<GoldenCase> golden_cases() {
-  std::vector<GoldenCase> cases;
+void add_layers(std::vector<GoldenCase>& cases) {
   const auto conv = [&](const std::string& name, std::vector<int64_t> stride, std::vector<int64_t> padding, std::vector<int64_t> dilation, int64_t groups) {
     cases.push_back({"conv2d_" + name, [=](GoldenInputs& in) {
                        Conv2dAttrs a;
@@ -116,6 +115,9 @@ std::vector<GoldenCase> golden_cases() {
                      a.output_size = {3, 2};
                      adaptive_max_pool2d(in("x"), a);
                    }});
+}
+
+void add_losses(std::vector<GoldenCase>& cases) {
   for (int r = 0; r < 3; ++r) {
     const auto reduction = static_cast<Reduction>(r);
     const std::string name(kReductionNames[static_cast<size_t>(r)]);
@@ -145,6 +147,11 @@ std::vector<GoldenCase> golden_cases() {
                        bce_with_logits(x, target, in("weight"), plain);
                      }});
   }
+}
+
+std::vector<GoldenCase> golden_cases() {
+  std::vector<GoldenCase> cases;
+  for (const auto add : {add_layers, add_losses}) add(cases);
   return cases;
 }
 

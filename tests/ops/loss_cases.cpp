@@ -7,8 +7,9 @@
 
 namespace galley::test {
 
-std::vector<OpCase> loss_cases() {
-  std::vector<OpCase> cases;
+namespace {
+
+void add_losses(std::vector<OpCase>& cases) {
   for (int r = 0; r < 3; ++r) {
     const auto reduction = static_cast<Reduction>(r);
     const std::string suffix = cat("_", kReductionNames[static_cast<size_t>(r)]);
@@ -54,6 +55,9 @@ std::vector<OpCase> loss_cases() {
       }
     }
   }
+}
+
+void add_cross_entropies_by_hand(std::vector<OpCase>& cases) {
   // softmax (1/4, 3/4): -log 3/4, and -log 1/4; their mean.
   const std::vector<double> logits{0, 1.0986122886681098, 0, 1.0986122886681098};
   cases.push_back({.name = "cross_entropy_hand", .build = [=](CaseInputs& in) {
@@ -66,6 +70,9 @@ std::vector<OpCase> loss_cases() {
   cases.push_back({.name = "cross_entropy_hand_ignored", .build = [=](CaseInputs& in) {
                      cross_entropy(in.values({2, 2}, logits), in.values({2}, {1, -100}, DType::kI64));
                    }, .expected = {0.2876820724}});
+}
+
+void add_strange_cross_entropies(std::vector<OpCase>& cases) {
   // Rows: -inf without and with a share, NaN, logits far from 0, NaN in an ignored one; then nothing but ignored ones; as samples and as pixels.
   const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
   for (const bool pixels : {false, true}) {
@@ -115,6 +122,10 @@ std::vector<OpCase> loss_cases() {
       }
     }
   }
+}
+
+void add_strange_and_simple_losses(std::vector<OpCase>& cases) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
   // Losses of right answers far from 0 are small, not 0: log1p. NaN stays.
   cases.push_back({.name = "bce_with_logits_strange", .build = [=](CaseInputs& in) {
                      LossAttrs a;
@@ -125,6 +136,13 @@ std::vector<OpCase> loss_cases() {
   cases.push_back({.name = "bce_with_logits_hand", .build = [](CaseInputs& in) {
                      bce_with_logits(in.values({2}, {1.0986122886681098, -1000}), in.values({2}, {1, 0}));
                    }, .expected = {0.2876820724 / 2}, .forward_only = true});
+}
+
+}  // namespace
+
+std::vector<OpCase> loss_cases() {
+  std::vector<OpCase> cases;
+  for (const auto add : {add_losses, add_cross_entropies_by_hand, add_strange_cross_entropies, add_strange_and_simple_losses}) add(cases);
   return cases;
 }
 

@@ -5,8 +5,9 @@
 
 namespace galley::test {
 
-std::vector<OpCase> norm_cases() {
-  std::vector<OpCase> cases;
+namespace {
+
+void add_batch_norms(std::vector<OpCase>& cases) {
   const Fill off_centre{.low = -1, .high = 3};
   struct Batch {
     std::string name;
@@ -46,6 +47,10 @@ std::vector<OpCase> norm_cases() {
                      .differentiable_outputs = 1,
                      .low_precision = b.x.rank() == 4});
   }
+}
+
+void add_gated_batch_norms(std::vector<OpCase>& cases) {
+  const Fill off_centre{.low = -1, .high = 3};
   // A gate of each channel of each image. Values as far from the kinks as in pointwise_cases.cpp.
   struct Gated {
     std::string name;
@@ -75,6 +80,9 @@ std::vector<OpCase> norm_cases() {
                      .forward_only = true,
                      .low_precision = true});
   }
+}
+
+void add_batch_norms_of_inference_and_updates(std::vector<OpCase>& cases) {
   // Mean 2, variance 1 (eps 0): -1 and 1; times 2, plus 1.
   cases.push_back({.name = "batch_norm_hand", .build = [](CaseInputs& in) {
                      BatchNormAttrs a;
@@ -111,6 +119,10 @@ std::vector<OpCase> norm_cases() {
                      const Value mean = in.vector(19), var = in.vector(19, {.low = 0.2, .high = 2}), batch_mean = in.vector(19);
                      batch_norm_update(mean, var, batch_mean, in.vector(19, {.low = 0.2, .high = 2}), {}, a);
                    }});
+}
+
+void add_layer_norms(std::vector<OpCase>& cases) {
+  const Fill off_centre{.low = -1, .high = 3};
   for (int64_t dims : {int64_t{1}, int64_t{2}}) {
     for (bool affine : {true, false}) {
       for (int64_t batch : {int64_t{3}, int64_t{0}}) {
@@ -145,6 +157,10 @@ std::vector<OpCase> norm_cases() {
                      a.eps = 0;
                      layer_norm(in.values({1, 2}, {1, 5}), in.values({2}, {2, 3}), in.values({2}, {0, 1}), a);
                    }, .expected = {-2, 4}, .forward_only = true});
+}
+
+void add_group_norms(std::vector<OpCase>& cases) {
+  const Fill off_centre{.low = -1, .high = 3};
   for (int64_t groups : {int64_t{1}, int64_t{3}, int64_t{6}}) {
     for (bool affine : {true, false}) {
       cases.push_back({.name = cat("group_norm_", groups, affine ? "" : "_no_affine"),
@@ -181,6 +197,13 @@ std::vector<OpCase> norm_cases() {
                      a.eps = 0;
                      group_norm(in.values({1, 4}, {1, 3, 10, 30}), {}, {}, a);
                    }, .expected = {-1, 1, -1, 1}, .forward_only = true});
+}
+
+}  // namespace
+
+std::vector<OpCase> norm_cases() {
+  std::vector<OpCase> cases;
+  for (const auto add : {add_batch_norms, add_gated_batch_norms, add_batch_norms_of_inference_and_updates, add_layer_norms, add_group_norms}) add(cases);
   return cases;
 }
 

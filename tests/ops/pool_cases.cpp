@@ -7,8 +7,9 @@
 
 namespace galley::test {
 
-std::vector<OpCase> pool_cases() {
-  std::vector<OpCase> cases;
+namespace {
+
+void add_pools(std::vector<OpCase>& cases) {
   // Neighbours differ by more than the differences' step, or the maximum would move.
   const Fill distinct{.low = -10, .high = 10, .distinct = true};
   struct Window {
@@ -76,6 +77,9 @@ std::vector<OpCase> pool_cases() {
                        .differentiable_outputs = 1});
     }
   }
+}
+
+void add_large_and_hand_pools(std::vector<OpCase>& cases) {
   // For kernels: enough planes for several threads.
   cases.push_back({.name = "max_pool2d_large", .build = [](CaseInputs& in) {
                      MaxPool2dAttrs a;
@@ -117,6 +121,13 @@ std::vector<OpCase> pool_cases() {
                      a.output_size = {2};
                      adaptive_avg_pool2d(in.values({1, 1, 3, 3}, image), a);
                    }, .expected = {3, 4, 6, 7}});
+}
+
+}  // namespace
+
+std::vector<OpCase> pool_cases() {
+  std::vector<OpCase> cases;
+  for (const auto add : {add_pools, add_large_and_hand_pools}) add(cases);
   return cases;
 }
 

@@ -20,13 +20,17 @@ LookupAttrs squares() {
   return attrs;
 }
 
-}  // namespace
+using Build = std::function<void(CaseInputs&)>;
 
-std::vector<OpCase> quantize_cases() {
-  std::vector<OpCase> cases;
-  const auto add = [&](std::string name, std::function<void(CaseInputs&)> build, std::vector<double> expected = {}) {
+/// Adds a case of that name, with the values that are expected of it, if any.
+auto adder(std::vector<OpCase>& cases) {
+  return [&cases](std::string name, Build build, std::vector<double> expected = {}) {
     cases.push_back({.name = std::move(name), .build = std::move(build), .expected = std::move(expected)});
   };
+}
+
+void add_values(std::vector<OpCase>& cases) {
+  const auto add = adder(cases);
   // x / 0.5: -2.5 -> -2, 0.5 -> 0, 1.5 -> 2, 2.5 -> 2 (halves to even), 3.02 -> 3; then + 10, clamped.
   add("quantize_hand", [](CaseInputs& in) { quantize(in.values({8}, {-1.25, 0.25, 0.75, 1.25, 1.51, 0, 999, -999}, DType::kF32), kHalves); },
       {8, 10, 12, 12, 13, 10, 255, 0});
@@ -54,7 +58,10 @@ std::vector<OpCase> quantize_cases() {
       }, {127, 0, -1, -128});
   // (q - 10) * 0.5 / 0.25 - 3: 0 -> -23, 10 -> -3, 75 -> 127, 76 -> clamped
   add("requantize_hand", [](CaseInputs& in) { requantize(in.values({4}, {0, 10, 75, 76}, DType::kU8), kHalves, kSigned); }, {-23, -3, 127, 127});
+}
 
+void add_weights(std::vector<OpCase>& cases) {
+  const auto add = adder(cases);
   add("dequantize_weight_hand", [](CaseInputs& in) {
         dequantize_weight(in.values({2, 3}, {1, -2, 127, -128, 0, 4}, DType::kI8), in.values({2}, {0.5, 2}, DType::kF32), {});
       }, {0.5, -1, 63.5, -256, 0, 8});
@@ -78,7 +85,10 @@ std::vector<OpCase> quantize_cases() {
   add("dequantize_weight_int4", [=](CaseInputs& in) {
         dequantize_weight(in.quantized(DType::kU8, {7, 11}, 0, 255, ValueRole::kParameter), in.f32({7, 3}, {.low = 0.01, .high = 0.1}), in.quantized(DType::kI8, {7, 3}, -8, 7), packed);
       });
+}
 
+void add_moves(std::vector<OpCase>& cases) {
+  const auto add = adder(cases);
   // What moves elements takes integers as they are.
   const Shape image{2, 19, 6, 7};
   for (DType dtype : {DType::kU8, DType::kI8}) {
@@ -118,6 +128,13 @@ std::vector<OpCase> quantize_cases() {
     });
     add(cat("broadcast_to_", dtype), [=](CaseInputs& in) { broadcast_to(in.quantized(dtype, {2, 5, 1, 1}, low, high), Shape{2, 5, 3, 4}); });
   }
+}
+
+}  // namespace
+
+std::vector<OpCase> quantize_cases() {
+  std::vector<OpCase> cases;
+  for (const auto add : {add_values, add_weights, add_moves}) add(cases);
   return cases;
 }
 

@@ -23,10 +23,7 @@ RecurrentWeights weights_of(CaseInputs& in, const Layer& l, int64_t gates) {
   return w;
 }
 
-}  // namespace
-
-std::vector<OpCase> recurrent_cases() {
-  std::vector<OpCase> cases;
+void add_layers(std::vector<OpCase>& cases) {
   for (const Layer& l : std::vector<Layer>{{"plain", 2, 3, 5, 4},
                                            {"no_bias", 2, 3, 5, 4, false},
                                            {"states", 3, 4, 2, 5, true, true},
@@ -82,6 +79,9 @@ std::vector<OpCase> recurrent_cases() {
                        }});
     }
   }
+}
+
+void add_hand_values(std::vector<OpCase>& cases) {
   // One feature, one unit, two steps, from the formulas.
   cases.push_back({.name = "lstm_hand", .build = [](CaseInputs& in) {
                      RecurrentWeights w;
@@ -112,6 +112,13 @@ std::vector<OpCase> recurrent_cases() {
                      a.nonlinearity = Nonlinearity::kRelu;
                      rnn(x, w, {}, a);
                    }, .expected = {0.625, 2.375}});
+}
+
+}  // namespace
+
+std::vector<OpCase> recurrent_cases() {
+  std::vector<OpCase> cases;
+  for (const auto add : {add_layers, add_hand_values}) add(cases);
   return cases;
 }
 

@@ -7,7 +7,9 @@
 
 namespace galley::test {
 
-std::vector<OpCase> reduce_cases() {
+namespace {
+
+void add_reductions(std::vector<OpCase>& cases) {
   struct Simple {
     std::string name;
     Value (*apply)(Value, const ReduceAttrs&);
@@ -22,7 +24,6 @@ std::vector<OpCase> reduce_cases() {
     attrs.keepdim = keepdim;
     return attrs;
   };
-  std::vector<OpCase> cases;
   for (const Simple& s : simple) {
     const auto add = [&](const std::string& name, const ReduceAttrs& attrs, const Shape& shape) {
       cases.push_back({.name = s.name + "_" + name, .build = [s, attrs, shape](CaseInputs& in) { s.apply(in.real(shape, {.distinct = true}), attrs); }});
@@ -61,7 +62,9 @@ std::vector<OpCase> reduce_cases() {
     }
   }
   cases.push_back({.name = "sum_of_nothing", .build = [attrs_of](CaseInputs& in) { sum(in.real({2, 0}), attrs_of({1}, false)); }, .expected = {0, 0}});
+}
 
+void add_argmax_and_topk(std::vector<OpCase>& cases) {
   const std::vector<double> scores{3, 7, 7, 1, -1, -5, -1, -2};
   const auto argmax_attrs = [](int64_t axis, bool keepdim) {
     ArgmaxAttrs attrs;
@@ -105,6 +108,9 @@ std::vector<OpCase> reduce_cases() {
   }
   cases.push_back({.name = "topk_many", .build = [=](CaseInputs& in) { topk(in.real({23, 1003}), topk_attrs(5, -1)); }});
   cases.push_back({.name = "topk_all", .build = [=](CaseInputs& in) { topk(in.real({3, 128}), topk_attrs(128, -1)); }});
+}
+
+void add_sums_of_squares(std::vector<OpCase>& cases) {
   cases.push_back({.name = "sum_squares_hand", .build = [](CaseInputs& in) {
                      const Value x[] = {in.values({2}, {1, -2}), in.values({}, {3})};
                      sum_squares(x);
@@ -122,6 +128,13 @@ std::vector<OpCase> reduce_cases() {
                      const Value x[] = {in.values({3}, {1, std::numeric_limits<double>::quiet_NaN(), 2}), in.real({40})};
                      sum_squares(x);
                    }, .forward_only = true});
+}
+
+}  // namespace
+
+std::vector<OpCase> reduce_cases() {
+  std::vector<OpCase> cases;
+  for (const auto add : {add_reductions, add_argmax_and_topk, add_sums_of_squares}) add(cases);
   return cases;
 }
 

@@ -6,14 +6,41 @@
 
 namespace galley::test {
 
-std::vector<OpCase> shape_cases() {
-  std::vector<OpCase> cases;
-  const auto add = [&](std::string name, std::function<void(CaseInputs&)> build, std::vector<double> expected = {}) {
+namespace {
+
+using Build = std::function<void(CaseInputs&)>;
+
+/// Adds a case of that name, with the values that are expected of it, if any.
+auto adder(std::vector<OpCase>& cases) {
+  return [&cases](std::string name, Build build, std::vector<double> expected = {}) {
     cases.push_back({.name = std::move(name), .build = std::move(build), .expected = std::move(expected)});
   };
+}
+
+/// Adds a case that no gradient is checked of.
+auto kernel_adder(std::vector<OpCase>& cases) {
+  return [&cases](std::string name, Build build) { cases.push_back({.name = std::move(name), .build = std::move(build), .forward_only = true}); };
+}
+
+SliceAttrs slice_attrs(int64_t axis, int64_t start, int64_t end, int64_t step) {
+  SliceAttrs attrs;
+  attrs.axis = axis;
+  attrs.start = start;
+  attrs.end = end;
+  attrs.step = step;
+  return attrs;
+}
+
+Value counted(CaseInputs& in, const Shape& shape, DType dtype) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(static_cast<double>(dtype == DType::kBool ? i * 7 % 3 % 2 : i * 37 % 101));
+  return in.values(shape, values, dtype);
+}
+
+void add_small_cases(std::vector<OpCase>& cases) {
+  const auto add = adder(cases);
   const std::vector<double> six{1, 2, 3, 4, 5, 6};
   const Shape image{2, 5, 3, 7};
-
   add("concat_hand", [=](CaseInputs& in) { concat({in.values({2, 3}, six), in.values({2, 1}, {7, 8})}, 1); }, {1, 2, 3, 7, 4, 5, 6, 8});
   for (int64_t axis : {0, 1, 2, -1}) {
     add(cat("concat_axis_", axis + 1), [axis](CaseInputs& in) {
@@ -28,14 +55,6 @@ std::vector<OpCase> shape_cases() {
     concat({x, x}, 0);
   });
 
-  const auto slice_attrs = [](int64_t axis, int64_t start, int64_t end, int64_t step) {
-    SliceAttrs attrs;
-    attrs.axis = axis;
-    attrs.start = start;
-    attrs.end = end;
-    attrs.step = step;
-    return attrs;
-  };
   add("slice_hand", [=](CaseInputs& in) { slice(in.values({2, 3}, six), slice_attrs(1, -2, 99, 1)); }, {2, 3, 5, 6});
   add("slice_step_hand", [=](CaseInputs& in) { slice(in.values({6}, six), slice_attrs(0, 1, -1, 2)); }, {2, 4});
   add("slice_channels", [=](CaseInputs& in) { slice(in.real(image), slice_attrs(1, 1, 4, 1)); });
@@ -76,16 +95,11 @@ std::vector<OpCase> shape_cases() {
   add("cast_image", [=](CaseInputs& in) { cast(in.real(image), DType::kBF16); });
   cases.back().kernel_tolerance = 0x1p-8;  // the unit roundoff of bf16
   add("reorder_image", [=](CaseInputs& in) { reorder(in.real(image), MemoryFormat::channels_last()); });
+}
 
+void add_kernel_cases_of_ranks(std::vector<OpCase>& cases) {
+  const auto kernel_case = kernel_adder(cases);
   // For kernels: every rank, channel counts that are no multiple of a vector, steps, several dtypes, and arrays for several threads.
-  const auto counted = [](CaseInputs& in, const Shape& shape, DType dtype) {
-    std::vector<double> values;
-    for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(static_cast<double>(dtype == DType::kBool ? i * 7 % 3 % 2 : i * 37 % 101));
-    return in.values(shape, values, dtype);
-  };
-  const auto kernel_case = [&](std::string name, std::function<void(CaseInputs&)> build) {
-    cases.push_back({.name = std::move(name), .build = std::move(build), .forward_only = true});
-  };
   const std::vector<Shape> ranks{{37}, {5, 9}, {3, 7, 5}, {2, 19, 5, 7}, {2, 5, 3, 4, 6}, {4, 24, 21, 19}, {2, 3, 131, 67}};
   for (const Shape& shape : ranks) {
     const std::string shape_name = cat("rank", shape.rank(), "_", shape.elements());
@@ -139,6 +153,10 @@ std::vector<OpCase> shape_cases() {
       reorder(reorder(in.real(shape), MemoryFormat::channels_last_for_rank(shape.rank())), MemoryFormat::contiguous());
     });
   }
+}
+
+void add_kernel_cases_of_dtypes(std::vector<OpCase>& cases) {
+  const auto kernel_case = kernel_adder(cases);
   for (const DType dtype : {DType::kF64, DType::kBF16, DType::kI64, DType::kI32, DType::kI16, DType::kU8, DType::kBool}) {
     const Shape shape{2, 13, 5, 6};
     kernel_case(cat("slice_of_", dtype), [=](CaseInputs& in) { slice(counted(in, shape, dtype), slice_attrs(3, 1, 6, 2)); });
@@ -158,7 +176,12 @@ std::vector<OpCase> shape_cases() {
   cases.back().kernel_tolerance = 0x1p-8;
   kernel_case("slice_long_runs", [=](CaseInputs& in) { slice(counted(in, {3, 1100000}, DType::kU8), slice_attrs(0, 1, 3, 1)); });
   kernel_case("concat_long_rows", [=](CaseInputs& in) { concat({counted(in, {2, 700001}, DType::kU8), counted(in, {2, 600003}, DType::kU8)}, 1); });
+}
 
+void add_resize_and_full_cases(std::vector<OpCase>& cases) {
+  const auto add = adder(cases);
+  const auto kernel_case = kernel_adder(cases);
+  const Shape image{2, 5, 3, 7};
   const auto resize_attrs = [](int64_t rows, int64_t columns, ResizeMode mode, bool align) {
     ResizeAttrs attrs;
     attrs.size = {rows, columns};
@@ -198,6 +221,13 @@ std::vector<OpCase> shape_cases() {
       full(in.graph(), type, 3);
     });
   }
+}
+
+}  // namespace
+
+std::vector<OpCase> shape_cases() {
+  std::vector<OpCase> cases;
+  for (const auto add : {add_small_cases, add_kernel_cases_of_ranks, add_kernel_cases_of_dtypes, add_resize_and_full_cases}) add(cases);
   return cases;
 }
 

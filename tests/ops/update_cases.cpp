@@ -9,12 +9,21 @@
 
 namespace galley::test {
 
-std::vector<OpCase> update_cases() {
-  std::vector<OpCase> cases;
-  const auto step = [](CaseInputs& in, double n) { return in.values({}, {n}, DType::kI64); };
-  const Fill square{.low = 0.2, .high = 1};
-  const Shape shape{5, 3, 3, 2};
+namespace {
 
+Value step(CaseInputs& in, double n) { return in.values({}, {n}, DType::kI64); }
+
+SgdUpdateAttrs with_momentum() {
+  SgdUpdateAttrs momentum;
+  momentum.momentum = 0.5;
+  momentum.dampening = 0.25;
+  momentum.weight_decay = 0.5;
+  return momentum;
+}
+
+void add_assign_and_sgd(std::vector<OpCase>& cases) {
+  const Shape shape{5, 3, 3, 2};
+  const SgdUpdateAttrs momentum = with_momentum();
   cases.push_back({.name = "assign_hand",
                    .build =
                        [](CaseInputs& in) {
@@ -26,10 +35,6 @@ std::vector<OpCase> update_cases() {
                    .build = [](CaseInputs& in) { assign(in.values({}, {7}, DType::kI64), in.values({}, {9}, DType::kI64)); },
                    .expected = {9}});
 
-  SgdUpdateAttrs momentum;
-  momentum.momentum = 0.5;
-  momentum.dampening = 0.25;
-  momentum.weight_decay = 0.5;
   // g = 2 + 0.5 * 4 = 4; first step: buffer 4, param 4 - 0.125 * 4
   cases.push_back({.name = "sgd_first_hand", .build = [=](CaseInputs& in) {
                      sgd_update(in.values({1}, {4}), in.values({1}, {2}), in.scalar(0.125), step(in, 1), in.values({1}, {99}), {}, momentum);
@@ -50,7 +55,11 @@ std::vector<OpCase> update_cases() {
   cases.push_back({.name = "sgd_plain", .build = [=](CaseInputs& in) {
                      sgd_update(in.weight({33}), in.real({33}), in.scalar(0.1), step(in, 4), {}, {}, SgdUpdateAttrs());
                    }});
+}
 
+void add_adam_and_rmsprop(std::vector<OpCase>& cases) {
+  const Fill square{.low = 0.2, .high = 1};
+  const Shape shape{5, 3, 3, 2};
   // First step of Adam without eps: mean and root are g and |g|, so the step is lr * sign(g).
   cases.push_back({.name = "adam_first_hand", .build = [=](CaseInputs& in) {
                      AdamUpdateAttrs attrs;
@@ -91,7 +100,10 @@ std::vector<OpCase> update_cases() {
                        }});
     }
   }
+}
 
+void add_averages_and_sums(std::vector<OpCase>& cases) {
+  const Shape shape{5, 3, 3, 2};
   cases.push_back({.name = "ema_update_hand", .build = [](CaseInputs& in) { ema_update(in.values({2}, {4, 8}), in.values({2}, {0, 4}), in.scalar(0.75)); },
                    .expected = {3, 7}});
   cases.push_back({.name = "ema_update_count", .build = [](CaseInputs& in) {
@@ -101,6 +113,10 @@ std::vector<OpCase> update_cases() {
   cases.push_back({.name = "accumulate_hand", .build = [](CaseInputs& in) { accumulate(in.values({2}, {1, 2}), in.values({2}, {3, -4})); }, .expected = {4, -2}});
   cases.push_back({.name = "accumulate_weight", .build = [=](CaseInputs& in) { accumulate(in.real(shape), in.real(shape)); }});
   cases.push_back({.name = "clear_hand", .build = [](CaseInputs& in) { clear(in.values({2}, {1, 2})); }, .expected = {0, 0}});
+}
+
+void add_gated(std::vector<OpCase>& cases) {
+  const SgdUpdateAttrs momentum = with_momentum();
   for (const bool open : {false, true}) {
     const auto add = [&](const std::string& name, std::vector<double> closed, std::vector<double> opened, const std::function<void(CaseInputs&, Value)>& build) {
       cases.push_back({.name = cat(name, open ? "_gate_open" : "_gate_closed"), .build = [=](CaseInputs& in) { build(in, in.values({}, {open ? 1.0 : 0.0}, DType::kBool)); },
@@ -136,6 +152,9 @@ std::vector<OpCase> update_cases() {
       emit("keep_range", {in.values({}, {-1}), in.values({}, {1}), in.values({}, {-3}), in.values({}, {5}), gate});
     });
   }
+}
+
+void add_gates_and_clipping(std::vector<OpCase>& cases) {
   // The state is the first output: 1 from the first value on that is not finite.
   for (const auto& [name, stopped, value, expected] : {std::tuple{"finite", 0.0, 3.0, 0.0}, {"nan", 0.0, NAN, 1.0}, {"inf", 0.0, -INFINITY, 1.0}, {"stays", 1.0, 3.0, 1.0}}) {
     cases.push_back({.name = cat("finite_gate_", name), .build = [=](CaseInputs& in) { finite_gate(in.values({}, {stopped}, DType::kBool), in.values({}, {value})); },
@@ -146,6 +165,13 @@ std::vector<OpCase> update_cases() {
   // 1 / (sqrt(16) + 1e-6), and 1 where the norm is smaller.
   cases.push_back({.name = "clip_coefficient_above", .build = [=](CaseInputs& in) { clip_coefficient(in.scalar(16), clip); }, .expected = {1 / 4.000001}});
   cases.push_back({.name = "clip_coefficient_below", .build = [=](CaseInputs& in) { clip_coefficient(in.scalar(0.25), clip); }, .expected = {1}});
+}
+
+}  // namespace
+
+std::vector<OpCase> update_cases() {
+  std::vector<OpCase> cases;
+  for (const auto add : {add_assign_and_sgd, add_adam_and_rmsprop, add_averages_and_sums, add_gated, add_gates_and_clipping}) add(cases);
   return cases;
 }
 

@@ -71,13 +71,10 @@ std::vector<Attack> attacks_by_call(const std::string& victim) {
   return attacks;
 }
 
-std::vector<Attack> attacks_by_form() {
-  std::vector<Attack> attacks;
+void add_opcodes(std::vector<Attack>& attacks) {
   const auto add = [&](const std::string& name, const std::string& body) { attacks.push_back({name, pickle(body)}); };
   const auto raw = [&](const std::string& name, const std::string& bytes) { attacks.push_back({name, bytes}); };
   const std::string good = dictionary(tensor());
-  const std::string dict_type = global("collections", "OrderedDict");
-
   // Opcodes that only programs need.
   add("EXT1", "\x82\x01");
   add("EXT2", std::string("\x83\x01\x00", 3));
@@ -108,7 +105,10 @@ std::vector<Attack> attacks_by_form() {
   add("nothing on the stack", "");
   add("two values", good + good);
   add("an open mark", good + "(");
+}
 
+void add_storages_and_sizes(std::vector<Attack>& attacks) {
+  const auto add = [&](const std::string& name, const std::string& body) { attacks.push_back({name, pickle(body)}); };
   // Persistent ids.
   for (const std::string& id : {text("storage"), std::string("N"), integer(1), std::string("}"), std::string(")"), tuple(text("module") + text("x")), tuple(text("storage")),
                                 tuple(text("storage") + text("FloatStorage") + text("0") + text("cpu") + integer(6)),
@@ -159,7 +159,12 @@ std::vector<Attack> attacks_by_form() {
   add("sizes in a list", dictionary(global("torch._utils", "_rebuild_tensor_v2") + tuple(storage() + integer(0) + "]" + integers({1}) + "\x89}") + "R"));
   add("sizes that are texts", dictionary(global("torch._utils", "_rebuild_tensor_v2") + tuple(storage() + integer(0) + tuple(text("2")) + integers({1}) + "\x89}") + "R"));
   add("a boolean for a size", dictionary(global("torch._utils", "_rebuild_tensor_v2") + tuple(storage() + integer(0) + tuple("\x88") + integers({1}) + "\x89}") + "R"));
+}
 
+void add_misused_containers(std::vector<Attack>& attacks) {
+  const auto add = [&](const std::string& name, const std::string& body) { attacks.push_back({name, pickle(body)}); };
+  const std::string good = dictionary(tensor());
+  const std::string dict_type = global("collections", "OrderedDict");
   // Containers used as what they are not.
   add("SETITEM on a list", "]" + text("w") + tensor() + "s");
   add("SETITEM on a tensor", tensor() + text("w") + integer(1) + "s");
@@ -192,7 +197,11 @@ std::vector<Attack> attacks_by_form() {
   for (const char* close : {"t", "l", "e", "u", "\x90", "\x91"}) add(cat("closing what is not open ", close), "}" + std::string(close));
   for (const char* take : {"a", "s", "R", "b", "Q", "\x81", "\x85", "\x86", "\x87", "q\x01", "\x94", "\x93"}) add(cat("taking from nothing ", take), take);
   for (const char* take : {"a", "s", "R", "b", "\x86", "\x87"}) add(cat("taking through a mark ", take), good + good + good + "(" + take);
+}
 
+void add_floods(std::vector<Attack>& attacks) {
+  const auto add = [&](const std::string& name, const std::string& body) { attacks.push_back({name, pickle(body)}); };
+  const std::string good = dictionary(tensor());
   // Sizes that are not there, floods, depth.
   add("recall of nothing", "h\x07");
   add("long recall of nothing", "j" + little(0xffffffff, 4));
@@ -238,7 +247,10 @@ std::vector<Attack> attacks_by_form() {
     for (int i = 0; i < 200'000; ++i) body += "h\x01h\x02R";
     return body + "e";
   }());
+}
 
+void add_names(std::vector<Attack>& attacks) {
+  const auto add = [&](const std::string& name, const std::string& body) { attacks.push_back({name, pickle(body)}); };
   // Names that look like others.
   for (const auto& [module, name] : std::vector<std::pair<std::string, std::string>>{
            {"torch._utils ", "_rebuild_tensor_v2"}, {" torch._utils", "_rebuild_tensor_v2"}, {"torch._utils\r", "_rebuild_tensor_v2"}, {"torch._utils", "_rebuild_tensor_v2\r"},
@@ -247,6 +259,11 @@ std::vector<Attack> attacks_by_form() {
            {"torch.cuda", "Size"}, {"torch", "floaT32"}, {"torch.torch", "float32"}, {std::string(100'000, 'o'), "s"}, {"os", std::string(100'000, 's')}, {"__main__", "Model"}}) {
     add(cat("name ", attacks.size()), global(module, name) + ")R");
   }
+}
+
+std::vector<Attack> attacks_by_form() {
+  std::vector<Attack> attacks;
+  for (const auto add : {add_opcodes, add_storages_and_sizes, add_misused_containers, add_floods, add_names}) add(attacks);
   return attacks;
 }
 
