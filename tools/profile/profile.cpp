@@ -10,10 +10,11 @@
 #include "libcore/base/parallel.h"
 #include "libcore/base/units.h"
 #include "libcore/infer/components.h"
+#include "libcore/profiler/machine_limits.h"
+#include "libcore/profiler/profile_tables.h"
 #include "libcore/profiler/timer.h"
 #include "libcore/recipe/loader.h"
 #include "libcore/train/profiled_work.h"
-#include "libcore/profiler/machine_limits.h"
 #include "tools/common/signals.h"
 #include "tools/common/weight_folders.h"
 
@@ -24,82 +25,6 @@ using Json = nlohmann::ordered_json;
 
 ProfileGroup group_of(const std::string& by) {
   return by == "layer" ? ProfileGroup::kLayer : by == "module" ? ProfileGroup::kModule : by == "shape" ? ProfileGroup::kShape : ProfileGroup::kOperator;
-}
-
-Table operator_table(const Profile& profile, const std::string& by, size_t most) {
-  const std::vector<OperatorRow> rows = grouped(profile, group_of(by));
-  const bool modules = by == "module" || by == "layer", shapes = by == "shape" || by == "layer", types = by != "module";
-  Table table;
-  if (modules) table.headings.push_back("module");
-  if (types) table.headings.insert(table.headings.end(), {"op", "phase"});
-  if (shapes) table.headings.push_back("shape");
-  if (types) table.headings.push_back("kernel");
-  table.headings.insert(table.headings.end(), {"calls", "self_ms", "percent", "gflops_per_s", "gbytes_per_s", "limit_percent", "bound"});
-  const double steps = static_cast<double>(profile.steps);
-  const auto add = [&](const OperatorRow& row) {
-    std::vector<std::string> cells;
-    if (modules) cells.push_back(row.module.empty() ? "(model)" : row.module);
-    if (types) cells.insert(cells.end(), {row.type, row.phase});
-    if (shapes) cells.push_back(row.shape);
-    if (types) cells.push_back(row.backend);
-    const bool works = row.flops > 0 || row.bytes > 0;
-    cells.insert(cells.end(), {cat(row.calls / profile.steps), fixed(row.self_s * 1e3 / steps, 3), fixed(row.percent, 1), works ? human_number(row.flops_per_s() * 1e-9) : "", works ? human_number(row.bytes_per_s() * 1e-9) : "",
-                               works ? fixed(row.limit_percent(), 1) : "", works ? (row.compute_bound ? "compute" : "memory") : ""});
-    table.rows.push_back(std::move(cells));
-  };
-  OperatorRow rest;
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (i < most) {
-      add(rows[i]);
-      continue;
-    }
-    rest.calls += rows[i].calls;
-    rest.self_s += rows[i].self_s;
-    rest.percent += rows[i].percent;
-  }
-  const auto other = [&](const std::string& name, double seconds, int64_t calls) {
-    OperatorRow row;
-    (types ? row.type : row.module) = name;
-    row.self_s = seconds;
-    row.calls = calls;
-    row.percent = profile.wall_s > 0 ? 100 * seconds / profile.wall_s : 0;
-    add(row);
-  };
-  if (rows.size() > most) other(cat("(", rows.size() - most, " more)"), rest.self_s, rest.calls);
-  other("(executor)", profile.gap_s, profile.steps);
-  other("(waiting for data)", profile.data_s, profile.steps);
-  return table;
-}
-
-/// Modules down to a depth, indented.
-Table module_table(const Profile& profile, int depth, size_t most) {
-  Table table{{"module", "total_ms", "self_ms", "percent", "forward_ms", "backward_ms", "update_ms", "GFLOP", "limit_percent", "parameters", "makes"}, {}};
-  const double steps = static_cast<double>(profile.steps);
-  for (const ModuleRow& row : profile.modules) {
-    if (row.depth > depth || table.rows.size() >= most) continue;
-    const std::string name = row.path.empty() ? "(model)" : std::string(static_cast<size_t>(2 * row.depth), ' ') + row.path.substr(row.path.rfind('.') + 1);
-    table.rows.push_back({name, fixed(row.total_s * 1e3 / steps, 3), fixed(row.self_s * 1e3 / steps, 3), fixed(row.percent, 1), fixed(row.forward_s * 1e3 / steps, 3), fixed(row.backward_s * 1e3 / steps, 3),
-                          fixed(row.update_s * 1e3 / steps, 3), human_number(row.total_flops * 1e-9 / steps), fixed(row.total_s > 0 ? 100 * row.total_limit_s / row.total_s : 0, 1),
-                          human_bytes(static_cast<double>(row.parameter_bytes)), human_bytes(static_cast<double>(row.made_bytes))});
-  }
-  return table;
-}
-
-Table memory_table(const Profile& profile) {
-  Table table{{"memory", "at_the_peak", "largest"}, {}};
-  const MemoryTimeline& memory = profile.memory;
-  if (memory.steps.empty()) return table;
-  for (size_t c = 0; c < kMemoryCategories; ++c) {
-    int64_t largest = 0;
-    for (const MemorySizes& sizes : memory.steps) largest = std::max(largest, sizes[c]);
-    if (largest == 0) continue;
-    table.rows.push_back({std::string(category_name(static_cast<MemoryCategory>(c))), human_bytes(static_cast<double>(memory.steps[memory.peak][c])), human_bytes(static_cast<double>(largest))});
-  }
-  const auto line = [&](const char* name, int64_t bytes) { table.rows.push_back({name, human_bytes(static_cast<double>(bytes)), ""}); };
-  line("all of these", total(memory.steps[memory.peak]));
-  line("planned (with fragmentation)", memory.planned_bytes);
-  line("process, measured", profile.resident_bytes);
-  return table;
 }
 
 bool stopped() { return stop_signal() != 0; }
@@ -162,7 +87,7 @@ std::string ProfileTool::text(const ProfileReport& report, const RoundComparison
     summary.rows.push_back({"compiled", cat(made.program, " for ", made.reason, ": ", made.operators, " operators in ", human_seconds(made.seconds), ", then run ", made.runs, " times")});
   }
   const size_t most = rows_ == 0 ? SIZE_MAX : static_cast<size_t>(rows_);
-  std::string result = cat(render(summary, Format::kTable), "\n", render(operator_table(profile, by_, most), Format::kTable), "\n", render(module_table(profile, 2, most), Format::kTable), "\n",
+  std::string result = cat(render(summary, Format::kTable), "\n", render(operator_table(profile, group_of(by_), most), Format::kTable), "\n", render(module_table(profile, 2, most), Format::kTable), "\n",
                            render(memory_table(profile), Format::kTable), "\n");
   if (report.advice.empty()) result += "advice: none\n";
   for (const Advice& item : report.advice) {
@@ -237,13 +162,13 @@ int ProfileTool::run_recipe(LoadedRecipe& loaded) {
   for (const std::string& remark : report.remarks) log(LogLevel::kWarning, remark);
   json["provenance"] = provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)));
   const size_t most = rows_ == 0 ? SIZE_MAX : static_cast<size_t>(rows_);
-  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(operator_table(report.profile, by_, most), format));
+  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(operator_table(report.profile, group_of(by_), most), format));
   if (common.format == Format::kJson) {
     print(json.dump() + "\n");
   } else if (common.format == Format::kTable) {
     print(text(report, verified ? &*verified : nullptr, overhead ? &*overhead : nullptr));
   } else {
-    print(render(operator_table(report.profile, by_, most), common.format));
+    print(render(operator_table(report.profile, group_of(by_), most), common.format));
   }
   return kExitDone;
 }

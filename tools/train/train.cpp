@@ -9,11 +9,11 @@
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/base/units.h"
+#include "libcore/profiler/machine_limits.h"
 #include "libcore/profiler/trace.h"
 #include "libcore/tasks/task.h"
 #include "libcore/train/resume.h"
 #include "libcore/train/trainer.h"
-#include "libcore/profiler/machine_limits.h"
 #include "tools/common/signals.h"
 
 namespace galley::tools {
