@@ -9,10 +9,10 @@
 #include "libcore/base/file.h"
 #include "libcore/base/glob.h"
 #include "libcore/base/units.h"
-#include "libcore/nn/zoo.h"
 #include "libcore/infer/components.h"
+#include "libcore/infer/model_cost.h"
+#include "libcore/nn/zoo.h"
 #include "tools/common/provenance.h"
-#include "tools/weights/model_cost.h"
 #include "tools/weights/weights.h"
 
 namespace galley::tools {

@@ -1,4 +1,4 @@
-#include "tools/weights/model_cost.h"
+#include "libcore/infer/model_cost.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 #include "libcore/infer/components.h"
 #include "libcore/nn/zoo.h"
 
-namespace galley::tools {
+namespace galley {
 
 std::optional<ModelCost> model_cost(const std::string& model, int64_t input_size) {
   const ComponentKinds kinds = recipe_components().models;
@@ -38,4 +38,4 @@ std::optional<ModelCost> model_cost(const std::string& model, int64_t input_size
   return cost;
 }
 
-}  // namespace galley::tools
+}  // namespace galley

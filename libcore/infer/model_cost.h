@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace galley::tools {
+namespace galley {
 
 struct ModelCost {
   int64_t parameters = 0;   ///< Elements; buffers do not count.
@@ -17,4 +17,4 @@ struct ModelCost {
 /// or it does not take images of that size.
 std::optional<ModelCost> model_cost(const std::string& model, int64_t input_size);
 
-}  // namespace galley::tools
+}  // namespace galley
