@@ -46,11 +46,11 @@ class Planner {
     plan.values.resize(graph_.value_count());
     for (size_t v = 0; v < graph_.value_count(); ++v) {
       const int64_t bytes = graph_.type(static_cast<ValueId>(v)).bytes();
-      if (named_of_[v] != kNoValue) plan.values[v] = {Placement::Region::kNamed, named_of_[v], 0, bytes};
-      if (result_of_[v] >= 0) plan.values[v] = {Placement::Region::kResult, kNoValue, result_of_[v], bytes};
+      if (named_of_[v] != kNoValue) plan.values[v] = {MemorySlot::Region::kNamed, named_of_[v], 0, bytes};
+      if (result_of_[v] >= 0) plan.values[v] = {MemorySlot::Region::kResult, kNoValue, result_of_[v], bytes};
       if (block_of_[v] < 0) continue;
       const Block& block = blocks_[static_cast<size_t>(block_of_[v])];
-      plan.values[v] = {is_prepared(block) ? Placement::Region::kPrepared : Placement::Region::kArena, kNoValue, block.offset, bytes};
+      plan.values[v] = {is_prepared(block) ? MemorySlot::Region::kPrepared : MemorySlot::Region::kArena, kNoValue, block.offset, bytes};
     }
     for (const auto& [node, block] : scratch_block_) plan.scratch_offsets[static_cast<size_t>(node)] = blocks_[static_cast<size_t>(block)].offset;
     return plan;
@@ -176,13 +176,13 @@ std::string find_overlap(const Graph& graph, const MemoryPlan& plan, const std::
   std::vector<int64_t> owner(static_cast<size_t>((plan.arena_bytes + kAlignment - 1) / kAlignment), -1);
   std::vector<int64_t> stamp(graph.value_count(), -1);
   int64_t next = 0;
-  const auto range = [&](const Placement& p, auto&& visit) {
+  const auto range = [&](const MemorySlot& p, auto&& visit) {
     for (int64_t cell = p.offset / kAlignment; cell < (p.offset + std::max<int64_t>(p.bytes, 1) + kAlignment - 1) / kAlignment; ++cell) visit(owner[static_cast<size_t>(cell)]);
   };
   int index = 0;
   const auto check = [&](ValueId id, std::string_view reader) -> std::string {
-    const Placement& p = plan.values[static_cast<size_t>(id)];
-    if (p.region != Placement::Region::kArena) return "";
+    const MemorySlot& p = plan.values[static_cast<size_t>(id)];
+    if (p.region != MemorySlot::Region::kArena) return "";
     bool good = true;
     range(p, [&](int64_t o) { good &= o == stamp[static_cast<size_t>(id)]; });
     return good ? "" : cat("value %", id, " was overwritten before ", reader, " (node ", index, ") read it");
@@ -194,15 +194,15 @@ std::string find_overlap(const Graph& graph, const MemoryPlan& plan, const std::
       if (!wrong.empty()) return wrong;
     }
     if (plan.scratch_offsets[static_cast<size_t>(index)] >= 0) {
-      range({Placement::Region::kArena, kNoValue, plan.scratch_offsets[static_cast<size_t>(index)], scratch_bytes[static_cast<size_t>(index)]}, [&](int64_t& o) { o = -2; });
+      range({MemorySlot::Region::kArena, kNoValue, plan.scratch_offsets[static_cast<size_t>(index)], scratch_bytes[static_cast<size_t>(index)]}, [&](int64_t& o) { o = -2; });
       for (ValueId id : node.inputs) {
         const std::string wrong = id == kNoValue ? "" : check(id, "its own scratch");
         if (!wrong.empty()) return wrong;
       }
     }
     for (ValueId id : node.outputs) {
-      const Placement& p = plan.values[static_cast<size_t>(id)];
-      if (p.region != Placement::Region::kArena) continue;
+      const MemorySlot& p = plan.values[static_cast<size_t>(id)];
+      if (p.region != MemorySlot::Region::kArena) continue;
       if (is_view(graph, node)) {
         stamp[static_cast<size_t>(id)] = stamp[static_cast<size_t>(node.inputs[0])];
         continue;

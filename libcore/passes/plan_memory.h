@@ -11,7 +11,7 @@
 namespace galley {
 
 /// Where a value's bytes are.
-struct Placement {
+struct MemorySlot {
   enum class Region : uint8_t { kNone, kNamed, kArena, kPrepared, kResult } region = Region::kNone;
   ValueId named = kNoValue;  // kNamed: the input whose memory it is (itself, or the state it updates)
   int64_t offset = 0;        // kArena, kPrepared, kResult
@@ -19,7 +19,7 @@ struct Placement {
 };
 
 struct MemoryPlan {
-  std::vector<Placement> values;         // by ValueId
+  std::vector<MemorySlot> values;         // by ValueId
   std::vector<int64_t> scratch_offsets;  // by node: in the arena, -1 without scratch
   int64_t arena_bytes = 0;
   int64_t named_bytes = 0;               // of all named inputs

@@ -79,8 +79,8 @@ MemoryTimeline memory_timeline(const Program& program) {
     const Node& node = graph.nodes()[static_cast<size_t>(n)];
     const MemoryCategory made = node.phase == Phase::kForward || clones[static_cast<size_t>(n)] ? MemoryCategory::kActivations : MemoryCategory::kGradients;
     for (ValueId id : node.outputs) {
-      const Placement& place = plan.values[static_cast<size_t>(id)];
-      if (place.region != Placement::Region::kArena) continue;
+      const MemorySlot& place = plan.values[static_cast<size_t>(id)];
+      if (place.region != MemorySlot::Region::kArena) continue;
       stays.push_back({n, last_use[static_cast<size_t>(id)], place.offset, place.bytes, made});
     }
   }

@@ -229,8 +229,8 @@ void add_module_bytes(const Program& program, ModuleTree& tree) {
   for (const Step& step : program.steps()) {
     const Node& node = program.graph().nodes()[static_cast<size_t>(step.node)];
     for (ValueId id : node.outputs) {
-      const Placement& place = program.memory().values[static_cast<size_t>(id)];
-      if (place.region == Placement::Region::kArena) tree.add_bytes(node.path, &ModuleRow::made_bytes, place.bytes);
+      const MemorySlot& place = program.memory().values[static_cast<size_t>(id)];
+      if (place.region == MemorySlot::Region::kArena) tree.add_bytes(node.path, &ModuleRow::made_bytes, place.bytes);
     }
   }
 }

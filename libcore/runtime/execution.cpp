@@ -100,12 +100,12 @@ void Execution::find_prepare_reads() {
   for (size_t s = 0; s < program_->steps().size(); ++s) {
     const Node& node = graph.nodes()[static_cast<size_t>(program_->steps()[s].node)];
     for (ValueId id : node.inputs) {
-      const Placement* place = id == kNoValue ? nullptr : &memory.values[static_cast<size_t>(id)];
-      if (s < program_->prepare_steps() && place && place->region == Placement::Region::kNamed) reads.insert(store_names_.at(place->named));
+      const MemorySlot* place = id == kNoValue ? nullptr : &memory.values[static_cast<size_t>(id)];
+      if (s < program_->prepare_steps() && place && place->region == MemorySlot::Region::kNamed) reads.insert(store_names_.at(place->named));
     }
     for (ValueId id : node.outputs) {
-      const Placement& place = memory.values[static_cast<size_t>(id)];
-      const auto stored = place.region == Placement::Region::kNamed ? store_names_.find(place.named) : store_names_.end();
+      const MemorySlot& place = memory.values[static_cast<size_t>(id)];
+      const auto stored = place.region == MemorySlot::Region::kNamed ? store_names_.find(place.named) : store_names_.end();
       if (stored != store_names_.end()) updated.insert(stored->second);  // else carried
     }
   }
@@ -119,9 +119,9 @@ void Execution::find_results() {
   int64_t bytes = memory.result_bytes;
   for (const auto& [name, id] : graph.outputs()) {
     const TensorType& type = graph.type(id);
-    const Placement& place = memory.values[static_cast<size_t>(id)];
+    const MemorySlot& place = memory.values[static_cast<size_t>(id)];
     if (type.elements() != 1) continue;
-    if (place.region == Placement::Region::kResult) {
+    if (place.region == MemorySlot::Region::kResult) {
       result_of_[id] = {type.dtype, place.offset};
     } else {  // a view of an array, or state: fetched by itself
       result_of_[id] = {type.dtype, bytes};
@@ -194,12 +194,12 @@ void Execution::set(std::string_view name, std::span<const int64_t> values) {
 
 void* Execution::address(ValueId id) const {
   if (id == kNoValue) return nullptr;
-  const Placement& place = program_->memory().values[static_cast<size_t>(id)];
+  const MemorySlot& place = program_->memory().values[static_cast<size_t>(id)];
   switch (place.region) {
-    case Placement::Region::kArena: return arena_->address() + place.offset;
-    case Placement::Region::kPrepared: return prepared_->address() + place.offset;
-    case Placement::Region::kResult: return results_->address() + place.offset;
-    case Placement::Region::kNamed: {
+    case MemorySlot::Region::kArena: return arena_->address() + place.offset;
+    case MemorySlot::Region::kPrepared: return prepared_->address() + place.offset;
+    case MemorySlot::Region::kResult: return results_->address() + place.offset;
+    case MemorySlot::Region::kNamed: {
       const ValueInfo& input = program_->graph().value(place.named);
       if (input.role == ValueRole::kCarried) return carried_->tensor(input.name).address();
       if (input.role != ValueRole::kInput) return store_.tensor(store_names_.at(place.named)).address();
@@ -207,7 +207,7 @@ void* Execution::address(ValueId id) const {
       const Tensor& fed = feeds_.at(place.named).values;
       return fed.defined() ? const_cast<void*>(fed.address()) : nullptr;
     }
-    case Placement::Region::kNone: break;
+    case MemorySlot::Region::kNone: break;
   }
   return nullptr;
 }
@@ -254,7 +254,7 @@ void Execution::execute_guarded(size_t s, NodeObserver* observer) {
   const int64_t guard = program_->memory().guard;
   // Guards stand after values of the arena: written with the value, checked after every step that touches it.
   const auto guard_of = [&](ValueId id) -> unsigned char* {
-    if (id == kNoValue || program_->memory().values[static_cast<size_t>(id)].region != Placement::Region::kArena) return nullptr;
+    if (id == kNoValue || program_->memory().values[static_cast<size_t>(id)].region != MemorySlot::Region::kArena) return nullptr;
     return static_cast<unsigned char*>(address(id)) + program_->memory().values[static_cast<size_t>(id)].bytes;
   };
   for (ValueId id : node.outputs) {

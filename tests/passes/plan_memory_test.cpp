@@ -34,8 +34,8 @@ std::string overlap_by_pairs(const Graph& graph, const MemoryPlan& plan, const s
   }
   std::vector<Span> spans;
   for (size_t v = 0; v < graph.value_count(); ++v) {
-    const Placement& p = plan.values[v];
-    if (p.region != Placement::Region::kArena || made[v] < 0 || p.bytes == 0) continue;
+    const MemorySlot& p = plan.values[v];
+    if (p.region != MemorySlot::Region::kArena || made[v] < 0 || p.bytes == 0) continue;
     if (is_view(graph, nodes[static_cast<size_t>(made[v])])) continue;
     spans.push_back({made[v], last[v], p.offset, p.offset + p.bytes, cat("%", v)});
     EXPECT_EQ(p.offset % 64, 0);
@@ -119,7 +119,7 @@ TEST(PlanMemory, ChainsRunInPlaceAndUpdatesInTheirState) {
   const MemoryPlan plan = plan_memory(g, {});
   EXPECT_EQ(plan.in_place, 10);
   EXPECT_EQ(plan.arena_bytes, 4032) << "one value of 4000 bytes, rounded to 64";
-  EXPECT_EQ(plan.values[static_cast<size_t>(updated[0].id())].region, Placement::Region::kNamed);
+  EXPECT_EQ(plan.values[static_cast<size_t>(updated[0].id())].region, MemorySlot::Region::kNamed);
   EXPECT_EQ(plan.values[static_cast<size_t>(updated[0].id())].named, w.id());
   EXPECT_EQ(plan.named_bytes, 4000 * 2 + 4 + 8);
 }
@@ -131,8 +131,8 @@ TEST(PlanMemory, WhatPrepareMakesHasItsOwnRegion) {
   const Value y = neg(kept);  // may not take the memory of `kept`: the next run reads it again
   g.add_output("y", mul(y, x));
   const MemoryPlan plan = plan_memory(g, {}, 0, 2);
-  EXPECT_EQ(plan.values[static_cast<size_t>(kept.id())].region, Placement::Region::kPrepared);
-  EXPECT_EQ(plan.values[static_cast<size_t>(y.id())].region, Placement::Region::kArena);
+  EXPECT_EQ(plan.values[static_cast<size_t>(kept.id())].region, MemorySlot::Region::kPrepared);
+  EXPECT_EQ(plan.values[static_cast<size_t>(y.id())].region, MemorySlot::Region::kArena);
   EXPECT_EQ(plan.prepared_bytes, 4032);
 }
 

@@ -176,8 +176,8 @@ TEST(MemoryTimeline, CountsSharedMemoryOnce) {
     const int node = run.program->steps()[s].node;
     std::vector<bool> covered(static_cast<size_t>(timeline.arena_bytes));
     for (size_t v = 0; v < graph.value_count(); ++v) {
-      const Placement& place = run.program->memory().values[v];
-      if (place.region != Placement::Region::kArena || made[v] > node) continue;
+      const MemorySlot& place = run.program->memory().values[v];
+      if (place.region != MemorySlot::Region::kArena || made[v] > node) continue;
       int last = users[v].empty() ? made[v] : users[v].back();
       for (const auto& [name, id] : graph.outputs()) last = id == static_cast<ValueId>(v) ? static_cast<int>(graph.nodes().size()) : last;
       if (last < node) continue;
