@@ -33,7 +33,8 @@ std::vector<std::string> unreadable_start(const Source& source, const std::vecto
 Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, const std::vector<Component>& pipeline, PredictOptions options)
     : session_(session), source_(std::move(source)), pipeline_(items_for(pipeline, source_->fields())), options_(std::move(options)) {
   GALLEY_CHECK_INPUT(source_->size() > 0, source_->describe(), ": nothing to predict");
-  options_.batch = std::clamp<int64_t>(options_.batch, 1, source_->size());
+  const int64_t fixed = session.info().fixed_batch;
+  options_.batch = fixed > 0 ? fixed : std::clamp<int64_t>(options_.batch, 1, source_->size());
   const int64_t batches = (source_->size() + options_.batch - 1) / options_.batch;
   options_.replicas = std::clamp<int64_t>(options_.replicas, 1, std::min(batches, session.threads()));
   threads_ = session.threads() / options_.replicas;

@@ -8,13 +8,15 @@ namespace galley {
 namespace {
 
 void fill_random(Tensor& tensor, RandomStream stream, int64_t below) {
-  for (int64_t i = 0; i < tensor.elements(); ++i) {
-    switch (tensor.dtype()) {
-      case DType::kF32: tensor.data_as<float>()[i] = static_cast<float>(2 * stream.uniform() - 1); break;
-      case DType::kI64: tensor.data_as<int64_t>()[i] = static_cast<int64_t>(stream.below(static_cast<uint64_t>(std::max<int64_t>(1, below)))); break;
-      default: GALLEY_ASSERT(false, tensor.str());
-    }
+  if (tensor.dtype() == DType::kF32) {
+    for (int64_t i = 0; i < tensor.elements(); ++i) tensor.data_as<float>()[i] = static_cast<float>(2 * stream.uniform() - 1);
+    return;
   }
+  // Integers and truth values.
+  const int64_t values = tensor.dtype() == DType::kBool ? 2 : std::max<int64_t>(1, below);
+  std::vector<double> drawn(static_cast<size_t>(tensor.elements()));
+  for (double& value : drawn) value = static_cast<double>(stream.below(static_cast<uint64_t>(values)));
+  tensor.from_doubles(drawn);
 }
 
 }  // namespace

@@ -58,7 +58,7 @@ Session::Session(const Recipe& recipe, bool without_data) : recipe_(recipe), mod
   refuse_unavailable(recipe);
   find_vocabulary(without_data);
   if (!without_data) find_input_shape();
-  task_ = make_task(recipe.task, task_model(input_types(1)));
+  task_ = make_task(recipe.task, task_model(input_types(std::max<int64_t>(1, info_.fixed_batch))));
   if (task_ == nullptr) return;
   // Throws before the first step.
   std::vector<std::string> given = metric_names(*task_, recipe.metrics);

@@ -39,6 +39,7 @@ struct ModelInfo {
   DType input_dtype = DType::kF32;         // i64 for tokens
   std::vector<ModelInput> inputs;          // of a model with named inputs; empty: the one input is the field `input`
   bool named_outputs = false;              // results have names of their own, the first one too
+  int64_t fixed_batch = 0;                 // samples that every batch must have; 0: any number
 
   /// All inputs: the named ones, or the one called "input".
   std::vector<ModelInput> all_inputs() const;

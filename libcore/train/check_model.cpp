@@ -43,12 +43,13 @@ void check_model(const Recipe& recipe) {
                              .samples_per_step = 1,
                              .tokens_per_step = session.tokens_of(session.usual_types(1, false)) > 0 ? 1.0 : 0.0});
   }
+  const int64_t batch = session.info().fixed_batch > 0 ? session.info().fixed_batch : 2;
   // A recipe that says nothing of training may leave the loss out: it predicts.
   if (session.task_or_null() == nullptr && !recipe.train.optimizer.algorithm && !recipe.train.duration) {
-    session.capture_inference(session.usual_types(2, false));
+    session.capture_inference(session.usual_types(batch, false));
     return;
   }
-  const BatchTypes types = session.usual_types(2, true);
+  const BatchTypes types = session.usual_types(batch, true);
   const CapturedModel training = capture_training(session, types);
   if (recipe.train.recompute && recipe.train.recompute->mode == RecomputeMode::kMatch) recomputed_modules(training.graph, *recipe.train.recompute);
   if (trains_quantized(recipe)) {

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/process.h"
+#include "tests/onnx/records.h"
 
 namespace galley::testing_cli {
 namespace {
@@ -125,6 +126,60 @@ TEST_F(Onnx, QuantizedWeightsBecomeNodesThatRound) {
   }
   done("galley-quantize zoo.yaml " + kWeights + " method=dynamic quantize.fallback=float -o d.safetensors -q");
   refused("galley-weights export zoo.yaml weights=d.safetensors -o d.onnx", 3, {"dynamic", "quantize.method=static"});
+}
+
+/// left, right [N,3] -> their sum and their difference.
+std::string two_inputs() {
+  using namespace onnx_records;
+  const std::string values =
+      input(value("left", size(3))) + input(value("right", size(3))) + output(value("sum", size(3))) + output(value("difference", size(3)));
+  return model(node("Add", in("left") + in("right"), out("sum")) + node("Sub", in("left") + in("right"), out("difference")) + values);
+}
+
+TEST_F(Onnx, InputsAndOutputsHaveTheFilesNames) {
+  write_text(path("two.onnx"), two_inputs());
+  write_text(path("two.yaml"),
+             "recipe: 1\nname: two\nthreads: 1\nmodel: {type: onnx, path: two.onnx, outputs: [difference, sum]}\ntask: classification\n"
+             "data: {root: " +
+                 folder + ", val: {source: {type: tensors, path: data.safetensors}, batch: 2}}\n");
+  const float left[] = {1, 2, 9, 0, 7, 1, 8, -1, 0}, right[] = {0, 1, 1, 1, 1, 0, -2, 0, 1};
+  const int64_t label[] = {2, 1, 0};
+  const std::string inputs =
+      std::string(reinterpret_cast<const char*>(left), sizeof left) + std::string(reinterpret_cast<const char*>(right), sizeof right);
+  write_text(
+      path("data.safetensors"),
+      safetensors_of(
+          R"({"left":{"dtype":"F32","shape":[3,3],"data_offsets":[0,36]},"right":{"dtype":"F32","shape":[3,3],"data_offsets":[36,72]},)"
+          R"("label":{"dtype":"I64","shape":[3],"data_offsets":[72,96]}})",
+          inputs + std::string(reinterpret_cast<const char*>(label), sizeof label)));
+  done("galley-predict two.yaml --tensors data.safetensors -o out.safetensors -q");
+  float sum[9];
+  ASSERT_EQ(tensor_bytes(path("out.safetensors"), "sum").size(), sizeof sum);
+  std::memcpy(sum, tensor_bytes(path("out.safetensors"), "sum").data(), sizeof sum);
+  for (int i = 0; i < 9; ++i) EXPECT_EQ(sum[i], left[i] + right[i]);
+  // The task reads the first output: the largest difference is the label.
+  EXPECT_EQ(Json::parse(done("galley-evaluate two.yaml --format json -q"))["metrics"]["top1"], 100.0);
+  EXPECT_LT(Json::parse(done("galley-evaluate two.yaml model.outputs=sum,difference --format json -q"))["metrics"]["loss"].get<double>(),
+            1.0);
+  done("galley-benchmark two.yaml what=forward benchmark.stop.max_time=0.1s -q");
+  refused("galley-evaluate two.yaml model.outputs=quotient", 3, {"quotient", "sum, difference"});
+  refused("galley-evaluate two.yaml model.shape=3", 3, {"several inputs", "left, right"});
+  refused("galley-predict two.yaml --tensors out.safetensors -o x.safetensors", 4, {"left"});
+}
+
+TEST_F(Onnx, AWholeRunIsOneSample) {
+  using namespace onnx_records;
+  write_text(path("whole.onnx"), model(node("Flatten", in("input"), out("y"), integer("axis", 2)) + input(fixed("input", {2, 3, 4})) +
+                                       output(fixed("y", {6, 4}))));
+  write_text(path("whole.yaml"), "recipe: 1\nname: whole\nthreads: 1\nmodel: {type: onnx, path: whole.onnx}\ntask: null\n");
+  std::string values;
+  for (int i = 0; i < 48; ++i) values += float_bytes(static_cast<float>(i));
+  write_text(path("in.safetensors"), safetensors_of(R"({"input":{"dtype":"F32","shape":[2,2,3,4],"data_offsets":[0,192]}})", values));
+  done("galley-predict whole.yaml --tensors in.safetensors -o out.safetensors -q");
+  EXPECT_EQ(tensor_bytes(path("out.safetensors")), values) << "two samples, each by itself, in other shapes";
+  const Outcome two = in_folder("galley-benchmark whole.yaml what=forward batch=2 -q");
+  EXPECT_EQ(two.code, 3);
+  for (const char* word : {"one sample a run", "one row for each sample"}) EXPECT_NE(two.err.find(word), std::string::npos) << two.err;
 }
 
 TEST_F(Onnx, MistakesHaveTheirExitCodes) {

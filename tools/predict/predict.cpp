@@ -69,7 +69,9 @@ std::map<std::string, Tensor> results_of(const Predictor& predictor, const Predi
     if (shape.rank() == 0) continue;
     const int64_t bytes = output.bytes() / shape[0];
     shape[0] = 1;
-    results.emplace(predictor.outputs()[i], Tensor(output.dtype(), shape, {}, output.storage(), static_cast<int64_t>(row) * bytes));
+    const Tensor mine(output.dtype(), shape, {}, output.storage(), static_cast<int64_t>(row) * bytes);
+    results.emplace(predictor.outputs()[i], mine);
+    if (i == 0) results.emplace("output", mine);  // what the task reads, whatever the model calls it
   }
   return results;
 }

@@ -1,14 +1,15 @@
 // Element-wise functions: those that ONNX has as one operator by their rows, others here.
 
+#include "libcore/ops/elementwise.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
 
-#include "libcore/onnx/import/import.h"
 #include "libcore/onnx/expression.h"
+#include "libcore/onnx/import/import.h"
 #include "libcore/ops/binary.h"
-#include "libcore/ops/elementwise.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 
@@ -39,7 +40,8 @@ const std::map<std::string_view, Reading>& readings() {
 void function_node(Call& c) {
   const Reading& reading = readings().at(c.node.op_type);
   std::unique_ptr<Options> attributes = reading.row->make_attrs != nullptr ? reading.row->make_attrs() : nullptr;
-  for (const auto& [name, option] : reading.node.attributes) set_number_option(*attributes, option.name, c.real(name, number_option(*attributes, option.name)));
+  for (const auto& [name, option] : reading.node.attributes)
+    set_number_option(*attributes, option.name, c.real(name, number_option(*attributes, option.name)));
   std::vector<Value> inputs;
   for (int i = 0; i < reading.row->arity(); ++i) inputs.push_back(c.x(static_cast<size_t>(i)));
   c.set(emit_all(reading.row->name, std::move(attributes), inputs).front());
@@ -86,21 +88,23 @@ void div_node(Call& c) {
 }
 void pow_node(Call& c) {
   const auto exponent = number(c, 1);
-  if (!exponent) return c.set(power(c.x(0), c.x(1)));
+  if (!exponent) return c.set(power(c.x(0), cast(c.x(1), c.x(0).dtype())));
   c.set(*exponent == 2 ? square(c.x(0)) : *exponent == 0.5 ? sqrt(c.x(0)) : pow(c.x(0), *exponent));
 }
 
+/// Bounds are attributes before opset 11; computed ones are numbers that the others are compared with.
 void clip(Call& c) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
-  const auto bound = [&](size_t i, double none) {
-    if (!c.has(i)) return none;
-    const std::optional<double> known = c.scalar(i);
-    GALLEY_CHECK_INPUT(known.has_value(), "its bounds must be known before the model runs");
-    return *known;
-  };
-  const double low = bound(1, -kNone), high = bound(2, kNone);
-  GALLEY_CHECK_INPUT(low <= high, "its bounds are ", low, " and ", high);
   const Value x = c.x(0);
+  const bool known = (!c.has(1) || c.scalar(1)) && (!c.has(2) || c.scalar(2));
+  if (!known) {
+    Value y = x;
+    if (c.has(1)) y = maximum(y, c.x(1));
+    if (c.has(2)) y = minimum(y, c.x(2));
+    return c.set(y);
+  }
+  const double low = c.has(1) ? *c.scalar(1) : c.real("min", -kNone), high = c.has(2) ? *c.scalar(2) : c.real("max", kNone);
+  if (!(low <= high)) return c.set(clamp(clamp(x, low, kNone), -kNone, high));  // the upper bound, everywhere
   const bool from_zero = low == 0 && is_floating(x.dtype());
   c.set(from_zero && high == 6 ? relu6(x) : from_zero && high == kNone ? relu(x) : clamp(x, low, high));
 }
@@ -135,13 +139,23 @@ void gelu_node(Call& c) {
   c.set(gelu(c.x(0), attrs));
 }
 
+Value cast_to(const Call& c, Value x, DType dtype) {
+  if (dtype == DType::kF64 || dtype == DType::kF16 || dtype == DType::kBF16)
+    c.refuse(cat("a cast to ", dtype, ": Galley computes in f32"), "export the model in float32");
+  return cast(x, dtype);
+}
 void cast_node(Call& c) {
   c.integer("saturate", 1);
   const int64_t to = c.integer("to", 0);
   const OnnxType* type = find_onnx_type(static_cast<int32_t>(to < 0 || to > 1000 ? 0 : to));
-  const bool known = type != nullptr && type->dtype && type->dtype != DType::kF64 && type->dtype != DType::kF16 && type->dtype != DType::kBF16;
-  if (!known) c.refuse(cat("a cast to ", type == nullptr ? std::string_view("?") : type->text, ": Galley computes in f32"), "export the model in float32");
-  c.set(cast(c.x(0), *type->dtype));
+  if (type == nullptr || !type->dtype)
+    c.refuse(cat("a cast to ", type == nullptr ? std::string_view("?") : type->text, ", with which Galley does not compute"));
+  c.set(cast_to(c, c.x(0), *type->dtype));
+}
+void cast_like(Call& c) {
+  c.integer("saturate", 1);
+  const Item& like = c.item(1);
+  c.set(cast_to(c, c.x(0), like.value ? like.value.dtype() : like.constant.dtype()));
 }
 
 void where_node(Call& c) {
@@ -150,14 +164,89 @@ void where_node(Call& c) {
   c.set(where(condition, c.x(1), c.x(2)));
 }
 
-/// Left out of inference; in training its own random numbers.
+/// Left out of inference; in training its own random numbers. The ratio is an attribute before opset 12.
 void dropout(Call& c) {
   c.find("seed");
-  if (c.wants_output(1)) c.refuse("its mask is read by other nodes");
-  const double ratio = c.has(1) ? c.scalar(1).value_or(-1) : 0.5;
+  const double ratio = c.has(1) ? c.scalar(1).value_or(-1) : c.real("ratio", 0.5);
   GALLEY_CHECK_INPUT(ratio >= 0 && ratio <= 1, "its ratio is not known, or not in 0..1");
-  if (!c.to.builder().training() || c.item(0).constant.defined()) return c.pass(0);
+  const bool trains = c.to.builder().training();
+  if (c.has(2)) {
+    const std::optional<double> mode = c.scalar(2);
+    if ((!mode || *mode != 0) && ratio > 0 && !trains) c.refuse("it drops elements in inference, too (training_mode)");
+  }
+  if (c.wants_output(1)) {
+    if (trains) c.refuse("its mask is read by other nodes");
+    const Value x = c.x(0);
+    c.set(1, full(x.graph(), {.dtype = c.opset() < 10 ? x.dtype() : DType::kBool, .shape = x.shape()}, 1));
+  }
+  if (!trains || c.item(0).constant.defined()) return c.pass(0);
   c.set(c.to.builder().dropout("dropout", c.x(0), ratio));
+}
+
+// ---- logic
+
+Value truth(const Call& c, bool value) { return c.scalar_value(DType::kBool, value ? 1 : 0); }
+Value is_not(const Call& c, Value a) { return equal(a, truth(c, false)); }
+Value either(const Call& c, Value a, Value b) { return where(a, truth(c, true), b); }
+void check_bool(const Call& c, Value a) {
+  if (a.dtype() != DType::kBool) c.refuse(cat("its input is ", a.type(), ", a boolean is wanted"));
+}
+void not_node(Call& c) {
+  check_bool(c, c.x(0));
+  c.set(is_not(c, c.x(0)));
+}
+template <Value (*kJoin)(const Call&, Value, Value)>
+void logic(Call& c) {
+  check_bool(c, c.x(0));
+  check_bool(c, c.x(1));
+  c.set(kJoin(c, c.x(0), c.x(1)));
+}
+Value both(const Call& c, Value a, Value b) { return where(a, b, truth(c, false)); }
+Value one_of(const Call& c, Value a, Value b) { return where(a, is_not(c, b), b); }
+/// Not by the opposite: NaN is neither.
+template <Value (*kCompare)(Value, Value)>
+void compare_or_equal(Call& c) {
+  c.set(either(c, kCompare(c.x(0), c.x(1)), equal(c.x(0), c.x(1))));
+}
+void is_nan(Call& c) { c.set(is_not(c, equal(c.x(0), c.x(0)))); }
+void is_infinite(Call& c) {
+  const Value x = c.x(0);
+  if (!is_floating(x.dtype())) c.refuse(cat("its input is ", x.type(), ", floats are known"));
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const bool up = c.integer("detect_positive", 1) != 0, down = c.integer("detect_negative", 1) != 0;
+  const Value high = equal(x, c.scalar_value(x.dtype(), kInfinity)), low = equal(x, c.scalar_value(x.dtype(), -kInfinity));
+  c.set(up && down ? either(c, high, low) : up ? high : down ? low : full(x.graph(), {.dtype = DType::kBool, .shape = x.shape()}, 0));
+}
+
+// ---- more functions
+
+/// x where it is not below 0, else slope x.
+void parametric_relu(Call& c) {
+  const Value x = c.x(0), zero = c.scalar_value(x.dtype(), 0);
+  c.set(where(less(x, zero), mul(x, c.x(1)), x));
+}
+void thresholded_relu(Call& c) {
+  const Value x = c.x(0);
+  c.set(where(greater(x, c.scalar_value(x.dtype(), c.real("alpha", 1))), x, c.scalar_value(x.dtype(), 0)));
+}
+void shrink(Call& c) {
+  const Value x = c.x(0);
+  if (!is_floating(x.dtype())) c.refuse(cat("its input is ", x.type(), ", floats are known"));
+  const double bias = c.real("bias", 0), lambd = c.real("lambd", 0.5);
+  const Value above = where(greater(x, c.scalar_value(x.dtype(), lambd)), affine(x, 1, -bias), c.scalar_value(x.dtype(), 0));
+  c.set(where(less(x, c.scalar_value(x.dtype(), -lambd)), affine(x, 1, bias), above));
+}
+void softsign(Call& c) { c.set(div(c.x(0), affine(abs(c.x(0)), 1, 1))); }
+void tangent(Call& c) { c.set(div(sin(c.x(0)), cos(c.x(0)))); }
+Value hyperbolic_cosine(Value x) { return affine(add(exp(x), exp(neg(x))), 0.5); }
+void cosh_node(Call& c) { c.set(hyperbolic_cosine(c.x(0))); }
+void sinh_node(Call& c) {
+  c.set(mul(tanh(c.x(0)), hyperbolic_cosine(c.x(0))));
+}  // without the difference of two exponentials, which are equal near 0
+void mean_node(Call& c) {
+  Value sum = c.x(0);
+  for (size_t i = 1; i < c.inputs(); ++i) sum = add(sum, c.x(i));
+  c.set(c.inputs() == 1 ? sum : affine(sum, 1 / static_cast<double>(c.inputs())));
 }
 void identity(Call& c) { c.pass(0); }
 
@@ -180,7 +269,24 @@ MakeTable elementwise_rows() {
                  {"Sum", folded<add>},
                  {"Where", where_node},
                  {"Cast", cast_node},
+                 {"CastLike", cast_like},
                  {"Dropout", dropout},
+                 {"Mean", mean_node},
+                 {"Not", not_node},
+                 {"And", logic<both>},
+                 {"Or", logic<either>},
+                 {"Xor", logic<one_of>},
+                 {"LessOrEqual", compare_or_equal<less>},
+                 {"GreaterOrEqual", compare_or_equal<greater>},
+                 {"IsNaN", is_nan},
+                 {"IsInf", is_infinite},
+                 {"PRelu", parametric_relu},
+                 {"ThresholdedRelu", thresholded_relu},
+                 {"Shrink", shrink},
+                 {"Softsign", softsign},
+                 {"Tan", tangent},
+                 {"Cosh", cosh_node},
+                 {"Sinh", sinh_node},
                  {"Identity", identity}};
   for (const auto& [name, reading] : readings()) {
     const bool known = std::any_of(rows.begin(), rows.end(), [name = name](const auto& row) { return row.first == name; });

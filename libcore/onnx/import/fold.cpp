@@ -1,4 +1,5 @@
-// What is known before the model runs: sizes, axes, and the arithmetic that exporters write for them. And functions that exporters spell out.
+// What is known before the model runs: sizes, axes, and the arithmetic that exporters write for them. And functions that exporters spell
+// out.
 
 #include <algorithm>
 #include <cmath>
@@ -9,16 +10,9 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kMostElements = 4096;
-
 Tensor with_shape(const Tensor& x, Shape shape) {
   GALLEY_CHECK_INPUT(shape.elements() == x.elements(), "a constant ", x.str(), " becomes ", shape);
   return Tensor(x.dtype(), shape, {}, x.storage(), static_cast<const std::byte*>(x.data()) - x.storage()->data());
-}
-
-int64_t axis_in(int64_t axis, int64_t rank) {
-  GALLEY_CHECK_INPUT(axis >= -rank && axis < rank, "axis ", axis, " is out of range for rank ", rank);
-  return axis < 0 ? axis + rank : axis;
 }
 
 std::optional<Tensor> gathered(Call& c, const Tensor& data, const Tensor& index) {
@@ -30,15 +24,18 @@ std::optional<Tensor> gathered(Call& c, const Tensor& data, const Tensor& index)
   for (size_t i = 0; i < at.size(); ++i) {
     GALLEY_CHECK_INPUT(at[i] >= -size && at[i] < size, "index ", at[i], " of ", size, " elements");
     const int64_t bytes = dtype_size(data.dtype()), from = at[i] < 0 ? at[i] + size : at[i];
-    std::copy_n(static_cast<const std::byte*>(data.data()) + from * bytes, bytes, static_cast<std::byte*>(result.data()) + static_cast<int64_t>(i) * bytes);
+    std::copy_n(static_cast<const std::byte*>(data.data()) + from * bytes, bytes,
+                static_cast<std::byte*>(result.data()) + static_cast<int64_t>(i) * bytes);
   }
   return result;
 }
 
 std::optional<Tensor> sliced(Call& c, const std::vector<Tensor>& inputs) {
   if (inputs[0].shape().rank() != 1 || is_floating(inputs[0].dtype()) || c.inputs() < 3) return std::nullopt;
-  const std::vector<int64_t> values = to_ints(inputs[0]), starts = c.ints(1), ends = c.ints(2), steps = c.has(4) ? c.ints(4) : std::vector<int64_t>{1};
-  GALLEY_CHECK_INPUT(starts.size() == 1 && ends.size() == 1 && steps.size() == 1 && steps[0] > 0, "a slice of a list of sizes wants one range with a positive step");
+  const std::vector<int64_t> values = to_ints(inputs[0]), starts = c.ints(1), ends = c.ints(2),
+                             steps = c.has(4) ? c.ints(4) : std::vector<int64_t>{1};
+  GALLEY_CHECK_INPUT(starts.size() == 1 && ends.size() == 1 && steps.size() == 1 && steps[0] > 0,
+                     "a slice of a list of sizes wants one range with a positive step");
   const auto size = static_cast<int64_t>(values.size());
   const auto clip = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + size : i, 0, size); };
   std::vector<int64_t> taken;
@@ -100,7 +97,10 @@ std::optional<Tensor> compared(std::string_view op, const std::vector<Tensor>& i
   std::vector<int64_t> result;
   for (size_t i = 0; i < count; ++i) {
     const auto at = [&](size_t list) { return lists[list][i % lists[list].size()]; };
-    result.push_back(op == "Where" ? (at(0) != 0 ? at(1) : at(2)) : op == "Equal" ? at(0) == at(1) : op == "Less" ? at(0) < at(1) : at(0) > at(1));
+    result.push_back(op == "Where"   ? (at(0) != 0 ? at(1) : at(2))
+                     : op == "Equal" ? at(0) == at(1)
+                     : op == "Less"  ? at(0) < at(1)
+                                     : at(0) > at(1));
   }
   return with_shape(from_ints(result).to(op == "Where" ? inputs[1].dtype() : DType::kBool), shape);
 }
@@ -120,14 +120,15 @@ std::optional<Tensor> fold(Call& c, const std::vector<Tensor>& inputs) {
   const std::string& op = c.node.op_type;
   if (inputs.empty()) return std::nullopt;
   for (const Tensor& input : inputs) {
-    if (input.elements() > kMostElements) return std::nullopt;
+    if (!input.defined() || input.elements() > kMostKnown) return std::nullopt;
   }
   if (op == "Identity") return inputs[0];
   if (op == "Gather" && inputs.size() == 2) return gathered(c, inputs[0], inputs[1]);
   if (op == "Slice") return sliced(c, inputs);
   if (op == "Concat") return joined(c, inputs);
   if ((op == "Add" || op == "Sub" || op == "Mul" || op == "Div") && inputs.size() == 2) return arithmetic(op, inputs[0], inputs[1]);
-  if ((op == "Where" && inputs.size() == 3) || ((op == "Equal" || op == "Less" || op == "Greater") && inputs.size() == 2)) return compared(op, inputs);
+  if ((op == "Where" && inputs.size() == 3) || ((op == "Equal" || op == "Less" || op == "Greater") && inputs.size() == 2))
+    return compared(op, inputs);
   if (op == "Floor" || op == "Ceil" || op == "Sqrt") return rounded(op, inputs[0]);
   if (op == "Unsqueeze" && inputs[0].shape().rank() == 0) return with_shape(inputs[0], Shape{1});
   if (op == "Squeeze" && inputs[0].elements() == 1) return with_shape(inputs[0], Shape{});
@@ -156,9 +157,13 @@ namespace {
 bool near(std::optional<double> value, double wanted) { return value && std::fabs(*value - wanted) <= 1e-5 * wanted; }
 
 /// The other input of a node of two.
-const std::string& other_input(const OnnxNode& node, const std::string& one) { return node.inputs[0] == one ? node.inputs[1] : node.inputs[0]; }
+const std::string& other_input(const OnnxNode& node, const std::string& one) {
+  return node.inputs[0] == one ? node.inputs[1] : node.inputs[0];
+}
 
-bool is_binary(const OnnxNode* node, std::string_view op) { return node != nullptr && node->op_type == op && node->domain.empty() && node->inputs.size() == 2 && node->outputs.size() == 1; }
+bool is_binary(const OnnxNode* node, std::string_view op) {
+  return node != nullptr && node->op_type == op && node->domain.empty() && node->inputs.size() == 2 && node->outputs.size() == 1;
+}
 
 /// x Phi(x) from its first node on, x / sqrt(2): the nodes up to the product are part of it.
 bool make_gelu(Call& c) {
@@ -188,7 +193,8 @@ bool make_gelu(Call& c) {
   } else {
     half = to.maker(factor);
     if (!is_binary(half, "Mul") || to.only_reader(factor) != product) return false;
-    const bool halves = (half->inputs[0] == x && near(to.known_scalar(half->inputs[1]), 0.5)) || (half->inputs[1] == x && near(to.known_scalar(half->inputs[0]), 0.5));
+    const bool halves = (half->inputs[0] == x && near(to.known_scalar(half->inputs[1]), 0.5)) ||
+                        (half->inputs[1] == x && near(to.known_scalar(half->inputs[0]), 0.5));
     if (!halves) return false;
   }
   const Value made = gelu(to.value(to.item(x)));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "libcore/ops/binary.h"
 #include "libcore/ops/shape.h"
 
 namespace galley::onnx_import {
@@ -11,13 +12,17 @@ namespace {
 const std::map<std::string_view, MakeNode>& rows() {
   static const std::map<std::string_view, MakeNode> all = [] {
     std::map<std::string_view, MakeNode> made;
-    for (const MakeTable& table : {product_rows(), pool_rows(), recurrent_rows(), elementwise_rows(), shape_rows(), quantize_rows()}) made.insert(table.begin(), table.end());
+    for (const MakeTable& table : {product_rows(), norm_rows(), pool_rows(), resize_rows(), recurrent_rows(), elementwise_rows(),
+                                   shape_rows(), index_rows(), reduce_rows(), loss_rows(), quantize_rows()}) {
+      made.insert(table.begin(), table.end());
+    }
     return made;
   }();
   return all;
 }
 
-constexpr int64_t kOldestOpset = 13, kNewestOpset = 21;
+constexpr int64_t kOldestOpset = 7, kNewestOpset = 21;
+constexpr int64_t kLargestSize = int64_t{1} << 40;  // of an array that the file describes
 
 /// The module that a node belongs to, from its name: "/layer1/layer1.0/conv1/Conv_2" and "layer1.0.conv1/Conv" both say so.
 std::string path_of(const OnnxNode& node) {
@@ -26,7 +31,8 @@ std::string path_of(const OnnxNode& node) {
   if (slash != std::string::npos && std::string_view(name).substr(slash + 1).starts_with(node.op_type)) name.resize(slash);
   std::string path;
   for (const char letter : name) {
-    const bool plain = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9') || letter == '_' || letter == '-';
+    const bool plain = (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9') ||
+                       letter == '_' || letter == '-';
     if (plain) {
       path += letter;
     } else if (!path.empty() && path.back() != '.') {
@@ -46,6 +52,17 @@ Tensor Source::read(const OnnxTensor& tensor) const {
   return values;
 }
 
+std::shared_ptr<const FileLayout> Source::layout(const std::string& key,
+                                                 const std::function<std::shared_ptr<const FileLayout>()>& find) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto found = layouts_.find(key); found != layouts_.end()) return found->second;
+  }
+  std::shared_ptr<const FileLayout> made = find();  // reads tensors, and so takes the lock
+  const std::lock_guard lock(mutex_);
+  return layouts_.emplace(key, std::move(made)).first->second;
+}
+
 std::vector<int64_t> to_ints(const Tensor& tensor) {
   std::vector<int64_t> values;
   if (tensor.dtype() == DType::kI64) {
@@ -62,12 +79,35 @@ Tensor from_ints(const std::vector<int64_t>& values) {
   return tensor;
 }
 
+int axis_in(int64_t axis, int64_t rank) {
+  GALLEY_CHECK_INPUT(axis >= -rank && axis < rank, "axis ", axis, " is out of range for rank ", rank);
+  return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
+Shape shape_of(const std::vector<int64_t>& sizes) {
+  GALLEY_CHECK_INPUT(sizes.size() <= static_cast<size_t>(Shape::kMaxRank), "an array of ", sizes.size(), " dimensions, at most ",
+                     Shape::kMaxRank, " are known");
+  for (const int64_t size : sizes) GALLEY_CHECK_INPUT(size >= 0 && size <= kLargestSize, "an array has the size ", size);
+  return Shape(std::span<const int64_t>(sizes));
+}
+
+Value weight_of(Call& c, size_t i, std::string_view leaf, std::string_view type) {
+  if (!c.has(i)) return {};
+  Item& item = c.to.item(c.node.inputs[i]);
+  return item.value || item.transposed ? c.to.value(item) : c.to.parameter(item, leaf, type);
+}
+
+MakeNode find_row(std::string_view op_type) {
+  const auto row = rows().find(op_type);
+  return row == rows().end() ? nullptr : row->second;
+}
+
 // ---- a node
 
-void Call::refuse(std::string_view why, std::string_view cure) const { throw Error(ErrorCode::kInput, std::string(why)).suggest(std::string(cure)); }
-bool Call::wants_output(size_t i) const {
-  return i < node.outputs.size() && !node.outputs[i].empty() && (to.is_output(node.outputs[i]) || to.only_reader(node.outputs[i]) != nullptr);
+void Call::refuse(std::string_view why, std::string_view cure) const {
+  throw Error(ErrorCode::kInput, std::string(why)).suggest(std::string(cure));
 }
+bool Call::wants_output(size_t i) const { return i < node.outputs.size() && !node.outputs[i].empty() && to.is_read(node.outputs[i]); }
 const Item& Call::item(size_t i) const {
   GALLEY_CHECK_INPUT(has(i), "input ", i, " is missing");
   return to.item(node.inputs[i]);
@@ -84,8 +124,10 @@ std::optional<Tensor> Call::constant(size_t i) const {
 }
 std::vector<int64_t> Call::ints(size_t i) const {
   const std::optional<Tensor> known = constant(i);
-  GALLEY_CHECK_INPUT(known.has_value(), "input ", i, " ('", has(i) ? node.inputs[i] : std::string(), "') must be known before the model runs");
-  GALLEY_CHECK_INPUT(known->elements() <= 4096 && !is_floating(known->dtype()), "input ", i, " is ", known->str(), ", a few integers are wanted");
+  GALLEY_CHECK_INPUT(known.has_value(), "input ", i, " ('", has(i) ? node.inputs[i] : std::string(),
+                     "') must be known before the model runs");
+  GALLEY_CHECK_INPUT(known->elements() <= kMostKnown && !is_floating(known->dtype()), "input ", i, " is ", known->str(),
+                     ", a few integers are wanted");
   return to_ints(*known);
 }
 std::optional<double> Call::scalar(size_t i) const {
@@ -132,14 +174,27 @@ std::vector<int64_t> Call::axes(size_t i, std::vector<int64_t> otherwise) {
   const std::vector<int64_t> attribute = ints("axes", {});
   return has(i) ? ints(i) : attribute.empty() ? otherwise : attribute;
 }
+int64_t Call::opset() const { return to.opset(); }
+Value Call::number(size_t i) const {
+  const Value value = x(i);
+  return value.dtype() == DType::kBool ? cast(value, DType::kF32) : value;
+}
+Value Call::table(const Tensor& values) const { return to.table(values); }
+Value Call::scalar_value(DType dtype, double value) const { return full(to.builder().graph(), {.dtype = dtype, .shape = {}}, value); }
 void Call::check_attributes() const {
   for (const OnnxAttribute& attribute : node.attributes) {
-    if (attribute.kind == OnnxAttributeKind::kGraph) refuse(cat("attribute '", attribute.name, "' is a graph of its own (a branch or loop), which Galley does not run"));
+    if (attribute.kind == OnnxAttributeKind::kGraph)
+      refuse(cat("attribute '", attribute.name, "' is a graph of its own (a branch or loop), which Galley does not run"));
     if (!read_.contains(attribute.name)) refuse(cat("attribute '", attribute.name, "' is not known"));
   }
 }
 
 void Call::set(size_t output, Value value) {
+  int64_t elements = 1;
+  for (const int64_t size : value.shape()) {
+    GALLEY_CHECK_INPUT(!__builtin_mul_overflow(elements, size, &elements) && elements <= kLargestSize,
+                       "its result is too large: ", value.shape());
+  }
   if (output < node.outputs.size() && !node.outputs[output].empty()) to.set(node.outputs[output], {.value = value});
 }
 void Call::set_constant(Tensor value) {
@@ -163,7 +218,7 @@ void Importer::index() {
       GALLEY_CHECK_INPUT(makers_.emplace(output, &node).second, "two nodes make '", output, "'");
     }
   }
-  for (const OnnxValue& output : model().outputs) outputs_.insert(output.name);
+  outputs_.insert(options_.outputs.begin(), options_.outputs.end());
 }
 
 const OnnxNode* Importer::only_reader(const std::string& name) const {
@@ -182,7 +237,8 @@ std::optional<double> Importer::known_scalar(const std::string& name) const {
   }
   const OnnxNode* node = maker(name);
   if (node == nullptr || node->op_type != "Constant") return std::nullopt;
-  if (const OnnxAttribute* value = node->find("value"); value != nullptr && value->tensor && value->tensor->dtype && value->tensor->shape.elements() == 1) {
+  if (const OnnxAttribute* value = node->find("value");
+      value != nullptr && value->tensor && value->tensor->dtype && value->tensor->shape.elements() == 1) {
     return source_->read(*value->tensor).to_doubles().front();
   }
   const OnnxAttribute* value = node->find("value_float");
@@ -208,8 +264,9 @@ Item& Importer::item(const std::string& name) {
   const auto found = items_.find(name);
   if (found == items_.end()) {
     const bool later = maker(name) != nullptr;
-    fail(ErrorCode::kInput, "it reads '", name.substr(0, 200), "', which ", later ? cat("a later node makes (", maker(name)->str(), "): the nodes are not in order, or in a circle")
-                                                                                    : "no node, input or initializer of the file is");
+    fail(ErrorCode::kInput, "it reads '", name.substr(0, 200), "', which ",
+         later ? cat("a later node makes (", maker(name)->str(), "): the nodes are not in order, or in a circle")
+               : "no node, input or initializer of the file is");
   }
   return found->second;
 }
@@ -235,7 +292,9 @@ Value Importer::in_module(const std::string& module, const std::function<Value()
 
 std::string Importer::module_of(const Item& item, std::string_view leaf) const {
   const std::string ending = cat(".", leaf);
-  return item.name.size() > ending.size() && item.name.ends_with(ending) && item.name.find("::") == std::string::npos ? item.name.substr(0, item.name.size() - ending.size()) : "";
+  return item.name.size() > ending.size() && item.name.ends_with(ending) && item.name.find("::") == std::string::npos
+             ? item.name.substr(0, item.name.size() - ending.size())
+             : "";
 }
 
 std::string Importer::module_path(const OnnxNode& node) const {
@@ -252,7 +311,8 @@ std::string Importer::module_path(const OnnxNode& node) const {
 Value Importer::parameter(Item& item, std::string_view leaf, std::string_view type) {
   if (item.value) return item.value;
   GALLEY_CHECK_INPUT(item.constant.defined(), "the ", leaf, " is computed from the input");
-  if (item.constant.dtype() != DType::kF32) fail(ErrorCode::kInput, "the ", leaf, " is ", item.constant.str(), ": Galley computes in f32; export the model in float32");
+  if (item.constant.dtype() != DType::kF32)
+    fail(ErrorCode::kInput, "the ", leaf, " is ", item.constant.str(), ": Galley computes in f32; export the model in float32");
   std::string module = path_, last(leaf);
   const size_t dot = item.name.rfind('.');
   if (!item.name.empty() && item.name.find("::") == std::string::npos) {
@@ -271,7 +331,8 @@ Value Importer::parameter(Item& item, std::string_view leaf, std::string_view ty
   const Tensor& values = item.constant;
   const bool trained = item.is_weight;
   item.value = in_module(module, [&] {
-    return trained ? b_.parameter(name, values.shape(), Init::given(values), type) : b_.buffer(name, {.dtype = DType::kF32, .shape = values.shape()}, Init::given(values), type);
+    return trained ? b_.parameter(name, values.shape(), Init::given(values), type)
+                   : b_.buffer(name, {.dtype = DType::kF32, .shape = values.shape()}, Init::given(values), type);
   });
   return item.value;
 }
@@ -282,7 +343,8 @@ Value Importer::value(Item& item) {
   GALLEY_ASSERT(known.defined());
   if (item.transposed) return item.value = permute(value(items_.at(item.name)), {1, 0});
   const DType dtype = known.dtype();
-  GALLEY_CHECK_INPUT(dtype != DType::kF64 && dtype != DType::kF16 && dtype != DType::kBF16, "a constant is ", known.str(), ": Galley computes in f32; export the model in float32");
+  GALLEY_CHECK_INPUT(dtype != DType::kF64 && dtype != DType::kF16 && dtype != DType::kBF16, "a constant is ", known.str(),
+                     ": Galley computes in f32; export the model in float32");
   if (item.is_weight) return parameter(item, "weight", "onnx");
   const std::vector<double> values = known.elements() <= (1 << 16) ? known.to_doubles() : std::vector<double>{};
   const bool uniform = !values.empty() && std::all_of(values.begin(), values.end(), [&](double v) { return v == values.front(); });
@@ -296,74 +358,161 @@ Value Importer::value(Item& item) {
   }
   const std::string wish = name;
   for (int turn = 2; declared(module.empty() ? name : cat(module, ".", name)); ++turn) name = cat(wish, "_", turn);
-  return item.value = in_module(module, [&] { return b_.buffer(name, {.dtype = dtype, .shape = known.shape()}, Init::given(known), "onnx"); });
+  return item.value =
+             in_module(module, [&] { return b_.buffer(name, {.dtype = dtype, .shape = known.shape()}, Init::given(known), "onnx"); });
+}
+
+Value Importer::table(const Tensor& values) {
+  Item item{.constant = values};
+  return value(item);
+}
+
+/// All inputs, where they are known and none is a weight.
+std::optional<std::vector<Tensor>> Importer::known_inputs(Call& call) const {
+  std::vector<Tensor> known;
+  for (size_t i = 0; i < call.node.inputs.size(); ++i) {
+    if (!call.has(i)) {
+      known.emplace_back();
+      continue;
+    }
+    const std::optional<Tensor> input = call.constant(i);
+    if (!input || call.item(i).is_weight) return std::nullopt;
+    known.push_back(*input);
+  }
+  return known;
 }
 
 void Importer::make(const OnnxNode& node) {
   Call call(*this, node);
-  if (node.op_type != "Constant" && std::any_of(node.attributes.begin(), node.attributes.end(), [](const OnnxAttribute& a) { return a.kind == OnnxAttributeKind::kGraph; })) call.check_attributes();
+  if (node.op_type != "Constant" && std::any_of(node.attributes.begin(), node.attributes.end(),
+                                                [](const OnnxAttribute& a) { return a.kind == OnnxAttributeKind::kGraph; }))
+    call.check_attributes();
   if (!node.domain.empty()) call.refuse(cat("operators of the domain '", node.domain, "' are not known"));
-  const auto row = rows().find(node.op_type);
-  if (row == rows().end()) {
-    call.refuse(cat("there is no such operator in Galley (opset ", opset(), ")"), "export a model of convolutions, matrix products, norms, pools and element-wise functions");
+  const MakeNode row = find_row(node.op_type);
+  if (row == nullptr) {
+    call.refuse(cat("there is no such operator in Galley (opset ", opset(), ")"),
+                "export a model of convolutions, matrix products, norms, pools and element-wise functions");
   }
-  std::vector<Tensor> known;
-  for (size_t i = 0; i < node.inputs.size(); ++i) {
-    const std::optional<Tensor> input = call.constant(i);
-    if (!input || item(node.inputs[i]).is_weight) break;
-    known.push_back(*input);
-  }
-  if (known.size() == node.inputs.size()) {
-    if (std::optional<Tensor> result = fold(call, known)) return call.set_constant(std::move(*result));
+  if (const auto known = known_inputs(call); known && !node.inputs.empty()) {
+    if (std::optional<Tensor> result = fold(call, *known)) return call.set_constant(std::move(*result));
+    if (std::optional<std::vector<Tensor>> found = evaluate(node, row, source_, *known)) {
+      for (size_t i = 0; i < found->size(); ++i) {
+        if (!node.outputs[i].empty() && (*found)[i].defined()) set(node.outputs[i], {.constant = std::move((*found)[i])});
+      }
+      return;
+    }
   }
   if (make_pattern(call)) return;
-  row->second(call);
+  row(call);
   call.check_attributes();
 }
 
-NamedValues Importer::run(Value input) {
-  const std::string& file = source_->path();
-  GALLEY_CHECK_INPUT(opset() >= kOldestOpset && opset() <= kNewestOpset, file, ": the model is of opset ", opset(), ", Galley reads ", kOldestOpset, " to ", kNewestOpset,
-                     "; export it again with opset_version=17");
-  GALLEY_CHECK_INPUT(model().functions == 0, file, ": the model defines functions of its own; inline them (onnx.inliner) or export it again");
-  batch_ = input.shape().rank() > 0 ? input.shape()[0] : 1;
-  for (const OnnxValue& declared : model().inputs) {
-    if (declared.name == input_ && !declared.shape.empty() && declared.shape[0].size && *declared.shape[0].size != batch_) other_batch_ = *declared.shape[0].size;
+bool Importer::spells_batch(const OnnxNode& node, bool fits) {
+  if (options_.spelled != nullptr ? options_.spelled->contains(&node) : fits) {
+    spelled_.insert(&node);
+    return true;
   }
+  return false;
+}
+
+void Importer::check_version() const {
+  const std::string& file = source_->path();
+  if (!model().opsets.contains("") && !model().opsets.empty()) {
+    fail(ErrorCode::kInput, file, ": the model is of operators of the domain '", model().opsets.begin()->first.substr(0, 200),
+         "', which are not known");
+  }
+  GALLEY_CHECK_INPUT(opset() >= kOldestOpset && opset() <= kNewestOpset, file, ": the model is of opset ", opset(), ", Galley reads ",
+                     kOldestOpset, " to ", kNewestOpset, "; export it again with opset_version=17");
+  GALLEY_CHECK_INPUT(model().functions == 0, file,
+                     ": the model defines functions of its own; inline them (onnx.inliner) or export it again");
+}
+
+void Importer::read_initializers() {
+  for (const OnnxTensor& tensor : model().initializers) {
+    if (!tensor.dtype) continue;  // an error where somebody reads it
+    items_[tensor.name] = {
+        .constant = source_->read(tensor), .is_weight = tensor.dtype == DType::kF32 && tensor.shape.rank() > 0, .name = tensor.name};
+  }
+}
+
+/// The nodes that the outputs are made of.
+NodeSet Importer::needed() const {
+  NodeSet found;
+  std::vector<std::string> names = options_.outputs;
+  while (!names.empty()) {
+    const OnnxNode* node = maker(names.back());
+    names.pop_back();
+    if (node == nullptr || !found.insert(node).second) continue;
+    for (const std::string& input : node->inputs) {
+      if (!input.empty()) names.push_back(input);
+    }
+  }
+  return found;
+}
+
+void Importer::make_checked(const OnnxNode& node) {
+  path_ = module_path(node);
+  try {
+    const PathScope scope(b_.graph(), path_);
+    make(node);
+  } catch (Error& error) {
+    std::string cure = error.suggestion();
+    if (cure.empty() && other_batch())
+      cure = cat("the file was made for batches of ", *other_batch(), ", this one has ", *batch(),
+                 ": export it with an open batch (dynamic_axes)");
+    throw Error(ErrorCode::kInput, cat(source_->path(), ": ", node.str(), ": ", error.message())).suggest(cure);
+  }
+}
+
+NamedValues Importer::results() {
+  path_.clear();
+  NamedValues results;
+  for (const std::string& name : options_.outputs) {
+    const auto found = items_.find(name);
+    GALLEY_CHECK_INPUT(found != items_.end(), source_->path(), ": no node makes the output '", name, "'");
+    GALLEY_CHECK_INPUT(std::none_of(results.begin(), results.end(), [&](const auto& result) { return result.first == name; }),
+                       source_->path(), ": two outputs are called '", name, "'");
+    try {
+      results.emplace_back(name, value(found->second));
+    } catch (Error& error) {
+      throw Error(ErrorCode::kInput, cat(source_->path(), ": output '", name, "': ", error.message())).suggest(error.suggestion());
+    }
+  }
+  return results;
+}
+
+std::vector<Item> Importer::run_node(const OnnxNode& node, MakeNode make, const std::vector<Tensor>& inputs) {
+  outputs_.insert(node.outputs.begin(), node.outputs.end());
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined() || items_.contains(node.inputs[i])) continue;
+    items_[node.inputs[i]] = {.value = b_.input(std::to_string(i), {.dtype = inputs[i].dtype(), .shape = inputs[i].shape()}),
+                              .constant = inputs[i]};
+  }
+  Call call(*this, node);
+  make(call);
+  call.check_attributes();
+  std::vector<Item> outputs;
+  for (const std::string& name : node.outputs) {
+    const auto found = items_.find(name);
+    outputs.push_back(name.empty() || found == items_.end() ? Item() : found->second);
+  }
+  return outputs;
+}
+
+NamedValues Importer::run(const NamedValues& inputs) {
+  check_version();
   try {
     index();
   } catch (Error& error) {
-    throw Error(error.code(), cat(file, ": ", error.message()));
+    throw Error(error.code(), cat(source_->path(), ": ", error.message()));
   }
-  for (const OnnxTensor& tensor : model().initializers) {
-    if (!tensor.dtype) continue;  // an error where somebody reads it
-    items_[tensor.name] = {.constant = source_->read(tensor), .is_weight = tensor.dtype == DType::kF32 && tensor.shape.rank() > 0, .name = tensor.name};
-  }
-  items_[input_] = {.value = input};
+  read_initializers();
+  for (const auto& [name, value] : inputs) items_[name] = {.value = value};
+  const NodeSet wanted = needed();
   for (const OnnxNode& node : model().nodes) {
-    if (skipped(node)) continue;
-    path_ = module_path(node);
-    try {
-      const PathScope scope(b_.graph(), path_);
-      make(node);
-    } catch (Error& error) {
-      std::string cure = error.suggestion();
-      if (cure.empty() && other_batch_) cure = cat("the file was made for batches of ", *other_batch_, ", this one has ", batch_, ": export it with an open batch (dynamic_axes)");
-      throw Error(ErrorCode::kInput, cat(file, ": ", node.str(), ": ", error.message())).suggest(cure);
-    }
+    if (wanted.contains(&node) && !skipped(node)) make_checked(node);
   }
-  NamedValues results;
-  for (const OnnxValue& output : model().outputs) {
-    const auto found = items_.find(output.name);
-    GALLEY_CHECK_INPUT(found != items_.end(), file, ": no node makes the output '", output.name, "'");
-    path_.clear();
-    // The first result is the model's `output`, whatever the file calls it.
-    const std::string name = !results.empty() && output.name == "output" ? std::string("output_2") : output.name;
-    GALLEY_CHECK_INPUT(std::none_of(results.begin(), results.end(), [&](const auto& result) { return result.first == name; }), file, ": two outputs are called '", name, "'");
-    results.emplace_back(name, value(found->second));
-  }
-  GALLEY_CHECK_INPUT(!results.empty(), file, ": the model has no output");
-  return results;
+  return results();
 }
 
 }  // namespace galley::onnx_import

@@ -1,6 +1,7 @@
 #pragma once
 // The nodes of an ONNX file as a model of Galley: what the files of this folder share. The kind "onnx" of the models is in model.cpp.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,8 @@
 
 namespace galley::onnx_import {
 
+struct FileLayout;  // layout.h
+
 /// An open file; its initializers are read once, whatever number of graphs are made of it.
 class Source {
  public:
@@ -24,15 +27,18 @@ class Source {
   const std::string& path() const { return file_.path(); }
   const OnnxModel& model() const { return file_.model(); }
   Tensor read(const OnnxTensor& tensor) const;
+  /// What was found for that key; `find` is asked once.
+  std::shared_ptr<const FileLayout> layout(const std::string& key, const std::function<std::shared_ptr<const FileLayout>()>& find) const;
 
  private:
   OnnxFile file_;
   mutable std::mutex mutex_;
+  mutable std::map<std::string, std::shared_ptr<const FileLayout>> layouts_;
   mutable std::map<const OnnxTensor*, Tensor> read_;
 };
 
-/// A value of the file while its graph is made. Constants become part of the graph where a node on activations reads them: until then they may be
-/// folded, turned round, or dequantized.
+/// A value of the file while its graph is made. Constants become part of the graph where a node on activations reads them: until then they
+/// may be folded, turned round, or dequantized.
 struct Item {
   Value value;              // where it is in the graph
   Tensor constant;          // where it is known
@@ -41,7 +47,13 @@ struct Item {
   std::string name;         // of the initializer
 };
 
+/// A node of the file, or none.
+using NodeSet = std::set<const OnnxNode*>;
+
+class Call;
 class Importer;
+using MakeNode = void (*)(Call& c);
+using MakeTable = std::vector<std::pair<std::string_view, MakeNode>>;
 
 /// A node that is being made into operators. What it does not understand it refuses, attributes too.
 class Call {
@@ -71,6 +83,14 @@ class Call {
   const OnnxAttribute* find(std::string_view attribute);
   /// Axes: input i, or the attribute of operators before opset 13 (18).
   std::vector<int64_t> axes(size_t i, std::vector<int64_t> otherwise);
+  /// Version of ONNX's operators.
+  int64_t opset() const;
+  /// Input i, a bool as a number (f32).
+  Value number(size_t i) const;
+  /// Numbers that the node's operators need, as a value of the graph.
+  Value table(const Tensor& values) const;
+  /// One number of a dtype, of rank 0.
+  Value scalar_value(DType dtype, double value) const;
   /// Throws where the node has an attribute that nobody has read.
   void check_attributes() const;
 
@@ -85,18 +105,35 @@ class Call {
   std::set<std::string, std::less<>> read_;
 };
 
+/// What one capture of a file is told, beside its inputs.
+struct ImportOptions {
+  std::vector<std::string> outputs;       // of the file, the main one first; nodes that none of them needs are left out
+  std::optional<int64_t> batch;           // samples, where the first size of all inputs counts them
+  std::optional<int64_t> declared_batch;  // what the file says instead, where it says a number
+  const NodeSet* spelled =
+      nullptr;  // nodes that spell the declared batch in their sizes, as a capture has found them; null: this one finds them
+};
+
 class Importer {
  public:
-  Importer(Builder& b, std::shared_ptr<const Source> source, std::string_view input) : b_(b), source_(std::move(source)), input_(input) {}
-  NamedValues run(Value input);
+  Importer(Builder& b, std::shared_ptr<const Source> source, ImportOptions options)
+      : b_(b), source_(std::move(source)), options_(std::move(options)) {}
+  /// Captures the nodes on values of the file's inputs, by their names. Returns the outputs by theirs.
+  NamedValues run(const NamedValues& inputs);
+  /// Makes one node alone, of known inputs that are inputs "0", "1", ... of the graph, too. Returns its outputs.
+  std::vector<Item> run_node(const OnnxNode& node, MakeNode make, const std::vector<Tensor>& inputs);
+  /// Nodes that spell the declared batch in their sizes.
+  const NodeSet& spelled() const { return spelled_; }
+  /// Whether that node does; `fits` is asked where this capture finds them.
+  bool spells_batch(const OnnxNode& node, bool fits);
 
   Builder& builder() { return b_; }
   const OnnxModel& model() const { return source_->model(); }
   Tensor read(const OnnxTensor& tensor) const { return source_->read(tensor); }
   int64_t opset() const { return model().opset(); }
-  /// The batch that the file was made for, where it says one and the graph has another.
-  std::optional<int64_t> other_batch() const { return other_batch_; }
-  int64_t batch() const { return batch_; }
+  /// The batch that the file was made for and the graph has not.
+  std::optional<int64_t> other_batch() const { return options_.batch == options_.declared_batch ? std::nullopt : options_.declared_batch; }
+  std::optional<int64_t> batch() const { return options_.batch; }
 
   /// Throws where no node before, input or initializer has that name.
   Item& item(const std::string& name);
@@ -116,8 +153,12 @@ class Importer {
   void set(const std::string& name, Item item);
   /// The only node that reads a value, where nothing else does; nullptr.
   const OnnxNode* only_reader(const std::string& name) const;
+  /// Whether a node reads it, or it is an output of the model.
+  bool is_read(const std::string& name) const { return readers_.contains(name) || is_output(name); }
   const OnnxNode* maker(const std::string& name) const;
   std::optional<double> known_scalar(const std::string& name) const;
+  /// Numbers under no name of the file, as a value of the graph.
+  Value table(const Tensor& values);
   /// The node is part of another, which has been made.
   void skip(const OnnxNode& node) { skipped_.insert(&node); }
   bool skipped(const OnnxNode& node) const { return skipped_.contains(&node); }
@@ -125,38 +166,57 @@ class Importer {
 
  private:
   void index();
+  void check_version() const;
+  void read_initializers();
+  NodeSet needed() const;
+  void make_checked(const OnnxNode& node);
   void make(const OnnxNode& node);
+  NamedValues results();
+  std::optional<std::vector<Tensor>> known_inputs(Call& call) const;
   /// Of the layer, where its weight's name says it; else what the node's own name says.
   std::string module_path(const OnnxNode& node) const;
 
   Builder& b_;
   std::shared_ptr<const Source> source_;
-  std::string input_, path_;
+  ImportOptions options_;
+  NodeSet spelled_;
+  std::string path_;
   std::map<std::string, Item, std::less<>> items_;
   std::map<std::string, std::vector<const OnnxNode*>, std::less<>> readers_;
   std::map<std::string, const OnnxNode*, std::less<>> makers_;
   std::set<std::string, std::less<>> outputs_;
-  std::set<const OnnxNode*> skipped_;
-  std::map<std::string, int> paths_;
-  std::optional<int64_t> other_batch_;
-  int64_t batch_ = 0;
+  NodeSet skipped_;
 };
 
-using MakeNode = void (*)(Call& c);
-using MakeTable = std::vector<std::pair<std::string_view, MakeNode>>;
-MakeTable product_rows();      // convolutions, matrix products, norms, tables
-MakeTable pool_rows();         // pools, resize
+MakeTable product_rows();  // convolutions, matrix products
+MakeTable norm_rows();
+MakeTable pool_rows();
+MakeTable resize_rows();
 MakeTable recurrent_rows();
-MakeTable elementwise_rows();  // functions of one or two values
-MakeTable shape_rows();        // what moves elements; reductions
+MakeTable elementwise_rows();  // functions of one or several values
+MakeTable shape_rows();        // what moves elements
+MakeTable index_rows();        // elements at indices
+MakeTable reduce_rows();
+MakeTable loss_rows();
 MakeTable quantize_rows();
+MakeNode find_row(std::string_view op_type);
 
 /// The result of a node on known values, where it is small and this can tell: sizes, axes, and what is computed of them.
 std::optional<Tensor> fold(Call& c, const std::vector<Tensor>& inputs);
+/// The results of a node that `fold` does not know, computed by the reference back end, where its inputs and outputs are small.
+std::optional<std::vector<Tensor>> evaluate(const OnnxNode& node, MakeNode make, std::shared_ptr<const Source> source,
+                                            const std::vector<Tensor>& inputs);
 /// Marks the nodes of a function that exporters write out (gelu, silu, hardswish) and makes it; false where this node is none of them.
 bool make_pattern(Call& c);
 
+constexpr int64_t kMostKnown = 4096;  // elements of an array that is computed before the model runs
 std::vector<int64_t> to_ints(const Tensor& tensor);
 Tensor from_ints(const std::vector<int64_t>& values);
+/// Input i, a parameter of the layer where the file holds it; absent where it is.
+Value weight_of(Call& c, size_t i, std::string_view leaf, std::string_view type);
+/// The axis counted from 0; throws where it is out of range.
+int axis_in(int64_t axis, int64_t rank);
+/// A shape of the file's numbers; throws where it is none.
+Shape shape_of(const std::vector<int64_t>& sizes);
 
 }  // namespace galley::onnx_import

@@ -1,23 +1,47 @@
 // The model kind "onnx": a file's graph as a model, with its initializers as initial values.
 
+#include "libcore/onnx/import/model.h"
+
 #include <algorithm>
 
-#include "libcore/base/file.h"
-#include "libcore/onnx/import/import.h"
-#include "libcore/onnx/import/model.h"
+#include "libcore/base/named_options.h"
+#include "libcore/onnx/import/layout.h"
 
 namespace galley {
 namespace {
 
+using onnx_import::FileLayout;
 using onnx_import::Importer;
+using onnx_import::ImportOptions;
 using onnx_import::Source;
+
+struct OnnxInput : OptionsOf<OnnxInput> {
+  std::vector<int64_t> shape;
+  void options(OptionVisitor& v) override {
+    v.option({.name = "shape", .doc = "of one sample, where the file leaves sizes open", .min = 1, .main = true}, shape);
+  }
+};
 
 struct OnnxParams : OptionsOf<OnnxParams> {
   std::string path;
   std::vector<int64_t> shape;
+  NamedOptionsOf<OnnxInput> inputs;
+  std::vector<std::string> outputs;
   void options(OptionVisitor& v) override {
-    v.option({.name = "path", .doc = "the .onnx file: its nodes are the model, its initializers the weights", .required = true, .main = true}, path);
-    v.option({.name = "shape", .doc = "of one sample, where the file leaves sizes open, e.g. [3, 224, 224]; default: what the file says, 224 for open sizes of images", .min = 1}, shape);
+    v.option(
+        {.name = "path", .doc = "the .onnx file: its nodes are the model, its initializers the weights", .required = true, .main = true},
+        path);
+    v.option({.name = "shape",
+              .doc = "of one sample, where the file leaves sizes open, e.g. [3, 224, 224]; default: what the file says, 224 for open sizes "
+                     "of images",
+              .min = 1},
+             shape);
+    v.section(
+        {.name = "inputs", .doc = "shapes of a model of several inputs, by their names in the file: each takes the field of its name"},
+        inputs);
+    v.option({.name = "outputs",
+              .doc = "outputs of the file that are the model's results; the task reads the first; default: all, in the file's order"},
+             outputs);
   }
 
   /// Opened once, shared by copies.
@@ -25,6 +49,13 @@ struct OnnxParams : OptionsOf<OnnxParams> {
     const std::lock_guard lock(mutex());
     if (opened_ == nullptr || opened_->path() != path) opened_ = std::make_shared<const Source>(path);
     return opened_;
+  }
+  /// What the file's inputs and outputs are for these options.
+  std::shared_ptr<const FileLayout> layout() const {
+    const std::shared_ptr<const Source> file = source();
+    std::map<std::string, std::vector<int64_t>> shapes;
+    for (const auto& [name, spec] : inputs.items) shapes[name] = spec.shape;
+    return onnx_import::find_layout(file, shape, shapes, outputs);
   }
 
  private:
@@ -35,70 +66,60 @@ struct OnnxParams : OptionsOf<OnnxParams> {
   mutable std::shared_ptr<const Source> opened_;
 };
 
-/// The one input that is fed.
-const OnnxValue& input_of(const Source& source) {
-  const OnnxModel& model = source.model();
-  std::vector<const OnnxValue*> fed;
-  for (const OnnxValue& input : model.inputs) {
-    const bool initialized = std::any_of(model.initializers.begin(), model.initializers.end(), [&](const OnnxTensor& tensor) { return tensor.name == input.name; });
-    if (!initialized) fed.push_back(&input);
+/// A batch's inputs must have the sizes that the model was laid out for.
+void check_inputs(const FileLayout& layout, const std::string& path, const NamedValues& inputs) {
+  const int64_t batch = inputs.front().second.shape().rank() > 0 ? inputs.front().second.shape()[0] : 1;
+  if (layout.fixed_batch > 0 && batch != layout.fixed_batch) {
+    const std::string takes = layout.fixed_batch == 1 ? "one sample a run" : cat("batches of ", layout.fixed_batch, " samples");
+    throw Error(ErrorCode::kRecipe, cat(path, " takes ", takes, ", this batch has ", batch, ": ", layout.why))
+        .key("model")
+        .suggest(cat("set the batch to ", layout.fixed_batch));
   }
-  GALLEY_CHECK_INPUT(fed.size() == 1, source.path(), ": a model of one input is wanted, this one has ", fed.size());
-  const OnnxValue& input = *fed.front();
-  const OnnxType* type = find_onnx_type(input.data_type);
-  GALLEY_CHECK_INPUT(type != nullptr && (type->dtype == DType::kF32 || type->dtype == DType::kI64), source.path(), ": the input '", input.name, "' is of type ",
-                     type == nullptr ? "?" : type->text, ", FLOAT or INT64 are wanted");
-  GALLEY_CHECK_INPUT(input.has_shape && !input.shape.empty() && input.shape.size() <= static_cast<size_t>(Shape::kMaxRank), source.path(), ": the input '", input.name,
-                     "' has no shape with a batch as its first size");
-  return input;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const onnx_import::FileInput& input = layout.inputs[i];
+    const Shape& x = inputs[i].second.shape();
+    bool fits = x.rank() == static_cast<int>(input.sample.size()) + 1;
+    for (size_t axis = 0; fits && axis < input.sample.size(); ++axis)
+      fits = input.declared[axis].value_or(x[static_cast<int>(axis) + 1]) == x[static_cast<int>(axis) + 1];
+    if (fits) continue;
+    const std::string name = inputs.size() > 1 ? cat(" for '", input.name, "'") : "";
+    throw Error(ErrorCode::kRecipe, cat(path, " takes inputs of shape ", input.text, name, ", the data gives ", x))
+        .suggest("export it for that size (galley-weights export --shape), or change the pipeline");
+  }
 }
 
-NamedValues build(Builder& b, const Options& options, Value x) {
-  const std::shared_ptr<const Source> source = params_of<OnnxParams>(options).source();
-  const OnnxValue& input = input_of(*source);
-  bool fits = x.shape().rank() == static_cast<int>(input.shape.size());
-  for (int axis = 1; fits && axis < x.shape().rank(); ++axis) fits = input.shape[static_cast<size_t>(axis)].size.value_or(x.shape()[axis]) == x.shape()[axis];
-  if (!fits) {
-    std::string wanted;
-    for (const OnnxDimension& size : input.shape) wanted += cat(wanted.empty() ? "[" : ",", size.size ? std::to_string(*size.size) : size.name.empty() ? "?" : size.name);
-    throw Error(ErrorCode::kRecipe, cat(source->path(), " takes inputs of shape ", wanted, "], the data gives ", x.shape())).suggest("export it for that size (galley-weights export --shape), or change the pipeline");
-  }
-  return Importer(b, source, input.name).run(x);
+NamedValues build(Builder& b, const Options& options, const NamedValues& given) {
+  const auto& params = params_of<OnnxParams>(options);
+  const std::shared_ptr<const FileLayout> layout = params.layout();
+  GALLEY_ASSERT(given.size() == layout->inputs.size());
+  check_inputs(*layout, params.path, given);
+  return onnx_import::capture_file(b, params.source(), *layout, given);
 }
 
 ModelInfo info(const Options& options) {
   const auto& params = params_of<OnnxParams>(options);
-  const std::shared_ptr<const Source> source = params.source();
-  const OnnxValue& input = input_of(*source);
-  ModelInfo info{.family = "onnx"};
-  info.input_dtype = *find_onnx_type(input.data_type)->dtype;
-  GALLEY_CHECK(params.shape.empty() || params.shape.size() + 1 == input.shape.size(), "model.shape has ", params.shape.size(), " sizes, a sample of ", source->path(), " has ",
-               input.shape.size() - 1);
-  for (size_t axis = 1; axis < input.shape.size(); ++axis) {
-    const std::optional<int64_t>& declared = input.shape[axis].size;
-    const bool image = input.shape.size() == 4 && axis >= 2;
-    if (declared) {
-      info.input_shape.push_back(*declared);
-    } else if (!params.shape.empty()) {
-      info.input_shape.push_back(params.shape[axis - 1]);
-    } else if (image) {
-      info.input_shape.push_back(224);
-    } else {
-      throw Error(ErrorCode::kRecipe, cat(source->path(), " leaves size ", axis, " of its input open")).key("model.shape").suggest("set model.shape to the sizes of one sample");
-    }
+  const std::shared_ptr<const FileLayout> layout = params.layout();
+  ModelInfo info{.family = "onnx", .named_outputs = layout->outputs.size() > 1};
+  info.input_shape = layout->inputs.front().sample;
+  info.input_dtype = layout->inputs.front().dtype;
+  info.fixed_batch = layout->fixed_batch;
+  for (const onnx_import::FileInput& input : layout->inputs) {
+    if (layout->inputs.size() > 1) info.inputs.push_back({.name = input.name, .shape = input.sample, .dtype = input.dtype});
   }
-  const std::vector<OnnxValue>& outputs = source->model().outputs;
-  GALLEY_CHECK_INPUT(!outputs.empty(), source->path(), ": the model has no output");
-  const size_t rank = outputs.front().shape.size();
-  if (outputs.front().has_shape && rank == 2) info.output = ModelOutput::kClasses;
-  if (outputs.front().has_shape && rank == 3 && info.input_dtype == DType::kI64) info.output = ModelOutput::kTokens;
+  const int rank = layout->output_rank;
+  if (rank == 2) info.output = ModelOutput::kClasses;
+  if (rank == 3 && info.input_dtype == DType::kI64) info.output = ModelOutput::kTokens;
   return info;
 }
 
 std::string file(const Options& options) { return params_of<OnnxParams>(options).path; }
 
 ModelTable onnx_models() {
-  return {{.kind = {"onnx", "the graph of an ONNX file, with its initializers as weights", make_options<OnnxParams>}, .build = build, .info = info, .file = file}};
+  return {{.kind = {"onnx", "the graph of an ONNX file, with its initializers as weights", make_options<OnnxParams>},
+           .build = nullptr,
+           .info = info,
+           .build_named = build,
+           .file = file}};
 }
 
 }  // namespace

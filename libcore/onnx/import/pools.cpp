@@ -1,11 +1,13 @@
-// Windows, pools, resizing.
+// Windows and pools.
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "libcore/onnx/import/window.h"
+#include "libcore/ops/binary.h"
 #include "libcore/ops/pool.h"
+#include "libcore/ops/reduce.h"
 #include "libcore/ops/shape.h"
 
 namespace galley::onnx_import {
@@ -14,19 +16,23 @@ namespace {
 constexpr int64_t kLargest = int64_t{1} << 24;  // of a window's numbers: no arithmetic on shapes overflows
 
 void check(const std::vector<int64_t>& sizes, size_t count, int64_t least, std::string_view what) {
-  GALLEY_CHECK_INPUT(sizes.size() == count, what, " has ", sizes.size(), " numbers, an image wants ", count);
+  GALLEY_CHECK_INPUT(sizes.size() == count, what, " has ", sizes.size(), " numbers, ", count, " are wanted");
   for (const int64_t size : sizes) GALLEY_CHECK_INPUT(size >= least && size <= kLargest, what, " has the number ", size);
 }
 
+/// An image [N,C,H,W]; a line [N,C,L] as an image of one row.
 Value image(const Call& c) {
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() == 4, "Galley pools images [N,C,H,W]; the input is ", x.type());
-  return x;
+  GALLEY_CHECK_INPUT(x.shape().rank() == 3 || x.shape().rank() == 4, "Galley pools lines [N,C,L] and images [N,C,H,W]; the input is ",
+                     x.type());
+  GALLEY_CHECK_INPUT(is_floating(x.dtype()), "Galley pools floats; the input is ", x.type());
+  return x.shape().rank() == 3 ? unsqueeze(x, 2) : x;
 }
+void set_pooled(Call& c, Value y) { c.set(c.x(0).shape().rank() == 3 ? squeeze(y, 2) : y); }
 
 void max_pool(Call& c) {
   const Value x = image(c);
-  const Window window = window_of(c, x, {});
+  const Window window = window_of(c, c.x(0), {});
   c.integer("storage_order", 0);
   if (c.wants_output(1)) c.refuse("the places of its maxima are read by other nodes");
   MaxPool2dAttrs attrs;
@@ -34,78 +40,107 @@ void max_pool(Call& c) {
   attrs.stride = window.stride;
   attrs.dilation = window.dilation;
   attrs.ceil_mode = window.ceil;
-  const Value padded = pad_window(x, window, std::numeric_limits<float>::lowest(), attrs.padding);
-  c.set(max_pool2d(padded, attrs).y);
+  const Value padded = pad_window(x, window, std::numeric_limits<float>::lowest(), window.pads_most_half(), attrs.padding);
+  set_pooled(c, max_pool2d(padded, attrs).y);
+}
+
+/// What part of each window lies inside the image, the rest being padding; in the order of the pool's result.
+Tensor shares_inside(const Window& window, const Shape& image, const Shape& pooled) {
+  GALLEY_CHECK_INPUT(pooled[2] * pooled[3] <= kLargest, "its result is too large: ", pooled);
+  std::vector<double> shares;
+  const auto inside = [&](size_t i, int64_t o) {
+    const int64_t begin = o * window.stride[i] - window.before[i], size = image[2 + static_cast<int>(i)];
+    return std::max<int64_t>(1, std::min(begin + window.kernel[i], size) - std::max<int64_t>(begin, 0));
+  };
+  for (int64_t row = 0; row < pooled[2]; ++row) {
+    for (int64_t column = 0; column < pooled[3]; ++column) {
+      shares.push_back(static_cast<double>(inside(0, row) * inside(1, column)) / static_cast<double>(window.kernel[0] * window.kernel[1]));
+    }
+  }
+  Tensor table(DType::kF32, {1, 1, pooled[2], pooled[3]});
+  table.from_doubles(shares);
+  return table;
 }
 
 void average_pool(Call& c) {
   const Value x = image(c);
-  const Window window = window_of(c, x, {});
+  const Window window = window_of(c, c.x(0), {});
   AvgPool2dAttrs attrs;
   attrs.kernel_size = window.kernel;
   attrs.stride = window.stride;
   attrs.ceil_mode = window.ceil;
   attrs.count_include_pad = c.integer("count_include_pad", 0) != 0;
   if (window.dilation != std::vector<int64_t>{1, 1}) c.refuse("it has dilations");
-  if (!window.even() && !attrs.count_include_pad) c.refuse("its padding differs before and behind, and does not count in the means (count_include_pad=0)");
-  const Value padded = pad_window(x, window, 0, attrs.padding);
-  c.set(avg_pool2d(padded, attrs));
+  const bool counts_inside = !window.pads_most_half() && !attrs.count_include_pad;
+  if (window.ceil && !window.pads_most_half())
+    c.refuse("its padding differs at the two ends, or is wide, and its result's size is rounded up (ceil_mode)");
+  if (counts_inside) attrs.count_include_pad = true;
+  const Value padded = pad_window(x, window, 0, window.pads_most_half(), attrs.padding);
+  const Value mean = avg_pool2d(padded, attrs);
+  set_pooled(c, counts_inside ? div(mean, c.table(shares_inside(window, x.shape(), mean.shape()))) : mean);
 }
 
-void global_average(Call& c) { c.set(adaptive_avg_pool2d(image(c))); }
-void global_max(Call& c) { c.set(adaptive_max_pool2d(image(c)).y); }
+ReduceAttrs all_pixels(Value x) {
+  ReduceAttrs attrs;
+  attrs.keepdim = true;
+  for (int axis = 2; axis < x.shape().rank(); ++axis) attrs.axes.push_back(axis);
+  return attrs;
+}
+/// Of lines, images and arrays of more axes.
+void global_average(Call& c) {
+  const Value x = c.x(0);
+  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "the input wants dimensions [N,C,...], has ", x.type());
+  if (x.shape().rank() == 4) return c.set(adaptive_avg_pool2d(x));
+  c.set(mean(x, all_pixels(x)));
+}
+void global_max(Call& c) {
+  const Value x = c.x(0);
+  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "the input wants dimensions [N,C,...], has ", x.type());
+  if (x.shape().rank() == 4 && is_floating(x.dtype())) return c.set(adaptive_max_pool2d(x).y);
+  c.set(amax(x, all_pixels(x)));
+}
 
-void resize_image(Call& c) {
-  const Value x = image(c);
-  const std::string mode = c.text("mode", "nearest"), place = c.text("coordinate_transformation_mode", "half_pixel"), nearest = c.text("nearest_mode", "round_prefer_floor");
-  for (const char* ignored : {"cubic_coeff_a", "exclude_outside", "extrapolation_value"}) c.find(ignored);
-  if (c.integer("antialias", 0) != 0) c.refuse("it smooths (antialias=1)");
-  if (c.find("axes") != nullptr || c.text("keep_aspect_ratio_policy", "stretch") != "stretch") c.refuse("its sizes are given along some axes, or by a policy");
-  ResizeAttrs attrs;
-  if (mode == "nearest" && place == "asymmetric" && nearest == "floor") {
-    attrs.mode = ResizeMode::kNearest;
-  } else if (mode == "linear" && (place == "half_pixel" || place == "pytorch_half_pixel" || place == "align_corners")) {
-    attrs.align_corners = place == "align_corners";
-  } else {
-    c.refuse(cat("mode ", mode, " with ", place, mode == "nearest" ? " and " + nearest : "", " is not known"), "linear with half_pixel or align_corners, nearest with asymmetric and floor are");
-  }
-  if (c.has(3)) {
-    const std::vector<int64_t> sizes = c.ints(3);
-    GALLEY_CHECK_INPUT(sizes.size() == 4 && sizes[1] == x.channels(), "the sizes want 4 numbers that keep the channels of ", x.type());
-    attrs.size = {sizes[2], sizes[3]};
-  } else {
-    const std::optional<Tensor> scales = c.constant(2);
-    GALLEY_CHECK_INPUT(scales && is_floating(scales->dtype()) && scales->elements() == 4, "the scales must be 4 numbers that are known before the model runs");
-    const std::vector<double> by = scales->to_doubles();
-    GALLEY_CHECK_INPUT(by[0] == 1 && by[1] == 1 && by[2] > 0 && by[3] > 0 && by[2] < 1e4 && by[3] < 1e4, "only rows and columns can be resized");
-    for (int axis : {2, 3}) attrs.size.push_back(static_cast<int64_t>(std::floor(static_cast<double>(x.shape()[axis]) * by[static_cast<size_t>(axis)])));
-  }
-  check(attrs.size, 2, 1, "the new size");
-  c.set(resize(x, attrs));
+/// A list with one number an axis; of a line with `row` for its rows.
+std::vector<int64_t> two(std::vector<int64_t> sizes, int64_t row) {
+  if (sizes.size() == 1) sizes.insert(sizes.begin(), row);
+  return sizes;
+}
+
+/// SAME: as many results as the stride gives, the padding as even as it can be.
+void pad_for_same(Window& w, size_t i, int64_t size, bool more_behind) {
+  const int64_t results = (size + w.stride[i] - 1) / w.stride[i];
+  const int64_t total = std::max<int64_t>(0, (results - 1) * w.stride[i] + w.dilation[i] * (w.kernel[i] - 1) + 1 - size);
+  w.before[i] = more_behind ? total / 2 : total - total / 2;
+  w.behind[i] = total - w.before[i];
 }
 
 }  // namespace
 
 Window window_of(Call& c, Value x, std::vector<int64_t> kernel) {
   Window w;
+  w.axes = static_cast<size_t>(x.shape().rank() - 2);
+  const std::vector<int64_t> ones(w.axes, 1);
   w.kernel = c.ints("kernel_shape", std::move(kernel));
-  w.stride = c.ints("strides", w.stride);
-  w.dilation = c.ints("dilations", w.dilation);
-  const std::vector<int64_t> pads = c.ints("pads", {0, 0, 0, 0});
+  w.stride = c.ints("strides", ones);
+  w.dilation = c.ints("dilations", ones);
+  std::vector<int64_t> pads = c.ints("pads", std::vector<int64_t>(2 * w.axes, 0));
   const std::string automatic = c.text("auto_pad", "NOTSET");
-  w.ceil = c.node.op_type != "Conv" && c.integer("ceil_mode", 0) != 0;
-  check(w.kernel, 2, 1, "kernel_shape");
-  check(w.stride, 2, 1, "strides");
-  check(w.dilation, 2, 1, "dilations");
-  check(pads, 4, 0, "pads");
+  const std::string& op = c.node.op_type;
+  w.ceil = (op == "MaxPool" || op == "AveragePool") && c.integer("ceil_mode", 0) != 0;
+  check(w.kernel, w.axes, 1, "kernel_shape");
+  check(w.stride, w.axes, 1, "strides");
+  check(w.dilation, w.axes, 1, "dilations");
+  check(pads, 2 * w.axes, 0, "pads");
+  w.kernel = two(w.kernel, 1);
+  w.stride = two(w.stride, 1);
+  w.dilation = two(w.dilation, 1);
+  if (w.axes == 1) pads = {0, pads[0], 0, pads[1]};
   for (size_t i : {0u, 1u}) {
     w.before[i] = pads[i];
     w.behind[i] = pads[2 + i];
     if (automatic == "SAME_UPPER" || automatic == "SAME_LOWER") {
-      const int64_t size = x.shape()[2 + static_cast<int>(i)], results = (size + w.stride[i] - 1) / w.stride[i];
-      const int64_t total = std::max<int64_t>(0, (results - 1) * w.stride[i] + w.dilation[i] * (w.kernel[i] - 1) + 1 - size);
-      w.before[i] = automatic == "SAME_UPPER" ? total / 2 : total - total / 2;
-      w.behind[i] = total - w.before[i];
+      const bool line = w.axes == 1 && i == 0;
+      pad_for_same(w, i, line ? 1 : x.shape()[static_cast<int>(i + w.axes)], automatic == "SAME_UPPER");
     } else if (automatic == "VALID") {
       w.before[i] = w.behind[i] = 0;
     } else if (automatic != "NOTSET") {
@@ -115,8 +150,8 @@ Window window_of(Call& c, Value x, std::vector<int64_t> kernel) {
   return w;
 }
 
-Value pad_window(Value x, const Window& window, double value, std::vector<int64_t>& padding) {
-  if (window.even()) {
+Value pad_window(Value x, const Window& window, double value, bool own, std::vector<int64_t>& padding) {
+  if (own) {
     padding = {window.before[0], window.before[1]};
     return x;
   }
@@ -125,7 +160,7 @@ Value pad_window(Value x, const Window& window, double value, std::vector<int64_
 }
 
 MakeTable pool_rows() {
-  return {{"MaxPool", max_pool}, {"AveragePool", average_pool}, {"GlobalAveragePool", global_average}, {"GlobalMaxPool", global_max}, {"Resize", resize_image}};
+  return {{"MaxPool", max_pool}, {"AveragePool", average_pool}, {"GlobalAveragePool", global_average}, {"GlobalMaxPool", global_max}};
 }
 
 }  // namespace galley::onnx_import

@@ -1,48 +1,115 @@
-// Convolutions, matrix products, norms, tables.
+// Convolutions and matrix products.
 
 #include <algorithm>
-#include <array>
 
 #include "libcore/onnx/import/import.h"
 #include "libcore/onnx/import/window.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/conv.h"
-#include "libcore/ops/embedding.h"
 #include "libcore/ops/matmul.h"
-#include "libcore/ops/norm.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 
 namespace galley::onnx_import {
 namespace {
 
-/// Input i, a parameter of the layer where the file holds it; absent where it is.
-Value weight_of(Call& c, size_t i, std::string_view leaf, std::string_view type) {
-  if (!c.has(i)) return {};
-  Item& item = c.to.item(c.node.inputs[i]);
-  return item.value || item.transposed ? c.to.value(item) : c.to.parameter(item, leaf, type);
+/// [N,C,L] as an image of one row, [N,C,1,L]; images as they are.
+Value as_image(Value x) { return x.shape().rank() == 3 ? unsqueeze(x, 2) : x; }
+Value as_before(Value y, bool line) { return line ? squeeze(y, 2) : y; }
+
+/// The input of a convolution, an image or a line, and its weight.
+void check_operands(Value x, Value w) {
+  const int rank = x.shape().rank();
+  GALLEY_CHECK_INPUT(rank == 3 || rank == 4, "Galley convolves lines [N,C,L] and images [N,C,H,W]; the input is ", x.type());
+  GALLEY_CHECK_INPUT(w.shape().rank() == rank, "the weight wants ", rank, " dimensions, has ", w.type());
+}
+
+/// Windows of kernel_shape, which must be the weight's.
+Window window_of_weight(Call& c, Value x, Value w) {
+  const std::vector<int64_t> kernel(w.shape().begin() + 2, w.shape().end());
+  const Window window = window_of(c, x, kernel);
+  GALLEY_CHECK_INPUT(std::equal(window.kernel.end() - static_cast<int64_t>(kernel.size()), window.kernel.end(), kernel.begin()),
+                     "kernel_shape is not the weight's, ", w.shape());
+  return window;
 }
 
 void conv(Call& c) {
-  const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() == 4, "Galley convolves images [N,C,H,W]; the input is ", x.type());
-  const Value w = weight_of(c, 1, "weight", "conv2d");
-  GALLEY_CHECK_INPUT(w.shape().rank() == 4, "the weight wants 4 dimensions, has ", w.type());
-  const Window window = window_of(c, x, {w.shape()[2], w.shape()[3]});
-  GALLEY_CHECK_INPUT(window.kernel[0] == w.shape()[2] && window.kernel[1] == w.shape()[3], "kernel_shape is ", window.kernel[0], "x", window.kernel[1], ", the weight ", w.shape());
+  const Value x = c.x(0), w = weight_of(c, 1, "weight", "conv2d");
+  check_operands(x, w);
+  const Window window = window_of_weight(c, x, w);
   Conv2dAttrs attrs;
   attrs.stride = window.stride;
   attrs.dilation = window.dilation;
   attrs.groups = c.integer("group", 1);
   GALLEY_CHECK_INPUT(attrs.groups >= 1 && attrs.groups <= w.shape()[0], "group is ", attrs.groups);
-  const Value padded = pad_window(x, window, 0, attrs.padding);
-  c.set(conv2d(padded, w, weight_of(c, 2, "bias", "conv2d"), attrs));
+  const Value padded = pad_window(as_image(x), window, 0, window.even(), attrs.padding);
+  c.set(as_before(conv2d(padded, as_image(w), weight_of(c, 2, "bias", "conv2d"), attrs), x.shape().rank() == 3));
+}
+
+/// Sizes of a transposed convolution's result before it is cut, and what is cut off.
+struct Spread {
+  std::vector<int64_t> whole, size, before;  // rows and columns
+};
+Spread spread_of(Call& c, const Shape& x, const Window& window) {
+  const size_t axes = window.axes;
+  const std::string automatic = c.text("auto_pad", "NOTSET");
+  const std::vector<int64_t> more = c.ints("output_padding", std::vector<int64_t>(axes, 0)), wanted = c.ints("output_shape", {});
+  GALLEY_CHECK_INPUT(more.size() == axes, "output_padding has ", more.size(), " numbers, ", axes, " are wanted");
+  GALLEY_CHECK_INPUT(wanted.empty() || wanted.size() == axes || wanted.size() == axes + 2, "output_shape has ", wanted.size(), " numbers, ",
+                     axes, " are wanted");
+  Spread spread;
+  for (size_t i = 0; i < 2; ++i) {
+    const size_t from = i + axes - 2;  // a line has no rows
+    const bool line = axes == 1 && i == 0;
+    const int64_t added = line ? 0 : more[from], in = x[2 + static_cast<int>(i)];
+    GALLEY_CHECK_INPUT(added >= 0 && added < std::max(window.stride[i], window.dilation[i]), "output_padding is ", added);
+    const int64_t reach = (in - 1) * window.stride[i] + (window.kernel[i] - 1) * window.dilation[i] + 1 + added;
+    int64_t size = reach - window.before[i] - window.behind[i], before = window.before[i];
+    if (!line && (!wanted.empty() || automatic.starts_with("SAME"))) {
+      size = wanted.empty() ? in * window.stride[i] : wanted[wanted.size() - axes + from];
+      const int64_t cut = std::max<int64_t>(0, reach - size);
+      before = automatic == "SAME_UPPER" ? cut / 2 : cut - cut / 2;
+    }
+    GALLEY_CHECK_INPUT(size >= 1 && before >= 0, "its result has the size ", size);
+    spread.whole.push_back(std::max(reach, before + size));
+    spread.size.push_back(size);
+    spread.before.push_back(before);
+  }
+  return spread;
+}
+
+/// The convolution's gradient: each number of x spreads a kernel.
+void conv_transpose(Call& c) {
+  const Value x = c.x(0), w = weight_of(c, 1, "weight", "conv2d");
+  check_operands(x, w);
+  const Window window = window_of_weight(c, x, w);
+  const Value image = as_image(x);
+  const Spread spread = spread_of(c, image.shape(), window);
+  Conv2dBackwardDataAttrs attrs;
+  attrs.stride = window.stride;
+  attrs.dilation = window.dilation;
+  attrs.groups = c.integer("group", 1);
+  GALLEY_CHECK_INPUT(attrs.groups >= 1 && attrs.groups <= w.shape()[0], "group is ", attrs.groups);
+  // The whole result has the size that the kernels reach; sizes beyond are zeros.
+  for (size_t i = 0; i < 2; ++i)
+    attrs.input_size.push_back((image.shape()[2 + static_cast<int>(i)] - 1) * window.stride[i] +
+                               (window.kernel[i] - 1) * window.dilation[i] + 1);
+  Value y = conv2d_backward_data(image, as_image(w), attrs);
+  std::vector<int64_t> more(8, 0);
+  for (size_t i = 0; i < 2; ++i) more[5 + 2 * i] = spread.whole[i] - attrs.input_size[i];
+  if (more[5] > 0 || more[7] > 0) y = pad(y, more);
+  for (size_t i = 0; i < 2; ++i) {
+    if (spread.size[i] != spread.whole[i]) y = slice(y, 2 + static_cast<int64_t>(i), spread.before[i], spread.before[i] + spread.size[i]);
+  }
+  if (c.has(2)) y = add(y, reshape(weight_of(c, 2, "bias", "conv2d"), {1, y.shape()[1], 1, 1}));
+  c.set(as_before(y, x.shape().rank() == 3));
 }
 
 /// The bias that the next node adds to a product's output: a vector, one number a feature.
 const OnnxNode* bias_after(const Call& c, int64_t features, std::string& bias) {
   const OnnxNode* sum = c.to.only_reader(c.node.outputs.at(0));
-  if (sum == nullptr || sum->op_type != "Add" || !sum->domain.empty() || sum->inputs.size() != 2 || sum->outputs.size() != 1) return nullptr;
+  if (sum == nullptr || sum->op_type != "Add" || !sum->domain.empty() || sum->inputs.size() != 2 || sum->outputs.size() != 1)
+    return nullptr;
   bias = sum->inputs[0] == c.node.outputs[0] ? sum->inputs[1] : sum->inputs[0];
   if (bias == c.node.outputs[0] || bias.empty() || c.to.maker(bias) != nullptr) return nullptr;
   const Item& item = c.to.item(bias);
@@ -58,9 +125,12 @@ Value matrix(Call& c, size_t i, bool stored) {
   return c.to.parameter(c.to.turned(c.node.inputs[i]), "weight", "linear");
 }
 
-/// Leading dimensions as numpy broadcasts them.
-Value product(Value a, Value b, const MatmulAttrs& attrs) {
-  GALLEY_CHECK_INPUT(a.shape().rank() >= 2 && b.shape().rank() >= 2, "products of vectors are not known: ", a.type(), " and ", b.type());
+/// As numpy's matmul: leading dimensions broadcast, a vector is a row before and a column after.
+Value product(Value a, Value b, const MatmulAttrs& attrs = {}) {
+  const int rank_a = a.shape().rank(), rank_b = b.shape().rank();
+  GALLEY_CHECK_INPUT(rank_a >= 1 && rank_b >= 1, "it multiplies numbers of rank 0: ", a.type(), " and ", b.type());
+  if (rank_a == 1) return squeeze(product(unsqueeze(a, 0), b, attrs), rank_b == 1 ? 0 : -2);
+  if (rank_b == 1) return squeeze(product(a, unsqueeze(b, 1), attrs), -1);
   const auto lead = [](const Shape& shape) { return Shape(shape.sizes().first(static_cast<size_t>(shape.rank() - 2))); };
   if (a.shape().rank() == 2 || b.shape().rank() == 2 || lead(a.shape()) == lead(b.shape())) return matmul(a, b, attrs);
   const Shape common = broadcast_shapes(lead(a.shape()), lead(b.shape()));
@@ -75,9 +145,9 @@ Value product(Value a, Value b, const MatmulAttrs& attrs) {
 
 void mat_mul(Call& c) {
   const Value w = matrix(c, 1, false);
-  if (!w) return c.set(product(c.x(0), c.x(1), {}));
+  if (!w) return c.set(product(c.x(0), c.x(1)));
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() >= 2, "products of vectors are not known: ", x.type());
+  if (x.shape().rank() < 2) return c.set(product(x, c.x(1)));
   std::string bias;
   const OnnxNode* sum = bias_after(c, w.shape()[0], bias);
   if (sum == nullptr) return c.set(linear(x, w));
@@ -101,118 +171,104 @@ void gemm(Call& c) {
   c.set(y);
 }
 
-void batch_normalization(Call& c) {
-  const double eps = c.real("epsilon", 1e-5), momentum = c.real("momentum", 0.9);
-  if (c.integer("training_mode", 0) != 0) c.refuse("it normalises by the batch's own statistics (training_mode=1)", "export the model in evaluation mode");
-  const Value x = c.x(0);
-  constexpr std::array<std::string_view, 4> kLeaves{"weight", "bias", "running_mean", "running_var"};
-  const int64_t channels = x.shape().rank() >= 2 ? x.channels() : -1;
-  bool known = true;
-  std::string module;
-  bool same_module = true;
-  for (size_t i = 0; i < 4; ++i) {
-    const Item& item = c.item(i + 1);
-    known = known && item.constant.defined() && !item.value && !item.transposed && item.constant.dtype() == DType::kF32;
-    if (item.constant.defined()) GALLEY_CHECK_INPUT(item.constant.shape() == Shape({channels}), kLeaves[i], " is ", item.constant.str(), ", the input has ", channels, " channels");
-    const std::string of = c.to.module_of(item, kLeaves[i]);
-    if (i == 0) module = of;
-    same_module = same_module && !of.empty() && of == module;
+// ---- products of integers
+
+constexpr int64_t kMostTerms = int64_t{1} << 15;  // products of bytes whose sum i32 holds
+constexpr int64_t kExactTerms = 256;              // products of 8-bit numbers whose sum is exact in f32: 256 * 255 * 255 < 2^24
+
+/// Integers as floats less their zero point; `axis`: of a zero point for each row or column.
+Value centered(Call& c, size_t i, size_t zero, int axis) {
+  const Value q = cast(c.x(i), DType::kF32);
+  if (!c.has(zero)) return q;
+  Value point = cast(c.x(zero), DType::kF32);
+  const int64_t points = point.shape().elements();
+  if (points > 1) {
+    GALLEY_CHECK_INPUT(point.shape().rank() == 1 && q.shape().rank() >= 2 && points == q.shape()[axis], "its zero point ", point.type(),
+                       " does not fit ", q.type());
+    Shape shape;
+    for (int d = 0; d < q.shape().rank(); ++d) shape.push_back(d == (axis + q.shape().rank()) % q.shape().rank() ? points : 1);
+    point = reshape(point, shape);
+  } else if (point.shape().rank() > 0) {
+    point = reshape(point, Shape{});
   }
-  if (!known) {
-    BatchNormInferenceAttrs attrs;
-    attrs.eps = eps;
-    return c.set(batch_norm_inference(x, c.x(1), c.x(2), c.x(3), c.x(4), attrs));
-  }
-  if (!same_module || c.to.declared(module + ".weight")) module = c.to.path();
-  std::string unique = module;
-  for (int turn = 2; c.to.declared(unique + ".weight"); ++turn) unique = cat(module, "_", turn);
-  BatchNormOptions options;
-  options.eps = eps;
-  options.momentum = 1 - momentum;
-  options.weight_init = Init::given(c.item(1).constant);
-  options.bias_init = Init::given(c.item(2).constant);
-  options.mean_init = Init::given(c.item(3).constant);
-  options.var_init = Init::given(c.item(4).constant);
-  c.set(c.to.in_module("", [&] { return c.to.builder().batch_norm(unique, x, options); }));
+  return sub(q, point);
 }
 
-void layer_normalization(Call& c) {
-  const Value x = c.x(0);
-  const int64_t axis = c.integer("axis", -1), rank = x.shape().rank();
-  c.integer("stash_type", 1);
-  LayerNormAttrs attrs;
-  attrs.eps = c.real("epsilon", 1e-5);
-  attrs.dims = axis < 0 ? -axis : rank - axis;
-  GALLEY_CHECK_INPUT(attrs.dims >= 1 && attrs.dims <= rank, "axis ", axis, " is out of range for ", x.type());
-  if (c.wants_output(1) || c.wants_output(2)) c.refuse("its mean and deviation are read by other nodes");
-  c.set(layer_norm(x, weight_of(c, 1, "weight", "layer_norm"), weight_of(c, 2, "bias", "layer_norm"), attrs).y);
+/// The exact product in i32: parts of the sum that floats hold.
+Value integer_product(Value a, Value b) {
+  GALLEY_CHECK_INPUT(a.shape().rank() >= 2 && b.shape().rank() >= 2, "products of vectors of integers are not known");
+  const int64_t terms = a.shape()[-1];
+  GALLEY_CHECK_INPUT(terms == b.shape()[-2] && terms <= kMostTerms, "it multiplies ", a.type(), " and ", b.type());
+  Value sum;
+  for (int64_t begin = 0; begin < terms; begin += kExactTerms) {
+    const int64_t end = std::min(terms, begin + kExactTerms);
+    const Value part = cast(product(slice(a, -1, begin, end), slice(b, -2, begin, end)), DType::kI32);
+    sum = sum ? add(sum, part) : part;
+  }
+  GALLEY_CHECK_INPUT(static_cast<bool>(sum), "it sums nothing");
+  return sum;
+}
+void mat_mul_integer(Call& c) { c.set(integer_product(centered(c, 0, 2, -2), centered(c, 1, 3, -1))); }
+
+/// real / scale, rounded to integers of the zero point's dtype. The scale is one number.
+Value requantized(Value real, Value scale, Value zero) {
+  const DType dtype = zero.dtype();
+  GALLEY_CHECK_INPUT(dtype == DType::kU8 || dtype == DType::kI8, "it makes integers of ", dtype, ", uint8 and int8 are known");
+  const Value level = add(emit("round", {div(real, scale)}), cast(zero, DType::kF32));
+  return cast(clamp(level, dtype == DType::kU8 ? 0 : -128, dtype == DType::kU8 ? 255 : 127), dtype);
+}
+void q_linear_mat_mul(Call& c) {
+  for (size_t i : {1u, 4u, 6u}) GALLEY_CHECK_INPUT(c.has(i) && c.x(i).shape().elements() == 1, "input ", i, " is no single scale");
+  const Value sum = integer_product(centered(c, 0, 2, -2), centered(c, 3, 5, -1));
+  const auto scalar = [&](size_t i) { return reshape(c.x(i), Shape{}); };
+  c.set(requantized(mul(cast(sum, DType::kF32), mul(scalar(1), scalar(4))), scalar(6), scalar(7)));
 }
 
-void instance_normalization(Call& c) {
-  const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "the input wants dimensions [N,C,...], has ", x.type());
-  GroupNormAttrs attrs;
-  attrs.groups = x.channels();
-  attrs.eps = c.real("epsilon", 1e-5);
-  c.set(group_norm(x, weight_of(c, 1, "weight", "group_norm"), weight_of(c, 2, "bias", "group_norm"), attrs).y);
+void conv_integer(Call& c) {
+  const Value x = centered(c, 0, 2, -1), w = centered(c, 1, 3, 0);
+  GALLEY_CHECK_INPUT(x.shape().rank() == 4 && w.shape().rank() == 4, "Galley convolves images [N,C,H,W]; the input is ", x.type());
+  const int64_t terms = w.shape()[1] * w.shape()[2] * w.shape()[3];
+  if (terms > kExactTerms)
+    c.refuse(cat("its sums of ", terms, " products of integers are not exact in f32, at most ", kExactTerms, " are"),
+             "quantize with QuantizeLinear and DequantizeLinear (QDQ)");
+  const Window window = window_of_weight(c, x, w);
+  Conv2dAttrs attrs;
+  attrs.stride = window.stride;
+  attrs.dilation = window.dilation;
+  attrs.groups = c.integer("group", 1);
+  const Value padded = pad_window(x, window, 0, window.even(), attrs.padding);
+  c.set(cast(conv2d(padded, w, {}, attrs), DType::kI32));
 }
 
-void group_normalization(Call& c) {
-  if (c.to.opset() < 21) c.refuse("its scale and bias are one a group before opset 21");
-  GroupNormAttrs attrs;
-  attrs.groups = c.integer("num_groups", 1);
-  attrs.eps = c.real("epsilon", 1e-5);
-  c.integer("stash_type", 1);
-  c.set(group_norm(c.x(0), weight_of(c, 1, "weight", "group_norm"), weight_of(c, 2, "bias", "group_norm"), attrs).y);
-}
-
-/// Elements of an axis by known indices; rows of a table by indices that are fed.
-void gather(Call& c) {
-  int64_t axis = c.integer("axis", 0);
-  const std::optional<Tensor> index = c.constant(1);
-  const Item& data = c.item(0);
-  if (!index) {
-    const Value weight = data.is_weight && !data.transposed ? c.to.parameter(c.to.item(c.node.inputs[0]), "weight", "embedding") : c.x(0);
-    if (axis != 0 || weight.shape().rank() != 2) c.refuse(cat("indices that are computed pick rows of a table [rows,width] alone; axis ", axis, " of ", weight.type()));
-    return c.set(embedding(weight, c.x(1)));
-  }
-  const Value x = c.x(0);
-  const int rank = x.shape().rank();
-  GALLEY_CHECK_INPUT(axis >= -rank && axis < rank, "axis ", axis, " is out of range for ", x.type());
-  if (axis < 0) axis += rank;
-  GALLEY_CHECK_INPUT(index->shape().rank() <= 1 && index->elements() >= 1 && index->elements() <= (1 << 24), "the indices are ", index->str(), ": one, or a list, are known");
-  std::vector<int64_t> at = to_ints(*index);
-  const int64_t size = x.shape()[static_cast<int>(axis)];
-  bool row = true;
-  for (size_t i = 0; i < at.size(); ++i) {
-    GALLEY_CHECK_INPUT(at[i] >= -size && at[i] < size, "index ", at[i], " is out of range for axis ", axis, " of ", x.type());
-    if (at[i] < 0) at[i] += size;
-    row = row && at[i] == at[0] + static_cast<int64_t>(i);
-  }
-  if (row) {
-    const Value part = slice(x, axis, at[0], at[0] + static_cast<int64_t>(at.size()));
-    return c.set(index->shape().rank() == 0 ? squeeze(part, axis) : part);
-  }
-  if (axis == 0 && rank == 2 && is_floating(x.dtype())) return c.set(embedding(x, c.x(1)));
-  GALLEY_CHECK_INPUT(at.size() <= 256, "it picks ", at.size(), " parts of ", x.type(), " that are no range: at most 256 are known");
-  std::vector<Value> parts;
-  for (const int64_t i : at) parts.push_back(slice(x, axis, i, i + 1));
-  ConcatAttrs attrs;
-  attrs.axis = axis;
-  c.set(concat(parts, attrs));
+/// Inputs x, its scale and zero point, w, its scale and zero point, the result's scale and zero point, bias.
+void q_linear_conv(Call& c) {
+  const Value x = centered(c, 0, 2, -1), w = centered(c, 3, 5, 0);
+  check_operands(x, w);
+  const Window window = window_of_weight(c, x, w);
+  Conv2dAttrs attrs;
+  attrs.stride = window.stride;
+  attrs.dilation = window.dilation;
+  attrs.groups = c.integer("group", 1);
+  GALLEY_CHECK_INPUT(c.x(1).shape().elements() == 1 && c.x(6).shape().elements() == 1 && c.x(7).shape().elements() == 1,
+                     "its activations have several scales");
+  const Value padded = pad_window(as_image(x), window, 0, window.even(), attrs.padding);
+  const Value sum = conv2d(padded, as_image(w), c.has(8) ? cast(c.x(8), DType::kF32) : Value(), attrs);
+  const auto scalar = [&](size_t i) { return reshape(c.x(i), Shape{}); };
+  const Value each = c.x(4).shape().elements() == 1 ? scalar(4) : reshape(c.x(4), {1, w.shape()[0], 1, 1});
+  c.set(as_before(requantized(mul(sum, mul(each, scalar(1))), scalar(6), scalar(7)), x.shape().rank() == 3));
 }
 
 }  // namespace
 
 MakeTable product_rows() {
   return {{"Conv", conv},
+          {"ConvTranspose", conv_transpose},
           {"MatMul", mat_mul},
           {"Gemm", gemm},
-          {"BatchNormalization", batch_normalization},
-          {"LayerNormalization", layer_normalization},
-          {"InstanceNormalization", instance_normalization},
-          {"GroupNormalization", group_normalization},
-          {"Gather", gather}};
+          {"MatMulInteger", mat_mul_integer},
+          {"QLinearMatMul", q_linear_mat_mul},
+          {"ConvInteger", conv_integer},
+          {"QLinearConv", q_linear_conv}};
 }
 
 }  // namespace galley::onnx_import

@@ -1,13 +1,19 @@
 // LSTM, GRU, RNN: steps come first in ONNX, each direction has an axis, and gates have another order.
 
+#include "libcore/ops/recurrent.h"
+
 #include <algorithm>
 
 #include "libcore/onnx/import/import.h"
-#include "libcore/ops/recurrent.h"
+#include "libcore/ops/binary.h"
+#include "libcore/ops/matmul.h"
 #include "libcore/ops/shape.h"
+#include "libcore/ops/unary.h"
 
 namespace galley::onnx_import {
 namespace {
+
+constexpr int64_t kMostSteps = 1024;  // of a layer that is written out step by step
 
 struct Layer {
   Value x;  // [N,T,C]
@@ -29,64 +35,95 @@ Value gates(Value weight, const std::vector<int64_t>& order, int64_t hidden) {
   return concat(parts, rows);
 }
 
-void recurrent_node(Call& c, const std::vector<int64_t>& order, Results (*run)(const Layer& layer, const std::vector<std::string>& functions), const std::vector<std::string>& usual) {
-  const Value x = c.x(0);
-  const Value w = c.x(1), r = c.x(2);
-  GALLEY_CHECK_INPUT(x.shape().rank() == 3 && w.shape().rank() == 3 && r.shape().rank() == 3, "input and weights want 3 dimensions: ", x.type(), ", ", w.type(), ", ", r.type());
-  const std::string direction = c.text("direction", "forward");
-  const int64_t hidden = c.integer("hidden_size", r.shape()[2]), directions = w.shape()[0], count = static_cast<int64_t>(order.size());
-  if (direction != "forward" && direction != "reverse" && direction != "bidirectional") c.refuse(cat("direction ", direction, " is not known"));
-  GALLEY_CHECK_INPUT(directions == (direction == "bidirectional" ? 2 : 1), "direction is ", direction, ", the weight ", w.type());
-  GALLEY_CHECK_INPUT(hidden >= 1 && r.shape()[2] == hidden && w.shape()[1] == count * hidden, "hidden_size is ", hidden, ", the weights are ", w.type(), " and ", r.type());
-  if (c.integer("layout", 0) != 0) c.refuse("layout is 1 (the batch first), 0 is known");
-  if (c.integer("input_forget", 0) != 0 || c.find("clip") != nullptr) c.refuse("it has clip or input_forget");
-  for (const char* ignored : {"activation_alpha", "activation_beta"}) c.find(ignored);
-  if (c.has(4) && !c.constant(4)) c.refuse("its samples have lengths of their own (sequence_lens)");
-  if (c.has(4)) {
-    for (const int64_t length : c.ints(4)) GALLEY_CHECK_INPUT(length == x.shape()[0], "a sample has ", length, " of ", x.shape()[0], " steps (sequence_lens): all are known");
-  }
-  if (c.has(7)) c.refuse("it has peepholes");
-  std::vector<std::string> functions = c.texts("activations");
-  if (functions.empty()) {
-    for (int64_t d = 0; d < directions; ++d) functions.insert(functions.end(), usual.begin(), usual.end());
-  }
-  GALLEY_CHECK_INPUT(functions.size() == usual.size() * static_cast<size_t>(directions), "it names ", functions.size(), " activations");
+using Run = Results (*)(const Layer& layer, const std::vector<std::string>& functions);
 
-  const Value steps = transpose(x, 0, 1);
-  std::vector<Results> made;
-  for (int64_t d = 0; d < directions; ++d) {
-    const auto part = [&](Value all) { return squeeze(slice(all, 0, d, d + 1), 0); };
-    Layer layer{.x = steps, .reverse = direction == "reverse" || d == 1};
-    layer.weights.ih = gates(part(w), order, hidden);
-    layer.weights.hh = gates(part(r), order, hidden);
-    if (c.has(3)) {
-      const Value both = part(c.x(3));
-      GALLEY_CHECK_INPUT(both.shape() == Shape({2 * count * hidden}), "the bias is ", both.type(), ", ", 2 * count * hidden, " numbers are wanted");
-      layer.weights.bias_ih = gates(slice(both, 0, 0, count * hidden), order, hidden);
-      layer.weights.bias_hh = gates(slice(both, 0, count * hidden, 2 * count * hidden), order, hidden);
-    }
-    if (c.has(5)) layer.h0 = part(c.x(5));
-    if (c.has(6)) layer.c0 = part(c.x(6));
-    const auto begin = functions.begin() + d * static_cast<int64_t>(usual.size());
+/// The node but for its weights' values.
+struct Form {
+  std::vector<int64_t> order;  // Galley's gates by the file's places
+  int64_t hidden = 0, directions = 1;
+  bool reverse = false, batch_first = false;
+  std::vector<std::string> functions;  // of all directions
+
+  int64_t gates() const { return static_cast<int64_t>(order.size()); }
+};
+
+void check_lengths(const Call& c, int64_t steps) {
+  if (!c.has(4)) return;
+  if (!c.constant(4)) c.refuse("its samples have lengths of their own (sequence_lens)");
+  for (const int64_t length : c.ints(4))
+    GALLEY_CHECK_INPUT(length == steps, "a sample has ", length, " of ", steps, " steps (sequence_lens): all are known");
+}
+
+Form form_of(Call& c, std::vector<int64_t> order, const std::vector<std::string>& usual) {
+  Form form{.order = std::move(order), .functions = {}};
+  const Value x = c.x(0), w = c.x(1), r = c.x(2);
+  GALLEY_CHECK_INPUT(x.shape().rank() == 3 && w.shape().rank() == 3 && r.shape().rank() == 3,
+                     "input and weights want 3 dimensions: ", x.type(), ", ", w.type(), ", ", r.type());
+  const std::string direction = c.text("direction", "forward");
+  form.hidden = c.integer("hidden_size", r.shape()[2]);
+  form.directions = w.shape()[0];
+  form.reverse = direction == "reverse";
+  form.batch_first = c.integer("layout", 0) != 0;
+  if (direction != "forward" && direction != "reverse" && direction != "bidirectional")
+    c.refuse(cat("direction ", direction, " is not known"));
+  GALLEY_CHECK_INPUT(form.directions == (direction == "bidirectional" ? 2 : 1), "direction is ", direction, ", the weight ", w.type());
+  GALLEY_CHECK_INPUT(form.hidden >= 1 && r.shape()[2] == form.hidden && w.shape()[1] == form.gates() * form.hidden, "hidden_size is ",
+                     form.hidden, ", the weights are ", w.type(), " and ", r.type());
+  if (c.integer("input_forget", 0) != 0 || c.find("clip") != nullptr) c.refuse("it has clip or input_forget");
+  for (const char* ignored : {"activation_alpha", "activation_beta", "output_sequence"}) c.find(ignored);
+  check_lengths(c, x.shape()[form.batch_first ? 1 : 0]);
+  if (c.has(7)) c.refuse("it has peepholes");
+  form.functions = c.texts("activations");
+  if (form.functions.empty()) {
+    for (int64_t d = 0; d < form.directions; ++d) form.functions.insert(form.functions.end(), usual.begin(), usual.end());
+  }
+  GALLEY_CHECK_INPUT(form.functions.size() == usual.size() * static_cast<size_t>(form.directions), "it names ", form.functions.size(),
+                     " activations");
+  return form;
+}
+
+/// Weights and states of one direction.
+Layer layer_of(Call& c, const Form& form, Value steps, int64_t d) {
+  const int64_t rows = form.gates() * form.hidden;
+  const auto part = [&](Value all, int64_t axis) { return squeeze(slice(all, axis, d, d + 1), axis); };
+  Layer layer{.x = steps, .reverse = form.reverse || d == 1};
+  layer.weights.ih = gates(part(c.x(1), 0), form.order, form.hidden);
+  layer.weights.hh = gates(part(c.x(2), 0), form.order, form.hidden);
+  if (c.has(3)) {
+    const Value both = part(c.x(3), 0);
+    GALLEY_CHECK_INPUT(both.shape() == Shape({2 * rows}), "the bias is ", both.type(), ", ", 2 * rows, " numbers are wanted");
+    layer.weights.bias_ih = gates(slice(both, 0, 0, rows), form.order, form.hidden);
+    layer.weights.bias_hh = gates(slice(both, 0, rows, 2 * rows), form.order, form.hidden);
+  }
+  const int64_t axis = form.batch_first ? 1 : 0;
+  if (c.has(5)) layer.h0 = part(c.x(5), axis);
+  if (c.has(6)) layer.c0 = part(c.x(6), axis);
+  return layer;
+}
+
+void recurrent_node(Call& c, const std::vector<int64_t>& order, Run run, const std::vector<std::string>& usual) {
+  const Form form = form_of(c, order, usual);
+  const Value steps = form.batch_first ? c.x(0) : transpose(c.x(0), 0, 1);
+  // [N,T,directions,H] and [N,directions,H] where the batch is first, else [T,directions,N,H] and [directions,N,H].
+  std::vector<Value> y, h, cells;
+  const int64_t sequence_axis = form.batch_first ? 2 : 1, state_axis = form.batch_first ? 1 : 0;
+  for (int64_t d = 0; d < form.directions; ++d) {
+    const auto begin = form.functions.begin() + d * static_cast<int64_t>(usual.size());
     const std::vector<std::string> own(begin, begin + static_cast<int64_t>(usual.size()));
     if (own != usual && usual.size() > 1) c.refuse("its activations are not the usual ones");
-    made.push_back(run(layer, own));
-  }
-  // [T,directions,N,H] and [directions,N,H].
-  std::vector<Value> y, h, cells;
-  for (const Results& result : made) {
-    y.push_back(unsqueeze(transpose(result.y, 0, 1), 1));
-    h.push_back(unsqueeze(result.h, 0));
-    if (result.c) cells.push_back(unsqueeze(result.c, 0));
+    const Results result = run(layer_of(c, form, steps, d), own);
+    y.push_back(unsqueeze(form.batch_first ? result.y : transpose(result.y, 0, 1), sequence_axis));
+    h.push_back(unsqueeze(result.h, state_axis));
+    if (result.c) cells.push_back(unsqueeze(result.c, state_axis));
   }
   const auto join = [](const std::vector<Value>& parts, int64_t axis) {
     ConcatAttrs attrs;
     attrs.axis = axis;
     return parts.size() == 1 ? parts.front() : concat(parts, attrs);
   };
-  if (c.wants_output(0)) c.set(0, join(y, 1));
-  if (c.wants_output(1)) c.set(1, join(h, 0));
-  if (c.wants_output(2) && !cells.empty()) c.set(2, join(cells, 0));
+  if (c.wants_output(0)) c.set(0, join(y, sequence_axis));
+  if (c.wants_output(1)) c.set(1, join(h, state_axis));
+  if (c.wants_output(2) && !cells.empty()) c.set(2, join(cells, state_axis));
 }
 
 RecurrentAttrs how(const Layer& layer, bool save) {
@@ -98,14 +135,41 @@ RecurrentAttrs how(const Layer& layer, bool save) {
 
 template <bool kSave>
 Results run_lstm(const Layer& layer, const std::vector<std::string>&) {
-  GALLEY_CHECK_INPUT(bool(layer.h0) == bool(layer.c0), "it has one of the two initial states");
-  const Lstm made = lstm(layer.x, layer.weights, layer.h0, layer.c0, how(layer, kSave));
+  // Both states or none.
+  const auto state = [&](Value own, Value other) {
+    return own || !other ? own : full(other.graph(), {.dtype = other.dtype(), .shape = other.shape()}, 0);
+  };
+  const Lstm made = lstm(layer.x, layer.weights, state(layer.h0, layer.c0), state(layer.c0, layer.h0), how(layer, kSave));
   return {made.y, made.h, made.c};
 }
 template <bool kSave>
 Results run_gru(const Layer& layer, const std::vector<std::string>&) {
   const Gru made = gru(layer.x, layer.weights, layer.h0, how(layer, kSave));
   return {made.y, made.h, {}};
+}
+/// The reset before the product (linear_before_reset=0), step by step: Galley's layer has it after, as PyTorch.
+Results run_gru_by_steps(const Layer& layer, const std::vector<std::string>&) {
+  const int64_t samples = layer.x.shape()[0], steps = layer.x.shape()[1], hidden = layer.weights.hh.shape()[1];
+  GALLEY_CHECK_INPUT(steps >= 1 && steps <= kMostSteps, "it has ", steps,
+                     " steps with the reset before the product (linear_before_reset=0), 1 to ", kMostSteps, " are known");
+  const auto rows = [&](Value all, int64_t first, int64_t last) { return all ? slice(all, 0, first * hidden, last * hidden) : Value(); };
+  const Value fed = linear(layer.x, layer.weights.ih, layer.weights.bias_ih);  // [N,T,3H]: r, z, n
+  const Value gates_hh = rows(layer.weights.hh, 0, 2), gates_bias = rows(layer.weights.bias_hh, 0, 2);
+  const Value new_hh = rows(layer.weights.hh, 2, 3), new_bias = rows(layer.weights.bias_hh, 2, 3);
+  Value h = layer.h0 ? layer.h0 : full(layer.x.graph(), {.dtype = layer.x.dtype(), .shape = {samples, hidden}}, 0);
+  std::vector<Value> all(static_cast<size_t>(steps));
+  for (int64_t i = 0; i < steps; ++i) {
+    const int64_t t = layer.reverse ? steps - 1 - i : i;
+    const Value now = squeeze(slice(fed, 1, t, t + 1), 1);
+    const Value both = sigmoid(add(slice(now, 1, 0, 2 * hidden), linear(h, gates_hh, gates_bias)));
+    const Value reset = slice(both, 1, 0, hidden), update = slice(both, 1, hidden, 2 * hidden);
+    const Value candidate = tanh(add(slice(now, 1, 2 * hidden, 3 * hidden), linear(mul(reset, h), new_hh, new_bias)));
+    h = add(candidate, mul(update, sub(h, candidate)));
+    all[static_cast<size_t>(t)] = unsqueeze(h, 1);
+  }
+  ConcatAttrs attrs;
+  attrs.axis = 1;
+  return {concat(all, attrs), h, {}};
 }
 Results run_rnn(const Layer& layer, const std::vector<std::string>& functions) {
   RnnAttrs attrs;
@@ -120,7 +184,7 @@ void lstm_node(Call& c) {  // i o f c -> i f g o
   recurrent_node(c, {0, 2, 3, 1}, c.to.builder().training() ? run_lstm<true> : run_lstm<false>, {"Sigmoid", "Tanh", "Tanh"});
 }
 void gru_node(Call& c) {  // z r h -> r z n
-  if (c.integer("linear_before_reset", 0) != 1) c.refuse("the reset comes before the product (linear_before_reset=0)", "export it from PyTorch, which does the other");
+  if (c.integer("linear_before_reset", 0) == 0) return recurrent_node(c, {1, 0, 2}, run_gru_by_steps, {"Sigmoid", "Tanh"});
   recurrent_node(c, {1, 0, 2}, c.to.builder().training() ? run_gru<true> : run_gru<false>, {"Sigmoid", "Tanh"});
 }
 void rnn_node(Call& c) { recurrent_node(c, {0}, run_rnn, {"Tanh"}); }

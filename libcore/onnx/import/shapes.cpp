@@ -1,32 +1,23 @@
-// What moves elements or knows their number; reductions.
+// What moves elements or knows their number.
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
-#include "libcore/onnx/import/import.h"
+#include "libcore/onnx/import/indices.h"
 #include "libcore/ops/binary.h"
-#include "libcore/ops/reduce.h"
 #include "libcore/ops/shape.h"
-#include "libcore/ops/softmax.h"
 
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kLargest = int64_t{1} << 40;  // of a size that the file gives
-
-int64_t axis_in(int64_t axis, int64_t rank) {
-  GALLEY_CHECK_INPUT(axis >= -rank && axis < rank, "axis ", axis, " is out of range for rank ", rank);
-  return axis < 0 ? axis + rank : axis;
-}
-Shape shape_of(const std::vector<int64_t>& sizes) {
-  GALLEY_CHECK_INPUT(sizes.size() <= static_cast<size_t>(Shape::kMaxRank), "an array of ", sizes.size(), " dimensions, at most ", Shape::kMaxRank, " are known");
-  for (const int64_t size : sizes) GALLEY_CHECK_INPUT(size >= 0 && size <= kLargest, "an array has the size ", size);
-  return Shape(std::span<const int64_t>(sizes));
-}
+constexpr int64_t kLargest = int64_t{1} << 40;     // of a size that the file gives
+constexpr int64_t kMostMasked = int64_t{1} << 22;  // elements of a table that a node needs
 
 void constant(Call& c) {
   if (const OnnxAttribute* value = c.find("value"); value != nullptr) {
-    GALLEY_CHECK_INPUT(value->tensor && value->tensor->dtype, "its value has the type ", value->tensor ? value->tensor->dtype_text : "?", ", with which Galley does not compute");
+    GALLEY_CHECK_INPUT(value->tensor && value->tensor->dtype, "its value has the type ", value->tensor ? value->tensor->dtype_text : "?",
+                       ", with which Galley does not compute");
     return c.set_constant(c.to.read(*value->tensor));
   }
   if (c.find("value_int") != nullptr) {
@@ -63,7 +54,8 @@ void constant_of_shape(Call& c) {
     list.from_doubles(std::vector<double>(static_cast<size_t>(shape.elements()), fill));
     return c.set_constant(list);
   }
-  GALLEY_CHECK_INPUT(dtype != DType::kF64 && dtype != DType::kF16 && dtype != DType::kBF16, "it makes numbers of ", dtype, ": Galley computes in f32");
+  GALLEY_CHECK_INPUT(dtype != DType::kF64 && dtype != DType::kF16 && dtype != DType::kBF16, "it makes numbers of ", dtype,
+                     ": Galley computes in f32");
   c.set(full(c.to.builder().graph(), {.dtype = dtype, .shape = shape}, fill));
 }
 
@@ -89,8 +81,11 @@ void reshape_node(Call& c) {
     GALLEY_CHECK_INPUT(to[i] >= -1 && to[i] <= kLargest, "a new size is ", to[i]);
   }
   // A file that was made for one batch spells it in its shapes.
-  if (const auto spelled = c.to.other_batch(); spelled && !to.empty() && to[0] == *spelled && x.shape().rank() > 0 && x.shape()[0] == c.to.batch()) to[0] = c.to.batch();
-  GALLEY_CHECK_INPUT(to.size() <= static_cast<size_t>(Shape::kMaxRank), "an array of ", to.size(), " dimensions, at most ", Shape::kMaxRank, " are known");
+  if (const auto spelled = c.to.other_batch();
+      spelled && !to.empty() && to[0] == *spelled && x.shape().rank() > 0 && c.to.spells_batch(c.node, x.shape()[0] % *c.to.batch() == 0))
+    to[0] = *c.to.batch();
+  GALLEY_CHECK_INPUT(to.size() <= static_cast<size_t>(Shape::kMaxRank), "an array of ", to.size(), " dimensions, at most ", Shape::kMaxRank,
+                     " are known");
   ReshapeAttrs attrs;
   attrs.shape = to;
   c.set(reshape(x, attrs));
@@ -164,7 +159,7 @@ void split_node(Call& c) {
   const int64_t axis = axis_in(c.integer("axis", 0), x.shape().rank()), size = x.shape()[static_cast<int>(axis)];
   const auto count = static_cast<int64_t>(c.node.outputs.size());
   c.integer("num_outputs", count);
-  std::vector<int64_t> sizes = c.has(1) ? c.ints(1) : std::vector<int64_t>{};
+  std::vector<int64_t> sizes = c.has(1) ? c.ints(1) : c.ints("split", {});  // an attribute before opset 13
   if (sizes.empty()) {
     const int64_t each = count == 0 ? 0 : (size + count - 1) / count;
     for (int64_t i = 0; i < count; ++i) sizes.push_back(std::clamp<int64_t>(size - i * each, 0, each));
@@ -179,53 +174,99 @@ void split_node(Call& c) {
   GALLEY_CHECK_INPUT(start == size, "its sizes add up to ", start, " of ", size);
 }
 
+/// One axis, whose places may run backward.
+Value cut(Call& c, Value x, int axis, int64_t start, int64_t end, int64_t step) {
+  const int64_t size = x.shape()[axis];
+  const auto from_zero = [&](int64_t i, int64_t least, int64_t most) {
+    return std::clamp(i < 0 ? (i < -size ? least : i + size) : i, least, most);
+  };
+  if (step > 0) {
+    SliceAttrs attrs;
+    attrs.axis = axis;
+    attrs.start = from_zero(start, 0, size);
+    attrs.end = std::max(attrs.start, from_zero(end, 0, size));
+    attrs.step = std::min(step, size + 1);
+    return slice(x, attrs);
+  }
+  const int64_t first = from_zero(start, -1, size - 1), last = from_zero(end, -1, size - 1), by = std::max(step, -size - 1);
+  GALLEY_CHECK_INPUT((first - last) / -by <= kMostMasked, "it takes ", (first - last) / -by, " elements backward");
+  std::vector<int64_t> places;
+  for (int64_t i = first; i > last && i >= 0; i += by) places.push_back(i);
+  return places.empty() ? slice(x, axis, 0, 0) : at_places(c, x, axis, places);
+}
+
+/// Ranges are attributes before opset 10.
 void slice_node(Call& c) {
   Value x = c.x(0);
-  const std::vector<int64_t> starts = c.ints(1), ends = c.ints(2);
+  const bool old = c.find("starts") != nullptr;
+  const std::vector<int64_t> starts = old ? c.ints("starts", {}) : c.ints(1), ends = old ? c.ints("ends", {}) : c.ints(2);
   std::vector<int64_t> axes(starts.size()), steps(starts.size(), 1);
   std::iota(axes.begin(), axes.end(), 0);
+  if (old) axes = c.ints("axes", axes);
   if (c.has(3)) axes = c.ints(3);
   if (c.has(4)) steps = c.ints(4);
-  GALLEY_CHECK_INPUT(ends.size() == starts.size() && axes.size() == starts.size() && steps.size() == starts.size(), "starts, ends, axes and steps have different numbers");
+  GALLEY_CHECK_INPUT(ends.size() == starts.size() && axes.size() == starts.size() && steps.size() == starts.size(),
+                     "starts, ends, axes and steps have different numbers");
   for (size_t i = 0; i < starts.size(); ++i) {
-    GALLEY_CHECK_INPUT(steps[i] >= 1, "the step is ", steps[i], ", forward ones are known");
-    SliceAttrs attrs;
-    attrs.axis = axis_in(axes[i], x.shape().rank());
-    const int64_t size = x.shape()[static_cast<int>(attrs.axis)];
-    attrs.start = std::clamp(starts[i], -size, size);
-    attrs.end = ends[i] < -size ? 0 : std::min(ends[i], size);
-    attrs.step = std::min(steps[i], size + 1);
-    if (ends[i] < -size) attrs.start = 0;
-    x = slice(x, attrs);
+    GALLEY_CHECK_INPUT(steps[i] != 0, "the step is 0");
+    x = cut(c, x, axis_in(axes[i], x.shape().rank()), starts[i], ends[i], steps[i]);
   }
   c.set(x);
 }
 
+/// Places of the input that stand `more` elements before and after an axis of `size`.
+std::vector<int64_t> padded_places(const Call& c, const std::string& mode, int64_t size, int64_t before, int64_t after) {
+  std::vector<int64_t> places;
+  GALLEY_CHECK_INPUT(size >= 1 && before + after <= (1 << 24), "it pads an axis of ", size);
+  for (int64_t i = -before; i < size + after; ++i) {
+    if (mode == "edge") {
+      places.push_back(std::clamp<int64_t>(i, 0, size - 1));
+    } else if (mode == "wrap") {
+      places.push_back((i % size + size) % size);
+    } else if (mode == "reflect") {
+      const int64_t period = std::max<int64_t>(1, 2 * (size - 1)), at = (i % period + period) % period;
+      places.push_back(at < size ? at : period - at);
+    } else {
+      c.refuse(cat("mode ", mode, " is not known"));
+    }
+  }
+  return places;
+}
+
+double pad_value(Call& c) {
+  if (!c.has(2)) return c.real("value", 0);
+  const std::optional<double> known = c.scalar(2);
+  GALLEY_CHECK_INPUT(known.has_value(), "its value must be known before the model runs");
+  return *known;
+}
+
+/// Sizes are attributes before opset 11. Negative ones cut.
 void pad_node(Call& c) {
-  const Value x = c.x(0);
+  Value x = c.x(0);
   const std::string mode = c.text("mode", "constant");
-  if (mode != "constant") c.refuse(cat("mode ", mode, " is not known, constant is"));
-  const std::vector<int64_t> pads = c.ints(1);
+  const std::vector<int64_t> pads = c.has(1) ? c.ints(1) : c.ints("pads", {});
   const auto rank = static_cast<size_t>(x.shape().rank());
   std::vector<int64_t> axes(rank);
   std::iota(axes.begin(), axes.end(), 0);
   if (c.has(3)) axes = c.ints(3);
   GALLEY_CHECK_INPUT(pads.size() == 2 * axes.size(), "it has ", pads.size(), " pads for ", axes.size(), " axes");
-  double value = 0;
-  if (c.has(2)) {
-    const std::optional<double> known = c.scalar(2);
-    GALLEY_CHECK_INPUT(known.has_value(), "its value must be known before the model runs");
-    value = *known;
-  }
   PadAttrs attrs;
   attrs.padding.assign(2 * rank, 0);
-  attrs.value = value;
+  attrs.value = pad_value(c);
   for (size_t i = 0; i < axes.size(); ++i) {
-    const auto axis = static_cast<size_t>(axis_in(axes[i], x.shape().rank()));
-    for (size_t side : {0u, 1u}) {
-      const int64_t more = pads[side * axes.size() + i];
-      GALLEY_CHECK_INPUT(more >= 0 && more <= (1 << 24), "a pad is ", more);
-      attrs.padding[2 * axis + side] = more;
+    const int axis = axis_in(axes[i], x.shape().rank());
+    int64_t before = pads[i], after = pads[axes.size() + i];
+    for (const int64_t more : {before, after}) GALLEY_CHECK_INPUT(more >= -(1 << 24) && more <= (1 << 24), "a pad is ", more);
+    const int64_t size = x.shape()[axis], first = std::max<int64_t>(0, -before), last = size - std::max<int64_t>(0, -after);
+    GALLEY_CHECK_INPUT(first <= last, "it cuts more than the ", size, " elements of axis ", axis);
+    if (first > 0 || last < size) x = slice(x, axis, first, last);
+    before = std::max<int64_t>(0, before);
+    after = std::max<int64_t>(0, after);
+    if (mode == "constant") {
+      attrs.padding[static_cast<size_t>(2 * axis)] = before;
+      attrs.padding[static_cast<size_t>(2 * axis + 1)] = after;
+    } else if (before + after > 0) {
+      x = at_places(c, x, axis, padded_places(c, mode, x.shape()[axis], before, after));
     }
   }
   const bool none = std::all_of(attrs.padding.begin(), attrs.padding.end(), [](int64_t more) { return more == 0; });
@@ -238,45 +279,114 @@ void expand_node(Call& c) {
   c.set(to == x.shape() ? x : broadcast_to(x, to));
 }
 
-// ---- reductions
+void size_node(Call& c) {
+  const Item& item = c.item(0);
+  Tensor count(DType::kI64, {});
+  *count.data_as<int64_t>() = item.value ? item.value.shape().elements() : item.constant.elements();
+  c.set_constant(count);
+}
 
-template <Value (*kReduce)(Value, const ReduceAttrs&)>
-void reduce_node(Call& c) {
+/// One axis after the other: a new axis of copies, joined with it.
+void tile_node(Call& c) {
+  Value x = c.x(0);
+  const std::vector<int64_t> repeats = c.ints(1);
+  const int rank = x.shape().rank();
+  GALLEY_CHECK_INPUT(static_cast<int>(repeats.size()) == rank && rank < Shape::kMaxRank, "it has ", repeats.size(), " repeats for ",
+                     x.type());
+  for (int axis = 0; axis < rank; ++axis) {
+    const int64_t count = repeats[static_cast<size_t>(axis)];
+    GALLEY_CHECK_INPUT(count >= 0 && count <= (1 << 24), "it repeats ", count, " times");
+    if (count == 1) continue;
+    Shape spread = x.shape(), joined = x.shape();
+    joined[axis] *= count;
+    spread = unsqueeze(x, axis).shape();
+    spread[axis] = count;
+    x = reshape(broadcast_to(unsqueeze(x, axis), spread), joined);
+  }
+  c.set(x);
+}
+
+/// Blocks of pixels from channels. DCR: a block's channels are apart by all channels of the result; CRD: side by side.
+void depth_to_space(Call& c) {
   const Value x = c.x(0);
-  ReduceAttrs attrs;
-  attrs.axes = c.axes(1, {});
-  attrs.keepdim = c.integer("keepdims", 1) != 0;
-  const bool nothing = c.integer("noop_with_empty_axes", 0) != 0;
-  if (attrs.axes.empty() && nothing) return c.pass(0);
-  c.set(kReduce(x, attrs));
+  GALLEY_CHECK_INPUT(x.shape().rank() == 4, "the input wants dimensions [N,C,H,W], has ", x.type());
+  const int64_t block = c.integer("blocksize", 0), n = x.shape()[0], h = x.shape()[2], w = x.shape()[3];
+  GALLEY_CHECK_INPUT(block >= 1 && block <= 4096 && x.channels() % (block * block) == 0, "blocksize is ", block, " for ", x.type());
+  const int64_t channels = x.channels() / (block * block);
+  const std::string mode = c.text("mode", "DCR");
+  if (mode != "DCR" && mode != "CRD") c.refuse(cat("mode ", mode, " is not known"));
+  const Value y = mode == "DCR" ? permute(reshape(x, {n, block, block, channels, h, w}), {0, 3, 4, 1, 5, 2})
+                                : permute(reshape(x, {n, channels, block, block, h, w}), {0, 1, 4, 2, 5, 3});
+  c.set(reshape(y, {n, channels, h * block, w * block}));
+}
+void space_to_depth(Call& c) {
+  const Value x = c.x(0);
+  GALLEY_CHECK_INPUT(x.shape().rank() == 4, "the input wants dimensions [N,C,H,W], has ", x.type());
+  const int64_t block = c.integer("blocksize", 0), n = x.shape()[0], channels = x.channels();
+  GALLEY_CHECK_INPUT(block >= 1 && block <= 4096 && x.shape()[2] % block == 0 && x.shape()[3] % block == 0, "blocksize is ", block, " for ",
+                     x.type());
+  const int64_t h = x.shape()[2] / block, w = x.shape()[3] / block;
+  c.set(reshape(permute(reshape(x, {n, channels, h, block, w, block}), {0, 3, 5, 1, 2, 4}), {n, channels * block * block, h, w}));
 }
 
-void argmax_node(Call& c) {
-  ArgmaxAttrs attrs;
-  attrs.axis = c.integer("axis", 0);
-  attrs.keepdim = c.integer("keepdims", 1) != 0;
-  if (c.integer("select_last_index", 0) != 0) c.refuse("of equal values it takes the last (select_last_index=1)");
-  c.set(argmax(c.x(0), attrs));
+/// The upper or lower triangle of each matrix; zeros elsewhere.
+void triangle(Call& c) {
+  const Value x = c.x(0);
+  GALLEY_CHECK_INPUT(x.shape().rank() >= 2, "the input is no matrix: ", x.type());
+  int64_t k = 0;
+  if (c.has(1)) {
+    const std::vector<int64_t> given = c.ints(1);
+    GALLEY_CHECK_INPUT(given.size() == 1, "k is no number");
+    k = given[0];
+  }
+  const bool upper = c.integer("upper", 1) != 0;
+  const int64_t rows = x.shape()[-2], columns = x.shape()[-1];
+  GALLEY_CHECK_INPUT(rows * columns <= kMostMasked, "a triangle of ", x.type(), " is too large");
+  if (rows * columns == 0) return c.pass(0);
+  Tensor kept(DType::kBool, {rows, columns});
+  std::vector<double> values;
+  const int64_t diagonal = std::clamp(k, -rows - columns, rows + columns);
+  for (int64_t i = 0; i < rows * columns; ++i)
+    values.push_back((upper ? i % columns - i / columns >= diagonal : i % columns - i / columns <= diagonal) ? 1 : 0);
+  kept.from_doubles(values);
+  c.set(where(c.table(kept), x, c.scalar_value(x.dtype(), 0)));
 }
 
-void topk_node(Call& c) {
-  TopkAttrs attrs;
-  const std::vector<int64_t> k = c.ints(1);
-  GALLEY_CHECK_INPUT(k.size() == 1, "k is no number");
-  attrs.k = k[0];
-  attrs.axis = c.integer("axis", -1);
-  c.integer("sorted", 1);
-  if (c.integer("largest", 1) != 1) c.refuse("it takes the smallest (largest=0)");
-  const TopK made = topk(c.x(0), attrs);
-  c.set(0, made.values);
-  c.set(1, made.indices);
+/// Ones on a diagonal, of the input's shape alone.
+void eye_like(Call& c) {
+  const Item& item = c.item(0);
+  const Shape shape = item.value ? item.value.shape() : item.constant.shape();
+  GALLEY_CHECK_INPUT(shape.rank() == 2 && shape.elements() <= kMostMasked, "the input is no matrix, or too large: ", shape);
+  DType dtype = item.value ? item.value.dtype() : item.constant.dtype();
+  if (c.find("dtype") != nullptr) {
+    const OnnxType* type = find_onnx_type(static_cast<int32_t>(std::clamp<int64_t>(c.integer("dtype", 0), 0, 1000)));
+    if (type == nullptr || !type->dtype) c.refuse("its dtype is one with which Galley does not compute");
+    dtype = *type->dtype;
+  }
+  const int64_t k = std::clamp<int64_t>(c.integer("k", 0), -(kMostMasked + 1), kMostMasked + 1);
+  std::vector<double> values;
+  for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(i % shape[1] - i / shape[1] == k ? 1 : 0);
+  Tensor eye(dtype, shape);
+  eye.from_doubles(values);
+  c.set_constant(eye);
 }
 
-template <Value (*kSoftmax)(Value, const SoftmaxAttrs&)>
-void softmax_node(Call& c) {
-  SoftmaxAttrs attrs;
-  attrs.axis = c.integer("axis", -1);
-  c.set(kSoftmax(c.x(0), attrs));
+/// Known numbers alone: how many there are must be known.
+void range_node(Call& c) {
+  std::vector<double> given;
+  for (size_t i : {0u, 1u, 2u}) {
+    const std::optional<double> known = c.scalar(i);
+    GALLEY_CHECK_INPUT(known.has_value() && std::isfinite(*known), "its numbers must be known before the model runs");
+    given.push_back(*known);
+  }
+  GALLEY_CHECK_INPUT(given[2] != 0, "its step is 0");
+  const double count = std::ceil((given[1] - given[0]) / given[2]);
+  GALLEY_CHECK_INPUT(count <= static_cast<double>(kMostMasked), "it counts ", count, " numbers");
+  std::vector<double> values;
+  for (int64_t i = 0; i < static_cast<int64_t>(count); ++i) values.push_back(given[0] + static_cast<double>(i) * given[2]);
+  Tensor list(c.constant(0)->dtype(), {static_cast<int64_t>(values.size())});
+  list.from_doubles(values);
+  c.set_constant(list);
 }
 
 }  // namespace
@@ -285,6 +395,9 @@ MakeTable shape_rows() {
   return {{"Constant", constant},
           {"ConstantOfShape", constant_of_shape},
           {"Shape", shape_node},
+          {"Size", size_node},
+          {"Range", range_node},
+          {"EyeLike", eye_like},
           {"Reshape", reshape_node},
           {"Flatten", flatten_node},
           {"Squeeze", squeeze_node},
@@ -295,14 +408,10 @@ MakeTable shape_rows() {
           {"Slice", slice_node},
           {"Pad", pad_node},
           {"Expand", expand_node},
-          {"ReduceMean", reduce_node<mean>},
-          {"ReduceSum", reduce_node<sum>},
-          {"ReduceMax", reduce_node<amax>},
-          {"ReduceMin", reduce_node<amin>},
-          {"ArgMax", argmax_node},
-          {"TopK", topk_node},
-          {"Softmax", softmax_node<softmax>},
-          {"LogSoftmax", softmax_node<log_softmax>}};
+          {"Tile", tile_node},
+          {"DepthToSpace", depth_to_space},
+          {"SpaceToDepth", space_to_depth},
+          {"Trilu", triangle}};
 }
 
 }  // namespace galley::onnx_import

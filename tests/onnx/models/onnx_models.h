@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "libcore/base/named_options.h"
 #include "libcore/nn/zoo.h"
 #include "libcore/onnx/import/model.h"
 #include "libcore/runtime/compile.h"
@@ -17,22 +18,36 @@
 
 namespace galley {
 
+/// What a recipe may say of an ONNX file besides its path.
+struct OnnxChoice {
+  std::vector<int64_t> shape = {};
+  std::map<std::string, std::vector<int64_t>> inputs = {};  // shapes by name
+  std::vector<std::string> outputs = {};
+};
+
 /// The model that is an ONNX file, as a recipe would name it.
-inline Component onnx_component(const std::string& path) {
-  class Path : public Setter {
+inline Component onnx_component(const std::string& path, const OnnxChoice& choice = {}) {
+  class Choose : public Setter {
    public:
-    explicit Path(std::string path) : Setter("path", {}), path_(std::move(path)) {}
+    Choose(std::string path, const OnnxChoice& choice) : Setter("path", {}), path_(std::move(path)), choice_(choice) {}
     using Setter::option;
-    void option(const OptionInfo& info, std::string& value) override {
-      if (info.name == "path") value = path_;
+    void option(const OptionInfo&, std::string& value) override { value = path_; }
+    void option(const OptionInfo&, std::vector<int64_t>& value) override { value = choice_.shape; }
+    void option(const OptionInfo&, std::vector<std::string>& value) override { value = choice_.outputs; }
+    void section(const OptionInfo&, Options& value) override {
+      for (const auto& [name, shape] : choice_.inputs) {
+        Setter sizes("shape", {shape.begin(), shape.end()});
+        dynamic_cast<NamedOptions&>(value).add(name).options(sizes);
+      }
     }
 
    private:
     std::string path_;
-  } setter(path);
+    const OnnxChoice& choice_;
+  } choose(path, choice);
   add_onnx_models();
   Component model = default_model("onnx");
-  model.params->options(setter);
+  model.params->options(choose);
   return model;
 }
 
@@ -74,6 +89,40 @@ inline Tensor compute(const Captured& model, const Tensor& input) {
   return execution.output("output").clone();
 }
 
+/// All outputs by the file's names, for batches of the model's inputs in their order.
+inline std::map<std::string, Tensor> compute_outputs(const Component& component, const std::vector<Tensor>& inputs) {
+  const ModelInfo info = model_info(component);
+  Captured made;
+  Builder b(made.graph, {.mode = Mode::kEvaluation});
+  NamedValues values;
+  const std::vector<ModelInput> named_inputs = info.all_inputs();
+  for (size_t i = 0; i < inputs.size(); ++i)
+    values.emplace_back(named_inputs[i].name, b.input(named_inputs[i].name, {.dtype = inputs[i].dtype(), .shape = inputs[i].shape()}));
+  std::vector<std::string> names;
+  for (const auto& [name, value] : build_model(b, component, values)) {
+    made.graph.add_output(name, value);
+    names.push_back(name);
+  }
+  made.graph.remove_dead_nodes();
+  made.parameters = b.take_parameters();
+  ParameterStore store;
+  for (const ParameterSpec& spec : made.parameters) {
+    store.declare(spec.name, spec.type, spec.role);
+    store.set(spec.name, values_of(spec));
+  }
+  CompileOptions how;
+  how.backend = open_backend("cpu", {.memory_format = LayoutMode::kContiguous});
+  how.parameter_formats = store.formats();
+  Execution execution(compile(made.graph, how), store);
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (execution.takes(named_inputs[i].name)) execution.feed(named_inputs[i].name, inputs[i]);
+  }
+  execution.run();
+  std::map<std::string, Tensor> results;
+  for (const std::string& name : names) results.emplace(name, execution.output(name).clone());
+  return results;
+}
+
 /// Keeps NaN.
 inline double largest_difference(const Tensor& a, const Tensor& b) {
   EXPECT_EQ(a.shape(), b.shape());
@@ -95,7 +144,8 @@ inline double largest(const Tensor& a) {
 inline Tensor numbers(const Shape& shape, DType dtype = DType::kF32) {
   Tensor input(dtype, shape);
   std::vector<double> values;
-  for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(dtype == DType::kI64 ? static_cast<double>(i * 7 % 11) : std::sin(0.7 * static_cast<double>(i) + 0.3));
+  for (int64_t i = 0; i < shape.elements(); ++i)
+    values.push_back(dtype == DType::kI64 ? static_cast<double>(i * 7 % 11) : std::sin(0.7 * static_cast<double>(i) + 0.3));
   input.from_doubles(values);
   return input;
 }

@@ -1,0 +1,326 @@
+// Elements at indices: Gather and Scatter in their forms, OneHot, and others by the same means.
+
+#include "libcore/onnx/import/indices.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include "libcore/ops/binary.h"
+#include "libcore/ops/embedding.h"
+#include "libcore/ops/index.h"
+#include "libcore/ops/reduce.h"
+#include "libcore/ops/shape.h"
+
+namespace galley::onnx_import {
+namespace {
+
+constexpr int64_t kMostIndices = int64_t{1} << 24;
+
+int64_t product_of(const Shape& shape, int begin, int end) {
+  int64_t product = 1;
+  for (int axis = begin; axis < end; ++axis) product *= shape[axis];
+  return product;
+}
+
+/// Indices as i64, where negative ones count from the end of `size` elements. Those that the model is fed stay as they are: tokens.
+Value from_zero(Call& c, size_t input, int64_t size) {
+  Value index = c.x(input);
+  GALLEY_CHECK_INPUT(index.dtype() == DType::kI64 || index.dtype() == DType::kI32, "its indices are ", index.type(),
+                     ", int64 and int32 are known");
+  const std::optional<Tensor> known = c.constant(input);
+  if (known) {
+    GALLEY_CHECK_INPUT(known->elements() <= kMostIndices, "it has ", known->elements(), " known indices");
+    std::vector<int64_t> at = to_ints(*known);
+    bool changed = false;
+    for (int64_t& i : at) {
+      GALLEY_CHECK_INPUT(i >= -size && i < size, "index ", i, " is out of range for ", size, " elements");
+      changed = changed || i < 0;
+      if (i < 0) i += size;
+    }
+    if (!changed) return index;
+    const Tensor list = from_ints(at);
+    return c.table(Tensor(DType::kI64, known->shape(), {}, list.storage()));
+  }
+  const ValueInfo& info = index.graph().value(index.id());
+  if (info.role == ValueRole::kInput || c.opset() < 11) return index;
+  return where(less(index, c.scalar_value(index.dtype(), 0)), add(index, c.scalar_value(index.dtype(), static_cast<double>(size))), index);
+}
+
+/// A range of known indices, of rank 0 or 1; an empty one where they are none.
+std::optional<std::vector<int64_t>> known_places(Call& c, size_t input, int64_t size) {
+  const std::optional<Tensor> known = c.constant(input);
+  if (!known || known->shape().rank() > 1 || known->elements() < 1 || known->elements() > kMostIndices) return std::nullopt;
+  std::vector<int64_t> at = to_ints(*known);
+  for (int64_t& i : at) {
+    GALLEY_CHECK_INPUT(i >= -size && i < size, "index ", i, " is out of range for ", size, " elements");
+    if (i < 0) i += size;
+  }
+  return at;
+}
+bool is_range(const std::vector<int64_t>& places) {
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (places[i] != places[0] + static_cast<int64_t>(i)) return false;
+  }
+  return true;
+}
+
+/// Parts of an axis; rows of a table of weights by indices.
+void gather_node(Call& c) {
+  const Item& data = c.item(0);
+  const bool weight = data.is_weight && !data.transposed && data.constant.shape().rank() == 2;
+  const Value x = weight && !c.constant(1) ? c.to.parameter(c.to.item(c.node.inputs[0]), "weight", "embedding") : c.x(0);
+  const int axis = axis_in(c.integer("axis", 0), x.shape().rank());
+  const int64_t size = x.shape()[axis];
+  if (const auto places = known_places(c, 1, size); places && is_range(*places)) {
+    const Value part = slice(x, axis, places->front(), places->back() + 1);
+    return c.set(c.constant(1)->shape().rank() == 0 ? squeeze(part, axis) : part);
+  }
+  c.set(taken(x, axis, from_zero(c, 1, size)));
+}
+
+void gather_elements(Call& c) {
+  Value x = c.x(0);
+  const int axis = axis_in(c.integer("axis", 0), x.shape().rank());
+  const Value index = from_zero(c, 1, x.shape()[axis]);
+  GALLEY_CHECK_INPUT(index.shape().rank() == x.shape().rank(), "indices ", index.type(), " of ", x.type());
+  for (int d = 0; d < x.shape().rank(); ++d) {
+    GALLEY_CHECK_INPUT(d == axis || index.shape()[d] <= x.shape()[d], "indices ", index.type(), " of ", x.type());
+    if (d != axis && index.shape()[d] != x.shape()[d]) x = slice(x, d, 0, index.shape()[d]);
+  }
+  c.set(gather(x, index, axis));
+}
+
+/// Tuples of indices [...,k] of the first k axes of `shape` from `batch` on, as one index of these axes in a row.
+Value flat_index(Call& c, size_t input, const Shape& shape, int batch) {
+  const Value index = c.x(input);
+  GALLEY_CHECK_INPUT(index.dtype() == DType::kI64 || index.dtype() == DType::kI32, "its indices are ", index.type(),
+                     ", int64 and int32 are known");
+  GALLEY_CHECK_INPUT(index.shape().rank() >= 1, "its indices are a number");
+  const int64_t k = index.shape()[-1];
+  GALLEY_CHECK_INPUT(k >= 1 && batch + k <= shape.rank(), "its indices have ", k, " numbers, the data ", shape);
+  Value flat;
+  for (int i = 0; i < static_cast<int>(k); ++i) {
+    const double size = static_cast<double>(shape[batch + i]);
+    const Value part = squeeze(slice(index, -1, i, i + 1), -1), zero = c.scalar_value(part.dtype(), 0);
+    const Value from = where(less(part, zero), add(part, c.scalar_value(part.dtype(), size)), part);
+    flat = flat ? add(mul(flat, c.scalar_value(part.dtype(), size)), from) : from;
+  }
+  return flat;
+}
+
+void gather_nd(Call& c) {
+  const Value x = c.x(0);
+  const int batch = static_cast<int>(c.integer("batch_dims", 0));
+  const Shape& shape = x.shape();
+  GALLEY_CHECK_INPUT(batch >= 0 && batch < shape.rank() && c.x(1).shape().rank() > batch, "batch_dims is ", batch, " for ", x.type());
+  Value index = flat_index(c, 1, shape, batch);
+  const int last = batch + static_cast<int>(c.x(1).shape()[-1]);
+  const int64_t rows = product_of(shape, batch, last), batches = product_of(shape, 0, batch);
+  if (batch > 0) {
+    // Each batch has rows of its own in the table.
+    Shape each;
+    for (int d = 0; d < index.shape().rank(); ++d) each.push_back(d < batch ? index.shape()[d] : 1);
+    GALLEY_CHECK_INPUT(each.elements() == batches, "batch_dims is ", batch, " for ", x.type(), " and indices ", c.x(1).type());
+    const Value number = reshape(iota(x.graph(), index.dtype(), Shape{batches}, 0), each);
+    index = add(index, mul(number, c.scalar_value(index.dtype(), static_cast<double>(rows))));
+  }
+  Shape table{batches * rows};
+  for (int d = last; d < shape.rank(); ++d) table.push_back(shape[d]);
+  c.set(taken(reshape(x, table), 0, index));
+}
+
+// ---- scatter
+
+enum class Join { kReplace, kAdd };
+Join join_of(Call& c) {
+  const std::string how = c.text("reduction", "none");
+  if (how != "none" && how != "add") c.refuse(cat("reduction ", how, " is not known, none and add are"));
+  return how == "add" ? Join::kAdd : Join::kReplace;
+}
+
+/// `data` with `updates` at indices of an axis, both of the updates' shape.
+Value scattered(Call& c, Value data, Value index, Value updates, int axis, Join join) {
+  const int64_t size = data.shape()[axis];
+  const Value sums = scatter_add(updates, index, axis, size);
+  if (join == Join::kAdd) return add(data, sums);
+  const Value ones = full(data.graph(), {.dtype = DType::kI32, .shape = updates.shape()}, 1);
+  const Value hits = scatter_add(ones, index, axis, size);
+  return where(greater(hits, c.scalar_value(DType::kI32, 0)), sums, data);
+}
+
+/// With reduction none an element that is written twice has one of both values: not their sum.
+void check_unique(Call& c, const std::optional<Tensor>& known, size_t tuple, Join join) {
+  if (join == Join::kAdd || !known || tuple == 0) return;
+  const std::vector<int64_t> at = to_ints(*known);
+  std::set<std::vector<int64_t>> seen;
+  for (size_t i = 0; i + tuple <= at.size(); i += tuple) {
+    if (!seen.insert({at.begin() + static_cast<int64_t>(i), at.begin() + static_cast<int64_t>(i + tuple)}).second)
+      c.refuse("it writes to one element twice");
+  }
+}
+
+void scatter_elements(Call& c) {
+  const Value x = c.x(0), updates = c.x(2);
+  const int axis = axis_in(c.integer("axis", 0), x.shape().rank()), rank = x.shape().rank();
+  const Join join = join_of(c);
+  const Value index = from_zero(c, 1, x.shape()[axis]);
+  GALLEY_CHECK_INPUT(index.shape() == updates.shape() && index.shape().rank() == rank, "indices ", index.type(), " and updates ",
+                     updates.type(), " of ", x.type());
+  GALLEY_CHECK_INPUT(updates.dtype() == x.dtype(), "updates ", updates.type(), " of ", x.type());
+  if (join == Join::kReplace && !c.constant(1)) {
+    if (index.shape()[axis] != 1) c.refuse("its indices are computed: an element that is written twice would be wrong");
+  } else if (join == Join::kReplace) {
+    // Places along the axis, line by line.
+    const Tensor known = *c.constant(1);
+    const std::vector<int64_t> at = to_ints(known);
+    const int64_t inner = product_of(known.shape(), axis + 1, rank), count = known.shape()[axis];
+    std::set<std::pair<int64_t, int64_t>> seen;
+    for (int64_t i = 0; i < static_cast<int64_t>(at.size()); ++i) {
+      const int64_t line = i / (inner * count) * inner + i % inner, place = at[static_cast<size_t>(i)];
+      if (!seen.insert({line, place < 0 ? place + x.shape()[axis] : place}).second) c.refuse("it writes to one element twice");
+    }
+  }
+  // Indices may cover a part of the other axes: that part of the data changes.
+  Value part = x;
+  std::vector<int64_t> padding(static_cast<size_t>(2 * rank), 0);
+  bool whole = true;
+  for (int d = 0; d < rank; ++d) {
+    if (d == axis || index.shape()[d] == x.shape()[d]) continue;
+    GALLEY_CHECK_INPUT(index.shape()[d] <= x.shape()[d], "indices ", index.type(), " of ", x.type());
+    part = slice(part, d, 0, index.shape()[d]);
+    padding[static_cast<size_t>(2 * d + 1)] = x.shape()[d] - index.shape()[d];
+    whole = false;
+  }
+  const Value changed = scattered(c, part, index, updates, axis, join);
+  if (whole) return c.set(changed);
+  const Value inside = pad(full(x.graph(), {.dtype = DType::kI32, .shape = part.shape()}, 1), padding);
+  c.set(where(greater(inside, c.scalar_value(DType::kI32, 0)), pad(changed, padding), x));
+}
+
+void scatter_nd(Call& c) {
+  const Value x = c.x(0), updates = c.x(2);
+  const Join join = join_of(c);
+  const Value index = flat_index(c, 1, x.shape(), 0);
+  const auto k = static_cast<int>(c.x(1).shape()[-1]);
+  const int64_t rows = product_of(x.shape(), 0, k), width = product_of(x.shape(), k, x.shape().rank()), count = index.shape().elements();
+  GALLEY_CHECK_INPUT(updates.dtype() == x.dtype() && updates.shape().elements() == count * width, "updates ", updates.type(), " of ",
+                     x.type(), " at indices ", c.x(1).type());
+  if (join == Join::kReplace && !c.constant(1) && count != 1)
+    c.refuse("its indices are computed: an element that is written twice would be wrong");
+  check_unique(c, c.constant(1), static_cast<size_t>(k), join);
+  const Value places = broadcast_to(reshape(index, {count, 1}), Shape{count, width});
+  c.set(reshape(scattered(c, reshape(x, {rows, width}), places, reshape(updates, {count, width}), 0, join), x.shape()));
+}
+
+/// Indices out of range give no one at all.
+void one_hot_node(Call& c) {
+  const std::vector<double> depth = c.constant(1) ? c.constant(1)->to_doubles() : std::vector<double>();
+  GALLEY_CHECK_INPUT(depth.size() == 1 && depth[0] >= 1 && depth[0] <= static_cast<double>(kMostIndices),
+                     "its depth must be known before the model runs");
+  const auto classes = static_cast<int64_t>(depth[0]);
+  const Value x = c.x(0), index = cast(x, DType::kI64);
+  const int rank = index.shape().rank() + 1, axis = axis_in(c.integer("axis", -1), rank);
+  const Value zero = c.scalar_value(DType::kI64, 0),
+              from = where(less(index, zero), add(index, c.scalar_value(DType::kI64, static_cast<double>(classes))), index);
+  Shape shape;
+  for (int d = 0; d < rank; ++d) shape.push_back(d == axis ? classes : 1);
+  const Value hit = equal(unsqueeze(from, axis), iota(x.graph(), DType::kI64, shape, axis)), values = c.x(2);
+  GALLEY_CHECK_INPUT(values.shape() == Shape({2}), "its values are ", values.type(), ", two are wanted");
+  const auto value = [&](int64_t i) { return reshape(slice(values, 0, i, i + 1), Shape{}); };
+  c.set(where(hit, value(1), value(0)));
+}
+
+/// A condition that is known.
+void compress(Call& c) {
+  const std::optional<Tensor> known = c.constant(1);
+  GALLEY_CHECK_INPUT(known && known->shape().rank() == 1,
+                     "its condition must be known before the model runs: the size of the result depends on it");
+  Value x = c.x(0);
+  const bool flat = c.find("axis") == nullptr;
+  const int axis = flat ? 0 : axis_in(c.integer("axis", 0), x.shape().rank());
+  if (flat) x = reshape(x, {-1});
+  const std::vector<int64_t> condition = to_ints(*known);
+  std::vector<int64_t> places;
+  for (int64_t i = 0; i < std::min(x.shape()[axis], static_cast<int64_t>(condition.size())); ++i) {
+    if (condition[static_cast<size_t>(i)] != 0) places.push_back(i);
+  }
+  GALLEY_CHECK_INPUT(!places.empty(), "it picks nothing");
+  c.set(at_places(c, x, axis, places));
+}
+
+/// The first steps of each sample backward; how many is known.
+void reverse_sequence(Call& c) {
+  const Value x = c.x(0);
+  const int time = axis_in(c.integer("time_axis", 0), x.shape().rank()), batch = axis_in(c.integer("batch_axis", 1), x.shape().rank());
+  const std::vector<int64_t> lengths = c.ints(1);
+  const int64_t steps = x.shape()[time], count = x.shape()[batch];
+  GALLEY_CHECK_INPUT(time != batch && static_cast<int64_t>(lengths.size()) == count && steps * count <= kMostIndices, "it has ",
+                     lengths.size(), " lengths for ", x.type());
+  std::vector<int64_t> at;
+  for (int64_t i = 0; i < steps * count; ++i) {
+    const int64_t step = time < batch ? i / count : i % steps, length = lengths[static_cast<size_t>(time < batch ? i % count : i / steps)];
+    GALLEY_CHECK_INPUT(length >= 0 && length <= steps, "a length is ", length, " of ", steps, " steps");
+    at.push_back(step < length ? length - 1 - step : step);
+  }
+  const Tensor list = from_ints(at);
+  Shape shape;
+  for (int d = 0; d < x.shape().rank(); ++d) shape.push_back(d == time ? steps : d == batch ? count : 1);
+  c.set(gather(x, broadcast_to(c.table(Tensor(DType::kI64, shape, {}, list.storage())), x.shape()), time));
+}
+
+}  // namespace
+
+Value at_places(Call& c, Value x, int axis, const std::vector<int64_t>& places) {
+  if (is_range(places)) return slice(x, axis, places.front(), places.back() + 1);
+  return taken(x, axis, c.table(from_ints(places)));
+}
+
+Value reversed(Call& c, Value x, int axis) {
+  GALLEY_CHECK_INPUT(x.shape()[axis] <= kMostIndices, "it turns ", x.type(), " around");
+  std::vector<int64_t> places(static_cast<size_t>(x.shape()[axis]));
+  std::iota(places.rbegin(), places.rend(), 0);
+  return places.size() < 2 ? x : at_places(c, x, axis, places);
+}
+
+Value taken(Value x, int axis, Value index) {
+  const int rank = x.shape().rank(), added = index.shape().rank();
+  GALLEY_CHECK_INPUT(rank - 1 + added <= Shape::kMaxRank, "its result has ", rank - 1 + added, " dimensions");
+  std::vector<int64_t> order{axis}, back;
+  Shape shape = index.shape();
+  for (int d = 0; d < rank; ++d) {
+    if (d == axis) continue;
+    order.push_back(d);
+    shape.push_back(x.shape()[d]);
+  }
+  const int64_t rows = x.shape()[axis];
+  const int64_t width = product_of(x.shape(), 0, axis) * product_of(x.shape(), axis + 1, rank);
+  GALLEY_CHECK_INPUT(rows >= 1 && width >= 1, "it picks from an empty array: ", x.type());
+  const Value table = axis == 0 && rank == 2 ? x : reshape(axis == 0 ? x : permute(x, order), {rows, width});
+  Value picked;
+  if (is_floating(x.dtype())) {
+    picked = embedding(table, index);
+  } else {
+    const int64_t count = index.shape().elements();
+    picked = gather(table, broadcast_to(reshape(index, {count, 1}), Shape{count, width}), 0);
+  }
+  if (!(picked.shape() == shape)) picked = reshape(picked, shape);
+  for (int d = 0; d < axis; ++d) back.push_back(added + d);
+  for (int d = 0; d < added; ++d) back.push_back(d);
+  for (int d = axis; d < rank - 1; ++d) back.push_back(added + d);
+  return axis == 0 || added == 0 ? picked : permute(picked, back);
+}
+
+MakeTable index_rows() {
+  return {{"Gather", gather_node},
+          {"GatherElements", gather_elements},
+          {"GatherND", gather_nd},
+          {"ScatterElements", scatter_elements},
+          {"Scatter", scatter_elements},
+          {"ScatterND", scatter_nd},
+          {"OneHot", one_hot_node},
+          {"Compress", compress},
+          {"ReverseSequence", reverse_sequence}};
+}
+
+}  // namespace galley::onnx_import
