@@ -250,8 +250,13 @@ Item& Importer::turned(const std::string& name) {
   if (item.constant.defined()) return item;
   const Tensor& values = items_.at(name).constant;
   const int64_t rows = values.shape()[0], columns = values.shape()[1];
-  item.constant = Tensor(DType::kF32, {columns, rows});
   item.is_weight = true;
+  if (!options_.values) {
+    const int64_t offset = static_cast<const std::byte*>(values.data()) - values.storage()->data();
+    item.constant = Tensor(DType::kF32, {columns, rows}, {}, values.storage(), offset);
+    return item;
+  }
+  item.constant = Tensor(DType::kF32, {columns, rows});
   const float* from = values.data_as<float>();
   float* to = item.constant.data_as<float>();
   for (int64_t r = 0; r < rows; ++r) {

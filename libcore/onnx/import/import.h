@@ -110,6 +110,7 @@ struct ImportOptions {
   std::vector<std::string> outputs;       // of the file, the main one first; nodes that none of them needs are left out
   std::optional<int64_t> batch;           // samples, where the first size of all inputs counts them
   std::optional<int64_t> declared_batch;  // what the file says instead, where it says a number
+  bool values = true;                     // of weights; without, the capture is for shapes alone, and no weight is copied
   const NodeSet* spelled =
       nullptr;  // nodes that spell the declared batch in their sizes, as a capture has found them; null: this one finds them
 };

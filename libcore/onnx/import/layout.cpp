@@ -144,7 +144,7 @@ NamedValues feeds(Builder& b, const FileLayout& layout, int64_t batch) {
 std::string find_rows(const std::shared_ptr<const Source>& source, FileLayout& layout, int64_t batch) {
   Graph graph;
   Builder b(graph, {.mode = Mode::kEvaluation});
-  Importer importer(b, source, {.outputs = layout.outputs, .batch = batch, .declared_batch = layout.declared_batch});
+  Importer importer(b, source, {.outputs = layout.outputs, .batch = batch, .declared_batch = layout.declared_batch, .values = false});
   for (const auto& [name, value] : importer.run(feeds(b, layout, batch))) graph.add_output(name, value);
   layout.spelled = importer.spelled();
   layout.output_rank = graph.type(graph.outputs().front().second).shape.rank();
