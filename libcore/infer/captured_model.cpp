@@ -29,7 +29,8 @@ std::map<std::string, ValueId> module_results(const Graph& graph) {
   std::map<std::string, ValueId> results;
   for (const Node& node : graph.nodes()) {
     if (node.phase != Phase::kForward || node.outputs.empty()) continue;
-    for (size_t end = node.path.size(); end != std::string::npos && end > 0; end = node.path.rfind('.', end - 1)) results[node.path.substr(0, end)] = node.outputs[0];
+    for (size_t end = node.path.size(); end != std::string::npos && end > 0; end = node.path.rfind('.', end - 1))
+      results[node.path.substr(0, end)] = node.outputs[0];
   }
   return results;
 }

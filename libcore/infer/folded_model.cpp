@@ -18,7 +18,8 @@ FoldedModel::FoldedModel(const Session& session) : engine_(session.backend()) {
   std::vector<std::string> names;
   for (const auto& [name, id] : constants.graph.outputs()) names.push_back(name);
   engine_.follow_store();
-  const auto program = engine_.program({.mode = "constants"}, "weights with their batch norms folded in", [&] { return std::move(constants.graph); });
+  const auto program =
+      engine_.program({.mode = "constants"}, "weights with their batch norms folded in", [&] { return std::move(constants.graph); });
   const std::unique_ptr<Execution> execution = engine_.bind(program);
   execution->run();
   for (const std::string& name : names) constants_[name] = execution->output(name);

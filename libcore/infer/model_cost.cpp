@@ -10,7 +10,8 @@ namespace galley {
 
 std::optional<ModelCost> model_cost(const std::string& model, int64_t input_size) {
   const ComponentKinds kinds = recipe_components().models;
-  if (std::none_of(kinds.begin(), kinds.end(), [&](const ComponentKind& kind) { return kind.type == model && is_zoo_model(kind.type); })) return std::nullopt;
+  if (std::none_of(kinds.begin(), kinds.end(), [&](const ComponentKind& kind) { return kind.type == model && is_zoo_model(kind.type); }))
+    return std::nullopt;
   const Component component = default_model(model);
   const ModelInfo info = model_info(component);
   TensorType input;

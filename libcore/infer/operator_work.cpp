@@ -25,7 +25,8 @@ struct OperatorCase {
 };
 
 [[noreturn]] void bad_case(const std::string& text, const std::string& why) {
-  throw Error(ErrorCode::kUsage, cat("the case '", text, "': ", why)).suggest("e.g. relu:16x64x56x56, conv2d:mb16ic64ih56oc64kh3, conv2d:16x64x56x56+64x64x3x3:padding=1,stride=2");
+  throw Error(ErrorCode::kUsage, cat("the case '", text, "': ", why))
+      .suggest("e.g. relu:16x64x56x56, conv2d:mb16ic64ih56oc64kh3, conv2d:16x64x56x56+64x64x3x3:padding=1,stride=2");
 }
 
 std::vector<std::string> split(const std::string& text, char at) {
@@ -46,7 +47,8 @@ TensorType parse_shape(const std::string& whole, std::string text) {
   TensorType type;
   if (const size_t at = text.find('@'); at != std::string::npos) {
     const std::string dtype = text.substr(at + 1);
-    const std::array<std::pair<std::string_view, DType>, 5> dtypes{{{"f32", DType::kF32}, {"i64", DType::kI64}, {"u8", DType::kU8}, {"i8", DType::kI8}, {"bool", DType::kBool}}};
+    const std::array<std::pair<std::string_view, DType>, 5> dtypes{
+        {{"f32", DType::kF32}, {"i64", DType::kI64}, {"u8", DType::kU8}, {"i8", DType::kI8}, {"bool", DType::kBool}}};
     const auto found = std::find_if(dtypes.begin(), dtypes.end(), [&](const auto& item) { return item.first == dtype; });
     if (found == dtypes.end()) bad_case(whole, cat("'", dtype, "' is no dtype here: f32, i64, u8, i8 or bool"));
     type.dtype = found->second;
@@ -82,9 +84,11 @@ class LetterSizes {
   LetterSizes(std::string whole, std::map<std::string, int64_t> sizes) : whole_(std::move(whole)), sizes_(std::move(sizes)) {}
 
   void check(const OpDef& op) const {
-    static const std::set<std::string> matrix{"mb", "ic", "oc"}, convolution{"mb", "ic", "ih", "iw", "oc", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw", "g"};
+    static const std::set<std::string> matrix{"mb", "ic", "oc"},
+        convolution{"mb", "ic", "ih", "iw", "oc", "kh", "kw", "sh", "sw", "ph", "pw", "dh", "dw", "g"};
     for (const auto& [name, value] : sizes_) {
-      if ((op.letters == CaseLetters::kMatrix ? matrix : convolution).count(name) == 0) bad_case(whole_, cat("'", name, "' is no size of ", op.name));
+      if ((op.letters == CaseLetters::kMatrix ? matrix : convolution).count(name) == 0)
+        bad_case(whole_, cat("'", name, "' is no size of ", op.name));
     }
   }
   int64_t need(const char* name) const {
@@ -110,13 +114,15 @@ struct LayerShapes {
 
 LayerShapes convolution_of(const LetterSizes& sizes) {
   const int64_t batch = sizes.get("mb", 1), in = sizes.need("ic"), out = sizes.need("oc");
-  const int64_t height = sizes.need("ih"), width = sizes.get("iw", height), kh = sizes.need("kh"), kw = sizes.get("kw", kh), groups = sizes.get("g", 1);
+  const int64_t height = sizes.need("ih"), width = sizes.get("iw", height), kh = sizes.need("kh"), kw = sizes.get("kw", kh),
+                groups = sizes.get("g", 1);
   const int64_t sh = sizes.get("sh", 1), sw = sizes.get("sw", sh), dh = sizes.get("dh", 1), dw = sizes.get("dw", dh);
   const int64_t ph = sizes.get("ph", (kh - 1) * dh / 2), pw = sizes.get("pw", (kw - 1) * dw / 2);
   LayerShapes layer{.x = {batch, in, height, width}, .weight = {out, in / groups, kh, kw}};
   layer.y = {batch, out, (height + 2 * ph - dh * (kh - 1) - 1) / sh + 1, (width + 2 * pw - dw * (kw - 1) - 1) / sw + 1};
   const auto two = [](int64_t a, int64_t b) { return cat("[", a, ", ", b, "]"); };
-  layer.attributes = {{"stride", two(sh, sw)}, {"padding", two(ph, pw)}, {"dilation", two(dh, dw)}, {"groups", cat(groups)}, {"input_size", two(height, width)}, {"kernel_size", two(kh, kw)}};
+  layer.attributes = {{"stride", two(sh, sw)}, {"padding", two(ph, pw)},           {"dilation", two(dh, dw)},
+                      {"groups", cat(groups)}, {"input_size", two(height, width)}, {"kernel_size", two(kh, kw)}};
   return layer;
 }
 
@@ -139,8 +145,8 @@ class OptionNames final : public OptionVisitor {
   void choice(const OptionInfo& info, int&, std::span<const std::string_view>) override { names.emplace_back(info.name); }
 };
 
-/// The required inputs of those sizes: x, a weight, the gradient of the result, or a vector of an element for each output channel. Operators on integers take
-/// u8 and i8, and make u8.
+/// The required inputs of those sizes: x, a weight, the gradient of the result, or a vector of an element for each output channel.
+/// Operators on integers take u8 and i8, and make u8.
 void from_letters(const OpDef& op, OperatorCase& result, const LetterSizes& sizes) {
   sizes.check(op);
   const LayerShapes layer = op.letters == CaseLetters::kMatrix ? matrix_of(sizes) : convolution_of(sizes);
@@ -161,7 +167,9 @@ void from_letters(const OpDef& op, OperatorCase& result, const LetterSizes& size
   }
   OptionNames options;
   op.make_attrs()->options(options);
-  const auto add = [&](const std::string& name, const std::string& value) { result.attributes += cat(result.attributes.empty() ? "" : ", ", name, ": ", value); };
+  const auto add = [&](const std::string& name, const std::string& value) {
+    result.attributes += cat(result.attributes.empty() ? "" : ", ", name, ": ", value);
+  };
   for (const std::string& name : options.names) {
     if (const auto found = layer.attributes.find(name); found != layer.attributes.end()) add(name, found->second);
     if (integers && name == "output_dtype") add(name, "u8");
@@ -176,10 +184,12 @@ void check_inputs(const std::string& whole, const OperatorCase& wanted) {
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     const Port& port = op.inputs[i];
     if (port.optional || port.variadic) continue;
-    if (i >= wanted.inputs.size() || !wanted.inputs[i]) bad_case(whole, cat("the shape of '", port.name, "' is missing: ", op.name, " takes ", all));
+    if (i >= wanted.inputs.size() || !wanted.inputs[i])
+      bad_case(whole, cat("the shape of '", port.name, "' is missing: ", op.name, " takes ", all));
   }
   const bool any_number = !op.inputs.empty() && op.inputs.back().variadic;
-  if (!any_number && wanted.inputs.size() > op.inputs.size()) bad_case(whole, cat("there are ", wanted.inputs.size(), " shapes, but ", op.name, " takes ", all.empty() ? "none" : all));
+  if (!any_number && wanted.inputs.size() > op.inputs.size())
+    bad_case(whole, cat("there are ", wanted.inputs.size(), " shapes, but ", op.name, " takes ", all.empty() ? "none" : all));
 }
 
 OperatorCase parse_case(const std::string& text) {
@@ -190,7 +200,8 @@ OperatorCase parse_case(const std::string& text) {
     std::vector<std::string> names;
     for (const OpDef* op : all_ops()) names.emplace_back(op->name);
     const std::string near = nearest(result.op, names);
-    throw Error(ErrorCode::kUsage, cat("there is no operator '", result.op, "'")).suggest(near.empty() ? "galley-benchmark op --dry-run lists all" : cat("did you mean '", near, "'?"));
+    throw Error(ErrorCode::kUsage, cat("there is no operator '", result.op, "'"))
+        .suggest(near.empty() ? "galley-benchmark op --dry-run lists all" : cat("did you mean '", near, "'?"));
   }
   if (parts.size() < 2 || parts.size() > 3) bad_case(text, "it should be NAME:SHAPES or NAME:SHAPES:ATTRIBUTES");
   const OpDef& op = find_op(result.op);
@@ -238,13 +249,20 @@ Graph graph_of(const OperatorCase& wanted, const std::string& text) {
       continue;
     }
     // Weights are parameters where the kernel chooses their format; updated state must be.
-    const bool updated = std::any_of(op.updates.begin(), op.updates.end(), [&](const InPlace& update) { return update.input == static_cast<int>(i); });
+    const bool updated =
+        std::any_of(op.updates.begin(), op.updates.end(), [&](const InPlace& update) { return update.input == static_cast<int>(i); });
     const bool weight = op.work == WorkClass::kProduct && op.has_weight_format(i);
-    inputs.push_back(graph.add_input(cat("in", i), *wanted.inputs[i], updated ? ValueRole::kState : weight ? ValueRole::kParameter : ValueRole::kInput).id());
+    inputs.push_back(
+        graph.add_input(cat("in", i), *wanted.inputs[i],
+                        updated  ? ValueRole::kState
+                        : weight ? ValueRole::kParameter
+                                 : ValueRole::kInput)
+            .id());
   }
   const std::vector<Value> outputs = graph.add_node(op, attributes, inputs);
   for (size_t i = 0; i < outputs.size(); ++i) {
-    if (std::none_of(op.updates.begin(), op.updates.end(), [&](const InPlace& update) { return update.output == static_cast<int>(i); })) graph.add_output(cat("out", i), outputs[i]);
+    if (std::none_of(op.updates.begin(), op.updates.end(), [&](const InPlace& update) { return update.output == static_cast<int>(i); }))
+      graph.add_output(cat("out", i), outputs[i]);
   }
   return graph;
 }
@@ -256,22 +274,33 @@ struct OperatorParts {
 };
 
 std::shared_ptr<const Program> compile_case(Engine& engine, const OperatorCase& wanted, const std::string& text) {
-  return engine.program({.mode = "operator", .variant = text}, "a single operator", [&] { return graph_of(wanted, text); }, ParameterFormats::kLead);
+  return engine.program(
+      {.mode = "operator", .variant = text}, "a single operator", [&] { return graph_of(wanted, text); }, ParameterFormats::kLead);
 }
 
-/// Indices stay below every usual table and class count, those of 8 bits (taps of a pooling window) below two; counts and random keys are 0; quantized
-/// values fill their range.
+/// Indices stay below every usual table and class count, those of 8 bits (taps of a pooling window) below two; counts and random keys are
+/// 0; quantized values fill their range.
 Tensor random_input(const TensorType& type, PortKind kind) {
   const int64_t below = kind == PortKind::kScalar ? 1 : 1000, levels = kind == PortKind::kIndex ? 2 : 256;
   Tensor tensor(type.dtype, type.shape);
   RandomStream stream(0, "operator input", static_cast<uint64_t>(type.shape.elements()));
   for (int64_t i = 0; i < tensor.elements(); ++i) {
     switch (type.dtype) {
-      case DType::kF32: tensor.data_as<float>()[i] = static_cast<float>(0.1 + 0.9 * stream.uniform()); break;  // logarithms and roots are at home here
-      case DType::kI64: tensor.data_as<int64_t>()[i] = static_cast<int64_t>(stream.below(static_cast<uint64_t>(below))); break;
-      case DType::kI8: tensor.data_as<int8_t>()[i] = static_cast<int8_t>(static_cast<int64_t>(stream.below(255)) - 127); break;
-      case DType::kU8: tensor.data_as<uint8_t>()[i] = static_cast<uint8_t>(stream.below(static_cast<uint64_t>(levels))); break;
-      default: tensor.data_as<uint8_t>()[i] = static_cast<uint8_t>(stream.below(2)); break;
+      case DType::kF32:
+        tensor.data_as<float>()[i] = static_cast<float>(0.1 + 0.9 * stream.uniform());
+        break;  // logarithms and roots are at home here
+      case DType::kI64:
+        tensor.data_as<int64_t>()[i] = static_cast<int64_t>(stream.below(static_cast<uint64_t>(below)));
+        break;
+      case DType::kI8:
+        tensor.data_as<int8_t>()[i] = static_cast<int8_t>(static_cast<int64_t>(stream.below(255)) - 127);
+        break;
+      case DType::kU8:
+        tensor.data_as<uint8_t>()[i] = static_cast<uint8_t>(stream.below(static_cast<uint64_t>(levels)));
+        break;
+      default:
+        tensor.data_as<uint8_t>()[i] = static_cast<uint8_t>(stream.below(2));
+        break;
     }
   }
   return tensor;

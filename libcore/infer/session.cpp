@@ -22,8 +22,10 @@ void refuse_unavailable(const Recipe& recipe) {
   if (precision.compute != PrecisionName::kF32 && precision.compute != PrecisionName::kBf16) {
     throw Error(ErrorCode::kRecipe, "this version computes in f32 and bf16").key("precision.compute").suggest("precision: bf16");
   }
-  if (precision.master != PrecisionName::kF32) throw Error(ErrorCode::kRecipe, "this version keeps parameters and state in f32").key("precision.master").suggest("leave it out");
-  if (precision.reduce != PrecisionName::kF32) throw Error(ErrorCode::kRecipe, "this version sums in f32").key("precision.reduce").suggest("leave it out");
+  if (precision.master != PrecisionName::kF32)
+    throw Error(ErrorCode::kRecipe, "this version keeps parameters and state in f32").key("precision.master").suggest("leave it out");
+  if (precision.reduce != PrecisionName::kF32)
+    throw Error(ErrorCode::kRecipe, "this version sums in f32").key("precision.reduce").suggest("leave it out");
   if (precision.compute == PrecisionName::kBf16 && recipe.quantize.method == QuantMethod::kQat) {
     throw Error(ErrorCode::kRecipe, "quantization-aware training rounds values of f32").key("precision.compute").suggest("precision: f32");
   }
@@ -32,7 +34,8 @@ void refuse_unavailable(const Recipe& recipe) {
 /// A metric that the run waits for must be one that its evaluations give.
 void check_watched(const Recipe& recipe, const std::vector<std::string>& given, const std::string& metric, const std::string& key) {
   if (!recipe.data.val || !recipe.train.validate) {
-    throw Error(ErrorCode::kRecipe, cat(key, " needs evaluations, and the recipe has no ", recipe.data.val ? "train.validate" : "data.val")).key(key);
+    throw Error(ErrorCode::kRecipe, cat(key, " needs evaluations, and the recipe has no ", recipe.data.val ? "train.validate" : "data.val"))
+        .key(key);
   }
   if (std::find(given.begin(), given.end(), metric) != given.end()) return;
   const std::string near = nearest(metric, given);
@@ -97,7 +100,9 @@ void Session::find_input_shape() {
   const auto found = metadata.find("galley.input");
   if (found == metadata.end() || !metadata.contains(std::string(kQuantizationKey))) return;
   const nlohmann::json shape = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
-  const bool sizes = shape.is_array() && (info_.input_shape.empty() || shape.size() == info_.input_shape.size()) && std::all_of(shape.begin(), shape.end(), [](const auto& size) { return size.is_number_unsigned() && size > 0 && size <= kLargestSide; });
+  const bool sizes = shape.is_array() && (info_.input_shape.empty() || shape.size() == info_.input_shape.size()) &&
+                     std::all_of(shape.begin(), shape.end(),
+                                 [](const auto& size) { return size.is_number_unsigned() && size > 0 && size <= kLargestSide; });
   GALLEY_CHECK_INPUT(sizes, source.from, ": galley.input is ", found->second, ", not the shape of a sample");
   set_input_shape(shape.get<std::vector<int64_t>>());
 }
@@ -115,7 +120,10 @@ void Session::find_vocabulary(bool without_data) {
     tokenizer_ = parse_tokenizer(found->second);
     const std::string type = found->second.substr(0, found->second.find(' '));
     if (type != recipe_.data.tokenizer.type) {
-      throw Error(ErrorCode::kRecipe, cat("the weights ", source.from, " read text by the tokenizer ", type, ", the recipe says ", recipe_.data.tokenizer.type)).key("data.tokenizer").suggest("data.tokenizer.type=" + type);
+      throw Error(ErrorCode::kRecipe,
+                  cat("the weights ", source.from, " read text by the tokenizer ", type, ", the recipe says ", recipe_.data.tokenizer.type))
+          .key("data.tokenizer")
+          .suggest("data.tokenizer.type=" + type);
     }
   }
   if (tokenizer_ == nullptr) {
@@ -131,7 +139,10 @@ void Session::find_vocabulary(bool without_data) {
   }
   const std::optional<int64_t> given = vocabulary_of(model_);
   if (given && *given < tokenizer_->size()) {
-    throw Error(ErrorCode::kRecipe, cat("model.vocab is ", *given, ", the tokenizer ", recipe_.data.tokenizer.type, " has ", tokenizer_->size(), " tokens")).key("model.vocab").suggest("leave it out: the tokenizer says it");
+    throw Error(ErrorCode::kRecipe,
+                cat("model.vocab is ", *given, ", the tokenizer ", recipe_.data.tokenizer.type, " has ", tokenizer_->size(), " tokens"))
+        .key("model.vocab")
+        .suggest("leave it out: the tokenizer says it");
   }
   model_ = with_vocabulary(std::move(model_), tokenizer_->size());
 }
@@ -140,16 +151,21 @@ int64_t Session::threads() const { return recipe_.threads.value_or(compute_threa
 
 LayoutMode Session::layout() const {
   switch (recipe_.memory_format) {
-    case MemoryFormatChoice::kContiguous: return LayoutMode::kContiguous;
+    case MemoryFormatChoice::kContiguous:
+      return LayoutMode::kContiguous;
     case MemoryFormatChoice::kChannelsLast:
-    case MemoryFormatChoice::kChannelsLast3d: return LayoutMode::kChannelsLast;
-    case MemoryFormatChoice::kAuto: break;
+    case MemoryFormatChoice::kChannelsLast3d:
+      return LayoutMode::kChannelsLast;
+    case MemoryFormatChoice::kAuto:
+      break;
   }
   return LayoutMode::kAuto;
 }
 
 std::shared_ptr<const Backend> Session::backend(int threads) const {
-  return open_backend(recipe_.device.str(), {.threads = threads > 0 ? threads : static_cast<int>(this->threads()), .memory_format = layout(), .winograd = recipe_.precision.winograd});
+  return open_backend(recipe_.device.str(), {.threads = threads > 0 ? threads : static_cast<int>(this->threads()),
+                                             .memory_format = layout(),
+                                             .winograd = recipe_.precision.winograd});
 }
 
 BatchTypes Session::input_types(int64_t batch) const {

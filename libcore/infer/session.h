@@ -1,6 +1,6 @@
 #pragma once
-// Session: what a recipe's model and data become before anything runs. Opens the data, captures the model for evaluation and prediction (for
-// training: train/capture_training.h), fills its parameters. Every tool that takes a recipe starts with one.
+// Session: what a recipe's model and data become before anything runs. Opens the data, captures the model for evaluation and prediction
+// (for training: train/capture_training.h), fills its parameters. Every tool that takes a recipe starts with one.
 
 #include <map>
 #include <memory>
@@ -51,8 +51,8 @@ class Session {
   const std::shared_ptr<const Tokenizer>& tokenizer() const { return tokenizer_; }
   int64_t threads() const;
   LayoutMode layout() const;
-  /// The back end of the recipe's device, threads and memory format. `threads`: instead of the recipe's; 0: those. Throws Error (kResource) where
-  /// there is no such device.
+  /// The back end of the recipe's device, threads and memory format. `threads`: instead of the recipe's; 0: those. Throws Error (kResource)
+  /// where there is no such device.
   std::shared_ptr<const Backend> backend(int threads = 0) const;
 
   /// The source of a split ("train", "val", "test"), opened once; follows `from`.

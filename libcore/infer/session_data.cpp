@@ -33,7 +33,10 @@ const Split& split_of(const Recipe& recipe, const std::string& name) {
       throw Error(ErrorCode::kRecipe, cat("the recipe has no data.", at)).key("data." + at).suggest("add it, or name another split");
     }
     if (split->source) return *split;
-    if (split->from.empty()) throw Error(ErrorCode::kRecipe, cat("data.", at, " has no source")).key(cat("data.", at, ".source")).suggest("set data." + at + ".source");
+    if (split->from.empty())
+      throw Error(ErrorCode::kRecipe, cat("data.", at, " has no source"))
+          .key(cat("data.", at, ".source"))
+          .suggest("set data." + at + ".source");
     at = split->from;
   }
   fail(ErrorCode::kRecipe, "data.", name, ".from leads in a circle");
@@ -73,7 +76,9 @@ LoaderOptions Session::loader_options(const std::string& name, int64_t batch) co
   LoaderOptions options;
   if (split->slice) options.order.slice = *split->slice;
   if (split->slice_seed) options.order.slice_seed = static_cast<uint64_t>(*split->slice_seed);
-  if (split->shuffle.buffer) fail(ErrorCode::kRecipe, "data.", name, ".shuffle.buffer is for streams; the sources of this version are read in any order: shuffle: true");
+  if (split->shuffle.buffer)
+    fail(ErrorCode::kRecipe, "data.", name,
+         ".shuffle.buffer is for streams; the sources of this version are read in any order: shuffle: true");
   options.order.shuffle = split->shuffle.enabled;
   options.order.last_batch = static_cast<LastBatchRule>(split->last_batch);
   options.order.batch = batch;
@@ -113,16 +118,21 @@ std::vector<Component> Session::calibration_pipeline() const {
   if (name == "val") return prediction_pipeline();
   if (name == "from_weights") {
     if (auto carried = weights_pipeline()) return *carried;
-    throw Error(ErrorCode::kRecipe, "data.calibration.pipeline: from_weights, but the weights carry no pipeline").key("data.calibration.pipeline").suggest("name a split");
+    throw Error(ErrorCode::kRecipe, "data.calibration.pipeline: from_weights, but the weights carry no pipeline")
+        .key("data.calibration.pipeline")
+        .suggest("name a split");
   }
-  if (recipe_.data.find(name) == nullptr) throw Error(ErrorCode::kRecipe, cat("the recipe has no data.", name)).key("data.calibration.pipeline").suggest("name another split");
+  if (recipe_.data.find(name) == nullptr)
+    throw Error(ErrorCode::kRecipe, cat("the recipe has no data.", name)).key("data.calibration.pipeline").suggest("name another split");
   return pipeline_of(name);
 }
 
 std::vector<Component> Session::prediction_pipeline() const {
   if (recipe_.data.val) return pipeline_of("val");
   if (auto carried = weights_pipeline()) return *carried;
-  throw Error(ErrorCode::kRecipe, "the recipe has no data.val, and its weights carry no pipeline that says how images are prepared").key("data.val.pipeline").suggest("write data.val.pipeline out");
+  throw Error(ErrorCode::kRecipe, "the recipe has no data.val, and its weights carry no pipeline that says how images are prepared")
+      .key("data.val.pipeline")
+      .suggest("write data.val.pipeline out");
 }
 
 std::vector<Component> Session::pipeline_of(const std::string& name) const {
@@ -132,12 +142,15 @@ std::vector<Component> Session::pipeline_of(const std::string& name) const {
   if (auto carried = weights_pipeline()) return *carried;
   const std::string key = cat("data.", name, ".pipeline");
   const bool weights = !recipe_.weights.load.empty();
-  throw Error(ErrorCode::kRecipe, cat(key, ": from_weights, but ", weights ? "the weights carry no pipeline: Galley did not write them" : "the recipe names no weights"))
+  throw Error(ErrorCode::kRecipe, cat(key, ": from_weights, but ",
+                                      weights ? "the weights carry no pipeline: Galley did not write them" : "the recipe names no weights"))
       .key(key)
       .suggest(weights ? "write the pipeline out" : "weights=FILE, or write the pipeline out");
 }
 
-std::vector<std::string> Session::categories() { return sources_.empty() ? std::vector<std::string>() : sources_.begin()->second->categories(); }
+std::vector<std::string> Session::categories() {
+  return sources_.empty() ? std::vector<std::string>() : sources_.begin()->second->categories();
+}
 
 BatchTypes Session::batch_types(const DataLoader& loader) const {
   BatchTypes types;

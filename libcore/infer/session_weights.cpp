@@ -20,11 +20,13 @@ std::optional<std::vector<Component>> Session::weights_pipeline() const {
     const Metadata metadata = read_weights_metadata(source.path());
     const auto found = metadata.find("galley.pipeline");
     if (found != metadata.end()) return parse_pipeline(found->second, cat("galley.pipeline of ", source.from), *recipe_.registry);
-    if (source.published && !source.published->pipeline().empty()) return parse_pipeline(source.published->pipeline(), cat("the pipeline of ", source.published->id()), *recipe_.registry);
+    if (source.published && !source.published->pipeline().empty())
+      return parse_pipeline(source.published->pipeline(), cat("the pipeline of ", source.published->id()), *recipe_.registry);
   }
   if (const std::string file = model_file(model_); !file.empty()) {
     const Metadata metadata = read_weights_metadata(file);
-    if (const auto found = metadata.find("galley.pipeline"); found != metadata.end()) return parse_pipeline(found->second, cat("galley.pipeline of ", file), *recipe_.registry);
+    if (const auto found = metadata.find("galley.pipeline"); found != metadata.end())
+      return parse_pipeline(found->second, cat("galley.pipeline of ", file), *recipe_.registry);
   }
   const PublishedWeights* model_default = recipe_.weights.model_default.get();
   if (recipe_.weights.load.empty() || model_default == nullptr || model_default->pipeline().empty()) return std::nullopt;
@@ -62,7 +64,13 @@ void Session::initialize(const std::vector<ParameterSpec>& parameters, Parameter
   std::vector<LoadRule> rules;
   for (size_t i = 0; i < recipe_.weights.load.size(); ++i) {
     const auto& source = recipe_.weights.load.at<WeightSource>(i);
-    LoadRule rule{.from = source.path(), .ignore = source.ignore, .rename = source.rename, .into = source.into, .strict = source.strict, .cast = source.cast, .check_finite = source.check_finite};
+    LoadRule rule{.from = source.path(),
+                  .ignore = source.ignore,
+                  .rename = source.rename,
+                  .into = source.into,
+                  .strict = source.strict,
+                  .cast = source.cast,
+                  .check_finite = source.check_finite};
     if (source.published) {
       rule.rename.insert(rule.rename.end(), source.published->rename.begin(), source.published->rename.end());
       rule.ignore.insert(rule.ignore.end(), source.published->ignore.begin(), source.published->ignore.end());
@@ -75,9 +83,12 @@ void Session::initialize(const std::vector<ParameterSpec>& parameters, Parameter
   }
   const bool quantized = std::none_of(parameters.begin(), parameters.end(), [](const ParameterSpec& spec) { return spec.trainable; });
   if (const auto plan = quantized ? nullptr : loaded_plan(recipe_)) {
-    throw Error(ErrorCode::kRecipe, cat("the weights ", rules[0].from, " are quantized (", plan->str(), "): they can be evaluated, not trained or quantized"))
+    throw Error(ErrorCode::kRecipe,
+                cat("the weights ", rules[0].from, " are quantized (", plan->str(), "): they can be evaluated, not trained or quantized"))
         .key("weights")
-        .suggest("name the float weights that they were made from (galley-weights show lists them as galley.parents), or train with quantize.method=qat");
+        .suggest(
+            "name the float weights that they were made from (galley-weights show lists them as galley.parents), or train with "
+            "quantize.method=qat");
   }
   const LoadedWeights loaded = load_weights(expected, rules);
   // Random numbers take longer than the file: only what it leaves out gets them.
@@ -92,7 +103,8 @@ void Session::initialize(const std::vector<ParameterSpec>& parameters, Parameter
     const auto found = loaded.tensors.find(spec.name);
     if (store.has(spec.name) || found == loaded.tensors.end()) continue;
     for (const double value : found->second.to_doubles()) {
-      GALLEY_CHECK_INPUT(value == spec.init.spread, rules[0].from, ": tensor '", spec.name, "' holds ", value, ", the file's galley.quantization says ", spec.init.spread);
+      GALLEY_CHECK_INPUT(value == spec.init.spread, rules[0].from, ": tensor '", spec.name, "' holds ", value,
+                         ", the file's galley.quantization says ", spec.init.spread);
     }
   }
 }

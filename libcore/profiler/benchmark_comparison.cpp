@@ -37,7 +37,9 @@ RoundComparison compare_medians(const Summary& base, const Summary& changed) {
 std::vector<CellComparison> compare_saved(const std::vector<BenchmarkRow>& base, const std::vector<BenchmarkRow>& changed) {
   std::vector<CellComparison> compared;
   for (const BenchmarkRow& row : base) {
-    const auto other = std::find_if(changed.begin(), changed.end(), [&](const BenchmarkRow& r) { return r.what == row.what && r.batch == row.batch && r.threads == row.threads && r.set == row.set; });
+    const auto other = std::find_if(changed.begin(), changed.end(), [&](const BenchmarkRow& r) {
+      return r.what == row.what && r.batch == row.batch && r.threads == row.threads && r.set == row.set;
+    });
     if (other == changed.end() || !row.error.empty() || !other->error.empty()) continue;
     compared.push_back({cat(row.what, " batch=", row.batch), row.time.median, other->time.median, compare_medians(row.time, other->time)});
   }
@@ -45,11 +47,12 @@ std::vector<CellComparison> compare_saved(const std::vector<BenchmarkRow>& base,
 }
 
 ComparedWork compared_work(BenchmarkWork base, BenchmarkWork changed, const std::function<BenchmarkWork()>& make_base) {
-  // The base's second run in a round is an instance of its own where its memory is small. The same one would run twice in succession, from one round's end
-  // to the next one's begin, with caches that it filled itself; and where memory happens to lie shows in so short a time: both belong to the noise.
+  // The base's second run in a round is an instance of its own where its memory is small. The same one would run twice in succession, from
+  // one round's end to the next one's begin, with caches that it filled itself; and where memory happens to lie shows in so short a time:
+  // both belong to the noise.
   constexpr int64_t kSmall = int64_t{256} << 20;
-  // Programs that live in the caches differ by where their pages happen to lie, for as long as they live: instances of cifar_resnet20's forward pass by 0.7 %
-  // (standard deviation over 15 comparisons). Three times that is no change of the program yet.
+  // Programs that live in the caches differ by where their pages happen to lie, for as long as they live: instances of cifar_resnet20's
+  // forward pass by 0.7 % (standard deviation over 15 comparisons). Three times that is no change of the program yet.
   constexpr int64_t kCached = int64_t{64} << 20;
   const int64_t bytes = base.row.planned_bytes;
   BenchmarkWork again = bytes > 0 && bytes <= kSmall ? make_base() : base;
@@ -66,8 +69,15 @@ nlohmann::ordered_json comparison_json(const std::vector<CellComparison>& compar
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const CellComparison& item : compared) {
     const RoundComparison& r = item.result;
-    json.push_back({{"cell", item.cell}, {"base_ms", item.base_s * 1e3}, {"new_ms", item.new_s * 1e3}, {"change", r.change}, {"low", r.interval.low}, {"high", r.interval.high},
-                    {"noise", r.noise}, {"smallest_effect", r.smallest_effect}, {"verdict", verdict_name(r.verdict)}});
+    json.push_back({{"cell", item.cell},
+                    {"base_ms", item.base_s * 1e3},
+                    {"new_ms", item.new_s * 1e3},
+                    {"change", r.change},
+                    {"low", r.interval.low},
+                    {"high", r.interval.high},
+                    {"noise", r.noise},
+                    {"smallest_effect", r.smallest_effect},
+                    {"verdict", verdict_name(r.verdict)}});
   }
   return json;
 }
@@ -77,8 +87,8 @@ Table comparison_table(const std::vector<CellComparison>& compared) {
   for (const CellComparison& item : compared) {
     const RoundComparison& r = item.result;
     table.rows.push_back({item.cell, human_number(item.base_s * 1e3), human_number(item.new_s * 1e3), signed_percent(r.change),
-                          cat(signed_percent(r.interval.low), " .. ", signed_percent(r.interval.high)), signed_percent(r.noise), signed_percent(r.smallest_effect),
-                          std::string(verdict_name(r.verdict))});
+                          cat(signed_percent(r.interval.low), " .. ", signed_percent(r.interval.high)), signed_percent(r.noise),
+                          signed_percent(r.smallest_effect), std::string(verdict_name(r.verdict))});
   }
   return table;
 }

@@ -15,8 +15,8 @@ struct CellComparison {
   RoundComparison result;
 };
 
-/// Saved rows against saved rows of the same cells: medians with their intervals, since rounds are not known. Rows with errors, and cells that one
-/// side lacks, are left out.
+/// Saved rows against saved rows of the same cells: medians with their intervals, since rounds are not known. Rows with errors, and cells
+/// that one side lacks, are left out.
 std::vector<CellComparison> compare_saved(const std::vector<BenchmarkRow>& base, const std::vector<BenchmarkRow>& changed);
 
 /// Two works in turns (base, new, base again): how they are timed, and what is told of it.

@@ -6,8 +6,8 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/units.h"
-#include "libcore/profiler/html_page.h"
 #include "libcore/profiler/benchmark_page.h"
+#include "libcore/profiler/html_page.h"
 #include "libcore/profiler/machine_limits.h"
 
 namespace galley {
@@ -43,7 +43,8 @@ std::vector<ScalingRow> thread_scaling(const std::vector<BenchmarkRow>& rows) {
     if (group.back()->threads == first.threads) continue;
     for (const BenchmarkRow* row : group) {
       const double speedup = first.time.median / row->time.median;
-      scaling.push_back({cell, row->threads, row->time.median, speedup, speedup * static_cast<double>(first.threads) / static_cast<double>(row->threads)});
+      scaling.push_back({cell, row->threads, row->time.median, speedup,
+                         speedup * static_cast<double>(first.threads) / static_cast<double>(row->threads)});
     }
   }
   return scaling;
@@ -52,7 +53,8 @@ std::vector<ScalingRow> thread_scaling(const std::vector<BenchmarkRow>& rows) {
 Table scaling_table(const std::vector<ScalingRow>& scaling) {
   Table table{{"thread scaling", "threads", "median_ms", "speedup", "efficiency%"}, {}};
   for (const ScalingRow& row : scaling) {
-    table.rows.push_back({row.cell, cat(row.threads), human_number(row.median_s * 1e3), fixed(row.speedup, 2), fixed(100 * row.efficiency, 0)});
+    table.rows.push_back(
+        {row.cell, cat(row.threads), human_number(row.median_s * 1e3), fixed(row.speedup, 2), fixed(100 * row.efficiency, 0)});
   }
   return table;
 }
@@ -61,7 +63,11 @@ Json benchmark_json(const BenchmarkResults& results, const Json& provenance) {
   Json json{{"rows", Json::array()}, {"scaling", Json::array()}, {"remarks", results.remarks}};
   for (const BenchmarkRow& row : results.rows) json["rows"].push_back(row_json(row));
   for (const ScalingRow& row : results.scaling) {
-    json["scaling"].push_back({{"cell", row.cell}, {"threads", row.threads}, {"median_ms", row.median_s * 1e3}, {"speedup", row.speedup}, {"efficiency", row.efficiency}});
+    json["scaling"].push_back({{"cell", row.cell},
+                               {"threads", row.threads},
+                               {"median_ms", row.median_s * 1e3},
+                               {"speedup", row.speedup},
+                               {"efficiency", row.efficiency}});
   }
   json["provenance"] = provenance;
   return json;
@@ -88,12 +94,15 @@ std::string benchmark_page(const BenchmarkResults& results, const Json& provenan
   for (const BenchmarkRow& row : results.rows) work += row.executed;
   for (int64_t count : threads) {
     const MachineLimits limits = machine_limits(static_cast<int>(count));
-    const auto add_roof = [&](const char* type, double per_s) { json["limits"].push_back({{"threads", count}, {"type", type}, {"flops_per_s", per_s}, {"bytes_per_s", limits.bytes_per_s}}); };
+    const auto add_roof = [&](const char* type, double per_s) {
+      json["limits"].push_back({{"threads", count}, {"type", type}, {"flops_per_s", per_s}, {"bytes_per_s", limits.bytes_per_s}});
+    };
     add_roof("", limits.flops_per_s);
     if (work.bf16 > 0 && limits.bf16_per_s > 0) add_roof(" of bf16", limits.bf16_per_s);
     if (work.int8 > 0 && limits.int8_per_s > 0) add_roof(" of 8-bit integers", limits.int8_per_s);
   }
-  return html_page({"Galley benchmark", benchmark_page_body(), json.dump(-1, ' ', false, Json::error_handler_t::replace), benchmark_page_script()});
+  return html_page(
+      {"Galley benchmark", benchmark_page_body(), json.dump(-1, ' ', false, Json::error_handler_t::replace), benchmark_page_script()});
 }
 
 }  // namespace galley

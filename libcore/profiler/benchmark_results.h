@@ -11,7 +11,7 @@ namespace galley {
 
 /// How a cell's time falls with the threads.
 struct ScalingRow {
-  std::string cell;       // what the rows that are compared have in common
+  std::string cell;  // what the rows that are compared have in common
   int64_t threads = 0;
   double median_s = 0;
   double speedup = 1;     // over the fewest threads

@@ -26,7 +26,9 @@ double BenchmarkRow::limit_fraction() const {
 }
 
 nlohmann::ordered_json row_json(const BenchmarkRow& row) {
-  nlohmann::ordered_json json{{"recipe", row.recipe}, {"what", row.what}, {"batch", row.batch}, {"threads", row.threads}, {"precision", row.precision}, {"memory_format", row.memory_format}, {"device", row.device}};
+  nlohmann::ordered_json json{{"recipe", row.recipe},   {"what", row.what},           {"batch", row.batch},
+                              {"threads", row.threads}, {"precision", row.precision}, {"memory_format", row.memory_format},
+                              {"device", row.device}};
   if (row.error.empty()) {
     const auto ms = [](double seconds) { return seconds * 1e3; };
     json["median_ms"] = ms(row.time.median);
@@ -53,7 +55,10 @@ nlohmann::ordered_json row_json(const BenchmarkRow& row) {
     json["limit_fraction"] = row.limit_fraction();
     json["error"] = nullptr;
   } else {
-    for (const char* key : {"median_ms", "mean_ms", "min_ms", "p10_ms", "p90_ms", "p99_ms", "runs", "samples_per_s", "flops", "executed_flops", "executed_bf16_flops", "executed_int8_flops", "bytes", "peak_bytes", "planned_bytes", "peak_fraction"}) json[key] = nullptr;
+    for (const char* key :
+         {"median_ms", "mean_ms", "min_ms", "p10_ms", "p90_ms", "p99_ms", "runs", "samples_per_s", "flops", "executed_flops",
+          "executed_bf16_flops", "executed_int8_flops", "bytes", "peak_bytes", "planned_bytes", "peak_fraction"})
+      json[key] = nullptr;
     json["error"] = row.error;
   }
   json["set"] = nlohmann::ordered_json::object();
@@ -105,8 +110,11 @@ BenchmarkRow row_of_json(const nlohmann::ordered_json& json) {
 }
 
 Table row_table(const std::vector<BenchmarkRow>& rows) {
-  const auto differ = [&](const auto& get) { return std::any_of(rows.begin(), rows.end(), [&](const BenchmarkRow& row) { return get(row) != get(rows.front()); }); };
-  const bool recipes = differ([](const BenchmarkRow& row) { return row.recipe; }), threads = differ([](const BenchmarkRow& row) { return row.threads; });
+  const auto differ = [&](const auto& get) {
+    return std::any_of(rows.begin(), rows.end(), [&](const BenchmarkRow& row) { return get(row) != get(rows.front()); });
+  };
+  const bool recipes = differ([](const BenchmarkRow&row) { return row.recipe; }),
+             threads = differ([](const BenchmarkRow&row) { return row.threads; });
   const bool batches = std::any_of(rows.begin(), rows.end(), [](const BenchmarkRow& row) { return row.batch > 0; });
   std::vector<std::string> keys;
   for (const BenchmarkRow& row : rows) {
@@ -120,7 +128,8 @@ Table row_table(const std::vector<BenchmarkRow>& rows) {
   for (const std::string& key : keys) table.headings.push_back(key);
   if (batches) table.headings.push_back("batch");
   if (threads) table.headings.push_back("threads");
-  for (const char* heading : {"median_ms", "+-%", "p90_ms", "runs", "samples/s", "GFLOP/s", "GB/s", "peak%", "bound", "limit%", "MiB"}) table.headings.push_back(heading);
+  for (const char* heading : {"median_ms", "+-%", "p90_ms", "runs", "samples/s", "GFLOP/s", "GB/s", "peak%", "bound", "limit%", "MiB"})
+    table.headings.push_back(heading);
   for (const BenchmarkRow& row : rows) {
     std::vector<std::string> cells;
     if (recipes) cells.push_back(row.recipe);

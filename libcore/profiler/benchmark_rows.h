@@ -18,16 +18,16 @@ namespace galley {
 struct BenchmarkRow {
   std::string recipe, what, precision = "f32", memory_format = "auto", device = "cpu";
   int64_t batch = 0, threads = 0;
-  Summary time;                // seconds of one run
-  double samples = 0;          // of one run
-  double flops = 0, bytes = 0; // of one run
-  Arithmetic executed;         // fewer where convolutions take Winograd's way: shares of limits are of these
-  int64_t peak_bytes = 0;      // of the process, measured
-  int64_t planned_bytes = 0;   // of the program: parameters, state, scratch, packed weights, batch; 0: no program
+  Summary time;                 // seconds of one run
+  double samples = 0;           // of one run
+  double flops = 0, bytes = 0;  // of one run
+  Arithmetic executed;          // fewer where convolutions take Winograd's way: shares of limits are of these
+  int64_t peak_bytes = 0;       // of the process, measured
+  int64_t planned_bytes = 0;    // of the program: parameters, state, scratch, packed weights, batch; 0: no program
   bool converged = false;
   std::string error;
   std::vector<std::pair<std::string, std::string>> set;
-  std::vector<double> seconds; // each run
+  std::vector<double> seconds;  // each run
 
   /// Share of the machine's rate of such operations.
   double peak_fraction() const;
@@ -44,7 +44,7 @@ Table row_table(const std::vector<BenchmarkRow>& rows);
 
 /// Ready to run: keeps alive whatever it needs.
 struct BenchmarkWork {
-  BenchmarkRow row;                     // all but the time
+  BenchmarkRow row;  // all but the time
   std::function<void()> run;
   std::shared_ptr<void> parts;
 };

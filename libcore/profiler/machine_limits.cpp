@@ -27,7 +27,11 @@ MachineLimits stored_limits(int threads) {
       const std::string dtype = peak.at("dtype");
       if (peak.at("per_s").get<double>() <= best[dtype]) continue;
       best[dtype] = peak.at("per_s");
-      limits.set_peak(dtype == "f32" ? DType::kF32 : dtype == "bf16" ? DType::kBF16 : dtype == "int8" ? DType::kI8 : DType::kF64, best[dtype], peak.at("isa").get<std::string>());
+      limits.set_peak(dtype == "f32"    ? DType::kF32
+                      : dtype == "bf16" ? DType::kBF16
+                      : dtype == "int8" ? DType::kI8
+                                        : DType::kF64,
+                      best[dtype], peak.at("isa").get<std::string>());
     }
     limits.bytes_per_s = json.at("triad_per_s");
   } catch (const nlohmann::json::exception&) {

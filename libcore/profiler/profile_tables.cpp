@@ -9,7 +9,8 @@ namespace galley {
 
 Table operator_table(const Profile& profile, ProfileGroup by, size_t most) {
   const std::vector<OperatorRow> rows = grouped(profile, by);
-  const bool modules = by == ProfileGroup::kModule || by == ProfileGroup::kLayer, shapes = by == ProfileGroup::kShape || by == ProfileGroup::kLayer, types = by != ProfileGroup::kModule;
+  const bool modules = by == ProfileGroup::kModule || by == ProfileGroup::kLayer,
+             shapes = by == ProfileGroup::kShape || by == ProfileGroup::kLayer, types = by != ProfileGroup::kModule;
   Table table;
   if (modules) table.headings.push_back("module");
   if (types) table.headings.insert(table.headings.end(), {"op", "phase"});
@@ -24,7 +25,8 @@ Table operator_table(const Profile& profile, ProfileGroup by, size_t most) {
     if (shapes) cells.push_back(row.shape);
     if (types) cells.push_back(row.backend);
     const bool works = row.flops > 0 || row.bytes > 0;
-    cells.insert(cells.end(), {cat(row.calls / profile.steps), fixed(row.self_s * 1e3 / steps, 3), fixed(row.percent, 1), works ? human_number(row.flops_per_s() * 1e-9) : "", works ? human_number(row.bytes_per_s() * 1e-9) : "",
+    cells.insert(cells.end(), {cat(row.calls / profile.steps), fixed(row.self_s * 1e3 / steps, 3), fixed(row.percent, 1),
+                               works ? human_number(row.flops_per_s() * 1e-9) : "", works ? human_number(row.bytes_per_s() * 1e-9) : "",
                                works ? fixed(row.limit_percent(), 1) : "", works ? (row.compute_bound ? "compute" : "memory") : ""});
     table.rows.push_back(std::move(cells));
   };
@@ -53,13 +55,18 @@ Table operator_table(const Profile& profile, ProfileGroup by, size_t most) {
 }
 
 Table module_table(const Profile& profile, int depth, size_t most) {
-  Table table{{"module", "total_ms", "self_ms", "percent", "forward_ms", "backward_ms", "update_ms", "GFLOP", "limit_percent", "parameters", "makes"}, {}};
+  Table table{{"module", "total_ms", "self_ms", "percent", "forward_ms", "backward_ms", "update_ms", "GFLOP", "limit_percent", "parameters",
+               "makes"},
+              {}};
   const double steps = static_cast<double>(profile.steps);
   for (const ModuleRow& row : profile.modules) {
     if (row.depth > depth || table.rows.size() >= most) continue;
-    const std::string name = row.path.empty() ? "(model)" : std::string(static_cast<size_t>(2 * row.depth), ' ') + row.path.substr(row.path.rfind('.') + 1);
-    table.rows.push_back({name, fixed(row.total_s * 1e3 / steps, 3), fixed(row.self_s * 1e3 / steps, 3), fixed(row.percent, 1), fixed(row.forward_s * 1e3 / steps, 3), fixed(row.backward_s * 1e3 / steps, 3),
-                          fixed(row.update_s * 1e3 / steps, 3), human_number(row.total_flops * 1e-9 / steps), fixed(row.total_s > 0 ? 100 * row.total_limit_s / row.total_s : 0, 1),
+    const std::string name =
+        row.path.empty() ? "(model)" : std::string(static_cast<size_t>(2 * row.depth), ' ') + row.path.substr(row.path.rfind('.') + 1);
+    table.rows.push_back({name, fixed(row.total_s * 1e3 / steps, 3), fixed(row.self_s * 1e3 / steps, 3), fixed(row.percent, 1),
+                          fixed(row.forward_s * 1e3 / steps, 3), fixed(row.backward_s * 1e3 / steps, 3),
+                          fixed(row.update_s * 1e3 / steps, 3), human_number(row.total_flops * 1e-9 / steps),
+                          fixed(row.total_s > 0 ? 100 * row.total_limit_s / row.total_s : 0, 1),
                           human_bytes(static_cast<double>(row.parameter_bytes)), human_bytes(static_cast<double>(row.made_bytes))});
   }
   return table;
@@ -73,7 +80,8 @@ Table memory_table(const Profile& profile) {
     int64_t largest = 0;
     for (const MemorySizes& sizes : memory.steps) largest = std::max(largest, sizes[c]);
     if (largest == 0) continue;
-    table.rows.push_back({std::string(category_name(static_cast<MemoryCategory>(c))), human_bytes(static_cast<double>(memory.steps[memory.peak][c])), human_bytes(static_cast<double>(largest))});
+    table.rows.push_back({std::string(category_name(static_cast<MemoryCategory>(c))),
+                          human_bytes(static_cast<double>(memory.steps[memory.peak][c])), human_bytes(static_cast<double>(largest))});
   }
   const auto line = [&](const char* name, int64_t bytes) { table.rows.push_back({name, human_bytes(static_cast<double>(bytes)), ""}); };
   line("all of these", total(memory.steps[memory.peak]));

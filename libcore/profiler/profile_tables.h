@@ -8,7 +8,8 @@
 
 namespace galley {
 
-/// Rows by operator, shape, module or layer, slowest first, at most so many; what is left, the executor and waiting for data are the last ones.
+/// Rows by operator, shape, module or layer, slowest first, at most so many; what is left, the executor and waiting for data are the last
+/// ones.
 Table operator_table(const Profile& profile, ProfileGroup by, size_t most);
 /// Modules down to a depth, indented, at most so many rows.
 Table module_table(const Profile& profile, int depth, size_t most);

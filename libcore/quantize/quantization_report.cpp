@@ -17,8 +17,8 @@ std::string decibels(double value) { return std::isnan(value) ? "-" : std::isinf
 std::string kibibytes(int64_t bytes) { return fixed(static_cast<double>(bytes) / 1024, 1); }
 std::string milliseconds(double seconds) { return fixed(1e3 * seconds, 3); }
 
-/// Integer multiply-adds for each f32 multiply-add: with instructions for them (VNNI, AMX) as measured; else vpmaddubsw, vpmaddwd and vpaddd
-/// together do 64 where three f32 instructions do 48, and vpmaddwd and vpaddd on widened values as many as two f32 instructions.
+/// Integer multiply-adds for each f32 multiply-add: with instructions for them (VNNI, AMX) as measured; else vpmaddubsw, vpmaddwd and
+/// vpaddd together do 64 where three f32 instructions do 48, and vpmaddwd and vpaddd on widened values as many as two f32 instructions.
 double integer_rate(const MachineLimits& limits, bool reduced) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
@@ -79,7 +79,8 @@ double number_of_json(const Json& json) {
 Json observer_json(const std::optional<ObserverType>& type) { return type ? Json(observer_name(*type)) : Json(); }
 
 std::optional<ObserverType> observer_of_json(const Json& json) {
-  const auto found = json.is_string() ? std::find(kObserverNames.begin(), kObserverNames.end(), json.get<std::string>()) : kObserverNames.end();
+  const auto found =
+      json.is_string() ? std::find(kObserverNames.begin(), kObserverNames.end(), json.get<std::string>()) : kObserverNames.end();
   if (found == kObserverNames.end()) return std::nullopt;
   return static_cast<ObserverType>(found - kObserverNames.begin());
 }
@@ -115,7 +116,10 @@ nlohmann::ordered_json metrics_json(const MetricValues& real, const MetricValues
 }
 
 nlohmann::ordered_json trial_json(const Trial& trial) {
-  Json json{{"setting", trial.setting.text()}, {"float_layers", trial.setting.float_layers}, {"activations", observer_json(trial.setting.activations)}, {"weights", observer_json(trial.setting.weights)}};
+  Json json{{"setting", trial.setting.text()},
+            {"float_layers", trial.setting.float_layers},
+            {"activations", observer_json(trial.setting.activations)},
+            {"weights", observer_json(trial.setting.weights)}};
   json["sqnr_db"] = number_json(trial.sqnr_db);
   json["metrics"] = Json::object();
   for (const auto& [name, value] : trial.metrics) json["metrics"][name] = number_json(value);
@@ -147,12 +151,19 @@ Table layer_table(const QuantizationResult& result, const MachineLimits& limits)
   for (const LayerResult& layer : result.model.layers) {
     const LayerPlan& plan = layer.plan;
     const bool real = !plan.float_reason.empty();
-    std::vector<std::string> row{plan.name, plan.type, plan.scheme, real ? "-" : decibels(layer.sqnr_weight_db), decibels(plan.sqnr_activation_db),
-                                 real ? "-" : human_number(layer.mse_weight), kibibytes(layer.bytes_float), kibibytes(layer.bytes)};
+    std::vector<std::string> row{plan.name,
+                                 plan.type,
+                                 plan.scheme,
+                                 real ? "-" : decibels(layer.sqnr_weight_db),
+                                 decibels(plan.sqnr_activation_db),
+                                 real ? "-" : human_number(layer.mse_weight),
+                                 kibibytes(layer.bytes_float),
+                                 kibibytes(layer.bytes)};
     if (!result.times.empty()) {
       const auto& [before, after, float_s, integer_s] = measured(result, plan, limits);
       if (before.seconds > 0 && after.seconds > 0) {
-        row.insert(row.end(), {milliseconds(before.seconds), milliseconds(float_s), milliseconds(after.seconds), milliseconds(integer_s), fixed(before.seconds / after.seconds, 2)});
+        row.insert(row.end(), {milliseconds(before.seconds), milliseconds(float_s), milliseconds(after.seconds), milliseconds(integer_s),
+                               fixed(before.seconds / after.seconds, 2)});
       } else {
         row.insert(row.end(), 5, "-");  // one of several operators that a layer became
       }
@@ -166,8 +177,9 @@ Table layer_table(const QuantizationResult& result, const MachineLimits& limits)
 Table total_table(const QuantizationResult& result) {
   const ConvertReport& nodes = result.model.conversion;
   Table totals{{"total", "float", "quantized", "difference"}, {}};
-  totals.rows.push_back({"MiB", fixed(static_cast<double>(result.bytes_float) / (1 << 20), 3), fixed(static_cast<double>(result.bytes) / (1 << 20), 3),
-                         cat(fixed(100 * static_cast<double>(result.bytes) / static_cast<double>(std::max<int64_t>(1, result.bytes_float)), 1), "%")});
+  totals.rows.push_back(
+      {"MiB", fixed(static_cast<double>(result.bytes_float) / (1 << 20), 3), fixed(static_cast<double>(result.bytes) / (1 << 20), 3),
+       cat(fixed(100 * static_cast<double>(result.bytes) / static_cast<double>(std::max<int64_t>(1, result.bytes_float)), 1), "%")});
   for (size_t i = 0; i < result.real.size(); ++i) {
     const auto& [metric, value] = result.real[i];
     const double after = find_metric(result.quantized, metric);
@@ -180,8 +192,10 @@ Table total_table(const QuantizationResult& result) {
     const auto rate = [&, n = static_cast<double>(batch)](double seconds) { return human_number(n / seconds); };
     totals.rows.push_back({cat("samples/s, batch ", batch), rate(before), rate(after), ""});
   }
-  totals.rows.push_back({"quantize nodes", "", cat(nodes.quantize_nodes), nodes.inner_quantize > 0 ? cat(nodes.inner_quantize, " inside") : ""});
-  totals.rows.push_back({"dequantize nodes", "", cat(nodes.dequantize_nodes), nodes.inner_dequantize > 0 ? cat(nodes.inner_dequantize, " inside") : ""});
+  totals.rows.push_back(
+      {"quantize nodes", "", cat(nodes.quantize_nodes), nodes.inner_quantize > 0 ? cat(nodes.inner_quantize, " inside") : ""});
+  totals.rows.push_back(
+      {"dequantize nodes", "", cat(nodes.dequantize_nodes), nodes.inner_dequantize > 0 ? cat(nodes.inner_dequantize, " inside") : ""});
   totals.rows.push_back({"reorders of activations", "", cat(result.reorders), ""});
   return totals;
 }
@@ -189,11 +203,13 @@ Table total_table(const QuantizationResult& result) {
 Table trial_table(const QuantizationResult& result, const std::string& metric) {
   Table table{{"trial", metric, "loses", "ms", "MiB", "met", "pareto"}, {}};
   const SearchResult& search = *result.search;
-  table.rows.push_back({"float", fixed(find_metric(result.real, metric), 3), "", fixed(1e3 * result.float_latency_s, 3), fixed(static_cast<double>(result.bytes_float) / (1 << 20), 3), "", ""});
+  table.rows.push_back({"float", fixed(find_metric(result.real, metric), 3), "", fixed(1e3 * result.float_latency_s, 3),
+                        fixed(static_cast<double>(result.bytes_float) / (1 << 20), 3), "", ""});
   for (size_t i = 0; i < search.trials.size(); ++i) {
     const SearchTrial& t = search.trials[i];
-    table.rows.push_back({t.trial.setting.text() + (i == search.best ? " (written)" : ""), fixed(find_metric(t.trial.metrics, metric), 3), fixed(t.drop, 3), fixed(1e3 * t.trial.latency_s, 3),
-                          fixed(static_cast<double>(t.trial.bytes) / (1 << 20), 3), t.met ? "yes" : "no", t.pareto ? "*" : ""});
+    table.rows.push_back({t.trial.setting.text() + (i == search.best ? " (written)" : ""), fixed(find_metric(t.trial.metrics, metric), 3),
+                          fixed(t.drop, 3), fixed(1e3 * t.trial.latency_s, 3), fixed(static_cast<double>(t.trial.bytes) / (1 << 20), 3),
+                          t.met ? "yes" : "no", t.pareto ? "*" : ""});
   }
   return table;
 }
@@ -212,11 +228,16 @@ nlohmann::ordered_json quantization_json(const QuantizationResult& result, const
   json["method"] = method_name(result.model.plan->method);
   json["quantized_layers"] = result.model.plan->quantized_layers();
   json["calibration_samples"] = result.calibrated_samples;
-  json["nodes"] = {{"quantize", nodes.quantize_nodes}, {"dequantize", nodes.dequantize_nodes}, {"inner_quantize", nodes.inner_quantize}, {"inner_dequantize", nodes.inner_dequantize},
-                   {"reorder", result.reorders}, {"why", nodes.nodes}, {"float_operators", nodes.float_operators}};
+  json["nodes"] = {
+      {"quantize", nodes.quantize_nodes},           {"dequantize", nodes.dequantize_nodes}, {"inner_quantize", nodes.inner_quantize},
+      {"inner_dequantize", nodes.inner_dequantize}, {"reorder", result.reorders},           {"why", nodes.nodes},
+      {"float_operators", nodes.float_operators}};
   json["times"] = Json::array();
   for (const auto& [batch, times] : result.times) {
-    json["times"].push_back({{"batch", batch}, {"rounds", times.rounds}, {"float_ms", 1e3 * times.real.all.seconds}, {"quantized_ms", 1e3 * times.quantized.all.seconds}});
+    json["times"].push_back({{"batch", batch},
+                             {"rounds", times.rounds},
+                             {"float_ms", 1e3 * times.real.all.seconds},
+                             {"quantized_ms", 1e3 * times.quantized.all.seconds}});
   }
   return json;
 }

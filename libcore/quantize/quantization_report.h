@@ -18,9 +18,9 @@ namespace galley {
 
 struct QuantizationResult {
   QuantizedModel model;
-  MetricValues real, quantized;  // empty: not measured
-  std::optional<SearchResult> search;  // with quantize.goal
-  double float_latency_s = 0;          // of one sample, with quantize.goal
+  MetricValues real, quantized;                              // empty: not measured
+  std::optional<SearchResult> search;                        // with quantize.goal
+  double float_latency_s = 0;                                // of one sample, with quantize.goal
   std::vector<std::pair<int64_t, QuantizationTimes>> times;  // by samples of the batch; the first is told layer by layer
   int64_t calibrated_samples = 0;
   int64_t reorders = 0;  // of activations, in the compiled program

@@ -55,10 +55,13 @@ std::vector<std::string> expand_range(const std::string& text) {
   const bool times = step_at != std::string::npos && text[step_at] == 'x';
   const int64_t step = step_at == std::string::npos ? 1 : parse_count(text.substr(step_at + 1));
   if (step < (times ? 2 : 1) || (times && first < 1) || last < first) {
-    throw Error(ErrorCode::kRecipe, cat("the range '", text, "' does not lead from ", first, " up to ", last)).suggest("write 1..4, 1..8x2 or 2..10+4");
+    throw Error(ErrorCode::kRecipe, cat("the range '", text, "' does not lead from ", first, " up to ", last))
+        .suggest("write 1..4, 1..8x2 or 2..10+4");
   }
   std::vector<std::string> values;
-  for (int64_t value = first; value <= last && static_cast<int64_t>(values.size()) < kMostValues; value = times ? value * step : value + step) values.push_back(std::to_string(value));
+  for (int64_t value = first; value <= last && static_cast<int64_t>(values.size()) < kMostValues;
+       value = times ? value * step : value + step)
+    values.push_back(std::to_string(value));
   return values;
 }
 
@@ -73,7 +76,9 @@ std::vector<BenchmarkCell> cells_of(const BenchmarkSection& section) {
   for (const std::string& what : section.what) {
     if (std::find(kKinds.begin(), kKinds.end(), what) == kKinds.end()) {
       const std::string near = nearest(what, {kKinds.begin(), kKinds.end()});
-      throw Error(ErrorCode::kRecipe, cat("'", what, "' is no kind of work: forward, train_step, data or load")).key("benchmark.what").suggest(near.empty() ? "" : cat("did you mean '", near, "'?"));
+      throw Error(ErrorCode::kRecipe, cat("'", what, "' is no kind of work: forward, train_step, data or load"))
+          .key("benchmark.what")
+          .suggest(near.empty() ? "" : cat("did you mean '", near, "'?"));
     }
     cells.push_back({.what = what});
   }
@@ -86,7 +91,9 @@ std::vector<BenchmarkCell> cells_of(const BenchmarkSection& section) {
       }
       return values;
     } catch (const Error& error) {
-      throw Error(ErrorCode::kRecipe, cat("'benchmark.", key, "': ", error.message())).key("benchmark." + key).suggest(error.suggestion().empty() ? "write 4, 1,2,8, 1..4, 1..8x2 or 2..10+4" : error.suggestion());
+      throw Error(ErrorCode::kRecipe, cat("'benchmark.", key, "': ", error.message()))
+          .key("benchmark." + key)
+          .suggest(error.suggestion().empty() ? "write 4, 1,2,8, 1..4, 1..8x2 or 2..10+4" : error.suggestion());
     }
   };
   const auto cross = [&](const std::string& key, const std::vector<std::string>& texts) {

@@ -18,9 +18,9 @@ struct Parts {
   explicit Parts(std::unique_ptr<LoadedRecipe> given) : loaded(std::move(given)), session(loaded->recipe) {}
   std::unique_ptr<LoadedRecipe> loaded;
   Session session;
-  std::unique_ptr<DataLoader> loader;     // what=data
-  std::unique_ptr<Workload> work;         // what=forward, train_step
-  ParameterStore store;                   // what=load
+  std::unique_ptr<DataLoader> loader;  // what=data
+  std::unique_ptr<Workload> work;      // what=forward, train_step
+  ParameterStore store;                // what=load
   std::vector<ParameterSpec> parameters;
 };
 
@@ -35,7 +35,8 @@ void make_data(Parts& parts, int64_t batch, BenchmarkWork& work) {
 /// Reads the recipe's weights, again and again.
 void make_load(Parts& parts, BenchmarkWork& work) {
   const Recipe& recipe = parts.loaded->recipe;
-  if (recipe.weights.load.empty()) throw Error(ErrorCode::kRecipe, "what=load reads weights, and none were named").key("weights").suggest("weights=FILE");
+  if (recipe.weights.load.empty())
+    throw Error(ErrorCode::kRecipe, "what=load reads weights, and none were named").key("weights").suggest("weights=FILE");
   InferenceModel model = inference_model(parts.session, parts.session.usual_types(1, false), loaded_plan(recipe));
   parts.parameters = std::move(model.parameters);
   for (const ParameterSpec& spec : parts.parameters) {

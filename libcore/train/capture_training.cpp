@@ -56,7 +56,8 @@ CapturedModel capture_training(const Session& session, const BatchTypes& types) 
   GALLEY_ASSERT(model.loss != kNoValue, "the task ", session.task().name(), " has no objective");
   model.parameters = capture.take_parameters();
   const Frozen frozen = recipe.train.freeze.empty() ? Frozen() : frozen_of(recipe, model.parameters);
-  for (ParameterSpec& spec : model.parameters) spec.trainable = spec.role == ValueRole::kParameter && frozen.parameters.count(spec.name) == 0;
+  for (ParameterSpec& spec : model.parameters)
+    spec.trainable = spec.role == ValueRole::kParameter && frozen.parameters.count(spec.name) == 0;
   model.precision = precision_of(recipe, model.parameters);
   if (std::none_of(model.parameters.begin(), model.parameters.end(), [](const ParameterSpec& spec) { return spec.trainable; })) {
     throw Error(ErrorCode::kRecipe, "train.freeze leaves no parameter to be trained").key("train.freeze");

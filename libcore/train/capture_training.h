@@ -5,8 +5,8 @@
 
 namespace galley {
 
-/// Forward pass and scalar output "loss" for batches of those types; what train.freeze selects is not trainable. Throws (kRecipe) where nothing
-/// is left to be trained, and for selectors that match nothing.
+/// Forward pass and scalar output "loss" for batches of those types; what train.freeze selects is not trainable. Throws (kRecipe) where
+/// nothing is left to be trained, and for selectors that match nothing.
 CapturedModel capture_training(const Session& session, const BatchTypes& types);
 
 }  // namespace galley

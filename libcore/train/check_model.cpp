@@ -51,7 +51,8 @@ void check_model(const Recipe& recipe) {
   }
   const BatchTypes types = session.usual_types(batch, true);
   const CapturedModel training = capture_training(session, types);
-  if (recipe.train.recompute && recipe.train.recompute->mode == RecomputeMode::kMatch) recomputed_modules(training.graph, *recipe.train.recompute);
+  if (recipe.train.recompute && recipe.train.recompute->mode == RecomputeMode::kMatch)
+    recomputed_modules(training.graph, *recipe.train.recompute);
   if (trains_quantized(recipe)) {
     Graph rounded = training.graph;
     QuantizationAware(session, types).rewrite(rounded, types, {});

@@ -21,7 +21,9 @@ struct Form {
   const char* name;
   MemoryFormatChoice choice;
 };
-constexpr Form kForms[] = {{"contiguous", MemoryFormatChoice::kContiguous}, {"channels_last", MemoryFormatChoice::kChannelsLast}, {"auto", MemoryFormatChoice::kAuto}};
+constexpr Form kForms[] = {{"contiguous", MemoryFormatChoice::kContiguous},
+                           {"channels_last", MemoryFormatChoice::kChannelsLast},
+                           {"auto", MemoryFormatChoice::kAuto}};
 
 bool is_image(const TensorType& type) { return type.shape.rank() == 4 || type.shape.rank() == 5; }
 
@@ -73,10 +75,10 @@ struct Patient {
   Recipe recipe;
   std::string name;
   std::unique_ptr<Session> session;
-  std::unique_ptr<Workload> work;          // none where only the program is looked at
+  std::unique_ptr<Workload> work;  // none where only the program is looked at
   std::shared_ptr<const Program> compiled;
   std::unique_ptr<NodeClock> clock;
-  Summary time;                            // of the whole
+  Summary time;  // of the whole
 };
 using Patients = std::vector<std::unique_ptr<Patient>>;
 
@@ -106,7 +108,12 @@ std::vector<LayoutLoss> losses_of(const std::string& what, const Patient& patien
 
 void add_images(const std::string& what, const Graph& graph, std::vector<LayoutImage>& images) {
   const auto add = [&](const std::string& module, std::string op, std::string_view phase, const TensorType& type) {
-    images.push_back({.what = what, .module = module, .op = std::move(op), .phase = std::string(phase), .shape = type.shape, .format = type.format.str()});
+    images.push_back({.what = what,
+                      .module = module,
+                      .op = std::move(op),
+                      .phase = std::string(phase),
+                      .shape = type.shape,
+                      .format = type.format.str()});
   };
   const std::vector<bool> fed = fed_values(graph);
   for (const ValueId id : graph.inputs()) {
@@ -159,7 +166,8 @@ LayoutCost layout_cost(const std::string& what, const Patient& patient, const st
 }
 
 /// Convolutions one by one: the same module and operator in both programs.
-void compare_convolutions(const std::string& what, const Patient& contiguous, const Patient& channels_last, std::vector<ContiguousConvolution>& faster) {
+void compare_convolutions(const std::string& what, const Patient& contiguous, const Patient& channels_last,
+                          std::vector<ContiguousConvolution>& faster) {
   struct Convolution {
     std::string op;
     double us = 0;
@@ -186,7 +194,8 @@ void compare_convolutions(const std::string& what, const Patient& contiguous, co
 }  // namespace
 
 int64_t LayoutCheck::count(bool interior) const {
-  return std::count_if(losses.begin(), losses.end(), [&](const LayoutLoss& loss) { return loss.memory_format == "auto" && loss.interior == interior; });
+  return std::count_if(losses.begin(), losses.end(),
+                       [&](const LayoutLoss& loss) { return loss.memory_format == "auto" && loss.interior == interior; });
 }
 
 std::optional<LayoutCheck> check_layouts(const Recipe& recipe, const LayoutCheckOptions& options) {

@@ -1,5 +1,6 @@
 #pragma once
-// The layout doctor: where a recipe's model loses channels_last, why, and what each memory format costs. Used by galley-convert-layout --check.
+// The layout doctor: where a recipe's model loses channels_last, why, and what each memory format costs. Used by galley-convert-layout
+// --check.
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -17,11 +18,11 @@ namespace galley {
 
 /// One kind of work in one memory format.
 struct LayoutCost {
-  std::string what, format;  // "forward", "train_step"; "contiguous", "channels_last", "auto"
+  std::string what, format;            // "forward", "train_step"; "contiguous", "channels_last", "auto"
   int64_t reorders = 0, interior = 0;  // of activations; of them between images
   int64_t planned_bytes = 0;
-  Summary time;          // of one run
-  double speed = 0;      // contiguous time over this one
+  Summary time;      // of one run
+  double speed = 0;  // contiguous time over this one
   double reorder_us = 0;
 };
 
@@ -70,7 +71,8 @@ struct LayoutCheckOptions {
   TimerOptions timing;  // its `stop` ends the check
 };
 
-/// Compiles forward pass and, where the recipe has an optimizer, update in each memory format, and times them in turns. Nothing where it was stopped.
+/// Compiles forward pass and, where the recipe has an optimizer, update in each memory format, and times them in turns. Nothing where it
+/// was stopped.
 std::optional<LayoutCheck> check_layouts(const Recipe& recipe, const LayoutCheckOptions& options);
 
 /// {"formats","losses","values","convolutions","interior_reorders","edge_reorders"[,"best"]}

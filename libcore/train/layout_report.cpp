@@ -19,8 +19,13 @@ std::string sizes_text(const Shape& sizes) {
 std::vector<int64_t> list_of(const Shape& shape) { return {shape.begin(), shape.end()}; }
 
 Json cost_json(const LayoutCost& cost, bool measured) {
-  Json row{{"what", cost.what}, {"memory_format", cost.format}, {"reorders", cost.reorders}, {"interior_reorders", cost.interior}, {"planned_bytes", cost.planned_bytes}};
-  if (measured) row.update({{"median_ms", cost.time.median * 1e3}, {"runs", cost.time.count}, {"speed", cost.speed}, {"reorder_us", cost.reorder_us}});
+  Json row{{"what", cost.what},
+           {"memory_format", cost.format},
+           {"reorders", cost.reorders},
+           {"interior_reorders", cost.interior},
+           {"planned_bytes", cost.planned_bytes}};
+  if (measured)
+    row.update({{"median_ms", cost.time.median * 1e3}, {"runs", cost.time.count}, {"speed", cost.speed}, {"reorder_us", cost.reorder_us}});
   return row;
 }
 
@@ -47,11 +52,19 @@ Json layout_json(const LayoutCheck& check) {
   for (const LayoutCost& cost : check.costs) json["formats"].push_back(cost_json(cost, check.measured));
   for (const LayoutLoss& loss : check.losses) json["losses"].push_back(loss_json(loss));
   for (const LayoutImage& image : check.images) {
-    json["values"].push_back({{"what", image.what}, {"module", image.module}, {"type", image.op}, {"phase", image.phase}, {"shape", list_of(image.shape)}, {"memory_format", image.format}});
+    json["values"].push_back({{"what", image.what},
+                              {"module", image.module},
+                              {"type", image.op},
+                              {"phase", image.phase},
+                              {"shape", list_of(image.shape)},
+                              {"memory_format", image.format}});
   }
   for (const ContiguousConvolution& found : check.convolutions) {
-    json["convolutions"].push_back(
-        {{"what", found.what}, {"module", found.module}, {"type", found.op}, {"contiguous_us", found.contiguous_us}, {"channels_last_us", found.channels_last_us}});
+    json["convolutions"].push_back({{"what", found.what},
+                                    {"module", found.module},
+                                    {"type", found.op},
+                                    {"contiguous_us", found.contiguous_us},
+                                    {"channels_last_us", found.channels_last_us}});
   }
   json["interior_reorders"] = check.interior();
   json["edge_reorders"] = check.edge();
@@ -63,7 +76,8 @@ Table layout_cost_table(const LayoutCheck& check) {
   Table table{{"what", "memory_format", "reorders", "interior", "planned"}, {}};
   if (check.measured) table.headings.insert(table.headings.end(), {"median_ms", "+-%", "against contiguous", "reorder_us"});
   for (const LayoutCost& cost : check.costs) {
-    std::vector<std::string> cells{cost.what, cost.format, cat(cost.reorders), cat(cost.interior), human_bytes(static_cast<double>(cost.planned_bytes))};
+    std::vector<std::string> cells{cost.what, cost.format, cat(cost.reorders), cat(cost.interior),
+                                   human_bytes(static_cast<double>(cost.planned_bytes))};
     if (check.measured) {
       const std::string spread = cost.time.count < 2 ? "?" : fixed(100 * cost.time.relative_error(), 1);  // one run says nothing of it
       cells.insert(cells.end(), {human_number(cost.time.median * 1e3), spread, fixed(cost.speed, 2) + "x", human_number(cost.reorder_us)});
@@ -77,15 +91,17 @@ Table layout_loss_table(const LayoutCheck& check) {
   Table table{{"what", "module", "operator", "where", "why", "shape", "from", "to", "strides", "new strides", "bytes", "us"}, {}};
   for (const LayoutLoss& loss : check.losses) {
     if (loss.memory_format != "auto") continue;
-    table.rows.push_back({loss.what, loss.module, loss.op, loss.interior ? "interior" : "edge", loss.reason, sizes_text(loss.shape), loss.from, loss.to,
-                          sizes_text(loss.from_strides), sizes_text(loss.to_strides), cat(loss.bytes), check.measured ? human_number(loss.us) : ""});
+    table.rows.push_back({loss.what, loss.module, loss.op, loss.interior ? "interior" : "edge", loss.reason, sizes_text(loss.shape),
+                          loss.from, loss.to, sizes_text(loss.from_strides), sizes_text(loss.to_strides), cat(loss.bytes),
+                          check.measured ? human_number(loss.us) : ""});
   }
   return table;
 }
 
 Table layout_image_table(const LayoutCheck& check) {
   Table table{{"what", "module", "operator", "phase", "shape", "memory_format"}, {}};
-  for (const LayoutImage& image : check.images) table.rows.push_back({image.what, image.module, image.op, image.phase, sizes_text(image.shape), image.format});
+  for (const LayoutImage& image : check.images)
+    table.rows.push_back({image.what, image.module, image.op, image.phase, sizes_text(image.shape), image.format});
   return table;
 }
 
@@ -99,9 +115,14 @@ Table layout_convolution_table(const LayoutCheck& check) {
 
 std::string layout_verdict(const LayoutCheck& check) {
   const int64_t interior = check.interior(), edge = check.edge();
-  if (interior > 0) return cat("channels_last is lost inside: ", interior, interior == 1 ? " activation is" : " activations are", " reordered between images (interior)\n");
-  std::string text = cat("channels_last is kept from input to output (", check.images.size(), check.images.size() == 1 ? " image" : " images", "): no activation is reordered inside\n");
-  if (edge > 0) text += cat(edge, edge == 1 ? " reorder stands" : " reorders stand", " at the edge, where features are flattened or their gradient comes back\n");
+  if (interior > 0)
+    return cat("channels_last is lost inside: ", interior, interior == 1 ? " activation is" : " activations are",
+               " reordered between images (interior)\n");
+  std::string text = cat("channels_last is kept from input to output (", check.images.size(),
+                         check.images.size() == 1 ? " image" : " images", "): no activation is reordered inside\n");
+  if (edge > 0)
+    text += cat(edge, edge == 1 ? " reorder stands" : " reorders stand",
+                " at the edge, where features are flattened or their gradient comes back\n");
   return text;
 }
 

@@ -1,4 +1,5 @@
-// Results of benchmarks against figures worked out by hand: what is saved reads back, saved results compare by their intervals, threads scale.
+// Results of benchmarks against figures worked out by hand: what is saved reads back, saved results compare by their intervals, threads
+// scale.
 
 #include <gtest/gtest.h>
 
@@ -63,8 +64,10 @@ TEST(BenchmarkRows, TablesShowWhatDiffers) {
 }
 
 TEST(BenchmarkComparison, SavedResultsCompareByTheirIntervals) {
-  const std::vector<BenchmarkRow> base{row("forward", 1, 2, 1, 0.002), row("forward", 2, 2, 1, 0.002), row("forward", 4, 2, 1, 0.002), row("forward", 8, 2, 1, 0.05), row("data", 1, 2, 1)};
-  const std::vector<BenchmarkRow> changed{row("forward", 4, 2, 1.005, 0.002), row("forward", 1, 2, 1.2, 0.002), row("forward", 2, 2, 0.8, 0.002), row("forward", 8, 2, 1.02, 0.05), row("data", 1, 1, 1)};
+  const std::vector<BenchmarkRow> base{row("forward", 1, 2, 1, 0.002), row("forward", 2, 2, 1, 0.002), row("forward", 4, 2, 1, 0.002),
+                                       row("forward", 8, 2, 1, 0.05), row("data", 1, 2, 1)};
+  const std::vector<BenchmarkRow> changed{row("forward", 4, 2, 1.005, 0.002), row("forward", 1, 2, 1.2, 0.002),
+                                          row("forward", 2, 2, 0.8, 0.002), row("forward", 8, 2, 1.02, 0.05), row("data", 1, 1, 1)};
   const std::vector<CellComparison> compared = compare_saved(base, changed);
   ASSERT_EQ(compared.size(), 4u);  // data ran on other threads
   EXPECT_EQ(compared[0].result.verdict, Verdict::kSlower);

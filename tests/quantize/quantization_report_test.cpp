@@ -1,4 +1,5 @@
-// The report of a quantization from a result made by hand: numbers that are not finite have names, trials read back, totals are of what was measured.
+// The report of a quantization from a result made by hand: numbers that are not finite have names, trials read back, totals are of what was
+// measured.
 
 #include "libcore/quantize/quantization_report.h"
 
@@ -28,7 +29,8 @@ QuantizationResult result() {
   real.sqnr_activation_db = kNan;
   plan->layers = {integers, real};
   result.model.plan = plan;
-  result.model.layers = {{.plan = integers, .sqnr_weight_db = 40, .mse_weight = 1e-5, .bytes = 1024, .bytes_float = 4096}, {.plan = real, .sqnr_weight_db = kInfinity, .bytes = 512, .bytes_float = 512}};
+  result.model.layers = {{.plan = integers, .sqnr_weight_db = 40, .mse_weight = 1e-5, .bytes = 1024, .bytes_float = 4096},
+                         {.plan = real, .sqnr_weight_db = kInfinity, .bytes = 512, .bytes_float = 512}};
   result.real = {{"top1", 90}, {"loss", 0.5}};
   result.quantized = {{"top1", 89.5}, {"loss", kInfinity}};
   result.bytes = 1536;
@@ -40,7 +42,8 @@ QuantizationResult result() {
 TEST(QuantizationReport, OneRowALayer) {
   QuantizationResult made = result();
   const Table plain = layer_table(made, {});
-  EXPECT_EQ(plain.rows[0], (std::vector<std::string>{"conv1", "conv2d", "i8 per channel, u8", "40.0", "31.2", "0.00001000", "4.0", "1.0", ""}));
+  EXPECT_EQ(plain.rows[0],
+            (std::vector<std::string>{"conv1", "conv2d", "i8 per channel, u8", "40.0", "31.2", "0.00001000", "4.0", "1.0", ""}));
   EXPECT_EQ(plain.rows[1], (std::vector<std::string>{"conv2", "conv2d", "f32", "-", "-", "-", "0.5", "0.5", "override"}));
   QuantizationTimes times;
   times.real.layers["conv1"] = {.seconds = 0.004, .flops = 4e6, .bytes = 8e3};
@@ -52,7 +55,7 @@ TEST(QuantizationReport, OneRowALayer) {
   const Table timed = layer_table(made, limits);
   EXPECT_EQ(timed.headings.size(), plain.headings.size() + 5);
   EXPECT_EQ(timed.rows[0][8], "4.000");
-  EXPECT_EQ(timed.rows[0][9], "4.000");   // 4e6 operations at 1e9 a second
+  EXPECT_EQ(timed.rows[0][9], "4.000");    // 4e6 operations at 1e9 a second
   EXPECT_EQ(timed.rows[0][11], "20.000");  // 2e6 bytes at 1e8 a second: memory bounds it
   EXPECT_EQ(timed.rows[0][12], "2.00");
   EXPECT_EQ(timed.rows[1][8], "-");  // no operator of that name was timed

@@ -28,8 +28,10 @@ TEST(BenchmarkCells, TheBatchIsFastest) {
   section.what = {"forward", "train_step"};
   section.sweep.threads = {"1..2"};
   section.sweep.batch = {"1", "16"};
-  EXPECT_EQ(names(section), (std::vector<std::string>{"forward batch=1 threads=1", "forward batch=16 threads=1", "forward batch=1 threads=2", "forward batch=16 threads=2",
-                                                      "train_step batch=1 threads=1", "train_step batch=16 threads=1", "train_step batch=1 threads=2", "train_step batch=16 threads=2"}));
+  EXPECT_EQ(names(section),
+            (std::vector<std::string>{"forward batch=1 threads=1", "forward batch=16 threads=1", "forward batch=1 threads=2",
+                                      "forward batch=16 threads=2", "train_step batch=1 threads=1", "train_step batch=16 threads=1",
+                                      "train_step batch=1 threads=2", "train_step batch=16 threads=2"}));
 }
 
 TEST(BenchmarkCells, ExcludeLeavesTheRest) {
@@ -40,7 +42,8 @@ TEST(BenchmarkCells, ExcludeLeavesTheRest) {
   item.what = {"data"};
   item.batch = {"2..4"};
   section.exclude.items.push_back(item.clone());
-  EXPECT_EQ(names(section), (std::vector<std::string>{"forward batch=1", "forward batch=2", "forward batch=3", "forward batch=4", "data batch=1"}));
+  EXPECT_EQ(names(section),
+            (std::vector<std::string>{"forward batch=1", "forward batch=2", "forward batch=3", "forward batch=4", "data batch=1"}));
   section.what = {"data"};
   section.sweep.batch = {"2"};
   EXPECT_THROW(cells_of(section), Error);

@@ -1,4 +1,5 @@
-// The layout doctor: a model that flattens features loses channels_last at its edge alone, one that reshapes images inside loses it there, and says so.
+// The layout doctor: a model that flattens features loses channels_last at its edge alone, one that reshapes images inside loses it there,
+// and says so.
 
 #include "libcore/train/layout_check.h"
 
@@ -26,7 +27,8 @@ loss: {type: cross_entropy}
 )";
 
 LayoutCheck checked(const LoadedRecipe& loaded, bool measure) {
-  const std::optional<LayoutCheck> check = check_layouts(loaded.recipe, {.batch = 2, .measure = measure, .timing = {.min_runs = 1, .max_time_s = 0.01}});
+  const std::optional<LayoutCheck> check =
+      check_layouts(loaded.recipe, {.batch = 2, .measure = measure, .timing = {.min_runs = 1, .max_time_s = 0.01}});
   EXPECT_TRUE(check.has_value());
   return check.value_or(LayoutCheck());
 }
@@ -43,11 +45,13 @@ TEST(LayoutCheck, FeaturesAreFlattenedAtTheEdge) {
   EXPECT_NE(layout_verdict(check).find("channels_last is kept"), std::string::npos);
   EXPECT_TRUE(check.best.empty());
   EXPECT_FALSE(layout_json(check).contains("best"));
-  for (const LayoutImage& image : check.images) EXPECT_EQ(image.format, image.module == "flatten" ? "contiguous" : "channels_last") << image.module;
+  for (const LayoutImage& image : check.images)
+    EXPECT_EQ(image.format, image.module == "flatten" ? "contiguous" : "channels_last") << image.module;
 }
 
 TEST(LayoutCheck, TimesEveryFormatOfForwardPassAndUpdate) {
-  const LayoutCheck check = checked(test::load_text(kNet, {"train.optimizer={type: sgd, lr: 0.1}", "train.batch=2", "train.duration=1 steps"}), true);
+  const LayoutCheck check =
+      checked(test::load_text(kNet, {"train.optimizer={type: sgd, lr: 0.1}", "train.batch=2", "train.duration=1 steps"}), true);
   ASSERT_EQ(check.costs.size(), 6u);
   EXPECT_EQ(check.costs[3].what, "train_step");
   for (const LayoutCost& cost : check.costs) EXPECT_GT(cost.time.median, 0) << cost.what << " " << cost.format;

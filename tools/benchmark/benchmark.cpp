@@ -1,10 +1,9 @@
 #include "tools/benchmark/benchmark.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
-
-#include <CLI/CLI.hpp>
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
@@ -34,12 +33,26 @@ std::string as_sweep(const std::string& override_text) {
 
 void BenchmarkTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
-  app.get_option("RECIPE")->description("recipes (files, built-in names, RUN folders, - for standard input), timed in turns; then overrides: what=forward,train_step,data,load batch=1..8x2 threads=1,2 "
-                                        "memory_format=, precision=, stop.ci=, stop.max_time= and every other key. Or: op [NAME | CASE ...] [precision.winograd=false], machine, memory_order");
-  app.add_option("--compare", compare_, "time BASE and NEW in turns and decide: each a recipe, saved JSON, or overrides in quotes; exit 0 NEW is faster or the same, 6 slower, 9 cannot tell")
-      ->expected(2)->allow_extra_args(false)->type_name("BASE NEW")->group("Compare");
-  app.add_option("--html", html_, "write a page with curves over the sweep, the roofline and the rows")->type_name("FILE")->group("Output")->take_last();
-  app.add_option("--sqlite", sqlite_, "add the rows to this SQLite database (tables runs and rows), made where it is missing")->type_name("FILE")->group("Output")->take_last();
+  app.get_option("RECIPE")->description(
+      "recipes (files, built-in names, RUN folders, - for standard input), timed in turns; then overrides: "
+      "what=forward,train_step,data,load batch=1..8x2 threads=1,2 "
+      "memory_format=, precision=, stop.ci=, stop.max_time= and every other key. Or: op [NAME | CASE ...] [precision.winograd=false], "
+      "machine, memory_order");
+  app.add_option("--compare", compare_,
+                 "time BASE and NEW in turns and decide: each a recipe, saved JSON, or overrides in quotes; exit 0 NEW is faster or the "
+                 "same, 6 slower, 9 cannot tell")
+      ->expected(2)
+      ->allow_extra_args(false)
+      ->type_name("BASE NEW")
+      ->group("Compare");
+  app.add_option("--html", html_, "write a page with curves over the sweep, the roofline and the rows")
+      ->type_name("FILE")
+      ->group("Output")
+      ->take_last();
+  app.add_option("--sqlite", sqlite_, "add the rows to this SQLite database (tables runs and rows), made where it is missing")
+      ->type_name("FILE")
+      ->group("Output")
+      ->take_last();
 }
 
 LoadOptions BenchmarkTool::options_with(const std::vector<std::string>& more) const {
@@ -78,7 +91,8 @@ TimerOptions timer_options(const BenchmarkSection& section) {
   TimerOptions options = stoppable({});
   options.relative_error = section.stop.ci.percent / 100;
   options.min_runs = section.stop.min_runs;
-  if (section.stop.max_time.unit != DurationUnit::kSeconds) throw Error(ErrorCode::kRecipe, "benchmark.stop.max_time is a time").key("benchmark.stop.max_time").suggest("e.g. 30s");
+  if (section.stop.max_time.unit != DurationUnit::kSeconds)
+    throw Error(ErrorCode::kRecipe, "benchmark.stop.max_time is a time").key("benchmark.stop.max_time").suggest("e.g. 30s");
   options.max_time_s = section.stop.max_time.value;
   options.warmup = section.warmup.value_or(-1);
   options.cold = section.cache == CacheState::kCold;
@@ -100,7 +114,9 @@ Provenance BenchmarkTool::who() const {
 }
 
 void BenchmarkTool::report_object(const Json& json, const Table& table) const {
-  const auto text = [&](Format format) { return format == Format::kJson || format == Format::kJsonLines ? json.dump() + "\n" : render(table, format); };
+  const auto text = [&](Format format) {
+    return format == Format::kJson || format == Format::kJsonLines ? json.dump() + "\n" : render(table, format);
+  };
   for (const auto& [format, file] : common.save) write_file(file, text(format));
   print(text(common.format));
 }
@@ -109,14 +125,20 @@ void BenchmarkTool::report(const std::vector<BenchmarkRow>& rows, const std::vec
   const Json made_by = provenance_json(who());
   BenchmarkResults results{rows, thread_scaling(rows), remarks};
   if (std::any_of(rows.begin(), rows.end(), [](const BenchmarkRow& row) { return row.error.empty() && row.limit_fraction() > 1.1; })) {
-    results.remarks.push_back("a row is above the machine's limit: that was measured while other programs ran; `galley-benchmark machine` on a quiet machine measures it anew");
+    results.remarks.push_back(
+        "a row is above the machine's limit: that was measured while other programs ran; `galley-benchmark machine` on a quiet machine "
+        "measures it anew");
   }
   const auto text = [&](Format format) {
     switch (format) {
-      case Format::kJson: return benchmark_json(results, made_by).dump() + "\n";
-      case Format::kJsonLines: return benchmark_lines(results, made_by);
-      case Format::kCsv: return render(row_table(rows), format);
-      default: return render(row_table(rows), format) + (results.scaling.empty() ? "" : "\n" + render(scaling_table(results.scaling), format));
+      case Format::kJson:
+        return benchmark_json(results, made_by).dump() + "\n";
+      case Format::kJsonLines:
+        return benchmark_lines(results, made_by);
+      case Format::kCsv:
+        return render(row_table(rows), format);
+      default:
+        return render(row_table(rows), format) + (results.scaling.empty() ? "" : "\n" + render(scaling_table(results.scaling), format));
     }
   };
   for (const auto& [format, file] : common.save) write_file(file, text(format));
@@ -134,7 +156,11 @@ int BenchmarkTool::run() {
   if (!device_.empty()) overrides_.push_back("device=" + device_);
   if (!seed_.empty()) overrides_.push_back("seed=" + seed_);
   if (!compare_.empty() && (!html_.empty() || !sqlite_.empty() || !output_.empty())) {
-    throw Error(ErrorCode::kUsage, cat(!html_.empty() ? "--html" : !sqlite_.empty() ? "--sqlite" : "-o", " is for sweeps: --compare gives one verdict")).suggest("--save json:FILE keeps it");
+    throw Error(ErrorCode::kUsage, cat(!html_.empty()     ? "--html"
+                                       : !sqlite_.empty() ? "--sqlite"
+                                                          : "-o",
+                                       " is for sweeps: --compare gives one verdict"))
+        .suggest("--save json:FILE keeps it");
   }
   if (!dry_run_) {
     if (!sqlite_.empty()) check_database(sqlite_);
@@ -145,7 +171,8 @@ int BenchmarkTool::run() {
   if (verb == "machine" || verb == "memory_order" || verb == "op") return measure_machine(verb, rest, given);
   if (!compare_.empty()) return compare(recipes);
   if (recipes.empty()) {
-    throw Error(ErrorCode::kUsage, "no recipe was named").suggest("name recipes, or op CASE, machine, memory_order; galley-recipes ls lists the built-in ones");
+    throw Error(ErrorCode::kUsage, "no recipe was named")
+        .suggest("name recipes, or op CASE, machine, memory_order; galley-recipes ls lists the built-in ones");
   }
   return sweep(recipes);
 }

@@ -2,9 +2,8 @@
 // galley-benchmark: recipes timed over sweeps, in turns; two of them compared; single operators; the machine itself.
 
 #include <memory>
-#include <optional>
-
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 
 #include "libcore/profiler/benchmark_comparison.h"
 #include "libcore/recipe/benchmark_cells.h"
@@ -25,7 +24,8 @@ class BenchmarkTool : public RecipeTool {
   std::string name() const override { return "galley-benchmark"; }
   std::string about() const override { return "Times recipes, operators and the machine; compares two recipes or runs."; }
   std::string examples() const override {
-    return "  galley-benchmark resnet.yaml what=forward,train_step batch=1,16 threads=1..4x2\n  galley-benchmark resnet.yaml --compare 'memory_format=contiguous' 'memory_format=channels_last'\n"
+    return "  galley-benchmark resnet.yaml what=forward,train_step batch=1,16 threads=1..4x2\n  galley-benchmark resnet.yaml --compare "
+           "'memory_format=contiguous' 'memory_format=channels_last'\n"
            "  galley-benchmark op conv2d:mb16ic64ih56oc64kh3\n  galley-benchmark machine";
   }
   void add_options(CLI::App& app) override;
@@ -34,7 +34,9 @@ class BenchmarkTool : public RecipeTool {
  protected:
   std::string section() const override { return "benchmark"; }
   bool prints_json_lines() const override { return true; }
-  std::string output_help() const override { return "journal of finished cells (JSON lines): run again, those in it are not measured again"; }
+  std::string output_help() const override {
+    return "journal of finished cells (JSON lines): run again, those in it are not measured again";
+  }
   int run_recipe(LoadedRecipe&) override { return kExitDone; }
 
  private:
@@ -54,7 +56,8 @@ class BenchmarkTool : public RecipeTool {
   int sweep(const std::vector<std::string>& recipes);
   int print_cells(const std::vector<std::string>& recipes, const std::vector<BenchmarkCell>& cells, double at_most) const;
   CellWork make_cell(const std::vector<std::string>& recipes, const BenchmarkCell& cell, const Journal& journal) const;
-  int run_cells(const std::vector<std::string>& recipes, const std::vector<BenchmarkCell>& cells, const TimerOptions& timing, Journal& journal);
+  int run_cells(const std::vector<std::string>& recipes, const std::vector<BenchmarkCell>& cells, const TimerOptions& timing,
+                Journal& journal);
 
   int compare(const std::vector<std::string>& recipes);
   static Side side_of(const std::string& text, const std::vector<std::string>& recipes);

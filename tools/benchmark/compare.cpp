@@ -35,7 +35,8 @@ bool are_overrides(const std::vector<std::string>& words) { return !words.empty(
 
 std::vector<BenchmarkRow> read_saved(const std::string& path) {
   const Json json = Json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("rows")) throw Error(ErrorCode::kInput, cat(path, ": no result of galley-benchmark")).suggest("--save json:FILE writes one");
+  if (!json.is_object() || !json.contains("rows"))
+    throw Error(ErrorCode::kInput, cat(path, ": no result of galley-benchmark")).suggest("--save json:FILE writes one");
   try {
     std::vector<BenchmarkRow> rows;
     for (const Json& row : json["rows"]) rows.push_back(row_of_json(row));
@@ -51,16 +52,22 @@ BenchmarkTool::Side BenchmarkTool::side_of(const std::string& text, const std::v
   if (text.ends_with(".json") && file_exists(text)) return {.saved = read_saved(text)};
   const std::vector<std::string> words = words_of(text);
   if (!are_overrides(words)) return {.recipe = text};
-  if (recipes.empty()) throw Error(ErrorCode::kUsage, cat("'", text, "' are overrides, and no RECIPE was named")).suggest("galley-benchmark RECIPE --compare 'key=a' 'key=b'");
+  if (recipes.empty())
+    throw Error(ErrorCode::kUsage, cat("'", text, "' are overrides, and no RECIPE was named"))
+        .suggest("galley-benchmark RECIPE --compare 'key=a' 'key=b'");
   return {.recipe = recipes[0], .overrides = words};
 }
 
 int BenchmarkTool::compare(const std::vector<std::string>& recipes) {
-  if (recipes.size() > 1) throw Error(ErrorCode::kUsage, cat("--compare takes one RECIPE beside BASE and NEW, not also '", recipes[1], "'"));
+  if (recipes.size() > 1)
+    throw Error(ErrorCode::kUsage, cat("--compare takes one RECIPE beside BASE and NEW, not also '", recipes[1], "'"));
   const Side base = side_of(compare_[0], recipes), changed = side_of(compare_[1], recipes);
   const MachineWatch watch;
   if (base.saved.empty() && changed.saved.empty()) return compare_recipes(base, changed, watch);
-  if (base.saved.empty() || changed.saved.empty()) throw Error(ErrorCode::kUsage, "a saved result can be compared with another saved one only: what is not measured in turns cannot be told apart from a change of the machine");
+  if (base.saved.empty() || changed.saved.empty())
+    throw Error(ErrorCode::kUsage,
+                "a saved result can be compared with another saved one only: what is not measured in turns cannot be told apart from a "
+                "change of the machine");
   log(LogLevel::kWarning, "both results were saved: what changed on the machine between them counts as a difference");
   const std::vector<CellComparison> compared = compare_saved(base.saved, changed.saved);
   if (compared.empty()) throw Error(ErrorCode::kInput, "the two results have no cell in common");
@@ -90,7 +97,9 @@ int BenchmarkTool::compare_recipes(const Side& base, const Side& changed, const 
   if (dry_run_) {
     load_recipe(changed.recipe, components, options_with(changed.overrides));
     Table table{{"cell"}, {}};
-    Json json{{"cells", Json::array()}, {"at_most_s", timing.max_time_s * static_cast<double>(cells.size())}, {"provenance", provenance_json(who())}};
+    Json json{{"cells", Json::array()},
+              {"at_most_s", timing.max_time_s * static_cast<double>(cells.size())},
+              {"provenance", provenance_json(who())}};
     for (const BenchmarkCell& cell : cells) {
       table.rows.push_back({cell.name()});
       json["cells"].push_back(cell.name());
@@ -105,7 +114,8 @@ int BenchmarkTool::compare_recipes(const Side& base, const Side& changed, const 
   Progress progress(common.verbosity < 0 ? ProgressMode::kNone : common.progress);
   for (size_t c = 0; c < cells.size(); ++c) {
     const BenchmarkCell& cell = cells[c];
-    progress.update(static_cast<double>(c) / static_cast<double>(cells.size()), cat("[", c + 1, "/", cells.size(), "] ", cell.name()), Json{{"cell", c + 1}, {"cells", cells.size()}}.dump());
+    progress.update(static_cast<double>(c) / static_cast<double>(cells.size()), cat("[", c + 1, "/", cells.size(), "] ", cell.name()),
+                    Json{{"cell", c + 1}, {"cells", cells.size()}}.dump());
     const auto make = [&](const Side& side) { return work_of(side, cell, cells.size()); };
     BenchmarkWork first_work = make(base), second_work = make(changed);
     const ComparedWork work = compared_work(std::move(first_work), std::move(second_work), [&] { return make(base); });
@@ -124,8 +134,11 @@ int BenchmarkTool::compare_recipes(const Side& base, const Side& changed, const 
 int BenchmarkTool::report_comparison(const std::vector<CellComparison>& compared, const MachineWatch& watch) const {
   const std::vector<std::string> remarks = watch.remarks(compute_threads());
   for (const std::string& remark : remarks) log(LogLevel::kWarning, remark);
-  report_object({{"compare", comparison_json(compared)}, {"remarks", remarks}, {"provenance", provenance_json(who())}}, comparison_table(compared));
-  const auto any = [&](Verdict verdict) { return std::any_of(compared.begin(), compared.end(), [&](const CellComparison& item) { return item.result.verdict == verdict; }); };
+  report_object({{"compare", comparison_json(compared)}, {"remarks", remarks}, {"provenance", provenance_json(who())}},
+                comparison_table(compared));
+  const auto any = [&](Verdict verdict) {
+    return std::any_of(compared.begin(), compared.end(), [&](const CellComparison& item) { return item.result.verdict == verdict; });
+  };
   return any(Verdict::kSlower) ? kExitGoalMissed : any(Verdict::kCannotTell) ? kExitInconclusive : kExitDone;
 }
 

@@ -15,9 +15,12 @@ using Json = nlohmann::ordered_json;
 constexpr int kVersion = 1;  // of the tables, kept in the database's user_version
 
 constexpr const char* kTables =
-    "CREATE TABLE runs (id INTEGER PRIMARY KEY, time TEXT NOT NULL, tool TEXT, version TEXT, commit_id TEXT, host TEXT, isa TEXT, remarks TEXT, provenance TEXT NOT NULL);"
-    "CREATE TABLE rows (run INTEGER NOT NULL REFERENCES runs(id), recipe TEXT, what TEXT, batch INTEGER, threads INTEGER, precision TEXT, memory_format TEXT, device TEXT,"
-    " median_ms REAL, mean_ms REAL, min_ms REAL, p10_ms REAL, p90_ms REAL, p99_ms REAL, median_low_ms REAL, median_high_ms REAL, runs INTEGER, samples_per_s REAL,"
+    "CREATE TABLE runs (id INTEGER PRIMARY KEY, time TEXT NOT NULL, tool TEXT, version TEXT, commit_id TEXT, host TEXT, isa TEXT, remarks "
+    "TEXT, provenance TEXT NOT NULL);"
+    "CREATE TABLE rows (run INTEGER NOT NULL REFERENCES runs(id), recipe TEXT, what TEXT, batch INTEGER, threads INTEGER, precision TEXT, "
+    "memory_format TEXT, device TEXT,"
+    " median_ms REAL, mean_ms REAL, min_ms REAL, p10_ms REAL, p90_ms REAL, p99_ms REAL, median_low_ms REAL, median_high_ms REAL, runs "
+    "INTEGER, samples_per_s REAL,"
     " flops REAL, bytes REAL, peak_bytes INTEGER, peak_fraction REAL, bound TEXT, limit_fraction REAL, error TEXT, set_keys TEXT NOT NULL);"
     "CREATE INDEX rows_run ON rows(run);";
 
@@ -83,7 +86,8 @@ class Database {
     if (kind == SQLITE_NOTADB || kind == SQLITE_CORRUPT || kind == SQLITE_ERROR) {
       throw Error(ErrorCode::kInput, cat(path_, ": no database of galley-benchmark: ", reason)).suggest("give --sqlite another file");
     }
-    throw Error(ErrorCode::kResource, cat("cannot write the database ", path_, ": ", reason)).suggest("is the folder there and writable, the disk full, or another program writing?");
+    throw Error(ErrorCode::kResource, cat("cannot write the database ", path_, ": ", reason))
+        .suggest("is the folder there and writable, the disk full, or another program writing?");
   }
 
   std::string path_;
@@ -98,7 +102,8 @@ void begin(Database& database, const std::string& path) {
     database.run(kTables);
     database.run(cat("PRAGMA user_version = ", kVersion).c_str());
   } else if (version != kVersion) {
-    throw Error(ErrorCode::kInput, cat(path, ": its tables are of version ", version, ", this program writes version ", kVersion)).suggest("give --sqlite another file");
+    throw Error(ErrorCode::kInput, cat(path, ": its tables are of version ", version, ", this program writes version ", kVersion))
+        .suggest("give --sqlite another file");
   }
 }
 
@@ -115,13 +120,22 @@ void add_to_database(const std::string& path, const BenchmarkResults& results, c
   begin(database, path);
   std::string remarks;
   for (const std::string& remark : results.remarks) remarks += (remarks.empty() ? "" : "\n") + remark;
-  database.insert("runs", {{"time", made["time"]}, {"tool", made["tool"]}, {"version", made["version"]}, {"commit_id", made["commit"]}, {"host", made["host"]}, {"isa", made["isa"]}, {"remarks", remarks}, {"provenance", made.dump()}});
+  database.insert("runs", {{"time", made["time"]},
+                           {"tool", made["tool"]},
+                           {"version", made["version"]},
+                           {"commit_id", made["commit"]},
+                           {"host", made["host"]},
+                           {"isa", made["isa"]},
+                           {"remarks", remarks},
+                           {"provenance", made.dump()}});
   const int64_t run = database.last_id();
   for (const BenchmarkRow& row : results.rows) {
     Json json = row_json(row);
     Json values{{"run", run}};
-    for (const char* key : {"recipe", "what", "batch", "threads", "precision", "memory_format", "device", "median_ms", "mean_ms", "min_ms", "p10_ms", "p90_ms", "p99_ms", "median_low_ms", "median_high_ms", "runs",
-                            "samples_per_s", "flops", "bytes", "peak_bytes", "peak_fraction", "bound", "limit_fraction", "error"}) {
+    for (const char* key :
+         {"recipe",        "what",   "batch",  "threads",    "precision",     "memory_format", "device",         "median_ms",
+          "mean_ms",       "min_ms", "p10_ms", "p90_ms",     "p99_ms",        "median_low_ms", "median_high_ms", "runs",
+          "samples_per_s", "flops",  "bytes",  "peak_bytes", "peak_fraction", "bound",         "limit_fraction", "error"}) {
       values[key] = json.contains(key) ? json[key] : Json();
     }
     values["set_keys"] = json["set"].dump();

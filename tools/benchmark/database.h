@@ -7,7 +7,8 @@
 
 namespace galley::tools {
 
-/// Opens the database and makes its tables where it is new: before anything is measured, whatever is wrong with it is told. Throws as below.
+/// Opens the database and makes its tables where it is new: before anything is measured, whatever is wrong with it is told. Throws as
+/// below.
 void check_database(const std::string& path);
 /// Adds a line to the table `runs` and its rows to `rows` (joined by rows.run = runs.id), in one transaction; makes file and
 /// tables where they are missing. Throws Error: kInput where the file is no such database, kResource where it cannot be written.

@@ -17,12 +17,15 @@ using Json = nlohmann::ordered_json;
 
 /// machine, memory_order and op: what takes no recipe.
 int BenchmarkTool::measure_machine(const std::string& verb, const std::vector<std::string>& rest, const std::vector<std::string>& given) {
-  if (!output_.empty()) throw Error(ErrorCode::kUsage, cat("-o is for sweeps: ", verb, " keeps no journal")).suggest("--save json:FILE keeps the result");
+  if (!output_.empty())
+    throw Error(ErrorCode::kUsage, cat("-o is for sweeps: ", verb, " keeps no journal")).suggest("--save json:FILE keeps the result");
   if (threads_ != 0) set_compute_threads(static_cast<int>(threads_));
   bool winograd = true;
   for (const std::string& word : given) {
     const bool known = verb == "op" && (word == "precision.winograd=true" || word == "precision.winograd=false");
-    if (!known) throw Error(ErrorCode::kUsage, cat("'", verb, "' takes no recipe, and so no '", word, "'")).suggest(verb == "op" ? "--threads N, or precision.winograd=false" : "--threads N");
+    if (!known)
+      throw Error(ErrorCode::kUsage, cat("'", verb, "' takes no recipe, and so no '", word, "'"))
+          .suggest(verb == "op" ? "--threads N, or precision.winograd=false" : "--threads N");
     winograd = word == "precision.winograd=true";
   }
   if (verb == "op") return measure_operators(rest, winograd);
@@ -49,7 +52,8 @@ int BenchmarkTool::measure_operators(const std::vector<std::string>& cases, bool
   Progress progress(common.verbosity < 0 ? ProgressMode::kNone : common.progress);
   std::vector<BenchmarkRow> rows;
   for (size_t i = 0; i < all.size(); ++i) {
-    progress.update(static_cast<double>(i) / static_cast<double>(all.size()), cat("[", i + 1, "/", all.size(), "] ", all[i]), Json{{"case", all[i]}}.dump());
+    progress.update(static_cast<double>(i) / static_cast<double>(all.size()), cat("[", i + 1, "/", all.size(), "] ", all[i]),
+                    Json{{"case", all[i]}}.dump());
     BenchmarkWork work = operator_work(all[i], winograd);
     const std::vector<std::function<void()>> works{work.run};
     finish(work.row, time_interleaved(works, stoppable({.relative_error = 0.02, .min_runs = 10, .max_time_s = 3})).front());
@@ -88,19 +92,20 @@ int BenchmarkTool::measure_memory_order() {
   constexpr int64_t kSide = 4000;
   std::vector<float> matrix(static_cast<size_t>(kSide * kSide), 1.0f);
   volatile float keep = 0;
-  const std::vector<std::function<void()>> works{
-      [&] {
-        float sum = 0;
-        for (int64_t row = 0; row < kSide; ++row)
-          for (int64_t column = 0; column < kSide; ++column) sum += matrix[static_cast<size_t>(row * kSide + column)];
-        keep = sum;
-      },
-      [&] {
-        float sum = 0;
-        for (int64_t column = 0; column < kSide; ++column)
-          for (int64_t row = 0; row < kSide; ++row) sum += matrix[static_cast<size_t>(row * kSide + column)];
-        keep = sum;
-      }};
+  const std::vector<std::function<void()>> works{[&] {
+                                                   float sum = 0;
+                                                   for (int64_t row = 0; row < kSide; ++row)
+                                                     for (int64_t column = 0; column < kSide; ++column)
+                                                       sum += matrix[static_cast<size_t>(row * kSide + column)];
+                                                   keep = sum;
+                                                 },
+                                                 [&] {
+                                                   float sum = 0;
+                                                   for (int64_t column = 0; column < kSide; ++column)
+                                                     for (int64_t row = 0; row < kSide; ++row)
+                                                       sum += matrix[static_cast<size_t>(row * kSide + column)];
+                                                   keep = sum;
+                                                 }};
   const MachineWatch watch;
   const std::vector<Series> series = time_interleaved(works, stoppable({.relative_error = 0.02, .min_runs = 10, .max_time_s = 10}));
   if (stop_signal() != 0) return stopped(0, 1, false);
@@ -115,7 +120,8 @@ int BenchmarkTool::measure_memory_order() {
   }
   std::vector<std::string> remarks = watch.remarks(1);
   report(rows, remarks);
-  log(LogLevel::kInfo, cat("columns take ", human_number(rows[1].time.median / rows[0].time.median), " times as long as rows: a 4000 x 4000 matrix, f32, one thread"));
+  log(LogLevel::kInfo, cat("columns take ", human_number(rows[1].time.median / rows[0].time.median),
+                           " times as long as rows: a 4000 x 4000 matrix, f32, one thread"));
   return kExitDone;
 }
 

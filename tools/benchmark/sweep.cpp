@@ -44,7 +44,8 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
   const std::vector<BenchmarkCell> cells = cells_of(first.recipe.benchmark);
   const TimerOptions timing = timer_options(first.recipe.benchmark);
   std::string command;
-  for (const std::string& recipe : recipes) command += cat(recipe, "|", dump_recipe(load_recipe(recipe, components, options_with({})), DumpKind::kMin), "|");
+  for (const std::string& recipe : recipes)
+    command += cat(recipe, "|", dump_recipe(load_recipe(recipe, components, options_with({})), DumpKind::kMin), "|");
   Journal journal(output_, sha256_hex(command));
   const double at_most = timing.max_time_s * static_cast<double>(cells.size());
   log(LogLevel::kInfo, cat(cells.size() * recipes.size(), " cells, at most ", human_seconds(at_most)));
@@ -67,7 +68,8 @@ int BenchmarkTool::print_cells(const std::vector<std::string>& recipes, const st
   return kExitDone;
 }
 
-BenchmarkTool::CellWork BenchmarkTool::make_cell(const std::vector<std::string>& recipes, const BenchmarkCell& cell, const Journal& journal) const {
+BenchmarkTool::CellWork BenchmarkTool::make_cell(const std::vector<std::string>& recipes, const BenchmarkCell& cell,
+                                                 const Journal& journal) const {
   CellWork made;
   for (const std::string& recipe : recipes) {
     BenchmarkRow known;
@@ -96,14 +98,16 @@ BenchmarkTool::CellWork BenchmarkTool::make_cell(const std::vector<std::string>&
   return made;
 }
 
-int BenchmarkTool::run_cells(const std::vector<std::string>& recipes, const std::vector<BenchmarkCell>& cells, const TimerOptions& timing, Journal& journal) {
+int BenchmarkTool::run_cells(const std::vector<std::string>& recipes, const std::vector<BenchmarkCell>& cells, const TimerOptions& timing,
+                             Journal& journal) {
   const MachineWatch watch;
   Progress progress(common.verbosity < 0 ? ProgressMode::kNone : common.progress);
   std::vector<BenchmarkRow> rows;
   std::optional<ErrorCode> first_error;
   for (size_t c = 0; c < cells.size(); ++c) {
     const BenchmarkCell& cell = cells[c];
-    progress.update(static_cast<double>(c) / static_cast<double>(cells.size()), cat("[", c + 1, "/", cells.size(), "] ", cell.name()), Json{{"cell", c + 1}, {"cells", cells.size()}, {"name", cell.name()}}.dump());
+    progress.update(static_cast<double>(c) / static_cast<double>(cells.size()), cat("[", c + 1, "/", cells.size(), "] ", cell.name()),
+                    Json{{"cell", c + 1}, {"cells", cells.size()}, {"name", cell.name()}}.dump());
     CellWork made = make_cell(recipes, cell, journal);
     if (!first_error) first_error = made.error;
     std::vector<std::function<void()>> works;

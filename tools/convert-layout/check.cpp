@@ -16,9 +16,13 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
   if (!dry_run_) check_outputs({apply_});
   make_paths_absolute(loaded.recipe);
   const BenchmarkSection& section = loaded.recipe.benchmark;
-  if (section.stop.max_time.unit != DurationUnit::kSeconds) throw Error(ErrorCode::kRecipe, "benchmark.stop.max_time is a time").key("benchmark.stop.max_time").suggest("e.g. 30s");
+  if (section.stop.max_time.unit != DurationUnit::kSeconds)
+    throw Error(ErrorCode::kRecipe, "benchmark.stop.max_time is a time").key("benchmark.stop.max_time").suggest("e.g. 30s");
   LayoutCheckOptions options{.batch = parse_count(section.batch.front()), .measure = !dry_run_};
-  options.timing = {.relative_error = section.stop.ci.percent / 100, .min_runs = section.stop.min_runs, .max_time_s = section.stop.max_time.value, .stop = [] { return stop_signal() != 0; }};
+  options.timing = {.relative_error = section.stop.ci.percent / 100,
+                    .min_runs = section.stop.min_runs,
+                    .max_time_s = section.stop.max_time.value,
+                    .stop = [] { return stop_signal() != 0; }};
   const MachineWatch watch;
   const std::optional<LayoutCheck> check = check_layouts(loaded.recipe, options);
   if (!check) return 128 + stop_signal();
@@ -28,7 +32,9 @@ int ConvertLayoutTool::run_recipe(LoadedRecipe& loaded) {
     const std::vector<std::string> remarks = watch.remarks(compute_threads());
     json["remarks"] = remarks;
     for (const std::string& remark : remarks) log(LogLevel::kWarning, remark);
-    if (!apply_.empty()) write_file(apply_, cat("# galley-convert-layout --check ", recipe_, ": the fastest format on this machine\nmemory_format: ", check->best, "\n"));
+    if (!apply_.empty())
+      write_file(apply_, cat("# galley-convert-layout --check ", recipe_,
+                             ": the fastest format on this machine\nmemory_format: ", check->best, "\n"));
   }
   json["provenance"] = provenance_json(provenance(loaded.recipe, dump_recipe(loaded.recipe, DumpKind::kFull)));
   for (const auto& [format, path] : common.save) write_file(path, format == Format::kJson ? json.dump() + "\n" : render(costs, format));

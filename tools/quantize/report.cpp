@@ -35,8 +35,10 @@ int QuantizeTool::report(const Recipe& recipe, const QuantizationResult& result)
     return kExitResumable;
   }
   if (reached != nullptr && !reached->met) {
-    log(LogLevel::kWarning, cat("the goal is missed: ", recipe.quantize.goal->metric, " is ", human_number(find_metric(result.quantized, recipe.quantize.goal->metric)), ", ", human_number(find_metric(result.real, recipe.quantize.goal->metric)),
-                                 " in float; the best that was found was written"));
+    log(LogLevel::kWarning,
+        cat("the goal is missed: ", recipe.quantize.goal->metric, " is ",
+            human_number(find_metric(result.quantized, recipe.quantize.goal->metric)), ", ",
+            human_number(find_metric(result.real, recipe.quantize.goal->metric)), " in float; the best that was found was written"));
     return kExitGoalMissed;
   }
   return kExitDone;

@@ -7,7 +7,8 @@
 
 namespace galley::tools {
 
-void QuantizeTool::search(Session& session, ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration, QuantizationResult& result) const {
+void QuantizeTool::search(Session& session, ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration,
+                          QuantizationResult& result) const {
   const Recipe& recipe = session.recipe();
   const GoalSection& goal = *recipe.quantize.goal;
   QuantizationTrials trials(session, quantizer, config, calibration);
@@ -16,7 +17,8 @@ void QuantizeTool::search(Session& session, ModelQuantizer& quantizer, const Qua
   judge(goal, trials.float_metrics(), {});  // the metric is one that the evaluation gives
   int64_t number = 0;
   SearchResult found = search_quantization(session, quantizer, trials, goal, journaled(journal), [&](const SearchTrial& t) {
-    log(LogLevel::kInfo, cat("trial ", ++number, ": ", t.trial.setting.text(), ": ", goal.metric, " ", fixed(find_metric(t.trial.metrics, goal.metric), 3), ", loses ", fixed(t.drop, 3), t.met ? " (met), " : ", ",
+    log(LogLevel::kInfo, cat("trial ", ++number, ": ", t.trial.setting.text(), ": ", goal.metric, " ",
+                             fixed(find_metric(t.trial.metrics, goal.metric), 3), ", loses ", fixed(t.drop, 3), t.met ? " (met), " : ", ",
                              human_seconds(t.trial.latency_s), ", ", human_bytes(static_cast<double>(t.trial.bytes))));
   });
   const SearchTrial& best = found.trials[found.best];
@@ -24,7 +26,8 @@ void QuantizeTool::search(Session& session, ModelQuantizer& quantizer, const Qua
   result.quantized = best.trial.metrics;
   result.model = trials.quantize(best.trial.setting);
   result.float_latency_s = trials.float_latency_s();
-  if (found.out_of_time) log(LogLevel::kWarning, cat("quantize.goal.time_budget (", goal.time_budget.str(), ") is over; the best trial so far is written"));
+  if (found.out_of_time)
+    log(LogLevel::kWarning, cat("quantize.goal.time_budget (", goal.time_budget.str(), ") is over; the best trial so far is written"));
   result.search = std::move(found);
 }
 
