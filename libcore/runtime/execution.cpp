@@ -1,5 +1,6 @@
 #include "libcore/runtime/execution.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -129,7 +130,15 @@ void Execution::find_results() {
     }
   }
   if (memory.result_bytes > 0) results_ = Storage::allocate(memory.result_bytes, device_);
-  if (bytes > 0) host_results_ = Storage::allocate_host(bytes, device_);
+  result_bytes_ = bytes;
+  keep_results(1);
+}
+
+void Execution::keep_results(int64_t runs) {
+  GALLEY_ASSERT(runs >= 1);
+  kept_runs_ = runs;
+  fetched_runs_ = 0;
+  if (result_bytes_ > 0) host_results_ = Storage::allocate_host(runs * result_bytes_, device_);
 }
 
 bool Execution::takes(std::string_view name) const {
@@ -286,9 +295,10 @@ void Execution::check_fed() const {
 void Execution::fetch_results() {
   if (result_of_.empty()) return;
   const MemoryPlan& memory = program_->memory();
-  if (results_ != nullptr) stream_.copy(host_results_->data(), results_->address(), memory.result_bytes);
+  std::byte* to = host_results_->data() + fetched_runs_++ % kept_runs_ * result_bytes_;
+  if (results_ != nullptr) stream_.copy(to, results_->address(), memory.result_bytes);
   for (const auto& [id, result] : result_of_) {
-    if (result.offset >= memory.result_bytes) stream_.copy(host_results_->data() + result.offset, address(id), dtype_size(result.dtype));
+    if (result.offset >= memory.result_bytes) stream_.copy(to + result.offset, address(id), dtype_size(result.dtype));
   }
 }
 
@@ -324,12 +334,14 @@ Tensor Execution::output(std::string_view name) const {
   return tensor.to(MemoryFormat::contiguous());
 }
 
-double Execution::scalar(std::string_view name) const {
+double Execution::scalar(std::string_view name, int64_t before_last) const {
   const ValueId id = program_->graph().find_output(name);
   const auto result = result_of_.find(id);
   GALLEY_ASSERT(result != result_of_.end(), "the program has no output '", name, "' of one element");
+  GALLEY_ASSERT(before_last >= 0 && before_last < std::min(kept_runs_, fetched_runs_), "the result '", name, "' of ", before_last, " runs before the last is not kept");
   stream_.synchronize();
-  return load_element(result->second.dtype, host_results_->data() + result->second.offset);
+  const int64_t place = (fetched_runs_ - 1 - before_last) % kept_runs_ * result_bytes_;
+  return load_element(result->second.dtype, host_results_->data() + place + result->second.offset);
 }
 
 std::optional<NonFinite> Execution::check_arrays(

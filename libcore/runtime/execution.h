@@ -58,8 +58,10 @@ class Execution {
   void wait() { stream_.synchronize(); }
   /// A contiguous copy of a declared output of the last run, for which it waits.
   Tensor output(std::string_view name) const;
-  /// A floating or integer output of one element of the last run, for which it waits.
-  double scalar(std::string_view name) const;
+  /// Outputs of one element stay readable for that many runs, the last one included; 1 unless said otherwise. Forgets those of runs so far.
+  void keep_results(int64_t runs);
+  /// A floating or integer output of one element of the last run, or of the run that many before it. Waits for the runs so far.
+  double scalar(std::string_view name, int64_t before_last = 0) const;
   /// The first finding of `check` over all fed inputs ("input") and all stored arrays that the program reads (by role).
   std::optional<NonFinite> check_arrays(
       const std::function<std::optional<NonFinite>(const std::string& name, std::string_view kind, const Tensor&)>& check) const;
@@ -107,6 +109,8 @@ class Execution {
   std::vector<std::string> prepare_reads_, updated_;
   std::shared_ptr<Storage> prepared_;
   std::shared_ptr<Storage> results_, host_results_;  // outputs of one element: on the device, and what the host reads
+  int64_t result_bytes_ = 0, kept_runs_ = 1;         // of one run; runs whose results the host keeps, in turns
+  int64_t fetched_runs_ = 0;
   std::map<ValueId, Result> result_of_;
   std::vector<Call> calls_;
   std::optional<uint64_t> bound_generation_;         // of the arena

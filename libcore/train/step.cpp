@@ -206,8 +206,11 @@ void TrainStep::bind() {
       const std::string input = "lr." + group.name;
       if (stage.update->takes(input)) stage.rates.push_back({input, group.optimizer->lr});
     }
-    if (stage.accumulate_program) stage.accumulate = engine_.bind(stage.accumulate_program);
+    if (!stage.accumulate_program) continue;
+    stage.accumulate = engine_.bind(stage.accumulate_program);
+    stage.accumulate->keep_results(batch_.accumulation - 1);
   }
+  firsts_.resize(static_cast<size_t>(batch_.accumulation));
 }
 
 void TrainStep::feed_batch(Execution& execution, const Batch& data, int64_t step) const {
@@ -227,11 +230,25 @@ void TrainStep::feed_update(const Stage& stage, int64_t step) const {
 }
 
 /// The gate of the updates was closed: parameters and state are those of before the step, and a replay of the forward and backward pass meets the same numbers.
-void TrainStep::stop(Execution& execution, int64_t step, double loss) const {
-  const auto culprit = find_non_finite(execution);
+void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, double loss) const {
+  const bool last = micro_batch + 1 == batch_.accumulation;  // is still fed
+  Execution& execution = last ? *stage.update : *stage.accumulate;
+  if (!last && reload_) feed_batch(execution, reload_(firsts_[static_cast<size_t>(micro_batch)]), step);
+  const auto culprit = last || reload_ ? find_non_finite(execution) : std::nullopt;
   throw Error(ErrorCode::kNumeric, cat("the loss is ", std::isnan(loss) ? "nan" : loss > 0 ? "inf" : "-inf", " at step ", step, culprit ? "; first in " + culprit->text() : ""))
       .key("train.guard.nan")
       .suggest("a lower train.optimizer.lr, train.clip=1.0, or a look at the data; nothing of this step was kept");
+}
+
+double TrainStep::read_losses(const Stage& stage, int64_t step) const {
+  double sum = 0;
+  for (int64_t k = 0; k < batch_.accumulation; ++k) {
+    const bool last = k + 1 == batch_.accumulation;
+    const double loss = last ? stage.update->scalar("loss") : stage.accumulate->scalar("loss", batch_.accumulation - 2 - k);
+    if (guards() && !std::isfinite(loss)) stop(stage, step, k, loss);
+    sum += loss;
+  }
+  return sum;
 }
 
 TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer) {
@@ -250,14 +267,12 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
       const auto ns = [](std::chrono::steady_clock::time_point at) { return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count(); };
       observer->fetched(ns(asked), ns(given));
     }
+    firsts_[static_cast<size_t>(k)] = data.first;
     feed_batch(execution, data, step);
     if (updates) feed_update(stage, step);
     execution.run({.observer = observer});
-    const double loss = execution.scalar("loss");
-    if (guards() && !std::isfinite(loss)) stop(execution, step, loss);
-    outcome.loss += loss;
   }
-  outcome.loss /= static_cast<double>(batch_.accumulation);
+  outcome.loss = read_losses(stage, step) / static_cast<double>(batch_.accumulation);
   outcome.grad_norm = stage.update->scalar("grad_norm");
   return outcome;
 }

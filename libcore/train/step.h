@@ -61,8 +61,11 @@ class TrainStep {
     double grad_norm = 0;  // before clipping
     double data_s = 0;     // waiting for batches
   };
-  /// Update number `step` (from 1) on the batches that `next` gives. Throws Error (kNumeric) where the loss is not finite, naming the
-  /// first tensor; nothing of the step is kept then.
+  /// How a batch is loaded again by its position (Batch::first). Without it the error of a bad loss names no tensor where the batch is not the step's last.
+  void reload_with(std::function<const Batch&(int64_t first)> reload) { reload_ = std::move(reload); }
+  /// Update number `step` (from 1) on the batches that `next` gives. The host reads nothing before all of the step is enqueued. Throws Error (kNumeric) where
+  /// the loss is not finite: the gate of updates was closed, so that nothing of the step is kept, and its batch is loaded again and replayed with a check after
+  /// each node, to name the first bad tensor.
   Outcome run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer = nullptr);
   /// For a run that ends by time: the share of it (0..1) that has passed before the next update, which its schedule follows.
   void set_time_passed(double share) { time_passed_ = share; }
@@ -96,7 +99,9 @@ class TrainStep {
   void feed_update(const Stage& stage, int64_t step) const;
   /// Does a loss that is not finite end the run?
   bool guards() const { return recipe_.train.guard.nan == NanGuard::kStop; }
-  [[noreturn]] void stop(Execution& execution, int64_t step, double loss) const;
+  /// The sum over the micro-batches, whose losses the host reads together.
+  double read_losses(const Stage& stage, int64_t step) const;
+  [[noreturn]] void stop(const Stage& stage, int64_t step, int64_t micro_batch, double loss) const;
 
   const Session& session_;
   Engine& engine_;
@@ -111,6 +116,8 @@ class TrainStep {
   std::vector<std::string> fusions_declined_;
   std::vector<StateSpec> states_;
   std::vector<Stage> stages_;
+  std::function<const Batch&(int64_t first)> reload_;
+  std::vector<int64_t> firsts_;  // positions of the step's batches
 };
 
 /// Has a multiple of `every` (steps, may be a fraction) been reached between the step before and this one?

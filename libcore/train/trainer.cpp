@@ -65,6 +65,7 @@ class Trainer::State {
   RunLength length;
   double time_limit_s = 0;
   std::unique_ptr<DataLoader> loader;
+  std::unique_ptr<DataLoader> reloader;  // of a batch whose loss was not finite
   std::unique_ptr<Engine> engine;  // outlives what it compiled
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Evaluator> float_evaluator;  // before a quantization-aware training begins to round
@@ -287,6 +288,12 @@ void Trainer::State::save_weights(RunFolder& folder, const std::string& name, bo
 
 void Trainer::State::start(TrainEvents& events) {
   update->bind();
+  update->reload_with([this](int64_t first) -> const Batch& {
+    reloader = session.loader("train", batch.micro, first, 0);
+    const Batch* data = reloader->next();
+    GALLEY_ASSERT(data != nullptr && data->first == first, "the batch at ", first, " was not loaded again");
+    return *data;
+  });
   for (Evaluator* each : {evaluator.get(), float_evaluator.get()}) {
     if (each != nullptr) each->bind(recipe.train.ema ? ".ema" : "");
   }

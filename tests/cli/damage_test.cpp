@@ -222,6 +222,70 @@ TEST(Loss, ThatBecomesNaNNamesStepLayerAndTensorAndIsExit5) {
   EXPECT_EQ(result["steps"], 1);
 }
 
+/// A regression on a table without shuffling, whose row `bad` squares to infinity. A step takes 8 rows.
+std::string table_recipe(const std::string& folder, int bad, const std::string& batch) {
+  std::string table;
+  for (int row = 0; row < 64; ++row) {
+    for (int column = 0; column < 5; ++column) table += (column > 0 ? "," : "") + (row == bad ? "3e38" : std::to_string((row * 7 + column * 3) % 11 * 0.1));
+    table += "\n";
+  }
+  write_text(folder + "/table.csv", table);
+  write_text(folder + "/table.yaml",
+             "recipe: 1\nname: table\nthreads: 1\n"
+             "model: {type: layers, input: {shape: [4]}, layers: [{name: fc, type: linear, out_features: 1}]}\n"
+             "loss: {type: mse}\n"
+             "data: {train: {source: {type: csv, path: " + folder + "/table.csv, columns: {target: [0], dense: [1..4]}}, shuffle: false}}\n"
+             "train: {duration: 6 steps, batch: " + batch + ", optimizer: {type: sgd, lr: 0.05, momentum: 0.9}}\n"
+             "checkpoint: {every: 2 steps}\nlog: {every: 1 step, tensorboard: false}\n");
+  return folder + "/table.yaml";
+}
+
+/// A step, and the row of its batch that is bad.
+struct BadStep {
+  std::string name, batch;
+  int step, row;
+  std::vector<std::string> overrides;
+};
+class LossAtStep : public testing::TestWithParam<BadStep> {};
+INSTANTIATE_TEST_SUITE_P(Steps, LossAtStep,
+                         testing::Values(BadStep{.name = "between", .batch = "8", .step = 5, .row = 3}, BadStep{.name = "first", .batch = "8", .step = 1, .row = 0},
+                                         BadStep{.name = "last", .batch = "8", .step = 6, .row = 7},
+                                         BadStep{.name = "first_micro_batch", .batch = "{global: 8, micro: 2}", .step = 5, .row = 1},
+                                         BadStep{.name = "last_micro_batch", .batch = "{global: 8, micro: 2}", .step = 5, .row = 6},
+                                         BadStep{.name = "on_sim", .batch = "{global: 8, micro: 2}", .step = 5, .row = 3, .overrides = {"device=sim"}}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(LossAtStep, LeavesTheRunAsBeforeItAlsoAfterAResume) {
+  const std::string folder = scratch_folder();
+  const BadStep& bad = GetParam();
+  const std::string recipe = table_recipe(folder, 8 * (bad.step - 1) + bad.row, bad.batch);
+  const auto train = [&](const std::string& to, std::vector<std::string> more) {
+    std::vector<std::string> words{recipe, "-o", folder + to, "-q"};
+    words.insert(words.end(), bad.overrides.begin(), bad.overrides.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return run("galley-train", words);
+  };
+  std::string digest;  // of a run that ends just before
+  if (bad.step > 1) {
+    ASSERT_EQ(train("/before", {"duration=" + std::to_string(bad.step - 1) + " steps"}).code, 0);
+    digest = Json::parse(read_text(folder + "/before/result.json"))["digest"];
+  }
+  for (const char* how : {"from the begin", "resumed from the last checkpoint"}) {
+    const Outcome outcome = train("/run", {});
+    EXPECT_EQ(outcome.code, 5) << how << outcome.err;
+    expect_all(outcome.err, {"the loss is inf at step " + std::to_string(bad.step), "; first in ", "nothing of this step was kept"});
+    const Json result = Json::parse(read_text(folder + "/run/result.json"));
+    EXPECT_EQ(result["stopped"], "nan") << how;
+    EXPECT_EQ(result["steps"], bad.step - 1) << how;
+    if (bad.step > 1) {
+      EXPECT_EQ(result["digest"], digest) << how;
+      const std::string rows = read_text(folder + "/run/metrics.jsonl");
+      EXPECT_EQ(std::count(rows.begin(), rows.end(), '\n'), bad.step - 1) << how;
+    }
+    EXPECT_FALSE(std::filesystem::exists(folder + "/run/weights.safetensors")) << how;
+  }
+}
+
 // 8 x 8 grey images, written by Pillow.
 const char kJpeg[] =
     "ffd8ffe000104a46494600010100000100010000ffdb0043000d090a0b0a080d0b0a0b0e0e0d0f13201513121213271c1e17202e2931302e292d2c333a4a3e333646372c2d405741464c4e525352323e5a615a"

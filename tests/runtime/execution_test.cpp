@@ -212,6 +212,25 @@ TEST(Execution, NamesTheFirstBadTensor) {
   EXPECT_EQ(overflow->path, "conv2") << overflow->text();
 }
 
+TEST(Execution, KeepsResultsOfEarlierRuns) {
+  for (const char* device : {"cpu", "sim"}) {
+    Graph g;
+    g.add_output("y", sum(g.add_input("x", f32({3}), ValueRole::kInput)));
+    ParameterStore store(open_backend(device)->device());
+    Execution execution(compile(g, {.backend = open_backend(device)}), store);
+    execution.keep_results(3);
+    EXPECT_THROW(execution.scalar("y"), InternalError) << "no run yet";
+    for (const float x : {1.f, 2.f, 3.f, 4.f}) {
+      execution.feed("x", Tensor::of({3}, {x, x, x}));
+      execution.run();
+    }
+    EXPECT_EQ(execution.scalar("y"), 12);
+    EXPECT_EQ(execution.scalar("y", 1), 9);
+    EXPECT_EQ(execution.scalar("y", 2), 6);
+    EXPECT_THROW(execution.scalar("y", 3), InternalError);
+  }
+}
+
 TEST(Execution, ProgramsShareParametersAndArena) {
   Trained t;
   make_trained(t);

@@ -4,11 +4,16 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
+#include <future>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "libcore/device/sim_device.h"
 #include "tests/train/stepping.h"
 
 namespace galley {
@@ -34,46 +39,111 @@ train:
   ema: 0.9
 )";
 
-/// A step of two micro-batches of two samples; a pixel of micro-batch `bad` is infinite, -1: of none. Returns what the error says, "" without one.
-std::string step(test::Stepping& at, int64_t number, int bad) {
-  int k = 0;
-  float& pixel = at.batch.fields.at("input").data_as<float>()[5];
-  const float good = pixel;
-  const auto next = [&]() -> const Batch& {
-    pixel = k++ == bad ? INFINITY : good;
-    return at.batch;
-  };
-  std::string message;
-  try {
-    at.training.run(number, next);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kNumeric);
-    message = error.message();
+/// Steps of three micro-batches of two samples.
+struct Guarded : test::Stepping {
+  explicit Guarded(const Session& session) : Stepping(session, 2, 3) {
+    training.reload_with([this](int64_t first) -> const Batch& {
+      reloaded.push_back(first);
+      return batch_at(first);
+    });
   }
-  pixel = good;
-  return message;
+  /// A pixel of the batch at `bad` is infinite, -1: of none.
+  const Batch& batch_at(int64_t first) {
+    batch.first = first;
+    batch.fields.at("input").data_as<float>()[5] = first == bad ? INFINITY : 0.5f;
+    return batch;
+  }
+  /// Returns what the error says, "" without one.
+  std::string step(int64_t number, NodeObserver* observer = nullptr) {
+    given = 0;
+    std::string message;
+    try {
+      training.run(number, [&]() -> const Batch& { return batch_at(6 * (number - 1) + 2 * given++); }, observer);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kNumeric);
+      message = error.message();
+    }
+    return message;
+  }
+
+  int64_t bad = -1, given = 0;
+  std::vector<int64_t> reloaded;
+};
+
+// Whichever micro-batch is bad: the host takes all of the step before it reads, and then loads that batch alone again.
+TEST(Guard, StopsWithNothingOfTheStepKept) {
+  for (const char* device : {"cpu", "sim"}) {
+    const LoadedRecipe loaded = test::load_text(kRecipe, {std::string("device=") + device});
+    const Session session(loaded.recipe);
+    for (const int64_t bad : {6, 8, 10}) {
+      Guarded at(session);
+      EXPECT_EQ(at.step(1), "");
+      std::map<std::string, Tensor> before = at.values();
+      ASSERT_GE(before.size(), 6u) << "weight and bias, their momentum and their averages";
+      at.bad = bad;
+      const std::string message = at.step(2);
+      EXPECT_NE(message.find("the loss is nan at step 2; first in input input has 0 NaN and 1 infinite of 8 values (first at [1,0,0,1])"), std::string::npos) << message;
+      EXPECT_EQ(at.given, 3);
+      EXPECT_EQ(at.reloaded, bad == 10 ? std::vector<int64_t>() : std::vector<int64_t>{bad}) << "the last is there still";
+      EXPECT_EQ(at.training.store().get("train.guard.stopped").at(Shape{}), 1);
+      for (const auto& [name, tensor] : at.values()) EXPECT_TRUE(name == "train.guard.stopped" || bit_equal(tensor, before.at(name))) << name << ", batch at " << bad;
+    }
+  }
 }
 
-TEST(Guard, StopsWithNothingOfTheStepKept) {
-  const LoadedRecipe loaded = test::load_text(kRecipe, {});
-  const Session session(loaded.recipe);
-  for (const int bad : {0, 1}) {
-    test::Stepping at(session, 2, 2);
-    EXPECT_EQ(step(at, 1, -1), "");
-    std::map<std::string, Tensor> before = at.values();
-    ASSERT_GE(before.size(), 6u) << "weight and bias, their momentum and their averages";
-    const std::string message = step(at, 2, bad);
-    EXPECT_NE(message.find("the loss is nan at step 2; first in input input has 0 NaN and 1 infinite of 8 values (first at [1,0,0,1])"), std::string::npos) << message;
-    EXPECT_EQ(at.training.store().get("train.guard.stopped").at(Shape{}), 1);
-    for (const auto& [name, tensor] : at.values()) EXPECT_TRUE(name == "train.guard.stopped" || bit_equal(tensor, before.at(name))) << name << ", micro-batch " << bad;
+/// Keeps the device busy from the first node of a step until it is released.
+class Busy : public NodeObserver {
+ public:
+  void before(const Program&, const galley::Step&, Stream& stream) override {
+    if (std::exchange(begun_, true)) return;
+    sim_enqueue(stream, [this, until = released_.get_future().share()] { timed_out = until.wait_for(std::chrono::seconds(10)) == std::future_status::timeout; });
   }
+  void after(const Program&, const galley::Step&, const NodeOutputs&) override {}
+  void release() { released_.set_value(); }
+  std::atomic<bool> timed_out = false;
+
+ private:
+  bool begun_ = false;
+  std::promise<void> released_;
+};
+
+// The host goes on to the second micro-batch while the device computes the first.
+TEST(Guard, TheHostReadsNoLossInsideAStep) {
+  const LoadedRecipe loaded = test::load_text(kRecipe, {"device=sim"});
+  const Session session(loaded.recipe);
+  Guarded at(session);
+  at.step(1);
+  Busy busy;
+  int64_t given = 0;
+  const TrainStep::Outcome outcome = at.training.run(2, [&]() -> const Batch& {
+    if (given == 1) busy.release();
+    return at.batch_at(6 + 2 * given++);
+  }, &busy);
+  EXPECT_FALSE(busy.timed_out);
+  EXPECT_TRUE(std::isfinite(outcome.loss));
+}
+
+// The losses of all micro-batches are there when they are read together.
+TEST(Guard, TheLossIsTheMeanOfTheMicroBatches) {
+  const LoadedRecipe loaded = test::load_text(kRecipe, {"train.optimizer.lr=1e-30"});
+  const Session session(loaded.recipe);
+  test::Stepping one(session, 2, 1), three(session, 2, 3);
+  double sum = 0;
+  int given = 0;
+  const auto next = [&](test::Stepping& at) -> const Batch& {
+    at.batch.fields.at("input").data_as<float>()[5] = static_cast<float>(given++ % 3);
+    return at.batch;
+  };
+  for (int64_t k = 1; k <= 3; ++k) sum += one.training.run(k, [&]() -> const Batch& { return next(one); }).loss;
+  EXPECT_EQ(three.training.run(1, [&]() -> const Batch& { return next(three); }).loss, sum / 3);
 }
 
 TEST(Guard, IgnoreUpdatesWithWhatThereIs) {
   const LoadedRecipe loaded = test::load_text(kRecipe, {"train.guard.nan=ignore"});
   const Session session(loaded.recipe);
-  test::Stepping at(session, 2, 2);
-  EXPECT_EQ(step(at, 1, 0), "");
+  Guarded at(session);
+  at.bad = 0;
+  EXPECT_EQ(at.step(1), "");
   EXPECT_FALSE(at.training.store().has("train.guard.stopped"));
   EXPECT_TRUE(std::isnan(at.training.store().get("fc.bias").at({0})));
 }
