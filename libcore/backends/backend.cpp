@@ -5,12 +5,28 @@
 #include "libcore/base/parallel.h"
 
 namespace galley {
+namespace {
+
+class Loop : public Runner {
+ public:
+  explicit Loop(const BoundProgram& program) : calls_(program.calls) {}
+  void run(Stream& stream) override {
+    for (const BoundCall& call : calls_) call.kernel->run(stream, call.args);
+  }
+
+ private:
+  std::span<const BoundCall> calls_;
+};
+
+}  // namespace
 
 Backend::Backend(const BackendOptions& options) : options_(options) {
   if (options_.threads <= 0) options_.threads = compute_threads();
 }
 
 Limits Backend::limits() const { return {.threads = options_.threads}; }
+
+std::unique_ptr<Runner> Backend::runner(const BoundProgram& program) const { return std::make_unique<Loop>(program); }
 
 KernelQuery Backend::query(const Graph& graph, const Node& node) const { return {node, context_of(graph, node), options_.threads}; }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "libcore/backends/kernel.h"
+#include "libcore/backends/runner.h"
 #include "libcore/device/device.h"
 #include "libcore/passes/target.h"
 
@@ -45,6 +46,8 @@ class Backend : public Target {
   virtual Limits limits() const;
   /// Where its programs run.
   virtual Device& device() const { return host_device(); }
+  /// What enqueues the kernels of a bound program, which outlives it. Default: one after the other.
+  virtual std::unique_ptr<Runner> runner(const BoundProgram& program) const;
   const BackendOptions& options() const { return options_; }
 
   KernelQuery query(const Graph& graph, const Node& node) const;

@@ -10,16 +10,16 @@
 
 namespace galley {
 
-/// The values of ValueRole::kCarried, by name, in memory of the device and outside of any arena. All executions that serve a request (prefill, decode, other
-/// batch sizes) take the same object and so go on where the last run stopped; another request, and each replica, has an object of its own. Arrays are
-/// contiguous in every program. Not thread-safe.
+/// The values of ValueRole::kCarried, by name, in memory of the device and outside of any arena. All executions that serve a request
+/// (prefill, decode, other batch sizes) take the same object and so go on where the last run stopped; another request, and each replica, has
+/// an object of its own. Arrays are contiguous in every program. Not thread-safe.
 class Carried {
  public:
   explicit Carried(Device& device = host_device()) : arrays_(device) {}
   Device& device() const { return arrays_.device(); }
 
-  /// Makes an array of zeros for each value that the program carries and that is not there yet. Throws Error (kRecipe) where an array of that name has another
-  /// dtype or shape, and makes none then.
+  /// Makes an array of zeros for each value that the program carries and that is not there yet. Throws Error (kRecipe) where an array of
+  /// that name has another dtype or shape, and makes none then.
   void declare(const Program& program);
   /// All values are zeros again: the begin of another request. Enqueued on the device's stream.
   void reset();

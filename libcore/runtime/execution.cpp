@@ -179,7 +179,7 @@ void Execution::feed(std::string_view name, const Tensor& values) {
   }
   void* address = feed.values.address();
   if (address == before) return;
-  for (const auto& [call, input] : feed.readers) calls_[call].inputs[input] = address;
+  for (const auto& [step, input] : feed.readers) operands_[step].inputs[input] = address;
 }
 
 void Execution::set(std::string_view name, double value) {
@@ -224,23 +224,25 @@ void* Execution::address(ValueId id) const {
 void Execution::bind() {
   const std::vector<Step>& steps = program_->steps();
   const MemoryPlan& memory = program_->memory();
+  operands_.resize(steps.size());
   calls_.resize(steps.size());
   for (auto& [id, feed] : feeds_) feed.readers.clear();
   for (size_t s = 0; s < steps.size(); ++s) {
     const Node& node = program_->graph().nodes()[static_cast<size_t>(steps[s].node)];
-    Call& call = calls_[s];
-    call.inputs.clear();
-    call.outputs.clear();
+    Operands& operands = operands_[s];
+    operands.inputs.clear();
+    operands.outputs.clear();
     for (ValueId id : node.inputs) {
       const ValueId named = id == kNoValue ? kNoValue : memory.values[static_cast<size_t>(id)].named;
       const auto fed = feeds_.find(named);
-      if (fed != feeds_.end()) fed->second.readers.emplace_back(s, call.inputs.size());
-      call.inputs.push_back(address(id));
+      if (fed != feeds_.end()) fed->second.readers.emplace_back(s, operands.inputs.size());
+      operands.inputs.push_back(address(id));
     }
-    for (ValueId id : node.outputs) call.outputs.push_back(address(id));
+    for (ValueId id : node.outputs) operands.outputs.push_back(address(id));
     const int64_t scratch = memory.scratch_offsets[static_cast<size_t>(steps[s].node)];
-    call.scratch = scratch < 0 ? nullptr : arena_->address() + scratch;
+    calls_[s] = {steps[s].kernel.get(), {operands.inputs, operands.outputs, scratch < 0 ? nullptr : arena_->address() + scratch}};
   }
+  runner_ = program_->backend().runner({.calls = std::span(calls_).subspan(program_->prepare_steps())});
   bound_generation_ = arena_->generation();
 }
 
@@ -252,10 +254,10 @@ uint64_t Execution::prepared_versions() const {
 
 void Execution::execute(size_t s, NodeObserver* observer) {
   const Step& step = program_->steps()[s];
-  const Call& call = calls_[s];
+  const BoundCall& call = calls_[s];
   if (observer != nullptr) observer->before(*program_, step, stream_);
-  step.kernel->run(stream_, {call.inputs, call.outputs, call.scratch});
-  if (observer != nullptr) observer->after(*program_, step, NodeOutputs(*program_, step, call.outputs, stream_));
+  call.kernel->run(stream_, call.args);
+  if (observer != nullptr) observer->after(*program_, step, NodeOutputs(*program_, step, call.args.outputs, stream_));
 }
 
 void Execution::execute_guarded(size_t s, NodeObserver* observer) {
@@ -315,8 +317,12 @@ void Execution::run(const RunOptions& options) {
     for (size_t s = 0; s < program_->prepare_steps(); ++s) step(s);
     prepared_at_ = versions;
   }
-  for (size_t s = program_->prepare_steps(); s < program_->steps().size(); ++s) {
-    if (!options.skip_updates || !program_->steps()[s].updates) step(s);
+  if (options.observer == nullptr && !options.skip_updates && !guarded) {
+    runner_->run(stream_);
+  } else {
+    for (size_t s = program_->prepare_steps(); s < program_->steps().size(); ++s) {
+      if (!options.skip_updates || !program_->steps()[s].updates) step(s);
+    }
   }
   fetch_results();
   if (options.observer != nullptr) options.observer->after_run(*program_);
@@ -338,7 +344,8 @@ double Execution::scalar(std::string_view name, int64_t before_last) const {
   const ValueId id = program_->graph().find_output(name);
   const auto result = result_of_.find(id);
   GALLEY_ASSERT(result != result_of_.end(), "the program has no output '", name, "' of one element");
-  GALLEY_ASSERT(before_last >= 0 && before_last < std::min(kept_runs_, fetched_runs_), "the result '", name, "' of ", before_last, " runs before the last is not kept");
+  GALLEY_ASSERT(before_last >= 0 && before_last < std::min(kept_runs_, fetched_runs_), "the result '", name, "' of ", before_last,
+                " runs before the last is not kept");
   stream_.synchronize();
   const int64_t place = (fetched_runs_ - 1 - before_last) % kept_runs_ * result_bytes_;
   return load_element(result->second.dtype, host_results_->data() + place + result->second.offset);

@@ -32,8 +32,8 @@ struct NonFinite;
 class Execution {
  public:
   /// Declares the program's parameters in the store where they are missing. `binding` gives some of the program's names another name
-  /// in the store (evaluation on averaged weights). `arena`: shared scratch; none: one of its own. `carried`: of a request that other executions serve too;
-  /// none: one of its own.
+  /// in the store (evaluation on averaged weights). `arena`: shared scratch; none: one of its own. `carried`: of a request that other
+  /// executions serve too; none: one of its own.
   Execution(std::shared_ptr<const Program> program, ParameterStore& store, std::shared_ptr<Arena> arena = nullptr,
             std::map<std::string, std::string> binding = {}, std::shared_ptr<Carried> carried = nullptr);
 
@@ -67,17 +67,17 @@ class Execution {
       const std::function<std::optional<NonFinite>(const std::string& name, std::string_view kind, const Tensor&)>& check) const;
 
  private:
-  struct Call {
+  /// The addresses of a step's inputs and outputs.
+  struct Operands {
     std::vector<const void*> inputs;
     std::vector<void*> outputs;
-    void* scratch = nullptr;
   };
   /// An input that is fed as an array.
   struct Feed {
     Tensor values;                      // in the program's format, on its device
     Tensor converted;                   // on the host, where the caller's array has another format
     std::unique_ptr<Event> copied;      // `converted` has reached the device
-    std::vector<std::pair<size_t, size_t>> readers;  // call and input that read it
+    std::vector<std::pair<size_t, size_t>> readers;  // step and input that read it
   };
   /// An output of one element: where the host finds it after a run.
   struct Result {
@@ -112,7 +112,9 @@ class Execution {
   int64_t result_bytes_ = 0, kept_runs_ = 1;         // of one run; runs whose results the host keeps, in turns
   int64_t fetched_runs_ = 0;
   std::map<ValueId, Result> result_of_;
-  std::vector<Call> calls_;
+  std::vector<Operands> operands_;                   // by step
+  std::vector<BoundCall> calls_;                     // by step, on the operands
+  std::unique_ptr<Runner> runner_;                   // of the steps after `prepare`
   std::optional<uint64_t> bound_generation_;         // of the arena
   bool all_fed_ = false;
   std::optional<uint64_t> prepared_at_;

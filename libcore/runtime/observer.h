@@ -36,17 +36,17 @@ class NodeObserver {
  public:
   virtual ~NodeObserver() = default;
   /// The node is enqueued on the stream next.
-  virtual void before(const Program& program, const Step& step, Stream& stream) { static_cast<void>(program), static_cast<void>(step), static_cast<void>(stream); }
+  virtual void before(const Program&, const Step&, Stream&) {}
   /// The node has been enqueued; on the host's stream it has run.
   virtual void after(const Program& program, const Step& step, const NodeOutputs& outputs) = 0;
   /// All nodes of a run have been enqueued.
-  virtual void after_run(const Program& program) { static_cast<void>(program); }
+  virtual void after_run(const Program&) {}
   /// Told by whoever fetches the data of the next run: from when to when it waited, in nanoseconds of the steady clock.
   virtual void fetched(int64_t begin_ns, int64_t end_ns) { static_cast<void>(begin_ns), static_cast<void>(end_ns); }
 };
 
-/// When nodes ran: two events of the stream around each. Events are made once and recorded again, so that marking allocates nothing once a run of that
-/// length has been marked.
+/// When nodes ran: two events of the stream around each. Events are made once and recorded again, so that marking allocates nothing once
+/// a run of that length has been marked.
 class NodeMarks {
  public:
   /// Marks the begin of the next node, before it is enqueued.

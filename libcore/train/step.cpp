@@ -229,7 +229,8 @@ void TrainStep::feed_update(const Stage& stage, int64_t step) const {
   execution.set("ema_decay", step_due(step, every) ? ema_decay(ema.decay, static_cast<int64_t>(static_cast<double>(step) / every) - 1, ema.warmup) : 1.0);
 }
 
-/// The gate of the updates was closed: parameters and state are those of before the step, and a replay of the forward and backward pass meets the same numbers.
+/// The gate of the updates was closed: parameters and state are those of before the step, and a replay of the forward and backward pass
+/// meets the same numbers.
 void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, double loss) const {
   const bool last = micro_batch + 1 == batch_.accumulation;  // is still fed
   Execution& execution = last ? *stage.update : *stage.accumulate;

@@ -61,11 +61,12 @@ class TrainStep {
     double grad_norm = 0;  // before clipping
     double data_s = 0;     // waiting for batches
   };
-  /// How a batch is loaded again by its position (Batch::first). Without it the error of a bad loss names no tensor where the batch is not the step's last.
+  /// How a batch is loaded again by its position (Batch::first). Without it the error of a bad loss names no tensor where the batch is not
+  /// the step's last.
   void reload_with(std::function<const Batch&(int64_t first)> reload) { reload_ = std::move(reload); }
-  /// Update number `step` (from 1) on the batches that `next` gives. The host reads nothing before all of the step is enqueued. Throws Error (kNumeric) where
-  /// the loss is not finite: the gate of updates was closed, so that nothing of the step is kept, and its batch is loaded again and replayed with a check after
-  /// each node, to name the first bad tensor.
+  /// Update number `step` (from 1) on the batches that `next` gives. The host reads nothing before all of the step is enqueued. Throws Error
+  /// (kNumeric) where the loss is not finite: the gate of updates was closed, so that nothing of the step is kept, and its batch is loaded
+  /// again and replayed with a check after each node, to name the first bad tensor.
   Outcome run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer = nullptr);
   /// For a run that ends by time: the share of it (0..1) that has passed before the next update, which its schedule follows.
   void set_time_passed(double share) { time_passed_ = share; }

@@ -212,6 +212,59 @@ TEST(Execution, NamesTheFirstBadTensor) {
   EXPECT_EQ(overflow->path, "conv2") << overflow->text();
 }
 
+/// The reference with a runner of its own.
+class RunningBackend : public Backend {
+ public:
+  RunningBackend() : Backend({}), reference_(open_backend("ref")) {}
+  std::string_view name() const override { return "running"; }
+  bool reference() const override { return true; }
+  std::span<const Kernel* const> kernels(const OpDef& op) const override { return reference_->kernels(op); }
+  std::unique_ptr<Runner> runner(const BoundProgram& program) const override {
+    ++made;
+    class Counting : public Runner {
+     public:
+      Counting(std::unique_ptr<Runner> loop, int& runs) : loop_(std::move(loop)), runs_(runs) {}
+      void run(Stream& stream) override { ++runs_, loop_->run(stream); }
+
+     private:
+      std::unique_ptr<Runner> loop_;
+      int& runs_;
+    };
+    calls = program.calls.size();
+    return std::make_unique<Counting>(Backend::runner(program), runs);
+  }
+  mutable int made = 0, runs = 0;
+  mutable size_t calls = 0;
+
+ private:
+  std::shared_ptr<const Backend> reference_;
+};
+
+// A back end enqueues bound programs as it likes: it is given them when they are bound, again when their memory moves, and runs them unless they are observed.
+TEST(Execution, RunsByTheRunnerOfTheBackEnd) {
+  Trained t;
+  make_trained(t);
+  const auto backend = std::make_shared<RunningBackend>();
+  const auto program = compile(t.net.graph, {.backend = backend});
+  const auto arena = std::make_shared<Arena>();
+  ParameterStore store;
+  Execution execution(program, store, arena);
+  give(t.net.graph, t.feeds, store, execution);
+  execution.run();
+  execution.run();
+  EXPECT_EQ(backend->made, 1);
+  EXPECT_EQ(backend->runs, 2);
+  EXPECT_EQ(backend->calls, program->steps().size() - program->prepare_steps());
+  arena->reserve(2 * arena->bytes());
+  execution.run();
+  EXPECT_EQ(backend->made, 2);
+  EXPECT_EQ(backend->runs, 3);
+  NodeTimer timer;
+  execution.run({.observer = &timer});
+  execution.run({.skip_updates = true});
+  EXPECT_EQ(backend->runs, 3);
+}
+
 TEST(Execution, KeepsResultsOfEarlierRuns) {
   for (const char* device : {"cpu", "sim"}) {
     Graph g;

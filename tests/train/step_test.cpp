@@ -96,7 +96,9 @@ class Busy : public NodeObserver {
  public:
   void before(const Program&, const galley::Step&, Stream& stream) override {
     if (std::exchange(begun_, true)) return;
-    sim_enqueue(stream, [this, until = released_.get_future().share()] { timed_out = until.wait_for(std::chrono::seconds(10)) == std::future_status::timeout; });
+    sim_enqueue(stream, [this, until = released_.get_future().share()] {
+      timed_out = until.wait_for(std::chrono::seconds(10)) == std::future_status::timeout;
+    });
   }
   void after(const Program&, const galley::Step&, const NodeOutputs&) override {}
   void release() { released_.set_value(); }
