@@ -18,6 +18,7 @@ struct BackendOptions {
   int threads = 0;                               ///< Logical threads; 0: compute_threads(). Kernels and their blocking depend on them.
   LayoutMode memory_format = LayoutMode::kAuto;  ///< How images will be laid out.
   bool winograd = true;                          ///< 3 x 3 convolutions may take fewer products (the recipe's precision.winograd).
+  bool chains = true;                            ///< Element-wise functions may run as chains (the recipe's precision.chains).
   int index = 0;                                 ///< Of several devices of a kind: the number after the colon in "cuda:1".
 };
 

@@ -3,6 +3,7 @@
 #include <map>
 #include <optional>
 
+#include "libcore/graph/attributes.h"
 #include "libcore/graph/graph.h"
 
 namespace galley {
@@ -35,6 +36,16 @@ class Parser {
       fail(ErrorCode::kInput, "the text is no valid graph: ", error.what());
     }
     return std::move(graph_);
+  }
+
+  /// The whole text as the attributes of an operator.
+  std::unique_ptr<Options> attributes_alone(const OpDef& op) {
+    std::map<std::string, std::string> given;
+    while (at_ < text_.size()) {
+      if (!given.empty()) expect(" ");
+      attribute(given);
+    }
+    return attributes_of(op, given);
   }
 
  private:
@@ -171,16 +182,9 @@ class Parser {
     std::map<std::string, std::string> given;
     while (!take(" : ")) {
       expect(" ");
-      const std::string name = until("=\n");
-      expect("=");
-      given[name] = attribute_text();
+      attribute(given);
     }
-    if (node.op->make_attrs != nullptr) {
-      std::unique_ptr<Options> attributes = node.op->make_attrs();
-      read_attributes(*attributes, given);
-      node.attributes = std::move(attributes);
-    }
-    if (!given.empty()) wrong(cat(op, " has no attribute '", given.begin()->first, "'"));
+    node.attributes = attributes_of(*node.op, given);
     for (size_t o = 0; o < labels.size(); ++o) {
       if (o > 0) expect("; ");
       const ValueId id = graph_.new_value(type());
@@ -191,6 +195,23 @@ class Parser {
     if (take(" #backward")) node.phase = Phase::kBackward;
     if (take(" #update")) node.phase = Phase::kUpdate;
     graph_.nodes().push_back(std::move(node));
+  }
+
+  /// NAME=TEXT.
+  void attribute(std::map<std::string, std::string>& given) {
+    const std::string name = until("=\n");
+    expect("=");
+    given[name] = attribute_text();
+  }
+
+  std::unique_ptr<Options> attributes_of(const OpDef& op, std::map<std::string, std::string>& given) {
+    std::unique_ptr<Options> attributes;
+    if (op.make_attrs != nullptr) {
+      attributes = op.make_attrs();
+      read_attributes(*attributes, given);
+    }
+    if (!given.empty()) wrong(cat(op.name, " has no attribute '", given.begin()->first, "'"));
+    return attributes;
   }
 
   /// An attribute's text as it stands: strings may hold blanks.
@@ -312,5 +333,7 @@ void Parser::read_attributes(Options& attributes, std::map<std::string, std::str
 }  // namespace
 
 Graph parse_graph(std::string_view text) { return Parser(text).run(); }
+
+std::unique_ptr<Options> parse_attributes(const OpDef& op, std::string_view text) { return Parser(text).attributes_alone(op); }
 
 }  // namespace galley

@@ -165,7 +165,8 @@ LayoutMode Session::layout() const {
 std::shared_ptr<const Backend> Session::backend(int threads) const {
   return open_backend(recipe_.device.str(), {.threads = threads > 0 ? threads : static_cast<int>(this->threads()),
                                              .memory_format = layout(),
-                                             .winograd = recipe_.precision.winograd});
+                                             .winograd = recipe_.precision.winograd,
+                                             .chains = recipe_.precision.chains});
 }
 
 BatchTypes Session::input_types(int64_t batch) const {

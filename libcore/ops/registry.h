@@ -23,6 +23,7 @@ OpTable embedding_ops();
 OpTable recurrent_ops();
 OpTable quantized_recurrent_ops();
 OpTable elementwise_ops();
+OpTable elementwise_chain_ops();
 OpTable broadcast_ops();
 OpTable reduce_ops();
 OpTable shape_ops();

@@ -65,6 +65,7 @@ void PrecisionSection::options(OptionVisitor& v) {
   v.text({.name = "loss_scale", .doc = "factor on the loss against underflow of f16 gradients"}, scale);
   v.option({.name = "tf32", .doc = "allow TF32 in matrix products and convolutions on GPUs"}, tf32);
   v.option({.name = "winograd", .doc = "3 x 3 convolutions may take fewer products by Winograd's minimal filtering; rounding errors of f32 are about twice those of plain sums, integers are the same"}, winograd);
+  v.option({.name = "chains", .doc = "element-wise functions that follow one another run in one pass over memory; results have the same bits"}, chains);
   v.option({.name = "keep_f32", .doc = "selectors of modules that compute in f32; parameters and statistics of norms are in f32 in any case"}, keep_f32);
 }
 

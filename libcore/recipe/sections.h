@@ -49,6 +49,7 @@ struct PrecisionSection : OptionsOf<PrecisionSection> {
   std::optional<double> loss_scale;  ///< Empty: auto.
   bool tf32 = false;
   bool winograd = true;
+  bool chains = true;
   std::vector<std::string> keep_f32{"type:norm"};
 };
 

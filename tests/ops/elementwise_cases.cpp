@@ -1,10 +1,12 @@
 // Cases of the element-wise functions of one value: a row a function. Hand values come from the formulas, worked out beside the code.
 
-#include "libcore/ops/elementwise.h"
+#include "libcore/ops/elementwise_chain.h"
 #include "libcore/ops/emit.h"
 #include "libcore/ops/registry.h"
 #include "libcore/ops/unary.h"
 #include "tests/ops/harness.h"
+
+#include <cmath>
 
 namespace galley::test {
 namespace {
@@ -29,6 +31,51 @@ struct Simple {
   std::vector<double> x, y;  // hand values
   Fill fill;                 // for gradients and kernels: off the kinks, inside the domain
 };
+
+/// Steps over these inputs (elementwise_chain.h).
+void chain(std::vector<std::string> steps, std::vector<int64_t> operands, const std::vector<Value>& inputs) {
+  auto attrs = std::make_unique<ElementwiseChainAttrs>();
+  attrs->steps = std::move(steps);
+  attrs->operands = std::move(operands);
+  emit_all("elementwise_chain", std::move(attrs), inputs);
+}
+
+std::vector<OpCase> chain_cases() {
+  std::vector<OpCase> cases;
+  const auto add = [&](std::string name, std::function<void(CaseInputs&)> build, std::vector<double> expected = {}) {
+    cases.push_back({.name = "elementwise_chain_" + name, .build = std::move(build), .expected = std::move(expected), .low_precision = true});
+  };
+  // (3 x + 1)^2 as a product of a value with itself: 4^2, 7^2, (-2)^2.
+  add("hand", [](CaseInputs& in) { chain({"affine scale=3 shift=1", "mul"}, {0, 1, 1}, {in.values({3}, {1, 2, -1})}); }, {16, 49, 4});
+  // (silu(x) gate + y) scale: one value for each channel of an image, and for each channel. Short rows, whole tiles, more than a tile.
+  for (const Shape& shape : {Shape{2, 19, 3, 7}, Shape{3, 5, 29, 31}, Shape{2, 1030, 2, 3}, Shape{1, 3, 40, 60}}) {
+    add(cat("gate_", shape[1], "_", shape[2]), [shape](CaseInputs& in) {
+      chain({"silu", "mul", "add", "mul"}, {0, 4, 1, 5, 2, 6, 3},
+            {in.real(shape), in.real({shape[0], shape[1], 1, 1}), in.real(shape), in.real({shape[1], 1, 1})});
+    });
+  }
+  add("backward", [](CaseInputs& in) {
+    chain({"add", "silu_backward", "clamp min=-0.5 max=0.5"}, {0, 1, 3, 2, 4},
+          {in.real({3, 700}), in.real({3, 1}), in.real({3, 700}, {.low = -6, .high = 6})});
+  });
+  // The exact gelu as exporters write it, of tokens: scalars are inputs.
+  add("gelu", [](CaseInputs& in) {
+    chain({"div", "erf", "add", "mul", "mul"}, {0, 1, 4, 5, 2, 0, 6, 7, 3},
+          {in.real({3, 7, 10}, {.low = -4, .high = 4}), in.values({}, {1.4142135623730951}), in.values({1}, {1}), in.values({}, {0.5})});
+  });
+  // The end of a layer norm: one mean and one root for each token, and a scale and a shift for each channel.
+  add("norm_tail", [](CaseInputs& in) {
+    chain({"sub", "div", "mul", "add"}, {0, 1, 5, 2, 6, 3, 7, 4},
+          {in.real({2, 9, 70}), in.real({2, 9, 1}), in.real({2, 9, 1}, {.low = 0.5, .high = 2}), in.real({70}), in.real({70})});
+  });
+  // The result comes from two broadcast inputs; and eight steps over a number.
+  add("outer", [](CaseInputs& in) { chain({"sub", "square"}, {0, 1, 2}, {in.real({5, 1, 9}), in.real({7, 1})}); });
+  add("number", [](CaseInputs& in) {
+    chain({"add", "abs", "sqrt", "exp", "neg", "exp", "mul", "tanh"}, {0, 1, 2, 3, 4, 5, 6, 7, 0, 8}, {in.values({}, {3}), in.values({}, {1})});
+  }, {std::tanh(3 * std::exp(-std::exp(2)))});
+  cases.back().low_precision = false;  // exp of a rounded 7.4
+  return cases;
+}
 
 std::vector<Simple> simple_functions() {
   const double e = 2.718281828459045, s1 = 0.7310585786300049;  // sigmoid(1)
@@ -118,6 +165,7 @@ std::vector<OpCase> elementwise_cases() {
                      attrs.max = 1;
                      clamp_backward(ones(in, 4), in.values({4}, {-1, 0, 1, 1.5}), attrs);
                    }, .expected = {2, 2, 2, 0}});
+  for (OpCase& c : chain_cases()) cases.push_back(std::move(c));
   return cases;
 }
 

@@ -3,6 +3,7 @@
 #include "libcore/backends/cpu/rewrite/rewrites.h"
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/table.h"
+#include "libcore/passes/fuse_chains.h"
 #ifdef GALLEY_WITH_ONEDNN
 #include "libcore/backends/cpu/onednn/table.h"
 #endif
@@ -36,6 +37,7 @@ class CpuBackend : public Backend {
       case Stage::kAfterLayout:
         report.add(fuse_pointwise(graph, *this));
         report.add(fuse_gradient_sums(graph, *this));
+        if (options().chains) report.add(fuse_chains(graph, *this));
         break;
     }
   }

@@ -48,11 +48,14 @@ class BroadcastWalk {
   int64_t row_size() const { return row_.size; }
   const Steps& steps() const { return row_.steps; }
 
+  /// How many rows follow one another along the innermost of the other dimensions, and the steps of the operands from one to the next.
+  int64_t rows_together() const { return outer_.empty() ? 1 : outer_.back().size; }
+  Steps row_steps() const { return outer_.empty() ? Steps{} : outer_.back().steps; }
+
   /// Calls piece(at, out_at, count) on the compute threads: `count` elements of a row, at[o] being the first element of operand o, out_at
   /// that of the output.
   template <class Piece>
   void run(const Piece& piece) const {
-    constexpr int64_t kGrain = 16384;  // elements
     if (rows_ == 1) {
       parallel_for(row_.size, kGrain, [&](int64_t begin, int64_t end) {
         Steps at{};
@@ -61,21 +64,38 @@ class BroadcastWalk {
       });
       return;
     }
-    parallel_for(rows_, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, row_.size)), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        Steps at{};
-        int64_t rest = row;
-        for (auto dimension = outer_.rbegin(); dimension != outer_.rend(); ++dimension) {
-          const int64_t i = rest % dimension->size;
-          rest /= dimension->size;
-          for (size_t o = 0; o < operands_; ++o) at[o] += i * dimension->steps[o];
-        }
-        piece(at, row * row_.size, row_.size);
+    parallel_for(rows_, grain(), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) piece(start(row), row * row_.size, row_.size);
+    });
+  }
+
+  /// Calls piece(at, out_at, rows) on the compute threads: so many whole rows, up to rows_together().
+  template <class Piece>
+  void run_rows(const Piece& piece) const {
+    parallel_for(rows_, grain(), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end;) {
+        const int64_t rows = std::min(end - row, rows_together() - row % rows_together());
+        piece(start(row), row * row_.size, rows);
+        row += rows;
       }
     });
   }
 
  private:
+  static constexpr int64_t kGrain = 16384;  // elements
+  int64_t grain() const { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, row_.size)); }
+
+  /// Where a row begins in each operand.
+  Steps start(int64_t row) const {
+    Steps at{};
+    for (auto dimension = outer_.rbegin(); dimension != outer_.rend(); ++dimension) {
+      const int64_t i = row % dimension->size;
+      row /= dimension->size;
+      for (size_t o = 0; o < operands_; ++o) at[o] += i * dimension->steps[o];
+    }
+    return at;
+  }
+
   struct Dimension {
     int64_t size = 1;
     Steps steps{};

@@ -14,6 +14,7 @@ std::span<const Kernel> cpu_batch_norm_depthwise();
 std::span<const Kernel> cpu_cast();
 std::span<const Kernel> cpu_depthwise();
 std::span<const Kernel> cpu_elementwise();
+std::span<const Kernel> cpu_elementwise_chain();
 std::span<const Kernel> cpu_embedding();
 std::span<const Kernel> cpu_extremum();
 std::span<const Kernel> cpu_fake_quantize();

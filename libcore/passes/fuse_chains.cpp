@@ -1,0 +1,215 @@
+#include "libcore/passes/fuse_chains.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "libcore/ops/elementwise_chain.h"
+
+namespace galley {
+namespace {
+
+constexpr size_t kMaxSteps = 8, kMaxInputs = 6;  // limits of the CPU's kernel; a longer sequence becomes several chains
+
+/// A chain under construction. An operand is an input (by position) or, from kResult on, the result of a step.
+struct Draft {
+  static constexpr int64_t kResult = 1 << 20;
+  std::vector<std::string> steps;
+  std::vector<std::vector<int64_t>> operands;
+  std::vector<ValueId> inputs;
+
+  /// The place of an input, which is added where it is new.
+  int64_t input(ValueId id) {
+    const auto known = std::find(inputs.begin(), inputs.end(), id);
+    const int64_t place = known - inputs.begin();
+    if (known == inputs.end()) inputs.push_back(id);
+    return place;
+  }
+};
+
+/// A node that may be a step, as a chain of that step; nullopt: it may not.
+std::optional<Draft> draft_of(const Graph& graph, const Node& node) {
+  if (!is_chain_step(*node.op)) return std::nullopt;
+  const TensorType& y = graph.type(node.outputs[0]);
+  if (!is_floating(y.dtype) || y.format.is_blocked()) return std::nullopt;
+  for (ValueId id : node.inputs) {
+    if (graph.type(id).dtype != y.dtype || graph.type(id).format.is_blocked()) return std::nullopt;
+  }
+  Draft draft;
+  const std::string attributes = print_attributes(*node.op, node.attributes.get());
+  draft.steps = {cat(node.op->name, attributes.empty() ? "" : " ", attributes)};
+  draft.operands.emplace_back();
+  for (ValueId id : node.inputs) draft.operands[0].push_back(draft.input(id));
+  return draft;
+}
+
+/// `outer`, whose input `value` is the result of `inner`.
+Draft joined(const Draft& inner, const Draft& outer, ValueId value) {
+  Draft made = inner;
+  const auto before = static_cast<int64_t>(inner.steps.size());
+  std::vector<int64_t> input_of;  // of each input of outer
+  for (ValueId id : outer.inputs) input_of.push_back(id == value ? Draft::kResult + before - 1 : made.input(id));
+  for (std::vector<int64_t> operands : outer.operands) {
+    for (int64_t& operand : operands) operand = operand >= Draft::kResult ? operand + before : input_of[static_cast<size_t>(operand)];
+    made.operands.push_back(std::move(operands));
+  }
+  made.steps.insert(made.steps.end(), outer.steps.begin(), outer.steps.end());
+  return made;
+}
+
+std::shared_ptr<const Options> attributes_of(const Draft& draft) {
+  auto attrs = std::make_shared<ElementwiseChainAttrs>();
+  attrs->steps = draft.steps;
+  const auto inputs = static_cast<int64_t>(draft.inputs.size());
+  for (const std::vector<int64_t>& operands : draft.operands) {
+    for (int64_t operand : operands) attrs->operands.push_back(operand >= Draft::kResult ? operand - Draft::kResult + inputs : operand);
+  }
+  return attrs;
+}
+
+class ChainFuser {
+ public:
+  ChainFuser(Graph& graph, const Target& target)
+      : graph_(graph), target_(target), nodes_(graph.nodes()), drafts_(nodes_.size()), taken_by_(nodes_.size(), kNone) {
+    for (const auto& [name, id] : graph.outputs()) outputs_.insert(id);
+    index_values();
+  }
+
+  PassReport run() {
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      drafts_[n] = draft_of(graph_, nodes_[n]);
+      while (drafts_[n] && grow(n)) {
+      }
+    }
+    std::deque<Node> kept;
+    for (size_t n = 0; n < nodes_.size(); ++n) {
+      if (taken_by_[n] != kNone) continue;
+      if (!drafts_[n] || drafts_[n]->steps.size() < 2) {
+        kept.push_back(nodes_[n]);
+        continue;
+      }
+      kept.push_back(chain_node(n, *drafts_[n]));
+      std::string what;
+      for (const std::string& step : drafts_[n]->steps) what += (what.empty() ? "" : " + ") + step.substr(0, step.find(' '));
+      report_.done.push_back(cat(nodes_[n].path, ": ", what));
+    }
+    graph_.set_nodes(std::move(kept));
+    return std::move(report_);
+  }
+
+ private:
+  static constexpr size_t kNone = ~size_t{0};
+
+  /// Takes one more node into the chain that ends in node n; false where there is none.
+  bool grow(size_t n) {
+    for (ValueId id : drafts_[n]->inputs) {
+      const int made = producers_[static_cast<size_t>(id)];
+      if (made < 0 || !takes(n, static_cast<size_t>(made), id)) continue;
+      Draft longer = joined(*drafts_[static_cast<size_t>(made)], *drafts_[n], id);
+      if (longer.steps.size() > kMaxSteps || longer.inputs.size() > kMaxInputs) continue;
+      if (!target_.has_kernel(graph_, chain_node(n, longer), Stage::kAfterLayout)) continue;
+      drafts_[n] = std::move(longer);
+      taken_by_[static_cast<size_t>(made)] = n;
+      return true;
+    }
+    return false;
+  }
+
+  Node chain_node(size_t last, const Draft& draft) const {
+    Node node = nodes_[last];
+    node.op = &elementwise_chain_op();
+    node.attributes = attributes_of(draft);
+    node.inputs = draft.inputs;
+    return node;
+  }
+
+  void index_values() {
+    const size_t count = graph_.value_count();
+    producers_ = graph_.producers();
+    readers_.resize(count);
+    constant_.resize(count);
+    root_.resize(count);
+    for (size_t v = 0; v < count; ++v) root_[v] = static_cast<ValueId>(v);
+    for (ValueId id : graph_.inputs()) {
+      const ValueRole role = graph_.value(id).role;
+      constant_[static_cast<size_t>(id)] = role == ValueRole::kParameter || role == ValueRole::kBuffer;
+    }
+    for (size_t n = 0; n < nodes_.size(); ++n) index_node(n);
+  }
+
+  void index_node(size_t n) {
+    const Node& node = nodes_[n];
+    const bool constant = std::all_of(node.inputs.begin(), node.inputs.end(),
+                                      [&](ValueId id) { return id == kNoValue || constant_[static_cast<size_t>(id)]; });
+    for (ValueId id : node.outputs) constant_[static_cast<size_t>(id)] = constant;
+    for (ValueId id : node.inputs) {
+      if (id != kNoValue) readers_[static_cast<size_t>(id)].insert(n);
+    }
+    if (is_view(graph_, node)) root_[static_cast<size_t>(node.outputs[0])] = root_[static_cast<size_t>(node.inputs[0])];
+    for (const InPlace& update : node.op->updates) {
+      const ValueId old = node.input(static_cast<size_t>(update.input));
+      if (old != kNoValue) overwritten_[root_[static_cast<size_t>(old)]].push_back(n);
+    }
+  }
+
+  /// May the chain that ends in node n compute what node `made` does?
+  bool takes(size_t n, size_t made, ValueId value) const {
+    if (!drafts_[made] || taken_by_[made] != kNone || nodes_[made].phase != nodes_[n].phase || outputs_.contains(value)) return false;
+    if (constant_[static_cast<size_t>(value)]) return false;  // computed once, before the first run
+    const TensorType &between = graph_.type(value), &y = graph_.type(nodes_[n].outputs[0]);
+    if (between.shape != y.shape || between.dtype != y.dtype || !(between.format == y.format)) return false;
+    const std::set<size_t>& readers = readers_[static_cast<size_t>(value)];
+    if (!std::all_of(readers.begin(), readers.end(), [&](size_t reader) { return chain_of(reader) == n; })) return false;
+    return reads_the_same_later(n, made) && !keeps_more(n, made);
+  }
+
+  /// Does no node between both overwrite what `made` reads?
+  bool reads_the_same_later(size_t n, size_t made) const {
+    for (ValueId id : drafts_[made]->inputs) {
+      const auto writers = overwritten_.find(root_[static_cast<size_t>(id)]);
+      if (writers == overwritten_.end()) continue;
+      if (std::any_of(writers->second.begin(), writers->second.end(), [&](size_t w) { return w > made && w < n; })) return false;
+    }
+    return true;
+  }
+
+  /// Would inputs of `made` that end there live on, and take more memory than its result? With no node between both it does not matter.
+  bool keeps_more(size_t n, size_t made) const {
+    bool adjacent = true;
+    for (size_t m = made + 1; m < n && adjacent; ++m) adjacent = chain_of(m) == n || is_view(graph_, nodes_[m]);
+    if (adjacent) return false;
+    int64_t kept = 0;
+    for (ValueId id : drafts_[made]->inputs) {
+      const std::set<size_t>& readers = readers_[static_cast<size_t>(id)];
+      const bool ends = std::all_of(readers.begin(), readers.end(), [&](size_t reader) { return chain_of(reader) <= made; });
+      if (ends && graph_.value(id).role == ValueRole::kActivation && !outputs_.contains(id)) kept += graph_.type(id).bytes();
+    }
+    return kept > graph_.type(nodes_[made].outputs[0]).bytes();
+  }
+
+  /// The last node of the chain that a node is part of; the node itself where it is in none.
+  size_t chain_of(size_t node) const {
+    while (taken_by_[node] != kNone) node = taken_by_[node];
+    return node;
+  }
+
+  Graph& graph_;
+  const Target& target_;
+  std::deque<Node> nodes_;
+  std::vector<std::optional<Draft>> drafts_;  // of nodes that may be steps, by the last node of the chain
+  std::vector<size_t> taken_by_;
+  std::set<ValueId> outputs_;
+  std::vector<int> producers_;
+  std::vector<std::set<size_t>> readers_;
+  std::vector<bool> constant_;                        // made of parameters and buffers alone
+  std::vector<ValueId> root_;                         // the array that a value is a view of
+  std::map<ValueId, std::vector<size_t>> overwritten_;  // where arrays are updated in place
+  PassReport report_;
+};
+
+}  // namespace
+
+PassReport fuse_chains(Graph& graph, const Target& target) { return ChainFuser(graph, target).run(); }
+
+}  // namespace galley
