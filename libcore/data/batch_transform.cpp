@@ -50,6 +50,11 @@ std::vector<FieldType> mixed_fields(std::string_view type, std::vector<FieldType
                " mixes one label a sample; the samples have ", *label);
   GALLEY_CHECK(input != nullptr && input->dtype == DType::kF32 && input->layout == FieldLayout::kDense,
                "batch transforms want float inputs, not ", input == nullptr ? "fields " + field_names(in) : input->str());
+  for (const FieldType& other : in) {
+    const bool places = other.kind == FieldKind::kMask || other.kind == FieldKind::kBoxes || other.kind == FieldKind::kKeypoints;
+    GALLEY_CHECK(!places, "batch transform ", type, " mixes `input` and `label`, and the ", field_kind_name(other.kind), " of the field '",
+                 other.name, "' cannot follow; leave the item out");
+  }
   label->dtype = DType::kF32;
   label->sample = {classes};
   return in;

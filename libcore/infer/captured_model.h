@@ -20,7 +20,7 @@ struct CapturedModel {
   Graph graph;
   std::vector<ParameterSpec> parameters;  // in the model's order; trainable is false for buffers and for what the recipe freezes
   ValueId loss = kNoValue;                // training only
-  CapturedResults results;                // evaluation and prediction
+  CapturedResults results;                // what the task sums, collects and logs
   PrecisionPolicy precision;              // of the recipe; the graph is still in f32
 };
 

@@ -31,7 +31,8 @@ const NamedValues& TaskCapture::model() {
   return results_;
 }
 
-void TaskCapture::loss(Value mean, double weight) {
+void TaskCapture::loss(const std::string& name, Value mean, double weight) {
+  parts_.emplace_back(name, mean);
   if (!objective_) {
     objective_ = weight == 1 ? mean : affine(mean, weight);
     return;
@@ -52,6 +53,11 @@ void TaskCapture::result(const std::string& name, Value value) {
 
 CapturedResults TaskCapture::finish() {
   if (objective_) graph_.add_output("loss", objective_);
+  for (const auto& [name, part] : parts_) {
+    if (parts_.size() == 1) break;  // it is the objective
+    captured_.losses.push_back(name);
+    graph_.add_output("loss." + name, part);
+  }
   return std::move(captured_);
 }
 

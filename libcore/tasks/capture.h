@@ -14,6 +14,7 @@ namespace galley {
 /// Graph outputs by what they mean. The sum of a metric is an array of one value a sample or position; whoever evaluates adds the rows of
 /// valid samples.
 struct CapturedResults {
+  std::vector<std::string> losses;                        ///< Parts of the objective by name, where it has several: outputs "loss.NAME".
   std::vector<std::pair<std::string, std::string>> sums;  ///< Metric and output.
   std::vector<std::string> results;                       ///< Names of outputs.
 };
@@ -32,8 +33,9 @@ class TaskCapture {
   const ModelInfo& info() const { return info_; }
   Builder& builder() { return builder_; }
 
-  /// A part of the objective: a scalar, mean over the batch. The objective is the sum of the parts by their weights.
-  void loss(Value mean, double weight = 1);
+  /// A part of the objective: a scalar, mean over the batch. The objective is the sum of the parts by their weights; a training logs each
+  /// part without its weight where there are several. Names are unique.
+  void loss(const std::string& name, Value mean, double weight = 1);
   /// A metric's values, [N,...]: their mean over all elements of all valid samples.
   void sum(std::string_view metric, Value values);
   /// A result for collectors, comparisons and predictions.
@@ -52,6 +54,7 @@ class TaskCapture {
   std::map<std::string, Value> declared_;
   NamedValues results_;
   Value objective_;
+  NamedValues parts_;  // of it
   CapturedResults captured_;
 };
 

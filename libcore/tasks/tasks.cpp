@@ -80,11 +80,11 @@ Component task_loss(std::string_view task, const TaskModel& model, std::string_v
 void capture_losses(TaskCapture& capture, const Component& loss, const std::string& target) {
   const NamedValues& results = capture.model();
   const Value wanted = capture.field(target);
-  capture.loss(build_loss(capture.builder(), loss, results.front().second, wanted));
+  capture.loss(results.front().first, build_loss(capture.builder(), loss, results.front().second, wanted));
   for (const auto& [name, weight] : capture.info().loss_weights) {
     const auto found = std::find_if(results.begin(), results.end(), [&, &result = name](const auto& item) { return item.first == result; });
     GALLEY_ASSERT(found != results.end(), "the model gives no '", name, "' in training");
-    capture.loss(build_loss(capture.builder(), loss, found->second, wanted), weight);
+    capture.loss(name, build_loss(capture.builder(), loss, found->second, wanted), weight);
   }
 }
 

@@ -49,6 +49,7 @@ std::string to_json(const TrainRow& row) {
   json["epoch"] = rounded(row.epoch);
   json["samples"] = row.samples;
   json["loss"] = number(row.loss);
+  if (!row.losses.empty()) json["losses"] = metrics_json(row.losses);
   json["lr"] = number(row.lr);
   json["grad_norm"] = number(row.grad_norm);
   json["step_ms"] = number(rounded(row.step_ms));
@@ -73,6 +74,7 @@ std::string to_json(const EvalRow& row) {
 std::string to_json(const TrainResult& result) {
   Json json;
   json["metrics"] = metrics_json(result.metrics);
+  if (!result.losses.empty()) json["losses"] = metrics_json(result.losses);
   if (result.best.metric.empty()) {
     json["best"] = nullptr;
   } else {
@@ -101,6 +103,9 @@ TrainResult parse_result(const std::string& text, const std::string& path) {
   try {
     const Json json = Json::parse(text);
     for (const auto& [name, value] : json.at("metrics").items()) result.metrics.emplace_back(name, parse_number(value));
+    if (json.contains("losses")) {
+      for (const auto& [name, value] : json["losses"].items()) result.losses.emplace_back(name, parse_number(value));
+    }
     if (!json.at("best").is_null()) {
       const Json& best = json["best"];
       result.best = {best.at("metric"), parse_number(best.at("value")), best.at("step"), best.at("weights")};

@@ -20,6 +20,7 @@ struct TrainRow {
   int64_t samples = 0;
   double loss = 0, lr = 0, grad_norm = 0, step_ms = 0, data_ms = 0, samples_per_s = 0;
   int64_t peak_bytes = 0;
+  MetricValues losses;  // parts of `loss`, each without its weight; empty where there is one
 };
 
 struct EvalRow {
@@ -40,6 +41,7 @@ struct BestValue {
 
 struct TrainResult {
   MetricValues metrics;          // of the final evaluation, empty where there is none
+  MetricValues losses;           // parts of the objective at the last step, as TrainRow has them
   BestValue best;                // metric empty: none
   int64_t steps = 0;
   double epochs = 0;

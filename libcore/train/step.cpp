@@ -133,6 +133,7 @@ void TrainStep::prepare_evaluation(int64_t step) {
 
 Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   CapturedModel model = capture_training(session_, types);
+  losses_ = model.results.losses;
   const std::vector<std::string> scales = stage.what.quantized && stage.what.form.learn_scale ? quantization_->scales() : std::vector<std::string>();
   TrainingPasses passes;
   passes.precision = model.precision;
@@ -241,15 +242,19 @@ void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, doub
       .suggest("a lower train.optimizer.lr, train.clip=1.0, or a look at the data; nothing of this step was kept");
 }
 
-double TrainStep::read_losses(const Stage& stage, int64_t step) const {
-  double sum = 0;
+void TrainStep::read_losses(const Stage& stage, int64_t step, Outcome& outcome) const {
+  for (const std::string& name : losses_) outcome.losses.emplace_back(name, 0);
   for (int64_t k = 0; k < batch_.accumulation; ++k) {
     const bool last = k + 1 == batch_.accumulation;
-    const double loss = last ? stage.update->scalar("loss") : stage.accumulate->scalar("loss", batch_.accumulation - 2 - k);
+    const auto read = [&](const std::string& name) {
+      return last ? stage.update->scalar(name) : stage.accumulate->scalar(name, batch_.accumulation - 2 - k);
+    };
+    const double loss = read("loss");
     if (guards() && !std::isfinite(loss)) stop(stage, step, k, loss);
-    sum += loss;
+    outcome.loss += loss;
+    for (auto& [name, part] : outcome.losses) part += read("loss." + name) / static_cast<double>(batch_.accumulation);
   }
-  return sum;
+  outcome.loss /= static_cast<double>(batch_.accumulation);
 }
 
 TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer) {
@@ -273,7 +278,7 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
     if (updates) feed_update(stage, step);
     execution.run({.observer = observer});
   }
-  outcome.loss = read_losses(stage, step) / static_cast<double>(batch_.accumulation);
+  read_losses(stage, step, outcome);
   outcome.grad_norm = stage.update->scalar("grad_norm");
   return outcome;
 }

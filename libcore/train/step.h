@@ -16,6 +16,7 @@
 #include "libcore/recipe/selector.h"
 #include "libcore/runtime/execution.h"
 #include "libcore/runtime/machine.h"
+#include "libcore/tasks/metrics.h"
 
 namespace galley {
 
@@ -58,6 +59,7 @@ class TrainStep {
 
   struct Outcome {
     double loss = 0;       // mean over the micro-batches
+    MetricValues losses;   // parts of it, each without its weight; empty where there is one
     double grad_norm = 0;  // before clipping
     double data_s = 0;     // waiting for batches
   };
@@ -100,8 +102,8 @@ class TrainStep {
   void feed_update(const Stage& stage, int64_t step) const;
   /// Does a loss that is not finite end the run?
   bool guards() const { return recipe_.train.guard.nan == NanGuard::kStop; }
-  /// The sum over the micro-batches, whose losses the host reads together.
-  double read_losses(const Stage& stage, int64_t step) const;
+  /// The means over the micro-batches, whose losses the host reads together.
+  void read_losses(const Stage& stage, int64_t step, Outcome& outcome) const;
   [[noreturn]] void stop(const Stage& stage, int64_t step, int64_t micro_batch, double loss) const;
 
   const Session& session_;
@@ -113,6 +115,7 @@ class TrainStep {
   Schedule schedule_;
   double time_passed_ = 0;
   std::unique_ptr<QuantizationAware> quantization_;
+  std::vector<std::string> losses_;  // parts of the objective by name, where it has several
   std::vector<ParameterSpec> parameters_;
   std::vector<std::string> fusions_declined_;
   std::vector<StateSpec> states_;

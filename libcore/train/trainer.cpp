@@ -30,6 +30,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
+/// What TensorBoard shows of a step.
+std::vector<std::pair<std::string, double>> curves_of(const TrainRow& row) {
+  std::vector<std::pair<std::string, double>> curves{
+      {"train/loss", row.loss}, {"train/lr", row.lr}, {"train/grad_norm", row.grad_norm}, {"train/samples_per_s", row.samples_per_s}};
+  for (const auto& [name, part] : row.losses) curves.emplace_back("train/loss/" + name, part);
+  return curves;
+}
+
 }  // namespace
 
 /// Best value of a metric so far.
@@ -346,6 +354,7 @@ TrainRow Trainer::State::one_step(NodeObserver* watcher) {
   row.epoch = epoch_at(step);
   row.samples = step * batch.global;
   row.loss = outcome.loss;
+  row.losses = outcome.losses;
   row.lr = update->learning_rate(step);
   row.grad_norm = outcome.grad_norm;
   const double seconds = seconds_since(began);
@@ -444,9 +453,10 @@ TrainRow Trainer::State::checked_step(Run& run, TrainEvents& events) {
 }
 
 void Trainer::State::report_step(Run& run, TrainEvents& events, const TrainRow& row, bool log) {
+  run.result.losses = row.losses;
   if (log) {
     run.folder.append(to_json(row));
-    if (run.board) run.board->scalars(step, {{"train/loss", row.loss}, {"train/lr", row.lr}, {"train/grad_norm", row.grad_norm}, {"train/samples_per_s", row.samples_per_s}});
+    if (run.board) run.board->scalars(step, curves_of(row));
   }
   const bool by_steps = length.total_steps > 0;
   const double fraction = by_steps ? static_cast<double>(step) / static_cast<double>(length.total_steps) : std::min(1.0, wall_s / time_limit_s);

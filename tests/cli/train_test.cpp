@@ -201,5 +201,30 @@ TEST(Train, SaysWhyItCompiled) {
   EXPECT_EQ(Json::parse(read_text(folder + "/run/result.json"))["compilations"], compilations);
 }
 
+/// GoogLeNet's two auxiliary classifiers join its objective.
+TEST(Train, LogsThePartsOfALossOfSeveral) {
+  const std::string folder = scratch_folder(), recipe = folder + "/aux.yaml";
+  write_text(recipe,
+             "recipe: 1\nthreads: 2\nmodel: {type: googlenet, num_classes: 5}\n"
+             "data: {train: {source: {type: synthetic, samples: 8, shape: [3, 64, 64]}, workers: 1}}\n"
+             "train: {duration: 2 steps, batch: {global: 4, micro: 2}, optimizer: {type: sgd, lr: 0.001}}\ncheckpoint: null\nlog: {every: 1 step}\n");
+  const Outcome trained = run("galley-train", {recipe, "-o", folder + "/run", "-q"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  std::istringstream journal(read_text(folder + "/run/metrics.jsonl"));
+  int rows = 0;
+  Json losses;
+  for (std::string line; std::getline(journal, line); ++rows) {
+    const Json row = Json::parse(line);
+    losses = row.at("losses");
+    EXPECT_EQ(losses.size(), 3u) << line;
+    const double sum = losses.at("logits").get<double>() + 0.3 * (losses.at("aux1").get<double>() + losses.at("aux2").get<double>());
+    EXPECT_NEAR(row.at("loss").get<double>(), sum, 1e-5 * sum) << "f32 sums of two micro-batches";
+  }
+  EXPECT_EQ(rows, 2);
+  EXPECT_EQ(Json::parse(read_text(folder + "/run/result.json")).at("losses"), losses);
+  EXPECT_NE(shell("cat " + folder + "/run/tensorboard/*").out.find("train/loss/aux2"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace galley::testing_cli

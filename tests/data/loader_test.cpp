@@ -509,6 +509,22 @@ TEST(DataLoader, DeclaresWhatItGives) {
       Error);
 }
 
+TEST(BatchTransforms, RefuseFieldsThatCannotFollow) {
+  const FieldType input{.name = "input", .kind = FieldKind::kImage, .sample = {3, 8, 8}};
+  const FieldType label{.name = "label", .kind = FieldKind::kClass, .dtype = DType::kI64};
+  const FieldType boxes{.name = "boxes", .kind = FieldKind::kBoxes, .layout = FieldLayout::kJagged, .sample = {4}, .capacity = 10};
+  EXPECT_EQ(Mixup().fields({input, label}, 10).back().sample, (std::vector<int64_t>{10}));
+  for (const char* type : {"mixup", "cutmix"}) {
+    try {
+      if (std::string_view(type) == "mixup") Mixup().fields({input, label, boxes}, 10);
+      else Cutmix().fields({input, label, boxes}, 10);
+      ADD_FAILURE() << type << " takes boxes";
+    } catch (const Error& error) {
+      for (const char* word : {type, "boxes of the field 'boxes' cannot follow"}) EXPECT_NE(error.text().find(word), std::string::npos) << error.text();
+    }
+  }
+}
+
 TEST(BatchTransforms, MixNeighboursWithTheirLabels) {
   for (const bool cut : {false, true}) {
     Tensor input(DType::kF32, {4, 2, 6, 8}), labels(DType::kF32, {4, 4});

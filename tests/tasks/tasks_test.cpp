@@ -141,11 +141,12 @@ TEST(TaskCapture, TheObjectiveIsTheWeightedSumOfItsParts) {
   const std::map<std::string, TensorType> fields{{"left", {.shape = {2, 3}}}, {"right", {.shape = {2, 3}}}, {"a", {}}, {"b", {}}};
   Graph graph;
   TaskCapture capture(graph, model, info, fields, {});
-  capture.loss(capture.field("a"));
-  capture.loss(capture.field("b"), 0.3);
-  capture.finish();
+  capture.loss("first", capture.field("a"));
+  capture.loss("second", capture.field("b"), 0.3);
+  EXPECT_EQ(capture.finish().losses, (std::vector<std::string>{"first", "second"}));
   const auto values = interpret(graph, {{"a", {{}, {2}}}, {"b", {{}, {5}}}});
   EXPECT_DOUBLE_EQ(values.at(graph.find_output("loss")).v[0], 3.5);
+  EXPECT_DOUBLE_EQ(values.at(graph.find_output("loss.second")).v[0], 5) << "without its weight";
 }
 
 nlohmann::json golden() { return nlohmann::json::parse(std::ifstream(GALLEY_SOURCE_DIR "/tests/golden/tasks/segmentation.json")); }

@@ -48,9 +48,17 @@ TEST(RunFolder, WritesNonFiniteNumbersAsStrings) {
   EXPECT_NE(json.find("\"grad_norm\":\"inf\""), std::string::npos) << json;
 }
 
+TEST(RunFolder, WritesThePartsOfALossOfSeveral) {
+  TrainRow row;
+  EXPECT_EQ(to_json(row).find("losses"), std::string::npos);
+  row.losses = {{"output", 0.5}, {"aux1", 1.25}};
+  EXPECT_NE(to_json(row).find("\"losses\":{\"output\":0.5,\"aux1\":1.25}"), std::string::npos) << to_json(row);
+}
+
 TEST(RunFolder, ResultReadsBack) {
   TrainResult result;
   result.metrics = {{"loss", 0.25}, {"top1", 91.5}};
+  result.losses = {{"output", 0.5}, {"aux1", 1.25}};
   result.best = {"top1", 91.75, 40, "weights_best.safetensors"};
   result.steps = 50;
   result.digest = "99aa06d3014798d86001c324468d497f";
