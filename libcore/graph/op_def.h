@@ -172,7 +172,7 @@ struct OpDef {
   std::vector<InPlace> may_reuse = {};      // output may take the memory of an input that dies here, where sizes agree
   bool stops_gradient = false;              // its outputs count as constants where a gradient is taken: observers
   bool has_effect = false;                  // never removed even where nothing reads its outputs
-  /// The primitives that a composite stands for: emits them into the caller's graph. nullptr: a primitive, or `target`.
+  /// What a composite stands for: emits other operators into the caller's graph. nullptr: a primitive.
   void (*definition)(Expansion&) = nullptr;
   /// Where `quantize` holds with these types and attributes; nullptr: always. Absent where the rule asks for a constant operand or for unused outputs:
   /// passes/integer_domain.h checks that.
@@ -187,7 +187,7 @@ struct OpDef {
   IntegerRole integer = IntegerRole::kNone;
   /// Does it multiply pairs of 8 bits without a promise that two products fit 16 bits, so that quantize.saturation could make it faster? nullptr: no.
   bool (*exact_products)(const OpContext&) = nullptr;
-  bool target = false;                      // made by a back end's rewrite: its oracle is the sub-graph that it replaced
+  bool target = false;                      // made by a back end's rewrite: the definition is the sub-graph that it replaces
   std::string_view variant_of = "";         // the operator whose result it computes in another form; reports and recipes know it by that name
   std::vector<std::string_view> cases = {}; // usual sizes, in the grammar of `galley-benchmark op`; empty: inputs of equal shapes, where infer takes them
   CaseLetters letters = CaseLetters::kNone;

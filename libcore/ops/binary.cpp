@@ -44,11 +44,6 @@ std::vector<TensorType> infer_sum_to(const OpContext& c) {
   return {y};
 }
 
-std::vector<TensorType> infer_sum_products(const OpContext& c) {
-  check_like(c.in(1), "b", c.in(0), "a");
-  return infer_sum_to(c);
-}
-
 }  // namespace
 
 void ShapeAttrs::options(OptionVisitor& v) { v.option({.name = "shape", .doc = "sizes of the result", .min = 0}, shape); }
@@ -64,19 +59,6 @@ const OpDef& sum_to_op() {
                          .cost = input_cost<1>,
                          .definition = definition::sum_to,
                          .cases = {"sum_to:16x64x56x56:shape=[1,64,1,1]"}};
-  return def;
-}
-const OpDef& sum_products_op() {
-  static const OpDef def{.name = "sum_products",
-                         .doc = "sum_to of a b",
-                         .inputs = {"a", "b"},
-                         .outputs = {"y"},
-                         .make_attrs = make_options<ShapeAttrs>,
-                         .infer = infer_sum_products,
-                         .no_gradient = "put in after differentiation",
-                         .cost = input_cost<2>,
-                         .definition = definition::sum_products,
-                         .cases = {"sum_products:16x64x56x56+16x64x56x56:shape=[16,64,1,1]"}};
   return def;
 }
 const OpDef& broadcast_to_op() {
@@ -114,10 +96,9 @@ Value greater(Value a, Value b) { return emit("greater", {a, b}); }
 Value where(Value condition, Value a, Value b) { return emit("where", {condition, a, b}); }
 Value sum_to(Value x, const ShapeAttrs& attrs) { return emit("sum_to", {x}, attrs); }
 Value sum_to(Value x, const Shape& shape) { return x.shape() == shape ? x : sum_to(x, attrs_of(shape)); }
-Value sum_products(Value a, Value b, const ShapeAttrs& attrs) { return emit("sum_products", {a, b}, attrs); }
 Value broadcast_to(Value x, const ShapeAttrs& attrs) { return emit("broadcast_to", {x}, attrs); }
 Value broadcast_to(Value x, const Shape& shape) { return x.shape() == shape ? x : broadcast_to(x, attrs_of(shape)); }
 
-OpTable broadcast_ops() { return {&sum_to_op(), &sum_products_op(), &broadcast_to_op()}; }
+OpTable broadcast_ops() { return {&sum_to_op(), &broadcast_to_op()}; }
 
 }  // namespace galley

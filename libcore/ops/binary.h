@@ -13,7 +13,6 @@ struct ShapeAttrs : OptionsOf<ShapeAttrs> {
 };
 
 const OpDef& sum_to_op();
-const OpDef& sum_products_op();
 const OpDef& broadcast_to_op();
 
 Value add(Value a, Value b);
@@ -31,8 +30,6 @@ Value where(Value condition, Value a, Value b);
 /// Sums x over its broadcast dimensions down to `shape`: the inverse of broadcast_to.
 Value sum_to(Value x, const ShapeAttrs& attrs);
 Value sum_to(Value x, const Shape& shape);
-/// sum_to of a b, of one shape; has no gradient.
-Value sum_products(Value a, Value b, const ShapeAttrs& attrs);
 Value broadcast_to(Value x, const ShapeAttrs& attrs);
 Value broadcast_to(Value x, const Shape& shape);
 

@@ -72,11 +72,6 @@ void batch_norm_backward(Expansion& e) {
   const Value gamma = channels_of(e.in(4), rank), rstd = reciprocal_root(per_channel(e.in(3), rank), a.eps);
   const Value normal = mul(sub(x, per_channel(e.in(2), rank)), rstd);
   Value grad = e.in(0);
-  if (e.has(7)) {
-    int64_t pixels = 1;
-    for (int d = 2; d < rank; ++d) pixels *= x.shape()[d];
-    grad = add(mul(grad, e.in(7)), affine(e.in(8), share_of(pixels)));
-  }
   grad = through(a.activation, grad, e.has(6) ? e.in(6) : scaled(normal, gamma, channels_of(e.in(5), rank)));
   const int64_t count = x.channels() == 0 ? 0 : x.type().elements() / x.channels();
   e.set(0, input_gradient(gamma ? mul(gamma, grad) : grad, normal, rstd, axes, count));

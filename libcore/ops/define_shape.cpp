@@ -146,6 +146,5 @@ Value summed_to(Value x, const Shape& shape) {
 }
 
 void sum_to(Expansion& e) { e.set(0, summed_to(e.in(0), e.output_type().shape)); }
-void sum_products(Expansion& e) { e.set(0, summed_to(mul(e.in(0), e.in(1)), e.output_type().shape)); }
 
 }  // namespace galley::definition

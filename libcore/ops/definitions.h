@@ -44,7 +44,6 @@ void mean(Expansion& e);
 void argmax(Expansion& e);
 void sum_squares(Expansion& e);
 void sum_to(Expansion& e);
-void sum_products(Expansion& e);
 // define_recurrent.cpp
 void lstm(Expansion& e);
 void lstm_backward(Expansion& e);

@@ -63,14 +63,6 @@ std::vector<TensorType> infer_batch_norm_backward(const OpContext& c) {
   check_activation(a.activation, a.residual);
   if (c.has(6)) check_like(c.in(6), "y", x, "the input");
   GALLEY_CHECK(a.activation == Activation::kRelu ? c.has(6) || !a.residual : !c.has(6), "the output y is given exactly where a residual went through relu");
-  GALLEY_CHECK(c.has(7) == c.has(8), "gate and spread are given together");
-  if (c.has(7)) {
-    GALLEY_CHECK(!a.residual && !c.has(6), "a gradient through a gate belongs to no residual");
-    TensorType each = x;
-    for (int d = 2; d < x.shape.rank(); ++d) each.shape[d] = 1;
-    check_like(c.in(7), "gate", each, "each channel of each image");
-    check_like(c.in(8), "spread", each, "each channel of each image");
-  }
   TensorType parameter = vector_of(x, x.shape[1]);
   parameter.dtype = parameter_dtype(c, x);
   std::vector<TensorType> types{x, parameter, parameter};
@@ -258,7 +250,7 @@ const OpDef& batch_norm_op() {
 const OpDef& batch_norm_backward_op() {
   static const OpDef def{.name = "batch_norm_backward",
                          .doc = "gradients of batch_norm",
-                         .inputs = {"grad", "x", Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"), Port::statistics("beta?"), "y?", "gate?", "spread?"},
+                         .inputs = {"grad", "x", Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"), Port::statistics("beta?"), "y?"},
                          .outputs = {"dx", Port::statistics("dgamma"), Port::statistics("dbeta"), "dresidual"},
                          .make_attrs = make_options<BatchNormBackwardAttrs>,
                          .infer = infer_batch_norm_backward,
@@ -405,8 +397,10 @@ BatchNorm batch_norm(Value x, Value gamma, Value beta, const BatchNormAttrs& att
   const std::vector<Value> r = emit_all("batch_norm", std::make_unique<BatchNormAttrs>(attrs), std::vector<Value>{x, gamma, beta, residual});
   return {r[0], r[1], r[2]};
 }
-std::vector<Value> batch_norm_backward(Value grad, Value x, Value mean, Value var, Value gamma, Value beta, Value y, const BatchNormBackwardAttrs& attrs, Value gate, Value spread) {
-  return emit_all("batch_norm_backward", std::make_unique<BatchNormBackwardAttrs>(attrs), std::vector<Value>{grad, x, mean, var, gamma, beta, y, gate, spread});
+std::vector<Value> batch_norm_backward(Value grad, Value x, Value mean, Value var, Value gamma, Value beta, Value y,
+                                       const BatchNormBackwardAttrs& attrs) {
+  const std::vector<Value> inputs{grad, x, mean, var, gamma, beta, y};
+  return emit_all("batch_norm_backward", std::make_unique<BatchNormBackwardAttrs>(attrs), inputs);
 }
 Value batch_norm_inference(Value x, Value gamma, Value beta, Value running_mean, Value running_var, const BatchNormInferenceAttrs& attrs) {
   return emit("batch_norm_inference", {x, gamma, beta, running_mean, running_var}, attrs);

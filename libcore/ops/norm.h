@@ -66,10 +66,9 @@ struct BatchNorm {
 /// y = activation(gamma (x - mean) / sqrt(var + eps) + beta + residual); mean and (biased) var are [C].
 BatchNorm batch_norm(Value x, Value gamma, Value beta, const BatchNormAttrs& attrs = {}, Value residual = {});
 /// (dx, dgamma, dbeta[, dresidual]). The activation's argument is computed again from x; where a residual went into it (relu alone), y is the
-/// forward's output and the mask is y > 0. With gate and spread ([N,C,1,..]), where what the norm gave was multiplied by a gate that its own mean over
-/// the pixels led to (Hu et al. 2018, squeeze-and-excitation), its gradient is grad gate + spread / pixels.
-std::vector<Value> batch_norm_backward(Value grad, Value x, Value mean, Value var, Value gamma, Value beta, Value y, const BatchNormBackwardAttrs& attrs, Value gate = {},
-                                       Value spread = {});
+/// forward's output and the mask is y > 0.
+std::vector<Value> batch_norm_backward(Value grad, Value x, Value mean, Value var, Value gamma, Value beta, Value y,
+                                       const BatchNormBackwardAttrs& attrs);
 /// By the running statistics.
 Value batch_norm_inference(Value x, Value gamma, Value beta, Value running_mean, Value running_var, const BatchNormInferenceAttrs& attrs = {});
 /// In place: running = (1 - momentum) running + momentum batch, the variance unbiased (count / (count - 1)), as PyTorch; the counter + 1.

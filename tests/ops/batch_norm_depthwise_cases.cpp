@@ -52,6 +52,7 @@ std::vector<OpCase> batch_norm_depthwise_cases() {
                        batch_norm_depthwise(x, weight, scale, g.affine ? in.vector(g.x[1], beta) : Value(), a);
                      },
                      .differentiable_outputs = 1,
+                     .large = g.x.elements() > 100000,
                      .low_precision = true});
   }
   // Mean 2, variance 1 (eps 0): -1 and 1, relu: 0 and 1; the kernel's taps around each.

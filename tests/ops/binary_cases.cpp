@@ -1,6 +1,8 @@
 // Cases of element-wise functions of two values, broadcasting, selection, and sum_to / broadcast_to.
 
 #include "libcore/ops/binary.h"
+
+#include "libcore/backends/cpu/rewrite/gates.h"
 #include "tests/ops/harness.h"
 
 #if defined(__GNUC__) && !defined(__clang__)

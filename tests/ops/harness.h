@@ -74,6 +74,7 @@ struct OpCase {
   double kernel_tolerance = 2e-5;           // f32 kernels against double, relative to the largest value of the output: sums of a few hundred terms
   bool forward_only = false;                // a fused form that has no gradient, or hand values at a kink
   bool straight_through = false;            // the gradient rule is not the slope of what the forward computes, by design: no finite differences
+  bool large = false;                       // for the blocking of kernels: no finite differences, which smaller cases of the operator have
   bool exact_ties = false;                  // scales are powers of two: float32 kernels must round middles between two integers as the reference
   bool low_precision = false;               // also kernels in bf16 (tolerance 2 * 2^-8 and that of inputs' rounding: none, inputs are rounded first)
 };

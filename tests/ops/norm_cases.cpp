@@ -1,6 +1,8 @@
 // Cases of normalisation.
 
 #include "libcore/ops/norm.h"
+
+#include "libcore/backends/cpu/rewrite/gates.h"
 #include "tests/ops/harness.h"
 
 namespace galley::test {
@@ -65,7 +67,7 @@ void add_gated_batch_norms(std::vector<OpCase>& cases) {
                                            {"no_affine", {2, 33, 6, 5}, Activation::kNone, false},
                                            {"blocks", {3, 130, 31, 29}, Activation::kHardswish},
                                            {"one_pixel", {4, 17, 1, 1}, Activation::kRelu}}) {
-    cases.push_back({.name = "batch_norm_backward_gated_" + b.name,
+    cases.push_back({.name = "gated_batch_norm_backward_" + b.name,
                      .build = [=](CaseInputs& in) {
                        BatchNormBackwardAttrs a;
                        a.activation = b.activation;
@@ -75,7 +77,7 @@ void add_gated_batch_norms(std::vector<OpCase>& cases) {
                        const Value g = b.affine ? in.vector(b.x[1], bent ? Fill{.low = 0.1, .high = 0.25} : Fill{.low = 0.5, .high = 1.5}) : Value();
                        const Value s = b.affine ? in.vector(b.x[1], bent ? Fill{.low = kinks[0] - 2, .high = kinks[1] + 2, .kinks = kinks, .margin = 0.65} : Fill{}) : Value();
                        const Shape each{b.x[0], b.x[1], 1, 1};
-                       batch_norm_backward(grad, x, mean, var, g, s, {}, a, in.real(each), in.real(each));
+                       gated_batch_norm_backward(grad, x, mean, var, g, s, in.real(each), in.real(each), a);
                      },
                      .forward_only = true,
                      .low_precision = true});

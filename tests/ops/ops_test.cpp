@@ -40,7 +40,7 @@ TEST_P(EveryCase, GivesHandValues) {
 TEST_P(EveryCase, GradientAgreesWithFiniteDifferences) {
   const OpCase& c = GetParam();
   const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF64, true);
-  if (made->gradients.empty() || c.straight_through) return;  // the registry test asks for a reason
+  if (made->gradients.empty() || c.straight_through || c.large) return;  // the registry test asks for a reason
   const double error = gradient_error(c);
   if (!(error <= kGradientTolerance)) ADD_FAILURE() << "relative error " << error;
   // The negative control: a gradient that is one per cent too large must be seen, unless it is zero or of nothing.

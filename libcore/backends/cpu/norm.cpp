@@ -299,11 +299,23 @@ class Gradient {
   struct Operands {
     const T *grad, *x;
     const float *mean, *var, *gamma, *beta;
-    const T* y;  // nullptr: the activation's argument comes from x
-    float *dgamma, *dbeta;
-    T* dresidual;  // nullptr: nobody wants it
+    const T* y = nullptr;  // nullptr: the activation's argument comes from x
+    float *dgamma = nullptr, *dbeta = nullptr;
+    T* dresidual = nullptr;  // nullptr: it is not computed
     const T *gate = nullptr, *spread = nullptr;
   };
+  /// Inputs 0 to 5, outputs 1 and 2.
+  static Operands operands_of(const KernelArgs& args) {
+    Operands o{args.in<T>(0), args.in<T>(1), args.in<float>(2), args.in<float>(3), args.in<float>(4), args.in<float>(5)};
+    o.dgamma = args.out<float>(1);
+    o.dbeta = args.out<float>(2);
+    return o;
+  }
+  /// All gradients; output 0 is dx.
+  void run(const Operands& o, const KernelArgs& args) const {
+    const Coefficients k = sum(o, static_cast<float*>(args.scratch));
+    backwards(rows_, [&](int64_t at, int64_t rows) { apply(o, k, at, rows, args.out<T>(0) + at); });
+  }
   /// What apply reads beside x: the gradient behind the activation, if sum writes it.
   const T* gradient(const Operands& o) const { return writes(o) ? o.dresidual : o.grad; }
 
@@ -402,20 +414,34 @@ template <class T>
 class BatchNormBackward : public PreparedKernel {
  public:
   explicit BatchNormBackward(const KernelQuery& q)
-      : gradient_(q.in(1), q.attrs<BatchNormBackwardAttrs>(), q.threads, q.has(7)), residual_(q.attrs<BatchNormBackwardAttrs>().residual) {}
+      : gradient_(q.in(1), q.attrs<BatchNormBackwardAttrs>(), q.threads), residual_(q.attrs<BatchNormBackwardAttrs>().residual) {}
   int64_t scratch_bytes() const override { return gradient_.scratch_floats() * 4; }
   void run(Stream&, const KernelArgs& args) const override {
-    const typename Gradient<T>::Operands operands{args.in<T>(0),     args.in<T>(1),      args.in<float>(2),  args.in<float>(3),
-                                                  args.in<float>(4), args.in<float>(5),  args.in<T>(6),      args.out<float>(1),
-                                                  args.out<float>(2), residual_ ? args.out<T>(3) : nullptr,
-                                                  args.in<T>(7),      args.in<T>(8)};
-    const Coefficients k = gradient_.sum(operands, static_cast<float*>(args.scratch));
-    backwards(gradient_.rows(), [&](int64_t at, int64_t rows) { gradient_.apply(operands, k, at, rows, args.out<T>(0) + at); });
+    typename Gradient<T>::Operands operands = Gradient<T>::operands_of(args);
+    operands.y = args.in<T>(6);
+    if (residual_) operands.dresidual = args.out<T>(3);
+    gradient_.run(operands, args);
   }
 
  private:
   Gradient<T> gradient_;
   bool residual_;
+};
+
+template <class T>
+class GatedBatchNormBackward : public PreparedKernel {
+ public:
+  explicit GatedBatchNormBackward(const KernelQuery& q) : gradient_(q.in(1), q.attrs<BatchNormBackwardAttrs>(), q.threads, true) {}
+  int64_t scratch_bytes() const override { return gradient_.scratch_floats() * 4; }
+  void run(Stream&, const KernelArgs& args) const override {
+    typename Gradient<T>::Operands operands = Gradient<T>::operands_of(args);
+    operands.gate = args.in<T>(6);
+    operands.spread = args.in<T>(7);
+    gradient_.run(operands, args);
+  }
+
+ private:
+  Gradient<T> gradient_;
 };
 
 /// With the gradients of the 1x1 convolution that gave the norm's input.
@@ -471,11 +497,12 @@ class BatchNormInference : public PreparedKernel {
 };
 
 Support supports_forward(const KernelQuery& q) { return supports_rows(q, {0, 3}); }
-Support supports_backward(const KernelQuery& q) {
-  for (int i : {7, 8}) {
-    if (q.has(i) && q.in(i).format.is_blocked()) return Support::no(cat("format ", q.in(i).format));
+Support supports_backward(const KernelQuery& q) { return supports_rows(q, {0, 1, 6}); }
+Support supports_gated(const KernelQuery& q) {
+  for (int i : {6, 7}) {
+    if (q.in(i).format.is_blocked()) return Support::no(cat("format ", q.in(i).format));
   }
-  return supports_rows(q, {0, 1, 6}, {7, 8});
+  return supports_rows(q, {0, 1}, {6, 7});
 }
 Support supports_pointwise(const KernelQuery& q) {
   if (const Support norm = supports_rows(q, {0, 1, 6}, {7, 8}); !norm) return norm;
@@ -492,9 +519,10 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<K<float>>(q);
 }
 
-const std::array<Kernel, 4> kKernels{{{"batch_norm", "cpu", supports_forward, prepare<BatchNormForward>},
+const std::array<Kernel, 5> kKernels{{{"batch_norm", "cpu", supports_forward, prepare<BatchNormForward>},
                                       {"pointwise_batch_norm_backward", "cpu", supports_pointwise, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<PointwiseBatchNormBackward>(q); }},
                                       {"batch_norm_backward", "cpu", supports_backward, prepare<BatchNormBackward>},
+                                      {"gated_batch_norm_backward", "cpu", supports_gated, prepare<GatedBatchNormBackward>},
                                       {"batch_norm_inference", "cpu", supports_inference, prepare<BatchNormInference>}}};
 
 }  // namespace

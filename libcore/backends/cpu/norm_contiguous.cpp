@@ -141,7 +141,6 @@ Support supports(const KernelQuery& q) {
   if (q.in(0).shape.rank() < 3) return Support::no("rank 2");
   return Support::yes();
 }
-Support supports_backward(const KernelQuery& q) { return q.has(7) ? Support::no("a gated gradient") : supports(q); }
 Support supports_inference(const KernelQuery& q) {
   if (!batch_norm_takes(q.attrs<BatchNormInferenceAttrs>().activation)) return Support::no("this activation is not fused");
   return supports(q);
@@ -153,7 +152,7 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 }
 
 const std::array<Kernel, 3> kKernels{{{"batch_norm", "cpu", supports, prepare<BatchNorm>},
-                                      {"batch_norm_backward", "cpu", supports_backward, prepare<BatchNormBackward>},
+                                      {"batch_norm_backward", "cpu", supports, prepare<BatchNormBackward>},
                                       {"batch_norm_inference", "cpu", supports_inference, prepare<BatchNormInference>}}};
 
 }  // namespace

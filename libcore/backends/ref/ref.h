@@ -53,10 +53,7 @@ struct RefEntry {
   RefFunction run;
 };
 
-/// Adds references: those of a back end's own operators. Thread-safe; before the first program is compiled for it.
-void register_references(std::span<const RefEntry> entries);
-
-/// The function of a primitive, or of a back end's own operator; nullptr where there is none.
+/// The function of a primitive; nullptr where there is none.
 RefFunction find_reference(std::string_view op);
 
 /// Runs a whole graph on the reference. `feeds` gives every named input. With `round`, each value is rounded to its dtype

@@ -110,6 +110,7 @@ TEST(CpuRewrites, GatesGiveTheSameGradients) {
     EXPECT_EQ(fuse_gates(fused, kAnyKernel).done.size(), 2u);
     verify(fused);
     EXPECT_EQ(count(fused, "sum_products"), 1);
+    EXPECT_EQ(count(fused, "gated_batch_norm_backward"), 1);
     EXPECT_EQ(count(fused, "sum_to") + count(fused, "adaptive_avg_pool2d_backward"), 0);
     const auto feeds = feeds_for(plain);
     expect_same(results(fused, feeds), results(plain, feeds));

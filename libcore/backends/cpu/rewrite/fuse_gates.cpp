@@ -1,6 +1,5 @@
+#include "libcore/backends/cpu/rewrite/gates.h"
 #include "libcore/backends/cpu/rewrite/rewrites.h"
-#include "libcore/ops/binary.h"
-#include "libcore/ops/norm.h"
 #include "libcore/passes/fuser.h"
 
 namespace galley {
@@ -55,13 +54,13 @@ PassReport fuse_gates(Graph& graph, const Target& target) {
       merged.op = &sum_products_op();
       merged.inputs = fuser.node(static_cast<size_t>(product)).inputs;
       if (target.has_kernel(graph, merged, Stage::kBeforeLayout)) fuser.merge(n, static_cast<size_t>(product), merged, "mul + sum_to");
-    } else if (merged.is("batch_norm_backward") && merged.input(6) == kNoValue && merged.input(7) == kNoValue && !merged.attrs<BatchNormBackwardAttrs>().residual) {
+    } else if (merged.is("batch_norm_backward") && merged.input(6) == kNoValue && !merged.attrs<BatchNormBackwardAttrs>().residual) {
       const std::optional<Gated> gradient = gated(graph, fuser, merged.inputs[0]);
       if (!gradient) continue;
-      merged.inputs.resize(9, kNoValue);
+      merged.op = &gated_batch_norm_backward_op();
+      merged.inputs.resize(6, kNoValue);
       merged.inputs[0] = gradient->grad;
-      merged.inputs[7] = gradient->gate;
-      merged.inputs[8] = gradient->spread;
+      merged.inputs.insert(merged.inputs.end(), {gradient->gate, gradient->spread});
       if (!target.has_kernel(graph, merged, Stage::kBeforeLayout)) continue;
       fuser.merge(n, gradient->nodes[0], merged, "batch_norm_backward + add + mul + adaptive_avg_pool2d_backward");
       for (size_t inner : {gradient->nodes[1], gradient->nodes[2]}) fuser.absorb(n, inner);

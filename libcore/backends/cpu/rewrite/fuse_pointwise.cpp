@@ -72,7 +72,6 @@ class PointwiseFuser {
   /// Nothing where the gradient between has other readers.
   std::optional<Gradients> gradients_of(size_t n) {
     const Node& norm = fuser_.node(n);
-    if (norm.is("batch_norm_backward") && norm.input(7) != kNoValue) return std::nullopt;  // gated
     const ValueId between = norm.outputs[0];
     int data = -1, weights = -1;
     for (int user : fuser_.users(between)) {

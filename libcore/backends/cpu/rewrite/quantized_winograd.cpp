@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "libcore/backends/cpu/rewrite/definitions.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
@@ -75,6 +76,7 @@ const OpDef& quantized_winograd_weights_op() {
                          .cost = cost_weights,
                          .layout = {.formats = FormatRule::kExplicit, .weights = WeightFormat::kLeads},
                          .precision = PrecisionRule::kKeepF32,
+                         .definition = cpu_definition::quantized_winograd_weights,
                          .target = true};
   return def;
 }
@@ -90,6 +92,7 @@ const OpDef& quantized_winograd_conv2d_op() {
                          .work = WorkClass::kProduct,
                          .layout = {.prefers_channels_last = true, .weights = WeightFormat::kLeads},
                          .precision = PrecisionRule::kKeepF32,
+                         .definition = cpu_definition::quantized_winograd_conv2d,
                          .integer = IntegerRole::kComputes,
                          .target = true,
                          .variant_of = "quantized_conv2d"};

@@ -10,8 +10,8 @@ namespace galley {
 PassReport fuse_batch_norm_depthwise(Graph& graph, const Target& target);
 
 /// kBeforeLayout: gradients of what a gate multiplies (squeeze-and-excitation). The gate's gradient, a product summed over the pixels, becomes one
-/// sum_products. The gradient of the gated array, a sum of (gradient times gate) and of the gradient of a mean over the pixels, moves into the
-/// batch_norm_backward that alone reads it.
+/// sum_products. The gradient of the gated array is a sum of (gradient times gate) and of the gradient of a mean over the pixels; where only a
+/// batch_norm_backward reads it, both become gated_batch_norm_backward (gates.h).
 PassReport fuse_gates(Graph& graph, const Target& target);
 
 /// kBeforeLayout: operators on bf16 or f16 values that have no kernel compute in f32 between casts: the same numbers, rounded where a value is

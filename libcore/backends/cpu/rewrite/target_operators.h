@@ -1,16 +1,9 @@
 #pragma once
-// The CPU's own operators, and what they compute: their references.
-
-#include "libcore/backends/ref/ref.h"
+// The operators that only the CPU back end has.
 
 namespace galley {
 
-/// Registers the operators and their references, once.
+/// Registers them, once.
 void ensure_cpu_operators();
-
-// By their files.
-std::span<const RefEntry> batch_norm_depthwise_references();
-std::span<const RefEntry> pointwise_references();
-std::span<const RefEntry> winograd_references();
 
 }  // namespace galley

@@ -1,5 +1,6 @@
 #include "libcore/backends/cpu/rewrite/winograd.h"
 
+#include "libcore/backends/cpu/rewrite/definitions.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
@@ -101,6 +102,7 @@ const OpDef& winograd_weights_op() {
                          .no_gradient = kAfterDifferentiation,
                          .cost = cost_weights,
                          .layout = {.formats = FormatRule::kExplicit, .weights = WeightFormat::kLeads},
+                         .definition = cpu_definition::winograd_weights,
                          .target = true,
                          .cases = {"winograd_weights:512x512x3x3", "winograd_weights:512x512x3x3:backward=true"}};
   return def;
@@ -116,6 +118,7 @@ const OpDef& winograd_conv2d_op() {
                          .cost = cost_conv,
                          .work = WorkClass::kProduct,
                          .layout = {.prefers_channels_last = true, .weights = WeightFormat::kLeads},
+                         .definition = cpu_definition::winograd_conv2d,
                          .target = true,
                          .variant_of = "conv2d",
                          .cases = {"winograd_conv2d:16x64x56x56+36x64x64:padding=1"}};
@@ -133,6 +136,7 @@ const OpDef& winograd_conv2d_backward_weights_op() {
                          .cost = cost_backward_weights,
                          .work = WorkClass::kProduct,
                          .layout = {.prefers_channels_last = true, .weights = WeightFormat::kFollows},
+                         .definition = cpu_definition::winograd_conv2d_backward_weights,
                          .target = true,
                          .variant_of = "conv2d_backward_weights",
                          .cases = {"winograd_conv2d_backward_weights:16x64x56x56+16x64x56x56:padding=1,kernel_size=3"}};
