@@ -42,14 +42,14 @@ void check_mix(std::string_view type, double alpha) {
 
 /// What mixing makes of `input` and `label`.
 std::vector<FieldType> mixed_fields(std::string_view type, std::vector<FieldType> in, int64_t classes) {
-  GALLEY_CHECK(classes > 0, "batch transform ", type, " wants a model with classes");
+  GALLEY_CHECK(classes > 0, "batch transform ", type, " needs a model with classes");
   const FieldType* input = find_field(std::span<const FieldType>(in), "input");
   FieldType* label = find_field(in, "label");
   GALLEY_CHECK(label != nullptr, "batch transforms mix labels, but the source has none; the samples have ", field_names(in));
   GALLEY_CHECK(label->kind == FieldKind::kClass && label->sample.empty(), "batch transform ", type,
                " mixes one label a sample; the samples have ", *label);
   GALLEY_CHECK(input != nullptr && input->dtype == DType::kF32 && input->layout == FieldLayout::kDense,
-               "batch transforms want float inputs, not ", input == nullptr ? "fields " + field_names(in) : input->str());
+               "batch transforms need float inputs, not ", input == nullptr ? "fields " + field_names(in) : input->str());
   for (const FieldType& other : in) {
     const bool places = other.kind == FieldKind::kMask || other.kind == FieldKind::kBoxes || other.kind == FieldKind::kKeypoints;
     GALLEY_CHECK(!places, "batch transform ", type, " mixes `input` and `label`, and the ", field_kind_name(other.kind), " of the field '",

@@ -51,7 +51,8 @@ bool has_image_suffix(std::string_view file_name) {
   return std::find(kSuffixes.begin(), kSuffixes.end(), suffix) != kSuffixes.end();
 }
 
-Image decode_image(std::span<const std::byte> file, ColorMode mode, std::string_view name, const DecodeLimits& limits, Irregularity* irregularity) {
+Image decode_image(std::span<const std::byte> file, ColorMode mode, std::string_view name, const DecodeLimits& limits,
+                   Irregularity* irregularity) {
   const std::string_view format = format_of(file);
   if (irregularity != nullptr) *irregularity = {};
   Image image;

@@ -1,5 +1,5 @@
 #pragma once
-// Image files to pixels: JPEG by libjpeg-turbo, PNG and BMP by stb_image behind checks of our own. Damaged data is refused:
+// Image files to pixels: JPEG by libjpeg-turbo, PNG and BMP by stb_image after checks of our own. Damaged data is refused:
 // truncated files, JPEG warnings that concern pixels, PNG checksums, sizes beyond the limits.
 
 #include <array>

@@ -132,7 +132,7 @@ struct Finish {
   ~Finish() { jpeg_abort_decompress(&decoder.info); }
 };
 
-/// Ink on paper to light: Adobe writes CMYK inverted, and nobody else writes CMYK JPEGs.
+/// Ink on paper to light: Adobe writes CMYK inverted, and no other common program writes CMYK JPEGs.
 Image rgb_from_inverted_cmyk(const std::vector<unsigned char>& cmyk, int64_t height, int64_t width) {
   Image image(DType::kU8, height, width, 3);
   uint8_t* rgb = image.as<uint8_t>();

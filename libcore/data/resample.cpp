@@ -90,7 +90,8 @@ void mix_lines(const Source& source, const float* weights, int64_t count, int64_
   }
 }
 
-/// One line of the result from one of the source. Four floats are read and written where three are used: room for one more pixel behind both.
+/// One line of the result from one of the source. Reads and writes four floats where it uses three: both lines have room for one more pixel
+/// at the end.
 void filter_line(const float* line, const Taps& columns, int64_t channels, float* out) {
   const auto width = static_cast<int64_t>(columns.first.size());
   for (int64_t x = 0; x < width; ++x) {
@@ -137,14 +138,16 @@ void resize_filtered(const Image& image, const Region& region, const ResizeTo& t
     }
     for (int64_t y = 0; y < to.height; ++y) {
       const auto first = rows.first[static_cast<size_t>(y)];
-      mix_lines<T>([&](int64_t k) { return between.row<T>(first + k); }, &rows.weights[static_cast<size_t>(y * rows.stride)], rows.count[static_cast<size_t>(y)], made, out.data());
+      mix_lines<T>([&](int64_t k) { return between.row<T>(first + k); }, &rows.weights[static_cast<size_t>(y * rows.stride)],
+                   rows.count[static_cast<size_t>(y)], made, out.data());
       to_pixels(out, result.row<T>(y), made);
     }
     return;
   }
   for (int64_t y = 0; y < to.height; ++y) {
     const auto first = rows.first[static_cast<size_t>(y)];
-    mix_lines<T>([&](int64_t k) { return source_row(first + k); }, &rows.weights[static_cast<size_t>(y * rows.stride)], rows.count[static_cast<size_t>(y)], line, mixed.data());
+    mix_lines<T>([&](int64_t k) { return source_row(first + k); }, &rows.weights[static_cast<size_t>(y * rows.stride)],
+                 rows.count[static_cast<size_t>(y)], line, mixed.data());
     filter_line(mixed.data(), columns, channels, out.data());
     to_pixels(out, result.row<T>(y), made);
   }
@@ -163,7 +166,7 @@ int64_t round_half_even(double value) { return static_cast<int64_t>(std::nearbyi
 Image crop(const Image& image, const Region& region, uint8_t fill) {
   Image result(image.dtype(), region.height, region.width, image.channels());
   const int64_t pixel = image.channels() * dtype_size(image.dtype());
-  const int64_t left = std::clamp<int64_t>(-region.left, 0, region.width);  // columns of the result that lie left of the image
+  const int64_t left = std::clamp<int64_t>(-region.left, 0, region.width);  // columns of the result left of the image
   const int64_t right = std::clamp<int64_t>(image.width() - region.left, left, region.width);
   for (int64_t y = 0; y < region.height; ++y) {
     std::byte* to = result.data() + y * region.width * pixel;

@@ -12,13 +12,13 @@ namespace galley {
 
 enum class Interpolation { kNearest, kNearestExact, kBilinear, kBicubic };
 inline constexpr std::string_view kInterpolationNames[] = {"nearest", "nearest_exact", "bilinear", "bicubic"};
-/// Whose arithmetic an antialiased bicubic filter of u8 follows where it overshoots, at edges: Pillow (and torchvision's transforms.v2) keeps
-/// 8 bits between the two passes, columns first, and cuts off there what passes 0 and 255; torchvision's first transforms of tensors keep floats.
-/// They differ by up to 30 levels; all else is within one level.
+/// Whose arithmetic an antialiased bicubic filter of u8 follows where it overshoots, at edges: Pillow (and torchvision's transforms.v2)
+/// keeps 8 bits between the two passes, columns first, and cuts off there what passes 0 and 255; torchvision's first transforms of tensors
+/// keep floats. They differ by up to 30 levels; all else is within one level.
 enum class ResizeBackend { kPillow, kTensor };
 inline constexpr std::string_view kResizeBackendNames[] = {"pillow", "tensor"};
 
-/// A part of an image, in pixels; it lies inside.
+/// A part of an image, in pixels; within its borders.
 struct Region {
   int64_t top = 0, left = 0, height = 0, width = 0;
 };

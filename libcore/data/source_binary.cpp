@@ -125,7 +125,8 @@ std::unique_ptr<Source> CifarBinary::open(const SourceContext& context) const {
   const int64_t record = label_bytes + 3 * kPixels;
   auto source = std::make_unique<MemoryImages>("cifar_binary", kSide, kSide, 3);
   source->to_channels = 3;
-  if (variant == CifarVariant::kCifar10) source->classes = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
+  if (variant == CifarVariant::kCifar10)
+    source->classes = {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"};
   for (const std::string& file : expand_paths(context.root, path)) {
     const std::string bytes = read_file(file);
     const auto size = static_cast<int64_t>(bytes.size());

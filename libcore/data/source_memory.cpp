@@ -56,7 +56,8 @@ class TensorSource : public Source {
       tensors_.emplace(key, tensor.to(MemoryFormat::contiguous()));
     }
     GALLEY_CHECK_INPUT(!inputs_.empty(), name_, ": no tensor `input` [N,...]");
-    GALLEY_CHECK_INPUT(!labelled || tensors_.contains("label") || tensors_.contains("target"), name_, ": neither `label` [N] nor `target` [N,...]");
+    GALLEY_CHECK_INPUT(!labelled || tensors_.contains("label") || tensors_.contains("target"), name_,
+                       ": neither `label` [N] nor `target` [N,...]");
     const Tensor& input = tensors_.at(inputs_.front());
     size_ = input.shape()[0];
     for (const auto& [key, tensor] : tensors_)

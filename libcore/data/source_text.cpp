@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kNoLabel = -100;  // cross_entropy's ignore_index
 
-/// Window i is tokens[i T .. i T + T-1] with labels one further on. Every token but the first is a label exactly once; behind the last one
+/// Window i is tokens[i T .. i T + T-1] with labels one further on. Every token but the first is a label exactly once; after the last one
 /// the input is token 0 and the label counts for nothing.
 class TextSource : public Source {
  public:
@@ -49,8 +49,8 @@ class TextSource : public Source {
     return cat(files_[std::min(file, files_.size() - 1)], "[token ", token - (file == 0 ? 0 : ends_[file - 1]), "]");
   }
   std::string describe() const override {
-    return cat("text: ", files_.front(), files_.size() > 1 ? cat(" and ", files_.size() - 1, " more") : "", ", ", tokens_.size(), " tokens of ", vocabulary_, ", ", size(), " samples of ",
-               length_);
+    return cat("text: ", files_.front(), files_.size() > 1 ? cat(" and ", files_.size() - 1, " more") : "", ", ", tokens_.size(),
+               " tokens of ", vocabulary_, ", ", size(), " samples of ", length_);
   }
 
  private:
@@ -70,7 +70,8 @@ void TextFiles::options(OptionVisitor& visitor) {
 std::unique_ptr<Source> TextFiles::open(const SourceContext& context) const {
   int64_t length = sequence_length.value_or(0);
   if (length == 0) {
-    GALLEY_CHECK(context.input_shape.rank() == 1, "text: the model takes samples of shape ", context.input_shape, ", not [tokens]: set the source's sequence_length, or another model");
+    GALLEY_CHECK(context.input_shape.rank() == 1, "text: the model takes samples of shape ", context.input_shape,
+                 ", not [tokens]: set the source's sequence_length, or another model");
     length = context.input_shape[0];
   }
   return std::make_unique<TextSource>(expand_paths(context.root, path), length, context.tokenizer ? *context.tokenizer : *byte_tokenizer());

@@ -31,8 +31,9 @@ void ImageFolder::options(OptionVisitor& visitor) {
 
 void TarArchive::options(OptionVisitor& visitor) {
   visitor.option(kPaths, path);
-  visitor.choice({.name = "labels", .doc = "folder: the folder that holds the image; cls: the number in the .cls member of the same name; none"},
-                 labels, kTarLabelsNames);
+  visitor.choice(
+      {.name = "labels", .doc = "folder: the folder that holds the image; cls: the number in the .cls member of the same name; none"},
+      labels, kTarLabelsNames);
   visitor.option(kClasses, classes);
   visitor.choice(kMode, mode, kColorModeNames);
   visitor.option({.name = "memory", .doc = "Most memory that a compressed archive may take when unpacked", .unit = "bytes", .min = 0},

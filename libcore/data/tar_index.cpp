@@ -90,7 +90,7 @@ std::vector<TarMember> index_tar(std::span<const std::byte> bytes, const std::st
   }
   GALLEY_CHECK_INPUT(size - end >= kBlock, path, ": no end mark after ", members.size(), " files; the archive is truncated");
   const bool only_zeros = std::all_of(bytes.begin() + end, bytes.end(), [](std::byte b) { return b == std::byte{0}; });
-  GALLEY_CHECK_INPUT(only_zeros, path, ": data behind the end mark; list concatenated archives one by one in `path`");
+  GALLEY_CHECK_INPUT(only_zeros, path, ": data after the end mark; list concatenated archives one by one in `path`");
   return members;
 }
 

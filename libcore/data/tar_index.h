@@ -1,5 +1,5 @@
 #pragma once
-// Where the members of a tar archive lie.
+// Positions of the members of a tar archive.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@ struct TarMember {
 
 /// The regular files of an uncompressed tar archive (ustar, pax, GNU), in its order; folders are left out. Throws Error, naming
 /// `path` and the member, for links and devices, sparse members, names that are absolute, hold ".." or control characters or
-/// stand twice, data that does not lie in the archive, and an archive without its end mark (a truncated one).
+/// stand twice, data beyond the end of the archive, and an archive without its end mark (a truncated one).
 std::vector<TarMember> index_tar(std::span<const std::byte> archive, const std::string& path);
 
 }  // namespace galley

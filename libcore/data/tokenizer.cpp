@@ -27,7 +27,7 @@ struct TextPlace {
 
 constexpr uint32_t kInvalid = 0xFFFFFFFF;
 
-/// The character that begins at `at`, which moves behind it; kInvalid where the bytes are no UTF-8 (RFC 3629: no overlong forms, no
+/// The character that begins at `at`, which moves past it; kInvalid where the bytes are not UTF-8 (RFC 3629: no overlong forms, no
 /// surrogates, nothing above U+10FFFF).
 uint32_t next_character(std::string_view text, size_t& at) {
   const auto byte = [&](size_t i) { return i < text.size() ? static_cast<uint32_t>(static_cast<unsigned char>(text[i])) : 0u; };
@@ -45,7 +45,8 @@ uint32_t next_character(std::string_view text, size_t& at) {
     character = character << 6 | (next & 0x3F);
   }
   constexpr std::array<uint32_t, 4> kLeast{0, 0x80, 0x800, 0x10000};
-  if (character < kLeast[static_cast<size_t>(more)] || character > 0x10FFFF || (character >= 0xD800 && character <= 0xDFFF)) return kInvalid;
+  if (character < kLeast[static_cast<size_t>(more)] || character > 0x10FFFF || (character >= 0xD800 && character <= 0xDFFF))
+    return kInvalid;
   at += static_cast<size_t>(more) + 1;
   return character;
 }
@@ -59,7 +60,8 @@ std::string utf8(uint32_t c) {
   } else if (c < 0x10000) {
     text += {static_cast<char>(0xE0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 0x3F)), static_cast<char>(0x80 | (c & 0x3F))};
   } else {
-    text += {static_cast<char>(0xF0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 0x3F)), static_cast<char>(0x80 | (c >> 6 & 0x3F)), static_cast<char>(0x80 | (c & 0x3F))};
+    text += {static_cast<char>(0xF0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 0x3F)), static_cast<char>(0x80 | (c >> 6 & 0x3F)),
+             static_cast<char>(0x80 | (c & 0x3F))};
   }
   return text;
 }
@@ -83,7 +85,8 @@ void each_character(std::string_view text, const std::string& name, const Take& 
   for (size_t at = 0; at < text.size();) {
     const size_t begin = at;
     const uint32_t c = next_character(text, at);
-    GALLEY_CHECK_INPUT(c != kInvalid, name, ":", place.line, ":", place.column, ": byte 0x", hex(static_cast<unsigned char>(text[begin]), 2), " at ", begin,
+    GALLEY_CHECK_INPUT(c != kInvalid, name, ":", place.line, ":", place.column, ": byte 0x",
+                       hex(static_cast<unsigned char>(text[begin]), 2), " at ", begin,
                        " is no UTF-8; convert the text, or read it by data.tokenizer: byte");
     take(c, place);
     place.pass(c);
@@ -107,8 +110,8 @@ class Characters : public Tokenizer {
     ids.reserve(ids.size() + text.size());
     each_character(text, name, [&](uint32_t c, const TextPlace& place) {
       const int32_t id = find(c);
-      GALLEY_CHECK_INPUT(id >= 0, name, ":", place.line, ":", place.column, ": character ", shown(c), " is none of the vocabulary's ", characters_.size(),
-                         "; name a text that has it in data.tokenizer.path, or take it out of this one");
+      GALLEY_CHECK_INPUT(id >= 0, name, ":", place.line, ":", place.column, ": character ", shown(c), " is none of the vocabulary's ",
+                         characters_.size(), "; name a text that has it in data.tokenizer.path, or take it out of this one");
       ids.push_back(id);
     });
   }
@@ -163,13 +166,15 @@ constexpr std::array<ComponentKind, 2> kKinds{{
 }  // namespace
 
 void CharTokenizer::options(OptionVisitor& visitor) {
-  visitor.option({.name = "path", .doc = "Text whose characters make the vocabulary; default: what the weights carry, else the training text"}, path);
+  visitor.option(
+      {.name = "path", .doc = "Text whose characters make the vocabulary; default: what the weights carry, else the training text"}, path);
 }
 void ByteTokenizer::options(OptionVisitor&) {}
 
 std::shared_ptr<const Tokenizer> CharTokenizer::make(const TokenizerContext& context) const {
   const std::vector<std::string> files = path.empty() ? context.training_files : expand_paths(context.root, path);
-  GALLEY_CHECK(!files.empty(), "the tokenizer char takes its vocabulary from the training text, but data.train is no text: set data.tokenizer.path");
+  GALLEY_CHECK(!files.empty(),
+               "the tokenizer char takes its vocabulary from the training text, but data.train is no text: set data.tokenizer.path");
   std::set<uint32_t> characters;
   for (const std::string& file : files) each_character(read_file(file), file, [&](uint32_t c, const TextPlace&) { characters.insert(c); });
   GALLEY_CHECK_INPUT(!characters.empty(), files.front(), ": the text is empty: it has no characters for a vocabulary");
@@ -192,7 +197,8 @@ std::shared_ptr<const Tokenizer> char_tokenizer(std::string_view characters) {
 
 std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view line) {
   if (line == "byte") return byte_tokenizer();
-  GALLEY_CHECK_INPUT(line.starts_with("char "), "'", line.substr(0, 20), "' describes no tokenizer that this version knows: byte, or char and its characters");
+  GALLEY_CHECK_INPUT(line.starts_with("char "), "'", line.substr(0, 20),
+                     "' describes no tokenizer that this version knows: byte, or char and its characters");
   return char_tokenizer(line.substr(5));
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Tokenizers: between text and the integers that a language model reads. A tokenizer is known by one line of text (str), which weights carry,
-// so that every later tool reads the same.
+// Tokenizers: between text and the integers that a language model reads. A tokenizer is known by one line of text (str), which weights
+// carry, so that every later tool reads the same.
 
 #include <cstdint>
 #include <memory>

@@ -21,7 +21,10 @@ constexpr OptionInfo kSize{.name = "size",
                           .required = true,
                           .main = true};
 constexpr OptionInfo kInterpolation{.name = "interpolation", .doc = "How pixels are found between pixels"};
-constexpr OptionInfo kBackend{.name = "backend", .doc = "Whose bicubic filter at sharp edges: pillow (8 bits between its passes, as transforms.v2), or tensor (floats, as torchvision's first transforms of tensors)"};
+constexpr OptionInfo kBackend{.name = "backend",
+                              .doc =
+                                  "Whose bicubic filter at sharp edges: pillow (8 bits between its passes, as transforms.v2), or tensor "
+                                  "(floats, as torchvision's first transforms of tensors)"};
 constexpr OptionInfo kAntialias{.name = "antialias", .doc = "Widen the filter when reducing (bilinear and bicubic), as Pillow"};
 constexpr OptionInfo kProbability{.name = "p", .doc = "Probability", .min = 0, .max = 1, .main = true};
 constexpr OptionInfo kFill{.name = "fill", .doc = "Value of new pixels, one for all or one a channel, in the image's own units"};

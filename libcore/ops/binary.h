@@ -21,7 +21,7 @@ Value mul(Value a, Value b);
 Value div(Value a, Value b);
 Value maximum(Value a, Value b);  ///< where both are equal each gets half the gradient, as PyTorch
 Value minimum(Value a, Value b);
-Value power(Value a, Value b);    ///< a^b, element by element; its gradient for b wants a > 0 (a = 0 gives 0, as PyTorch)
+Value power(Value a, Value b);    ///< a^b, element by element; its gradient for b is defined for a > 0 (a = 0 gives 0, as PyTorch)
 Value equal(Value a, Value b);    ///< bool
 Value less(Value a, Value b);     ///< bool, a < b
 Value greater(Value a, Value b);  ///< bool, a > b

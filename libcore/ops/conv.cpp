@@ -14,7 +14,8 @@ namespace {
 int64_t output_size(const Conv2dWindow& a, size_t axis, int64_t in, int64_t kernel) {
   const int64_t span = pair(a.dilation)[axis] * (kernel - 1) + 1;
   const int64_t room = in + 2 * pair(a.padding)[axis] - span;
-  GALLEY_CHECK(room >= 0, "the kernel covers ", span, axis == 0 ? " rows" : " columns", ", the padded input has ", in + 2 * pair(a.padding)[axis]);
+  GALLEY_CHECK(room >= 0, "the kernel covers ", span, axis == 0 ? " rows" : " columns", ", the padded input has ",
+               in + 2 * pair(a.padding)[axis]);
   return room / pair(a.stride)[axis] + 1;
 }
 
@@ -31,10 +32,11 @@ void check_operands(const Conv2dWindow& a, const Shape& x, const Shape& weight) 
   check_window(a);
   GALLEY_CHECK(x.rank() == 4, "the input must be [N,C,H,W], is ", x);
   GALLEY_CHECK(weight.rank() == 4, "the weight must be [O,C/groups,kh,kw], is ", weight);
-  GALLEY_CHECK(weight[0] % a.groups == 0, "the weight's ", weight[0], " output channels are no multiple of ", a.groups, " groups: weight ", weight);
+  GALLEY_CHECK(weight[0] % a.groups == 0, "the weight's ", weight[0], " output channels are no multiple of ", a.groups, " groups: weight ",
+               weight);
   GALLEY_CHECK(weight[2] >= 1 && weight[3] >= 1, "the weight has an empty window: ", weight);
-  GALLEY_CHECK(x[1] == weight[1] * a.groups, "weight wants ", weight[1] * a.groups, " input channels (", weight[1], " x ", a.groups, " groups), input has ", x[1],
-               ": input ", x, ", weight ", weight);
+  GALLEY_CHECK(x[1] == weight[1] * a.groups, "weight wants ", weight[1] * a.groups, " input channels (", weight[1], " x ", a.groups,
+               " groups), input has ", x[1], ": input ", x, ", weight ", weight);
 }
 
 std::vector<TensorType> infer_conv(const OpContext& c) {

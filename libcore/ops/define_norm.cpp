@@ -123,7 +123,7 @@ void layer_norm_backward(Expansion& e) {
   e.set(2, sum_over(grad, leading, false));
 }
 
-/// The elements of a sample's group lie side by side: [N,C,..] as [N,groups,width].
+/// The elements of a sample's group are adjacent: [N,C,..] as [N,groups,width].
 Shape grouped(const Shape& x, int64_t groups) {
   int64_t width = x[1] / groups;
   for (int d = 2; d < x.rank(); ++d) width *= x[d];

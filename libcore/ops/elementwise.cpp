@@ -365,7 +365,7 @@ std::vector<ElementwiseRow> rounding_and_scaling_rows() {
        .formulas = {formula<Round>("Round(x)")},
        .gradient = no_slope},
       {.name = "pow",
-       .doc = "x to a constant exponent; a fractional one wants x >= 0",
+       .doc = "x to a constant exponent; a fractional one needs x >= 0",
        .formulas = {formula<Pow>("Pow(x, $exponent)")},
        .make_attrs = make_options<PowAttrs>,
        .gradient = pow_gradient,

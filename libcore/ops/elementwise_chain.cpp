@@ -26,8 +26,8 @@ std::vector<TensorType> infer(const OpContext& c) {
     types.push_back(std::move(made));
   }
   for (size_t k = c.inputs.size(); k < types.size(); ++k) {
-    GALLEY_CHECK(types[k].dtype == types.back().dtype && types[k].shape == types.back().shape, "step ", k - c.inputs.size(), " of a chain makes ",
-                 types[k], ", the chain ", types.back());
+    GALLEY_CHECK(types[k].dtype == types.back().dtype && types[k].shape == types.back().shape, "step ", k - c.inputs.size(),
+                 " of a chain makes ", types[k], ", the chain ", types.back());
   }
   return {types.back()};
 }
@@ -70,7 +70,9 @@ const OpDef& elementwise_chain_op() {
 
 void ElementwiseChainAttrs::options(OptionVisitor& v) {
   v.option({.name = "steps", .doc = "operators with their attributes, in order"}, steps);
-  v.option({.name = "operands", .doc = "of each step in turn: the number of an input, or, from the number of inputs on, of an earlier step", .min = 0},
+  v.option({.name = "operands",
+            .doc = "of each step in turn: the number of an input, or, from the number of inputs on, of an earlier step",
+            .min = 0},
            operands);
 }
 
@@ -94,10 +96,11 @@ std::vector<ChainStep> chain_steps(const ElementwiseChainAttrs& attrs, size_t in
     if (step.backward) row = find_elementwise(step.op->name, true);
     step.formula = &row->formula(step.attributes.get());
     for (size_t count = step.op->inputs.size(); count > 0; --count, ++at) {
-      GALLEY_CHECK(at < attrs.operands.size(), "a chain of ", attrs.steps.size(), " steps has ", attrs.operands.size(), " operands, too few");
+      GALLEY_CHECK(at < attrs.operands.size(), "a chain of ", attrs.steps.size(), " steps has ", attrs.operands.size(),
+                   " operands, too few");
       const int64_t operand = attrs.operands[at];
-      GALLEY_CHECK(operand >= 0 && operand < static_cast<int64_t>(inputs + steps.size()), "step ", steps.size(), " of a chain reads operand ", operand,
-                   ", which is neither one of ", inputs, " inputs nor an earlier step");
+      GALLEY_CHECK(operand >= 0 && operand < static_cast<int64_t>(inputs + steps.size()), "step ", steps.size(),
+                   " of a chain reads operand ", operand, ", which is neither one of ", inputs, " inputs nor an earlier step");
       step.operands.push_back(operand);
     }
     steps.push_back(std::move(step));

@@ -29,8 +29,8 @@ struct ChainStep {
 
 const OpDef& elementwise_chain_op();
 
-/// May the operator be a step: an element-wise function of one or two values, or the backward operator of one, whose result has the dtype of
-/// its inputs?
+/// May the operator be a step: an element-wise function of one or two values, or the backward operator of one, whose result has the dtype
+/// of its inputs?
 bool is_chain_step(const OpDef& op);
 
 /// The steps; throws Error where they do not fit together or do not fit that many inputs.

@@ -6,7 +6,9 @@
 
 namespace galley {
 
-void EmbeddingBackwardAttrs::options(OptionVisitor& v) { v.option({.name = "rows", .doc = "rows of the table", .min = 0, .required = true}, rows); }
+void EmbeddingBackwardAttrs::options(OptionVisitor& v) {
+  v.option({.name = "rows", .doc = "rows of the table", .min = 0, .required = true}, rows);
+}
 
 const OpDef& embedding_op() {
   static const OpDef def{.name = "embedding",

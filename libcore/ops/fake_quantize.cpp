@@ -100,18 +100,19 @@ void QparamsFromRangeAttrs::options(OptionVisitor& v) {
 }
 
 const OpDef& fake_quantize_op() {
-  static const OpDef def{.name = "fake_quantize",
-                         .doc = "rounds to the values that quantization keeps; the gradient passes straight through",
-                         .inputs = {"x", Port::statistics("scale"), Port::statistics("zero_point")},
-                         .outputs = {"y"},
-                         .make_attrs = make_options<FakeQuantizeAttrs>,
-                         .infer = infer_fake,
-                         .gradient = fake_gradient,
-                         .cost = elementwise_cost<6>,
-                         .precision = PrecisionRule::kKeepF32,
-                         .may_reuse = {{0, 0}},
-                         .definition = definition::fake_quantize,
-                         .cases = {"fake_quantize:16x64x56x56+scalar+scalar", "fake_quantize:512x512x3x3+512+512:axis=0,qmin=-127,qmax=127"}};
+  static const OpDef def{
+      .name = "fake_quantize",
+      .doc = "rounds to the values that quantization keeps; the gradient passes straight through",
+      .inputs = {"x", Port::statistics("scale"), Port::statistics("zero_point")},
+      .outputs = {"y"},
+      .make_attrs = make_options<FakeQuantizeAttrs>,
+      .infer = infer_fake,
+      .gradient = fake_gradient,
+      .cost = elementwise_cost<6>,
+      .precision = PrecisionRule::kKeepF32,
+      .may_reuse = {{0, 0}},
+      .definition = definition::fake_quantize,
+      .cases = {"fake_quantize:16x64x56x56+scalar+scalar", "fake_quantize:512x512x3x3+512+512:axis=0,qmin=-127,qmax=127"}};
   return def;
 }
 const OpDef& fake_quantize_backward_op() {
@@ -161,7 +162,8 @@ const OpDef& observe_range_op() {
 const OpDef& keep_range_op() {
   static const OpDef def{.name = "keep_range",
                          .doc = "an observed range becomes the state, in place",
-                         .inputs = {Port::state("min_state"), Port::state("max_state"), Port::statistics("min"), Port::statistics("max"), Port::scalar("gate?")},
+                         .inputs = {Port::state("min_state"), Port::state("max_state"), Port::statistics("min"), Port::statistics("max"),
+                                    Port::scalar("gate?")},
                          .outputs = {Port::state("min_state"), Port::state("max_state")},
                          .infer = infer_keep,
                          .no_gradient = kObserved,
@@ -188,7 +190,9 @@ const OpDef& qparams_from_range_op() {
   return def;
 }
 
-Value fake_quantize(Value x, Value scale, Value zero_point, const FakeQuantizeAttrs& attrs) { return emit("fake_quantize", {x, scale, zero_point}, attrs); }
+Value fake_quantize(Value x, Value scale, Value zero_point, const FakeQuantizeAttrs& attrs) {
+  return emit("fake_quantize", {x, scale, zero_point}, attrs);
+}
 Value fake_quantize_backward(Value grad, Value x, Value scale, Value zero_point, const FakeQuantizeAttrs& attrs) {
   return emit("fake_quantize_backward", {grad, x, scale, zero_point}, attrs);
 }
@@ -196,17 +200,21 @@ Value fake_quantize_scale_backward(Value grad, Value x, Value scale, Value zero_
   return emit("fake_quantize_scale_backward", {grad, x, scale, zero_point}, attrs);
 }
 MovingRange observe_range(Value x, Value min_state, Value max_state, Value enabled, const ObserveRangeAttrs& attrs) {
-  const std::vector<Value> r = emit_all("observe_range", std::make_unique<ObserveRangeAttrs>(attrs), std::vector<Value>{x, min_state, max_state, enabled});
+  const std::vector<Value> r =
+      emit_all("observe_range", std::make_unique<ObserveRangeAttrs>(attrs), std::vector<Value>{x, min_state, max_state, enabled});
   return {r[0], r[1]};
 }
-void keep_range(Value min_state, Value max_state, const MovingRange& range) { emit("keep_range", {min_state, max_state, range.min, range.max}); }
+void keep_range(Value min_state, Value max_state, const MovingRange& range) {
+  emit("keep_range", {min_state, max_state, range.min, range.max});
+}
 RangeParams qparams_from_range(Value min, Value max, const QparamsFromRangeAttrs& attrs) {
   const std::vector<Value> r = emit_all("qparams_from_range", std::make_unique<QparamsFromRangeAttrs>(attrs), std::vector<Value>{min, max});
   return {r[0], r[1]};
 }
 
 OpTable fake_quantize_ops() {
-  return {&fake_quantize_op(), &fake_quantize_backward_op(), &fake_quantize_scale_backward_op(), &observe_range_op(), &keep_range_op(), &qparams_from_range_op()};
+  return {&fake_quantize_op(), &fake_quantize_backward_op(), &fake_quantize_scale_backward_op(), &observe_range_op(),
+          &keep_range_op(),    &qparams_from_range_op()};
 }
 
 }  // namespace galley

@@ -40,7 +40,7 @@ inline constexpr double kLeastFakeScale = 0x1p-23;
 /// x f32, scale and zero_point f32 [] or [C] (whole numbers in the zero point) -> scale * (clamp(round(x / scale) + zero_point, qmin, qmax) -
 /// zero_point). Differentiable in x and, where asked for, in scale; zero_point gets none.
 Value fake_quantize(Value x, Value scale, Value zero_point, const FakeQuantizeAttrs& attrs);
-/// grad where round(x / scale) + zero_point lies in qmin..qmax, else 0.
+/// grad where round(x / scale) + zero_point is in qmin..qmax, else 0.
 Value fake_quantize_backward(Value grad, Value x, Value scale, Value zero_point, const FakeQuantizeAttrs& attrs);
 /// gradient_factor times the sum, over the values of each scale, of grad * (round(x/scale) - x/scale) inside the range, and of
 /// grad * (qmin - zero_point) or grad * (qmax - zero_point) below and above it. Like scale.
@@ -48,7 +48,7 @@ Value fake_quantize_scale_backward(Value grad, Value x, Value scale, Value zero_
 
 /// What the range of min_state and max_state, f32 [] or [C], becomes where enabled (f32 []) is not 0: a range of [inf, -inf], the value to begin
 /// with, becomes the batch's, another moves by averaging * (batch's - it). NaN in x makes it NaN. The states stay as they are until keep_range:
-/// a step that ends before its updates leaves none behind.
+/// a step that ends before its updates leaves none.
 struct MovingRange {
   Value min, max;
 };

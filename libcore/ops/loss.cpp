@@ -30,12 +30,15 @@ void check_cross_entropy(const TensorType& logits, const TensorType& target, con
   GALLEY_CHECK(logits.shape.rank() >= 2, "logits must be [N,C,...], are ", logits.shape);
   GALLEY_CHECK(attrs.label_smoothing >= 0 && attrs.label_smoothing <= 1, "label_smoothing must be in 0..1, is ", attrs.label_smoothing);
   if (is_floating(target.dtype)) {
-    GALLEY_CHECK(target.shape == logits.shape && target.dtype == logits.dtype, "class probabilities must be like the logits ", logits, ", are ", target);
+    GALLEY_CHECK(target.shape == logits.shape && target.dtype == logits.dtype, "class probabilities must be like the logits ", logits,
+                 ", are ", target);
   } else {
     check_integer(target, "target");
-    GALLEY_CHECK(target.shape == without_channels(logits.shape), "class indices must be ", without_channels(logits.shape), " for logits ", logits.shape, ", are ", target.shape);
+    GALLEY_CHECK(target.shape == without_channels(logits.shape), "class indices must be ", without_channels(logits.shape), " for logits ",
+                 logits.shape, ", are ", target.shape);
   }
-  if (weight != nullptr) GALLEY_CHECK(weight->shape == Shape({logits.shape[1]}), "class_weight must be [", logits.shape[1], "], is ", weight->shape);
+  if (weight != nullptr)
+    GALLEY_CHECK(weight->shape == Shape({logits.shape[1]}), "class_weight must be [", logits.shape[1], "], is ", weight->shape);
 }
 
 std::vector<TensorType> infer_cross_entropy(const OpContext& c) {
@@ -96,7 +99,8 @@ const OpDef& cross_entropy_op() {
                          .infer = infer_cross_entropy,
                          .gradient =
                              [](GradientBuilder& g) {
-                               if (g.wants(0)) g.set(0, cross_entropy_backward(g.grad(), g.in(0), g.in(1), g.in(2), g.attrs<CrossEntropyAttrs>()));
+                               if (g.wants(0))
+                                 g.set(0, cross_entropy_backward(g.grad(), g.in(0), g.in(1), g.in(2), g.attrs<CrossEntropyAttrs>()));
                              },
                          .cost = input_cost<5>,
                          .layout = {FormatRule::kContiguous},
@@ -156,6 +160,8 @@ Value cross_entropy_backward(Value grad, Value logits, Value target, Value class
   return emit("cross_entropy_backward", {grad, logits, target, class_weight}, attrs);
 }
 Value mse_loss(Value x, Value target, const LossAttrs& attrs) { return emit("mse_loss", {x, target}, attrs); }
-Value bce_with_logits(Value x, Value target, Value weight, const LossAttrs& attrs) { return emit("bce_with_logits", {x, target, weight}, attrs); }
+Value bce_with_logits(Value x, Value target, Value weight, const LossAttrs& attrs) {
+  return emit("bce_with_logits", {x, target, weight}, attrs);
+}
 
 }  // namespace galley

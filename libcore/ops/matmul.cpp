@@ -18,7 +18,8 @@ std::vector<TensorType> infer_linear(const OpContext& c) {
   GALLEY_CHECK(x.shape.rank() >= 1, "x must have a dimension of features, is ", x.shape);
   GALLEY_CHECK(w.shape.rank() == 2, "weight must be [O,I], is ", w.shape);
   GALLEY_CHECK(w.dtype == x.dtype, "weight is ", w.dtype, ", input ", x.dtype);
-  GALLEY_CHECK(x.shape[-1] == w.shape[1], "weight wants ", w.shape[1], " input features, input has ", x.shape[-1], ": input ", x.shape, ", weight ", w.shape);
+  GALLEY_CHECK(x.shape[-1] == w.shape[1], "weight wants ", w.shape[1], " input features, input has ", x.shape[-1], ": input ", x.shape,
+               ", weight ", w.shape);
   if (c.has(2)) GALLEY_CHECK(c.in(2).shape == Shape({w.shape[0]}), "bias must be [", w.shape[0], "], is ", c.in(2).shape);
   TensorType y = x;
   y.shape[-1] = w.shape[0];
@@ -44,7 +45,8 @@ std::vector<TensorType> infer_matmul(const OpContext& c) {
   const int64_t n = b.shape[attrs.transpose_b ? -2 : -1], kb = b.shape[attrs.transpose_b ? -1 : -2];
   GALLEY_CHECK(k == kb, "inner sizes ", k, " and ", kb, " differ: a ", a.shape, attrs.transpose_a ? " transposed" : "", ", b ", b.shape,
                attrs.transpose_b ? " transposed" : "");
-  GALLEY_CHECK(a.shape.rank() == 2 || b.shape.rank() == 2 || leading(a.shape) == leading(b.shape), "leading dimensions differ: a ", a.shape, ", b ", b.shape);
+  GALLEY_CHECK(a.shape.rank() == 2 || b.shape.rank() == 2 || leading(a.shape) == leading(b.shape), "leading dimensions differ: a ", a.shape,
+               ", b ", b.shape);
   TensorType y;
   y.dtype = a.dtype;
   y.shape = leading(a.shape.rank() >= b.shape.rank() ? a.shape : b.shape);
@@ -94,7 +96,9 @@ void matmul_gradient(GradientBuilder& g) {
 
 }  // namespace
 
-void LinearAttrs::options(OptionVisitor& v) { v.choice({.name = "activation", .doc = "function applied to the result"}, activation, kActivationNames); }
+void LinearAttrs::options(OptionVisitor& v) {
+  v.choice({.name = "activation", .doc = "function applied to the result"}, activation, kActivationNames);
+}
 void MatmulAttrs::options(OptionVisitor& v) {
   v.option({.name = "transpose_a", .doc = "a's last two dimensions are swapped"}, transpose_a);
   v.option({.name = "transpose_b", .doc = "b's last two dimensions are swapped"}, transpose_b);

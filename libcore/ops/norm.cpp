@@ -36,9 +36,10 @@ void check_input(const TensorType& x) {
 }
 
 void check_activation(Activation activation, bool residual) {
-  GALLEY_CHECK(batch_norm_takes(activation), "batch norm takes the activations none, relu, relu6 and hardswish, not ", kActivationNames[static_cast<size_t>(activation)]);
-  GALLEY_CHECK(!residual || activation == Activation::kNone || activation == Activation::kRelu, "batch norm with a residual takes the activation none or relu, not ",
+  GALLEY_CHECK(batch_norm_takes(activation), "batch norm takes the activations none, relu, relu6 and hardswish, not ",
                kActivationNames[static_cast<size_t>(activation)]);
+  GALLEY_CHECK(!residual || activation == Activation::kNone || activation == Activation::kRelu,
+               "batch norm with a residual takes the activation none or relu, not ", kActivationNames[static_cast<size_t>(activation)]);
 }
 
 std::vector<TensorType> infer_batch_norm(const OpContext& c) {
@@ -62,7 +63,8 @@ std::vector<TensorType> infer_batch_norm_backward(const OpContext& c) {
   check_vector(c, 5, x.shape[1], "beta");
   check_activation(a.activation, a.residual);
   if (c.has(6)) check_like(c.in(6), "y", x, "the input");
-  GALLEY_CHECK(a.activation == Activation::kRelu ? c.has(6) || !a.residual : !c.has(6), "the output y is given exactly where a residual went through relu");
+  GALLEY_CHECK(a.activation == Activation::kRelu ? c.has(6) || !a.residual : !c.has(6),
+               "the output y is given exactly where a residual went through relu");
   TensorType parameter = vector_of(x, x.shape[1]);
   parameter.dtype = parameter_dtype(c, x);
   std::vector<TensorType> types{x, parameter, parameter};
@@ -225,7 +227,9 @@ void LayerNormAttrs::options(OptionVisitor& v) {
   v.option({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1}, dims);
   v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
 }
-void LayerNormBackwardAttrs::options(OptionVisitor& v) { v.option({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1}, dims); }
+void LayerNormBackwardAttrs::options(OptionVisitor& v) {
+  v.option({.name = "dims", .doc = "trailing dimensions that are normalised", .min = 1}, dims);
+}
 void GroupNormAttrs::options(OptionVisitor& v) {
   v.option({.name = "groups", .doc = "groups of channels", .min = 1}, groups);
   v.option({.name = "eps", .doc = "added to the variance", .min = 0}, eps);
@@ -250,7 +254,8 @@ const OpDef& batch_norm_op() {
 const OpDef& batch_norm_backward_op() {
   static const OpDef def{.name = "batch_norm_backward",
                          .doc = "gradients of batch_norm",
-                         .inputs = {"grad", "x", Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"), Port::statistics("beta?"), "y?"},
+                         .inputs = {"grad", "x", Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"),
+                                    Port::statistics("beta?"), "y?"},
                          .outputs = {"dx", Port::statistics("dgamma"), Port::statistics("dbeta"), "dresidual"},
                          .make_attrs = make_options<BatchNormBackwardAttrs>,
                          .infer = infer_batch_norm_backward,
@@ -286,7 +291,8 @@ void batch_norm_on_integers(IntegerBuilder& b) {
 const OpDef& batch_norm_inference_op() {
   static const OpDef def{.name = "batch_norm_inference",
                          .doc = "batch normalisation by running statistics",
-                         .inputs = {"x", Port::statistics("gamma?"), Port::statistics("beta?"), Port::statistics("running_mean"), Port::statistics("running_var")},
+                         .inputs = {"x", Port::statistics("gamma?"), Port::statistics("beta?"), Port::statistics("running_mean"),
+                                    Port::statistics("running_var")},
                          .outputs = {"y"},
                          .make_attrs = make_options<BatchNormInferenceAttrs>,
                          .infer = infer_batch_norm_inference,
@@ -307,7 +313,8 @@ const OpDef& batch_norm_inference_op() {
 const OpDef& batch_norm_update_op() {
   static const OpDef def{.name = "batch_norm_update",
                          .doc = "running statistics of a batch norm, in place, with PyTorch's unbiased variance",
-                         .inputs = {Port::state("running_mean"), Port::state("running_var"), Port::statistics("mean"), Port::statistics("var"), Port::state("num_batches_tracked?"), Port::scalar("gate?")},
+                         .inputs = {Port::state("running_mean"), Port::state("running_var"), Port::statistics("mean"),
+                                    Port::statistics("var"), Port::state("num_batches_tracked?"), Port::scalar("gate?")},
                          .outputs = {Port::state("running_mean"), Port::state("running_var"), Port::state("num_batches_tracked")},
                          .make_attrs = make_options<BatchNormUpdateAttrs>,
                          .infer = infer_batch_norm_update,
@@ -390,11 +397,13 @@ OpTable norm_ops() {
 }
 
 bool batch_norm_takes(Activation activation) {
-  return activation == Activation::kNone || activation == Activation::kRelu || activation == Activation::kRelu6 || activation == Activation::kHardswish;
+  return activation == Activation::kNone || activation == Activation::kRelu || activation == Activation::kRelu6 ||
+         activation == Activation::kHardswish;
 }
 
 BatchNorm batch_norm(Value x, Value gamma, Value beta, const BatchNormAttrs& attrs, Value residual) {
-  const std::vector<Value> r = emit_all("batch_norm", std::make_unique<BatchNormAttrs>(attrs), std::vector<Value>{x, gamma, beta, residual});
+  const std::vector<Value> r =
+      emit_all("batch_norm", std::make_unique<BatchNormAttrs>(attrs), std::vector<Value>{x, gamma, beta, residual});
   return {r[0], r[1], r[2]};
 }
 std::vector<Value> batch_norm_backward(Value grad, Value x, Value mean, Value var, Value gamma, Value beta, Value y,
@@ -407,7 +416,8 @@ Value batch_norm_inference(Value x, Value gamma, Value beta, Value running_mean,
 }
 std::vector<Value> batch_norm_update(Value running_mean, Value running_var, Value mean, Value var, Value num_batches_tracked,
                                      const BatchNormUpdateAttrs& attrs) {
-  return emit_all("batch_norm_update", std::make_unique<BatchNormUpdateAttrs>(attrs), std::vector<Value>{running_mean, running_var, mean, var, num_batches_tracked});
+  return emit_all("batch_norm_update", std::make_unique<BatchNormUpdateAttrs>(attrs),
+                  std::vector<Value>{running_mean, running_var, mean, var, num_batches_tracked});
 }
 LayerNorm layer_norm(Value x, Value gamma, Value beta, const LayerNormAttrs& attrs) {
   const std::vector<Value> r = emit_all("layer_norm", std::make_unique<LayerNormAttrs>(attrs), std::vector<Value>{x, gamma, beta});

@@ -11,7 +11,9 @@
 namespace galley {
 namespace {
 
-std::array<int64_t, 2> stride_of(const std::vector<int64_t>& stride, const std::vector<int64_t>& kernel) { return pair(stride.empty() ? kernel : stride); }
+std::array<int64_t, 2> stride_of(const std::vector<int64_t>& stride, const std::vector<int64_t>& kernel) {
+  return pair(stride.empty() ? kernel : stride);
+}
 
 /// Number of windows along an axis, as PyTorch: with ceil_mode the last must begin inside the input or its left padding.
 int64_t windows(int64_t in, int64_t kernel, int64_t stride, int64_t padding, int64_t dilation, bool ceil_mode) {
@@ -32,7 +34,8 @@ Shape pooled(const PoolWindow& a, const Shape& x, const std::vector<int64_t>& di
   Shape y{x[0], x[1]};
   for (int axis = 0; axis < 2; ++axis) {
     const auto i = static_cast<size_t>(axis);
-    y.push_back(windows(x[2 + axis], pair(a.kernel_size)[i], stride_of(a.stride, a.kernel_size)[i], pair(a.padding)[i], pair(dilation)[i], a.ceil_mode));
+    y.push_back(windows(x[2 + axis], pair(a.kernel_size)[i], stride_of(a.stride, a.kernel_size)[i], pair(a.padding)[i], pair(dilation)[i],
+                        a.ceil_mode));
   }
   return y;
 }
@@ -64,7 +67,8 @@ std::vector<TensorType> infer_max_backward(const OpContext& c) {
   check_image(c.in(0));
   TensorType dx = with_shape(c.in(0), grown(c.in(0).shape, a.input_size));
   const Shape want = pooled(a, dx.shape, a.dilation);
-  GALLEY_CHECK(want == c.in(0).shape && want == c.in(1).shape, "gradient and index must be ", want, ", are ", c.in(0).shape, " and ", c.in(1).shape);
+  GALLEY_CHECK(want == c.in(0).shape && want == c.in(1).shape, "gradient and index must be ", want, ", are ", c.in(0).shape, " and ",
+               c.in(1).shape);
   return {dx};
 }
 
@@ -129,13 +133,29 @@ void input_size_option(OptionVisitor& v, std::vector<int64_t>& size) {
   v.option({.name = "input_size", .doc = "rows and columns of the forward's input", .min = 0}, size);
 }
 
-OpDef pool(std::string_view name, std::string_view doc, std::unique_ptr<Options> (*attrs)(), std::vector<TensorType> (*infer)(const OpContext&),
-           void (*gradient)(GradientBuilder&)) {
-  return {.name = name, .doc = doc, .inputs = {"x"}, .outputs = {"y"}, .make_attrs = attrs, .infer = infer, .gradient = gradient, .cost = input_cost<1>, .layout = {.prefers_channels_last = true}};
+OpDef pool(std::string_view name, std::string_view doc, std::unique_ptr<Options> (*attrs)(),
+           std::vector<TensorType> (*infer)(const OpContext&), void (*gradient)(GradientBuilder&)) {
+  return {.name = name,
+          .doc = doc,
+          .inputs = {"x"},
+          .outputs = {"y"},
+          .make_attrs = attrs,
+          .infer = infer,
+          .gradient = gradient,
+          .cost = input_cost<1>,
+          .layout = {.prefers_channels_last = true}};
 }
 
-OpDef pool_backward(std::string_view name, std::string_view doc, std::unique_ptr<Options> (*attrs)(), std::vector<TensorType> (*infer)(const OpContext&)) {
-  return {.name = name, .doc = doc, .inputs = {"grad"}, .outputs = {"dx"}, .make_attrs = attrs, .infer = infer, .no_gradient = kNoSecondDerivative, .cost = elementwise_cost<1>,
+OpDef pool_backward(std::string_view name, std::string_view doc, std::unique_ptr<Options> (*attrs)(),
+                    std::vector<TensorType> (*infer)(const OpContext&)) {
+  return {.name = name,
+          .doc = doc,
+          .inputs = {"grad"},
+          .outputs = {"dx"},
+          .make_attrs = attrs,
+          .infer = infer,
+          .no_gradient = kNoSecondDerivative,
+          .cost = elementwise_cost<1>,
           .layout = {.prefers_channels_last = true}};
 }
 
@@ -157,8 +177,12 @@ void AvgPool2dBackwardAttrs::options(OptionVisitor& v) {
   window_options(v, *this);
   input_size_option(v, input_size);
 }
-void AdaptiveAvgPool2dAttrs::options(OptionVisitor& v) { v.option({.name = "output_size", .doc = "rows and columns of the result", .min = 1}, output_size); }
-void AdaptiveMaxPool2dAttrs::options(OptionVisitor& v) { v.option({.name = "output_size", .doc = "rows and columns of the result", .min = 1}, output_size); }
+void AdaptiveAvgPool2dAttrs::options(OptionVisitor& v) {
+  v.option({.name = "output_size", .doc = "rows and columns of the result", .min = 1}, output_size);
+}
+void AdaptiveMaxPool2dAttrs::options(OptionVisitor& v) {
+  v.option({.name = "output_size", .doc = "rows and columns of the result", .min = 1}, output_size);
+}
 void AdaptiveAvgPool2dBackwardAttrs::options(OptionVisitor& v) { input_size_option(v, input_size); }
 void AdaptiveMaxPool2dBackwardAttrs::options(OptionVisitor& v) { input_size_option(v, input_size); }
 
@@ -203,7 +227,8 @@ void adaptive_avg_pool2d_on_integers(IntegerBuilder& b) {
 
 const OpDef& max_pool2d_op() {
   static const OpDef def = [] {
-    OpDef op = pool("max_pool2d", "largest value of each window, and which tap it was", make_options<MaxPool2dAttrs>, infer_max, max_gradient);
+    OpDef op =
+        pool("max_pool2d", "largest value of each window, and which tap it was", make_options<MaxPool2dAttrs>, infer_max, max_gradient);
     op.outputs = {"y", Port::index("index")};
     op.quantize = QuantizeRule::kPassThrough;
     op.cases = {"max_pool2d:16x64x112x112:kernel_size=3,stride=2,padding=1"};
@@ -241,8 +266,8 @@ const OpDef& avg_pool2d_backward_op() {
 }
 const OpDef& adaptive_avg_pool2d_op() {
   static const OpDef def = [] {
-    OpDef op = pool("adaptive_avg_pool2d", "means of as many cells as the result has pixels", make_options<AdaptiveAvgPool2dAttrs>, infer_adaptive_avg,
-                    [](GradientBuilder& g) {
+    OpDef op = pool("adaptive_avg_pool2d", "means of as many cells as the result has pixels", make_options<AdaptiveAvgPool2dAttrs>,
+                    infer_adaptive_avg, [](GradientBuilder& g) {
                       AdaptiveAvgPool2dBackwardAttrs b;
                       b.input_size = image_size(g.in(0));
                       g.set(0, adaptive_avg_pool2d_backward(g.grad(), b));
@@ -256,7 +281,8 @@ const OpDef& adaptive_avg_pool2d_op() {
 }
 const OpDef& adaptive_avg_pool2d_backward_op() {
   static const OpDef def = [] {
-    OpDef op = pool_backward("adaptive_avg_pool2d_backward", "gradient of adaptive_avg_pool2d", make_options<AdaptiveAvgPool2dBackwardAttrs>, infer_adaptive_avg_backward);
+    OpDef op = pool_backward("adaptive_avg_pool2d_backward", "gradient of adaptive_avg_pool2d",
+                             make_options<AdaptiveAvgPool2dBackwardAttrs>, infer_adaptive_avg_backward);
     op.cases = {"adaptive_avg_pool2d_backward:16x2048x1x1:input_size=[7,7]"};
     return op;
   }();
@@ -264,8 +290,8 @@ const OpDef& adaptive_avg_pool2d_backward_op() {
 }
 const OpDef& adaptive_max_pool2d_op() {
   static const OpDef def = [] {
-    OpDef op = pool("adaptive_max_pool2d", "largest values of as many cells as the result has pixels", make_options<AdaptiveMaxPool2dAttrs>, infer_adaptive_max,
-                    [](GradientBuilder& g) {
+    OpDef op = pool("adaptive_max_pool2d", "largest values of as many cells as the result has pixels", make_options<AdaptiveMaxPool2dAttrs>,
+                    infer_adaptive_max, [](GradientBuilder& g) {
                       if (!g.grad(0)) return;
                       AdaptiveMaxPool2dBackwardAttrs b;
                       b.input_size = image_size(g.in(0));
@@ -280,7 +306,8 @@ const OpDef& adaptive_max_pool2d_op() {
 }
 const OpDef& adaptive_max_pool2d_backward_op() {
   static const OpDef def = [] {
-    OpDef op = pool_backward("adaptive_max_pool2d_backward", "gradient of adaptive_max_pool2d", make_options<AdaptiveMaxPool2dBackwardAttrs>, infer_adaptive_max_backward);
+    OpDef op = pool_backward("adaptive_max_pool2d_backward", "gradient of adaptive_max_pool2d",
+                             make_options<AdaptiveMaxPool2dBackwardAttrs>, infer_adaptive_max_backward);
     op.inputs = {"grad", Port::index("index")};
     op.definition = definition::adaptive_max_pool2d_backward;
     return op;
@@ -297,11 +324,15 @@ MaxPool max_pool2d(Value x, const MaxPool2dAttrs& attrs) {
   const std::vector<Value> r = emit_all("max_pool2d", std::make_unique<MaxPool2dAttrs>(attrs), std::vector<Value>{x});
   return {r[0], r[1]};
 }
-Value max_pool2d_backward(Value grad, Value index, const MaxPool2dBackwardAttrs& attrs) { return emit("max_pool2d_backward", {grad, index}, attrs); }
+Value max_pool2d_backward(Value grad, Value index, const MaxPool2dBackwardAttrs& attrs) {
+  return emit("max_pool2d_backward", {grad, index}, attrs);
+}
 Value avg_pool2d(Value x, const AvgPool2dAttrs& attrs) { return emit("avg_pool2d", {x}, attrs); }
 Value avg_pool2d_backward(Value grad, const AvgPool2dBackwardAttrs& attrs) { return emit("avg_pool2d_backward", {grad}, attrs); }
 Value adaptive_avg_pool2d(Value x, const AdaptiveAvgPool2dAttrs& attrs) { return emit("adaptive_avg_pool2d", {x}, attrs); }
-Value adaptive_avg_pool2d_backward(Value grad, const AdaptiveAvgPool2dBackwardAttrs& attrs) { return emit("adaptive_avg_pool2d_backward", {grad}, attrs); }
+Value adaptive_avg_pool2d_backward(Value grad, const AdaptiveAvgPool2dBackwardAttrs& attrs) {
+  return emit("adaptive_avg_pool2d_backward", {grad}, attrs);
+}
 MaxPool adaptive_max_pool2d(Value x, const AdaptiveMaxPool2dAttrs& attrs) {
   const std::vector<Value> r = emit_all("adaptive_max_pool2d", std::make_unique<AdaptiveMaxPool2dAttrs>(attrs), std::vector<Value>{x});
   return {r[0], r[1]};

@@ -44,7 +44,8 @@ void check_product(const OpContext& c, const Shape& weight) {
   GALLEY_CHECK(c.in(2).dtype == DType::kF32 && c.in(2).shape == outputs, "weight_scale must be f32 ", outputs, ", is ", c.in(2));
   if (c.has(3)) GALLEY_CHECK(c.in(3).dtype == DType::kF32 && c.in(3).shape == outputs, "bias must be f32 ", outputs, ", is ", c.in(3));
   const int64_t products = weight[0] == 0 ? 0 : weight.elements() / weight[0];
-  GALLEY_CHECK(products <= kMostProducts, "a sum of ", products, " products may pass 32 bits, ", kMostProducts, " may not: weight ", weight, "; leave this layer in float");
+  GALLEY_CHECK(products <= kMostProducts, "a sum of ", products, " products may pass 32 bits, ", kMostProducts, " may not: weight ", weight,
+               "; leave this layer in float");
 }
 
 void check_weight(const OpContext& c, const Shape& weight) {
@@ -60,7 +61,8 @@ std::vector<TensorType> infer_conv(const OpContext& c) {
 Shape linear_shape(const TensorType& x, const TensorType& weight) {
   GALLEY_CHECK(x.shape.rank() >= 1, "x must have a dimension of features, is ", x.shape);
   GALLEY_CHECK(weight.shape.rank() == 2, "weight must be [O,I], is ", weight.shape);
-  GALLEY_CHECK(x.shape[-1] == weight.shape[1], "weight wants ", weight.shape[1], " input features, input has ", x.shape[-1], ": input ", x.shape, ", weight ", weight.shape);
+  GALLEY_CHECK(x.shape[-1] == weight.shape[1], "weight wants ", weight.shape[1], " input features, input has ", x.shape[-1], ": input ",
+               x.shape, ", weight ", weight.shape);
   Shape y = x.shape;
   y[-1] = weight.shape[0];
   return y;
@@ -104,9 +106,10 @@ std::vector<TensorType> infer_binary(const OpContext& c) {
 std::vector<TensorType> infer_concat(const OpContext& c) {
   const auto& attrs = c.attrs<QuantizedConcatAttrs>();
   const size_t inputs = c.inputs.size();
-  GALLEY_CHECK(attrs.input_scales.size() == inputs && attrs.input_zero_points.size() == inputs, inputs, " inputs want as many scales and zero points, have ",
-               attrs.input_scales.size(), " and ", attrs.input_zero_points.size());
-  for (size_t i = 0; i < inputs; ++i) check_quantized(c.in(static_cast<int>(i)), cat("input ", i), attrs.input_scales[i], attrs.input_zero_points[i]);
+  GALLEY_CHECK(attrs.input_scales.size() == inputs && attrs.input_zero_points.size() == inputs, inputs,
+               " inputs need as many scales and zero points, have ", attrs.input_scales.size(), " and ", attrs.input_zero_points.size());
+  for (size_t i = 0; i < inputs; ++i)
+    check_quantized(c.in(static_cast<int>(i)), cat("input ", i), attrs.input_scales[i], attrs.input_zero_points[i]);
   const TensorType y = joined(c, attrs.axis);
   return output_type(attrs, y, y.shape);
 }
@@ -228,10 +231,12 @@ void mul_on_integers(IntegerBuilder& b) { pair_on_integers(b, quantized_mul); }
 const OpDef& quantized_conv2d_op() {
   static const OpDef def = [] {
     OpDef op = quantized("quantized_conv2d", "conv2d of integers, exact in 32 bits, with bias, residual, activation and one rounding",
-                                         {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?"), "residual?"}, make_options<QuantizedConv2dAttrs>, infer_conv, cost_product);
+                         {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?"), "residual?"},
+                         make_options<QuantizedConv2dAttrs>, infer_conv, cost_product);
     op.work = WorkClass::kProduct;
     op.layout = {.prefers_channels_last = true, .weights = WeightFormat::kLeads};
-    op.cases = {"quantized_conv2d:mb16ic64ih56oc64kh3", "quantized_conv2d:mb16ic256ih14oc1024kh1", "quantized_conv2d:mb32ic96ih56oc96kh3sh2g96"};
+    op.cases = {"quantized_conv2d:mb16ic64ih56oc64kh3", "quantized_conv2d:mb16ic256ih14oc1024kh1",
+                "quantized_conv2d:mb32ic96ih56oc96kh3sh2g96"};
     op.letters = CaseLetters::kConvolution;
     op.exact_products = exact_pairs<QuantizedConv2dAttrs>;
     op.definition = definition::quantized_conv2d;
@@ -241,7 +246,8 @@ const OpDef& quantized_conv2d_op() {
 }
 const OpDef& quantized_linear_op() {
   static const OpDef def = [] {
-    OpDef op = quantized("quantized_linear", "linear of integers, exact in 32 bits, with bias, activation and one rounding", {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?")},
+    OpDef op = quantized("quantized_linear", "linear of integers, exact in 32 bits, with bias, activation and one rounding",
+                         {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?")},
                          make_options<QuantizedLinearAttrs>, infer_linear, cost_product);
     op.layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeads};
     op.work = WorkClass::kProduct;
@@ -256,7 +262,8 @@ const OpDef& quantized_linear_op() {
 const OpDef& dynamic_quantized_linear_op() {
   static const OpDef def = [] {
     OpDef op = quantized("dynamic_quantized_linear", "x quantized by its own range to uint8, then linear of integers with a real result",
-                         {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?")}, make_options<DynamicQuantizedLinearAttrs>, infer_dynamic_linear, cost_product);
+                         {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?")},
+                         make_options<DynamicQuantizedLinearAttrs>, infer_dynamic_linear, cost_product);
     op.layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeads};
     op.work = WorkClass::kProduct;
     op.cases = {"dynamic_quantized_linear:16x2048+1000x2048@i8+1000"};
@@ -269,7 +276,8 @@ const OpDef& dynamic_quantized_linear_op() {
 }
 const OpDef& quantized_add_op() {
   static const OpDef def = [] {
-    OpDef op = quantized("quantized_add", "a + b of integers with a map each, and activation", {"a", "b"}, make_options<QuantizedBinaryAttrs>, infer_binary, elementwise_cost<6>);
+    OpDef op = quantized("quantized_add", "a + b of integers with a map each, and activation", {"a", "b"},
+                         make_options<QuantizedBinaryAttrs>, infer_binary, elementwise_cost<6>);
     op.may_reuse = {{0, 0}, {0, 1}};
     op.cases = {"quantized_add:16x64x56x56@u8+16x64x56x56@u8:output_dtype=u8,output_scale=2"};
     op.definition = definition::quantized_add;
@@ -279,7 +287,8 @@ const OpDef& quantized_add_op() {
 }
 const OpDef& quantized_mul_op() {
   static const OpDef def = [] {
-    OpDef op = quantized("quantized_mul", "a * b of integers with a map each, and activation", {"a", "b"}, make_options<QuantizedBinaryAttrs>, infer_binary, elementwise_cost<6>);
+    OpDef op = quantized("quantized_mul", "a * b of integers with a map each, and activation", {"a", "b"},
+                         make_options<QuantizedBinaryAttrs>, infer_binary, elementwise_cost<6>);
     op.may_reuse = {{0, 0}, {0, 1}};
     op.cases = {"quantized_mul:16x96x28x28@u8+16x96x1x1@u8:output_dtype=u8,output_scale=256"};
     op.definition = definition::quantized_mul;
@@ -299,7 +308,8 @@ const OpDef& quantized_concat_op() {
 }
 const OpDef& quantized_avg_pool2d_op() {
   static const OpDef def = [] {
-    OpDef op = quantized("quantized_avg_pool2d", "mean of each window of integers", {"x"}, make_options<QuantizedAvgPool2dAttrs>, infer_avg_pool, input_cost<1>);
+    OpDef op = quantized("quantized_avg_pool2d", "mean of each window of integers", {"x"}, make_options<QuantizedAvgPool2dAttrs>,
+                         infer_avg_pool, input_cost<1>);
     op.layout = {.prefers_channels_last = true};
     op.cases = {"quantized_avg_pool2d:16x64x56x56@u8:kernel_size=2,output_dtype=u8"};
     op.definition = definition::quantized_avg_pool2d;
@@ -334,7 +344,9 @@ Value quantized_concat(std::span<const Value> x, const QuantizedConcatAttrs& att
   return emit_all("quantized_concat", std::make_unique<QuantizedConcatAttrs>(attrs), x).front();
 }
 Value quantized_avg_pool2d(Value x, const QuantizedAvgPool2dAttrs& attrs) { return emit("quantized_avg_pool2d", {x}, attrs); }
-Value quantized_adaptive_avg_pool2d(Value x, const QuantizedAdaptiveAvgPool2dAttrs& attrs) { return emit("quantized_adaptive_avg_pool2d", {x}, attrs); }
+Value quantized_adaptive_avg_pool2d(Value x, const QuantizedAdaptiveAvgPool2dAttrs& attrs) {
+  return emit("quantized_adaptive_avg_pool2d", {x}, attrs);
+}
 
 OpTable quantized_ops() {
   return {&quantized_conv2d_op(), &quantized_linear_op(),     &dynamic_quantized_linear_op(), &quantized_add_op(), &quantized_mul_op(),

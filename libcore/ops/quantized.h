@@ -3,7 +3,7 @@
 // weights i8 with zero point 0 and a scale f32 for each output channel; biases stay f32.
 // All compute  real = activation(...)  and give clamp(round_half_even(real / output_scale) + output_zero_point, output_qmin, output_qmax),
 // or `real` itself where output_dtype is f32. The reference computes `real` in double; kernels in float32, and so may differ by one level
-// where `real` lies within float32's error of the middle between two levels.
+// where `real` is within float32's error of the middle between two levels.
 
 #include "libcore/ops/conv.h"
 #include "libcore/ops/integer_builder.h"
@@ -122,7 +122,7 @@ Value dynamic_quantized_linear(Value x, Value weight, Value weight_scale, Value 
 Value quantized_add(Value a, Value b, const QuantizedBinaryAttrs& attrs);
 /// activation(a_scale (a - a_zero_point) * b_scale (b - b_zero_point)); shapes as quantized_add.
 Value quantized_mul(Value a, Value b, const QuantizedBinaryAttrs& attrs);
-/// Has a sum or product of these inputs a form on integers: b of a's shape, or a factor for each channel, either way round? OpDef::quantizable of add and mul.
+/// Has a sum or product of these inputs a form on integers: b has a's shape, or one of both has one value a channel? OpDef::quantizable of add and mul.
 bool quantized_pair(const OpContext& context);
 /// OpDef::integer_form of add and mul.
 void add_on_integers(IntegerBuilder& builder);

@@ -12,16 +12,20 @@ constexpr int64_t kMostProducts = ((int64_t{1} << 31) - 1) / (255 * 128);  // |h
 /// y, h and, for an LSTM, c. Inputs x, weight, weight_scale, bias?, h0?, c0?.
 std::vector<TensorType> infer(const OpContext& c, int64_t gates, int states) {
   const TensorType &x = c.in(0), &weight = c.in(1);
-  GALLEY_CHECK(weight.dtype == DType::kI8 && weight.shape.rank() == 2 && weight.shape[0] == gates * weight.shape[1], "weight must be i8 [", gates, " H,H], is ", weight);
+  GALLEY_CHECK(weight.dtype == DType::kI8 && weight.shape.rank() == 2 && weight.shape[0] == gates * weight.shape[1], "weight must be i8 [",
+               gates, " H,H], is ", weight);
   const int64_t hidden = weight.shape[1];
-  GALLEY_CHECK(hidden <= kMostProducts, "a sum of ", hidden, " products may pass 32 bits, ", kMostProducts, " may not: weight ", weight, "; leave this layer in float");
-  GALLEY_CHECK(x.dtype == DType::kF32 && x.shape.rank() == 3 && x.shape[2] == gates * hidden, "x must be f32 [N,T,", gates * hidden, "] (the input's part of ", gates,
-               " gates), is ", x, ": weight ", weight);
+  GALLEY_CHECK(hidden <= kMostProducts, "a sum of ", hidden, " products may pass 32 bits, ", kMostProducts, " may not: weight ", weight,
+               "; leave this layer in float");
+  GALLEY_CHECK(x.dtype == DType::kF32 && x.shape.rank() == 3 && x.shape[2] == gates * hidden, "x must be f32 [N,T,", gates * hidden,
+               "] (the input's part of ", gates, " gates), is ", x, ": weight ", weight);
   const Shape columns{gates * hidden}, state{x.shape[0], hidden};
   GALLEY_CHECK(c.in(2).dtype == DType::kF32 && c.in(2).shape == columns, "weight_scale must be f32 ", columns, ", is ", c.in(2));
   if (c.has(3)) GALLEY_CHECK(c.in(3).dtype == DType::kF32 && c.in(3).shape == columns, "bias must be f32 ", columns, ", is ", c.in(3));
   for (int i = 0; i < states; ++i) {
-    if (c.has(4 + i)) GALLEY_CHECK(c.in(4 + i).dtype == DType::kF32 && c.in(4 + i).shape == state, i == 0 ? "h0" : "c0", " must be f32 ", state, ", is ", c.in(4 + i));
+    if (c.has(4 + i))
+      GALLEY_CHECK(c.in(4 + i).dtype == DType::kF32 && c.in(4 + i).shape == state, i == 0 ? "h0" : "c0", " must be f32 ", state, ", is ",
+                   c.in(4 + i));
   }
   TensorType y, last;
   y.shape = {x.shape[0], x.shape[1], hidden};
@@ -32,7 +36,9 @@ std::vector<TensorType> infer(const OpContext& c, int64_t gates, int states) {
   return types;
 }
 
-Cost cost(const OpContext& c) { return operand_cost(c, static_cast<double>(c.in(0).elements()) * (2.0 * static_cast<double>(c.in(1).shape[1]) + 10.0)); }
+Cost cost(const OpContext& c) {
+  return operand_cost(c, static_cast<double>(c.in(0).elements()) * (2.0 * static_cast<double>(c.in(1).shape[1]) + 10.0));
+}
 
 }  // namespace
 
@@ -47,23 +53,24 @@ void DynamicQuantizedRnnAttrs::options(OptionVisitor& v) {
 }
 
 const OpDef& dynamic_quantized_lstm_op() {
-  static const OpDef def{.name = "dynamic_quantized_lstm",
-                         .doc = "lstm behind the input's part, its state quantized by its own range at each step",
-                         .inputs = {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?"), "h0?", "c0?"},
-                         .outputs = {"y", "h", "c"},
-                         .make_attrs = make_options<DynamicQuantizedRecurrentAttrs>,
-                         .infer = [](const OpContext& c) { return infer(c, 4, 2); },
-                         .no_gradient = kNoGradient,
-                         .cost = cost,
-                         .work = WorkClass::kProduct,
-                         .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeads},
-                         .definition = definition::dynamic_quantized_lstm,
-                         .cases = {"dynamic_quantized_lstm:32x64x1024+1024x256@i8+1024", "dynamic_quantized_lstm:1x64x1024+1024x256@i8+1024"}};
+  static const OpDef def{
+      .name = "dynamic_quantized_lstm",
+      .doc = "lstm after the product with its input, its state quantized by its own range at each step",
+      .inputs = {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?"), "h0?", "c0?"},
+      .outputs = {"y", "h", "c"},
+      .make_attrs = make_options<DynamicQuantizedRecurrentAttrs>,
+      .infer = [](const OpContext& c) { return infer(c, 4, 2); },
+      .no_gradient = kNoGradient,
+      .cost = cost,
+      .work = WorkClass::kProduct,
+      .layout = {.formats = FormatRule::kContiguous, .weights = WeightFormat::kLeads},
+      .definition = definition::dynamic_quantized_lstm,
+      .cases = {"dynamic_quantized_lstm:32x64x1024+1024x256@i8+1024", "dynamic_quantized_lstm:1x64x1024+1024x256@i8+1024"}};
   return def;
 }
 const OpDef& dynamic_quantized_gru_op() {
   static const OpDef def{.name = "dynamic_quantized_gru",
-                         .doc = "gru behind the input's part, its state quantized by its own range at each step",
+                         .doc = "gru after the product with its input, its state quantized by its own range at each step",
                          .inputs = {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?"), "h0?"},
                          .outputs = {"y", "h"},
                          .make_attrs = make_options<DynamicQuantizedRecurrentAttrs>,
@@ -78,7 +85,7 @@ const OpDef& dynamic_quantized_gru_op() {
 }
 const OpDef& dynamic_quantized_rnn_op() {
   static const OpDef def{.name = "dynamic_quantized_rnn",
-                         .doc = "rnn behind the input's part, its state quantized by its own range at each step",
+                         .doc = "rnn after the product with its input, its state quantized by its own range at each step",
                          .inputs = {"x", Port::weight("weight"), Port::statistics("weight_scale"), Port::statistics("bias?"), "h0?"},
                          .outputs = {"y", "h"},
                          .make_attrs = make_options<DynamicQuantizedRnnAttrs>,
@@ -94,16 +101,22 @@ const OpDef& dynamic_quantized_rnn_op() {
 
 OpTable quantized_recurrent_ops() { return {&dynamic_quantized_lstm_op(), &dynamic_quantized_gru_op(), &dynamic_quantized_rnn_op()}; }
 
-QuantizedLstm dynamic_quantized_lstm(Value x, Value weight, Value weight_scale, Value bias, Value h0, Value c0, const DynamicQuantizedRecurrentAttrs& attrs) {
-  const std::vector<Value> r = emit_all("dynamic_quantized_lstm", std::make_unique<DynamicQuantizedRecurrentAttrs>(attrs), std::vector<Value>{x, weight, weight_scale, bias, h0, c0});
+QuantizedLstm dynamic_quantized_lstm(Value x, Value weight, Value weight_scale, Value bias, Value h0, Value c0,
+                                     const DynamicQuantizedRecurrentAttrs& attrs) {
+  const std::vector<Value> r = emit_all("dynamic_quantized_lstm", std::make_unique<DynamicQuantizedRecurrentAttrs>(attrs),
+                                        std::vector<Value>{x, weight, weight_scale, bias, h0, c0});
   return {r[0], r[1], r[2]};
 }
-QuantizedRecurrent dynamic_quantized_gru(Value x, Value weight, Value weight_scale, Value bias, Value h0, const DynamicQuantizedRecurrentAttrs& attrs) {
-  const std::vector<Value> r = emit_all("dynamic_quantized_gru", std::make_unique<DynamicQuantizedRecurrentAttrs>(attrs), std::vector<Value>{x, weight, weight_scale, bias, h0});
+QuantizedRecurrent dynamic_quantized_gru(Value x, Value weight, Value weight_scale, Value bias, Value h0,
+                                         const DynamicQuantizedRecurrentAttrs& attrs) {
+  const std::vector<Value> r = emit_all("dynamic_quantized_gru", std::make_unique<DynamicQuantizedRecurrentAttrs>(attrs),
+                                        std::vector<Value>{x, weight, weight_scale, bias, h0});
   return {r[0], r[1]};
 }
-QuantizedRecurrent dynamic_quantized_rnn(Value x, Value weight, Value weight_scale, Value bias, Value h0, const DynamicQuantizedRnnAttrs& attrs) {
-  const std::vector<Value> r = emit_all("dynamic_quantized_rnn", std::make_unique<DynamicQuantizedRnnAttrs>(attrs), std::vector<Value>{x, weight, weight_scale, bias, h0});
+QuantizedRecurrent dynamic_quantized_rnn(Value x, Value weight, Value weight_scale, Value bias, Value h0,
+                                         const DynamicQuantizedRnnAttrs& attrs) {
+  const std::vector<Value> r = emit_all("dynamic_quantized_rnn", std::make_unique<DynamicQuantizedRnnAttrs>(attrs),
+                                        std::vector<Value>{x, weight, weight_scale, bias, h0});
   return {r[0], r[1]};
 }
 

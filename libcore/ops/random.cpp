@@ -91,7 +91,8 @@ const OpDef& dropout_op() {
 
 const OpDef& stochastic_depth_op() {
   static const OpDef def = [] {
-    OpDef op = random_op("stochastic_depth", "drops whole samples, or the batch, with probability p; scales by 1/(1-p) (Huang et al. 2016)");
+    OpDef op =
+        random_op("stochastic_depth", "drops whole samples, or the batch, with probability p; scales by 1/(1-p) (Huang et al. 2016)");
     op.make_attrs = make_options<StochasticDepthAttrs>;
     op.infer = [](const OpContext& c) {
       check_probability(c.attrs<StochasticDepthAttrs>().p);

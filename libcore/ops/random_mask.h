@@ -1,5 +1,5 @@
 #pragma once
-// The bits behind dropout and stochastic depth: a pure function of (seed, stream, step, sample, element), so recomputation,
+// The random bits of dropout and stochastic depth: a pure function of (seed, stream, step, sample, element), so recomputation,
 // micro-batches, threads, ranks and a resumed run draw the same masks. Shared by the reference and the fast kernels.
 
 #include <cstdint>

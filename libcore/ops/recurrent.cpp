@@ -27,8 +27,8 @@ TensorType typed(DType dtype, Shape shape) {
 
 void check_state(const OpContext& c, int input, std::string_view name, const Sizes& s) {
   if (!c.has(input)) return;
-  GALLEY_CHECK(c.in(input).dtype == c.in(0).dtype && c.in(input).shape == Shape({s.batch, s.hidden}), name, " must be ", c.in(0).dtype, " [", s.batch, ",", s.hidden,
-               "] (batch, hidden size), is ", c.in(input));
+  GALLEY_CHECK(c.in(input).dtype == c.in(0).dtype && c.in(input).shape == Shape({s.batch, s.hidden}), name, " must be ", c.in(0).dtype,
+               " [", s.batch, ",", s.hidden, "] (batch, hidden size), is ", c.in(input));
 }
 
 /// Inputs x, weight_ih, weight_hh, bias_ih?, bias_hh?, then states.
@@ -36,14 +36,15 @@ Sizes check_recurrent(const OpContext& c, int64_t gates) {
   const TensorType &x = c.in(0), &ih = c.in(1), &hh = c.in(2);
   check_floating(x, "x");
   GALLEY_CHECK(x.shape.rank() == 3, "x must be [N,T,C] (batch, steps, features), is ", x);
-  GALLEY_CHECK(hh.dtype == x.dtype && hh.shape.rank() == 2 && hh.shape[0] == gates * hh.shape[1], "weight_hh must be ", x.dtype, " [", gates, " H,H], is ", hh);
+  GALLEY_CHECK(hh.dtype == x.dtype && hh.shape.rank() == 2 && hh.shape[0] == gates * hh.shape[1], "weight_hh must be ", x.dtype, " [",
+               gates, " H,H], is ", hh);
   const Sizes s{x.shape[0], x.shape[1], x.shape[2], hh.shape[1]};
-  GALLEY_CHECK(ih.dtype == x.dtype && ih.shape == Shape({gates * s.hidden, s.in}), "weight_ih must be ", x.dtype, " [", gates * s.hidden, ",", s.in, "] (", gates,
-               " x hidden size, features of x), is ", ih, ": x ", x, ", weight_hh ", hh);
+  GALLEY_CHECK(ih.dtype == x.dtype && ih.shape == Shape({gates * s.hidden, s.in}), "weight_ih must be ", x.dtype, " [", gates * s.hidden,
+               ",", s.in, "] (", gates, " x hidden size, features of x), is ", ih, ": x ", x, ", weight_hh ", hh);
   for (const int bias : {3, 4}) {
     if (!c.has(bias)) continue;
-    GALLEY_CHECK(c.in(bias).dtype == x.dtype && c.in(bias).shape == Shape({gates * s.hidden}), bias == 3 ? "bias_ih" : "bias_hh", " must be ", x.dtype, " [", gates * s.hidden,
-                 "], is ", c.in(bias));
+    GALLEY_CHECK(c.in(bias).dtype == x.dtype && c.in(bias).shape == Shape({gates * s.hidden}), bias == 3 ? "bias_ih" : "bias_hh",
+                 " must be ", x.dtype, " [", gates * s.hidden, "], is ", c.in(bias));
   }
   return s;
 }
@@ -82,15 +83,19 @@ std::vector<TensorType> infer_rnn(const OpContext& c) {
   return sequence_and_state(c, s);
 }
 
-/// The inputs of a backward: gradients of y and of final states (`states` of them, behind y's), and one saved array [N,T,width H].
+/// The inputs of a backward operator: gradients of y and of the `states` final states, in this order, and one saved array [N,T,width H].
 Sizes check_backward(const OpContext& c, int states, int saved, int64_t width, int weight, int64_t gates) {
   const TensorType &save = c.in(saved), &hh = c.in(weight);
   check_floating(save, "what was saved");
-  GALLEY_CHECK(hh.dtype == save.dtype && hh.shape.rank() == 2 && hh.shape[0] == gates * hh.shape[1], "weight_hh must be ", save.dtype, " [", gates, " H,H], is ", hh);
-  GALLEY_CHECK(save.shape.rank() == 3 && save.shape[2] == width * hh.shape[1], "what was saved must be [N,T,", width * hh.shape[1], "], is ", save);
+  GALLEY_CHECK(hh.dtype == save.dtype && hh.shape.rank() == 2 && hh.shape[0] == gates * hh.shape[1], "weight_hh must be ", save.dtype, " [",
+               gates, " H,H], is ", hh);
+  GALLEY_CHECK(save.shape.rank() == 3 && save.shape[2] == width * hh.shape[1], "what was saved must be [N,T,", width * hh.shape[1],
+               "], is ", save);
   const Sizes s{save.shape[0], save.shape[1], 0, hh.shape[1]};
   const auto check = [&](int input, const Shape& wanted, std::string_view name) {
-    if (c.has(input)) GALLEY_CHECK(c.in(input).dtype == save.dtype && c.in(input).shape == wanted, name, " must be ", save.dtype, " ", wanted, ", is ", c.in(input));
+    if (c.has(input))
+      GALLEY_CHECK(c.in(input).dtype == save.dtype && c.in(input).shape == wanted, name, " must be ", save.dtype, " ", wanted, ", is ",
+                   c.in(input));
   };
   check(0, {s.batch, s.steps, s.hidden}, "grad_y");
   for (int i = 1; i <= states; ++i) check(i, {s.batch, s.hidden}, i == 1 ? "grad_h" : "grad_c");
@@ -99,13 +104,15 @@ Sizes check_backward(const OpContext& c, int states, int saved, int64_t width, i
 
 std::vector<TensorType> infer_lstm_backward(const OpContext& c) {
   const Sizes s = check_backward(c, 2, 3, 4, 5, 4);
-  GALLEY_CHECK(c.in(4).shape == Shape({s.batch, s.steps, s.hidden}), "cells must be [", s.batch, ",", s.steps, ",", s.hidden, "], are ", c.in(4));
+  GALLEY_CHECK(c.in(4).shape == Shape({s.batch, s.steps, s.hidden}), "cells must be [", s.batch, ",", s.steps, ",", s.hidden, "], are ",
+               c.in(4));
   const TensorType state = typed(c.in(3).dtype, {s.batch, s.hidden});
   return {typed(c.in(3).dtype, c.in(3).shape), state, state};
 }
 std::vector<TensorType> infer_gru_backward(const OpContext& c) {
   const Sizes s = check_backward(c, 1, 2, 4, 4, 3);
-  GALLEY_CHECK(c.in(3).shape == Shape({s.batch, s.steps, s.hidden}), "y must be [", s.batch, ",", s.steps, ",", s.hidden, "], is ", c.in(3));
+  GALLEY_CHECK(c.in(3).shape == Shape({s.batch, s.steps, s.hidden}), "y must be [", s.batch, ",", s.steps, ",", s.hidden, "], is ",
+               c.in(3));
   const TensorType gates = typed(c.in(2).dtype, {s.batch, s.steps, 3 * s.hidden});
   return {gates, gates, typed(c.in(2).dtype, {s.batch, s.hidden})};
 }
@@ -191,7 +198,9 @@ void RecurrentAttrs::options(OptionVisitor& v) {
   v.option({.name = "reverse", .doc = "from the last step to the first"}, reverse);
   v.option({.name = "save", .doc = "keeps what the backward reads"}, save);
 }
-void RecurrentBackwardAttrs::options(OptionVisitor& v) { v.option({.name = "reverse", .doc = "the forward went from the last step to the first"}, reverse); }
+void RecurrentBackwardAttrs::options(OptionVisitor& v) {
+  v.option({.name = "reverse", .doc = "the forward went from the last step to the first"}, reverse);
+}
 void RnnAttrs::options(OptionVisitor& v) {
   v.choice({.name = "nonlinearity", .doc = "tanh or relu"}, nonlinearity, kNonlinearityNames);
   v.option({.name = "reverse", .doc = "from the last step to the first"}, reverse);
@@ -212,14 +221,16 @@ DynamicQuantizedRecurrentAttrs recurrent_by_batch(const IntegerBuilder& b) {
 }
 void lstm_by_batch(IntegerBuilder& b) {
   const Value gates = gates_by_batch(b);
-  const QuantizedLstm made = dynamic_quantized_lstm(gates, b.weight(1).values, b.weight(1).scale, b.in(4), b.in(5), b.in(6), recurrent_by_batch(b));
+  const QuantizedLstm made =
+      dynamic_quantized_lstm(gates, b.weight(1).values, b.weight(1).scale, b.in(4), b.in(5), b.in(6), recurrent_by_batch(b));
   b.set(0, made.y);
   b.set(1, made.h);
   b.set(2, made.c);
 }
 void gru_by_batch(IntegerBuilder& b) {
   const Value gates = gates_by_batch(b);
-  const QuantizedRecurrent made = dynamic_quantized_gru(gates, b.weight(1).values, b.weight(1).scale, b.in(4), b.in(5), recurrent_by_batch(b));
+  const QuantizedRecurrent made =
+      dynamic_quantized_gru(gates, b.weight(1).values, b.weight(1).scale, b.in(4), b.in(5), recurrent_by_batch(b));
   b.set(0, made.y);
   b.set(1, made.h);
 }
@@ -238,7 +249,8 @@ void rnn_by_batch(IntegerBuilder& b) {
 const OpDef& lstm_op() {
   static const OpDef def{.name = "lstm",
                          .doc = "one layer and direction of an LSTM over a sequence (Hochreiter, Schmidhuber 1997; torch.nn.LSTM)",
-                         .inputs = {"x", Port::weight("weight_ih"), Port::weight("weight_hh"), Port::statistics("bias_ih?"), Port::statistics("bias_hh?"), "h0?", "c0?"},
+                         .inputs = {"x", Port::weight("weight_ih"), Port::weight("weight_hh"), Port::statistics("bias_ih?"),
+                                    Port::statistics("bias_hh?"), "h0?", "c0?"},
                          .outputs = {"y", "h", "c", "gates", "cells"},
                          .make_attrs = make_options<RecurrentAttrs>,
                          .infer = infer_lstm,
@@ -273,7 +285,8 @@ const OpDef& lstm_backward_op() {
 const OpDef& gru_op() {
   static const OpDef def{.name = "gru",
                          .doc = "one layer and direction of a GRU over a sequence (Cho et al. 2014; torch.nn.GRU)",
-                         .inputs = {"x", Port::weight("weight_ih"), Port::weight("weight_hh"), Port::statistics("bias_ih?"), Port::statistics("bias_hh?"), "h0?"},
+                         .inputs = {"x", Port::weight("weight_ih"), Port::weight("weight_hh"), Port::statistics("bias_ih?"),
+                                    Port::statistics("bias_hh?"), "h0?"},
                          .outputs = {"y", "h", "gates"},
                          .make_attrs = make_options<RecurrentAttrs>,
                          .infer = infer_gru,
@@ -307,7 +320,8 @@ const OpDef& gru_backward_op() {
 const OpDef& rnn_op() {
   static const OpDef def{.name = "rnn",
                          .doc = "one layer and direction of a plain recurrent network over a sequence (Elman 1990; torch.nn.RNN)",
-                         .inputs = {"x", Port::weight("weight_ih"), Port::weight("weight_hh"), Port::statistics("bias_ih?"), Port::statistics("bias_hh?"), "h0?"},
+                         .inputs = {"x", Port::weight("weight_ih"), Port::weight("weight_hh"), Port::statistics("bias_ih?"),
+                                    Port::statistics("bias_hh?"), "h0?"},
                          .outputs = {"y", "h"},
                          .make_attrs = make_options<RnnAttrs>,
                          .infer = infer_rnn,
@@ -342,21 +356,28 @@ const OpDef& rnn_backward_op() {
 OpTable recurrent_ops() { return {&lstm_op(), &lstm_backward_op(), &gru_op(), &gru_backward_op(), &rnn_op(), &rnn_backward_op()}; }
 
 Lstm lstm(Value x, const RecurrentWeights& w, Value h0, Value c0, const RecurrentAttrs& attrs) {
-  const std::vector<Value> r = emit_all("lstm", std::make_unique<RecurrentAttrs>(attrs), std::vector<Value>{x, w.ih, w.hh, w.bias_ih, w.bias_hh, h0, c0});
+  const std::vector<Value> r =
+      emit_all("lstm", std::make_unique<RecurrentAttrs>(attrs), std::vector<Value>{x, w.ih, w.hh, w.bias_ih, w.bias_hh, h0, c0});
   return {r[0], r[1], r[2], r[3], r[4]};
 }
-std::vector<Value> lstm_backward(Value grad_y, Value grad_h, Value grad_c, Value gates, Value cells, Value weight_hh, Value c0, const RecurrentBackwardAttrs& attrs) {
-  return emit_all("lstm_backward", std::make_unique<RecurrentBackwardAttrs>(attrs), std::vector<Value>{grad_y, grad_h, grad_c, gates, cells, weight_hh, c0});
+std::vector<Value> lstm_backward(Value grad_y, Value grad_h, Value grad_c, Value gates, Value cells, Value weight_hh, Value c0,
+                                 const RecurrentBackwardAttrs& attrs) {
+  return emit_all("lstm_backward", std::make_unique<RecurrentBackwardAttrs>(attrs),
+                  std::vector<Value>{grad_y, grad_h, grad_c, gates, cells, weight_hh, c0});
 }
 Gru gru(Value x, const RecurrentWeights& w, Value h0, const RecurrentAttrs& attrs) {
-  const std::vector<Value> r = emit_all("gru", std::make_unique<RecurrentAttrs>(attrs), std::vector<Value>{x, w.ih, w.hh, w.bias_ih, w.bias_hh, h0});
+  const std::vector<Value> r =
+      emit_all("gru", std::make_unique<RecurrentAttrs>(attrs), std::vector<Value>{x, w.ih, w.hh, w.bias_ih, w.bias_hh, h0});
   return {r[0], r[1], r[2]};
 }
-std::vector<Value> gru_backward(Value grad_y, Value grad_h, Value gates, Value y, Value weight_hh, Value h0, const RecurrentBackwardAttrs& attrs) {
-  return emit_all("gru_backward", std::make_unique<RecurrentBackwardAttrs>(attrs), std::vector<Value>{grad_y, grad_h, gates, y, weight_hh, h0});
+std::vector<Value> gru_backward(Value grad_y, Value grad_h, Value gates, Value y, Value weight_hh, Value h0,
+                                const RecurrentBackwardAttrs& attrs) {
+  return emit_all("gru_backward", std::make_unique<RecurrentBackwardAttrs>(attrs),
+                  std::vector<Value>{grad_y, grad_h, gates, y, weight_hh, h0});
 }
 Rnn rnn(Value x, const RecurrentWeights& w, Value h0, const RnnAttrs& attrs) {
-  const std::vector<Value> r = emit_all("rnn", std::make_unique<RnnAttrs>(attrs), std::vector<Value>{x, w.ih, w.hh, w.bias_ih, w.bias_hh, h0});
+  const std::vector<Value> r =
+      emit_all("rnn", std::make_unique<RnnAttrs>(attrs), std::vector<Value>{x, w.ih, w.hh, w.bias_ih, w.bias_hh, h0});
   return {r[0], r[1]};
 }
 std::vector<Value> rnn_backward(Value grad_y, Value grad_h, Value y, Value weight_hh, const RnnAttrs& attrs) {

@@ -11,7 +11,7 @@ namespace galley {
 
 struct RecurrentAttrs : OptionsOf<RecurrentAttrs> {
   bool reverse = false;  // from the last step to the first; y[t] stays at t
-  bool save = true;      // the outputs behind the state hold what the backward reads; without, they are empty ([0])
+  bool save = true;      // the outputs after the state hold what the backward pass reads; else they are empty ([0])
   void options(OptionVisitor& v) override;
 };
 struct RecurrentBackwardAttrs : OptionsOf<RecurrentBackwardAttrs> {

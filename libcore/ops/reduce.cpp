@@ -205,7 +205,7 @@ const OpDef& sum_squares_op() {
                          .inputs = {"x*"},
                          .outputs = {Port::scalar("y")},
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
-                           GALLEY_CHECK(!c.inputs.empty(), "at least one input is wanted");
+                           GALLEY_CHECK(!c.inputs.empty(), "needs at least one input");
                            for (size_t i = 0; i < c.inputs.size(); ++i) check_floating(c.in(static_cast<int>(i)), cat("input ", i));
                            return {TensorType{}};
                          },

@@ -20,7 +20,7 @@ std::vector<TensorType> infer_part(const OpDef& op, const Options& attrs, std::v
 }
 
 TensorType joined(const OpContext& c, int64_t along) {
-  GALLEY_CHECK(!c.inputs.empty(), "at least one input is wanted");
+  GALLEY_CHECK(!c.inputs.empty(), "needs at least one input");
   const TensorType& first = c.in(0);
   const int axis = axis_of(along, first);
   TensorType y = first;
@@ -69,8 +69,8 @@ void check_not_bool(const TensorType& x, std::string_view name) {
 }
 
 void check_like(const TensorType& x, std::string_view x_name, const TensorType& like, std::string_view like_name) {
-  GALLEY_CHECK(x.dtype == like.dtype && x.shape == like.shape, x_name, " must have the dtype and shape of ", like_name, ": ", x_name, " ", x,
-               ", ", like_name, " ", like);
+  GALLEY_CHECK(x.dtype == like.dtype && x.shape == like.shape, x_name, " must have the dtype and shape of ", like_name, ": ", x_name, " ",
+               x, ", ", like_name, " ", like);
   for (int axis = 0; axis < x.shape.rank(); ++axis) merge_dim_name(dim_name(x, axis), dim_name(like, axis), axis);
 }
 

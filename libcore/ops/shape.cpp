@@ -95,8 +95,8 @@ std::vector<TensorType> infer_reshape(const OpContext& c) {
   }
   const int64_t elements = x.shape.elements();
   if (open != nullptr) {
-    GALLEY_CHECK(known > 0 && elements % known == 0, "the ", elements, " elements of ", x.shape, " do not divide by the known sizes' product ",
-                 known);
+    GALLEY_CHECK(known > 0 && elements % known == 0, "the ", elements, " elements of ", x.shape,
+                 " do not divide by the known sizes' product ", known);
     *open = elements / known;
   }
   TensorType y;
@@ -346,7 +346,8 @@ const OpDef& permute_op() {
                                const std::vector<int64_t>& order = g.attrs<PermuteAttrs>().order;
                                PermuteAttrs inverse;
                                inverse.order.resize(order.size());
-                               for (size_t i = 0; i < order.size(); ++i) inverse.order[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
+                               for (size_t i = 0; i < order.size(); ++i)
+                                 inverse.order[static_cast<size_t>(order[i])] = static_cast<int64_t>(i);
                                g.set(0, permute(g.grad(), inverse));
                              },
                          .layout = {FormatRule::kContiguous},
@@ -497,7 +498,9 @@ const OpDef& full_op() {
   return def;
 }
 
-Value concat(std::span<const Value> x, const ConcatAttrs& attrs) { return emit_all("concat", std::make_unique<ConcatAttrs>(attrs), x).front(); }
+Value concat(std::span<const Value> x, const ConcatAttrs& attrs) {
+  return emit_all("concat", std::make_unique<ConcatAttrs>(attrs), x).front();
+}
 Value concat(std::initializer_list<Value> x, int64_t axis) {
   ConcatAttrs attrs;
   attrs.axis = axis;
@@ -618,7 +621,7 @@ std::vector<Value> split(Value x, const std::vector<int64_t>& sizes, int64_t axi
 }
 std::vector<Value> chunk(Value x, int64_t count, int64_t axis) {
   const int64_t size = x.shape()[axis_of(axis, x.type())];
-  GALLEY_CHECK(count >= 1, "chunk wants at least one piece, got ", count);
+  GALLEY_CHECK(count >= 1, "chunk needs at least one piece, got ", count);
   const int64_t piece = std::max<int64_t>(1, (size + count - 1) / count);
   std::vector<int64_t> sizes;
   for (int64_t start = 0; start < size; start += piece) sizes.push_back(std::min(piece, size - start));

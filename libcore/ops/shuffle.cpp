@@ -5,7 +5,9 @@
 
 namespace galley {
 
-void ChannelShuffleAttrs::options(OptionVisitor& v) { v.option({.name = "groups", .doc = "parts of the channels that are mixed", .min = 1, .required = true, .main = true}, groups); }
+void ChannelShuffleAttrs::options(OptionVisitor& v) {
+  v.option({.name = "groups", .doc = "parts of the channels that are mixed", .min = 1, .required = true, .main = true}, groups);
+}
 
 const OpDef& channel_shuffle_op() {
   static const OpDef def{.name = "channel_shuffle",
@@ -16,7 +18,8 @@ const OpDef& channel_shuffle_op() {
                          .infer = [](const OpContext& c) -> std::vector<TensorType> {
                            const int64_t groups = c.attrs<ChannelShuffleAttrs>().groups;
                            GALLEY_CHECK(c.in(0).shape.rank() >= 2, "the input must be [N,C,...], is ", c.in(0));
-                           GALLEY_CHECK(groups >= 1 && c.in(0).shape[1] % groups == 0, "groups=", groups, " does not divide the ", c.in(0).shape[1], " channels of ", c.in(0).shape);
+                           GALLEY_CHECK(groups >= 1 && c.in(0).shape[1] % groups == 0, "groups=", groups, " does not divide the ",
+                                        c.in(0).shape[1], " channels of ", c.in(0).shape);
                            TensorType y = c.in(0);
                            y.format = {};
                            return {y};

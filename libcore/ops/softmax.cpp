@@ -18,12 +18,26 @@ std::vector<TensorType> infer_backward(const OpContext& c) {
 }
 
 OpDef forward(std::string_view name, std::string_view doc, void (*gradient)(GradientBuilder&)) {
-  return {.name = name, .doc = doc, .inputs = {"x"}, .outputs = {"y"}, .make_attrs = make_options<SoftmaxAttrs>, .infer = infer, .gradient = gradient,
-          .cost = elementwise_cost<5>, .precision = PrecisionRule::kKeepF32};
+  return {.name = name,
+          .doc = doc,
+          .inputs = {"x"},
+          .outputs = {"y"},
+          .make_attrs = make_options<SoftmaxAttrs>,
+          .infer = infer,
+          .gradient = gradient,
+          .cost = elementwise_cost<5>,
+          .precision = PrecisionRule::kKeepF32};
 }
 OpDef backward(std::string_view name, std::string_view doc) {
-  return {.name = name, .doc = doc, .inputs = {"grad", "y"}, .outputs = {"dx"}, .make_attrs = make_options<SoftmaxAttrs>, .infer = infer_backward,
-          .no_gradient = kNoSecondDerivative, .cost = elementwise_cost<4>, .precision = PrecisionRule::kKeepF32};
+  return {.name = name,
+          .doc = doc,
+          .inputs = {"grad", "y"},
+          .outputs = {"dx"},
+          .make_attrs = make_options<SoftmaxAttrs>,
+          .infer = infer_backward,
+          .no_gradient = kNoSecondDerivative,
+          .cost = elementwise_cost<4>,
+          .precision = PrecisionRule::kKeepF32};
 }
 
 }  // namespace
@@ -32,7 +46,8 @@ void SoftmaxAttrs::options(OptionVisitor& v) { v.option({.name = "axis", .doc = 
 
 const OpDef& softmax_op() {
   static const OpDef def = [] {
-    OpDef op = forward("softmax", "exp(x - max) / sum along an axis", [](GradientBuilder& g) { g.set(0, softmax_backward(g.grad(), g.out(), g.attrs<SoftmaxAttrs>())); });
+    OpDef op = forward("softmax", "exp(x - max) / sum along an axis",
+                       [](GradientBuilder& g) { g.set(0, softmax_backward(g.grad(), g.out(), g.attrs<SoftmaxAttrs>())); });
     op.cases = {"softmax:12x197x197:axis=2"};
     op.definition = definition::softmax;
     return op;
@@ -50,7 +65,8 @@ const OpDef& softmax_backward_op() {
 }
 const OpDef& log_softmax_op() {
   static const OpDef def = [] {
-    OpDef op = forward("log_softmax", "x - log sum exp(x) along an axis", [](GradientBuilder& g) { g.set(0, log_softmax_backward(g.grad(), g.out(), g.attrs<SoftmaxAttrs>())); });
+    OpDef op = forward("log_softmax", "x - log sum exp(x) along an axis",
+                       [](GradientBuilder& g) { g.set(0, log_softmax_backward(g.grad(), g.out(), g.attrs<SoftmaxAttrs>())); });
     op.cases = {"log_softmax:64x1000:axis=1"};
     op.definition = definition::log_softmax;
     return op;

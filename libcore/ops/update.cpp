@@ -8,7 +8,8 @@ namespace {
 
 constexpr std::string_view kNoUpdateGradient = "an update of state; nothing differentiates through a step";
 
-/// Checks what all optimizer steps share: inputs 0..3 are param, grad, lr, step; `scale` is the position of grad_scale, which the gate follows.
+/// Checks what all optimizer steps share: inputs 0..3 are param, grad, lr, step; `scale` is the position of grad_scale, which the gate
+/// follows.
 void check_step(const OpContext& c, int scale) {
   check_floating(c.in(0), "param");
   check_like(c.in(1), "grad", c.in(0), "param");
@@ -33,7 +34,7 @@ std::vector<TensorType> infer_sgd(const OpContext& c) {
   check_step(c, 5);
   check_not_negative(attrs.momentum, "momentum");
   check_not_negative(attrs.weight_decay, "weight_decay");
-  GALLEY_CHECK(!attrs.nesterov || (attrs.momentum > 0 && attrs.dampening == 0), "nesterov wants a momentum and no dampening, has momentum ",
+  GALLEY_CHECK(!attrs.nesterov || (attrs.momentum > 0 && attrs.dampening == 0), "nesterov needs a momentum and no dampening, has momentum ",
                attrs.momentum, ", dampening ", attrs.dampening);
   check_state(c, 4, "momentum_buffer", attrs.momentum != 0, cat("momentum is ", attrs.momentum));
   std::vector<TensorType> types{c.in(0)};
@@ -150,7 +151,8 @@ const OpDef& assign_op() {
 const OpDef& sgd_update_op() {
   static const OpDef def{.name = "sgd_update",
                          .doc = "one step of torch.optim.SGD, in place; the first step's buffer is the gradient",
-                         .inputs = {Port::state("param"), "grad", Port::scalar("lr"), Port::scalar("step"), Port::state("momentum_buffer?"), Port::scalar("grad_scale?"), Port::scalar("gate?")},
+                         .inputs = {Port::state("param"), "grad", Port::scalar("lr"), Port::scalar("step"), Port::state("momentum_buffer?"),
+                                    Port::scalar("grad_scale?"), Port::scalar("gate?")},
                          .outputs = {Port::state("param"), Port::state("momentum_buffer")},
                          .make_attrs = make_options<SgdUpdateAttrs>,
                          .infer = infer_sgd,
@@ -167,7 +169,8 @@ const OpDef& sgd_update_op() {
 const OpDef& adam_update_op() {
   static const OpDef def{.name = "adam_update",
                          .doc = "one step of torch.optim.Adam (Kingma, Ba 2015) or AdamW (Loshchilov, Hutter 2019), in place",
-                         .inputs = {Port::state("param"), "grad", Port::scalar("lr"), Port::scalar("step"), Port::state("exp_avg"), Port::state("exp_avg_sq"), Port::scalar("grad_scale?"), Port::scalar("gate?")},
+                         .inputs = {Port::state("param"), "grad", Port::scalar("lr"), Port::scalar("step"), Port::state("exp_avg"),
+                                    Port::state("exp_avg_sq"), Port::scalar("grad_scale?"), Port::scalar("gate?")},
                          .outputs = {Port::state("param"), Port::state("exp_avg"), Port::state("exp_avg_sq")},
                          .make_attrs = make_options<AdamUpdateAttrs>,
                          .infer = infer_adam,
@@ -182,20 +185,22 @@ const OpDef& adam_update_op() {
   return def;
 }
 const OpDef& rmsprop_update_op() {
-  static const OpDef def{.name = "rmsprop_update",
-                         .doc = "one step of torch.optim.RMSprop (Tieleman, Hinton 2012), in place",
-                         .inputs = {Port::state("param"), "grad", Port::scalar("lr"), Port::scalar("step"), Port::state("square_avg"), Port::state("grad_avg?"), Port::state("momentum_buffer?"), Port::scalar("grad_scale?"), Port::scalar("gate?")},
-                         .outputs = {Port::state("param"), Port::state("square_avg"), Port::state("grad_avg"), Port::state("momentum_buffer")},
-                         .make_attrs = make_options<RmspropUpdateAttrs>,
-                         .infer = infer_rmsprop,
-                         .no_gradient = kNoUpdateGradient,
-                         .cost = input_cost<12>,
-                         .work = WorkClass::kState,
-                         .precision = PrecisionRule::kKeepF32,
-                         .updates = {{0, 0}, {1, 4}, {2, 5}, {3, 6}},
-                         .gate = 8,
-                         .definition = definition::rmsprop_update,
-                         .cases = {"rmsprop_update:2048x1000+2048x1000+scalar+scalar@i64+2048x1000"}};
+  static const OpDef def{
+      .name = "rmsprop_update",
+      .doc = "one step of torch.optim.RMSprop (Tieleman, Hinton 2012), in place",
+      .inputs = {Port::state("param"), "grad", Port::scalar("lr"), Port::scalar("step"), Port::state("square_avg"),
+                 Port::state("grad_avg?"), Port::state("momentum_buffer?"), Port::scalar("grad_scale?"), Port::scalar("gate?")},
+      .outputs = {Port::state("param"), Port::state("square_avg"), Port::state("grad_avg"), Port::state("momentum_buffer")},
+      .make_attrs = make_options<RmspropUpdateAttrs>,
+      .infer = infer_rmsprop,
+      .no_gradient = kNoUpdateGradient,
+      .cost = input_cost<12>,
+      .work = WorkClass::kState,
+      .precision = PrecisionRule::kKeepF32,
+      .updates = {{0, 0}, {1, 4}, {2, 5}, {3, 6}},
+      .gate = 8,
+      .definition = definition::rmsprop_update,
+      .cases = {"rmsprop_update:2048x1000+2048x1000+scalar+scalar@i64+2048x1000"}};
   return def;
 }
 const OpDef& ema_update_op() {

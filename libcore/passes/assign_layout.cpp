@@ -23,7 +23,8 @@ bool takes_any_format(const Node& node, size_t i) {
 /// Are the parameters among the node's weights kept in the format that its kernel prefers?
 bool leads(const Node& node, bool trains) {
   const WeightFormat weights = node.op->layout.weights;
-  return weights == WeightFormat::kLeads || weights == WeightFormat::kLeadsParameters || (weights == WeightFormat::kLeadsInference && !trains);
+  return weights == WeightFormat::kLeads || weights == WeightFormat::kLeadsParameters ||
+         (weights == WeightFormat::kLeadsInference && !trains);
 }
 
 class Groups {
@@ -77,11 +78,11 @@ std::vector<bool> choose_channels_last(const Graph& graph, LayoutMode mode) {
   return chosen;
 }
 
-/// Builds the graph anew with formats, inserting reorders. `named` gives the formats of parameters, buffers and state.
+/// Rebuilds the graph with formats, inserting reorders. `named` gives the formats of parameters, buffers and state.
 class Rebuilder {
  public:
-  Rebuilder(const Graph& old, const std::vector<bool>& channels_last, const std::map<std::string, MemoryFormat>& named, const LayoutOptions* weights,
-            LayoutReport& report)
+  Rebuilder(const Graph& old, const std::vector<bool>& channels_last, const std::map<std::string, MemoryFormat>& named,
+            const LayoutOptions* weights, LayoutReport& report)
       : old_(old), channels_last_(channels_last), named_(named), weights_(weights), report_(report), map_(old.value_count(), kNoValue) {}
 
   Graph run() {
@@ -106,7 +107,8 @@ class Rebuilder {
 
  private:
   MemoryFormat image_format(ValueId old_id) const {
-    return channels_last_[static_cast<size_t>(old_id)] ? MemoryFormat::channels_last_for_rank(old_.type(old_id).shape.rank()) : MemoryFormat();
+    return channels_last_[static_cast<size_t>(old_id)] ? MemoryFormat::channels_last_for_rank(old_.type(old_id).shape.rank())
+                                                       : MemoryFormat();
   }
 
   /// The format of the node's rank-4/5 activations.
@@ -137,7 +139,8 @@ class Rebuilder {
       Graph probe = probe_graph(node, inputs);
       return weights_->target->weight_format(probe, probe.nodes().back(), static_cast<int>(i));
     }
-    why = cat(node.op->name, node.op->layout.formats == FormatRule::kContiguous ? " wants contiguous values" : " wants one format for all its inputs");
+    why = cat(node.op->name,
+              node.op->layout.formats == FormatRule::kContiguous ? " wants contiguous values" : " wants one format for all its inputs");
     const MemoryFormat format = node.op->layout.formats == FormatRule::kContiguous ? MemoryFormat() : node_format(node);
     const int rank = type.shape.rank();
     return format.is_channels_last() && rank == (format == MemoryFormat::channels_last() ? 4 : 5) ? format : MemoryFormat();
@@ -152,7 +155,9 @@ class Rebuilder {
         ids.push_back(kNoValue);
         continue;
       }
-      ids.push_back(probe.add_input(cat("i", i), new_.type(inputs[i]), node.op->has_weight_format(i) ? ValueRole::kParameter : ValueRole::kInput).id());
+      ids.push_back(
+          probe.add_input(cat("i", i), new_.type(inputs[i]), node.op->has_weight_format(i) ? ValueRole::kParameter : ValueRole::kInput)
+              .id());
     }
     probe.add_node_like(node, std::move(ids));
     return probe;
@@ -169,7 +174,8 @@ class Rebuilder {
     found->second = reorder(new_.at(id), format).id();
     new_.set_path(path);
     new_.set_phase(phase);
-    report_.reorders.push_back({reader.path, std::move(why), new_.type(id).bytes(), same_bytes(new_.type(id).shape, new_.type(id).format, format), weight});
+    report_.reorders.push_back(
+        {reader.path, std::move(why), new_.type(id).bytes(), same_bytes(new_.type(id).shape, new_.type(id).format, format), weight});
     return found->second;
   }
 
@@ -223,7 +229,7 @@ class Rebuilder {
   std::map<std::pair<ValueId, std::string>, ValueId> made_;
 };
 
-/// Parameters, buffers and state that lie in one format because an update reads them together: a name for each group.
+/// Parameters, buffers and state that share a format because an update reads them together: a name for each group.
 std::map<std::string, std::vector<std::string>> update_groups(const Graph& graph) {
   Groups groups(graph.value_count());
   for (const Node& node : graph.nodes()) {
@@ -232,7 +238,7 @@ std::map<std::string, std::vector<std::string>> update_groups(const Graph& graph
       if (old == kNoValue) continue;
       if (static_cast<size_t>(update.output) < node.outputs.size()) groups.join(old, node.outputs[static_cast<size_t>(update.output)]);
       for (ValueId other : node.inputs) {
-        // An activation among them is a gradient, made anew and reordered, unless it is updated state.
+        // An activation among them is a gradient, computed in each step and reordered, unless it is updated state.
         if (other != kNoValue && graph.type(other).shape == graph.type(old).shape) groups.join(old, other);
       }
     }
@@ -257,7 +263,8 @@ LayoutReport assign_layout(Graph& graph, const LayoutOptions& options) {
     // First with contiguous weights: the kernels' wishes depend on the activations' formats only.
     LayoutReport unused;
     const Graph plain = Rebuilder(graph, channels_last, {}, nullptr, unused).run();
-    const bool trains = std::any_of(plain.nodes().begin(), plain.nodes().end(), [](const Node& node) { return node.phase == Phase::kBackward; });
+    const bool trains =
+        std::any_of(plain.nodes().begin(), plain.nodes().end(), [](const Node& node) { return node.phase == Phase::kBackward; });
     const std::map<std::string, std::vector<std::string>> groups = update_groups(graph);
     for (const Node& node : plain.nodes()) {
       if (node.phase != Phase::kForward || !leads(node, trains)) continue;

@@ -1,5 +1,5 @@
 #pragma once
-// Memory formats: which values are channels_last, which format each weight lies in, and where a reorder is unavoidable.
+// Memory formats: which values are channels_last, the format of each weight, and where a reorder is unavoidable.
 
 #include <cstdint>
 #include <map>

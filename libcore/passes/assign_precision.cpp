@@ -10,7 +10,7 @@ namespace {
 
 bool is_narrow(DType dtype) { return dtype == DType::kBF16 || dtype == DType::kF16; }
 
-/// Adds a graph's nodes anew, with values of other types.
+/// Adds a graph's nodes again, with values of other types.
 class Recaster {
  public:
   Recaster(Graph& graph, const PrecisionPolicy& policy) : graph_(graph), policy_(policy) {}
@@ -46,8 +46,10 @@ class Recaster {
     std::vector<ValueId> inputs;
     for (ValueId id : node.inputs) inputs.push_back(id == kNoValue ? id : moved(id));
     const bool product = node.op->precision == PrecisionRule::kLow;
-    const bool keep = node.op->precision == PrecisionRule::kKeepF32 || (policy_.keep_f32 && policy_.keep_f32(node) && node.op->precision != PrecisionRule::kActivations);
-    const bool narrow = std::any_of(inputs.begin(), inputs.end(), [&](ValueId id) { return id != kNoValue && is_narrow(graph_.type(id).dtype); });
+    const bool keep = node.op->precision == PrecisionRule::kKeepF32 ||
+                      (policy_.keep_f32 && policy_.keep_f32(node) && node.op->precision != PrecisionRule::kActivations);
+    const bool narrow =
+        std::any_of(inputs.begin(), inputs.end(), [&](ValueId id) { return id != kNoValue && is_narrow(graph_.type(id).dtype); });
     if (product) (keep ? report_.declined : report_.done).push_back(cat(node.path, ": ", node.op->name));
     if (keep ? narrow : product || narrow) {
       for (size_t i = 0; i < inputs.size(); ++i) {

@@ -1,6 +1,6 @@
 #pragma once
-// Mixed precision: activations and the weights they meet in a narrower type, parameters, statistics, losses and updates in f32 (Micikevicius et al.,
-// "Mixed precision training", 2018; bf16 needs no loss scale).
+// Mixed precision: activations and the weights they meet in a narrower type, parameters, statistics, losses and updates in f32
+// (Micikevicius et al., "Mixed precision training", 2018; bf16 needs no loss scale).
 
 #include <functional>
 
@@ -14,8 +14,9 @@ struct PrecisionPolicy {
   std::function<bool(const Node& node)> keep_f32;   ///< Nodes that compute in f32 whatever their operator's rule says; may be empty.
 };
 
-/// Casts inputs of a forward graph (nothing differentiated yet) where the operators' rules (PrecisionRule) ask for another type, and infers all types anew.
-/// Results of the graph stay f32. What the report lists as done are the products in low precision, as declined those that stay in f32.
+/// Casts inputs of a forward graph (nothing differentiated yet) where the operators' rules (PrecisionRule) ask for another type, and infers
+/// all types again. Results of the graph stay f32. What the report lists as done are the products in low precision, as declined those that
+/// stay in f32.
 PassReport assign_precision(Graph& graph, const PrecisionPolicy& policy);
 
 }  // namespace galley

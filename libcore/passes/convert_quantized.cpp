@@ -40,7 +40,9 @@ std::vector<std::pair<size_t, std::string>> layer_tensors(const Node& node, cons
 }
 
 /// Is the tensor a parameter of the model itself, under that very name?
-bool is_parameter(const Graph& graph, ValueId id, const std::string& tensor) { return graph.value(id).role == ValueRole::kParameter && graph.value(id).name == tensor; }
+bool is_parameter(const Graph& graph, ValueId id, const std::string& tensor) {
+  return graph.value(id).role == ValueRole::kParameter && graph.value(id).name == tensor;
+}
 
 TensorType array(DType dtype, Shape shape) {
   TensorType type;
@@ -52,7 +54,12 @@ TensorType array(DType dtype, Shape shape) {
 class Converter {
  public:
   Converter(const Graph& old, const QuantizationPlan& plan)
-      : old_(old), plan_(plan), domain_(old, float_layers(plan)), real_(old.value_count(), kNoValue), integers_(old.value_count(), kNoValue), outputs_(output_names(old)) {}
+      : old_(old),
+        plan_(plan),
+        domain_(old, float_layers(plan)),
+        real_(old.value_count(), kNoValue),
+        integers_(old.value_count(), kNoValue),
+        outputs_(output_names(old)) {}
 
   Graph run() {
     check_layers();
@@ -99,7 +106,8 @@ class Converter {
       const LayerPlan* layer = plan_.find(name);
       if (layer != nullptr && layer->float_reason.empty()) layers.push_back(layer);
     }
-    GALLEY_CHECK_INPUT(layers.empty() || layers.size() == 2, "the plan of quantization has one of the two weights of ", old_.nodes()[n].op->name, " at ", old_.nodes()[n].path, " in integers");
+    GALLEY_CHECK_INPUT(layers.empty() || layers.size() == 2, "the plan of quantization has one of the two weights of ",
+                       old_.nodes()[n].op->name, " at ", old_.nodes()[n].path, " in integers");
     return layers;
   }
 
@@ -110,13 +118,16 @@ class Converter {
         here.insert(name);
         const LayerPlan* layer = plan_.find(name);
         if (layer == nullptr && domain_.rule(n) == QuantizeRule::kScale) continue;
-        GALLEY_CHECK_INPUT(layer != nullptr, "the plan of quantization has no layer '", name, "', which this model has: it is of another model");
+        GALLEY_CHECK_INPUT(layer != nullptr, "the plan of quantization has no layer '", name,
+                           "', which this model has: it is of another model");
         const std::string type = layer_type(old_.nodes()[n]);
-        GALLEY_CHECK_INPUT(layer->type == type, "the plan of quantization calls layer '", name, "' ", layer->type, ", this model has ", type, " there");
+        GALLEY_CHECK_INPUT(layer->type == type, "the plan of quantization calls layer '", name, "' ", layer->type, ", this model has ",
+                           type, " there");
       }
     }
     for (const LayerPlan& layer : plan_.layers) {
-      GALLEY_CHECK_INPUT(here.count(layer.name) > 0, "the plan of quantization has the layer '", layer.name, "', which this model has not: it is of another model");
+      GALLEY_CHECK_INPUT(here.count(layer.name) > 0, "the plan of quantization has the layer '", layer.name,
+                         "', which this model has not: it is of another model");
     }
   }
 
@@ -154,18 +165,22 @@ class Converter {
     }
     for (ValueId id : old_.inputs()) {
       const ValueInfo& info = old_.value(id);
-      if (info.role == ValueRole::kInput || read[static_cast<size_t>(id)]) real_[static_cast<size_t>(id)] = new_.add_input(info.name, info.type, info.role).id();
+      if (info.role == ValueRole::kInput || read[static_cast<size_t>(id)])
+        real_[static_cast<size_t>(id)] = new_.add_input(info.name, info.type, info.role).id();
     }
   }
 
   const QuantParams& map_of(ValueId old_id) const {
     const std::string& name = domain_.name(domain_.map_of(old_id));
     const auto found = plan_.values.find(name);
-    GALLEY_CHECK_INPUT(found != plan_.values.end(), "the plan of quantization has no scale for the value '", name, "': it is of another model, or of samples of another shape");
+    GALLEY_CHECK_INPUT(found != plan_.values.end(), "the plan of quantization has no scale for the value '", name,
+                       "': it is of another model, or of samples of another shape");
     return found->second;
   }
 
-  std::string reader_text(const Node* reader) const { return reader == nullptr ? "an output of the graph" : cat(reader->op->name, reader->path.empty() ? "" : " at " + reader->path); }
+  std::string reader_text(const Node* reader) const {
+    return reader == nullptr ? "an output of the graph" : cat(reader->op->name, reader->path.empty() ? "" : " at " + reader->path);
+  }
 
   /// The real value in the new graph; of integers, dequantized once.
   ValueId real(ValueId old_id, const Node* reader) {
@@ -205,7 +220,8 @@ class Converter {
   // ---- layers
 
   Value declare(const LayerPlan& layer, const std::string& name, TensorType type) {
-    GALLEY_CHECK(new_.find_input(name) == kNoValue, "the tensor ", name, " is the model's own, which others read too: keep its readers in float");
+    GALLEY_CHECK(new_.find_input(name) == kNoValue, "the tensor ", name,
+                 " is the model's own, which others read too: keep its readers in float");
     report_.tensors.push_back({name, type, ValueRole::kParameter, layer.name, layer.type, true});
     return new_.add_input(name, std::move(type), ValueRole::kParameter);
   }
@@ -225,7 +241,8 @@ class Converter {
     for (size_t i = 0; i < shapes.size(); ++i) {
       const LayerPlan& layer = *layers[i];
       Shape stored = shapes[i], scales{stored[0]};
-      if (layer.group_size > 0) scales.push_back((stored.elements() / std::max<int64_t>(1, stored[0]) + layer.group_size - 1) / layer.group_size);
+      if (layer.group_size > 0)
+        scales.push_back((stored.elements() / std::max<int64_t>(1, stored[0]) + layer.group_size - 1) / layer.group_size);
       if (layer.bits == 4) stored[-1] = (stored[-1] + 1) / 2;
       IntegerWeight& weight = w.weights.emplace_back();
       weight.values = declare(layer, layer.weight(), array(layer.bits == 4 ? DType::kU8 : DType::kI8, stored));
@@ -250,7 +267,8 @@ class Converter {
     for (size_t i : inputs_of(node, PortKind::kActivation)) inputs[i] = real(node.inputs[i], &node);
     for (const auto& [i, name] : layer_tensors(node, layer.name)) {
       const bool own = is_parameter(old_, node.inputs[i], name);
-      inputs[i] = own ? real_[static_cast<size_t>(node.inputs[i])] : declare(layer, name, array(DType::kF32, old_.type(node.inputs[i]).shape)).id();
+      inputs[i] =
+          own ? real_[static_cast<size_t>(node.inputs[i])] : declare(layer, name, array(DType::kF32, old_.type(node.inputs[i]).shape)).id();
     }
     set_real(node, new_.add_node_like(node, std::move(inputs)));
   }
@@ -258,7 +276,8 @@ class Converter {
   /// A layer that computes real values from stored integers: by the range of each batch, or in float.
   void add_stored_layer(const Node& node, const std::vector<const LayerPlan*>& layers) {
     const bool dynamic = plan_.method == QuantMethod::kDynamic;
-    GALLEY_CHECK_INPUT(dynamic || plan_.method == QuantMethod::kWeightOnly, "the plan of quantization has the layer '", layers[0]->name, "' in integers, which ", method_name(plan_.method), " has none for");
+    GALLEY_CHECK_INPUT(dynamic || plan_.method == QuantMethod::kWeightOnly, "the plan of quantization has the layer '", layers[0]->name,
+                       "' in integers, which ", method_name(plan_.method), " has none for");
     IntegerBuilder::Operands operands;
     const bool product = node.op->quantize == QuantizeRule::kProduct;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
@@ -268,7 +287,8 @@ class Converter {
     }
     const Weights w = declare_weights(node, layers, !dynamic);
     if (!dynamic) return add_dequantized(node, layers, w, operands.inputs);
-    GALLEY_CHECK_INPUT(node.op->dynamic_form != nullptr, "the plan of quantization has the layer '", layers[0]->name, "' in integers, which dynamic has none for");
+    GALLEY_CHECK_INPUT(node.op->dynamic_form != nullptr, "the plan of quantization has the layer '", layers[0]->name,
+                       "' in integers, which dynamic has none for");
     operands.weights = w.weights;
     operands.bias = w.bias;
     IntegerBuilder builder(old_, node, std::move(operands));
@@ -277,7 +297,8 @@ class Converter {
   }
 
   /// The layer itself, its weights made real from their stored integers.
-  void add_dequantized(const Node& node, const std::vector<const LayerPlan*>& layers, const Weights& w, const std::vector<Value>& real_inputs) {
+  void add_dequantized(const Node& node, const std::vector<const LayerPlan*>& layers, const Weights& w,
+                       const std::vector<Value>& real_inputs) {
     std::vector<ValueId> inputs;
     for (const Value& value : real_inputs) inputs.push_back(value ? value.id() : kNoValue);
     const std::vector<size_t> places = inputs_of(node, PortKind::kWeight);
@@ -342,7 +363,8 @@ class Converter {
       if (info.role == ValueRole::kInput || listed.count(info.name) > 0) continue;
       const auto owner = owners.find(info.name.substr(0, info.name.rfind('.')));
       const bool owned = info.name.find('.') != std::string::npos && owner != owners.end();
-      report_.tensors.push_back({info.name, info.type, info.role, owned ? owner->second->name : "", owned ? owner->second->type : "", true});
+      report_.tensors.push_back(
+          {info.name, info.type, info.role, owned ? owner->second->name : "", owned ? owner->second->type : "", true});
     }
   }
 

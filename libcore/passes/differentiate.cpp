@@ -9,8 +9,8 @@
 namespace galley {
 
 std::map<ValueId, ValueId> differentiate(Graph& graph, ValueId objective, std::span<const ValueId> wanted) {
-  GALLEY_CHECK(graph.type(objective).elements() == 1 && is_floating(graph.type(objective).dtype), "only a floating scalar can be differentiated, got ",
-               graph.type(objective));
+  GALLEY_CHECK(graph.type(objective).elements() == 1 && is_floating(graph.type(objective).dtype),
+               "only a floating scalar can be differentiated, got ", graph.type(objective));
   const size_t forward_nodes = graph.nodes().size();
   std::vector<bool> leads(graph.value_count());  // on a path from a wanted value
   for (ValueId id : wanted) leads[static_cast<size_t>(id)] = true;
@@ -19,7 +19,8 @@ std::map<ValueId, ValueId> differentiate(Graph& graph, ValueId objective, std::s
     if (node.phase == Phase::kUpdate) continue;
     bool reached = false;
     for (ValueId id : node.inputs) reached |= id != kNoValue && leads[static_cast<size_t>(id)];
-    for (ValueId id : node.outputs) leads[static_cast<size_t>(id)] = reached && !node.op->stops_gradient && is_floating(graph.type(id).dtype);
+    for (ValueId id : node.outputs)
+      leads[static_cast<size_t>(id)] = reached && !node.op->stops_gradient && is_floating(graph.type(id).dtype);
   }
   const std::string saved_path = graph.path();
   const Phase saved_phase = graph.phase();

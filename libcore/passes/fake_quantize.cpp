@@ -51,13 +51,17 @@ RangeParams present_params(Value weight, const RoundedWeight& rounded) {
   observe.axis = rounded.scheme.per_channel ? 0 : -1;
   observe.averaging = 1;
   const Value enabled = full(graph, real_array({}), 1);
-  return params_of(rounded.scheme, observe_range(weight, full(graph, ranges, kInfinity), full(graph, ranges, -kInfinity), enabled, observe));
+  return params_of(rounded.scheme,
+                   observe_range(weight, full(graph, ranges, kInfinity), full(graph, ranges, -kInfinity), enabled, observe));
 }
 
 /// LSQ's factor of a scale's gradient (section 2.2): of how many values, of all channels, and how many integers there are above 0.
-double gradient_factor(int64_t values, int64_t qmax) { return 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, values)) * static_cast<double>(qmax)); }
+double gradient_factor(int64_t values, int64_t qmax) {
+  return 1 / std::sqrt(static_cast<double>(std::max<int64_t>(1, values)) * static_cast<double>(qmax));
+}
 
-/// A value that is rounded. `everywhere`: it is made as integers, so that every reader gets the rounded one; else only operators on integers do.
+/// A value that is rounded. `everywhere`: it is made as integers, so that every reader gets the rounded one; else only operators on
+/// integers do.
 struct Site {
   ObservedValue observed;
   ValueId id = kNoValue;
@@ -82,7 +86,9 @@ struct Analysis {
       if (domain.integer(n) && domain.rule(n) == QuantizeRule::kProduct) {
         const WeightScheme& scheme = config.of(domain.name(node.outputs[0])).weights;
         GALLEY_ASSERT(scheme.symmetric, "layers_in_float leaves affine weights in float");
-        weights.back() = &rounded.emplace_back(RoundedWeight{domain.layer(n) + ".weight", scheme.per_channel ? Shape{live.type(node.inputs[weight_input(node)]).shape[0]} : Shape(), scheme});
+        weights.back() = &rounded.emplace_back(
+            RoundedWeight{domain.layer(n) + ".weight",
+                          scheme.per_channel ? Shape{live.type(node.inputs[weight_input(node)]).shape[0]} : Shape(), scheme});
       }
       if (node.outputs.empty() || !domain.wanted(node.outputs[0])) continue;
       const ValueId y = node.outputs[0];
@@ -108,7 +114,7 @@ Graph fused_form(const Graph& evaluation) {
   return fused;
 }
 
-/// Builds the graph anew with rounding in it.
+/// Rebuilds the graph with rounding in it.
 class Rounder {
  public:
   Rounder(Graph& graph, const FakeQuantizeForm& form) : graph_(graph), form_(form) {}
@@ -132,7 +138,8 @@ class Rounder {
         if (found != rounded_.end() && (reads_integers || sites.at(id).everywhere)) id = found->second.id();
       }
       graph_.set_path(node.path);
-      if (const auto weight = node.outputs.empty() || !is_product(node) ? weights.end() : weights.find(node.outputs[0]); weight != weights.end()) {
+      if (const auto weight = node.outputs.empty() || !is_product(node) ? weights.end() : weights.find(node.outputs[0]);
+          weight != weights.end()) {
         graph_.set_phase(Phase::kForward);
         made.inputs[weight_input(node)] = round_weight(node, *weight->second).id();
       }
@@ -168,7 +175,8 @@ class Rounder {
 
   Value round_value(const ObservedValue& value, Value x) {
     const ActivationScheme& scheme = value.scheme;
-    const Value min = graph_.add_input(value.min(), real_array({}), ValueRole::kState), max = graph_.add_input(value.max(), real_array({}), ValueRole::kState);
+    const Value min = graph_.add_input(value.min(), real_array({}), ValueRole::kState),
+                max = graph_.add_input(value.max(), real_array({}), ValueRole::kState);
     MovingRange range{min, max};
     if (form_.observe) {
       ObserveRangeAttrs attrs;
@@ -219,8 +227,8 @@ class Rounder {
 
 // ---- training
 
-/// Training's value for each value of the evaluated graph: made by the same module's same operator. Operators of training alone (dropout) and of
-/// evaluation alone stand between without a counterpart.
+/// Training's value for each value of the evaluated graph: made by the same module's same operator. Operators of training alone (dropout)
+/// and of evaluation alone stand between without a counterpart.
 class Counterparts {
  public:
   Counterparts(const Graph& evaluation, const Graph& training) : evaluation_(evaluation), ids_(evaluation.value_count(), kNoValue) {
@@ -231,7 +239,8 @@ class Counterparts {
       if (found == trained.end()) return;
       const size_t count = std::min(node.outputs.size(), found->second->outputs.size());
       for (size_t o = 0; o < count; ++o) {
-        if (training.type(found->second->outputs[o]).shape == evaluation.type(node.outputs[o]).shape) ids_[static_cast<size_t>(node.outputs[o])] = found->second->outputs[o];
+        if (training.type(found->second->outputs[o]).shape == evaluation.type(node.outputs[o]).shape)
+          ids_[static_cast<size_t>(node.outputs[o])] = found->second->outputs[o];
       }
     });
     for (ValueId id : evaluation.inputs()) ids_[static_cast<size_t>(id)] = training.find_input(evaluation.value(id).name);
@@ -240,7 +249,8 @@ class Counterparts {
   ValueId find(ValueId evaluated) const { return ids_[static_cast<size_t>(evaluated)]; }
   ValueId at(ValueId evaluated, const std::string& name) const {
     const ValueId id = find(evaluated);
-    GALLEY_CHECK(id != kNoValue, "the model in training has no value ", name, " (", evaluation_.type(evaluated), ") as in evaluation: quantize.overrides may keep its layer in float");
+    GALLEY_CHECK(id != kNoValue, "the model in training has no value ", name, " (", evaluation_.type(evaluated),
+                 ") as in evaluation: quantize.overrides may keep its layer in float");
     return id;
   }
 
@@ -293,7 +303,8 @@ void freeze_batch_norms(Graph& graph) {
   fold_batch_norm(graph);
 }
 
-/// gamma / sqrt(running variance + eps) of the batch norms that read a product's result, by that result. The nodes stand in front of all others.
+/// gamma / sqrt(running variance + eps) of the batch norms that read a product's result, by that result. The nodes stand in front of all
+/// others.
 std::map<ValueId, Value> running_gains(Graph& graph, const std::set<ValueId>& products) {
   const BatchNorms norms(graph);
   const std::deque<Node> old = graph.nodes();
@@ -352,7 +363,8 @@ RoundedModel fake_quantize_training(Graph& training, const Graph& evaluation, co
       if (result == kNoValue) continue;
       rounder.integer_results.insert(result);
       // A product that was folded here too gives its batch norm's result.
-      if (analysis.weights[n] != nullptr && (is_product(*origin) || norms.match(*origin))) rounder.weights.emplace(result, analysis.weights[n]);
+      if (analysis.weights[n] != nullptr && (is_product(*origin) || norms.match(*origin)))
+        rounder.weights.emplace(result, analysis.weights[n]);
       if (folds && is_product(*origin)) scaled.insert(result);
     }
   }
@@ -380,7 +392,8 @@ FloatRange range_of_params(const QuantParams& params, bool symmetric) {
     const auto bound = static_cast<float>(params.scale * static_cast<double>(params.qmax - params.qmin) / 2);
     return {-bound, bound};
   }
-  return {static_cast<float>(params.scale * static_cast<double>(params.qmin - params.zero_point)), static_cast<float>(params.scale * static_cast<double>(params.qmax - params.zero_point))};
+  return {static_cast<float>(params.scale * static_cast<double>(params.qmin - params.zero_point)),
+          static_cast<float>(params.scale * static_cast<double>(params.qmax - params.zero_point))};
 }
 
 }  // namespace galley

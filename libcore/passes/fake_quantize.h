@@ -1,6 +1,7 @@
 #pragma once
-// Quantization-aware training: a graph that rounds weights and activations exactly where the converted inference graph will, with gradients that
-// pass straight through (Jacob et al. 2018; scales that learn: Esser et al. 2020). One analysis, that of passes/quantize.h, decides for both.
+// Quantization-aware training: a graph that rounds weights and activations exactly where the converted inference graph will, with gradients
+// that pass straight through (Jacob et al. 2018; scales that learn: Esser et al. 2020). One analysis, that of passes/quantize.h, decides
+// for both.
 
 #include <string>
 #include <string_view>
@@ -14,7 +15,8 @@ namespace galley {
 /// How far a training is; each form is a graph of its own.
 struct FakeQuantizeForm {
   bool observe = true;             // ranges move with each batch; false: they are fixed
-  bool freeze_batch_norm = false;  // running statistics are used and kept, folded into the weights as conversion will; false: those of the batch
+  /// Running statistics are used and kept, folded into the weights as conversion does; false: those of the batch.
+  bool freeze_batch_norm = false;
   bool learn_scale = false;        // scales are parameters; zero points stay those of the ranges
 };
 
@@ -28,8 +30,8 @@ struct ObservedValue {
   std::string scale() const { return name + ".quant_scale"; }  // ValueRole::kParameter, where scales learn
 };
 
-/// A layer's weight, on symmetric integers. Its scale, where it learns, is that of the weight as conversion stores it: a batch norm that will be folded
-/// in is in it.
+/// A layer's weight, on symmetric integers. Its scale, where it learns, is that of the weight as conversion stores it: a batch norm that
+/// will be folded in is in it.
 struct RoundedWeight {
   std::string name;  // of the tensor in the converted file: "conv1.weight"
   Shape scales;      // [O] per channel, [] per tensor
@@ -43,24 +45,24 @@ struct RoundedModel {
   std::vector<RoundedWeight> weights;
 };
 
-/// Rewrites a captured training graph, before fusion and differentiation. `evaluation` is the same model captured for evaluation, neither folded nor
-/// fused; `config` is resolved for it (folded and fused), its method kQat. Throws (kRecipe) as plan_quantization does.
+/// Rewrites a captured training graph, before fusion and differentiation. `evaluation` is the same model captured for evaluation, neither
+/// folded nor fused; `config` is resolved for it (folded and fused), its method kQat. Throws (kRecipe) as plan_quantization does.
 ///
 /// Weights are rounded by their present ranges, before the batch norm that conversion will fold in: the scale of a channel then cancels,
-/// fake_quantize(w gamma / sigma) sigma / gamma = fake_quantize(w), for symmetric integers a channel each. Per tensor, or by a scale that learns, it
-/// does not, and the weight is scaled by gamma / sigma_running, rounded, and scaled back. Either way the batch's own statistics stay in use until they
-/// are frozen.
+/// fake_quantize(w gamma / sigma) sigma / gamma = fake_quantize(w), for symmetric integers a channel each. Per tensor, or by a scale that
+/// learns, it does not, and the weight is scaled by gamma / sigma_running, rounded, and scaled back. Either way the batch's own statistics
+/// stay in use until they are frozen.
 RoundedModel fake_quantize_training(Graph& training, const Graph& evaluation, const QuantizeConfig& config, const FakeQuantizeForm& form);
 
 /// The same of a folded and fused inference graph: what evaluation during the training runs, and conversion repeats in integers.
 RoundedModel fake_quantize_inference(Graph& fused, const QuantizeConfig& config, bool learn_scale);
 
-/// The scales of the weights' present ranges, where scales begin to learn: a graph of parameters and buffers alone, with an output for each weight of
-/// `rounded` (of fake_quantize_inference for this graph), named RoundedWeight::scale().
+/// The scales of the weights' present ranges, where scales begin to learn: a graph of parameters and buffers alone, with an output for each
+/// weight of `rounded` (of fake_quantize_inference for this graph), named RoundedWeight::scale().
 Graph present_weight_scales(const Graph& fused, const std::vector<RoundedWeight>& rounded);
 
-/// The range that has these parameters: what a file of statistics holds of learned scales. Made from it again the zero point is the same, and the scale
-/// but for the rounding of bounds and quotient to float32, two units in the last place at most.
+/// The range that has these parameters: what a file of statistics holds of learned scales. Made from it again the zero point is the same,
+/// and the scale but for the rounding of bounds and quotient to float32, two units in the last place at most.
 struct FloatRange {
   float min = 0, max = 0;
 };

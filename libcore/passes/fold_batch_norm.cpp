@@ -8,11 +8,12 @@
 namespace galley {
 namespace {
 
-/// Why the product behind a batch norm cannot take it in, or "".
+/// Why the product after a batch norm cannot absorb it, or "".
 std::string reason_against(const Graph& graph, const Node& norm, const Node* product, size_t readers) {
   const FusionPattern* target = product == nullptr ? nullptr : find_pattern(inference_patterns(), *product);
   if (target == nullptr || !target->batch_norm) return "its input is not made by conv2d or linear";
-  if (target->channel_axis != 1 && graph.type(norm.inputs[0]).shape.rank() != 2) return cat("features of ", product->op->name, " are not dimension 1");
+  if (target->channel_axis != 1 && graph.type(norm.inputs[0]).shape.rank() != 2)
+    return cat("features of ", product->op->name, " are not dimension 1");
   if (readers != 1) return cat("its input has ", readers, " readers");
   for (const auto& [name, id] : graph.outputs()) {
     if (id == norm.inputs[0]) return "its input is the output " + name;
@@ -45,7 +46,8 @@ PassReport fold_batch_norm(Graph& graph) {
     folds[n] = reason.empty();
     if (folds[n]) taken[static_cast<size_t>(producer)] = true;
     (folds[n] ? report.done : report.declined)
-        .push_back(folds[n] ? cat(product->path, ": ", product->op->name, " + batch_norm of ", old[n].path) : cat(old[n].path, ": batch_norm stays: ", reason));
+        .push_back(folds[n] ? cat(product->path, ": ", product->op->name, " + batch_norm of ", old[n].path)
+                            : cat(old[n].path, ": batch_norm stays: ", reason));
   }
   for (size_t n = 0; n < old.size(); ++n) {
     if (taken[n]) continue;

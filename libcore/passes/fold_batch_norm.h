@@ -1,5 +1,5 @@
 #pragma once
-// Inference: a batch norm by running statistics behind a convolution or linear layer becomes part of its weight and bias.
+// Inference: a batch norm by running statistics after a convolution or linear layer becomes part of its weight and bias.
 
 #include "libcore/graph/graph.h"
 #include "libcore/passes/report.h"

@@ -8,7 +8,9 @@ namespace {
 bool is_image(const TensorType& type) { return type.shape.rank() == 4 || type.shape.rank() == 5; }
 
 /// channels_last where that is another order of bytes than contiguous: not of single pixels or single channels.
-bool is_channels_last_image(const TensorType& type) { return is_image(type) && type.format.is_channels_last() && !same_bytes(type.shape, type.format, MemoryFormat()); }
+bool is_channels_last_image(const TensorType& type) {
+  return is_image(type) && type.format.is_channels_last() && !same_bytes(type.shape, type.format, MemoryFormat());
+}
 
 class Finder {
  public:
@@ -21,7 +23,8 @@ class Finder {
       if (node.op->layout.formats != FormatRule::kReorder || is_view(graph_, node)) continue;
       const ValueInfo& from = graph_.value(node.inputs[0]);
       const TensorType& to = graph_.type(node.outputs[0]);
-      if (!fed_[static_cast<size_t>(node.inputs[0])] || !is_image(from.type) || from.type.format.is_blocked() || to.format.is_blocked()) continue;
+      if (!fed_[static_cast<size_t>(node.inputs[0])] || !is_image(from.type) || from.type.format.is_blocked() || to.format.is_blocked())
+        continue;
       FormatLoss loss{.node = static_cast<int>(n)};
       const std::vector<int>& readers = users_[static_cast<size_t>(node.outputs[0])];
       loss.reader = readers.empty() ? -1 : readers.front();
@@ -29,7 +32,9 @@ class Finder {
       loss.reason = "an output is contiguous";
       if (loss.reader >= 0) {
         const OpDef& op = *graph_.nodes()[static_cast<size_t>(loss.reader)].op;
-        loss.reason = cat(op.name, to.format.is_channels_last() ? " wants channels_last again" : op.layout.formats == FormatRule::kContiguous ? " wants contiguous values" : " wants one format for all its inputs");
+        loss.reason = cat(op.name, to.format.is_channels_last()                   ? " wants channels_last again"
+                                   : op.layout.formats == FormatRule::kContiguous ? " wants contiguous values"
+                                                                                  : " wants one format for all its inputs");
       }
       losses.push_back(std::move(loss));
     }
@@ -61,7 +66,8 @@ class Finder {
   bool images_after(int from) const {
     return reaches_images(from, [this](const Node& node) {
       std::vector<int> readers;
-      for (const ValueId id : node.outputs) readers.insert(readers.end(), users_[static_cast<size_t>(id)].begin(), users_[static_cast<size_t>(id)].end());
+      for (const ValueId id : node.outputs)
+        readers.insert(readers.end(), users_[static_cast<size_t>(id)].begin(), users_[static_cast<size_t>(id)].end());
       return readers;
     });
   }
@@ -87,7 +93,8 @@ std::vector<bool> fed_values(const Graph& graph) {
   std::vector<bool> fed(graph.value_count());
   for (const ValueId id : graph.inputs()) fed[static_cast<size_t>(id)] = graph.value(id).role == ValueRole::kInput;
   for (const Node& node : graph.nodes()) {
-    const bool any = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return id != kNoValue && fed[static_cast<size_t>(id)]; });
+    const bool any =
+        std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return id != kNoValue && fed[static_cast<size_t>(id)]; });
     for (const ValueId id : node.outputs) fed[static_cast<size_t>(id)] = any;
   }
   return fed;

@@ -1,5 +1,6 @@
 #pragma once
-// Where a graph with formats changes the format of an activation, and whether that is inside its image part or at its edge: what the layout doctor tells.
+// Where a graph with formats changes the format of an activation, and whether that is inside its image part or at its edge: what the layout
+// doctor tells.
 
 #include <string>
 #include <vector>
@@ -11,8 +12,9 @@ namespace galley {
 struct FormatLoss {
   int node = 0;     // the reorder, an index into nodes()
   int reader = -1;  // the first node that reads it: who asked; -1: an output of the graph
-  /// Images in channels_last lie on both sides, within one phase: the format was lost and wanted again. Otherwise the reorder stands
-  /// at the edge, where the last features leave the image part (flatten before a classifier) or their gradient enters it: once a pass, whatever the depth.
+  /// Images are channels_last on both sides, within one phase: the format was lost and restored. Otherwise the reorder stands
+  /// at the edge, where the last features leave the image part (flatten before a classifier) or their gradient enters it: once a pass,
+  /// whatever the depth.
   bool interior = false;
   std::string reason;  // "reshape wants contiguous values"
 };

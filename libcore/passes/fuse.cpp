@@ -50,7 +50,8 @@ class PatternFuser {
       const Node& producer = fuser_.node(at);
       std::string against = fuser_.reason_against(sum.inputs[side]);
       if (sum.inputs[0] == sum.inputs[1]) against = "both sides of the add are the same value";
-      const bool taken = pattern->activation(producer) != Activation::kNone || producer.input(static_cast<size_t>(pattern->residual)) != kNoValue;
+      const bool taken =
+          pattern->activation(producer) != Activation::kNone || producer.input(static_cast<size_t>(pattern->residual)) != kNoValue;
       if (against.empty() && taken) against = "an activation or residual is there already";
       if (!against.empty()) {
         reason = cat(pattern->op, " + add: ", against);
@@ -80,7 +81,8 @@ class PatternFuser {
     const bool residual = pattern->residual >= 0 && made.input(static_cast<size_t>(pattern->residual)) != kNoValue;
     std::string against = fuser_.reason_against(node.inputs[0]);
     if (against.empty() && pattern->activation(made) != Activation::kNone) against = "an activation is there already";
-    if (against.empty() && residual && pattern->residual_with_relu_only && activation != Activation::kRelu) against = "with a residual, only relu is taken";
+    if (against.empty() && residual && pattern->residual_with_relu_only && activation != Activation::kRelu)
+      against = "with a residual, only relu is taken";
     const std::string what = cat(pattern->op, " + ", node.op->name);
     if (against.empty()) {
       fuser_.merge(n, inner, pattern->with_activation(made, activation), what);

@@ -2,12 +2,13 @@
 
 namespace galley {
 
-Fuser::Fuser(Graph& graph) : graph_(graph), nodes_(graph.nodes()), producers_(graph.producers()), users_(graph.users()), gone_(nodes_.size()) {
+Fuser::Fuser(Graph& graph)
+    : graph_(graph), nodes_(graph.nodes()), producers_(graph.producers()), users_(graph.users()), gone_(nodes_.size()) {
   for (const auto& [name, id] : graph.outputs()) outputs_.insert(id);
 }
 
 std::string Fuser::reason_against(ValueId id) const {
-  if (is_output(id)) return "an output of the graph lies between";
+  if (is_output(id)) return "the value between is an output of the graph";
   const size_t readers = users(id).size();
   return readers == 1 ? "" : cat("the value between has ", readers, " readers");
 }

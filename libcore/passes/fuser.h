@@ -1,6 +1,6 @@
 #pragma once
-// Fuser: merges neighbouring nodes of a graph into one, keeping track of who makes and reads each value. What fusion passes and the rewrites of back
-// ends are written with.
+// Fuser: merges neighbouring nodes of a graph into one, keeping track of who makes and reads each value. What fusion passes and the
+// rewrites of back ends are written with.
 
 #include <set>
 #include <string>

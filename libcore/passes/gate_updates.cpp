@@ -6,7 +6,8 @@ namespace galley {
 
 void gate_updates(Graph& graph, ValueId value, const std::string& state) {
   std::deque<Node> others, updates;
-  for (Node& node : graph.nodes()) (node.phase == Phase::kUpdate || !node.op->updates.empty() ? updates : others).push_back(std::move(node));
+  for (Node& node : graph.nodes())
+    (node.phase == Phase::kUpdate || !node.op->updates.empty() ? updates : others).push_back(std::move(node));
   graph.set_nodes(std::move(others));
   if (updates.empty()) return;
   TensorType type;

@@ -5,8 +5,8 @@
 
 namespace galley {
 
-/// Moves nodes that depend on constants and on parameters and buffers that the graph does not update to the front: a program runs them when these
-/// change. Returns how many there are.
+/// Moves nodes that depend on constants and on parameters and buffers that the graph does not update to the front: a program runs them when
+/// these change. Returns how many there are.
 size_t hoist_prepare(Graph& graph);
 
 }  // namespace galley

@@ -90,7 +90,8 @@ bool IntegerDomain::name_layers(const Graph& graph, size_t n, const std::vector<
 }
 
 ValueId IntegerDomain::watched(const Graph& graph, ValueId id) const {
-  for (int n = producers_[static_cast<size_t>(id)]; n >= 0 && graph.nodes()[static_cast<size_t>(n)].op->view(); n = producers_[static_cast<size_t>(id)]) {
+  for (int n = producers_[static_cast<size_t>(id)]; n >= 0 && graph.nodes()[static_cast<size_t>(n)].op->view();
+       n = producers_[static_cast<size_t>(id)]) {
     id = graph.nodes()[static_cast<size_t>(n)].inputs[0];
   }
   return id;

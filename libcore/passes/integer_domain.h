@@ -1,5 +1,6 @@
 #pragma once
-// Which operators of a graph run on integers, and which values are integers: the analysis that plan and conversion of passes/quantize.h share.
+// Which operators of a graph run on integers, and which values are integers: the analysis that plan and conversion of passes/quantize.h
+// share.
 
 #include <functional>
 #include <map>
@@ -28,7 +29,9 @@ class IntegerDomain {
   /// Names of the weights of a recurrent node, the input's and the state's: its layers. Empty for other nodes.
   const std::vector<std::string>& recurrent_layers(size_t node) const { return recurrent_layers_[node]; }
   /// All layers of a node: none, one or two.
-  std::vector<std::string> layers(size_t node) const { return layers_[node].empty() ? recurrent_layers_[node] : std::vector<std::string>{layers_[node]}; }
+  std::vector<std::string> layers(size_t node) const {
+    return layers_[node].empty() ? recurrent_layers_[node] : std::vector<std::string>{layers_[node]};
+  }
   /// Some operator on integers reads the value as one.
   bool wanted(ValueId id) const { return wanted_[static_cast<size_t>(id)]; }
   /// A node makes the value as integers.
@@ -62,8 +65,8 @@ class IntegerDomain {
 /// What recipes, files and reports call the layer: "conv2d", "linear", "batch_norm", "lstm".
 inline std::string layer_type(const Node& node) { return std::string(family_of(*node.op).name); }
 
-/// Why layers stay in float, by their names; the others are quantized. Throws (kRecipe) naming every layer without a kernel for its scheme where
-/// fallback is kError. The graph has no dead nodes.
+/// Why layers stay in float, by their names; the others are quantized. Throws (kRecipe) naming every layer without a kernel for its scheme
+/// where fallback is kError. The graph has no dead nodes.
 std::map<std::string, std::string> layers_in_float(const Graph& graph, const QuantizeConfig& config);
 
 }  // namespace galley

@@ -24,7 +24,7 @@ int order_updates(Graph& graph) {
   for (size_t n = 0; n < nodes.size(); ++n) {
     if (nodes[n].phase == Phase::kForward) last_forward = static_cast<int>(n);
   }
-  // slot[n]: the node stands behind the slot-th node of the other phases. Updates keep their order within a slot, which respects their
+  // slot[n]: the node follows the slot-th node of the other phases. Updates keep their order within a slot, which respects their
   // dependencies on each other because a later one's slot is never smaller.
   std::vector<int> made_at(graph.value_count(), -1);
   std::vector<int> last_read(graph.value_count(), -1);  // by memory, by nodes that are not moved
@@ -50,7 +50,7 @@ int order_updates(Graph& graph) {
         slot = std::max(slot, last_read[static_cast<size_t>(memory)]);
       }
       updates.emplace_back(slot, n);
-      // A later update that reads the same memory stays behind this one.
+      // A later update that reads the same memory stays after this one.
       for (ValueId id : node.inputs) {
         if (id != kNoValue) {
           int& read = last_read[static_cast<size_t>(base[static_cast<size_t>(id)])];

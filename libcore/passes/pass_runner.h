@@ -15,8 +15,8 @@ void set_pass_log(bool on);
 
 class PassRunner {
  public:
-  /// `pipeline` is for messages. The graph is checked (verify) after each pass in debug builds, and where the environment variable GALLEY_CHECK_PASSES
-  /// is set, as the tests do.
+  /// `pipeline` is for messages. The graph is checked (verify) after each pass in debug builds, and where the environment variable
+  /// GALLEY_CHECK_PASSES is set, as the tests do.
   PassRunner(std::string_view pipeline, Graph& graph) : pipeline_(pipeline), graph_(graph) {}
 
   /// Runs `pass(graph)` and returns its result.

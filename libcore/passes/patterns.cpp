@@ -90,7 +90,8 @@ std::optional<BatchNormPattern> BatchNorms::match(const Node& node) const {
   }
   if (!node.is("batch_norm")) return std::nullopt;
   const auto& attrs = node.attrs<BatchNormAttrs>();
-  if (const auto statistics = running_.find(node.outputs[1]); statistics != running_.end()) std::tie(found.mean, found.var) = statistics->second;
+  if (const auto statistics = running_.find(node.outputs[1]); statistics != running_.end())
+    std::tie(found.mean, found.var) = statistics->second;
   found.eps = attrs.eps;
   found.activation = attrs.activation;
   return found;
@@ -98,7 +99,8 @@ std::optional<BatchNormPattern> BatchNorms::match(const Node& node) const {
 
 Node BatchNorms::frozen(const Node& node) const {
   const std::optional<BatchNormPattern> norm = match(node);
-  GALLEY_ASSERT(norm && norm->mean != kNoValue && norm->activation == Activation::kNone && node.input(3) == kNoValue, "a batch norm of the captured model");
+  GALLEY_ASSERT(norm && norm->mean != kNoValue && norm->activation == Activation::kNone && node.input(3) == kNoValue,
+                "a batch norm of the captured model");
   auto attrs = std::make_shared<BatchNormInferenceAttrs>();
   attrs->eps = norm->eps;
   Node made = node;

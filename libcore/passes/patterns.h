@@ -1,6 +1,6 @@
 #pragma once
-// Patterns of neighbours that rewrites look for: operators that take an activation, a residual or a batch norm into themselves, and batch norms with their
-// running statistics. The same for every back end.
+// Patterns of neighbours that rewrites look for: operators that take an activation, a residual or a batch norm into themselves, and batch
+// norms with their running statistics. The same for every back end.
 
 #include <map>
 #include <optional>

@@ -19,11 +19,11 @@ using GradientMap = std::map<ValueId, ValueId>;
 
 struct TrainingPasses {
   PrecisionPolicy precision;
-  std::function<void(Graph&)> round;                                    ///< Rounds weights and values (quantization-aware training); may be empty.
+  std::function<void(Graph&)> round;  ///< Rounds weights and values (quantization-aware training); may be empty.
   std::vector<std::string> trained;                                     ///< Named inputs whose gradients are taken.
   std::function<void(Graph&, const GradientMap&)> updates;              ///< Appends what is done with the gradients.
   std::function<RecomputeChoice(const Graph& differentiated)> recompute;  ///< What is computed again in the backward pass; may be empty.
-  std::function<void(Graph&)> guard;                                    ///< Puts updates under the condition that the loss is finite; may be empty.
+  std::function<void(Graph&)> guard;  ///< Puts updates under the condition that the loss is finite; may be empty.
 };
 /// A captured training graph with the scalar output "loss" -> forward, backward and updates. Returns what was fused and what declined.
 PassReport training_passes(Graph& graph, const Target& target, const TrainingPasses& how);
@@ -33,8 +33,8 @@ struct InferencePasses {
   std::function<void(Graph&)> capture;  ///< Declares further outputs; may be empty.
   std::function<void(Graph&)> round;    ///< Rounds where conversion will (evaluation of a quantization-aware training); may be empty.
 };
-/// A captured evaluation graph -> the folded and fused graph that calibration names and conversion reads, the same on every machine. Returns
-/// what was fused and what declined.
+/// A captured evaluation graph -> the folded and fused graph that calibration names and conversion reads, the same on every machine.
+/// Returns what was fused and what declined.
 PassReport inference_passes(Graph& graph, const InferencePasses& how = {});
 
 /// The result of inference_passes -> its form on integers.
@@ -45,8 +45,8 @@ struct CompileReport {
   PassReport rewrites;       ///< The back end's, before and after layout.
   size_t prepare_nodes = 0;  ///< The first nodes, which run once.
 };
-/// Any graph -> the graph of a program: the back end's rewrites, the order of updates, memory formats. The memory plan follows when kernels, and so
-/// their scratch memory, are chosen.
+/// Any graph -> the graph of a program: the back end's rewrites, the order of updates, memory formats. The memory plan follows when
+/// kernels, and so their scratch memory, are chosen.
 CompileReport compile_passes(Graph& graph, const Target& target, LayoutOptions layout);
 
 }  // namespace galley

@@ -19,9 +19,16 @@ struct Block {
 class Planner {
  public:
   Planner(const Graph& graph, const std::vector<int64_t>& scratch, int64_t guard, size_t prepare_nodes)
-      : graph_(graph), scratch_(scratch), guard_(guard), prepare_nodes_(static_cast<int>(prepare_nodes)), block_of_(graph.value_count(), -1), named_of_(graph.value_count(), kNoValue),
-        result_of_(graph.value_count(), -1), is_result_(graph.value_count(), false) {
-    for (const auto& [name, id] : graph.outputs()) is_result_[static_cast<size_t>(id)] = graph.type(id).elements() == 1 && graph.type(id).bytes() <= kAlignment;
+      : graph_(graph),
+        scratch_(scratch),
+        guard_(guard),
+        prepare_nodes_(static_cast<int>(prepare_nodes)),
+        block_of_(graph.value_count(), -1),
+        named_of_(graph.value_count(), kNoValue),
+        result_of_(graph.value_count(), -1),
+        is_result_(graph.value_count(), false) {
+    for (const auto& [name, id] : graph.outputs())
+      is_result_[static_cast<size_t>(id)] = graph.type(id).elements() == 1 && graph.type(id).bytes() <= kAlignment;
   }
 
   MemoryPlan run() {
@@ -52,7 +59,8 @@ class Planner {
       const Block& block = blocks_[static_cast<size_t>(block_of_[v])];
       plan.values[v] = {is_prepared(block) ? MemorySlot::Region::kPrepared : MemorySlot::Region::kArena, kNoValue, block.offset, bytes};
     }
-    for (const auto& [node, block] : scratch_block_) plan.scratch_offsets[static_cast<size_t>(node)] = blocks_[static_cast<size_t>(block)].offset;
+    for (const auto& [node, block] : scratch_block_)
+      plan.scratch_offsets[static_cast<size_t>(node)] = blocks_[static_cast<size_t>(block)].offset;
     return plan;
   }
 
@@ -95,7 +103,9 @@ class Planner {
       const ValueId in = node.input(static_cast<size_t>(reuse.input));
       if (reuse.output != static_cast<int>(o) || in == kNoValue) continue;
       const auto source = static_cast<size_t>(in);
-      if (block_of_[source] < 0 || graph_.type(in).bytes() != graph_.type(id).bytes() || std::count(node.inputs.begin(), node.inputs.end(), in) > 1) continue;
+      if (block_of_[source] < 0 || graph_.type(in).bytes() != graph_.type(id).bytes() ||
+          std::count(node.inputs.begin(), node.inputs.end(), in) > 1)
+        continue;
       // The memory must die here: no view or earlier owner of it is read later.
       Block& block = blocks_[static_cast<size_t>(block_of_[source])];
       if (block.last > index || (block.first < prepare_nodes_ && index >= prepare_nodes_) || graph_.type(in).format.is_blocked()) continue;
@@ -136,7 +146,8 @@ class Planner {
       std::vector<std::pair<int64_t, int64_t>> taken;  // [begin, end) of placed blocks alive at the same time
       for (size_t p : placed) {
         const Block& other = blocks_[p];
-        if (other.first <= block.last && block.first <= other.last) taken.emplace_back(other.offset, other.offset + aligned(other.bytes + guard_));
+        if (other.first <= block.last && block.first <= other.last)
+          taken.emplace_back(other.offset, other.offset + aligned(other.bytes + guard_));
       }
       std::sort(taken.begin(), taken.end());
       int64_t offset = 0;
@@ -177,7 +188,8 @@ std::string find_overlap(const Graph& graph, const MemoryPlan& plan, const std::
   std::vector<int64_t> stamp(graph.value_count(), -1);
   int64_t next = 0;
   const auto range = [&](const MemorySlot& p, auto&& visit) {
-    for (int64_t cell = p.offset / kAlignment; cell < (p.offset + std::max<int64_t>(p.bytes, 1) + kAlignment - 1) / kAlignment; ++cell) visit(owner[static_cast<size_t>(cell)]);
+    for (int64_t cell = p.offset / kAlignment; cell < (p.offset + std::max<int64_t>(p.bytes, 1) + kAlignment - 1) / kAlignment; ++cell)
+      visit(owner[static_cast<size_t>(cell)]);
   };
   int index = 0;
   const auto check = [&](ValueId id, std::string_view reader) -> std::string {
@@ -194,7 +206,9 @@ std::string find_overlap(const Graph& graph, const MemoryPlan& plan, const std::
       if (!wrong.empty()) return wrong;
     }
     if (plan.scratch_offsets[static_cast<size_t>(index)] >= 0) {
-      range({MemorySlot::Region::kArena, kNoValue, plan.scratch_offsets[static_cast<size_t>(index)], scratch_bytes[static_cast<size_t>(index)]}, [&](int64_t& o) { o = -2; });
+      range({MemorySlot::Region::kArena, kNoValue, plan.scratch_offsets[static_cast<size_t>(index)],
+             scratch_bytes[static_cast<size_t>(index)]},
+            [&](int64_t& o) { o = -2; });
       for (ValueId id : node.inputs) {
         const std::string wrong = id == kNoValue ? "" : check(id, "its own scratch");
         if (!wrong.empty()) return wrong;

@@ -29,7 +29,7 @@ struct MemoryPlan {
   int in_place = 0;                      // outputs that took an input's memory
 };
 
-/// `scratch_bytes`: scratch of each node's kernel (empty: none). Alignment is 64 bytes; `guard` bytes stay free behind every value.
+/// `scratch_bytes`: scratch of each node's kernel (empty: none). Alignment is 64 bytes; `guard` bytes stay free after every value.
 /// The first `prepare_nodes` nodes run once, the others again and again: what the first make and the others read has a region of its own.
 /// Largest values are placed first, each at the lowest offset that is free over its whole life.
 MemoryPlan plan_memory(const Graph& graph, const std::vector<int64_t>& scratch_bytes, int64_t guard = 0, size_t prepare_nodes = 0);

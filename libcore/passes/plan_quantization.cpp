@@ -57,7 +57,8 @@ class MapChooser {
     // Observers that search take milliseconds a value.
     std::vector<QuantParams> params(chosen.size());
     parallel_for(static_cast<int64_t>(chosen.size()), 1, [&](int64_t begin, int64_t end) {
-      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) params[i] = choose_params(statistics(chosen[i].first), *chosen[i].second);
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+        params[i] = choose_params(statistics(chosen[i].first), *chosen[i].second);
     });
     for (size_t i = 0; i < chosen.size(); ++i) maps_[chosen[i].first] = params[i];
     // Trained ranges are those that the training rounded to: each value keeps its own.
@@ -71,7 +72,8 @@ class MapChooser {
   /// Of the value's own map over what calibration saw; NaN where it has none, or where training left a range alone.
   double sqnr_db(ValueId id) const {
     const auto found = maps_.find(id);
-    return found == maps_.end() || config_.method == QuantMethod::kQat ? kUnknown : histogram_sqnr_db(statistics(id).histogram(), found->second);
+    return found == maps_.end() || config_.method == QuantMethod::kQat ? kUnknown
+                                                                       : histogram_sqnr_db(statistics(id).histogram(), found->second);
   }
 
  private:
@@ -83,7 +85,8 @@ class MapChooser {
     for (ValueId input : node.inputs) {
       const ValueId root = domain_.map_of(input);
       QuantParams& own = maps_.at(root);
-      if (own == target || own.dtype != target.dtype || !(target.scale <= kLargestShare * own.scale) || !shared.insert(root).second) continue;
+      if (own == target || own.dtype != target.dtype || !(target.scale <= kLargestShare * own.scale) || !shared.insert(root).second)
+        continue;
       own = target;
     }
   }
@@ -104,8 +107,10 @@ Graph live_part(const Graph& fused) {
 
 std::string refusal(const std::vector<LayerPlan>& without) {
   constexpr size_t kShown = 8;
-  std::string text = cat(without.size(), without.size() == 1 ? " layer has" : " layers have", " no integer kernel for the scheme asked for");
-  for (size_t i = 0; i < std::min(kShown, without.size()); ++i) text += cat("\n  ", without[i].name, " (", without[i].type, "): ", without[i].float_reason);
+  std::string text =
+      cat(without.size(), without.size() == 1 ? " layer has" : " layers have", " no integer kernel for the scheme asked for");
+  for (size_t i = 0; i < std::min(kShown, without.size()); ++i)
+    text += cat("\n  ", without[i].name, " (", without[i].type, "): ", without[i].float_reason);
   if (without.size() > kShown) text += cat("\n  and ", without.size() - kShown, " more");
   return text;
 }
@@ -115,7 +120,8 @@ std::string refusal(const std::vector<LayerPlan>& without) {
 QuantizeRule layer_rule(std::string_view type) {
   ensure_ops_registered();
   for (const OpDef* op : all_ops()) {
-    const bool layer = op->quantize == QuantizeRule::kProduct || op->quantize == QuantizeRule::kScale || op->quantize == QuantizeRule::kRecurrent;
+    const bool layer =
+        op->quantize == QuantizeRule::kProduct || op->quantize == QuantizeRule::kScale || op->quantize == QuantizeRule::kRecurrent;
     if (layer && family_of(*op).name == type) return op->quantize;
   }
   return QuantizeRule::kFloat;
@@ -133,11 +139,14 @@ int64_t QuantizationPlan::quantized_layers() const {
 }
 
 std::string QuantizationPlan::dtype() const {
-  const int64_t nibbles = std::count_if(layers.begin(), layers.end(), [](const LayerPlan& layer) { return layer.float_reason.empty() && layer.bits == 4; });
+  const int64_t nibbles =
+      std::count_if(layers.begin(), layers.end(), [](const LayerPlan& layer) { return layer.float_reason.empty() && layer.bits == 4; });
   return nibbles == 0 ? "int8" : nibbles == quantized_layers() ? "int4" : "int8 and int4";
 }
 
-std::string QuantizationPlan::str() const { return cat(method_name(method), ": ", quantized_layers(), " of ", layers.size(), " layers in ", dtype()); }
+std::string QuantizationPlan::str() const {
+  return cat(method_name(method), ": ", quantized_layers(), " of ", layers.size(), " layers in ", dtype());
+}
 
 std::vector<QuantizableLayer> quantizable_layers(const Graph& fused) {
   const Graph graph = live_part(fused);
@@ -168,7 +177,9 @@ std::map<std::string, std::string> layers_in_float(const Graph& graph, const Qua
     }
   }
   if (!without.empty() && config.fallback == QuantFallback::kError) {
-    throw Error(ErrorCode::kRecipe, refusal(without)).key("quantize.fallback").suggest("quantize.fallback=float leaves them in float, or name them in quantize.overrides with keep: float");
+    throw Error(ErrorCode::kRecipe, refusal(without))
+        .key("quantize.fallback")
+        .suggest("quantize.fallback=float leaves them in float, or name them in quantize.overrides with keep: float");
   }
   return float_reasons;
 }

@@ -14,10 +14,10 @@
 
 namespace galley {
 
-/// A layer with weights: a convolution, a linear layer, a batch norm that was not folded and runs on integers as a depthwise product, or one of the two
-/// weights of a recurrent layer.
+/// A layer with weights: a convolution, a linear layer, a batch norm that was not folded and runs on integers as a depthwise product, or
+/// one of the two weights of a recurrent layer.
 struct LayerPlan {
-  std::string name;          // the module's path, with ".2" where a path has several; of recurrent layers the weight's own name: "rnn.weight_hh_l0"
+  std::string name;  // the module's path, with ".2" where a path has several; of recurrent layers the weight's own name: "rnn.weight_hh_l0"
   std::string type;          // "conv2d", "linear", "batch_norm", "lstm", "gru", "rnn"
   std::string scheme;        // for people: "int8 per channel symmetric, uint8 affine (mse)"; "float"
   std::string float_reason;  // "": quantized; else "override", "goal", "no kernel: ..."

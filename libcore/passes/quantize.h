@@ -22,13 +22,13 @@ struct QuantizableLayer {
 /// Layers with weights that the method can be asked about, in the graph's order. batch_norm: only those not folded, of rank 4.
 std::vector<QuantizableLayer> quantizable_layers(const Graph& fused);
 
-/// What the conversion of this graph is to be. `calibration` is wanted by kStatic and kQat alone. QuantizeConfig::layers is looked up by
+/// How this graph is converted. Only kStatic and kQat need `calibration`. QuantizeConfig::layers is looked up by
 /// the quant_name of a layer's result. Throws (kRecipe) naming every layer without a kernel for its scheme
 /// where fallback is kError, (kInput) for a value without statistics.
 ///
-/// Which operators run on integers (static): convolutions and linear layers as their schemes say; of the others, those that have an integer form,
-/// read at least one integer value, and whose result an operator on integers wants. So nothing is quantized for nobody, and a result goes
-/// from layer to layer as integers. Inputs of a concat take over its map unless they would lose more than two bits.
+/// Which operators run on integers (static): convolutions and linear layers as their schemes say; of the others, those that have an integer
+/// form, read at least one integer value, and whose result an operator on integers reads. So no value is quantized without a reader, and a
+/// result goes from layer to layer as integers. Inputs of a concat take over its map unless they would lose more than two bits.
 QuantizationPlan plan_quantization(const Graph& fused, const QuantizeConfig& config, const Calibration* calibration);
 
 /// A named array that a converted graph reads, or that its file holds beside for readers of it.
@@ -52,13 +52,13 @@ struct ConvertReport {
   std::vector<QuantizedTensor> tensors;
 };
 
-/// Rewrites the graph. Tensors of a layer L: L.weight (i8; 4 bits: u8, packed), L.weight_scale, L.weight_zero_point, L.bias, and of a layer left in
-/// float L.weight and L.bias with the batch norm folded in; L.input_scale, L.input_zero_point, L.output_scale, L.output_zero_point repeat the
-/// plan's maps. Throws (kInput) where the plan is not of this graph.
+/// Rewrites the graph. Tensors of a layer L: L.weight (i8; 4 bits: u8, packed), L.weight_scale, L.weight_zero_point, L.bias, and of a layer
+/// left in float L.weight and L.bias with the batch norm folded in; L.input_scale, L.input_zero_point, L.output_scale, L.output_zero_point
+/// repeat the plan's maps. Throws (kInput) where the plan is not of this graph.
 ConvertReport convert_quantized(Graph& fused, const QuantizationPlan& plan);
 
-/// The values that conversion needs, from the float model's parameters: a graph of parameters and buffers alone with outputs "L.weight" and "L.bias"
-/// for each layer whose values are computed (folded), and the names of the parameters that the others are.
+/// The values that conversion needs, from the float model's parameters: a graph of parameters and buffers alone with outputs "L.weight" and
+/// "L.bias" for each layer whose values are computed (folded), and the names of the parameters that the others are.
 struct LayerConstants {
   Graph graph;
   std::map<std::string, std::string> parameters;  // by tensor ("fc.weight"): the model's own name

@@ -10,7 +10,8 @@ namespace {
 /// Rewrites readers of the second half of the graph, cloning what they need.
 class Recomputer {
  public:
-  Recomputer(Graph& graph, const RecomputeChoice& choice) : graph_(graph), choice_(choice), producers_(graph.producers()), old_(graph.nodes()) {
+  Recomputer(Graph& graph, const RecomputeChoice& choice)
+      : graph_(graph), choice_(choice), producers_(graph.producers()), old_(graph.nodes()) {
     for (const auto& [name, id] : graph.outputs()) kept_.insert(id);
     clones_.assign(graph.value_count(), kNoValue);
   }

@@ -11,7 +11,7 @@ namespace galley {
 struct PassReport {
   std::vector<std::string> done;
   std::vector<std::string> declined;
-  int widened = 0;  ///< Operators on 16-bit values that compute in f32 between casts, for want of a kernel.
+  int widened = 0;  ///< Operators on 16-bit values that compute in f32 between casts, since they have no kernel.
 
   void add(PassReport other) {
     done.insert(done.end(), std::make_move_iterator(other.done.begin()), std::make_move_iterator(other.done.end()));
