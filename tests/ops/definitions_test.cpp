@@ -93,7 +93,7 @@ TEST_P(EveryDefinition, EndsInPrimitivesWithTheSameResults) {
     for (size_t o = 0; o < node.outputs.size(); ++o) {
       const ValueId id = expanded.find_output(cat("value", n, "_", o));
       TensorType type = made->graph.type(node.outputs[o]);
-      type.format = {};  // definitions know no formats
+      if (node.op->composite()) type.format = {};  // definitions know no formats
       EXPECT_EQ(expanded.type(id), type) << node.op->name << " output " << o;
       // Both are in double; sums may be taken in another order.
       EXPECT_LE(difference(got.at(id), want.at(node.outputs[o])), 1e-12) << node.op->name << " output " << o;
