@@ -162,11 +162,15 @@ LayoutMode Session::layout() const {
   return LayoutMode::kAuto;
 }
 
-std::shared_ptr<const Backend> Session::backend(int threads) const {
+std::shared_ptr<const Backend> Session::backend(int threads) const { return backend(threads, recipe_.precision.chains); }
+
+std::shared_ptr<const Backend> Session::backend_without_chains() const { return backend(0, false); }
+
+std::shared_ptr<const Backend> Session::backend(int threads, bool chains) const {
   return open_backend(recipe_.device.str(), {.threads = threads > 0 ? threads : static_cast<int>(this->threads()),
                                              .memory_format = layout(),
                                              .winograd = recipe_.precision.winograd,
-                                             .chains = recipe_.precision.chains});
+                                             .chains = chains});
 }
 
 BatchTypes Session::input_types(int64_t batch) const {

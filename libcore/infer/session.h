@@ -54,6 +54,8 @@ class Session {
   /// The back end of the recipe's device, threads and memory format. `threads`: instead of the recipe's; 0: those. Throws Error (kResource)
   /// where there is no such device.
   std::shared_ptr<const Backend> backend(int threads = 0) const;
+  /// For programs whose values are watched by name: each element-wise function runs as a node of its own, whatever precision.chains says.
+  std::shared_ptr<const Backend> backend_without_chains() const;
 
   /// The source of a split ("train", "val", "test"), opened once; follows `from`.
   std::shared_ptr<const Source> source(const std::string& split);
@@ -87,6 +89,8 @@ class Session {
   void initialize(const std::vector<ParameterSpec>& parameters, ParameterStore& store) const;
 
  private:
+  std::shared_ptr<const Backend> backend(int threads, bool chains) const;
+
   Session(const Recipe& recipe, bool without_data);
   void find_vocabulary(bool without_data);
   void find_input_shape();

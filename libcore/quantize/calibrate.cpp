@@ -92,7 +92,7 @@ class Calibrator::Watch : public NodeObserver {
   std::vector<Slot> slots_;
 };
 
-Calibrator::Calibrator(Session& session) : session_(session), engine_(session.backend()) {
+Calibrator::Calibrator(Session& session) : session_(session), engine_(session.backend_without_chains()) {
   const Recipe& recipe = session.recipe();
   const CalibrationSection& wanted = recipe.data.calibration;
   const int64_t micro = recipe.train.batch ? recipe.train.batch->micro.value_or(recipe.train.batch->global) : 32;

@@ -80,6 +80,23 @@ class Calibrate : public ::testing::Test {
   std::map<std::string, std::string> weights;
 };
 
+TEST_F(Calibrate, WatchesEachFunctionOfAChain) {
+  write_text(folder + "/chain.yaml",
+             "recipe: 1\nname: chain\nthreads: 2\nmodel:\n  type: layers\n  input: {shape: [1, 28, 28]}\n  layers:\n"
+             "    - {name: conv, type: conv2d, out_channels: 4, kernel_size: 3}\n    - {name: first, type: elu}\n    - {name: second, type: mish}\n"
+             "    - {name: third, type: softplus}\n    - {name: pool, type: adaptive_avg_pool2d, output_size: 1}\n    - {name: flat, type: flatten}\n"
+             "    - {name: fc, type: linear, out_features: 4}\nloss: cross_entropy\ndata:\n  root: " + folder +
+                 "\n  train: {source: {type: tensors, path: inputs.safetensors}, workers: 1}\n  val: {source: {type: synthetic, samples: 10}, batch: 4}\n"
+                 "train: {duration: 2 steps, batch: 6, optimizer: {type: sgd, lr: 0.05}}\n");
+  const Outcome trained = run("galley-train", {folder + "/chain.yaml", "-o", folder + "/chain", "-q"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  const Outcome made = run("galley-calibrate", {folder + "/chain", "-o", folder + "/chain.calib"});
+  ASSERT_EQ(made.code, 0) << made.err;
+  const std::string shown = run("galley-calibrate", {"--show", folder + "/chain.calib"}).out;
+  for (const std::string function : {"first.elu", "second.mish", "third.softplus"})
+    EXPECT_NE(shown.find(function), std::string::npos) << shown;
+}
+
 TEST_F(Calibrate, RangesAreThoseOfTheValues) {
   const Outcome outcome = calibrate("stats.calib", {"data.calibration.batch=8"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
