@@ -37,7 +37,8 @@ void compare_layers(Session& first, Session& second, const CompareOptions& optio
   std::map<std::string, ValueId> there = module_results(fused ? make_inference(first.capture_inference(input), nullptr).graph : plain.graph);
   std::vector<std::string> modules;
   for (const ParameterSpec& spec : plain.parameters) {
-    const bool product = spec.module_type == "conv2d" || spec.module_type == "linear";
+    const OpDef* op = find_op_or_null(spec.module_type);  // a layer with an operator has its name
+    const bool product = op != nullptr && op->quantize == QuantizeRule::kProduct;
     if (!product || (!modules.empty() && modules.back() == spec.module) || !there.contains(spec.module)) continue;
     modules.push_back(spec.module);
     comparison.layers.push_back({spec.module, spec.module_type, {}});

@@ -8,9 +8,9 @@
 namespace galley {
 namespace {
 
-/// What train.freeze selects: parameters that are not trained, and batch norms that keep their statistics.
+/// What train.freeze selects: parameters that are not trained, and modules that keep their statistics, if they are batch norms.
 struct Frozen {
-  std::set<std::string> parameters, batch_norms;
+  std::set<std::string> parameters, statistics;
 };
 
 Frozen frozen_of(const Recipe& recipe, const std::vector<ParameterSpec>& all) {
@@ -22,7 +22,7 @@ Frozen frozen_of(const Recipe& recipe, const std::vector<ParameterSpec>& all) {
     for (int64_t index : selector.select(items, cat("train.freeze.", i))) {
       const ParameterSpec& spec = all[static_cast<size_t>(index)];
       if (spec.role == ValueRole::kParameter) frozen.parameters.insert(spec.name);
-      if (spec.module_type == "batch_norm" && item.batch_norm == FrozenBatchNorm::kFrozen) frozen.batch_norms.insert(spec.module);
+      if (item.batch_norm == FrozenBatchNorm::kFrozen) frozen.statistics.insert(spec.module);
     }
   }
   return frozen;
@@ -36,9 +36,9 @@ BuilderOptions builder_options(const Session& session, const BatchTypes& types) 
   TaskCapture capture(names, session.model(), session.info(), types.fields, {.mode = Mode::kEvaluation});
   capture.model();
   Frozen frozen = frozen_of(session.recipe(), capture.take_parameters());
-  if (!frozen.batch_norms.empty()) {
-    options.frozen_batch_norm = [norms = std::move(frozen.batch_norms)](std::string_view path) {
-      return norms.count(std::string(path)) != 0;
+  if (!frozen.statistics.empty()) {
+    options.frozen_batch_norm = [modules = std::move(frozen.statistics)](std::string_view path) {
+      return modules.count(std::string(path)) != 0;
     };
   }
   return options;
