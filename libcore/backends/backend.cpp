@@ -57,7 +57,7 @@ bool Backend::has_kernel(const Graph& graph, const Node& node, Stage stage) cons
       if (i >= node.op->inputs.size() || node.op->inputs[i].kind != PortKind::kWeight) lay(asked.context.inputs[i]);
     }
     for (size_t o = 0; o < asked.context.outputs.size(); ++o) {
-      if (node.op->outputs[o].kind != PortKind::kWeight) lay(asked.context.outputs[o]);
+      if (o >= node.op->outputs.size() || node.op->outputs[o].kind != PortKind::kWeight) lay(asked.context.outputs[o]);
     }
   }
   const Kernel* kernel = choose(asked).kernel;

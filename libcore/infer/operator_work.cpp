@@ -268,7 +268,8 @@ Graph graph_of(const OperatorCase& wanted, const std::string& text) {
 }
 
 struct OperatorParts {
-  explicit OperatorParts(bool winograd) : engine(open_backend("cpu", {.memory_format = LayoutMode::kChannelsLast, .winograd = winograd})) {}
+  OperatorParts(std::string_view device, bool winograd)
+      : engine(open_backend(device, {.memory_format = LayoutMode::kChannelsLast, .winograd = winograd})) {}
   Engine engine;
   std::unique_ptr<Execution> execution;
 };
@@ -315,7 +316,7 @@ std::string plain_case(const OpDef& op) {
   std::string text = cat(op.name, ":");
   for (size_t i = 0; i < inputs; ++i) text += cat(i == 0 ? "" : "+", op.inputs[i].optional ? "-" : "16x64x56x56");
   try {
-    OperatorParts parts(/*winograd=*/true);
+    OperatorParts parts(backend_rows().front().name, /*winograd=*/true);
     compile_case(parts.engine, parse_case(text), text);
   } catch (const Error&) {
     return "";  // it takes other shapes: such operators name their cases, which a test holds
@@ -342,10 +343,10 @@ std::vector<std::string> operator_cases(const std::string& name) {
   return cases;
 }
 
-BenchmarkWork operator_work(const std::string& text, bool winograd) {
+BenchmarkWork operator_work(const std::string& text, bool winograd, std::string_view device) {
   const OperatorCase wanted = parse_case(text);
   const OpDef& op = find_op(wanted.op);
-  const auto parts = std::make_shared<OperatorParts>(winograd);
+  const auto parts = std::make_shared<OperatorParts>(device, winograd);
   const std::shared_ptr<const Program> program = compile_case(parts->engine, wanted, text);
   parts->execution = parts->engine.bind(program);
   ParameterStore& store = parts->engine.store();
@@ -370,6 +371,7 @@ BenchmarkWork operator_work(const std::string& text, bool winograd) {
   }
   work.row.recipe = "op";
   work.row.what = text;
+  work.row.device = device;
   work.row.threads = compute_threads();
   work.run = [execution = parts->execution.get()] {
     execution->run();

@@ -87,9 +87,8 @@ void set_number_option(Options& attributes, std::string_view name, double value)
 
 /// As which activation another operator may take this node; nullopt: as none.
 std::optional<Activation> activation_of(const Node& node);
-/// The activation of x, and its derivative there.
+/// The activation of x.
 double activate(Activation activation, double x);
-double activation_slope(Activation activation, double x);
 
 using ScalarFunction = std::function<double(double)>;
 /// The function of an operator of QuantizeRule::kTable with its attributes.

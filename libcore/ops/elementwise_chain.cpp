@@ -41,6 +41,12 @@ Cost cost(const OpContext& c) {
   return operand_cost(c, static_cast<double>(flops) * static_cast<double>(c.out(0).elements()));
 }
 
+std::vector<InPlace> any_input() {
+  std::vector<InPlace> pairs;
+  for (int i = 0; i < kChainInputs; ++i) pairs.push_back({0, i});
+  return pairs;
+}
+
 void define(Expansion& e) {
   std::vector<Value> values;
   for (size_t i = 0; i < e.input_count(); ++i) values.push_back(e.in(i));
@@ -63,7 +69,7 @@ const OpDef& elementwise_chain_op() {
                          .infer = infer,
                          .no_gradient = "made after differentiation",
                          .cost = cost,
-                         .may_reuse = {{0, 0}, {0, 1}, {0, 2}, {0, 3}, {0, 4}, {0, 5}},
+                         .may_reuse = any_input(),
                          .definition = define};
   return def;
 }

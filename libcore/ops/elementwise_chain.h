@@ -9,6 +9,9 @@
 
 namespace galley {
 
+/// The result may take the memory of one of so many inputs; kernels refuse chains of more.
+inline constexpr int kChainInputs = 6;
+
 /// Step k applies the operator and attributes that steps[k] names ("clamp min=0 max=6"; graph/attributes.h) to as many operands as the
 /// operator takes. `operands` lists those of all steps in turn: i below the number of inputs is input i, inputs + j is the result of step
 /// j < k. The last step's result is the operator's. Every step has the dtype and the shape of the result; inputs may broadcast.

@@ -236,10 +236,6 @@ double activate(Activation activation, double x) {
   return activation == Activation::kNone ? x : elementwise_row(activation).formulas.front().value(&x, {});
 }
 
-double activation_slope(Activation activation, double x) {
-  return activation == Activation::kNone ? 1 : elementwise_row(activation).formulas.front().slope(x, activate(activation, x), {});
-}
-
 ScalarFunction scalar_function(const OpDef& op, const Options* attributes) {
   return
       [value = row_of(op.name).formula(attributes).value, numbers = function_numbers(attributes)](double x) { return value(&x, numbers); };

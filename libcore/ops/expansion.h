@@ -26,7 +26,6 @@ class Expansion {
   /// Types of the node itself, whatever the definition computes in.
   const TensorType& type(size_t i) const { return types_.in(static_cast<int>(i)); }
   const TensorType& output_type(size_t i = 0) const { return types_.out(static_cast<int>(i)); }
-  size_t output_count() const { return types_.outputs.size(); }
 
   /// Input i without dimension names; cast to the compute type where it is floating. Absent where the node does not have it.
   Value in(size_t i);

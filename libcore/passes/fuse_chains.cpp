@@ -10,8 +10,6 @@
 namespace galley {
 namespace {
 
-constexpr size_t kMaxSteps = 8, kMaxInputs = 6;  // limits of the CPU's kernel; a longer sequence becomes several chains
-
 /// A chain under construction. An operand is an input (by position) or, from kResult on, the result of a step.
 struct Draft {
   static constexpr int64_t kResult = 1 << 20;
@@ -107,7 +105,6 @@ class ChainFuser {
       const int made = producers_[static_cast<size_t>(id)];
       if (made < 0 || !takes(n, static_cast<size_t>(made), id)) continue;
       Draft longer = joined(*drafts_[static_cast<size_t>(made)], *drafts_[n], id);
-      if (longer.steps.size() > kMaxSteps || longer.inputs.size() > kMaxInputs) continue;
       if (!target_.has_kernel(graph_, chain_node(n, longer), Stage::kAfterLayout)) continue;
       drafts_[n] = std::move(longer);
       taken_by_[static_cast<size_t>(made)] = n;

@@ -9,7 +9,8 @@ namespace galley {
 /// For the rewrite of a back end at kAfterLayout, as the last fusion: others take the nodes that they know first. A result moves into the
 /// function that reads it where nothing else reads it, where it has the shape, dtype and format of what that function makes, and where both
 /// are of one phase. A chain stands in the place of its last function; it takes in none that would keep more memory alive until then. Each
-/// step rounds as its operator does, so kernels give the same bits. Makes only chains that the target has a kernel for.
+/// step rounds as its operator does, so kernels give the same bits. Makes only chains that the target has a kernel for;
+/// a longer sequence becomes several.
 PassReport fuse_chains(Graph& graph, const Target& target);
 
 }  // namespace galley

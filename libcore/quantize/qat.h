@@ -41,7 +41,6 @@ class QuantizationAware {
   QuantizationAware(const Session& session, const BatchTypes& types);
 
   const std::vector<ObservedValue>& values() const { return rounded_.values; }
-  bool learns_scale() const { return learn_scale_; }
   /// Rewrites the graph of that capture; the added parameters (scales that learn) are not among the capture's own.
   void rewrite(Graph& training, const BatchTypes& types, const FakeQuantizeForm& form) const;
   /// Rewrites the fused graph of an evaluation, rounding where conversion will. Calls this object.

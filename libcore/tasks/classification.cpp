@@ -1,9 +1,9 @@
 // Classification: one class a sample.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "libcore/base/units.h"
 #include "libcore/tasks/kinds.h"
 #include "libcore/tasks/ranks.h"
 
@@ -44,12 +44,6 @@ class Accuracy : public Collector {
   int64_t samples_ = 0;
 };
 
-std::string score_text(double score) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4f", score);
-  return text;
-}
-
 /// The best classes by softmax.
 class TopClasses : public Presenter {
  public:
@@ -65,8 +59,8 @@ class TopClasses : public Presenter {
     for (size_t i = 0; i < top.size(); ++i) {
       const std::string label = context_.label(top[i].index);
       json["top"].push_back({{"index", top[i].index}, {"label", label}, {"score", top[i].score}});
-      shown.rows.push_back({cat(i + 1), cat(top[i].index), label, score_text(top[i].score)});
-      shown.lines.push_back(score_text(top[i].score) + " " + label);
+      shown.rows.push_back({cat(i + 1), cat(top[i].index), label, fixed(top[i].score, 4)});
+      shown.lines.push_back(fixed(top[i].score, 4) + " " + label);
     }
     shown.json = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     return shown;

@@ -1,9 +1,9 @@
 // Semantic segmentation: a class for each pixel, or for each position of any dense output.
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "libcore/base/units.h"
 #include "libcore/data/codec.h"
 #include "libcore/data/resample.h"
 #include "libcore/tasks/kinds.h"
@@ -121,12 +121,6 @@ Image blend(const Image& image, const Image& classes, const std::vector<Color>& 
   return out;
 }
 
-std::string share_text(double share) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.4f", share);
-  return text;
-}
-
 /// A mask of the best classes, and the share of the pixels that each has.
 class MaskPresenter : public Presenter {
  public:
@@ -172,8 +166,8 @@ class MaskPresenter : public Presenter {
       const double share = static_cast<double>(pixels[static_cast<size_t>(index)]) / static_cast<double>(area);
       if (share < context_.min_score) continue;
       json["classes"].push_back({{"index", index}, {"label", context_.label(index)}, {"share", share}});
-      shown.rows.push_back({cat(shown.rows.size() + 1), cat(index), context_.label(index), share_text(share)});
-      shown.lines.push_back(share_text(share) + " " + context_.label(index));
+      shown.rows.push_back({cat(shown.rows.size() + 1), cat(index), context_.label(index), fixed(share, 4)});
+      shown.lines.push_back(fixed(share, 4) + " " + context_.label(index));
     }
     shown.json = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     return shown;

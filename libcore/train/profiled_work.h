@@ -38,7 +38,6 @@ class ProfiledWork {
   int64_t threads() const { return session_.threads(); }
   /// Batches that a loader holds ready: steps after which a new one is in its stride.
   int64_t prefetch() const { return prefetch_; }
-  int64_t steps_run() const { return steps_; }
   /// What the rules of advice must know.
   ProfileFacts facts() const;
   std::vector<ProfiledProgram> compilations() const;

@@ -229,6 +229,7 @@ TEST_F(Benchmark, NamesMistakes) {
   expect(2, "no 'batch=2'", {"op", "relu:8x8", "batch=2"});
   expect(2, "no 'precision.winograd=no'", {"op", "relu:8x8", "precision.winograd=no"});
   expect(2, "no 'threads=1'", {"machine", "threads=1"});
+  expect(7, "device=ref", {"op", "relu:8x8", "--device", "rex"});
   expect(2, "-o is for sweeps", {"op", "relu:8x8", "-o", folder + "/journal"});
   expect(2, "--html is for sweeps", {recipe, "--compare", "batch=1", "batch=2", "--html", folder + "/page.html"});
   // What cannot be written is told before anything is measured: nothing could be measured here.
@@ -250,6 +251,10 @@ TEST_F(Benchmark, EveryOperatorHasACase) {
   const Json row = Json::parse(one.out)["rows"][0];
   EXPECT_EQ(row["flops"], 2.0 * 8 * 8 * 9 * 5 * 5);  // two a multiply-add, 5 x 5 results
   EXPECT_EQ(row["what"], "conv2d:mb1ic8ih9oc8kh3sh2");
+  EXPECT_EQ(row["device"], "cpu");
+  const Outcome other = run("galley-benchmark", {"op", "relu:8x8", "--device", "ref", "--format", "json", "-q"});
+  ASSERT_EQ(other.code, 0) << other.err;
+  EXPECT_EQ(Json::parse(other.out)["rows"][0]["device"], "ref");
 }
 
 /// Header of a safetensors file.

@@ -73,12 +73,13 @@ TEST(FuseChains, KeepsPhasesApart) {
   EXPECT_EQ(fused(graph), (Names{"add", "neg"}));
 }
 
-TEST(FuseChains, StopsAtItsLimits) {
+TEST(FuseChains, MakesSeveralChainsWhereTheTargetTakesNoLonger) {
+  const FakeTarget eight{[](const Graph&, const Node& node) { return node.attrs<ElementwiseChainAttrs>().steps.size() <= 8; }};
   Graph graph;
   Value v = image(graph, "x", {40});
   for (int i = 0; i < 20; ++i) v = affine(v, 0.5, 1);
   graph.add_output("z", v);
-  EXPECT_EQ(fused(graph), (Names{"elementwise_chain", "elementwise_chain", "elementwise_chain"}));
+  EXPECT_EQ(fused(graph, eight), (Names{"elementwise_chain", "elementwise_chain", "elementwise_chain"}));
 }
 
 TEST(FuseChains, LeavesWhatTheTargetHasNoKernelFor) {

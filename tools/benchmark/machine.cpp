@@ -54,7 +54,7 @@ int BenchmarkTool::measure_operators(const std::vector<std::string>& cases, bool
   for (size_t i = 0; i < all.size(); ++i) {
     progress.update(static_cast<double>(i) / static_cast<double>(all.size()), cat("[", i + 1, "/", all.size(), "] ", all[i]),
                     Json{{"case", all[i]}}.dump());
-    BenchmarkWork work = operator_work(all[i], winograd);
+    BenchmarkWork work = device_.empty() ? operator_work(all[i], winograd) : operator_work(all[i], winograd, device_);
     const std::vector<std::function<void()>> works{work.run};
     finish(work.row, time_interleaved(works, stoppable({.relative_error = 0.02, .min_runs = 10, .max_time_s = 3})).front());
     if (stop_signal() != 0) {

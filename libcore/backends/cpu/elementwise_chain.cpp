@@ -14,7 +14,7 @@ using elementwise::FunctionLoops;
 using elementwise::LoopNumbers;
 using elementwise::Loops;
 
-constexpr size_t kInputs = 6, kSteps = 8;
+constexpr size_t kInputs = kChainInputs, kSteps = 8;  // fuse_chains makes several chains of a longer sequence
 // Elements of a tile: the two or three arrays between steps that live at a time are 12 KiB of f32, of 32 KiB in the smallest first-level
 // caches, and the call of a loop is a few percent of its time.
 constexpr int64_t kTile = 1024;
