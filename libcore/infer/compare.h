@@ -51,7 +51,7 @@ struct CompareOptions {
 };
 
 /// Evaluates the weights of two recipes batch by batch, float or quantized each; the recipes differ in their weights alone. Where one of them is
-/// quantized, a layer's result is what its fused operator gives: behind batch norm, residual and activation.
+/// quantized, a layer's result is what its fused operator gives: after batch norm, residual and activation.
 Comparison compare_weights_of(Session& first, Session& second, const CompareOptions& options);
 
 }  // namespace galley

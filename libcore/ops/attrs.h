@@ -17,7 +17,7 @@ inline constexpr std::array<std::string_view, 9> kActivationNames{"none", "relu"
 
 /// Rows and columns from one number (both) or two.
 inline std::array<int64_t, 2> pair(const std::vector<int64_t>& v) {
-  GALLEY_CHECK(v.size() == 1 || v.size() == 2, "one number or two (rows, columns) are wanted, got ", v.size());
+  GALLEY_CHECK(v.size() == 1 || v.size() == 2, "expected one number or two (rows, columns), got ", v.size());
   return {v.front(), v.back()};
 }
 

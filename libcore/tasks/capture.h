@@ -11,7 +11,7 @@
 
 namespace galley {
 
-/// Graph outputs by what they mean. The sum of a metric is an array of one value a sample or position; whoever evaluates adds the rows of
+/// Graph outputs by what they mean. The sum of a metric is an array of one value a sample or position; an evaluation adds the rows of
 /// valid samples.
 struct CapturedResults {
   std::vector<std::string> losses;                        ///< Parts of the objective by name, where it has several: outputs "loss.NAME".

@@ -1,5 +1,5 @@
 // Cases of Winograd's convolutions: kernels against the reference of the same operator. That they are convolutions is tested with the pass that puts them in
-// (tests/passes/winograd_test.cpp).
+// (tests/backends/cpu/use_winograd_test.cpp).
 
 #include <limits>
 

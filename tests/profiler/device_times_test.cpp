@@ -1,4 +1,4 @@
-// Times of nodes on a device that runs while the host goes on: they are the device's, and nobody waits for a node to take them.
+// Times of nodes on a device that runs while the host goes on: they are the device's, and the host waits for no node to take them.
 
 #include <gtest/gtest.h>
 

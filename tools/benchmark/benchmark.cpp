@@ -127,7 +127,7 @@ void BenchmarkTool::report(const std::vector<BenchmarkRow>& rows, const std::vec
   if (std::any_of(rows.begin(), rows.end(), [](const BenchmarkRow& row) { return row.error.empty() && row.limit_fraction() > 1.1; })) {
     results.remarks.push_back(
         "a row is above the machine's limit: that was measured while other programs ran; `galley-benchmark machine` on a quiet machine "
-        "measures it anew");
+        "measures it again");
   }
   const auto text = [&](Format format) {
     switch (format) {

@@ -18,7 +18,7 @@ std::vector<RefArray> zeroed(const Graph& graph, const Node& node) {
   return outputs;
 }
 
-/// Behind a closed gate the state that the operator would update stays as it is.
+/// Where the gate is closed, the state that the operator would update stays as it is.
 bool gate_closed(const OpDef& op, RefCall& call) {
   const bool open = op.gate < 0 || !call.has(static_cast<size_t>(op.gate)) || call.in(static_cast<size_t>(op.gate))[0] != 0;
   if (open) return false;
