@@ -193,7 +193,7 @@ TEST(OnnxFormat, LargeValuesLieBesideTheFile) {
   EXPECT_EQ(code_of([](const OnnxFile& file) { file.read(file.model().initializers[3]); }), static_cast<int>(ErrorCode::kInput));
   std::filesystem::remove(data);
   EXPECT_EQ(code_of([](const OnnxFile& file) { file.read(file.model().initializers[2]); }), static_cast<int>(ErrorCode::kInput));
-  // A model that fits again leaves none behind.
+  // A model that fits again leaves no such file.
   EXPECT_EQ(write_onnx(path, document()).data_file, "");
   EXPECT_TRUE(data_files().empty());
 }
@@ -208,8 +208,8 @@ TEST(OnnxFormat, SpelledNumbersAreRead) {
   const std::string file = model(graph);
   const OnnxModel read = parse_onnx(as_bytes(file));
   ASSERT_EQ(read.initializers.size(), 5u);
-  const std::vector<std::vector<double>> wanted{{1, 2}, {-1}, {5, -7, 127}, {-9}, {1}};
-  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(read.initializers[i].values.to_doubles(), wanted[i]) << read.initializers[i].name;
+  const std::vector<std::vector<double>> expected{{1, 2}, {-1}, {5, -7, 127}, {-9}, {1}};
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(read.initializers[i].values.to_doubles(), expected[i]) << read.initializers[i].name;
 }
 
 TEST(OnnxFormat, HostileRecordsAreRefused) {

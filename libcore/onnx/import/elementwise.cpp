@@ -160,7 +160,7 @@ void cast_like(Call& c) {
 
 void where_node(Call& c) {
   const Value condition = c.x(0);
-  if (condition.dtype() != DType::kBool) c.refuse(cat("the condition is ", condition.type(), ", a boolean is wanted"));
+  if (condition.dtype() != DType::kBool) c.refuse(cat("the condition is ", condition.type(), ", a boolean is expected"));
   c.set(where(condition, c.x(1), c.x(2)));
 }
 
@@ -174,7 +174,7 @@ void dropout(Call& c) {
     const std::optional<double> mode = c.scalar(2);
     if ((!mode || *mode != 0) && ratio > 0 && !trains) c.refuse("it drops elements in inference, too (training_mode)");
   }
-  if (c.wants_output(1)) {
+  if (c.needs_output(1)) {
     if (trains) c.refuse("its mask is read by other nodes");
     const Value x = c.x(0);
     c.set(1, full(x.graph(), {.dtype = c.opset() < 10 ? x.dtype() : DType::kBool, .shape = x.shape()}, 1));
@@ -189,7 +189,7 @@ Value truth(const Call& c, bool value) { return c.scalar_value(DType::kBool, val
 Value is_not(const Call& c, Value a) { return equal(a, truth(c, false)); }
 Value either(const Call& c, Value a, Value b) { return where(a, truth(c, true), b); }
 void check_bool(const Call& c, Value a) {
-  if (a.dtype() != DType::kBool) c.refuse(cat("its input is ", a.type(), ", a boolean is wanted"));
+  if (a.dtype() != DType::kBool) c.refuse(cat("its input is ", a.type(), ", a boolean is expected"));
 }
 void not_node(Call& c) {
   check_bool(c, c.x(0));

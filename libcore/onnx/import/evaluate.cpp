@@ -4,8 +4,7 @@
 #include <cmath>
 
 #include "libcore/onnx/import/import.h"
-#include "libcore/runtime/compile.h"
-#include "libcore/runtime/execution.h"
+#include "libcore/runtime/engine.h"
 
 namespace galley::onnx_import {
 namespace {
@@ -20,25 +19,24 @@ bool is_small(const Tensor& x) {
   return std::all_of(values.begin(), values.end(), [](int64_t value) { return std::fabs(static_cast<double>(value)) < kExact; });
 }
 
-/// The graph's outputs.
+/// The outputs of the graph, which is used up.
 std::map<std::string, Tensor> computed(Graph& graph, const std::vector<ParameterSpec>& parameters, const std::vector<Tensor>& inputs) {
-  ParameterStore store;
+  Engine engine(open_backend("ref"));
   for (const ParameterSpec& spec : parameters) {
-    store.declare(spec.name, spec.type, spec.role);
-    store.set(spec.name, initialize(spec, 0));
+    engine.store().declare(spec.name, spec.type, spec.role);
+    engine.store().set(spec.name, initialize(spec, 0));
   }
+  engine.follow_store();
   const std::vector<std::pair<std::string, ValueId>> outputs = graph.outputs();
-  CompileOptions how;
-  how.backend = open_backend("ref");
-  how.parameter_formats = store.formats();
   graph.remove_dead_nodes();
-  Execution execution(compile(graph, how), store);
+  const auto program = engine.program({.mode = "constants"}, "a node of an ONNX file on known values", [&] { return std::move(graph); });
+  const std::unique_ptr<Execution> execution = engine.bind(program);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].defined() && execution.takes(std::to_string(i))) execution.feed(std::to_string(i), inputs[i]);
+    if (inputs[i].defined() && execution->takes(std::to_string(i))) execution->feed(std::to_string(i), inputs[i]);
   }
-  execution.run();
+  execution->run();
   std::map<std::string, Tensor> results;
-  for (const auto& [name, id] : outputs) results.emplace(name, execution.output(name).clone());
+  for (const auto& [name, id] : outputs) results.emplace(name, execution->output(name).clone());
   return results;
 }
 

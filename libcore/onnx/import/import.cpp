@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "libcore/ops/binary.h"
 #include "libcore/ops/shape.h"
@@ -48,7 +49,10 @@ std::string path_of(const OnnxNode& node) {
 Tensor Source::read(const OnnxTensor& tensor) const {
   const std::lock_guard lock(mutex_);
   Tensor& values = read_[&tensor];
-  if (!values.defined()) values = file_.read(tensor);
+  if (!values.defined()) {
+    check_sizes(tensor.shape, cat(path(), ": tensor '", tensor.name.substr(0, 200), "'"));
+    values = file_.read(tensor);
+  }
   return values;
 }
 
@@ -68,7 +72,10 @@ std::vector<int64_t> to_ints(const Tensor& tensor) {
   if (tensor.dtype() == DType::kI64) {
     values.assign(tensor.data_as<int64_t>(), tensor.data_as<int64_t>() + tensor.elements());
   } else {
-    for (const double value : tensor.to_doubles()) values.push_back(static_cast<int64_t>(std::clamp(value, -9e18, 9e18)));
+    for (const double value : tensor.to_doubles()) {
+      GALLEY_CHECK_INPUT(!std::isnan(value), "a number is NaN, an integer is expected");
+      values.push_back(static_cast<int64_t>(std::clamp(value, -9e18, 9e18)));
+    }
   }
   return values;
 }
@@ -82,6 +89,14 @@ Tensor from_ints(const std::vector<int64_t>& values) {
 int axis_in(int64_t axis, int64_t rank) {
   GALLEY_CHECK_INPUT(axis >= -rank && axis < rank, "axis ", axis, " is out of range for rank ", rank);
   return static_cast<int>(axis < 0 ? axis + rank : axis);
+}
+
+void check_sizes(const Shape& shape, std::string_view what) {
+  int64_t elements = 1;
+  for (const int64_t size : shape) {
+    GALLEY_CHECK_INPUT(!__builtin_mul_overflow(elements, std::max<int64_t>(size, 1), &elements) && elements <= kLargestSize, what,
+                       " is too large: ", shape);
+  }
 }
 
 Shape shape_of(const std::vector<int64_t>& sizes) {
@@ -107,7 +122,7 @@ MakeNode find_row(std::string_view op_type) {
 void Call::refuse(std::string_view why, std::string_view cure) const {
   throw Error(ErrorCode::kInput, std::string(why)).suggest(std::string(cure));
 }
-bool Call::wants_output(size_t i) const { return i < node.outputs.size() && !node.outputs[i].empty() && to.is_read(node.outputs[i]); }
+bool Call::needs_output(size_t i) const { return i < node.outputs.size() && !node.outputs[i].empty() && to.is_read(node.outputs[i]); }
 const Item& Call::item(size_t i) const {
   GALLEY_CHECK_INPUT(has(i), "input ", i, " is missing");
   return to.item(node.inputs[i]);
@@ -127,7 +142,7 @@ std::vector<int64_t> Call::ints(size_t i) const {
   GALLEY_CHECK_INPUT(known.has_value(), "input ", i, " ('", has(i) ? node.inputs[i] : std::string(),
                      "') must be known before the model runs");
   GALLEY_CHECK_INPUT(known->elements() <= kMostKnown && !is_floating(known->dtype()), "input ", i, " is ", known->str(),
-                     ", a few integers are wanted");
+                     ", a few integers are expected");
   return to_ints(*known);
 }
 std::optional<double> Call::scalar(size_t i) const {
@@ -190,11 +205,6 @@ void Call::check_attributes() const {
 }
 
 void Call::set(size_t output, Value value) {
-  int64_t elements = 1;
-  for (const int64_t size : value.shape()) {
-    GALLEY_CHECK_INPUT(!__builtin_mul_overflow(elements, size, &elements) && elements <= kLargestSize,
-                       "its result is too large: ", value.shape());
-  }
   if (output < node.outputs.size() && !node.outputs[output].empty()) to.set(node.outputs[output], {.value = value});
 }
 void Call::set_constant(Tensor value) {
@@ -276,7 +286,10 @@ Item& Importer::item(const std::string& name) {
   return found->second;
 }
 
-void Importer::set(const std::string& name, Item item) { items_.insert_or_assign(name, std::move(item)); }
+void Importer::set(const std::string& name, Item item) {
+  if (item.value) check_sizes(item.value.shape(), "its result");
+  items_.insert_or_assign(name, std::move(item));
+}
 
 Value Importer::in_module(const std::string& module, const std::function<Value()>& build) {
   Graph& graph = b_.graph();
@@ -512,10 +525,13 @@ NamedValues Importer::run(const NamedValues& inputs) {
     throw Error(error.code(), cat(source_->path(), ": ", error.message()));
   }
   read_initializers();
-  for (const auto& [name, value] : inputs) items_[name] = {.value = value};
-  const NodeSet wanted = needed();
+  for (const auto& [name, value] : inputs) {
+    check_sizes(value.shape(), cat(source_->path(), ": the input '", name, "'"));
+    items_[name] = {.value = value};
+  }
+  const NodeSet used = needed();
   for (const OnnxNode& node : model().nodes) {
-    if (wanted.contains(&node) && !skipped(node)) make_checked(node);
+    if (used.contains(&node) && !skipped(node)) make_checked(node);
   }
   return results();
 }

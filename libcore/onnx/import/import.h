@@ -38,7 +38,7 @@ class Source {
 };
 
 /// A value of the file while its graph is made. Constants become part of the graph where a node on activations reads them: until then they
-/// may be folded, turned round, or dequantized.
+/// may be folded, transposed, or dequantized.
 struct Item {
   Value value;              // where it is in the graph
   Tensor constant;          // where it is known
@@ -65,7 +65,8 @@ class Call {
 
   size_t inputs() const { return node.inputs.size(); }
   bool has(size_t i) const { return i < node.inputs.size() && !node.inputs[i].empty(); }
-  bool wants_output(size_t i) const;
+  /// Whether a node or the model reads output i.
+  bool needs_output(size_t i) const;
   /// Input i as a value of the graph; throws where it is absent.
   Value x(size_t i) const;
   const Item& item(size_t i) const;
@@ -91,7 +92,7 @@ class Call {
   Value table(const Tensor& values) const;
   /// One number of a dtype, of rank 0.
   Value scalar_value(DType dtype, double value) const;
-  /// Throws where the node has an attribute that nobody has read.
+  /// Throws where the node has an unused attribute.
   void check_attributes() const;
 
   void set(size_t output, Value value);
@@ -219,5 +220,12 @@ Value weight_of(Call& c, size_t i, std::string_view leaf, std::string_view type)
 int axis_in(int64_t axis, int64_t rank);
 /// A shape of the file's numbers; throws where it is none.
 Shape shape_of(const std::vector<int64_t>& sizes);
+/// Throws that `what` is too large where the product of the sizes other than 0 is: then no product of some of them overflows, of an empty
+/// array neither.
+void check_sizes(const Shape& shape, std::string_view what);
+/// The shape without these axes of size 1, all of them where none is named. Throws where an axis has another size or is out of range.
+Shape squeezed_shape(const Shape& from, std::vector<int64_t> axes);
+/// The shape with these axes of size 1, which count in the result. Throws where one is out of range or named twice.
+Shape unsqueezed_shape(const Shape& from, std::vector<int64_t> axes);
 
 }  // namespace galley::onnx_import

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t kMostIndices = int64_t{1} << 24;
 
+/// Of sizes of a value: check_sizes keeps it within 63 bits.
 int64_t product_of(const Shape& shape, int begin, int end) {
   int64_t product = 1;
   for (int axis = begin; axis < end; ++axis) product *= shape[axis];
@@ -149,14 +150,19 @@ Value scattered(Call& c, Value data, Value index, Value updates, int axis, Join 
   return where(greater(hits, c.scalar_value(DType::kI32, 0)), sums, data);
 }
 
-/// With reduction none an element that is written twice has one of both values: not their sum.
-void check_unique(Call& c, const std::optional<Tensor>& known, size_t tuple, Join join) {
-  if (join == Join::kAdd || !known || tuple == 0) return;
-  const std::vector<int64_t> at = to_ints(*known);
+/// Known tuples of indices of the first `k` axes of `shape`, where negative ones count from the end. With reduction none an element that is
+/// written twice has one of both values, not their sum.
+void check_tuples(Call& c, const Tensor& known, const Shape& shape, int k, Join join) {
+  const std::vector<int64_t> at = to_ints(known);
   std::set<std::vector<int64_t>> seen;
-  for (size_t i = 0; i + tuple <= at.size(); i += tuple) {
-    if (!seen.insert({at.begin() + static_cast<int64_t>(i), at.begin() + static_cast<int64_t>(i + tuple)}).second)
-      c.refuse("it writes to one element twice");
+  std::vector<int64_t> tuple;
+  for (const int64_t i : at) {
+    const int64_t size = shape[static_cast<int>(tuple.size())];
+    GALLEY_CHECK_INPUT(i >= -size && i < size, "index ", i, " is out of range for ", size, " elements");
+    tuple.push_back(i < 0 ? i + size : i);
+    if (static_cast<int>(tuple.size()) < k) continue;
+    if (join == Join::kReplace && !seen.insert(tuple).second) c.refuse("it writes to one element twice");
+    tuple.clear();
   }
 }
 
@@ -204,11 +210,13 @@ void scatter_nd(Call& c) {
   const Value index = flat_index(c, 1, x.shape(), 0);
   const auto k = static_cast<int>(c.x(1).shape()[-1]);
   const int64_t rows = product_of(x.shape(), 0, k), width = product_of(x.shape(), k, x.shape().rank()), count = index.shape().elements();
-  GALLEY_CHECK_INPUT(updates.dtype() == x.dtype() && updates.shape().elements() == count * width, "updates ", updates.type(), " of ",
-                     x.type(), " at indices ", c.x(1).type());
+  int64_t written = 0;
+  GALLEY_CHECK_INPUT(
+      !__builtin_mul_overflow(count, width, &written) && updates.dtype() == x.dtype() && updates.shape().elements() == written, "updates ",
+      updates.type(), " of ", x.type(), " at indices ", c.x(1).type());
   if (join == Join::kReplace && !c.constant(1) && count != 1)
     c.refuse("its indices are computed: an element that is written twice would be wrong");
-  check_unique(c, c.constant(1), static_cast<size_t>(k), join);
+  if (const std::optional<Tensor> known = c.constant(1)) check_tuples(c, *known, x.shape(), k, join);
   const Value places = broadcast_to(reshape(index, {count, 1}), Shape{count, width});
   c.set(reshape(scattered(c, reshape(x, {rows, width}), places, reshape(updates, {count, width}), 0, join), x.shape()));
 }
@@ -226,7 +234,7 @@ void one_hot_node(Call& c) {
   Shape shape;
   for (int d = 0; d < rank; ++d) shape.push_back(d == axis ? classes : 1);
   const Value hit = equal(unsqueeze(from, axis), iota(x.graph(), DType::kI64, shape, axis)), values = c.x(2);
-  GALLEY_CHECK_INPUT(values.shape() == Shape({2}), "its values are ", values.type(), ", two are wanted");
+  GALLEY_CHECK_INPUT(values.shape() == Shape({2}), "its values are ", values.type(), ", two are expected");
   const auto value = [&](int64_t i) { return reshape(slice(values, 0, i, i + 1), Shape{}); };
   c.set(where(hit, value(1), value(0)));
 }
@@ -277,7 +285,7 @@ Value at_places(Call& c, Value x, int axis, const std::vector<int64_t>& places) 
 }
 
 Value reversed(Call& c, Value x, int axis) {
-  GALLEY_CHECK_INPUT(x.shape()[axis] <= kMostIndices, "it turns ", x.type(), " around");
+  GALLEY_CHECK_INPUT(x.shape()[axis] <= kMostIndices, "it reverses ", x.type());
   std::vector<int64_t> places(static_cast<size_t>(x.shape()[axis]));
   std::iota(places.rbegin(), places.rend(), 0);
   return places.size() < 2 ? x : at_places(c, x, axis, places);

@@ -24,7 +24,7 @@ Value negative_log_likelihood(Call& c, Value log_prob, Value target) {
   }
   Value weights = counts;
   if (c.has(2)) {
-    GALLEY_CHECK_INPUT(c.x(2).shape() == Shape({classes}), "its weights are ", c.x(2).type(), ", ", classes, " are wanted");
+    GALLEY_CHECK_INPUT(c.x(2).shape() == Shape({classes}), "its weights are ", c.x(2).type(), ", ", classes, " are expected");
     weights = mul(counts, reshape(gather(c.x(2), reshape(place, {-1}), 0), target.shape()));
   }
   const Value picked = squeeze(gather(log_prob, unsqueeze(place, 1), 1), 1), losses = neg(mul(picked, weights));

@@ -23,8 +23,8 @@ void batch_statistics(Call& c, double eps, double momentum) {
   const BatchNorm made = batch_norm(c.x(0), c.x(1), c.x(2), attrs);
   c.set(0, made.y);
   const auto running = [&](Value before, Value now) { return add(affine(before, momentum), affine(now, 1 - momentum)); };
-  if (c.wants_output(1)) c.set(1, running(c.x(3), made.mean));
-  if (c.wants_output(2)) c.set(2, running(c.x(4), made.var));
+  if (c.needs_output(1)) c.set(1, running(c.x(3), made.mean));
+  if (c.needs_output(2)) c.set(2, running(c.x(4), made.var));
 }
 
 void batch_normalization(Call& c) {
@@ -32,7 +32,7 @@ void batch_normalization(Call& c) {
   if (c.integer("spatial", 1) != 1) c.refuse("it has statistics for each pixel (spatial=0)");
   if (c.integer("training_mode", 0) != 0) return batch_statistics(c, eps, momentum);
   for (size_t i = 1; i < c.node.outputs.size(); ++i) {
-    if (c.wants_output(i)) c.refuse("its statistics are read by other nodes", "export the model in evaluation mode");
+    if (c.needs_output(i)) c.refuse("its statistics are read by other nodes", "export the model in evaluation mode");
   }
   const Value x = c.x(0);
   constexpr std::array<std::string_view, 4> kLeaves{"weight", "bias", "running_mean", "running_var"};
@@ -70,7 +70,7 @@ void batch_normalization(Call& c) {
 
 /// A result of one number for each leading index, with ones for the axes that were normalised.
 void set_statistic(Call& c, size_t output, Value statistic, Value x, int64_t dims) {
-  if (!c.wants_output(output)) return;
+  if (!c.needs_output(output)) return;
   Shape shape(x.shape().sizes().first(static_cast<size_t>(x.shape().rank() - dims)));
   for (int64_t i = 0; i < dims; ++i) shape.push_back(1);
   c.set(output, reshape(statistic, shape));
@@ -91,7 +91,7 @@ void layer_normalization(Call& c) {
 
 void instance_normalization(Call& c) {
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "the input wants dimensions [N,C,...], has ", x.type());
+  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "the input is expected to have dimensions [N,C,...], it is ", x.type());
   GroupNormAttrs attrs;
   attrs.groups = x.channels();
   attrs.eps = c.real("epsilon", 1e-5);
@@ -101,7 +101,7 @@ void instance_normalization(Call& c) {
 /// Before opset 21 scale and bias are one a group.
 void group_normalization(Call& c) {
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "the input wants dimensions [N,C,...], has ", x.type());
+  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "the input is expected to have dimensions [N,C,...], it is ", x.type());
   GroupNormAttrs attrs;
   attrs.groups = c.integer("num_groups", 1);
   attrs.eps = c.real("epsilon", 1e-5);
@@ -111,7 +111,7 @@ void group_normalization(Call& c) {
   const auto of_channels = [&](size_t i, std::string_view leaf) {
     if (c.opset() >= 21) return weight_of(c, i, leaf, "group_norm");
     const Value each = c.x(i);
-    GALLEY_CHECK_INPUT(each.shape() == Shape({attrs.groups}), "the ", leaf, " is ", each.type(), ", one number a group is wanted");
+    GALLEY_CHECK_INPUT(each.shape() == Shape({attrs.groups}), "the ", leaf, " is ", each.type(), ", one number a group is expected");
     return reshape(broadcast_to(reshape(each, {attrs.groups, 1}), Shape({attrs.groups, x.channels() / attrs.groups})), {x.channels()});
   };
   const Value weight = of_channels(1, "weight"), bias = of_channels(2, "bias");

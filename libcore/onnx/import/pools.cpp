@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kLargest = int64_t{1} << 24;  // of a window's numbers: no arithmetic on shapes overflows
 
 void check(const std::vector<int64_t>& sizes, size_t count, int64_t least, std::string_view what) {
-  GALLEY_CHECK_INPUT(sizes.size() == count, what, " has ", sizes.size(), " numbers, ", count, " are wanted");
+  GALLEY_CHECK_INPUT(sizes.size() == count, what, " has ", sizes.size(), " numbers, ", count, " are expected");
   for (const int64_t size : sizes) GALLEY_CHECK_INPUT(size >= least && size <= kLargest, what, " has the number ", size);
 }
 
@@ -34,7 +34,7 @@ void max_pool(Call& c) {
   const Value x = image(c);
   const Window window = window_of(c, c.x(0), {});
   c.integer("storage_order", 0);
-  if (c.wants_output(1)) c.refuse("the places of its maxima are read by other nodes");
+  if (c.needs_output(1)) c.refuse("the places of its maxima are read by other nodes");
   MaxPool2dAttrs attrs;
   attrs.kernel_size = window.kernel;
   attrs.stride = window.stride;
@@ -89,13 +89,13 @@ ReduceAttrs all_pixels(Value x) {
 /// Of lines, images and arrays of more axes.
 void global_average(Call& c) {
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "the input wants dimensions [N,C,...], has ", x.type());
+  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "the input is expected to have dimensions [N,C,...], it is ", x.type());
   if (x.shape().rank() == 4) return c.set(adaptive_avg_pool2d(x));
   c.set(mean(x, all_pixels(x)));
 }
 void global_max(Call& c) {
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "the input wants dimensions [N,C,...], has ", x.type());
+  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "the input is expected to have dimensions [N,C,...], it is ", x.type());
   if (x.shape().rank() == 4 && is_floating(x.dtype())) return c.set(adaptive_max_pool2d(x).y);
   c.set(amax(x, all_pixels(x)));
 }
@@ -107,11 +107,11 @@ std::vector<int64_t> two(std::vector<int64_t> sizes, int64_t row) {
 }
 
 /// SAME: as many results as the stride gives, the padding as even as it can be.
-void pad_for_same(Window& w, size_t i, int64_t size, bool more_behind) {
+void pad_for_same(Window& w, size_t i, int64_t size, bool more_after) {
   const int64_t results = (size + w.stride[i] - 1) / w.stride[i];
   const int64_t total = std::max<int64_t>(0, (results - 1) * w.stride[i] + w.dilation[i] * (w.kernel[i] - 1) + 1 - size);
-  w.before[i] = more_behind ? total / 2 : total - total / 2;
-  w.behind[i] = total - w.before[i];
+  w.before[i] = more_after ? total / 2 : total - total / 2;
+  w.after[i] = total - w.before[i];
 }
 
 }  // namespace
@@ -137,12 +137,12 @@ Window window_of(Call& c, Value x, std::vector<int64_t> kernel) {
   if (w.axes == 1) pads = {0, pads[0], 0, pads[1]};
   for (size_t i : {0u, 1u}) {
     w.before[i] = pads[i];
-    w.behind[i] = pads[2 + i];
+    w.after[i] = pads[2 + i];
     if (automatic == "SAME_UPPER" || automatic == "SAME_LOWER") {
       const bool line = w.axes == 1 && i == 0;
       pad_for_same(w, i, line ? 1 : x.shape()[static_cast<int>(i + w.axes)], automatic == "SAME_UPPER");
     } else if (automatic == "VALID") {
-      w.before[i] = w.behind[i] = 0;
+      w.before[i] = w.after[i] = 0;
     } else if (automatic != "NOTSET") {
       c.refuse(cat("auto_pad ", automatic, " is not known"));
     }
@@ -156,7 +156,7 @@ Value pad_window(Value x, const Window& window, double value, bool own, std::vec
     return x;
   }
   padding = {0, 0};
-  return pad(x, {0, 0, 0, 0, window.before[0], window.behind[0], window.before[1], window.behind[1]}, value);
+  return pad(x, {0, 0, 0, 0, window.before[0], window.after[0], window.before[1], window.after[1]}, value);
 }
 
 MakeTable pool_rows() {

@@ -13,6 +13,8 @@
 namespace galley::onnx_import {
 namespace {
 
+constexpr int64_t kLargest = int64_t{1} << 24;  // size of an axis: its product with a stride does not overflow
+
 /// [N,C,L] as an image of one row, [N,C,1,L]; images as they are.
 Value as_image(Value x) { return x.shape().rank() == 3 ? unsqueeze(x, 2) : x; }
 Value as_before(Value y, bool line) { return line ? squeeze(y, 2) : y; }
@@ -21,7 +23,7 @@ Value as_before(Value y, bool line) { return line ? squeeze(y, 2) : y; }
 void check_operands(Value x, Value w) {
   const int rank = x.shape().rank();
   GALLEY_CHECK_INPUT(rank == 3 || rank == 4, "Galley convolves lines [N,C,L] and images [N,C,H,W]; the input is ", x.type());
-  GALLEY_CHECK_INPUT(w.shape().rank() == rank, "the weight wants ", rank, " dimensions, has ", w.type());
+  GALLEY_CHECK_INPUT(w.shape().rank() == rank, "the weight is expected to have ", rank, " dimensions, it is ", w.type());
 }
 
 /// Windows of kernel_shape, which must be the weight's.
@@ -53,20 +55,22 @@ struct Spread {
 Spread spread_of(Call& c, const Shape& x, const Window& window) {
   const size_t axes = window.axes;
   const std::string automatic = c.text("auto_pad", "NOTSET");
-  const std::vector<int64_t> more = c.ints("output_padding", std::vector<int64_t>(axes, 0)), wanted = c.ints("output_shape", {});
-  GALLEY_CHECK_INPUT(more.size() == axes, "output_padding has ", more.size(), " numbers, ", axes, " are wanted");
-  GALLEY_CHECK_INPUT(wanted.empty() || wanted.size() == axes || wanted.size() == axes + 2, "output_shape has ", wanted.size(), " numbers, ",
-                     axes, " are wanted");
+  const std::vector<int64_t> more = c.ints("output_padding", std::vector<int64_t>(axes, 0)), given = c.ints("output_shape", {});
+  GALLEY_CHECK_INPUT(more.size() == axes, "output_padding has ", more.size(), " numbers, ", axes, " are expected");
+  GALLEY_CHECK_INPUT(given.empty() || given.size() == axes || given.size() == axes + 2, "output_shape has ", given.size(), " numbers, ",
+                     axes, " are expected");
+  for (const int64_t size : given) GALLEY_CHECK_INPUT(size >= 0 && size <= kLargest, "output_shape has the number ", size);
   Spread spread;
   for (size_t i = 0; i < 2; ++i) {
     const size_t from = i + axes - 2;  // a line has no rows
     const bool line = axes == 1 && i == 0;
     const int64_t added = line ? 0 : more[from], in = x[2 + static_cast<int>(i)];
     GALLEY_CHECK_INPUT(added >= 0 && added < std::max(window.stride[i], window.dilation[i]), "output_padding is ", added);
+    GALLEY_CHECK_INPUT(in <= kLargest, "it spreads an axis of ", in);
     const int64_t reach = (in - 1) * window.stride[i] + (window.kernel[i] - 1) * window.dilation[i] + 1 + added;
-    int64_t size = reach - window.before[i] - window.behind[i], before = window.before[i];
-    if (!line && (!wanted.empty() || automatic.starts_with("SAME"))) {
-      size = wanted.empty() ? in * window.stride[i] : wanted[wanted.size() - axes + from];
+    int64_t size = reach - window.before[i] - window.after[i], before = window.before[i];
+    if (!line && (!given.empty() || automatic.starts_with("SAME"))) {
+      size = given.empty() ? in * window.stride[i] : given[given.size() - axes + from];
       const int64_t cut = std::max<int64_t>(0, reach - size);
       before = automatic == "SAME_UPPER" ? cut / 2 : cut - cut / 2;
     }
@@ -159,7 +163,7 @@ void gemm(Call& c) {
   const double alpha = c.real("alpha", 1), beta = c.real("beta", 1);
   const bool turn_a = c.integer("transA", 0) != 0, turn_b = c.integer("transB", 0) != 0;
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() == 2, "the input wants 2 dimensions, has ", x.type());
+  GALLEY_CHECK_INPUT(x.shape().rank() == 2, "the input is expected to have 2 dimensions, it is ", x.type());
   if (alpha == 1 && (beta == 1 || !c.has(2)) && !turn_a) {
     const Value w = matrix(c, 1, turn_b);
     const bool vector = w && (!c.has(2) || (c.item(2).is_weight && c.item(2).constant.shape() == Shape({w.shape()[0]})));

@@ -2,6 +2,8 @@
 
 #include "libcore/ops/quantize.h"
 
+#include <cmath>
+
 #include "libcore/onnx/import/import.h"
 #include "libcore/ops/binary.h"
 #include "libcore/ops/reduce.h"
@@ -41,6 +43,7 @@ Tensor dequantized(const Tensor& q, const Tensor& scale, const std::optional<Ten
 std::optional<QuantParams> params_of(const Call& c, DType dtype) {
   const std::optional<double> scale = c.scalar(1), zero = c.has(2) ? c.scalar(2) : 0;
   if (!scale || !zero) return std::nullopt;
+  GALLEY_CHECK_INPUT(std::fabs(*zero) <= 255, "its zero point is ", *zero);
   QuantParams params{.scale = *scale,
                      .zero_point = static_cast<int64_t>(*zero),
                      .dtype = dtype,
@@ -91,7 +94,7 @@ void dequantize_node(Call& c) {
   const std::optional<Tensor> scale = c.constant(1), zero = c.constant(2);
   if (item.constant.defined() && !item.value && scale && scale->elements() >= 1 && (!c.has(2) || zero)) {
     if (c.node.outputs.empty()) return;
-    // A weight in floats from here on, under the name that it had: trained and quantized anew as any other.
+    // A weight in floats from here on, under the name that it had: trained and quantized again as any other.
     constexpr std::string_view kQuantized = "_quantized";
     std::string name = item.name;
     if (name.ends_with(kQuantized)) name.resize(name.size() - kQuantized.size());

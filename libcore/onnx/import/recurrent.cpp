@@ -58,7 +58,7 @@ Form form_of(Call& c, std::vector<int64_t> order, const std::vector<std::string>
   Form form{.order = std::move(order), .functions = {}};
   const Value x = c.x(0), w = c.x(1), r = c.x(2);
   GALLEY_CHECK_INPUT(x.shape().rank() == 3 && w.shape().rank() == 3 && r.shape().rank() == 3,
-                     "input and weights want 3 dimensions: ", x.type(), ", ", w.type(), ", ", r.type());
+                     "input and weights are expected to have 3 dimensions: ", x.type(), ", ", w.type(), ", ", r.type());
   const std::string direction = c.text("direction", "forward");
   form.hidden = c.integer("hidden_size", r.shape()[2]);
   form.directions = w.shape()[0];
@@ -91,7 +91,7 @@ Layer layer_of(Call& c, const Form& form, Value steps, int64_t d) {
   layer.weights.hh = gates(part(c.x(2), 0), form.order, form.hidden);
   if (c.has(3)) {
     const Value both = part(c.x(3), 0);
-    GALLEY_CHECK_INPUT(both.shape() == Shape({2 * rows}), "the bias is ", both.type(), ", ", 2 * rows, " numbers are wanted");
+    GALLEY_CHECK_INPUT(both.shape() == Shape({2 * rows}), "the bias is ", both.type(), ", ", 2 * rows, " numbers are expected");
     layer.weights.bias_ih = gates(slice(both, 0, 0, rows), form.order, form.hidden);
     layer.weights.bias_hh = gates(slice(both, 0, rows, 2 * rows), form.order, form.hidden);
   }
@@ -121,9 +121,9 @@ void recurrent_node(Call& c, const std::vector<int64_t>& order, Run run, const s
     attrs.axis = axis;
     return parts.size() == 1 ? parts.front() : concat(parts, attrs);
   };
-  if (c.wants_output(0)) c.set(0, join(y, sequence_axis));
-  if (c.wants_output(1)) c.set(1, join(h, state_axis));
-  if (c.wants_output(2) && !cells.empty()) c.set(2, join(cells, state_axis));
+  if (c.needs_output(0)) c.set(0, join(y, sequence_axis));
+  if (c.needs_output(1)) c.set(1, join(h, state_axis));
+  if (c.needs_output(2) && !cells.empty()) c.set(2, join(cells, state_axis));
 }
 
 RecurrentAttrs how(const Layer& layer, bool save) {

@@ -93,7 +93,7 @@ Value resize_axis(const Call& c, const Resizing& how, Value x, int at, const Axi
   std::vector<double> all;
   for (int64_t o = 0; o < axis.out; ++o) {
     const double place = place_of(c, how, axis, o);
-    const bool outside = how.place == "tf_crop_and_resize" && (place < 0 || place > static_cast<double>(axis.in - 1));
+    const bool outside = how.place == "tf_crop_and_resize" && !(place >= 0 && place <= static_cast<double>(axis.in - 1));
     if (outside) c.refuse("it reads outside of its input (tf_crop_and_resize, extrapolation_value)");
     const std::vector<double> weights = weights_of(c, how, axis, o);
     all.insert(all.end(), weights.begin(), weights.end());

@@ -102,30 +102,12 @@ void flatten_node(Call& c) {
 
 void squeeze_node(Call& c) {
   const Value x = c.x(0);
-  std::vector<int64_t> axes = c.axes(1, {});
-  const bool all = axes.empty();
-  for (int64_t& axis : axes) axis = axis_in(axis, x.shape().rank());
-  Shape shape;
-  for (int i = 0; i < x.shape().rank(); ++i) {
-    const bool named = all ? x.shape()[i] == 1 : std::find(axes.begin(), axes.end(), i) != axes.end();
-    GALLEY_CHECK_INPUT(!named || x.shape()[i] == 1, "axis ", i, " of ", x.type(), " has not the size 1");
-    if (!named) shape.push_back(x.shape()[i]);
-  }
-  c.set(reshape(x, shape));
+  c.set(reshape(x, squeezed_shape(x.shape(), c.axes(1, {}))));
 }
 
 void unsqueeze_node(Call& c) {
   const Value x = c.x(0);
-  std::vector<int64_t> axes = c.axes(1, {});
-  const int64_t rank = x.shape().rank() + static_cast<int64_t>(axes.size());
-  GALLEY_CHECK_INPUT(!axes.empty() && rank <= Shape::kMaxRank, "it adds ", axes.size(), " dimensions to ", x.type());
-  for (int64_t& axis : axes) axis = axis_in(axis, rank);
-  std::sort(axes.begin(), axes.end());
-  GALLEY_CHECK_INPUT(std::adjacent_find(axes.begin(), axes.end()) == axes.end(), "an axis is named twice");
-  Shape shape;
-  int from = 0;
-  for (int64_t i = 0; i < rank; ++i) shape.push_back(std::binary_search(axes.begin(), axes.end(), i) ? 1 : x.shape()[from++]);
-  c.set(reshape(x, shape));
+  c.set(reshape(x, unsqueezed_shape(x.shape(), c.axes(1, {}))));
 }
 
 void transpose_node(Call& c) {
@@ -134,7 +116,7 @@ void transpose_node(Call& c) {
   std::vector<int64_t> order(static_cast<size_t>(rank));
   std::iota(order.rbegin(), order.rend(), 0);
   order = c.ints("perm", order);
-  // A matrix of parameters turned round: products know it as theirs.
+  // The transpose of a matrix of parameters: products know it as theirs.
   if (item.is_weight && !item.transposed && rank == 2 && order == std::vector<int64_t>{1, 0} && !c.node.outputs.empty()) {
     Item turned = item;
     turned.value = {};
@@ -217,7 +199,7 @@ void slice_node(Call& c) {
 /// Places of the input that stand `more` elements before and after an axis of `size`.
 std::vector<int64_t> padded_places(const Call& c, const std::string& mode, int64_t size, int64_t before, int64_t after) {
   std::vector<int64_t> places;
-  GALLEY_CHECK_INPUT(size >= 1 && before + after <= (1 << 24), "it pads an axis of ", size);
+  GALLEY_CHECK_INPUT(size >= 1 && size + before + after <= (1 << 24), "it pads an axis of ", size, " by ", before, " and ", after);
   for (int64_t i = -before; i < size + after; ++i) {
     if (mode == "edge") {
       places.push_back(std::clamp<int64_t>(i, 0, size - 1));
@@ -298,7 +280,9 @@ void tile_node(Call& c) {
     GALLEY_CHECK_INPUT(count >= 0 && count <= (1 << 24), "it repeats ", count, " times");
     if (count == 1) continue;
     Shape spread = x.shape(), joined = x.shape();
-    joined[axis] *= count;
+    GALLEY_CHECK_INPUT(!__builtin_mul_overflow(joined[axis], count, &joined[axis]), "it repeats ", count, " times axis ", axis, " of ",
+                       x.type());
+    check_sizes(joined, "its result");
     spread = unsqueeze(x, axis).shape();
     spread[axis] = count;
     x = reshape(broadcast_to(unsqueeze(x, axis), spread), joined);
@@ -309,7 +293,7 @@ void tile_node(Call& c) {
 /// Blocks of pixels from channels. DCR: a block's channels are apart by all channels of the result; CRD: side by side.
 void depth_to_space(Call& c) {
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() == 4, "the input wants dimensions [N,C,H,W], has ", x.type());
+  GALLEY_CHECK_INPUT(x.shape().rank() == 4, "the input is expected to have dimensions [N,C,H,W], it is ", x.type());
   const int64_t block = c.integer("blocksize", 0), n = x.shape()[0], h = x.shape()[2], w = x.shape()[3];
   GALLEY_CHECK_INPUT(block >= 1 && block <= 4096 && x.channels() % (block * block) == 0, "blocksize is ", block, " for ", x.type());
   const int64_t channels = x.channels() / (block * block);
@@ -321,12 +305,14 @@ void depth_to_space(Call& c) {
 }
 void space_to_depth(Call& c) {
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() == 4, "the input wants dimensions [N,C,H,W], has ", x.type());
+  GALLEY_CHECK_INPUT(x.shape().rank() == 4, "the input is expected to have dimensions [N,C,H,W], it is ", x.type());
   const int64_t block = c.integer("blocksize", 0), n = x.shape()[0], channels = x.channels();
   GALLEY_CHECK_INPUT(block >= 1 && block <= 4096 && x.shape()[2] % block == 0 && x.shape()[3] % block == 0, "blocksize is ", block, " for ",
                      x.type());
   const int64_t h = x.shape()[2] / block, w = x.shape()[3] / block;
-  c.set(reshape(permute(reshape(x, {n, channels, h, block, w, block}), {0, 3, 5, 1, 2, 4}), {n, channels * block * block, h, w}));
+  int64_t more = 0;
+  GALLEY_CHECK_INPUT(!__builtin_mul_overflow(channels, block * block, &more), "blocksize is ", block, " for ", x.type());
+  c.set(reshape(permute(reshape(x, {n, channels, h, block, w, block}), {0, 3, 5, 1, 2, 4}), {n, more, h, w}));
 }
 
 /// The upper or lower triangle of each matrix; zeros elsewhere.
@@ -380,16 +366,41 @@ void range_node(Call& c) {
     given.push_back(*known);
   }
   GALLEY_CHECK_INPUT(given[2] != 0, "its step is 0");
-  const double count = std::ceil((given[1] - given[0]) / given[2]);
-  GALLEY_CHECK_INPUT(count <= static_cast<double>(kMostMasked), "it counts ", count, " numbers");
+  const double steps = std::ceil((given[1] - given[0]) / given[2]);
+  GALLEY_CHECK_INPUT(std::isfinite(steps) && steps <= static_cast<double>(kMostMasked), "it counts ", steps, " numbers");
+  const auto count = static_cast<int64_t>(std::max(0.0, steps));
   std::vector<double> values;
-  for (int64_t i = 0; i < static_cast<int64_t>(count); ++i) values.push_back(given[0] + static_cast<double>(i) * given[2]);
+  for (int64_t i = 0; i < count; ++i) values.push_back(given[0] + static_cast<double>(i) * given[2]);
   Tensor list(c.constant(0)->dtype(), {static_cast<int64_t>(values.size())});
   list.from_doubles(values);
   c.set_constant(list);
 }
 
 }  // namespace
+
+Shape squeezed_shape(const Shape& from, std::vector<int64_t> axes) {
+  const bool all = axes.empty();
+  for (int64_t& axis : axes) axis = axis_in(axis, from.rank());
+  Shape shape;
+  for (int i = 0; i < from.rank(); ++i) {
+    const bool named = all ? from[i] == 1 : std::find(axes.begin(), axes.end(), i) != axes.end();
+    GALLEY_CHECK_INPUT(!named || from[i] == 1, "axis ", i, " of ", from, " has not the size 1");
+    if (!named) shape.push_back(from[i]);
+  }
+  return shape;
+}
+
+Shape unsqueezed_shape(const Shape& from, std::vector<int64_t> axes) {
+  const int64_t rank = from.rank() + static_cast<int64_t>(axes.size());
+  GALLEY_CHECK_INPUT(!axes.empty() && rank <= Shape::kMaxRank, "it adds ", axes.size(), " dimensions to ", from);
+  for (int64_t& axis : axes) axis = axis_in(axis, rank);
+  std::sort(axes.begin(), axes.end());
+  GALLEY_CHECK_INPUT(std::adjacent_find(axes.begin(), axes.end()) == axes.end(), "an axis is named twice");
+  Shape shape;
+  int next = 0;
+  for (int64_t i = 0; i < rank; ++i) shape.push_back(std::binary_search(axes.begin(), axes.end(), i) ? 1 : from[next++]);
+  return shape;
+}
 
 MakeTable shape_rows() {
   return {{"Constant", constant},

@@ -12,9 +12,9 @@ namespace galley::onnx_import {
 struct Window {
   size_t axes = 2;
   std::vector<int64_t> kernel, stride{1, 1}, dilation{1, 1};
-  std::array<int64_t, 2> before{}, behind{};  // padding of rows and columns
+  std::array<int64_t, 2> before{}, after{};  // padding of rows and columns
   bool ceil = false;
-  bool even() const { return before == behind; }
+  bool even() const { return before == after; }
   /// Galley's pools pad by half their kernel at most.
   bool pads_most_half() const { return even() && before[0] <= kernel[0] / 2 && before[1] <= kernel[1] / 2; }
 };

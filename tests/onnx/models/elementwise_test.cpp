@@ -153,11 +153,11 @@ TEST_P(EveryRow, ComesBackFromAnOnnxFile) {
     what.other = &three.graph;
     what.values = [](const std::string&) -> Tensor { return {}; };
     write_onnx(path, onnx_document(what));
-    const Tensor input = numbers({4, 9}), wanted = compute(captured(4), input);
-    EXPECT_GT(largest(wanted), 0);
+    const Tensor input = numbers({4, 9}), expected = compute(captured(4), input);
+    EXPECT_GT(largest(expected), 0);
     // float32 rounding of a few operations, in another order where the function is spelled out
-    const double difference = largest_difference(wanted, compute(capture(onnx_component(path), {4, 9}), input));
-    EXPECT_TRUE(difference <= 2e-6 * std::max(1.0, largest(wanted))) << difference << " of " << largest(wanted);
+    const double difference = largest_difference(expected, compute(capture(onnx_component(path), {4, 9}), input));
+    EXPECT_TRUE(difference <= 2e-6 * std::max(1.0, largest(expected))) << difference << " of " << largest(expected);
   }
 }
 

@@ -48,8 +48,8 @@ TEST(OnnxGolden, AFileOfOpenBatchTakesAnother) {
   twice.from_doubles(values);
   const Tensor made = compute(kGolden + "transformer.onnx", twice);
   ASSERT_EQ(made.shape(), Shape({6, 5}));
-  const std::vector<double> rows = made.to_doubles(), wanted = output.to_doubles();
-  for (size_t i = 0; i < rows.size(); ++i) EXPECT_NEAR(rows[i], wanted[i % wanted.size()], 2e-6);
+  const std::vector<double> rows = made.to_doubles(), sample = output.to_doubles();
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_NEAR(rows[i], sample[i % sample.size()], 2e-6);
 }
 
 TEST(OnnxGolden, InitializersAreWeights) {

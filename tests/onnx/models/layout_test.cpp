@@ -188,6 +188,99 @@ TEST(OnnxBatch, OpenSizesOfAWholeRunAreAskedFor) {
   EXPECT_EQ(results.at("y").to_doubles(), (std::vector<double>{1, 1, 1, 3, 3, 3, 6, 6, 6, 10, 10, 10}));
 }
 
+// ---- known before the model runs
+
+/// An initializer of int64 of that shape, and one double.
+std::string table(std::string_view name, std::initializer_list<int64_t> shape, std::initializer_list<int64_t> values) {
+  std::string sizes, raw;
+  for (const int64_t size : shape) sizes += number(1, size);
+  for (const int64_t value : values) raw += std::string(reinterpret_cast<const char*>(&value), 8);
+  return initializer(tensor(name, sizes, 7, raw));
+}
+std::string real64(std::string_view name, double value) {
+  return initializer(tensor(name, "", 11, std::string(reinterpret_cast<const char*>(&value), 8)));
+}
+/// The output "y" of nodes that read nothing of the input. A sample is a whole run.
+Tensor known_output(const std::string& nodes) {
+  const std::string graph =
+      nodes + node("Relu", in("x"), out("z")) + input(fixed("x", {2, 3})) + output(fixed("z", {2, 3})) + output(fixed("y", {}));
+  return outputs_of(graph, {numbers({1, 2, 3})}).at("y");
+}
+
+TEST(OnnxKnown, SqueezeAndUnsqueezeChangeTheNamedAxesAlone) {
+  const auto unsqueeze = [](std::string_view result, std::initializer_list<int64_t> axes) {
+    return reals("k", {7}, true) + integers("a", axes) + node("Unsqueeze", in("k") + in("a"), out(result));
+  };
+  const auto squeeze = [&](std::initializer_list<int64_t> axes) {
+    return unsqueeze("u", {0, 1}) + integers("b", axes) + node("Squeeze", in("u") + in("b"), out("y"));
+  };
+  EXPECT_EQ(known_output(unsqueeze("y", {0})).shape(), Shape({1, 1}));
+  EXPECT_EQ(known_output(unsqueeze("y", {0, 1})).shape(), Shape({1, 1, 1}));
+  EXPECT_EQ(known_output(squeeze({0})).shape(), Shape({1, 1}));
+  EXPECT_EQ(known_output(squeeze({0, -1})).shape(), Shape({1}));
+  EXPECT_EQ(known_output(unsqueeze("u", {0, 1}) + node("Squeeze", in("u"), out("y"))).shape(), Shape({1}));
+  EXPECT_EQ(known_output(squeeze({0})).to_doubles(), std::vector<double>{7});
+  expect_words(error_of([&] { known_output(unsqueeze("y", {1})); }), {"Unsqueeze 'y'", "axis 1", "rank 1"});
+  expect_words(error_of([&] { known_output(unsqueeze("y", {0, 0})); }), {"Unsqueeze 'y'", "named twice"});
+  expect_words(error_of([&] { known_output(squeeze({2})); }), {"Squeeze 'y'", "axis 2", "rank 2"});
+  expect_words(error_of([&] {
+                 known_output(integers("k", {1, 2}) + integers("a", {0}) + node("Squeeze", in("k") + in("a"), out("y")));
+               }),
+               {"Squeeze 'y'", "axis 0 of [2]", "the size 1"});
+}
+
+TEST(OnnxKnown, FractionsAreTrueAndLoseTheirPartAsIntegers) {
+  const auto cast = [](float value, int64_t type) {
+    return known_output(reals("k", {value}, true) + node("Cast", in("k"), out("c"), integer("to", type)) +
+                        node("Cast", in("c"), out("y"), integer("to", 1)))
+        .to_doubles();
+  };
+  constexpr int64_t kBool = 9, kInt64 = 7;
+  EXPECT_EQ(cast(0.5f, kBool), std::vector<double>{1});
+  EXPECT_EQ(cast(-0.25f, kBool), std::vector<double>{1});
+  EXPECT_EQ(cast(0, kBool), std::vector<double>{0});
+  EXPECT_EQ(cast(0.5f, kInt64), std::vector<double>{0});
+  EXPECT_EQ(cast(-1.5f, kInt64), std::vector<double>{-1});
+}
+
+TEST(OnnxKnown, RangesThatHaveNoEndAreRefused) {
+  const auto range = [](double start, double limit, double step) {
+    return real64("a", start) + real64("b", limit) + real64("c", step) + node("Range", in("a") + in("b") + in("c"), out("y"));
+  };
+  expect_words(error_of([&] { known_output(range(1e308, -1e308, 1)); }), {"Range 'y'", "it counts"});
+  expect_words(error_of([&] { known_output(range(-1e308, 1e308, 1)); }), {"Range 'y'", "it counts"});
+}
+
+TEST(OnnxIndices, NegativeOnesNameElementsFromTheEnd) {
+  const auto scatter = [](std::initializer_list<int64_t> at) {
+    return outputs_of(table("i", {2, 1}, at) + reals("u", {5, 6}) + node("ScatterND", in("x") + in("i") + in("u"), out("y")) +
+                          input(fixed("x", {4})) + output(fixed("y", {4})),
+                      {Tensor::of({1, 4}, {1, 2, 3, 4})})
+        .at("y")
+        .to_doubles();
+  };
+  EXPECT_EQ(scatter({-1, 2}), (std::vector<double>{1, 2, 6, 5}));
+  expect_words(error_of([&] { scatter({-1, 3}); }), {"ScatterND 'y'", "one element twice"});
+  expect_words(error_of([&] { scatter({0, 4}); }), {"ScatterND 'y'", "index 4", "4 elements"});
+  expect_words(error_of([&] { scatter({0, -5}); }), {"ScatterND 'y'", "index -5", "4 elements"});
+}
+
+TEST(OnnxSizes, ProductsThatOverflowAreRefused) {
+  constexpr int64_t kSize = int64_t{1} << 40, kCount = int64_t{1} << 24;
+  const auto tile = [](std::initializer_list<int64_t> repeats) {
+    const File file(integers("r", repeats) + node("Tile", in("x") + in("r"), out("y")) + input(fixed("x", {1, kSize})) +
+                    output(fixed("y", {1, kSize})));
+    capture(onnx_component(file.path(), {.shape = {1, kSize}}), {1, 1, kSize});
+  };
+  expect_words(error_of([&] { tile({1, kCount}); }), {"Tile 'y'", "repeats 16777216 times"});
+  expect_words(error_of([&] { tile({kCount, 1}); }), {"Tile 'y'", "too large"});
+  // An array without elements, whose other sizes have no product.
+  expect_words(error_of([&] {
+                 known_output(integers("s", {0, kSize, kSize}) + node("ConstantOfShape", in("s"), out("y")));
+               }),
+               {"ConstantOfShape 'y'", "too large"});
+}
+
 // ---- versions
 
 /// The same operator in an old and in a new form.

@@ -153,10 +153,10 @@ TEST_P(Operators, ComeBack) {
     write(form, path, open_batch);
     Shape shape = form.input;
     shape[0] = open_batch ? 5 : 2;
-    const Tensor input = numbers(shape), wanted = compute(captured(form, shape[0]), input);
-    const double difference = largest_difference(wanted, compute(capture(onnx_component(path), shape), input));
-    EXPECT_GT(largest(wanted), 0);
-    EXPECT_TRUE(difference <= 2e-6 * std::max(1.0, largest(wanted))) << difference << " of " << largest(wanted);  // float32 rounding of a few operations
+    const Tensor input = numbers(shape), expected = compute(captured(form, shape[0]), input);
+    const double difference = largest_difference(expected, compute(capture(onnx_component(path), shape), input));
+    EXPECT_GT(largest(expected), 0);
+    EXPECT_TRUE(difference <= 2e-6 * std::max(1.0, largest(expected))) << difference << " of " << largest(expected);  // float32 rounding of a few operations
   }
 }
 INSTANTIATE_TEST_SUITE_P(Forms, Operators, testing::ValuesIn(forms()), [](const auto& info) { return info.param.name; });

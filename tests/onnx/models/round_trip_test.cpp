@@ -53,9 +53,9 @@ TEST_P(RoundTrip, ComputesTheSame) {
   }
   const Tensor input = numbers(shape, DType::kF32);
   // Products and sums come in another order where an operator is spelled out: float32 rounding of a few hundred layers.
-  const Tensor wanted = compute(own, input);
-  const double difference = largest_difference(wanted, compute(read, input));
-  EXPECT_TRUE(difference <= 2e-5 * largest(wanted)) << difference << " of " << largest(wanted);
+  const Tensor expected = compute(own, input);
+  const double difference = largest_difference(expected, compute(read, input));
+  EXPECT_TRUE(difference <= 2e-5 * largest(expected)) << difference << " of " << largest(expected);
 }
 
 std::vector<GoldenModel> families() {

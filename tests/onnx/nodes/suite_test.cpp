@@ -133,10 +133,10 @@ Tensor first_row(const Tensor& x) {
 }
 
 /// "" where both are equal as the suite compares.
-std::string difference(const Tensor& got, const Tensor& wanted) {
-  if (got.shape() != wanted.shape()) return cat("the shape ", got.shape(), " for ", wanted.shape());
-  if (got.dtype() != wanted.dtype()) return cat("the type ", got.dtype(), " for ", wanted.dtype());
-  const std::vector<double> x = got.to_doubles(), y = wanted.to_doubles();
+std::string difference(const Tensor& got, const Tensor& expected) {
+  if (got.shape() != expected.shape()) return cat("the shape ", got.shape(), " for ", expected.shape());
+  if (got.dtype() != expected.dtype()) return cat("the type ", got.dtype(), " for ", expected.dtype());
+  const std::vector<double> x = got.to_doubles(), y = expected.to_doubles();
   for (size_t i = 0; i < x.size(); ++i) {
     const bool equal =
         x[i] == y[i] || (std::isnan(x[i]) && std::isnan(y[i])) || std::fabs(x[i] - y[i]) <= kAbsolute + kRelative * std::fabs(y[i]);
@@ -238,7 +238,8 @@ std::string table_of(const std::map<std::string, Count>& counts) {
       "summation in\n",
       "float32), and a file that Galley does not take is refused by name. Inputs that a real file holds as constants (shapes, axes, "
       "scales) are bound as\n",
-      "initializers where the node wants them known. Where the rows of a batch are samples, the first sample alone is computed, too.\n",
+      "initializers where the node requires known values. Where the rows of a batch are samples, the first sample alone is computed, "
+      "too.\n",
       "The table is written by that test (`GALLEY_WRITE_TABLES=1`), and compared by it.\n\n", right, " of ", right + refused,
       " are right, ", refused, " are refused, none is wrong.\n\n", "| operator | right | refused |\n|---|---|---|\n", rows);
 }
