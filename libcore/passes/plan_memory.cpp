@@ -6,6 +6,14 @@
 namespace galley {
 namespace {
 
+/// Whether element i of one array lies where element i of the other does, for results that are written while an operand is read. An operand of [C,H,W] for a
+/// result of [1,C,H,W] in channels_last has as many bytes, and another order.
+bool same_order(const TensorType& a, const TensorType& b) {
+  if (a.bytes() != b.bytes()) return false;
+  if (a.shape == b.shape) return same_bytes(a.shape, a.format, b.format);
+  return a.format.is_contiguous() && b.format.is_contiguous();
+}
+
 constexpr int64_t kAlignment = 64;
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -103,7 +111,7 @@ class Planner {
       const ValueId in = node.input(static_cast<size_t>(reuse.input));
       if (reuse.output != static_cast<int>(o) || in == kNoValue) continue;
       const auto source = static_cast<size_t>(in);
-      if (block_of_[source] < 0 || graph_.type(in).bytes() != graph_.type(id).bytes() ||
+      if (block_of_[source] < 0 || !same_order(graph_.type(in), graph_.type(id)) ||
           std::count(node.inputs.begin(), node.inputs.end(), in) > 1)
         continue;
       // The memory must die here: no view or earlier owner of it is read later.

@@ -124,6 +124,19 @@ TEST(PlanMemory, ChainsRunInPlaceAndUpdatesInTheirState) {
   EXPECT_EQ(plan.named_bytes, 4000 * 2 + 4 + 8);
 }
 
+TEST(PlanMemory, AnOperandOfAnotherOrderKeepsItsMemory) {
+  for (const bool contiguous : {true, false}) {
+    Graph g;
+    const Value x = g.add_input("x", f32({1, 4, 3, 5}), ValueRole::kInput), plane = g.add_input("plane", f32({4, 3, 5}), ValueRole::kInput);
+    const Value image = reorder(x, contiguous ? MemoryFormat::contiguous() : MemoryFormat::channels_last());
+    const Value shift = exp(plane), y = add(image, shift);
+    g.add_output("image", image);
+    g.add_output("y", y);
+    EXPECT_EQ(y.type().format, image.type().format);
+    EXPECT_EQ(plan_memory(g, {}).in_place, contiguous ? 1 : 0) << "the sum is written while the plane is read by strides";
+  }
+}
+
 TEST(PlanMemory, WhatPrepareMakesHasItsOwnRegion) {
   Graph g;
   const Value w = g.add_input("w", f32({1000}), ValueRole::kParameter), x = g.add_input("x", f32({1000}), ValueRole::kInput);
