@@ -116,6 +116,8 @@ class Trainer::State {
   void save_weights(RunFolder& folder, const std::string& name, bool ema);
   TrainRow one_step(NodeObserver* watcher);
   void validate(RunFolder& folder, TrainEvents& events, TensorBoardWriter* board);
+  void validate_or_keep(Run& run, TrainEvents& events);
+  void keep_steps(Run& run, TrainEvents& events);
   Metadata metadata();
   int64_t irregular() const { return irregular_before + loader->irregular().samples; }
   std::string digest() const;
@@ -434,14 +436,26 @@ void Trainer::State::write_result(Run& run) {
   run.folder.write_text("result.json", to_json(result) + "\n");
 }
 
-/// The next step; where its loss is not finite, the result of the steps before is written first.
+/// Saves the finished steps where an error ends the run, so that the same command goes on from there.
+void Trainer::State::keep_steps(Run& run, TrainEvents& events) {
+  wall_s = run.wall_before + seconds_since(run.began);
+  if (!recipe.checkpoint || step < run.first || run.saved_at == step) return;
+  events.checkpointed(save(run.folder));
+  run.saved_at = step;
+}
+
+/// The next step. Where its data cannot be read, a checkpoint of the steps before is written first; where its loss is not finite, their
+/// result.
 TrainRow Trainer::State::checked_step(Run& run, TrainEvents& events) {
   TrainRow row;
   try {
     row = one_step(events.watch(step + 1));
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kNumeric) throw;
     --step;
+    if (error.code() != ErrorCode::kNumeric) {
+      keep_steps(run, events);
+      throw;
+    }
     wall_s = run.wall_before + seconds_since(run.began);
     run.result.stopped = "nan";
     write_result(run);
@@ -450,6 +464,15 @@ TrainRow Trainer::State::checked_step(Run& run, TrainEvents& events) {
   row.peak_bytes = peak_resident_bytes();
   wall_s = run.wall_before + seconds_since(run.began);
   return row;
+}
+
+void Trainer::State::validate_or_keep(Run& run, TrainEvents& events) {
+  try {
+    validate(run.folder, events, run.board.get());
+  } catch (const Error&) {
+    keep_steps(run, events);
+    throw;
+  }
 }
 
 void Trainer::State::report_step(Run& run, TrainEvents& events, const TrainRow& row, bool log) {
@@ -482,8 +505,7 @@ TrainResult Trainer::State::train(TrainEvents& events) {
     const int signal = events.stop_signal();
     const bool final_step = step == length.total_steps || out_of_time;
     report_step(run, events, row, step == run.first || final_step || signal != 0 || step_due(step, run.log_every));
-    if (signal == 0 && run.validate_every > 0 && step_due(step, run.validate_every)) validate(run.folder, events, run.board.get());
-    if (final_step) validate(run.folder, events, run.board.get());
+    if (final_step || (signal == 0 && run.validate_every > 0 && step_due(step, run.validate_every))) validate_or_keep(run, events);
     const bool stop_early = stops_early(final_step);
     const bool asked = events.take_checkpoint_request();
     wall_s = run.wall_before + seconds_since(run.began);
@@ -495,6 +517,7 @@ TrainResult Trainer::State::train(TrainEvents& events) {
     if (signal != 0 || stop_early || out_of_time) break;
   }
   wall_s = run.wall_before + seconds_since(run.began);
+  if (result.stopped == "done") validate(run.folder, events, run.board.get());  // of a run that ended between its last step and that
   if (result.stopped != "signal") {
     save_weights(run.folder, "weights.safetensors", false);
     if (recipe.train.ema) save_weights(run.folder, "weights_ema.safetensors", true);

@@ -336,6 +336,29 @@ TEST(Images, ThatAreTruncatedEndTheRunWithExit4) {
   }
 }
 
+TEST(Images, ThatCannotBeReadLoseNoFinishedStep) {
+  const std::string intact = scratch_folder();
+  const Outcome whole = run("galley-train", {image_recipe(intact, {}), "-o", intact + "/run", "--format", "json"});
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  for (const std::string name : {"val/cat/1.jpg", "train/dog/2.png"}) {
+    const std::string folder = scratch_folder();
+    const std::string recipe = image_recipe(folder, {name});
+    const std::vector<std::string> command{recipe, "-o", folder + "/run", "--format", "json"};
+    const Outcome stopped = run("galley-train", command);
+    EXPECT_EQ(stopped.code, 4) << stopped.err;
+    write_text(folder + "/" + name, from_hex(name.ends_with("jpg") ? kJpeg : kPng));
+    const Outcome continued = run("galley-train", command);
+    ASSERT_EQ(continued.code, 0) << continued.err;
+    if (name.starts_with("val")) {
+      expect_all(continued.err, {"\"step\":4,"});
+      EXPECT_EQ(continued.err.find("\"step\":3,"), std::string::npos) << "three steps were finished: " << continued.err;
+    }
+    const Json result = Json::parse(continued.out), expected = Json::parse(whole.out);
+    EXPECT_EQ(result["digest"], expected["digest"]) << name;
+    EXPECT_EQ(result["metrics"], expected["metrics"]) << name;
+  }
+}
+
 TEST(Images, ThatAreTruncatedAreSkippedAndCountedExactly) {
   const std::string folder = scratch_folder();
   const std::string recipe = image_recipe(folder, {"train/cat/1.jpg", "train/dog/2.png", "val/cat/0.png"});
