@@ -37,6 +37,8 @@ Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, con
   options_.batch = fixed > 0 ? fixed : std::clamp<int64_t>(options_.batch, 1, source_->size());
   const int64_t batches = (source_->size() + options_.batch - 1) / options_.batch;
   options_.replicas = std::clamp<int64_t>(options_.replicas, 1, std::min(batches, session.threads()));
+  // A stream takes work from one host thread; the host's own runs in whatever thread asks.
+  if (&session.backend()->device() != &host_device()) options_.replicas = 1;
   threads_ = session.threads() / options_.replicas;
 
   const std::unique_ptr<DataLoader> first = loader();

@@ -15,7 +15,7 @@ namespace galley {
 
 struct PredictOptions {
   int64_t batch = 16;                // at most the source's samples; a model of a fixed batch takes that
-  int64_t replicas = 1;              // executions side by side, each on its share of the threads
+  int64_t replicas = 1;              // executions side by side, each on its share of the threads; on another device than the host: one
   std::vector<std::string> capture;  // globs of modules whose results are wanted too; of quantized weights the fused results
   bool keep_going = false;           // go on after a sample that cannot be read, and say why; else it is an error
 };

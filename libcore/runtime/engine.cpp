@@ -1,5 +1,6 @@
 #include "libcore/runtime/engine.h"
 
+#include <atomic>
 #include <chrono>
 
 #include "libcore/base/log.h"
@@ -9,7 +10,7 @@
 namespace galley {
 namespace {
 
-bool logs = false;
+std::atomic<bool> logs{false};
 
 bool is_stored(ValueRole role) { return role == ValueRole::kParameter || role == ValueRole::kBuffer || role == ValueRole::kState; }
 

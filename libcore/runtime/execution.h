@@ -41,8 +41,8 @@ class Execution {
   /// The request that the following runs belong to. Throws as Carried::declare; the execution keeps its request then.
   void carry(std::shared_ptr<Carried> carried);
   const std::shared_ptr<Carried>& carried() const { return carried_; }
-  /// Gives an input its values until it is given others. On the host's device the array is kept, not copied, where its format is the program's and it is
-  /// no scalar; elsewhere it is copied before `feed` returns.
+  /// Gives an input its values until it is given others. On the host's device an array of the program's format is kept, not copied: it must stay unchanged
+  /// until the run. Arrays of rank 0 or 1 of at most 64 bytes, and all arrays on other devices, are copied before `feed` returns.
   void feed(std::string_view name, const Tensor& values);
   /// Gives an input of one element its value, in its dtype, until it is given another. All scalars travel to the device together at the next run.
   void set(std::string_view name, double value);

@@ -100,8 +100,14 @@ void TrainStep::add_stage(const TrainStage& what, const BatchTypes& types) {
   const bool first = stages_.size() == 1;
   const std::string variant = what.first > 1 ? cat("from step ", what.first) : "";
   const std::string reason = first ? "updates" : cat("another graph from step ", what.first);
-  stage.update_program = engine_.program({.mode = "train", .variant = variant, .fields = types.fields}, reason, [&] { return capture(stage, types, true); },
+  bool captured = false;  // capture also learns parameters, groups and losses
+  const auto capture_update = [&] {
+    captured = true;
+    return capture(stage, types, true);
+  };
+  stage.update_program = engine_.program({.mode = "train", .variant = variant, .fields = types.fields}, reason, capture_update,
                                          first ? ParameterFormats::kLead : ParameterFormats::kFollow);
+  GALLEY_ASSERT(captured, "the engine has the program already: a TrainStep needs an engine of its own");
   engine_.declare(*stage.update_program);
   add_states(stage.states);
   if (batch_.accumulation == 1) return;
