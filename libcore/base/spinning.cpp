@@ -43,34 +43,51 @@ int64_t preemptions() {
   return usage.ru_nivcsw;
 }
 
-/// Adds up /proc/self/task/*/schedstat ("nanoseconds on a core, nanoseconds of waiting for one, runs"); nullopt where the kernel does not
-/// count.
-std::optional<CoreUse> read_waiting(pid_t except) {
-  DIR* folder = opendir("/proc/self/task");
-  if (folder == nullptr) return std::nullopt;
-  CoreUse use;
-  bool any = false;
-  while (const dirent* entry = readdir(folder)) {
-    const long thread = std::atol(entry->d_name);
-    if (thread <= 0 || thread == except) continue;
+/// Reads what the kernel counts of the threads of this process. The folder stays open: a step may run meanwhile, in which nothing allocates.
+class ThreadCounts {
+ public:
+  ThreadCounts() : folder_(opendir("/proc/self/task")) {}
+  ~ThreadCounts() {
+    if (folder_ != nullptr) closedir(folder_);
+  }
+  ThreadCounts(const ThreadCounts&) = delete;
+  ThreadCounts& operator=(const ThreadCounts&) = delete;
+
+  /// Adds up /proc/self/task/*/schedstat ("nanoseconds on a core, nanoseconds of waiting for one, runs"), but for thread `except`; nullopt
+  /// where the kernel does not count.
+  std::optional<CoreUse> read(pid_t except) {
+    if (folder_ == nullptr) return std::nullopt;
+    rewinddir(folder_);
+    CoreUse use;
+    bool any = false;
+    while (const dirent* entry = readdir(folder_)) {
+      const long thread = std::atol(entry->d_name);
+      if (thread > 0 && thread != except) any = add(thread, use) || any;
+    }
+    return any ? std::optional(use) : std::nullopt;
+  }
+
+ private:
+  /// False where the thread has ended, or never ran.
+  static bool add(long thread, CoreUse& use) {
     char path[64], text[128];
     std::snprintf(path, sizeof path, "/proc/self/task/%ld/schedstat", thread);
     const int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) continue;  // it has ended
-    const ssize_t size = read(file, text, sizeof text - 1);
+    if (file < 0) return false;
+    const ssize_t size = ::read(file, text, sizeof text - 1);
     close(file);
-    if (size <= 0) continue;
+    if (size <= 0) return false;
     text[size] = '\0';
     long long ran = 0, waited = 0, runs = 0;
-    if (std::sscanf(text, "%lld %lld %lld", &ran, &waited, &runs) != 3) continue;
-    any = any || ran > 0;
+    if (std::sscanf(text, "%lld %lld %lld", &ran, &waited, &runs) != 3) return false;
     use.ran_s += static_cast<double>(ran) * 1e-9;
     use.waited_s += static_cast<double>(waited) * 1e-9;
     use.runs += runs;
+    return ran > 0;
   }
-  closedir(folder);
-  return any ? std::optional(use) : std::nullopt;
-}
+
+  DIR* folder_;
+};
 
 /// Threads made while it lives take no signals: those are for the tool's own threads.
 class NoSignals {
@@ -114,6 +131,7 @@ class Watch {
   void run() {
     using Clock = std::chrono::steady_clock;
     const auto self = static_cast<pid_t>(syscall(SYS_gettid));
+    ThreadCounts counts;
     SharedCores cores;
     std::optional<ShortSpinning> spinning;
     std::optional<CoreUse> last;  // of the period before, where it was read
@@ -125,7 +143,7 @@ class Watch {
       const Clock::time_point now_time = Clock::now();
       // One preemption a period is this thread's own. Without more nothing has to be read.
       care = now_preemptions - last_preemptions > 1 ? kPeriodsOfCare : std::max(0, care - 1);
-      const std::optional<CoreUse> now = cores.shared() || care > 0 ? read_waiting(self) : std::nullopt;
+      const std::optional<CoreUse> now = cores.shared() || care > 0 ? counts.read(self) : std::nullopt;
       if (now && last) {
         // Threads that ended take their counts with them.
         const CoreUse period{.wall_s = std::chrono::duration<double>(now_time - last_time).count(),
