@@ -54,6 +54,10 @@ void DeviceName::parse(std::string_view text) {
   const std::string_view name = text.substr(0, colon), number = colon == std::string_view::npos ? "0" : text.substr(colon + 1);
   const auto all = [](std::string_view word, char first, char last) { return !word.empty() && std::all_of(word.begin(), word.end(), [=](char c) { return first <= c && c <= last; }); };
   GALLEY_CHECK(all(name, 'a', 'z') && all(number, '0', '9') && number.size() <= 3, "'", text, "' is not a device: write cpu, ref, or a name and a number such as cuda:1");
+  const std::vector<std::string> names{"cpu", "ref", "sim", "cuda"};  // also those that this build does not have: a recipe may be for another machine
+  const std::string near = nearest(name, names);
+  GALLEY_CHECK(std::find(names.begin(), names.end(), name) != names.end(), "'", text, "' is not a device: ",
+               near.empty() ? "there are cpu, ref, sim and cuda" : cat("did you mean '", near, "'?"));
   text_ = text;
 }
 

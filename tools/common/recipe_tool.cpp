@@ -44,7 +44,7 @@ void RecipeTool::add_options(CLI::App& app) {
   app.add_option("--explain", explain_, "print where the value of this key comes from, and stop")->group("Recipe")->take_last();
   app.add_flag("-n,--dry-run", dry_run_, "everything but the work: files, shapes, memory")->group("Recipe");
   app.add_option("--threads", threads_, "compute threads (the key threads)")->group("Machine")->take_last();
-  app.add_option("--device", device_, "cpu or ref (the key device)")->group("Machine")->take_last();
+  app.add_option("--device", device_, "cpu, ref or sim (the key device)")->group("Machine")->take_last();
   app.add_option("--seed", seed_, "random seed (the key seed)")->group("Machine")->take_last();
   if (!output_help().empty()) app.add_option("-o,--output", output_, output_help())->group("Output")->take_last();
 }
