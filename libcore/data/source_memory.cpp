@@ -47,10 +47,13 @@ class TensorSource : public Source {
  public:
   /// `labelled`: a file without labels or targets is an error.
   TensorSource(std::map<std::string, Tensor> tensors, std::string name, bool labelled = true) : name_(std::move(name)) {
-    const bool one_input = tensors.contains("input");
+    // Beside `input`, tensors of another number of samples are no fields.
+    const auto main = tensors.find("input");
+    const int64_t samples = main == tensors.end() || main->second.shape().rank() == 0 ? -1 : main->second.shape()[0];
     for (auto& [key, tensor] : tensors) {
       const bool target = key == "label" || key == "target";
-      if (target ? !labelled : one_input && key != "input") continue;
+      const bool rows = samples < 0 || (tensor.shape().rank() > 0 && tensor.shape()[0] == samples);
+      if (target ? !labelled : key != "input" && !rows) continue;
       if (!target) inputs_.push_back(key);
       GALLEY_CHECK_INPUT(tensor.shape().rank() >= 1, name_, ": '", key, "' is a scalar; its first dimension should be the samples");
       tensors_.emplace(key, tensor.to(MemoryFormat::contiguous()));
