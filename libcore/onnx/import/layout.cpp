@@ -152,13 +152,14 @@ std::string find_rows(const std::shared_ptr<const Source>& source, FileLayout& l
   return find_mixed_samples(graph, batch);
 }
 
-/// Whether samples are rows, of any number or of the declared one.
-bool find_use(const std::shared_ptr<const Source>& source, FileLayout& layout) {
+/// Whether samples are rows, of any number or of the declared one. `failure`: why a batch of another number could not be captured.
+bool find_use(const std::shared_ptr<const Source>& source, FileLayout& layout, std::optional<Error>& failure) {
   try {
     layout.why = find_rows(source, layout, probe_batch(layout, source->model()));
     if (layout.why.empty()) return true;
   } catch (const Error& error) {
     layout.why = cat("a batch of another size does not fit its nodes (", error.message(), ")");
+    failure = error;
   }
   if (!layout.declared_batch) return false;
   std::string why;
@@ -201,9 +202,10 @@ FileLayout make_layout(const std::shared_ptr<const Source>& source, const std::v
     return !given.at(input->name).sizes.empty() && given.at(input->name).sizes.size() == input->shape.size();
   });
   layout.why = "its inputs have no dimension that counts samples";
+  std::optional<Error> failure;
   if (!whole && may_have_rows(fed, layout.declared_batch)) {
     set_inputs(true);
-    if (find_use(source, layout)) return layout;
+    if (find_use(source, layout, failure)) return layout;
   }
   layout.use = SampleUse::kWhole;
   layout.fixed_batch = 1;
@@ -211,6 +213,8 @@ FileLayout make_layout(const std::shared_ptr<const Source>& source, const std::v
   try {
     set_inputs(false);
   } catch (Error& error) {
+    // An open number of samples: the nodes do not fit any.
+    if (failure && !layout.declared_batch) throw *failure;
     throw Error(error.code(), cat(error.message(), "; a sample is a whole run of the model, since ", layout.why))
         .key(error.key())
         .suggest(error.suggestion());
