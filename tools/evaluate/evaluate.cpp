@@ -1,6 +1,7 @@
 #include "tools/evaluate/evaluate.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -148,6 +149,8 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
   } else {
     print(table);
   }
+  const auto bad = std::find_if(metrics.begin(), metrics.end(), [](const auto& metric) { return !std::isfinite(metric.second); });
+  if (bad != metrics.end()) log(LogLevel::kWarning, cat(bad->first, " is ", bad->second, "; galley-weights verify looks for damage in the weights"));
   return kExitDone;
 }
 
