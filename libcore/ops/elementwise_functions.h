@@ -1,15 +1,20 @@
-// The formulas of the element-wise functions, each written once for every kind of number V: double (ops/scalar.h), vectors of floats
-// (backends/cpu/elementwise.cpp) and the float of a GPU's compiler. A file includes this text inside a namespace that declares before it, for
-// its V, GALLEY_FUNCTION (how functions are declared) and
-//   operators + - * / - < <= > >= == !=, which give masks; & of masks
-//   is_nan(x); select(mask, a, b); keep(mask, x): x or 0; at_least(x, low) and at_most(x, high), which pass NaN on; over(x, n): x / n for a constant n
-//   mul_add(a, b, c): a * b + c; abs, sqrt, exp, expm1 (x up to 88), log, log1p (of 0..1), tanh, erf, sin, cos, pow, floor, round (half to even)
-//   normal(x): the normal distribution function
-// The text includes nothing and uses nothing of the host's, so that a compiler for device code takes it as it is. It has no include guard.
+// The formulas of the element-wise functions. Each is written once for every number type V: double (ops/scalar.h), vectors of floats
+// (backends/cpu/elementwise.cpp) and the float of a GPU compiler. The file is included inside a namespace that first declares
+// GALLEY_FUNCTION (the function specifiers) and, for its V:
 //
-// A function is a struct: value(inputs..., numbers...) is its result; the numbers are the real options of its operator's attributes, in order.
-// slope(x, y, numbers...) is its derivative, y being its result: it reads one of the two, which its row in ops/elementwise.cpp names. Where
-// grad * slope is not what the framework computes (0 * inf), backward(grad, x, y, numbers...) says what is. A new function goes into the list below.
+// - the operators + - * / and unary -, the comparisons < <= > >= == != (they give masks), and & of masks;
+// - is_nan(x); select(mask, a, b); keep(mask, x), which is x or 0; at_least(x, low) and at_most(x, high), which propagate NaN;
+//   over(x, n), which is x / n for a constant n;
+// - mul_add(a, b, c), which is a * b + c; abs, sqrt, exp, expm1 (x up to 88), log, log1p (x in 0..1), tanh, erf, sin, cos, pow, floor,
+//   round (half to even);
+// - normal(x), the normal distribution function.
+//
+// The file includes nothing and uses nothing of the host, so that a device compiler takes it unchanged. It has no include guard.
+//
+// A function is a struct. value(inputs..., numbers...) is its result; the numbers are the real-valued options of the operator's attributes,
+// in order. slope(x, y, numbers...) is its derivative, where y is the result. It reads x or y; the function's row in ops/elementwise.cpp
+// says which. Where PyTorch does not compute grad * slope (0 * inf), backward(grad, x, y, numbers...) gives the gradient. Add new functions
+// to the list at the end.
 
 #ifndef GALLEY_FUNCTION
 #define GALLEY_FUNCTION inline
@@ -19,6 +24,8 @@ template <int kValues, int kNumbers = 0>
 struct Function {
   static constexpr int values = kValues, numbers = kNumbers;
 };
+
+// clang-format off: one line per formula
 
 template <class V>
 GALLEY_FUNCTION V sigmoid_of(V x) { return V(1) / (V(1) + exp(-x)); }
@@ -291,9 +298,11 @@ struct Where : Function<3> {
   GALLEY_FUNCTION static V value(V condition, V a, V b) { return select(condition != V(0), a, b); }
 };
 
+// clang-format on
+
 template <class... F>
 struct FunctionList {};
 /// All of them. Back ends compile each function of this list.
-using Functions = FunctionList<Relu, Relu6, Hardsigmoid, Hardswish, Sigmoid, Silu, Gelu, GeluTanh, Tanh, Softplus, Mish, Elu, LeakyRelu, LogSigmoid, Erf, Exp, Log,
-                               Sqrt, Rsqrt, Sin, Cos, Neg, Abs, Square, Reciprocal, Sign, Floor, Round, Pow, Clamp, Affine, Add, Sub, Mul, Div, Maximum, Minimum,
-                               Power, Equal, Less, Greater, Where>;
+using Functions = FunctionList<Relu, Relu6, Hardsigmoid, Hardswish, Sigmoid, Silu, Gelu, GeluTanh, Tanh, Softplus, Mish, Elu, LeakyRelu,
+                               LogSigmoid, Erf, Exp, Log, Sqrt, Rsqrt, Sin, Cos, Neg, Abs, Square, Reciprocal, Sign, Floor, Round, Pow,
+                               Clamp, Affine, Add, Sub, Mul, Div, Maximum, Minimum, Power, Equal, Less, Greater, Where>;
