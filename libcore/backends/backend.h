@@ -1,5 +1,6 @@
 #pragma once
-// Backend: how programs are computed on a device. It knows the kernels of every operator, and rewrites graphs to the forms for which it has fast ones.
+// Backend: how programs are computed on a device. It knows the kernels of every operator, and rewrites graphs to the forms for which it has
+// fast ones.
 
 #include <memory>
 #include <span>
@@ -75,8 +76,8 @@ struct BackendRow {
 
 /// All back ends of this build.
 std::span<const BackendRow> backend_rows();
-/// The back end of a device by its name in recipes: "cpu", "ref", "cuda:1". Throws Error (kResource), saying what was looked for, where there is none.
-/// Default: the first of the build, which is the CPU unless the build has none.
+/// The back end of a device by its name in recipes: "cpu", "ref", "cuda:1". Throws Error (kResource), saying what was looked for, where
+/// there is none. Default: the first of the build, which is the CPU unless the build has none.
 std::shared_ptr<const Backend> open_backend(std::string_view device = backend_rows().front().name, BackendOptions options = {});
 
 }  // namespace galley

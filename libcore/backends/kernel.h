@@ -30,7 +30,9 @@ struct KernelQuery {
   int threads = 1;  // logical thread count: the choice of kernel and its blocking depend on it, not on the machine's cores
 
   template <class T>
-  const T& attrs() const { return node.attrs<T>(); }
+  const T& attrs() const {
+    return node.attrs<T>();
+  }
   bool has(int i) const { return context.has(i); }
   const TensorType& in(int i) const { return context.in(i); }
   const TensorType& out(int i) const { return context.out(i); }
@@ -44,9 +46,13 @@ struct KernelArgs {
   void* scratch = nullptr;
 
   template <class T>
-  const T* in(size_t i) const { return i < inputs.size() ? static_cast<const T*>(inputs[i]) : nullptr; }
+  const T* in(size_t i) const {
+    return i < inputs.size() ? static_cast<const T*>(inputs[i]) : nullptr;
+  }
   template <class T>
-  T* out(size_t i) const { return static_cast<T*>(outputs[i]); }
+  T* out(size_t i) const {
+    return static_cast<T*>(outputs[i]);
+  }
 };
 
 /// A kernel made ready for one node. Immutable: several executions may run it at once on different memory.

@@ -27,7 +27,9 @@ constexpr BackendRow kRows[] = {
     list += cat(list.empty() ? "" : ", ", row.name);
   }
   const std::string near = nearest(device, names);
-  throw Error(ErrorCode::kResource, cat("device ", device, " is not available: this build of Galley has ", list)).key("device").suggest(cat("device=", near.empty() ? "cpu" : near));
+  throw Error(ErrorCode::kResource, cat("device ", device, " is not available: this build of Galley has ", list))
+      .key("device")
+      .suggest(cat("device=", near.empty() ? "cpu" : near));
 }
 
 }  // namespace

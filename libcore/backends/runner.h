@@ -1,6 +1,6 @@
 #pragma once
-// Runner: how a back end enqueues the kernels of a program that is bound to memory. runtime/ binds; a back end may do better than one kernel
-// after the other.
+// Runner: how a back end enqueues the kernels of a program that is bound to memory. runtime/ binds; a back end may do better than one
+// kernel after the other.
 
 #include <span>
 
@@ -14,8 +14,8 @@ struct BoundCall {
   KernelArgs args;
 };
 
-/// The calls of one run, in order. Addresses are those of every run; on the host's device, where fed arrays are not copied, `args` have those
-/// of the next run.
+/// The calls of one run, in order. Addresses are those of every run; on the host's device, where fed arrays are not copied, `args` have
+/// those of the next run.
 struct BoundProgram {
   std::span<const BoundCall> calls;
 };

@@ -46,16 +46,35 @@ class Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}
 
-  Error& at(Place place) { place_ = std::move(place); return *this; }
-  Error& key(std::string key) { key_ = std::move(key); return *this; }
+  Error& at(Place place) {
+    place_ = std::move(place);
+    return *this;
+  }
+  Error& key(std::string key) {
+    key_ = std::move(key);
+    return *this;
+  }
   /// The line of text at `place` (printed with a caret) and how many columns to underline.
-  Error& excerpt(std::string line, int width) { excerpt_ = std::move(line); width_ = width; return *this; }
+  Error& excerpt(std::string line, int width) {
+    excerpt_ = std::move(line);
+    width_ = width;
+    return *this;
+  }
   /// The cure, e.g. "did you mean 'lr'?".
-  Error& suggest(std::string cure) { suggestion_ = std::move(cure); return *this; }
+  Error& suggest(std::string cure) {
+    suggestion_ = std::move(cure);
+    return *this;
+  }
   /// Adds where it happened, innermost first: " at layer1.0.conv2", " in step 12".
-  Error& context(std::string_view where) { message_ += where; return *this; }
+  Error& context(std::string_view where) {
+    message_ += where;
+    return *this;
+  }
   /// More errors of the same file, reported with this one.
-  Error& also(Error other) { others_.push_back(std::move(other)); return *this; }
+  Error& also(Error other) {
+    others_.push_back(std::move(other));
+    return *this;
+  }
 
   const char* what() const noexcept override { return message_.c_str(); }
   ErrorCode code() const { return code_; }
@@ -101,19 +120,19 @@ std::string nearest(std::string_view word, const std::vector<std::string>& candi
 }  // namespace galley
 
 /// A condition that the user's model, recipe or arguments must meet (exit code 3).
-#define GALLEY_CHECK(condition, ...)                                    \
-  do {                                                                  \
+#define GALLEY_CHECK(condition, ...)                                             \
+  do {                                                                           \
     if (!(condition)) ::galley::fail(::galley::ErrorCode::kRecipe, __VA_ARGS__); \
   } while (false)
 
 /// A condition that a file named by the user must meet (exit code 4).
-#define GALLEY_CHECK_INPUT(condition, ...)                              \
-  do {                                                                  \
+#define GALLEY_CHECK_INPUT(condition, ...)                                      \
+  do {                                                                          \
     if (!(condition)) ::galley::fail(::galley::ErrorCode::kInput, __VA_ARGS__); \
   } while (false)
 
 /// A condition that only a bug of ours can break.
-#define GALLEY_ASSERT(condition, ...)                                                              \
-  do {                                                                                             \
+#define GALLEY_ASSERT(condition, ...)                                                                         \
+  do {                                                                                                        \
     if (!(condition)) ::galley::assertion_failed(#condition, __FILE__, __LINE__, ::galley::cat(__VA_ARGS__)); \
   } while (false)

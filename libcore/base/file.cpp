@@ -99,7 +99,8 @@ void InputFile::read(int64_t offset, std::span<std::byte> out) const {
     const ssize_t count = ::pread(descriptor_, out.data() + done, out.size() - done, offset + static_cast<int64_t>(done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail_read("read", path_, errno);
-    GALLEY_CHECK_INPUT(count > 0, path_, " ends at byte ", offset + static_cast<int64_t>(done), ", ", out.size() - done, " bytes too early: it is truncated");
+    GALLEY_CHECK_INPUT(count > 0, path_, " ends at byte ", offset + static_cast<int64_t>(done), ", ", out.size() - done,
+                       " bytes too early: it is truncated");
     done += static_cast<size_t>(count);
   }
 }
@@ -270,7 +271,8 @@ std::string parent_folder(const std::string& path) {
 
 std::string temporary_name(const std::string& path) {
   uint64_t id = 0;
-  if (::getrandom(&id, sizeof id, 0) != static_cast<ssize_t>(sizeof id)) fail(ErrorCode::kResource, "no random numbers from the system: ", reason(errno));
+  if (::getrandom(&id, sizeof id, 0) != static_cast<ssize_t>(sizeof id))
+    fail(ErrorCode::kResource, "no random numbers from the system: ", reason(errno));
   char digits[kIdDigits + 1];
   std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(id));
   std::string base = path;

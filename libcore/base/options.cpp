@@ -4,7 +4,9 @@
 
 namespace galley {
 
-void OptionVisitor::text(const OptionInfo& info, TextValue&) { GALLEY_ASSERT(false, "this visitor does not take text options: ", info.name); }
+void OptionVisitor::text(const OptionInfo& info, TextValue&) {
+  GALLEY_ASSERT(false, "this visitor does not take text options: ", info.name);
+}
 void OptionVisitor::section(const OptionInfo& info, Options&) { GALLEY_ASSERT(false, "this visitor does not take sections: ", info.name); }
 void OptionVisitor::list(const OptionInfo& info, std::vector<std::unique_ptr<Options>>&, std::unique_ptr<Options> (*)()) {
   GALLEY_ASSERT(false, "this visitor does not take lists: ", info.name);

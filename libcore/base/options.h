@@ -25,8 +25,8 @@ struct OptionInfo {
   std::string_view unit = "";
   double min = -std::numeric_limits<double>::infinity();  // inclusive, of each element for a list
   double max = std::numeric_limits<double>::infinity();
-  bool required = false;   // the user must give it
-  bool main = false;       // a scalar where the struct's map stands is this option alone
+  bool required = false;       // the user must give it
+  bool main = false;           // a scalar where the struct's map stands is this option alone
   std::string_view word = "";  // a component or list of components may be this word instead: then type is the word, params null
 };
 
@@ -59,7 +59,9 @@ class OptionList {
   bool empty() const { return items.empty(); }
   /// Element `index`, which `make` of the list made as a T.
   template <class T>
-  const T& at(size_t index) const { return static_cast<const T&>(*items.at(index)); }
+  const T& at(size_t index) const {
+    return static_cast<const T&>(*items.at(index));
+  }
 
   std::vector<std::unique_ptr<Options>> items;
 };
@@ -85,7 +87,9 @@ struct ComponentKind {
 using ComponentKinds = std::span<const ComponentKind>;
 
 template <class T>
-std::unique_ptr<Options> make_options() { return std::make_unique<T>(); }
+std::unique_ptr<Options> make_options() {
+  return std::make_unique<T>();
+}
 
 /// A map with a `type` key and the parameters of that type.
 class Component {
@@ -97,7 +101,9 @@ class Component {
   Component& operator=(Component&&) = default;
   explicit operator bool() const { return params != nullptr; }
   template <class T>
-  const T* as() const { return dynamic_cast<const T*>(params.get()); }
+  const T* as() const {
+    return dynamic_cast<const T*>(params.get());
+  }
 
   std::string type;
   std::string name;  // an item of a list may carry a name of its own, by which overrides address it
@@ -112,7 +118,7 @@ class OptionVisitor {
   virtual void option(const OptionInfo& info, int64_t& value) = 0;
   virtual void option(const OptionInfo& info, double& value) = 0;
   virtual void option(const OptionInfo& info, std::string& value) = 0;
-  virtual void option(const OptionInfo& info, std::vector<int64_t>& value) = 0;   // a scalar means a list of one
+  virtual void option(const OptionInfo& info, std::vector<int64_t>& value) = 0;  // a scalar means a list of one
   virtual void option(const OptionInfo& info, std::vector<double>& value) = 0;
   virtual void option(const OptionInfo& info, std::vector<std::string>& value) = 0;
   /// An enumeration: `value` is an index into `names`.

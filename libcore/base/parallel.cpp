@@ -56,7 +56,8 @@ void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_
   std::mutex mutex;
   std::exception_ptr error;
   int64_t failed = parts;  // the first part that threw
-  // Always the whole team, though some may have no part: libgomp ends threads that a smaller team leaves out and makes them again for the next loop.
+  // Always the whole team, though some may have no part: libgomp ends threads that a smaller team leaves out and makes them again for the
+  // next loop.
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (int64_t part = 0; part < parts; ++part) {
     try {
@@ -102,7 +103,8 @@ void parallel_tasks(int64_t count, int64_t threads, FunctionRef<void(int64_t, in
   const std::span stretches(reinterpret_cast<Stretch*>(memory), static_cast<size_t>(threads));
   std::uninitialized_default_construct(stretches.begin(), stretches.end());
   for (int64_t slot = 0; slot < threads; ++slot) {
-    stretches[static_cast<size_t>(slot)].left = static_cast<uint64_t>(count * slot / threads) << 32 | static_cast<uint64_t>(count * (slot + 1) / threads);
+    stretches[static_cast<size_t>(slot)].left =
+        static_cast<uint64_t>(count * slot / threads) << 32 | static_cast<uint64_t>(count * (slot + 1) / threads);
   }
   parallel_for(threads, 1, [&](int64_t first, int64_t behind) {
     for (int64_t slot = first; slot < behind; ++slot) {

@@ -3,9 +3,8 @@
 
 #include <cstdint>
 
-#include "libcore/base/function_ref.h"
-
 #include "libcore/base/cores.h"
+#include "libcore/base/function_ref.h"
 
 namespace galley {
 
@@ -28,13 +27,14 @@ class ThreadShare {
 /// rethrown here (the first range's, if several throw). Allocates nothing.
 void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t begin, int64_t end)> body);
 
-/// body(task, slot) once for each task of [0, count), fewer than 2^32, on `threads` slots that run side by side. A slot takes its own stretch of
-/// the tasks in order, the same stretch in every call with these numbers: what one operator wrote lies in the cache of the core that reads it in
-/// the next. Then it helps others from the end of theirs. Exceptions as parallel_for.
+/// body(task, slot) once for each task of [0, count), fewer than 2^32, on `threads` slots that run side by side. A slot takes its own
+/// stretch of the tasks in order, the same stretch in every call with these numbers: what one operator wrote lies in the cache of the core
+/// that reads it in the next. Then it helps others from the end of theirs. Exceptions as parallel_for.
 void parallel_tasks(int64_t count, int64_t threads, FunctionRef<void(int64_t task, int64_t slot)> body);
 
-/// body(begin, end) for ranges that together are [0, count), cut at multiples of `grain`, a pure function of these. A thread takes a stretch of them, from its end
-/// where `backwards` says so, then helps others: for bodies that do not care how [0, count) is cut, on machines whose cores others use too.
+/// body(begin, end) for ranges that together are [0, count), cut at multiples of `grain`, a pure function of these. A thread takes a
+/// stretch of them, from its end where `backwards` says so, then helps others: for bodies that do not care how [0, count) is cut, on
+/// machines whose cores others use too.
 void parallel_ranges(int64_t count, int64_t grain, FunctionRef<void(int64_t begin, int64_t end)> body, bool backwards = false);
 
 }  // namespace galley

@@ -14,8 +14,8 @@ struct TileUnit {
 const TileUnit& tile_unit();
 
 /// Has the processor instructions that multiply bf16 faster than f32? AMX's, or avx512_bf16's vdpbf16ps where it makes more products than
-/// vfmadd. Intel's processors with avx512_fp16 (Sapphire Rapids and later) make half as many (measured: docs/instruction_sets.md): they leave
-/// bf16 to AMX, which virtual machines may hide.
+/// vfmadd. Intel's processors with avx512_fp16 (Sapphire Rapids and later) make half as many (measured: docs/instruction_sets.md): they
+/// leave bf16 to AMX, which virtual machines may hide.
 bool has_fast_bf16();
 
 }  // namespace galley

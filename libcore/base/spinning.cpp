@@ -27,8 +27,8 @@ namespace {
 constexpr std::chrono::milliseconds kPeriod{20};
 /// A woken thread waits for its core also on an idle machine, longest in virtual machines, whose idle cores must be woken too. An estimate.
 constexpr double kWakeUp_s = 100e-6;
-/// Of the wall time, that threads wait beyond their wake-ups. Chosen, not measured on a quiet machine yet; beside builds at a load of 13 it is
-/// passed at once (docs/performance.md, "A shared machine").
+/// Of the wall time, that threads wait beyond their wake-ups. Chosen, not measured on a quiet machine yet; beside builds at a load of 13 it
+/// is passed at once (docs/performance.md, "A shared machine").
 constexpr double kShare = 0.05;
 /// Periods of work without waiting (0.2 s) before spinning is worth its while again. A period in which the threads hardly ran says
 /// nothing: at low priority they may wait for longer than that.
@@ -43,7 +43,8 @@ int64_t preemptions() {
   return usage.ru_nivcsw;
 }
 
-/// Reads what the kernel counts of the threads of this process. The folder stays open: a step may run meanwhile, in which nothing allocates.
+/// Reads what the kernel counts of the threads of this process. The folder stays open: a step may run meanwhile, in which nothing
+/// allocates.
 class ThreadCounts {
  public:
   ThreadCounts() : folder_(opendir("/proc/self/task")) {}
@@ -190,7 +191,9 @@ void* ShortSpinning::hold(void* self) {
   const int threads = std::max(2, omp_get_num_procs() - compute_threads() + 2);
   // A pool of this thread's own, which ends with it. Its threads sleep.
 #pragma omp parallel num_threads(threads)
-  { asm volatile("" ::: "memory"); }
+  {
+    asm volatile("" ::: "memory");
+  }
   std::unique_lock lock(spinning.mutex_);
   spinning.held_ = true;
   spinning.changed_.notify_all();

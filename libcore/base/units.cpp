@@ -74,30 +74,10 @@ struct Scale {
   double factor;
 };
 
-constexpr std::array<Scale, 24> kByteScales{{{"", 1},
-                                             {"B", 1},
-                                             {"byte", 1},
-                                             {"bytes", 1},
-                                             {"k", 1e3},
-                                             {"K", 1e3},
-                                             {"kB", 1e3},
-                                             {"KB", 1e3},
-                                             {"M", 1e6},
-                                             {"MB", 1e6},
-                                             {"G", 1e9},
-                                             {"GB", 1e9},
-                                             {"T", 1e12},
-                                             {"TB", 1e12},
-                                             {"Ki", 0x1p10},
-                                             {"KiB", 0x1p10},
-                                             {"kiB", 0x1p10},
-                                             {"ki", 0x1p10},
-                                             {"Mi", 0x1p20},
-                                             {"MiB", 0x1p20},
-                                             {"Gi", 0x1p30},
-                                             {"GiB", 0x1p30},
-                                             {"Ti", 0x1p40},
-                                             {"TiB", 0x1p40}}};
+constexpr std::array<Scale, 24> kByteScales{
+    {{"", 1},         {"B", 1},       {"byte", 1},    {"bytes", 1},    {"k", 1e3},     {"K", 1e3},      {"kB", 1e3},    {"KB", 1e3},
+     {"M", 1e6},      {"MB", 1e6},    {"G", 1e9},     {"GB", 1e9},     {"T", 1e12},    {"TB", 1e12},    {"Ki", 0x1p10}, {"KiB", 0x1p10},
+     {"kiB", 0x1p10}, {"ki", 0x1p10}, {"Mi", 0x1p20}, {"MiB", 0x1p20}, {"Gi", 0x1p30}, {"GiB", 0x1p30}, {"Ti", 0x1p40}, {"TiB", 0x1p40}}};
 
 constexpr std::array<Scale, 19> kTimeScales{{{"us", 1e-6},
                                              {"ms", 1e-3},
@@ -270,14 +250,14 @@ std::string human_seconds(double seconds) {
 
 void Duration::parse(std::string_view text) {
   static constexpr std::array<std::pair<std::string_view, DurationUnit>, 9> kUnits{{{"epoch", DurationUnit::kEpochs},
-                                                                                   {"epochs", DurationUnit::kEpochs},
-                                                                                   {"step", DurationUnit::kSteps},
-                                                                                   {"steps", DurationUnit::kSteps},
-                                                                                   {"sample", DurationUnit::kSamples},
-                                                                                   {"samples", DurationUnit::kSamples},
-                                                                                   {"token", DurationUnit::kTokens},
-                                                                                   {"tokens", DurationUnit::kTokens},
-                                                                                   {"%", DurationUnit::kPercent}}};
+                                                                                    {"epochs", DurationUnit::kEpochs},
+                                                                                    {"step", DurationUnit::kSteps},
+                                                                                    {"steps", DurationUnit::kSteps},
+                                                                                    {"sample", DurationUnit::kSamples},
+                                                                                    {"samples", DurationUnit::kSamples},
+                                                                                    {"token", DurationUnit::kTokens},
+                                                                                    {"tokens", DurationUnit::kTokens},
+                                                                                    {"%", DurationUnit::kPercent}}};
   std::string_view rest = trimmed(text);
   const std::optional<double> number = take_number(rest);
   rest = trimmed(rest);

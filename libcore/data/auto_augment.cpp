@@ -136,12 +136,9 @@ const Operation& operation_of(std::string_view name) {
 
 std::span<const std::array<AugmentationStep, 2>> auto_augment_policy(AutoAugmentPolicy policy) {
   switch (policy) {
-    case AutoAugmentPolicy::kImagenet:
-      return kImagenet;
-    case AutoAugmentPolicy::kCifar10:
-      return kCifar10;
-    case AutoAugmentPolicy::kSvhn:
-      return kSvhn;
+    case AutoAugmentPolicy::kImagenet: return kImagenet;
+    case AutoAugmentPolicy::kCifar10: return kCifar10;
+    case AutoAugmentPolicy::kSvhn: return kSvhn;
   }
   GALLEY_ASSERT(false);
 }
@@ -154,27 +151,19 @@ double augmentation_magnitude(std::string_view name, int index, int64_t height, 
   constexpr double kTranslate = 150.0 / 331.0;  // the paper's 150 pixels of its images of 331
   switch (operation.kind) {
     case Kind::kShearX:
-    case Kind::kShearY:
-      return 0.3 * part;
-    case Kind::kTranslateX:
-      return kTranslate * static_cast<double>(width) * part;
-    case Kind::kTranslateY:
-      return kTranslate * static_cast<double>(height) * part;
-    case Kind::kRotate:
-      return 30.0 * part;
-    case Kind::kPosterize:
-      return 8.0 - std::nearbyint(4.0 * part);
-    case Kind::kSolarize:
-      return 255.0 * (1.0 - part);
+    case Kind::kShearY: return 0.3 * part;
+    case Kind::kTranslateX: return kTranslate * static_cast<double>(width) * part;
+    case Kind::kTranslateY: return kTranslate * static_cast<double>(height) * part;
+    case Kind::kRotate: return 30.0 * part;
+    case Kind::kPosterize: return 8.0 - std::nearbyint(4.0 * part);
+    case Kind::kSolarize: return 255.0 * (1.0 - part);
     case Kind::kBrightness:
     case Kind::kColor:
     case Kind::kContrast:
-    case Kind::kSharpness:
-      return 0.9 * part;
+    case Kind::kSharpness: return 0.9 * part;
     case Kind::kAutoContrast:
     case Kind::kEqualize:
-    case Kind::kInvert:
-      return 0;
+    case Kind::kInvert: return 0;
   }
   GALLEY_ASSERT(false);
 }
@@ -186,34 +175,20 @@ void apply_augmentation(Image& image, std::string_view name, double magnitude, I
   const double radians = magnitude * 3.14159265358979323846 / 180.0;
   switch (operation_of(name).kind) {
     // Sheared about the top left corner, in coordinates from the centre.
-    case Kind::kShearX:
-      return move({1, magnitude, magnitude * half_height, 0, 1, 0});
-    case Kind::kShearY:
-      return move({1, 0, 0, magnitude, 1, magnitude * half_width});
-    case Kind::kTranslateX:
-      return move({1, 0, -std::trunc(magnitude), 0, 1, 0});
-    case Kind::kTranslateY:
-      return move({1, 0, 0, 0, 1, -std::trunc(magnitude)});
-    case Kind::kRotate:
-      return move({std::cos(radians), -std::sin(radians), 0, std::sin(radians), std::cos(radians), 0});
-    case Kind::kBrightness:
-      return adjust_brightness(image, 1.0 + magnitude);
-    case Kind::kColor:
-      return adjust_saturation(image, 1.0 + magnitude);
-    case Kind::kContrast:
-      return adjust_contrast(image, 1.0 + magnitude);
-    case Kind::kSharpness:
-      return adjust_sharpness(image, 1.0 + magnitude);
-    case Kind::kPosterize:
-      return posterize(image, static_cast<int64_t>(magnitude));
-    case Kind::kSolarize:
-      return solarize(image, magnitude);
-    case Kind::kAutoContrast:
-      return autocontrast(image);
-    case Kind::kEqualize:
-      return equalize(image);
-    case Kind::kInvert:
-      return invert(image);
+    case Kind::kShearX: return move({1, magnitude, magnitude * half_height, 0, 1, 0});
+    case Kind::kShearY: return move({1, 0, 0, magnitude, 1, magnitude * half_width});
+    case Kind::kTranslateX: return move({1, 0, -std::trunc(magnitude), 0, 1, 0});
+    case Kind::kTranslateY: return move({1, 0, 0, 0, 1, -std::trunc(magnitude)});
+    case Kind::kRotate: return move({std::cos(radians), -std::sin(radians), 0, std::sin(radians), std::cos(radians), 0});
+    case Kind::kBrightness: return adjust_brightness(image, 1.0 + magnitude);
+    case Kind::kColor: return adjust_saturation(image, 1.0 + magnitude);
+    case Kind::kContrast: return adjust_contrast(image, 1.0 + magnitude);
+    case Kind::kSharpness: return adjust_sharpness(image, 1.0 + magnitude);
+    case Kind::kPosterize: return posterize(image, static_cast<int64_t>(magnitude));
+    case Kind::kSolarize: return solarize(image, magnitude);
+    case Kind::kAutoContrast: return autocontrast(image);
+    case Kind::kEqualize: return equalize(image);
+    case Kind::kInvert: return invert(image);
   }
 }
 

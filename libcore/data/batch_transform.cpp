@@ -9,10 +9,10 @@ namespace galley {
 namespace {
 
 constexpr OptionInfo kAlpha{.name = "alpha",
-                           .doc = "The share is drawn from Beta(alpha, alpha); small: seldom far from 0 or 1",
-                           .min = 0,
-                           .max = 1000,
-                           .main = true};
+                            .doc = "The share is drawn from Beta(alpha, alpha); small: seldom far from 0 or 1",
+                            .min = 0,
+                            .max = 1000,
+                            .main = true};
 constexpr OptionInfo kProbability{.name = "p", .doc = "Share of the batches that are mixed", .min = 0, .max = 1};
 
 /// Gamma(shape, 1) by Marsaglia and Tsang, "A simple method for generating gamma variables" (2000).

@@ -1,15 +1,13 @@
 // JPEG by libjpeg-turbo, through the interface of libjpeg: it reports each warning by its code. A warning that changes no pixel is
 // noted; any other means that the decoder invents pixels, and the file is refused.
-#include <csetjmp>
-#include <cstddef>
-#include <cstdio>
-
-#include <jpeglib.h>
-
 #include <jerror.h>
+#include <jpeglib.h>
 
 #include <algorithm>
 #include <array>
+#include <csetjmp>
+#include <cstddef>
+#include <cstdio>
 #include <vector>
 
 #include "libcore/data/codec.h"
@@ -28,8 +26,8 @@ struct Decoder {
   std::jmp_buf refused{};
   char reason[JMSG_LENGTH_MAX] = "";  // why, after a jump
   bool out_of_memory = false;
-  bool ended = false;              // the file ended before its end marker
-  bool extraneous = false;         // bytes that belong to nothing; of up to 7 after a scan the bit reader says nothing
+  bool ended = false;       // the file ended before its end marker
+  bool extraneous = false;  // bytes that belong to nothing; of up to 7 after a scan the bit reader says nothing
   char odd_header[JMSG_LENGTH_MAX] = "";
   bool created = false;
 

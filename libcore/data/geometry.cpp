@@ -14,14 +14,10 @@ std::pair<int64_t, int64_t> height_width(const std::vector<int64_t>& size) { ret
 int64_t mirrored(int64_t at, int64_t size, PaddingMode mode) {
   if (at >= 0 && at < size) return at;
   switch (mode) {
-    case PaddingMode::kConstant:
-      return -1;
-    case PaddingMode::kEdge:
-      return std::clamp<int64_t>(at, 0, size - 1);
-    case PaddingMode::kReflect:
-      return at < 0 ? -at : 2 * (size - 1) - at;
-    case PaddingMode::kSymmetric:
-      return at < 0 ? -at - 1 : 2 * size - 1 - at;
+    case PaddingMode::kConstant: return -1;
+    case PaddingMode::kEdge: return std::clamp<int64_t>(at, 0, size - 1);
+    case PaddingMode::kReflect: return at < 0 ? -at : 2 * (size - 1) - at;
+    case PaddingMode::kSymmetric: return at < 0 ? -at - 1 : 2 * size - 1 - at;
   }
   GALLEY_ASSERT(false);
 }

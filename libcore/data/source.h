@@ -46,9 +46,9 @@ void check_labels(const Source& source, int64_t classes);
 
 /// What a source may need from outside of its own options.
 struct SourceContext {
-  std::string root;     ///< Relative paths start here; "" is the working folder.
-  Shape input_shape;    ///< The model's input without the batch: what `synthetic` makes.
-  int64_t classes = 0;  ///< The model's classes; 0 where it has none.
+  std::string root;                     ///< Relative paths start here; "" is the working folder.
+  Shape input_shape;                    ///< The model's input without the batch: what `synthetic` makes.
+  int64_t classes = 0;                  ///< The model's classes; 0 where it has none.
   std::vector<FieldType> targets = {};  ///< What the task compares with: what `synthetic` makes besides the input.
   uint64_t seed = 0;
   std::shared_ptr<const Tokenizer> tokenizer;  ///< Of text; null: bytes.

@@ -37,7 +37,7 @@ void TarArchive::options(OptionVisitor& visitor) {
   visitor.option(kClasses, classes);
   visitor.choice(kMode, mode, kColorModeNames);
   visitor.option({.name = "memory", .doc = "Most memory that a compressed archive may take when unpacked", .unit = "bytes", .min = 0},
-                memory);
+                 memory);
 }
 
 void MaskFolder::options(OptionVisitor& visitor) {

@@ -14,12 +14,12 @@ constexpr std::string_view kPixelTypeNames[] = {"f32", "u8"};
 constexpr std::string_view kPolicyNames[] = {"imagenet", "cifar10", "svhn"};
 
 constexpr OptionInfo kSize{.name = "size",
-                          .doc = "[height, width], or one number for a square",
-                          .unit = "pixels",
-                          .min = 1,
-                          .max = 16384,
-                          .required = true,
-                          .main = true};
+                           .doc = "[height, width], or one number for a square",
+                           .unit = "pixels",
+                           .min = 1,
+                           .max = 16384,
+                           .required = true,
+                           .main = true};
 constexpr OptionInfo kInterpolation{.name = "interpolation", .doc = "How pixels are found between pixels"};
 constexpr OptionInfo kBackend{.name = "backend",
                               .doc =
@@ -32,10 +32,10 @@ constexpr OptionInfo kPaddingMode{
     .name = "padding_mode",
     .doc = "What new pixels hold: fill, the edge, or the image mirrored without (reflect) or with (symmetric) its edge"};
 constexpr OptionInfo kPadding{.name = "padding",
-                             .doc = "All sides, [left and right, top and bottom], or [left, top, right, bottom]",
-                             .unit = "pixels",
-                             .min = 0,
-                             .max = 16384};
+                              .doc = "All sides, [left and right, top and bottom], or [left, top, right, bottom]",
+                              .unit = "pixels",
+                              .min = 0,
+                              .max = 16384};
 
 void check_list(std::string_view item, std::string_view key, size_t size, std::initializer_list<size_t> allowed) {
   std::string text;
@@ -182,13 +182,13 @@ void Rename::apply_to_sample(Sample& sample, RandomStream&) const {
 
 void Resize::options(OptionVisitor& visitor) {
   visitor.option({.name = "size",
-                 .doc = "[height, width], or one number for the smaller edge",
-                 .unit = "pixels",
-                 .min = 1,
-                 .max = 16384,
-                 .required = true,
-                 .main = true},
-                size);
+                  .doc = "[height, width], or one number for the smaller edge",
+                  .unit = "pixels",
+                  .min = 1,
+                  .max = 16384,
+                  .required = true,
+                  .main = true},
+                 size);
   visitor.option(
       {.name = "max_size", .doc = "Bound of the longer edge where `size` is one number; 0: none", .unit = "pixels", .min = 0, .max = 16384},
       max_size);
@@ -292,10 +292,10 @@ void ColorJitter::options(OptionVisitor& visitor) {
   visitor.option({.name = "contrast", .doc = "As brightness"}, contrast);
   visitor.option({.name = "saturation", .doc = "As brightness"}, saturation);
   visitor.option({.name = "hue",
-                 .doc = "x draws from -x .. x turns of the colour circle, x at most 0.5; [low, high] is the range itself",
-                 .min = -0.5,
-                 .max = 0.5},
-                hue);
+                  .doc = "x draws from -x .. x turns of the colour circle, x at most 0.5; [low, high] is the range itself",
+                  .min = -0.5,
+                  .max = 0.5},
+                 hue);
   item_options(visitor);
 }
 

@@ -18,7 +18,8 @@ class HostMemory : public Memory {
  public:
   void* allocate(int64_t bytes, int64_t alignment) override {
     bytes = std::max<int64_t>(bytes, 1);
-    return alignment >= kHugePage ? map(bytes, alignment) : std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded(bytes, alignment)));
+    return alignment >= kHugePage ? map(bytes, alignment)
+                                  : std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded(bytes, alignment)));
   }
   void free(void* address, int64_t bytes, int64_t alignment) noexcept override {
     if (alignment >= kHugePage) {
@@ -52,7 +53,9 @@ class HostEvent : public Event {
   bool done() const override { return true; }
   void synchronize() override {}
   int64_t time_ns() override { return time_ns_; }
-  void mark() { time_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+  void mark() {
+    time_ns_ = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  }
 
  private:
   int64_t time_ns_ = 0;

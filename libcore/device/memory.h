@@ -9,8 +9,8 @@ namespace galley {
 class Memory {
  public:
   virtual ~Memory() = default;
-  /// At least `bytes` bytes, uninitialized, at a multiple of `alignment` (a power of two); nullptr if memory is exhausted. At 2 MiB and more, the
-  /// host's memory asks for huge pages.
+  /// At least `bytes` bytes, uninitialized, at a multiple of `alignment` (a power of two); nullptr if memory is exhausted. At 2 MiB and
+  /// more, the host's memory asks for huge pages.
   virtual void* allocate(int64_t bytes, int64_t alignment) = 0;
   /// Returns what `allocate` gave for that number of bytes and alignment. Waits for the device's work, which may still use it.
   virtual void free(void* address, int64_t bytes, int64_t alignment) noexcept = 0;

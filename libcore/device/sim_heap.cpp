@@ -17,7 +17,8 @@ int64_t up(int64_t bytes, int64_t unit) { return (bytes + unit - 1) / unit * uni
 
 SimHeap::SimHeap(std::function<void()> drain) : drain_(std::move(drain)) {
   void* memory = mmap(nullptr, kReserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) fail(ErrorCode::kResource, "device sim: ", kReserved >> 30, " GiB of addresses cannot be reserved: ", std::strerror(errno));
+  if (memory == MAP_FAILED)
+    fail(ErrorCode::kResource, "device sim: ", kReserved >> 30, " GiB of addresses cannot be reserved: ", std::strerror(errno));
   begin_ = static_cast<std::byte*>(memory);
   free_[0] = kReserved;
 }
@@ -54,7 +55,8 @@ void SimHeap::free(void* address, int64_t bytes, int64_t) noexcept {
   int64_t from = static_cast<std::byte*>(address) - begin_, end = from + bytes;
   const std::lock_guard lock(mutex_);
   // Whole pages go back to the system.
-  if (up(from, kPage) < end / kPage * kPage) madvise(begin_ + up(from, kPage), static_cast<size_t>(end / kPage * kPage - up(from, kPage)), MADV_DONTNEED);
+  if (up(from, kPage) < end / kPage * kPage)
+    madvise(begin_ + up(from, kPage), static_cast<size_t>(end / kPage * kPage - up(from, kPage)), MADV_DONTNEED);
   const auto after = free_.lower_bound(from);
   if (after != free_.end() && after->first == end) {
     end += after->second;

@@ -17,8 +17,8 @@ class Event {
   virtual bool done() const = 0;
   /// Waits until `done`. Errors of that work stay with its stream.
   virtual void synchronize() = 0;
-  /// When the last record was reached, in nanoseconds of the steady clock as the device sees it: differences between events of one device are
-  /// durations. Waits for it. 0 for an event that was never recorded.
+  /// When the last record was reached, in nanoseconds of the steady clock as the device sees it: differences between events of one device
+  /// are durations. Waits for it. 0 for an event that was never recorded.
   virtual int64_t time_ns() = 0;
 };
 
@@ -28,8 +28,8 @@ class Stream {
  public:
   virtual ~Stream() = default;
   virtual Device& device() const = 0;
-  /// Enqueues a copy of `bytes` bytes between any two memories of the device and the host. Host memory must stay valid until the copy has run if it is
-  /// `Device::host_memory`; other host memory may be reused on return, and a copy to it has run on return.
+  /// Enqueues a copy of `bytes` bytes between any two memories of the device and the host. Host memory must stay valid until the copy has
+  /// run if it is `Device::host_memory`; other host memory may be reused on return, and a copy to it has run on return.
   virtual void copy(void* to, const void* from, int64_t bytes) = 0;
   /// Enqueues setting `bytes` bytes to `value`.
   virtual void fill(void* to, uint8_t value, int64_t bytes) = 0;

@@ -103,7 +103,8 @@ std::vector<Value> Graph::add_node(const OpDef& op, std::shared_ptr<const Option
     if (!port.optional && !port.variadic) GALLEY_ASSERT(context.has(static_cast<int>(required)), op.name, " needs its input ", port.name);
     ++required;
   }
-  GALLEY_ASSERT(variadic || node.inputs.size() <= op.inputs.size(), op.name, " takes ", op.inputs.size(), " inputs, got ", node.inputs.size());
+  GALLEY_ASSERT(variadic || node.inputs.size() <= op.inputs.size(), op.name, " takes ", op.inputs.size(), " inputs, got ",
+                node.inputs.size());
   std::vector<TensorType> types;
   try {
     types = op.infer(context);

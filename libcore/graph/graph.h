@@ -57,9 +57,9 @@ class Value {
 struct Node {
   const OpDef* op = nullptr;
   std::shared_ptr<const Options> attributes;  // immutable; nullptr where the op has none
-  std::vector<ValueId> inputs;               // kNoValue: optional input not given
+  std::vector<ValueId> inputs;                // kNoValue: optional input not given
   std::vector<ValueId> outputs;
-  std::string path;                          // module that made it: "layer1.0.conv2"
+  std::string path;  // module that made it: "layer1.0.conv2"
   Phase phase = Phase::kForward;
 
   template <class T>
@@ -76,13 +76,13 @@ struct Node {
 struct ValueInfo {
   TensorType type;
   ValueRole role = ValueRole::kActivation;
-  std::string name;      // inputs, parameters, buffers, state; "" for activations
+  std::string name;  // inputs, parameters, buffers, state; "" for activations
 };
 
 class Graph {
  public:
   Graph() = default;
-  Graph(const Graph&) = default;      // nodes share immutable attributes
+  Graph(const Graph&) = default;  // nodes share immutable attributes
   Graph& operator=(const Graph&) = default;
   Graph(Graph&&) = default;
   Graph& operator=(Graph&&) = default;

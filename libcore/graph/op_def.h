@@ -30,7 +30,8 @@ enum class PortKind : uint8_t {
   kScalar,      // one value that is fed or computed: learning rate, step, random key
 };
 
-/// An input or output. Written as its name in an operator's row: "x" is required, "x?" is optional, "x*" (the last one) stands for any number.
+/// An input or output. Written as its name in an operator's row: "x" is required, "x?" is optional, "x*" (the last one) stands for any
+/// number.
 struct Port {
   std::string_view name;  // without the mark
   PortKind kind = PortKind::kActivation;
@@ -74,7 +75,7 @@ struct Cost {
   double bytes_read = 0;
   double bytes_written = 0;
   DType dtype = DType::kF32;  // of the products: f32, bf16, or i8 for 8-bit integers
-  double saved_flops = 0;  // of `flops`, those that a smarter algorithm than the definition does not execute (negative: more)
+  double saved_flops = 0;     // of `flops`, those that a smarter algorithm than the definition does not execute (negative: more)
   double executed_flops() const { return flops - saved_flops; }
 };
 
@@ -88,7 +89,8 @@ enum class WorkClass : uint8_t {
 
 /// Memory formats of values of rank 4 and 5 (others are always contiguous).
 enum class FormatRule : uint8_t {
-  kKeeps,       // its rank-4/5 inputs and outputs, weights apart, share one format, contiguous or channels_last: element-wise, pooling, convolution
+  kKeeps,       // its rank-4/5 inputs and outputs, weights apart, share one format, contiguous or channels_last: element-wise, pooling,
+                // convolution
   kContiguous,  // contiguous inputs and outputs
   kExplicit,    // takes inputs in any format; infer sets the formats of the outputs
   kReorder,     // as kExplicit, and output 0 holds input 0's values: nothing runs where both formats are the same bytes
@@ -99,7 +101,8 @@ enum class WeightFormat : uint8_t {
   kFollows,          // a weight is reordered to the format that the kernel prefers, a weight gradient made in the format of its parameter
   kLeads,            // the same, and a parameter is kept in the format that the kernel of this operator prefers
   kLeadsInference,   // as kLeads, but contiguous in graphs with a backward pass: the gradients are products with the contiguous weight
-  kLeadsParameters,  // as kLeads, but a computed weight stays contiguous: the kernel packs it in each run, which costs no more than a reorder
+  kLeadsParameters,  // as kLeads, but a computed weight stays contiguous: the kernel packs it in each run, which costs no more than a
+                     // reorder
 };
 struct LayoutRule {
   FormatRule formats = FormatRule::kKeeps;
@@ -121,7 +124,8 @@ enum class PrecisionRule {
 enum class QuantizeRule {
   kFloat,        // stays in float
   kProduct,      // a layer: a product with a constant weight, stored as integers, with bias and residual: conv2d, linear
-  kScale,        // a layer: a factor and a summand for each channel (OpDef::channel_scale), on integers where its neighbours are: batch_norm_inference
+  kScale,        // a layer: a factor and a summand for each channel (OpDef::channel_scale), on integers where its neighbours are:
+                 // batch_norm_inference
   kRecurrent,    // two layers, a product with each of its two weights; its results are never integers: lstm, gru, rnn
   kCompute,      // an operator on integers with a map of its own result: add, mul, average pools, mean over pixels
   kJoin,         // as kCompute, and inputs take over the map of the result where that costs little, so that integers are copied: concat
@@ -153,7 +157,7 @@ struct InPlace {
 /// One operator. Registered by a row of the table in ops/registry.cpp.
 struct OpDef {
   std::string_view name;
-  std::string_view doc;                     // one line, with the source of the formula where it is not common knowledge
+  std::string_view doc;  // one line, with the source of the formula where it is not common knowledge
   std::vector<Port> inputs;
   std::vector<Port> outputs;
   std::unique_ptr<Options> (*make_attrs)() = nullptr;  // defaults; nullptr: no attributes
@@ -161,35 +165,37 @@ struct OpDef {
   std::vector<TensorType> (*infer)(const OpContext&) = nullptr;
   /// Adds the backward nodes: reads g.in/out/grad, calls g.set. nullptr: see no_gradient.
   void (*gradient)(GradientBuilder&) = nullptr;
-  std::string_view no_gradient = "";        // why there is none
-  Cost (*cost)(const OpContext&) = nullptr; // nullptr: no flops, each operand once
+  std::string_view no_gradient = "";         // why there is none
+  Cost (*cost)(const OpContext&) = nullptr;  // nullptr: no flops, each operand once
   WorkClass work = WorkClass::kMemory;
   LayoutRule layout = {};
   PrecisionRule precision = PrecisionRule::kFollow;
   QuantizeRule quantize = QuantizeRule::kFloat;
-  std::vector<InPlace> updates = {};        // state written in place
-  int gate = -1;                            // optional bool [] input: where it is false, the state of `updates` stays as it is; -1: none
-  std::vector<InPlace> may_reuse = {};      // output may take the memory of an input that dies here, where sizes agree
-  bool stops_gradient = false;              // its outputs count as constants where a gradient is taken: observers
-  bool has_effect = false;                  // never removed even where nothing reads its outputs
+  std::vector<InPlace> updates = {};    // state written in place
+  int gate = -1;                        // optional bool [] input: where it is false, the state of `updates` stays as it is; -1: none
+  std::vector<InPlace> may_reuse = {};  // output may take the memory of an input that dies here, where sizes agree
+  bool stops_gradient = false;          // its outputs count as constants where a gradient is taken: observers
+  bool has_effect = false;              // never removed even where nothing reads its outputs
   /// What a composite stands for: emits other operators into the caller's graph. nullptr: a primitive.
   void (*definition)(Expansion&) = nullptr;
-  /// Where `quantize` holds with these types and attributes; nullptr: always. Absent where the rule asks for a constant operand or for unused outputs:
-  /// passes/integer_domain.h checks that.
+  /// Where `quantize` holds with these types and attributes; nullptr: always. Absent where the rule asks for a constant operand or for
+  /// unused outputs: passes/integer_domain.h checks that.
   bool (*quantizable)(const OpContext&) = nullptr;
-  /// The operator on integers that takes its place where activations are quantized by ranges known before (static, QAT). nullptr: the operator itself
-  /// (kPassThrough), a look-up (kTable), none (others).
+  /// The operator on integers that takes its place where activations are quantized by ranges known before (static, QAT). nullptr: the
+  /// operator itself (kPassThrough), a look-up (kTable), none (others).
   void (*integer_form)(IntegerBuilder&) = nullptr;
   /// The same where activations are quantized by the range of each batch (dynamic). nullptr: none.
   void (*dynamic_form)(IntegerBuilder&) = nullptr;
   /// Of kScale, from constant inputs in float: set(0) the factor of each channel, set(1) the summand.
   void (*channel_scale)(IntegerBuilder&) = nullptr;
   IntegerRole integer = IntegerRole::kNone;
-  /// Does it multiply pairs of 8 bits without a promise that two products fit 16 bits, so that quantize.saturation could make it faster? nullptr: no.
+  /// Does it multiply pairs of 8 bits without a promise that two products fit 16 bits, so that quantize.saturation could make it faster?
+  /// nullptr: no.
   bool (*exact_products)(const OpContext&) = nullptr;
-  bool target = false;                      // made by a back end's rewrite: the definition is the sub-graph that it replaces
-  std::string_view variant_of = "";         // the operator whose result it computes in another form; reports and recipes know it by that name
-  std::vector<std::string_view> cases = {}; // usual sizes, in the grammar of `galley-benchmark op`; empty: inputs of equal shapes, where infer takes them
+  bool target = false;               // made by a back end's rewrite: the definition is the sub-graph that it replaces
+  std::string_view variant_of = "";  // the operator whose result it computes in another form; reports and recipes know it by that name
+  std::vector<std::string_view> cases =
+      {};  // usual sizes, in the grammar of `galley-benchmark op`; empty: inputs of equal shapes, where infer takes them
   CaseLetters letters = CaseLetters::kNone;
 
   bool view() const { return work == WorkClass::kView; }

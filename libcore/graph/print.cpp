@@ -39,7 +39,9 @@ class FieldPrinter : public OptionVisitor {
   }
   void option(const OptionInfo& info, std::vector<double>& value) override { items(info, value, number); }
   void option(const OptionInfo& info, std::vector<std::string>& value) override { items(info, value, quoted); }
-  void choice(const OptionInfo& info, int& value, std::span<const std::string_view> names) override { add(info, std::string(names[static_cast<size_t>(value)])); }
+  void choice(const OptionInfo& info, int& value, std::span<const std::string_view> names) override {
+    add(info, std::string(names[static_cast<size_t>(value)]));
+  }
   using OptionVisitor::choice;
 
  private:
@@ -58,8 +60,9 @@ std::vector<std::pair<std::string, std::string>> printed_options(const Options& 
   return std::move(printer.options);
 }
 
-
-std::string_view phase_name(Phase phase) { return phase == Phase::kForward ? "forward" : phase == Phase::kBackward ? "backward" : "update"; }
+std::string_view phase_name(Phase phase) {
+  return phase == Phase::kForward ? "forward" : phase == Phase::kBackward ? "backward" : "update";
+}
 
 }  // namespace
 
@@ -76,7 +79,9 @@ std::string print_attributes(const OpDef& op, const Options* attributes) {
 std::string print(const Graph& graph) {
   // Values are numbered as they appear, so that the text does not depend on what passes have removed.
   std::map<ValueId, size_t> numbers;
-  const auto name = [&](ValueId id) { return id == kNoValue ? std::string("-") : cat("%", numbers.try_emplace(id, numbers.size()).first->second); };
+  const auto name = [&](ValueId id) {
+    return id == kNoValue ? std::string("-") : cat("%", numbers.try_emplace(id, numbers.size()).first->second);
+  };
   std::string text = "galley graph 1\n";
   for (ValueId id : graph.inputs()) {
     const ValueInfo& info = graph.value(id);

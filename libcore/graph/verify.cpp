@@ -8,7 +8,8 @@ namespace {
 
 class Verifier {
  public:
-  explicit Verifier(const Graph& graph) : graph_(graph), made_(graph.value_count()), base_(graph.value_count()), writer_(graph.value_count(), -1) {}
+  explicit Verifier(const Graph& graph)
+      : graph_(graph), made_(graph.value_count()), base_(graph.value_count()), writer_(graph.value_count(), -1) {}
 
   void run() {
     check_inputs();
@@ -57,17 +58,19 @@ class Verifier {
     } catch (const Error& error) {
       throw InternalError(cat(where(node, index), ": ", error.message()));
     }
-    GALLEY_ASSERT(inferred.size() == outputs.size(), where(node, index), " has ", outputs.size(), " outputs, its rule makes ", inferred.size());
+    GALLEY_ASSERT(inferred.size() == outputs.size(), where(node, index), " has ", outputs.size(), " outputs, its rule makes ",
+                  inferred.size());
     for (size_t o = 0; o < outputs.size(); ++o) {
-      GALLEY_ASSERT(inferred[o].dtype == outputs[o]->dtype && inferred[o].shape == outputs[o]->shape, where(node, index), " output ", o, " is ", *outputs[o],
-                    ", its rule makes ", inferred[o]);
+      GALLEY_ASSERT(inferred[o].dtype == outputs[o]->dtype && inferred[o].shape == outputs[o]->shape, where(node, index), " output ", o,
+                    " is ", *outputs[o], ", its rule makes ", inferred[o]);
       outputs[o]->format.order(outputs[o]->shape.rank());  // throws where the format is not one of that rank
     }
   }
 
   void record(const Node& node, int index) {
     for (ValueId id : node.outputs) {
-      GALLEY_ASSERT(id >= 0 && static_cast<size_t>(id) < made_.size() && !made_[static_cast<size_t>(id)], where(node, index), " makes %", id, ", which exists");
+      GALLEY_ASSERT(id >= 0 && static_cast<size_t>(id) < made_.size() && !made_[static_cast<size_t>(id)], where(node, index), " makes %",
+                    id, ", which exists");
       made_[static_cast<size_t>(id)] = true;
       base_[static_cast<size_t>(id)] = id;
     }
@@ -77,8 +80,9 @@ class Verifier {
       if (old == kNoValue || static_cast<size_t>(update.output) >= node.outputs.size()) continue;
       const ValueId root = base_[static_cast<size_t>(old)];
       const ValueRole role = graph_.value(root).role;
-      GALLEY_ASSERT(role == ValueRole::kParameter || role == ValueRole::kBuffer || role == ValueRole::kState || role == ValueRole::kCarried || updated_.count(root) > 0, where(node, index),
-                    " updates %", old, ", which is no parameter, buffer or state");
+      GALLEY_ASSERT(role == ValueRole::kParameter || role == ValueRole::kBuffer || role == ValueRole::kState ||
+                        role == ValueRole::kCarried || updated_.count(root) > 0,
+                    where(node, index), " updates %", old, ", which is no parameter, buffer or state");
       writer_[static_cast<size_t>(root)] = index;
       updated_.insert(node.outputs[static_cast<size_t>(update.output)]);
     }
@@ -96,9 +100,9 @@ class Verifier {
 
   const Graph& graph_;
   std::vector<bool> made_;
-  std::vector<ValueId> base_;    // the value whose memory it is: itself, or what it is a view of
-  std::vector<int> writer_;      // the node that overwrote that memory
-  std::set<ValueId> updated_;    // new values of state
+  std::vector<ValueId> base_;  // the value whose memory it is: itself, or what it is a view of
+  std::vector<int> writer_;    // the node that overwrote that memory
+  std::set<ValueId> updated_;  // new values of state
 };
 
 }  // namespace

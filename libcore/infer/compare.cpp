@@ -34,7 +34,8 @@ void compare_layers(Session& first, Session& second, const CompareOptions& optio
   const CapturedModel plain = first.capture_inference(input);
   const bool fused = plans[0] != nullptr || plans[1] != nullptr;
   // Fusion drops what no result depends on, and its modules.
-  std::map<std::string, ValueId> there = module_results(fused ? make_inference(first.capture_inference(input), nullptr).graph : plain.graph);
+  std::map<std::string, ValueId> there =
+      module_results(fused ? make_inference(first.capture_inference(input), nullptr).graph : plain.graph);
   std::vector<std::string> modules;
   for (const ParameterSpec& spec : plain.parameters) {
     const OpDef* op = find_op_or_null(spec.module_type);  // a layer with an operator has its name

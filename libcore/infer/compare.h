@@ -25,7 +25,7 @@ class Distance {
 
 struct ChangedSample {
   std::string sample;
-  int64_t label = -1;  // -1: unknown
+  int64_t label = -1;             // -1: unknown
   int64_t first = 0, second = 0;  // what each decides
 };
 
@@ -50,8 +50,8 @@ struct CompareOptions {
   int64_t layer_samples = 64;  // at most so many samples for the layers' results, which are all held at once
 };
 
-/// Evaluates the weights of two recipes batch by batch, float or quantized each; the recipes differ in their weights alone. Where one of them is
-/// quantized, a layer's result is what its fused operator gives: after batch norm, residual and activation.
+/// Evaluates the weights of two recipes batch by batch, float or quantized each; the recipes differ in their weights alone. Where one of
+/// them is quantized, a layer's result is what its fused operator gives: after batch norm, residual and activation.
 Comparison compare_weights_of(Session& first, Session& second, const CompareOptions& options);
 
 }  // namespace galley

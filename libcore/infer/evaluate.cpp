@@ -7,8 +7,8 @@
 
 namespace galley {
 
-Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch, int64_t samples,
-                     std::function<void(Graph&)> round)
+Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split,
+                     int64_t batch, int64_t samples, std::function<void(Graph&)> round)
     : session_(session), engine_(engine), split_(split), batch_(batch), limit_(samples), plan_(std::move(plan)) {
   const std::unique_ptr<DataLoader> loader = session.loader(split, batch, 0, 1, samples);
   data_bytes_ = loader->buffer_bytes();
@@ -19,7 +19,8 @@ Evaluator::Evaluator(Session& session, Engine& engine, std::shared_ptr<const Qua
   const std::string form = round ? "rounded" : plan_ != nullptr ? plan_->str() : "";
   InferenceModel model = make_inference(std::move(captured), plan_, {}, std::move(round));
   parameters_ = std::move(model.parameters);
-  program_ = engine.program({.mode = "evaluate", .variant = form, .fields = types.fields}, cat("evaluation on data.", split), [&] { return std::move(model.graph); });
+  program_ = engine.program({.mode = "evaluate", .variant = form, .fields = types.fields}, cat("evaluation on data.", split),
+                            [&] { return std::move(model.graph); });
   // Copies of the results on the host: all of a batch, and the one that is being brought into the contiguous format.
   int64_t most = 0;
   for (const std::string& name : results_.results) {

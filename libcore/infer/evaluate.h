@@ -16,10 +16,11 @@ struct QuantizationPlan;
 
 class Evaluator {
  public:
-  /// Compiles the evaluation program for batches of that size: on integers by a plan (loaded_plan(recipe): as the weights are), in float without.
-  /// `samples`: at most so many; 0: all. `round` rewrites the fused graph (QuantizationAware::rounding). The engine must outlive the evaluator.
-  Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch, int64_t samples = 0,
-            std::function<void(Graph&)> round = nullptr);
+  /// Compiles the evaluation program for batches of that size: on integers by a plan (loaded_plan(recipe): as the weights are), in float
+  /// without. `samples`: at most so many; 0: all. `round` rewrites the fused graph (QuantizationAware::rounding). The engine must outlive
+  /// the evaluator.
+  Evaluator(Session& session, Engine& engine, std::shared_ptr<const QuantizationPlan> plan, const std::string& split, int64_t batch,
+            int64_t samples = 0, std::function<void(Graph&)> round = nullptr);
   ~Evaluator();
 
   const Program& program() const { return *program_; }
@@ -31,7 +32,8 @@ class Evaluator {
   const std::shared_ptr<const QuantizationPlan>& plan() const { return plan_; }
   /// Bytes of a pass on the host: buffers of the data, and copies of the results that a collector reads.
   int64_t data_bytes() const { return data_bytes_; }
-  /// Binds the engine's parameters and scratch. With an `average` suffix (".ema") a second pass is made on the averages, its metrics prefixed "ema/".
+  /// Binds the engine's parameters and scratch. With an `average` suffix (".ema") a second pass is made on the averages, its metrics
+  /// prefixed "ema/".
   void bind(const std::string& average = "");
   /// Metrics over the split. Throws (kNumeric) where it has no samples.
   MetricValues run();

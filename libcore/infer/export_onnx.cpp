@@ -46,7 +46,9 @@ void load(const Session& session, const std::vector<ParameterSpec>& parameters, 
 ExportReport export_onnx(const Session& session, const std::string& path, const ExportOptions& options) {
   const std::shared_ptr<const QuantizationPlan> plan = loaded_plan(session.recipe());
   if (plan != nullptr && plan->method == QuantMethod::kDynamic) {
-    throw Error(ErrorCode::kRecipe, "weights of dynamic quantization have no form in ONNX that computes the same: their activations are quantized by ranges found at run time")
+    throw Error(ErrorCode::kRecipe,
+                "weights of dynamic quantization have no form in ONNX that computes the same: their activations are quantized by ranges "
+                "found at run time")
         .key("weights")
         .suggest("quantize with quantize.method=static or weight_only, or export the float weights");
   }

@@ -21,9 +21,9 @@ struct ExportReport {
   std::string data_file;  // name of the file that holds the values of a model above 2 GiB, beside it; "" for others
 };
 
-/// Writes the model: parameters keep their names. Weights that are quantized statically become QuantizeLinear and DequantizeLinear around operators on
-/// floats, stored ones (weight_only) DequantizeLinear. Throws Error (exit code 3) naming what has no form in ONNX: an operator and its module,
-/// dynamic quantization.
+/// Writes the model: parameters keep their names. Weights that are quantized statically become QuantizeLinear and DequantizeLinear around
+/// operators on floats, stored ones (weight_only) DequantizeLinear. Throws Error (exit code 3) naming what has no form in ONNX: an operator
+/// and its module, dynamic quantization.
 ExportReport export_onnx(const Session& session, const std::string& path, const ExportOptions& options);
 
 }  // namespace galley

@@ -39,13 +39,17 @@ std::shared_ptr<const QuantizationPlan> loaded_plan(const Recipe& recipe) {
     const Metadata metadata = read_weights_metadata(source.path());
     const auto found = metadata.find(std::string(kQuantizationKey));
     if (found == metadata.end()) continue;
-    if (sources.size() > 1) throw Error(ErrorCode::kRecipe, cat(source.from, " holds quantized weights, which are loaded alone: weights.load names ", sources.size(), " sources")).key("weights.load");
+    if (sources.size() > 1)
+      throw Error(ErrorCode::kRecipe,
+                  cat(source.from, " holds quantized weights, which are loaded alone: weights.load names ", sources.size(), " sources"))
+          .key("weights.load");
     return std::make_shared<const QuantizationPlan>(parse_plan(found->second, source.from));
   }
   return nullptr;
 }
 
-InferenceModel make_inference(CapturedModel model, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture, std::function<void(Graph&)> round) {
+InferenceModel make_inference(CapturedModel model, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture,
+                              std::function<void(Graph&)> round) {
   InferenceModel made;
   made.graph = std::move(model.graph);
   made.plan = std::move(plan);
@@ -71,8 +75,10 @@ InferenceModel inference_model(const Session& session, const BatchTypes& types, 
                         converts ? capture : std::vector<std::string>());
 }
 
-std::shared_ptr<const Program> compile_inference(Engine& engine, const BatchTypes& types, InferenceModel& model, const std::string& reason) {
-  return engine.program({.mode = "predict", .fields = types.fields}, reason, [&] { return std::move(model.graph); }, ParameterFormats::kLead);
+std::shared_ptr<const Program> compile_inference(Engine& engine, const BatchTypes& types, InferenceModel& model,
+                                                 const std::string& reason) {
+  return engine.program(
+      {.mode = "predict", .fields = types.fields}, reason, [&] { return std::move(model.graph); }, ParameterFormats::kLead);
 }
 
 std::shared_ptr<const Program> compiled_forward(const Session& session, int64_t batch, std::shared_ptr<const QuantizationPlan> plan) {

@@ -1,6 +1,6 @@
 #pragma once
-// The graph that inference runs, the same for every tool: batch norms folded, neighbours fused, and converted to integers where the weights are
-// quantized. A file of weights decides that by itself.
+// The graph that inference runs, the same for every tool: batch norms folded, neighbours fused, and converted to integers where the weights
+// are quantized. A file of weights decides that by itself.
 
 #include <functional>
 #include <memory>
@@ -26,9 +26,10 @@ struct InferenceModel {
 };
 
 /// Folds, fuses, converts by the plan. With `capture`, the results of the modules that its globs match become outputs after fusion:
-/// a convolution's with its batch norm, residual and activation. `round` rewrites the fused graph (evaluation of a quantization-aware training).
-InferenceModel make_inference(CapturedModel model, std::shared_ptr<const QuantizationPlan> plan, const std::vector<std::string>& capture = {},
-                              std::function<void(Graph&)> round = nullptr);
+/// a convolution's with its batch norm, residual and activation. `round` rewrites the fused graph (evaluation of a quantization-aware
+/// training).
+InferenceModel make_inference(CapturedModel model, std::shared_ptr<const QuantizationPlan> plan,
+                              const std::vector<std::string>& capture = {}, std::function<void(Graph&)> round = nullptr);
 /// The model's results on such inputs, by the plan; without one the captured modules' results are as the model defines them.
 InferenceModel inference_model(const Session& session, const BatchTypes& types, std::shared_ptr<const QuantizationPlan> plan,
                                const std::vector<std::string>& capture = {});

@@ -290,18 +290,10 @@ Tensor random_input(const TensorType& type, PortKind kind) {
       case DType::kF32:
         tensor.data_as<float>()[i] = static_cast<float>(0.1 + 0.9 * stream.uniform());
         break;  // logarithms and roots are at home here
-      case DType::kI64:
-        tensor.data_as<int64_t>()[i] = static_cast<int64_t>(stream.below(static_cast<uint64_t>(below)));
-        break;
-      case DType::kI8:
-        tensor.data_as<int8_t>()[i] = static_cast<int8_t>(static_cast<int64_t>(stream.below(255)) - 127);
-        break;
-      case DType::kU8:
-        tensor.data_as<uint8_t>()[i] = static_cast<uint8_t>(stream.below(static_cast<uint64_t>(levels)));
-        break;
-      default:
-        tensor.data_as<uint8_t>()[i] = static_cast<uint8_t>(stream.below(2));
-        break;
+      case DType::kI64: tensor.data_as<int64_t>()[i] = static_cast<int64_t>(stream.below(static_cast<uint64_t>(below))); break;
+      case DType::kI8: tensor.data_as<int8_t>()[i] = static_cast<int8_t>(static_cast<int64_t>(stream.below(255)) - 127); break;
+      case DType::kU8: tensor.data_as<uint8_t>()[i] = static_cast<uint8_t>(stream.below(static_cast<uint64_t>(levels))); break;
+      default: tensor.data_as<uint8_t>()[i] = static_cast<uint8_t>(stream.below(2)); break;
     }
   }
   return tensor;

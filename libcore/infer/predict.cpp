@@ -51,8 +51,9 @@ Predictor::Predictor(Session& session, std::shared_ptr<const Source> source, con
   }
   parameters_ = std::move(model.parameters);
   engine_ = std::make_unique<Engine>(session.backend(static_cast<int>(threads_)));
-  program_ = engine_->program({.mode = "predict", .variant = options_.capture.empty() ? "" : "captured", .fields = types.fields}, "prediction", [&] { return std::move(model.graph); },
-                              ParameterFormats::kLead);
+  program_ = engine_->program(
+      {.mode = "predict", .variant = options_.capture.empty() ? "" : "captured", .fields = types.fields}, "prediction",
+      [&] { return std::move(model.graph); }, ParameterFormats::kLead);
   engine_->declare(*program_);
 }
 
@@ -146,7 +147,8 @@ struct Predictor::Crew {
       if (!result.error) {
         try {
           // Replicas share the parameters, each has scratch memory of its own.
-          if (!execution) execution = predictor.engine_->bind(predictor.program_, {.arena = std::make_shared<Arena>(predictor.program_->device())});
+          if (!execution)
+            execution = predictor.engine_->bind(predictor.program_, {.arena = std::make_shared<Arena>(predictor.program_->device())});
           feed_fields(*execution, inputs);
           execution->run();
           for (const std::string& name : predictor.outputs_) result.batch.outputs.push_back(execution->output(name));

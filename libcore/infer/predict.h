@@ -22,10 +22,10 @@ struct PredictOptions {
 
 /// Results of the first `indices.size()` rows of each tensor; the rows behind are padding.
 struct PredictedBatch {
-  std::vector<int64_t> indices;  // in the source
+  std::vector<int64_t> indices;               // in the source
   std::map<int64_t, std::string> unreadable;  // by row: why its sample could not be read; the row means nothing
   std::map<int64_t, std::string> irregular;   // by row: what is wrong with a file that was read all the same
-  std::vector<Tensor> outputs;   // contiguous [N,...], in the order of Predictor::outputs()
+  std::vector<Tensor> outputs;                // contiguous [N,...], in the order of Predictor::outputs()
 };
 
 /// Why the samples before the first one that can be read, its pipeline applied, cannot be; of all samples where there is no such one.

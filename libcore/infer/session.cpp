@@ -151,13 +151,10 @@ int64_t Session::threads() const { return recipe_.threads.value_or(compute_threa
 
 LayoutMode Session::layout() const {
   switch (recipe_.memory_format) {
-    case MemoryFormatChoice::kContiguous:
-      return LayoutMode::kContiguous;
+    case MemoryFormatChoice::kContiguous: return LayoutMode::kContiguous;
     case MemoryFormatChoice::kChannelsLast:
-    case MemoryFormatChoice::kChannelsLast3d:
-      return LayoutMode::kChannelsLast;
-    case MemoryFormatChoice::kAuto:
-      break;
+    case MemoryFormatChoice::kChannelsLast3d: return LayoutMode::kChannelsLast;
+    case MemoryFormatChoice::kAuto: break;
   }
   return LayoutMode::kAuto;
 }

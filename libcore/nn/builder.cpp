@@ -45,8 +45,13 @@ Value Builder::rng() {
 Value Builder::parameter(std::string_view leaf, Shape shape, const Init& init, std::string_view module_type) {
   const std::string& path = graph_.path();
   const TensorType type{.dtype = options_.dtype, .shape = shape};
-  ParameterSpec spec{.name = path.empty() ? std::string(leaf) : cat(path, ".", leaf), .type = type, .role = ValueRole::kParameter, .init = init,
-                     .trainable = true, .module = path, .module_type = std::string(module_type)};
+  ParameterSpec spec{.name = path.empty() ? std::string(leaf) : cat(path, ".", leaf),
+                     .type = type,
+                     .role = ValueRole::kParameter,
+                     .init = init,
+                     .trainable = true,
+                     .module = path,
+                     .module_type = std::string(module_type)};
   const Value value = graph_.add_input(spec.name, type, ValueRole::kParameter);
   parameters_.push_back(std::move(spec));
   return value;
@@ -54,8 +59,13 @@ Value Builder::parameter(std::string_view leaf, Shape shape, const Init& init, s
 
 Value Builder::buffer(std::string_view leaf, TensorType type, const Init& init, std::string_view module_type) {
   const std::string& path = graph_.path();
-  ParameterSpec spec{.name = path.empty() ? std::string(leaf) : cat(path, ".", leaf), .type = type, .role = ValueRole::kBuffer, .init = init,
-                     .trainable = false, .module = path, .module_type = std::string(module_type)};
+  ParameterSpec spec{.name = path.empty() ? std::string(leaf) : cat(path, ".", leaf),
+                     .type = type,
+                     .role = ValueRole::kBuffer,
+                     .init = init,
+                     .trainable = false,
+                     .module = path,
+                     .module_type = std::string(module_type)};
   const Value value = graph_.add_input(spec.name, std::move(type), ValueRole::kBuffer);
   parameters_.push_back(std::move(spec));
   return value;
@@ -124,7 +134,8 @@ Value Builder::batch_norm(std::string_view name, Value x, const BatchNormOptions
 Value Builder::layer_norm(std::string_view name, Value x, const LayerNormOptions& options) {
   const PathScope module = scope(name);
   const int rank = x.shape().rank();
-  GALLEY_CHECK(options.dims >= 1 && options.dims <= rank, "[layer_norm] dims=", options.dims, ", input is ", x.type(), ", at ", graph_.path());
+  GALLEY_CHECK(options.dims >= 1 && options.dims <= rank, "[layer_norm] dims=", options.dims, ", input is ", x.type(), ", at ",
+               graph_.path());
   Shape shape;
   for (int axis = rank - static_cast<int>(options.dims); axis < rank; ++axis) shape.push_back(x.shape()[axis]);
   const Value weight = options.affine ? parameter("weight", shape, Init::ones(), "layer_norm") : Value();

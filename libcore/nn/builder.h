@@ -42,13 +42,13 @@ struct LinearOptions {
 };
 struct BatchNormOptions {
   double eps = 1e-5;
-  double momentum = 0.1;   // weight of the batch's statistics in the running ones
+  double momentum = 0.1;  // weight of the batch's statistics in the running ones
   bool affine = true;
   Init weight_init = Init::ones();
   Init bias_init = Init::zeros(), mean_init = Init::zeros(), var_init = Init::ones();
 };
 struct LayerNormOptions {
-  int64_t dims = 1;        // trailing dimensions that are normalised
+  int64_t dims = 1;  // trailing dimensions that are normalised
   double eps = 1e-5;
   bool affine = true;
 };
@@ -66,7 +66,7 @@ struct EmbeddingOptions {
 /// Initialisers of the layers built in a scope. Defaults are PyTorch's.
 struct InitRules {
   Init conv_weight = Init::kaiming_uniform(2.2360679774997896964);
-  std::optional<Init> conv_bias;    // default: uniform, bound 1 / sqrt(fan in of the weight)
+  std::optional<Init> conv_bias;  // default: uniform, bound 1 / sqrt(fan in of the weight)
   Init linear_weight = Init::kaiming_uniform(2.2360679774997896964);
   std::optional<Init> linear_bias;  // likewise
 };

@@ -18,8 +18,14 @@ Value conv_norm(Builder& b, std::string_view name, Value x, const ConvNormOption
       padding = 0;
     }
   }
-  x = b.conv2d("0", x, {.out_channels = options.channels, .kernel_size = options.kernel, .stride = options.stride,
-                        .padding = padding, .dilation = options.dilation, .groups = options.groups, .bias = false});
+  x = b.conv2d("0", x,
+               {.out_channels = options.channels,
+                .kernel_size = options.kernel,
+                .stride = options.stride,
+                .padding = padding,
+                .dilation = options.dilation,
+                .groups = options.groups,
+                .bias = false});
   x = b.batch_norm("1", x, options.norm);
   return options.activation ? activate(x, *options.activation) : x;
 }

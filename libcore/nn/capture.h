@@ -17,7 +17,7 @@ struct PoolOptions {
   Size2 kernel_size;
   std::optional<Size2> stride;  // default: the kernel's size
   Size2 padding = 0;
-  bool ceil_mode = false;       // a last window may reach over the edge
+  bool ceil_mode = false;  // a last window may reach over the edge
 };
 inline Value max_pool(Value x, const PoolOptions& options) {
   MaxPool2dAttrs attrs;

@@ -57,8 +57,14 @@ struct Conv2dLayer : OptionsOf<Conv2dLayer> {
 };
 Value build_conv2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto& p = params_of<Conv2dLayer>(options);
-  return b.conv2d(name, in[0], {.out_channels = p.out_channels, .kernel_size = size2("kernel_size", p.kernel_size), .stride = size2("stride", p.stride),
-                                .padding = size2("padding", p.padding), .dilation = size2("dilation", p.dilation), .groups = p.groups, .bias = p.bias});
+  return b.conv2d(name, in[0],
+                  {.out_channels = p.out_channels,
+                   .kernel_size = size2("kernel_size", p.kernel_size),
+                   .stride = size2("stride", p.stride),
+                   .padding = size2("padding", p.padding),
+                   .dilation = size2("dilation", p.dilation),
+                   .groups = p.groups,
+                   .bias = p.bias});
 }
 
 struct LinearLayer : OptionsOf<LinearLayer> {
@@ -148,25 +154,36 @@ struct RecurrentLayer : OptionsOf<RecurrentLayer<kCell>> {
 template <Cell kCell>
 Value build_recurrent(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto& p = params_of<RecurrentLayer<kCell>>(options);
-  return recurrent(b, name, in[0], {.cell = kCell, .hidden_size = p.hidden_size, .num_layers = p.num_layers, .bias = p.bias, .dropout = p.dropout,
-                                    .bidirectional = p.bidirectional, .nonlinearity = p.nonlinearity}).y;
+  return recurrent(b, name, in[0],
+                   {.cell = kCell,
+                    .hidden_size = p.hidden_size,
+                    .num_layers = p.num_layers,
+                    .bias = p.bias,
+                    .dropout = p.dropout,
+                    .bidirectional = p.bidirectional,
+                    .nonlinearity = p.nonlinearity})
+      .y;
 }
 
 // ---- random
 
 struct DropLayer : OptionsOf<DropLayer> {
   double p = 0.5;
-  void options(OptionVisitor& v) override { v.option({.name = "p", .doc = "probability of dropping", .min = 0, .max = 1, .main = true}, p); }
+  void options(OptionVisitor& v) override {
+    v.option({.name = "p", .doc = "probability of dropping", .min = 0, .max = 1, .main = true}, p);
+  }
 };
-Value build_dropout(Builder& b, std::string_view name, const Options& options, Inputs in) { return b.dropout(name, in[0], params_of<DropLayer>(options).p); }
+Value build_dropout(Builder& b, std::string_view name, const Options& options, Inputs in) {
+  return b.dropout(name, in[0], params_of<DropLayer>(options).p);
+}
 Value build_stochastic_depth(Builder& b, std::string_view name, const Options& options, Inputs in) {
   return b.stochastic_depth(name, in[0], params_of<DropLayer>(options).p);
 }
 
 // ---- functions of one value
 
-/// A row of the table of element-wise functions: the layer has the operator's name and attributes. A function of two values takes any number
-/// of inputs from the first to the last.
+/// A row of the table of element-wise functions: the layer has the operator's name and attributes. A function of two values takes any
+/// number of inputs from the first to the last.
 LayerEntry function_layer(const ElementwiseRow& row) {
   const auto build = [&row](Builder& b, std::string_view name, const Options& options, Inputs in) {
     const auto module = b.scope(name);
@@ -180,7 +197,9 @@ LayerEntry function_layer(const ElementwiseRow& row) {
 
 struct AxisLayer : OptionsOf<AxisLayer> {
   int64_t dim = 1;
-  void options(OptionVisitor& v) override { v.option({.name = "dim", .doc = "dimension; negative: from the end", .min = -8, .max = 7, .main = true}, dim); }
+  void options(OptionVisitor& v) override {
+    v.option({.name = "dim", .doc = "dimension; negative: from the end", .min = -8, .max = 7, .main = true}, dim);
+  }
 };
 template <bool kLog>
 Value build_softmax(Builder& b, std::string_view name, const Options& options, Inputs in) {
@@ -240,7 +259,9 @@ Value build_avg_pool2d(Builder& b, std::string_view name, const Options& options
 
 struct AdaptivePoolLayer : OptionsOf<AdaptivePoolLayer> {
   std::vector<int64_t> output_size{1};
-  void options(OptionVisitor& v) override { v.option({.name = "output_size", .doc = "rows and columns of the output", .min = 1, .main = true}, output_size); }
+  void options(OptionVisitor& v) override {
+    v.option({.name = "output_size", .doc = "rows and columns of the output", .min = 1, .main = true}, output_size);
+  }
 };
 Value build_adaptive_avg_pool2d(Builder& b, std::string_view name, const Options& options, Inputs in) {
   const auto module = b.scope(name);
@@ -296,7 +317,8 @@ struct ReshapeLayer : OptionsOf<ReshapeLayer> {
   std::vector<int64_t> shape;
   std::vector<std::string> names;
   void options(OptionVisitor& v) override {
-    v.option({.name = "shape", .doc = "of the output, batch included; one size may be -1", .min = -1, .required = true, .main = true}, shape);
+    v.option({.name = "shape", .doc = "of the output, batch included; one size may be -1", .min = -1, .required = true, .main = true},
+             shape);
     v.option({.name = "names", .doc = "names of the dimensions of the output"}, names);
   }
 };
@@ -327,7 +349,13 @@ Value build_rename(Builder& b, std::string_view name, const Options& options, In
 struct PermuteLayer : OptionsOf<PermuteLayer> {
   std::vector<int64_t> dims;
   void options(OptionVisitor& v) override {
-    v.option({.name = "dims", .doc = "dimension i of the output is dimension dims[i] of the input", .min = 0, .max = 7, .required = true, .main = true}, dims);
+    v.option({.name = "dims",
+              .doc = "dimension i of the output is dimension dims[i] of the input",
+              .min = 0,
+              .max = 7,
+              .required = true,
+              .main = true},
+             dims);
   }
 };
 Value build_permute(Builder& b, std::string_view name, const Options& options, Inputs in) {
@@ -344,7 +372,12 @@ struct PadLayer : OptionsOf<PadLayer> {
   std::vector<int64_t> pad;
   double value = 0;
   void options(OptionVisitor& v) override {
-    v.option({.name = "pad", .doc = "before, after of the last dimension, then of the one before it, ... (as torch)", .min = 0, .required = true, .main = true}, pad);
+    v.option({.name = "pad",
+              .doc = "before, after of the last dimension, then of the one before it, ... (as torch)",
+              .min = 0,
+              .required = true,
+              .main = true},
+             pad);
     v.option({.name = "value", .doc = "what the new elements hold"}, value);
   }
 };
@@ -352,7 +385,8 @@ Value build_pad(Builder& b, std::string_view name, const Options& options, Input
   const auto module = b.scope(name);
   const auto& p = params_of<PadLayer>(options);
   const size_t rank = static_cast<size_t>(in[0].shape().rank());
-  GALLEY_CHECK(p.pad.size() % 2 == 0 && p.pad.size() <= 2 * rank, "pad wants a pair of numbers a dimension, has ", p.pad.size(), " numbers for ", rank, " dimensions");
+  GALLEY_CHECK(p.pad.size() % 2 == 0 && p.pad.size() <= 2 * rank, "pad wants a pair of numbers a dimension, has ", p.pad.size(),
+               " numbers for ", rank, " dimensions");
   std::vector<int64_t> padding(2 * rank, 0);
   for (size_t i = 0; i < p.pad.size(); i += 2) {
     padding[2 * rank - 2 - i] = p.pad[i];
@@ -391,15 +425,20 @@ const std::vector<LayerEntry>& table() {
     std::vector<LayerEntry> all{
         {{"conv2d", "2-D convolution", make_options<Conv2dLayer>}, build_conv2d},
         {{"linear", "matrix product over the last dimension", make_options<LinearLayer>}, build_linear},
-        {{"batch_norm", "batch normalisation over all dimensions but 1 (Ioffe, Szegedy 2015)", make_options<BatchNormLayer>}, build_batch_norm},
+        {{"batch_norm", "batch normalisation over all dimensions but 1 (Ioffe, Szegedy 2015)", make_options<BatchNormLayer>},
+         build_batch_norm},
         {{"layer_norm", "normalisation over the last dimensions (Ba et al. 2016)", make_options<LayerNormLayer>}, build_layer_norm},
         {{"group_norm", "normalisation over groups of channels (Wu, He 2018)", make_options<GroupNormLayer>}, build_group_norm},
         {{"embedding", "rows of a table picked by indices", make_options<EmbeddingLayer>}, build_embedding},
-        {{"lstm", "LSTM over [N,T,C], zero state at the start (Hochreiter, Schmidhuber 1997)", make_options<RecurrentLayer<Cell::kLstm>>}, build_recurrent<Cell::kLstm>},
-        {{"gru", "GRU over [N,T,C], zero state at the start (Cho et al. 2014)", make_options<RecurrentLayer<Cell::kGru>>}, build_recurrent<Cell::kGru>},
-        {{"rnn", "plain recurrent layer over [N,T,C], zero state at the start (Elman 1990)", make_options<RecurrentLayer<Cell::kRnn>>}, build_recurrent<Cell::kRnn>},
+        {{"lstm", "LSTM over [N,T,C], zero state at the start (Hochreiter, Schmidhuber 1997)", make_options<RecurrentLayer<Cell::kLstm>>},
+         build_recurrent<Cell::kLstm>},
+        {{"gru", "GRU over [N,T,C], zero state at the start (Cho et al. 2014)", make_options<RecurrentLayer<Cell::kGru>>},
+         build_recurrent<Cell::kGru>},
+        {{"rnn", "plain recurrent layer over [N,T,C], zero state at the start (Elman 1990)", make_options<RecurrentLayer<Cell::kRnn>>},
+         build_recurrent<Cell::kRnn>},
         {{"dropout", "drops elements while training", make_options<DropLayer>}, build_dropout},
-        {{"stochastic_depth", "drops samples of a residual branch while training (Huang et al. 2016)", make_options<DropLayer>}, build_stochastic_depth},
+        {{"stochastic_depth", "drops samples of a residual branch while training (Huang et al. 2016)", make_options<DropLayer>},
+         build_stochastic_depth},
     };
     const auto add_functions = [&all](int arity) {
       for (const ElementwiseRow& row : elementwise_rows()) {
@@ -413,14 +452,17 @@ const std::vector<LayerEntry>& table() {
         {{"log_softmax", "logarithm of softmax", make_options<AxisLayer>}, build_softmax<true>},
         {{"max_pool2d", "largest value of each window", make_options<MaxPoolLayer>}, build_max_pool2d},
         {{"avg_pool2d", "mean of each window", make_options<AvgPoolLayer>}, build_avg_pool2d},
-        {{"adaptive_avg_pool2d", "means over as many windows as the output has pixels", make_options<AdaptivePoolLayer>}, build_adaptive_avg_pool2d},
-        {{"adaptive_max_pool2d", "largest values of as many windows as the output has pixels", make_options<AdaptivePoolLayer>}, build_adaptive_max_pool2d},
+        {{"adaptive_avg_pool2d", "means over as many windows as the output has pixels", make_options<AdaptivePoolLayer>},
+         build_adaptive_avg_pool2d},
+        {{"adaptive_max_pool2d", "largest values of as many windows as the output has pixels", make_options<AdaptivePoolLayer>},
+         build_adaptive_max_pool2d},
         {{"interpolate", "resizes images", make_options<InterpolateLayer>}, build_interpolate},
         {{"flatten", "joins dimensions into one", make_options<FlattenLayer>}, build_flatten},
         {{"reshape", "the same elements in another shape", make_options<ReshapeLayer>}, build_reshape},
         {{"rename", "gives the dimensions names", make_options<RenameLayer>}, build_rename},
         {{"permute", "reorders dimensions", make_options<PermuteLayer>}, build_permute},
-        {{"channel_shuffle", "interleaves the channels of groups (Zhang et al. 2017)", make_options<ChannelShuffleAttrs>}, build_channel_shuffle},
+        {{"channel_shuffle", "interleaves the channels of groups (Zhang et al. 2017)", make_options<ChannelShuffleAttrs>},
+         build_channel_shuffle},
         {{"pad", "adds a border of one value", make_options<PadLayer>}, build_pad},
         {{"mean", "averages over dimensions", make_options<MeanLayer>}, build_mean},
     });
@@ -449,7 +491,8 @@ Value build_layer(Builder& b, const Component& layer, std::string_view name, con
   for (const LayerEntry& entry : table()) {
     if (entry.kind.type != layer.type) continue;
     GALLEY_CHECK(entry.several || inputs.size() == 1, layer.type, " takes one input, ", inputs.size(), " are given");
-    GALLEY_CHECK(!entry.several || inputs.size() >= 2, layer.type, " takes two inputs or more, ", inputs.size(), " is given: list them, e.g. inputs: [conv1, in]");
+    GALLEY_CHECK(!entry.several || inputs.size() >= 2, layer.type, " takes two inputs or more, ", inputs.size(),
+                 " is given: list them, e.g. inputs: [conv1, in]");
     return entry.build(b, name, *layer.params, inputs);
   }
   fail(ErrorCode::kRecipe, "there is no layer '", layer.type, "'");

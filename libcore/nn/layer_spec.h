@@ -22,7 +22,8 @@ struct LayerSpec : OptionsOf<LayerSpec> {
   void options(OptionVisitor& v) override {
     v.option({.name = "name", .doc = "name in parameter paths and for `inputs`; default: the type, numbered where it repeats"}, name);
     v.component({.name = "", .doc = "what the layer computes"}, layer, layer_kinds());
-    v.option({.name = "inputs", .doc = "names of the layers whose outputs it takes; `in` is the group's input; default: the layer before"}, inputs);
+    v.option({.name = "inputs", .doc = "names of the layers whose outputs it takes; `in` is the group's input; default: the layer before"},
+             inputs);
     v.option({.name = "repeat", .doc = "that many copies in sequence; names become NAME.0, NAME.1, ...", .min = 1, .max = 10000}, repeat);
     v.list({.name = "layers", .doc = "a group: its layers in sequence"}, layers.items, make_options<LayerSpec>);
   }
@@ -41,7 +42,8 @@ inline constexpr std::array<std::string_view, 2> kInputDTypeNames{"f32", "i64"};
 /// The model's input: the shape of one sample and, if wanted, names of its dimensions.
 struct InputSpec : OptionsOf<InputSpec> {
   void options(OptionVisitor& v) override {
-    v.option({.name = "shape", .doc = "of one sample, without the batch, e.g. [3, 32, 32]", .min = 1, .required = true, .main = true}, shape);
+    v.option({.name = "shape", .doc = "of one sample, without the batch, e.g. [3, 32, 32]", .min = 1, .required = true, .main = true},
+             shape);
     v.option({.name = "names", .doc = "names of these dimensions, e.g. [C, H, W]"}, names);
     v.choice({.name = "dtype", .doc = "f32, or i64 for indices of an embedding (tokens)"}, dtype, kInputDTypeNames);
   }

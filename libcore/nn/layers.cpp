@@ -68,7 +68,8 @@ Value build_sequence(Builder& b, const OptionList& layers, Names& names, Value l
     }
     const std::string path = b.graph().path().empty() ? name : cat(b.graph().path(), ".", name);
     try {
-      GALLEY_CHECK(!names.known.contains(name), name == "in" ? "'in' means the group's input: no layer can have this name" : "two layers have this name");
+      GALLEY_CHECK(!names.known.contains(name),
+                   name == "in" ? "'in' means the group's input: no layer can have this name" : "two layers have this name");
       std::vector<Value> inputs;
       for (const std::string& wanted : spec.inputs) inputs.push_back(names.find(wanted));
       GALLEY_CHECK(!inputs.empty() || last, "the model has several inputs: the first layer names those that it takes in `inputs`");

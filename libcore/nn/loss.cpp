@@ -38,7 +38,8 @@ Component with_dim(Component loss, int64_t dim) {
 
 int checked_class_axis(const Component& loss, const TensorType& output) {
   const int axis = class_axis(loss, output);
-  GALLEY_CHECK(axis > 0, "[cross_entropy] the model's output wants dimensions ", loss.as<CrossEntropyParams>()->dim == 1 ? "[N,C,...]" : "[N,...,C]", ", it is ", output);
+  GALLEY_CHECK(axis > 0, "[cross_entropy] the model's output wants dimensions ",
+               loss.as<CrossEntropyParams>()->dim == 1 ? "[N,C,...]" : "[N,...,C]", ", it is ", output);
   return axis;
 }
 
@@ -53,7 +54,8 @@ Value emit_loss(const Component& loss, Value output, Value target, Reduction red
       const Shape positions(output.shape().sizes().first(static_cast<size_t>(axis)));
       const Shape rows{positions.elements(), classes};
       const Component by_rows = with_dim(loss, 1);
-      const Value result = emit_loss(by_rows, reshape(output, rows), reshape(target, is_floating(target.dtype()) ? rows : Shape{positions.elements()}), reduction);
+      const Value result = emit_loss(by_rows, reshape(output, rows),
+                                     reshape(target, is_floating(target.dtype()) ? rows : Shape{positions.elements()}), reduction);
       return reduction == Reduction::kNone ? reshape(result, positions) : result;
     }
     CrossEntropyAttrs attrs;
@@ -72,10 +74,14 @@ Value emit_loss(const Component& loss, Value output, Value target, Reduction red
 }  // namespace
 
 void CrossEntropyParams::options(OptionVisitor& v) {
-  v.option({.name = "label_smoothing", .doc = "share of the target that is spread over all classes (Szegedy et al. 2015)", .min = 0, .max = 1}, label_smoothing);
+  v.option(
+      {.name = "label_smoothing", .doc = "share of the target that is spread over all classes (Szegedy et al. 2015)", .min = 0, .max = 1},
+      label_smoothing);
   v.option({.name = "ignore_index", .doc = "targets of this value do not count"}, ignore_index);
   v.option({.name = "weight", .doc = "weight of each class; default: all 1", .min = 0}, weight);
-  v.option({.name = "dim", .doc = "dimension of the classes: 1, or -1 for the last (language models always: the last)", .min = -1, .max = 1}, dim);
+  v.option(
+      {.name = "dim", .doc = "dimension of the classes: 1, or -1 for the last (language models always: the last)", .min = -1, .max = 1},
+      dim);
 }
 void MseParams::options(OptionVisitor&) {}
 void BceWithLogitsParams::options(OptionVisitor&) {}
@@ -93,7 +99,8 @@ Component make_loss(std::string_view type) {
     return component;
   }
   const std::string near = nearest(type, names);
-  throw Error(ErrorCode::kRecipe, cat("there is no loss '", type, "'")).suggest(near.empty() ? std::string() : cat("did you mean '", near, "'?"));
+  throw Error(ErrorCode::kRecipe, cat("there is no loss '", type, "'"))
+      .suggest(near.empty() ? std::string() : cat("did you mean '", near, "'?"));
 }
 
 Component over_last_dimension(Component loss) { return with_dim(std::move(loss), -1); }

@@ -117,7 +117,8 @@ Tensor initialize(const ParameterSpec& spec, uint64_t seed) {
     return tensor.to(spec.type.dtype);
   }
   if (init.kind == Init::Kind::kValues) {
-    GALLEY_ASSERT(static_cast<int64_t>(init.values->size()) == tensor.elements(), spec.name, ": ", init.values->size(), " values for ", spec.type);
+    GALLEY_ASSERT(static_cast<int64_t>(init.values->size()) == tensor.elements(), spec.name, ": ", init.values->size(), " values for ",
+                  spec.type);
     tensor.from_doubles(*init.values);
     return tensor.to(spec.type.dtype);
   }

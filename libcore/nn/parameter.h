@@ -22,7 +22,7 @@ struct Init {
   double cut = 0;      // truncated normal: values lie within -cut..cut
   Fan fan = Fan::kIn;  // Kaiming
   std::shared_ptr<const std::vector<double>> values = nullptr;  // kValues: all elements
-  std::shared_ptr<const Tensor> tensor = nullptr;                 // kTensor: values that a file gives
+  std::shared_ptr<const Tensor> tensor = nullptr;               // kTensor: values that a file gives
 
   static Init zeros() { return {}; }
   static Init ones() { return {Kind::kOnes}; }
@@ -54,7 +54,7 @@ int64_t fan_of(const Shape& shape, Init::Fan fan);
 
 /// A parameter or buffer that a Builder declared.
 struct ParameterSpec {
-  std::string name;         // "layer1.0.conv2.weight": the name of the graph input and of the tensor in files
+  std::string name;  // "layer1.0.conv2.weight": the name of the graph input and of the tensor in files
   TensorType type;
   ValueRole role = ValueRole::kParameter;  // kParameter or kBuffer
   Init init;

@@ -9,9 +9,10 @@ namespace {
 ModelTable& table() {
   static ModelTable all = [] {
     ModelTable rows;
-    for (ModelTable (*family)() : {simple_models, cifar_resnet_models, resnet_models, mobilenet_models, vgg_models, alexnet_models, squeezenet_models,
-                                   densenet_models, inception_models, mnasnet_models, shufflenet_models, efficientnet_models, regnet_models,
-                                   vit_models, convnext_models, swin_models, language_models, layers_models}) {
+    for (ModelTable (*family)() :
+         {simple_models, cifar_resnet_models, resnet_models, mobilenet_models, vgg_models, alexnet_models, squeezenet_models,
+          densenet_models, inception_models, mnasnet_models, shufflenet_models, efficientnet_models, regnet_models, vit_models,
+          convnext_models, swin_models, language_models, layers_models}) {
       for (ModelEntry& entry : family()) rows.push_back(std::move(entry));
     }
     return rows;
@@ -27,7 +28,8 @@ const ModelEntry& find(std::string_view type) {
     names.emplace_back(entry.kind.type);
   }
   const std::string near = nearest(type, names);
-  throw Error(ErrorCode::kRecipe, cat("there is no model '", type, "'")).suggest(near.empty() ? std::string() : cat("did you mean '", near, "'?"));
+  throw Error(ErrorCode::kRecipe, cat("there is no model '", type, "'"))
+      .suggest(near.empty() ? std::string() : cat("did you mean '", near, "'?"));
 }
 
 }  // namespace

@@ -30,16 +30,16 @@ struct ModelInput {
 
 /// What is known of a model before it is built.
 struct ModelInfo {
-  std::string family;                // "resnet"; "layers" for models written out in a recipe
+  std::string family;  // "resnet"; "layers" for models written out in a recipe
   ModelOutput output = ModelOutput::kOther;
   std::vector<int64_t> input_shape;      // of one sample, [C,H,W]; of several inputs: the first's
   std::vector<std::string> input_names;  // of these dimensions, or empty
   std::vector<std::pair<std::string, double>>
       loss_weights;  // results of the training pass that join the objective besides the main one, and the weights of their losses
-  DType input_dtype = DType::kF32;         // i64 for tokens
-  std::vector<ModelInput> inputs;          // of a model with named inputs; empty: the one input is the field `input`
-  bool named_outputs = false;              // results have names of their own, the first one too
-  int64_t fixed_batch = 0;                 // samples that every batch must have; 0: any number
+  DType input_dtype = DType::kF32;  // i64 for tokens
+  std::vector<ModelInput> inputs;   // of a model with named inputs; empty: the one input is the field `input`
+  bool named_outputs = false;       // results have names of their own, the first one too
+  int64_t fixed_batch = 0;          // samples that every batch must have; 0: any number
 
   /// All inputs: the named ones, or the one called "input".
   std::vector<ModelInput> all_inputs() const;
@@ -54,7 +54,8 @@ ComponentKinds models();
 ModelInfo model_info(const Component& model);
 
 /// Captures the model's forward pass on `input` [N, sample...]. Returns its named results, the main one first: "logits"
-/// [N,num_classes] for classification, [N,T,vocab] for language modelling, "output" for "layers". Parameter paths start at the builder's present scope.
+/// [N,num_classes] for classification, [N,T,vocab] for language modelling, "output" for "layers". Parameter paths start at the builder's
+/// present scope.
 NamedValues build_model(Builder& b, const Component& model, Value input);
 /// The same for a model with named inputs (ModelInfo::inputs), in their order.
 NamedValues build_model(Builder& b, const Component& model, const NamedValues& inputs);

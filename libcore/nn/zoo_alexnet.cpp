@@ -41,6 +41,8 @@ ModelInfo info(const Options&) { return {"alexnet", ModelOutput::kClasses, {3, 2
 
 }  // namespace
 
-ModelTable alexnet_models() { return {{{"alexnet", "AlexNet (Krizhevsky 2014), 61.1 M parameters", make_options<AlexNetParams>}, alexnet, info}}; }
+ModelTable alexnet_models() {
+  return {{{"alexnet", "AlexNet (Krizhevsky 2014), 61.1 M parameters", make_options<AlexNetParams>}, alexnet, info}};
+}
 
 }  // namespace galley

@@ -37,7 +37,8 @@ Value block(Builder& b, std::string_view name, Value x, int64_t channels, int64_
 
 template <int64_t kBlocks>
 NamedValues build(Builder& b, const Options& params, Value x) {
-  const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kIn), .linear_weight = Init::kaiming_normal(Init::Fan::kIn)});
+  const auto init =
+      b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kIn), .linear_weight = Init::kaiming_normal(Init::Fan::kIn)});
   x = b.conv2d("conv1", x, {.out_channels = 16, .kernel_size = 3, .padding = 1, .bias = false});
   x = relu(b.batch_norm("bn1", x));
   for (int64_t stage = 0; stage < 3; ++stage) {
@@ -54,7 +55,9 @@ ModelInfo info(const Options&) { return {"cifar_resnet", ModelOutput::kClasses, 
 
 ModelTable cifar_resnet_models() {
   return {
-      {{"cifar_resnet20", "ResNet-20 for 32x32 images (He et al. 2015), 0.27 M parameters", make_options<CifarResNetParams>}, build<3>, info},
+      {{"cifar_resnet20", "ResNet-20 for 32x32 images (He et al. 2015), 0.27 M parameters", make_options<CifarResNetParams>},
+       build<3>,
+       info},
       {{"cifar_resnet32", "ResNet-32 for 32x32 images, 0.46 M parameters", make_options<CifarResNetParams>}, build<5>, info},
       {{"cifar_resnet44", "ResNet-44 for 32x32 images, 0.66 M parameters", make_options<CifarResNetParams>}, build<7>, info},
       {{"cifar_resnet56", "ResNet-56 for 32x32 images, 0.85 M parameters", make_options<CifarResNetParams>}, build<9>, info},

@@ -16,8 +16,11 @@ struct ConvNextParams : OptionsOf<ConvNextParams> {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
     v.option({.name = "channels", .doc = "of each stage", .min = 1}, channels);
     v.option({.name = "num_layers", .doc = "blocks of each stage", .min = 1}, num_layers);
-    v.option({.name = "stochastic_depth_prob", .doc = "probability that the last block is skipped; it grows from 0 at the first", .min = 0, .max = 1},
-            stochastic_depth_prob);
+    v.option({.name = "stochastic_depth_prob",
+              .doc = "probability that the last block is skipped; it grows from 0 at the first",
+              .min = 0,
+              .max = 1},
+             stochastic_depth_prob);
     v.option({.name = "layer_scale", .doc = "what the learned scales of blocks start at", .min = 0}, layer_scale);
   }
 };
@@ -46,8 +49,9 @@ Value block(Builder& b, std::string_view name, Value x, double layer_scale, doub
 
 NamedValues convnext(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<ConvNextParams>(options);
-  GALLEY_CHECK(!params.channels.empty() && params.channels.size() == params.num_layers.size(), "[convnext] channels and num_layers want one value a stage, they have ",
-               params.channels.size(), " and ", params.num_layers.size());
+  GALLEY_CHECK(!params.channels.empty() && params.channels.size() == params.num_layers.size(),
+               "[convnext] channels and num_layers want one value a stage, they have ", params.channels.size(), " and ",
+               params.num_layers.size());
   const Init weight = Init::truncated_normal(0.02);
   const auto init = b.use_init({.conv_weight = weight, .conv_bias = Init::zeros(), .linear_weight = weight, .linear_bias = Init::zeros()});
   int64_t blocks = 0, done = 0;

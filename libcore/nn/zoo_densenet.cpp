@@ -52,7 +52,8 @@ NamedValues densenet(Builder& b, const Options& options, Value x) {
     for (size_t block = 1; block <= params.block_config.size(); ++block) {
       if (block > 1) x = transition(b, cat("transition", block - 1), x);
       const auto module = b.scope(cat("denseblock", block));
-      for (int64_t layer = 1; layer <= params.block_config[block - 1]; ++layer) x = concat({x, dense_layer(b, cat("denselayer", layer), x, params)});
+      for (int64_t layer = 1; layer <= params.block_config[block - 1]; ++layer)
+        x = concat({x, dense_layer(b, cat("denselayer", layer), x, params)});
     }
     x = relu(b.batch_norm("norm5", x));
   }

@@ -20,11 +20,15 @@ struct EfficientNetParams : OptionsOf<EfficientNetParams> {
   int64_t image_size = 224;
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.option({.name = "width_mult", .doc = "multiplies the channels of every block (rounded to multiples of 8)", .min = 0.01, .max = 16}, width_mult);
+    v.option({.name = "width_mult", .doc = "multiplies the channels of every block (rounded to multiples of 8)", .min = 0.01, .max = 16},
+             width_mult);
     v.option({.name = "depth_mult", .doc = "multiplies the blocks of every stage (rounded up)", .min = 0.01, .max = 16}, depth_mult);
     v.option({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
-    v.option({.name = "stochastic_depth_prob", .doc = "probability that the last block is skipped; it grows from 0 at the first", .min = 0, .max = 1},
-            stochastic_depth_prob);
+    v.option({.name = "stochastic_depth_prob",
+              .doc = "probability that the last block is skipped; it grows from 0 at the first",
+              .min = 0,
+              .max = 1},
+             stochastic_depth_prob);
     v.option({.name = "image_size", .doc = "usual rows and columns of the input; the network takes others too", .min = 1}, image_size);
   }
 };
@@ -39,17 +43,20 @@ struct Architecture {
   int64_t stem_channels;
   int64_t last_channels;  // 0: four times the last stage's
   BatchNormOptions norm;
-  bool lite = false;      // no squeeze-excite, relu6, TensorFlow's padding
+  bool lite = false;  // no squeeze-excite, relu6, TensorFlow's padding
 };
 
-constexpr std::array kV1{Stage{false, 1, 3, 1, 16, 1},  Stage{false, 6, 3, 2, 24, 2},  Stage{false, 6, 5, 2, 40, 2}, Stage{false, 6, 3, 2, 80, 3},
-                         Stage{false, 6, 5, 1, 112, 3}, Stage{false, 6, 5, 2, 192, 4}, Stage{false, 6, 3, 1, 320, 1}};
+constexpr std::array kV1{Stage{false, 1, 3, 1, 16, 1}, Stage{false, 6, 3, 2, 24, 2},  Stage{false, 6, 5, 2, 40, 2},
+                         Stage{false, 6, 3, 2, 80, 3}, Stage{false, 6, 5, 1, 112, 3}, Stage{false, 6, 5, 2, 192, 4},
+                         Stage{false, 6, 3, 1, 320, 1}};
 constexpr std::array kV2Small{Stage{true, 1, 3, 1, 24, 2},   Stage{true, 4, 3, 2, 48, 4},   Stage{true, 4, 3, 2, 64, 4},
                               Stage{false, 4, 3, 2, 128, 6}, Stage{false, 6, 3, 1, 160, 9}, Stage{false, 6, 3, 2, 256, 15}};
-constexpr std::array kV2Medium{Stage{true, 1, 3, 1, 24, 3},    Stage{true, 4, 3, 2, 48, 5},    Stage{true, 4, 3, 2, 80, 5}, Stage{false, 4, 3, 2, 160, 7},
-                               Stage{false, 6, 3, 1, 176, 14}, Stage{false, 6, 3, 2, 304, 18}, Stage{false, 6, 3, 1, 512, 5}};
-constexpr std::array kV2Large{Stage{true, 1, 3, 1, 32, 4},    Stage{true, 4, 3, 2, 64, 7},    Stage{true, 4, 3, 2, 96, 7}, Stage{false, 4, 3, 2, 192, 10},
-                              Stage{false, 6, 3, 1, 224, 19}, Stage{false, 6, 3, 2, 384, 25}, Stage{false, 6, 3, 1, 640, 7}};
+constexpr std::array kV2Medium{Stage{true, 1, 3, 1, 24, 3},   Stage{true, 4, 3, 2, 48, 5},    Stage{true, 4, 3, 2, 80, 5},
+                               Stage{false, 4, 3, 2, 160, 7}, Stage{false, 6, 3, 1, 176, 14}, Stage{false, 6, 3, 2, 304, 18},
+                               Stage{false, 6, 3, 1, 512, 5}};
+constexpr std::array kV2Large{Stage{true, 1, 3, 1, 32, 4},    Stage{true, 4, 3, 2, 64, 7},    Stage{true, 4, 3, 2, 96, 7},
+                              Stage{false, 4, 3, 2, 192, 10}, Stage{false, 6, 3, 1, 224, 19}, Stage{false, 6, 3, 2, 384, 25},
+                              Stage{false, 6, 3, 1, 640, 7}};
 
 struct Block {
   Stage stage;  // its stride and channels are the block's
@@ -70,12 +77,22 @@ Value inverted_residual(Builder& b, std::string_view name, Value x, const Block&
     const auto next = [&index] { return std::to_string(index++); };
     const bool expands = expanded != x.channels();
     if (stage.fused) {
-      y = conv_norm(b, next(), y, {.channels = expands ? expanded : stage.channels, .kernel = stage.kernel, .stride = stage.stride, .activation = activation,
-                                   .norm = block.norm});
+      y = conv_norm(b, next(), y,
+                    {.channels = expands ? expanded : stage.channels,
+                     .kernel = stage.kernel,
+                     .stride = stage.stride,
+                     .activation = activation,
+                     .norm = block.norm});
     } else {
       if (expands) y = conv_norm(b, next(), y, {.channels = expanded, .activation = activation, .norm = block.norm});
-      y = conv_norm(b, next(), y, {.channels = expanded, .kernel = stage.kernel, .stride = stage.stride, .groups = expanded, .activation = activation,
-                                   .norm = block.norm, .same_padding = block.lite});
+      y = conv_norm(b, next(), y,
+                    {.channels = expanded,
+                     .kernel = stage.kernel,
+                     .stride = stage.stride,
+                     .groups = expanded,
+                     .activation = activation,
+                     .norm = block.norm,
+                     .same_padding = block.lite});
       if (!block.lite) y = squeeze_excite(b, next(), y, {.squeeze_channels = std::max<int64_t>(1, x.channels() / 4), .activation = silu});
     }
     if (!stage.fused || expands) y = conv_norm(b, next(), y, {.channels = stage.channels, .norm = block.norm});
@@ -85,25 +102,34 @@ Value inverted_residual(Builder& b, std::string_view name, Value x, const Block&
 }
 
 NamedValues efficientnet(Builder& b, const EfficientNetParams& params, const Architecture& architecture, Value x) {
-  const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut), .conv_bias = Init::zeros(),
-                                .linear_weight = Init::uniform(1 / std::sqrt(static_cast<double>(params.num_classes))), .linear_bias = Init::zeros()});
+  const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut),
+                                .conv_bias = Init::zeros(),
+                                .linear_weight = Init::uniform(1 / std::sqrt(static_cast<double>(params.num_classes))),
+                                .linear_bias = Init::zeros()});
   const auto scaled = [&](int64_t channels) { return make_divisible(static_cast<double>(channels) * params.width_mult, 8); };
-  const auto repeats = [&](const Stage& stage) { return static_cast<int64_t>(std::ceil(static_cast<double>(stage.repeats) * params.depth_mult)); };
+  const auto repeats = [&](const Stage& stage) {
+    return static_cast<int64_t>(std::ceil(static_cast<double>(stage.repeats) * params.depth_mult));
+  };
   int64_t blocks = 0, done = 0;
   for (const Stage& stage : architecture.stages) blocks += repeats(stage);
   {
     const auto features = b.scope("features");
     int index = 0;
     const auto ends = [&](int64_t channels, int64_t kernel, int64_t stride) {
-      return conv_norm(b, std::to_string(index++), x, {.channels = channels, .kernel = kernel, .stride = stride,
-                                                       .activation = architecture.lite ? ActivationKind::kRelu6 : ActivationKind::kSilu,
-                                                       .norm = architecture.norm, .same_padding = architecture.lite});
+      return conv_norm(b, std::to_string(index++), x,
+                       {.channels = channels,
+                        .kernel = kernel,
+                        .stride = stride,
+                        .activation = architecture.lite ? ActivationKind::kRelu6 : ActivationKind::kSilu,
+                        .norm = architecture.norm,
+                        .same_padding = architecture.lite});
     };
     x = ends(scaled(architecture.stem_channels), 3, 2);
     for (const Stage& stage : architecture.stages) {
       const auto module = b.scope(std::to_string(index++));
       for (int64_t i = 0; i < repeats(stage); ++i) {
-        Block block{stage, params.stochastic_depth_prob * static_cast<double>(done++) / static_cast<double>(blocks), architecture.norm, architecture.lite};
+        Block block{stage, params.stochastic_depth_prob * static_cast<double>(done++) / static_cast<double>(blocks), architecture.norm,
+                    architecture.lite};
         block.stage.channels = scaled(stage.channels);
         if (i > 0) block.stage.stride = 1;
         x = inverted_residual(b, std::to_string(i), x, block);
@@ -160,7 +186,9 @@ ModelTable efficientnet_models() {
       {{"efficientnet_b5", "EfficientNet-B5, 30.4 M parameters", make<160, 220, 40, 456>}, v1_large, info},
       {{"efficientnet_b6", "EfficientNet-B6, 43.0 M parameters", make<180, 260, 50, 528>}, v1_large, info},
       {{"efficientnet_b7", "EfficientNet-B7, 66.3 M parameters", make<200, 310, 50, 600>}, v1_large, info},
-      {{"efficientnet_lite0", "EfficientNet-Lite0 (Liu 2020): B0 for integer devices, 4.7 M parameters", make<100, 100, 20, 224>}, lite, info},
+      {{"efficientnet_lite0", "EfficientNet-Lite0 (Liu 2020): B0 for integer devices, 4.7 M parameters", make<100, 100, 20, 224>},
+       lite,
+       info},
       {{"efficientnet_v2_s", "EfficientNetV2-S (Tan, Le 2021), 21.5 M parameters", make<100, 100, 20, 384>}, v2<kV2Small, 24>, info},
       {{"efficientnet_v2_m", "EfficientNetV2-M, 54.1 M parameters", make<100, 100, 30, 480>}, v2<kV2Medium, 24>, info},
       {{"efficientnet_v2_l", "EfficientNetV2-L, 118.5 M parameters", make<100, 100, 40, 480>}, v2<kV2Large, 32>, info},

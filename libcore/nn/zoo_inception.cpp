@@ -19,8 +19,9 @@ struct InceptionParams : OptionsOf<InceptionParams> {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
     v.option({.name = "aux_logits", .doc = "has auxiliary classifiers, which training uses"}, aux_logits);
     v.option({.name = "aux_loss_weight", .doc = "weight of each auxiliary classifier's loss in training", .min = 0}, aux_loss_weight);
-    v.option({.name = "transform_input", .doc = "from ImageNet's mean and deviation, by which the input was normalised, to 0.5 and 0.5: for torchvision's weights"},
-            transform_input);
+    v.option({.name = "transform_input",
+              .doc = "from ImageNet's mean and deviation, by which the input was normalised, to 0.5 and 0.5: for torchvision's weights"},
+             transform_input);
     v.option({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
   }
 };
@@ -41,7 +42,12 @@ struct BasicConv {
 };
 Value basic_conv(Builder& b, std::string_view name, Value x, const BasicConv& options) {
   const auto module = b.scope(name);
-  x = b.conv2d("conv", x, {.out_channels = options.channels, .kernel_size = options.kernel, .stride = options.stride, .padding = options.padding, .bias = false});
+  x = b.conv2d("conv", x,
+               {.out_channels = options.channels,
+                .kernel_size = options.kernel,
+                .stride = options.stride,
+                .padding = options.padding,
+                .bias = false});
   return relu(b.batch_norm("bn", x, {.eps = 0.001}));
 }
 
@@ -72,7 +78,8 @@ Value mixed(Builder& b, const Mixed& m, Value x) {
   const Value three = reduced("branch2", m.c3_reduced, m.c3);
   const Value five = reduced("branch3", m.c5_reduced, m.c5);  // 3x3 too in torchvision, though the paper has 5x5
   const auto branch = b.scope("branch4");
-  return concat({one, three, five, basic_conv(b, "1", max_pool(x, {.kernel_size = 3, .stride = 1, .padding = 1, .ceil_mode = true}), {m.pooled})});
+  return concat(
+      {one, three, five, basic_conv(b, "1", max_pool(x, {.kernel_size = 3, .stride = 1, .padding = 1, .ceil_mode = true}), {m.pooled})});
 }
 
 Value googlenet_aux(Builder& b, std::string_view name, Value x, const GoogLeNetParams& params) {
@@ -146,8 +153,12 @@ Value inception_c(Builder& b, std::string_view name, Value x, int64_t width) {
   const auto module = b.scope(name);
   const Value one = basic_conv(b, "branch1x1", x, {192});
   const Value seven = chain(b, "branch7x7", x, {{width}, {width, kRow, 1, kRowPadding}, {192, kColumn, 1, kColumnPadding}});
-  const Value twice = chain(b, "branch7x7dbl", x, {{width}, {width, kColumn, 1, kColumnPadding}, {width, kRow, 1, kRowPadding},
-                                                   {width, kColumn, 1, kColumnPadding}, {192, kRow, 1, kRowPadding}});
+  const Value twice = chain(b, "branch7x7dbl", x,
+                            {{width},
+                             {width, kColumn, 1, kColumnPadding},
+                             {width, kRow, 1, kRowPadding},
+                             {width, kColumn, 1, kColumnPadding},
+                             {192, kRow, 1, kRowPadding}});
   return concat({one, seven, twice, basic_conv(b, "branch_pool", avg_pool(x, kSamePool), {192})});
 }
 Value inception_d(Builder& b, std::string_view name, Value x) {
@@ -170,8 +181,10 @@ Value inception_e(Builder& b, std::string_view name, Value x) {
 
 Value inception_aux(Builder& b, Value x, int64_t classes) {
   const auto module = b.scope("AuxLogits");
-  GALLEY_CHECK(!b.training() || (x.shape()[2] >= 17 && x.shape()[3] >= 17), "[inception_v3] the auxiliary classifier wants images of at least 299 pixels in "
-               "training, where its features have 17 rows and columns; here ", x.type(), "; take larger images or aux_logits=false");
+  GALLEY_CHECK(!b.training() || (x.shape()[2] >= 17 && x.shape()[3] >= 17),
+               "[inception_v3] the auxiliary classifier wants images of at least 299 pixels in "
+               "training, where its features have 17 rows and columns; here ",
+               x.type(), "; take larger images or aux_logits=false");
   // In evaluation only its parameters are wanted, whatever the size of the image.
   x = b.training() ? avg_pool(x, {.kernel_size = 5, .stride = 3}) : adaptive_avg_pool(x, 5);
   x = basic_conv(b, "conv1", basic_conv(b, "conv0", x, {128}), {768, 5});
@@ -235,7 +248,9 @@ std::unique_ptr<Options> make_inception_v3() {
 
 ModelTable inception_models() {
   return {
-      {{"googlenet", "GoogLeNet (Szegedy et al. 2014), 13.0 M parameters, 6.6 M without auxiliary classifiers", make_options<GoogLeNetParams>}, googlenet,
+      {{"googlenet", "GoogLeNet (Szegedy et al. 2014), 13.0 M parameters, 6.6 M without auxiliary classifiers",
+        make_options<GoogLeNetParams>},
+       googlenet,
        googlenet_info},
       {{"inception_v3", "Inception-v3 (Szegedy et al. 2015), 27.2 M parameters", make_inception_v3}, inception_v3, inception_v3_info},
   };

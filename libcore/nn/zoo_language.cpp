@@ -17,12 +17,15 @@ struct RnnLmParams : OptionsOf<RnnLmParams> {
   int64_t sequence_length = 64;
   void options(OptionVisitor& v) override {
     v.choice({.name = "cell", .doc = "lstm, gru or rnn", .main = true}, cell, kCellNames);
-    v.option({.name = "vocab", .doc = "tokens of the vocabulary; default: those of data.tokenizer, 256 (bytes) without one", .min = 1}, vocab);
+    v.option({.name = "vocab", .doc = "tokens of the vocabulary; default: those of data.tokenizer, 256 (bytes) without one", .min = 1},
+             vocab);
     v.option({.name = "embedding_dim", .doc = "width of a token's vector", .min = 1}, embedding_dim);
     v.option({.name = "hidden_size", .doc = "units of a layer", .min = 1}, hidden_size);
     v.option({.name = "num_layers", .doc = "recurrent layers", .min = 1}, num_layers);
     v.option({.name = "dropout", .doc = "of the vectors, between layers and before the last product", .min = 0, .max = 1}, dropout);
-    v.option({.name = "tie_weights", .doc = "the last product takes the table of vectors (Press, Wolf 2017); hidden_size must be embedding_dim"}, tie_weights);
+    v.option(
+        {.name = "tie_weights", .doc = "the last product takes the table of vectors (Press, Wolf 2017); hidden_size must be embedding_dim"},
+        tie_weights);
     v.option({.name = "sequence_length", .doc = "tokens of a sample where no data say it: benchmarks, shapes", .min = 1}, sequence_length);
   }
 };
@@ -30,13 +33,15 @@ struct RnnLmParams : OptionsOf<RnnLmParams> {
 /// What a text is read as where no tokenizer is named: its bytes.
 constexpr int64_t kByteVocabulary = 256;
 
-/// As PyTorch's example word_language_model: encoder (a table), rnn, decoder (a linear layer); the state is zero at the start of each sample.
+/// As PyTorch's example word_language_model: encoder (a table), rnn, decoder (a linear layer); the state is zero at the start of each
+/// sample.
 NamedValues rnn_lm(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<RnnLmParams>(options);
   const int64_t vocab = params.vocab.value_or(kByteVocabulary);
-  GALLEY_CHECK(x.shape().rank() == 2 && (x.dtype() == DType::kI64 || x.dtype() == DType::kI32), "[rnn_lm] the input wants integers [N,T] (batch, tokens), it is ", x.type());
-  GALLEY_CHECK(!params.tie_weights || params.hidden_size == params.embedding_dim, "[rnn_lm] tie_weights wants hidden_size = embedding_dim, they are ", params.hidden_size, " and ",
-               params.embedding_dim);
+  GALLEY_CHECK(x.shape().rank() == 2 && (x.dtype() == DType::kI64 || x.dtype() == DType::kI32),
+               "[rnn_lm] the input wants integers [N,T] (batch, tokens), it is ", x.type());
+  GALLEY_CHECK(!params.tie_weights || params.hidden_size == params.embedding_dim,
+               "[rnn_lm] tie_weights wants hidden_size = embedding_dim, they are ", params.hidden_size, " and ", params.embedding_dim);
   const Init start = Init::uniform(0.1);
   Value table;
   {
@@ -45,7 +50,8 @@ NamedValues rnn_lm(Builder& b, const Options& options, Value x) {
     x = embedding(table, x);
   }
   x = b.dropout("drop", x, params.dropout);
-  RecurrentOptions layers{.cell = params.cell, .hidden_size = params.hidden_size, .num_layers = params.num_layers, .dropout = params.dropout};
+  RecurrentOptions layers{
+      .cell = params.cell, .hidden_size = params.hidden_size, .num_layers = params.num_layers, .dropout = params.dropout};
   x = recurrent(b, "rnn", x, layers).y;
   x = b.dropout("drop", x, params.dropout);
   if (!params.tie_weights) {

@@ -24,8 +24,8 @@ struct MnasNetParams : OptionsOf<MnasNetParams> {
 struct Stack {
   int64_t kernel, stride, expand, channels, repeats;
 };
-constexpr std::array kStacks{Stack{3, 2, 3, 24, 3},  Stack{5, 2, 3, 40, 3},  Stack{5, 2, 6, 80, 3},
-                             Stack{3, 1, 6, 96, 2},  Stack{5, 2, 6, 192, 4}, Stack{3, 1, 6, 320, 1}};
+constexpr std::array kStacks{Stack{3, 2, 3, 24, 3}, Stack{5, 2, 3, 40, 3},  Stack{5, 2, 6, 80, 3},
+                             Stack{3, 1, 6, 96, 2}, Stack{5, 2, 6, 192, 4}, Stack{3, 1, 6, 320, 1}};
 
 const BatchNormOptions kNorm{.momentum = 1 - 0.9997};
 
@@ -36,7 +36,13 @@ Value inverted_residual(Builder& b, std::string_view name, Value x, const Stack&
   {
     const auto layers = b.scope("layers");
     y = relu(b.batch_norm("1", b.conv2d("0", y, {.out_channels = hidden, .bias = false}), kNorm));
-    y = b.conv2d("3", y, {.out_channels = hidden, .kernel_size = stack.kernel, .stride = stride, .padding = stack.kernel / 2, .groups = hidden, .bias = false});
+    y = b.conv2d("3", y,
+                 {.out_channels = hidden,
+                  .kernel_size = stack.kernel,
+                  .stride = stride,
+                  .padding = stack.kernel / 2,
+                  .groups = hidden,
+                  .bias = false});
     y = relu(b.batch_norm("4", y, kNorm));
     y = b.batch_norm("7", b.conv2d("6", y, {.out_channels = channels, .bias = false}), kNorm);
   }
@@ -47,7 +53,8 @@ NamedValues mnasnet(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<MnasNetParams>(options);
   // torchvision asks for kaiming_uniform with the fan out, which is the number of classes, and a gain of 1.
   const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut),
-                                .linear_weight = Init::uniform(std::sqrt(3.0 / static_cast<double>(params.num_classes))), .linear_bias = Init::zeros()});
+                                .linear_weight = Init::uniform(std::sqrt(3.0 / static_cast<double>(params.num_classes))),
+                                .linear_bias = Init::zeros()});
   const auto scaled = [&](int64_t channels) { return make_divisible(static_cast<double>(channels) * params.alpha, 8); };
   {
     const auto layers = b.scope("layers");
@@ -59,7 +66,8 @@ NamedValues mnasnet(Builder& b, const Options& options, Value x) {
     int index = 8;
     for (const Stack& stack : kStacks) {
       const auto module = b.scope(std::to_string(index++));
-      for (int64_t i = 0; i < stack.repeats; ++i) x = inverted_residual(b, std::to_string(i), x, stack, scaled(stack.channels), i == 0 ? stack.stride : 1);
+      for (int64_t i = 0; i < stack.repeats; ++i)
+        x = inverted_residual(b, std::to_string(i), x, stack, scaled(stack.channels), i == 0 ? stack.stride : 1);
     }
     x = relu(b.batch_norm("15", b.conv2d("14", x, {.out_channels = 1280, .bias = false}), kNorm));
   }

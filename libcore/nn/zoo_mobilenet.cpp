@@ -9,7 +9,9 @@ namespace galley {
 namespace {
 
 InitRules mobilenet_init() {
-  return {.conv_weight = Init::kaiming_normal(Init::Fan::kOut), .conv_bias = Init::zeros(), .linear_weight = Init::normal(0.01),
+  return {.conv_weight = Init::kaiming_normal(Init::Fan::kOut),
+          .conv_bias = Init::zeros(),
+          .linear_weight = Init::normal(0.01),
           .linear_bias = Init::zeros()};
 }
 
@@ -25,7 +27,10 @@ struct MobileNetV2Params : OptionsOf<MobileNetV2Params> {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
     v.option({.name = "width_mult", .doc = "multiplies the channels of every layer", .min = 0.01, .max = 16}, width_mult);
     v.option({.name = "round_nearest", .doc = "channels are rounded to a multiple of this", .min = 1}, round_nearest);
-    v.option({.name = "strides", .doc = "of the first convolution and of the seven stages; [1,1,2,2,2,1,2,1] suits images of 32 pixels", .min = 1}, strides);
+    v.option({.name = "strides",
+              .doc = "of the first convolution and of the seven stages; [1,1,2,2,2,1,2,1] suits images of 32 pixels",
+              .min = 1},
+             strides);
     v.option({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
   }
 };
@@ -39,7 +44,8 @@ Value inverted_residual_v2(Builder& b, std::string_view name, Value x, int64_t c
     int index = 0;
     const auto next = [&index] { return std::to_string(index++); };
     if (expand != 1) y = conv_norm(b, next(), y, {.channels = hidden, .activation = ActivationKind::kRelu6});
-    y = conv_norm(b, next(), y, {.channels = hidden, .kernel = 3, .stride = stride, .groups = hidden, .activation = ActivationKind::kRelu6});
+    y = conv_norm(b, next(), y,
+                  {.channels = hidden, .kernel = 3, .stride = stride, .groups = hidden, .activation = ActivationKind::kRelu6});
     y = b.conv2d(next(), y, {.out_channels = channels, .bias = false});
     y = b.batch_norm(next(), y);
   }
@@ -49,21 +55,30 @@ Value inverted_residual_v2(Builder& b, std::string_view name, Value x, int64_t c
 NamedValues mobilenet_v2(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<MobileNetV2Params>(options);
   const auto init = b.use_init(mobilenet_init());
-  GALLEY_CHECK(params.strides.size() == 8, "[mobilenet_v2] strides wants 8 values, one for the first convolution and one a stage, it has ", params.strides.size());
-  struct Stage { int64_t expand, channels, repeats; };
+  GALLEY_CHECK(params.strides.size() == 8, "[mobilenet_v2] strides wants 8 values, one for the first convolution and one a stage, it has ",
+               params.strides.size());
+  struct Stage {
+    int64_t expand, channels, repeats;
+  };
   constexpr Stage kStages[] = {{1, 16, 1}, {6, 24, 2}, {6, 32, 3}, {6, 64, 4}, {6, 96, 3}, {6, 160, 3}, {6, 320, 1}};
-  const auto scaled = [&](int64_t channels, double factor) { return make_divisible(static_cast<double>(channels) * factor, params.round_nearest); };
+  const auto scaled = [&](int64_t channels, double factor) {
+    return make_divisible(static_cast<double>(channels) * factor, params.round_nearest);
+  };
   {
     const auto features = b.scope("features");
-    x = conv_norm(b, "0", x, {.channels = scaled(32, params.width_mult), .kernel = 3, .stride = params.strides[0], .activation = ActivationKind::kRelu6});
+    x = conv_norm(
+        b, "0", x,
+        {.channels = scaled(32, params.width_mult), .kernel = 3, .stride = params.strides[0], .activation = ActivationKind::kRelu6});
     int index = 1;
     for (size_t s = 0; s < std::size(kStages); ++s) {
       const auto [expand, channels, repeats] = kStages[s];
       for (int64_t i = 0; i < repeats; ++i) {
-        x = inverted_residual_v2(b, std::to_string(index++), x, scaled(channels, params.width_mult), i == 0 ? params.strides[s + 1] : 1, expand);
+        x = inverted_residual_v2(b, std::to_string(index++), x, scaled(channels, params.width_mult), i == 0 ? params.strides[s + 1] : 1,
+                                 expand);
       }
     }
-    x = conv_norm(b, std::to_string(index), x, {.channels = scaled(1280, std::max(1.0, params.width_mult)), .activation = ActivationKind::kRelu6});
+    x = conv_norm(b, std::to_string(index), x,
+                  {.channels = scaled(1280, std::max(1.0, params.width_mult)), .activation = ActivationKind::kRelu6});
   }
   x = flatten(global_avg_pool(x));
   const auto classifier = b.scope("classifier");
@@ -81,7 +96,8 @@ struct MobileNetV3Params : OptionsOf<MobileNetV3Params> {
   double dropout = 0.2;
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.option({.name = "width_mult", .doc = "multiplies the channels of every layer (rounded to multiples of 8)", .min = 0.01, .max = 16}, width_mult);
+    v.option({.name = "width_mult", .doc = "multiplies the channels of every layer (rounded to multiples of 8)", .min = 0.01, .max = 16},
+             width_mult);
     v.option({.name = "reduced_tail", .doc = "halves the channels of the last blocks, for few classes"}, reduced_tail);
     v.option({.name = "dilated", .doc = "dilates the last three blocks instead of striding, for dense prediction"}, dilated);
     v.option({.name = "dropout", .doc = "before the last layer", .min = 0, .max = 1}, dropout);
@@ -94,8 +110,8 @@ struct Bottleneck {
   bool squeeze_excite;
   ActivationKind activation;
   int64_t stride;
-  bool tail = false;            // of the last blocks, which may be reduced and dilated
-  bool expanded_tail = true;    // of a tail's rows: is its expanded size reduced too (the first takes it from the block before)
+  bool tail = false;          // of the last blocks, which may be reduced and dilated
+  bool expanded_tail = true;  // of a tail's rows: is its expanded size reduced too (the first takes it from the block before)
 };
 
 const BatchNormOptions kNormV3{.eps = 0.001, .momentum = 0.01};
@@ -114,9 +130,16 @@ Value inverted_residual_v3(Builder& b, std::string_view name, Value x, const Blo
     const auto inner = b.scope("block");
     int index = 0;
     const auto next = [&index] { return std::to_string(index++); };
-    if (block.expanded != x.channels()) y = conv_norm(b, next(), y, {.channels = block.expanded, .activation = block.activation, .norm = kNormV3});
-    y = conv_norm(b, next(), y, {.channels = block.expanded, .kernel = block.kernel, .stride = block.dilation > 1 ? 1 : block.stride,
-                                 .dilation = block.dilation, .groups = block.expanded, .activation = block.activation, .norm = kNormV3});
+    if (block.expanded != x.channels())
+      y = conv_norm(b, next(), y, {.channels = block.expanded, .activation = block.activation, .norm = kNormV3});
+    y = conv_norm(b, next(), y,
+                  {.channels = block.expanded,
+                   .kernel = block.kernel,
+                   .stride = block.dilation > 1 ? 1 : block.stride,
+                   .dilation = block.dilation,
+                   .groups = block.expanded,
+                   .activation = block.activation,
+                   .norm = kNormV3});
     if (block.squeeze_excite) {
       y = squeeze_excite(b, next(), y, {.squeeze_channels = make_divisible(static_cast<double>(y.channels() / 4), 8), .gate = hardsigmoid});
     }
@@ -134,8 +157,12 @@ Value mobilenet_v3(Builder& b, const MobileNetV3Params& params, std::span<const 
     x = conv_norm(b, "0", x, {.channels = scaled(16), .kernel = 3, .stride = 2, .activation = ActivationKind::kHardswish, .norm = kNormV3});
     int index = 1;
     for (const Bottleneck& row : rows) {
-      const BlockV3 block{row.kernel, scaled(row.tail && row.expanded_tail ? row.expanded / divide : row.expanded),
-                          scaled(row.tail ? row.channels / divide : row.channels), row.squeeze_excite, row.activation, row.stride,
+      const BlockV3 block{row.kernel,
+                          scaled(row.tail && row.expanded_tail ? row.expanded / divide : row.expanded),
+                          scaled(row.tail ? row.channels / divide : row.channels),
+                          row.squeeze_excite,
+                          row.activation,
+                          row.stride,
                           row.tail && params.dilated ? 2 : 1};
       x = inverted_residual_v3(b, std::to_string(index++), x, block);
     }
@@ -153,19 +180,31 @@ constexpr ActivationKind kHs = ActivationKind::kHardswish;
 
 NamedValues mobilenet_v3_large(Builder& b, const Options& params, Value input) {
   static constexpr Bottleneck kRows[] = {
-      {3, 16, 16, false, kRe, 1},   {3, 64, 24, false, kRe, 2},   {3, 72, 24, false, kRe, 1},         {5, 72, 40, true, kRe, 2},
-      {5, 120, 40, true, kRe, 1},   {5, 120, 40, true, kRe, 1},   {3, 240, 80, false, kHs, 2},        {3, 200, 80, false, kHs, 1},
-      {3, 184, 80, false, kHs, 1},  {3, 184, 80, false, kHs, 1},  {3, 480, 112, true, kHs, 1},        {3, 672, 112, true, kHs, 1},
-      {5, 672, 160, true, kHs, 2, true, false},                   {5, 960, 160, true, kHs, 1, true},  {5, 960, 160, true, kHs, 1, true},
+      {3, 16, 16, false, kRe, 1},
+      {3, 64, 24, false, kRe, 2},
+      {3, 72, 24, false, kRe, 1},
+      {5, 72, 40, true, kRe, 2},
+      {5, 120, 40, true, kRe, 1},
+      {5, 120, 40, true, kRe, 1},
+      {3, 240, 80, false, kHs, 2},
+      {3, 200, 80, false, kHs, 1},
+      {3, 184, 80, false, kHs, 1},
+      {3, 184, 80, false, kHs, 1},
+      {3, 480, 112, true, kHs, 1},
+      {3, 672, 112, true, kHs, 1},
+      {5, 672, 160, true, kHs, 2, true, false},
+      {5, 960, 160, true, kHs, 1, true},
+      {5, 960, 160, true, kHs, 1, true},
   };
   return {{"logits", mobilenet_v3(b, params_of<MobileNetV3Params>(params), kRows, 1280, input)}};
 }
 
 NamedValues mobilenet_v3_small(Builder& b, const Options& params, Value input) {
   static constexpr Bottleneck kRows[] = {
-      {3, 16, 16, true, kRe, 2},  {3, 72, 24, false, kRe, 2}, {3, 88, 24, false, kRe, 1}, {5, 96, 40, true, kHs, 2},
-      {5, 240, 40, true, kHs, 1}, {5, 240, 40, true, kHs, 1}, {5, 120, 48, true, kHs, 1}, {5, 144, 48, true, kHs, 1},
-      {5, 288, 96, true, kHs, 2, true, false},                {5, 576, 96, true, kHs, 1, true}, {5, 576, 96, true, kHs, 1, true},
+      {3, 16, 16, true, kRe, 2},        {3, 72, 24, false, kRe, 2},       {3, 88, 24, false, kRe, 1},
+      {5, 96, 40, true, kHs, 2},        {5, 240, 40, true, kHs, 1},       {5, 240, 40, true, kHs, 1},
+      {5, 120, 48, true, kHs, 1},       {5, 144, 48, true, kHs, 1},       {5, 288, 96, true, kHs, 2, true, false},
+      {5, 576, 96, true, kHs, 1, true}, {5, 576, 96, true, kHs, 1, true},
   };
   return {{"logits", mobilenet_v3(b, params_of<MobileNetV3Params>(params), kRows, 1024, input)}};
 }
@@ -177,7 +216,9 @@ ModelInfo info(const Options&) { return {"mobilenet", ModelOutput::kClasses, {3,
 ModelTable mobilenet_models() {
   return {
       {{"mobilenet_v2", "MobileNetV2 (Sandler et al. 2018), 3.5 M parameters", make_options<MobileNetV2Params>}, mobilenet_v2, info},
-      {{"mobilenet_v3_large", "MobileNetV3-Large (Howard et al. 2019), 5.5 M parameters", make_options<MobileNetV3Params>}, mobilenet_v3_large, info},
+      {{"mobilenet_v3_large", "MobileNetV3-Large (Howard et al. 2019), 5.5 M parameters", make_options<MobileNetV3Params>},
+       mobilenet_v3_large,
+       info},
       {{"mobilenet_v3_small", "MobileNetV3-Small, 2.5 M parameters", make_options<MobileNetV3Params>}, mobilenet_v3_small, info},
   };
 }

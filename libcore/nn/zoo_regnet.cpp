@@ -24,7 +24,9 @@ struct RegNetParams : OptionsOf<RegNetParams> {
     v.option({.name = "w_a", .doc = "what each block adds to the width, before it is rounded to a power of w_m", .min = 0}, w_a);
     v.option({.name = "w_m", .doc = "ratio of the widths of stages", .min = 1.001}, w_m);
     v.option({.name = "group_width", .doc = "channels of a group of the 3x3 convolutions", .min = 1}, group_width);
-    v.option({.name = "se_ratio", .doc = "squeeze-and-excite channels as a share of a block's input; 0: none (RegNetX)", .min = 0, .max = 1}, se_ratio);
+    v.option(
+        {.name = "se_ratio", .doc = "squeeze-and-excite channels as a share of a block's input; 0: none (RegNetX)", .min = 0, .max = 1},
+        se_ratio);
   }
 };
 
@@ -57,9 +59,12 @@ Value bottleneck(Builder& b, std::string_view name, Value x, const RegNetParams&
     const auto f = b.scope("f");
     constexpr ActivationKind kRelu = ActivationKind::kRelu;
     y = conv_norm(b, "a", y, {.channels = width, .activation = kRelu});
-    y = conv_norm(b, "b", y, {.channels = width, .kernel = 3, .stride = stride, .groups = width / std::min(params.group_width, width), .activation = kRelu});
+    y = conv_norm(
+        b, "b", y,
+        {.channels = width, .kernel = 3, .stride = stride, .groups = width / std::min(params.group_width, width), .activation = kRelu});
     if (params.se_ratio > 0) {
-      y = squeeze_excite(b, "se", y, {.squeeze_channels = static_cast<int64_t>(std::nearbyint(params.se_ratio * static_cast<double>(x.channels())))});
+      y = squeeze_excite(b, "se", y,
+                         {.squeeze_channels = static_cast<int64_t>(std::nearbyint(params.se_ratio * static_cast<double>(x.channels())))});
     }
     y = conv_norm(b, "c", y, {.channels = width});
   }
@@ -68,7 +73,8 @@ Value bottleneck(Builder& b, std::string_view name, Value x, const RegNetParams&
 
 NamedValues regnet(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<RegNetParams>(options);
-  const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut), .linear_weight = Init::normal(0.01), .linear_bias = Init::zeros()});
+  const auto init =
+      b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut), .linear_weight = Init::normal(0.01), .linear_bias = Init::zeros()});
   x = conv_norm(b, "stem", x, {.channels = 32, .kernel = 3, .stride = 2, .activation = ActivationKind::kRelu});
   {
     const auto trunk = b.scope("trunk_output");
@@ -87,10 +93,11 @@ struct Design {
   double w_a, w_m;
   int64_t group_width;
 };
-constexpr Design kX400{22, 24, 24.48, 2.54, 16}, kX800{16, 56, 35.73, 2.28, 16}, kX1600{18, 80, 34.01, 2.25, 24}, kX3200{25, 88, 26.31, 2.25, 48},
-    kX8000{23, 80, 49.56, 2.88, 120}, kX16000{22, 216, 55.59, 2.1, 128}, kX32000{23, 320, 69.86, 2.0, 168};
-constexpr Design kY400{16, 48, 27.89, 2.09, 8}, kY800{14, 56, 38.84, 2.4, 16}, kY1600{27, 48, 20.71, 2.65, 24}, kY3200{21, 80, 42.63, 2.66, 24},
-    kY8000{17, 192, 76.82, 2.19, 56}, kY16000{18, 200, 106.23, 2.48, 112}, kY32000{20, 232, 115.89, 2.53, 232}, kY128000{27, 456, 160.83, 2.52, 264};
+constexpr Design kX400{22, 24, 24.48, 2.54, 16}, kX800{16, 56, 35.73, 2.28, 16}, kX1600{18, 80, 34.01, 2.25, 24},
+    kX3200{25, 88, 26.31, 2.25, 48}, kX8000{23, 80, 49.56, 2.88, 120}, kX16000{22, 216, 55.59, 2.1, 128}, kX32000{23, 320, 69.86, 2.0, 168};
+constexpr Design kY400{16, 48, 27.89, 2.09, 8}, kY800{14, 56, 38.84, 2.4, 16}, kY1600{27, 48, 20.71, 2.65, 24},
+    kY3200{21, 80, 42.63, 2.66, 24}, kY8000{17, 192, 76.82, 2.19, 56}, kY16000{18, 200, 106.23, 2.48, 112},
+    kY32000{20, 232, 115.89, 2.53, 232}, kY128000{27, 456, 160.83, 2.52, 264};
 
 template <const Design& kDesign, bool kSqueezeExcite>
 std::unique_ptr<Options> make() {

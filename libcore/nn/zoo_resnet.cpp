@@ -19,9 +19,13 @@ struct ResNetParams : OptionsOf<ResNetParams> {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
     v.option({.name = "groups", .doc = "groups of the 3x3 convolutions of bottlenecks", .min = 1}, groups);
     v.option({.name = "width_per_group", .doc = "channels of a group in the first stage", .min = 1}, width_per_group);
-    v.option({.name = "zero_init_residual", .doc = "start the last batch norm of each block at 0, so that blocks start as identities"}, zero_init_residual);
-    v.option({.name = "replace_stride_with_dilation", .doc = "1 for each of stages 2, 3, 4 that dilates instead of striding", .min = 0, .max = 1},
-            replace_stride_with_dilation);
+    v.option({.name = "zero_init_residual", .doc = "start the last batch norm of each block at 0, so that blocks start as identities"},
+             zero_init_residual);
+    v.option({.name = "replace_stride_with_dilation",
+              .doc = "1 for each of stages 2, 3, 4 that dilates instead of striding",
+              .min = 0,
+              .max = 1},
+             replace_stride_with_dilation);
   }
 };
 
@@ -49,8 +53,14 @@ Value bottleneck(Builder& b, Value x, const BlockSize& size, const ResNetParams&
   const int64_t width = size.planes * params.width_per_group / 64 * params.groups;
   Value y = b.conv2d("conv1", x, {.out_channels = width, .bias = false});
   y = relu(b.batch_norm("bn1", y));
-  y = b.conv2d("conv2", y, {.out_channels = width, .kernel_size = 3, .stride = size.stride, .padding = size.dilation, .dilation = size.dilation,
-                            .groups = params.groups, .bias = false});
+  y = b.conv2d("conv2", y,
+               {.out_channels = width,
+                .kernel_size = 3,
+                .stride = size.stride,
+                .padding = size.dilation,
+                .dilation = size.dilation,
+                .groups = params.groups,
+                .bias = false});
   y = relu(b.batch_norm("bn2", y));
   y = b.conv2d("conv3", y, {.out_channels = size.out_channels, .bias = false});
   return b.batch_norm("bn3", y, {.weight_init = last_norm});
@@ -64,8 +74,9 @@ Value downsample(Builder& b, Value x, const BlockSize& size) {
 
 Value resnet(Builder& b, const ResNetParams& params, const Architecture& architecture, Value x) {
   const bool basic = architecture.block == Block::kBasic;
-  GALLEY_CHECK(!basic || (params.groups == 1 && params.width_per_group == 64), "[resnet] only models with bottlenecks (resnet50 and up) take groups=",
-               params.groups, " and width_per_group=", params.width_per_group);
+  GALLEY_CHECK(!basic || (params.groups == 1 && params.width_per_group == 64),
+               "[resnet] only models with bottlenecks (resnet50 and up) take groups=", params.groups,
+               " and width_per_group=", params.width_per_group);
   GALLEY_CHECK(params.replace_stride_with_dilation.size() == 3, "[resnet] replace_stride_with_dilation wants 3 values, has ",
                params.replace_stride_with_dilation.size());
   const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut)});
@@ -119,10 +130,14 @@ ModelTable resnet_models() {
       {{"resnet50", "ResNet-50 v1.5, 25.6 M parameters", make<1, 64>}, build<Block::kBottleneck, 3, 4, 6, 3>, info},
       {{"resnet101", "ResNet-101 v1.5, 44.5 M parameters", make<1, 64>}, build<Block::kBottleneck, 3, 4, 23, 3>, info},
       {{"resnet152", "ResNet-152 v1.5, 60.2 M parameters", make<1, 64>}, build<Block::kBottleneck, 3, 8, 36, 3>, info},
-      {{"resnext50_32x4d", "ResNeXt-50 32x4d (Xie et al. 2016), 25.0 M parameters", make<32, 4>}, build<Block::kBottleneck, 3, 4, 6, 3>, info},
+      {{"resnext50_32x4d", "ResNeXt-50 32x4d (Xie et al. 2016), 25.0 M parameters", make<32, 4>},
+       build<Block::kBottleneck, 3, 4, 6, 3>,
+       info},
       {{"resnext101_32x8d", "ResNeXt-101 32x8d, 88.8 M parameters", make<32, 8>}, build<Block::kBottleneck, 3, 4, 23, 3>, info},
       {{"resnext101_64x4d", "ResNeXt-101 64x4d, 83.5 M parameters", make<64, 4>}, build<Block::kBottleneck, 3, 4, 23, 3>, info},
-      {{"wide_resnet50_2", "Wide ResNet-50-2 (Zagoruyko, Komodakis 2016), 68.9 M parameters", make<1, 128>}, build<Block::kBottleneck, 3, 4, 6, 3>, info},
+      {{"wide_resnet50_2", "Wide ResNet-50-2 (Zagoruyko, Komodakis 2016), 68.9 M parameters", make<1, 128>},
+       build<Block::kBottleneck, 3, 4, 6, 3>,
+       info},
       {{"wide_resnet101_2", "Wide ResNet-101-2, 126.9 M parameters", make<1, 128>}, build<Block::kBottleneck, 3, 4, 23, 3>, info},
   };
 }

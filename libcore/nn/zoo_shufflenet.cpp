@@ -14,14 +14,17 @@ struct ShuffleNetParams : OptionsOf<ShuffleNetParams> {
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
     v.option({.name = "stages_repeats", .doc = "blocks of each of three stages", .min = 1}, stages_repeats);
-    v.option({.name = "stages_out_channels", .doc = "channels of the first convolution, the three stages (even), the last convolution", .min = 1},
-            stages_out_channels);
+    v.option({.name = "stages_out_channels",
+              .doc = "channels of the first convolution, the three stages (even), the last convolution",
+              .min = 1},
+             stages_out_channels);
   }
 };
 
 /// Depthwise 3x3 convolution and batch norm, called `name` and the number after it.
 Value depthwise(Builder& b, int name, Value x, int64_t stride) {
-  x = b.conv2d(std::to_string(name), x, {.out_channels = x.channels(), .kernel_size = 3, .stride = stride, .padding = 1, .groups = x.channels(), .bias = false});
+  x = b.conv2d(std::to_string(name), x,
+               {.out_channels = x.channels(), .kernel_size = 3, .stride = stride, .padding = 1, .groups = x.channels(), .bias = false});
   return b.batch_norm(std::to_string(name + 1), x);
 }
 /// 1x1 convolution, batch norm and relu.
@@ -51,8 +54,9 @@ Value block(Builder& b, std::string_view name, Value x, int64_t channels, int64_
 NamedValues shufflenet(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<ShuffleNetParams>(options);
   const std::vector<int64_t>& channels = params.stages_out_channels;
-  GALLEY_CHECK(params.stages_repeats.size() == 3 && channels.size() == 5, "[shufflenet] stages_repeats wants 3 values and stages_out_channels 5, they have ",
-               params.stages_repeats.size(), " and ", channels.size());
+  GALLEY_CHECK(params.stages_repeats.size() == 3 && channels.size() == 5,
+               "[shufflenet] stages_repeats wants 3 values and stages_out_channels 5, they have ", params.stages_repeats.size(), " and ",
+               channels.size());
   {
     const auto module = b.scope("conv1");
     x = b.conv2d("0", x, {.out_channels = channels[0], .kernel_size = 3, .stride = 2, .padding = 1, .bias = false});
@@ -85,7 +89,9 @@ ModelInfo info(const Options&) { return {"shufflenet", ModelOutput::kClasses, {3
 
 ModelTable shufflenet_models() {
   return {
-      {{"shufflenet_v2_x0_5", "ShuffleNetV2 (Ma et al. 2018) of half width, 1.4 M parameters", make<24, 48, 96, 192, 1024>}, shufflenet, info},
+      {{"shufflenet_v2_x0_5", "ShuffleNetV2 (Ma et al. 2018) of half width, 1.4 M parameters", make<24, 48, 96, 192, 1024>},
+       shufflenet,
+       info},
       {{"shufflenet_v2_x1_0", "ShuffleNetV2, 2.3 M parameters", make<24, 116, 232, 464, 1024>}, shufflenet, info},
       {{"shufflenet_v2_x1_5", "ShuffleNetV2 of width 1.5, 3.5 M parameters", make<24, 176, 352, 704, 1024>}, shufflenet, info},
       {{"shufflenet_v2_x2_0", "ShuffleNetV2 of width 2, 7.4 M parameters", make<24, 244, 488, 976, 2048>}, shufflenet, info},

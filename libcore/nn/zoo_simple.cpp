@@ -35,7 +35,8 @@ struct CnnParams : OptionsOf<CnnParams> {
   double dropout = 0.2;
   void options(OptionVisitor& v) override {
     v.option({.name = "num_classes", .doc = "classes", .min = 1, .main = true}, num_classes);
-    v.option({.name = "channels", .doc = "of each block: 3x3 convolution, batch norm, relu; max pooling between blocks", .min = 1}, channels);
+    v.option({.name = "channels", .doc = "of each block: 3x3 convolution, batch norm, relu; max pooling between blocks", .min = 1},
+             channels);
     v.option({.name = "dropout", .doc = "before the classifier", .min = 0, .max = 1}, dropout);
   }
 };

@@ -55,12 +55,12 @@ Value squeezenet(Builder& b, const SqueezeNetParams& params, const Stem& stem, s
 }
 
 NamedValues squeezenet1_0(Builder& b, const Options& params, Value input) {
-  static constexpr std::array kSteps{kPool, Step{16, 64}, Step{16, 64}, Step{32, 128}, kPool, Step{32, 128}, Step{48, 192}, Step{48, 192}, Step{64, 256},
-                                     kPool, Step{64, 256}};
+  static constexpr std::array kSteps{kPool,         Step{16, 64},  Step{16, 64},  Step{32, 128}, kPool,        Step{32, 128},
+                                     Step{48, 192}, Step{48, 192}, Step{64, 256}, kPool,         Step{64, 256}};
   return {{"logits", squeezenet(b, params_of<SqueezeNetParams>(params), {96, 7}, kSteps, input)}};
 }
 NamedValues squeezenet1_1(Builder& b, const Options& params, Value input) {
-  static constexpr std::array kSteps{kPool, Step{16, 64},  Step{16, 64},  kPool,          Step{32, 128}, Step{32, 128},
+  static constexpr std::array kSteps{kPool, Step{16, 64},  Step{16, 64},  kPool,         Step{32, 128}, Step{32, 128},
                                      kPool, Step{48, 192}, Step{48, 192}, Step{64, 256}, Step{64, 256}};
   return {{"logits", squeezenet(b, params_of<SqueezeNetParams>(params), {64, 3}, kSteps, input)}};
 }

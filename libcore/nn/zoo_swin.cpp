@@ -33,8 +33,11 @@ struct SwinParams : OptionsOf<SwinParams> {
     v.option({.name = "num_heads", .doc = "attention heads of each stage", .min = 1}, num_heads);
     v.option({.name = "window_size", .doc = "rows and columns of tokens that attend to each other", .min = 2}, window_size);
     v.option({.name = "mlp_ratio", .doc = "features inside a block's MLP, as a multiple of the token's", .min = 0.01}, mlp_ratio);
-    v.option({.name = "stochastic_depth_prob", .doc = "probability that the last block is skipped; it grows from 0 at the first", .min = 0, .max = 1},
-            stochastic_depth_prob);
+    v.option({.name = "stochastic_depth_prob",
+              .doc = "probability that the last block is skipped; it grows from 0 at the first",
+              .min = 0,
+              .max = 1},
+             stochastic_depth_prob);
     v.option({.name = "image_size", .doc = "usual rows and columns of the input; the network takes others too", .min = 1}, image_size);
   }
 };
@@ -81,7 +84,9 @@ Value join_windows(Value x, const Shape& whole, int64_t size) {
 /// After a shift, a window on the edge holds tokens from both ends of the image: 0 where two tokens are neighbours, -100 where they are
 /// not, [1,windows,1,size * size,size * size].
 Value shift_mask(Builder& b, int64_t rows, int64_t columns, int64_t size, const Size2& shift) {
-  const auto constant = [&](int64_t r, int64_t c, double value) { return full(b.graph(), {.dtype = b.dtype(), .shape = {1, r, c, 1}}, value); };
+  const auto constant = [&](int64_t r, int64_t c, double value) {
+    return full(b.graph(), {.dtype = b.dtype(), .shape = {1, r, c, 1}}, value);
+  };
   // Numbers the three bands of an axis: whole windows, the rest that stays, the rest that came round.
   const auto bands = [&](bool is_row, int64_t length, int64_t by, double step) {
     const auto band = [&](int64_t count, double value) { return is_row ? constant(count, 1, value) : constant(1, count, value); };
@@ -91,7 +96,8 @@ Value shift_mask(Builder& b, int64_t rows, int64_t columns, int64_t size, const 
   const Value bands_sum = add(bands(true, rows, shift.h, 3), bands(false, columns, shift.w, 1));
   const Value region = split_windows(bands_sum, size);  // [windows,size * size,1]
   const int64_t windows = region.shape()[0], tokens = size * size;
-  const Value same = equal(broadcast_to(region, {windows, tokens, tokens}), broadcast_to(transpose(region, 1, 2), {windows, tokens, tokens}));
+  const Value same =
+      equal(broadcast_to(region, {windows, tokens, tokens}), broadcast_to(transpose(region, 1, 2), {windows, tokens, tokens}));
   const TensorType type{.dtype = b.dtype(), .shape = {windows, tokens, tokens}};
   return reshape(where(same, full(b.graph(), type, 0), full(b.graph(), type, -100)), {1, windows, 1, tokens, tokens});
 }
@@ -147,7 +153,9 @@ Value window_attention(Swin& swin, Value x, int64_t heads, bool shifted) {
   const int64_t distances = (2 * size - 1) * (2 * size - 1);
   const Value table = two ? Value() : b.parameter("relative_position_bias_table", {distances, heads}, kWeight, "swin");
   const Value logit_scale = two ? b.parameter("logit_scale", {heads, 1, 1}, Init::constant(std::log(10.0)), "swin") : Value();
-  const Value coordinates = two ? b.buffer("relative_coords_table", {.dtype = b.dtype(), .shape = {1, 2 * size - 1, 2 * size - 1, 2}}, position_table(size), "swin") : Value();
+  const Value coordinates = two ? b.buffer("relative_coords_table", {.dtype = b.dtype(), .shape = {1, 2 * size - 1, 2 * size - 1, 2}},
+                                           position_table(size), "swin")
+                                : Value();
   const Value index = b.buffer("relative_position_index", {.dtype = DType::kI64, .shape = {tokens * tokens}}, position_index(size), "swin");
   const LinearParameters qkv = linear_parameters(b, "qkv", channels, 3 * channels), proj = linear_parameters(b, "proj", channels, channels);
   Value bias;
@@ -250,8 +258,8 @@ Value merge_patches(Swin& swin, std::string_view name, Value x) {
 }
 
 NamedValues swin_transformer(Builder& b, const SwinParams& params, Version version, Value x) {
-  GALLEY_CHECK(!params.depths.empty() && params.depths.size() == params.num_heads.size(), "[swin] depths and num_heads want one value a stage, they have ",
-               params.depths.size(), " and ", params.num_heads.size());
+  GALLEY_CHECK(!params.depths.empty() && params.depths.size() == params.num_heads.size(),
+               "[swin] depths and num_heads want one value a stage, they have ", params.depths.size(), " and ", params.num_heads.size());
   Swin swin{b, params, version};
   int64_t blocks = 0, done = 0;
   for (const int64_t depth : params.depths) blocks += depth;

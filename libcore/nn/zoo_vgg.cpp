@@ -22,8 +22,10 @@ struct VggParams : OptionsOf<VggParams> {
 using Convolutions = std::array<int64_t, 5>;  // before each of the five poolings
 
 Value vgg(Builder& b, const VggParams& params, const Convolutions& convolutions, bool norm, Value x) {
-  const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut), .conv_bias = Init::zeros(),
-                                .linear_weight = Init::normal(0.01), .linear_bias = Init::zeros()});
+  const auto init = b.use_init({.conv_weight = Init::kaiming_normal(Init::Fan::kOut),
+                                .conv_bias = Init::zeros(),
+                                .linear_weight = Init::normal(0.01),
+                                .linear_bias = Init::zeros()});
   {
     const auto features = b.scope("features");
     // Layers without parameters count too in torchvision's numbering.

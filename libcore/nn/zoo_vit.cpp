@@ -54,7 +54,8 @@ Value encoder_block(Builder& b, std::string_view name, Value x, const VitParams&
   const auto module = b.scope(name);
   x = add(x, b.dropout("dropout", self_attention(b, "self_attention", b.layer_norm("ln_1", x, kNorm), params), params.dropout));
   Value y = b.layer_norm("ln_2", x, kNorm);
-  const auto init = b.use_init({.linear_weight = Init::xavier_uniform(params.hidden_dim, params.mlp_dim), .linear_bias = Init::normal(1e-6)});
+  const auto init =
+      b.use_init({.linear_weight = Init::xavier_uniform(params.hidden_dim, params.mlp_dim), .linear_bias = Init::normal(1e-6)});
   const auto mlp = b.scope("mlp");
   y = b.dropout("2", gelu(b.linear("0", y, {.out_features = params.mlp_dim})), params.dropout);
   return add(x, b.dropout("4", b.linear("3", y, {.out_features = params.hidden_dim}), params.dropout));
@@ -62,10 +63,12 @@ Value encoder_block(Builder& b, std::string_view name, Value x, const VitParams&
 
 NamedValues vit(Builder& b, const Options& options, Value x) {
   const auto& params = params_of<VitParams>(options);
-  GALLEY_CHECK(params.image_size % params.patch_size == 0, "[vit] image_size=", params.image_size, " is no multiple of patch_size=", params.patch_size);
-  GALLEY_CHECK(params.hidden_dim % params.num_heads == 0, "[vit] hidden_dim=", params.hidden_dim, " is no multiple of num_heads=", params.num_heads);
-  GALLEY_CHECK(x.shape().rank() == 4 && x.shape()[2] == params.image_size && x.shape()[3] == params.image_size, "[vit] image_size=", params.image_size,
-               ", the input is ", x.type(), "; set model.image_size to the size of the images");
+  GALLEY_CHECK(params.image_size % params.patch_size == 0, "[vit] image_size=", params.image_size,
+               " is no multiple of patch_size=", params.patch_size);
+  GALLEY_CHECK(params.hidden_dim % params.num_heads == 0, "[vit] hidden_dim=", params.hidden_dim,
+               " is no multiple of num_heads=", params.num_heads);
+  GALLEY_CHECK(x.shape().rank() == 4 && x.shape()[2] == params.image_size && x.shape()[3] == params.image_size,
+               "[vit] image_size=", params.image_size, ", the input is ", x.type(), "; set model.image_size to the size of the images");
   const int64_t n = x.shape()[0], side = params.image_size / params.patch_size, width = params.hidden_dim;
   const Value token = b.parameter("class_token", {1, 1, width}, Init::zeros(), "vit");
   {

@@ -16,7 +16,8 @@ std::shared_ptr<const MappedFile> open_external(const std::string& owner, const 
   const std::string folder = parent_folder(owner), path = folder + "/" + name;
   std::error_code failed;
   const std::filesystem::path root = std::filesystem::canonical(folder, failed), real = std::filesystem::canonical(path, failed);
-  if (failed) throw Error(ErrorCode::kInput, cat(owner, " keeps values in ", path, ", which is not there")).suggest("copy it beside the ONNX file");
+  if (failed)
+    throw Error(ErrorCode::kInput, cat(owner, " keeps values in ", path, ", which is not there")).suggest("copy it beside the ONNX file");
   const auto [end, ignored] = std::mismatch(root.begin(), root.end(), real.begin(), real.end());
   GALLEY_CHECK_INPUT(end == root.end(), owner, " keeps values in ", path, ", a link that leads out of the folder");
   return MappedFile::open(path);
@@ -29,16 +30,18 @@ OnnxFile::OnnxFile(const std::string& path) : path_(path), file_(MappedFile::ope
     model_ = parse_onnx(file_->bytes());
   } catch (Error& error) {
     const std::string cure = error.suggestion();
-    throw Error(error.code(), cat(path, ": ", error.message())).suggest(cure.empty() ? "the file is damaged or of another format: export or save it again" : cure);
+    throw Error(error.code(), cat(path, ": ", error.message()))
+        .suggest(cure.empty() ? "the file is damaged or of another format: export or save it again" : cure);
   }
 }
 
 Tensor OnnxFile::read(const OnnxTensor& tensor) const {
-  GALLEY_CHECK_INPUT(tensor.dtype.has_value(), path_, ": tensor '", tensor.name, "' has the type ", tensor.dtype_text, ", with which Galley does not compute");
+  GALLEY_CHECK_INPUT(tensor.dtype.has_value(), path_, ": tensor '", tensor.name, "' has the type ", tensor.dtype_text,
+                     ", with which Galley does not compute");
   if (tensor.values.defined()) return tensor.values;
   const std::shared_ptr<const MappedFile> file = tensor.external.empty() ? file_ : open_external(path_, tensor.external);
-  GALLEY_CHECK_INPUT(tensor.end <= static_cast<int64_t>(file->bytes().size()), file->path(), ": tensor '", tensor.name, "' wants bytes ", tensor.begin, " to ", tensor.end, ", the file has ",
-                     file->bytes().size());
+  GALLEY_CHECK_INPUT(tensor.end <= static_cast<int64_t>(file->bytes().size()), file->path(), ": tensor '", tensor.name, "' wants bytes ",
+                     tensor.begin, " to ", tensor.end, ", the file has ", file->bytes().size());
   const std::byte* data = file->bytes().data() + tensor.begin;
   if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(dtype_size(*tensor.dtype)) == 0) {
     return Tensor(*tensor.dtype, tensor.shape, {}, Storage::borrow(data, tensor.end - tensor.begin, file));
@@ -66,13 +69,16 @@ void OnnxFile::verify() const {
     return digest.hex();
   };
   const auto damaged = [](const std::string& path) {
-    throw Error(ErrorCode::kInput, cat(path, ": the contents do not match their digest")).suggest("it is damaged: export it again, or take an older copy");
+    throw Error(ErrorCode::kInput, cat(path, ": the contents do not match their digest"))
+        .suggest("it is damaged: export it again, or take an older copy");
   };
   const InputFile file(path_);
   const auto stored = model_.metadata.find(std::string(kOnnxDigestKey));
   // Its record ends the file: tag, length, key and value with theirs.
   const int64_t rest = model_.digest_at < 0 ? 0 : file.size() - model_.digest_at;
-  if (stored == model_.metadata.end() || rest != static_cast<int64_t>(6 + kOnnxDigestKey.size() + kDigestDigits) || stored->second != digest_of(file, model_.digest_at)) damaged(path_);
+  if (stored == model_.metadata.end() || rest != static_cast<int64_t>(6 + kOnnxDigestKey.size() + kDigestDigits) ||
+      stored->second != digest_of(file, model_.digest_at))
+    damaged(path_);
   const auto data_digest = model_.metadata.find(std::string(kOnnxDataDigestKey));
   if (data_digest == model_.metadata.end()) return;
   for (const OnnxTensor& tensor : model_.initializers) {

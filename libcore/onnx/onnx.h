@@ -1,6 +1,7 @@
 #pragma once
-// An ONNX file as data: nodes, initializers, inputs and outputs, as onnx.proto (https://github.com/onnx/onnx, onnx/onnx.proto) lays them out.
-// Values of tensors stay in the file, which is mapped. Nothing is computed here: nn/ makes a graph of the nodes, weights/ takes the initializers.
+// An ONNX file as data: nodes, initializers, inputs and outputs, as onnx.proto (https://github.com/onnx/onnx, onnx/onnx.proto) lays them
+// out. Values of tensors stay in the file, which is mapped. Nothing is computed here: nn/ makes a graph of the nodes, weights/ takes the
+// initializers.
 
 #include <cstdint>
 #include <map>
@@ -66,7 +67,7 @@ struct OnnxValue {
 
 struct OnnxModel {
   int64_t ir_version = 0;
-  std::string producer;  ///< Name and version.
+  std::string producer;                   ///< Name and version.
   std::map<std::string, int64_t> opsets;  ///< Version by domain; "" is ONNX's own.
   std::string graph_name;
   std::vector<OnnxNode> nodes;
@@ -86,11 +87,12 @@ inline constexpr std::string_view kOnnxDigestKey = "galley.digest";
 /// The digest of the file that holds the large values, where there is one.
 inline constexpr std::string_view kOnnxDataDigestKey = "galley.data_digest";
 
-/// The model of a file of these bytes. A pure function: every size is checked against the bytes before anything is allocated, and nothing nests
-/// deeper than the format's own records, since subgraphs are not read (kGraph marks where one was). Throws Error (exit code 4) naming the
-/// record that is damaged.
+/// The model of a file of these bytes. A pure function: every size is checked against the bytes before anything is allocated, and nothing
+/// nests deeper than the format's own records, since subgraphs are not read (kGraph marks where one was). Throws Error (exit code 4) naming
+/// the record that is damaged.
 OnnxModel parse_onnx(std::span<const std::byte> file);
-/// Could this be the beginning of an ONNX file? The format has no magic number: the first record's tag, where no other format of weights fits.
+/// Could this be the beginning of an ONNX file? The format has no magic number: the first record's tag, where no other format of weights
+/// fits.
 bool is_onnx(std::span<const std::byte> start);
 
 /// Name and size of TensorProto.DataType; nullptr where the number is none.
@@ -112,8 +114,8 @@ class OnnxFile {
 
   const std::string& path() const { return path_; }
   const OnnxModel& model() const { return model_; }
-  /// The values, contiguous and not to be written: without a copy where they lie aligned. Values kept in another file are read from below this
-  /// file's folder, and from nowhere else. Throws Error (exit code 4).
+  /// The values, contiguous and not to be written: without a copy where they lie aligned. Values kept in another file are read from below
+  /// this file's folder, and from nowhere else. Throws Error (exit code 4).
   Tensor read(const OnnxTensor& tensor) const;
   /// Galley's own files carry a digest.
   bool has_digest() const;

@@ -55,7 +55,8 @@ struct Budget {
 /// A record: its fields one after the other, each read as the type that the format gives it, or refused.
 class Record {
  public:
-  Record(std::string_view bytes, std::string_view what, Budget& budget) : reader_(bytes.data(), bytes.size()), what_(what), budget_(budget) {}
+  Record(std::string_view bytes, std::string_view what, Budget& budget)
+      : reader_(bytes.data(), bytes.size()), what_(what), budget_(budget) {}
 
   bool next() {
     at_ = reader_.data().data();
@@ -88,7 +89,8 @@ class Record {
   }
   int32_t small_integer() {
     const int64_t value = integer();
-    GALLEY_CHECK_INPUT(value >= INT32_MIN && value <= INT32_MAX, "field ", tag(), " of ", what_, " is ", value, ", which does not fit 32 bits");
+    GALLEY_CHECK_INPUT(value >= INT32_MIN && value <= INT32_MAX, "field ", tag(), " of ", what_, " is ", value,
+                       ", which does not fit 32 bits");
     return static_cast<int32_t>(value);
   }
   float real() {
@@ -122,8 +124,8 @@ class Record {
 
  private:
   void want(pbf_wire_type type) const {
-    GALLEY_CHECK_INPUT(reader_.wire_type() == type, "field ", reader_.tag(), " of ", what_, " is encoded as type ", static_cast<int>(reader_.wire_type()), ", the format wants ",
-                       static_cast<int>(type));
+    GALLEY_CHECK_INPUT(reader_.wire_type() == type, "field ", reader_.tag(), " of ", what_, " is encoded as type ",
+                       static_cast<int>(reader_.wire_type()), ", the format wants ", static_cast<int>(type));
   }
   /// protozero keeps 32 bits of a length; a file may claim more.
   void check_length() const {
@@ -132,7 +134,8 @@ class Record {
     const char* at = rest.data();
     const char* const end = at + rest.size();
     const uint64_t length = protozero::decode_varint(&at, end);
-    GALLEY_CHECK_INPUT(length <= static_cast<uint64_t>(end - at), "field ", tag(), " of ", what_, " claims ", length, " bytes, ", end - at, " are left: the file is damaged or cut short");
+    GALLEY_CHECK_INPUT(length <= static_cast<uint64_t>(end - at), "field ", tag(), " of ", what_, " claims ", length, " bytes, ", end - at,
+                       " are left: the file is damaged or cut short");
   }
   pbf_reader reader_;
   std::string_view what_;
@@ -146,7 +149,9 @@ int64_t bytes_of(const Shape& shape, int bits, std::string_view name) {
   for (const int64_t size : shape) {
     if (size == 0) return 0;
   }
-  for (const int64_t size : shape) GALLEY_CHECK_INPUT(!__builtin_mul_overflow(total, size, &total) && total < INT64_MAX - 8, "tensor '", name, "' has the shape ", shape, ", which is too large");
+  for (const int64_t size : shape)
+    GALLEY_CHECK_INPUT(!__builtin_mul_overflow(total, size, &total) && total < INT64_MAX - 8, "tensor '", name, "' has the shape ", shape,
+                       ", which is too large");
   return (total + 7) / 8;
 }
 
@@ -167,8 +172,9 @@ std::pair<std::string, std::string> parse_entry(std::string_view bytes, std::str
 void set_external(OnnxTensor& tensor, const std::vector<std::pair<std::string, std::string>>& entries, int64_t bytes) {
   int64_t offset = 0, length = bytes;
   const auto number = [&](const std::string& key, const std::string& text) {
-    GALLEY_CHECK_INPUT(!text.empty() && text.size() <= 18 && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; }), "tensor '", tensor.name,
-                       "' has the external ", key, " '", text.substr(0, 40), "', which is no number");
+    GALLEY_CHECK_INPUT(
+        !text.empty() && text.size() <= 18 && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; }),
+        "tensor '", tensor.name, "' has the external ", key, " '", text.substr(0, 40), "', which is no number");
     return static_cast<int64_t>(std::stoll(text));
   };
   for (const auto& [key, value] : entries) {
@@ -185,10 +191,12 @@ void set_external(OnnxTensor& tensor, const std::vector<std::pair<std::string, s
     begin = end + 1;
   }
   if (!inside) {
-    throw Error(ErrorCode::kInput, cat("tensor '", tensor.name, "' is kept in the file '", path.substr(0, 200), "', which is not below this file's folder"))
+    throw Error(ErrorCode::kInput,
+                cat("tensor '", tensor.name, "' is kept in the file '", path.substr(0, 200), "', which is not below this file's folder"))
         .suggest("put both files into one folder and name the other one by its bare name (onnx.save_model with location=)");
   }
-  GALLEY_CHECK_INPUT(length == bytes, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " ", tensor.shape, " wants ", bytes, " bytes, its external length is ", length);
+  GALLEY_CHECK_INPUT(length == bytes, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " ", tensor.shape, " wants ", bytes,
+                     " bytes, its external length is ", length);
   tensor.begin = offset;
   tensor.end = offset + length;
 }
@@ -214,8 +222,8 @@ class Spelled {
 /// A tensor's record without its numbers, and where they are.
 struct TensorHeader {
   OnnxTensor tensor;
-  std::optional<std::string_view> raw;                         // raw_data
-  std::vector<std::pair<std::string, std::string>> external;   // where values outside of the file are
+  std::optional<std::string_view> raw;                        // raw_data
+  std::vector<std::pair<std::string, std::string>> external;  // where values outside of the file are
   bool is_external = false;
 };
 
@@ -250,7 +258,8 @@ TensorHeader parse_tensor_header(std::string_view bytes, Budget& budget) {
       default: record.skip();
     }
   }
-  GALLEY_CHECK_INPUT(has_type && find_onnx_type(tensor.data_type) != nullptr, "tensor '", tensor.name, "' has the unknown type ", tensor.data_type);
+  GALLEY_CHECK_INPUT(has_type && find_onnx_type(tensor.data_type) != nullptr, "tensor '", tensor.name, "' has the unknown type ",
+                     tensor.data_type);
   return header;
 }
 
@@ -269,8 +278,8 @@ void add_int32(const OnnxTensor& tensor, Spelled& spelled, int64_t value) {
 }
 
 void check_value_bytes(const OnnxTensor& tensor, size_t found, int64_t wanted) {
-  GALLEY_CHECK_INPUT(static_cast<int64_t>(found) == wanted, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " ", tensor.shape, " needs ", wanted, " bytes of values, it has ",
-                     found);
+  GALLEY_CHECK_INPUT(static_cast<int64_t>(found) == wanted, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " ", tensor.shape,
+                     " needs ", wanted, " bytes of values, it has ", found);
 }
 
 /// The values that are spelled as numbers of a type of their own.
@@ -329,7 +338,8 @@ OnnxAttribute parse_attribute(std::string_view bytes, Budget& budget) {
   budget.take();
   OnnxAttribute attribute;
   const auto kind = [&](OnnxAttributeKind found) {
-    GALLEY_CHECK_INPUT(attribute.kind == OnnxAttributeKind::kNone || attribute.kind == found, "attribute '", attribute.name, "' has values of two kinds");
+    GALLEY_CHECK_INPUT(attribute.kind == OnnxAttributeKind::kNone || attribute.kind == found, "attribute '", attribute.name,
+                       "' has values of two kinds");
     attribute.kind = found;
   };
   int64_t type = 0;
@@ -391,8 +401,9 @@ OnnxAttribute parse_attribute(std::string_view bytes, Budget& budget) {
   }
   // Values that are left out are zero or empty: the type alone says of which kind.
   if (attribute.kind == OnnxAttributeKind::kNone) {
-    constexpr std::array<OnnxAttributeKind, 9> kKinds{OnnxAttributeKind::kOther,  OnnxAttributeKind::kFloat,  OnnxAttributeKind::kInt,  OnnxAttributeKind::kString, OnnxAttributeKind::kOther,
-                                                      OnnxAttributeKind::kOther, OnnxAttributeKind::kFloats, OnnxAttributeKind::kInts, OnnxAttributeKind::kStrings};
+    constexpr std::array<OnnxAttributeKind, 9> kKinds{OnnxAttributeKind::kOther,  OnnxAttributeKind::kFloat, OnnxAttributeKind::kInt,
+                                                      OnnxAttributeKind::kString, OnnxAttributeKind::kOther, OnnxAttributeKind::kOther,
+                                                      OnnxAttributeKind::kFloats, OnnxAttributeKind::kInts,  OnnxAttributeKind::kStrings};
     attribute.kind = type > 0 && type < static_cast<int64_t>(kKinds.size()) ? kKinds[static_cast<size_t>(type)] : OnnxAttributeKind::kOther;
   }
   return attribute;

@@ -11,8 +11,8 @@ namespace {
 using protozero::pbf_writer;
 
 constexpr int64_t kChunk = 1 << 20;
-constexpr int64_t kSmallValues = 1 << 10;   // bytes that always stay in the model
-constexpr int64_t kDataAlignment = 4096;    // of values beside it: so that they can be mapped
+constexpr int64_t kSmallValues = 1 << 10;  // bytes that always stay in the model
+constexpr int64_t kDataAlignment = 4096;   // of values beside it: so that they can be mapped
 constexpr std::string_view kDataSuffix = ".data-";
 constexpr size_t kDataDigits = 16;
 

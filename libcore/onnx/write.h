@@ -35,9 +35,10 @@ struct OnnxWritten {
 /// The end of a file in the format (protocol buffers count in 31 bits).
 constexpr int64_t kOnnxLargestFile = (int64_t{1} << 31) - 1;
 
-/// Writes the file (durable when this returns), a digest of all before it at its end. Values that would take it past `largest` bytes lie in a file
-/// beside it, PATH.data-<16 hexadecimal digits of its digest>: it is complete before the model that names it takes its name, and that of a model which is
-/// replaced is removed afterwards, so that there is a whole model of that name at any moment. Throws Error (exit code 7) where the disk fails.
+/// Writes the file (durable when this returns), a digest of all before it at its end. Values that would take it past `largest` bytes lie in
+/// a file beside it, PATH.data-<16 hexadecimal digits of its digest>: it is complete before the model that names it takes its name, and
+/// that of a model which is replaced is removed afterwards, so that there is a whole model of that name at any moment. Throws Error (exit
+/// code 7) where the disk fails.
 OnnxWritten write_onnx(const std::string& path, const OnnxDocument& document, int64_t largest = kOnnxLargestFile);
 
 }  // namespace galley

@@ -13,7 +13,8 @@ namespace galley {
 
 /// Element-wise function fused into another op's output.
 enum class Activation { kNone, kRelu, kRelu6, kHardswish, kHardsigmoid, kSigmoid, kSilu, kGelu, kTanh };
-inline constexpr std::array<std::string_view, 9> kActivationNames{"none", "relu", "relu6", "hardswish", "hardsigmoid", "sigmoid", "silu", "gelu", "tanh"};
+inline constexpr std::array<std::string_view, 9> kActivationNames{"none",    "relu", "relu6", "hardswish", "hardsigmoid",
+                                                                  "sigmoid", "silu", "gelu",  "tanh"};
 
 /// Rows and columns from one number (both) or two.
 inline std::array<int64_t, 2> pair(const std::vector<int64_t>& v) {

@@ -1,6 +1,6 @@
 #pragma once
-// Capture functions of element-wise functions of two values with NumPy's broadcasting (right-aligned, sizes equal or 1) and of selection, rows of
-// elementwise.cpp; and broadcasting itself with its inverse, sum_to. Dtypes of both sides agree; casts are explicit.
+// Capture functions of element-wise functions of two values with NumPy's broadcasting (right-aligned, sizes equal or 1) and of selection,
+// rows of elementwise.cpp; and broadcasting itself with its inverse, sum_to. Dtypes of both sides agree; casts are explicit.
 
 #include "libcore/ops/emit.h"
 #include "libcore/ops/registry.h"

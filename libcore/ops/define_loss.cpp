@@ -32,12 +32,9 @@ Value log_softmax_of(Value x, int64_t axis) {
 
 Value reduced(Value loss, Reduction reduction) {
   switch (reduction) {
-    case Reduction::kNone:
-      return loss;
-    case Reduction::kSum:
-      return sum(loss);
-    case Reduction::kMean:
-      return mean(loss);
+    case Reduction::kNone: return loss;
+    case Reduction::kSum: return sum(loss);
+    case Reduction::kMean: return mean(loss);
   }
   GALLEY_ASSERT(false);
 }

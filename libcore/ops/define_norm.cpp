@@ -24,14 +24,10 @@ Value reciprocal_root(Value var, double eps) { return rsqrt(affine(var, 1, eps))
 /// grad times the slope of an activation that batch norm takes. relu's may be read from its result, a positive one stands for its argument.
 Value through(Activation activation, Value grad, Value argument) {
   switch (activation) {
-    case Activation::kRelu:
-      return relu_backward(grad, argument);
-    case Activation::kRelu6:
-      return relu6_backward(grad, argument);
-    case Activation::kHardswish:
-      return hardswish_backward(grad, argument);
-    default:
-      return grad;
+    case Activation::kRelu: return relu_backward(grad, argument);
+    case Activation::kRelu6: return relu6_backward(grad, argument);
+    case Activation::kHardswish: return hardswish_backward(grad, argument);
+    default: return grad;
   }
 }
 

@@ -12,24 +12,15 @@ namespace galley::definition {
 
 Value activated(Activation activation, Value x) {
   switch (activation) {
-    case Activation::kNone:
-      return x;
-    case Activation::kRelu:
-      return relu(x);
-    case Activation::kRelu6:
-      return relu6(x);
-    case Activation::kHardswish:
-      return hardswish(x);
-    case Activation::kHardsigmoid:
-      return hardsigmoid(x);
-    case Activation::kSigmoid:
-      return sigmoid(x);
-    case Activation::kSilu:
-      return silu(x);
-    case Activation::kGelu:
-      return gelu(x);
-    case Activation::kTanh:
-      return tanh(x);
+    case Activation::kNone: return x;
+    case Activation::kRelu: return relu(x);
+    case Activation::kRelu6: return relu6(x);
+    case Activation::kHardswish: return hardswish(x);
+    case Activation::kHardsigmoid: return hardsigmoid(x);
+    case Activation::kSigmoid: return sigmoid(x);
+    case Activation::kSilu: return silu(x);
+    case Activation::kGelu: return gelu(x);
+    case Activation::kTanh: return tanh(x);
   }
   GALLEY_ASSERT(false);
 }

@@ -4,9 +4,9 @@
 
 #include "libcore/ops/binary.h"
 #include "libcore/ops/gradient.h"
+#include "libcore/ops/quantized.h"
 #include "libcore/ops/rules.h"
 #include "libcore/ops/scalar.h"
-#include "libcore/ops/quantized.h"
 #include "libcore/ops/shape.h"
 #include "libcore/ops/unary.h"
 
@@ -23,13 +23,9 @@ constexpr size_t position(scalar::FunctionList<All...>) {
 }
 
 template <class F>
-concept HasSlope = requires {
-  &F::template slope<double>;
-};
+concept HasSlope = requires { &F::template slope<double>; };
 template <class F>
-concept HasBackward = requires {
-  &F::template backward<double>;
-};
+concept HasBackward = requires { &F::template backward<double>; };
 
 /// f(arguments..., numbers...) with as many numbers as the function takes.
 template <class F, class Call, class... Arguments>
@@ -469,7 +465,8 @@ std::vector<ElementwiseRow> rows_of_several() {
 std::span<const ElementwiseRow> elementwise_rows() {
   static const std::vector<ElementwiseRow> rows = [] {
     std::vector<ElementwiseRow> all;
-    for (std::vector<ElementwiseRow> (*family)() : {activation_rows, further_activation_rows, unary_rows, rounding_and_scaling_rows, rows_of_several}) {
+    for (std::vector<ElementwiseRow> (*family)() :
+         {activation_rows, further_activation_rows, unary_rows, rounding_and_scaling_rows, rows_of_several}) {
       for (ElementwiseRow& row : family()) all.push_back(std::move(row));
     }
     return all;

@@ -60,7 +60,7 @@ struct ElementwiseRow {
   std::string_view no_gradient = "";
   PrecisionRule precision = PrecisionRule::kFollow;
   QuantizeRule quantize = QuantizeRule::kTable;
-  bool (*quantizable)(const OpContext&) = nullptr;               // of kCompute: as OpDef's
+  bool (*quantizable)(const OpContext&) = nullptr;  // of kCompute: as OpDef's
   void (*integer_form)(IntegerBuilder&) = nullptr;
   Activation activation = Activation::kNone;  // as which products and norms take its first formula
   std::string_view layer = "";                // the line of the recipe's layer of that name; "": no layer

@@ -133,17 +133,10 @@ OpDef operator_of(const ElementwiseRow& row) {
            .integer_form = row.integer_form,
            .cases = row.cases};
   switch (row.arity()) {
-    case 1:
-      op.inputs = {"x"};
-      break;
-    case 2:
-      op.inputs = {"a", "b"};
-      break;
-    case 3:
-      op.inputs = {"condition", "a", "b"};
-      break;
-    default:
-      GALLEY_ASSERT(false, row.name, " takes ", row.arity(), " inputs");
+    case 1: op.inputs = {"x"}; break;
+    case 2: op.inputs = {"a", "b"}; break;
+    case 3: op.inputs = {"condition", "a", "b"}; break;
+    default: GALLEY_ASSERT(false, row.name, " takes ", row.arity(), " inputs");
   }
   op.gradient = row.slope.reads != SlopeReads::kNothing ? slope_gradient : row.gradient;
   op.no_gradient = row.no_gradient;

@@ -11,11 +11,17 @@ namespace galley {
 class GradientBuilder {
  public:
   GradientBuilder(Graph& graph, const Node& node, std::vector<Value> output_gradients, std::vector<bool> wanted)
-      : graph_(graph), node_(node), output_gradients_(std::move(output_gradients)), wanted_(std::move(wanted)), result_(node.inputs.size()) {}
+      : graph_(graph),
+        node_(node),
+        output_gradients_(std::move(output_gradients)),
+        wanted_(std::move(wanted)),
+        result_(node.inputs.size()) {}
 
   const Node& node() const { return node_; }
   template <class T>
-  const T& attrs() const { return node_.attrs<T>(); }
+  const T& attrs() const {
+    return node_.attrs<T>();
+  }
   /// The forward node's input / output. An input that was not given is an absent Value.
   Value in(size_t i) const { return node_.input(i) == kNoValue ? Value() : graph_.at(node_.input(i)); }
   Value out(size_t i = 0) const { return graph_.at(node_.outputs[i]); }

@@ -1,6 +1,7 @@
 #pragma once
-// What the integer form of an operator works with (OpDef::integer_form, dynamic_form, channel_scale): a node of a graph in float, and the values that its
-// inputs have in the graph under construction. The form emits the operator on integers there. passes/convert_quantized.cpp makes one builder for each node.
+// What the integer form of an operator works with (OpDef::integer_form, dynamic_form, channel_scale): a node of a graph in float, and the
+// values that its inputs have in the graph under construction. The form emits the operator on integers there. passes/convert_quantized.cpp
+// makes one builder for each node.
 
 #include <utility>
 #include <vector>
@@ -19,8 +20,8 @@ struct IntegerWeight {
 
 class IntegerBuilder {
  public:
-  /// `inputs` holds a value for each input of the node, absent ones included; `maps` the map of each that is integers, nullptr elsewhere. Both graphs and all
-  /// maps outlive the builder.
+  /// `inputs` holds a value for each input of the node, absent ones included; `maps` the map of each that is integers, nullptr elsewhere.
+  /// Both graphs and all maps outlive the builder.
   struct Operands {
     std::vector<Value> inputs;
     std::vector<const QuantParams*> maps;
@@ -28,11 +29,14 @@ class IntegerBuilder {
     std::vector<IntegerWeight> weights;   // one for each port of kind kWeight, in order; one for kScale
     Value bias;                           // of a layer, f32 [O], or absent
   };
-  IntegerBuilder(const Graph& real, const Node& node, Operands operands) : real_(real), node_(node), operands_(std::move(operands)), results_(node.outputs.size()) {}
+  IntegerBuilder(const Graph& real, const Node& node, Operands operands)
+      : real_(real), node_(node), operands_(std::move(operands)), results_(node.outputs.size()) {}
 
   const Node& node() const { return node_; }
   template <class T>
-  const T& attrs() const { return node_.attrs<T>(); }
+  const T& attrs() const {
+    return node_.attrs<T>();
+  }
   /// Types in float.
   const TensorType& in_type(size_t i) const { return real_.type(node_.inputs[i]); }
   const TensorType& out_type(size_t i = 0) const { return real_.type(node_.outputs[i]); }

@@ -392,7 +392,7 @@ const OpDef& group_norm_backward_op() {
 }
 
 OpTable norm_ops() {
-  return {&batch_norm_op(), &batch_norm_backward_op(),  &batch_norm_inference_op(), &batch_norm_update_op(),
+  return {&batch_norm_op(), &batch_norm_backward_op(), &batch_norm_inference_op(), &batch_norm_update_op(),
           &layer_norm_op(), &layer_norm_backward_op(), &group_norm_op(),           &group_norm_backward_op()};
 }
 

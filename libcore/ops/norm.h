@@ -65,12 +65,13 @@ struct BatchNorm {
 /// Ioffe, Szegedy 2015, by the batch's statistics over all dimensions but 1 (x of rank 2..5):
 /// y = activation(gamma (x - mean) / sqrt(var + eps) + beta + residual); mean and (biased) var are [C].
 BatchNorm batch_norm(Value x, Value gamma, Value beta, const BatchNormAttrs& attrs = {}, Value residual = {});
-/// (dx, dgamma, dbeta[, dresidual]). The activation's argument is computed again from x; where a residual went into it (relu alone), y is the
-/// forward's output and the mask is y > 0.
+/// (dx, dgamma, dbeta[, dresidual]). The activation's argument is computed again from x; where a residual went into it (relu alone), y is
+/// the forward's output and the mask is y > 0.
 std::vector<Value> batch_norm_backward(Value grad, Value x, Value mean, Value var, Value gamma, Value beta, Value y,
                                        const BatchNormBackwardAttrs& attrs);
 /// By the running statistics.
-Value batch_norm_inference(Value x, Value gamma, Value beta, Value running_mean, Value running_var, const BatchNormInferenceAttrs& attrs = {});
+Value batch_norm_inference(Value x, Value gamma, Value beta, Value running_mean, Value running_var,
+                           const BatchNormInferenceAttrs& attrs = {});
 /// In place: running = (1 - momentum) running + momentum batch, the variance unbiased (count / (count - 1)), as PyTorch; the counter + 1.
 std::vector<Value> batch_norm_update(Value running_mean, Value running_var, Value mean, Value var, Value num_batches_tracked,
                                      const BatchNormUpdateAttrs& attrs);

@@ -4,9 +4,9 @@
 
 #include <vector>
 
+#include "libcore/ops/elementwise.h"
 #include "libcore/ops/emit.h"
 #include "libcore/ops/registry.h"
-#include "libcore/ops/elementwise.h"
 #include "libcore/tensor/quant_params.h"
 
 namespace galley {
@@ -32,9 +32,9 @@ struct LookupAttrs : OptionsOf<LookupAttrs> {
   void options(OptionVisitor& v) override;
 };
 struct DequantizeWeightAttrs : OptionsOf<DequantizeWeightAttrs> {
-  int64_t bits = 8;           // 8: i8 as they are; 4: two signed numbers a byte along the last axis, the low half first
-  int64_t group_size = 0;     // weights that share a scale, along an output channel's I*kh*kw in order; 0: the whole channel
-  std::vector<int64_t> shape; // of the weight where bits is 4 (the last axis may be odd); empty: as stored, or twice the last axis
+  int64_t bits = 8;            // 8: i8 as they are; 4: two signed numbers a byte along the last axis, the low half first
+  int64_t group_size = 0;      // weights that share a scale, along an output channel's I*kh*kw in order; 0: the whole channel
+  std::vector<int64_t> shape;  // of the weight where bits is 4 (the last axis may be odd); empty: as stored, or twice the last axis
   void options(OptionVisitor& v) override;
 };
 

@@ -299,7 +299,7 @@ const OpDef& quantized_mul_op() {
 const OpDef& quantized_concat_op() {
   static const OpDef def = [] {
     OpDef op = quantized("quantized_concat", "joins arrays of integers with a map each along an axis, under one map", {"x*"},
-                                         make_options<QuantizedConcatAttrs>, infer_concat, elementwise_cost<4>);
+                         make_options<QuantizedConcatAttrs>, infer_concat, elementwise_cost<4>);
     op.cases = {"quantized_concat:16x64x56x56@u8+16x64x56x56@u8:input_scales=[1,2],input_zero_points=[0,0],output_dtype=u8,output_scale=2"};
     op.definition = definition::quantized_concat;
     return op;
@@ -320,7 +320,7 @@ const OpDef& quantized_avg_pool2d_op() {
 const OpDef& quantized_adaptive_avg_pool2d_op() {
   static const OpDef def = [] {
     OpDef op = quantized("quantized_adaptive_avg_pool2d", "means of integers, as many cells as the result has pixels", {"x"},
-                                         make_options<QuantizedAdaptiveAvgPool2dAttrs>, infer_adaptive_avg_pool, input_cost<1>);
+                         make_options<QuantizedAdaptiveAvgPool2dAttrs>, infer_adaptive_avg_pool, input_cost<1>);
     op.layout = {.prefers_channels_last = true};
     op.cases = {"quantized_adaptive_avg_pool2d:16x2048x7x7@u8:output_size=1,output_dtype=u8"};
     op.definition = definition::quantized_adaptive_avg_pool2d;
@@ -349,8 +349,8 @@ Value quantized_adaptive_avg_pool2d(Value x, const QuantizedAdaptiveAvgPool2dAtt
 }
 
 OpTable quantized_ops() {
-  return {&quantized_conv2d_op(), &quantized_linear_op(),     &dynamic_quantized_linear_op(), &quantized_add_op(), &quantized_mul_op(),
-          &quantized_concat_op(), &quantized_avg_pool2d_op(), &quantized_adaptive_avg_pool2d_op()};
+  return {&quantized_conv2d_op(), &quantized_linear_op(), &dynamic_quantized_linear_op(), &quantized_add_op(),
+          &quantized_mul_op(),    &quantized_concat_op(), &quantized_avg_pool2d_op(),     &quantized_adaptive_avg_pool2d_op()};
 }
 
 }  // namespace galley

@@ -81,7 +81,7 @@ struct QuantizedBinaryAttrs : OptionsOf<QuantizedBinaryAttrs>, QuantizedOutput {
 };
 struct QuantizedConcatAttrs : OptionsOf<QuantizedConcatAttrs>, QuantizedOutput {
   int64_t axis = 1;
-  std::vector<double> input_scales;        // one an input
+  std::vector<double> input_scales;  // one an input
   std::vector<int64_t> input_zero_points;
   void add_input(const QuantParams& p) {
     input_scales.push_back(p.scale);
@@ -97,7 +97,8 @@ struct QuantizedAdaptiveAvgPool2dAttrs : OptionsOf<QuantizedAdaptiveAvgPool2dAtt
   void options(OptionVisitor& v) override;
 };
 
-/// The result of a convolution of integers by inputs x, a weight of that shape in whatever form, weight_scale, bias, residual (QuantizedConv2dAttrs).
+/// The result of a convolution of integers by inputs x, a weight of that shape in whatever form, weight_scale, bias, residual
+/// (QuantizedConv2dAttrs).
 std::vector<TensorType> infer_quantized_conv2d(const OpContext& context, const Shape& weight);
 
 const OpDef& quantized_conv2d_op();
@@ -111,7 +112,8 @@ const OpDef& quantized_adaptive_avg_pool2d_op();
 
 /// x u8|i8 [N,C,H,W], weight i8 [O,C/groups,kh,kw], weight_scale f32 [O], bias f32 [O] or absent, residual u8|i8 like the result or absent.
 /// acc = sum (x - input_zero_point) * w, exact in 32 bits (checked: a sum that could pass 2^31 is refused), where padding counts as
-/// input_zero_point; real = activation(acc * (input_scale * weight_scale[o]) + bias[o] + residual_scale * (residual - residual_zero_point)).
+/// input_zero_point; real = activation(acc * (input_scale * weight_scale[o]) + bias[o] + residual_scale * (residual -
+/// residual_zero_point)).
 Value quantized_conv2d(Value x, Value weight, Value weight_scale, Value bias, const QuantizedConv2dAttrs& attrs, Value residual = {});
 /// x u8|i8 [...,I], weight i8 [O,I], weight_scale f32 [O], bias f32 [O] or absent -> [...,O]; as above.
 Value quantized_linear(Value x, Value weight, Value weight_scale, Value bias, const QuantizedLinearAttrs& attrs);
@@ -122,7 +124,8 @@ Value dynamic_quantized_linear(Value x, Value weight, Value weight_scale, Value 
 Value quantized_add(Value a, Value b, const QuantizedBinaryAttrs& attrs);
 /// activation(a_scale (a - a_zero_point) * b_scale (b - b_zero_point)); shapes as quantized_add.
 Value quantized_mul(Value a, Value b, const QuantizedBinaryAttrs& attrs);
-/// Has a sum or product of these inputs a form on integers: b has a's shape, or one of both has one value a channel? OpDef::quantizable of add and mul.
+/// Has a sum or product of these inputs a form on integers: b has a's shape, or one of both has one value a channel? OpDef::quantizable of
+/// add and mul.
 bool quantized_pair(const OpContext& context);
 /// OpDef::integer_form of add and mul.
 void add_on_integers(IntegerBuilder& builder);

@@ -1,6 +1,6 @@
 #pragma once
-// Recurrent layers with weights of 8 bits, the state quantized at each step by its own range: what dynamic quantization makes of the part of
-// an LSTM, GRU or plain RNN that goes from step to step. The input's part of all steps is a dynamic_quantized_linear before it.
+// Recurrent layers with weights of 8 bits, the state quantized at each step by its own range: what dynamic quantization makes of the part
+// of an LSTM, GRU or plain RNN that goes from step to step. The input's part of all steps is a dynamic_quantized_linear before it.
 
 #include "libcore/ops/quantized.h"
 #include "libcore/ops/recurrent.h"
@@ -23,18 +23,21 @@ const OpDef& dynamic_quantized_lstm_op();
 const OpDef& dynamic_quantized_gru_op();
 const OpDef& dynamic_quantized_rnn_op();
 
-/// One layer and direction. x f32 [N,T,G H]: W_ih x + b_ih of every step; weight i8 [G H,H] with weight_scale f32 [G H] and bias f32 [G H] or
-/// absent: W_hh and b_hh; states f32 [N,H] or absent (zeros). At each step the h of the whole batch is quantized as
+/// One layer and direction. x f32 [N,T,G H]: W_ih x + b_ih of every step; weight i8 [G H,H] with weight_scale f32 [G H] and bias f32 [G H]
+/// or absent: W_hh and b_hh; states f32 [N,H] or absent (zeros). At each step the h of the whole batch is quantized as
 /// dynamic_quantized_linear quantizes its input, and the product is of integers, exact; all else is as in ops/recurrent.h. So
 /// torch.ao.nn.quantized.dynamic does it (reduced, with one scale for all of a weight).
 struct QuantizedLstm {
   Value y, h, c;  // [N,T,H]; the last step's [N,H]
 };
-QuantizedLstm dynamic_quantized_lstm(Value x, Value weight, Value weight_scale, Value bias, Value h0 = {}, Value c0 = {}, const DynamicQuantizedRecurrentAttrs& attrs = {});
+QuantizedLstm dynamic_quantized_lstm(Value x, Value weight, Value weight_scale, Value bias, Value h0 = {}, Value c0 = {},
+                                     const DynamicQuantizedRecurrentAttrs& attrs = {});
 struct QuantizedRecurrent {
   Value y, h;
 };
-QuantizedRecurrent dynamic_quantized_gru(Value x, Value weight, Value weight_scale, Value bias, Value h0 = {}, const DynamicQuantizedRecurrentAttrs& attrs = {});
-QuantizedRecurrent dynamic_quantized_rnn(Value x, Value weight, Value weight_scale, Value bias, Value h0 = {}, const DynamicQuantizedRnnAttrs& attrs = {});
+QuantizedRecurrent dynamic_quantized_gru(Value x, Value weight, Value weight_scale, Value bias, Value h0 = {},
+                                         const DynamicQuantizedRecurrentAttrs& attrs = {});
+QuantizedRecurrent dynamic_quantized_rnn(Value x, Value weight, Value weight_scale, Value bias, Value h0 = {},
+                                         const DynamicQuantizedRnnAttrs& attrs = {});
 
 }  // namespace galley

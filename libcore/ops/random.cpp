@@ -31,12 +31,8 @@ std::vector<TensorType> infer_bits(const OpContext& c) {
 void check_probability(double p) { GALLEY_CHECK(p >= 0 && p <= 1, "the probability p must be in 0..1, is ", p); }
 
 OpDef random_op(std::string_view name, std::string_view doc) {
-  return {.name = name,
-          .doc = doc,
-          .inputs = {"x", Port::scalar("rng")},
-          .outputs = {"y"},
-          .cost = elementwise_cost<1>,
-          .may_reuse = {{0, 0}}};
+  return {
+      .name = name, .doc = doc, .inputs = {"x", Port::scalar("rng")}, .outputs = {"y"}, .cost = elementwise_cost<1>, .may_reuse = {{0, 0}}};
 }
 
 }  // namespace

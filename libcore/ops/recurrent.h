@@ -48,7 +48,8 @@ struct Lstm {
 ///   i, f, o = sigmoid, g = tanh (W_ih x + b_ih + W_hh h + b_hh);  c = f c + i g;  h = o tanh(c)
 Lstm lstm(Value x, const RecurrentWeights& weights, Value h0 = {}, Value c0 = {}, const RecurrentAttrs& attrs = {});
 /// (gradient of the gates' arguments [N,T,4H], of h0, of c0); gradients of y, h and c may be absent, not all.
-std::vector<Value> lstm_backward(Value grad_y, Value grad_h, Value grad_c, Value gates, Value cells, Value weight_hh, Value c0, const RecurrentBackwardAttrs& attrs);
+std::vector<Value> lstm_backward(Value grad_y, Value grad_h, Value grad_c, Value gates, Value cells, Value weight_hh, Value c0,
+                                 const RecurrentBackwardAttrs& attrs);
 
 struct Gru {
   Value y, h;   // [N,T,H]; the last step's [N,H]
@@ -58,7 +59,8 @@ struct Gru {
 ///   r, z = sigmoid (W_ih x + b_ih + W_hh h + b_hh);  n = tanh(W_in x + b_in + r (W_hn h + b_hn));  h = (1 - z) n + z h
 Gru gru(Value x, const RecurrentWeights& weights, Value h0 = {}, const RecurrentAttrs& attrs = {});
 /// (gradient of W_ih x + b_ih [N,T,3H], of W_hh h + b_hh [N,T,3H], of h0).
-std::vector<Value> gru_backward(Value grad_y, Value grad_h, Value gates, Value y, Value weight_hh, Value h0, const RecurrentBackwardAttrs& attrs);
+std::vector<Value> gru_backward(Value grad_y, Value grad_h, Value gates, Value y, Value weight_hh, Value h0,
+                                const RecurrentBackwardAttrs& attrs);
 
 struct Rnn {
   Value y, h;  // [N,T,H]; the last step's [N,H]

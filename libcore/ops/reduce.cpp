@@ -112,9 +112,9 @@ void mean_on_integers(IntegerBuilder& b) {
 const OpDef& sum_op() {
   static const OpDef def = [] {
     OpDef op = reduction("sum", "sum over axes", infer_reduce, [](GradientBuilder& g) {
-        if (!g.wants(0)) return;
-        g.set(0, broadcast_to(with_kept_dims(g.grad(), g.in(0), g.attrs<ReduceAttrs>()), g.in(0).shape()));
-      });
+      if (!g.wants(0)) return;
+      g.set(0, broadcast_to(with_kept_dims(g.grad(), g.in(0), g.attrs<ReduceAttrs>()), g.in(0).shape()));
+    });
     op.cases = {"sum:16x64x56x56:axes=[0,2,3]"};
     return op;
   }();

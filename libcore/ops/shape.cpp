@@ -305,9 +305,10 @@ const OpDef& slice_backward_op() {
                          .outputs = {"dx"},
                          .make_attrs = make_options<SliceBackwardAttrs>,
                          .infer = infer_slice_backward,
-                         .gradient = [](GradientBuilder& g) {
-                           if (g.wants(0)) g.set(0, slice(g.grad(), g.attrs<SliceBackwardAttrs>().slice()));
-                         },
+                         .gradient =
+                             [](GradientBuilder& g) {
+                               if (g.wants(0)) g.set(0, slice(g.grad(), g.attrs<SliceBackwardAttrs>().slice()));
+                             },
                          .cases = {"slice_backward:16x64x28x56:axis=2,start=0,end=56,step=2,size=56"}};
   return def;
 }
@@ -318,16 +319,17 @@ const OpDef& pad_op() {
                          .outputs = {"y"},
                          .make_attrs = make_options<PadAttrs>,
                          .infer = infer_pad,
-                         .gradient = [](GradientBuilder& g) {
-                           if (!g.wants(0)) return;
-                           Value dx = g.grad();
-                           const std::vector<int64_t>& padding = g.attrs<PadAttrs>().padding;
-                           for (int d = 0; d < g.in(0).shape().rank(); ++d) {
-                             const int64_t before = padding[static_cast<size_t>(2 * d)];
-                             if (dx.shape()[d] != g.in(0).shape()[d]) dx = slice(dx, d, before, before + g.in(0).shape()[d]);
-                           }
-                           g.set(0, dx);
-                         },
+                         .gradient =
+                             [](GradientBuilder& g) {
+                               if (!g.wants(0)) return;
+                               Value dx = g.grad();
+                               const std::vector<int64_t>& padding = g.attrs<PadAttrs>().padding;
+                               for (int d = 0; d < g.in(0).shape().rank(); ++d) {
+                                 const int64_t before = padding[static_cast<size_t>(2 * d)];
+                                 if (dx.shape()[d] != g.in(0).shape()[d]) dx = slice(dx, d, before, before + g.in(0).shape()[d]);
+                               }
+                               g.set(0, dx);
+                             },
                          .quantize = QuantizeRule::kPassThrough,
                          .integer_form = pad_on_integers,
                          .cases = {"pad:16x64x56x56:padding=[0,0,0,0,1,1,1,1]"}};
@@ -362,13 +364,14 @@ const OpDef& reshape_op() {
                          .outputs = {"y"},
                          .make_attrs = make_options<ReshapeAttrs>,
                          .infer = infer_reshape,
-                         .gradient = [](GradientBuilder& g) {
-                           if (!g.wants(0)) return;
-                           ReshapeAttrs back;
-                           back.shape.assign(g.in(0).shape().begin(), g.in(0).shape().end());
-                           back.names = g.in(0).type().names;
-                           g.set(0, reshape(g.grad(), back));
-                         },
+                         .gradient =
+                             [](GradientBuilder& g) {
+                               if (!g.wants(0)) return;
+                               ReshapeAttrs back;
+                               back.shape.assign(g.in(0).shape().begin(), g.in(0).shape().end());
+                               back.names = g.in(0).type().names;
+                               g.set(0, reshape(g.grad(), back));
+                             },
                          .work = WorkClass::kView,
                          .layout = {FormatRule::kContiguous},
                          .quantize = QuantizeRule::kPassThrough};
@@ -385,9 +388,10 @@ const OpDef& cast_op() {
                            y.dtype = c.attrs<CastAttrs>().dtype;
                            return {y};
                          },
-                         .gradient = [](GradientBuilder& g) {
-                           if (g.wants(0) && g.grad()) g.set(0, cast(g.grad(), g.in(0).dtype()));
-                         },
+                         .gradient =
+                             [](GradientBuilder& g) {
+                               if (g.wants(0) && g.grad()) g.set(0, cast(g.grad(), g.in(0).dtype()));
+                             },
                          .cases = {"cast:16x64x56x56@u8:dtype=f32"}};
   return def;
 }
@@ -421,9 +425,10 @@ const OpDef& reorder_op() {
                            (void)y.format.order(y.shape.rank());  // throws where the format is not one of this rank
                            return {y};
                          },
-                         .gradient = [](GradientBuilder& g) {
-                           if (g.wants(0)) g.set(0, reorder(g.grad(), g.in(0).type().format));
-                         },
+                         .gradient =
+                             [](GradientBuilder& g) {
+                               if (g.wants(0)) g.set(0, reorder(g.grad(), g.in(0).type().format));
+                             },
                          .layout = {.formats = FormatRule::kReorder},
                          .quantize = QuantizeRule::kPassThrough};
   return def;
@@ -629,8 +634,8 @@ std::vector<Value> chunk(Value x, int64_t count, int64_t axis) {
 }
 
 OpTable shape_ops() {
-  return {&concat_op(), &slice_op(), &slice_backward_op(), &pad_op(),    &permute_op(),         &reshape_op(),
-          &cast_op(),   &reduce_precision_op(), &reorder_op(), &resize_op(),       &resize_backward_op(), &full_op()};
+  return {&concat_op(),  &slice_op(),  &slice_backward_op(),  &pad_op(), &permute_op(), &reshape_op(), &cast_op(), &reduce_precision_op(),
+          &reorder_op(), &resize_op(), &resize_backward_op(), &full_op()};
 }
 
 }  // namespace galley

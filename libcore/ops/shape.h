@@ -18,9 +18,9 @@ struct ConcatAttrs : OptionsOf<ConcatAttrs> {
 };
 struct SliceAttrs : OptionsOf<SliceAttrs> {
   int64_t axis = 0;
-  int64_t start = 0;                                   // negative: from the end
-  int64_t end = std::numeric_limits<int64_t>::max();   // exclusive, clipped; negative: from the end
-  int64_t step = 1;                                    // at least 1
+  int64_t start = 0;                                  // negative: from the end
+  int64_t end = std::numeric_limits<int64_t>::max();  // exclusive, clipped; negative: from the end
+  int64_t step = 1;                                   // at least 1
   void options(OptionVisitor& v) override;
   /// First index, and how many elements are taken of an axis of that size.
   std::array<int64_t, 2> range(int64_t size) const;
@@ -41,7 +41,7 @@ struct PermuteAttrs : OptionsOf<PermuteAttrs> {
   void options(OptionVisitor& v) override;
 };
 struct ReshapeAttrs : OptionsOf<ReshapeAttrs> {
-  std::vector<int64_t> shape;  // one may be -1
+  std::vector<int64_t> shape;      // one may be -1
   std::vector<std::string> names;  // dimension names of the output; empty: leading dimensions that stay keep theirs
   void options(OptionVisitor& v) override;
 };

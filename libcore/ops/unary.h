@@ -1,6 +1,6 @@
 #pragma once
-// Capture functions of element-wise functions of one value and of their backward operators: rows of elementwise.cpp. All keep shape, dtype and
-// format. Functions that no C++ code of a model uses have none: emit("mish", {x}).
+// Capture functions of element-wise functions of one value and of their backward operators: rows of elementwise.cpp. All keep shape, dtype
+// and format. Functions that no C++ code of a model uses have none: emit("mish", {x}).
 
 #include <array>
 #include <limits>
@@ -35,18 +35,18 @@ Value relu6(Value x);        ///< min(max(x, 0), 6); gradient 0 at 0 and 6
 Value hardswish(Value x);    ///< x * relu6(x+3) / 6 (Howard et al. 2019)
 Value hardsigmoid(Value x);  ///< relu6(x+3) / 6
 Value sigmoid(Value x);
-Value silu(Value x);         ///< x * sigmoid(x)
+Value silu(Value x);  ///< x * sigmoid(x)
 /// x * Phi(x); with tanh: x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))) (Hendrycks, Gimpel 2016).
 Value gelu(Value x, const GeluAttrs& attrs = {});
 Value tanh(Value x);
 Value exp(Value x);
-Value log(Value x);          ///< natural logarithm
+Value log(Value x);  ///< natural logarithm
 Value sqrt(Value x);
-Value rsqrt(Value x);        ///< 1 / sqrt(x)
+Value rsqrt(Value x);  ///< 1 / sqrt(x)
 Value sin(Value x);
 Value cos(Value x);
 Value neg(Value x);
-Value abs(Value x);          ///< gradient 0 at 0
+Value abs(Value x);  ///< gradient 0 at 0
 Value square(Value x);
 Value reciprocal(Value x);
 Value pow(Value x, const PowAttrs& attrs);

@@ -64,8 +64,8 @@ Value accumulate(Value acc, Value grad, Value gate = {});
 Value clear(Value acc, Value gate = {});
 /// min(1, max_norm / (sqrt(sum_squares) + 1e-6)), as torch.nn.utils.clip_grad_norm_; f32 [] -> f32 [].
 Value clip_coefficient(Value sum_squares, const ClipCoefficientAttrs& attrs);
-/// A gate of updates: true as long as `value` (floating, []), the loss, has been finite at every execution. `stopped` (bool [], state, false at first)
-/// remembers that it was not; the host clears it to go on. Returns the gate, bool [].
+/// A gate of updates: true as long as `value` (floating, []), the loss, has been finite at every execution. `stopped` (bool [], state,
+/// false at first) remembers that it was not; the host clears it to go on. Returns the gate, bool [].
 Value finite_gate(Value stopped, Value value);
 
 }  // namespace galley

@@ -47,7 +47,8 @@ double steps_of(const Duration& duration, const RunLength& run) {
     return whole_up(duration.value / amount);
   };
   if (run.by_time && duration.unit != DurationUnit::kPercent) {
-    throw Error(ErrorCode::kRecipe, cat("'", duration.str(), "' in the schedule of a run that ends by time: how many steps that will be is not known"))
+    throw Error(ErrorCode::kRecipe,
+                cat("'", duration.str(), "' in the schedule of a run that ends by time: how many steps that will be is not known"))
         .key("train.schedule")
         .suggest("give all phases in percent, or train.duration in epochs or steps");
   }
@@ -56,10 +57,12 @@ double steps_of(const Duration& duration, const RunLength& run) {
     case DurationUnit::kSamples: return per_step(run.samples_per_step, "samples");
     case DurationUnit::kTokens: return per_step(run.tokens_per_step, "tokens");
     case DurationUnit::kEpochs:
-      GALLEY_CHECK(run.steps_per_epoch > 0, "the duration '", duration.str(), "' cannot be told in steps: this run has no epochs; write it in steps");
+      GALLEY_CHECK(run.steps_per_epoch > 0, "the duration '", duration.str(),
+                   "' cannot be told in steps: this run has no epochs; write it in steps");
       return whole_up(duration.value * run.steps_per_epoch);
     case DurationUnit::kPercent:
-      GALLEY_CHECK(run.total_steps > 0, "'", duration.str(), "' of a run of unknown length; give train.duration in steps, samples or epochs");
+      GALLEY_CHECK(run.total_steps > 0, "'", duration.str(),
+                   "' of a run of unknown length; give train.duration in steps, samples or epochs");
       return whole_up(duration.value / 100 * static_cast<double>(run.total_steps));
     case DurationUnit::kSeconds: break;
   }
@@ -108,7 +111,8 @@ double StepPhase::value(const PhasePoint& at, double start, double) const {
 }
 
 void MultiStepPhase::options(OptionVisitor& v) {
-  v.option({.name = "milestones", .doc = "when to change, e.g. [30 epochs, 60 epochs], from the phase's begin", .required = true}, milestones);
+  v.option({.name = "milestones", .doc = "when to change, e.g. [30 epochs, 60 epochs], from the phase's begin", .required = true},
+           milestones);
   v.option({.name = "gamma", .doc = "factor of a change", .min = 0}, gamma);
   phase_options(v);
 }
@@ -126,7 +130,9 @@ void ExponentialPhase::options(OptionVisitor& v) {
   phase_options(v);
 }
 void ExponentialPhase::check(const RunLength& run) const {
-  GALLEY_CHECK(!run.by_time, "the schedule's phase exponential counts steps, and a run that ends by time does not know how many it will have; use cosine or polynomial");
+  GALLEY_CHECK(!run.by_time,
+               "the schedule's phase exponential counts steps, and a run that ends by time does not know how many it will have; use cosine "
+               "or polynomial");
 }
 double ExponentialPhase::value(const PhasePoint& at, double start, double) const { return start * std::pow(gamma, at.count); }
 

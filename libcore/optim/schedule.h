@@ -14,10 +14,10 @@ namespace galley {
 
 /// What turns durations into steps.
 struct RunLength {
-  int64_t total_steps = 0;      // 0: not known (a run that is stopped by time)
-  double steps_per_epoch = 0;   // 0: not known (a stream)
+  int64_t total_steps = 0;     // 0: not known (a run that is stopped by time)
+  double steps_per_epoch = 0;  // 0: not known (a stream)
   double samples_per_step = 0;
-  double tokens_per_step = 0;   // 0: not text
+  double tokens_per_step = 0;  // 0: not text
   /// The run ends by time and its schedule takes percent of that time: a schedule's position is then in ticks, kTimeTicks of them in all
   /// (= total_steps), and no other duration has a meaning.
   bool by_time = false;
@@ -134,7 +134,8 @@ class Schedule {
   Schedule(Schedule&&) = default;
   Schedule& operator=(Schedule&&) = default;
 
-  /// Learning rate of update `step` (from 1; what schedule_position gives) for a group whose own rate is `lr`. After the last phase its end value stays.
+  /// Learning rate of update `step` (from 1; what schedule_position gives) for a group whose own rate is `lr`. After the last phase its end
+  /// value stays.
   double value(int64_t step, double lr) const;
 
  private:

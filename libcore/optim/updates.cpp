@@ -103,7 +103,8 @@ Value total_of_squares(Graph& graph, const std::vector<Value>& gradients, bool o
   return total ? total : full(graph, scalar(DType::kF32), 0);
 }
 
-void add_averages(Graph& graph, const std::vector<ValueId>& parameters, const UpdateOptions& options, UpdateScope& scope, UpdateTable& table) {
+void add_averages(Graph& graph, const std::vector<ValueId>& parameters, const UpdateOptions& options, UpdateScope& scope,
+                  UpdateTable& table) {
   const Value decay = scalar_input(graph, "ema_decay", DType::kF32);
   std::map<ValueId, ValueId> latest = updated_values(graph);
   const std::vector<ValueId> inputs = graph.inputs();

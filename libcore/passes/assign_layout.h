@@ -21,11 +21,11 @@ struct LayoutOptions {
 
 struct LayoutReport {
   struct Reorder {
-    std::string path;    // of the reader
-    std::string reason;  // "reshape wants contiguous"
-    int64_t bytes = 0;   // of the value
-    bool free = false;   // both formats are the same bytes: a view
-    bool weight = false; // of a parameter or its gradient
+    std::string path;     // of the reader
+    std::string reason;   // "reshape wants contiguous"
+    int64_t bytes = 0;    // of the value
+    bool free = false;    // both formats are the same bytes: a view
+    bool weight = false;  // of a parameter or its gradient
   };
   std::vector<Reorder> reorders;
   int channels_last_values = 0;

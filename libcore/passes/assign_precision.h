@@ -10,8 +10,8 @@
 namespace galley {
 
 struct PrecisionPolicy {
-  DType compute = DType::kF32;                      ///< kBF16: mixed precision; kF32: nothing changes
-  std::function<bool(const Node& node)> keep_f32;   ///< Nodes that compute in f32 whatever their operator's rule says; may be empty.
+  DType compute = DType::kF32;                     ///< kBF16: mixed precision; kF32: nothing changes
+  std::function<bool(const Node& node)> keep_f32;  ///< Nodes that compute in f32 whatever their operator's rule says; may be empty.
 };
 
 /// Casts inputs of a forward graph (nothing differentiated yet) where the operators' rules (PrecisionRule) ask for another type, and infers

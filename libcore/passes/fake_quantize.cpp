@@ -98,7 +98,7 @@ struct Analysis {
   }
 
   std::vector<Site> sites;
-  std::vector<bool> integer;                  // by node
+  std::vector<bool> integer;  // by node
   std::deque<RoundedWeight> rounded;
   std::vector<const RoundedWeight*> weights;  // by node: of layers on integers
   RoundedModel model() const {
@@ -119,9 +119,9 @@ class Rounder {
  public:
   Rounder(Graph& graph, const FakeQuantizeForm& form) : graph_(graph), form_(form) {}
 
-  std::map<ValueId, Site> sites;                        // by value of this graph
-  std::set<ValueId> integer_results;                    // of nodes that read rounded values
-  std::map<ValueId, const RoundedWeight*> weights;      // by result of a product
+  std::map<ValueId, Site> sites;                    // by value of this graph
+  std::set<ValueId> integer_results;                // of nodes that read rounded values
+  std::map<ValueId, const RoundedWeight*> weights;  // by result of a product
   /// What the product's result is multiplied by until conversion folds it in, [O]; absent: nothing.
   std::map<ValueId, Value> gains;
 

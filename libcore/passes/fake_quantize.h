@@ -14,10 +14,10 @@ namespace galley {
 
 /// How far a training is; each form is a graph of its own.
 struct FakeQuantizeForm {
-  bool observe = true;             // ranges move with each batch; false: they are fixed
+  bool observe = true;  // ranges move with each batch; false: they are fixed
   /// Running statistics are used and kept, folded into the weights as conversion does; false: those of the batch.
   bool freeze_batch_norm = false;
-  bool learn_scale = false;        // scales are parameters; zero points stay those of the ranges
+  bool learn_scale = false;  // scales are parameters; zero points stay those of the ranges
 };
 
 /// A value that is rounded, and its state: f32 [] each. Ranges begin as [inf, -inf].

@@ -199,8 +199,8 @@ class ChainFuser {
   std::set<ValueId> outputs_;
   std::vector<int> producers_;
   std::vector<std::set<size_t>> readers_;
-  std::vector<bool> constant_;                        // made of parameters and buffers alone
-  std::vector<ValueId> root_;                         // the array that a value is a view of
+  std::vector<bool> constant_;                          // made of parameters and buffers alone
+  std::vector<ValueId> root_;                           // the array that a value is a view of
   std::map<ValueId, std::vector<size_t>> overwritten_;  // where arrays are updated in place
   PassReport report_;
 };

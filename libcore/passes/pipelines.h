@@ -19,9 +19,9 @@ using GradientMap = std::map<ValueId, ValueId>;
 
 struct TrainingPasses {
   PrecisionPolicy precision;
-  std::function<void(Graph&)> round;  ///< Rounds weights and values (quantization-aware training); may be empty.
-  std::vector<std::string> trained;                                     ///< Named inputs whose gradients are taken.
-  std::function<void(Graph&, const GradientMap&)> updates;              ///< Appends what is done with the gradients.
+  std::function<void(Graph&)> round;                        ///< Rounds weights and values (quantization-aware training); may be empty.
+  std::vector<std::string> trained;                         ///< Named inputs whose gradients are taken.
+  std::function<void(Graph&, const GradientMap&)> updates;  ///< Appends what is done with the gradients.
   std::function<RecomputeChoice(const Graph& differentiated)> recompute;  ///< What is computed again in the backward pass; may be empty.
   std::function<void(Graph&)> guard;  ///< Puts updates under the condition that the loss is finite; may be empty.
 };

@@ -6,8 +6,8 @@
 namespace galley {
 namespace {
 
-/// Whether element i of one array lies where element i of the other does, for results that are written while an operand is read. An operand of [C,H,W] for a
-/// result of [1,C,H,W] in channels_last has as many bytes, and another order.
+/// Whether element i of one array lies where element i of the other does, for results that are written while an operand is read. An operand
+/// of [C,H,W] for a result of [1,C,H,W] in channels_last has as many bytes, and another order.
 bool same_order(const TensorType& a, const TensorType& b) {
   if (a.bytes() != b.bytes()) return false;
   if (a.shape == b.shape) return same_bytes(a.shape, a.format, b.format);

@@ -19,14 +19,14 @@ struct MemorySlot {
 };
 
 struct MemoryPlan {
-  std::vector<MemorySlot> values;         // by ValueId
+  std::vector<MemorySlot> values;        // by ValueId
   std::vector<int64_t> scratch_offsets;  // by node: in the arena, -1 without scratch
   int64_t arena_bytes = 0;
-  int64_t named_bytes = 0;               // of all named inputs
-  int64_t prepared_bytes = 0;            // of values that `prepare` makes and runs read
-  int64_t result_bytes = 0;              // of outputs of one element, which the host reads together after a run
+  int64_t named_bytes = 0;     // of all named inputs
+  int64_t prepared_bytes = 0;  // of values that `prepare` makes and runs read
+  int64_t result_bytes = 0;    // of outputs of one element, which the host reads together after a run
   int64_t guard = 0;
-  int in_place = 0;                      // outputs that took an input's memory
+  int in_place = 0;  // outputs that took an input's memory
 };
 
 /// `scratch_bytes`: scratch of each node's kernel (empty: none). Alignment is 64 bytes; `guard` bytes stay free after every value.

@@ -18,7 +18,7 @@ namespace galley {
 /// one of the two weights of a recurrent layer.
 struct LayerPlan {
   std::string name;  // the module's path, with ".2" where a path has several; of recurrent layers the weight's own name: "rnn.weight_hh_l0"
-  std::string type;          // "conv2d", "linear", "batch_norm", "lstm", "gru", "rnn"
+  std::string type;  // "conv2d", "linear", "batch_norm", "lstm", "gru", "rnn"
   std::string scheme;        // for people: "int8 per channel symmetric, uint8 affine (mse)"; "float"
   std::string float_reason;  // "": quantized; else "override", "goal", "no kernel: ..."
   int64_t bits = 8;          // 8, or 4: two a byte

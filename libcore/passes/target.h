@@ -11,7 +11,8 @@ enum class LayoutMode { kAuto, kContiguous, kChannelsLast };
 
 /// When a back end rewrites a graph (passes/pipelines.cpp).
 enum class Stage : uint8_t {
-  kForward,       // a training graph before `differentiate`: operators with gradients of their own. Never a graph whose values calibration names.
+  kForward,       // a training graph before `differentiate`: operators with gradients of their own. Never a graph whose values calibration
+                  // names.
   kBeforeLayout,  // forward, backward and updates are there; formats are not assigned
   kAfterLayout,   // with formats
 };
@@ -19,15 +20,18 @@ enum class Stage : uint8_t {
 class Target {
  public:
   virtual ~Target() = default;
-  /// Will a kernel other than the reference compute the node? Before kAfterLayout its images are taken in the format that layout will give them, at
-  /// kAfterLayout in the format that they have.
+  /// Will a kernel other than the reference compute the node? Before kAfterLayout its images are taken in the format that layout will give
+  /// them, at kAfterLayout in the format that they have.
   virtual bool has_kernel(const Graph& graph, const Node& node, Stage stage) const = 0;
-  /// The format in which the node's kernel takes weight input `input` fastest, all other types as they are; the present format where it has no preference.
+  /// The format in which the node's kernel takes weight input `input` fastest, all other types as they are; the present format where it has
+  /// no preference.
   virtual MemoryFormat weight_format(const Graph& graph, const Node& node, int input) const = 0;
   /// The format in which the node's kernel makes output `output` fastest, a weight gradient whose type says what its readers prefer.
   virtual MemoryFormat output_format(const Graph& graph, const Node& node, int output) const = 0;
   /// Replaces operators by the target's own, the same results within rounding. Adds to the report.
-  virtual void rewrite(Graph& graph, Stage stage, PassReport& report) const { static_cast<void>(graph), static_cast<void>(stage), static_cast<void>(report); }
+  virtual void rewrite(Graph& graph, Stage stage, PassReport& report) const {
+    static_cast<void>(graph), static_cast<void>(stage), static_cast<void>(report);
+  }
 };
 
 }  // namespace galley

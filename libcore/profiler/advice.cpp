@@ -40,7 +40,8 @@ std::optional<Advice> data_bound(const Profile& profile, const ProfileFacts& fac
   std::sort(waits.begin(), waits.end());
   // Waits that come in bursts are evened out by a longer queue; steady ones want more hands.
   const bool bursts = facts.workers > 0 && waits.size() >= 4 && waits[waits.size() / 2] < 0.2 * waits.back();
-  const std::string seen = cat("waiting for data takes ", percent(share), " of a step (", facts.workers, facts.workers == 1 ? " worker" : " workers", ", ", facts.prefetch, " batches ahead)");
+  const std::string seen = cat("waiting for data takes ", percent(share), " of a step (", facts.workers,
+                               facts.workers == 1 ? " worker" : " workers", ", ", facts.prefetch, " batches ahead)");
   if (bursts) {
     advice.key = facts.data_key + ".prefetch";
     advice.value = std::to_string(std::max<int64_t>(4, 2 * facts.prefetch));
@@ -76,7 +77,8 @@ std::optional<Advice> contiguous_forced(const Profile& profile, const ProfileFac
   advice.key = "memory_format";
   advice.value = "auto";
   advice.gain_s = kSaved * spatial;
-  advice.message = cat("memory_format is contiguous; convolutions, norms and pooling take ", human_seconds(spatial), " of a step and are faster in channels_last");
+  advice.message = cat("memory_format is contiguous; convolutions, norms and pooling take ", human_seconds(spatial),
+                       " of a step and are faster in channels_last");
   return advice;
 }
 
@@ -100,7 +102,8 @@ std::optional<Advice> reorders(const Profile& profile, const ProfileFacts& facts
   }
   advice.message = cat("reorders between memory formats take ", human_seconds(spent), " of a step");
   if (largest != nullptr) {
-    advice.message += cat("; the largest of ", count, ": ", largest->path.empty() ? "the model" : largest->path, ", ", human_bytes(static_cast<double>(largest->bytes)), " (", largest->reason, ")");
+    advice.message += cat("; the largest of ", count, ": ", largest->path.empty() ? "the model" : largest->path, ", ",
+                          human_bytes(static_cast<double>(largest->bytes)), " (", largest->reason, ")");
   }
   return advice;
 }
@@ -140,8 +143,11 @@ std::optional<Advice> fusion_missed(const Profile& profile, const ProfileFacts& 
   if (largest == nullptr) return std::nullopt;
   Advice advice;
   advice.key = "model";
-  advice.gain_s = time_of(profile, [&](const OperatorRow& row) { return std::any_of(missed.begin(), missed.end(), [&](const MissedFusion& fusion) { return fusion.concerns(row); }); });
-  advice.message = cat(missed.size(), missed.size() == 1 ? " pair of neighbours" : " pairs of neighbours", " could not become one operator; the most time: ", largest->line);
+  advice.gain_s = time_of(profile, [&](const OperatorRow& row) {
+    return std::any_of(missed.begin(), missed.end(), [&](const MissedFusion& fusion) { return fusion.concerns(row); });
+  });
+  advice.message = cat(missed.size(), missed.size() == 1 ? " pair of neighbours" : " pairs of neighbours",
+                       " could not become one operator; the most time: ", largest->line);
   return advice;
 }
 
@@ -161,7 +167,8 @@ std::optional<Advice> slow_kernels(const Profile& profile, const ProfileFacts& f
   advice.key = facts.contiguous_forced ? "memory_format" : "model";
   if (facts.contiguous_forced) advice.value = "auto";
   advice.gain_s = per_step(profile, gain);
-  advice.message = cat("slow kernels take ", human_seconds(per_step(profile, spent)), " of a step; the slowest: ", worst->type, worst->module.empty() ? "" : " at ", worst->module, " ", worst->shape, " on ", worst->backend,
+  advice.message = cat("slow kernels take ", human_seconds(per_step(profile, spent)), " of a step; the slowest: ", worst->type,
+                       worst->module.empty() ? "" : " at ", worst->module, " ", worst->shape, " on ", worst->backend,
                        worst->implementation.empty() ? "" : " ", worst->implementation, " (", worst->note, ")");
   return advice;
 }
@@ -180,8 +187,10 @@ std::optional<Advice> recompute_unneeded(const Profile& profile, const ProfileFa
   advice.gain_s = spent;
   advice.gain_bytes = -kept;
   advice.modelled = false;
-  advice.message = cat("operators that run again for the backward pass take ", human_seconds(spent), " of a step, and without it the run still fits: at most ",
-                       human_bytes(static_cast<double>(profile.memory.planned_bytes + kept)), " of ", human_bytes(static_cast<double>(facts.memory_bytes)));
+  advice.message =
+      cat("operators that run again for the backward pass take ", human_seconds(spent),
+          " of a step, and without it the run still fits: at most ", human_bytes(static_cast<double>(profile.memory.planned_bytes + kept)),
+          " of ", human_bytes(static_cast<double>(facts.memory_bytes)));
   return advice;
 }
 
@@ -200,8 +209,9 @@ std::optional<Advice> recompute_cheap(const Profile& profile, const ProfileFacts
   advice.value = "selective";
   advice.gain_s = -cost;
   advice.gain_bytes = held / 2;
-  advice.message = cat("the plan takes ", human_bytes(static_cast<double>(profile.memory.planned_bytes)), " of ", human_bytes(static_cast<double>(facts.memory_bytes)), "; activations are ",
-                       human_bytes(static_cast<double>(held)), " of it, and running all but the products again costs ", human_seconds(cost), " a step");
+  advice.message = cat("the plan takes ", human_bytes(static_cast<double>(profile.memory.planned_bytes)), " of ",
+                       human_bytes(static_cast<double>(facts.memory_bytes)), "; activations are ", human_bytes(static_cast<double>(held)),
+                       " of it, and running all but the products again costs ", human_seconds(cost), " a step");
   return advice;
 }
 
@@ -213,22 +223,28 @@ std::optional<Advice> accumulation(const Profile& profile, const ProfileFacts& f
   advice.key = "train.batch.micro";
   advice.value = "auto";
   advice.gain_s = (per_step(profile, profile.gap_s) + calls) * (1 - 1 / static_cast<double>(facts.accumulation));
-  advice.message = cat("an update is cut into ", facts.accumulation, " passes, each of which pays the fixed costs again (statistics of batch norm are then of the larger batch)");
+  advice.message = cat("an update is cut into ", facts.accumulation,
+                       " passes, each of which pays the fixed costs again (statistics of batch norm are then of the larger batch)");
   return advice;
 }
 
 std::optional<Advice> batch_small(const Profile& profile, const ProfileFacts& facts) {
   // What does not grow with the batch: updates, gaps, and calls too short to keep the cores busy.
   constexpr double kShortCall = 2e-5, kLowShare = 30, kFixed = 0.25;
-  const double fixed = time_of(profile, [](const OperatorRow& row) { return row.phase == "update" || row.self_s / static_cast<double>(row.calls) < kShortCall; }) + per_step(profile, profile.gap_s);
+  const double fixed =
+      time_of(profile,
+              [](const OperatorRow& row) { return row.phase == "update" || row.self_s / static_cast<double>(row.calls) < kShortCall; }) +
+      per_step(profile, profile.gap_s);
   const double busy = step_s(profile) - per_step(profile, profile.data_s);
   if (fixed < kFixed * busy || profile.work.limit_percent() > kLowShare) return std::nullopt;
   Advice advice;
   advice.key = facts.batch_key;
   advice.value = std::to_string(2 * facts.batch);
   advice.gain_s = fixed / 2;  // of a step's worth of samples
-  advice.message = cat(percent(fixed / busy), " of the computing time does not grow with the batch of ", facts.batch, " (updates, calls below 20 us, the executor), and operators reach ",
-                       percent(profile.work.limit_percent() / 100), " of the machine's limit: a larger batch shares it out", facts.training ? " (it is another training: adapt the learning rate)" : "");
+  advice.message = cat(percent(fixed / busy), " of the computing time does not grow with the batch of ", facts.batch,
+                       " (updates, calls below 20 us, the executor), and operators reach ", percent(profile.work.limit_percent() / 100),
+                       " of the machine's limit: a larger batch shares it out",
+                       facts.training ? " (it is another training: adapt the learning rate)" : "");
   return advice;
 }
 
@@ -241,7 +257,8 @@ std::optional<Advice> threads_few(const Profile& profile, const ProfileFacts& fa
   advice.key = "threads";
   advice.value = "auto";
   advice.gain_s = compute * (1 - 1 / speedup);
-  advice.message = cat("computes on ", facts.threads, facts.threads == 1 ? " thread" : " threads", ", the process may use ", facts.cores, " cores");
+  advice.message =
+      cat("computes on ", facts.threads, facts.threads == 1 ? " thread" : " threads", ", the process may use ", facts.cores, " cores");
   return advice;
 }
 
@@ -255,7 +272,8 @@ std::optional<Advice> precision(const Profile& profile, const ProfileFacts& fact
   advice.key = "precision";
   advice.value = "bf16";
   advice.gain_s = products / 2;
-  advice.message = cat("products that arithmetic bounds take ", human_seconds(products), " of a step in f32; this machine multiplies bf16 at least twice as fast");
+  advice.message = cat("products that arithmetic bounds take ", human_seconds(products),
+                       " of a step in f32; this machine multiplies bf16 at least twice as fast");
   return advice;
 }
 
@@ -315,7 +333,9 @@ std::string advice_fragment(std::span<const Advice> advice) {
   std::vector<std::string> seen;
   for (const Advice& item : advice) {
     // The first, which gains most, decides where two speak of one key or of a part of it.
-    const bool taken = std::any_of(seen.begin(), seen.end(), [&](const std::string& key) { return key == item.key || key.starts_with(item.key + ".") || item.key.starts_with(key + "."); });
+    const bool taken = std::any_of(seen.begin(), seen.end(), [&](const std::string& key) {
+      return key == item.key || key.starts_with(item.key + ".") || item.key.starts_with(key + ".");
+    });
     if (item.value.empty() || taken) continue;
     seen.push_back(item.key);
     Tree* at = &root;

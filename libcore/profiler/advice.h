@@ -20,13 +20,13 @@ struct ProfileFacts {
   int64_t workers = 0, prefetch = 0;  // of that loader
   std::string data_key = "data.train";
   int64_t threads = 1, cores = 1;
-  bool contiguous_forced = false;     // memory_format: contiguous
+  bool contiguous_forced = false;  // memory_format: contiguous
   bool has_convolutions = false;
-  bool recompute = false;             // train.recompute is on
-  bool fast_low_precision = false;    // the machine is fast in bf16, and the program could compute in it
+  bool recompute = false;           // train.recompute is on
+  bool fast_low_precision = false;  // the machine is fast in bf16, and the program could compute in it
   int64_t batch = 1, accumulation = 1;
   std::string batch_key = "train.batch";
-  int64_t memory_bytes = 0;           // of the machine; 0: unknown
+  int64_t memory_bytes = 0;                   // of the machine; 0: unknown
   std::vector<std::string> fusions_declined;  // "layer1.0.bn1: batch_norm + relu: the value between has 2 readers"
   std::vector<LayoutReport::Reorder> reorders;
   IntegerFacts integers;
@@ -34,12 +34,12 @@ struct ProfileFacts {
 
 struct Advice {
   std::string code;
-  std::string message;   // what was seen, and what to do
-  std::string key;       // of the recipe
-  std::string value;     // for that key, as YAML; "": nothing that a fragment could set
-  double gain_s = 0;     // of one step
+  std::string message;  // what was seen, and what to do
+  std::string key;      // of the recipe
+  std::string value;    // for that key, as YAML; "": nothing that a fragment could set
+  double gain_s = 0;    // of one step
   int64_t gain_bytes = 0;
-  bool modelled = true;  // else the gain is time that was measured
+  bool modelled = true;     // else the gain is time that was measured
   bool requantize = false;  // the key is galley-quantize's: it takes effect in the file that is made next, not in this run
 };
 

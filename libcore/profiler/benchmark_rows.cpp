@@ -113,8 +113,8 @@ Table row_table(const std::vector<BenchmarkRow>& rows) {
   const auto differ = [&](const auto& get) {
     return std::any_of(rows.begin(), rows.end(), [&](const BenchmarkRow& row) { return get(row) != get(rows.front()); });
   };
-  const bool recipes = differ([](const BenchmarkRow&row) { return row.recipe; }),
-             threads = differ([](const BenchmarkRow&row) { return row.threads; });
+  const bool recipes = differ([](const BenchmarkRow& row) { return row.recipe; }),
+             threads = differ([](const BenchmarkRow& row) { return row.threads; });
   const bool batches = std::any_of(rows.begin(), rows.end(), [](const BenchmarkRow& row) { return row.batch > 0; });
   std::vector<std::string> keys;
   for (const BenchmarkRow& row : rows) {

@@ -71,7 +71,8 @@ std::string html_page(const HtmlPage& page) {
   // "<" stands in strings only, where an escape means the same; so nothing in a name can end the script.
   std::string data;
   for (char c : page.json) data += c == '<' ? std::string("\\u003c") : std::string(1, c);
-  return cat(kHead, "</style><title>", page.title, "</title></head><body>\n", page.body, "<script>\n\"use strict\";\nconst data = ", data, ";", kHelpers, page.script, "</script></body></html>\n");
+  return cat(kHead, "</style><title>", page.title, "</title></head><body>\n", page.body, "<script>\n\"use strict\";\nconst data = ", data,
+             ";", kHelpers, page.script, "</script></body></html>\n");
 }
 
 }  // namespace galley

@@ -8,14 +8,16 @@
 namespace galley {
 namespace {
 
-// The figures that the models stand on, all from docs/performance.md ("Integers against float", "Inference in int8", convolutions of ResNet-50 and
-// MobileNetV3-Large). Float layers that take Winograd's way are faster than this, so a layer that is advised against on integers is.
-constexpr double kFloatReached = 0.7;      // of the limit, by float convolutions: 30..43 of 46 GMAC/s
-constexpr double kFloatCall = 1e-5;        // seconds of a float call besides its work: threads woken, a primitive entered
-constexpr double kIntegerReached = 0.85;   // of the ratio of the limits, by ResNet-50 on integers against itself in float: 1.33..1.64 of 1.6 with AVX2, 3.1..3.4 of 4 with VNNI
-constexpr double kUnknownGain = 1.3;       // where the machine's limit on bytes was not measured: the least of these
-constexpr double kReducedGain = 1.2;       // exact over reduced: 32 products a cycle for 26
-constexpr double kConversionBytes = 5;     // of a value that is quantized or dequantized: one byte and a float
+// The figures that the models stand on, all from docs/performance.md ("Integers against float", "Inference in int8", convolutions of
+// ResNet-50 and MobileNetV3-Large). Float layers that take Winograd's way are faster than this, so a layer that is advised against on
+// integers is.
+constexpr double kFloatReached = 0.7;     // of the limit, by float convolutions: 30..43 of 46 GMAC/s
+constexpr double kFloatCall = 1e-5;       // seconds of a float call besides its work: threads woken, a primitive entered
+constexpr double kIntegerReached = 0.85;  // of the ratio of the limits, by ResNet-50 on integers against itself in float: 1.33..1.64 of 1.6
+                                          // with AVX2, 3.1..3.4 of 4 with VNNI
+constexpr double kUnknownGain = 1.3;      // where the machine's limit on bytes was not measured: the least of these
+constexpr double kReducedGain = 1.2;      // exact over reduced: 32 products a cycle for 26
+constexpr double kConversionBytes = 5;    // of a value that is quantized or dequantized: one byte and a float
 
 double step_s(const Profile& profile) { return profile.wall_s / static_cast<double>(profile.steps); }
 
@@ -23,7 +25,8 @@ double per_step(const Profile& profile, double seconds) { return seconds / stati
 
 /// A float layer's time over that of the same layer on integers.
 double integer_gain(const MachineLimits& machine) {
-  return machine.int8_per_s > 0 && machine.flops_per_s > 0 ? std::max(1.0, kIntegerReached * machine.int8_per_s / machine.flops_per_s) : kUnknownGain;
+  return machine.int8_per_s > 0 && machine.flops_per_s > 0 ? std::max(1.0, kIntegerReached * machine.int8_per_s / machine.flops_per_s)
+                                                           : kUnknownGain;
 }
 
 double time_of(const Profile& profile, const std::set<RowKey>& keys) {
@@ -64,7 +67,8 @@ std::optional<Advice> int8_slower(const Profile& profile, const ProfileFacts& fa
   for (const OperatorRow& row : profile.operators) {
     if (!is_layer(row) || row.calls == 0) continue;
     // In float every byte becomes four; and what stands beside must convert, unless it follows suit.
-    const double floating = std::max(row.flops / profile.machine.flops_per_s, 4 * row.bytes / profile.machine.bytes_per_s) / kFloatReached + kFloatCall * static_cast<double>(row.calls);
+    const double floating = std::max(row.flops / profile.machine.flops_per_s, 4 * row.bytes / profile.machine.bytes_per_s) / kFloatReached +
+                            kFloatCall * static_cast<double>(row.calls);
     const double conversions = kConversionBytes * row.bytes / profile.machine.bytes_per_s;
     if (row.self_s <= 1.1 * (floating + conversions)) continue;
     gain += row.self_s - floating - conversions;
@@ -78,7 +82,8 @@ std::optional<Advice> int8_slower(const Profile& profile, const ProfileFacts& fa
   if (!facts.integers.overrides) advice.value = cat("[{match: ", list_text(names), ", keep: float}]");
   advice.requantize = true;
   advice.gain_s = per_step(profile, gain);
-  advice.message = cat(names.size(), names.size() == 1 ? " layer takes " : " layers take ", human_seconds(per_step(profile, spent)), " of a step on integers, and would take about ", human_seconds(per_step(profile, modelled)),
+  advice.message = cat(names.size(), names.size() == 1 ? " layer takes " : " layers take ", human_seconds(per_step(profile, spent)),
+                       " of a step on integers, and would take about ", human_seconds(per_step(profile, modelled)),
                        " in float, conversions not counted: ", some_of(names), kRequantize);
   return advice;
 }
@@ -101,8 +106,10 @@ std::optional<Advice> int8_float_layers(const Profile& profile, const ProfileFac
   advice.key = "quantize.overrides";
   advice.requantize = true;
   advice.gain_s = gain;
-  advice.message = cat(names.size(), names.size() == 1 ? " layer in float stands" : " layers in float stand", " between layers on integers and take ", human_seconds(spent), " of a step with the conversions round them: ", some_of(names), " (", cause,
-                       "); on integers they save that, if the accuracy holds: galley-quantize --sensitivity tells what each costs");
+  advice.message =
+      cat(names.size(), names.size() == 1 ? " layer in float stands" : " layers in float stand", " between layers on integers and take ",
+          human_seconds(spent), " of a step with the conversions round them: ", some_of(names), " (", cause,
+          "); on integers they save that, if the accuracy holds: galley-quantize --sensitivity tells what each costs");
   return advice;
 }
 
@@ -125,7 +132,8 @@ std::optional<Advice> int8_conversions(const Profile& profile, const ProfileFact
   advice.key = "model";
   advice.gain_s = spent;
   advice.modelled = false;
-  advice.message = cat("values leave the integers and come back at ", count, count == 1 ? " place" : " places", ", which takes ", human_seconds(spent), " of a step in conversions; the most: ", cause);
+  advice.message = cat("values leave the integers and come back at ", count, count == 1 ? " place" : " places", ", which takes ",
+                       human_seconds(spent), " of a step in conversions; the most: ", cause);
   return advice;
 }
 
@@ -143,8 +151,10 @@ std::optional<Advice> int8_saturation(const Profile& profile, const ProfileFacts
   advice.gain_s = spent * (1 - 1 / kReducedGain);
   char share[32];
   std::snprintf(share, sizeof share, "%.0f %%", 100 * spent / step_s(profile));
-  advice.message = cat("this machine adds pairs of 8-bit products in 16 bits: products on the exact way, which widens both sides first, take ", human_seconds(spent), " of a step (", share,
-                       "); with one bit less in the weights they need not", kRequantize, ", and --evaluate tells what it costs");
+  advice.message =
+      cat("this machine adds pairs of 8-bit products in 16 bits: products on the exact way, which widens both sides first, take ",
+          human_seconds(spent), " of a step (", share, "); with one bit less in the weights they need not", kRequantize,
+          ", and --evaluate tells what it costs");
   return advice;
 }
 

@@ -5,16 +5,20 @@
 namespace galley {
 namespace {
 
-bool is_product(const OpDef& op) { return op.work == WorkClass::kProduct && (op.integer == IntegerRole::kComputes || op.exact_products != nullptr); }
+bool is_product(const OpDef& op) {
+  return op.work == WorkClass::kProduct && (op.integer == IntegerRole::kComputes || op.exact_products != nullptr);
+}
 
 /// Makes real values of integers: where an island begins.
 bool leaves_integers(const Graph& graph, const Node& node) {
-  return graph.type(node.outputs[0]).dtype == DType::kF32 && (node.op->integer == IntegerRole::kDequantizes || node.op->integer == IntegerRole::kComputes);
+  return graph.type(node.outputs[0]).dtype == DType::kF32 &&
+         (node.op->integer == IntegerRole::kDequantizes || node.op->integer == IntegerRole::kComputes);
 }
 
 class Finder {
  public:
-  Finder(const Program& program, const std::map<std::string, std::string>& float_reasons) : program_(program), graph_(program.graph()), reasons_(float_reasons), producers_(graph_.producers()) {
+  Finder(const Program& program, const std::map<std::string, std::string>& float_reasons)
+      : program_(program), graph_(program.graph()), reasons_(float_reasons), producers_(graph_.producers()) {
     for (size_t s = 0; s < program.steps().size(); ++s) step_of_[program.steps()[s].node] = s;
   }
 
@@ -24,7 +28,8 @@ class Finder {
       const Node& node = graph_.nodes()[n];
       if (is_product(*node.op)) {
         facts.any = true;
-        if (node.op->exact_products != nullptr && node.op->exact_products(context_of(graph_, node))) facts.exact.insert(key_of(static_cast<int>(n)));
+        if (node.op->exact_products != nullptr && node.op->exact_products(context_of(graph_, node)))
+          facts.exact.insert(key_of(static_cast<int>(n)));
       }
       if (node.op->integer != IntegerRole::kQuantizes) continue;
       Walk walk = back_from(static_cast<int>(n));
@@ -43,7 +48,8 @@ class Finder {
 
   RowKey key_of(int node) const {
     const auto step = step_of_.find(node);
-    return step == step_of_.end() ? RowKey{graph_.nodes()[static_cast<size_t>(node)].path, "", ""} : row_key(describe(program_, step->second, {}));
+    return step == step_of_.end() ? RowKey{graph_.nodes()[static_cast<size_t>(node)].path, "", ""}
+                                  : row_key(describe(program_, step->second, {}));
   }
 
   Walk back_from(int quantize) const {
@@ -71,7 +77,9 @@ class Finder {
   /// Pieces that share an operator or a conversion are one.
   void join(Walk walk) {
     const auto touches = [&](const Walk& other) {
-      const auto shares = [](const std::set<int>& a, const std::set<int>& b) { return std::any_of(a.begin(), a.end(), [&](int n) { return b.count(n) > 0; }); };
+      const auto shares = [](const std::set<int>& a, const std::set<int>& b) {
+        return std::any_of(a.begin(), a.end(), [&](int n) { return b.count(n) > 0; });
+      };
       return shares(walk.inside, other.inside) || shares(walk.conversions, other.conversions);
     };
     for (size_t i = 0; i < walks_.size();) {
@@ -121,6 +129,8 @@ class Finder {
 
 }  // namespace
 
-IntegerFacts integer_facts(const Program& program, const std::map<std::string, std::string>& float_reasons) { return Finder(program, float_reasons).run(); }
+IntegerFacts integer_facts(const Program& program, const std::map<std::string, std::string>& float_reasons) {
+  return Finder(program, float_reasons).run();
+}
 
 }  // namespace galley

@@ -18,18 +18,18 @@ inline RowKey row_key(const OperatorRow& row) { return {row.module, row.type, ro
 
 /// Operators in float between integers: from what leaves the integers to what quantizes again.
 struct FloatIsland {
-  std::set<RowKey> conversions;     // quantize, dequantize
-  std::set<RowKey> layers;          // conv2d, linear: with weights of their own
-  std::vector<std::string> names;   // modules of these layers
-  std::string cause;                // "softmax at features.3 has no integer form", "layer features.3 is in float (override)"
+  std::set<RowKey> conversions;    // quantize, dequantize
+  std::set<RowKey> layers;         // conv2d, linear: with weights of their own
+  std::vector<std::string> names;  // modules of these layers
+  std::string cause;               // "softmax at features.3 has no integer form", "layer features.3 is in float (override)"
 };
 
 struct IntegerFacts {
-  bool any = false;                 // products of integers are among the operators
+  bool any = false;  // products of integers are among the operators
   std::vector<FloatIsland> islands;
   /// Products whose operands are promised nothing: 8 bits on both sides, u8 (or computed ranges) on the left.
   std::set<RowKey> exact;
-  bool overrides = false;           // the recipe has quantize.overrides already, which a fragment would replace
+  bool overrides = false;  // the recipe has quantize.overrides already, which a fragment would replace
 };
 
 /// `float_reasons`: of layers that were left in float, by name (LayerPlan::float_reason).

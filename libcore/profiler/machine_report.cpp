@@ -22,24 +22,24 @@
 namespace galley {
 namespace {
 
-/// Reads an array many times: what a level of the caches delivers. Four values are or-ed with what is read, in one cycle each, so that they are not the limit.
-/// Written out for each set of instructions: of one body for all, compilers take vectors apart before they know the set.
-#define GALLEY_WALK(NAME, TARGET, BYTES)                                                                              \
-  TARGET uint64_t NAME(const float* data, int64_t count, int64_t times) {                                             \
-    using Words = uint64_t __attribute__((vector_size(BYTES), aligned(4), may_alias));                                \
-    Words a{}, b{}, c{}, d{};                                                                                         \
-    const auto* all = reinterpret_cast<const Words*>(data);                                                           \
-    for (int64_t n = 0; n < times; ++n) {                                                                             \
-      for (const Words *v = all, *end = all + count * 4 / (4 * (BYTES)) * 4; v != end; v += 4) {                      \
-        a |= v[0];                                                                                                    \
-        b |= v[1];                                                                                                    \
-        c |= v[2];                                                                                                    \
-        d |= v[3];                                                                                                    \
-      }                                                                                                               \
-      asm volatile("" : : : "memory"); /* each time anew */                                                           \
-    }                                                                                                                 \
-    const Words bits = (a | b) | (c | d);                                                                             \
-    return bits[0] | bits[1];                                                                                         \
+/// Reads an array many times: what a level of the caches delivers. Four values are or-ed with what is read, in one cycle each, so that they
+/// are not the limit. Written out for each set of instructions: of one body for all, compilers take vectors apart before they know the set.
+#define GALLEY_WALK(NAME, TARGET, BYTES)                                                         \
+  TARGET uint64_t NAME(const float* data, int64_t count, int64_t times) {                        \
+    using Words = uint64_t __attribute__((vector_size(BYTES), aligned(4), may_alias));           \
+    Words a{}, b{}, c{}, d{};                                                                    \
+    const auto* all = reinterpret_cast<const Words*>(data);                                      \
+    for (int64_t n = 0; n < times; ++n) {                                                        \
+      for (const Words *v = all, *end = all + count * 4 / (4 * (BYTES)) * 4; v != end; v += 4) { \
+        a |= v[0];                                                                               \
+        b |= v[1];                                                                               \
+        c |= v[2];                                                                               \
+        d |= v[3];                                                                               \
+      }                                                                                          \
+      asm volatile("" : : : "memory"); /* each time anew */                                      \
+    }                                                                                            \
+    const Words bits = (a | b) | (c | d);                                                        \
+    return bits[0] | bits[1];                                                                    \
   }
 GALLEY_WALK(walk_avx512, __attribute__((target("avx512f"))), 64)
 GALLEY_WALK(walk_avx2, __attribute__((target("avx2"))), 32)
@@ -95,7 +95,8 @@ std::string cpu_name() {
   return "unknown";
 }
 
-/// Of data, as far as this processor's cores share it. What sysconf tells of the last level may be all of a machine's, of which a virtual one has a part.
+/// Of data, as far as this processor's cores share it. What sysconf tells of the last level may be all of a machine's, of which a virtual
+/// one has a part.
 int64_t cache_bytes(int level, int name, int64_t fallback) {
   const auto read = [](const std::string& file, auto& value) { return static_cast<bool>(std::ifstream(file) >> value); };
   for (int index = 0; index < 8; ++index) {
@@ -103,7 +104,9 @@ int64_t cache_bytes(int level, int name, int64_t fallback) {
     int found = 0;
     int64_t kib = 0;  // "32768K"
     std::string type;
-    if (read(folder + "level", found) && found == level && read(folder + "type", type) && type != "Instruction" && read(folder + "size", kib) && kib > 0) return kib << 10;
+    if (read(folder + "level", found) && found == level && read(folder + "type", type) && type != "Instruction" &&
+        read(folder + "size", kib) && kib > 0)
+      return kib << 10;
   }
   const long bytes = sysconf(name);
   return bytes > 0 ? bytes : fallback;
@@ -127,41 +130,49 @@ MachineReport measure_machine_report(double seconds) {
     report.peaks.push_back({dtype, burst.instruction_set, measure_burst(burst, seconds / 2 / count)});
   }
   // Half of a level fits with room to spare; beyond the last one, eight times its size.
-  const int64_t l1 = cache_bytes(1, _SC_LEVEL1_DCACHE_SIZE, 32 << 10), l2 = cache_bytes(2, _SC_LEVEL2_CACHE_SIZE, 512 << 10), l3 = cache_bytes(3, _SC_LEVEL3_CACHE_SIZE, 16 << 20);
-  const std::array<std::pair<const char*, int64_t>, 4> levels{{{"L1", l1 / 2},
-                                                               {"L2", l2 / 2},
-                                                               {"L3", std::max(l2 * 2, l3 / 4 / report.threads)},
-                                                               {"memory", std::clamp<int64_t>(8 * l3 / report.threads, int64_t{32} << 20, int64_t{256} << 20)}}};
+  const int64_t l1 = cache_bytes(1, _SC_LEVEL1_DCACHE_SIZE, 32 << 10), l2 = cache_bytes(2, _SC_LEVEL2_CACHE_SIZE, 512 << 10),
+                l3 = cache_bytes(3, _SC_LEVEL3_CACHE_SIZE, 16 << 20);
+  const std::array<std::pair<const char*, int64_t>, 4> levels{
+      {{"L1", l1 / 2},
+       {"L2", l2 / 2},
+       {"L3", std::max(l2 * 2, l3 / 4 / report.threads)},
+       {"memory", std::clamp<int64_t>(8 * l3 / report.threads, int64_t{32} << 20, int64_t{256} << 20)}}};
   for (const auto& [name, bytes] : levels) report.levels.push_back({name, bytes, read_bandwidth(bytes, seconds / 10)});
   report.triad_per_s = measure_machine(seconds / 10).bytes_per_s;
   report.page_touch_s = page_touch_seconds();
   report.barrier_s = 1 / reached_rate(seconds / 20, [] {
-    constexpr int kTimes = 1000;
-    for (int i = 0; i < kTimes; ++i) parallel_for(compute_threads(), 1, [](int64_t, int64_t) {});
-    return static_cast<double>(kTimes);
-  });
+                       constexpr int kTimes = 1000;
+                       for (int i = 0; i < kTimes; ++i) parallel_for(compute_threads(), 1, [](int64_t, int64_t) {});
+                       return static_cast<double>(kTimes);
+                     });
 
   for (size_t i = 1; i < report.levels.size(); ++i) {
     if (report.levels[i].read_per_s > 1.1 * report.levels[i - 1].read_per_s) {
-      report.doubts.push_back(cat(report.levels[i].level, " reads faster than ", report.levels[i - 1].level, ": other programs run, or the sizes of the caches are not as told"));
+      report.doubts.push_back(cat(report.levels[i].level, " reads faster than ", report.levels[i - 1].level,
+                                  ": other programs run, or the sizes of the caches are not as told"));
     }
   }
   for (const PeakRate& wide : report.peaks) {
     for (const PeakRate& narrow : report.peaks) {
       if (wide.dtype != "f32" || narrow.dtype != "f64" || wide.instruction_set != narrow.instruction_set) continue;
       const double ratio = wide.per_s / narrow.per_s;
-      if (!(ratio > 1.6 && ratio < 2.5)) report.doubts.push_back(cat("f32 is ", static_cast<int64_t>(ratio * 100) / 100.0, " times f64 on ", wide.instruction_set, ", not 2: the clock changed meanwhile"));
+      if (!(ratio > 1.6 && ratio < 2.5))
+        report.doubts.push_back(cat("f32 is ", static_cast<int64_t>(ratio * 100) / 100.0, " times f64 on ", wide.instruction_set,
+                                    ", not 2: the clock changed meanwhile"));
     }
   }
-  if (report.triad_per_s > 1.3 * report.levels.back().read_per_s) report.doubts.push_back("writing is faster than reading alone: other programs ran");
+  if (report.triad_per_s > 1.3 * report.levels.back().read_per_s)
+    report.doubts.push_back("writing is faster than reading alone: other programs ran");
   return report;
 }
 
 nlohmann::ordered_json machine_json(const MachineReport& machine) {
   using Json = nlohmann::ordered_json;
   Json json{{"threads", machine.threads}, {"cpu", machine.cpu}, {"peaks", Json::array()}, {"levels", Json::array()}};
-  for (const PeakRate& peak : machine.peaks) json["peaks"].push_back({{"dtype", peak.dtype}, {"isa", peak.instruction_set}, {"per_s", peak.per_s}});
-  for (const LevelBandwidth& level : machine.levels) json["levels"].push_back({{"level", level.level}, {"bytes", level.bytes}, {"read_per_s", level.read_per_s}});
+  for (const PeakRate& peak : machine.peaks)
+    json["peaks"].push_back({{"dtype", peak.dtype}, {"isa", peak.instruction_set}, {"per_s", peak.per_s}});
+  for (const LevelBandwidth& level : machine.levels)
+    json["levels"].push_back({{"level", level.level}, {"bytes", level.bytes}, {"read_per_s", level.read_per_s}});
   json["f32_per_s"] = machine.f32_per_s();
   json["triad_per_s"] = machine.triad_per_s;
   json["page_touch_ns"] = machine.page_touch_s * 1e9;
@@ -173,10 +184,12 @@ nlohmann::ordered_json machine_json(const MachineReport& machine) {
 Table machine_table(const MachineReport& machine) {
   Table table{{"what", "of", "value", "unit"}, {}};
   for (const PeakRate& peak : machine.peaks) {
-    table.rows.push_back({"peak " + peak.dtype, peak.instruction_set, human_number(peak.per_s / 1e9), peak.dtype == "int8" ? "GOP/s" : "GFLOP/s"});
+    table.rows.push_back(
+        {"peak " + peak.dtype, peak.instruction_set, human_number(peak.per_s / 1e9), peak.dtype == "int8" ? "GOP/s" : "GFLOP/s"});
   }
   for (const LevelBandwidth& level : machine.levels) {
-    table.rows.push_back({"read " + level.level, human_bytes(static_cast<double>(level.bytes)) + " a thread", human_number(level.read_per_s / 1e9), "GB/s"});
+    table.rows.push_back(
+        {"read " + level.level, human_bytes(static_cast<double>(level.bytes)) + " a thread", human_number(level.read_per_s / 1e9), "GB/s"});
   }
   table.rows.push_back({"read and write memory", "a = b + s c", human_number(machine.triad_per_s / 1e9), "GB/s"});
   table.rows.push_back({"page touch", "4 KiB", human_number(machine.page_touch_s * 1e9), "ns"});

@@ -31,7 +31,8 @@ struct Stay {
 }  // namespace
 
 std::string_view category_name(MemoryCategory category) {
-  constexpr std::array<std::string_view, kMemoryCategories> names{"parameters", "buffers", "optimizer_state", "inputs", "prepared", "activations", "gradients", "workspace"};
+  constexpr std::array<std::string_view, kMemoryCategories> names{"parameters", "buffers",     "optimizer_state", "inputs",
+                                                                  "prepared",   "activations", "gradients",       "workspace"};
   return names[static_cast<size_t>(category)];
 }
 
@@ -77,7 +78,8 @@ MemoryTimeline memory_timeline(const Program& program) {
   std::vector<Stay> stays;  // ordered by `first`
   for (int n = 0; n < count; ++n) {
     const Node& node = graph.nodes()[static_cast<size_t>(n)];
-    const MemoryCategory made = node.phase == Phase::kForward || clones[static_cast<size_t>(n)] ? MemoryCategory::kActivations : MemoryCategory::kGradients;
+    const MemoryCategory made =
+        node.phase == Phase::kForward || clones[static_cast<size_t>(n)] ? MemoryCategory::kActivations : MemoryCategory::kGradients;
     for (ValueId id : node.outputs) {
       const MemorySlot& place = plan.values[static_cast<size_t>(id)];
       if (place.region != MemorySlot::Region::kArena) continue;

@@ -20,7 +20,9 @@ void add(WorkSum& to, const WorkSum& what) {
   to.limit_s += what.limit_s;
 }
 
-bool is_compute_bound(const Arithmetic& work, double bytes, const MachineLimits& machine) { return work.seconds_at(machine) * machine.bytes_per_s > bytes; }
+bool is_compute_bound(const Arithmetic& work, double bytes, const MachineLimits& machine) {
+  return work.seconds_at(machine) * machine.bytes_per_s > bytes;
+}
 void set_bound(WorkSum& sum, const MachineLimits& machine) { sum.compute_bound = is_compute_bound(sum.executed, sum.bytes, machine); }
 
 std::string shape_text(const Graph& graph, const Node& node) {
@@ -41,7 +43,10 @@ std::string parent_path(const std::string& path) {
 /// The tree of modules, filled from operator rows.
 class ModuleTree {
  public:
-  ModuleTree() { rows_.emplace_back(); index_[""] = 0; }
+  ModuleTree() {
+    rows_.emplace_back();
+    index_[""] = 0;
+  }
 
   void add_operator(const OperatorRow& row) {
     const size_t at = find(row.module);
@@ -57,7 +62,8 @@ class ModuleTree {
     }
   }
   void add_bytes(const std::string& path, int64_t ModuleRow::* member, int64_t bytes) {
-    for (int i = static_cast<int>(find(path)); i >= 0; i = rows_[static_cast<size_t>(i)].parent) rows_[static_cast<size_t>(i)].*member += bytes;
+    for (int i = static_cast<int>(find(path)); i >= 0; i = rows_[static_cast<size_t>(i)].parent)
+      rows_[static_cast<size_t>(i)].*member += bytes;
   }
 
   /// Parents before children, children in order of their first appearance.
@@ -98,7 +104,9 @@ class ModuleTree {
 
 }  // namespace
 
-std::string_view phase_name(Phase phase) { return phase == Phase::kForward ? "forward" : phase == Phase::kBackward ? "backward" : "update"; }
+std::string_view phase_name(Phase phase) {
+  return phase == Phase::kForward ? "forward" : phase == Phase::kBackward ? "backward" : "update";
+}
 
 const OpDef* operator_of(const OperatorRow& row) {
   ensure_ops_registered();
@@ -121,9 +129,11 @@ OperatorRow describe(const Program& program, size_t step, const MachineLimits& m
   row.flops = cost.flops;
   row.executed.add(cost);
   row.bytes = cost.bytes_read + cost.bytes_written;
-  if (machine.flops_per_s > 0 && machine.bytes_per_s > 0) row.limit_s = std::max(row.executed.seconds_at(machine), row.bytes / machine.bytes_per_s);
+  if (machine.flops_per_s > 0 && machine.bytes_per_s > 0)
+    row.limit_s = std::max(row.executed.seconds_at(machine), row.bytes / machine.bytes_per_s);
   set_bound(row, machine);
-  const bool slow = row.implementation.find("ref:any") != std::string::npos || row.implementation.starts_with("gemm") || row.backend == "ref";
+  const bool slow =
+      row.implementation.find("ref:any") != std::string::npos || row.implementation.starts_with("gemm") || row.backend == "ref";
   if (slow) {
     for (const std::string& reason : kernel.declined) row.note += cat(row.note.empty() ? "" : "; ", reason);
     if (row.note.empty()) row.note = row.backend == "ref" ? "there is no other kernel" : "the library offers no faster one";
@@ -217,7 +227,8 @@ void add_operators(const PerStep<OperatorRow>& described, const PerStep<Measured
     row.percent = profile.wall_s > 0 ? 100 * row.self_s / profile.wall_s : 0;
     profile.operators.push_back(std::move(row));
   }
-  std::stable_sort(profile.operators.begin(), profile.operators.end(), [](const OperatorRow& a, const OperatorRow& b) { return a.self_s > b.self_s; });
+  std::stable_sort(profile.operators.begin(), profile.operators.end(),
+                   [](const OperatorRow& a, const OperatorRow& b) { return a.self_s > b.self_s; });
 }
 
 /// Bytes of parameters and activations by module.

@@ -23,7 +23,7 @@ struct WorkSum {
   /// The time that the machine would need at least: of each call, the larger of flops / peak and bytes / bandwidth of memory. Operands
   /// that lie in a cache can be faster than this.
   double limit_s = 0;
-  bool compute_bound = false;   // flops / peak is the larger
+  bool compute_bound = false;  // flops / peak is the larger
 
   double flops_per_s() const { return self_s > 0 ? flops / self_s : 0; }
   double bytes_per_s() const { return self_s > 0 ? bytes / self_s : 0; }
@@ -33,17 +33,17 @@ struct WorkSum {
 /// Calls of one operator in one module, phase, shape and kernel. Operators call nothing: their total is their self time.
 struct OperatorRow : WorkSum {
   std::string module, type, phase, backend, implementation;
-  std::string shape;       // inputs of rank 1 and more, "->", first output: "[8,64,56,56] [64,64,3,3] -> [8,64,56,56]"
-  double percent = 0;      // of the window
+  std::string shape;   // inputs of rank 1 and more, "->", first output: "[8,64,56,56] [64,64,3,3] -> [8,64,56,56]"
+  double percent = 0;  // of the window
   bool recomputed = false;
-  std::string note;        // a slow kernel and why a faster one declined
+  std::string note;  // a slow kernel and why a faster one declined
 };
 
 /// A module with everything below it, in order of the first call; "" is the whole model.
 struct ModuleRow : WorkSum {
   std::string path;
   int depth = 0;
-  int parent = -1;         // index of the row above
+  int parent = -1;                                                  // index of the row above
   double total_s = 0, forward_s = 0, backward_s = 0, update_s = 0;  // with the modules below
   double total_flops = 0, total_bytes = 0, total_limit_s = 0;
   Arithmetic total_executed;
@@ -60,8 +60,8 @@ struct Profile {
   double wall_s = 0;
   /// wall_s = compute_s + data_s + gap_s: nodes; waiting for batches; what the executor does besides (feeding, looking at the loss).
   double compute_s = 0, data_s = 0, gap_s = 0;
-  std::vector<double> waits_s;  // of each step
-  WorkSum work;                 // of all nodes
+  std::vector<double> waits_s;         // of each step
+  WorkSum work;                        // of all nodes
   std::vector<OperatorRow> operators;  // slowest first
   std::vector<ModuleRow> modules;      // a tree, parents before children
   MemoryTimeline memory;               // of the program that runs last

@@ -3,7 +3,8 @@
 namespace galley {
 namespace {
 
-constexpr std::string_view kScript = R"page(const phaseColor = { forward: "#2e7dd1", backward: "#d9822b", update: "#3f9c5a", data: "#b4343a", "": "#888888" };
+constexpr std::string_view kScript =
+    R"page(const phaseColor = { forward: "#2e7dd1", backward: "#d9822b", update: "#3f9c5a", data: "#b4343a", "": "#888888" };
 const categoryColor = { parameters: "#3b5b92", buffers: "#6c86b8", optimizer_state: "#7a5195", inputs: "#b9c4d0", prepared: "#9c8ade", activations: "#2a9d8f", gradients: "#e07a3f", workspace: "#b4343a" };
 byId("title").textContent = "Profile of " + (data.recipe || "a recipe") + ": " + (data.what === "forward" ? "forward pass" : "training step");
 byId("subtitle").textContent = data.steps + " steps of " + data.batch + " samples" + (data.synthetic ? ", random batches" : "") + ", " + data.threads + " threads; limit of the machine " + number(data.machine.flops_per_s / 1e9) + " GFLOP/s (" + data.machine.instruction_set + "), " + number(data.machine.bytes_per_s / 1e9) + " GB/s";

@@ -9,7 +9,9 @@ namespace {
 constexpr size_t kFirstEvents = 4096;
 }
 
-int64_t steady_ns() { return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+int64_t steady_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 ProfileSchedule::Action ProfileSchedule::at(int64_t k) const {
   if (k < skip_first || k >= steps()) return Action::kOff;

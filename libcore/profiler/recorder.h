@@ -1,6 +1,6 @@
 #pragma once
-// Recorder: when every node of a program ran, step after step. Two events of the stream a node, whose times are read at the end of the step; on the host's
-// stream these are clock reads. Memory is taken between steps.
+// Recorder: when every node of a program ran, step after step. Two events of the stream a node, whose times are read at the end of the
+// step; on the host's stream these are clock reads. Memory is taken between steps.
 
 #include <cstdint>
 #include <memory>
@@ -34,7 +34,7 @@ struct Recording {
   std::vector<const Program*> programs;  // must outlive the recording
   std::vector<StepMark> steps;
   std::vector<NodeEvent> nodes;
-  std::vector<WaitEvent> waits;          // for data
+  std::vector<WaitEvent> waits;  // for data
 };
 
 class Recorder final : public NodeObserver {

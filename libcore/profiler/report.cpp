@@ -16,12 +16,20 @@ constexpr size_t kTimelineEvents = 4000;  // of the page's timeline: more are na
 double ms(double seconds) { return seconds * 1e3; }
 
 Json sum_json(const WorkSum& sum) {
-  return {{"flops", sum.flops}, {"executed_flops", sum.executed.total()}, {"bytes", sum.bytes}, {"gflops_per_s", sum.flops_per_s() * 1e-9}, {"gbytes_per_s", sum.bytes_per_s() * 1e-9},
-          {"limit_percent", sum.limit_percent()}, {"bound", sum.flops <= 0 && sum.bytes <= 0 ? "" : sum.compute_bound ? "compute" : "memory"}};
+  return {{"flops", sum.flops},
+          {"executed_flops", sum.executed.total()},
+          {"bytes", sum.bytes},
+          {"gflops_per_s", sum.flops_per_s() * 1e-9},
+          {"gbytes_per_s", sum.bytes_per_s() * 1e-9},
+          {"limit_percent", sum.limit_percent()},
+          {"bound", sum.flops <= 0 && sum.bytes <= 0 ? ""
+                    : sum.compute_bound              ? "compute"
+                                                     : "memory"}};
 }
 
 Json operator_json(const OperatorRow& row) {
-  Json json{{"module", row.module}, {"type", row.type}, {"phase", row.phase}, {"calls", row.calls}, {"self_ms", ms(row.self_s)}, {"total_ms", ms(row.self_s)}, {"percent", row.percent}};
+  Json json{{"module", row.module},      {"type", row.type},           {"phase", row.phase},    {"calls", row.calls},
+            {"self_ms", ms(row.self_s)}, {"total_ms", ms(row.self_s)}, {"percent", row.percent}};
   json.update(sum_json(row));
   json["shape"] = row.shape;
   json["kernel"] = row.implementation.empty() ? row.backend : row.backend + " " + row.implementation;
@@ -32,8 +40,17 @@ Json operator_json(const OperatorRow& row) {
 
 /// A row of what is no operator, so that all rows sum to the window.
 Json rest_json(const char* type, const Profile& profile, double seconds) {
-  return {{"module", ""}, {"type", type}, {"phase", ""}, {"calls", profile.steps}, {"self_ms", ms(seconds)}, {"total_ms", ms(seconds)},
-          {"percent", profile.wall_s > 0 ? 100 * seconds / profile.wall_s : 0}, {"flops", 0}, {"bytes", 0}, {"shape", ""}, {"kernel", ""}};
+  return {{"module", ""},
+          {"type", type},
+          {"phase", ""},
+          {"calls", profile.steps},
+          {"self_ms", ms(seconds)},
+          {"total_ms", ms(seconds)},
+          {"percent", profile.wall_s > 0 ? 100 * seconds / profile.wall_s : 0},
+          {"flops", 0},
+          {"bytes", 0},
+          {"shape", ""},
+          {"kernel", ""}};
 }
 
 Json sizes_json(const MemorySizes& sizes) {
@@ -45,7 +62,10 @@ Json sizes_json(const MemorySizes& sizes) {
 /// The last step's nodes with what lives while each runs, thinned to where the sum changes by a two-hundredth.
 Json memory_json(const Profile& profile, const Recording& recording) {
   const MemoryTimeline& memory = profile.memory;
-  Json json{{"planned_bytes", memory.planned_bytes}, {"arena_bytes", memory.arena_bytes}, {"arena_live_bytes", memory.arena_live_bytes}, {"resident_bytes", profile.resident_bytes}};
+  Json json{{"planned_bytes", memory.planned_bytes},
+            {"arena_bytes", memory.arena_bytes},
+            {"arena_live_bytes", memory.arena_live_bytes},
+            {"resident_bytes", profile.resident_bytes}};
   json["peak"] = memory.steps.empty() ? Json::object() : sizes_json(memory.steps[memory.peak]);
   json["timeline"] = Json::array();
   if (memory.steps.empty()) return json;
@@ -71,37 +91,67 @@ Json memory_json(const Profile& profile, const Recording& recording) {
 
 Json report_of(const ProfileReport& report, const Recording& recording) {
   const Profile& profile = report.profile;
-  Json json{{"recipe", report.recipe}, {"what", report.what}, {"batch", report.batch}, {"threads", report.threads}, {"synthetic", report.synthetic}, {"steps", profile.steps},
-            {"wall_ms", ms(profile.wall_s)}, {"compute_ms", ms(profile.compute_s)}, {"data_ms", ms(profile.data_s)}, {"executor_ms", ms(profile.gap_s)}};
+  Json json{{"recipe", report.recipe},       {"what", report.what},
+            {"batch", report.batch},         {"threads", report.threads},
+            {"synthetic", report.synthetic}, {"steps", profile.steps},
+            {"wall_ms", ms(profile.wall_s)}, {"compute_ms", ms(profile.compute_s)},
+            {"data_ms", ms(profile.data_s)}, {"executor_ms", ms(profile.gap_s)}};
   const auto share = [&](double s) { return profile.wall_s > 0 ? 100 * s / profile.wall_s : 0; };
   json["shares_percent"] = {{"compute", share(profile.compute_s)}, {"data", share(profile.data_s)}, {"executor", share(profile.gap_s)}};
   json["step_ms"] = Json::array();
   for (double s : profile.step_s) json["step_ms"].push_back(ms(s));
   json["samples_per_s"] = profile.wall_s > 0 ? static_cast<double>(report.batch * profile.steps) / profile.wall_s : 0;
   json["work"] = sum_json(profile.work);
-  json["machine"] = {{"flops_per_s", profile.machine.flops_per_s}, {"bf16_per_s", profile.machine.bf16_per_s}, {"int8_per_s", profile.machine.int8_per_s}, {"bytes_per_s", profile.machine.bytes_per_s}, {"instruction_set", profile.machine.instruction_set}};
+  json["machine"] = {{"flops_per_s", profile.machine.flops_per_s},
+                     {"bf16_per_s", profile.machine.bf16_per_s},
+                     {"int8_per_s", profile.machine.int8_per_s},
+                     {"bytes_per_s", profile.machine.bytes_per_s},
+                     {"instruction_set", profile.machine.instruction_set}};
   json["operators"] = Json::array();
   for (const OperatorRow& row : profile.operators) json["operators"].push_back(operator_json(row));
   json["operators"].push_back(rest_json("(executor)", profile, profile.gap_s));
   json["operators"].push_back(rest_json("(waiting for data)", profile, profile.data_s));
   json["modules"] = Json::array();
   for (const ModuleRow& row : profile.modules) {
-    Json module{{"module", row.path}, {"depth", row.depth}, {"parent", row.parent}, {"calls", row.calls}, {"self_ms", ms(row.self_s)}, {"total_ms", ms(row.total_s)}, {"percent", row.percent},
-                {"forward_ms", ms(row.forward_s)}, {"backward_ms", ms(row.backward_s)}, {"update_ms", ms(row.update_s)}, {"flops", row.total_flops}, {"executed_flops", row.total_executed.total()}, {"bytes", row.total_bytes},
-                {"limit_percent", row.total_s > 0 ? 100 * row.total_limit_s / row.total_s : 0}, {"parameter_bytes", row.parameter_bytes}, {"made_bytes", row.made_bytes}};
+    Json module{{"module", row.path},
+                {"depth", row.depth},
+                {"parent", row.parent},
+                {"calls", row.calls},
+                {"self_ms", ms(row.self_s)},
+                {"total_ms", ms(row.total_s)},
+                {"percent", row.percent},
+                {"forward_ms", ms(row.forward_s)},
+                {"backward_ms", ms(row.backward_s)},
+                {"update_ms", ms(row.update_s)},
+                {"flops", row.total_flops},
+                {"executed_flops", row.total_executed.total()},
+                {"bytes", row.total_bytes},
+                {"limit_percent", row.total_s > 0 ? 100 * row.total_limit_s / row.total_s : 0},
+                {"parameter_bytes", row.parameter_bytes},
+                {"made_bytes", row.made_bytes}};
     json["modules"].push_back(std::move(module));
   }
   json["memory"] = memory_json(profile, recording);
   json["advice"] = Json::array();
   for (const Advice& advice : report.advice) {
-    Json item{{"code", advice.code}, {"message", advice.message}, {"key", advice.key}, {"value", advice.value.empty() ? Json() : Json(advice.value)}, {"gain_ms", ms(advice.gain_s)},
-              {"gain_bytes", advice.gain_bytes}, {"gain", advice.modelled ? "modelled" : "measured"}, {"requantize", advice.requantize}};
+    Json item{{"code", advice.code},
+              {"message", advice.message},
+              {"key", advice.key},
+              {"value", advice.value.empty() ? Json() : Json(advice.value)},
+              {"gain_ms", ms(advice.gain_s)},
+              {"gain_bytes", advice.gain_bytes},
+              {"gain", advice.modelled ? "modelled" : "measured"},
+              {"requantize", advice.requantize}};
     json["advice"].push_back(std::move(item));
   }
   int64_t hits = 0;
   Json programs = Json::array();
   for (const ProfiledProgram& made : report.compilations) {
-    programs.push_back({{"program", made.program}, {"reason", made.reason}, {"compile_ms", ms(made.seconds)}, {"operators", made.operators}, {"runs", made.runs}});
+    programs.push_back({{"program", made.program},
+                        {"reason", made.reason},
+                        {"compile_ms", ms(made.seconds)},
+                        {"operators", made.operators},
+                        {"runs", made.runs}});
     hits += std::max<int64_t>(0, made.runs - 1);
   }
   json["compilations"] = {{"count", report.compilations.size()}, {"cache_hits", hits}, {"programs", std::move(programs)}};
@@ -116,7 +166,8 @@ Json timeline_json(const Recording& recording, const MachineLimits& machine) {
   for (size_t e = step.first_node; e < step.end_node; ++e) events.push_back(e);
   const auto duration = [&](size_t e) { return recording.nodes[e].end_ns - recording.nodes[e].begin_ns; };
   if (events.size() > kTimelineEvents) {
-    std::nth_element(events.begin(), events.begin() + kTimelineEvents, events.end(), [&](size_t a, size_t b) { return duration(a) > duration(b); });
+    std::nth_element(events.begin(), events.begin() + kTimelineEvents, events.end(),
+                     [&](size_t a, size_t b) { return duration(a) > duration(b); });
     events.resize(kTimelineEvents);
     std::sort(events.begin(), events.end());
   }
@@ -124,11 +175,13 @@ Json timeline_json(const Recording& recording, const MachineLimits& machine) {
   for (size_t e : events) {
     const NodeEvent& event = recording.nodes[e];
     const OperatorRow row = describe(*recording.programs[static_cast<size_t>(event.program)], static_cast<size_t>(event.step), machine);
-    json.push_back({static_cast<double>(event.begin_ns - step.begin_ns) * 1e-6, static_cast<double>(duration(e)) * 1e-6, row.module.empty() ? row.type : row.type + " " + row.module, row.phase, row.shape});
+    json.push_back({static_cast<double>(event.begin_ns - step.begin_ns) * 1e-6, static_cast<double>(duration(e)) * 1e-6,
+                    row.module.empty() ? row.type : row.type + " " + row.module, row.phase, row.shape});
   }
   for (size_t w = step.first_wait; w < step.end_wait; ++w) {
     const WaitEvent& wait = recording.waits[w];
-    json.push_back({static_cast<double>(wait.begin_ns - step.begin_ns) * 1e-6, static_cast<double>(wait.end_ns - wait.begin_ns) * 1e-6, "wait for data", "data", ""});
+    json.push_back({static_cast<double>(wait.begin_ns - step.begin_ns) * 1e-6, static_cast<double>(wait.end_ns - wait.begin_ns) * 1e-6,
+                    "wait for data", "data", ""});
   }
   return json;
 }

@@ -16,13 +16,13 @@ struct ProfiledProgram {
   std::string reason;   // "batches of [8,3,224,224]"
   double seconds = 0;
   int64_t operators = 0;
-  int64_t runs = 0;     // of the whole work; every one after the first found it ready
+  int64_t runs = 0;  // of the whole work; every one after the first found it ready
 };
 
 struct ProfileReport {
-  std::string recipe;   // name
-  std::string what;     // "train_step", "forward"
-  int64_t batch = 0;    // samples a step
+  std::string recipe;  // name
+  std::string what;    // "train_step", "forward"
+  int64_t batch = 0;   // samples a step
   int64_t threads = 1;
   bool synthetic = false;
   Profile profile;
@@ -31,8 +31,8 @@ struct ProfileReport {
   std::vector<std::string> remarks;  // about the machine during the recording: MachineWatch::remarks
 };
 
-/// {"recipe","what",…,"operators":[…],"modules":[…],"memory":{…},"advice":[…],"compilations":{…},"remarks":[…]}. The self times of `operators`, which
-/// has a row "(executor)" and a row "(waiting for data)", sum to wall_ms. `recording`: what the profile was made of.
+/// {"recipe","what",…,"operators":[…],"modules":[…],"memory":{…},"advice":[…],"compilations":{…},"remarks":[…]}. The self times of
+/// `operators`, which has a row "(executor)" and a row "(waiting for data)", sum to wall_ms. `recording`: what the profile was made of.
 std::string report_json(const ProfileReport& report, const Recording& recording);
 
 /// A page with timeline, flame graph, memory, tables and advice; scripts and styles inside, no request leaves it.

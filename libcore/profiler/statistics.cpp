@@ -24,7 +24,8 @@ Interval median_interval(std::span<const double> sorted) {
   // Ranks from 1; rounding outwards keeps at least 95 %.
   const auto low = static_cast<int64_t>(std::floor(count / 2 - reach)), high = static_cast<int64_t>(std::ceil(count / 2 + 1 + reach));
   const auto last = static_cast<int64_t>(sorted.size());
-  return {sorted[static_cast<size_t>(std::clamp<int64_t>(low, 1, last) - 1)], sorted[static_cast<size_t>(std::clamp<int64_t>(high, 1, last) - 1)]};
+  return {sorted[static_cast<size_t>(std::clamp<int64_t>(low, 1, last) - 1)],
+          sorted[static_cast<size_t>(std::clamp<int64_t>(high, 1, last) - 1)]};
 }
 
 Summary summarize(std::span<const double> values) {
@@ -56,7 +57,8 @@ std::string_view verdict_name(Verdict verdict) {
   return "cannot tell";
 }
 
-RoundComparison compare_rounds(std::span<const double> base, std::span<const double> changed, std::span<const double> base_again, double equal_within, double least_effect) {
+RoundComparison compare_rounds(std::span<const double> base, std::span<const double> changed, std::span<const double> base_again,
+                               double equal_within, double least_effect) {
   GALLEY_ASSERT(!base.empty() && base.size() == changed.size() && base.size() == base_again.size());
   std::vector<double> change, noise;
   for (size_t i = 0; i < base.size(); ++i) {

@@ -78,7 +78,8 @@ void empty_caches() {
   static const std::unique_ptr<std::byte[]> buffer(new std::byte[kBytes]);
   static int value = 0;
   ++value;
-  parallel_for(kBytes, 1 << 16, [](int64_t begin, int64_t end) { std::fill(buffer.get() + begin, buffer.get() + end, static_cast<std::byte>(value)); });
+  parallel_for(kBytes, 1 << 16,
+               [](int64_t begin, int64_t end) { std::fill(buffer.get() + begin, buffer.get() + end, static_cast<std::byte>(value)); });
 }
 
 std::vector<Series> time_interleaved(std::span<const std::function<void()>> candidates, const TimerOptions& options) {
@@ -96,7 +97,9 @@ std::vector<Series> time_interleaved(std::span<const std::function<void()>> cand
     if (stopped()) return series;
     time_once(candidates[i], 1);
     last[i] = time_once(candidates[i], 1);
-    if (!options.cold) series[i].repetitions = std::clamp<int64_t>(static_cast<int64_t>(std::ceil(options.least_sample_s / std::max(last[i], 1e-9))), 1, 1 << 20);
+    if (!options.cold)
+      series[i].repetitions =
+          std::clamp<int64_t>(static_cast<int64_t>(std::ceil(options.least_sample_s / std::max(last[i], 1e-9))), 1, 1 << 20);
     series[i].warmup_rounds = 2;
   }
   for (int64_t round = 0; options.warmup < 0 ? seconds_since(started) < options.max_time_s / 4 : round < options.warmup; ++round) {
@@ -123,7 +126,8 @@ std::vector<Series> time_interleaved(std::span<const std::function<void()>> cand
     const bool out_of_time = seconds_since(started) >= options.max_time_s;
     if (candidates.empty() || (look && all_narrow) || out_of_time) break;
   }
-  for (Series& one : series) one.converged = static_cast<int64_t>(one.seconds.size()) >= options.min_runs && narrow_enough(one, options.relative_error);
+  for (Series& one : series)
+    one.converged = static_cast<int64_t>(one.seconds.size()) >= options.min_runs && narrow_enough(one, options.relative_error);
   return series;
 }
 
@@ -145,7 +149,10 @@ CpuSeconds cpu_seconds(const std::string& proc_stat, const std::vector<int>& pro
 }
 
 MachineWatch::MachineWatch()
-    : began_(Clock::now()), processors_(processors()), begun_(cpu_seconds(proc_stat(), processors_, ticks_per_s())), own_begun_(own_seconds()) {}
+    : began_(Clock::now()),
+      processors_(processors()),
+      begun_(cpu_seconds(proc_stat(), processors_, ticks_per_s())),
+      own_begun_(own_seconds()) {}
 
 MachineState MachineWatch::state() const {
   MachineState state;
@@ -165,15 +172,16 @@ std::vector<std::string> MachineWatch::remarks(int threads) const {
   const int cores = available_cores();
   char text[200];
   if (now.others > kOthersWorthSaying) {
-    std::snprintf(text, sizeof text, "other programs ran: they used %.1f of %zu cores meanwhile, which makes times longer and uncertain", now.others,
-                  processors_.size());
+    std::snprintf(text, sizeof text, "other programs ran: they used %.1f of %zu cores meanwhile, which makes times longer and uncertain",
+                  now.others, processors_.size());
     remarks.emplace_back(text);
   }
   if (now.steal > 0.01) {
     std::snprintf(text, sizeof text, "%.1f %% of the time went to other virtual machines", 100 * now.steal);
     remarks.emplace_back(text);
   }
-  if (!now.governor.empty() && now.governor != "performance") remarks.push_back("frequency governor is " + now.governor + ": clocks change with the load");
+  if (!now.governor.empty() && now.governor != "performance")
+    remarks.push_back("frequency governor is " + now.governor + ": clocks change with the load");
   if (threads > cores) remarks.push_back(cat(threads, " threads on ", cores, " cores"));
   return remarks;
 }

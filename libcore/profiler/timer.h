@@ -27,7 +27,7 @@ struct Series {
   std::vector<double> seconds;  // of one repetition, a sample each, in order
   int64_t repetitions = 1;      // within a sample
   int64_t warmup_rounds = 0;
-  bool converged = false;       // relative_error was reached
+  bool converged = false;  // relative_error was reached
 };
 
 /// Times the candidates in turns: each round runs every one once, in the same order. Exceptions pass through.

@@ -34,9 +34,10 @@ std::string metadata(const char* what, int thread, std::string_view name) {
   return cat(R"({"ph":"M","pid":)", kProcess, R"(,"tid":)", thread, R"(,"name":")", what, R"(","args":{"name":)", json_string(name), "}}");
 }
 
-std::string complete(std::string_view quoted_name, std::string_view category, int thread, int64_t begin, int64_t duration, std::string_view args) {
-  return cat(R"({"ph":"X","pid":)", kProcess, R"(,"tid":)", thread, R"(,"ts":)", time_text(begin), R"(,"dur":)", time_text(duration), R"(,"cat":")", category, R"(","name":)", quoted_name,
-             args.empty() ? "" : R"(,"args":)", args, "}");
+std::string complete(std::string_view quoted_name, std::string_view category, int thread, int64_t begin, int64_t duration,
+                     std::string_view args) {
+  return cat(R"({"ph":"X","pid":)", kProcess, R"(,"tid":)", thread, R"(,"ts":)", time_text(begin), R"(,"dur":)", time_text(duration),
+             R"(,"cat":")", category, R"(","name":)", quoted_name, args.empty() ? "" : R"(,"args":)", args, "}");
 }
 
 /// Names and arguments of a program's steps, made once.
@@ -51,8 +52,9 @@ std::vector<StepText> texts_of(const Program& program, const MachineLimits& mach
     StepText text;
     text.name = json_string(row.module.empty() ? row.type : row.type + " " + row.module);
     text.category = row.phase;
-    text.args = cat(R"({"module":)", json_string(row.module), R"(,"shape":)", json_string(row.shape), R"(,"kernel":)", json_string(row.backend + " " + row.implementation), R"(,"flops":)",
-                    number_text(row.flops), R"(,"bytes":)", number_text(row.bytes));
+    text.args = cat(R"({"module":)", json_string(row.module), R"(,"shape":)", json_string(row.shape), R"(,"kernel":)",
+                    json_string(row.backend + " " + row.implementation), R"(,"flops":)", number_text(row.flops), R"(,"bytes":)",
+                    number_text(row.bytes));
     if (row.limit_s > 0) text.args += cat(R"(,"limit_us":)", number_text(row.limit_s * 1e6));
     text.args += "}";
     texts.push_back(std::move(text));
@@ -63,7 +65,8 @@ std::vector<StepText> texts_of(const Program& program, const MachineLimits& mach
 /// Collects a recording's events until the file is as long as it may be.
 class TraceWriter {
  public:
-  TraceWriter(const Recording& recording, const TraceOptions& options) : recording_(recording), options_(options), origin_(recording.steps.front().begin_ns) {
+  TraceWriter(const Recording& recording, const TraceOptions& options)
+      : recording_(recording), options_(options), origin_(recording.steps.front().begin_ns) {
     for (const Program* program : recording.programs) {
       texts_.push_back(texts_of(*program, options.machine));
       memory_.push_back(memory_timeline(*program));
@@ -86,7 +89,9 @@ class TraceWriter {
     bytes_ += static_cast<int64_t>(text.size()) + 2;
     lines_.push_back({begin, duration, std::move(text)});
   }
-  const StepText& text_of(const NodeEvent& event) const { return texts_[static_cast<size_t>(event.program)][static_cast<size_t>(event.step)]; }
+  const StepText& text_of(const NodeEvent& event) const {
+    return texts_[static_cast<size_t>(event.program)][static_cast<size_t>(event.step)];
+  }
   int64_t duration_of(size_t e) const { return recording_.nodes[e].end_ns - recording_.nodes[e].begin_ns; }
   int64_t size_of(size_t e) const {
     const StepText& text = text_of(recording_.nodes[e]);
@@ -101,7 +106,9 @@ class TraceWriter {
       put(begin, duration, complete(json_string(cat("step ", step.number)), "step", kStepThread, begin, duration, args));
       if (recording_.steps.size() > 1) {
         const char* phase = number == 0 ? "s" : number + 1 == recording_.steps.size() ? "f" : "t";
-        put(begin, 0, cat(R"({"ph":")", phase, R"(","id":1,"bp":"e","pid":)", kProcess, R"(,"tid":)", kStepThread, R"(,"ts":)", time_text(begin), R"(,"cat":"steps","name":"steps"})"));
+        put(begin, 0,
+            cat(R"({"ph":")", phase, R"(","id":1,"bp":"e","pid":)", kProcess, R"(,"tid":)", kStepThread, R"(,"ts":)", time_text(begin),
+                R"(,"cat":"steps","name":"steps"})"));
       }
       ++number;
     }
@@ -124,13 +131,17 @@ class TraceWriter {
       const int64_t now = total(sizes), peak = total(timeline.steps[timeline.peak]);
       if (last >= 0 && std::abs(now - last) * 100 < peak && e + 1 < step.end_node) continue;
       last = now;
-      std::string text = cat(R"({"ph":"C","pid":)", kProcess, R"(,"ts":)", time_text(event.begin_ns - origin_), R"(,"name":"planned memory","args":{)");
-      for (size_t c = 0; c < kMemoryCategories; ++c) text += cat(c == 0 ? "" : ",", "\"", category_name(static_cast<MemoryCategory>(c)), "\":", sizes[c]);
+      std::string text =
+          cat(R"({"ph":"C","pid":)", kProcess, R"(,"ts":)", time_text(event.begin_ns - origin_), R"(,"name":"planned memory","args":{)");
+      for (size_t c = 0; c < kMemoryCategories; ++c)
+        text += cat(c == 0 ? "" : ",", "\"", category_name(static_cast<MemoryCategory>(c)), "\":", sizes[c]);
       counters.push_back({event.begin_ns - origin_, -1, text + "}}"});
     }
     if (step.resident_bytes == 0) return;
     const int64_t at = step.end_ns - origin_;
-    counters.push_back({at, -1, cat(R"({"ph":"C","pid":)", kProcess, R"(,"ts":)", time_text(at), R"(,"name":"measured memory","args":{"resident":)", step.resident_bytes, "}}")});
+    counters.push_back({at, -1,
+                        cat(R"({"ph":"C","pid":)", kProcess, R"(,"ts":)", time_text(at), R"(,"name":"measured memory","args":{"resident":)",
+                            step.resident_bytes, "}}")});
   }
 
   /// Counters are left out where they would take more than a quarter of the file.
@@ -152,14 +163,14 @@ class TraceWriter {
     for (size_t e = first.first_node; e < first.end_node; ++e) first_bytes += size_of(e);
     const bool whole = first_bytes <= options_.max_bytes / 2;
     const auto in_first = [&](size_t e) { return whole && e >= first.first_node && e < first.end_node; };
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return in_first(a) != in_first(b) ? in_first(a) : duration_of(a) > duration_of(b);
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return in_first(a) != in_first(b) ? in_first(a) : duration_of(a) > duration_of(b); });
     return order;
   }
 
   void add_nodes() {
-    bool full = false;  // after the first event that does not fit, none is taken: all that are missing are shorter than those that are there
+    bool full =
+        false;  // after the first event that does not fit, none is taken: all that are missing are shorter than those that are there
     for (size_t e : node_order()) {
       const NodeEvent& event = recording_.nodes[e];
       full |= bytes_ + size_of(e) + kFrame > options_.max_bytes;
@@ -169,16 +180,20 @@ class TraceWriter {
         continue;
       }
       const StepText& text = text_of(event);
-      put(event.begin_ns - origin_, duration_of(e), complete(text.name, text.category, kStepThread, event.begin_ns - origin_, duration_of(e), text.args));
+      put(event.begin_ns - origin_, duration_of(e),
+          complete(text.name, text.category, kStepThread, event.begin_ns - origin_, duration_of(e), text.args));
       ++trace_.events;
     }
   }
 
   void join() {
-    std::stable_sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) { return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.duration_ns > b.duration_ns; });
+    std::stable_sort(lines_.begin(), lines_.end(), [](const Line& a, const Line& b) {
+      return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.duration_ns > b.duration_ns;
+    });
     std::string& json = trace_.json;
-    json = cat(R"({"displayTimeUnit":"ms","otherData":{"dropped_events":)", trace_.dropped, R"(,"dropped_ms":)", number_text(trace_.dropped_s * 1e3), "},\n\"traceEvents\":[\n",
-               metadata("process_name", 0, options_.process), ",\n", metadata("thread_name", kStepThread, "compute"), ",\n", metadata("thread_name", kDataThread, "data"));
+    json = cat(R"({"displayTimeUnit":"ms","otherData":{"dropped_events":)", trace_.dropped, R"(,"dropped_ms":)",
+               number_text(trace_.dropped_s * 1e3), "},\n\"traceEvents\":[\n", metadata("process_name", 0, options_.process), ",\n",
+               metadata("thread_name", kStepThread, "compute"), ",\n", metadata("thread_name", kDataThread, "data"));
     json.reserve(static_cast<size_t>(bytes_) + kFrame);
     for (const Line& line : lines_) {
       json += ",\n";
@@ -199,7 +214,9 @@ class TraceWriter {
 
 }  // namespace
 
-std::string json_string(std::string_view text) { return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
+std::string json_string(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
 
 Trace make_trace(const Recording& recording, const TraceOptions& options) {
   GALLEY_ASSERT(!recording.steps.empty(), "a trace of nothing");
@@ -223,6 +240,8 @@ std::string gzip(std::string_view text) {
   return packed;
 }
 
-void write_maybe_gzip(const std::string& path, std::string_view text) { write_file(path, path.ends_with(".gz") ? gzip(text) : std::string(text)); }
+void write_maybe_gzip(const std::string& path, std::string_view text) {
+  write_file(path, path.ends_with(".gz") ? gzip(text) : std::string(text));
+}
 
 }  // namespace galley

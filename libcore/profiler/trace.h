@@ -15,15 +15,15 @@ struct TraceOptions {
   /// Bound on the text. What does not fit is left out, shortest nodes first; the nodes of the first step stay as long as they take at
   /// most half of the bound.
   int64_t max_bytes = int64_t{64} << 20;
-  std::string process = "galley";   // name of the process's track
-  MachineLimits machine;            // for the share of the limit; zeros: left out
+  std::string process = "galley";  // name of the process's track
+  MachineLimits machine;           // for the share of the limit; zeros: left out
 };
 
 struct Trace {
   std::string json;
-  int64_t events = 0;         // node events written
-  int64_t dropped = 0;        // node events left out
-  double dropped_s = 0;       // their time
+  int64_t events = 0;    // node events written
+  int64_t dropped = 0;   // node events left out
+  double dropped_s = 0;  // their time
 };
 
 Trace make_trace(const Recording& recording, const TraceOptions& options = {});

@@ -61,13 +61,16 @@ const Tensor* Calibration::bounds_of(const std::string& weight) const {
   return found == weight_bounds.end() ? nullptr : &found->second;
 }
 
-void Calibration::check(const std::string& other_model, const std::map<std::string, std::string>& other_weights, const std::string& name) const {
+void Calibration::check(const std::string& other_model, const std::map<std::string, std::string>& other_weights,
+                        const std::string& name) const {
   if (model != other_model) {
-    throw Error(ErrorCode::kInput, cat(name, ": the statistics are of another model (its digest is ", model.substr(0, 8), ", this one's ", other_model.substr(0, 8), ")"))
+    throw Error(ErrorCode::kInput, cat(name, ": the statistics are of another model (its digest is ", model.substr(0, 8), ", this one's ",
+                                       other_model.substr(0, 8), ")"))
         .suggest("calibrate this model, or give the recipe that the file was made with");
   }
   if (const std::string text = difference(weights, other_weights); !text.empty()) {
-    throw Error(ErrorCode::kInput, cat(name, ": the statistics are of other weights: ", text)).suggest("calibrate again with these weights");
+    throw Error(ErrorCode::kInput, cat(name, ": the statistics are of other weights: ", text))
+        .suggest("calibrate again with these weights");
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// Calibration: statistics of every value of a model over samples of its data, and what they belong to. Its file: weights/calibration_file.h.
+// Calibration: statistics of every value of a model over samples of its data, and what they belong to. Its file:
+// weights/calibration_file.h.
 
 #include <cstdint>
 #include <map>
@@ -15,10 +16,10 @@ namespace galley {
 /// One run of galley-calibrate; a merged file has several, in order.
 struct CalibrationPart {
   int64_t samples = 0, batches = 0, batch = 0;
-  int64_t first = 0;     ///< Position of the first sample in the drawn order.
-  std::string source;    ///< Digest of what was read: data, pipeline and seed, as the recipe says them.
-  std::string data;      ///< Digest of the values that were fed, in order.
-  std::string recipe;    ///< Digest of the resolved recipe.
+  int64_t first = 0;   ///< Position of the first sample in the drawn order.
+  std::string source;  ///< Digest of what was read: data, pipeline and seed, as the recipe says them.
+  std::string data;    ///< Digest of the values that were fed, in order.
+  std::string recipe;  ///< Digest of the resolved recipe.
   friend bool operator==(const CalibrationPart&, const CalibrationPart&) = default;
 };
 
@@ -26,11 +27,12 @@ struct Calibration {
   std::map<std::string, RangeStatistics> values;  ///< By quant_name.
   std::vector<std::string> order;                 ///< The names in the model's order.
   std::vector<CalibrationPart> parts;
-  std::string model;                              ///< model_digest of the fused graph.
-  std::vector<int64_t> input;                     ///< Shape of one sample; empty where it is not known.
-  std::map<std::string, std::string> weights;     ///< Digest of each parameter's values, by name.
-  std::string recipe;                             ///< The resolved recipe's text, of the first part.
-  /// Of trained scales: the largest magnitudes that integers stand for, f32 [O] or [], by the weight's name in the converted file ("conv1.weight").
+  std::string model;                           ///< model_digest of the fused graph.
+  std::vector<int64_t> input;                  ///< Shape of one sample; empty where it is not known.
+  std::map<std::string, std::string> weights;  ///< Digest of each parameter's values, by name.
+  std::string recipe;                          ///< The resolved recipe's text, of the first part.
+  /// Of trained scales: the largest magnitudes that integers stand for, f32 [O] or [], by the weight's name in the converted file
+  /// ("conv1.weight").
   std::map<std::string, Tensor> weight_bounds;
 
   int64_t samples() const;

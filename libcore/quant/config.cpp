@@ -19,7 +19,10 @@ QuantRange WeightScheme::range() const {
 }
 
 std::string WeightScheme::str() const {
-  std::string text = cat(kQuantDTypeNames[static_cast<size_t>(dtype)], group_size > 0 ? cat(" groups of ", group_size) : per_channel ? " per channel" : " per tensor",
+  std::string text = cat(kQuantDTypeNames[static_cast<size_t>(dtype)],
+                         group_size > 0 ? cat(" groups of ", group_size)
+                         : per_channel  ? " per channel"
+                                        : " per tensor",
                          symmetric ? " symmetric" : " affine");
   if (reduce_range) text += " reduced";
   if (observer.type != ObserverType::kMinMax) text += cat(" (", observer.str(), ")");
@@ -27,7 +30,8 @@ std::string WeightScheme::str() const {
 }
 
 std::string ActivationScheme::str() const {
-  return cat(kQuantDTypeNames[static_cast<size_t>(dtype)], symmetric ? " symmetric" : " affine", reduce_range ? " reduced" : "", " (", observer.str(), ")");
+  return cat(kQuantDTypeNames[static_cast<size_t>(dtype)], symmetric ? " symmetric" : " affine", reduce_range ? " reduced" : "", " (",
+             observer.str(), ")");
 }
 
 const LayerScheme& QuantizeConfig::of(const std::string& name) const {

@@ -29,7 +29,8 @@ enum class ObserverType : uint8_t {
   kAuto,           ///< of all the others, the one with the best SQNR on the histogram
 };
 /// By value of the enumerations: what recipes and reports write.
-inline constexpr std::array<std::string_view, 7> kObserverNames{"min_max", "moving_average", "histogram", "percentile", "entropy", "mse", "auto"};
+inline constexpr std::array<std::string_view, 7> kObserverNames{"min_max", "moving_average", "histogram", "percentile", "entropy", "mse",
+                                                                "auto"};
 inline constexpr std::array<std::string_view, 4> kMethodNames{"static", "dynamic", "weight_only", "qat"};
 inline std::string_view observer_name(ObserverType type) { return kObserverNames[static_cast<size_t>(type)]; }
 inline std::string_view method_name(QuantMethod method) { return kMethodNames[static_cast<size_t>(method)]; }
@@ -59,7 +60,7 @@ struct ActivationScheme {
   QuantDType dtype = QuantDType::kUint8;  ///< uint8 or int8.
   bool symmetric = false;                 ///< Zero point 0 (int8) or 128 (uint8).
   ObserverSpec observer{.type = ObserverType::kAuto};
-  bool reduce_range = false;              ///< 7 bits: 0..127, int8 -64..64.
+  bool reduce_range = false;  ///< 7 bits: 0..127, int8 -64..64.
   QuantRange range() const { return quant_range(dtype, reduce_range); }
   /// "uint8 affine (mse)"
   std::string str() const;

@@ -11,7 +11,8 @@ std::vector<bool> fed_values(const Graph& graph) {
   std::vector<bool> fed(graph.value_count());
   for (ValueId id : graph.inputs()) fed[static_cast<size_t>(id)] = graph.value(id).role == ValueRole::kInput;
   for (const Node& node : graph.nodes()) {
-    const bool depends = std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return id != kNoValue && fed[static_cast<size_t>(id)]; });
+    const bool depends =
+        std::any_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) { return id != kNoValue && fed[static_cast<size_t>(id)]; });
     for (ValueId id : node.outputs) fed[static_cast<size_t>(id)] = depends;
   }
   return fed;

@@ -35,7 +35,8 @@ struct Bins {
 };
 
 double square_error(const Bins& bins, const QuantParams& p) {
-  const QuantGrid grid{.step = p.scale, .low = static_cast<double>(p.qmin - p.zero_point), .high = static_cast<double>(p.qmax - p.zero_point)};
+  const QuantGrid grid{
+      .step = p.scale, .low = static_cast<double>(p.qmin - p.zero_point), .high = static_cast<double>(p.qmax - p.zero_point)};
   return scan_square_error(bins.counts.data(), bins.size(), bins.first, bins.width, grid);
 }
 
@@ -48,10 +49,13 @@ double square_signal(const Bins& bins) {
   return sum;
 }
 
-double decibels(double signal, double noise) { return noise <= 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(signal / noise); }
+double decibels(double signal, double noise) {
+  return noise <= 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(signal / noise);
+}
 
 QuantParams params_of(const Range& range, const ActivationScheme& scheme) {
-  return scheme.symmetric ? symmetric_params(std::max(std::abs(range.min), std::abs(range.max)), scheme.range()) : affine_params(range.min, range.max, scheme.range());
+  return scheme.symmetric ? symmetric_params(std::max(std::abs(range.min), std::abs(range.max)), scheme.range())
+                          : affine_params(range.min, range.max, scheme.range());
 }
 
 /// Quantile of the histogram's values, 0 <= q <= 1, even within a bin.
@@ -130,13 +134,15 @@ Range mse_range(const Bins& bins, const Range& seen, const ActivationScheme& sch
   return range_at(low, high);
 }
 
-/// KL(P || Q) for values clipped to a range: P are the bins inside, what lies outside added to the first and last; Q the same without what lies
-/// outside, each integer's share spread evenly over its bins that are not empty (Migacz, "8-bit inference with TensorRT", GTC 2017).
+/// KL(P || Q) for values clipped to a range: P are the bins inside, what lies outside added to the first and last; Q the same without what
+/// lies outside, each integer's share spread evenly over its bins that are not empty (Migacz, "8-bit inference with TensorRT", GTC 2017).
 /// A bin that P alone has counts as seen once.
 double divergence(const Bins& bins, const QuantParams& p) {
-  const double low = p.scale * (static_cast<double>(p.qmin - p.zero_point) - 0.5), high = p.scale * (static_cast<double>(p.qmax - p.zero_point) + 0.5);
+  const double low = p.scale * (static_cast<double>(p.qmin - p.zero_point) - 0.5),
+               high = p.scale * (static_cast<double>(p.qmax - p.zero_point) + 0.5);
   const auto from = static_cast<int64_t>(std::floor(low / bins.width)), to = static_cast<int64_t>(std::ceil(high / bins.width));
-  const int64_t begin = std::clamp<int64_t>(from - bins.first, 0, bins.size() - 1), end = std::clamp<int64_t>(to - bins.first, begin + 1, bins.size());
+  const int64_t begin = std::clamp<int64_t>(from - bins.first, 0, bins.size() - 1),
+                end = std::clamp<int64_t>(to - bins.first, begin + 1, bins.size());
   std::vector<double> inside(bins.counts.begin() + begin, bins.counts.begin() + end);
   std::vector<double> clipped = inside;
   for (int64_t i = 0; i < begin; ++i) clipped.front() += bins.counts[static_cast<size_t>(i)];
@@ -196,7 +202,8 @@ Range histogram_range(const Bins& bins, const Range& seen) {
   std::vector<double> cells(static_cast<size_t>(kCells));
   const auto put = [&](double from, double to, double count) {
     // Evenly over the cells that [from, to) meets.
-    const double a = std::clamp((from - seen.min) / width, 0.0, static_cast<double>(kCells)), b = std::clamp((to - seen.min) / width, 0.0, static_cast<double>(kCells));
+    const double a = std::clamp((from - seen.min) / width, 0.0, static_cast<double>(kCells)),
+                 b = std::clamp((to - seen.min) / width, 0.0, static_cast<double>(kCells));
     if (b <= a) {
       cells[static_cast<size_t>(std::clamp<int64_t>(static_cast<int64_t>(a), 0, kCells - 1))] += count;
       return;
@@ -278,7 +285,8 @@ ObservedRange observe(const RangeStatistics& statistics, const ActivationScheme&
   };
   if (scheme.observer.type != ObserverType::kAuto) return observed(scheme.observer.type);
   ObservedRange best = observed(ObserverType::kMinMax);
-  for (const ObserverType type : {ObserverType::kMovingAverage, ObserverType::kHistogram, ObserverType::kPercentile, ObserverType::kEntropy, ObserverType::kMse}) {
+  for (const ObserverType type :
+       {ObserverType::kMovingAverage, ObserverType::kHistogram, ObserverType::kPercentile, ObserverType::kEntropy, ObserverType::kMse}) {
     const ObservedRange other = observed(type);
     if (other.sqnr_db > best.sqnr_db) best = other;
   }

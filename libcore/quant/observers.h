@@ -26,7 +26,8 @@ class Histogram {
   static constexpr int kMinExponent = -126, kMaxExponent = 116;  ///< Of the width: all finite floats fit at the largest.
 
   Histogram() : counts_(static_cast<size_t>(kBins)) {}
-  /// One read back from a file: `counts` are of the bins from `first` on. Throws Error (kInput) where numbers cannot be those of a histogram.
+  /// One read back from a file: `counts` are of the bins from `first` on. Throws Error (kInput) where numbers cannot be those of a
+  /// histogram.
   Histogram(int exponent, int64_t first, std::span<const int64_t> counts, int64_t zeros);
 
   /// Widens the bins until min and max fit (0 always does).
@@ -96,8 +97,8 @@ class RangeStatistics {
   int64_t elements_ = 0, stride_ = 0;
 };
 
-/// The stride of rows of that many values: at most about 16384 are counted of a row, and it shares no factor with the row's length, so that it visits all
-/// channels and places.
+/// The stride of rows of that many values: at most about 16384 are counted of a row, and it shares no factor with the row's length, so that
+/// it visits all channels and places.
 int64_t histogram_stride(int64_t row);
 
 /// What an observer decides.
@@ -110,7 +111,9 @@ struct ObservedRange {
 /// Throws Error (kNumeric) where the statistics saw no data.
 ObservedRange observe(const RangeStatistics& statistics, const ActivationScheme& scheme);
 /// The same, its parameters alone.
-inline QuantParams choose_params(const RangeStatistics& statistics, const ActivationScheme& scheme) { return observe(statistics, scheme).params; }
+inline QuantParams choose_params(const RangeStatistics& statistics, const ActivationScheme& scheme) {
+  return observe(statistics, scheme).params;
+}
 
 /// Mean square error and SQNR of the histogram's values under these parameters: values of a bin are spread evenly, zeros are exact.
 double histogram_mse(const Histogram& histogram, const QuantParams& params);

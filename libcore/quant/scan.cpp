@@ -105,7 +105,8 @@ double scan_square_error(const double* counts, int64_t bins, int64_t first, doub
 
 double scan_rounding_error(const float* values, int64_t count, float scale, float low, float high) {
   double sum = 0;
-  for (int64_t begin = 0; begin < count; begin += kRun) sum += static_cast<double>(rounding_error(values + begin, std::min(kRun, count - begin), scale, low, high));
+  for (int64_t begin = 0; begin < count; begin += kRun)
+    sum += static_cast<double>(rounding_error(values + begin, std::min(kRun, count - begin), scale, low, high));
   return sum;
 }
 

@@ -37,8 +37,10 @@ std::pair<int64_t, int64_t> bins_of(float min, float max, int exponent) {
 
 Histogram::Histogram(int exponent, int64_t first, std::span<const int64_t> counts, int64_t zeros) : counts_(static_cast<size_t>(kBins)) {
   const auto bins = static_cast<int64_t>(counts.size());
-  GALLEY_CHECK_INPUT(exponent >= kMinExponent && exponent <= kMaxExponent, "a histogram's bins are 2^", exponent, " wide, allowed is 2^", kMinExponent, " to 2^", kMaxExponent);
-  GALLEY_CHECK_INPUT(bins <= kBins && first > -kBins && first < kBins && first + bins <= kBins, "a histogram has ", bins, " bins from ", first, ", at most ", kBins, " fit");
+  GALLEY_CHECK_INPUT(exponent >= kMinExponent && exponent <= kMaxExponent, "a histogram's bins are 2^", exponent, " wide, allowed is 2^",
+                     kMinExponent, " to 2^", kMaxExponent);
+  GALLEY_CHECK_INPUT(bins <= kBins && first > -kBins && first < kBins && first + bins <= kBins, "a histogram has ", bins, " bins from ",
+                     first, ", at most ", kBins, " fit");
   exponent_ = exponent;
   if (bins > 0) include(first, first + bins - 1);
   for (int64_t i = 0; i < bins; ++i) {
@@ -122,7 +124,8 @@ void Histogram::add(const Counts& counts) {
 }
 
 void Histogram::merge(const Histogram& other) {
-  GALLEY_CHECK_INPUT(other.total_ <= kCountLimit - total_, "histograms of ", total_, " and ", other.total_, " values are too large to be merged");
+  GALLEY_CHECK_INPUT(other.total_ <= kCountLimit - total_, "histograms of ", total_, " and ", other.total_,
+                     " values are too large to be merged");
   while (exponent_ < other.exponent_) merge_pairs();
   int shift = exponent_ - other.exponent_;
   include(other.low_ >> shift, other.high_ >> shift);
@@ -167,15 +170,19 @@ int64_t histogram_stride(int64_t row) {
 
 RangeStatistics::RangeStatistics(std::vector<BatchRange> batches, Histogram histogram, int64_t elements, int64_t stride)
     : batches_(std::move(batches)), histogram_(std::move(histogram)), elements_(elements), stride_(stride) {
-  GALLEY_CHECK_INPUT(batches_.empty() == (elements_ == 0) && elements_ >= histogram_.total() && stride_ >= (elements_ > 0 ? 1 : 0) && (elements_ == 0 || histogram_.total() > 0), "the statistics count ", elements_,
-                     " values in ", batches_.size(), " batches and ", histogram_.total(), " in the histogram");
+  GALLEY_CHECK_INPUT(batches_.empty() == (elements_ == 0) && elements_ >= histogram_.total() && stride_ >= (elements_ > 0 ? 1 : 0) &&
+                         (elements_ == 0 || histogram_.total() > 0),
+                     "the statistics count ", elements_, " values in ", batches_.size(), " batches and ", histogram_.total(),
+                     " in the histogram");
   for (const BatchRange& batch : batches_) {
-    GALLEY_CHECK_INPUT(std::isfinite(batch.min) && std::isfinite(batch.max) && batch.min <= batch.max, "a batch ranges over ", batch.min, "..", batch.max);
+    GALLEY_CHECK_INPUT(std::isfinite(batch.min) && std::isfinite(batch.max) && batch.min <= batch.max, "a batch ranges over ", batch.min,
+                       "..", batch.max);
   }
   if (elements_ == 0) return;
   const double width = histogram_.width();
   const BatchRange all = range();
-  GALLEY_CHECK_INPUT(static_cast<double>(histogram_.first() + 1) * width > static_cast<double>(all.min) && static_cast<double>(histogram_.last()) * width <= static_cast<double>(all.max),
+  GALLEY_CHECK_INPUT(static_cast<double>(histogram_.first() + 1) * width > static_cast<double>(all.min) &&
+                         static_cast<double>(histogram_.last()) * width <= static_cast<double>(all.max),
                      "the histogram counts values outside ", all.min, "..", all.max);
   histogram_.cover(all.min, all.max);
 }
@@ -184,7 +191,8 @@ void RangeStatistics::add(const float* values, int64_t samples, int64_t row, std
   const int64_t count = samples * row;
   if (count == 0) return;
   const int64_t stride = histogram_stride(row);
-  GALLEY_CHECK(stride_ == 0 || stride_ == stride, name, " had rows of which every ", stride_, ". value is counted, now every ", stride, ".: all samples must have one size");
+  GALLEY_CHECK(stride_ == 0 || stride_ == stride, name, " had rows of which every ", stride_, ". value is counted, now every ", stride,
+               ".: all samples must have one size");
   // Pieces of rows that stay in the cache between both looks at them, and begin where the stride does.
   const int64_t piece = std::max<int64_t>(1, kPiece / stride) * stride, pieces = (row + piece - 1) / piece;
   BatchRange range{std::numeric_limits<float>::max(), std::numeric_limits<float>::lowest()};
@@ -221,8 +229,8 @@ void RangeStatistics::add(const float* values, int64_t samples, int64_t row, std
   if (!finite) {
     const auto bad = std::find_if(values, values + count, [](float x) { return !std::isfinite(x); });
     const int64_t amount = std::count_if(values, values + count, [](float x) { return !std::isfinite(x); });
-    throw Error(ErrorCode::kNumeric, cat(name, " has ", amount, " values of ", count, " that are not finite (first ", std::isnan(*bad) ? "NaN" : "infinity",
-                                         ", in row ", (bad - values) / row, " of the batch)"))
+    throw Error(ErrorCode::kNumeric, cat(name, " has ", amount, " values of ", count, " that are not finite (first ",
+                                         std::isnan(*bad) ? "NaN" : "infinity", ", in row ", (bad - values) / row, " of the batch)"))
         .suggest("look for NaN in the weights (galley-weights verify) and in the samples");
   }
   range.min += 0.0f;  // -0 becomes 0: files and comparisons know one zero
@@ -237,7 +245,8 @@ void RangeStatistics::add(const float* values, int64_t samples, int64_t row, std
 
 void RangeStatistics::merge(const RangeStatistics& other, std::string_view name) {
   if (other.empty()) return;
-  GALLEY_CHECK_INPUT(empty() || stride_ == other.stride_, name, ": histograms count every ", stride_, ". and every ", other.stride_, ". value: the samples differ in size");
+  GALLEY_CHECK_INPUT(empty() || stride_ == other.stride_, name, ": histograms count every ", stride_, ". and every ", other.stride_,
+                     ". value: the samples differ in size");
   GALLEY_CHECK_INPUT(other.elements_ <= kCountLimit - elements_, name, ": too many values to be merged");
   stride_ = other.stride_;
   elements_ += other.elements_;

@@ -14,7 +14,8 @@ using Values = std::span<const float>;
 
 QuantParams params_of(float min, float max, const WeightScheme& scheme) {
   const QuantRange range = scheme.range();
-  return scheme.symmetric ? symmetric_params(static_cast<double>(std::max(std::abs(min), std::abs(max))), range) : affine_params(static_cast<double>(min), static_cast<double>(max), range);
+  return scheme.symmetric ? symmetric_params(static_cast<double>(std::max(std::abs(min), std::abs(max))), range)
+                          : affine_params(static_cast<double>(min), static_cast<double>(max), range);
 }
 
 /// The share of values at each end is cut off; between neighbours in order, linearly.
@@ -29,8 +30,8 @@ float percentile_of(std::vector<float>& values, double percentile) {
 }
 
 double square_error(Values values, const QuantParams& p) {
-  return scan_rounding_error(values.data(), static_cast<int64_t>(values.size()), static_cast<float>(p.scale), static_cast<float>(p.qmin - p.zero_point),
-                             static_cast<float>(p.qmax - p.zero_point));
+  return scan_rounding_error(values.data(), static_cast<int64_t>(values.size()), static_cast<float>(p.scale),
+                             static_cast<float>(p.qmin - p.zero_point), static_cast<float>(p.qmax - p.zero_point));
 }
 
 /// Least square error over the range times 1, 79/80, 78/80 ... 20/80.
@@ -75,8 +76,8 @@ QuantizedWeight quantize_weight(const Tensor& given, const WeightScheme& scheme,
   const Shape& shape = weight.shape();
   GALLEY_ASSERT(weight.dtype() == DType::kF32 && shape.rank() >= 1 && weight.elements() > 0, "the weight ", name, " is ", weight.str());
   const ObserverType observer = scheme.observer.type;
-  GALLEY_CHECK(observer == ObserverType::kMinMax || observer == ObserverType::kPercentile || observer == ObserverType::kMse, "weights are observed by min_max, percentile or mse, not ",
-               observer_name(observer));
+  GALLEY_CHECK(observer == ObserverType::kMinMax || observer == ObserverType::kPercentile || observer == ObserverType::kMse,
+               "weights are observed by min_max, percentile or mse, not ", observer_name(observer));
   GALLEY_CHECK(scheme.dtype != QuantDType::kUint8, "weights are int8 or int4, not uint8");
   GALLEY_CHECK(scheme.group_size == 0 || scheme.per_channel, "groups of weights are cut from channels: a scheme per tensor has none");
   const int64_t outputs = shape[0], each = weight.elements() / outputs;
@@ -84,7 +85,8 @@ QuantizedWeight quantize_weight(const Tensor& given, const WeightScheme& scheme,
   const int64_t groups = (each + group - 1) / group;
   const auto* x = weight.data_as<float>();
   const Extent extent = scan_extent(x, weight.elements());
-  if (!std::isfinite(extent.min) || !std::isfinite(extent.max)) fail(ErrorCode::kNumeric, "the weight ", name, " has values that are not finite");
+  if (!std::isfinite(extent.min) || !std::isfinite(extent.max))
+    fail(ErrorCode::kNumeric, "the weight ", name, " has values that are not finite");
 
   QuantizedWeight result{.shape = shape, .bits = scheme.dtype == QuantDType::kInt4 ? 4 : 8, .group_size = scheme.group_size};
   result.values = Tensor(DType::kI8, shape);
@@ -97,12 +99,14 @@ QuantizedWeight quantize_weight(const Tensor& given, const WeightScheme& scheme,
   std::span<const float> limits;
   if (bounds != nullptr) {
     limits = {bounds->data_as<float>(), static_cast<size_t>(bounds->elements())};
-    GALLEY_CHECK_INPUT(limits.size() == 1 || static_cast<int64_t>(limits.size()) == outputs, "the trained bounds of ", name, " are ", bounds->shape(), " of ", outputs, " channels");
+    GALLEY_CHECK_INPUT(limits.size() == 1 || static_cast<int64_t>(limits.size()) == outputs, "the trained bounds of ", name, " are ",
+                       bounds->shape(), " of ", outputs, " channels");
     GALLEY_CHECK(scheme.symmetric && scheme.group_size == 0, "the trained bounds of ", name, " are of symmetric integers without groups");
   }
   const auto chosen = [&](Values values, int64_t channel) {
     if (limits.empty()) return choose(values, scheme);
-    const float largest = limits.size() == 1 || channel < 0 ? *std::max_element(limits.begin(), limits.end()) : limits[static_cast<size_t>(channel)];
+    const float largest =
+        limits.size() == 1 || channel < 0 ? *std::max_element(limits.begin(), limits.end()) : limits[static_cast<size_t>(channel)];
     return params_of(-largest, largest, scheme);
   };
   QuantParams common;

@@ -20,10 +20,10 @@ struct QuantizedWeight {
   int64_t group_size = 0;
 };
 
-/// Quantizes a contiguous f32 weight [O,...] (at least rank 2). Groups cut the elements of one output, in order, in runs of group_size; the last
-/// may be shorter. `bounds`, f32 [O] or []: the largest magnitudes that integers stand for, of symmetric schemes without groups, instead of what the
-/// observer finds; smaller ones cut, and one scale for all takes the largest. Throws Error (kNumeric), naming `name`, for values that are not
-/// finite, (kRecipe) for a scheme that cannot be.
+/// Quantizes a contiguous f32 weight [O,...] (at least rank 2). Groups cut the elements of one output, in order, in runs of group_size; the
+/// last may be shorter. `bounds`, f32 [O] or []: the largest magnitudes that integers stand for, of symmetric schemes without groups,
+/// instead of what the observer finds; smaller ones cut, and one scale for all takes the largest. Throws Error (kNumeric), naming `name`,
+/// for values that are not finite, (kRecipe) for a scheme that cannot be.
 QuantizedWeight quantize_weight(const Tensor& weight, const WeightScheme& scheme, std::string_view name, const Tensor* bounds = nullptr);
 /// The values that the integers stand for, f32, contiguous, in the float weight's shape.
 Tensor dequantize_weight(const QuantizedWeight& weight);

@@ -30,7 +30,8 @@ std::vector<std::string> watched_names(const Graph& graph) {
     if (const auto found = values.find(id); found != values.end()) names.push_back(found->second);
   }
   for (const Node& node : graph.nodes()) {
-    if (const auto found = node.outputs.empty() ? values.end() : values.find(node.outputs[0]); found != values.end()) names.push_back(found->second);
+    if (const auto found = node.outputs.empty() ? values.end() : values.find(node.outputs[0]); found != values.end())
+      names.push_back(found->second);
   }
   return names;
 }
@@ -43,9 +44,14 @@ void check_samples(Session& session, const std::string& name) {
   try {
     if (shares) slice->of(size);
   } catch (const Error& error) {
-    throw Error(ErrorCode::kNumeric, cat("data.calibration draws from data.", name, ", which has no samples: ", error.message())).key("data.calibration").suggest("name another split, or widen the slice");
+    throw Error(ErrorCode::kNumeric, cat("data.calibration draws from data.", name, ", which has no samples: ", error.message()))
+        .key("data.calibration")
+        .suggest("name another split, or widen the slice");
   }
-  if (size == 0) throw Error(ErrorCode::kNumeric, cat("data.calibration draws from data.", name, ", which has no samples")).key("data.calibration").suggest("name another split");
+  if (size == 0)
+    throw Error(ErrorCode::kNumeric, cat("data.calibration draws from data.", name, ", which has no samples"))
+        .key("data.calibration")
+        .suggest("name another split");
 }
 
 /// Rows of a value that belong to the valid samples of a batch: those in front, where its dimension 0 holds the samples.
@@ -79,7 +85,8 @@ class Calibrator::Watch : public NodeObserver {
   void set_valid(int64_t valid) { valid_ = valid; }
   void after(const Program&, const Step& step, const NodeOutputs& outputs) override {
     const Slot& slot = slots_[static_cast<size_t>(step.node)];
-    if (slot.statistics != nullptr) slot.statistics->add(static_cast<const float*>(outputs.host(0)), slot.rows.of(valid_, batch_), slot.rows.each, *slot.name);
+    if (slot.statistics != nullptr)
+      slot.statistics->add(static_cast<const float*>(outputs.host(0)), slot.rows.of(valid_, batch_), slot.rows.each, *slot.name);
   }
 
  private:
@@ -101,11 +108,13 @@ Calibrator::Calibrator(Session& session) : session_(session), engine_(session.ba
   check_samples(session, wanted.from);
   const std::unique_ptr<DataLoader> loader = session.calibration_loader(batch_, 0, 1);  // for its shapes alone: one sample is read ahead
   samples_ = std::min(wanted.samples, loader->epoch_samples());
-  if (samples_ < wanted.samples) log(LogLevel::kWarning, cat("data.calibration.samples is ", wanted.samples, ", and data.", wanted.from, " has ", samples_, ": all are used"));
+  if (samples_ < wanted.samples)
+    log(LogLevel::kWarning,
+        cat("data.calibration.samples is ", wanted.samples, ", and data.", wanted.from, " has ", samples_, ": all are used"));
   data_bytes_ = loader->buffer_bytes();
   const Split& split = *recipe.data.find(wanted.from);
-  source_ = digest_of(cat(loader->source().describe(), "\n", split.slice ? split.slice->str() : "", "\n", split.slice_seed.value_or(-1), "\n", recipe.seed, "\n",
-                          pipeline_text(session.calibration_pipeline(), *recipe.registry)));
+  source_ = digest_of(cat(loader->source().describe(), "\n", split.slice ? split.slice->str() : "", "\n", split.slice_seed.value_or(-1),
+                          "\n", recipe.seed, "\n", pipeline_text(session.calibration_pipeline(), *recipe.registry)));
   const BatchTypes types = session.batch_types(*loader);
   inputs_ = types.inputs;
   for (int d = 1; d < types.input().shape.rank(); ++d) input_.push_back(types.input().shape[d]);
@@ -113,8 +122,9 @@ Calibrator::Calibrator(Session& session) : session_(session), engine_(session.ba
   parameters_ = std::move(model.parameters);
   model_ = model_digest(model.graph);
   order_ = watched_names(model.graph);
-  program_ = engine_.program({.mode = "calibrate", .fields = types.fields}, cat("calibration on data.", wanted.from), [&] { return std::move(model.graph); },
-                             ParameterFormats::kLead);
+  program_ = engine_.program(
+      {.mode = "calibrate", .fields = types.fields}, cat("calibration on data.", wanted.from), [&] { return std::move(model.graph); },
+      ParameterFormats::kLead);
   engine_.declare(*program_);
 }
 
@@ -135,7 +145,8 @@ void Calibrator::run(Calibration& calibration, const std::function<bool(int64_t)
     calibration.check(model_, weights, "the calibration to be continued");
     for (const CalibrationPart& part : calibration.parts) {
       if (part.source == source_) continue;
-      throw Error(ErrorCode::kInput, "the calibration to be continued is of other data (another source, slice, seed or pipeline)").suggest("give the recipe that it was made with; --merge puts files of different data together");
+      throw Error(ErrorCode::kInput, "the calibration to be continued is of other data (another source, slice, seed or pipeline)")
+          .suggest("give the recipe that it was made with; --merge puts files of different data together");
     }
   }
   const int64_t done = calibration.samples();
@@ -164,7 +175,9 @@ void Calibrator::run(Calibration& calibration, const std::function<bool(int64_t)
   part.data = data.hex();
   calibration.parts.push_back(std::move(part));
   for (const auto& [name, statistics] : calibration.values) {
-    if (statistics.empty()) throw Error(ErrorCode::kNumeric, cat(name, " saw no data in ", calibration.samples(), " samples")).suggest("the model does not use it for these samples: calibrate on others");
+    if (statistics.empty())
+      throw Error(ErrorCode::kNumeric, cat(name, " saw no data in ", calibration.samples(), " samples"))
+          .suggest("the model does not use it for these samples: calibrate on others");
   }
 }
 

@@ -35,9 +35,9 @@ class Calibrator {
 
   /// Parameters and buffers, declared: to be filled before `run`.
   ParameterStore& store() { return engine_.store(); }
-  /// Reads the samples from calibration.samples() up to samples() and adds them. An empty calibration is begun; another one must be of this model
-  /// with these parameters (kInput) and of the same data (kInput). `progress` is told after each batch how many samples there are, and
-  /// ends the run by false. Throws (kNumeric), naming the layer, for values that are not finite.
+  /// Reads the samples from calibration.samples() up to samples() and adds them. An empty calibration is begun; another one must be of this
+  /// model with these parameters (kInput) and of the same data (kInput). `progress` is told after each batch how many samples there are,
+  /// and ends the run by false. Throws (kNumeric), naming the layer, for values that are not finite.
   void run(Calibration& calibration, const std::function<bool(int64_t samples)>& progress = {});
 
  private:

@@ -22,7 +22,8 @@ bool is_layer(const OpDef& op) {
 
 class TimedProgram {
  public:
-  TimedProgram(const Session& session, std::shared_ptr<const QuantizationPlan> plan, int64_t batch, const std::function<void(ParameterStore&)>& fill)
+  TimedProgram(const Session& session, std::shared_ptr<const QuantizationPlan> plan, int64_t batch,
+               const std::function<void(ParameterStore&)>& fill)
       : engine_(session.backend()) {
     const BatchTypes types = session.usual_types(batch, false);
     InferenceModel model = inference_model(session, types, std::move(plan));

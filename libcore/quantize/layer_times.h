@@ -10,8 +10,8 @@
 namespace galley {
 
 struct LayerTime {
-  double seconds = 0;             // median over the rounds
-  double flops = 0, bytes = 0;    // of one run; as executed; bytes: each operand read or written once
+  double seconds = 0;           // median over the rounds
+  double flops = 0, bytes = 0;  // of one run; as executed; bytes: each operand read or written once
 };
 
 struct ProgramTimes {

@@ -82,7 +82,8 @@ QuantizedModel ModelQuantizer::quantize(const QuantizeConfig& config, const Cali
                                                                  : model_.store().get(wanted.name);
     }
     const Tensor& tensor = model.tensors.at(wanted.name);
-    GALLEY_ASSERT(tensor.dtype() == wanted.type.dtype && tensor.shape() == wanted.type.shape, wanted.name, ": ", tensor.str(), " for ", wanted.type);
+    GALLEY_ASSERT(tensor.dtype() == wanted.type.dtype && tensor.shape() == wanted.type.shape, wanted.name, ": ", tensor.str(), " for ",
+                  wanted.type);
     for (LayerResult& layer : model.layers) {
       if (layer.plan.name == wanted.layer) layer.bytes += tensor.bytes();
     }

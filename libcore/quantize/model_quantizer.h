@@ -1,6 +1,6 @@
 #pragma once
-// ModelQuantizer: a float model's weights turned into integers by a config, in memory, as often as wanted: galley-quantize writes one result,
-// searches evaluate many.
+// ModelQuantizer: a float model's weights turned into integers by a config, in memory, as often as wanted: galley-quantize writes one
+// result, searches evaluate many.
 
 #include <map>
 #include <memory>
@@ -17,8 +17,8 @@ struct LayerResult {
   LayerPlan plan;
   double sqnr_weight_db = 0;  // infinite where it stays in float
   double mse_weight = 0;
-  int64_t bytes = 0;          // of its tensors
-  int64_t bytes_float = 0;    // of weight and bias in f32
+  int64_t bytes = 0;        // of its tensors
+  int64_t bytes_float = 0;  // of weight and bias in f32
 };
 
 /// Everything that a file of quantized weights holds.

@@ -41,12 +41,14 @@ std::vector<TrainStage> train_stages(const Recipe& recipe, const RunLength& leng
   const auto steps = [&](const Duration& duration) { return std::llround(steps_of(duration, length)); };
   const int64_t start = steps(qat.start), observed = steps(qat.observers_until), statistics = steps(qat.batch_norm_until);
   if (length.total_steps > 0 && start >= length.total_steps) {
-    throw Error(ErrorCode::kRecipe, cat("quantize.qat.start is ", qat.start.str(), ", and the run ends after ", length.total_steps, " steps: nothing would be quantized"))
+    throw Error(ErrorCode::kRecipe, cat("quantize.qat.start is ", qat.start.str(), ", and the run ends after ", length.total_steps,
+                                        " steps: nothing would be quantized"))
         .key("quantize.qat.start")
         .suggest("start earlier, or train in float (quantize.method=static)");
   }
   if (observed <= start) {
-    throw Error(ErrorCode::kRecipe, cat("quantize.qat.observers_until is ", qat.observers_until.str(), ", not after quantize.qat.start (", qat.start.str(), "): no range would be observed"))
+    throw Error(ErrorCode::kRecipe, cat("quantize.qat.observers_until is ", qat.observers_until.str(), ", not after quantize.qat.start (",
+                                        qat.start.str(), "): no range would be observed"))
         .key("quantize.qat.observers_until")
         .suggest("a later one");
   }
@@ -55,7 +57,9 @@ std::vector<TrainStage> train_stages(const Recipe& recipe, const RunLength& leng
   for (const int64_t end : ends) {
     if (length.total_steps > 0 && end >= length.total_steps) break;
     const bool observe = end < observed;
-    stages.push_back({.first = end + 1, .quantized = end >= start, .form = {.observe = observe, .freeze_batch_norm = end >= statistics, .learn_scale = qat.learn_scale && !observe}});
+    stages.push_back({.first = end + 1,
+                      .quantized = end >= start,
+                      .form = {.observe = observe, .freeze_batch_norm = end >= statistics, .learn_scale = qat.learn_scale && !observe}});
   }
   return stages;
 }
@@ -80,7 +84,10 @@ QuantizationAware::QuantizationAware(const Session& session, const BatchTypes& t
   Graph graph = model.graph;
   rounded_ = fake_quantize_inference(graph, config_, learn_scale_);
   if (learn_scale_) weight_scales_ = present_weight_scales(model.graph, rounded_.weights);
-  if (rounded_.values.empty()) throw Error(ErrorCode::kRecipe, "quantize.method is qat, and no layer of the model is quantized").key("quantize").suggest("fewer quantize.overrides with keep: float");
+  if (rounded_.values.empty())
+    throw Error(ErrorCode::kRecipe, "quantize.method is qat, and no layer of the model is quantized")
+        .key("quantize")
+        .suggest("fewer quantize.overrides with keep: float");
 }
 
 void QuantizationAware::rewrite(Graph& training, const BatchTypes& types, const FakeQuantizeForm& form) const {
@@ -120,7 +127,8 @@ std::vector<StateSpec> QuantizationAware::states() const {
 QuantParams QuantizationAware::params_of(const ObservedValue& value, const ParameterStore& store) const {
   const double min = static_cast<double>(number(store, value.min())), max = static_cast<double>(number(store, value.max()));
   if (!std::isfinite(min) || !std::isfinite(max)) {
-    throw Error(ErrorCode::kNumeric, cat("the training saw no range of ", value.name, " (", min, "..", max, ")")).suggest("the model does not use it for these samples");
+    throw Error(ErrorCode::kNumeric, cat("the training saw no range of ", value.name, " (", min, "..", max, ")"))
+        .suggest("the model does not use it for these samples");
   }
   const QuantRange integers = value.scheme.range();
   return value.scheme.symmetric ? symmetric_params(std::max({-min, max, 0.0}), integers) : affine_params(min, max, integers);
@@ -134,7 +142,8 @@ void QuantizationAware::set_scales(Engine& engine) const {
     *scale.data_as<float>() = static_cast<float>(params_of(value, store).scale);
     set_scale(store, value.scale(), scale);
   }
-  const auto program = engine.program({.mode = "weight scales"}, "scales of weights start from their ranges", [&] { return weight_scales_; });
+  const auto program =
+      engine.program({.mode = "weight scales"}, "scales of weights start from their ranges", [&] { return weight_scales_; });
   const std::unique_ptr<Execution> execution = engine.bind(program);
   execution->run();
   for (const RoundedWeight& weight : rounded_.weights) set_scale(store, weight.scale(), execution->output(weight.scale()));
@@ -142,7 +151,8 @@ void QuantizationAware::set_scales(Engine& engine) const {
 
 Calibration QuantizationAware::calibration(const ParameterStore& store, const std::string& suffix) const {
   Calibration calibration{.model = model_, .input = input_, .recipe = dump_recipe(session_.recipe(), DumpKind::kFull)};
-  calibration.parts.push_back({.samples = 1, .batches = 1, .batch = 1, .source = digest_of(std::string("training")), .recipe = digest_of(calibration.recipe)});
+  calibration.parts.push_back(
+      {.samples = 1, .batches = 1, .batch = 1, .source = digest_of(std::string("training")), .recipe = digest_of(calibration.recipe)});
   const auto named = [&](const std::string& name) { return store.has(name + suffix) ? name + suffix : name; };
   for (const std::string& name : parameters_) calibration.weights[name] = array_digest(store.get(named(name)));
   for (const ObservedValue& value : rounded_.values) {

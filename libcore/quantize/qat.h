@@ -1,6 +1,6 @@
 #pragma once
-// Quantization-aware training (quantize.method: qat): which form of the graph each step runs, the state that this adds, the evaluation of what will
-// be deployed, and the statistics that conversion reads.
+// Quantization-aware training (quantize.method: qat): which form of the graph each step runs, the state that this adds, the evaluation of
+// what will be deployed, and the statistics that conversion reads.
 
 #include <cstdint>
 #include <functional>
@@ -28,11 +28,12 @@ struct TrainStage {
 
 /// Does galley-train read the recipe's section `quantize`?
 bool trains_quantized(const Recipe& recipe);
-/// The stages of a run, in order; one of a training in float. `start`, `observers_until` and `batch_norm_until` are told in steps of the whole run.
-/// Throws (kRecipe) where no range would be observed before it is frozen, or nothing be quantized.
+/// The stages of a run, in order; one of a training in float. `start`, `observers_until` and `batch_norm_until` are told in steps of the
+/// whole run. Throws (kRecipe) where no range would be observed before it is frozen, or nothing be quantized.
 std::vector<TrainStage> train_stages(const Recipe& recipe, const RunLength& length);
 
-/// The file of trained ranges that belongs to a file of weights: RUN/stats.calib to RUN/weights.safetensors, RUN/stats_best.calib to weights_best.
+/// The file of trained ranges that belongs to a file of weights: RUN/stats.calib to RUN/weights.safetensors, RUN/stats_best.calib to
+/// weights_best.
 std::string trained_statistics(const std::string& weights);
 
 class QuantizationAware {
@@ -53,8 +54,9 @@ class QuantizationAware {
   /// Scales, and moving averages of them, become those of the ranges: where they begin to learn, and for evaluations before that.
   void set_scales(Engine& engine) const;
 
-  /// The trained ranges as a calibration with one batch, of the weights in the store (with `suffix` ".ema": of their averages), so that conversion has
-  /// the scales of the training: exactly, where they do not learn (passes/fake_quantize.h). Throws (kNumeric) for a value that saw no data.
+  /// The trained ranges as a calibration with one batch, of the weights in the store (with `suffix` ".ema": of their averages), so that
+  /// conversion has the scales of the training: exactly, where they do not learn (passes/fake_quantize.h). Throws (kNumeric) for a value
+  /// that saw no data.
   Calibration calibration(const ParameterStore& store, const std::string& suffix = "") const;
 
  private:
@@ -64,7 +66,7 @@ class QuantizationAware {
   bool learn_scale_;
   QuantizeConfig config_;
   RoundedModel rounded_;
-  Graph weight_scales_;  // present_weight_scales, where scales learn
+  Graph weight_scales_;                  // present_weight_scales, where scales learn
   std::string model_;                    // model_digest
   std::vector<int64_t> input_;           // shape of a sample
   std::vector<std::string> parameters_;  // and buffers of the float model

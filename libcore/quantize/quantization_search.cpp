@@ -25,7 +25,13 @@ class Search {
  public:
   Search(const Session& session, ModelQuantizer& quantizer, QuantizationTrials& trials, const GoalSection& goal, const TrialHooks& hooks,
          const std::function<void(const SearchTrial&)>& progress)
-      : session_(session), quantizer_(quantizer), trials_(trials), goal_(goal), hooks_(hooks), progress_(progress), began_(std::chrono::steady_clock::now()) {}
+      : session_(session),
+        quantizer_(quantizer),
+        trials_(trials),
+        goal_(goal),
+        hooks_(hooks),
+        progress_(progress),
+        began_(std::chrono::steady_clock::now()) {}
 
   SearchResult run() {
     const SearchTrial first = attempt({});
@@ -59,11 +65,15 @@ class Search {
 
   /// Of the trials so far.
   size_t best() const {
-    const auto price = [&](const SearchTrial& t) { return goal_.objective == GoalObjective::kLatency ? t.trial.latency_s : static_cast<double>(t.trial.bytes); };
+    const auto price = [&](const SearchTrial& t) {
+      return goal_.objective == GoalObjective::kLatency ? t.trial.latency_s : static_cast<double>(t.trial.bytes);
+    };
     size_t best = 0;
     for (size_t i = 1; i < result_.trials.size(); ++i) {
       const SearchTrial &a = result_.trials[i], &b = result_.trials[best];
-      const bool better = a.met != b.met ? a.met : a.met ? price(a) < price(b) : a.drop < b.drop || (std::isnan(b.drop) && !std::isnan(a.drop));
+      const bool better = a.met != b.met ? a.met
+                          : a.met        ? price(a) < price(b)
+                                         : a.drop < b.drop || (std::isnan(b.drop) && !std::isnan(a.drop));
       if (better) best = i;
     }
     return best;
@@ -138,7 +148,9 @@ class Search {
     for (const std::string& layer : trials_.layers()) {
       const auto real = times.real.layers.find(layer), integer = times.quantized.layers.find(layer);
       const bool there = std::find(setting.float_layers.begin(), setting.float_layers.end(), layer) != setting.float_layers.end();
-      if (!there && real != times.real.layers.end() && integer != times.quantized.layers.end() && integer->second.seconds > real->second.seconds) setting.float_layers.push_back(layer);
+      if (!there && real != times.real.layers.end() && integer != times.quantized.layers.end() &&
+          integer->second.seconds > real->second.seconds)
+        setting.float_layers.push_back(layer);
     }
     if (setting.float_layers.size() > before) attempt(setting);
   }
@@ -171,7 +183,8 @@ Trial known_or_made(QuantizationTrials& trials, const TrialHooks& hooks, const T
   return trial;
 }
 
-std::vector<LayerSensitivity> measure_sensitivity(QuantizationTrials& trials, const std::string& metric, const TrialHooks& hooks, const std::function<void(int64_t, int64_t)>& progress) {
+std::vector<LayerSensitivity> measure_sensitivity(QuantizationTrials& trials, const std::string& metric, const TrialHooks& hooks,
+                                                  const std::function<void(int64_t, int64_t)>& progress) {
   const auto count = static_cast<int64_t>(2 * trials.layers().size());
   int64_t done = 0;
   const auto attempt = [&](std::vector<std::string> float_layers) {
@@ -190,22 +203,28 @@ std::vector<LayerSensitivity> measure_sensitivity(QuantizationTrials& trials, co
     const double value = find_metric(layer.only.metrics, metric);
     return larger_is_better(metric) ? value : -value;
   };
-  std::stable_sort(result.begin(), result.end(), [&](const LayerSensitivity& a, const LayerSensitivity& b) { return more_sensitive(worth(a), worth(b)); });
+  std::stable_sort(result.begin(), result.end(),
+                   [&](const LayerSensitivity& a, const LayerSensitivity& b) { return more_sensitive(worth(a), worth(b)); });
   return result;
 }
 
 SearchTrial judge(const GoalSection& goal, const MetricValues& before, Trial trial) {
   const double then = find_metric(before, goal.metric), now = find_metric(trial.metrics, goal.metric);
-  if (std::isnan(then)) throw Error(ErrorCode::kRecipe, cat("quantize.goal.metric is ", goal.metric, ", which the evaluation does not give")).key("quantize.goal.metric").suggest("add it to metrics");
+  if (std::isnan(then))
+    throw Error(ErrorCode::kRecipe, cat("quantize.goal.metric is ", goal.metric, ", which the evaluation does not give"))
+        .key("quantize.goal.metric")
+        .suggest("add it to metrics");
   const double sign = larger_is_better(goal.metric) ? 1 : -1;
   SearchTrial judged{.trial = std::move(trial), .drop = sign * (then - now), .met = !std::isnan(now)};
-  if (goal.max_drop) judged.met = judged.met && judged.drop <= (goal.max_drop->relative ? goal.max_drop->value / 100 * std::fabs(then) : goal.max_drop->value);
+  if (goal.max_drop)
+    judged.met =
+        judged.met && judged.drop <= (goal.max_drop->relative ? goal.max_drop->value / 100 * std::fabs(then) : goal.max_drop->value);
   if (goal.min) judged.met = judged.met && sign * (now - *goal.min) >= 0;
   return judged;
 }
 
-SearchResult search_quantization(const Session& session, ModelQuantizer& quantizer, QuantizationTrials& trials, const GoalSection& goal, const TrialHooks& hooks,
-                                 const std::function<void(const SearchTrial&)>& progress) {
+SearchResult search_quantization(const Session& session, ModelQuantizer& quantizer, QuantizationTrials& trials, const GoalSection& goal,
+                                 const TrialHooks& hooks, const std::function<void(const SearchTrial&)>& progress) {
   return Search(session, quantizer, trials, goal, hooks, progress).run();
 }
 

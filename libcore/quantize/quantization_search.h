@@ -11,9 +11,10 @@
 namespace galley {
 
 struct TrialHooks {
-  std::function<std::optional<Trial>(const TrialSetting& setting, const TrialQuestions& questions)> find = [](const TrialSetting&, const TrialQuestions&) { return std::nullopt; };  // in a journal
-  std::function<void(const Trial& trial)> add = [](const Trial&) {};  // one was made
-  std::function<bool()> stop = [] { return false; };                  // no further trial is wanted
+  std::function<std::optional<Trial>(const TrialSetting& setting, const TrialQuestions& questions)> find =
+      [](const TrialSetting&, const TrialQuestions&) { return std::nullopt; };  // in a journal
+  std::function<void(const Trial& trial)> add = [](const Trial&) {};            // one was made
+  std::function<bool()> stop = [] { return false; };                            // no further trial is wanted
 };
 
 /// The journal's trial, or one made now and noted.
@@ -25,13 +26,15 @@ struct LayerSensitivity {
   Trial without;  // all but this layer quantized
 };
 
-/// Every layer alone and left out, most sensitive first: by `metric` (its loss when the layer alone is quantized), or, where that is "", by the
-/// SQNR of the outputs. `progress` is told how many trials of how many are done. Ends early, with fewer layers, where `hooks` says stop.
-std::vector<LayerSensitivity> measure_sensitivity(QuantizationTrials& trials, const std::string& metric, const TrialHooks& hooks, const std::function<void(int64_t done, int64_t of)>& progress);
+/// Every layer alone and left out, most sensitive first: by `metric` (its loss when the layer alone is quantized), or, where that is "", by
+/// the SQNR of the outputs. `progress` is told how many trials of how many are done. Ends early, with fewer layers, where `hooks` says
+/// stop.
+std::vector<LayerSensitivity> measure_sensitivity(QuantizationTrials& trials, const std::string& metric, const TrialHooks& hooks,
+                                                  const std::function<void(int64_t done, int64_t of)>& progress);
 
 struct SearchTrial {
   Trial trial;
-  double drop = 0;      // of the goal's metric, in its unit; positive is worse
+  double drop = 0;  // of the goal's metric, in its unit; positive is worse
   bool met = false;
   bool pareto = false;  // no other trial is as good in drop, time and bytes, and better in one
 };
@@ -45,8 +48,8 @@ struct SearchResult {
 /// Tries until the goal is met at the least price, or time_budget is over (a trial that runs is finished): the config as it is; other
 /// observers; then layers in float, the most sensitive first, doubling their number until the goal is met; then, of these, as many back
 /// to integers as the goal allows. With objective latency also the layers in float that integers do not make faster.
-SearchResult search_quantization(const Session& session, ModelQuantizer& quantizer, QuantizationTrials& trials, const GoalSection& goal, const TrialHooks& hooks,
-                                 const std::function<void(const SearchTrial& trial)>& progress);
+SearchResult search_quantization(const Session& session, ModelQuantizer& quantizer, QuantizationTrials& trials, const GoalSection& goal,
+                                 const TrialHooks& hooks, const std::function<void(const SearchTrial& trial)>& progress);
 
 /// Whether a metric meets the goal, and what it lost.
 SearchTrial judge(const GoalSection& goal, const MetricValues& before, Trial trial);

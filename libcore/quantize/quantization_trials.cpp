@@ -25,8 +25,9 @@ std::string joined(const std::vector<std::string>& words) {
 /// A model on inputs of those types, ready to be filled and bound.
 struct Trialled {
   Trialled(const Session& session, const BatchTypes& types, std::shared_ptr<const QuantizationPlan> plan) : engine(session.backend()) {
-    program = engine.program({.mode = "predict", .fields = types.fields}, "trial of a quantization", [&] { return inference_model(session, types, std::move(plan)).graph; },
-                             ParameterFormats::kLead);
+    program = engine.program(
+        {.mode = "predict", .fields = types.fields}, "trial of a quantization",
+        [&] { return inference_model(session, types, std::move(plan)).graph; }, ParameterFormats::kLead);
     engine.declare(*program);
   }
   Engine engine;
@@ -46,7 +47,8 @@ std::string TrialSetting::text() const {
   std::vector<std::string> parts;
   if (activations) parts.push_back(cat("activations ", observer_name(*activations)));
   if (weights) parts.push_back(cat("weights ", observer_name(*weights)));
-  if (!float_layers.empty()) parts.push_back(float_layers.size() <= kShown ? joined(float_layers) + " in float" : cat(float_layers.size(), " layers in float"));
+  if (!float_layers.empty())
+    parts.push_back(float_layers.size() <= kShown ? joined(float_layers) + " in float" : cat(float_layers.size(), " layers in float"));
   return parts.empty() ? "as configured" : joined(parts);
 }
 
@@ -60,7 +62,8 @@ struct QuantizationTrials::Samples {
   std::vector<Part> parts;
 };
 
-QuantizationTrials::QuantizationTrials(Session& session, ModelQuantizer& quantizer, QuantizeConfig config, const Calibration* calibration, int64_t samples)
+QuantizationTrials::QuantizationTrials(Session& session, ModelQuantizer& quantizer, QuantizeConfig config, const Calibration* calibration,
+                                       int64_t samples)
     : session_(session), quantizer_(quantizer), config_(std::move(config)), calibration_(calibration), wanted_samples_(samples) {
   for (const QuantizableLayer& layer : quantizable_layers(quantizer.graph())) value_of_[layer.name] = layer.value;
   for (const LayerPlan& layer : plan_quantization(quantizer.graph(), config_, calibration_).layers) {
@@ -87,7 +90,9 @@ QuantizeConfig QuantizationTrials::config_of(const TrialSetting& setting) const 
   return config;
 }
 
-QuantizedModel QuantizationTrials::quantize(const TrialSetting& setting) const { return quantizer_.quantize(config_of(setting), calibration_); }
+QuantizedModel QuantizationTrials::quantize(const TrialSetting& setting) const {
+  return quantizer_.quantize(config_of(setting), calibration_);
+}
 
 Trial QuantizationTrials::run(const TrialSetting& setting, const TrialQuestions& questions) {
   const QuantizedModel model = quantize(setting);

@@ -1,5 +1,6 @@
 #pragma once
-// Ways of quantizing one model, tried out: what each costs in accuracy, time and bytes. Behind galley-quantize's --sensitivity and its goal.
+// Ways of quantizing one model, tried out: what each costs in accuracy, time and bytes. Behind galley-quantize's --sensitivity and its
+// goal.
 
 #include <cstdint>
 #include <map>
@@ -31,10 +32,10 @@ struct TrialQuestions {
 struct Trial {
   TrialSetting setting;
   TrialQuestions asked;
-  double sqnr_db = 0;          // of the model's main output against the float model's, over calibration samples; 0: not asked for
-  MetricValues metrics;        // on evaluate.data; empty: not asked for
-  double latency_s = 0;        // median of one sample; 0: not asked for
-  int64_t bytes = 0;           // of the file's tensors
+  double sqnr_db = 0;    // of the model's main output against the float model's, over calibration samples; 0: not asked for
+  MetricValues metrics;  // on evaluate.data; empty: not asked for
+  double latency_s = 0;  // median of one sample; 0: not asked for
+  int64_t bytes = 0;     // of the file's tensors
   int64_t quantized_layers = 0;
 };
 
@@ -42,7 +43,8 @@ class QuantizationTrials {
  public:
   /// `calibration` as plan_quantization wants it, also the source of samples for sqnr_db: at most `samples` of data.calibration, which are
   /// held with the float model's outputs. All must outlive this object.
-  QuantizationTrials(Session& session, ModelQuantizer& quantizer, QuantizeConfig config, const Calibration* calibration, int64_t samples = 64);
+  QuantizationTrials(Session& session, ModelQuantizer& quantizer, QuantizeConfig config, const Calibration* calibration,
+                     int64_t samples = 64);
   ~QuantizationTrials();
 
   /// Layers that the config quantizes, in the model's order.

@@ -16,16 +16,19 @@ WeightScheme weights_of(const QuantizeWeightsSection& s) {
   return scheme;
 }
 
-LayerScheme scheme_of(const QuantizeWeightsSection& weights, const QuantizeActivationsSection& activations, SaturationRule saturation, QuantMethod method) {
+LayerScheme scheme_of(const QuantizeWeightsSection& weights, const QuantizeActivationsSection& activations, SaturationRule saturation,
+                      QuantMethod method) {
   LayerScheme scheme{.weights = weights_of(weights)};
   scheme.activations = {.dtype = activations.dtype,
                         .symmetric = activations.scheme == ActivationSchemeName::kPerTensorSymmetric,
                         .observer = activations.observer.spec(),
                         .reduce_range = activations.reduce_range.value.value_or(false)};
   // A training keeps one range, a moving average, for itself and for the conversion.
-  if (method == QuantMethod::kQat && scheme.activations.observer.type == ObserverType::kAuto) scheme.activations.observer = {.type = ObserverType::kMovingAverage};
+  if (method == QuantMethod::kQat && scheme.activations.observer.type == ObserverType::kAuto)
+    scheme.activations.observer = {.type = ObserverType::kMovingAverage};
   // Weights that are only stored are never multiplied as integers.
-  scheme.weights.reduce_range = saturation == SaturationRule::kReduce && !scheme.activations.reduce_range && method != QuantMethod::kWeightOnly;
+  scheme.weights.reduce_range =
+      saturation == SaturationRule::kReduce && !scheme.activations.reduce_range && method != QuantMethod::kWeightOnly;
   return scheme;
 }
 
@@ -36,7 +39,9 @@ void put(T& to, const std::optional<U>& from) {
 
 }  // namespace
 
-ActivationScheme default_activations(const QuantizeSection& section) { return scheme_of(section.weights, section.activations, section.saturation, section.method).activations; }
+ActivationScheme default_activations(const QuantizeSection& section) {
+  return scheme_of(section.weights, section.activations, section.saturation, section.method).activations;
+}
 
 QuantizeConfig resolve_quantize(const QuantizeSection& section, const Graph& fused) {
   QuantizeConfig config{.method = section.method, .fallback = section.fallback, .saturation = section.saturation};

@@ -11,12 +11,14 @@
 namespace galley {
 namespace {
 
-constexpr size_t kMaxFiles = 64;         // includes of one recipe, each counted as often as it is included
+constexpr size_t kMaxFiles = 64;  // includes of one recipe, each counted as often as it is included
 constexpr size_t kMaxIncludeDepth = 16;
 constexpr int64_t kMaxRead = int64_t{2} << 20;  // parse_yaml refuses more than 1 MiB with a message of its own
 
 bool has_suffix(const std::string& name) { return name.ends_with(".yaml") || name.ends_with(".yml"); }
-bool is_path(const std::string& name) { return has_suffix(name) || name.starts_with("./") || name.starts_with("../") || name.starts_with("/"); }
+bool is_path(const std::string& name) {
+  return has_suffix(name) || name.starts_with("./") || name.starts_with("../") || name.starts_with("/");
+}
 
 void list_below(const std::string& folder, const std::string& prefix, int depth, std::vector<std::string>& out) {
   if (!is_folder(folder) || depth > 4) return;
@@ -52,7 +54,8 @@ std::string near_built_in(const std::string& name, const std::string& folder) {
     if (const size_t slash = names[i].rfind('/'); slash != std::string::npos) names.push_back(names[i].substr(slash + 1));
   }
   const std::string near = nearest(name, names);
-  return near.empty() ? "'galley-recipes ls' lists the built-in ones; a file is named with its suffix, e.g. ./my.yaml" : cat("did you mean '", near, "'?");
+  return near.empty() ? "'galley-recipes ls' lists the built-in ones; a file is named with its suffix, e.g. ./my.yaml"
+                      : cat("did you mean '", near, "'?");
 }
 
 std::shared_ptr<const TextSource> read_source(const std::string& file) {
@@ -112,7 +115,8 @@ class Loader {
     std::string file;
     if (is_path(name)) {
       file = name.starts_with("/") ? name : parent_folder(from) + "/" + (name.starts_with("./") ? name.substr(2) : name);
-      if (!file_exists(file) || is_folder(file)) fail_at(item, cat("the included file '", file, "' does not exist"), "paths are relative to the file that includes");
+      if (!file_exists(file) || is_folder(file))
+        fail_at(item, cat("the included file '", file, "' does not exist"), "paths are relative to the file that includes");
     } else {
       file = find_built_in(name, options_.recipes_folder);
       if (file.empty()) fail_at(item, cat("there is no built-in recipe '", name, "'"), near_built_in(name, options_.recipes_folder));
@@ -167,7 +171,8 @@ std::string find_recipe(const std::string& recipe, const std::string& recipes_fo
   } else {
     if (is_folder(recipe)) {
       if (file_exists(as_run)) return as_run;
-      throw Error(ErrorCode::kRecipe, cat("the folder '", recipe, "' holds no recipe.yaml")).suggest("name a recipe, or the folder of a run");
+      throw Error(ErrorCode::kRecipe, cat("the folder '", recipe, "' holds no recipe.yaml"))
+          .suggest("name a recipe, or the folder of a run");
     }
     if (file_exists(recipe)) return recipe;
     if (!is_path(recipe)) {
@@ -177,7 +182,8 @@ std::string find_recipe(const std::string& recipe, const std::string& recipes_fo
   if (plain_name && file_exists(recipe)) {
     throw Error(ErrorCode::kRecipe, cat("there is no built-in recipe '", recipe, "'")).suggest(cat("for the file write ./", recipe));
   }
-  throw Error(ErrorCode::kRecipe, is_path(recipe) ? cat("the recipe '", recipe, "' does not exist") : cat("there is no recipe '", recipe, "'"))
+  throw Error(ErrorCode::kRecipe,
+              is_path(recipe) ? cat("the recipe '", recipe, "' does not exist") : cat("there is no recipe '", recipe, "'"))
       .suggest(near_built_in(recipe, recipes_folder));
 }
 
@@ -261,7 +267,9 @@ std::string explain(const LoadedTree& loaded, const Schema& schema, const std::s
       }
       value = value_at(layer.tree, std::vector<std::string>(path.begin() + static_cast<int64_t>(common), path.end()));
     }
-    if (value) rows.push_back({layer.role, value_text(*value), value->place.str().starts_with("command line") ? "command line" : value->place.str()});
+    if (value)
+      rows.push_back(
+          {layer.role, value_text(*value), value->place.str().starts_with("command line") ? "command line" : value->place.str()});
   }
   size_t wide_role = 0, wide_value = 0;
   for (const Row& row : rows) {

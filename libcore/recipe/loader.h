@@ -15,12 +15,12 @@
 namespace galley {
 
 struct LoadOptions {
-  std::string recipes_folder;            ///< Built-in recipes and fragments: NAME is FOLDER/train/NAME.yaml, a/b is FOLDER/a/b.yaml.
-  std::string tool_section = "train";    ///< Where an override's key is looked up that is not top-level.
-  std::vector<std::string> with;         ///< Fragments, merged in order.
-  std::vector<std::string> unset;        ///< Keys put back to their defaults, before the overrides.
-  std::vector<std::string> overrides;    ///< "a.b=v", "a.b+=v", in order.
-  std::string standard_input;            ///< The text for the recipe "-"; read by the tool.
+  std::string recipes_folder;          ///< Built-in recipes and fragments: NAME is FOLDER/train/NAME.yaml, a/b is FOLDER/a/b.yaml.
+  std::string tool_section = "train";  ///< Where an override's key is looked up that is not top-level.
+  std::vector<std::string> with;       ///< Fragments, merged in order.
+  std::vector<std::string> unset;      ///< Keys put back to their defaults, before the overrides.
+  std::vector<std::string> overrides;  ///< "a.b=v", "a.b+=v", in order.
+  std::string standard_input;          ///< The text for the recipe "-"; read by the tool.
   /// The environment; the process's where not given.
   std::function<std::optional<std::string>(const std::string&)> environment;
 };
@@ -34,11 +34,11 @@ struct RecipeLayer {
 };
 
 struct LoadedTree {
-  YamlNode tree;                   ///< Merged, references resolved.
+  YamlNode tree;  ///< Merged, references resolved.
   std::vector<RecipeLayer> layers;
   std::map<std::string, std::string> environment;  ///< What was read from it.
-  std::string file;                ///< The recipe's own file; "-" for standard input.
-  std::string run_folder;          ///< Where the recipe was given as a RUN folder, else empty.
+  std::string file;                                ///< The recipe's own file; "-" for standard input.
+  std::string run_folder;                          ///< Where the recipe was given as a RUN folder, else empty.
 
   /// Whether a fragment, an override or --unset says something of this top-level key.
   bool changed(std::string_view key) const;

@@ -274,7 +274,8 @@ bool is_override(const std::string& argument) {
 Override parse_override(const std::string& argument, const Schema& schema, const std::string& tool_section) {
   const size_t at = argument.find('=');
   if (!is_override(argument)) {
-    throw Error(ErrorCode::kUsage, cat("'", argument, "' is not an override")).suggest("write key.path=value, or key.path+=value to append");
+    throw Error(ErrorCode::kUsage, cat("'", argument, "' is not an override"))
+        .suggest("write key.path=value, or key.path+=value to append");
   }
   if (argument.size() > 65536) throw Error(ErrorCode::kUsage, "an override longer than 65536 characters");
   Override change;
@@ -297,7 +298,8 @@ Override parse_override(const std::string& argument, const Schema& schema, const
 }
 
 Override parse_unset(const std::string& key, const Schema& schema, const std::string& tool_section) {
-  if (!is_key_path(key)) throw Error(ErrorCode::kUsage, cat("--unset: '", key, "' is not a key path")).suggest("write e.g. --unset train.clip");
+  if (!is_key_path(key))
+    throw Error(ErrorCode::kUsage, cat("--unset: '", key, "' is not a key path")).suggest("write e.g. --unset train.clip");
   Override change;
   change.action = Override::Action::kUnset;
   const auto source = std::make_shared<TextSource>(TextSource{"command line", "--unset " + key});
@@ -333,7 +335,8 @@ void apply_override(YamlNode& tree, const Schema& schema, const Override& change
       continue;
     }
     if (node->is_scalar()) {
-      fail_key(change.key_place, join_key(change.path), cat("'", join_key(here), "' is '", node->scalar, "', which has no key '", part, "'"), "");
+      fail_key(change.key_place, join_key(change.path),
+               cat("'", join_key(here), "' is '", node->scalar, "', which has no key '", part, "'"), "");
     }
     if (node->is_map() || node->is_null()) {
       node = &child_of(*node, part, change.key_place, last);
@@ -363,7 +366,9 @@ void apply_override(YamlNode& tree, const Schema& schema, const Override& change
     item = std::move(list);
   };
   if (change.action == Override::Action::kAppend) {
-    if (known && !is_listlike(known->kind)) fail_key(change.key_place, join_key(change.path), cat("'", join_key(change.path), "' is no list: += appends to lists"), "write = to set it");
+    if (known && !is_listlike(known->kind))
+      fail_key(change.key_place, join_key(change.path), cat("'", join_key(change.path), "' is no list: += appends to lists"),
+               "write = to set it");
     if (node->is_null() && known && known->default_value.is_list()) *node = known->default_value;
     as_list(*node);
     if (known) Schema::normalise(value, *known);

@@ -36,8 +36,8 @@ struct Override {
   Action action = Action::kSet;
   std::vector<std::string> path;  ///< Full.
   YamlNode value;
-  YamlNode text;                  ///< The value as text, for keys that hold text: "[1] no list".
-  std::optional<Error> invalid;   ///< Why the value is no YAML.
+  YamlNode text;                 ///< The value as text, for keys that hold text: "[1] no list".
+  std::optional<Error> invalid;  ///< Why the value is no YAML.
   TextPlace key_place;
 };
 /// From "a.b=v" or "a.b+=v". Throws exit 2 where the syntax is wrong, exit 3 for an unknown key.

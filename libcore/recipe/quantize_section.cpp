@@ -7,7 +7,8 @@
 namespace galley {
 namespace {
 
-constexpr std::array<std::string_view, 4> kWeightSchemes{"per_channel_symmetric", "per_channel_affine", "per_tensor_symmetric", "per_tensor_affine"};
+constexpr std::array<std::string_view, 4> kWeightSchemes{"per_channel_symmetric", "per_channel_affine", "per_tensor_symmetric",
+                                                         "per_tensor_affine"};
 constexpr std::array<std::string_view, 2> kActivationSchemes{"per_tensor_affine", "per_tensor_symmetric"};
 constexpr std::array<std::string_view, 2> kFallbacks{"error", "float"};
 constexpr std::array<std::string_view, 2> kSaturations{"exact", "reduce"};
@@ -20,8 +21,11 @@ constexpr std::string_view kObserverOfWeights = "how the range is found: min_max
 constexpr std::string_view kGroupOfWeights = "weights of a channel that share a scale, for weight_only; null: all of it";
 constexpr std::string_view kDTypeOfActivations = "type of activations: uint8 or int8";
 constexpr std::string_view kSchemeOfActivations = "affine: the range need not be around 0";
-constexpr std::string_view kObserverOfActivations = "how the range is found: a name, or {type: percentile, value: 99.99%}; auto: the one with the best SQNR, for each value";
-constexpr std::string_view kReduceRange = "7 bits, so that machines that add pairs of products in 16 bits are fast and exact; auto: where saturation is reduce, one bit is taken from the weights instead";
+constexpr std::string_view kObserverOfActivations =
+    "how the range is found: a name, or {type: percentile, value: 99.99%}; auto: the one with the best SQNR, for each value";
+constexpr std::string_view kReduceRange =
+    "7 bits, so that machines that add pairs of products in 16 bits are fast and exact; auto: where saturation is reduce, one bit is taken "
+    "from the weights instead";
 
 template <class E>
 void optional_choice(OptionVisitor& v, const OptionInfo& info, std::optional<E>& value, std::span<const std::string_view> names) {
@@ -55,9 +59,11 @@ void CalibrationSection::options(OptionVisitor& v) {
 }
 
 void ObserverSection::options(OptionVisitor& v) {
-  v.choice({.name = "type", .doc = "min_max, moving_average, histogram, percentile, entropy, mse, or auto", .main = true}, type, kObserverNames);
+  v.choice({.name = "type", .doc = "min_max, moving_average, histogram, percentile, entropy, mse, or auto", .main = true}, type,
+           kObserverNames);
   v.option({.name = "value", .doc = "percentile: share of the values that is kept at each end; default 99.99%"}, value);
-  v.option({.name = "averaging_constant", .doc = "moving_average: share of a new batch; default 0.01", .min = 0, .max = 1}, averaging_constant);
+  v.option({.name = "averaging_constant", .doc = "moving_average: share of a new batch; default 0.01", .min = 0, .max = 1},
+           averaging_constant);
 }
 
 ObserverSpec ObserverSection::spec() const {
@@ -114,19 +120,28 @@ void GoalSection::options(OptionVisitor& v) {
 void QatSection::options(OptionVisitor& v) {
   v.text({.name = "start", .doc = "when quantization begins to be imitated; until then training is in float", .main = true}, start);
   v.text({.name = "observers_until", .doc = "when the ranges of activations are frozen"}, observers_until);
-  v.text({.name = "batch_norm_until", .doc = "when the statistics of batch norms are frozen: the running ones are used from then on, as conversion will"}, batch_norm_until);
+  v.text({.name = "batch_norm_until",
+          .doc = "when the statistics of batch norms are frozen: the running ones are used from then on, as conversion will"},
+         batch_norm_until);
   v.option({.name = "learn_scale", .doc = "train the scales of activations and of weights too (LSQ), once ranges are frozen"}, learn_scale);
 }
 
 void QuantizeSection::options(OptionVisitor& v) {
-  v.choice({.name = "method", .doc = "static: integer activations with calibrated ranges; dynamic: ranges found in each batch; weight_only: integers are stored, floats compute; qat: imitated while training", .main = true},
+  v.choice({.name = "method",
+            .doc = "static: integer activations with calibrated ranges; dynamic: ranges found in each batch; weight_only: integers are "
+                   "stored, floats compute; qat: imitated while training",
+            .main = true},
            method, kMethodNames);
   v.option({.name = "calibration", .doc = "file of galley-calibrate; null: galley-quantize calibrates on data.calibration"}, calibration);
   v.section({.name = "weights", .doc = "weights of convolutions and linear layers"}, weights);
   v.section({.name = "activations", .doc = "results of layers, and the model's input"}, activations);
-  v.list({.name = "overrides", .doc = "layers with settings of their own; each key comes from the first item that matches and sets it"}, overrides.items, make_options<QuantizeOverride>);
+  v.list({.name = "overrides", .doc = "layers with settings of their own; each key comes from the first item that matches and sets it"},
+         overrides.items, make_options<QuantizeOverride>);
   v.choice({.name = "fallback", .doc = "a layer without an integer kernel: error, or float (reported)"}, fallback, kFallbacks);
-  v.choice({.name = "saturation", .doc = "machines that add pairs of products in 16 bits: exact (8 bits on a slower path there), or reduce (one bit less, fast everywhere)"}, saturation, kSaturations);
+  v.choice({.name = "saturation",
+            .doc = "machines that add pairs of products in 16 bits: exact (8 bits on a slower path there), or reduce (one bit less, fast "
+                   "everywhere)"},
+           saturation, kSaturations);
   v.option({.name = "goal", .doc = "search for the best model that still meets this; null: none"}, goal);
   v.section({.name = "qat", .doc = "quantization-aware training"}, qat);
 }
@@ -139,34 +154,49 @@ void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors)
     errors.push_back(std::move(error));
   };
   const auto check_observer = [&](const std::string& key, const ObserverSection& observer, bool weights) {
-    const bool known = !weights || observer.type == ObserverType::kMinMax || observer.type == ObserverType::kPercentile || observer.type == ObserverType::kMse;
-    if (!known) complain(key, cat("'", key, "' is ", observer_name(observer.type), ", which needs activations"), "weights take min_max, percentile or mse");
+    const bool known = !weights || observer.type == ObserverType::kMinMax || observer.type == ObserverType::kPercentile ||
+                       observer.type == ObserverType::kMse;
+    if (!known)
+      complain(key, cat("'", key, "' is ", observer_name(observer.type), ", which needs activations"),
+               "weights take min_max, percentile or mse");
     const bool trained = observer.type == ObserverType::kAuto || observer.type == ObserverType::kMovingAverage;
     if (quantize.method == QuantMethod::kQat && (weights ? observer.type != ObserverType::kMinMax : !trained)) {
-      complain(key, cat("'", key, "' is ", observer_name(observer.type), ", and method: qat finds ranges while it trains"), weights ? "write min_max" : "write moving_average (auto is the same)");
+      complain(key, cat("'", key, "' is ", observer_name(observer.type), ", and method: qat finds ranges while it trains"),
+               weights ? "write min_max" : "write moving_average (auto is the same)");
     }
     if (observer.value && observer.type != ObserverType::kPercentile) {
-      complain(key + ".value", cat("'", key, ".value' belongs to the observer percentile, not to ", observer_name(observer.type)), "write type: percentile, or remove it");
+      complain(key + ".value", cat("'", key, ".value' belongs to the observer percentile, not to ", observer_name(observer.type)),
+               "write type: percentile, or remove it");
     }
     if (observer.value && !(observer.value->percent > 50 && observer.value->percent <= 100)) {
       complain(key + ".value", cat("'", key, ".value' is ", observer.value->str(), ", allowed is more than 50% to 100%"), "write 99.99%");
     }
     if (observer.averaging_constant && observer.type != ObserverType::kMovingAverage) {
-      complain(key + ".averaging_constant", cat("'", key, ".averaging_constant' belongs to the observer moving_average, not to ", observer_name(observer.type)), "write type: moving_average, or remove it");
+      complain(key + ".averaging_constant",
+               cat("'", key, ".averaging_constant' belongs to the observer moving_average, not to ", observer_name(observer.type)),
+               "write type: moving_average, or remove it");
     }
   };
   const auto check_weights = [&](const std::string& key, QuantDType dtype, WeightSchemeName scheme, std::optional<int64_t> group_size) {
     if (dtype == QuantDType::kUint8) complain(key + ".dtype", cat("'", key, ".dtype' is uint8: weights are int8 or int4"), "write int8");
     const bool weight_only = quantize.method == QuantMethod::kWeightOnly;
-    if (dtype == QuantDType::kInt4 && !weight_only) complain(key + ".dtype", cat("'", key, ".dtype' is int4, which only method: weight_only computes with"), "write int8, or method: weight_only");
-    if (group_size && !weight_only) complain(key + ".group_size", cat("'", key, ".group_size' is for method: weight_only alone"), "remove it");
+    if (dtype == QuantDType::kInt4 && !weight_only)
+      complain(key + ".dtype", cat("'", key, ".dtype' is int4, which only method: weight_only computes with"),
+               "write int8, or method: weight_only");
+    if (group_size && !weight_only)
+      complain(key + ".group_size", cat("'", key, ".group_size' is for method: weight_only alone"), "remove it");
     const bool per_tensor = scheme == WeightSchemeName::kPerTensorAffine || scheme == WeightSchemeName::kPerTensorSymmetric;
-    if (group_size && per_tensor) complain(key + ".group_size", cat("'", key, ".group_size' cuts channels, and the scheme is per tensor"), "write a scheme per_channel");
+    if (group_size && per_tensor)
+      complain(key + ".group_size", cat("'", key, ".group_size' cuts channels, and the scheme is per tensor"),
+               "write a scheme per_channel");
     const bool affine = scheme == WeightSchemeName::kPerChannelAffine || scheme == WeightSchemeName::kPerTensorAffine;
-    if (affine && !weight_only) complain(key + ".scheme", cat("'", key, ".scheme' is affine: integer kernels take weights with zero point 0"), "write a symmetric scheme, or method: weight_only");
+    if (affine && !weight_only)
+      complain(key + ".scheme", cat("'", key, ".scheme' is affine: integer kernels take weights with zero point 0"),
+               "write a symmetric scheme, or method: weight_only");
   };
   const auto check_activations = [&](const std::string& key, QuantDType dtype) {
-    if (dtype == QuantDType::kInt4) complain(key + ".dtype", cat("'", key, ".dtype' is int4: activations are uint8 or int8"), "write uint8");
+    if (dtype == QuantDType::kInt4)
+      complain(key + ".dtype", cat("'", key, ".dtype' is int4: activations are uint8 or int8"), "write uint8");
   };
   const QuantizeWeightsSection& weights = quantize.weights;
   check_weights("quantize.weights", weights.dtype, weights.scheme, weights.group_size);
@@ -176,9 +206,11 @@ void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors)
   for (size_t i = 0; i < quantize.overrides.size(); ++i) {
     const auto& item = quantize.overrides.at<QuantizeOverride>(i);
     const std::string key = cat("quantize.overrides.", i);
-    if (!item.keep && !item.weights && !item.activations) complain(key, cat("'", key, "' changes nothing"), "give keep: float, weights or activations");
+    if (!item.keep && !item.weights && !item.activations)
+      complain(key, cat("'", key, "' changes nothing"), "give keep: float, weights or activations");
     if (item.weights) {
-      check_weights(key + ".weights", item.weights->dtype.value_or(weights.dtype), item.weights->scheme.value_or(weights.scheme), item.weights->group_size);
+      check_weights(key + ".weights", item.weights->dtype.value_or(weights.dtype), item.weights->scheme.value_or(weights.scheme),
+                    item.weights->group_size);
       if (item.weights->observer) check_observer(key + ".weights.observer", *item.weights->observer, true);
     }
     if (item.activations) {
@@ -186,8 +218,10 @@ void check_quantize(const QuantizeSection& quantize, std::vector<Error>& errors)
       if (item.activations->observer) check_observer(key + ".activations.observer", *item.activations->observer, false);
     }
   }
-  if (quantize.goal && !quantize.goal->max_drop && !quantize.goal->min) complain("quantize.goal", "'quantize.goal' names a metric and no bound", "give max_drop: 0.5 or min: 73.0");
-  if (quantize.goal && quantize.goal->time_budget.unit != DurationUnit::kSeconds) complain("quantize.goal.time_budget", "'quantize.goal.time_budget' is no time", "write e.g. 10min");
+  if (quantize.goal && !quantize.goal->max_drop && !quantize.goal->min)
+    complain("quantize.goal", "'quantize.goal' names a metric and no bound", "give max_drop: 0.5 or min: 73.0");
+  if (quantize.goal && quantize.goal->time_budget.unit != DurationUnit::kSeconds)
+    complain("quantize.goal.time_budget", "'quantize.goal.time_budget' is no time", "write e.g. 10min");
 }
 
 }  // namespace galley

@@ -1,5 +1,6 @@
 #pragma once
-// The recipe's keys for calibration and quantization: data.calibration and quantize. quantize/quantize_config.h resolves them layer by layer.
+// The recipe's keys for calibration and quantization: data.calibration and quantize. quantize/quantize_config.h resolves them layer by
+// layer.
 
 #include <cstdint>
 #include <optional>

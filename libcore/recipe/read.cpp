@@ -141,7 +141,8 @@ class Reader : public OptionVisitor {
       value = Component();
       const YamlNode* type = map_.find("type");
       if (!type) {
-        if (info.required) complain(map_.place, key_path("type"), cat("'", key_path("type"), "' is missing"), cat("give one of: ", names_of(kinds)));
+        if (info.required)
+          complain(map_.place, key_path("type"), cat("'", key_path("type"), "' is missing"), cat("give one of: ", names_of(kinds)));
         kinds_without_type_ = kinds;
         return;
       }
@@ -250,9 +251,14 @@ class Reader : public OptionVisitor {
     if (number >= info.min && number <= info.max) return;
     const bool low = std::isinf(info.min), high = std::isinf(info.max);
     // Whole numbers without exponents: "1 to 100000".
-    const auto text = [](double bound) { return std::floor(bound) == bound && std::fabs(bound) < 1e15 ? std::to_string(static_cast<int64_t>(bound)) : number_text(bound); };
-    const std::string range = low ? cat("at most ", text(info.max)) : high ? cat("at least ", text(info.min)) : cat(text(info.min), " to ", text(info.max));
-    complain(node.place, path(info), cat("'", path(info), "' is ", node.scalar, ", allowed is ", range, info.unit.empty() ? "" : cat(" ", info.unit)), "");
+    const auto text = [](double bound) {
+      return std::floor(bound) == bound && std::fabs(bound) < 1e15 ? std::to_string(static_cast<int64_t>(bound)) : number_text(bound);
+    };
+    const std::string range = low    ? cat("at most ", text(info.max))
+                              : high ? cat("at least ", text(info.min))
+                                     : cat(text(info.min), " to ", text(info.max));
+    complain(node.place, path(info),
+             cat("'", path(info), "' is ", node.scalar, ", allowed is ", range, info.unit.empty() ? "" : cat(" ", info.unit)), "");
   }
   void integer(const OptionInfo& info, const YamlNode& node, int64_t& value) {
     try {
@@ -316,7 +322,8 @@ class Reader : public OptionVisitor {
     return false;
   }
 
-  void read_component(const OptionInfo& info, const YamlNode& node, const std::string& where, Component& value, ComponentKinds kinds, bool in_list) {
+  void read_component(const OptionInfo& info, const YamlNode& node, const std::string& where, Component& value, ComponentKinds kinds,
+                      bool in_list) {
     if (node.is_scalar() && !info.word.empty() && node.scalar == info.word && !in_list) {
       value.type = info.word;
       return;

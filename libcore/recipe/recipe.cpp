@@ -45,7 +45,8 @@ std::vector<Component> parse_pipeline(const std::string& text, const std::string
     tree.at("pipeline") = parse_yaml(std::make_shared<TextSource>(TextSource{name, text}));
     read_options(tree, option);
   } catch (const Error& error) {
-    throw Error(ErrorCode::kInput, cat(name, " is not a pipeline that this version can run: ", error.message())).suggest("write data.val.pipeline out");
+    throw Error(ErrorCode::kInput, cat(name, " is not a pipeline that this version can run: ", error.message()))
+        .suggest("write data.val.pipeline out");
   }
   return option.pipeline;
 }

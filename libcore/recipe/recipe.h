@@ -38,7 +38,8 @@ std::string dump_recipe(const Recipe& recipe, DumpKind kind);
 std::string pipeline_text(const std::vector<Component>& pipeline, const ComponentRegistry& registry);
 std::vector<Component> parse_pipeline(const std::string& text, const std::string& name, const ComponentRegistry& registry);
 
-/// Makes data.root, model.path, the paths in weights.load and quantize.calibration absolute: RUN/recipe.yaml must not depend on the working folder.
+/// Makes data.root, model.path, the paths in weights.load and quantize.calibration absolute: RUN/recipe.yaml must not depend on the working
+/// folder.
 void make_paths_absolute(Recipe& recipe);
 
 }  // namespace galley

@@ -68,7 +68,12 @@ class Resolver {
         if (end == std::string::npos) fail(at, "a reference '${' is not closed", "add '}', or write $$ for a dollar sign");
         const std::string name = text.substr(i + 2, end - i - 3);
         const YamlNode value = lookup(at, name);
-        if (!value.is_scalar()) fail(at, cat("'${", name, "}' is ", value.is_null() ? "null" : value.is_list() ? "a list" : "a map", ": within a text only text can be"));
+        if (!value.is_scalar())
+          fail(at, cat("'${", name, "}' is ",
+                       value.is_null()   ? "null"
+                       : value.is_list() ? "a list"
+                                         : "a map",
+                       ": within a text only text can be"));
         out += value.scalar;
         i = end;
       } else {

@@ -13,7 +13,22 @@
 
 namespace galley {
 
-enum class ValueKind { kBool, kInteger, kNumber, kString, kIntegers, kNumbers, kStrings, kChoice, kText, kPairs, kSection, kList, kComponent, kComponents };
+enum class ValueKind {
+  kBool,
+  kInteger,
+  kNumber,
+  kString,
+  kIntegers,
+  kNumbers,
+  kStrings,
+  kChoice,
+  kText,
+  kPairs,
+  kSection,
+  kList,
+  kComponent,
+  kComponents
+};
 
 /// One key: what OptionInfo says, its kind, its default. Children are made when asked for, since layers nest without end.
 struct SchemaNode {
@@ -26,11 +41,12 @@ struct SchemaNode {
   std::string grammar;               ///< kText
   ComponentKinds kinds;
   std::unique_ptr<Options> (*make)() = nullptr;  ///< kList; kSection: of a map from free names to such structs
-  std::vector<SchemaNode> options;    ///< kSection
-  std::vector<SchemaNode> children(const std::string& type = "") const;  ///< Keys of the section, of a list's element, or of a component of that type.
+  std::vector<SchemaNode> options;               ///< kSection
+  std::vector<SchemaNode> children(
+      const std::string& type = "") const;  ///< Keys of the section, of a list's element, or of a component of that type.
   bool named() const { return kind == ValueKind::kSection && make != nullptr; }  ///< A map from free names.
   SchemaNode element() const;                                                    ///< What such a name, or a list's number, stands for.
-  const SchemaNode* main_option() const;  ///< The option that a scalar stands for, or null.
+  const SchemaNode* main_option() const;                                         ///< The option that a scalar stands for, or null.
 };
 
 class Schema {
@@ -62,7 +78,8 @@ std::string schema_markdown(const Schema& schema);
 std::string schema_json(const Schema& schema);
 /// Key paths that begin with `prefix` ("train.opt"), or, behind a `=`, the values that may follow. `tree`: a recipe that says of which
 /// type the components are.
-std::vector<std::string> complete_key(const Schema& schema, const std::string& prefix, const std::string& tool_section, const YamlNode& tree = YamlNode());
+std::vector<std::string> complete_key(const Schema& schema, const std::string& prefix, const std::string& tool_section,
+                                      const YamlNode& tree = YamlNode());
 /// Help on one key: type, default, range, choices, meaning; an Error with the nearest key where there is none. `tree`: a recipe that says
 /// of which type the components are, on whose parameters a key may be.
 std::string describe_key(const Schema& schema, const std::string& key, const std::string& tool_section, const YamlNode& tree = YamlNode());

@@ -25,8 +25,7 @@ std::string kind_name(const SchemaNode& node) {
     case ValueKind::kChoice: return "choice";
     case ValueKind::kText: return node.grammar;
     case ValueKind::kPairs: return "map of texts";
-    case ValueKind::kSection:
-      return node.named() ? "map of maps" : "map";
+    case ValueKind::kSection: return node.named() ? "map of maps" : "map";
     case ValueKind::kList: return "list of maps";
     case ValueKind::kComponent: return "map with a type";
     case ValueKind::kComponents: return "list of maps with a type";
@@ -49,7 +48,8 @@ std::string range_text(const SchemaNode& node) {
 }
 
 bool is_nested(const SchemaNode& node) {
-  return node.kind == ValueKind::kSection || node.kind == ValueKind::kList || node.kind == ValueKind::kComponent || node.kind == ValueKind::kComponents;
+  return node.kind == ValueKind::kSection || node.kind == ValueKind::kList || node.kind == ValueKind::kComponent ||
+         node.kind == ValueKind::kComponents;
 }
 
 std::string default_text(const SchemaNode& node) {
@@ -140,7 +140,8 @@ std::string json_of(const SchemaNode& node, int depth);
 
 std::string json_properties(const std::vector<SchemaNode>& options, int depth) {
   std::string properties;
-  for (const SchemaNode& option : options) properties += cat(properties.empty() ? "" : ",", json_text(option.name), ":", json_of(option, depth + 1));
+  for (const SchemaNode& option : options)
+    properties += cat(properties.empty() ? "" : ",", json_text(option.name), ":", json_of(option, depth + 1));
   return cat("\"type\":\"object\",\"properties\":{", properties, "},\"patternProperties\":{\"^x-\":{}},\"additionalProperties\":false");
 }
 
@@ -206,12 +207,14 @@ std::string json_plain(const SchemaNode& node, int depth) {
     }
     case ValueKind::kList: {
       std::string item = cat("{", json_properties(node.children(), depth + 1), "}");
-      return cat("{\"anyOf\":[{\"type\":\"array\",\"items\":{\"anyOf\":[{\"type\":\"string\"},", item, "]}},{\"type\":\"string\"},", item, "]}");
+      return cat("{\"anyOf\":[{\"type\":\"array\",\"items\":{\"anyOf\":[{\"type\":\"string\"},", item, "]}},{\"type\":\"string\"},", item,
+                 "]}");
     }
     case ValueKind::kComponent: return json_component(node, depth, false);
     case ValueKind::kComponents: {
       const std::string item = json_component(node, depth, true);
-      return cat("{\"anyOf\":[", node.word.empty() ? "" : cat("{\"const\":", json_text(node.word), "},"), item, ",{\"type\":\"array\",\"items\":", item, "}]}");
+      return cat("{\"anyOf\":[", node.word.empty() ? "" : cat("{\"const\":", json_text(node.word), "},"), item,
+                 ",{\"type\":\"array\",\"items\":", item, "}]}");
     }
     default: return "{}";
   }
@@ -235,14 +238,18 @@ std::string schema_markdown(const Schema& schema) {
 }
 
 std::string schema_json(const Schema& schema) {
-  return cat("{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\",\"title\":\"Galley recipe\",", json_properties(schema.root().children(), 0), "}\n");
+  return cat("{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\",\"title\":\"Galley recipe\",",
+             json_properties(schema.root().children(), 0), "}\n");
 }
 
-std::vector<std::string> complete_key(const Schema& schema, const std::string& prefix, const std::string& tool_section, const YamlNode& tree) {
+std::vector<std::string> complete_key(const Schema& schema, const std::string& prefix, const std::string& tool_section,
+                                      const YamlNode& tree) {
   std::vector<std::string> out;
   const size_t equals = prefix.find('=');
   const std::vector<SchemaNode> top = schema.root().children();
-  const auto is_top = [&](const std::string& name) { return std::any_of(top.begin(), top.end(), [&](const auto& node) { return node.name == name; }); };
+  const auto is_top = [&](const std::string& name) {
+    return std::any_of(top.begin(), top.end(), [&](const auto& node) { return node.name == name; });
+  };
   const std::string key = prefix.substr(0, equals);
   std::vector<std::string> path = split_key(key);
   const bool in_section = !is_top(path[0]) && is_top(tool_section);
@@ -281,7 +288,8 @@ std::vector<std::string> complete_key(const Schema& schema, const std::string& p
     const YamlNode* value = value_at(tree, parent);
     const YamlNode* type = value != nullptr ? value->find("type") : nullptr;
     const bool list = node->kind == ValueKind::kList || node->kind == ValueKind::kComponents;
-    for (const SchemaNode& option : list ? std::vector<SchemaNode>() : node->children(type != nullptr && type->is_scalar() ? type->scalar : "")) {
+    for (const SchemaNode& option :
+         list ? std::vector<SchemaNode>() : node->children(type != nullptr && type->is_scalar() ? type->scalar : "")) {
       if (!option.name.starts_with(last)) continue;
       // A map is gone into, a value is given.
       out.push_back(shown + option.name + (option.kind == ValueKind::kSection ? "." : "="));
@@ -297,7 +305,8 @@ std::string describe_key(const Schema& schema, const std::string& key, const std
   const std::vector<std::string> path = full_path(schema, key, tool_section, {});
   const std::optional<SchemaNode> node = schema_at(schema, tree, path);
   if (!node) throw Error(ErrorCode::kRecipe, cat("unknown key '", join_key(path), "'")).key(join_key(path));
-  std::string out = cat(join_key(path), ": ", node->doc, "\n  value:   ", kind_name(*node), node->unit.empty() ? "" : ", in " + node->unit, "\n");
+  std::string out =
+      cat(join_key(path), ": ", node->doc, "\n  value:   ", kind_name(*node), node->unit.empty() ? "" : ", in " + node->unit, "\n");
   if (!node->choices.empty()) out += cat("  one of:  ", choices_text(*node), node->word.empty() ? "" : ", or " + node->word, "\n");
   if (const std::string range = range_text(*node); !range.empty()) out += cat("  allowed: ", range, "\n");
   if (const std::string usual = default_text(*node); !usual.empty()) out += cat("  default: ", usual, "\n");

@@ -52,12 +52,16 @@ void Deterministic::parse(std::string_view text) {
 void DeviceName::parse(std::string_view text) {
   const size_t colon = text.find(':');
   const std::string_view name = text.substr(0, colon), number = colon == std::string_view::npos ? "0" : text.substr(colon + 1);
-  const auto all = [](std::string_view word, char first, char last) { return !word.empty() && std::all_of(word.begin(), word.end(), [=](char c) { return first <= c && c <= last; }); };
-  GALLEY_CHECK(all(name, 'a', 'z') && all(number, '0', '9') && number.size() <= 3, "'", text, "' is not a device: write cpu, ref, or a name and a number such as cuda:1");
-  const std::vector<std::string> names{"cpu", "ref", "sim", "cuda"};  // also those that this build does not have: a recipe may be for another machine
+  const auto all = [](std::string_view word, char first, char last) {
+    return !word.empty() && std::all_of(word.begin(), word.end(), [=](char c) { return first <= c && c <= last; });
+  };
+  GALLEY_CHECK(all(name, 'a', 'z') && all(number, '0', '9') && number.size() <= 3, "'", text,
+               "' is not a device: write cpu, ref, or a name and a number such as cuda:1");
+  const std::vector<std::string> names{"cpu", "ref", "sim",
+                                       "cuda"};  // also those that this build does not have: a recipe may be for another machine
   const std::string near = nearest(name, names);
-  GALLEY_CHECK(std::find(names.begin(), names.end(), name) != names.end(), "'", text, "' is not a device: ",
-               near.empty() ? "there are cpu, ref, sim and cuda" : cat("did you mean '", near, "'?"));
+  GALLEY_CHECK(std::find(names.begin(), names.end(), name) != names.end(), "'", text,
+               "' is not a device: ", near.empty() ? "there are cpu, ref, sim and cuda" : cat("did you mean '", near, "'?"));
   text_ = text;
 }
 
@@ -68,13 +72,25 @@ void PrecisionSection::options(OptionVisitor& v) {
   AutoNumber scale(loss_scale);
   v.text({.name = "loss_scale", .doc = "factor on the loss against underflow of f16 gradients"}, scale);
   v.option({.name = "tf32", .doc = "allow TF32 in matrix products and convolutions on GPUs"}, tf32);
-  v.option({.name = "winograd", .doc = "3 x 3 convolutions may take fewer products by Winograd's minimal filtering; rounding errors of f32 are about twice those of plain sums, integers are the same"}, winograd);
-  v.option({.name = "chains", .doc = "element-wise functions that follow one another run in one pass over memory; results have the same bits"}, chains);
-  v.option({.name = "keep_f32", .doc = "selectors of modules that compute in f32; parameters and statistics of norms are in f32 in any case"}, keep_f32);
+  v.option({.name = "winograd",
+            .doc = "3 x 3 convolutions may take fewer products by Winograd's minimal filtering; rounding errors of f32 are about twice "
+                   "those of plain sums, integers are the same"},
+           winograd);
+  v.option(
+      {.name = "chains", .doc = "element-wise functions that follow one another run in one pass over memory; results have the same bits"},
+      chains);
+  v.option(
+      {.name = "keep_f32", .doc = "selectors of modules that compute in f32; parameters and statistics of norms are in f32 in any case"},
+      keep_f32);
 }
 
 void WeightSource::options(OptionVisitor& v) {
-  v.option({.name = "from", .doc = "a file (.safetensors, .pth, .onnx), a checkpoint, the folder of a run, MODEL/NAME of a published set, or default: the published set of the model", .required = true, .main = true}, from);
+  v.option({.name = "from",
+            .doc = "a file (.safetensors, .pth, .onnx), a checkpoint, the folder of a run, MODEL/NAME of a published set, or default: the "
+                   "published set of the model",
+            .required = true,
+            .main = true},
+           from);
   v.option({.name = "ignore", .doc = "selectors of tensors that keep their initial values"}, ignore);
   v.pairs({.name = "rename", .doc = "prefixes of names in the file, and what they become, before matching"}, rename);
   v.option({.name = "into", .doc = "module that takes the weights; default: the whole model"}, into);
@@ -86,7 +102,8 @@ void WeightSource::options(OptionVisitor& v) {
 const std::string& WeightSource::path() const { return published ? published->file : from; }
 
 void WeightsSection::options(OptionVisitor& v) {
-  v.list({.name = "load", .doc = "where initial weights come from; later ones win; null: none", .main = true}, load.items, make_options<WeightSource>);
+  v.list({.name = "load", .doc = "where initial weights come from; later ones win; null: none", .main = true}, load.items,
+         make_options<WeightSource>);
 }
 
 void Shuffle::options(OptionVisitor& v) {
@@ -99,14 +116,19 @@ void Split::options(OptionVisitor& v) {
   const ComponentRegistry& kinds = registry ? *registry : none;
   v.component({.name = "source", .doc = "where samples come from"}, source, kinds.sources);
   v.option({.name = "from", .doc = "another split whose source this one shares"}, from);
-  v.components({.name = "pipeline", .doc = "what happens to each sample, in order; empty: only decoded; from_weights: what the weights were trained with", .word = "from_weights"},
+  v.components({.name = "pipeline",
+                .doc = "what happens to each sample, in order; empty: only decoded; from_weights: what the weights were trained with",
+                .word = "from_weights"},
                pipeline, kinds.transforms);
   v.option({.name = "slice", .doc = "part of the source, in counts or percent"}, slice);
   v.option({.name = "slice_seed", .doc = "takes the slice after a permutation with this seed", .min = 0}, slice_seed);
   v.section({.name = "shuffle", .doc = "order of the samples; default: true for train, false elsewhere"}, shuffle);
-  v.choice({.name = "last_batch", .doc = "wrap: batches run on into the next epoch; drop: an incomplete one is left out; keep: it is shorter"}, last_batch, kLastBatch);
+  v.choice(
+      {.name = "last_batch", .doc = "wrap: batches run on into the next epoch; drop: an incomplete one is left out; keep: it is shorter"},
+      last_batch, kLastBatch);
   v.text({.name = "batch", .doc = "samples a batch; auto: train.batch.micro. train itself takes train.batch"}, batch);
-  v.components({.name = "batch_transforms", .doc = "what happens to whole batches (mixup, cutmix)"}, batch_transforms, kinds.batch_transforms);
+  v.components({.name = "batch_transforms", .doc = "what happens to whole batches (mixup, cutmix)"}, batch_transforms,
+               kinds.batch_transforms);
   v.text({.name = "workers", .doc = "threads that load samples; the result does not depend on it"}, workers);
   v.option({.name = "prefetch", .doc = "how far loading runs ahead", .unit = "batches", .min = 1, .max = 1024}, prefetch);
   v.choice({.name = "on_error", .doc = "a sample that cannot be read: fail, or skip (counted and reported)"}, on_error, kOnError);
@@ -150,14 +172,22 @@ const Split* DataSection::find(const std::string& name) const {
 }
 
 void BatchSection::options(OptionVisitor& v) {
-  v.option({.name = "global", .doc = "samples an update, over all ranks", .unit = "samples", .min = 1, .max = kMaxBatch, .required = true, .main = true}, global);
+  v.option({.name = "global",
+            .doc = "samples an update, over all ranks",
+            .unit = "samples",
+            .min = 1,
+            .max = kMaxBatch,
+            .required = true,
+            .main = true},
+           global);
   v.text({.name = "micro", .doc = "samples a pass of one rank; auto: global / ranks. Accumulation is global / (micro * ranks)"}, micro);
 }
 
 void FreezeItem::options(OptionVisitor& v) {
   v.option({.name = "match", .doc = "selectors of what is not trained", .required = true, .main = true}, match);
   v.option({.name = "except", .doc = "selectors of what is trained all the same"}, except);
-  v.choice({.name = "batch_norm", .doc = "running statistics of frozen batch-norms: frozen (used, not updated) or update"}, batch_norm, kFrozenBatchNorm);
+  v.choice({.name = "batch_norm", .doc = "running statistics of frozen batch-norms: frozen (used, not updated) or update"}, batch_norm,
+           kFrozenBatchNorm);
 }
 
 void OptimizerGroup::options(OptionVisitor& v) {
@@ -171,8 +201,8 @@ void OptimizerGroup::options(OptionVisitor& v) {
 void OptimizerSection::options(OptionVisitor& v) {
   const ComponentRegistry none{};
   v.component({.name = "", .doc = "the algorithm with its parameters"}, algorithm, (registry ? *registry : none).optimizers);
-  v.list({.name = "groups", .doc = "parameters with settings of their own; each key comes from the first group that matches and sets it"}, groups.items,
-         make_options<OptimizerGroup>);
+  v.list({.name = "groups", .doc = "parameters with settings of their own; each key comes from the first group that matches and sets it"},
+         groups.items, make_options<OptimizerGroup>);
 }
 
 void ClipSection::options(OptionVisitor& v) {
@@ -199,12 +229,17 @@ void EarlyStopSection::options(OptionVisitor& v) {
 }
 
 void GuardSection::options(OptionVisitor& v) {
-  v.choice({.name = "nan", .doc = "a loss that is not finite: stop (the step is replayed to name the tensor; exit 5) or ignore", .main = true}, nan, kNanGuards);
+  v.choice(
+      {.name = "nan", .doc = "a loss that is not finite: stop (the step is replayed to name the tensor; exit 5) or ignore", .main = true},
+      nan, kNanGuards);
 }
 
 void RecomputeSection::options(OptionVisitor& v) {
-  v.choice({.name = "mode", .doc = "full: each block keeps its input; selective: convolutions, matrix products and attention are kept; match: the modules named", .main = true},
-           mode, kRecomputeModes);
+  v.choice(
+      {.name = "mode",
+       .doc = "full: each block keeps its input; selective: convolutions, matrix products and attention are kept; match: the modules named",
+       .main = true},
+      mode, kRecomputeModes);
   v.option({.name = "match", .doc = "selectors of modules whose inner values are recomputed"}, match);
 }
 
@@ -215,7 +250,8 @@ void TrainSection::options(OptionVisitor& v) {
   v.option({.name = "batch", .doc = "samples an update"}, batch);
   v.list({.name = "freeze", .doc = "parameters that are not trained"}, freeze.items, make_options<FreezeItem>);
   v.section({.name = "optimizer", .doc = "how parameters are updated"}, optimizer);
-  v.components({.name = "schedule", .doc = "phases of the learning rate, in sequence; empty: constant"}, schedule, (registry ? *registry : none).schedules);
+  v.components({.name = "schedule", .doc = "phases of the learning rate, in sequence; empty: constant"}, schedule,
+               (registry ? *registry : none).schedules);
   v.option({.name = "clip", .doc = "bound on gradients; null: none"}, clip);
   v.option({.name = "ema", .doc = "running average of the weights; null: none"}, ema);
   v.option({.name = "validate", .doc = "evaluation while training; null: only at the end"}, validate);
@@ -224,7 +260,9 @@ void TrainSection::options(OptionVisitor& v) {
   v.option({.name = "recompute", .doc = "trade time for memory by recomputing activations in the backward pass; null: off"}, recompute);
 }
 
-void EvaluateSection::options(OptionVisitor& v) { v.option({.name = "data", .doc = "split to evaluate: train, val or test", .main = true}, data); }
+void EvaluateSection::options(OptionVisitor& v) {
+  v.option({.name = "data", .doc = "split to evaluate: train, val or test", .main = true}, data);
+}
 
 void PredictSection::options(OptionVisitor& v) {
   v.option({.name = "top", .doc = "classes shown for a sample, best first", .min = 1, .max = 100000, .main = true}, top);
@@ -248,13 +286,19 @@ void ExcludeItem::options(OptionVisitor& v) {
 }
 
 void StopSection::options(OptionVisitor& v) {
-  v.text({.name = "ci", .doc = "a cell ends when the 95 % interval of its median is that narrow (half width over median)", .main = true}, ci);
+  v.text({.name = "ci", .doc = "a cell ends when the 95 % interval of its median is that narrow (half width over median)", .main = true},
+         ci);
   v.option({.name = "min_runs", .doc = "runs at least", .min = 1, .max = 1e6}, min_runs);
   v.text({.name = "max_time", .doc = "time of a cell at most, warm-up included"}, max_time);
 }
 
 void BenchmarkSection::options(OptionVisitor& v) {
-  v.option({.name = "what", .doc = "kinds of work: forward (inference), train_step (an update), data (loading batches of data.train), load (reading the weights)", .main = true}, what);
+  v.option(
+      {.name = "what",
+       .doc =
+           "kinds of work: forward (inference), train_step (an update), data (loading batches of data.train), load (reading the weights)",
+       .main = true},
+      what);
   v.option({.name = "batch", .doc = "samples a run"}, batch);
   v.section({.name = "sweep", .doc = "values to run over"}, sweep);
   v.list({.name = "exclude", .doc = "cells that are left out"}, exclude.items, make_options<ExcludeItem>);
@@ -273,7 +317,10 @@ void ScheduleSection::options(OptionVisitor& v) {
 }
 
 void ProfileSection::options(OptionVisitor& v) {
-  v.choice({.name = "what", .doc = "train_step: updates; forward: inference; auto: updates where the recipe has train.batch and train.optimizer", .main = true}, what, kProfileKinds);
+  v.choice({.name = "what",
+            .doc = "train_step: updates; forward: inference; auto: updates where the recipe has train.batch and train.optimizer",
+            .main = true},
+           what, kProfileKinds);
   v.text({.name = "batch", .doc = "samples a step; auto: train.batch for updates, else data.val.batch or the micro batch"}, batch);
   v.option({.name = "synthetic", .doc = "random batches from memory instead of the recipe's data"}, synthetic);
   v.section({.name = "schedule", .doc = "which steps are recorded; at SIGUSR2 galley-train runs warmup and active"}, schedule);
@@ -313,15 +360,20 @@ void Recipe::options(OptionVisitor& v) {
   v.option({.name = "recipe", .doc = "version of the language: 1", .min = 1, .max = 1, .required = true}, version);
   v.option({.name = "name", .doc = "names the run: -o defaults to runs/NAME"}, name);
   v.option({.name = "about", .doc = "one line for galley-recipes ls"}, about);
-  v.option({.name = "include", .doc = "recipes below this one, in order, later wins: a bare name is built-in, ./x.yaml is beside the file"}, include);
+  v.option({.name = "include", .doc = "recipes below this one, in order, later wins: a bare name is built-in, ./x.yaml is beside the file"},
+           include);
   v.pairs({.name = "vars", .doc = "values of your own, for ${vars.NAME}"}, vars);
   v.option({.name = "seed", .doc = "of everything drawn: weights, order, augmentation, dropout", .min = 0}, seed);
-  v.text({.name = "deterministic", .doc = "false: same machine and thread count repeat bit for bit; true: any number of threads gives the same bits"}, deterministic);
+  v.text({.name = "deterministic",
+          .doc = "false: same machine and thread count repeat bit for bit; true: any number of threads gives the same bits"},
+         deterministic);
   v.text({.name = "device", .doc = "where to compute"}, device);
   v.text({.name = "threads", .doc = "of one process; auto: the cores it may use"}, threads);
-  v.choice({.name = "memory_format", .doc = "order of activations in memory; results agree within rounding"}, memory_format, kMemoryFormats);
+  v.choice({.name = "memory_format", .doc = "order of activations in memory; results agree within rounding"}, memory_format,
+           kMemoryFormats);
   v.section({.name = "precision", .doc = "number types"}, precision);
-  v.component({.name = "model", .doc = "a model by name with its parameters, or `layers`: written out layer by layer", .required = true}, model, registry->models);
+  v.component({.name = "model", .doc = "a model by name with its parameters, or `layers`: written out layer by layer", .required = true},
+              model, registry->models);
   v.section({.name = "weights", .doc = "initial weights"}, weights);
   v.section({.name = "data", .doc = "samples and what happens to them"}, data);
   const OptionInfo task_info{.name = "task",
@@ -353,7 +405,8 @@ BatchPlan plan_batch(const BatchSection& batch, int64_t ranks) {
     if (batch.global % ranks != 0) {
       throw Error(ErrorCode::kRecipe, cat("train.batch: global ", batch.global, " is not a multiple of the ", ranks, " ranks"))
           .key("train.batch.global")
-          .suggest(cat("the nearest are ", std::max<int64_t>(1, batch.global / ranks) * ranks, " and ", (batch.global / ranks + 1) * ranks));
+          .suggest(
+              cat("the nearest are ", std::max<int64_t>(1, batch.global / ranks) * ranks, " and ", (batch.global / ranks + 1) * ranks));
     }
     plan.micro = batch.global / ranks;
     return plan;
@@ -364,10 +417,11 @@ BatchPlan plan_batch(const BatchSection& batch, int64_t ranks) {
   if (batch.global % pass != 0) {
     const std::string product = ranks == 1 ? cat("micro ", plan.micro) : cat("micro ", plan.micro, " * ", ranks, " ranks = ", pass);
     const int64_t below = batch.global / pass * pass;
-    throw Error(ErrorCode::kRecipe, cat("train.batch: global ", batch.global, " is not a multiple of ", product, " (", batch.global, " = ", batch.global / pass,
-                                        " * ", pass, " + ", batch.global % pass, ")"))
+    throw Error(ErrorCode::kRecipe, cat("train.batch: global ", batch.global, " is not a multiple of ", product, " (", batch.global, " = ",
+                                        batch.global / pass, " * ", pass, " + ", batch.global % pass, ")"))
         .key("train.batch")
-        .suggest(below > 0 ? cat("global ", below, " or ", below + pass, " would do") : cat("micro may be at most ", std::max<int64_t>(1, batch.global / ranks)));
+        .suggest(below > 0 ? cat("global ", below, " or ", below + pass, " would do")
+                           : cat("micro may be at most ", std::max<int64_t>(1, batch.global / ranks)));
   }
   plan.accumulation = batch.global / pass;
   return plan;
@@ -387,7 +441,8 @@ void check_recipe(const Recipe& recipe) {
   }
   const PrecisionSection& precision = recipe.precision;
   if (precision.master == PrecisionName::kBf16 || precision.master == PrecisionName::kF16) {
-    complain("precision.master", "precision.master must be f32 or f64: updates are smaller than half precision resolves", "write master: f32");
+    complain("precision.master", "precision.master must be f32 or f64: updates are smaller than half precision resolves",
+             "write master: f32");
   }
   for (const char* name : {"train", "val", "test"}) {
     const Split* split = recipe.data.find(name);
@@ -396,9 +451,12 @@ void check_recipe(const Recipe& recipe) {
     if (split->source && !split->from.empty()) complain(key, cat("'", key, "' has both a source and `from`"), "remove one of them");
     if (!split->from.empty()) {
       const Split* other = split->from == name ? nullptr : recipe.data.find(split->from);
-      if (!other || !other->source) complain(key + ".from", cat("'", key, ".from' is '", split->from, "': there is no other split of that name with a source"), "name train, val or test");
+      if (!other || !other->source)
+        complain(key + ".from", cat("'", key, ".from' is '", split->from, "': there is no other split of that name with a source"),
+                 "name train, val or test");
     }
-    if (split->batch.count && *split->batch.count == 0) complain(key + ".batch", cat("'", key, ".batch' is 0, allowed is auto or at least 1"), "");
+    if (split->batch.count && *split->batch.count == 0)
+      complain(key + ".batch", cat("'", key, ".batch' is 0, allowed is auto or at least 1"), "");
   }
   if (recipe.evaluate.data != "train" && recipe.evaluate.data != "val" && recipe.evaluate.data != "test") {
     const std::string near = nearest(recipe.evaluate.data, {"train", "val", "test"});
@@ -415,7 +473,8 @@ void check_recipe(const Recipe& recipe) {
   };
   one_of("data.calibration.from", calibration.from, {"train", "val", "test"});
   one_of("data.calibration.pipeline", calibration.pipeline, {"train", "val", "test", "from_weights"});
-  if (calibration.batch.count && *calibration.batch.count == 0) complain("data.calibration.batch", "'data.calibration.batch' is 0, allowed is auto or at least 1", "");
+  if (calibration.batch.count && *calibration.batch.count == 0)
+    complain("data.calibration.batch", "'data.calibration.batch' is 0, allowed is auto or at least 1", "");
   check_quantize(recipe.quantize, errors);
   const TrainSection& train = recipe.train;
   if (train.duration && train.duration->value == 0) complain("train.duration", "'train.duration' is 0", "give e.g. 1 epoch");

@@ -95,14 +95,14 @@ struct Split : OptionsOf<Split> {
   bool pipeline_from_weights() const { return pipeline.size() == 1 && pipeline[0].type == "from_weights" && !pipeline[0]; }
 
   const ComponentRegistry* registry = nullptr;
-  Component source;   ///< Empty where `from` names another split.
+  Component source;  ///< Empty where `from` names another split.
   std::string from;
   std::vector<Component> pipeline;
   std::optional<Slice> slice;
   std::optional<int64_t> slice_seed;
   Shuffle shuffle{false};
   LastBatch last_batch = LastBatch::kKeep;
-  AutoCount batch;    ///< Auto: train.batch.micro. Not used for train.
+  AutoCount batch;  ///< Auto: train.batch.micro. Not used for train.
   std::vector<Component> batch_transforms;
   AutoCount workers;
   int64_t prefetch = 4;
@@ -298,8 +298,8 @@ struct Recipe : OptionsOf<Recipe> {
   int64_t version = 1;  // key `recipe`
   std::string name;
   std::string about;
-  std::vector<std::string> include;                        ///< Followed by the loader: empty here.
-  std::vector<std::pair<std::string, std::string>> vars;   ///< Put in place by the loader: empty here.
+  std::vector<std::string> include;                       ///< Followed by the loader: empty here.
+  std::vector<std::pair<std::string, std::string>> vars;  ///< Put in place by the loader: empty here.
   int64_t seed = 0;
   Deterministic deterministic;
   DeviceName device;

@@ -28,7 +28,8 @@ std::vector<std::string> names_near(std::string_view pattern, std::span<const Se
     }
     // The item and the modules that hold it.
     add(item.path);
-    for (size_t dot = item.path.rfind('.'); dot != std::string::npos && dot > 0; dot = item.path.rfind('.', dot - 1)) add(item.path.substr(0, dot));
+    for (size_t dot = item.path.rfind('.'); dot != std::string::npos && dot > 0; dot = item.path.rfind('.', dot - 1))
+      add(item.path.substr(0, dot));
   }
   return names;
 }
@@ -73,7 +74,8 @@ std::vector<int64_t> Selector::select(std::span<const Selectable> items, std::st
       const std::string at = is_list ? std::string(key) : cat(key, ".", name);
       throw Error(ErrorCode::kRecipe, cat("'", at, "': the pattern '", pattern, "' matches none of the ", items.size(), " names"))
           .key(at)
-          .suggest(near.empty() ? (items.empty() ? "" : cat("names look like '", items.front().path, "'")) : cat("did you mean '", near, "'?"));
+          .suggest(near.empty() ? (items.empty() ? "" : cat("names look like '", items.front().path, "'"))
+                                : cat("did you mean '", near, "'?"));
     }
   };
   mark(match, "match", true);

@@ -12,8 +12,8 @@ namespace galley {
 
 /// What a selector looks at: a parameter or module.
 struct Selectable {
-  std::string path;     ///< layer1.0.conv1.weight
-  std::string type;     ///< of the layer that owns it: conv2d
+  std::string path;  ///< layer1.0.conv1.weight
+  std::string type;  ///< of the layer that owns it: conv2d
   int64_t ndim = 0;
 };
 

@@ -27,7 +27,8 @@ struct RegistryFile : OptionsOf<RegistryFile> {
   OptionList entries;
 };
 
-[[noreturn]] void fail_unknown(const std::string& what, const std::string& word, const std::vector<std::string>& known, const std::string& otherwise) {
+[[noreturn]] void fail_unknown(const std::string& what, const std::string& word, const std::vector<std::string>& known,
+                               const std::string& otherwise) {
   const std::string near = nearest(word, known);
   throw Error(ErrorCode::kRecipe, what).suggest(near.empty() ? otherwise : cat("did you mean '", near, "'?"));
 }
@@ -43,8 +44,10 @@ void check(const PublishedWeights& entry, const std::string& file) {
   const auto wrong = [&](std::string_view why) { fail(ErrorCode::kRecipe, file, ": the entry '", entry.name, "' ", why); };
   if (!is_plain_name(entry.name)) wrong("has a name that is empty, hidden or a path");
   if (entry.url.empty() == entry.path.empty()) wrong("wants a url or a path, and not both");
-  if (!entry.url.empty() && !is_plain_name(entry.url.substr(entry.url.rfind('/') + 1))) wrong("has a url that does not end with the name of a file");
-  if (!is_hex(entry.sha256) || (!entry.sha256.empty() && (entry.sha256.size() < 8 || entry.sha256.size() > 64))) wrong("has a sha256 that is not 8 to 64 lower-case hexadecimal digits");
+  if (!entry.url.empty() && !is_plain_name(entry.url.substr(entry.url.rfind('/') + 1)))
+    wrong("has a url that does not end with the name of a file");
+  if (!is_hex(entry.sha256) || (!entry.sha256.empty() && (entry.sha256.size() < 8 || entry.sha256.size() > 64)))
+    wrong("has a sha256 that is not 8 to 64 lower-case hexadecimal digits");
   if (!entry.categories.empty() && !is_plain_name(entry.categories)) wrong("has categories that are not the name of a file beside it");
   if (entry.transforms.mean.size() != entry.transforms.std.size()) wrong("has means and deviations of different counts");
 }
@@ -89,10 +92,12 @@ void PublishedWeights::options(OptionVisitor& v) {
 std::string PublishedWeights::pipeline() const {
   std::string text;
   if (transforms.resize > 0) {
-    text += cat("- {type: resize, size: ", transforms.resize, ", interpolation: ", transforms.interpolation, ", antialias: ", transforms.antialias ? "true" : "false", "}\n");
+    text += cat("- {type: resize, size: ", transforms.resize, ", interpolation: ", transforms.interpolation,
+                ", antialias: ", transforms.antialias ? "true" : "false", "}\n");
   }
   if (transforms.crop > 0) text += cat("- {type: center_crop, size: ", transforms.crop, "}\n");
-  if (!transforms.mean.empty()) text += cat("- {type: normalize, mean: ", list_text(transforms.mean), ", std: ", list_text(transforms.std), "}\n");
+  if (!transforms.mean.empty())
+    text += cat("- {type: normalize, mean: ", list_text(transforms.mean), ", std: ", list_text(transforms.std), "}\n");
   return text;
 }
 
@@ -108,7 +113,8 @@ std::vector<std::string> PublishedWeights::category_names() const {
   return names;
 }
 
-WeightRegistry::WeightRegistry(std::vector<std::string> folders, std::string cache_folder) : folders_(std::move(folders)), cache_folder_(std::move(cache_folder)) {}
+WeightRegistry::WeightRegistry(std::vector<std::string> folders, std::string cache_folder)
+    : folders_(std::move(folders)), cache_folder_(std::move(cache_folder)) {}
 
 std::vector<std::string> WeightRegistry::models() const {
   std::set<std::string> names;
@@ -122,11 +128,13 @@ std::vector<std::string> WeightRegistry::models() const {
 }
 
 bool WeightRegistry::has(std::string_view model) const {
-  return is_plain_name(model) && std::any_of(folders_.begin(), folders_.end(), [&](const std::string& folder) { return file_exists(cat(folder, "/", model, kSuffix)); });
+  return is_plain_name(model) && std::any_of(folders_.begin(), folders_.end(),
+                                             [&](const std::string& folder) { return file_exists(cat(folder, "/", model, kSuffix)); });
 }
 
 std::vector<PublishedWeights> WeightRegistry::of(const std::string& model) const {
-  if (!has(model)) fail_unknown(cat("there are no published weights for the model '", model, "'"), model, models(), "galley-weights ls lists them");
+  if (!has(model))
+    fail_unknown(cat("there are no published weights for the model '", model, "'"), model, models(), "galley-weights ls lists them");
   std::vector<PublishedWeights> found;
   std::string default_name;
   for (const std::string& folder : folders_) {
@@ -152,7 +160,8 @@ std::vector<PublishedWeights> WeightRegistry::of(const std::string& model) const
   }
   for (PublishedWeights& entry : found) entry.is_default = entry.name == default_name;
   const bool has_default = std::any_of(found.begin(), found.end(), [](const PublishedWeights& entry) { return entry.is_default; });
-  GALLEY_CHECK(default_name.empty() || has_default, "the default of the model ", model, ", '", default_name, "', is none of its published weights");
+  GALLEY_CHECK(default_name.empty() || has_default, "the default of the model ", model, ", '", default_name,
+               "', is none of its published weights");
   return found;
 }
 
@@ -166,7 +175,8 @@ PublishedWeights WeightRegistry::find(const std::string& reference) const {
   }
   std::string list;
   for (const std::string& known : names) list += (list.empty() ? "" : ", ") + known;
-  fail_unknown(cat("the model ", model, " has no published weights '", name, "'; it has ", list), name, names, cat("weights=", model, "/", names.empty() ? "" : names.front()));
+  fail_unknown(cat("the model ", model, " has no published weights '", name, "'; it has ", list), name, names,
+               cat("weights=", model, "/", names.empty() ? "" : names.front()));
 }
 
 bool WeightRegistry::is_reference(const std::string& from) const {
@@ -181,8 +191,11 @@ void resolve_weights(Recipe& recipe, const WeightRegistry& registry) {
     if (source.published || !registry.is_reference(source.from)) continue;
     auto entry = std::make_shared<PublishedWeights>(registry.find(source.from == "default" ? recipe.model.type : source.from));
     if (!file_exists(entry->file)) {
-      const std::string cure = entry->url.empty() ? "correct the path in " + entry->registry_file : cat("galley-weights fetch ", entry->id(), " brings it; or put ", entry->url, " there");
-      throw Error(ErrorCode::kInput, cat("the weights ", entry->id(), " are not on this machine: there is no file ", entry->file)).key("weights").suggest(cure);
+      const std::string cure = entry->url.empty() ? "correct the path in " + entry->registry_file
+                                                  : cat("galley-weights fetch ", entry->id(), " brings it; or put ", entry->url, " there");
+      throw Error(ErrorCode::kInput, cat("the weights ", entry->id(), " are not on this machine: there is no file ", entry->file))
+          .key("weights")
+          .suggest(cure);
     }
     source.published = std::move(entry);
   }

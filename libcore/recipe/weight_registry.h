@@ -26,18 +26,18 @@ struct PublishedTransforms : OptionsOf<PublishedTransforms> {
 /// One set of weights of a model.
 struct PublishedWeights : OptionsOf<PublishedWeights> {
   void options(OptionVisitor& v) override;
-  std::string name;    ///< "IMAGENET1K_V2"
+  std::string name;  ///< "IMAGENET1K_V2"
   std::string about;
   std::string url;
   std::string path;    ///< A file that is here already, instead of a url; relative ones start at the registry file's folder.
   std::string sha256;  ///< Of the file: all 64 digits, or the first ones.
   double megabytes = 0;
-  std::string categories;  ///< A file of one name a line, beside the registry's file.
+  std::string categories;                ///< A file of one name a line, beside the registry's file.
   int64_t input_size = 0, min_size = 0;  ///< Pixels of a side: as trained, and at least.
   PublishedTransforms transforms;
   std::vector<std::pair<std::string, std::string>> metrics;  ///< top1, top5: percent.
   int64_t num_params = 0;
-  double gmacs = 0;  ///< 1e9 multiply-adds of one sample, as published.
+  double gmacs = 0;    ///< 1e9 multiply-adds of one sample, as published.
   std::string recipe;  ///< How they were trained.
   std::string license;
   std::vector<std::pair<std::string, std::string>> rename;  ///< As weights.load.N.rename: from the file's names to the model's.

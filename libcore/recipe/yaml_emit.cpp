@@ -22,7 +22,8 @@ bool is_plain(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [&](char c) { return inner(c) || c == ' '; });
 }
 
-/// Would the reader, which counts brackets and the commas between them before it knows of quotes, take this string for deep or endless nesting?
+/// Would the reader, which counts brackets and the commas between them before it knows of quotes, take this string for deep or endless
+/// nesting?
 bool looks_nested(std::string_view text) {
   int64_t depth = 0, deepest = 0;
   for (const char c : text) {

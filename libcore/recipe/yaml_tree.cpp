@@ -96,7 +96,8 @@ std::string with_escapes_in_utf8(const std::string& value) {
 std::string cure_of_escape(std::string_view message) {
   if (message.starts_with("unknown escape character")) return "write \\\\ for a backslash, or put the text in single quotes";
   if (message.starts_with("bad character found while scanning hex")) return "\\x takes 2 hexadecimal digits, \\u takes 4, \\U takes 8";
-  if (message.starts_with("invalid unicode")) return "one \\U and 8 digits, at most \\U0010FFFF, write any character; surrogates (D800 to DFFF) are not characters";
+  if (message.starts_with("invalid unicode"))
+    return "one \\U and 8 digits, at most \\U0010FFFF, write any character; surrogates (D800 to DFFF) are not characters";
   return "";
 }
 
@@ -141,7 +142,8 @@ class TreeBuilder : public YAML::EventHandler {
     YamlNode node = YamlNode::scalar_of(with_escapes_in_utf8(value), tag == "!");
     node.place = place(mark);
     const std::string_view line = line_at(node.place.line);
-    const size_t rest = line.size() >= static_cast<size_t>(node.place.column - 1) ? line.size() - (static_cast<size_t>(node.place.column) - 1) : 1;
+    const size_t rest =
+        line.size() >= static_cast<size_t>(node.place.column - 1) ? line.size() - (static_cast<size_t>(node.place.column) - 1) : 1;
     const size_t written = value.size() + (node.quoted ? 2 : 0);
     node.place.width = static_cast<int>(std::max<size_t>(1, std::min(rest, written)));
     if (wants_key()) {
@@ -198,7 +200,9 @@ class TreeBuilder : public YAML::EventHandler {
   };
 
   TextPlace place(const YAML::Mark& mark) const { return {source_, mark.line + 1, mark.column + 1, 1}; }
-  std::string_view line_at(int line) const { return line >= 1 && static_cast<size_t>(line) <= lines_.size() ? lines_[static_cast<size_t>(line) - 1] : ""; }
+  std::string_view line_at(int line) const {
+    return line >= 1 && static_cast<size_t>(line) <= lines_.size() ? lines_[static_cast<size_t>(line) - 1] : "";
+  }
   bool wants_key() const { return !stack_.empty() && stack_.back().node.is_map() && !stack_.back().has_key; }
   [[noreturn]] void too_deep(const TextPlace& where) const { fail_at(where, cat("nested deeper than ", limits_.depth, " levels")); }
 
@@ -227,11 +231,13 @@ class TreeBuilder : public YAML::EventHandler {
     frame.merge = key.scalar == "<<" && !key.quoted;
     if (!frame.merge && !frame.keys.insert(key.scalar).second) {
       const YamlNode::Entry* first = frame.node.entry(key.scalar);
-      Error error(ErrorCode::kRecipe, cat("duplicate key '", key.scalar, "'", first ? cat(" (first on line ", first->place.line, ")") : ""));
+      Error error(ErrorCode::kRecipe,
+                  cat("duplicate key '", key.scalar, "'", first ? cat(" (first on line ", first->place.line, ")") : ""));
       error.key(key.scalar).suggest("remove one of the two");
       throw key.place.mark(error);
     }
-    if (static_cast<int64_t>(key.scalar.size()) > limits_.key_bytes) fail_at(key.place, cat("a key of ", key.scalar.size(), " bytes; at most ", limits_.key_bytes, " are allowed"));
+    if (static_cast<int64_t>(key.scalar.size()) > limits_.key_bytes)
+      fail_at(key.place, cat("a key of ", key.scalar.size(), " bytes; at most ", limits_.key_bytes, " are allowed"));
     if (static_cast<int64_t>(frame.keys.size()) > limits_.keys) fail_at(key.place, cat("more than ", limits_.keys, " keys in one map"));
     frame.key = std::move(key);
     frame.has_key = true;
@@ -376,7 +382,8 @@ bool YamlNode::operator==(const YamlNode& other) const {
 
 void check_utf8(std::string_view text, const TextPlace& place, const std::string& what) {
   if (find_invalid_utf8(text) == std::string_view::npos) return;
-  fail_at(place, cat(what, " has a byte that is not UTF-8: a recipe is UTF-8 text"), "rename the file or folder, or write the text in UTF-8");
+  fail_at(place, cat(what, " has a byte that is not UTF-8: a recipe is UTF-8 text"),
+          "rename the file or folder, or write the text in UTF-8");
 }
 
 YamlNode parse_yaml(std::shared_ptr<const TextSource> source, const YamlLimits& limits) {

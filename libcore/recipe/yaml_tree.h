@@ -18,9 +18,9 @@ namespace galley {
 struct YamlLimits {
   int64_t bytes = int64_t{1} << 20;
   int64_t depth = 64;
-  int64_t nodes = 50'000;  ///< After expansion of aliases; an anchored node counts once more, for the copy that is kept.
-  int64_t keys = 2'000;    ///< A map.
-  int64_t key_bytes = 160; ///< One key: YAML allows 1024 characters (1.2, section 7.4.2), and an escape takes up to six.
+  int64_t nodes = 50'000;   ///< After expansion of aliases; an anchored node counts once more, for the copy that is kept.
+  int64_t keys = 2'000;     ///< A map.
+  int64_t key_bytes = 160;  ///< One key: YAML allows 1024 characters (1.2, section 7.4.2), and an escape takes up to six.
 };
 
 /// A text that places point into: a file, standard input, or the command line.
@@ -89,11 +89,11 @@ void check_utf8(std::string_view text, const TextPlace& place, const std::string
 YamlNode parse_yaml(std::shared_ptr<const TextSource> source, const YamlLimits& limits = {});
 
 struct EmitOptions {
-  bool origins = false;   ///< "# file:line" behind every value that has a place.
+  bool origins = false;        ///< "# file:line" behind every value that has a place.
   bool escape_dollars = true;  ///< `$` as `$$`, so that the text reads back without references.
 };
-/// The tree as YAML text that parse_yaml reads back to the same tree. Characters that YAML 1.2 does not count as printable, spaces that look
-/// like others and line breaks of YAML 1.1 are written as escapes. Scalars must be UTF-8.
+/// The tree as YAML text that parse_yaml reads back to the same tree. Characters that YAML 1.2 does not count as printable, spaces that
+/// look like others and line breaks of YAML 1.1 are written as escapes. Scalars must be UTF-8.
 std::string emit_yaml(const YamlNode& tree, const EmitOptions& options = {});
 
 }  // namespace galley

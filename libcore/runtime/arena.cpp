@@ -31,7 +31,8 @@ void Arena::reserve(int64_t bytes) {
   release();
   ++generation_;
   address_ = static_cast<std::byte*>(device_->memory().allocate(bytes, alignment));
-  if (address_ == nullptr) fail(ErrorCode::kResource, "no memory for ", bytes / (1 << 20), " MiB of scratch; use a smaller batch or train.recompute");
+  if (address_ == nullptr)
+    fail(ErrorCode::kResource, "no memory for ", bytes / (1 << 20), " MiB of scratch; use a smaller batch or train.recompute");
   bytes_ = bytes;
   alignment_ = alignment;
   if (!device_->is_host()) return;

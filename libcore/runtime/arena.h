@@ -17,7 +17,8 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  /// The device that memory is taken from, before the first is; the host's unless said otherwise. All programs that share an arena run on one device.
+  /// The device that memory is taken from, before the first is; the host's unless said otherwise. All programs that share an arena run on
+  /// one device.
   void use(Device& device);
   /// Makes room for at least `bytes`; contents are lost where it grows. Throws Error (kResource) if memory is exhausted.
   void reserve(int64_t bytes);

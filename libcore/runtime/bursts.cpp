@@ -12,11 +12,11 @@ namespace galley {
 namespace {
 
 // Ten independent chains of multiply-adds hide their latency; the empty asm keeps them in registers.
-#define GALLEY_CHAINS(Vector, step)                                                                                    \
-  Vector a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{}, i{}, j{};                                                             \
-  for (int64_t n = 0; n < rounds; ++n) {                                                                               \
-    step(a) step(b) step(c) step(d) step(e) step(f) step(g) step(h) step(i) step(j)                                    \
-    asm volatile("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e), "+v"(f), "+v"(g), "+v"(h), "+v"(i), "+v"(j));       \
+#define GALLEY_CHAINS(Vector, step)                                                                                          \
+  Vector a{}, b{}, c{}, d{}, e{}, f{}, g{}, h{}, i{}, j{};                                                                   \
+  for (int64_t n = 0; n < rounds; ++n) {                                                                                     \
+    step(a) step(b) step(c) step(d) step(e) step(f) step(g) step(h) step(i)                                                  \
+        step(j) asm volatile("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e), "+v"(f), "+v"(g), "+v"(h), "+v"(i), "+v"(j)); \
   }
 
 #if defined(__x86_64__)
@@ -28,11 +28,11 @@ typedef float F16 __attribute__((vector_size(64)));
 typedef double D8 __attribute__((vector_size(64)));
 
 #define GALLEY_MULTIPLY_ADD(v) v = v * y + x;
-#define GALLEY_FLOAT_BURST(name, Vector, target_text)                                                                  \
-  __attribute__((target(target_text), optimize("fp-contract=fast"))) void name(int64_t rounds) {                      \
-    Vector x = Vector{} + 0.25f, y = Vector{} + 0.5f;                                                                  \
-    asm volatile("" : "+v"(x), "+v"(y));                                                                               \
-    GALLEY_CHAINS(Vector, GALLEY_MULTIPLY_ADD)                                                                         \
+#define GALLEY_FLOAT_BURST(name, Vector, target_text)                                            \
+  __attribute__((target(target_text), optimize("fp-contract=fast"))) void name(int64_t rounds) { \
+    Vector x = Vector{} + 0.25f, y = Vector{} + 0.5f;                                            \
+    asm volatile("" : "+v"(x), "+v"(y));                                                         \
+    GALLEY_CHAINS(Vector, GALLEY_MULTIPLY_ADD)                                                   \
   }
 GALLEY_FLOAT_BURST(f32_sse2, F4, "sse2")
 GALLEY_FLOAT_BURST(f64_sse2, D2, "sse2")
@@ -48,8 +48,12 @@ __attribute__((target("avx2"))) void int8_avx2(int64_t rounds) {
   for (int64_t n = 0; n < rounds; ++n) {
     __m256i a = x, b = y, c = ones, d = x, e = y;
     asm volatile("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e), "+v"(x), "+v"(y));
-    GALLEY_BYTES_AVX2(a) asm volatile("" : "+v"(x)); GALLEY_BYTES_AVX2(b) asm volatile("" : "+v"(x)); GALLEY_BYTES_AVX2(c)
-    asm volatile("" : "+v"(x)); GALLEY_BYTES_AVX2(d) asm volatile("" : "+v"(x)); GALLEY_BYTES_AVX2(e)
+    GALLEY_BYTES_AVX2(a) asm volatile("" : "+v"(x));
+    GALLEY_BYTES_AVX2(b) asm volatile("" : "+v"(x));
+    GALLEY_BYTES_AVX2(c)
+    asm volatile("" : "+v"(x));
+    GALLEY_BYTES_AVX2(d) asm volatile("" : "+v"(x));
+    GALLEY_BYTES_AVX2(e)
     asm volatile("" : "+v"(a), "+v"(b), "+v"(c), "+v"(d), "+v"(e));
   }
 }
@@ -68,19 +72,19 @@ __attribute__((target("avx512f,avx512bf16"))) void bf16_avx512(int64_t rounds) {
 
 // Six tiles of sums, products of 16 x 64 bytes by 64 x 16; by name, so that nothing else is compiled for AMX. What the tiles hold does not
 // matter to their speed.
-#define GALLEY_TILES(name, product)                                                                                    \
-  void name(int64_t rounds) {                                                                                          \
-    struct alignas(64) {                                                                                               \
-      uint8_t palette = 1, start_row = 0, reserved[14] = {};                                                           \
-      uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};                                                       \
-      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};                                                             \
-    } config;                                                                                                          \
-    asm volatile("ldtilecfg %0" : : "m"(config));                                                                      \
-    for (int64_t n = 0; n < rounds; ++n) {                                                                             \
+#define GALLEY_TILES(name, product)                                                                                       \
+  void name(int64_t rounds) {                                                                                             \
+    struct alignas(64) {                                                                                                  \
+      uint8_t palette = 1, start_row = 0, reserved[14] = {};                                                              \
+      uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};                                                          \
+      uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};                                                                \
+    } config;                                                                                                             \
+    asm volatile("ldtilecfg %0" : : "m"(config));                                                                         \
+    for (int64_t n = 0; n < rounds; ++n) {                                                                                \
       asm volatile(product " %tmm7, %tmm6, %tmm0\n\t" product " %tmm7, %tmm6, %tmm1\n\t" product " %tmm7, %tmm6, %tmm2"); \
       asm volatile(product " %tmm7, %tmm6, %tmm3\n\t" product " %tmm7, %tmm6, %tmm4\n\t" product " %tmm7, %tmm6, %tmm5"); \
-    }                                                                                                                  \
-    asm volatile("tilerelease");                                                                                       \
+    }                                                                                                                     \
+    asm volatile("tilerelease");                                                                                          \
   }
 GALLEY_TILES(int8_amx, "tdpbusd")
 GALLEY_TILES(bf16_amx, "tdpbf16ps")

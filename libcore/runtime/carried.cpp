@@ -16,7 +16,8 @@ void Carried::declare(const Program& program) {
     if (!has(info.name)) continue;
     const Tensor& held = arrays_.tensor(info.name);
     if (held.dtype() == info.type.dtype && held.shape() == info.type.shape) continue;
-    throw Error(ErrorCode::kRecipe, cat("the program carries '", info.name, "' as ", info.type, ", but the request holds it as ", held.str()))
+    throw Error(ErrorCode::kRecipe,
+                cat("the program carries '", info.name, "' as ", info.type, ", but the request holds it as ", held.str()))
         .suggest("programs that serve one request carry a value with one dtype and one shape; another shape needs a request of its own");
   }
   for (const ValueInfo* info : values) arrays_.declare(info->name, info->type, info->role);

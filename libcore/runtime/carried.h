@@ -11,8 +11,8 @@
 namespace galley {
 
 /// The values of ValueRole::kCarried, by name, in memory of the device and outside of any arena. All executions that serve a request
-/// (prefill, decode, other batch sizes) take the same object and so go on where the last run stopped; another request, and each replica, has
-/// an object of its own. Arrays are contiguous in every program. Not thread-safe.
+/// (prefill, decode, other batch sizes) take the same object and so go on where the last run stopped; another request, and each replica,
+/// has an object of its own. Arrays are contiguous in every program. Not thread-safe.
 class Carried {
  public:
   explicit Carried(Device& device = host_device()) : arrays_(device) {}

@@ -24,15 +24,16 @@ Step prepare_step(const Graph& graph, const Node& node, const Backend& backend, 
   const KernelQuery query = backend.query(graph, node);
   KernelChoice choice = backend.choose(query);
   if (choice.kernel == nullptr) {
-    fail(ErrorCode::kRecipe, "no kernel for ", node.op->name, node.path.empty() ? "" : " at ", node.path, choice.declined.empty() ? "" : "\n  ", joined(choice.declined, "\n  "));
+    fail(ErrorCode::kRecipe, "no kernel for ", node.op->name, node.path.empty() ? "" : " at ", node.path,
+         choice.declined.empty() ? "" : "\n  ", joined(choice.declined, "\n  "));
   }
   Step step;
   step.kernel = choice.kernel->prepare(query);
   step.backend = choice.kernel->algorithm;
   step.reference = choice.kernel->reference;
   step.updates = !node.op->updates.empty() || node.phase == Phase::kUpdate;
-  const bool slow_reference = step.reference && !backend.reference() && computes_in_f32(graph, node) && cost_of(*node.op, query.context).flops > 0 &&
-                              graph.type(node.outputs[0]).elements() > 1;
+  const bool slow_reference = step.reference && !backend.reference() && computes_in_f32(graph, node) &&
+                              cost_of(*node.op, query.context).flops > 0 && graph.type(node.outputs[0]).elements() > 1;
   if (slow_reference) {
     const std::string why = choice.declined.empty() ? "there is no other" : joined(choice.declined, "; ");
     report.warnings.push_back(cat(node.path, ": ", node.op->name, " runs on the slow reference kernel (", why, ")"));
@@ -41,7 +42,8 @@ Step prepare_step(const Graph& graph, const Node& node, const Backend& backend, 
   if (implementation.find("ref:any") != std::string::npos || implementation.starts_with("gemm")) {
     report.warnings.push_back(cat(node.path, ": ", node.op->name, " runs on the slow implementation ", implementation));
   }
-  report.kernels.push_back({node.path, std::string(node.op->name), std::string(step.backend), std::move(implementation), std::move(choice.declined)});
+  report.kernels.push_back(
+      {node.path, std::string(node.op->name), std::string(step.backend), std::move(implementation), std::move(choice.declined)});
   return step;
 }
 

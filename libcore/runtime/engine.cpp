@@ -32,11 +32,13 @@ std::string ProgramKey::str() const {
 Engine::Engine(std::shared_ptr<const Backend> backend)
     : backend_(std::move(backend)), store_(backend_->device()), arena_(std::make_shared<Arena>(backend_->device())) {}
 
-std::shared_ptr<const Program> Engine::program(const ProgramKey& key, std::string_view reason, const std::function<Graph()>& capture, ParameterFormats formats) {
+std::shared_ptr<const Program> Engine::program(const ProgramKey& key, std::string_view reason, const std::function<Graph()>& capture,
+                                               ParameterFormats formats) {
   const std::string text = key.str();
   std::shared_ptr<const Program>& program = programs_[text];
   if (program != nullptr) return program;
-  GALLEY_ASSERT(formats == ParameterFormats::kFollow || compilations_.empty(), text, " is to lead, but ", compilations_.front().program, " was compiled before");
+  GALLEY_ASSERT(formats == ParameterFormats::kFollow || compilations_.empty(), text, " is to lead, but ", compilations_.front().program,
+                " was compiled before");
   const auto began = std::chrono::steady_clock::now();
   program = compile(capture(), {.backend = backend_, .parameter_formats = formats_});
   const Graph& graph = program->graph();
@@ -54,8 +56,8 @@ void Engine::follow_store() {
 }
 
 std::unique_ptr<Execution> Engine::bind(std::shared_ptr<const Program> program, Binding binding) {
-  return std::make_unique<Execution>(std::move(program), store_, binding.arena ? std::move(binding.arena) : arena_, std::move(binding.names),
-                                     std::move(binding.carried));
+  return std::make_unique<Execution>(std::move(program), store_, binding.arena ? std::move(binding.arena) : arena_,
+                                     std::move(binding.names), std::move(binding.carried));
 }
 
 }  // namespace galley

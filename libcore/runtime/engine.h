@@ -15,8 +15,8 @@ namespace galley {
 
 /// What a program is for, and for which inputs. Programs of equal keys are one program.
 struct ProgramKey {
-  std::string mode;     ///< "train", "accumulate", "evaluate", "predict", "calibrate" ...
-  std::string variant;  ///< What else the graph depends on: a stage of a training, captured modules; may be empty.
+  std::string mode;                          ///< "train", "accumulate", "evaluate", "predict", "calibrate" ...
+  std::string variant;                       ///< What else the graph depends on: a stage of a training, captured modules; may be empty.
   std::map<std::string, TensorType> fields;  ///< Types of the fed fields by name.
 
   /// "evaluate input f32 [32,1,28,28], target i64 [32]"
@@ -50,8 +50,8 @@ class Engine {
   /// Scratch memory of all executions that `bind` makes without an arena of their own.
   const std::shared_ptr<Arena>& arena() const { return arena_; }
 
-  /// The program of that key. If there is none yet, `capture` gives its graph, which is compiled; `reason` says what asked for it. The program's
-  /// parameters are not declared. Throws what `capture` throws, and Error where no kernel supports a node.
+  /// The program of that key. If there is none yet, `capture` gives its graph, which is compiled; `reason` says what asked for it. The
+  /// program's parameters are not declared. Throws what `capture` throws, and Error where no kernel supports a node.
   std::shared_ptr<const Program> program(const ProgramKey& key, std::string_view reason, const std::function<Graph()>& capture,
                                          ParameterFormats formats = ParameterFormats::kFollow);
   /// Declares the program's parameters, buffers and state in the store, so that they can be filled before it is bound.
@@ -60,9 +60,9 @@ class Engine {
   void follow_store();
 
   struct Binding {
-    std::shared_ptr<Arena> arena = nullptr;        ///< Scratch of its own, for an execution that runs beside others.
-    std::map<std::string, std::string> names = {}; ///< Other names in the store (evaluation on averaged weights).
-    std::shared_ptr<Carried> carried = nullptr;    ///< The request that the execution serves; none: one of its own.
+    std::shared_ptr<Arena> arena = nullptr;         ///< Scratch of its own, for an execution that runs beside others.
+    std::map<std::string, std::string> names = {};  ///< Other names in the store (evaluation on averaged weights).
+    std::shared_ptr<Carried> carried = nullptr;     ///< The request that the execution serves; none: one of its own.
   };
   /// A request of this engine's device: what its executions carry from run to run.
   std::shared_ptr<Carried> carried() const { return std::make_shared<Carried>(backend_->device()); }

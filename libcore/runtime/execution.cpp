@@ -51,8 +51,8 @@ void convert(const Tensor& values, Tensor& result) {
 
 }  // namespace
 
-Execution::Execution(std::shared_ptr<const Program> program, ParameterStore& store, std::shared_ptr<Arena> arena, std::map<std::string, std::string> binding,
-                     std::shared_ptr<Carried> carried)
+Execution::Execution(std::shared_ptr<const Program> program, ParameterStore& store, std::shared_ptr<Arena> arena,
+                     std::map<std::string, std::string> binding, std::shared_ptr<Carried> carried)
     : program_(std::move(program)),
       store_(store),
       arena_(arena ? std::move(arena) : std::make_shared<Arena>()),
@@ -102,7 +102,8 @@ void Execution::find_prepare_reads() {
     const Node& node = graph.nodes()[static_cast<size_t>(program_->steps()[s].node)];
     for (ValueId id : node.inputs) {
       const MemorySlot* place = id == kNoValue ? nullptr : &memory.values[static_cast<size_t>(id)];
-      if (s < program_->prepare_steps() && place && place->region == MemorySlot::Region::kNamed) reads.insert(store_names_.at(place->named));
+      if (s < program_->prepare_steps() && place && place->region == MemorySlot::Region::kNamed)
+        reads.insert(store_names_.at(place->named));
     }
     for (ValueId id : node.outputs) {
       const MemorySlot& place = memory.values[static_cast<size_t>(id)];
@@ -196,8 +197,8 @@ void Execution::set(std::string_view name, std::span<const int64_t> values) {
   GALLEY_ASSERT(takes(name), "the program has no input '", name, "'");
   const ValueId id = program_->graph().find_input(name);
   const TensorType& type = program_->graph().type(id);
-  GALLEY_ASSERT(scalars_.has(id) && type.dtype == DType::kI64 && type.elements() == static_cast<int64_t>(values.size()), "input '", name, "' is ", type,
-                ", fed with ", values.size(), " integers");
+  GALLEY_ASSERT(scalars_.has(id) && type.dtype == DType::kI64 && type.elements() == static_cast<int64_t>(values.size()), "input '", name,
+                "' is ", type, ", fed with ", values.size(), " integers");
   scalars_.set(id, std::as_bytes(values));
 }
 
@@ -279,7 +280,8 @@ void Execution::execute_guarded(size_t s, NodeObserver* observer) {
     stream_.copy(found.data(), bytes, guard);
     stream_.synchronize();
     for (const unsigned char byte : found) {
-      GALLEY_ASSERT(byte == kGuardByte, node.op->name, " (", program_->steps()[s].backend, ") at ", node.path, " wrote past the end of value %", id);
+      GALLEY_ASSERT(byte == kGuardByte, node.op->name, " (", program_->steps()[s].backend, ") at ", node.path,
+                    " wrote past the end of value %", id);
     }
   };
   for (ValueId id : node.inputs) check(id);

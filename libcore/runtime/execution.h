@@ -41,18 +41,20 @@ class Execution {
   /// The request that the following runs belong to. Throws as Carried::declare; the execution keeps its request then.
   void carry(std::shared_ptr<Carried> carried);
   const std::shared_ptr<Carried>& carried() const { return carried_; }
-  /// Gives an input its values until it is given others. On the host's device an array of the program's format is kept, not copied: it must stay unchanged
-  /// until the run. Arrays of rank 0 or 1 of at most 64 bytes, and all arrays on other devices, are copied before `feed` returns.
+  /// Gives an input its values until it is given others. On the host's device an array of the program's format is kept, not copied: it must
+  /// stay unchanged until the run. Arrays of rank 0 or 1 of at most 64 bytes, and all arrays on other devices, are copied before `feed`
+  /// returns.
   void feed(std::string_view name, const Tensor& values);
-  /// Gives an input of one element its value, in its dtype, until it is given another. All scalars travel to the device together at the next run.
+  /// Gives an input of one element its value, in its dtype, until it is given another. All scalars travel to the device together at the
+  /// next run.
   void set(std::string_view name, double value);
   /// Gives an i64 input of at most 64 bytes its values: random keys.
   void set(std::string_view name, std::span<const int64_t> values);
   /// Does the program read an input of that name?
   bool takes(std::string_view name) const;
 
-  /// Enqueues one run on the device's stream; `prepare` first if parameters that it reads have changed. Allocates nothing from the second run on. On the
-  /// host's device it has run on return.
+  /// Enqueues one run on the device's stream; `prepare` first if parameters that it reads have changed. Allocates nothing from the second
+  /// run on. On the host's device it has run on return.
   void run(const RunOptions& options = {});
   /// Waits until the last run has run. Throws its first error.
   void wait() { stream_.synchronize(); }
@@ -74,9 +76,9 @@ class Execution {
   };
   /// An input that is fed as an array.
   struct Feed {
-    Tensor values;                      // in the program's format, on its device
-    Tensor converted;                   // on the host, where the caller's array has another format
-    std::unique_ptr<Event> copied;      // `converted` has reached the device
+    Tensor values;                                   // in the program's format, on its device
+    Tensor converted;                                // on the host, where the caller's array has another format
+    std::unique_ptr<Event> copied;                   // `converted` has reached the device
     std::vector<std::pair<size_t, size_t>> readers;  // step and input that read it
   };
   /// An output of one element: where the host finds it after a run.
@@ -112,10 +114,10 @@ class Execution {
   int64_t result_bytes_ = 0, kept_runs_ = 1;         // of one run; runs whose results the host keeps, in turns
   int64_t fetched_runs_ = 0;
   std::map<ValueId, Result> result_of_;
-  std::vector<Operands> operands_;                   // by step
-  std::vector<BoundCall> calls_;                     // by step, on the operands
-  std::unique_ptr<Runner> runner_;                   // of the steps after `prepare`
-  std::optional<uint64_t> bound_generation_;         // of the arena
+  std::vector<Operands> operands_;            // by step
+  std::vector<BoundCall> calls_;              // by step, on the operands
+  std::unique_ptr<Runner> runner_;            // of the steps after `prepare`
+  std::optional<uint64_t> bound_generation_;  // of the arena
   bool all_fed_ = false;
   std::optional<uint64_t> prepared_at_;
 };

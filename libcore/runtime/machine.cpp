@@ -40,7 +40,8 @@ MachineLimits measure_machine(double seconds) {
     const auto last = std::find_if(bursts().rbegin(), bursts().rend(), [&](const Burst& burst) { return burst.dtype == dtype; });
     if (last != bursts().rend()) best.push_back(*last);
   }
-  for (const Burst& burst : best) limits.set_peak(burst.dtype, measure_burst(burst, seconds / 2 / static_cast<double>(best.size())), burst.instruction_set);
+  for (const Burst& burst : best)
+    limits.set_peak(burst.dtype, measure_burst(burst, seconds / 2 / static_cast<double>(best.size())), burst.instruction_set);
   constexpr int64_t kElements = 8 << 20;  // 32 MiB an array
   std::unique_ptr<float[]> a(new float[kElements]), b(new float[kElements]), c(new float[kElements]);
   parallel_for(kElements, 4096, [&](int64_t begin, int64_t end) {

@@ -11,10 +11,10 @@
 namespace galley {
 
 struct MachineLimits {
-  double flops_per_s = 0;   // f32 multiply-adds from registers, two flops each, all compute threads
-  double bf16_per_s = 0;    // the same of bf16, summed in f32; 0 where the processor has no instruction for them
-  double int8_per_s = 0;    // products of bytes, summed in 32 bits, two operations each
-  double bytes_per_s = 0;   // a[i] = b[i] + s*c[i] over arrays larger than the caches; bytes read and written, write-allocate not counted
+  double flops_per_s = 0;  // f32 multiply-adds from registers, two flops each, all compute threads
+  double bf16_per_s = 0;   // the same of bf16, summed in f32; 0 where the processor has no instruction for them
+  double int8_per_s = 0;   // products of bytes, summed in 32 bits, two operations each
+  double bytes_per_s = 0;  // a[i] = b[i] + s*c[i] over arrays larger than the caches; bytes read and written, write-allocate not counted
   std::string instruction_set;  // that the flops were measured with
 
   /// Of f32, bf16 or i8; others are ignored.

@@ -17,8 +17,8 @@ class NodeOutputs {
  public:
   NodeOutputs(const Program& program, const Step& step, std::span<void* const> addresses, Stream& stream);
   size_t size() const { return addresses_.size(); }
-  /// Output i in host memory, in the format of its type: the memory itself on the host's device, else a copy, for which it waits. nullptr for an
-  /// output that has no memory.
+  /// Output i in host memory, in the format of its type: the memory itself on the host's device, else a copy, for which it waits. nullptr
+  /// for an output that has no memory.
   const void* host(size_t i) const;
   /// The stream that the node runs in.
   Stream& stream() const { return stream_; }

@@ -103,7 +103,8 @@ NodeTimer::Row& NodeTimer::row_of(const Program& program, const Step& step) {
   const auto [found, is_new] = row_of_node_.emplace(step.node, rows_.size());
   if (is_new) {
     const Node& node = program.graph().nodes()[static_cast<size_t>(step.node)];
-    rows_.push_back({std::string(node.op->name), node.path, std::string(step.backend), node.phase, 0, 0.0, cost_of(*node.op, context_of(program.graph(), node))});
+    rows_.push_back({std::string(node.op->name), node.path, std::string(step.backend), node.phase, 0, 0.0,
+                     cost_of(*node.op, context_of(program.graph(), node))});
   }
   return rows_[found->second];
 }

@@ -17,8 +17,8 @@ void ParameterStore::declare(const std::string& name, const TensorType& type, Va
     return;
   }
   const Tensor& tensor = found->second.tensor;
-  GALLEY_ASSERT(tensor.dtype() == type.dtype && tensor.shape() == type.shape && tensor.format() == type.format, "'", name, "' is ", tensor.str(),
-                " in the store, a program wants ", type);
+  GALLEY_ASSERT(tensor.dtype() == type.dtype && tensor.shape() == type.shape && tensor.format() == type.format, "'", name, "' is ",
+                tensor.str(), " in the store, a program wants ", type);
 }
 
 void ParameterStore::declare(const Program& program) {
@@ -52,8 +52,8 @@ std::map<std::string, MemoryFormat> ParameterStore::formats() const {
 
 void ParameterStore::set(std::string_view name, const Tensor& values) {
   Entry& target = entry(name);
-  GALLEY_CHECK_INPUT(values.dtype() == target.tensor.dtype() && values.shape() == target.tensor.shape(), "'", name, "' is ", target.tensor.dtype(), " ",
-                     target.tensor.shape(), ", the given values are ", values.dtype(), " ", values.shape());
+  GALLEY_CHECK_INPUT(values.dtype() == target.tensor.dtype() && values.shape() == target.tensor.shape(), "'", name, "' is ",
+                     target.tensor.dtype(), " ", target.tensor.shape(), ", the given values are ", values.dtype(), " ", values.shape());
   const Tensor converted = values.to(target.tensor.format());
   copy(converted, target.tensor, device_->stream());
   ++target.version;

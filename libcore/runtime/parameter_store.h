@@ -39,7 +39,8 @@ class ParameterStore {
   void set(std::string_view name, const Tensor& values);
   /// A contiguous copy in host memory.
   Tensor get(std::string_view name) const;
-  /// The array itself, in its program's format: the host reads and writes it only on the host's device. Whoever writes into it calls `touch`.
+  /// The array itself, in its program's format: the host reads and writes it only on the host's device. Whoever writes into it calls
+  /// `touch`.
   Tensor& tensor(std::string_view name) { return entry(name).tensor; }
   const Tensor& tensor(std::string_view name) const { return entry(name).tensor; }
   /// Says that the values changed: programs prepare anew.

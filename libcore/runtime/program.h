@@ -29,10 +29,10 @@ struct KernelReport {
 };
 
 struct ProgramReport {
-  std::vector<KernelReport> kernels;   // one a step
+  std::vector<KernelReport> kernels;  // one a step
   LayoutReport layout;
-  std::vector<std::string> warnings;   // f32 work on reference kernels, slow vendor implementations
-  int widened = 0;                     // operators on values of 16 bits that compute in f32 between casts, for want of a kernel
+  std::vector<std::string> warnings;  // f32 work on reference kernels, slow vendor implementations
+  int widened = 0;                    // operators on values of 16 bits that compute in f32 between casts, for want of a kernel
 };
 
 class Program {

@@ -1,5 +1,6 @@
 #pragma once
-// ScalarBlock: the small fed inputs of a program (learning rates, step, random key) as one block of device memory, so that a run copies them at once.
+// ScalarBlock: the small fed inputs of a program (learning rates, step, random key) as one block of device memory, so that a run copies
+// them at once.
 
 #include <array>
 #include <cstdint>

@@ -6,22 +6,14 @@ namespace galley {
 
 std::string_view field_kind_name(FieldKind kind) {
   switch (kind) {
-    case FieldKind::kValues:
-      return "values";
-    case FieldKind::kImage:
-      return "image";
-    case FieldKind::kMask:
-      return "mask";
-    case FieldKind::kBoxes:
-      return "boxes";
-    case FieldKind::kKeypoints:
-      return "keypoints";
-    case FieldKind::kClass:
-      return "class";
-    case FieldKind::kTokens:
-      return "tokens";
-    case FieldKind::kSound:
-      return "sound";
+    case FieldKind::kValues: return "values";
+    case FieldKind::kImage: return "image";
+    case FieldKind::kMask: return "mask";
+    case FieldKind::kBoxes: return "boxes";
+    case FieldKind::kKeypoints: return "keypoints";
+    case FieldKind::kClass: return "class";
+    case FieldKind::kTokens: return "tokens";
+    case FieldKind::kSound: return "sound";
   }
   GALLEY_ASSERT(false);
 }

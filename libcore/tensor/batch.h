@@ -76,9 +76,9 @@ struct Batch {
   std::vector<FieldType> types;          ///< In the order of the pipeline's results.
   std::map<std::string, Tensor> fields;  ///< By the names of tensors_of.
   int64_t valid = 0;
-  int64_t first = 0;             ///< Position of row 0 in the order of samples.
-  int64_t epoch = 0;             ///< Of row 0.
-  std::vector<int64_t> indices;  ///< Index in the source of each valid row.
+  int64_t first = 0;                          ///< Position of row 0 in the order of samples.
+  int64_t epoch = 0;                          ///< Of row 0.
+  std::vector<int64_t> indices;               ///< Index in the source of each valid row.
   std::map<int64_t, std::string> unreadable;  ///< By row: why its sample could not be read (OnErrorRule::kReport); the row is zeros.
   std::map<int64_t, std::string> irregular;   ///< By row: what is wrong with the file of a sample that was read in full.
 

@@ -11,7 +11,8 @@ struct Entry {
   std::string_view name;
   int64_t size;
 };
-constexpr std::array<Entry, 10> kEntries{{{"f32", 4}, {"f64", 8}, {"f16", 2}, {"bf16", 2}, {"i64", 8}, {"i32", 4}, {"i16", 2}, {"i8", 1}, {"u8", 1}, {"bool", 1}}};
+constexpr std::array<Entry, 10> kEntries{
+    {{"f32", 4}, {"f64", 8}, {"f16", 2}, {"bf16", 2}, {"i64", 8}, {"i32", 4}, {"i16", 2}, {"i8", 1}, {"u8", 1}, {"bool", 1}}};
 }  // namespace
 
 int64_t dtype_size(DType dtype) { return kEntries[static_cast<size_t>(dtype)].size; }

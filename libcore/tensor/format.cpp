@@ -12,7 +12,8 @@ namespace {
 
 using Dims = std::array<int, Shape::kMaxRank>;
 
-/// Dimensions from outermost to innermost, without allocation: kernels ask for offsets while they run. `blocked`: those of a blocked format.
+/// Dimensions from outermost to innermost, without allocation: kernels ask for offsets while they run. `blocked`: those of a blocked
+/// format.
 Dims dims_of(const MemoryFormat& format, std::span<const int> blocked, int rank) {
   Dims dims{};
   std::iota(dims.begin(), dims.begin() + rank, 0);

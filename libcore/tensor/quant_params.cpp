@@ -36,8 +36,8 @@ QuantRange quant_range(QuantDType dtype, bool reduced) {
 void check_quant_range(const QuantRange& range) {
   const int64_t low = range.dtype == DType::kU8 ? 0 : -128, high = range.dtype == DType::kU8 ? 255 : 127;
   GALLEY_CHECK(range.dtype == DType::kU8 || range.dtype == DType::kI8, "quantized values are u8 or i8, not ", range.dtype);
-  GALLEY_CHECK(range.min < range.max && range.min >= low && range.max <= high, "the range ", range.min, "..", range.max, " does not lie in ", range.dtype, "'s ",
-               low, "..", high);
+  GALLEY_CHECK(range.min < range.max && range.min >= low && range.max <= high, "the range ", range.min, "..", range.max,
+               " does not lie in ", range.dtype, "'s ", low, "..", high);
 }
 
 std::ostream& operator<<(std::ostream& out, const QuantParams& p) {
@@ -46,10 +46,12 @@ std::ostream& operator<<(std::ostream& out, const QuantParams& p) {
 
 void check_quant_params(const QuantParams& p) {
   check_quant_range({p.qmin, p.qmax, p.dtype});
-  GALLEY_CHECK(p.scale > 0 && p.scale <= static_cast<double>(std::numeric_limits<float>::max()), "a scale must be positive and finite, is ", p.scale);
+  GALLEY_CHECK(p.scale > 0 && p.scale <= static_cast<double>(std::numeric_limits<float>::max()), "a scale must be positive and finite, is ",
+               p.scale);
   GALLEY_CHECK(static_cast<double>(static_cast<float>(p.scale)) == p.scale, "a scale must be a float32 value, is ", p.scale, ", nearest ",
                static_cast<double>(static_cast<float>(p.scale)));
-  GALLEY_CHECK(p.zero_point >= p.qmin && p.zero_point <= p.qmax, "the zero point ", p.zero_point, " does not lie in ", p.qmin, "..", p.qmax);
+  GALLEY_CHECK(p.zero_point >= p.qmin && p.zero_point <= p.qmax, "the zero point ", p.zero_point, " does not lie in ", p.qmin, "..",
+               p.qmax);
 }
 
 QuantParams affine_params(double min, double max, const QuantRange& range) {
@@ -59,10 +61,12 @@ QuantParams affine_params(double min, double max, const QuantRange& range) {
   const float low = std::min(static_cast<float>(min), 0.0f), high = std::max(static_cast<float>(max), 0.0f);
   const auto levels = static_cast<float>(range.max - range.min);
   float scale = (high - low) / levels;
-  if (!std::isfinite(scale)) scale = static_cast<float>((static_cast<double>(high) - static_cast<double>(low)) / static_cast<double>(levels));
+  if (!std::isfinite(scale))
+    scale = static_cast<float>((static_cast<double>(high) - static_cast<double>(low)) / static_cast<double>(levels));
   scale = std::max(scale, kLeastScale);
   const double zero_point = static_cast<double>(range.min) - static_cast<double>(std::nearbyint(low / scale));
-  return make_params(scale, static_cast<int64_t>(std::clamp(zero_point, static_cast<double>(range.min), static_cast<double>(range.max))), range);
+  return make_params(scale, static_cast<int64_t>(std::clamp(zero_point, static_cast<double>(range.min), static_cast<double>(range.max))),
+                     range);
 }
 
 QuantParams symmetric_params(double absmax, const QuantRange& range) {

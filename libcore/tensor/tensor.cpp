@@ -13,15 +13,40 @@ namespace {
 constexpr int64_t kAlignment = 64;  // a line of cache, and the widest vector
 int64_t whole_lines(int64_t bytes) { return (std::max<int64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment; }
 
-template <class T> struct DTypeOf;
-template <> struct DTypeOf<float> { static bool is(DType d) { return d == DType::kF32; } };
-template <> struct DTypeOf<double> { static bool is(DType d) { return d == DType::kF64; } };
-template <> struct DTypeOf<int64_t> { static bool is(DType d) { return d == DType::kI64; } };
-template <> struct DTypeOf<int32_t> { static bool is(DType d) { return d == DType::kI32; } };
-template <> struct DTypeOf<int16_t> { static bool is(DType d) { return d == DType::kI16; } };
-template <> struct DTypeOf<uint16_t> { static bool is(DType d) { return d == DType::kBF16 || d == DType::kF16; } };
-template <> struct DTypeOf<int8_t> { static bool is(DType d) { return d == DType::kI8; } };
-template <> struct DTypeOf<uint8_t> { static bool is(DType d) { return d == DType::kU8 || d == DType::kBool; } };
+template <class T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> {
+  static bool is(DType d) { return d == DType::kF32; }
+};
+template <>
+struct DTypeOf<double> {
+  static bool is(DType d) { return d == DType::kF64; }
+};
+template <>
+struct DTypeOf<int64_t> {
+  static bool is(DType d) { return d == DType::kI64; }
+};
+template <>
+struct DTypeOf<int32_t> {
+  static bool is(DType d) { return d == DType::kI32; }
+};
+template <>
+struct DTypeOf<int16_t> {
+  static bool is(DType d) { return d == DType::kI16; }
+};
+template <>
+struct DTypeOf<uint16_t> {
+  static bool is(DType d) { return d == DType::kBF16 || d == DType::kF16; }
+};
+template <>
+struct DTypeOf<int8_t> {
+  static bool is(DType d) { return d == DType::kI8; }
+};
+template <>
+struct DTypeOf<uint8_t> {
+  static bool is(DType d) { return d == DType::kU8 || d == DType::kBool; }
+};
 
 template <class T>
 T read(const void* address) {
@@ -149,8 +174,8 @@ Tensor::Tensor(DType dtype, Shape shape, MemoryFormat format, Device& device) : 
 
 Tensor::Tensor(DType dtype, Shape shape, MemoryFormat format, std::shared_ptr<Storage> storage, int64_t byte_offset)
     : dtype_(dtype), shape_(shape), format_(std::move(format)), storage_(std::move(storage)), offset_(byte_offset) {
-  GALLEY_ASSERT(byte_offset >= 0 && byte_offset <= storage_->bytes() && bytes() <= storage_->bytes() - byte_offset,
-                "storage of ", storage_->bytes(), " bytes is too small for ", str());
+  GALLEY_ASSERT(byte_offset >= 0 && byte_offset <= storage_->bytes() && bytes() <= storage_->bytes() - byte_offset, "storage of ",
+                storage_->bytes(), " bytes is too small for ", str());
 }
 
 Tensor Tensor::of(Shape shape, const std::vector<float>& values) {
@@ -267,7 +292,8 @@ Tensor Tensor::clone() const {
 }
 
 void copy(const Tensor& from, Tensor& to, Stream& stream) {
-  GALLEY_ASSERT(from.dtype() == to.dtype() && from.shape() == to.shape() && from.format() == to.format(), from.str(), " is copied to ", to.str());
+  GALLEY_ASSERT(from.dtype() == to.dtype() && from.shape() == to.shape() && from.format() == to.format(), from.str(), " is copied to ",
+                to.str());
   stream.copy(to.address(), from.address(), from.bytes());
 }
 

@@ -75,8 +75,12 @@ class Tensor {
   const std::shared_ptr<Storage>& storage() const { return storage_; }
 
   /// Typed pointer; the dtype must be T's (f32 float, f64 double, i64 int64_t, i32 int32_t, i8, u8/bool uint8_t).
-  template <class T> T* data_as();
-  template <class T> const T* data_as() const { return const_cast<Tensor*>(this)->data_as<T>(); }
+  template <class T>
+  T* data_as();
+  template <class T>
+  const T* data_as() const {
+    return const_cast<Tensor*>(this)->data_as<T>();
+  }
 
   /// Element at a logical index, as double (integers up to 2^53 are exact).
   double at(const Shape& index) const;

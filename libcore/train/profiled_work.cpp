@@ -52,14 +52,17 @@ void ProfiledWork::choose_kind() {
   const ProfileSection& section = recipe_.profile;
   const bool trains = recipe_.train.batch && recipe_.train.optimizer.algorithm;
   if (section.what == ProfileKind::kTrainStep || (section.what == ProfileKind::kAuto && trains)) kind_ = WorkKind::kTrainStep;
-  if (section.batch.count && *section.batch.count < 1) throw Error(ErrorCode::kRecipe, "profile.batch is 0, allowed is auto or at least 1").key("profile.batch");
+  if (section.batch.count && *section.batch.count < 1)
+    throw Error(ErrorCode::kRecipe, "profile.batch is 0, allowed is auto or at least 1").key("profile.batch");
   if (kind_ == WorkKind::kTrainStep) {
     BatchSection batch;
     if (recipe_.train.batch) {
       batch.global = recipe_.train.batch->global;
       batch.micro = recipe_.train.batch->micro;
     } else if (!section.batch.count) {
-      throw Error(ErrorCode::kRecipe, "the key train.batch is missing").key("train.batch").suggest("e.g. batch: 128, or profile.what=forward");
+      throw Error(ErrorCode::kRecipe, "the key train.batch is missing")
+          .key("train.batch")
+          .suggest("e.g. batch: 128, or profile.what=forward");
     }
     if (section.batch.count) batch.global = *section.batch.count;
     if (batch.micro.count && *batch.micro.count > batch.global) batch.micro = AutoCount();
@@ -89,7 +92,8 @@ void ProfiledWork::open_data() {
   restart_data();
   types_ = session_.batch_types(*loader_);
   length_.tokens_per_step = static_cast<double>(plan_.global * session_.tokens_of(types_));
-  if (const int64_t samples = loader_->epoch_samples(); samples > 0) length_.steps_per_epoch = std::max(1.0, static_cast<double>(samples) / static_cast<double>(plan_.global));
+  if (const int64_t samples = loader_->epoch_samples(); samples > 0)
+    length_.steps_per_epoch = std::max(1.0, static_cast<double>(samples) / static_cast<double>(plan_.global));
 }
 
 void ProfiledWork::restart_data() {
@@ -169,23 +173,27 @@ ProfileFacts ProfiledWork::facts() const {
 std::vector<ProfiledProgram> ProfiledWork::compilations() const {
   // In the order in which the engine compiled them.
   const auto made = [&](size_t index, const char* name, const Program& program, std::string reason, int64_t runs) {
-    return ProfiledProgram{name, std::move(reason), engine_.compilations()[index].seconds, static_cast<int64_t>(program.steps().size()), runs};
+    return ProfiledProgram{name, std::move(reason), engine_.compilations()[index].seconds, static_cast<int64_t>(program.steps().size()),
+                           runs};
   };
   const std::string batches = cat("batches of ", types_.input().shape);
   if (!update_) return {made(0, "forward", forward_->program(), batches, steps_)};
   std::vector<ProfiledProgram> list{made(0, "update", update_->program(), batches, steps_)};
   if (const Program* accumulate = update_->accumulate_program()) {
-    list.push_back(made(1, "accumulate", *accumulate, cat("an update is ", plan_.accumulation, " passes of ", plan_.micro), steps_ * (plan_.accumulation - 1)));
+    list.push_back(made(1, "accumulate", *accumulate, cat("an update is ", plan_.accumulation, " passes of ", plan_.micro),
+                        steps_ * (plan_.accumulation - 1)));
   }
   return list;
 }
 
 ProfileSchedule schedule_of(const Recipe& recipe) {
   const ScheduleSection& section = recipe.profile.schedule;
-  return {.skip_first = section.skip_first, .wait = section.wait, .warmup = section.warmup, .active = section.active, .repeat = section.repeat};
+  return {
+      .skip_first = section.skip_first, .wait = section.wait, .warmup = section.warmup, .active = section.active, .repeat = section.repeat};
 }
 
-bool record(ProfiledWork& work, const ProfileSchedule& schedule, Recorder& recorder, const std::function<void(int64_t, int64_t)>& progress, const std::function<bool()>& stop) {
+bool record(ProfiledWork& work, const ProfileSchedule& schedule, Recorder& recorder, const std::function<void(int64_t, int64_t)>& progress,
+            const std::function<bool()>& stop) {
   Recorder warmup;
   for (int64_t k = 0; k < schedule.steps(); ++k) {
     if (stop && stop()) return false;

@@ -66,17 +66,18 @@ class ProfiledWork {
   std::map<std::string, std::string> float_reasons_;  // of layers that a quantized model has in float, by name
 };
 
-/// Runs the work as the recipe's schedule says. `progress` is told steps done and in all, outside of what is timed; `stop` is asked between steps: true ends
-/// it early. Was all of it recorded?
-bool record(ProfiledWork& work, const ProfileSchedule& schedule, Recorder& recorder, const std::function<void(int64_t done, int64_t all)>& progress = {}, const std::function<bool()>& stop = {});
+/// Runs the work as the recipe's schedule says. `progress` is told steps done and in all, outside of what is timed; `stop` is asked between
+/// steps: true ends it early. Was all of it recorded?
+bool record(ProfiledWork& work, const ProfileSchedule& schedule, Recorder& recorder,
+            const std::function<void(int64_t done, int64_t all)>& progress = {}, const std::function<bool()>& stop = {});
 ProfileSchedule schedule_of(const Recipe& recipe);
 
 /// The changed recipe against the base, in turns (base, changed, base), on data loaded anew each time: for at least three rounds, until
 /// `max_time_s` is up or `stop` says so. Both hold their memory at the same time. Seconds a step and sample are compared.
 RoundComparison compare_work(const Recipe& base, const Recipe& changed, double max_time_s, const std::function<bool()>& stop = {});
 
-/// Steps under a recorder against steps without one, in turns (without, with, without), for at least six rounds, until `max_time_s` is up or `stop` says so:
-/// what recording costs. Of a very early stop the comparison is empty.
+/// Steps under a recorder against steps without one, in turns (without, with, without), for at least six rounds, until `max_time_s` is up
+/// or `stop` says so: what recording costs. Of a very early stop the comparison is empty.
 RoundComparison recording_overhead(ProfiledWork& work, double max_time_s, const std::function<bool()>& stop = {});
 
 }  // namespace galley

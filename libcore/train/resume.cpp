@@ -42,7 +42,8 @@ void differing_keys(const YamlNode& before, const YamlNode& after, const std::st
     }
     return;
   }
-  const bool maps = before.is_list() && after.is_list() && before.items.size() == after.items.size() && before.items.front().is_map() && after.items.front().is_map();
+  const bool maps = before.is_list() && after.is_list() && before.items.size() == after.items.size() && before.items.front().is_map() &&
+                    after.items.front().is_map();
   if (!maps) return keys.push_back(path);
   for (size_t i = 0; i < before.items.size(); ++i) {
     const std::string name = item_name(after, i);
@@ -79,7 +80,9 @@ ResumeCheck check_resume(const Recipe& old_recipe, const Recipe& new_recipe, con
     if (differing.size() > kKeysListed) keys += cat(" and ", differing.size() - kKeysListed, " more");
     throw Error(ErrorCode::kRecipe, cat(run, " holds a run of another recipe: ", keys, differing.size() == 1 ? " differs" : " differ"))
         .key(differing.front())
-        .suggest("another folder (-o), the same values, or --force to start anew; only train.duration (longer), log, checkpoint, threads and device may change");
+        .suggest(
+            "another folder (-o), the same values, or --force to start anew; only train.duration (longer), log, checkpoint, threads and "
+            "device may change");
   }
   ResumeCheck check;
   const Duration& was = *old_recipe.train.duration;
@@ -87,7 +90,8 @@ ResumeCheck check_resume(const Recipe& old_recipe, const Recipe& new_recipe, con
   check.same = was == is;
   check.longer = was.unit == is.unit && is.value > was.value;
   if (!check.same && !check.longer) {
-    throw Error(ErrorCode::kRecipe, cat("train.duration of ", run, " is ", was.str(), ", now ", is.str(), ": a run can only be made longer, in the same unit"))
+    throw Error(ErrorCode::kRecipe,
+                cat("train.duration of ", run, " is ", was.str(), ", now ", is.str(), ": a run can only be made longer, in the same unit"))
         .key("train.duration")
         .suggest("--force starts anew");
   }

@@ -8,8 +8,8 @@
 namespace galley {
 
 struct ResumeCheck {
-  bool same = false;     // nothing differs that matters, the duration included
-  bool longer = false;   // only the duration grew
+  bool same = false;    // nothing differs that matters, the duration included
+  bool longer = false;  // only the duration grew
 };
 
 /// Compares the recipe of a RUN with the one that would continue it. Only a longer duration, log, checkpoint, threads and device may

@@ -78,7 +78,8 @@ std::string to_json(const TrainResult& result) {
   if (result.best.metric.empty()) {
     json["best"] = nullptr;
   } else {
-    json["best"] = {{"metric", result.best.metric}, {"value", number(result.best.value)}, {"step", result.best.step}, {"weights", result.best.weights}};
+    json["best"] = {
+        {"metric", result.best.metric}, {"value", number(result.best.value)}, {"step", result.best.step}, {"weights", result.best.weights}};
   }
   json["steps"] = result.steps;
   json["epochs"] = rounded(result.epochs);
@@ -87,7 +88,8 @@ std::string to_json(const TrainResult& result) {
   json["stopped"] = result.stopped;
   if (!result.digest.empty()) json["digest"] = result.digest;
   json["compilations"] = Json::array();
-  for (const Compilation& each : result.compilations) json["compilations"].push_back({{"program", each.program}, {"reason", each.reason}, {"seconds", rounded(each.seconds)}});
+  for (const Compilation& each : result.compilations)
+    json["compilations"].push_back({{"program", each.program}, {"reason", each.reason}, {"seconds", rounded(each.seconds)}});
   json["micro"] = result.micro;
   json["ranks"] = result.ranks;
   json["planned_peak_bytes"] = result.planned_peak_bytes;
@@ -142,7 +144,8 @@ void RunFolder::append(const std::string& json_line) {
   const ssize_t written = ::write(descriptor, line.data(), line.size());
   const int reason = errno;
   ::close(descriptor);
-  if (written != static_cast<ssize_t>(line.size())) fail(ErrorCode::kResource, name, " cannot be written: ", written < 0 ? std::strerror(reason) : "the disk is full");
+  if (written != static_cast<ssize_t>(line.size()))
+    fail(ErrorCode::kResource, name, " cannot be written: ", written < 0 ? std::strerror(reason) : "the disk is full");
 }
 
 void RunFolder::truncate_after(int64_t step) {

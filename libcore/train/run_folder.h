@@ -40,9 +40,9 @@ struct BestValue {
 };
 
 struct TrainResult {
-  MetricValues metrics;          // of the final evaluation, empty where there is none
-  MetricValues losses;           // parts of the objective at the last step, as TrainRow has them
-  BestValue best;                // metric empty: none
+  MetricValues metrics;  // of the final evaluation, empty where there is none
+  MetricValues losses;   // parts of the objective at the last step, as TrainRow has them
+  BestValue best;        // metric empty: none
   int64_t steps = 0;
   double epochs = 0;
   int64_t samples = 0;
@@ -52,9 +52,9 @@ struct TrainResult {
   std::vector<Compilation> compilations;  // of this process, in order
   int64_t micro = 0, ranks = 1;
   int64_t planned_peak_bytes = 0, peak_bytes = 0;
-  int64_t skipped = 0;           // damaged samples that were replaced (on_error: skip), over the whole run
-  int64_t irregular = 0;         // samples of irregular files that were read in full (JPEGs without an end marker, ...), over the whole run
-  std::string provenance;        // a JSON object
+  int64_t skipped = 0;     // damaged samples that were replaced (on_error: skip), over the whole run
+  int64_t irregular = 0;   // samples of irregular files that were read in full (JPEGs without an end marker, ...), over the whole run
+  std::string provenance;  // a JSON object
 };
 
 /// JSON text of each, one line without newline; non-finite numbers are the strings "nan", "inf", "-inf".

@@ -16,8 +16,10 @@
 namespace galley {
 namespace {
 
-/// The optimizer's settings of each trained parameter: each key from the first group that matches and sets it. Scales of quantization do not decay.
-ParameterGroups groups_of(const OptimizerSection& section, const std::vector<ParameterSpec>& parameters, const std::vector<std::string>& scales) {
+/// The optimizer's settings of each trained parameter: each key from the first group that matches and sets it. Scales of quantization do
+/// not decay.
+ParameterGroups groups_of(const OptimizerSection& section, const std::vector<ParameterSpec>& parameters,
+                          const std::vector<std::string>& scales) {
   std::vector<Selectable> items;
   for (const ParameterSpec& spec : parameters) {
     if (spec.trainable) items.push_back({spec.name, spec.module_type, spec.type.shape.rank()});
@@ -38,7 +40,10 @@ ParameterGroups groups_of(const OptimizerSection& section, const std::vector<Par
 
 std::string stage_text(const TrainStage& stage, size_t values) {
   if (!stage.quantized) return "in float";
-  return cat("weights and ", values, " values are rounded, ", stage.form.observe ? "ranges follow the batches" : stage.form.learn_scale ? "scales learn" : "ranges are frozen",
+  return cat("weights and ", values, " values are rounded, ",
+             stage.form.observe       ? "ranges follow the batches"
+             : stage.form.learn_scale ? "scales learn"
+                                      : "ranges are frozen",
              stage.form.freeze_batch_norm ? ", batch norms are frozen" : "");
 }
 
@@ -79,15 +84,24 @@ Selector recomputed_modules(const Graph& graph, const RecomputeSection& section)
 }
 
 TrainStep::TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length)
-    : session_(session), engine_(engine), recipe_(session.recipe()), batch_(batch), length_(length), schedule_run_(schedule_length(recipe_.train.schedule, length)) {
+    : session_(session),
+      engine_(engine),
+      recipe_(session.recipe()),
+      batch_(batch),
+      length_(length),
+      schedule_run_(schedule_length(recipe_.train.schedule, length)) {
   check_durations(recipe_, length);
   schedule_ = Schedule(recipe_.train.schedule, schedule_run_);
-  if (!recipe_.train.optimizer.algorithm) throw Error(ErrorCode::kRecipe, "the key train.optimizer is missing").key("train.optimizer").suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
+  if (!recipe_.train.optimizer.algorithm)
+    throw Error(ErrorCode::kRecipe, "the key train.optimizer is missing")
+        .key("train.optimizer")
+        .suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
   const std::vector<TrainStage> stages = train_stages(recipe_, length);
   if (trains_quantized(recipe_)) quantization_ = std::make_unique<QuantizationAware>(session, types);
   for (const TrainStage& stage : stages) {
     add_stage(stage, types);
-    if (trains_quantized(recipe_)) log(LogLevel::kInfo, cat("from step ", stage.first, ": ", stage_text(stage, quantization_->values().size())));
+    if (trains_quantized(recipe_))
+      log(LogLevel::kInfo, cat("from step ", stage.first, ": ", stage_text(stage, quantization_->values().size())));
   }
   if (!quantization_) return;
   for (const StateSpec& state : quantization_->states()) engine_.store().declare(state.name, state.type, state.role);
@@ -112,7 +126,8 @@ void TrainStep::add_stage(const TrainStage& what, const BatchTypes& types) {
   add_states(stage.states);
   if (batch_.accumulation == 1) return;
   stage.accumulate_program = engine_.program({.mode = "accumulate", .variant = variant, .fields = types.fields},
-                                             cat("batches of ", batch_.global, " samples in ", batch_.accumulation, " parts"), [&] { return capture(stage, types, false); });
+                                             cat("batches of ", batch_.global, " samples in ", batch_.accumulation, " parts"),
+                                             [&] { return capture(stage, types, false); });
 }
 
 void TrainStep::add_states(const std::vector<StateSpec>& states) {
@@ -140,7 +155,8 @@ void TrainStep::prepare_evaluation(int64_t step) {
 Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   CapturedModel model = capture_training(session_, types);
   losses_ = model.results.losses;
-  const std::vector<std::string> scales = stage.what.quantized && stage.what.form.learn_scale ? quantization_->scales() : std::vector<std::string>();
+  const std::vector<std::string> scales =
+      stage.what.quantized && stage.what.form.learn_scale ? quantization_->scales() : std::vector<std::string>();
   TrainingPasses passes;
   passes.precision = model.precision;
   if (stage.what.quantized) passes.round = [&](Graph& graph) { quantization_->rewrite(graph, types, stage.what.form); };
@@ -151,7 +167,9 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
   if (update) {
     parameters_ = model.parameters;
     stage.groups = groups_of(recipe_.train.optimizer, parameters_, scales);
-    passes.updates = [&](Graph& graph, const GradientMap& gradients) { stage.states = add_updates(graph, gradients, update_options(stage)).states; };
+    passes.updates = [&](Graph& graph, const GradientMap& gradients) {
+      stage.states = add_updates(graph, gradients, update_options(stage)).states;
+    };
   } else {
     passes.updates = [](Graph& graph, const GradientMap& gradients) { add_accumulation(graph, gradients); };
   }
@@ -178,7 +196,9 @@ UpdateOptions TrainStep::update_options(const Stage& stage) const {
 
 int64_t TrainStep::scratch_bytes() const {
   int64_t most = 0;
-  for (const Stage& stage : stages_) most = std::max({most, stage.update_program->scratch_bytes(), stage.accumulate_program ? stage.accumulate_program->scratch_bytes() : 0});
+  for (const Stage& stage : stages_)
+    most =
+        std::max({most, stage.update_program->scratch_bytes(), stage.accumulate_program ? stage.accumulate_program->scratch_bytes() : 0});
   return most;
 }
 
@@ -233,7 +253,9 @@ void TrainStep::feed_update(const Stage& stage, int64_t step) const {
   if (!execution.takes("ema_decay")) return;
   const EmaSection& ema = *recipe_.train.ema;
   const double every = steps_of(ema.every, length_);
-  execution.set("ema_decay", step_due(step, every) ? ema_decay(ema.decay, static_cast<int64_t>(static_cast<double>(step) / every) - 1, ema.warmup) : 1.0);
+  execution.set("ema_decay", step_due(step, every)
+                                 ? ema_decay(ema.decay, static_cast<int64_t>(static_cast<double>(step) / every) - 1, ema.warmup)
+                                 : 1.0);
 }
 
 /// The gate of the updates was closed: parameters and state are those of before the step, and a replay of the forward and backward pass
@@ -243,7 +265,11 @@ void TrainStep::stop(const Stage& stage, int64_t step, int64_t micro_batch, doub
   Execution& execution = last ? *stage.update : *stage.accumulate;
   if (!last && reload_) feed_batch(execution, reload_(firsts_[static_cast<size_t>(micro_batch)]), step);
   const auto culprit = last || reload_ ? find_non_finite(execution) : std::nullopt;
-  throw Error(ErrorCode::kNumeric, cat("the loss is ", std::isnan(loss) ? "nan" : loss > 0 ? "inf" : "-inf", " at step ", step, culprit ? "; first in " + culprit->text() : ""))
+  throw Error(ErrorCode::kNumeric, cat("the loss is ",
+                                       std::isnan(loss) ? "nan"
+                                       : loss > 0       ? "inf"
+                                                        : "-inf",
+                                       " at step ", step, culprit ? "; first in " + culprit->text() : ""))
       .key("train.guard.nan")
       .suggest("a lower train.optimizer.lr, train.clip=1.0, or a look at the data; nothing of this step was kept");
 }
@@ -276,7 +302,9 @@ TrainStep::Outcome TrainStep::run(int64_t step, const std::function<const Batch&
     const auto given = std::chrono::steady_clock::now();
     outcome.data_s += std::chrono::duration<double>(given - asked).count();
     if (observer != nullptr) {
-      const auto ns = [](std::chrono::steady_clock::time_point at) { return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count(); };
+      const auto ns = [](std::chrono::steady_clock::time_point at) {
+        return std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
+      };
       observer->fetched(ns(asked), ns(given));
     }
     firsts_[static_cast<size_t>(k)] = data.first;

@@ -1,7 +1,7 @@
 #pragma once
 // TrainStep: one update of a recipe, compiled: forward, backward and optimizer in one program, and a second program that adds gradients
-// where a batch is cut into micro-batches; for each stage of a quantization-aware training its own. Knows what to feed at step k. Used by the
-// trainer, galley-benchmark and galley-profile.
+// where a batch is cut into micro-batches; for each stage of a quantization-aware training its own. Knows what to feed at step k. Used by
+// the trainer, galley-benchmark and galley-profile.
 
 #include <cstdint>
 #include <functional>
@@ -27,9 +27,8 @@ Selector recomputed_modules(const Graph& graph, const RecomputeSection& section)
 
 class TrainStep {
  public:
-  /// Captures, differentiates, adds the updates and compiles, for batches of those types. Session and engine must outlive it; its first program leads the
-  /// engine's formats. Throws Error
-  /// (kRecipe) where the recipe's selectors or durations do not fit the model.
+  /// Captures, differentiates, adds the updates and compiles, for batches of those types. Session and engine must outlive it; its first
+  /// program leads the engine's formats. Throws Error (kRecipe) where the recipe's selectors or durations do not fit the model.
   TrainStep(const Session& session, Engine& engine, const BatchTypes& types, const BatchPlan& batch, const RunLength& length);
 
   const std::vector<ParameterSpec>& parameters() const { return parameters_; }
@@ -47,7 +46,8 @@ class TrainStep {
   int64_t scratch_bytes() const;
   /// Neighbours that training's fusion left apart, and why: "layer1.0.bn1: batch_norm + relu: the value between has 2 readers".
   const std::vector<std::string>& fusions_declined() const { return fusions_declined_; }
-  /// Of one update, all its micro-batches: as the operators are defined, and as they are executed (fewer where convolutions take Winograd's way).
+  /// Of one update, all its micro-batches: as the operators are defined, and as they are executed (fewer where convolutions take Winograd's
+  /// way).
   std::pair<double, Arithmetic> flops() const;
 
   /// Parameters, buffers and optimizer state: zeros until initialize or a checkpoint has filled them.
@@ -66,9 +66,9 @@ class TrainStep {
   /// How a batch is loaded again by its position (Batch::first). Without it the error of a bad loss names no tensor where the batch is not
   /// the step's last.
   void reload_with(std::function<const Batch&(int64_t first)> reload) { reload_ = std::move(reload); }
-  /// Update number `step` (from 1) on the batches that `next` gives. The host reads nothing before all of the step is enqueued. Throws Error
-  /// (kNumeric) where the loss is not finite: the gate of updates was closed, so that nothing of the step is kept, and its batch is loaded
-  /// again and replayed with a check after each node, to name the first bad tensor.
+  /// Update number `step` (from 1) on the batches that `next` gives. The host reads nothing before all of the step is enqueued. Throws
+  /// Error (kNumeric) where the loss is not finite: the gate of updates was closed, so that nothing of the step is kept, and its batch is
+  /// loaded again and replayed with a check after each node, to name the first bad tensor.
   Outcome run(int64_t step, const std::function<const Batch&()>& next, NodeObserver* observer = nullptr);
   /// For a run that ends by time: the share of it (0..1) that has passed before the next update, which its schedule follows.
   void set_time_passed(double share) { time_passed_ = share; }

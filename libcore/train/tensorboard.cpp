@@ -58,7 +58,8 @@ TensorBoardWriter::TensorBoardWriter(const std::string& folder, int64_t first_st
   std::filesystem::create_directories(folder, error);
   char host[256] = "host";
   gethostname(host, sizeof host - 1);
-  path_ = cat(folder, "/events.out.tfevents.", std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()), ".", host, ".", getpid());
+  path_ = cat(folder, "/events.out.tfevents.", std::chrono::system_clock::to_time_t(std::chrono::system_clock::now()), ".", host, ".",
+              getpid());
   file_.reset(std::fopen(path_.c_str(), "wb"));
   if (file_ == nullptr) fail(ErrorCode::kResource, path_, " cannot be written: ", std::strerror(errno));
   record(event(0, bytes_field(3, "brain.Event:2")));

@@ -58,9 +58,14 @@ class Trainer::State {
       : recipe(loaded.recipe), recipe_text(std::move(recipe_text)), options(std::move(options)), session(recipe) {
     if (!recipe.train.duration || !recipe.train.batch) {
       const char* key = recipe.train.duration ? "train.batch" : "train.duration";
-      throw Error(ErrorCode::kRecipe, cat("the key ", key, " is missing")).key(key).suggest(recipe.train.duration ? "e.g. batch: 128" : "e.g. duration: 10 epochs");
+      throw Error(ErrorCode::kRecipe, cat("the key ", key, " is missing"))
+          .key(key)
+          .suggest(recipe.train.duration ? "e.g. batch: 128" : "e.g. duration: 10 epochs");
     }
-    if (!recipe.train.optimizer.algorithm) throw Error(ErrorCode::kRecipe, "the key train.optimizer is missing").key("train.optimizer").suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
+    if (!recipe.train.optimizer.algorithm)
+      throw Error(ErrorCode::kRecipe, "the key train.optimizer is missing")
+          .key("train.optimizer")
+          .suggest("e.g. {type: sgd, lr: 0.1, momentum: 0.9}");
   }
 
   const Recipe& recipe;
@@ -74,7 +79,7 @@ class Trainer::State {
   double time_limit_s = 0;
   std::unique_ptr<DataLoader> loader;
   std::unique_ptr<DataLoader> reloader;  // of a batch whose loss was not finite
-  std::unique_ptr<Engine> engine;  // outlives what it compiled
+  std::unique_ptr<Engine> engine;        // outlives what it compiled
   std::unique_ptr<Evaluator> evaluator;
   std::unique_ptr<Evaluator> float_evaluator;  // before a quantization-aware training begins to round
   std::unique_ptr<TrainStep> update;
@@ -88,8 +93,8 @@ class Trainer::State {
   MetricValues latest;
   int64_t latest_step = -1;
   int64_t skipped_before = 0, irregular_before = 0;  // damaged and irregular samples of the run before this process continued it
-  std::vector<int64_t> sample_shape;  // as validation feeds it, or without one the training: galley.input
-  std::string parents;         // JSON: the files that the initial weights came from
+  std::vector<int64_t> sample_shape;                 // as validation feeds it, or without one the training: galley.input
+  std::string parents;                               // JSON: the files that the initial weights came from
 
   /// What one call of train() uses.
   struct Run {
@@ -145,7 +150,8 @@ void Trainer::State::make_plan() {
   loader = session.loader("train", batch.micro, 0, 0);
   const int64_t samples = loader->epoch_samples();
   if (recipe.data.train.last_batch == LastBatch::kDrop && samples == 0) {
-    fail(ErrorCode::kRecipe, "train.batch is ", batch.micro, ", data.train has fewer samples, and last_batch is drop: no batch is left; use a smaller batch or last_batch: wrap");
+    fail(ErrorCode::kRecipe, "train.batch is ", batch.micro,
+         ", data.train has fewer samples, and last_batch is drop: no batch is left; use a smaller batch or last_batch: wrap");
   }
   const BatchTypes types = session.batch_types(*loader);
   // Steps an epoch: wrapped batches run on, so epochs need not be whole steps; dropped and kept ones are.
@@ -158,13 +164,15 @@ void Trainer::State::make_plan() {
     time_limit_s = duration.value;
   } else {
     length.total_steps = static_cast<int64_t>(std::ceil(steps_of(duration, length) - 1e-9));
-    if (length.total_steps < 1) throw Error(ErrorCode::kRecipe, cat("train.duration: ", duration.str(), " is less than one step")).key("train.duration");
+    if (length.total_steps < 1)
+      throw Error(ErrorCode::kRecipe, cat("train.duration: ", duration.str(), " is less than one step")).key("train.duration");
   }
   engine = std::make_unique<Engine>(session.backend());
   update = std::make_unique<TrainStep>(session, *engine, types, batch, length);
   if (recipe.data.val) {
     const auto make = [&](const QuantizationAware* aware) {
-      return std::make_unique<Evaluator>(session, *engine, nullptr, "val", recipe.data.val->batch.value_or(batch.micro), recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0,
+      return std::make_unique<Evaluator>(session, *engine, nullptr, "val", recipe.data.val->batch.value_or(batch.micro),
+                                         recipe.train.validate ? recipe.train.validate->samples.value_or(0) : 0,
                                          aware != nullptr ? aware->rounding() : nullptr);
     };
     evaluator = make(update->quantization());
@@ -199,7 +207,8 @@ void Trainer::State::make_plan() {
     if (each != nullptr) plan.scratch_bytes = std::max(plan.scratch_bytes, each->program().scratch_bytes());
   }
   plan.base_bytes = resident_bytes() - update->store().bytes() + (evaluator ? evaluator->data_bytes() : 0);
-  plan.planned_peak_bytes = plan.base_bytes + plan.persistent_bytes + plan.scratch_bytes + (evaluator ? evaluator->program().prepared_bytes() : 0);
+  plan.planned_peak_bytes =
+      plan.base_bytes + plan.persistent_bytes + plan.scratch_bytes + (evaluator ? evaluator->program().prepared_bytes() : 0);
   plan.compilations = static_cast<int>(engine->compilations().size());
   plan.compile_s = seconds_since(started);
   planned = true;
@@ -259,15 +268,20 @@ std::string Trainer::State::save(RunFolder& folder) {
   const ParameterStore& store = update->store();
   for (const ParameterSpec& spec : update->parameters()) {
     if (!store.has(spec.name)) continue;
-    content.groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape, [&store, name = spec.name] { return store.get(name); });
+    content.groups[spec.role == ValueRole::kParameter ? 0 : 1].tensors.emplace_back(spec.name, spec.type.dtype, spec.type.shape,
+                                                                                    [&store, name = spec.name] { return store.get(name); });
   }
   for (const StateSpec& state : update->states()) {
-    content.groups[2].tensors.emplace_back(state.name, state.type.dtype, state.type.shape, [&store, name = state.name] { return store.get(name); });
+    content.groups[2].tensors.emplace_back(state.name, state.type.dtype, state.type.shape,
+                                           [&store, name = state.name] { return store.get(name); });
   }
   std::erase_if(content.groups, [](const CheckpointGroup& group) { return group.tensors.empty(); });
-  const auto best_json = [](const Best& b) { return nlohmann::json{{"metric", b.metric}, {"value", b.value}, {"step", b.step}, {"known", b.known}}; };
-  nlohmann::json state{{"wall_s", wall_s}, {"best", best_json(best)}, {"stopping", best_json(stopping)}, {"stopping_since", stopping_since}, {"latest_step", latest_step},
-                       {"skipped", skipped()}, {"irregular", irregular()}, {"parents", parents}};
+  const auto best_json = [](const Best& b) {
+    return nlohmann::json{{"metric", b.metric}, {"value", b.value}, {"step", b.step}, {"known", b.known}};
+  };
+  nlohmann::json state{
+      {"wall_s", wall_s},           {"best", best_json(best)}, {"stopping", best_json(stopping)}, {"stopping_since", stopping_since},
+      {"latest_step", latest_step}, {"skipped", skipped()},    {"irregular", irregular()},        {"parents", parents}};
   state["latest"] = nlohmann::json::array();
   for (const auto& [name, value] : latest) {
     if (std::isfinite(value)) state["latest"].push_back({name, value});
@@ -319,7 +333,9 @@ void Trainer::State::start(TrainEvents& events) {
   RunFolder folder(options.run);
   if (options.force) {
     remove_tree(folder.file("checkpoints"));
-    for (const char* name : {"metrics.jsonl", "result.json", "weights.safetensors", "weights_ema.safetensors", "weights_best.safetensors", "stats.calib", "stats_ema.calib", "stats_best.calib"}) remove_tree(folder.file(name));
+    for (const char* name : {"metrics.jsonl", "result.json", "weights.safetensors", "weights_ema.safetensors", "weights_best.safetensors",
+                             "stats.calib", "stats_ema.calib", "stats_best.calib"})
+      remove_tree(folder.file(name));
     remove_tree(folder.file("tensorboard"));
   }
   if (found) {
@@ -328,7 +344,8 @@ void Trainer::State::start(TrainEvents& events) {
   } else {
     nlohmann::ordered_json files = nlohmann::ordered_json::array();
     for (size_t i = 0; i < recipe.weights.load.size(); ++i) {
-      for (const WeightsParent& parent : weights_parents(recipe.weights.load.at<WeightSource>(i).path())) files.push_back({{"file", parent.file}, {"digest", parent.digest}});
+      for (const WeightsParent& parent : weights_parents(recipe.weights.load.at<WeightSource>(i).path()))
+        files.push_back({{"file", parent.file}, {"digest", parent.digest}});
     }
     if (!files.empty()) parents = files.dump();
   }
@@ -420,7 +437,8 @@ Trainer::State::Run::Run(State& state) : folder(state.options.run), wall_before(
 void Trainer::State::write_result(Run& run) {
   TrainResult& result = run.result;
   result.metrics = latest_step == step ? latest : MetricValues();
-  if (best.known) result.best = {best.metric, best.value, best.step, recipe.checkpoint && recipe.checkpoint->keep.best ? "weights_best.safetensors" : ""};
+  if (best.known)
+    result.best = {best.metric, best.value, best.step, recipe.checkpoint && recipe.checkpoint->keep.best ? "weights_best.safetensors" : ""};
   result.steps = step;
   result.epochs = epoch_at(step);
   result.samples = step * batch.global;
@@ -482,9 +500,11 @@ void Trainer::State::report_step(Run& run, TrainEvents& events, const TrainRow& 
     if (run.board) run.board->scalars(step, curves_of(row));
   }
   const bool by_steps = length.total_steps > 0;
-  const double fraction = by_steps ? static_cast<double>(step) / static_cast<double>(length.total_steps) : std::min(1.0, wall_s / time_limit_s);
+  const double fraction =
+      by_steps ? static_cast<double>(step) / static_cast<double>(length.total_steps) : std::min(1.0, wall_s / time_limit_s);
   const double done_here = static_cast<double>(step - run.first + 1);
-  const double eta = by_steps ? (wall_s - run.wall_before) / done_here * static_cast<double>(length.total_steps - step) : std::max(0.0, time_limit_s - wall_s);
+  const double eta = by_steps ? (wall_s - run.wall_before) / done_here * static_cast<double>(length.total_steps - step)
+                              : std::max(0.0, time_limit_s - wall_s);
   events.stepped(row, fraction, eta, log);
 }
 
@@ -509,7 +529,8 @@ TrainResult Trainer::State::train(TrainEvents& events) {
     const bool stop_early = stops_early(final_step);
     const bool asked = events.take_checkpoint_request();
     wall_s = run.wall_before + seconds_since(run.began);
-    if (recipe.checkpoint && (asked || signal != 0 || final_step || stop_early || step_due(step, run.checkpoint_every)) && run.saved_at != step) {
+    if (recipe.checkpoint && (asked || signal != 0 || final_step || stop_early || step_due(step, run.checkpoint_every)) &&
+        run.saved_at != step) {
       events.checkpointed(save(run.folder));
       run.saved_at = step;
     }
@@ -561,7 +582,8 @@ std::vector<std::vector<std::string>> Trainer::operator_table() const {
   for (const NodeTimer::Row& row : sums) total += row.seconds;
   for (const NodeTimer::Row& row : sums) {
     const char* phase = row.phase == Phase::kForward ? "forward" : row.phase == Phase::kBackward ? "backward" : "update";
-    rows.push_back({row.op, phase, row.backend, std::to_string(row.calls), fixed(row.seconds * 1e3, 2), fixed(total > 0 ? 100 * row.seconds / total : 0, 1)});
+    rows.push_back({row.op, phase, row.backend, std::to_string(row.calls), fixed(row.seconds * 1e3, 2),
+                    fixed(total > 0 ? 100 * row.seconds / total : 0, 1)});
   }
   return rows;
 }

@@ -19,22 +19,22 @@ class NodeObserver;
 /// What is known before step 1.
 struct TrainPlan {
   int64_t global = 0, micro = 0, accumulation = 1;
-  int64_t total_steps = 0;              // 0: the run ends by time
+  int64_t total_steps = 0;  // 0: the run ends by time
   double steps_per_epoch = 0;
   int64_t parameters = 0, trainable = 0;  // elements
-  double flops_per_step = 0;  // two a multiply-add
-  Arithmetic executed_per_step;  // fewer where convolutions take Winograd's way
-  int64_t persistent_bytes = 0;         // parameters, buffers, optimizer state
-  int64_t scratch_bytes = 0;            // the arena of the largest program
-  int64_t base_bytes = 0;               // the process before these two: code, data buffers, prepared kernels
-  int64_t planned_peak_bytes = 0;       // the sum
-  int reorders = 0;                     // activation reorders inside a step
-  int widened = 0;                      // operators on bf16 values that compute in f32 between casts
+  double flops_per_step = 0;              // two a multiply-add
+  Arithmetic executed_per_step;           // fewer where convolutions take Winograd's way
+  int64_t persistent_bytes = 0;           // parameters, buffers, optimizer state
+  int64_t scratch_bytes = 0;              // the arena of the largest program
+  int64_t base_bytes = 0;                 // the process before these two: code, data buffers, prepared kernels
+  int64_t planned_peak_bytes = 0;         // the sum
+  int reorders = 0;                       // activation reorders inside a step
+  int widened = 0;                        // operators on bf16 values that compute in f32 between casts
   int compilations = 0;
   double compile_s = 0;
-  int64_t start_step = 0;               // of a resumed run
-  std::string rate = "samples/s";       // what people count: img/s, tok/s
-  int64_t rate_per_sample = 1;          // of them in a sample
+  int64_t start_step = 0;          // of a resumed run
+  std::string rate = "samples/s";  // what people count: img/s, tok/s
+  int64_t rate_per_sample = 1;     // of them in a sample
   std::vector<std::string> warnings;
 };
 

@@ -12,7 +12,8 @@ namespace {
 /// How an update of that many samples is cut.
 BatchPlan batch_plan(const Recipe& recipe, int64_t batch) {
   BatchPlan plan{.global = batch, .micro = batch, .accumulation = 1};
-  if (recipe.train.batch && recipe.train.batch->micro.count && *recipe.train.batch->micro.count > 0 && batch % *recipe.train.batch->micro.count == 0) {
+  if (recipe.train.batch && recipe.train.batch->micro.count && *recipe.train.batch->micro.count > 0 &&
+      batch % *recipe.train.batch->micro.count == 0) {
     plan.micro = *recipe.train.batch->micro.count;
     plan.accumulation = batch / plan.micro;
   }

@@ -21,7 +21,13 @@ constexpr int64_t kCountLimit = int64_t{1} << 50, kSizeLimit = int64_t{1} << 20;
 Json parts_json(const std::vector<CalibrationPart>& parts) {
   Json json = Json::array();
   for (const CalibrationPart& part : parts) {
-    json.push_back({{"samples", part.samples}, {"batches", part.batches}, {"batch", part.batch}, {"first", part.first}, {"source", part.source}, {"data", part.data}, {"recipe", part.recipe}});
+    json.push_back({{"samples", part.samples},
+                    {"batches", part.batches},
+                    {"batch", part.batch},
+                    {"first", part.first},
+                    {"source", part.source},
+                    {"data", part.data},
+                    {"recipe", part.recipe}});
   }
   return json;
 }
@@ -39,7 +45,9 @@ std::string text_of(const Json& object, const char* key) {
 }
 int64_t count_of(const Json& object, const char* key) {
   const Json& value = member(object, key);
-  GALLEY_CHECK_INPUT(value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(kCountLimit)), kKey, ": '", key, "' is not a count");
+  GALLEY_CHECK_INPUT(
+      value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(kCountLimit)), kKey, ": '",
+      key, "' is not a count");
   const auto count = value.get<int64_t>();
   GALLEY_CHECK_INPUT(count >= 0 && count <= kCountLimit, kKey, ": '", key, "' is ", count);
   return count;
@@ -49,13 +57,15 @@ Calibration from_json(const std::string& text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   GALLEY_CHECK_INPUT(json.is_object(), kKey, " is not a JSON object");
   const int64_t version = count_of(json, "version");
-  GALLEY_CHECK_INPUT(version >= kPlainVersion && version <= kVersion, "the calibration has version ", version, ", this program reads up to ", kVersion);
+  GALLEY_CHECK_INPUT(version >= kPlainVersion && version <= kVersion, "the calibration has version ", version,
+                     ", this program reads up to ", kVersion);
   Calibration calibration{.model = text_of(json, "model")};
   if (json.contains("input")) {
     const Json& input = member(json, "input");
     GALLEY_CHECK_INPUT(input.is_array() && input.size() < 8, kKey, ": 'input' is not a shape");
     for (const Json& size : input) {
-      GALLEY_CHECK_INPUT(size.is_number_unsigned() && size.get<uint64_t>() > 0 && size.get<uint64_t>() <= static_cast<uint64_t>(kSizeLimit), kKey, ": 'input' is not a shape");
+      GALLEY_CHECK_INPUT(size.is_number_unsigned() && size.get<uint64_t>() > 0 && size.get<uint64_t>() <= static_cast<uint64_t>(kSizeLimit),
+                         kKey, ": 'input' is not a shape");
       calibration.input.push_back(size.get<int64_t>());
     }
   }
@@ -63,14 +73,20 @@ Calibration from_json(const std::string& text) {
   GALLEY_CHECK_INPUT(order.is_array() && static_cast<int64_t>(order.size()) <= kSafetensorsEntryLimit, kKey, ": 'values' is not a list");
   std::set<std::string> names;
   for (const Json& name : order) {
-    GALLEY_CHECK_INPUT(name.is_string() && names.insert(name.get<std::string>()).second, kKey, ": 'values' has a name twice, or something else than a name");
+    GALLEY_CHECK_INPUT(name.is_string() && names.insert(name.get<std::string>()).second, kKey,
+                       ": 'values' has a name twice, or something else than a name");
     calibration.order.push_back(name.get<std::string>());
   }
   const Json& parts = member(json, "parts");
   GALLEY_CHECK_INPUT(parts.is_array(), kKey, ": 'parts' is not a list");
   for (const Json& part : parts) {
-    calibration.parts.push_back({.samples = count_of(part, "samples"), .batches = count_of(part, "batches"), .batch = count_of(part, "batch"), .first = count_of(part, "first"),
-                                 .source = text_of(part, "source"), .data = text_of(part, "data"), .recipe = text_of(part, "recipe")});
+    calibration.parts.push_back({.samples = count_of(part, "samples"),
+                                 .batches = count_of(part, "batches"),
+                                 .batch = count_of(part, "batch"),
+                                 .first = count_of(part, "first"),
+                                 .source = text_of(part, "source"),
+                                 .data = text_of(part, "data"),
+                                 .recipe = text_of(part, "recipe")});
     GALLEY_CHECK_INPUT(calibration.samples() <= kCountLimit && calibration.batches() <= kCountLimit, kKey, ": too many samples");
   }
   const Json& weights = member(json, "weights");
@@ -81,23 +97,29 @@ Calibration from_json(const std::string& text) {
   }
   if (version == kPlainVersion) return calibration;
   const Json& bounds = member(json, "weight_bounds");
-  GALLEY_CHECK_INPUT(bounds.is_array() && static_cast<int64_t>(bounds.size()) <= kSafetensorsEntryLimit, kKey, ": 'weight_bounds' is not a list");
+  GALLEY_CHECK_INPUT(bounds.is_array() && static_cast<int64_t>(bounds.size()) <= kSafetensorsEntryLimit, kKey,
+                     ": 'weight_bounds' is not a list");
   for (const Json& name : bounds) {
-    GALLEY_CHECK_INPUT(name.is_string() && calibration.weight_bounds.emplace(name.get<std::string>(), Tensor()).second, kKey, ": 'weight_bounds' has a name twice, or something else than a name");
+    GALLEY_CHECK_INPUT(name.is_string() && calibration.weight_bounds.emplace(name.get<std::string>(), Tensor()).second, kKey,
+                       ": 'weight_bounds' has a name twice, or something else than a name");
   }
   return calibration;
 }
 
 Tensor read_part(const SafetensorsFile& file, const std::string& name, const char* part, DType dtype, int rank) {
   Tensor tensor = file.read(cat(name, ".", part));
-  GALLEY_CHECK_INPUT(tensor.dtype() == dtype && tensor.shape().rank() == rank, "tensor '", name, ".", part, "' is ", tensor.str(), ", of a calibration it is ", dtype, " of rank ", rank);
+  GALLEY_CHECK_INPUT(tensor.dtype() == dtype && tensor.shape().rank() == rank, "tensor '", name, ".", part, "' is ", tensor.str(),
+                     ", of a calibration it is ", dtype, " of rank ", rank);
   return tensor;
 }
 
 RangeStatistics read_statistics(const SafetensorsFile& file, const std::string& name, int64_t batches) {
-  const Tensor ranges = read_part(file, name, "batches", DType::kF32, 2), histogram = read_part(file, name, "histogram", DType::kI64, 1), info = read_part(file, name, "info", DType::kI64, 1);
-  GALLEY_CHECK_INPUT(ranges.shape()[1] == 2 && info.shape()[0] == kInfos, "the statistics of ", name, " have the shapes ", ranges.shape(), " and ", info.shape());
-  GALLEY_CHECK_INPUT(ranges.shape()[0] == batches, "the statistics of ", name, " are of ", ranges.shape()[0], " batches, the file's of ", batches);
+  const Tensor ranges = read_part(file, name, "batches", DType::kF32, 2), histogram = read_part(file, name, "histogram", DType::kI64, 1),
+               info = read_part(file, name, "info", DType::kI64, 1);
+  GALLEY_CHECK_INPUT(ranges.shape()[1] == 2 && info.shape()[0] == kInfos, "the statistics of ", name, " have the shapes ", ranges.shape(),
+                     " and ", info.shape());
+  GALLEY_CHECK_INPUT(ranges.shape()[0] == batches, "the statistics of ", name, " are of ", ranges.shape()[0], " batches, the file's of ",
+                     batches);
   std::vector<BatchRange> each(static_cast<size_t>(batches));
   const auto* bounds = ranges.data_as<float>();
   for (size_t i = 0; i < each.size(); ++i) each[i] = {bounds[2 * i], bounds[2 * i + 1]};
@@ -113,7 +135,8 @@ RangeStatistics read_statistics(const SafetensorsFile& file, const std::string& 
 
 Tensor read_bounds(const SafetensorsFile& file, const std::string& weight) {
   Tensor bounds = file.read(cat(weight, ".bounds"));
-  GALLEY_CHECK_INPUT(bounds.dtype() == DType::kF32 && bounds.shape().rank() <= 1 && bounds.elements() > 0, "tensor '", weight, ".bounds' is ", bounds.str(), ", of a calibration it is f32 [] or [channels]");
+  GALLEY_CHECK_INPUT(bounds.dtype() == DType::kF32 && bounds.shape().rank() <= 1 && bounds.elements() > 0, "tensor '", weight,
+                     ".bounds' is ", bounds.str(), ", of a calibration it is f32 [] or [channels]");
   for (const float bound : std::span(bounds.data_as<float>(), static_cast<size_t>(bounds.elements()))) {
     GALLEY_CHECK_INPUT(std::isfinite(bound) && bound > 0, "tensor '", weight, ".bounds' has the value ", bound);
   }
@@ -123,7 +146,12 @@ Tensor read_bounds(const SafetensorsFile& file, const std::string& weight) {
 }  // namespace
 
 void write_calibration(const std::string& path, const Calibration& calibration) {
-  Json json{{"version", calibration.weight_bounds.empty() ? kPlainVersion : kVersion}, {"model", calibration.model}, {"input", calibration.input}, {"values", calibration.order}, {"parts", parts_json(calibration.parts)}, {"weights", calibration.weights}};
+  Json json{{"version", calibration.weight_bounds.empty() ? kPlainVersion : kVersion},
+            {"model", calibration.model},
+            {"input", calibration.input},
+            {"values", calibration.order},
+            {"parts", parts_json(calibration.parts)},
+            {"weights", calibration.weights}};
   std::vector<TensorSource> tensors;
   for (const auto& [name, bounds] : calibration.weight_bounds) {
     json["weight_bounds"].push_back(name);
@@ -154,7 +182,8 @@ Calibration read_calibration(const std::string& path) {
   const SafetensorsFile file(path);
   const auto found = file.metadata().find(std::string(kKey));
   if (found == file.metadata().end()) {
-    throw Error(ErrorCode::kInput, cat(path, " is a safetensors file, but no calibration")).suggest("galley-calibrate writes them: galley-calibrate RECIPE weights=FILE -o stats.calib");
+    throw Error(ErrorCode::kInput, cat(path, " is a safetensors file, but no calibration"))
+        .suggest("galley-calibrate writes them: galley-calibrate RECIPE weights=FILE -o stats.calib");
   }
   file.verify();
   try {

@@ -1,7 +1,7 @@
 #pragma once
-// The file of a Calibration (suffix .calib): a safetensors file, so that it is durable and every part has a digest. A value V has the tensors
-// V.batches f32 [batches, 2] (smallest, largest), V.histogram i64 [bins] and V.info i64 [5] (exponent of the bins' width, first bin, zeros,
-// elements, stride); what the statistics belong to stands in the metadata (galley.calibration, JSON; galley.recipe).
+// The file of a Calibration (suffix .calib): a safetensors file, so that it is durable and every part has a digest. A value V has the
+// tensors V.batches f32 [batches, 2] (smallest, largest), V.histogram i64 [bins] and V.info i64 [5] (exponent of the bins' width, first
+// bin, zeros, elements, stride); what the statistics belong to stands in the metadata (galley.calibration, JSON; galley.recipe).
 
 #include <string>
 

@@ -39,10 +39,14 @@ std::optional<int64_t> step_of(std::string_view name) {
 }
 
 json tensor_json(const WrittenTensor& tensor) {
-  return {{"name", tensor.name}, {"dtype", dtype_name(tensor.dtype)}, {"shape", std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end())}, {"digest", tensor.digest}};
+  return {{"name", tensor.name},
+          {"dtype", dtype_name(tensor.dtype)},
+          {"shape", std::vector<int64_t>(tensor.shape.begin(), tensor.shape.end())},
+          {"digest", tensor.digest}};
 }
 
-void write_manifest(const std::string& path, const CheckpointContent& content, const std::vector<std::pair<std::string, WrittenFile>>& files) {
+void write_manifest(const std::string& path, const CheckpointContent& content,
+                    const std::vector<std::pair<std::string, WrittenFile>>& files) {
   json groups = json::array();
   for (const auto& [name, file] : files) {
     json tensors = json::array();
@@ -51,7 +55,7 @@ void write_manifest(const std::string& path, const CheckpointContent& content, c
   }
   const json state = json::parse(content.state, nullptr, /*allow_exceptions=*/false);
   GALLEY_ASSERT(state.is_object(), "the state of a checkpoint is not a JSON object: " + content.state.substr(0, 100));
-  json manifest = {{"format", kFormatVersion}, {"step", content.step},   {"ranks", 1}, {"recipe_digest", content.recipe_digest},
+  json manifest = {{"format", kFormatVersion}, {"step", content.step},        {"ranks", 1},      {"recipe_digest", content.recipe_digest},
                    {"state", state},           {"groups", std::move(groups)}, {"score", nullptr}};
   if (content.score.has_value() && std::isfinite(*content.score)) manifest["score"] = *content.score;
   std::string text = cat(kManifestStart, std::string(kDigestDigits, '0'), "\",", manifest.dump(1).substr(1), "\n");
@@ -86,7 +90,8 @@ std::vector<std::string> checkpoint_folders(const std::string& parent) {
     if (step) found.push_back({*step, entry.name});
   }
   // Of two of one step, "step-N" comes before "step-N.replaced".
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
   std::vector<std::string> folders;
   for (const auto& [step, name] : found) folders.push_back(parent + "/" + name);
   return folders;
@@ -97,13 +102,15 @@ Checkpoint::Checkpoint(const std::string& folder) : folder_(folder) {
   const std::string path = cat(folder_, "/", kManifest);
   const std::string text = read_file(path, kManifestLimit);
   const size_t digest_end = kManifestStart.size() + kDigestDigits;
-  GALLEY_CHECK_INPUT(text.size() > digest_end && text.starts_with(kManifestStart) &&
-                         digest_with_hole(text, kManifestStart.size()) == std::string_view(text).substr(kManifestStart.size(), kDigestDigits),
-                     path, ": the manifest does not match its digest: it is damaged");
+  GALLEY_CHECK_INPUT(
+      text.size() > digest_end && text.starts_with(kManifestStart) &&
+          digest_with_hole(text, kManifestStart.size()) == std::string_view(text).substr(kManifestStart.size(), kDigestDigits),
+      path, ": the manifest does not match its digest: it is damaged");
   try {
     const json manifest = json::parse(text);
     const int format = manifest.at("format").get<int>();
-    GALLEY_CHECK_INPUT(format == kFormatVersion, path, ": checkpoint format ", format, ", this version reads ", kFormatVersion, ": continue the run with the Galley that wrote it");
+    GALLEY_CHECK_INPUT(format == kFormatVersion, path, ": checkpoint format ", format, ", this version reads ", kFormatVersion,
+                       ": continue the run with the Galley that wrote it");
     step_ = manifest.at("step").get<int64_t>();
     state_ = manifest.at("state").dump();
     recipe_digest_ = manifest.at("recipe_digest").get<std::string>();
@@ -113,8 +120,8 @@ Checkpoint::Checkpoint(const std::string& folder) : folder_(folder) {
       GALLEY_CHECK_INPUT(is_group_name(group.name), path, ": '", group.name, "' is not a group of tensors");
       for (const json& tensor : entry.at("tensors")) {
         const auto sizes = tensor.at("shape").get<std::vector<int64_t>>();
-        group.tensors.push_back({tensor.at("name").get<std::string>(), parse_dtype(tensor.at("dtype").get<std::string>()), Shape(std::span<const int64_t>(sizes)),
-                                 tensor.at("digest").get<std::string>()});
+        group.tensors.push_back({tensor.at("name").get<std::string>(), parse_dtype(tensor.at("dtype").get<std::string>()),
+                                 Shape(std::span<const int64_t>(sizes)), tensor.at("digest").get<std::string>()});
       }
       groups_.push_back(std::move(group));
     }
@@ -123,7 +130,8 @@ Checkpoint::Checkpoint(const std::string& folder) : folder_(folder) {
   }
   for (const Group& group : groups_) {
     const InputFile file(file_of(group.name));
-    GALLEY_CHECK_INPUT(file.size() == group.bytes, file.path(), " has ", file.size(), " bytes, the manifest says ", group.bytes, ": it is truncated or damaged");
+    GALLEY_CHECK_INPUT(file.size() == group.bytes, file.path(), " has ", file.size(), " bytes, the manifest says ", group.bytes,
+                       ": it is truncated or damaged");
   }
 }
 
@@ -141,7 +149,8 @@ const Checkpoint::Group& Checkpoint::group(std::string_view name) const {
   for (const Group& group : groups_) {
     if (group.name == name) return group;
   }
-  throw Error(ErrorCode::kInput, cat("checkpoint ", folder_, " has no group '", name, "'")).suggest("it was saved by a run with other settings");
+  throw Error(ErrorCode::kInput, cat("checkpoint ", folder_, " has no group '", name, "'"))
+      .suggest("it was saved by a run with other settings");
 }
 
 std::string Checkpoint::file_of(std::string_view group) const { return cat(folder_, "/", group, ".safetensors"); }
@@ -161,16 +170,20 @@ void Checkpoint::verify() const {
     // The file agrees with itself; now with the manifest, so that a file of another checkpoint does not pass.
     for (const WrittenTensor& tensor : group.tensors) {
       const SafetensorsEntry* entry = file.find(tensor.name);
-      GALLEY_CHECK_INPUT(entry != nullptr && entry->dtype == tensor.dtype && entry->shape == tensor.shape, file.path(), ": tensor '", tensor.name, "' is not the manifest's");
+      GALLEY_CHECK_INPUT(entry != nullptr && entry->dtype == tensor.dtype && entry->shape == tensor.shape, file.path(), ": tensor '",
+                         tensor.name, "' is not the manifest's");
       const auto digest = file.metadata().find(cat("galley.digest.", tensor.name));
-      GALLEY_CHECK_INPUT(digest != file.metadata().end() && digest->second == tensor.digest, file.path(), ": tensor '", tensor.name, "' is not the manifest's: its digest differs");
+      GALLEY_CHECK_INPUT(digest != file.metadata().end() && digest->second == tensor.digest, file.path(), ": tensor '", tensor.name,
+                         "' is not the manifest's: its digest differs");
     }
-    GALLEY_CHECK_INPUT(file.entries().size() == group.tensors.size() && file.header_digest() == group.header_digest, file.path(), ": the header is not the manifest's");
+    GALLEY_CHECK_INPUT(file.entries().size() == group.tensors.size() && file.header_digest() == group.header_digest, file.path(),
+                       ": the header is not the manifest's");
   }
 }
 
 CheckpointStore::CheckpointStore(std::string parent, KeepPolicy keep) : parent_(std::move(parent)), keep_(keep) {
-  GALLEY_CHECK(keep_.last >= 1 && keep_.best >= 0, "checkpoint.keep: last is ", keep_.last, " and best is ", keep_.best, "; at least one is kept");
+  GALLEY_CHECK(keep_.last >= 1 && keep_.best >= 0, "checkpoint.keep: last is ", keep_.last, " and best is ", keep_.best,
+               "; at least one is kept");
 }
 
 void CheckpointStore::remove_stale() {
@@ -186,14 +199,16 @@ std::string CheckpointStore::save(const CheckpointContent& content) {
   std::vector<std::pair<std::string, WrittenFile>> files;
   for (const CheckpointGroup& group : content.groups) {
     GALLEY_ASSERT(is_group_name(group.name), "group name: " + group.name);
-    files.push_back({group.name, write_safetensors(cat(temporary, "/", group.name, ".safetensors"), group.tensors, content.metadata, Publish::kInPlace)});
+    files.push_back({group.name, write_safetensors(cat(temporary, "/", group.name, ".safetensors"), group.tensors, content.metadata,
+                                                   Publish::kInPlace)});
   }
   write_manifest(cat(temporary, "/", kManifest), content, files);
   sync_folder(temporary);
   try {
     Checkpoint(temporary).verify();
   } catch (const Error& damage) {
-    throw Error(ErrorCode::kResource, cat("checkpoint ", folder, " does not read back as written: ", damage.message())).suggest("the disk or the memory is faulty");
+    throw Error(ErrorCode::kResource, cat("checkpoint ", folder, " does not read back as written: ", damage.message()))
+        .suggest("the disk or the memory is faulty");
   }
   publish(temporary, folder);
   remove_surplus(folder);

@@ -40,7 +40,8 @@ bool WeightsDifference::equal() const {
          });
 }
 
-WeightsDifference compare_weights(const WeightsFile& first, const WeightsFile& second, const std::vector<std::pair<std::string, std::string>>& rename) {
+WeightsDifference compare_weights(const WeightsFile& first, const WeightsFile& second,
+                                  const std::vector<std::pair<std::string, std::string>>& rename) {
   // The first file plays the model, so that names are aligned as a load would align them.
   std::vector<ExpectedTensor> wanted;
   for (const OfferedTensor& tensor : first.tensors()) wanted.push_back({tensor.name, tensor.dtype.value_or(DType::kF32), tensor.shape});
@@ -81,18 +82,23 @@ std::vector<TensorSource> average_weights(std::span<const WeightsFile> files) {
     std::vector<size_t> places;
     for (const WeightsFile& file : files) {
       const auto& tensors = file.tensors();
-      GALLEY_CHECK_INPUT(tensors.size() == files[0].tensors().size(), file.path(), " has ", tensors.size(), " tensors, ", files[0].path(), " has ", files[0].tensors().size());
+      GALLEY_CHECK_INPUT(tensors.size() == files[0].tensors().size(), file.path(), " has ", tensors.size(), " tensors, ", files[0].path(),
+                         " has ", files[0].tensors().size());
       // Files of one run have one order; only others are searched.
       size_t place = t;
       if (tensors[t].name != wanted.name) {
-        place = static_cast<size_t>(std::find_if(tensors.begin(), tensors.end(), [&](const OfferedTensor& tensor) { return tensor.name == wanted.name; }) - tensors.begin());
+        place = static_cast<size_t>(
+            std::find_if(tensors.begin(), tensors.end(), [&](const OfferedTensor& tensor) { return tensor.name == wanted.name; }) -
+            tensors.begin());
       }
       GALLEY_CHECK_INPUT(place < tensors.size(), file.path(), " has no tensor '", wanted.name, "', which ", files[0].path(), " has");
-      GALLEY_CHECK_INPUT(tensors[place].shape == wanted.shape && tensors[place].dtype_text == wanted.dtype_text, "tensor '", wanted.name, "' is ", tensors[place].dtype_text, " ",
-                         tensors[place].shape, " in ", file.path(), " and ", wanted.dtype_text, " ", wanted.shape, " in ", files[0].path());
+      GALLEY_CHECK_INPUT(tensors[place].shape == wanted.shape && tensors[place].dtype_text == wanted.dtype_text, "tensor '", wanted.name,
+                         "' is ", tensors[place].dtype_text, " ", tensors[place].shape, " in ", file.path(), " and ", wanted.dtype_text,
+                         " ", wanted.shape, " in ", files[0].path());
       places.push_back(place);
     }
-    GALLEY_CHECK_INPUT(wanted.dtype.has_value(), "tensor '", wanted.name, "' has the dtype ", wanted.dtype_text, ", with which Galley does not compute");
+    GALLEY_CHECK_INPUT(wanted.dtype.has_value(), "tensor '", wanted.name, "' has the dtype ", wanted.dtype_text,
+                       ", with which Galley does not compute");
     sources.emplace_back(wanted.name, *wanted.dtype, wanted.shape, [files, places, wanted]() {
       if (!is_floating(*wanted.dtype)) return files.back().read(places.back());
       std::vector<double> sums(static_cast<size_t>(wanted.shape.elements()), 0.0);
@@ -100,7 +106,8 @@ std::vector<TensorSource> average_weights(std::span<const WeightsFile> files) {
       for (size_t f = 0; f < files.size(); ++f) {
         const Tensor values = files[f].read(places[f]);
         const NonFiniteCount bad = count_non_finite(values);
-        GALLEY_CHECK_INPUT(bad.count == 0, files[f].path(), ": tensor '", wanted.name, "' holds ", bad.count, " values that are NaN or infinite");
+        GALLEY_CHECK_INPUT(bad.count == 0, files[f].path(), ": tensor '", wanted.name, "' holds ", bad.count,
+                           " values that are NaN or infinite");
         const auto* data = static_cast<const std::byte*>(values.data());
         for (size_t i = 0; i < sums.size(); ++i) sums[i] += load_element(*wanted.dtype, data + static_cast<int64_t>(i) * size);
       }

@@ -36,8 +36,8 @@ uint32_t by_tables(const std::byte* data, size_t count, uint32_t state) {
     std::memcpy(&low, data, 4);
     std::memcpy(&high, data + 4, 4);
     low ^= state;
-    state = kTables[7][low & 0xff] ^ kTables[6][low >> 8 & 0xff] ^ kTables[5][low >> 16 & 0xff] ^ kTables[4][low >> 24] ^ kTables[3][high & 0xff] ^
-            kTables[2][high >> 8 & 0xff] ^ kTables[1][high >> 16 & 0xff] ^ kTables[0][high >> 24];
+    state = kTables[7][low & 0xff] ^ kTables[6][low >> 8 & 0xff] ^ kTables[5][low >> 16 & 0xff] ^ kTables[4][low >> 24] ^
+            kTables[3][high & 0xff] ^ kTables[2][high >> 8 & 0xff] ^ kTables[1][high >> 16 & 0xff] ^ kTables[0][high >> 24];
     data += 8;
     count -= 8;
   }
@@ -58,7 +58,8 @@ static_assert(power_of_x(4 * 128 + 32) == 0x154442bd4 && power_of_x(128 - 32) ==
 /// Folds 64 bytes a step with carry-less products, then 16; the last 16 are left to the tables. V. Gopal et al., "Fast CRC
 /// Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009. Count: a multiple of 16, at least 64.
 __attribute__((target("pclmul,sse4.1"))) uint32_t by_products(const std::byte* data, size_t count, uint32_t state) {
-  const auto load = [](const std::byte* from) __attribute__((target("pclmul,sse4.1"))) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); };
+  const auto load = [](const std::byte* from)
+                        __attribute__((target("pclmul,sse4.1"))) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); };
   const auto fold = [](__m128i sum, __m128i next, __m128i powers) __attribute__((target("pclmul,sse4.1"))) {
     return _mm_xor_si128(next, _mm_xor_si128(_mm_clmulepi64_si128(sum, powers, 0x00), _mm_clmulepi64_si128(sum, powers, 0x11)));
   };

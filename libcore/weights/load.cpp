@@ -26,7 +26,8 @@ Source open_source(const std::string& from) {
   for (const std::string& path : weights_files(from)) {
     source.files.emplace_back(path);
     const FileCheck check = source.files.back().verify();
-    if (source.files.back().format() == "PyTorch zip" && !check.complete()) log(LogLevel::kWarning, cat(path, " was saved without checksums: damage in its values cannot be seen"));
+    if (source.files.back().format() == "PyTorch zip" && !check.complete())
+      log(LogLevel::kWarning, cat(path, " was saved without checksums: damage in its values cannot be seen"));
     const std::vector<OfferedTensor>& tensors = source.files.back().tensors();
     for (size_t i = 0; i < tensors.size(); ++i) {
       source.offered.push_back(tensors[i]);
@@ -76,16 +77,17 @@ std::string some_of(const std::vector<std::string>& names) {
 Tensor checked(const Tensor& stored, const ExpectedTensor& wanted, const LoadRule& rule) {
   const NonFiniteCount before = count_non_finite(stored);
   if (rule.check_finite && before.count > 0) {
-    throw Error(ErrorCode::kInput, cat(rule.from, ": tensor '", wanted.name, "' holds ", before.count, " values that are NaN or infinite, the first at ",
-                                       index_text(before.first, stored.shape())))
+    throw Error(ErrorCode::kInput, cat(rule.from, ": tensor '", wanted.name, "' holds ", before.count,
+                                       " values that are NaN or infinite, the first at ", index_text(before.first, stored.shape())))
         .suggest("take weights from before the run diverged, or accept them with weights.load.0.check_finite=false");
   }
   if (stored.dtype() == wanted.dtype) return stored;
   Tensor cast = stored.to(wanted.dtype);
   const NonFiniteCount after = count_non_finite(cast);
   if (after.count > before.count) {
-    throw Error(ErrorCode::kInput, cat(rule.from, ": tensor '", wanted.name, "' has ", after.count - before.count, " values that ", wanted.dtype, " cannot hold (it is stored as ",
-                                       stored.dtype(), "), the first at ", index_text(after.first, stored.shape())));
+    throw Error(ErrorCode::kInput,
+                cat(rule.from, ": tensor '", wanted.name, "' has ", after.count - before.count, " values that ", wanted.dtype,
+                    " cannot hold (it is stored as ", stored.dtype(), "), the first at ", index_text(after.first, stored.shape())));
   }
   return cast;
 }
@@ -163,8 +165,12 @@ LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<cons
     std::vector<std::string> missing, unexpected;
     for (const size_t expected : matches[r].missing) missing.push_back(model[expected].name);
     for (const size_t offered : matches[r].unexpected) unexpected.push_back(sources[r].offered[offered].name);
-    if (!missing.empty()) log(LogLevel::kWarning, cat(rule.from, " (not strict): ", missing.size(), " tensors of the model keep their initial values: ", some_of(missing)));
-    if (!unexpected.empty()) log(LogLevel::kWarning, cat(rule.from, " (not strict): ", unexpected.size(), " tensors of the file are not used: ", some_of(unexpected)));
+    if (!missing.empty())
+      log(LogLevel::kWarning,
+          cat(rule.from, " (not strict): ", missing.size(), " tensors of the model keep their initial values: ", some_of(missing)));
+    if (!unexpected.empty())
+      log(LogLevel::kWarning,
+          cat(rule.from, " (not strict): ", unexpected.size(), " tensors of the file are not used: ", some_of(unexpected)));
   }
   for (const ExpectedTensor& tensor : model) {
     if (loaded.tensors.count(tensor.name) == 0) loaded.kept.push_back(tensor.name);
@@ -179,7 +185,8 @@ std::vector<WeightsParent> weights_parents(const std::string& from) {
     const InputFile file(path);
     Digest digest;
     for (int64_t at = 0; at < file.size(); at += static_cast<int64_t>(buffer.size())) {
-      const auto part = std::span(buffer).first(static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(buffer.size()), file.size() - at)));
+      const auto part =
+          std::span(buffer).first(static_cast<size_t>(std::min<int64_t>(static_cast<int64_t>(buffer.size()), file.size() - at)));
       file.read(at, part);
       digest.update(part);
     }

@@ -15,7 +15,9 @@ constexpr size_t kRowsShown = 40;
 constexpr size_t kNamesListed = 8;
 constexpr size_t kCandidatesSearched = 2000;  // near names cost an edit distance each
 
-bool is_batch_counter(std::string_view name) { return name == kBatchCounter || name.ends_with(std::string(".") + std::string(kBatchCounter)); }
+bool is_batch_counter(std::string_view name) {
+  return name == kBatchCounter || name.ends_with(std::string(".") + std::string(kBatchCounter));
+}
 
 /// The name after one rule of `rename`, or none where the rule does not match.
 std::optional<std::string> renamed(std::string_view name, const std::string& from, const std::string& to) {
@@ -29,7 +31,8 @@ std::optional<std::string> renamed(std::string_view name, const std::string& fro
   const std::string_view head = std::string_view(from).substr(0, star), tail = std::string_view(from).substr(star + 1);
   if (name.size() < head.size() + tail.size() || !name.starts_with(head) || !name.ends_with(tail)) return std::nullopt;
   std::string result = to;
-  if (const size_t place = result.find('*'); place != std::string::npos) result.replace(place, 1, name.substr(head.size(), name.size() - head.size() - tail.size()));
+  if (const size_t place = result.find('*'); place != std::string::npos)
+    result.replace(place, 1, name.substr(head.size(), name.size() - head.size() - tail.size()));
   return result;
 }
 
@@ -53,7 +56,8 @@ std::vector<std::string> names_of(std::span<const OfferedTensor> file) {
   // A pattern that names a module is near to the module, not to the parameters in it.
   const size_t count = names.size();
   for (size_t i = 0; i < count; ++i) {
-    for (size_t dot = names[i].find('.'); dot != std::string::npos; dot = names[i].find('.', dot + 1)) names.push_back(names[i].substr(0, dot));
+    for (size_t dot = names[i].find('.'); dot != std::string::npos; dot = names[i].find('.', dot + 1))
+      names.push_back(names[i].substr(0, dot));
   }
   Error error(ErrorCode::kRecipe, cat("weights.", key, ": '", pattern, "' matches no tensor"));
   const std::string near = nearest(pattern, names);
@@ -62,7 +66,9 @@ std::vector<std::string> names_of(std::span<const OfferedTensor> file) {
 }
 
 std::string type_text(const ExpectedTensor& tensor) { return cat(tensor.dtype, " ", tensor.shape); }
-std::string type_text(const OfferedTensor& tensor) { return cat(tensor.dtype ? std::string(dtype_name(*tensor.dtype)) : tensor.dtype_text, " ", tensor.shape); }
+std::string type_text(const OfferedTensor& tensor) {
+  return cat(tensor.dtype ? std::string(dtype_name(*tensor.dtype)) : tensor.dtype_text, " ", tensor.shape);
+}
 
 std::string yaml_quoted(const std::string& text) {
   std::string quoted = "\"";
@@ -139,8 +145,8 @@ Match match_tensors(std::span<const ExpectedTensor> model, std::span<const Offer
     }
     const ExpectedTensor& wanted = model[found->second];
     const Match::Pair pair{found->second, i};
-    const bool allowed = rule.cast && file[i].dtype.has_value() && is_floating(*file[i].dtype) == is_floating(wanted.dtype) && *file[i].dtype != DType::kBool &&
-                         wanted.dtype != DType::kBool;
+    const bool allowed = rule.cast && file[i].dtype.has_value() && is_floating(*file[i].dtype) == is_floating(wanted.dtype) &&
+                         *file[i].dtype != DType::kBool && wanted.dtype != DType::kBool;
     const bool castable = allowed || (file[i].dtype.has_value() && holds_exactly(*file[i].dtype, wanted.dtype));
     if (!(wanted.shape == file[i].shape)) {
       match.misshapen.push_back(pair);
@@ -169,13 +175,14 @@ Match match_tensors(std::span<const ExpectedTensor> model, std::span<const Offer
 
 // Two names belong together when their shapes are equal and they end alike; what differs in front is a candidate rule, and the
 // candidate that explains most tensors wins.
-std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file, const LoadRule& rule,
-                                                                 const Match& match) {
+std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file,
+                                                                 const LoadRule& rule, const Match& match) {
   std::unordered_map<std::string, std::vector<size_t>> by_ending;
   for (const size_t offered : match.unexpected) {
     const std::string& name = file[offered].name;
     by_ending[name].push_back(offered);
-    for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) by_ending[name.substr(dot + 1)].push_back(offered);
+    for (size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1))
+      by_ending[name.substr(dot + 1)].push_back(offered);
   }
   const auto wanted_name = [&](size_t expected) {
     const std::string& name = model[expected].name;
@@ -232,7 +239,8 @@ std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const
     if (proposals.size() >= kRowsShown) break;
     std::vector<std::string> same_shape;
     for (const size_t offered : match.unexpected) {
-      if (!used[offered] && file[offered].shape == model[expected].shape && same_shape.size() < kCandidatesSearched) same_shape.push_back(file[offered].name);
+      if (!used[offered] && file[offered].shape == model[expected].shape && same_shape.size() < kCandidatesSearched)
+        same_shape.push_back(file[offered].name);
     }
     const std::string near = same_shape.size() == 1 ? same_shape.front() : nearest(wanted_name(expected), same_shape);
     if (!near.empty()) place({near, wanted_name(expected)});
@@ -240,7 +248,8 @@ std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const
   return proposals;
 }
 
-std::string misfit_report(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file, const LoadRule& rule, const Match& match) {
+std::string misfit_report(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file, const LoadRule& rule,
+                          const Match& match) {
   const bool names_count = rule.strict || match.pairs.empty();
   const size_t missing = names_count ? match.missing.size() : 0, unexpected = names_count ? match.unexpected.size() : 0;
   if (missing + unexpected + match.misshapen.size() + match.mistyped.size() == 0) return "";
@@ -281,11 +290,12 @@ std::string misfit_report(std::span<const ExpectedTensor> model, std::span<const
   for (const Row& row : rows) {
     for (size_t column = 0; column < row.size(); ++column) widths[column] = std::max(widths[column], row[column].size());
   }
-  std::string text = cat(rule.from, " does not fit the model: ", match.pairs.size(), " tensors fit, ", missing, " missing, ", unexpected, " unexpected, ", match.misshapen.size(),
-                         " of another shape, ", match.mistyped.size(), " of another dtype");
+  std::string text = cat(rule.from, " does not fit the model: ", match.pairs.size(), " tensors fit, ", missing, " missing, ", unexpected,
+                         " unexpected, ", match.misshapen.size(), " of another shape, ", match.mistyped.size(), " of another dtype");
   for (const Row& row : rows) {
     std::string line = " ";
-    for (size_t column = 0; column < row.size(); ++column) line += " " + row[column] + std::string(widths[column] - row[column].size() + 1, ' ');
+    for (size_t column = 0; column < row.size(); ++column)
+      line += " " + row[column] + std::string(widths[column] - row[column].size() + 1, ' ');
     line.erase(line.find_last_not_of(' ') + 1);
     text += "\n" + line;
   }
@@ -295,8 +305,10 @@ std::string misfit_report(std::span<const ExpectedTensor> model, std::span<const
     for (const auto& [from, to] : proposals) text += cat("\n        ", yaml_quoted(from), ": ", yaml_quoted(to));
   } else if (!match.misshapen.empty()) {
     std::string names;
-    for (size_t i = 0; i < std::min(match.misshapen.size(), kNamesListed); ++i) names += (i ? ", " : "") + yaml_quoted(model[match.misshapen[i].expected].name);
-    text += cat("\nto keep the model's own values there, in weights.load: ignore: [", names, match.misshapen.size() > kNamesListed ? ", ..." : "", "]");
+    for (size_t i = 0; i < std::min(match.misshapen.size(), kNamesListed); ++i)
+      names += (i ? ", " : "") + yaml_quoted(model[match.misshapen[i].expected].name);
+    text += cat("\nto keep the model's own values there, in weights.load: ignore: [", names,
+                match.misshapen.size() > kNamesListed ? ", ..." : "", "]");
   }
   if (!match.mistyped.empty()) text += "\nto convert the dtypes (each value is rounded), in weights.load: cast: true";
   return text;

@@ -31,7 +31,8 @@ struct OfferedTensor {
 
 /// One item of the recipe's `weights`: a file and how its names become the model's.
 struct LoadRule {
-  /// A file (safetensors, PyTorch's .pth, ONNX), a RUN folder (its weights.safetensors), or a checkpoint folder (its parameters and buffers).
+  /// A file (safetensors, PyTorch's .pth, ONNX), a RUN folder (its weights.safetensors), or a checkpoint folder (its parameters and
+  /// buffers).
   std::string from;
   /// Patterns over the file's or the model's names: these are not loaded, the model keeps its initial values. `*` and `?` as in
   /// a shell, crossing dots; a module path selects all below it.
@@ -55,9 +56,9 @@ struct Match {
     size_t expected = 0;
     size_t offered = 0;
   };
-  std::vector<Pair> pairs;      ///< Names, shapes and dtypes fit (dtypes may differ where they may be cast).
-  std::vector<Pair> misshapen;  ///< The names fit, the shapes do not.
-  std::vector<Pair> mistyped;   ///< The names and shapes fit, the dtypes do not.
+  std::vector<Pair> pairs;         ///< Names, shapes and dtypes fit (dtypes may differ where they may be cast).
+  std::vector<Pair> misshapen;     ///< The names fit, the shapes do not.
+  std::vector<Pair> mistyped;      ///< The names and shapes fit, the dtypes do not.
   std::vector<size_t> ignored;     ///< Of the model, by `ignore`.
   std::vector<size_t> missing;     ///< Of the model, in the rule's scope, not in the file.
   std::vector<size_t> unexpected;  ///< Of the file, used by nothing.
@@ -70,11 +71,12 @@ Match match_tensors(std::span<const ExpectedTensor> model, std::span<const Offer
 
 /// What one rule's misfit looks like: an aligned table of missing, unexpected, misshapen and mistyped tensors, both types of
 /// each, near names, and a `rename:` block ready to be pasted where one would help. "" where nothing is wrong.
-std::string misfit_report(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file, const LoadRule& rule, const Match& match);
+std::string misfit_report(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file, const LoadRule& rule,
+                          const Match& match);
 
 /// Rules that would map unexpected tensors of the file to missing ones of the model, most useful first.
-std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file, const LoadRule& rule,
-                                                                 const Match& match);
+std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file,
+                                                                 const LoadRule& rule, const Match& match);
 
 /// The name after the first rule of `rename` (LoadRule::rename) that matches it; the name itself where none does.
 std::string apply_renames(std::string_view name, const std::vector<std::pair<std::string, std::string>>& rename);

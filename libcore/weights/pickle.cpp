@@ -17,8 +17,9 @@ constexpr int64_t kNameLimit = 256;  // bytes of a module's or a global's name
 enum DictTag : uint8_t { kPlain, kOrdered, kNamespace };
 
 std::string_view kind_name(Kind kind) {
-  constexpr std::array<std::string_view, 15> kNames{"None",  "a boolean",    "an integer",     "a number",    "a text",    "bytes",   "a long integer", "a list",
-                                                    "a tuple", "a set", "a dictionary", "a name", "a type", "a storage", "a tensor"};
+  constexpr std::array<std::string_view, 15> kNames{"None",         "a boolean",      "an integer", "a number",  "a text",
+                                                    "bytes",        "a long integer", "a list",     "a tuple",   "a set",
+                                                    "a dictionary", "a name",         "a type",     "a storage", "a tensor"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -35,7 +36,9 @@ const TorchType* type_at(int64_t index) { return index < 0 ? nullptr : &torch_ty
 
 class Interpreter {
  public:
-  Interpreter(std::span<const std::byte> file, int64_t begin, const PickleLimits& limits) : limits_(limits), at_(begin) { pickle_.file = file; }
+  Interpreter(std::span<const std::byte> file, int64_t begin, const PickleLimits& limits) : limits_(limits), at_(begin) {
+    pickle_.file = file;
+  }
 
   Pickle run() {
     refuse_unless(left() >= 2 && byte_at(at_) == 0x80, "does not begin with a protocol, as those of PyTorch do");
@@ -124,7 +127,8 @@ class Interpreter {
   }
   PickleValue container(Kind kind, Values values, uint8_t tag = 0) {
     charge(values.size());
-    refuse_unless(static_cast<int64_t>(pickle_.containers.size()) < limits_.containers, "holds more than ", limits_.containers, " lists and dictionaries");
+    refuse_unless(static_cast<int64_t>(pickle_.containers.size()) < limits_.containers, "holds more than ", limits_.containers,
+                  " lists and dictionaries");
     pickle_.containers.push_back(std::move(values));
     return {kind, tag, 0, static_cast<int64_t>(pickle_.containers.size()) - 1};
   }
@@ -142,7 +146,8 @@ class Interpreter {
     known_[static_cast<size_t>(place)] = true;
   }
   void recall(int64_t place) {
-    refuse_unless(place < static_cast<int64_t>(memo_.size()) && known_[static_cast<size_t>(place)], "recalls value ", place, ", which it has not stored");
+    refuse_unless(place < static_cast<int64_t>(memo_.size()) && known_[static_cast<size_t>(place)], "recalls value ", place,
+                  ", which it has not stored");
     push(memo_[static_cast<size_t>(place)]);
   }
 
@@ -185,13 +190,13 @@ bool Interpreter::push_literal(uint8_t opcode) {
     case 'J': push_int(static_cast<int32_t>(static_cast<uint32_t>(number(4)))); return true;  // BININT
     case 'K': push_int(static_cast<int64_t>(number(1))); return true;
     case 'M': push_int(static_cast<int64_t>(number(2))); return true;
-    case 0x8a: push_long(); return true;                                // LONG1
-    case 'G': push_double(); return true;                               // BINFLOAT
-    case 'X': push(text(Kind::kText, number(4))); return true;          // BINUNICODE
-    case 0x8c: push(text(Kind::kText, number(1))); return true;         // SHORT_BINUNICODE
-    case 0x8d: push(text(Kind::kText, number(8))); return true;         // BINUNICODE8
-    case 'U': push(text(Kind::kText, number(1))); return true;          // SHORT_BINSTRING: Python 2's texts
-    case 'T': push(text(Kind::kText, number(4))); return true;          // BINSTRING
+    case 0x8a: push_long(); return true;                         // LONG1
+    case 'G': push_double(); return true;                        // BINFLOAT
+    case 'X': push(text(Kind::kText, number(4))); return true;   // BINUNICODE
+    case 0x8c: push(text(Kind::kText, number(1))); return true;  // SHORT_BINUNICODE
+    case 0x8d: push(text(Kind::kText, number(8))); return true;  // BINUNICODE8
+    case 'U': push(text(Kind::kText, number(1))); return true;   // SHORT_BINSTRING: Python 2's texts
+    case 'T': push(text(Kind::kText, number(4))); return true;   // BINSTRING
     case 'B': push(text(Kind::kBytes, number(4))); return true;
     case 'C': push(text(Kind::kBytes, number(1))); return true;
     case 0x8e:  // BINBYTES8, BYTEARRAY8
@@ -282,10 +287,12 @@ void Interpreter::step(uint8_t opcode) {
 }
 
 void Interpreter::global(std::string_view module, std::string_view name) {
-  if (const std::optional<KnownGlobal> known = known_global(module, name)) return push({Kind::kGlobal, static_cast<uint8_t>(known->global), 0, index_of(known->type)});
+  if (const std::optional<KnownGlobal> known = known_global(module, name))
+    return push({Kind::kGlobal, static_cast<uint8_t>(known->global), 0, index_of(known->type)});
   if (module == "torch" && type_of_name(name) != nullptr) return push({Kind::kType, 0, 0, index_of(type_of_name(name))});
   const std::string shown = printable(cat(module, ".", name));
-  Error error(ErrorCode::kInput, cat("the pickle, at byte ", opcode_at_, ", refers to ", shown, ", which is not data; nothing of it was run"));
+  Error error(ErrorCode::kInput,
+              cat("the pickle, at byte ", opcode_at_, ", refers to ", shown, ", which is not data; nothing of it was run"));
   throw error.suggest(advice_on_global(module, name));
 }
 
@@ -296,7 +303,9 @@ void Interpreter::call(const PickleValue& callee, const PickleValue& arguments) 
   const PickleGlobal known = global_of(callee);
   refuse_unless(items(arguments).size() <= 8, "calls with ", items(arguments).size(), " arguments");
   const Values given = items(arguments);
-  const auto wants = [&](size_t least, size_t most) { refuse_unless(given.size() >= least && given.size() <= most, "calls with ", given.size(), " arguments where ", least, " are due"); };
+  const auto wants = [&](size_t least, size_t most) {
+    refuse_unless(given.size() >= least && given.size() <= most, "calls with ", given.size(), " arguments where ", least, " are due");
+  };
   const auto is = [&](size_t i, Kind kind) { return given.size() > i && given[i].kind == kind; };
   switch (known) {
     case PickleGlobal::kOrderedDict:
@@ -308,7 +317,8 @@ void Interpreter::call(const PickleValue& callee, const PickleValue& arguments) 
       push(container(Kind::kDict, {}, kOrdered));
       const Values pairs = items(given[0]);
       for (const PickleValue& pair : pairs) {
-        refuse_unless((pair.kind == Kind::kList || pair.kind == Kind::kTuple) && items(pair).size() == 2, "makes a dictionary of a list that does not hold pairs");
+        refuse_unless((pair.kind == Kind::kList || pair.kind == Kind::kTuple) && items(pair).size() == 2,
+                      "makes a dictionary of a list that does not hold pairs");
         set_items(items(pair));
       }
       return;
@@ -335,7 +345,8 @@ void Interpreter::call(const PickleValue& callee, const PickleValue& arguments) 
       return push(given[0]);
     case PickleGlobal::kEncode:
       wants(1, 2);
-      refuse_unless(is(0, Kind::kText) && (given.size() == 1 || (is(1, Kind::kText) && pickle_.text(given[1]) == "latin1")), "encodes something else than a text to latin1");
+      refuse_unless(is(0, Kind::kText) && (given.size() == 1 || (is(1, Kind::kText) && pickle_.text(given[1]) == "latin1")),
+                    "encodes something else than a text to latin1");
       return push({Kind::kBytes, 0, given[0].length, given[0].number});
     case PickleGlobal::kSet:
       wants(0, 1);
@@ -358,7 +369,8 @@ void Interpreter::create() {
   const bool known = type.kind == Kind::kGlobal && arguments.kind == Kind::kTuple && items(arguments).empty();
   const PickleGlobal global = known ? global_of(type) : PickleGlobal::kSize;
   if (known && global == PickleGlobal::kNamespace) return push(container(Kind::kDict, {}, kNamespace));
-  if (known && (global == PickleGlobal::kOrderedDict || global == PickleGlobal::kCounter)) return push(container(Kind::kDict, {}, kOrdered));
+  if (known && (global == PickleGlobal::kOrderedDict || global == PickleGlobal::kCounter))
+    return push(container(Kind::kDict, {}, kOrdered));
   refuse("creates an object of ", kind_name(type.kind), " (with arguments: ", kind_name(arguments.kind), ")");
 }
 
@@ -399,17 +411,22 @@ void Interpreter::add_items(Kind kind, const Values& values) {
 void Interpreter::storage(const PickleValue& id) {
   refuse_unless(id.kind == Kind::kTuple, "has ", kind_name(id.kind), " for a persistent id; PyTorch's are tuples");
   const Values& parts = items(id);
-  refuse_unless(parts.size() >= 5 && parts.size() <= 6 && parts[0].kind == Kind::kText && pickle_.text(parts[0]) == "storage", "has a persistent id that is not of a storage");
-  refuse_unless(parts.size() == 5 || parts[5].kind == Kind::kNone, "has a storage that is a view of another (a file of PyTorch 0.3 or older)");
-  refuse_unless(parts[1].kind == Kind::kGlobal && parts[2].kind == Kind::kText && parts[3].kind == Kind::kText, "has a persistent id with parts of the wrong kind");
+  refuse_unless(parts.size() >= 5 && parts.size() <= 6 && parts[0].kind == Kind::kText && pickle_.text(parts[0]) == "storage",
+                "has a persistent id that is not of a storage");
+  refuse_unless(parts.size() == 5 || parts[5].kind == Kind::kNone,
+                "has a storage that is a view of another (a file of PyTorch 0.3 or older)");
+  refuse_unless(parts[1].kind == Kind::kGlobal && parts[2].kind == Kind::kText && parts[3].kind == Kind::kText,
+                "has a persistent id with parts of the wrong kind");
   const PickleGlobal global = global_of(parts[1]);
-  refuse_unless(global == PickleGlobal::kStorageType || global == PickleGlobal::kUntypedStorage, "has a persistent id whose type is not a storage's");
+  refuse_unless(global == PickleGlobal::kStorageType || global == PickleGlobal::kUntypedStorage,
+                "has a persistent id whose type is not a storage's");
   const TorchType* type = type_at(parts[1].number);
   const int64_t element_bytes = type == nullptr ? 1 : type->bytes;
   const int64_t elements = size_of(parts[4], "a storage");
   refuse_unless(elements <= INT64_MAX / element_bytes, "has a storage of ", elements, " elements, which no file holds");
   const std::string_view key = pickle_.text(parts[2]);
-  refuse_unless(!key.empty() && key.size() <= 64 && key.find_first_not_of("0123456789") == std::string_view::npos, "has a storage with the key '", printable(key), "' instead of a number");
+  refuse_unless(!key.empty() && key.size() <= 64 && key.find_first_not_of("0123456789") == std::string_view::npos,
+                "has a storage with the key '", printable(key), "' instead of a number");
   auto found = storage_of_key_.find(key);
   if (found == storage_of_key_.end()) {
     refuse_unless(static_cast<int64_t>(pickle_.storages.size()) < limits_.tensors, "has more than ", limits_.tensors, " storages");
@@ -418,7 +435,8 @@ void Interpreter::storage(const PickleValue& id) {
     storage_types_.push_back(type);
   }
   const size_t index = found->second;
-  refuse_unless(pickle_.storages[index].bytes == elements * element_bytes && storage_types_[index] == type, "has storage ", key, " twice, with two sizes or types");
+  refuse_unless(pickle_.storages[index].bytes == elements * element_bytes && storage_types_[index] == type, "has storage ", key,
+                " twice, with two sizes or types");
   push({Kind::kStorage, 0, 0, static_cast<int64_t>(index)});
 }
 
@@ -433,19 +451,21 @@ void Interpreter::tensor(const Values& parts, const TorchType* type) {
   tensor.offset = size_of(parts[1], "an offset");
   tensor.shape = shape_of(parts[2], "a size");
   tensor.strides = shape_of(parts[3], "a stride");
-  refuse_unless(tensor.shape.rank() == tensor.strides.rank(), "makes a tensor with ", tensor.shape.rank(), " sizes and ", tensor.strides.rank(), " strides");
+  refuse_unless(tensor.shape.rank() == tensor.strides.rank(), "makes a tensor with ", tensor.shape.rank(), " sizes and ",
+                tensor.strides.rank(), " strides");
   const int64_t held = pickle_.storages[tensor.storage].bytes / tensor.type->bytes;
   int64_t elements = 1, last = tensor.offset;
   bool fits = true, empty = false;
   for (int axis = 0; axis < tensor.shape.rank(); ++axis) empty |= tensor.shape[axis] == 0;
   for (int axis = 0; axis < tensor.shape.rank() && !empty; ++axis) {
     int64_t reach = 0;
-    fits = fits && !__builtin_mul_overflow(elements, tensor.shape[axis], &elements) && !__builtin_mul_overflow(tensor.shape[axis] - 1, tensor.strides[axis], &reach) &&
-           !__builtin_add_overflow(last, reach, &last);
+    fits = fits && !__builtin_mul_overflow(elements, tensor.shape[axis], &elements) &&
+           !__builtin_mul_overflow(tensor.shape[axis] - 1, tensor.strides[axis], &reach) && !__builtin_add_overflow(last, reach, &last);
   }
-  refuse_unless(empty ? tensor.offset <= held : fits && last < held, "makes a tensor ", tensor.shape, " with strides ", tensor.strides, " from element ", tensor.offset,
-                " of a storage that has ", held);
-  refuse_unless(empty || elements <= held, "makes a tensor ", tensor.shape, " of a storage that has ", held, " elements: values that are repeated (expand) are not read");
+  refuse_unless(empty ? tensor.offset <= held : fits && last < held, "makes a tensor ", tensor.shape, " with strides ", tensor.strides,
+                " from element ", tensor.offset, " of a storage that has ", held);
+  refuse_unless(empty || elements <= held, "makes a tensor ", tensor.shape, " of a storage that has ", held,
+                " elements: values that are repeated (expand) are not read");
   pickle_.tensors.push_back(tensor);
   push({Kind::kTensor, 0, 0, static_cast<int64_t>(pickle_.tensors.size()) - 1});
 }
@@ -458,7 +478,8 @@ int64_t Interpreter::size_of(const PickleValue& value, std::string_view what) co
 Shape Interpreter::shape_of(const PickleValue& value, std::string_view what) const {
   refuse_unless(value.kind == Kind::kTuple, "has ", what, " that is ", kind_name(value.kind));
   const Values& sizes = pickle_.items(value);
-  refuse_unless(sizes.size() <= static_cast<size_t>(Shape::kMaxRank), "has a tensor of ", sizes.size(), " dimensions; ", Shape::kMaxRank, " are read");
+  refuse_unless(sizes.size() <= static_cast<size_t>(Shape::kMaxRank), "has a tensor of ", sizes.size(), " dimensions; ", Shape::kMaxRank,
+                " are read");
   Shape shape;
   for (const PickleValue& size : sizes) shape.push_back(size_of(size, what));
   return shape;

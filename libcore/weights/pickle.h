@@ -28,7 +28,23 @@ struct TorchType {
 /// A value of a pickle. `number` is the value of a kInt or kBool, the bits of a kFloat, the place in the file of a kText, kBytes or
 /// kLong (`length` bytes), and for all others an index into a list of Pickle.
 struct PickleValue {
-  enum class Kind : uint8_t { kNone, kBool, kInt, kFloat, kText, kBytes, kLong, kList, kTuple, kSet, kDict, kGlobal, kType, kStorage, kTensor };
+  enum class Kind : uint8_t {
+    kNone,
+    kBool,
+    kInt,
+    kFloat,
+    kText,
+    kBytes,
+    kLong,
+    kList,
+    kTuple,
+    kSet,
+    kDict,
+    kGlobal,
+    kType,
+    kStorage,
+    kTensor
+  };
   Kind kind = Kind::kNone;
   uint8_t tag = 0;  ///< kGlobal: which; kDict: whether it is an object with attributes.
   uint32_t length = 0;
@@ -36,7 +52,7 @@ struct PickleValue {
 };
 
 struct PickleStorage {
-  std::string key;     ///< Under which the values lie.
+  std::string key;  ///< Under which the values lie.
   int64_t bytes = 0;
   int64_t element_bytes = 1;
 };
@@ -46,7 +62,7 @@ struct PickleTensor {
   size_t storage = 0;  ///< Index into Pickle::storages.
   int64_t offset = 0;  ///< Elements from the storage's start.
   Shape shape;
-  Shape strides;       ///< In elements; not negative. The whole tensor lies in its storage and has no more elements than it.
+  Shape strides;  ///< In elements; not negative. The whole tensor lies in its storage and has no more elements than it.
 };
 
 /// What one pickle holds.

@@ -62,9 +62,14 @@ struct Opcode {
   std::string_view name;
 };
 constexpr std::array<Opcode, 24> kRefusedOpcodes{{
-    {'0', "POP"}, {'1', "POP_MARK"}, {'2', "DUP"}, {'F', "FLOAT"}, {'I', "INT"}, {'L', "LONG"}, {'P', "PERSID"}, {'S', "STRING"},
-    {'V', "UNICODE"}, {'d', "DICT"}, {'g', "GET"}, {'i', "INST"}, {'o', "OBJ"}, {'p', "PUT"}, {0x82, "EXT1"}, {0x83, "EXT2"},
-    {0x84, "EXT4"}, {0x8b, "LONG4"}, {0x92, "NEWOBJ_EX"}, {0x97, "NEXT_BUFFER"}, {0x98, "READONLY_BUFFER"}, {0x80, "PROTO"}, {'.', "STOP"}, {'(', "MARK"},
+    {'0', "POP"},        {'1', "POP_MARK"},     {'2', "DUP"},
+    {'F', "FLOAT"},      {'I', "INT"},          {'L', "LONG"},
+    {'P', "PERSID"},     {'S', "STRING"},       {'V', "UNICODE"},
+    {'d', "DICT"},       {'g', "GET"},          {'i', "INST"},
+    {'o', "OBJ"},        {'p', "PUT"},          {0x82, "EXT1"},
+    {0x83, "EXT2"},      {0x84, "EXT4"},        {0x8b, "LONG4"},
+    {0x92, "NEWOBJ_EX"}, {0x97, "NEXT_BUFFER"}, {0x98, "READONLY_BUFFER"},
+    {0x80, "PROTO"},     {'.', "STOP"},         {'(', "MARK"},
 }};
 
 }  // namespace
@@ -91,8 +96,10 @@ const TorchType* type_of_name(std::string_view name) {
 }
 
 std::string advice_on_global(std::string_view module, std::string_view name) {
-  if (module == "torch._utils" && name == "_rebuild_qtensor") return "quantized tensors of PyTorch are not read: save the float weights, and quantize with galley-quantize";
-  if (module == "torch._utils" && name.starts_with("_rebuild")) return "this kind of tensor (sparse, nested, a wrapper) is not read: save plain tensors";
+  if (module == "torch._utils" && name == "_rebuild_qtensor")
+    return "quantized tensors of PyTorch are not read: save the float weights, and quantize with galley-quantize";
+  if (module == "torch._utils" && name.starts_with("_rebuild"))
+    return "this kind of tensor (sparse, nested, a wrapper) is not read: save plain tensors";
   if (module.starts_with("numpy")) return "the file holds NumPy values beside its tensors: save them as Python numbers or tensors";
   return "only tensors and plain values are read: save the weights alone, torch.save(model.state_dict(), FILE)";
 }

@@ -14,18 +14,18 @@ namespace galley {
 enum class PickleGlobal : uint8_t {
   kOrderedDict,
   kCounter,
-  kNamespace,               ///< argparse.Namespace: the arguments that training scripts store beside the weights.
-  kRebuildTensor,           ///< (storage, offset, size, stride)
-  kRebuildTensorV2,         ///< (storage, offset, size, stride, requires_grad, hooks, [metadata])
-  kRebuildTensorV3,         ///< (storage, offset, size, stride, requires_grad, hooks, dtype, [metadata])
-  kRebuildParameter,        ///< (tensor, requires_grad, hooks)
-  kRebuildParameterState,   ///< (tensor, requires_grad, hooks, state)
+  kNamespace,              ///< argparse.Namespace: the arguments that training scripts store beside the weights.
+  kRebuildTensor,          ///< (storage, offset, size, stride)
+  kRebuildTensorV2,        ///< (storage, offset, size, stride, requires_grad, hooks, [metadata])
+  kRebuildTensorV3,        ///< (storage, offset, size, stride, requires_grad, hooks, dtype, [metadata])
+  kRebuildParameter,       ///< (tensor, requires_grad, hooks)
+  kRebuildParameterState,  ///< (tensor, requires_grad, hooks, state)
   kSize,
   kDevice,
-  kEncode,                  ///< Bytes in protocol 2, as a Latin-1 text.
+  kEncode,  ///< Bytes in protocol 2, as a Latin-1 text.
   kSet,
   kByteArray,
-  kStorageType,             ///< With a TorchType.
+  kStorageType,  ///< With a TorchType.
   kUntypedStorage,
 };
 

@@ -16,13 +16,14 @@ namespace {
 
 using Kind = PickleValue::Kind;
 
-constexpr std::array<std::string_view, 9> kWeightKeys{"state_dict", "model_state_dict", "model", "module", "net", "network", "weights", "params", "generator"};
+constexpr std::array<std::string_view, 9> kWeightKeys{"state_dict", "model_state_dict", "model",  "module",   "net",
+                                                      "network",    "weights",          "params", "generator"};
 constexpr int kDepthLimit = 32;
 constexpr int64_t kVisitLimit = 3'000'000;
 constexpr int64_t kTensorLimit = 100'000;
 constexpr int64_t kNameLimit = 4096;
-constexpr double kSurplusLimit = 64;  // tensors that share storages: all together at most so many times the file's values
-constexpr size_t kChunk = 1 << 20;     // read and check the same megabyte while it is in the cache
+constexpr double kSurplusLimit = 64;        // tensors that share storages: all together at most so many times the file's values
+constexpr size_t kChunk = 1 << 20;          // read and check the same megabyte while it is in the cache
 constexpr int64_t kWorthThreads = 1 << 22;  // bytes
 // What torch.save wrote first before 1.6: the number 0x1950a86a20f9469cfc6c as LONG1, then the version 1001.
 constexpr std::string_view kLegacyMagic("\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 10);
@@ -53,7 +54,8 @@ class Walk {
       if (item.kind != Kind::kTensor && item.kind != Kind::kDict && item.kind != Kind::kList && item.kind != Kind::kTuple) continue;
       const std::string key = map ? key_text(items[i]) : std::to_string(i);
       GALLEY_CHECK_INPUT(depth < kDepthLimit, "the file nests its dictionaries more than ", kDepthLimit, " deep, at '", name, "'");
-      GALLEY_CHECK_INPUT(static_cast<int64_t>(name.size() + key.size()) < kNameLimit, "the file has a name longer than ", kNameLimit, " bytes");
+      GALLEY_CHECK_INPUT(static_cast<int64_t>(name.size() + key.size()) < kNameLimit, "the file has a name longer than ", kNameLimit,
+                         " bytes");
       below(item, name.empty() ? key : name + "." + key, depth + 1, found);
     }
   }
@@ -103,7 +105,8 @@ void name_tensors(const Pickle& pickle, PthTable& table) {
   if (!chosen) walk.below(root, "", 0, table.tensors);
   GALLEY_CHECK_INPUT(!table.tensors.empty(), "the file holds no tensors");
   std::unordered_set<std::string_view> names;
-  for (const PthTensor& tensor : table.tensors) GALLEY_CHECK_INPUT(names.insert(tensor.name).second, "the file has two tensors with the name '", tensor.name, "'");
+  for (const PthTensor& tensor : table.tensors)
+    GALLEY_CHECK_INPUT(names.insert(tensor.name).second, "the file has two tensors with the name '", tensor.name, "'");
 }
 
 /// Tensors may share values, but a file of a few bytes must not stand for a disk full of them.
@@ -113,7 +116,8 @@ void check_total(const PthTable& table) {
   for (const std::vector<PthTensor>* list : {&table.tensors, &table.others}) {
     for (const PthTensor& tensor : *list) wanted += static_cast<double>(tensor.shape.elements() * tensor.type->bytes);
   }
-  GALLEY_CHECK_INPUT(wanted <= kSurplusLimit * held, "the file's tensors share their values so often that they are more than ", kSurplusLimit, " times as large as the file");
+  GALLEY_CHECK_INPUT(wanted <= kSurplusLimit * held, "the file's tensors share their values so often that they are more than ",
+                     kSurplusLimit, " times as large as the file");
 }
 
 PthTable parse_archive(std::span<const std::byte> file) {
@@ -138,23 +142,28 @@ PthTable parse_archive(std::span<const std::byte> file) {
     const auto bytes = contents(*found->second);
     return {reinterpret_cast<const char*>(bytes.data()), std::min<size_t>(bytes.size(), 64)};
   };
-  if (by_name.count("constants.pkl") != 0 || std::any_of(by_name.begin(), by_name.end(), [](const auto& item) { return item.first.starts_with("code/"); })) {
-    throw Error(ErrorCode::kInput, "the archive is a TorchScript program, not a file of weights").suggest("save the weights alone: torch.save(model.state_dict(), FILE)");
+  if (by_name.count("constants.pkl") != 0 ||
+      std::any_of(by_name.begin(), by_name.end(), [](const auto& item) { return item.first.starts_with("code/"); })) {
+    throw Error(ErrorCode::kInput, "the archive is a TorchScript program, not a file of weights")
+        .suggest("save the weights alone: torch.save(model.state_dict(), FILE)");
   }
   const auto pickled = by_name.find("data.pkl");
   GALLEY_CHECK_INPUT(pickled != by_name.end(), "the archive is not one of PyTorch: it has no data.pkl");
   const std::string_view order = text_of("byteorder");
-  GALLEY_CHECK_INPUT(order.empty() || order == "little", "the file's values are of the byte order '", order, "'; only little-endian files are read");
+  GALLEY_CHECK_INPUT(order.empty() || order == "little", "the file's values are of the byte order '", order,
+                     "'; only little-endian files are read");
 
   // Places in messages count from the start of data.pkl, as pickletools shows them.
   const std::span<const std::byte> bytes = contents(*pickled->second);
   const Pickle pickle = parse_pickle(bytes);
-  GALLEY_CHECK_INPUT(pickle.end == static_cast<int64_t>(bytes.size()), "data.pkl has ", static_cast<int64_t>(bytes.size()) - pickle.end, " bytes behind its end");
+  GALLEY_CHECK_INPUT(pickle.end == static_cast<int64_t>(bytes.size()), "data.pkl has ", static_cast<int64_t>(bytes.size()) - pickle.end,
+                     " bytes behind its end");
   for (const PickleStorage& storage : pickle.storages) {
     const auto entry = by_name.find("data/" + storage.key);
     GALLEY_CHECK_INPUT(entry != by_name.end(), "the archive has no entry data/", storage.key, ", which a tensor needs");
     const int64_t stored = entry->second->end - entry->second->begin;
-    GALLEY_CHECK_INPUT(stored == storage.bytes, "the entry '", entry->second->name, "' has ", stored, " bytes, its tensors need ", storage.bytes);
+    GALLEY_CHECK_INPUT(stored == storage.bytes, "the entry '", entry->second->name, "' has ", stored, " bytes, its tensors need ",
+                       storage.bytes);
     table.storages.push_back({storage.key, entry->second->begin, entry->second->end});
   }
   name_tensors(pickle, table);
@@ -166,15 +175,18 @@ PthTable parse_legacy(std::span<const std::byte> file) {
   PthTable table;
   table.form = PthForm::kLegacy;
   const Pickle magic = parse_pickle(file);
-  GALLEY_CHECK_INPUT(magic.root.kind == Kind::kLong && magic.text(magic.root) == kLegacyMagic, "the file does not begin with PyTorch's number: it is a pickle of something else");
+  GALLEY_CHECK_INPUT(magic.root.kind == Kind::kLong && magic.text(magic.root) == kLegacyMagic,
+                     "the file does not begin with PyTorch's number: it is a pickle of something else");
   const Pickle version = parse_pickle(file, magic.end);
-  GALLEY_CHECK_INPUT(version.root.kind == Kind::kInt && version.root.number == kLegacyVersion, "the file's version is not ", kLegacyVersion);
+  GALLEY_CHECK_INPUT(version.root.kind == Kind::kInt && version.root.number == kLegacyVersion, "the file's version is not ",
+                     kLegacyVersion);
   const Pickle machine = parse_pickle(file, version.end);
   GALLEY_CHECK_INPUT(machine.root.kind == Kind::kDict, "the file does not say on which machine it was made");
   const std::vector<PickleValue>& facts = machine.items(machine.root);
   for (size_t i = 0; i < facts.size(); i += 2) {
     const bool order = facts[i].kind == Kind::kText && machine.text(facts[i]) == "little_endian";
-    GALLEY_CHECK_INPUT(!order || (facts[i + 1].kind == Kind::kBool && facts[i + 1].number == 1), "the file was made on a big-endian machine; only little-endian files are read");
+    GALLEY_CHECK_INPUT(!order || (facts[i + 1].kind == Kind::kBool && facts[i + 1].number == 1),
+                       "the file was made on a big-endian machine; only little-endian files are read");
   }
   const Pickle pickle = parse_pickle(file, machine.end);
   const Pickle keys = parse_pickle(file, pickle.end);
@@ -192,8 +204,8 @@ PthTable parse_legacy(std::span<const std::byte> file) {
     uint64_t elements = 0;
     std::memcpy(&elements, file.data() + at, 8);
     at += 8;
-    GALLEY_CHECK_INPUT(elements == static_cast<uint64_t>(storage.bytes / storage.element_bytes), "storage ", storage.key, " has ", elements, " elements, its tensors need ",
-                       storage.bytes / storage.element_bytes);
+    GALLEY_CHECK_INPUT(elements == static_cast<uint64_t>(storage.bytes / storage.element_bytes), "storage ", storage.key, " has ", elements,
+                       " elements, its tensors need ", storage.bytes / storage.element_bytes);
     GALLEY_CHECK_INPUT(storage.bytes <= size - at, "the file ends inside storage ", storage.key, ": it is truncated");
     table.storages[found->second] = {storage.key, at, at + storage.bytes};
     at += storage.bytes;
@@ -217,7 +229,8 @@ void copy_strided(const PthTensor& tensor, const std::byte* from, std::byte* to)
     for (int axis = 0; axis + 1 < rank; ++axis) place += index[static_cast<size_t>(axis)] * tensor.strides[axis];
     const std::byte* row = from + place * tensor.type->bytes;
     for (int64_t i = 0; i < inner; ++i, to += size) std::memcpy(to, row + i * step * tensor.type->bytes, size);
-    for (int axis = rank - 2; axis >= 0 && ++index[static_cast<size_t>(axis)] == tensor.shape[axis]; --axis) index[static_cast<size_t>(axis)] = 0;
+    for (int axis = rank - 2; axis >= 0 && ++index[static_cast<size_t>(axis)] == tensor.shape[axis]; --axis)
+      index[static_cast<size_t>(axis)] = 0;
   }
 }
 
@@ -232,11 +245,15 @@ bool is_contiguous(const PthTensor& tensor) {
 
 }  // namespace
 
-bool is_pth(std::span<const std::byte> file) { return is_zip(file) || is_tar(file) || (file.size() > 2 && file[0] == std::byte{0x80} && file[1] >= std::byte{2} && file[1] <= std::byte{5} && file[2] != std::byte{0}); }
+bool is_pth(std::span<const std::byte> file) {
+  return is_zip(file) || is_tar(file) ||
+         (file.size() > 2 && file[0] == std::byte{0x80} && file[1] >= std::byte{2} && file[1] <= std::byte{5} && file[2] != std::byte{0});
+}
 
 PthTable parse_pth(std::span<const std::byte> file) {
   if (is_tar(file)) {
-    throw Error(ErrorCode::kInput, "the file is in PyTorch's tar form of 2016, which is not read").suggest("load it with that PyTorch and save it again");
+    throw Error(ErrorCode::kInput, "the file is in PyTorch's tar form of 2016, which is not read")
+        .suggest("load it with that PyTorch and save it again");
   }
   PthTable table = is_zip(file) ? parse_archive(file) : parse_legacy(file);
   check_total(table);
@@ -247,13 +264,15 @@ PthFile::PthFile(const std::string& path) : path_(path), file_(MappedFile::open(
   try {
     table_ = parse_pth(file_->bytes());
   } catch (const Error& error) {
-    const std::string cure = error.suggestion().empty() ? "the file is damaged or of another format: fetch or save it again" : error.suggestion();
+    const std::string cure =
+        error.suggestion().empty() ? "the file is damaged or of another format: fetch or save it again" : error.suggestion();
     throw Error(error.code(), cat(path, ": ", error.message())).suggest(cure);
   }
 }
 
 Tensor PthFile::read(const PthTensor& tensor) const {
-  GALLEY_CHECK_INPUT(tensor.type->dtype.has_value(), path_, ": tensor '", tensor.name, "' has the dtype ", tensor.type->text, ", with which Galley does not compute");
+  GALLEY_CHECK_INPUT(tensor.type->dtype.has_value(), path_, ": tensor '", tensor.name, "' has the dtype ", tensor.type->text,
+                     ", with which Galley does not compute");
   const DType dtype = *tensor.type->dtype;
   const std::byte* data = file_->bytes().data() + table_.storages[tensor.storage].begin + tensor.offset * tensor.type->bytes;
   const int64_t bytes = tensor.shape.elements() * tensor.type->bytes;
@@ -287,7 +306,8 @@ int64_t PthFile::verify() const {
     for (auto i = static_cast<size_t>(first); i < static_cast<size_t>(last); ++i) {
       uint32_t found = 0;
       for (int64_t at = entries[i].begin; at < entries[i].end; at += static_cast<int64_t>(kChunk)) {
-        const std::span<std::byte> bytes = std::span(buffer).first(static_cast<size_t>(std::min(static_cast<int64_t>(kChunk), entries[i].end - at)));
+        const std::span<std::byte> bytes =
+            std::span(buffer).first(static_cast<size_t>(std::min(static_cast<int64_t>(kChunk), entries[i].end - at)));
         file.read(at, bytes);
         found = crc32_of(bytes, found);
       }
@@ -306,7 +326,8 @@ int64_t PthFile::verify() const {
     for (const PthTensor& tensor : table_.tensors) {
       if (storage != storage_at.end() && tensor.storage == storage->second) names += (names.empty() ? "" : ", ") + tensor.name;
     }
-    throw Error(ErrorCode::kInput, cat(path_, ": the entry '", entries[i].name, "'", names.empty() ? "" : cat(" (", names, ")"), " does not match its checksum"))
+    throw Error(ErrorCode::kInput, cat(path_, ": the entry '", entries[i].name, "'", names.empty() ? "" : cat(" (", names, ")"),
+                                       " does not match its checksum"))
         .suggest("it is damaged: fetch or save it again, or take an older copy");
   }
   return checked;

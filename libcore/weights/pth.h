@@ -3,8 +3,8 @@
 // without Python (pickle.h) and mapped.
 //
 // Which tensors are the weights: those of the dictionary at the top, where it holds tensors of its own; else those below the
-// first of its keys state_dict, model_state_dict, model, module, net, network, weights, params, generator that holds any; else all. Names are the
-// keys on the way, joined by dots. What lies elsewhere (an optimizer's state) is listed as `others`.
+// first of its keys state_dict, model_state_dict, model, module, net, network, weights, params, generator that holds any; else all. Names
+// are the keys on the way, joined by dots. What lies elsewhere (an optimizer's state) is listed as `others`.
 
 #include <memory>
 #include <string>
@@ -40,7 +40,7 @@ struct PthTable {
   std::vector<PthTensor> tensors;  ///< In the file's order.
   std::vector<PthTensor> others;   ///< Under their full names.
   std::vector<PthStorage> storages;
-  std::vector<ZipEntry> entries;   ///< kZip: all of the archive.
+  std::vector<ZipEntry> entries;  ///< kZip: all of the archive.
 };
 
 /// The table of a file of these bytes. A pure function; throws Error (exit code 4). The values are not looked at, the checksums of

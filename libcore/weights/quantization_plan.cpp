@@ -31,7 +31,8 @@ int64_t integer_of(const Json& object, const char* key, int64_t min, int64_t max
   const Json& value = member(object, key);
   GALLEY_CHECK_INPUT(value.is_number_integer(), "'", key, "' is not an integer");
   const double size = value.get<double>();
-  GALLEY_CHECK_INPUT(size >= static_cast<double>(min) && size <= static_cast<double>(max), "'", key, "' is ", size, ", allowed is ", min, " to ", max);
+  GALLEY_CHECK_INPUT(size >= static_cast<double>(min) && size <= static_cast<double>(max), "'", key, "' is ", size, ", allowed is ", min,
+                     " to ", max);
   return value.get<int64_t>();
 }
 double number_of(const Json& object, const char* key) {
@@ -53,9 +54,9 @@ LayerPlan layer_of(const Json& json) {
   layer.group_size = integer_of(json, "group_size", 0, kLargestGroup);
   layer.reduced = flag_of(json, "reduced");
   const Json& sqnr = member(json, "sqnr_activation_db");
-  layer.sqnr_activation_db = sqnr.is_null()                                   ? std::numeric_limits<double>::quiet_NaN()
+  layer.sqnr_activation_db = sqnr.is_null()                                         ? std::numeric_limits<double>::quiet_NaN()
                              : sqnr.is_string() && sqnr.get<std::string>() == "inf" ? std::numeric_limits<double>::infinity()
-                                                                              : number_of(json, "sqnr_activation_db");
+                                                                                    : number_of(json, "sqnr_activation_db");
   return layer;
 }
 
@@ -107,20 +108,32 @@ std::string plan_json(const QuantizationPlan& plan) {
     Json sqnr;
     if (std::isfinite(layer.sqnr_activation_db)) sqnr = layer.sqnr_activation_db;
     if (std::isinf(layer.sqnr_activation_db)) sqnr = "inf";
-    layers.push_back({{"name", layer.name}, {"type", layer.type}, {"scheme", layer.scheme}, {"float_reason", layer.float_reason.empty() ? Json() : Json(layer.float_reason)},
-                      {"bits", layer.bits}, {"group_size", layer.group_size}, {"reduced", layer.reduced}, {"sqnr_activation_db", std::move(sqnr)}});
+    layers.push_back({{"name", layer.name},
+                      {"type", layer.type},
+                      {"scheme", layer.scheme},
+                      {"float_reason", layer.float_reason.empty() ? Json() : Json(layer.float_reason)},
+                      {"bits", layer.bits},
+                      {"group_size", layer.group_size},
+                      {"reduced", layer.reduced},
+                      {"sqnr_activation_db", std::move(sqnr)}});
   }
   for (const auto& [name, params] : plan.values) {
-    values[name] = {{"scale", params.scale}, {"zero_point", params.zero_point}, {"dtype", params.dtype == DType::kU8 ? "u8" : "i8"}, {"qmin", params.qmin}, {"qmax", params.qmax}};
+    values[name] = {{"scale", params.scale},
+                    {"zero_point", params.zero_point},
+                    {"dtype", params.dtype == DType::kU8 ? "u8" : "i8"},
+                    {"qmin", params.qmin},
+                    {"qmax", params.qmax}};
   }
-  return Json{{"version", kVersion}, {"method", method_name(plan.method)}, {"layers", std::move(layers)}, {"values", std::move(values)}}.dump();
+  return Json{{"version", kVersion}, {"method", method_name(plan.method)}, {"layers", std::move(layers)}, {"values", std::move(values)}}
+      .dump();
 }
 
 QuantizationPlan parse_plan(const std::string& text, const std::string& name) {
   try {
     return from_json(Json::parse(text, nullptr, /*allow_exceptions=*/false));
   } catch (Error& error) {
-    throw Error(ErrorCode::kInput, cat(name, ": the plan of quantization cannot be used: ", error.message())).suggest("the file is damaged: quantize again");
+    throw Error(ErrorCode::kInput, cat(name, ": the plan of quantization cannot be used: ", error.message()))
+        .suggest("the file is damaged: quantize again");
   }
 }
 

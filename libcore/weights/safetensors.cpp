@@ -50,7 +50,8 @@ const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
 }
 
 Tensor SafetensorsFile::read_stored(const SafetensorsEntry& entry) const {
-  GALLEY_CHECK_INPUT(entry.dtype.has_value(), path_, ": tensor '", entry.name, "' has the dtype ", entry.dtype_text, ", with which Galley does not compute");
+  GALLEY_CHECK_INPUT(entry.dtype.has_value(), path_, ": tensor '", entry.name, "' has the dtype ", entry.dtype_text,
+                     ", with which Galley does not compute");
   const std::byte* data = file_->bytes().data() + entry.begin;
   if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(dtype_size(*entry.dtype)) == 0) {
     return Tensor(*entry.dtype, entry.shape, entry.format, Storage::borrow(data, entry.end - entry.begin, file_));
@@ -93,8 +94,8 @@ void SafetensorsFile::verify() const {
   std::string text(static_cast<size_t>(table_.data_begin), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   const auto stored = metadata().find(std::string(kDigestKey));
-  if (stored == metadata().end() || stored->second.size() != kDigestDigits || std::string_view(text).substr(8, kHeaderStart.size()) != kHeaderStart ||
-      digest_with_hole(text, kHeaderDigestAt) != stored->second) {
+  if (stored == metadata().end() || stored->second.size() != kDigestDigits ||
+      std::string_view(text).substr(8, kHeaderStart.size()) != kHeaderStart || digest_with_hole(text, kHeaderDigestAt) != stored->second) {
     throw Error(ErrorCode::kInput, cat(path_, ": the header does not match its digest")).suggest(cure);
   }
   std::vector<std::byte> buffer(static_cast<size_t>(kChunk));
@@ -108,7 +109,9 @@ void SafetensorsFile::verify() const {
       digest.update(part);
     }
     if (digest.hex() != wanted->second) {
-      throw Error(ErrorCode::kInput, cat(path_, ": tensor '", entry.name, "' does not match its digest (stored ", wanted->second, ", found ", digest.hex(), ")")).suggest(cure);
+      throw Error(ErrorCode::kInput, cat(path_, ": tensor '", entry.name, "' does not match its digest (stored ", wanted->second,
+                                         ", found ", digest.hex(), ")"))
+          .suggest(cure);
     }
   }
 }
@@ -132,7 +135,8 @@ std::string digest_of_tensors(std::span<const TensorSource> tensors) {
 WrittenFile write_safetensors(const std::string& path, std::span<const TensorSource> tensors, const Metadata& metadata, Publish publish) {
   std::vector<const TensorSource*> order;
   for (const TensorSource& tensor : tensors) order.push_back(&tensor);
-  std::stable_sort(order.begin(), order.end(), [](const TensorSource* a, const TensorSource* b) { return dtype_size(a->dtype) > dtype_size(b->dtype); });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const TensorSource* a, const TensorSource* b) { return dtype_size(a->dtype) > dtype_size(b->dtype); });
   GALLEY_ASSERT(static_cast<int64_t>(order.size()) <= kSafetensorsEntryLimit, "too many tensors for one file");
 
   // The header, with zeros where digests will stand: their places are kept, and filled once the values have been written.
@@ -161,7 +165,8 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorSou
     std::string shape;
     for (const int64_t size : physical_shape(tensor->shape, tensor->format)) shape += (shape.empty() ? "" : ",") + std::to_string(size);
     const int64_t end = offset + tensor->shape.elements() * dtype_size(tensor->dtype);
-    header += cat(",", quoted(tensor->name), ":{\"dtype\":\"", file_dtype(tensor->dtype), "\",\"shape\":[", shape, "],\"data_offsets\":[", offset, ",", end, "]}");
+    header += cat(",", quoted(tensor->name), ":{\"dtype\":\"", file_dtype(tensor->dtype), "\",\"shape\":[", shape, "],\"data_offsets\":[",
+                  offset, ",", end, "]}");
     offset = end;
   }
   header += "}";
@@ -175,7 +180,8 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorSou
   for (size_t i = 0; i < order.size(); ++i) {
     const TensorSource& source = *order[i];
     const Tensor tensor = source.values().to(source.format);
-    GALLEY_ASSERT(tensor.dtype() == source.dtype && tensor.shape() == source.shape, cat("the values of '", source.name, "' are ", tensor.str()));
+    GALLEY_ASSERT(tensor.dtype() == source.dtype && tensor.shape() == source.shape,
+                  cat("the values of '", source.name, "' are ", tensor.str()));
     const std::span<const std::byte> bytes(static_cast<const std::byte*>(tensor.data()), static_cast<size_t>(tensor.bytes()));
     Digest digest;
     for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(kChunk)) {

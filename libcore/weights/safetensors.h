@@ -26,9 +26,9 @@ struct SafetensorsEntry {
   std::string name;
   std::string dtype_text;      ///< As the file says: "F32", "F8_E4M3", ...
   std::optional<DType> dtype;  ///< None: a type of the format that Galley does not compute with.
-  Shape shape;            ///< Logical.
-  MemoryFormat format;    ///< How the values lie: `galley.memory_format` of the file says so, else contiguous.
-  int64_t begin = 0;  ///< Bytes from the start of the file.
+  Shape shape;                 ///< Logical.
+  MemoryFormat format;         ///< How the values lie: `galley.memory_format` of the file says so, else contiguous.
+  int64_t begin = 0;           ///< Bytes from the start of the file.
   int64_t end = 0;
 };
 
@@ -49,7 +49,9 @@ inline constexpr std::string_view kMemoryFormatKey = "galley.memory_format";
 /// The table of a file of these bytes. A pure function; throws Error (exit code 4) naming the rule that is broken and the
 /// tensor. Looks at the header only: `file` may be the first bytes of a file of `file_bytes` bytes.
 SafetensorsTable parse_safetensors(std::span<const std::byte> file, int64_t file_bytes);
-inline SafetensorsTable parse_safetensors(std::span<const std::byte> file) { return parse_safetensors(file, static_cast<int64_t>(file.size())); }
+inline SafetensorsTable parse_safetensors(std::span<const std::byte> file) {
+  return parse_safetensors(file, static_cast<int64_t>(file.size()));
+}
 
 /// A mapped file. Tensors read from it share the mapping and outlive this object.
 class SafetensorsFile {
@@ -110,12 +112,13 @@ struct WrittenFile {
 };
 
 /// Digest of a set of tensors, as result.json gives it for the parameters: XXH3-128 of one line a tensor, sorted by the bytes of the names,
-/// "DIGEST DTYPE SHAPE NAME\n". DIGEST is that of the contiguous little-endian values (`galley.digest.NAME` in Galley's own files), DTYPE is as
-/// in recipes (f32), SHAPE is as in "[64,3,7,7]" ("[]" for a scalar). The order of `tensors` and their memory formats do not matter.
+/// "DIGEST DTYPE SHAPE NAME\n". DIGEST is that of the contiguous little-endian values (`galley.digest.NAME` in Galley's own files), DTYPE
+/// is as in recipes (f32), SHAPE is as in "[64,3,7,7]" ("[]" for a scalar). The order of `tensors` and their memory formats do not matter.
 std::string digest_of_tensors(std::span<const TensorSource> tensors);
 
 /// Writes the file (durable when this returns) and returns its digests, computed from memory while writing. Tensors lie in the
 /// given order, those of wider elements first, so that each is aligned. Throws Error (exit code 7) where the disk fails.
-WrittenFile write_safetensors(const std::string& path, std::span<const TensorSource> tensors, const Metadata& metadata, Publish publish = Publish::kRename);
+WrittenFile write_safetensors(const std::string& path, std::span<const TensorSource> tensors, const Metadata& metadata,
+                              Publish publish = Publish::kRename);
 
 }  // namespace galley

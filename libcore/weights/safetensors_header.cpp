@@ -21,10 +21,28 @@ struct FileType {
   std::optional<DType> dtype;
 };
 constexpr std::array<FileType, 22> kFileTypes{{
-    {"F32", 32, DType::kF32}, {"F64", 64, DType::kF64}, {"F16", 16, DType::kF16}, {"BF16", 16, DType::kBF16}, {"I64", 64, DType::kI64},
-    {"I32", 32, DType::kI32}, {"I16", 16, DType::kI16}, {"I8", 8, DType::kI8}, {"U8", 8, DType::kU8}, {"BOOL", 8, DType::kBool},
-    {"U16", 16, {}}, {"U32", 32, {}}, {"U64", 64, {}}, {"F8_E4M3", 8, {}}, {"F8_E5M2", 8, {}}, {"F8_E4M3FNUZ", 8, {}},
-    {"F8_E5M2FNUZ", 8, {}}, {"F8_E8M0", 8, {}}, {"F6_E2M3", 6, {}}, {"F6_E3M2", 6, {}}, {"F4", 4, {}}, {"C64", 64, {}},
+    {"F32", 32, DType::kF32},
+    {"F64", 64, DType::kF64},
+    {"F16", 16, DType::kF16},
+    {"BF16", 16, DType::kBF16},
+    {"I64", 64, DType::kI64},
+    {"I32", 32, DType::kI32},
+    {"I16", 16, DType::kI16},
+    {"I8", 8, DType::kI8},
+    {"U8", 8, DType::kU8},
+    {"BOOL", 8, DType::kBool},
+    {"U16", 16, {}},
+    {"U32", 32, {}},
+    {"U64", 64, {}},
+    {"F8_E4M3", 8, {}},
+    {"F8_E5M2", 8, {}},
+    {"F8_E4M3FNUZ", 8, {}},
+    {"F8_E5M2FNUZ", 8, {}},
+    {"F8_E8M0", 8, {}},
+    {"F6_E2M3", 6, {}},
+    {"F6_E3M2", 6, {}},
+    {"F4", 4, {}},
+    {"C64", 64, {}},
 }};
 
 const FileType& file_type(const std::string& text, const std::string& tensor) {
@@ -49,9 +67,11 @@ class HeaderReader : public nlohmann::json_sax<json> {
 
   bool number_unsigned(number_unsigned_t value) override {
     if (state_ != State::kShape && state_ != State::kOffsets) unexpected(cat("the number ", value));
-    GALLEY_CHECK_INPUT(value <= static_cast<uint64_t>(INT64_MAX), "tensor '", entry_.name, "' has the number ", value, " in its ", field_, ", which does not fit 63 bits");
+    GALLEY_CHECK_INPUT(value <= static_cast<uint64_t>(INT64_MAX), "tensor '", entry_.name, "' has the number ", value, " in its ", field_,
+                       ", which does not fit 63 bits");
     if (state_ == State::kShape) {
-      GALLEY_CHECK_INPUT(entry_.shape.rank() < Shape::kMaxRank, "tensor '", entry_.name, "' has more than ", Shape::kMaxRank, " dimensions");
+      GALLEY_CHECK_INPUT(entry_.shape.rank() < Shape::kMaxRank, "tensor '", entry_.name, "' has more than ", Shape::kMaxRank,
+                         " dimensions");
       entry_.shape.push_back(static_cast<int64_t>(value));
     } else {
       GALLEY_CHECK_INPUT(offsets_ < 2, "tensor '", entry_.name, "' has more than two data_offsets");
@@ -101,14 +121,17 @@ class HeaderReader : public nlohmann::json_sax<json> {
         return true;
       }
       GALLEY_CHECK_INPUT(names_.insert(name).second, "the header has the tensor '", name, "' twice");
-      GALLEY_CHECK_INPUT(static_cast<int64_t>(names_.size()) <= kSafetensorsEntryLimit, "the header has more than ", kSafetensorsEntryLimit, " tensors");
+      GALLEY_CHECK_INPUT(static_cast<int64_t>(names_.size()) <= kSafetensorsEntryLimit, "the header has more than ", kSafetensorsEntryLimit,
+                         " tensors");
     } else if (state_ == State::kMetadata) {
       GALLEY_CHECK_INPUT(table_.metadata.count(name) == 0, "the metadata has the key '", name, "' twice");
       // Our own files have a digest for each tensor there, and a few keys more.
-      GALLEY_CHECK_INPUT(static_cast<int64_t>(table_.metadata.size()) < 2 * kSafetensorsEntryLimit, "the metadata has more than ", 2 * kSafetensorsEntryLimit, " keys");
+      GALLEY_CHECK_INPUT(static_cast<int64_t>(table_.metadata.size()) < 2 * kSafetensorsEntryLimit, "the metadata has more than ",
+                         2 * kSafetensorsEntryLimit, " keys");
     } else {
       const size_t which = static_cast<size_t>(std::find(kFields.begin(), kFields.end(), name) - kFields.begin());
-      GALLEY_CHECK_INPUT(which < kFields.size(), "tensor '", entry_.name, "' has the unknown field '", name, "' (the format has dtype, shape, data_offsets)");
+      GALLEY_CHECK_INPUT(which < kFields.size(), "tensor '", entry_.name, "' has the unknown field '", name,
+                         "' (the format has dtype, shape, data_offsets)");
       GALLEY_CHECK_INPUT(!seen_[which], "tensor '", entry_.name, "' has the field '", name, "' twice");
       seen_[which] = true;
     }
@@ -161,14 +184,16 @@ class HeaderReader : public nlohmann::json_sax<json> {
   }
 
   void check_size() const {
-    GALLEY_CHECK_INPUT(entry_.begin <= entry_.end, "tensor '", entry_.name, "' ends (", entry_.end, ") before it begins (", entry_.begin, ")");
+    GALLEY_CHECK_INPUT(entry_.begin <= entry_.end, "tensor '", entry_.name, "' ends (", entry_.end, ") before it begins (", entry_.begin,
+                       ")");
     int64_t bits = bits_;
     bool fits = true;
     for (const int64_t size : entry_.shape) fits = fits && !__builtin_mul_overflow(bits, size, &bits);
     GALLEY_CHECK_INPUT(fits, "the size of tensor '", entry_.name, "' (", entry_.dtype_text, " ", entry_.shape, ") does not fit 63 bits");
-    GALLEY_CHECK_INPUT(bits % 8 == 0, "tensor '", entry_.name, "' (", entry_.dtype_text, " ", entry_.shape, ") does not end at a whole byte");
-    GALLEY_CHECK_INPUT(entry_.end - entry_.begin == bits / 8, "tensor '", entry_.name, "' (", entry_.dtype_text, " ", entry_.shape, ") needs ", bits / 8,
-                       " bytes, its data_offsets hold ", entry_.end - entry_.begin);
+    GALLEY_CHECK_INPUT(bits % 8 == 0, "tensor '", entry_.name, "' (", entry_.dtype_text, " ", entry_.shape,
+                       ") does not end at a whole byte");
+    GALLEY_CHECK_INPUT(entry_.end - entry_.begin == bits / 8, "tensor '", entry_.name, "' (", entry_.dtype_text, " ", entry_.shape,
+                       ") needs ", bits / 8, " bytes, its data_offsets hold ", entry_.end - entry_.begin);
   }
 
   SafetensorsTable& table_;
@@ -197,7 +222,8 @@ void apply_formats(SafetensorsTable& table) {
     const std::string text = value.is_string() ? value.get<std::string>() : "";
     const int rank = text == "channels_last" ? 4 : text == "channels_last_3d" ? 5 : -1;
     GALLEY_CHECK_INPUT(rank > 0, kMemoryFormatKey, " of '", name, "' is '", text, "'; known: channels_last, channels_last_3d");
-    GALLEY_CHECK_INPUT(entry->shape.rank() == rank, kMemoryFormatKey, " of '", name, "' is ", text, ", which a tensor of rank ", entry->shape.rank(), " cannot have");
+    GALLEY_CHECK_INPUT(entry->shape.rank() == rank, kMemoryFormatKey, " of '", name, "' is ", text, ", which a tensor of rank ",
+                       entry->shape.rank(), " cannot have");
     entry->format = MemoryFormat::parse(text);
     Shape logical = entry->shape;
     const std::vector<int> order = entry->format.order(rank);
@@ -212,9 +238,10 @@ SafetensorsTable parse_safetensors(std::span<const std::byte> file, int64_t file
   GALLEY_CHECK_INPUT(file_bytes >= 8 && file.size() >= 8, "a safetensors file has at least 8 bytes, this one has ", file_bytes);
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<uint64_t>(file[static_cast<size_t>(i)]);
-  GALLEY_CHECK_INPUT(length <= static_cast<uint64_t>(kSafetensorsHeaderLimit), "the header would have ", length, " bytes, more than the ", kSafetensorsHeaderLimit,
-                     " that the format allows: not a safetensors file");
-  GALLEY_CHECK_INPUT(static_cast<int64_t>(length) <= file_bytes - 8, "the header should have ", length, " bytes, the file has ", file_bytes - 8, " after its length: it is truncated");
+  GALLEY_CHECK_INPUT(length <= static_cast<uint64_t>(kSafetensorsHeaderLimit), "the header would have ", length, " bytes, more than the ",
+                     kSafetensorsHeaderLimit, " that the format allows: not a safetensors file");
+  GALLEY_CHECK_INPUT(static_cast<int64_t>(length) <= file_bytes - 8, "the header should have ", length, " bytes, the file has ",
+                     file_bytes - 8, " after its length: it is truncated");
   GALLEY_ASSERT(file.size() >= 8 + length);
   const auto* text = reinterpret_cast<const char*>(file.data()) + 8;
   GALLEY_CHECK_INPUT(length >= 2 && text[0] == '{', "the header does not start with '{': not a safetensors file");
@@ -225,13 +252,17 @@ SafetensorsTable parse_safetensors(std::span<const std::byte> file, int64_t file
   json::sax_parse(text, text + length, &reader);
 
   // The values must cover the rest of the file without holes, so that nothing hides there and nothing is missing.
-  std::sort(table.entries.begin(), table.entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
+  std::sort(table.entries.begin(), table.entries.end(),
+            [](const SafetensorsEntry& a, const SafetensorsEntry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   const int64_t data_bytes = file_bytes - table.data_begin;
   int64_t covered = 0;
   for (SafetensorsEntry& entry : table.entries) {
-    GALLEY_CHECK_INPUT(entry.end <= data_bytes, "tensor '", entry.name, "' ends at byte ", entry.end, " of the data, the file has ", data_bytes, ": it is truncated or damaged");
-    GALLEY_CHECK_INPUT(entry.begin >= covered, "tensor '", entry.name, "' begins at byte ", entry.begin, " of the data and overlaps the tensor before it, which ends at ", covered);
-    GALLEY_CHECK_INPUT(entry.begin == covered, "bytes ", covered, " to ", entry.begin, " before tensor '", entry.name, "' belong to no tensor");
+    GALLEY_CHECK_INPUT(entry.end <= data_bytes, "tensor '", entry.name, "' ends at byte ", entry.end, " of the data, the file has ",
+                       data_bytes, ": it is truncated or damaged");
+    GALLEY_CHECK_INPUT(entry.begin >= covered, "tensor '", entry.name, "' begins at byte ", entry.begin,
+                       " of the data and overlaps the tensor before it, which ends at ", covered);
+    GALLEY_CHECK_INPUT(entry.begin == covered, "bytes ", covered, " to ", entry.begin, " before tensor '", entry.name,
+                       "' belong to no tensor");
     covered = entry.end;
     entry.begin += table.data_begin;
     entry.end += table.data_begin;

@@ -44,7 +44,8 @@ WeightsFile::WeightsFile(const std::string& path) : path_(path) {
     for (const PthTensor& tensor : pth_->table().others) others_.push_back(offered(tensor));
   } else {
     safetensors_ = std::make_unique<SafetensorsFile>(path);
-    for (const SafetensorsEntry& entry : safetensors_->entries()) tensors_.push_back({entry.name, entry.dtype, entry.dtype_text, entry.shape});
+    for (const SafetensorsEntry& entry : safetensors_->entries())
+      tensors_.push_back({entry.name, entry.dtype, entry.dtype_text, entry.shape});
   }
 }
 
@@ -58,18 +59,26 @@ std::string WeightsFile::format() const {
   return pth_->table().form == PthForm::kZip ? "PyTorch zip" : "PyTorch before 1.6";
 }
 
-const Metadata& WeightsFile::metadata() const { return safetensors_ ? safetensors_->metadata() : onnx_ ? onnx_->model().metadata : no_metadata_; }
+const Metadata& WeightsFile::metadata() const {
+  return safetensors_ ? safetensors_->metadata() : onnx_ ? onnx_->model().metadata : no_metadata_;
+}
 
 std::string WeightsFile::misfit_hint() const {
   if (!onnx_) return "";
   const std::vector<OnnxNode>& nodes = onnx_->model().nodes;
-  const auto has = [&](std::string_view op) { return std::any_of(nodes.begin(), nodes.end(), [&](const OnnxNode& node) { return node.op_type == op; }); };
+  const auto has = [&](std::string_view op) {
+    return std::any_of(nodes.begin(), nodes.end(), [&](const OnnxNode& node) { return node.op_type == op; });
+  };
   const std::string cure = cat("take it as the model itself: model: {type: onnx, path: ", path_, "}");
   if (has("DequantizeLinear")) return cat(path_, " holds quantized weights, which no float model takes; ", cure);
-  const bool renamed = std::any_of(tensors_.begin(), tensors_.end(), [](const OfferedTensor& tensor) { return tensor.name.starts_with("onnx::"); });
+  const bool renamed =
+      std::any_of(tensors_.begin(), tensors_.end(), [](const OfferedTensor& tensor) { return tensor.name.starts_with("onnx::"); });
   if (!renamed && (has("BatchNormalization") || !has("Conv"))) return "";
-  return cat(path_, " was exported with its batch norms folded into the weights before them, under names of the exporter's: export it with do_constant_folding=False and "
-                    "training=TrainingMode.PRESERVE on the model in eval mode, or ", cure);
+  return cat(path_,
+             " was exported with its batch norms folded into the weights before them, under names of the exporter's: export it with "
+             "do_constant_folding=False and "
+             "training=TrainingMode.PRESERVE on the model in eval mode, or ",
+             cure);
 }
 
 Tensor WeightsFile::read(size_t index) const {
@@ -82,7 +91,9 @@ FileCheck WeightsFile::verify() const {
   if (pth_) {
     check.checked_bytes = pth_->verify();
     check.value_bytes = pth_->value_bytes();
-    if (!check.complete()) check.reason = pth_->table().form == PthForm::kLegacy ? "the format of PyTorch before 1.6 has no checksums" : "it was saved without checksums";
+    if (!check.complete())
+      check.reason =
+          pth_->table().form == PthForm::kLegacy ? "the format of PyTorch before 1.6 has no checksums" : "it was saved without checksums";
     return check;
   }
   if (onnx_) {

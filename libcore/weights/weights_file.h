@@ -1,6 +1,6 @@
 #pragma once
-// A file of weights, whatever its format: safetensors, PyTorch's .pth in both forms, or the initializers of an ONNX model. The format is told by
-// the contents, not by the name.
+// A file of weights, whatever its format: safetensors, PyTorch's .pth in both forms, or the initializers of an ONNX model. The format is
+// told by the contents, not by the name.
 
 #include <memory>
 #include <string>
@@ -18,7 +18,7 @@ class OnnxFile;
 struct FileCheck {
   int64_t checked_bytes = 0;  ///< Of values whose checksum was compared.
   int64_t value_bytes = 0;
-  std::string reason;         ///< Why the rest could not be checked; "" where all was.
+  std::string reason;  ///< Why the rest could not be checked; "" where all was.
   bool complete() const { return checked_bytes == value_bytes; }
 };
 

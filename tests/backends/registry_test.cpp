@@ -24,7 +24,12 @@ TEST(Backends, AreOpenedByName) {
 }
 
 TEST(Backends, SayWhatIsNotThere) {
-  for (const auto& [device, cure] : {std::pair{"cuda", "device=cpu"}, {"cuda:1", "device=cpu"}, {"cpu:1", "device=cpu"}, {"rex", "device=ref"}, {"", "device=cpu"}, {"cpu:", "device=cpu"}}) {
+  for (const auto& [device, cure] : {std::pair{"cuda", "device=cpu"},
+                                     {"cuda:1", "device=cpu"},
+                                     {"cpu:1", "device=cpu"},
+                                     {"rex", "device=ref"},
+                                     {"", "device=cpu"},
+                                     {"cpu:", "device=cpu"}}) {
     try {
       open_backend(device);
       ADD_FAILURE() << device << " was opened";
@@ -56,7 +61,8 @@ TEST(Backends, ListTheReferenceLast) {
 }
 
 TEST(Backends, TablesKeepTheOrderOfTheirLists) {
-  const Kernel first[] = {{.op = "relu", .algorithm = "a"}, {.op = "conv2d", .algorithm = "b"}}, second[] = {{.op = "relu", .algorithm = "c"}};
+  const Kernel first[] = {{.op = "relu", .algorithm = "a"}, {.op = "conv2d", .algorithm = "b"}},
+               second[] = {{.op = "relu", .algorithm = "c"}};
   const KernelTable table{first, second};
   ASSERT_EQ(table.of(find_op("relu")).size(), 2u);
   EXPECT_EQ(table.of(find_op("relu"))[0]->algorithm, "a");
@@ -70,9 +76,12 @@ TEST(Backends, TakeImagesAsLayoutWillGiveThem) {
   Graph graph;
   BatchNormDepthwiseAttrs attrs;
   attrs.padding = {1};
-  batch_norm_depthwise(graph.add_input("x", f32({4, 32, 14, 14}), ValueRole::kInput), graph.add_input("w", f32({32, 1, 3, 3}), ValueRole::kParameter), {}, {}, attrs);
+  batch_norm_depthwise(graph.add_input("x", f32({4, 32, 14, 14}), ValueRole::kInput),
+                       graph.add_input("w", f32({32, 1, 3, 3}), ValueRole::kParameter), {}, {}, attrs);
   const Node& node = graph.nodes().back();
-  const auto has = [&](LayoutMode mode, Stage stage) { return open_backend("cpu", {.memory_format = mode})->has_kernel(graph, node, stage); };
+  const auto has = [&](LayoutMode mode, Stage stage) {
+    return open_backend("cpu", {.memory_format = mode})->has_kernel(graph, node, stage);
+  };
   EXPECT_TRUE(has(LayoutMode::kAuto, Stage::kForward));
   EXPECT_TRUE(has(LayoutMode::kChannelsLast, Stage::kBeforeLayout));
   EXPECT_FALSE(has(LayoutMode::kContiguous, Stage::kForward));

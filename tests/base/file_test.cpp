@@ -55,7 +55,8 @@ TEST(File, WriteThenReadAndMap) {
 TEST(File, ReadErrorsAreInputErrors) {
   const TemporaryFolder folder;
   write_file(folder / "weights.safetensors", "0123456789");
-  expect_error(ErrorCode::kInput, "did you mean '" + folder / "weights.safetensors" + "'", [&] { read_file(folder / "weigths.safetensors"); });
+  expect_error(ErrorCode::kInput, "did you mean '" + folder / "weights.safetensors" + "'",
+               [&] { read_file(folder / "weigths.safetensors"); });
   expect_error(ErrorCode::kInput, "Is a directory", [&] { read_file(folder.path()); });
   expect_error(ErrorCode::kInput, "longer than the 9 bytes", [&] { read_file(folder / "weights.safetensors", 9); });
   EXPECT_EQ(read_file(folder / "weights.safetensors", 10).size(), 10u);
@@ -171,7 +172,9 @@ TEST(File, TemporaryNames) {
   EXPECT_TRUE(is_temporary_name(temporary_name("weights.safetensors")));
   EXPECT_TRUE(is_temporary_name(temporary_name("step-000500/")));
   EXPECT_NE(temporary_name("a"), temporary_name("a"));
-  for (const char* name : {"a", "a.tmp", ".tmp-0123456789abcdef", "a.tmp-0123456789abcde", "a.tmp-0123456789abcdeg", "notes.tmp-of-mine-today-x"}) EXPECT_FALSE(is_temporary_name(name)) << name;
+  for (const char* name :
+       {"a", "a.tmp", ".tmp-0123456789abcdef", "a.tmp-0123456789abcde", "a.tmp-0123456789abcdeg", "notes.tmp-of-mine-today-x"})
+    EXPECT_FALSE(is_temporary_name(name)) << name;
   const TemporaryFolder folder;
   make_folders(folder / "step-1.tmp-0123456789abcdef/deep");
   write_file(folder / "step-1.tmp-0123456789abcdef/deep/x", "1");

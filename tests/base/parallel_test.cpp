@@ -108,9 +108,10 @@ TEST_F(ParallelTasks, RangesGoBackwards) {
 }
 
 TEST_F(ParallelTasks, PassesErrorsOn) {
-  EXPECT_THROW(parallel_tasks(10, 2, [](int64_t task, int64_t) {
-                 if (task == 7) fail(ErrorCode::kInternal, "task");
-               }),
+  EXPECT_THROW(parallel_tasks(10, 2,
+                              [](int64_t task, int64_t) {
+                                if (task == 7) fail(ErrorCode::kInternal, "task");
+                              }),
                Error);
 }
 

@@ -56,7 +56,9 @@ int64_t sleeps_of_loops(int loops) {
   const int64_t before = sleeps();
   for (int i = 0; i < loops; ++i) {
 #pragma omp parallel num_threads(2)
-    { asm volatile("" ::: "memory"); }
+    {
+      asm volatile("" ::: "memory");
+    }
     const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1);
     while (std::chrono::steady_clock::now() < end) {
     }

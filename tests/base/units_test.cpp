@@ -24,7 +24,8 @@ TEST(Units, Counts) {
   EXPECT_EQ(parse_count("-5"), -5);
   EXPECT_EQ(parse_count("9223372036854775807"), INT64_MAX);
   EXPECT_EQ(parse_count("0x10"), 16);
-  for (const char* bad : {"", "1.5", "x", "1 2", "9223372036854775808", "1e30", "--1", "1__0", "_1", "1_", "-", "0x"}) EXPECT_THROW(parse_count(bad), Error) << bad;
+  for (const char* bad : {"", "1.5", "x", "1 2", "9223372036854775808", "1e30", "--1", "1__0", "_1", "1_", "-", "0x"})
+    EXPECT_THROW(parse_count(bad), Error) << bad;
 }
 
 TEST(Units, Numbers) {
@@ -46,7 +47,8 @@ TEST(Units, FixedDigits) {
 }
 
 TEST(Units, Durations) {
-  for (const char* text : {"90 epochs", "90epochs", "90  epochs"}) EXPECT_EQ(parsed<Duration>(text), Duration(90, DurationUnit::kEpochs)) << text;
+  for (const char* text : {"90 epochs", "90epochs", "90  epochs"})
+    EXPECT_EQ(parsed<Duration>(text), Duration(90, DurationUnit::kEpochs)) << text;
   EXPECT_EQ(parsed<Duration>("1 epoch"), Duration(1, DurationUnit::kEpochs));
   EXPECT_EQ(parsed<Duration>("0.5 epochs"), Duration(0.5, DurationUnit::kEpochs));
   EXPECT_EQ(parsed<Duration>("1epoch"), Duration(1, DurationUnit::kEpochs)) << "the e belongs to the unit";
@@ -56,7 +58,8 @@ TEST(Units, Durations) {
   EXPECT_EQ(parsed<Duration>("20min"), Duration(1200, DurationUnit::kSeconds));
   EXPECT_EQ(parsed<Duration>("1h30min"), Duration(5400, DurationUnit::kSeconds));
   EXPECT_EQ(parsed<Duration>("10%"), Duration(10, DurationUnit::kPercent));
-  for (const char* bad : {"90", "epochs", "", "90 epoch s", "-1 epochs", "1.5 steps", "101%", "5 parsecs", "1h30"}) EXPECT_THROW(parsed<Duration>(bad), Error) << bad;
+  for (const char* bad : {"90", "epochs", "", "90 epoch s", "-1 epochs", "1.5 steps", "101%", "5 parsecs", "1h30"})
+    EXPECT_THROW(parsed<Duration>(bad), Error) << bad;
   for (const char* text : {"90 epochs", "1 epoch", "0.1 epochs", "1e6 samples", "20min", "90s", "1h30min", "0.3s", "10%", "33.3%", "2h"}) {
     EXPECT_EQ(parsed<Duration>(parsed<Duration>(text).str()), parsed<Duration>(text)) << text;
   }

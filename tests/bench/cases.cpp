@@ -22,7 +22,8 @@ Image waves() {
     for (int64_t x = 0; x < kWidth; ++x) {
       for (int64_t c = 0; c < 3; ++c) {
         const double u = static_cast<double>(x), v = static_cast<double>(y), k = static_cast<double>(c + 1);
-        image.row<uint8_t>(y)[x * 3 + c] = static_cast<uint8_t>(127 + 60 * std::sin(u * k / 9) + 40 * std::sin(v / (5 + k)) + 20 * std::sin((u + v) * k / 3));
+        image.row<uint8_t>(y)[x * 3 + c] =
+            static_cast<uint8_t>(127 + 60 * std::sin(u * k / 9) + 40 * std::sin(v / (5 + k)) + 20 * std::sin((u + v) * k / 3));
       }
     }
   }
@@ -32,7 +33,8 @@ Image waves() {
 Case decode_case() {
   return {"decode_jpeg:500x375", [] {
             const auto file = std::make_shared<std::vector<std::byte>>(test::encode_jpeg(waves().as<uint8_t>(), kHeight, kWidth));
-            return Work{[file] { decode_image(*file, ColorMode::kRgb, "waves"); }, 0, static_cast<double>(file->size()) + 3.0 * kWidth * kHeight};
+            return Work{[file] { decode_image(*file, ColorMode::kRgb, "waves"); }, 0,
+                        static_cast<double>(file->size()) + 3.0 * kWidth * kHeight};
           }};
 }
 
@@ -40,7 +42,8 @@ Case decode_case() {
 Case resize_case(const Region& region) {
   return {cat("resize:", region.width, "x", region.height, "to224x224"), [region] {
             const auto image = std::make_shared<Image>(waves());
-            return Work{[image, region] { resize_region(*image, region, {224, 224}); }, 0, 3.0 * static_cast<double>(region.width * region.height + 224 * 224)};
+            return Work{[image, region] { resize_region(*image, region, {224, 224}); }, 0,
+                        3.0 * static_cast<double>(region.width * region.height + 224 * 224)};
           }};
 }
 
@@ -76,7 +79,8 @@ std::vector<Case> timed_cases() {
       "batch_norm_depthwise_backward:32x64x56x56+64x1x3x3+32x64x112x112+64+64+64+64:stride=2,padding=1,activation=relu",
       "batch_norm_depthwise_backward:32x120x28x28+120x1x5x5+32x120x28x28+120+120+120+120:padding=2,activation=relu",
       "pointwise_batch_norm_depthwise:32x24x56x56+72x24x1x1+72x1x3x3+72+72:padding=1,activation=relu",
-      "pointwise_batch_norm_depthwise_backward:32x72x56x56+72x1x3x3+72+72+72+72+32x24x56x56+72x24x1x1+32x24x56x56+25x24:padding=1,activation=relu",
+      "pointwise_batch_norm_depthwise_backward:32x72x56x56+72x1x3x3+72+72+72+72+32x24x56x56+72x24x1x1+32x24x56x56+25x24:padding=1,"
+      "activation=relu",
       "quantized_conv2d:mb1ic64ih56oc64kh3",
       "quantized_conv2d:mb1ic256ih14oc1024kh1",
       "quantized_conv2d:mb1ic120ih28oc120kh5g120",
@@ -108,7 +112,8 @@ std::vector<Case> counted_cases() {
       "batch_norm_depthwise:2x64x28x28+64x1x3x3+64+64:padding=1,activation=relu",
       "batch_norm_depthwise_backward:2x64x28x28+64x1x3x3+2x64x28x28+64+64+64+64:padding=1,activation=relu",
       "pointwise_batch_norm_depthwise:2x24x28x28+72x24x1x1+72x1x3x3+72+72:padding=1,activation=relu",
-      "pointwise_batch_norm_depthwise_backward:2x72x28x28+72x1x3x3+72+72+72+72+2x24x28x28+72x24x1x1+2x24x28x28+25x24:padding=1,activation=relu",
+      "pointwise_batch_norm_depthwise_backward:2x72x28x28+72x1x3x3+72+72+72+72+2x24x28x28+72x24x1x1+2x24x28x28+25x24:padding=1,activation="
+      "relu",
       "quantized_conv2d:mb1ic64ih28oc64kh3",
       "quantized_conv2d:mb1ic64ih28oc64kh5g64",
       "linear:mb4ic512oc100",

@@ -1,5 +1,6 @@
 #pragma once
-// Which kernels are timed and counted. An operator is written as for `galley-benchmark op`: its name and its shapes are the benchmark's name.
+// Which kernels are timed and counted. An operator is written as for `galley-benchmark op`: its name and its shapes are the benchmark's
+// name.
 
 #include <functional>
 #include <string>

@@ -27,7 +27,9 @@ namespace {
 void time(benchmark::State& state, const Case& what) {
   const Work work = what.make();
   for (auto _ : state) work.run();
-  const auto rate = [&](double of_one) { return benchmark::Counter(of_one * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate, benchmark::Counter::kIs1000); };
+  const auto rate = [&](double of_one) {
+    return benchmark::Counter(of_one * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate, benchmark::Counter::kIs1000);
+  };
   if (work.flops > 0) state.counters["FLOP/s"] = rate(work.flops);
   if (work.bytes > 0) state.counters["B/s"] = rate(work.bytes);
 }
@@ -35,7 +37,8 @@ void time(benchmark::State& state, const Case& what) {
 /// The instruction set that kernels are dispatched to, and the compiler.
 void print_class() {
   const int64_t targets = hwy::SupportedTargets();
-  std::cout << "{\"target\": \"" << hwy::TargetName(targets & -targets) << "\", \"compiler\": \"GCC " << __GNUC__ << "." << __GNUC_MINOR__ << "\"}\n";
+  std::cout << "{\"target\": \"" << hwy::TargetName(targets & -targets) << "\", \"compiler\": \"GCC " << __GNUC__ << "." << __GNUC_MINOR__
+            << "\"}\n";
 }
 
 int count(const std::string& name, int64_t runs) {
@@ -80,7 +83,9 @@ int run(int argc, char** argv) {
   benchmark::Initialize(&left, rest.data());
   if (benchmark::ReportUnrecognizedArguments(left, rest.data())) return 2;
   for (const Case& what : cases.empty() ? timed_cases() : cases) {
-    benchmark::RegisterBenchmark(what.name.c_str(), [what](benchmark::State& state) { time(state, what); })->Unit(benchmark::kMillisecond)->UseRealTime();
+    benchmark::RegisterBenchmark(what.name.c_str(), [what](benchmark::State& state) { time(state, what); })
+        ->Unit(benchmark::kMillisecond)
+        ->UseRealTime();
   }
   benchmark::RunSpecifiedBenchmarks();
   return 0;

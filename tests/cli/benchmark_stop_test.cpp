@@ -46,7 +46,8 @@ TEST(StoppedBenchmark, ASweepGoesOnFromItsJournal) {
   EXPECT_EQ(again.wait(), 75);
   std::istringstream more(read_text(journal));
   std::set<int> batches;
-  for (std::string line; std::getline(more, line);) EXPECT_TRUE(batches.insert(Json::parse(line)["value"]["batch"].get<int>()).second) << line;
+  for (std::string line; std::getline(more, line);)
+    EXPECT_TRUE(batches.insert(Json::parse(line)["value"]["batch"].get<int>()).second) << line;
   EXPECT_GT(batches.size(), cells);
 }
 

@@ -29,7 +29,8 @@ class Benchmark : public ::testing::Test {
 };
 
 TEST_F(Benchmark, SweepsEveryCombinationAndLeavesOutWhatIsExcluded) {
-  const Outcome outcome = run("galley-benchmark", {recipe, "what=forward,train_step", "batch=1..4x2", "sweep.threads=1", "--unset", "benchmark.exclude", "--format", "json", "-q"});
+  const Outcome outcome = run("galley-benchmark", {recipe, "what=forward,train_step", "batch=1..4x2", "sweep.threads=1", "--unset",
+                                                   "benchmark.exclude", "--format", "json", "-q"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json json = Json::parse(outcome.out);
   EXPECT_EQ(json["provenance"]["tool"], "galley-benchmark");
@@ -45,15 +46,20 @@ TEST_F(Benchmark, SweepsEveryCombinationAndLeavesOutWhatIsExcluded) {
     EXPECT_LE(row["median_ms"].get<double>(), row["p99_ms"].get<double>());
     EXPECT_GT(row["peak_bytes"].get<double>(), 0);
     EXPECT_GT(row["planned_bytes"].get<double>(), 0);
-    for (const char* key : {"recipe", "precision", "memory_format", "device", "mean_ms", "p10_ms", "p90_ms", "samples_per_s", "peak_fraction"}) EXPECT_TRUE(row.contains(key)) << key;
+    for (const char* key :
+         {"recipe", "precision", "memory_format", "device", "mean_ms", "p10_ms", "p90_ms", "samples_per_s", "peak_fraction"})
+      EXPECT_TRUE(row.contains(key)) << key;
   }
-  EXPECT_EQ(cells, (std::vector<std::pair<std::string, int>>{{"forward", 1}, {"forward", 2}, {"forward", 4}, {"train_step", 1}, {"train_step", 2}, {"train_step", 4}}));
+  EXPECT_EQ(cells, (std::vector<std::pair<std::string, int>>{
+                       {"forward", 1}, {"forward", 2}, {"forward", 4}, {"train_step", 1}, {"train_step", 2}, {"train_step", 4}}));
   // Work grows with the batch: twice the samples, twice the flops.
-  EXPECT_NEAR(json["rows"][1]["flops"].get<double>() / json["rows"][0]["flops"].get<double>(), 2, 0.05);  // folding batch norms does not grow
+  EXPECT_NEAR(json["rows"][1]["flops"].get<double>() / json["rows"][0]["flops"].get<double>(), 2,
+              0.05);  // folding batch norms does not grow
 }
 
 TEST_F(Benchmark, RunsOnTheTestDevice) {
-  const Outcome outcome = run("galley-benchmark", {recipe, "device=sim", "what=forward,train_step", "batch=2", "sweep.threads=1", "--unset", "benchmark.exclude", "--format", "json", "-q"});
+  const Outcome outcome = run("galley-benchmark", {recipe, "device=sim", "what=forward,train_step", "batch=2", "sweep.threads=1", "--unset",
+                                                   "benchmark.exclude", "--format", "json", "-q"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json rows = Json::parse(outcome.out)["rows"];
   ASSERT_EQ(rows.size(), 2u);
@@ -80,7 +86,8 @@ TEST_F(Benchmark, TellsExecutedOperationsAndTheSwitchOfWinograd) {
              "loss: cross_entropy\n"
              "benchmark: {stop: {max_time: 1s, min_runs: 3}}\n");
   const auto rows = [&](const std::string& winograd) {
-    const Outcome outcome = run("galley-benchmark", {recipe, "what=forward,train_step", "batch=8", "precision.winograd=" + winograd, "--format", "json", "-q"});
+    const Outcome outcome =
+        run("galley-benchmark", {recipe, "what=forward,train_step", "batch=8", "precision.winograd=" + winograd, "--format", "json", "-q"});
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     const Json json = Json::parse(outcome.out);
     return std::pair(json["rows"], json["provenance"]["isa"].get<std::string>().starts_with("avx"));
@@ -131,13 +138,15 @@ TEST_F(Benchmark, RecordsACellThatCannotRun) {
 }
 
 TEST_F(Benchmark, FailsWhereNoCellCouldRun) {
-  const Outcome outcome = run("galley-benchmark", {recipe, "weights=" + folder + "/none.safetensors", "batch=1,2", "--format", "json", "-q"});
+  const Outcome outcome =
+      run("galley-benchmark", {recipe, "weights=" + folder + "/none.safetensors", "batch=1,2", "--format", "json", "-q"});
   EXPECT_EQ(outcome.code, 4) << outcome.err;
   for (const Json& row : Json::parse(outcome.out)["rows"]) EXPECT_FALSE(row["error"].is_null());
 }
 
 TEST_F(Benchmark, ComparesInTurnsAndSaysSo) {
-  const Outcome outcome = run("galley-benchmark", {recipe, "--compare", "batch=1", "batch=64", "stop.min_runs=20", "--format", "json", "-q"});
+  const Outcome outcome =
+      run("galley-benchmark", {recipe, "--compare", "batch=1", "batch=64", "stop.min_runs=20", "--format", "json", "-q"});
   const Json json = Json::parse(outcome.out);
   ASSERT_EQ(json["compare"].size(), 1u);
   const Json& item = json["compare"][0];
@@ -161,7 +170,8 @@ TEST_F(Benchmark, ComparesSavedResults) {
 TEST_F(Benchmark, GivesRowsAsLinesPageAndDatabase) {
   const std::string page = folder + "/result.html", database = folder + "/result.db";
   for (int time = 1; time <= 2; ++time) {
-    const Outcome outcome = run("galley-benchmark", {recipe, "batch=1,2", "sweep.threads=1,2", "--format", "jsonl", "--html", page, "--sqlite", database, "-q"});
+    const Outcome outcome = run(
+        "galley-benchmark", {recipe, "batch=1,2", "sweep.threads=1,2", "--format", "jsonl", "--html", page, "--sqlite", database, "-q"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     std::istringstream lines(outcome.out);
     int count = 0;
@@ -174,8 +184,13 @@ TEST_F(Benchmark, GivesRowsAsLinesPageAndDatabase) {
   sqlite3* opened = nullptr;
   ASSERT_EQ(sqlite3_open_v2(database.c_str(), &opened, SQLITE_OPEN_READONLY, nullptr), SQLITE_OK);
   std::string found;
-  const auto append = [](void* text, int, char** cells, char**) { return *static_cast<std::string*>(text) += std::string(cells[0]) + "|" + cells[1] + "|" + cells[2] + "|" + cells[3] + "\n", 0; };
-  EXPECT_EQ(sqlite3_exec(opened, "select r.id, w.batch, w.threads, w.median_ms > 0 from rows w join runs r on w.run = r.id order by 1, 2, 3", append, &found, nullptr), SQLITE_OK);
+  const auto append = [](void* text, int, char** cells, char**) {
+    return *static_cast<std::string*>(text) += std::string(cells[0]) + "|" + cells[1] + "|" + cells[2] + "|" + cells[3] + "\n", 0;
+  };
+  EXPECT_EQ(
+      sqlite3_exec(opened, "select r.id, w.batch, w.threads, w.median_ms > 0 from rows w join runs r on w.run = r.id order by 1, 2, 3",
+                   append, &found, nullptr),
+      SQLITE_OK);
   EXPECT_EQ(found, "1|1|1|1\n1|1|2|1\n1|2|1|1\n1|2|2|1\n2|1|1|1\n2|1|2|1\n2|2|1|1\n2|2|2|1\n");
   sqlite3_close(opened);
 
@@ -243,7 +258,8 @@ TEST_F(Benchmark, EveryOperatorHasACase) {
   const Outcome outcome = run("galley-benchmark", {"op", "--dry-run", "--format", "csv"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   // Nothing runs for views, and nothing is measured of operators without inputs.
-  for (const char* op : {"conv2d", "relu", "batch_norm_backward", "sgd_update", "embedding", "layer_norm", "max_pool2d", "softmax", "where", "quantized_conv2d", "dynamic_quantized_linear", "lookup", "fake_quantize"}) {
+  for (const char* op : {"conv2d", "relu", "batch_norm_backward", "sgd_update", "embedding", "layer_norm", "max_pool2d", "softmax", "where",
+                         "quantized_conv2d", "dynamic_quantized_linear", "lookup", "fake_quantize"}) {
     EXPECT_NE(outcome.out.find(std::string(op) + ":"), std::string::npos) << op;
   }
   const Outcome one = run("galley-benchmark", {"op", "conv2d:mb1ic8ih9oc8kh3sh2", "--format", "json", "-q"});

@@ -29,14 +29,17 @@ class Calibrate : public ::testing::Test {
   void SetUp() override {
     folder = scratch_folder();
     inputs.resize(kSamples * kPixels);
-    for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<float>(std::sin(static_cast<double>(i) * 0.7) * (1 + static_cast<double>(i / kPixels) / 10));
+    for (size_t i = 0; i < inputs.size(); ++i)
+      inputs[i] = static_cast<float>(std::sin(static_cast<double>(i) * 0.7) * (1 + static_cast<double>(i / kPixels) / 10));
     write_inputs(inputs);
     write_text(folder + "/model.yaml",
                "recipe: 1\nname: model\nthreads: 2\nmodel: {type: mlp, num_classes: 4, hidden: [8]}\ndata:\n  root: " + folder +
-                   "\n  train: {source: {type: tensors, path: inputs.safetensors}, workers: 1}\n  val: {source: {type: synthetic, samples: 10}, batch: 4}\n"
+                   "\n  train: {source: {type: tensors, path: inputs.safetensors}, workers: 1}\n  val: {source: {type: synthetic, samples: "
+                   "10}, batch: 4}\n"
                    "train: {duration: 2 steps, batch: 6, optimizer: {type: sgd, lr: 0.05}}\n");
     for (const std::string name : {"a", "b"}) {
-      const Outcome trained = run("galley-train", {folder + "/model.yaml", "-o", folder + "/run_" + name, "-q", "--seed", name == "a" ? "0" : "1"});
+      const Outcome trained =
+          run("galley-train", {folder + "/model.yaml", "-o", folder + "/run_" + name, "-q", "--seed", name == "a" ? "0" : "1"});
       ASSERT_EQ(trained.code, 0) << trained.err;
       weights[name] = folder + "/run_" + name + "/weights.safetensors";
     }
@@ -46,11 +49,13 @@ class Calibrate : public ::testing::Test {
     const size_t bytes = values.size() * 4;
     const Json header{{"input", {{"dtype", "F32"}, {"shape", {kSamples, 1, 28, 28}}, {"data_offsets", {0, bytes}}}},
                       {"label", {{"dtype", "I64"}, {"shape", {kSamples}}, {"data_offsets", {bytes, bytes + kSamples * 8}}}}};
-    write_text(folder + "/inputs.safetensors", safetensors_of(header.dump(), bytes_of(values.data(), bytes) + bytes_of(labels.data(), kSamples * 8)));
+    write_text(folder + "/inputs.safetensors",
+               safetensors_of(header.dump(), bytes_of(values.data(), bytes) + bytes_of(labels.data(), kSamples * 8)));
   }
   Outcome calibrate(const std::string& output, std::vector<std::string> more = {}) {
     std::vector<std::string> words{folder + "/model.yaml", "-o", folder + "/" + output, "--format", "json"};
-    if (std::none_of(more.begin(), more.end(), [](const std::string& word) { return word.starts_with("weights="); })) words.push_back("weights=" + weights.at("a"));
+    if (std::none_of(more.begin(), more.end(), [](const std::string& word) { return word.starts_with("weights="); }))
+      words.push_back("weights=" + weights.at("a"));
     words.insert(words.end(), more.begin(), more.end());
     return run("galley-calibrate", words);
   }
@@ -83,10 +88,14 @@ class Calibrate : public ::testing::Test {
 TEST_F(Calibrate, WatchesEachFunctionOfAChain) {
   write_text(folder + "/chain.yaml",
              "recipe: 1\nname: chain\nthreads: 2\nmodel:\n  type: layers\n  input: {shape: [1, 28, 28]}\n  layers:\n"
-             "    - {name: conv, type: conv2d, out_channels: 4, kernel_size: 3}\n    - {name: first, type: elu}\n    - {name: second, type: mish}\n"
-             "    - {name: third, type: softplus}\n    - {name: pool, type: adaptive_avg_pool2d, output_size: 1}\n    - {name: flat, type: flatten}\n"
-             "    - {name: fc, type: linear, out_features: 4}\nloss: cross_entropy\ndata:\n  root: " + folder +
-                 "\n  train: {source: {type: tensors, path: inputs.safetensors}, workers: 1}\n  val: {source: {type: synthetic, samples: 10}, batch: 4}\n"
+             "    - {name: conv, type: conv2d, out_channels: 4, kernel_size: 3}\n    - {name: first, type: elu}\n    - {name: second, "
+             "type: mish}\n"
+             "    - {name: third, type: softplus}\n    - {name: pool, type: adaptive_avg_pool2d, output_size: 1}\n    - {name: flat, type: "
+             "flatten}\n"
+             "    - {name: fc, type: linear, out_features: 4}\nloss: cross_entropy\ndata:\n  root: " +
+                 folder +
+                 "\n  train: {source: {type: tensors, path: inputs.safetensors}, workers: 1}\n  val: {source: {type: synthetic, samples: "
+                 "10}, batch: 4}\n"
                  "train: {duration: 2 steps, batch: 6, optimizer: {type: sgd, lr: 0.05}}\n");
   const Outcome trained = run("galley-train", {folder + "/chain.yaml", "-o", folder + "/chain", "-q"});
   ASSERT_EQ(trained.code, 0) << trained.err;
@@ -117,7 +126,8 @@ TEST_F(Calibrate, RangesAreThoseOfTheValues) {
     for (size_t i = 0; i < kPixels; ++i) see("input", static_cast<double>(inputs[n * kPixels + i]));
     for (size_t h = 0; h < kHidden; ++h) {
       double sum = static_cast<double>(w.at("fc1.bias")[h]);
-      for (size_t i = 0; i < kPixels; ++i) sum += static_cast<double>(w.at("fc1.weight")[h * kPixels + i]) * static_cast<double>(inputs[n * kPixels + i]);
+      for (size_t i = 0; i < kPixels; ++i)
+        sum += static_cast<double>(w.at("fc1.weight")[h * kPixels + i]) * static_cast<double>(inputs[n * kPixels + i]);
       hidden[h] = std::max(sum, 0.0);
       see("fc1", hidden[h]);
     }
@@ -137,12 +147,15 @@ TEST_F(Calibrate, RangesAreThoseOfTheValues) {
     const double scale = value["observers"]["min_max"]["scale"];
     EXPECT_TRUE(std::abs(scale - (std::max(high, 0.0) - std::min(low, 0.0)) / 255) <= 1e-6 * scale + 1e-7) << value["name"];
     const std::string best = value["best"];
-    for (const auto& [observer, chosen] : value["observers"].items()) EXPECT_GE(value["observers"][best]["sqnr_db"].get<double>(), chosen["sqnr_db"].get<double>()) << observer;
+    for (const auto& [observer, chosen] : value["observers"].items())
+      EXPECT_GE(value["observers"][best]["sqnr_db"].get<double>(), chosen["sqnr_db"].get<double>()) << observer;
   }
   EXPECT_EQ(shown["values"][0]["name"], "input");
   EXPECT_EQ(shown["values"][1]["elements"], kSamples * kHidden) << "the padding of the last batch does not count";
   // The recipe says for which scheme.
-  const Outcome signed_ones = run("galley-calibrate", {folder + "/model.yaml", "--show", folder + "/stats.calib", "quantize.activations={dtype: int8, scheme: per_tensor_symmetric}", "--format", "json"});
+  const Outcome signed_ones =
+      run("galley-calibrate", {folder + "/model.yaml", "--show", folder + "/stats.calib",
+                               "quantize.activations={dtype: int8, scheme: per_tensor_symmetric}", "--format", "json"});
   ASSERT_EQ(signed_ones.code, 0) << signed_ones.err;
   EXPECT_EQ(Json::parse(signed_ones.out)["values"][0]["observers"]["mse"]["zero_point"], 0);
   for (const std::string format : {"table", "md", "csv"}) {
@@ -178,14 +191,16 @@ TEST_F(Calibrate, MergedIsOneRun) {
   ASSERT_EQ(calibrate("whole.calib", {"data.calibration.batch=5"}).code, 0);
   ASSERT_EQ(calibrate("a.calib", {"data.calibration.batch=5", "data.train.slice=0..15"}).code, 0);
   ASSERT_EQ(calibrate("b.calib", {"data.calibration.batch=5", "data.train.slice=15..30"}).code, 0);
-  const Outcome merged = run("galley-calibrate", {"--merge", folder + "/a.calib", folder + "/b.calib", "-o", folder + "/both.calib", "--format", "json"});
+  const Outcome merged =
+      run("galley-calibrate", {"--merge", folder + "/a.calib", folder + "/b.calib", "-o", folder + "/both.calib", "--format", "json"});
   ASSERT_EQ(merged.code, 0) << merged.err;
   EXPECT_EQ(Json::parse(merged.out)["samples"], kSamples);
   const Json both = show("both.calib"), whole = show("whole.calib");
   for (size_t i = 0; i < whole["values"].size(); ++i) {
     // The batches hold other samples, so that moving averages differ; all else is of the same values.
     for (const char* key : {"name", "min", "max", "elements", "stride"}) EXPECT_EQ(both["values"][i][key], whole["values"][i][key]);
-    for (const char* observer : {"min_max", "histogram", "percentile", "entropy", "mse"}) EXPECT_EQ(both["values"][i]["observers"][observer], whole["values"][i]["observers"][observer]) << observer;
+    for (const char* observer : {"min_max", "histogram", "percentile", "entropy", "mse"})
+      EXPECT_EQ(both["values"][i]["observers"][observer], whole["values"][i]["observers"][observer]) << observer;
   }
   // The same file twice is taken, and said.
   const Outcome twice = run("galley-calibrate", {"--merge", folder + "/a.calib", folder + "/a.calib", "-o", folder + "/twice.calib"});
@@ -208,7 +223,10 @@ TEST_F(Calibrate, WhatDoesNotBelongTogether) {
   other.replace(other.find("[8]"), 3, "[8, 8]");
   write_text(folder + "/other.yaml", other);
   ASSERT_EQ(run("galley-train", {folder + "/other.yaml", "-o", folder + "/run_other", "-q"}).code, 0);
-  ASSERT_EQ(run("galley-calibrate", {folder + "/other.yaml", "weights=" + folder + "/run_other/weights.safetensors", "-o", folder + "/other.calib"}).code, 0);
+  ASSERT_EQ(run("galley-calibrate",
+                {folder + "/other.yaml", "weights=" + folder + "/run_other/weights.safetensors", "-o", folder + "/other.calib"})
+                .code,
+            0);
   const Outcome models = run("galley-calibrate", {"--merge", folder + "/a.calib", folder + "/other.calib", "-o", folder + "/both.calib"});
   EXPECT_EQ(models.code, 4);
   EXPECT_NE(models.err.find("another model"), std::string::npos) << models.err;
@@ -253,7 +271,8 @@ TEST_F(Calibrate, NoSamples) {
   EXPECT_EQ(outcome.code, 5) << outcome.err;
   EXPECT_NE(outcome.err.find("no samples"), std::string::npos) << outcome.err;
   EXPECT_EQ(outcome.out, "");
-  EXPECT_EQ(calibrate("stats.calib", {"data.train.slice=0..0"}).code, 3) << "a slice that is empty whatever the data is a mistake of the recipe";
+  EXPECT_EQ(calibrate("stats.calib", {"data.train.slice=0..0"}).code, 3)
+      << "a slice that is empty whatever the data is a mistake of the recipe";
   EXPECT_EQ(calibrate("stats.calib", {"data.calibration.from=test"}).code, 3) << "there is no data.test";
 }
 
@@ -289,7 +308,8 @@ TEST_F(Calibrate, StoppedGoesOn) {
   const std::string tensors = "{type: tensors, path: inputs.safetensors}";
   recipe.replace(recipe.find(tensors), tensors.size(), "{type: synthetic, samples: 300000}");
   write_text(folder + "/long.yaml", recipe);
-  const std::vector<std::string> words{folder + "/long.yaml", "weights=" + weights.at("a"), "-o", folder + "/long.calib", "data.calibration.batch=1", "--format", "json"};
+  const std::vector<std::string> words{
+      folder + "/long.yaml", "weights=" + weights.at("a"), "-o", folder + "/long.calib", "data.calibration.batch=1", "--format", "json"};
   std::vector<std::string> all = words;
   all.insert(all.end(), {"--samples", "300000", "-q"});
   Child child("galley-calibrate", all);

@@ -1,4 +1,5 @@
-// Files of a past version (tests/golden/compat, made by its make.sh): later versions read them, compute the same numbers from them and go on from them.
+// Files of a past version (tests/golden/compat, made by its make.sh): later versions read them, compute the same numbers from them and go
+// on from them.
 
 #include <gtest/gtest.h>
 
@@ -16,8 +17,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What processors of other classes (AVX2, AVX-512, AMX) compute differs by the order of float32 sums. A forward pass of these networks adds at most 144 products, 1e-5 of the result;
-// training steps of batches of 8 amplify that, by less than ten in 20 steps (AVX2 against AVX-512: 6e-7 in all).
+// What processors of other classes (AVX2, AVX-512, AMX) compute differs by the order of float32 sums. A forward pass of these networks adds
+// at most 144 products, 1e-5 of the result; training steps of batches of 8 amplify that, by less than ten in 20 steps (AVX2 against
+// AVX-512: 6e-7 in all).
 constexpr double kForward = 1e-5, kTrained = 1e-4;
 // An activation that another order of sums moves across a boundary of rounding changes by one of 255 steps of its range.
 constexpr double kQuantized = 1.0 / 255;
@@ -27,7 +29,8 @@ class Compat : public ::testing::Test {
   void SetUp() override {
     folder = scratch_folder();
     // The recipes name files by paths that begin where the tools run.
-    std::filesystem::copy(GALLEY_SOURCE_DIR "/tests/golden/compat", folder, std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::copy(GALLEY_SOURCE_DIR "/tests/golden/compat", folder,
+                          std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
     ASSERT_EQ(shell("cd " + folder + " && gunzip *.calib.gz && cp qat.calib qat/stats.calib").code, 0);
     expected = Json::parse(read_text(folder + "/expected.json"));
   }
@@ -56,7 +59,8 @@ class Compat : public ::testing::Test {
   Json expected;
 };
 
-/// Everything in `now` is as in `before`: texts and whole numbers exactly, other numbers within a share of their value. Keys that were added since are left out.
+/// Everything in `now` is as in `before`: texts and whole numbers exactly, other numbers within a share of their value. Keys that were
+/// added since are left out.
 void expect_near(const Json& now, const Json& before, double share, const std::string& place) {
   if (before.is_object()) {
     for (const auto& [key, value] : before.items()) {
@@ -78,12 +82,15 @@ void expect_metrics(const Json& now, const Json& before, double share, const std
   EXPECT_EQ(now["samples"], before["samples"]) << name;
   for (const auto& [metric, value] : before["metrics"].items()) {
     ASSERT_TRUE(now["metrics"].contains(metric)) << name << " " << metric;
-    EXPECT_NEAR(now["metrics"][metric].get<double>(), value.get<double>(), metric == "top1" ? 2.5 + 1e-9 : share * value.get<double>()) << name << " " << metric;
+    EXPECT_NEAR(now["metrics"][metric].get<double>(), value.get<double>(), metric == "top1" ? 2.5 + 1e-9 : share * value.get<double>())
+        << name << " " << metric;
   }
 }
 
 TEST_F(Compat, EvaluationGivesTheSameNumbers) {
-  const auto evaluated = [&](const std::string& name, const std::string& words, double share) { expect_metrics(report("galley-evaluate " + words), expected[name], share, name); };
+  const auto evaluated = [&](const std::string& name, const std::string& words, double share) {
+    expect_metrics(report("galley-evaluate " + words), expected[name], share, name);
+  };
   evaluated("net", "net", kForward);
   evaluated("net.ema", "net weights=net/weights_ema.safetensors", kForward);
   evaluated("net.int8", "net weights=net.int8.safetensors", kQuantized);
@@ -95,7 +102,8 @@ TEST_F(Compat, EvaluationGivesTheSameNumbers) {
 
 TEST_F(Compat, PredictionsAreTheSame) {
   const auto predicted = [&](const std::string& weights, const std::string& before, double share) {
-    report("galley-predict net weights=" + weights + " --tensors " GALLEY_SOURCE_DIR "/tests/golden/qat/data.safetensors -o now.safetensors");
+    report("galley-predict net weights=" + weights +
+           " --tensors " GALLEY_SOURCE_DIR "/tests/golden/qat/data.safetensors -o now.safetensors");
     const std::vector<float> was = floats(before, "output"), is = floats("now.safetensors", "output");
     ASSERT_EQ(was.size(), 32u * 5u);
     ASSERT_EQ(is.size(), was.size());
@@ -107,8 +115,8 @@ TEST_F(Compat, PredictionsAreTheSame) {
   predicted("net.int8.safetensors", "net.int8.output.safetensors", kQuantized);
 }
 
-/// The digest of the graph in a calibration file is still that of the model, or galley-quantize would refuse it; and what it makes of the file has the same bits,
-/// since weights and scales are computed one by one, in an order that no processor changes.
+/// The digest of the graph in a calibration file is still that of the model, or galley-quantize would refuse it; and what it makes of the
+/// file has the same bits, since weights and scales are computed one by one, in an order that no processor changes.
 TEST_F(Compat, CalibrationsConvertToTheSameFile) {
   expect_near(report("galley-calibrate --show net.calib"), expected["net.calib"], 1e-9, "net.calib");
   const auto converted = [&](const std::string& words, const std::string& before) {
@@ -121,12 +129,14 @@ TEST_F(Compat, CalibrationsConvertToTheSameFile) {
   converted("text quantize.method=dynamic", "text.int8.safetensors");
 }
 
-/// A finished run is not trained again, and a longer duration continues it from its checkpoint: momentum, averages, random numbers and order of the data.
+/// A finished run is not trained again, and a longer duration continues it from its checkpoint: momentum, averages, random numbers and
+/// order of the data.
 TEST_F(Compat, CheckpointsContinue) {
   for (const std::string name : {"net", "text"}) {
     const Json result = Json::parse(read_text(folder + "/" + name + "/result.json"));
     const Json again = report("galley-train " + name);
-    for (const auto& [key, value] : result.items()) EXPECT_EQ(again.value(key, Json()), value) << name << " " << key << ": later versions may add keys alone";
+    for (const auto& [key, value] : result.items())
+      EXPECT_EQ(again.value(key, Json()), value) << name << " " << key << ": later versions may add keys alone";
     const std::vector<double> before = losses(name), wanted = expected["resumed." + name]["losses"];
     ASSERT_EQ(before.size(), 12u);
     EXPECT_EQ(report("galley-train " + name + " train.duration='20 steps'")["steps"], 20);
@@ -140,7 +150,8 @@ TEST_F(Compat, CheckpointsContinue) {
 
 /// Weights written by a past version pass their digests, and what they hold is handed on bit for bit.
 TEST_F(Compat, WeightsAreReadBitForBit) {
-  for (const std::string file : {"net/weights.safetensors", "net/weights_ema.safetensors", "net.int8.safetensors", "text/weights.safetensors", "net/checkpoints/step-000012/optimizer.safetensors"}) {
+  for (const std::string file : {"net/weights.safetensors", "net/weights_ema.safetensors", "net.int8.safetensors",
+                                 "text/weights.safetensors", "net/checkpoints/step-000012/optimizer.safetensors"}) {
     report("galley-weights verify " + file);
     report("galley-weights convert " + file + " -o now.safetensors");
     EXPECT_EQ(tensor_bytes(folder + "/now.safetensors"), tensor_bytes(folder + "/" + file)) << file;

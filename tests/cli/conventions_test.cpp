@@ -38,7 +38,8 @@ TEST(Conventions, VerboseTellsWhatEachPassDid) {
   const std::string folder = scratch_folder();
   const Outcome outcome = run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "--dry-run", "--verbose=passes"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  for (const char* line : {"pass training: fuse: ", "pass training: differentiate: ", "pass training: updates: ", "pass compile: assign_layout: "}) {
+  for (const char* line :
+       {"pass training: fuse: ", "pass training: differentiate: ", "pass training: updates: ", "pass compile: assign_layout: "}) {
     EXPECT_NE(outcome.err.find(line), std::string::npos) << line << " is not in\n" << outcome.err;
   }
   const Outcome unknown = run("galley-train", {tiny_recipe(folder), "--dry-run", "--verbose=weather"});
@@ -50,7 +51,8 @@ class Dump : public testing::TestWithParam<std::string> {};
 
 TEST_P(Dump, LoadsBackToTheSameRecipe) {
   const std::string folder = scratch_folder();
-  const std::vector<std::string> words{"fashion_mnist_cnn", "--seed", "7", "optimizer.lr=0.5", "data.root=/some$where", "train.ema=0.99", GetParam()};
+  const std::vector<std::string> words{"fashion_mnist_cnn",     "--seed",         "7",       "optimizer.lr=0.5",
+                                       "data.root=/some$where", "train.ema=0.99", GetParam()};
   const Outcome first = run("galley-train", words);
   ASSERT_EQ(first.code, 0) << first.err;
   write_text(folder + "/dumped.yaml", first.out);
@@ -60,10 +62,13 @@ TEST_P(Dump, LoadsBackToTheSameRecipe) {
     EXPECT_EQ(again.out, first.out);
   }
   EXPECT_EQ(run("galley-train", {folder + "/dumped.yaml", "--dump-recipe=full"}).out,
-            run("galley-train", {"fashion_mnist_cnn", "--seed", "7", "optimizer.lr=0.5", "data.root=/some$where", "train.ema=0.99", "--dump-recipe=full"}).out);
+            run("galley-train",
+                {"fashion_mnist_cnn", "--seed", "7", "optimizer.lr=0.5", "data.root=/some$where", "train.ema=0.99", "--dump-recipe=full"})
+                .out);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Dump, testing::Values("--dump-recipe", "--dump-recipe=full", "--dump-recipe=origin"), [](const auto& info) { return "Form" + std::to_string(info.index); });
+INSTANTIATE_TEST_SUITE_P(All, Dump, testing::Values("--dump-recipe", "--dump-recipe=full", "--dump-recipe=origin"),
+                         [](const auto& info) { return "Form" + std::to_string(info.index); });
 
 TEST(Conventions, ARunFromADumpDumpsTheSameAndTrainsTheSame) {
   const std::string folder = scratch_folder();
@@ -126,7 +131,10 @@ TEST(Conventions, CompletionIsAScriptThatTheShellTakes) {
   // What the script asks for.
   EXPECT_EQ(run("galley-train", {"--complete-words", "fashion_mn"}).out, "fashion_mnist_cnn\n");
   EXPECT_NE(run("galley-train", {"--complete-words", "fashion_mnist_cnn", "optimizer.l"}).out.find("optimizer.lr="), std::string::npos);
-  EXPECT_EQ(shell("source <(galley-train --completion bash); COMP_WORDS=(galley-train fashion_mn); COMP_CWORD=1; _galley 2>/dev/null; echo ${COMPREPLY[0]}").out, "fashion_mnist_cnn\n");
+  EXPECT_EQ(shell("source <(galley-train --completion bash); COMP_WORDS=(galley-train fashion_mn); COMP_CWORD=1; _galley 2>/dev/null; echo "
+                  "${COMPREPLY[0]}")
+                .out,
+            "fashion_mnist_cnn\n");
 }
 
 TEST(Conventions, HelpAndVersionAreOnStdoutAndComplete) {
@@ -134,7 +142,8 @@ TEST(Conventions, HelpAndVersionAreOnStdoutAndComplete) {
     const Outcome help = run(tool, {"--help"});
     EXPECT_EQ(help.code, 0);
     EXPECT_EQ(help.err, "");
-    for (const char* part : {"examples:", "exit codes:", "--format", "--completion", "--progress", "--quiet"}) EXPECT_NE(help.out.find(part), std::string::npos) << tool << " --help has no " << part;
+    for (const char* part : {"examples:", "exit codes:", "--format", "--completion", "--progress", "--quiet"})
+      EXPECT_NE(help.out.find(part), std::string::npos) << tool << " --help has no " << part;
     std::istringstream lines(help.out);
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 160u) << tool << ": " << line;
     const Outcome version = run(tool, {"--version"});
@@ -143,7 +152,8 @@ TEST(Conventions, HelpAndVersionAreOnStdoutAndComplete) {
   }
   for (const std::string& tool : {std::string("galley-train"), std::string("galley-evaluate")}) {
     const std::string help = run(tool, {"--help"}).out;
-    for (const char* part : {"--dry-run", "--dump-recipe", "--explain", "--with", "--unset", "--threads", "--device", "--seed"}) EXPECT_NE(help.find(part), std::string::npos) << part;
+    for (const char* part : {"--dry-run", "--dump-recipe", "--explain", "--with", "--unset", "--threads", "--device", "--seed"})
+      EXPECT_NE(help.find(part), std::string::npos) << part;
   }
 }
 
@@ -166,7 +176,8 @@ TEST(Conventions, JsonIsOnStdoutAloneAndEveryLineOfStderrIsJsonToo) {
     for (std::string line; std::getline(lines, line);) EXPECT_TRUE(Json::accept(line)) << line;
   }
   const Json provenance = Json::parse(train.out)["provenance"];
-  for (const char* key : {"tool", "version", "commit", "time", "host", "isa", "threads", "recipe_sha256", "overrides", "seed"}) EXPECT_TRUE(provenance.contains(key)) << key;
+  for (const char* key : {"tool", "version", "commit", "time", "host", "isa", "threads", "recipe_sha256", "overrides", "seed"})
+    EXPECT_TRUE(provenance.contains(key)) << key;
   // The digest is that of the recipe in the RUN folder.
   EXPECT_EQ(shell("sha256sum < " + folder + "/run/recipe.yaml | cut -d' ' -f1").out, provenance["recipe_sha256"].get<std::string>() + "\n");
 }
@@ -186,7 +197,8 @@ TEST(Conventions, QuietSaysNothingButTheResult) {
 
 TEST(Conventions, CopiesOfTheResultGoToFiles) {
   const std::string folder = scratch_folder();
-  const Outcome outcome = run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "-q", "--format", "csv", "--save", "json:" + folder + "/r.json", "--save", "md:" + folder + "/r.md"});
+  const Outcome outcome = run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "-q", "--format", "csv", "--save",
+                                               "json:" + folder + "/r.json", "--save", "md:" + folder + "/r.md"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(outcome.out.substr(0, 7), "result,");
   EXPECT_EQ(Json::parse(read_text(folder + "/r.json"))["steps"], 6);
@@ -195,13 +207,15 @@ TEST(Conventions, CopiesOfTheResultGoToFiles) {
 
 TEST(Conventions, AClosedPipeIsNoCrash) {
   // The reader has read enough: the writer ends by SIGPIPE, as every filter does, and says nothing.
-  const Outcome outcome = shell("galley-recipes schema | head -1; echo ${PIPESTATUS[0]}; for i in 1 2 3; do galley-recipes ls | true; done");
+  const Outcome outcome =
+      shell("galley-recipes schema | head -1; echo ${PIPESTATUS[0]}; for i in 1 2 3; do galley-recipes ls | true; done");
   EXPECT_EQ(outcome.err, "");
   const std::string status = outcome.out.substr(outcome.out.find('\n') + 1);
   EXPECT_TRUE(status == "0\n" || status == "141\n") << status;
   // Messages that nobody reads must not end a training.
   const std::string folder = scratch_folder();
-  const Outcome train = shell("galley-train " + tiny_recipe(folder) + " -o " + folder + "/run --format json --progress json 2> >(exec true) | cat > " + folder + "/out; echo ${PIPESTATUS[0]}");
+  const Outcome train = shell("galley-train " + tiny_recipe(folder) + " -o " + folder +
+                              "/run --format json --progress json 2> >(exec true) | cat > " + folder + "/out; echo ${PIPESTATUS[0]}");
   EXPECT_EQ(train.out, "0\n") << train.err;
   EXPECT_EQ(Json::parse(read_text(folder + "/out"))["steps"], 6);
 }
@@ -235,8 +249,11 @@ class BuiltInTiny : public testing::TestWithParam<std::pair<const char*, const c
 TEST_P(BuiltInTiny, Trains) {
   const std::string folder = scratch_folder();
   const auto [name, size] = GetParam();
-  std::vector<std::string> words{name, "--with", "data/tiny_synthetic", "-o", folder + "/run", "checkpoint=null", "log.tensorboard=false", "threads=1", "--format", "json", "-q"};
-  if (*size != '\0') words.insert(words.end(), {std::string("data.train.source.shape=") + size, std::string("data.val.source.shape=") + size});
+  std::vector<std::string> words{
+      name,   "--with", "data/tiny_synthetic", "-o", folder + "/run", "checkpoint=null", "log.tensorboard=false", "threads=1", "--format",
+      "json", "-q"};
+  if (*size != '\0')
+    words.insert(words.end(), {std::string("data.train.source.shape=") + size, std::string("data.val.source.shape=") + size});
   const Outcome outcome = run("galley-train", words);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json result = Json::parse(outcome.out);

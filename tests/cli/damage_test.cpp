@@ -42,7 +42,8 @@ TEST_P(DamagedCheckpoint, IsSaidAndTheOneBeforeItIsUsed) {
   GetParam().second(newest + "/parameters.safetensors");
   const Outcome outcome = run("galley-train", command);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  expect_all(outcome.err, {"step-000006 is damaged and not used", "parameters.safetensors", "continuing from " + run_folder + "/checkpoints/step-000004 instead"});
+  expect_all(outcome.err, {"step-000006 is damaged and not used", "parameters.safetensors",
+                           "continuing from " + run_folder + "/checkpoints/step-000004 instead"});
   EXPECT_EQ(tensor_bytes(run_folder + "/weights.safetensors"), weights);
   // All of them: an error with a cure, and nothing is trained.
   std::filesystem::remove(run_folder + "/result.json");
@@ -55,7 +56,8 @@ TEST_P(DamagedCheckpoint, IsSaidAndTheOneBeforeItIsUsed) {
   EXPECT_EQ(tensor_bytes(run_folder + "/weights.safetensors"), weights);
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, DamagedCheckpoint, testing::Values(std::pair{"Truncated", &truncate}, std::pair{"BitFlipped", &flip_bit}), [](const auto& info) { return info.param.first; });
+INSTANTIATE_TEST_SUITE_P(Both, DamagedCheckpoint, testing::Values(std::pair{"Truncated", &truncate}, std::pair{"BitFlipped", &flip_bit}),
+                         [](const auto& info) { return info.param.first; });
 
 TEST(FullDisk, KeepsTheOldCheckpointAndTheRunGoesOnWhenThereIsSpace) {
   const std::string folder = scratch_folder();
@@ -122,12 +124,17 @@ TEST_P(HostileSafetensors, IsExit4WithTheReason) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, HostileSafetensors,
-    testing::Values(BadFile{"Overlap", R"({"a":{"dtype":"F32","shape":[8],"data_offsets":[0,32]},"b":{"dtype":"F32","shape":[12],"data_offsets":[16,64]}})", {"'b'", "16"}},
-                    BadFile{"Hole", R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},"b":{"dtype":"F32","shape":[8],"data_offsets":[32,64]}})", {"'b'", "32"}},
-                    BadFile{"BeyondTheEnd", R"({"a":{"dtype":"F32","shape":[1024],"data_offsets":[0,4096]}})", {"4096"}},
-                    BadFile{"Overflow", R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,64]}})", {"'a'"}},
-                    BadFile{"OffsetsOverflow", R"({"a":{"dtype":"F32","shape":[16],"data_offsets":[0,18446744073709551680]}})", {"a"}},
-                    BadFile{"NotJson", "{\"a\":", {"header"}}),
+    testing::Values(
+        BadFile{"Overlap",
+                R"({"a":{"dtype":"F32","shape":[8],"data_offsets":[0,32]},"b":{"dtype":"F32","shape":[12],"data_offsets":[16,64]}})",
+                {"'b'", "16"}},
+        BadFile{"Hole",
+                R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]},"b":{"dtype":"F32","shape":[8],"data_offsets":[32,64]}})",
+                {"'b'", "32"}},
+        BadFile{"BeyondTheEnd", R"({"a":{"dtype":"F32","shape":[1024],"data_offsets":[0,4096]}})", {"4096"}},
+        BadFile{"Overflow", R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,64]}})", {"'a'"}},
+        BadFile{"OffsetsOverflow", R"({"a":{"dtype":"F32","shape":[16],"data_offsets":[0,18446744073709551680]}})", {"a"}},
+        BadFile{"NotJson", "{\"a\":", {"header"}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(Weights, OfAnotherShapeAreNamedWithBothShapes) {
@@ -150,13 +157,15 @@ TEST(Weights, ThatAreNotFiniteAreRefusedUnlessTheRecipeTakesThem) {
   std::string values(4 * (8 * 784 + 8 + 4 * 8 + 4), '\0');
   const float nan = std::nanf("");
   std::memcpy(values.data() + values.size() - 4, &nan, 4);
-  const std::string header = R"({"fc1.weight":{"dtype":"F32","shape":[8,784],"data_offsets":[0,25088]},"fc1.bias":{"dtype":"F32","shape":[8],"data_offsets":[25088,25120]},)"
-                             R"("fc2.weight":{"dtype":"F32","shape":[4,8],"data_offsets":[25120,25248]},"fc2.bias":{"dtype":"F32","shape":[4],"data_offsets":[25248,25264]}})";
+  const std::string header =
+      R"({"fc1.weight":{"dtype":"F32","shape":[8,784],"data_offsets":[0,25088]},"fc1.bias":{"dtype":"F32","shape":[8],"data_offsets":[25088,25120]},)"
+      R"("fc2.weight":{"dtype":"F32","shape":[4,8],"data_offsets":[25120,25248]},"fc2.bias":{"dtype":"F32","shape":[4],"data_offsets":[25248,25264]}})";
   write_text(folder + "/nan.safetensors", safetensors_of(header, values));
   const Outcome refused = run("galley-evaluate", {recipe, "weights=" + folder + "/nan.safetensors", "--format", "json", "-q"});
   EXPECT_EQ(refused.code, 4);
   expect_all(refused.err, {"'fc2.bias' holds 1 values that are NaN or infinite, the first at [3]", "weights.load.0.check_finite=false"});
-  const Outcome taken = run("galley-evaluate", {recipe, "weights=" + folder + "/nan.safetensors", "weights.load.0.check_finite=false", "--format", "json", "-q"});
+  const Outcome taken = run(
+      "galley-evaluate", {recipe, "weights=" + folder + "/nan.safetensors", "weights.load.0.check_finite=false", "--format", "json", "-q"});
   EXPECT_EQ(taken.code, 0) << taken.err;
   EXPECT_EQ(Json::parse(taken.out)["metrics"]["loss"], "nan");
 }
@@ -226,7 +235,8 @@ TEST(Loss, ThatBecomesNaNNamesStepLayerAndTensorAndIsExit5) {
 std::string table_recipe(const std::string& folder, int bad, const std::string& batch) {
   std::string table;
   for (int row = 0; row < 64; ++row) {
-    for (int column = 0; column < 5; ++column) table += (column > 0 ? "," : "") + (row == bad ? "3e38" : std::to_string((row * 7 + column * 3) % 11 * 0.1));
+    for (int column = 0; column < 5; ++column)
+      table += (column > 0 ? "," : "") + (row == bad ? "3e38" : std::to_string((row * 7 + column * 3) % 11 * 0.1));
     table += "\n";
   }
   write_text(folder + "/table.csv", table);
@@ -234,9 +244,13 @@ std::string table_recipe(const std::string& folder, int bad, const std::string& 
              "recipe: 1\nname: table\nthreads: 1\n"
              "model: {type: layers, input: {shape: [4]}, layers: [{name: fc, type: linear, out_features: 1}]}\n"
              "loss: {type: mse}\n"
-             "data: {train: {source: {type: csv, path: " + folder + "/table.csv, columns: {target: [0], dense: [1..4]}}, shuffle: false}}\n"
-             "train: {duration: 6 steps, batch: " + batch + ", optimizer: {type: sgd, lr: 0.05, momentum: 0.9}}\n"
-             "checkpoint: {every: 2 steps}\nlog: {every: 1 step, tensorboard: false}\n");
+             "data: {train: {source: {type: csv, path: " +
+                 folder +
+                 "/table.csv, columns: {target: [0], dense: [1..4]}}, shuffle: false}}\n"
+                 "train: {duration: 6 steps, batch: " +
+                 batch +
+                 ", optimizer: {type: sgd, lr: 0.05, momentum: 0.9}}\n"
+                 "checkpoint: {every: 2 steps}\nlog: {every: 1 step, tensorboard: false}\n");
   return folder + "/table.yaml";
 }
 
@@ -247,13 +261,14 @@ struct BadStep {
   std::vector<std::string> overrides;
 };
 class LossAtStep : public testing::TestWithParam<BadStep> {};
-INSTANTIATE_TEST_SUITE_P(Steps, LossAtStep,
-                         testing::Values(BadStep{.name = "between", .batch = "8", .step = 5, .row = 3}, BadStep{.name = "first", .batch = "8", .step = 1, .row = 0},
-                                         BadStep{.name = "last", .batch = "8", .step = 6, .row = 7},
-                                         BadStep{.name = "first_micro_batch", .batch = "{global: 8, micro: 2}", .step = 5, .row = 1},
-                                         BadStep{.name = "last_micro_batch", .batch = "{global: 8, micro: 2}", .step = 5, .row = 6},
-                                         BadStep{.name = "on_sim", .batch = "{global: 8, micro: 2}", .step = 5, .row = 3, .overrides = {"device=sim"}}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Steps, LossAtStep,
+    testing::Values(BadStep{.name = "between", .batch = "8", .step = 5, .row = 3},
+                    BadStep{.name = "first", .batch = "8", .step = 1, .row = 0}, BadStep{.name = "last", .batch = "8", .step = 6, .row = 7},
+                    BadStep{.name = "first_micro_batch", .batch = "{global: 8, micro: 2}", .step = 5, .row = 1},
+                    BadStep{.name = "last_micro_batch", .batch = "{global: 8, micro: 2}", .step = 5, .row = 6},
+                    BadStep{.name = "on_sim", .batch = "{global: 8, micro: 2}", .step = 5, .row = 3, .overrides = {"device=sim"}}),
+    [](const auto& info) { return info.param.name; });
 
 TEST_P(LossAtStep, LeavesTheRunAsBeforeItAlsoAfterAResume) {
   const std::string folder = scratch_folder();
@@ -288,10 +303,13 @@ TEST_P(LossAtStep, LeavesTheRunAsBeforeItAlsoAfterAResume) {
 
 // 8 x 8 grey images, written by Pillow.
 const char kJpeg[] =
-    "ffd8ffe000104a46494600010100000100010000ffdb0043000d090a0b0a080d0b0a0b0e0e0d0f13201513121213271c1e17202e2931302e292d2c333a4a3e333646372c2d405741464c4e525352323e5a615a"
-    "50604a51524fffc0000b080008000801011100ffc40014000100000000000000000000000000000001ffc400191000010500000000000000000000000000000406213351ffda0008010100003f001888ab8c3fffd9";
+    "ffd8ffe000104a46494600010100000100010000ffdb0043000d090a0b0a080d0b0a0b0e0e0d0f13201513121213271c1e17202e2931302e292d2c333a4a3e33364637"
+    "2c2d405741464c4e525352323e5a615a"
+    "50604a51524fffc0000b080008000801011100ffc40014000100000000000000000000000000000001ffc4001910000105000000000000000000000000000004062133"
+    "51ffda0008010100003f001888ab8c3fffd9";
 const char kPng[] =
-    "89504e470d0a1a0a0000000d4948445200000008000000080800000000e164e1570000001249444154789c6364908500267628208f010067e50263a46cb04b0000000049454e44ae426082";
+    "89504e470d0a1a0a0000000d4948445200000008000000080800000000e164e1570000001249444154789c6364908500267628208f010067e50263a46cb04b00000000"
+    "49454e44ae426082";
 
 std::string from_hex(const std::string& hex) {
   std::string bytes;
@@ -316,18 +334,18 @@ std::string image_recipe(const std::string& folder, const std::vector<std::strin
     write_text(folder + "/" + name, bytes.substr(0, bytes.size() - 4));
   }
   const std::string path = folder + "/images.yaml";
-  write_text(path,
-             "recipe: 1\nthreads: 1\nmodel: {type: mlp, num_classes: 2, hidden: []}\ndata:\n  root: " + folder +
-                 "\n"
-                 "  train: {source: {type: image_folder, path: train, mode: gray}, pipeline: [{type: resize, size: 28}]}\n"
-                 "  val: {source: {type: image_folder, path: val, mode: gray}, pipeline: [{type: resize, size: 28}], batch: 4}\n"
-                 "train: {duration: 2 epochs, batch: 4, optimizer: {type: sgd, lr: 0.01}}\n"
-                 "log: {tensorboard: false}\n");
+  write_text(path, "recipe: 1\nthreads: 1\nmodel: {type: mlp, num_classes: 2, hidden: []}\ndata:\n  root: " + folder +
+                       "\n"
+                       "  train: {source: {type: image_folder, path: train, mode: gray}, pipeline: [{type: resize, size: 28}]}\n"
+                       "  val: {source: {type: image_folder, path: val, mode: gray}, pipeline: [{type: resize, size: 28}], batch: 4}\n"
+                       "train: {duration: 2 epochs, batch: 4, optimizer: {type: sgd, lr: 0.01}}\n"
+                       "log: {tensorboard: false}\n");
   return path;
 }
 
 TEST(Images, ThatAreTruncatedEndTheRunWithExit4) {
-  for (const auto& [name, message] : {std::pair<std::string, std::string>{"train/cat/1.jpg", "Premature end of JPEG file"}, {"train/dog/2.png", "without its end"}}) {
+  for (const auto& [name, message] :
+       {std::pair<std::string, std::string>{"train/cat/1.jpg", "Premature end of JPEG file"}, {"train/dog/2.png", "without its end"}}) {
     const std::string folder = scratch_folder();
     const Outcome outcome = run("galley-train", {image_recipe(folder, {name}), "-o", folder + "/run", "-q"});
     EXPECT_EQ(outcome.code, 4) << outcome.err;
@@ -405,7 +423,8 @@ TEST(Images, ThatAreIrregularAreReadAsIfTheyWereCorrectAndCounted) {
   EXPECT_EQ(Json::parse(trained.out)["irregular"], 4);  // two in each of two epochs
   EXPECT_EQ(Json::parse(trained.out)["skipped"], 0);
   EXPECT_EQ(tensor_bytes(folder + "/run/weights.safetensors"), tensor_bytes(folder + "/intact/weights.safetensors"));
-  expect_all(trained.err, {"train/cat/1.jpg: irregular JPEG, read in full: no end marker", "train/dog/2.jpg: irregular JPEG, read in full: extraneous bytes"});
+  expect_all(trained.err, {"train/cat/1.jpg: irregular JPEG, read in full: no end marker",
+                           "train/dog/2.jpg: irregular JPEG, read in full: extraneous bytes"});
   // Continued in the middle: the same count.
   std::vector<std::string> half = command("halves");
   half.push_back("duration=1 epoch");
@@ -452,9 +471,13 @@ TEST(Labels, ThatTheModelDoesNotHaveAreExit4BeforeTheFirstStep) {
   const std::string folder = scratch_folder();
   std::string values(3 * 784 * 4, '\0');
   for (const int64_t label : {0, 3, 9}) values.append(reinterpret_cast<const char*>(&label), sizeof label);
-  write_text(folder + "/samples.safetensors",
-             safetensors_of(R"({"input":{"dtype":"F32","shape":[3,1,28,28],"data_offsets":[0,9408]},"label":{"dtype":"I64","shape":[3],"data_offsets":[9408,9432]}})", values));
-  const Outcome outcome = run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "data.train.source={type: tensors, path: " + folder + "/samples.safetensors}", "-q"});
+  write_text(
+      folder + "/samples.safetensors",
+      safetensors_of(
+          R"({"input":{"dtype":"F32","shape":[3,1,28,28],"data_offsets":[0,9408]},"label":{"dtype":"I64","shape":[3],"data_offsets":[9408,9432]}})",
+          values));
+  const Outcome outcome = run("galley-train", {tiny_recipe(folder), "-o", folder + "/run",
+                                               "data.train.source={type: tensors, path: " + folder + "/samples.safetensors}", "-q"});
   EXPECT_EQ(outcome.code, 4) << outcome.err;
   expect_all(outcome.err, {"samples.safetensors[2]", "label 9", "4 classes"});
   EXPECT_FALSE(std::filesystem::exists(folder + "/run"));
@@ -466,8 +489,13 @@ TEST(Samples, OfWhichThereAreNoneAreAnErrorThatSaysSo) {
   const Outcome slice = run("galley-train", {recipe, "-o", folder + "/run", "data.train.slice=0%..0%", "-q"});
   EXPECT_TRUE(slice.code == 3 || slice.code == 5) << slice.code << slice.err;
   expect_all(slice.err, {"slice"});
-  write_text(folder + "/none.safetensors", safetensors_of(R"({"input":{"dtype":"F32","shape":[0,1,28,28],"data_offsets":[0,0]},"label":{"dtype":"I64","shape":[0],"data_offsets":[0,0]}})", ""));
-  const Outcome tensors = run("galley-train", {recipe, "-o", folder + "/run", "data.train.source={type: tensors, path: " + folder + "/none.safetensors}", "-q"});
+  write_text(
+      folder + "/none.safetensors",
+      safetensors_of(
+          R"({"input":{"dtype":"F32","shape":[0,1,28,28],"data_offsets":[0,0]},"label":{"dtype":"I64","shape":[0],"data_offsets":[0,0]}})",
+          ""));
+  const Outcome tensors = run(
+      "galley-train", {recipe, "-o", folder + "/run", "data.train.source={type: tensors, path: " + folder + "/none.safetensors}", "-q"});
   EXPECT_EQ(tensors.code, 5) << tensors.err;
   expect_all(tensors.err, {"no samples", "none.safetensors"});
 }

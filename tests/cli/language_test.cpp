@@ -1,10 +1,9 @@
-// A language model as a user trains it: the built-in recipe in a tiny form reaches the perplexity that its text has, later tools read text by the
-// tokenizer of the weights, durations may be tokens, and what is wrong with a text is said with its place.
+// A language model as a user trains it: the built-in recipe in a tiny form reaches the perplexity that its text has, later tools read text
+// by the tokenizer of the weights, durations may be tokens, and what is wrong with a text is said with its place.
 
 #include <gtest/gtest.h>
 
 #include <cmath>
-
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/process.h"
@@ -27,8 +26,20 @@ std::string one_bit_text(int pairs) {
 }
 
 std::vector<std::string> tiny(const std::string& folder, std::vector<std::string> more) {
-  std::vector<std::string> arguments{"tinyshakespeare_lstm", "data.train.source.path=" + folder + "/text.txt", "model.embedding_dim=8", "model.hidden_size=16", "model.num_layers=1",
-                                     "model.sequence_length=16", "model.dropout=0", "batch=16", "optimizer.lr=0.02", "-o", folder + "/run", "--threads", "1", "-q"};
+  std::vector<std::string> arguments{"tinyshakespeare_lstm",
+                                     "data.train.source.path=" + folder + "/text.txt",
+                                     "model.embedding_dim=8",
+                                     "model.hidden_size=16",
+                                     "model.num_layers=1",
+                                     "model.sequence_length=16",
+                                     "model.dropout=0",
+                                     "batch=16",
+                                     "optimizer.lr=0.02",
+                                     "-o",
+                                     folder + "/run",
+                                     "--threads",
+                                     "1",
+                                     "-q"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
@@ -37,7 +48,8 @@ TEST(Language, ReachesThePerplexityOfItsText) {
   const std::string folder = scratch_folder();
   write_text(folder + "/text.txt", one_bit_text(4000));
   for (const char* cell : {"lstm", "gru", "rnn"}) {
-    const Outcome trained = run("galley-train", tiny(folder, {"duration=150 steps", std::string("model.cell=") + cell, "--force", "--format", "json"}));
+    const Outcome trained =
+        run("galley-train", tiny(folder, {"duration=150 steps", std::string("model.cell=") + cell, "--force", "--format", "json"}));
     ASSERT_EQ(trained.code, 0) << trained.err;
     const Json result = Json::parse(trained.out);
     const double perplexity = result["metrics"]["perplexity"], loss = result["metrics"]["loss"], bits = result["metrics"]["bits_per_char"];
@@ -60,7 +72,8 @@ TEST(Language, LaterToolsReadTheTokenizerOfTheWeights) {
   EXPECT_EQ(result["steps"], 13) << "3200 tokens, 256 a step, rounded up";
   // The training text is gone, and with it what its vocabulary came from.
   write_text(folder + "/other.txt", "aAbB");
-  const std::vector<std::string> other{"data.train.source.path=" + folder + "/other.txt", "data.val.slice=0%..100%", "--format", "json", "-q"};
+  const std::vector<std::string> other{"data.train.source.path=" + folder + "/other.txt", "data.val.slice=0%..100%", "--format", "json",
+                                       "-q"};
   std::vector<std::string> arguments{folder + "/run"};
   arguments.insert(arguments.end(), other.begin(), other.end());
   const Outcome evaluated = run("galley-evaluate", arguments);
@@ -96,7 +109,8 @@ TEST(Language, WhatIsWrongHasOneClearError) {
   fails(one_bit_text(200), {"duration=1 steps", "model.vocab=5"}, 3, "model.vocab is 5, the tokenizer char has 8 tokens");
   fails(one_bit_text(200), {"duration=1 steps", "metrics=perplexty"}, 3, "perplexity");
   fails(one_bit_text(200), {"duration=1 steps", "model.tie_weights=true"}, 3, "tie_weights wants hidden_size = embedding_dim");
-  const Outcome missing = run("galley-train", {"tinyshakespeare_lstm", "data.train.source.path=" + folder + "/nothing.txt", "duration=1 steps", "-o", folder + "/other"});
+  const Outcome missing = run("galley-train", {"tinyshakespeare_lstm", "data.train.source.path=" + folder + "/nothing.txt",
+                                               "duration=1 steps", "-o", folder + "/other"});
   EXPECT_EQ(missing.code, 4);
   EXPECT_NE(missing.err.find("nothing.txt: no such file or folder"), std::string::npos) << missing.err;
   EXPECT_EQ(run("galley-recipes", {"validate", "tinyshakespeare_lstm"}).code, 0) << "a recipe is valid without its data";

@@ -97,7 +97,8 @@ TEST_F(LayoutDoctor, TellsAnInnerLoss) {
   }
   const Outcome text = run("galley-convert-layout", {"--check", recipe, "--dry-run", "--values"});
   ASSERT_EQ(text.code, 0) << text.err;
-  for (const char* words : {"channels_last is lost inside: 2", "permute wants contiguous values", "interior", "mixed"}) EXPECT_NE(text.out.find(words), std::string::npos) << words << "\n" << text.out;
+  for (const char* words : {"channels_last is lost inside: 2", "permute wants contiguous values", "interior", "mixed"})
+    EXPECT_NE(text.out.find(words), std::string::npos) << words << "\n" << text.out;
 }
 
 TEST_F(LayoutDoctor, NamesMistakes) {

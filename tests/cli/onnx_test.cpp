@@ -1,5 +1,5 @@
-// ONNX as a user meets it: a MobileNetV3 that PyTorch trained (tests/golden/train) is exported, read back as a model and as weights by every
-// tool, exported quantized; and files that are damaged or no model end with the right exit code.
+// ONNX as a user meets it: a MobileNetV3 that PyTorch trained (tests/golden/train) is exported, read back as a model and as weights by
+// every tool, exported quantized; and files that are damaged or no model end with the right exit code.
 
 #include <gtest/gtest.h>
 
@@ -28,8 +28,8 @@ class Onnx : public ::testing::Test {
   }
   static std::string text(const std::string& model) {
     const std::string normalize = "{type: normalize, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}";
-    return "recipe: 1\nname: model\nthreads: 2\nmodel: " + model +
-           "\ndata:\n  root: " + kGolden + "\n  train: {source: {type: tensors, path: train.safetensors}, pipeline: [" + normalize +
+    return "recipe: 1\nname: model\nthreads: 2\nmodel: " + model + "\ndata:\n  root: " + kGolden +
+           "\n  train: {source: {type: tensors, path: train.safetensors}, pipeline: [" + normalize +
            "], shuffle: false}\n  val: {source: {type: tensors, path: val.safetensors}, pipeline: [" + normalize +
            "], batch: 10}\n  calibration: {samples: 24, batch: 8}\nquantize: {activations: {observer: min_max}}\n"
            "train: {duration: 2 steps, batch: 8, optimizer: {type: sgd, lr: 0.02}}\n";
@@ -78,7 +78,8 @@ TEST_F(Onnx, IsModelAndWeights) {
   EXPECT_LE(largest(own, predicted("onnx.yaml", "")), 1e-5);                // float32 rounding: silu and such are found again
   done("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o folded.onnx --fold --batch 10");
   EXPECT_LE(largest(own, predicted("onnx.yaml", "model.path=folded.onnx")), 1e-4);  // folded numbers are rounded once more
-  refused("galley-predict zoo.yaml weights=folded.onnx --tensors " + kGolden + "/val.safetensors -o out.safetensors", 4, {"features.0.1.running_mean", "do_constant_folding=False", "type: onnx"});
+  refused("galley-predict zoo.yaml weights=folded.onnx --tensors " + kGolden + "/val.safetensors -o out.safetensors", 4,
+          {"features.0.1.running_mean", "do_constant_folding=False", "type: onnx"});
 
   const Json shown = Json::parse(done("galley-weights show model.onnx --format json"));
   EXPECT_EQ(shown["files"][0]["format"], "ONNX");
@@ -93,13 +94,15 @@ TEST_F(Onnx, IsModelAndWeights) {
 
 TEST_F(Onnx, EveryToolTakesAFileAsTheModel) {
   done("galley-weights export zoo.yaml --shape 3,48,48 " + kWeights + " -o model.onnx");
-  const Json zoo = Json::parse(done("galley-evaluate zoo.yaml " + kWeights + " --format json -q")), onnx = Json::parse(done("galley-evaluate onnx.yaml --format json -q"));
+  const Json zoo = Json::parse(done("galley-evaluate zoo.yaml " + kWeights + " --format json -q")),
+             onnx = Json::parse(done("galley-evaluate onnx.yaml --format json -q"));
   EXPECT_EQ(zoo["metrics"]["top1"], onnx["metrics"]["top1"]);
   done("galley-train onnx.yaml -o run -q");
   EXPECT_NE(read_text(path("run/recipe.yaml")).find(folder + "/model.onnx"), std::string::npos) << "the model's path is to be absolute";
   EXPECT_TRUE(Json::parse(done("galley-evaluate run --format json -q")).contains("metrics"));
   done("galley-calibrate onnx.yaml -o stats.calib -q");
-  const Json quantized = Json::parse(done("galley-quantize onnx.yaml --calibration stats.calib -o q.safetensors --evaluate --format json -q"));
+  const Json quantized =
+      Json::parse(done("galley-quantize onnx.yaml --calibration stats.calib -o q.safetensors --evaluate --format json -q"));
   EXPECT_EQ(quantized["layers"].size(), 52u);  // as of the zoo's own model
   EXPECT_NEAR(quantized["metrics"]["float"]["top1"].get<double>(), onnx["metrics"]["top1"].get<double>(), 1e-9);
   done("galley-evaluate onnx.yaml weights=q.safetensors -q");
@@ -113,13 +116,16 @@ TEST_F(Onnx, EveryToolTakesAFileAsTheModel) {
 TEST_F(Onnx, QuantizedWeightsBecomeNodesThatRound) {
   done("galley-calibrate zoo.yaml " + kWeights + " -o stats.calib -q");
   for (const std::string method : {"static", "weight_only"}) {
-    done("galley-quantize zoo.yaml " + kWeights + " method=" + method + (method == "static" ? " --calibration stats.calib" : "") + " -o q.safetensors -q");
+    done("galley-quantize zoo.yaml " + kWeights + " method=" + method + (method == "static" ? " --calibration stats.calib" : "") +
+         " -o q.safetensors -q");
     const Json report = Json::parse(done("galley-weights export zoo.yaml --shape 3,48,48 weights=q.safetensors -o q.onnx --format json"));
     EXPECT_NE(report["scheme"].get<std::string>().find(method), std::string::npos) << report;
-    const std::vector<float> integers = predicted("zoo.yaml", "weights=q.safetensors"), read = predicted("onnx.yaml", "model.path=q.onnx"), real = predicted("zoo.yaml", kWeights);
+    const std::vector<float> integers = predicted("zoo.yaml", "weights=q.safetensors"), read = predicted("onnx.yaml", "model.path=q.onnx"),
+                             real = predicted("zoo.yaml", kWeights);
     const double rounding = largest(real, integers), difference = largest(integers, read);
     EXPECT_GT(rounding, 0) << method;
-    // Static: a value near the middle between two levels may fall to either side where float32 sums have another order; far less than the rounding itself.
+    // Static: a value near the middle between two levels may fall to either side where float32 sums have another order; far less than the
+    // rounding itself.
     EXPECT_LE(difference, method == "static" ? rounding / 2 : 1e-4) << method << ", rounding " << rounding;
     // Rounding has no gradient; weights that were stored as integers are floats again.
     if (method == "static") refused("galley-train onnx.yaml model.path=q.onnx -o run -q", 4, {"no gradient", "QuantizeLinear"});

@@ -1,5 +1,5 @@
-// precision: bf16 as a user runs it: it trains, resumes and evaluates, says what it costs where the processor has no fast instructions for it, and what it
-// cannot do is refused.
+// precision: bf16 as a user runs it: it trains, resumes and evaluates, says what it costs where the processor has no fast instructions for
+// it, and what it cannot do is refused.
 
 #include <gtest/gtest.h>
 

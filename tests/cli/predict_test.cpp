@@ -92,7 +92,8 @@ class Predict : public ::testing::Test {
     std::vector<double> result;
     for (int c = 0; c < kClasses; ++c) {
       double sum = static_cast<double>(weights.at("fc1.bias")[static_cast<size_t>(c)]);
-      for (int i = 0; i < kPixels; ++i) sum += static_cast<double>(weights.at("fc1.weight")[static_cast<size_t>(c * kPixels + i)]) * static_cast<double>(input[i]);
+      for (int i = 0; i < kPixels; ++i)
+        sum += static_cast<double>(weights.at("fc1.weight")[static_cast<size_t>(c * kPixels + i)]) * static_cast<double>(input[i]);
       result.push_back(sum);
     }
     return result;
@@ -107,7 +108,8 @@ TEST_F(Predict, TensorsBecomeWhatTheMatrixMakesOfThem) {
   for (size_t i = 0; i < inputs.size(); ++i) inputs[i] = static_cast<float>(std::sin(static_cast<double>(i)));
   write_inputs(folder + "/in.safetensors", inputs);
   for (const std::vector<std::string>& how : {std::vector<std::string>{}, {"--batch", "2"}, {"--batch", "2", "--replicas", "2"}}) {
-    std::vector<std::string> command{folder + "/run", "--tensors", folder + "/in.safetensors", "-o", folder + "/out.safetensors", "--capture", "fc*"};
+    std::vector<std::string> command{folder + "/run", "--tensors", folder + "/in.safetensors", "-o", folder + "/out.safetensors",
+                                     "--capture",     "fc*"};
     command.insert(command.end(), how.begin(), how.end());
     const Outcome outcome = run("galley-predict", command);
     ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -118,7 +120,8 @@ TEST_F(Predict, TensorsBecomeWhatTheMatrixMakesOfThem) {
       const std::vector<double> expected = logits(inputs.data() + row * kPixels);
       for (size_t c = 0; c < kClasses; ++c) {
         // 784 products of size at most 0.1 each, in f32: about 784 * 2^-24 * 0.1.
-        EXPECT_TRUE(std::abs(static_cast<double>(outputs.at("output")[row * kClasses + c]) - expected[c]) <= 2e-5) << "row " << row << " class " << c;
+        EXPECT_TRUE(std::abs(static_cast<double>(outputs.at("output")[row * kClasses + c]) - expected[c]) <= 2e-5)
+            << "row " << row << " class " << c;
       }
     }
   }
@@ -128,7 +131,8 @@ TEST_F(Predict, ImagesAreRankedBySoftmax) {
   std::filesystem::create_directories(folder + "/images/inner");
   write_text(folder + "/images/a.bmp", bmp(picture(1)));
   write_text(folder + "/images/inner/b.bmp", bmp(picture(2)));
-  const Outcome outcome = run("galley-predict", {folder + "/run", folder + "/images", "top=4", "--format", "json", "--draw", folder + "/drawn"});
+  const Outcome outcome =
+      run("galley-predict", {folder + "/run", folder + "/images", "top=4", "--format", "json", "--draw", folder + "/drawn"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   std::istringstream lines(outcome.out);
   int number = 0;
@@ -171,7 +175,8 @@ TEST_F(Predict, AnUnreadableFileIsReportedInItsLineAndTheOthersArePredicted) {
   // The first, two in a row, and one that is not an image at all.
   for (const char* name : {"0.bmp", "2.bmp", "3.bmp"}) write_text(folder + "/images/" + name, bmp(picture(1)).substr(0, 900));
   write_text(folder + "/images/5.bmp", "no image");
-  for (const std::vector<std::string>& how : {std::vector<std::string>{}, {"--batch", "1"}, {"--batch", "2", "--replicas", "2"}, {"--on-error", "report"}}) {
+  for (const std::vector<std::string>& how :
+       {std::vector<std::string>{}, {"--batch", "1"}, {"--batch", "2", "--replicas", "2"}, {"--on-error", "report"}}) {
     std::vector<std::string> with = command;
     with.insert(with.end(), how.begin(), how.end());
     const Outcome outcome = run("galley-predict", with);
@@ -194,7 +199,8 @@ TEST_F(Predict, AnUnreadableFileIsReportedInItsLineAndTheOthersArePredicted) {
     EXPECT_NE(outcome.err.find("4 of 6 files could not be read"), std::string::npos) << outcome.err;
   }
   // The table and CSV have a column for it; rows of the output file are those of the files that were read.
-  const Outcome csv = run("galley-predict", {folder + "/run", folder + "/images", "top=1", "--format", "csv", "-o", folder + "/out.safetensors"});
+  const Outcome csv =
+      run("galley-predict", {folder + "/run", folder + "/images", "top=1", "--format", "csv", "-o", folder + "/out.safetensors"});
   EXPECT_EQ(csv.code, 4) << csv.err;
   EXPECT_TRUE(csv.out.starts_with("file,rank,index,label,score,error\n")) << csv.out;
   EXPECT_EQ(std::count(csv.out.begin(), csv.out.end(), '\n'), 7) << csv.out;
@@ -259,7 +265,8 @@ TEST_F(Predict, EvaluateAgainstOtherWeightsAgreesWithEachAlone) {
     return Json::parse(outcome.out)["metrics"];
   };
   const auto both = [&](const std::string& against) {
-    const Outcome outcome = run("galley-evaluate", {folder + "/matrix.yaml", "weights=" + folder + "/run", "--against", folder + against, "--format", "json"});
+    const Outcome outcome =
+        run("galley-evaluate", {folder + "/matrix.yaml", "weights=" + folder + "/run", "--against", folder + against, "--format", "json"});
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return Json::parse(outcome.out);
   };
@@ -268,7 +275,9 @@ TEST_F(Predict, EvaluateAgainstOtherWeightsAgreesWithEachAlone) {
   EXPECT_EQ(different["against"], alone("/other"));
   EXPECT_GT(different["outputs"]["max_abs"].get<double>(), 0);
   // Who agrees is not among the changed, and the other way round.
-  EXPECT_TRUE(std::abs(different["outputs"]["top1_agree"].get<double>() / 10 + static_cast<double>(different["changed"].size()) - 10) <= 1e-9) << different.dump();
+  EXPECT_TRUE(std::abs(different["outputs"]["top1_agree"].get<double>() / 10 + static_cast<double>(different["changed"].size()) - 10) <=
+              1e-9)
+      << different.dump();
   EXPECT_EQ(same["outputs"]["max_abs"], 0.0);
   EXPECT_EQ(same["outputs"]["sqnr_db"], "inf");
   EXPECT_EQ(same["outputs"]["top1_agree"], 100.0);

@@ -23,7 +23,8 @@ struct Settings {
   bool unprivileged = false;
 };
 
-int start(const std::string& program, const std::vector<std::string>& arguments, const std::string& in, const std::string& out, const std::string& err, const Settings& settings = {}) {
+int start(const std::string& program, const std::vector<std::string>& arguments, const std::string& in, const std::string& out,
+          const std::string& err, const Settings& settings = {}) {
   const std::string path = program.starts_with("/") ? program : std::string(GALLEY_BIN_DIR) + "/" + program;
   const int pid = fork();
   if (pid != 0) return pid;
@@ -50,7 +51,8 @@ int exit_code(int pid) {
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-Outcome run_with(const Settings& settings, const std::string& program, const std::vector<std::string>& arguments, const std::string& input = "") {
+Outcome run_with(const Settings& settings, const std::string& program, const std::vector<std::string>& arguments,
+                 const std::string& input = "") {
   const std::string base = testing::TempDir() + "galley-cli-" + std::to_string(getpid());
   write_text(base + ".in", input);
   Outcome outcome;
@@ -87,12 +89,19 @@ void remove_at_end(const std::string& folder) {
 
 }  // namespace
 
-Outcome run(const std::string& program, const std::vector<std::string>& arguments, const std::string& input) { return run_with({}, program, arguments, input); }
-Outcome run_limited(const std::string& program, const std::vector<std::string>& arguments, int64_t file_bytes) { return run_with({.file_bytes = file_bytes}, program, arguments); }
-Outcome run_unprivileged(const std::string& program, const std::vector<std::string>& arguments) { return run_with({.unprivileged = true}, program, arguments); }
+Outcome run(const std::string& program, const std::vector<std::string>& arguments, const std::string& input) {
+  return run_with({}, program, arguments, input);
+}
+Outcome run_limited(const std::string& program, const std::vector<std::string>& arguments, int64_t file_bytes) {
+  return run_with({.file_bytes = file_bytes}, program, arguments);
+}
+Outcome run_unprivileged(const std::string& program, const std::vector<std::string>& arguments) {
+  return run_with({.unprivileged = true}, program, arguments);
+}
 Outcome shell(const std::string& script) { return run("/bin/bash", {"-c", "PATH=" GALLEY_BIN_DIR ":$PATH\n" + script}); }
 
-Child::Child(const std::string& program, const std::vector<std::string>& arguments) : pid_(start(program, arguments, "/dev/null", "/dev/null", "/dev/null")) {}
+Child::Child(const std::string& program, const std::vector<std::string>& arguments)
+    : pid_(start(program, arguments, "/dev/null", "/dev/null", "/dev/null")) {}
 Child::~Child() {
   if (done_) return;
   signal(SIGKILL);
@@ -110,7 +119,8 @@ std::string scratch_folder() {
     return name;
   };
   const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-  const std::string path = testing::TempDir() + "galley-" + flat(info->test_suite_name()) + "-" + flat(info->name()) + "-" + std::to_string(getpid());
+  const std::string path =
+      testing::TempDir() + "galley-" + flat(info->test_suite_name()) + "-" + flat(info->name()) + "-" + std::to_string(getpid());
   std::filesystem::remove_all(path);
   std::filesystem::create_directories(path);
   remove_at_end(path);

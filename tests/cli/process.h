@@ -8,9 +8,9 @@
 namespace galley::testing_cli {
 
 struct Outcome {
-  int code = -1;       // exit code, or 128 + signal
-  std::string out;     // stdout
-  std::string err;     // stderr
+  int code = -1;    // exit code, or 128 + signal
+  std::string out;  // stdout
+  std::string err;  // stderr
 };
 
 /// Runs build/bin/<program> with the arguments, stdin from `input`.

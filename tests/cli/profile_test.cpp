@@ -48,14 +48,16 @@ std::string tiny_recipe(const std::string& folder, const std::string& more = "")
 std::string gunzip_file(const std::string& path) {
   gzFile file = gzopen(path.c_str(), "rb");
   std::string text, piece(1 << 16, '\0');
-  for (int got; file != nullptr && (got = gzread(file, piece.data(), static_cast<unsigned>(piece.size()))) > 0;) text.append(piece, 0, static_cast<size_t>(got));
+  for (int got; file != nullptr && (got = gzread(file, piece.data(), static_cast<unsigned>(piece.size()))) > 0;)
+    text.append(piece, 0, static_cast<size_t>(got));
   if (file != nullptr) gzclose(file);
   return text;
 }
 
 TEST(Profile, GivesTheObjectOfTheContract) {
   const std::string folder = scratch_folder();
-  const Outcome outcome = run("galley-profile", {tiny_recipe(folder), "-o", folder + "/trace.json.gz", "--html", folder + "/page.html", "--format", "json", "-q"});
+  const Outcome outcome = run(
+      "galley-profile", {tiny_recipe(folder), "-o", folder + "/trace.json.gz", "--html", folder + "/page.html", "--format", "json", "-q"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json json = Json::parse(outcome.out);
   EXPECT_EQ(json["what"], "train_step");
@@ -94,7 +96,8 @@ TEST(Profile, ProfilesAForwardPassOnDataOrOnRandomBatches) {
   const Json on_data = Json::parse(data.out);
   EXPECT_EQ(on_data["batch"], 8) << "data.val.batch";
   for (const Json& row : on_data["operators"]) EXPECT_NE(row["phase"], "backward");
-  const Outcome random = run("galley-profile", {recipe, "what=forward", "synthetic=true", "batch=2", "schedule.active=5", "--format", "json", "-q"});
+  const Outcome random =
+      run("galley-profile", {recipe, "what=forward", "synthetic=true", "batch=2", "schedule.active=5", "--format", "json", "-q"});
   ASSERT_EQ(random.code, 0) << random.err;
   const Json on_random = Json::parse(random.out);
   EXPECT_EQ(on_random["batch"], 2);
@@ -106,7 +109,8 @@ TEST(Profile, PrintsTablesForPeople) {
   const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
   const Outcome table = run("galley-profile", {recipe, "-q"});
   ASSERT_EQ(table.code, 0) << table.err;
-  for (const char* word : {"conv2d", "(executor)", "waiting for data", "of the limit", "optimizer_state", "advice"}) EXPECT_NE(table.out.find(word), std::string::npos) << word << "\n" << table.out;
+  for (const char* word : {"conv2d", "(executor)", "waiting for data", "of the limit", "optimizer_state", "advice"})
+    EXPECT_NE(table.out.find(word), std::string::npos) << word << "\n" << table.out;
   const Outcome csv = run("galley-profile", {recipe, "--by", "layer", "--format", "csv", "-q"});
   ASSERT_EQ(csv.code, 0) << csv.err;
   EXPECT_EQ(csv.out.find("module,op,phase,shape,kernel,calls,self_ms,percent"), 0u) << csv.out;
@@ -135,7 +139,8 @@ TEST(Profile, FindsAPlantedBottleneckAndWritesTheFragment) {
 
 TEST(Profile, VerifiesItsAdvice) {
   const std::string folder = scratch_folder();
-  const Outcome outcome = run("galley-profile", {tiny_recipe(folder, "memory_format: contiguous\n"), "--verify", "--verify-time", "1", "--format", "json", "-q"});
+  const Outcome outcome = run(
+      "galley-profile", {tiny_recipe(folder, "memory_format: contiguous\n"), "--verify", "--verify-time", "1", "--format", "json", "-q"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json json = Json::parse(outcome.out);
   ASSERT_TRUE(json.contains("verified")) << outcome.out;
@@ -177,7 +182,8 @@ TEST(Profile, AQuantizedModelGetsAdviceForTheQuantizer) {
   ASSERT_EQ(run("galley-train", {recipe, "-o", folder + "/run", "-q"}).code, 0);
   const Outcome made = run("galley-quantize", {folder + "/run", "data.calibration.pipeline=train", "-o", weights, "-q"});
   ASSERT_EQ(made.code, 0) << made.err;
-  const Outcome outcome = run("galley-profile", {recipe, "weights=" + weights, "what=forward", "--verify", "--verify-time", "0.5", "--format", "json", "-q"});
+  const Outcome outcome =
+      run("galley-profile", {recipe, "weights=" + weights, "what=forward", "--verify", "--verify-time", "0.5", "--format", "json", "-q"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json json = Json::parse(outcome.out);
   bool found = false;

@@ -1,5 +1,5 @@
-// quantize.method: qat as a user runs it: the training's evaluation is that of the converted file, a repeat and a resume give the same bits, and what
-// is refused.
+// quantize.method: qat as a user runs it: the training's evaluation is that of the converted file, a repeat and a resume give the same
+// bits, and what is refused.
 
 #include <gtest/gtest.h>
 
@@ -38,7 +38,8 @@ class Qat : public ::testing::Test {
                "data:\n"
                "  train: {source: {type: synthetic, samples: 48}, workers: 1}\n"
                "  val: {source: {type: synthetic, samples: 64}, batch: 16}\n"
-               "train:\n  duration: 12 steps\n  batch: 8\n  optimizer: {type: sgd, lr: 0.05, momentum: 0.9, weight_decay: 0.001}\n  validate: 12 steps\n"
+               "train:\n  duration: 12 steps\n  batch: 8\n  optimizer: {type: sgd, lr: 0.05, momentum: 0.9, weight_decay: 0.001}\n  "
+               "validate: 12 steps\n"
                "quantize: {method: qat, qat: {start: 2 steps, batch_norm_until: 6 steps, observers_until: 8 steps}}\n"
                "loss: cross_entropy\ncheckpoint: {every: 12 steps, keep: {best: top1}}\nlog: {every: 1 step, tensorboard: false}\n");
   }
@@ -48,13 +49,15 @@ class Qat : public ::testing::Test {
     return run("galley-train", more);
   }
   Json converted(const std::string& of) const {
-    const Outcome outcome = run("galley-quantize", {path(of), "-o", path(of + ".int8.safetensors"), "--evaluate", "--format", "json", "-q"});
+    const Outcome outcome =
+        run("galley-quantize", {path(of), "-o", path(of + ".int8.safetensors"), "--evaluate", "--format", "json", "-q"});
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return Json::parse(outcome.out, nullptr, false);
   }
   /// The converted file computes what the training evaluated.
   void expect_conversion_agrees(const std::string& of) const {
-    const Json trained = Json::parse(read_text(path(of) + "/result.json"))["metrics"], result = converted(of), quantized = result["metrics"]["quantized"];
+    const Json trained = Json::parse(read_text(path(of) + "/result.json"))["metrics"], result = converted(of),
+               quantized = result["metrics"]["quantized"];
     for (const Json& layer : result["layers"]) EXPECT_TRUE(layer["float_reason"].is_null()) << layer;
     EXPECT_EQ(result["layers"].size(), 3u);
     const double loss = trained["loss"];
@@ -104,7 +107,10 @@ TEST_F(Qat, TheConvertedFileComputesWhatTheTrainingEvaluated) {
 }
 
 TEST_F(Qat, EveryStageAndSchemeConverts) {
-  ASSERT_EQ(train("observing", {"quantize.qat.start=0 steps", "quantize.qat.observers_until=12 steps", "quantize.qat.batch_norm_until=12 steps"}).code, 0);
+  ASSERT_EQ(
+      train("observing", {"quantize.qat.start=0 steps", "quantize.qat.observers_until=12 steps", "quantize.qat.batch_norm_until=12 steps"})
+          .code,
+      0);
   expect_conversion_agrees("observing");
   ASSERT_EQ(train("learned", {"quantize.qat.learn_scale=true"}).code, 0);
   expect_conversion_agrees("learned");
@@ -113,20 +119,30 @@ TEST_F(Qat, EveryStageAndSchemeConverts) {
   for (const char* scheme : {"per_channel_symmetric", "per_tensor_symmetric"}) {
     // Scales learn while the batch's statistics are still in use; averages of weights have averages of scales.
     const std::string to = std::string("early_") + scheme;
-    ASSERT_EQ(train(to, {"quantize.qat.learn_scale=true", "quantize.qat.observers_until=4 steps", "quantize.qat.batch_norm_until=12 steps", "train.ema=0.8", "optimizer.lr=0.2", std::string("quantize.weights.scheme=") + scheme}).code, 0);
+    ASSERT_EQ(train(to, {"quantize.qat.learn_scale=true", "quantize.qat.observers_until=4 steps", "quantize.qat.batch_norm_until=12 steps",
+                         "train.ema=0.8", "optimizer.lr=0.2", std::string("quantize.weights.scheme=") + scheme})
+                  .code,
+              0);
     expect_conversion_agrees(to);
-    const Outcome averaged = run("galley-quantize", {recipe, "weights=" + path(to + "/weights_ema.safetensors"), "-o", path("averaged.safetensors"), "--evaluate", "--format", "json", "-q",
-                                                     std::string("quantize.weights.scheme=") + scheme, "quantize.calibration=" + path(to + "/stats_ema.calib")});
+    const Outcome averaged =
+        run("galley-quantize",
+            {recipe, "weights=" + path(to + "/weights_ema.safetensors"), "-o", path("averaged.safetensors"), "--evaluate", "--format",
+             "json", "-q", std::string("quantize.weights.scheme=") + scheme, "quantize.calibration=" + path(to + "/stats_ema.calib")});
     ASSERT_EQ(averaged.code, 0) << averaged.err;
-    const double loss = Json::parse(averaged.out)["metrics"]["quantized"]["loss"], trained = Json::parse(read_text(path(to) + "/result.json"))["metrics"]["ema/loss"];
+    const double loss = Json::parse(averaged.out)["metrics"]["quantized"]["loss"],
+                 trained = Json::parse(read_text(path(to) + "/result.json"))["metrics"]["ema/loss"];
     EXPECT_TRUE(std::abs(loss - trained) <= 1e-4 * trained) << loss << " against " << trained;
   }
   EXPECT_NE(read_text(path("learned/stats.calib")), read_text(path("observing/stats.calib")));
-  ASSERT_EQ(train("per_tensor", {"quantize.weights.scheme=per_tensor_symmetric", "quantize.activations.dtype=int8", "quantize.activations.scheme=per_tensor_symmetric"}).code, 0);
+  ASSERT_EQ(train("per_tensor", {"quantize.weights.scheme=per_tensor_symmetric", "quantize.activations.dtype=int8",
+                                 "quantize.activations.scheme=per_tensor_symmetric"})
+                .code,
+            0);
   expect_conversion_agrees("per_tensor");
   ASSERT_EQ(train("micro", {"train.batch.micro=4", "train.ema=0.9"}).code, 0);
   expect_conversion_agrees("micro");
-  const Outcome averaged = run("galley-quantize", {recipe, "weights=" + path("micro/weights_ema.safetensors"), "-o", path("ema.safetensors"), "-q"});
+  const Outcome averaged =
+      run("galley-quantize", {recipe, "weights=" + path("micro/weights_ema.safetensors"), "-o", path("ema.safetensors"), "-q"});
   EXPECT_EQ(averaged.code, 0) << averaged.err;
 }
 
@@ -140,7 +156,8 @@ TEST_F(Qat, RepeatAndResumeGiveTheSameBits) {
   for (const char* to : {"whole", "again"}) ASSERT_EQ(train(to, {learn}).code, 0);
   expect_same("whole", "again");
   // Cut while ranges are observed, at the freeze of ranges, and behind it.
-  for (const char* steps : {"5", "8", "10", "12"}) ASSERT_EQ(train("cut", {learn, std::string("train.duration=") + steps + " steps"}).code, 0) << steps;
+  for (const char* steps : {"5", "8", "10", "12"})
+    ASSERT_EQ(train("cut", {learn, std::string("train.duration=") + steps + " steps"}).code, 0) << steps;
   expect_same("whole", "cut");
   // At the freeze of batch norms, without scales that learn.
   ASSERT_EQ(train("plain", {}).code, 0);
@@ -154,9 +171,11 @@ TEST_F(Qat, ResumingAsksForTheSameQuantizationWhereItIsTrained) {
   const Outcome other = train("run", {"train.duration=14 steps", "quantize.qat.learn_scale=true"});
   EXPECT_EQ(other.code, 3);
   EXPECT_NE(other.err.find("quantize.qat.learn_scale"), std::string::npos) << other.err;
-  EXPECT_EQ(train("run", {"train.duration=14 steps", "quantize.calibration=" + path("run/stats.calib")}).code, 0) << "of galley-quantize alone";
+  EXPECT_EQ(train("run", {"train.duration=14 steps", "quantize.calibration=" + path("run/stats.calib")}).code, 0)
+      << "of galley-quantize alone";
   ASSERT_EQ(train("float", {"quantize.method=static"}).code, 0);
-  EXPECT_EQ(train("float", {"train.duration=14 steps", "quantize.method=dynamic", "quantize.activations.observer=mse"}).code, 0) << "not read by a training in float";
+  EXPECT_EQ(train("float", {"train.duration=14 steps", "quantize.method=dynamic", "quantize.activations.observer=mse"}).code, 0)
+      << "not read by a training in float";
   EXPECT_FALSE(std::filesystem::exists(path("float/stats.calib")));
 }
 
@@ -167,9 +186,14 @@ TEST_F(Qat, LossesAreThoseOfPyTorch) {
       "recipe: 1\nname: golden\nthreads: 1\nloss: cross_entropy\n"
       "model:\n  type: layers\n  input: {shape: [3, 8, 8], names: [C, H, W]}\n  layers:\n"
       "    - {name: conv1, type: conv2d, out_channels: 8, kernel_size: 3, padding: 1, bias: false}\n"
-      "    - {name: bn1, type: batch_norm}\n    - {name: relu1, type: relu}\n    - {name: flatten, type: flatten}\n    - {name: fc, type: linear, out_features: 4}\n"
-      "weights: " + golden + "/weights.safetensors\n"
-      "data: {train: {source: {type: tensors, path: " + golden + "/data.safetensors}, pipeline: [], shuffle: false}}\n"
+      "    - {name: bn1, type: batch_norm}\n    - {name: relu1, type: relu}\n    - {name: flatten, type: flatten}\n    - {name: fc, type: "
+      "linear, out_features: 4}\n"
+      "weights: " +
+      golden +
+      "/weights.safetensors\n"
+      "data: {train: {source: {type: tensors, path: " +
+      golden +
+      "/data.safetensors}, pipeline: [], shuffle: false}}\n"
       "train: {duration: 4 steps, batch: 8, optimizer: {type: sgd, lr: 0.05, momentum: 0.9}}\n"
       "quantize: {method: qat, qat: {observers_until: 100 steps, batch_norm_until: 100 steps}}\n"
       "checkpoint: null\nlog: {every: 1 step, tensorboard: false}\n";
@@ -190,9 +214,10 @@ TEST_F(Qat, LossesAreThoseOfPyTorch) {
   ASSERT_EQ(rounded.size(), expected.size());
   for (size_t i = 0; i < rounded.size(); ++i) {
     const double loss = expected[i];
-    // The first losses differ by float rounding. PyTorch's gradient of gamma has a term more (of the rounding errors of weights that are scaled and
-    // scaled back), which later ones show; training in float is an order further away.
-    EXPECT_TRUE(std::abs(rounded[i] - loss) <= (i < 2 ? 5e-6 : 2e-4) * loss) << "step " << i + 1 << ": " << rounded[i] << " against " << loss;
+    // The first losses differ by float rounding. PyTorch's gradient of gamma has a term more (of the rounding errors of weights that are
+    // scaled and scaled back), which later ones show; training in float is an order further away.
+    EXPECT_TRUE(std::abs(rounded[i] - loss) <= (i < 2 ? 5e-6 : 2e-4) * loss)
+        << "step " << i + 1 << ": " << rounded[i] << " against " << loss;
     EXPECT_GT(std::abs(real[i] - loss), 3e-4 * loss);
   }
 }

@@ -1,4 +1,5 @@
-// galley-quantize --sensitivity and quantize.goal as a user runs them: journals, fragments, exit codes, and the file that is always written.
+// galley-quantize --sensitivity and quantize.goal as a user runs them: journals, fragments, exit codes, and the file that is always
+// written.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +21,8 @@ class QuantizeSearch : public ::testing::Test {
     recipe = folder + "/net.yaml";
     write_text(recipe,
                "recipe: 1\nname: net\nmodel: {type: cnn, num_classes: 4, channels: [8, 8]}\n"
-               "data:\n  train: {source: {type: synthetic, samples: 48}}\n  val: {source: {type: synthetic, samples: 20}, batch: 10}\n  calibration: {samples: 16, batch: 8}\n"
+               "data:\n  train: {source: {type: synthetic, samples: 48}}\n  val: {source: {type: synthetic, samples: 20}, batch: 10}\n  "
+               "calibration: {samples: 16, batch: 8}\n"
                "train: {duration: 4 steps, batch: 8, optimizer: {type: sgd, lr: 0.05}}\n");
     const Outcome trained = run("galley-train", {recipe, "-o", folder + "/run", "-q", "--format", "json"});
     ASSERT_EQ(trained.code, 0) << trained.err;
@@ -95,7 +97,8 @@ TEST_F(QuantizeSearch, AGoalThatIsMetEndsWithItsFile) {
   const Json json = Json::parse(outcome.out);
   EXPECT_TRUE(json["goal"]["met"]);
   ASSERT_EQ(json["trials"].size(), 1u) << "the first trial met it";
-  const Json evaluated = Json::parse(run("galley-evaluate", {recipe, "weights=" + folder + "/model.safetensors", "--format", "json", "-q"}).out);
+  const Json evaluated =
+      Json::parse(run("galley-evaluate", {recipe, "weights=" + folder + "/model.safetensors", "--format", "json", "-q"}).out);
   EXPECT_EQ(evaluated["metrics"]["top1"], json["metrics"]["quantized"]["top1"]);
 }
 
@@ -117,7 +120,7 @@ TEST_F(QuantizeSearch, AGoalThatIsMissedWritesTheBestAndThePareto) {
     }
     const bool beaten = std::any_of(trials.begin(), trials.end(), [&](const Json& other) {
       int better = 0, worse = 0;
-      for (const char* key : {"drop", "latency_ms", "bytes"}) better += other[key] < trial[key], worse += other[key] > trial[key];
+      for (const char* key : {"drop", "latency_ms", "bytes"}) better += other[key]<trial[key], worse += other[key]> trial[key];
       return better > 0 && worse == 0;
     });
     EXPECT_EQ(trial["pareto"].get<bool>(), !beaten) << trial;
@@ -128,7 +131,8 @@ TEST_F(QuantizeSearch, AGoalThatIsMissedWritesTheBestAndThePareto) {
 }
 
 TEST_F(QuantizeSearch, NamesMistakes) {
-  const Outcome without = run("galley-quantize", {folder + "/run", "-o", folder + "/x.safetensors", "goal={metric: top1, max_drop: 1}", "data.val=null", "metrics=auto", "train.validate=null"});
+  const Outcome without = run("galley-quantize", {folder + "/run", "-o", folder + "/x.safetensors", "goal={metric: top1, max_drop: 1}",
+                                                  "data.val=null", "metrics=auto", "train.validate=null"});
   EXPECT_EQ(without.code, 3) << without.err;
   EXPECT_NE(without.err.find("data.val"), std::string::npos) << without.err;
   const Outcome metric = quantize("x.safetensors", {"goal={metric: top5, max_drop: 1}", "metrics=[loss,top1]"});

@@ -1,5 +1,5 @@
-// galley-quantize as a user runs it, on a MobileNetV3 that PyTorch trained (tests/golden/train): the contract's JSON and tensors, every tool on
-// the file, and what is refused.
+// galley-quantize as a user runs it, on a MobileNetV3 that PyTorch trained (tests/golden/train): the contract's JSON and tensors, every
+// tool on the file, and what is refused.
 
 #include <gtest/gtest.h>
 
@@ -27,18 +27,25 @@ class Quantize : public ::testing::Test {
     const std::string normalize = "{type: normalize, mean: [0.485, 0.456, 0.406], std: [0.229, 0.224, 0.225]}";
     write_text(recipe,
                "recipe: 1\nname: model\nthreads: 2\nmodel: {type: mobilenet_v3_small, num_classes: 10, width_mult: 0.1, dropout: 0}\n"
-               "data:\n  root: " + kGolden + "\n"
-               "  train: {source: {type: tensors, path: train.safetensors}, pipeline: [" + normalize + "], shuffle: false}\n"
-               "  val: {source: {type: tensors, path: val.safetensors}, pipeline: [" + normalize + "], batch: 10}\n"
-               "  calibration: {samples: 24, batch: 8}\n"
-               "quantize: {activations: {observer: min_max}}\n"
-               "train: {duration: 1 step, batch: 8, optimizer: {type: sgd, lr: 0.02}}\n");
+               "data:\n  root: " +
+                   kGolden +
+                   "\n"
+                   "  train: {source: {type: tensors, path: train.safetensors}, pipeline: [" +
+                   normalize +
+                   "], shuffle: false}\n"
+                   "  val: {source: {type: tensors, path: val.safetensors}, pipeline: [" +
+                   normalize +
+                   "], batch: 10}\n"
+                   "  calibration: {samples: 24, batch: 8}\n"
+                   "quantize: {activations: {observer: min_max}}\n"
+                   "train: {duration: 1 step, batch: 8, optimizer: {type: sgd, lr: 0.02}}\n");
   }
   std::string path(const std::string& name) const { return folder + "/" + name; }
 
   Outcome quantize(const std::string& output, std::vector<std::string> more = {}) const {
     std::vector<std::string> words{recipe, "-o", path(output), "--format", "json"};
-    if (std::none_of(more.begin(), more.end(), [](const std::string& word) { return word.starts_with("weights="); })) words.push_back(kWeights);
+    if (std::none_of(more.begin(), more.end(), [](const std::string& word) { return word.starts_with("weights="); }))
+      words.push_back(kWeights);
     words.insert(words.end(), more.begin(), more.end());
     return run("galley-quantize", words);
   }
@@ -64,7 +71,8 @@ class Quantize : public ::testing::Test {
     EXPECT_EQ(outcome.code, code) << outcome.err;
     EXPECT_EQ(outcome.out, "");
     for (const std::string& word : words) EXPECT_NE(outcome.err.find(word), std::string::npos) << word << " in " << outcome.err;
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) EXPECT_FALSE(entry.path().filename().string().starts_with(output)) << entry.path();
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+      EXPECT_FALSE(entry.path().filename().string().starts_with(output)) << entry.path();
   }
   void calibrate(const std::string& output, const std::string& weights = kWeights) const {
     const Outcome outcome = run("galley-calibrate", {recipe, weights, "-o", path(output), "-q"});
@@ -96,13 +104,17 @@ TEST_F(Quantize, GivesTheObjectAndTheTensorsOfTheContract) {
   EXPECT_EQ(result["bytes"], std::filesystem::file_size(path("model.int8.safetensors")));
   EXPECT_EQ(result["provenance"]["tool"], "galley-quantize");
   // Two of 24 samples: what 52 layers of 8 bits leave of a network this thin.
-  EXPECT_TRUE(std::fabs(result["metrics"]["quantized"]["top1"].get<double>() - result["metrics"]["float"]["top1"].get<double>()) <= 100.0 * 2 / 24 + 1e-9) << result["metrics"];
+  EXPECT_TRUE(std::fabs(result["metrics"]["quantized"]["top1"].get<double>() - result["metrics"]["float"]["top1"].get<double>()) <=
+              100.0 * 2 / 24 + 1e-9)
+      << result["metrics"];
 
   std::map<std::string, std::string> dtypes;
   const Json file = shown("model.int8.safetensors");
   for (const Json& tensor : file["tensors"]) dtypes[tensor["name"]] = tensor["dtype"];
   const std::string layer = "features.4.block.2.fc1";
-  for (const char* leaf : {"weight", "weight_scale", "weight_zero_point", "input_scale", "input_zero_point", "output_scale", "output_zero_point", "bias"}) EXPECT_EQ(dtypes.count(layer + "." + leaf), 1u) << leaf;
+  for (const char* leaf :
+       {"weight", "weight_scale", "weight_zero_point", "input_scale", "input_zero_point", "output_scale", "output_zero_point", "bias"})
+    EXPECT_EQ(dtypes.count(layer + "." + leaf), 1u) << leaf;
   EXPECT_EQ(dtypes[layer + ".weight"], "i8");
   EXPECT_EQ(dtypes[layer + ".weight_scale"], "f32");
   EXPECT_EQ(file["files"][0]["scheme"], "static: 52 of 52 layers in int8");
@@ -125,7 +137,9 @@ TEST_F(Quantize, GivesTheObjectAndTheTensorsOfTheContract) {
   ASSERT_EQ(against["layers"].size(), 52u);
   EXPECT_EQ(against["layers"][0]["module"], "features.0.0");
   EXPECT_TRUE(against["layers"][0]["sqnr_db"].get<double>() > 30);
-  const Outcome predicted = run("galley-predict", {recipe, "weights=" + path("model.int8.safetensors"), "--tensors", kGolden + "/val.safetensors", "-o", path("out.safetensors"), "--capture", "features.3*", "-q"});
+  const Outcome predicted =
+      run("galley-predict", {recipe, "weights=" + path("model.int8.safetensors"), "--tensors", kGolden + "/val.safetensors", "-o",
+                             path("out.safetensors"), "--capture", "features.3*", "-q"});
   EXPECT_EQ(predicted.code, 0) << predicted.err;
   EXPECT_EQ(run("galley-weights", {"verify", path("model.int8.safetensors"), "--strict"}).code, 0);
 }
@@ -146,16 +160,18 @@ TEST_F(Quantize, LayersOfTheOverridesStayInFloat) {
     const bool kept = layer["name"] == "features.0.0" || layer["name"] == "classifier.3";
     EXPECT_EQ(layer["float_reason"], kept ? Json("override") : Json()) << layer;
   }
-  EXPECT_EQ(result["nodes"]["quantize"], 1);         // behind the first convolution
+  EXPECT_EQ(result["nodes"]["quantize"], 1);          // behind the first convolution
   EXPECT_EQ(result["nodes"]["inner_dequantize"], 0);  // classifier.0 gives real values itself
   EXPECT_EQ(evaluated(path("model.safetensors"))["samples"], 24);
 
   write_text(path("wrong.yaml"), "quantize: {overrides: [{match: features.0.1.block, keep: float}]}\n");
-  refused(quantize("none.safetensors", {"--with", path("wrong.yaml")}), 3, {"features.0.1.block", "quantize.overrides.0", "features."}, "none");
+  refused(quantize("none.safetensors", {"--with", path("wrong.yaml")}), 3, {"features.0.1.block", "quantize.overrides.0", "features."},
+          "none");
 }
 
 TEST_F(Quantize, DynamicAndWeightOnly) {
-  refused(quantize("none.safetensors", {"method=dynamic"}), 3, {"50 layers have no integer kernel", "features.0.0 (conv2d)", "fallback=float"}, "none");
+  refused(quantize("none.safetensors", {"method=dynamic"}), 3,
+          {"50 layers have no integer kernel", "features.0.0 (conv2d)", "fallback=float"}, "none");
   const Json dynamic = quantized("dynamic.safetensors", {"method=dynamic", "fallback=float"});
   int64_t reasons = 0;
   for (const Json& layer : dynamic["layers"]) reasons += layer["float_reason"] == "no kernel: dynamic quantization has none for conv2d";
@@ -180,10 +196,12 @@ TEST_F(Quantize, CalibrationsOfOthersAreRefused) {
   ASSERT_EQ(trained.code, 0) << trained.err;
   calibrate("other.calib", "weights=" + path("run/weights.safetensors"));
   refused(quantize("none.safetensors", {"--calibration", path("other.calib")}), 4, {"other.calib", "of other weights"}, "none");
-  const Outcome model = quantize("none.safetensors", {"--calibration", path("other.calib"), "weights=" + path("run/weights.safetensors"), "model.reduced_tail=true"});
+  const Outcome model = quantize(
+      "none.safetensors", {"--calibration", path("other.calib"), "weights=" + path("run/weights.safetensors"), "model.reduced_tail=true"});
   EXPECT_TRUE(model.code == 3 || model.code == 4) << model.err;
   refused(quantize("none.safetensors", {"--calibration", path("absent.calib")}), 4, {"absent.calib"}, "none");
-  refused(quantize("none.safetensors", {"--calibration", kGolden + "/weights.safetensors"}), 4, {"no calibration", "galley-calibrate"}, "none");
+  refused(quantize("none.safetensors", {"--calibration", kGolden + "/weights.safetensors"}), 4, {"no calibration", "galley-calibrate"},
+          "none");
 
   calibrate("stats.calib");
   std::string bytes = read_text(path("stats.calib"));
@@ -230,7 +248,8 @@ TEST_F(Quantize, QuantizedWeightsAreNotTrainedNorQuantizedAgain) {
   EXPECT_NE(trained.err.find("are quantized"), std::string::npos) << trained.err;
   EXPECT_NE(trained.err.find("galley.parents"), std::string::npos) << trained.err;
   refused(quantize("none.safetensors", {weights}), 3, {"are quantized"}, "none");
-  const Outcome mean = run("galley-weights", {"average", path("model.safetensors"), path("model.safetensors"), "-o", path("mean.safetensors")});
+  const Outcome mean =
+      run("galley-weights", {"average", path("model.safetensors"), path("model.safetensors"), "-o", path("mean.safetensors")});
   EXPECT_EQ(mean.code, 4) << mean.err;
 }
 
@@ -250,7 +269,8 @@ TEST_F(Quantize, WritesWholeFilesOrNone) {
 TEST_F(Quantize, MeasuresLayers) {
   const Json result = quantized("model.safetensors", {"--measure=1,4"});
   for (const Json& layer : result["layers"]) {
-    for (const char* key : {"float_ms", "quantized_ms", "predicted_float_ms", "predicted_quantized_ms"}) EXPECT_TRUE(layer[key].get<double>() > 0) << key << " of " << layer;
+    for (const char* key : {"float_ms", "quantized_ms", "predicted_float_ms", "predicted_quantized_ms"})
+      EXPECT_TRUE(layer[key].get<double>() > 0) << key << " of " << layer;
   }
   ASSERT_EQ(result["times"].size(), 2u);
   EXPECT_EQ(result["times"][0]["batch"], 1);
@@ -261,7 +281,8 @@ TEST_F(Quantize, MeasuresLayers) {
 TEST_F(Quantize, AGraphThatDependsOnTheSizeOfItsImages) {
   write_text(recipe,
              "recipe: 1\nname: model\nthreads: 2\nmodel: {type: swin_t, embed_dim: 8, depths: [2, 2], num_heads: [1, 2], num_classes: 4}\n"
-             "data:\n  train: {source: {type: synthetic, samples: 4, shape: [3, 32, 32], classes: 4}}\n  val: {source: {type: synthetic, samples: 4, shape: [3, 32, 32], classes: 4}}\n"
+             "data:\n  train: {source: {type: synthetic, samples: 4, shape: [3, 32, 32], classes: 4}}\n  val: {source: {type: synthetic, "
+             "samples: 4, shape: [3, 32, 32], classes: 4}}\n"
              "  calibration: {samples: 4, pipeline: train}\ntrain: {duration: 1 step, batch: 4, optimizer: {type: sgd, lr: 0.01}}\n");
   ASSERT_EQ(run("galley-train", {recipe, "-o", path("run"), "-q"}).code, 0);
   const std::string weights = "weights=" + path("run") + "/weights.safetensors";
@@ -273,7 +294,9 @@ TEST_F(Quantize, AGraphThatDependsOnTheSizeOfItsImages) {
   EXPECT_EQ(evaluated(path("swin.int8.safetensors"))["metrics"], evaluated(path("again.int8.safetensors"))["metrics"]);
   const Outcome exported = run("galley-weights", {"export", recipe, "weights=" + path("swin.int8.safetensors"), "-o", path("swin.onnx")});
   EXPECT_EQ(exported.code, 0) << exported.err;
-  refused(run("galley-weights", {"export", recipe, "weights=" + path("swin.int8.safetensors"), "-o", path("other.onnx"), "--shape", "3,224,224"}), 4, {"samples of another shape"}, "other.onnx");
+  refused(run("galley-weights",
+              {"export", recipe, "weights=" + path("swin.int8.safetensors"), "-o", path("other.onnx"), "--shape", "3,224,224"}),
+          4, {"samples of another shape"}, "other.onnx");
 }
 
 }  // namespace

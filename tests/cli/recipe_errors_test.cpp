@@ -56,24 +56,29 @@ std::string alias_bomb() {
 // The tiny recipe has 14 lines: what is appended begins on line 15.
 INSTANTIATE_TEST_SUITE_P(
     All, RecipeMistake,
-    testing::Values(BadRecipe{"UnknownKey", "colour: red\n", {"tiny.yaml:14:1", "unknown key 'colour'", "^~~~~~"}},
-                    BadRecipe{"MisspeltKey", "metrcs: [top1]\n", {"tiny.yaml:14:1", "did you mean 'metrics'?"}},
-                    BadRecipe{"ForeignKey", "epochs: 3\n", {"tiny.yaml:14:1", "did you mean 'train.duration'?"}},
-                    BadRecipe{"DuplicateKey", "seed: 1\nseed: 2\n", {"tiny.yaml:15:1", "duplicate key 'seed'", "line 14", "remove one"}},
-                    BadRecipe{"WrongType", "seed: often\n", {"tiny.yaml:14:7", "'seed' wants a whole number", "often"}},
-                    BadRecipe{"WrongRange", "seed: -3\n", {"tiny.yaml:14:7", "'seed' is -3", "at least 0"}},
-                    BadRecipe{"WrongChoice", "memory_format: channel_last\n", {"tiny.yaml:14:16", "did you mean 'channels_last'?"}},
-                    BadRecipe{"UnknownModelKey", "evaluate: {data: vall}\n", {"evaluate", "'vall'", "did you mean 'val'?"}},
-                    BadRecipe{"Tab", "\tseed: 1\n", {"tiny.yaml:14:1", "a tab", "spaces"}},
-                    BadRecipe{"Tag", "seed: !!int 3\n", {"tiny.yaml:14:7", "a tag", "remove the tag"}},
-                    BadRecipe{"SecondDocument", "---\nseed: 1\n", {"second document"}},
-                    BadRecipe{"AliasCycle", "x-a: &a [*a]\n", {"tiny.yaml:14", "cycle"}},
-                    BadRecipe{"AliasBomb", alias_bomb(), {"more than 50000 values, aliases expanded"}},
-                    BadRecipe{"NoSuchInclude", "include: [data/cifra10]\n", {"tiny.yaml:14:11", "there is no built-in recipe 'data/cifra10'", "did you mean 'data/cifar10'?"}},
-                    BadRecipe{"NoSuchIncludedFile", "include: ./mine.yaml\n", {"tiny.yaml:14:10", "does not exist", "relative to the file"}},
-                    BadRecipe{"IncludeOfItself", "include: ./tiny.yaml\n", {"tiny.yaml:14:10", "includes form a cycle", "remove one"}},
-                    BadRecipe{"UnknownVariable", "about: \"${vars.nam}\"\nvars: {name: x}\n", {"tiny.yaml:14:8", "vars.nam", "did you mean"}},
-                    BadRecipe{"WrongRangeInAMap", "x-log: 1\nevaluate: {data: val}\npredict: {top: 0}\n", {"tiny.yaml:16:16", "'predict.top' is 0", "1 to 100000"}}),
+    testing::Values(
+        BadRecipe{"UnknownKey", "colour: red\n", {"tiny.yaml:14:1", "unknown key 'colour'", "^~~~~~"}},
+        BadRecipe{"MisspeltKey", "metrcs: [top1]\n", {"tiny.yaml:14:1", "did you mean 'metrics'?"}},
+        BadRecipe{"ForeignKey", "epochs: 3\n", {"tiny.yaml:14:1", "did you mean 'train.duration'?"}},
+        BadRecipe{"DuplicateKey", "seed: 1\nseed: 2\n", {"tiny.yaml:15:1", "duplicate key 'seed'", "line 14", "remove one"}},
+        BadRecipe{"WrongType", "seed: often\n", {"tiny.yaml:14:7", "'seed' wants a whole number", "often"}},
+        BadRecipe{"WrongRange", "seed: -3\n", {"tiny.yaml:14:7", "'seed' is -3", "at least 0"}},
+        BadRecipe{"WrongChoice", "memory_format: channel_last\n", {"tiny.yaml:14:16", "did you mean 'channels_last'?"}},
+        BadRecipe{"UnknownModelKey", "evaluate: {data: vall}\n", {"evaluate", "'vall'", "did you mean 'val'?"}},
+        BadRecipe{"Tab", "\tseed: 1\n", {"tiny.yaml:14:1", "a tab", "spaces"}},
+        BadRecipe{"Tag", "seed: !!int 3\n", {"tiny.yaml:14:7", "a tag", "remove the tag"}},
+        BadRecipe{"SecondDocument", "---\nseed: 1\n", {"second document"}},
+        BadRecipe{"AliasCycle", "x-a: &a [*a]\n", {"tiny.yaml:14", "cycle"}},
+        BadRecipe{"AliasBomb", alias_bomb(), {"more than 50000 values, aliases expanded"}},
+        BadRecipe{"NoSuchInclude",
+                  "include: [data/cifra10]\n",
+                  {"tiny.yaml:14:11", "there is no built-in recipe 'data/cifra10'", "did you mean 'data/cifar10'?"}},
+        BadRecipe{"NoSuchIncludedFile", "include: ./mine.yaml\n", {"tiny.yaml:14:10", "does not exist", "relative to the file"}},
+        BadRecipe{"IncludeOfItself", "include: ./tiny.yaml\n", {"tiny.yaml:14:10", "includes form a cycle", "remove one"}},
+        BadRecipe{"UnknownVariable", "about: \"${vars.nam}\"\nvars: {name: x}\n", {"tiny.yaml:14:8", "vars.nam", "did you mean"}},
+        BadRecipe{"WrongRangeInAMap",
+                  "x-log: 1\nevaluate: {data: val}\npredict: {top: 0}\n",
+                  {"tiny.yaml:16:16", "'predict.top' is 0", "1 to 100000"}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(RecipeMistakes, OfOneFileAreReportedTogether) {
@@ -125,21 +130,37 @@ TEST_P(CommandLine, IsRefusedWithACure) {
 INSTANTIATE_TEST_SUITE_P(
     All, CommandLine,
     testing::Values(
-        BadLine{"OverrideOfUnknownKey", {"optimizer.momentun=0.5"}, 3, {"command line:1:1", "train.optimizer.momentun", "did you mean 'momentum'?"}},
+        BadLine{"OverrideOfUnknownKey",
+                {"optimizer.momentun=0.5"},
+                3,
+                {"command line:1:1", "train.optimizer.momentun", "did you mean 'momentum'?"}},
         // The key stays behind when an override changes the type above it.
-        BadLine{"TypeWithoutItsKeys", {"optimizer.type=adamw"}, 3, {"tiny.yaml:11:36", "unknown key 'train.optimizer.momentum' (type adamw)", "'momentum' is a key of", "--unset train.optimizer.momentum"}},
+        BadLine{"TypeWithoutItsKeys",
+                {"optimizer.type=adamw"},
+                3,
+                {"tiny.yaml:11:36", "unknown key 'train.optimizer.momentum' (type adamw)", "'momentum' is a key of",
+                 "--unset train.optimizer.momentum"}},
         BadLine{"UnsetOfUnknownKey", {"--unset", "train.clipp"}, 3, {"unknown key 'train.clipp'"}},
         BadLine{"DurationWithoutUnit", {"duration=10"}, 3, {"command line:1:10", "train.duration", "unit"}},
         BadLine{"NoSuchItem", {"data.train.pipeline.resize.size=3"}, 3, {"data.train.pipeline", "resize"}},
         BadLine{"TwoRecipes", {"other.yaml"}, 2, {"two recipes were named", "key=value"}},
         BadLine{"BadFormat", {"--format", "xml"}, 2, {"--format xml is not one of", "json"}},
-        BadLine{"TimeInTheSchedule", {"schedule=[{type: cosine, duration: 10min}]"}, 3, {"train.schedule", "10min", "steps, epochs, samples or percent"}},
-        BadLine{"TimeBetweenCheckpoints", {"checkpoint.every=10min"}, 3, {"checkpoint.every", "10min", "steps, epochs, samples or percent"}},
-        BadLine{"StepsInARunThatEndsByTime", {"duration=2s", "schedule=[{type: linear, from: 0x, duration: 2 steps}, {type: cosine}]"}, 3,
+        BadLine{"TimeInTheSchedule",
+                {"schedule=[{type: cosine, duration: 10min}]"},
+                3,
+                {"train.schedule", "10min", "steps, epochs, samples or percent"}},
+        BadLine{
+            "TimeBetweenCheckpoints", {"checkpoint.every=10min"}, 3, {"checkpoint.every", "10min", "steps, epochs, samples or percent"}},
+        BadLine{"StepsInARunThatEndsByTime",
+                {"duration=2s", "schedule=[{type: linear, from: 0x, duration: 2 steps}, {type: cosine}]"},
+                3,
                 {"train.schedule", "'2 steps'", "ends by time", "percent"}},
         BadLine{"PercentOfARunThatEndsByTime", {"duration=2s", "log.every=10%"}, 3, {"log.every", "'10%'", "train.duration in steps"}},
         BadLine{"PipelineFromNoWeights", {"data.val.pipeline=from_weights"}, 3, {"data.val.pipeline", "names no weights", "weights=FILE"}},
-        BadLine{"NoSuchField", {"data.train.pipeline=[{type: resize, size: 3, field: mask}]"}, 3, {"resize", "no field 'mask'", "input, label"}},
+        BadLine{"NoSuchField",
+                {"data.train.pipeline=[{type: resize, size: 3, field: mask}]"},
+                3,
+                {"resize", "no field 'mask'", "input, label"}},
         BadLine{"RecomputeOfNoModule", {"recompute={match: [fc9]}"}, 3, {"train.recompute", "fc9"}},
         BadLine{"MissingWeights", {"weights=nowhere.safetensors"}, 4, {"cannot read", "nowhere.safetensors"}},
         BadLine{"ZeroSamples", {"data.train.source.samples=0"}, 3, {"'data.train.source.samples' is 0", "at least 1"}},
@@ -158,7 +179,8 @@ TEST(RecipeMistakes, MissingRecipesNameNearOnes) {
 
 TEST(Train, ABatchLargerThanTheDataRunsOnIntoTheNextEpochs) {
   const std::string folder = scratch_folder();
-  const Outcome outcome = run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "batch=60", "duration=2 steps", "--format", "json", "-q"});
+  const Outcome outcome =
+      run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "batch=60", "duration=2 steps", "--format", "json", "-q"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_EQ(Json::parse(outcome.out)["samples"], 120);
   EXPECT_EQ(Json::parse(outcome.out)["epochs"], 5.0);
@@ -167,7 +189,8 @@ TEST(Train, ABatchLargerThanTheDataRunsOnIntoTheNextEpochs) {
 TEST(Train, EndsByTimeWithAScheduleInPercent) {
   const std::string folder = scratch_folder();
   const Outcome outcome =
-      run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "duration=1s", "checkpoint=null", "schedule=[{type: linear, from: 0x, to: 1x, duration: 50%}, {type: linear, to: 0x}]", "--format", "json", "-q"});
+      run("galley-train", {tiny_recipe(folder), "-o", folder + "/run", "duration=1s", "checkpoint=null",
+                           "schedule=[{type: linear, from: 0x, to: 1x, duration: 50%}, {type: linear, to: 0x}]", "--format", "json", "-q"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const Json result = Json::parse(outcome.out);
   EXPECT_EQ(result["stopped"], "done");

@@ -34,7 +34,15 @@ std::vector<double> losses_of(const std::string& run_folder) {
 }
 
 // All that a checkpoint must carry or the step must give: momentum, an average, dropout's random numbers, a decaying rate.
-const std::vector<std::string> kStateful{"duration=900 steps", "model.dropout=0.1", "optimizer.lr=0.001", "train.ema=0.9", "validate=450 steps", "schedule=[{type: cosine}]", "--format", "json", "-q"};
+const std::vector<std::string> kStateful{"duration=900 steps",
+                                         "model.dropout=0.1",
+                                         "optimizer.lr=0.001",
+                                         "train.ema=0.9",
+                                         "validate=450 steps",
+                                         "schedule=[{type: cosine}]",
+                                         "--format",
+                                         "json",
+                                         "-q"};
 
 TEST(Resume, After20KillsTheWeightsAreThoseOfAnUninterruptedRun) {
   const std::string folder = scratch_folder();
@@ -66,7 +74,8 @@ TEST(Resume, After20KillsTheWeightsAreThoseOfAnUninterruptedRun) {
   }
   // Every step once, with the same loss, and nothing left of unfinished saves.
   EXPECT_EQ(losses_of(folder + "/whole"), losses_of(folder + "/cut"));
-  EXPECT_EQ(Json::parse(read_text(folder + "/whole/result.json"))["metrics"], Json::parse(read_text(folder + "/cut/result.json"))["metrics"]);
+  EXPECT_EQ(Json::parse(read_text(folder + "/whole/result.json"))["metrics"],
+            Json::parse(read_text(folder + "/cut/result.json"))["metrics"]);
   EXPECT_EQ(shell("ls " + folder + "/cut/checkpoints | grep tmp").out, "");
 }
 
@@ -93,11 +102,13 @@ TEST_P(StopSignal, WritesACheckpointSaysHowToGoOnAndGoesOn) {
   EXPECT_EQ(tensor_bytes(folder + "/whole/weights.safetensors"), tensor_bytes(folder + "/cut/weights.safetensors"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Both, StopSignal, testing::Values(SIGINT, SIGTERM), [](const auto& info) { return info.param == SIGINT ? "CtrlC" : "Terminate"; });
+INSTANTIATE_TEST_SUITE_P(Both, StopSignal, testing::Values(SIGINT, SIGTERM),
+                         [](const auto& info) { return info.param == SIGINT ? "CtrlC" : "Terminate"; });
 
 TEST(Resume, WithoutCheckpointsASignalEndsWithItsOwnCode) {
   const std::string folder = scratch_folder();
-  const std::vector<std::string> command{tiny_recipe(folder), "-o", folder + "/run", "checkpoint=null", "duration=1000000 steps", "validate=null", "-q"};
+  const std::vector<std::string> command{tiny_recipe(folder), "-o", folder + "/run", "checkpoint=null", "duration=1000000 steps",
+                                         "validate=null",     "-q"};
   Child child("galley-train", command);
   ASSERT_TRUE(wait_for_lines(folder + "/run/metrics.jsonl", 2));
   child.signal(SIGINT);
@@ -107,7 +118,8 @@ TEST(Resume, WithoutCheckpointsASignalEndsWithItsOwnCode) {
 
 TEST(Resume, Sigusr1SavesAndGoesOn) {
   const std::string folder = scratch_folder();
-  const std::vector<std::string> command{tiny_recipe(folder), "-o", folder + "/run", "checkpoint.every=900000 steps", "duration=1000000 steps", "validate=null", "-q"};
+  const std::vector<std::string> command{
+      tiny_recipe(folder), "-o", folder + "/run", "checkpoint.every=900000 steps", "duration=1000000 steps", "validate=null", "-q"};
   Child child("galley-train", command);
   ASSERT_TRUE(wait_for_lines(folder + "/run/metrics.jsonl", 2));
   child.signal(SIGUSR1);
@@ -126,7 +138,9 @@ TEST(Resume, NamesTheVeryKeysThatChanged) {
   const std::string recipe = tiny_recipe(folder);
   const std::string run_folder = folder + "/run";
   ASSERT_EQ(run("galley-train", {recipe, "-o", run_folder, "--format", "json", "-q"}).code, 0);
-  const auto changed = [&](const std::vector<std::string>& overrides) { return run("galley-train", with({recipe, "-o", run_folder, "-q"}, overrides)); };
+  const auto changed = [&](const std::vector<std::string>& overrides) {
+    return run("galley-train", with({recipe, "-o", run_folder, "-q"}, overrides));
+  };
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
       {{"optimizer.lr=0.07"}, ": train.optimizer.lr differs;"},
       {{"optimizer.lr=0.07", "seed=3"}, ": seed, train.optimizer.lr differ;"},
@@ -141,7 +155,10 @@ TEST(Resume, NamesTheVeryKeysThatChanged) {
     EXPECT_NE(outcome.err.find("--force to start anew"), std::string::npos) << outcome.err;
   }
   // What may change: where and how it is recorded, saved and computed, and a longer duration.
-  EXPECT_EQ(changed({"log.every=2 steps", "checkpoint.keep.last=1", "threads=2", "duration=8 steps", "predict.top=1", "profile.schedule.wait=3"}).code, 0);
+  EXPECT_EQ(
+      changed({"log.every=2 steps", "checkpoint.keep.last=1", "threads=2", "duration=8 steps", "predict.top=1", "profile.schedule.wait=3"})
+          .code,
+      0);
   EXPECT_EQ(changed({"duration=4 steps"}).code, 3);
 }
 
@@ -155,8 +172,12 @@ TEST(Resume, AFinishedRunPrintsItsResultAndAsARecipeItGivesItsWeights) {
   const Outcome second = run("galley-train", {folder + "/first", "-o", folder + "/second", "train.optimizer.lr=0", "--format", "json"});
   ASSERT_EQ(second.code, 0) << second.err;
   EXPECT_NE(second.err.find("starting from"), std::string::npos) << second.err;
-  EXPECT_EQ(tensor_bytes(folder + "/first/weights.safetensors"), tensor_bytes(folder + "/second/weights.safetensors"));  // at rate 0 they stay
-  ASSERT_EQ(run("galley-train", {folder + "/first", "-o", folder + "/third", "train.optimizer.lr=0", "weights=null", "--format", "json", "-q"}).code, 0);
+  EXPECT_EQ(tensor_bytes(folder + "/first/weights.safetensors"),
+            tensor_bytes(folder + "/second/weights.safetensors"));  // at rate 0 they stay
+  ASSERT_EQ(
+      run("galley-train", {folder + "/first", "-o", folder + "/third", "train.optimizer.lr=0", "weights=null", "--format", "json", "-q"})
+          .code,
+      0);
   EXPECT_NE(tensor_bytes(folder + "/first/weights.safetensors"), tensor_bytes(folder + "/third/weights.safetensors"));
 }
 
@@ -173,7 +194,8 @@ TEST(Resume, ARunThatStartedFromWeightsIsReadWithItsOwn) {
   const double start = loss(run("galley-evaluate", {second, "weights=" + folder + "/first/weights.safetensors", "--format", "json", "-q"}));
   EXPECT_NE(start, trained);
   write_text(folder + "/start.yaml", "weights: " + folder + "/first/weights.safetensors\n");
-  EXPECT_EQ(loss(run("galley-evaluate", {second, "--with", folder + "/start.yaml", "--format", "json", "-q"})), start) << "a fragment names others";
+  EXPECT_EQ(loss(run("galley-evaluate", {second, "--with", folder + "/start.yaml", "--format", "json", "-q"})), start)
+      << "a fragment names others";
   // Weights that are not there yet are an error, never those that the run started from.
   std::filesystem::remove(second + "/weights.safetensors");
   const Outcome unfinished = run("galley-evaluate", {second, "-q"});
@@ -185,8 +207,12 @@ TEST(Repeat, AnyNumberOfDataWorkersGivesTheSameBits) {
   const std::string folder = scratch_folder();
   const std::string recipe = tiny_recipe(folder);
   for (const char* workers : {"0", "1", "2", "5"}) {
-    ASSERT_EQ(run("galley-train", {recipe, "-o", folder + "/" + workers, std::string("data.train.workers=") + workers, "checkpoint=null", "--format", "json", "-q"}).code, 0);
-    EXPECT_EQ(tensor_bytes(folder + "/0/weights.safetensors"), tensor_bytes(folder + "/" + workers + "/weights.safetensors")) << workers << " workers";
+    ASSERT_EQ(run("galley-train", {recipe, "-o", folder + "/" + workers, std::string("data.train.workers=") + workers, "checkpoint=null",
+                                   "--format", "json", "-q"})
+                  .code,
+              0);
+    EXPECT_EQ(tensor_bytes(folder + "/0/weights.safetensors"), tensor_bytes(folder + "/" + workers + "/weights.safetensors"))
+        << workers << " workers";
   }
   EXPECT_FALSE(tensor_bytes(folder + "/0/weights.safetensors").empty());
 }
@@ -196,8 +222,8 @@ TEST(Repeat, ThreadsGiveTheSameBitsAtTheSameCountAndCloseLossesAtAnother) {
   const std::string recipe = tiny_recipe(folder);
   // Convolutions and batch norms: their sums are split over threads.
   const auto train = [&](const std::string& name, const std::string& threads) {
-    return run("galley-train", {recipe, "-o", folder + "/" + name, "model={type: cnn, num_classes: 4}", "threads=" + threads, "duration=4 steps", "optimizer.lr=0.001", "checkpoint=null",
-                                "validate=null", "--format", "json", "-q"})
+    return run("galley-train", {recipe, "-o", folder + "/" + name, "model={type: cnn, num_classes: 4}", "threads=" + threads,
+                                "duration=4 steps", "optimizer.lr=0.001", "checkpoint=null", "validate=null", "--format", "json", "-q"})
         .code;
   };
   ASSERT_EQ(train("one", "1"), 0);
@@ -208,7 +234,8 @@ TEST(Repeat, ThreadsGiveTheSameBitsAtTheSameCountAndCloseLossesAtAnother) {
   ASSERT_EQ(one.size(), 4u);
   ASSERT_EQ(two.size(), 4u);
   // f32 sums in another order, over four steps at a small rate.
-  for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(std::fabs(one[i] - two[i]) <= 1e-4 * std::fabs(one[i])) << "step " << i + 1 << ": " << one[i] << " and " << two[i];
+  for (size_t i = 0; i < one.size(); ++i)
+    EXPECT_TRUE(std::fabs(one[i] - two[i]) <= 1e-4 * std::fabs(one[i])) << "step " << i + 1 << ": " << one[i] << " and " << two[i];
 }
 
 }  // namespace

@@ -18,10 +18,11 @@ class SharedMachine : public ::testing::Test {
     folder = scratch_folder();
     write_text(folder + "/net.yaml", kSmallNet);
   }
-  /// Runs a tool beside a process that computes all the time. Whatever else runs only adds to what the tool must see; it measures for 0.4 s and more,
-  /// since the kernel counts in ticks.
+  /// Runs a tool beside a process that computes all the time. Whatever else runs only adds to what the tool must see; it measures for 0.4 s
+  /// and more, since the kernel counts in ticks.
   Outcome beside_busy(const std::string& command) const {
-    return shell("cd " + folder + "\n(while :; do :; done) & busy=$!\n" + command + "\ncode=$?\nkill $busy\nwait $busy 2>/dev/null\nexit $code");
+    return shell("cd " + folder + "\n(while :; do :; done) & busy=$!\n" + command +
+                 "\ncode=$?\nkill $busy\nwait $busy 2>/dev/null\nexit $code");
   }
   static void expect_said(const Outcome& outcome) {
     ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -36,12 +37,16 @@ class SharedMachine : public ::testing::Test {
 };
 
 TEST_F(SharedMachine, IsSaidByTheBenchmarkAndInItsPage) {
-  expect_said(beside_busy("galley-benchmark net.yaml what=forward stop.min_runs=200 stop.max_time=2s stop.ci=0.001% --threads 1 --html page.html --format json"));
+  expect_said(
+      beside_busy("galley-benchmark net.yaml what=forward stop.min_runs=200 stop.max_time=2s stop.ci=0.001% --threads 1 --html page.html "
+                  "--format json"));
   EXPECT_NE(read_text(folder + "/page.html").find("other programs ran: they used"), std::string::npos);
 }
 
 TEST_F(SharedMachine, IsSaidByAComparison) {
-  const Outcome outcome = beside_busy("galley-benchmark net.yaml --compare batch=8 batch=8 what=forward stop.ci=0.001% stop.max_time=500ms --threads 1 --format json; true");
+  const Outcome outcome = beside_busy(
+      "galley-benchmark net.yaml --compare batch=8 batch=8 what=forward stop.ci=0.001% stop.max_time=500ms --threads 1 --format json; "
+      "true");
   expect_said(outcome);
 }
 
@@ -51,7 +56,8 @@ TEST_F(SharedMachine, IsSaidByTheProfilerAndInItsPage) {
 }
 
 TEST_F(SharedMachine, IsSaidByTheCheckOfLayouts) {
-  expect_said(beside_busy("galley-convert-layout --check net.yaml benchmark.stop.ci=0.01% benchmark.stop.max_time=500ms --threads 1 --format json"));
+  expect_said(beside_busy(
+      "galley-convert-layout --check net.yaml benchmark.stop.ci=0.01% benchmark.stop.max_time=500ms --threads 1 --format json"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// The training tool as a user runs it: the files and JSON of the tools' contract; mistakes have their exit codes; built-in recipes are valid.
+// The training tool as a user runs it: the files and JSON of the tools' contract; mistakes have their exit codes; built-in recipes are
+// valid.
 
 #include <gtest/gtest.h>
 #include <xxhash.h>
@@ -32,7 +33,9 @@ std::string digest_of_parameters(const std::string& path) {
   std::map<std::string, std::string> lines;
   const Json header = Json::parse(bytes.substr(8, bytes.size() - 8 - values.size()));
   for (const auto& [name, entry] : header.items()) {
-    if (name == "__metadata__" || name.ends_with(".running_mean") || name.ends_with(".running_var") || name.ends_with(".num_batches_tracked")) continue;
+    if (name == "__metadata__" || name.ends_with(".running_mean") || name.ends_with(".running_var") ||
+        name.ends_with(".num_batches_tracked"))
+      continue;
     EXPECT_EQ(entry["dtype"], "F32");
     lines[name] = xxh3_128(tensor_bytes(path, name)) + " f32 " + entry["shape"].dump() + " " + name + "\n";
   }
@@ -82,12 +85,15 @@ TEST(Train, OnTheReferenceBackEndGivesTheSameModel) {
   const std::string folder = scratch_folder();
   std::vector<double> losses;
   for (const std::string device : {"cpu", "ref", "sim"}) {
-    const Outcome outcome = run("galley-train", {tiny_recipe(folder), "-o", folder + "/" + device, "--device", device, "--format", "json", "-q"});
+    const Outcome outcome =
+        run("galley-train", {tiny_recipe(folder), "-o", folder + "/" + device, "--device", device, "--format", "json", "-q"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     losses.push_back(Json::parse(outcome.out)["metrics"]["loss"].get<double>());
   }
-  EXPECT_NE(tensor_bytes(folder + "/cpu/weights.safetensors"), tensor_bytes(folder + "/ref/weights.safetensors")) << "other kernels round otherwise";
-  EXPECT_EQ(tensor_bytes(folder + "/sim/weights.safetensors"), tensor_bytes(folder + "/ref/weights.safetensors")) << "the test device computes what ref computes";
+  EXPECT_NE(tensor_bytes(folder + "/cpu/weights.safetensors"), tensor_bytes(folder + "/ref/weights.safetensors"))
+      << "other kernels round otherwise";
+  EXPECT_EQ(tensor_bytes(folder + "/sim/weights.safetensors"), tensor_bytes(folder + "/ref/weights.safetensors"))
+      << "the test device computes what ref computes";
   EXPECT_NEAR(losses[0], losses[1], 1e-4 * losses[0]);
 }
 
@@ -96,7 +102,8 @@ TEST(Train, DigestIsThatOfTheParameters) {
   const std::string folder = scratch_folder();
   const std::string tiny = std::string(GALLEY_SOURCE_DIR) + "/recipes/data/tiny_synthetic.yaml";
   const auto train = [&](const std::string& name, const std::string& seed) {
-    const Outcome outcome = run("galley-train", {"cifar10_resnet20", "--with", tiny, "threads=1", "seed=" + seed, "-o", folder + "/" + name, "--format", "json", "-q"});
+    const Outcome outcome = run("galley-train", {"cifar10_resnet20", "--with", tiny, "threads=1", "seed=" + seed, "-o", folder + "/" + name,
+                                                 "--format", "json", "-q"});
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return Json::parse(outcome.out)["digest"].get<std::string>();
   };
@@ -111,7 +118,10 @@ TEST(Train, DigestIsThatOfTheParameters) {
 TEST(Train, WeightsSayWhatValidationFeeds) {
   const std::string folder = scratch_folder();
   const std::string tiny = std::string(GALLEY_SOURCE_DIR) + "/recipes/data/tiny_synthetic.yaml";
-  ASSERT_EQ(run("galley-train", {"cifar10_resnet20", "--with", tiny, "data.train.source.shape=[3,24,24]", "data.val.source.shape=[3,40,40]", "-o", folder + "/run", "-q"}).code, 0);
+  ASSERT_EQ(run("galley-train", {"cifar10_resnet20", "--with", tiny, "data.train.source.shape=[3,24,24]", "data.val.source.shape=[3,40,40]",
+                                 "-o", folder + "/run", "-q"})
+                .code,
+            0);
   const Outcome shown = run("galley-weights", {"show", folder + "/run/weights.safetensors", "--format", "json"});
   EXPECT_EQ(Json::parse(shown.out)["metadata"]["galley.input"], "[3,40,40]");
 }
@@ -145,18 +155,18 @@ TEST_P(BadInput, HasItsExitCodeAndOneClearError) {
   EXPECT_EQ(error["code"], GetParam().code) << json.err;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, BadInput,
-                         testing::Values(BadCase{"UnknownKey", {"train.optimizer.learning_rate=1"}, 3, "lr"},
-                                         BadCase{"WrongType", {"batch=many"}, 3, "batch"},
-                                         BadCase{"UnknownFlag", {"--formatt", "json"}, 2, "--format"},
-                                         BadCase{"MissingWeights", {"weights=nowhere.safetensors"}, 4, "nowhere.safetensors"},
-                                         BadCase{"MissingData", {"--unset", "data.train.source.samples", "data.train.source.type=idx", "data.root=/nowhere"}, 4, "/nowhere"},
-                                         BadCase{"NoSuchDevice", {"device=cuda"}, 7, "cuda"},
-                                         BadCase{"NoSuchBackEnd", {"--device", "rex"}, 3, "did you mean 'ref'?"},
-                                         BadCase{"NoDeviceName", {"device=/dev/cpu"}, 3, "cuda:1"},
-                                         BadCase{"UnwritableOutput", {"-o", "/proc/galley/run"}, 7, "/proc/galley"},
-                                         BadCase{"IndivisibleBatch", {"batch.global=9", "batch.micro=4"}, 3, "9"}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Cases, BadInput,
+    testing::Values(
+        BadCase{"UnknownKey", {"train.optimizer.learning_rate=1"}, 3, "lr"}, BadCase{"WrongType", {"batch=many"}, 3, "batch"},
+        BadCase{"UnknownFlag", {"--formatt", "json"}, 2, "--format"},
+        BadCase{"MissingWeights", {"weights=nowhere.safetensors"}, 4, "nowhere.safetensors"},
+        BadCase{"MissingData", {"--unset", "data.train.source.samples", "data.train.source.type=idx", "data.root=/nowhere"}, 4, "/nowhere"},
+        BadCase{"NoSuchDevice", {"device=cuda"}, 7, "cuda"}, BadCase{"NoSuchBackEnd", {"--device", "rex"}, 3, "did you mean 'ref'?"},
+        BadCase{"NoDeviceName", {"device=/dev/cpu"}, 3, "cuda:1"},
+        BadCase{"UnwritableOutput", {"-o", "/proc/galley/run"}, 7, "/proc/galley"},
+        BadCase{"IndivisibleBatch", {"batch.global=9", "batch.micro=4"}, 3, "9"}),
+    [](const auto& info) { return info.param.name; });
 
 TEST(Recipes, ListsShowsCopiesAndValidates) {
   const std::string folder = scratch_folder();
@@ -182,8 +192,10 @@ TEST_P(BuiltIn, IsValidAsDeepAsTheToolsCheck) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, BuiltIn,
-                         testing::Values("fashion_mnist_cnn", "cifar10_resnet20", "cifar10_resnet56", "cifar10_resnet18", "cifar10_mobilenet_v2", "imagenet_resnet50", "imagenet_mobilenet_v3_large",
-                                         "benchmark/resnet50_synthetic", "benchmark/mobilenet_v3_large_synthetic", "benchmark/cifar_resnet20_synthetic"));
+                         testing::Values("fashion_mnist_cnn", "cifar10_resnet20", "cifar10_resnet56", "cifar10_resnet18",
+                                         "cifar10_mobilenet_v2", "imagenet_resnet50", "imagenet_mobilenet_v3_large",
+                                         "benchmark/resnet50_synthetic", "benchmark/mobilenet_v3_large_synthetic",
+                                         "benchmark/cifar_resnet20_synthetic"));
 
 TEST(Train, SaysWhyItCompiled) {
   const std::string folder = scratch_folder();
@@ -207,7 +219,8 @@ TEST(Train, LogsThePartsOfALossOfSeveral) {
   write_text(recipe,
              "recipe: 1\nthreads: 2\nmodel: {type: googlenet, num_classes: 5}\n"
              "data: {train: {source: {type: synthetic, samples: 8, shape: [3, 64, 64]}, workers: 1}}\n"
-             "train: {duration: 2 steps, batch: {global: 4, micro: 2}, optimizer: {type: sgd, lr: 0.001}}\ncheckpoint: null\nlog: {every: 1 step}\n");
+             "train: {duration: 2 steps, batch: {global: 4, micro: 2}, optimizer: {type: sgd, lr: 0.001}}\ncheckpoint: null\nlog: {every: "
+             "1 step}\n");
   const Outcome trained = run("galley-train", {recipe, "-o", folder + "/run", "-q"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   std::istringstream journal(read_text(folder + "/run/metrics.jsonl"));
@@ -222,8 +235,7 @@ TEST(Train, LogsThePartsOfALossOfSeveral) {
   }
   EXPECT_EQ(rows, 2);
   EXPECT_EQ(Json::parse(read_text(folder + "/run/result.json")).at("losses"), losses);
-  EXPECT_NE(shell("cat " + folder + "/run/tensorboard/*").out.find("train/loss/aux2"),
-            std::string::npos);
+  EXPECT_NE(shell("cat " + folder + "/run/tensorboard/*").out.find("train/loss/aux2"), std::string::npos);
 }
 
 }  // namespace

@@ -19,8 +19,8 @@ using Json = nlohmann::json;
 
 const std::string kGolden = GALLEY_SOURCE_DIR "/tests/golden/train";
 
-/// The golden numbers are float64's. PyTorch's own float32 run misses them by `rounding` (1e-7 to 3e-7 of a loss), these tools by 0.4 to 3.1
-/// times that with AVX2; the factor leaves room for other instruction sets. A wrong step shows as 1e-4 and more.
+/// The golden numbers are float64's. PyTorch's own float32 run misses them by `rounding` (1e-7 to 3e-7 of a loss), these tools by 0.4
+/// to 3.1 times that with AVX2; the factor leaves room for other instruction sets. A wrong step shows as 1e-4 and more.
 constexpr double kRoundings = 16;
 
 const Json& expected() {
@@ -36,11 +36,17 @@ std::string recipe_file(const std::string& folder) {
              "threads: 1\n"
              "model: {type: mobilenet_v3_small, num_classes: 10, width_mult: 0.1, dropout: 0}\n"
              "data:\n"
-             "  root: " + kGolden + "\n"
-             "  train: {source: {type: tensors, path: train.safetensors}, pipeline: [" + normalize + "], shuffle: false}\n"
-             "  val: {source: {type: tensors, path: val.safetensors}, pipeline: [" + normalize + "], batch: 10}\n"
-             "train: {duration: 5 steps, batch: 8, optimizer: {type: sgd, lr: 0.02}}\n"
-             "log: {every: 1 step}\n");
+             "  root: " +
+                 kGolden +
+                 "\n"
+                 "  train: {source: {type: tensors, path: train.safetensors}, pipeline: [" +
+                 normalize +
+                 "], shuffle: false}\n"
+                 "  val: {source: {type: tensors, path: val.safetensors}, pipeline: [" +
+                 normalize +
+                 "], batch: 10}\n"
+                 "train: {duration: 5 steps, batch: 8, optimizer: {type: sgd, lr: 0.02}}\n"
+                 "log: {every: 1 step}\n");
   return path;
 }
 
@@ -57,7 +63,8 @@ void expect_golden_evaluation(const Json& result) {
   EXPECT_EQ(result["samples"], 24);
   EXPECT_DOUBLE_EQ(result["metrics"]["top1"].get<double>(), golden["top1"].get<double>());
   const double error = std::fabs(result["metrics"]["loss"].get<double>() - golden["loss"].get<double>());
-  EXPECT_TRUE(error <= kRoundings * golden["rounding"]["loss"].get<double>()) << "loss " << result["metrics"]["loss"] << ", want " << golden["loss"];
+  EXPECT_TRUE(error <= kRoundings * golden["rounding"]["loss"].get<double>())
+      << "loss " << result["metrics"]["loss"] << ", want " << golden["loss"];
 }
 
 struct Tensors {
@@ -94,8 +101,10 @@ TEST_P(TrainedElsewhere, EvaluatesToTheSameNumbers) {
 
 TEST_P(TrainedElsewhere, TrainsOnWithTheSameLosses) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> optimizers{
-      {"sgd", {"optimizer.type=sgd", "optimizer.lr=0.02", "optimizer.momentum=0.9", "optimizer.weight_decay=1e-3", "optimizer.nesterov=true"}},
-      {"adamw", {"optimizer.type=adamw", "optimizer.lr=1e-3", "optimizer.betas=0.9,0.99", "optimizer.eps=1e-5", "optimizer.weight_decay=0.05"}}};
+      {"sgd",
+       {"optimizer.type=sgd", "optimizer.lr=0.02", "optimizer.momentum=0.9", "optimizer.weight_decay=1e-3", "optimizer.nesterov=true"}},
+      {"adamw",
+       {"optimizer.type=adamw", "optimizer.lr=1e-3", "optimizer.betas=0.9,0.99", "optimizer.eps=1e-5", "optimizer.weight_decay=0.05"}}};
   const std::string folder = scratch_folder();
   const auto before = floats_of(read_tensors(kGolden + "/weights.safetensors"));
   for (const auto& [name, overrides] : optimizers) {
@@ -117,12 +126,14 @@ TEST_P(TrainedElsewhere, TrainsOnWithTheSameLosses) {
       if (row["kind"] != "train") continue;
       ASSERT_LT(step, golden["losses"].size());
       const double want = golden["losses"][step++], got = row["loss"];
-      EXPECT_TRUE(std::fabs(got - want) <= tolerance) << "step " << step << ": loss " << got << ", want " << want << ", tolerance " << tolerance;
+      EXPECT_TRUE(std::fabs(got - want) <= tolerance)
+          << "step " << step << ": loss " << got << ", want " << want << ", tolerance " << tolerance;
     }
     EXPECT_EQ(step, golden["losses"].size());
 
     // Where the steps led: distance from the golden end, as a share of the way from the start; parameters and running statistics.
-    const auto want = floats_of(read_tensors(kGolden + "/" + name + ".safetensors")), got = floats_of(read_tensors(made + "/weights.safetensors"));
+    const auto want = floats_of(read_tensors(kGolden + "/" + name + ".safetensors")),
+               got = floats_of(read_tensors(made + "/weights.safetensors"));
     ASSERT_EQ(want.size(), got.size());
     double off = 0, moved = 0;
     for (const auto& [key, values] : want) {
@@ -146,7 +157,8 @@ TEST(TrainedElsewhere, WhatAFileLeavesOutHasItsInitialValues) {
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return floats_of(read_tensors(folder + "/" + name + "/weights.safetensors"));
   };
-  const auto initial = trained("initial", {}), loaded = trained("loaded", {"weights.load=[{from: " + kGolden + "/weights.safetensors, ignore: ['" + left_out + "*']}]"});
+  const auto initial = trained("initial", {}),
+             loaded = trained("loaded", {"weights.load=[{from: " + kGolden + "/weights.safetensors, ignore: ['" + left_out + "*']}]"});
   const auto file = floats_of(read_tensors(kGolden + "/weights.safetensors"));
   int left = 0;
   for (const auto& [name, values] : loaded) {
@@ -184,8 +196,8 @@ TEST(ForeignWeights, GiveEachSampleItsLogits) {
   }
   write_tensors(folder + "/in.safetensors", {{"input", {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {0, count * sizeof(float)}}}}},
                 std::string(reinterpret_cast<const char*>(input.data()), count * sizeof(float)));
-  const Outcome outcome = run("galley-predict", {recipe_file(folder), "weights=" + kGolden + "/weights.safetensors", "--tensors", folder + "/in.safetensors", "-o",
-                                                 folder + "/out.safetensors", "--batch", "7", "-q"});
+  const Outcome outcome = run("galley-predict", {recipe_file(folder), "weights=" + kGolden + "/weights.safetensors", "--tensors",
+                                                 folder + "/in.safetensors", "-o", folder + "/out.safetensors", "--batch", "7", "-q"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const std::vector<float> got = floats_of(read_tensors(folder + "/out.safetensors")).at("output");
   const Json& golden = expected()["evaluate"];
@@ -193,7 +205,8 @@ TEST(ForeignWeights, GiveEachSampleItsLogits) {
   ASSERT_EQ(got.size(), shape[0] * 10);
   for (size_t i = 0; i < got.size(); ++i) {
     const double want = golden["logits"][i / 10][i % 10];
-    EXPECT_TRUE(std::fabs(got[i] - want) <= tolerance) << "sample " << i / 10 << ", class " << i % 10 << ": " << got[i] << ", want " << want;
+    EXPECT_TRUE(std::fabs(got[i] - want) <= tolerance)
+        << "sample " << i / 10 << ", class " << i % 10 << ": " << got[i] << ", want " << want;
   }
 }
 

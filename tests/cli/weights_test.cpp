@@ -107,14 +107,18 @@ class Server {
   }
   void answer(int client, const std::string& request) {
     size_t from = 0;
-    if (const size_t range = request.find("Range: bytes="); range != std::string::npos && knows_ranges) from = std::strtoull(request.c_str() + range + 13, nullptr, 10);
+    if (const size_t range = request.find("Range: bytes="); range != std::string::npos && knows_ranges)
+      from = std::strtoull(request.c_str() + range + 13, nullptr, 10);
     std::string head = "HTTP/1.1 200 OK\r\n";
     if (status != 200) head = "HTTP/1.1 " + std::to_string(status) + " No\r\n";
     if (from > 0 && from >= body_.size()) {
-      send_all(client, "HTTP/1.1 416 Range Not Satisfiable\r\nContent-Range: bytes */" + std::to_string(body_.size()) + "\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+      send_all(client, "HTTP/1.1 416 Range Not Satisfiable\r\nContent-Range: bytes */" + std::to_string(body_.size()) +
+                           "\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
       return;
     }
-    if (from > 0) head = "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes " + std::to_string(from) + "-" + std::to_string(body_.size() - 1) + "/" + std::to_string(body_.size()) + "\r\n";
+    if (from > 0)
+      head = "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes " + std::to_string(from) + "-" + std::to_string(body_.size() - 1) + "/" +
+             std::to_string(body_.size()) + "\r\n";
     head += "Content-Length: " + std::to_string(body_.size() - from) + "\r\nConnection: close\r\n\r\n";
     send_all(client, head);
     const std::string part = body_.substr(from, cut_after);
@@ -176,7 +180,8 @@ TEST(Weights, ShowsFilesAndPublishedSets) {
   const Outcome refused = weights({"show", kGolden + "refused_model.pth", "--format", "json"});
   EXPECT_EQ(refused.code, 4);
   EXPECT_EQ(refused.out, "");
-  EXPECT_NE(Json::parse(refused.err)["error"]["message"].get<std::string>().find("torch.nn.modules.container.Sequential"), std::string::npos);
+  EXPECT_NE(Json::parse(refused.err)["error"]["message"].get<std::string>().find("torch.nn.modules.container.Sequential"),
+            std::string::npos);
 }
 
 TEST(Weights, ConvertsAndComparesToTheSameValues) {
@@ -241,7 +246,8 @@ TEST(Weights, AveragesInFloat64) {
 
 /// A user's registry entry for a file that the server has.
 std::string publish(const std::string& folder, const std::string& url, const std::string& hash) {
-  write_text(folder + "/config/galley/weights/tiny.yaml", "model: tiny\ndefault: V1\nentries: [{name: V1, url: \"" + url + "\", sha256: \"" + hash + "\"}]\n");
+  write_text(folder + "/config/galley/weights/tiny.yaml",
+             "model: tiny\ndefault: V1\nentries: [{name: V1, url: \"" + url + "\", sha256: \"" + hash + "\"}]\n");
   return folder + "/cache/galley/weights/" + url.substr(url.rfind('/') + 1);
 }
 
@@ -361,11 +367,14 @@ TEST(Fetch, KilledWhileFetchingLeavesNoFile) {
 TEST(Weights, RecipesNamePublishedWeights) {
   const std::string folder = home();
   // A model and its weights, as a user publishes them to himself.
-  write_text(folder + "/mlp.yaml", "recipe: 1\nname: a\nmodel: {type: mlp, num_classes: 4}\ndata:\n  train: {source: {type: synthetic, samples: 8}, workers: 1}\n"
-                                   "  val: {source: {type: synthetic, samples: 8}, batch: 4}\ntrain: {duration: 2 steps, batch: 4, optimizer: {type: sgd, lr: 0.1}}\ncheckpoint: null\n");
+  write_text(folder + "/mlp.yaml",
+             "recipe: 1\nname: a\nmodel: {type: mlp, num_classes: 4}\ndata:\n  train: {source: {type: synthetic, samples: 8}, workers: 1}\n"
+             "  val: {source: {type: synthetic, samples: 8}, batch: 4}\ntrain: {duration: 2 steps, batch: 4, optimizer: {type: sgd, lr: "
+             "0.1}}\ncheckpoint: null\n");
   ASSERT_EQ(run("galley-train", {folder + "/mlp.yaml", "-o", folder + "/run", "-q"}).code, 0);
   write_text(folder + "/config/galley/weights/mlp.yaml",
-             "model: mlp\ndefault: MINE\nentries:\n  - {name: MINE, path: " + folder + "/run/weights.safetensors}\n  - {name: OTHER, url: \"http://127.0.0.1:9/other-00000000.pth\"}\n");
+             "model: mlp\ndefault: MINE\nentries:\n  - {name: MINE, path: " + folder +
+                 "/run/weights.safetensors}\n  - {name: OTHER, url: \"http://127.0.0.1:9/other-00000000.pth\"}\n");
   const auto loss = [&](const std::string& weights) {
     const Outcome outcome = run("galley-evaluate", {folder + "/mlp.yaml", "weights=" + weights, "--format", "json"});
     EXPECT_EQ(outcome.code, 0) << outcome.err;

@@ -33,7 +33,8 @@ Bytes encoded(const test::JpegForm& form) {
   for (int y = 0; y < kHeight; ++y) {
     for (int x = 0; x < kWidth; ++x) {
       for (int c = 0; c < (form.gray ? 1 : 3); ++c) {
-        pixels.push_back(static_cast<uint8_t>(127 + 70 * std::sin(x * (c + 1) / 5.0) + 50 * std::cos(y * (c + 2) / 7.0) + (x * 31 + y * 17) % 7));
+        pixels.push_back(
+            static_cast<uint8_t>(127 + 70 * std::sin(x * (c + 1) / 5.0) + 50 * std::cos(y * (c + 2) / 7.0) + (x * 31 + y * 17) % 7));
       }
     }
   }

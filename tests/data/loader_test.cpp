@@ -516,11 +516,14 @@ TEST(BatchTransforms, RefuseFieldsThatCannotFollow) {
   EXPECT_EQ(Mixup().fields({input, label}, 10).back().sample, (std::vector<int64_t>{10}));
   for (const char* type : {"mixup", "cutmix"}) {
     try {
-      if (std::string_view(type) == "mixup") Mixup().fields({input, label, boxes}, 10);
-      else Cutmix().fields({input, label, boxes}, 10);
+      if (std::string_view(type) == "mixup")
+        Mixup().fields({input, label, boxes}, 10);
+      else
+        Cutmix().fields({input, label, boxes}, 10);
       ADD_FAILURE() << type << " takes boxes";
     } catch (const Error& error) {
-      for (const char* word : {type, "boxes of the field 'boxes' cannot follow"}) EXPECT_NE(error.text().find(word), std::string::npos) << error.text();
+      for (const char* word : {type, "boxes of the field 'boxes' cannot follow"})
+        EXPECT_NE(error.text().find(word), std::string::npos) << error.text();
     }
   }
 }

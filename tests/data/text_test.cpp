@@ -72,7 +72,8 @@ TEST(Tokenizer, WhatIsWrongIsSaidWithItsPlace) {
   const auto tokenizer = char_tokenizer("ab\n");
   const auto says = [&](const std::string& text, const std::vector<std::string>& words) {
     const std::string error = error_of([&] { ids_of(*tokenizer, text); });
-    for (const std::string& word : words) EXPECT_NE(error.find(word), std::string::npos) << "'" << error << "' does not say '" << word << "'";
+    for (const std::string& word : words)
+      EXPECT_NE(error.find(word), std::string::npos) << "'" << error << "' does not say '" << word << "'";
   };
   says("ab\nabba€", {"text:2:5:", "'€' (U+20AC)", "vocabulary's 3"});
   says("a\x07", {"text:1:2:", "U+0007"});
@@ -116,7 +117,8 @@ TEST(TextSource, EveryTokenIsALabelOnce) {
   options.sequence_length = 7;
   EXPECT_TRUE(options.open({.root = folder.path(), .tokenizer = tokenizer})->sample_name(1).ends_with("b.txt[token 1]"));
   options.sequence_length.reset();
-  EXPECT_EQ(row_of(options.open({.root = folder.path(), .input_shape = {5}, .tokenizer = tokenizer})->read(0), "input").size(), 5u) << "the model says the length";
+  EXPECT_EQ(row_of(options.open({.root = folder.path(), .input_shape = {5}, .tokenizer = tokenizer})->read(0), "input").size(), 5u)
+      << "the model says the length";
 }
 
 TEST(TextSource, NothingToPredictIsAnError) {
@@ -148,7 +150,8 @@ std::vector<std::vector<int64_t>> batches_of(const std::shared_ptr<const Source>
     for (int64_t n = 0; n < 4; ++n) {
       const int64_t *input = batch->input().data_as<int64_t>() + n * 3, *label = batch->label().data_as<int64_t>() + n * 3;
       if (n >= batch->valid) {
-        EXPECT_EQ(std::vector<int64_t>(label, label + 3), (std::vector<int64_t>{-100, -100, -100})) << "rows behind the valid ones do not count";
+        EXPECT_EQ(std::vector<int64_t>(label, label + 3), (std::vector<int64_t>{-100, -100, -100}))
+            << "rows behind the valid ones do not count";
       } else {
         rows.emplace_back(input, input + 3);
       }

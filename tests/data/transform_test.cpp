@@ -70,7 +70,8 @@ TEST(Resize, EqualsBothOnFullContrast) {
     const Interpolation mode = word[1] == "bicubic" ? Interpolation::kBicubic : Interpolation::kBilinear;
     const ResizeBackend backend = word[4] == "pillow" ? ResizeBackend::kPillow : ResizeBackend::kTensor;
     // Pillow rounds between its passes; of two levels alone, many means are exact halves, which either may round the other way.
-    expect_near(resize(edges, {std::stoll(word[2]), std::stoll(word[3]), mode, true, backend}), want, {1, backend == ResizeBackend::kPillow ? 0.25 : 0.03}, name);
+    expect_near(resize(edges, {std::stoll(word[2]), std::stoll(word[3]), mode, true, backend}), want,
+                {1, backend == ResizeBackend::kPillow ? 0.25 : 0.03}, name);
   });
   EXPECT_EQ(count, 12);
 }

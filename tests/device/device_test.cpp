@@ -23,7 +23,8 @@ namespace {
 /// Memory for the life of a test.
 class Block {
  public:
-  Block(Memory& memory, int64_t bytes, int64_t alignment = 64) : memory_(memory), bytes_(bytes), alignment_(alignment), address_(memory.allocate(bytes, alignment)) {}
+  Block(Memory& memory, int64_t bytes, int64_t alignment = 64)
+      : memory_(memory), bytes_(bytes), alignment_(alignment), address_(memory.allocate(bytes, alignment)) {}
   ~Block() { memory_.free(address_, bytes_, alignment_); }
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
@@ -58,7 +59,8 @@ class Devices : public testing::TestWithParam<Device& (*)()> {
  protected:
   Device& device() { return GetParam()(); }
 };
-INSTANTIATE_TEST_SUITE_P(All, Devices, testing::Values(host_device, sim_device), [](const auto& info) { return std::string(info.param().name()); });
+INSTANTIATE_TEST_SUITE_P(All, Devices, testing::Values(host_device, sim_device),
+                         [](const auto& info) { return std::string(info.param().name()); });
 
 TEST_P(Devices, CopiesThereAndBack) {
   const std::unique_ptr<Stream> stream = device().make_stream();
@@ -82,7 +84,8 @@ TEST_P(Devices, AlignsAndReusesMemory) {
   Memory& memory = device().memory();
   for (const int64_t alignment : {64, 4096, 2 << 20}) {
     const Block first(memory, 100, alignment), second(memory, 3 * alignment + 1, alignment);
-    for (const Block* block : {&first, &second}) EXPECT_EQ(reinterpret_cast<uintptr_t>(block->address()) % static_cast<uintptr_t>(alignment), 0u);
+    for (const Block* block : {&first, &second})
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(block->address()) % static_cast<uintptr_t>(alignment), 0u);
   }
   // 100 GiB in all, of which 1 GiB is in use at a time.
   for (int i = 0; i < 100; ++i) {

@@ -37,7 +37,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string input(reinterpret_cast<const char*>(data), size);
   check(input);
   check(h::make_zip(h::archive(input)));
-  const std::string start = h::pickle(std::string("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12)) + h::pickle("M\xe9\x03") + h::pickle("}");
+  const std::string start =
+      h::pickle(std::string("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12)) + h::pickle("M\xe9\x03") + h::pickle("}");
   check(start + input + h::pickle("](" + h::text("0") + "e") + h::little(6, 8) + std::string(24, '\0'));
   return 0;
 }

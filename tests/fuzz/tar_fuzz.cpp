@@ -9,7 +9,9 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     for (const galley::TarMember& member : galley::index_tar({reinterpret_cast<const std::byte*>(data), size}, "fuzz.tar")) {
-      if (member.offset < 0 || member.size < 0 || member.offset > static_cast<int64_t>(size) || member.size > static_cast<int64_t>(size) - member.offset) std::abort();
+      if (member.offset < 0 || member.size < 0 || member.offset > static_cast<int64_t>(size) ||
+          member.size > static_cast<int64_t>(size) - member.offset)
+        std::abort();
     }
   } catch (const galley::Error&) {
   }

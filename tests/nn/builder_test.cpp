@@ -58,7 +58,8 @@ TEST(Builder, BatchNormUpdatesItsStatisticsInTrainingAlone) {
     Builder b(graph, {.mode = training ? Mode::kTraining : Mode::kEvaluation});
     const Value x = b.input("input", {.shape = {2, 4, 5, 5}});
     EXPECT_EQ(b.batch_norm("bn", x).shape(), x.shape());
-    EXPECT_EQ(names_of(b), (std::vector<std::string>{"bn.weight", "bn.bias", "bn.running_mean", "bn.running_var", "bn.num_batches_tracked"}));
+    EXPECT_EQ(names_of(b),
+              (std::vector<std::string>{"bn.weight", "bn.bias", "bn.running_mean", "bn.running_var", "bn.num_batches_tracked"}));
     EXPECT_EQ(count_ops(graph, "batch_norm"), training ? 1 : 0);
     EXPECT_EQ(count_ops(graph, "batch_norm_update"), training ? 1 : 0);
     EXPECT_EQ(count_ops(graph, "batch_norm_inference"), training ? 0 : 1);
@@ -93,7 +94,8 @@ TEST(Builder, DropoutDrawsFromAStreamOfItsPlace) {
     const auto scope = b.scope("layer");
     x = b.stochastic_depth("drop", x, 0.5);
     std::vector<int64_t> found;
-    for (const Node& node : graph.nodes()) found.push_back(node.is("dropout") ? node.attrs<DropoutAttrs>().stream : node.attrs<StochasticDepthAttrs>().stream);
+    for (const Node& node : graph.nodes())
+      found.push_back(node.is("dropout") ? node.attrs<DropoutAttrs>().stream : node.attrs<StochasticDepthAttrs>().stream);
     EXPECT_NE(graph.find_input("rng"), kNoValue);
     return found;
   };

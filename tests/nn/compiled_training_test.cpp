@@ -1,4 +1,5 @@
-// Law: every family of torchvision trains: its compiled step in f32 starts at the golden loss, and updates by SGD change the loss of the same batch.
+// Law: every family of torchvision trains: its compiled step in f32 starts at the golden loss, and updates by SGD change the loss of the
+// same batch.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -78,7 +79,8 @@ TEST_P(CompiledTraining, InBf16StartsNearTheGoldenLoss) {
 
 TEST_P(RandomTraining, LossesAreFinite) {
   GoldenModel golden = GetParam();
-  std::erase_if(golden.options, [](const auto& option) { return option.first.starts_with("dropout") || option.first == "stochastic_depth_prob"; });
+  std::erase_if(golden.options,
+                [](const auto& option) { return option.first.starts_with("dropout") || option.first == "stochastic_depth_prob"; });
   for (const double loss : two_steps(golden)) EXPECT_TRUE(std::isfinite(loss)) << loss;
 }
 
@@ -88,13 +90,15 @@ std::vector<GoldenModel> only(const std::function<bool(const std::string&)>& wan
   return list;
 }
 /// One small member a family; the families that other tests train are left out. So is Inception-v3: its last batch norms are over two
-/// values here, and the rounding of float32 moves the loss by up to 1 % (PyTorch's by 0.1 %); published_test.cpp has its training pass at full size.
+/// values here, and the rounding of float32 moves the loss by up to 1 % (PyTorch's by 0.1 %); published_test.cpp has its training pass at
+/// full size.
 std::vector<GoldenModel> families() {
   return only([](const std::string& file) { return file.ends_with("_reduced") && !file.starts_with("inception"); });
 }
 /// Dropout, stochastic depth of convolutions and of tokens.
 std::vector<GoldenModel> random_families() {
-  return only([](const std::string& file) { return file == "alexnet_reduced" || file == "efficientnet_b5_reduced" || file == "swin_reduced"; });
+  return only(
+      [](const std::string& file) { return file == "alexnet_reduced" || file == "efficientnet_b5_reduced" || file == "swin_reduced"; });
 }
 
 INSTANTIATE_TEST_SUITE_P(Zoo, CompiledTraining, testing::ValuesIn(families()), [](const auto& info) { return info.param.file; });

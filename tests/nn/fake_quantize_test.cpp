@@ -1,5 +1,5 @@
-// Quantization-aware training as a rewrite of graphs, on the reference: it rounds what conversion makes integers, trains by the straight-through
-// rule, and with batch norms frozen computes the very numbers of the evaluated model.
+// Quantization-aware training as a rewrite of graphs, on the reference: it rounds what conversion makes integers, trains by the
+// straight-through rule, and with batch norms frozen computes the very numbers of the evaluated model.
 
 #include "libcore/passes/fake_quantize.h"
 
@@ -26,8 +26,8 @@ using Results = std::map<ValueId, RefArray>;
 
 constexpr int64_t kBatch = 4;
 
-/// Depthwise, residual, squeeze-excite, a table, both pools, a concat, two linear layers; dropout in training alone. `smooth`: no maxima, where
-/// rounding makes ties, which have no derivative.
+/// Depthwise, residual, squeeze-excite, a table, both pools, a concat, two linear layers; dropout in training alone. `smooth`: no maxima,
+/// where rounding makes ties, which have no derivative.
 struct Captured {
   Graph graph;
   ValueId output = kNoValue;
@@ -95,7 +95,8 @@ Feeds feeds_of(const Graph& graph, uint64_t seed = 3) {
     const double fan = info.type.shape.rank() >= 2 ? static_cast<double>(info.type.elements() / info.type.shape[0]) : 4;
     const double bound = info.role == ValueRole::kInput ? 1 : std::sqrt(3 / fan);
     feeds[info.name] = positive ? random_array(info.type, own, 0.5, 1.5) : random_array(info.type, own, -bound, bound);
-    if (info.type.dtype == DType::kI64) feeds[info.name] = RefArray{info.type.shape, std::vector<double>(static_cast<size_t>(info.type.elements()), 1)};
+    if (info.type.dtype == DType::kI64)
+      feeds[info.name] = RefArray{info.type.shape, std::vector<double>(static_cast<size_t>(info.type.elements()), 1)};
     if (info.name.ends_with(".range_min")) feeds[info.name] = {{}, {INFINITY}};
     if (info.name.ends_with(".range_max")) feeds[info.name] = {{}, {-INFINITY}};
   }
@@ -106,7 +107,8 @@ Feeds feeds_of(const Graph& graph, uint64_t seed = 3) {
 void keep_state(const Graph& graph, const Results& results, Feeds& feeds) {
   for (const Node& node : graph.nodes()) {
     for (const InPlace& update : node.op->updates) {
-      feeds[graph.value(node.inputs[static_cast<size_t>(update.input)]).name] = results.at(node.outputs[static_cast<size_t>(update.output)]);
+      feeds[graph.value(node.inputs[static_cast<size_t>(update.input)]).name] =
+          results.at(node.outputs[static_cast<size_t>(update.output)]);
     }
   }
 }
@@ -189,7 +191,8 @@ TEST_P(Agreement, FrozenTrainingEqualsEvaluation) {
     keep_state(observing, interpret(observing, feeds, /*round=*/true), feeds);
   }
   EXPECT_TRUE(std::isfinite(feeds.at("fc1.range_max")[0]));
-  EXPECT_NE(feeds.at("stem.1.running_mean")[0], feeds_of(observing).at("stem.1.running_mean")[0]) << "statistics move while they are not frozen";
+  EXPECT_NE(feeds.at("stem.1.running_mean")[0], feeds_of(observing).at("stem.1.running_mean")[0])
+      << "statistics move while they are not frozen";
 
   Captured frozen = capture(Mode::kTraining);
   remove_dropping(frozen.graph);
@@ -211,11 +214,12 @@ TEST_P(Agreement, FrozenTrainingEqualsEvaluation) {
 
 INSTANTIATE_TEST_SUITE_P(Weights, Agreement, ::testing::Values(true, false));
 
-/// For symmetric integers a channel each, and for one scale or scales that learn by way of the batch norm's factor, the weight before the norm is
-/// rounded to the integers that conversion finds behind it. Scales begin to learn where those of the ranges are.
+/// For symmetric integers a channel each, and for one scale or scales that learn by way of the batch norm's factor, the weight before the
+/// norm is rounded to the integers that conversion finds behind it. Scales begin to learn where those of the ranges are.
 TEST(FakeQuantize, WeightsAreTheIntegersOfConversion) {
   std::map<bool, RefArray> unlearned;  // by per_channel
-  for (const auto& [per_channel, scale_of_present] : {std::pair(true, 0.0), {false, 0.0}, {true, 1.0}, {false, 1.0}, {true, 0.6}, {false, 0.6}}) {
+  for (const auto& [per_channel, scale_of_present] :
+       {std::pair(true, 0.0), {false, 0.0}, {true, 1.0}, {false, 1.0}, {true, 0.6}, {false, 0.6}}) {
     SCOPED_TRACE(cat(per_channel ? "per channel" : "per tensor", ", learned scales: ", scale_of_present));
     const bool learned = scale_of_present > 0;
     QuantizeConfig scheme = config();
@@ -262,14 +266,16 @@ TEST(FakeQuantize, WeightsAreTheIntegersOfConversion) {
   }
 }
 
-/// The gradient is that of the same graph with each rounding replaced by adding its present error: the straight-through rule, as finite differences
-/// of a smooth function see it.
+/// The gradient is that of the same graph with each rounding replaced by adding its present error: the straight-through rule, as finite
+/// differences of a smooth function see it.
 TEST(FakeQuantize, GradientsPassStraightThrough) {
   for (const bool freeze : {false, true}) {
     Captured made = capture(Mode::kTraining, true);
     Graph& graph = made.graph;
     remove_dropping(graph);
-    const std::vector<ObservedValue> values = fake_quantize_training(graph, capture(Mode::kEvaluation, true).graph, config(), {.observe = false, .freeze_batch_norm = freeze}).values;
+    const std::vector<ObservedValue> values =
+        fake_quantize_training(graph, capture(Mode::kEvaluation, true).graph, config(), {.observe = false, .freeze_batch_norm = freeze})
+            .values;
     const Value output = graph.at(graph.find_output("output"));
     const Value loss = sum(mul(output, graph.add_input("cotangent", output.type(), ValueRole::kInput)), {0, 1});
     const Graph forward = graph;
@@ -302,7 +308,8 @@ TEST(FakeQuantize, GradientsPassStraightThrough) {
         error.v.push_back(y[i] - x[i] * passes[i]);
       }
       const std::string name = cat("error", rounded++);
-      const Value kept = surrogate.add_input(name + ".passes", forward.type(node.outputs[0]), ValueRole::kInput), shift = surrogate.add_input(name, forward.type(node.outputs[0]), ValueRole::kInput);
+      const Value kept = surrogate.add_input(name + ".passes", forward.type(node.outputs[0]), ValueRole::kInput),
+                  shift = surrogate.add_input(name, forward.type(node.outputs[0]), ValueRole::kInput);
       feeds[name] = error;
       feeds[name + ".passes"] = passes;
       const Value product = mul(surrogate.at(node.inputs[0]), kept);
@@ -332,14 +339,16 @@ TEST(FakeQuantize, GradientsPassStraightThrough) {
       };
       const double slope = (loss_at(kStep) - loss_at(-kStep)) / (2 * kStep);
       // Differences in double: 1e-16 / 1e-6 of the loss, and the square of the step; a gradient scaled by 1.01 is far outside.
-      EXPECT_TRUE(std::abs(slope - expected) <= 2e-4 * size + 1e-7) << name << (freeze ? ", frozen" : "") << ": " << slope << " against " << expected;
+      EXPECT_TRUE(std::abs(slope - expected) <= 2e-4 * size + 1e-7)
+          << name << (freeze ? ", frozen" : "") << ": " << slope << " against " << expected;
     }
   }
 }
 
 /// Every value that is rounded is found in training too, whatever a model does there besides: dropout, stochastic depth, auxiliary heads.
 TEST(FakeQuantize, ZooNetworksHaveTheirCounterparts) {
-  for (const char* name : {"resnet18", "mobilenet_v2", "mobilenet_v3_small", "densenet121", "googlenet", "inception_v3", "shufflenet_v2_x0_5", "efficientnet_b0", "regnet_y_400mf", "vgg11_bn", "cifar_resnet20"}) {
+  for (const char* name : {"resnet18", "mobilenet_v2", "mobilenet_v3_small", "densenet121", "googlenet", "inception_v3",
+                           "shufflenet_v2_x0_5", "efficientnet_b0", "regnet_y_400mf", "vgg11_bn", "cifar_resnet20"}) {
     SCOPED_TRACE(name);
     const Component model = default_model(name);
     const auto captured = [&](Mode mode) {
@@ -348,12 +357,14 @@ TEST(FakeQuantize, ZooNetworksHaveTheirCounterparts) {
       TensorType input;
       input.shape = Shape{2};
       for (int64_t size : model_info(model).input_shape) input.shape.push_back(size);
-      for (const auto& [output, value] : build_model(builder, model, builder.input("input", input))) graph.add_output(output.empty() ? "output" : output, value);
+      for (const auto& [output, value] : build_model(builder, model, builder.input("input", input)))
+        graph.add_output(output.empty() ? "output" : output, value);
       return graph;
     };
     for (const bool freeze : {false, true}) {
       Graph training = captured(Mode::kTraining);
-      const std::vector<ObservedValue> values = fake_quantize_training(training, captured(Mode::kEvaluation), config(), {.freeze_batch_norm = freeze}).values;
+      const std::vector<ObservedValue> values =
+          fake_quantize_training(training, captured(Mode::kEvaluation), config(), {.freeze_batch_norm = freeze}).values;
       verify(training);
       int rounded = 0;
       for (const Node& node : training.nodes()) rounded += node.is("fake_quantize") && node.attrs<FakeQuantizeAttrs>().axis < 0;
@@ -365,7 +376,8 @@ TEST(FakeQuantize, ZooNetworksHaveTheirCounterparts) {
 
 TEST(FakeQuantize, ScalesLearn) {
   Captured made = capture(Mode::kTraining);
-  const RoundedModel rounded = fake_quantize_training(made.graph, capture(Mode::kEvaluation).graph, config(), {.observe = false, .learn_scale = true});
+  const RoundedModel rounded =
+      fake_quantize_training(made.graph, capture(Mode::kEvaluation).graph, config(), {.observe = false, .learn_scale = true});
   const Value output = made.graph.at(made.graph.find_output("output"));
   const Value loss = sum(output, {0, 1});
   std::vector<ValueId> scales;
@@ -389,13 +401,17 @@ TEST(RangeOfParams, GivesTheScaleBack) {
   RandomStream random(11, "scales");
   for (int i = 0; i < 20000; ++i) {
     const QuantRange range = quant_range(i % 2 == 0 ? QuantDType::kUint8 : QuantDType::kInt8, i % 3 == 0);
-    QuantParams params{.scale = static_cast<double>(static_cast<float>(std::exp2(random.uniform(-20, 10)))), .dtype = range.dtype, .qmin = range.min, .qmax = range.max};
+    QuantParams params{.scale = static_cast<double>(static_cast<float>(std::exp2(random.uniform(-20, 10)))),
+                       .dtype = range.dtype,
+                       .qmin = range.min,
+                       .qmax = range.max};
     params.zero_point = range.min + static_cast<int64_t>(random.uniform() * static_cast<double>(range.max - range.min + 1));
     if (i % 5 == 0) params.zero_point = range.min;
     if (i % 7 == 0) params.zero_point = range.max;
     const FloatRange bounds = range_of_params(params, false);
     const QuantParams back = affine_params(static_cast<double>(bounds.min), static_cast<double>(bounds.max), range);
-    EXPECT_NEAR(back.scale / params.scale, 1, 2.4e-7) << params.zero_point;  // four roundings to float32: bounds, their difference, the quotient
+    EXPECT_NEAR(back.scale / params.scale, 1, 2.4e-7)
+        << params.zero_point;  // four roundings to float32: bounds, their difference, the quotient
     EXPECT_EQ(back.zero_point, params.zero_point) << params.scale;
     params.zero_point = range.min < 0 ? 0 : (range.max + 1) / 2;
     const FloatRange both = range_of_params(params, true);

@@ -49,13 +49,14 @@ inline GoldenFile read_golden(const std::string& name) {
 }
 
 /// Every stored number of `entry` against `got`: |error| <= relative * max(|want|, rms) + absolute.
-inline void expect_golden(const std::string& what, const GoldenEntry& entry, std::span<const double> got, double relative, double absolute = 0) {
+inline void expect_golden(const std::string& what, const GoldenEntry& entry, std::span<const double> got, double relative,
+                          double absolute = 0) {
   ASSERT_EQ(static_cast<int64_t>(got.size()), entry.count) << what;
   const double scale = entry.rms();
   const auto near = [&](double value, double want, const std::string& where, double floor) {
     const double tolerance = relative * std::max(std::fabs(want), scale) + floor;
-    EXPECT_TRUE(std::fabs(value - want) <= tolerance) << what << " " << where << ": got " << value << ", want " << want << ", error " << value - want
-                                                      << ", tolerance " << tolerance;
+    EXPECT_TRUE(std::fabs(value - want) <= tolerance)
+        << what << " " << where << ": got " << value << ", want " << want << ", error " << value - want << ", tolerance " << tolerance;
   };
   if (entry.full) {
     for (size_t i = 0; i < got.size(); ++i) near(got[i], entry.values[i], "[" + std::to_string(i) + "]", absolute);

@@ -81,8 +81,10 @@ TEST_P(GoldenFamily, Training) {
       ++compared;
     }
   }
-  const auto tables = std::count_if(model.specs.begin(), model.specs.end(), [](const ParameterSpec& spec) { return spec.init.kind == Init::Kind::kValues; });
-  EXPECT_EQ(compared, model.specs.size() - static_cast<size_t>(tables) + 1);  // each parameter, each buffer that changes, and the input's gradient
+  const auto tables = std::count_if(model.specs.begin(), model.specs.end(),
+                                    [](const ParameterSpec& spec) { return spec.init.kind == Init::Kind::kValues; });
+  EXPECT_EQ(compared,
+            model.specs.size() - static_cast<size_t>(tables) + 1);  // each parameter, each buffer that changes, and the input's gradient
 }
 
 /// Five steps on batches of their own; parameters, buffers and optimizer states flow from step to step.
@@ -101,7 +103,8 @@ void expect_five_steps(const GoldenModel& golden, const Optimizer& optimizer) {
   order_updates(model.graph);
 
   std::map<std::string, RefArray> feeds = golden_feeds(model.specs);
-  for (const StateSpec& state : updates.states) feeds[state.name] = {state.type.shape, std::vector<double>(static_cast<size_t>(state.type.elements()))};
+  for (const StateSpec& state : updates.states)
+    feeds[state.name] = {state.type.shape, std::vector<double>(static_cast<size_t>(state.type.elements()))};
   feeds["lr." + options.groups.groups[0].name] = {{}, {optimizer.lr}};
   feeds["target"] = golden_labels(golden.input[0], 10);
   const std::map<std::string, ValueId> after = updated_values(model.graph);

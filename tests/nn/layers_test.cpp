@@ -53,15 +53,23 @@ class AttributeText : public OptionVisitor {
   void option(const OptionInfo& i, int64_t& v) override { add(i, v); }
   void option(const OptionInfo& i, double& v) override { add(i, v); }
   void option(const OptionInfo& i, std::string& v) override { add(i, v); }
-  void option(const OptionInfo& i, std::vector<int64_t>& v) override { for (const int64_t n : v) add(i, n); }
-  void option(const OptionInfo& i, std::vector<double>& v) override { for (const double n : v) add(i, n); }
-  void option(const OptionInfo& i, std::vector<std::string>& v) override { for (const std::string& n : v) add(i, n); }
+  void option(const OptionInfo& i, std::vector<int64_t>& v) override {
+    for (const int64_t n : v) add(i, n);
+  }
+  void option(const OptionInfo& i, std::vector<double>& v) override {
+    for (const double n : v) add(i, n);
+  }
+  void option(const OptionInfo& i, std::vector<std::string>& v) override {
+    for (const std::string& n : v) add(i, n);
+  }
   void choice(const OptionInfo& i, int& v, std::span<const std::string_view> names) override { add(i, names[static_cast<size_t>(v)]); }
   std::string text;
 
  private:
   template <class T>
-  void add(const OptionInfo& info, const T& value) { text += cat(" ", info.name, "=", value); }
+  void add(const OptionInfo& info, const T& value) {
+    text += cat(" ", info.name, "=", value);
+  }
 };
 
 /// A graph as text: every node with its path, attributes, inputs and the types of its outputs.
@@ -106,8 +114,10 @@ void expect_parts(const std::string& text, std::initializer_list<const char*> pa
 TEST(Layers, AreTheSameGraphAsCode) {
   const OptionList layers = list_of(
       layer("conv1", "conv2d", {{"out_channels", {16}}, {"kernel_size", {3}}, {"padding", {1}}, {"bias", {0}}}), layer("bn1", "batch_norm"),
-      group("layer1", list_of(layer("conv1", "conv2d", {{"out_channels", {16}}, {"kernel_size", {3}}, {"padding", {1}}}), layer("relu", "relu"),
-                              layer("add", "add", {}, {"relu", "in"})), 2),
+      group("layer1",
+            list_of(layer("conv1", "conv2d", {{"out_channels", {16}}, {"kernel_size", {3}}, {"padding", {1}}}), layer("relu", "relu"),
+                    layer("add", "add", {}, {"relu", "in"})),
+            2),
       layer("pool", "mean", {{"dim", {2, 3}}}), layer("fc", "linear", {{"out_features", {10}}}));
 
   Graph graph;
@@ -137,15 +147,17 @@ TEST(Layers, AreTheSameGraphAsCode) {
 
 TEST(Layers, EveryKindBuildsWithItsDefaults) {
   // Kinds with required options get them here; a kind that this test does not know with its defaults alone must build too.
-  const std::map<std::string, Settings> required{{"permute", {{"dims", {0, 2, 3, 1}}}}, {"reshape", {{"shape", {2, -1}}}}, {"mean", {{"dim", {1}}}}};
+  const std::map<std::string, Settings> required{
+      {"permute", {{"dims", {0, 2, 3, 1}}}}, {"reshape", {{"shape", {2, -1}}}}, {"mean", {{"dim", {1}}}}};
   for (const ComponentKind& kind : layer_kinds()) {
     if (kind.type == "rename") continue;  // wants words: below
     const std::string type(kind.type);
     const bool several = type == "add" || type == "sub" || type == "mul" || type == "maximum" || type == "concat";
     const bool index = type == "embedding", sequence = type == "lstm" || type == "gru" || type == "rnn";
     OptionList layers = list_of(layer("", type, required.contains(type) ? required.at(type) : Settings{},
-                                     several ? std::vector<std::string>{"in", "in"} : std::vector<std::string>{}));
-    EXPECT_NO_THROW(capture(layers, {.dtype = index ? DType::kI64 : DType::kF32, .shape = sequence ? Shape{2, 4, 8} : Shape{2, 4, 8, 8}})) << type;
+                                      several ? std::vector<std::string>{"in", "in"} : std::vector<std::string>{}));
+    EXPECT_NO_THROW(capture(layers, {.dtype = index ? DType::kI64 : DType::kF32, .shape = sequence ? Shape{2, 4, 8} : Shape{2, 4, 8, 8}}))
+        << type;
     EXPECT_FALSE(kind.doc.empty());
   }
 }
@@ -153,8 +165,9 @@ TEST(Layers, EveryKindBuildsWithItsDefaults) {
 TEST(Layers, UnnamedLayersAreCalledByTheirType) {
   Graph graph;
   Builder b(graph);
-  build_layers(b, list_of(layer("", "relu"), layer("", "conv2d"), layer("", "relu"), layer("", "conv2d"), layer("", "add", {}, {"relu", "relu2"})),
-               b.input("input", {.shape = {2, 1, 4, 4}}));
+  build_layers(
+      b, list_of(layer("", "relu"), layer("", "conv2d"), layer("", "relu"), layer("", "conv2d"), layer("", "add", {}, {"relu", "relu2"})),
+      b.input("input", {.shape = {2, 1, 4, 4}}));
   std::vector<std::string> paths;
   for (const Node& node : graph.nodes()) paths.push_back(node.path);
   EXPECT_EQ(paths, (std::vector<std::string>{"relu", "conv2d", "relu2", "conv2d2", "add"}));
@@ -162,8 +175,9 @@ TEST(Layers, UnnamedLayersAreCalledByTheirType) {
 
 TEST(Layers, GroupsSeeTheLayersAroundThem) {
   // A skip connection into a group, as an encoder and decoder need.
-  const std::string text = capture(list_of(layer("stem", "relu"), group("up", list_of(layer("act", "tanh"), layer("join", "concat", {}, {"act", "stem"})))),
-                                   {.shape = {1, 2, 4, 4}});
+  const std::string text =
+      capture(list_of(layer("stem", "relu"), group("up", list_of(layer("act", "tanh"), layer("join", "concat", {}, {"act", "stem"})))),
+              {.shape = {1, 2, 4, 4}});
   expect_parts(text, {"[1,4,4,4]", "up.join"});
 }
 
@@ -174,7 +188,8 @@ TEST(Layers, MistakesNameTheLayersPath) {
   expect_parts(error_of(list_of(layer("a", "relu"), layer("b", "relu", {}, {"a", "in"}))), {"relu takes one input, 2 are given", "at b"});
   expect_parts(error_of(list_of(layer("a", "relu"), layer("a", "relu"))), {"two layers have this name", "at a"});
   expect_parts(error_of(list_of(layer("in", "relu"))), {"'in' means the group's input"});
-  expect_parts(error_of(list_of(layer("conv", "conv2d", {{"kernel_size", {1, 2, 3}}}))), {"kernel_size wants one number or two", "at conv"});
+  expect_parts(error_of(list_of(layer("conv", "conv2d", {{"kernel_size", {1, 2, 3}}}))),
+               {"kernel_size wants one number or two", "at conv"});
   expect_parts(error_of(list_of(group("g", list_of(layer("conv", "conv2d", {{"kernel_size", {9}}}))))), {"g.conv"});
   expect_parts(error_of(list_of(layer("a", "flatten"), layer("cat", "concat", {}, {"a", "in"}))), {"at cat"});
 }

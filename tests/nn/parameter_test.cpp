@@ -13,7 +13,9 @@
 namespace galley {
 namespace {
 
-ParameterSpec spec_of(std::string name, Shape shape, Init init) { return {.name = std::move(name), .type = {.shape = shape}, .init = init}; }
+ParameterSpec spec_of(std::string name, Shape shape, Init init) {
+  return {.name = std::move(name), .type = {.shape = shape}, .init = init};
+}
 
 struct Moments {
   double mean = 0, stddev = 0, largest = 0, fourth = 0;
@@ -37,7 +39,10 @@ TEST(Initialize, HasTheMomentsOfItsDistribution) {
   // 99 999 elements: a mean's deviation is sigma / 316, a deviation's about 0.3 % (normal), a kurtosis' 0.016; six of each. An
   // odd count, since elements are made four at a time.
   const Shape shape{3, 33333};
-  const struct { Init init; double stddev, kurtosis, largest; } cases[] = {
+  const struct {
+    Init init;
+    double stddev, kurtosis, largest;
+  } cases[] = {
       {Init::normal(0.5), 0.5, 3, 10},
       {Init::uniform(0.25), 0.25 / std::sqrt(3.0), 1.8, 0.25},
       {Init::kaiming_normal(Init::Fan::kIn), std::sqrt(2.0 / 33333), 3, 10},
@@ -82,7 +87,8 @@ TEST(Initialize, SpreadsAsTorchvision) {
       Graph graph;
       Builder b(graph);
       // At its real size, or as golden_models() reduces it.
-      const auto reduced = std::find_if(golden_models().begin(), golden_models().end(), [&](const GoldenModel& m) { return m.file == model && m.file != m.type; });
+      const auto reduced = std::find_if(golden_models().begin(), golden_models().end(),
+                                        [&](const GoldenModel& m) { return m.file == model && m.file != m.type; });
       const Component component = reduced == golden_models().end() ? default_model(model) : with_ten_classes(*reduced);
       TensorType type{.shape = {2}};
       for (const int64_t size : model_info(component).input_shape) type.shape.push_back(size);
@@ -98,8 +104,9 @@ TEST(Initialize, SpreadsAsTorchvision) {
     const ParameterSpec& spec = specs.at(word);
     if (spec.type.elements() > 700'000) continue;  // as the smaller ones of its kind, and slow to draw
     const Moments ours = moments(initialize(spec, 0));
-    // Two independent draws of n elements: their deviations differ by sigma * sqrt((kurtosis - 1) / 4 * 2 / n) <= sigma / sqrt(n), their means
-    // by sigma * sqrt(2 / n). Six times that, and the six digits that are stored; biases of a few elements still tell a constant from a draw.
+    // Two independent draws of n elements: their deviations differ by sigma * sqrt((kurtosis - 1) / 4 * 2 / n) <= sigma / sqrt(n), their
+    // means by sigma * sqrt(2 / n). Six times that, and the six digits that are stored; biases of a few elements still tell a constant from
+    // a draw.
     const double n = static_cast<double>(spec.type.elements());
     EXPECT_LE(std::fabs(ours.stddev - stddev), 6 * stddev / std::sqrt(n) + 1e-12) << model << " " << word << " " << spec.init.str();
     EXPECT_LE(std::fabs(ours.mean - mean), 6 * stddev * std::sqrt(2 / n) + 1e-5 * std::fabs(mean) + 1e-12) << model << " " << word;

@@ -74,7 +74,8 @@ TEST(QuantizeZoo, ConvolutionalNetworksStayIntegerInside) {
     EXPECT_EQ(report.dequantize_nodes, 0);
     EXPECT_EQ(report.inner_quantize + report.inner_dequantize, 0) << (report.nodes.empty() ? "" : report.nodes.back());
     // Whatever stays in float stands behind the last layer.
-    for (const auto& [op, count] : report.float_operators) EXPECT_TRUE(op == "adaptive_avg_pool2d" || op == "reshape") << op << " " << count;
+    for (const auto& [op, count] : report.float_operators)
+      EXPECT_TRUE(op == "adaptive_avg_pool2d" || op == "reshape") << op << " " << count;
     size_t products = 0;
     for (const Node& node : graph.nodes()) {
       products += node.is("quantized_conv2d") || node.is("quantized_linear");
@@ -95,8 +96,8 @@ TEST(QuantizeZoo, TransformersConvertTheirProducts) {
     const ConvertReport report = convert_quantized(graph, plan);
     verify(graph);
     EXPECT_EQ(plan.quantized_layers(), static_cast<int64_t>(plan.layers.size()));
-    // Products whose readers are in float give real values themselves. What ConvNeXt's three downsampling convolutions give goes both to a depthwise
-    // convolution, as integers, and into a sum in float.
+    // Products whose readers are in float give real values themselves. What ConvNeXt's three downsampling convolutions give goes both to a
+    // depthwise convolution, as integers, and into a sum in float.
     EXPECT_EQ(report.dequantize_nodes, name == "convnext_tiny" ? 3 : 0);
     EXPECT_GT(report.float_operators.at("layer_norm"), 0);
   }
@@ -116,11 +117,13 @@ std::string conversion_line(const std::string& name, const Graph& fused, QuantMe
   return cat(name, " ", method_name(method), " ", graph.nodes().size(), " ", digest.hex());
 }
 
-// A file of quantized weights holds a plan, and loads into what the conversion makes of plan and model: the conversion must not change. Where it does so
-// for a good reason (a model, or how graphs print), the lines that this test gives are the new golden file.
+// A file of quantized weights holds a plan, and loads into what the conversion makes of plan and model: the conversion must not change.
+// Where it does so for a good reason (a model, or how graphs print), the lines that this test gives are the new golden file.
 TEST(QuantizeZoo, ConvertedGraphsAreThoseOfTheGoldenFile) {
   std::vector<std::pair<std::string, Graph>> models;
-  for (const char* name : {"resnet18", "mobilenet_v3_small", "densenet121", "googlenet", "shufflenet_v2_x0_5", "efficientnet_b0", "convnext_tiny", "swin_t", "vit_b_16"}) models.emplace_back(name, fused_model(name));
+  for (const char* name : {"resnet18", "mobilenet_v3_small", "densenet121", "googlenet", "shufflenet_v2_x0_5", "efficientnet_b0",
+                           "convnext_tiny", "swin_t", "vit_b_16"})
+    models.emplace_back(name, fused_model(name));
   for (const double cell : {0, 1, 2}) {
     Component model = default_model("rnn_lm");
     Setter setter("cell", {cell});
@@ -129,7 +132,8 @@ TEST(QuantizeZoo, ConvertedGraphsAreThoseOfTheGoldenFile) {
   }
   std::string found;
   for (const auto& [name, graph] : models) {
-    for (const QuantMethod method : {QuantMethod::kStatic, QuantMethod::kDynamic, QuantMethod::kWeightOnly}) found += conversion_line(name, graph, method) + "\n";
+    for (const QuantMethod method : {QuantMethod::kStatic, QuantMethod::kDynamic, QuantMethod::kWeightOnly})
+      found += conversion_line(name, graph, method) + "\n";
   }
   std::ifstream file(GALLEY_SOURCE_DIR "/tests/golden/quantize/graphs.txt");
   const std::string golden((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());

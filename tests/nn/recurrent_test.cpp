@@ -57,7 +57,8 @@ std::vector<GoldenCase> golden_cases() {
 void expect_same(const std::string& what, const RefArray& got, const double* want, int64_t count) {
   ASSERT_EQ(got.shape.elements(), count) << what;
   for (int64_t i = 0; i < count; ++i) {
-    if (!(std::abs(got[i] - want[i]) <= 1e-11 * std::max(1.0, std::abs(want[i])))) ADD_FAILURE() << what << " element " << i << " is " << got[i] << ", PyTorch " << want[i];
+    if (!(std::abs(got[i] - want[i]) <= 1e-11 * std::max(1.0, std::abs(want[i]))))
+      ADD_FAILURE() << what << " element " << i << " is " << got[i] << ", PyTorch " << want[i];
   }
 }
 
@@ -71,8 +72,14 @@ TEST(Recurrent, ResultsStatesAndGradientsAreThoseOfPyTorch) {
     Graph graph;
     Builder b(graph, {.dtype = DType::kF64});
     Arrays feeds = {{"x", arrays.at("x")}};
-    RecurrentOptions options{.cell = c.cell == "lstm" ? Cell::kLstm : c.cell == "gru" ? Cell::kGru : Cell::kRnn, .hidden_size = c.hidden, .num_layers = c.layers, .bias = c.bias,
-                             .bidirectional = c.both, .nonlinearity = c.nonlinearity == "relu" ? Nonlinearity::kRelu : Nonlinearity::kTanh};
+    RecurrentOptions options{.cell = c.cell == "lstm"  ? Cell::kLstm
+                                     : c.cell == "gru" ? Cell::kGru
+                                                       : Cell::kRnn,
+                             .hidden_size = c.hidden,
+                             .num_layers = c.layers,
+                             .bias = c.bias,
+                             .bidirectional = c.both,
+                             .nonlinearity = c.nonlinearity == "relu" ? Nonlinearity::kRelu : Nonlinearity::kTanh};
     const Value x = b.input("x", {.dtype = DType::kF64, .shape = arrays.at("x").shape});
     const auto row = [&](const std::string& array, int64_t state) { return arrays.at(array).v.data() + state * state_size; };
     for (int64_t s = 0; c.states && s < states; ++s) {
@@ -108,8 +115,11 @@ TEST(Recurrent, ResultsStatesAndGradientsAreThoseOfPyTorch) {
     };
     weigh(result.y, "wy", arrays.at("cotangent_y"));
     for (int64_t s = 0; s < states; ++s) {
-      weigh(result.h[static_cast<size_t>(s)], cat("wh", s), {{batch, c.hidden}, {row("cotangent_hn", s), row("cotangent_hn", s) + state_size}});
-      if (c.cell == "lstm") weigh(result.c[static_cast<size_t>(s)], cat("wc", s), {{batch, c.hidden}, {row("cotangent_cn", s), row("cotangent_cn", s) + state_size}});
+      weigh(result.h[static_cast<size_t>(s)], cat("wh", s),
+            {{batch, c.hidden}, {row("cotangent_hn", s), row("cotangent_hn", s) + state_size}});
+      if (c.cell == "lstm")
+        weigh(result.c[static_cast<size_t>(s)], cat("wc", s),
+              {{batch, c.hidden}, {row("cotangent_cn", s), row("cotangent_cn", s) + state_size}});
     }
     std::vector<ValueId> ids;
     for (const auto& [id, name] : wanted) ids.push_back(id);
@@ -119,7 +129,8 @@ TEST(Recurrent, ResultsStatesAndGradientsAreThoseOfPyTorch) {
     const std::map<ValueId, RefArray> values = interpret(graph, feeds);
 
     expect_same("y", values.at(result.y.id()), arrays.at("y").v.data(), arrays.at("y").shape.elements());
-    for (const auto& [id, name] : wanted) expect_same("d_" + name, values.at(gradients.at(id)), arrays.at("d_" + name).v.data(), arrays.at("d_" + name).shape.elements());
+    for (const auto& [id, name] : wanted)
+      expect_same("d_" + name, values.at(gradients.at(id)), arrays.at("d_" + name).v.data(), arrays.at("d_" + name).shape.elements());
     for (int64_t s = 0; s < states; ++s) {
       const auto i = static_cast<size_t>(s);
       expect_same("hn", values.at(result.h[i].id()), row("hn", s), state_size);
@@ -173,7 +184,8 @@ TEST(Recurrent, LayersOfARecipeAreTheseLayers) {
 TEST(Recurrent, LanguageModelCountsEveryToken) {
   for (const bool tied : {false, true}) {
     Component model = with_vocabulary(default_model("rnn_lm"), 9);
-    for (const auto& [key, value] : std::vector<std::pair<std::string, double>>{{"embedding_dim", 5}, {"hidden_size", 5}, {"num_layers", 1}, {"dropout", 0}, {"tie_weights", tied}}) {
+    for (const auto& [key, value] : std::vector<std::pair<std::string, double>>{
+             {"embedding_dim", 5}, {"hidden_size", 5}, {"num_layers", 1}, {"dropout", 0}, {"tie_weights", tied}}) {
       Setter setter(key, {value});
       model.params->options(setter);
       ASSERT_TRUE(setter.found) << key;

@@ -15,14 +15,26 @@ class Setter : public OptionVisitor {
  public:
   Setter(std::string_view name, std::vector<double> numbers, std::vector<std::string> words = {})
       : name_(name), numbers_(std::move(numbers)), words_(std::move(words)) {}
-  void option(const OptionInfo& i, bool& v) override { if (hit(i)) v = numbers_[0] != 0; }
-  void option(const OptionInfo& i, int64_t& v) override { if (hit(i)) v = static_cast<int64_t>(numbers_[0]); }
-  void option(const OptionInfo& i, double& v) override { if (hit(i)) v = numbers_[0]; }
+  void option(const OptionInfo& i, bool& v) override {
+    if (hit(i)) v = numbers_[0] != 0;
+  }
+  void option(const OptionInfo& i, int64_t& v) override {
+    if (hit(i)) v = static_cast<int64_t>(numbers_[0]);
+  }
+  void option(const OptionInfo& i, double& v) override {
+    if (hit(i)) v = numbers_[0];
+  }
   void option(const OptionInfo&, std::string&) override {}
-  void option(const OptionInfo& i, std::vector<int64_t>& v) override { if (hit(i)) v.assign(numbers_.begin(), numbers_.end()); }
+  void option(const OptionInfo& i, std::vector<int64_t>& v) override {
+    if (hit(i)) v.assign(numbers_.begin(), numbers_.end());
+  }
   void option(const OptionInfo&, std::vector<double>&) override {}
-  void option(const OptionInfo& i, std::vector<std::string>& v) override { if (hit(i)) v = words_; }
-  void choice(const OptionInfo& i, int& v, std::span<const std::string_view>) override { if (hit(i)) v = static_cast<int>(numbers_[0]); }
+  void option(const OptionInfo& i, std::vector<std::string>& v) override {
+    if (hit(i)) v = words_;
+  }
+  void choice(const OptionInfo& i, int& v, std::span<const std::string_view>) override {
+    if (hit(i)) v = static_cast<int>(numbers_[0]);
+  }
   bool found = false;
 
  private:

@@ -1,5 +1,5 @@
-// Law: in inference and in training, every model that published measurements of channels_last name keeps the format from its first layer to its last
-// features: no activation is reordered inside; what is flattened before a classifier is reordered once a pass and direction.
+// Law: in inference and in training, every model that published measurements of channels_last name keeps the format from its first layer to
+// its last features: no activation is reordered inside; what is flattened before a classifier is reordered once a pass and direction.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -17,10 +17,40 @@
 namespace galley {
 namespace {
 
-constexpr const char* kModels[] = {"alexnet",           "densenet121",       "densenet161",        "densenet169",        "googlenet",          "inception_v3",       "mnasnet0_5",    "mnasnet0_75",     "mnasnet1_0",
-                                   "mnasnet1_3",        "mobilenet_v2",      "resnet18",           "resnet34",           "resnet50",           "resnet101",          "resnet152",     "resnext50_32x4d", "resnext101_32x8d",
-                                   "shufflenet_v2_x0_5", "shufflenet_v2_x1_0", "shufflenet_v2_x1_5", "shufflenet_v2_x2_0", "squeezenet1_0",      "squeezenet1_1",      "vgg11",         "vgg11_bn",        "vgg13",
-                                   "vgg13_bn",          "vgg16",             "vgg16_bn",           "vgg19",              "vgg19_bn",           "wide_resnet50_2",    "wide_resnet101_2"};
+constexpr const char* kModels[] = {"alexnet",
+                                   "densenet121",
+                                   "densenet161",
+                                   "densenet169",
+                                   "googlenet",
+                                   "inception_v3",
+                                   "mnasnet0_5",
+                                   "mnasnet0_75",
+                                   "mnasnet1_0",
+                                   "mnasnet1_3",
+                                   "mobilenet_v2",
+                                   "resnet18",
+                                   "resnet34",
+                                   "resnet50",
+                                   "resnet101",
+                                   "resnet152",
+                                   "resnext50_32x4d",
+                                   "resnext101_32x8d",
+                                   "shufflenet_v2_x0_5",
+                                   "shufflenet_v2_x1_0",
+                                   "shufflenet_v2_x1_5",
+                                   "shufflenet_v2_x2_0",
+                                   "squeezenet1_0",
+                                   "squeezenet1_1",
+                                   "vgg11",
+                                   "vgg11_bn",
+                                   "vgg13",
+                                   "vgg13_bn",
+                                   "vgg16",
+                                   "vgg16_bn",
+                                   "vgg19",
+                                   "vgg19_bn",
+                                   "wide_resnet50_2",
+                                   "wide_resnet101_2"};
 
 Graph inference_graph(const Component& model, const Shape& shape) {
   Graph graph;

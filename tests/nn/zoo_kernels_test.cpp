@@ -1,5 +1,5 @@
-// Inference of every model of the zoo runs on fast kernels: what fusion makes of a layer must not be left to the reference, which computes in
-// double, an element at a time.
+// Inference of every model of the zoo runs on fast kernels: what fusion makes of a layer must not be left to the reference, which computes
+// in double, an element at a time.
 
 #include <gtest/gtest.h>
 
@@ -38,12 +38,14 @@ TEST(ZooKernels, NoLayerOfInferenceIsLeftToTheReference) {
     for (const int64_t batch : {1, 48}) {  // more and fewer rows than a classifier's own kernel takes
       const Graph graph = fused_model(model, batch);
       for (const Node& node : graph.nodes()) {
-        if (is_view(graph, node) || graph.type(node.outputs[0]).dtype != DType::kF32 || graph.type(node.outputs[0]).elements() <= 1) continue;
+        if (is_view(graph, node) || graph.type(node.outputs[0]).dtype != DType::kF32 || graph.type(node.outputs[0]).elements() <= 1)
+          continue;
         const KernelQuery query{node, context_of(graph, node), 2};
         if (cost_of(*node.op, query.context).flops <= 0) continue;
         const KernelChoice choice = cpu().choose(query);
         ASSERT_NE(choice.kernel, nullptr);
-        EXPECT_FALSE(choice.kernel->reference) << kind.type << ", " << node.path << ": " << node.op->name << (choice.declined.empty() ? "" : ", " + choice.declined.front());
+        EXPECT_FALSE(choice.kernel->reference) << kind.type << ", " << node.path << ": " << node.op->name
+                                               << (choice.declined.empty() ? "" : ", " + choice.declined.front());
         ++checked;
       }
     }

@@ -64,14 +64,16 @@ TEST(Zoo, ParametersAreTorchvisions) {
     EXPECT_EQ(spec.trainable, kind == "p");
   }
   EXPECT_EQ(next, specs.size());
-  for (const ComponentKind& kind : models()) EXPECT_TRUE(!is_zoo_model(kind.type) || seen.contains(std::string(kind.type))) << kind.type << " is not compared";
+  for (const ComponentKind& kind : models())
+    EXPECT_TRUE(!is_zoo_model(kind.type) || seen.contains(std::string(kind.type))) << kind.type << " is not compared";
   EXPECT_EQ(seen.size() + 1, models().size());
 }
 
 TEST(Zoo, PublishedCounts) {
   // Parameter counts as torchvision's documentation states them.
-  const std::pair<const char*, int64_t> published[] = {{"resnet18", 11'689'512}, {"resnet50", 25'557'032}, {"resnext101_32x8d", 88'791'336},
-      {"wide_resnet50_2", 68'883'240}, {"mobilenet_v2", 3'504'872}, {"mobilenet_v3_large", 5'483'032}, {"mobilenet_v3_small", 2'542'856}, {"vgg16", 138'357'544}};
+  const std::pair<const char*, int64_t> published[] = {
+      {"resnet18", 11'689'512},    {"resnet50", 25'557'032},          {"resnext101_32x8d", 88'791'336},  {"wide_resnet50_2", 68'883'240},
+      {"mobilenet_v2", 3'504'872}, {"mobilenet_v3_large", 5'483'032}, {"mobilenet_v3_small", 2'542'856}, {"vgg16", 138'357'544}};
   for (const auto& [name, count] : published) EXPECT_EQ(parameter_count(specs_of(default_model(name), Mode::kEvaluation)), count) << name;
 }
 
@@ -101,7 +103,8 @@ TEST(Zoo, MakeDivisibleNeverLosesATenth) {
   EXPECT_EQ(make_divisible(19, 8), 24);
   EXPECT_EQ(make_divisible(20, 8), 24);
   EXPECT_EQ(make_divisible(3, 8), 8);
-  for (int64_t channels = 1; channels < 500; ++channels) EXPECT_GE(static_cast<double>(make_divisible(static_cast<double>(channels), 8)), 0.9 * static_cast<double>(channels));
+  for (int64_t channels = 1; channels < 500; ++channels)
+    EXPECT_GE(static_cast<double>(make_divisible(static_cast<double>(channels), 8)), 0.9 * static_cast<double>(channels));
 }
 
 }  // namespace

@@ -201,10 +201,11 @@ TEST(OnnxFormat, LargeValuesLieBesideTheFile) {
 TEST(OnnxFormat, SpelledNumbersAreRead) {
   // float_data packed and one by one, int32_data for small types, int64_data, one boolean without dimensions.
   const std::string packed("\0\0\x80\x3f\0\0\0\x40", 8);
-  const std::string graph = initializer(number(1, 2) + number(2, 1) + bytes(8, "a") + bytes(4, packed)) +
-                            initializer(number(1, 1) + number(2, 1) + bytes(8, "b") + varint(4 << 3 | 5) + std::string("\0\0\x80\xbf", 4)) +
-                            initializer(number(1, 3) + number(2, 3) + bytes(8, "c") + bytes(5, varint(5) + varint(static_cast<uint64_t>(-7)) + varint(127))) +
-                            initializer(number(1, 1) + number(2, 7) + bytes(8, "d") + number(7, -9)) + initializer(number(2, 9) + bytes(8, "e") + number(5, 1));
+  const std::string graph =
+      initializer(number(1, 2) + number(2, 1) + bytes(8, "a") + bytes(4, packed)) +
+      initializer(number(1, 1) + number(2, 1) + bytes(8, "b") + varint(4 << 3 | 5) + std::string("\0\0\x80\xbf", 4)) +
+      initializer(number(1, 3) + number(2, 3) + bytes(8, "c") + bytes(5, varint(5) + varint(static_cast<uint64_t>(-7)) + varint(127))) +
+      initializer(number(1, 1) + number(2, 7) + bytes(8, "d") + number(7, -9)) + initializer(number(2, 9) + bytes(8, "e") + number(5, 1));
   const std::string file = model(graph);
   const OnnxModel read = parse_onnx(as_bytes(file));
   ASSERT_EQ(read.initializers.size(), 5u);
@@ -254,8 +255,9 @@ TEST(OnnxFormat, ValuesInOtherFilesAreReadFromTheFoldersBelowAlone) {
   write(folder / "model/weights.bin", std::string(8, '\0') + std::string("\0\0\x80\x3f", 4) + std::string(20, '\0'));
   std::filesystem::create_symlink(folder / "secret", folder / "model/link");
   const auto at = [&](const std::string& location, int64_t offset = 8) {
-    const std::string outside = number(1, 3) + number(1, 2) + number(2, 1) + bytes(8, "w") + bytes(13, bytes(1, "location") + bytes(2, location)) +
-                                bytes(13, bytes(1, "offset") + bytes(2, std::to_string(offset))) + bytes(13, bytes(1, "length") + bytes(2, "24")) + number(14, 1);
+    const std::string outside =
+        number(1, 3) + number(1, 2) + number(2, 1) + bytes(8, "w") + bytes(13, bytes(1, "location") + bytes(2, location)) +
+        bytes(13, bytes(1, "offset") + bytes(2, std::to_string(offset))) + bytes(13, bytes(1, "length") + bytes(2, "24")) + number(14, 1);
     const std::string path = folder / "model/m.onnx";
     write(path, model(initializer(outside) + ends()));
     const OnnxFile file(path);

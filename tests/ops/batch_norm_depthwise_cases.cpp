@@ -35,34 +35,40 @@ std::vector<OpCase> batch_norm_depthwise_cases() {
   };
   std::vector<OpCase> cases;
   for (const Geometry& g : geometries) {
-    // No cell near a kink of the activation, where differences find neither slope: normalised values are within 1.8, gamma is small, and beta is
-    // far enough from the kinks on either side.
+    // No cell near a kink of the activation, where differences find neither slope: normalised values are within 1.8, gamma is small, and
+    // beta is far enough from the kinks on either side.
     const std::vector<double> kinks = g.activation == Activation::kHardswish ? std::vector<double>{-3, 3} : std::vector<double>{0, 6};
     const bool bent = g.activation != Activation::kNone;
     const Fill gamma = bent ? Fill{.low = 0.1, .high = 0.3} : Fill{.low = 0.5, .high = 1.5};
     const Fill beta = bent ? Fill{.low = kinks[0] - 2, .high = kinks[1] + 2, .kinks = kinks, .margin = 0.6} : Fill{};
     cases.push_back({.name = "batch_norm_depthwise_" + g.name,
-                     .build = [=](CaseInputs& in) {
-                       BatchNormDepthwiseAttrs a;
-                       a.activation = g.activation;
-                       a.stride = g.stride;
-                       a.padding = g.padding;
-                       const Value x = in.real(g.x, {.low = -1, .high = 3}), weight = in.weight({g.x[1], 1, g.kernel[0], g.kernel[1]});
-                       const Value scale = g.affine ? in.vector(g.x[1], gamma) : Value();
-                       batch_norm_depthwise(x, weight, scale, g.affine ? in.vector(g.x[1], beta) : Value(), a);
-                     },
+                     .build =
+                         [=](CaseInputs& in) {
+                           BatchNormDepthwiseAttrs a;
+                           a.activation = g.activation;
+                           a.stride = g.stride;
+                           a.padding = g.padding;
+                           const Value x = in.real(g.x, {.low = -1, .high = 3}), weight = in.weight({g.x[1], 1, g.kernel[0], g.kernel[1]});
+                           const Value scale = g.affine ? in.vector(g.x[1], gamma) : Value();
+                           batch_norm_depthwise(x, weight, scale, g.affine ? in.vector(g.x[1], beta) : Value(), a);
+                         },
                      .differentiable_outputs = 1,
                      .large = g.x.elements() > 100000,
                      .low_precision = true});
   }
   // Mean 2, variance 1 (eps 0): -1 and 1, relu: 0 and 1; the kernel's taps around each.
-  cases.push_back({.name = "batch_norm_depthwise_hand", .build = [](CaseInputs& in) {
-                     BatchNormDepthwiseAttrs a;
-                     a.eps = 0;
-                     a.activation = Activation::kRelu;
-                     a.padding = {0, 1};
-                     batch_norm_depthwise(in.values({1, 1, 1, 4}, {1, 3, 3, 1}), in.values({1, 1, 1, 3}, {5, 7, 11}), {}, {}, a);
-                   }, .expected = {11, 18, 12, 5}, .differentiable_outputs = 1, .forward_only = true});
+  cases.push_back({.name = "batch_norm_depthwise_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         BatchNormDepthwiseAttrs a;
+                         a.eps = 0;
+                         a.activation = Activation::kRelu;
+                         a.padding = {0, 1};
+                         batch_norm_depthwise(in.values({1, 1, 1, 4}, {1, 3, 3, 1}), in.values({1, 1, 1, 3}, {5, 7, 11}), {}, {}, a);
+                       },
+                   .expected = {11, 18, 12, 5},
+                   .differentiable_outputs = 1,
+                   .forward_only = true});
   return cases;
 }
 

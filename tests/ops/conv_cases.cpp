@@ -83,10 +83,11 @@ std::vector<OpCase> conv_cases() {
   std::vector<OpCase> cases;
   for (const Geometry& g : geometries()) {
     cases.push_back({.name = "conv2d_" + g.name,
-                     .build = [g](CaseInputs& in) {
-                       const Value x = in.real(g.x), weight = in.weight(g.weight);
-                       conv2d(x, weight, g.bias ? in.vector(g.weight[0]) : Value(), g.attrs);
-                     },
+                     .build =
+                         [g](CaseInputs& in) {
+                           const Value x = in.real(g.x), weight = in.weight(g.weight);
+                           conv2d(x, weight, g.bias ? in.vector(g.weight[0]) : Value(), g.attrs);
+                         },
                      .low_precision = true});
   }
   struct Onto {
@@ -101,53 +102,65 @@ std::vector<OpCase> conv_cases() {
                                          {"pointwise_rows", {2, 24, 25, 23}, {19, 24, 1, 1}, {1}, {0}},
                                          {"pointwise_rows_left_over", {1, 21, 33, 35}, {67, 21, 1, 1}, {1}, {0}}}) {
     cases.push_back({.name = "conv2d_backward_data_residual_" + o.name,
-                     .build = [o](CaseInputs& in) {
-                       Conv2dBackwardDataAttrs attrs;
-                       attrs.stride = o.stride;
-                       attrs.padding = o.padding;
-                       attrs.input_size = {o.x[2], o.x[3]};
-                       conv2d_backward_data(in.real(conv2d_shape(attrs, o.x, o.weight)), in.weight(o.weight), attrs, in.real(o.x));
-                     },
+                     .build =
+                         [o](CaseInputs& in) {
+                           Conv2dBackwardDataAttrs attrs;
+                           attrs.stride = o.stride;
+                           attrs.padding = o.padding;
+                           attrs.input_size = {o.x[2], o.x[3]};
+                           conv2d_backward_data(in.real(conv2d_shape(attrs, o.x, o.weight)), in.weight(o.weight), attrs, in.real(o.x));
+                         },
                      .forward_only = true,
                      .low_precision = true});
   }
   // Blocks of pixels, several for each thread.
   cases.push_back({.name = "conv2d_backward_weights_wide_panels_blocks_of_pixels",
-                   .build = [](CaseInputs& in) {
-                     Conv2dBackwardWeightsAttrs attrs;
-                     attrs.stride = {2, 1};
-                     attrs.kernel_size = {1, 2};
-                     conv2d_backward_weights(in.real({4, 48, 63, 34}), in.real({4, 64, 32, 33}), attrs);
-                   },
+                   .build =
+                       [](CaseInputs& in) {
+                         Conv2dBackwardWeightsAttrs attrs;
+                         attrs.stride = {2, 1};
+                         attrs.kernel_size = {1, 2};
+                         conv2d_backward_weights(in.real({4, 48, 63, 34}), in.real({4, 64, 32, 33}), attrs);
+                       },
                    .forward_only = true});
   // [1,1,3,3] of 1..9 with kernel [[1,2],[3,4]]: 1+4+12+20 = 37 and so on; plus bias 1.
-  cases.push_back({.name = "conv2d_hand", .build = [](CaseInputs& in) {
-                     conv2d(in.values({1, 1, 3, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9}), in.values({1, 1, 2, 2}, {1, 2, 3, 4}), in.values({1}, {1}), {});
-                   }, .expected = {38, 48, 68, 78}});
-  cases.push_back({.name = "conv2d_hand_groups", .build = [](CaseInputs& in) {
-                     conv2d(in.values({1, 2, 1, 2}, {1, 2, 3, 4}), in.values({2, 1, 1, 1}, {10, 100}), {}, attrs_of({1}, {0}, {1}, 2));
-                   }, .expected = {10, 20, 300, 400}});
+  cases.push_back({.name = "conv2d_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         conv2d(in.values({1, 1, 3, 3}, {1, 2, 3, 4, 5, 6, 7, 8, 9}), in.values({1, 1, 2, 2}, {1, 2, 3, 4}),
+                                in.values({1}, {1}), {});
+                       },
+                   .expected = {38, 48, 68, 78}});
+  cases.push_back({.name = "conv2d_hand_groups",
+                   .build =
+                       [](CaseInputs& in) {
+                         conv2d(in.values({1, 2, 1, 2}, {1, 2, 3, 4}), in.values({2, 1, 1, 1}, {10, 100}), {}, attrs_of({1}, {0}, {1}, 2));
+                       },
+                   .expected = {10, 20, 300, 400}});
   for (int a = 0; a < static_cast<int>(kActivationNames.size()); ++a) {
     const auto activation = static_cast<Activation>(a);
     for (bool residual : {false, true}) {
       cases.push_back({.name = cat("conv2d_fused_", kActivationNames[static_cast<size_t>(a)], residual ? "_residual" : ""),
-                       .build = [=](CaseInputs& in) {
-                         const Value x = in.real({2, 6, 5, 7}), weight = in.weight({9, 6, 3, 3}), bias = in.vector(9);
-                         conv2d(x, weight, bias, attrs_of({1}, {1}, {1}, 1, activation), residual ? in.real({2, 9, 5, 7}) : Value());
-                       },
+                       .build =
+                           [=](CaseInputs& in) {
+                             const Value x = in.real({2, 6, 5, 7}), weight = in.weight({9, 6, 3, 3}), bias = in.vector(9);
+                             conv2d(x, weight, bias, attrs_of({1}, {1}, {1}, 1, activation), residual ? in.real({2, 9, 5, 7}) : Value());
+                           },
                        .forward_only = true});
     }
     cases.push_back({.name = cat("conv2d_fused_rows_", kActivationNames[static_cast<size_t>(a)]),
-                     .build = [=](CaseInputs& in) {
-                       const Value x = in.real({1, 26, 34, 33}), weight = in.weight({43, 26, 1, 1});
-                       conv2d(x, weight, in.vector(43), attrs_of({1}, {0}, {1}, 1, activation), in.real({1, 43, 34, 33}));
-                     },
+                     .build =
+                         [=](CaseInputs& in) {
+                           const Value x = in.real({1, 26, 34, 33}), weight = in.weight({43, 26, 1, 1});
+                           conv2d(x, weight, in.vector(43), attrs_of({1}, {0}, {1}, 1, activation), in.real({1, 43, 34, 33}));
+                         },
                      .forward_only = true});
     cases.push_back({.name = cat("conv2d_fused_one_pixel_", kActivationNames[static_cast<size_t>(a)]),
-                     .build = [=](CaseInputs& in) {
-                       const Value x = in.real({3, 26, 1, 1}), weight = in.weight({11, 26, 1, 1});
-                       conv2d(x, weight, in.vector(11), attrs_of({1}, {0}, {1}, 1, activation));
-                     },
+                     .build =
+                         [=](CaseInputs& in) {
+                           const Value x = in.real({3, 26, 1, 1}), weight = in.weight({11, 26, 1, 1});
+                           conv2d(x, weight, in.vector(11), attrs_of({1}, {0}, {1}, 1, activation));
+                         },
                      .forward_only = true});
   }
   return cases;

@@ -84,8 +84,7 @@ TEST_P(EveryDefinition, EndsInPrimitivesWithTheSameResults) {
   const PassReport report = expand(expanded, keep_none, DType::kF64);
   verify(expanded);
   for (const Node& node : expanded.nodes()) {
-    EXPECT_TRUE(listed_primitives().count(std::string(node.op->name)) == 1)
-        << node.op->name << " is left, and not a primitive";
+    EXPECT_TRUE(listed_primitives().count(std::string(node.op->name)) == 1) << node.op->name << " is left, and not a primitive";
   }
   const std::map<ValueId, RefArray> want = interpret(made->graph, made->feeds), got = interpret(expanded, made->feeds);
   for (size_t n = 0; n < made->graph.nodes().size(); ++n) {

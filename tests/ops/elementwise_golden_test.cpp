@@ -56,7 +56,8 @@ bool same(double got, double want, double relative, double absolute) {
   return std::abs(got - want) <= std::max(relative * std::abs(want), absolute);
 }
 
-/// Gradients that are PyTorch's by other rules: it multiplies infinity by 0 where the limit of the slope is 1, and relu passes the gradient of NaN.
+/// Gradients that are PyTorch's by other rules: it multiplies infinity by 0 where the limit of the slope is 1, and relu passes the gradient
+/// of NaN.
 bool has_another_rule(const std::string& name, double x) {
   const bool product = name.starts_with("mish") || name.starts_with("silu") || name.starts_with("gelu");
   return product ? x > 1e38 : name.starts_with("relu.") && std::isnan(x);
@@ -72,7 +73,8 @@ TEST(ElementwiseGolden, TheReferenceComputesWhatPyTorchDoes) {
     const std::map<ValueId, RefArray> values = interpret(made->graph, made->feeds);
     const RefArray &x = arrays.at("x"), &y = values.at(made->graph.nodes()[made->forward].outputs[0]);
     for (int64_t i = 0; i < x.shape.elements(); ++i) {
-      EXPECT_TRUE(same(y[i], arrays.at("y")[i], relative, kAbsolute)) << "f(" << x[i] << ") is " << y[i] << ", PyTorch " << arrays.at("y")[i];
+      EXPECT_TRUE(same(y[i], arrays.at("y")[i], relative, kAbsolute))
+          << "f(" << x[i] << ") is " << y[i] << ", PyTorch " << arrays.at("y")[i];
       if (has_another_rule(name, x[i])) continue;
       const double slope = made->gradient ? values.at(made->gradient.id())[i] : 0;
       EXPECT_TRUE(same(slope, arrays.at("d_x")[i], relative, kAbsolute))
@@ -102,8 +104,8 @@ std::vector<float> floats(const RefArray& array) { return {array.v.begin(), arra
 
 TEST(ElementwiseGolden, TheVectorKernelsComputeWhatPyTorchDoes) {
   if (cpu().reference()) GTEST_SKIP() << "this build has no CPU back end";
-  // The functions are good to a few units in the last place (6e-8), but for gelu (the normal distribution to 2e-7) and for differences of numbers
-  // near each other (mish's slope near its zero), whose error is that of the numbers that were subtracted.
+  // The functions are good to a few units in the last place (6e-8), but for gelu (the normal distribution to 2e-7) and for differences of
+  // numbers near each other (mish's slope near its zero), whose error is that of the numbers that were subtracted.
   constexpr double kRelative = 2e-6, kAbsolute = 4e-7;
   for (const auto& [name, arrays] : read_golden("ops/elementwise.txt")) {
     SCOPED_TRACE(name);

@@ -1,6 +1,8 @@
-// The gradients of fake quantization. Its forward is a staircase, so the law is about the function that the gradient is of: with each value's
-// rounding error e = round(x / scale) - x / scale held fixed, y = scale * (clamp(x / scale + e + zero_point, qmin, qmax) - zero_point)
-// (LSQ, Esser et al. 2020, section 2.1). Central differences of that function, made here, are what the operators must give.
+// The gradients of fake quantization. Its forward is a staircase, so the law is about the function that the gradient is of: with each
+// value's rounding error e = round(x / scale) - x / scale held fixed, y = scale * (clamp(x / scale + e + zero_point, qmin, qmax) -
+// zero_point) (LSQ, Esser et al. 2020, section 2.1). Central differences of that function, made here, are what the operators must give.
+
+#include "libcore/ops/fake_quantize.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +11,6 @@
 #include <limits>
 
 #include "libcore/backends/ref/ref.h"
-#include "libcore/ops/fake_quantize.h"
 #include "libcore/ops/gradient.h"
 #include "libcore/ops/quantize.h"
 #include "libcore/ops/registry.h"
@@ -47,7 +48,8 @@ Problem make_problem(int64_t axis) {
     double step = 0;
     do {
       step = std::floor(random.uniform(-9, 9));
-    } while (step + p.zero_point.v[c] == static_cast<double>(p.attrs.qmin) || step + p.zero_point.v[c] == static_cast<double>(p.attrs.qmax));
+    } while (step + p.zero_point.v[c] == static_cast<double>(p.attrs.qmin) ||
+             step + p.zero_point.v[c] == static_cast<double>(p.attrs.qmax));
     p.x.v.push_back(p.scale.v[c] * (step + random.uniform(-0.45, 0.45)));
     p.cotangent.v.push_back(random.uniform(-1, 1));
   }
@@ -61,7 +63,8 @@ double surrogate(const Problem& at, const Problem& fixed) {
   for (size_t i = 0; i < at.x.v.size(); ++i) {
     const size_t c = at.channel(i);
     const double held = fixed.x.v[i] / fixed.scale.v[c], e = std::nearbyint(held) - held;
-    const double q = std::clamp(at.x.v[i] / at.scale.v[c] + e + at.zero_point.v[c], static_cast<double>(at.attrs.qmin), static_cast<double>(at.attrs.qmax));
+    const double q = std::clamp(at.x.v[i] / at.scale.v[c] + e + at.zero_point.v[c], static_cast<double>(at.attrs.qmin),
+                                static_cast<double>(at.attrs.qmax));
     sum += at.cotangent.v[i] * at.scale.v[c] * (q - at.zero_point.v[c]);
   }
   return sum;
@@ -94,14 +97,15 @@ TEST(FakeQuantize, GradientsAreThoseOfTheStraightThroughFunction) {
     const std::vector<RefArray> rule = by_rule(p);
     const double h = 1e-5;
     int inside = 0, outside = 0;
-    const auto check = [&](RefArray Problem::*array, const RefArray& got, const char* name) {
+    const auto check = [&](RefArray Problem::* array, const RefArray& got, const char* name) {
       for (size_t i = 0; i < got.v.size(); ++i) {
         Problem up = p, down = p;
         (up.*array).v[i] += h;
         (down.*array).v[i] -= h;
         const double slope = (surrogate(up, p) - surrogate(down, p)) / (2 * h);
         // Differences of second order: h^2 of the third derivative (of the order of 100) plus 1e-16 * 20 / h.
-        if (!(std::abs(got.v[i] - slope) <= 1e-7)) ADD_FAILURE() << name << " element " << i << " axis " << axis << ": " << got.v[i] << ", by differences " << slope;
+        if (!(std::abs(got.v[i] - slope) <= 1e-7))
+          ADD_FAILURE() << name << " element " << i << " axis " << axis << ": " << got.v[i] << ", by differences " << slope;
         if (array == &Problem::x) (slope == 0 ? outside : inside) += 1;
       }
     };
@@ -133,14 +137,17 @@ TEST(FakeQuantize, IsDequantizeOfQuantize) {
     type.shape = Shape{5000};
     const Value x = graph.add_input("x", type, ValueRole::kInput);
     type.shape = Shape{};
-    const Value scale = graph.add_input("scale", type, ValueRole::kInput), zero_point = graph.add_input("zero_point", type, ValueRole::kInput);
+    const Value scale = graph.add_input("scale", type, ValueRole::kInput),
+                zero_point = graph.add_input("zero_point", type, ValueRole::kInput);
     FakeQuantizeAttrs attrs;
     attrs.qmin = range.min;
     attrs.qmax = range.max;
     const Value fake = fake_quantize(x, scale, zero_point, attrs), real = dequantize(quantize(x, params), params);
     RefArray values{Shape{5000}, {}};
     for (int i = 0; i < 5000; ++i) values.v.push_back(random.uniform(-5, 6));
-    const auto results = interpret(graph, {{"x", values}, {"scale", {{}, {params.scale}}}, {"zero_point", {{}, {static_cast<double>(params.zero_point)}}}}, /*round=*/true);
+    const auto results =
+        interpret(graph, {{"x", values}, {"scale", {{}, {params.scale}}}, {"zero_point", {{}, {static_cast<double>(params.zero_point)}}}},
+                  /*round=*/true);
     EXPECT_EQ(results.at(fake.id()).v, results.at(real.id()).v);
   }
 }
@@ -166,7 +173,8 @@ TEST(ObserveRange, FollowsTheMovingAverage) {
     const auto [least, most] = std::minmax_element(values.v.begin(), values.v.end());
     want_low = batch == 0 ? *least : 0.9 * want_low + 0.1 * *least;
     want_high = batch == 0 ? *most : 0.9 * want_high + 0.1 * *most;
-    const auto results = interpret(graph, {{"x", values}, {"low", {{}, {state_low}}}, {"high", {{}, {state_high}}}, {"enabled", {{}, {1}}}});
+    const auto results =
+        interpret(graph, {{"x", values}, {"low", {{}, {state_low}}}, {"high", {{}, {state_high}}}, {"enabled", {{}, {1}}}});
     state_low = results.at(range.min.id())[0];
     state_high = results.at(range.max.id())[0];
     EXPECT_NEAR(state_low, want_low, 1e-12);  // 20 steps in double

@@ -46,7 +46,8 @@ struct GoldenCase {
 };
 
 void add_layers(std::vector<GoldenCase>& cases) {
-  const auto conv = [&](const std::string& name, std::vector<int64_t> stride, std::vector<int64_t> padding, std::vector<int64_t> dilation, int64_t groups) {
+  const auto conv = [&](const std::string& name, std::vector<int64_t> stride, std::vector<int64_t> padding, std::vector<int64_t> dilation,
+                        int64_t groups) {
     cases.push_back({"conv2d_" + name, [=](GoldenInputs& in) {
                        Conv2dAttrs a;
                        a.stride = stride;
@@ -130,7 +131,8 @@ void add_losses(std::vector<GoldenCase>& cases) {
           a.reduction = reduction;
           a.label_smoothing = smoothed ? 0.2 : 0;
           a.ignore_index = 1;
-          cases.push_back({cat("cross_entropy_", probability ? "probability_" : "index_", name, smoothed ? "_smoothed" : "", weighted ? "_weighted" : ""),
+          cases.push_back({cat("cross_entropy_", probability ? "probability_" : "index_", name, smoothed ? "_smoothed" : "",
+                               weighted ? "_weighted" : ""),
                            [=](GoldenInputs& in) {
                              const Value x = in("x"), target = in("target", probability ? DType::kF64 : DType::kI64);
                              cross_entropy(x, target, in("class_weight"), a);
@@ -159,7 +161,8 @@ std::vector<GoldenCase> golden_cases() {
 void expect_same(const std::string& what, const RefArray& got, const RefArray& want) {
   ASSERT_EQ(got.shape, want.shape) << what;
   for (int64_t i = 0; i < want.shape.elements(); ++i) {
-    if (!(std::abs(got[i] - want[i]) <= 1e-11 * std::max(1.0, std::abs(want[i])))) ADD_FAILURE() << what << " element " << i << " is " << got[i] << ", PyTorch " << want[i];
+    if (!(std::abs(got[i] - want[i]) <= 1e-11 * std::max(1.0, std::abs(want[i]))))
+      ADD_FAILURE() << what << " element " << i << " is " << got[i] << ", PyTorch " << want[i];
   }
 }
 

@@ -90,7 +90,8 @@ Value CaseInputs::add(DType dtype, const Shape& shape, ValueRole role, const Fil
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] < values[b]; });
     for (size_t rank = 0; rank < order.size(); ++rank) {
-      values[order[rank]] = fill.low + (fill.high - fill.low) * (static_cast<double>(rank) + random_.uniform(0.3, 0.7)) / static_cast<double>(count);
+      values[order[rank]] =
+          fill.low + (fill.high - fill.low) * (static_cast<double>(rank) + random_.uniform(0.3, 0.7)) / static_cast<double>(count);
     }
   }
   return put(dtype, shape, role, std::move(values));
@@ -98,13 +99,15 @@ Value CaseInputs::add(DType dtype, const Shape& shape, ValueRole role, const Fil
 
 Value CaseInputs::integers(const Shape& shape, int64_t low, int64_t high) {
   std::vector<double> values;
-  for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(static_cast<double>(low + static_cast<int64_t>(random_.below(static_cast<uint64_t>(high - low)))));
+  for (int64_t i = 0; i < shape.elements(); ++i)
+    values.push_back(static_cast<double>(low + static_cast<int64_t>(random_.below(static_cast<uint64_t>(high - low)))));
   return put(DType::kI64, shape, ValueRole::kInput, std::move(values));
 }
 
 Value CaseInputs::quantized(DType dtype, const Shape& shape, int64_t low, int64_t high, ValueRole role) {
   std::vector<double> values;
-  for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(static_cast<double>(low + static_cast<int64_t>(random_.below(static_cast<uint64_t>(high - low + 1)))));
+  for (int64_t i = 0; i < shape.elements(); ++i)
+    values.push_back(static_cast<double>(low + static_cast<int64_t>(random_.below(static_cast<uint64_t>(high - low + 1)))));
   return put(dtype, shape, role, std::move(values));
 }
 

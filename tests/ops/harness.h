@@ -35,7 +35,9 @@ class CaseInputs {
   /// A parameter of that dtype: kernels may ask for a blocked format.
   Value weight(const Shape& shape, const Fill& fill = {}) { return add(real_, shape, ValueRole::kParameter, fill); }
   /// A parameter that stays f32 in low precision: bias, gamma.
-  Value vector(int64_t size, const Fill& fill = {}) { return add(real_ == DType::kBF16 ? DType::kF32 : real_, Shape{size}, ValueRole::kParameter, fill); }
+  Value vector(int64_t size, const Fill& fill = {}) {
+    return add(real_ == DType::kBF16 ? DType::kF32 : real_, Shape{size}, ValueRole::kParameter, fill);
+  }
   /// i64 in low..high-1; not differentiated.
   Value integers(const Shape& shape, int64_t low, int64_t high);
   /// Given values, in the case's dtype, or in another.
@@ -67,16 +69,16 @@ class CaseInputs {
 };
 
 struct OpCase {
-  std::string name;                         // "conv2d_strided_groups": unique, letters, digits, _
-  std::function<void(CaseInputs&)> build;   // captures; the operator under test is the last node
-  std::vector<double> expected = {};        // hand values of the first output, or none
-  int differentiable_outputs = -1;          // the first so many take part in the gradient check; -1: all floating ones
-  double kernel_tolerance = 2e-5;           // f32 kernels against double, relative to the largest value of the output: sums of a few hundred terms
-  bool forward_only = false;                // a fused form that has no gradient, or hand values at a kink
-  bool straight_through = false;            // the gradient rule is not the slope of what the forward computes, by design: no finite differences
-  bool large = false;                       // for the blocking of kernels: no finite differences, which smaller cases of the operator have
-  bool exact_ties = false;                  // scales are powers of two: float32 kernels must round middles between two integers as the reference
-  bool low_precision = false;               // also kernels in bf16 (tolerance 2 * 2^-8 and that of inputs' rounding: none, inputs are rounded first)
+  std::string name;                        // "conv2d_strided_groups": unique, letters, digits, _
+  std::function<void(CaseInputs&)> build;  // captures; the operator under test is the last node
+  std::vector<double> expected = {};       // hand values of the first output, or none
+  int differentiable_outputs = -1;         // the first so many take part in the gradient check; -1: all floating ones
+  double kernel_tolerance = 2e-5;  // f32 kernels against double, relative to the largest value of the output: sums of a few hundred terms
+  bool forward_only = false;       // a fused form that has no gradient, or hand values at a kink
+  bool straight_through = false;   // the gradient rule is not the slope of what the forward computes, by design: no finite differences
+  bool large = false;              // for the blocking of kernels: no finite differences, which smaller cases of the operator have
+  bool exact_ties = false;         // scales are powers of two: float32 kernels must round middles between two integers as the reference
+  bool low_precision = false;      // also kernels in bf16 (tolerance 2 * 2^-8 and that of inputs' rounding: none, inputs are rounded first)
 };
 
 inline void PrintTo(const OpCase& c, std::ostream* out) { *out << c.name; }
@@ -112,7 +114,7 @@ const std::vector<OpCase>& all_cases();
 struct CaseGraph {
   Graph graph;
   std::map<std::string, RefArray> feeds;
-  size_t node = 0;                               // the operator under test
+  size_t node = 0;  // the operator under test
   std::vector<std::pair<ValueId, Value>> gradients;
   std::vector<std::pair<ValueId, ValueId>> cotangents;  // output, its cotangent's input
 };

@@ -27,7 +27,9 @@ class Guarded {
     std::memset(memory_.data() + start_ + bytes_, static_cast<int>(kGuardByte), memory_.size() - start_ - bytes_);
   }
   void* data() { return memory_.data() + start_; }
-  std::vector<std::byte> content() const { return {memory_.begin() + static_cast<std::ptrdiff_t>(start_), memory_.begin() + static_cast<std::ptrdiff_t>(start_ + bytes_)}; }
+  std::vector<std::byte> content() const {
+    return {memory_.begin() + static_cast<std::ptrdiff_t>(start_), memory_.begin() + static_cast<std::ptrdiff_t>(start_ + bytes_)};
+  }
   bool intact() const {
     for (size_t i = 0; i < memory_.size(); ++i) {
       if ((i < start_ || i >= start_ + bytes_) && memory_[i] != kGuardByte) return false;
@@ -113,8 +115,8 @@ std::vector<double> unrounded(const Trial& trial, const std::vector<const RefArr
 bool near_a_tie(double level) { return std::abs(level - std::floor(level) - 0.5) <= 1e-4; }
 
 /// Runs the kernel, with `reuse` in place; "" or what is wrong.
-std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<ValueId, RefArray>& values, const OpCase& c, double tolerance,
-                      const InPlace* reuse = nullptr) {
+std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<ValueId, RefArray>& values, const OpCase& c,
+                      double tolerance, const InPlace* reuse = nullptr) {
   const KernelQuery query = trial.query();
   std::vector<RefArray> arrays(trial.inputs.size());
   std::vector<const RefArray*> reference_inputs;
@@ -138,7 +140,9 @@ std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<V
   }
   std::vector<bool> updated(inputs.size());
   for (const InPlace& update : trial.node.op->updates) {
-    if (update.output >= static_cast<int>(outputs.size()) || update.input >= static_cast<int>(inputs.size()) || !inputs[static_cast<size_t>(update.input)]) continue;
+    if (update.output >= static_cast<int>(outputs.size()) || update.input >= static_cast<int>(inputs.size()) ||
+        !inputs[static_cast<size_t>(update.input)])
+      continue;
     if (trial.outputs[static_cast<size_t>(update.output)].bytes() != trial.inputs[static_cast<size_t>(update.input)].bytes()) continue;
     out_addresses[static_cast<size_t>(update.output)] = inputs[static_cast<size_t>(update.input)]->data();
     updated[static_cast<size_t>(update.input)] = true;
@@ -176,10 +180,11 @@ std::string run_trial(const Kernel& kernel, const Trial& trial, const std::map<V
     for (int64_t i = 0; i < type.elements(); ++i) {
       const double want = expected[o][i];
       if (ties && std::abs(got[i] - want) == 1 && near_a_tie(levels[static_cast<size_t>(i)])) continue;
-      const bool same = std::isnan(want) ? std::isnan(got[i])
+      const bool same = std::isnan(want)                                   ? std::isnan(got[i])
                         : !std::isfinite(want) || !is_floating(type.dtype) ? got[i] == want
-                                                                          : std::abs(got[i] - want) <= tolerance * largest + 1e-30;
-      if (!same) return cat("output ", o, " element ", i, " is ", got[i], ", the reference says ", want, " (largest ", largest, "), ", type.str());
+                                                                           : std::abs(got[i] - want) <= tolerance * largest + 1e-30;
+      if (!same)
+        return cat("output ", o, " element ", i, " is ", got[i], ", the reference says ", want, " (largest ", largest, "), ", type.str());
     }
   }
   return "";
@@ -228,7 +233,8 @@ std::vector<std::string> kernel_failures(const OpCase& c, DType real, std::set<s
             problem = run_trial(*kernel, form, values, c, tolerance, &reuse);
             if (!problem.empty()) problem += cat(", in the memory of input ", reuse.input);
           }
-          if (!problem.empty()) failures.push_back(cat(c.name, ": kernel ", kernel->algorithm, " of ", node.op->name, ":", formats, ": ", problem));
+          if (!problem.empty())
+            failures.push_back(cat(c.name, ": kernel ", kernel->algorithm, " of ", node.op->name, ":", formats, ": ", problem));
         }
       }
     }

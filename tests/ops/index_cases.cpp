@@ -14,12 +14,10 @@ std::vector<OpCase> index_cases() {
                          gather(in.values({2, 3}, {1, 2, 3, 4, 5, 6}), in.values({2, 4}, {2, 0, 0, 1, 1, 1, 2, 0}, DType::kI64), 1);
                        },
                    .expected = {3, 1, 1, 2, 5, 5, 6, 4}});
-  cases.push_back({.name = "gather_hand_axis_0",
-                   .build =
-                       [](CaseInputs& in) {
-                         gather(in.values({3, 2}, {1, 2, 3, 4, 5, 6}), in.values({1, 2}, {2, 0}, DType::kI32), 0);
-                       },
-                   .expected = {5, 2}});
+  cases.push_back(
+      {.name = "gather_hand_axis_0",
+       .build = [](CaseInputs& in) { gather(in.values({3, 2}, {1, 2, 3, 4, 5, 6}), in.values({1, 2}, {2, 0}, DType::kI32), 0); },
+       .expected = {5, 2}});
   // Equal indices add up; a place that no index names is 0.
   cases.push_back({.name = "scatter_add_hand",
                    .build =
@@ -50,33 +48,19 @@ std::vector<OpCase> index_cases() {
                        scatter_add(values, in.integers(picked, 0, g.x[axis]), g.axis, g.x[axis]);
                      }});
   }
-  cases.push_back({.name = "gather_integers", .build = [](CaseInputs& in) {
-                     gather(in.integers({4, 5}, -9, 9), in.integers({4, 3}, 0, 5), 1);
-                   }});
+  cases.push_back(
+      {.name = "gather_integers", .build = [](CaseInputs& in) { gather(in.integers({4, 5}, -9, 9), in.integers({4, 3}, 0, 5), 1); }});
   cases.push_back({.name = "one_hot_hand",
-                   .build =
-                       [](CaseInputs& in) {
-                         one_hot(in.values({3}, {1, 0, 2}, DType::kI64), 3);
-                       },
+                   .build = [](CaseInputs& in) { one_hot(in.values({3}, {1, 0, 2}, DType::kI64), 3); },
                    .expected = {0, 1, 0, 1, 0, 0, 0, 0, 1}});
   cases.push_back({.name = "one_hot_hand_channels",
-                   .build =
-                       [](CaseInputs& in) {
-                         one_hot(in.values({1, 3}, {1, 0, 1}, DType::kI32), 2, 1, DType::kI64);
-                       },
+                   .build = [](CaseInputs& in) { one_hot(in.values({1, 3}, {1, 0, 1}, DType::kI32), 2, 1, DType::kI64); },
                    .expected = {0, 1, 0, 1, 0, 1}});
   cases.push_back({.name = "one_hot_image", .build = [](CaseInputs& in) { one_hot(in.integers({3, 7, 11}, 0, 19), 19, 1); }});
-  cases.push_back({.name = "iota_hand",
-                   .build =
-                       [](CaseInputs& in) {
-                         iota(in.graph(), DType::kI64, {2, 3}, 1);
-                       },
-                   .expected = {0, 1, 2, 0, 1, 2}});
+  cases.push_back(
+      {.name = "iota_hand", .build = [](CaseInputs& in) { iota(in.graph(), DType::kI64, {2, 3}, 1); }, .expected = {0, 1, 2, 0, 1, 2}});
   cases.push_back({.name = "iota_hand_axis_0",
-                   .build =
-                       [](CaseInputs& in) {
-                         iota(in.graph(), DType::kF32, {2, 3}, 0);
-                       },
+                   .build = [](CaseInputs& in) { iota(in.graph(), DType::kF32, {2, 3}, 0); },
                    .expected = {0, 0, 0, 1, 1, 1}});
   return cases;
 }

@@ -31,27 +31,34 @@ void add_losses(std::vector<OpCase>& cases) {
               const Value loss = cross_entropy(x, t, w, a);
               if (logits.elements() > 1000) cross_entropy_backward(in.real(loss.shape()), x, t, w, a);
             };
-            cases.push_back({.name = cat("cross_entropy_", logits.rank(), "_", logits[1], probabilities ? "_probabilities" : "", weighted ? "_weighted" : "",
-                                         smoothing > 0 ? "_smoothed" : "", suffix),
+            cases.push_back({.name = cat("cross_entropy_", logits.rank(), "_", logits[1], probabilities ? "_probabilities" : "",
+                                         weighted ? "_weighted" : "", smoothing > 0 ? "_smoothed" : "", suffix),
                              .build = build});
           }
         }
       }
     }
     for (const Shape& shape : {Shape{4, 5}, Shape{2, 3, 4, 5}, Shape{3, 11, 23, 29}}) {
-      cases.push_back({.name = cat("mse_loss_", shape.elements(), suffix), .build = [=](CaseInputs& in) {
-                         LossAttrs a;
-                         a.reduction = reduction;
-                         const Value x = in.real(shape);
-                         mse_loss(x, in.real(shape), a);
-                       }, .forward_only = shape.elements() > 1000});
+      cases.push_back({.name = cat("mse_loss_", shape.elements(), suffix),
+                       .build =
+                           [=](CaseInputs& in) {
+                             LossAttrs a;
+                             a.reduction = reduction;
+                             const Value x = in.real(shape);
+                             mse_loss(x, in.real(shape), a);
+                           },
+                       .forward_only = shape.elements() > 1000});
       for (bool weighted : {false, true}) {
-        cases.push_back({.name = cat("bce_with_logits_", shape.elements(), weighted ? "_weighted" : "", suffix), .build = [=](CaseInputs& in) {
-                           LossAttrs a;
-                           a.reduction = reduction;
-                           const Value x = in.real(shape, {.low = -3, .high = 3, .kinks = {0}}), t = in.real(shape, {.low = 0, .high = 1});
-                           bce_with_logits(x, t, weighted ? in.fixed(in.real(shape, {.low = 0.5, .high = 2})) : Value(), a);
-                         }, .forward_only = shape.elements() > 1000});
+        cases.push_back({.name = cat("bce_with_logits_", shape.elements(), weighted ? "_weighted" : "", suffix),
+                         .build =
+                             [=](CaseInputs& in) {
+                               LossAttrs a;
+                               a.reduction = reduction;
+                               const Value x = in.real(shape, {.low = -3, .high = 3, .kinks = {0}}),
+                                           t = in.real(shape, {.low = 0, .high = 1});
+                               bce_with_logits(x, t, weighted ? in.fixed(in.real(shape, {.low = 0.5, .high = 2})) : Value(), a);
+                             },
+                         .forward_only = shape.elements() > 1000});
       }
     }
   }
@@ -60,40 +67,51 @@ void add_losses(std::vector<OpCase>& cases) {
 void add_cross_entropies_by_hand(std::vector<OpCase>& cases) {
   // softmax (1/4, 3/4): -log 3/4, and -log 1/4; their mean.
   const std::vector<double> logits{0, 1.0986122886681098, 0, 1.0986122886681098};
-  cases.push_back({.name = "cross_entropy_hand", .build = [=](CaseInputs& in) {
-                     cross_entropy(in.values({2, 2}, logits), in.values({2}, {1, 0}, DType::kI64));
-                   }, .expected = {(0.2876820724 + 1.3862943611) / 2}});
+  cases.push_back({.name = "cross_entropy_hand",
+                   .build = [=](CaseInputs& in) { cross_entropy(in.values({2, 2}, logits), in.values({2}, {1, 0}, DType::kI64)); },
+                   .expected = {(0.2876820724 + 1.3862943611) / 2}});
   // Weights 1 and 3: (3 * 0.28768 + 1 * 1.38629) / 4.
-  cases.push_back({.name = "cross_entropy_hand_weighted", .build = [=](CaseInputs& in) {
-                     cross_entropy(in.values({2, 2}, logits), in.values({2}, {1, 0}, DType::kI64), in.fixed(in.values({2}, {1, 3})));
-                   }, .expected = {(3 * 0.2876820724 + 1.3862943611) / 4}});
-  cases.push_back({.name = "cross_entropy_hand_ignored", .build = [=](CaseInputs& in) {
-                     cross_entropy(in.values({2, 2}, logits), in.values({2}, {1, -100}, DType::kI64));
-                   }, .expected = {0.2876820724}});
+  cases.push_back({.name = "cross_entropy_hand_weighted",
+                   .build =
+                       [=](CaseInputs& in) {
+                         cross_entropy(in.values({2, 2}, logits), in.values({2}, {1, 0}, DType::kI64), in.fixed(in.values({2}, {1, 3})));
+                       },
+                   .expected = {(3 * 0.2876820724 + 1.3862943611) / 4}});
+  cases.push_back({.name = "cross_entropy_hand_ignored",
+                   .build = [=](CaseInputs& in) { cross_entropy(in.values({2, 2}, logits), in.values({2}, {1, -100}, DType::kI64)); },
+                   .expected = {0.2876820724}});
 }
 
 void add_strange_cross_entropies(std::vector<OpCase>& cases) {
-  // Rows: -inf without and with a share, NaN, logits far from 0, NaN in an ignored one; then nothing but ignored ones; as samples and as pixels.
+  // Rows: -inf without and with a share, NaN, logits far from 0, NaN in an ignored one; then nothing but ignored ones; as samples and as
+  // pixels.
   const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
   for (const bool pixels : {false, true}) {
     for (const bool none : {false, true}) {
       for (const double smoothing : {0.0, 0.25}) {
-        cases.push_back({.name = cat("cross_entropy_strange_", pixels ? "pixels" : "rows", none ? "_all_ignored" : "", smoothing > 0 ? "_smoothed" : ""), .build = [=](CaseInputs& in) {
-                           CrossEntropyAttrs a;
-                           a.label_smoothing = smoothing;
-                           const Shape shape = pixels ? Shape{1, 5, 5} : Shape{5, 5}, count = pixels ? Shape{1, 5} : Shape{5};
-                           std::vector<double> x{-inf, 1, 2, 0, 1, 1, -inf, 2, 0, 3, 1, nan, 2, 1, 1, 5000, 4999, 4000, 5001, 1, nan, 1, 1, 2, 2};
-                           if (pixels) {
-                             const std::vector<double> rows = x;
-                             for (size_t i = 0; i < 25; ++i) x[i] = rows[i % 5 * 5 + i / 5];
-                           }
-                           const Value logits = in.values(shape, x), t = in.values(count, none ? std::vector<double>(5, -100) : std::vector<double>{1, 1, 0, 1, -100}, DType::kI64);
-                           for (const Reduction reduction : {Reduction::kNone, Reduction::kMean}) {
-                             a.reduction = reduction;
-                             const Value loss = cross_entropy(logits, t, {}, a);
-                             cross_entropy_backward(in.real(loss.shape()), logits, t, {}, a);
-                           }
-                         }, .forward_only = true});
+        cases.push_back(
+            {.name =
+                 cat("cross_entropy_strange_", pixels ? "pixels" : "rows", none ? "_all_ignored" : "", smoothing > 0 ? "_smoothed" : ""),
+             .build =
+                 [=](CaseInputs& in) {
+                   CrossEntropyAttrs a;
+                   a.label_smoothing = smoothing;
+                   const Shape shape = pixels ? Shape{1, 5, 5} : Shape{5, 5}, count = pixels ? Shape{1, 5} : Shape{5};
+                   std::vector<double> x{-inf, 1, 2, 0, 1, 1, -inf, 2, 0, 3, 1, nan, 2, 1, 1, 5000, 4999, 4000, 5001, 1, nan, 1, 1, 2, 2};
+                   if (pixels) {
+                     const std::vector<double> rows = x;
+                     for (size_t i = 0; i < 25; ++i) x[i] = rows[i % 5 * 5 + i / 5];
+                   }
+                   const Value logits = in.values(shape, x),
+                               t = in.values(count, none ? std::vector<double>(5, -100) : std::vector<double>{1, 1, 0, 1, -100},
+                                             DType::kI64);
+                   for (const Reduction reduction : {Reduction::kNone, Reduction::kMean}) {
+                     a.reduction = reduction;
+                     const Value loss = cross_entropy(logits, t, {}, a);
+                     cross_entropy_backward(in.real(loss.shape()), logits, t, {}, a);
+                   }
+                 },
+             .forward_only = true});
       }
     }
   }
@@ -102,23 +120,28 @@ void add_strange_cross_entropies(std::vector<OpCase>& cases) {
     for (const bool probabilities : {false, true}) {
       for (const double smoothing : {0.0, 0.25}) {
         if (probabilities && smoothing > 0) continue;
-        cases.push_back({.name = cat("cross_entropy_no_share_", pixels ? "pixels" : "rows", probabilities ? "_probabilities" : "", smoothing > 0 ? "_smoothed" : ""), .build = [=](CaseInputs& in) {
-                           CrossEntropyAttrs a;
-                           a.label_smoothing = smoothing;
-                           std::vector<double> x, p;  // [2,20] or [1,20,2]: class 3 is -inf
-                           for (int i = 0; i < 40; ++i) {
-                             const int c = pixels ? i / 2 : i % 20;
-                             x.push_back(c == 3 || c == 17 ? -inf : 0.1 * (i % 7));
-                             p.push_back(c == 3 || c == 17 ? 0 : 0.01 * (i % 5));
-                           }
-                           std::vector<double> weights(20, 1.5);
-                           weights[3] = weights[17] = 0;
-                           const Shape shape = pixels ? Shape{1, 20, 2} : Shape{2, 20};
-                           const Value logits = in.values(shape, x);
-                           const Value t = probabilities ? in.values(shape, p) : in.values(pixels ? Shape{1, 2} : Shape{2}, {3, 5}, DType::kI64);
-                           const Value w = probabilities ? Value() : in.values({20}, weights), loss = cross_entropy(logits, t, w, a);
-                           cross_entropy_backward(in.real(loss.shape()), logits, t, w, a);
-                         }, .forward_only = true});
+        cases.push_back({.name = cat("cross_entropy_no_share_", pixels ? "pixels" : "rows", probabilities ? "_probabilities" : "",
+                                     smoothing > 0 ? "_smoothed" : ""),
+                         .build =
+                             [=](CaseInputs& in) {
+                               CrossEntropyAttrs a;
+                               a.label_smoothing = smoothing;
+                               std::vector<double> x, p;  // [2,20] or [1,20,2]: class 3 is -inf
+                               for (int i = 0; i < 40; ++i) {
+                                 const int c = pixels ? i / 2 : i % 20;
+                                 x.push_back(c == 3 || c == 17 ? -inf : 0.1 * (i % 7));
+                                 p.push_back(c == 3 || c == 17 ? 0 : 0.01 * (i % 5));
+                               }
+                               std::vector<double> weights(20, 1.5);
+                               weights[3] = weights[17] = 0;
+                               const Shape shape = pixels ? Shape{1, 20, 2} : Shape{2, 20};
+                               const Value logits = in.values(shape, x);
+                               const Value t =
+                                   probabilities ? in.values(shape, p) : in.values(pixels ? Shape{1, 2} : Shape{2}, {3, 5}, DType::kI64);
+                               const Value w = probabilities ? Value() : in.values({20}, weights), loss = cross_entropy(logits, t, w, a);
+                               cross_entropy_backward(in.real(loss.shape()), logits, t, w, a);
+                             },
+                         .forward_only = true});
       }
     }
   }
@@ -127,15 +150,21 @@ void add_strange_cross_entropies(std::vector<OpCase>& cases) {
 void add_strange_and_simple_losses(std::vector<OpCase>& cases) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   // Losses of right answers far from 0 are small, not 0: log1p. NaN stays.
-  cases.push_back({.name = "bce_with_logits_strange", .build = [=](CaseInputs& in) {
-                     LossAttrs a;
-                     a.reduction = Reduction::kNone;
-                     bce_with_logits(in.values({4}, {20, 15, 18, nan}), in.values({4}, {1, 1, 1, 0}), {}, a);
-                   }, .forward_only = true});
-  cases.push_back({.name = "mse_loss_hand", .build = [](CaseInputs& in) { mse_loss(in.values({2}, {1, 5}), in.values({2}, {3, 4})); }, .expected = {2.5}});
-  cases.push_back({.name = "bce_with_logits_hand", .build = [](CaseInputs& in) {
-                     bce_with_logits(in.values({2}, {1.0986122886681098, -1000}), in.values({2}, {1, 0}));
-                   }, .expected = {0.2876820724 / 2}, .forward_only = true});
+  cases.push_back({.name = "bce_with_logits_strange",
+                   .build =
+                       [=](CaseInputs& in) {
+                         LossAttrs a;
+                         a.reduction = Reduction::kNone;
+                         bce_with_logits(in.values({4}, {20, 15, 18, nan}), in.values({4}, {1, 1, 1, 0}), {}, a);
+                       },
+                   .forward_only = true});
+  cases.push_back({.name = "mse_loss_hand",
+                   .build = [](CaseInputs& in) { mse_loss(in.values({2}, {1, 5}), in.values({2}, {3, 4})); },
+                   .expected = {2.5}});
+  cases.push_back({.name = "bce_with_logits_hand",
+                   .build = [](CaseInputs& in) { bce_with_logits(in.values({2}, {1.0986122886681098, -1000}), in.values({2}, {1, 0})); },
+                   .expected = {0.2876820724 / 2},
+                   .forward_only = true});
 }
 
 }  // namespace

@@ -13,37 +13,53 @@ std::vector<OpCase> matmul_cases() {
     int64_t outputs;
     bool bias;
   };
-  for (const Layer& l : std::vector<Layer>{{"plain", {4, 7}, 5, true}, {"no_bias", {3, 17}, 9, false}, {"vector", {6}, 4, true}, {"tokens", {2, 3, 5}, 4, true},
-                                           {"wide", {2, 65}, 33, true}, {"empty_batch", {0, 7}, 5, true}, {"one", {1, 1}, 1, true}}) {
+  for (const Layer& l : std::vector<Layer>{{"plain", {4, 7}, 5, true},
+                                           {"no_bias", {3, 17}, 9, false},
+                                           {"vector", {6}, 4, true},
+                                           {"tokens", {2, 3, 5}, 4, true},
+                                           {"wide", {2, 65}, 33, true},
+                                           {"empty_batch", {0, 7}, 5, true},
+                                           {"one", {1, 1}, 1, true}}) {
     cases.push_back({.name = "linear_" + l.name,
-                     .build = [l](CaseInputs& in) {
-                       const Value x = in.real(l.x), weight = in.weight({l.outputs, l.x[-1]});
-                       linear(x, weight, l.bias ? in.vector(l.outputs) : Value());
-                     },
+                     .build =
+                         [l](CaseInputs& in) {
+                           const Value x = in.real(l.x), weight = in.weight({l.outputs, l.x[-1]});
+                           linear(x, weight, l.bias ? in.vector(l.outputs) : Value());
+                         },
                      .low_precision = true});
   }
-  cases.push_back({.name = "linear_hand", .build = [](CaseInputs& in) {
-                     linear(in.values({1, 2}, {1, 2}), in.values({3, 2}, {1, 0, 0, 1, 3, 4}), in.values({3}, {0, 10, -20}));
-                   }, .expected = {1, 12, -9}});
-  cases.push_back({.name = "linear_fused_relu", .build = [](CaseInputs& in) {
-                     LinearAttrs a;
-                     a.activation = Activation::kRelu;
-                     linear(in.values({1, 2}, {1, 2}), in.values({3, 2}, {1, 0, 0, 1, 3, 4}), in.values({3}, {0, 10, -20}), a);
-                   }, .expected = {1, 12, 0}, .forward_only = true});
-  // For kernels: depths and widths that fill vectors and tiles and that do not, more rows than a tile, and more than the kernel for few rows takes.
+  cases.push_back(
+      {.name = "linear_hand",
+       .build =
+           [](CaseInputs& in) { linear(in.values({1, 2}, {1, 2}), in.values({3, 2}, {1, 0, 0, 1, 3, 4}), in.values({3}, {0, 10, -20})); },
+       .expected = {1, 12, -9}});
+  cases.push_back({.name = "linear_fused_relu",
+                   .build =
+                       [](CaseInputs& in) {
+                         LinearAttrs a;
+                         a.activation = Activation::kRelu;
+                         linear(in.values({1, 2}, {1, 2}), in.values({3, 2}, {1, 0, 0, 1, 3, 4}), in.values({3}, {0, 10, -20}), a);
+                       },
+                   .expected = {1, 12, 0},
+                   .forward_only = true});
+  // For kernels: depths and widths that fill vectors and tiles and that do not, more rows than a tile, and more than the kernel for few
+  // rows takes.
   struct Sizes {
     int64_t rows, depth, outputs;
   };
-  for (const Sizes& s : std::vector<Sizes>{{1, 31, 1}, {1, 200, 35}, {2, 8, 3}, {5, 67, 10}, {16, 129, 40}, {21, 64, 7}, {64, 33, 19}, {70, 40, 17}}) {
+  for (const Sizes& s :
+       std::vector<Sizes>{{1, 31, 1}, {1, 200, 35}, {2, 8, 3}, {5, 67, 10}, {16, 129, 40}, {21, 64, 7}, {64, 33, 19}, {70, 40, 17}}) {
     for (size_t a = 0; a < kActivationNames.size(); ++a) {
       // Each activation on some sizes, each size with some activations.
       if (a > 0 && (a + static_cast<size_t>(s.rows)) % 3 != 0) continue;
       cases.push_back({.name = cat("linear_", s.rows, "x", s.depth, "_to_", s.outputs, "_", kActivationNames[a]),
-                       .build = [=](CaseInputs& in) {
-                         LinearAttrs attrs;
-                         attrs.activation = static_cast<Activation>(a);
-                         linear(in.real({s.rows, s.depth}), in.weight({s.outputs, s.depth}, {.low = -0.3, .high = 0.3}), a % 2 == 0 ? in.vector(s.outputs) : Value(), attrs);
-                       },
+                       .build =
+                           [=](CaseInputs& in) {
+                             LinearAttrs attrs;
+                             attrs.activation = static_cast<Activation>(a);
+                             linear(in.real({s.rows, s.depth}), in.weight({s.outputs, s.depth}, {.low = -0.3, .high = 0.3}),
+                                    a % 2 == 0 ? in.vector(s.outputs) : Value(), attrs);
+                           },
                        .forward_only = true});
     }
   }
@@ -58,12 +74,14 @@ std::vector<OpCase> matmul_cases() {
         std::string name;
         std::vector<int64_t> a, b;
       };
-      for (const Leads& lead : std::vector<Leads>{{"matrices", {}, {}}, {"batched", {2, 3}, {2, 3}}, {"shared_b", {2, 3}, {}}, {"shared_a", {}, {3}}, {"empty", {0}, {0}}}) {
+      for (const Leads& lead : std::vector<Leads>{
+               {"matrices", {}, {}}, {"batched", {2, 3}, {2, 3}}, {"shared_b", {2, 3}, {}}, {"shared_a", {}, {3}}, {"empty", {0}, {0}}}) {
         cases.push_back({.name = cat("matmul_", lead.name, ta ? "_ta" : "", tb ? "_tb" : ""),
-                         .build = [=](CaseInputs& in) {
-                           const Value a = in.real(shape_of(lead.a, 4, 7, ta));
-                           matmul(a, in.real(shape_of(lead.b, 7, 5, tb)), {ta, tb});
-                         },
+                         .build =
+                             [=](CaseInputs& in) {
+                               const Value a = in.real(shape_of(lead.a, 4, 7, ta));
+                               matmul(a, in.real(shape_of(lead.b, 7, 5, tb)), {ta, tb});
+                             },
                          .low_precision = true});
       }
     }
@@ -75,9 +93,9 @@ std::vector<OpCase> matmul_cases() {
                        matmul(a, in.real(tb ? Shape{35, 37} : Shape{37, 35}), {true, tb});
                      }});
   }
-  cases.push_back({.name = "matmul_hand", .build = [](CaseInputs& in) {
-                     matmul(in.values({2, 2}, {1, 2, 3, 4}), in.values({2, 2}, {5, 6, 7, 8}));
-                   }, .expected = {19, 22, 43, 50}});
+  cases.push_back({.name = "matmul_hand",
+                   .build = [](CaseInputs& in) { matmul(in.values({2, 2}, {1, 2, 3, 4}), in.values({2, 2}, {5, 6, 7, 8})); },
+                   .expected = {19, 22, 43, 50}});
   return cases;
 }
 

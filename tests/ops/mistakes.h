@@ -24,7 +24,8 @@ class MistakeTest : public testing::Test {
       ADD_FAILURE() << "no error; wanted one with " << parts.front();
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kRecipe);
-      for (const std::string& part : parts) EXPECT_NE(error.message().find(part), std::string::npos) << error.message() << " lacks " << part;
+      for (const std::string& part : parts)
+        EXPECT_NE(error.message().find(part), std::string::npos) << error.message() << " lacks " << part;
     }
   }
   Graph graph_;

@@ -1,5 +1,7 @@
 // Mistakes of a model are errors that show what meets what: shapes, dimension names, dtypes. And names go on to results.
 
+#include "tests/ops/mistakes.h"
+
 #include <gtest/gtest.h>
 
 #include "libcore/ops/binary.h"
@@ -10,7 +12,6 @@
 #include "libcore/ops/shuffle.h"
 #include "libcore/ops/unary.h"
 #include "libcore/ops/update.h"
-#include "tests/ops/mistakes.h"
 
 namespace galley {
 namespace {
@@ -19,7 +20,9 @@ using Names = std::vector<std::string>;
 
 class Mistakes : public MistakeTest {
  protected:
-  Value input(const Shape& shape, Names names = {}, DType dtype = DType::kF32) { return MistakeTest::input(shape, dtype, {}, std::move(names)); }
+  Value input(const Shape& shape, Names names = {}, DType dtype = DType::kF32) {
+    return MistakeTest::input(shape, dtype, {}, std::move(names));
+  }
 };
 
 TEST_F(Mistakes, ShapesAndDtypesAreShown) {
@@ -79,7 +82,8 @@ TEST_F(Mistakes, ChannelsLastGoesThroughElementWiseOps) {
   type.format = MemoryFormat::channels_last();
   const Value x = graph_.add_input("x", type, ValueRole::kInput);
   const Value vector = input({3, 1, 1}), gate = input({2, 3, 1, 1});
-  const std::vector<Value> results{relu(x), add(x, vector), mul(gate, x), concat({x, x}, 1), slice(x, 1, 0, 2), cast(x, DType::kBF16), mean(x, {2, 3}, true)};
+  const std::vector<Value> results{relu(x),           add(x, vector),        mul(gate, x),         concat({x, x}, 1),
+                                   slice(x, 1, 0, 2), cast(x, DType::kBF16), mean(x, {2, 3}, true)};
   for (const Value& y : results) {
     EXPECT_TRUE(y.type().format.is_channels_last()) << y.type();
   }

@@ -1,8 +1,7 @@
 // Cases of normalisation.
 
-#include "libcore/ops/norm.h"
-
 #include "libcore/backends/cpu/rewrite/gates.h"
+#include "libcore/ops/norm.h"
 #include "tests/ops/harness.h"
 
 namespace galley::test {
@@ -36,16 +35,18 @@ void add_batch_norms(std::vector<OpCase>& cases) {
                                            {"empty_batch", {0, 5, 4, 3}}}) {
     // With relu, a cell near the kink would spoil the differences: gamma is small and beta far, so every cell is clearly on one side.
     const Fill gamma = b.relu ? Fill{.low = 0.05, .high = 0.1} : Fill{.low = 0.5, .high = 1.5};
-    const Fill beta = b.relu ? Fill{.low = -2, .high = b.activation == Activation::kRelu6 ? 8.0 : 2.0, .kinks = {0, 6}, .margin = 0.6} : Fill{};
+    const Fill beta =
+        b.relu ? Fill{.low = -2, .high = b.activation == Activation::kRelu6 ? 8.0 : 2.0, .kinks = {0, 6}, .margin = 0.6} : Fill{};
     const Fill residual = b.relu ? Fill{.low = -0.05, .high = 0.05} : Fill{};
     cases.push_back({.name = "batch_norm_" + b.name,
-                     .build = [=](CaseInputs& in) {
-                       BatchNormAttrs a;
-                       a.activation = b.relu && b.activation == Activation::kNone ? Activation::kRelu : b.activation;
-                       const Value x = in.real(b.x, off_centre);
-                       const Value g = b.affine ? in.vector(b.x[1], gamma) : Value(), s = b.affine ? in.vector(b.x[1], beta) : Value();
-                       batch_norm(x, g, s, a, b.residual ? in.real(b.x, residual) : Value());
-                     },
+                     .build =
+                         [=](CaseInputs& in) {
+                           BatchNormAttrs a;
+                           a.activation = b.relu && b.activation == Activation::kNone ? Activation::kRelu : b.activation;
+                           const Value x = in.real(b.x, off_centre);
+                           const Value g = b.affine ? in.vector(b.x[1], gamma) : Value(), s = b.affine ? in.vector(b.x[1], beta) : Value();
+                           batch_norm(x, g, s, a, b.residual ? in.real(b.x, residual) : Value());
+                         },
                      .differentiable_outputs = 1,
                      .low_precision = b.x.rank() == 4});
   }
@@ -67,54 +68,78 @@ void add_gated_batch_norms(std::vector<OpCase>& cases) {
                                            {"no_affine", {2, 33, 6, 5}, Activation::kNone, false},
                                            {"blocks", {3, 130, 31, 29}, Activation::kHardswish},
                                            {"one_pixel", {4, 17, 1, 1}, Activation::kRelu}}) {
-    cases.push_back({.name = "gated_batch_norm_backward_" + b.name,
-                     .build = [=](CaseInputs& in) {
-                       BatchNormBackwardAttrs a;
-                       a.activation = b.activation;
-                       const std::vector<double> kinks = b.activation == Activation::kHardswish ? std::vector<double>{-3, 3} : std::vector<double>{0, 6};
-                       const bool bent = b.activation != Activation::kNone;
-                       const Value grad = in.real(b.x), x = in.real(b.x, off_centre), mean = in.vector(b.x[1], {.low = 0.9, .high = 1.1}), var = in.vector(b.x[1], {.low = 0.8, .high = 1.2});
-                       const Value g = b.affine ? in.vector(b.x[1], bent ? Fill{.low = 0.1, .high = 0.25} : Fill{.low = 0.5, .high = 1.5}) : Value();
-                       const Value s = b.affine ? in.vector(b.x[1], bent ? Fill{.low = kinks[0] - 2, .high = kinks[1] + 2, .kinks = kinks, .margin = 0.65} : Fill{}) : Value();
-                       const Shape each{b.x[0], b.x[1], 1, 1};
-                       gated_batch_norm_backward(grad, x, mean, var, g, s, in.real(each), in.real(each), a);
-                     },
-                     .forward_only = true,
-                     .low_precision = true});
+    cases.push_back(
+        {.name = "gated_batch_norm_backward_" + b.name,
+         .build =
+             [=](CaseInputs& in) {
+               BatchNormBackwardAttrs a;
+               a.activation = b.activation;
+               const std::vector<double> kinks =
+                   b.activation == Activation::kHardswish ? std::vector<double>{-3, 3} : std::vector<double>{0, 6};
+               const bool bent = b.activation != Activation::kNone;
+               const Value grad = in.real(b.x), x = in.real(b.x, off_centre), mean = in.vector(b.x[1], {.low = 0.9, .high = 1.1}),
+                           var = in.vector(b.x[1], {.low = 0.8, .high = 1.2});
+               const Value g =
+                   b.affine ? in.vector(b.x[1], bent ? Fill{.low = 0.1, .high = 0.25} : Fill{.low = 0.5, .high = 1.5}) : Value();
+               const Value s =
+                   b.affine
+                       ? in.vector(b.x[1], bent ? Fill{.low = kinks[0] - 2, .high = kinks[1] + 2, .kinks = kinks, .margin = 0.65} : Fill{})
+                       : Value();
+               const Shape each{b.x[0], b.x[1], 1, 1};
+               gated_batch_norm_backward(grad, x, mean, var, g, s, in.real(each), in.real(each), a);
+             },
+         .forward_only = true,
+         .low_precision = true});
   }
 }
 
 void add_batch_norms_of_inference_and_updates(std::vector<OpCase>& cases) {
   // Mean 2, variance 1 (eps 0): -1 and 1; times 2, plus 1.
-  cases.push_back({.name = "batch_norm_hand", .build = [](CaseInputs& in) {
-                     BatchNormAttrs a;
-                     a.eps = 0;
-                     batch_norm(in.values({2, 1}, {1, 3}), in.values({1}, {2}), in.values({1}, {1}), a);
-                   }, .expected = {-1, 3}, .differentiable_outputs = 1, .forward_only = true});
+  cases.push_back({.name = "batch_norm_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         BatchNormAttrs a;
+                         a.eps = 0;
+                         batch_norm(in.values({2, 1}, {1, 3}), in.values({1}, {2}), in.values({1}, {1}), a);
+                       },
+                   .expected = {-1, 3},
+                   .differentiable_outputs = 1,
+                   .forward_only = true});
   for (bool affine : {true, false}) {
     for (const Shape& shape : {Shape{3, 5, 4, 3}, Shape{4, 7}, Shape{0, 5, 4, 3}}) {
       cases.push_back({.name = cat("batch_norm_inference_", shape.rank(), shape[0] == 0 ? "_empty" : "", affine ? "" : "_no_affine"),
-                       .build = [=](CaseInputs& in) {
-                         const Value x = in.real(shape), g = affine ? in.vector(shape[1]) : Value(), b = affine ? in.vector(shape[1]) : Value();
-                         const Value mean = in.fixed(in.vector(shape[1])), var = in.fixed(in.vector(shape[1], {.low = 0.2, .high = 2}));
-                         batch_norm_inference(x, g, b, mean, var);
-                       },
+                       .build =
+                           [=](CaseInputs& in) {
+                             const Value x = in.real(shape), g = affine ? in.vector(shape[1]) : Value(),
+                                         b = affine ? in.vector(shape[1]) : Value();
+                             const Value mean = in.fixed(in.vector(shape[1])), var = in.fixed(in.vector(shape[1], {.low = 0.2, .high = 2}));
+                             batch_norm_inference(x, g, b, mean, var);
+                           },
                        .low_precision = shape.rank() == 4});
     }
   }
-  cases.push_back({.name = "batch_norm_inference_hand", .build = [](CaseInputs& in) {
-                     BatchNormInferenceAttrs a;
-                     a.eps = 1;
-                     a.activation = Activation::kRelu;
-                     batch_norm_inference(in.values({2, 1}, {4, -4}), in.values({1}, {2}), in.values({1}, {1}), in.values({1}, {1}), in.values({1}, {3}), a);
-                   }, .expected = {4, 0}, .forward_only = true});
+  cases.push_back({.name = "batch_norm_inference_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         BatchNormInferenceAttrs a;
+                         a.eps = 1;
+                         a.activation = Activation::kRelu;
+                         batch_norm_inference(in.values({2, 1}, {4, -4}), in.values({1}, {2}), in.values({1}, {1}), in.values({1}, {1}),
+                                              in.values({1}, {3}), a);
+                       },
+                   .expected = {4, 0},
+                   .forward_only = true});
   // momentum 0.25, count 5: mean 0.75*1 + 0.25*3, variance 0.75*2 + 0.25*8*5/4.
-  cases.push_back({.name = "batch_norm_update_hand", .build = [](CaseInputs& in) {
-                     BatchNormUpdateAttrs a;
-                     a.momentum = 0.25;
-                     a.count = 5;
-                     batch_norm_update(in.values({1}, {1}), in.values({1}, {2}), in.values({1}, {3}), in.values({1}, {8}), in.values({}, {6}, DType::kI64), a);
-                   }, .expected = {1.5}});
+  cases.push_back({.name = "batch_norm_update_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         BatchNormUpdateAttrs a;
+                         a.momentum = 0.25;
+                         a.count = 5;
+                         batch_norm_update(in.values({1}, {1}), in.values({1}, {2}), in.values({1}, {3}), in.values({1}, {8}),
+                                           in.values({}, {6}, DType::kI64), a);
+                       },
+                   .expected = {1.5}});
   cases.push_back({.name = "batch_norm_update_channels", .build = [](CaseInputs& in) {
                      BatchNormUpdateAttrs a;
                      a.count = 12;
@@ -129,14 +154,15 @@ void add_layer_norms(std::vector<OpCase>& cases) {
     for (bool affine : {true, false}) {
       for (int64_t batch : {int64_t{3}, int64_t{0}}) {
         cases.push_back({.name = cat("layer_norm_", dims, affine ? "" : "_no_affine", batch == 0 ? "_empty" : ""),
-                         .build = [=](CaseInputs& in) {
-                           LayerNormAttrs a;
-                           a.dims = dims;
-                           const Value x = in.real({batch, 4, 7}, off_centre);
-                           const Shape inner = dims == 1 ? Shape{7} : Shape{4, 7};
-                           const Value g = affine ? in.weight(inner) : Value();
-                           layer_norm(x, g, affine ? in.weight(inner) : Value(), a);
-                         },
+                         .build =
+                             [=](CaseInputs& in) {
+                               LayerNormAttrs a;
+                               a.dims = dims;
+                               const Value x = in.real({batch, 4, 7}, off_centre);
+                               const Shape inner = dims == 1 ? Shape{7} : Shape{4, 7};
+                               const Value g = affine ? in.weight(inner) : Value();
+                               layer_norm(x, g, affine ? in.weight(inner) : Value(), a);
+                             },
                          .differentiable_outputs = 1});
       }
     }
@@ -145,20 +171,25 @@ void add_layer_norms(std::vector<OpCase>& cases) {
   for (const Shape& shape : {Shape{3, 1}, Shape{5, 33}, Shape{1, 2500}, Shape{7, 13, 197}, Shape{190, 257}, Shape{4, 3, 5, 29}}) {
     for (const int affine : {0, 1, 2}) {
       cases.push_back({.name = cat("layer_norm_kernel_", shape.rank(), "_", shape.elements(), "_", affine),
-                       .build = [=](CaseInputs& in) {
-                         LayerNormAttrs a;
-                         a.eps = 1e-3;
-                         const Value x = in.real(shape, off_centre);
-                         layer_norm(x, affine > 0 ? in.vector(shape[-1]) : Value(), affine > 1 ? in.vector(shape[-1]) : Value(), a);
-                       },
+                       .build =
+                           [=](CaseInputs& in) {
+                             LayerNormAttrs a;
+                             a.eps = 1e-3;
+                             const Value x = in.real(shape, off_centre);
+                             layer_norm(x, affine > 0 ? in.vector(shape[-1]) : Value(), affine > 1 ? in.vector(shape[-1]) : Value(), a);
+                           },
                        .differentiable_outputs = 1});
     }
   }
-  cases.push_back({.name = "layer_norm_hand", .build = [](CaseInputs& in) {
-                     LayerNormAttrs a;
-                     a.eps = 0;
-                     layer_norm(in.values({1, 2}, {1, 5}), in.values({2}, {2, 3}), in.values({2}, {0, 1}), a);
-                   }, .expected = {-2, 4}, .forward_only = true});
+  cases.push_back({.name = "layer_norm_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         LayerNormAttrs a;
+                         a.eps = 0;
+                         layer_norm(in.values({1, 2}, {1, 5}), in.values({2}, {2, 3}), in.values({2}, {0, 1}), a);
+                       },
+                   .expected = {-2, 4},
+                   .forward_only = true});
 }
 
 void add_group_norms(std::vector<OpCase>& cases) {
@@ -166,12 +197,13 @@ void add_group_norms(std::vector<OpCase>& cases) {
   for (int64_t groups : {int64_t{1}, int64_t{3}, int64_t{6}}) {
     for (bool affine : {true, false}) {
       cases.push_back({.name = cat("group_norm_", groups, affine ? "" : "_no_affine"),
-                       .build = [=](CaseInputs& in) {
-                         GroupNormAttrs a;
-                         a.groups = groups;
-                         const Value x = in.real({2, 6, 3, 5}, off_centre), g = affine ? in.vector(6) : Value();
-                         group_norm(x, g, affine ? in.vector(6) : Value(), a);
-                       },
+                       .build =
+                           [=](CaseInputs& in) {
+                             GroupNormAttrs a;
+                             a.groups = groups;
+                             const Value x = in.real({2, 6, 3, 5}, off_centre), g = affine ? in.vector(6) : Value();
+                             group_norm(x, g, affine ? in.vector(6) : Value(), a);
+                           },
                        .differentiable_outputs = 1});
     }
   }
@@ -180,32 +212,42 @@ void add_group_norms(std::vector<OpCase>& cases) {
     for (int64_t groups : {int64_t{1}, int64_t{2}, shape[1]}) {
       if (shape.rank() == 2 && groups > 1) continue;  // so few values bend too much for differences
       cases.push_back({.name = cat("group_norm_kernel_", shape.rank(), "_", shape.elements(), "_", groups),
-                       .build = [=](CaseInputs& in) {
-                         GroupNormAttrs a;
-                         a.groups = groups;
-                         a.eps = 1e-3;
-                         group_norm(in.real(shape, {.low = 40, .high = 43}), in.vector(shape[1]), in.vector(shape[1]), a);
-                       },
+                       .build =
+                           [=](CaseInputs& in) {
+                             GroupNormAttrs a;
+                             a.groups = groups;
+                             a.eps = 1e-3;
+                             group_norm(in.real(shape, {.low = 40, .high = 43}), in.vector(shape[1]), in.vector(shape[1]), a);
+                           },
                        .differentiable_outputs = 1});
     }
   }
-  cases.push_back({.name = "batch_norm_planes", .build = [](CaseInputs& in) {
-                     batch_norm(in.real({3, 5, 47, 51}, {.low = 40, .high = 43}), in.vector(5), in.vector(5), {}, in.real({3, 5, 47, 51}));
-                   },
+  cases.push_back({.name = "batch_norm_planes",
+                   .build =
+                       [](CaseInputs& in) {
+                         batch_norm(in.real({3, 5, 47, 51}, {.low = 40, .high = 43}), in.vector(5), in.vector(5), {},
+                                    in.real({3, 5, 47, 51}));
+                       },
                    .differentiable_outputs = 1});
-  cases.push_back({.name = "group_norm_hand", .build = [](CaseInputs& in) {
-                     GroupNormAttrs a;
-                     a.groups = 2;
-                     a.eps = 0;
-                     group_norm(in.values({1, 4}, {1, 3, 10, 30}), {}, {}, a);
-                   }, .expected = {-1, 1, -1, 1}, .forward_only = true});
+  cases.push_back({.name = "group_norm_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         GroupNormAttrs a;
+                         a.groups = 2;
+                         a.eps = 0;
+                         group_norm(in.values({1, 4}, {1, 3, 10, 30}), {}, {}, a);
+                       },
+                   .expected = {-1, 1, -1, 1},
+                   .forward_only = true});
 }
 
 }  // namespace
 
 std::vector<OpCase> norm_cases() {
   std::vector<OpCase> cases;
-  for (const auto add : {add_batch_norms, add_gated_batch_norms, add_batch_norms_of_inference_and_updates, add_layer_norms, add_group_norms}) add(cases);
+  for (const auto add :
+       {add_batch_norms, add_gated_batch_norms, add_batch_norms_of_inference_and_updates, add_layer_norms, add_group_norms})
+    add(cases);
   return cases;
 }
 

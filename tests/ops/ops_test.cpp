@@ -33,7 +33,8 @@ TEST_P(EveryCase, GivesHandValues) {
   ASSERT_EQ(got.v.size(), c.expected.size());
   for (size_t i = 0; i < c.expected.size(); ++i) {
     // Hand values are written with at least seven digits.
-    if (!(std::abs(got.v[i] - c.expected[i]) <= 1e-6 * std::max(1.0, std::abs(c.expected[i])))) ADD_FAILURE() << "element " << i << " is " << got.v[i] << ", by hand " << c.expected[i];
+    if (!(std::abs(got.v[i] - c.expected[i]) <= 1e-6 * std::max(1.0, std::abs(c.expected[i]))))
+      ADD_FAILURE() << "element " << i << " is " << got.v[i] << ", by hand " << c.expected[i];
   }
 }
 
@@ -98,14 +99,16 @@ TEST(Registry, EntriesAgreeWithThemselves) {
       EXPECT_EQ(op->outputs[static_cast<size_t>(update.output)].kind, PortKind::kState);
       EXPECT_EQ(op->outputs[static_cast<size_t>(update.output)].name, op->inputs[static_cast<size_t>(update.input)].name);
     }
-    EXPECT_TRUE(op->layout.weights == WeightFormat::kContiguous || has_port(op->inputs, PortKind::kWeight) || has_port(op->outputs, PortKind::kWeight));
+    EXPECT_TRUE(op->layout.weights == WeightFormat::kContiguous || has_port(op->inputs, PortKind::kWeight) ||
+                has_port(op->outputs, PortKind::kWeight));
     EXPECT_TRUE(!op->layout.prefers_channels_last || op->layout.formats == FormatRule::kKeeps) << "asks for a format that it does not keep";
     EXPECT_TRUE(op->layout.with_format == nullptr || op->layout.formats == FormatRule::kExplicit);
     EXPECT_EQ(family_of(*op).work, op->work);
     const bool layer = op->quantize == QuantizeRule::kProduct || op->quantize == QuantizeRule::kRecurrent;
     if (layer) {
       EXPECT_EQ(op->work, WorkClass::kProduct);
-      EXPECT_EQ(std::count_if(op->inputs.begin(), op->inputs.end(), [](const Port& port) { return port.kind == PortKind::kWeight; }), op->quantize == QuantizeRule::kProduct ? 1 : 2);
+      EXPECT_EQ(std::count_if(op->inputs.begin(), op->inputs.end(), [](const Port& port) { return port.kind == PortKind::kWeight; }),
+                op->quantize == QuantizeRule::kProduct ? 1 : 2);
     }
   }
 }
@@ -117,7 +120,8 @@ TEST(Registry, RulesOfQuantizationHaveTheirForms) {
     SCOPED_TRACE(op->name);
     const QuantizeRule rule = op->quantize;
     forms += op->integer_form != nullptr || op->dynamic_form != nullptr;
-    EXPECT_TRUE(rule != QuantizeRule::kFloat || (op->integer_form == nullptr && op->dynamic_form == nullptr && op->quantizable == nullptr)) << "a form that nothing asks for";
+    EXPECT_TRUE(rule != QuantizeRule::kFloat || (op->integer_form == nullptr && op->dynamic_form == nullptr && op->quantizable == nullptr))
+        << "a form that nothing asks for";
     const bool given = rule == QuantizeRule::kPassThrough || rule == QuantizeRule::kTable;  // the operator itself, a look-up
     if (rule == QuantizeRule::kRecurrent) {
       EXPECT_TRUE(op->integer_form == nullptr && op->dynamic_form != nullptr);
@@ -133,14 +137,16 @@ TEST(Registry, RulesOfQuantizationHaveTheirForms) {
 
 TEST(Registry, EveryProductIsOne) {
   ensure_ops_registered();
-  // The operators that multiply more than they read: two flops for each of many pairs. Counted on the cases, whose sizes are small, some fall short.
+  // The operators that multiply more than they read: two flops for each of many pairs. Counted on the cases, whose sizes are small, some
+  // fall short.
   std::set<std::string_view> heavy;
   for (const OpCase& c : all_cases()) {
     const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF32, false);
     for (const Node& node : made->graph.nodes()) {
       const OpContext context = context_of(made->graph, node);
       double largest = 1;
-      for (const TensorType* type : context.inputs) largest = type == nullptr ? largest : std::max(largest, static_cast<double>(type->elements()));
+      for (const TensorType* type : context.inputs)
+        largest = type == nullptr ? largest : std::max(largest, static_cast<double>(type->elements()));
       for (const TensorType* type : context.outputs) largest = std::max(largest, static_cast<double>(type->elements()));
       if (cost_of(*node.op, context).flops > 24 * largest) heavy.insert(node.op->name);
     }
@@ -148,7 +154,8 @@ TEST(Registry, EveryProductIsOne) {
   EXPECT_GE(heavy.size(), 10u);
   for (const std::string_view name : heavy) {
     const OpDef& op = find_op(name);
-    EXPECT_TRUE(op.work == WorkClass::kProduct || has_port(op.outputs, PortKind::kWeight)) << name << " does many operations an element, but is no product";
+    EXPECT_TRUE(op.work == WorkClass::kProduct || has_port(op.outputs, PortKind::kWeight))
+        << name << " does many operations an element, but is no product";
   }
 }
 
@@ -160,7 +167,8 @@ TEST(Registry, GatedUpdatesHaveFastKernels) {
     for (const Node& node : made->graph.nodes()) {
       if (node.op->gate < 0 || node.input(static_cast<size_t>(node.op->gate)) == kNoValue) continue;
       const KernelChoice choice = cpu().choose(cpu().query(made->graph, node));
-      EXPECT_FALSE(choice.kernel->reference) << c.name << ": " << (choice.declined.empty() ? "no kernel but the reference" : choice.declined.front());
+      EXPECT_FALSE(choice.kernel->reference) << c.name << ": "
+                                             << (choice.declined.empty() ? "no kernel but the reference" : choice.declined.front());
       ++gated;
     }
   }
@@ -179,7 +187,8 @@ TEST(Registry, EveryKernelIsTried) {
   for (const OpDef* op : all_ops()) {
     for (const Kernel* kernel : cpu().kernels(*op)) {
       if (kernel->algorithm == "cpu_tiles" && !tile_unit().bf16) continue;  // elsewhere its emulated form is tried, in tests/backends/cpu
-      EXPECT_EQ(tried.count(cat(kernel->algorithm, " of ", op->name)), 1u) << kernel->algorithm << " of " << op->name << " supports no node of any case";
+      EXPECT_EQ(tried.count(cat(kernel->algorithm, " of ", op->name)), 1u)
+          << kernel->algorithm << " of " << op->name << " supports no node of any case";
     }
   }
 }

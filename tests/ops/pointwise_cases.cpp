@@ -1,5 +1,5 @@
-// Cases of the gradients of a 1x1 convolution and the norm behind it: kernels against the reference. That they are those gradients is tested with the pass that
-// puts the operators in (tests/passes/graph_passes_test.cpp).
+// Cases of the gradients of a 1x1 convolution and the norm behind it: kernels against the reference. That they are those gradients is
+// tested with the pass that puts the operators in (tests/passes/graph_passes_test.cpp).
 
 #include "libcore/backends/cpu/rewrite/pointwise.h"
 #include "tests/ops/harness.h"
@@ -15,8 +15,8 @@ struct Geometry {
   bool affine = true, residual = false;
 };
 
-/// What both operators read besides the gradient: values that no activation's kink is near, where float32 and double may fall on either side. Normalised values
-/// are within 2.4, gamma is small, and beta is far enough from the kinks.
+/// What both operators read besides the gradient: values that no activation's kink is near, where float32 and double may fall on either
+/// side. Normalised values are within 2.4, gamma is small, and beta is far enough from the kinks.
 struct Operands {
   Value between, mean, var, gamma, beta, x, weight;
 };
@@ -56,29 +56,34 @@ std::vector<OpCase> pointwise_cases() {
                                                  {"blocks_and_parts", {3, 20, 31, 23}, 50, Activation::kRelu},
                                                  {"long_rows", {1, 16, 9, 8}, 1200, Activation::kHardswish},
                                                  {"one_pixel", {1, 16, 1, 1}, 32}}) {
-    cases.push_back({.name = "pointwise_batch_norm_backward_" + g.name, .build = [=](CaseInputs& in) {
-                       BatchNormBackwardAttrs a;
-                       a.activation = g.activation;
-                       a.residual = g.residual;
-                       const Operands o = operands(in, g);
-                       const Value grad = in.real(o.between.shape()), y = g.residual && g.activation == Activation::kRelu ? in.real(o.between.shape(), {.kinks = {0}}) : Value();
-                       pointwise_batch_norm_backward(grad, o.between, o.mean, o.var, o.gamma, o.beta, y, o.x, o.weight, a);
-                     }, .forward_only = true});
+    cases.push_back({.name = "pointwise_batch_norm_backward_" + g.name,
+                     .build =
+                         [=](CaseInputs& in) {
+                           BatchNormBackwardAttrs a;
+                           a.activation = g.activation;
+                           a.residual = g.residual;
+                           const Operands o = operands(in, g);
+                           const Value grad = in.real(o.between.shape()), y = g.residual && g.activation == Activation::kRelu
+                                                                                  ? in.real(o.between.shape(), {.kinks = {0}})
+                                                                                  : Value();
+                           pointwise_batch_norm_backward(grad, o.between, o.mean, o.var, o.gamma, o.beta, y, o.x, o.weight, a);
+                         },
+                     .forward_only = true});
   }
   struct Depthwise : Geometry {
     std::vector<int64_t> kernel, stride, padding;
   };
   const std::vector<Depthwise> depthwise{{{"even", {2, 16, 6, 8}, 64, Activation::kRelu}, {3, 3}, {1}, {1}},
-                                                   {{"strided", {2, 24, 9, 7}, 72, Activation::kHardswish}, {5, 5}, {2}, {2}},
-                                                   {{"plain", {2, 18, 7, 6}, 50}, {3, 3}, {1}, {1}},
-                                                   {{"relu6_no_padding", {1, 32, 8, 9}, 41, Activation::kRelu6}, {3, 3}, {1}, {0}},
-                                                   {{"no_affine", {2, 17, 5, 6}, 35, Activation::kNone, false}, {3, 3}, {2}, {1}},
-                                                   {{"most_channels", {2, 48, 7, 6}, 130, Activation::kRelu6}, {5, 5}, {1}, {2}},
-                                                   {{"more_channels_than_are_taken", {1, 49, 5, 5}, 56, Activation::kRelu}, {3, 3}, {1}, {1}},
-                                                   {{"higher_than_wide", {2, 16, 40, 3}, 33, Activation::kHardswish}, {5, 3}, {1, 2}, {2, 1}},
-                                                   {{"wide_lines", {1, 17, 6, 220}, 36, Activation::kRelu}, {3, 3}, {2}, {1}},
-                                                   {{"residual", {2, 24, 9, 7}, 72, Activation::kRelu, true, true}, {3, 3}, {1}, {1}},
-                                                   {{"blocks_and_parts", {3, 20, 31, 23}, 50, Activation::kRelu, true, true}, {3, 3}, {1}, {1}}};
+                                         {{"strided", {2, 24, 9, 7}, 72, Activation::kHardswish}, {5, 5}, {2}, {2}},
+                                         {{"plain", {2, 18, 7, 6}, 50}, {3, 3}, {1}, {1}},
+                                         {{"relu6_no_padding", {1, 32, 8, 9}, 41, Activation::kRelu6}, {3, 3}, {1}, {0}},
+                                         {{"no_affine", {2, 17, 5, 6}, 35, Activation::kNone, false}, {3, 3}, {2}, {1}},
+                                         {{"most_channels", {2, 48, 7, 6}, 130, Activation::kRelu6}, {5, 5}, {1}, {2}},
+                                         {{"more_channels_than_are_taken", {1, 49, 5, 5}, 56, Activation::kRelu}, {3, 3}, {1}, {1}},
+                                         {{"higher_than_wide", {2, 16, 40, 3}, 33, Activation::kHardswish}, {5, 3}, {1, 2}, {2, 1}},
+                                         {{"wide_lines", {1, 17, 6, 220}, 36, Activation::kRelu}, {3, 3}, {2}, {1}},
+                                         {{"residual", {2, 24, 9, 7}, 72, Activation::kRelu, true, true}, {3, 3}, {1}, {1}},
+                                         {{"blocks_and_parts", {3, 20, 31, 23}, 50, Activation::kRelu, true, true}, {3, 3}, {1}, {1}}};
   const auto attrs_of = [](const Depthwise& g) {
     BatchNormDepthwiseAttrs a;
     a.activation = g.activation;
@@ -89,22 +94,36 @@ std::vector<OpCase> pointwise_cases() {
   const auto backward = [=](CaseInputs& in, const Depthwise& g, const Operands& o, Value depthwise, Value moments) {
     const BatchNormDepthwiseAttrs a = attrs_of(g);
     const Shape y = conv2d_shape(a.window(g.outputs), {g.x[0], g.outputs, g.x[2], g.x[3]}, depthwise.shape());
-    pointwise_batch_norm_depthwise_backward(in.real(y), depthwise, o.mean, o.var, o.gamma, o.beta, o.x, o.weight, a, g.residual ? in.real(g.x) : Value(), moments);
+    pointwise_batch_norm_depthwise_backward(in.real(y), depthwise, o.mean, o.var, o.gamma, o.beta, o.x, o.weight, a,
+                                            g.residual ? in.real(g.x) : Value(), moments);
   };
   for (const Depthwise& g : depthwise) {
-    cases.push_back({.name = "pointwise_batch_norm_depthwise_" + g.name, .build = [=](CaseInputs& in) {
-                       const Value x = in.real(g.x), weight = in.weight({g.outputs, g.x[1], 1, 1}), kernel = in.weight({g.outputs, 1, g.kernel[0], g.kernel[1]});
-                       pointwise_batch_norm_depthwise(x, weight, kernel, g.affine ? in.vector(g.outputs, {.low = 0.5, .high = 1.5}) : Value(), g.affine ? in.vector(g.outputs) : Value(), attrs_of(g));
-                     }, .forward_only = true});
-    cases.push_back({.name = "pointwise_batch_norm_depthwise_backward_" + g.name, .build = [=](CaseInputs& in) {
-                       const Operands o = operands(in, g, false);
-                       backward(in, g, o, in.weight({g.outputs, 1, g.kernel[0], g.kernel[1]}), {});
-                     }, .forward_only = true});
-    cases.push_back({.name = "pointwise_batch_norm_depthwise_backward_of_moments_" + g.name, .build = [=](CaseInputs& in) {
-                       const Operands o = operands(in, g, false);
-                       const Value depthwise = in.weight({g.outputs, 1, g.kernel[0], g.kernel[1]});
-                       backward(in, g, o, depthwise, pointwise_batch_norm_depthwise(o.x, o.weight, depthwise, o.gamma, o.beta, attrs_of(g)).moments);
-                     }, .forward_only = true});
+    cases.push_back({.name = "pointwise_batch_norm_depthwise_" + g.name,
+                     .build =
+                         [=](CaseInputs& in) {
+                           const Value x = in.real(g.x), weight = in.weight({g.outputs, g.x[1], 1, 1}),
+                                       kernel = in.weight({g.outputs, 1, g.kernel[0], g.kernel[1]});
+                           pointwise_batch_norm_depthwise(x, weight, kernel,
+                                                          g.affine ? in.vector(g.outputs, {.low = 0.5, .high = 1.5}) : Value(),
+                                                          g.affine ? in.vector(g.outputs) : Value(), attrs_of(g));
+                         },
+                     .forward_only = true});
+    cases.push_back({.name = "pointwise_batch_norm_depthwise_backward_" + g.name,
+                     .build =
+                         [=](CaseInputs& in) {
+                           const Operands o = operands(in, g, false);
+                           backward(in, g, o, in.weight({g.outputs, 1, g.kernel[0], g.kernel[1]}), {});
+                         },
+                     .forward_only = true});
+    cases.push_back({.name = "pointwise_batch_norm_depthwise_backward_of_moments_" + g.name,
+                     .build =
+                         [=](CaseInputs& in) {
+                           const Operands o = operands(in, g, false);
+                           const Value depthwise = in.weight({g.outputs, 1, g.kernel[0], g.kernel[1]});
+                           backward(in, g, o, depthwise,
+                                    pointwise_batch_norm_depthwise(o.x, o.weight, depthwise, o.gamma, o.beta, attrs_of(g)).moments);
+                         },
+                     .forward_only = true});
   }
   return cases;
 }

@@ -32,48 +32,52 @@ void add_pools(std::vector<OpCase>& cases) {
   for (const Window& w : windows) {
     if (w.count_pad) {
       cases.push_back({.name = "max_pool2d_" + w.name,
-                       .build = [=](CaseInputs& in) {
-                         MaxPool2dAttrs a;
-                         a.kernel_size = w.kernel;
-                         a.stride = w.stride;
-                         a.padding = w.padding;
-                         a.dilation = w.dilation;
-                         a.ceil_mode = w.ceil;
-                         max_pool2d(in.real(w.x, distinct), a);
-                       },
+                       .build =
+                           [=](CaseInputs& in) {
+                             MaxPool2dAttrs a;
+                             a.kernel_size = w.kernel;
+                             a.stride = w.stride;
+                             a.padding = w.padding;
+                             a.dilation = w.dilation;
+                             a.ceil_mode = w.ceil;
+                             max_pool2d(in.real(w.x, distinct), a);
+                           },
                        .differentiable_outputs = 1,
                        .low_precision = true});
     }
     if (w.dilation != std::vector<int64_t>{1}) continue;
     cases.push_back({.name = "avg_pool2d_" + w.name,
-                     .build = [=](CaseInputs& in) {
-                       AvgPool2dAttrs a;
-                       a.kernel_size = w.kernel;
-                       a.stride = w.stride;
-                       a.padding = w.padding;
-                       a.ceil_mode = w.ceil;
-                       a.count_include_pad = w.count_pad;
-                       avg_pool2d(in.real(w.x), a);
-                     },
+                     .build =
+                         [=](CaseInputs& in) {
+                           AvgPool2dAttrs a;
+                           a.kernel_size = w.kernel;
+                           a.stride = w.stride;
+                           a.padding = w.padding;
+                           a.ceil_mode = w.ceil;
+                           a.count_include_pad = w.count_pad;
+                           avg_pool2d(in.real(w.x), a);
+                         },
                      .low_precision = true});
   }
   for (const Shape& x : {Shape{2, 19, 7, 5}, Shape{1, 3, 4, 4}, Shape{2, 3, 1, 1}, Shape{0, 3, 7, 5}}) {
     for (const std::vector<int64_t>& size : {std::vector<int64_t>{1}, std::vector<int64_t>{3, 2}, std::vector<int64_t>{7}}) {
       const std::string name = cat(x[0], "x", x[1], "x", x[2], "x", x[3], "_to_", size.front());
       cases.push_back({.name = "adaptive_avg_pool2d_" + name,
-                       .build = [=](CaseInputs& in) {
-                         AdaptiveAvgPool2dAttrs a;
-                         a.output_size = size;
-                         adaptive_avg_pool2d(in.real(x), a);
-                       },
+                       .build =
+                           [=](CaseInputs& in) {
+                             AdaptiveAvgPool2dAttrs a;
+                             a.output_size = size;
+                             adaptive_avg_pool2d(in.real(x), a);
+                           },
                        .low_precision = true});
       cases.push_back({.name = "adaptive_max_pool2d_" + name,
-                       .build = [=](CaseInputs& in) {
-                         AdaptiveMaxPool2dAttrs a;
-                         a.output_size = size;
-                         // At most 300 cells, so that neighbours stay apart.
-                         adaptive_max_pool2d(in.real(Shape{x[0], std::min<int64_t>(x[1], 3), x[2], x[3]}, distinct), a);
-                       },
+                       .build =
+                           [=](CaseInputs& in) {
+                             AdaptiveMaxPool2dAttrs a;
+                             a.output_size = size;
+                             // At most 300 cells, so that neighbours stay apart.
+                             adaptive_max_pool2d(in.real(Shape{x[0], std::min<int64_t>(x[1], 3), x[2], x[3]}, distinct), a);
+                           },
                        .differentiable_outputs = 1});
     }
   }
@@ -81,46 +85,68 @@ void add_pools(std::vector<OpCase>& cases) {
 
 void add_large_and_hand_pools(std::vector<OpCase>& cases) {
   // For kernels: enough planes for several threads.
-  cases.push_back({.name = "max_pool2d_large", .build = [](CaseInputs& in) {
-                     MaxPool2dAttrs a;
-                     a.kernel_size = {3};
-                     a.stride = {2};
-                     a.padding = {1};
-                     max_pool2d(in.real({3, 19, 28, 26}), a);
-                   }, .forward_only = true});
-  cases.push_back({.name = "avg_pool2d_large", .build = [](CaseInputs& in) {
-                     AvgPool2dAttrs a;
-                     a.kernel_size = {3};
-                     a.stride = {2};
-                     a.padding = {1};
-                     avg_pool2d(in.real({3, 19, 28, 26}), a);
-                   }, .forward_only = true});
-  cases.push_back({.name = "adaptive_max_pool2d_large", .build = [](CaseInputs& in) {
-                     AdaptiveMaxPool2dAttrs a;
-                     a.output_size = {5, 3};
-                     adaptive_max_pool2d(in.real({3, 19, 28, 26}), a);
-                   }, .forward_only = true});
+  cases.push_back({.name = "max_pool2d_large",
+                   .build =
+                       [](CaseInputs& in) {
+                         MaxPool2dAttrs a;
+                         a.kernel_size = {3};
+                         a.stride = {2};
+                         a.padding = {1};
+                         max_pool2d(in.real({3, 19, 28, 26}), a);
+                       },
+                   .forward_only = true});
+  cases.push_back({.name = "avg_pool2d_large",
+                   .build =
+                       [](CaseInputs& in) {
+                         AvgPool2dAttrs a;
+                         a.kernel_size = {3};
+                         a.stride = {2};
+                         a.padding = {1};
+                         avg_pool2d(in.real({3, 19, 28, 26}), a);
+                       },
+                   .forward_only = true});
+  cases.push_back({.name = "adaptive_max_pool2d_large",
+                   .build =
+                       [](CaseInputs& in) {
+                         AdaptiveMaxPool2dAttrs a;
+                         a.output_size = {5, 3};
+                         adaptive_max_pool2d(in.real({3, 19, 28, 26}), a);
+                       },
+                   .forward_only = true});
   const std::vector<double> image{1, 2, 3, 4, 5, 6, 7, 8, 9};
-  cases.push_back({.name = "max_pool2d_hand", .build = [=](CaseInputs& in) {
-                     MaxPool2dAttrs a;
-                     a.stride = {1};
-                     max_pool2d(in.values({1, 1, 3, 3}, image), a);
-                   }, .expected = {5, 6, 8, 9}, .differentiable_outputs = 1});
-  cases.push_back({.name = "avg_pool2d_hand", .build = [=](CaseInputs& in) {
-                     AvgPool2dAttrs a;
-                     a.ceil_mode = true;
-                     avg_pool2d(in.values({1, 1, 3, 3}, image), a);
-                   }, .expected = {3, 4.5, 7.5, 9}});
-  cases.push_back({.name = "avg_pool2d_hand_padding", .build = [=](CaseInputs& in) {
-                     AvgPool2dAttrs a;
-                     a.padding = {1};
-                     avg_pool2d(in.values({1, 1, 3, 3}, image), a);
-                   }, .expected = {0.25, 1.25, 2.75, 7}});
-  cases.push_back({.name = "adaptive_avg_pool2d_hand", .build = [=](CaseInputs& in) {
-                     AdaptiveAvgPool2dAttrs a;
-                     a.output_size = {2};
-                     adaptive_avg_pool2d(in.values({1, 1, 3, 3}, image), a);
-                   }, .expected = {3, 4, 6, 7}});
+  cases.push_back({.name = "max_pool2d_hand",
+                   .build =
+                       [=](CaseInputs& in) {
+                         MaxPool2dAttrs a;
+                         a.stride = {1};
+                         max_pool2d(in.values({1, 1, 3, 3}, image), a);
+                       },
+                   .expected = {5, 6, 8, 9},
+                   .differentiable_outputs = 1});
+  cases.push_back({.name = "avg_pool2d_hand",
+                   .build =
+                       [=](CaseInputs& in) {
+                         AvgPool2dAttrs a;
+                         a.ceil_mode = true;
+                         avg_pool2d(in.values({1, 1, 3, 3}, image), a);
+                       },
+                   .expected = {3, 4.5, 7.5, 9}});
+  cases.push_back({.name = "avg_pool2d_hand_padding",
+                   .build =
+                       [=](CaseInputs& in) {
+                         AvgPool2dAttrs a;
+                         a.padding = {1};
+                         avg_pool2d(in.values({1, 1, 3, 3}, image), a);
+                       },
+                   .expected = {0.25, 1.25, 2.75, 7}});
+  cases.push_back({.name = "adaptive_avg_pool2d_hand",
+                   .build =
+                       [=](CaseInputs& in) {
+                         AdaptiveAvgPool2dAttrs a;
+                         a.output_size = {2};
+                         adaptive_avg_pool2d(in.values({1, 1, 3, 3}, image), a);
+                       },
+                   .expected = {3, 4, 6, 7}});
 }
 
 }  // namespace

@@ -32,9 +32,11 @@ auto adder(std::vector<OpCase>& cases) {
 void add_values(std::vector<OpCase>& cases) {
   const auto add = adder(cases);
   // x / 0.5: -2.5 -> -2, 0.5 -> 0, 1.5 -> 2, 2.5 -> 2 (halves to even), 3.02 -> 3; then + 10, clamped.
-  add("quantize_hand", [](CaseInputs& in) { quantize(in.values({8}, {-1.25, 0.25, 0.75, 1.25, 1.51, 0, 999, -999}, DType::kF32), kHalves); },
+  add("quantize_hand",
+      [](CaseInputs& in) { quantize(in.values({8}, {-1.25, 0.25, 0.75, 1.25, 1.51, 0, 999, -999}, DType::kF32), kHalves); },
       {8, 10, 12, 12, 13, 10, 255, 0});
-  add("quantize_signed_hand", [](CaseInputs& in) { quantize(in.values({5}, {0, -0.375, 0.125, 100, -100}, DType::kF32), kSigned); }, {-3, -5, -3, 127, -128});
+  add("quantize_signed_hand", [](CaseInputs& in) { quantize(in.values({5}, {0, -0.375, 0.125, 100, -100}, DType::kF32), kSigned); },
+      {-3, -5, -3, 127, -128});
   for (const QuantParams& p : {kHalves, kSigned, kReduced}) {
     const std::string name = cat(p.dtype, "_", p.qmax);
     const DType dtype = p.dtype;
@@ -50,41 +52,53 @@ void add_values(std::vector<OpCase>& cases) {
   add("dequantize_large", [](CaseInputs& in) { dequantize(in.quantized(DType::kI8, {3, 7, 41, 43}, -128, 127), kSigned); });
   add("lookup_large", [](CaseInputs& in) { lookup(in.quantized(DType::kU8, {3, 7, 41, 43}, 0, 255), squares()); });
   add("dequantize_hand", [](CaseInputs& in) { dequantize(in.values({4}, {0, 10, 11, 255}, DType::kU8), kHalves); }, {-5, 0, 0.5, 122.5});
-  add("lookup_hand", [](CaseInputs& in) {
+  add("lookup_hand",
+      [](CaseInputs& in) {
         LookupAttrs attrs;
         attrs.dtype = DType::kI8;
         for (int64_t i = 0; i < 256; ++i) attrs.table.push_back(127 - i);
         lookup(in.values({4}, {-128, -1, 0, 127}, DType::kI8), attrs);
-      }, {127, 0, -1, -128});
+      },
+      {127, 0, -1, -128});
   // (q - 10) * 0.5 / 0.25 - 3: 0 -> -23, 10 -> -3, 75 -> 127, 76 -> clamped
-  add("requantize_hand", [](CaseInputs& in) { requantize(in.values({4}, {0, 10, 75, 76}, DType::kU8), kHalves, kSigned); }, {-23, -3, 127, 127});
+  add("requantize_hand", [](CaseInputs& in) { requantize(in.values({4}, {0, 10, 75, 76}, DType::kU8), kHalves, kSigned); },
+      {-23, -3, 127, 127});
 }
 
 void add_weights(std::vector<OpCase>& cases) {
   const auto add = adder(cases);
-  add("dequantize_weight_hand", [](CaseInputs& in) {
+  add("dequantize_weight_hand",
+      [](CaseInputs& in) {
         dequantize_weight(in.values({2, 3}, {1, -2, 127, -128, 0, 4}, DType::kI8), in.values({2}, {0.5, 2}, DType::kF32), {});
-      }, {0.5, -1, 63.5, -256, 0, 8});
+      },
+      {0.5, -1, 63.5, -256, 0, 8});
   DequantizeWeightAttrs groups;
   groups.group_size = 2;
-  add("dequantize_weight_groups_hand", [=](CaseInputs& in) {
-        dequantize_weight(in.values({1, 5}, {1, 2, 3, 4, 5}, DType::kI8), in.values({1, 3}, {1, 10, 100}, DType::kF32), in.values({1, 3}, {1, 0, -1}, DType::kI8), groups);
-      }, {0, 1, 30, 40, 600});
+  add("dequantize_weight_groups_hand",
+      [=](CaseInputs& in) {
+        dequantize_weight(in.values({1, 5}, {1, 2, 3, 4, 5}, DType::kI8), in.values({1, 3}, {1, 10, 100}, DType::kF32),
+                          in.values({1, 3}, {1, 0, -1}, DType::kI8), groups);
+      },
+      {0, 1, 30, 40, 600});
   DequantizeWeightAttrs packed;
   packed.bits = 4;
   packed.shape = {2, 3};
   // Low half first, signed: 0x71 = 1, 7; 0x0F = -1, then nothing; 0x98 = -8, -7; 0x02 = 2.
-  add("dequantize_weight_int4_hand", [=](CaseInputs& in) {
+  add("dequantize_weight_int4_hand",
+      [=](CaseInputs& in) {
         dequantize_weight(in.values({2, 2}, {0x71, 0x0F, 0x98, 0x02}, DType::kU8), in.values({2}, {1, 0.5}, DType::kF32), {}, packed);
-      }, {1, 7, -1, -4, -3.5, 1});
+      },
+      {1, 7, -1, -4, -3.5, 1});
   add("dequantize_weight_conv", [](CaseInputs& in) {
-        dequantize_weight(in.quantized(DType::kI8, {6, 5, 3, 3}, -127, 127, ValueRole::kParameter), in.f32({6}, {.low = 0.01, .high = 0.1}), {});
-      });
+    dequantize_weight(in.quantized(DType::kI8, {6, 5, 3, 3}, -127, 127, ValueRole::kParameter), in.f32({6}, {.low = 0.01, .high = 0.1}),
+                      {});
+  });
   packed.group_size = 8;
   packed.shape = {7, 21};
   add("dequantize_weight_int4", [=](CaseInputs& in) {
-        dequantize_weight(in.quantized(DType::kU8, {7, 11}, 0, 255, ValueRole::kParameter), in.f32({7, 3}, {.low = 0.01, .high = 0.1}), in.quantized(DType::kI8, {7, 3}, -8, 7), packed);
-      });
+    dequantize_weight(in.quantized(DType::kU8, {7, 11}, 0, 255, ValueRole::kParameter), in.f32({7, 3}, {.low = 0.01, .high = 0.1}),
+                      in.quantized(DType::kI8, {7, 3}, -8, 7), packed);
+  });
 }
 
 void add_moves(std::vector<OpCase>& cases) {
@@ -126,7 +140,8 @@ void add_moves(std::vector<OpCase>& cases) {
       a.keepdim = true;
       amax(x, a);
     });
-    add(cat("broadcast_to_", dtype), [=](CaseInputs& in) { broadcast_to(in.quantized(dtype, {2, 5, 1, 1}, low, high), Shape{2, 5, 3, 4}); });
+    add(cat("broadcast_to_", dtype),
+        [=](CaseInputs& in) { broadcast_to(in.quantized(dtype, {2, 5, 1, 1}, low, high), Shape{2, 5, 3, 4}); });
   }
 }
 

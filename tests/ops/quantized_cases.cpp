@@ -10,7 +10,9 @@ namespace {
 
 double single(double value) { return static_cast<double>(static_cast<float>(value)); }
 int64_t lowest(DType dtype) { return dtype == DType::kI8 ? -128 : 0; }
-QuantParams params(double scale, int64_t zero_point, DType dtype) { return {single(scale), zero_point, dtype, lowest(dtype), lowest(dtype) + 255}; }
+QuantParams params(double scale, int64_t zero_point, DType dtype) {
+  return {single(scale), zero_point, dtype, lowest(dtype), lowest(dtype) + 255};
+}
 
 struct Geometry {
   std::string name;
@@ -41,7 +43,8 @@ struct Variant {
 
 /// Captures the case: scales by which the results fill their range.
 void capture_conv(CaseInputs& in, const Geometry& g, const Variant& v) {
-  const Value x = in.quantized(v.x, g.x, lowest(v.x), lowest(v.x) + v.x_high), weight = in.quantized(DType::kI8, g.weight, v.w_high == 127 ? -128 : -v.w_high, v.w_high, ValueRole::kParameter);
+  const Value x = in.quantized(v.x, g.x, lowest(v.x), lowest(v.x) + v.x_high),
+              weight = in.quantized(DType::kI8, g.weight, v.w_high == 127 ? -128 : -v.w_high, v.w_high, ValueRole::kParameter);
   const double products = static_cast<double>(std::max<int64_t>(1, g.weight.elements() / g.weight[0]));
   const double width = std::sqrt(products) * static_cast<double>(v.x_high * v.w_high) * 0.33;  // standard deviation of the sums
   QuantizedConv2dAttrs a;
@@ -92,7 +95,9 @@ void add_winograd_cases(std::vector<OpCase>& cases) {
   };
   for (const Geometry& g : geometries) {
     for (const Variant& v : variants) {
-      cases.push_back({.name = cat("quantized_winograd_", g.name, "_", v.name), .build = [=](CaseInputs& in) { capture_conv(in, g, v); }, .exact_ties = v.powers});
+      cases.push_back({.name = cat("quantized_winograd_", g.name, "_", v.name),
+                       .build = [=](CaseInputs& in) { capture_conv(in, g, v); },
+                       .exact_ties = v.powers});
     }
   }
   for (const Shape& shape : {Shape{16, 16, 3, 3}, Shape{19, 35, 3, 3}, Shape{1, 1, 3, 3}}) {
@@ -143,48 +148,66 @@ void add_conv_cases(std::vector<OpCase>& cases) {
   };
   for (const Geometry& g : geometries) {
     for (const Variant& v : variants) {
-      cases.push_back({.name = cat("quantized_conv2d_", g.name, "_", v.name), .build = [=](CaseInputs& in) { capture_conv(in, g, v); }, .exact_ties = v.powers});
+      cases.push_back({.name = cat("quantized_conv2d_", g.name, "_", v.name),
+                       .build = [=](CaseInputs& in) { capture_conv(in, g, v); },
+                       .exact_ties = v.powers});
     }
   }
-  const Geometry dense{"", {2, 6, 5, 7}, {9, 6, 3, 3}, window({1}, {1}, {1}, 1), true}, depthwise{"", {1, 18, 5, 7}, {18, 1, 3, 3}, window({1}, {1}, {1}, 18), true};
+  const Geometry dense{"", {2, 6, 5, 7}, {9, 6, 3, 3}, window({1}, {1}, {1}, 1), true},
+      depthwise{"", {1, 18, 5, 7}, {18, 1, 3, 3}, window({1}, {1}, {1}, 18), true};
   for (int a = 0; a < static_cast<int>(kActivationNames.size()); ++a) {
     for (DType y : {DType::kU8, DType::kF32}) {
       const Variant v{.name = "", .y = y, .residual = a % 2 == 0 ? DType::kU8 : DType::kF32, .activation = static_cast<Activation>(a)};
       const std::string name = cat(kActivationNames[static_cast<size_t>(a)], "_", y);
       cases.push_back({.name = "quantized_conv2d_fused_" + name, .build = [=](CaseInputs& in) { capture_conv(in, dense, v); }});
-      cases.push_back({.name = "quantized_conv2d_depthwise_fused_" + name, .build = [=](CaseInputs& in) { capture_conv(in, depthwise, v); }});
+      cases.push_back(
+          {.name = "quantized_conv2d_depthwise_fused_" + name, .build = [=](CaseInputs& in) { capture_conv(in, depthwise, v); }});
     }
   }
   // Everything at the ends of its range: 2 * 255 * -128 does not fit 16 bits.
   cases.push_back({.name = "quantized_conv2d_saturating", .build = [](CaseInputs& in) {
                      QuantizedConv2dAttrs a;
                      a.padding = {1};
-                     quantized_conv2d(in.quantized(DType::kU8, {1, 36, 4, 5}, 255, 255), in.quantized(DType::kI8, {17, 36, 3, 3}, -128, -128, ValueRole::kParameter),
+                     quantized_conv2d(in.quantized(DType::kU8, {1, 36, 4, 5}, 255, 255),
+                                      in.quantized(DType::kI8, {17, 36, 3, 3}, -128, -128, ValueRole::kParameter),
                                       in.values({17}, std::vector<double>(17, 1), DType::kF32), {}, a);
                    }});
   // (1-1, 2-1, 3-1, 4-1) * (1, 2, 3, 4) = 20; times 0.5 * 2 plus 1 = 21; 21 / 4 = 5.25 -> 5, + 7; then -20 + 1 -> -4.75 -> -5 + 7
-  cases.push_back({.name = "quantized_conv2d_hand", .build = [](CaseInputs& in) {
-                     QuantizedConv2dAttrs a;
-                     a.set_input(params(0.5, 1, DType::kU8));
-                     a.set_output(params(4, 7, DType::kU8));
-                     quantized_conv2d(in.values({1, 1, 2, 2}, {1, 2, 3, 4}, DType::kU8), in.values({2, 1, 2, 2}, {1, 2, 3, 4, -1, -2, -3, -4}, DType::kI8),
-                                      in.values({2}, {2, 2}, DType::kF32), in.values({2}, {1, 1}, DType::kF32), a);
-                   }, .expected = {12, 2}});
+  cases.push_back({.name = "quantized_conv2d_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         QuantizedConv2dAttrs a;
+                         a.set_input(params(0.5, 1, DType::kU8));
+                         a.set_output(params(4, 7, DType::kU8));
+                         quantized_conv2d(in.values({1, 1, 2, 2}, {1, 2, 3, 4}, DType::kU8),
+                                          in.values({2, 1, 2, 2}, {1, 2, 3, 4, -1, -2, -3, -4}, DType::kI8),
+                                          in.values({2}, {2, 2}, DType::kF32), in.values({2}, {1, 1}, DType::kF32), a);
+                       },
+                   .expected = {12, 2}});
   // Padding counts as the zero point: only the middle tap (9 - 4) * 2 = 10; residual 3 * (6 - 5) = 3; relu6 -> 6.
-  cases.push_back({.name = "quantized_conv2d_padding_hand", .build = [](CaseInputs& in) {
-                     QuantizedConv2dAttrs a;
-                     a.padding = {1};
-                     a.activation = Activation::kRelu6;
-                     a.set_input(params(1, 4, DType::kU8));
-                     a.set_residual(params(3, 5, DType::kU8));
-                     quantized_conv2d(in.values({1, 1, 1, 2}, {9, 4}, DType::kU8), in.values({1, 1, 3, 3}, {7, 7, 7, 7, 2, 7, 7, 7, 7}, DType::kI8),
-                                      in.values({1}, {1}, DType::kF32), {}, a, in.values({1, 1, 1, 2}, {6, 4}, DType::kU8));
-                   }, .expected = {6, 6}});
+  cases.push_back({.name = "quantized_conv2d_padding_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         QuantizedConv2dAttrs a;
+                         a.padding = {1};
+                         a.activation = Activation::kRelu6;
+                         a.set_input(params(1, 4, DType::kU8));
+                         a.set_residual(params(3, 5, DType::kU8));
+                         quantized_conv2d(in.values({1, 1, 1, 2}, {9, 4}, DType::kU8),
+                                          in.values({1, 1, 3, 3}, {7, 7, 7, 7, 2, 7, 7, 7, 7}, DType::kI8),
+                                          in.values({1}, {1}, DType::kF32), {}, a, in.values({1, 1, 1, 2}, {6, 4}, DType::kU8));
+                       },
+                   .expected = {6, 6}});
 }
 
 void add_linear_cases(std::vector<OpCase>& cases) {
-  for (const auto& [name, x, outputs] : {std::tuple<std::string, Shape, int64_t>{"plain", {5, 7}, 11}, {"one_row", {1, 256}, 40}, {"rows", {33, 132}, 65}, {"rank3", {2, 3, 36}, 17},
-                                         {"vector", {20}, 6}, {"long", {3, 1030}, 20}, {"empty", {0, 8}, 4}}) {
+  for (const auto& [name, x, outputs] : {std::tuple<std::string, Shape, int64_t>{"plain", {5, 7}, 11},
+                                         {"one_row", {1, 256}, 40},
+                                         {"rows", {33, 132}, 65},
+                                         {"rank3", {2, 3, 36}, 17},
+                                         {"vector", {20}, 6},
+                                         {"long", {3, 1030}, 20},
+                                         {"empty", {0, 8}, 4}}) {
     const Shape shape = x;
     const int64_t o = outputs;
     for (DType y : {DType::kU8, DType::kI8, DType::kF32}) {
@@ -196,10 +219,12 @@ void add_linear_cases(std::vector<OpCase>& cases) {
                            a.saturation = reduced ? Saturation::kReduced : Saturation::kExact;
                            a.activation = reduced ? Activation::kRelu : Activation::kNone;
                            a.set_input(params(0.02, lowest(dtype) + 77, dtype));
-                           const double step = 0.02 * 0.01 * std::sqrt(static_cast<double>(inputs)) * 85 * static_cast<double>(weight_high) / 40;
+                           const double step =
+                               0.02 * 0.01 * std::sqrt(static_cast<double>(inputs)) * 85 * static_cast<double>(weight_high) / 40;
                            if (y != DType::kF32) a.set_output(params(step, lowest(y) + 99, y));
                            const Value q = in.quantized(dtype, shape, lowest(dtype), lowest(dtype) + 255);
-                           const Value weight = in.quantized(DType::kI8, {o, inputs}, reduced ? -64 : -128, weight_high, ValueRole::kParameter);
+                           const Value weight =
+                               in.quantized(DType::kI8, {o, inputs}, reduced ? -64 : -128, weight_high, ValueRole::kParameter);
                            const Value scale = in.f32({o}, {.low = 0.004, .high = 0.016});
                            quantized_linear(q, weight, scale, reduced ? in.f32({o}) : Value(), a);
                          }});
@@ -210,27 +235,40 @@ void add_linear_cases(std::vector<OpCase>& cases) {
                          DynamicQuantizedLinearAttrs a;
                          a.saturation = reduced ? Saturation::kReduced : Saturation::kExact;
                          a.activation = reduced ? Activation::kTanh : Activation::kNone;
-                         const Value real = in.f32(shape, {.low = -3, .high = 5}), weight = in.quantized(DType::kI8, {o, shape[-1]}, -127, 127, ValueRole::kParameter);
+                         const Value real = in.f32(shape, {.low = -3, .high = 5}),
+                                     weight = in.quantized(DType::kI8, {o, shape[-1]}, -127, 127, ValueRole::kParameter);
                          const Value scale = in.f32({o}, {.low = 0.0004, .high = 0.0016});
                          dynamic_quantized_linear(real, weight, scale, reduced ? Value() : in.f32({o}), a);
                        }});
     }
   }
   // (3-1) * 10 + (1-1) * 20 = 20 -> 20 * 0.5 * 0.1 + 0.5 = 1.5 -> / 0.5 = 3, + 100
-  cases.push_back({.name = "quantized_linear_hand", .build = [](CaseInputs& in) {
-                     QuantizedLinearAttrs a;
-                     a.set_input(params(0.5, 1, DType::kU8));
-                     a.set_output(params(0.5, 100, DType::kU8));
-                     quantized_linear(in.values({1, 2}, {3, 1}, DType::kU8), in.values({1, 2}, {10, 20}, DType::kI8), in.values({1}, {0.1}, DType::kF32), in.values({1}, {0.5}, DType::kF32), a);
-                   }, .expected = {103}});
+  cases.push_back({.name = "quantized_linear_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         QuantizedLinearAttrs a;
+                         a.set_input(params(0.5, 1, DType::kU8));
+                         a.set_output(params(0.5, 100, DType::kU8));
+                         quantized_linear(in.values({1, 2}, {3, 1}, DType::kU8), in.values({1, 2}, {10, 20}, DType::kI8),
+                                          in.values({1}, {0.1}, DType::kF32), in.values({1}, {0.5}, DType::kF32), a);
+                       },
+                   .expected = {103}});
   // Range -1..4.1 of uint8: scale 0.02, zero point 50: integers 255, 0, 100; weights 1, 2, 3: 205 - 100 + 150 = 255 -> 5.1
-  cases.push_back({.name = "dynamic_quantized_linear_hand", .build = [](CaseInputs& in) {
-                     dynamic_quantized_linear(in.values({1, 3}, {4.1, -1, 1}, DType::kF32), in.values({1, 3}, {1, 2, 3}, DType::kI8), in.values({1}, {1}, DType::kF32), {});
-                   }, .expected = {5.1}});
+  cases.push_back({.name = "dynamic_quantized_linear_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         dynamic_quantized_linear(in.values({1, 3}, {4.1, -1, 1}, DType::kF32), in.values({1, 3}, {1, 2, 3}, DType::kI8),
+                                                  in.values({1}, {1}, DType::kF32), {});
+                       },
+                   .expected = {5.1}});
   // All values alike: the range still holds 0.
-  cases.push_back({.name = "dynamic_quantized_linear_constant_hand", .build = [](CaseInputs& in) {
-                     dynamic_quantized_linear(in.values({1, 2}, {2, 2}, DType::kF32), in.values({1, 2}, {3, 4}, DType::kI8), in.values({1}, {0.5}, DType::kF32), {});
-                   }, .expected = {7}});
+  cases.push_back({.name = "dynamic_quantized_linear_constant_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         dynamic_quantized_linear(in.values({1, 2}, {2, 2}, DType::kF32), in.values({1, 2}, {3, 4}, DType::kI8),
+                                                  in.values({1}, {0.5}, DType::kF32), {});
+                       },
+                   .expected = {7}});
 }
 
 void add_element_wise_cases(std::vector<OpCase>& cases) {
@@ -238,20 +276,28 @@ void add_element_wise_cases(std::vector<OpCase>& cases) {
     std::string name;
     Shape a, b;
   };
-  for (const Pair& s : {Pair{"image", {2, 19, 5, 7}, {2, 19, 5, 7}}, Pair{"gate", {2, 35, 5, 3}, {2, 35, 1, 1}}, Pair{"gate_one_pixel", {3, 8, 1, 1}, {3, 8, 1, 1}},
-                        Pair{"vector", {3, 37}, {3, 37}}, Pair{"empty", {0, 4, 2, 2}, {0, 4, 2, 2}}, Pair{"large", {2, 16, 33, 31}, {2, 16, 33, 31}}}) {
+  for (const Pair& s : {Pair{"image", {2, 19, 5, 7}, {2, 19, 5, 7}}, Pair{"gate", {2, 35, 5, 3}, {2, 35, 1, 1}},
+                        Pair{"gate_one_pixel", {3, 8, 1, 1}, {3, 8, 1, 1}}, Pair{"vector", {3, 37}, {3, 37}},
+                        Pair{"empty", {0, 4, 2, 2}, {0, 4, 2, 2}}, Pair{"large", {2, 16, 33, 31}, {2, 16, 33, 31}}}) {
     for (DType y : {DType::kU8, DType::kI8, DType::kF32}) {
       for (bool multiply : {false, true}) {
         for (bool powers : {false, true}) {
-          cases.push_back({.name = cat(multiply ? "quantized_mul_" : "quantized_add_", s.name, "_", y, powers ? "_ties" : ""), .build = [=](CaseInputs& in) {
-                             QuantizedBinaryAttrs attrs;
-                             const DType b_dtype = y == DType::kI8 ? DType::kI8 : DType::kU8;
-                             attrs.set_inputs(params(powers ? 0.25 : 0.031, 120, DType::kU8), params(powers ? 0.125 : 0.017, lowest(b_dtype) + 55, b_dtype));
-                             if (y != DType::kF32) attrs.set_output(params(powers ? (multiply ? 1 : 0.5) : (multiply ? 0.07 : 0.041), lowest(y) + 80, y));
-                             attrs.activation = y == DType::kI8 ? Activation::kNone : powers ? Activation::kRelu : Activation::kHardswish;
-                             const Value a = in.quantized(DType::kU8, s.a, 0, 255), b = in.quantized(b_dtype, s.b, lowest(b_dtype), lowest(b_dtype) + 255);
-                             multiply ? quantized_mul(a, b, attrs) : quantized_add(a, b, attrs);
-                           }, .exact_ties = powers});
+          cases.push_back(
+              {.name = cat(multiply ? "quantized_mul_" : "quantized_add_", s.name, "_", y, powers ? "_ties" : ""),
+               .build =
+                   [=](CaseInputs& in) {
+                     QuantizedBinaryAttrs attrs;
+                     const DType b_dtype = y == DType::kI8 ? DType::kI8 : DType::kU8;
+                     attrs.set_inputs(params(powers ? 0.25 : 0.031, 120, DType::kU8),
+                                      params(powers ? 0.125 : 0.017, lowest(b_dtype) + 55, b_dtype));
+                     if (y != DType::kF32)
+                       attrs.set_output(params(powers ? (multiply ? 1 : 0.5) : (multiply ? 0.07 : 0.041), lowest(y) + 80, y));
+                     attrs.activation = y == DType::kI8 ? Activation::kNone : powers ? Activation::kRelu : Activation::kHardswish;
+                     const Value a = in.quantized(DType::kU8, s.a, 0, 255),
+                                 b = in.quantized(b_dtype, s.b, lowest(b_dtype), lowest(b_dtype) + 255);
+                     multiply ? quantized_mul(a, b, attrs) : quantized_add(a, b, attrs);
+                   },
+               .exact_ties = powers});
         }
       }
     }
@@ -264,9 +310,11 @@ void add_element_wise_cases(std::vector<OpCase>& cases) {
     multiply ? quantized_mul(a, b, attrs) : quantized_add(a, b, attrs);
   };
   // 1 + 1.5 = 2.5 -> 2; 0.5 + 2 = 2.5 -> 2; 122.5 + 31.75 -> 127
-  cases.push_back({.name = "quantized_add_hand", .build = [=](CaseInputs& in) { hand(in, false); }, .expected = {5, 5, 127}, .exact_ties = true});
+  cases.push_back(
+      {.name = "quantized_add_hand", .build = [=](CaseInputs& in) { hand(in, false); }, .expected = {5, 5, 127}, .exact_ties = true});
   // 1 * 1.5 = 1.5 -> 2; 0.5 * 2 = 1; 122.5 * 31.75 -> 127
-  cases.push_back({.name = "quantized_mul_hand", .build = [=](CaseInputs& in) { hand(in, true); }, .expected = {5, 4, 127}, .exact_ties = true});
+  cases.push_back(
+      {.name = "quantized_mul_hand", .build = [=](CaseInputs& in) { hand(in, true); }, .expected = {5, 4, 127}, .exact_ties = true});
 
   for (int64_t axis : {1, 2, 3}) {
     for (DType y : {DType::kU8, DType::kI8, DType::kF32}) {
@@ -279,20 +327,26 @@ void add_element_wise_cases(std::vector<OpCase>& cases) {
                          attrs.add_input(params(0.03, 10, DType::kU8));
                          attrs.add_input(params(0.05, -5, DType::kI8));
                          attrs.add_input(params(0.04, 200, DType::kU8));
-                         if (y != DType::kF32) attrs.set_output(params(0.04, lowest(y) + 200, y));  // that of the last input where u8: copied
-                         quantized_concat(std::vector<Value>{in.quantized(DType::kU8, a, 0, 255), in.quantized(DType::kI8, b, -128, 127), in.quantized(DType::kU8, c, 0, 255)}, attrs);
+                         if (y != DType::kF32)
+                           attrs.set_output(params(0.04, lowest(y) + 200, y));  // that of the last input where u8: copied
+                         quantized_concat(std::vector<Value>{in.quantized(DType::kU8, a, 0, 255), in.quantized(DType::kI8, b, -128, 127),
+                                                             in.quantized(DType::kU8, c, 0, 255)},
+                                          attrs);
                        }});
     }
   }
   // 0.5 * (4-2) = 1 -> 10 + 1; (3-0) * 2 = 6 -> 16
-  cases.push_back({.name = "quantized_concat_hand", .build = [](CaseInputs& in) {
-                     QuantizedConcatAttrs attrs;
-                     attrs.axis = 0;
-                     attrs.add_input(params(0.5, 2, DType::kU8));
-                     attrs.add_input(params(2, 0, DType::kI8));
-                     attrs.set_output(params(1, 10, DType::kU8));
-                     quantized_concat(std::vector<Value>{in.values({2}, {4, 2}, DType::kU8), in.values({1}, {3}, DType::kI8)}, attrs);
-                   }, .expected = {11, 10, 16}});
+  cases.push_back({.name = "quantized_concat_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         QuantizedConcatAttrs attrs;
+                         attrs.axis = 0;
+                         attrs.add_input(params(0.5, 2, DType::kU8));
+                         attrs.add_input(params(2, 0, DType::kI8));
+                         attrs.set_output(params(1, 10, DType::kU8));
+                         quantized_concat(std::vector<Value>{in.values({2}, {4, 2}, DType::kU8), in.values({1}, {3}, DType::kI8)}, attrs);
+                       },
+                   .expected = {11, 10, 16}});
 }
 
 void add_pool_cases(std::vector<OpCase>& cases) {
@@ -302,48 +356,58 @@ void add_pool_cases(std::vector<OpCase>& cases) {
     std::vector<int64_t> kernel, stride, padding;
     bool ceil = false, count_pad = true;
   };
-  for (const Window& w : {Window{"plain", {2, 19, 6, 8}, {2}, {}, {0}}, Window{"stem", {1, 5, 9, 7}, {3}, {2}, {1}}, Window{"uneven", {2, 3, 7, 9}, {3, 2}, {2, 3}, {1, 0}},
-                          Window{"ceil_padding", {1, 33, 6, 5}, {3}, {2}, {1}, true}, Window{"ceil_padding_valid", {1, 3, 6, 5}, {3}, {2}, {1}, true, false},
-                          Window{"padding_valid", {1, 17, 5, 5}, {3}, {1}, {1}, false, false}, Window{"empty_batch", {0, 3, 6, 8}, {2}, {}, {0}}}) {
+  for (const Window& w :
+       {Window{"plain", {2, 19, 6, 8}, {2}, {}, {0}}, Window{"stem", {1, 5, 9, 7}, {3}, {2}, {1}},
+        Window{"uneven", {2, 3, 7, 9}, {3, 2}, {2, 3}, {1, 0}}, Window{"ceil_padding", {1, 33, 6, 5}, {3}, {2}, {1}, true},
+        Window{"ceil_padding_valid", {1, 3, 6, 5}, {3}, {2}, {1}, true, false},
+        Window{"padding_valid", {1, 17, 5, 5}, {3}, {1}, {1}, false, false}, Window{"empty_batch", {0, 3, 6, 8}, {2}, {}, {0}}}) {
     for (DType dtype : {DType::kU8, DType::kI8}) {
       for (DType y : {dtype, DType::kF32}) {
-        cases.push_back({.name = cat("quantized_avg_pool2d_", w.name, "_", dtype, y == DType::kF32 ? "_f32" : ""), .build = [=](CaseInputs& in) {
-                           QuantizedAvgPool2dAttrs a;
-                           a.kernel_size = w.kernel;
-                           a.stride = w.stride;
-                           a.padding = w.padding;
-                           a.ceil_mode = w.ceil;
-                           a.count_include_pad = w.count_pad;
-                           a.set_input(params(0.021, lowest(dtype) + 90, dtype));
-                           if (y != DType::kF32) a.set_output(params(0.017, lowest(y) + 70, y));
-                           quantized_avg_pool2d(in.quantized(dtype, w.x, lowest(dtype), lowest(dtype) + 255), a);
-                         }});
+        cases.push_back(
+            {.name = cat("quantized_avg_pool2d_", w.name, "_", dtype, y == DType::kF32 ? "_f32" : ""), .build = [=](CaseInputs& in) {
+               QuantizedAvgPool2dAttrs a;
+               a.kernel_size = w.kernel;
+               a.stride = w.stride;
+               a.padding = w.padding;
+               a.ceil_mode = w.ceil;
+               a.count_include_pad = w.count_pad;
+               a.set_input(params(0.021, lowest(dtype) + 90, dtype));
+               if (y != DType::kF32) a.set_output(params(0.017, lowest(y) + 70, y));
+               quantized_avg_pool2d(in.quantized(dtype, w.x, lowest(dtype), lowest(dtype) + 255), a);
+             }});
       }
     }
   }
-  for (const auto& [name, x, size] : {std::tuple<std::string, Shape, std::vector<int64_t>>{"global", {2, 35, 7, 7}, {1}}, {"uneven", {1, 19, 7, 5}, {3, 2}}, {"grown", {2, 3, 2, 2}, {3, 5}},
+  for (const auto& [name, x, size] : {std::tuple<std::string, Shape, std::vector<int64_t>>{"global", {2, 35, 7, 7}, {1}},
+                                      {"uneven", {1, 19, 7, 5}, {3, 2}},
+                                      {"grown", {2, 3, 2, 2}, {3, 5}},
                                       {"global_large", {1, 16, 56, 61}, {1}}}) {
     const Shape shape = x;
     const std::vector<int64_t> output_size = size;
     for (DType dtype : {DType::kU8, DType::kI8}) {
       for (DType y : {dtype, DType::kF32}) {
-        cases.push_back({.name = cat("quantized_adaptive_avg_pool2d_", name, "_", dtype, y == DType::kF32 ? "_f32" : ""), .build = [=](CaseInputs& in) {
-                           QuantizedAdaptiveAvgPool2dAttrs a;
-                           a.output_size = output_size;
-                           a.set_input(params(0.021, lowest(dtype) + 90, dtype));
-                           if (y != DType::kF32) a.set_output(params(0.004, lowest(y) + 70, y));
-                           quantized_adaptive_avg_pool2d(in.quantized(dtype, shape, lowest(dtype), lowest(dtype) + 255), a);
-                         }});
+        cases.push_back(
+            {.name = cat("quantized_adaptive_avg_pool2d_", name, "_", dtype, y == DType::kF32 ? "_f32" : ""), .build = [=](CaseInputs& in) {
+               QuantizedAdaptiveAvgPool2dAttrs a;
+               a.output_size = output_size;
+               a.set_input(params(0.021, lowest(dtype) + 90, dtype));
+               if (y != DType::kF32) a.set_output(params(0.004, lowest(y) + 70, y));
+               quantized_adaptive_avg_pool2d(in.quantized(dtype, shape, lowest(dtype), lowest(dtype) + 255), a);
+             }});
       }
     }
   }
   // (1 + 2 + 3 + 5 - 4 * 1) * 0.5 / 4 = 0.875 -> / 0.25 = 3.5 -> 4, + 20
-  cases.push_back({.name = "quantized_avg_pool2d_hand", .build = [](CaseInputs& in) {
-                     QuantizedAvgPool2dAttrs a;
-                     a.set_input(params(0.5, 1, DType::kU8));
-                     a.set_output(params(0.25, 20, DType::kU8));
-                     quantized_avg_pool2d(in.values({1, 1, 2, 2}, {1, 2, 3, 5}, DType::kU8), a);
-                   }, .expected = {24}, .exact_ties = true});
+  cases.push_back({.name = "quantized_avg_pool2d_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         QuantizedAvgPool2dAttrs a;
+                         a.set_input(params(0.5, 1, DType::kU8));
+                         a.set_output(params(0.25, 20, DType::kU8));
+                         quantized_avg_pool2d(in.values({1, 1, 2, 2}, {1, 2, 3, 5}, DType::kU8), a);
+                       },
+                   .expected = {24},
+                   .exact_ties = true});
 }
 
 }  // namespace

@@ -76,7 +76,8 @@ class Golden {
       if (!(std::abs(got[i] - want[i]) <= 1)) ADD_FAILURE() << "element " << i << " is " << got[i] << ", PyTorch " << want[i];
       off += got[i] != want[i];
     }
-    if (!(static_cast<double>(off) <= few * static_cast<double>(want.shape.elements()))) ADD_FAILURE() << off << " of " << want.shape.elements() << " are one level off";
+    if (!(static_cast<double>(off) <= few * static_cast<double>(want.shape.elements())))
+      ADD_FAILURE() << off << " of " << want.shape.elements() << " are one level off";
   }
   /// Real values: `tolerance` relative to the largest.
   void expect_values(Value value, const std::string& name, double tolerance) {
@@ -86,7 +87,8 @@ class Golden {
     double largest = 0;
     for (double v : want.v) largest = std::max(largest, std::abs(v));
     for (int64_t i = 0; i < want.shape.elements(); ++i) {
-      if (!(std::abs(got[i] - want[i]) <= tolerance * largest)) ADD_FAILURE() << name << " element " << i << " is " << got[i] << ", PyTorch " << want[i];
+      if (!(std::abs(got[i] - want[i]) <= tolerance * largest))
+        ADD_FAILURE() << name << " element " << i << " is " << got[i] << ", PyTorch " << want[i];
     }
   }
   Graph& graph() { return graph_; }
@@ -153,7 +155,8 @@ TEST(QuantizedGolden, MovingRangesAgree) {
     type.shape = {};
     const MovingRange range = observe_range(x, low, high, graph.add_input("enabled", type, ValueRole::kInput), attrs);
     const double infinity = std::numeric_limits<double>::infinity();
-    RefArray least{low.shape(), std::vector<double>(g.array("low").v.size(), infinity)}, most{low.shape(), std::vector<double>(g.array("low").v.size(), -infinity)};
+    RefArray least{low.shape(), std::vector<double>(g.array("low").v.size(), infinity)},
+        most{low.shape(), std::vector<double>(g.array("low").v.size(), -infinity)};
     const auto size = batch.shape.elements();
     for (int64_t b = 0; b < batches.shape[0]; ++b) {
       batch.v.assign(batches.v.begin() + b * size, batches.v.begin() + (b + 1) * size);
@@ -299,7 +302,8 @@ TEST(QuantizedGolden, TableFunctions) {
 }
 
 TEST(QuantizedGolden, EveryCaseIsRead) {
-  const std::vector<std::string> prefixes{"observer_", "quantize_", "fake_", "conv2d_", "linear_", "table_"}, names{"add", "add_relu", "mul", "cat", "max_pool2d", "avg_pool2d", "avg_pool2d_valid", "adaptive_avg_pool2d"};
+  const std::vector<std::string> prefixes{"observer_", "quantize_", "fake_", "conv2d_", "linear_", "table_"},
+      names{"add", "add_relu", "mul", "cat", "max_pool2d", "avg_pool2d", "avg_pool2d_valid", "adaptive_avg_pool2d"};
   for (const auto& [name, arrays] : golden()) {
     bool read = std::find(names.begin(), names.end(), name) != names.end();
     for (const std::string& prefix : prefixes) read |= name.starts_with(prefix);

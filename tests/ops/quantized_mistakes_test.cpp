@@ -37,9 +37,11 @@ TEST_F(QuantizedMistakes, QuantizeAndLookup) {
 
 TEST_F(QuantizedMistakes, Products) {
   const Value x = input({1, 4, 9, 9}, DType::kU8), w = input({6, 4, 3, 3}, DType::kI8), scale = input({6});
-  expect_error([&] { quantized_conv2d(input({1, 4, 9, 9}), w, scale, {}, {}); }, {"[quantized_conv2d]", "x must be u8 or i8", "f32 [1,4,9,9]", "quantize it first"});
+  expect_error([&] { quantized_conv2d(input({1, 4, 9, 9}), w, scale, {}, {}); },
+               {"[quantized_conv2d]", "x must be u8 or i8", "f32 [1,4,9,9]", "quantize it first"});
   expect_error([&] { quantized_conv2d(x, input({6, 4, 3, 3}), scale, {}, {}); }, {"weight must be i8", "f32"});
-  expect_error([&] { quantized_conv2d(x, input({6, 5, 3, 3}, DType::kI8), scale, {}, {}); }, {"weight wants 5 input channels", "input has 4"});
+  expect_error([&] { quantized_conv2d(x, input({6, 5, 3, 3}, DType::kI8), scale, {}, {}); },
+               {"weight wants 5 input channels", "input has 4"});
   expect_error([&] { quantized_conv2d(x, w, input({5}), {}, {}); }, {"weight_scale must be f32 [6]", "[5]"});
   expect_error([&] { quantized_conv2d(x, w, scale, input({5}), {}); }, {"bias must be f32 [6]", "[5]"});
   expect_error([&] { quantized_conv2d(x, w, scale, {}, {}, input({1, 6, 9, 9}, DType::kU8)); }, {"residual", "[1,6,7,7]", "[1,6,9,9]"});
@@ -51,9 +53,12 @@ TEST_F(QuantizedMistakes, Products) {
   expect_error([&] { quantized_conv2d(x, w, scale, {}, bad); }, {"u8 or i8, not i32"});
   // 255 * 128 * 65793 is the largest that 32 bits hold.
   quantized_linear(input({1, 65793}, DType::kU8), input({1, 65793}, DType::kI8), input({1}), {}, {});
-  expect_error([&] { quantized_linear(input({1, 65794}, DType::kU8), input({1, 65794}, DType::kI8), input({1}), {}, {}); }, {"65794 products", "32 bits", "in float"});
-  expect_error([&] { quantized_linear(input({4, 7}, DType::kU8), input({5, 8}, DType::kI8), input({5}), {}, {}); }, {"wants 8 input features, input has 7"});
-  expect_error([&] { dynamic_quantized_linear(input({4, 8}, DType::kU8), input({5, 8}, DType::kI8), input({5}), {}); }, {"must be f32", "u8"});
+  expect_error([&] { quantized_linear(input({1, 65794}, DType::kU8), input({1, 65794}, DType::kI8), input({1}), {}, {}); },
+               {"65794 products", "32 bits", "in float"});
+  expect_error([&] { quantized_linear(input({4, 7}, DType::kU8), input({5, 8}, DType::kI8), input({5}), {}, {}); },
+               {"wants 8 input features, input has 7"});
+  expect_error([&] { dynamic_quantized_linear(input({4, 8}, DType::kU8), input({5, 8}, DType::kI8), input({5}), {}); },
+               {"must be f32", "u8"});
 }
 
 TEST_F(QuantizedMistakes, ElementWiseAndOthers) {
@@ -118,10 +123,14 @@ TEST_F(QuantizedMistakes, TablesAreTheirOperators) {
   PowAttrs cube;
   cube.exponent = 3;
   const std::vector<std::function<Value(Value)>> functions{
-      [](Value x) { return relu(x); },    [](Value x) { return relu6(x); },  [](Value x) { return hardswish(x); }, [](Value x) { return hardsigmoid(x); },
-      [](Value x) { return sigmoid(x); }, [](Value x) { return silu(x); },   [](Value x) { return gelu(x); },      [&](Value x) { return gelu(x, tanh_form); },
-      [](Value x) { return tanh(x); },    [](Value x) { return exp(x); },    [](Value x) { return sin(x); },       [](Value x) { return cos(x); },
-      [](Value x) { return neg(x); },     [](Value x) { return abs(x); },    [](Value x) { return square(x); },    [&](Value x) { return pow(x, cube); },
+      [](Value x) { return relu(x); },         [](Value x) { return relu6(x); },
+      [](Value x) { return hardswish(x); },    [](Value x) { return hardsigmoid(x); },
+      [](Value x) { return sigmoid(x); },      [](Value x) { return silu(x); },
+      [](Value x) { return gelu(x); },         [&](Value x) { return gelu(x, tanh_form); },
+      [](Value x) { return tanh(x); },         [](Value x) { return exp(x); },
+      [](Value x) { return sin(x); },          [](Value x) { return cos(x); },
+      [](Value x) { return neg(x); },          [](Value x) { return abs(x); },
+      [](Value x) { return square(x); },       [&](Value x) { return pow(x, cube); },
       [&](Value x) { return clamp(x, clip); }, [&](Value x) { return affine(x, line); }};
   const Value q = input({256}, DType::kU8);
   RefArray all{Shape{256}, {}};
@@ -135,7 +144,8 @@ TEST_F(QuantizedMistakes, TablesAreTheirOperators) {
   const auto values = interpret(graph_, {{"in0", all}});
   for (const auto& [table, real] : both) {
     for (int64_t i = 0; i < 256; ++i) {
-      EXPECT_EQ(values.at(table.id())[i], static_cast<double>(quantize_real(values.at(real.id())[i], to))) << "operator of value " << real.id() << " at " << i;
+      EXPECT_EQ(values.at(table.id())[i], static_cast<double>(quantize_real(values.at(real.id())[i], to)))
+          << "operator of value " << real.id() << " at " << i;
     }
   }
 }

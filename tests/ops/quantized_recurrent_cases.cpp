@@ -18,15 +18,19 @@ struct Operands {
 Operands operands_of(CaseInputs& in, const Layer& l, int64_t gates) {
   Operands o;
   const int64_t width = gates * l.hidden, most = l.reduced ? 64 : 127;
-  o.x = in.values({l.batch, l.steps, width}, [&] {
-    std::vector<double> v;
-    RandomStream random(3, l.name);
-    for (int64_t i = 0; i < l.batch * l.steps * width; ++i) v.push_back(static_cast<float>(random.uniform(-2, 2)));
-    return v;
-  }(), DType::kF32);
+  o.x = in.values(
+      {l.batch, l.steps, width},
+      [&] {
+        std::vector<double> v;
+        RandomStream random(3, l.name);
+        for (int64_t i = 0; i < l.batch * l.steps * width; ++i) v.push_back(static_cast<float>(random.uniform(-2, 2)));
+        return v;
+      }(),
+      DType::kF32);
   std::vector<double> weight, scale, bias;
   RandomStream random(4, l.name);
-  for (int64_t i = 0; i < width * l.hidden; ++i) weight.push_back(static_cast<double>(random.below(static_cast<uint64_t>(2 * most + 1))) - static_cast<double>(most));
+  for (int64_t i = 0; i < width * l.hidden; ++i)
+    weight.push_back(static_cast<double>(random.below(static_cast<uint64_t>(2 * most + 1))) - static_cast<double>(most));
   for (int64_t i = 0; i < width; ++i) scale.push_back(static_cast<float>(random.uniform(0.001, 0.004)));
   for (int64_t i = 0; i < width; ++i) bias.push_back(static_cast<float>(random.uniform(-0.5, 0.5)));
   o.weight = in.fixed(in.values({width, l.hidden}, weight, DType::kI8));
@@ -46,8 +50,8 @@ Value state_of(CaseInputs& in, const Layer& l, std::string_view seed) {
 
 std::vector<OpCase> quantized_recurrent_cases() {
   std::vector<OpCase> cases;
-  // One step from a given state has exact integers, and so float32's tolerance. From the second step on the state that is quantized differs in
-  // float32's last places, so that now and then one of its integers is the next one: a scale of the state (1/127) times a weight (0.5).
+  // One step from a given state has exact integers, and so float32's tolerance. From the second step on the state that is quantized differs
+  // in float32's last places, so that now and then one of its integers is the next one: a scale of the state (1/127) times a weight (0.5).
   constexpr double kOneLevel = 5e-3;
   for (const Layer& l : std::vector<Layer>{{"one_step", 3, 1, 5, true, true},
                                            {"one_step_wide", 9, 1, 70, true, true},
@@ -62,34 +66,47 @@ std::vector<OpCase> quantized_recurrent_cases() {
     a.reverse = l.reverse;
     a.saturation = l.reduced ? Saturation::kReduced : Saturation::kExact;
     const double tolerance = l.steps <= 1 ? 2e-5 : kOneLevel;
-    cases.push_back({.name = "dynamic_quantized_lstm_" + l.name, .build = [=](CaseInputs& in) {
-                       const Operands o = operands_of(in, l, 4);
-                       const Value h0 = state_of(in, l, "h");
-                       dynamic_quantized_lstm(o.x, o.weight, o.scale, o.bias, h0, state_of(in, l, "c"), a);
-                     }, .kernel_tolerance = tolerance});
-    cases.push_back({.name = "dynamic_quantized_gru_" + l.name, .build = [=](CaseInputs& in) {
-                       const Operands o = operands_of(in, l, 3);
-                       dynamic_quantized_gru(o.x, o.weight, o.scale, o.bias, state_of(in, l, "h"), a);
-                     }, .kernel_tolerance = tolerance});
+    cases.push_back({.name = "dynamic_quantized_lstm_" + l.name,
+                     .build =
+                         [=](CaseInputs& in) {
+                           const Operands o = operands_of(in, l, 4);
+                           const Value h0 = state_of(in, l, "h");
+                           dynamic_quantized_lstm(o.x, o.weight, o.scale, o.bias, h0, state_of(in, l, "c"), a);
+                         },
+                     .kernel_tolerance = tolerance});
+    cases.push_back({.name = "dynamic_quantized_gru_" + l.name,
+                     .build =
+                         [=](CaseInputs& in) {
+                           const Operands o = operands_of(in, l, 3);
+                           dynamic_quantized_gru(o.x, o.weight, o.scale, o.bias, state_of(in, l, "h"), a);
+                         },
+                     .kernel_tolerance = tolerance});
     for (const Nonlinearity nonlinearity : {Nonlinearity::kTanh, Nonlinearity::kRelu}) {
       DynamicQuantizedRnnAttrs r;
       r.reverse = a.reverse;
       r.saturation = a.saturation;
       r.nonlinearity = nonlinearity;
-      cases.push_back({.name = cat("dynamic_quantized_rnn_", kNonlinearityNames[static_cast<size_t>(nonlinearity)], "_", l.name), .build = [=](CaseInputs& in) {
-                         const Operands o = operands_of(in, l, 1);
-                         dynamic_quantized_rnn(o.x, o.weight, o.scale, o.bias, state_of(in, l, "h"), r);
-                       }, .kernel_tolerance = tolerance});
+      cases.push_back({.name = cat("dynamic_quantized_rnn_", kNonlinearityNames[static_cast<size_t>(nonlinearity)], "_", l.name),
+                       .build =
+                           [=](CaseInputs& in) {
+                             const Operands o = operands_of(in, l, 1);
+                             dynamic_quantized_rnn(o.x, o.weight, o.scale, o.bias, state_of(in, l, "h"), r);
+                           },
+                       .kernel_tolerance = tolerance});
     }
   }
-  // h = 0.5 and -0.25: scale 0.75 / 255, zero point 85; integers 255 and 0, that is 170 and -85 times 0.0029411765. The products 3 170 - 85 = 425
-  // and 2 85 = 170, times the scale and 0.01: 0.0125 and 0.005; with x 1 and -1, relu.
-  cases.push_back({.name = "dynamic_quantized_rnn_hand", .build = [](CaseInputs& in) {
-                     DynamicQuantizedRnnAttrs a;
-                     a.nonlinearity = Nonlinearity::kRelu;
-                     const Value x = in.values({1, 1, 2}, {1, -1}, DType::kF32), weight = in.values({2, 2}, {3, 1, 0, -2}, DType::kI8), scale = in.values({2}, {0.01f, 0.01f}, DType::kF32);
-                     dynamic_quantized_rnn(x, weight, scale, {}, in.values({1, 2}, {0.5, -0.25}, DType::kF32), a);
-                   }, .expected = {1.0125, 0}});
+  // h = 0.5 and -0.25: scale 0.75 / 255, zero point 85; integers 255 and 0, that is 170 and -85 times 0.0029411765. The products 3 170 - 85
+  // = 425 and 2 85 = 170, times the scale and 0.01: 0.0125 and 0.005; with x 1 and -1, relu.
+  cases.push_back({.name = "dynamic_quantized_rnn_hand",
+                   .build =
+                       [](CaseInputs& in) {
+                         DynamicQuantizedRnnAttrs a;
+                         a.nonlinearity = Nonlinearity::kRelu;
+                         const Value x = in.values({1, 1, 2}, {1, -1}, DType::kF32), weight = in.values({2, 2}, {3, 1, 0, -2}, DType::kI8),
+                                     scale = in.values({2}, {0.01f, 0.01f}, DType::kF32);
+                         dynamic_quantized_rnn(x, weight, scale, {}, in.values({1, 2}, {0.5, -0.25}, DType::kF32), a);
+                       },
+                   .expected = {1.0125, 0}});
   return cases;
 }
 

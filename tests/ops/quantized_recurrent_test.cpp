@@ -1,19 +1,21 @@
 // Dynamic quantization of recurrent layers is PyTorch's: tests/golden/quantize/recurrent.txt (torch.ao.nn.quantized.dynamic, made by
 // make_recurrent.py beside it), on the reference.
 
+#include "libcore/ops/quantized_recurrent.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "libcore/ops/quantized_recurrent.h"
 #include "libcore/ops/registry.h"
 #include "tests/ops/golden_file.h"
 
 namespace galley::test {
 namespace {
 
-/// Captures and feeds the two operators of one direction, with weights as PyTorch's default observer quantizes them: one symmetric map a weight.
+/// Captures and feeds the two operators of one direction, with weights as PyTorch's default observer quantizes them: one symmetric map a
+/// weight.
 class Direction {
  public:
   Direction(Graph& graph, std::map<std::string, RefArray>& feeds, const GoldenArrays& arrays, Value x, const std::string& suffix)
@@ -80,8 +82,8 @@ TEST(QuantizedRecurrent, ResultsAreThoseOfPyTorch) {
   ensure_ops_registered();
   const std::map<std::string, GoldenArrays> golden = read_golden("quantize/recurrent.txt");
   ASSERT_EQ(golden.size(), 4u);
-  // Both sides have the same integers and sums; results differ by float32's rounding, tanh and sigmoid included. The difference that quantization
-  // itself makes is a hundred times that: a wrong range, zero point or rounding shows.
+  // Both sides have the same integers and sums; results differ by float32's rounding, tanh and sigmoid included. The difference that
+  // quantization itself makes is a hundred times that: a wrong range, zero point or rounding shows.
   constexpr double kTolerance = 2e-6;
   for (const auto& [name, arrays] : golden) {
     SCOPED_TRACE(name);
@@ -96,12 +98,14 @@ TEST(QuantizedRecurrent, ResultsAreThoseOfPyTorch) {
     attrs.saturation = Saturation::kReduced;
     std::vector<Value> results;
     if (name == "gru") {
-      const QuantizedRecurrent r = dynamic_quantized_gru(forward.input_part, forward.weight_hh, forward.scale_hh, forward.bias_hh, {}, attrs);
+      const QuantizedRecurrent r =
+          dynamic_quantized_gru(forward.input_part, forward.weight_hh, forward.scale_hh, forward.bias_hh, {}, attrs);
       results = {r.y};
     } else if (name == "rnn_step") {
       DynamicQuantizedRnnAttrs rnn;
       rnn.saturation = Saturation::kReduced;
-      const QuantizedRecurrent r = dynamic_quantized_rnn(forward.input_part, forward.weight_hh, forward.scale_hh, forward.bias_hh, forward.real("h0"), rnn);
+      const QuantizedRecurrent r =
+          dynamic_quantized_rnn(forward.input_part, forward.weight_hh, forward.scale_hh, forward.bias_hh, forward.real("h0"), rnn);
       results = {r.y};
     } else {
       results = {dynamic_quantized_lstm(forward.input_part, forward.weight_hh, forward.scale_hh, forward.bias_hh, {}, {}, attrs).y};
@@ -116,7 +120,8 @@ TEST(QuantizedRecurrent, ResultsAreThoseOfPyTorch) {
       const auto offset = static_cast<int64_t>(i) * 8;
       const double error = difference(values.at(results[i].id()), arrays.at("y"), offset);
       if (!(error <= kTolerance)) ADD_FAILURE() << "differs by " << error;
-      EXPECT_GT(difference(values.at(results[i].id()), arrays.at("float_y"), offset), 100 * kTolerance) << "quantization itself makes a difference";
+      EXPECT_GT(difference(values.at(results[i].id()), arrays.at("float_y"), offset), 100 * kTolerance)
+          << "quantization itself makes a difference";
     }
   }
 }

@@ -24,19 +24,28 @@ std::vector<OpCase> random_cases() {
     return attrs;
   };
   std::vector<OpCase> cases;
-  cases.push_back({.name = "dropout_none", .build = [=](CaseInputs& in) { dropout(in.values({2, 2}, {1, 2, 3, 4}), rng(in), dropout_attrs(0)); }, .expected = {1, 2, 3, 4}});
-  cases.push_back({.name = "dropout_all", .build = [=](CaseInputs& in) { dropout(in.values({2, 2}, {1, 2, 3, 4}), rng(in), dropout_attrs(1)); }, .expected = {0, 0, 0, 0}});
+  cases.push_back({.name = "dropout_none",
+                   .build = [=](CaseInputs& in) { dropout(in.values({2, 2}, {1, 2, 3, 4}), rng(in), dropout_attrs(0)); },
+                   .expected = {1, 2, 3, 4}});
+  cases.push_back({.name = "dropout_all",
+                   .build = [=](CaseInputs& in) { dropout(in.values({2, 2}, {1, 2, 3, 4}), rng(in), dropout_attrs(1)); },
+                   .expected = {0, 0, 0, 0}});
   cases.push_back({.name = "dropout_features", .build = [=](CaseInputs& in) { dropout(in.real({6, 13}), rng(in), dropout_attrs(0.3)); }});
   cases.push_back({.name = "dropout_image", .build = [=](CaseInputs& in) { dropout(in.real({2, 5, 3, 7}), rng(in), dropout_attrs(0.5)); }});
   // Several threads' worth; samples whose words begin anywhere in a block of four; more channels than a tile and fewer.
-  for (const Shape& shape : {Shape{9, 1283}, Shape{3, 67, 13, 9}, Shape{2, 131, 5, 5}, Shape{2, 3, 31, 47}, Shape{2, 6, 3, 5, 7}, Shape{17}, Shape{2, 5, 1, 1}, Shape{2, 1, 9, 5}, Shape{0, 3, 4, 4}}) {
+  for (const Shape& shape : {Shape{9, 1283}, Shape{3, 67, 13, 9}, Shape{2, 131, 5, 5}, Shape{2, 3, 31, 47}, Shape{2, 6, 3, 5, 7}, Shape{17},
+                             Shape{2, 5, 1, 1}, Shape{2, 1, 9, 5}, Shape{0, 3, 4, 4}}) {
     for (const double p : {0.0, 0.1, 0.75, 1.0}) {
       std::string name;
       for (const int64_t size : shape) name += cat("_", size);
-      cases.push_back({.name = cat("dropout", name, "_", static_cast<int>(100 * p)), .build = [=](CaseInputs& in) { dropout(in.real(shape), rng(in), dropout_attrs(p)); }, .forward_only = true});
+      cases.push_back({.name = cat("dropout", name, "_", static_cast<int>(100 * p)),
+                       .build = [=](CaseInputs& in) { dropout(in.real(shape), rng(in), dropout_attrs(p)); },
+                       .forward_only = true});
       for (const auto mode : {StochasticDepthMode::kRow, StochasticDepthMode::kBatch}) {
-        cases.push_back({.name = cat("stochastic_depth", name, "_", static_cast<int>(100 * p), mode == StochasticDepthMode::kRow ? "_row" : "_batch"),
-                         .build = [=](CaseInputs& in) { stochastic_depth(in.real(shape), rng(in), depth_attrs(p, mode)); }, .forward_only = true});
+        cases.push_back(
+            {.name = cat("stochastic_depth", name, "_", static_cast<int>(100 * p), mode == StochasticDepthMode::kRow ? "_row" : "_batch"),
+             .build = [=](CaseInputs& in) { stochastic_depth(in.real(shape), rng(in), depth_attrs(p, mode)); },
+             .forward_only = true});
       }
     }
   }
@@ -45,17 +54,26 @@ std::vector<OpCase> random_cases() {
     return static_cast<double>(uniform_from_bits(mask_bits(7, stream, 3, static_cast<int64_t>(sample), element)));
   };
   const double fifth = drawn(123456789, 100, 5), between = (drawn(-5, 100, 0) + drawn(-5, kWholeBatch, 0)) / 2;
-  cases.push_back({.name = "dropout_bound", .build = [=](CaseInputs& in) { dropout(in.real({2, 9}), rng(in), dropout_attrs(fifth)); }, .forward_only = true});
-  cases.push_back({.name = "stochastic_depth_batch_draw", .build = [=](CaseInputs& in) {
-                     stochastic_depth(in.real({2, 9}), rng(in), depth_attrs(between, StochasticDepthMode::kBatch));
-                   }, .forward_only = true});
+  cases.push_back({.name = "dropout_bound",
+                   .build = [=](CaseInputs& in) { dropout(in.real({2, 9}), rng(in), dropout_attrs(fifth)); },
+                   .forward_only = true});
+  cases.push_back(
+      {.name = "stochastic_depth_batch_draw",
+       .build = [=](CaseInputs& in) { stochastic_depth(in.real({2, 9}), rng(in), depth_attrs(between, StochasticDepthMode::kBatch)); },
+       .forward_only = true});
   // What is dropped is 0, whatever it was.
-  cases.push_back({.name = "dropout_not_a_number", .build = [=](CaseInputs& in) {
-                     dropout(in.values({2, 8}, std::vector<double>(16, std::numeric_limits<double>::quiet_NaN())), rng(in), dropout_attrs(0.5));
-                   }, .forward_only = true});
-  cases.push_back({.name = "stochastic_depth_none", .build = [=](CaseInputs& in) {
-                     stochastic_depth(in.values({2, 2}, {1, 2, 3, 4}), rng(in), depth_attrs(0, StochasticDepthMode::kRow));
-                   }, .expected = {1, 2, 3, 4}});
+  cases.push_back({.name = "dropout_not_a_number",
+                   .build =
+                       [=](CaseInputs& in) {
+                         dropout(in.values({2, 8}, std::vector<double>(16, std::numeric_limits<double>::quiet_NaN())), rng(in),
+                                 dropout_attrs(0.5));
+                       },
+                   .forward_only = true});
+  cases.push_back(
+      {.name = "stochastic_depth_none",
+       .build =
+           [=](CaseInputs& in) { stochastic_depth(in.values({2, 2}, {1, 2, 3, 4}), rng(in), depth_attrs(0, StochasticDepthMode::kRow)); },
+       .expected = {1, 2, 3, 4}});
   cases.push_back({.name = "stochastic_depth_row", .build = [=](CaseInputs& in) {
                      stochastic_depth(in.real({7, 5, 3, 2}), rng(in), depth_attrs(0.4, StochasticDepthMode::kRow));
                    }});
@@ -73,13 +91,11 @@ std::vector<OpCase> random_cases() {
   const auto word = [](uint64_t sample, int64_t element) {
     return static_cast<double>(mask_bits(7, 123456789, 3, static_cast<int64_t>(sample), element));
   };
-  cases.push_back({.name = "random_bits_samples", .build = [=](CaseInputs& in) { bits(in, {2, 3}, false); },
+  cases.push_back({.name = "random_bits_samples",
+                   .build = [=](CaseInputs& in) { bits(in, {2, 3}, false); },
                    .expected = {word(100, 0), word(100, 1), word(100, 2), word(101, 0), word(101, 1), word(101, 2)}});
   cases.push_back({.name = "random_bits_batch",
-                   .build =
-                       [=](CaseInputs& in) {
-                         bits(in, {1, 2}, true);
-                       },
+                   .build = [=](CaseInputs& in) { bits(in, {1, 2}, true); },
                    .expected = {word(kWholeBatch, 0), word(kWholeBatch, 1)}});
   cases.push_back({.name = "random_bits_many", .build = [=](CaseInputs& in) { bits(in, {5, 37, 11}, false); }});
   cases.push_back({.name = "random_bits_none", .build = [=](CaseInputs& in) { bits(in, {0, 4}, false); }});

@@ -1,12 +1,13 @@
 // Laws of the random masks: the share that is dropped, independence of how a batch is cut, and a change with each part of the key.
 
+#include "libcore/ops/random.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
 #include "libcore/backends/ref/ref.h"
-#include "libcore/ops/random.h"
 #include "libcore/ops/random_mask.h"
 
 namespace galley {

@@ -19,7 +19,9 @@ auto adder(std::vector<OpCase>& cases) {
 
 /// Adds a case that no gradient is checked of.
 auto kernel_adder(std::vector<OpCase>& cases) {
-  return [&cases](std::string name, Build build) { cases.push_back({.name = std::move(name), .build = std::move(build), .forward_only = true}); };
+  return [&cases](std::string name, Build build) {
+    cases.push_back({.name = std::move(name), .build = std::move(build), .forward_only = true});
+  };
 }
 
 SliceAttrs slice_attrs(int64_t axis, int64_t start, int64_t end, int64_t step) {
@@ -33,7 +35,8 @@ SliceAttrs slice_attrs(int64_t axis, int64_t start, int64_t end, int64_t step) {
 
 Value counted(CaseInputs& in, const Shape& shape, DType dtype) {
   std::vector<double> values;
-  for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(static_cast<double>(dtype == DType::kBool ? i * 7 % 3 % 2 : i * 37 % 101));
+  for (int64_t i = 0; i < shape.elements(); ++i)
+    values.push_back(static_cast<double>(dtype == DType::kBool ? i * 7 % 3 % 2 : i * 37 % 101));
   return in.values(shape, values, dtype);
 }
 
@@ -82,13 +85,11 @@ void add_small_cases(std::vector<OpCase>& cases) {
   add("cast_from_integers", [](CaseInputs& in) { cast(in.values({3}, {1, -2, 3}, DType::kI64), DType::kF32); }, {1, -2, 3});
   add("cast_to_bool", [](CaseInputs& in) { cast(in.values({3}, {0.5, 0, -3}), DType::kBool); }, {1, 0, 1});
   // Middles between two values of bf16 round to the even one.
-  cases.push_back({.name = "reduce_precision_hand",
-                   .build =
-                       [](CaseInputs& in) {
-                         reduce_precision(in.values({3}, {1.00390625, -1.01171875, 3}, DType::kF64), DType::kBF16);
-                       },
-                   .expected = {1, -1.015625, 3},
-                   .straight_through = true});
+  cases.push_back(
+      {.name = "reduce_precision_hand",
+       .build = [](CaseInputs& in) { reduce_precision(in.values({3}, {1.00390625, -1.01171875, 3}, DType::kF64), DType::kBF16); },
+       .expected = {1, -1.015625, 3},
+       .straight_through = true});
   cases.push_back({.name = "reduce_precision_image",
                    .build = [=](CaseInputs& in) { reduce_precision(in.real(image), DType::kBF16); },
                    .straight_through = true});
@@ -106,8 +107,10 @@ void add_kernel_cases_of_ranks(std::vector<OpCase>& cases) {
     for (int axis = 0; axis < shape.rank(); ++axis) {
       if (shape.elements() > 10000 && axis % 2 == 0) continue;  // the large ones cost the reference time
       const int64_t size = shape[axis];
-      kernel_case(cat("slice_kernel_", shape_name, "_", axis), [=](CaseInputs& in) { slice(in.real(shape), slice_attrs(axis, size / 3, size, 1)); });
-      kernel_case(cat("slice_step_kernel_", shape_name, "_", axis), [=](CaseInputs& in) { slice(in.real(shape), slice_attrs(axis, -size, -1, 2)); });
+      kernel_case(cat("slice_kernel_", shape_name, "_", axis),
+                  [=](CaseInputs& in) { slice(in.real(shape), slice_attrs(axis, size / 3, size, 1)); });
+      kernel_case(cat("slice_step_kernel_", shape_name, "_", axis),
+                  [=](CaseInputs& in) { slice(in.real(shape), slice_attrs(axis, -size, -1, 2)); });
       for (int64_t step : {1, 2, 3}) {
         SliceBackwardAttrs attrs;
         attrs.axis = axis - shape.rank();
@@ -115,7 +118,8 @@ void add_kernel_cases_of_ranks(std::vector<OpCase>& cases) {
         attrs.step = step;
         attrs.size = size * step + 3;
         attrs.end = 1 + size * step;
-        kernel_case(cat("slice_backward_kernel_", shape_name, "_", axis, "_", step), [=](CaseInputs& in) { slice_backward(in.real(shape), attrs); });
+        kernel_case(cat("slice_backward_kernel_", shape_name, "_", axis, "_", step),
+                    [=](CaseInputs& in) { slice_backward(in.real(shape), attrs); });
       }
       kernel_case(cat("concat_kernel_", shape_name, "_", axis), [=](CaseInputs& in) {
         Shape other = shape;
@@ -175,7 +179,8 @@ void add_kernel_cases_of_dtypes(std::vector<OpCase>& cases) {
   kernel_case("cast_large", [=](CaseInputs& in) { cast(cast(in.real({2, 19, 31, 33}), DType::kBF16), DType::kF32); });
   cases.back().kernel_tolerance = 0x1p-8;
   kernel_case("slice_long_runs", [=](CaseInputs& in) { slice(counted(in, {3, 1100000}, DType::kU8), slice_attrs(0, 1, 3, 1)); });
-  kernel_case("concat_long_rows", [=](CaseInputs& in) { concat({counted(in, {2, 700001}, DType::kU8), counted(in, {2, 600003}, DType::kU8)}, 1); });
+  kernel_case("concat_long_rows",
+              [=](CaseInputs& in) { concat({counted(in, {2, 700001}, DType::kU8), counted(in, {2, 600003}, DType::kU8)}, 1); });
 }
 
 void add_resize_and_full_cases(std::vector<OpCase>& cases) {
@@ -190,16 +195,21 @@ void add_resize_and_full_cases(std::vector<OpCase>& cases) {
     return attrs;
   };
   // Half-pixel centres: output x looks at (x + 0.5) / 2 - 0.5 = -0.25, 0.25, 0.75, 1.25, clipped to 0..1.
-  add("resize_hand", [=](CaseInputs& in) { resize(in.values({1, 1, 1, 2}, {1, 5}), resize_attrs(1, 4, ResizeMode::kBilinear, false)); }, {1, 2, 4, 5});
-  add("resize_corners_hand", [=](CaseInputs& in) { resize(in.values({1, 1, 1, 2}, {1, 5}), resize_attrs(1, 5, ResizeMode::kBilinear, true)); }, {1, 2, 3, 4, 5});
-  add("resize_nearest_hand", [=](CaseInputs& in) { resize(in.values({1, 1, 1, 3}, {1, 5, 7}), resize_attrs(1, 5, ResizeMode::kNearest, false)); }, {1, 1, 5, 5, 7});
+  add("resize_hand", [=](CaseInputs& in) { resize(in.values({1, 1, 1, 2}, {1, 5}), resize_attrs(1, 4, ResizeMode::kBilinear, false)); },
+      {1, 2, 4, 5});
+  add("resize_corners_hand",
+      [=](CaseInputs& in) { resize(in.values({1, 1, 1, 2}, {1, 5}), resize_attrs(1, 5, ResizeMode::kBilinear, true)); }, {1, 2, 3, 4, 5});
+  add("resize_nearest_hand",
+      [=](CaseInputs& in) { resize(in.values({1, 1, 1, 3}, {1, 5, 7}), resize_attrs(1, 5, ResizeMode::kNearest, false)); },
+      {1, 1, 5, 5, 7});
   add("resize_up", [=](CaseInputs& in) { resize(in.real(image), resize_attrs(5, 16, ResizeMode::kBilinear, false)); });
   add("resize_down", [=](CaseInputs& in) { resize(in.real(image), resize_attrs(2, 3, ResizeMode::kBilinear, false)); });
   add("resize_corners", [=](CaseInputs& in) { resize(in.real(image), resize_attrs(6, 1, ResizeMode::kBilinear, true)); });
   add("resize_nearest", [=](CaseInputs& in) { resize(in.real(image), resize_attrs(7, 4, ResizeMode::kNearest, false)); });
 
   for (const ResizeMode mode : {ResizeMode::kBilinear, ResizeMode::kNearest}) {
-    kernel_case(cat("resize_large_", static_cast<int>(mode)), [=](CaseInputs& in) { resize(in.real({2, 19, 21, 18}), resize_attrs(43, 25, mode, false)); });
+    kernel_case(cat("resize_large_", static_cast<int>(mode)),
+                [=](CaseInputs& in) { resize(in.real({2, 19, 21, 18}), resize_attrs(43, 25, mode, false)); });
     kernel_case(cat("resize_backward_large_", static_cast<int>(mode)), [=](CaseInputs& in) {
       ResizeBackwardAttrs attrs;
       attrs.input_size = {21, 31};
@@ -208,11 +218,13 @@ void add_resize_and_full_cases(std::vector<OpCase>& cases) {
     });
   }
 
-  add("full_hand", [](CaseInputs& in) {
-    TensorType type;
-    type.shape = Shape{2, 2};
-    full(in.graph(), type, 1.5);
-  }, {1.5, 1.5, 1.5, 1.5});
+  add("full_hand",
+      [](CaseInputs& in) {
+        TensorType type;
+        type.shape = Shape{2, 2};
+        full(in.graph(), type, 1.5);
+      },
+      {1.5, 1.5, 1.5, 1.5});
   for (const DType dtype : {DType::kF32, DType::kI64, DType::kU8}) {
     add(cat("full_large_", dtype), [dtype](CaseInputs& in) {
       TensorType type;

@@ -1,4 +1,5 @@
-// Every operator of the case tables on the sim device: its kernels, which run on a protected heap while the host goes on, give the reference's bits.
+// Every operator of the case tables on the sim device: its kernels, which run on a protected heap while the host goes on, give the
+// reference's bits.
 
 #include <gtest/gtest.h>
 
@@ -20,7 +21,8 @@ const Backend& sim() {
 }
 
 /// The outputs' bytes of one node on a back end, its inputs copied to the back end's device and the outputs copied back.
-std::vector<std::vector<std::byte>> run_on(const Backend& backend, const Graph& graph, const Node& node, const std::map<ValueId, RefArray>& values) {
+std::vector<std::vector<std::byte>> run_on(const Backend& backend, const Graph& graph, const Node& node,
+                                           const std::map<ValueId, RefArray>& values) {
   Device& device = backend.device();
   Stream& stream = device.stream();
   std::vector<std::shared_ptr<Storage>> kept;

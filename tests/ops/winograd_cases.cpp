@@ -1,5 +1,5 @@
-// Cases of Winograd's convolutions: kernels against the reference of the same operator. That they are convolutions is tested with the pass that puts them in
-// (tests/backends/cpu/use_winograd_test.cpp).
+// Cases of Winograd's convolutions: kernels against the reference of the same operator. That they are convolutions is tested with the pass
+// that puts them in (tests/backends/cpu/use_winograd_test.cpp).
 
 #include <limits>
 
@@ -9,14 +9,16 @@
 namespace galley::test {
 namespace {
 
-Value convolve(CaseInputs& in, const Shape& x, int64_t outputs, std::vector<int64_t> padding, Activation activation = Activation::kNone, bool bias = false, bool residual = false) {
+Value convolve(CaseInputs& in, const Shape& x, int64_t outputs, std::vector<int64_t> padding, Activation activation = Activation::kNone,
+               bool bias = false, bool residual = false) {
   WinogradConv2dAttrs attrs;
   attrs.padding = std::move(padding);
   attrs.activation = activation;
   const Value image = in.real(x);
   const Value transformed = winograd_weights(in.weight({outputs, x[1], 3, 3}), {});
   const auto pad = pair(attrs.padding);
-  return winograd_conv2d(image, transformed, bias ? in.vector(outputs) : Value(), attrs, residual ? in.real({x[0], outputs, x[2] + 2 * pad[0] - 2, x[3] + 2 * pad[1] - 2}) : Value());
+  return winograd_conv2d(image, transformed, bias ? in.vector(outputs) : Value(), attrs,
+                         residual ? in.real({x[0], outputs, x[2] + 2 * pad[0] - 2, x[3] + 2 * pad[1] - 2}) : Value());
 }
 
 }  // namespace
@@ -31,7 +33,8 @@ std::vector<OpCase> winograd_cases() {
     for (const bool backward : {false, true}) {
       WinogradWeightsAttrs attrs;
       attrs.backward = backward;
-      add(cat("weights_", outputs, "_", channels, backward ? "_backward" : ""), [=, outputs = outputs, channels = channels](CaseInputs& in) { winograd_weights(in.weight({outputs, channels, 3, 3}), attrs); });
+      add(cat("weights_", outputs, "_", channels, backward ? "_backward" : ""),
+          [=, outputs = outputs, channels = channels](CaseInputs& in) { winograd_weights(in.weight({outputs, channels, 3, 3}), attrs); });
     }
   }
   struct Geometry {

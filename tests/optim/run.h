@@ -40,8 +40,9 @@ class Runner {
   /// States at their start.
   void start(const UpdateTable& table) {
     for (const StateSpec& state : table.states) {
-      memory_[state.name] =
-          state.starts_as_copy ? memory_.at(state.of) : RefArray{state.type.shape, std::vector<double>(static_cast<size_t>(state.type.elements()))};
+      memory_[state.name] = state.starts_as_copy
+                                ? memory_.at(state.of)
+                                : RefArray{state.type.shape, std::vector<double>(static_cast<size_t>(state.type.elements()))};
     }
   }
   /// One run; then what nodes updated in place is in memory.

@@ -28,7 +28,9 @@ Component phase(void (*set)(Phase&)) {
   return component;
 }
 
-Schedule schedule(std::initializer_list<Component> phases, const RunLength& run = kRun) { return Schedule(std::vector<Component>(phases), run); }
+Schedule schedule(std::initializer_list<Component> phases, const RunLength& run = kRun) {
+  return Schedule(std::vector<Component>(phases), run);
+}
 
 Duration steps(double n) { return {n, DurationUnit::kSteps}; }
 Duration epochs(double n) { return {n, DurationUnit::kEpochs}; }
@@ -38,13 +40,14 @@ TEST(Schedule, AsPyTorch) {
   ours.emplace("linear", schedule({phase<LinearPhase>([](LinearPhase& p) { p.from = Multiple(0.1, true), p.duration = steps(8); })}));
   ours.emplace("cosine", schedule({phase<CosinePhase>([](CosinePhase& p) { p.to = Multiple(0.02, false); })}));
   ours.emplace("step", schedule({phase<StepPhase>([](StepPhase& p) { p.step_size = steps(4), p.gamma = 0.5; })}));
-  ours.emplace("multi_step", schedule({phase<MultiStepPhase>(
-                                 [](MultiStepPhase& p) { p.milestones = {"3 steps", "7 steps", "8 steps"}, p.gamma = 0.3; })}));
+  ours.emplace(
+      "multi_step",
+      schedule({phase<MultiStepPhase>([](MultiStepPhase& p) { p.milestones = {"3 steps", "7 steps", "8 steps"}, p.gamma = 0.3; })}));
   ours.emplace("exponential", schedule({phase<ExponentialPhase>([](ExponentialPhase& p) { p.gamma = 0.9; })}));
   ours.emplace("polynomial", schedule({phase<PolynomialPhase>([](PolynomialPhase& p) { p.power = 2, p.duration = steps(10); })}));
-  ours.emplace("step_by_epoch", schedule({phase<StepPhase>([](StepPhase& p) {
-                                  p.step_size = epochs(2), p.gamma = 0.5, p.update = ScheduleUpdate::kEpoch;
-                                })}));
+  ours.emplace(
+      "step_by_epoch",
+      schedule({phase<StepPhase>([](StepPhase& p) { p.step_size = epochs(2), p.gamma = 0.5, p.update = ScheduleUpdate::kEpoch; })}));
   ours.emplace("exponential_by_epoch",
                schedule({phase<ExponentialPhase>([](ExponentialPhase& p) { p.gamma = 0.9, p.update = ScheduleUpdate::kEpoch; })}));
   ours.emplace("cosine_by_epoch",
@@ -63,7 +66,8 @@ TEST(Schedule, AsPyTorch) {
     ASSERT_GE(want.size(), 12u);
     for (size_t k = 1; k <= want.size(); ++k) {
       const double got = ours.at(name).value(static_cast<int64_t>(k), 0.4);
-      EXPECT_FALSE(!(std::fabs(got - want[k - 1]) <= kTolerance)) << name << " at update " << k << ": got " << got << ", want " << want[k - 1];
+      EXPECT_FALSE(!(std::fabs(got - want[k - 1]) <= kTolerance))
+          << name << " at update " << k << ": got " << got << ", want " << want[k - 1];
     }
   }
 }
@@ -75,11 +79,10 @@ TEST(Schedule, WithoutPhasesIsConstant) {
 
 // linear {from: 0.25x, duration: 25%}, linear {to: 2x, 5 steps}, cosine (the rest): by the recipe's formulas.
 TEST(Schedule, PhasesInSequenceStartWhereTheOneBeforeEnded) {
-  const Schedule s = schedule({phase<LinearPhase>([](LinearPhase& p) {
-                                 p.from = Multiple(0.25, true), p.duration = Duration(25, DurationUnit::kPercent);
-                               }),
-                               phase<LinearPhase>([](LinearPhase& p) { p.to = Multiple(2, true), p.duration = steps(5); }),
-                               phase<CosinePhase>([](CosinePhase&) {})});
+  const Schedule s = schedule(
+      {phase<LinearPhase>([](LinearPhase& p) { p.from = Multiple(0.25, true), p.duration = Duration(25, DurationUnit::kPercent); }),
+       phase<LinearPhase>([](LinearPhase& p) { p.to = Multiple(2, true), p.duration = steps(5); }),
+       phase<CosinePhase>([](CosinePhase&) {})});
   for (double lr : {0.1, 3.0}) {
     for (int k = 1; k <= 20; ++k) {
       const double want = k <= 5    ? lr * (0.25 + 0.75 * (k - 1) / 5)
@@ -93,10 +96,9 @@ TEST(Schedule, PhasesInSequenceStartWhereTheOneBeforeEnded) {
 
 // An absolute value is that learning rate in every group; constant keeps what came before.
 TEST(Schedule, AbsoluteValuesAndConstant) {
-  const Schedule s = schedule({phase<LinearPhase>([](LinearPhase& p) {
-                                 p.from = Multiple(0.5, false), p.to = Multiple(0.25, false), p.duration = steps(2);
-                               }),
-                               phase<ConstantPhase>([](ConstantPhase&) {})});
+  const Schedule s = schedule(
+      {phase<LinearPhase>([](LinearPhase& p) { p.from = Multiple(0.5, false), p.to = Multiple(0.25, false), p.duration = steps(2); }),
+       phase<ConstantPhase>([](ConstantPhase&) {})});
   EXPECT_DOUBLE_EQ(s.value(1, 7), 0.5);
   EXPECT_DOUBLE_EQ(s.value(2, 7), 0.375);
   EXPECT_DOUBLE_EQ(s.value(3, 7), 0.25);
@@ -117,7 +119,9 @@ TEST(Schedule, EpochsNeedNotBeWholeSteps) {
 // A run that ends by time: percent is of the time, so the rate is a function of the share that has passed.
 TEST(Schedule, FollowsTheTimeWhereTimeEndsTheRun) {
   const RunLength timed{.steps_per_epoch = 3, .samples_per_step = 8};
-  const std::vector<Component> phases{phase<LinearPhase>([](LinearPhase& p) { p.from = Multiple(0, true), p.duration = Duration(20, DurationUnit::kPercent); }), phase<CosinePhase>([](CosinePhase&) {})};
+  const std::vector<Component> phases{
+      phase<LinearPhase>([](LinearPhase& p) { p.from = Multiple(0, true), p.duration = Duration(20, DurationUnit::kPercent); }),
+      phase<CosinePhase>([](CosinePhase&) {})};
   const RunLength run = schedule_length(phases, timed);
   EXPECT_TRUE(run.by_time);
   const Schedule s(phases, run);

@@ -1,13 +1,14 @@
 // The update phase against PyTorch's optimizers in float64 (tests/golden/optim/make.py), and against the laws of clipping,
 // accumulation and averaging.
 
+#include "libcore/optim/updates.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "libcore/ops/binary.h"
 #include "libcore/ops/unary.h"
-#include "libcore/optim/updates.h"
 #include "libcore/passes/order_updates.h"
 #include "tests/optim/golden.h"
 #include "tests/optim/run.h"
@@ -283,7 +284,7 @@ TEST(Updates, OrderedAsEarlyAsTheLawsAllow) {
   const Value x = graph.add_input("x", type_of(DType::kF32, {2}), ValueRole::kInput);
   const Value y = mul(mul(x, a), b);
   graph.set_phase(Phase::kBackward);
-  const Value db = relu(y);    // final before b is read for the last time
+  const Value db = relu(y);  // final before b is read for the last time
   const Value dx = mul(y, b);
   const Value da = mul(dx, x);
   graph.add_output("y", y);

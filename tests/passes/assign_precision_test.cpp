@@ -1,4 +1,5 @@
-// passes/assign_precision: types by the operators' rules, values within the rounding of bf16, and the f32 form of what has no narrow kernel.
+// passes/assign_precision: types by the operators' rules, values within the rounding of bf16, and the f32 form of what has no narrow
+// kernel.
 
 #include "libcore/passes/assign_precision.h"
 
@@ -26,8 +27,9 @@ std::map<std::string, RefArray> feeds_of(const Graph& graph) {
   std::map<std::string, RefArray> feeds;
   for (ValueId id : graph.inputs()) {
     const ValueInfo& value = graph.value(id);
-    feeds[value.name] = value.type.dtype == DType::kI64 ? RefArray{value.type.shape, std::vector<double>(static_cast<size_t>(value.type.elements()), 1)}
-                                                        : random_array(value.type, static_cast<uint64_t>(id) + 1, value.name.ends_with("var") ? 0.5 : -1);
+    feeds[value.name] = value.type.dtype == DType::kI64
+                            ? RefArray{value.type.shape, std::vector<double>(static_cast<size_t>(value.type.elements()), 1)}
+                            : random_array(value.type, static_cast<uint64_t>(id) + 1, value.name.ends_with("var") ? 0.5 : -1);
   }
   return feeds;
 }
@@ -63,7 +65,8 @@ TEST(AssignPrecision, ModulesCanStayInF32AndF32ChangesNothing) {
   const std::string before = print(same.graph);
   EXPECT_TRUE(assign_precision(same.graph, {}).done.empty());
   EXPECT_EQ(print(same.graph), before);
-  const PassReport report = assign_precision(net.graph, {.compute = DType::kBF16, .keep_f32 = [](const Node& node) { return node.path == "conv2" || node.path == "fc"; }});
+  const PassReport report = assign_precision(
+      net.graph, {.compute = DType::kBF16, .keep_f32 = [](const Node& node) { return node.path == "conv2" || node.path == "fc"; }});
   EXPECT_EQ(report.done.size(), 3u);
   EXPECT_EQ(report.declined, (std::vector<std::string>{"conv2: conv2d", "fc: linear"}));
   const Node& conv = node_at(net.graph, "conv2d", "conv2");
@@ -83,7 +86,8 @@ TEST(AssignPrecision, LossAndGradientsAreOfTheSameModel) {
   build_tiny_net(narrow);
   assign_precision(narrow.graph, kBf16);
   const auto feeds = feeds_of(wide.graph);
-  const auto want = differentiate(wide.graph, wide.graph.find_output("loss"), wide.parameters), got = differentiate(narrow.graph, narrow.graph.find_output("loss"), narrow.parameters);
+  const auto want = differentiate(wide.graph, wide.graph.find_output("loss"), wide.parameters),
+             got = differentiate(narrow.graph, narrow.graph.find_output("loss"), narrow.parameters);
   verify(narrow.graph);
   const auto a = interpret(wide.graph, feeds), b = interpret(narrow.graph, feeds);
   for (const char* name : {"scores", "loss"}) expect_same(a.at(wide.graph.find_output(name)), b.at(narrow.graph.find_output(name)), name);

@@ -1,5 +1,5 @@
-// Law: a reorder between images is inside, however many operators stand between; one at the flatten before a classifier, or where its gradient comes
-// back, is at the edge.
+// Law: a reorder between images is inside, however many operators stand between; one at the flatten before a classifier, or where its
+// gradient comes back, is at the edge.
 
 #include "libcore/passes/format_losses.h"
 
@@ -51,7 +51,8 @@ Net two_convolutions(Between between) {
 
 std::vector<FormatLoss> losses_of(Net& net, bool training) {
   if (training) {
-    for (const auto& [parameter, gradient] : differentiate(net.graph, net.graph.find_output("y"), net.parameters)) net.graph.add_output(net.graph.value(parameter).name + ".grad", net.graph.at(gradient));
+    for (const auto& [parameter, gradient] : differentiate(net.graph, net.graph.find_output("y"), net.parameters))
+      net.graph.add_output(net.graph.value(parameter).name + ".grad", net.graph.at(gradient));
   }
   assign_layout(net.graph, {});
   return format_losses(net.graph);

@@ -55,7 +55,8 @@ TEST(Fuse, LeavesValuesThatOthersRead) {
   EXPECT_EQ(count(g, "relu"), 1);
 
   Graph h;
-  const Value y = conv2d(h.add_input("x", f32({2, 3, 4, 4}), ValueRole::kInput), h.add_input("w", f32({3, 3, 1, 1}), ValueRole::kParameter), Value(), {});
+  const Value y = conv2d(h.add_input("x", f32({2, 3, 4, 4}), ValueRole::kInput), h.add_input("w", f32({3, 3, 1, 1}), ValueRole::kParameter),
+                         Value(), {});
   h.add_output("conv", y);
   h.add_output("relu", relu(y));
   EXPECT_EQ(fuse_inference(h).declined.size(), 1u);
@@ -126,7 +127,10 @@ TEST(Recompute, SelectiveRunsRecurrentLayersOnce) {
     const int64_t gates = cell == "lstm" ? 4 : cell == "gru" ? 3 : 1;
     Graph g;
     const Value x = g.add_input("x", f32({2, 5, 3}), ValueRole::kInput);
-    const RecurrentWeights w{g.add_input("ih", f32({gates * 4, 3}), ValueRole::kParameter), g.add_input("hh", f32({gates * 4, 4}), ValueRole::kParameter), {}, {}};
+    const RecurrentWeights w{g.add_input("ih", f32({gates * 4, 3}), ValueRole::kParameter),
+                             g.add_input("hh", f32({gates * 4, 4}), ValueRole::kParameter),
+                             {},
+                             {}};
     const Value in = tanh(x);
     const Value y = cell == "lstm" ? lstm(in, w).y : cell == "gru" ? gru(in, w).y : rnn(in, w).y;
     const Value objective = sum(square(tanh(y)), std::vector<int64_t>{});
@@ -152,7 +156,8 @@ TEST(Recompute, SelectiveRunsRecurrentLayersOnce) {
 TEST(Recompute, ObservedRangesAreTakenOnce) {
   Graph g;
   const Value x = g.add_input("x", f32({2, 3}), ValueRole::kInput), w = g.add_input("w", f32({4, 3}), ValueRole::kParameter);
-  const Value low = g.add_input("low", f32({}), ValueRole::kState), high = g.add_input("high", f32({}), ValueRole::kState), on = g.add_input("on", f32({}), ValueRole::kInput);
+  const Value low = g.add_input("low", f32({}), ValueRole::kState), high = g.add_input("high", f32({}), ValueRole::kState),
+              on = g.add_input("on", f32({}), ValueRole::kInput);
   const Value y = tanh(linear(x, w, {}));
   const MovingRange range = observe_range(y, low, high, on, {});
   g.set_phase(Phase::kUpdate);
@@ -260,7 +265,8 @@ TEST(AssignLayout, PlainGradientsAreReorderedBeforeTheirUpdate) {
   EXPECT_EQ(weights, 4 + 3) << "four gradients to their parameter's format, three weights back for the data gradient";
   for (const Node& node : net.graph.nodes()) {
     if (!node.is("sgd_update")) continue;
-    for (size_t i : {1u, 4u}) EXPECT_EQ(net.graph.type(node.inputs[i]).format, net.graph.type(node.inputs[0]).format) << net.graph.value(node.inputs[0]).name;
+    for (size_t i : {1u, 4u})
+      EXPECT_EQ(net.graph.type(node.inputs[i]).format, net.graph.type(node.inputs[0]).format) << net.graph.value(node.inputs[0]).name;
   }
   expect_same(results(net.graph, feeds), want);
 }

@@ -102,7 +102,8 @@ TEST(Verify, RefusesReadersOfOverwrittenState) {
   late_view.add_output("late", neg(late_view.at(view.id())));
   EXPECT_THROW(verify(late_view), InternalError) << "a view is the same memory";
   Graph two_writers = g;
-  sgd_update(two_writers.at(w.id()), two_writers.at(gradient.id()), two_writers.at(lr.id()), two_writers.at(step.id()), Value(), Value(), {});
+  sgd_update(two_writers.at(w.id()), two_writers.at(gradient.id()), two_writers.at(lr.id()), two_writers.at(step.id()), Value(), Value(),
+             {});
   EXPECT_THROW(verify(two_writers), InternalError);
   Graph old_output = g;
   old_output.add_output("old", w.id());

@@ -23,7 +23,8 @@ struct WatchingTarget : FakeTarget {
     stages.push_back(stage);
     const auto& nodes = graph.nodes();
     differentiated.push_back(std::any_of(nodes.begin(), nodes.end(), [](const Node& node) { return node.phase == Phase::kBackward; }));
-    formats.push_back(std::any_of(nodes.begin(), nodes.end(), [&](const Node& node) { return graph.type(node.outputs[0]).format.is_channels_last(); }));
+    formats.push_back(
+        std::any_of(nodes.begin(), nodes.end(), [&](const Node& node) { return graph.type(node.outputs[0]).format.is_channels_last(); }));
     report.done.push_back("something");
   }
 };
@@ -59,7 +60,9 @@ TEST(Pipelines, TrainingGivesTheSameGradientsWithAndWithoutRecomputation) {
     TrainingPasses how = training_of(net);
     if (recomputes) how.recompute = [](const Graph& graph) { return recompute_full(graph); };
     training_passes(net.graph, FakeTarget(), how);
-    EXPECT_EQ(std::any_of(net.graph.nodes().begin(), net.graph.nodes().end(), [](const Node& node) { return node.phase == Phase::kBackward && node.is("batch_norm"); }), recomputes);
+    EXPECT_EQ(std::any_of(net.graph.nodes().begin(), net.graph.nodes().end(),
+                          [](const Node& node) { return node.phase == Phase::kBackward && node.is("batch_norm"); }),
+              recomputes);
     return results(net.graph, feeds_for(net.graph));
   };
   expect_same(gradients(true), gradients(false));
@@ -72,7 +75,9 @@ TEST(Pipelines, InferenceIsTheSameForEveryBackEnd) {
   const auto want = results(net.graph, feeds);
   std::vector<std::string> order;
   InferencePasses how;
-  how.capture = [&](Graph& graph) { order.push_back(cat("capture of ", count(graph, "relu"), " relu, ", count(graph, "batch_norm_inference"), " norms")); };
+  how.capture = [&](Graph& graph) {
+    order.push_back(cat("capture of ", count(graph, "relu"), " relu, ", count(graph, "batch_norm_inference"), " norms"));
+  };
   how.round = [&](Graph&) { order.push_back("round"); };
   inference_passes(net.graph, how);
   EXPECT_EQ(order, (std::vector<std::string>{"capture of 0 relu, 0 norms", "round"}));

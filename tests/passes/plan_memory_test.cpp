@@ -1,10 +1,11 @@
 // The memory plan, checked by an owner map of our own: no two values that live together share a byte.
 
+#include "libcore/passes/plan_memory.h"
+
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "libcore/passes/plan_memory.h"
 #include "tests/support/graphs.h"
 
 namespace galley::test {
@@ -43,7 +44,8 @@ std::string overlap_by_pairs(const Graph& graph, const MemoryPlan& plan, const s
   }
   for (size_t n = 0; n < nodes.size(); ++n) {
     if (scratch.empty() || scratch[n] == 0) continue;
-    spans.push_back({static_cast<int>(n), static_cast<int>(n), plan.scratch_offsets[n], plan.scratch_offsets[n] + scratch[n], cat("scratch of ", n)});
+    spans.push_back(
+        {static_cast<int>(n), static_cast<int>(n), plan.scratch_offsets[n], plan.scratch_offsets[n] + scratch[n], cat("scratch of ", n)});
   }
   for (size_t a = 0; a < spans.size(); ++a) {
     for (size_t b = a + 1; b < spans.size(); ++b) {
@@ -71,7 +73,12 @@ Graph random_graph(uint64_t seed) {
       case 0: values.push_back(relu(a)); break;
       case 1: values.push_back(add(reshape(a, {32}), reshape(pick(), {32}))); break;
       case 2: values.push_back(reshape(a, {8, 4})); break;
-      case 3: values.push_back(concat({reshape(a, {1, 32}), reshape(pick(), {1, 32})}, 0)); values.push_back(slice(values.back(), 0, 1)); values.back() = reshape(values.back(), {4, 8}); values.erase(values.end() - 2); break;
+      case 3:
+        values.push_back(concat({reshape(a, {1, 32}), reshape(pick(), {1, 32})}, 0));
+        values.push_back(slice(values.back(), 0, 1));
+        values.back() = reshape(values.back(), {4, 8});
+        values.erase(values.end() - 2);
+        break;
       case 4: values.push_back(mul(a, a)); break;
       default: values.push_back(exp(neg(a))); break;
     }

@@ -1,6 +1,8 @@
 // Quantization of small graphs: which operators become integers, what is quantized and dequantized where, and that the converted graph, run
 // on the reference, stays near the float graph. Weights and ranges come from the float graph itself, as galley-quantize gets them.
 
+#include "libcore/passes/quantize.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,7 +15,6 @@
 #include "libcore/ops/softmax.h"
 #include "libcore/passes/fold_batch_norm.h"
 #include "libcore/passes/fuse.h"
-#include "libcore/passes/quantize.h"
 #include "libcore/quant/names.h"
 #include "libcore/quant/sqnr.h"
 #include "libcore/quant/weights.h"
@@ -31,7 +32,8 @@ struct Net {
   Value parameter(const std::string& name, Shape shape) { return graph.add_input(name, f32(std::move(shape)), ValueRole::kParameter); }
   Value conv(const std::string& name, Value x, int64_t channels, int64_t kernel, Conv2dAttrs attrs = {}) {
     const PathScope scope(graph, name);
-    return conv2d(x, parameter(name + ".weight", {channels, x.channels() / attrs.groups, kernel, kernel}), parameter(name + ".bias", {channels}), attrs);
+    return conv2d(x, parameter(name + ".weight", {channels, x.channels() / attrs.groups, kernel, kernel}),
+                  parameter(name + ".bias", {channels}), attrs);
   }
   Value dense(const std::string& name, Value x, int64_t features) {
     const PathScope scope(graph, name);
@@ -40,7 +42,8 @@ struct Net {
   Value norm(const std::string& name, Value x) {
     const PathScope scope(graph, name);
     const Shape c{x.channels()};
-    return batch_norm_inference(x, parameter(name + ".weight", c), parameter(name + ".bias", c), graph.add_input(name + ".running_mean", f32(c), ValueRole::kBuffer),
+    return batch_norm_inference(x, parameter(name + ".weight", c), parameter(name + ".bias", c),
+                                graph.add_input(name + ".running_mean", f32(c), ValueRole::kBuffer),
                                 graph.add_input(name + ".running_var", f32(c), ValueRole::kBuffer));
   }
   /// Fused, as galley-quantize has it.
@@ -60,11 +63,13 @@ Feeds feeds_of(const Graph& graph, bool ramp = false) {
     const ValueInfo& info = graph.value(id);
     const Shape& shape = info.type.shape;
     const double fan = shape.rank() >= 2 ? static_cast<double>(shape.elements()) / static_cast<double>(shape[0]) : 4;
-    const bool variance = info.name.ends_with("running_var"), scale = info.name.find("norm") != std::string::npos && info.name.ends_with(".weight");
+    const bool variance = info.name.ends_with("running_var"),
+               scale = info.name.find("norm") != std::string::npos && info.name.ends_with(".weight");
     const double bound = info.role == ValueRole::kInput ? 1 : std::sqrt(3 / fan);
     feeds[info.name] = variance || scale ? random_array(info.type, ++seed, 0.5, 1.5) : random_array(info.type, ++seed, -bound, bound);
     if (!ramp || info.role != ValueRole::kParameter || shape.rank() < 2) continue;
-    for (int64_t i = 0; i < shape.elements(); ++i) feeds[info.name][i] *= std::exp2(-4 * static_cast<double>(i % static_cast<int64_t>(fan)) / fan);
+    for (int64_t i = 0; i < shape.elements(); ++i)
+      feeds[info.name][i] *= std::exp2(-4 * static_cast<double>(i % static_cast<int64_t>(fan)) / fan);
   }
   return feeds;
 }
@@ -83,7 +88,8 @@ Calibration calibrate(const Graph& graph, const Feeds& feeds) {
 }
 
 /// What the converted graph is fed: integers made from the float graph's folded weights.
-Feeds quantized_feeds(const Graph& fused, const QuantizationPlan& plan, const QuantizeConfig& config, const ConvertReport& report, const Feeds& feeds) {
+Feeds quantized_feeds(const Graph& fused, const QuantizationPlan& plan, const QuantizeConfig& config, const ConvertReport& report,
+                      const Feeds& feeds) {
   LayerConstants constants = layer_constants(fused);
   Feeds made;
   const std::map<ValueId, RefArray> computed = [&] {
@@ -157,8 +163,8 @@ int count(const Graph& graph, std::string_view op) {
   return static_cast<int>(std::count_if(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) { return node.is(op); }));
 }
 
-/// Rounding to 256 levels over about the range of the values loses 45 to 50 dB a layer; a wrong scale, zero point, channel or residual leaves less
-/// than 15 dB. Five layers in a row add up.
+/// Rounding to 256 levels over about the range of the values loses 45 to 50 dB a layer; a wrong scale, zero point, channel or residual
+/// leaves less than 15 dB. Five layers in a row add up.
 constexpr double kLeastDb = 28;
 
 QuantizeConfig min_max() {
@@ -205,7 +211,8 @@ TEST(Quantize, ListsTheTensorsOfTheContract) {
   EXPECT_EQ(tensors.at("conv2.weight").dtype, DType::kI8);
   EXPECT_EQ(tensors.at("conv2.weight").shape, Shape({8, 8, 3, 3}));
   EXPECT_EQ(tensors.at("conv2.weight_scale").shape, Shape({8}));
-  for (const char* leaf : {"weight_zero_point", "bias", "input_scale", "input_zero_point", "output_scale", "output_zero_point"}) EXPECT_EQ(tensors.count(cat("conv2.", leaf)), 1u) << leaf;
+  for (const char* leaf : {"weight_zero_point", "bias", "input_scale", "input_zero_point", "output_scale", "output_zero_point"})
+    EXPECT_EQ(tensors.count(cat("conv2.", leaf)), 1u) << leaf;
   EXPECT_EQ(tensors.count("fc.output_scale"), 0u);  // its result is real
   EXPECT_EQ(tensors.count("norm2.weight"), 0u);     // folded
   EXPECT_EQ(tensors.size(), 4u * 8 - 2);
@@ -322,7 +329,8 @@ TEST(Quantize, PassesIntegersThroughMovesAndPools) {
     if (node.is("pad")) {
       EXPECT_EQ(node.attrs<PadAttrs>().value, static_cast<double>(made.plan.values.at("input").zero_point));
     }
-    if (node.is("pad") || node.is("max_pool2d") || node.is("permute") || node.is("channel_shuffle") || node.is("slice") || node.is("resize")) {
+    if (node.is("pad") || node.is("max_pool2d") || node.is("permute") || node.is("channel_shuffle") || node.is("slice") ||
+        node.is("resize")) {
       EXPECT_EQ(made.graph.type(node.outputs[0]).dtype, DType::kU8) << node.op->name;
     }
   }
@@ -351,7 +359,8 @@ TEST(Quantize, NothingIsQuantizedForFloatReaders) {
 TEST(Quantize, OperatorsThatNobodyAsksForIntegersStayReal) {
   Net net;
   const Value x = relu(net.conv("conv1", net.input({2, 3, 6, 6}), 4, 3));
-  const Value mean_softmax = softmax(flatten(adaptive_avg_pool2d(x, {})));  // reads what conv2 has as integers, and gives to an operator without
+  const Value mean_softmax =
+      softmax(flatten(adaptive_avg_pool2d(x, {})));  // reads what conv2 has as integers, and gives to an operator without
   net.graph.add_output("weights", mean_softmax);
   net.finish(net.dense("fc", flatten(relu(net.conv("conv2", x, 4, 3))), 3));
   const Converted made = convert(net, min_max());
@@ -446,10 +455,10 @@ TEST(Quantize, WeightOnlyInEightAndFourBits) {
   std::map<std::string, TensorType> tensors;
   for (const QuantizedTensor& tensor : groups.report.tensors) tensors[tensor.name] = tensor.type;
   EXPECT_EQ(tensors.at("conv1.weight").dtype, DType::kU8);
-  EXPECT_EQ(tensors.at("conv1.weight").shape, Shape({16, 3, 3, 2}));     // 3 columns in 2 bytes
+  EXPECT_EQ(tensors.at("conv1.weight").shape, Shape({16, 3, 3, 2}));  // 3 columns in 2 bytes
   EXPECT_EQ(tensors.at("conv1.weight_scale").shape, Shape({16, 6}));  // 27 values in groups of 5
-  // 16 levels: 4 bits fewer are 24 dB less. Steps that follow weights which shrink 16 times leave the mean of 2^-8u, u in 0..1, of the noise:
-  // 7 dB less at best. Scales of the wrong groups would be off by 16 times.
+  // 16 levels: 4 bits fewer are 24 dB less. Steps that follow weights which shrink 16 times leave the mean of 2^-8u, u in 0..1, of the
+  // noise: 7 dB less at best. Scales of the wrong groups would be off by 16 times.
   EXPECT_TRUE(four.sqnr_db >= 12 && four.sqnr_db < eight.sqnr_db - 12) << four.sqnr_db;
   EXPECT_TRUE(groups.sqnr_db > four.sqnr_db + 3) << groups.sqnr_db << " against " << four.sqnr_db;
 }
@@ -462,8 +471,8 @@ TEST(Quantize, RecurrentLayersAreTwoProductsOfIntegers) {
     Value y = net.input({3, 6, 5});
     {
       const PathScope scope(net.graph, "rnn");
-      const RecurrentWeights weights{net.parameter("rnn.weight_ih_l0", {gates * 7, 5}), net.parameter("rnn.weight_hh_l0", {gates * 7, 7}), net.parameter("rnn.bias_ih_l0", {gates * 7}),
-                                     net.parameter("rnn.bias_hh_l0", {gates * 7})};
+      const RecurrentWeights weights{net.parameter("rnn.weight_ih_l0", {gates * 7, 5}), net.parameter("rnn.weight_hh_l0", {gates * 7, 7}),
+                                     net.parameter("rnn.bias_ih_l0", {gates * 7}), net.parameter("rnn.bias_hh_l0", {gates * 7})};
       y = cell == "lstm" ? lstm(y, weights).y : cell == "gru" ? gru(y, weights).y : rnn(y, weights).y;
     }
     net.finish(net.dense("fc", y, 4));

@@ -33,7 +33,9 @@ Profile clean() {
   Profile profile;
   profile.steps = 10;
   profile.wall_s = 1;
-  profile.operators = {row("conv2d", "forward", 0.3), row("conv2d_backward_data", "backward", 0.3), row("conv2d_backward_weights", "backward", 0.28), row("batch_norm", "forward", 0.08), row("sgd_update", "update", 0.02)};
+  profile.operators = {row("conv2d", "forward", 0.3), row("conv2d_backward_data", "backward", 0.3),
+                       row("conv2d_backward_weights", "backward", 0.28), row("batch_norm", "forward", 0.08),
+                       row("sgd_update", "update", 0.02)};
   for (const OperatorRow& item : profile.operators) {
     profile.compute_s += item.self_s;
     profile.work.limit_s += item.limit_s;
@@ -230,8 +232,11 @@ TEST(Advice, SlowKernelsAreFoundInARealRun) {
 }
 
 TEST(Advice, TheFragmentIsYaml) {
-  const std::vector<Advice> advice{{.code = "a", .key = "data.train.workers", .value = "2"}, {.code = "b", .key = "threads", .value = "auto"}, {.code = "c", .key = "data.train.prefetch", .value = "8"},
-                                   {.code = "d", .key = "threads", .value = "7"}, {.code = "e", .key = "model"}};
+  const std::vector<Advice> advice{{.code = "a", .key = "data.train.workers", .value = "2"},
+                                   {.code = "b", .key = "threads", .value = "auto"},
+                                   {.code = "c", .key = "data.train.prefetch", .value = "8"},
+                                   {.code = "d", .key = "threads", .value = "7"},
+                                   {.code = "e", .key = "model"}};
   EXPECT_EQ(advice_fragment(advice), "data:\n  train:\n    prefetch: 8\n    workers: 2\nthreads: auto\n");
   EXPECT_EQ(advice_fragment({}), "");
 }

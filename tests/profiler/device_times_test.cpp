@@ -51,7 +51,8 @@ TEST(DeviceTimes, AreThoseOfTheDeviceNotOfTheHost) {
   ASSERT_EQ(recording.nodes.size(), run.program->steps().size() - run.program->prepare_steps());
   int64_t last = released;
   for (const NodeEvent& node : recording.nodes) {
-    EXPECT_GE(node.begin_ns, last) << "node " << node.step << ": the host enqueued it before the device was free; nodes of a stream do not overlap";
+    EXPECT_GE(node.begin_ns, last) << "node " << node.step
+                                   << ": the host enqueued it before the device was free; nodes of a stream do not overlap";
     EXPECT_GE(node.end_ns, node.begin_ns);
     last = node.end_ns;
   }

@@ -1,5 +1,5 @@
-// Rules of advice for models on integers: planted slowdowns are found, with their key and a gain in the right range; a clean run gets no advice. What the
-// rules must know is read off real programs.
+// Rules of advice for models on integers: planted slowdowns are found, with their key and a gain in the right range; a clean run gets no
+// advice. What the rules must know is read off real programs.
 
 #include <gtest/gtest.h>
 
@@ -34,13 +34,15 @@ OperatorRow row(const std::string& module, const std::string& type, double secon
   return made;
 }
 
-/// Ten forward passes of 10 ms: 20 ms of float at the machine's limit in each convolution would be 28 ms as float kernels are, and takes 16 on integers.
+/// Ten forward passes of 10 ms: 20 ms of float at the machine's limit in each convolution would be 28 ms as float kernels are, and takes 16
+/// on integers.
 Profile clean() {
   Profile profile;
   profile.machine = kMachine;
   profile.steps = 10;
   profile.wall_s = 0.1;
-  for (const char* name : {"conv1", "conv2", "conv3", "conv4", "conv5", "conv6"}) profile.operators.push_back(row(name, "quantized_conv2d", 0.016, 2e9, 1e6));
+  for (const char* name : {"conv1", "conv2", "conv3", "conv4", "conv5", "conv6"})
+    profile.operators.push_back(row(name, "quantized_conv2d", 0.016, 2e9, 1e6));
   for (const OperatorRow& item : profile.operators) {
     profile.compute_s += item.self_s;
     profile.work.self_s += item.self_s;
@@ -171,7 +173,8 @@ struct Net {
   }
   Value float_conv(const std::string& name, Value x) {
     const PathScope scope(graph, name);
-    return conv2d(x, graph.add_input(name + ".weight", typed(DType::kF32, {x.channels(), x.channels(), 1, 1}), ValueRole::kParameter), {}, {});
+    return conv2d(x, graph.add_input(name + ".weight", typed(DType::kF32, {x.channels(), x.channels(), 1, 1}), ValueRole::kParameter), {},
+                  {});
   }
 };
 
@@ -188,7 +191,9 @@ QuantizedConv2dAttrs to_float() {
   return attrs;
 }
 
-IntegerFacts facts_of(Net& net, const std::map<std::string, std::string>& reasons = {}) { return integer_facts(*compile(net.graph), reasons); }
+IntegerFacts facts_of(Net& net, const std::map<std::string, std::string>& reasons = {}) {
+  return integer_facts(*compile(net.graph), reasons);
+}
 
 TEST(IntegerFacts, AChainOfIntegersHasNoIsland) {
   Net net;

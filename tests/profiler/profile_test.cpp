@@ -43,7 +43,8 @@ TEST(Profile, SelfTimesAndGapsAreTheWallTime) {
   EXPECT_GE(profile.gap_s, 0);
   EXPECT_EQ(profile.data_s, 0);
   // The clock outside saw the same window but for the calls at its ends.
-  EXPECT_TRUE(std::abs(self + profile.gap_s + profile.data_s - wall) <= 0.02 * wall + 2e-5) << self << " + " << profile.gap_s << " against " << wall;
+  EXPECT_TRUE(std::abs(self + profile.gap_s + profile.data_s - wall) <= 0.02 * wall + 2e-5)
+      << self << " + " << profile.gap_s << " against " << wall;
   double steps = 0;
   for (double s : profile.step_s) steps += s;
   EXPECT_NEAR(steps, profile.wall_s, 1e-9);
@@ -158,7 +159,8 @@ TEST(MemoryTimeline, AgreesWithThePlan) {
   EXPECT_GT(timeline.arena_live_bytes, timeline.arena_bytes / 2) << "nor can the arena be mostly holes";
   // Activations pile up through the forward pass and are gone when the updates end; gradients exist only after the forward pass.
   size_t first_backward = run.program->prepare_steps();
-  while (run.program->graph().nodes()[static_cast<size_t>(run.program->steps()[first_backward].node)].phase != Phase::kBackward) ++first_backward;
+  while (run.program->graph().nodes()[static_cast<size_t>(run.program->steps()[first_backward].node)].phase != Phase::kBackward)
+    ++first_backward;
   EXPECT_EQ(of(timeline.steps[first_backward - 1], MemoryCategory::kGradients), 0);
   EXPECT_GT(of(timeline.steps[first_backward], MemoryCategory::kGradients), 0);
   EXPECT_LT(of(timeline.steps.back(), MemoryCategory::kActivations), of(timeline.steps[first_backward], MemoryCategory::kActivations) / 2);

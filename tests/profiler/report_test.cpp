@@ -36,7 +36,8 @@ TEST(Report, JsonSumsToTheWindow) {
   const Json json = Json::parse(report_json(made.report, made.run.recorder.recording()));
   double self = 0, percent = 0;
   for (const Json& row : json["operators"]) {
-    for (const char* key : {"module", "type", "calls", "self_ms", "total_ms", "percent", "flops", "bytes", "shape"}) ASSERT_TRUE(row.contains(key)) << key << " in " << row;
+    for (const char* key : {"module", "type", "calls", "self_ms", "total_ms", "percent", "flops", "bytes", "shape"})
+      ASSERT_TRUE(row.contains(key)) << key << " in " << row;
     self += row["self_ms"].get<double>();
     percent += row["percent"].get<double>();
   }
@@ -45,7 +46,8 @@ TEST(Report, JsonSumsToTheWindow) {
   EXPECT_NEAR(percent, 100, 1e-6);
   EXPECT_EQ(json["memory"]["resident_bytes"], 1 << 20);
   EXPECT_GT(json["memory"]["timeline"].size(), 5u);
-  for (const char* category : {"parameters", "gradients", "optimizer_state", "activations", "workspace"}) EXPECT_TRUE(json["memory"]["peak"].contains(category)) << category;
+  for (const char* category : {"parameters", "gradients", "optimizer_state", "activations", "workspace"})
+    EXPECT_TRUE(json["memory"]["peak"].contains(category)) << category;
   EXPECT_EQ(json["advice"][0]["key"], "threads");
   EXPECT_DOUBLE_EQ(json["advice"][0]["gain_ms"], 1.0);
   EXPECT_EQ(json["compilations"]["cache_hits"], 2);
@@ -57,7 +59,8 @@ TEST(Report, ThePageStandsAlone) {
   const std::string page = report_html(made.report, made.run.recorder.recording());
   // Nothing is fetched: no address but the name of SVG's namespace, no source, no link.
   const std::string bare = std::regex_replace(page, std::regex("http://www\\.w3\\.org/2000/svg"), "");
-  for (const char* word : {"http://", "https://", " src=", "<link", "@import", "url("}) EXPECT_EQ(bare.find(word), std::string::npos) << word;
+  for (const char* word : {"http://", "https://", " src=", "<link", "@import", "url("})
+    EXPECT_EQ(bare.find(word), std::string::npos) << word;
   const size_t begin = page.find("const data = ") + 13, end = page.find(";\nconst byId");
   ASSERT_NE(end, std::string::npos);
   const Json data = Json::parse(page.substr(begin, end - begin));

@@ -137,14 +137,16 @@ TEST(Timer, RunsCandidatesInTurnsAndRepeatsShortOnes) {
   std::vector<int> order;
   int calls = 0;
   const std::vector<std::function<void()>> works{[&] { order.push_back(0); }, [&] { order.push_back(1); }};
-  const std::vector<Series> series = time_interleaved(works, {.relative_error = 0, .min_runs = 5, .max_time_s = 1e-9, .warmup = 1, .least_sample_s = 1e-12});
+  const std::vector<Series> series =
+      time_interleaved(works, {.relative_error = 0, .min_runs = 5, .max_time_s = 1e-9, .warmup = 1, .least_sample_s = 1e-12});
   ASSERT_EQ(series.size(), 2u);
   // Two calls of each to begin with, then whole rounds.
   const std::vector<int> begun(order.begin(), order.begin() + 4);
   EXPECT_EQ(begun, (std::vector<int>{0, 0, 1, 1}));
   EXPECT_EQ(series[0].seconds.size(), series[1].seconds.size());
   const std::vector<std::function<void()>> tiny{[&] { ++calls; }};
-  const Series one = time_interleaved(tiny, {.relative_error = 0, .min_runs = 3, .max_time_s = 1e-3, .warmup = 0, .least_sample_s = 1e-5}).front();
+  const Series one =
+      time_interleaved(tiny, {.relative_error = 0, .min_runs = 3, .max_time_s = 1e-3, .warmup = 0, .least_sample_s = 1e-5}).front();
   EXPECT_GT(one.repetitions, 10);
   EXPECT_EQ(calls, 2 + one.repetitions * static_cast<int64_t>(one.seconds.size()));
 }
@@ -154,7 +156,10 @@ TEST(Timer, StopsBetweenRounds) {
   const std::vector<std::function<void()>> works{[&] { ++calls; }, [] {}};
   const auto timed = [&](int stop_after) {
     calls = 0;
-    return time_interleaved(works, {.relative_error = 0, .min_runs = 1000, .max_time_s = 1000, .warmup = 2, .least_sample_s = 1e-12, .stop = [&, stop_after] { return calls >= stop_after; }});
+    return time_interleaved(
+        works, {.relative_error = 0, .min_runs = 1000, .max_time_s = 1000, .warmup = 2, .least_sample_s = 1e-12, .stop = [&, stop_after] {
+                  return calls >= stop_after;
+                }});
   };
   // Two calls to begin with, two rounds of warm-up, then rounds that count.
   const std::vector<Series> some = timed(7);

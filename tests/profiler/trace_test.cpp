@@ -123,7 +123,8 @@ TEST(Trace, IsThinnedShortestFirst) {
   // Behind the first step, which stays whole, the longest are left.
   const Recording& recording = run.recorder.recording();
   std::vector<int64_t> later;
-  for (size_t e = recording.steps[1].first_node; e < recording.nodes.size(); ++e) later.push_back(recording.nodes[e].end_ns - recording.nodes[e].begin_ns);
+  for (size_t e = recording.steps[1].first_node; e < recording.nodes.size(); ++e)
+    later.push_back(recording.nodes[e].end_ns - recording.nodes[e].begin_ns);
   std::sort(later.begin(), later.end());
   int64_t shortest = 0;
   for (int64_t d = 0; d < thin.dropped; ++d) shortest += later[static_cast<size_t>(d)];

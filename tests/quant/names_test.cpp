@@ -19,7 +19,9 @@ namespace {
 Graph block(int batch, const std::string& last = "add") {
   ensure_ops_registered();
   const std::string x = cat("f32 [", batch, ",4,6,6]"), y = cat("f32 [", batch, ",4]");
-  std::string text = "galley graph 1\n%0 = input \"input\" : " + x + "\n%1 = parameter \"layer1.conv1.weight\" : f32 [4,4,1,1]\n%2 = parameter \"scale\" : f32 [4,1,1,1]\n%3 = parameter \"fc.weight\" : f32 [4,4]\n";
+  std::string text = "galley graph 1\n%0 = input \"input\" : " + x +
+                     "\n%1 = parameter \"layer1.conv1.weight\" : f32 [4,4,1,1]\n%2 = parameter \"scale\" : f32 [4,1,1,1]\n%3 = parameter "
+                     "\"fc.weight\" : f32 [4,4]\n";
   text += "%4 = mul(%1, %2) : f32 [4,4,1,1] @\"layer1.conv1\"\n";
   text += "%5 = conv2d(%0, %4) : " + x + " @\"layer1.conv1\"\n";
   text += "%6 = add(%5, %0) : " + x + " @\"layer1\"\n%7 = " + last + "(%6, %5) : " + x + " @\"layer1\"\n";
@@ -33,7 +35,8 @@ TEST(QuantNames, AreTheUsersNames) {
   std::vector<std::string> values;
   for (const auto& [id, name] : quant_values(graph)) values.push_back(name);
   std::sort(values.begin(), values.end());
-  EXPECT_EQ(values, (std::vector<std::string>{"fc", "input", "layer1.add", "layer1.add.2", "layer1.conv1", "mean"})) << "folded weights are no values";
+  EXPECT_EQ(values, (std::vector<std::string>{"fc", "input", "layer1.add", "layer1.add.2", "layer1.conv1", "mean"}))
+      << "folded weights are no values";
   EXPECT_EQ(quant_name(graph, graph.nodes()[3]), "layer1.add.2");
 }
 
@@ -43,7 +46,10 @@ TEST(QuantNames, TheDigestOfAModel) {
 }
 
 Calibration calibration_of(float low, float high, const std::string& weights = "a") {
-  Calibration calibration{.order = {"input", "fc"}, .parts = {{.samples = 2, .batches = 1, .batch = 2}}, .model = "m", .weights = {{"fc.weight", weights}, {"fc.bias", "b"}}};
+  Calibration calibration{.order = {"input", "fc"},
+                          .parts = {{.samples = 2, .batches = 1, .batch = 2}},
+                          .model = "m",
+                          .weights = {{"fc.weight", weights}, {"fc.bias", "b"}}};
   for (const std::string& name : calibration.order) {
     const std::vector<float> values{low, high};
     calibration.values[name].add(values.data(), 2, 1, name);
@@ -76,7 +82,8 @@ TEST(Calibration, MergesWhatBelongsTogether) {
   EXPECT_NE(message_of([&] { first.merge(other, "d.calib"); }).find("another model"), std::string::npos);
   Calibration more = calibration_of(0, 1);
   more.weights["new"] = "x";
-  EXPECT_NE(message_of([&] { first.merge(more, "e.calib"); }).find("1 are in one of them alone (first new)"), std::string::npos) << message_of([&] { first.merge(more, "e.calib"); });
+  EXPECT_NE(message_of([&] { first.merge(more, "e.calib"); }).find("1 are in one of them alone (first new)"), std::string::npos)
+      << message_of([&] { first.merge(more, "e.calib"); });
   EXPECT_NE(message_of([&] { first.at("fcc"); }).find("fc"), std::string::npos);
 }
 

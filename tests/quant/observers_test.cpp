@@ -1,5 +1,5 @@
-// Laws: observers agree with PyTorch's on the same values (tests/golden/quant), and those without a counterpart with a search over the values
-// themselves.
+// Laws: observers agree with PyTorch's on the same values (tests/golden/quant), and those without a counterpart with a search over the
+// values themselves.
 
 #include "libcore/quant/observers.h"
 
@@ -56,7 +56,8 @@ TEST(Observers, MinMaxAndMovingAverageAreThoseOfPyTorch) {
   for (const std::string& name : kCases) {
     const RangeStatistics statistics = statistics_of(batches(name));
     for (const auto& [scheme_name, scheme] : kSchemes) {
-      for (const auto& [observer, type] : {std::pair{"min_max", ObserverType::kMinMax}, std::pair{"moving_average", ObserverType::kMovingAverage}}) {
+      for (const auto& [observer, type] :
+           {std::pair{"min_max", ObserverType::kMinMax}, std::pair{"moving_average", ObserverType::kMovingAverage}}) {
         const Golden& wanted = golden().at(name + " " + observer + " " + scheme_name);
         const QuantParams params = choose_params(statistics, with(scheme, type));
         EXPECT_EQ(params.scale, wanted.scale()) << name << " " << observer << " " << scheme_name;
@@ -79,7 +80,8 @@ TEST(Observers, HistogramIsWithinOnePercentOfPyTorchs) {
     for (const auto& [scheme_name, scheme] : kSchemes) {
       const Golden& all = golden().at(name + " histogram " + scheme_name);
       const QuantParams params = choose_params(statistics, with(scheme, ObserverType::kHistogram));
-      EXPECT_TRUE(std::abs(params.scale / all.scale() - 1) <= 0.01) << name << " " << scheme_name << ": " << params.scale << " and " << all.scale();
+      EXPECT_TRUE(std::abs(params.scale / all.scale() - 1) <= 0.01)
+          << name << " " << scheme_name << ": " << params.scale << " and " << all.scale();
       EXPECT_LE(std::abs(params.zero_point - all.zero_point()), 2) << name << " " << scheme_name;
     }
   }
@@ -95,21 +97,30 @@ TEST(Observers, PercentileCutsTheSameShareAtEachEnd) {
       ActivationScheme scheme;
       scheme.observer = {.type = ObserverType::kPercentile, .percentile = percentile};
       const ObservedRange observed = observe(statistics, scheme);
-      const auto at = [&](double q) { return static_cast<double>(values[static_cast<size_t>(std::clamp(q * static_cast<double>(values.size()), 0.0, static_cast<double>(values.size() - 1)))]); };
+      const auto at = [&](double q) {
+        return static_cast<double>(
+            values[static_cast<size_t>(std::clamp(q * static_cast<double>(values.size()), 0.0, static_cast<double>(values.size() - 1)))]);
+      };
       // Neighbours in the sorted values may be further apart than a bin in a thin tail: one value to either side.
       const double step = 1.0 / static_cast<double>(values.size());
       const double q = percentile / 100;
-      EXPECT_TRUE(observed.max >= std::max(0.0, at(q - step) - width) && observed.max <= std::max(0.0, at(q + step) + width)) << name << " " << percentile << ": " << observed.max << " and " << at(q);
-      EXPECT_TRUE(observed.min >= std::min(0.0, at(1 - q - step) - width) && observed.min <= std::min(0.0, at(1 - q + step) + width)) << name << " " << percentile << ": " << observed.min << " and " << at(1 - q);
+      EXPECT_TRUE(observed.max >= std::max(0.0, at(q - step) - width) && observed.max <= std::max(0.0, at(q + step) + width))
+          << name << " " << percentile << ": " << observed.max << " and " << at(q);
+      EXPECT_TRUE(observed.min >= std::min(0.0, at(1 - q - step) - width) && observed.min <= std::min(0.0, at(1 - q + step) + width))
+          << name << " " << percentile << ": " << observed.min << " and " << at(1 - q);
       // Symmetric: of absolute values.
       scheme.symmetric = true;
       scheme.dtype = QuantDType::kInt8;
       std::vector<double> absolute;
       for (float x : values) absolute.push_back(std::abs(static_cast<double>(x)));
       std::sort(absolute.begin(), absolute.end());
-      const auto of_absolute = [&](double p) { return absolute[static_cast<size_t>(std::clamp(p * static_cast<double>(absolute.size()), 0.0, static_cast<double>(absolute.size() - 1)))]; };
+      const auto of_absolute = [&](double p) {
+        return absolute[static_cast<size_t>(
+            std::clamp(p * static_cast<double>(absolute.size()), 0.0, static_cast<double>(absolute.size() - 1)))];
+      };
       const double bound = observe(statistics, scheme).max;
-      EXPECT_TRUE(bound >= of_absolute(q - step) - width && bound <= of_absolute(q + step) + width) << name << " " << percentile << ": " << bound << " and " << of_absolute(q);
+      EXPECT_TRUE(bound >= of_absolute(q - step) - width && bound <= of_absolute(q + step) + width)
+          << name << " " << percentile << ": " << bound << " and " << of_absolute(q);
     }
   }
 }
@@ -118,7 +129,8 @@ TEST(Observers, MseIsWithinOnePercentOfTheBestRangeOfTheValues) {
   for (const std::string name : {"relu", "bell", "tail", "shifted", "negative"}) {
     const RangeStatistics statistics = statistics_of(batches(name));
     const std::vector<float> values = joined(name);
-    const double low = std::min(0.0, static_cast<double>(statistics.range().min)), high = std::max(0.0, static_cast<double>(statistics.range().max));
+    const double low = std::min(0.0, static_cast<double>(statistics.range().min)),
+                 high = std::max(0.0, static_cast<double>(statistics.range().max));
     for (const bool symmetric : {false, true}) {
       const ActivationScheme scheme{.dtype = symmetric ? QuantDType::kInt8 : QuantDType::kUint8, .symmetric = symmetric};
       const bool one_sided = symmetric || low == 0 || high == 0;
@@ -127,7 +139,8 @@ TEST(Observers, MseIsWithinOnePercentOfTheBestRangeOfTheValues) {
         for (int j = 1; j <= 32; ++j) {
           if (one_sided && i != j) continue;
           const double from = low * i / 32, to = high * j / 32;
-          best = std::min(best, square_error(values, symmetric ? symmetric_params(std::max(-from, to), scheme.range()) : affine_params(from, to, scheme.range())));
+          best = std::min(best, square_error(values, symmetric ? symmetric_params(std::max(-from, to), scheme.range())
+                                                               : affine_params(from, to, scheme.range())));
         }
       }
       const double ours = square_error(values, choose_params(statistics, with(scheme, ObserverType::kMse)));
@@ -141,8 +154,10 @@ TEST(Observers, MseIsWithinOnePercentOfTheBestRangeOfTheValues) {
 double divergence(const Histogram& histogram, const QuantParams& p) {
   const double width = histogram.width();
   std::map<int64_t, double> inside, clipped;
-  const double low = p.scale * (static_cast<double>(p.qmin - p.zero_point) - 0.5), high = p.scale * (static_cast<double>(p.qmax - p.zero_point) + 0.5);
-  const auto begin = std::max(histogram.first(), static_cast<int64_t>(std::floor(low / width))), end = std::min(histogram.last() + 1, static_cast<int64_t>(std::ceil(high / width)));
+  const double low = p.scale * (static_cast<double>(p.qmin - p.zero_point) - 0.5),
+               high = p.scale * (static_cast<double>(p.qmax - p.zero_point) + 0.5);
+  const auto begin = std::max(histogram.first(), static_cast<int64_t>(std::floor(low / width))),
+             end = std::min(histogram.last() + 1, static_cast<int64_t>(std::ceil(high / width)));
   for (int64_t bin = histogram.first(); bin <= histogram.last(); ++bin) {
     const double count = static_cast<double>(histogram.count(bin) - (bin == 0 ? histogram.zeros() : 0));
     const int64_t at = std::clamp(bin, begin, end - 1);
@@ -178,7 +193,8 @@ TEST(Observers, EntropyHasTheLeastDivergence) {
   for (size_t i = 0; i < 12; ++i) outliers[i * 100] = 12 + static_cast<float>(i) / 2;
   all.emplace("outliers", statistics_of({outliers}));
   for (const auto& [name, statistics] : all) {
-    const double low = std::min(0.0, static_cast<double>(statistics.range().min)), high = std::max(0.0, static_cast<double>(statistics.range().max));
+    const double low = std::min(0.0, static_cast<double>(statistics.range().min)),
+                 high = std::max(0.0, static_cast<double>(statistics.range().max));
     const ActivationScheme scheme = with({}, ObserverType::kEntropy);
     double least = divergence(statistics.histogram(), affine_params(low, high, scheme.range()));
     for (double share = 1; share > 1.0 / 64; share *= 0.97) {
@@ -201,8 +217,10 @@ TEST(Observers, SqnrOfTheHistogramIsThatOfTheValues) {
       const ObservedRange observed = observe(statistics, with(scheme, ObserverType::kMse));
       QuantizationError error;
       for (float x : values) error.add(static_cast<double>(x), dequantize_value(quantize_value(x, observed.params), observed.params));
-      // Values spread evenly over bins a sixteenth of a step wide or narrower: 0.3 dB is 7 % of the noise, the scatter of 16384 values in a clipped tail.
-      EXPECT_TRUE(std::abs(observed.sqnr_db - error.sqnr_db()) <= 0.3) << name << " " << scheme_name << ": " << observed.sqnr_db << " and " << error.sqnr_db();
+      // Values spread evenly over bins a sixteenth of a step wide or narrower: 0.3 dB is 7 % of the noise, the scatter of 16384 values in a
+      // clipped tail.
+      EXPECT_TRUE(std::abs(observed.sqnr_db - error.sqnr_db()) <= 0.3)
+          << name << " " << scheme_name << ": " << observed.sqnr_db << " and " << error.sqnr_db();
       EXPECT_TRUE(std::abs(histogram_mse(statistics.histogram(), observed.params) / error.mse() - 1) <= 0.07) << name << " " << scheme_name;
     }
   }
@@ -212,7 +230,8 @@ TEST(Observers, AutoIsTheBestOfAll) {
   for (const std::string& name : kCases) {
     const RangeStatistics statistics = statistics_of(batches(name));
     const ObservedRange best = observe(statistics, {});
-    for (const ObserverType type : {ObserverType::kMinMax, ObserverType::kMovingAverage, ObserverType::kHistogram, ObserverType::kPercentile, ObserverType::kEntropy, ObserverType::kMse}) {
+    for (const ObserverType type : {ObserverType::kMinMax, ObserverType::kMovingAverage, ObserverType::kHistogram,
+                                    ObserverType::kPercentile, ObserverType::kEntropy, ObserverType::kMse}) {
       const ObservedRange other = observe(statistics, with({}, type));
       EXPECT_GE(best.sqnr_db, other.sqnr_db) << name << " " << observer_name(type);
       if (type == best.observer) {

@@ -46,7 +46,8 @@ TEST(Statistics, CountEveryValueAtTheSmallestWidthThatHoldsAll) {
     for (const auto& batch : all) joined.insert(joined.end(), batch.begin(), batch.end());
     SCOPED_TRACE(name);
     expect_counts(statistics.histogram(), joined);
-    const double low = std::min(0.0, static_cast<double>(*std::min_element(joined.begin(), joined.end()))), high = std::max(0.0, static_cast<double>(*std::max_element(joined.begin(), joined.end())));
+    const double low = std::min(0.0, static_cast<double>(*std::min_element(joined.begin(), joined.end()))),
+                 high = std::max(0.0, static_cast<double>(*std::max_element(joined.begin(), joined.end())));
     const double width = statistics.histogram().width();
     EXPECT_LT(std::floor(high / width) - std::floor(low / width), Histogram::kBins);
     EXPECT_GE(std::floor(high / (width / 2)) - std::floor(low / (width / 2)), Histogram::kBins) << "half the width would do";
@@ -57,7 +58,14 @@ TEST(Statistics, CountEveryValueAtTheSmallestWidthThatHoldsAll) {
 
 TEST(Statistics, WideningKeepsCounts) {
   // Ranges that grow by orders of magnitude, on either side and on both, from values near the smallest float to near the largest.
-  const std::vector<std::vector<float>> growing{{1e-38f, 0, -1e-39f}, {1e-6f, 2e-6f}, {-3e-3f, 0.5f}, {100, -7}, {-1e6f, 3}, {2e20f, -1e20f}, {std::numeric_limits<float>::max(), -1}, {std::numeric_limits<float>::lowest(), 1}};
+  const std::vector<std::vector<float>> growing{{1e-38f, 0, -1e-39f},
+                                                {1e-6f, 2e-6f},
+                                                {-3e-3f, 0.5f},
+                                                {100, -7},
+                                                {-1e6f, 3},
+                                                {2e20f, -1e20f},
+                                                {std::numeric_limits<float>::max(), -1},
+                                                {std::numeric_limits<float>::lowest(), 1}};
   RangeStatistics statistics;
   std::vector<float> all;
   for (size_t used = 0; used < growing.size(); ++used) {
@@ -78,7 +86,8 @@ TEST(Statistics, OrderBatchesAndThreadsDoNotMatter) {
   EXPECT_TRUE(one.histogram() == reversed.histogram());
   std::vector<std::vector<float>> single;
   for (const auto& batch : all) {
-    for (size_t i = 0; i < batch.size(); i += 64) single.emplace_back(batch.begin() + static_cast<int64_t>(i), batch.begin() + static_cast<int64_t>(i) + 64);
+    for (size_t i = 0; i < batch.size(); i += 64)
+      single.emplace_back(batch.begin() + static_cast<int64_t>(i), batch.begin() + static_cast<int64_t>(i) + 64);
   }
   EXPECT_TRUE(one.histogram() == statistics_of(single).histogram());
   const int before = compute_threads();

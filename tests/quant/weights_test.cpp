@@ -1,5 +1,5 @@
-// Laws: scales, zero points and integers of weights are PyTorch's per-channel and per-tensor min-max (tests/golden/quant); packing is undone by
-// unpacking; observers that cut lose less than those that do not.
+// Laws: scales, zero points and integers of weights are PyTorch's per-channel and per-tensor min-max (tests/golden/quant); packing is
+// undone by unpacking; observers that cut lose less than those that do not.
 
 #include "libcore/quant/weights.h"
 
@@ -62,7 +62,8 @@ TEST(Weights, ErrorIsAtMostHalfAStep) {
     ASSERT_EQ(back.shape(), weight.shape());
     for (int64_t i = 0; i < weight.elements(); ++i) {
       const float scale = quantized.scale.data_as<float>()[i / 512];
-      // Symmetric int4 has 7.5 steps to its largest value and clips it to 7; an affine range moves by up to half a step with its zero point: a step in all.
+      // Symmetric int4 has 7.5 steps to its largest value and clips it to 7; an affine range moves by up to half a step with its zero
+      // point: a step in all.
       const float bound = name == "int8_symmetric" || name == "int8_reduced" ? 0.5f : 1.0f;
       ASSERT_TRUE(std::abs(weight.data_as<float>()[i] - back.data_as<float>()[i]) <= bound * scale * 1.0001f) << name << " element " << i;
     }
@@ -77,7 +78,8 @@ TEST(Weights, GroupsHaveScalesOfTheirOwn) {
   for (int64_t c = 0; c < 8; ++c) {
     for (int64_t g = 0; g < 6; ++g) {
       float largest = 0;
-      for (int64_t i = g * 96; i < std::min<int64_t>(512, (g + 1) * 96); ++i) largest = std::max(largest, std::abs(weight.data_as<float>()[c * 512 + i]));
+      for (int64_t i = g * 96; i < std::min<int64_t>(512, (g + 1) * 96); ++i)
+        largest = std::max(largest, std::abs(weight.data_as<float>()[c * 512 + i]));
       EXPECT_EQ(quantized.scale.data_as<float>()[c * 6 + g], largest / 7.5f);
     }
   }
@@ -100,7 +102,8 @@ TEST(Weights, MseLosesLessAndPercentileCutsOutliers) {
   }
   // Without outliers, four bits, a bell: cutting a little is better than not.
   const Tensor smooth = Tensor::of({8, 512}, weights());
-  EXPECT_LT(lost(smooth, {.dtype = QuantDType::kInt4, .observer = {.type = ObserverType::kMse}}), 0.95 * lost(smooth, {.dtype = QuantDType::kInt4}));
+  EXPECT_LT(lost(smooth, {.dtype = QuantDType::kInt4, .observer = {.type = ObserverType::kMse}}),
+            0.95 * lost(smooth, {.dtype = QuantDType::kInt4}));
   WeightScheme cut;
   cut.observer = {.type = ObserverType::kPercentile, .percentile = 99};
   const QuantizedWeight quantized = quantize_weight(weight, cut, "w");

@@ -1,5 +1,5 @@
-// Laws: each key of a layer comes from the first override that matches and sets it, else from the section; a pattern that matches nothing is an
-// error with near names; the bit that `saturation: reduce` takes comes from the weights unless the activations give it.
+// Laws: each key of a layer comes from the first override that matches and sets it, else from the section; a pattern that matches nothing
+// is an error with near names; the bit that `saturation: reduce` takes comes from the weights unless the activations give it.
 
 #include "libcore/quantize/quantize_config.h"
 
@@ -14,8 +14,10 @@ namespace {
 Graph model() {
   ensure_ops_registered();
   const std::string x = "f32 [2,4,6,6]";
-  return parse_graph("galley graph 1\n%0 = input \"input\" : " + x + "\n%1 = parameter \"a\" : f32 [4,4,1,1]\n%2 = parameter \"b\" : f32 [4,4,1,1]\n%3 = parameter \"c\" : f32 [4,4]\n" +
-                     "%4 = conv2d(%0, %1) : " + x + " @\"features.0\"\n%5 = conv2d(%4, %2) : " + x + " @\"features.10.conv\"\n%6 = add(%5, %4) : " + x + " @\"features.10\"\n" +
+  return parse_graph("galley graph 1\n%0 = input \"input\" : " + x +
+                     "\n%1 = parameter \"a\" : f32 [4,4,1,1]\n%2 = parameter \"b\" : f32 [4,4,1,1]\n%3 = parameter \"c\" : f32 [4,4]\n" +
+                     "%4 = conv2d(%0, %1) : " + x + " @\"features.0\"\n%5 = conv2d(%4, %2) : " + x +
+                     " @\"features.10.conv\"\n%6 = add(%5, %4) : " + x + " @\"features.10\"\n" +
                      "%7 = mean(%6) axes=[2,3] : f32 [2,4]\n%8 = linear(%7, %3) : f32 [2,4] @\"classifier\"\noutput \"output\" = %8\n");
 }
 

@@ -45,7 +45,8 @@ struct Empty : OptionsOf<Empty> {
   void options(OptionVisitor&) override {}
 };
 
-inline constexpr ComponentKind kLayers[] = {{"conv2d", "convolution", make_options<Conv>}, {"relu", "max(x, 0)", make_options<Empty>}, {"add", "sum", make_options<Empty>}};
+inline constexpr ComponentKind kLayers[] = {
+    {"conv2d", "convolution", make_options<Conv>}, {"relu", "max(x, 0)", make_options<Empty>}, {"add", "sum", make_options<Empty>}};
 
 // As libcore/nn/layer_spec.h has it: groups within groups, a layer's own keys beside those of its kind.
 struct Layer : OptionsOf<Layer> {
@@ -71,7 +72,9 @@ struct Folder : OptionsOf<Folder> {
   std::vector<std::string> path;
 };
 struct Crop : OptionsOf<Crop> {
-  void options(OptionVisitor& v) override { v.option({.name = "size", .doc = "pixels", .unit = "pixels", .min = 1, .required = true}, size); }
+  void options(OptionVisitor& v) override {
+    v.option({.name = "size", .doc = "pixels", .unit = "pixels", .min = 1, .required = true}, size);
+  }
   int64_t size = 0;
 };
 struct Normalize : OptionsOf<Normalize> {
@@ -94,10 +97,13 @@ struct CrossEntropy : OptionsOf<CrossEntropy> {
   double label_smoothing = 0;
 };
 
-inline constexpr ComponentKind kModels[] = {{"resnet18", "", make_options<Resnet>}, {"resnet50", "", make_options<Resnet>}, {"layers", "", make_options<LayersModel>}};
+inline constexpr ComponentKind kModels[] = {
+    {"resnet18", "", make_options<Resnet>}, {"resnet50", "", make_options<Resnet>}, {"layers", "", make_options<LayersModel>}};
 inline constexpr ComponentKind kSources[] = {{"image_folder", "", make_options<Folder>}, {"synthetic", "", make_options<Empty>}};
-inline constexpr ComponentKind kTransforms[] = {
-    {"random_resized_crop", "", make_options<Crop>}, {"random_horizontal_flip", "", make_options<Empty>}, {"resize", "", make_options<Crop>}, {"normalize", "", make_options<Normalize>}};
+inline constexpr ComponentKind kTransforms[] = {{"random_resized_crop", "", make_options<Crop>},
+                                                {"random_horizontal_flip", "", make_options<Empty>},
+                                                {"resize", "", make_options<Crop>},
+                                                {"normalize", "", make_options<Normalize>}};
 inline constexpr ComponentKind kOptimizers[] = {{"sgd", "", make_options<Sgd>}, {"adam", "", make_options<Adam>}};
 inline constexpr ComponentKind kSchedules[] = {{"linear", "", make_options<Phase>}, {"cosine", "", make_options<Phase>}};
 inline constexpr ComponentKind kLosses[] = {{"cross_entropy", "", make_options<CrossEntropy>}};

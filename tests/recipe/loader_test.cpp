@@ -36,8 +36,9 @@ TEST(Loader, SmallRecipeHasDefaults) {
 }
 
 TEST(Loader, Shorthands) {
-  const LoadedRecipe loaded = load(kSmall, {"weights=w.safetensors", "precision=bf16", "clip=0.5", "ema=0.99", "validate=2 epochs", "train.recompute=full",
-                                            "schedule=cosine", "checkpoint=null", "metrics=top1,top5", "log=10 steps"});
+  const LoadedRecipe loaded =
+      load(kSmall, {"weights=w.safetensors", "precision=bf16", "clip=0.5", "ema=0.99", "validate=2 epochs", "train.recompute=full",
+                    "schedule=cosine", "checkpoint=null", "metrics=top1,top5", "log=10 steps"});
   const Recipe& recipe = loaded.recipe;
   ASSERT_EQ(recipe.weights.load.size(), 1u);
   EXPECT_EQ(recipe.weights.load.at<WeightSource>(0).from, "w.safetensors");
@@ -50,7 +51,8 @@ TEST(Loader, Shorthands) {
   EXPECT_FALSE(recipe.checkpoint);
   EXPECT_EQ(recipe.metrics, (std::vector<std::string>{"top1", "top5"}));
   EXPECT_EQ(recipe.log.every.str(), "10 steps");
-  const LoadedRecipe list = load(kSmall + "weights:\n  load:\n    - a.safetensors\n    - {from: b.safetensors, ignore: fc, rename: {\"module.\": \"\"}}\n");
+  const LoadedRecipe list =
+      load(kSmall + "weights:\n  load:\n    - a.safetensors\n    - {from: b.safetensors, ignore: fc, rename: {\"module.\": \"\"}}\n");
   EXPECT_EQ(list.recipe.weights.load.at<WeightSource>(1).ignore, std::vector<std::string>{"fc"});
   EXPECT_EQ(list.recipe.weights.load.at<WeightSource>(1).rename.at(0).first, "module.");
   EXPECT_EQ(load(kSmall + "weights: [a.safetensors, b.safetensors]\n").recipe.weights.load.size(), 2u);
@@ -59,8 +61,8 @@ TEST(Loader, Shorthands) {
 TEST(Loader, OverridesOfEveryForm) {
   const LoadedRecipe loaded = load(kSmall, {"batch=64", "batch.micro=32", "duration=10epochs", "optimizer.lr=5e-2", "seed=7",
                                             "data.train.pipeline.random_resized_crop.size=192", "data.train.pipeline.2.std=0.1,0.2,0.3",
-                                            "train.schedule+=linear", "schedule+={type: cosine, duration: 10%}", "name=a=b", "about=[1] no list",
-                                            "optimizer.groups+={match: fc, lr: 10x}", "threads=auto"});
+                                            "train.schedule+=linear", "schedule+={type: cosine, duration: 10%}", "name=a=b",
+                                            "about=[1] no list", "optimizer.groups+={match: fc, lr: 10x}", "threads=auto"});
   const Recipe& recipe = loaded.recipe;
   EXPECT_EQ(recipe.train.batch->global, 64);
   EXPECT_EQ(recipe.train.batch->micro.count, 32);
@@ -97,9 +99,11 @@ TEST(Loader, TypeRules) {
 
 TEST(Loader, OverrideMistakes) {
   const auto fails = [](const std::string& argument) { return error_of([&] { load(kSmall, {argument}); }); };
-  EXPECT_EQ(fails("optimzer.lr=1").text(), "command line:1:1: error: unknown key 'optimzer.lr'\n 1 | optimzer.lr=1\n   | ^~~~~~~~  did you mean 'optimizer'?");
-  EXPECT_EQ(fails("optimizer.lrr=1").text(), "command line:1:1: error: unknown key 'train.optimizer.lrr' (type sgd)\n 1 | optimizer.lrr=1\n"
-                                             "   | ^~~~~~~~~~~~~  did you mean 'lr'?");
+  EXPECT_EQ(fails("optimzer.lr=1").text(),
+            "command line:1:1: error: unknown key 'optimzer.lr'\n 1 | optimzer.lr=1\n   | ^~~~~~~~  did you mean 'optimizer'?");
+  EXPECT_EQ(fails("optimizer.lrr=1").text(),
+            "command line:1:1: error: unknown key 'train.optimizer.lrr' (type sgd)\n 1 | optimizer.lrr=1\n"
+            "   | ^~~~~~~~~~~~~  did you mean 'lr'?");
   EXPECT_EQ(fails("batch_size=3").suggestion(), "did you mean 'train.batch.global'?");
   EXPECT_EQ(fails("data.train.pipeline.resized_crop.size=3").code(), ErrorCode::kRecipe);
   EXPECT_NE(fails("data.train.pipeline.normalise.mean=3").suggestion().find("'normalize'"), std::string::npos);
@@ -116,7 +120,9 @@ TEST(Loader, OverrideMistakes) {
   EXPECT_FALSE(is_override("recipe.yaml"));
   const LoadedRecipe twice = load(kSmall, {"data.train.pipeline+={type: normalize, name: second}", "data.train.pipeline.second.mean=1"});
   EXPECT_EQ(twice.recipe.data.train.pipeline[3].as<Normalize>()->mean, std::vector<double>{1});
-  EXPECT_NE(error_of([] { load(kSmall, {"data.train.pipeline+=normalize", "data.train.pipeline.normalize.mean=1"}); }).message().find("2 items"), std::string::npos);
+  EXPECT_NE(
+      error_of([] { load(kSmall, {"data.train.pipeline+=normalize", "data.train.pipeline.normalize.mean=1"}); }).message().find("2 items"),
+      std::string::npos);
 }
 
 TEST(Loader, Unset) {
@@ -132,9 +138,12 @@ TEST(Loader, Unset) {
 TEST(Loader, References) {
   LoadOptions options;
   options.environment = [](const std::string& name) { return name == "ROOT" ? std::optional<std::string>("/d") : std::nullopt; };
-  const std::string text = kSmall + "vars: {classes: 12, who: \"${vars.x}\", x: me, groups: [{match: fc, lr: 2x}]}\nname: \"r_${vars.classes}_$$x_${train.batch.global}\"\n"
-      "about: \"${vars.who} ${env:NONE:-at home} ${seed}\"\n";
-  options.overrides = {"model.num_classes=${vars.classes}", "data.root=${env:ROOT:-x}/imagenet", "vars.classes=13", "optimizer.groups=${vars.groups}"};
+  const std::string text = kSmall +
+                           "vars: {classes: 12, who: \"${vars.x}\", x: me, groups: [{match: fc, lr: 2x}]}\nname: "
+                           "\"r_${vars.classes}_$$x_${train.batch.global}\"\n"
+                           "about: \"${vars.who} ${env:NONE:-at home} ${seed}\"\n";
+  options.overrides = {"model.num_classes=${vars.classes}", "data.root=${env:ROOT:-x}/imagenet", "vars.classes=13",
+                       "optimizer.groups=${vars.groups}"};
   const LoadedRecipe loaded = load_with(text, options);
   EXPECT_EQ(loaded.recipe.model.as<Resnet>()->num_classes, 13);
   EXPECT_EQ(loaded.recipe.name, "r_13_$x_256");
@@ -146,7 +155,8 @@ TEST(Loader, References) {
   EXPECT_EQ(message("name: \"${vars.a}\"\nvars: {a: \"${vars.b}\", b: \"${vars.a}\"}\n").substr(0, 23), "references form a cycle");
   EXPECT_NE(message("name: \"${env:NOPE}\"\n").find("NOPE is not set"), std::string::npos);
   EXPECT_EQ(error_of([] { load(kSmall + "name: \"${vars.clases}\"\nvars: {classes: 1}\n"); }).text(),
-            "standard input:11:7: error: '${vars.clases}': there is no 'vars.clases'\n 11 | name: \"${vars.clases}\"\n    |       ^~~~~~~~~~~~~~~~  did you mean '${vars.classes}'?");
+            "standard input:11:7: error: '${vars.clases}': there is no 'vars.clases'\n 11 | name: \"${vars.clases}\"\n    |       "
+            "^~~~~~~~~~~~~~~~  did you mean '${vars.classes}'?");
   EXPECT_NE(message("name: \"a${vars\"\n").find("not closed"), std::string::npos);
   std::string bomb = "vars: {v0: xxxxxxxxxx";
   for (int i = 1; i < 30; ++i) bomb += cat(", v", i, ": \"${vars.v", i - 1, "}${vars.v", i - 1, "}\"");
@@ -177,8 +187,8 @@ TEST(Loader, IncludesInOrderAndCycles) {
   EXPECT_EQ(over.recipe.seed, 5);
   const std::string chain = explain(over.source, recipe_schema(kRegistry), "seed", options);
   std::vector<size_t> at;
-  for (const char* line : {"seed = 5", "default   0", "include   1", "built/data/one.yaml:2", "include   2", "two.yaml:3", "recipe    3", "main.yaml:4", "with      4",
-                           "more.yaml:1", "override  5"}) {
+  for (const char* line : {"seed = 5", "default   0", "include   1", "built/data/one.yaml:2", "include   2", "two.yaml:3", "recipe    3",
+                           "main.yaml:4", "with      4", "more.yaml:1", "override  5"}) {
     at.push_back(chain.find(line, at.empty() ? 0 : at.back()));
     EXPECT_NE(at.back(), std::string::npos) << line << "\nin\n" << chain;
   }
@@ -194,7 +204,8 @@ TEST(Loader, IncludesInOrderAndCycles) {
   EXPECT_EQ(cycle.place().file, folder / "b.yaml");
   EXPECT_EQ(cycle.place().line, 1);
   write_file(folder / "c.yaml", "include: [data/on]\n");
-  EXPECT_EQ(error_of([&] { load_recipe(folder / "c.yaml", kRegistry, {.recipes_folder = folder / "built"}); }).suggestion(), "did you mean 'data/one'?");
+  EXPECT_EQ(error_of([&] { load_recipe(folder / "c.yaml", kRegistry, {.recipes_folder = folder / "built"}); }).suggestion(),
+            "did you mean 'data/one'?");
   // A RUN folder is its recipe.yaml.
   make_folders(folder / "run");
   write_file(folder / "run/recipe.yaml", kSmall);
@@ -211,7 +222,9 @@ TEST(Loader, WhatIsDumpedLoadsBackOrIsRefusedFirst) {
       EXPECT_EQ(dump_recipe(again, DumpKind::kFull), dump_recipe(loaded, DumpKind::kFull)) << text;
     }
   }
-  EXPECT_EQ(load(kSmall, {"name=\"a\\_b\""}).recipe.name, "a\xC2\xA0" "b");
+  EXPECT_EQ(load(kSmall, {"name=\"a\\_b\""}).recipe.name,
+            "a\xC2\xA0"
+            "b");
   const Error argument = error_of([] { load(kSmall, {"name=a\xA0"}); });
   EXPECT_EQ(argument.code(), ErrorCode::kRecipe);
   EXPECT_EQ(argument.place().str(), "command line:1:6");
@@ -226,7 +239,9 @@ TEST(Loader, WhatIsDumpedLoadsBackOrIsRefusedFirst) {
 TEST(Loader, MergingReplacesListsAndKeepsMaps) {
   TemporaryFolder folder;
   write_file(folder / "base.yaml", kSmall);
-  write_file(folder / "main.yaml", "include: ./base.yaml\ntrain: {batch: {micro: 64}, optimizer: {lr: 2}}\ndata: {train: {pipeline: [random_horizontal_flip]}}\n");
+  write_file(
+      folder / "main.yaml",
+      "include: ./base.yaml\ntrain: {batch: {micro: 64}, optimizer: {lr: 2}}\ndata: {train: {pipeline: [random_horizontal_flip]}}\n");
   const LoadedRecipe loaded = load_recipe(folder / "main.yaml", kRegistry, {});
   EXPECT_EQ(loaded.recipe.train.batch->global, 256);
   EXPECT_EQ(loaded.recipe.train.batch->micro.count, 64);

@@ -1,4 +1,5 @@
-// Laws: the keys of recipe.md section 1 mean what they say, their shorthand too; what cannot be is refused with key and cure; dumps load back.
+// Laws: the keys of recipe.md section 1 mean what they say, their shorthand too; what cannot be is refused with key and cure; dumps load
+// back.
 
 #include "libcore/recipe/quantize_section.h"
 
@@ -54,13 +55,16 @@ TEST(QuantizeSection, DefaultsAreThoseOfThePage) {
   EXPECT_EQ(bare.recipe.data.calibration.pipeline, "val");
   // The page's values are the defaults, but for goal and overrides.
   const std::string said = dump_recipe(load(kSmall + kPage), DumpKind::kMin);
-  for (const char* key : {"method:", "scheme:", "dtype:", "reduce_range", "qat:", "fallback:"}) EXPECT_EQ(said.find(key), std::string::npos) << key << " in\n" << said;
+  for (const char* key : {"method:", "scheme:", "dtype:", "reduce_range", "qat:", "fallback:"})
+    EXPECT_EQ(said.find(key), std::string::npos) << key << " in\n" << said;
 }
 
 TEST(QuantizeSection, DumpsLoadBack) {
   const std::string text = kSmall + kPage;
   for (const DumpKind kind : {DumpKind::kMin, DumpKind::kFull, DumpKind::kOrigin}) {
-    const std::string dumped = dump_recipe(load(text, {"quantize.activations.observer={type: percentile, value: 99.9%}", "quantize.saturation=reduce", "data.calibration.samples=64"}), kind);
+    const std::string dumped = dump_recipe(load(text, {"quantize.activations.observer={type: percentile, value: 99.9%}",
+                                                       "quantize.saturation=reduce", "data.calibration.samples=64"}),
+                                           kind);
     const LoadedRecipe again = load(dumped);
     EXPECT_EQ(dump_recipe(again, DumpKind::kFull), dump_recipe(load(dump_recipe(again, DumpKind::kMin)), DumpKind::kFull));
     EXPECT_EQ(again.recipe.quantize.activations.observer.spec().percentile, 99.9);
@@ -72,7 +76,10 @@ TEST(QuantizeSection, DumpsLoadBack) {
 }
 
 TEST(QuantizeSection, Shorthand) {
-  const QuantizeSection q = load(kSmall + "quantize: {method: weight_only, weights: int4, activations: {observer: entropy}, goal: {metric: top1, max_drop: 1%}}\n").recipe.quantize;
+  const QuantizeSection q =
+      load(kSmall +
+           "quantize: {method: weight_only, weights: int4, activations: {observer: entropy}, goal: {metric: top1, max_drop: 1%}}\n")
+          .recipe.quantize;
   EXPECT_EQ(q.weights.dtype, QuantDType::kInt4);
   EXPECT_EQ(q.activations.observer.type, ObserverType::kEntropy);
   EXPECT_TRUE(q.goal->max_drop->relative);
@@ -94,13 +101,16 @@ TEST(QuantizeSection, WhatCannotBe) {
   EXPECT_EQ(mistake("weights: {dtype: uint8}"), "quantize.weights.dtype | write int8");
   EXPECT_EQ(mistake("weights: {dtype: int4}"), "quantize.weights.dtype | write int8, or method: weight_only");
   EXPECT_EQ(mistake("weights: {group_size: 32}"), "quantize.weights.group_size | remove it");
-  EXPECT_EQ(mistake("method: weight_only, weights: {group_size: 32, scheme: per_tensor_affine}"), "quantize.weights.group_size | write a scheme per_channel");
+  EXPECT_EQ(mistake("method: weight_only, weights: {group_size: 32, scheme: per_tensor_affine}"),
+            "quantize.weights.group_size | write a scheme per_channel");
   EXPECT_EQ(mistake("weights: {scheme: per_channel_affine}"), "quantize.weights.scheme | write a symmetric scheme, or method: weight_only");
   EXPECT_EQ(mistake("activations: {dtype: int4}"), "quantize.activations.dtype | write uint8");
-  EXPECT_EQ(mistake("activations: {observer: {type: mse, value: 99%}}"), "quantize.activations.observer.value | write type: percentile, or remove it");
+  EXPECT_EQ(mistake("activations: {observer: {type: mse, value: 99%}}"),
+            "quantize.activations.observer.value | write type: percentile, or remove it");
   EXPECT_EQ(mistake("activations: {observer: {type: percentile, value: 40%}}"), "quantize.activations.observer.value | write 99.99%");
   EXPECT_EQ(mistake("overrides: [{match: fc}]"), "quantize.overrides.0 | give keep: float, weights or activations");
-  EXPECT_EQ(mistake("overrides: [{match: fc, weights: {dtype: int4}}]"), "quantize.overrides.0.weights.dtype | write int8, or method: weight_only");
+  EXPECT_EQ(mistake("overrides: [{match: fc, weights: {dtype: int4}}]"),
+            "quantize.overrides.0.weights.dtype | write int8, or method: weight_only");
   EXPECT_EQ(mistake("goal: {metric: top1}"), "quantize.goal | give max_drop: 0.5 or min: 73.0");
   EXPECT_EQ(mistake("goal: {metric: top1, max_drop: -1}").substr(0, 22), "quantize.goal.max_drop");
   EXPECT_EQ(mistake("goal: {metric: top1, max_drop: 1, time_budget: 3 epochs}"), "quantize.goal.time_budget | write e.g. 10min");

@@ -15,7 +15,9 @@ namespace {
 std::vector<std::string> mistakes(const std::string& text) {
   const Error error = error_of([&] { load(text); });
   std::vector<std::string> out;
-  const auto add = [&](const Error& e) { out.push_back(cat(e.place().line, ":", e.place().column, " ", e.key(), e.suggestion().empty() ? "" : " | " + e.suggestion())); };
+  const auto add = [&](const Error& e) {
+    out.push_back(cat(e.place().line, ":", e.place().column, " ", e.key(), e.suggestion().empty() ? "" : " | " + e.suggestion()));
+  };
   if (error.message().empty()) return out;
   add(error);
   for (const Error& other : error.others()) add(other);
@@ -26,7 +28,8 @@ TEST(Schema, AllErrorsOfAFileAtOnce) {
   const std::string text =
       "recipe: 1\nmodel: {type: resnet18, num_clases: 10}\nepochs: 90\nlearning_rate: 0.1\nx-free: [1]\nseed: -1\nfp16: true\n"
       "data: {train: {source: {type: image_foldr, path: x}, shuffle: maybe, prefetch: 1.5}}\n"
-      "train:\n  batch_size: 32\n  duration: 90\n  optimizer: {type: sgd, learning_rate: 0.1}\n  clip: {max: [1]}\n  early_stop: {patience: 3 epochs}\n"
+      "train:\n  batch_size: 32\n  duration: 90\n  optimizer: {type: sgd, learning_rate: 0.1}\n  clip: {max: [1]}\n  early_stop: "
+      "{patience: 3 epochs}\n"
       "memory_format: nhwc\nlog: {tensorboard: yes}\nname: [a]\n";
   EXPECT_EQ(mistakes(text), (std::vector<std::string>{
                                 "2:25 model.num_clases | did you mean 'num_classes'?",
@@ -53,21 +56,29 @@ TEST(Schema, TextOfAnErrorIsExact) {
   const Error error = error_of([] { load(kSmall + "seed: -3\ncheckpoint: {evry: 1 epoch}\n"); });
   EXPECT_EQ(error.text(),
             "standard input:11:7: error: 'seed' is -3, allowed is at least 0\n 11 | seed: -3\n    |       ^~\n"
-            "standard input:12:14: error: unknown key 'checkpoint.evry'\n 12 | checkpoint: {evry: 1 epoch}\n    |              ^~~~  did you mean 'every'?");
+            "standard input:12:14: error: unknown key 'checkpoint.evry'\n 12 | checkpoint: {evry: 1 epoch}\n    |              ^~~~  did "
+            "you mean 'every'?");
   EXPECT_EQ(error.code(), ErrorCode::kRecipe);
 }
 
 TEST(Schema, MissingAndNull) {
-  EXPECT_EQ(mistakes("recipe: 1\n"), std::vector<std::string>{"1:1 model | add it: a model by name with its parameters, or `layers`: written out layer by layer"});
+  EXPECT_EQ(mistakes("recipe: 1\n"),
+            std::vector<std::string>{"1:1 model | add it: a model by name with its parameters, or `layers`: written out layer by layer"});
   EXPECT_EQ(mistakes("model: resnet18\n"), std::vector<std::string>{"1:1 recipe | add it: version of the language: 1"});
   EXPECT_EQ(mistakes("recipe: 2\nmodel: resnet18\n"), std::vector<std::string>{"1:9 recipe"});
-  EXPECT_EQ(mistakes("recipe: 1\nmodel: {num_classes: 3}\n"), std::vector<std::string>{"2:8 model.type | give one of: resnet18, resnet50, layers"});
-  EXPECT_EQ(mistakes("recipe: 1\nmodel: resnet18\nseed: null\nlog: null\n"), (std::vector<std::string>{"3:7 seed", "4:6 log | give its keys, or leave it out"}));
-  EXPECT_TRUE(mistakes("recipe: 1\nmodel: resnet18\ntrain: {clip: null, validate: null}\ncheckpoint: null\ndata: {train: {pipeline: null}}\n").empty());
+  EXPECT_EQ(mistakes("recipe: 1\nmodel: {num_classes: 3}\n"),
+            std::vector<std::string>{"2:8 model.type | give one of: resnet18, resnet50, layers"});
+  EXPECT_EQ(mistakes("recipe: 1\nmodel: resnet18\nseed: null\nlog: null\n"),
+            (std::vector<std::string>{"3:7 seed", "4:6 log | give its keys, or leave it out"}));
+  EXPECT_TRUE(
+      mistakes("recipe: 1\nmodel: resnet18\ntrain: {clip: null, validate: null}\ncheckpoint: null\ndata: {train: {pipeline: null}}\n")
+          .empty());
 }
 
 TEST(Schema, MeaningsOfSeveralKeys) {
-  EXPECT_EQ(mistakes(kSmall + "deterministic: true\n"), std::vector<std::string>{"11:16 deterministic | leave it out: the same machine and thread count repeat bit for bit without it"});
+  EXPECT_EQ(
+      mistakes(kSmall + "deterministic: true\n"),
+      std::vector<std::string>{"11:16 deterministic | leave it out: the same machine and thread count repeat bit for bit without it"});
   const Error batch = error_of([] { load(kSmall, {"batch.micro=48"}); });
   EXPECT_EQ(batch.message(), "train.batch: global 256 is not a multiple of micro 48 (256 = 5 * 48 + 16)");
   EXPECT_EQ(batch.suggestion(), "global 240 or 288 would do");
@@ -85,10 +96,12 @@ TEST(Schema, MeaningsOfSeveralKeys) {
 
 const std::string kLayersRecipe =
     "recipe: 1\nmodel:\n  type: layers\n  layers:\n    - {name: conv1, type: conv2d, out_channels: 16, kernel_size: 3, bias: false}\n"
-    "    - {name: layer1, repeat: 3, layers: [{name: conv1, type: conv2d, out_channels: 16, kernel_size: [3, 1]}, relu, {type: add, inputs: [relu, in]}]}\n";
+    "    - {name: layer1, repeat: 3, layers: [{name: conv1, type: conv2d, out_channels: 16, kernel_size: [3, 1]}, relu, {type: add, "
+    "inputs: [relu, in]}]}\n";
 
 TEST(Schema, LayersWrittenOut) {
-  const LoadedRecipe loaded = load(kLayersRecipe, {"model.layers.conv1.out_channels=8", "model.layers.layer1.layers.add.inputs=relu,conv1"});
+  const LoadedRecipe loaded =
+      load(kLayersRecipe, {"model.layers.conv1.out_channels=8", "model.layers.layer1.layers.add.inputs=relu,conv1"});
   const LayersModel& model = *loaded.recipe.model.as<LayersModel>();
   ASSERT_EQ(model.layers.size(), 2u);
   EXPECT_EQ(model.layers.at<Layer>(0).layer.as<Conv>()->out_channels, 8);
@@ -101,15 +114,19 @@ TEST(Schema, LayersWrittenOut) {
   EXPECT_EQ(group.layers.at<Layer>(2).inputs, (std::vector<std::string>{"relu", "conv1"}));
   const Recipe copy = loaded.recipe;
   EXPECT_EQ(copy.model.as<LayersModel>()->layers.at<Layer>(1).layers.size(), 3u);
-  EXPECT_EQ(mistakes("recipe: 1\nmodel: {type: layers, layers: [{type: conv2d, out_channels: 1, kernel_size: 1, stride: 2}, {type: rel}]}\n"),
-            (std::vector<std::string>{"2:80 model.layers.0.stride | known keys: name, type, out_channels, kernel_size, bias, inputs, repeat, layers",
-                                      "2:99 model.layers.1.type | did you mean 'relu'?"}));
+  EXPECT_EQ(
+      mistakes("recipe: 1\nmodel: {type: layers, layers: [{type: conv2d, out_channels: 1, kernel_size: 1, stride: 2}, {type: rel}]}\n"),
+      (std::vector<std::string>{
+          "2:80 model.layers.0.stride | known keys: name, type, out_channels, kernel_size, bias, inputs, repeat, layers",
+          "2:99 model.layers.1.type | did you mean 'relu'?"}));
 }
 
 // Every value that a dump may hold, in odd forms.
 const std::string kOdd =
-    "name: \"a $$x {b}\"\nabout: 'no: #1'\nseed: 9007199254740993\nthreads: 3\nmemory_format: channels_last\nprecision: {compute: bf16, loss_scale: 0.1, keep_f32: []}\n"
-    "weights: [a.safetensors, {from: b, rename: {\"module.\": \"\", \"$$a\": 'x y'}, strict: false}]\nloss: {type: cross_entropy, label_smoothing: 0.1}\n"
+    "name: \"a $$x {b}\"\nabout: 'no: #1'\nseed: 9007199254740993\nthreads: 3\nmemory_format: channels_last\nprecision: {compute: bf16, "
+    "loss_scale: 0.1, keep_f32: []}\n"
+    "weights: [a.safetensors, {from: b, rename: {\"module.\": \"\", \"$$a\": 'x y'}, strict: false}]\nloss: {type: cross_entropy, "
+    "label_smoothing: 0.1}\n"
     "metrics: [top1, top5]\ncheckpoint: {every: 20min, keep: {last: 1, best: top1}}\nlog: {every: 1e6 samples, tensorboard: false}\n";
 
 std::string same(const Recipe& recipe) { return dump_recipe(recipe, DumpKind::kFull); }
@@ -117,10 +134,11 @@ std::string same(const Recipe& recipe) { return dump_recipe(recipe, DumpKind::kF
 TEST(Schema, DumpsLoadBackToTheSameRecipe) {
   const std::vector<LoadedRecipe> recipes{
       load(kSmall), load(kLayersRecipe), load(kSmall + kOdd),
-      load(kSmall, {"data.val.source=synthetic", "data.val.pipeline=from_weights", "data.test.from=val", "checkpoint=null", "clip.type=value", "ema={}",
-                    "train.recompute.match=a,b", "train.freeze+={match: '*', except: fc}", "optimizer.groups+={match: ['type:norm', '*.bias'], weight_decay: 0}",
-                    "schedule+={type: linear, from: 0.01x, duration: 5 epochs}", "schedule+=cosine", "data.train.pipeline.0.size=100", "data.train.slice=10..90%",
-                    "data.train.shuffle.buffer=100", "device=cuda:1", "early_stop=top1", "validate=1 epoch"})};
+      load(kSmall, {"data.val.source=synthetic", "data.val.pipeline=from_weights", "data.test.from=val", "checkpoint=null",
+                    "clip.type=value", "ema={}", "train.recompute.match=a,b", "train.freeze+={match: '*', except: fc}",
+                    "optimizer.groups+={match: ['type:norm', '*.bias'], weight_decay: 0}",
+                    "schedule+={type: linear, from: 0.01x, duration: 5 epochs}", "schedule+=cosine", "data.train.pipeline.0.size=100",
+                    "data.train.slice=10..90%", "data.train.shuffle.buffer=100", "device=cuda:1", "early_stop=top1", "validate=1 epoch"})};
   for (const LoadedRecipe& loaded : recipes) {
     for (const DumpKind kind : {DumpKind::kMin, DumpKind::kFull, DumpKind::kOrigin}) {
       const std::string text = dump_recipe(loaded, kind);
@@ -135,7 +153,8 @@ TEST(Schema, DumpsLoadBackToTheSameRecipe) {
 TEST(Schema, MinimalDumpHasNoDefaults) {
   EXPECT_EQ(dump_recipe(load(kSmall, {"seed=0", "clip=1"}), DumpKind::kMin),
             "recipe: 1\nmodel: {type: resnet18}\ndata:\n  train:\n    source: {type: image_folder, path: [train]}\n    pipeline:\n"
-            "      - {type: random_resized_crop, size: 224}\n      - {type: random_horizontal_flip}\n      - {type: normalize, mean: [0.5], std: [0.2]}\n"
+            "      - {type: random_resized_crop, size: 224}\n      - {type: random_horizontal_flip}\n      - {type: normalize, mean: "
+            "[0.5], std: [0.2]}\n"
             "train:\n  duration: 90 epochs\n  batch:\n    global: 256\n  optimizer: {type: sgd, lr: 0.1, momentum: 0.9}\n  clip: {}\n");
   const std::string origin = dump_recipe(load(kSmall, {"seed=4"}), DumpKind::kOrigin);
   EXPECT_NE(origin.find("# standard input:8\n"), std::string::npos) << origin;
@@ -145,11 +164,13 @@ TEST(Schema, MinimalDumpHasNoDefaults) {
 TEST(Schema, HelpDocsAndCompletion) {
   const Schema schema = recipe_schema(kRegistry);
   const std::string docs = schema_markdown(schema);
-  for (const char* key : {"`train.optimizer.groups.N.match`", "`data.val.source`", "### random_resized_crop", "### sgd", "`checkpoint.keep.best.metric`", "at least 1"}) {
+  for (const char* key : {"`train.optimizer.groups.N.match`", "`data.val.source`", "### random_resized_crop", "### sgd",
+                          "`checkpoint.keep.best.metric`", "at least 1"}) {
     EXPECT_NE(docs.find(key), std::string::npos) << key;
   }
   EXPECT_EQ(complete_key(schema, "train.op", "train"), std::vector<std::string>{"train.optimizer."});
-  EXPECT_EQ(complete_key(schema, "memory_format=ch", "train"), (std::vector<std::string>{"memory_format=channels_last", "memory_format=channels_last_3d"}));
+  EXPECT_EQ(complete_key(schema, "memory_format=ch", "train"),
+            (std::vector<std::string>{"memory_format=channels_last", "memory_format=channels_last_3d"}));
   EXPECT_EQ(complete_key(schema, "optimizer=", "train"), (std::vector<std::string>{"optimizer=sgd", "optimizer=adam"}));
   EXPECT_EQ(complete_key(schema, "model.t", "train"), std::vector<std::string>{"model.type="});
   EXPECT_EQ(complete_key(schema, "dur", "train"), std::vector<std::string>{"duration="});
@@ -161,8 +182,8 @@ TEST(Schema, HelpDocsAndCompletion) {
   EXPECT_NE(describe_key(schema, "batch.micro", "train").find("train.batch.micro: samples a pass of one rank"), std::string::npos);
   EXPECT_NE(schema_json(schema).find("\"label_smoothing\""), std::string::npos);
   // JSON is YAML: it must at least parse, and name the keys at their place.
-  const YamlNode json = parse_yaml(std::make_shared<TextSource>(TextSource{"schema.json", schema_json(schema)}),
-                                   {.depth = 1000, .nodes = 1'000'000});
+  const YamlNode json =
+      parse_yaml(std::make_shared<TextSource>(TextSource{"schema.json", schema_json(schema)}), {.depth = 1000, .nodes = 1'000'000});
   EXPECT_TRUE(json.find("properties") && json.find("properties")->find("train"));
 }
 

@@ -9,8 +9,12 @@
 namespace galley::recipe_test {
 namespace {
 
-const std::vector<Selectable> kItems{{"conv1.weight", "conv2d", 4},       {"bn1.weight", "batch_norm", 1}, {"bn1.bias", "batch_norm", 1},
-                                     {"layer1.0.conv1.weight", "conv2d", 4}, {"layer10.conv.weight", "conv2d", 4}, {"fc.weight", "linear", 2},
+const std::vector<Selectable> kItems{{"conv1.weight", "conv2d", 4},
+                                     {"bn1.weight", "batch_norm", 1},
+                                     {"bn1.bias", "batch_norm", 1},
+                                     {"layer1.0.conv1.weight", "conv2d", 4},
+                                     {"layer10.conv.weight", "conv2d", 4},
+                                     {"fc.weight", "linear", 2},
                                      {"fc.bias", "linear", 1}};
 
 std::vector<int64_t> select(std::vector<std::string> match, std::vector<std::string> except = {}) {

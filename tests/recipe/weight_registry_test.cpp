@@ -53,7 +53,8 @@ TEST(WeightRegistry, BuiltInFiles) {
     EXPECT_EQ(defaults, 1);
   }
   EXPECT_EQ(sets, 116);
-  for (const std::string& recipe : list_recipes(GALLEY_SOURCE_DIR "/recipes")) EXPECT_FALSE(recipe.starts_with("weights/")) << "a registry file is no recipe";
+  for (const std::string& recipe : list_recipes(GALLEY_SOURCE_DIR "/recipes"))
+    EXPECT_FALSE(recipe.starts_with("weights/")) << "a registry file is no recipe";
 }
 
 TEST(WeightRegistry, References) {
@@ -69,12 +70,14 @@ TEST(WeightRegistry, References) {
   EXPECT_EQ(registry.find("resnet50").name, "IMAGENET1K_V2");
   EXPECT_EQ(registry.find("resnet50/default").name, "IMAGENET1K_V2");
   EXPECT_EQ(registry.find("densenet121").rename.size(), 10u);
-  EXPECT_NE(error_of([&] { registry.find("resnet50/IMAGENET1K_V3"); }, ErrorCode::kRecipe).find("did you mean 'IMAGENET1K_V"), std::string::npos);
+  EXPECT_NE(error_of([&] { registry.find("resnet50/IMAGENET1K_V3"); }, ErrorCode::kRecipe).find("did you mean 'IMAGENET1K_V"),
+            std::string::npos);
   EXPECT_NE(error_of([&] { registry.find("resnet51"); }, ErrorCode::kRecipe).find("did you mean 'resnet50'?"), std::string::npos);
   for (const char* other : {"../resnet50", "", "/etc", ".", "resnet50/../x"}) error_of([&] { registry.find(other); }, ErrorCode::kRecipe);
   EXPECT_TRUE(registry.is_reference("resnet50/IMAGENET1K_V9"));
   EXPECT_TRUE(registry.is_reference("default"));
-  for (const char* file : {"resnet50", "resnet50/a/b", "runs/mine", "./resnet50/x", "w.safetensors"}) EXPECT_FALSE(registry.is_reference(file)) << file;
+  for (const char* file : {"resnet50", "resnet50/a/b", "runs/mine", "./resnet50/x", "w.safetensors"})
+    EXPECT_FALSE(registry.is_reference(file)) << file;
 }
 
 TEST(WeightRegistry, TheUsersOwn) {
@@ -104,12 +107,14 @@ TEST(WeightRegistry, TheUsersOwn) {
   EXPECT_NE(broken("model: own\nentries: [{name: ../A, path: x}]\n").find("a path"), std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: A, url: \"https://example.org/..\"}]\n").find("name of a file"), std::string::npos);
   EXPECT_NE(broken("model: own\nentries: [{name: A, path: x, categories: ../../etc/passwd}]\n").find("beside it"), std::string::npos);
-  EXPECT_NE(broken("model: own\nentries: [{name: A, path: x, ulr: y}]\n").find("own.yaml:2"), std::string::npos) << "the place of an unknown key";
+  EXPECT_NE(broken("model: own\nentries: [{name: A, path: x, ulr: y}]\n").find("own.yaml:2"), std::string::npos)
+      << "the place of an unknown key";
 }
 
 TEST(WeightRegistry, ResolvesARecipe) {
   const TemporaryFolder folder;
-  write_file(folder / "own.yaml", "model: own\ndefault: A\nentries: [{name: A, path: a.pth, transforms: {crop: 32}}, {name: B, url: \"http://x/b.pth\"}]\n");
+  write_file(folder / "own.yaml",
+             "model: own\ndefault: A\nentries: [{name: A, path: a.pth, transforms: {crop: 32}}, {name: B, url: \"http://x/b.pth\"}]\n");
   const WeightRegistry registry({folder.path()}, folder / "cache");
   const auto recipe_with = [](const std::string& from) {
     static const ComponentRegistry none;

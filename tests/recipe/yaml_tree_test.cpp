@@ -79,7 +79,8 @@ TEST(YamlTree, RefusesWithPlace) {
 TEST(YamlTree, ExcerptPointsAtCharacters) {
   EXPECT_EQ(parse_error("äö: 1\n\"äö\": 2\n").text(),
             "r.yaml:2:1: error: duplicate key 'äö' (first on line 1)\n 2 | \"äö\": 2\n   | ^~~~  remove one of the two");
-  EXPECT_EQ(parse_error("ä: !x 1\n").text(), "r.yaml:1:4: error: a tag (!x): types come from the schema\n 1 | ä: !x 1\n   |    ^  remove the tag");
+  EXPECT_EQ(parse_error("ä: !x 1\n").text(),
+            "r.yaml:1:4: error: a tag (!x): types come from the schema\n 1 | ä: !x 1\n   |    ^  remove the tag");
 }
 
 TEST(YamlTree, BombsAreRefusedWithLittleWork) {
@@ -103,11 +104,28 @@ TEST(YamlTree, BombsAreRefusedWithLittleWork) {
   for (int i = 0; i < 2000; ++i) anchors += "1,";
   anchors += std::string(60, ']');
   const std::vector<std::pair<const char*, std::string>> bombs{
-      {"alias", alias}, {"100k keys", keys}, {"flow keys", in_flow + "}"}, {"100k items", items + "]"}, {"60k maps", many_maps},
-      {"flow depth", "a: " + std::string(500'000, '[')}, {"flow depth, closed", "a: " + std::string(100, '[') + std::string(100, ']')},
-      {"block depth", block}, {"sequence depth", [] { std::string s; for (int i = 0; i < 400'000; ++i) s += "- "; return s; }()},
-      {"lines of brackets", [] { std::string s = "a: "; for (int i = 0; i < 4000; ++i) s += "[[[[[[[[\n "; return s; }()},
-      {"nested anchors", anchors}, {"size", std::string((1 << 20) + 1, ' ')}};
+      {"alias", alias},
+      {"100k keys", keys},
+      {"flow keys", in_flow + "}"},
+      {"100k items", items + "]"},
+      {"60k maps", many_maps},
+      {"flow depth", "a: " + std::string(500'000, '[')},
+      {"flow depth, closed", "a: " + std::string(100, '[') + std::string(100, ']')},
+      {"block depth", block},
+      {"sequence depth",
+       [] {
+         std::string s;
+         for (int i = 0; i < 400'000; ++i) s += "- ";
+         return s;
+       }()},
+      {"lines of brackets",
+       [] {
+         std::string s = "a: ";
+         for (int i = 0; i < 4000; ++i) s += "[[[[[[[[\n ";
+         return s;
+       }()},
+      {"nested anchors", anchors},
+      {"size", std::string((1 << 20) + 1, ' ')}};
   for (const auto& [name, text] : bombs) {
     SCOPED_TRACE(name);
     const int64_t before = allocations();
@@ -146,14 +164,37 @@ struct Escape {
 
 // All escapes of YAML 1.2 (5.7) and one of JSON's habit, \'. The dumped form is an escape where YAML calls the character not printable or
 // where it could be taken for a line break or a space.
-constexpr Escape kEscapes[] = {
-    {"\\a", "\x07", "\\x07"}, {"\\b", "\x08", "\\x08"}, {"\\t", "\t", "\\t"}, {"\\n", "\n", "\\n"}, {"\\v", "\x0B", "\\x0b"},
-    {"\\f", "\x0C", "\\x0c"}, {"\\r", "\r", "\\x0d"}, {"\\e", "\x1B", "\\x1b"}, {"\\ ", " ", ""}, {"\\\"", "\"", "\\\""},
-    {"\\/", "/", ""}, {"\\\\", "\\", "\\\\"}, {"\\N", "\xC2\x85", "\\N"}, {"\\_", "\xC2\xA0", "\\_"}, {"\\L", "\xE2\x80\xA8", "\\L"},
-    {"\\P", "\xE2\x80\xA9", "\\P"}, {"\\x41", "A", ""}, {"\\x7f", "\x7F", "\\x7f"}, {"\\x80", "\xC2\x80", "\\x80"}, {"\\xa0", "\xC2\xA0", "\\_"},
-    {"\\xff", "\xC3\xBF", "\xC3\xBF"}, {"\\u00e9", "\xC3\xA9", "\xC3\xA9"}, {"\\u0085", "\xC2\x85", "\\N"}, {"\\u20AC", "\xE2\x82\xAC", "\xE2\x82\xAC"},
-    {"\\ufeff", "\xEF\xBB\xBF", "\\ufeff"}, {"\\uffff", "\xEF\xBF\xBF", "\\uffff"}, {"\\uD7FF", "\xED\x9F\xBF", "\xED\x9F\xBF"},
-    {"\\U0001F600", "\xF0\x9F\x98\x80", "\xF0\x9F\x98\x80"}, {"\\U0010FFFF", "\xF4\x8F\xBF\xBF", "\xF4\x8F\xBF\xBF"}, {"\\'", "'", "'"}, {"\\\n    ", "", ""}};
+constexpr Escape kEscapes[] = {{"\\a", "\x07", "\\x07"},
+                               {"\\b", "\x08", "\\x08"},
+                               {"\\t", "\t", "\\t"},
+                               {"\\n", "\n", "\\n"},
+                               {"\\v", "\x0B", "\\x0b"},
+                               {"\\f", "\x0C", "\\x0c"},
+                               {"\\r", "\r", "\\x0d"},
+                               {"\\e", "\x1B", "\\x1b"},
+                               {"\\ ", " ", ""},
+                               {"\\\"", "\"", "\\\""},
+                               {"\\/", "/", ""},
+                               {"\\\\", "\\", "\\\\"},
+                               {"\\N", "\xC2\x85", "\\N"},
+                               {"\\_", "\xC2\xA0", "\\_"},
+                               {"\\L", "\xE2\x80\xA8", "\\L"},
+                               {"\\P", "\xE2\x80\xA9", "\\P"},
+                               {"\\x41", "A", ""},
+                               {"\\x7f", "\x7F", "\\x7f"},
+                               {"\\x80", "\xC2\x80", "\\x80"},
+                               {"\\xa0", "\xC2\xA0", "\\_"},
+                               {"\\xff", "\xC3\xBF", "\xC3\xBF"},
+                               {"\\u00e9", "\xC3\xA9", "\xC3\xA9"},
+                               {"\\u0085", "\xC2\x85", "\\N"},
+                               {"\\u20AC", "\xE2\x82\xAC", "\xE2\x82\xAC"},
+                               {"\\ufeff", "\xEF\xBB\xBF", "\\ufeff"},
+                               {"\\uffff", "\xEF\xBF\xBF", "\\uffff"},
+                               {"\\uD7FF", "\xED\x9F\xBF", "\xED\x9F\xBF"},
+                               {"\\U0001F600", "\xF0\x9F\x98\x80", "\xF0\x9F\x98\x80"},
+                               {"\\U0010FFFF", "\xF4\x8F\xBF\xBF", "\xF4\x8F\xBF\xBF"},
+                               {"\\'", "'", "'"},
+                               {"\\\n    ", "", ""}};
 
 TEST(YamlTree, EveryEscapeIsReadAndWrittenSoThatItReadsBack) {
   for (const Escape& escape : kEscapes) {
@@ -175,12 +216,19 @@ TEST(YamlTree, EveryEscapeIsReadAndWrittenSoThatItReadsBack) {
 }
 
 TEST(YamlTree, EscapesThatAreNoTextAreRefusedWithTheirPlace) {
-  struct Refused { const char* escape; const char* place; const char* message; const char* cure; };
-  for (const Refused& refused : {Refused{"\\0", "r.yaml:2:4", "a zero byte", "remove the escape"}, Refused{"\\x00", "r.yaml:2:4", "a zero byte", "remove"},
-                                 Refused{"\\u0000", "r.yaml:2:4", "a zero byte", "remove"}, Refused{"\\q", "r.yaml:2:8", "unknown escape character: q", "write \\\\ for"},
-                                 Refused{"\\x4", "r.yaml:2:10", "hex number", "\\x takes 2"}, Refused{"\\u12g4", "r.yaml:2:12", "hex number", "\\u takes 4"},
-                                 Refused{"\\uD83D\\uDE00", "r.yaml:2:12", "invalid unicode", "\\U and 8 digits"},
-                                 Refused{"\\U00110000", "r.yaml:2:16", "invalid unicode", "at most \\U0010FFFF"}}) {
+  struct Refused {
+    const char* escape;
+    const char* place;
+    const char* message;
+    const char* cure;
+  };
+  for (const Refused& refused :
+       {Refused{"\\0", "r.yaml:2:4", "a zero byte", "remove the escape"}, Refused{"\\x00", "r.yaml:2:4", "a zero byte", "remove"},
+        Refused{"\\u0000", "r.yaml:2:4", "a zero byte", "remove"},
+        Refused{"\\q", "r.yaml:2:8", "unknown escape character: q", "write \\\\ for"},
+        Refused{"\\x4", "r.yaml:2:10", "hex number", "\\x takes 2"}, Refused{"\\u12g4", "r.yaml:2:12", "hex number", "\\u takes 4"},
+        Refused{"\\uD83D\\uDE00", "r.yaml:2:12", "invalid unicode", "\\U and 8 digits"},
+        Refused{"\\U00110000", "r.yaml:2:16", "invalid unicode", "at most \\U0010FFFF"}}) {
     SCOPED_TRACE(refused.escape);
     const Error error = parse_error(cat("a: 1\nn: \"x", refused.escape, "y\"\n"));
     EXPECT_EQ(error.code(), ErrorCode::kRecipe);
@@ -204,8 +252,10 @@ TEST(YamlTree, SeedsOfTheFuzzerReadBack) {
 
 TEST(YamlTree, EmittedTextReadsBack) {
   const YamlNode tree = parse(
-      "a: {type: sgd, lr: 0.1}\nb: [1, [2, x], {c: d}]\nc: \"# no: comment\"\nd: 'null'\ne: null\nf: \"\\n\\u00e4\\x01\"\ng: ''\nh: {}\ni: []\n"
-      "j: [{type: a, k: [1, 2]}, {type: b}]\n'<<': x\n\"k: l\": '- m'\nn: a, b\no: '-'\np: {q: {r: {s: t}}}\nu: [[{v: 1}], [2]]\nw: 'a  '\nx: '~'\ny: '*z'\n");
+      "a: {type: sgd, lr: 0.1}\nb: [1, [2, x], {c: d}]\nc: \"# no: comment\"\nd: 'null'\ne: null\nf: \"\\n\\u00e4\\x01\"\ng: ''\nh: {}\ni: "
+      "[]\n"
+      "j: [{type: a, k: [1, 2]}, {type: b}]\n'<<': x\n\"k: l\": '- m'\nn: a, b\no: '-'\np: {q: {r: {s: t}}}\nu: [[{v: 1}], [2]]\nw: 'a  "
+      "'\nx: '~'\ny: '*z'\n");
   const std::string text = emit_yaml(tree);
   EXPECT_EQ(parse(text), tree) << text;
   EXPECT_EQ(emit_yaml(parse("a: {type: sgd, lr: 0.1}\np: {q: 1}\nl: [{type: a}, {type: b, c: d}]\n")),
@@ -216,7 +266,8 @@ TEST(YamlTree, EmittedTextReadsBack) {
   EXPECT_EQ(emit_yaml(parse("a: $x")), "a: \"$$x\"\n");
   // Brackets and commas of strings are none to the reader's bounds on nesting, however a string was folded or how often it stands there.
   const std::string line(107, '[');
-  for (const std::string& given : {"a: \"x" + line + "\n  " + line + "\n  " + line + "\"\n", "a: &b \"{" + line + "\"\nc: [*b, *b, *b]\n", "a:\n  - \"" + std::string(60000, ',') + "\"\nb: \"[1, {c}]\"\n"}) {
+  for (const std::string& given : {"a: \"x" + line + "\n  " + line + "\n  " + line + "\"\n", "a: &b \"{" + line + "\"\nc: [*b, *b, *b]\n",
+                                   "a:\n  - \"" + std::string(60000, ',') + "\"\nb: \"[1, {c}]\"\n"}) {
     const YamlNode strings = parse(given);
     EXPECT_EQ(parse(emit_yaml(strings)), strings) << given.substr(0, 200);
   }

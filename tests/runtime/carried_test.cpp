@@ -1,4 +1,5 @@
-// What a request carries from run to run: it accumulates, requests do not mix, programs of other shapes go on with it, and what does not agree is refused.
+// What a request carries from run to run: it accumulates, requests do not mix, programs of other shapes go on with it, and what does not
+// agree is refused.
 
 #include "libcore/runtime/carried.h"
 
@@ -53,7 +54,8 @@ class CarriedState : public testing::TestWithParam<const char*> {
   const Tensor one_ = Tensor::of({1, 3}, {1, 1, 1}), two_ = Tensor::of({2, 3}, {1, 2, 3, 10, 20, 30});
   Engine engine_;
 };
-INSTANTIATE_TEST_SUITE_P(Devices, CarriedState, testing::Values("cpu", "ref", "sim"), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Devices, CarriedState, testing::Values("cpu", "ref", "sim"),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST_P(CarriedState, AccumulatesFromZeros) {
   const auto execution = engine_.bind(program(1));
@@ -117,7 +119,9 @@ TEST_P(CarriedState, OtherShapesAndTypesAreRefused) {
       ADD_FAILURE() << "no error";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kRecipe);
-      EXPECT_NE(error.message().find(cat("the program carries 'total' as ", type, ", but the request holds it as f32 [3]")), std::string::npos) << error.message();
+      EXPECT_NE(error.message().find(cat("the program carries 'total' as ", type, ", but the request holds it as f32 [3]")),
+                std::string::npos)
+          << error.message();
     }
     EXPECT_THROW(engine_.bind(other)->carry(request), Error);
   }

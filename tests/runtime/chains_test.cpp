@@ -18,11 +18,13 @@ void build_chains(Graph& graph, DType dtype, const Shape& shape) {
     type.dtype = dtype;
     return graph.add_input(name, type, ValueRole::kInput);
   };
-  const Value x = input("x", shape), y = input("y", shape), gate = input("gate", {shape[0], shape[1], 1, 1}), scale = input("scale", {shape[1], 1, 1});
+  const Value x = input("x", shape), y = input("y", shape), gate = input("gate", {shape[0], shape[1], 1, 1}),
+              scale = input("scale", {shape[1], 1, 1});
   AdaptiveAvgPool2dAttrs pool;
   pool.output_size = {1};
   const Value z = mul(add(mul(silu(x), gate), affine(y, -0.5, 2)), scale), all = cast(mul(tanh(z), exp(affine(z, 0.125))), DType::kF32);
-  const Value loss = mean(add(adaptive_avg_pool2d(all, pool), square(adaptive_avg_pool2d(cast(z, DType::kF32), pool))), std::vector<int64_t>{});
+  const Value loss =
+      mean(add(adaptive_avg_pool2d(all, pool), square(adaptive_avg_pool2d(cast(z, DType::kF32), pool))), std::vector<int64_t>{});
   graph.add_output("z", cast(add(z, hardswish(neg(z))), DType::kF32));
   graph.add_output("loss", loss);
   for (const auto& [of, gradient] : differentiate(graph, loss.id(), std::vector<ValueId>{x.id(), y.id(), gate.id(), scale.id()})) {

@@ -67,7 +67,10 @@ TEST(Engine, ProgramsFollowTheFormatsOfTheFirst) {
   EXPECT_EQ(format(*next), format(*lead));
   engine.declare(*lead);
   EXPECT_EQ(engine.store().formats().at("w"), format(*lead));
-  EXPECT_THROW(engine.program({.mode = "predict"}, "", [&] { return network(2); }, ParameterFormats::kLead), InternalError) << "too late to lead";
+  EXPECT_THROW(engine.program(
+                   {.mode = "predict"}, "", [&] { return network(2); }, ParameterFormats::kLead),
+               InternalError)
+      << "too late to lead";
 }
 
 TEST(Engine, BindsProgramsToOneSetOfParameters) {

@@ -1,5 +1,7 @@
 // Programs against the reference interpreter (an implementation of its own in double): outputs, updates in place, repeats, guards.
 
+#include "libcore/runtime/execution.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,7 +12,6 @@
 #include "libcore/passes/fuse.h"
 #include "libcore/passes/gate_updates.h"
 #include "libcore/runtime/compile.h"
-#include "libcore/runtime/execution.h"
 #include "tests/support/graphs.h"
 
 namespace galley::test {
@@ -19,8 +20,8 @@ namespace {
 struct Trained {
   TinyNet net;
   std::map<std::string, RefArray> feeds;
-  std::map<ValueId, RefArray> expected;                // of one step, in double
-  std::map<std::string, ValueId> new_value;            // named state -> its value after the step
+  std::map<ValueId, RefArray> expected;      // of one step, in double
+  std::map<std::string, ValueId> new_value;  // named state -> its value after the step
 };
 
 void make_trained(Trained& t, bool depthwise = false) {
@@ -54,7 +55,8 @@ void expect_near(const Tensor& got, const RefArray& want, const std::string& wha
   ASSERT_EQ(values.size(), want.v.size()) << what;
   double scale = 1e-3;
   for (double v : want.v) scale = std::max(scale, std::abs(v));
-  for (size_t i = 0; i < values.size(); ++i) ASSERT_TRUE(std::abs(values[i] - want.v[i]) <= 1e-4 * scale) << what << "[" << i << "]: " << values[i] << " != " << want.v[i];
+  for (size_t i = 0; i < values.size(); ++i)
+    ASSERT_TRUE(std::abs(values[i] - want.v[i]) <= 1e-4 * scale) << what << "[" << i << "]: " << values[i] << " != " << want.v[i];
 }
 
 class Step : public testing::TestWithParam<std::pair<const char*, LayoutMode>> {};
@@ -76,8 +78,9 @@ TEST_P(Step, TrainingStepEqualsTheInterpreter) {
   ASSERT_EQ(t.new_value.size(), 2 * t.net.parameters.size() + 8) << "each parameter, its momentum, and four pairs of statistics";
   for (const auto& [name, id] : t.new_value) expect_near(store.get(name), t.expected.at(id), name);
 }
-INSTANTIATE_TEST_SUITE_P(Forms, Step, testing::Values(std::pair{"ref", LayoutMode::kAuto}, std::pair{"ref", LayoutMode::kContiguous},
-                                                      std::pair{"cpu", LayoutMode::kAuto}, std::pair{"cpu", LayoutMode::kContiguous}));
+INSTANTIATE_TEST_SUITE_P(Forms, Step,
+                         testing::Values(std::pair{"ref", LayoutMode::kAuto}, std::pair{"ref", LayoutMode::kContiguous},
+                                         std::pair{"cpu", LayoutMode::kAuto}, std::pair{"cpu", LayoutMode::kContiguous}));
 
 /// Parameters are updated in place between the operators that compilation makes one.
 TEST(Execution, FusedTrainingStepEqualsTheInterpreter) {
@@ -94,7 +97,9 @@ TEST(Execution, FusedTrainingStepEqualsTheInterpreter) {
   const auto program = compile(fused.graph, options);
   for (const char* op : {"pointwise_batch_norm_depthwise", "pointwise_batch_norm_depthwise_backward"}) {
     const auto& nodes = program->graph().nodes();
-    EXPECT_EQ(std::count_if(nodes.begin(), nodes.end(), [&](const Node& node) { return node.is(op); }), winograd::has_wide_vectors() ? 1 : 0) << op;
+    EXPECT_EQ(std::count_if(nodes.begin(), nodes.end(), [&](const Node& node) { return node.is(op); }),
+              winograd::has_wide_vectors() ? 1 : 0)
+        << op;
   }
   ParameterStore store;
   Execution execution(program, store);
@@ -240,7 +245,8 @@ class RunningBackend : public Backend {
   std::shared_ptr<const Backend> reference_;
 };
 
-// A back end enqueues bound programs as it likes: it is given them when they are bound, again when their memory moves, and runs them unless they are observed.
+// A back end enqueues bound programs as it likes: it is given them when they are bound, again when their memory moves, and runs them unless
+// they are observed.
 TEST(Execution, RunsByTheRunnerOfTheBackEnd) {
   Trained t;
   make_trained(t);
@@ -305,7 +311,8 @@ TEST(Execution, ProgramsShareParametersAndArena) {
     for (const std::string& name : store.names()) {
       if (feeds.count(name) > 0) feeds[name] = to_ref(store.get(name));
     }
-    expect_near(evaluate.output("scores"), interpret(eval.graph, feeds).at(eval.graph.find_output("scores")), cat("scores of round ", round));
+    expect_near(evaluate.output("scores"), interpret(eval.graph, feeds).at(eval.graph.find_output("scores")),
+                cat("scores of round ", round));
   }
 }
 

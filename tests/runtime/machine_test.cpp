@@ -1,5 +1,7 @@
 // Laws of the machine's limits: what a rate is when the machine is disturbed, and operations counted by their type.
 
+#include "libcore/runtime/machine.h"
+
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -11,7 +13,6 @@
 #include "libcore/ops/registry.h"
 #include "libcore/ops/unary.h"
 #include "libcore/runtime/bursts.h"
-#include "libcore/runtime/machine.h"
 
 namespace galley::test {
 namespace {
@@ -50,7 +51,8 @@ TEST(Arithmetic, CountsByType) {
   const double products = 2.0 * 1 * 16 * 6 * 6 * 8 * 3 * 3;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     Graph graph;
-    const Value x = graph.add_input("x", typed(dtype, {1, 8, 8, 8}), ValueRole::kInput), w = graph.add_input("w", typed(dtype, {16, 8, 3, 3}), ValueRole::kParameter);
+    const Value x = graph.add_input("x", typed(dtype, {1, 8, 8, 8}), ValueRole::kInput),
+                w = graph.add_input("w", typed(dtype, {16, 8, 3, 3}), ValueRole::kParameter);
     conv2d(x, w, Value(), {});
     EXPECT_EQ(cost_of_last(graph).dtype, dtype);
     work.add(cost_of_last(graph));
@@ -58,7 +60,8 @@ TEST(Arithmetic, CountsByType) {
     EXPECT_EQ(cost_of_last(graph).dtype, DType::kF32) << "only products have instructions of their own";
   }
   Graph graph;
-  const Value x = graph.add_input("x", typed(DType::kU8, {1, 8, 8, 8}), ValueRole::kInput), w = graph.add_input("w", typed(DType::kI8, {16, 8, 3, 3}), ValueRole::kParameter);
+  const Value x = graph.add_input("x", typed(DType::kU8, {1, 8, 8, 8}), ValueRole::kInput),
+              w = graph.add_input("w", typed(DType::kI8, {16, 8, 3, 3}), ValueRole::kParameter);
   quantized_conv2d(x, w, graph.add_input("s", typed(DType::kF32, {16}), ValueRole::kParameter), Value(), {});
   work.add(cost_of_last(graph), 3);
   EXPECT_EQ(work.f32, products);

@@ -1,4 +1,5 @@
-// Weights of recurrent layers lie as their kernel wants them where only inference reads them; other programs' choices are packed once, not at each run.
+// Weights of recurrent layers lie as their kernel wants them where only inference reads them; other programs' choices are packed once, not
+// at each run.
 
 #include <gtest/gtest.h>
 
@@ -32,7 +33,8 @@ Graph make_layer(bool gru_layer, bool save) {
 
 Tensor waves(const Shape& shape, double step) {
   Tensor tensor(DType::kF32, shape);
-  for (int64_t i = 0; i < shape.elements(); ++i) tensor.data_as<float>()[i] = static_cast<float>(0.4 * std::sin(step * static_cast<double>(i * i % 1009)));
+  for (int64_t i = 0; i < shape.elements(); ++i)
+    tensor.data_as<float>()[i] = static_cast<float>(0.4 * std::sin(step * static_cast<double>(i * i % 1009)));
   return tensor;
 }
 

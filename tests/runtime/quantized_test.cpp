@@ -1,11 +1,13 @@
-// A chain of quantized layers as a program (weights in the kernels' formats, guarded values, channels_last or not) against the reference program.
+// A chain of quantized layers as a program (weights in the kernels' formats, guarded values, channels_last or not) against the reference
+// program.
+
+#include "libcore/ops/quantized.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 
-#include "libcore/ops/quantized.h"
 #include "libcore/ops/registry.h"
 #include "libcore/ops/shape.h"
 #include "libcore/runtime/compile.h"
@@ -26,7 +28,8 @@ struct Layer {
 };
 Layer layer(Graph& graph, const std::string& name, const Shape& weight) {
   const Shape outputs{weight[0]};
-  return {graph.add_input(name + ".weight", typed(DType::kI8, weight), ValueRole::kParameter), graph.add_input(name + ".weight_scale", typed(DType::kF32, outputs), ValueRole::kParameter),
+  return {graph.add_input(name + ".weight", typed(DType::kI8, weight), ValueRole::kParameter),
+          graph.add_input(name + ".weight_scale", typed(DType::kF32, outputs), ValueRole::kParameter),
           graph.add_input(name + ".bias", typed(DType::kF32, outputs), ValueRole::kParameter)};
 }
 
@@ -119,7 +122,9 @@ TEST(QuantizedProgram, EqualsTheReference) {
       // Ties of float32 against double are rare, and each spreads to a few values behind it.
       EXPECT_LE(off, static_cast<int64_t>(a.size()) / 100);
       const auto c = got.at("scores").to_doubles(), d = want.at("scores").to_doubles();
-      for (size_t i = 0; i < c.size(); ++i) EXPECT_TRUE(std::abs(c[i] - d[i]) <= 0.05) << "one level is 0.0625 of a mean times weights of up to 0.6: " << c[i] << " != " << d[i];
+      for (size_t i = 0; i < c.size(); ++i)
+        EXPECT_TRUE(std::abs(c[i] - d[i]) <= 0.05)
+            << "one level is 0.0625 of a mean times weights of up to 0.6: " << c[i] << " != " << d[i];
     }
   }
 }

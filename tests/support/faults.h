@@ -57,7 +57,6 @@ inline bool interrupted() {
 
 extern "C" {
 
-
 __attribute__((used)) int open(const char* path, int flags, ...) {
   unsigned mode = 0;
   if (flags & O_CREAT) {

@@ -38,6 +38,8 @@ inline std::vector<double> golden_state(std::string_view name, const Shape& shap
 }
 
 /// An input of unit variance.
-inline std::vector<double> golden_input(std::string_view name, const Shape& shape) { return golden_values(name, shape.elements(), std::sqrt(3.0)); }
+inline std::vector<double> golden_input(std::string_view name, const Shape& shape) {
+  return golden_values(name, shape.elements(), std::sqrt(3.0));
+}
 
 }  // namespace galley

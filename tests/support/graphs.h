@@ -66,8 +66,8 @@ inline Conv2dAttrs conv_attrs(int64_t stride, int64_t padding) {
   return attrs;
 }
 
-/// Built where it stays: Values point into its graph. `depthwise`: with an inverted residual's convolutions (1x1, depthwise, 1x1) before the pool, and a
-/// residual added to a 1x1 convolution's norm.
+/// Built where it stays: Values point into its graph. `depthwise`: with an inverted residual's convolutions (1x1, depthwise, 1x1) before
+/// the pool, and a residual added to a 1x1 convolution's norm.
 inline void build_tiny_net(TinyNet& net, bool training = true, int64_t batch = 3, bool depthwise = false) {
   Graph& g = net.graph;
   const auto parameter = [&](const std::string& name, Shape shape) {
@@ -79,7 +79,8 @@ inline void build_tiny_net(TinyNet& net, bool training = true, int64_t batch = 3
     const PathScope scope(g, name);
     const Shape c{x.channels()};
     const Value gamma = parameter(name + ".weight", c), beta = parameter(name + ".bias", c);
-    const Value mean = g.add_input(name + ".running_mean", f32(c), ValueRole::kBuffer), var = g.add_input(name + ".running_var", f32(c), ValueRole::kBuffer);
+    const Value mean = g.add_input(name + ".running_mean", f32(c), ValueRole::kBuffer),
+                var = g.add_input(name + ".running_var", f32(c), ValueRole::kBuffer);
     if (!training) return batch_norm_inference(x, gamma, beta, mean, var);
     const BatchNorm r = batch_norm(x, gamma, beta);
     BatchNormUpdateAttrs attrs;

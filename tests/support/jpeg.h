@@ -1,12 +1,11 @@
 #pragma once
 // JPEG files in memory, of every form that readers must know.
 
-#include <cstddef>
-#include <cstdio>
-
 #include <jpeglib.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <vector>
 
@@ -14,8 +13,8 @@ namespace galley::test {
 
 struct JpegForm {
   int quality = 90;
-  int sampling = 2;             ///< 2: chroma at half the size in both directions; 1: at full size.
-  bool gray = false;            ///< One channel instead of three.
+  int sampling = 2;   ///< 2: chroma at half the size in both directions; 1: at full size.
+  bool gray = false;  ///< One channel instead of three.
   bool progressive = false;
   bool scan_a_channel = false;  ///< Sequential, each component in a scan of its own.
   int restart_every = 0;        ///< MCUs between restart markers; 0: none.

@@ -30,7 +30,8 @@ inline void expect_same(const std::map<std::string, RefArray>& got, const std::m
     ASSERT_EQ(got.count(name), 1u) << name;
     const RefArray& mine = got.at(name);
     ASSERT_EQ(mine.shape, array.shape) << name;
-    for (size_t i = 0; i < array.v.size(); ++i) ASSERT_TRUE(std::abs(mine.v[i] - array.v[i]) <= 1e-9 * (1 + std::abs(array.v[i]))) << name << "[" << i << "]";
+    for (size_t i = 0; i < array.v.size(); ++i)
+      ASSERT_TRUE(std::abs(mine.v[i] - array.v[i]) <= 1e-9 * (1 + std::abs(array.v[i]))) << name << "[" << i << "]";
   }
 }
 

@@ -35,14 +35,11 @@ TEST(Formats, EveryElementKeepsItsIndex) {
     Shape shape;
     MemoryFormat format;
   };
-  const std::vector<Case> cases{{{2, 3, 5, 7}, MemoryFormat::channels_last()},
-                                {{1, 4, 1, 9}, MemoryFormat::channels_last()},
-                                {{2, 3, 2, 4, 5}, MemoryFormat::channels_last_3d()},
-                                {{19, 5, 3, 3}, MemoryFormat::blocked("Acdb8a")},     // 19 is padded to 24
-                                {{70, 33, 3, 3}, MemoryFormat::blocked("Acdb64a")},
-                                {{19, 13, 1, 1}, MemoryFormat::blocked("ABcd8b8a")},
-                                {{130, 70}, MemoryFormat::blocked("Ab16a")},
-                                {{300, 260, 1, 1}, MemoryFormat::channels_last()}};   // cut among threads
+  const std::vector<Case> cases{
+      {{2, 3, 5, 7}, MemoryFormat::channels_last()},       {{1, 4, 1, 9}, MemoryFormat::channels_last()},
+      {{2, 3, 2, 4, 5}, MemoryFormat::channels_last_3d()}, {{19, 5, 3, 3}, MemoryFormat::blocked("Acdb8a")},  // 19 is padded to 24
+      {{70, 33, 3, 3}, MemoryFormat::blocked("Acdb64a")},  {{19, 13, 1, 1}, MemoryFormat::blocked("ABcd8b8a")},
+      {{130, 70}, MemoryFormat::blocked("Ab16a")},         {{300, 260, 1, 1}, MemoryFormat::channels_last()}};  // cut among threads
   for (const Case& item : cases) {
     for (const DType dtype : {DType::kU8, DType::kBF16, DType::kF32, DType::kF64}) {
       const Tensor plain = counted(dtype, item.shape);

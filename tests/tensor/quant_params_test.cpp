@@ -1,5 +1,7 @@
 // The affine map: zero meets zero, rounding to even, ranges by the observers' formulas, errors that name what is wrong.
 
+#include "libcore/tensor/quant_params.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,7 +9,6 @@
 
 #include "libcore/base/error.h"
 #include "libcore/base/philox.h"
-#include "libcore/tensor/quant_params.h"
 
 namespace galley {
 namespace {
@@ -50,8 +51,10 @@ TEST(QuantParams, WorkedExamples) {
 TEST(QuantParams, RangesAreCoveredAndZeroIsExact) {
   RandomStream random(7, "ranges");
   for (int trial = 0; trial < 400; ++trial) {
-    const double size = std::exp(random.uniform(-12, 12)), low = size * random.uniform(-1, 0.5), high = low + size * random.uniform(0.01, 1);
-    for (const QuantRange& range : {quant_range(QuantDType::kUint8), quant_range(QuantDType::kUint8, true), quant_range(QuantDType::kInt8), quant_range(QuantDType::kInt4)}) {
+    const double size = std::exp(random.uniform(-12, 12)), low = size * random.uniform(-1, 0.5),
+                 high = low + size * random.uniform(0.01, 1);
+    for (const QuantRange& range : {quant_range(QuantDType::kUint8), quant_range(QuantDType::kUint8, true), quant_range(QuantDType::kInt8),
+                                    quant_range(QuantDType::kInt4)}) {
       const QuantParams p = affine_params(low, high, range);
       check_quant_params(p);
       EXPECT_EQ(dequantize_value(quantize_value(0.0f, p), p), 0);

@@ -1,4 +1,5 @@
-// A step allocates nothing: neither a training step from the third on nor a call of inference from the second on takes memory from the heap, on any thread.
+// A step allocates nothing: neither a training step from the third on nor a call of inference from the second on takes memory from the
+// heap, on any thread.
 
 #include <gtest/gtest.h>
 
@@ -78,7 +79,8 @@ TEST_P(Allocations, OfInferenceAreNone) {
   const BatchTypes types = session.usual_types(GetParam().micro, false);
   InferenceModel model = inference_model(session, types, nullptr);
   Engine engine(session.backend());
-  const auto program = engine.program({.mode = "predict", .fields = types.fields}, "test", [&] { return std::move(model.graph); }, ParameterFormats::kLead);
+  const auto program =
+      engine.program({.mode = "predict", .fields = types.fields}, "test", [&] { return std::move(model.graph); }, ParameterFormats::kLead);
   engine.declare(*program);
   session.initialize(model.parameters, engine.store());
   const std::unique_ptr<Execution> execution = engine.bind(program);

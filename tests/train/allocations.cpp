@@ -30,8 +30,8 @@ struct Stack {
 std::atomic<bool> counting{false};
 std::atomic<int64_t> count{0};
 std::array<Stack, kStacks> stacks;
-std::atomic<int> in_library{0};        // threads that run a primitive of the vendor's
-thread_local bool looking = false;     // taking a stack, which may allocate
+std::atomic<int> in_library{0};     // threads that run a primitive of the vendor's
+thread_local bool looking = false;  // taking a stack, which may allocate
 
 }  // namespace
 
@@ -69,8 +69,9 @@ int posix_memalign(void** made, size_t alignment, size_t bytes) {
   return *made == nullptr ? ENOMEM : 0;
 }
 
-/// What oneDNN allocates in a primitive is not counted, whichever of its threads does it: it copies the arguments into a map of its own, and some of its
-/// convolutions make vectors and objects at each call. Galley has no means to give them memory. The library is a shared object: calls come here first.
+/// What oneDNN allocates in a primitive is not counted, whichever of its threads does it: it copies the arguments into a map of its own,
+/// and some of its convolutions make vectors and objects at each call. Galley has no means to give them memory. The library is a shared
+/// object: calls come here first.
 int dnnl_primitive_execute(const void* primitive, void* stream, int arguments, const void* list) {
   using Execute = int (*)(const void*, void*, int, const void*);
   static const auto execute = reinterpret_cast<Execute>(dlsym(RTLD_NEXT, "dnnl_primitive_execute"));

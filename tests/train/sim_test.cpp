@@ -1,7 +1,5 @@
-// device: sim computes what device: ref computes, bit for bit, although the host cannot touch its memory and its kernels run later: trainings and
-// forward passes of three models, and what the host reads of them.
-
-#include "libcore/device/sim_device.h"
+// device: sim computes what device: ref computes, bit for bit, although the host cannot touch its memory and its kernels run later:
+// trainings and forward passes of three models, and what the host reads of them.
 
 #include <gtest/gtest.h>
 
@@ -9,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "libcore/device/sim_device.h"
 #include "libcore/infer/inference.h"
 #include "libcore/runtime/compile.h"
 #include "libcore/runtime/execution.h"
@@ -91,7 +90,9 @@ train:
 )";
 
 class Sim : public testing::TestWithParam<Model> {};
-INSTANTIATE_TEST_SUITE_P(Models, Sim, testing::Values(Model{"convolutions", kConvolutions}, Model{"perceptron", kPerceptron}, Model{"recurrent", kRecurrent}),
+INSTANTIATE_TEST_SUITE_P(Models, Sim,
+                         testing::Values(Model{"convolutions", kConvolutions}, Model{"perceptron", kPerceptron},
+                                         Model{"recurrent", kRecurrent}),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(Sim, TrainsAsTheReference) {

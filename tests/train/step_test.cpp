@@ -82,11 +82,14 @@ TEST(Guard, StopsWithNothingOfTheStepKept) {
       ASSERT_GE(before.size(), 6u) << "weight and bias, their momentum and their averages";
       at.bad = bad;
       const std::string message = at.step(2);
-      EXPECT_NE(message.find("the loss is nan at step 2; first in input input has 0 NaN and 1 infinite of 8 values (first at [1,0,0,1])"), std::string::npos) << message;
+      EXPECT_NE(message.find("the loss is nan at step 2; first in input input has 0 NaN and 1 infinite of 8 values (first at [1,0,0,1])"),
+                std::string::npos)
+          << message;
       EXPECT_EQ(at.given, 3);
       EXPECT_EQ(at.reloaded, bad == 10 ? std::vector<int64_t>() : std::vector<int64_t>{bad}) << "the last is there still";
       EXPECT_EQ(at.training.store().get("train.guard.stopped").at(Shape{}), 1);
-      for (const auto& [name, tensor] : at.values()) EXPECT_TRUE(name == "train.guard.stopped" || bit_equal(tensor, before.at(name))) << name << ", batch at " << bad;
+      for (const auto& [name, tensor] : at.values())
+        EXPECT_TRUE(name == "train.guard.stopped" || bit_equal(tensor, before.at(name))) << name << ", batch at " << bad;
     }
   }
 }
@@ -117,10 +120,13 @@ TEST(Guard, TheHostReadsNoLossInsideAStep) {
   at.step(1);
   Busy busy;
   int64_t given = 0;
-  const TrainStep::Outcome outcome = at.training.run(2, [&]() -> const Batch& {
-    if (given == 1) busy.release();
-    return at.batch_at(6 + 2 * given++);
-  }, &busy);
+  const TrainStep::Outcome outcome = at.training.run(
+      2,
+      [&]() -> const Batch& {
+        if (given == 1) busy.release();
+        return at.batch_at(6 + 2 * given++);
+      },
+      &busy);
   EXPECT_FALSE(busy.timed_out);
   EXPECT_TRUE(std::isfinite(outcome.loss));
 }

@@ -1,5 +1,5 @@
-// Laws: what is written reads back the same; every flipped byte and every truncation is found; a well-formed file that lies is refused, with what
-// is wrong; nothing crashes.
+// Laws: what is written reads back the same; every flipped byte and every truncation is found; a well-formed file that lies is refused,
+// with what is wrong; nothing crashes.
 
 #include "libcore/weights/calibration_file.h"
 
@@ -17,15 +17,18 @@ namespace galley {
 namespace {
 
 Calibration sample() {
-  Calibration calibration{.order = {"input", "layer1.0.conv2", "fc"}, .model = "m", .weights = {{"fc.weight", "w"}, {"fc.bias", "b"}}, .recipe = "recipe: 1\n"};
+  Calibration calibration{
+      .order = {"input", "layer1.0.conv2", "fc"}, .model = "m", .weights = {{"fc.weight", "w"}, {"fc.bias", "b"}}, .recipe = "recipe: 1\n"};
   for (int k = 0; k < 3; ++k) {
     for (const std::string& name : calibration.order) {
       std::vector<float> values;
-      for (int i = 0; i < 500; ++i) values.push_back(name == "fc" ? 0.0f : static_cast<float>(std::sin(i * (k + 1))) * static_cast<float>(k + 1));
+      for (int i = 0; i < 500; ++i)
+        values.push_back(name == "fc" ? 0.0f : static_cast<float>(std::sin(i * (k + 1))) * static_cast<float>(k + 1));
       calibration.values[name].add(values.data(), 5, 100, name);
     }
   }
-  calibration.parts = {{.samples = 10, .batches = 2, .batch = 5, .first = 0, .source = "s", .data = "d", .recipe = "r"}, {.samples = 5, .batches = 1, .batch = 5, .first = 10, .source = "s", .data = "e", .recipe = "r"}};
+  calibration.parts = {{.samples = 10, .batches = 2, .batch = 5, .first = 0, .source = "s", .data = "d", .recipe = "r"},
+                       {.samples = 5, .batches = 1, .batch = 5, .first = 10, .source = "s", .data = "e", .recipe = "r"}};
   return calibration;
 }
 
@@ -210,7 +213,11 @@ TEST_F(Lies, NegativeCount) {
 }
 TEST_F(Lies, Numbers) {
   const Tensor good = tensors.at("input.info");
-  const std::vector<std::pair<int, int64_t>> changes{{0, 200}, {0, std::numeric_limits<int64_t>::min()}, {1, 8000}, {1, std::numeric_limits<int64_t>::min()}, {2, -1}, {2, 1 << 20}, {3, 0}, {3, -5}, {4, 0}, {4, -1}};
+  const std::vector<std::pair<int, int64_t>> changes{{0, 200},  {0, std::numeric_limits<int64_t>::min()},
+                                                     {1, 8000}, {1, std::numeric_limits<int64_t>::min()},
+                                                     {2, -1},   {2, 1 << 20},
+                                                     {3, 0},    {3, -5},
+                                                     {4, 0},    {4, -1}};
   for (const auto& [at, value] : changes) {
     tensors["input.info"] = good.clone();
     tensors["input.info"].data_as<int64_t>()[at] = value;

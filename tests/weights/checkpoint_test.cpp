@@ -27,7 +27,8 @@ Tensor values_of(int64_t step, int64_t count) {
 
 CheckpointContent content_of(int64_t step, int64_t count = 4000) {
   return {.step = step,
-          .groups = {{"parameters", {{"a.weight", values_of(step, count)}, {"a.bias", values_of(step + 1, 7)}}}, {"optimizer", {{"a.weight.momentum", values_of(step + 2, count)}}}},
+          .groups = {{"parameters", {{"a.weight", values_of(step, count)}, {"a.bias", values_of(step + 1, 7)}}},
+                     {"optimizer", {{"a.weight.momentum", values_of(step + 2, count)}}}},
           .state = "{\"lr\":0.1,\"samples\":" + std::to_string(step * 256) + "}",
           .recipe_digest = "r"};
 }

@@ -22,8 +22,17 @@ Tensor vector_of(const std::vector<double>& values, DType dtype = DType::kF32) {
 TEST(Compare, MeasuresWhatDiffers) {
   const TemporaryFolder folder;
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  write_safetensors(folder / "a", std::vector<TensorSource>{{"same", vector_of({1, nan})}, {"w", vector_of({3, 4, 0})}, {"n", vector_of({1}, DType::kI64)}, {"s", vector_of({1})}}, {});
-  write_safetensors(folder / "b", std::vector<TensorSource>{{"same", vector_of({1, nan})}, {"w", vector_of({3, 4.5, -0.25}, DType::kF64)}, {"n", vector_of({2}, DType::kI64)}, {"s", vector_of({1, 2})}}, {});
+  write_safetensors(
+      folder / "a",
+      std::vector<TensorSource>{
+          {"same", vector_of({1, nan})}, {"w", vector_of({3, 4, 0})}, {"n", vector_of({1}, DType::kI64)}, {"s", vector_of({1})}},
+      {});
+  write_safetensors(folder / "b",
+                    std::vector<TensorSource>{{"same", vector_of({1, nan})},
+                                              {"w", vector_of({3, 4.5, -0.25}, DType::kF64)},
+                                              {"n", vector_of({2}, DType::kI64)},
+                                              {"s", vector_of({1, 2})}},
+                    {});
   const WeightsFile a(folder / "a"), b(folder / "b");
   const WeightsDifference difference = compare_weights(a, b);
   ASSERT_EQ(difference.both.size(), 4u);
@@ -45,8 +54,15 @@ TEST(Compare, MeasuresWhatDiffers) {
 
 TEST(Compare, AlignsNames) {
   const TemporaryFolder folder;
-  write_safetensors(folder / "a", std::vector<TensorSource>{{"conv.weight", vector_of({1, 2})}, {"conv.bias", vector_of({1})}, {"fc.weight", vector_of({1, 2, 3})}}, {});
-  write_safetensors(folder / "b", std::vector<TensorSource>{{"module.conv.weight", vector_of({1, 2})}, {"module.conv.bias", vector_of({5})}, {"extra", vector_of({1, 1, 1, 1})}}, {});
+  write_safetensors(
+      folder / "a",
+      std::vector<TensorSource>{{"conv.weight", vector_of({1, 2})}, {"conv.bias", vector_of({1})}, {"fc.weight", vector_of({1, 2, 3})}},
+      {});
+  write_safetensors(
+      folder / "b",
+      std::vector<TensorSource>{
+          {"module.conv.weight", vector_of({1, 2})}, {"module.conv.bias", vector_of({5})}, {"extra", vector_of({1, 1, 1, 1})}},
+      {});
   const WeightsFile a(folder / "a"), b(folder / "b");
   const WeightsDifference difference = compare_weights(a, b);
   EXPECT_EQ(difference.only_first.size(), 3u);
@@ -67,7 +83,9 @@ TEST(Average, IsTheMeanInFloat64) {
   for (size_t i = 0; i < values.size(); ++i) {
     const std::string path = folder / std::to_string(i);
     // The last file has another order.
-    std::vector<TensorSource> tensors{{"w", vector_of(values[i])}, {"count", vector_of({static_cast<double>(i)}, DType::kI64)}, {"h", vector_of({static_cast<double>(i)}, DType::kBF16)}};
+    std::vector<TensorSource> tensors{{"w", vector_of(values[i])},
+                                      {"count", vector_of({static_cast<double>(i)}, DType::kI64)},
+                                      {"h", vector_of({static_cast<double>(i)}, DType::kBF16)}};
     if (i == 3) std::swap(tensors[0], tensors[2]);
     write_safetensors(path, tensors, {});
     files.emplace_back(path);

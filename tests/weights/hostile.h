@@ -35,8 +35,9 @@ struct Entry {
 };
 
 inline std::string local_header(const Entry& e) {
-  return "PK\x03\x04" + little(20, 2) + little(e.local_flags, 2) + little(e.method, 2) + little(0, 4) + little(e.local_crc, 4) + little(e.local_size, 4) + little(e.local_size, 4) +
-         little(e.local_name.size(), 2) + little(e.local_extra.size(), 2) + e.local_name + e.local_extra;
+  return "PK\x03\x04" + little(20, 2) + little(e.local_flags, 2) + little(e.method, 2) + little(0, 4) + little(e.local_crc, 4) +
+         little(e.local_size, 4) + little(e.local_size, 4) + little(e.local_name.size(), 2) + little(e.local_extra.size(), 2) +
+         e.local_name + e.local_extra;
 }
 
 struct End {
@@ -49,14 +50,16 @@ inline std::string make_zip(const std::vector<Entry>& entries, const End& end = 
   for (const Entry& e : entries) {
     const int64_t offset = static_cast<int64_t>(file.size()) + e.offset_shift;
     file += local_header(e) + e.data;
-    directory += "PK\x01\x02" + little(20, 2) + little(20, 2) + little(e.flags, 2) + little(e.method, 2) + little(0, 4) + little(e.crc, 4) + little(e.stored, 4) + little(e.size, 4) +
-                 little(e.name.size(), 2) + little(e.extra.size(), 2) + little(0, 2) + little(0, 2) + little(0, 2) + little(0, 4) + little(static_cast<uint64_t>(offset), 4) + e.name + e.extra;
+    directory += "PK\x01\x02" + little(20, 2) + little(20, 2) + little(e.flags, 2) + little(e.method, 2) + little(0, 4) + little(e.crc, 4) +
+                 little(e.stored, 4) + little(e.size, 4) + little(e.name.size(), 2) + little(e.extra.size(), 2) + little(0, 2) +
+                 little(0, 2) + little(0, 2) + little(0, 4) + little(static_cast<uint64_t>(offset), 4) + e.name + e.extra;
   }
   file += end.between;
   const auto count = static_cast<uint64_t>(static_cast<int64_t>(entries.size()) + end.count_shift);
   const uint64_t at = file.size();
-  return file + directory + "PK\x05\x06" + little(0, 4) + little(count, 2) + little(count, 2) + little(directory.size() + static_cast<uint64_t>(end.size_shift), 4) +
-         little(at + static_cast<uint64_t>(end.offset_shift), 4) + little(end.comment.size(), 2) + end.comment;
+  return file + directory + "PK\x05\x06" + little(0, 4) + little(count, 2) + little(count, 2) +
+         little(directory.size() + static_cast<uint64_t>(end.size_shift), 4) + little(at + static_cast<uint64_t>(end.offset_shift), 4) +
+         little(end.comment.size(), 2) + end.comment;
 }
 
 // ---- pickles (opcodes of pickletools)
@@ -80,8 +83,12 @@ inline std::string integers(const std::vector<int64_t>& values) {
   for (const int64_t value : values) items += integer(value);
   return tuple(items);
 }
-inline std::string tensor(const std::string& storage_part, int64_t offset, const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
-  return global("torch._utils", "_rebuild_tensor_v2") + tuple(storage_part + integer(offset) + integers(shape) + integers(strides) + "\x89" + global("collections", "OrderedDict") + ")R") + "R";
+inline std::string tensor(const std::string& storage_part, int64_t offset, const std::vector<int64_t>& shape,
+                          const std::vector<int64_t>& strides) {
+  return global("torch._utils", "_rebuild_tensor_v2") +
+         tuple(storage_part + integer(offset) + integers(shape) + integers(strides) + "\x89" + global("collections", "OrderedDict") +
+               ")R") +
+         "R";
 }
 inline std::string tensor() { return tensor(storage(), 0, {2, 3}, {3, 1}); }
 /// {"w": value}
@@ -89,7 +96,8 @@ inline std::string dictionary(const std::string& value) { return "}" + text("w")
 
 /// An archive of PyTorch around data.pkl, with one storage of six floats.
 inline std::vector<Entry> archive(const std::string& data_pkl) {
-  return {Entry("a/data.pkl", data_pkl), Entry("a/byteorder", "little"), Entry("a/data/0", std::string(24, '\0')), Entry("a/version", "3\n")};
+  return {Entry("a/data.pkl", data_pkl), Entry("a/byteorder", "little"), Entry("a/data/0", std::string(24, '\0')),
+          Entry("a/version", "3\n")};
 }
 
 }  // namespace galley::hostile

@@ -36,23 +36,61 @@ std::string refusal(const std::string& file) {
 }
 
 /// Callables with which published attacks ran commands, reached the network, read files or loaded further pickles.
-const std::vector<std::pair<std::string, std::string>> kCallables{
-    {"os", "system"}, {"posix", "system"}, {"nt", "system"}, {"subprocess", "Popen"}, {"subprocess", "check_output"}, {"builtins", "eval"}, {"builtins", "exec"},
-    {"__builtin__", "eval"}, {"builtins", "__import__"}, {"builtins", "getattr"}, {"builtins", "open"}, {"builtins", "compile"}, {"pty", "spawn"},
-    {"runpy", "_run_code"}, {"webbrowser", "open"}, {"socket", "create_connection"}, {"urllib.request", "urlopen"}, {"importlib", "import_module"},
-    {"shutil", "rmtree"}, {"pathlib", "Path.write_text"}, {"operator", "attrgetter"}, {"operator", "methodcaller"}, {"functools", "partial"},
-    {"ctypes", "CDLL"}, {"code", "InteractiveInterpreter"}, {"timeit", "timeit"}, {"cProfile", "run"}, {"pip", "main"}, {"pydoc", "pipepager"},
-    {"types", "CodeType"}, {"marshal", "loads"}, {"_pickle", "loads"}, {"torch", "load"}, {"torch.hub", "load"}, {"torch.jit", "load"},
-    {"torch._utils", "_import_dotted_name"}, {"torch._utils", "_rebuild_tensor_v2.__globals__"}, {"torch._utils", "_rebuild_from_type_v2"},
-    {"torch.serialization", "load"}, {"torch.storage", "_load_from_bytes"}, {"numpy", "load"}, {"numpy.testing._private.utils", "runstring"},
-    {"collections", "OrderedDict.update"}, {"torch", "Size.__class__"}, {"asyncio.unix_events", "_UnixSubprocessTransport._start"}, {"bdb", "Bdb.run"}};
+const std::vector<std::pair<std::string, std::string>> kCallables{{"os", "system"},
+                                                                  {"posix", "system"},
+                                                                  {"nt", "system"},
+                                                                  {"subprocess", "Popen"},
+                                                                  {"subprocess", "check_output"},
+                                                                  {"builtins", "eval"},
+                                                                  {"builtins", "exec"},
+                                                                  {"__builtin__", "eval"},
+                                                                  {"builtins", "__import__"},
+                                                                  {"builtins", "getattr"},
+                                                                  {"builtins", "open"},
+                                                                  {"builtins", "compile"},
+                                                                  {"pty", "spawn"},
+                                                                  {"runpy", "_run_code"},
+                                                                  {"webbrowser", "open"},
+                                                                  {"socket", "create_connection"},
+                                                                  {"urllib.request", "urlopen"},
+                                                                  {"importlib", "import_module"},
+                                                                  {"shutil", "rmtree"},
+                                                                  {"pathlib", "Path.write_text"},
+                                                                  {"operator", "attrgetter"},
+                                                                  {"operator", "methodcaller"},
+                                                                  {"functools", "partial"},
+                                                                  {"ctypes", "CDLL"},
+                                                                  {"code", "InteractiveInterpreter"},
+                                                                  {"timeit", "timeit"},
+                                                                  {"cProfile", "run"},
+                                                                  {"pip", "main"},
+                                                                  {"pydoc", "pipepager"},
+                                                                  {"types", "CodeType"},
+                                                                  {"marshal", "loads"},
+                                                                  {"_pickle", "loads"},
+                                                                  {"torch", "load"},
+                                                                  {"torch.hub", "load"},
+                                                                  {"torch.jit", "load"},
+                                                                  {"torch._utils", "_import_dotted_name"},
+                                                                  {"torch._utils", "_rebuild_tensor_v2.__globals__"},
+                                                                  {"torch._utils", "_rebuild_from_type_v2"},
+                                                                  {"torch.serialization", "load"},
+                                                                  {"torch.storage", "_load_from_bytes"},
+                                                                  {"numpy", "load"},
+                                                                  {"numpy.testing._private.utils", "runstring"},
+                                                                  {"collections", "OrderedDict.update"},
+                                                                  {"torch", "Size.__class__"},
+                                                                  {"asyncio.unix_events", "_UnixSubprocessTransport._start"},
+                                                                  {"bdb", "Bdb.run"}};
 
 std::vector<Attack> attacks_by_call(const std::string& victim) {
   std::vector<Attack> attacks;
   const std::string arguments = tuple(text("touch " + victim));
   for (const auto& [module, name] : kCallables) {
     const std::string by_line = global(module, name), by_stack = text(module) + text(name) + "\x93";
-    const auto add = [&, module = module, name = name](const std::string& how, const std::string& body) { attacks.push_back({cat(module, ".", name, " by ", how), pickle(body)}); };
+    const auto add = [&, module = module, name = name](const std::string& how, const std::string& body) {
+      attacks.push_back({cat(module, ".", name, " by ", how), pickle(body)});
+    };
     add("GLOBAL", dictionary(by_line + arguments + "R"));
     add("STACK_GLOBAL", dictionary(by_stack + arguments + "R"));
     add("STACK_GLOBAL of remembered names", text(module) + "q\x01" + text(name) + "q\x02" + "h\x01h\x02\x93" + arguments + "R");
@@ -63,7 +101,9 @@ std::vector<Attack> attacks_by_call(const std::string& victim) {
     add("BUILD", by_line + ")\x81" + dictionary(text("__setstate__")) + "b");
     add("attributes of a dictionary", global("collections", "OrderedDict") + ")R" + dictionary(by_line) + "b");
     add("import alone, behind the tensor", dictionary(tensor()) + by_line + "0");
-    add("the tensor's hooks", dictionary(global("torch._utils", "_rebuild_tensor_v2") + tuple(storage() + integer(0) + integers({2, 3}) + integers({3, 1}) + "\x89" + by_line + arguments + "R") + "R"));
+    add("the tensor's hooks",
+        dictionary(global("torch._utils", "_rebuild_tensor_v2") +
+                   tuple(storage() + integer(0) + integers({2, 3}) + integers({3, 1}) + "\x89" + by_line + arguments + "R") + "R"));
     add("the storage's type", dictionary(tuple(text("storage") + by_line + text("0") + text("cpu") + integer(6)) + "Q"));
     add("a parameter's state", global("torch._utils", "_rebuild_parameter_with_state") + tuple(tensor() + "\x89" + "}" + by_line) + "R");
     add("a key", "}" + by_line + tensor() + "s");
@@ -110,22 +150,25 @@ void add_opcodes(std::vector<Attack>& attacks) {
 void add_storages_and_sizes(std::vector<Attack>& attacks) {
   const auto add = [&](const std::string& name, const std::string& body) { attacks.push_back({name, pickle(body)}); };
   // Persistent ids.
-  for (const std::string& id : {text("storage"), std::string("N"), integer(1), std::string("}"), std::string(")"), tuple(text("module") + text("x")), tuple(text("storage")),
-                                tuple(text("storage") + text("FloatStorage") + text("0") + text("cpu") + integer(6)),
-                                tuple(text("storage") + global("torch", "Size") + text("0") + text("cpu") + integer(6)),
-                                tuple(text("storage") + global("torch", "float32") + text("0") + text("cpu") + integer(6)),
-                                tuple(text("storage") + global("torch", "FloatStorage") + integer(0) + text("cpu") + integer(6)),
-                                tuple(text("storage") + global("torch", "FloatStorage") + text("0") + "N" + integer(6)),
-                                tuple(text("storage") + global("torch", "FloatStorage") + text("0") + text("cpu") + text("6")),
-                                tuple(text("storage") + global("torch", "FloatStorage") + text("0") + text("cpu") + integer(6) + tuple(text("1") + integer(0) + integer(2))),
-                                tuple(text("storage") + global("torch", "FloatStorage") + text("0") + text("cpu") + integer(6) + "NN")}) {
+  for (const std::string& id :
+       {text("storage"), std::string("N"), integer(1), std::string("}"), std::string(")"), tuple(text("module") + text("x")),
+        tuple(text("storage")), tuple(text("storage") + text("FloatStorage") + text("0") + text("cpu") + integer(6)),
+        tuple(text("storage") + global("torch", "Size") + text("0") + text("cpu") + integer(6)),
+        tuple(text("storage") + global("torch", "float32") + text("0") + text("cpu") + integer(6)),
+        tuple(text("storage") + global("torch", "FloatStorage") + integer(0) + text("cpu") + integer(6)),
+        tuple(text("storage") + global("torch", "FloatStorage") + text("0") + "N" + integer(6)),
+        tuple(text("storage") + global("torch", "FloatStorage") + text("0") + text("cpu") + text("6")),
+        tuple(text("storage") + global("torch", "FloatStorage") + text("0") + text("cpu") + integer(6) +
+              tuple(text("1") + integer(0) + integer(2))),
+        tuple(text("storage") + global("torch", "FloatStorage") + text("0") + text("cpu") + integer(6) + "NN")}) {
     add(cat("persistent id ", attacks.size()), dictionary(tensor(id + "Q", 0, {2, 3}, {3, 1})));
   }
   for (const char* key : {"../0", "/etc/passwd", "", "0/../0", "1", "00", "0 ", "-0", "999999999999999999999999", "0\n"}) {
     add(cat("storage key ", key), dictionary(tensor(storage({.key = key}), 0, {2, 3}, {3, 1})));
   }
   // Sizes (CVE-2026-24747: a storage that is not as large as its tensors say).
-  for (const int64_t elements : {int64_t{0}, int64_t{5}, int64_t{7}, int64_t{-6}, int64_t{1} << 40, INT64_MAX, INT64_MIN, INT64_MAX / 4 + 1}) {
+  for (const int64_t elements :
+       {int64_t{0}, int64_t{5}, int64_t{7}, int64_t{-6}, int64_t{1} << 40, INT64_MAX, INT64_MIN, INT64_MAX / 4 + 1}) {
     add(cat("storage of ", elements), dictionary(tensor(storage({.elements = elements}), 0, {2, 3}, {3, 1})));
   }
   for (const char* type : {"DoubleStorage", "HalfStorage", "ByteStorage", "UntypedStorage", "NoStorage", "FloatTensor", "LongStorage"}) {
@@ -154,11 +197,15 @@ void add_storages_and_sizes(std::vector<Attack>& attacks) {
   sized(7, {0}, {1});
   add("one storage with two sizes", "}(" + text("a") + tensor() + text("b") + tensor(storage({.elements = 5}), 0, {5}, {1}) + "u");
   add("one storage with two types", "}(" + text("a") + tensor() + text("b") + tensor(storage({.type = "IntStorage"}), 0, {6}, {1}) + "u");
-  add("a tensor of a text", dictionary(global("torch._utils", "_rebuild_tensor_v2") + tuple(text("s") + integer(0) + integers({1}) + integers({1}) + "\x89}") + "R"));
+  add("a tensor of a text", dictionary(global("torch._utils", "_rebuild_tensor_v2") +
+                                       tuple(text("s") + integer(0) + integers({1}) + integers({1}) + "\x89}") + "R"));
   add("a tensor without arguments", dictionary(global("torch._utils", "_rebuild_tensor_v2") + ")R"));
-  add("sizes in a list", dictionary(global("torch._utils", "_rebuild_tensor_v2") + tuple(storage() + integer(0) + "]" + integers({1}) + "\x89}") + "R"));
-  add("sizes that are texts", dictionary(global("torch._utils", "_rebuild_tensor_v2") + tuple(storage() + integer(0) + tuple(text("2")) + integers({1}) + "\x89}") + "R"));
-  add("a boolean for a size", dictionary(global("torch._utils", "_rebuild_tensor_v2") + tuple(storage() + integer(0) + tuple("\x88") + integers({1}) + "\x89}") + "R"));
+  add("sizes in a list",
+      dictionary(global("torch._utils", "_rebuild_tensor_v2") + tuple(storage() + integer(0) + "]" + integers({1}) + "\x89}") + "R"));
+  add("sizes that are texts", dictionary(global("torch._utils", "_rebuild_tensor_v2") +
+                                         tuple(storage() + integer(0) + tuple(text("2")) + integers({1}) + "\x89}") + "R"));
+  add("a boolean for a size", dictionary(global("torch._utils", "_rebuild_tensor_v2") +
+                                         tuple(storage() + integer(0) + tuple("\x88") + integers({1}) + "\x89}") + "R"));
 }
 
 void add_misused_containers(std::vector<Attack>& attacks) {
@@ -189,13 +236,17 @@ void add_misused_containers(std::vector<Attack>& attacks) {
   add("NEWOBJ of Size", global("torch", "Size") + ")\x81");
   add("NEWOBJ with arguments", dict_type + tuple(text("a")) + "\x81");
   add("NEWOBJ of a text", text("a") + ")\x81");
-  add("OrderedDict of numbers", dict_type + tuple("]K\x01" "a") + "R");
+  add("OrderedDict of numbers", dict_type +
+                                    tuple("]K\x01"
+                                          "a") +
+                                    "R");
   add("encode to rot13", global("_codecs", "encode") + tuple(text("a") + text("rot13")) + "R");
   add("bytearray of a size", global("builtins", "bytearray") + tuple(integer(1LL << 40)) + "R");
   add("STACK_GLOBAL of numbers", "K\x01K\x02\x93");
   add("STACK_GLOBAL of a tuple", text("os") + tuple(text("system")) + "\x93");
   for (const char* close : {"t", "l", "e", "u", "\x90", "\x91"}) add(cat("closing what is not open ", close), "}" + std::string(close));
-  for (const char* take : {"a", "s", "R", "b", "Q", "\x81", "\x85", "\x86", "\x87", "q\x01", "\x94", "\x93"}) add(cat("taking from nothing ", take), take);
+  for (const char* take : {"a", "s", "R", "b", "Q", "\x81", "\x85", "\x86", "\x87", "q\x01", "\x94", "\x93"})
+    add(cat("taking from nothing ", take), take);
   for (const char* take : {"a", "s", "R", "b", "\x86", "\x87"}) add(cat("taking through a mark ", take), good + good + good + "(" + take);
 }
 
@@ -243,7 +294,10 @@ void add_floods(std::vector<Attack>& attacks) {
   add("4 million opcodes", std::string(4'000'000, 'N'));
   add("a million lists", std::string(1'000'000, ']'));
   add("200 000 tensors of one storage", [] {
-    std::string body = "]" + global("torch._utils", "_rebuild_tensor_v2") + "q\x01" + tuple(storage() + integer(0) + integers({2, 3}) + integers({3, 1}) + "\x89}") + "q\x02\x86" "a(";
+    std::string body = "]" + global("torch._utils", "_rebuild_tensor_v2") + "q\x01" +
+                       tuple(storage() + integer(0) + integers({2, 3}) + integers({3, 1}) + "\x89}") +
+                       "q\x02\x86"
+                       "a(";
     for (int i = 0; i < 200'000; ++i) body += "h\x01h\x02R";
     return body + "e";
   }());
@@ -252,11 +306,27 @@ void add_floods(std::vector<Attack>& attacks) {
 void add_names(std::vector<Attack>& attacks) {
   const auto add = [&](const std::string& name, const std::string& body) { attacks.push_back({name, pickle(body)}); };
   // Names that look like others.
-  for (const auto& [module, name] : std::vector<std::pair<std::string, std::string>>{
-           {"torch._utils ", "_rebuild_tensor_v2"}, {" torch._utils", "_rebuild_tensor_v2"}, {"torch._utils\r", "_rebuild_tensor_v2"}, {"torch._utils", "_rebuild_tensor_v2\r"},
-           {"torch._Utils", "_rebuild_tensor_v2"}, {"t\xd0\xberch._utils", "_rebuild_tensor_v2"}, {"\xef\xbd\x8fs", "system"}, {"os\xe2\x80\xa8", "system"}, {"os\xc2\x85", "system"},
-           {std::string("os\0x", 4), "system"}, {"collections.abc", "OrderedDict"}, {"", "OrderedDict"}, {"collections", ""}, {"torch", "FloatStorage.__new__"}, {"torch", "storage"},
-           {"torch.cuda", "Size"}, {"torch", "floaT32"}, {"torch.torch", "float32"}, {std::string(100'000, 'o'), "s"}, {"os", std::string(100'000, 's')}, {"__main__", "Model"}}) {
+  for (const auto& [module, name] : std::vector<std::pair<std::string, std::string>>{{"torch._utils ", "_rebuild_tensor_v2"},
+                                                                                     {" torch._utils", "_rebuild_tensor_v2"},
+                                                                                     {"torch._utils\r", "_rebuild_tensor_v2"},
+                                                                                     {"torch._utils", "_rebuild_tensor_v2\r"},
+                                                                                     {"torch._Utils", "_rebuild_tensor_v2"},
+                                                                                     {"t\xd0\xberch._utils", "_rebuild_tensor_v2"},
+                                                                                     {"\xef\xbd\x8fs", "system"},
+                                                                                     {"os\xe2\x80\xa8", "system"},
+                                                                                     {"os\xc2\x85", "system"},
+                                                                                     {std::string("os\0x", 4), "system"},
+                                                                                     {"collections.abc", "OrderedDict"},
+                                                                                     {"", "OrderedDict"},
+                                                                                     {"collections", ""},
+                                                                                     {"torch", "FloatStorage.__new__"},
+                                                                                     {"torch", "storage"},
+                                                                                     {"torch.cuda", "Size"},
+                                                                                     {"torch", "floaT32"},
+                                                                                     {"torch.torch", "float32"},
+                                                                                     {std::string(100'000, 'o'), "s"},
+                                                                                     {"os", std::string(100'000, 's')},
+                                                                                     {"__main__", "Model"}}) {
     add(cat("name ", attacks.size()), global(module, name) + ")R");
   }
 }
@@ -284,10 +354,12 @@ TEST(Hostile, PicklesDoNothing) {
     EXPECT_NE(in_archive, "") << attack.name;
     EXPECT_NE(in_archive, "unprintable") << attack.name;
     // The same as a file of the older form: in place of each of its pickles.
-    const std::string magic = pickle(std::string("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12)), version = pickle("M\xe9\x03"), machine = pickle("}");
+    const std::string magic = pickle(std::string("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12)), version = pickle("M\xe9\x03"),
+                      machine = pickle("}");
     const std::string rest = pickle("](" + text("0") + "e") + little(6, 8) + std::string(24, '\0');
     if (attack.data_pkl.size() < 100'000) {
-      for (const std::string& file : {attack.data_pkl + version + machine, magic + version + attack.data_pkl, magic + version + machine + attack.data_pkl + rest}) {
+      for (const std::string& file :
+           {attack.data_pkl + version + machine, magic + version + attack.data_pkl, magic + version + machine + attack.data_pkl + rest}) {
         EXPECT_NE(refusal(file), "") << attack.name << ", older form";
       }
     }
@@ -299,11 +371,14 @@ TEST(Hostile, PicklesDoNothing) {
 }
 
 TEST(Hostile, TheOlderFormsControl) {
-  const std::string magic = pickle(std::string("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12)), version = pickle("M\xe9\x03"), machine = pickle("}");
-  const std::string object = pickle(dictionary(tensor())), keys = pickle("](" + text("0") + "e"), values = little(6, 8) + std::string(24, '\0');
+  const std::string magic = pickle(std::string("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12)), version = pickle("M\xe9\x03"),
+                    machine = pickle("}");
+  const std::string object = pickle(dictionary(tensor())), keys = pickle("](" + text("0") + "e"),
+                    values = little(6, 8) + std::string(24, '\0');
   EXPECT_EQ(refusal(magic + version + machine + object + keys + values), "");
   EXPECT_NE(refusal(magic + version + machine + object + pickle("]") + values), "") << "no storage is listed";
-  EXPECT_NE(refusal(magic + version + machine + object + pickle("](" + text("0") + text("0") + "e") + values + values), "") << "one is listed twice";
+  EXPECT_NE(refusal(magic + version + machine + object + pickle("](" + text("0") + text("0") + "e") + values + values), "")
+      << "one is listed twice";
   EXPECT_NE(refusal(magic + version + machine + object + keys + little(5, 8) + std::string(20, '\0')), "");
   EXPECT_NE(refusal(magic + version + machine + object + keys + little(~uint64_t{0}, 8)), "");
   EXPECT_NE(refusal(magic + version + machine + object + keys + values + "x"), "");
@@ -347,14 +422,18 @@ TEST(Hostile, ArchivesThatLie) {
       {"longer than it is", lie(2, [](Entry& e) { e.size = e.stored = e.local_size = 28; })},
       {"longer than the file", lie(2, [](Entry& e) { e.size = e.stored = e.local_size = 0xfffffff0; })},
       {"64-bit size missing", lie(2, [](Entry& e) { e.size = e.stored = e.local_size = 0xffffffff; })},
-      {"64-bit size of 2^63", lie(2, [](Entry& e) {
-         e.size = e.stored = e.local_size = 0xffffffff;
-         e.extra = e.local_extra = little(1, 2) + little(16, 2) + little(uint64_t{1} << 63, 8) + little(uint64_t{1} << 63, 8);
-       })},
-      {"64-bit size of 2^62", lie(2, [](Entry& e) {
-         e.size = e.stored = e.local_size = 0xffffffff;
-         e.extra = e.local_extra = little(1, 2) + little(16, 2) + little(uint64_t{1} << 62, 8) + little(uint64_t{1} << 62, 8);
-       })},
+      {"64-bit size of 2^63", lie(2,
+                                  [](Entry& e) {
+                                    e.size = e.stored = e.local_size = 0xffffffff;
+                                    e.extra = e.local_extra =
+                                        little(1, 2) + little(16, 2) + little(uint64_t{1} << 63, 8) + little(uint64_t{1} << 63, 8);
+                                  })},
+      {"64-bit size of 2^62", lie(2,
+                                  [](Entry& e) {
+                                    e.size = e.stored = e.local_size = 0xffffffff;
+                                    e.extra = e.local_extra =
+                                        little(1, 2) + little(16, 2) + little(uint64_t{1} << 62, 8) + little(uint64_t{1} << 62, 8);
+                                  })},
       {"an extra field that leaves its header", lie(2, [](Entry& e) { e.extra = little(1, 2) + little(100, 2); })},
       {"an extra field of three bytes", lie(2, [](Entry& e) { e.local_extra = "abc"; })},
       {"padding that says something", lie(2, [](Entry& e) { e.local_extra = "FB" + little(4, 2) + "ZZaZ"; })},
@@ -385,15 +464,17 @@ TEST(Hostile, ArchivesThatLie) {
       {"no entries", make_zip({})},
       {"a program", make_zip({Entry("a/data.pkl", good), Entry("a/data/0", std::string(24, '\0')), Entry("a/constants.pkl", good)})},
   };
-  for (const char* name : {"../data/0", "a/../data/0", "/a/data/0", "a//data/0", "a/./data/0", "a\\data\\0", "C:/data/0", "", "a/data/0/", "a/data/\n0", "a/data/0\x7f"}) {
+  for (const char* name : {"../data/0", "a/../data/0", "/a/data/0", "a//data/0", "a/./data/0", "a\\data\\0", "C:/data/0", "", "a/data/0/",
+                           "a/data/\n0", "a/data/0\x7f"}) {
     cases.push_back({cat("the name ", name), renamed(name)});
   }
   ASSERT_EQ(refusal(make_zip(archive(good))), "");
   EXPECT_EQ(refusal(lie(2, [](Entry& e) { e.local_extra = "FB" + little(4, 2) + "ZZZZ"; })), "") << "padding is no lie";
-  EXPECT_EQ(refusal(lie(2, [](Entry& e) {
-    e.size = e.stored = e.local_size = 0xffffffff;
-    e.extra = e.local_extra = little(1, 2) + little(16, 2) + little(24, 8) + little(24, 8);
-  })),
+  EXPECT_EQ(refusal(lie(2,
+                        [](Entry& e) {
+                          e.size = e.stored = e.local_size = 0xffffffff;
+                          e.extra = e.local_extra = little(1, 2) + little(16, 2) + little(24, 8) + little(24, 8);
+                        })),
             "")
       << "64-bit sizes are no lie";
   for (const auto& [name, file] : cases) EXPECT_NE(refusal(file), "") << name;

@@ -39,12 +39,9 @@ class Load : public ::testing::Test {
   void write(std::vector<TensorSource> tensors) { write_safetensors(path_, tensors, {{"galley.pipeline", "p"}}); }
   LoadRule rule() const { return {.from = path_}; }
 
-  const std::vector<ExpectedTensor> model_{{"conv1.weight", DType::kF32, {4, 3, 3, 3}},
-                                           {"bn1.weight", DType::kF32, {4}},
-                                           {"bn1.bias", DType::kF32, {4}},
-                                           {"bn1.num_batches_tracked", DType::kI64, Shape{}},
-                                           {"fc.weight", DType::kF32, {10, 4}},
-                                           {"fc.bias", DType::kF32, {10}}};
+  const std::vector<ExpectedTensor> model_{
+      {"conv1.weight", DType::kF32, {4, 3, 3, 3}},       {"bn1.weight", DType::kF32, {4}},    {"bn1.bias", DType::kF32, {4}},
+      {"bn1.num_batches_tracked", DType::kI64, Shape{}}, {"fc.weight", DType::kF32, {10, 4}}, {"fc.bias", DType::kF32, {10}}};
   /// All of the model's tensors but the counter, under `prefix`.
   std::vector<TensorSource> tensors(const std::string& prefix) const {
     std::vector<TensorSource> sources;
@@ -188,7 +185,8 @@ TEST_F(Load, NonFiniteValuesAreRefusedByName) {
   Tensor values = filled({2, 3}, 1);
   values.set({1, 2}, std::numeric_limits<double>::quiet_NaN());
   write({{"x", values}});
-  EXPECT_NE(error_of(model, std::vector{rule()}).find("'x' holds 1 values that are NaN or infinite, the first at [1,2]"), std::string::npos);
+  EXPECT_NE(error_of(model, std::vector{rule()}).find("'x' holds 1 values that are NaN or infinite, the first at [1,2]"),
+            std::string::npos);
   LoadRule accept = rule();
   accept.check_finite = false;
   EXPECT_EQ(load_weights(model, std::vector{accept}).tensors.size(), 1u);
@@ -208,8 +206,10 @@ TEST_F(Load, RunAndCheckpointFolders) {
   CheckpointStore store(folder_ / "run/checkpoints", {});
   std::vector<TensorSource> parameters = tensors("");
   const std::vector<TensorSource> buffers{{"bn1.num_batches_tracked", filled(Shape{}, 3, DType::kI64)}};
-  const std::string saved = store.save({.step = 5, .groups = {{"parameters", parameters}, {"buffers", buffers}, {"optimizer", {{"m", filled({1}, 1)}}}}});
-  EXPECT_NE(error_of(model_, std::vector{LoadRule{.from = folder_ / "run"}}).find("weights=" + saved), std::string::npos) << "names the newest checkpoint";
+  const std::string saved =
+      store.save({.step = 5, .groups = {{"parameters", parameters}, {"buffers", buffers}, {"optimizer", {{"m", filled({1}, 1)}}}}});
+  EXPECT_NE(error_of(model_, std::vector{LoadRule{.from = folder_ / "run"}}).find("weights=" + saved), std::string::npos)
+      << "names the newest checkpoint";
   const LoadedWeights loaded = load_weights(model_, std::vector{LoadRule{.from = saved}});
   EXPECT_EQ(loaded.tensors.size(), 6u);
   EXPECT_EQ(loaded.tensors.at("bn1.num_batches_tracked").at(Shape{}), 3);

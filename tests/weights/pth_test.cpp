@@ -62,9 +62,19 @@ TEST(Crc32, AgreesWithTheDefinition) {
 }
 
 TEST(Pth, GoldenFilesGiveWhatPyTorchSaved) {
-  const std::map<std::string, std::string> texts{{"float32", "F32"}, {"float64", "F64"}, {"float16", "F16"}, {"bfloat16", "BF16"}, {"int64", "I64"},
-                                                 {"int32", "I32"}, {"int16", "I16"}, {"int8", "I8"}, {"uint8", "U8"}, {"bool", "BOOL"},
-                                                 {"complex64", "C64"}, {"uint16", "U16"}, {"float8_e4m3fn", "F8_E4M3"}};
+  const std::map<std::string, std::string> texts{{"float32", "F32"},
+                                                 {"float64", "F64"},
+                                                 {"float16", "F16"},
+                                                 {"bfloat16", "BF16"},
+                                                 {"int64", "I64"},
+                                                 {"int32", "I32"},
+                                                 {"int16", "I16"},
+                                                 {"int8", "I8"},
+                                                 {"uint8", "U8"},
+                                                 {"bool", "BOOL"},
+                                                 {"complex64", "C64"},
+                                                 {"uint16", "U16"},
+                                                 {"float8_e4m3fn", "F8_E4M3"}};
   ASSERT_GE(expected()["files"].size(), 18u);
   for (const auto& [name, wanted] : expected()["files"].items()) {
     SCOPED_TRACE(name);
@@ -124,8 +134,12 @@ TEST(Pth, TensorsOutliveTheFileObject) {
 TEST(Pth, LoadsIntoAModel) {
   std::string messages;
   set_log_sink([&](LogLevel, const std::string& message) { messages += message; });
-  const std::vector<ExpectedTensor> model{{"conv.weight", DType::kF32, {3, 2, 1, 1}}, {"conv.bias", DType::kF32, {3}},          {"bn.weight", DType::kF32, {3}},
-                                          {"bn.bias", DType::kF32, {3}},              {"bn.running_mean", DType::kF32, {3}}, {"bn.running_var", DType::kF32, {3}}};
+  const std::vector<ExpectedTensor> model{{"conv.weight", DType::kF32, {3, 2, 1, 1}},
+                                          {"conv.bias", DType::kF32, {3}},
+                                          {"bn.weight", DType::kF32, {3}},
+                                          {"bn.bias", DType::kF32, {3}},
+                                          {"bn.running_mean", DType::kF32, {3}},
+                                          {"bn.running_var", DType::kF32, {3}}};
   EXPECT_EQ(load_weights(model, std::vector<LoadRule>{{.from = golden("training.pth")}}).tensors.size(), 6u);
   EXPECT_EQ(load_weights(model, std::vector<LoadRule>{{.from = golden("nested.pth"), .rename = {{"module.", ""}}}}).tensors.size(), 6u);
   EXPECT_EQ(messages, "");
@@ -133,9 +147,12 @@ TEST(Pth, LoadsIntoAModel) {
   const std::vector<ExpectedTensor> widened{{"f16", DType::kF32, {5}}, {"bf16", DType::kF32, {2, 2}}};
   const LoadedWeights loaded = load_weights(widened, std::vector<LoadRule>{{.from = golden("protocol2.pth"), .strict = false}});
   EXPECT_EQ(loaded.tensors.at("f16").dtype(), DType::kF32);
-  EXPECT_EQ(loaded.tensors.at("f16").to_doubles(), expected()["files"]["protocol2.pth"]["tensors"]["f16"]["values"].get<std::vector<double>>());
+  EXPECT_EQ(loaded.tensors.at("f16").to_doubles(),
+            expected()["files"]["protocol2.pth"]["tensors"]["f16"]["values"].get<std::vector<double>>());
   EXPECT_NE(messages.find("bf16 to f32, f16 to f32"), std::string::npos) << messages;
-  EXPECT_THROW(load_weights(std::vector<ExpectedTensor>{{"f64", DType::kF32, {3}}}, std::vector<LoadRule>{{.from = golden("protocol2.pth"), .strict = false}}), Error);
+  EXPECT_THROW(load_weights(std::vector<ExpectedTensor>{{"f64", DType::kF32, {3}}},
+                            std::vector<LoadRule>{{.from = golden("protocol2.pth"), .strict = false}}),
+               Error);
   messages.clear();
   load_weights(widened, std::vector<LoadRule>{{.from = golden("no_checksums.pth"), .strict = false}});
   EXPECT_NE(messages.find("without checksums"), std::string::npos);

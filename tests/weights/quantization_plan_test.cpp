@@ -15,9 +15,18 @@ namespace {
 QuantizationPlan sample_plan() {
   QuantizationPlan plan;
   plan.method = QuantMethod::kStatic;
-  plan.layers.push_back({.name = "conv1", .type = "conv2d", .scheme = "int8 per channel symmetric, uint8 affine (mse)", .reduced = true, .sqnr_activation_db = 41.25});
-  plan.layers.push_back({.name = "layer1.0.\"odd\"", .type = "linear", .scheme = "float", .float_reason = "no kernel: int4 weights are for weight_only", .sqnr_activation_db = std::nan("")});
-  plan.layers.push_back({.name = "fc", .type = "linear", .bits = 4, .group_size = 32, .sqnr_activation_db = std::numeric_limits<double>::infinity()});
+  plan.layers.push_back({.name = "conv1",
+                         .type = "conv2d",
+                         .scheme = "int8 per channel symmetric, uint8 affine (mse)",
+                         .reduced = true,
+                         .sqnr_activation_db = 41.25});
+  plan.layers.push_back({.name = "layer1.0.\"odd\"",
+                         .type = "linear",
+                         .scheme = "float",
+                         .float_reason = "no kernel: int4 weights are for weight_only",
+                         .sqnr_activation_db = std::nan("")});
+  plan.layers.push_back(
+      {.name = "fc", .type = "linear", .bits = 4, .group_size = 32, .sqnr_activation_db = std::numeric_limits<double>::infinity()});
   plan.values["input"] = {static_cast<double>(0.1f), 114, DType::kU8, 0, 255};
   plan.values["conv1"] = {static_cast<double>(std::numeric_limits<float>::denorm_min() * 1000003.0f), -3, DType::kI8, -64, 64};
   return plan;

@@ -33,7 +33,11 @@ std::vector<TensorSource> samples() {
   bytes.from_doubles({1, 2, 3, 4, 255});
   Tensor half(DType::kBF16, {3});
   half.from_doubles({1, -2, 0.5});
-  return {{"bytes", bytes}, {"layer1.0.conv1.weight", image}, {"empty", Tensor(DType::kF32, {0, 4})}, {"bn.num_batches_tracked", count}, {"half", half}};
+  return {{"bytes", bytes},
+          {"layer1.0.conv1.weight", image},
+          {"empty", Tensor(DType::kF32, {0, 4})},
+          {"bn.num_batches_tracked", count},
+          {"half", half}};
 }
 
 TEST(Safetensors, RoundTripContiguousAndAligned) {
@@ -69,8 +73,11 @@ TEST(Safetensors, DigestOfASetIsThatOfItsLines) {
   std::vector<TensorSource> tensors = samples();
   write_safetensors(folder / "w.safetensors", tensors, {});
   const SafetensorsFile file(folder / "w.safetensors");
-  const auto line = [&](const std::string& name, const std::string& type) { return cat(file.metadata().at("galley.digest." + name), " ", type, " ", name, "\n"); };
-  const std::string lines = line("bn.num_batches_tracked", "i64 []") + line("bytes", "u8 [5]") + line("empty", "f32 [0,4]") + line("half", "bf16 [3]") + line("layer1.0.conv1.weight", "f32 [2,3,2,2]");
+  const auto line = [&](const std::string& name, const std::string& type) {
+    return cat(file.metadata().at("galley.digest." + name), " ", type, " ", name, "\n");
+  };
+  const std::string lines = line("bn.num_batches_tracked", "i64 []") + line("bytes", "u8 [5]") + line("empty", "f32 [0,4]") +
+                            line("half", "bf16 [3]") + line("layer1.0.conv1.weight", "f32 [2,3,2,2]");
   EXPECT_EQ(digest_of_tensors(tensors), digest_of(lines));
   std::reverse(tensors.begin(), tensors.end());
   EXPECT_EQ(digest_of_tensors(tensors), digest_of(lines)) << "the order of the tensors does not matter";
@@ -94,7 +101,8 @@ TEST(Safetensors, TensorsOutliveTheFileObject) {
 TEST(Safetensors, ForeignFilesWithoutAlignmentOrDigests) {
   const TemporaryFolder folder;
   // The values begin at an odd byte, as in files of early writers.
-  std::string header = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}, "q":{"dtype":"F8_E4M3","shape":[3],"data_offsets":[8,11]}})";
+  std::string header =
+      R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}, "q":{"dtype":"F8_E4M3","shape":[3],"data_offsets":[8,11]}})";
   if (header.size() % 2 == 0) header += ' ';
   const float values[2] = {1.5f, -2.0f};
   std::string data(11, '\0');
@@ -206,7 +214,8 @@ TEST(Safetensors, SizesAgreeWith128BitArithmetic) {
     const uint64_t bytes = static_cast<uint64_t>(elements * 4);
     const bool fits = !overflow && bytes <= 4096;
     const std::string data(fits ? bytes : 4, 'x');
-    const std::string file = with_length(R"({"a":{"dtype":"F32","shape":[)" + shape + R"(],"data_offsets":[0,)" + std::to_string(fits ? bytes : 4) + "]}}", data);
+    const std::string file = with_length(
+        R"({"a":{"dtype":"F32","shape":[)" + shape + R"(],"data_offsets":[0,)" + std::to_string(fits ? bytes : 4) + "]}}", data);
     bool ok = true;
     try {
       parse(file);

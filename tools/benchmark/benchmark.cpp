@@ -131,12 +131,9 @@ void BenchmarkTool::report(const std::vector<BenchmarkRow>& rows, const std::vec
   }
   const auto text = [&](Format format) {
     switch (format) {
-      case Format::kJson:
-        return benchmark_json(results, made_by).dump() + "\n";
-      case Format::kJsonLines:
-        return benchmark_lines(results, made_by);
-      case Format::kCsv:
-        return render(row_table(rows), format);
+      case Format::kJson: return benchmark_json(results, made_by).dump() + "\n";
+      case Format::kJsonLines: return benchmark_lines(results, made_by);
+      case Format::kCsv: return render(row_table(rows), format);
       default:
         return render(row_table(rows), format) + (results.scaling.empty() ? "" : "\n" + render(scaling_table(results.scaling), format));
     }

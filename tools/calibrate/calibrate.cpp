@@ -64,16 +64,29 @@ Observed observe_all(const RangeStatistics& statistics, ActivationScheme scheme)
 
 void CalibrateTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
-  app.add_option("--samples", samples_, "how many samples (the key data.calibration.samples)")->check(CLI::PositiveNumber)->group("Recipe")->take_last();
+  app.add_option("--samples", samples_, "how many samples (the key data.calibration.samples)")
+      ->check(CLI::PositiveNumber)
+      ->group("Recipe")
+      ->take_last();
   app.add_flag("--continue", continue_, "go on with the file of -o, up to data.calibration.samples in all")->group("Recipe");
-  app.add_option("--merge", merge_, "put these files together, in this order, as if one run had made them")->type_name("FILE...")->group("Files")->expected(1, 1 << 20);
-  app.add_option("--show", show_, "print the ranges in a file, and what each observer makes of them; with RECIPE: for its quantize.activations")->type_name("FILE")->group("Files")->take_last();
+  app.add_option("--merge", merge_, "put these files together, in this order, as if one run had made them")
+      ->type_name("FILE...")
+      ->group("Files")
+      ->expected(1, 1 << 20);
+  app.add_option("--show", show_,
+                 "print the ranges in a file, and what each observer makes of them; with RECIPE: for its quantize.activations")
+      ->type_name("FILE")
+      ->group("Files")
+      ->take_last();
 }
 
 int CalibrateTool::run() {
-  if (!merge_.empty() && !show_.empty()) throw Error(ErrorCode::kUsage, "both --merge and --show were given").suggest("merge first, then show what was written");
+  if (!merge_.empty() && !show_.empty())
+    throw Error(ErrorCode::kUsage, "both --merge and --show were given").suggest("merge first, then show what was written");
   if (!merge_.empty()) {
-    if (!words_.empty()) throw Error(ErrorCode::kUsage, cat("--merge takes files alone, and '", words_.front(), "' is none of them")).suggest("galley-calibrate --merge a.calib b.calib -o both.calib");
+    if (!words_.empty())
+      throw Error(ErrorCode::kUsage, cat("--merge takes files alone, and '", words_.front(), "' is none of them"))
+          .suggest("galley-calibrate --merge a.calib b.calib -o both.calib");
     return merge();
   }
   if (!show_.empty() && words_.empty()) return show(default_activations(QuantizeSection()));
@@ -97,10 +110,15 @@ int CalibrateTool::calibrate(LoadedRecipe& loaded) {
   Calibrator calibrator(session);
   session.initialize(calibrator.parameters(), calibrator.store());
   const int64_t before = calibration.samples();
-  const std::string plan = cat(human_count(calibrator.samples()), " samples of data.", recipe.data.calibration.from, " in batches of ", calibrator.batch(), ", ", calibrator.values(), " values, memory ",
-                               human_bytes(static_cast<double>(calibrator.planned_bytes())));
+  const std::string plan =
+      cat(human_count(calibrator.samples()), " samples of data.", recipe.data.calibration.from, " in batches of ", calibrator.batch(), ", ",
+          calibrator.values(), " values, memory ", human_bytes(static_cast<double>(calibrator.planned_bytes())));
   if (dry_run_) {
-    nlohmann::ordered_json json{{"fits", true}, {"samples", calibrator.samples()}, {"batch", calibrator.batch()}, {"values", calibrator.values()}, {"planned_peak_bytes", calibrator.planned_bytes()}};
+    nlohmann::ordered_json json{{"fits", true},
+                                {"samples", calibrator.samples()},
+                                {"batch", calibrator.batch()},
+                                {"values", calibrator.values()},
+                                {"planned_peak_bytes", calibrator.planned_bytes()}};
     json["provenance"] = provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)));
     print(common.format == Format::kJson ? json.dump() + "\n" : plan + "\n");
     return kExitDone;
@@ -113,8 +131,10 @@ int CalibrateTool::calibrate(LoadedRecipe& loaded) {
     Progress progress(common.progress);
     calibrator.run(calibration, [&](int64_t done) {
       const double total = static_cast<double>(calibrator.samples()), rate = static_cast<double>(done - before) / seconds();
-      progress.update(static_cast<double>(done) / total, cat("samples ", done, "/", calibrator.samples(), "  ", human_number(rate), " a second"),
-                      nlohmann::ordered_json{{"progress", "calibrate"}, {"samples", done}, {"total", calibrator.samples()}, {"samples_per_s", rate}}.dump());
+      progress.update(
+          static_cast<double>(done) / total, cat("samples ", done, "/", calibrator.samples(), "  ", human_number(rate), " a second"),
+          nlohmann::ordered_json{{"progress", "calibrate"}, {"samples", done}, {"total", calibrator.samples()}, {"samples_per_s", rate}}
+              .dump());
       return stop_signal() == 0;
     });
     progress.clear();
@@ -122,7 +142,9 @@ int CalibrateTool::calibrate(LoadedRecipe& loaded) {
   const double wall_s = seconds();
   if (calibration.samples() > before) write_calibration(output_, calibration);
   const bool stopped = calibration.samples() < calibrator.samples();
-  if (stopped) log(LogLevel::kWarning, cat("stopped after ", human_count(calibration.samples()), " of ", human_count(calibrator.samples()), " samples; the same command with --continue goes on"));
+  if (stopped)
+    log(LogLevel::kWarning, cat("stopped after ", human_count(calibration.samples()), " of ", human_count(calibrator.samples()),
+                                " samples; the same command with --continue goes on"));
   return report(calibration, wall_s, stopped ? kExitResumable : kExitDone);
 }
 
@@ -133,7 +155,8 @@ int CalibrateTool::merge() {
     const Calibration other = read_calibration(merge_[i]);
     for (const CalibrationPart& part : other.parts) {
       if (std::find(all.parts.begin(), all.parts.end(), part) != all.parts.end()) {
-        log(LogLevel::kWarning, cat(merge_[i], " has samples that are there already (", part.samples, " from position ", part.first, "): they count twice"));
+        log(LogLevel::kWarning,
+            cat(merge_[i], " has samples that are there already (", part.samples, " from position ", part.first, "): they count twice"));
       }
     }
     all.merge(other, merge_[i]);
@@ -143,16 +166,19 @@ int CalibrateTool::merge() {
 }
 
 int CalibrateTool::report(const Calibration& calibration, double wall_s, int exit_code) const {
-  nlohmann::ordered_json json{{"file", output_}, {"samples", calibration.samples()}, {"batches", calibration.batches()}, {"values", calibration.values.size()}};
+  nlohmann::ordered_json json{
+      {"file", output_}, {"samples", calibration.samples()}, {"batches", calibration.batches()}, {"values", calibration.values.size()}};
   json["parts"] = nlohmann::ordered_json::array();
-  for (const CalibrationPart& part : calibration.parts) json["parts"].push_back({{"samples", part.samples}, {"batches", part.batches}, {"first", part.first}, {"data", part.data}});
+  for (const CalibrationPart& part : calibration.parts)
+    json["parts"].push_back({{"samples", part.samples}, {"batches", part.batches}, {"first", part.first}, {"data", part.data}});
   json["model"] = calibration.model;
   json["wall_s"] = wall_s;
   Provenance who{.tool = name(), .overrides = overrides_};
   if (!calibration.recipe.empty()) who.recipe_sha256 = sha256_hex(calibration.recipe);
   json["provenance"] = provenance_json(who);
   Table table{{"file", "samples", "batches", "parts", "values", "seconds"},
-              {{output_, cat(calibration.samples()), cat(calibration.batches()), cat(calibration.parts.size()), cat(calibration.values.size()), human_number(wall_s)}}};
+              {{output_, cat(calibration.samples()), cat(calibration.batches()), cat(calibration.parts.size()),
+                cat(calibration.values.size()), human_number(wall_s)}}};
   for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
   if (common.format == Format::kJson) {
     print(json.dump() + "\n");
@@ -179,32 +205,48 @@ int CalibrateTool::show(const ActivationScheme& scheme) {
   Table table{{"value", "min", "max"}, {}};
   for (const ObserverType type : kObservers) table.headings.push_back(cat(observer_name(type), " dB"));
   for (const char* heading : {"best", "scale", "zero point"}) table.headings.emplace_back(heading);
-  nlohmann::ordered_json json{{"file", show_}, {"samples", calibration.samples()}, {"batches", calibration.batches()}, {"dtype", kQuantDTypeNames[static_cast<size_t>(scheme.dtype)]},
-                              {"scheme", scheme.symmetric ? "per_tensor_symmetric" : "per_tensor_affine"}, {"reduce_range", scheme.reduce_range}};
+  nlohmann::ordered_json json{{"file", show_},
+                              {"samples", calibration.samples()},
+                              {"batches", calibration.batches()},
+                              {"dtype", kQuantDTypeNames[static_cast<size_t>(scheme.dtype)]},
+                              {"scheme", scheme.symmetric ? "per_tensor_symmetric" : "per_tensor_affine"},
+                              {"reduce_range", scheme.reduce_range}};
   json["values"] = nlohmann::ordered_json::array();
   for (size_t i = 0; i < names.size(); ++i) {
     const RangeStatistics& statistics = calibration.at(names[i]);
     const BatchRange range = statistics.range();
     const ObservedRange& best = observed[i].ranges[observed[i].best];
     std::vector<std::string> row{names[i], shortly(range.min), shortly(range.max)};
-    nlohmann::ordered_json value{{"name", names[i]}, {"min", range.min}, {"max", range.max}, {"elements", statistics.elements()}, {"stride", statistics.stride()}, {"best", observer_name(best.observer)}};
+    nlohmann::ordered_json value{{"name", names[i]},
+                                 {"min", range.min},
+                                 {"max", range.max},
+                                 {"elements", statistics.elements()},
+                                 {"stride", statistics.stride()},
+                                 {"best", observer_name(best.observer)}};
     for (const ObservedRange& each : observed[i].ranges) {
       row.push_back(decibels(each.sqnr_db));
-      value["observers"][std::string(observer_name(each.observer))] = {{"min", each.min}, {"max", each.max}, {"scale", each.params.scale}, {"zero_point", each.params.zero_point}, {"sqnr_db", number_json(each.sqnr_db)}};
+      value["observers"][std::string(observer_name(each.observer))] = {{"min", each.min},
+                                                                       {"max", each.max},
+                                                                       {"scale", each.params.scale},
+                                                                       {"zero_point", each.params.zero_point},
+                                                                       {"sqnr_db", number_json(each.sqnr_db)}};
     }
     row.insert(row.end(), {std::string(observer_name(best.observer)), shortly(best.params.scale), cat(best.params.zero_point)});
     table.rows.push_back(std::move(row));
     json["values"].push_back(std::move(value));
   }
-  json["provenance"] = provenance_json({.tool = name(), .recipe_sha256 = calibration.recipe.empty() ? "" : sha256_hex(calibration.recipe), .overrides = overrides_});
+  json["provenance"] = provenance_json(
+      {.tool = name(), .recipe_sha256 = calibration.recipe.empty() ? "" : sha256_hex(calibration.recipe), .overrides = overrides_});
   for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
   if (common.format == Format::kJson) {
     print(json.dump() + "\n");
     return kExitDone;
   }
-  log(LogLevel::kInfo, cat(human_count(calibration.samples()), " samples in ", calibration.batches(), " batches; SQNR in dB of each observer for ", kQuantDTypeNames[static_cast<size_t>(scheme.dtype)],
-                           scheme.symmetric ? " symmetric" : " affine"));
-  if (!calibration.weight_bounds.empty()) log(LogLevel::kInfo, cat("besides, the learned scales of ", calibration.weight_bounds.size(), " weights"));
+  log(LogLevel::kInfo,
+      cat(human_count(calibration.samples()), " samples in ", calibration.batches(), " batches; SQNR in dB of each observer for ",
+          kQuantDTypeNames[static_cast<size_t>(scheme.dtype)], scheme.symmetric ? " symmetric" : " affine"));
+  if (!calibration.weight_bounds.empty())
+    log(LogLevel::kInfo, cat("besides, the learned scales of ", calibration.weight_bounds.size(), " weights"));
   print(table);
   return kExitDone;
 }

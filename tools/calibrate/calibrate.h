@@ -9,9 +9,12 @@ namespace galley::tools {
 class CalibrateTool : public RecipeTool {
  public:
   std::string name() const override { return "galley-calibrate"; }
-  std::string about() const override { return "Collects the ranges of a model's values over samples of its data (data.calibration), once, for every observer."; }
+  std::string about() const override {
+    return "Collects the ranges of a model's values over samples of its data (data.calibration), once, for every observer.";
+  }
   std::string examples() const override {
-    return "  galley-calibrate runs/first -o stats.calib\n  galley-calibrate resnet50_imagenet weights=resnet50.safetensors --samples 256 -o stats.calib\n"
+    return "  galley-calibrate runs/first -o stats.calib\n  galley-calibrate resnet50_imagenet weights=resnet50.safetensors --samples 256 "
+           "-o stats.calib\n"
            "  galley-calibrate --merge a.calib b.calib -o both.calib\n  galley-calibrate --show stats.calib";
   }
   void add_options(CLI::App& app) override;

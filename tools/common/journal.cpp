@@ -14,12 +14,14 @@ Journal::Journal(std::string path, std::string command) : path_(std::move(path))
   std::ifstream file(path_);
   if (!file || file.peek() == std::ifstream::traits_type::eof()) {
     // A folder opens, and reads as nothing.
-    if (!file.is_open() || is_folder(path_)) throw Error(ErrorCode::kInput, cat("cannot read the journal ", path_)).suggest("name another file with -o");
+    if (!file.is_open() || is_folder(path_))
+      throw Error(ErrorCode::kInput, cat("cannot read the journal ", path_)).suggest("name another file with -o");
     return;
   }
   for (std::string line; std::getline(file, line);) {
     Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object() || !json.contains("command") || !json.contains("key") || !json["key"].is_string() || !json.contains("value")) continue;
+    if (!json.is_object() || !json.contains("command") || !json.contains("key") || !json["key"].is_string() || !json.contains("value"))
+      continue;
     if (json["command"] != command_) {
       throw Error(ErrorCode::kInput, cat(path_, " is the journal of other settings")).suggest("name another file, or remove it");
     }

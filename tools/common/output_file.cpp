@@ -10,7 +10,8 @@
 namespace galley::tools {
 namespace {
 
-constexpr std::array<std::string_view, 10> kFormats{".safetensors", ".onnx", ".pth", ".pt", ".bin", ".npz", ".npy", ".gguf", ".yaml", ".json"};
+constexpr std::array<std::string_view, 10> kFormats{".safetensors", ".onnx", ".pth",  ".pt",   ".bin",
+                                                    ".npz",         ".npy",  ".gguf", ".yaml", ".json"};
 
 /// The extension, where it names a format; else "".
 std::string format_of(const std::filesystem::path& path) {
@@ -26,7 +27,8 @@ void check_output_file(const std::string& path, std::string_view why, const std:
   const std::filesystem::path named(path);
   const std::string wanted = format_of(example), given = format_of(named);
   if (!wanted.empty() && !given.empty() && given != wanted) {
-    throw Error(ErrorCode::kUsage, cat("-o ", path, ": what is written is ", wanted.substr(1), ", not ", given)).suggest(cat("-o ", (named.parent_path() / named.stem()).string(), wanted));
+    throw Error(ErrorCode::kUsage, cat("-o ", path, ": what is written is ", wanted.substr(1), ", not ", given))
+        .suggest(cat("-o ", (named.parent_path() / named.stem()).string(), wanted));
   }
   const std::string folder = parent_folder(path);
   if (!is_folder(folder)) fail(ErrorCode::kResource, path, ": there is no folder ", folder, " to write it to");

@@ -36,11 +36,14 @@ void split_arguments(const std::vector<std::string>& words, std::vector<std::str
 }
 
 void RecipeTool::add_options(CLI::App& app) {
-  app.add_option("RECIPE", words_, "a recipe file, a built-in name, a RUN folder, or - for standard input; then overrides: key=value, key+=value")
+  app.add_option("RECIPE", words_,
+                 "a recipe file, a built-in name, a RUN folder, or - for standard input; then overrides: key=value, key+=value")
       ->type_name("[key=value ...]");
   app.add_option("--with", with_, "merge this fragment over the recipe (repeatable)")->group("Recipe")->allow_extra_args(false);
   app.add_option("--unset", unset_, "put this key back to its default (repeatable)")->group("Recipe")->allow_extra_args(false);
-  app.add_flag("--dump-recipe{min}", dump_, "print the recipe and stop: what differs from the defaults; =full: all; =origin: all with places")->group("Recipe");
+  app.add_flag("--dump-recipe{min}", dump_,
+               "print the recipe and stop: what differs from the defaults; =full: all; =origin: all with places")
+      ->group("Recipe");
   app.add_option("--explain", explain_, "print where the value of this key comes from, and stop")->group("Recipe")->take_last();
   app.add_flag("-n,--dry-run", dry_run_, "everything but the work: files, shapes, memory")->group("Recipe");
   app.add_option("--threads", threads_, "compute threads (the key threads)")->group("Machine")->take_last();
@@ -66,12 +69,14 @@ int RecipeTool::run() {
   if (!device_.empty()) overrides_.push_back("device=" + device_);
   if (!seed_.empty()) overrides_.push_back("seed=" + seed_);
   if (recipes.empty()) {
-    throw Error(ErrorCode::kUsage, "no recipe was named").suggest("e.g. " + examples().substr(0, examples().find('\n')) + "; galley-recipes ls lists the built-in ones");
+    throw Error(ErrorCode::kUsage, "no recipe was named")
+        .suggest("e.g. " + examples().substr(0, examples().find('\n')) + "; galley-recipes ls lists the built-in ones");
   }
   if (takes_inputs()) {
     inputs_.assign(recipes.begin() + 1, recipes.end());
   } else if (recipes.size() > 1) {
-    throw Error(ErrorCode::kUsage, cat("two recipes were named: ", recipes[0], " and ", recipes[1])).suggest("an override is written key=value");
+    throw Error(ErrorCode::kUsage, cat("two recipes were named: ", recipes[0], " and ", recipes[1]))
+        .suggest("an override is written key=value");
   }
   recipe_ = recipes[0];
   if (!dump_.empty() && dump_ != "min" && dump_ != "full" && dump_ != "origin") {
@@ -87,10 +92,13 @@ int RecipeTool::run() {
   }
   LoadedRecipe loaded = load_recipe(recipe_, components, options);
   if (!dump_.empty()) {
-    const std::string text = dump_recipe(loaded, dump_ == "full" ? DumpKind::kFull : dump_ == "origin" ? DumpKind::kOrigin : DumpKind::kMin);
+    const std::string text = dump_recipe(loaded, dump_ == "full"     ? DumpKind::kFull
+                                                 : dump_ == "origin" ? DumpKind::kOrigin
+                                                                     : DumpKind::kMin);
     if (common.format == Format::kJson) {
       if (dump_ == "origin") fail(ErrorCode::kUsage, "--dump-recipe=origin is YAML with comments: there is no JSON of it");
-      print(nlohmann::ordered_json{{"recipe", recipe_json(text)}, {"provenance", provenance_json(provenance(loaded.recipe, text))}}.dump() + "\n");
+      print(nlohmann::ordered_json{{"recipe", recipe_json(text)}, {"provenance", provenance_json(provenance(loaded.recipe, text))}}.dump() +
+            "\n");
     } else {
       print(text);
     }
@@ -141,7 +149,8 @@ void RecipeTool::apply_machine_settings(const Recipe& recipe) const {
   static bool warned = false;  // a sweep comes here for each of its cells
   if (recipe.precision.compute == PrecisionName::kBf16 && !warned && !has_fast_bf16()) {
     warned = true;
-    log(LogLevel::kWarning, cat("precision: bf16 on a processor without fast bf16 instructions (", instruction_set(), "): operators compute in f32 between casts, slower than with precision: f32"));
+    log(LogLevel::kWarning, cat("precision: bf16 on a processor without fast bf16 instructions (", instruction_set(),
+                                "): operators compute in f32 between casts, slower than with precision: f32"));
   }
 }
 

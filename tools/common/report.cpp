@@ -15,7 +15,8 @@ bool is_number(const std::string& cell) {
 
 /// Columns a text takes on a terminal: UTF-8 continuation bytes take none.
 size_t width(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return static_cast<size_t>(
+      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
 std::string padded(const std::string& cell, size_t columns, bool right) {

@@ -1,5 +1,6 @@
 #pragma once
-// What tools print on stdout: tables in the formats table | md | csv | json (jsonl). JSON objects are built by the tool (nlohmann in .cpp files).
+// What tools print on stdout: tables in the formats table | md | csv | json (jsonl). JSON objects are built by the tool (nlohmann in .cpp
+// files).
 
 #include <string>
 

@@ -17,7 +17,7 @@ void on_user(int signal) { (signal == SIGUSR1 ? checkpoint : profile) = true; }
 }  // namespace
 
 void install_signal_handlers() {
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_flags = SA_RESTART;
   action.sa_handler = on_stop;
   sigaction(SIGINT, &action, nullptr);

@@ -22,7 +22,8 @@
 namespace galley::tools {
 namespace {
 
-const std::map<std::string, Format> kFormats{{"table", Format::kTable}, {"md", Format::kMarkdown}, {"csv", Format::kCsv}, {"json", Format::kJson}, {"jsonl", Format::kJsonLines}};
+const std::map<std::string, Format> kFormats{
+    {"table", Format::kTable}, {"md", Format::kMarkdown}, {"csv", Format::kCsv}, {"json", Format::kJson}, {"jsonl", Format::kJsonLines}};
 const std::map<std::string, ProgressMode> kProgress{{"auto", ProgressMode::kAuto},
                                                     {"bar", ProgressMode::kBar},
                                                     {"plain", ProgressMode::kPlain},
@@ -60,11 +61,20 @@ struct CommonFlags {
 };
 
 void add_common_options(CLI::App& app, CommonFlags& flags, const Tool& tool) {
-  app.add_option("--format", flags.format, tool.prints_json_lines() ? "what stdout gets: table, md, csv, json, or jsonl (an object a row)" : "what stdout gets: table, md, csv or json")->group("Output")->take_last();
-  app.add_option("--save", flags.save, "a copy of the result, FMT:FILE, e.g. json:result.json (repeatable)")->group("Output")->allow_extra_args(false);
+  app.add_option("--format", flags.format,
+                 tool.prints_json_lines() ? "what stdout gets: table, md, csv, json, or jsonl (an object a row)"
+                                          : "what stdout gets: table, md, csv or json")
+      ->group("Output")
+      ->take_last();
+  app.add_option("--save", flags.save, "a copy of the result, FMT:FILE, e.g. json:result.json (repeatable)")
+      ->group("Output")
+      ->allow_extra_args(false);
   app.add_option("--progress", flags.progress, "auto, bar, plain, json or none (stderr)")->group("Messages")->take_last();
   app.add_flag("-v", flags.v, "more messages (-vv: all)")->group("Messages");
-  app.add_flag("--verbose{ops}", flags.verbose, "=ops: time every operator and print the table; =compile: why each program was compiled; =passes: what each pass did")->group("Messages")->take_all();
+  app.add_flag("--verbose{ops}", flags.verbose,
+               "=ops: time every operator and print the table; =compile: why each program was compiled; =passes: what each pass did")
+      ->group("Messages")
+      ->take_all();
   app.add_flag("-q,--quiet", flags.quiet, "warnings and errors only")->group("Messages");
   app.add_flag("-V,--version", flags.version, "version, commit, instruction set, libraries")->group("Messages");
   app.add_option("--completion", flags.completion, "print the completion script of bash, zsh or fish")->group("Messages");
@@ -72,7 +82,8 @@ void add_common_options(CLI::App& app, CommonFlags& flags, const Tool& tool) {
 
 Format format_of(const Tool& tool, const std::string& word, const char* option) {
   const Format format = named(kFormats, word, option);
-  if (format == Format::kJsonLines && !tool.prints_json_lines()) fail(ErrorCode::kUsage, option, " jsonl: ", tool.name(), " gives one object; json is the format");
+  if (format == Format::kJsonLines && !tool.prints_json_lines())
+    fail(ErrorCode::kUsage, option, " jsonl: ", tool.name(), " gives one object; json is the format");
   return format;
 }
 
@@ -81,7 +92,8 @@ void apply(const CommonFlags& flags, Tool& tool) {
   common.format = format_of(tool, flags.format, "--format");
   common.progress = flags.quiet ? ProgressMode::kNone : named(kProgress, flags.progress, "--progress");
   // A reader of JSON gets JSON on stderr too, one object a line.
-  if ((common.format == Format::kJson || common.format == Format::kJsonLines) && common.progress == ProgressMode::kAuto) common.progress = ProgressMode::kJson;
+  if ((common.format == Format::kJson || common.format == Format::kJsonLines) && common.progress == ProgressMode::kAuto)
+    common.progress = ProgressMode::kJson;
   common.verbosity = flags.quiet ? -1 : flags.v;
   for (const std::string& topic : flags.verbose) {
     if (topic == "ops") {
@@ -104,10 +116,13 @@ void apply(const CommonFlags& flags, Tool& tool) {
 std::string completion_script(const std::string& tool, const std::string& shell) {
   if (shell == "bash") {
     return "_galley() { mapfile -t COMPREPLY < <(\"${COMP_WORDS[0]}\" --complete-words \"${COMP_WORDS[@]:1:COMP_CWORD}\" 2>/dev/null); "
-           "[[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace; }\ncomplete -o default -F _galley " + tool + "\n";
+           "[[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace; }\ncomplete -o default -F _galley " +
+           tool + "\n";
   }
   if (shell == "zsh") {
-    return "#compdef " + tool + "\n_galley() { local -a w; w=(${(f)\"$(${words[1]} --complete-words ${words[2,CURRENT]} 2>/dev/null)\"}); compadd -S '' -- $w; _files; }\n" +
+    return "#compdef " + tool +
+           "\n_galley() { local -a w; w=(${(f)\"$(${words[1]} --complete-words ${words[2,CURRENT]} 2>/dev/null)\"}); compadd -S '' -- $w; "
+           "_files; }\n" +
            "compdef _galley " + tool + "\n";
   }
   if (shell == "fish") {
@@ -132,9 +147,7 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int
   return message;
 }
 
-void print_error(const Error& error, bool json) {
-  std::fprintf(stderr, "%s\n", json ? error_json(error).c_str() : error.text().c_str());
-}
+void print_error(const Error& error, bool json) { std::fprintf(stderr, "%s\n", json ? error_json(error).c_str() : error.text().c_str()); }
 
 void install_log(int verbosity, bool json) {
   set_log_sink([verbosity, json](LogLevel level, const std::string& message) {

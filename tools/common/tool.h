@@ -33,8 +33,8 @@ struct CommonOptions {
   Format format = Format::kTable;
   std::vector<std::pair<Format, std::string>> save;  // --save FMT:FILE
   ProgressMode progress = ProgressMode::kAuto;
-  int verbosity = 0;                                 // -q -1, -v 1, -vv 2
-  bool verbose_ops = false;                          // --verbose=ops
+  int verbosity = 0;         // -q -1, -v 1, -vv 2
+  bool verbose_ops = false;  // --verbose=ops
 };
 
 class Tool {
@@ -59,7 +59,8 @@ class Tool {
  protected:
   /// Prints text to stdout (the result). Throws (exit 7) where stdout cannot be written.
   void print(const std::string& text) const;
-  /// Throws (exit 7) where one of these files (or one that --save names) could not be written later: before the work, not after it. "" is none.
+  /// Throws (exit 7) where one of these files (or one that --save names) could not be written later: before the work, not after it. "" is
+  /// none.
   void check_outputs(std::initializer_list<std::string_view> paths) const;
   /// Prints a table in the chosen format (not json) and saves the copies that --save asks for.
   void print(const Table& table) const;

@@ -1,16 +1,15 @@
-#include "tools/common/output_file.h"
 #include "tools/convert-layout/convert_layout.h"
 
+#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-
-#include <CLI/CLI.hpp>
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
 #include "libcore/base/log.h"
 #include "libcore/base/units.h"
 #include "libcore/weights/safetensors.h"
+#include "tools/common/output_file.h"
 
 namespace galley::tools {
 namespace {
@@ -33,15 +32,25 @@ MemoryFormat target_format(const std::string& to, int rank, const MemoryFormat& 
 void ConvertLayoutTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
   app.add_option("--to", to_, "format of rank-4 (channels_last) or rank-5 (channels_last_3d) tensors; contiguous: of all")
-      ->check(CLI::IsMember({"contiguous", "channels_last", "channels_last_3d"}))->group("Convert")->take_last();
-  app.add_option("--check", check_, "walk the model of this recipe instead, and time it in each format")->type_name("RECIPE")->group("Check")->take_last();
+      ->check(CLI::IsMember({"contiguous", "channels_last", "channels_last_3d"}))
+      ->group("Convert")
+      ->take_last();
+  app.add_option("--check", check_, "walk the model of this recipe instead, and time it in each format")
+      ->type_name("RECIPE")
+      ->group("Check")
+      ->take_last();
   app.add_flag("--values", values_, "with --check: print each image of the model with its format, too")->group("Check");
-  app.add_option("--apply", apply_, "with --check: write the fastest format to this recipe fragment")->type_name("FILE")->group("Check")->take_last();
+  app.add_option("--apply", apply_, "with --check: write the fastest format to this recipe fragment")
+      ->type_name("FILE")
+      ->group("Check")
+      ->take_last();
 }
 
 int ConvertLayoutTool::run() {
   if (!check_.empty()) {
-    if (!to_.empty() || !output_.empty()) throw Error(ErrorCode::kUsage, cat(to_.empty() ? "-o" : "--to", " converts a file; --check looks at a recipe's model")).suggest("--save json:FILE keeps the result of --check");
+    if (!to_.empty() || !output_.empty())
+      throw Error(ErrorCode::kUsage, cat(to_.empty() ? "-o" : "--to", " converts a file; --check looks at a recipe's model"))
+          .suggest("--save json:FILE keeps the result of --check");
     if (dry_run_ && !apply_.empty()) throw Error(ErrorCode::kUsage, "--apply writes the fastest format, and --dry-run measures nothing");
     words_.insert(words_.begin(), check_);
     return RecipeTool::run();
@@ -50,8 +59,11 @@ int ConvertLayoutTool::run() {
   for (const std::string& word : words_) {
     if (is_override(word)) throw Error(ErrorCode::kUsage, cat("'", word, "' is an override: those are for --check RECIPE"));
   }
-  if (words_.size() != 1) throw Error(ErrorCode::kUsage, words_.empty() ? "no file was named" : "more than one file was named").suggest("galley-convert-layout in.safetensors --to channels_last -o out.safetensors");
-  if (to_.empty()) throw Error(ErrorCode::kUsage, "--to does not say which format").suggest("--to contiguous, channels_last or channels_last_3d");
+  if (words_.size() != 1)
+    throw Error(ErrorCode::kUsage, words_.empty() ? "no file was named" : "more than one file was named")
+        .suggest("galley-convert-layout in.safetensors --to channels_last -o out.safetensors");
+  if (to_.empty())
+    throw Error(ErrorCode::kUsage, "--to does not say which format").suggest("--to contiguous, channels_last or channels_last_3d");
   if (!dry_run_) {
     check_output_file(output_, "the converted tensors are a file", "out.safetensors");
     check_outputs({output_});
@@ -73,7 +85,9 @@ int ConvertLayoutTool::convert(const std::string& input) {
   nlohmann::ordered_json json{{"tensors", nlohmann::ordered_json::array()}};
   int64_t changed = 0, bytes = 0;
   for (const SafetensorsEntry& entry : file.entries()) {
-    if (!entry.dtype) throw Error(ErrorCode::kInput, cat(input, ": tensor '", entry.name, "' has the dtype ", entry.dtype_text, ", which cannot be converted"));
+    if (!entry.dtype)
+      throw Error(ErrorCode::kInput,
+                  cat(input, ": tensor '", entry.name, "' has the dtype ", entry.dtype_text, ", which cannot be converted"));
     const MemoryFormat to = target_format(to_, entry.shape.rank(), entry.format);
     sources.emplace_back(entry.name, *entry.dtype, entry.shape, [&file, entry] { return file.read_stored(entry); }, to);
     bytes += entry.end - entry.begin;
@@ -81,8 +95,13 @@ int ConvertLayoutTool::convert(const std::string& input) {
     ++changed;
     Shape physical;
     for (const int axis : to.order(entry.shape.rank())) physical.push_back(entry.shape[axis]);
-    table.rows.push_back({entry.name, list_text(entry.shape), entry.format.str(), to.str(), list_text(physical), list_text(to.strides(entry.shape))});
-    json["tensors"].push_back({{"name", entry.name}, {"shape", std::vector<int64_t>(entry.shape.begin(), entry.shape.end())}, {"from", entry.format.str()}, {"to", to.str()}, {"stored_shape", std::vector<int64_t>(physical.begin(), physical.end())}});
+    table.rows.push_back(
+        {entry.name, list_text(entry.shape), entry.format.str(), to.str(), list_text(physical), list_text(to.strides(entry.shape))});
+    json["tensors"].push_back({{"name", entry.name},
+                               {"shape", std::vector<int64_t>(entry.shape.begin(), entry.shape.end())},
+                               {"from", entry.format.str()},
+                               {"to", to.str()},
+                               {"stored_shape", std::vector<int64_t>(physical.begin(), physical.end())}});
   }
   if (!dry_run_) {
     // Proved equal before it gets its name: an interrupted or wrong conversion leaves nothing.
@@ -93,7 +112,8 @@ int ConvertLayoutTool::convert(const std::string& input) {
       written.verify();
       for (const SafetensorsEntry& entry : file.entries()) {
         const SafetensorsEntry* other = written.find(entry.name);
-        if (other == nullptr || !bit_equal(file.read(entry), written.read(*other))) throw InternalError(cat("the converted tensor '", entry.name, "' differs"));
+        if (other == nullptr || !bit_equal(file.read(entry), written.read(*other)))
+          throw InternalError(cat("the converted tensor '", entry.name, "' differs"));
       }
       rename_durably(unproved, output_);
     } catch (const std::exception&) {
@@ -106,7 +126,8 @@ int ConvertLayoutTool::convert(const std::string& input) {
   Provenance who;
   who.tool = name();
   json["provenance"] = provenance_json(who);
-  log(LogLevel::kInfo, cat(changed, " of ", file.entries().size(), " tensors ", dry_run_ ? "would change" : "changed, all proved equal", ", ", human_bytes(static_cast<double>(bytes))));
+  log(LogLevel::kInfo, cat(changed, " of ", file.entries().size(), " tensors ", dry_run_ ? "would change" : "changed, all proved equal",
+                           ", ", human_bytes(static_cast<double>(bytes))));
   for (const auto& [format, path] : common.save) write_file(path, format == Format::kJson ? json.dump() + "\n" : render(table, format));
   if (common.format == Format::kJson) {
     print(json.dump() + "\n");

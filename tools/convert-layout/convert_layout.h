@@ -9,9 +9,12 @@ namespace galley::tools {
 class ConvertLayoutTool : public RecipeTool {
  public:
   std::string name() const override { return "galley-convert-layout"; }
-  std::string about() const override { return "Converts tensor files between memory formats; --check says where a recipe's model loses channels_last."; }
+  std::string about() const override {
+    return "Converts tensor files between memory formats; --check says where a recipe's model loses channels_last.";
+  }
   std::string examples() const override {
-    return "  galley-convert-layout in.safetensors --to channels_last -o out.safetensors\n  galley-convert-layout --check resnet.yaml benchmark.batch=16\n"
+    return "  galley-convert-layout in.safetensors --to channels_last -o out.safetensors\n  galley-convert-layout --check resnet.yaml "
+           "benchmark.batch=16\n"
            "  galley-convert-layout --check resnet.yaml --apply format.yaml";
   }
   void add_options(CLI::App& app) override;

@@ -39,12 +39,16 @@ int metric_digits(const std::string& name) { return name == "loss" ? 6 : 3; }
 
 void EvaluateTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
-  app.add_option("--against", against_, "evaluate these weights too and compare the outputs: a file, a checkpoint or a RUN folder")->type_name("WEIGHTS")->group("Input")->take_last();
+  app.add_option("--against", against_, "evaluate these weights too and compare the outputs: a file, a checkpoint or a RUN folder")
+      ->type_name("WEIGHTS")
+      ->group("Input")
+      ->take_last();
 }
 
 int EvaluateTool::print_fits(const Recipe& recipe) const {
   if (common.format == Format::kJson) {
-    const auto json = nlohmann::ordered_json{{"fits", true}, {"provenance", provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)))}};
+    const auto json =
+        nlohmann::ordered_json{{"fits", true}, {"provenance", provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)))}};
     print(json.dump() + "\n");
   } else {
     print("the recipe, its data and weights fit\n");
@@ -70,11 +74,19 @@ int EvaluateTool::compare(Session& session, int64_t batch) {
     return print_fits(session.recipe());
   }
   const Comparison result = compare_weights_of(session, second, options);
-  nlohmann::ordered_json json{{"metrics", metrics_json(result.first)}, {"against", metrics_json(result.second)}, {"samples", result.samples}, {"split", options.split}};
-  json["outputs"] = {{"max_abs", number_json(result.outputs.max_abs())}, {"sqnr_db", number_json(result.outputs.sqnr_db())}, {"top1_agree", number_json(result.top1_agree)}};
+  nlohmann::ordered_json json{{"metrics", metrics_json(result.first)},
+                              {"against", metrics_json(result.second)},
+                              {"samples", result.samples},
+                              {"split", options.split}};
+  json["outputs"] = {{"max_abs", number_json(result.outputs.max_abs())},
+                     {"sqnr_db", number_json(result.outputs.sqnr_db())},
+                     {"top1_agree", number_json(result.top1_agree)}};
   json["layers"] = nlohmann::ordered_json::array();
   for (const LayerDistance& layer : result.layers) {
-    json["layers"].push_back({{"module", layer.module}, {"type", layer.type}, {"max_abs", number_json(layer.distance.max_abs())}, {"sqnr_db", number_json(layer.distance.sqnr_db())}});
+    json["layers"].push_back({{"module", layer.module},
+                              {"type", layer.type},
+                              {"max_abs", number_json(layer.distance.max_abs())},
+                              {"sqnr_db", number_json(layer.distance.sqnr_db())}});
   }
   json["layer_samples"] = result.layer_samples;
   json["changed"] = nlohmann::ordered_json::array();
@@ -87,18 +99,21 @@ int EvaluateTool::compare(Session& session, int64_t batch) {
   for (size_t i = 0; i < result.first.size(); ++i) {
     const auto& [name, value] = result.first[i];
     const double there = result.second[i].second;
-    table.rows.push_back({name, fixed(value, metric_digits(name)), fixed(there, metric_digits(name)), fixed(there - value, metric_digits(name))});
+    table.rows.push_back(
+        {name, fixed(value, metric_digits(name)), fixed(there, metric_digits(name)), fixed(there - value, metric_digits(name))});
   }
   if (!std::isnan(result.top1_agree)) table.rows.push_back({"top1 agree %", "", "", fixed(result.top1_agree, 3)});
   table.rows.push_back({"outputs max abs", "", "", human_number(result.outputs.max_abs())});
   table.rows.push_back({"outputs SQNR dB", "", "", fixed(result.outputs.sqnr_db(), 1)});
-  for (const LayerDistance& layer : result.layers) table.rows.push_back({layer.module + " SQNR dB", "", "", fixed(layer.distance.sqnr_db(), 1)});
+  for (const LayerDistance& layer : result.layers)
+    table.rows.push_back({layer.module + " SQNR dB", "", "", fixed(layer.distance.sqnr_db(), 1)});
   for (size_t i = 0; i < std::min(kChangedShown, result.changed.size()); ++i) {
     const ChangedSample& sample = result.changed[i];
     table.rows.push_back({sample.sample, cat(sample.first), cat(sample.second), sample.label < 0 ? "" : cat("label ", sample.label)});
   }
   for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
-  if (result.changed.size() > kChangedShown) log(LogLevel::kInfo, cat(result.changed.size() - kChangedShown, " more samples changed; --format json lists all"));
+  if (result.changed.size() > kChangedShown)
+    log(LogLevel::kInfo, cat(result.changed.size() - kChangedShown, " more samples changed; --format json lists all"));
   if (common.format == Format::kJson) {
     print(json.dump() + "\n");
   } else {
@@ -141,8 +156,10 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
     table.rows.push_back({name, fixed(value, metric_digits(name))});
   }
   for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
-  if (evaluator.skipped() > 0) log(LogLevel::kWarning, cat(human_count(evaluator.skipped()), " damaged samples were skipped; their neighbours stand in for them"));
-  if (evaluator.irregular() > 0) log(LogLevel::kWarning, cat(human_count(evaluator.irregular()), " samples of irregular files were read in full"));
+  if (evaluator.skipped() > 0)
+    log(LogLevel::kWarning, cat(human_count(evaluator.skipped()), " damaged samples were skipped; their neighbours stand in for them"));
+  if (evaluator.irregular() > 0)
+    log(LogLevel::kWarning, cat(human_count(evaluator.irregular()), " samples of irregular files were read in full"));
   log(LogLevel::kInfo, cat(split, ": ", human_count(evaluator.samples()), " samples in ", human_seconds(wall_s)));
   if (common.format == Format::kJson) {
     print(json.dump() + "\n");
@@ -150,7 +167,8 @@ int EvaluateTool::run_recipe(LoadedRecipe& loaded) {
     print(table);
   }
   const auto bad = std::find_if(metrics.begin(), metrics.end(), [](const auto& metric) { return !std::isfinite(metric.second); });
-  if (bad != metrics.end()) log(LogLevel::kWarning, cat(bad->first, " is ", bad->second, "; galley-weights verify looks for damage in the weights"));
+  if (bad != metrics.end())
+    log(LogLevel::kWarning, cat(bad->first, " is ", bad->second, "; galley-weights verify looks for damage in the weights"));
   return kExitDone;
 }
 

@@ -11,7 +11,8 @@ class EvaluateTool : public RecipeTool {
   std::string name() const override { return "galley-evaluate"; }
   std::string about() const override { return "Measures a model's metrics on a split of its data (evaluate.data, default val)."; }
   std::string examples() const override {
-    return "  galley-evaluate runs/first\n  galley-evaluate fashion_mnist_cnn weights=model.safetensors --format json\n  galley-evaluate runs/first evaluate.data=test data.test.batch=64\n"
+    return "  galley-evaluate runs/first\n  galley-evaluate fashion_mnist_cnn weights=model.safetensors --format json\n  galley-evaluate "
+           "runs/first evaluate.data=test data.test.batch=64\n"
            "  galley-evaluate runs/first --against runs/second";
   }
   void add_options(CLI::App& app) override;

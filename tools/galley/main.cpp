@@ -31,7 +31,9 @@ int main(int argc, char** argv) {
   const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
   const std::string verb = argc > 1 ? argv[1] : "--help";
   if (verb == "--help" || verb == "-h" || verb == "help") {
-    std::printf("Galley: a deep-learning toolkit for the shell.\n\nusage: galley VERB [arguments]   (the same as galley-VERB [arguments])\n\nverbs:\n");
+    std::printf(
+        "Galley: a deep-learning toolkit for the shell.\n\nusage: galley VERB [arguments]   (the same as galley-VERB "
+        "[arguments])\n\nverbs:\n");
     for (const std::string& name : verbs(folder)) std::printf("  %s\n", name.c_str());
     std::printf("\n'galley VERB --help' explains one.\n");
     return 0;
@@ -44,6 +46,7 @@ int main(int argc, char** argv) {
   const std::string near = galley::nearest(verb, names);
   std::string known;
   for (const std::string& name : names) known += (known.empty() ? "known: " : ", ") + name;
-  std::fprintf(stderr, "error: galley has no verb '%s'; %s\n", verb.c_str(), near.empty() ? known.c_str() : ("did you mean '" + near + "'?").c_str());
+  std::fprintf(stderr, "error: galley has no verb '%s'; %s\n", verb.c_str(),
+               near.empty() ? known.c_str() : ("did you mean '" + near + "'?").c_str());
   return 2;
 }

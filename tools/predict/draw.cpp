@@ -21,9 +21,9 @@
 namespace galley::tools {
 namespace {
 
-constexpr int64_t kTextScale = 2;      // the font's letters are 7 pixels high
+constexpr int64_t kTextScale = 2;  // the font's letters are 7 pixels high
 constexpr int64_t kLineHeight = 11 * kTextScale;
-constexpr int64_t kLeastWidth = 320;   // of what is drawn: room for a label
+constexpr int64_t kLeastWidth = 320;  // of what is drawn: room for a label
 
 /// Letters in white. The font gives rectangles; what does not fit is cut off.
 void draw_text(Image& image, int64_t left, int64_t top, const std::string& text) {
@@ -39,7 +39,8 @@ void draw_text(Image& image, int64_t left, int64_t top, const std::string& text)
     const int64_t x0 = left + static_cast<int64_t>(quad[0].x) * kTextScale, x1 = left + static_cast<int64_t>(quad[2].x) * kTextScale;
     const int64_t y0 = top + static_cast<int64_t>(quad[0].y) * kTextScale, y1 = top + static_cast<int64_t>(quad[2].y) * kTextScale;
     for (int64_t y = std::max<int64_t>(0, y0); y < std::min(y1, image.height()); ++y) {
-      for (int64_t x = std::max<int64_t>(0, x0); x < std::min(x1, image.width()); ++x) std::fill_n(image.row<uint8_t>(y) + x * 3, 3, uint8_t{255});
+      for (int64_t x = std::max<int64_t>(0, x0); x < std::min(x1, image.width()); ++x)
+        std::fill_n(image.row<uint8_t>(y) + x * 3, 3, uint8_t{255});
     }
   }
 }
@@ -54,18 +55,20 @@ Image draw_labels(const Image& image, const std::vector<std::string>& lines) {
   for (int64_t y = strip; y < out.height(); ++y) {
     const uint8_t* from = image.row<uint8_t>((y - strip) / factor);
     for (int64_t x = 0; x < out.width(); ++x) {
-      for (int64_t c = 0; c < 3; ++c) out.row<uint8_t>(y)[x * 3 + c] = from[x / factor * image.channels() + (image.channels() == 1 ? 0 : c)];
+      for (int64_t c = 0; c < 3; ++c)
+        out.row<uint8_t>(y)[x * 3 + c] = from[x / factor * image.channels() + (image.channels() == 1 ? 0 : c)];
     }
   }
-  for (size_t i = 0; i < lines.size(); ++i) draw_text(out, kTextScale * 2, kTextScale * 2 + static_cast<int64_t>(i) * kLineHeight, lines[i]);
+  for (size_t i = 0; i < lines.size(); ++i)
+    draw_text(out, kTextScale * 2, kTextScale * 2 + static_cast<int64_t>(i) * kLineHeight, lines[i]);
   return out;
 }
 
 void write_png(const std::string& path, const Image& image) {
   int length = 0;
   const std::unique_ptr<unsigned char, void (*)(void*)> png(
-      stbi_write_png_to_mem(image.as<uint8_t>(), static_cast<int>(image.width() * image.channels()), static_cast<int>(image.width()), static_cast<int>(image.height()),
-                            static_cast<int>(image.channels()), &length),
+      stbi_write_png_to_mem(image.as<uint8_t>(), static_cast<int>(image.width() * image.channels()), static_cast<int>(image.width()),
+                            static_cast<int>(image.height()), static_cast<int>(image.channels()), &length),
       std::free);
   GALLEY_ASSERT(png != nullptr);
   write_file(path, std::string_view(reinterpret_cast<const char*>(png.get()), static_cast<size_t>(length)));

@@ -17,8 +17,8 @@ namespace galley::tools {
 /// A table and lines of JSON, and annotated images where a folder for them is given.
 class Listing {
  public:
-  /// `presenter` may be null: then files that could not be read are all that is listed. `provenance` goes into every JSON line. `repeat_file`: each row of
-  /// the table names its file, not only the first of a file.
+  /// `presenter` may be null: then files that could not be read are all that is listed. `provenance` goes into every JSON line.
+  /// `repeat_file`: each row of the table names its file, not only the first of a file.
   Listing(const Presenter* presenter, std::string draw_folder, bool repeat_file, nlohmann::ordered_json provenance);
 
   /// A sample that was predicted; `results` are its rows by name. `note`: what is wrong with its file although it was read in full, or "".

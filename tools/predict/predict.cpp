@@ -1,10 +1,9 @@
 #include "tools/predict/predict.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
-
-#include <CLI/CLI.hpp>
 
 #include "libcore/base/error.h"
 #include "libcore/base/file.h"
@@ -37,8 +36,8 @@ class Collected {
       for (size_t i = 0; i < tensors_.size(); ++i) {
         const Tensor& from = batch.outputs[i];
         const int64_t bytes = from.bytes() / from.shape()[0];
-        std::memcpy(static_cast<std::byte*>(tensors_[i].data()) + rows_ * bytes, static_cast<const std::byte*>(from.data()) + static_cast<int64_t>(row) * bytes,
-                    static_cast<size_t>(bytes));
+        std::memcpy(static_cast<std::byte*>(tensors_[i].data()) + rows_ * bytes,
+                    static_cast<const std::byte*>(from.data()) + static_cast<int64_t>(row) * bytes, static_cast<size_t>(bytes));
       }
       ++rows_;
     }
@@ -80,18 +79,34 @@ std::map<std::string, Tensor> results_of(const Predictor& predictor, const Predi
 
 void PredictTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
-  app.add_option("--tensors", tensors_, "predict the rows of `input` in this safetensors file, as they are (no pipeline)")->type_name("FILE")->group("Input")->take_last();
+  app.add_option("--tensors", tensors_, "predict the rows of `input` in this safetensors file, as they are (no pipeline)")
+      ->type_name("FILE")
+      ->group("Input")
+      ->take_last();
   app.add_option("--batch", batch_, "samples a pass")->check(CLI::Range(1, 1 << 20))->group("Machine")->take_last()->capture_default_str();
-  app.add_option("--replicas", replicas_, "passes side by side, each on its share of the threads; auto: one a thread")->group("Machine")->take_last()->capture_default_str();
+  app.add_option("--replicas", replicas_, "passes side by side, each on its share of the threads; auto: one a thread")
+      ->group("Machine")
+      ->take_last()
+      ->capture_default_str();
   app.add_option("--on-error", on_error_, "a file that cannot be read: report it in its line, exit 4 at the end; fail at once; skip it")
-      ->check(CLI::IsMember({"report", "fail", "skip"}))->group("Input")->take_last()->capture_default_str();
-  app.add_option("--capture", capture_, "also write the results of these modules to -o (a glob over paths; repeatable)")->type_name("GLOB")->group("Output")->allow_extra_args(false);
-  app.add_option("--draw", draw_, "write each image with its labels to this folder, as PNG")->type_name("DIR")->group("Output")->take_last();
+      ->check(CLI::IsMember({"report", "fail", "skip"}))
+      ->group("Input")
+      ->take_last()
+      ->capture_default_str();
+  app.add_option("--capture", capture_, "also write the results of these modules to -o (a glob over paths; repeatable)")
+      ->type_name("GLOB")
+      ->group("Output")
+      ->allow_extra_args(false);
+  app.add_option("--draw", draw_, "write each image with its labels to this folder, as PNG")
+      ->type_name("DIR")
+      ->group("Output")
+      ->take_last();
 }
 
 std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) const {
   if (!tensors_.empty()) {
-    if (!inputs_.empty()) throw Error(ErrorCode::kUsage, cat("both --tensors and an image were given: ", inputs_[0])).suggest("give one of them");
+    if (!inputs_.empty())
+      throw Error(ErrorCode::kUsage, cat("both --tensors and an image were given: ", inputs_[0])).suggest("give one of them");
     check_output_file(output_, "--tensors gives tensors", "out.safetensors");
     if (!draw_.empty()) throw Error(ErrorCode::kUsage, "--draw draws on images, not on tensors");
     const SafetensorsFile file(tensors_);
@@ -99,7 +114,8 @@ std::shared_ptr<const Source> PredictTool::open_inputs(const Session& session) c
     for (const ModelInput& input : session.info().all_inputs()) arrays.emplace(input.name, file.read(input.name));
     return open_arrays(std::move(arrays), tensors_);
   }
-  if (inputs_.empty()) throw Error(ErrorCode::kUsage, "nothing to predict was named").suggest("name images, folders or archives, or --tensors FILE");
+  if (inputs_.empty())
+    throw Error(ErrorCode::kUsage, "nothing to predict was named").suggest("name images, folders or archives, or --tensors FILE");
   if (!capture_.empty() || !output_.empty()) check_output_file(output_, "--capture writes tensors", "out.safetensors");
   const std::vector<int64_t>& shape = session.info().input_shape;
   return open_images(inputs_, shape.size() == 3 && shape[0] == 1);
@@ -115,9 +131,13 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
   const std::vector<Component> pipeline = images ? session.prediction_pipeline() : std::vector<Component>();
   const Task* task = images ? session.task_or_null() : nullptr;
   std::unique_ptr<Presenter> presenter;
-  if (task != nullptr) presenter = task->presenter({.categories = session.prediction_categories(), .top = recipe.predict.top, .min_score = recipe.predict.min_score});
+  if (task != nullptr)
+    presenter =
+        task->presenter({.categories = session.prediction_categories(), .top = recipe.predict.top, .min_score = recipe.predict.min_score});
   if (images && presenter == nullptr && output_.empty()) {
-    throw Error(ErrorCode::kRecipe, "the model does not classify: its results are tensors").key("model").suggest("-o out.safetensors writes them");
+    throw Error(ErrorCode::kRecipe, "the model does not classify: its results are tensors")
+        .key("model")
+        .suggest("-o out.safetensors writes them");
   }
   const std::string recipe_text = dump_recipe(recipe, DumpKind::kFull);
   Listing listing(presenter.get(), draw_, common.format != Format::kTable, provenance_json(provenance(recipe, recipe_text)));
@@ -130,7 +150,8 @@ int PredictTool::run_recipe(LoadedRecipe& loaded) {
     }
   }
   const int64_t replicas = replicas_ == "auto" ? session.threads() : parse_count(replicas_);
-  Predictor predictor(session, source, pipeline, {.batch = batch_, .replicas = replicas, .capture = capture_, .keep_going = on_error_ != "fail"});
+  Predictor predictor(session, source, pipeline,
+                      {.batch = batch_, .replicas = replicas, .capture = capture_, .keep_going = on_error_ != "fail"});
   session.initialize(predictor.parameters(), predictor.store());
   log(LogLevel::kInfo, cat(source->describe(), ", memory ", human_bytes(predictor.planned_bytes())));
   if (dry_run_) {
@@ -168,8 +189,8 @@ void PredictTool::predict(const Source& source, Predictor& predictor, const std:
   const double wall_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   if (done == 0 && listing.unreadable() == 0) throw Error(ErrorCode::kInput, cat("none of the ", source.size(), " samples could be read"));
   if (collected) collected->write(output_, {{"galley.recipe", recipe_text}});
-  log(LogLevel::kInfo, cat(human_count(done), " samples in ", human_seconds(wall_s), ", ", human_number(static_cast<double>(done) / wall_s), " a second",
-                           skipped > 0 ? cat(", ", skipped, " skipped") : ""));
+  log(LogLevel::kInfo, cat(human_count(done), " samples in ", human_seconds(wall_s), ", ", human_number(static_cast<double>(done) / wall_s),
+                           " a second", skipped > 0 ? cat(", ", skipped, " skipped") : ""));
 }
 
 int PredictTool::finish(const Listing& listing, int64_t samples) const {

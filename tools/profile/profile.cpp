@@ -24,13 +24,20 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 ProfileGroup group_of(const std::string& by) {
-  return by == "layer" ? ProfileGroup::kLayer : by == "module" ? ProfileGroup::kModule : by == "shape" ? ProfileGroup::kShape : ProfileGroup::kOperator;
+  return by == "layer"    ? ProfileGroup::kLayer
+         : by == "module" ? ProfileGroup::kModule
+         : by == "shape"  ? ProfileGroup::kShape
+                          : ProfileGroup::kOperator;
 }
 
 bool stopped() { return stop_signal() != 0; }
 
 Json comparison_json(const RoundComparison& result) {
-  return {{"change_percent", 100 * result.change}, {"low_percent", 100 * result.interval.low}, {"high_percent", 100 * result.interval.high}, {"noise_percent", 100 * result.noise}, {"verdict", verdict_name(result.verdict)}};
+  return {{"change_percent", 100 * result.change},
+          {"low_percent", 100 * result.interval.low},
+          {"high_percent", 100 * result.interval.high},
+          {"noise_percent", 100 * result.noise},
+          {"verdict", verdict_name(result.verdict)}};
 }
 
 Json verified_json(const RoundComparison& result, const Profile& profile) {
@@ -40,7 +47,8 @@ Json verified_json(const RoundComparison& result, const Profile& profile) {
 }
 
 std::string comparison_text(const RoundComparison& result) {
-  return cat(fixed(100 * std::abs(result.change), 1), " % ", result.change < 0 ? "less" : "more", " time (95 %: ", fixed(100 * result.interval.low, 1), " to ", fixed(100 * result.interval.high, 1), " %, noise ",
+  return cat(fixed(100 * std::abs(result.change), 1), " % ", result.change < 0 ? "less" : "more",
+             " time (95 %: ", fixed(100 * result.interval.low, 1), " to ", fixed(100 * result.interval.high, 1), " %, noise ",
              fixed(100 * result.noise, 1), " %): ", verdict_name(result.verdict), "\n");
 }
 
@@ -48,14 +56,31 @@ std::string comparison_text(const RoundComparison& result) {
 
 void ProfileTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
-  app.add_option("--html", html_, "write a page with timeline, flame graph, memory, tables and advice")->type_name("FILE")->group("Output")->take_last();
-  app.add_option("--apply", apply_, "write the recipe fragment that follows the advice; use it with --with FILE")->type_name("FILE")->group("Output")->take_last();
+  app.add_option("--html", html_, "write a page with timeline, flame graph, memory, tables and advice")
+      ->type_name("FILE")
+      ->group("Output")
+      ->take_last();
+  app.add_option("--apply", apply_, "write the recipe fragment that follows the advice; use it with --with FILE")
+      ->type_name("FILE")
+      ->group("Output")
+      ->take_last();
   app.add_flag("--verify", verify_, "run the recipe against the one that follows the advice, in turns, and tell the gain")->group("Output");
   app.add_option("--verify-time", verify_s_, "seconds for --verify")->check(CLI::Range(0.1, 86400.0))->group("Output")->take_last();
-  app.add_option("--overhead", overhead_s_, "for so many seconds run steps with the recorder and without it, in turns, and tell what recording costs")->type_name("SECONDS")->check(CLI::Range(0.1, 86400.0))->group("Output")->take_last();
-  app.add_option("--by", by_, "rows of the table: op, shape, module, layer")->check(CLI::IsMember({"op", "shape", "module", "layer"}))->group("Output")->take_last();
+  app.add_option("--overhead", overhead_s_,
+                 "for so many seconds run steps with the recorder and without it, in turns, and tell what recording costs")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.1, 86400.0))
+      ->group("Output")
+      ->take_last();
+  app.add_option("--by", by_, "rows of the table: op, shape, module, layer")
+      ->check(CLI::IsMember({"op", "shape", "module", "layer"}))
+      ->group("Output")
+      ->take_last();
   app.add_option("--rows", rows_, "rows of the table at most; 0: all")->check(CLI::Range(0, 1000000))->group("Output")->take_last();
-  app.add_option("--trace-mib", trace_mib_, "the trace's size at most, in MiB before compression; the shortest nodes are left out")->check(CLI::Range(1, 2000))->group("Output")->take_last();
+  app.add_option("--trace-mib", trace_mib_, "the trace's size at most, in MiB before compression; the shortest nodes are left out")
+      ->check(CLI::Range(1, 2000))
+      ->group("Output")
+      ->take_last();
 }
 
 RoundComparison ProfileTool::verify(const LoadedRecipe& loaded, const std::vector<Advice>& advice) const {
@@ -77,22 +102,34 @@ std::string ProfileTool::text(const ProfileReport& report, const RoundComparison
   const double steps = static_cast<double>(profile.steps), step = profile.wall_s / steps;
   const auto share = [&](double seconds) { return fixed(100 * seconds / profile.wall_s, 1) + " %"; };
   Table summary{{"profile", ""}, {}};
-  summary.rows = {{"work", cat(report.what, ", ", report.batch, " samples, ", report.threads, report.threads == 1 ? " thread" : " threads", report.synthetic ? ", random batches" : "")},
-                  {"step", cat(human_seconds(step), " (", profile.steps, " recorded), ", human_number(static_cast<double>(report.batch) / step), " samples/s")},
-                  {"time", cat("computing ", share(profile.compute_s), ", waiting for data ", share(profile.data_s), ", executor ", share(profile.gap_s))},
-                  {"work done", cat(human_number(profile.work.flops / steps * 1e-9), " GFLOP and ", human_bytes(profile.work.bytes / steps), " a step: ", human_number(profile.work.flops / profile.wall_s * 1e-9), " GFLOP/s, ",
+  summary.rows = {{"work", cat(report.what, ", ", report.batch, " samples, ", report.threads, report.threads == 1 ? " thread" : " threads",
+                               report.synthetic ? ", random batches" : "")},
+                  {"step", cat(human_seconds(step), " (", profile.steps, " recorded), ",
+                               human_number(static_cast<double>(report.batch) / step), " samples/s")},
+                  {"time", cat("computing ", share(profile.compute_s), ", waiting for data ", share(profile.data_s), ", executor ",
+                               share(profile.gap_s))},
+                  {"work done", cat(human_number(profile.work.flops / steps * 1e-9), " GFLOP and ", human_bytes(profile.work.bytes / steps),
+                                    " a step: ", human_number(profile.work.flops / profile.wall_s * 1e-9), " GFLOP/s, ",
                                     human_number(profile.work.bytes / profile.wall_s * 1e-9), " GB/s")},
-                  {"of the limit", cat(fixed(100 * profile.work.limit_s / profile.wall_s, 1), " % of what ", limits_text(profile.machine, profile.work.executed), " allow, measured")}};
+                  {"of the limit", cat(fixed(100 * profile.work.limit_s / profile.wall_s, 1), " % of what ",
+                                       limits_text(profile.machine, profile.work.executed), " allow, measured")}};
   for (const ProfiledProgram& made : report.compilations) {
-    summary.rows.push_back({"compiled", cat(made.program, " for ", made.reason, ": ", made.operators, " operators in ", human_seconds(made.seconds), ", then run ", made.runs, " times")});
+    summary.rows.push_back({"compiled", cat(made.program, " for ", made.reason, ": ", made.operators, " operators in ",
+                                            human_seconds(made.seconds), ", then run ", made.runs, " times")});
   }
   const size_t most = rows_ == 0 ? SIZE_MAX : static_cast<size_t>(rows_);
-  std::string result = cat(render(summary, Format::kTable), "\n", render(operator_table(profile, group_of(by_), most), Format::kTable), "\n", render(module_table(profile, 2, most), Format::kTable), "\n",
-                           render(memory_table(profile), Format::kTable), "\n");
+  std::string result =
+      cat(render(summary, Format::kTable), "\n", render(operator_table(profile, group_of(by_), most), Format::kTable), "\n",
+          render(module_table(profile, 2, most), Format::kTable), "\n", render(memory_table(profile), Format::kTable), "\n");
   if (report.advice.empty()) result += "advice: none\n";
   for (const Advice& item : report.advice) {
-    result += cat("advice [", item.code, "] ", item.message, "\n       -> ", item.key, item.value.empty() ? "" : "=", item.value, ", ", item.gain_s >= 0 ? "gains " : "costs ", human_seconds(std::abs(item.gain_s)), " a step (",
-                  fixed(100 * std::abs(item.gain_s) / step, 1), " %, ", item.modelled ? "modelled" : "measured", ")", item.gain_bytes == 0 ? "" : cat(", ", human_bytes(std::abs(static_cast<double>(item.gain_bytes))), item.gain_bytes > 0 ? " less memory" : " more memory"), "\n");
+    result += cat("advice [", item.code, "] ", item.message, "\n       -> ", item.key, item.value.empty() ? "" : "=", item.value, ", ",
+                  item.gain_s >= 0 ? "gains " : "costs ", human_seconds(std::abs(item.gain_s)), " a step (",
+                  fixed(100 * std::abs(item.gain_s) / step, 1), " %, ", item.modelled ? "modelled" : "measured", ")",
+                  item.gain_bytes == 0 ? ""
+                                       : cat(", ", human_bytes(std::abs(static_cast<double>(item.gain_bytes))),
+                                             item.gain_bytes > 0 ? " less memory" : " more memory"),
+                  "\n");
   }
   if (verified != nullptr) result += "verified: a sample takes " + comparison_text(*verified);
   if (overhead != nullptr) result += "overhead: under the recorder a step takes " + comparison_text(*overhead);
@@ -119,14 +156,22 @@ int ProfileTool::run_recipe(LoadedRecipe& loaded) {
     report.compilations = work.compilations();
     if (dry_run_) {
       if (common.format == Format::kJson) {
-        print(Json{{"fits", true}, {"what", report.what}, {"batch", report.batch}, {"provenance", provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)))}}.dump() + "\n");
+        print(Json{{"fits", true},
+                   {"what", report.what},
+                   {"batch", report.batch},
+                   {"provenance", provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)))}}
+                  .dump() +
+              "\n");
       } else {
         print(cat(report.what, ", ", report.batch, " samples: the recipe, its data and weights fit\n"));
       }
       return kExitDone;
     }
     Progress progress(common.progress);
-    const auto show = [&](int64_t done, int64_t all) { progress.update(static_cast<double>(done) / static_cast<double>(all), cat("step ", done, "/", all), Json{{"step", done}, {"steps", all}}.dump()); };
+    const auto show = [&](int64_t done, int64_t all) {
+      progress.update(static_cast<double>(done) / static_cast<double>(all), cat("step ", done, "/", all),
+                      Json{{"step", done}, {"steps", all}}.dump());
+    };
     const bool all = record(work, schedule_of(recipe), recorder, show, stopped);
     progress.clear();
     if (!all) return 128 + stop_signal();
@@ -135,7 +180,9 @@ int ProfileTool::run_recipe(LoadedRecipe& loaded) {
     report.advice = advise(report.profile, work.facts());
     report.compilations = work.compilations();
     report.remarks = watch.remarks(static_cast<int>(report.threads));
-    if (!output_.empty()) trace = make_trace(recorder.recording(), {.max_bytes = trace_mib_ << 20, .process = cat("galley ", report.recipe, " ", report.what), .machine = machine});
+    if (!output_.empty())
+      trace = make_trace(recorder.recording(),
+                         {.max_bytes = trace_mib_ << 20, .process = cat("galley ", report.recipe, " ", report.what), .machine = machine});
     json_text = report_json(report, recorder.recording());
     if (!html_.empty()) html = report_html(report, recorder.recording());
     if (overhead_s_ > 0) overhead = recording_overhead(work, overhead_s_, stopped);
@@ -145,14 +192,20 @@ int ProfileTool::run_recipe(LoadedRecipe& loaded) {
   if (!output_.empty()) {
     write_maybe_gzip(output_, trace.json);
     json["trace"] = {{"file", output_}, {"events", trace.events}, {"dropped_events", trace.dropped}, {"dropped_ms", trace.dropped_s * 1e3}};
-    log(LogLevel::kInfo, cat("trace ", output_, ": ", human_count(trace.events), " operators", trace.dropped > 0 ? cat(", the ", human_count(trace.dropped), " shortest left out") : ""));
+    log(LogLevel::kInfo, cat("trace ", output_, ": ", human_count(trace.events), " operators",
+                             trace.dropped > 0 ? cat(", the ", human_count(trace.dropped), " shortest left out") : ""));
   }
   if (!html_.empty()) write_file(html_, html);
   const std::string fragment = advice_fragment(report.advice);
-  const bool comparable = std::any_of(report.advice.begin(), report.advice.end(), [](const Advice& item) { return !item.value.empty() && !item.requantize; });
-  if (!apply_.empty()) write_file(apply_, fragment.empty() ? "# galley-profile found nothing to change.\n{}\n" : "# Advice of galley-profile.\n" + fragment);
+  const bool comparable =
+      std::any_of(report.advice.begin(), report.advice.end(), [](const Advice& item) { return !item.value.empty() && !item.requantize; });
+  if (!apply_.empty())
+    write_file(apply_, fragment.empty() ? "# galley-profile found nothing to change.\n{}\n" : "# Advice of galley-profile.\n" + fragment);
   std::optional<RoundComparison> verified;
-  if (verify_ && !comparable) log(LogLevel::kInfo, fragment.empty() ? "--verify: there is no advice with a value to compare" : "--verify: the advice is for galley-quantize: compare the file that it makes, with galley-benchmark --compare");
+  if (verify_ && !comparable)
+    log(LogLevel::kInfo,
+        fragment.empty() ? "--verify: there is no advice with a value to compare"
+                         : "--verify: the advice is for galley-quantize: compare the file that it makes, with galley-benchmark --compare");
   if (verify_ && comparable) {
     verified = verify(loaded, report.advice);
     if (stopped()) return 128 + stop_signal();
@@ -162,7 +215,8 @@ int ProfileTool::run_recipe(LoadedRecipe& loaded) {
   for (const std::string& remark : report.remarks) log(LogLevel::kWarning, remark);
   json["provenance"] = provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)));
   const size_t most = rows_ == 0 ? SIZE_MAX : static_cast<size_t>(rows_);
-  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(operator_table(report.profile, group_of(by_), most), format));
+  for (const auto& [format, file] : common.save)
+    write_file(file, format == Format::kJson ? json.dump() + "\n" : render(operator_table(report.profile, group_of(by_), most), format));
   if (common.format == Format::kJson) {
     print(json.dump() + "\n");
   } else if (common.format == Format::kTable) {

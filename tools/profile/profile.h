@@ -11,9 +11,12 @@ namespace galley::tools {
 class ProfileTool : public RecipeTool {
  public:
   std::string name() const override { return "galley-profile"; }
-  std::string about() const override { return "Shows where the time and memory of training steps or forward passes go, and what to change."; }
+  std::string about() const override {
+    return "Shows where the time and memory of training steps or forward passes go, and what to change.";
+  }
   std::string examples() const override {
-    return "  galley-profile fashion_mnist_cnn\n  galley-profile resnet50_synthetic -o trace.json.gz --html profile.html\n  galley-profile my.yaml what=forward batch=1 --by layer --format json\n"
+    return "  galley-profile fashion_mnist_cnn\n  galley-profile resnet50_synthetic -o trace.json.gz --html profile.html\n  galley-profile "
+           "my.yaml what=forward batch=1 --by layer --format json\n"
            "  galley-profile my.yaml --apply faster.yaml --verify";
   }
   void add_options(CLI::App& app) override;

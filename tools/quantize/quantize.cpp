@@ -25,7 +25,9 @@ namespace {
 constexpr int kTimedRounds = 15;
 
 /// What the conversion of a QAT run needs is in its RUN folder.
-bool wants_calibration(const Recipe& recipe) { return recipe.quantize.method == QuantMethod::kStatic || recipe.quantize.method == QuantMethod::kQat; }
+bool wants_calibration(const Recipe& recipe) {
+  return recipe.quantize.method == QuantMethod::kStatic || recipe.quantize.method == QuantMethod::kQat;
+}
 
 /// Ranges that a quantization-aware training left beside the weights.
 void find_trained_statistics(Recipe& recipe) {
@@ -36,7 +38,8 @@ void find_trained_statistics(Recipe& recipe) {
 }
 
 /// Of the model with those integers; nullptr: in float. `fill` gives the parameters their values.
-MetricValues metrics_of(Session& session, std::shared_ptr<const QuantizationPlan> plan, int64_t batch, const std::function<void(ParameterStore&)>& fill) {
+MetricValues metrics_of(Session& session, std::shared_ptr<const QuantizationPlan> plan, int64_t batch,
+                        const std::function<void(ParameterStore&)>& fill) {
   Engine engine(session.backend());
   Evaluator evaluator(session, engine, std::move(plan), session.recipe().evaluate.data, batch);
   engine.declare(evaluator.program());
@@ -52,7 +55,8 @@ std::vector<int64_t> batch_sizes(const std::string& text) {
     const size_t end = std::min(text.find(',', at), text.size());
     int64_t size = 0;
     const auto read = std::from_chars(text.data() + at, text.data() + end, size);
-    if (read.ec != std::errc() || read.ptr != text.data() + end || size < 1) fail(ErrorCode::kUsage, "--measure=", text, ": sizes of batches are wanted, e.g. --measure=1,64");
+    if (read.ec != std::errc() || read.ptr != text.data() + end || size < 1)
+      fail(ErrorCode::kUsage, "--measure=", text, ": sizes of batches are wanted, e.g. --measure=1,64");
     sizes.push_back(size);
     at = end + 1;
   }
@@ -71,12 +75,29 @@ int64_t activation_reorders(const Session& session, const std::shared_ptr<const 
 
 void QuantizeTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
-  app.add_option("--calibration", calibration_, "statistics of galley-calibrate (the key quantize.calibration); without, they are collected on data.calibration")->type_name("FILE")->group("Recipe")->take_last();
+  app.add_option("--calibration", calibration_,
+                 "statistics of galley-calibrate (the key quantize.calibration); without, they are collected on data.calibration")
+      ->type_name("FILE")
+      ->group("Recipe")
+      ->take_last();
   app.add_flag("--evaluate", evaluate_, "measure the float and the quantized model on evaluate.data")->group("Report");
-  app.add_flag("--sensitivity", sensitivity_, "quantize each layer alone, and all but it, and write no weights; with --evaluate by the metric, else by the SQNR of the outputs")->group("Report");
-  app.add_option("--keep-float", keep_float_, "with --sensitivity -o FILE: so many layers stay in float by the fragment")->check(CLI::Range(1, 100000))->group("Report")->take_last();
-  app.add_option("--journal", journal_, "finished trials of --sensitivity and of quantize.goal (JSON lines), which are not made again; beside -o by default")->type_name("FILE")->group("Report")->take_last();
-  app.add_flag("--measure{1}", measure_, "time each layer in float and quantized on a random batch of one sample, or of =N; =1,64: the whole model in batches of 64 too")->group("Report");
+  app.add_flag(
+         "--sensitivity", sensitivity_,
+         "quantize each layer alone, and all but it, and write no weights; with --evaluate by the metric, else by the SQNR of the outputs")
+      ->group("Report");
+  app.add_option("--keep-float", keep_float_, "with --sensitivity -o FILE: so many layers stay in float by the fragment")
+      ->check(CLI::Range(1, 100000))
+      ->group("Report")
+      ->take_last();
+  app.add_option("--journal", journal_,
+                 "finished trials of --sensitivity and of quantize.goal (JSON lines), which are not made again; beside -o by default")
+      ->type_name("FILE")
+      ->group("Report")
+      ->take_last();
+  app.add_flag(
+         "--measure{1}", measure_,
+         "time each layer in float and quantized on a random batch of one sample, or of =N; =1,64: the whole model in batches of 64 too")
+      ->group("Report");
 }
 
 int QuantizeTool::run() {
@@ -98,7 +119,9 @@ int QuantizeTool::run_recipe(LoadedRecipe& loaded) {
 
   Session session(recipe);
   Statistics source = find_statistics(session);
-  const std::vector<int64_t> shape = source.calibrator ? source.calibrator->input() : source.calibration ? source.calibration->input : std::vector<int64_t>();
+  const std::vector<int64_t> shape = source.calibrator    ? source.calibrator->input()
+                                     : source.calibration ? source.calibration->input
+                                                          : std::vector<int64_t>();
   // Some models' graphs depend on the size of their images. (A file of another model is refused below, as such.)
   const std::vector<int64_t>& usual = session.info().input_shape;
   if (!shape.empty() && (usual.empty() || (shape.size() == usual.size() && shape[0] == usual[0]))) session.set_input_shape(shape);
@@ -134,7 +157,9 @@ QuantizeTool::Statistics QuantizeTool::find_statistics(Session& session) const {
     return found;
   }
   if (recipe.quantize.method == QuantMethod::kQat) {
-    throw Error(ErrorCode::kRecipe, "quantize.method is qat, whose ranges come from its training, and quantize.calibration is null").key("quantize.calibration").suggest("--calibration RUN/stats.calib");
+    throw Error(ErrorCode::kRecipe, "quantize.method is qat, whose ranges come from its training, and quantize.calibration is null")
+        .key("quantize.calibration")
+        .suggest("--calibration RUN/stats.calib");
   }
   found.calibrator = std::make_unique<Calibrator>(session);
   return found;
@@ -145,13 +170,15 @@ std::optional<Calibration> QuantizeTool::collect(const Session& session, const M
   if (source.calibration) quantizer.check(*source.calibration, *recipe.quantize.calibration);
   if (!source.calibrator) return std::move(source.calibration);
   Calibrator& calibrator = *source.calibrator;
-  log(LogLevel::kInfo, cat("calibrates on ", human_count(calibrator.samples()), " samples of data.", recipe.data.calibration.from, "; galley-calibrate keeps the statistics in a file"));
+  log(LogLevel::kInfo, cat("calibrates on ", human_count(calibrator.samples()), " samples of data.", recipe.data.calibration.from,
+                           "; galley-calibrate keeps the statistics in a file"));
   if (dry_run_) return std::nullopt;
   session.initialize(calibrator.parameters(), calibrator.store());
   Calibration calibration;
   Progress progress(common.progress);
   calibrator.run(calibration, [&](int64_t done) {
-    progress.update(static_cast<double>(done) / static_cast<double>(calibrator.samples()), cat("calibration ", done, "/", calibrator.samples()),
+    progress.update(static_cast<double>(done) / static_cast<double>(calibrator.samples()),
+                    cat("calibration ", done, "/", calibrator.samples()),
                     nlohmann::ordered_json{{"progress", "calibrate"}, {"samples", done}, {"total", calibrator.samples()}}.dump());
     return true;
   });
@@ -190,24 +217,30 @@ void QuantizeTool::write(const Session& session, QuantizationResult& result) con
   if (recipe.quantize.calibration && wants_calibration(recipe)) add_parents(*recipe.quantize.calibration);
   metadata["galley.parents"] = parents.dump();
   metadata["galley.recipe"] = dump_recipe(recipe, DumpKind::kFull);
-  if (result.calibrated_samples > 0 || !metadata.contains("galley.input")) metadata["galley.input"] = nlohmann::json(session.info().input_shape).dump();
-  if (recipe.data.val && !recipe.data.val->pipeline_from_weights()) metadata["galley.pipeline"] = pipeline_text(session.pipeline_of("val"), *recipe.registry);
+  if (result.calibrated_samples > 0 || !metadata.contains("galley.input"))
+    metadata["galley.input"] = nlohmann::json(session.info().input_shape).dump();
+  if (recipe.data.val && !recipe.data.val->pipeline_from_weights())
+    metadata["galley.pipeline"] = pipeline_text(session.pipeline_of("val"), *recipe.registry);
   metadata[std::string(kQuantizationKey)] = plan_json(*result.model.plan);
   if (!result.real.empty()) metadata[std::string(kMetricsKey)] = metrics_json(result.real, result.quantized).dump();
   std::vector<TensorSource> tensors;
-  for (const QuantizedTensor& tensor : result.model.conversion.tensors) tensors.emplace_back(tensor.name, result.model.tensors.at(tensor.name));
+  for (const QuantizedTensor& tensor : result.model.conversion.tensors)
+    tensors.emplace_back(tensor.name, result.model.tensors.at(tensor.name));
   result.bytes = write_safetensors(output_, tensors, metadata).bytes;
   result.file = output_;
 }
 
-int QuantizeTool::print_plan(const Session& session, const ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration) const {
+int QuantizeTool::print_plan(const Session& session, const ModelQuantizer& quantizer, const QuantizeConfig& config,
+                             const Calibration* calibration) const {
   const Recipe& recipe = session.recipe();
   const std::vector<QuantizableLayer> layers = quantizable_layers(quantizer.graph());
-  std::string text = cat(method_name(config.method), ": ", layers.size(), " layers with weights, ", human_bytes(static_cast<double>(quantizer.float_bytes())), " in float");
+  std::string text = cat(method_name(config.method), ": ", layers.size(), " layers with weights, ",
+                         human_bytes(static_cast<double>(quantizer.float_bytes())), " in float");
   nlohmann::ordered_json json{{"fits", true}, {"layers", layers.size()}, {"bytes_float", quantizer.float_bytes()}};
   if (calibration != nullptr || !wants_calibration(recipe)) {
     const QuantizedModel model = quantizer.quantize(config, calibration);
-    text = cat(model.plan->str(), ", ", human_bytes(static_cast<double>(model.bytes())), " of ", human_bytes(static_cast<double>(quantizer.float_bytes())));
+    text = cat(model.plan->str(), ", ", human_bytes(static_cast<double>(model.bytes())), " of ",
+               human_bytes(static_cast<double>(quantizer.float_bytes())));
     json["bytes"] = model.bytes();
     json["quantized_layers"] = model.plan->quantized_layers();
   }

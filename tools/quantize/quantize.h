@@ -14,20 +14,26 @@ namespace galley::tools {
 class QuantizeTool : public RecipeTool {
  public:
   std::string name() const override { return "galley-quantize"; }
-  std::string about() const override { return "Turns a model's float weights into integers (quantize), and says layer by layer what that costs."; }
+  std::string about() const override {
+    return "Turns a model's float weights into integers (quantize), and says layer by layer what that costs.";
+  }
   std::string examples() const override {
     return "  galley-quantize runs/first -o model.int8.safetensors\n"
-           "  galley-quantize resnet50_imagenet weights=resnet50.safetensors --calibration stats.calib --evaluate -o resnet50.int8.safetensors\n"
+           "  galley-quantize resnet50_imagenet weights=resnet50.safetensors --calibration stats.calib --evaluate -o "
+           "resnet50.int8.safetensors\n"
            "  galley-quantize runs/first --sensitivity --evaluate -o keep.yaml\n"
            "  galley-quantize runs/first 'goal={metric: top1, max_drop: 0.5}' -o model.int8.safetensors\n"
-           "  galley-quantize runs/first method=weight_only quantize.weights.dtype=int4 quantize.weights.group_size=32 -o model.int4.safetensors";
+           "  galley-quantize runs/first method=weight_only quantize.weights.dtype=int4 quantize.weights.group_size=32 -o "
+           "model.int4.safetensors";
   }
   void add_options(CLI::App& app) override;
   int run() override;
 
  protected:
   std::string section() const override { return "quantize"; }
-  std::string output_help() const override { return "write the quantized weights to this file (.safetensors); with --sensitivity: a recipe fragment (.yaml)"; }
+  std::string output_help() const override {
+    return "write the quantized weights to this file (.safetensors); with --sensitivity: a recipe fragment (.yaml)";
+  }
   bool takes_precision() const override { return false; }
   int run_recipe(LoadedRecipe& loaded) override;
 
@@ -41,12 +47,14 @@ class QuantizeTool : public RecipeTool {
   std::optional<Calibration> collect(const Session& session, const ModelQuantizer& quantizer, Statistics& source);
   void evaluate(Session& session, ModelQuantizer& quantizer, QuantizationResult& result) const;
   /// quantize.goal: fills model, metrics and search of the result.
-  void search(Session& session, ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration, QuantizationResult& result) const;
+  void search(Session& session, ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration,
+              QuantizationResult& result) const;
   int sensitivity(Session& session, ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration);
   /// --journal, else beside the output; "" without both.
   std::string journal_path() const { return !journal_.empty() || output_.empty() ? journal_ : output_ + ".journal.jsonl"; }
   void write(const Session& session, QuantizationResult& result) const;
-  int print_plan(const Session& session, const ModelQuantizer& quantizer, const QuantizeConfig& config, const Calibration* calibration) const;
+  int print_plan(const Session& session, const ModelQuantizer& quantizer, const QuantizeConfig& config,
+                 const Calibration* calibration) const;
   int report(const Recipe& recipe, const QuantizationResult& result) const;
 
   std::string calibration_, journal_;

@@ -49,7 +49,9 @@ int QuantizeTool::sensitivity(Session& session, ModelQuantizer& quantizer, const
     const MetricValues& values = trials.float_metrics();
     metric = recipe.quantize.goal ? recipe.quantize.goal->metric : values.front().first;
     if (!recipe.quantize.goal && find_metric(values, "top1") == find_metric(values, "top1")) metric = "top1";
-    if (!(find_metric(values, metric) == find_metric(values, metric))) throw Error(ErrorCode::kRecipe, cat("quantize.goal.metric is ", metric, ", which the evaluation does not give")).key("quantize.goal.metric");
+    if (!(find_metric(values, metric) == find_metric(values, metric)))
+      throw Error(ErrorCode::kRecipe, cat("quantize.goal.metric is ", metric, ", which the evaluation does not give"))
+          .key("quantize.goal.metric");
   }
   Journal journal(journal_path(), trials_command(recipe, quantizer, "sensitivity " + metric));
   const TrialHooks hooks = journaled(journal);
@@ -57,7 +59,8 @@ int QuantizeTool::sensitivity(Session& session, ModelQuantizer& quantizer, const
   const Trial whole = known_or_made(trials, hooks, {}, {.metrics = !metric.empty()});
   Progress progress(common.progress);
   const std::vector<LayerSensitivity> layers = measure_sensitivity(trials, metric, hooks, [&](int64_t done, int64_t of) {
-    progress.update(static_cast<double>(done) / static_cast<double>(of), cat("sensitivity ", done, "/", of), Json{{"progress", "sensitivity"}, {"done", done}, {"of", of}}.dump());
+    progress.update(static_cast<double>(done) / static_cast<double>(of), cat("sensitivity ", done, "/", of),
+                    Json{{"progress", "sensitivity"}, {"done", done}, {"of", of}}.dump());
   });
   progress.clear();
   const bool stopped = layers.size() < trials.layers().size();
@@ -65,13 +68,16 @@ int QuantizeTool::sensitivity(Session& session, ModelQuantizer& quantizer, const
   Table table{{"layer", "alone dB", "all but it dB"}, {}};
   if (!metric.empty()) table.headings.insert(table.headings.end(), {"alone loses", "left out gains"});
   const double sign = metric.empty() || larger_is_better(metric) ? 1 : -1;
-  const double real = metric.empty() ? 0 : find_metric(trials.float_metrics(), metric), quantized = metric.empty() ? 0 : find_metric(whole.metrics, metric);
+  const double real = metric.empty() ? 0 : find_metric(trials.float_metrics(), metric),
+               quantized = metric.empty() ? 0 : find_metric(whole.metrics, metric);
   Json rows = Json::array();
   for (const LayerSensitivity& layer : layers) {
     std::vector<std::string> row{layer.layer, fixed(layer.only.sqnr_db, 1), fixed(layer.without.sqnr_db, 1)};
-    Json json{{"name", layer.layer}, {"only_sqnr_db", number_json(layer.only.sqnr_db)}, {"without_sqnr_db", number_json(layer.without.sqnr_db)}};
+    Json json{
+        {"name", layer.layer}, {"only_sqnr_db", number_json(layer.only.sqnr_db)}, {"without_sqnr_db", number_json(layer.without.sqnr_db)}};
     if (!metric.empty()) {
-      const double drop = sign * (real - find_metric(layer.only.metrics, metric)), gain = sign * (find_metric(layer.without.metrics, metric) - quantized);
+      const double drop = sign * (real - find_metric(layer.only.metrics, metric)),
+                   gain = sign * (find_metric(layer.without.metrics, metric) - quantized);
       row.insert(row.end(), {fixed(drop, 3), fixed(gain, 3)});
       json["only_drop"] = number_json(drop);
       json["without_gain"] = number_json(gain);
@@ -90,14 +96,17 @@ int QuantizeTool::sensitivity(Session& session, ModelQuantizer& quantizer, const
       if (static_cast<int64_t>(kept.size()) < keep_float_) kept.push_back(layer.layer);
     }
     const std::string by = metric.empty() ? "the SQNR of the outputs" : metric;
-    write_file(output_, fragment(recipe, kept, cat("# Of all layers these cost most when they alone are quantized (by ", by, "); for --with.\n")));
+    write_file(output_,
+               fragment(recipe, kept, cat("# Of all layers these cost most when they alone are quantized (by ", by, "); for --with.\n")));
     log(LogLevel::kInfo, cat("wrote ", output_, "; galley-quantize ", recipe_, " --with ", output_, " uses it"));
   }
   for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json.dump() + "\n" : render(table, format));
   print(common.format == Format::kJson ? json.dump() + "\n" : render(table, common.format));
-  log(LogLevel::kInfo, cat("all of them quantized: ", fixed(whole.sqnr_db, 1), " dB", metric.empty() ? "" : cat(", ", metric, " ", fixed(quantized, 3), " of ", fixed(real, 3))));
+  log(LogLevel::kInfo, cat("all of them quantized: ", fixed(whole.sqnr_db, 1), " dB",
+                           metric.empty() ? "" : cat(", ", metric, " ", fixed(quantized, 3), " of ", fixed(real, 3))));
   if (!stopped) return kExitDone;
-  log(LogLevel::kWarning, journal_path().empty() ? "stopped; with --journal FILE or -o the same command would continue" : "stopped; the same command continues with " + journal_path());
+  log(LogLevel::kWarning, journal_path().empty() ? "stopped; with --journal FILE or -o the same command would continue"
+                                                 : "stopped; the same command continues with " + journal_path());
   return journal_path().empty() ? 128 + stop_signal() : kExitResumable;
 }
 

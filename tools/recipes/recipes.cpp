@@ -72,7 +72,8 @@ void RecipesTool::add_options(CLI::App& app) {
 }
 
 int RecipesTool::run() {
-  if (action_ == nullptr) throw Error(ErrorCode::kUsage, "no verb was given").suggest("ls, show, cp, validate, explain or schema; --help explains them");
+  if (action_ == nullptr)
+    throw Error(ErrorCode::kUsage, "no verb was given").suggest("ls, show, cp, validate, explain or schema; --help explains them");
   return (this->*action_)();
 }
 
@@ -107,7 +108,9 @@ int RecipesTool::list() const {
 int RecipesTool::show() const {
   if (words_.size() != 1) fail(ErrorCode::kUsage, "galley-recipes show wants one recipe");
   const std::string file = find_recipe(words_[0], recipes_folder()), text = read_file(file);
-  print(common.format == Format::kJson ? Json{{"file", file}, {"recipe", recipe_json(text)}, {"provenance", provenance_of({})}}.dump() + "\n" : text);
+  print(common.format == Format::kJson
+            ? Json{{"file", file}, {"recipe", recipe_json(text)}, {"provenance", provenance_of({})}}.dump() + "\n"
+            : text);
   return kExitDone;
 }
 

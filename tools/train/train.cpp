@@ -31,20 +31,28 @@ std::string metrics_text(const MetricValues& metrics) {
 class Console : public TrainEvents {
  public:
   Console(const CommonOptions& options, const TrainPlan& plan, std::string run, const ScheduleSection& window)
-      : progress_(options.progress), quiet_(options.verbosity < 0), total_(plan.total_steps), rate_(plan.rate), per_sample_(static_cast<double>(plan.rate_per_sample)), run_(std::move(run)), window_(window) {}
+      : progress_(options.progress),
+        quiet_(options.verbosity < 0),
+        total_(plan.total_steps),
+        rate_(plan.rate),
+        per_sample_(static_cast<double>(plan.rate_per_sample)),
+        run_(std::move(run)),
+        window_(window) {}
 
   void resumed(int64_t step) override { progress_.milestone(cat("continuing after step ", step)); }
   void stepped(const TrainRow& row, double fraction, double eta_s, bool) override {
     const double data_share = row.step_ms > 0 ? 100 * row.data_ms / row.step_ms : 0;
     std::string line = cat("step ", row.step);
     if (total_ > 0) line += cat("/", total_);
-    line += cat("  epoch ", fixed(row.epoch, 2), "  loss ", fixed(row.loss, 4), "  lr ", human_number(row.lr), "  grad_norm ", human_number(row.grad_norm), "  mem ",
-                human_bytes(static_cast<double>(row.peak_bytes)), "  ", rate_, " ", human_number(per_sample_ * row.samples_per_s), "  data ", fixed(data_share, 0), "%  eta ", human_seconds(eta_s));
+    line += cat("  epoch ", fixed(row.epoch, 2), "  loss ", fixed(row.loss, 4), "  lr ", human_number(row.lr), "  grad_norm ",
+                human_number(row.grad_norm), "  mem ", human_bytes(static_cast<double>(row.peak_bytes)), "  ", rate_, " ",
+                human_number(per_sample_ * row.samples_per_s), "  data ", fixed(data_share, 0), "%  eta ", human_seconds(eta_s));
     if (watching_) recorded(row);
     progress_.update(fraction, line, to_json(row));
   }
   void evaluated(const EvalRow& row) override {
-    progress_.milestone(cat("eval step ", row.step, "  epoch ", fixed(row.epoch, 2), "  ", row.split, "  ", metrics_text(row.metrics), "  (", row.samples, " samples, ", human_seconds(row.wall_s), ")"));
+    progress_.milestone(cat("eval step ", row.step, "  epoch ", fixed(row.epoch, 2), "  ", row.split, "  ", metrics_text(row.metrics),
+                            "  (", row.samples, " samples, ", human_seconds(row.wall_s), ")"));
   }
   void checkpointed(const std::string& folder) override { log(LogLevel::kDebug, "checkpoint " + folder); }
   int stop_signal() override { return tools::stop_signal(); }
@@ -89,14 +97,22 @@ class Console : public TrainEvents {
 };
 
 Json plan_json(const TrainPlan& plan) {
-  return {{"global_batch", plan.global},       {"micro", plan.micro},
-          {"accumulation", plan.accumulation}, {"steps", plan.total_steps},
-          {"steps_per_epoch", plan.steps_per_epoch}, {"params", plan.parameters},
-          {"trainable", plan.trainable},       {"flops", plan.flops_per_step},
+  return {{"global_batch", plan.global},
+          {"micro", plan.micro},
+          {"accumulation", plan.accumulation},
+          {"steps", plan.total_steps},
+          {"steps_per_epoch", plan.steps_per_epoch},
+          {"params", plan.parameters},
+          {"trainable", plan.trainable},
+          {"flops", plan.flops_per_step},
           {"executed_flops", plan.executed_per_step.total()},
-          {"persistent_bytes", plan.persistent_bytes}, {"scratch_bytes", plan.scratch_bytes},
-          {"base_bytes", plan.base_bytes},     {"planned_peak_bytes", plan.planned_peak_bytes},
-          {"reorders", plan.reorders},         {"widened", plan.widened}, {"compile_s", plan.compile_s}};
+          {"persistent_bytes", plan.persistent_bytes},
+          {"scratch_bytes", plan.scratch_bytes},
+          {"base_bytes", plan.base_bytes},
+          {"planned_peak_bytes", plan.planned_peak_bytes},
+          {"reorders", plan.reorders},
+          {"widened", plan.widened},
+          {"compile_s", plan.compile_s}};
 }
 
 bool same_folder(const std::string& a, const std::string& b) {
@@ -123,7 +139,8 @@ bool TrainTool::takes_run_weights(const LoadedRecipe& loaded) const {
 int TrainTool::run_recipe(LoadedRecipe& loaded) {
   const std::string run = run_folder(loaded);
   if (takes_run_weights(loaded) && !loaded.source.changed("weights")) {
-    log(LogLevel::kInfo, cat("starting from ", loaded.recipe.weights.load.at<WeightSource>(0).from, " (weights=null: from initial values)"));
+    log(LogLevel::kInfo,
+        cat("starting from ", loaded.recipe.weights.load.at<WeightSource>(0).from, " (weights=null: from initial values)"));
   }
   make_paths_absolute(loaded.recipe);
   const std::string text = dump_recipe(loaded.recipe, DumpKind::kFull);
@@ -158,11 +175,14 @@ int TrainTool::run_recipe(LoadedRecipe& loaded) {
   const TrainResult result = trainer.run(console);
   console.finish();
   if (common.verbose_ops) {
-    std::fputs(render({{"op", "phase", "kernel", "calls", "total_ms", "percent"}, trainer.operator_table()}, Format::kTable).c_str(), stderr);
+    std::fputs(render({{"op", "phase", "kernel", "calls", "total_ms", "percent"}, trainer.operator_table()}, Format::kTable).c_str(),
+               stderr);
   }
   if (result.stopped == "signal") {
     const bool saved = loaded.recipe.checkpoint.has_value();
-    log(LogLevel::kInfo, cat("stopped after step ", result.steps, saved ? cat("; the same command continues: galley-train ", run) : "; without checkpoints there is nothing to continue"));
+    log(LogLevel::kInfo,
+        cat("stopped after step ", result.steps,
+            saved ? cat("; the same command continues: galley-train ", run) : "; without checkpoints there is nothing to continue"));
     return saved ? kExitResumable : 128 + stop_signal();
   }
   print_result(result, &plan, run);
@@ -179,12 +199,16 @@ void TrainTool::print_plan(const TrainPlan& plan, const std::string& run, bool t
   const auto bytes = [](int64_t n) { return human_bytes(static_cast<double>(n)); };
   std::vector<std::pair<std::string, std::string>> lines{
       {"run", run},
-      {"steps", plan.total_steps > 0 ? cat(human_count(plan.total_steps), " (", fixed(plan.steps_per_epoch, 1), " an epoch)") : "until the time is up"},
+      {"steps", plan.total_steps > 0 ? cat(human_count(plan.total_steps), " (", fixed(plan.steps_per_epoch, 1), " an epoch)")
+                                     : "until the time is up"},
       {"batch", plan.accumulation > 1 ? cat(plan.global, " (", plan.accumulation, " passes of ", plan.micro, ")") : cat(plan.global)},
-      {"parameters", cat(human_count(plan.parameters), plan.trainable != plan.parameters ? cat(" (", human_count(plan.trainable), " trained)") : "")},
+      {"parameters",
+       cat(human_count(plan.parameters), plan.trainable != plan.parameters ? cat(" (", human_count(plan.trainable), " trained)") : "")},
       {"work", cat(human_number(plan.flops_per_step / 1e9), " GFLOP a step")},
-      {"memory", cat(bytes(plan.planned_peak_bytes), " peak = ", bytes(plan.persistent_bytes), " parameters and state + ", bytes(plan.scratch_bytes), " scratch + ", bytes(plan.base_bytes), " base")},
-      {"compiled", cat("in ", human_seconds(plan.compile_s), ", ", plan.reorders, " activation reorders in a step", plan.widened > 0 ? cat(", ", plan.widened, " operators in f32 between casts") : "")}};
+      {"memory", cat(bytes(plan.planned_peak_bytes), " peak = ", bytes(plan.persistent_bytes), " parameters and state + ",
+                     bytes(plan.scratch_bytes), " scratch + ", bytes(plan.base_bytes), " base")},
+      {"compiled", cat("in ", human_seconds(plan.compile_s), ", ", plan.reorders, " activation reorders in a step",
+                       plan.widened > 0 ? cat(", ", plan.widened, " operators in f32 between casts") : "")}};
   if (to_stdout) {
     Table table{{"plan", ""}, {}};
     for (auto& [key, value] : lines) table.rows.push_back({key, value});
@@ -205,19 +229,30 @@ void TrainTool::print_result(const TrainResult& result, const TrainPlan* plan, c
   }
   Table table{{"result", ""}, {}};
   for (const auto& [name, value] : result.metrics) table.rows.push_back({name, metric_text(name, value)});
-  table.rows.push_back({"trained", cat(human_count(result.steps), " steps, ", fixed(result.epochs, 2), " epochs, ", human_seconds(result.wall_s), result.stopped == "early_stop" ? " (stopped early)" : "")});
+  table.rows.push_back({"trained", cat(human_count(result.steps), " steps, ", fixed(result.epochs, 2), " epochs, ",
+                                       human_seconds(result.wall_s), result.stopped == "early_stop" ? " (stopped early)" : "")});
   if (plan != nullptr && result.wall_s > 0) {
     // The whole run's rate, validation and saving included, against what this machine can do.
     const double rate = static_cast<double>(result.steps - plan->start_step) * static_cast<double>(plan->global) / result.wall_s;
     const MachineLimits machine = measure_machine();
     const double least_s = static_cast<double>(result.steps - plan->start_step) * plan->executed_per_step.seconds_at(machine);
     table.rows.push_back({"speed", cat(human_number(rate), " samples/s over the whole run")});
-    table.rows.push_back({"of the limit", cat(fixed(100 * least_s / result.wall_s, 1), " % of ", limits_text(machine, plan->executed_per_step), ", measured")});
+    table.rows.push_back({"of the limit", cat(fixed(100 * least_s / result.wall_s, 1), " % of ",
+                                              limits_text(machine, plan->executed_per_step), ", measured")});
   }
-  table.rows.push_back({"memory", cat(human_bytes(static_cast<double>(result.planned_peak_bytes)), " planned, ", human_bytes(static_cast<double>(result.peak_bytes)), " measured (",
-                                     fixed(result.planned_peak_bytes > 0 ? 100.0 * static_cast<double>(result.peak_bytes - result.planned_peak_bytes) / static_cast<double>(result.planned_peak_bytes) : 0, 1), " %)")});
-  if (!result.best.metric.empty()) table.rows.push_back({"best " + result.best.metric, cat(metric_text(result.best.metric, result.best.value), " at step ", result.best.step)});
-  if (result.irregular > 0) table.rows.push_back({"irregular", cat(human_count(result.irregular), " samples of irregular files, read in full")});
+  table.rows.push_back(
+      {"memory", cat(human_bytes(static_cast<double>(result.planned_peak_bytes)), " planned, ",
+                     human_bytes(static_cast<double>(result.peak_bytes)), " measured (",
+                     fixed(result.planned_peak_bytes > 0 ? 100.0 * static_cast<double>(result.peak_bytes - result.planned_peak_bytes) /
+                                                               static_cast<double>(result.planned_peak_bytes)
+                                                         : 0,
+                           1),
+                     " %)")});
+  if (!result.best.metric.empty())
+    table.rows.push_back(
+        {"best " + result.best.metric, cat(metric_text(result.best.metric, result.best.value), " at step ", result.best.step)});
+  if (result.irregular > 0)
+    table.rows.push_back({"irregular", cat(human_count(result.irregular), " samples of irregular files, read in full")});
   if (result.skipped > 0) table.rows.push_back({"skipped", cat(human_count(result.skipped), " damaged samples, replaced by others")});
   table.rows.push_back({"weights", run + "/weights.safetensors"});
   for (const auto& [format, file] : common.save) {

@@ -23,7 +23,8 @@ using Json = nlohmann::ordered_json;
 int64_t positive(std::string_view text, std::string_view what) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > (1 << 20)) fail(ErrorCode::kUsage, what, " wants a number from 1, got '", text, "'");
+  if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > (1 << 20))
+    fail(ErrorCode::kUsage, what, " wants a number from 1, got '", text, "'");
   return value;
 }
 
@@ -48,16 +49,19 @@ std::map<std::string, std::string> metadata_of(const Recipe& recipe, const Sessi
       if (const auto found = carried.find(key); found != carried.end()) metadata.insert_or_assign(key, found->second);
     }
     if (source.published) {
-      if (const std::string pipeline = source.published->pipeline(); !pipeline.empty()) metadata.insert_or_assign("galley.pipeline", pipeline);
+      if (const std::string pipeline = source.published->pipeline(); !pipeline.empty())
+        metadata.insert_or_assign("galley.pipeline", pipeline);
     }
-    for (const WeightsParent& parent : weights_parents(source.path())) parents.push_back({{"file", parent.file}, {"digest", parent.digest}});
+    for (const WeightsParent& parent : weights_parents(source.path()))
+      parents.push_back({{"file", parent.file}, {"digest", parent.digest}});
   }
   const std::vector<std::string> categories = session.prediction_categories();
   if (!categories.empty()) metadata["galley.categories"] = Json(categories).dump();
   metadata["galley.parents"] = parents.dump();
   metadata["galley.recipe"] = dump_recipe(recipe, DumpKind::kFull);
   metadata["galley.input"] = Json(session.info().input_shape).dump();
-  if (recipe.data.val && !recipe.data.val->pipeline_from_weights()) metadata["galley.pipeline"] = pipeline_text(session.pipeline_of("val"), *recipe.registry);
+  if (recipe.data.val && !recipe.data.val->pipeline_from_weights())
+    metadata["galley.pipeline"] = pipeline_text(session.pipeline_of("val"), *recipe.registry);
   return metadata;
 }
 
@@ -67,7 +71,9 @@ int WeightsTool::export_model() const {
   std::vector<std::string> recipes;
   LoadOptions options;
   split_arguments(words_, recipes, options.overrides);
-  if (recipes.size() != 1) throw Error(ErrorCode::kUsage, cat("export wants one recipe, and got ", recipes.size())).suggest("galley-weights export RECIPE weights=FILE -o model.onnx");
+  if (recipes.size() != 1)
+    throw Error(ErrorCode::kUsage, cat("export wants one recipe, and got ", recipes.size()))
+        .suggest("galley-weights export RECIPE weights=FILE -o model.onnx");
   check_output_file(output_, "export writes a file", "model.onnx");
   ExportOptions how;
   if (batch_ != "any") how.batch = positive(batch_, "--batch");
@@ -82,7 +88,8 @@ int WeightsTool::export_model() const {
   resolve_weights(recipe, weight_registry());
   make_paths_absolute(recipe);
   set_compute_threads(static_cast<int>(recipe.threads.value_or(available_cores())));
-  if (recipe.weights.load.empty() && recipe.model.type != "onnx") log(LogLevel::kWarning, "no weights were named: the model is exported with its initial values");
+  if (recipe.weights.load.empty() && recipe.model.type != "onnx")
+    log(LogLevel::kWarning, "no weights were named: the model is exported with its initial values");
 
   recipe.precision.compute = PrecisionName::kF32;  // what the file says
   const Session session(recipe);
@@ -103,7 +110,9 @@ int WeightsTool::export_model() const {
               .dump() +
           "\n");
   } else {
-    print(Table{{"file", "scheme", "nodes", "initializers", "bytes"}, {{output_, report.scheme, std::to_string(report.nodes), std::to_string(report.initializers), std::to_string(report.bytes)}}});
+    print(
+        Table{{"file", "scheme", "nodes", "initializers", "bytes"},
+              {{output_, report.scheme, std::to_string(report.nodes), std::to_string(report.initializers), std::to_string(report.bytes)}}});
     if (!report.data_file.empty()) print(cat("values: ", report.data_file, ", beside it: keep both in one folder\n"));
   }
   return kExitDone;

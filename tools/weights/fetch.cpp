@@ -130,7 +130,9 @@ bool transfer_part(const FetchRequest& request, PartFile& part) {
   if (part.error() != 0) fail(ErrorCode::kResource, "cannot write ", part.path(), ": ", std::strerror(part.error()));
   const std::string why = reason[0] != '\0' ? reason.data() : curl_easy_strerror(code);
   const int64_t kept = part.size();
-  throw Error(ErrorCode::kResource, cat("cannot fetch ", request.url, ": ", why, kept > 0 ? cat(" (", kept, " bytes are kept, and the next fetch goes on from there)") : "")).suggest(cure(request));
+  throw Error(ErrorCode::kResource, cat("cannot fetch ", request.url, ": ", why,
+                                        kept > 0 ? cat(" (", kept, " bytes are kept, and the next fetch goes on from there)") : ""))
+      .suggest(cure(request));
 }
 
 }  // namespace
@@ -157,7 +159,8 @@ void check_sha256(const std::string& path, const std::string& digits) {
   if (digits.empty()) return;
   const std::string found = file_sha256(path);
   if (found.starts_with(digits)) return;
-  throw Error(ErrorCode::kInput, cat(path, " is not the published file: its SHA-256 is ", found, ", published is ", digits, digits.size() < 64 ? "..." : ""))
+  throw Error(ErrorCode::kInput,
+              cat(path, " is not the published file: its SHA-256 is ", found, ", published is ", digits, digits.size() < 64 ? "..." : ""))
       .suggest("it is damaged or another file: fetch it again");
 }
 
@@ -173,13 +176,15 @@ FetchResult fetch(const FetchRequest& request) {
     // Complete, if its hash says so; else anew.
     const bool complete = !request.sha256.empty() && file_sha256(part.path()).starts_with(request.sha256);
     resumed = complete;
-    if (!complete && (!part.empty_it() || !transfer_part(request, part))) fail(ErrorCode::kResource, "cannot fetch ", request.url, " from its beginning");
+    if (!complete && (!part.empty_it() || !transfer_part(request, part)))
+      fail(ErrorCode::kResource, "cannot fetch ", request.url, " from its beginning");
   }
   try {
     check_sha256(part.path(), request.sha256);
   } catch (const Error& error) {
     remove_tree(part.path());
-    throw Error(error.code(), cat("what ", request.url, " gave is not the published file: ", error.message(), "; it was removed")).suggest("fetch it again; if that repeats, the file behind the address has changed");
+    throw Error(error.code(), cat("what ", request.url, " gave is not the published file: ", error.message(), "; it was removed"))
+        .suggest("fetch it again; if that repeats, the file behind the address has changed");
   }
   part.sync();
   rename_durably(part.path(), request.target);

@@ -7,9 +7,9 @@
 namespace galley::tools {
 
 struct FetchRequest {
-  std::string url;      ///< http, https or file.
-  std::string target;   ///< The file; its folders are made.
-  std::string sha256;   ///< All digits, or the first ones; "" checks nothing.
+  std::string url;     ///< http, https or file.
+  std::string target;  ///< The file; its folders are made.
+  std::string sha256;  ///< All digits, or the first ones; "" checks nothing.
   /// Bytes here and bytes in all (0: unknown), now and then.
   std::function<void(int64_t done, int64_t total)> progress;
 };

@@ -55,13 +55,22 @@ int WeightsTool::list() const {
       const int64_t parameters = fits ? cost->parameters : entry != nullptr ? entry->num_params : 0;
       const double gflops = fits ? cost->flops / 1e9 : entry != nullptr ? 2 * entry->gmacs : 0;
       const bool here = entry != nullptr && file_exists(entry->file);
-      table.rows.push_back({model, entry == nullptr ? "-" : entry->name + (entry->is_default ? " *" : ""), entry == nullptr ? "-" : metric(*entry, "top1"), entry == nullptr ? "-" : metric(*entry, "top5"),
-                            std::to_string(parameters), fixed(gflops, 3), fits ? fixed(cost->activations / 1e6, 3) : "-", size > 0 ? std::to_string(size) : "-",
-                            entry == nullptr ? "-" : fixed(entry->megabytes, 1), here ? "yes" : "-"});
-      Json row{{"model", model}, {"in_zoo", cost.has_value()}, {"weights", nullptr}, {"parameters", parameters}, {"gflops", gflops}, {"activations", fits ? Json(cost->activations) : Json()}};
+      table.rows.push_back({model, entry == nullptr ? "-" : entry->name + (entry->is_default ? " *" : ""),
+                            entry == nullptr ? "-" : metric(*entry, "top1"), entry == nullptr ? "-" : metric(*entry, "top5"),
+                            std::to_string(parameters), fixed(gflops, 3), fits ? fixed(cost->activations / 1e6, 3) : "-",
+                            size > 0 ? std::to_string(size) : "-", entry == nullptr ? "-" : fixed(entry->megabytes, 1),
+                            here ? "yes" : "-"});
+      Json row{{"model", model},           {"in_zoo", cost.has_value()}, {"weights", nullptr},
+               {"parameters", parameters}, {"gflops", gflops},           {"activations", fits ? Json(cost->activations) : Json()}};
       if (entry != nullptr) {
         row["weights"] = entry->name;
-        row.update({{"default", entry->is_default}, {"url", entry->url}, {"file", entry->file}, {"here", here}, {"megabytes", entry->megabytes}, {"input_size", entry->input_size}, {"metrics", Json::object()}});
+        row.update({{"default", entry->is_default},
+                    {"url", entry->url},
+                    {"file", entry->file},
+                    {"here", here},
+                    {"megabytes", entry->megabytes},
+                    {"input_size", entry->input_size},
+                    {"metrics", Json::object()}});
         for (const auto& [key, value] : entry->metrics) row["metrics"][key] = std::strtod(value.c_str(), nullptr);
       }
       rows.push_back(std::move(row));
@@ -71,7 +80,8 @@ int WeightsTool::list() const {
   }
   if (rows.empty()) {
     const std::string near = nearest(pattern, {names.begin(), names.end()});
-    throw Error(ErrorCode::kUsage, cat("no model matches '", pattern, "'")).suggest(near.empty() ? "galley-weights ls lists all" : cat("did you mean '", near, "'?"));
+    throw Error(ErrorCode::kUsage, cat("no model matches '", pattern, "'"))
+        .suggest(near.empty() ? "galley-weights ls lists all" : cat("did you mean '", near, "'?"));
   }
   if (common.format == Format::kJson) {
     print(Json{{"models", rows}, {"provenance", provenance_json(Provenance{.tool = "galley-weights"})}}.dump() + "\n");

@@ -27,7 +27,8 @@ using Json = nlohmann::ordered_json;
 using Renames = std::vector<std::pair<std::string, std::string>>;
 
 // Metadata that still holds for weights made of other weights.
-constexpr std::string_view kKeptMetadata[] = {"galley.recipe", "galley.pipeline", "galley.categories", "galley.input", "galley.tokenizer", kQuantizationKey, kMetricsKey};
+constexpr std::string_view kKeptMetadata[] = {"galley.recipe",    "galley.pipeline", "galley.categories", "galley.input",
+                                              "galley.tokenizer", kQuantizationKey,  kMetricsKey};
 
 Json provenance_of(const std::vector<std::string>& words) {
   Provenance provenance;
@@ -66,7 +67,8 @@ std::vector<std::string> metrics_lines(const std::string& text) {
   std::vector<std::string> lines;
   if (!json.is_object() || !json.contains("float") || !json.contains("quantized")) return lines;
   for (const auto& [metric, value] : json["float"].items()) {
-    if (json["quantized"].contains(metric)) lines.push_back(cat(metric, " ", value.dump(), " float, ", json["quantized"][metric].dump(), " quantized"));
+    if (json["quantized"].contains(metric))
+      lines.push_back(cat(metric, " ", value.dump(), " float, ", json["quantized"][metric].dump(), " quantized"));
   }
   return lines;
 }
@@ -77,14 +79,17 @@ std::vector<std::string> parents_lines(const std::string& text) {
   std::vector<std::string> lines;
   if (!json.is_array()) return lines;
   for (const Json& parent : json) {
-    if (parent.is_object() && parent.contains("file") && parent.contains("digest")) lines.push_back(cat(parent["file"].dump(), " ", parent["digest"].dump()));
+    if (parent.is_object() && parent.contains("file") && parent.contains("digest"))
+      lines.push_back(cat(parent["file"].dump(), " ", parent["digest"].dump()));
   }
   return lines;
 }
 
-/// What is known of the layers' integers: what Galley's plan says, else the dtype of L.weight where L.weight_scale stands beside it, and whether each channel has a scale.
+/// What is known of the layers' integers: what Galley's plan says, else the dtype of L.weight where L.weight_scale stands beside it, and
+/// whether each channel has a scale.
 std::string scheme_of(const WeightsFile& file) {
-  if (const auto plan = file.metadata().find(std::string(kQuantizationKey)); plan != file.metadata().end()) return parse_plan(plan->second, file.path()).str();
+  if (const auto plan = file.metadata().find(std::string(kQuantizationKey)); plan != file.metadata().end())
+    return parse_plan(plan->second, file.path()).str();
   std::map<std::string, int64_t> layers;
   std::map<std::string, const OfferedTensor*> by_name;
   for (const OfferedTensor& tensor : file.tensors()) by_name[tensor.name] = &tensor;
@@ -92,7 +97,8 @@ std::string scheme_of(const WeightsFile& file) {
     constexpr std::string_view kEnding = ".weight_scale";
     if (!name.ends_with(kEnding)) continue;
     const auto weight = by_name.find(name.substr(0, name.size() - kEnding.size()) + ".weight");
-    if (weight != by_name.end()) ++layers[cat(lower(weight->second->dtype_text), scale->shape.elements() > 1 ? " per channel" : " per tensor")];
+    if (weight != by_name.end())
+      ++layers[cat(lower(weight->second->dtype_text), scale->shape.elements() > 1 ? " per channel" : " per tensor")];
   }
   std::string text;
   for (const auto& [scheme, count] : layers) text += cat(text.empty() ? "" : ", ", scheme, " (", count, " layers)");
@@ -120,7 +126,8 @@ CLI::App* WeightsTool::verb(CLI::App& app, const std::string& name, const std::s
 
 void WeightsTool::add_options(CLI::App& app) {
   app.require_subcommand(0, 1);
-  verb(app, "ls", "list the models of the zoo and their published weights", &WeightsTool::list)->add_option("PATTERN", words_, "only models whose names match this glob, or contain it");
+  verb(app, "ls", "list the models of the zoo and their published weights", &WeightsTool::list)
+      ->add_option("PATTERN", words_, "only models whose names match this glob, or contain it");
   CLI::App* show = verb(app, "show", "print a file's tensors and metadata, or what is published of MODEL/NAME", &WeightsTool::show);
   show->add_option("WEIGHTS", words_, "a file, a run, a checkpoint, or MODEL/NAME");
   show->add_flag("-a,--all", all_, "tensors that are not weights too (an optimizer's state)");
@@ -140,23 +147,30 @@ void WeightsTool::add_options(CLI::App& app) {
   CLI::App* average = verb(app, "average", "write the mean of several sets of weights", &WeightsTool::average);
   average->add_option("WEIGHTS", words_, "files, runs or checkpoints with the same tensors");
   CLI::App* exported = verb(app, "export", "write a recipe's model with its weights as ONNX (opset 17)", &WeightsTool::export_model);
-  exported->add_option("RECIPE", words_, "a recipe file, a built-in name or a RUN folder; then overrides: weights=FILE, key=value")->type_name("[key=value ...]");
+  exported->add_option("RECIPE", words_, "a recipe file, a built-in name or a RUN folder; then overrides: weights=FILE, key=value")
+      ->type_name("[key=value ...]");
   exported->add_option("-o,--output", output_, "the ONNX file to write")->group("Output")->take_last();
   exported->add_option("--batch", batch_, "samples of a run, or any: the file leaves the batch open")->take_last()->capture_default_str();
   exported->add_option("--shape", shape_, "of one sample, e.g. 3,192,192 (default: the model's usual input)")->take_last();
   exported->add_flag("--fold", fold_, "batch norms become part of the weights before them");
   exported->add_option("--with", with_, "merge this fragment over the recipe (repeatable)")->allow_extra_args(false);
-  for (CLI::App* sub : {convert, average}) sub->add_option("-o,--output", output_, "the safetensors file to write")->group("Output")->take_last();
-  for (CLI::App* sub : {convert, diff}) sub->add_option("--rename", rename_, "FROM=TO, a rule of weights.rename, on the (second) file's names (repeatable)")->allow_extra_args(false);
+  for (CLI::App* sub : {convert, average})
+    sub->add_option("-o,--output", output_, "the safetensors file to write")->group("Output")->take_last();
+  for (CLI::App* sub : {convert, diff})
+    sub->add_option("--rename", rename_, "FROM=TO, a rule of weights.rename, on the (second) file's names (repeatable)")
+        ->allow_extra_args(false);
 }
 
 int WeightsTool::run() {
-  if (action_ == nullptr) throw Error(ErrorCode::kUsage, "no verb was given").suggest("ls, show, convert, verify, diff, fetch, average or export; --help explains them");
+  if (action_ == nullptr)
+    throw Error(ErrorCode::kUsage, "no verb was given")
+        .suggest("ls, show, convert, verify, diff, fetch, average or export; --help explains them");
   return (this->*action_)();
 }
 
 void WeightsTool::want_words(size_t least, size_t most, std::string_view what) const {
-  if (words_.size() < least || words_.size() > most) fail(ErrorCode::kUsage, "this verb wants ", what, ", and got ", words_.size(), " words");
+  if (words_.size() < least || words_.size() > most)
+    fail(ErrorCode::kUsage, "this verb wants ", what, ", and got ", words_.size(), " words");
 }
 
 Renames WeightsTool::renames() const {
@@ -199,20 +213,29 @@ int WeightsTool::show() const {
   Table tensors{{"tensor", "dtype", "shape", "elements", "bytes"}, {}};
   Json json, rows = Json::array(), others = Json::array(), metadata = Json::object();
   if (published) {
-    Json entry{{"id", published->id()}, {"default", published->is_default}, {"about", published->about}, {"url", published->url}, {"sha256", published->sha256},
-               {"file", published->file}, {"fetched", here}, {"input_size", published->input_size}, {"num_params", published->num_params}, {"gmacs", published->gmacs},
-               {"recipe", published->recipe}, {"license", published->license}, {"metrics", Json::object()}, {"pipeline", published->pipeline()}};
-    facts.rows = {{"weights", published->id() + (published->is_default ? " (default)" : "")}, {"file", published->file + (here ? "" : " (not fetched)")}, {"url", published->url},
-                  {"sha256", published->sha256}, {"parameters", std::to_string(published->num_params)}, {"GMACs as published", fixed(published->gmacs, 3)}};
+    Json entry{{"id", published->id()},     {"default", published->is_default},    {"about", published->about},
+               {"url", published->url},     {"sha256", published->sha256},         {"file", published->file},
+               {"fetched", here},           {"input_size", published->input_size}, {"num_params", published->num_params},
+               {"gmacs", published->gmacs}, {"recipe", published->recipe},         {"license", published->license},
+               {"metrics", Json::object()}, {"pipeline", published->pipeline()}};
+    facts.rows = {{"weights", published->id() + (published->is_default ? " (default)" : "")},
+                  {"file", published->file + (here ? "" : " (not fetched)")},
+                  {"url", published->url},
+                  {"sha256", published->sha256},
+                  {"parameters", std::to_string(published->num_params)},
+                  {"GMACs as published", fixed(published->gmacs, 3)}};
     for (const auto& [metric, value] : published->metrics) {
       entry["metrics"][metric] = std::strtod(value.c_str(), nullptr);
       facts.rows.push_back({metric, value});
     }
-    for (const auto& [what, value] : {std::pair<std::string, std::string>{"about", published->about}, {"license", published->license}, {"training recipe", published->recipe}}) {
+    for (const auto& [what, value] : {std::pair<std::string, std::string>{"about", published->about},
+                                      {"license", published->license},
+                                      {"training recipe", published->recipe}}) {
       if (!value.empty()) facts.rows.push_back({what, value});
     }
     const std::string pipeline = published->pipeline();
-    for (size_t begin = 0; begin < pipeline.size(); begin = pipeline.find('\n', begin) + 1) facts.rows.push_back({begin == 0 ? "pipeline" : "", pipeline.substr(begin, pipeline.find('\n', begin) - begin)});
+    for (size_t begin = 0; begin < pipeline.size(); begin = pipeline.find('\n', begin) + 1)
+      facts.rows.push_back({begin == 0 ? "pipeline" : "", pipeline.substr(begin, pipeline.find('\n', begin) - begin)});
     json["published"] = std::move(entry);
   }
   int64_t elements = 0, bytes = 0;
@@ -225,8 +248,10 @@ int WeightsTool::show() const {
     if (!file.others().empty()) facts.rows.push_back({"other tensors", cat(file.others().size(), all_ ? "" : " (--all lists them)")});
     facts.rows.push_back({"scheme", scheme_of(file)});
     const auto add = [&](const OfferedTensor& tensor, Json& list) {
-      tensors.rows.push_back({tensor.name, lower(tensor.dtype_text), tensor.shape.str(), std::to_string(tensor.shape.elements()), tensor.dtype ? std::to_string(bytes_of(tensor)) : "-"});
-      list.push_back({{"name", tensor.name}, {"dtype", lower(tensor.dtype_text)}, {"shape", shape_json(tensor.shape)}, {"bytes", bytes_of(tensor)}});
+      tensors.rows.push_back({tensor.name, lower(tensor.dtype_text), tensor.shape.str(), std::to_string(tensor.shape.elements()),
+                              tensor.dtype ? std::to_string(bytes_of(tensor)) : "-"});
+      list.push_back(
+          {{"name", tensor.name}, {"dtype", lower(tensor.dtype_text)}, {"shape", shape_json(tensor.shape)}, {"bytes", bytes_of(tensor)}});
     };
     for (const OfferedTensor& tensor : file.tensors()) {
       add(tensor, rows);
@@ -240,7 +265,9 @@ int WeightsTool::show() const {
       if (key.starts_with("galley.digest")) continue;
       metadata[key] = value;
       if (key == kQuantizationKey) continue;  // the scheme
-      const std::vector<std::string> lines = key == kMetricsKey ? metrics_lines(value) : key == "galley.parents" ? parents_lines(value) : std::vector<std::string>();
+      const std::vector<std::string> lines = key == kMetricsKey        ? metrics_lines(value)
+                                             : key == "galley.parents" ? parents_lines(value)
+                                                                       : std::vector<std::string>();
       for (size_t i = 0; i < lines.size(); ++i) facts.rows.push_back({i > 0 ? "" : key == kMetricsKey ? "metrics" : "parents", lines[i]});
       if (lines.empty()) facts.rows.push_back({key, brief(value)});
     }
@@ -251,7 +278,12 @@ int WeightsTool::show() const {
     facts.rows.push_back({"MiB", megabytes(static_cast<double>(bytes))});
   }
   if (common.format == Format::kJson) {
-    json.update({{"files", files}, {"tensors", rows}, {"elements", elements}, {"bytes", bytes}, {"metadata", metadata}, {"provenance", provenance_of(words_)}});
+    json.update({{"files", files},
+                 {"tensors", rows},
+                 {"elements", elements},
+                 {"bytes", bytes},
+                 {"metadata", metadata},
+                 {"provenance", provenance_of(words_)}});
     if (all_) json["others"] = others;
     print(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   } else if (common.format == Format::kCsv) {
@@ -290,14 +322,16 @@ int WeightsTool::convert() const {
       }
       if (ignored) continue;
       GALLEY_CHECK_INPUT(names.insert(name).second, "two tensors become '", name, "'");
-      GALLEY_CHECK_INPUT(tensor.dtype.has_value(), file.path(), ": tensor '", tensor.name, "' has the dtype ", tensor.dtype_text, ", with which Galley does not compute; --ignore ", tensor.name, " leaves it out");
+      GALLEY_CHECK_INPUT(tensor.dtype.has_value(), file.path(), ": tensor '", tensor.name, "' has the dtype ", tensor.dtype_text,
+                         ", with which Galley does not compute; --ignore ", tensor.name, " leaves it out");
       const DType to = !dtype_.empty() && is_floating(*tensor.dtype) ? floats : *tensor.dtype;
       sources.emplace_back(name, to, tensor.shape, [&file, i, to] {
         const Tensor stored = file.read(i);
         if (stored.dtype() == to) return stored;
         const Tensor cast = stored.to(to);
         const int64_t lost = count_non_finite(cast).count - count_non_finite(stored).count;
-        GALLEY_CHECK_INPUT(lost == 0, file.path(), ": tensor '", file.tensors()[i].name, "' has ", lost, " values that ", to, " cannot hold");
+        GALLEY_CHECK_INPUT(lost == 0, file.path(), ": tensor '", file.tensors()[i].name, "' has ", lost, " values that ", to,
+                           " cannot hold");
         return cast;
       });
     }
@@ -313,9 +347,12 @@ int WeightsTool::convert() const {
   metadata["galley.parents"] = parents_of({opened.published ? opened.published->file : words_[0]}).dump();
   const WrittenFile written = write_safetensors(output_, sources, metadata);
   if (common.format == Format::kJson) {
-    print(Json{{"file", output_}, {"tensors", written.tensors.size()}, {"bytes", written.bytes}, {"provenance", provenance_of(words_)}}.dump() + "\n");
+    print(Json{{"file", output_}, {"tensors", written.tensors.size()}, {"bytes", written.bytes}, {"provenance", provenance_of(words_)}}
+              .dump() +
+          "\n");
   } else {
-    print(Table{{"file", "tensors", "MiB"}, {{output_, std::to_string(written.tensors.size()), megabytes(static_cast<double>(written.bytes))}}});
+    print(Table{{"file", "tensors", "MiB"},
+                {{output_, std::to_string(written.tensors.size()), megabytes(static_cast<double>(written.bytes))}}});
   }
   return kExitDone;
 }
@@ -338,15 +375,24 @@ int WeightsTool::verify() const {
         if (file.tensors()[i].dtype) bad += count_non_finite(file.read(i)).count;
       }
       certain = certain && check.complete();
-      const double percent = check.value_bytes == 0 ? 100 : 100 * static_cast<double>(check.checked_bytes) / static_cast<double>(check.value_bytes);
+      const double percent =
+          check.value_bytes == 0 ? 100 : 100 * static_cast<double>(check.checked_bytes) / static_cast<double>(check.value_bytes);
       const std::string verdict = check.complete() ? "undamaged" : "cannot tell: " + check.reason;
-      table.rows.push_back({file.path(), file.format(), std::to_string(file.tensors().size()), megabytes(static_cast<double>(check.value_bytes)), fixed(percent, 0), std::to_string(bad), verdict});
-      rows.push_back({{"file", file.path()}, {"format", file.format()}, {"tensors", file.tensors().size()}, {"value_bytes", check.value_bytes}, {"checked_bytes", check.checked_bytes},
-                      {"complete", check.complete()}, {"reason", check.reason}, {"not_finite", bad}});
+      table.rows.push_back({file.path(), file.format(), std::to_string(file.tensors().size()),
+                            megabytes(static_cast<double>(check.value_bytes)), fixed(percent, 0), std::to_string(bad), verdict});
+      rows.push_back({{"file", file.path()},
+                      {"format", file.format()},
+                      {"tensors", file.tensors().size()},
+                      {"value_bytes", check.value_bytes},
+                      {"checked_bytes", check.checked_bytes},
+                      {"complete", check.complete()},
+                      {"reason", check.reason},
+                      {"not_finite", bad}});
     }
   }
   if (strict_ && !certain) {
-    throw Error(ErrorCode::kInput, "at least one file's format cannot tell whether its values are damaged").suggest("galley-weights convert writes safetensors with a digest a tensor");
+    throw Error(ErrorCode::kInput, "at least one file's format cannot tell whether its values are damaged")
+        .suggest("galley-weights convert writes safetensors with a digest a tensor");
   }
   if (common.format == Format::kJson) {
     print(Json{{"files", rows}, {"provenance", provenance_of(words_)}}.dump() + "\n");
@@ -359,8 +405,8 @@ int WeightsTool::verify() const {
 int WeightsTool::diff() const {
   want_words(2, 2, "two sets of weights");
   const Opened first = open(words_[0]), second = open(words_[1]);
-  GALLEY_CHECK_INPUT(first.files.size() == second.files.size(), words_[0], " has ", first.files.size(), " files and ", words_[1], " has ", second.files.size(),
-                     ": compare two checkpoints, or two files");
+  GALLEY_CHECK_INPUT(first.files.size() == second.files.size(), words_[0], " has ", first.files.size(), " files and ", words_[1], " has ",
+                     second.files.size(), ": compare two checkpoints, or two files");
   Table table{{"tensor", "A", "B", "verdict", "different", "max abs", "SQNR dB"}, {}};
   Json rows = Json::array();
   Json renames_json = Json::object();
@@ -374,17 +420,24 @@ int WeightsTool::diff() const {
     for (const TensorDifference& tensor : difference.both) {
       const bool same_type = tensor.first.dtype_text == tensor.second.dtype_text;
       const bool is_same = tensor.comparable && tensor.different == 0 && same_type;
-      const std::string verdict = is_same                                          ? "same"
-                                  : !(tensor.first.shape == tensor.second.shape) ? "shape"
+      const std::string verdict = is_same                                                       ? "same"
+                                  : !(tensor.first.shape == tensor.second.shape)                ? "shape"
                                   : !tensor.comparable || (tensor.different == 0 && !same_type) ? "dtype"
-                                                                                   : "differs";
+                                                                                                : "differs";
       same += is_same;
-      rows.push_back({{"name", tensor.name}, {"verdict", verdict}, {"a", type_of(tensor.first)}, {"b", type_of(tensor.second)}, {"b_name", tensor.second.name}});
-      if (tensor.comparable) rows.back().update({{"different", tensor.different}, {"max_abs", number_json(tensor.max_abs)}, {"sqnr_db", number_json(tensor.sqnr_db)}});
+      rows.push_back({{"name", tensor.name},
+                      {"verdict", verdict},
+                      {"a", type_of(tensor.first)},
+                      {"b", type_of(tensor.second)},
+                      {"b_name", tensor.second.name}});
+      if (tensor.comparable)
+        rows.back().update(
+            {{"different", tensor.different}, {"max_abs", number_json(tensor.max_abs)}, {"sqnr_db", number_json(tensor.sqnr_db)}});
       if (is_same && !all_) continue;
       char largest[32];
       std::snprintf(largest, sizeof largest, "%.3g", tensor.max_abs);
-      table.rows.push_back({tensor.name, type_of(tensor.first), type_of(tensor.second), verdict, tensor.comparable ? std::to_string(tensor.different) : "-", tensor.comparable ? largest : "-",
+      table.rows.push_back({tensor.name, type_of(tensor.first), type_of(tensor.second), verdict,
+                            tensor.comparable ? std::to_string(tensor.different) : "-", tensor.comparable ? largest : "-",
                             tensor.comparable ? fixed(tensor.sqnr_db, 1) : "-"});
     }
     for (const OfferedTensor& tensor : difference.only_first) {
@@ -401,12 +454,16 @@ int WeightsTool::diff() const {
     }
   }
   if (common.format == Format::kJson) {
-    print(Json{{"equal", equal}, {"same", same}, {"tensors", rows}, {"rename", renames_json}, {"provenance", provenance_of(words_)}}.dump() + "\n");
+    print(
+        Json{{"equal", equal}, {"same", same}, {"tensors", rows}, {"rename", renames_json}, {"provenance", provenance_of(words_)}}.dump() +
+        "\n");
     return kExitDone;
   }
   if (!table.rows.empty() || common.format == Format::kCsv) print(table);
-  log(LogLevel::kInfo, equal ? cat("all ", same, " tensors are the same") : cat(same, " tensors are the same, ", table.rows.size(), " are listed"));
-  if (!proposal.empty()) log(LogLevel::kInfo, cat("B's names become A's by these rules (--rename FROM=TO, or in a recipe's weights):\n  rename:", proposal));
+  log(LogLevel::kInfo,
+      equal ? cat("all ", same, " tensors are the same") : cat(same, " tensors are the same, ", table.rows.size(), " are listed"));
+  if (!proposal.empty())
+    log(LogLevel::kInfo, cat("B's names become A's by these rules (--rename FROM=TO, or in a recipe's weights):\n  rename:", proposal));
   return kExitDone;
 }
 
@@ -419,10 +476,12 @@ int WeightsTool::average() const {
   std::vector<std::vector<WeightsFile>> columns(opened[0].files.size());
   std::vector<std::string> paths;
   for (Opened& set : opened) {
-    GALLEY_CHECK_INPUT(set.files.size() == columns.size(), set.word, " has ", set.files.size(), " files and ", opened[0].word, " has ", columns.size(), ": average checkpoints, or files");
+    GALLEY_CHECK_INPUT(set.files.size() == columns.size(), set.word, " has ", set.files.size(), " files and ", opened[0].word, " has ",
+                       columns.size(), ": average checkpoints, or files");
     for (size_t f = 0; f < columns.size(); ++f) {
       set.files[f].verify();
-      GALLEY_CHECK_INPUT(!set.files[f].metadata().contains(std::string(kQuantizationKey)), set.files[f].path(), " holds quantized weights: the mean of integers with scales of their own means nothing");
+      GALLEY_CHECK_INPUT(!set.files[f].metadata().contains(std::string(kQuantizationKey)), set.files[f].path(),
+                         " holds quantized weights: the mean of integers with scales of their own means nothing");
       paths.push_back(set.files[f].path());
       columns[f].push_back(std::move(set.files[f]));
     }
@@ -444,9 +503,17 @@ int WeightsTool::average() const {
   metadata["galley.parents"] = parents_of(paths).dump();
   const WrittenFile written = write_safetensors(output_, sources, metadata);
   if (common.format == Format::kJson) {
-    print(Json{{"file", output_}, {"averaged", words_.size()}, {"tensors", written.tensors.size()}, {"bytes", written.bytes}, {"provenance", provenance_of(words_)}}.dump() + "\n");
+    print(Json{{"file", output_},
+               {"averaged", words_.size()},
+               {"tensors", written.tensors.size()},
+               {"bytes", written.bytes},
+               {"provenance", provenance_of(words_)}}
+              .dump() +
+          "\n");
   } else {
-    print(Table{{"file", "averaged", "tensors", "MiB"}, {{output_, std::to_string(words_.size()), std::to_string(written.tensors.size()), megabytes(static_cast<double>(written.bytes))}}});
+    print(Table{
+        {"file", "averaged", "tensors", "MiB"},
+        {{output_, std::to_string(words_.size()), std::to_string(written.tensors.size()), megabytes(static_cast<double>(written.bytes))}}});
   }
   return kExitDone;
 }
@@ -469,7 +536,10 @@ int WeightsTool::fetch_files() const {
       request.progress = [&](int64_t done, int64_t total) {
         const double fraction = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : -1;
         const Json event{{"weights", entry.id()}, {"bytes", done}, {"total_bytes", total}};
-        progress.update(fraction, cat(entry.id(), "  ", megabytes(static_cast<double>(done)), total > 0 ? cat(" of ", megabytes(static_cast<double>(total))) : "", " MiB"), event.dump());
+        progress.update(fraction,
+                        cat(entry.id(), "  ", megabytes(static_cast<double>(done)),
+                            total > 0 ? cat(" of ", megabytes(static_cast<double>(total))) : "", " MiB"),
+                        event.dump());
       };
       switch (fetch(request)) {
         case FetchResult::kHere: result = "here already"; break;
@@ -480,7 +550,12 @@ int WeightsTool::fetch_files() const {
       const WeightsFile readable(entry.file);  // a format that cannot be read is better known now
     }
     table.rows.push_back({entry.id(), entry.file, result});
-    rows.push_back({{"weights", entry.id()}, {"file", entry.file}, {"url", entry.url}, {"sha256", entry.sha256}, {"megabytes", entry.megabytes}, {"result", result}});
+    rows.push_back({{"weights", entry.id()},
+                    {"file", entry.file},
+                    {"url", entry.url},
+                    {"sha256", entry.sha256},
+                    {"megabytes", entry.megabytes},
+                    {"result", result}});
   }
   if (common.format == Format::kJson) {
     print(Json{{"files", rows}, {"provenance", provenance_of(words_)}}.dump() + "\n");

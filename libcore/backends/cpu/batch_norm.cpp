@@ -11,7 +11,8 @@ namespace galley::batchnorm {
 namespace {
 
 template <class T>
-GALLEY_INLINE void shifted_sums_as(const T* __restrict x, int64_t rows, int64_t channels, const T* __restrict shift, float* __restrict sum, float* __restrict squares) {
+GALLEY_INLINE void shifted_sums_as(const T* __restrict x, int64_t rows, int64_t channels, const T* __restrict shift, float* __restrict sum,
+                                   float* __restrict squares) {
   for (int64_t c = 0; c < channels; ++c) sum[c] = squares[c] = 0;
   by_four_rows(rows, [&](int64_t r, auto count) __attribute__((always_inline)) {
     const T* row = x + r * channels;
@@ -30,8 +31,12 @@ GALLEY_INLINE void shifted_sums_as(const T* __restrict x, int64_t rows, int64_t 
 }
 
 /// sum and sum of squares of x - shift; shift is the block's first row.
-GALLEY_CLONES void shifted_sums(const float* x, int64_t rows, int64_t channels, const float* shift, float* sum, float* squares) { shifted_sums_as(x, rows, channels, shift, sum, squares); }
-GALLEY_CLONES void shifted_sums(const BFloat16* x, int64_t rows, int64_t channels, const BFloat16* shift, float* sum, float* squares) { shifted_sums_as(x, rows, channels, shift, sum, squares); }
+GALLEY_CLONES void shifted_sums(const float* x, int64_t rows, int64_t channels, const float* shift, float* sum, float* squares) {
+  shifted_sums_as(x, rows, channels, shift, sum, squares);
+}
+GALLEY_CLONES void shifted_sums(const BFloat16* x, int64_t rows, int64_t channels, const BFloat16* shift, float* sum, float* squares) {
+  shifted_sums_as(x, rows, channels, shift, sum, squares);
+}
 
 /// Of a block of rows, about its first.
 template <class T>
@@ -41,8 +46,9 @@ void shifted_row_sums(const T* x, int64_t rows, int64_t channels, float* sum, fl
   T shift[kWidestRow];
   std::copy_n(x, channels, shift);
   repeat(shift, channels, together);
-  sum_rows<T>(rows, channels, sum, squares,
-              [&](int64_t first, int64_t count, int64_t width, float* one, float* other) { shifted_sums(x + first * channels, count, width, shift, one, other); });
+  sum_rows<T>(rows, channels, sum, squares, [&](int64_t first, int64_t count, int64_t width, float* one, float* other) {
+    shifted_sums(x + first * channels, count, width, shift, one, other);
+  });
 }
 
 }  // namespace
@@ -59,7 +65,8 @@ void Statistics<T>::run(const T* x, float* mean, float* var, void* scratch) cons
   const int64_t channels = rows_.channels;
   auto* sums = static_cast<float*>(scratch);
   parallel_ranges(blocks_.count, 1, [&](int64_t b, int64_t) {
-    shifted_row_sums(x + blocks_.begin(b) * channels, blocks_.begin(b + 1) - blocks_.begin(b), channels, sums + b * 2 * channels, sums + (b * 2 + 1) * channels);
+    shifted_row_sums(x + blocks_.begin(b) * channels, blocks_.begin(b + 1) - blocks_.begin(b), channels, sums + b * 2 * channels,
+                     sums + (b * 2 + 1) * channels);
   });
   parallel_for((channels + kLanes - 1) / kLanes, 4, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) combine(x, sums, task * kLanes, std::min(kLanes, channels - task * kLanes), mean, var);

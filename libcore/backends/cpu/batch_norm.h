@@ -13,7 +13,8 @@ struct Rows {
   int64_t pixels = 0, channels = 0;
 };
 
-/// Blocks of pixels: a fixed cut, about 256 KiB of channels in f32 each, so that adding up what they give is little work; at most 256 of them, or `parts`.
+/// Blocks of pixels: a fixed cut, about 256 KiB of channels in f32 each, so that adding up what they give is little work; at most 256 of
+/// them, or `parts`.
 class Blocks {
  public:
   /// As many blocks in each of `parts` equal parts of the pixels.
@@ -25,8 +26,8 @@ class Blocks {
   Rows rows_;
 };
 
-/// Mean and (biased) variance of each channel. Sums run over blocks of pixels, a block at a time around its first row (so that large means lose
-/// nothing), and are combined in one order: bits depend on the logical thread count only.
+/// Mean and (biased) variance of each channel. Sums run over blocks of pixels, a block at a time around its first row (so that large means
+/// lose nothing), and are combined in one order: bits depend on the logical thread count only.
 template <class T>
 class Statistics {
  public:

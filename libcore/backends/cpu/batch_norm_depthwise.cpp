@@ -1,6 +1,6 @@
-// batch_norm_depthwise and its gradients on channels_last images of f32 or bf16, an image and a slice of its channels at a time. Backwards one pass makes
-// the weight's gradient, the gradient behind the norm and its sums, a second one the image's gradient of that, in place, of some channels before the next.
-// Bits depend on the logical thread count only, where that needs more parts.
+// batch_norm_depthwise and its gradients on channels_last images of f32 or bf16, an image and a slice of its channels at a time. Backwards
+// one pass makes the weight's gradient, the gradient behind the norm and its sums, a second one the image's gradient of that, in place, of
+// some channels before the next. Bits depend on the logical thread count only, where that needs more parts.
 
 #include "libcore/backends/cpu/batch_norm_depthwise.h"
 
@@ -9,11 +9,25 @@
 namespace galley {
 namespace norm_depthwise {
 
-Geometry::Geometry(const TensorType& x_type, const TensorType& y_type, const TensorType& weight, const BatchNormDepthwiseAttrs& a, int thread_count, Direction direction)
-    : x(x_type.shape), y(y_type.shape), w(weight), stride(pair(a.stride)), padding(pair(a.padding)), channels(x[1]), chunks(depthwise_lines::chunks_of(channels)), rows(w.shape[2]),
-      columns(w.shape[3]), taps(rows * columns), threads(thread_count), eps(a.eps), activation(a.activation), offsets(offsets_in(w.format)) {
+Geometry::Geometry(const TensorType& x_type, const TensorType& y_type, const TensorType& weight, const BatchNormDepthwiseAttrs& a,
+                   int thread_count, Direction direction)
+    : x(x_type.shape),
+      y(y_type.shape),
+      w(weight),
+      stride(pair(a.stride)),
+      padding(pair(a.padding)),
+      channels(x[1]),
+      chunks(depthwise_lines::chunks_of(channels)),
+      rows(w.shape[2]),
+      columns(w.shape[3]),
+      taps(rows * columns),
+      threads(thread_count),
+      eps(a.eps),
+      activation(a.activation),
+      offsets(offsets_in(w.format)) {
   const int64_t chunk_bytes = (rows * y[3] + x[3]) * kLanes * 4;
-  slice_chunks = std::min(direction == Direction::kForward ? kSliceChunks : std::clamp<int64_t>(kSliceBytes / chunk_bytes, 1, kMostSliceChunks), chunks);
+  slice_chunks = std::min(
+      direction == Direction::kForward ? kSliceChunks : std::clamp<int64_t>(kSliceBytes / chunk_bytes, 1, kMostSliceChunks), chunks);
 }
 
 std::vector<int64_t> Geometry::offsets_in(const MemoryFormat& format) const {
@@ -24,11 +38,13 @@ std::vector<int64_t> Geometry::offsets_in(const MemoryFormat& format) const {
   return at;
 }
 
-Support supports(const KernelQuery& q, std::initializer_list<const TensorType*> images, const TensorType& weight, const TensorType& y, std::initializer_list<int> vectors) {
+Support supports(const KernelQuery& q, std::initializer_list<const TensorType*> images, const TensorType& weight, const TensorType& y,
+                 std::initializer_list<int> vectors) {
   const DType dtype = weight.dtype;
   if (dtype != DType::kF32 && dtype != DType::kBF16) return Support::no(cat("dtype ", dtype));
   const Shape& w = weight.shape;
-  if (w[3] > depthwise_lines::kMostColumns || w[2] > depthwise_lines::kMostColumns) return Support::no(cat("a kernel of ", w[2], " x ", w[3]));
+  if (w[3] > depthwise_lines::kMostColumns || w[2] > depthwise_lines::kMostColumns)
+    return Support::no(cat("a kernel of ", w[2], " x ", w[3]));
   const auto stride = pair(q.attrs<BatchNormDepthwiseAttrs>().stride);
   if (stride[1] > kMostClasses) return Support::no(cat("a stride of ", stride[1]));
   for (const TensorType* image : images) {
@@ -50,7 +66,8 @@ namespace {
 using namespace norm_depthwise;
 
 /// scale and shift, padded to whole chunks.
-Normalization normalization(const Geometry& g, const float* mean, const float* var, const float* gamma, const float* beta, float* padded_mean, float* scale, float* shift) {
+Normalization normalization(const Geometry& g, const float* mean, const float* var, const float* gamma, const float* beta,
+                            float* padded_mean, float* scale, float* shift) {
   for (int64_t c = 0; c < g.padded(); ++c) {
     const bool real = c < g.channels;
     const batchnorm::Affine affine = real ? batchnorm::affine_of(c, mean, var, gamma, beta, g.eps) : batchnorm::Affine{0, 0};
@@ -61,13 +78,16 @@ Normalization normalization(const Geometry& g, const float* mean, const float* v
   return {g.activation, padded_mean, scale, shift};
 }
 
-Normalization of_slice(const Normalization& how, const Slice& slice) { return {how.activation, how.mean + slice.first, how.scale + slice.first, how.shift + slice.first}; }
+Normalization of_slice(const Normalization& how, const Slice& slice) {
+  return {how.activation, how.mean + slice.first, how.scale + slice.first, how.shift + slice.first};
+}
 
 template <class T>
 class Forward : public PreparedKernel {
  public:
   explicit Forward(const KernelQuery& q)
-      : convolution_(q.in(0), q.in(1), q.out(0), q.attrs<BatchNormDepthwiseAttrs>(), q.threads, Together::kOne), statistics_({g().pixels(), g().channels}, q.threads),
+      : convolution_(q.in(0), q.in(1), q.out(0), q.attrs<BatchNormDepthwiseAttrs>(), q.threads, Together::kOne),
+        statistics_({g().pixels(), g().channels}, q.threads),
         scratch_(convolution_.scratch()) {
     sums_at_ = scratch_.take(statistics_.scratch_bytes() / 4);
     for (int64_t& at : channels_at_) at = scratch_.take(g().padded());
@@ -79,7 +99,9 @@ class Forward : public PreparedKernel {
     float *mean = args.out<float>(1), *var = args.out<float>(2);
     statistics_.run(x, mean, var, memory + sums_at_);
     const auto channel = [&](size_t i) { return memory + channels_at_[i]; };
-    convolution_.run(Source{g(), x, normalization(g(), mean, var, args.in<float>(2), args.in<float>(3), channel(0), channel(1), channel(2))}, args.in<T>(1), args.out<T>(0), memory);
+    convolution_.run(
+        Source{g(), x, normalization(g(), mean, var, args.in<float>(2), args.in<float>(3), channel(0), channel(1), channel(2))},
+        args.in<T>(1), args.out<T>(0), memory);
   }
 
  private:
@@ -87,7 +109,9 @@ class Forward : public PreparedKernel {
     const Geometry& g;
     const T* x;
     Normalization how;
-    void normalised(const LineSlice& at, float* to, int64_t chunk) const { depthwise_lines::pack(g.line(x, g.x, at.image, at.row, at.slice), of_slice(how, at.slice), to, chunk); }
+    void normalised(const LineSlice& at, float* to, int64_t chunk) const {
+      depthwise_lines::pack(g.line(x, g.x, at.image, at.row, at.slice), of_slice(how, at.slice), to, chunk);
+    }
   };
   const Geometry& g() const { return convolution_.geometry(); }
 
@@ -102,7 +126,8 @@ template <class T>
 class Backward : public PreparedKernel {
  public:
   explicit Backward(const KernelQuery& q)
-      : gradient_(q.in(0), q.in(1), q.in(2), q.out(1), q.attrs<BatchNormDepthwiseAttrs>(), q.threads, Together::kOne), scratch_(gradient_.scratch()) {
+      : gradient_(q.in(0), q.in(1), q.in(2), q.out(1), q.attrs<BatchNormDepthwiseAttrs>(), q.threads, Together::kOne),
+        scratch_(gradient_.scratch()) {
     for (int64_t& at : channels_at_) at = scratch_.take(g().padded());
   }
   int64_t scratch_bytes() const override { return scratch_.bytes(); }
@@ -117,8 +142,8 @@ class Backward : public PreparedKernel {
     gradient_.begin(args.in<T>(1), args.out<T>(1), memory);
     gradient_.sum(source, args.in<T>(0), memory);
     gradient_.add_parts(args.out<T>(1), memory, [&](int64_t c, double sum, double dot) {
-      const batchnorm::ChannelGradient d =
-          batchnorm::gradient_of(sum, dot, g().pixels(), batchnorm::affine_of(c, mean, var, gamma, beta, g().eps).scale, static_cast<double>(var[c]), g().eps);
+      const batchnorm::ChannelGradient d = batchnorm::gradient_of(
+          sum, dot, g().pixels(), batchnorm::affine_of(c, mean, var, gamma, beta, g().eps).scale, static_cast<double>(var[c]), g().eps);
       args.out<float>(2)[c] = static_cast<float>(d.dgamma);
       args.out<float>(3)[c] = static_cast<float>(d.dbeta);
       channel(3)[c] = static_cast<float>(d.a);
@@ -140,9 +165,12 @@ class Backward : public PreparedKernel {
     const T* x;
     T* dx;  // until it is mapped, the gradient behind the norm
     Normalization how;
-    void normalised(const LineSlice& at, float* to, int64_t chunk) const { depthwise_lines::pack(g.line(x, g.x, at.image, at.row, at.slice), of_slice(how, at.slice), to, chunk); }
+    void normalised(const LineSlice& at, float* to, int64_t chunk) const {
+      depthwise_lines::pack(g.line(x, g.x, at.image, at.row, at.slice), of_slice(how, at.slice), to, chunk);
+    }
     void gradients(const LineSlice& at, const float* /*normalised*/, const Gathered& gathered, float* sum, float* dot) const {
-      depthwise_lines::gradient_sums(gathered, g.line(x, g.x, at.image, at.row, at.slice), of_slice(how, at.slice), g.line(dx, g.x, at.image, at.row, at.slice).at, sum, dot);
+      depthwise_lines::gradient_sums(gathered, g.line(x, g.x, at.image, at.row, at.slice), of_slice(how, at.slice),
+                                     g.line(dx, g.x, at.image, at.row, at.slice).at, sum, dot);
     }
     void lines_done(int64_t /*part*/, int64_t /*slot*/, const Lines& /*lines*/, bool /*last*/) const {}
   };

@@ -1,7 +1,7 @@
 #pragma once
-// What the kernels of batch_norm_depthwise share with those that make its input too, on channels_last images: lines, slices of their channels, and both
-// directions, which get what the norm gives a line at a time from a source. What it gives exists line by line only, packed, in a ring of as many lines
-// as the kernel has rows, which the first-level cache mostly holds.
+// What the kernels of batch_norm_depthwise share with those that make its input too, on channels_last images: lines, slices of their
+// channels, and both directions, which get what the norm gives a line at a time from a source. What it gives exists line by line only,
+// packed, in a ring of as many lines as the kernel has rows, which the first-level cache mostly holds.
 
 #include <algorithm>
 #include <array>
@@ -10,9 +10,9 @@
 
 #include "libcore/backends/cpu/batch_norm.h"
 #include "libcore/backends/cpu/depthwise_lines.h"
+#include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 #include "libcore/backends/kernel.h"
 #include "libcore/base/parallel.h"
-#include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 
 namespace galley::norm_depthwise {
 
@@ -23,11 +23,12 @@ using depthwise_lines::Normalization;
 using depthwise_lines::Taps;
 using depthwise_lines::WeightSums;
 
-constexpr int64_t kBandPixels = 512;  // that are summed in float
+constexpr int64_t kBandPixels = 512;   // that are summed in float
 constexpr int64_t kBlockPixels = 128;  // whose gradients are in the second-level cache
 constexpr int64_t kMostParts = 16;
-constexpr int64_t kSliceChunks = 2;        // forwards: two cache lines of f32, some processors read them in pairs
-constexpr int64_t kMostSliceChunks = 4;    // backwards, if the packed lines of all rows take so many bytes at most: half of a first-level cache
+constexpr int64_t kSliceChunks = 2;  // forwards: two cache lines of f32, some processors read them in pairs
+constexpr int64_t kMostSliceChunks =
+    4;  // backwards, if the packed lines of all rows take so many bytes at most: half of a first-level cache
 constexpr int64_t kSliceBytes = 16 << 10;
 constexpr int64_t kPixelsAhead = 32;  // between what is computed and what is asked for, at least
 constexpr int64_t kMostClasses = 4;   // strides
@@ -63,17 +64,21 @@ enum class Direction { kForward, kBackward };
 
 /// What both directions know of the shapes.
 struct Geometry {
-  Geometry(const TensorType& x_type, const TensorType& y_type, const TensorType& weight, const BatchNormDepthwiseAttrs& attrs, int thread_count, Direction direction);
+  Geometry(const TensorType& x_type, const TensorType& y_type, const TensorType& weight, const BatchNormDepthwiseAttrs& attrs,
+           int thread_count, Direction direction);
 
   /// Of [channel][tap] in a format of the weight.
   std::vector<int64_t> offsets_in(const MemoryFormat& format) const;
   int64_t padded() const { return chunks * kLanes; }
   int64_t slices() const { return (chunks + slice_chunks - 1) / slice_chunks; }
-  Slice slice(int64_t i) const { return {i * slice_chunks * kLanes, std::min(slice_chunks * kLanes, channels - i * slice_chunks * kLanes)}; }
+  Slice slice(int64_t i) const {
+    return {i * slice_chunks * kLanes, std::min(slice_chunks * kLanes, channels - i * slice_chunks * kLanes)};
+  }
   /// A slice of a line of an image with `shape`.
   template <class T>
   Line<T> line(T* array, const Shape& shape, int64_t image, int64_t row, const Slice& slice) const {
-    return {array + (image * shape[2] + row) * shape[3] * channels + slice.first, shape[3], channels, slice.channels, std::max<int64_t>(1, kPixelsAhead / shape[3]) * shape[3] * channels};
+    return {array + (image * shape[2] + row) * shape[3] * channels + slice.first, shape[3], channels, slice.channels,
+            std::max<int64_t>(1, kPixelsAhead / shape[3]) * shape[3] * channels};
   }
   int64_t pixels() const { return x[0] * x[2] * x[3]; }
 
@@ -82,15 +87,19 @@ struct Geometry {
   void pack_weights(const T* weight, float* to) const {
     parallel_for(padded(), 64, [&](int64_t begin, int64_t end) {
       for (int64_t c = begin; c < end; ++c) {
-        for (int64_t tap = 0; tap < taps; ++tap) to[(c / kLanes * taps + tap) * kLanes + c % kLanes] = c < channels ? static_cast<float>(weight[offsets[static_cast<size_t>(c * taps + tap)]]) : 0;
+        for (int64_t tap = 0; tap < taps; ++tap)
+          to[(c / kLanes * taps + tap) * kLanes + c % kLanes] =
+              c < channels ? static_cast<float>(weight[offsets[static_cast<size_t>(c * taps + tap)]]) : 0;
       }
     });
   }
 
-  /// body(segment, group, slot) over the lines of all images of that height, each `groups` times, from the end, which the pass before left in the cache.
+  /// body(segment, group, slot) over the lines of all images of that height, each `groups` times, from the end, which the pass before left
+  /// in the cache.
   template <class Body>
   void for_each_segment(int64_t height, int64_t groups, const Body& body) const {
-    const int64_t whole = x[0] * groups, cuts = std::clamp<int64_t>((8 * threads + whole - 1) / whole, 1, std::max<int64_t>(1, height / 8)), count = whole * cuts;
+    const int64_t whole = x[0] * groups, cuts = std::clamp<int64_t>((8 * threads + whole - 1) / whole, 1, std::max<int64_t>(1, height / 8)),
+                  count = whole * cuts;
     parallel_tasks(count, threads, [&](int64_t task, int64_t slot) {
       const int64_t at = count - 1 - task, cut = at / groups % cuts;
       body(Segment{at / groups / cuts, height * cut / cuts, height * (cut + 1) / cuts}, at % groups, slot);
@@ -142,7 +151,8 @@ template <class T>
 class Convolution {
  public:
   /// x: the norm's input.
-  Convolution(const TensorType& x, const TensorType& weight, const TensorType& y, const BatchNormDepthwiseAttrs& a, int threads, Together together)
+  Convolution(const TensorType& x, const TensorType& weight, const TensorType& y, const BatchNormDepthwiseAttrs& a, int threads,
+              Together together)
       : g_(x, y, weight, a, threads, Direction::kForward), together_(together == Together::kAll ? g_.slices() : 1) {
     ring_ = {g_.rows, g_.padding[1], g_.x[3], g_.padding[1], g_.slice_chunks};
     rings_at_ = scratch_.take(ring_.floats() * together_ * g_.threads);
@@ -164,7 +174,8 @@ class Convolution {
         for (int64_t i = 0; i < together_; ++i) {
           const Slice slice = g_.slice(group * together_ + i);
           float* ring = memory + rings_at_ + (slot * together_ + i) * ring_.floats();
-          for (int64_t row = std::max(next, first); row < behind; ++row) source.normalised({segment.image, row, slice, slot}, ring_.inner(ring, row), ring_.chunk());
+          for (int64_t row = std::max(next, first); row < behind; ++row)
+            source.normalised({segment.image, row, slice, slot}, ring_.inner(ring, row), ring_.chunk());
           convolve(weights + slice.first * g_.taps, top, ring, g_.line(y, g_.y, segment.image, h, slice));
         }
         next = std::max(next, behind);
@@ -194,18 +205,24 @@ class Convolution {
   int64_t rings_at_, weights_at_;
 };
 
-/// Backwards: the weight's gradient and the sums of each channel, of parts of the batch's lines that are added up in one order. Sums run in float over a
-/// band of lines, in double over the bands of a part.
+/// Backwards: the weight's gradient and the sums of each channel, of parts of the batch's lines that are added up in one order. Sums run in
+/// float over a band of lines, in double over the bands of a part.
 template <class T>
 class Gradient {
  public:
-  Gradient(const TensorType& grad, const TensorType& weight, const TensorType& x, const TensorType& dweight, const BatchNormDepthwiseAttrs& a, int threads, Together together)
-      : g_(x, grad, weight, a, threads, Direction::kBackward), dweight_(dweight), offsets_(g_.offsets_in(dweight.format)), together_(together == Together::kAll ? g_.slices() : 1) {
+  Gradient(const TensorType& grad, const TensorType& weight, const TensorType& x, const TensorType& dweight,
+           const BatchNormDepthwiseAttrs& a, int threads, Together together)
+      : g_(x, grad, weight, a, threads, Direction::kBackward),
+        dweight_(dweight),
+        offsets_(g_.offsets_in(dweight.format)),
+        together_(together == Together::kAll ? g_.slices() : 1) {
     for (int64_t i = 0; i < g_.stride[1]; ++i) classes_[static_cast<size_t>(i)] = column_class(i);
     const int64_t reach = g_.columns - 1 - g_.padding[1], last = (g_.x[3] - 1 + g_.padding[1]) / g_.stride[1];
-    ring_ = {g_.rows, reach > 0 ? (reach + g_.stride[1] - 1) / g_.stride[1] : 0, g_.y[3], std::max<int64_t>(0, last - (g_.y[3] - 1)), g_.slice_chunks};
+    ring_ = {g_.rows, reach > 0 ? (reach + g_.stride[1] - 1) / g_.stride[1] : 0, g_.y[3], std::max<int64_t>(0, last - (g_.y[3] - 1)),
+             g_.slice_chunks};
     line_ = {1, g_.padding[1], g_.x[3], g_.padding[1], g_.slice_chunks};
-    const int64_t totals = (g_.taps + 2) * g_.padded(), fitting = g_.x.elements() / (totals * 8);  // their bytes as many as the image has values
+    const int64_t totals = (g_.taps + 2) * g_.padded(),
+                  fitting = g_.x.elements() / (totals * 8);  // their bytes as many as the image has values
     while (parts_ < kMostParts && 2 * parts_ <= fitting) parts_ *= 2;
     parts_ = std::min(std::max(parts_, (g_.threads + groups() - 1) / groups()), lines());
     rings_at_ = scratch_.take(ring_.floats() * together_ * g_.threads);
@@ -231,11 +248,12 @@ class Gradient {
   }
   /// For each line of a part, slice by slice:
   /// source.normalised(line slice, to, chunk) as forwards;
-  /// source.gradients(line slice, where normalised wrote, gathered, sum, dot): the gradient of that is gathered so; makes sums grow, padded to whole chunks.
-  /// Behind some neighbouring lines, at most block_lines: source.lines_done(part, slot, lines, are they the part's last).
+  /// source.gradients(line slice, where normalised wrote, gathered, sum, dot): the gradient of that is gathered so; makes sums grow, padded
+  /// to whole chunks. Behind some neighbouring lines, at most block_lines: source.lines_done(part, slot, lines, are they the part's last).
   template <class Source>
   void sum(const Source& source, const T* grad, float* memory) const {
-    parallel_tasks(parts_ * groups(), g_.threads, [&](int64_t task, int64_t slot) { sum_part(source, grad, task / groups(), task % groups(), slot, memory); });
+    parallel_tasks(parts_ * groups(), g_.threads,
+                   [&](int64_t task, int64_t slot) { sum_part(source, grad, task / groups(), task % groups(), slot, memory); });
   }
 
   /// After sum: writes dweight; take(channel, sum of its gradients, dot) on several threads.
@@ -247,10 +265,12 @@ class Gradient {
         // `row`: a tap, or behind them the sum and the dot.
         const auto total = [&](int64_t row) {
           double sum = 0;
-          for (int64_t part = 0; part < parts_; ++part) sum += totals[(part * g_.chunks + c / kLanes) * chunk_totals() + row * kLanes + c % kLanes];
+          for (int64_t part = 0; part < parts_; ++part)
+            sum += totals[(part * g_.chunks + c / kLanes) * chunk_totals() + row * kLanes + c % kLanes];
           return sum;
         };
-        for (int64_t tap = 0; tap < g_.taps; ++tap) dweight[offsets_[static_cast<size_t>(c * g_.taps + tap)]] = static_cast<float>(total(tap));
+        for (int64_t tap = 0; tap < g_.taps; ++tap)
+          dweight[offsets_[static_cast<size_t>(c * g_.taps + tap)]] = static_cast<float>(total(tap));
         take(c, total(g_.taps), total(g_.taps + 1));
       }
     });
@@ -297,19 +317,22 @@ class Gradient {
       const Readers by = readers(row);
       each_slice([&](int64_t i, const Slice& slice, float* sums) {
         float* gradients = ring(memory, slot * together_ + i);
-        for (int64_t h = std::max(next, by.first); h < by.behind; ++h) depthwise_lines::pack(g_.line(grad, g_.y, image, h, slice), ring_.inner(gradients, h), ring_.chunk());
+        for (int64_t h = std::max(next, by.first); h < by.behind; ++h)
+          depthwise_lines::pack(g_.line(grad, g_.y, image, h, slice), ring_.inner(gradients, h), ring_.chunk());
         const LineSlice here{image, row, slice, slot, (at - own.first) % block_lines()};
         float* line = line_.inner(packed, 0);
         source.normalised(here, line, line_.chunk());
         add_weight_sums(by, slice, packed, gradients, sums);
         std::array<Taps, kMostClasses> taps;
         float* sum = sums + slice.chunks() * g_.taps * kLanes;
-        source.gradients(here, line, gathered(by, memory + weights_at_ + slice.first * g_.taps, gradients, taps), sum, sum + slice.chunks() * kLanes);
+        source.gradients(here, line, gathered(by, memory + weights_at_ + slice.first * g_.taps, gradients, taps), sum,
+                         sum + slice.chunks() * kLanes);
       });
       next = std::max(next, by.behind);
       const int64_t done = at + 1 - own.first;
       const bool last = at + 1 == own.behind;
-      if (done % block_lines() == 0 || last) source.lines_done(part, slot, {own.first + (done - 1) / block_lines() * block_lines(), at + 1}, last);
+      if (done % block_lines() == 0 || last)
+        source.lines_done(part, slot, {own.first + (done - 1) / block_lines() * block_lines(), at + 1}, last);
       if (done % band == 0 || last) each_slice([&](int64_t, const Slice& slice, float* sums) { flush(slice, sums, totals); });
     }
   }
@@ -328,13 +351,15 @@ class Gradient {
     std::fill_n(sums, band_floats(), 0.0f);
   }
 
-  /// Columns of the image of one remainder by the stride: which of the kernel's read them, from the last one on, so that they read the gradient from left to right.
+  /// Columns of the image of one remainder by the stride: which of the kernel's read them, from the last one on, so that they read the
+  /// gradient from left to right.
   struct ColumnClass {
     int64_t columns, last;  // how many, and the kernel's last one
     int64_t from;           // floats from a line's first pixel to what the first of the image's columns reads
   };
   ColumnClass column_class(int64_t remainder) const {
-    const int64_t stride = g_.stride[1], column = (remainder + g_.padding[1]) % stride, columns = column < g_.columns ? (g_.columns - 1 - column) / stride + 1 : 0;
+    const int64_t stride = g_.stride[1], column = (remainder + g_.padding[1]) % stride,
+                  columns = column < g_.columns ? (g_.columns - 1 - column) / stride + 1 : 0;
     const int64_t last = column + (columns - 1) * stride;
     return {columns, last, (remainder + g_.padding[1] - last) / stride * kLanes};
   }
@@ -387,7 +412,9 @@ class Gradient {
   int64_t rings_at_, lines_at_, bands_at_, totals_at_, weights_at_;
 };
 
-/// Is there a kernel for these? `images` are of one dtype with the weight; inputs `vectors` of the query, of one value a channel, are in f32.
-Support supports(const KernelQuery& q, std::initializer_list<const TensorType*> images, const TensorType& weight, const TensorType& y, std::initializer_list<int> vectors);
+/// Is there a kernel for these? `images` are of one dtype with the weight; inputs `vectors` of the query, of one value a channel, are in
+/// f32.
+Support supports(const KernelQuery& q, std::initializer_list<const TensorType*> images, const TensorType& weight, const TensorType& y,
+                 std::initializer_list<int> vectors);
 
 }  // namespace galley::norm_depthwise

@@ -21,8 +21,8 @@ GALLEY_INLINE void by_four_rows(int64_t rows, const Add& add) {
 }
 
 constexpr int64_t kAhead = 2048;
-/// Asks for what lies kAhead bytes behind [p, p + count): two or three arrays at once, read by whole rows, are more than the processor keeps
-/// up with by itself (docs/performance.md).
+/// Asks for what lies kAhead bytes behind [p, p + count): two or three arrays at once, read by whole rows, are more than the processor
+/// keeps up with by itself (docs/performance.md).
 template <class T>
 GALLEY_INLINE void ask_ahead(const T* p, int64_t count) {
   const char* at = reinterpret_cast<const char*>(p) + kAhead;
@@ -30,8 +30,8 @@ GALLEY_INLINE void ask_ahead(const T* p, int64_t count) {
 }
 
 // Note [Wide rows]: 512 bits hold 32 values of bf16, and what is left of a row behind the last 16 is computed one by one: of 72 channels 8,
-// which take longer than the other 64. So rows are taken together until whole vectors hold them; coefficients are repeated as often, and the
-// sums of a wide row's parts are added up behind. (f32 gains nothing: its remainders are half as long, and it waits for memory.)
+// which take longer than the other 64. So rows are taken together until whole vectors hold them; coefficients are repeated as often, and
+// the sums of a wide row's parts are added up behind. (f32 gains nothing: its remainders are half as long, and it waits for memory.)
 
 constexpr int64_t kWidestRow = 1024;
 /// Rows that are taken as one.

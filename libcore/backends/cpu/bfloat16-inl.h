@@ -1,4 +1,5 @@
-// Vectors of float from arrays of f32 and bf16 and to those of bf16, compiled anew for each instruction set (no include guard of the common kind).
+// Vectors of float from arrays of f32 and bf16 and to those of bf16, compiled anew for each instruction set (no include guard of the common
+// kind).
 
 #include "libcore/backends/cpu/bfloat16.h"
 
@@ -36,7 +37,8 @@ HWY_INLINE void store_floats(hn::Vec<D> v, D, BFloat16* to) {
   const auto bits = hn::BitCast(whole, v), upper = hn::ShiftRight<16>(bits);
   const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(hn::Set(whole, 0x7fffu), hn::And(upper, hn::Set(whole, 1)))));
   const auto is_nan = hn::RebindMask(whole, hn::IsNaN(v));  // Ne(v, v) is ordered on AVX-512
-  hn::StoreU(hn::DemoteTo(half, hn::BitCast(number, hn::IfThenElse(is_nan, hn::Or(upper, hn::Set(whole, 0x40u)), rounded))), half, &to->bits);
+  hn::StoreU(hn::DemoteTo(half, hn::BitCast(number, hn::IfThenElse(is_nan, hn::Or(upper, hn::Set(whole, 0x40u)), rounded))), half,
+             &to->bits);
 }
 template <class D>
 HWY_INLINE void store_floats(hn::Vec<D> v, D d, float* to) {

@@ -129,7 +129,8 @@ Loop loop_of(DType from, DType to) {
 
 class Cast : public PreparedKernel {
  public:
-  explicit Cast(const KernelQuery& q) : loop_(loop_of(q.in(0).dtype, q.out(0).dtype)), count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
+  explicit Cast(const KernelQuery& q)
+      : loop_(loop_of(q.in(0).dtype, q.out(0).dtype)), count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
   void run(Stream&, const KernelArgs& args) const override {
     parallel_for(count_, 16384, [&](int64_t begin, int64_t end) { loop_(args.inputs[0], args.outputs[0], begin, end); });
   }
@@ -144,7 +145,8 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
-const std::array<Kernel, 1> kKernels{{{"cast", "cpu", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<Cast>(q); }}}};
+const std::array<Kernel, 1> kKernels{
+    {{"cast", "cpu", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<Cast>(q); }}}};
 
 }  // namespace
 

@@ -1,7 +1,7 @@
-// The weight gradient of dense convolutions on channels_last images: a matrix product over pixels for each tap of the kernel. Both sides lie pixel after
-// pixel, so they are packed without a transpose, 16 output channels (vectors) and 6 input channels (broadcast) a panel, or 32 and 12 where there are 32
-// registers of 16 floats; the input's lines are packed once, with their padding, for all taps. A tile's sums stay in registers over a block of some
-// hundred pixels. Bits depend on the instruction set and the logical thread count only.
+// The weight gradient of dense convolutions on channels_last images: a matrix product over pixels for each tap of the kernel. Both sides
+// lie pixel after pixel, so they are packed without a transpose, 16 output channels (vectors) and 6 input channels (broadcast) a panel, or
+// 32 and 12 where there are 32 registers of 16 floats; the input's lines are packed once, with their padding, for all taps. A tile's sums
+// stay in registers over a block of some hundred pixels. Bits depend on the instruction set and the logical thread count only.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/conv_weights.cpp"
@@ -18,8 +18,8 @@
 #include <cstring>
 #include <vector>
 
-#include "libcore/base/parallel.h"
 #include "libcore/backends/cpu/conv_weights.h"
+#include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 
 namespace galley::conv_weights {
@@ -32,8 +32,8 @@ struct Wide {
   static constexpr int64_t kOut = 32, kIn = 12, kPixels = 512;
 };
 
-/// Packed lines of pixels: `grad` [lines][width][kOut]; output line l reads packed input line rows[l] (and those below it for the other kernel
-/// rows), of `in_width` columns of kIn.
+/// Packed lines of pixels: `grad` [lines][width][kOut]; output line l reads packed input line rows[l] (and those below it for the other
+/// kernel rows), of `in_width` columns of kIn.
 struct Lines {
   const float* grad;
   const float* x;
@@ -112,15 +112,15 @@ namespace {
 using conv_weights::Narrow;
 using conv_weights::Wide;
 
-constexpr int64_t kChannels = 252;  // packed at a time, of the input; a multiple of a panel's
-constexpr int64_t kOutputs = 256;   // of the output; a multiple of a panel's
+constexpr int64_t kChannels = 252;       // packed at a time, of the input; a multiple of a panel's
+constexpr int64_t kOutputs = 256;        // of the output; a multiple of a panel's
 constexpr int64_t kMostSums = 16 << 20;  // bytes, of wide panels: more leave the caches between blocks of pixels (docs/performance.md)
 
 int64_t panels(int64_t channels, int64_t size) { return (channels + size - 1) / size; }
 int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
 
-/// `count` pixels of `channels` floats (rows of `stride`) as panels [panel][pixel][kSize], panels `panel_stride` apart; the last one is filled
-/// with zeros. Eight pixels at a time: whole cache lines are read once.
+/// `count` pixels of `channels` floats (rows of `stride`) as panels [panel][pixel][kSize], panels `panel_stride` apart; the last one is
+/// filled with zeros. Eight pixels at a time: whole cache lines are read once.
 template <int64_t kSize>
 void pack(const float* from, int64_t count, int64_t stride, int64_t channels, float* to, int64_t panel_stride) {
   for (int64_t first = 0; first < count; first += 8) {
@@ -139,8 +139,12 @@ void pack(const float* from, int64_t count, int64_t stride, int64_t channels, fl
   }
 }
 
-void add_tile(Narrow, const conv_weights::Lines& at, int64_t row, int64_t column, float* tile) { HWY_DYNAMIC_DISPATCH(conv_weights::add_narrow)(at, row, column, tile); }
-void add_tile(Wide, const conv_weights::Lines& at, int64_t row, int64_t column, float* tile) { HWY_DYNAMIC_DISPATCH(conv_weights::add_wide)(at, row, column, tile); }
+void add_tile(Narrow, const conv_weights::Lines& at, int64_t row, int64_t column, float* tile) {
+  HWY_DYNAMIC_DISPATCH(conv_weights::add_narrow)(at, row, column, tile);
+}
+void add_tile(Wide, const conv_weights::Lines& at, int64_t row, int64_t column, float* tile) {
+  HWY_DYNAMIC_DISPATCH(conv_weights::add_wide)(at, row, column, tile);
+}
 
 template <class Panels>
 class ConvWeights : public PreparedKernel {
@@ -169,7 +173,9 @@ class ConvWeights : public PreparedKernel {
     grad_floats_ = aligned(lines_ * y_[3] * std::min(out_panels_ * kOut, kOutputs));
     x_floats_ = aligned(rows_ * in_width_ * std::min(in_panels_ * kIn, kChannels));
   }
-  int64_t scratch_bytes() const override { return (pixel_parts_ * sums_ + pixel_parts_ * out_parts_ * (grad_floats_ + x_floats_ + 2 * aligned(lines_))) * 4; }
+  int64_t scratch_bytes() const override {
+    return (pixel_parts_ * sums_ + pixel_parts_ * out_parts_ * (grad_floats_ + x_floats_ + 2 * aligned(lines_))) * 4;
+  }
 
   void run(Stream&, const KernelArgs& args) const override {
     auto* sums = static_cast<float*>(args.scratch);
@@ -203,13 +209,15 @@ class ConvWeights : public PreparedKernel {
       const int64_t last = std::min(part.last_panel, out + kOutputs / kOut);
       for (int64_t line = from; line < to; line += lines_) {
         const int64_t lines = std::min(lines_, to - line), pixels = lines * y_[3];
-        pack<kOut>(args.in<float>(1) + line * y_[3] * y_[1] + out * kOut, pixels, y_[1], std::min(y_[1], last * kOut) - out * kOut, grad_room, pixels * kOut);
+        pack<kOut>(args.in<float>(1) + line * y_[3] * y_[1] + out * kOut, pixels, y_[1], std::min(y_[1], last * kOut) - out * kOut,
+                   grad_room, pixels * kOut);
         for (int64_t channel = 0; channel < x_[1]; channel += kChannels) {
           const int64_t channels = std::min(kChannels, x_[1] - channel), panel_stride = rows_ * in_width_ * kIn;
           pack_lines(args.in<float>(0) + channel, line, lines, channels, x_room, rows);
           for (int64_t o = out; o < last; ++o) {
             for (int64_t i = 0; i < panels(channels, kIn); ++i) {
-              conv_weights::Lines at{grad_room + (o - out) * pixels * kOut, x_room + i * panel_stride, rows, lines, y_[3], in_width_, stride_[1]};
+              conv_weights::Lines at{
+                  grad_room + (o - out) * pixels * kOut, x_room + i * panel_stride, rows, lines, y_[3], in_width_, stride_[1]};
               if (pointwise_) at.lines = at.stride_w = 1, at.width = pixels;
               float* tile = sums + ((o * in_panels_ + channel / kIn + i) * taps_) * kTile;
               for (int64_t tap = 0; tap < taps_; ++tap, tile += kTile) {
@@ -300,11 +308,14 @@ Support supports(const KernelQuery& q) {
   if (dilation[0] != 1 || dilation[1] != 1) return Support::no("dilation");
   const Shape& w = q.out(0).shape;
   const bool wide = HWY_DYNAMIC_DISPATCH(conv_weights::takes_wide)();
-  if (!(wide ? fills_panels<Wide>(w) : fills_panels<Narrow>(w))) return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], " fill no panels"));
-  if (std::min(x.shape[1], grad.shape[1]) < least_channels(w, wide)) return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], ": too few to pack"));
+  if (!(wide ? fills_panels<Wide>(w) : fills_panels<Narrow>(w)))
+    return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], " fill no panels"));
+  if (std::min(x.shape[1], grad.shape[1]) < least_channels(w, wide))
+    return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], ": too few to pack"));
   if ((hwy::SupportedTargets() & (HWY_AVX3 | HWY_AVX2)) == 0) return Support::no("vectors of 8 floats are missing");
   // With 512 bits the library's kernels are as fast for other windows.
-  if (wide && (w[2] * w[3] == 1 || pair(a.stride) == std::array<int64_t, 2>{1, 1})) return Support::no("a kernel of one pixel, or a stride of 1");
+  if (wide && (w[2] * w[3] == 1 || pair(a.stride) == std::array<int64_t, 2>{1, 1}))
+    return Support::no("a kernel of one pixel, or a stride of 1");
   if (wide && w.elements() * 4 > kMostSums) return Support::no(cat("a weight of ", w.elements() * 4 >> 20, " MiB"));
   return Support::yes();
 }

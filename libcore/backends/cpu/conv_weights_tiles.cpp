@@ -1,17 +1,18 @@
-// The weight gradient of dense convolutions in bf16 on channels_last images, by products of tiles: W[o][i][tap] is the sum over output pixels p of
-// grad[p][o] x[p stride + tap][i], so pixels are what a product sums over, 32 at a time. Its left side, [16 outputs][32 pixels], is the gradient, transposed while
-// it is packed; its right side, [16 pairs of pixels][16 inputs][2], is x, two pixels interleaved. Each tap reads the same x from another pixel on. That suits
-// the right side, where a pair of pixels is a row of 64 bytes: from an even pixel on a tile is 16 whole cache lines, and x is packed a second time in pairs that
-// begin with odd pixels where a tap wants them. (With x on the left any pixel would do, but each row of a tile would lie in two lines: as much to load as to
-// multiply.) Of a stride of s, the columns and rows of each remainder of s that some tap reads are packed by themselves, so that taps are always shifts.
+// The weight gradient of dense convolutions in bf16 on channels_last images, by products of tiles: W[o][i][tap] is the sum over output
+// pixels p of grad[p][o] x[p stride + tap][i], so pixels are what a product sums over, 32 at a time. Its left side, [16 outputs][32
+// pixels], is the gradient, transposed while it is packed; its right side, [16 pairs of pixels][16 inputs][2], is x, two pixels
+// interleaved. Each tap reads the same x from another pixel on. That suits the right side, where a pair of pixels is a row of 64 bytes:
+// from an even pixel on a tile is 16 whole cache lines, and x is packed a second time in pairs that begin with odd pixels where a tap wants
+// them. (With x on the left any pixel would do, but each row of a tile would lie in two lines: as much to load as to multiply.) Of a stride
+// of s, the columns and rows of each remainder of s that some tap reads are packed by themselves, so that taps are always shifts.
 //
-// Pixels are one stream: line after line, image after image, the gradient with zeros where lines of x are longer; the zeros behind one line of x are those before
-// the next. So only the last tile of a block of pixels is not full. As a pixel of x may meet those zeros, an inf or NaN of x may make NaN of a channel's other
-// taps, too.
+// Pixels are one stream: line after line, image after image, the gradient with zeros where lines of x are longer; the zeros behind one line
+// of x are those before the next. So only the last tile of a block of pixels is not full. As a pixel of x may meet those zeros, an inf or
+// NaN of x may make NaN of a channel's other taps, too.
 //
-// 2 x 2 tiles of sums, which 2 + 2 tiles of operands are loaded for: 32 cycles of loads to 64 of products. A chunk of pixels of two tiles' outputs (24 KiB) stays in
-// the first-level cache while all inputs and taps pass; a block of pixels, packed, of 256 outputs or fewer (384 KiB) and as many inputs (768 KiB at most), and
-// the sums of those (640 KiB), in the second. Bits depend on the logical thread count only.
+// 2 x 2 tiles of sums, which 2 + 2 tiles of operands are loaded for: 32 cycles of loads to 64 of products. A chunk of pixels of two tiles'
+// outputs (24 KiB) stays in the first-level cache while all inputs and taps pass; a block of pixels, packed, of 256 outputs or fewer (384
+// KiB) and as many inputs (768 KiB at most), and the sums of those (640 KiB), in the second. Bits depend on the logical thread count only.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/conv_weights_tiles.cpp"
@@ -30,13 +31,13 @@
 #include <utility>
 #include <vector>
 
-#include "libcore/base/error.h"
-#include "libcore/base/parallel.h"
-#include "libcore/base/processor.h"
 #include "libcore/backends/cpu/conv_weights.h"
 #include "libcore/backends/cpu/conv_weights_tiles.h"
 #include "libcore/backends/cpu/conv_weights_tiles_plan.h"
 #include "libcore/backends/cpu/tiles.h"
+#include "libcore/base/error.h"
+#include "libcore/base/parallel.h"
+#include "libcore/base/processor.h"
 #include "libcore/ops/conv.h"
 
 namespace galley::conv_weights_tiles {
@@ -46,8 +47,8 @@ namespace galley::conv_weights_tiles {
 
 using Pixels = const uint16_t* const*;  // where each pixel's channels lie
 
-/// Which channel of a packed x a tile's column holds. Interleaving goes by eights of channels, of 32 at a time as long as there are more than 16: one tile takes
-/// the first four of each eight, the next tile the others.
+/// Which channel of a packed x a tile's column holds. Interleaving goes by eights of channels, of 32 at a time as long as there are more
+/// than 16: one tile takes the first four of each eight, the next tile the others.
 inline int64_t channel_of(int64_t channels, int64_t tile, int64_t column) {
   const int64_t pair = tile / 2 * 2 * kSide;
   if (pair + kSide < channels) return pair + column / 4 * 8 + tile % 2 * 4 + column % 4;
@@ -72,12 +73,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 #if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
 void interleave(Pixels at, int64_t pairs, int64_t channels, uint16_t* HWY_RESTRICT to, int64_t tile_step) {
   for (int64_t tile = 0; tile * kSide < channels; ++tile) {
-    for (int64_t i = 0; i < pairs * kDepth; ++i) to[tile * tile_step + i] = at[i / kDepth * 2 + i % 2][channel_of(channels, tile, i % kDepth / 2)];
+    for (int64_t i = 0; i < pairs * kDepth; ++i)
+      to[tile * tile_step + i] = at[i / kDepth * 2 + i % 2][channel_of(channels, tile, i % kDepth / 2)];
   }
 }
 void transpose(Pixels at, int64_t steps, int64_t channels, uint16_t* HWY_RESTRICT to, int64_t tile_step) {
   for (int64_t tile = 0; tile * kSide < channels; ++tile) {
-    for (int64_t i = 0; i < steps * kHalves; ++i) to[tile * tile_step + i] = at[i / kHalves * kDepth + i % kDepth][tile * kSide + i / kDepth % kSide];
+    for (int64_t i = 0; i < steps * kHalves; ++i)
+      to[tile * tile_step + i] = at[i / kHalves * kDepth + i % kDepth][tile * kSide + i / kDepth % kSide];
   }
 }
 void write_row(const SumRow& row, const int64_t* columns, uint16_t* HWY_RESTRICT to) {
@@ -105,24 +108,26 @@ HWY_INLINE void interleave_two(const uint16_t* even, const uint16_t* odd, uint16
   });
 }
 
-/// Of pixels at[2j] and at[2j + 1], row j of a tile [pair][16 channels][2] for each 16 channels, tiles `tile_step` values apart. Reads `channels` rounded up to
-/// a multiple of 16. Sixteen pixels at a time: whole cache lines are read once.
+/// Of pixels at[2j] and at[2j + 1], row j of a tile [pair][16 channels][2] for each 16 channels, tiles `tile_step` values apart. Reads
+/// `channels` rounded up to a multiple of 16. Sixteen pixels at a time: whole cache lines are read once.
 void interleave(Pixels at, int64_t pairs, int64_t channels, uint16_t* HWY_RESTRICT to, int64_t tile_step) {
   for (int64_t first = 0; first < pairs; first += 8) {
     const int64_t last = std::min(pairs, first + 8);
     for (int64_t c = 0; c < channels; c += kDepth) {
       uint16_t* HWY_RESTRICT tile = to + c / kSide * tile_step;
       if (c + kSide < channels) {
-        for (int64_t j = first; j < last; ++j) interleave_two<kDepth>(at[2 * j] + c, at[2 * j + 1] + c, tile + j * kDepth, tile + tile_step + j * kDepth);
+        for (int64_t j = first; j < last; ++j)
+          interleave_two<kDepth>(at[2 * j] + c, at[2 * j + 1] + c, tile + j * kDepth, tile + tile_step + j * kDepth);
       } else {
-        for (int64_t j = first; j < last; ++j) interleave_two<kSide>(at[2 * j] + c, at[2 * j + 1] + c, tile + j * kDepth, tile + j * kDepth + kSide);
+        for (int64_t j = first; j < last; ++j)
+          interleave_two<kSide>(at[2 * j] + c, at[2 * j + 1] + c, tile + j * kDepth, tile + j * kDepth + kSide);
       }
     }
   }
 }
 
-/// Eight rows of eight values (of each half of a vector) as columns. Three times, row i and row i + 4 become rows 2i and 2i + 1: each turns the six bits of a
-/// value's place by one.
+/// Eight rows of eight values (of each half of a vector) as columns. Three times, row i and row i + 4 become rows 2i and 2i + 1: each turns
+/// the six bits of a value's place by one.
 template <class D, class V>
 HWY_INLINE void transpose_eight(D d, V (&rows)[8]) {
   each<3>([&](auto) GALLEY_LOOP {
@@ -135,7 +140,8 @@ HWY_INLINE void transpose_eight(D d, V (&rows)[8]) {
   });
 }
 
-/// Of 32 pixels each, tiles [16 channels][32 pixels], step after step; those of the next 16 channels `tile_step` values on. Reads as `interleave`.
+/// Of 32 pixels each, tiles [16 channels][32 pixels], step after step; those of the next 16 channels `tile_step` values on. Reads as
+/// `interleave`.
 void transpose(Pixels at, int64_t steps, int64_t channels, uint16_t* HWY_RESTRICT to, int64_t tile_step) {
   const hn::CappedTag<uint16_t, 16> d;
   const hn::CappedTag<uint16_t, 8> d8;
@@ -222,10 +228,11 @@ HWY_EXPORT(write_row);
 
 namespace {
 
-/// sums [kRows][kColumns] of tiles += (or =, where `first`) products over `steps` tiles of pixels of tiles left + row left_step and right[column]; sums of
-/// a row of tiles `row_step` floats on.
+/// sums [kRows][kColumns] of tiles += (or =, where `first`) products over `steps` tiles of pixels of tiles left + row left_step and
+/// right[column]; sums of a row of tiles `row_step` floats on.
 template <class Tiles, int kRows, int kColumns>
-__attribute__((noinline)) void multiply(Tiles& tiles, const uint16_t* left, int64_t left_step, const uint16_t* const* right, int64_t steps, bool first, float* sums, int64_t row_step) {
+__attribute__((noinline)) void multiply(Tiles& tiles, const uint16_t* left, int64_t left_step, const uint16_t* const* right, int64_t steps,
+                                        bool first, float* sums, int64_t row_step) {
   constexpr int64_t kFloats = kSide * 4;  // bytes of a row of sums
   const auto each_sum = [&](auto body) GALLEY_IN_PLACE {
     [&]<int... kIndex>(std::integer_sequence<int, kIndex...>) GALLEY_IN_PLACE {
@@ -262,7 +269,9 @@ struct Task {
   float* sums;
   int64_t first_row, last_row, first_tile, last_tile;
   template <class T>
-  T* at(int64_t bytes) const { return reinterpret_cast<T*>(room + bytes); }
+  T* at(int64_t bytes) const {
+    return reinterpret_cast<T*>(room + bytes);
+  }
 };
 
 template <class Tiles>
@@ -296,12 +305,14 @@ class TiledConvWeights : public PreparedKernel {
     const Plan& p = plan_;
     auto* sums = static_cast<float*>(args.scratch);
     auto* rooms = reinterpret_cast<char*>(sums + p.pixel_parts * sums_);
-    if (w_.bytes() > w_.shape.elements() * item()) std::memset(args.outputs[0], 0, static_cast<size_t>(w_.bytes()));  // a blocked format's padding
+    if (w_.bytes() > w_.shape.elements() * item())
+      std::memset(args.outputs[0], 0, static_cast<size_t>(w_.bytes()));  // a blocked format's padding
     const int64_t out_pairs = up(p.out_tiles, 2);
     parallel_for(p.pixel_parts * p.out_parts, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t part = task / p.out_parts, share = task % p.out_parts;
-        add({args, rooms + task * room_, sums + part * sums_, p.stream_rows * part / p.pixel_parts, p.stream_rows * (part + 1) / p.pixel_parts, 2 * (out_pairs * share / p.out_parts),
+        add({args, rooms + task * room_, sums + part * sums_, p.stream_rows * part / p.pixel_parts,
+             p.stream_rows * (part + 1) / p.pixel_parts, 2 * (out_pairs * share / p.out_parts),
              std::min(p.out_tiles, 2 * (out_pairs * (share + 1) / p.out_parts))});
       }
     });
@@ -325,14 +336,17 @@ class TiledConvWeights : public PreparedKernel {
     for (int64_t tile = task.first_tile; tile < task.last_tile; tile += p.out_block) {
       const int64_t last_tile = std::min(task.last_tile, tile + p.out_block);
       for (int64_t in_tile = 0; in_tile < p.in_tiles; in_tile += p.in_block) {
-        const int64_t in_tiles = std::min(p.in_block, p.in_tiles - in_tile), row_step = (sums_ == 0 ? in_tiles : p.in_tiles) * p.taps * kSums;
+        const int64_t in_tiles = std::min(p.in_block, p.in_tiles - in_tile),
+                      row_step = (sums_ == 0 ? in_tiles : p.in_tiles) * p.taps * kSums;
         float* sums = sums_ == 0 ? task.at<float>(sums_at_) : task.sums + tile * row_step + in_tile * p.taps * kSums;
         for (int64_t block = 0; block < blocks; ++block) {
-          const int64_t first = task.first_row + rows * block / blocks, last = task.first_row + rows * (block + 1) / blocks, steps = up((last - first) * p.columns.pitch, kDepth);
+          const int64_t first = task.first_row + rows * block / blocks, last = task.first_row + rows * (block + 1) / blocks,
+                        steps = up((last - first) * p.columns.pitch, kDepth);
           if (in_tile == 0 || blocks > 1) pack_gradient(task, first, last, steps, tile * kSide, std::min(p.outputs, last_tile * kSide));
           pack_x(task, first, last, steps, in_tile * kSide, std::min(p.inputs, (in_tile + in_tiles) * kSide));
           for (int64_t o = tile; o < last_tile; o += 2) {
-            add_products(tiles, task, (o - tile) * p.steps, last_tile - o > 1 ? 2 : 1, in_tiles * p.taps, steps, block == 0, sums + (o - tile) * row_step, row_step);
+            add_products(tiles, task, (o - tile) * p.steps, last_tile - o > 1 ? 2 : 1, in_tiles * p.taps, steps, block == 0,
+                         sums + (o - tile) * row_step, row_step);
           }
         }
         if (sums_ != 0) continue;
@@ -343,7 +357,8 @@ class TiledConvWeights : public PreparedKernel {
   }
 
   /// Of one or two tiles of outputs, from tile `at` of the packed gradient on, with all packed inputs and taps.
-  void add_products(Tiles& tiles, const Task& task, int64_t at, int outputs, int64_t columns, int64_t steps, bool first_block, float* sums, int64_t row_step) const {
+  void add_products(Tiles& tiles, const Task& task, int64_t at, int outputs, int64_t columns, int64_t steps, bool first_block, float* sums,
+                    int64_t row_step) const {
     const Plan& p = plan_;
     const int64_t chunks = up(steps, kChunk), together = outputs == 2 ? 2 : 4;
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
@@ -365,7 +380,9 @@ class TiledConvWeights : public PreparedKernel {
     }
   }
 
-  uint16_t* x_room(const Task& task, int64_t variant, int64_t tile) const { return task.at<uint16_t>(x_at_) + (variant * plan_.in_block + tile) * x_tile(); }
+  uint16_t* x_room(const Task& task, int64_t variant, int64_t tile) const {
+    return task.at<uint16_t>(x_at_) + (variant * plan_.in_block + tile) * x_tile();
+  }
 
   /// A pixel's channels, where `count` of them (tiles are read whole) lie in the array, else a copy with zeros behind.
   static const uint16_t* within(const uint16_t* pixel, int64_t channels, int64_t count, const uint16_t* end, uint16_t*& copies) {
@@ -402,12 +419,14 @@ class TiledConvWeights : public PreparedKernel {
     for (size_t v = 0; v < p.variants.size(); ++v) {
       const Plan::Variant& variant = p.variants[v];
       bool listed = false;
-      for (size_t before = 0; before < v; ++before) listed |= p.variants[before].row_phase == variant.row_phase && p.variants[before].column_phase == variant.column_phase;
+      for (size_t before = 0; before < v; ++before)
+        listed |= p.variants[before].row_phase == variant.row_phase && p.variants[before].column_phase == variant.column_phase;
       if (listed) continue;
       list_x(task, first, last + p.rows.shift(), variant, channel, 2 * pairs + 1);
       for (size_t same = v; same < p.variants.size(); ++same) {
         if (p.variants[same].row_phase != variant.row_phase || p.variants[same].column_phase != variant.column_phase) continue;
-        HWY_DYNAMIC_DISPATCH(interleave)(list + p.variants[same].parity, pairs, last_channel - channel, x_room(task, static_cast<int64_t>(same), 0), x_tile());
+        HWY_DYNAMIC_DISPATCH(interleave)(list + p.variants[same].parity, pairs, last_channel - channel,
+                                         x_room(task, static_cast<int64_t>(same), 0), x_tile());
       }
     }
   }
@@ -449,7 +468,8 @@ class TiledConvWeights : public PreparedKernel {
     uint16_t* copy = std::exchange(copies, copies + whole(p.inputs));
     std::memset(copy, 0, static_cast<size_t>(whole(p.inputs)) * 2);
     const int64_t from = std::max<int64_t>(0, w), to = std::min(x_[3], w + width);
-    if (from < to) std::memcpy(copy + (from - w) * p.in_channels, line + from * p.in_channels, static_cast<size_t>((to - from) * p.in_channels) * 2);
+    if (from < to)
+      std::memcpy(copy + (from - w) * p.in_channels, line + from * p.in_channels, static_cast<size_t>((to - from) * p.in_channels) * 2);
     return copy;
   }
 
@@ -480,7 +500,8 @@ class TiledConvWeights : public PreparedKernel {
       if (channel < 0) continue;
       float total = row.first[tap * kSums + i % kSide];
       for (int64_t part = 1; part < row.parts; ++part) total += row.first[part * row.part_step + tap * kSums + i % kSide];
-      const int64_t in = channel % p.in_channels, tap_of_weight = p.merged ? tap * (p.inputs / p.in_channels) + channel / p.in_channels : tap;
+      const int64_t in = channel % p.in_channels,
+                    tap_of_weight = p.merged ? tap * (p.inputs / p.in_channels) + channel / p.in_channels : tap;
       out[offset + offsets_.in[static_cast<size_t>(in)] + offsets_.tap[static_cast<size_t>(tap_of_weight)]] = total;
     }
   }
@@ -496,8 +517,8 @@ class TiledConvWeights : public PreparedKernel {
   int64_t grad_at_ = 0, x_at_ = 0, list_at_ = 0, zeros_at_ = 0, grad_copies_at_ = 0, x_copies_at_ = 0, sums_at_ = 0;
 };
 
-/// The library reaches an eighth of the unit's products in ResNet-50's weight gradients (docs/performance.md): with less than a quarter that is of use, our own are
-/// no faster once operands are packed.
+/// The library reaches an eighth of the unit's products in ResNet-50's weight gradients (docs/performance.md): with less than a quarter
+/// that is of use, our own are no faster once operands are packed.
 constexpr double kLeastUse = 0.25;
 
 Support supports(const KernelQuery& q) {
@@ -526,7 +547,9 @@ const Kernel& tiled_conv_weights_kernel() {
   return kernel;
 }
 
-std::unique_ptr<PreparedKernel> emulated_conv_weights(const KernelQuery& query) { return std::make_unique<conv_weights_tiles::TiledConvWeights<tiles::Emulated>>(query); }
+std::unique_ptr<PreparedKernel> emulated_conv_weights(const KernelQuery& query) {
+  return std::make_unique<conv_weights_tiles::TiledConvWeights<tiles::Emulated>>(query);
+}
 
 double useful_share_of_tiles(const KernelQuery& query) { return conv_weights_tiles::Plan(query).useful_share(); }
 

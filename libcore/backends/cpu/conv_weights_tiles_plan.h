@@ -27,13 +27,14 @@ inline int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t whole(int64_t channels) { return up(channels, kSide) * kSide; }
 inline int64_t lines(int64_t bytes) { return up(bytes, 64) * 64; }
 
-/// Rows or columns as the stream has them. For each remainder of the stride (a phase) that a tap reads, index u of a line of the stream is index
-/// phase + u stride - padding of x.
+/// Rows or columns as the stream has them. For each remainder of the stride (a phase) that a tap reads, index u of a line of the stream is
+/// index phase + u stride - padding of x.
 struct Axis {
   int64_t in = 0, out = 0, taps = 1, stride = 1, padding = 0;
   int64_t pitch = 0;  // of a line
 
-  Axis(int64_t in_size, int64_t out_size, int64_t kernel, int64_t step, int64_t zeros) : in(in_size), out(out_size), taps(kernel), stride(step), padding(zeros), pitch(out_size) {
+  Axis(int64_t in_size, int64_t out_size, int64_t kernel, int64_t step, int64_t zeros)
+      : in(in_size), out(out_size), taps(kernel), stride(step), padding(zeros), pitch(out_size) {
     // What a line reads behind its pitch are the zeros that the next begins with.
     for (int64_t phase = 0; phase < phases(); ++phase) pitch = std::max({pitch, first_at(phase, in), read(phase) - first_at(phase, 0)});
   }
@@ -48,7 +49,9 @@ struct Axis {
  private:
   int64_t read(int64_t phase) const { return out + (taps - 1 - phase) / stride; }  // by a line's outputs
   /// The first u that holds index i of x or a later one, among those that are read.
-  int64_t first_at(int64_t phase, int64_t i) const { return std::clamp<int64_t>(up(std::max<int64_t>(0, i + padding - phase), stride), 0, read(phase)); }
+  int64_t first_at(int64_t phase, int64_t i) const {
+    return std::clamp<int64_t>(up(std::max<int64_t>(0, i + padding - phase), stride), 0, read(phase));
+  }
 };
 
 /// How a window is cut: a pure function of shapes and logical threads.
@@ -89,7 +92,9 @@ struct Plan {
       for (int64_t c = 0; c < columns.taps; ++c) {
         const int64_t shift = r / rows.stride * columns.pitch + c / columns.stride;
         const Variant wanted{r % rows.stride, c % columns.stride, shift % 2};
-        const auto same = [&](const Variant& v) { return v.row_phase == wanted.row_phase && v.column_phase == wanted.column_phase && v.parity == wanted.parity; };
+        const auto same = [&](const Variant& v) {
+          return v.row_phase == wanted.row_phase && v.column_phase == wanted.column_phase && v.parity == wanted.parity;
+        };
         const auto found = std::find_if(variants.begin(), variants.end(), same);
         tap_at.push_back({found - variants.begin(), shift / 2});
         if (found == variants.end()) variants.push_back(wanted);
@@ -98,34 +103,42 @@ struct Plan {
     pairs = steps * kSide + tap_at.back().pair;
     const auto even = [](int64_t count, int64_t most) { return std::clamp<int64_t>(count / 2 * 2, 2, most); };
     const int64_t variant_bytes = pairs * tiles::kBytes * static_cast<int64_t>(variants.size()), tile_bytes = taps * kSums * 4;
-    in_block = std::min(in_tiles, even(std::min(kXBytes / variant_bytes, kSumBytes / (2 * tile_bytes)), taps == 1 ? kMostTiles : kMostOfTaps));
+    in_block =
+        std::min(in_tiles, even(std::min(kXBytes / variant_bytes, kSumBytes / (2 * tile_bytes)), taps == 1 ? kMostTiles : kMostOfTaps));
     out_block = std::min(out_tiles, even(kSumBytes / (in_block * tile_bytes), kMostTiles));
     share_out(q.threads);
   }
 
   double useful_share() const {
-    return static_cast<double>(images * rows.out * columns.out * outputs * inputs) / static_cast<double>(up(stream_rows * columns.pitch, kDepth) * kDepth * out_tiles * in_tiles * kSums);
+    return static_cast<double>(images * rows.out * columns.out * outputs * inputs) /
+           static_cast<double>(up(stream_rows * columns.pitch, kDepth) * kDepth * out_tiles * in_tiles * kSums);
   }
 
  private:
-  static bool merges(int64_t channels, int64_t width) { return width > 1 && up(width * channels, kSide) * 2 <= up(channels, kSide) * width; }
+  static bool merges(int64_t channels, int64_t width) {
+    return width > 1 && up(width * channels, kSide) * 2 <= up(channels, kSide) * width;
+  }
   static Axis axis(const KernelQuery& q, int a, int64_t kernel) {
     const auto& window = q.attrs<Conv2dBackwardWeightsAttrs>();
-    return {q.in(0).shape[2 + a], q.in(1).shape[2 + a], kernel, pair(window.stride)[static_cast<size_t>(a)], pair(window.padding)[static_cast<size_t>(a)]};
+    return {q.in(0).shape[2 + a], q.in(1).shape[2 + a], kernel, pair(window.stride)[static_cast<size_t>(a)],
+            pair(window.padding)[static_cast<size_t>(a)]};
   }
 
-  /// Threads share out pixels, output channels or both: what takes the fewest cycles, counted. Shared pixels cost sums that go through memory and are added at the
-  /// end, shared outputs that each thread packs x.
+  /// Threads share out pixels, output channels or both: what takes the fewest cycles, counted. Shared pixels cost sums that go through
+  /// memory and are added at the end, shared outputs that each thread packs x.
   void share_out(int64_t threads) {
     int64_t least = 0;
     const int64_t out_pairs = up(out_tiles, 2), sum_bytes = out_tiles * in_tiles * taps * kSums * 4;
     for (int64_t parts = 1; parts <= threads && parts <= stream_rows; ++parts) {
       if (threads % parts != 0 || (parts > 1 && parts * sum_bytes > kMostPartials)) continue;
       const int64_t shares = std::min(threads / parts, out_pairs), tiles = std::min(out_tiles, 2 * up(out_pairs, shares));
-      const int64_t depth = up(up(stream_rows, parts) * columns.pitch, kDepth), x_packings = up(tiles, out_block), grad_packings = up(in_tiles, in_block);
-      // Cycles: 16 a product; about 50 to transpose a tile, 20 to interleave one; 8 bytes a cycle where sums and images come from memory or a shared cache.
+      const int64_t depth = up(up(stream_rows, parts) * columns.pitch, kDepth), x_packings = up(tiles, out_block),
+                    grad_packings = up(in_tiles, in_block);
+      // Cycles: 16 a product; about 50 to transpose a tile, 20 to interleave one; 8 bytes a cycle where sums and images come from memory or
+      // a shared cache.
       const int64_t packing = tiles * 50 * grad_packings + in_tiles * 20 * static_cast<int64_t>(variants.size()) * x_packings;
-      const int64_t moved = parts > 1 ? sum_bytes * tiles / out_tiles + sum_bytes * parts / threads : 0, read = depth * kDepth * 2 * (inputs * x_packings + tiles * kSide * grad_packings);
+      const int64_t moved = parts > 1 ? sum_bytes * tiles / out_tiles + sum_bytes * parts / threads : 0,
+                    read = depth * kDepth * 2 * (inputs * x_packings + tiles * kSide * grad_packings);
       const int64_t cycles = depth * (tiles * in_tiles * taps * 16 + packing) + (moved + read) / 8;
       if (parts > 1 && cycles > least) continue;
       least = cycles;

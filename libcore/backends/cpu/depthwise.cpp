@@ -1,13 +1,13 @@
 // The weight gradient of depthwise convolutions on channels_last images: the sums of a kernel row's taps in registers over a band of output
-// lines in float, bands in double, 16 channels (a chunk) at a time, or 32 where vectors of 512 bits would wait for 3 or 5 sums of their own.
-// A task takes several chunks of a band before the next band, so that neighbours in memory are read together; it asks for the next band's
-// values while it works on this one, whose places are too far apart for the processor to guess. Images are cut into at most 8 parts, whatever
-// the thread count: bits do not depend on it. Compiled for each vector instruction set (Google Highway) and chosen at run time.
+// lines in float, bands in double, 16 channels (a chunk) at a time, or 32 where vectors of 512 bits would wait for 3 or 5 sums of their
+// own. A task takes several chunks of a band before the next band, so that neighbours in memory are read together; it asks for the next
+// band's values while it works on this one, whose places are too far apart for the processor to guess. Images are cut into at most 8 parts,
+// whatever the thread count: bits do not depend on it. Compiled for each vector instruction set (Google Highway) and chosen at run time.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/depthwise.cpp"
-#include <hwy/foreach_target.h>
 #include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include "libcore/backends/cpu/bfloat16-inl.h"
@@ -20,10 +20,10 @@
 #include <cstring>
 #include <vector>
 
-#include "libcore/base/parallel.h"
 #include "libcore/backends/cpu/conv_weights.h"
 #include "libcore/backends/cpu/conv_weights_tiles.h"
 #include "libcore/backends/cpu/table.h"
+#include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 
 namespace galley::depthwise {
@@ -79,15 +79,18 @@ void add_plainly(const Band<T>& b, int64_t channel, int64_t taps, float* HWY_RES
 }
 
 #if !(HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR)
-/// `columns` output columns that have all their taps within the line. Sums of its own: those that others can see are stored at each prefetch.
+/// `columns` output columns that have all their taps within the line. Sums of its own: those that others can see are stored at each
+/// prefetch.
 template <int kChunks, int kTaps, int kParts, class T, class D, class ChannelOf, class V = hn::Vec<D>>
-HWY_INLINE void add_inner(const Band<T>& b, D d, const T* HWY_RESTRICT g, const T* HWY_RESTRICT in, int64_t columns, const ChannelOf& channel_of, V (&sums)[kTaps][kParts]) {
+HWY_INLINE void add_inner(const Band<T>& b, D d, const T* HWY_RESTRICT g, const T* HWY_RESTRICT in, int64_t columns,
+                          const ChannelOf& channel_of, V (&sums)[kTaps][kParts]) {
   using galley::HWY_NAMESPACE::load_floats;
   V sum[kTaps][kParts];
   for (int k = 0; k < kTaps; ++k) {
     for (int p = 0; p < kParts; ++p) sum[k][p] = sums[k][p];
   }
-  const int64_t channels = b.channels, step = b.stride_w * channels, stride = b.stride_w, second = b.second, grad_ahead = b.grad_ahead, x_ahead = b.x_ahead;
+  const int64_t channels = b.channels, step = b.stride_w * channels, stride = b.stride_w, second = b.second, grad_ahead = b.grad_ahead,
+                x_ahead = b.x_ahead;
   for (int64_t w = 0; w < columns; ++w, g += channels, in += step) {
     V v[kParts];
     for (int p = 0; p < kParts; ++p) v[p] = load_floats(d, g + channel_of(p));
@@ -110,7 +113,8 @@ HWY_INLINE void add_inner(const Band<T>& b, D d, const T* HWY_RESTRICT g, const 
 template <int kTaps, int kChunks, class T>
 void add_in_registers(const Band<T>& b, float* HWY_RESTRICT sums, int64_t stride) {
   const hn::CappedTag<float, kLanes> d;
-  constexpr int kWide = static_cast<int>(hn::MaxLanes(d)), kPartsOfChunk = static_cast<int>(kLanes) / kWide, kParts = kPartsOfChunk * kChunks;
+  constexpr int kWide = static_cast<int>(hn::MaxLanes(d)), kPartsOfChunk = static_cast<int>(kLanes) / kWide,
+                kParts = kPartsOfChunk * kChunks;
   using V = hn::Vec<decltype(d)>;
   using galley::HWY_NAMESPACE::load_floats;
   V sum[kTaps][kParts];
@@ -133,13 +137,15 @@ void add_in_registers(const Band<T>& b, float* HWY_RESTRICT sums, int64_t stride
           const int64_t column = w * b.stride_w - b.padding_w + k;
           if (column < 0 || column >= b.in_width) continue;
           for (int p = 0; p < kParts; ++p) {
-            sum[k][p] = hn::MulAdd(load_floats(d, grad + w * b.channels + channel_of(p)), load_floats(d, line + column * b.channels + channel_of(p)), sum[k][p]);
+            sum[k][p] = hn::MulAdd(load_floats(d, grad + w * b.channels + channel_of(p)),
+                                   load_floats(d, line + column * b.channels + channel_of(p)), sum[k][p]);
           }
         }
       }
     };
     at_edge(0, inner);
-    add_inner<kChunks>(b, d, grad + inner * b.channels, line + (inner * b.stride_w - b.padding_w) * b.channels, outer - inner, channel_of, sum);
+    add_inner<kChunks>(b, d, grad + inner * b.channels, line + (inner * b.stride_w - b.padding_w) * b.channels, outer - inner, channel_of,
+                       sum);
     at_edge(outer, b.width);
   }
   for (int k = 0; k < kTaps; ++k) {
@@ -195,7 +201,9 @@ HWY_EXPORT(float_sums);
 HWY_EXPORT(bfloat_sums);
 
 void band_sums(const Band<float>& b, int64_t taps, float* sums, int64_t stride) { HWY_DYNAMIC_DISPATCH(float_sums)(b, taps, sums, stride); }
-void band_sums(const Band<BFloat16>& b, int64_t taps, float* sums, int64_t stride) { HWY_DYNAMIC_DISPATCH(bfloat_sums)(b, taps, sums, stride); }
+void band_sums(const Band<BFloat16>& b, int64_t taps, float* sums, int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(bfloat_sums)(b, taps, sums, stride);
+}
 }  // namespace depthwise
 
 namespace {
@@ -217,7 +225,8 @@ class DepthwiseWeights : public PreparedKernel {
     parts_ = std::clamp<int64_t>(x_[0], 1, 8);
     while (together_ > 2 && parts_ * groups_of(together_) < q.threads) together_ /= 2;
     for (int64_t c = 0; c < x_[1]; ++c) {
-      for (int64_t tap = 0; tap < taps_; ++tap) offsets_.push_back(w_.format.offset(w_.shape, {c, 0, tap / w_.shape[3], tap % w_.shape[3]}));
+      for (int64_t tap = 0; tap < taps_; ++tap)
+        offsets_.push_back(w_.format.offset(w_.shape, {c, 0, tap / w_.shape[3], tap % w_.shape[3]}));
     }
   }
   int64_t scratch_bytes() const override { return parts_ * chunks_ * taps_ * kLanes * 8; }
@@ -225,7 +234,9 @@ class DepthwiseWeights : public PreparedKernel {
     const int64_t channels = x_[1];
     auto* totals = static_cast<double*>(args.scratch);
     const int64_t groups = groups_of(together_);
-    parallel_ranges(parts_ * groups, 1, [&](int64_t task, int64_t) { add(args, task / groups, task % groups * together_, totals + task / groups * chunks_ * taps_ * kLanes); });
+    parallel_ranges(parts_ * groups, 1, [&](int64_t task, int64_t) {
+      add(args, task / groups, task % groups * together_, totals + task / groups * chunks_ * taps_ * kLanes);
+    });
     std::memset(args.outputs[0], 0, static_cast<size_t>(w_.bytes()));  // padding of blocked formats stays zero
     for (int64_t c = 0; c < channels; ++c) {
       const int64_t chunk = c / kLanes, lane = c - first_of(chunk);
@@ -251,9 +262,22 @@ class DepthwiseWeights : public PreparedKernel {
       for (int64_t h = 0; h < y_[2]; h += lines) {
         for (int64_t chunk = from; chunk < to; chunk += 2) {
           const int64_t first = first_of(chunk), count = std::min<int64_t>(2, to - chunk);
-          depthwise::Band<T> band{args.in<T>(1) + n * y_[2] * y_[3] * channels + first, args.in<T>(0) + n * x_[2] * x_[3] * channels + first, channels,
-                                  std::min(kLanes, channels), count == 2 ? first_of(chunk + 1) - first : 0, h, std::min(y_[2], h + lines), y_[3], x_[2], x_[3],
-                                  stride_[0], stride_[1], 0, padding_[1], 0, 0};
+          depthwise::Band<T> band{args.in<T>(1) + n * y_[2] * y_[3] * channels + first,
+                                  args.in<T>(0) + n * x_[2] * x_[3] * channels + first,
+                                  channels,
+                                  std::min(kLanes, channels),
+                                  count == 2 ? first_of(chunk + 1) - first : 0,
+                                  h,
+                                  std::min(y_[2], h + lines),
+                                  y_[3],
+                                  x_[2],
+                                  x_[3],
+                                  stride_[0],
+                                  stride_[1],
+                                  0,
+                                  padding_[1],
+                                  0,
+                                  0};
           float sums[2 * kMostTaps * kLanes] = {};
           for (int64_t k = 0; k < kh; ++k) {
             band.offset_h = k - padding_[0];
@@ -280,7 +304,8 @@ Support supports(const KernelQuery& q) {
   const TensorType& x = q.in(0);
   const Shape& w = q.out(0).shape;
   if (a.groups == 1 || a.groups != x.shape[1] || w[0] != a.groups) return Support::no("not depthwise");
-  if ((x.dtype != DType::kF32 && x.dtype != DType::kBF16) || q.in(1).dtype != x.dtype || q.out(0).dtype != x.dtype) return Support::no(cat("dtype ", x.dtype));
+  if ((x.dtype != DType::kF32 && x.dtype != DType::kBF16) || q.in(1).dtype != x.dtype || q.out(0).dtype != x.dtype)
+    return Support::no(cat("dtype ", x.dtype));
   if (!x.format.is_channels_last() || !q.in(1).format.is_channels_last()) return Support::no(cat("format ", x.format));
   if (w[2] * w[3] > kMostTaps || w[3] > depthwise::kMostColumns) return Support::no(cat("a kernel of ", w[2], " x ", w[3]));
   const auto dilation = pair(a.dilation);
@@ -296,9 +321,12 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 }  // namespace
 
 std::span<const Kernel> cpu_depthwise() {
-  static const std::array<Kernel, 6> kernels{
-      {{"conv2d_backward_weights", "cpu", supports, prepare},
-       tiled_conv_weights_kernel(), conv_weights_kernel(), few_channels_weights_kernel(), pointwise_weights_kernel(), depthwise_data_kernel()}};
+  static const std::array<Kernel, 6> kernels{{{"conv2d_backward_weights", "cpu", supports, prepare},
+                                              tiled_conv_weights_kernel(),
+                                              conv_weights_kernel(),
+                                              few_channels_weights_kernel(),
+                                              pointwise_weights_kernel(),
+                                              depthwise_data_kernel()}};
   return kernels;
 }
 

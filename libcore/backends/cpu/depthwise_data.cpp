@@ -1,7 +1,7 @@
 // The input gradient of depthwise convolutions with strides on channels_last images of bf16, for which the library has a reference alone
-// (oneDNN 3.2; its kernels for f32 move memory as fast as it goes). A pixel of the result gathers from the few output pixels that its column
-// and line take part in: columns of one remainder by the stride share their taps. Compiled for each vector instruction set (Google Highway)
-// and chosen at run time.
+// (oneDNN 3.2; its kernels for f32 move memory as fast as it goes). A pixel of the result gathers from the few output pixels that its
+// column and line take part in: columns of one remainder by the stride share their taps. Compiled for each vector instruction set (Google
+// Highway) and chosen at run time.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/depthwise_data.cpp"
@@ -17,9 +17,9 @@
 #include <array>
 #include <vector>
 
-#include "libcore/base/parallel.h"
 #include "libcore/backends/cpu/conv_weights.h"
 #include "libcore/backends/cpu/table.h"
+#include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 
 namespace galley::depthwise {
@@ -51,7 +51,8 @@ void plain_line(const Line& line) {
   for (int64_t i = 0; i < line.count; ++i) {
     for (int64_t c = 0; c < line.lanes; ++c) {
       float sum = 0;
-      for (int k = 0; k < line.taps; ++k) sum += static_cast<float>(line.grad[static_cast<size_t>(k)][i * line.channels + c]) * line.weight[static_cast<size_t>(k)][c];
+      for (int k = 0; k < line.taps; ++k)
+        sum += static_cast<float>(line.grad[static_cast<size_t>(k)][i * line.channels + c]) * line.weight[static_cast<size_t>(k)][c];
       line.out[i * line.step + c] = sum;
     }
   }
@@ -90,9 +91,7 @@ void sum_line(const Line& line) {
   }
 }
 #else
-void sum_line(const Line& line) {
-  plain_line(line);
-}
+void sum_line(const Line& line) { plain_line(line); }
 #endif
 
 }  // namespace HWY_NAMESPACE
@@ -110,13 +109,15 @@ namespace {
 
 using depthwise::kChannels;
 
-/// Of one axis: the taps of coordinates with the same remainder by the stride, and how far in the gradient they reach from coordinate / stride.
+/// Of one axis: the taps of coordinates with the same remainder by the stride, and how far in the gradient they reach from coordinate /
+/// stride.
 struct Reach {
   int64_t tap, shift;
 };
 std::vector<Reach> reaches(int64_t remainder, int64_t stride, int64_t padding, int64_t kernel) {
   std::vector<Reach> found;
-  for (int64_t tap = (remainder + padding) % stride; tap < kernel; tap += stride) found.push_back({tap, (remainder + padding - tap) / stride});
+  for (int64_t tap = (remainder + padding) % stride; tap < kernel; tap += stride)
+    found.push_back({tap, (remainder + padding - tap) / stride});
   return found;
 }
 
@@ -128,7 +129,8 @@ class DepthwiseData : public PreparedKernel {
     const auto padding = pair(a.padding);
     for (int axis = 0; axis < 2; ++axis) {
       for (int64_t r = 0; r < stride_[static_cast<size_t>(axis)]; ++r) {
-        reaches_[static_cast<size_t>(axis)].push_back(reaches(r, stride_[static_cast<size_t>(axis)], padding[static_cast<size_t>(axis)], w_.shape[2 + axis]));
+        reaches_[static_cast<size_t>(axis)].push_back(
+            reaches(r, stride_[static_cast<size_t>(axis)], padding[static_cast<size_t>(axis)], w_.shape[2 + axis]));
       }
     }
     for (int64_t tap = 0; tap < taps(); ++tap) {
@@ -200,7 +202,7 @@ class DepthwiseData : public PreparedKernel {
   TensorType w_;
   std::array<int64_t, 2> stride_{};
   std::array<std::vector<std::vector<Reach>>, 2> reaches_;  // [axis][remainder]
-  std::vector<int64_t> offsets_;  // of [tap][channel] in the weight's format
+  std::vector<int64_t> offsets_;                            // of [tap][channel] in the weight's format
 };
 
 Support supports(const KernelQuery& q) {
@@ -213,7 +215,9 @@ Support supports(const KernelQuery& q) {
   const auto stride = pair(a.stride), dilation = pair(a.dilation);
   if (stride[0] == 1 && stride[1] == 1) return Support::no("no stride");
   if (dilation[0] != 1 || dilation[1] != 1) return Support::no("dilation");
-  const auto most = [&](int axis) { return (w.shape[2 + axis] + stride[static_cast<size_t>(axis)] - 1) / stride[static_cast<size_t>(axis)]; };
+  const auto most = [&](int axis) {
+    return (w.shape[2 + axis] + stride[static_cast<size_t>(axis)] - 1) / stride[static_cast<size_t>(axis)];
+  };
   if (most(0) * most(1) > depthwise::kMostTaps) return Support::no(cat("a kernel of ", w.shape[2], " x ", w.shape[3]));
   return Support::yes();
 }

@@ -2,11 +2,12 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/depthwise_lines.cpp"
+#include "libcore/backends/cpu/depthwise_lines.h"
+
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include "libcore/backends/cpu/bfloat16-inl.h"
-#include "libcore/backends/cpu/depthwise_lines.h"
 #include "libcore/backends/cpu/unrolled-inl.h"
 
 #ifndef GALLEY_DEPTHWISE_LINES_ONCE
@@ -21,7 +22,9 @@ namespace galley::depthwise_lines {
 constexpr int64_t kTogether = 8;  // pixels whose sums are in registers, at most
 
 /// How many of `pixels` are best computed together: lines of 7, 14 and 28 pixels, as images of 224 give them, go up in sevens.
-constexpr int64_t together_of(int64_t pixels) { return pixels % kTogether != 0 && pixels % (kTogether - 1) == 0 ? kTogether - 1 : kTogether; }
+constexpr int64_t together_of(int64_t pixels) {
+  return pixels % kTogether != 0 && pixels % (kTogether - 1) == 0 ? kTogether - 1 : kTogether;
+}
 
 }  // namespace galley::depthwise_lines
 
@@ -102,7 +105,8 @@ HWY_INLINE V through(D d, V g, V z) {
 template <Activation kActivation>
 HWY_INLINE void activate_as(const float* z, float* to, int64_t floats) {
   const D d;
-  for (int64_t i = 0; i < floats; i += static_cast<int64_t>(hn::Lanes(d))) hn::StoreU(activated<kActivation>(d, hn::LoadU(d, z + i)), d, to + i);
+  for (int64_t i = 0; i < floats; i += static_cast<int64_t>(hn::Lanes(d)))
+    hn::StoreU(activated<kActivation>(d, hn::LoadU(d, z + i)), d, to + i);
 }
 void activate_line(const float* z, Activation activation, float* to, int64_t floats) {
   switch (activation) {
@@ -113,15 +117,16 @@ void activate_line(const float* z, Activation activation, float* to, int64_t flo
   }
 }
 
-/// Asks for a value of a line to come while the same place of this one is computed. Spread like this, nobody waits for it; asked for line by
-/// line, as many as a processor keeps in flight make the others wait.
+/// Asks for a value of a line to come while the same place of this one is computed. Spread like this, nobody waits for it; asked for line
+/// by line, as many as a processor keeps in flight make the others wait.
 template <class T>
 HWY_INLINE void ask(const T* p) {
   __builtin_prefetch(p, 0, 2);
 }
 
 template <bool kNormalize, Activation kActivation, class T>
-HWY_INLINE void pack_pixels(const Line<const T>& line, const float* HWY_RESTRICT scales, const float* HWY_RESTRICT shifts, float* HWY_RESTRICT to, int64_t chunk) {
+HWY_INLINE void pack_pixels(const Line<const T>& line, const float* HWY_RESTRICT scales, const float* HWY_RESTRICT shifts,
+                            float* HWY_RESTRICT to, int64_t chunk) {
   const D d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d)), count = line.count, stride = line.stride, ahead = line.ahead;
   for (int64_t c = 0; c < line.channels; c += kLanes) {
@@ -129,7 +134,8 @@ HWY_INLINE void pack_pixels(const Line<const T>& line, const float* HWY_RESTRICT
     for (int64_t lane = 0; lane < kLanes; lane += lanes) {
       const T* HWY_RESTRICT in = line.at + c;
       float* HWY_RESTRICT out = to + c / kLanes * chunk + lane;
-      const V scale = kNormalize ? hn::LoadU(d, scales + c + lane) : hn::Zero(d), shift = kNormalize ? hn::LoadU(d, shifts + c + lane) : hn::Zero(d);
+      const V scale = kNormalize ? hn::LoadU(d, scales + c + lane) : hn::Zero(d),
+              shift = kNormalize ? hn::LoadU(d, shifts + c + lane) : hn::Zero(d);
       with_lanes(lane, valid, [&](auto whole) GALLEY_LOOP {
         const T* HWY_RESTRICT from = in;
         float* HWY_RESTRICT to_pixel = out;
@@ -162,19 +168,21 @@ void normalize_line(const Line<const T>& line, const Normalization& how, float* 
 template <size_t kPosition, size_t kPixels, size_t... kColumn>
 HWY_INLINE void add_position(V in, const V (&weight)[sizeof...(kColumn)], V (&sum)[kPixels]) {
   const auto add = [&](auto column) GALLEY_LOOP {
-    if constexpr (kPosition >= column() && kPosition - column() < kPixels) sum[kPosition - column()] = hn::MulAdd(in, weight[column()], sum[kPosition - column()]);
+    if constexpr (kPosition >= column() && kPosition - column() < kPixels)
+      sum[kPosition - column()] = hn::MulAdd(in, weight[column()], sum[kPosition - column()]);
   };
   (add(std::integral_constant<size_t, kColumn>()), ...);
 }
 
-/// The sums of kPixel... pixels from `from` on, of one chunk's lanes: to sums[i kLanes]. Sums and weights are spelled out, not looped over, so that
-/// they are registers from the start. kStep: taps.step; where pixels read neighbours, a value is loaded once for all columns.
+/// The sums of kPixel... pixels from `from` on, of one chunk's lanes: to sums[i kLanes]. Sums and weights are spelled out, not looped over,
+/// so that they are registers from the start. kStep: taps.step; where pixels read neighbours, a value is loaded once for all columns.
 template <int64_t kStep, size_t... kPixel, size_t... kColumn, size_t... kPosition>
-HWY_INLINE void gather_pixels(std::index_sequence<kPixel...>, std::index_sequence<kColumn...>, std::index_sequence<kPosition...>, const Taps& taps, int64_t chunk,
-                              int64_t lane, int64_t from, float* HWY_RESTRICT sums) {
+HWY_INLINE void gather_pixels(std::index_sequence<kPixel...>, std::index_sequence<kColumn...>, std::index_sequence<kPosition...>,
+                              const Taps& taps, int64_t chunk, int64_t lane, int64_t from, float* HWY_RESTRICT sums) {
   const D d;
   constexpr size_t kPixels = sizeof...(kPixel);
-  const int64_t in_at = chunk * taps.in_chunk + from * kStep + lane, weight_at = chunk * taps.weight_chunk + lane, weight_step = taps.weight_step;
+  const int64_t in_at = chunk * taps.in_chunk + from * kStep + lane, weight_at = chunk * taps.weight_chunk + lane,
+                weight_step = taps.weight_step;
   V sum[] = {((void)kPixel, hn::Zero(d))...};
   for (size_t row = 0; row < static_cast<size_t>(taps.rows); ++row) {
     const float* HWY_RESTRICT in = taps.in[row] + in_at;
@@ -184,7 +192,9 @@ HWY_INLINE void gather_pixels(std::index_sequence<kPixel...>, std::index_sequenc
       (add_position<kPosition, kPixels, kColumn...>(hn::LoadU(d, in + kPosition * kLanes), weight, sum), ...);
     } else {
       const auto add = [&](auto column) GALLEY_LOOP {
-        ((sum[kPixel] = hn::MulAdd(hn::LoadU(d, in + (static_cast<int64_t>(kPixel) * kStep + static_cast<int64_t>(column()) * kLanes)), weight[column()], sum[kPixel])), ...);
+        ((sum[kPixel] = hn::MulAdd(hn::LoadU(d, in + (static_cast<int64_t>(kPixel) * kStep + static_cast<int64_t>(column()) * kLanes)),
+                                   weight[column()], sum[kPixel])),
+         ...);
       };
       (add(std::integral_constant<size_t, kColumn>()), ...);
     }
@@ -194,7 +204,8 @@ HWY_INLINE void gather_pixels(std::index_sequence<kPixel...>, std::index_sequenc
 
 template <int64_t kStep, size_t kPixels, size_t kColumns>
 void gather_some(const Taps& taps, int64_t chunk, int64_t lane, int64_t from, float* sums) {
-  gather_pixels<kStep>(std::make_index_sequence<kPixels>(), std::make_index_sequence<kColumns>(), std::make_index_sequence<kPixels + kColumns - 1>(), taps, chunk, lane, from, sums);
+  gather_pixels<kStep>(std::make_index_sequence<kPixels>(), std::make_index_sequence<kColumns>(),
+                       std::make_index_sequence<kPixels + kColumns - 1>(), taps, chunk, lane, from, sums);
 }
 
 template <int64_t kStep, size_t kColumns>
@@ -217,7 +228,8 @@ HWY_INLINE void gather_plainly(int64_t pixels, const Taps& taps, int64_t chunk, 
     for (size_t row = 0; row < static_cast<size_t>(taps.rows); ++row) {
       const float* in = taps.in[row] + chunk * taps.in_chunk + (from + i) * taps.step + lane;
       const float* weight = taps.weight[row] + chunk * taps.weight_chunk + lane;
-      for (int64_t k = 0; k < taps.columns; ++k) sum = hn::MulAdd(hn::LoadU(d, in + k * kLanes), hn::LoadU(d, weight + k * taps.weight_step), sum);
+      for (int64_t k = 0; k < taps.columns; ++k)
+        sum = hn::MulAdd(hn::LoadU(d, in + k * kLanes), hn::LoadU(d, weight + k * taps.weight_step), sum);
     }
     hn::StoreU(sum, d, sums + i * kLanes);
   }
@@ -244,11 +256,11 @@ void gather(int64_t pixels, const Taps& taps, int64_t chunk, int64_t lane, int64
 
 /// A run of pixels in one chunk's lanes, as `Use` gets it.
 struct Run {
-  int64_t at;           // place of the first pixel's chunk in the line
-  int64_t step, count;  // values from pixel to pixel; pixels
+  int64_t at;                 // place of the first pixel's chunk in the line
+  int64_t step, count;        // values from pixel to pixel; pixels
   int64_t pixel, pixel_step;  // of the line, the first one and from one to the next
-  int64_t channel;      // of the first lane
-  int64_t lane, valid;  // in the chunk; lanes of the chunk that exist
+  int64_t channel;            // of the first lane
+  int64_t lane, valid;        // in the chunk; lanes of the chunk that exist
 };
 
 /// Pixels of a line by `classes` lists of taps in turn (pixel 0 by the first, 1 by the second, ...), chunk by chunk: use.take(run, sums).
@@ -402,14 +414,16 @@ HWY_INLINE void map_pixels(const Line<const T>& line, T* g, const GradientMap& m
     for (int64_t c = 0; c < line.channels; c += kLanes) {
       const int64_t valid = std::min(kLanes, line.channels - c);
       for (int64_t lane = 0; lane < valid; lane += lanes) {
-        const V mean = hn::LoadU(d, map.mean + c + lane), a = hn::LoadU(d, map.a + c + lane), b = hn::LoadU(d, map.b + c + lane), offset = hn::LoadU(d, map.offset + c + lane);
+        const V mean = hn::LoadU(d, map.mean + c + lane), a = hn::LoadU(d, map.a + c + lane), b = hn::LoadU(d, map.b + c + lane),
+                offset = hn::LoadU(d, map.offset + c + lane);
         with_lanes(lane, valid, [&](auto whole) GALLEY_LOOP {
           int64_t at = from * stride + c;
           for (int64_t i = 0; i < count; ++i, at += stride) {
             ask(x + at + lane + ahead);
             ask(g + at + lane + ahead);
             const V centred = hn::Sub(load_lanes<whole()>(d, x + at, lane, valid), mean);
-            store_lanes<whole()>(hn::MulAdd(a, load_lanes<whole()>(d, g + at, lane, valid), hn::MulAdd(b, centred, offset)), d, g + at, lane, valid);
+            store_lanes<whole()>(hn::MulAdd(a, load_lanes<whole()>(d, g + at, lane, valid), hn::MulAdd(b, centred, offset)), d, g + at,
+                                 lane, valid);
           }
         });
       }
@@ -430,7 +444,8 @@ HWY_INLINE void add_rows(const WeightSums& s, int64_t chunk, size_t first) {
       for (int64_t k = 0; k < kColumns; ++k) {
         float* to = s.sums[first + r] + chunk * s.sums_chunk + k * kLanes + lane;
         V sum = hn::LoadU(d, to);
-        for (int64_t i = 0; i < s.count; ++i) sum = hn::MulAdd(hn::LoadU(d, grad + i * kLanes), hn::LoadU(d, in + i * s.step + k * kLanes), sum);
+        for (int64_t i = 0; i < s.count; ++i)
+          sum = hn::MulAdd(hn::LoadU(d, grad + i * kLanes), hn::LoadU(d, in + i * s.step + k * kLanes), sum);
         hn::StoreU(sum, d, to);
       }
     }
@@ -489,12 +504,20 @@ void add_weights(const WeightSums& s) {
 
 void pack_f32(const Line<const float>& line, float* to, int64_t chunk) { pack_line(line, to, chunk); }
 void pack_bf16(const Line<const BFloat16>& line, float* to, int64_t chunk) { pack_line(line, to, chunk); }
-void normalize_f32(const Line<const float>& line, const Normalization& how, float* to, int64_t chunk) { normalize_line(line, how, to, chunk); }
-void normalize_bf16(const Line<const BFloat16>& line, const Normalization& how, float* to, int64_t chunk) { normalize_line(line, how, to, chunk); }
+void normalize_f32(const Line<const float>& line, const Normalization& how, float* to, int64_t chunk) {
+  normalize_line(line, how, to, chunk);
+}
+void normalize_bf16(const Line<const BFloat16>& line, const Normalization& how, float* to, int64_t chunk) {
+  normalize_line(line, how, to, chunk);
+}
 void convolve_f32(const Taps& taps, const Line<float>& out) { convolve_line(taps, out); }
 void convolve_bf16(const Taps& taps, const Line<BFloat16>& out) { convolve_line(taps, out); }
-void sums_f32(const Gathered& g, const Line<const float>& x, const Normalization& how, float* to, float* sum, float* dot) { sum_gradients(g, x, how, to, sum, dot); }
-void sums_bf16(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot) { sum_gradients(g, x, how, to, sum, dot); }
+void sums_f32(const Gathered& g, const Line<const float>& x, const Normalization& how, float* to, float* sum, float* dot) {
+  sum_gradients(g, x, how, to, sum, dot);
+}
+void sums_bf16(const Gathered& g, const Line<const BFloat16>& x, const Normalization& how, BFloat16* to, float* sum, float* dot) {
+  sum_gradients(g, x, how, to, sum, dot);
+}
 void map_f32(const Line<const float>& x, float* g, const GradientMap& map) { map_pixels(x, g, map); }
 void map_bf16(const Line<const BFloat16>& x, BFloat16* g, const GradientMap& map) { map_pixels(x, g, map); }
 
@@ -522,8 +545,12 @@ HWY_EXPORT(add_weights);
 
 void pack(const Line<const float>& line, float* to, int64_t chunk) { HWY_DYNAMIC_DISPATCH(pack_f32)(line, to, chunk); }
 void pack(const Line<const BFloat16>& line, float* to, int64_t chunk) { HWY_DYNAMIC_DISPATCH(pack_bf16)(line, to, chunk); }
-void pack(const Line<const float>& line, const Normalization& how, float* to, int64_t chunk) { HWY_DYNAMIC_DISPATCH(normalize_f32)(line, how, to, chunk); }
-void pack(const Line<const BFloat16>& line, const Normalization& how, float* to, int64_t chunk) { HWY_DYNAMIC_DISPATCH(normalize_bf16)(line, how, to, chunk); }
+void pack(const Line<const float>& line, const Normalization& how, float* to, int64_t chunk) {
+  HWY_DYNAMIC_DISPATCH(normalize_f32)(line, how, to, chunk);
+}
+void pack(const Line<const BFloat16>& line, const Normalization& how, float* to, int64_t chunk) {
+  HWY_DYNAMIC_DISPATCH(normalize_bf16)(line, how, to, chunk);
+}
 void convolve(const Taps& taps, const Line<float>& out) { HWY_DYNAMIC_DISPATCH(convolve_f32)(taps, out); }
 void convolve(const Taps& taps, const Line<BFloat16>& out) { HWY_DYNAMIC_DISPATCH(convolve_bf16)(taps, out); }
 void gradient_sums(const Gathered& g, const Line<const float>& x, const Normalization& how, float* to, float* sum, float* dot) {
@@ -534,8 +561,12 @@ void gradient_sums(const Gathered& g, const Line<const BFloat16>& x, const Norma
 }
 void map_gradient(const Line<const float>& x, float* g, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_f32)(x, g, map); }
 void map_gradient(const Line<const BFloat16>& x, BFloat16* g, const GradientMap& map) { HWY_DYNAMIC_DISPATCH(map_bf16)(x, g, map); }
-void gradient_sums(const Gathered& g, const PackedArgument& of, Activation activation, const Line<float>& to, float* sum) { HWY_DYNAMIC_DISPATCH(sum_rows)(g, of, activation, to, sum); }
-void activate(const float* z, Activation activation, float* to, int64_t floats) { HWY_DYNAMIC_DISPATCH(activate_line)(z, activation, to, floats); }
+void gradient_sums(const Gathered& g, const PackedArgument& of, Activation activation, const Line<float>& to, float* sum) {
+  HWY_DYNAMIC_DISPATCH(sum_rows)(g, of, activation, to, sum);
+}
+void activate(const float* z, Activation activation, float* to, int64_t floats) {
+  HWY_DYNAMIC_DISPATCH(activate_line)(z, activation, to, floats);
+}
 void add_weight_sums(const WeightSums& sums) { HWY_DYNAMIC_DISPATCH(add_weights)(sums); }
 
 }  // namespace galley::depthwise_lines

@@ -1,6 +1,7 @@
 #pragma once
-// Depthwise convolution, line by line: lines of channels_last images of f32 or bf16 are packed to float, 16 channels (a chunk) after the other, with
-// zeros at both ends; what is computed from packed lines has no edges and no remainders of channels, and no address far from the last.
+// Depthwise convolution, line by line: lines of channels_last images of f32 or bf16 are packed to float, 16 channels (a chunk) after the
+// other, with zeros at both ends; what is computed from packed lines has no edges and no remainders of channels, and no address far from
+// the last.
 
 #include <array>
 #include <cstdint>
@@ -10,8 +11,8 @@
 
 namespace galley::depthwise_lines {
 
-constexpr int64_t kLanes = 16;        // channels of a chunk
-constexpr int64_t kMostColumns = 7;   // of a kernel, and rows: the sums of a row fit the registers
+constexpr int64_t kLanes = 16;       // channels of a chunk
+constexpr int64_t kMostColumns = 7;  // of a kernel, and rows: the sums of a row fit the registers
 
 constexpr int64_t chunks_of(int64_t channels) { return (channels + kLanes - 1) / kLanes; }
 
@@ -39,13 +40,13 @@ void pack(const Line<const BFloat16>& line, const Normalization& how, float* to,
 /// to = activation(z) of packed pixels (whole chunks), perhaps in z's place.
 void activate(const float* z, Activation activation, float* to, int64_t floats);
 
-/// What the pixels of a line gather: pixel i the sum over rows and their columns of in[row][i step + column kLanes] weight[row][column weight_step],
-/// chunk by chunk. Pointers are those of the first chunk.
+/// What the pixels of a line gather: pixel i the sum over rows and their columns of in[row][i step + column kLanes] weight[row][column
+/// weight_step], chunk by chunk. Pointers are those of the first chunk.
 struct Taps {
   std::array<const float*, kMostColumns> in, weight;
   int rows = 0;
   int64_t columns = 0;
-  int64_t step = kLanes;           // floats from what a pixel reads to what the next one reads
+  int64_t step = kLanes;  // floats from what a pixel reads to what the next one reads
   int64_t weight_step = kLanes;
   int64_t in_chunk, weight_chunk;  // floats from chunk to chunk
 };
@@ -54,8 +55,8 @@ struct Taps {
 void convolve(const Taps& taps, const Line<float>& out);
 void convolve(const Taps& taps, const Line<BFloat16>& out);
 
-/// An input line whose gradient is gathered: g = (sum of the taps) behind the activation. Columns of one remainder by the stride share their taps:
-/// pixel i takes taps[i % classes], as that list's pixel i / classes.
+/// An input line whose gradient is gathered: g = (sum of the taps) behind the activation. Columns of one remainder by the stride share
+/// their taps: pixel i takes taps[i % classes], as that list's pixel i / classes.
 struct Gathered {
   const Taps* taps;
   int64_t classes;
@@ -79,14 +80,15 @@ struct GradientMap {
 void map_gradient(const Line<const float>& x, float* g, const GradientMap& map);
 void map_gradient(const Line<const BFloat16>& x, BFloat16* g, const GradientMap& map);
 
-/// Weight gradients that one packed line of the input takes part in: those of `rows` kernel rows, each with its line of the output's gradient.
+/// Weight gradients that one packed line of the input takes part in: those of `rows` kernel rows, each with its line of the output's
+/// gradient.
 struct WeightSums {
-  const float* in;                                // the pixel that output pixel 0 reads by its first tap
-  std::array<const float*, kMostColumns> grad;    // [row]: output pixel 0
-  std::array<float*, kMostColumns> sums;          // [row]: [tap of the row][lane]
+  const float* in;                              // the pixel that output pixel 0 reads by its first tap
+  std::array<const float*, kMostColumns> grad;  // [row]: output pixel 0
+  std::array<float*, kMostColumns> sums;        // [row]: [tap of the row][lane]
   int rows;
-  int64_t columns;                                // of the kernel, at most kMostColumns
-  int64_t count, step;                            // output pixels; floats from what one reads to what the next one reads
+  int64_t columns;      // of the kernel, at most kMostColumns
+  int64_t count, step;  // output pixels; floats from what one reads to what the next one reads
   int64_t chunks, in_chunk, grad_chunk, sums_chunk;
 };
 void add_weight_sums(const WeightSums& sums);

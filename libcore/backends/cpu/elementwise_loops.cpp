@@ -31,9 +31,13 @@ template <class F>
 concept IsComparison = requires { &F::template holds<Floats>; };
 
 template <class T>
-GALLEY_INLINE Floats load(const T* from) { return load_floats(D(), from); }
+GALLEY_INLINE Floats load(const T* from) {
+  return load_floats(D(), from);
+}
 template <class T>
-GALLEY_INLINE void store(Floats x, T* to) { store_floats(x.v, D(), to); }
+GALLEY_INLINE void store(Floats x, T* to) {
+  store_floats(x.v, D(), to);
+}
 
 /// What a loop computes of the two arrays' elements.
 template <class F>
@@ -67,7 +71,9 @@ struct Two {
 };
 
 template <Operand kOperand, class T>
-GALLEY_INLINE Floats element(const T* from, int64_t at, Floats one) { return kOperand == Operand::kArray ? load(from + at) : one; }
+GALLEY_INLINE Floats element(const T* from, int64_t at, Floats one) {
+  return kOperand == Operand::kArray ? load(from + at) : one;
+}
 
 template <class Math, Operand kA, Operand kB, class T>
 void run(const T* a, const T* b, T* out, int64_t count, LoopNumbers k);
@@ -84,8 +90,8 @@ HWY_NOINLINE void run_part(const T* a, const T* b, T* out, int64_t count, LoopNu
   for (int64_t i = 0; i < count; ++i) out[i] = out_part[i];
 }
 
-/// The last vector of an array that is no multiple of vectors reaches back over what is done already; its operands are read before anything is
-/// written, since out may be one of them.
+/// The last vector of an array that is no multiple of vectors reaches back over what is done already; its operands are read before anything
+/// is written, since out may be one of them.
 template <class Math, Operand kA, Operand kB, class T>
 void run(const T* a, const T* b, T* out, int64_t count, LoopNumbers k) {
   if (count < kLanes) return run_part<Math, kA, kB>(a, b, out, count, k);

@@ -15,7 +15,9 @@ namespace galley {
 namespace {
 
 template <class T>
-int64_t row_at(const void* index, int64_t i) { return static_cast<int64_t>(static_cast<const T*>(index)[i]); }
+int64_t row_at(const void* index, int64_t i) {
+  return static_cast<int64_t>(static_cast<const T*>(index)[i]);
+}
 using RowAt = int64_t (*)(const void* index, int64_t i);
 
 RowAt reader_of(DType dtype) {
@@ -35,10 +37,15 @@ int64_t checked(int64_t row, int64_t rows) {
 class Embedding : public PreparedKernel {
  public:
   explicit Embedding(const KernelQuery& q)
-      : read_(reader_of(q.in(1).dtype)), count_(q.in(1).elements()), rows_(q.in(0).shape[0]), row_bytes_(q.in(0).shape[1] * dtype_size(q.in(0).dtype)) {}
+      : read_(reader_of(q.in(1).dtype)),
+        count_(q.in(1).elements()),
+        rows_(q.in(0).shape[0]),
+        row_bytes_(q.in(0).shape[1] * dtype_size(q.in(0).dtype)) {}
   void run(Stream&, const KernelArgs& args) const override {
     parallel_for(count_, std::max<int64_t>(1, 65536 / std::max<int64_t>(1, row_bytes_)), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) copy_run(args.out<std::byte>(0) + i * row_bytes_, args.in<std::byte>(0) + checked(read_(args.inputs[1], i), rows_) * row_bytes_, row_bytes_);
+      for (int64_t i = begin; i < end; ++i)
+        copy_run(args.out<std::byte>(0) + i * row_bytes_, args.in<std::byte>(0) + checked(read_(args.inputs[1], i), rows_) * row_bytes_,
+                 row_bytes_);
     });
   }
 
@@ -54,7 +61,8 @@ GALLEY_CLONES void add_to(const float* grad, float* sum, int64_t count) {
 /// Each thread takes columns of its own, so that no two add to one place and every sum keeps its order.
 class EmbeddingBackward : public PreparedKernel {
  public:
-  explicit EmbeddingBackward(const KernelQuery& q) : read_(reader_of(q.in(1).dtype)), count_(q.in(1).elements()), rows_(q.out(0).shape[0]), width_(q.out(0).shape[1]) {}
+  explicit EmbeddingBackward(const KernelQuery& q)
+      : read_(reader_of(q.in(1).dtype)), count_(q.in(1).elements()), rows_(q.out(0).shape[0]), width_(q.out(0).shape[1]) {}
   void run(Stream&, const KernelArgs& args) const override {
     constexpr int64_t kColumns = 16;  // a cache line
     auto* sum = args.out<float>(0);
@@ -89,7 +97,8 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 2> kKernels{{{"embedding", "cpu", supports, prepare<Embedding>}, {"embedding_backward", "cpu", supports_backward, prepare<EmbeddingBackward>}}};
+const std::array<Kernel, 2> kKernels{
+    {{"embedding", "cpu", supports, prepare<Embedding>}, {"embedding_backward", "cpu", supports_backward, prepare<EmbeddingBackward>}}};
 
 }  // namespace
 

@@ -33,8 +33,12 @@ GALLEY_INLINE void best_columns(const float* x, int64_t rows, int64_t step, int6
   }
   for (int64_t c = 0; c < columns; ++c) result[c] = static_cast<double>(best[c]);
 }
-GALLEY_CLONES void largest_columns(const float* x, int64_t rows, int64_t step, int64_t columns, double* result) { best_columns<true>(x, rows, step, columns, result); }
-GALLEY_CLONES void smallest_columns(const float* x, int64_t rows, int64_t step, int64_t columns, double* result) { best_columns<false>(x, rows, step, columns, result); }
+GALLEY_CLONES void largest_columns(const float* x, int64_t rows, int64_t step, int64_t columns, double* result) {
+  best_columns<true>(x, rows, step, columns, result);
+}
+GALLEY_CLONES void smallest_columns(const float* x, int64_t rows, int64_t step, int64_t columns, double* result) {
+  best_columns<false>(x, rows, step, columns, result);
+}
 
 /// A run of numbers as rows of kColumns, then those.
 template <bool kLargest>
@@ -101,7 +105,8 @@ class Argmax : public PreparedKernel {
     parallel_for(s.outer * bundles, std::max<int64_t>(1, 16384 / (s.length * std::min(kBundle, s.inner))), [&](int64_t begin, int64_t end) {
       for (int64_t b = begin; b < end; ++b) {
         const int64_t o = b / bundles, first = b % bundles * kBundle;
-        first_largest_bundle(x + o * s.length * s.inner + first, s.length, s.inner, std::min(kBundle, s.inner - first), index + o * s.inner + first);
+        first_largest_bundle(x + o * s.length * s.inner + first, s.length, s.inner, std::min(kBundle, s.inner - first),
+                             index + o * s.inner + first);
       }
     });
   }
@@ -126,7 +131,8 @@ constexpr int64_t kMostKept = 128;
 /// Keeps the k best in order; most elements fail the one comparison with the last kept.
 class Topk : public PreparedKernel {
  public:
-  explicit Topk(const KernelQuery& q) : lines_(lines_of(q.in(0), axis_of(q.attrs<TopkAttrs>().axis, q.in(0)))), k_(q.attrs<TopkAttrs>().k) {}
+  explicit Topk(const KernelQuery& q)
+      : lines_(lines_of(q.in(0), axis_of(q.attrs<TopkAttrs>().axis, q.in(0)))), k_(q.attrs<TopkAttrs>().k) {}
   void run(Stream&, const KernelArgs& args) const override {
     const Lines s = lines_;
     parallel_for(s.outer * s.inner, std::max<int64_t>(1, 4096 / s.length), [&](int64_t begin, int64_t end) {
@@ -164,7 +170,8 @@ class Topk : public PreparedKernel {
 Support supports_topk(const KernelQuery& q) {
   const TensorType& x = q.in(0);
   if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
-  if (!x.format.is_contiguous() || !q.out(0).format.is_contiguous() || !q.out(1).format.is_contiguous()) return Support::no(cat("format ", x.format));
+  if (!x.format.is_contiguous() || !q.out(0).format.is_contiguous() || !q.out(1).format.is_contiguous())
+    return Support::no(cat("format ", x.format));
   if (q.attrs<TopkAttrs>().k > kMostKept) return Support::no(cat("k above ", kMostKept));
   return Support::yes();
 }

@@ -1,5 +1,7 @@
-// Fake quantization: passes over memory that the compiler vectorises. Integers are found as the operator says: x / scale in float, rounded half to
-// even, so that results equal the reference's bit for bit. Rounding comes after clamping, which changes nothing between integers.
+// Fake quantization: passes over memory that the compiler vectorises. Integers are found as the operator says: x / scale in float, rounded
+// half to even, so that results equal the reference's bit for bit. Rounding comes after clamping, which changes nothing between integers.
+
+#include "libcore/ops/fake_quantize.h"
 
 #include <algorithm>
 #include <array>
@@ -13,13 +15,13 @@
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
-#include "libcore/ops/fake_quantize.h"
 
 namespace galley {
 namespace {
 
-constexpr int64_t kGrain = 16384;   // values for which a second thread is worth while
-constexpr int64_t kPiece = 65536;   // values whose results are one number of a sum: cut by sizes alone, for the same sum by any number of threads
+constexpr int64_t kGrain = 16384;  // values for which a second thread is worth while
+constexpr int64_t kPiece =
+    65536;  // values whose results are one number of a sum: cut by sizes alone, for the same sum by any number of threads
 constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: added and taken away, it rounds |x| < 2^22 half to even
 
 GALLEY_INLINE float rounded(float x) { return (x + kRounder) - kRounder; }
@@ -169,7 +171,9 @@ class FakeQuantize : public FakeQuantizeBase {
   explicit FakeQuantize(const KernelQuery& q) : FakeQuantizeBase(q, 0) {}
   void run(Stream&, const KernelArgs& args) const override {
     parallel_for(runs_.total(), kGrain, [&](int64_t begin, int64_t end) {
-      runs_.each(begin, end, [&](int64_t channel, int64_t at, int64_t count) { round_values(args.in<float>(0) + at, args.out<float>(0) + at, count, grid(args, 1, channel)); });
+      runs_.each(begin, end, [&](int64_t channel, int64_t at, int64_t count) {
+        round_values(args.in<float>(0) + at, args.out<float>(0) + at, count, grid(args, 1, channel));
+      });
     });
   }
 };
@@ -193,12 +197,14 @@ class FakeQuantizeScaleBackward : public FakeQuantizeBase {
   void run(Stream&, const KernelArgs& args) const override {
     auto* sums = static_cast<double*>(args.scratch);
     const int64_t tasks = runs_.outer * runs_.count * pieces_;
-    parallel_for(tasks, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, std::min(kPiece, runs_.inner))), [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t run = task / pieces_, from = task % pieces_ * kPiece, count = std::min(kPiece, runs_.inner - from), at = run * runs_.inner + from;
-        sums[task] = slope_sum(args.in<float>(0) + at, args.in<float>(1) + at, count, grid(args, 2, run % runs_.count));
-      }
-    });
+    parallel_for(tasks, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, std::min(kPiece, runs_.inner))),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t task = begin; task < end; ++task) {
+                     const int64_t run = task / pieces_, from = task % pieces_ * kPiece, count = std::min(kPiece, runs_.inner - from),
+                                   at = run * runs_.inner + from;
+                     sums[task] = slope_sum(args.in<float>(0) + at, args.in<float>(1) + at, count, grid(args, 2, run % runs_.count));
+                   }
+                 });
     for (int64_t c = 0; c < runs_.count; ++c) {
       double sum = 0;
       for (int64_t o = 0; o < runs_.outer; ++o) {
@@ -214,18 +220,22 @@ class FakeQuantizeScaleBackward : public FakeQuantizeBase {
 
 class ObserveRange : public PreparedKernel {
  public:
-  explicit ObserveRange(const KernelQuery& q) : averaging_(q.attrs<ObserveRangeAttrs>().averaging), runs_(q.in(0), q.attrs<ObserveRangeAttrs>().axis), pieces_((runs_.inner + kPiece - 1) / kPiece) {}
+  explicit ObserveRange(const KernelQuery& q)
+      : averaging_(q.attrs<ObserveRangeAttrs>().averaging),
+        runs_(q.in(0), q.attrs<ObserveRangeAttrs>().axis),
+        pieces_((runs_.inner + kPiece - 1) / kPiece) {}
   int64_t scratch_bytes() const override { return runs_.outer * runs_.count * pieces_ * static_cast<int64_t>(sizeof(SeenRange)); }
   void run(Stream&, const KernelArgs& args) const override {
     auto* extents = static_cast<SeenRange*>(args.scratch);
     const bool enabled = *args.in<float>(3) != 0;
     if (enabled) {
-      parallel_for(runs_.outer * runs_.count * pieces_, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, std::min(kPiece, runs_.inner))), [&](int64_t begin, int64_t end) {
-        for (int64_t task = begin; task < end; ++task) {
-          const int64_t run = task / pieces_, from = task % pieces_ * kPiece;
-          extents[task] = range_of(args.in<float>(0) + run * runs_.inner + from, std::min(kPiece, runs_.inner - from));
-        }
-      });
+      parallel_for(runs_.outer * runs_.count * pieces_, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, std::min(kPiece, runs_.inner))),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t task = begin; task < end; ++task) {
+                       const int64_t run = task / pieces_, from = task % pieces_ * kPiece;
+                       extents[task] = range_of(args.in<float>(0) + run * runs_.inner + from, std::min(kPiece, runs_.inner - from));
+                     }
+                   });
     }
     for (int64_t c = 0; c < runs_.count; ++c) {
       SeenRange all;
@@ -264,7 +274,10 @@ class KeepRange : public PreparedKernel {
 
 class QparamsFromRange : public PreparedKernel {
  public:
-  explicit QparamsFromRange(const KernelQuery& q) : symmetric_(q.attrs<QparamsFromRangeAttrs>().symmetric), range_(q.attrs<QparamsFromRangeAttrs>().range()), count_(q.in(0).elements()) {}
+  explicit QparamsFromRange(const KernelQuery& q)
+      : symmetric_(q.attrs<QparamsFromRangeAttrs>().symmetric),
+        range_(q.attrs<QparamsFromRangeAttrs>().range()),
+        count_(q.in(0).elements()) {}
   void run(Stream&, const KernelArgs& args) const override {
     for (int64_t i = 0; i < count_; ++i) {
       const auto low = static_cast<double>(args.in<float>(0)[i]), high = static_cast<double>(args.in<float>(1)[i]);
@@ -293,12 +306,14 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return gated(q, std::make_unique<T>(q));
 }
 
-const std::array<Kernel, 6> kKernels{{{"fake_quantize", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<FakeQuantize>},
-                                      {"fake_quantize_backward", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 1, {0}); }, prepare<FakeQuantizeBackward>},
-                                      {"fake_quantize_scale_backward", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 1, {0}); }, prepare<FakeQuantizeScaleBackward>},
-                                      {"observe_range", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<ObserveRange>},
-                                      {"keep_range", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<KeepRange>},
-                                      {"qparams_from_range", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<QparamsFromRange>}}};
+const std::array<Kernel, 6> kKernels{
+    {{"fake_quantize", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<FakeQuantize>},
+     {"fake_quantize_backward", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 1, {0}); }, prepare<FakeQuantizeBackward>},
+     {"fake_quantize_scale_backward", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 1, {0}); },
+      prepare<FakeQuantizeScaleBackward>},
+     {"observe_range", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<ObserveRange>},
+     {"keep_range", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<KeepRange>},
+     {"qparams_from_range", "cpu", [](const KernelQuery& q) { return supports_arrays(q, 0, {}); }, prepare<QparamsFromRange>}}};
 
 }  // namespace
 

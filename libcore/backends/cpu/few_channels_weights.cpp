@@ -1,7 +1,8 @@
-// The weight gradient of dense convolutions of few input channels, as a network's first. What a row of the kernel reads for an output pixel is one run of
-// columns times channels values, as they lie in a line with its padding. A tile of registers sums products of some values of the run (broadcast) with 16
-// output channels (vectors), or 32 where vectors have 16 floats, over the lines of a block: no lane and no value is padding, which it would be if input
-// channels were. Lines are cut into parts whatever the thread count: bits depend on the instruction set, and on the threads only where they are more.
+// The weight gradient of dense convolutions of few input channels, as a network's first. What a row of the kernel reads for an output pixel
+// is one run of columns times channels values, as they lie in a line with its padding. A tile of registers sums products of some values of
+// the run (broadcast) with 16 output channels (vectors), or 32 where vectors have 16 floats, over the lines of a block: no lane and no
+// value is padding, which it would be if input channels were. Lines are cut into parts whatever the thread count: bits depend on the
+// instruction set, and on the threads only where they are more.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/few_channels_weights.cpp"
@@ -18,8 +19,8 @@
 #include <cstring>
 #include <utility>
 
-#include "libcore/base/parallel.h"
 #include "libcore/backends/cpu/conv_weights.h"
+#include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 
 namespace galley::few_channels {
@@ -83,7 +84,9 @@ void add_values(const Lines& at, int64_t values, float* sums) {
     add_values<kVectors, kValues - 1>(at, values, sums);
   }
 }
-void add(const Lines& at, int vectors, int64_t values, float* sums) { vectors == 2 ? add_values<2>(at, values, sums) : add_values<1>(at, values, sums); }
+void add(const Lines& at, int vectors, int64_t values, float* sums) {
+  vectors == 2 ? add_values<2>(at, values, sums) : add_values<1>(at, values, sums);
+}
 #else
 void add(const Lines&, int, int64_t, float*) {}  // supports says no
 #endif
@@ -106,7 +109,7 @@ HWY_EXPORT(lanes);
 namespace {
 
 constexpr int64_t kMostChannels = 4;
-constexpr int64_t kPixels = 512;   // of a block, about: with fewer, sums are read and written more often
+constexpr int64_t kPixels = 512;  // of a block, about: with fewer, sums are read and written more often
 constexpr int64_t kMostParts = 16;
 
 int64_t lanes() { return HWY_DYNAMIC_DISPATCH(few_channels::lanes)(); }
@@ -115,7 +118,8 @@ int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
 
 class FewChannelsWeights : public PreparedKernel {
  public:
-  explicit FewChannelsWeights(const KernelQuery& q) : x_(q.in(0).shape), y_(q.in(1).shape), w_(q.out(0)), offsets_(w_), threads_(q.threads) {
+  explicit FewChannelsWeights(const KernelQuery& q)
+      : x_(q.in(0).shape), y_(q.in(1).shape), w_(q.out(0)), offsets_(w_), threads_(q.threads) {
     const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
     stride_ = pair(a.stride);
     padding_ = pair(a.padding);
@@ -139,7 +143,8 @@ class FewChannelsWeights : public PreparedKernel {
     parallel_tasks(parts_, threads_, [&](int64_t part, int64_t slot) {
       float *own = sums + part * sums_, *room = rooms + slot * (x_room_ + grad_room_);
       std::fill_n(own, sums_, 0.0f);
-      for (int64_t block = x_[0] * blocks_ * part / parts_; block < x_[0] * blocks_ * (part + 1) / parts_; ++block) add(args, block / blocks_, block % blocks_ * lines_, room, own);
+      for (int64_t block = x_[0] * blocks_ * part / parts_; block < x_[0] * blocks_ * (part + 1) / parts_; ++block)
+        add(args, block / blocks_, block % blocks_ * lines_, room, own);
     });
     write(sums, args.out<float>(0));
   }
@@ -152,9 +157,11 @@ class FewChannelsWeights : public PreparedKernel {
 
   /// Output lines from `line` on of an image.
   void add(const KernelArgs& args, int64_t image, int64_t line, float* x_room, float* sums) const {
-    const int64_t lines = std::min(lines_, y_[2] - line), pixels = lines * y_[3], most = HWY_DYNAMIC_DISPATCH(few_channels::most_values)(), tiles = (run_ + most - 1) / most;
+    const int64_t lines = std::min(lines_, y_[2] - line), pixels = lines * y_[3], most = HWY_DYNAMIC_DISPATCH(few_channels::most_values)(),
+                  tiles = (run_ + most - 1) / most;
     const float *x = args.in<float>(0) + image * x_[2] * x_[3] * x_[1], *grad = args.in<float>(1) + (image * y_[2] + line) * y_[3] * y_[1];
-    const int64_t top = line * stride_[0] - padding_[0], rows = (lines - 1) * stride_[0] + w_.shape[2], calls = panels_ * w_.shape[2] * tiles;
+    const int64_t top = line * stride_[0] - padding_[0], rows = (lines - 1) * stride_[0] + w_.shape[2],
+                  calls = panels_ * w_.shape[2] * tiles;
     pack_rows(x, top, rows, x_room);
     // Each call asks for its share of the next block's gradient, the last for the lines of x that come anew.
     const auto ask = [&](int64_t call) -> std::pair<const char*, int64_t> {
@@ -176,7 +183,16 @@ class FewChannelsWeights : public PreparedKernel {
         for (int64_t tile = 0; tile < tiles; ++tile) {
           const int64_t first = run_ * tile / tiles, values = run_ * (tile + 1) / tiles - first;
           const auto [asked, ask_step] = ask(call++);
-          const few_channels::Lines at{from, x_room + row * line_floats_ + first, step, y_[3] * step, stride_[1] * x_[1], stride_[0] * line_floats_, lines, y_[3], asked, ask_step};
+          const few_channels::Lines at{from,
+                                       x_room + row * line_floats_ + first,
+                                       step,
+                                       y_[3] * step,
+                                       stride_[1] * x_[1],
+                                       stride_[0] * line_floats_,
+                                       lines,
+                                       y_[3],
+                                       asked,
+                                       ask_step};
           HWY_DYNAMIC_DISPATCH(few_channels::add)(at, vectors_, values, to + first * panel_);
         }
       }
@@ -209,7 +225,8 @@ class FewChannelsWeights : public PreparedKernel {
             float total = *at;
             for (int64_t part = 1; part < parts_; ++part) total += at[part * sums_];
             const int64_t tap = row * w_.shape[3] + i / x_[1];
-            out[offsets_.out[static_cast<size_t>(o)] + offsets_.in[static_cast<size_t>(i % x_[1])] + offsets_.tap[static_cast<size_t>(tap)]] = total;
+            out[offsets_.out[static_cast<size_t>(o)] + offsets_.in[static_cast<size_t>(i % x_[1])] +
+                offsets_.tap[static_cast<size_t>(tap)]] = total;
           }
         }
       }
@@ -222,8 +239,8 @@ class FewChannelsWeights : public PreparedKernel {
   int64_t threads_;
   std::array<int64_t, 2> stride_{}, padding_{};
   int vectors_ = 1;
-  int64_t panel_ = 0, panels_ = 0;                // output channels of a panel; panels
-  int64_t run_ = 0;                               // values
+  int64_t panel_ = 0, panels_ = 0;                    // output channels of a panel; panels
+  int64_t run_ = 0;                                   // values
   int64_t lines_ = 0, blocks_ = 0, line_floats_ = 0;  // of a block, of an image; of a packed line of x
   int64_t parts_ = 0, sums_ = 0, x_room_ = 0, grad_room_ = 0;
 };
@@ -243,8 +260,9 @@ Support supports(const KernelQuery& q) {
 }  // namespace
 
 const Kernel& few_channels_weights_kernel() {
-  static const Kernel kernel{"conv2d_backward_weights", "cpu_few_channels", supports,
-                             [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<FewChannelsWeights>(q); }};
+  static const Kernel kernel{
+      "conv2d_backward_weights", "cpu_few_channels", supports,
+      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<FewChannelsWeights>(q); }};
   return kernel;
 }
 

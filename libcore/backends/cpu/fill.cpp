@@ -23,7 +23,8 @@ class Full : public PreparedKernel {
     auto* out = args.out<std::byte>(0);
     const auto line = static_cast<int64_t>(pattern_.size());
     parallel_for((bytes_ + line - 1) / line, 1024, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin * line; i < std::min(bytes_, end * line); i += line) std::memcpy(out + i, pattern_.data(), static_cast<size_t>(std::min(line, bytes_ - i)));
+      for (int64_t i = begin * line; i < std::min(bytes_, end * line); i += line)
+        std::memcpy(out + i, pattern_.data(), static_cast<size_t>(std::min(line, bytes_ - i)));
     });
   }
 
@@ -37,7 +38,8 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
-const std::array<Kernel, 1> kKernels{{{"full", "cpu", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<Full>(q); }}}};
+const std::array<Kernel, 1> kKernels{
+    {{"full", "cpu", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<Full>(q); }}}};
 
 }  // namespace
 

@@ -76,9 +76,13 @@ GALLEY_INLINE Ints operator-(Ints a, Ints b) { return {hn::Sub(a.v, b.v)}; }
 GALLEY_INLINE Ints operator+(Ints a, int32_t b) { return {hn::Add(a.v, hn::Set(DI(), b))}; }
 GALLEY_INLINE Ints operator-(Ints a, int32_t b) { return {hn::Sub(a.v, hn::Set(DI(), b))}; }
 template <int kBits>
-GALLEY_INLINE Ints shift_left(Ints x) { return {hn::ShiftLeft<kBits>(x.v)}; }
+GALLEY_INLINE Ints shift_left(Ints x) {
+  return {hn::ShiftLeft<kBits>(x.v)};
+}
 template <int kBits>
-GALLEY_INLINE Ints shift_right(Ints x) { return {hn::ShiftRight<kBits>(x.v)}; }
+GALLEY_INLINE Ints shift_right(Ints x) {
+  return {hn::ShiftRight<kBits>(x.v)};
+}
 
 namespace vector_functions {
 #include "libcore/backends/cpu/vector_functions.h"

@@ -8,9 +8,12 @@ namespace {
 
 class GatedKernel : public PreparedKernel {
  public:
-  GatedKernel(const KernelQuery& query, std::unique_ptr<PreparedKernel> kernel) : kernel_(std::move(kernel)), gate_(static_cast<size_t>(query.node.op->gate)) {
+  GatedKernel(const KernelQuery& query, std::unique_ptr<PreparedKernel> kernel)
+      : kernel_(std::move(kernel)), gate_(static_cast<size_t>(query.node.op->gate)) {
     for (const InPlace& update : query.node.op->updates) {
-      if (query.has(update.input)) states_.push_back({static_cast<size_t>(update.input), static_cast<size_t>(update.output), static_cast<size_t>(query.in(update.input).bytes())});
+      if (query.has(update.input))
+        states_.push_back(
+            {static_cast<size_t>(update.input), static_cast<size_t>(update.output), static_cast<size_t>(query.in(update.input).bytes())});
     }
   }
   void run(Stream& stream, const KernelArgs& args) const override {
@@ -19,7 +22,8 @@ class GatedKernel : public PreparedKernel {
       return;
     }
     for (const State& state : states_) {
-      if (args.outputs[state.output] != args.inputs[state.input]) std::memcpy(args.outputs[state.output], args.inputs[state.input], state.bytes);
+      if (args.outputs[state.output] != args.inputs[state.input])
+        std::memcpy(args.outputs[state.output], args.inputs[state.input], state.bytes);
     }
   }
   int64_t scratch_bytes() const override { return kernel_->scratch_bytes(); }

@@ -15,7 +15,8 @@ namespace {
 
 /// How x is cut: tasks are planes where they are contiguous, else blocks of a sample's pixels with all channels.
 struct Cut {
-  Cut(const TensorType& x, int64_t group_count) : batch(x.shape[0]), channels(x.shape[1]), pixels(x.elements() / (x.shape[0] * x.shape[1])), groups(group_count) {
+  Cut(const TensorType& x, int64_t group_count)
+      : batch(x.shape[0]), channels(x.shape[1]), pixels(x.elements() / (x.shape[0] * x.shape[1])), groups(group_count) {
     rows = x.format.is_channels_last() || x.shape.rank() == 2;
     if (rows) blocks = std::clamp<int64_t>(pixels * channels / 16384, 1, std::min<int64_t>(64, pixels));
   }
@@ -77,8 +78,11 @@ class GroupNormForward : public PreparedKernel {
         }
       }
     });
-    cut.for_each([&](int64_t n, int64_t, int64_t at, int64_t rows) { row_affine(x + at, y + at, rows, cut.channels, scale + n * cut.channels, shift + n * cut.channels); },
-                 [&](int64_t entry, int64_t at) { plane_affine(x + at, nullptr, y + at, cut.pixels, scale[entry], shift[entry], Activation::kNone); });
+    cut.for_each([&](int64_t n, int64_t, int64_t at,
+                     int64_t rows) { row_affine(x + at, y + at, rows, cut.channels, scale + n * cut.channels, shift + n * cut.channels); },
+                 [&](int64_t entry, int64_t at) {
+                   plane_affine(x + at, nullptr, y + at, cut.pixels, scale[entry], shift[entry], Activation::kNone);
+                 });
   }
 
  private:
@@ -89,17 +93,21 @@ class GroupNormForward : public PreparedKernel {
 class GroupNormBackward : public PreparedKernel {
  public:
   explicit GroupNormBackward(const KernelQuery& q) : cut_(q.in(1), q.attrs<GroupNormBackwardAttrs>().groups) {}
-  int64_t scratch_bytes() const override { return cut_.entries() * static_cast<int64_t>(sizeof(GradientSums)) + cut_.batch * cut_.channels * 16; }
+  int64_t scratch_bytes() const override {
+    return cut_.entries() * static_cast<int64_t>(sizeof(GradientSums)) + cut_.batch * cut_.channels * 16;
+  }
   void run(Stream&, const KernelArgs& args) const override {
     const Cut& cut = cut_;
-    const float *grad = args.in<float>(0), *x = args.in<float>(1), *group_mean = args.in<float>(2), *rstd = args.in<float>(3), *gamma = args.in<float>(4);
+    const float *grad = args.in<float>(0), *x = args.in<float>(1), *group_mean = args.in<float>(2), *rstd = args.in<float>(3),
+                *gamma = args.in<float>(4);
     float* dx = args.out<float>(0);
     auto* sums = static_cast<GradientSums*>(args.scratch);
     const int64_t planes = cut.batch * cut.channels;
     auto* mean = reinterpret_cast<float*>(sums + cut.entries());  // these four are [sample, channel]
     float *a = mean + planes, *b = a + planes, *offset = b + planes;
     for (int64_t i = 0; i < planes; ++i) mean[i] = group_mean[i / cut.width()];
-    cut.for_each([&](int64_t n, int64_t entry, int64_t at, int64_t rows) { row_gradient_sums(grad + at, x + at, rows, cut.channels, mean + n * cut.channels, sums + entry); },
+    cut.for_each([&](int64_t n, int64_t entry, int64_t at,
+                     int64_t rows) { row_gradient_sums(grad + at, x + at, rows, cut.channels, mean + n * cut.channels, sums + entry); },
                  [&](int64_t entry, int64_t at) { sums[entry] = plane_gradient_sums(grad + at, x + at, cut.pixels, mean[entry], {}); });
     for (int64_t n = 0; n < cut.batch; ++n) {  // blocks together, in the first one's place
       GradientSums* total = sums + n * cut.blocks * cut.channels;
@@ -140,7 +148,9 @@ class GroupNormBackward : public PreparedKernel {
           const int64_t c = n * cut.channels;
           row_gradient(grad + at, x + at, dx + at, rows, cut.channels, mean + c, a + c, b + c, offset + c);
         },
-        [&](int64_t entry, int64_t at) { plane_gradient(grad + at, x + at, dx + at, nullptr, cut.pixels, {mean[entry], a[entry], b[entry], offset[entry]}, {}); });
+        [&](int64_t entry, int64_t at) {
+          plane_gradient(grad + at, x + at, dx + at, nullptr, cut.pixels, {mean[entry], a[entry], b[entry], offset[entry]}, {});
+        });
   }
 
  private:
@@ -163,7 +173,8 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 2> kKernels{{{"group_norm", "cpu", supports, prepare<GroupNormForward>}, {"group_norm_backward", "cpu", supports, prepare<GroupNormBackward>}}};
+const std::array<Kernel, 2> kKernels{
+    {{"group_norm", "cpu", supports, prepare<GroupNormForward>}, {"group_norm_backward", "cpu", supports, prepare<GroupNormBackward>}}};
 
 }  // namespace
 

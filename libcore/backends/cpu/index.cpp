@@ -163,28 +163,20 @@ bool counts(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF64 |
 template <template <class, class> class Operator>
 std::unique_ptr<PreparedKernel> with_number(const KernelQuery& q, DType number, DType index) {
   switch (number) {
-    case DType::kF32:
-      return with_index<Operator, float>(q, index);
-    case DType::kF64:
-      return with_index<Operator, double>(q, index);
-    case DType::kI32:
-      return with_index<Operator, int32_t>(q, index);
-    default:
-      return with_index<Operator, int64_t>(q, index);
+    case DType::kF32: return with_index<Operator, float>(q, index);
+    case DType::kF64: return with_index<Operator, double>(q, index);
+    case DType::kI32: return with_index<Operator, int32_t>(q, index);
+    default: return with_index<Operator, int64_t>(q, index);
   }
 }
 
 /// Elements are moved, whatever they mean.
 std::unique_ptr<PreparedKernel> prepare_gather(const KernelQuery& q) {
   switch (dtype_size(q.in(0).dtype)) {
-    case 1:
-      return with_index<Gather, uint8_t>(q, q.in(1).dtype);
-    case 2:
-      return with_index<Gather, uint16_t>(q, q.in(1).dtype);
-    case 4:
-      return with_index<Gather, uint32_t>(q, q.in(1).dtype);
-    default:
-      return with_index<Gather, uint64_t>(q, q.in(1).dtype);
+    case 1: return with_index<Gather, uint8_t>(q, q.in(1).dtype);
+    case 2: return with_index<Gather, uint16_t>(q, q.in(1).dtype);
+    case 4: return with_index<Gather, uint32_t>(q, q.in(1).dtype);
+    default: return with_index<Gather, uint64_t>(q, q.in(1).dtype);
   }
 }
 std::unique_ptr<PreparedKernel> prepare_scatter_add(const KernelQuery& q) {
@@ -193,14 +185,10 @@ std::unique_ptr<PreparedKernel> prepare_scatter_add(const KernelQuery& q) {
 std::unique_ptr<PreparedKernel> prepare_one_hot(const KernelQuery& q) { return with_number<OneHot>(q, q.out(0).dtype, q.in(0).dtype); }
 std::unique_ptr<PreparedKernel> prepare_iota(const KernelQuery& q) {
   switch (q.out(0).dtype) {
-    case DType::kF32:
-      return std::make_unique<Iota<float>>(q);
-    case DType::kF64:
-      return std::make_unique<Iota<double>>(q);
-    case DType::kI32:
-      return std::make_unique<Iota<int32_t>>(q);
-    default:
-      return std::make_unique<Iota<int64_t>>(q);
+    case DType::kF32: return std::make_unique<Iota<float>>(q);
+    case DType::kF64: return std::make_unique<Iota<double>>(q);
+    case DType::kI32: return std::make_unique<Iota<int32_t>>(q);
+    default: return std::make_unique<Iota<int64_t>>(q);
   }
 }
 

@@ -65,7 +65,8 @@ GALLEY_CLONES void normalise(const float* x, const float* gamma, const float* be
 }
 
 /// dx = scale d + slope (x - mean) + offset with d = gamma grad.
-GALLEY_CLONES void row_gradient(const float* grad, const float* x, const float* gamma, float* dx, int64_t count, float mean, float scale, float slope, float offset) {
+GALLEY_CLONES void row_gradient(const float* grad, const float* x, const float* gamma, float* dx, int64_t count, float mean, float scale,
+                                float slope, float offset) {
   if (gamma != nullptr) {
     GALLEY_ELEMENTWISE
     for (int64_t i = 0; i < count; ++i) dx[i] = scale * (grad[i] * gamma[i]) + slope * (x[i] - mean) + offset;
@@ -75,7 +76,8 @@ GALLEY_CLONES void row_gradient(const float* grad, const float* x, const float* 
   }
 }
 
-GALLEY_CLONES void add_parameter_gradients(const float* grad, const float* x, int64_t count, float mean, float rstd, float* dgamma, float* dbeta) {
+GALLEY_CLONES void add_parameter_gradients(const float* grad, const float* x, int64_t count, float mean, float rstd, float* dgamma,
+                                           float* dbeta) {
   for (int64_t i = 0; i < count; ++i) {
     dgamma[i] += grad[i] * ((x[i] - mean) * rstd);
     dbeta[i] += grad[i];
@@ -86,7 +88,8 @@ int64_t row_grain(int64_t width) { return std::max<int64_t>(1, 16384 / std::max<
 
 class LayerNormForward : public PreparedKernel {
  public:
-  explicit LayerNormForward(const KernelQuery& q) : rows_(q.out(1).elements()), width_(q.in(0).elements() / rows_), eps_(q.attrs<LayerNormAttrs>().eps) {}
+  explicit LayerNormForward(const KernelQuery& q)
+      : rows_(q.out(1).elements()), width_(q.in(0).elements() / rows_), eps_(q.attrs<LayerNormAttrs>().eps) {}
   void run(Stream&, const KernelArgs& args) const override {
     parallel_for(rows_, row_grain(width_), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
@@ -115,7 +118,8 @@ class LayerNormBackward : public PreparedKernel {
   }
   int64_t scratch_bytes() const override { return blocks_ * 2 * width_ * 4; }
   void run(Stream&, const KernelArgs& args) const override {
-    const float *grad = args.in<float>(0), *x = args.in<float>(1), *mean = args.in<float>(2), *rstd = args.in<float>(3), *gamma = args.in<float>(4);
+    const float *grad = args.in<float>(0), *x = args.in<float>(1), *mean = args.in<float>(2), *rstd = args.in<float>(3),
+                *gamma = args.in<float>(4);
     auto* partial = static_cast<float*>(args.scratch);
     const auto count = static_cast<double>(width_);
     parallel_for(blocks_, 1, [&](int64_t begin, int64_t end) {
@@ -124,10 +128,12 @@ class LayerNormBackward : public PreparedKernel {
         std::fill(dgamma, dgamma + 2 * width_, 0.0f);
         for (int64_t r = rows_ * block / blocks_; r < rows_ * (block + 1) / blocks_; ++r) {
           const float *g = grad + r * width_, *in = x + r * width_;
-          const double s = static_cast<double>(rstd[r]), sum = scaled_sum(g, gamma, width_), dot = scaled_dot(g, gamma, in, mean[r], width_) * s;
+          const double s = static_cast<double>(rstd[r]), sum = scaled_sum(g, gamma, width_),
+                       dot = scaled_dot(g, gamma, in, mean[r], width_) * s;
           add_parameter_gradients(g, in, width_, mean[r], rstd[r], dgamma, dgamma + width_);
           // Last: dx may lie where the gradient did.
-          row_gradient(g, in, gamma, args.out<float>(0) + r * width_, width_, mean[r], rstd[r], static_cast<float>(-s * s * dot / count), static_cast<float>(-s * sum / count));
+          row_gradient(g, in, gamma, args.out<float>(0) + r * width_, width_, mean[r], rstd[r], static_cast<float>(-s * s * dot / count),
+                       static_cast<float>(-s * sum / count));
         }
       }
     });
@@ -163,7 +169,8 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 2> kKernels{{{"layer_norm", "cpu", supports, prepare<LayerNormForward>}, {"layer_norm_backward", "cpu", supports, prepare<LayerNormBackward>}}};
+const std::array<Kernel, 2> kKernels{
+    {{"layer_norm", "cpu", supports, prepare<LayerNormForward>}, {"layer_norm_backward", "cpu", supports, prepare<LayerNormBackward>}}};
 
 }  // namespace
 

@@ -1,7 +1,7 @@
-// linear in f32 or bf16 on few rows, and convolutions of images of one pixel (squeeze-excite), which are the same: the weight is read once, as it lies, and
-// memory bounds the layer (a classifier at batch 1 or 16), so nothing is packed. Vectors run along the depth; a tile's sums stay in registers
-// over the whole of it. Each element's sum is taken in one order whatever tile it is in, so bits depend neither on the threads nor on the
-// other rows.
+// linear in f32 or bf16 on few rows, and convolutions of images of one pixel (squeeze-excite), which are the same: the weight is read once,
+// as it lies, and memory bounds the layer (a classifier at batch 1 or 16), so nothing is packed. Vectors run along the depth; a tile's sums
+// stay in registers over the whole of it. Each element's sum is taken in one order whatever tile it is in, so bits depend neither on the
+// threads nor on the other rows.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/linear.cpp"
@@ -17,9 +17,9 @@
 #include <array>
 #include <type_traits>
 
-#include "libcore/base/parallel.h"
 #include "libcore/backends/cpu/activate.h"
 #include "libcore/backends/cpu/table.h"
+#include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 #include "libcore/ops/matmul.h"
 
@@ -57,7 +57,8 @@ void tile(const Task<T>& t, int64_t row, int64_t column) {
   for (int r = 0; r < kTall; ++r) {
     for (int c = 0; c < kBroad; ++c) {
       float sum = 0;
-      for (int64_t k = 0; k < t.depth; ++k) sum += static_cast<float>(t.x[(row + r) * t.depth + k]) * static_cast<float>(t.weight[(column + c) * t.depth + k]);
+      for (int64_t k = 0; k < t.depth; ++k)
+        sum += static_cast<float>(t.x[(row + r) * t.depth + k]) * static_cast<float>(t.weight[(column + c) * t.depth + k]);
       t.y[(row + r) * t.columns + column + c] = sum + (t.bias != nullptr ? t.bias[column + c] : 0.0f);
     }
   }
@@ -151,12 +152,14 @@ template <class T>
 class LinearRows : public PreparedKernel {
  public:
   /// Weight [columns, depth] as it lies, x [rows, depth].
-  LinearRows(const Shape& weight, int64_t rows, Activation activation) : depth_(weight[1]), columns_(weight[0]), rows_(rows), activation_(activation) {}
+  LinearRows(const Shape& weight, int64_t rows, Activation activation)
+      : depth_(weight[1]), columns_(weight[0]), rows_(rows), activation_(activation) {}
   int64_t scratch_bytes() const override { return kDirect ? 0 : rows_ * columns_ * 4; }
   void run(Stream&, const KernelArgs& args) const override {
     auto* y = kDirect ? args.out<float>(0) : static_cast<float*>(args.scratch);
     parallel_for(columns_, 16, [&](int64_t begin, int64_t end) {
-      linear_rows::multiply(linear_rows::Task<T>{args.in<T>(0), args.in<T>(1), args.in<float>(2), y, depth_, columns_, 0, rows_, begin, end});
+      linear_rows::multiply(
+          linear_rows::Task<T>{args.in<T>(0), args.in<T>(1), args.in<float>(2), y, depth_, columns_, 0, rows_, begin, end});
       for (int64_t row = 0; row < rows_; ++row) {
         activate(activation_, y + row * columns_ + begin, end - begin);
         if constexpr (!kDirect) std::copy(y + row * columns_ + begin, y + row * columns_ + end, args.out<T>(0) + row * columns_ + begin);
@@ -185,7 +188,8 @@ int64_t rows_of(const KernelQuery& q) { return q.in(0).elements() / q.in(1).shap
 
 Support supports_arrays(const KernelQuery& q) {
   for (const TensorType* type : {&q.in(0), &q.in(1), &q.out(0)}) {
-    if ((type->dtype != DType::kF32 && type->dtype != DType::kBF16) || type->dtype != q.in(0).dtype) return Support::no(cat("dtype ", type->dtype));
+    if ((type->dtype != DType::kF32 && type->dtype != DType::kBF16) || type->dtype != q.in(0).dtype)
+      return Support::no(cat("dtype ", type->dtype));
     if (type->elements() == 0) return Support::no("empty array");
   }
   if (!q.in(1).format.is_contiguous()) return Support::no(cat("weight format ", q.in(1).format));
@@ -205,18 +209,21 @@ Support supports_linear(const KernelQuery& q) {
 Support supports_conv(const KernelQuery& q) {
   const Shape &x = q.in(0).shape, &w = q.in(1).shape;
   const auto& a = q.attrs<Conv2dAttrs>();
-  if (x[2] * x[3] * w[2] * w[3] != 1 || a.groups != 1 || pair(a.padding) != std::array<int64_t, 2>{0, 0}) return Support::no("more than one pixel, or groups");
+  if (x[2] * x[3] * w[2] * w[3] != 1 || a.groups != 1 || pair(a.padding) != std::array<int64_t, 2>{0, 0})
+    return Support::no("more than one pixel, or groups");
   if (const Support arrays = supports_arrays(q); !arrays) return arrays;
   if (q.has(3)) return Support::no("residual");
   if (x[0] > kMostImages) return Support::no(cat(x[0], " images: made for at most ", kMostImages));
   return Support::yes();
 }
 
-const std::array<Kernel, 2> kKernels{
-    {{"linear", "cpu", supports_linear,
-      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return prepare_rows(q, rows_of(q), q.attrs<LinearAttrs>().activation); }},
-     {"conv2d", "cpu_pixel", supports_conv,
-      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return prepare_rows(q, q.in(0).shape[0], q.attrs<Conv2dAttrs>().activation); }}}};
+const std::array<Kernel, 2> kKernels{{{"linear", "cpu", supports_linear,
+                                       [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
+                                         return prepare_rows(q, rows_of(q), q.attrs<LinearAttrs>().activation);
+                                       }},
+                                      {"conv2d", "cpu_pixel", supports_conv, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
+                                         return prepare_rows(q, q.in(0).shape[0], q.attrs<Conv2dAttrs>().activation);
+                                       }}}};
 
 }  // namespace
 

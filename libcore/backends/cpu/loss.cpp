@@ -2,6 +2,8 @@
 // softmax(logits)[c], where share[c] = weight[c] ((1 - smoothing) hit[c] + smoothing / C), 0 for an ignored target. Sums run over fixed
 // pieces, added in double in one order: bits do not depend on the thread count.
 
+#include "libcore/ops/loss.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,7 +13,6 @@
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
-#include "libcore/ops/loss.h"
 
 namespace galley {
 namespace {
@@ -82,7 +83,10 @@ GALLEY_CLONES void loss_bundle(const float* x, const float* share, const float* 
 class CrossEntropy : public PreparedKernel {
  public:
   CrossEntropy(const KernelQuery& q, int logits)
-      : attrs_(q.attrs<CrossEntropyAttrs>()), lines_(lines_of(q.in(logits), 1)), logits_(static_cast<size_t>(logits)), probabilities_(is_floating(q.in(logits + 1).dtype)) {
+      : attrs_(q.attrs<CrossEntropyAttrs>()),
+        lines_(lines_of(q.in(logits), 1)),
+        logits_(static_cast<size_t>(logits)),
+        probabilities_(is_floating(q.in(logits + 1).dtype)) {
     per_sample_ = lines_.inner == 1 ? 1 : bundles_of(lines_);
     tasks_ = lines_.inner == 1 ? (lines_.outer + kBundle - 1) / kBundle : lines_.outer * per_sample_;
     grain_ = std::max<int64_t>(1, 16384 / (kBundle * std::max<int64_t>(1, lines_.length)));
@@ -120,7 +124,8 @@ class CrossEntropy : public PreparedKernel {
       const int64_t c = args.in<int64_t>(logits_ + 1)[b.begin + l];
       t.kept[l] = c == attrs_.ignore_index ? 0 : 1;
       if (c == attrs_.ignore_index) continue;
-      GALLEY_CHECK_INPUT(c >= 0 && c < lines_.length, "target ", b.begin + l, " is class ", c, ", the logits have ", lines_.length, " classes");
+      GALLEY_CHECK_INPUT(c >= 0 && c < lines_.length, "target ", b.begin + l, " is class ", c, ", the logits have ", lines_.length,
+                         " classes");
       t.classes[l] = c;
       t.weight += weight != nullptr ? static_cast<double>(weight[c]) : 1.0;
     }
@@ -145,7 +150,9 @@ class CrossEntropy : public PreparedKernel {
     }
     return {hit, smooth, total};
   }
-  const float* probabilities(const KernelArgs& args, int64_t at) const { return probabilities_ ? args.in<float>(logits_ + 1) + at : nullptr; }
+  const float* probabilities(const KernelArgs& args, int64_t at) const {
+    return probabilities_ ? args.in<float>(logits_ + 1) + at : nullptr;
+  }
   /// Where class c of line l of a bundle lies, from its start.
   int64_t place(int64_t l, int64_t c) const { return lines_.inner == 1 ? l * lines_.length + c : c * lines_.inner + l; }
 
@@ -225,15 +232,17 @@ class CrossEntropyForward : public CrossEntropy {
         largest[l] = line_maximum(row, length);
         log_sum[l] = std::log(line_exp_sum(row, largest[l], nullptr, length));
         if (!all_classes) continue;
-        for_each_run(s, probability != nullptr ? probability + l * length : nullptr,
-                     [&](int64_t c, int64_t count, const float* share) { loss[l] += loss_run(row + c, share, largest[l], log_sum[l], count); });
+        for_each_run(s, probability != nullptr ? probability + l * length : nullptr, [&](int64_t c, int64_t count, const float* share) {
+          loss[l] += loss_run(row + c, share, largest[l], log_sum[l], count);
+        });
       }
     } else {
       bundle_maximum(x, length, lines_.inner, b.count, largest);
       bundle_exp_sum(x, largest, nullptr, length, lines_.inner, b.count, log_sum);
       for (int64_t l = 0; l < b.count; ++l) log_sum[l] = std::log(log_sum[l]);
       if (all_classes) {
-        for_each_class(s, probability, b.count, [&](int64_t c, const float* share) { loss_bundle(x + c * lines_.inner, share, largest, log_sum, loss, b.count); });
+        for_each_class(s, probability, b.count,
+                       [&](int64_t c, const float* share) { loss_bundle(x + c * lines_.inner, share, largest, log_sum, loss, b.count); });
       }
     }
     if (probabilities_) return;
@@ -278,7 +287,8 @@ class CrossEntropyBackward : public CrossEntropy {
       return;
     }
     for (int64_t l = 0; l < count; ++l) {
-      for_each_run(s, probability + l * lines_.length, [&](int64_t, int64_t classes, const float* share) { totals[l] += sum_of(share, classes); });
+      for_each_run(s, probability + l * lines_.length,
+                   [&](int64_t, int64_t classes, const float* share) { totals[l] += sum_of(share, classes); });
     }
   }
 
@@ -305,15 +315,18 @@ class CrossEntropyBackward : public CrossEntropy {
       double total = s.total + (c < 0 ? 0.0 : static_cast<double>(s.hit[c]));
       if (probabilities_) total = totals[l];
       scale[l] = static_cast<float>(static_cast<double>(t.kept[l]) * total / static_cast<double>(sum[l]));
-      factor[l] = static_cast<float>(static_cast<double>(args.in<float>(0)[attrs_.reduction == Reduction::kNone ? b.begin + l : 0]) / divisor);
+      factor[l] =
+          static_cast<float>(static_cast<double>(args.in<float>(0)[attrs_.reduction == Reduction::kNone ? b.begin + l : 0]) / divisor);
       of_target[l] = c < 0 ? 0 : dx[place(l, c)];
     }
     if (lines_.inner > 1) {
-      for_each_class(s, probability, b.count, [&](int64_t c, const float* share) { slope_bundle(dx + c * lines_.inner, share, scale, t.kept, factor, b.count); });
+      for_each_class(s, probability, b.count,
+                     [&](int64_t c, const float* share) { slope_bundle(dx + c * lines_.inner, share, scale, t.kept, factor, b.count); });
     } else {
       for (int64_t l = 0; l < b.count; ++l) {
-        for_each_run(s, probability != nullptr ? probability + l * length : nullptr,
-                     [&](int64_t c, int64_t count, const float* share) { slope_run(dx + l * length + c, share, scale[l], t.kept[l], factor[l], count); });
+        for_each_run(s, probability != nullptr ? probability + l * length : nullptr, [&](int64_t c, int64_t count, const float* share) {
+          slope_run(dx + l * length + c, share, scale[l], t.kept[l], factor[l], count);
+        });
       }
     }
     for (int64_t l = 0; l < b.count; ++l) {
@@ -328,7 +341,8 @@ Support supports_cross_entropy(const KernelQuery& q, int logits) {
   if (x.dtype != DType::kF32) return Support::no(cat("dtype ", x.dtype));
   if (target.dtype != DType::kF32 && target.dtype != DType::kI64) return Support::no(cat("targets of dtype ", target.dtype));
   if (q.has(logits + 2) && q.in(logits + 2).dtype != DType::kF32) return Support::no(cat("weights of dtype ", q.in(logits + 2).dtype));
-  if (!x.format.is_contiguous() || !target.format.is_contiguous() || !q.out(0).format.is_contiguous()) return Support::no(cat("format ", x.format));
+  if (!x.format.is_contiguous() || !target.format.is_contiguous() || !q.out(0).format.is_contiguous())
+    return Support::no(cat("format ", x.format));
   if (logits == 1 && q.in(0).dtype != DType::kF32) return Support::no(cat("gradient of dtype ", q.in(0).dtype));
   if (x.shape[1] == 0 || x.shape[1] > (int64_t{1} << 30)) return Support::no("no or too many classes");
   return Support::yes();
@@ -349,7 +363,8 @@ using ElementLoss = void (*)(const float*, const float*, const float*, float*, i
 template <ElementLoss kLoss>
 class ElementwiseLoss : public PreparedKernel {
  public:
-  explicit ElementwiseLoss(const KernelQuery& q) : reduction_(q.attrs<LossAttrs>().reduction), count_(q.in(0).elements()), pieces_((count_ + kPiece - 1) / kPiece) {}
+  explicit ElementwiseLoss(const KernelQuery& q)
+      : reduction_(q.attrs<LossAttrs>().reduction), count_(q.in(0).elements()), pieces_((count_ + kPiece - 1) / kPiece) {}
   int64_t scratch_bytes() const override { return reduction_ == Reduction::kNone ? 0 : pieces_ * 8; }
   void run(Stream&, const KernelArgs& args) const override {
     const float *x = args.in<float>(0), *target = args.in<float>(1), *weight = args.in<float>(2);
@@ -380,7 +395,8 @@ Support supports_elementwise(const KernelQuery& q) {
   for (const int i : {0, 1, 2}) {
     if (!q.has(i)) continue;
     if (q.in(i).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(i).dtype));
-    if (q.in(i).format.is_blocked() || !(q.in(i).format == x.format)) return Support::no(cat("formats ", x.format, " and ", q.in(i).format));
+    if (q.in(i).format.is_blocked() || !(q.in(i).format == x.format))
+      return Support::no(cat("formats ", x.format, " and ", q.in(i).format));
   }
   if (q.attrs<LossAttrs>().reduction == Reduction::kNone && !(q.out(0).format == x.format)) return Support::no("output in another format");
   return Support::yes();
@@ -391,10 +407,11 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 4> kKernels{{{"cross_entropy", "cpu", [](const KernelQuery& q) { return supports_cross_entropy(q, 0); }, prepare<CrossEntropyForward>},
-                                      {"cross_entropy_backward", "cpu", [](const KernelQuery& q) { return supports_cross_entropy(q, 1); }, prepare<CrossEntropyBackward>},
-                                      {"mse_loss", "cpu", supports_elementwise, prepare<ElementwiseLoss<squared_errors>>},
-                                      {"bce_with_logits", "cpu", supports_elementwise, prepare<ElementwiseLoss<binary_entropies>>}}};
+const std::array<Kernel, 4> kKernels{
+    {{"cross_entropy", "cpu", [](const KernelQuery& q) { return supports_cross_entropy(q, 0); }, prepare<CrossEntropyForward>},
+     {"cross_entropy_backward", "cpu", [](const KernelQuery& q) { return supports_cross_entropy(q, 1); }, prepare<CrossEntropyBackward>},
+     {"mse_loss", "cpu", supports_elementwise, prepare<ElementwiseLoss<squared_errors>>},
+     {"bce_with_logits", "cpu", supports_elementwise, prepare<ElementwiseLoss<binary_entropies>>}}};
 
 }  // namespace
 

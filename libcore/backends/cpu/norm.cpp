@@ -1,8 +1,11 @@
-// Batch normalisation on channels_last (and rank-2) arrays of f32 or bf16, fused with its activation and residual: forward one pass for statistics and one
-// to apply, backward likewise; the activation's argument is computed again from x, which is read anyway, unless a residual went into it.
-// Every loop states that its arrays do not overlap, or that each element is on its own: so many arrays are more than the compiler's own check for overlap would
-// take. Backwards, where a residual went into the activation, the first pass writes the gradient behind it, which is the residual's, and the second reads
-// that alone; results may lie where operands do (OpDef::may_reuse), which spares reading the lines that are written.
+// Batch normalisation on channels_last (and rank-2) arrays of f32 or bf16, fused with its activation and residual: forward one pass for
+// statistics and one to apply, backward likewise; the activation's argument is computed again from x, which is read anyway, unless a
+// residual went into it. Every loop states that its arrays do not overlap, or that each element is on its own: so many arrays are more than
+// the compiler's own check for overlap would take. Backwards, where a residual went into the activation, the first pass writes the gradient
+// behind it, which is the residual's, and the second reads that alone; results may lie where operands do (OpDef::may_reuse), which spares
+// reading the lines that are written.
+
+#include "libcore/ops/norm.h"
 
 #include <algorithm>
 #include <array>
@@ -13,7 +16,6 @@
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
-#include "libcore/ops/norm.h"
 
 namespace galley {
 namespace {
@@ -46,7 +48,8 @@ Support supports_rows(const KernelQuery& q, std::initializer_list<int> inputs, s
   for (size_t i = 0; i < q.node.inputs.size(); ++i) {
     const int input = static_cast<int>(i);
     if (std::find(others.begin(), others.end(), input) != others.end()) continue;
-    if (q.has(input) && std::find(inputs.begin(), inputs.end(), input) == inputs.end() && q.in(input).dtype != DType::kF32) return Support::no(cat("parameters in ", q.in(input).dtype));
+    if (q.has(input) && std::find(inputs.begin(), inputs.end(), input) == inputs.end() && q.in(input).dtype != DType::kF32)
+      return Support::no(cat("parameters in ", q.in(input).dtype));
   }
   return Support::yes();
 }
@@ -70,8 +73,8 @@ GALLEY_INLINE float through(float g, float z) {
 }
 
 template <Activation kActivation, bool kResidual, class T>
-GALLEY_INLINE void apply_as(const T* __restrict x, const T* __restrict residual, T* __restrict y, int64_t rows, int64_t channels, const float* __restrict scale,
-                            const float* __restrict shift) {
+GALLEY_INLINE void apply_as(const T* __restrict x, const T* __restrict residual, T* __restrict y, int64_t rows, int64_t channels,
+                            const float* __restrict scale, const float* __restrict shift) {
   for (int64_t r = 0; r < rows; ++r) {
     ask_ahead(x + r * channels, channels);
     if (kResidual) ask_ahead(residual + r * channels, channels);
@@ -84,7 +87,8 @@ GALLEY_INLINE void apply_as(const T* __restrict x, const T* __restrict residual,
 }
 
 template <class T>
-GALLEY_INLINE void apply_any(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift, Activation activation) {
+GALLEY_INLINE void apply_any(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift,
+                             Activation activation) {
   switch (activation) {
     case Activation::kRelu:
       return residual != nullptr ? apply_as<Activation::kRelu, true>(x, residual, y, rows, channels, scale, shift)
@@ -97,10 +101,12 @@ GALLEY_INLINE void apply_any(const T* x, const T* residual, T* y, int64_t rows, 
   }
 }
 
-GALLEY_CLONES void apply(const float* x, const float* residual, float* y, int64_t rows, int64_t channels, const float* scale, const float* shift, Activation activation) {
+GALLEY_CLONES void apply(const float* x, const float* residual, float* y, int64_t rows, int64_t channels, const float* scale,
+                         const float* shift, Activation activation) {
   apply_any(x, residual, y, rows, channels, scale, shift, activation);
 }
-GALLEY_CLONES void apply(const BFloat16* x, const BFloat16* residual, BFloat16* y, int64_t rows, int64_t channels, const float* scale, const float* shift, Activation activation) {
+GALLEY_CLONES void apply(const BFloat16* x, const BFloat16* residual, BFloat16* y, int64_t rows, int64_t channels, const float* scale,
+                         const float* shift, Activation activation) {
   apply_any(x, residual, y, rows, channels, scale, shift, activation);
 }
 
@@ -124,13 +130,16 @@ struct Mask {
   Gate gate;            // before it, if there is one
 
   /// `count` values on.
-  Mask from(int64_t count) const { return {activation, y != nullptr ? y + count : nullptr, behind != nullptr ? behind + count : nullptr, gate}; }
+  Mask from(int64_t count) const {
+    return {activation, y != nullptr ? y + count : nullptr, behind != nullptr ? behind + count : nullptr, gate};
+  }
 };
 
 template <Activation kActivation, bool kFromOutput, bool kWrite, bool kGated, class T>
-GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const T* __restrict y, T* behind, int64_t rows, int64_t channels, const float* __restrict factor,
-                                    const float* __restrict spread, const float* __restrict mean, const float* __restrict scale, const float* __restrict shift,
-                                    float* __restrict sum, float* __restrict dot) {
+GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const T* __restrict y, T* behind, int64_t rows, int64_t channels,
+                                    const float* __restrict factor, const float* __restrict spread, const float* __restrict mean,
+                                    const float* __restrict scale, const float* __restrict shift, float* __restrict sum,
+                                    float* __restrict dot) {
   for (int64_t c = 0; c < channels; ++c) sum[c] = dot[c] = 0;
   by_four_rows(rows, [&](int64_t r, auto count) __attribute__((always_inline)) {
     ask_ahead(x + r * channels, count() * channels);
@@ -141,7 +150,8 @@ GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const 
       float s = 0, d = 0;
       for (int row = 0; row < count(); ++row) {
         const int64_t i = (r + row) * channels + c;
-        const float given = grad[i], v = through<kActivation>(kGated ? given * factor[c] + spread[c] : given, kFromOutput ? y[i] : x[i] * scale[c] + shift[c]);
+        const float given = grad[i], v = through<kActivation>(kGated ? given * factor[c] + spread[c] : given,
+                                                              kFromOutput ? y[i] : x[i] * scale[c] + shift[c]);
         if (kWrite) behind[i] = v;
         s += v;
         d += v * (x[i] - mean[c]);
@@ -153,35 +163,45 @@ GALLEY_INLINE void gradient_sums_as(const T* grad, const T* __restrict x, const 
 }
 
 template <Activation kActivation, bool kFromOutput, bool kWrite, bool kGated, class T>
-GALLEY_INLINE void gradient_sums_of(const T* grad, const T* x, const Mask<T>& mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
-  gradient_sums_as<kActivation, kFromOutput, kWrite, kGated>(grad, x, mask.y, mask.behind, rows, channels, mask.gate.factor, mask.gate.spread, k.mean, k.scale, k.shift, sum, dot);
+GALLEY_INLINE void gradient_sums_of(const T* grad, const T* x, const Mask<T>& mask, int64_t rows, int64_t channels, const Coefficients& k,
+                                    float* sum, float* dot) {
+  gradient_sums_as<kActivation, kFromOutput, kWrite, kGated>(grad, x, mask.y, mask.behind, rows, channels, mask.gate.factor,
+                                                             mask.gate.spread, k.mean, k.scale, k.shift, sum, dot);
 }
 
 template <bool kGated, class T>
-GALLEY_INLINE void gradient_sums_any(const T* grad, const T* x, const Mask<T>& mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
+GALLEY_INLINE void gradient_sums_any(const T* grad, const T* x, const Mask<T>& mask, int64_t rows, int64_t channels, const Coefficients& k,
+                                     float* sum, float* dot) {
   switch (mask.activation) {
     case Activation::kRelu:
-      if (kGated || mask.y == nullptr) return gradient_sums_of<Activation::kRelu, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
+      if (kGated || mask.y == nullptr)
+        return gradient_sums_of<Activation::kRelu, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
       return mask.behind != nullptr ? gradient_sums_of<Activation::kRelu, true, true, false>(grad, x, mask, rows, channels, k, sum, dot)
                                     : gradient_sums_of<Activation::kRelu, true, false, false>(grad, x, mask, rows, channels, k, sum, dot);
     case Activation::kRelu6: return gradient_sums_of<Activation::kRelu6, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
-    case Activation::kHardswish: return gradient_sums_of<Activation::kHardswish, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
+    case Activation::kHardswish:
+      return gradient_sums_of<Activation::kHardswish, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
     default: return gradient_sums_of<Activation::kNone, false, false, kGated>(grad, x, mask, rows, channels, k, sum, dot);
   }
 }
 
 /// sum(g) and sum(g (x - mean)), g the gradient behind the activation.
-GALLEY_CLONES void gradient_sums(const float* grad, const float* x, Mask<float> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
-  mask.gate.factor != nullptr ? gradient_sums_any<true>(grad, x, mask, rows, channels, k, sum, dot) : gradient_sums_any<false>(grad, x, mask, rows, channels, k, sum, dot);
+GALLEY_CLONES void gradient_sums(const float* grad, const float* x, Mask<float> mask, int64_t rows, int64_t channels, const Coefficients& k,
+                                 float* sum, float* dot) {
+  mask.gate.factor != nullptr ? gradient_sums_any<true>(grad, x, mask, rows, channels, k, sum, dot)
+                              : gradient_sums_any<false>(grad, x, mask, rows, channels, k, sum, dot);
 }
-GALLEY_CLONES void gradient_sums(const BFloat16* grad, const BFloat16* x, Mask<BFloat16> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
-  mask.gate.factor != nullptr ? gradient_sums_any<true>(grad, x, mask, rows, channels, k, sum, dot) : gradient_sums_any<false>(grad, x, mask, rows, channels, k, sum, dot);
+GALLEY_CLONES void gradient_sums(const BFloat16* grad, const BFloat16* x, Mask<BFloat16> mask, int64_t rows, int64_t channels,
+                                 const Coefficients& k, float* sum, float* dot) {
+  mask.gate.factor != nullptr ? gradient_sums_any<true>(grad, x, mask, rows, channels, k, sum, dot)
+                              : gradient_sums_any<false>(grad, x, mask, rows, channels, k, sum, dot);
 }
 
 template <Activation kActivation, bool kFromOutput, bool kResidual, bool kGated, class T>
-GALLEY_INLINE void apply_gradient_as(const T* grad, const T* x, const T* __restrict y, T* dx, T* dresidual, int64_t rows, int64_t channels, const float* __restrict factor,
-                                     const float* __restrict spread, const float* __restrict mean, const float* __restrict scale, const float* __restrict shift,
-                                     const float* __restrict a, const float* __restrict b, const float* __restrict offset) {
+GALLEY_INLINE void apply_gradient_as(const T* grad, const T* x, const T* __restrict y, T* dx, T* dresidual, int64_t rows, int64_t channels,
+                                     const float* __restrict factor, const float* __restrict spread, const float* __restrict mean,
+                                     const float* __restrict scale, const float* __restrict shift, const float* __restrict a,
+                                     const float* __restrict b, const float* __restrict offset) {
   for (int64_t r = 0; r < rows; ++r) {
     ask_ahead(x + r * channels, channels);
     ask_ahead(grad + r * channels, channels);
@@ -189,7 +209,8 @@ GALLEY_INLINE void apply_gradient_as(const T* grad, const T* x, const T* __restr
     GALLEY_ELEMENTWISE
     for (int64_t c = 0; c < channels; ++c) {
       const int64_t i = r * channels + c;
-      const float at = x[i], given = grad[i], v = through<kActivation>(kGated ? given * factor[c] + spread[c] : given, kFromOutput ? y[i] : at * scale[c] + shift[c]);
+      const float at = x[i], given = grad[i],
+                  v = through<kActivation>(kGated ? given * factor[c] + spread[c] : given, kFromOutput ? y[i] : at * scale[c] + shift[c]);
       if (kResidual) dresidual[i] = v;
       dx[i] = a[c] * v + b[c] * (at - mean[c]) + offset[c];
     }
@@ -197,43 +218,56 @@ GALLEY_INLINE void apply_gradient_as(const T* grad, const T* x, const T* __restr
 }
 
 template <Activation kActivation, bool kFromOutput, bool kResidual, bool kGated, class T>
-GALLEY_INLINE void apply_gradient_to(const T* grad, const T* x, const Mask<T>& mask, T* dx, T* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
-  apply_gradient_as<kActivation, kFromOutput, kResidual, kGated>(grad, x, mask.y, dx, dresidual, rows, channels, mask.gate.factor, mask.gate.spread, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
+GALLEY_INLINE void apply_gradient_to(const T* grad, const T* x, const Mask<T>& mask, T* dx, T* dresidual, int64_t rows, int64_t channels,
+                                     const Coefficients& k) {
+  apply_gradient_as<kActivation, kFromOutput, kResidual, kGated>(grad, x, mask.y, dx, dresidual, rows, channels, mask.gate.factor,
+                                                                 mask.gate.spread, k.mean, k.scale, k.shift, k.a, k.b, k.offset);
 }
 
 template <bool kGated, class T>
-GALLEY_INLINE void apply_gradient_any(const T* grad, const T* x, const Mask<T>& mask, T* dx, T* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
+GALLEY_INLINE void apply_gradient_any(const T* grad, const T* x, const Mask<T>& mask, T* dx, T* dresidual, int64_t rows, int64_t channels,
+                                      const Coefficients& k) {
   switch (mask.activation) {
     case Activation::kRelu:
-      return kGated || mask.y == nullptr ? apply_gradient_to<Activation::kRelu, false, false, kGated>(grad, x, mask, dx, dresidual, rows, channels, k)
-                                         : apply_gradient_to<Activation::kRelu, true, false, false>(grad, x, mask, dx, dresidual, rows, channels, k);
-    case Activation::kRelu6: return apply_gradient_to<Activation::kRelu6, false, false, kGated>(grad, x, mask, dx, dresidual, rows, channels, k);
-    case Activation::kHardswish: return apply_gradient_to<Activation::kHardswish, false, false, kGated>(grad, x, mask, dx, dresidual, rows, channels, k);
+      return kGated || mask.y == nullptr
+                 ? apply_gradient_to<Activation::kRelu, false, false, kGated>(grad, x, mask, dx, dresidual, rows, channels, k)
+                 : apply_gradient_to<Activation::kRelu, true, false, false>(grad, x, mask, dx, dresidual, rows, channels, k);
+    case Activation::kRelu6:
+      return apply_gradient_to<Activation::kRelu6, false, false, kGated>(grad, x, mask, dx, dresidual, rows, channels, k);
+    case Activation::kHardswish:
+      return apply_gradient_to<Activation::kHardswish, false, false, kGated>(grad, x, mask, dx, dresidual, rows, channels, k);
     default:
-      return !kGated && dresidual != nullptr ? apply_gradient_to<Activation::kNone, false, true, false>(grad, x, mask, dx, dresidual, rows, channels, k)
-                                             : apply_gradient_to<Activation::kNone, false, false, kGated>(grad, x, mask, dx, dresidual, rows, channels, k);
+      return !kGated && dresidual != nullptr
+                 ? apply_gradient_to<Activation::kNone, false, true, false>(grad, x, mask, dx, dresidual, rows, channels, k)
+                 : apply_gradient_to<Activation::kNone, false, false, kGated>(grad, x, mask, dx, dresidual, rows, channels, k);
   }
 }
 
 /// dx = a g + b (x - mean) + offset for each channel.
-GALLEY_CLONES void apply_gradient(const float* grad, const float* x, Mask<float> mask, float* dx, float* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
-  mask.gate.factor != nullptr ? apply_gradient_any<true>(grad, x, mask, dx, dresidual, rows, channels, k) : apply_gradient_any<false>(grad, x, mask, dx, dresidual, rows, channels, k);
+GALLEY_CLONES void apply_gradient(const float* grad, const float* x, Mask<float> mask, float* dx, float* dresidual, int64_t rows,
+                                  int64_t channels, const Coefficients& k) {
+  mask.gate.factor != nullptr ? apply_gradient_any<true>(grad, x, mask, dx, dresidual, rows, channels, k)
+                              : apply_gradient_any<false>(grad, x, mask, dx, dresidual, rows, channels, k);
 }
-GALLEY_CLONES void apply_gradient(const BFloat16* grad, const BFloat16* x, Mask<BFloat16> mask, BFloat16* dx, BFloat16* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
-  mask.gate.factor != nullptr ? apply_gradient_any<true>(grad, x, mask, dx, dresidual, rows, channels, k) : apply_gradient_any<false>(grad, x, mask, dx, dresidual, rows, channels, k);
+GALLEY_CLONES void apply_gradient(const BFloat16* grad, const BFloat16* x, Mask<BFloat16> mask, BFloat16* dx, BFloat16* dresidual,
+                                  int64_t rows, int64_t channels, const Coefficients& k) {
+  mask.gate.factor != nullptr ? apply_gradient_any<true>(grad, x, mask, dx, dresidual, rows, channels, k)
+                              : apply_gradient_any<false>(grad, x, mask, dx, dresidual, rows, channels, k);
 }
 
 // Below, coefficients are repeated for rows_together.
 
 template <class T>
-void apply_rows(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift, Activation activation) {
+void apply_rows(const T* x, const T* residual, T* y, int64_t rows, int64_t channels, const float* scale, const float* shift,
+                Activation activation) {
   const int64_t together = rows_together<T>(channels), wide = rows / together, at = wide * together * channels;
   apply(x, residual, y, wide, together * channels, scale, shift, activation);
   apply(x + at, residual != nullptr ? residual + at : nullptr, y + at, rows - wide * together, channels, scale, shift, activation);
 }
 
 template <class T>
-void gradient_row_sums(const T* grad, const T* x, Mask<T> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum, float* dot) {
+void gradient_row_sums(const T* grad, const T* x, Mask<T> mask, int64_t rows, int64_t channels, const Coefficients& k, float* sum,
+                       float* dot) {
   if (rows_together<T>(channels) == 1) return gradient_sums(grad, x, mask, rows, channels, k, sum, dot);
   sum_rows<T>(rows, channels, sum, dot, [&](int64_t first, int64_t count, int64_t width, float* one, float* other) {
     const int64_t at = first * channels;
@@ -242,23 +276,30 @@ void gradient_row_sums(const T* grad, const T* x, Mask<T> mask, int64_t rows, in
 }
 
 template <class T>
-void apply_gradient_rows(const T* grad, const T* x, Mask<T> mask, T* dx, T* dresidual, int64_t rows, int64_t channels, const Coefficients& k) {
+void apply_gradient_rows(const T* grad, const T* x, Mask<T> mask, T* dx, T* dresidual, int64_t rows, int64_t channels,
+                         const Coefficients& k) {
   const int64_t together = rows_together<T>(channels), wide = rows / together, at = wide * together * channels;
   apply_gradient(grad, x, mask, dx, dresidual, wide, together * channels, k);
-  apply_gradient(grad + at, x + at, mask.from(at), dx + at, dresidual != nullptr ? dresidual + at : nullptr, rows - wide * together, channels, k);
+  apply_gradient(grad + at, x + at, mask.from(at), dx + at, dresidual != nullptr ? dresidual + at : nullptr, rows - wide * together,
+                 channels, k);
 }
 
 /// The second pass over the pixels: each thread walks its part from the end, whose rows the first pass left in the cache.
 template <class Body>
 void backwards(Rows rows, const Body& body) {
-  parallel_ranges(rows.pixels, std::max<int64_t>(1, 16384 / rows.channels), [&](int64_t begin, int64_t end) { body(begin * rows.channels, end - begin); }, true);
+  parallel_ranges(
+      rows.pixels, std::max<int64_t>(1, 16384 / rows.channels),
+      [&](int64_t begin, int64_t end) { body(begin * rows.channels, end - begin); }, true);
 }
 
 template <class T>
 class BatchNormForward : public PreparedKernel {
  public:
-  explicit BatchNormForward(const KernelQuery& q) : rows_(rows_of(q.in(0))), statistics_(rows_, q.threads), eps_(q.attrs<BatchNormAttrs>().eps),
-                                                    activation_(q.attrs<BatchNormAttrs>().activation) {}
+  explicit BatchNormForward(const KernelQuery& q)
+      : rows_(rows_of(q.in(0))),
+        statistics_(rows_, q.threads),
+        eps_(q.attrs<BatchNormAttrs>().eps),
+        activation_(q.attrs<BatchNormAttrs>().activation) {}
   int64_t scratch_bytes() const override { return 2 * together_ * rows_.channels * 4 + statistics_.scratch_bytes(); }
   void run(Stream&, const KernelArgs& args) const override {
     const int64_t channels = rows_.channels;
@@ -275,7 +316,9 @@ class BatchNormForward : public PreparedKernel {
     for (float* values : {scale, shift}) repeat(values, channels, together_);
     const T* residual = args.in<T>(3);
     T* y = args.out<T>(0);
-    backwards(rows_, [&](int64_t at, int64_t rows) { apply_rows(x + at, residual != nullptr ? residual + at : nullptr, y + at, rows, channels, scale, shift, activation_); });
+    backwards(rows_, [&](int64_t at, int64_t rows) {
+      apply_rows(x + at, residual != nullptr ? residual + at : nullptr, y + at, rows, channels, scale, shift, activation_);
+    });
   }
 
  private:
@@ -292,7 +335,11 @@ class Gradient {
  public:
   /// With a gate, no block of pixels goes over the end of an image.
   Gradient(const TensorType& x, const BatchNormBackwardAttrs& a, int threads, bool gated = false)
-      : rows_(rows_of(x)), images_(gated ? x.shape[0] : 0), blocks_(rows_, threads, std::max<int64_t>(1, images_)), eps_(a.eps), activation_(a.activation) {}
+      : rows_(rows_of(x)),
+        images_(gated ? x.shape[0] : 0),
+        blocks_(rows_, threads, std::max<int64_t>(1, images_)),
+        eps_(a.eps),
+        activation_(a.activation) {}
   int64_t scratch_floats() const { return (blocks_.count * 2 + (6 + 2 * images_) * together_) * rows_.channels; }
   Rows rows() const { return rows_; }
 
@@ -341,8 +388,8 @@ class Gradient {
     for (float* values : {scale, shift, mean}) repeat(values, channels, together_);
     parallel_ranges(blocks_.count, 1, [&](int64_t block, int64_t) {
       const int64_t at = blocks_.begin(block) * channels;
-      gradient_row_sums(o.grad + at, o.x + at, mask(o, k, blocks_.begin(block)).from(at), blocks_.begin(block + 1) - blocks_.begin(block), channels, k, sums + block * 2 * channels,
-                        sums + (block * 2 + 1) * channels);
+      gradient_row_sums(o.grad + at, o.x + at, mask(o, k, blocks_.begin(block)).from(at), blocks_.begin(block + 1) - blocks_.begin(block),
+                        channels, k, sums + block * 2 * channels, sums + (block * 2 + 1) * channels);
     });
     parallel_for((channels + kLanes - 1) / kLanes, 4, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
@@ -357,7 +404,8 @@ class Gradient {
         }
         for (int64_t c = 0; c < lanes; ++c) {
           const int64_t channel = first + c;
-          const auto g = batchnorm::gradient_of(sum[c], dot[c], rows_.pixels, affine_of(channel).scale, static_cast<double>(o.var[channel]), eps_);
+          const auto g =
+              batchnorm::gradient_of(sum[c], dot[c], rows_.pixels, affine_of(channel).scale, static_cast<double>(o.var[channel]), eps_);
           o.dgamma[channel] = static_cast<float>(g.dgamma);
           o.dbeta[channel] = static_cast<float>(g.dbeta);
           a[channel] = static_cast<float>(g.a);
@@ -448,16 +496,20 @@ class GatedBatchNormBackward : public PreparedKernel {
 class PointwiseBatchNormBackward : public PreparedKernel {
  public:
   explicit PointwiseBatchNormBackward(const KernelQuery& q)
-      : gradient_(q.in(1), q.attrs<BatchNormBackwardAttrs>(), q.threads), residual_(q.attrs<BatchNormBackwardAttrs>().residual), convolution_(q.in(7), q.in(8), q.out(1), q.threads) {}
+      : gradient_(q.in(1), q.attrs<BatchNormBackwardAttrs>(), q.threads),
+        residual_(q.attrs<BatchNormBackwardAttrs>().residual),
+        convolution_(q.in(7), q.in(8), q.out(1), q.threads) {}
   int64_t scratch_bytes() const override { return (gradient_floats() + convolution_.scratch_floats()) * 4; }
   void run(Stream&, const KernelArgs& args) const override {
     auto* scratch = static_cast<float*>(args.scratch);
-    const Gradient<float>::Operands operands{args.in<float>(0),  args.in<float>(1),  args.in<float>(2),  args.in<float>(3),
-                                             args.in<float>(4),  args.in<float>(5),  args.in<float>(6),  args.out<float>(2),
-                                             args.out<float>(3), residual_ ? args.out<float>(4) : nullptr};
+    const Gradient<float>::Operands operands{
+        args.in<float>(0), args.in<float>(1), args.in<float>(2),  args.in<float>(3),  args.in<float>(4),
+        args.in<float>(5), args.in<float>(6), args.out<float>(2), args.out<float>(3), residual_ ? args.out<float>(4) : nullptr};
     const Coefficients k = gradient_.sum(operands, scratch);
-    convolution_.run({args.in<float>(7), args.in<float>(8), args.out<float>(0), args.out<float>(1)}, scratch + gradient_floats(), std::array{gradient_.gradient(operands), operands.x},
-                     [&](int64_t first, int64_t count, float* to) { gradient_.apply(operands, k, first * gradient_.rows().channels, count, to); });
+    convolution_.run({args.in<float>(7), args.in<float>(8), args.out<float>(0), args.out<float>(1)}, scratch + gradient_floats(),
+                     std::array{gradient_.gradient(operands), operands.x}, [&](int64_t first, int64_t count, float* to) {
+                       gradient_.apply(operands, k, first * gradient_.rows().channels, count, to);
+                     });
   }
 
  private:
@@ -471,21 +523,23 @@ class PointwiseBatchNormBackward : public PreparedKernel {
 template <class T>
 class BatchNormInference : public PreparedKernel {
  public:
-  explicit BatchNormInference(const KernelQuery& q) : rows_(rows_of(q.in(0))), eps_(q.attrs<BatchNormInferenceAttrs>().eps),
-                                                      activation_(q.attrs<BatchNormInferenceAttrs>().activation) {}
+  explicit BatchNormInference(const KernelQuery& q)
+      : rows_(rows_of(q.in(0))), eps_(q.attrs<BatchNormInferenceAttrs>().eps), activation_(q.attrs<BatchNormInferenceAttrs>().activation) {}
   int64_t scratch_bytes() const override { return 2 * together_ * rows_.channels * 4; }
   void run(Stream&, const KernelArgs& args) const override {
     const int64_t channels = rows_.channels;
     auto* scale = static_cast<float*>(args.scratch);
     float* shift = scale + together_ * channels;
     for (int64_t c = 0; c < channels; ++c) {
-      const batchnorm::Affine affine = batchnorm::affine_of(c, args.in<float>(3), args.in<float>(4), args.in<float>(1), args.in<float>(2), eps_);
+      const batchnorm::Affine affine =
+          batchnorm::affine_of(c, args.in<float>(3), args.in<float>(4), args.in<float>(1), args.in<float>(2), eps_);
       scale[c] = static_cast<float>(affine.scale);
       shift[c] = static_cast<float>(affine.shift);
     }
     for (float* values : {scale, shift}) repeat(values, channels, together_);
     parallel_ranges(rows_.pixels, std::max<int64_t>(1, 16384 / channels), [&](int64_t begin, int64_t end) {
-      apply_rows(args.in<T>(0) + begin * channels, static_cast<const T*>(nullptr), args.out<T>(0) + begin * channels, end - begin, channels, scale, shift, activation_);
+      apply_rows(args.in<T>(0) + begin * channels, static_cast<const T*>(nullptr), args.out<T>(0) + begin * channels, end - begin, channels,
+                 scale, shift, activation_);
     });
   }
 
@@ -519,11 +573,13 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<K<float>>(q);
 }
 
-const std::array<Kernel, 5> kKernels{{{"batch_norm", "cpu", supports_forward, prepare<BatchNormForward>},
-                                      {"pointwise_batch_norm_backward", "cpu", supports_pointwise, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<PointwiseBatchNormBackward>(q); }},
-                                      {"batch_norm_backward", "cpu", supports_backward, prepare<BatchNormBackward>},
-                                      {"gated_batch_norm_backward", "cpu", supports_gated, prepare<GatedBatchNormBackward>},
-                                      {"batch_norm_inference", "cpu", supports_inference, prepare<BatchNormInference>}}};
+const std::array<Kernel, 5> kKernels{
+    {{"batch_norm", "cpu", supports_forward, prepare<BatchNormForward>},
+     {"pointwise_batch_norm_backward", "cpu", supports_pointwise,
+      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<PointwiseBatchNormBackward>(q); }},
+     {"batch_norm_backward", "cpu", supports_backward, prepare<BatchNormBackward>},
+     {"gated_batch_norm_backward", "cpu", supports_gated, prepare<GatedBatchNormBackward>},
+     {"batch_norm_inference", "cpu", supports_inference, prepare<BatchNormInference>}}};
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Batch normalisation on contiguous arrays of rank 3 to 5: statistics of each sample's plane, combined over the samples in their order, then
-// an affine map of each plane. The bits do not depend on the threads. (channels_last and rank 2: norm.cpp.)
+// Batch normalisation on contiguous arrays of rank 3 to 5: statistics of each sample's plane, combined over the samples in their order,
+// then an affine map of each plane. The bits do not depend on the threads. (channels_last and rank 2: norm.cpp.)
 
 #include <algorithm>
 #include <array>
@@ -24,7 +24,8 @@ double value_or(const float* values, int64_t i, double otherwise) { return value
 
 class BatchNorm : public PreparedKernel {
  public:
-  explicit BatchNorm(const KernelQuery& q) : planes_(q.in(0).shape), eps_(q.attrs<BatchNormAttrs>().eps), activation_(q.attrs<BatchNormAttrs>().activation) {}
+  explicit BatchNorm(const KernelQuery& q)
+      : planes_(q.in(0).shape), eps_(q.attrs<BatchNormAttrs>().eps), activation_(q.attrs<BatchNormAttrs>().activation) {}
   int64_t scratch_bytes() const override { return planes_.count() * static_cast<int64_t>(sizeof(Moments)) + planes_.channels * 8; }
   void run(Stream&, const KernelArgs& args) const override {
     const Planes p = planes_;
@@ -48,7 +49,8 @@ class BatchNorm : public PreparedKernel {
     parallel_for(p.count(), p.grain(), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t c = i % p.channels, at = i * p.size;
-        plane_affine(x + at, residual != nullptr ? residual + at : nullptr, args.out<float>(0) + at, p.size, scale[c], shift[c], activation_);
+        plane_affine(x + at, residual != nullptr ? residual + at : nullptr, args.out<float>(0) + at, p.size, scale[c], shift[c],
+                     activation_);
       }
     });
   }
@@ -62,8 +64,13 @@ class BatchNorm : public PreparedKernel {
 class BatchNormBackward : public PreparedKernel {
  public:
   explicit BatchNormBackward(const KernelQuery& q)
-      : planes_(q.in(1).shape), eps_(q.attrs<BatchNormBackwardAttrs>().eps), activation_(q.attrs<BatchNormBackwardAttrs>().activation), residual_(q.attrs<BatchNormBackwardAttrs>().residual) {}
-  int64_t scratch_bytes() const override { return planes_.count() * static_cast<int64_t>(sizeof(GradientSums)) + planes_.channels * static_cast<int64_t>(sizeof(GradientMap)); }
+      : planes_(q.in(1).shape),
+        eps_(q.attrs<BatchNormBackwardAttrs>().eps),
+        activation_(q.attrs<BatchNormBackwardAttrs>().activation),
+        residual_(q.attrs<BatchNormBackwardAttrs>().residual) {}
+  int64_t scratch_bytes() const override {
+    return planes_.count() * static_cast<int64_t>(sizeof(GradientSums)) + planes_.channels * static_cast<int64_t>(sizeof(GradientMap));
+  }
   void run(Stream&, const KernelArgs& args) const override {
     const Planes p = planes_;
     const auto rstd_of = [&](int64_t c) { return 1 / std::sqrt(static_cast<double>(args.in<float>(3)[c]) + eps_); };
@@ -72,7 +79,8 @@ class BatchNormBackward : public PreparedKernel {
     const float *grad = args.in<float>(0), *x = args.in<float>(1), *mean = args.in<float>(2), *y = args.in<float>(6);
     const auto through = [&](int64_t i) {
       const int64_t c = i % p.channels;
-      const double scale = value_or(args.in<float>(4), c, 1) * rstd_of(c), shift = value_or(args.in<float>(5), c, 0) - static_cast<double>(mean[c]) * scale;
+      const double scale = value_or(args.in<float>(4), c, 1) * rstd_of(c),
+                   shift = value_or(args.in<float>(5), c, 0) - static_cast<double>(mean[c]) * scale;
       return Through{activation_, y != nullptr ? y + i * p.size : nullptr, static_cast<float>(scale), static_cast<float>(shift)};
     };
     parallel_for(p.count(), p.grain(), [&](int64_t begin, int64_t end) {
@@ -91,13 +99,15 @@ class BatchNormBackward : public PreparedKernel {
       const double rstd = rstd_of(c), a = value_or(args.in<float>(4), c, 1) * rstd;
       args.out<float>(1)[c] = static_cast<float>(total.dot * rstd);
       args.out<float>(2)[c] = static_cast<float>(total.sum);
-      maps[c] = {mean[c], static_cast<float>(a), static_cast<float>(-a * rstd * rstd * total.dot / count), static_cast<float>(-a * total.sum / count)};
+      maps[c] = {mean[c], static_cast<float>(a), static_cast<float>(-a * rstd * rstd * total.dot / count),
+                 static_cast<float>(-a * total.sum / count)};
     }
     float* dresidual = residual_ ? args.out<float>(3) : nullptr;
     parallel_for(p.count(), p.grain(), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t at = i * p.size;
-        plane_gradient(grad + at, x + at, args.out<float>(0) + at, dresidual != nullptr ? dresidual + at : nullptr, p.size, maps[i % p.channels], through(i));
+        plane_gradient(grad + at, x + at, args.out<float>(0) + at, dresidual != nullptr ? dresidual + at : nullptr, p.size,
+                       maps[i % p.channels], through(i));
       }
     });
   }
@@ -120,7 +130,8 @@ class BatchNormInference : public PreparedKernel {
         const int64_t c = i % p.channels, at = i * p.size;
         const double scale = value_or(args.in<float>(1), c, 1) / std::sqrt(static_cast<double>(args.in<float>(4)[c]) + eps_);
         const double shift = value_or(args.in<float>(2), c, 0) - static_cast<double>(args.in<float>(3)[c]) * scale;
-        plane_affine(args.in<float>(0) + at, nullptr, args.out<float>(0) + at, p.size, static_cast<float>(scale), static_cast<float>(shift), activation_);
+        plane_affine(args.in<float>(0) + at, nullptr, args.out<float>(0) + at, p.size, static_cast<float>(scale), static_cast<float>(shift),
+                     activation_);
       }
     });
   }

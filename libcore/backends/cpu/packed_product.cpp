@@ -1,6 +1,7 @@
-// Tiles of 6 rows by 16 columns (12 by 32 where a vector holds 16: with one panel, each product would load its own factor) stay in registers over the whole
-// depth; panels, which are read again for every 6 rows, lie in the second-level cache. The first rows ask for the panels behind theirs where they may come from
-// memory. A single row takes four panels at once: with one, each sum would wait for the one before.
+// Tiles of 6 rows by 16 columns (12 by 32 where a vector holds 16: with one panel, each product would load its own factor) stay in
+// registers over the whole depth; panels, which are read again for every 6 rows, lie in the second-level cache. The first rows ask for the
+// panels behind theirs where they may come from memory. A single row takes four panels at once: with one, each sum would wait for the one
+// before.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/packed_product.cpp"
@@ -15,12 +16,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "libcore/base/parallel.h"
 #include "libcore/backends/cpu/packed_product.h"
+#include "libcore/base/parallel.h"
 
 namespace galley::packed_product {
 
-constexpr int64_t kRowBlock = 96;       // rows that stay in the second-level cache while the panels pass
+constexpr int64_t kRowBlock = 96;        // rows that stay in the second-level cache while the panels pass
 constexpr int64_t kCachedFloats = 8192;  // of all panels, that stay in the first-level cache or near: nothing to ask for
 
 }  // namespace galley::packed_product
@@ -57,7 +58,7 @@ using Floats = hn::CappedTag<float, 16>;
 constexpr int kWide = static_cast<int>(hn::MaxLanes(Floats())), kParts = static_cast<int>(kPanel) / kWide;
 constexpr int64_t kRows = kWide == 16 ? 12 : 6;
 constexpr int kPanels = kWide == 16 ? 2 : 1;
-constexpr int kBroad = 4;  // panels
+constexpr int kBroad = 4;                    // panels
 constexpr int kGroup = kWide == 16 ? 4 : 3;  // rows that one pointer and multiples of the step address
 
 /// NaN passes: a maximum would hide it.
@@ -66,10 +67,11 @@ HWY_INLINE V positive(V v) {
   return hn::IfThenZeroElse(hn::Lt(v, hn::Zero(hn::DFromV<V>())), v);
 }
 
-/// kCount rows by kWidth panels. kAsk: for the panels behind these; kAskRows: for rows that a later tile reads, neighbours, a bit at each step: asked for all
-/// at once, they would wait for each other and the products for them.
+/// kCount rows by kWidth panels. kAsk: for the panels behind these; kAskRows: for rows that a later tile reads, neighbours, a bit at each
+/// step: asked for all at once, they would wait for each other and the products for them.
 template <int kCount, int kWidth, bool kAsk, bool kAskRows>
-HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, float* c, int64_t c_step, const float* initial) {
+HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RESTRICT panel, float* c, int64_t c_step,
+                     const float* initial) {
   constexpr int kVectors = kWidth * kParts, kGroups = (kCount + kGroup - 1) / kGroup;
   const Floats d;
   const int64_t step = p.a_step, third = 3 * step, depth = p.depth, panel_floats = kPanel * depth, panel_step = p.panel_step;
@@ -82,7 +84,8 @@ HWY_INLINE void tile(const PackedProduct& p, const float* a, const float* HWY_RE
     }
   }
   hn::Vec<Floats> sum[kCount * kVectors];
-  each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = hn::LoadU(d, initial != nullptr ? initial + i % kVectors * kWide : place(i)); });
+  each<kCount * kVectors>([&](auto i)
+                              GALLEY_LOOP { sum[i] = hn::LoadU(d, initial != nullptr ? initial + i % kVectors * kWide : place(i)); });
   for (int64_t k = 0; k < depth; ++k) {
     hn::Vec<Floats> b[kVectors];
     each<kVectors>([&](auto i) GALLEY_LOOP { b[i] = hn::LoadU(d, panel + i / kParts * panel_floats + k * kPanel + i % kParts * kWide); });
@@ -114,7 +117,8 @@ HWY_INLINE void eight_columns(const PackedProduct& p, const float* a, const floa
   const float* group[kGroups];
   for (int g = 0; g < kGroups; ++g) group[g] = a + g * kGroup * step;
   hn::Vec<Eight> sum[kCount * kVectors];
-  each<kCount * kVectors>([&](auto i) GALLEY_LOOP { sum[i] = hn::LoadU(d, initial != nullptr ? initial + i % kVectors * kLanes : place(i)); });
+  each<kCount * kVectors>([&](auto i)
+                              GALLEY_LOOP { sum[i] = hn::LoadU(d, initial != nullptr ? initial + i % kVectors * kLanes : place(i)); });
   for (int64_t k = 0; k < depth; ++k) {
     hn::Vec<Eight> b[kVectors];
     each<kVectors>([&](auto i) GALLEY_LOOP { b[i] = hn::LoadU(d, panel + k * kPanel + i * kLanes); });
@@ -140,7 +144,8 @@ void broad_tile(const PackedProduct& p, const float* a, const float* HWY_RESTRIC
   const int64_t depth = p.depth, panel_floats = kPanel * depth;
   for (int64_t k = 0; k < depth; ++k) {
     const auto value = hn::Set(d, a[k]);
-    for (int i = 0; i < kBroad * kParts; ++i) sum[i] = hn::MulAdd(value, hn::LoadU(d, panel + i / kParts * panel_floats + k * kPanel + i % kParts * kWide), sum[i]);
+    for (int i = 0; i < kBroad * kParts; ++i)
+      sum[i] = hn::MulAdd(value, hn::LoadU(d, panel + i / kParts * panel_floats + k * kPanel + i % kParts * kWide), sum[i]);
   }
   for (int i = 0; i < kBroad * kParts; ++i) hn::StoreU(p.relu ? positive(sum[i]) : sum[i], d, place(i));
 }
@@ -179,7 +184,8 @@ void multiply(const PackedProduct& p) {
     int64_t panel = p.first;
 #if !(HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR)
     for (; block_end - block == 1 && panel + kBroad <= std::min(p.last, p.columns / kPanel); panel += kBroad) {
-      broad_tile(p, p.a + block * p.a_step, p.packed + panel * kPanel * p.depth, p.c + block * p.c_step + panel * p.panel_step, p.initial == nullptr ? nullptr : p.initial + panel * kPanel);
+      broad_tile(p, p.a + block * p.a_step, p.packed + panel * kPanel * p.depth, p.c + block * p.c_step + panel * p.panel_step,
+                 p.initial == nullptr ? nullptr : p.initial + panel * kPanel);
     }
 #endif
     const int64_t whole = std::min(p.last, p.columns / kPanel);
@@ -192,7 +198,9 @@ void multiply(const PackedProduct& p) {
 #if !(HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR)
     if (columns == 8) {
       // Half a panel: where vectors of 512 bits are made in two turns it takes half as long.
-      const auto eight = [&](int64_t row, auto count) { eight_columns<count()>(p, p.a + row * p.a_step, b, p.c + row * p.c_step + panel * p.panel_step, initial); };
+      const auto eight = [&](int64_t row, auto count) {
+        eight_columns<count()>(p, p.a + row * p.a_step, b, p.c + row * p.c_step + panel * p.panel_step, initial);
+      };
       int64_t row = block;
       for (; row + kEightRows <= block_end; row += kEightRows) eight(row, std::integral_constant<int, kEightRows>());
       for (; row < block_end; ++row) eight(row, std::integral_constant<int, 1>());

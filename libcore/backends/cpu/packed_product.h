@@ -1,6 +1,7 @@
 #pragma once
 // A matrix product whose right side is packed once and used many times, by rows that may lie far apart: what recurrent layers do at every
-// step. Each element's sum is taken in the order of its depth by one thread, so bits depend neither on the threads nor on how rows are shared out.
+// step. Each element's sum is taken in the order of its depth by one thread, so bits depend neither on the threads nor on how rows are
+// shared out.
 
 #include <cstdint>
 
@@ -18,8 +19,8 @@ struct PackSource {
 };
 void pack_matrix(const PackSource& source, float* packed);
 
-/// c[row][column] = (initial ? initial[column] : c[row][column]) + sum over k of a[row][k] b[k][column], for rows [0, rows) and the columns of
-/// panels [first, last). `initial` is readable up to the end of its last panel. On the calling thread.
+/// c[row][column] = (initial ? initial[column] : c[row][column]) + sum over k of a[row][k] b[k][column], for rows [0, rows) and the columns
+/// of panels [first, last). `initial` is readable up to the end of its last panel. On the calling thread.
 struct PackedProduct {
   const float* a;
   int64_t a_step, rows, depth;  // a_step: floats from row to row
@@ -28,10 +29,11 @@ struct PackedProduct {
   int64_t c_step, columns;
   const float* initial = nullptr;
   int64_t first = 0, last = 0;
-  int64_t a_ahead = 0;  // rows from those that are read to those that are asked for, to be read later; rows of `a` are neighbours then. 0: none
-  int64_t ahead = 0;  // rows from those that are written to those whose lines of c are asked for, to be written next; 0: none
+  int64_t a_ahead =
+      0;  // rows from those that are read to those that are asked for, to be read later; rows of `a` are neighbours then. 0: none
+  int64_t ahead = 0;            // rows from those that are written to those whose lines of c are asked for, to be written next; 0: none
   int64_t panel_step = kPanel;  // floats from panel to panel of c
-  bool relu = false;  // of what was summed
+  bool relu = false;            // of what was summed
 };
 void multiply_packed(const PackedProduct& product);
 

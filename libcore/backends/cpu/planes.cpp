@@ -34,7 +34,9 @@ GALLEY_CLONES void shifted_sums(const float* x, int64_t count, float shift, doub
 }
 
 /// Moments from sums about `shift`.
-Moments moments_from(double count, double shift, double sum, double squares) { return {count, shift + sum / count, std::max(0.0, squares - sum * sum / count)}; }
+Moments moments_from(double count, double shift, double sum, double squares) {
+  return {count, shift + sum / count, std::max(0.0, squares - sum * sum / count)};
+}
 
 GALLEY_CLONES void shifted_column_sums(const float* x, int64_t rows, int64_t channels, int64_t columns, float* sum, float* squares) {
   for (int64_t c = 0; c < columns; ++c) sum[c] = squares[c] = 0;
@@ -130,7 +132,8 @@ GALLEY_CLONES void affine(const float* x, const float* residual, float* y, int64
   }
 }
 
-GALLEY_CLONES void column_gradient_sums(const float* grad, const float* x, int64_t rows, int64_t channels, int64_t columns, const float* mean, float* sum, float* dot) {
+GALLEY_CLONES void column_gradient_sums(const float* grad, const float* x, int64_t rows, int64_t channels, int64_t columns,
+                                        const float* mean, float* sum, float* dot) {
   for (int64_t c = 0; c < columns; ++c) sum[c] = dot[c] = 0;
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < columns; ++c) {
@@ -160,7 +163,8 @@ void row_moments(const float* x, int64_t rows, int64_t channels, Moments* out) {
     const int64_t columns = std::min(kColumns, channels - first);
     shifted_column_sums(x + first, rows, channels, columns, sum, squares);
     for (int64_t c = 0; c < columns; ++c) {
-      out[first + c] = moments_from(static_cast<double>(rows), static_cast<double>(x[first + c]), static_cast<double>(sum[c]), static_cast<double>(squares[c]));
+      out[first + c] = moments_from(static_cast<double>(rows), static_cast<double>(x[first + c]), static_cast<double>(sum[c]),
+                                    static_cast<double>(squares[c]));
     }
   }
 }
@@ -199,7 +203,8 @@ GALLEY_CLONES void row_affine(const float* x, float* y, int64_t rows, int64_t ch
   }
 }
 
-void plane_gradient(const float* grad, const float* x, float* dx, float* dresidual, int64_t count, const GradientMap& map, const Through& through) {
+void plane_gradient(const float* grad, const float* x, float* dx, float* dresidual, int64_t count, const GradientMap& map,
+                    const Through& through) {
   float room[kRun];
   for (int64_t begin = 0; begin < count; begin += kRun) {
     const int64_t length = std::min(kRun, count - begin);
@@ -209,10 +214,12 @@ void plane_gradient(const float* grad, const float* x, float* dx, float* dresidu
   }
 }
 
-GALLEY_CLONES void row_gradient(const float* grad, const float* x, float* dx, int64_t rows, int64_t channels, const float* mean, const float* a, const float* b, const float* offset) {
+GALLEY_CLONES void row_gradient(const float* grad, const float* x, float* dx, int64_t rows, int64_t channels, const float* mean,
+                                const float* a, const float* b, const float* offset) {
   for (int64_t r = 0; r < rows; ++r) {
     GALLEY_ELEMENTWISE
-    for (int64_t c = 0; c < channels; ++c) dx[r * channels + c] = a[c] * grad[r * channels + c] + b[c] * (x[r * channels + c] - mean[c]) + offset[c];
+    for (int64_t c = 0; c < channels; ++c)
+      dx[r * channels + c] = a[c] * grad[r * channels + c] + b[c] * (x[r * channels + c] - mean[c]) + offset[c];
   }
 }
 

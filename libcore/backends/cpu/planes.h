@@ -1,6 +1,6 @@
 #pragma once
-// Statistics and affine maps of planes (the contiguous values of one sample's channel) and of rows of channels: what normalisation of either
-// memory format is made of. Plain loops in planes.cpp, compiled for each instruction set.
+// Statistics and affine maps of planes (the contiguous values of one sample's channel) and of rows of channels: what normalisation of
+// either memory format is made of. Plain loops in planes.cpp, compiled for each instruction set.
 
 #include <cstdint>
 
@@ -50,7 +50,9 @@ void row_affine(const float* x, float* y, int64_t rows, int64_t channels, const 
 struct GradientMap {
   float mean = 0, a = 0, b = 0, offset = 0;
 };
-void plane_gradient(const float* grad, const float* x, float* dx, float* dresidual, int64_t count, const GradientMap& map, const Through& through);
-void row_gradient(const float* grad, const float* x, float* dx, int64_t rows, int64_t channels, const float* mean, const float* a, const float* b, const float* offset);
+void plane_gradient(const float* grad, const float* x, float* dx, float* dresidual, int64_t count, const GradientMap& map,
+                    const Through& through);
+void row_gradient(const float* grad, const float* x, float* dx, int64_t rows, int64_t channels, const float* mean, const float* a,
+                  const float* b, const float* offset);
 
 }  // namespace galley

@@ -1,8 +1,9 @@
+#include "libcore/backends/cpu/pointwise.h"
+
 #include <algorithm>
 #include <array>
 
 #include "libcore/backends/cpu/conv_weights.h"
-#include "libcore/backends/cpu/pointwise.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
@@ -46,12 +47,18 @@ constexpr size_t kMostArrays = 7;  // that a gradient is made from
 }
 
 PointwiseGradients::PointwiseGradients(const TensorType& x, const TensorType& weight, const TensorType& dweight, int threads)
-    : pixels_(x.elements() / x.shape[1]), in_(x.shape[1]), out_(weight.shape[0]), input_(PointwiseProduct::Of::kInputGradient, weight), sums_(dweight) {
+    : pixels_(x.elements() / x.shape[1]),
+      in_(x.shape[1]),
+      out_(weight.shape[0]),
+      input_(PointwiseProduct::Of::kInputGradient, weight),
+      sums_(dweight) {
   block_ = sums_.block();
   parts_ = std::clamp<int64_t>(std::min<int64_t>(threads, kMostPartials / (sums_.floats() * 4)), 1, pixels_);
 }
 
-int64_t PointwiseGradients::scratch_floats() const { return input_.scratch_floats() + parts_ * (lines(sums_.floats()) + lines(block_ * out_)); }
+int64_t PointwiseGradients::scratch_floats() const {
+  return input_.scratch_floats() + parts_ * (lines(sums_.floats()) + lines(block_ * out_));
+}
 
 void PointwiseGradients::run(const Operands& operands, float* scratch, std::span<const float* const> from, Make make) const {
   GALLEY_ASSERT(from.size() <= kMostArrays);
@@ -83,12 +90,13 @@ namespace {
 int64_t shift_floats(int64_t columns) { return (panels_of(columns) + 1) * kPanel; }
 }  // namespace
 
-PointwiseProduct::PointwiseProduct(Of of, const TensorType& weight, Into into) : to_at_(inputs_in(weight)), from_at_(outputs_in(weight)), into_(into) {
+PointwiseProduct::PointwiseProduct(Of of, const TensorType& weight, Into into)
+    : to_at_(inputs_in(weight)), from_at_(outputs_in(weight)), into_(into) {
   if (of == Of::kOutput) std::swap(to_at_, from_at_);
 }
 
-/// Columns that panels hold one behind the other. If there are more, the last panel ends with the last of them, so that it is full, and overlaps the one before
-/// it: a sum may be written twice, but not added. Eight are as good as a panel.
+/// Columns that panels hold one behind the other. If there are more, the last panel ends with the last of them, so that it is full, and
+/// overlaps the one before it: a sum may be written twice, but not added. Eight are as good as a panel.
 int64_t PointwiseProduct::in_turn() const {
   const auto columns = static_cast<int64_t>(to_at_.size());
   return into_ == Into::kAdd || columns % kPanel == 8 ? columns : columns / kPanel * kPanel;
@@ -113,7 +121,8 @@ void PointwiseProduct::pack(const float* weight, const float* scale, const float
       const int64_t first = panel_at(panel), count = std::min(kPanel, columns - first);
       for (int64_t k = 0; k < depth; ++k) {
         float* to = scratch + (panel * depth + k) * kPanel;
-        for (int64_t i = 0; i < count; ++i) to[i] = weight[to_at_[static_cast<size_t>(first + i)] + from_at_[static_cast<size_t>(k)]] * (scale != nullptr ? scale[k] : 1);
+        for (int64_t i = 0; i < count; ++i)
+          to[i] = weight[to_at_[static_cast<size_t>(first + i)] + from_at_[static_cast<size_t>(k)]] * (scale != nullptr ? scale[k] : 1);
         std::fill(to + count, to + kPanel, 0.0f);
       }
     }
@@ -121,20 +130,23 @@ void PointwiseProduct::pack(const float* weight, const float* scale, const float
 }
 
 void PointwiseProduct::run(const float* from, int64_t step, int64_t pixels, const float* packed, float* to) const {
-  const auto columns = static_cast<int64_t>(to_at_.size()), depth = static_cast<int64_t>(from_at_.size()), whole = in_turn(), last = panels_of(columns) - 1;
+  const auto columns = static_cast<int64_t>(to_at_.size()), depth = static_cast<int64_t>(from_at_.size()), whole = in_turn(),
+             last = panels_of(columns) - 1;
   const float* shifts = into_ == Into::kWrite ? packed + packed_floats(columns, depth) : nullptr;
   for (int64_t row = 0; row < pixels; row += kRowBlock) {
     const int64_t rows = std::min(kRowBlock, pixels - row);
     const auto multiply = [&](int64_t panel, int64_t first, int64_t count) {
       const float* initial = shifts == nullptr ? nullptr : shifts + first;
-      multiply_packed({from + row * step, step, rows, depth, packed + panel * kPanel * depth, to + row * columns + first, columns, count, initial, 0, panels_of(count), panel == 0 ? kAhead : 0, kAhead});
+      multiply_packed({from + row * step, step, rows, depth, packed + panel * kPanel * depth, to + row * columns + first, columns, count,
+                       initial, 0, panels_of(count), panel == 0 ? kAhead : 0, kAhead});
     };
     if (whole > 0) multiply(0, 0, whole);
     if (whole < columns) multiply(last, panel_at(last), std::min(kPanel, columns));
   }
 }
 
-PointwiseConvolution::PointwiseConvolution(const TensorType& weight) : in_(weight.shape[1]), out_(weight.shape[0]), in_at_(inputs_in(weight)), out_at_(outputs_in(weight)) {}
+PointwiseConvolution::PointwiseConvolution(const TensorType& weight)
+    : in_(weight.shape[1]), out_(weight.shape[0]), in_at_(inputs_in(weight)), out_at_(outputs_in(weight)) {}
 
 int64_t PointwiseConvolution::scratch_floats() const { return packed_floats(out_, in_) + panels_of(out_) * kPanel; }
 
@@ -143,14 +155,17 @@ void PointwiseConvolution::pack(const float* weight, const float* scale, const f
   std::fill_n(scratch, scratch_floats(), 0.0f);
   for (int64_t o = 0; o < out_; ++o) {
     float* to = scratch + o / kPanel * in_ * kPanel + o % kPanel;
-    for (int64_t i = 0; i < in_; ++i) to[i * kPanel] = weight[out_at_[static_cast<size_t>(o)] + in_at_[static_cast<size_t>(i)]] * (scale != nullptr ? scale[o] : 1);
+    for (int64_t i = 0; i < in_; ++i)
+      to[i * kPanel] = weight[out_at_[static_cast<size_t>(o)] + in_at_[static_cast<size_t>(i)]] * (scale != nullptr ? scale[o] : 1);
     if (shift != nullptr) scratch[packed_floats(out_, in_) + o] = shift[o];
   }
 }
 
-void PointwiseConvolution::run(const float* x, const float* packed, int64_t pixels, const Panels& panels, const Rows& y, bool ask, bool relu) const {
+void PointwiseConvolution::run(const float* x, const float* packed, int64_t pixels, const Panels& panels, const Rows& y, bool ask,
+                               bool relu) const {
   const float* shifts = packed + packed_floats(out_, in_) + panels.first * kPanel;
-  multiply_packed({x, in_, pixels, in_, packed + panels.first * in_ * kPanel, y.at, y.step, panels.count * kPanel, shifts, 0, panels.count, ask ? kAhead : 0, 0, y.panel_step, relu});
+  multiply_packed({x, in_, pixels, in_, packed + panels.first * in_ * kPanel, y.at, y.step, panels.count * kPanel, shifts, 0, panels.count,
+                   ask ? kAhead : 0, 0, y.panel_step, relu});
 }
 
 Support supports_pointwise_convolution(const TensorType& x, const TensorType& weight) {

@@ -1,6 +1,6 @@
 #pragma once
-// 1x1 convolutions of stride 1 and few channels and their gradients, in f32 on channels_last images, by blocks of pixels: for operators that make the
-// wide side a block at a time, as often as they need it. PointwiseSums: pointwise_weights.cpp.
+// 1x1 convolutions of stride 1 and few channels and their gradients, in f32 on channels_last images, by blocks of pixels: for operators
+// that make the wide side a block at a time, as often as they need it. PointwiseSums: pointwise_weights.cpp.
 
 #include <memory_resource>
 #include <span>
@@ -30,14 +30,15 @@ class PointwiseSums {
   };
   /// A block of neighbouring pixels, `grad_step` and I floats apart, while the next is asked for.
   void add(const float* grad, int64_t grad_step, const float* x, int64_t pixels, std::span<const Next> next, float* sums) const;
-  /// The sums of parts that lie `step` floats apart, added up in their order, to where the weight's format wants them. On the compute threads.
+  /// The sums of parts that lie `step` floats apart, added up in their order, to where the weight's format wants them. On the compute
+  /// threads.
   void write(const float* sums, int64_t step, int64_t parts, float* dweight) const;
   /// Sums in double, in the same places, as a matrix [O][I].
   void unpack(const double* sums, double* matrix) const;
 
  private:
   struct Tile {
-    int64_t wide, last, narrow;        // first channels of the vectors; from there to the last vector; of the single values
+    int64_t wide, last, narrow;  // first channels of the vectors; from there to the last vector; of the single values
     int vectors;
     int64_t sums;                      // where they lie
     int64_t lanes_seen, singles_seen;  // how many of the last vector's lanes, and of the single values, other tiles hold too
@@ -101,7 +102,8 @@ class PointwiseProduct {
   Into into_;
 };
 
-/// The means of x's channels and their covariance, by sums over all pixels around values near the means (the pivot), so that large means lose nothing.
+/// The means of x's channels and their covariance, by sums over all pixels around values near the means (the pivot), so that large means
+/// lose nothing.
 class PointwiseMoments {
  public:
   PointwiseMoments(const TensorType& x, int threads);
@@ -147,7 +149,8 @@ class PointwiseGradients {
   PointwiseSums sums_;
 };
 
-/// Are the inputs x and weight, and outputs 0 and 1, their gradients, such a convolution's, of so few channels that this is faster than products of their own?
+/// Are the inputs x and weight, and outputs 0 and 1, their gradients, such a convolution's, of so few channels that this is faster than
+/// products of their own?
 Support supports_pointwise_gradients(const KernelQuery& query, int x, int weight);
 
 }  // namespace galley

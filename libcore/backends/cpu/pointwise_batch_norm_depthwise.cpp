@@ -1,12 +1,13 @@
-// pointwise_batch_norm_depthwise and its gradients in f32: batch_norm_depthwise of what a 1x1 convolution of so few channels gives that products cost less
-// than reading it. That wide array W x is written nowhere. Forwards its statistics follow from the moments of x, as they are linear and quadratic in them:
-// the mean W m, the variance w C w of each row w of W, m and C the mean and covariance of x; then its lines are made, normalised by the convolution itself,
-// whose weight takes the scale and whose sums begin with the shift.
+// pointwise_batch_norm_depthwise and its gradients in f32: batch_norm_depthwise of what a 1x1 convolution of so few channels gives that
+// products cost less than reading it. That wide array W x is written nowhere. Forwards its statistics follow from the moments of x, as they
+// are linear and quadratic in them: the mean W m, the variance w C w of each row w of W, m and C the mean and covariance of x; then its
+// lines are made, normalised by the convolution itself, whose weight takes the scale and whose sums begin with the shift.
 //
-// Backwards, with g the gradient behind the norm, that of the norm's input is d = a g + b (W x - mean) + offset, where a is known beforehand, and b and the
-// offset follow from sums over g. One pass makes the lines again, gathers g, and of it both products that need it: dx = (a W)^T g and G, the sum of g x^T, from
-// which the sums of g (W x - mean) follow too. What is left is a product of x alone, a second pass over the narrow arrays: dx += (W^T b W) x + W^T (offset - b mean).
-// dweight is a G and what the moments of x give, which the other direction has summed. Bits depend on the logical thread count only, where that needs more parts.
+// Backwards, with g the gradient behind the norm, that of the norm's input is d = a g + b (W x - mean) + offset, where a is known
+// beforehand, and b and the offset follow from sums over g. One pass makes the lines again, gathers g, and of it both products that need
+// it: dx = (a W)^T g and G, the sum of g x^T, from which the sums of g (W x - mean) follow too. What is left is a product of x alone, a
+// second pass over the narrow arrays: dx += (W^T b W) x + W^T (offset - b mean). dweight is a G and what the moments of x give, which the
+// other direction has summed. Bits depend on the logical thread count only, where that needs more parts.
 
 #include <algorithm>
 
@@ -34,7 +35,8 @@ using Doubles = std::pmr::vector<double>;
 /// Scratch memory for the small arrays of one run: a step allocates nothing.
 class Room : public std::pmr::monotonic_buffer_resource {
  public:
-  Room(float* memory, int64_t floats) : monotonic_buffer_resource(memory, static_cast<size_t>(floats) * 4, std::pmr::null_memory_resource()) {}
+  Room(float* memory, int64_t floats)
+      : monotonic_buffer_resource(memory, static_cast<size_t>(floats) * 4, std::pmr::null_memory_resource()) {}
 };
 /// What they take: at most three matrices [O][I] and three [I][I] of doubles, and a few vectors.
 int64_t room_floats(int64_t in, int64_t out) { return 2 * (3 * out * in + 3 * in * in + 16 * (in + out) + 64); }
@@ -67,8 +69,8 @@ struct MadeLines {
 
   /// A slice of a line before the activation, packed; relu is applied at once.
   void make(const LineSlice& at, float* to, int64_t chunk) const {
-    convolution.run(x + (at.image * g.x[2] + at.row) * g.x[3] * channels, packed, g.x[3], {at.slice.first / kPanel, at.slice.chunks()}, {to, kPanel, chunk}, at.slice.first == 0,
-                    g.activation == Activation::kRelu);
+    convolution.run(x + (at.image * g.x[2] + at.row) * g.x[3] * channels, packed, g.x[3], {at.slice.first / kPanel, at.slice.chunks()},
+                    {to, kPanel, chunk}, at.slice.first == 0, g.activation == Activation::kRelu);
   }
   /// What is left of it: from `z`, which may be `to`.
   void activate(const float* z, const Slice& slice, float* to, int64_t chunk) const {
@@ -79,7 +81,8 @@ struct MadeLines {
 static_assert(kPanel == kLanes);
 
 /// Packs the convolution with the norm in it.
-void pack_normalised(const Geometry& g, const PointwiseConvolution& convolution, const float* weight, const float* mean, const float* var, const float* gamma, const float* beta, float* packed, Room& room) {
+void pack_normalised(const Geometry& g, const PointwiseConvolution& convolution, const float* weight, const float* mean, const float* var,
+                     const float* gamma, const float* beta, float* packed, Room& room) {
   std::pmr::vector<float> scale(static_cast<size_t>(g.channels), &room), shift(static_cast<size_t>(g.channels), &room);
   for (int64_t c = 0; c < g.channels; ++c) {
     const batchnorm::Affine affine = batchnorm::affine_of(c, mean, var, gamma, beta, g.eps);
@@ -92,8 +95,11 @@ void pack_normalised(const Geometry& g, const PointwiseConvolution& convolution,
 class Forward : public PreparedKernel {
  public:
   explicit Forward(const KernelQuery& q)
-      : depthwise_(made_by(q.in(0), q.in(1)), q.in(2), q.out(0), q.attrs<BatchNormDepthwiseAttrs>(), q.threads, Together::kAll), weight_(q.in(1)), convolution_(weight_),
-        moments_(q.in(0), q.threads), scratch_(depthwise_.scratch()) {
+      : depthwise_(made_by(q.in(0), q.in(1)), q.in(2), q.out(0), q.attrs<BatchNormDepthwiseAttrs>(), q.threads, Together::kAll),
+        weight_(q.in(1)),
+        convolution_(weight_),
+        moments_(q.in(0), q.threads),
+        scratch_(depthwise_.scratch()) {
     convolution_at_ = scratch_.take(convolution_.scratch_floats());
     moments_at_ = scratch_.take(moments_.scratch_floats());
     room_at_ = scratch_.take(room_floats(weight_.shape[1], weight_.shape[0]));
@@ -146,9 +152,16 @@ class Forward : public PreparedKernel {
 class Backward : public PreparedKernel {
  public:
   explicit Backward(const KernelQuery& q)
-      : weight_(q.in(7)), dweight_(q.out(1)), in_(weight_.shape[1]), out_(weight_.shape[0]),
-        gradient_(q.in(0), q.in(1), made_by(q.in(6), weight_), q.out(2), q.attrs<BatchNormDepthwiseAttrs>(), q.threads, Together::kAll), convolution_(weight_), data_(PointwiseProduct::Of::kInputGradient, weight_),
-        products_(weight_), narrow_({DType::kF32, {in_, in_, 1, 1}, {}, {}}), moments_(q.in(6), q.threads),
+      : weight_(q.in(7)),
+        dweight_(q.out(1)),
+        in_(weight_.shape[1]),
+        out_(weight_.shape[0]),
+        gradient_(q.in(0), q.in(1), made_by(q.in(6), weight_), q.out(2), q.attrs<BatchNormDepthwiseAttrs>(), q.threads, Together::kAll),
+        convolution_(weight_),
+        data_(PointwiseProduct::Of::kInputGradient, weight_),
+        products_(weight_),
+        narrow_({DType::kF32, {in_, in_, 1, 1}, {}, {}}),
+        moments_(q.in(6), q.threads),
         scratch_(gradient_.scratch()) {
     convolution_at_ = scratch_.take(convolution_.scratch_floats());
     data_at_ = scratch_.take(data_.scratch_floats());
@@ -166,7 +179,8 @@ class Backward : public PreparedKernel {
   void run(Stream&, const KernelArgs& args) const override {
     auto* memory = static_cast<float*>(args.scratch);
     Room room(memory + room_at_, room_floats(in_, out_));
-    const auto *mean = args.in<float>(2), *var = args.in<float>(3), *gamma = args.in<float>(4), *beta = args.in<float>(5), *x = args.in<float>(6), *weight = args.in<float>(7);
+    const auto *mean = args.in<float>(2), *var = args.in<float>(3), *gamma = args.in<float>(4), *beta = args.in<float>(5),
+               *x = args.in<float>(6), *weight = args.in<float>(7);
     const float* residual = args.in<float>(8);
     float* dx = args.out<float>(0);
     const auto scale_of = [&](int64_t c) { return batchnorm::affine_of(c, mean, var, gamma, beta, g().eps).scale; };
@@ -183,7 +197,8 @@ class Backward : public PreparedKernel {
     std::pmr::vector<batchnorm::ChannelGradient> channels(static_cast<size_t>(out_), &room);
     gradient_.add_parts(args.out<float>(2), memory, [&](int64_t c, double sum, double) {
       const double about_mean = dot(w.data() + c * in_, products.data() + c * in_, in_) - static_cast<double>(mean[c]) * sum;
-      const batchnorm::ChannelGradient d = batchnorm::gradient_of(sum, about_mean, g().pixels(), scale_of(c), static_cast<double>(var[c]), g().eps);
+      const batchnorm::ChannelGradient d =
+          batchnorm::gradient_of(sum, about_mean, g().pixels(), scale_of(c), static_cast<double>(var[c]), g().eps);
       args.out<float>(3)[c] = static_cast<float>(d.dgamma);
       args.out<float>(4)[c] = static_cast<float>(d.dbeta);
       channels[static_cast<size_t>(c)] = d;
@@ -201,7 +216,8 @@ class Backward : public PreparedKernel {
 
     const PointwiseMoments::Result moments = moments_of(x, args.in<float>(9), memory + moments_at_, room);
     float* dweight = args.out<float>(1);
-    if (dweight_.bytes() > dweight_.shape.elements() * 4) std::memset(dweight, 0, static_cast<size_t>(dweight_.bytes()));  // a blocked format's padding
+    if (dweight_.bytes() > dweight_.shape.elements() * 4)
+      std::memset(dweight, 0, static_cast<size_t>(dweight_.bytes()));  // a blocked format's padding
     const auto n = static_cast<double>(pixels);
     parallel_for(out_, 8, [&](int64_t begin, int64_t end) {
       for (int64_t o = begin; o < end; ++o) {
@@ -210,7 +226,8 @@ class Backward : public PreparedKernel {
         for (int64_t i = 0; i < in_; ++i) {
           // The mean of (W x - mean) x^T.
           const double m = moments.mean[static_cast<size_t>(i)], of_x = dot(row, moments.covariance.data() + i * in_, in_) + off * m;
-          dweight[dweight_.format.offset(dweight_.shape, {o, i, 0, 0})] = static_cast<float>(d.a * products[static_cast<size_t>(o * in_ + i)] + n * (d.b * of_x + d.offset * m));
+          dweight[dweight_.format.offset(dweight_.shape, {o, i, 0, 0})] =
+              static_cast<float>(d.a * products[static_cast<size_t>(o * in_ + i)] + n * (d.b * of_x + d.offset * m));
         }
       }
     });
@@ -222,7 +239,8 @@ class Backward : public PreparedKernel {
     MadeLines lines;
     float *dx, *memory;
 
-    /// Where the activation's argument lies, as far from `normalised` as in its array: in its place, if what the activation gives tells enough.
+    /// Where the activation's argument lies, as far from `normalised` as in its array: in its place, if what the activation gives tells
+    /// enough.
     float* argument(const LineSlice& at, float* normalised) const {
       if (lines.g.activation != Activation::kHardswish) return normalised;
       return self.gradient_.packed_line().inner(memory + self.arguments_at_ + at.slot * self.argument_floats(), 0);
@@ -235,7 +253,8 @@ class Backward : public PreparedKernel {
     void gradients(const LineSlice& at, float* normalised, const Gathered& gathered, float* sum, float* /*dot*/) const {
       const Geometry& g = lines.g;
       float* to = self.rows(memory, at.slot) + at.in_block * g.x[3] * g.padded() + at.slice.first;
-      depthwise_lines::gradient_sums(gathered, {argument(at, normalised), self.gradient_.packed_line().chunk()}, g.activation, {to, g.x[3], g.padded(), at.slice.chunks() * kLanes, 0}, sum);
+      depthwise_lines::gradient_sums(gathered, {argument(at, normalised), self.gradient_.packed_line().chunk()}, g.activation,
+                                     {to, g.x[3], g.padded(), at.slice.chunks() * kLanes, 0}, sum);
     }
     /// Both products of the gradients that are gathered.
     void lines_done(int64_t part, int64_t slot, const Lines& done, bool last) const {
@@ -271,7 +290,8 @@ class Backward : public PreparedKernel {
   }
 
   /// The convolution that dx still lacks: W^T b W, with W^T (offset - b mean).
-  void pack_narrow(const Doubles& w, const std::pmr::vector<batchnorm::ChannelGradient>& channels, const float* mean, float* packed, Room& room) const {
+  void pack_narrow(const Doubles& w, const std::pmr::vector<batchnorm::ChannelGradient>& channels, const float* mean, float* packed,
+                   Room& room) const {
     Doubles square(static_cast<size_t>(in_ * in_), &room), shift(static_cast<size_t>(in_), &room);
     for (int64_t o = 0; o < out_; ++o) {
       const batchnorm::ChannelGradient& d = channels[static_cast<size_t>(o)];
@@ -282,7 +302,8 @@ class Backward : public PreparedKernel {
         shift[static_cast<size_t>(i)] += row[i] * d.offset - scaled * static_cast<double>(mean[o]);
       }
     }
-    narrow_.pack(std::pmr::vector<float>(square.begin(), square.end(), &room).data(), nullptr, std::pmr::vector<float>(shift.begin(), shift.end(), &room).data(), packed);
+    narrow_.pack(std::pmr::vector<float>(square.begin(), square.end(), &room).data(), nullptr,
+                 std::pmr::vector<float>(shift.begin(), shift.end(), &room).data(), packed);
   }
 
   /// Those that are given, or of x.
@@ -308,7 +329,8 @@ Support supports_forward(const KernelQuery& q) {
   return supports_pointwise_convolution(q.in(0), q.in(1));
 }
 Support supports_backward(const KernelQuery& q) {
-  if (const Support inner = supports(q, {&q.in(6), &q.in(0), &q.in(q.has(8) ? 8 : 6)}, q.in(1), q.in(0), {2, 3, 4, 5}); !inner) return inner;
+  if (const Support inner = supports(q, {&q.in(6), &q.in(0), &q.in(q.has(8) ? 8 : 6)}, q.in(1), q.in(0), {2, 3, 4, 5}); !inner)
+    return inner;
   if (const Support again = supports_pointwise_convolution(q.in(6), q.in(7)); !again) return again;
   return supports_pointwise_gradients(q, 6, 7);
 }
@@ -326,4 +348,3 @@ constexpr std::array<Kernel, 2> kKernels{{{"pointwise_batch_norm_depthwise", "cp
 std::span<const Kernel> cpu_pointwise_batch_norm_depthwise() { return kKernels; }
 
 }  // namespace galley
-

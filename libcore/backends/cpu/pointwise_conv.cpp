@@ -1,5 +1,6 @@
-// 1x1 convolutions of stride 1 and their input gradients in f32 on channels_last images, of so few channels that the weight stays in a core's cache: rows of
-// pixels times a matrix that is packed once a run, in panels the last of which may overlap the one before, while the rows to come are asked for.
+// 1x1 convolutions of stride 1 and their input gradients in f32 on channels_last images, of so few channels that the weight stays in a
+// core's cache: rows of pixels times a matrix that is packed once a run, in panels the last of which may overlap the one before, while the
+// rows to come are asked for.
 
 #include <algorithm>
 
@@ -20,7 +21,11 @@ constexpr int64_t kLeastPixels = 1024;    // that packing is little beside
 class Forward : public PreparedKernel {
  public:
   explicit Forward(const KernelQuery& q)
-      : product_(PointwiseProduct::Of::kOutput, q.in(1)), activation_(q.attrs<Conv2dAttrs>().activation), from_(q.in(0).shape[1]), to_(q.out(0).shape[1]), pixels_(q.in(0).elements() / from_) {}
+      : product_(PointwiseProduct::Of::kOutput, q.in(1)),
+        activation_(q.attrs<Conv2dAttrs>().activation),
+        from_(q.in(0).shape[1]),
+        to_(q.out(0).shape[1]),
+        pixels_(q.in(0).elements() / from_) {}
   int64_t scratch_bytes() const override { return product_.scratch_floats() * 4; }
   void run(Stream&, const KernelArgs& args) const override {
     auto* packed = static_cast<float*>(args.scratch);
@@ -46,7 +51,9 @@ class Forward : public PreparedKernel {
 class InputGradient : public PreparedKernel {
  public:
   explicit InputGradient(const KernelQuery& q)
-      : product_(PointwiseProduct::Of::kInputGradient, q.in(1), q.has(2) ? PointwiseProduct::Into::kAdd : PointwiseProduct::Into::kWrite), from_(q.in(0).shape[1]), to_(q.out(0).shape[1]),
+      : product_(PointwiseProduct::Of::kInputGradient, q.in(1), q.has(2) ? PointwiseProduct::Into::kAdd : PointwiseProduct::Into::kWrite),
+        from_(q.in(0).shape[1]),
+        to_(q.out(0).shape[1]),
         pixels_(q.in(0).elements() / from_) {}
   int64_t scratch_bytes() const override { return product_.scratch_floats() * 4; }
   void run(Stream&, const KernelArgs& args) const override {
@@ -69,7 +76,8 @@ class InputGradient : public PreparedKernel {
 Support supports(const KernelQuery& q, const Conv2dWindow& window, int residual) {
   constexpr std::array<int64_t, 2> kOne{1, 1}, kZero{0, 0};
   const Shape& w = q.in(1).shape;
-  if (w[2] * w[3] != 1 || pair(window.stride) != kOne || pair(window.padding) != kZero || window.groups != 1) return Support::no("not a plain 1x1 kernel");
+  if (w[2] * w[3] != 1 || pair(window.stride) != kOne || pair(window.padding) != kZero || window.groups != 1)
+    return Support::no("not a plain 1x1 kernel");
   for (const TensorType* type : {&q.in(0), &q.in(1), &q.out(0)}) {
     if (type->dtype != DType::kF32) return Support::no(cat("dtype ", type->dtype));
     if (type->elements() == 0) return Support::no("empty array");
@@ -85,7 +93,8 @@ Support supports(const KernelQuery& q, const Conv2dWindow& window, int residual)
 Support supports_forward(const KernelQuery& q) {
   if (q.has(2) && q.in(2).dtype != DType::kF32) return Support::no("bias dtype");
   // The library applies it to what its registers hold, but reads a residual slowly.
-  if (q.attrs<Conv2dAttrs>().activation != Activation::kNone && !q.has(3)) return Support::no("an activation alone: the library's is faster");
+  if (q.attrs<Conv2dAttrs>().activation != Activation::kNone && !q.has(3))
+    return Support::no("an activation alone: the library's is faster");
   return supports(q, q.attrs<Conv2dAttrs>(), 3);
 }
 Support supports_backward(const KernelQuery& q) { return supports(q, q.attrs<Conv2dBackwardDataAttrs>(), 2); }
@@ -95,7 +104,8 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<K>(q);
 }
 
-constexpr std::array<Kernel, 2> kKernels{{{"conv2d", "cpu_pointwise", supports_forward, prepare<Forward>}, {"conv2d_backward_data", "cpu_pointwise", supports_backward, prepare<InputGradient>}}};
+constexpr std::array<Kernel, 2> kKernels{{{"conv2d", "cpu_pointwise", supports_forward, prepare<Forward>},
+                                          {"conv2d_backward_data", "cpu_pointwise", supports_backward, prepare<InputGradient>}}};
 
 }  // namespace
 

@@ -1,13 +1,13 @@
-// The weight gradient of 1x1 convolutions of few channels on channels_last images: W[o][i] is the sum over pixels of grad[p][o] x[p][i]. Both
-// sides are read where they lie; whatever would pack them would take as long as the products. The side with more channels is taken by vectors,
-// the other by single values for all of a vector's lanes, and a tile's sums stay in registers over a block of pixels that a near
+// The weight gradient of 1x1 convolutions of few channels on channels_last images: W[o][i] is the sum over pixels of grad[p][o] x[p][i].
+// Both sides are read where they lie; whatever would pack them would take as long as the products. The side with more channels is taken by
+// vectors, the other by single values for all of a vector's lanes, and a tile's sums stay in registers over a block of pixels that a near
 // cache holds, and are then added to those of the blocks before it. Tiles at an end overlap those before them, so that all are full. Bits
 // depend on the instruction set and the logical thread count only.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/pointwise_weights.cpp"
-#include <hwy/foreach_target.h>
 #include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include "libcore/backends/cpu/unrolled-inl.h"
@@ -20,9 +20,9 @@
 #include <cstring>
 #include <vector>
 
-#include "libcore/base/parallel.h"
 #include "libcore/backends/cpu/conv_weights.h"
 #include "libcore/backends/cpu/pointwise.h"
+#include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 
 namespace galley::pointwise_weights {
@@ -33,8 +33,8 @@ constexpr int64_t kLine = 64;  // bytes
 struct Block {
   const float *wide, *narrow;  // taken by vectors; by single values
   int64_t wide_step, narrow_step, pixels;
-  int64_t last;                      // channels from the first vector to the last one; the others lie side by side
-  const char* ask;                   // what will be wanted next, a cache line at each pixel for the first `ask_lines`
+  int64_t last;     // channels from the first vector to the last one; the others lie side by side
+  const char* ask;  // what will be wanted next, a cache line at each pixel for the first `ask_lines`
   int64_t ask_lines;
 };
 
@@ -65,26 +65,33 @@ using D = hn::CappedTag<float, 16>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
 // Of 32 or 16 registers, sums take 24 or 12 at least.
 constexpr int kMostVectors = kLanes == 16 ? 4 : 3;
-constexpr int singles_of(int vectors) { return kLanes == 16 ? (vectors == 4 ? 6 : vectors == 3 ? 8 : vectors == 2 ? 12 : 16) : (vectors == 3 ? 4 : vectors == 2 ? 6 : 10); }
+constexpr int singles_of(int vectors) {
+  return kLanes == 16 ? (vectors == 4 ? 6 : vectors == 3 ? 8 : vectors == 2 ? 12 : 16) : (vectors == 3 ? 4 : vectors == 2 ? 6 : 10);
+}
 
 int lanes() { return kLanes; }
 
-/// body(first channel, load, store) for each vector of channels, of the last one those that are there. Whole vectors are stored without a mask: with AVX2 one
-/// takes AMD's processors twelve cycles.
+/// body(first channel, load, store) for each vector of channels, of the last one those that are there. Whole vectors are stored without a
+/// mask: with AVX2 one takes AMD's processors twelve cycles.
 template <class Body>
 HWY_INLINE void each_vector(int64_t channels, const Body& body) {
   const D d;
   int64_t c = 0;
   for (; c + kLanes <= channels; c += kLanes) {
-    body(c, [d](const float* from) GALLEY_LOOP { return hn::LoadU(d, from); }, [d](auto value, float* to) GALLEY_LOOP { hn::StoreU(value, d, to); });
+    body(
+        c, [d](const float* from) GALLEY_LOOP { return hn::LoadU(d, from); },
+        [d](auto value, float* to) GALLEY_LOOP { hn::StoreU(value, d, to); });
   }
   if (c == channels) return;
   const auto mask = hn::FirstN(d, static_cast<size_t>(channels - c));
-  body(c, [=](const float* from) GALLEY_LOOP { return hn::MaskedLoad(mask, d, from); }, [=](auto value, float* to) GALLEY_LOOP { hn::BlendedStore(value, mask, d, to); });
+  body(
+      c, [=](const float* from) GALLEY_LOOP { return hn::MaskedLoad(mask, d, from); },
+      [=](auto value, float* to) GALLEY_LOOP { hn::BlendedStore(value, mask, d, to); });
 }
 
 /// to = x - pivot; sums grow by those of `to`.
-void centre(const float* HWY_RESTRICT x, int64_t rows, int64_t channels, const float* HWY_RESTRICT pivot, float* HWY_RESTRICT to, float* HWY_RESTRICT sums) {
+void centre(const float* HWY_RESTRICT x, int64_t rows, int64_t channels, const float* HWY_RESTRICT pivot, float* HWY_RESTRICT to,
+            float* HWY_RESTRICT sums) {
   each_vector(channels, [&](int64_t c, auto load, auto store) GALLEY_LOOP {
     const auto shift = load(pivot + c);
     // Two sums: with one, each row would wait for the one before.
@@ -169,13 +176,14 @@ HWY_EXPORT(add);
 
 namespace {
 
-/// Of both sides, which tiles read several times. Those with vectors of 8 floats take few channels at once, and would fetch them from the second level again.
+/// Of both sides, which tiles read several times. Those with vectors of 8 floats take few channels at once, and would fetch them from the
+/// second level again.
 int64_t block_bytes(int64_t lanes) { return lanes == 16 ? 64 << 10 : 32 << 10; }
-constexpr int64_t kLeast = 16;              // channels that fill a vector, and the single values of any tile
-constexpr int64_t kMostParts = 16;          // of the pixels, whose moments are summed on their own
-constexpr int64_t kMostSums = 1 << 20;      // bytes, of more parts than threads
-constexpr int64_t kLeastPixels = 2048;      // of each of these
-constexpr int64_t kSamples = 256;           // pixels that give the pivot
+constexpr int64_t kLeast = 16;          // channels that fill a vector, and the single values of any tile
+constexpr int64_t kMostParts = 16;      // of the pixels, whose moments are summed on their own
+constexpr int64_t kMostSums = 1 << 20;  // bytes, of more parts than threads
+constexpr int64_t kLeastPixels = 2048;  // of each of these
+constexpr int64_t kSamples = 256;       // pixels that give the pivot
 
 /// To whole cache lines.
 int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }
@@ -185,11 +193,16 @@ TensorType products_of(int64_t channels) { return {DType::kF32, {channels, chann
 }  // namespace
 
 PointwiseSums::PointwiseSums(const TensorType& weight)
-    : weight_(weight), wide_(std::max(weight.shape[0], weight.shape[1])), narrow_(std::min(weight.shape[0], weight.shape[1])), lanes_(HWY_DYNAMIC_DISPATCH(pointwise_weights::lanes)()),
+    : weight_(weight),
+      wide_(std::max(weight.shape[0], weight.shape[1])),
+      narrow_(std::min(weight.shape[0], weight.shape[1])),
+      lanes_(HWY_DYNAMIC_DISPATCH(pointwise_weights::lanes)()),
       out_is_wide_(weight.shape[0] >= weight.shape[1]) {
-  const int64_t vectors = (wide_ + lanes_ - 1) / lanes_, most = HWY_DYNAMIC_DISPATCH(pointwise_weights::most_vectors)(), groups = (vectors + most - 1) / most;
+  const int64_t vectors = (wide_ + lanes_ - 1) / lanes_, most = HWY_DYNAMIC_DISPATCH(pointwise_weights::most_vectors)(),
+                groups = (vectors + most - 1) / most;
   for (int64_t g = 0; g < groups; ++g) {
-    const int64_t first = vectors * g / groups, count = vectors * (g + 1) / groups - first, singles = HWY_DYNAMIC_DISPATCH(pointwise_weights::singles)(static_cast<int>(count));
+    const int64_t first = vectors * g / groups, count = vectors * (g + 1) / groups - first,
+                  singles = HWY_DYNAMIC_DISPATCH(pointwise_weights::singles)(static_cast<int>(count));
     const int64_t last = (first + count - 1) * lanes_, last_at = std::min(last, wide_ - lanes_);
     for (int64_t s = 0; s < narrow_; s += singles) {
       const int64_t at = std::min(s, narrow_ - singles);
@@ -197,8 +210,10 @@ PointwiseSums::PointwiseSums(const TensorType& weight)
       floats_ += count * lanes_ * singles;
     }
   }
-  for (int64_t o = 0; o < weight.shape[0]; ++o) (out_is_wide_ ? wide_at_ : narrow_at_).push_back(weight.format.offset(weight.shape, {o, 0, 0, 0}));
-  for (int64_t i = 0; i < weight.shape[1]; ++i) (out_is_wide_ ? narrow_at_ : wide_at_).push_back(weight.format.offset(weight.shape, {0, i, 0, 0}));
+  for (int64_t o = 0; o < weight.shape[0]; ++o)
+    (out_is_wide_ ? wide_at_ : narrow_at_).push_back(weight.format.offset(weight.shape, {o, 0, 0, 0}));
+  for (int64_t i = 0; i < weight.shape[1]; ++i)
+    (out_is_wide_ ? narrow_at_ : wide_at_).push_back(weight.format.offset(weight.shape, {0, i, 0, 0}));
 }
 
 Support PointwiseSums::supports(const Shape& weight) {
@@ -209,7 +224,8 @@ Support PointwiseSums::supports(const Shape& weight) {
 
 int64_t PointwiseSums::block() const { return std::max<int64_t>(1, block_bytes(lanes_) / 4 / (wide_ + narrow_)); }
 
-void PointwiseSums::add(const float* grad, int64_t grad_step, const float* x, int64_t pixels, std::span<const Next> next, float* sums) const {
+void PointwiseSums::add(const float* grad, int64_t grad_step, const float* x, int64_t pixels, std::span<const Next> next,
+                        float* sums) const {
   using pointwise_weights::kLine;
   const float *wide = out_is_wide_ ? grad : x, *narrow = out_is_wide_ ? x : grad;
   const int64_t wide_step = out_is_wide_ ? grad_step : wide_, narrow_step = out_is_wide_ ? narrow_ : grad_step;
@@ -246,13 +262,15 @@ void PointwiseSums::each_sum(const Tile& tile, const Body& body) const {
 }
 
 void PointwiseSums::write(const float* sums, int64_t step, int64_t parts, float* dweight) const {
-  if (weight_.bytes() > weight_.shape.elements() * 4) std::memset(dweight, 0, static_cast<size_t>(weight_.bytes()));  // a blocked format's padding
+  if (weight_.bytes() > weight_.shape.elements() * 4)
+    std::memset(dweight, 0, static_cast<size_t>(weight_.bytes()));  // a blocked format's padding
   parallel_for(static_cast<int64_t>(tiles_.size()), 4, [&](int64_t begin, int64_t end) {
     for (int64_t tile = begin; tile < end; ++tile) {
       each_sum(tiles_[static_cast<size_t>(tile)], [&](int64_t wide, int64_t narrow, int64_t at) {
         float total = sums[at];
         for (int64_t part = 1; part < parts; ++part) total += sums[part * step + at];
-        dweight[wide_at_[static_cast<size_t>(wide)] + narrow_at_[static_cast<size_t>(narrow)]] = total;  // a format's offsets are sums of one term for each index
+        dweight[wide_at_[static_cast<size_t>(wide)] + narrow_at_[static_cast<size_t>(narrow)]] =
+            total;  // a format's offsets are sums of one term for each index
       });
     }
   });
@@ -260,13 +278,20 @@ void PointwiseSums::write(const float* sums, int64_t step, int64_t parts, float*
 
 void PointwiseSums::unpack(const double* sums, double* matrix) const {
   const int64_t wide_step = out_is_wide_ ? narrow_ : 1, narrow_step = out_is_wide_ ? 1 : wide_;
-  for (const Tile& tile : tiles_) each_sum(tile, [&](int64_t wide, int64_t narrow, int64_t at) { matrix[wide * wide_step + narrow * narrow_step] = sums[at]; });
+  for (const Tile& tile : tiles_)
+    each_sum(tile, [&](int64_t wide, int64_t narrow, int64_t at) { matrix[wide * wide_step + narrow * narrow_step] = sums[at]; });
 }
 
-void add_rows(const float* from, int64_t from_step, int64_t rows, int64_t channels, float* to) { HWY_DYNAMIC_DISPATCH(pointwise_weights::add)(from, from_step, rows, channels, to); }
+void add_rows(const float* from, int64_t from_step, int64_t rows, int64_t channels, float* to) {
+  HWY_DYNAMIC_DISPATCH(pointwise_weights::add)(from, from_step, rows, channels, to);
+}
 
 PointwiseMoments::PointwiseMoments(const TensorType& x, int threads)
-    : pixels_(x.elements() / x.shape[1]), channels_(x.shape[1]), threads_(threads), parts_(std::min(std::max<int64_t>(kMostParts, threads), pixels_)), products_(products_of(channels_)) {
+    : pixels_(x.elements() / x.shape[1]),
+      channels_(x.shape[1]),
+      threads_(threads),
+      parts_(std::min(std::max<int64_t>(kMostParts, threads), pixels_)),
+      products_(products_of(channels_)) {
   block_ = std::min(products_.block(), pixels_);
 }
 
@@ -312,7 +337,8 @@ PointwiseMoments::Result PointwiseMoments::run(const float* x, float* scratch, s
   for (int64_t part = 1; part < parts_; ++part) {
     for (int64_t i = 0; i < count; ++i) total_of(0)[i] += total_of(part)[i];
   }
-  Result result{std::pmr::vector<double>(total_of(0), total_of(0) + channels_, &room), std::pmr::vector<double>(static_cast<size_t>(channels_ * channels_), &room)};
+  Result result{std::pmr::vector<double>(total_of(0), total_of(0) + channels_, &room),
+                std::pmr::vector<double>(static_cast<size_t>(channels_ * channels_), &room)};
   products_.unpack(total_of(0) + channels_, result.covariance.data());
   for (double& sum : result.mean) sum /= static_cast<double>(pixels_);  // from the pivot
   for (size_t i = 0; i < result.covariance.size(); ++i) {
@@ -327,16 +353,20 @@ namespace {
 
 class PointwiseWeights : public PreparedKernel {
  public:
-  explicit PointwiseWeights(const KernelQuery& q) : sums_(q.out(0)), pixels_(q.in(1).elements() / q.in(1).shape[1]), in_(q.in(0).shape[1]), out_(q.in(1).shape[1]) {
+  explicit PointwiseWeights(const KernelQuery& q)
+      : sums_(q.out(0)), pixels_(q.in(1).elements() / q.in(1).shape[1]), in_(q.in(0).shape[1]), out_(q.in(1).shape[1]) {
     // More than threads, which help each other out, where their sums are few for their pixels.
-    const int64_t bytes = sums_.floats() * 4, few = std::min<int64_t>(q.threads, kMostPartials / bytes), many = std::min({kMostParts, kMostSums / bytes, pixels_ / kLeastPixels});
+    const int64_t bytes = sums_.floats() * 4, few = std::min<int64_t>(q.threads, kMostPartials / bytes),
+                  many = std::min({kMostParts, kMostSums / bytes, pixels_ / kLeastPixels});
     parts_ = std::clamp<int64_t>(std::max(few, many), 1, pixels_);
   }
   int64_t scratch_bytes() const override { return parts_ * sums_.floats() * 4; }
 
   void run(Stream&, const KernelArgs& args) const override {
     auto* sums = static_cast<float*>(args.scratch);
-    parallel_ranges(parts_, 1, [&](int64_t part, int64_t) { add(args, pixels_ * part / parts_, pixels_ * (part + 1) / parts_, sums + part * sums_.floats()); });
+    parallel_ranges(parts_, 1, [&](int64_t part, int64_t) {
+      add(args, pixels_ * part / parts_, pixels_ * (part + 1) / parts_, sums + part * sums_.floats());
+    });
     sums_.write(sums, sums_.floats(), parts_, args.out<float>(0));
   }
 
@@ -361,11 +391,13 @@ Support supports(const KernelQuery& q) {
   const TensorType &x = q.in(0), &grad = q.in(1);
   const Shape& w = q.out(0).shape;
   if (const Support dense = is_dense_weight_gradient(q); !dense) return dense;
-  if (w[2] * w[3] != 1 || x.shape[2] != grad.shape[2] || x.shape[3] != grad.shape[3] || pair(a.padding) != std::array<int64_t, 2>{0, 0}) return Support::no("not each pixel once");
+  if (w[2] * w[3] != 1 || x.shape[2] != grad.shape[2] || x.shape[3] != grad.shape[3] || pair(a.padding) != std::array<int64_t, 2>{0, 0})
+    return Support::no("not each pixel once");
   if (const Support sums = PointwiseSums::supports(w); !sums) return sums;
   const int64_t narrow = std::min(w[0], w[1]);
   // Measured against the library's kernels (docs/performance.md): with more channels than these, products are worth packing for.
-  if (narrow > (grad.elements() / grad.shape[1] < 8192 ? 64 : 128)) return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], ": worth packing"));
+  if (narrow > (grad.elements() / grad.shape[1] < 8192 ? 64 : 128))
+    return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], ": worth packing"));
   return Support::yes();
 }
 

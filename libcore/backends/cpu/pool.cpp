@@ -1,5 +1,7 @@
 // Pooling on channels_last arrays of f32 and bf16: channels are the vector, sums are in float.
 
+#include "libcore/ops/pool.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -12,7 +14,6 @@
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
-#include "libcore/ops/pool.h"
 
 namespace galley {
 namespace {
@@ -53,8 +54,12 @@ GALLEY_INLINE void keep_larger(const T* x, T* best, uint8_t* index, int64_t chan
     index[c] = static_cast<uint8_t>((tap & byte) | (index[c] & ~byte));
   }
 }
-GALLEY_CLONES void take_max(const float* x, float* best, uint8_t* index, int64_t channels, uint8_t tap) { keep_larger<uint32_t>(x, best, index, channels, tap); }
-GALLEY_CLONES void take_max(const BFloat16* x, BFloat16* best, uint8_t* index, int64_t channels, uint8_t tap) { keep_larger<uint16_t>(x, best, index, channels, tap); }
+GALLEY_CLONES void take_max(const float* x, float* best, uint8_t* index, int64_t channels, uint8_t tap) {
+  keep_larger<uint32_t>(x, best, index, channels, tap);
+}
+GALLEY_CLONES void take_max(const BFloat16* x, BFloat16* best, uint8_t* index, int64_t channels, uint8_t tap) {
+  keep_larger<uint16_t>(x, best, index, channels, tap);
+}
 
 template <class T>
 GALLEY_INLINE void add_chosen(const T* grad, const uint8_t* index, float* dx, int64_t channels, uint8_t tap) {
@@ -63,8 +68,12 @@ GALLEY_INLINE void add_chosen(const T* grad, const uint8_t* index, float* dx, in
     dx[c] += std::bit_cast<float>(std::bit_cast<uint32_t>(static_cast<float>(grad[c])) & chosen);
   }
 }
-GALLEY_CLONES void add_where(const float* grad, const uint8_t* index, float* dx, int64_t channels, uint8_t tap) { add_chosen(grad, index, dx, channels, tap); }
-GALLEY_CLONES void add_where(const BFloat16* grad, const uint8_t* index, float* dx, int64_t channels, uint8_t tap) { add_chosen(grad, index, dx, channels, tap); }
+GALLEY_CLONES void add_where(const float* grad, const uint8_t* index, float* dx, int64_t channels, uint8_t tap) {
+  add_chosen(grad, index, dx, channels, tap);
+}
+GALLEY_CLONES void add_where(const BFloat16* grad, const uint8_t* index, float* dx, int64_t channels, uint8_t tap) {
+  add_chosen(grad, index, dx, channels, tap);
+}
 
 GALLEY_CLONES void round_to(const float* x, BFloat16* y, int64_t count) {
   for (int64_t i = 0; i < count; ++i) y[i] = x[i];
@@ -106,8 +115,12 @@ GALLEY_INLINE void sum_cell(const T* image, const Cell& cell, int64_t width, int
     for (int64_t c = 0; c < count; ++c) out[first + c] = sums[c] * cell.scale;
   }
 }
-GALLEY_CLONES void cell_mean(const float* image, const Cell& cell, int64_t width, int64_t channels, float* out) { sum_cell(image, cell, width, channels, out); }
-GALLEY_CLONES void cell_mean(const BFloat16* image, const Cell& cell, int64_t width, int64_t channels, BFloat16* out) { sum_cell(image, cell, width, channels, out); }
+GALLEY_CLONES void cell_mean(const float* image, const Cell& cell, int64_t width, int64_t channels, float* out) {
+  sum_cell(image, cell, width, channels, out);
+}
+GALLEY_CLONES void cell_mean(const BFloat16* image, const Cell& cell, int64_t width, int64_t channels, BFloat16* out) {
+  sum_cell(image, cell, width, channels, out);
+}
 
 /// body(pixel of the image, tap) for the taps of window (h, w) that lie inside the image [.,.,H,W], in order.
 template <class Body>
@@ -160,7 +173,8 @@ class MaxPool2d : public PreparedKernel {
 template <class T>
 class MaxPool2dBackward : public PreparedKernel {
  public:
-  explicit MaxPool2dBackward(const KernelQuery& q) : window_(window_of(q.attrs<MaxPool2dBackwardAttrs>())), x_(q.out(0).shape), y_(q.in(0).shape) {
+  explicit MaxPool2dBackward(const KernelQuery& q)
+      : window_(window_of(q.attrs<MaxPool2dBackwardAttrs>())), x_(q.out(0).shape), y_(q.in(0).shape) {
     window_.dilation = pair(q.attrs<MaxPool2dBackwardAttrs>().dilation);
     image_ = x_[1] * x_[2] * x_[3];
     slots_ = std::clamp<int64_t>(q.threads, 1, std::max<int64_t>(1, x_[0]));
@@ -177,7 +191,9 @@ class MaxPool2dBackward : public PreparedKernel {
           for (int64_t h = 0; h < y_[2]; ++h) {
             for (int64_t w = 0; w < y_[3]; ++w) {
               const int64_t at = ((n * y_[2] + h) * y_[3] + w) * channels;
-              for_taps(window_, x_, h, w, [&](int64_t pixel, uint8_t tap) { add_where(args.in<T>(0) + at, args.in<uint8_t>(1) + at, image + pixel * channels, channels, tap); });
+              for_taps(window_, x_, h, w, [&](int64_t pixel, uint8_t tap) {
+                add_where(args.in<T>(0) + at, args.in<uint8_t>(1) + at, image + pixel * channels, channels, tap);
+              });
             }
           }
           if constexpr (!kDirect) round_to(image, args.out<T>(0) + n * image_, image_);
@@ -202,7 +218,9 @@ class Average : public PreparedKernel {
     parallel_for(y_[0] * y_[2], 1, [&](int64_t begin, int64_t end) {
       for (int64_t line = begin; line < end; ++line) {
         const T* image = args.in<T>(0) + line / y_[2] * x_[1] * x_[2] * x_[3];
-        for (int64_t w = 0; w < y_[3]; ++w) cell_mean(image, cells_[static_cast<size_t>(line % y_[2] * y_[3] + w)], x_[3], x_[1], args.out<T>(0) + (line * y_[3] + w) * x_[1]);
+        for (int64_t w = 0; w < y_[3]; ++w)
+          cell_mean(image, cells_[static_cast<size_t>(line % y_[2] * y_[3] + w)], x_[3], x_[1],
+                    args.out<T>(0) + (line * y_[3] + w) * x_[1]);
       }
     });
   }
@@ -230,7 +248,8 @@ bool disjoint(const std::vector<Cell>& cells, const Shape& x) {
 template <class T>
 class AverageBackward : public PreparedKernel {
  public:
-  AverageBackward(const Shape& x, const Shape& y, std::vector<Cell> cells) : x_(x), y_(y), cells_(std::move(cells)), disjoint_(disjoint(cells_, x)) {
+  AverageBackward(const Shape& x, const Shape& y, std::vector<Cell> cells)
+      : x_(x), y_(y), cells_(std::move(cells)), disjoint_(disjoint(cells_, x)) {
     int64_t covered = 0;
     for (const Cell& cell : cells_) covered += (cell.rows.end - cell.rows.begin) * (cell.columns.end - cell.columns.begin);
     whole_ = disjoint_ && covered == x[2] * x[3];
@@ -245,7 +264,8 @@ class AverageBackward : public PreparedKernel {
           const Cell& cell = cells_[i];
           const T* grad = args.in<T>(0) + (n * y_[2] * y_[3] + static_cast<int64_t>(i)) * channels;
           for (int64_t row = cell.rows.begin; row < cell.rows.end; ++row) {
-            for (int64_t column = cell.columns.begin; column < cell.columns.end; ++column) add(grad, dx + (row * x_[3] + column) * channels, channels, cell.scale);
+            for (int64_t column = cell.columns.begin; column < cell.columns.end; ++column)
+              add(grad, dx + (row * x_[3] + column) * channels, channels, cell.scale);
           }
         }
       }
@@ -270,7 +290,8 @@ std::vector<Cell> windowed_cells(const Attrs& a, const Shape& x, const Shape& y)
   std::vector<Cell> cells;
   for (int64_t h = 0; h < y[2]; ++h) {
     for (int64_t w = 0; w < y[3]; ++w) {
-      Cell cell{pool_range(h, x[2], window.kernel[0], window.stride[0], window.padding[0]), pool_range(w, x[3], window.kernel[1], window.stride[1], window.padding[1]), 1};
+      Cell cell{pool_range(h, x[2], window.kernel[0], window.stride[0], window.padding[0]),
+                pool_range(w, x[3], window.kernel[1], window.stride[1], window.padding[1]), 1};
       const int64_t inside = (cell.rows.end - cell.rows.begin) * (cell.columns.end - cell.columns.begin);
       cell.scale = 1.0f / static_cast<float>(a.count_include_pad ? cell.rows.size * cell.columns.size : inside);
       cells.push_back(cell);
@@ -326,15 +347,18 @@ Support supports_average_backward(const KernelQuery& q) {
   if (support && q.in(0).dtype == DType::kBF16 && !disjoint(cells(q), q.out(0).shape)) return Support::no("overlapping windows of bf16");
   return support;
 }
-std::vector<Cell> cells_of_avg(const KernelQuery& q) { return windowed_cells(q.attrs<AvgPool2dBackwardAttrs>(), q.out(0).shape, q.in(0).shape); }
+std::vector<Cell> cells_of_avg(const KernelQuery& q) {
+  return windowed_cells(q.attrs<AvgPool2dBackwardAttrs>(), q.out(0).shape, q.in(0).shape);
+}
 std::vector<Cell> cells_of_adaptive(const KernelQuery& q) { return adaptive_cells(q.out(0).shape, q.in(0).shape); }
 
-const std::array<Kernel, 6> kKernels{{{"max_pool2d", "cpu", supports, prepare_max<MaxPool2d>},
-                                      {"max_pool2d_backward", "cpu", supports, prepare_max<MaxPool2dBackward>},
-                                      {"avg_pool2d", "cpu", supports, prepare_avg},
-                                      {"avg_pool2d_backward", "cpu", supports_average_backward<cells_of_avg>, prepare_avg_backward},
-                                      {"adaptive_avg_pool2d", "cpu", supports, prepare_adaptive_avg},
-                                      {"adaptive_avg_pool2d_backward", "cpu", supports_average_backward<cells_of_adaptive>, prepare_adaptive_avg_backward}}};
+const std::array<Kernel, 6> kKernels{
+    {{"max_pool2d", "cpu", supports, prepare_max<MaxPool2d>},
+     {"max_pool2d_backward", "cpu", supports, prepare_max<MaxPool2dBackward>},
+     {"avg_pool2d", "cpu", supports, prepare_avg},
+     {"avg_pool2d_backward", "cpu", supports_average_backward<cells_of_avg>, prepare_avg_backward},
+     {"adaptive_avg_pool2d", "cpu", supports, prepare_adaptive_avg},
+     {"adaptive_avg_pool2d_backward", "cpu", supports_average_backward<cells_of_adaptive>, prepare_adaptive_avg_backward}}};
 
 }  // namespace
 

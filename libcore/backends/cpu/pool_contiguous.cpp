@@ -32,7 +32,11 @@ bool exceeds(float value, float best) { return (value > best) | ((value != value
 
 template <class Attrs>
 struct Window {
-  explicit Window(const Attrs& a) : kernel(pair(a.kernel_size)), stride(pair(a.stride.empty() ? a.kernel_size : a.stride)), padding(pair(a.padding)), dilation(pair(a.dilation)) {}
+  explicit Window(const Attrs& a)
+      : kernel(pair(a.kernel_size)),
+        stride(pair(a.stride.empty() ? a.kernel_size : a.stride)),
+        padding(pair(a.padding)),
+        dilation(pair(a.dilation)) {}
   std::array<int64_t, 2> kernel, stride, padding, dilation;
 };
 
@@ -192,7 +196,8 @@ class AdaptiveMax : public PreparedKernel {
       const PixelWalk in(x_, plane), out(y_, plane);
       const T* x = args.in<T>(0) + in.first;
       for (int64_t o = 0; o < planes_.y_size(); ++o) {
-        const PoolRange rows = adaptive_range(o / y_.shape[3], x_.shape[2], y_.shape[2]), columns = adaptive_range(o % y_.shape[3], x_.shape[3], y_.shape[3]);
+        const PoolRange rows = adaptive_range(o / y_.shape[3], x_.shape[2], y_.shape[2]),
+                        columns = adaptive_range(o % y_.shape[3], x_.shape[3], y_.shape[3]);
         int64_t best = rows.begin * x_.shape[3] + columns.begin;
         T value = x[best * in.step];
         for (int64_t row = rows.begin; row < rows.end; ++row) {
@@ -270,10 +275,16 @@ std::unique_ptr<PreparedKernel> prepare_adaptive_max(const KernelQuery& q) {
   if (q.in(0).dtype == DType::kI8) return std::make_unique<AdaptiveMax<int8_t>>(q);
   return std::make_unique<AdaptiveMax<float>>(q);
 }
-std::unique_ptr<PreparedKernel> prepare_avg(const KernelQuery& q) { return windowed(q.attrs<AvgPool2dAttrs>(), q.in(0).shape, q.out(0).shape, false); }
-std::unique_ptr<PreparedKernel> prepare_avg_backward(const KernelQuery& q) { return windowed(q.attrs<AvgPool2dBackwardAttrs>(), q.out(0).shape, q.in(0).shape, true); }
+std::unique_ptr<PreparedKernel> prepare_avg(const KernelQuery& q) {
+  return windowed(q.attrs<AvgPool2dAttrs>(), q.in(0).shape, q.out(0).shape, false);
+}
+std::unique_ptr<PreparedKernel> prepare_avg_backward(const KernelQuery& q) {
+  return windowed(q.attrs<AvgPool2dBackwardAttrs>(), q.out(0).shape, q.in(0).shape, true);
+}
 std::unique_ptr<PreparedKernel> prepare_adaptive_avg(const KernelQuery& q) { return adaptive(q.in(0).shape, q.out(0).shape, false); }
-std::unique_ptr<PreparedKernel> prepare_adaptive_avg_backward(const KernelQuery& q) { return adaptive(q.out(0).shape, q.in(0).shape, true); }
+std::unique_ptr<PreparedKernel> prepare_adaptive_avg_backward(const KernelQuery& q) {
+  return adaptive(q.out(0).shape, q.in(0).shape, true);
+}
 
 const std::array<Kernel, 8> kKernels{{{"max_pool2d", "cpu", supports, prepare<MaxPool2d>},
                                       {"max_pool2d_backward", "cpu", supports, prepare<MaxPool2dBackward>},

@@ -22,7 +22,8 @@ MemoryFormat packed_linear() { return MemoryFormat::blocked("AB16a4b"); }
 
 ConvSizes sizes_of(const QuantizedConv2dAttrs& a, const Shape& x, const Shape& w, const Shape& y, int64_t out_bytes) {
   const auto stride = pair(a.stride), padding = pair(a.padding), dilation = pair(a.dilation);
-  return {x[0], x[1], x[2], x[3], y[1], y[2], y[3], w[2], w[3], stride[0], stride[1], padding[0], padding[1], dilation[0], dilation[1], a.groups, out_bytes};
+  return {x[0],      x[1],      x[2],       x[3],       y[1],        y[2],        y[3],     w[2],     w[3],
+          stride[0], stride[1], padding[0], padding[1], dilation[0], dilation[1], a.groups, out_bytes};
 }
 
 /// Rows as the pixels of one image.
@@ -37,7 +38,8 @@ ConvSizes sizes_of(int64_t rows, int64_t inputs, int64_t outputs, int64_t out_by
 
 /// Bytes of i8 are moved by 128, so that the promise about activations (0..127) says nothing of them.
 Path path_of(Saturation saturation, DType x, const ConvSizes& s) {
-  return fitting(best_path(x == DType::kI8 ? Saturation::kExact : saturation), s.images * s.out_height * s.out_width, quads_of(s.channels / s.groups) * s.kernel_w);
+  return fitting(best_path(x == DType::kI8 ? Saturation::kExact : saturation), s.images * s.out_height * s.out_width,
+                 quads_of(s.channels / s.groups) * s.kernel_w);
 }
 
 /// Convolution and linear layer.
@@ -76,14 +78,16 @@ class QuantizedProduct : public PreparedKernel {
 
 std::unique_ptr<PreparedKernel> prepare_conv(const KernelQuery& q) {
   const auto& a = q.attrs<QuantizedConv2dAttrs>();
-  auto kernel = std::make_unique<QuantizedProduct>(q, a, sizes_of(a, q.in(0).shape, q.in(1).shape, q.out(0).shape, dtype_size(q.out(0).dtype)), packed_conv());
+  auto kernel = std::make_unique<QuantizedProduct>(
+      q, a, sizes_of(a, q.in(0).shape, q.in(1).shape, q.out(0).shape, dtype_size(q.out(0).dtype)), packed_conv());
   if (q.has(4)) kernel->set_residual(a, q.in(4).dtype);
   return kernel;
 }
 
 std::unique_ptr<PreparedKernel> prepare_linear(const KernelQuery& q) {
   const Shape& w = q.in(1).shape;
-  return std::make_unique<QuantizedProduct>(q, q.attrs<QuantizedLinearAttrs>(), sizes_of(q.in(0).elements() / w[1], w[1], w[0], dtype_size(q.out(0).dtype)), packed_linear());
+  return std::make_unique<QuantizedProduct>(q, q.attrs<QuantizedLinearAttrs>(),
+                                            sizes_of(q.in(0).elements() / w[1], w[1], w[0], dtype_size(q.out(0).dtype)), packed_linear());
 }
 
 struct Bounds {
@@ -122,7 +126,9 @@ class DynamicLinear : public PreparedKernel {
         path_(path_of(attrs_.saturation, DType::kU8, sizes_)),
         convolver_(sizes_, path_, q.threads),
         weight_(q.in(1), packed_linear()) {}
-  int64_t scratch_bytes() const override { return aligned_bytes(count_ + 64) + results_.scratch_bytes() + weight_.scratch_bytes() + convolver_.scratch_bytes(); }
+  int64_t scratch_bytes() const override {
+    return aligned_bytes(count_ + 64) + results_.scratch_bytes() + weight_.scratch_bytes() + convolver_.scratch_bytes();
+  }
   std::string implementation() const override { return path_name(path_); }
   void run(Stream&, const KernelArgs& args) const override {
     const float* x = args.in<float>(0);
@@ -133,7 +139,8 @@ class DynamicLinear : public PreparedKernel {
       std::fill_n(args.out<float>(0), count_ / inputs_ * results_.outputs(), std::numeric_limits<float>::quiet_NaN());
       return;
     }
-    const QuantParams params = affine_params(bounds.min, bounds.max, quant_range(QuantDType::kUint8, attrs_.saturation == Saturation::kReduced));
+    const QuantParams params =
+        affine_params(bounds.min, bounds.max, quant_range(QuantDType::kUint8, attrs_.saturation == Saturation::kReduced));
     parallel_for(count_, 16384, [&](int64_t begin, int64_t end) { quantize_values(x + begin, params, bytes + begin, end - begin); });
     Epilogue e = results_.epilogue(args.in<float>(2), args.in<float>(3), scratch, params.scale);
     e.out = args.outputs[0];
@@ -175,9 +182,12 @@ Support supports_linear(const KernelQuery& q) {
 }
 
 const std::array<Kernel, 3> kKernels{
-    {{"quantized_conv2d", "cpu", supports_conv, prepare_conv, [](const KernelQuery& q, int input) { return input == 1 ? packed_conv() : q.in(input).format; }},
-     {"quantized_linear", "cpu", supports_linear, prepare_linear, [](const KernelQuery& q, int input) { return input == 1 ? packed_linear() : q.in(input).format; }},
-     {"dynamic_quantized_linear", "cpu", supports_linear, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<DynamicLinear>(q); },
+    {{"quantized_conv2d", "cpu", supports_conv, prepare_conv,
+      [](const KernelQuery& q, int input) { return input == 1 ? packed_conv() : q.in(input).format; }},
+     {"quantized_linear", "cpu", supports_linear, prepare_linear,
+      [](const KernelQuery& q, int input) { return input == 1 ? packed_linear() : q.in(input).format; }},
+     {"dynamic_quantized_linear", "cpu", supports_linear,
+      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<DynamicLinear>(q); },
       [](const KernelQuery& q, int input) { return input == 1 ? packed_linear() : q.in(input).format; }}}};
 
 }  // namespace

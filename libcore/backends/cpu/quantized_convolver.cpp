@@ -8,12 +8,12 @@
 namespace galley::quantized {
 namespace {
 
-constexpr int64_t kWeights = 128 * 1024;  // widened weights of all outputs, where they are to stay
-constexpr int64_t kAlone = 64 * 1024;   // products for which one thread is enough
-constexpr int64_t kFew = 4;             // laid-out pixels for which weights are not widened
-constexpr int64_t kRoom = 384 * 1024;       // a band's inputs and results: they stay in the second-level cache
-constexpr int64_t kNear = 2 << 20;      // inputs and results that second-level caches hold
-constexpr int64_t kBytesRoom = 96 * 1024;   // where no weights are widened for each band: threads end together
+constexpr int64_t kWeights = 128 * 1024;   // widened weights of all outputs, where they are to stay
+constexpr int64_t kAlone = 64 * 1024;      // products for which one thread is enough
+constexpr int64_t kFew = 4;                // laid-out pixels for which weights are not widened
+constexpr int64_t kRoom = 384 * 1024;      // a band's inputs and results: they stay in the second-level cache
+constexpr int64_t kNear = 2 << 20;         // inputs and results that second-level caches hold
+constexpr int64_t kBytesRoom = 96 * 1024;  // where no weights are widened for each band: threads end together
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t aligned(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
@@ -56,7 +56,8 @@ Convolver::Convolver(const ConvSizes& sizes, Path path, int threads) : sizes_(si
   for (int64_t image = 0; image < images; ++image) {
     for (int64_t band = 0; band < bands; ++band) {
       for (int64_t split = 0; split < splits; ++split) {
-        const Task task{image, units * band / bands, units * (band + 1) / bands, steps * split / splits * step, std::min(s.outputs, steps * (split + 1) / splits * step)};
+        const Task task{image, units * band / bands, units * (band + 1) / bands, steps * split / splits * step,
+                        std::min(s.outputs, steps * (split + 1) / splits * step)};
         if (task.begin < task.end && task.first_output < task.last_output) tasks_.push_back(task);
       }
     }
@@ -65,14 +66,16 @@ Convolver::Convolver(const ConvSizes& sizes, Path path, int threads) : sizes_(si
   for (const Task& task : tasks_) most = std::max(most, task.end - task.begin);
 
   for (int64_t u = 0; u < most; ++u) {
-    for (int64_t c = 0; c < unit_pixels; ++c) pixel_at_.push_back(static_cast<int32_t>((u * s.stride_h * columns_ + c * s.stride_w) * pixel));
+    for (int64_t c = 0; c < unit_pixels; ++c)
+      pixel_at_.push_back(static_cast<int32_t>((u * s.stride_h * columns_ + c * s.stride_w) * pixel));
   }
   if (pointwise_) {
     for (int64_t u = 0; u < most; ++u) pixel_at_[static_cast<size_t>(u)] = static_cast<int32_t>(u * pixel);
   }
   const bool joined = s.dilation_w == 1;  // a row of the window is one run
   for (int64_t i = 0; i < s.kernel_h; ++i) {
-    for (int64_t j = 0; j < (joined ? 1 : s.kernel_w); ++j) run_at_.push_back(static_cast<int32_t>((i * s.dilation_h * columns_ + j * s.dilation_w) * pixel));
+    for (int64_t j = 0; j < (joined ? 1 : s.kernel_w); ++j)
+      run_at_.push_back(static_cast<int32_t>((i * s.dilation_h * columns_ + j * s.dilation_w) * pixel));
   }
   runs_ = static_cast<int64_t>(run_at_.size());
   run_quads_ = quads_ * (joined ? s.kernel_w : 1);
@@ -89,13 +92,15 @@ Convolver::Convolver(const ConvSizes& sizes, Path path, int threads) : sizes_(si
   room_bytes_ = tiles_at_ + (path == Path::kAmx ? aligned(tile_room(runs_, run_quads_, most * unit_pixels, outputs)) : 0);
 }
 
-void Convolver::run(const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight, const Epilogue& epilogue, std::byte* scratch) const {
+void Convolver::run(const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight, const Epilogue& epilogue,
+                    std::byte* scratch) const {
   parallel_tasks(static_cast<int64_t>(tasks_.size()), threads_, [&](int64_t task, int64_t slot) {
     run_task(tasks_[static_cast<size_t>(task)], x, flip, zero_point, weight, epilogue, scratch + slot * room_bytes_);
   });
 }
 
-void Convolver::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight, const Epilogue& epilogue, std::byte* room) const {
+void Convolver::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight,
+                         const Epilogue& epilogue, std::byte* room) const {
   const int64_t first_pixel = pointwise_ ? task.begin : (task.image * sizes_.out_height + task.begin) * sizes_.out_width;
   Product p;
   p.path = path_;
@@ -107,7 +112,9 @@ void Convolver::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32
   p.weights = weight;
   p.zero_point = zero_point;
   p.resident = resident_;
-  p.far = sizes_.images * (sizes_.height * sizes_.width * sizes_.channels + sizes_.out_height * sizes_.out_width * sizes_.outputs * sizes_.out_bytes) > kNear;
+  p.far = sizes_.images *
+              (sizes_.height * sizes_.width * sizes_.channels + sizes_.out_height * sizes_.out_width * sizes_.outputs * sizes_.out_bytes) >
+          kNear;
   p.few = few_;
   p.wide = reinterpret_cast<int16_t*>(room + wide_at_);
   p.starts = reinterpret_cast<int32_t*>(room + starts_at_);
@@ -116,7 +123,8 @@ void Convolver::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32
   p.epilogue.out = static_cast<std::byte*>(epilogue.out) + first_pixel * sizes_.outputs * sizes_.out_bytes;
   if (epilogue.residual) p.epilogue.residual = epilogue.residual + first_pixel * sizes_.outputs;
   // Bytes that lie as they are wanted need no copy.
-  const bool in_place = pointwise_ && path_ != Path::kExact && flip == 0 && sizes_.groups == 1 && sizes_.stride_h == 1 && sizes_.stride_w == 1 && sizes_.channels % kQuad == 0;
+  const bool in_place = pointwise_ && path_ != Path::kExact && flip == 0 && sizes_.groups == 1 && sizes_.stride_h == 1 &&
+                        sizes_.stride_w == 1 && sizes_.channels % kQuad == 0;
   for (int64_t output = task.first_output; output < task.last_output;) {
     const int64_t group = output / group_outputs_;
     p.begin = output;
@@ -144,12 +152,14 @@ void Convolver::lay_out(const Task& task, int64_t group, const uint8_t* x, uint8
   if (pointwise_) {
     if (s.stride_h == 1 && s.stride_w == 1) return place(x + task.begin * s.channels, task.end - task.begin, flip, zero_point, band);
     for (int64_t u = task.begin; u < task.end; ++u) {
-      const int64_t image = u / (s.out_height * s.out_width), row = u / s.out_width % s.out_height * s.stride_h, column = u % s.out_width * s.stride_w;
+      const int64_t image = u / (s.out_height * s.out_width), row = u / s.out_width % s.out_height * s.stride_h,
+                    column = u % s.out_width * s.stride_w;
       place(x + ((image * s.height + row) * s.width + column) * s.channels, 1, flip, zero_point, band + (u - task.begin) * pixel);
     }
     return;
   }
-  const int64_t top = task.begin * s.stride_h - s.padding_h, bottom = (task.end - 1) * s.stride_h - s.padding_h + (s.kernel_h - 1) * s.dilation_h;
+  const int64_t top = task.begin * s.stride_h - s.padding_h,
+                bottom = (task.end - 1) * s.stride_h - s.padding_h + (s.kernel_h - 1) * s.dilation_h;
   // Columns of a laid-out row that lie in the image.
   const int64_t left = std::min(s.padding_w, columns_), right = std::clamp(s.width + s.padding_w, left, columns_);
   for (int64_t row = top; row <= bottom; ++row, band += columns_ * pixel) {
@@ -158,7 +168,8 @@ void Convolver::lay_out(const Task& task, int64_t group, const uint8_t* x, uint8
       continue;
     }
     place_padding(left, zero_point, band);
-    place(x + ((task.image * s.height + row) * s.width + left - s.padding_w) * s.channels, right - left, flip, zero_point, band + left * pixel);
+    place(x + ((task.image * s.height + row) * s.width + left - s.padding_w) * s.channels, right - left, flip, zero_point,
+          band + left * pixel);
     place_padding(columns_ - right, zero_point, band + right * pixel);
   }
 }

@@ -32,10 +32,11 @@ class Convolver {
 
  private:
   struct Task {
-    int64_t image = 0, begin = 0, end = 0;         // output rows of an image; of 1x1 windows: pixels
+    int64_t image = 0, begin = 0, end = 0;  // output rows of an image; of 1x1 windows: pixels
     int64_t first_output = 0, last_output = 0;
   };
-  void run_task(const Task& task, const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight, const Epilogue& epilogue, std::byte* room) const;
+  void run_task(const Task& task, const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight, const Epilogue& epilogue,
+                std::byte* room) const;
   void lay_out(const Task& task, int64_t group, const uint8_t* x, uint8_t flip, int32_t zero_point, std::byte* band) const;
   void place(const uint8_t* x, int64_t pixels, uint8_t flip, int32_t zero_point, std::byte* to) const;
   void place_padding(int64_t pixels, int32_t zero_point, std::byte* to) const;
@@ -43,7 +44,7 @@ class Convolver {
   ConvSizes sizes_;
   Path path_;
   int64_t threads_ = 1;
-  bool pointwise_ = false;   // 1x1 windows without padding: a band is a range of pixels
+  bool pointwise_ = false;  // 1x1 windows without padding: a band is a range of pixels
   int64_t group_inputs_ = 1, group_outputs_ = 1;
   int64_t quads_ = 1;        // of a pixel of a group
   int64_t value_bytes_ = 1;  // of a laid-out value

@@ -18,10 +18,10 @@
 #include <utility>
 #include <vector>
 
-#include "libcore/base/parallel.h"
 #include "libcore/backends/cpu/quantized_epilogue.h"
 #include "libcore/backends/cpu/quantized_pack.h"
 #include "libcore/backends/cpu/table.h"
+#include "libcore/base/parallel.h"
 
 namespace galley::quantized {
 
@@ -29,21 +29,21 @@ constexpr int64_t kChunk = 16;
 
 /// Output rows [begin, end) of one image and one chunk of channels.
 struct DepthwiseTask {
-  const uint8_t* x = nullptr;  // of the image, channel 0
-  const int8_t* weight = nullptr;  // [kh][kw][channels]
+  const uint8_t* x = nullptr;                  // of the image, channel 0
+  const int8_t* weight = nullptr;              // [kh][kw][channels]
   int64_t channels = 0, first = 0, lanes = 0;  // of the image; this task's
   int64_t height = 0, width = 0, out_width = 0;
   int64_t kernel_h = 0, kernel_w = 0, stride_h = 1, stride_w = 1, padding_h = 0, padding_w = 0;
   int64_t begin = 0, end = 0;
   int32_t zero_point = 0;
   uint8_t flip = 0;
-  bool vnni = false;        // vpdpwssd
-  int64_t columns = 0;      // of a laid-out row
-  int32_t* rows = nullptr;     // room: [kernel_h / 2 + 1][columns][16]
+  bool vnni = false;                 // vpdpwssd
+  int64_t columns = 0;               // of a laid-out row
+  int32_t* rows = nullptr;           // room: [kernel_h / 2 + 1][columns][16]
   const int32_t** row_at = nullptr;  // room: [kernel_h / 2 + 1]
-  int32_t* weights = nullptr;  // room: [parity][kernel_h / 2 + 1][kernel_w][16]
-  int32_t* sums = nullptr;     // room: [out_width][16]
-  Epilogue epilogue;           // of the image
+  int32_t* weights = nullptr;        // room: [parity][kernel_h / 2 + 1][kernel_w][16]
+  int32_t* sums = nullptr;           // room: [out_width][16]
+  Epilogue epilogue;                 // of the image
 };
 
 }  // namespace galley::quantized
@@ -182,7 +182,8 @@ struct Pixels<Products, 0> {
 
 /// Pairs of laid-out rows times their weights.
 template <class Products, int kCount>
-HWY_NOINLINE void pixel_sums(const int32_t* const* rows, int64_t pairs, int64_t at, int64_t step, int64_t kernel_w, const int32_t* HWY_RESTRICT weights, int32_t* HWY_RESTRICT sums) {
+HWY_NOINLINE void pixel_sums(const int32_t* const* rows, int64_t pairs, int64_t at, int64_t step, int64_t kernel_w,
+                             const int32_t* HWY_RESTRICT weights, int32_t* HWY_RESTRICT sums) {
   Pixels<Products, kCount> pixels;
   pixels.begin();
   for (int64_t pair = 0; pair < pairs; ++pair) {
@@ -259,7 +260,12 @@ MemoryFormat packed() { return MemoryFormat::blocked("cdba"); }
 class QuantizedDepthwise : public PreparedKernel {
  public:
   QuantizedDepthwise(const KernelQuery& q, const QuantizedConv2dAttrs& a)
-      : x_(q.in(0).shape), y_(q.out(0).shape), results_(a, a.activation, y_[1]), weight_(q.in(1), packed()), out_bytes_(dtype_size(q.out(0).dtype)), threads_(q.threads) {
+      : x_(q.in(0).shape),
+        y_(q.out(0).shape),
+        results_(a, a.activation, y_[1]),
+        weight_(q.in(1), packed()),
+        out_bytes_(dtype_size(q.out(0).dtype)),
+        threads_(q.threads) {
     const auto stride = pair(a.stride), padding = pair(a.padding);
     const Shape& w = q.in(1).shape;
     task_.channels = x_[1];
@@ -343,7 +349,10 @@ Support supports(const KernelQuery& q) {
 
 std::span<const Kernel> cpu_quantized_depthwise() {
   static const std::array<Kernel, 1> kernels{
-      {{"quantized_conv2d", "cpu", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<QuantizedDepthwise>(q, q.attrs<QuantizedConv2dAttrs>()); },
+      {{"quantized_conv2d", "cpu", supports,
+        [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
+          return std::make_unique<QuantizedDepthwise>(q, q.attrs<QuantizedConv2dAttrs>());
+        },
         [](const KernelQuery& q, int input) { return input == 1 ? packed() : q.in(input).format; }}}};
   return kernels;
 }

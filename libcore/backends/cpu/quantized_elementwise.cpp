@@ -20,14 +20,18 @@ using namespace quantized;
 constexpr int64_t kPiece = 512;
 constexpr int64_t kGrain = 16384;  // values for which a second thread is worth while
 
-GALLEY_CLONES void sum_values(const uint8_t* a, uint8_t flip_a, float scale_a, const uint8_t* b, uint8_t flip_b, float scale_b, float shift, float* out, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(a[i] ^ flip_a) * scale_a + (static_cast<float>(b[i] ^ flip_b) * scale_b + shift);
+GALLEY_CLONES void sum_values(const uint8_t* a, uint8_t flip_a, float scale_a, const uint8_t* b, uint8_t flip_b, float scale_b, float shift,
+                              float* out, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    out[i] = static_cast<float>(a[i] ^ flip_a) * scale_a + (static_cast<float>(b[i] ^ flip_b) * scale_b + shift);
 }
-GALLEY_CLONES void product_values(const uint8_t* a, uint8_t flip_a, int32_t zero_a, const uint8_t* b, uint8_t flip_b, int32_t zero_b, float scale, float* out, int64_t count) {
+GALLEY_CLONES void product_values(const uint8_t* a, uint8_t flip_a, int32_t zero_a, const uint8_t* b, uint8_t flip_b, int32_t zero_b,
+                                  float scale, float* out, int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>(((a[i] ^ flip_a) - zero_a) * ((b[i] ^ flip_b) - zero_b)) * scale;
 }
 /// A factor and a term for each channel.
-GALLEY_CLONES void channel_values(const uint8_t* a, uint8_t flip, int32_t zero, const float* factor, const float* term, float* out, int64_t count) {
+GALLEY_CLONES void channel_values(const uint8_t* a, uint8_t flip, int32_t zero, const float* factor, const float* term, float* out,
+                                  int64_t count) {
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<float>((a[i] ^ flip) - zero) * factor[i] + term[i];
 }
 GALLEY_CLONES void dequantize_values(const uint8_t* q, uint8_t flip, int32_t zero, float scale, float* out, int64_t count) {
@@ -50,7 +54,8 @@ using Table = std::array<uint8_t, 256>;
 /// quantized_add and quantized_mul.
 class QuantizedBinary : public PreparedKernel {
  public:
-  QuantizedBinary(const KernelQuery& q, bool multiply) : attrs_(q.attrs<QuantizedBinaryAttrs>()), multiply_(multiply), count_(q.in(0).elements()), out_bytes_(dtype_size(q.out(0).dtype)) {
+  QuantizedBinary(const KernelQuery& q, bool multiply)
+      : attrs_(q.attrs<QuantizedBinaryAttrs>()), multiply_(multiply), count_(q.in(0).elements()), out_bytes_(dtype_size(q.out(0).dtype)) {
     const TensorType &a = q.in(0), &b = q.in(1);
     set_results(epilogue_, attrs_, attrs_.activation);
     to_levels_ = in_levels(attrs_, attrs_.activation) ? 1 / attrs_.output_scale : 1;
@@ -140,7 +145,9 @@ class Lookup : public PreparedKernel {
     for (size_t i = 0; i < 256; ++i) table_[i ^ flip] = static_cast<uint8_t>(table[i]);
   }
   void run(Stream&, const KernelArgs& args) const override {
-    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) { lookup_values(table_.data(), args.in<uint8_t>(0) + begin, args.out<uint8_t>(0) + begin, end - begin); });
+    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
+      lookup_values(table_.data(), args.in<uint8_t>(0) + begin, args.out<uint8_t>(0) + begin, end - begin);
+    });
   }
 
  private:
@@ -197,8 +204,8 @@ class QuantizedConcat : public PreparedKernel {
 
  private:
   struct Part {
-    int64_t size = 0;  // of a row
-    bool same = false; // the table changes nothing
+    int64_t size = 0;   // of a row
+    bool same = false;  // the table changes nothing
     Table table{};
   };
   std::vector<Part> parts_;
@@ -209,7 +216,9 @@ class Quantize : public PreparedKernel {
  public:
   explicit Quantize(const KernelQuery& q) : params_(q.attrs<QuantizeAttrs>().params()), count_(q.in(0).elements()) {}
   void run(Stream&, const KernelArgs& args) const override {
-    parallel_for(count_, kGrain / 4, [&](int64_t begin, int64_t end) { quantize_values(args.in<float>(0) + begin, params_, args.out<uint8_t>(0) + begin, end - begin); });
+    parallel_for(count_, kGrain / 4, [&](int64_t begin, int64_t end) {
+      quantize_values(args.in<float>(0) + begin, params_, args.out<uint8_t>(0) + begin, end - begin);
+    });
   }
 
  private:
@@ -219,11 +228,14 @@ class Quantize : public PreparedKernel {
 
 class Dequantize : public PreparedKernel {
  public:
-  explicit Dequantize(const KernelQuery& q) : scale_(static_cast<float>(q.attrs<DequantizeAttrs>().scale)), flip_(flip_of(q.in(0).dtype)), count_(q.in(0).elements()) {
+  explicit Dequantize(const KernelQuery& q)
+      : scale_(static_cast<float>(q.attrs<DequantizeAttrs>().scale)), flip_(flip_of(q.in(0).dtype)), count_(q.in(0).elements()) {
     zero_ = static_cast<int32_t>(q.attrs<DequantizeAttrs>().zero_point) + flip_;
   }
   void run(Stream&, const KernelArgs& args) const override {
-    parallel_for(count_, kGrain / 4, [&](int64_t begin, int64_t end) { dequantize_values(args.in<uint8_t>(0) + begin, flip_, zero_, scale_, args.out<float>(0) + begin, end - begin); });
+    parallel_for(count_, kGrain / 4, [&](int64_t begin, int64_t end) {
+      dequantize_values(args.in<uint8_t>(0) + begin, flip_, zero_, scale_, args.out<float>(0) + begin, end - begin);
+    });
   }
 
  private:

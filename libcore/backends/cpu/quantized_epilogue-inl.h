@@ -178,7 +178,8 @@ HWY_INLINE void store_bytes(const V32 (&v)[kVectors], uint8_t flip, uint8_t* HWY
 }
 
 template <int kStep, bool kResidual, bool kGate, bool kReal>
-HWY_INLINE void finish_rows(const Epilogue& e, const int32_t* HWY_RESTRICT sums, int64_t rows, int64_t pixel, int64_t block, int64_t first, int64_t last) {
+HWY_INLINE void finish_rows(const Epilogue& e, const int32_t* HWY_RESTRICT sums, int64_t rows, int64_t pixel, int64_t block, int64_t first,
+                            int64_t last) {
   constexpr int kVectors = kStep / kLanes;
   const D32 d32;
   const DF df;
@@ -237,17 +238,21 @@ HWY_INLINE void finish_rows(const Epilogue& e, const int32_t* HWY_RESTRICT sums,
 
 /// Activations by functions: values to an array, through the function, to levels.
 template <int kStep>
-HWY_NOINLINE void finish_by_function(const Epilogue& e, const int32_t* HWY_RESTRICT sums, int64_t rows, int64_t pixel, int64_t block, int64_t first, int64_t last) {
+HWY_NOINLINE void finish_by_function(const Epilogue& e, const int32_t* HWY_RESTRICT sums, int64_t rows, int64_t pixel, int64_t block,
+                                     int64_t first, int64_t last) {
   const D32 d32;
   const DF df;
   HWY_ALIGN float values[kStep];
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = (pixel + r) * e.channels + block;
     for (int i = 0; i < kStep; i += kLanes) {
-      hn::Store(hn::MulAdd(hn::ConvertTo(df, hn::Load(d32, sums + r * kStep + i)), hn::LoadU(df, e.scale + block + i), hn::LoadU(df, e.bias + block + i)), df, values + i);
+      hn::Store(hn::MulAdd(hn::ConvertTo(df, hn::Load(d32, sums + r * kStep + i)), hn::LoadU(df, e.scale + block + i),
+                           hn::LoadU(df, e.bias + block + i)),
+                df, values + i);
     }
     if (e.residual) {
-      for (int64_t i = first - block; i < last - block; ++i) values[i] += e.residual_scale * static_cast<float>(e.residual[at + i] ^ e.residual_flip);
+      for (int64_t i = first - block; i < last - block; ++i)
+        values[i] += e.residual_scale * static_cast<float>(e.residual[at + i] ^ e.residual_flip);
     }
     activate(e.activation, values, kStep);
     if (e.real) {
@@ -268,7 +273,8 @@ HWY_NOINLINE void finish_by_function(const Epilogue& e, const int32_t* HWY_RESTR
 /// As finish_rows for bytes and 16 outputs, two rows at a time: rounding and the upper bound in 32 bits, the zero point in 16 (with
 /// saturation), the lower bound in 8. A value below -2^31 becomes the smallest integer, as it should.
 template <bool kResidual, bool kGate>
-HWY_NOINLINE void finish_pairs(const Epilogue& e, const int32_t* HWY_RESTRICT sums, int64_t rows, int64_t pixel, int64_t block, int64_t first, int64_t last) {
+HWY_NOINLINE void finish_pairs(const Epilogue& e, const int32_t* HWY_RESTRICT sums, int64_t rows, int64_t pixel, int64_t block,
+                               int64_t first, int64_t last) {
   const __m256 scale[2] = {_mm256_loadu_ps(e.scale + block), _mm256_loadu_ps(e.scale + block + 8)};
   const __m256 bias[2] = {_mm256_loadu_ps(e.bias + block), _mm256_loadu_ps(e.bias + block + 8)};
   const __m256 high = _mm256_set1_ps(e.high), levels = _mm256_set1_ps(e.to_levels), residual_scale = _mm256_set1_ps(e.residual_scale);
@@ -302,7 +308,8 @@ HWY_NOINLINE void finish_pairs(const Epilogue& e, const int32_t* HWY_RESTRICT su
     }
     for (auto& value : v) {
       if constexpr (kGate) {
-        const __m256 gate = _mm256_mul_ps(_mm256_min_ps(_mm256_max_ps(_mm256_add_ps(value, _mm256_set1_ps(3)), _mm256_setzero_ps()), _mm256_set1_ps(6)), levels);
+        const __m256 gate = _mm256_mul_ps(
+            _mm256_min_ps(_mm256_max_ps(_mm256_add_ps(value, _mm256_set1_ps(3)), _mm256_setzero_ps()), _mm256_set1_ps(6)), levels);
         value = swish ? _mm256_mul_ps(value, gate) : gate;
       }
       value = _mm256_min_ps(value, high);
@@ -332,10 +339,11 @@ HWY_NOINLINE void finish_pairs(const Epilogue& e, const int32_t* HWY_RESTRICT su
 #endif
 
 #if HWY_TARGET <= HWY_AVX3
-/// As finish_rows for bytes, four vectors of one or two a row at a time: rounding and the upper bound in 32 bits, the zero point in 16 (with
-/// saturation), the lower bound in 8. A value below -2^31 becomes the smallest integer, as it should.
+/// As finish_rows for bytes, four vectors of one or two a row at a time: rounding and the upper bound in 32 bits, the zero point in 16
+/// (with saturation), the lower bound in 8. A value below -2^31 becomes the smallest integer, as it should.
 template <int kStep, bool kResidual, bool kGate>
-HWY_NOINLINE void finish_packed(const Epilogue& e, const int32_t* HWY_RESTRICT sums, int64_t rows, int64_t pixel, int64_t block, int64_t first, int64_t last) {
+HWY_NOINLINE void finish_packed(const Epilogue& e, const int32_t* HWY_RESTRICT sums, int64_t rows, int64_t pixel, int64_t block,
+                                int64_t first, int64_t last) {
   constexpr int kVectors = kStep / kLanes, kRows = 4 / kVectors;
   __m512 scale[kVectors], bias[kVectors];
   for (int i = 0; i < kVectors; ++i) {
@@ -357,11 +365,13 @@ HWY_NOINLINE void finish_packed(const Epilogue& e, const int32_t* HWY_RESTRICT s
   const auto level = [&](int64_t r, int i) HWY_ATTR {
     __m512 v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_load_si512(sums + r * kStep + i * kLanes)), scale[i], bias[i]);
     if constexpr (kResidual) {
-      const __m128i bytes = _mm_xor_si128(_mm_maskz_loadu_epi8(static_cast<__mmask16>(mine >> i * kLanes), residual + r * channels + i * kLanes), residual_turn);
+      const __m128i bytes = _mm_xor_si128(
+          _mm_maskz_loadu_epi8(static_cast<__mmask16>(mine >> i * kLanes), residual + r * channels + i * kLanes), residual_turn);
       v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes)), residual_scale, v);
     }
     if constexpr (kGate) {
-      const __m512 gate = _mm512_mul_ps(_mm512_min_ps(_mm512_max_ps(_mm512_add_ps(v, _mm512_set1_ps(3)), _mm512_setzero_ps()), _mm512_set1_ps(6)), levels);
+      const __m512 gate =
+          _mm512_mul_ps(_mm512_min_ps(_mm512_max_ps(_mm512_add_ps(v, _mm512_set1_ps(3)), _mm512_setzero_ps()), _mm512_set1_ps(6)), levels);
       v = swish ? _mm512_mul_ps(v, gate) : gate;
     }
     return _mm512_cvtps_epi32(_mm512_min_ps(v, high));
@@ -372,9 +382,11 @@ HWY_NOINLINE void finish_packed(const Epilogue& e, const int32_t* HWY_RESTRICT s
     __m512i words[2];
     for (int i = 0; i < 2; ++i) {
       const int at = 2 * i;
-      words[i] = _mm512_adds_epi16(_mm512_packs_epi32(level(row(at / kVectors), at % kVectors), level(row((at + 1) / kVectors), (at + 1) % kVectors)), zero_point);
+      words[i] = _mm512_adds_epi16(
+          _mm512_packs_epi32(level(row(at / kVectors), at % kVectors), level(row((at + 1) / kVectors), (at + 1) % kVectors)), zero_point);
     }
-    const __m512i bytes = _mm512_xor_si512(_mm512_permutexvar_epi32(order, _mm512_max_epu8(_mm512_packus_epi16(words[0], words[1]), low)), turn);
+    const __m512i bytes =
+        _mm512_xor_si512(_mm512_permutexvar_epi32(order, _mm512_max_epu8(_mm512_packus_epi16(words[0], words[1]), low)), turn);
     if constexpr (kVectors == 2) {
       _mm256_mask_storeu_epi8(out + r * channels, mine, _mm512_castsi512_si256(bytes));
       if (r + 1 < rows) _mm256_mask_storeu_epi8(out + (r + 1) * channels, mine, _mm512_extracti64x4_epi64(bytes, 1));
@@ -391,18 +403,25 @@ HWY_NOINLINE void finish_packed(const Epilogue& e, const int32_t* HWY_RESTRICT s
 
 /// The results of a tile: `rows` pixels from `pixel` on, outputs first..last of those that begin at `block`; sums[row][kStep].
 template <int kStep>
-HWY_NOINLINE void finish(const Epilogue& e, const int32_t* HWY_RESTRICT sums, int64_t rows, int64_t pixel, int64_t block, int64_t first, int64_t last) {
+HWY_NOINLINE void finish(const Epilogue& e, const int32_t* HWY_RESTRICT sums, int64_t rows, int64_t pixel, int64_t block, int64_t first,
+                         int64_t last) {
 #if HWY_TARGET <= HWY_AVX3
   if (!e.real && static_cast<int>(e.activation) <= static_cast<int>(Activation::kHardsigmoid)) {
     const bool gate = e.activation == Activation::kHardswish || e.activation == Activation::kHardsigmoid;
-    if (e.residual) return gate ? finish_packed<kStep, true, true>(e, sums, rows, pixel, block, first, last) : finish_packed<kStep, true, false>(e, sums, rows, pixel, block, first, last);
-    return gate ? finish_packed<kStep, false, true>(e, sums, rows, pixel, block, first, last) : finish_packed<kStep, false, false>(e, sums, rows, pixel, block, first, last);
+    if (e.residual)
+      return gate ? finish_packed<kStep, true, true>(e, sums, rows, pixel, block, first, last)
+                  : finish_packed<kStep, true, false>(e, sums, rows, pixel, block, first, last);
+    return gate ? finish_packed<kStep, false, true>(e, sums, rows, pixel, block, first, last)
+                : finish_packed<kStep, false, false>(e, sums, rows, pixel, block, first, last);
   }
 #elif HWY_TARGET == HWY_AVX2
   if (!e.real && static_cast<int>(e.activation) <= static_cast<int>(Activation::kHardsigmoid)) {
     const bool gate = e.activation == Activation::kHardswish || e.activation == Activation::kHardsigmoid;
-    if (e.residual) return gate ? finish_pairs<true, true>(e, sums, rows, pixel, block, first, last) : finish_pairs<true, false>(e, sums, rows, pixel, block, first, last);
-    return gate ? finish_pairs<false, true>(e, sums, rows, pixel, block, first, last) : finish_pairs<false, false>(e, sums, rows, pixel, block, first, last);
+    if (e.residual)
+      return gate ? finish_pairs<true, true>(e, sums, rows, pixel, block, first, last)
+                  : finish_pairs<true, false>(e, sums, rows, pixel, block, first, last);
+    return gate ? finish_pairs<false, true>(e, sums, rows, pixel, block, first, last)
+                : finish_pairs<false, false>(e, sums, rows, pixel, block, first, last);
   }
 #endif
   switch (e.activation) {

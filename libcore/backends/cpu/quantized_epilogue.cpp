@@ -12,7 +12,8 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 /// Rounded half to even by the magic number; NaN becomes low. Division, not a product with the reciprocal: the map is the same everywhere.
-GALLEY_CLONES void quantize_all(const float* x, float scale, float low, float high, int32_t off, uint8_t flip, uint8_t* out, int64_t count) {
+GALLEY_CLONES void quantize_all(const float* x, float scale, float low, float high, int32_t off, uint8_t flip, uint8_t* out,
+                                int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
     float v = x[i] / scale;
     v = v > low ? v : low;
@@ -49,9 +50,7 @@ void finish_values(const Epilogue& e, float* values, int64_t count, void* out) {
     case Activation::kRelu6: break;
     case Activation::kHardswish:
     case Activation::kHardsigmoid: gate_all(values, count, e.activation == Activation::kHardswish, e.to_levels); break;
-    default:
-      activate(e.activation, values, count);
-      scale_all(values, count, e.to_levels);
+    default: activate(e.activation, values, count); scale_all(values, count, e.to_levels);
   }
   if (e.real) return bound_all(values, e.low, e.high, static_cast<float*>(out), count);
   round_all(values, e.low, e.high, 0x4B400000 - e.zero_point, e.flip, static_cast<uint8_t*>(out), count);
@@ -59,12 +58,13 @@ void finish_values(const Epilogue& e, float* values, int64_t count, void* out) {
 
 void quantize_values(const float* x, const QuantParams& params, uint8_t* out, int64_t count) {
   const auto zero_point = static_cast<int32_t>(params.zero_point) + flip_of(params.dtype);
-  quantize_all(x, static_cast<float>(params.scale), static_cast<float>(params.qmin - params.zero_point), static_cast<float>(params.qmax - params.zero_point),
-               0x4B400000 - zero_point, flip_of(params.dtype), out, count);
+  quantize_all(x, static_cast<float>(params.scale), static_cast<float>(params.qmin - params.zero_point),
+               static_cast<float>(params.qmax - params.zero_point), 0x4B400000 - zero_point, flip_of(params.dtype), out, count);
 }
 
 bool in_levels(const QuantizedOutput& output, Activation activation) {
-  return output.output_dtype != DType::kF32 && (activation == Activation::kNone || activation == Activation::kRelu || activation == Activation::kRelu6);
+  return output.output_dtype != DType::kF32 &&
+         (activation == Activation::kNone || activation == Activation::kRelu || activation == Activation::kRelu6);
 }
 
 void set_results(Epilogue& e, const QuantizedOutput& output, Activation activation) {
@@ -82,7 +82,8 @@ void set_results(Epilogue& e, const QuantizedOutput& output, Activation activati
   e.zero_point = e.real ? 0 : static_cast<int32_t>(output.output_zero_point) + e.flip;
 }
 
-Results::Results(const QuantizedOutput& output, double input_scale, Activation activation, int64_t outputs) : input_scale_(input_scale), outputs_(outputs) {
+Results::Results(const QuantizedOutput& output, double input_scale, Activation activation, int64_t outputs)
+    : input_scale_(input_scale), outputs_(outputs) {
   set_results(base_, output, activation);
   base_.channels = outputs;
   if (in_levels(output, activation)) to_levels_ = 1 / output.output_scale;

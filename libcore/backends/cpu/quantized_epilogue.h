@@ -27,7 +27,9 @@ class Results {
   int64_t scratch_bytes() const { return 2 * padded_outputs(outputs_) * 4; }
   /// Writes the scales and biases into `scratch` (64-byte aligned); bias may be null. `input_scale` in place of the attribute's.
   Epilogue epilogue(const float* weight_scale, const float* bias, std::byte* scratch, double input_scale) const;
-  Epilogue epilogue(const float* weight_scale, const float* bias, std::byte* scratch) const { return epilogue(weight_scale, bias, scratch, input_scale_); }
+  Epilogue epilogue(const float* weight_scale, const float* bias, std::byte* scratch) const {
+    return epilogue(weight_scale, bias, scratch, input_scale_);
+  }
 
  private:
   Epilogue base_;

@@ -18,9 +18,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "libcore/base/processor.h"
 #include "libcore/backends/cpu/quantized_gemm.h"
 #include "libcore/backends/cpu/tiles.h"
+#include "libcore/base/processor.h"
 
 #endif
 
@@ -44,13 +44,15 @@ void widen_weights(const int8_t* HWY_RESTRICT weights, int64_t block_bytes, int6
       const auto even = hn::BitCast(du, hn::ShiftRight<8>(hn::ShiftLeft<8>(bytes)));  // numbers 0 and 2
       const auto odd = hn::BitCast(du, hn::ShiftRight<8>(bytes));                     // 1 and 3
       hn::Store(hn::BitCast(d16, hn::Or(hn::And(even, low), hn::ShiftLeft<16>(odd))), d16, wide + ((q * 2 + 0) * vectors + v) * 2 * kLanes);
-      hn::Store(hn::BitCast(d16, hn::Or(hn::ShiftRight<16>(even), hn::AndNot(low, odd))), d16, wide + ((q * 2 + 1) * vectors + v) * 2 * kLanes);
+      hn::Store(hn::BitCast(d16, hn::Or(hn::ShiftRight<16>(even), hn::AndNot(low, odd))), d16,
+                wide + ((q * 2 + 1) * vectors + v) * 2 * kLanes);
     }
   }
 }
 
 /// Sums of each output's weights, times -zero_point.
-void compensation(const int8_t* HWY_RESTRICT weights, int64_t block_bytes, int64_t quads, int vectors, int32_t zero_point, int32_t* HWY_RESTRICT out) {
+void compensation(const int8_t* HWY_RESTRICT weights, int64_t block_bytes, int64_t quads, int vectors, int32_t zero_point,
+                  int32_t* HWY_RESTRICT out) {
   const D32 d32;
   const DU8 d8;
   const auto ones = hn::Set(d8, 1);
@@ -68,7 +70,8 @@ void compensation(const int8_t* HWY_RESTRICT weights, int64_t block_bytes, int64
 
 /// sums[row][output] of a tile with widened weights. kAsk: for a block of others, `ahead`, that are widened next.
 template <int kRows, int kWide, bool kAsk>
-HWY_NOINLINE void tile_exact(const Product& p, const int32_t* at, const int16_t* HWY_RESTRICT w, const int8_t* ahead, int32_t* HWY_RESTRICT sums) {
+HWY_NOINLINE void tile_exact(const Product& p, const int32_t* at, const int16_t* HWY_RESTRICT w, const int8_t* ahead,
+                             int32_t* HWY_RESTRICT sums) {
   Tile<PairProducts, int16_t, kRows, kWide> tile;
   tile.begin(at, at);
   for (int64_t run = 0; run < p.runs; ++run) {
@@ -90,7 +93,8 @@ HWY_NOINLINE void tile_exact(const Product& p, const int32_t* at, const int16_t*
 /// The same of weights as they lie, for so few pixels that widening would cost more than it saves; of each quad the pixel holds the values
 /// 0, 2, 1, 3: what shifts make of a lane's bytes.
 template <int kRows, int kWide>
-HWY_NOINLINE void tile_few(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes, int32_t* HWY_RESTRICT sums) {
+HWY_NOINLINE void tile_few(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes,
+                           int32_t* HWY_RESTRICT sums) {
   const D16 d16;
   Tile<PairProducts, int16_t, kRows, kWide> tile;
   tile.begin(at, at);
@@ -112,8 +116,8 @@ HWY_NOINLINE void tile_few(const Product& p, const int32_t* at, const int8_t* HW
 
 /// The same of bytes, by vpdpbusd or vpmaddubsw. kAsk: for a block of weights, `ahead`.
 template <int kRows, int kWide, bool kReduce, bool kAsk>
-HWY_NOINLINE void tile_bytes(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes, const int8_t* ahead, const int32_t* HWY_RESTRICT from,
-                             int32_t* HWY_RESTRICT sums) {
+HWY_NOINLINE void tile_bytes(const Product& p, const int32_t* at, const int8_t* HWY_RESTRICT w, int64_t block_bytes, const int8_t* ahead,
+                             const int32_t* HWY_RESTRICT from, int32_t* HWY_RESTRICT sums) {
   Tile<std::conditional_t<kReduce, ReducedProducts, QuadProducts>, uint8_t, kRows, kWide> tile;
   tile.begin(at, at, from);
   constexpr bool kWhole = kLanes == static_cast<int>(kBlock);  // a vector is a block
@@ -150,14 +154,16 @@ constexpr std::array<FewTile, sizeof...(kRow)> few_tiles(std::integer_sequence<i
   return {tile_few<kRow + 1, kWide>...};
 }
 using Rows = std::make_integer_sequence<int, kMostRows>;
-using FewRows = std::make_integer_sequence<int, kMostRows < 4 ? kMostRows : 4>;
+using FewRows = std::make_integer_sequence < int, kMostRows<4 ? kMostRows : 4>;
 constexpr std::array<FewTile, FewRows::size()> kFewTiles[2] = {few_tiles<kVectors / 2>(FewRows()), few_tiles<kVectors>(FewRows())};
 /// By asking, whole steps, rows.
-constexpr std::array<ExactTile, kMostRows> kExactTiles[2][2] = {{exact_tiles<kVectors / 2, false>(Rows()), exact_tiles<kVectors, false>(Rows())},
-                                                                {exact_tiles<kVectors / 2, true>(Rows()), exact_tiles<kVectors, true>(Rows())}};
+constexpr std::array<ExactTile, kMostRows> kExactTiles[2][2] = {
+    {exact_tiles<kVectors / 2, false>(Rows()), exact_tiles<kVectors, false>(Rows())},
+    {exact_tiles<kVectors / 2, true>(Rows()), exact_tiles<kVectors, true>(Rows())}};
 template <bool kReduce>
-constexpr std::array<BytesTile, kMostRows> kBytesTiles[2][2] = {{bytes_tiles<kVectors / 2, kReduce, false>(Rows()), bytes_tiles<kVectors, kReduce, false>(Rows())},
-                                                                {bytes_tiles<kVectors / 2, kReduce, true>(Rows()), bytes_tiles<kVectors, kReduce, true>(Rows())}};
+constexpr std::array<BytesTile, kMostRows> kBytesTiles[2][2] = {
+    {bytes_tiles<kVectors / 2, kReduce, false>(Rows()), bytes_tiles<kVectors, kReduce, false>(Rows())},
+    {bytes_tiles<kVectors / 2, kReduce, true>(Rows()), bytes_tiles<kVectors, kReduce, true>(Rows())}};
 
 void multiply_all(const Product& p) {
   constexpr int64_t kTogether = HWY_TARGET <= HWY_AVX3 ? 2 : 8;  // tiles whose sums are finished together
@@ -210,7 +216,9 @@ void multiply_all(const Product& p) {
           const int32_t* pixels = p.pixel_at + pixel + done;
           int32_t* out = sums + done * kStep;
           switch (p.path) {
-            case Path::kExact: p.few ? kFewTiles[full][at](p, pixels, weights, block_bytes, out) : kExactTiles[asks][full][at](p, pixels, wide, ahead, out); break;
+            case Path::kExact:
+              p.few ? kFewTiles[full][at](p, pixels, weights, block_bytes, out) : kExactTiles[asks][full][at](p, pixels, wide, ahead, out);
+              break;
             case Path::kReduced: kBytesTiles<true>[asks][full][at](p, pixels, weights, block_bytes, ahead, start, out); break;
             case Path::kVnni: kBytesTiles<false>[asks][full][at](p, pixels, weights, block_bytes, ahead, start, out); break;
             case Path::kAmx: break;  // multiply_in_tiles
@@ -246,7 +254,8 @@ void widen_row(const uint8_t* HWY_RESTRICT in, uint8_t flip, int32_t zero_point,
   const auto zero = hn::Set(d16, static_cast<int16_t>(zero_point));
   constexpr int64_t kCount = 2 * kLanes;
   int64_t i = 0;
-  for (; i + kCount <= count; i += kCount) hn::StoreU(hn::Sub(hn::PromoteTo(d16, hn::Xor(hn::LoadU(d8, in + i), turn)), zero), d16, out + i);
+  for (; i + kCount <= count; i += kCount)
+    hn::StoreU(hn::Sub(hn::PromoteTo(d16, hn::Xor(hn::LoadU(d8, in + i), turn)), zero), d16, out + i);
   for (; i < count; ++i) out[i] = static_cast<int16_t>((in[i] ^ flip) - zero_point);
 }
 
@@ -283,8 +292,12 @@ void spread_pixels(const uint8_t* HWY_RESTRICT in, uint8_t flip, int32_t zero_po
   }
 }
 
-void spread_wide(const uint8_t* HWY_RESTRICT in, uint8_t flip, int32_t zero_point, int16_t* HWY_RESTRICT out, int64_t pixels) { spread_pixels<true>(in, flip, zero_point, out, pixels); }
-void spread_bytes(const uint8_t* HWY_RESTRICT in, uint8_t flip, uint8_t* HWY_RESTRICT out, int64_t pixels) { spread_pixels<false>(in, flip, 0, out, pixels); }
+void spread_wide(const uint8_t* HWY_RESTRICT in, uint8_t flip, int32_t zero_point, int16_t* HWY_RESTRICT out, int64_t pixels) {
+  spread_pixels<true>(in, flip, zero_point, out, pixels);
+}
+void spread_bytes(const uint8_t* HWY_RESTRICT in, uint8_t flip, uint8_t* HWY_RESTRICT out, int64_t pixels) {
+  spread_pixels<false>(in, flip, 0, out, pixels);
+}
 
 void copy_turned(const uint8_t* HWY_RESTRICT in, uint8_t flip, uint8_t* HWY_RESTRICT out, int64_t count) {
   if (flip == 0) {
@@ -342,15 +355,21 @@ std::atomic<int> forced{-1};
 }
 
 int64_t wide_values(int64_t quads, int64_t outputs) { return HWY_DYNAMIC_DISPATCH(wide_size)(quads, outputs); }
-int64_t tile_room(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) { return HWY_DYNAMIC_DISPATCH(room_of_tiles)(runs, run_quads, pixels, outputs); }
+int64_t tile_room(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) {
+  return HWY_DYNAMIC_DISPATCH(room_of_tiles)(runs, run_quads, pixels, outputs);
+}
 void multiply(const Product& product) {
   if (product.path == Path::kAmx) return HWY_DYNAMIC_DISPATCH(multiply_in_tiles)(product);
   HWY_DYNAMIC_DISPATCH(multiply_all)(product);
 }
-void widen(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, int64_t count) { HWY_DYNAMIC_DISPATCH(widen_row)(in, flip, zero_point, out, count); }
+void widen(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(widen_row)(in, flip, zero_point, out, count);
+}
 void copy_bytes(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t count) { HWY_DYNAMIC_DISPATCH(copy_turned)(in, flip, out, count); }
 
-void widen_rgb(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, int64_t pixels) { HWY_DYNAMIC_DISPATCH(spread_wide)(in, flip, zero_point, out, pixels); }
+void widen_rgb(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, int64_t pixels) {
+  HWY_DYNAMIC_DISPATCH(spread_wide)(in, flip, zero_point, out, pixels);
+}
 void copy_rgb(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t pixels) { HWY_DYNAMIC_DISPATCH(spread_bytes)(in, flip, out, pixels); }
 
 bool available() { return HWY_DYNAMIC_DISPATCH(abilities)() & 4; }

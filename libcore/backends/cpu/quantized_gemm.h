@@ -20,9 +20,9 @@ namespace galley::quantized {
 
 enum class Path { kExact, kReduced, kVnni, kAmx };
 
-inline constexpr int64_t kBlock = 16;      // outputs of a block of weights
-inline constexpr int64_t kQuad = 4;        // inputs that lie together
-inline constexpr int64_t kMostStep = 32;   // outputs that one pass computes: one block, or two with 512 bits
+inline constexpr int64_t kBlock = 16;     // outputs of a block of weights
+inline constexpr int64_t kQuad = 4;       // inputs that lie together
+inline constexpr int64_t kMostStep = 32;  // outputs that one pass computes: one block, or two with 512 bits
 /// Arrays with one number an output are padded to a multiple of this.
 inline int64_t padded_outputs(int64_t outputs) { return (outputs + kMostStep - 1) / kMostStep * kMostStep + kMostStep; }
 inline int64_t quads_of(int64_t channels) { return (channels + kQuad - 1) / kQuad; }
@@ -37,7 +37,7 @@ struct Epilogue {
   float to_levels = 1, low = 0, high = 0;
   int32_t zero_point = 0;
   uint8_t flip = 0;
-  bool real = false;  // the result is f32: v behind the activation, bounded
+  bool real = false;                  // the result is f32: v behind the activation, bounded
   const uint8_t* residual = nullptr;  // as the result lies
   uint8_t residual_flip = 0;
   float residual_scale = 0;  // its zero point is part of bias
@@ -48,23 +48,23 @@ struct Epilogue {
 /// Pixels times a range of outputs.
 struct Product {
   Path path = Path::kExact;
-  const void* a = nullptr;           // i16 (exact) or u8 values
-  const int32_t* pixel_at = nullptr; // where each pixel's window begins in `a`, in elements
+  const void* a = nullptr;            // i16 (exact) or u8 values
+  const int32_t* pixel_at = nullptr;  // where each pixel's window begins in `a`, in elements
   int64_t pixels = 0;
-  const int32_t* run_at = nullptr;   // where each run of the window lies from there
-  int64_t runs = 0, run_quads = 0;   // runs of consecutive quads
-  const int8_t* weights = nullptr;   // of output block 0
-  int64_t begin = 0, end = 0;        // outputs; `begin` need not begin a block
-  int32_t zero_point = 0;            // of the bytes (not of exact)
+  const int32_t* run_at = nullptr;  // where each run of the window lies from there
+  int64_t runs = 0, run_quads = 0;  // runs of consecutive quads
+  const int8_t* weights = nullptr;  // of output block 0
+  int64_t begin = 0, end = 0;       // outputs; `begin` need not begin a block
+  int32_t zero_point = 0;           // of the bytes (not of exact)
   /// Weights that the second-level cache holds are made ready once for all outputs, and pixels wait for all of them: a result's memory is
   /// written while it is near. Others are taken a step of outputs at a time.
   bool resident = false;
-  bool far = false;                  // the layer's inputs and results are too many for the second-level caches: they are asked for early
-  bool few = false;                  // exact, pixels with the values 0, 2, 1, 3 of each quad: weights are read as they lie
-  int16_t* wide = nullptr;           // exact: room for wide_values() of the outputs, or of one step
-  int32_t* starts = nullptr;         // others: room for padded_outputs() of them
-  std::byte* tiles = nullptr;        // amx: room of tile_room() bytes, 64-byte aligned
-  int64_t a_bytes = 0;               // amx: that can be read from `a` on
+  bool far = false;            // the layer's inputs and results are too many for the second-level caches: they are asked for early
+  bool few = false;            // exact, pixels with the values 0, 2, 1, 3 of each quad: weights are read as they lie
+  int16_t* wide = nullptr;     // exact: room for wide_values() of the outputs, or of one step
+  int32_t* starts = nullptr;   // others: room for padded_outputs() of them
+  std::byte* tiles = nullptr;  // amx: room of tile_room() bytes, 64-byte aligned
+  int64_t a_bytes = 0;         // amx: that can be read from `a` on
   Epilogue epilogue;
 };
 

@@ -13,7 +13,8 @@ inline int64_t aligned_bytes(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 /// The weight as the inner loops want it: as it came, or packed anew into scratch (graphs whose layout no pass has assigned).
 class Packed {
  public:
-  Packed(const TensorType& type, const MemoryFormat& format) : shape_(type.shape), from_(type.format), to_(format), packed_(type.format == format) {}
+  Packed(const TensorType& type, const MemoryFormat& format)
+      : shape_(type.shape), from_(type.format), to_(format), packed_(type.format == format) {}
   int64_t scratch_bytes() const { return packed_ ? 0 : aligned_bytes(to_.padded_elements(shape_)); }
   const int8_t* get(const int8_t* weight, std::byte* scratch) const {
     if (packed_) return weight;

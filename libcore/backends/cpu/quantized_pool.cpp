@@ -13,7 +13,8 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 /// The largest of count bytes of each channel (i8 where flip is 0x80) and the number of the first that has it.
-void largest_bytes(const uint8_t* const* taps, const uint8_t* numbers, int64_t count, uint8_t flip, uint8_t* best, uint8_t* index, int64_t channels) {
+void largest_bytes(const uint8_t* const* taps, const uint8_t* numbers, int64_t count, uint8_t flip, uint8_t* best, uint8_t* index,
+                   int64_t channels) {
   const auto some = [&](auto d, int64_t c) HWY_ATTR {
     const auto turn = hn::Set(d, flip);
     auto most = hn::Xor(hn::LoadU(d, taps[0] + c), turn), number = hn::Set(d, numbers[0]);
@@ -37,8 +38,10 @@ void largest_bytes(const uint8_t* const* taps, const uint8_t* numbers, int64_t c
   whole(hn::CappedTag<uint8_t, 1>());
 }
 
-/// sums[c]: the bytes of each of `count` channels (i8 where flip is 0x80), as u8, over `rows` lines of `columns` pixels. Sums of 256 pixels fit 16 bits.
-void sum_bytes(const uint8_t* x, int64_t rows, int64_t row_step, int64_t columns, int64_t column_step, uint8_t flip, int32_t* sums, int64_t count) {
+/// sums[c]: the bytes of each of `count` channels (i8 where flip is 0x80), as u8, over `rows` lines of `columns` pixels. Sums of 256 pixels
+/// fit 16 bits.
+void sum_bytes(const uint8_t* x, int64_t rows, int64_t row_step, int64_t columns, int64_t column_step, uint8_t flip, int32_t* sums,
+               int64_t count) {
   const auto some = [&](auto d, int64_t c) HWY_ATTR {
     constexpr int64_t kMost = 256;
     const hn::Rebind<uint8_t, decltype(d)> bytes;
@@ -85,16 +88,16 @@ HWY_AFTER_NAMESPACE();
 #include <cstring>
 #include <vector>
 
-#include "libcore/base/parallel.h"
 #include "libcore/backends/cpu/quantized_epilogue.h"
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
+#include "libcore/base/parallel.h"
 
 namespace galley {
 namespace quantized {
 HWY_EXPORT(largest_bytes);
 HWY_EXPORT(sum_bytes);
-}
+}  // namespace quantized
 
 namespace {
 
@@ -133,15 +136,17 @@ class QuantizedAverage : public PreparedKernel {
     const int64_t work = x_.elements() / (x_[0] * pixels * chunks) + kChannels;  // bytes of a task
     parallel_for(x_[0] * pixels * chunks, std::max<int64_t>(1, 16384 / work), [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
-        const int64_t pixel = task / chunks, first = task % chunks * kChannels, count = std::min(kChannels, channels - first), image = pixel / pixels;
+        const int64_t pixel = task / chunks, first = task % chunks * kChannels, count = std::min(kChannels, channels - first),
+                      image = pixel / pixels;
         const Cell& cell = cells[static_cast<size_t>(pixel % pixels)];
         int32_t sums[kChannels];
         float values[kChannels];
         HWY_DYNAMIC_DISPATCH(quantized::sum_bytes)
-        (args.in<uint8_t>(0) + ((image * x_[2] + cell.rows.begin) * x_[3] + cell.columns.begin) * channels + first, cell.rows.end - cell.rows.begin, x_[3] * channels,
-         cell.columns.end - cell.columns.begin, channels, flip_, sums, count);
+        (args.in<uint8_t>(0) + ((image * x_[2] + cell.rows.begin) * x_[3] + cell.columns.begin) * channels + first,
+         cell.rows.end - cell.rows.begin, x_[3] * channels, cell.columns.end - cell.columns.begin, channels, flip_, sums, count);
         const int64_t inside = (cell.rows.end - cell.rows.begin) * (cell.columns.end - cell.columns.begin);
-        scale_sums(sums, static_cast<int32_t>(inside) * zero_point_, static_cast<float>(scale_ / static_cast<double>(cell.divisor)), values, count);
+        scale_sums(sums, static_cast<int32_t>(inside) * zero_point_, static_cast<float>(scale_ / static_cast<double>(cell.divisor)), values,
+                   count);
         finish_values(epilogue_, values, count, static_cast<std::byte*>(args.outputs[0]) + (pixel * channels + first) * out_bytes_);
       }
     });
@@ -162,8 +167,10 @@ std::unique_ptr<PreparedKernel> prepare_avg(const KernelQuery& q) {
   auto prepared = std::make_unique<QuantizedAverage>(q, a);
   for (int64_t h = 0; h < q.out(0).shape[2]; ++h) {
     for (int64_t w = 0; w < q.out(0).shape[3]; ++w) {
-      const PoolRange rows = pool_range(h, q.in(0).shape[2], kernel[0], stride[0], padding[0]), columns = pool_range(w, q.in(0).shape[3], kernel[1], stride[1], padding[1]);
-      prepared->cells.push_back({rows, columns, a.count_include_pad ? rows.size * columns.size : (rows.end - rows.begin) * (columns.end - columns.begin)});
+      const PoolRange rows = pool_range(h, q.in(0).shape[2], kernel[0], stride[0], padding[0]),
+                      columns = pool_range(w, q.in(0).shape[3], kernel[1], stride[1], padding[1]);
+      prepared->cells.push_back(
+          {rows, columns, a.count_include_pad ? rows.size * columns.size : (rows.end - rows.begin) * (columns.end - columns.begin)});
     }
   }
   return prepared;
@@ -173,7 +180,8 @@ std::unique_ptr<PreparedKernel> prepare_adaptive(const KernelQuery& q) {
   auto prepared = std::make_unique<QuantizedAverage>(q, q.attrs<QuantizedAdaptiveAvgPool2dAttrs>());
   for (int64_t h = 0; h < q.out(0).shape[2]; ++h) {
     for (int64_t w = 0; w < q.out(0).shape[3]; ++w) {
-      const PoolRange rows = adaptive_range(h, q.in(0).shape[2], q.out(0).shape[2]), columns = adaptive_range(w, q.in(0).shape[3], q.out(0).shape[3]);
+      const PoolRange rows = adaptive_range(h, q.in(0).shape[2], q.out(0).shape[2]),
+                      columns = adaptive_range(w, q.in(0).shape[3], q.out(0).shape[3]);
       prepared->cells.push_back({rows, columns, rows.size * columns.size});
     }
   }
@@ -209,7 +217,8 @@ class MaxPoolBytes : public PreparedKernel {
             }
           }
           const int64_t at = (line * y_[3] + w) * channels;
-          HWY_DYNAMIC_DISPATCH(quantized::largest_bytes)(taps.data(), numbers.data(), count, flip_, args.out<uint8_t>(0) + at, args.out<uint8_t>(1) + at, channels);
+          HWY_DYNAMIC_DISPATCH(quantized::largest_bytes)(taps.data(), numbers.data(), count, flip_, args.out<uint8_t>(0) + at,
+                                                         args.out<uint8_t>(1) + at, channels);
         }
       }
     });
@@ -226,10 +235,11 @@ Support supports_max(const KernelQuery& q) {
   return supports(q);
 }
 
-const std::array<Kernel, 3> kKernels{
-    {{"quantized_avg_pool2d", "cpu", supports, prepare_avg},
-     {"quantized_adaptive_avg_pool2d", "cpu", supports, prepare_adaptive},
-     {"max_pool2d", "cpu", supports_max, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<MaxPoolBytes>(q); }}}};
+const std::array<Kernel, 3> kKernels{{{"quantized_avg_pool2d", "cpu", supports, prepare_avg},
+                                      {"quantized_adaptive_avg_pool2d", "cpu", supports, prepare_adaptive},
+                                      {"max_pool2d", "cpu", supports_max, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
+                                         return std::make_unique<MaxPoolBytes>(q);
+                                       }}}};
 
 }  // namespace
 

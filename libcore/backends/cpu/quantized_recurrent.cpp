@@ -1,5 +1,5 @@
-// Recurrent layers with weights of 8 bits: at each step the kernel of dynamic_quantized_linear makes the state's part for the whole batch, then
-// threads share out the batch for the cell's functions.
+// Recurrent layers with weights of 8 bits: at each step the kernel of dynamic_quantized_linear makes the state's part for the whole batch,
+// then threads share out the batch for the cell's functions.
 
 #include "libcore/ops/quantized_recurrent.h"
 
@@ -20,7 +20,8 @@ namespace {
 GALLEY_CLONES void lstm_row(const float* x, const float* q, float* cell, float* state, float* y, int64_t hidden) {
   GALLEY_ELEMENTWISE
   for (int64_t u = 0; u < hidden; ++u) {
-    const float i = sigmoid_of(x[u] + q[u]), f = sigmoid_of(x[hidden + u] + q[hidden + u]), g = tanh_of(x[2 * hidden + u] + q[2 * hidden + u]);
+    const float i = sigmoid_of(x[u] + q[u]), f = sigmoid_of(x[hidden + u] + q[hidden + u]),
+                g = tanh_of(x[2 * hidden + u] + q[2 * hidden + u]);
     const float c = f * cell[u] + i * g, h = sigmoid_of(x[3 * hidden + u] + q[3 * hidden + u]) * tanh_of(c);
     cell[u] = c;
     state[u] = h;
@@ -30,7 +31,8 @@ GALLEY_CLONES void lstm_row(const float* x, const float* q, float* cell, float* 
 GALLEY_CLONES void gru_row(const float* x, const float* q, float* state, float* y, int64_t hidden) {
   GALLEY_ELEMENTWISE
   for (int64_t u = 0; u < hidden; ++u) {
-    const float r = sigmoid_of(x[u] + q[u]), z = sigmoid_of(x[hidden + u] + q[hidden + u]), n = tanh_of(x[2 * hidden + u] + r * q[2 * hidden + u]);
+    const float r = sigmoid_of(x[u] + q[u]), z = sigmoid_of(x[hidden + u] + q[hidden + u]),
+                n = tanh_of(x[2 * hidden + u] + r * q[2 * hidden + u]);
     const float h = (1.0f - z) * n + z * state[u];
     state[u] = h;
     y[u] = h;
@@ -90,7 +92,13 @@ int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 class Recurrent : public PreparedKernel {
  public:
   Recurrent(const KernelQuery& q, Step step, bool reverse, Saturation saturation)
-      : step_(step), batch_(q.in(0).shape[0]), steps_(q.in(0).shape[1]), hidden_(q.in(1).shape[1]), width_(q.in(1).shape[0]), reverse_(reverse), weight_(q.in(1), Product::packed_format(q)) {
+      : step_(step),
+        batch_(q.in(0).shape[0]),
+        steps_(q.in(0).shape[1]),
+        hidden_(q.in(1).shape[1]),
+        width_(q.in(1).shape[0]),
+        reverse_(reverse),
+        weight_(q.in(1), Product::packed_format(q)) {
     const Product product(q, saturation);
     product_ = linear_kernel().prepare(product.query());
   }
@@ -146,7 +154,8 @@ Support supports(const KernelQuery& q) {
     if (q.has(i) && q.in(i).elements() == 0) return Support::no("empty array");
   }
   const bool rnn = q.node.is("dynamic_quantized_rnn");
-  return linear_kernel().supports(Product(q, rnn ? q.attrs<DynamicQuantizedRnnAttrs>().saturation : q.attrs<DynamicQuantizedRecurrentAttrs>().saturation).query());
+  return linear_kernel().supports(
+      Product(q, rnn ? q.attrs<DynamicQuantizedRnnAttrs>().saturation : q.attrs<DynamicQuantizedRecurrentAttrs>().saturation).query());
 }
 
 template <Step kStep>
@@ -156,10 +165,13 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 }
 std::unique_ptr<PreparedKernel> prepare_rnn(const KernelQuery& q) {
   const auto& attrs = q.attrs<DynamicQuantizedRnnAttrs>();
-  return std::make_unique<Recurrent>(q, attrs.nonlinearity == Nonlinearity::kTanh ? Step::kTanh : Step::kRelu, attrs.reverse, attrs.saturation);
+  return std::make_unique<Recurrent>(q, attrs.nonlinearity == Nonlinearity::kTanh ? Step::kTanh : Step::kRelu, attrs.reverse,
+                                     attrs.saturation);
 }
 
-MemoryFormat preferred_format(const KernelQuery& q, int input) { return input == 1 ? linear_kernel().preferred_format(q, input) : q.in(input).format; }
+MemoryFormat preferred_format(const KernelQuery& q, int input) {
+  return input == 1 ? linear_kernel().preferred_format(q, input) : q.in(input).format;
+}
 
 const std::array<Kernel, 3> kKernels{{{"dynamic_quantized_lstm", "cpu", supports, prepare<Step::kLstm>, preferred_format},
                                       {"dynamic_quantized_gru", "cpu", supports, prepare<Step::kGru>, preferred_format},

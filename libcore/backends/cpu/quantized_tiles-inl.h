@@ -10,9 +10,9 @@ namespace galley::quantized {
 namespace HWY_NAMESPACE {
 
 constexpr int64_t kTileRows = tiles::kRows, kTileBytes = tiles::kBytes, kTileSize = tiles::kSize, kTileQuads = kTileBytes / kQuad;
-constexpr int64_t kMostTiles = 128;               // of pixels, laid out at a time
-constexpr int64_t kPanelBytes = 512 * 1024;       // and what they take: it stays in the second-level cache
-constexpr int64_t kTailPixels = 6;                // so few behind the last whole tile are left to vpdpbusd
+constexpr int64_t kMostTiles = 128;          // of pixels, laid out at a time
+constexpr int64_t kPanelBytes = 512 * 1024;  // and what they take: it stays in the second-level cache
+constexpr int64_t kTailPixels = 6;           // so few behind the last whole tile are left to vpdpbusd
 
 /// How a product is cut.
 struct TilePlan {
@@ -104,7 +104,8 @@ void multiply_in_tiles(const Product& p) {
       const int64_t k = run * plan.run_tiles + t;
       place[k] = static_cast<int32_t>(p.run_at[run] + t * kTileBytes);
       laid_place[k] = static_cast<int32_t>(k * kTileSize);
-      weight_place[k] = static_cast<int32_t>((t + 1) * kTileQuads <= p.run_quads ? (run * p.run_quads + t * kTileQuads) * kTileBytes : ~(run * kTileSize));
+      weight_place[k] = static_cast<int32_t>((t + 1) * kTileQuads <= p.run_quads ? (run * p.run_quads + t * kTileQuads) * kTileBytes
+                                                                                 : ~(run * kTileSize));
     }
   }
   for (int64_t block = 0; block < plan.blocks; ++block) {
@@ -158,7 +159,8 @@ void multiply_in_tiles(const Product& p) {
         finish<kStep>(p.epilogue, sums, std::min(2 * kTileRows, tiled - pixel), pixel, output, from, to);
       }
       if (tiled < last) {
-        kBytesTiles<false>[false][two][static_cast<size_t>(last - tiled - 1)](p, p.pixel_at + tiled, weights, block_bytes, nullptr, starts, sums);
+        kBytesTiles<false>[false][two][static_cast<size_t>(last - tiled - 1)](p, p.pixel_at + tiled, weights, block_bytes, nullptr, starts,
+                                                                              sums);
         finish<kStep>(p.epilogue, sums, last - tiled, tiled, output, from, to);
       }
     }
@@ -166,7 +168,9 @@ void multiply_in_tiles(const Product& p) {
   unit.end();
 }
 
-int64_t room_of_tiles(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) { return TilePlan(runs, run_quads, pixels, outputs + kBlock).bytes; }
+int64_t room_of_tiles(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) {
+  return TilePlan(runs, run_quads, pixels, outputs + kBlock).bytes;
+}
 
 }  // namespace HWY_NAMESPACE
 }  // namespace galley::quantized

@@ -1,6 +1,9 @@
-// quantized_winograd_conv2d on channels_last images: tiles are transformed to 16 bits, multiplied by the transformed kernels position by position, and their
-// sums transformed back, a step of outputs after the other. With many tiles each thread takes a share of them, some at a time that stay in its
-// second-level cache; with few all are transformed first and the threads share out the outputs, so that the kernels are read once.
+// quantized_winograd_conv2d on channels_last images: tiles are transformed to 16 bits, multiplied by the transformed kernels position by
+// position, and their sums transformed back, a step of outputs after the other. With many tiles each thread takes a share of them, some at
+// a time that stay in its second-level cache; with few all are transformed first and the threads share out the outputs, so that the kernels
+// are read once.
+
+#include "libcore/backends/cpu/quantized_winograd.h"
 
 #include <algorithm>
 #include <array>
@@ -8,10 +11,9 @@
 
 #include "libcore/backends/cpu/quantized_epilogue.h"
 #include "libcore/backends/cpu/quantized_pack.h"
-#include "libcore/backends/cpu/quantized_winograd.h"
+#include "libcore/backends/cpu/rewrite/quantized_winograd.h"
 #include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
-#include "libcore/backends/cpu/rewrite/quantized_winograd.h"
 
 namespace galley {
 namespace {
@@ -19,11 +21,11 @@ namespace {
 using namespace quantized;
 using winograd::kIn, winograd::kOut, winograd::kPositions, winograd::kTaps, winograd::padded, winograd::place_of, winograd::Tiling;
 
-constexpr int64_t kImageBytes = 384 << 10;     // of a share's transformed images
-constexpr int64_t kSumBytes = 216 << 10;       // of a step of its outputs' sums
-constexpr int64_t kFewest = 12;                // tiles of a share
-constexpr int64_t kFew = 128;                  // tiles that all threads transform before they share out the outputs
-constexpr int64_t kAlone = 64 * 1024;          // products for which one thread is enough
+constexpr int64_t kImageBytes = 384 << 10;  // of a share's transformed images
+constexpr int64_t kSumBytes = 216 << 10;    // of a step of its outputs' sums
+constexpr int64_t kFewest = 12;             // tiles of a share
+constexpr int64_t kFew = 128;               // tiles that all threads transform before they share out the outputs
+constexpr int64_t kAlone = 64 * 1024;       // products for which one thread is enough
 
 /// Elements of `bytes` each in an odd number of cache lines: positions do not share a few sets of the first-level cache.
 constexpr int64_t odd_lines(int64_t elements, int64_t bytes) { return ((elements * bytes + 63) / 64 | 1) * (64 / bytes); }
@@ -42,7 +44,9 @@ class QuantizedWinograd : public PreparedKernel {
     const int64_t count = tiling_.count();
     if (kPositions * count * tiling_.channels * tiling_.outputs < kAlone) threads_ = 1;
     few_ = count <= kFew;
-    const int64_t most = few_ ? count : std::max(kFewest, std::min(kImageBytes / (2 * kPositions * padded(tiling_.channels)), kSumBytes / (4 * kPositions * step_)));
+    const int64_t most =
+        few_ ? count
+             : std::max(kFewest, std::min(kImageBytes / (2 * kPositions * padded(tiling_.channels)), kSumBytes / (4 * kPositions * step_)));
     const int64_t shares = few_ ? 1 : ((count + most - 1) / most + threads_ - 1) / threads_ * threads_;
     for (int64_t i = 0; i < shares; ++i) {
       const int64_t begin = count * i / shares, end = count * (i + 1) / shares;
@@ -52,7 +56,9 @@ class QuantizedWinograd : public PreparedKernel {
     image_position_ = odd_lines(tiles_ * padded(tiling_.channels), 2);
     sum_position_ = odd_lines(tiles_ * step_, 4);
   }
-  int64_t scratch_bytes() const override { return results_.scratch_bytes() + (few_ ? 1 : threads_) * image_bytes() + threads_ * room_bytes(); }
+  int64_t scratch_bytes() const override {
+    return results_.scratch_bytes() + (few_ ? 1 : threads_) * image_bytes() + threads_ * room_bytes();
+  }
   std::string implementation() const override { return cat("winograd:", path_name(Path::kExact)); }
 
   void run(Stream&, const KernelArgs& args) const override {
@@ -64,9 +70,12 @@ class QuantizedWinograd : public PreparedKernel {
     if (few_) {
       const int64_t steps = (tiling_.outputs + step_ - 1) / step_;
       parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t t = begin; t < end; ++t) transform(args, 0, tiling_.count() * t / threads_, tiling_.count() * (t + 1) / threads_, images, rooms + t * room_bytes());
+        for (int64_t t = begin; t < end; ++t)
+          transform(args, 0, tiling_.count() * t / threads_, tiling_.count() * (t + 1) / threads_, images, rooms + t * room_bytes());
       });
-      parallel_tasks(steps, threads_, [&](int64_t step, int64_t t) { compute(args, epilogue, shares_.front(), step * step_, images, rooms + t * room_bytes()); });
+      parallel_tasks(steps, threads_, [&](int64_t step, int64_t t) {
+        compute(args, epilogue, shares_.front(), step * step_, images, rooms + t * room_bytes());
+      });
       return;
     }
     parallel_tasks(static_cast<int64_t>(shares_.size()), threads_, [&](int64_t i, int64_t t) {
@@ -86,7 +95,9 @@ class QuantizedWinograd : public PreparedKernel {
   int64_t image_bytes() const { return 2 * kPositions * image_position_; }
   int64_t sum_bytes() const { return 4 * kPositions * sum_position_; }
   /// Sums, results, and the tile at an image's edge.
-  int64_t room_bytes() const { return sum_bytes() + aligned_bytes(4 * kOut * kOut * tiles_ * step_) + aligned_bytes(kPositions * padded(tiling_.channels)); }
+  int64_t room_bytes() const {
+    return sum_bytes() + aligned_bytes(4 * kOut * kOut * tiles_ * step_) + aligned_bytes(kPositions * padded(tiling_.channels));
+  }
 
   /// Tiles [begin, end), of which `base` has row 0.
   void transform(const KernelArgs& args, int64_t base, int64_t begin, int64_t end, std::byte* images, std::byte* room) const {
@@ -97,7 +108,13 @@ class QuantizedWinograd : public PreparedKernel {
     for (int64_t tile = begin; tile < end; ++tile) {
       const auto at = place_of(t, tile);
       const auto* x = args.in<uint8_t>(0);
-      const winograd::Window<uint8_t> window{x + at.image * t.x_rows * t.x_columns * t.channels, t.x_rows, t.x_columns, t.channels, at.row - t.padding[0], at.column - t.padding[1], kIn};
+      const winograd::Window<uint8_t> window{x + at.image * t.x_rows * t.x_columns * t.channels,
+                                             t.x_rows,
+                                             t.x_columns,
+                                             t.channels,
+                                             at.row - t.padding[0],
+                                             at.column - t.padding[1],
+                                             kIn};
       auto* to = reinterpret_cast<int16_t*>(images) + (tile - base) * pixel;
       // The last vector of channels reads on into the next pixel, which must be there.
       const bool whole = window.inside() && window.first() - x + ((kIn - 1) * t.x_columns + kIn - 1) * t.channels + pixel <= bytes;
@@ -116,13 +133,15 @@ class QuantizedWinograd : public PreparedKernel {
     for (int64_t tile = begin; tile < end;) {
       const auto at = place_of(tiling_, tile);
       const int64_t behind = std::min(end, tile + tiling_.across() - at.column / kOut);
-      runs.push_back({tile - begin, (at.image * tiling_.rows + at.row) * tiling_.columns + at.column, std::min(kOut, tiling_.rows - at.row), std::min((behind - tile) * kOut, tiling_.columns - at.column)});
+      runs.push_back({tile - begin, (at.image * tiling_.rows + at.row) * tiling_.columns + at.column, std::min(kOut, tiling_.rows - at.row),
+                      std::min((behind - tile) * kOut, tiling_.columns - at.column)});
       tile = behind;
     }
     return runs;
   }
 
-  void compute(const KernelArgs& args, const Epilogue& epilogue, const Share& share, int64_t output, std::byte* images, std::byte* room) const {
+  void compute(const KernelArgs& args, const Epilogue& epilogue, const Share& share, int64_t output, std::byte* images,
+               std::byte* room) const {
     WinogradStep s;
     s.images = reinterpret_cast<const int16_t*>(images);
     s.image_row = padded(tiling_.channels);
@@ -177,7 +196,8 @@ class TransformWeights : public PreparedKernel {
           const int64_t o = block * kBlock + lane / 2, c = pair * 2 + lane % 2;
           int16_t made[kPositions] = {};
           if (o < outputs_ && c < channels_) transform(args.in<int8_t>(0) + (o * channels_ + c) * kTaps * kTaps, made);
-          for (int64_t p = 0; p < kPositions; ++p) args.out<int16_t>(0)[((block * kPositions + p) * pairs + pair) * 2 * kBlock + lane] = made[p];
+          for (int64_t p = 0; p < kPositions; ++p)
+            args.out<int16_t>(0)[((block * kPositions + p) * pairs + pair) * 2 * kBlock + lane] = made[p];
         }
       }
     });
@@ -207,9 +227,11 @@ Support supports_weights(const KernelQuery& q) {
 }
 
 const std::array<Kernel, 2> kKernels{
-    {{"quantized_winograd_conv2d", "cpu", supports_conv, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<QuantizedWinograd>(q); },
+    {{"quantized_winograd_conv2d", "cpu", supports_conv,
+      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<QuantizedWinograd>(q); },
       [](const KernelQuery& q, int input) { return input == 1 ? winograd::whole_format() : q.in(input).format; }},
-     {"quantized_winograd_weights", "cpu", supports_weights, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<TransformWeights>(q); },
+     {"quantized_winograd_weights", "cpu", supports_weights,
+      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<TransformWeights>(q); },
       [](const KernelQuery&, int) { return MemoryFormat::contiguous(); }}}};
 
 }  // namespace

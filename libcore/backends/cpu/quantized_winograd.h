@@ -1,5 +1,6 @@
 #pragma once
-// Pieces of quantized_winograd.cpp, compiled for each instruction set: tiles of images into 16 bits, products of tiles and kernels, sums into results.
+// Pieces of quantized_winograd.cpp, compiled for each instruction set: tiles of images into 16 bits, products of tiles and kernels, sums
+// into results.
 
 #include <cstdint>
 
@@ -15,17 +16,17 @@ struct TileRun {
 
 /// One step of outputs of some tiles.
 struct WinogradStep {
-  const int16_t* images = nullptr;              // [36][tiles][image_row], image_position apart
+  const int16_t* images = nullptr;  // [36][tiles][image_row], image_position apart
   int64_t image_row = 0, image_position = 0, tiles = 0;
-  const int16_t* weights = nullptr;             // of output block 0
+  const int16_t* weights = nullptr;  // of output block 0
   int64_t channels = 0, outputs = 0;
-  int64_t first = 0;                            // output of the step
-  int32_t off = 0;                              // what is to be added to every value of the image
-  int32_t* sums = nullptr;                      // room: [36][sum_position]
+  int64_t first = 0;        // output of the step
+  int32_t off = 0;          // what is to be added to every value of the image
+  int32_t* sums = nullptr;  // room: [36][sum_position]
   int64_t sum_position = 0;
-  int32_t* results = nullptr;                   // room: [4][tiles][4][step]
+  int32_t* results = nullptr;  // room: [4][tiles][4][step]
   std::span<const TileRun> runs;
-  int64_t width = 0;                            // of the images of results
+  int64_t width = 0;  // of the images of results
   Epilogue epilogue;
 };
 

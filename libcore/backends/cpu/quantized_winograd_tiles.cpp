@@ -1,4 +1,5 @@
-// See quantized_winograd.h. A transformed image's values and a kernel's are multiplied in pairs (vpmaddwd); what follows is 32-bit arithmetic that may wrap around.
+// See quantized_winograd.h. A transformed image's values and a kernel's are multiplied in pairs (vpmaddwd); what follows is 32-bit
+// arithmetic that may wrap around.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/quantized_winograd_tiles.cpp"
@@ -55,22 +56,27 @@ HWY_INLINE void result_line(const V32 (&m)[kIn], V32 (&out)[kOut]) {
   out[3] = hn::Add(hn::Sub(hn::Add(difference2, difference2), difference1), m[5]);
 }
 
-void bytes_tile(const uint8_t* HWY_RESTRICT x, winograd::Steps step, uint8_t turn, int64_t channels, int16_t* HWY_RESTRICT to, int64_t position) {
+void bytes_tile(const uint8_t* HWY_RESTRICT x, winograd::Steps step, uint8_t turn, int64_t channels, int16_t* HWY_RESTRICT to,
+                int64_t position) {
   const Words d;
   const hn::Rebind<uint8_t, Words> bytes;
   const hn::RebindToSigned<decltype(bytes)> values;
   const auto turned = hn::Set(bytes, turn);
   for (int64_t c = 0; c < channels; c += static_cast<int64_t>(hn::MaxLanes(d))) {
     lines::transform_tile(
-        image_line, [&](int64_t i, int64_t j) HWY_ATTR { return hn::PromoteTo(d, hn::BitCast(values, hn::Xor(hn::LoadU(bytes, x + i * step.row + j * step.column + c), turned))); },
+        image_line,
+        [&](int64_t i, int64_t j) HWY_ATTR {
+          return hn::PromoteTo(d, hn::BitCast(values, hn::Xor(hn::LoadU(bytes, x + i * step.row + j * step.column + c), turned)));
+        },
         [&](int64_t i, int64_t j, VW value) HWY_ATTR { hn::StoreU(value, d, to + (i * kIn + j) * position + c); });
   }
 }
 
-/// sums[row][kStep] of rows of an image's values; `block_step` elements from a block of weights to the next. kAsk: for the weights that lie `ahead`
-/// elements further, which may come from memory.
+/// sums[row][kStep] of rows of an image's values; `block_step` elements from a block of weights to the next. kAsk: for the weights that lie
+/// `ahead` elements further, which may come from memory.
 template <int kRows, int kWide, bool kAsk>
-HWY_NOINLINE void tile_pairs(const int16_t* a, const int32_t* at, const int16_t* HWY_RESTRICT w, int64_t block_step, int64_t ahead, int64_t pairs, int32_t* HWY_RESTRICT sums) {
+HWY_NOINLINE void tile_pairs(const int16_t* a, const int32_t* at, const int16_t* HWY_RESTRICT w, int64_t block_step, int64_t ahead,
+                             int64_t pairs, int32_t* HWY_RESTRICT sums) {
   Tile<PairProducts, int16_t, kRows, kWide> tile;
   tile.begin(at, at);
   constexpr bool kWhole = kLanes == static_cast<int>(kBlock);  // a vector is a block
@@ -79,7 +85,8 @@ HWY_NOINLINE void tile_pairs(const int16_t* a, const int32_t* at, const int16_t*
     Vectors<D16, kWide> weights;
     load(weights, w, kWhole ? block_step : 2 * kLanes);
     if constexpr (kAsk) {
-      for (int block = 0; block < (kWide * kLanes + static_cast<int>(kBlock) - 1) / static_cast<int>(kBlock); ++block) __builtin_prefetch(w + block * block_step + ahead, 0, 2);
+      for (int block = 0; block < (kWide * kLanes + static_cast<int>(kBlock) - 1) / static_cast<int>(kBlock); ++block)
+        __builtin_prefetch(w + block * block_step + ahead, 0, 2);
     }
     w += kPair;
     tile.add(x, weights);
@@ -97,7 +104,8 @@ using Rows = std::make_integer_sequence<int, kMostRows>;
 template <int kWide>
 constexpr std::array<PairsTile, kMostRows> kPairsTiles[2] = {pairs_tiles<kWide, false>(Rows()), pairs_tiles<kWide, true>(Rows())};
 
-/// A row of tiles' sums at all positions to results divided by their scales: on top of `starts`, or of the results of other channels (nullptr).
+/// A row of tiles' sums at all positions to results divided by their scales: on top of `starts`, or of the results of other channels
+/// (nullptr).
 template <int kWide>
 void add_results(const WinogradStep& s, const int32_t* starts) {
   constexpr int kShift[kOut] = {3, 2, 1, 1};  // kWholeScale is 3 times these powers of two
@@ -150,14 +158,16 @@ void step_of(const WinogradStep& s) {
       int32_t* sums = s.sums + p * s.sum_position;
       for (int64_t group = 0; group < groups; ++group) {
         const int64_t row = s.tiles * group / groups, rows = s.tiles * (group + 1) / groups - row;
-        kPairsTiles<kWide>[group == 0][static_cast<size_t>(rows - 1)](a + row * s.image_row, at, w, block_step, pairs * kPair, count, sums + row * kStep);
+        kPairsTiles<kWide>[group == 0][static_cast<size_t>(rows - 1)](a + row * s.image_row, at, w, block_step, pairs * kPair, count,
+                                                                      sums + row * kStep);
       }
     }
     add_results<kWide>(s, share == 0 ? starts : nullptr);
   }
   for (const TileRun& run : s.runs) {
     for (int64_t i = 0; i < run.rows; ++i) {
-      finish<kStep>(s.epilogue, s.results + (i * s.tiles + run.first_tile) * kOut * kStep, run.columns, run.pixel + i * s.width, s.first, s.first, std::min(s.outputs, s.first + kStep));
+      finish<kStep>(s.epilogue, s.results + (i * s.tiles + run.first_tile) * kOut * kStep, run.columns, run.pixel + i * s.width, s.first,
+                    s.first, std::min(s.outputs, s.first + kStep));
     }
   }
 }

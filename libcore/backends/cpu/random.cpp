@@ -1,6 +1,8 @@
 // Dropout and stochastic depth by the law of ops/random_mask.h: a pure function of sample and logical element, so the bits depend neither
 // on threads nor on the memory format.
 
+#include "libcore/ops/random.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,7 +10,6 @@
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
-#include "libcore/ops/random.h"
 #include "libcore/ops/random_mask.h"
 
 namespace galley {
@@ -48,14 +49,18 @@ GALLEY_CLONES void scale_by(const float* x, float factor, float* y, int64_t coun
 }
 
 struct Draws {
-  Draws(const KernelArgs& args, int64_t stream) : key(mask_key(args.in<int64_t>(1)[0], stream, args.in<int64_t>(1)[1])), first(static_cast<uint64_t>(args.in<int64_t>(1)[2])) {}
+  Draws(const KernelArgs& args, int64_t stream)
+      : key(mask_key(args.in<int64_t>(1)[0], stream, args.in<int64_t>(1)[1])), first(static_cast<uint64_t>(args.in<int64_t>(1)[2])) {}
   uint64_t key, first;  // first: the batch's first sample
 };
 
 class Dropout : public PreparedKernel {
  public:
   explicit Dropout(const KernelQuery& q)
-      : attrs_(q.attrs<DropoutAttrs>()), samples_(q.in(0).shape[0]), elements_(samples_ == 0 ? 0 : q.in(0).elements() / samples_), threshold_(threshold_of(attrs_.p)),
+      : attrs_(q.attrs<DropoutAttrs>()),
+        samples_(q.in(0).shape[0]),
+        elements_(samples_ == 0 ? 0 : q.in(0).elements() / samples_),
+        threshold_(threshold_of(attrs_.p)),
         scale_(static_cast<float>(mask_scale(attrs_.p))) {
     if (q.in(0).format.is_channels_last()) channels_ = q.in(0).shape[1];
   }
@@ -71,7 +76,8 @@ class Dropout : public PreparedKernel {
     parallel_for(samples_ * pieces, 16, [&](int64_t begin, int64_t end) {
       uint32_t words[kWords + 8];
       for (int64_t task = begin; task < end; ++task) {
-        const int64_t sample = task / pieces, first = task % pieces * kWords, count = std::min(kWords, elements_ - first), at = sample * elements_ + first;
+        const int64_t sample = task / pieces, first = task % pieces * kWords, count = std::min(kWords, elements_ - first),
+                      at = sample * elements_ + first;
         const uint32_t* drawn = draw_range(draws.key, draws.first + static_cast<uint64_t>(sample), first, count, words);
         drop(x + at, drawn, threshold_, scale_, y + at, count);
       }
@@ -88,7 +94,8 @@ class Dropout : public PreparedKernel {
         const int64_t sample = task / (down * across), pixel = task / across % down * kTile, channel = task % across * kTile;
         const int64_t rows = std::min(kTile, pixels - pixel), lanes = std::min(kTile, channels_ - channel);
         for (int64_t c = 0; c < lanes; ++c) {
-          const uint32_t* drawn = draw_range(draws.key, draws.first + static_cast<uint64_t>(sample), (channel + c) * pixels + pixel, rows, words);
+          const uint32_t* drawn =
+              draw_range(draws.key, draws.first + static_cast<uint64_t>(sample), (channel + c) * pixels + pixel, rows, words);
           for (int64_t r = 0; r < rows; ++r) turned[r * kTile + c] = drawn[r];
         }
         for (int64_t r = 0; r < rows; ++r) {
@@ -115,7 +122,8 @@ class StochasticDepth : public PreparedKernel {
     const int64_t pieces = (elements_ + kPiece - 1) / kPiece;
     parallel_for(samples_ * pieces, 1, [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
-        const int64_t sample = task / pieces, first = task % pieces * kPiece, count = std::min(kPiece, elements_ - first), at = sample * elements_ + first;
+        const int64_t sample = task / pieces, first = task % pieces * kPiece, count = std::min(kPiece, elements_ - first),
+                      at = sample * elements_ + first;
         const uint64_t drawn_for = attrs_.mode == StochasticDepthMode::kBatch ? kWholeBatch : draws.first + static_cast<uint64_t>(sample);
         if (mask_keeps(mask_block(draws.key, drawn_for, 0)[0], attrs_.p)) {
           scale_by(args.in<float>(0) + at, static_cast<float>(mask_scale(attrs_.p)), args.out<float>(0) + at, count);
@@ -144,7 +152,8 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 2> kKernels{{{"dropout", "cpu", supports, prepare<Dropout>}, {"stochastic_depth", "cpu", supports, prepare<StochasticDepth>}}};
+const std::array<Kernel, 2> kKernels{
+    {{"dropout", "cpu", supports, prepare<Dropout>}, {"stochastic_depth", "cpu", supports, prepare<StochasticDepth>}}};
 
 }  // namespace
 

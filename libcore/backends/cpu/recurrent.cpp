@@ -1,7 +1,7 @@
 // Recurrent layers in float. The input's part is one product over all steps; then each step adds the state's part and applies the cell's
-// functions. Weights come packed where nothing but the inference reads them, else they are packed once a run. Rows of the batch do not depend
-// on each other: threads share them out for the whole sequence; a batch too small for that is shared out by columns, step after step. Bits do
-// not depend on which.
+// functions. Weights come packed where nothing but the inference reads them, else they are packed once a run. Rows of the batch do not
+// depend on each other: threads share them out for the whole sequence; a batch too small for that is shared out by columns, step after
+// step. Bits do not depend on which.
 
 #include "libcore/ops/recurrent.h"
 
@@ -37,7 +37,8 @@ GALLEY_CLONES void lstm_row(float* gates, const float* before, float* cell, floa
   }
 }
 /// `state`: the gradient of the cell behind the step, in; before it, out. `d` may be `gates`.
-GALLEY_CLONES void lstm_row_backward(const float* grad, const float* carried, const float* gates, const float* cell, const float* before, float* state, float* d, int64_t hidden) {
+GALLEY_CLONES void lstm_row_backward(const float* grad, const float* carried, const float* gates, const float* cell, const float* before,
+                                     float* state, float* d, int64_t hidden) {
   GALLEY_ELEMENTWISE
   for (int64_t u = 0; u < hidden; ++u) {
     const float i = gates[u], f = gates[hidden + u], g = gates[2 * hidden + u], o = gates[3 * hidden + u];
@@ -63,11 +64,13 @@ GALLEY_CLONES void gru_row(float* gates, const float* before, float* y, int64_t 
   }
 }
 /// `carried`: the gradient of h behind the step, in; the part of it that passes by z, out.
-GALLEY_CLONES void gru_row_backward(const float* grad, float* carried, const float* gates, const float* before, float* input, float* of_state, int64_t hidden) {
+GALLEY_CLONES void gru_row_backward(const float* grad, float* carried, const float* gates, const float* before, float* input,
+                                    float* of_state, int64_t hidden) {
   GALLEY_ELEMENTWISE
   for (int64_t u = 0; u < hidden; ++u) {
     const float r = gates[u], z = gates[hidden + u], n = gates[2 * hidden + u], q = gates[3 * hidden + u];
-    const float dh = grad[u] + carried[u], dn = dh * (1.0f - z) * (1.0f - n * n), dz = dh * (before[u] - n) * z * (1.0f - z), dr = dn * q * r * (1.0f - r);
+    const float dh = grad[u] + carried[u], dn = dh * (1.0f - z) * (1.0f - n * n), dz = dh * (before[u] - n) * z * (1.0f - z),
+                dr = dn * q * r * (1.0f - r);
     input[u] = dr;
     input[hidden + u] = dz;
     input[2 * hidden + u] = dn;
@@ -141,7 +144,8 @@ MemoryFormat packed_format() { return MemoryFormat::blocked("Ab16a"); }
 class PackedRows {
  public:
   PackedRows() = default;
-  PackedRows(const TensorType& type, int64_t first, int64_t rows) : first_(first), rows_(rows), depth_(type.shape[1]), ready_(type.format.is_blocked()) {}
+  PackedRows(const TensorType& type, int64_t first, int64_t rows)
+      : first_(first), rows_(rows), depth_(type.shape[1]), ready_(type.format.is_blocked()) {}
   int64_t scratch_floats() const { return ready_ ? 0 : packed_floats(rows_, depth_); }
   /// Takes its scratch off `room`.
   const float* get(const float* weight, float*& room) const {
@@ -194,7 +198,13 @@ std::pair<int64_t, int64_t> share(int64_t columns, int64_t part, int64_t parts) 
 /// Sizes of a forward layer, its order of steps, and its room in scratch memory. G gates in the weights; gates [N,T,width H] while it runs.
 struct Layer {
   Layer(const KernelQuery& q, int64_t gates, int64_t width, bool reverse)
-      : batch(q.in(0).shape[0]), steps(q.in(0).shape[1]), in(q.in(0).shape[2]), hidden(q.in(2).shape[1]), gates(gates), width(width), reverse(reverse) {}
+      : batch(q.in(0).shape[0]),
+        steps(q.in(0).shape[1]),
+        in(q.in(0).shape[2]),
+        hidden(q.in(2).shape[1]),
+        gates(gates),
+        width(width),
+        reverse(reverse) {}
   int64_t at(int64_t turn) const { return reverse ? steps - 1 - turn : turn; }
 
   /// The input's part for all steps: gates[n,t, :] = W_ih x + initial.
@@ -206,7 +216,8 @@ struct Layer {
       for (int64_t task = begin; task < end; ++task) {
         const int64_t first_row = task / parts * 96;
         const auto [first, last] = share(columns, task % parts, parts);
-        multiply_packed({x + first_row * in, in, std::min<int64_t>(96, rows - first_row), in, packed, to + first_row * width * hidden, width * hidden, columns, initial, first, last});
+        multiply_packed({x + first_row * in, in, std::min<int64_t>(96, rows - first_row), in, packed, to + first_row * width * hidden,
+                         width * hidden, columns, initial, first, last});
       }
     });
   }
@@ -223,7 +234,8 @@ void copy_rows(const Rows& from, const Target& to, int64_t rows, int64_t width) 
 /// initial[j] = bias_ih[j] + bias_hh[j] below `both`, bias_ih[j] from there on; zeros behind the last column.
 void add_biases(const float* bias_ih, const float* bias_hh, int64_t columns, int64_t both, float* initial) {
   std::memset(initial, 0, static_cast<size_t>(panels_of(columns) * kPanel) * sizeof(float));
-  for (int64_t j = 0; j < columns; ++j) initial[j] = (bias_ih != nullptr ? bias_ih[j] : 0.0f) + (bias_hh != nullptr && j < both ? bias_hh[j] : 0.0f);
+  for (int64_t j = 0; j < columns; ++j)
+    initial[j] = (bias_ih != nullptr ? bias_ih[j] : 0.0f) + (bias_hh != nullptr && j < both ? bias_hh[j] : 0.0f);
 }
 
 // ---- forward
@@ -231,10 +243,14 @@ void add_biases(const float* bias_ih, const float* bias_hh, int64_t columns, int
 class LstmKernel : public PreparedKernel {
  public:
   explicit LstmKernel(const KernelQuery& q)
-      : layer_(q, 4, 4, q.attrs<RecurrentAttrs>().reverse), save_(q.attrs<RecurrentAttrs>().save), input_(q.in(1), 0, 4 * layer_.hidden), state_(q.in(2), 0, 4 * layer_.hidden) {}
+      : layer_(q, 4, 4, q.attrs<RecurrentAttrs>().reverse),
+        save_(q.attrs<RecurrentAttrs>().save),
+        input_(q.in(1), 0, 4 * layer_.hidden),
+        state_(q.in(2), 0, 4 * layer_.hidden) {}
   int64_t scratch_bytes() const override {
     const Layer& l = layer_;
-    return 4 * (input_.scratch_floats() + state_.scratch_floats() + aligned(4 * l.hidden) + aligned(l.hidden) + (save_ ? 0 : l.batch * l.steps * 4 * l.hidden));
+    return 4 * (input_.scratch_floats() + state_.scratch_floats() + aligned(4 * l.hidden) + aligned(l.hidden) +
+                (save_ ? 0 : l.batch * l.steps * 4 * l.hidden));
   }
   void run(Stream&, const KernelArgs& args) const override {
     const Layer& l = layer_;
@@ -250,21 +266,27 @@ class LstmKernel : public PreparedKernel {
     add_biases(args.in<float>(3), args.in<float>(4), columns, columns, initial);
     l.input_part(args.in<float>(0), packed_input, initial, gates.base);
 
-    const auto first = [&](size_t input) { return args.in<float>(input) != nullptr ? Rows{args.in<float>(input), hidden} : Rows{zeros, 0}; };
+    const auto first = [&](size_t input) {
+      return args.in<float>(input) != nullptr ? Rows{args.in<float>(input), hidden} : Rows{zeros, 0};
+    };
     const Rows h0 = first(5), c0 = first(6);
     const StepProduct product{packed_state, columns, hidden};
     // Without room for all cells the last one is updated in place.
-    const auto cell_at = [&](int64_t turn) { return save_ ? SequenceTarget{args.out<float>(4), l.steps, hidden}.step(l.at(turn)) : Target{last_cell, hidden}; };
-    walk(l.batch, l.steps, true,
-         [&](int64_t turn, int64_t begin, int64_t end, int64_t part, int64_t parts) {
-           const auto [a, b] = share(columns, part, parts);
-           product.run(turn == 0 ? h0 : Sequence(y).step(l.at(turn - 1)), gates.step(l.at(turn)), begin, end, a, b);
-         },
-         [&](int64_t turn, int64_t begin, int64_t end) {
-           const Target before = turn == 0 ? Target{nullptr, 0} : cell_at(turn - 1), cell = cell_at(turn);
-           const Target arguments = gates.step(l.at(turn)), out = y.step(l.at(turn));
-           for (int64_t n = begin; n < end; ++n) lstm_row(arguments.at(n), turn == 0 ? c0.at(n) : before.at(n), cell.at(n), out.at(n), hidden);
-         });
+    const auto cell_at = [&](int64_t turn) {
+      return save_ ? SequenceTarget{args.out<float>(4), l.steps, hidden}.step(l.at(turn)) : Target{last_cell, hidden};
+    };
+    walk(
+        l.batch, l.steps, true,
+        [&](int64_t turn, int64_t begin, int64_t end, int64_t part, int64_t parts) {
+          const auto [a, b] = share(columns, part, parts);
+          product.run(turn == 0 ? h0 : Sequence(y).step(l.at(turn - 1)), gates.step(l.at(turn)), begin, end, a, b);
+        },
+        [&](int64_t turn, int64_t begin, int64_t end) {
+          const Target before = turn == 0 ? Target{nullptr, 0} : cell_at(turn - 1), cell = cell_at(turn);
+          const Target arguments = gates.step(l.at(turn)), out = y.step(l.at(turn));
+          for (int64_t n = begin; n < end; ++n)
+            lstm_row(arguments.at(n), turn == 0 ? c0.at(n) : before.at(n), cell.at(n), out.at(n), hidden);
+        });
     copy_rows(Sequence(y).step(l.at(l.steps - 1)), {args.out<float>(1), hidden}, l.batch, hidden);
     if (save_) copy_rows(Sequence{args.out<float>(4), l.steps, hidden}.step(l.at(l.steps - 1)), {last_cell, hidden}, l.batch, hidden);
   }
@@ -285,7 +307,8 @@ class GruKernel : public PreparedKernel {
         candidate_(q.in(2), 2 * layer_.hidden, layer_.hidden) {}
   int64_t scratch_bytes() const override {
     const Layer& l = layer_;
-    return 4 * (input_.scratch_floats() + gates_.scratch_floats() + candidate_.scratch_floats() + aligned(3 * l.hidden) + 2 * aligned(l.hidden) + (save_ ? 0 : l.batch * l.steps * 4 * l.hidden));
+    return 4 * (input_.scratch_floats() + gates_.scratch_floats() + candidate_.scratch_floats() + aligned(3 * l.hidden) +
+                2 * aligned(l.hidden) + (save_ ? 0 : l.batch * l.steps * 4 * l.hidden));
   }
   void run(Stream&, const KernelArgs& args) const override {
     const Layer& l = layer_;
@@ -305,19 +328,21 @@ class GruKernel : public PreparedKernel {
     l.input_part(args.in<float>(0), packed_input, initial, gates.base);
 
     const Rows h0 = args.in<float>(5) != nullptr ? Rows{args.in<float>(5), hidden} : Rows{zeros, 0};
-    const StepProduct reset_update{packed_gates, 2 * hidden, hidden}, candidate{packed_candidate, hidden, hidden, 3 * hidden, candidate_initial};
+    const StepProduct reset_update{packed_gates, 2 * hidden, hidden},
+        candidate{packed_candidate, hidden, hidden, 3 * hidden, candidate_initial};
     const auto before = [&](int64_t turn) { return turn == 0 ? h0 : Sequence(y).step(l.at(turn - 1)); };
-    walk(l.batch, l.steps, true,
-         [&](int64_t turn, int64_t begin, int64_t end, int64_t part, int64_t parts) {
-           const auto [a, b] = share(2 * hidden, part, parts);
-           reset_update.run(before(turn), gates.step(l.at(turn)), begin, end, a, b);
-           const auto [c, d] = share(hidden, part, parts);
-           candidate.run(before(turn), gates.step(l.at(turn)), begin, end, c, d);
-         },
-         [&](int64_t turn, int64_t begin, int64_t end) {
-           const Target arguments = gates.step(l.at(turn)), out = y.step(l.at(turn));
-           for (int64_t n = begin; n < end; ++n) gru_row(arguments.at(n), before(turn).at(n), out.at(n), hidden);
-         });
+    walk(
+        l.batch, l.steps, true,
+        [&](int64_t turn, int64_t begin, int64_t end, int64_t part, int64_t parts) {
+          const auto [a, b] = share(2 * hidden, part, parts);
+          reset_update.run(before(turn), gates.step(l.at(turn)), begin, end, a, b);
+          const auto [c, d] = share(hidden, part, parts);
+          candidate.run(before(turn), gates.step(l.at(turn)), begin, end, c, d);
+        },
+        [&](int64_t turn, int64_t begin, int64_t end) {
+          const Target arguments = gates.step(l.at(turn)), out = y.step(l.at(turn));
+          for (int64_t n = begin; n < end; ++n) gru_row(arguments.at(n), before(turn).at(n), out.at(n), hidden);
+        });
     copy_rows(Sequence(y).step(l.at(l.steps - 1)), {args.out<float>(1), hidden}, l.batch, hidden);
   }
 
@@ -330,7 +355,10 @@ class GruKernel : public PreparedKernel {
 class RnnKernel : public PreparedKernel {
  public:
   explicit RnnKernel(const KernelQuery& q)
-      : layer_(q, 1, 1, q.attrs<RnnAttrs>().reverse), tanh_(q.attrs<RnnAttrs>().nonlinearity == Nonlinearity::kTanh), input_(q.in(1), 0, layer_.hidden), state_(q.in(2), 0, layer_.hidden) {}
+      : layer_(q, 1, 1, q.attrs<RnnAttrs>().reverse),
+        tanh_(q.attrs<RnnAttrs>().nonlinearity == Nonlinearity::kTanh),
+        input_(q.in(1), 0, layer_.hidden),
+        state_(q.in(2), 0, layer_.hidden) {}
   int64_t scratch_bytes() const override { return 4 * (input_.scratch_floats() + state_.scratch_floats() + 2 * aligned(layer_.hidden)); }
   void run(Stream&, const KernelArgs& args) const override {
     const Layer& l = layer_;
@@ -346,15 +374,16 @@ class RnnKernel : public PreparedKernel {
 
     const Rows h0 = args.in<float>(5) != nullptr ? Rows{args.in<float>(5), hidden} : Rows{zeros, 0};
     const StepProduct product{packed_state, hidden, hidden};
-    walk(l.batch, l.steps, true,
-         [&](int64_t turn, int64_t begin, int64_t end, int64_t part, int64_t parts) {
-           const auto [a, b] = share(hidden, part, parts);
-           product.run(turn == 0 ? h0 : Sequence(y).step(l.at(turn - 1)), y.step(l.at(turn)), begin, end, a, b);
-         },
-         [&](int64_t turn, int64_t begin, int64_t end) {
-           const Target out = y.step(l.at(turn));
-           for (int64_t n = begin; n < end; ++n) (tanh_ ? tanh_row : relu_row)(out.at(n), hidden);
-         });
+    walk(
+        l.batch, l.steps, true,
+        [&](int64_t turn, int64_t begin, int64_t end, int64_t part, int64_t parts) {
+          const auto [a, b] = share(hidden, part, parts);
+          product.run(turn == 0 ? h0 : Sequence(y).step(l.at(turn - 1)), y.step(l.at(turn)), begin, end, a, b);
+        },
+        [&](int64_t turn, int64_t begin, int64_t end) {
+          const Target out = y.step(l.at(turn));
+          for (int64_t n = begin; n < end; ++n) (tanh_ ? tanh_row : relu_row)(out.at(n), hidden);
+        });
     copy_rows(Sequence(y).step(l.at(l.steps - 1)), {args.out<float>(1), hidden}, l.batch, hidden);
   }
 
@@ -381,7 +410,9 @@ struct Backward {
     pack_matrix({args.in<float>(weight), hidden, rows, 1, hidden}, packed);
   }
   /// The rows of grad_y at a step.
-  Rows grad_y(const KernelArgs& args, int64_t t) const { return args.in<float>(0) != nullptr ? Sequence{args.in<float>(0), steps, hidden}.step(t) : Rows{zeros, 0}; }
+  Rows grad_y(const KernelArgs& args, int64_t t) const {
+    return args.in<float>(0) != nullptr ? Sequence{args.in<float>(0), steps, hidden}.step(t) : Rows{zeros, 0};
+  }
   /// A state's gradient starts as that of the final one.
   void start(const KernelArgs& args, size_t input, float* state) const {
     copy_rows(args.in<float>(input) != nullptr ? Rows{args.in<float>(input), hidden} : Rows{zeros, 0}, {state, hidden}, batch, hidden);
@@ -410,14 +441,19 @@ class LstmBackward : public PreparedKernel {
     const Sequence gates{args.in<float>(3), b.steps, b.rows}, cells{args.in<float>(4), b.steps, b.hidden};
     const SequenceTarget d{args.out<float>(0), b.steps, b.rows};
     const Rows c0 = args.in<float>(6) != nullptr ? Rows{args.in<float>(6), b.hidden} : Rows{b.zeros, 0};
-    walk(b.batch, b.steps, false,
-         [&](int64_t turn, int64_t begin, int64_t end, int64_t part, int64_t parts) { b.carry(Sequence(d).step(b.at(turn)), dh, false, begin, end, part, parts); },
-         [&](int64_t turn, int64_t begin, int64_t end) {
-           const int64_t t = b.at(turn);
-           const Rows grad = b.grad_y(args, t), gate = gates.step(t), cell = cells.step(t), before = turn > 0 ? cells.step(b.at(turn - 1)) : c0;
-           const Target to = d.step(t);
-           for (int64_t n = begin; n < end; ++n) lstm_row_backward(grad.at(n), dh + n * b.hidden, gate.at(n), cell.at(n), before.at(n), dc + n * b.hidden, to.at(n), b.hidden);
-         });
+    walk(
+        b.batch, b.steps, false,
+        [&](int64_t turn, int64_t begin, int64_t end, int64_t part, int64_t parts) {
+          b.carry(Sequence(d).step(b.at(turn)), dh, false, begin, end, part, parts);
+        },
+        [&](int64_t turn, int64_t begin, int64_t end) {
+          const int64_t t = b.at(turn);
+          const Rows grad = b.grad_y(args, t), gate = gates.step(t), cell = cells.step(t),
+                     before = turn > 0 ? cells.step(b.at(turn - 1)) : c0;
+          const Target to = d.step(t);
+          for (int64_t n = begin; n < end; ++n)
+            lstm_row_backward(grad.at(n), dh + n * b.hidden, gate.at(n), cell.at(n), before.at(n), dc + n * b.hidden, to.at(n), b.hidden);
+        });
   }
 
  private:
@@ -436,14 +472,18 @@ class GruBackward : public PreparedKernel {
     const Sequence gates{args.in<float>(2), b.steps, 4 * b.hidden}, y{args.in<float>(3), b.steps, b.hidden};
     const SequenceTarget input{args.out<float>(0), b.steps, b.rows}, of_state{args.out<float>(1), b.steps, b.rows};
     const Rows h0 = args.in<float>(5) != nullptr ? Rows{args.in<float>(5), b.hidden} : Rows{b.zeros, 0};
-    walk(b.batch, b.steps, false,
-         [&](int64_t turn, int64_t begin, int64_t end, int64_t part, int64_t parts) { b.carry(Sequence(of_state).step(b.at(turn)), dh, true, begin, end, part, parts); },
-         [&](int64_t turn, int64_t begin, int64_t end) {
-           const int64_t t = b.at(turn);
-           const Rows grad = b.grad_y(args, t), gate = gates.step(t), before = turn > 0 ? y.step(b.at(turn - 1)) : h0;
-           const Target to = input.step(t), to_state = of_state.step(t);
-           for (int64_t n = begin; n < end; ++n) gru_row_backward(grad.at(n), dh + n * b.hidden, gate.at(n), before.at(n), to.at(n), to_state.at(n), b.hidden);
-         });
+    walk(
+        b.batch, b.steps, false,
+        [&](int64_t turn, int64_t begin, int64_t end, int64_t part, int64_t parts) {
+          b.carry(Sequence(of_state).step(b.at(turn)), dh, true, begin, end, part, parts);
+        },
+        [&](int64_t turn, int64_t begin, int64_t end) {
+          const int64_t t = b.at(turn);
+          const Rows grad = b.grad_y(args, t), gate = gates.step(t), before = turn > 0 ? y.step(b.at(turn - 1)) : h0;
+          const Target to = input.step(t), to_state = of_state.step(t);
+          for (int64_t n = begin; n < end; ++n)
+            gru_row_backward(grad.at(n), dh + n * b.hidden, gate.at(n), before.at(n), to.at(n), to_state.at(n), b.hidden);
+        });
   }
 
  private:
@@ -452,7 +492,8 @@ class GruBackward : public PreparedKernel {
 
 class RnnBackward : public PreparedKernel {
  public:
-  explicit RnnBackward(const KernelQuery& q) : shape_(q.in(2).shape, q.in(3), q.attrs<RnnAttrs>().reverse), tanh_(q.attrs<RnnAttrs>().nonlinearity == Nonlinearity::kTanh) {}
+  explicit RnnBackward(const KernelQuery& q)
+      : shape_(q.in(2).shape, q.in(3), q.attrs<RnnAttrs>().reverse), tanh_(q.attrs<RnnAttrs>().nonlinearity == Nonlinearity::kTanh) {}
   int64_t scratch_bytes() const override { return shape_.scratch_bytes(); }
   void run(Stream&, const KernelArgs& args) const override {
     Backward b = shape_;
@@ -461,14 +502,18 @@ class RnnBackward : public PreparedKernel {
     b.start(args, 1, dh);
     const Sequence y{args.in<float>(2), b.steps, b.hidden};
     const SequenceTarget d{args.out<float>(0), b.steps, b.hidden};
-    walk(b.batch, b.steps, false,
-         [&](int64_t turn, int64_t begin, int64_t end, int64_t part, int64_t parts) { b.carry(Sequence(d).step(b.at(turn)), dh, false, begin, end, part, parts); },
-         [&](int64_t turn, int64_t begin, int64_t end) {
-           const int64_t t = b.at(turn);
-           const Rows grad = b.grad_y(args, t), h = y.step(t);
-           const Target to = d.step(t);
-           for (int64_t n = begin; n < end; ++n) (tanh_ ? tanh_row_backward : relu_row_backward)(grad.at(n), dh + n * b.hidden, h.at(n), to.at(n), b.hidden);
-         });
+    walk(
+        b.batch, b.steps, false,
+        [&](int64_t turn, int64_t begin, int64_t end, int64_t part, int64_t parts) {
+          b.carry(Sequence(d).step(b.at(turn)), dh, false, begin, end, part, parts);
+        },
+        [&](int64_t turn, int64_t begin, int64_t end) {
+          const int64_t t = b.at(turn);
+          const Rows grad = b.grad_y(args, t), h = y.step(t);
+          const Target to = d.step(t);
+          for (int64_t n = begin; n < end; ++n)
+            (tanh_ ? tanh_row_backward : relu_row_backward)(grad.at(n), dh + n * b.hidden, h.at(n), to.at(n), b.hidden);
+        });
   }
 
  private:
@@ -486,7 +531,9 @@ Support supports(const KernelQuery& q) {
 }
 
 /// A GRU's panels must not mix the rows of n with those of the other gates.
-bool packs(const KernelQuery& q, int input) { return input == 1 || (input == 2 && (!q.node.is("gru") || 2 * q.in(2).shape[1] % kPanel == 0)); }
+bool packs(const KernelQuery& q, int input) {
+  return input == 1 || (input == 2 && (!q.node.is("gru") || 2 * q.in(2).shape[1] % kPanel == 0));
+}
 
 Support supports_forward(const KernelQuery& q) {
   for (int i = 0; i < static_cast<int>(q.context.inputs.size()); ++i) {
@@ -500,13 +547,17 @@ Support supports_forward(const KernelQuery& q) {
 }
 
 /// While training, the backward reads the weights too, as they are.
-MemoryFormat preferred(const KernelQuery& q, int input) { return !q.attrs<RecurrentAttrs>().save && packs(q, input) ? packed_format() : MemoryFormat(); }
+MemoryFormat preferred(const KernelQuery& q, int input) {
+  return !q.attrs<RecurrentAttrs>().save && packs(q, input) ? packed_format() : MemoryFormat();
+}
 
 /// Plain weights to packed ones: where a training's weights are validated, once for each of their versions.
 class PackWeight : public PreparedKernel {
  public:
   explicit PackWeight(const KernelQuery& q) : shape_(q.in(0).shape) {}
-  void run(Stream&, const KernelArgs& args) const override { pack_matrix({args.in<float>(0), shape_[0], shape_[1], shape_[1], 1}, args.out<float>(0)); }
+  void run(Stream&, const KernelArgs& args) const override {
+    pack_matrix({args.in<float>(0), shape_[0], shape_[1], shape_[1], 1}, args.out<float>(0));
+  }
 
  private:
   Shape shape_;

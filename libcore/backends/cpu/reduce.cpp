@@ -1,19 +1,19 @@
-// Sums and means over any axes, in stages (reduce_stages.h): the bias gradient (reduced x inner), global pooling of channels_last images (all
-// three) and row sums (outer x reduced) are one stage each. Sums run over fixed runs of 64 in float, which are added in double in one
+// Sums and means over any axes, in stages (reduce_stages.h): the bias gradient (reduced x inner), global pooling of channels_last images
+// (all three) and row sums (outer x reduced) are one stage each. Sums run over fixed runs of 64 in float, which are added in double in one
 // order: the bits do not depend on the thread count. Sums of products of two images and sums of squares likewise.
 
-#include "libcore/backends/cpu/reduce_stages.h"
+#include "libcore/ops/reduce.h"
 
 #include <algorithm>
 #include <array>
 #include <vector>
 
 #include "libcore/backends/cpu/bfloat16.h"
+#include "libcore/backends/cpu/reduce_stages.h"
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/binary.h"
-#include "libcore/ops/reduce.h"
 #include "libcore/ops/rules.h"
 
 namespace galley {
@@ -90,7 +90,8 @@ constexpr int64_t kWidest = 1024;  // columns of products
 
 /// total = the sums of a b over rows of so many columns, at most kWidest.
 template <class T>
-GALLEY_INLINE void product_columns_as(const T* __restrict a, const T* __restrict b, int64_t rows, int64_t step, int64_t columns, double* __restrict total) {
+GALLEY_INLINE void product_columns_as(const T* __restrict a, const T* __restrict b, int64_t rows, int64_t step, int64_t columns,
+                                      double* __restrict total) {
   float run[kWidest];
   for (int64_t c = 0; c < columns; ++c) total[c] = 0;
   for (int64_t begin = 0; begin < rows; begin += kRun) {
@@ -102,7 +103,8 @@ GALLEY_INLINE void product_columns_as(const T* __restrict a, const T* __restrict
       GALLEY_ELEMENTWISE
       for (int64_t c = 0; c < columns; ++c) {
         run[c] += static_cast<float>(p[c]) * static_cast<float>(q[c]) + static_cast<float>(p[step + c]) * static_cast<float>(q[step + c]) +
-                  (static_cast<float>(p[2 * step + c]) * static_cast<float>(q[2 * step + c]) + static_cast<float>(p[3 * step + c]) * static_cast<float>(q[3 * step + c]));
+                  (static_cast<float>(p[2 * step + c]) * static_cast<float>(q[2 * step + c]) +
+                   static_cast<float>(p[3 * step + c]) * static_cast<float>(q[3 * step + c]));
       }
     }
     for (; r < end; ++r) {
@@ -111,20 +113,26 @@ GALLEY_INLINE void product_columns_as(const T* __restrict a, const T* __restrict
     for (int64_t c = 0; c < columns; ++c) total[c] += static_cast<double>(run[c]);
   }
 }
-GALLEY_CLONES void product_columns(const float* a, const float* b, int64_t rows, int64_t step, int64_t columns, double* total) { product_columns_as(a, b, rows, step, columns, total); }
-GALLEY_CLONES void product_columns(const BFloat16* a, const BFloat16* b, int64_t rows, int64_t step, int64_t columns, double* total) { product_columns_as(a, b, rows, step, columns, total); }
+GALLEY_CLONES void product_columns(const float* a, const float* b, int64_t rows, int64_t step, int64_t columns, double* total) {
+  product_columns_as(a, b, rows, step, columns, total);
+}
+GALLEY_CLONES void product_columns(const BFloat16* a, const BFloat16* b, int64_t rows, int64_t step, int64_t columns, double* total) {
+  product_columns_as(a, b, rows, step, columns, total);
+}
 
 /// Over the pixels of channels_last images.
 template <class T>
 class SumProducts : public PreparedKernel {
  public:
-  explicit SumProducts(const KernelQuery& q) : images_(q.in(0).shape[0]), channels_(q.in(0).shape[1]), pixels_(q.in(0).elements() / (images_ * channels_)) {}
+  explicit SumProducts(const KernelQuery& q)
+      : images_(q.in(0).shape[0]), channels_(q.in(0).shape[1]), pixels_(q.in(0).elements() / (images_ * channels_)) {}
   void run(Stream&, const KernelArgs& args) const override {
     // Whole rows, which memory gives faster, where there are images enough.
     const int64_t width = images_ >= 16 ? kWidest : kColumns, blocks = (channels_ + width - 1) / width;
     parallel_for(images_ * blocks, std::max<int64_t>(1, 16384 / (pixels_ * std::min(width, channels_))), [&](int64_t begin, int64_t end) {
       for (int64_t task = begin; task < end; ++task) {
-        const int64_t image = task / blocks, first = task % blocks * width, columns = std::min(width, channels_ - first), at = image * pixels_ * channels_ + first;
+        const int64_t image = task / blocks, first = task % blocks * width, columns = std::min(width, channels_ - first),
+                      at = image * pixels_ * channels_ + first;
         double total[kWidest];
         product_columns(args.in<T>(0) + at, args.in<T>(1) + at, pixels_, channels_, columns, total);
         T* to = args.out<T>(0) + image * channels_ + first;
@@ -213,8 +221,9 @@ const std::array<Kernel, 5> kKernels{{{"sum_to", "cpu", supports_sum_to, prepare
                                       {"sum_products", "cpu", supports_products, prepare_products},
                                       {"sum", "cpu", supports_staged, prepare<false>},
                                       {"mean", "cpu", supports_staged, prepare<true>},
-                                      {"sum_squares", "cpu", supports_squares,
-                                       [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<SumSquares>(q); }}}};
+                                      {"sum_squares", "cpu", supports_squares, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
+                                         return std::make_unique<SumSquares>(q);
+                                       }}}};
 
 }  // namespace
 
@@ -312,7 +321,8 @@ void StagedReduction::run_stage(const Stage& s, const float* x, float* y, double
   const int64_t work = std::max<int64_t>(1, s.reduced / s.pieces) * std::min(kColumns, s.inner);
   parallel_for(s.outer * s.pieces * blocks, std::max<int64_t>(1, 16384 / work), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t o = task / (s.pieces * blocks), piece = task / blocks % s.pieces, first = task % blocks * kColumns, columns = std::min(kColumns, s.inner - first);
+      const int64_t o = task / (s.pieces * blocks), piece = task / blocks % s.pieces, first = task % blocks * kColumns,
+                    columns = std::min(kColumns, s.inner - first);
       const int64_t row = s.reduced * piece / s.pieces, rows = s.reduced * (piece + 1) / s.pieces - row;
       const float* from = x + (o * s.reduced + row) * s.inner + first;
       float* to = y + (o * s.pieces + piece) * s.inner + first;

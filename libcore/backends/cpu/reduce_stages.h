@@ -37,7 +37,8 @@ Support supports_staged(const KernelQuery& query);
 /// Stage after stage, intermediate results in float; the last one's times `scale`.
 class StagedReduction : public PreparedKernel {
  public:
-  StagedReduction(std::vector<Stage> stages, Reducer reducer, double scale) : stages_(std::move(stages)), reducer_(reducer), scale_(scale) {}
+  StagedReduction(std::vector<Stage> stages, Reducer reducer, double scale)
+      : stages_(std::move(stages)), reducer_(reducer), scale_(scale) {}
   int64_t scratch_bytes() const override;
   void run(Stream&, const KernelArgs& args) const override;
 

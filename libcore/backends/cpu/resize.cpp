@@ -28,12 +28,14 @@ struct Sources {
   }
 };
 
-GALLEY_CLONES void blend_rows(const float* a, const float* b, const float* c, const float* d, const std::array<float, 4>& weight, float* out, int64_t count) {
+GALLEY_CLONES void blend_rows(const float* a, const float* b, const float* c, const float* d, const std::array<float, 4>& weight,
+                              float* out, int64_t count) {
   const float wa = weight[0], wb = weight[1], wc = weight[2], wd = weight[3];
   for (int64_t i = 0; i < count; ++i) out[i] = (a[i] * wa + b[i] * wb) + (c[i] * wc + d[i] * wd);
 }
 
-GALLEY_CLONES void blend_line(const float* top, const float* bottom, const int64_t* low, const int64_t* high, const float* fraction, float down, float* out, int64_t count) {
+GALLEY_CLONES void blend_line(const float* top, const float* bottom, const int64_t* low, const int64_t* high, const float* fraction,
+                              float down, float* out, int64_t count) {
   for (int64_t w = 0; w < count; ++w) {
     const float f = fraction[w];
     const float above = top[low[w]] * (1 - f) + top[high[w]] * f, below = bottom[low[w]] * (1 - f) + bottom[high[w]] * f;
@@ -43,7 +45,8 @@ GALLEY_CLONES void blend_line(const float* top, const float* bottom, const int64
 
 /// [N,C,H,W] as planes of pixels that hold `depth` values: all channels of a sample, or one.
 struct Images {
-  Images(const TensorType& in, const TensorType& out) : depth(in.format.is_channels_last() ? in.shape[1] : 1), planes(in.shape[0] * in.shape[1] / depth), from(in.shape), to(out.shape) {}
+  Images(const TensorType& in, const TensorType& out)
+      : depth(in.format.is_channels_last() ? in.shape[1] : 1), planes(in.shape[0] * in.shape[1] / depth), from(in.shape), to(out.shape) {}
   int64_t depth, planes;
   Shape from, to;
 };
@@ -95,7 +98,8 @@ class Resize : public PreparedKernel {
         for (size_t w = 0; w < static_cast<size_t>(out_width); ++w, out += depth) {
           const int64_t left = columns_.low[w] * depth, right = columns_.high[w] * depth;
           const float down = rows_.fraction[h], along = columns_.fraction[w];
-          blend_rows(top + left, top + right, bottom + left, bottom + right, {(1 - down) * (1 - along), (1 - down) * along, down * (1 - along), down * along}, out, depth);
+          blend_rows(top + left, top + right, bottom + left, bottom + right,
+                     {(1 - down) * (1 - along), (1 - down) * along, down * (1 - along), down * along}, out, depth);
         }
       }
     });
@@ -179,7 +183,9 @@ Support supports(const KernelQuery& q) {
   if (q.in(0).dtype != DType::kF32) return Support::no(cat("dtype ", q.in(0).dtype));
   return supports_formats(q);
 }
-Support supports_resize(const KernelQuery& q) { return q.attrs<ResizeAttrs>().mode == ResizeMode::kNearest ? supports_formats(q) : supports(q); }
+Support supports_resize(const KernelQuery& q) {
+  return q.attrs<ResizeAttrs>().mode == ResizeMode::kNearest ? supports_formats(q) : supports(q);
+}
 
 std::unique_ptr<PreparedKernel> prepare_resize(const KernelQuery& q) {
   if (q.attrs<ResizeAttrs>().mode == ResizeMode::kNearest) return std::make_unique<CopyPixels>(q);
@@ -190,7 +196,8 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<T>(q);
 }
 
-const std::array<Kernel, 2> kKernels{{{"resize", "cpu", supports_resize, prepare_resize}, {"resize_backward", "cpu", supports, prepare<ResizeBackward>}}};
+const std::array<Kernel, 2> kKernels{
+    {{"resize", "cpu", supports_resize, prepare_resize}, {"resize_backward", "cpu", supports, prepare<ResizeBackward>}}};
 
 }  // namespace
 

@@ -1,4 +1,5 @@
-// Comparisons and selection with broadcasting, of any dtype: the formulas of ops/elementwise_functions.h over the rows that broadcasting leaves.
+// Comparisons and selection with broadcasting, of any dtype: the formulas of ops/elementwise_functions.h over the rows that broadcasting
+// leaves.
 
 #include <array>
 
@@ -56,15 +57,27 @@ constexpr auto kEqual = [](auto a, auto b) { return scalar::Equal::holds(a, b); 
 constexpr auto kLess = [](auto a, auto b) { return scalar::Less::holds(a, b); };
 constexpr auto kGreater = [](auto a, auto b) { return scalar::Greater::holds(a, b); };
 
-GALLEY_CLONES void equal_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) { compare<float>(in, steps, out, n, kEqual); }
-GALLEY_CLONES void less_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) { compare<float>(in, steps, out, n, kLess); }
-GALLEY_CLONES void greater_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) { compare<float>(in, steps, out, n, kGreater); }
-GALLEY_CLONES void select_words(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) { select<uint32_t>(in, steps, out, n); }
+GALLEY_CLONES void equal_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
+  compare<float>(in, steps, out, n, kEqual);
+}
+GALLEY_CLONES void less_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
+  compare<float>(in, steps, out, n, kLess);
+}
+GALLEY_CLONES void greater_floats(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
+  compare<float>(in, steps, out, n, kGreater);
+}
+GALLEY_CLONES void select_words(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
+  select<uint32_t>(in, steps, out, n);
+}
 
 template <class T, auto kHolds>
-void compare_of(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) { compare<T>(in, steps, out, n, kHolds); }
+void compare_of(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
+  compare<T>(in, steps, out, n, kHolds);
+}
 template <class T>
-void select_of(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) { select<T>(in, steps, out, n); }
+void select_of(const std::array<const void*, 3>& in, const Steps& steps, void* out, int64_t n) {
+  select<T>(in, steps, out, n);
+}
 
 /// nullptr: not for this dtype.
 template <auto kHolds>
@@ -94,7 +107,8 @@ Loop selection_of(DType dtype) {
 
 class Broadcast : public PreparedKernel {
  public:
-  Broadcast(Loop loop, const KernelQuery& q) : walk_(q.context.inputs, q.out(0)), loop_(loop), operands_(q.context.inputs.size()), out_element_(dtype_size(q.out(0).dtype)) {
+  Broadcast(Loop loop, const KernelQuery& q)
+      : walk_(q.context.inputs, q.out(0)), loop_(loop), operands_(q.context.inputs.size()), out_element_(dtype_size(q.out(0).dtype)) {
     for (size_t o = 0; o < operands_; ++o) element_[o] = dtype_size(q.context.inputs[o]->dtype);
   }
   void run(Stream&, const KernelArgs& args) const override {

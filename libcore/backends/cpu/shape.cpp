@@ -74,7 +74,8 @@ std::unique_ptr<PreparedKernel> prepare_broadcast(const KernelQuery& q) {
   const Shape from = x.format.strides(x.shape), to = y.format.strides(y.shape);
   const int missing = y.shape.rank() - x.shape.rank();
   std::vector<CopyDim> dims;
-  for (int d = 0; d < y.shape.rank(); ++d) dims.push_back({y.shape[d], d < missing || x.shape[d - missing] == 1 ? 0 : from[d - missing], to[d]});
+  for (int d = 0; d < y.shape.rank(); ++d)
+    dims.push_back({y.shape[d], d < missing || x.shape[d - missing] == 1 ? 0 : from[d - missing], to[d]});
   return std::make_unique<Copy>(dtype_size(x.dtype), std::move(dims), 0);
 }
 
@@ -102,7 +103,8 @@ class Concat : public PreparedKernel {
         std::byte* to = y + row * row_bytes_;
         for (size_t i = 0; i < parts_.size(); ++i) {
           const std::byte* from = args.in<std::byte>(i) + row * parts_[i];
-          parallel_for(parts_[i], 65536, [&](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin)); });
+          parallel_for(parts_[i], 65536,
+                       [&](int64_t begin, int64_t end) { std::memcpy(to + begin, from + begin, static_cast<size_t>(end - begin)); });
           to += parts_[i];
         }
       }
@@ -204,7 +206,8 @@ class Embed : public PreparedKernel {
   /// Every step-th element of first..last, which `to` is the begin of, from its place in a row of the input.
   template <class T>
   void scatter(const std::byte* x, std::byte* to, int64_t first, int64_t last) const {
-    const int64_t begin = (first - inner_.start + inner_.step - 1) / inner_.step, end = std::min(inner_.count, (last - inner_.start + inner_.step - 1) / inner_.step);
+    const int64_t begin = (first - inner_.start + inner_.step - 1) / inner_.step,
+                  end = std::min(inner_.count, (last - inner_.start + inner_.step - 1) / inner_.step);
     const auto* in = reinterpret_cast<const T*>(x);
     auto* out = reinterpret_cast<T*>(to) + inner_.start - first;
     for (int64_t i = begin; i < end; ++i) out[i * inner_.step] = in[i];
@@ -247,8 +250,8 @@ class Embed : public PreparedKernel {
     fill_to(last);
   }
 
-  int64_t element_;      // bytes
-  bool single_ = true;   // element_ is the dtype's
+  int64_t element_;     // bytes
+  bool single_ = true;  // element_ is the dtype's
   std::array<std::byte, 64> pattern_{};
   std::vector<Dim> dims_;
   Dim inner_;
@@ -271,7 +274,8 @@ std::unique_ptr<PreparedKernel> prepare_pad(const KernelQuery& q) {
   const auto& attrs = q.attrs<PadAttrs>();
   const TensorType& y = q.out(0);
   std::vector<Embed::Dim> dims;
-  for (const int d : y.format.order(y.shape.rank())) dims.push_back({y.shape[d], q.in(0).shape[d], attrs.padding[static_cast<size_t>(2 * d)], 1});
+  for (const int d : y.format.order(y.shape.rank()))
+    dims.push_back({y.shape[d], q.in(0).shape[d], attrs.padding[static_cast<size_t>(2 * d)], 1});
   return std::make_unique<Embed>(y.dtype, dims, attrs.value);
 }
 

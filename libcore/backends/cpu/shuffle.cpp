@@ -107,9 +107,9 @@ HWY_AFTER_NAMESPACE();
 #include <algorithm>
 #include <array>
 
-#include "libcore/base/parallel.h"
 #include "libcore/backends/cpu/strided_copy.h"
 #include "libcore/backends/cpu/table.h"
+#include "libcore/base/parallel.h"
 #include "libcore/ops/shuffle.h"
 
 namespace galley {
@@ -138,7 +138,8 @@ class Interleave : public PreparedKernel {
     const int64_t bytes = channels_ * element_;
     parallel_for(pixels_, std::max<int64_t>(1, kTaskBytes / bytes), [&](int64_t begin, int64_t end) {
       HWY_DYNAMIC_DISPATCH(shuffle::shuffle_pixels)
-      (element_, args.in<std::byte>(0) + begin * bytes, args.out<std::byte>(0) + begin * bytes, streams_, inverse_, channels_ / streams_, end - begin);
+      (element_, args.in<std::byte>(0) + begin * bytes, args.out<std::byte>(0) + begin * bytes, streams_, inverse_, channels_ / streams_,
+       end - begin);
     });
   }
 

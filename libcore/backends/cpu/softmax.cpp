@@ -1,18 +1,18 @@
 // Softmax and its logarithm along any axis, in any format that is not blocked. Each line is summed by one thread in one order: bits do
 // not depend on the thread count.
 
-#include "libcore/backends/cpu/softmax_lines.h"
+#include "libcore/ops/softmax.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
+#include "libcore/backends/cpu/softmax_lines.h"
 #include "libcore/backends/cpu/table.h"
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/rules.h"
-#include "libcore/ops/softmax.h"
 
 namespace galley {
 namespace {
@@ -78,7 +78,8 @@ GALLEY_CLONES void scale_bundle(float* y, const float* sum, int64_t length, int6
     for (int64_t l = 0; l < count; ++l) row[l] *= factor[l];
   }
 }
-GALLEY_CLONES void log_bundle(const float* x, const float* largest, const float* sum, float* y, int64_t length, int64_t step, int64_t count) {
+GALLEY_CLONES void log_bundle(const float* x, const float* largest, const float* sum, float* y, int64_t length, int64_t step,
+                              int64_t count) {
   float log_sum[kBundle];
   for (int64_t l = 0; l < count; ++l) log_sum[l] = log_of(sum[l]);
   for (int64_t i = 0; i < length; ++i) {
@@ -120,12 +121,13 @@ void for_each_line(const Lines& lines, Line line, Bundle bundle) {
     return;
   }
   const int64_t bundles = bundles_of(lines);
-  parallel_for(lines.outer * bundles, std::max<int64_t>(1, 16384 / (lines.length * std::min(kBundle, lines.inner))), [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      const int64_t first = b % bundles * kBundle;
-      bundle(b / bundles * lines.length * lines.inner + first, std::min(kBundle, lines.inner - first));
-    }
-  });
+  parallel_for(lines.outer * bundles, std::max<int64_t>(1, 16384 / (lines.length * std::min(kBundle, lines.inner))),
+               [&](int64_t begin, int64_t end) {
+                 for (int64_t b = begin; b < end; ++b) {
+                   const int64_t first = b % bundles * kBundle;
+                   bundle(b / bundles * lines.length * lines.inner + first, std::min(kBundle, lines.inner - first));
+                 }
+               });
 }
 
 template <bool kLogarithm>
@@ -176,7 +178,9 @@ class SoftmaxBackward : public PreparedKernel {
         softmax_slope(grad + at, y + at, dot_run(grad + at, y + at, length), dx + at, length);
       }
     };
-    const auto bundle = [=](int64_t at, int64_t count) { (kLogarithm ? log_softmax_slope_bundle : softmax_slope_bundle)(grad + at, y + at, dx + at, length, step, count); };
+    const auto bundle = [=](int64_t at, int64_t count) {
+      (kLogarithm ? log_softmax_slope_bundle : softmax_slope_bundle)(grad + at, y + at, dx + at, length, step, count);
+    };
     for_each_line(lines_, line, bundle);
   }
 

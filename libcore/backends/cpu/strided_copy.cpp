@@ -172,7 +172,9 @@ void StridedCopy::run_rows(const std::byte* from, std::byte* to) const {
     for (int64_t row = 0; row < rows; ++row) {
       if (row > 0 && row % inner_.size == 0) outer.next();
       const int64_t i = row % inner_.size, from_at = outer.from + i * inner_.from, to_at = outer.to + i * inner_.to;
-      parallel_for(bytes_, kTaskBytes, [&](int64_t begin, int64_t end) { std::memcpy(to + to_at + begin, from + from_at + begin, static_cast<size_t>(end - begin)); });
+      parallel_for(bytes_, kTaskBytes, [&](int64_t begin, int64_t end) {
+        std::memcpy(to + to_at + begin, from + from_at + begin, static_cast<size_t>(end - begin));
+      });
     }
     return;
   }

@@ -7,7 +7,43 @@ namespace galley {
 std::span<const Kernel> cpu_kernels() {
   static const std::vector<Kernel> all = [] {
     std::vector<Kernel> list;
-    for (const auto& family : {cpu_winograd(), cpu_quantized_winograd(), cpu_batch_norm_depthwise(), cpu_cast(), cpu_depthwise(), cpu_elementwise(), cpu_elementwise_chain(), cpu_embedding(), cpu_extremum(), cpu_fake_quantize(), cpu_fill(), cpu_group_norm(), cpu_index(), cpu_layer_norm(), cpu_linear(), cpu_loss(), cpu_norm(), cpu_norm_contiguous(), cpu_pointwise_batch_norm_depthwise(), cpu_pointwise_conv(), cpu_pool(), cpu_pool_contiguous(), cpu_quantized_depthwise(), cpu_quantized_conv(), cpu_quantized_elementwise(), cpu_quantized_pool(), cpu_random(), cpu_recurrent(), cpu_quantized_recurrent(), cpu_reduce(), cpu_resize(), cpu_select(), cpu_shape(), cpu_shuffle(), cpu_softmax(), cpu_update()}) list.insert(list.end(), family.begin(), family.end());
+    for (const auto& family : {cpu_winograd(),
+                               cpu_quantized_winograd(),
+                               cpu_batch_norm_depthwise(),
+                               cpu_cast(),
+                               cpu_depthwise(),
+                               cpu_elementwise(),
+                               cpu_elementwise_chain(),
+                               cpu_embedding(),
+                               cpu_extremum(),
+                               cpu_fake_quantize(),
+                               cpu_fill(),
+                               cpu_group_norm(),
+                               cpu_index(),
+                               cpu_layer_norm(),
+                               cpu_linear(),
+                               cpu_loss(),
+                               cpu_norm(),
+                               cpu_norm_contiguous(),
+                               cpu_pointwise_batch_norm_depthwise(),
+                               cpu_pointwise_conv(),
+                               cpu_pool(),
+                               cpu_pool_contiguous(),
+                               cpu_quantized_depthwise(),
+                               cpu_quantized_conv(),
+                               cpu_quantized_elementwise(),
+                               cpu_quantized_pool(),
+                               cpu_random(),
+                               cpu_recurrent(),
+                               cpu_quantized_recurrent(),
+                               cpu_reduce(),
+                               cpu_resize(),
+                               cpu_select(),
+                               cpu_shape(),
+                               cpu_shuffle(),
+                               cpu_softmax(),
+                               cpu_update()})
+      list.insert(list.end(), family.begin(), family.end());
     return list;
   }();
   return all;

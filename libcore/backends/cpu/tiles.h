@@ -1,6 +1,6 @@
 #pragma once
-// Products of tiles, 16 rows of 64 bytes each: by the tile unit (Intel AMX), or emulated, so that kernels that pack for it are tested on any machine. Kernels
-// are templates over the two. There are eight tiles; all are of full size.
+// Products of tiles, 16 rows of 64 bytes each: by the tile unit (Intel AMX), or emulated, so that kernels that pack for it are tested on
+// any machine. Kernels are templates over the two. There are eight tiles; all are of full size.
 
 #include <bit>
 #include <cmath>
@@ -14,8 +14,8 @@ namespace galley::tiles {
 
 constexpr int64_t kRows = 16, kBytes = 64, kSize = kRows * kBytes;
 
-/// The unit's own instructions, where tile_unit() has them; by name: the compiler's intrinsics want the whole function compiled for AMX. AT&T order: sum last.
-/// Rows lie `stride` bytes apart.
+/// The unit's own instructions, where tile_unit() has them; by name: the compiler's intrinsics want the whole function compiled for AMX.
+/// AT&T order: sum last. Rows lie `stride` bytes apart.
 struct Hardware {
   GALLEY_INLINE void begin() const {
     struct alignas(64) {
@@ -27,17 +27,27 @@ struct Hardware {
   }
   GALLEY_INLINE void end() const { __asm__ volatile("tilerelease" : :); }
   template <int kTile>
-  GALLEY_INLINE void clear() const { __asm__ volatile("tilezero %%tmm%c0" : : "i"(kTile)); }
+  GALLEY_INLINE void clear() const {
+    __asm__ volatile("tilezero %%tmm%c0" : : "i"(kTile));
+  }
   template <int kTile>
-  GALLEY_INLINE void load(const void* from, int64_t stride) const { __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(kTile) : "memory"); }
+  GALLEY_INLINE void load(const void* from, int64_t stride) const {
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" : : "r"(from), "r"(stride), "i"(kTile) : "memory");
+  }
   template <int kTile>
-  GALLEY_INLINE void store(void* to, int64_t stride) const { __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(kTile) : "memory"); }
+  GALLEY_INLINE void store(void* to, int64_t stride) const {
+    __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" : : "r"(to), "r"(stride), "i"(kTile) : "memory");
+  }
   /// Sums of i32 grow by products of unsigned bytes (left) and signed ones (right), by quads.
   template <int kSum, int kLeft, int kRight>
-  GALLEY_INLINE void multiply_bytes() const { __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kLeft), "i"(kRight)); }
+  GALLEY_INLINE void multiply_bytes() const {
+    __asm__ volatile("tdpbusd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kLeft), "i"(kRight));
+  }
   /// Sums of f32 grow by products of bf16: left [16][32], right [16 pairs][16][2].
   template <int kSum, int kLeft, int kRight>
-  GALLEY_INLINE void multiply_bf16() const { __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kLeft), "i"(kRight)); }
+  GALLEY_INLINE void multiply_bf16() const {
+    __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kLeft), "i"(kRight));
+  }
 };
 
 /// The same in plain C++, without products of bytes.
@@ -46,17 +56,20 @@ class Emulated {
   void begin() { std::memset(tiles_, 0, sizeof tiles_); }
   void end() { std::memset(tiles_, 0xFF, sizeof tiles_); }
   template <int kTile>
-  void clear() { std::memset(tiles_[kTile], 0, kSize); }
+  void clear() {
+    std::memset(tiles_[kTile], 0, kSize);
+  }
   template <int kTile>
   void load(const void* from, int64_t stride) {
-    for (int64_t row = 0; row < kRows; ++row) std::memcpy(tiles_[kTile] + row * kBytes, static_cast<const char*>(from) + row * stride, kBytes);
+    for (int64_t row = 0; row < kRows; ++row)
+      std::memcpy(tiles_[kTile] + row * kBytes, static_cast<const char*>(from) + row * stride, kBytes);
   }
   template <int kTile>
   void store(void* to, int64_t stride) const {
     for (int64_t row = 0; row < kRows; ++row) std::memcpy(static_cast<char*>(to) + row * stride, tiles_[kTile] + row * kBytes, kBytes);
   }
-  /// Intel SDM vol. 2, TDPBF16PS: products of the pairs' first values are summed by themselves, those of the second values too, then both are added, and what the
-  /// tile held last; each step rounds to nearest, and numbers below f32's normal ones are zeros.
+  /// Intel SDM vol. 2, TDPBF16PS: products of the pairs' first values are summed by themselves, those of the second values too, then both
+  /// are added, and what the tile held last; each step rounds to nearest, and numbers below f32's normal ones are zeros.
   template <int kSum, int kLeft, int kRight>
   void multiply_bf16() {
     constexpr int64_t kColumns = kBytes / 4;

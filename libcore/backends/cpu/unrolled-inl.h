@@ -1,5 +1,5 @@
-// Loops spelled out for the compiler, so that the vectors which they index are registers from the start: an array of sums that a plain loop clears
-// and stores lies on the stack before and behind the loop that keeps it in registers, a quarter of the time where the depth is 16.
+// Loops spelled out for the compiler, so that the vectors which they index are registers from the start: an array of sums that a plain loop
+// clears and stores lies on the stack before and behind the loop that keeps it in registers, a quarter of the time where the depth is 16.
 // Compiled anew for each instruction set (no include guard of the common kind).
 
 #ifndef GALLEY_LOOP

@@ -1,6 +1,8 @@
 // Optimizer steps, fused: one pass over parameter, gradient and state. They work on the arrays as they lie in memory: the padding of
 // blocked formats holds zeros and stays zero, since a zero gradient moves a zero parameter nowhere.
 
+#include "libcore/ops/update.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,7 +13,6 @@
 #include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/norm.h"
-#include "libcore/ops/update.h"
 #include "libcore/tensor/tensor.h"
 
 namespace galley {
@@ -66,8 +67,8 @@ class Sgd : public PreparedKernel {
     s.damp = first ? 1.0f : static_cast<float>(1 - attrs_.dampening);
     s.nesterov = attrs_.nesterov;
     parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
-      sgd(args.in<float>(0) + begin, args.in<float>(1) + begin, momentum != nullptr ? momentum + begin : nullptr, args.out<float>(0) + begin,
-          momentum != nullptr ? args.out<float>(1) + begin : nullptr, end - begin, s);
+      sgd(args.in<float>(0) + begin, args.in<float>(1) + begin, momentum != nullptr ? momentum + begin : nullptr,
+          args.out<float>(0) + begin, momentum != nullptr ? args.out<float>(1) + begin : nullptr, end - begin, s);
     });
   }
 
@@ -80,7 +81,8 @@ struct AdamNumbers {
   float scale, decay, beta1, beta2, step_size, root_correction, eps, shrink;
 };
 
-GALLEY_CLONES void adam(const float* p, const float* g, const float* m, const float* v, float* p_out, float* m_out, float* v_out, int64_t count, AdamNumbers a) {
+GALLEY_CLONES void adam(const float* p, const float* g, const float* m, const float* v, float* p_out, float* m_out, float* v_out,
+                        int64_t count, AdamNumbers a) {
   GALLEY_ELEMENTWISE
   for (int64_t i = 0; i < count; ++i) {
     const float param = p[i] * a.shrink;
@@ -108,8 +110,8 @@ class Adam : public PreparedKernel {
     a.eps = static_cast<float>(attrs_.eps);
     a.shrink = attrs_.decoupled ? static_cast<float>(1 - lr * attrs_.weight_decay) : 1.0f;
     parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
-      adam(args.in<float>(0) + begin, args.in<float>(1) + begin, args.in<float>(4) + begin, args.in<float>(5) + begin, args.out<float>(0) + begin, args.out<float>(1) + begin,
-           args.out<float>(2) + begin, end - begin, a);
+      adam(args.in<float>(0) + begin, args.in<float>(1) + begin, args.in<float>(4) + begin, args.in<float>(5) + begin,
+           args.out<float>(0) + begin, args.out<float>(1) + begin, args.out<float>(2) + begin, end - begin, a);
     });
   }
 
@@ -160,7 +162,9 @@ class Accumulate : public PreparedKernel {
  public:
   explicit Accumulate(const KernelQuery& q) : count_(q.in(0).format.padded_elements(q.in(0).shape)) {}
   void run(Stream&, const KernelArgs& args) const override {
-    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) { plus(args.in<float>(0) + begin, args.in<float>(1) + begin, args.out<float>(0) + begin, end - begin); });
+    parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) {
+      plus(args.in<float>(0) + begin, args.in<float>(1) + begin, args.out<float>(0) + begin, end - begin);
+    });
   }
 
  private:
@@ -194,7 +198,8 @@ GALLEY_INLINE void rmsprop_loop(RmspropArrays x, int64_t begin, int64_t end, Rms
     const float param = x.p[i], grad = x.g[i] * a.scale + a.decay * param;
     float variance = 0;
     if (kCentered) {
-      const double exact = static_cast<double>(x.g[i]) * static_cast<double>(a.scale) + static_cast<double>(a.decay) * static_cast<double>(param);
+      const double exact =
+          static_cast<double>(x.g[i]) * static_cast<double>(a.scale) + static_cast<double>(a.decay) * static_cast<double>(param);
       const double square = a.exact_alpha * static_cast<double>(x.v[i]) + (1 - a.exact_alpha) * exact * exact;
       const double average = a.exact_alpha * static_cast<double>(x.mean[i]) + (1 - a.exact_alpha) * exact;
       x.v_out[i] = static_cast<float>(square);
@@ -213,10 +218,18 @@ GALLEY_INLINE void rmsprop_loop(RmspropArrays x, int64_t begin, int64_t end, Rms
   }
 }
 
-GALLEY_CLONES void rmsprop(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) { rmsprop_loop<false, false>(x, begin, end, a); }
-GALLEY_CLONES void rmsprop_momentum(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) { rmsprop_loop<false, true>(x, begin, end, a); }
-GALLEY_CLONES void rmsprop_centered(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) { rmsprop_loop<true, false>(x, begin, end, a); }
-GALLEY_CLONES void rmsprop_centered_momentum(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) { rmsprop_loop<true, true>(x, begin, end, a); }
+GALLEY_CLONES void rmsprop(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) {
+  rmsprop_loop<false, false>(x, begin, end, a);
+}
+GALLEY_CLONES void rmsprop_momentum(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) {
+  rmsprop_loop<false, true>(x, begin, end, a);
+}
+GALLEY_CLONES void rmsprop_centered(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) {
+  rmsprop_loop<true, false>(x, begin, end, a);
+}
+GALLEY_CLONES void rmsprop_centered_momentum(const RmspropArrays& x, int64_t begin, int64_t end, RmspropNumbers a) {
+  rmsprop_loop<true, true>(x, begin, end, a);
+}
 
 class Rmsprop : public PreparedKernel {
  public:
@@ -233,8 +246,15 @@ class Rmsprop : public PreparedKernel {
                            .outer_eps = attrs_.tf_eps ? 0.0f : eps,
                            .exact_alpha = attrs_.alpha};
     const bool moves = args.in<float>(6) != nullptr;
-    const RmspropArrays x{args.in<float>(0),  args.in<float>(1),  args.in<float>(4), attrs_.centered ? args.in<float>(5) : nullptr, args.in<float>(6),
-                          args.out<float>(0), args.out<float>(1), attrs_.centered ? args.out<float>(2) : nullptr, moves ? args.out<float>(3) : nullptr};
+    const RmspropArrays x{args.in<float>(0),
+                          args.in<float>(1),
+                          args.in<float>(4),
+                          attrs_.centered ? args.in<float>(5) : nullptr,
+                          args.in<float>(6),
+                          args.out<float>(0),
+                          args.out<float>(1),
+                          attrs_.centered ? args.out<float>(2) : nullptr,
+                          moves ? args.out<float>(3) : nullptr};
     const auto step = attrs_.centered ? (moves ? rmsprop_centered_momentum : rmsprop_centered) : moves ? rmsprop_momentum : rmsprop;
     parallel_for(count_, kGrain, [&](int64_t begin, int64_t end) { step(x, begin, end, a); });
   }
@@ -256,7 +276,8 @@ class BatchNormUpdate : public PreparedKernel {
     const auto blend_into = [&](size_t state, double factor) {
       const float *old = args.in<float>(state), *batch = args.in<float>(state + 2);
       float* out = args.out<float>(state);
-      for (int64_t c = 0; c < channels_; ++c) out[c] = static_cast<float>((1 - momentum_) * static_cast<double>(old[c]) + factor * static_cast<double>(batch[c]));
+      for (int64_t c = 0; c < channels_; ++c)
+        out[c] = static_cast<float>((1 - momentum_) * static_cast<double>(old[c]) + factor * static_cast<double>(batch[c]));
     };
     blend_into(0, momentum_);
     blend_into(1, unbiased_);
@@ -306,16 +327,17 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return gated(q, std::make_unique<T>(q));
 }
 
-const std::array<Kernel, 9> kKernels{{{"sgd_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4}); }, prepare<Sgd>},
-                                      {"adam_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5}); }, prepare<Adam>},
-                                      {"rmsprop_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5, 6}); }, prepare<Rmsprop>},
-                                      {"ema_update", "cpu", supports_ema,
-                                       [](const KernelQuery& q) { return is_floating(q.in(0).dtype) ? prepare<Ema>(q) : prepare<EmaCopy>(q); }},
-                                      {"accumulate", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1}); }, prepare<Accumulate>},
-                                      {"clear", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<Clear>},
-                                      {"batch_norm_update", "cpu", supports_batch_norm, prepare<BatchNormUpdate>},
-                                      {"clip_coefficient", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<ClipCoefficient>},
-                                      {"finite_gate", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<FiniteGate>}}};
+const std::array<Kernel, 9> kKernels{
+    {{"sgd_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4}); }, prepare<Sgd>},
+     {"adam_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5}); }, prepare<Adam>},
+     {"rmsprop_update", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1, 4, 5, 6}); }, prepare<Rmsprop>},
+     {"ema_update", "cpu", supports_ema,
+      [](const KernelQuery& q) { return is_floating(q.in(0).dtype) ? prepare<Ema>(q) : prepare<EmaCopy>(q); }},
+     {"accumulate", "cpu", [](const KernelQuery& q) { return supports(q, {0, 1}); }, prepare<Accumulate>},
+     {"clear", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<Clear>},
+     {"batch_norm_update", "cpu", supports_batch_norm, prepare<BatchNormUpdate>},
+     {"clip_coefficient", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<ClipCoefficient>},
+     {"finite_gate", "cpu", [](const KernelQuery&) { return Support::yes(); }, prepare<FiniteGate>}}};
 
 }  // namespace
 

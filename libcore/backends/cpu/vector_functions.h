@@ -1,10 +1,11 @@
-// Elementary functions of floats, written once for a float in a loop that the compiler vectorises (vector_math.h) and for a vector of Highway
-// (floats-inl.h): branch-free, no table. A file includes this text inside a namespace that declares before it, for its V: GALLEY_INLINE, arithmetic,
-// comparisons, mul_add(a, b, c) = a b + c and nmul_add(a, b, c) = c - a b (fused where the instruction set has it), select, at_least, at_most, abs_of,
-// and integers of the same width: bits_of, from_bits, to_floats, shift_right<N>, shift_left<N>, + and -. No include guard.
+// Elementary functions of floats, written once for a float in a loop that the compiler vectorises (vector_math.h) and for a vector of
+// Highway (floats-inl.h): branch-free, no table. A file includes this text inside a namespace that declares before it, for its V:
+// GALLEY_INLINE, arithmetic, comparisons, mul_add(a, b, c) = a b + c and nmul_add(a, b, c) = c - a b (fused where the instruction set has
+// it), select, at_least, at_most, abs_of, and integers of the same width: bits_of, from_bits, to_floats, shift_right<N>, shift_left<N>, +
+// and -. No include guard.
 //
-// Range reduction and minimax polynomials are those of Cephes (S. L. Moshier, "Methods and Programs for Mathematical Functions", 1989: expf, logf,
-// tanhf, erff). The bounds given here are checked against double in tests/backends/cpu/vector_math_test.cpp.
+// Range reduction and minimax polynomials are those of Cephes (S. L. Moshier, "Methods and Programs for Mathematical Functions", 1989:
+// expf, logf, tanhf, erff). The bounds given here are checked against double in tests/backends/cpu/vector_math_test.cpp.
 
 /// What e^x is made of: x = n ln 2 + r, e^r = 1 + small.
 template <class V>
@@ -82,7 +83,9 @@ GALLEY_INLINE V log1p_of(V x) {
 
 /// 1 / (1 + e^-x).
 template <class V>
-GALLEY_INLINE V sigmoid_of(V x) { return V(1.0f) / (V(1.0f) + exp_of(-x)); }
+GALLEY_INLINE V sigmoid_of(V x) {
+  return V(1.0f) / (V(1.0f) + exp_of(-x));
+}
 
 /// tanh: a polynomial near 0, else by e^2x.
 template <class V>
@@ -134,4 +137,6 @@ GALLEY_INLINE V erf_of(V x) {
 
 /// relu6(x + 3) / 6.
 template <class V>
-GALLEY_INLINE V hardsigmoid_of(V x) { return at_most(at_least(x + V(3.0f), V(0.0f)), V(6.0f)) * V(1.0f / 6.0f); }
+GALLEY_INLINE V hardsigmoid_of(V x) {
+  return at_most(at_least(x + V(3.0f), V(0.0f)), V(6.0f)) * V(1.0f / 6.0f);
+}

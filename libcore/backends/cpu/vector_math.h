@@ -1,6 +1,6 @@
 #pragma once
-// Elementary functions of float that the compiler vectorises (vector_functions.h): always inlined, so that a plain loop in a function marked
-// GALLEY_CLONES becomes vector code of each instruction set.
+// Elementary functions of float that the compiler vectorises (vector_functions.h): always inlined, so that a plain loop in a function
+// marked GALLEY_CLONES becomes vector code of each instruction set.
 
 #include <bit>
 #include <cstdint>
@@ -34,9 +34,13 @@ GALLEY_INLINE Bits operator+(Bits a, int32_t b) { return {static_cast<int32_t>(s
 GALLEY_INLINE Bits operator-(Bits a, int32_t b) { return {static_cast<int32_t>(static_cast<uint32_t>(a.v) - static_cast<uint32_t>(b))}; }
 GALLEY_INLINE Bits operator-(Bits a, Bits b) { return a - b.v; }
 template <int kBits>
-GALLEY_INLINE Bits shift_left(Bits x) { return {static_cast<int32_t>(static_cast<uint32_t>(x.v) << kBits)}; }
+GALLEY_INLINE Bits shift_left(Bits x) {
+  return {static_cast<int32_t>(static_cast<uint32_t>(x.v) << kBits)};
+}
 template <int kBits>
-GALLEY_INLINE Bits shift_right(Bits x) { return {x.v >> kBits}; }
+GALLEY_INLINE Bits shift_right(Bits x) {
+  return {x.v >> kBits};
+}
 
 #include "libcore/backends/cpu/vector_functions.h"
 

@@ -1,6 +1,9 @@
-// winograd_conv2d on channels_last images: tiles are transformed, multiplied by the transformed kernels position by position, and transformed back. With many
-// tiles each thread takes a share of them through all three stages, some rows at a time that stay in its second-level cache; with few the threads share
-// out each stage, so that the kernels, which are then the larger side, are read once. Bits depend on neither.
+// winograd_conv2d on channels_last images: tiles are transformed, multiplied by the transformed kernels position by position, and
+// transformed back. With many tiles each thread takes a share of them through all three stages, some rows at a time that stay in its
+// second-level cache; with few the threads share out each stage, so that the kernels, which are then the larger side, are read once. Bits
+// depend on neither.
+
+#include "libcore/backends/cpu/winograd.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +11,6 @@
 
 #include "libcore/backends/cpu/packed_product.h"
 #include "libcore/backends/cpu/table.h"
-#include "libcore/backends/cpu/winograd.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
@@ -16,12 +18,15 @@ namespace {
 
 using namespace winograd;
 
-constexpr int64_t kRowBytes = 1 << 20;           // of a share's transformed values
-constexpr int64_t kFewest = 24, kMost = 96;      // rows of a share: whole tiles of multiply_packed
+constexpr int64_t kRowBytes = 1 << 20;       // of a share's transformed values
+constexpr int64_t kFewest = 24, kMost = 96;  // rows of a share: whole tiles of multiply_packed
 
 class WinogradConv : public PreparedKernel {
  public:
-  explicit WinogradConv(const KernelQuery& q) : tiling_(q.in(0).shape, q.out(0).shape, pair(q.attrs<WinogradConv2dAttrs>().padding)), activation_(q.attrs<WinogradConv2dAttrs>().activation), threads_(q.threads) {
+  explicit WinogradConv(const KernelQuery& q)
+      : tiling_(q.in(0).shape, q.out(0).shape, pair(q.attrs<WinogradConv2dAttrs>().padding)),
+        activation_(q.attrs<WinogradConv2dAttrs>().activation),
+        threads_(q.threads) {
     const int64_t row_bytes = 4 * kPositions * (padded(tiling_.channels) + padded(tiling_.outputs));
     rows_ = std::clamp(kRowBytes / row_bytes / 12 * 12, kFewest, kMost);
     few_ = tiling_.count() <= threads_ * rows_;
@@ -31,7 +36,9 @@ class WinogradConv : public PreparedKernel {
     zeros_.resize(static_cast<size_t>(padded(tiling_.outputs)));
     if (q.in(1).format.is_contiguous()) packed_floats_ = kPositions * packed_floats(tiling_.outputs, tiling_.channels);
   }
-  int64_t scratch_bytes() const override { return 4 * ((few_ ? 1 : threads_) * shared_floats() + threads_ * tiling_.edge_floats() + packed_floats_); }
+  int64_t scratch_bytes() const override {
+    return 4 * ((few_ ? 1 : threads_) * shared_floats() + threads_ * tiling_.edge_floats() + packed_floats_);
+  }
 
   void run(Stream&, const KernelArgs& args) const override {
     const float* weights = args.in<float>(1);
@@ -44,7 +51,9 @@ class WinogradConv : public PreparedKernel {
     if (few_) {
       float* edges = scratch + shared_floats();
       parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t t = begin; t < end; ++t) transform(args, 0, tiling_.count() * t / threads_, tiling_.count() * (t + 1) / threads_, scratch, edges + t * tiling_.edge_floats());
+        for (int64_t t = begin; t < end; ++t)
+          transform(args, 0, tiling_.count() * t / threads_, tiling_.count() * (t + 1) / threads_, scratch,
+                    edges + t * tiling_.edge_floats());
       });
       const int64_t panels = panels_of(tiling_.outputs), tasks = kPositions * panels;
       parallel_for(tasks, 1, [&](int64_t begin, int64_t end) {
@@ -59,12 +68,14 @@ class WinogradConv : public PreparedKernel {
     }
     float* edges = scratch + threads_ * shared_floats();
     // As many rounds for each thread, of whole tiles of products.
-    const int64_t tiles = tiling_.count(), even = (tiles + threads_ * rows_ - 1) / (threads_ * rows_) * threads_, rows = std::min(rows_, ((tiles + even - 1) / even + 11) / 12 * 12);
+    const int64_t tiles = tiling_.count(), even = (tiles + threads_ * rows_ - 1) / (threads_ * rows_) * threads_,
+                  rows = std::min(rows_, ((tiles + even - 1) / even + 11) / 12 * 12);
     parallel_tasks((tiles + rows - 1) / rows, threads_, [&](int64_t round, int64_t slot) {
       const int64_t tile = round * rows, behind = std::min(tiles, tile + rows);
       float* room = scratch + slot * shared_floats();
       transform(args, tile, tile, behind, room, edges + slot * tiling_.edge_floats());
-      for (int64_t position = 0; position < kPositions; ++position) multiply(weights, behind - tile, position, 0, panels_of(tiling_.outputs), room);
+      for (int64_t position = 0; position < kPositions; ++position)
+        multiply(weights, behind - tile, position, 0, panels_of(tiling_.outputs), room);
       finish(args, tile, tile, behind, room);
     });
   }
@@ -76,17 +87,28 @@ class WinogradConv : public PreparedKernel {
   /// Weights that come as they are numbered, position by position.
   void pack(const float* weights, float* to) const {
     for (int64_t p = 0; p < kPositions; ++p) {
-      pack_matrix({weights + p * tiling_.outputs * tiling_.channels, tiling_.outputs, tiling_.channels, tiling_.channels, 1}, to + p * packed_floats(tiling_.outputs, tiling_.channels));
+      pack_matrix({weights + p * tiling_.outputs * tiling_.channels, tiling_.outputs, tiling_.channels, tiling_.channels, 1},
+                  to + p * packed_floats(tiling_.outputs, tiling_.channels));
     }
   }
   /// Tiles [begin, end), of which `base` has row 0.
   void transform(const KernelArgs& args, int64_t base, int64_t begin, int64_t end, float* room, float* edge) const {
-    for (int64_t tile = begin; tile < end; ++tile) transform_image(tiling_, args.in<float>(0), tile, edge, room + (tile - base) * padded(tiling_.channels), image_position_);
+    for (int64_t tile = begin; tile < end; ++tile)
+      transform_image(tiling_, args.in<float>(0), tile, edge, room + (tile - base) * padded(tiling_.channels), image_position_);
   }
   void multiply(const float* weights, int64_t rows, int64_t position, int64_t first, int64_t last, float* room) const {
     const int64_t depth = tiling_.channels, columns = padded(tiling_.outputs);
-    PackedProduct product{room + position * image_position_, padded(depth), rows, depth, weights + position * columns * depth,
-                          room + kPositions * image_position_ + position * sum_position_, columns, columns, zeros_.data(), first, last};
+    PackedProduct product{room + position * image_position_,
+                          padded(depth),
+                          rows,
+                          depth,
+                          weights + position * columns * depth,
+                          room + kPositions * image_position_ + position * sum_position_,
+                          columns,
+                          columns,
+                          zeros_.data(),
+                          first,
+                          last};
     multiply_packed(product);
   }
   void finish(const KernelArgs& args, int64_t base, int64_t begin, int64_t end, const float* room) const {
@@ -113,15 +135,17 @@ Support supports(const KernelQuery& q) {
     if (type->elements() == 0) return Support::no("empty array");
   }
   if (!q.in(0).format.is_channels_last() || !q.out(0).format.is_channels_last()) return Support::no(cat("format ", q.in(0).format));
-  if (!q.in(1).format.is_contiguous() && !(q.in(1).format == transformed_format())) return Support::no(cat("weight format ", q.in(1).format));
+  if (!q.in(1).format.is_contiguous() && !(q.in(1).format == transformed_format()))
+    return Support::no(cat("weight format ", q.in(1).format));
   if (q.has(2) && q.in(2).dtype != DType::kF32) return Support::no("bias dtype");
   if (q.has(3) && !(q.in(3).format == q.out(0).format)) return Support::no("residual in another format");
   if (!has_wide_vectors()) return Support::no("made for AVX2 or wider vectors");
   return Support::yes();
 }
 
-const Kernel kConvolution{"winograd_conv2d", "cpu", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<WinogradConv>(q); },
-                     [](const KernelQuery& q, int input) { return input == 1 ? transformed_format() : q.in(input).format; }};
+const Kernel kConvolution{"winograd_conv2d", "cpu", supports,
+                          [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<WinogradConv>(q); },
+                          [](const KernelQuery& q, int input) { return input == 1 ? transformed_format() : q.in(input).format; }};
 
 }  // namespace
 

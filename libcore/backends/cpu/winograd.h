@@ -6,21 +6,22 @@
 #include <cstdint>
 #include <cstring>
 
-#include "libcore/backends/kernel.h"
 #include "libcore/backends/cpu/rewrite/winograd.h"
+#include "libcore/backends/kernel.h"
 
 namespace galley::winograd {
 
 /// Channels of a row of transformed values: whole panels of 16.
 constexpr int64_t padded(int64_t channels) { return (channels + 15) / 16 * 16; }
-/// At least so many floats, in an odd number of cache lines: what lies so far apart does not share a few sets of the first-level cache. The 36
-/// positions of one row are written together, and the rows of one position read together.
+/// At least so many floats, in an odd number of cache lines: what lies so far apart does not share a few sets of the first-level cache. The
+/// 36 positions of one row are written together, and the rows of one position read together.
 constexpr int64_t odd_lines(int64_t floats) { return ((floats + 15) / 16 | 1) * 16; }
 
 /// Where the tiles of an image's results [N,H',W',C'] and what they read of it [N,H,W,C] lie; both channels_last.
 struct Tiling {
   Tiling() = default;
-  Tiling(const Shape& x, const Shape& y, std::array<int64_t, 2> pad) : images(y[0]), x_rows(x[2]), x_columns(x[3]), channels(x[1]), rows(y[2]), columns(y[3]), outputs(y[1]), padding(pad) {}
+  Tiling(const Shape& x, const Shape& y, std::array<int64_t, 2> pad)
+      : images(y[0]), x_rows(x[2]), x_columns(x[3]), channels(x[1]), rows(y[2]), columns(y[3]), outputs(y[1]), padding(pad) {}
   int64_t images = 0, x_rows = 0, x_columns = 0, channels = 0, rows = 0, columns = 0, outputs = 0;
   std::array<int64_t, 2> padding{};
   int64_t across() const { return (columns + kOut - 1) / kOut; }
@@ -71,9 +72,9 @@ struct Steps {
 struct ResultTile {
   const float* m;
   int64_t position;
-  float* y;              // its first pixel
-  const float* residual; // likewise, or nullptr
-  const float* bias;     // or nullptr
+  float* y;               // its first pixel
+  const float* residual;  // likewise, or nullptr
+  const float* bias;      // or nullptr
   Steps step;
   int64_t rows, columns, channels;  // the rows and columns that exist
   Activation activation;

@@ -39,7 +39,8 @@ HWY_INLINE V load(const float* from, int64_t count) {
 
 /// Tiles of an image or a gradient, a vector of channels after the other.
 template <int64_t kFrom>
-HWY_INLINE void read_tile(void (*line)(const V (&)[kFrom], V (&)[kIn]), const float* x, Steps step, int64_t channels, float* to, int64_t position) {
+HWY_INLINE void read_tile(void (*line)(const V (&)[kFrom], V (&)[kIn]), const float* x, Steps step, int64_t channels, float* to,
+                          int64_t position) {
   const Floats d;
   const auto at = [=](int64_t i, int64_t j, int64_t c) HWY_ATTR { return x + i * step.row + j * step.column + c; };
   int64_t c = 0;
@@ -53,8 +54,12 @@ HWY_INLINE void read_tile(void (*line)(const V (&)[kFrom], V (&)[kIn]), const fl
   }
 }
 
-void image_tile(const float* x, Steps step, int64_t channels, float* to, int64_t position) { read_tile<kIn>(image_line, x, step, channels, to, position); }
-void gradient_tile(const float* x, Steps step, int64_t channels, float* to, int64_t position) { read_tile<kOut>(gradient_line, x, step, channels, to, position); }
+void image_tile(const float* x, Steps step, int64_t channels, float* to, int64_t position) {
+  read_tile<kIn>(image_line, x, step, channels, to, position);
+}
+void gradient_tile(const float* x, Steps step, int64_t channels, float* to, int64_t position) {
+  read_tile<kOut>(gradient_line, x, step, channels, to, position);
+}
 
 /// kFull: all 16 results exist.
 template <bool kWhole, bool kFull>
@@ -109,7 +114,13 @@ HWY_EXPORT(sums_tile);
 
 void transform_image(const Tiling& t, const float* x, int64_t index, float* edge, float* to, int64_t position) {
   const Place at = place_of(t, index);
-  const Window<float> window{x + at.image * t.x_rows * t.x_columns * t.channels, t.x_rows, t.x_columns, t.channels, at.row - t.padding[0], at.column - t.padding[1], kIn};
+  const Window<float> window{x + at.image * t.x_rows * t.x_columns * t.channels,
+                             t.x_rows,
+                             t.x_columns,
+                             t.channels,
+                             at.row - t.padding[0],
+                             at.column - t.padding[1],
+                             kIn};
   if (window.inside()) {
     HWY_DYNAMIC_DISPATCH(image_tile)(window.first(), {t.x_columns * t.channels, t.channels}, t.channels, to, position);
   } else {

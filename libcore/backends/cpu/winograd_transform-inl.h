@@ -60,7 +60,8 @@ HWY_INLINE void gradient_line(const V (&in)[kOut], V (&out)[kIn]) {
 
 /// kKernel g.
 HWY_INLINE void kernel_line(const V (&in)[kTaps], V (&out)[kIn]) {
-  const V even_a = hn::Mul(number(-2.0 / 3), hn::MulAdd(number(0.5), in[2], in[0])), even_b = hn::Mul(number(1.0 / 6), hn::MulAdd(number(2), in[2], in[0]));
+  const V even_a = hn::Mul(number(-2.0 / 3), hn::MulAdd(number(0.5), in[2], in[0])),
+          even_b = hn::Mul(number(1.0 / 6), hn::MulAdd(number(2), in[2], in[0]));
   out[0] = in[0];
   out[1] = hn::MulAdd(number(-2.0 / 3 * kA), in[1], even_a);
   out[2] = hn::NegMulAdd(number(-2.0 / 3 * kA), in[1], even_a);

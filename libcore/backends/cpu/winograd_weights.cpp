@@ -1,5 +1,6 @@
-// The kernels' side of Winograd's convolutions: 3 x 3 kernels transformed into panels for multiply_packed, and their gradient, which is the adjoint of
-// the forward pass: images and the results' gradients are transformed, multiplied over the tiles position by position, and the sums transformed back.
+// The kernels' side of Winograd's convolutions: 3 x 3 kernels transformed into panels for multiply_packed, and their gradient, which is the
+// adjoint of the forward pass: images and the results' gradients are transformed, multiplied over the tiles position by position, and the
+// sums transformed back.
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/winograd_weights.cpp"
@@ -14,8 +15,8 @@
 #include <cstring>
 #include <vector>
 
-#include "libcore/base/parallel.h"
 #include "libcore/backends/cpu/winograd.h"
+#include "libcore/base/parallel.h"
 
 namespace galley::winograd {
 
@@ -28,7 +29,7 @@ struct TileProduct {
   float* sums;
   int64_t a_step, b_step, sum_step;  // floats from one k (sums: i) to the next
   int64_t depth, rows, panels;
-  bool first;  // sums are set, not added to
+  bool first;                    // sums are set, not added to
   const float *next_a, *next_b;  // of the product to come: asked for
 };
 
@@ -126,7 +127,8 @@ void add_panels(const TileProduct& p, int64_t panel, int64_t count) {
     const Ask a{row + kRows < p.rows ? p.a + row + 2 * kRows - 1 : next_a, p.a_step}, b{next_b + row / kRows % count * kPanel, p.b_step};
     for (int64_t i = 0; i < count; i += kPanels) {
       const Asks asks = i + kPanels < count ? Asks{b, a} : Asks{a, b};
-      i + kPanels <= count ? add_some_rows<kPanels * kParts>(p, row, (panel + i) * kPanel, asks) : add_some_rows<kParts>(p, row, (panel + i) * kPanel, asks);
+      i + kPanels <= count ? add_some_rows<kPanels * kParts>(p, row, (panel + i) * kPanel, asks)
+                           : add_some_rows<kParts>(p, row, (panel + i) * kPanel, asks);
     }
   }
 }
@@ -200,11 +202,12 @@ class WeightOffsets {
   std::vector<int64_t> out_, in_, tap_;
 };
 
-/// A block of 16 x 16 kernels at a time: transformed into [input channel][position][16 output channels], then moved to where it belongs position by
-/// position, so that whole lines are written.
+/// A block of 16 x 16 kernels at a time: transformed into [input channel][position][16 output channels], then moved to where it belongs
+/// position by position, so that whole lines are written.
 class TransformWeights : public PreparedKernel {
  public:
-  explicit TransformWeights(const KernelQuery& q) : outputs_(q.in(0).shape[0]), channels_(q.in(0).shape[1]), backward_(q.attrs<WinogradWeightsAttrs>().backward), offsets_(q.in(0)) {}
+  explicit TransformWeights(const KernelQuery& q)
+      : outputs_(q.in(0).shape[0]), channels_(q.in(0).shape[1]), backward_(q.attrs<WinogradWeightsAttrs>().backward), offsets_(q.in(0)) {}
   void run(Stream&, const KernelArgs& args) const override {
     const int64_t across = (channels_ + kPanel - 1) / kPanel;
     parallel_for((outputs_ + kPanel - 1) / kPanel * across, 1, [&](int64_t begin, int64_t end) {
@@ -220,7 +223,8 @@ class TransformWeights : public PreparedKernel {
       float taps[kKernelTaps * kPanel];
       offsets_.read(args.in<float>(0), panel, first + i, taps);
       if (backward_) {
-        for (int64_t tap = 0; tap < kKernelTaps / 2; ++tap) std::swap_ranges(taps + tap * kPanel, taps + (tap + 1) * kPanel, taps + (kKernelTaps - 1 - tap) * kPanel);
+        for (int64_t tap = 0; tap < kKernelTaps / 2; ++tap)
+          std::swap_ranges(taps + tap * kPanel, taps + (tap + 1) * kPanel, taps + (kKernelTaps - 1 - tap) * kPanel);
       }
       HWY_DYNAMIC_DISPATCH(transform_kernels)(taps, block + i * kPanel, kPanel * kPanel);
     }
@@ -228,7 +232,8 @@ class TransformWeights : public PreparedKernel {
     if (!backward_) {
       const int64_t position = padded(outputs_) * channels_;
       for (int64_t p = 0; p < kPositions; ++p) {
-        std::memcpy(out + p * position + (panel * channels_ + first) * kPanel, block + p * kPanel * kPanel, static_cast<size_t>(count * kPanel) * sizeof(float));
+        std::memcpy(out + p * position + (panel * channels_ + first) * kPanel, block + p * kPanel * kPanel,
+                    static_cast<size_t>(count * kPanel) * sizeof(float));
       }
       return;
     }
@@ -256,15 +261,16 @@ Support supports_transform(const KernelQuery& q) {
 }
 
 constexpr int64_t kOwnSums = 1 << 20;  // bytes of sums that a thread keeps for itself, at most
-constexpr int64_t kOwnBytes = 768 << 10, kSharedBytes = 4 << 20;  // of a round's transformed tiles: in a core's cache, in the one that all share
-constexpr int64_t kWholeBytes = 24 << 20;                         // of all tiles' that are taken in one round
-constexpr int64_t kMostRows = 192;                                // of a round of several
-constexpr int64_t kDepth = 128;                                   // rows that a tile of sums passes at a time: the first-level cache holds them
-constexpr int64_t kInputs = 96, kOutputs = 32;                    // channels of a block, whose sums the second-level cache holds
+constexpr int64_t kOwnBytes = 768 << 10,
+                  kSharedBytes = 4 << 20;       // of a round's transformed tiles: in a core's cache, in the one that all share
+constexpr int64_t kWholeBytes = 24 << 20;       // of all tiles' that are taken in one round
+constexpr int64_t kMostRows = 192;              // of a round of several
+constexpr int64_t kDepth = 128;                 // rows that a tile of sums passes at a time: the first-level cache holds them
+constexpr int64_t kInputs = 96, kOutputs = 32;  // channels of a block, whose sums the second-level cache holds
 
-/// Rounds of tiles are transformed and multiplied. With few channels each thread takes a share of the tiles and has sums of its own, which are added up at the
-/// end; with many all threads transform a round, then share out blocks of input and output channels: the last round's sums are transformed back where they are,
-/// and if there is but one round nobody else sees them.
+/// Rounds of tiles are transformed and multiplied. With few channels each thread takes a share of the tiles and has sums of its own, which
+/// are added up at the end; with many all threads transform a round, then share out blocks of input and output channels: the last round's
+/// sums are transformed back where they are, and if there is but one round nobody else sees them.
 class BackwardWeights : public PreparedKernel {
  public:
   explicit BackwardWeights(const KernelQuery& q)
@@ -282,7 +288,9 @@ class BackwardWeights : public PreparedKernel {
       rows_ = std::min(share, std::clamp<int64_t>(kOwnBytes / row_bytes, 24, kMostRows));
     } else {
       block_ = {std::min(kInputs, block_.inputs), std::min(kOutputs, block_.outputs)};
-      rows_ = tiling_.count() * row_bytes <= kWholeBytes ? tiling_.count() : std::min(tiling_.count(), std::clamp<int64_t>(kSharedBytes / row_bytes, 96, kMostRows));
+      rows_ = tiling_.count() * row_bytes <= kWholeBytes
+                  ? tiling_.count()
+                  : std::min(tiling_.count(), std::clamp<int64_t>(kSharedBytes / row_bytes, 96, kMostRows));
     }
     image_position_ = odd_lines(rows_ * image_row_);
     gradient_position_ = odd_lines(rows_ * gradient_row_);
@@ -312,7 +320,8 @@ class BackwardWeights : public PreparedKernel {
     for (int64_t first = 0; first < tiles; first += rows_) {
       const int64_t rows = std::min(rows_, tiles - first);
       parallel_for(threads_, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t t = begin; t < end; ++t) transform(args, first, rows * t / threads_, rows * (t + 1) / threads_, room, edges + t * edge_floats());
+        for (int64_t t = begin; t < end; ++t)
+          transform(args, first, rows * t / threads_, rows * (t + 1) / threads_, room, edges + t * edge_floats());
       });
       parallel_tasks(blocks(), threads_, [&](int64_t task, int64_t slot) {
         const Block its = block(task);
@@ -347,7 +356,8 @@ class BackwardWeights : public PreparedKernel {
   void transform(const KernelArgs& args, int64_t first, int64_t begin, int64_t end, float* room, float* edge) const {
     for (int64_t row = begin; row < end; ++row) {
       transform_image(tiling_, args.in<float>(0), first + row, edge, room + row * image_row_, image_position_);
-      transform_gradient(tiling_, args.in<float>(1), first + row, edge, room + kPositions * image_position_ + row * gradient_row_, gradient_position_);
+      transform_gradient(tiling_, args.in<float>(1), first + row, edge, room + kPositions * image_position_ + row * gradient_row_,
+                         gradient_position_);
     }
   }
   void multiply(int64_t rows, bool is_first, const Block& b, const float* room, float* sums) const {
@@ -358,8 +368,9 @@ class BackwardWeights : public PreparedKernel {
     const auto gradient = [&](int64_t task) { return gradients + task / parts * gradient_position_ + row_of(task) * gradient_row_; };
     for (int64_t task = 0; task < tasks; ++task) {
       const int64_t part = task % parts, depth = rows * (part + 1) / parts - row_of(task), next = std::min(task + 1, tasks - 1);
-      HWY_DYNAMIC_DISPATCH(add_products)({image(task), gradient(task), sums + task / parts * sum_position_, image_row_, gradient_row_, block_.outputs,
-                                          depth, b.inputs, b.outputs / kPanel, is_first && part == 0, image(next), gradient(next)});
+      HWY_DYNAMIC_DISPATCH(add_products)({image(task), gradient(task), sums + task / parts * sum_position_, image_row_, gradient_row_,
+                                          block_.outputs, depth, b.inputs, b.outputs / kPanel, is_first && part == 0, image(next),
+                                          gradient(next)});
     }
   }
   /// Of the block's input channels [begin, end); the sums of all shares are added up.

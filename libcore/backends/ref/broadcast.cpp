@@ -1,6 +1,6 @@
-#include "libcore/ops/binary.h"
-
 #include "libcore/backends/ref/broadcast.h"
+
+#include "libcore/ops/binary.h"
 
 namespace galley {
 namespace {

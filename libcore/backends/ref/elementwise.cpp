@@ -15,7 +15,8 @@ namespace {
 /// The row whose first formula is the function at that position of the list.
 const ElementwiseRow& row_of(size_t function) {
   const auto rows = elementwise_rows();
-  const auto found = std::find_if(rows.begin(), rows.end(), [&](const ElementwiseRow& row) { return row.formulas.front().function == function; });
+  const auto found =
+      std::find_if(rows.begin(), rows.end(), [&](const ElementwiseRow& row) { return row.formulas.front().function == function; });
   GALLEY_ASSERT(found != rows.end());
   return *found;
 }

@@ -19,7 +19,9 @@ void for_each_pixel(const Shape& y, Visit visit) {
 }
 
 template <class Attrs>
-std::array<int64_t, 2> stride_of(const Attrs& attrs) { return pair(attrs.stride.empty() ? attrs.kernel_size : attrs.stride); }
+std::array<int64_t, 2> stride_of(const Attrs& attrs) {
+  return pair(attrs.stride.empty() ? attrs.kernel_size : attrs.stride);
+}
 
 /// NaN counts as the largest, as PyTorch.
 bool exceeds(double value, double best) { return value > best || (std::isnan(value) && !std::isnan(best)); }
@@ -58,10 +60,12 @@ struct Windows {
   const Attrs& attrs;
   const Shape& x_shape;
   PoolRange range(size_t axis, int64_t o) const {
-    return pool_range(o, x_shape[2 + static_cast<int>(axis)], pair(attrs.kernel_size)[axis], stride_of(attrs)[axis], pair(attrs.padding)[axis]);
+    return pool_range(o, x_shape[2 + static_cast<int>(axis)], pair(attrs.kernel_size)[axis], stride_of(attrs)[axis],
+                      pair(attrs.padding)[axis]);
   }
   double divisor(const PoolRange& rows, const PoolRange& columns) const {
-    return static_cast<double>(attrs.count_include_pad ? rows.size * columns.size : (rows.end - rows.begin) * (columns.end - columns.begin));
+    return static_cast<double>(attrs.count_include_pad ? rows.size * columns.size
+                                                       : (rows.end - rows.begin) * (columns.end - columns.begin));
   }
 };
 
@@ -111,12 +115,13 @@ void adaptive_max_pool2d_ref(RefCall& call) {
   const int64_t pixels = x.shape[2] * x.shape[3];
   for_each_pixel(y.shape, [&](int64_t plane, int64_t row, int64_t column, int64_t o) {
     bool any = false;
-    for_each_cell(x.shape, plane, adaptive_range(row, x.shape[2], y.shape[2]), adaptive_range(column, x.shape[3], y.shape[3]), [&](int64_t i) {
-      if (any && !exceeds(x[i], y[o])) return;
-      any = true;
-      y[o] = x[i];
-      call.out(1)[o] = static_cast<double>(i % pixels);
-    });
+    for_each_cell(x.shape, plane, adaptive_range(row, x.shape[2], y.shape[2]), adaptive_range(column, x.shape[3], y.shape[3]),
+                  [&](int64_t i) {
+                    if (any && !exceeds(x[i], y[o])) return;
+                    any = true;
+                    y[o] = x[i];
+                    call.out(1)[o] = static_cast<double>(i % pixels);
+                  });
   });
 }
 

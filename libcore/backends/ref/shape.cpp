@@ -140,10 +140,18 @@ void resize_backward_ref(RefCall& call) {
 void full_ref(RefCall& call) { std::fill(call.out().v.begin(), call.out().v.end(), call.attrs<FullAttrs>().value); }
 
 constexpr RefEntry kEntries[] = {
-    {"concat", concat_ref},   {"slice", slice_ref},   {"slice_backward", slice_backward_ref},
-    {"pad", pad_ref},         {"permute", permute_ref}, {"reshape", copy_ref},
-    {"cast", cast_ref},       {"reorder", copy_ref},  {"reduce_precision", reduce_precision_ref},  {"resize", resize_ref},
-    {"resize_backward", resize_backward_ref}, {"full", full_ref},
+    {"concat", concat_ref},
+    {"slice", slice_ref},
+    {"slice_backward", slice_backward_ref},
+    {"pad", pad_ref},
+    {"permute", permute_ref},
+    {"reshape", copy_ref},
+    {"cast", cast_ref},
+    {"reorder", copy_ref},
+    {"reduce_precision", reduce_precision_ref},
+    {"resize", resize_ref},
+    {"resize_backward", resize_backward_ref},
+    {"full", full_ref},
 };
 
 }  // namespace

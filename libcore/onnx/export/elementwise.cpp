@@ -1,10 +1,11 @@
 // Functions of one or two values.
 
+#include "libcore/ops/elementwise.h"
+
 #include <cmath>
 
 #include "libcore/onnx/export/functions.h"
 #include "libcore/onnx/expression.h"
-#include "libcore/ops/elementwise.h"
 #include "libcore/ops/quantize.h"
 #include "libcore/ops/shape.h"
 
@@ -56,7 +57,9 @@ Names function_node(const NodeWriter& n) {
   return {result == n.in(0) ? n.to.add("Identity", {result}) : result};
 }
 
-Names cast_node(const NodeWriter& n) { return {n.to.add("Cast", {n.in(0)}, {attribute("to", int64_t{onnx_type(n.attrs<CastAttrs>().dtype)})})}; }
+Names cast_node(const NodeWriter& n) {
+  return {n.to.add("Cast", {n.in(0)}, {attribute("to", int64_t{onnx_type(n.attrs<CastAttrs>().dtype)})})};
+}
 
 Names quantize_node(const NodeWriter& n) { return {quantized(n.to, n.in(0), n.attrs<QuantizeAttrs>().params())}; }
 Names dequantize_node(const NodeWriter& n) {
@@ -75,7 +78,8 @@ std::string activated(GraphWriter& w, const std::string& x, Activation activatio
 std::string quantized(GraphWriter& w, const std::string& x, const QuantParams& map) {
   const int64_t low = map.dtype == DType::kU8 ? 0 : -128, high = map.dtype == DType::kU8 ? 255 : 127;
   const bool narrow = map.qmin != low || map.qmax != high;
-  const std::string clipped = narrow ? w.add("Clip", {x, w.scalar(dequantize_value(map.qmin, map)), w.scalar(dequantize_value(map.qmax, map))}) : x;
+  const std::string clipped =
+      narrow ? w.add("Clip", {x, w.scalar(dequantize_value(map.qmin, map)), w.scalar(dequantize_value(map.qmax, map))}) : x;
   return w.add("QuantizeLinear", {clipped, w.scalar(map.scale), w.scalar(static_cast<double>(map.zero_point), map.dtype)});
 }
 std::string dequantized(GraphWriter& w, const std::string& q, const QuantParams& map) {

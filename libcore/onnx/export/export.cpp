@@ -30,18 +30,17 @@ void check_alike(const GraphWriter& w, const Graph& graph, const Graph* other, s
   const Node &a = graph.nodes()[n], &b = other->nodes()[n];
   GALLEY_ASSERT(a.op == b.op && a.path == b.path, "two captures of one model differ");
   if (a.is("reshape") || a.is("broadcast_to") || a.is("full")) return;
-  if (print_attributes(*a.op, a.attributes.get()) != print_attributes(*b.op, b.attributes.get())) w.refuse("its options depend on the batch: export it for one batch, --batch N");
+  if (print_attributes(*a.op, a.attributes.get()) != print_attributes(*b.op, b.attributes.get()))
+    w.refuse("its options depend on the batch: export it for one batch, --batch N");
 }
 
 class Exporter {
  public:
   explicit Exporter(const OnnxExport& what)
-      : what_(what),
-        graph_(*what.graph),
-        w_(what, document_),
-        domain_(graph_, [plan = what.plan](const std::string& name) {
+      : what_(what), graph_(*what.graph), w_(what, document_), domain_(graph_, [plan = what.plan](const std::string& name) {
           const LayerPlan* layer = plan == nullptr ? nullptr : plan->find(name);
-          return layer == nullptr || !layer->float_reason.empty() || (plan->method != QuantMethod::kStatic && plan->method != QuantMethod::kQat);
+          return layer == nullptr || !layer->float_reason.empty() ||
+                 (plan->method != QuantMethod::kStatic && plan->method != QuantMethod::kQat);
         }) {}
 
   OnnxDocument run() {
@@ -64,7 +63,8 @@ class Exporter {
   const QuantParams& map_of(ValueId id) const {
     const std::string& name = domain_.name(domain_.map_of(id));
     const auto found = what_.plan->values.find(name);
-    GALLEY_CHECK_INPUT(found != what_.plan->values.end(), "the plan of quantization has no scale for the value '", name, "': it is of another model, or of samples of another shape");
+    GALLEY_CHECK_INPUT(found != what_.plan->values.end(), "the plan of quantization has no scale for the value '", name,
+                       "': it is of another model, or of samples of another shape");
     return found->second;
   }
   /// The name of a value as floats; of integers, dequantized anew for each reader, as run times like it.
@@ -95,7 +95,8 @@ class Exporter {
   std::string layer_weight(const LayerPlan* plan, const std::string& name, const Shape& shape) {
     if (plan == nullptr || !plan->float_reason.empty()) return w_.array(name, DType::kF32, shape);
     if (plan->group_size > 0) {
-      throw Error(ErrorCode::kRecipe, cat("layer ", plan->name, " has a scale for each ", plan->group_size, " weights, which has no form in ONNX before opset 21"))
+      throw Error(ErrorCode::kRecipe, cat("layer ", plan->name, " has a scale for each ", plan->group_size,
+                                          " weights, which has no form in ONNX before opset 21"))
           .suggest("quantize with quantize.weights.group_size=null");
     }
     const std::string weight = plan->weight();
@@ -139,7 +140,8 @@ class Exporter {
         names.emplace_back();
       } else if (std::find(whole.begin(), whole.end(), i) != whole.end()) {
         names.push_back(dequantized(w_, integers(id), map_of(id)));
-      } else if (product && (i == 1 || i == 2) && (what_.plan != nullptr || (what_.named_layers && graph_.value(id).role == ValueRole::kActivation))) {
+      } else if (product && (i == 1 || i == 2) &&
+                 (what_.plan != nullptr || (what_.named_layers && graph_.value(id).role == ValueRole::kActivation))) {
         const Shape& shape = graph_.type(id).shape;
         names.push_back(i == 1 ? layer_weight(plan, layer + ".weight", shape) : w_.array(layer + ".bias", DType::kF32, shape));
       } else if (what_.plan != nullptr && recurrent.size() == 2 && (i == 1 || i == 2)) {
@@ -169,8 +171,10 @@ class Exporter {
     const int64_t channels = graph_.type(norm.inputs[0]).shape[1];
     const LayerPlan* plan = what_.plan->find(domain_.layer(n));
     const std::string x = dequantized(w_, integers(norm.inputs[0]), map_of(norm.inputs[0]));
-    const std::string weight = layer_weight(plan, plan->weight(), {channels, 1, 1, 1}), bias = w_.array(plan->name + ".bias", DType::kF32, {channels});
-    const std::string y = w_.add("Conv", {x, weight, bias}, {attribute("kernel_shape", std::vector<int64_t>{1, 1}), attribute("group", channels)});
+    const std::string weight = layer_weight(plan, plan->weight(), {channels, 1, 1, 1}),
+                      bias = w_.array(plan->name + ".bias", DType::kF32, {channels});
+    const std::string y =
+        w_.add("Conv", {x, weight, bias}, {attribute("kernel_shape", std::vector<int64_t>{1, 1}), attribute("group", channels)});
     keep(n, {activated(w_, y, norm.attrs<BatchNormInferenceAttrs>().activation)});
   }
 
@@ -179,7 +183,8 @@ class Exporter {
     for (size_t o = 0; o < made.size(); ++o) {
       if (!made[o].empty()) w_.set(node.outputs[o], made[o]);
     }
-    if (domain_.integer(n) && domain_.made_integer(node.outputs[0])) integers_[node.outputs[0]] = quantized(w_, made[0], map_of(node.outputs[0]));
+    if (domain_.integer(n) && domain_.made_integer(node.outputs[0]))
+      integers_[node.outputs[0]] = quantized(w_, made[0], map_of(node.outputs[0]));
   }
 
   const OnnxExport& what_;

@@ -48,7 +48,8 @@ GraphWriter::GraphWriter(const OnnxExport& what, OnnxDocument& document) : what_
 }
 
 void GraphWriter::refuse(std::string_view reason) const {
-  throw Error(ErrorCode::kRecipe, cat("the operator ", node_->op->name, node_->path.empty() ? "" : cat(" at ", node_->path), " has no form in ONNX (opset 17): ", reason));
+  throw Error(ErrorCode::kRecipe, cat("the operator ", node_->op->name, node_->path.empty() ? "" : cat(" at ", node_->path),
+                                      " has no form in ONNX (opset 17): ", reason));
 }
 
 std::string GraphWriter::fresh(const std::string& wish) {
@@ -70,7 +71,9 @@ Names GraphWriter::add_many(std::string_view op, Names inputs, Attributes attrib
   document_.nodes.push_back(node);
   return node.outputs;
 }
-std::string GraphWriter::add(std::string_view op, Names inputs, Attributes attributes) { return add_many(op, std::move(inputs), std::move(attributes), 1).front(); }
+std::string GraphWriter::add(std::string_view op, Names inputs, Attributes attributes) {
+  return add_many(op, std::move(inputs), std::move(attributes), 1).front();
+}
 
 const std::string& GraphWriter::name(ValueId id) const {
   const auto found = names_.find(id);
@@ -127,7 +130,8 @@ std::vector<Dim> GraphWriter::dims(ValueId id) const {
     if (shape[axis] != other[axis]) {
       dim.per_sample = (other[axis] - shape[axis]) / (other_samples_ - samples_);
       if (dim.per_sample * samples_ != shape[axis] || dim.per_sample * other_samples_ != other[axis]) {
-        refuse(cat("a size is neither fixed nor a multiple of the batch (", shape, " and ", other, "): export it for one batch, --batch N"));
+        refuse(
+            cat("a size is neither fixed nor a multiple of the batch (", shape, " and ", other, "): export it for one batch, --batch N"));
       }
     }
     dims.push_back(dim);
@@ -205,7 +209,9 @@ void GraphWriter::finish_outputs(const std::vector<std::pair<std::string, std::s
   node_ = nullptr;
   std::map<std::string, std::string> renamed;
   for (const auto& [wanted, made] : outputs) {
-    const bool of_node = std::any_of(document_.nodes.begin(), document_.nodes.end(), [&](const OnnxNode& node) { return std::find(node.outputs.begin(), node.outputs.end(), made) != node.outputs.end(); });
+    const bool of_node = std::any_of(document_.nodes.begin(), document_.nodes.end(), [&](const OnnxNode& node) {
+      return std::find(node.outputs.begin(), node.outputs.end(), made) != node.outputs.end();
+    });
     if (of_node && renamed.emplace(made, wanted).second) continue;
     const std::string copy = add("Identity", {made});
     renamed[copy] = wanted;

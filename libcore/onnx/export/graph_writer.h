@@ -85,7 +85,9 @@ struct NodeWriter {
   const Names& inputs;
 
   template <class T>
-  const T& attrs() const { return node.attrs<T>(); }
+  const T& attrs() const {
+    return node.attrs<T>();
+  }
   const std::string& in(size_t i) const { return inputs[i]; }
   bool has(size_t i) const { return i < inputs.size() && !inputs[i].empty(); }
   const TensorType& type(size_t i) const { return to.graph().type(node.inputs[i]); }

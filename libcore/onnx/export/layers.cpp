@@ -27,9 +27,10 @@ std::string optional(const NodeWriter& n, size_t i) { return n.has(i) ? n.in(i) 
 Names conv_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<Conv2dAttrs>();
   const Shape& weight = n.type(1).shape;
-  std::string y = n.to.add("Conv", {n.in(0), n.in(1), optional(n, 2)},
-                           {attribute("kernel_shape", std::vector<int64_t>{weight[2], weight[3]}), attribute("strides", both(attrs.stride)), attribute("pads", pads(attrs.padding)),
-                            attribute("dilations", both(attrs.dilation)), attribute("group", attrs.groups)});
+  std::string y =
+      n.to.add("Conv", {n.in(0), n.in(1), optional(n, 2)},
+               {attribute("kernel_shape", std::vector<int64_t>{weight[2], weight[3]}), attribute("strides", both(attrs.stride)),
+                attribute("pads", pads(attrs.padding)), attribute("dilations", both(attrs.dilation)), attribute("group", attrs.groups)});
   if (n.has(3)) y = n.to.add("Add", {y, n.in(3)});
   return {activated(n.to, y, attrs.activation)};
 }
@@ -44,7 +45,8 @@ std::string transposed(GraphWriter& w, const std::string& x, int rank) {
 /// Gemm takes rows alone; others are a product with the weight turned round.
 Names linear_node(const NodeWriter& n) {
   const Activation activation = n.attrs<LinearAttrs>().activation;
-  if (n.type(0).shape.rank() == 2) return {activated(n.to, n.to.add("Gemm", {n.in(0), n.in(1), optional(n, 2)}, {attribute("transB", int64_t{1})}), activation)};
+  if (n.type(0).shape.rank() == 2)
+    return {activated(n.to, n.to.add("Gemm", {n.in(0), n.in(1), optional(n, 2)}, {attribute("transB", int64_t{1})}), activation)};
   std::string y = n.to.add("MatMul", {n.in(0), transposed(n.to, n.in(1), 2)});
   if (n.has(2)) y = n.to.add("Add", {y, n.in(2)});
   return {activated(n.to, y, activation)};
@@ -65,7 +67,8 @@ Names batch_norm_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<BatchNormInferenceAttrs>();
   const int64_t channels = n.type(0).shape[1];
   const std::string gamma = n.has(1) ? n.in(1) : n.to.uniform(channels, 1), beta = n.has(2) ? n.in(2) : n.to.uniform(channels, 0);
-  return {activated(n.to, n.to.add("BatchNormalization", {n.in(0), gamma, beta, n.in(3), n.in(4)}, {attribute("epsilon", attrs.eps)}), attrs.activation)};
+  return {activated(n.to, n.to.add("BatchNormalization", {n.in(0), gamma, beta, n.in(3), n.in(4)}, {attribute("epsilon", attrs.eps)}),
+                    attrs.activation)};
 }
 
 Names layer_norm_node(const NodeWriter& n) {
@@ -79,7 +82,9 @@ Names layer_norm_node(const NodeWriter& n) {
     one.from_doubles({1});
     gamma = n.to.add("ConstantOfShape", {n.to.shape(normalised)}, {attribute("value", one)});
   }
-  return {n.to.add("LayerNormalization", {n.in(0), gamma, optional(n, 2)}, {attribute("axis", -attrs.dims), attribute("epsilon", attrs.eps)}), "", ""};
+  return {
+      n.to.add("LayerNormalization", {n.in(0), gamma, optional(n, 2)}, {attribute("axis", -attrs.dims), attribute("epsilon", attrs.eps)}),
+      "", ""};
 }
 
 /// Groups become the channels of an instance norm; the operator itself came with opset 18.
@@ -88,7 +93,8 @@ Names group_norm_node(const NodeWriter& n) {
   GraphWriter& w = n.to;
   const std::vector<Dim> whole = w.dims(n.node.inputs[0]);
   const std::string grouped = w.add("Reshape", {n.in(0), w.ints({0, attrs.groups, -1})});
-  std::string y = w.add("InstanceNormalization", {grouped, w.uniform(attrs.groups, 1), w.uniform(attrs.groups, 0)}, {attribute("epsilon", attrs.eps)});
+  std::string y =
+      w.add("InstanceNormalization", {grouped, w.uniform(attrs.groups, 1), w.uniform(attrs.groups, 0)}, {attribute("epsilon", attrs.eps)});
   y = w.reshape(y, {whole[0], Dim{attrs.groups}}, whole);
   std::vector<int64_t> per_channel(whole.size() - 1, 1);
   per_channel[0] = whole[1].size;
@@ -103,9 +109,10 @@ struct Window {
   std::vector<int64_t> kernel, stride, padding, dilation;
   bool up = false;  // ceil_mode
 };
-/// ONNX rounds up where ceil_mode says so; PyTorch too, unless the last window would begin in the padding behind: then the results' number is the
-/// one rounded down.
-Window window_of(const NodeWriter& n, const std::vector<int64_t>& kernel, const std::vector<int64_t>& stride, const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation) {
+/// ONNX rounds up where ceil_mode says so; PyTorch too, unless the last window would begin in the padding behind: then the results' number
+/// is the one rounded down.
+Window window_of(const NodeWriter& n, const std::vector<int64_t>& kernel, const std::vector<int64_t>& stride,
+                 const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation) {
   Window w{both(kernel), both(stride.empty() ? kernel : stride), both(padding), both(dilation)};
   bool down = false;
   for (size_t i : {0u, 1u}) {
@@ -123,8 +130,8 @@ Names max_pool_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<MaxPool2dAttrs>();
   const Window w = window_of(n, attrs.kernel_size, attrs.stride, attrs.padding, attrs.dilation);
   return {n.to.add("MaxPool", {n.in(0)},
-                   {attribute("kernel_shape", w.kernel), attribute("strides", w.stride), attribute("pads", pads(attrs.padding)), attribute("dilations", w.dilation),
-                    attribute("ceil_mode", int64_t{w.up})}),
+                   {attribute("kernel_shape", w.kernel), attribute("strides", w.stride), attribute("pads", pads(attrs.padding)),
+                    attribute("dilations", w.dilation), attribute("ceil_mode", int64_t{w.up})}),
           ""};
 }
 
@@ -142,7 +149,8 @@ Names avg_pool_node(const NodeWriter& n) {
     counts = 0;
   }
   return {n.to.add("AveragePool", {x},
-                   {attribute("kernel_shape", w.kernel), attribute("strides", w.stride), attribute("pads", padding), attribute("ceil_mode", int64_t{w.up}), attribute("count_include_pad", counts)})};
+                   {attribute("kernel_shape", w.kernel), attribute("strides", w.stride), attribute("pads", padding),
+                    attribute("ceil_mode", int64_t{w.up}), attribute("count_include_pad", counts)})};
 }
 
 /// Means as a product: row o of the matrix [out,in] has 1 / count where the window o has a cell.
@@ -151,7 +159,8 @@ Tensor means(int64_t in, int64_t out, bool transpose) {
   float* cells = matrix.data_as<float>();
   for (int64_t o = 0; o < out; ++o) {
     const PoolRange range = adaptive_range(o, in, out);
-    for (int64_t i = range.begin; i < range.end; ++i) cells[transpose ? i * out + o : o * in + i] = 1.0f / static_cast<float>(range.end - range.begin);
+    for (int64_t i = range.begin; i < range.end; ++i)
+      cells[transpose ? i * out + o : o * in + i] = 1.0f / static_cast<float>(range.end - range.begin);
   }
   return matrix;
 }
@@ -174,7 +183,9 @@ Names adaptive_avg_pool_node(const NodeWriter& n) {
 Names adaptive_max_pool_node(const NodeWriter& n) {
   const Shape &x = n.type(0).shape, &y = n.result().shape;
   if (y[2] == 1 && y[3] == 1) return {n.to.add("GlobalMaxPool", {n.in(0)}), ""};
-  if (x[2] % y[2] != 0 || x[3] % y[3] != 0) n.to.refuse(cat("windows of several sizes (", x[2], "x", x[3], " to ", y[2], "x", y[3], "); take an input size that the output size divides"));
+  if (x[2] % y[2] != 0 || x[3] % y[3] != 0)
+    n.to.refuse(
+        cat("windows of several sizes (", x[2], "x", x[3], " to ", y[2], "x", y[3], "); take an input size that the output size divides"));
   const std::vector<int64_t> kernel{x[2] / y[2], x[3] / y[3]};
   return {n.to.add("MaxPool", {n.in(0)}, {attribute("kernel_shape", kernel), attribute("strides", kernel)}), ""};
 }
@@ -184,7 +195,8 @@ Names adaptive_max_pool_node(const NodeWriter& n) {
 /// Rows of a weight [G H,...] in another order of gates, as [1,G H,...].
 std::string gates(GraphWriter& w, const std::string& weight, int64_t hidden, const std::vector<int64_t>& order) {
   Names parts;
-  for (const int64_t gate : order) parts.push_back(w.add("Slice", {weight, w.ints({gate * hidden}), w.ints({(gate + 1) * hidden}), w.ints({0})}));
+  for (const int64_t gate : order)
+    parts.push_back(w.add("Slice", {weight, w.ints({gate * hidden}), w.ints({(gate + 1) * hidden}), w.ints({0})}));
   const std::string all = parts.size() == 1 ? weight : w.add("Concat", parts, {attribute("axis", int64_t{0})});
   return w.add("Unsqueeze", {all, w.ints({0})});
 }
@@ -198,7 +210,10 @@ Names recurrent_node(const NodeWriter& n, std::string_view op, const std::vector
   const std::string ih = gates(w, n.in(1), hidden, order), hh = gates(w, n.in(2), hidden, order);
   std::string bias;
   if (n.has(3) || n.has(4)) {
-    const auto side = [&](size_t i) { return n.has(i) ? gates(w, n.in(i), hidden, order) : w.add("Unsqueeze", {w.uniform(static_cast<int64_t>(order.size()) * hidden, 0), w.ints({0})}); };
+    const auto side = [&](size_t i) {
+      return n.has(i) ? gates(w, n.in(i), hidden, order)
+                      : w.add("Unsqueeze", {w.uniform(static_cast<int64_t>(order.size()) * hidden, 0), w.ints({0})});
+    };
     bias = w.add("Concat", {side(3), side(4)}, {attribute("axis", int64_t{1})});
   }
   const auto state = [&](size_t i) { return n.has(i) ? w.add("Unsqueeze", {n.in(i), w.ints({0})}) : std::string(); };
@@ -213,8 +228,12 @@ Names recurrent_node(const NodeWriter& n, std::string_view op, const std::vector
   return results;
 }
 
-Names lstm_node(const NodeWriter& n) { return recurrent_node(n, "LSTM", {0, 3, 1, 2}, n.attrs<RecurrentAttrs>().reverse, {}); }  // i f g o -> i o f c
-Names gru_node(const NodeWriter& n) { return recurrent_node(n, "GRU", {1, 0, 2}, n.attrs<RecurrentAttrs>().reverse, {attribute("linear_before_reset", int64_t{1})}); }  // r z n -> z r h
+Names lstm_node(const NodeWriter& n) {
+  return recurrent_node(n, "LSTM", {0, 3, 1, 2}, n.attrs<RecurrentAttrs>().reverse, {});
+}  // i f g o -> i o f c
+Names gru_node(const NodeWriter& n) {
+  return recurrent_node(n, "GRU", {1, 0, 2}, n.attrs<RecurrentAttrs>().reverse, {attribute("linear_before_reset", int64_t{1})});
+}  // r z n -> z r h
 Names rnn_node(const NodeWriter& n) {
   OnnxAttribute functions{.name = "activations", .kind = OnnxAttributeKind::kStrings};
   functions.strings = {n.attrs<RnnAttrs>().nonlinearity == Nonlinearity::kTanh ? "Tanh" : "Relu"};

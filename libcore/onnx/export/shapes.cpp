@@ -60,7 +60,9 @@ Names resize_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<ResizeAttrs>();
   const bool nearest = attrs.mode == ResizeMode::kNearest;
   Attributes how{attribute("mode", nearest ? "nearest" : "linear"),
-                 attribute("coordinate_transformation_mode", nearest ? "asymmetric" : attrs.align_corners ? "align_corners" : "half_pixel")};
+                 attribute("coordinate_transformation_mode", nearest               ? "asymmetric"
+                                                             : attrs.align_corners ? "align_corners"
+                                                                                   : "half_pixel")};
   if (nearest) how.push_back(attribute("nearest_mode", "floor"));
   return {n.to.add("Resize", {n.in(0), "", "", n.to.shape(n.to.dims(n.node.outputs[0]))}, std::move(how))};
 }
@@ -96,7 +98,8 @@ Names softmax_node(const NodeWriter& n) {
   return {n.to.add(kOp, {n.in(0)}, {attribute("axis", n.attrs<SoftmaxAttrs>().axis)})};
 }
 
-constexpr char kMean[] = "ReduceMean", kLargest[] = "ReduceMax", kSmallest[] = "ReduceMin", kSoftmax[] = "Softmax", kLogSoftmax[] = "LogSoftmax";
+constexpr char kMean[] = "ReduceMean", kLargest[] = "ReduceMax", kSmallest[] = "ReduceMin", kSoftmax[] = "Softmax",
+               kLogSoftmax[] = "LogSoftmax";
 
 }  // namespace
 

@@ -83,7 +83,8 @@ void check_inputs(const FileLayout& layout, const std::string& path, const Named
       fits = input.declared[axis].value_or(x[static_cast<int>(axis) + 1]) == x[static_cast<int>(axis) + 1];
     if (fits) continue;
     const std::string name = inputs.size() > 1 ? cat(" for '", input.name, "'") : "";
-    const std::string whole = layout.use == onnx_import::SampleUse::kWhole ? " as one sample (another dimension, of size 1, comes first)" : "";
+    const std::string whole =
+        layout.use == onnx_import::SampleUse::kWhole ? " as one sample (another dimension, of size 1, comes first)" : "";
     throw Error(ErrorCode::kRecipe, cat(path, " takes inputs of shape ", input.text, name, whole, ", the data gives ", x))
         .suggest("export it for that size (galley-weights export --shape), or change the pipeline");
   }

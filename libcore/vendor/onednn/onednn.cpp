@@ -1,12 +1,11 @@
 #include "libcore/vendor/onednn/onednn.h"
 
 #include <omp.h>
+#include <oneapi/dnnl/dnnl_debug.h>
 
 #include <algorithm>
 #include <array>
 #include <map>
-
-#include <oneapi/dnnl/dnnl_debug.h>
 
 #include "libcore/base/processor.h"
 
@@ -70,7 +69,8 @@ std::string matching_tag(const Desc& desc) {
   for (const auto& [name, tag] : tags()) {
     const auto letters = std::count_if(name.begin(), name.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
     // The first letters name the dimensions: as many as there are before the first digit.
-    const auto rank = static_cast<size_t>(std::find_if(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; }) - name.begin());
+    const auto rank =
+        static_cast<size_t>(std::find_if(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; }) - name.begin());
     if (rank != dims.size() || (letters == 0) != (desc.get_inner_nblks() == 0)) continue;
     const Desc candidate(dims, desc.get_data_type(), tag, /*allow_empty=*/true);
     if (candidate && candidate == desc) return name;
@@ -116,7 +116,8 @@ bool computes_in(DType dtype) {
 
 std::string declines(DType a, DType b) {
   if (a != b) return cat("dtypes ", a, " and ", b);
-  if (data_type(a) == dnnl::memory::data_type::undef || !computes_in(a)) return cat("dtype ", a, a == DType::kBF16 ? " without fast instructions for it" : "");
+  if (data_type(a) == dnnl::memory::data_type::undef || !computes_in(a))
+    return cat("dtype ", a, a == DType::kBF16 ? " without fast instructions for it" : "");
   return "";
 }
 

@@ -4,11 +4,10 @@
 #include <initializer_list>
 #include <memory>
 #include <mutex>
+#include <oneapi/dnnl/dnnl.hpp>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <oneapi/dnnl/dnnl.hpp>
 
 #include "libcore/base/error.h"
 #include "libcore/base/shape.h"
@@ -96,9 +95,11 @@ dnnl::primitive_attr user_scratchpad();
 }  // namespace galley::onednn
 
 /// Evaluates an expression of the library; its failure becomes an error that names the expression.
-#define GALLEY_ONEDNN(...)                                                                   \
-  [&]() -> decltype(auto) {                                                                  \
-    try {                                                                                    \
-      return __VA_ARGS__;                                                                    \
-    } catch (const ::dnnl::error& error) { ::galley::onednn::fail_with(error, #__VA_ARGS__); } \
+#define GALLEY_ONEDNN(...)                              \
+  [&]() -> decltype(auto) {                             \
+    try {                                               \
+      return __VA_ARGS__;                               \
+    } catch (const ::dnnl::error& error) {              \
+      ::galley::onednn::fail_with(error, #__VA_ARGS__); \
+    }                                                   \
   }()

@@ -1,4 +1,7 @@
-// batch_norm_depthwise_backward takes so many channels at a time as a cache holds: each channel's gradients are those that it has among a few, to the bit.
+// batch_norm_depthwise_backward takes so many channels at a time as a cache holds: each channel's gradients are those that it has among a
+// few, to the bit.
+
+#include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +10,6 @@
 
 #include "libcore/base/parallel.h"
 #include "libcore/device/stream.h"
-#include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 #include "libcore/ops/registry.h"
 #include "libcore/tensor/tensor.h"
 #include "tests/support/target.h"
@@ -33,7 +35,9 @@ Gradients gradients_of(int64_t first, int64_t behind) {
   const int64_t channels = behind - first;
   Graph g;
   int64_t inputs = 0;
-  const auto input = [&](const Shape& shape, const MemoryFormat& format) { return g.add_input(cat("in", inputs++), {DType::kF32, shape, format, {}}, ValueRole::kInput); };
+  const auto input = [&](const Shape& shape, const MemoryFormat& format) {
+    return g.add_input(cat("in", inputs++), {DType::kF32, shape, format, {}}, ValueRole::kInput);
+  };
   const Shape image{kImages, channels, kSize, kSize};
   const auto last = MemoryFormat::channels_last();
   BatchNormDepthwiseAttrs a;
@@ -56,7 +60,8 @@ Gradients gradients_of(int64_t first, int64_t behind) {
     const int64_t each = type.elements() / channels;
     const bool pixels_first = type.format == last;
     for (int64_t c = 0; c < channels; ++c) {
-      for (int64_t i = 0; i < each; ++i) values[static_cast<size_t>(pixels_first ? i * channels + c : c * each + i)] = value_of(static_cast<int64_t>(n), first + c, i);
+      for (int64_t i = 0; i < each; ++i)
+        values[static_cast<size_t>(pixels_first ? i * channels + c : c * each + i)] = value_of(static_cast<int64_t>(n), first + c, i);
     }
     arrays.push_back(std::move(values));
   }
@@ -86,9 +91,11 @@ TEST(BatchNormDepthwise, GradientsOfAChannelDoNotDependOnTheOthers) {
       const auto at = static_cast<size_t>(c), from = static_cast<size_t>(first + c);
       EXPECT_EQ(few.dgamma[at], all.dgamma[from]) << "channel " << from;
       EXPECT_EQ(few.dbeta[at], all.dbeta[from]) << "channel " << from;
-      for (size_t tap = 0; tap < kTaps; ++tap) EXPECT_EQ(few.dweight[at * kTaps + tap], all.dweight[from * kTaps + tap]) << "channel " << from << " tap " << tap;
+      for (size_t tap = 0; tap < kTaps; ++tap)
+        EXPECT_EQ(few.dweight[at * kTaps + tap], all.dweight[from * kTaps + tap]) << "channel " << from << " tap " << tap;
       int64_t different = 0;
-      for (int64_t i = 0; i < kPixels; ++i) different += few.dx[static_cast<size_t>(i * channels + c)] == all.dx[static_cast<size_t>(i * kChannels + first + c)] ? 0 : 1;
+      for (int64_t i = 0; i < kPixels; ++i)
+        different += few.dx[static_cast<size_t>(i * channels + c)] == all.dx[static_cast<size_t>(i * kChannels + first + c)] ? 0 : 1;
       EXPECT_EQ(different, 0) << "channel " << from;
     }
   }

@@ -1,4 +1,7 @@
-// The weight gradient by tiles with tiles that are emulated, on any machine, against the reference; where there is a tile unit, its bits against the emulation's.
+// The weight gradient by tiles with tiles that are emulated, on any machine, against the reference; where there is a tile unit, its bits
+// against the emulation's.
+
+#include "libcore/backends/cpu/conv_weights_tiles.h"
 
 #include <gtest/gtest.h>
 #include <hwy/highway.h>
@@ -8,7 +11,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "libcore/backends/cpu/conv_weights_tiles.h"
 #include "libcore/backends/cpu/tiles.h"
 #include "libcore/backends/ref/memory.h"
 #include "libcore/base/parallel.h"
@@ -72,12 +74,14 @@ class Trial {
     attrs.padding = w.padding;
     const auto kernel = pair(w.kernel);
     const Shape x{w.batch, w.inputs, w.height, w.width}, grad = conv2d_shape(attrs, x, {w.outputs, w.inputs, kernel[0], kernel[1]});
-    const Value dw = conv2d_backward_weights(graph_.add_input("x", {DType::kBF16, x, MemoryFormat::channels_last()}, ValueRole::kInput),
-                                             graph_.add_input("grad", {DType::kBF16, grad, MemoryFormat::channels_last()}, ValueRole::kInput), attrs);
+    const Value dw =
+        conv2d_backward_weights(graph_.add_input("x", {DType::kBF16, x, MemoryFormat::channels_last()}, ValueRole::kInput),
+                                graph_.add_input("grad", {DType::kBF16, grad, MemoryFormat::channels_last()}, ValueRole::kInput), attrs);
     TensorType& type = graph_.value(dw.id()).type;
     type.dtype = dtype;
     type.format = format;
-    // A product passes 16 sums of a tile's pixels, one of both, one for each tile of pixels (of lines that are longer by the kernel, at most), and those of the parts.
+    // A product passes 16 sums of a tile's pixels, one of both, one for each tile of pixels (of lines that are longer by the kernel, at
+    // most), and those of the parts.
     const int64_t pixels = w.batch * (grad[2] + kernel[0]) * (grad[3] + kernel[1]);
     roundings_ = static_cast<double>(16 + 1 + pixels / 16 + 4);
     fill(x, 0.3, arrays_[0]);
@@ -120,7 +124,8 @@ class Trial {
     const bool narrow = query(1).out(0).dtype == DType::kBF16;
     for (int64_t i = 0; i < want.shape.elements(); ++i) {
       const double sums = roundings_ * 0x1p-24 * size[i], allowed = sums * 1.01 + (narrow ? (std::fabs(want[i]) + sums) * 0x1p-8 : 0);
-      if (!(std::fabs(got[i] - want[i]) <= allowed)) return cat("element ", i, " of ", want.shape, " is ", got[i], ", the reference says ", want[i], " +- ", allowed);
+      if (!(std::fabs(got[i] - want[i]) <= allowed))
+        return cat("element ", i, " of ", want.shape, " is ", got[i], ", the reference says ", want[i], " +- ", allowed);
     }
     return "";
   }
@@ -240,7 +245,8 @@ TEST(TiledConvWeights, WritesBlockedFormats) {
 
 TEST(TiledConvWeights, EveryInstructionSetPacksAlike) {
   set_compute_threads(2);
-  for (const Window& w : {Window{2, 49, 7, 6, 40, {3}, {1}, {1}}, Window{2, 100, 9, 5, 33, {1}, {2}}, Window{1, 3, 20, 20, 17, {7}, {2}, {3}}, Window{1, 40, 6, 6, 24, {5}, {1}, {2}}}) {
+  for (const Window& w : {Window{2, 49, 7, 6, 40, {3}, {1}, {1}}, Window{2, 100, 9, 5, 33, {1}, {2}},
+                          Window{1, 3, 20, 20, 17, {7}, {2}, {3}}, Window{1, 40, 6, 6, 24, {5}, {1}, {2}}}) {
     Trial trial(w, DType::kBF16);
     const RefArray widest = trial.run(Form::kEmulated, 2);
     for (int64_t left = hwy::SupportedTargets() & HWY_TARGETS; left != 0; left &= left - 1) {
@@ -265,9 +271,12 @@ TEST(TiledConvWeights, BitsDependOnLogicalThreadsOnly) {
 // What is not finite reaches the sums that it does in the reference, and no other pair of channels.
 TEST(TiledConvWeights, WhatIsNotFiniteStaysWithItsChannels) {
   set_compute_threads(2);
-  for (const Window& w : {Window{2, 20, 7, 7, 18, {3}, {1}, {1}}, Window{2, 33, 8, 6, 16, {1}}, Window{1, 3, 9, 9, 17, {3}, {2}, {1}}, Window{1, 17, 9, 9, 33, {3}, {2}, {1}}}) {
+  for (const Window& w : {Window{2, 20, 7, 7, 18, {3}, {1}, {1}}, Window{2, 33, 8, 6, 16, {1}}, Window{1, 3, 9, 9, 17, {3}, {2}, {1}},
+                          Window{1, 17, 9, 9, 33, {3}, {2}, {1}}}) {
     Trial trial(w, DType::kF32);
-    const auto set = [](RefArray& array, int64_t channel, double value) { array[channel * array.shape[2] * array.shape[3] + array.shape[3] + 2] = value; };
+    const auto set = [](RefArray& array, int64_t channel, double value) {
+      array[channel * array.shape[2] * array.shape[3] + array.shape[3] + 2] = value;
+    };
     set(trial.x(), 1, std::numeric_limits<double>::infinity());
     set(trial.x(), w.inputs - 1, std::nan(""));
     set(trial.grad(), 4, std::nan(""));
@@ -278,9 +287,11 @@ TEST(TiledConvWeights, WhatIsNotFiniteStaysWithItsChannels) {
       bool reached = false;
       for (int64_t i = c; i < c + taps; ++i) {
         reached |= !std::isfinite(want[i]);
-        EXPECT_TRUE(std::isfinite(want[i]) || !std::isfinite(got[i])) << testing::PrintToString(w) << ", element " << i << ": " << got[i] << " for " << want[i];
+        EXPECT_TRUE(std::isfinite(want[i]) || !std::isfinite(got[i]))
+            << testing::PrintToString(w) << ", element " << i << ": " << got[i] << " for " << want[i];
       }
-      for (int64_t i = c; !reached && i < c + taps; ++i) EXPECT_TRUE(std::isfinite(got[i])) << testing::PrintToString(w) << ", element " << i << ": " << got[i];
+      for (int64_t i = c; !reached && i < c + taps; ++i)
+        EXPECT_TRUE(std::isfinite(got[i])) << testing::PrintToString(w) << ", element " << i << ": " << got[i];
       finite += reached ? 0 : 1;
     }
     EXPECT_GT(finite, 0);
@@ -290,10 +301,11 @@ TEST(TiledConvWeights, WhatIsNotFiniteStaysWithItsChannels) {
 TEST(TiledConvWeights, CountsWhatFillsTiles) {
   const auto share = [](const Window& w) { return useful_share_of_tiles(Trial(w, DType::kBF16).query(2)); };
   EXPECT_EQ(share({2, 32, 4, 4, 16, {1}}), 1);
-  EXPECT_EQ(share({1, 16, 4, 4, 16, {1}}), 0.5);                    // 16 pixels of 32
-  EXPECT_EQ(share({4, 8, 4, 4, 16, {1}}), 0.5);                     // 8 channels of 16
-  EXPECT_EQ(share({2, 64, 7, 7, 64, {3}, {1}, {1}}), 98.0 / 128);   // lines and images with a line of zeros between them
-  EXPECT_EQ(share({32, 3, 8, 8, 16, {7}, {2}, {3}}), 21.0 / 32 * 4 / 6);  // a row's taps as channels; 4 rows of the gradient lie among 6 of x
+  EXPECT_EQ(share({1, 16, 4, 4, 16, {1}}), 0.5);                   // 16 pixels of 32
+  EXPECT_EQ(share({4, 8, 4, 4, 16, {1}}), 0.5);                    // 8 channels of 16
+  EXPECT_EQ(share({2, 64, 7, 7, 64, {3}, {1}, {1}}), 98.0 / 128);  // lines and images with a line of zeros between them
+  EXPECT_EQ(share({32, 3, 8, 8, 16, {7}, {2}, {3}}),
+            21.0 / 32 * 4 / 6);  // a row's taps as channels; 4 rows of the gradient lie among 6 of x
 }
 
 TEST(TiledConvWeights, TheUnitsBitsAreTheEmulations) {
@@ -302,14 +314,16 @@ TEST(TiledConvWeights, TheUnitsBitsAreTheEmulations) {
     for (const int threads : {1, 2}) {
       set_compute_threads(threads);
       Trial trial(w, DType::kF32);
-      EXPECT_EQ(trial.run(Form::kHardware, threads).v, trial.run(Form::kEmulated, threads).v) << testing::PrintToString(w) << ", " << threads << " threads";
+      EXPECT_EQ(trial.run(Form::kHardware, threads).v, trial.run(Form::kEmulated, threads).v)
+          << testing::PrintToString(w) << ", " << threads << " threads";
     }
   }
 }
 
 TEST(TiledConvWeights, IsChosenWhereThereIsATileUnit) {
   const auto chosen = [](const Window& w) { return cpu().choose(Trial(w, DType::kBF16).query(2)).kernel->algorithm == "cpu_tiles"; };
-  for (const Window& w : {Window{2, 64, 14, 14, 64, {3}, {1}, {1}}, Window{2, 3, 56, 56, 64, {7}, {2}, {3}}, Window{4, 64, 7, 7, 256, {1}}}) {
+  for (const Window& w :
+       {Window{2, 64, 14, 14, 64, {3}, {1}, {1}}, Window{2, 3, 56, 56, 64, {7}, {2}, {3}}, Window{4, 64, 7, 7, 256, {1}}}) {
     EXPECT_EQ(chosen(w), tile_unit().bf16) << testing::PrintToString(w);
   }
   EXPECT_FALSE(chosen({1, 64, 1, 1, 64, {1}}));  // one pixel of 32

@@ -19,11 +19,14 @@ using test::cpu;
 
 TEST(CpuCast, GivesTheReferencesBits) {
   ensure_ops_registered();
-  constexpr std::array kDTypes{DType::kF32, DType::kF64, DType::kF16, DType::kBF16, DType::kI64, DType::kI32, DType::kI16, DType::kI8, DType::kU8, DType::kBool};
+  constexpr std::array kDTypes{DType::kF32, DType::kF64, DType::kF16, DType::kBF16, DType::kI64,
+                               DType::kI32, DType::kI16, DType::kI8,  DType::kU8,   DType::kBool};
   const double inf = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
-  const std::vector<double> values{0,     1,     -1,    0.5,    -0.5,   1.5,    2.5,        -2.5,       126.7,      127.5,       128,         -128.4, -129, 254.9, 255, 256,  32767, 32768.5, -32769,
-                                   65504, 65519, 65520, 1e-7,   1.0 / 3, -0.0,  2147483520, 2147483647, 2147483648, -2147483648, -2147483904, 9e15,   1e19, -1e19, 3e38, 1e300, inf,  -inf,    nan,
-                                   1.00390625, 1.01171875, 1e-40, 6e-8, -3e-8};
+  const std::vector<double> values{0,          1,           -1,          0.5,        -0.5,  1.5,     2.5,  -2.5,       126.7,
+                                   127.5,      128,         -128.4,      -129,       254.9, 255,     256,  32767,      32768.5,
+                                   -32769,     65504,       65519,       65520,      1e-7,  1.0 / 3, -0.0, 2147483520, 2147483647,
+                                   2147483648, -2147483648, -2147483904, 9e15,       1e19,  -1e19,   3e38, 1e300,      inf,
+                                   -inf,       nan,         1.00390625,  1.01171875, 1e-40, 6e-8,    -3e-8};
   const Shape shape{static_cast<int64_t>(values.size())};
   for (const DType from : kDTypes) {
     Tensor x(from, shape);
@@ -49,7 +52,8 @@ TEST(CpuCast, GivesTheReferencesBits) {
       for (size_t i = 0; i < values.size(); ++i) {
         const auto* a = static_cast<const std::byte*>(results[0].data()) + i * size;
         const auto* b = static_cast<const std::byte*>(results[1].data()) + i * size;
-        EXPECT_EQ(std::memcmp(a, b, size), 0) << from << " to " << to << " of " << values[i] << ": " << load_element(to, a) << ", the reference " << load_element(to, b);
+        EXPECT_EQ(std::memcmp(a, b, size), 0) << from << " to " << to << " of " << values[i] << ": " << load_element(to, a)
+                                              << ", the reference " << load_element(to, b);
       }
     }
   }

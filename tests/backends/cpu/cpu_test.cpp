@@ -48,7 +48,8 @@ std::vector<Tensor> run_last(const Graph& graph, const std::vector<Tensor>& inpu
 Tensor spread(const Shape& shape, double mean, double seed) {
   Tensor tensor(DType::kF32, shape, MemoryFormat::channels_last());
   std::vector<double> values(static_cast<size_t>(shape.elements()));
-  for (size_t i = 0; i < values.size(); ++i) values[i] = mean + std::sqrt(2.0) * std::sin(seed + 1.618033988749895 * static_cast<double>(i * i % 10007));
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = mean + std::sqrt(2.0) * std::sin(seed + 1.618033988749895 * static_cast<double>(i * i % 10007));
   tensor.from_doubles(values);
   return tensor;
 }
@@ -148,7 +149,8 @@ TEST(OnednnConvolution, StridedPointwiseWeightGradientWithFewChannels) {
         for (int64_t n = 0; n < 4; ++n) {
           for (int64_t i = 0; i < 25; ++i) sum += a.at({n, c, i / 5 * 2, i % 5 * 2}) * b.at({n, o, i / 5, i % 5});
         }
-        EXPECT_TRUE(std::fabs(first[0].at({o, c, 0, 0}) - sum) <= 1e-4) << "100 products of size 2 in float: channel " << c << " of " << channels;
+        EXPECT_TRUE(std::fabs(first[0].at({o, c, 0, 0}) - sum) <= 1e-4)
+            << "100 products of size 2 in float: channel " << c << " of " << channels;
       }
     }
   }
@@ -200,7 +202,8 @@ TEST(CpuCrossEntropy, RefusesClassesThatThereAreNot) {
     const Shape positions = shape.rank() == 2 ? Shape{3} : Shape{2, 3};
     for (const int64_t wrong : {5, -1}) {
       Graph graph;
-      const Value x = graph.add_input("x", {DType::kF32, shape}, ValueRole::kInput), t = graph.add_input("t", {DType::kI64, positions}, ValueRole::kInput);
+      const Value x = graph.add_input("x", {DType::kF32, shape}, ValueRole::kInput),
+                  t = graph.add_input("t", {DType::kI64, positions}, ValueRole::kInput);
       const Value loss = cross_entropy(x, t);
       const Tensor logits(DType::kF32, shape), targets = indices(positions, 5, wrong);
       EXPECT_THROW(run_last(graph, {logits, targets, {}}, 2), Error) << shape << wrong;
@@ -214,7 +217,8 @@ TEST(CpuCrossEntropy, BitsDoNotDependOnTheThreads) {
   for (const Shape& shape : {Shape{700, 101}, Shape{3, 21, 30, 37}}) {
     const Shape positions = shape.rank() == 2 ? Shape{700} : Shape{3, 30, 37};
     Graph graph;
-    const Value x = graph.add_input("x", {DType::kF32, shape}, ValueRole::kInput), t = graph.add_input("t", {DType::kI64, positions}, ValueRole::kInput);
+    const Value x = graph.add_input("x", {DType::kF32, shape}, ValueRole::kInput),
+                t = graph.add_input("t", {DType::kI64, positions}, ValueRole::kInput);
     CrossEntropyAttrs attrs;
     attrs.label_smoothing = 0.1;
     cross_entropy(x, t, {}, attrs);

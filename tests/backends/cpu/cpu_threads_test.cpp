@@ -7,9 +7,9 @@
 #include <cstring>
 #include <functional>
 
+#include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 #include "libcore/base/parallel.h"
 #include "libcore/device/stream.h"
-#include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 #include "libcore/ops/embedding.h"
 #include "libcore/ops/matmul.h"
 #include "libcore/ops/norm.h"
@@ -48,7 +48,8 @@ std::vector<Tensor> run_last(const Graph& graph, int threads) {
     }
     const TensorType& type = graph.type(id);
     std::vector<double> values(static_cast<size_t>(type.elements()));
-    for (size_t i = 0; i < values.size(); ++i) values[i] = type.dtype == DType::kI64 ? static_cast<double>(i * i % 13) : 1.5 + std::sin(1.618 * static_cast<double>(i * i % 10007));
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = type.dtype == DType::kI64 ? static_cast<double>(i * i % 13) : 1.5 + std::sin(1.618 * static_cast<double>(i * i % 10007));
     inputs.emplace_back(type.dtype, type.shape, type.format);
     inputs.back().from_doubles(values);
   }
@@ -67,17 +68,32 @@ std::vector<Tensor> run_last(const Graph& graph, int threads) {
 TEST(CpuThreads, BitsDoNotDependOnThem) {
   ensure_ops_registered();
   const std::vector<std::pair<const char*, std::function<void(Graph&)>>> cases{
-      {"embedding_backward", [](Graph& g) { EmbeddingBackwardAttrs a; a.rows = 13; embedding_backward(input(g, {700, 83}), input(g, {700}, DType::kI64), a); }},
+      {"embedding_backward",
+       [](Graph& g) {
+         EmbeddingBackwardAttrs a;
+         a.rows = 13;
+         embedding_backward(input(g, {700, 83}), input(g, {700}, DType::kI64), a);
+       }},
       {"layer_norm", [](Graph& g) { layer_norm(input(g, {301, 257}), input(g, {257}), input(g, {257})); }},
-      {"layer_norm_backward", [](Graph& g) { layer_norm_backward(input(g, {301, 257}), input(g, {301, 257}), input(g, {301}), input(g, {301}), input(g, {257}), {}); }},
-      {"group_norm", [](Graph& g) { GroupNormAttrs a; a.groups = 3; group_norm(input(g, {2, 12, 43, 37}), input(g, {12}), input(g, {12}), a); }},
-      {"group_norm_backward", [](Graph& g) {
+      {"layer_norm_backward",
+       [](Graph& g) {
+         layer_norm_backward(input(g, {301, 257}), input(g, {301, 257}), input(g, {301}), input(g, {301}), input(g, {257}), {});
+       }},
+      {"group_norm",
+       [](Graph& g) {
+         GroupNormAttrs a;
+         a.groups = 3;
+         group_norm(input(g, {2, 12, 43, 37}), input(g, {12}), input(g, {12}), a);
+       }},
+      {"group_norm_backward",
+       [](Graph& g) {
          GroupNormBackwardAttrs a;
          a.groups = 3;
          group_norm_backward(input(g, {2, 12, 43, 37}), input(g, {2, 12, 43, 37}), input(g, {2, 3}), input(g, {2, 3}), input(g, {12}), a);
        }},
       {"batch_norm", [](Graph& g) { batch_norm(input(g, {5, 7, 43, 37}), input(g, {7}), input(g, {7})); }},
-      {"batch_norm_backward", [](Graph& g) {
+      {"batch_norm_backward",
+       [](Graph& g) {
          BatchNormBackwardAttrs a;
          a.activation = Activation::kRelu;
          const Shape image{5, 7, 43, 37};
@@ -85,19 +101,26 @@ TEST(CpuThreads, BitsDoNotDependOnThem) {
        }},
       {"linear", [](Graph& g) { linear(input(g, {21, 203}), input(g, {101, 203}), input(g, {101})); }},
       // A batch that threads share out by rows, and one that they share out by columns.
-      {"rnn", [](Graph& g) {
+      {"rnn",
+       [](Graph& g) {
          RnnAttrs a;
          a.nonlinearity = Nonlinearity::kRelu;
          rnn(input(g, {131, 3, 19}), {input(g, {37, 19}), input(g, {37, 37}), input(g, {37}), input(g, {37})}, input(g, {131, 37}), a);
        }},
-      {"rnn_few_rows", [](Graph& g) {
+      {"rnn_few_rows",
+       [](Graph& g) {
          RnnAttrs a;
          a.nonlinearity = Nonlinearity::kRelu;
          rnn(input(g, {7, 3, 19}), {input(g, {37, 19}), input(g, {37, 37}), {}, {}}, {}, a);
        }},
-      {"lstm_backward", [](Graph& g) { lstm_backward(input(g, {131, 3, 37}), {}, {}, input(g, {131, 3, 148}), input(g, {131, 3, 37}), input(g, {148, 37}), {}, {}); }},
-      {"gru_backward", [](Graph& g) { gru_backward(input(g, {7, 3, 37}), {}, input(g, {7, 3, 148}), input(g, {7, 3, 37}), input(g, {111, 37}), {}, {}); }},
-      {"batch_norm_depthwise_backward", [](Graph& g) {
+      {"lstm_backward",
+       [](Graph& g) {
+         lstm_backward(input(g, {131, 3, 37}), {}, {}, input(g, {131, 3, 148}), input(g, {131, 3, 37}), input(g, {148, 37}), {}, {});
+       }},
+      {"gru_backward",
+       [](Graph& g) { gru_backward(input(g, {7, 3, 37}), {}, input(g, {7, 3, 148}), input(g, {7, 3, 37}), input(g, {111, 37}), {}, {}); }},
+      {"batch_norm_depthwise_backward",
+       [](Graph& g) {
          BatchNormDepthwiseAttrs a;
          a.activation = Activation::kHardswish;
          a.stride = {2};
@@ -111,7 +134,12 @@ TEST(CpuThreads, BitsDoNotDependOnThem) {
          batch_norm_depthwise_backward(grad, weight, x, input(g, {19}), input(g, {19}), input(g, {19}), input(g, {19}), a);
          g.value(g.nodes().back().outputs[0]).type.format = MemoryFormat::channels_last();
        }},
-      {"resize_backward", [](Graph& g) { ResizeBackwardAttrs a; a.input_size = {23, 17}; resize_backward(input(g, {3, 5, 50, 41}), a); }},
+      {"resize_backward",
+       [](Graph& g) {
+         ResizeBackwardAttrs a;
+         a.input_size = {23, 17};
+         resize_backward(input(g, {3, 5, 50, 41}), a);
+       }},
   };
   for (const auto& [name, build] : cases) {
     Graph graph;
@@ -119,7 +147,8 @@ TEST(CpuThreads, BitsDoNotDependOnThem) {
     const auto one = run_last(graph, 1);
     for (const int threads : {2, 3, 7}) {
       const auto many = run_last(graph, threads);
-      for (size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(bit_equal(one[i], many[i])) << name << " output " << i << ", " << threads << " threads";
+      for (size_t i = 0; i < one.size(); ++i)
+        EXPECT_TRUE(bit_equal(one[i], many[i])) << name << " output " << i << ", " << threads << " threads";
     }
   }
 }

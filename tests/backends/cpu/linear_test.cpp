@@ -21,7 +21,8 @@ using test::cpu;
 
 Tensor waves(const Shape& shape, double seed) {
   Tensor tensor(DType::kF32, shape);
-  for (int64_t i = 0; i < shape.elements(); ++i) tensor.data_as<float>()[i] = static_cast<float>(std::sin(seed + 1.618 * static_cast<double>(i * i % 10007)));
+  for (int64_t i = 0; i < shape.elements(); ++i)
+    tensor.data_as<float>()[i] = static_cast<float>(std::sin(seed + 1.618 * static_cast<double>(i * i % 10007)));
   return tensor;
 }
 
@@ -65,7 +66,8 @@ TEST(CpuLinear, EveryInstructionSetAgainstDouble) {
           double want = bias.at({o});
           for (int64_t k = 0; k < s.depth; ++k) want += x.at({r, k}) * weight.at({o, k});
           // At most 131 products below 1, each rounded to 2^-24 of a sum that stays below 32.
-          EXPECT_TRUE(std::fabs(y.at({r, o}) - want) <= 1e-4) << hwy::TargetName(target) << " " << s.rows << "x" << s.depth << " to " << s.outputs << " at " << r << "," << o;
+          EXPECT_TRUE(std::fabs(y.at({r, o}) - want) <= 1e-4)
+              << hwy::TargetName(target) << " " << s.rows << "x" << s.depth << " to " << s.outputs << " at " << r << "," << o;
         }
       }
     }

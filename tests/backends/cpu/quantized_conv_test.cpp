@@ -96,7 +96,8 @@ void expect_conv(const Conv& c, QuantizedConv2dAttrs a, DType x_dtype, DType res
     const Forced forced(path);
     for (const int threads : {1, 3}) {
       std::string implementation;
-      expect_same(run_node(graph, inputs, false, threads, &implementation), want, cat(c.name, ", ", threads, " threads, ", static_cast<int>(path)), ties);
+      expect_same(run_node(graph, inputs, false, threads, &implementation), want,
+                  cat(c.name, ", ", threads, " threads, ", static_cast<int>(path)), ties);
       EXPECT_NE(implementation, "");
     }
     const Node& node = graph.nodes().back();
@@ -129,7 +130,8 @@ TEST(QuantizedConv, NothingSaturates) {
     QuantizedConv2dAttrs a;
     a.padding = {1};
     a.groups = groups;
-    const Value x = quantized_input(graph, DType::kU8, {1, 40, 4, 4}, MemoryFormat::channels_last()), w = quantized_input(graph, DType::kI8, {40, 40 / groups, 3, 3});
+    const Value x = quantized_input(graph, DType::kU8, {1, 40, 4, 4}, MemoryFormat::channels_last()),
+                w = quantized_input(graph, DType::kI8, {40, 40 / groups, 3, 3});
     quantized_conv2d(x, w, quantized_input(graph, DType::kF32, {40}), {}, a);
     const auto inputs = random_inputs(graph, 1, {{255, 255}, {-128, -128}, {1, 1}});
     const Tensor want = run_node(graph, inputs, true);
@@ -205,7 +207,8 @@ TEST(QuantizedLinear, AgainstTheReference) {
       const Saturation saturation = path == Path::kReduced ? Saturation::kReduced : Saturation::kExact;
       const int64_t inputs = shape[shape.rank() - 1];
       const auto build = [&](Graph& graph, DType x, const auto& make) {
-        make(quantized_input(graph, x, shape), quantized_input(graph, DType::kI8, {outputs, inputs}), quantized_input(graph, DType::kF32, {outputs}), quantized_input(graph, DType::kF32, {outputs}));
+        make(quantized_input(graph, x, shape), quantized_input(graph, DType::kI8, {outputs, inputs}),
+             quantized_input(graph, DType::kF32, {outputs}), quantized_input(graph, DType::kF32, {outputs}));
       };
       for (const DType dtype : {DType::kF32, DType::kU8, DType::kI8}) {
         Graph graph;
@@ -215,10 +218,12 @@ TEST(QuantizedLinear, AgainstTheReference) {
         a.input_scale = 0.01f;
         a.activation = Activation::kRelu;
         if (dtype != DType::kF32) a.set_output({0.3f, 4, dtype, (dtype == DType::kI8 ? -128 : 0), dtype == DType::kI8 ? 127 : 255});
-        build(graph, dtype == DType::kI8 ? DType::kI8 : DType::kU8, [&](Value x, Value w, Value s, Value b) { quantized_linear(x, w, s, b, a); });
+        build(graph, dtype == DType::kI8 ? DType::kI8 : DType::kU8,
+              [&](Value x, Value w, Value s, Value b) { quantized_linear(x, w, s, b, a); });
         const auto values = random_inputs(graph, 7, {{}, weights, {0.001, 0.01}, {-3, 3}});
         const Tensor want = run_node(graph, values, true);
-        for (const int threads : {1, 2, 3}) expect_same(run_node(graph, values, false, threads), want, cat("linear ", shape, " to ", outputs), kTies);
+        for (const int threads : {1, 2, 3})
+          expect_same(run_node(graph, values, false, threads), want, cat("linear ", shape, " to ", outputs), kTies);
         Graph sums;
         a.activation = Activation::kNone;
         a.input_scale = 1;
@@ -235,7 +240,8 @@ TEST(QuantizedLinear, AgainstTheReference) {
       build(graph, DType::kF32, [&](Value x, Value w, Value s, Value b) { dynamic_quantized_linear(x, w, s, b, a); });
       const auto values = random_inputs(graph, 9, {{-1, 3}, weights, {0.001, 0.01}, {-3, 3}});
       const Tensor want = run_node(graph, values, true);
-      for (const int threads : {1, 2}) expect_same(run_node(graph, values, false, threads), want, cat("dynamic linear ", shape, " to ", outputs), kTies);
+      for (const int threads : {1, 2})
+        expect_same(run_node(graph, values, false, threads), want, cat("dynamic linear ", shape, " to ", outputs), kTies);
     }
   }
 }

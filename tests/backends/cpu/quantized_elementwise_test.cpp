@@ -31,17 +31,22 @@ TEST(QuantizedElementwise, SumsAndProducts) {
   ensure_ops_registered();
   for (const Shape& shape : {Shape{2, 37, 5, 7}, Shape{1, 600, 3, 3}, Shape{1, 16, 40, 40}, Shape{1, 1, 1, 1}}) {
     for (const bool broadcast : {false, true}) {
-      for (const auto& [a_dtype, b_dtype, out] : {std::array{DType::kU8, DType::kU8, DType::kU8}, std::array{DType::kI8, DType::kU8, DType::kI8}, std::array{DType::kU8, DType::kI8, DType::kF32}}) {
-        for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kRelu6, Activation::kHardswish, Activation::kHardsigmoid, Activation::kSilu}) {
+      for (const auto& [a_dtype, b_dtype, out] :
+           {std::array{DType::kU8, DType::kU8, DType::kU8}, std::array{DType::kI8, DType::kU8, DType::kI8},
+            std::array{DType::kU8, DType::kI8, DType::kF32}}) {
+        for (const Activation activation : {Activation::kNone, Activation::kRelu, Activation::kRelu6, Activation::kHardswish,
+                                            Activation::kHardsigmoid, Activation::kSilu}) {
           for (const bool multiply : {false, true}) {
             Graph graph;
-            const Value a = quantized_input(graph, a_dtype, shape, kImages), b = quantized_input(graph, b_dtype, broadcast ? Shape{shape[0], shape[1], 1, 1} : shape, kImages);
+            const Value a = quantized_input(graph, a_dtype, shape, kImages),
+                        b = quantized_input(graph, b_dtype, broadcast ? Shape{shape[0], shape[1], 1, 1} : shape, kImages);
             QuantizedBinaryAttrs attrs;
             attrs.activation = activation;
             attrs.set_inputs(params_of(a_dtype, 0.031, 7), params_of(b_dtype, 0.0123, 100));
             set_output(attrs, out, multiply ? 0.0213 : 0.0391, 5);
             multiply ? quantized_mul(a, b, attrs) : quantized_add(a, b, attrs);
-            expect_case(graph, cat(multiply ? "mul " : "add ", shape, " ", kActivationNames[static_cast<size_t>(activation)], broadcast ? " broadcast " : " ", out));
+            expect_case(graph, cat(multiply ? "mul " : "add ", shape, " ", kActivationNames[static_cast<size_t>(activation)],
+                                   broadcast ? " broadcast " : " ", out));
           }
         }
       }
@@ -55,7 +60,8 @@ TEST(QuantizedElementwise, TablesAndConversions) {
     for (const DType dtype : {DType::kU8, DType::kI8}) {
       for (const DType out : {DType::kU8, DType::kI8}) {
         Graph graph;
-        lookup(quantized_input(graph, dtype, shape, kImages), table_of(params_of(dtype, 0.05, 20), params_of(out, 0.02, 9), [](double x) { return x * x; }));
+        lookup(quantized_input(graph, dtype, shape, kImages),
+               table_of(params_of(dtype, 0.05, 20), params_of(out, 0.02, 9), [](double x) { return x * x; }));
         expect_case(graph, cat("lookup ", dtype, " ", out), 0);
       }
       Graph to, from;
@@ -127,7 +133,8 @@ TEST(QuantizedPool, LargestBytes) {
       a.stride = {2};
       a.padding = {1};
       max_pool2d(quantized_input(graph, dtype, shape, kImages), a);
-      expect_case(graph, cat("max ", dtype, shape), 0, dtype == DType::kI8 ? Range{-2, 1} : Range{0, 3});  // many equal values: the first one counts
+      expect_case(graph, cat("max ", dtype, shape), 0,
+                  dtype == DType::kI8 ? Range{-2, 1} : Range{0, 3});  // many equal values: the first one counts
     }
   }
 }

@@ -27,7 +27,8 @@ class Fenced {
     constexpr int64_t kPage = 4096;
     const int64_t room = (bytes + alignment - 1) / alignment * alignment;
     pages_ = (room + kGuard + kPage - 1) / kPage * kPage;
-    base_ = static_cast<std::byte*>(mmap(nullptr, static_cast<size_t>(pages_ + kPage), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    base_ = static_cast<std::byte*>(
+        mmap(nullptr, static_cast<size_t>(pages_ + kPage), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     EXPECT_NE(base_, MAP_FAILED);
     EXPECT_EQ(mprotect(base_ + pages_, kPage, PROT_NONE), 0);
     total_ = pages_ + kPage;
@@ -52,7 +53,8 @@ class Fenced {
   std::byte *base_ = nullptr, *data_ = nullptr;
 };
 
-inline Value quantized_input(Graph& graph, DType dtype, const Shape& shape, const MemoryFormat& format = {}, ValueRole role = ValueRole::kInput) {
+inline Value quantized_input(Graph& graph, DType dtype, const Shape& shape, const MemoryFormat& format = {},
+                             ValueRole role = ValueRole::kInput) {
   TensorType type;
   type.dtype = dtype;
   type.shape = shape;
@@ -85,13 +87,15 @@ inline std::vector<Tensor> random_inputs(const Graph& graph, uint32_t seed, cons
 }
 
 /// The outputs of the graph's last node, whose inputs are the graph's in order; by the reference or the own kernel ("cpu").
-inline std::vector<Tensor> run_outputs(const Graph& graph, const std::vector<Tensor>& inputs, bool reference, int threads = 1, std::string* implementation = nullptr) {
+inline std::vector<Tensor> run_outputs(const Graph& graph, const std::vector<Tensor>& inputs, bool reference, int threads = 1,
+                                       std::string* implementation = nullptr) {
   set_compute_threads(threads);
   const Node& node = graph.nodes().back();
   const KernelQuery query{node, context_of(graph, node), threads};
   const KernelChoice choice = (reference ? ref() : cpu()).choose(query);
   EXPECT_NE(choice.kernel, nullptr);
-  EXPECT_EQ(choice.kernel->algorithm, reference ? "ref" : "cpu") << node.op->name << (choice.declined.empty() ? "" : ": " + choice.declined.front());
+  EXPECT_EQ(choice.kernel->algorithm, reference ? "ref" : "cpu")
+      << node.op->name << (choice.declined.empty() ? "" : ": " + choice.declined.front());
   std::vector<std::unique_ptr<Fenced>> memory;
   std::vector<const void*> in;
   std::vector<void*> out;
@@ -123,10 +127,12 @@ inline std::vector<Tensor> run_outputs(const Graph& graph, const std::vector<Ten
   kernel->run(host_stream(), {in, out, scratch.data()});
   for (size_t i = first_output; i < memory.size(); ++i) EXPECT_TRUE(memory[i]->intact()) << "bytes before output " << i - first_output;
   EXPECT_TRUE(scratch.intact()) << "bytes before scratch";
-  for (size_t i = 0; i < outputs.size(); ++i) std::memcpy(outputs[i].data(), memory[first_output + i]->data(), static_cast<size_t>(outputs[i].bytes()));
+  for (size_t i = 0; i < outputs.size(); ++i)
+    std::memcpy(outputs[i].data(), memory[first_output + i]->data(), static_cast<size_t>(outputs[i].bytes()));
   return outputs;
 }
-inline Tensor run_node(const Graph& graph, const std::vector<Tensor>& inputs, bool reference, int threads = 1, std::string* implementation = nullptr) {
+inline Tensor run_node(const Graph& graph, const std::vector<Tensor>& inputs, bool reference, int threads = 1,
+                       std::string* implementation = nullptr) {
   return run_outputs(graph, inputs, reference, threads, implementation).front();
 }
 
@@ -141,7 +147,8 @@ inline void expect_same(const Tensor& got, const Tensor& want, const std::string
     ASSERT_TRUE(std::abs(a[i] - b[i]) <= limit) << what << "[" << i << "]: " << a[i] << " != " << b[i];
     off += got.dtype() != DType::kF32 && a[i] != b[i];
   }
-  EXPECT_TRUE(static_cast<double>(off) <= std::ceil(ties * static_cast<double>(a.size()))) << what << ": " << off << " of " << a.size() << " off by one";
+  EXPECT_TRUE(static_cast<double>(off) <= std::ceil(ties * static_cast<double>(a.size())))
+      << what << ": " << off << " of " << a.size() << " off by one";
 }
 
 }  // namespace galley::test

@@ -31,11 +31,13 @@ void expect_plain(const Convolution& c, DType dtype, int64_t zero_point, const R
   const Tensor want = run_node(plain, inputs, true);
 
   quantized_winograd_weights(quantized_input(transform, DType::kI8, w));
-  const Value own_x = image(own), transformed = quantized_input(own, DType::kI16, {c.outputs, winograd::kPositions, c.x[1]}, winograd::whole_format());
+  const Value own_x = image(own),
+              transformed = quantized_input(own, DType::kI16, {c.outputs, winograd::kPositions, c.x[1]}, winograd::whole_format());
   quantized_winograd_conv2d(own_x, transformed, scale(own), {}, a);
   inputs[1] = run_node(transform, {inputs[1]}, false);
   with_each_width([&] {
-    for (const int threads : {1, 2, 3}) expect_same(run_node(own, inputs, false, threads), want, cat(c.x, " to ", c.outputs, ", ", threads, " threads"));
+    for (const int threads : {1, 2, 3})
+      expect_same(run_node(own, inputs, false, threads), want, cat(c.x, " to ", c.outputs, ", ", threads, " threads"));
   });
 }
 
@@ -51,7 +53,14 @@ class QuantizedWinograd : public testing::Test {
 };
 
 TEST_F(QuantizedWinograd, GivesTheSameIntegers) {
-  for (const Convolution& c : std::vector<Convolution>{{{2, 16, 8, 8}, 16}, {{1, 37, 9, 6}, 21}, {{3, 5, 4, 7}, 9}, {{1, 1, 3, 3}, 1, {0}}, {{1, 37, 6, 10}, 8, {0}}, {{2, 64, 14, 14}, 48}, {{7, 24, 26, 29}, 40}, {{1, 250, 6, 5}, 70, {2, 0}}}) {
+  for (const Convolution& c : std::vector<Convolution>{{{2, 16, 8, 8}, 16},
+                                                       {{1, 37, 9, 6}, 21},
+                                                       {{3, 5, 4, 7}, 9},
+                                                       {{1, 1, 3, 3}, 1, {0}},
+                                                       {{1, 37, 6, 10}, 8, {0}},
+                                                       {{2, 64, 14, 14}, 48},
+                                                       {{7, 24, 26, 29}, 40},
+                                                       {{1, 250, 6, 5}, 70, {2, 0}}}) {
     expect_plain(c, DType::kU8, 131, {}, {-128, 127});
     expect_plain(c, DType::kU8, 0, {}, {-128, 127});
     expect_plain(c, DType::kI8, -7, {}, {-128, 127});
@@ -60,7 +69,8 @@ TEST_F(QuantizedWinograd, GivesTheSameIntegers) {
 
 // Sums at the ends of the 26 bits that the division leaves, on both sides, and of more channels than these hold.
 TEST_F(QuantizedWinograd, HoldsTheLargestSums) {
-  for (const int64_t channels : {winograd::kMostChannels - 1, winograd::kMostChannels, winograd::kMostChannels + 1, 2 * winograd::kMostChannels, int64_t{700}}) {
+  for (const int64_t channels :
+       {winograd::kMostChannels - 1, winograd::kMostChannels, winograd::kMostChannels + 1, 2 * winograd::kMostChannels, int64_t{700}}) {
     const Convolution c{{1, channels, 6, 5}, 17};
     for (const double weight : {-128.0, 127.0}) {
       for (const int64_t zero_point : {0, 255}) {

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "libcore/backends/cpu/rewrite/rewrites.h"
 #include "libcore/backends/cpu/rewrite/pointwise.h"
+#include "libcore/backends/cpu/rewrite/rewrites.h"
 #include "libcore/ops/reduce.h"
 #include "libcore/passes/assign_precision.h"
 #include "libcore/passes/fuse.h"
@@ -23,9 +23,9 @@ TEST(CpuRewrites, BatchNormAndDepthwiseConvolutionGiveTheSameStep) {
   std::vector<std::string> asked;
   fuse_training(fused.graph);
   const PassReport report = fuse_batch_norm_depthwise(fused.graph, FakeTarget([&](const Graph&, const Node& node) {
-    asked.push_back(std::string(node.op->name));
-    return true;
-  }));
+                                                        asked.push_back(std::string(node.op->name));
+                                                        return true;
+                                                      }));
   EXPECT_EQ(asked, std::vector<std::string>{"batch_norm_depthwise"});
   EXPECT_TRUE(report.declined.empty());
   EXPECT_EQ(count(fused.graph, "batch_norm_depthwise"), 1);
@@ -53,7 +53,10 @@ TEST(CpuRewrites, NormsAndPointwiseConvolutionsGiveTheSameStep) {
     const PassReport refused = fuse_pointwise(fused.graph, kNoKernel);
     EXPECT_EQ(refused.declined.size(), 3u);
     EXPECT_EQ(fused.graph.nodes().size(), nodes);
-    EXPECT_TRUE(fuse_pointwise(fused.graph, FakeTarget([](const Graph&, const Node& node) { return node.is("pointwise_batch_norm_depthwise"); })).done.empty()) << "one direction without the other";
+    EXPECT_TRUE(
+        fuse_pointwise(fused.graph, FakeTarget([](const Graph&, const Node& node) { return node.is("pointwise_batch_norm_depthwise"); }))
+            .done.empty())
+        << "one direction without the other";
     EXPECT_EQ(fused.graph.nodes().size(), nodes);
     const PassReport report = fuse_pointwise(fused.graph, kAnyKernel);
     EXPECT_EQ(report.done.size(), with_depthwise ? 4u : 3u);
@@ -76,9 +79,11 @@ TEST(CpuRewrites, NormsAndPointwiseConvolutionsGiveTheSameStep) {
 
 TEST(CpuRewrites, LeavesGradientsThatOthersRead) {
   Graph g;
-  const Value x = g.add_input("x", f32({2, 4, 5, 5}), ValueRole::kInput), weight = g.add_input("w", f32({6, 4, 1, 1}), ValueRole::kParameter);
+  const Value x = g.add_input("x", f32({2, 4, 5, 5}), ValueRole::kInput),
+              weight = g.add_input("w", f32({6, 4, 1, 1}), ValueRole::kParameter);
   const BatchNorm norm = batch_norm(conv2d(x, weight, Value(), {}), Value(), Value());
-  const std::map<ValueId, ValueId> gradients = differentiate(g, sum(mul(norm.y, norm.y), std::vector<int64_t>{}).id(), std::vector<ValueId>{x.id(), weight.id()});
+  const std::map<ValueId, ValueId> gradients =
+      differentiate(g, sum(mul(norm.y, norm.y), std::vector<int64_t>{}).id(), std::vector<ValueId>{x.id(), weight.id()});
   for (const auto& [of, gradient] : gradients) g.add_output("d" + g.value(of).name, g.at(gradient));
   for (const Node& node : g.nodes()) {
     if (node.is("batch_norm_backward")) g.add_output("between", g.at(node.outputs[0]));
@@ -89,12 +94,14 @@ TEST(CpuRewrites, LeavesGradientsThatOthersRead) {
 
 /// Gradients of what leads to a sum of squares, as outputs.
 void add_gradients(Graph& g, Value result, const std::vector<ValueId>& of) {
-  for (const auto& [value, gradient] : differentiate(g, sum(mul(result, result), std::vector<int64_t>{}).id(), of)) g.add_output("d" + g.value(value).name, g.at(gradient));
+  for (const auto& [value, gradient] : differentiate(g, sum(mul(result, result), std::vector<int64_t>{}).id(), of))
+    g.add_output("d" + g.value(value).name, g.at(gradient));
 }
 
 TEST(CpuRewrites, GatesGiveTheSameGradients) {
   const auto build = [](Graph& g, Activation activation, bool others_read) {
-    const Value x = g.add_input("x", f32({2, 4, 5, 3}), ValueRole::kInput), weight = g.add_input("w", f32({4, 4, 1, 1}), ValueRole::kParameter);
+    const Value x = g.add_input("x", f32({2, 4, 5, 3}), ValueRole::kInput),
+                weight = g.add_input("w", f32({4, 4, 1, 1}), ValueRole::kParameter);
     const Value gamma = g.add_input("gamma", f32({4}), ValueRole::kParameter), beta = g.add_input("beta", f32({4}), ValueRole::kParameter);
     BatchNormAttrs norm;
     norm.activation = activation;
@@ -123,8 +130,10 @@ TEST(CpuRewrites, GatesGiveTheSameGradients) {
 
 TEST(CpuRewrites, SumsOfGradientsGiveTheSame) {
   const auto build = [&](Graph& g, bool pointwise) {
-    const Value x = g.add_input("x", f32({2, 4, 5, 3}), ValueRole::kInput), first = g.add_input("first", f32({4, 4, 1, 1}), ValueRole::kParameter);
-    const Value wide = g.add_input("wide", f32({6, 4, 1, 1}), ValueRole::kParameter), depthwise = g.add_input("depthwise", f32({6, 1, 3, 3}), ValueRole::kParameter);
+    const Value x = g.add_input("x", f32({2, 4, 5, 3}), ValueRole::kInput),
+                first = g.add_input("first", f32({4, 4, 1, 1}), ValueRole::kParameter);
+    const Value wide = g.add_input("wide", f32({6, 4, 1, 1}), ValueRole::kParameter),
+                depthwise = g.add_input("depthwise", f32({6, 1, 3, 3}), ValueRole::kParameter);
     const Value narrow = g.add_input("narrow", f32({4, 6, 1, 1}), ValueRole::kParameter);
     Conv2dAttrs window;
     window.padding = {1};
@@ -159,7 +168,8 @@ TEST(CpuRewrites, BatchNormAndDepthwiseConvolutionKeepTheirSettings) {
   norm.eps = 0.5;
   norm.activation = Activation::kRelu6;
   const Value x = g.add_input("x", f32({2, 4, 7, 6}), ValueRole::kInput);
-  const BatchNorm made = batch_norm(x, g.add_input("gamma", f32({4}), ValueRole::kParameter), g.add_input("beta", f32({4}), ValueRole::kParameter), norm);
+  const BatchNorm made =
+      batch_norm(x, g.add_input("gamma", f32({4}), ValueRole::kParameter), g.add_input("beta", f32({4}), ValueRole::kParameter), norm);
   Conv2dAttrs attrs;
   attrs.groups = 4;
   attrs.stride = {2, 1};
@@ -182,10 +192,11 @@ TEST(CpuRewrites, LeavesBatchNormsThatAConvolutionCannotTake) {
     bool bias, second_reader, residual, kernel;
     size_t declined;  // with a reason; others are no candidates
   };
-  for (const Case& c : {Case{"one group", 1, 4, 1, false, false, false, true, 0}, Case{"two groups", 2, 4, 1, false, false, false, true, 0},
-                        Case{"two outputs a channel", 4, 8, 1, false, false, false, true, 0}, Case{"dilation", 4, 4, 2, false, false, false, true, 0},
-                        Case{"bias", 4, 4, 1, true, false, false, true, 0}, Case{"residual", 4, 4, 1, false, false, true, true, 0},
-                        Case{"second reader", 4, 4, 1, false, true, false, true, 1}, Case{"no kernel", 4, 4, 1, false, false, false, false, 1}}) {
+  for (const Case& c :
+       {Case{"one group", 1, 4, 1, false, false, false, true, 0}, Case{"two groups", 2, 4, 1, false, false, false, true, 0},
+        Case{"two outputs a channel", 4, 8, 1, false, false, false, true, 0}, Case{"dilation", 4, 4, 2, false, false, false, true, 0},
+        Case{"bias", 4, 4, 1, true, false, false, true, 0}, Case{"residual", 4, 4, 1, false, false, true, true, 0},
+        Case{"second reader", 4, 4, 1, false, true, false, true, 1}, Case{"no kernel", 4, 4, 1, false, false, false, false, 1}}) {
     Graph g;
     const Value x = g.add_input("x", f32({2, 4, 6, 6}), ValueRole::kInput);
     const Value y = batch_norm(x, Value(), Value(), {}, c.residual ? x : Value()).y;
@@ -216,7 +227,8 @@ TEST(CpuRewrites, WideningComputesTheSameBetweenCasts) {
   verify(wide);
   for (const Node& node : wide.nodes()) {
     if (node.is("cast") || is_view(wide, node)) continue;
-    for (ValueId id : node.inputs) EXPECT_TRUE(id == kNoValue || wide.type(id).dtype != DType::kBF16) << node.op->name << " at " << node.path;
+    for (ValueId id : node.inputs)
+      EXPECT_TRUE(id == kNoValue || wide.type(id).dtype != DType::kBF16) << node.op->name << " at " << node.path;
   }
   const auto feeds = feeds_for(net.graph);
   expect_same(results(wide, feeds), results(net.graph, feeds));

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "libcore/backends/cpu/rewrite/rewrites.h"
 #include "libcore/backends/cpu/rewrite/quantized_winograd.h"
+#include "libcore/backends/cpu/rewrite/rewrites.h"
 #include "tests/support/graphs.h"
 #include "tests/support/results.h"
 #include "tests/support/target.h"
@@ -23,13 +23,15 @@ struct Convolution {
 /// The convolution with its input gradient, or a fused one of an inference.
 Graph graph_of(const Convolution& c) {
   Graph graph;
-  const Value x = graph.add_input("x", f32(c.x), ValueRole::kInput), weight = graph.add_input("weight", f32(c.weight), ValueRole::kParameter);
+  const Value x = graph.add_input("x", f32(c.x), ValueRole::kInput),
+              weight = graph.add_input("weight", f32(c.weight), ValueRole::kParameter);
   Conv2dAttrs attrs;
   attrs.padding = c.padding;
   const Shape shape = conv2d_shape(attrs, c.x, c.weight);
   if (c.fused) {
     attrs.activation = Activation::kRelu;
-    graph.add_output("y", conv2d(x, weight, graph.add_input("bias", f32({c.weight[0]}), ValueRole::kParameter), attrs, graph.add_input("residual", f32(shape), ValueRole::kInput)));
+    graph.add_output("y", conv2d(x, weight, graph.add_input("bias", f32({c.weight[0]}), ValueRole::kParameter), attrs,
+                                 graph.add_input("residual", f32(shape), ValueRole::kInput)));
     return graph;
   }
   graph.add_output("y", conv2d(x, weight, {}, attrs));
@@ -42,8 +44,10 @@ Graph graph_of(const Convolution& c) {
 }
 
 TEST(Winograd, ComputesTheSameConvolutions) {
-  const std::vector<Convolution> convolutions{{{6, 32, 16, 15}, {33, 32, 3, 3}, {1}}, {{6, 34, 18, 17}, {32, 34, 3, 3}, {0}},    {{7, 32, 13, 14}, {36, 32, 3, 3}, {2}},
-                                              {{6, 33, 17, 14}, {32, 33, 3, 3}, {0, 2}}, {{3, 32, 16, 15}, {33, 32, 3, 3}, {1}, true}, {{4, 32, 15, 15}, {32, 32, 3, 3}, {0, 1}, true}};
+  const std::vector<Convolution> convolutions{
+      {{6, 32, 16, 15}, {33, 32, 3, 3}, {1}},       {{6, 34, 18, 17}, {32, 34, 3, 3}, {0}},
+      {{7, 32, 13, 14}, {36, 32, 3, 3}, {2}},       {{6, 33, 17, 14}, {32, 33, 3, 3}, {0, 2}},
+      {{3, 32, 16, 15}, {33, 32, 3, 3}, {1}, true}, {{4, 32, 15, 15}, {32, 32, 3, 3}, {0, 1}, true}};
   for (const Convolution& c : convolutions) {
     const Graph plain = graph_of(c);
     Graph changed = plain;
@@ -59,7 +63,8 @@ TEST(Winograd, ComputesTheSameConvolutions) {
       ASSERT_EQ(a.shape, b.shape);
       double largest = 0;
       for (double v : a.v) largest = std::max(largest, std::abs(v));
-      for (size_t i = 0; i < a.v.size(); ++i) ASSERT_NEAR(a.v[i], b.v[i], 1e-12 * largest) << plain.outputs()[o].first << "[" << i << "] of " << c.x.str();
+      for (size_t i = 0; i < a.v.size(); ++i)
+        ASSERT_NEAR(a.v[i], b.v[i], 1e-12 * largest) << plain.outputs()[o].first << "[" << i << "] of " << c.x.str();
     }
   }
 }
@@ -70,8 +75,10 @@ TEST(Winograd, LeavesAnInputGradientThatIsAddedTo) {
     Conv2dBackwardDataAttrs attrs;
     attrs.padding = {1};
     attrs.input_size = {16, 15};
-    const Value grad = g.add_input("grad", f32({6, 33, 16, 15}), ValueRole::kInput), weight = g.add_input("w", f32({33, 32, 3, 3}), ValueRole::kParameter);
-    g.add_output("dx", conv2d_backward_data(grad, weight, attrs, residual ? g.add_input("other", f32({6, 32, 16, 15}), ValueRole::kInput) : Value()));
+    const Value grad = g.add_input("grad", f32({6, 33, 16, 15}), ValueRole::kInput),
+                weight = g.add_input("w", f32({33, 32, 3, 3}), ValueRole::kParameter);
+    g.add_output("dx", conv2d_backward_data(grad, weight, attrs,
+                                            residual ? g.add_input("other", f32({6, 32, 16, 15}), ValueRole::kInput) : Value()));
     return use_winograd(g, kAnyKernel).done.size();
   };
   EXPECT_EQ(changed(false), 1u);
@@ -101,7 +108,8 @@ TEST(Winograd, CostsAreThoseOfTheConvolutionAndExecutedOnesFewer) {
 TEST(Winograd, LeavesOtherConvolutionsAlone) {
   const auto unchanged = [](const Shape& x, const Shape& weight, const Conv2dAttrs& attrs) {
     Graph graph;
-    graph.add_output("y", conv2d(graph.add_input("x", f32(x), ValueRole::kInput), graph.add_input("weight", f32(weight), ValueRole::kParameter), {}, attrs));
+    graph.add_output("y", conv2d(graph.add_input("x", f32(x), ValueRole::kInput),
+                                 graph.add_input("weight", f32(weight), ValueRole::kParameter), {}, attrs));
     use_winograd(graph, kAnyKernel);
     return count(graph, "conv2d") == 1 && graph.nodes().size() == 1;
   };
@@ -127,7 +135,8 @@ TEST(Winograd, TakesWeightGradients) {
     Conv2dBackwardWeightsAttrs attrs;
     attrs.padding = {1};
     attrs.kernel_size = {3};
-    const Value x = graph.add_input("x", f32({8, channels, 14, 14}), ValueRole::kInput), grad = graph.add_input("grad", f32({8, 64, 14, 14}), ValueRole::kInput);
+    const Value x = graph.add_input("x", f32({8, channels, 14, 14}), ValueRole::kInput),
+                grad = graph.add_input("grad", f32({8, 64, 14, 14}), ValueRole::kInput);
     graph.add_output("dw", conv2d_backward_weights(x, grad, attrs));
     use_winograd(graph, kAnyKernel);
     EXPECT_EQ(count(graph, "winograd_conv2d_backward_weights"), channels == 64 ? 1 : 0);
@@ -142,7 +151,8 @@ Graph integer_graph(const Shape& x, int64_t outputs, const QuantizedConv2dAttrs&
     type.dtype = dtype;
     return graph.add_input(name, type, role);
   };
-  const Value image = array("x", DType::kU8, x, ValueRole::kInput), weight = array("weight", DType::kI8, {outputs, x[1] / attrs.groups, 3, 3}, ValueRole::kParameter);
+  const Value image = array("x", DType::kU8, x, ValueRole::kInput),
+              weight = array("weight", DType::kI8, {outputs, x[1] / attrs.groups, 3, 3}, ValueRole::kParameter);
   graph.add_output("y", quantized_conv2d(image, weight, array("scale", DType::kF32, {outputs}, ValueRole::kParameter), {}, attrs));
   return graph;
 }
@@ -160,8 +170,12 @@ TEST(Winograd, GivesTheSameIntegers) {
   for (ValueId id : plain.inputs()) {
     RefArray& values = feeds[plain.value(id).name] = random_array(plain.type(id), static_cast<uint64_t>(id) + 1);
     if (plain.value(id).name == "scale") std::fill(values.v.begin(), values.v.end(), 1.0);
-    if (plain.value(id).name == "x") std::transform(values.v.begin(), values.v.end(), values.v.begin(), [](double v) { return std::clamp(std::round(128 + 100 * v), 0.0, 255.0); });
-    if (plain.value(id).name == "weight") std::transform(values.v.begin(), values.v.end(), values.v.begin(), [](double v) { return std::clamp(std::round(60 * v), -128.0, 127.0); });
+    if (plain.value(id).name == "x")
+      std::transform(values.v.begin(), values.v.end(), values.v.begin(),
+                     [](double v) { return std::clamp(std::round(128 + 100 * v), 0.0, 255.0); });
+    if (plain.value(id).name == "weight")
+      std::transform(values.v.begin(), values.v.end(), values.v.begin(),
+                     [](double v) { return std::clamp(std::round(60 * v), -128.0, 127.0); });
   }
   const auto want = interpret(plain, feeds), got = interpret(changed, feeds);
   EXPECT_EQ(want.at(plain.outputs()[0].second).v, got.at(changed.outputs()[0].second).v);
@@ -179,17 +193,17 @@ TEST(Winograd, LeavesOtherIntegerConvolutionsAlone) {
   EXPECT_TRUE(changed({}, {2, 64, 14, 14}));
   EXPECT_FALSE(changed(strided, {2, 64, 14, 14}));
   EXPECT_FALSE(changed(grouped, {2, 64, 14, 14}));
-  EXPECT_FALSE(changed({}, {2, 3, 14, 14}));    // too few channels
-  EXPECT_FALSE(changed({}, {1, 512, 3, 3}));    // too few tiles for so many kernels
+  EXPECT_FALSE(changed({}, {2, 3, 14, 14}));  // too few channels
+  EXPECT_FALSE(changed({}, {1, 512, 3, 3}));  // too few tiles for so many kernels
 }
 
 TEST(Winograd, AsksForAKernel) {
   Graph graph = graph_of({{6, 32, 16, 15}, {33, 32, 3, 3}, {1}});
   const PassReport report = use_winograd(graph, FakeTarget([](const Graph& probe, const Node& node) {
-    EXPECT_TRUE(probe.type(node.inputs[0]).format.is_channels_last());
-    EXPECT_EQ(probe.type(node.inputs[1]).format, winograd::transformed_format());
-    return false;
-  }));
+                                           EXPECT_TRUE(probe.type(node.inputs[0]).format.is_channels_last());
+                                           EXPECT_EQ(probe.type(node.inputs[1]).format, winograd::transformed_format());
+                                           return false;
+                                         }));
   EXPECT_TRUE(report.done.empty());
   EXPECT_EQ(count(graph, "conv2d"), 1);
 }

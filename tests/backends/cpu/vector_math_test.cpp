@@ -1,5 +1,7 @@
 // The vector functions against the library's in double, in vector loops as the kernels use them: error in units of the result's last place.
 
+#include "libcore/backends/cpu/vector_math.h"
+
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -9,7 +11,6 @@
 #include <vector>
 
 #include "libcore/backends/cpu/bfloat16.h"
-#include "libcore/backends/cpu/vector_math.h"
 #include "libcore/tensor/dtype.h"
 
 namespace galley {
@@ -87,19 +88,22 @@ TEST(VectorMath, LogIsGoodToTwoUnits) {
 }
 
 TEST(VectorMath, Log1pIsGoodToFourUnits) {
-  const double worst = worst_error(log1p_all, 0.0f, 1.0f, 1009, [](double x) { return std::log1p(x); }, [](float, double want) { return last_place(want); });
+  const double worst =
+      worst_error(log1p_all, 0.0f, 1.0f, 1009, [](double x) { return std::log1p(x); }, [](float, double want) { return last_place(want); });
   EXPECT_TRUE(worst <= 4) << worst;
   EXPECT_TRUE(worst >= 0.5) << worst;
 }
 
 TEST(VectorMath, Expm1IsGoodToTwoUnits) {
-  const double worst = worst_error(expm1_all, -105.0f, 88.0f, 1009, [](double x) { return std::expm1(x); }, [](float, double want) { return last_place(want); });
+  const double worst = worst_error(
+      expm1_all, -105.0f, 88.0f, 1009, [](double x) { return std::expm1(x); }, [](float, double want) { return last_place(want); });
   EXPECT_TRUE(worst <= 2) << worst;
   EXPECT_TRUE(worst >= 0.5) << worst;
 }
 
 TEST(VectorMath, ErfIsGoodToThreeUnits) {
-  const double worst = worst_error(erf_all, -12.0f, 12.0f, 1009, [](double x) { return std::erf(x); }, [](float, double want) { return last_place(want); });
+  const double worst =
+      worst_error(erf_all, -12.0f, 12.0f, 1009, [](double x) { return std::erf(x); }, [](float, double want) { return last_place(want); });
   EXPECT_TRUE(worst <= 3) << worst;
   EXPECT_TRUE(worst >= 0.4) << worst;
 }
@@ -130,8 +134,8 @@ TEST(VectorMath, SpecialValues) {
   }
 }
 
-// Every sign and exponent, with the ends of the upper half and of the lower one: halves to even, the largest numbers to infinity, and no NaN
-// becomes a number, whatever its payload.
+// Every sign and exponent, with the ends of the upper half and of the lower one: halves to even, the largest numbers to infinity, and no
+// NaN becomes a number, whatever its payload.
 TEST(BFloat16, RoundsAsTheReferenceAndKeepsNaN) {
   std::vector<uint32_t> bits;
   for (uint32_t exponent = 0; exponent < 512; ++exponent) {

@@ -1,5 +1,5 @@
-// Files of PyTorch's exporter and of ONNX Runtime's quantizer (tests/golden/onnx): as models they compute what PyTorch and ONNX Runtime computed; as
-// weights their names are a model's. And files that are no model of Galley's are refused by node, operator and cause.
+// Files of PyTorch's exporter and of ONNX Runtime's quantizer (tests/golden/onnx): as models they compute what PyTorch and ONNX Runtime
+// computed; as weights their names are a model's. And files that are no model of Galley's are refused by node, operator and cause.
 
 #include <gtest/gtest.h>
 
@@ -19,20 +19,24 @@ using namespace onnx_records;
 
 const std::string kGolden = GALLEY_SOURCE_DIR "/tests/golden/onnx/";
 
-Captured read_model(const std::string& path, const Tensor& input, Mode mode = Mode::kEvaluation) { return capture(onnx_component(path), input.shape(), input.dtype(), mode); }
+Captured read_model(const std::string& path, const Tensor& input, Mode mode = Mode::kEvaluation) {
+  return capture(onnx_component(path), input.shape(), input.dtype(), mode);
+}
 Tensor compute(const std::string& path, const Tensor& input) { return compute(read_model(path, input), input); }
 
 TEST(OnnxGolden, ComputesWhatPyTorchComputed) {
   const SafetensorsFile expected(kGolden + "expected.safetensors");
   for (const char* name : {"cnn_folded", "cnn_named", "transformer", "recurrent"}) {
-    const double difference = largest_difference(compute(cat(kGolden, name, ".onnx"), expected.read(cat(name, ".input"))), expected.read(cat(name, ".output")));
+    const double difference =
+        largest_difference(compute(cat(kGolden, name, ".onnx"), expected.read(cat(name, ".input"))), expected.read(cat(name, ".output")));
     EXPECT_TRUE(difference <= 2e-6) << name << ": " << difference;  // float32 rounding of values near 1
   }
 }
 
 TEST(OnnxGolden, ComputesWhatTheQuantizedFileSays) {
   const SafetensorsFile expected(kGolden + "expected.safetensors");
-  const double difference = largest_difference(compute(kGolden + "cnn_qdq.onnx", expected.read("cnn_qdq.input")), expected.read("cnn_qdq.output"));
+  const double difference =
+      largest_difference(compute(kGolden + "cnn_qdq.onnx", expected.read("cnn_qdq.input")), expected.read("cnn_qdq.output"));
   // One step of the output's scale, where a value lies on the middle between two levels.
   EXPECT_TRUE(difference <= 0.0089) << difference;
   const double exact = largest_difference(expected.read("cnn_qdq.output"), expected.read("cnn_folded.output"));
@@ -56,7 +60,8 @@ TEST(OnnxGolden, InitializersAreWeights) {
   const WeightsFile named(kGolden + "cnn_named.onnx");
   EXPECT_EQ(named.format(), "ONNX");
   EXPECT_FALSE(named.verify().complete());
-  const std::vector<ExpectedTensor> model{{"conv1.weight", DType::kF32, {8, 3, 3, 3}}, {"bn1.running_var", DType::kF32, {8}}, {"fc.bias", DType::kF32, {10}}};
+  const std::vector<ExpectedTensor> model{
+      {"conv1.weight", DType::kF32, {8, 3, 3, 3}}, {"bn1.running_var", DType::kF32, {8}}, {"fc.bias", DType::kF32, {10}}};
   const LoadRule rule{.from = kGolden + "cnn_named.onnx", .strict = false};
   const LoadedWeights loaded = load_weights(model, std::span(&rule, 1));
   EXPECT_EQ(loaded.tensors.size(), 3u);
@@ -92,7 +97,8 @@ TEST(OnnxGolden, TrainsByItsParameters) {
 
 // ---- files that are refused
 
-void expect_refused(const std::string& graph, std::initializer_list<std::string_view> reasons, const std::string& rest = "", int64_t opset = 17) {
+void expect_refused(const std::string& graph, std::initializer_list<std::string_view> reasons, const std::string& rest = "",
+                    int64_t opset = 17) {
   const TemporaryFolder folder;
   const std::string path = folder / "m.onnx";
   std::ofstream(path, std::ios::binary) << model(graph, opset) << rest;
@@ -101,7 +107,8 @@ void expect_refused(const std::string& graph, std::initializer_list<std::string_
     ADD_FAILURE() << "taken, instead of " << *reasons.begin();
   } catch (const Error& error) {
     EXPECT_TRUE(error.code() == ErrorCode::kInput || error.code() == ErrorCode::kRecipe) << error.message();
-    for (const std::string_view reason : reasons) EXPECT_NE((error.message() + error.suggestion()).find(reason), std::string::npos) << error.message() << "\nis to name: " << reason;
+    for (const std::string_view reason : reasons)
+      EXPECT_NE((error.message() + error.suggestion()).find(reason), std::string::npos) << error.message() << "\nis to name: " << reason;
   }
 }
 
@@ -112,27 +119,38 @@ TEST(OnnxRefusals, NameNodeOperatorAndCause) {
     std::ofstream(folder / "m.onnx", std::ios::binary) << model(small_graph());
     EXPECT_EQ(compute(folder / "m.onnx", Tensor(DType::kF32, {2, 3})).shape(), Shape({2, 2}));  // what these are variants of
   }
-  expect_refused(relu + product + weight() + ends(), {"Relu 'y'", "'h'", "later node"});                               // unsorted
-  expect_refused(node("Add", in("x") + in("y"), out("h")) + relu + ends(), {"Add 'h'", "'y'", "circle"});              // cyclic
-  expect_refused(product + relu + ends(), {"MatMul 'h'", "'w'", "no node"});                                           // missing initializer
-  expect_refused(product + relu + initializer(tensor("w", number(1, 2) + number(1, 2), 1, std::string(16, '\0'))) + ends(), {"MatMul 'h'", "input features"});
-  expect_refused(product + relu + initializer(tensor("w", number(1, 3) + number(1, 2), 10, std::string(12, '\0'))) + ends(), {"MatMul 'h'", "float32"});
-  expect_refused(product + relu + initializer(tensor("w", number(1, 3) + number(1, 2), 12, std::string(24, '\0'))) + ends(), {"MatMul 'h'", "'w'"});
-  expect_refused(node("NonMaxSuppression", in("x"), out("y"), bytes(3, "a/b")) + ends(), {"NonMaxSuppression 'a/b'", "no such operator", "opset 17"});
+  expect_refused(relu + product + weight() + ends(), {"Relu 'y'", "'h'", "later node"});                   // unsorted
+  expect_refused(node("Add", in("x") + in("y"), out("h")) + relu + ends(), {"Add 'h'", "'y'", "circle"});  // cyclic
+  expect_refused(product + relu + ends(), {"MatMul 'h'", "'w'", "no node"});                               // missing initializer
+  expect_refused(product + relu + initializer(tensor("w", number(1, 2) + number(1, 2), 1, std::string(16, '\0'))) + ends(),
+                 {"MatMul 'h'", "input features"});
+  expect_refused(product + relu + initializer(tensor("w", number(1, 3) + number(1, 2), 10, std::string(12, '\0'))) + ends(),
+                 {"MatMul 'h'", "float32"});
+  expect_refused(product + relu + initializer(tensor("w", number(1, 3) + number(1, 2), 12, std::string(24, '\0'))) + ends(),
+                 {"MatMul 'h'", "'w'"});
+  expect_refused(node("NonMaxSuppression", in("x"), out("y"), bytes(3, "a/b")) + ends(),
+                 {"NonMaxSuppression 'a/b'", "no such operator", "opset 17"});
   expect_refused(node("Relu", in("x"), out("y"), bytes(7, "com.microsoft")) + ends(), {"com.microsoft.Relu", "domain"});
-  expect_refused(node("Relu", in("x"), out("y"), bytes(5, bytes(1, "alpha") + number(3, 1) + number(20, 2))) + ends(), {"Relu 'y'", "attribute 'alpha' is not known"});
-  expect_refused(node("If", in("x"), out("y"), bytes(5, bytes(1, "then_branch") + bytes(6, bytes(2, "g")) + number(20, 5))) + ends(), {"If 'y'", "'then_branch'", "graph of its own"});
+  expect_refused(node("Relu", in("x"), out("y"), bytes(5, bytes(1, "alpha") + number(3, 1) + number(20, 2))) + ends(),
+                 {"Relu 'y'", "attribute 'alpha' is not known"});
+  expect_refused(node("If", in("x"), out("y"), bytes(5, bytes(1, "then_branch") + bytes(6, bytes(2, "g")) + number(20, 5))) + ends(),
+                 {"If 'y'", "'then_branch'", "graph of its own"});
   expect_refused(small_graph(), {"opset 6", "7 to 21"}, "", 6);
   expect_refused(small_graph(), {"opset 22", "7 to 21"}, "", 22);
   expect_refused(small_graph(), {"functions"}, bytes(25, bytes(1, "f")));
   expect_refused(product + relu + relu + weight() + ends(), {"two nodes make 'y'"});
   // Numbers that shapes cannot have.
-  const auto reshape_to = [](int64_t to) { return node("Reshape", in("x") + in("s"), out("y")) + initializer(tensor("s", number(1, 1), 7, std::string(reinterpret_cast<const char*>(&to), 8))) + ends(); };
+  const auto reshape_to = [](int64_t to) {
+    return node("Reshape", in("x") + in("s"), out("y")) +
+           initializer(tensor("s", number(1, 1), 7, std::string(reinterpret_cast<const char*>(&to), 8))) + ends();
+  };
   expect_refused(reshape_to(INT64_MIN), {"Reshape 'y'"});
   expect_refused(reshape_to(INT64_MAX), {"Reshape 'y'"});
   expect_refused(reshape_to(7), {"Reshape 'y'", "elements"});
-  expect_refused(node("Transpose", in("x"), out("y"), bytes(5, bytes(1, "perm") + number(8, 0) + number(8, 5) + number(20, 7))) + ends(), {"Transpose 'y'", "permutation"});
-  expect_refused(node("Softmax", in("x"), out("y"), bytes(5, bytes(1, "axis") + number(3, INT64_MAX) + number(20, 2))) + ends(), {"Softmax 'y'", "axis"});
+  expect_refused(node("Transpose", in("x"), out("y"), bytes(5, bytes(1, "perm") + number(8, 0) + number(8, 5) + number(20, 7))) + ends(),
+                 {"Transpose 'y'", "permutation"});
+  expect_refused(node("Softmax", in("x"), out("y"), bytes(5, bytes(1, "axis") + number(3, INT64_MAX) + number(20, 2))) + ends(),
+                 {"Softmax 'y'", "axis"});
 }
 
 }  // namespace

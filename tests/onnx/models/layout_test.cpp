@@ -72,20 +72,15 @@ TEST(OnnxInputs, OutputsAreChosenByName) {
   EXPECT_EQ(results.size(), 1u);
   EXPECT_EQ(results.at("difference").to_doubles(), (std::vector<double>{4, 5, 5}));
   const File file(two_and_two());
-  expect_words(error_of([&] { model_info(onnx_component(file.path(), {.outputs = {"quotient"}})); }),
-               {"quotient", "sum, difference"});
-  expect_words(error_of([&] {
-                 model_info(onnx_component(file.path(), {.inputs = {{"up", {3}}}}));
-               }),
-               {"'up'", "left, right"});
+  expect_words(error_of([&] { model_info(onnx_component(file.path(), {.outputs = {"quotient"}})); }), {"quotient", "sum, difference"});
+  expect_words(error_of([&] { model_info(onnx_component(file.path(), {.inputs = {{"up", {3}}}})); }), {"'up'", "left, right"});
   // What no chosen output needs may be anything.
   const std::string unknown = two_and_two() + node("NonMaxSuppression", in("left"), out("boxes")) + output(value("boxes", size(3)));
   EXPECT_EQ(outputs_of(unknown, {Tensor::of({1, 3}, {5, 7, 9}), Tensor::of({1, 3}, {1, 2, 4})}, 17, choice).size(), 1u);
   const File refused(unknown);
-  expect_words(error_of([&] {
-                 compute_outputs(onnx_component(refused.path()), {Tensor(DType::kF32, {1, 3}), Tensor(DType::kF32, {1, 3})});
-               }),
-               {"NonMaxSuppression"});
+  expect_words(
+      error_of([&] { compute_outputs(onnx_component(refused.path()), {Tensor(DType::kF32, {1, 3}), Tensor(DType::kF32, {1, 3})}); }),
+      {"NonMaxSuppression"});
 }
 
 // ---- what the first dimension is
@@ -101,9 +96,7 @@ TEST(OnnxBatch, ModelsThatMixTheFirstDimensionRunWhole) {
   EXPECT_EQ(info.input_shape, (std::vector<int64_t>{2, 3, 4, 5})) << "a sample is all of the input";
   EXPECT_EQ(info.fixed_batch, 1);
   EXPECT_EQ(compute_outputs(onnx_component(file.path()), {numbers({1, 2, 3, 4, 5})}).at("y").shape(), Shape({1, 6, 20}));
-  expect_words(error_of([&] {
-                 compute_outputs(onnx_component(file.path()), {numbers({2, 2, 3, 4, 5})});
-               }),
+  expect_words(error_of([&] { compute_outputs(onnx_component(file.path()), {numbers({2, 2, 3, 4, 5})}); }),
                {"one sample a run", "batch has 2", "one row for each sample", "set the batch to 1"});
 }
 
@@ -134,8 +127,7 @@ TEST(OnnxBatch, RowsAreSamplesWhereNoNodeMixesThem) {
        true},
       {"halves of the batch", of_four(node("Split", in("x"), out("y") + out("z"), integer("axis", 0)), {1, 3, 4, 5}), false},
       {"products of samples with each other",
-       of_four(node("Flatten", in("x"), out("f")) + node("Gemm", in("f") + in("f"), out("y"), integer("transB", 1)), {2, 2}),
-       false},
+       of_four(node("Flatten", in("x"), out("f")) + node("Gemm", in("f") + in("f"), out("y"), integer("transB", 1)), {2, 2}), false},
   };
   for (const Form& form : forms) {
     const File file(form.graph, 13);
@@ -169,9 +161,7 @@ TEST(OnnxBatch, SizesThatSpellTheBatchFixIt) {
   const File joined(rows);
   EXPECT_EQ(model_info(onnx_component(joined.path())).fixed_batch, 2);
   EXPECT_EQ(compute_outputs(onnx_component(joined.path()), {numbers({2, 4})}).at("y").shape(), Shape({2, 7}));
-  expect_words(error_of([&] {
-                 compute_outputs(onnx_component(joined.path()), {numbers({3, 4})});
-               }),
+  expect_words(error_of([&] { compute_outputs(onnx_component(joined.path()), {numbers({3, 4})}); }),
                {"batches of 2 samples", "this batch has 3", "set the batch to 2"});
 }
 
@@ -223,9 +213,7 @@ TEST(OnnxKnown, SqueezeAndUnsqueezeChangeTheNamedAxesAlone) {
   expect_words(error_of([&] { known_output(unsqueeze("y", {1})); }), {"Unsqueeze 'y'", "axis 1", "rank 1"});
   expect_words(error_of([&] { known_output(unsqueeze("y", {0, 0})); }), {"Unsqueeze 'y'", "named twice"});
   expect_words(error_of([&] { known_output(squeeze({2})); }), {"Squeeze 'y'", "axis 2", "rank 2"});
-  expect_words(error_of([&] {
-                 known_output(integers("k", {1, 2}) + integers("a", {0}) + node("Squeeze", in("k") + in("a"), out("y")));
-               }),
+  expect_words(error_of([&] { known_output(integers("k", {1, 2}) + integers("a", {0}) + node("Squeeze", in("k") + in("a"), out("y"))); }),
                {"Squeeze 'y'", "axis 0 of [2]", "the size 1"});
 }
 
@@ -275,9 +263,7 @@ TEST(OnnxSizes, ProductsThatOverflowAreRefused) {
   expect_words(error_of([&] { tile({1, kCount}); }), {"Tile 'y'", "repeats 16777216 times"});
   expect_words(error_of([&] { tile({kCount, 1}); }), {"Tile 'y'", "too large"});
   // An array without elements, whose other sizes have no product.
-  expect_words(error_of([&] {
-                 known_output(integers("s", {0, kSize, kSize}) + node("ConstantOfShape", in("s"), out("y")));
-               }),
+  expect_words(error_of([&] { known_output(integers("s", {0, kSize, kSize}) + node("ConstantOfShape", in("s"), out("y"))); }),
                {"ConstantOfShape 'y'", "too large"});
 }
 

@@ -47,7 +47,8 @@ void write(const Form& form, const std::string& path, bool open_batch) {
   what.graph = &two.graph;
   if (open_batch) what.other = &three.graph;
   what.values = [&](const std::string& name) {
-    return values_of(*std::find_if(two.parameters.begin(), two.parameters.end(), [&](const ParameterSpec& spec) { return spec.name == name; }));
+    return values_of(
+        *std::find_if(two.parameters.begin(), two.parameters.end(), [&](const ParameterSpec& spec) { return spec.name == name; }));
   };
   write_onnx(path, onnx_document(what));
 }
@@ -86,7 +87,9 @@ const std::vector<Form>& forms() {
   const Shape image{2, 4, 7, 9};
   static const std::vector<Form> all{
       {"max_pool_ceil", image, [](Builder&, Value x) { return max_pool2d(x, max_window({3, 2}, 2, 0, true)).y; }},
-      {"max_pool_ceil_that_ends_in_the_padding", {2, 4, 7, 7}, [](Builder&, Value x) { return max_pool2d(x, max_window({2}, 3, 1, true)).y; }},
+      {"max_pool_ceil_that_ends_in_the_padding",
+       {2, 4, 7, 7},
+       [](Builder&, Value x) { return max_pool2d(x, max_window({2}, 3, 1, true)).y; }},
       {"avg_pool_counts_padding", image, [](Builder&, Value x) { return avg_pool2d(x, mean_window(3, 2, 1, false, true)); }},
       {"avg_pool_leaves_padding_out", image, [](Builder&, Value x) { return avg_pool2d(x, mean_window(3, 2, 1, false, false)); }},
       {"avg_pool_ceil", {2, 4, 8, 8}, [](Builder&, Value x) { return avg_pool2d(x, mean_window(3, 2, 0, true, true)); }},
@@ -101,26 +104,59 @@ const std::vector<Form>& forms() {
       {"resize_half_pixels", image, [](Builder&, Value x) { return resized(x, {12, 5}, ResizeMode::kBilinear, false); }},
       {"resize_corners", image, [](Builder&, Value x) { return resized(x, {12, 5}, ResizeMode::kBilinear, true); }},
       {"resize_nearest", image, [](Builder&, Value x) { return resized(x, {14, 18}, ResizeMode::kNearest, false); }},
-      {"linear_of_rank_3", {2, 5, 6}, [](Builder& b, Value x) { return b.linear("a", b.linear("b", x, {.out_features = 7, .bias = false}), {.out_features = 3}); }},
-      {"matmul_transposed", {2, 5, 6}, [](Builder&, Value x) { return matmul(x, x, {true, false}) ; }},
-      {"gelu_tanh", {2, 9}, [](Builder&, Value x) { GeluAttrs attrs; attrs.approximate = GeluApproximation::kTanh; return gelu(x, attrs); }},
-      {"activations", {2, 9}, [](Builder&, Value x) { return concat({gelu(x), silu(x), hardswish(affine(x, 4)), hardsigmoid(x), relu6(affine(x, 9)), tanh(x), sigmoid(x)}, 1); }},
-      {"functions", {2, 9}, [](Builder&, Value x) {
+      {"linear_of_rank_3",
+       {2, 5, 6},
+       [](Builder& b, Value x) { return b.linear("a", b.linear("b", x, {.out_features = 7, .bias = false}), {.out_features = 3}); }},
+      {"matmul_transposed", {2, 5, 6}, [](Builder&, Value x) { return matmul(x, x, {true, false}); }},
+      {"gelu_tanh",
+       {2, 9},
+       [](Builder&, Value x) {
+         GeluAttrs attrs;
+         attrs.approximate = GeluApproximation::kTanh;
+         return gelu(x, attrs);
+       }},
+      {"activations",
+       {2, 9},
+       [](Builder&, Value x) {
+         return concat({gelu(x), silu(x), hardswish(affine(x, 4)), hardsigmoid(x), relu6(affine(x, 9)), tanh(x), sigmoid(x)}, 1);
+       }},
+      {"functions",
+       {2, 9},
+       [](Builder&, Value x) {
          const Value positive = affine(square(x), 1, 0.5);
-         return concat({exp(x), log(positive), sqrt(positive), rsqrt(positive), sin(x), cos(x), neg(x), abs(x), reciprocal(positive), pow(positive, 1.5), clamp(x, -0.3, 0.4)}, 1);
+         return concat({exp(x), log(positive), sqrt(positive), rsqrt(positive), sin(x), cos(x), neg(x), abs(x), reciprocal(positive),
+                        pow(positive, 1.5), clamp(x, -0.3, 0.4)},
+                       1);
        }},
-      {"of_two", {2, 9}, [](Builder&, Value x) {
+      {"of_two",
+       {2, 9},
+       [](Builder&, Value x) {
          const Value y = affine(x, -2, 0.1), z = affine(square(x), 1, 1);
-         return concat({add(x, y), sub(x, y), mul(x, y), div(x, z), maximum(x, y), minimum(x, y), power(z, x), where(less(x, y), x, z), where(greater(x, y), x, z), where(equal(x, x), y, z)}, 1);
+         return concat({add(x, y), sub(x, y), mul(x, y), div(x, z), maximum(x, y), minimum(x, y), power(z, x), where(less(x, y), x, z),
+                        where(greater(x, y), x, z), where(equal(x, x), y, z)},
+                       1);
        }},
-      {"reductions", image, [](Builder&, Value x) {
+      {"reductions", image,
+       [](Builder&, Value x) {
          ReduceAttrs pixels;
          pixels.axes = {2, -1};
          return concat({sum(x, {2, 3}), mean(x, {2, 3}), amax(x, pixels), amin(x, pixels)}, 1);
        }},
-      {"softmaxes", image, [](Builder&, Value x) { SoftmaxAttrs attrs; attrs.axis = 1; return concat({softmax(x, attrs), log_softmax(x)}, 1); }},
-      {"ranks", {2, 9}, [](Builder&, Value x) { TopkAttrs k; k.k = 3; return add(topk(x, k).values, cast(reshape(argmax(x), {-1, 1}), DType::kF32)); }},
-      {"pieces", image, [](Builder&, Value x) { 
+      {"softmaxes", image,
+       [](Builder&, Value x) {
+         SoftmaxAttrs attrs;
+         attrs.axis = 1;
+         return concat({softmax(x, attrs), log_softmax(x)}, 1);
+       }},
+      {"ranks",
+       {2, 9},
+       [](Builder&, Value x) {
+         TopkAttrs k;
+         k.k = 3;
+         return add(topk(x, k).values, cast(reshape(argmax(x), {-1, 1}), DType::kF32));
+       }},
+      {"pieces", image,
+       [](Builder&, Value x) {
          SliceAttrs third;
          third.axis = 3;
          third.start = 1;
@@ -128,15 +164,24 @@ const std::vector<Form>& forms() {
          third.step = 3;
          return pad(slice(concat(split(x, {1, 3}, 1)), third), {0, 0, 1, 0, 0, 2, 1, 1}, 0.25);
        }},
-      {"windows", {2, 4, 6, 8}, [](Builder&, Value x) {
+      {"windows",
+       {2, 4, 6, 8},
+       [](Builder&, Value x) {
          // A batch that grows and shrinks again, as windows of attention make it.
          const int64_t n = x.shape()[0];
          const Value w = reshape(permute(reshape(x, {n, 4, 3, 2, 4, 2}), {0, 2, 4, 1, 3, 5}), {n * 12, 4, 4});
          return reshape(permute(reshape(matmul(w, w), {n, 3, 4, 4, 2, 2}), {0, 3, 1, 4, 2, 5}), {n, 4, 6, 8});
        }},
-      {"token_of_each_sample", {2, 3, 4}, [](Builder& b, Value x) { return concat({broadcast_to(b.parameter("token", {1, 1, 4}, Init::zeros(), "vit"), {x.shape()[0], 1, 4}), x}, 1); }},
-      {"rounding", {2, 9}, [](Builder&, Value x) {
-         const QuantParams narrow{.scale = 0.0078125, .zero_point = 60, .dtype = DType::kU8, .qmin = 0, .qmax = 127}, wide{.scale = 0.015625, .zero_point = -3, .dtype = DType::kI8, .qmin = -128, .qmax = 127};
+      {"token_of_each_sample",
+       {2, 3, 4},
+       [](Builder& b, Value x) {
+         return concat({broadcast_to(b.parameter("token", {1, 1, 4}, Init::zeros(), "vit"), {x.shape()[0], 1, 4}), x}, 1);
+       }},
+      {"rounding",
+       {2, 9},
+       [](Builder&, Value x) {
+         const QuantParams narrow{.scale = 0.0078125, .zero_point = 60, .dtype = DType::kU8, .qmin = 0, .qmax = 127},
+             wide{.scale = 0.015625, .zero_point = -3, .dtype = DType::kI8, .qmin = -128, .qmax = 127};
          return dequantize(quantize(dequantize(quantize(x, narrow), narrow), wide), wide);
        }},
   };
@@ -156,7 +201,8 @@ TEST_P(Operators, ComeBack) {
     const Tensor input = numbers(shape), expected = compute(captured(form, shape[0]), input);
     const double difference = largest_difference(expected, compute(capture(onnx_component(path), shape), input));
     EXPECT_GT(largest(expected), 0);
-    EXPECT_TRUE(difference <= 2e-6 * std::max(1.0, largest(expected))) << difference << " of " << largest(expected);  // float32 rounding of a few operations
+    EXPECT_TRUE(difference <= 2e-6 * std::max(1.0, largest(expected)))
+        << difference << " of " << largest(expected);  // float32 rounding of a few operations
   }
 }
 INSTANTIATE_TEST_SUITE_P(Forms, Operators, testing::ValuesIn(forms()), [](const auto& info) { return info.param.name; });
@@ -180,10 +226,16 @@ TEST(OperatorsWithoutForm, AreNamedWithTheirModule) {
       return make(b, x);
     };
   };
-  refused(in_module([](Builder&, Value x) { AdaptiveMaxPool2dAttrs attrs; attrs.output_size = {3, 4}; return adaptive_max_pool2d(x, attrs).y; }), "adaptive_max_pool2d");
+  refused(in_module([](Builder&, Value x) {
+            AdaptiveMaxPool2dAttrs attrs;
+            attrs.output_size = {3, 4};
+            return adaptive_max_pool2d(x, attrs).y;
+          }),
+          "adaptive_max_pool2d");
   refused(in_module([](Builder&, Value x) { return max_pool2d(x, max_window({3}, 3, 1, true)).y; }), "ceil_mode", {2, 4, 6, 8});
   refused(in_module([](Builder&, Value x) { return affine(x, static_cast<double>(x.shape()[0])); }), "depend on the batch");
-  refused(in_module([](Builder&, Value x) { return cast(max_pool2d(x, max_window({2}, 2, 0, false)).index, DType::kF32); }), "further results");
+  refused(in_module([](Builder&, Value x) { return cast(max_pool2d(x, max_window({2}, 2, 0, false)).index, DType::kF32); }),
+          "further results");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Law: a model that is exported to ONNX and read back computes what it computed, at a batch that neither capture had; its parameters keep names,
-// shapes and values. One small model of each family, and operators that no model of the zoo has.
+// Law: a model that is exported to ONNX and read back computes what it computed, at a batch that neither capture had; its parameters keep
+// names, shapes and values. One small model of each family, and operators that no model of the zoo has.
 
 #include <gtest/gtest.h>
 
@@ -60,9 +60,10 @@ TEST_P(RoundTrip, ComputesTheSame) {
 
 std::vector<GoldenModel> families() {
   std::vector<GoldenModel> list;
-  for (const char* file : {"mlp", "cifar_resnet20", "resnext50_32x4d", "mobilenet_v2", "mobilenet_v3_large", "vgg13_bn", "alexnet_reduced", "squeezenet1_0_reduced", "densenet_reduced", "googlenet_reduced",
-                           "inception_v3_reduced", "mnasnet_reduced", "shufflenet_reduced", "efficientnet_b0_reduced", "regnet_y_reduced", "vit_reduced", "convnext_reduced", "swin_reduced",
-                           "swin_v2_reduced"}) {
+  for (const char* file :
+       {"mlp", "cifar_resnet20", "resnext50_32x4d", "mobilenet_v2", "mobilenet_v3_large", "vgg13_bn", "alexnet_reduced",
+        "squeezenet1_0_reduced", "densenet_reduced", "googlenet_reduced", "inception_v3_reduced", "mnasnet_reduced", "shufflenet_reduced",
+        "efficientnet_b0_reduced", "regnet_y_reduced", "vit_reduced", "convnext_reduced", "swin_reduced", "swin_v2_reduced"}) {
     const auto& all = golden_models();
     list.push_back(*std::find_if(all.begin(), all.end(), [&](const GoldenModel& model) { return model.file == file; }));
   }
@@ -73,7 +74,8 @@ INSTANTIATE_TEST_SUITE_P(Families, RoundTrip, testing::ValuesIn(families()), [](
 TEST(RoundTripOfText, RecurrentCellsComputeTheSame) {
   for (double cell : {0.0, 1.0, 2.0}) {
     Component model = default_model("rnn_lm");
-    for (const auto& [name, value] : std::vector<std::pair<std::string, double>>{{"vocab", 11}, {"embedding_dim", 6}, {"hidden_size", 5}, {"num_layers", 2}, {"sequence_length", 7}, {"cell", cell}}) {
+    for (const auto& [name, value] : std::vector<std::pair<std::string, double>>{
+             {"vocab", 11}, {"embedding_dim", 6}, {"hidden_size", 5}, {"num_layers", 2}, {"sequence_length", 7}, {"cell", cell}}) {
       Setter setter(name, {value});
       model.params->options(setter);
     }
@@ -81,20 +83,26 @@ TEST(RoundTripOfText, RecurrentCellsComputeTheSame) {
     const std::string path = folder / "m.onnx";
     write(model, {2, 7}, DType::kI64, path);
     const Tensor input = numbers({4, 7}, DType::kI64);
-    const double difference = largest_difference(compute(capture(model, {4, 7}, DType::kI64), input), compute(capture(onnx_component(path), {4, 7}, DType::kI64), input));
+    const double difference = largest_difference(compute(capture(model, {4, 7}, DType::kI64), input),
+                                                 compute(capture(onnx_component(path), {4, 7}, DType::kI64), input));
     EXPECT_TRUE(difference <= 1e-5) << difference << " for cell " << cell;
   }
 }
 
 TEST(RoundTripTrains, BatchNormsAndDropoutAreThoseOfTheModel) {
   const auto& all = golden_models();
-  const GoldenModel& golden = *std::find_if(all.begin(), all.end(), [](const GoldenModel& model) { return model.file == "cifar_resnet20"; });
+  const GoldenModel& golden =
+      *std::find_if(all.begin(), all.end(), [](const GoldenModel& model) { return model.file == "cifar_resnet20"; });
   const TemporaryFolder folder;
   const std::string path = folder / "m.onnx";
   write(golden.component(), golden.input, DType::kF32, path);
-  const Captured own = capture(golden.component(), golden.input, DType::kF32, Mode::kTraining), read = capture(onnx_component(path), golden.input, DType::kF32, Mode::kTraining);
-  const auto count = [](const Graph& graph, std::string_view op) { return std::count_if(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) { return node.is(op); }); };
-  for (const char* op : {"batch_norm", "batch_norm_update", "conv2d", "linear", "relu"}) EXPECT_EQ(count(own.graph, op), count(read.graph, op)) << op;
+  const Captured own = capture(golden.component(), golden.input, DType::kF32, Mode::kTraining),
+                 read = capture(onnx_component(path), golden.input, DType::kF32, Mode::kTraining);
+  const auto count = [](const Graph& graph, std::string_view op) {
+    return std::count_if(graph.nodes().begin(), graph.nodes().end(), [&](const Node& node) { return node.is(op); });
+  };
+  for (const char* op : {"batch_norm", "batch_norm_update", "conv2d", "linear", "relu"})
+    EXPECT_EQ(count(own.graph, op), count(read.graph, op)) << op;
   std::map<std::string, ParameterSpec> trained;
   for (const ParameterSpec& spec : own.parameters) trained[spec.name] = spec;
   ASSERT_EQ(own.parameters.size(), read.parameters.size());

@@ -1,12 +1,13 @@
 // Convolution and its backward operators by oneDNN. Primitives and reorders are made once; scratch is planned memory.
 
+#include "libcore/ops/conv.h"
+
 #include <array>
 #include <cstring>
 
 #include "libcore/backends/cpu/onednn/activation.h"
 #include "libcore/backends/cpu/onednn/table.h"
 #include "libcore/base/parallel.h"
-#include "libcore/ops/conv.h"
 #include "libcore/vendor/onednn/onednn.h"
 
 namespace galley {
@@ -41,16 +42,18 @@ Desc activation_desc(const TensorType& type) { return onednn::desc(type.dtype, t
 
 bool plain(const TensorType& type) { return !type.format.is_blocked(); }
 
-dnnl::convolution_forward::primitive_desc forward_pd(const Desc& src, const Desc& weights, const std::optional<Desc>& bias, const Desc& dst, const Conv2dWindow& a,
-                                                     const Shape& x, const Shape& w, const Shape& y, dnnl::prop_kind kind, const dnnl::primitive_attr& attr) {
+dnnl::convolution_forward::primitive_desc forward_pd(const Desc& src, const Desc& weights, const std::optional<Desc>& bias, const Desc& dst,
+                                                     const Conv2dWindow& a, const Shape& x, const Shape& w, const Shape& y,
+                                                     dnnl::prop_kind kind, const dnnl::primitive_attr& attr) {
   const Window window(a);
   const auto behind = padding_behind(a, x, w, y);
   if (bias) {
-    return GALLEY_ONEDNN(dnnl::convolution_forward::primitive_desc(onednn::engine(), kind, algorithm::convolution_direct, src, weights, *bias, dst, window.stride,
-                                                                   window.dilation, window.padding, behind, attr));
+    return GALLEY_ONEDNN(dnnl::convolution_forward::primitive_desc(onednn::engine(), kind, algorithm::convolution_direct, src, weights,
+                                                                   *bias, dst, window.stride, window.dilation, window.padding, behind,
+                                                                   attr));
   }
-  return GALLEY_ONEDNN(dnnl::convolution_forward::primitive_desc(onednn::engine(), kind, algorithm::convolution_direct, src, weights, dst, window.stride,
-                                                                 window.dilation, window.padding, behind, attr));
+  return GALLEY_ONEDNN(dnnl::convolution_forward::primitive_desc(onednn::engine(), kind, algorithm::convolution_direct, src, weights, dst,
+                                                                 window.stride, window.dilation, window.padding, behind, attr));
 }
 
 /// How a residual is added: read where it lies, or put into the result before the convolution adds itself to it.
@@ -69,8 +72,9 @@ dnnl::primitive_attr forward_attr(const KernelQuery& q, Residual residual) {
 dnnl::convolution_forward::primitive_desc forward_with(const KernelQuery& q, Residual residual) {
   std::optional<Desc> bias;
   if (q.has(2)) bias = activation_desc(q.in(2));
-  return forward_pd(activation_desc(q.in(0)), onednn::any_weight_desc(q.in(1).dtype, q.in(1).shape, q.attrs<Conv2dAttrs>().groups), bias, activation_desc(q.out(0)),
-                    q.attrs<Conv2dAttrs>(), q.in(0).shape, q.in(1).shape, q.out(0).shape, dnnl::prop_kind::forward_training, forward_attr(q, residual));
+  return forward_pd(activation_desc(q.in(0)), onednn::any_weight_desc(q.in(1).dtype, q.in(1).shape, q.attrs<Conv2dAttrs>().groups), bias,
+                    activation_desc(q.out(0)), q.attrs<Conv2dAttrs>(), q.in(0).shape, q.in(1).shape, q.out(0).shape,
+                    dnnl::prop_kind::forward_training, forward_attr(q, residual));
 }
 
 struct ForwardChoice {
@@ -91,8 +95,8 @@ ForwardChoice forward_any(const KernelQuery& q) {
 
 /// The forward pass that a backward primitive is made from.
 dnnl::convolution_forward::primitive_desc hint_of(const Conv2dWindow& a, const TensorType& x, const TensorType& w, const TensorType& y) {
-  return forward_pd(activation_desc(x), onednn::any_weight_desc(w.dtype, w.shape, a.groups), std::nullopt, activation_desc(y), a, x.shape, w.shape, y.shape,
-                    dnnl::prop_kind::forward_training, onednn::user_scratchpad());
+  return forward_pd(activation_desc(x), onednn::any_weight_desc(w.dtype, w.shape, a.groups), std::nullopt, activation_desc(y), a, x.shape,
+                    w.shape, y.shape, dnnl::prop_kind::forward_training, onednn::user_scratchpad());
 }
 
 dnnl::convolution_backward_data::primitive_desc backward_data_any(const KernelQuery& q) {
@@ -100,9 +104,10 @@ dnnl::convolution_backward_data::primitive_desc backward_data_any(const KernelQu
   const auto hint = hint_of(a, q.out(0), q.in(1), q.in(0));
   const Window window(a);
   const auto behind = padding_behind(a, q.out(0).shape, q.in(1).shape, q.in(0).shape);
-  return GALLEY_ONEDNN(dnnl::convolution_backward_data::primitive_desc(onednn::engine(), algorithm::convolution_direct, activation_desc(q.out(0)),
-                                                                       onednn::any_weight_desc(q.in(1).dtype, q.in(1).shape, a.groups), activation_desc(q.in(0)), window.stride,
-                                                                       window.dilation, window.padding, behind, hint, onednn::user_scratchpad()));
+  return GALLEY_ONEDNN(dnnl::convolution_backward_data::primitive_desc(
+      onednn::engine(), algorithm::convolution_direct, activation_desc(q.out(0)),
+      onednn::any_weight_desc(q.in(1).dtype, q.in(1).shape, a.groups), activation_desc(q.in(0)), window.stride, window.dilation,
+      window.padding, behind, hint, onednn::user_scratchpad()));
 }
 
 /// The same as a transposed convolution forwards, which can add itself to what the result holds. Without groups.
@@ -115,9 +120,10 @@ dnnl::deconvolution_forward::primitive_desc backward_data_onto(const KernelQuery
   dnnl::post_ops ops;
   ops.append_sum();
   attr.set_post_ops(ops);
-  return GALLEY_ONEDNN(dnnl::deconvolution_forward::primitive_desc(onednn::engine(), dnnl::prop_kind::forward_training, algorithm::deconvolution_direct, activation_desc(q.in(0)),
-                                                                   onednn::any_weight_desc(q.in(1).dtype, Shape{w[1], w[0], w[2], w[3]}, 1), activation_desc(q.out(0)), window.stride,
-                                                                   window.dilation, window.padding, behind, attr));
+  return GALLEY_ONEDNN(dnnl::deconvolution_forward::primitive_desc(
+      onednn::engine(), dnnl::prop_kind::forward_training, algorithm::deconvolution_direct, activation_desc(q.in(0)),
+      onednn::any_weight_desc(q.in(1).dtype, Shape{w[1], w[0], w[2], w[3]}, 1), activation_desc(q.out(0)), window.stride, window.dilation,
+      window.padding, behind, attr));
 }
 
 dnnl::convolution_backward_weights::primitive_desc backward_weights_any(const KernelQuery& q, const TensorType& x, const TensorType& grad) {
@@ -126,9 +132,9 @@ dnnl::convolution_backward_weights::primitive_desc backward_weights_any(const Ke
   const auto hint = hint_of(a, x, w, grad);
   const Window window(a);
   const auto behind = padding_behind(a, x.shape, w.shape, grad.shape);
-  return GALLEY_ONEDNN(dnnl::convolution_backward_weights::primitive_desc(onednn::engine(), algorithm::convolution_direct, activation_desc(x),
-                                                                          onednn::any_weight_desc(w.dtype, w.shape, a.groups), activation_desc(grad), window.stride, window.dilation,
-                                                                          window.padding, behind, hint, onednn::user_scratchpad()));
+  return GALLEY_ONEDNN(dnnl::convolution_backward_weights::primitive_desc(
+      onednn::engine(), algorithm::convolution_direct, activation_desc(x), onednn::any_weight_desc(w.dtype, w.shape, a.groups),
+      activation_desc(grad), window.stride, window.dilation, window.padding, behind, hint, onednn::user_scratchpad()));
 }
 
 int64_t aligned(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -169,7 +175,9 @@ class WeightInput {
 /// Puts a residual into the result, where it is not there already, for the library to add to.
 void put_residual(const KernelArgs& args, size_t input, int64_t bytes) {
   if (args.outputs[0] == args.inputs[input]) return;
-  parallel_for(bytes, 1 << 16, [&](int64_t begin, int64_t end) { std::memcpy(args.out<std::byte>(0) + begin, args.in<std::byte>(input) + begin, static_cast<size_t>(end - begin)); });
+  parallel_for(bytes, 1 << 16, [&](int64_t begin, int64_t end) {
+    std::memcpy(args.out<std::byte>(0) + begin, args.in<std::byte>(input) + begin, static_cast<size_t>(end - begin));
+  });
 }
 
 class Forward : public PreparedKernel {
@@ -182,7 +190,10 @@ class Forward : public PreparedKernel {
     name_ = pd.impl_info_str();
     pad_bytes_ = aligned(size_of(pd.scratchpad_desc()));
     weight_ = WeightInput(q.in(1), q.attrs<Conv2dAttrs>().groups, pd.weights_desc(), pad_bytes_, q.threads);
-    std::vector<Call::Argument> arguments{{DNNL_ARG_SRC, pd.src_desc()}, {DNNL_ARG_WEIGHTS, pd.weights_desc()}, {DNNL_ARG_DST, pd.dst_desc()}, {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}};
+    std::vector<Call::Argument> arguments{{DNNL_ARG_SRC, pd.src_desc()},
+                                          {DNNL_ARG_WEIGHTS, pd.weights_desc()},
+                                          {DNNL_ARG_DST, pd.dst_desc()},
+                                          {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}};
     if (bias_) arguments.push_back({DNNL_ARG_BIAS, pd.bias_desc()});
     if (residual_) arguments.push_back({DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, activation_desc(q.in(3))});
     call_ = Call(dnnl::convolution_forward(pd), std::move(arguments), q.threads);
@@ -219,13 +230,20 @@ class BackwardData : public PreparedKernel {
       residual_bytes_ = q.out(0).bytes();
       prepare(q, pd, pd.weights_desc().permute_axes({1, 0, 2, 3}));
       call_ = Call(dnnl::deconvolution_forward(pd),
-                   {{DNNL_ARG_SRC, pd.src_desc()}, {DNNL_ARG_WEIGHTS, pd.weights_desc()}, {DNNL_ARG_DST, pd.dst_desc()}, {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}}, q.threads);
+                   {{DNNL_ARG_SRC, pd.src_desc()},
+                    {DNNL_ARG_WEIGHTS, pd.weights_desc()},
+                    {DNNL_ARG_DST, pd.dst_desc()},
+                    {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}},
+                   q.threads);
       return;
     }
     const auto pd = backward_data_any(q);
     prepare(q, pd, pd.weights_desc());
     call_ = Call(dnnl::convolution_backward_data(pd),
-                 {{DNNL_ARG_DIFF_DST, pd.diff_dst_desc()}, {DNNL_ARG_WEIGHTS, pd.weights_desc()}, {DNNL_ARG_DIFF_SRC, pd.diff_src_desc()}, {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}},
+                 {{DNNL_ARG_DIFF_DST, pd.diff_dst_desc()},
+                  {DNNL_ARG_WEIGHTS, pd.weights_desc()},
+                  {DNNL_ARG_DIFF_SRC, pd.diff_src_desc()},
+                  {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}},
                  q.threads);
   }
   void run(Stream&, const KernelArgs& args) const override {
@@ -275,7 +293,10 @@ class BackwardWeights : public PreparedKernel {
       scratch_ += aligned(size_of(pd.diff_weights_desc()));
     }
     call_ = Call(dnnl::convolution_backward_weights(pd),
-                 {{DNNL_ARG_SRC, pd.src_desc()}, {DNNL_ARG_DIFF_DST, pd.diff_dst_desc()}, {DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc()}, {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}},
+                 {{DNNL_ARG_SRC, pd.src_desc()},
+                  {DNNL_ARG_DIFF_DST, pd.diff_dst_desc()},
+                  {DNNL_ARG_DIFF_WEIGHTS, pd.diff_weights_desc()},
+                  {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}},
                  q.threads);
   }
   static bool unsafe(const Conv2dBackwardWeightsAttrs& a, const TensorType& x, const Shape& w) {
@@ -308,14 +329,16 @@ class BackwardWeights : public PreparedKernel {
 /// Of bf16 the library has a reference alone for some windows that it computes well in f32.
 template <class Make>
 Support unless_reference(Support support, DType dtype, Make make) {
-  if (support && dtype == DType::kBF16 && is_reference(make())) return Support::no("the library has no proper kernel for this window of bf16");
+  if (support && dtype == DType::kBF16 && is_reference(make()))
+    return Support::no("the library has no proper kernel for this window of bf16");
   return support;
 }
 
 Support supports_forward(const KernelQuery& q) {
   if (q.has(2) && q.in(2).dtype != DType::kF32) return Support::no("bias dtype");
   if (q.has(3) && !(q.in(3).format == q.out(0).format)) return Support::no("residual in another format");
-  return unless_reference(supports_types({&q.in(0), &q.out(0)}, q.in(1), q.attrs<Conv2dAttrs>().groups), q.in(0).dtype, [&] { return forward_any(q).pd; });
+  return unless_reference(supports_types({&q.in(0), &q.out(0)}, q.in(1), q.attrs<Conv2dAttrs>().groups), q.in(0).dtype,
+                          [&] { return forward_any(q).pd; });
 }
 Support supports_backward_data(const KernelQuery& q) {
   if (q.has(2)) {
@@ -326,7 +349,8 @@ Support supports_backward_data(const KernelQuery& q) {
     const Support types = supports_types({&q.in(0), &q.out(0)}, q.in(1), 1);
     return types && is_reference(backward_data_onto(q)) ? Support::no("the library has no proper kernel that adds") : types;
   }
-  return unless_reference(supports_types({&q.in(0), &q.out(0)}, q.in(1), q.attrs<Conv2dBackwardDataAttrs>().groups), q.in(0).dtype, [&] { return backward_data_any(q); });
+  return unless_reference(supports_types({&q.in(0), &q.out(0)}, q.in(1), q.attrs<Conv2dBackwardDataAttrs>().groups), q.in(0).dtype,
+                          [&] { return backward_data_any(q); });
 }
 Support supports_backward_weights(const KernelQuery& q) {
   return unless_reference(supports_types({&q.in(0), &q.in(1)}, q.out(0), q.attrs<Conv2dBackwardWeightsAttrs>().groups), q.in(0).dtype,

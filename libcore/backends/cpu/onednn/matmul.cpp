@@ -1,10 +1,11 @@
 // Matrix products by oneDNN. Transposes are strides; leading dimensions are a batch.
 
+#include "libcore/ops/matmul.h"
+
 #include <array>
 
 #include "libcore/backends/cpu/onednn/activation.h"
 #include "libcore/backends/cpu/onednn/table.h"
-#include "libcore/ops/matmul.h"
 #include "libcore/vendor/onednn/onednn.h"
 
 namespace galley {
@@ -15,14 +16,16 @@ using onednn::Desc;
 
 class Product : public PreparedKernel {
  public:
-  Product(const Desc& a, const Desc& b, const std::optional<Desc>& bias, const Desc& c, const dnnl::post_ops& ops, int threads) : bias_(bias.has_value()) {
+  Product(const Desc& a, const Desc& b, const std::optional<Desc>& bias, const Desc& c, const dnnl::post_ops& ops, int threads)
+      : bias_(bias.has_value()) {
     dnnl::primitive_attr attr = onednn::user_scratchpad();
     attr.set_post_ops(ops);
     const auto pd = bias ? GALLEY_ONEDNN(dnnl::matmul::primitive_desc(onednn::engine(), a, b, *bias, c, attr))
                          : GALLEY_ONEDNN(dnnl::matmul::primitive_desc(onednn::engine(), a, b, c, attr));
     name_ = pd.impl_info_str();
     scratch_ = static_cast<int64_t>(pd.scratchpad_desc().get_size());
-    std::vector<Call::Argument> arguments{{DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}, {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}};
+    std::vector<Call::Argument> arguments{
+        {DNNL_ARG_SRC, a}, {DNNL_ARG_WEIGHTS, b}, {DNNL_ARG_DST, c}, {DNNL_ARG_SCRATCHPAD, pd.scratchpad_desc()}};
     if (bias_) arguments.push_back({DNNL_ARG_BIAS, *bias});
     call_ = Call(dnnl::matmul(pd), std::move(arguments), threads);
   }
@@ -43,12 +46,15 @@ class Product : public PreparedKernel {
   Call call_;
 };
 
-/// A left side that lies transposed with rows a multiple of 2 KiB apart: the library packs it column by column, into few sets of the cache, and
-/// runs at half its speed (1024 x 2048 by 2048 x 256, the gradient of an LSTM's weights: 33 instead of 71 GFLOP/s, AVX2). Copied into place first.
+/// A left side that lies transposed with rows a multiple of 2 KiB apart: the library packs it column by column, into few sets of the cache,
+/// and runs at half its speed (1024 x 2048 by 2048 x 256, the gradient of an LSTM's weights: 33 instead of 71 GFLOP/s, AVX2). Copied into
+/// place first.
 class TransposedFirst : public PreparedKernel {
  public:
   TransposedFirst(const Desc& a, const Desc& plain, std::unique_ptr<PreparedKernel> product, int threads)
-      : bytes_((static_cast<int64_t>(plain.get_size()) + 63) / 64 * 64), transpose_(onednn::make_reorder(a, plain, threads)), product_(std::move(product)) {}
+      : bytes_((static_cast<int64_t>(plain.get_size()) + 63) / 64 * 64),
+        transpose_(onednn::make_reorder(a, plain, threads)),
+        product_(std::move(product)) {}
   static bool pays(int64_t m, int64_t n, int64_t k) { return m % 512 == 0 && n >= 32 && k >= 32; }
   void run(Stream& stream, const KernelArgs& args) const override {
     transpose_.run({args.inputs[0], args.scratch});
@@ -64,13 +70,15 @@ class TransposedFirst : public PreparedKernel {
   std::unique_ptr<PreparedKernel> product_;
 };
 
-/// An activation over the product's result, in place: as the product's own post-operation the library computes all but relu an element at a time
-/// (197 x 768 by 768 x 3072 with gelu: 22 ms, without 11, AVX2 on one thread).
+/// An activation over the product's result, in place: as the product's own post-operation the library computes all but relu an element at a
+/// time (197 x 768 by 768 x 3072 with gelu: 22 ms, without 11, AVX2 on one thread).
 class ActivatedProduct : public PreparedKernel {
  public:
-  ActivatedProduct(std::unique_ptr<PreparedKernel> product, const Desc& y, Activation activation, int threads) : product_(std::move(product)) {
+  ActivatedProduct(std::unique_ptr<PreparedKernel> product, const Desc& y, Activation activation, int threads)
+      : product_(std::move(product)) {
     const onednn::Eltwise e = onednn::eltwise_of(activation);
-    const auto pd = GALLEY_ONEDNN(dnnl::eltwise_forward::primitive_desc(onednn::engine(), dnnl::prop_kind::forward_inference, e.algorithm, y, y, e.alpha, e.beta));
+    const auto pd = GALLEY_ONEDNN(
+        dnnl::eltwise_forward::primitive_desc(onednn::engine(), dnnl::prop_kind::forward_inference, e.algorithm, y, y, e.alpha, e.beta));
     call_ = Call(dnnl::eltwise_forward(pd), {{DNNL_ARG_SRC, y}, {DNNL_ARG_DST, y}}, threads);
   }
   void run(Stream& stream, const KernelArgs& args) const override {
@@ -108,7 +116,8 @@ std::unique_ptr<PreparedKernel> prepare_linear(const KernelQuery& q) {
   std::optional<Desc> bias;
   if (q.has(2)) bias = onednn::strided_desc(DType::kF32, {1, out}, {out, 1});
   const Desc y = onednn::strided_desc(dtype, {rows, out}, {out, 1});
-  auto product = std::make_unique<Product>(onednn::strided_desc(dtype, {rows, in}, {in, 1}), onednn::strided_desc(dtype, {in, out}, {1, in}), bias, y, ops, q.threads);
+  auto product = std::make_unique<Product>(onednn::strided_desc(dtype, {rows, in}, {in, 1}),
+                                           onednn::strided_desc(dtype, {in, out}, {1, in}), bias, y, ops, q.threads);
   if (by_product) return product;
   return std::make_unique<ActivatedProduct>(std::move(product), y, activation, q.threads);
 }
@@ -129,14 +138,16 @@ std::unique_ptr<PreparedKernel> prepare_matmul(const KernelQuery& q) {
   const int64_t batch = y.rank() == 2 ? 0 : y.elements() / (y[-1] * y[-2]);
   if (batch == 0 && t.transpose_a && TransposedFirst::pays(y[0], y[1], q.in(0).shape[0])) {
     const Desc plain = operand(dtype, {y[0], q.in(0).shape[0]}, false, 0);
-    auto product = std::make_unique<Product>(plain, operand(dtype, q.in(1).shape, t.transpose_b, 0), std::nullopt, operand(dtype, y, false, 0), dnnl::post_ops(), q.threads);
+    auto product = std::make_unique<Product>(plain, operand(dtype, q.in(1).shape, t.transpose_b, 0), std::nullopt,
+                                             operand(dtype, y, false, 0), dnnl::post_ops(), q.threads);
     return std::make_unique<TransposedFirst>(operand(dtype, q.in(0).shape, true, 0), plain, std::move(product), q.threads);
   }
-  return std::make_unique<Product>(operand(dtype, q.in(0).shape, t.transpose_a, batch), operand(dtype, q.in(1).shape, t.transpose_b, batch), std::nullopt, operand(dtype, y, false, batch),
-                                   dnnl::post_ops(), q.threads);
+  return std::make_unique<Product>(operand(dtype, q.in(0).shape, t.transpose_a, batch), operand(dtype, q.in(1).shape, t.transpose_b, batch),
+                                   std::nullopt, operand(dtype, y, false, batch), dnnl::post_ops(), q.threads);
 }
 
-const std::array<Kernel, 2> kKernels{{{"linear", "onednn", supports_linear, prepare_linear}, {"matmul", "onednn", supports, prepare_matmul}}};
+const std::array<Kernel, 2> kKernels{
+    {{"linear", "onednn", supports_linear, prepare_linear}, {"matmul", "onednn", supports, prepare_matmul}}};
 
 }  // namespace
 

@@ -12,7 +12,8 @@ namespace {
 class Reorder : public PreparedKernel {
  public:
   explicit Reorder(const KernelQuery& q)
-      : call_(onednn::make_reorder(onednn::desc(q.in(0).dtype, q.in(0).shape, q.in(0).format), onednn::desc(q.out(0).dtype, q.out(0).shape, q.out(0).format), q.threads)) {}
+      : call_(onednn::make_reorder(onednn::desc(q.in(0).dtype, q.in(0).shape, q.in(0).format),
+                                   onednn::desc(q.out(0).dtype, q.out(0).shape, q.out(0).format), q.threads)) {}
   void run(Stream&, const KernelArgs& args) const override { call_.run({args.inputs[0], args.outputs[0]}); }
 
  private:
@@ -28,8 +29,9 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
-const std::array<Kernel, 1> kKernels{
-    {{"reorder", "onednn", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<Reorder>(q); }}}};
+const std::array<Kernel, 1> kKernels{{{"reorder", "onednn", supports, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
+                                         return std::make_unique<Reorder>(q);
+                                       }}}};
 
 }  // namespace
 

@@ -119,7 +119,8 @@ void gated_batch_norm_backward(Expansion& e) {
   for (int d = 2; d < x.shape().rank(); ++d) pixels *= x.shape()[d];
   const double share = pixels == 0 ? 0 : 1.0 / static_cast<double>(pixels);
   const Value grad = add(mul(e.in(0), e.in(6)), affine(e.in(7), share));
-  const std::vector<Value> gradients = batch_norm_backward(grad, x, e.in(2), e.in(3), e.in(4), e.in(5), {}, e.attrs<BatchNormBackwardAttrs>());
+  const std::vector<Value> gradients =
+      batch_norm_backward(grad, x, e.in(2), e.in(3), e.in(4), e.in(5), {}, e.attrs<BatchNormBackwardAttrs>());
   for (size_t i = 0; i < gradients.size(); ++i) e.set(i, gradients[i]);
 }
 
@@ -133,8 +134,8 @@ void pointwise_batch_norm_depthwise(Expansion& e) {
 }
 
 void pointwise_batch_norm_backward(Expansion& e) {
-  const std::vector<Value> gradients = batch_norm_backward(e.in(0), e.in(1), e.in(2), e.in(3), e.in(4), e.in(5), e.in(6),
-                                                           e.attrs<BatchNormBackwardAttrs>());
+  const std::vector<Value> gradients =
+      batch_norm_backward(e.in(0), e.in(1), e.in(2), e.in(3), e.in(4), e.in(5), e.in(6), e.attrs<BatchNormBackwardAttrs>());
   set_pointwise_gradients(e, gradients[0], e.in(7), e.in(8));
   for (size_t i = 1; i < gradients.size(); ++i) e.set(i + 1, gradients[i]);
 }

@@ -1,5 +1,5 @@
-#include "libcore/backends/cpu/rewrite/rewrites.h"
 #include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
+#include "libcore/backends/cpu/rewrite/rewrites.h"
 #include "libcore/ops/norm.h"
 #include "libcore/passes/fuser.h"
 
@@ -10,8 +10,10 @@ namespace {
 std::optional<Node> with_batch_norm(const Graph& graph, const Node& node, const Node& norm) {
   const auto& window = node.attrs<Conv2dAttrs>();
   const Shape &x = graph.type(node.inputs[0]).shape, &weight = graph.type(node.inputs[1]).shape;
-  if (window.groups == 1 || window.groups != x[1] || weight[0] != x[1] || pair(window.dilation) != std::array<int64_t, 2>{1, 1}) return std::nullopt;
-  if (node.input(2) != kNoValue || node.input(3) != kNoValue || norm.input(3) != kNoValue || window.activation != Activation::kNone) return std::nullopt;
+  if (window.groups == 1 || window.groups != x[1] || weight[0] != x[1] || pair(window.dilation) != std::array<int64_t, 2>{1, 1})
+    return std::nullopt;
+  if (node.input(2) != kNoValue || node.input(3) != kNoValue || norm.input(3) != kNoValue || window.activation != Activation::kNone)
+    return std::nullopt;
   auto attrs = std::make_shared<BatchNormDepthwiseAttrs>();
   attrs->eps = norm.attrs<BatchNormAttrs>().eps;
   attrs->activation = norm.attrs<BatchNormAttrs>().activation;

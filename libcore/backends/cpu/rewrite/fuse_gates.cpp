@@ -20,7 +20,8 @@ bool is_one_each(const Graph& graph, ValueId id, const Shape& image) {
 std::optional<Gated> gated(const Graph& graph, Fuser& fuser, ValueId gradient) {
   const auto maker = [&](ValueId id, std::string_view op) -> std::optional<size_t> {
     const int n = fuser.producer(id);
-    if (n < 0 || fuser.gone(static_cast<size_t>(n)) || !fuser.node(static_cast<size_t>(n)).is(op) || !fuser.reason_against(id).empty()) return std::nullopt;
+    if (n < 0 || fuser.gone(static_cast<size_t>(n)) || !fuser.node(static_cast<size_t>(n)).is(op) || !fuser.reason_against(id).empty())
+      return std::nullopt;
     return static_cast<size_t>(n);
   };
   const std::optional<size_t> sum = maker(gradient, "add");

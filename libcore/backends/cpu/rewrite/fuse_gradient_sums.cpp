@@ -7,7 +7,9 @@ namespace galley {
 
 PassReport fuse_gradient_sums(Graph& graph, const Target& target) {
   Fuser fuser(graph);
-  const auto residual_input = [](const Node& node) { return node.is("conv2d_backward_data") ? 2u : node.is("pointwise_batch_norm_depthwise_backward") ? 8u : 0u; };
+  const auto residual_input = [](const Node& node) {
+    return node.is("conv2d_backward_data") ? 2u : node.is("pointwise_batch_norm_depthwise_backward") ? 8u : 0u;
+  };
   for (size_t n = 0; n < fuser.size(); ++n) {
     const Node sum = fuser.node(n);
     if (!sum.is("add") || sum.phase != Phase::kBackward || !adds_alike(graph, sum) || sum.inputs[0] == sum.inputs[1]) continue;

@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <set>
 
-#include "libcore/backends/cpu/rewrite/rewrites.h"
 #include "libcore/backends/cpu/rewrite/pointwise.h"
+#include "libcore/backends/cpu/rewrite/rewrites.h"
 #include "libcore/passes/fuser.h"
 
 namespace galley {
@@ -11,7 +11,8 @@ namespace {
 bool is_pointwise(const Graph& graph, const Node& weights) {
   const auto& window = weights.attrs<Conv2dBackwardWeightsAttrs>();
   constexpr std::array<int64_t, 2> kOne{1, 1}, kZero{0, 0};
-  return pair(window.kernel_size) == kOne && pair(window.stride) == kOne && pair(window.padding) == kZero && window.groups == 1 && graph.type(weights.inputs[0]).shape.rank() == 4;
+  return pair(window.kernel_size) == kOne && pair(window.stride) == kOne && pair(window.padding) == kZero && window.groups == 1 &&
+         graph.type(weights.inputs[0]).shape.rank() == 4;
 }
 
 /// `depthwise`, a batch_norm_depthwise, with the convolution that makes its input; nothing where that is not a plain 1x1 one.
@@ -81,7 +82,8 @@ class PointwiseFuser {
     }
     if (data < 0 || weights < 0 || fuser_.users(between).size() != 2 || fuser_.is_output(between)) return std::nullopt;
     if (!is_pointwise(graph_, fuser_.node(static_cast<size_t>(weights)))) return std::nullopt;
-    return Gradients{with_gradients(norm, fuser_.node(static_cast<size_t>(data)), fuser_.node(static_cast<size_t>(weights))), static_cast<size_t>(data), static_cast<size_t>(weights)};
+    return Gradients{with_gradients(norm, fuser_.node(static_cast<size_t>(data)), fuser_.node(static_cast<size_t>(weights))),
+                     static_cast<size_t>(data), static_cast<size_t>(weights)};
   }
 
   static std::string what_of(const Node& norm) { return cat(norm.op->name, " + conv2d_backward_data + conv2d_backward_weights"); }
@@ -100,7 +102,9 @@ class PointwiseFuser {
   /// The convolution that gives `between` goes into all that read it, a batch_norm_depthwise and gradients of one, or stays.
   void take_convolution(ValueId between) {
     const int convolution = fuser_.producer(between);
-    if (convolution < 0 || !fuser_.node(static_cast<size_t>(convolution)).is("conv2d") || !seen_.insert(between).second || fuser_.is_output(between)) return;
+    if (convolution < 0 || !fuser_.node(static_cast<size_t>(convolution)).is("conv2d") || !seen_.insert(between).second ||
+        fuser_.is_output(between))
+      return;
     const Node made = fuser_.node(static_cast<size_t>(convolution));
     std::vector<std::pair<size_t, Node>> forward;
     std::vector<std::pair<size_t, Gradients>> backward;

@@ -44,22 +44,23 @@ const OpDef& sum_products_op() {
 }
 
 const OpDef& gated_batch_norm_backward_op() {
-  static const OpDef def{.name = "gated_batch_norm_backward",
-                         .doc = "gradients of batch_norm whose result is multiplied by a gate for each channel of each image (Hu et al. 2018)",
-                         .inputs = {"grad", "x", Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"),
-                                    Port::statistics("beta?"), "gate", "spread"},
-                         .outputs = {"dx", Port::statistics("dgamma"), Port::statistics("dbeta")},
-                         .make_attrs = make_options<BatchNormBackwardAttrs>,
-                         .infer = infer_gated,
-                         .no_gradient = kNoSecondDerivative,
-                         .cost = cost_gated,
-                         .layout = {.prefers_channels_last = true},
-                         .precision = PrecisionRule::kActivations,
-                         .may_reuse = {{0, 1}, {0, 0}},
-                         .definition = cpu_definition::gated_batch_norm_backward,
-                         .target = true,
-                         .variant_of = "batch_norm_backward",
-                         .cases = {"gated_batch_norm_backward:16x64x56x56+16x64x56x56+64+64+64+64+16x64x1x1+16x64x1x1"}};
+  static const OpDef def{
+      .name = "gated_batch_norm_backward",
+      .doc = "gradients of batch_norm whose result is multiplied by a gate for each channel of each image (Hu et al. 2018)",
+      .inputs = {"grad", "x", Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"), Port::statistics("beta?"),
+                 "gate", "spread"},
+      .outputs = {"dx", Port::statistics("dgamma"), Port::statistics("dbeta")},
+      .make_attrs = make_options<BatchNormBackwardAttrs>,
+      .infer = infer_gated,
+      .no_gradient = kNoSecondDerivative,
+      .cost = cost_gated,
+      .layout = {.prefers_channels_last = true},
+      .precision = PrecisionRule::kActivations,
+      .may_reuse = {{0, 1}, {0, 0}},
+      .definition = cpu_definition::gated_batch_norm_backward,
+      .target = true,
+      .variant_of = "batch_norm_backward",
+      .cases = {"gated_batch_norm_backward:16x64x56x56+16x64x56x56+64+64+64+64+16x64x1x1+16x64x1x1"}};
   return def;
 }
 

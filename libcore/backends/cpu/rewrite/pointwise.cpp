@@ -28,14 +28,15 @@ std::vector<TensorType> infer_pointwise(const TensorType& between, const TensorT
 
 std::vector<TensorType> infer_forward(const OpContext& c) {
   const TensorType between = infer_between(c.in(0), c.in(1));
-  std::vector<TensorType> types = infer_part(batch_norm_depthwise_op(), c.attrs<BatchNormDepthwiseAttrs>(), {&between, &c.in(2), given(c, 3), given(c, 4)});
+  std::vector<TensorType> types =
+      infer_part(batch_norm_depthwise_op(), c.attrs<BatchNormDepthwiseAttrs>(), {&between, &c.in(2), given(c, 3), given(c, 4)});
   types.push_back(moments_type(c.in(0)));
   return types;
 }
 
 std::vector<TensorType> infer_norm(const OpContext& c) {
-  const std::vector<TensorType> norm =
-      infer_part(batch_norm_backward_op(), c.attrs<BatchNormBackwardAttrs>(), {&c.in(0), &c.in(1), &c.in(2), &c.in(3), given(c, 4), given(c, 5), given(c, 6)});
+  const std::vector<TensorType> norm = infer_part(batch_norm_backward_op(), c.attrs<BatchNormBackwardAttrs>(),
+                                                  {&c.in(0), &c.in(1), &c.in(2), &c.in(3), given(c, 4), given(c, 5), given(c, 6)});
   std::vector<TensorType> types = infer_pointwise(norm[0], c.in(7), c.in(8));
   types.insert(types.end(), norm.begin() + 1, norm.end());
   return types;
@@ -47,7 +48,9 @@ std::vector<TensorType> infer_depthwise(const OpContext& c) {
                                                    {&c.in(0), &c.in(1), &between, &c.in(2), &c.in(3), given(c, 4), given(c, 5)});
   std::vector<TensorType> types = infer_pointwise(inner[0], c.in(6), c.in(7));
   if (c.has(8)) check_like(c.in(8), "residual", c.in(6), "the input");
-  if (c.has(9)) GALLEY_CHECK(c.in(9).shape == moments_type(c.in(6)).shape, "the moments must be ", moments_type(c.in(6)).shape, ", are ", c.in(9).shape);
+  if (c.has(9))
+    GALLEY_CHECK(c.in(9).shape == moments_type(c.in(6)).shape, "the moments must be ", moments_type(c.in(6)).shape, ", are ",
+                 c.in(9).shape);
   types.insert(types.end(), inner.begin() + 1, inner.end());
   return types;
 }
@@ -70,63 +73,74 @@ Cost cost_depthwise(const OpContext& c) { return operand_cost(c, flops(c.in(6), 
 TensorType moments_type(const TensorType& x) { return {DType::kF32, {x.shape[1] + 1, x.shape[1]}}; }
 
 const OpDef& pointwise_batch_norm_depthwise_op() {
-  static const OpDef def{.name = "pointwise_batch_norm_depthwise",
-                         .doc = "a 1x1 convolution and the batch_norm_depthwise that reads it",
-                         .inputs = {"x", Port::weight("weight"), Port::weight("depthwise"), Port::statistics("gamma?"), Port::statistics("beta?")},
-                         .outputs = {"y", Port::statistics("mean"), Port::statistics("var"), Port::statistics("moments")},
-                         .make_attrs = make_options<BatchNormDepthwiseAttrs>,
-                         .infer = infer_forward,
-                         .no_gradient = "a rewrite of the CPU back end makes it after differentiation",
-                         .cost = cost_forward,
-                         .work = WorkClass::kProduct,
-                         .precision = PrecisionRule::kActivations,
-                         .definition = cpu_definition::pointwise_batch_norm_depthwise,
-                         .target = true,
-                         .cases = {"pointwise_batch_norm_depthwise:32x16x112x112+64x16x1x1+64x1x3x3+64+64:stride=2,padding=1,activation=relu"}};
+  static const OpDef def{
+      .name = "pointwise_batch_norm_depthwise",
+      .doc = "a 1x1 convolution and the batch_norm_depthwise that reads it",
+      .inputs = {"x", Port::weight("weight"), Port::weight("depthwise"), Port::statistics("gamma?"), Port::statistics("beta?")},
+      .outputs = {"y", Port::statistics("mean"), Port::statistics("var"), Port::statistics("moments")},
+      .make_attrs = make_options<BatchNormDepthwiseAttrs>,
+      .infer = infer_forward,
+      .no_gradient = "a rewrite of the CPU back end makes it after differentiation",
+      .cost = cost_forward,
+      .work = WorkClass::kProduct,
+      .precision = PrecisionRule::kActivations,
+      .definition = cpu_definition::pointwise_batch_norm_depthwise,
+      .target = true,
+      .cases = {"pointwise_batch_norm_depthwise:32x16x112x112+64x16x1x1+64x1x3x3+64+64:stride=2,padding=1,activation=relu"}};
   return def;
 }
 const OpDef& pointwise_batch_norm_backward_op() {
-  static const OpDef def{.name = "pointwise_batch_norm_backward",
-                         .doc = "gradients of a 1x1 convolution and the batch norm that reads it",
-                         .inputs = {"grad", "between", Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"), Port::statistics("beta?"), "y?", "x", Port::weight("weight")},
-                         .outputs = {"dx", Port::weight("dweight"), Port::statistics("dgamma"), Port::statistics("dbeta"), "dresidual"},
-                         .make_attrs = make_options<BatchNormBackwardAttrs>,
-                         .infer = infer_norm,
-                         .no_gradient = kNoSecondDerivative,
-                         .cost = cost_norm,
-                         .work = WorkClass::kProduct,
-                         .precision = PrecisionRule::kActivations,
-                         .definition = cpu_definition::pointwise_batch_norm_backward,
-                         .target = true,
-                         .cases = {"pointwise_batch_norm_backward:32x72x56x56+32x72x56x56+72+72+72+72+-+32x24x56x56+72x24x1x1:activation=relu"}};
+  static const OpDef def{
+      .name = "pointwise_batch_norm_backward",
+      .doc = "gradients of a 1x1 convolution and the batch norm that reads it",
+      .inputs = {"grad", "between", Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"),
+                 Port::statistics("beta?"), "y?", "x", Port::weight("weight")},
+      .outputs = {"dx", Port::weight("dweight"), Port::statistics("dgamma"), Port::statistics("dbeta"), "dresidual"},
+      .make_attrs = make_options<BatchNormBackwardAttrs>,
+      .infer = infer_norm,
+      .no_gradient = kNoSecondDerivative,
+      .cost = cost_norm,
+      .work = WorkClass::kProduct,
+      .precision = PrecisionRule::kActivations,
+      .definition = cpu_definition::pointwise_batch_norm_backward,
+      .target = true,
+      .cases = {"pointwise_batch_norm_backward:32x72x56x56+32x72x56x56+72+72+72+72+-+32x24x56x56+72x24x1x1:activation=relu"}};
   return def;
 }
 const OpDef& pointwise_batch_norm_depthwise_backward_op() {
-  static const OpDef def{.name = "pointwise_batch_norm_depthwise_backward",
-                         .doc = "gradients of a 1x1 convolution and the batch_norm_depthwise that reads it",
-                         .inputs = {"grad", Port::weight("depthwise"), Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"), Port::statistics("beta?"), "x", Port::weight("weight"), "residual?", Port::statistics("moments?")},
-                         .outputs = {"dx", Port::weight("dweight"), Port::weight("ddepthwise"), Port::statistics("dgamma"), Port::statistics("dbeta")},
-                         .make_attrs = make_options<BatchNormDepthwiseAttrs>,
-                         .infer = infer_depthwise,
-                         .no_gradient = kNoSecondDerivative,
-                         .cost = cost_depthwise,
-                         .work = WorkClass::kProduct,
-                         .precision = PrecisionRule::kActivations,
-                         .definition = cpu_definition::pointwise_batch_norm_depthwise_backward,
-                         .target = true,
-                         .cases = {"pointwise_batch_norm_depthwise_backward:32x64x56x56+64x1x3x3+64+64+64+64+32x16x112x112+64x16x1x1:stride=2,padding=1,activation=relu"}};
+  static const OpDef def{
+      .name = "pointwise_batch_norm_depthwise_backward",
+      .doc = "gradients of a 1x1 convolution and the batch_norm_depthwise that reads it",
+      .inputs = {"grad", Port::weight("depthwise"), Port::statistics("mean"), Port::statistics("var"), Port::statistics("gamma?"),
+                 Port::statistics("beta?"), "x", Port::weight("weight"), "residual?", Port::statistics("moments?")},
+      .outputs = {"dx", Port::weight("dweight"), Port::weight("ddepthwise"), Port::statistics("dgamma"), Port::statistics("dbeta")},
+      .make_attrs = make_options<BatchNormDepthwiseAttrs>,
+      .infer = infer_depthwise,
+      .no_gradient = kNoSecondDerivative,
+      .cost = cost_depthwise,
+      .work = WorkClass::kProduct,
+      .precision = PrecisionRule::kActivations,
+      .definition = cpu_definition::pointwise_batch_norm_depthwise_backward,
+      .target = true,
+      .cases = {"pointwise_batch_norm_depthwise_backward:32x64x56x56+64x1x3x3+64+64+64+64+32x16x112x112+64x16x1x1:stride=2,padding=1,"
+                "activation=relu"}};
   return def;
 }
 
-PointwiseBatchNormDepthwise pointwise_batch_norm_depthwise(Value x, Value weight, Value depthwise, Value gamma, Value beta, const BatchNormDepthwiseAttrs& attrs) {
-  const std::vector<Value> r = emit_all(pointwise_batch_norm_depthwise_op(), std::make_unique<BatchNormDepthwiseAttrs>(attrs), std::vector<Value>{x, weight, depthwise, gamma, beta});
+PointwiseBatchNormDepthwise pointwise_batch_norm_depthwise(Value x, Value weight, Value depthwise, Value gamma, Value beta,
+                                                           const BatchNormDepthwiseAttrs& attrs) {
+  const std::vector<Value> r = emit_all(pointwise_batch_norm_depthwise_op(), std::make_unique<BatchNormDepthwiseAttrs>(attrs),
+                                        std::vector<Value>{x, weight, depthwise, gamma, beta});
   return {r[0], r[1], r[2], r[3]};
 }
-std::vector<Value> pointwise_batch_norm_backward(Value grad, Value between, Value mean, Value var, Value gamma, Value beta, Value y, Value x, Value weight, const BatchNormBackwardAttrs& attrs) {
-  return emit_all(pointwise_batch_norm_backward_op(), std::make_unique<BatchNormBackwardAttrs>(attrs), std::vector<Value>{grad, between, mean, var, gamma, beta, y, x, weight});
+std::vector<Value> pointwise_batch_norm_backward(Value grad, Value between, Value mean, Value var, Value gamma, Value beta, Value y,
+                                                 Value x, Value weight, const BatchNormBackwardAttrs& attrs) {
+  return emit_all(pointwise_batch_norm_backward_op(), std::make_unique<BatchNormBackwardAttrs>(attrs),
+                  std::vector<Value>{grad, between, mean, var, gamma, beta, y, x, weight});
 }
-std::vector<Value> pointwise_batch_norm_depthwise_backward(Value grad, Value depthwise, Value mean, Value var, Value gamma, Value beta, Value x, Value weight,
-                                                           const BatchNormDepthwiseAttrs& attrs, Value residual, Value moments) {
+std::vector<Value> pointwise_batch_norm_depthwise_backward(Value grad, Value depthwise, Value mean, Value var, Value gamma, Value beta,
+                                                           Value x, Value weight, const BatchNormDepthwiseAttrs& attrs, Value residual,
+                                                           Value moments) {
   return emit_all(pointwise_batch_norm_depthwise_backward_op(), std::make_unique<BatchNormDepthwiseAttrs>(attrs),
                   std::vector<Value>{grad, depthwise, mean, var, gamma, beta, x, weight, residual, moments});
 }

@@ -13,7 +13,8 @@ constexpr std::string_view kAfterConversion = "a rewrite of the CPU back end mak
 std::vector<TensorType> infer_weights(const OpContext& c) {
   const TensorType& w = c.in(0);
   GALLEY_CHECK(w.dtype == DType::kI8, "weight must be i8, is ", w);
-  GALLEY_CHECK(w.shape.rank() == 4 && w.shape[2] == winograd::kTaps && w.shape[3] == winograd::kTaps, "the weight must be [O,C,3,3], is ", w.shape);
+  GALLEY_CHECK(w.shape.rank() == 4 && w.shape[2] == winograd::kTaps && w.shape[3] == winograd::kTaps, "the weight must be [O,C,3,3], is ",
+               w.shape);
   TensorType made;
   made.dtype = DType::kI16;
   made.shape = {w.shape[0], winograd::kPositions, w.shape[1]};
@@ -24,7 +25,8 @@ std::vector<TensorType> infer_weights(const OpContext& c) {
 std::vector<TensorType> infer_conv(const OpContext& c) {
   const auto& a = c.attrs<QuantizedConv2dAttrs>();
   const TensorType& w = c.in(1);
-  GALLEY_CHECK(w.dtype == DType::kI16 && w.shape.rank() == 3 && w.shape[1] == winograd::kPositions, "the weight must be i16 [O,36,C], is ", w);
+  GALLEY_CHECK(w.dtype == DType::kI16 && w.shape.rank() == 3 && w.shape[1] == winograd::kPositions, "the weight must be i16 [O,36,C], is ",
+               w);
   const Shape weight{w.shape[0], w.shape[2], winograd::kTaps, winograd::kTaps};
   GALLEY_CHECK(winograd::fits(a, weight), "the window must be 3 x 3, neither strided, dilated nor grouped");
   return infer_quantized_conv2d(c, weight);
@@ -40,7 +42,8 @@ Cost cost_weights(const OpContext& c) {
 /// That of the plain convolution, less what Winograd's way saves.
 Cost cost_conv(const OpContext& c) {
   const Shape& y = c.out(0).shape;
-  Cost cost = operand_cost(c, 2.0 * winograd::kTaps * winograd::kTaps * static_cast<double>(c.in(0).shape[1]) * static_cast<double>(y.elements()));
+  Cost cost =
+      operand_cost(c, 2.0 * winograd::kTaps * winograd::kTaps * static_cast<double>(c.in(0).shape[1]) * static_cast<double>(y.elements()));
   cost.saved_flops = cost.flops - winograd::executed_whole_flops(c.in(0).shape, y);
   cost.dtype = DType::kI8;
   return cost;
@@ -60,9 +63,11 @@ double winograd::executed_whole_flops(const Shape& x, const Shape& y) {
 bool winograd::worthwhile_whole(const Shape& x, const Shape& y) {
   const auto up = [](int64_t channels) { return static_cast<double>((channels + 15) / 16 * 16); };
   const double in = static_cast<double>(x[1]), out = static_cast<double>(y[1]), shares = std::ceil(in / kMostChannels);
-  // In operations at the rate of plain convolutions, as worthwhile(): the transforms work on 16 channels at a time; the transformed kernels come from memory.
+  // In operations at the rate of plain convolutions, as worthwhile(): the transforms work on 16 channels at a time; the transformed kernels
+  // come from memory.
   const double plain = 2.0 * kTaps * kTaps * static_cast<double>(y[0] * y[2] * y[3]) * in * out;
-  const double products = 2.0 * kPositions / 0.9 * tiles_of(y) * in * out, transforms = tiles_of(y) * (400 * up(x[1]) + 560 * shares * up(y[1])), kernels = kPositions * in * out * 18;
+  const double products = 2.0 * kPositions / 0.9 * tiles_of(y) * in * out,
+               transforms = tiles_of(y) * (400 * up(x[1]) + 560 * shares * up(y[1])), kernels = kPositions * in * out * 18;
   return plain > 1.1 * (products + transforms + kernels);
 }
 
@@ -81,26 +86,32 @@ const OpDef& quantized_winograd_weights_op() {
   return def;
 }
 const OpDef& quantized_winograd_conv2d_op() {
-  static const OpDef def{.name = "quantized_winograd_conv2d",
-                         .doc = "quantized_conv2d of 3 x 3 and stride 1 by Winograd's F(4x4, 3x3) on whole numbers: the same integers from a quarter of the products",
-                         .inputs = {"x", Port::weight("transformed"), Port::statistics("weight_scale"), Port::statistics("bias?"), "residual?"},
-                         .outputs = {"y"},
-                         .make_attrs = make_options<QuantizedConv2dAttrs>,
-                         .infer = infer_conv,
-                         .no_gradient = kAfterConversion,
-                         .cost = cost_conv,
-                         .work = WorkClass::kProduct,
-                         .layout = {.prefers_channels_last = true, .weights = WeightFormat::kLeads},
-                         .precision = PrecisionRule::kKeepF32,
-                         .definition = cpu_definition::quantized_winograd_conv2d,
-                         .integer = IntegerRole::kComputes,
-                         .target = true,
-                         .variant_of = "quantized_conv2d"};
+  static const OpDef def{
+      .name = "quantized_winograd_conv2d",
+      .doc =
+          "quantized_conv2d of 3 x 3 and stride 1 by Winograd's F(4x4, 3x3) on whole numbers: the same integers from a quarter of the "
+          "products",
+      .inputs = {"x", Port::weight("transformed"), Port::statistics("weight_scale"), Port::statistics("bias?"), "residual?"},
+      .outputs = {"y"},
+      .make_attrs = make_options<QuantizedConv2dAttrs>,
+      .infer = infer_conv,
+      .no_gradient = kAfterConversion,
+      .cost = cost_conv,
+      .work = WorkClass::kProduct,
+      .layout = {.prefers_channels_last = true, .weights = WeightFormat::kLeads},
+      .precision = PrecisionRule::kKeepF32,
+      .definition = cpu_definition::quantized_winograd_conv2d,
+      .integer = IntegerRole::kComputes,
+      .target = true,
+      .variant_of = "quantized_conv2d"};
   return def;
 }
 
-Value quantized_winograd_weights(Value weight) { return emit_all(quantized_winograd_weights_op(), nullptr, std::vector<Value>{weight}).front(); }
-Value quantized_winograd_conv2d(Value x, Value transformed, Value weight_scale, Value bias, const QuantizedConv2dAttrs& attrs, Value residual) {
+Value quantized_winograd_weights(Value weight) {
+  return emit_all(quantized_winograd_weights_op(), nullptr, std::vector<Value>{weight}).front();
+}
+Value quantized_winograd_conv2d(Value x, Value transformed, Value weight_scale, Value bias, const QuantizedConv2dAttrs& attrs,
+                                Value residual) {
   return emit(quantized_winograd_conv2d_op(), {x, transformed, weight_scale, bias, residual}, attrs);
 }
 

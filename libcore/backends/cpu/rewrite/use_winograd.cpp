@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <optional>
 
-#include "libcore/backends/cpu/rewrite/rewrites.h"
 #include "libcore/backends/cpu/rewrite/quantized_winograd.h"
+#include "libcore/backends/cpu/rewrite/rewrites.h"
 
 namespace galley {
 namespace {
@@ -31,7 +31,8 @@ std::optional<Pair> pair_of(const Graph& graph, const Node& node, bool fixed) {
   if (!backward && !node.is("conv2d")) return std::nullopt;
   if (backward && node.input(2) != kNoValue) return std::nullopt;  // a residual
   const Shape &x = graph.type(node.inputs[0]).shape, &y = graph.type(node.outputs[0]).shape, &weight = graph.type(node.inputs[1]).shape;
-  const Conv2dWindow& window = backward ? static_cast<const Conv2dWindow&>(node.attrs<Conv2dBackwardDataAttrs>()) : node.attrs<Conv2dAttrs>();
+  const Conv2dWindow& window =
+      backward ? static_cast<const Conv2dWindow&>(node.attrs<Conv2dBackwardDataAttrs>()) : node.attrs<Conv2dAttrs>();
   if (!winograd::fits(window, weight) || !winograd::worthwhile(x, y, fixed)) return std::nullopt;
   const auto padding = galley::pair(window.padding);
   // The input gradient is a convolution of the results' gradient, padded by what the kernel reaches over what was not padded.
@@ -76,7 +77,9 @@ Graph alone(const Graph& graph, const Pair& pair) {
 std::optional<Node> weight_gradient(const Graph& graph, const Node& node, const Target& target) {
   if (!node.is("conv2d_backward_weights")) return std::nullopt;
   const TensorType &x = graph.type(node.inputs[0]), &grad = graph.type(node.inputs[1]);
-  if (!winograd::fits(node.attrs<Conv2dBackwardWeightsAttrs>(), graph.type(node.outputs[0]).shape) || !winograd::worthwhile(x.shape, grad.shape, false)) return std::nullopt;
+  if (!winograd::fits(node.attrs<Conv2dBackwardWeightsAttrs>(), graph.type(node.outputs[0]).shape) ||
+      !winograd::worthwhile(x.shape, grad.shape, false))
+    return std::nullopt;
   Node made = node;
   made.op = &winograd_conv2d_backward_weights_op();
   Graph probe;
@@ -94,7 +97,8 @@ std::optional<Node> weight_gradient(const Graph& graph, const Node& node, const 
 
 PassReport use_winograd(Graph& graph, const Target& target) {
   PassReport report;
-  const bool trains = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) { return node.phase != Phase::kForward; });
+  const bool trains =
+      std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const Node& node) { return node.phase != Phase::kForward; });
   std::deque<Node> nodes;
   for (const Node& node : graph.nodes()) {
     if (std::optional<Node> gradient = weight_gradient(graph, node, target)) {

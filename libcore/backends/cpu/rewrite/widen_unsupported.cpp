@@ -15,7 +15,8 @@ PassReport widen_unsupported(Graph& graph, const Target& target) {
   const auto narrow = [&](ValueId id) { return id != kNoValue && is_narrow(graph.type(id).dtype); };
   const auto stays = [&](const Node& node) {
     // What makes narrow values of nothing names their type in an attribute and has no other form.
-    return std::none_of(node.inputs.begin(), node.inputs.end(), narrow) || node.is("cast") || is_view(graph, node) || target.has_kernel(graph, node, Stage::kBeforeLayout);
+    return std::none_of(node.inputs.begin(), node.inputs.end(), narrow) || node.is("cast") || is_view(graph, node) ||
+           target.has_kernel(graph, node, Stage::kBeforeLayout);
   };
   std::map<ValueId, ValueId> moved;
   const auto move = [&](ValueId& id) {
@@ -40,7 +41,8 @@ PassReport widen_unsupported(Graph& graph, const Target& target) {
       if (narrow(id)) id = cast(graph.at(id), DType::kF32).id();
     }
     const std::vector<Value> wide = graph.add_node_like(node, std::move(inputs));
-    for (size_t i = 0; i < wide.size(); ++i) moved[node.outputs[i]] = narrow(node.outputs[i]) ? cast(wide[i], graph.type(node.outputs[i]).dtype).id() : wide[i].id();
+    for (size_t i = 0; i < wide.size(); ++i)
+      moved[node.outputs[i]] = narrow(node.outputs[i]) ? cast(wide[i], graph.type(node.outputs[i]).dtype).id() : wide[i].id();
   }
   for (auto& [name, id] : graph.outputs()) move(id);
   graph.set_path("");

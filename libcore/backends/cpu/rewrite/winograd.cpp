@@ -11,7 +11,8 @@ constexpr std::string_view kAfterDifferentiation = "a rewrite of the CPU back en
 std::vector<TensorType> infer_weights(const OpContext& c) {
   const TensorType& w = c.in(0);
   check_floating(w, "weight");
-  GALLEY_CHECK(w.shape.rank() == 4 && w.shape[2] == winograd::kTaps && w.shape[3] == winograd::kTaps, "the weight must be [O,C,3,3], is ", w.shape);
+  GALLEY_CHECK(w.shape.rank() == 4 && w.shape[2] == winograd::kTaps && w.shape[3] == winograd::kTaps, "the weight must be [O,C,3,3], is ",
+               w.shape);
   const bool backward = c.attrs<WinogradWeightsAttrs>().backward;
   TensorType made;
   made.dtype = w.dtype;
@@ -26,10 +27,12 @@ std::vector<TensorType> infer_conv(const OpContext& c) {
   check_floating(x, "x");
   GALLEY_CHECK(x.shape.rank() == 4, "the input must be [N,C,H,W], is ", x.shape);
   GALLEY_CHECK(w.dtype == x.dtype, "weight is ", w.dtype, ", input ", x.dtype);
-  GALLEY_CHECK(w.shape.rank() == 3 && w.shape[0] == winograd::kPositions && w.shape[2] == x.shape[1], "the weight must be [36,O,", x.shape[1], "], is ", w.shape, "; input ", x.shape);
+  GALLEY_CHECK(w.shape.rank() == 3 && w.shape[0] == winograd::kPositions && w.shape[2] == x.shape[1], "the weight must be [36,O,",
+               x.shape[1], "], is ", w.shape, "; input ", x.shape);
   TensorType y = x;
   y.shape = {x.shape[0], w.shape[1], x.shape[2] + 2 * padding[0] - 2, x.shape[3] + 2 * padding[1] - 2};
-  GALLEY_CHECK(padding[0] >= 0 && padding[1] >= 0 && y.shape[2] >= 1 && y.shape[3] >= 1, "the padded input ", x.shape, " is smaller than 3 x 3");
+  GALLEY_CHECK(padding[0] >= 0 && padding[1] >= 0 && y.shape[2] >= 1 && y.shape[3] >= 1, "the padded input ", x.shape,
+               " is smaller than 3 x 3");
   y.format = {};
   if (c.has(2)) GALLEY_CHECK(c.in(2).shape == Shape({w.shape[1]}), "bias must be [", w.shape[1], "], is ", c.in(2).shape);
   if (c.has(3)) check_like(c.in(3), "residual", y, "the output");
@@ -46,14 +49,16 @@ Cost cost_weights(const OpContext& c) {
 /// That of the plain convolution, less what Winograd's way saves.
 Cost cost_conv(const OpContext& c) {
   const Shape& y = c.out(0).shape;
-  Cost cost = operand_cost(c, 2.0 * winograd::kTaps * winograd::kTaps * static_cast<double>(c.in(0).shape[1]) * static_cast<double>(y.elements()));
+  Cost cost =
+      operand_cost(c, 2.0 * winograd::kTaps * winograd::kTaps * static_cast<double>(c.in(0).shape[1]) * static_cast<double>(y.elements()));
   cost.saved_flops = cost.flops - winograd::executed_flops(c.in(0).shape, y);
   return cost;
 }
 
 std::vector<TensorType> infer_backward_weights(const OpContext& c) {
   std::vector<TensorType> made = infer_part(conv2d_backward_weights_op(), c.attrs<Conv2dBackwardWeightsAttrs>(), {&c.in(0), &c.in(1)});
-  GALLEY_CHECK(winograd::fits(c.attrs<Conv2dBackwardWeightsAttrs>(), made[0].shape), "the window must be 3 x 3, neither strided, dilated nor grouped");
+  GALLEY_CHECK(winograd::fits(c.attrs<Conv2dBackwardWeightsAttrs>(), made[0].shape),
+               "the window must be 3 x 3, neither strided, dilated nor grouped");
   return made;
 }
 
@@ -79,10 +84,11 @@ bool winograd::fits(const Conv2dWindow& window, const Shape& weight) {
 
 bool winograd::worthwhile(const Shape& x, const Shape& y, bool fixed) {
   const auto in = static_cast<double>(x[1]), out = static_cast<double>(y[1]), count = static_cast<double>(y[0] * tiles(y[2], y[3]));
-  // In operations at the rate of plain convolutions: products reach four fifths of it; a tile's transforms move 36 or 52 lines for their few additions; the transformed
-  // kernels come from memory, to which they are written first where they change.
+  // In operations at the rate of plain convolutions: products reach four fifths of it; a tile's transforms move 36 or 52 lines for their
+  // few additions; the transformed kernels come from memory, to which they are written first where they change.
   const double plain = 2.0 * kTaps * kTaps * static_cast<double>(y[0] * y[2] * y[3]) * in * out;
-  const double products = 2.0 * kPositions / 0.8 * count * in * out, transforms = 800 * count * (in + out), kernels = kPositions * in * out * (fixed ? 20 : 95);
+  const double products = 2.0 * kPositions / 0.8 * count * in * out, transforms = 800 * count * (in + out),
+               kernels = kPositions * in * out * (fixed ? 20 : 95);
   return plain > 1.1 * (products + transforms + kernels);
 }
 
@@ -108,38 +114,40 @@ const OpDef& winograd_weights_op() {
   return def;
 }
 const OpDef& winograd_conv2d_op() {
-  static const OpDef def{.name = "winograd_conv2d",
-                         .doc = "3 x 3 convolution of stride 1 by Winograd's F(4x4, 3x3), with bias, residual and activation (Lavin and Gray 2016)",
-                         .inputs = {"x", Port::weight("transformed"), Port::statistics("bias?"), "residual?"},
-                         .outputs = {"y"},
-                         .make_attrs = make_options<WinogradConv2dAttrs>,
-                         .infer = infer_conv,
-                         .no_gradient = kAfterDifferentiation,
-                         .cost = cost_conv,
-                         .work = WorkClass::kProduct,
-                         .layout = {.prefers_channels_last = true, .weights = WeightFormat::kLeads},
-                         .definition = cpu_definition::winograd_conv2d,
-                         .target = true,
-                         .variant_of = "conv2d",
-                         .cases = {"winograd_conv2d:16x64x56x56+36x64x64:padding=1"}};
+  static const OpDef def{
+      .name = "winograd_conv2d",
+      .doc = "3 x 3 convolution of stride 1 by Winograd's F(4x4, 3x3), with bias, residual and activation (Lavin and Gray 2016)",
+      .inputs = {"x", Port::weight("transformed"), Port::statistics("bias?"), "residual?"},
+      .outputs = {"y"},
+      .make_attrs = make_options<WinogradConv2dAttrs>,
+      .infer = infer_conv,
+      .no_gradient = kAfterDifferentiation,
+      .cost = cost_conv,
+      .work = WorkClass::kProduct,
+      .layout = {.prefers_channels_last = true, .weights = WeightFormat::kLeads},
+      .definition = cpu_definition::winograd_conv2d,
+      .target = true,
+      .variant_of = "conv2d",
+      .cases = {"winograd_conv2d:16x64x56x56+36x64x64:padding=1"}};
   return def;
 }
 
 const OpDef& winograd_conv2d_backward_weights_op() {
-  static const OpDef def{.name = "winograd_conv2d_backward_weights",
-                         .doc = "gradient of the weight of a 3 x 3 convolution of stride 1, by the adjoint of winograd_conv2d (Lavin and Gray 2016)",
-                         .inputs = {"x", "grad"},
-                         .outputs = {Port::weight("dw")},
-                         .make_attrs = make_options<Conv2dBackwardWeightsAttrs>,
-                         .infer = infer_backward_weights,
-                         .no_gradient = kAfterDifferentiation,
-                         .cost = cost_backward_weights,
-                         .work = WorkClass::kProduct,
-                         .layout = {.prefers_channels_last = true, .weights = WeightFormat::kFollows},
-                         .definition = cpu_definition::winograd_conv2d_backward_weights,
-                         .target = true,
-                         .variant_of = "conv2d_backward_weights",
-                         .cases = {"winograd_conv2d_backward_weights:16x64x56x56+16x64x56x56:padding=1,kernel_size=3"}};
+  static const OpDef def{
+      .name = "winograd_conv2d_backward_weights",
+      .doc = "gradient of the weight of a 3 x 3 convolution of stride 1, by the adjoint of winograd_conv2d (Lavin and Gray 2016)",
+      .inputs = {"x", "grad"},
+      .outputs = {Port::weight("dw")},
+      .make_attrs = make_options<Conv2dBackwardWeightsAttrs>,
+      .infer = infer_backward_weights,
+      .no_gradient = kAfterDifferentiation,
+      .cost = cost_backward_weights,
+      .work = WorkClass::kProduct,
+      .layout = {.prefers_channels_last = true, .weights = WeightFormat::kFollows},
+      .definition = cpu_definition::winograd_conv2d_backward_weights,
+      .target = true,
+      .variant_of = "conv2d_backward_weights",
+      .cases = {"winograd_conv2d_backward_weights:16x64x56x56+16x64x56x56:padding=1,kernel_size=3"}};
   return def;
 }
 

@@ -1,10 +1,10 @@
 #pragma once
-// Convolutions of 3 x 3 by fewer products: F(4x4, 3x3) of Winograd's minimal filtering (Lavin and Gray 2016, "Fast Algorithms for Convolutional Neural
-// Networks"). Four by four results of a channel take 36 products instead of 144; images and kernels are transformed before, sums after. use_winograd
-// (rewrites.h) replaces plain convolutions by these operators.
+// Convolutions of 3 x 3 by fewer products: F(4x4, 3x3) of Winograd's minimal filtering (Lavin and Gray 2016, "Fast Algorithms for
+// Convolutional Neural Networks"). Four by four results of a channel take 36 products instead of 144; images and kernels are transformed
+// before, sums after. use_winograd (rewrites.h) replaces plain convolutions by these operators.
 //
-// The interpolation points are 0, +-sqrt(1/2), +-sqrt(2) and infinity: the transforms' entries stay nearest to 1, and with 256 channels of float32 the
-// result's error is twice that of plain sums; with the usual points 0, +-1, +-2 it is four times.
+// The interpolation points are 0, +-sqrt(1/2), +-sqrt(2) and infinity: the transforms' entries stay nearest to 1, and with 256 channels of
+// float32 the result's error is twice that of plain sums; with the usual points 0, +-1, +-2 it is four times.
 
 #include <array>
 
@@ -14,12 +14,12 @@ namespace galley {
 
 namespace winograd {
 
-constexpr int64_t kOut = 4, kTaps = 3, kIn = 6;     // rows and columns of a tile: of results, of the kernel, of the image
+constexpr int64_t kOut = 4, kTaps = 3, kIn = 6;  // rows and columns of a tile: of results, of the kernel, of the image
 constexpr int64_t kPositions = kIn * kIn;
 constexpr double kA = 0.70710678118654752, kB = 1.4142135623730951;  // the points
 
 /// Rows of the 1-D transforms: results = kResult ((kKernel g) * (kImage d)).
-constexpr double kImage[kIn][kIn] = {{1, 0, -2.5, 0, 1, 0},      {0, -2 * kA, -2, kA, 1, 0}, {0, 2 * kA, -2, -kA, 1, 0},
+constexpr double kImage[kIn][kIn] = {{1, 0, -2.5, 0, 1, 0},        {0, -2 * kA, -2, kA, 1, 0},   {0, 2 * kA, -2, -kA, 1, 0},
                                      {0, -kB / 2, -0.5, kB, 1, 0}, {0, kB / 2, -0.5, -kB, 1, 0}, {0, 1, 0, -2.5, 0, 1}};
 constexpr double kKernel[kIn][kTaps] = {{1, 0, 0},
                                         {-2.0 / 3, -2.0 / 3 * kA, -1.0 / 3},
@@ -27,7 +27,8 @@ constexpr double kKernel[kIn][kTaps] = {{1, 0, 0},
                                         {1.0 / 6, kB / 6, 1.0 / 3},
                                         {1.0 / 6, -kB / 6, 1.0 / 3},
                                         {0, 0, 1}};
-constexpr double kResult[kOut][kIn] = {{1, 1, 1, 1, 1, 0}, {0, kA, -kA, kB, -kB, 0}, {0, 0.5, 0.5, 2, 2, 0}, {0, kA / 2, -kA / 2, 2 * kB, -2 * kB, 1}};
+constexpr double kResult[kOut][kIn] = {
+    {1, 1, 1, 1, 1, 0}, {0, kA, -kA, kB, -kB, 0}, {0, 0.5, 0.5, 2, 2, 0}, {0, kA / 2, -kA / 2, 2 * kB, -2 * kB, 1}};
 
 /// The format of transformed weights: for each position panels of 16 output channels, [panel][input channel][16].
 MemoryFormat transformed_format();
@@ -36,10 +37,11 @@ constexpr int64_t tiles(int64_t rows, int64_t columns) { return ((rows + kOut - 
 
 /// Can a convolution with this window and weight be computed so: 3 x 3, neither strided, dilated nor grouped?
 bool fits(const Conv2dWindow& window, const Shape& weight);
-/// Operations for an image x [N,C,H,W] and results y [N,O,H',W']: products at 36 positions of each tile, 144 to transform a channel of its image, 120 of its results.
+/// Operations for an image x [N,C,H,W] and results y [N,O,H',W']: products at 36 positions of each tile, 144 to transform a channel of its
+/// image, 120 of its results.
 double executed_flops(const Shape& x, const Shape& y);
-/// Is it faster so, for an image x [N,C,H,W] and results y [N,O,H',W']? `fixed`: the kernels are transformed once, not at every run. By a formula of
-/// what is computed and moved (docs/performance.md).
+/// Is it faster so, for an image x [N,C,H,W] and results y [N,O,H',W']? `fixed`: the kernels are transformed once, not at every run. By a
+/// formula of what is computed and moved (docs/performance.md).
 bool worthwhile(const Shape& x, const Shape& y, bool fixed);
 
 }  // namespace winograd
@@ -60,8 +62,8 @@ const OpDef& winograd_conv2d_backward_weights_op();
 
 /// weight [O,C,3,3] -> [36,O,C] (backward: [36,C,O]) in the format blocked(aBc16b): the transformed kernels, position by position.
 Value winograd_weights(Value weight, const WinogradWeightsAttrs& attrs);
-/// x [N,C,H,W], transformed weight [36,O,C], bias [O] or absent, residual [N,O,H',W'] or absent -> what conv2d gives with stride 1, [N,O,H',W'],
-/// H' = H + 2 padding - 2.
+/// x [N,C,H,W], transformed weight [36,O,C], bias [O] or absent, residual [N,O,H',W'] or absent -> what conv2d gives with stride 1,
+/// [N,O,H',W'], H' = H + 2 padding - 2.
 Value winograd_conv2d(Value x, Value transformed, Value bias, const WinogradConv2dAttrs& attrs, Value residual = {});
 /// As conv2d_backward_weights, by the adjoint of winograd_conv2d; the attributes' window must fit (winograd::fits).
 Value winograd_conv2d_backward_weights(Value x, Value grad, const Conv2dBackwardWeightsAttrs& attrs);
