@@ -77,10 +77,7 @@ std::vector<Geometry> geometries() {
   };
 }
 
-}  // namespace
-
-std::vector<OpCase> conv_cases() {
-  std::vector<OpCase> cases;
+void add_geometries(std::vector<OpCase>& cases) {
   for (const Geometry& g : geometries()) {
     cases.push_back({.name = "conv2d_" + g.name,
                      .build =
@@ -90,6 +87,10 @@ std::vector<OpCase> conv_cases() {
                          },
                      .low_precision = true});
   }
+}
+
+/// Gradients of the input that are added to a residual, and a gradient of the weights of a large image.
+void add_backward_cases(std::vector<OpCase>& cases) {
   struct Onto {
     std::string name;
     Shape x, weight;
@@ -123,6 +124,9 @@ std::vector<OpCase> conv_cases() {
                          conv2d_backward_weights(in.real({4, 48, 63, 34}), in.real({4, 64, 32, 33}), attrs);
                        },
                    .forward_only = true});
+}
+
+void add_hand_cases(std::vector<OpCase>& cases) {
   // [1,1,3,3] of 1..9 with kernel [[1,2],[3,4]]: 1+4+12+20 = 37 and so on; plus bias 1.
   cases.push_back({.name = "conv2d_hand",
                    .build =
@@ -137,6 +141,10 @@ std::vector<OpCase> conv_cases() {
                          conv2d(in.values({1, 2, 1, 2}, {1, 2, 3, 4}), in.values({2, 1, 1, 1}, {10, 100}), {}, attrs_of({1}, {0}, {1}, 2));
                        },
                    .expected = {10, 20, 300, 400}});
+}
+
+/// Every activation fused into a convolution, with and without a residual.
+void add_fused_cases(std::vector<OpCase>& cases) {
   for (int a = 0; a < static_cast<int>(kActivationNames.size()); ++a) {
     const auto activation = static_cast<Activation>(a);
     for (bool residual : {false, true}) {
@@ -163,6 +171,16 @@ std::vector<OpCase> conv_cases() {
                          },
                      .forward_only = true});
   }
+}
+
+}  // namespace
+
+std::vector<OpCase> conv_cases() {
+  std::vector<OpCase> cases;
+  add_geometries(cases);
+  add_backward_cases(cases);
+  add_hand_cases(cases);
+  add_fused_cases(cases);
   return cases;
 }
 

@@ -134,12 +134,8 @@ std::vector<Simple> simple_functions() {
   };
 }
 
-}  // namespace
-
-std::vector<OpCase> elementwise_cases() {
-  const std::vector<Simple> simple = simple_functions();
-  std::vector<OpCase> cases;
-  for (const Simple& s : simple) {
+void add_simple_functions(std::vector<OpCase>& cases) {
+  for (const Simple& s : simple_functions()) {
     const Shape hand{static_cast<int64_t>(s.x.size())};
     cases.push_back({.name = s.name + "_hand", .build = [s, hand](CaseInputs& in) { s.apply(in.values(hand, s.x)); }, .expected = s.y});
     // Hand values stand on kinks, where no finite difference holds; the root's slope at 0 is infinite.
@@ -149,7 +145,9 @@ std::vector<OpCase> elementwise_cases() {
         {.name = s.name + "_image", .build = [s](CaseInputs& in) { s.apply(in.real({2, 5, 3, 7}, s.fill)); }, .low_precision = true});
     cases.push_back({.name = s.name + "_empty", .build = [s](CaseInputs& in) { s.apply(in.real({0, 5, 3, 7})); }});
   }
+}
 
+void add_gelu(std::vector<OpCase>& cases) {
   GeluAttrs by_tanh;
   by_tanh.approximate = GeluApproximation::kTanh;
   cases.push_back({.name = "gelu_hand",
@@ -177,6 +175,9 @@ std::vector<OpCase> elementwise_cases() {
              [form](CaseInputs& in) { gelu_backward(in.real({2, 5, 37, 101}), in.real({2, 5, 37, 101}, {.low = -12, .high = 12}), form); },
          .forward_only = true});
   }
+}
+
+void add_functions_with_options(std::vector<OpCase>& cases) {
   cases.push_back({.name = "pow_hand", .build = [](CaseInputs& in) { pow(in.values({3}, {1, 2, 3}), 3); }, .expected = {1, 8, 27}});
   for (double exponent : {0.0, 1.0, 2.0, -1.5}) {
     cases.push_back({.name = cat("pow_", static_cast<int>(exponent * 10 + 20)),
@@ -191,8 +192,10 @@ std::vector<OpCase> elementwise_cases() {
       {.name = "affine_hand", .build = [](CaseInputs& in) { affine(in.values({3}, {1, 0, -2}), 3, 0.5); }, .expected = {3.5, 0.5, -5.5}});
   cases.push_back(
       {.name = "affine_image", .build = [](CaseInputs& in) { affine(in.real({2, 5, 3, 7}), -1.5, 0.25); }, .low_precision = true});
+}
 
-  // Backward operators at their kinks, by the convention of PyTorch: slope 0 at the ends, but 1 at the ends of clamp.
+/// Backward operators at their kinks, by the convention of PyTorch: slope 0 at the ends, but 1 at the ends of clamp.
+void add_kinks(std::vector<OpCase>& cases) {
   const auto ones = [](CaseInputs& in, int64_t n) { return in.values({n}, std::vector<double>(static_cast<size_t>(n), 2)); };
   cases.push_back({.name = "relu_backward_kink",
                    .build = [ones](CaseInputs& in) { relu_backward(ones(in, 3), in.values({3}, {-1, 0, 1})); },
@@ -215,6 +218,16 @@ std::vector<OpCase> elementwise_cases() {
                          clamp_backward(ones(in, 4), in.values({4}, {-1, 0, 1, 1.5}), attrs);
                        },
                    .expected = {2, 2, 2, 0}});
+}
+
+}  // namespace
+
+std::vector<OpCase> elementwise_cases() {
+  std::vector<OpCase> cases;
+  add_simple_functions(cases);
+  add_gelu(cases);
+  add_functions_with_options(cases);
+  add_kinks(cases);
   for (OpCase& c : chain_cases()) cases.push_back(std::move(c));
   return cases;
 }

@@ -10,13 +10,24 @@ namespace galley::test {
 
 namespace {
 
+/// Four bits, one scale for the tensor.
+FakeQuantizeAttrs whole_tensor() {
+  FakeQuantizeAttrs attrs;
+  attrs.qmin = -8;
+  attrs.qmax = 7;
+  return attrs;
+}
+
+/// Four bits, one scale for each channel.
+FakeQuantizeAttrs each_channel() {
+  FakeQuantizeAttrs attrs = whole_tensor();
+  attrs.axis = 1;
+  attrs.gradient_factor = 0.25;
+  return attrs;
+}
+
 void add_fake_quantize(std::vector<OpCase>& cases) {
-  FakeQuantizeAttrs whole, channels;
-  whole.qmin = -8;
-  whole.qmax = 7;
-  channels = whole;
-  channels.axis = 1;
-  channels.gradient_factor = 0.25;
+  const FakeQuantizeAttrs whole = whole_tensor(), channels = each_channel();
   // -0.75/0.5 = -1.5 -> -2; 0.25/0.5 -> 0; 10 -> clamped: 7 - 2; -10 -> -8 - 2
   cases.push_back({.name = "fake_quantize_hand",
                    .build =
@@ -52,6 +63,10 @@ void add_fake_quantize(std::vector<OpCase>& cases) {
                          fake_quantize(x, scale, in.fixed(in.values({6}, std::vector<double>(6))), a);
                        },
                    .straight_through = true});
+}
+
+void add_gradients(std::vector<OpCase>& cases) {
+  const FakeQuantizeAttrs whole = whole_tensor();
   // One scale's gradient by hand: inside: round(1.5) - 1.5 = 0.5, outside: 7 - 0, -8 - 0; grads 2, 3, 10.
   cases.push_back({.name = "fake_quantize_scale_backward_hand",
                    .build =
@@ -60,7 +75,19 @@ void add_fake_quantize(std::vector<OpCase>& cases) {
                                                       in.values({}, {0}), whole);
                        },
                    .expected = {2 * 0.5 + 3 * 7 - 10 * 8}});
-  // Scales below the least one count as it, and their gradient says how to grow: 5 * 7 + 3 * -8.
+  cases.push_back({.name = "fake_quantize_backward_hand",
+                   .build =
+                       [=](CaseInputs& in) {
+                         fake_quantize_backward(in.values({5}, {1, 2, 3, 4, 5}), in.values({5}, {0, 3.74, 3.76, -4.24, -4.26}),
+                                                in.values({}, {0.5}), in.values({}, {0}), whole);
+                       },
+                   .expected = {1, 2, 0, 4, 0}});
+}
+
+/// Scales below the least one, which is 2^-23.
+void add_least_scales(std::vector<OpCase>& cases) {
+  const FakeQuantizeAttrs whole = whole_tensor(), channels = each_channel();
+  // They count as the least one, and their gradient says how to grow: 5 * 7 + 3 * -8.
   const double least = std::exp2(-23);
   cases.push_back({.name = "fake_quantize_below_least_hand",
                    .build =
@@ -84,13 +111,6 @@ void add_fake_quantize(std::vector<OpCase>& cases) {
                                                       in.values({}, {0}), whole);
                        },
                    .expected = {5 * 7 - 3 * 8}});
-  cases.push_back({.name = "fake_quantize_backward_hand",
-                   .build =
-                       [=](CaseInputs& in) {
-                         fake_quantize_backward(in.values({5}, {1, 2, 3, 4, 5}), in.values({5}, {0, 3.74, 3.76, -4.24, -4.26}),
-                                                in.values({}, {0.5}), in.values({}, {0}), whole);
-                       },
-                   .expected = {1, 2, 0, 4, 0}});
 }
 
 void add_observers(std::vector<OpCase>& cases) {
@@ -170,7 +190,7 @@ void add_qparams(std::vector<OpCase>& cases) {
 
 std::vector<OpCase> fake_quantize_cases() {
   std::vector<OpCase> cases;
-  for (const auto add : {add_fake_quantize, add_observers, add_qparams}) add(cases);
+  for (const auto add : {add_fake_quantize, add_gradients, add_least_scales, add_observers, add_qparams}) add(cases);
   return cases;
 }
 

@@ -4,9 +4,9 @@
 #include "tests/ops/harness.h"
 
 namespace galley::test {
+namespace {
 
-std::vector<OpCase> matmul_cases() {
-  std::vector<OpCase> cases;
+void add_linear(std::vector<OpCase>& cases) {
   struct Layer {
     std::string name;
     Shape x;
@@ -42,7 +42,10 @@ std::vector<OpCase> matmul_cases() {
                        },
                    .expected = {1, 12, 0},
                    .forward_only = true});
-  // For kernels: depths and widths that fill vectors and tiles and that do not, more rows than a tile, and more than the kernel for few
+}
+
+void add_linear_for_kernels(std::vector<OpCase>& cases) {
+  // Depths and widths that fill vectors and tiles and that do not, more rows than a tile, and more than the kernel for few
   // rows takes.
   struct Sizes {
     int64_t rows, depth, outputs;
@@ -63,11 +66,15 @@ std::vector<OpCase> matmul_cases() {
                        .forward_only = true});
     }
   }
-  const auto shape_of = [](std::vector<int64_t> lead, int64_t rows, int64_t columns, bool transposed) {
-    lead.push_back(transposed ? columns : rows);
-    lead.push_back(transposed ? rows : columns);
-    return Shape(std::span<const int64_t>(lead));
-  };
+}
+
+Shape matrices(std::vector<int64_t> lead, int64_t rows, int64_t columns, bool transposed) {
+  lead.push_back(transposed ? columns : rows);
+  lead.push_back(transposed ? rows : columns);
+  return Shape(std::span<const int64_t>(lead));
+}
+
+void add_matmul(std::vector<OpCase>& cases) {
   for (bool ta : {false, true}) {
     for (bool tb : {false, true}) {
       struct Leads {
@@ -79,8 +86,8 @@ std::vector<OpCase> matmul_cases() {
         cases.push_back({.name = cat("matmul_", lead.name, ta ? "_ta" : "", tb ? "_tb" : ""),
                          .build =
                              [=](CaseInputs& in) {
-                               const Value a = in.real(shape_of(lead.a, 4, 7, ta));
-                               matmul(a, in.real(shape_of(lead.b, 7, 5, tb)), {ta, tb});
+                               const Value a = in.real(matrices(lead.a, 4, 7, ta));
+                               matmul(a, in.real(matrices(lead.b, 7, 5, tb)), {ta, tb});
                              },
                          .low_precision = true});
       }
@@ -96,6 +103,15 @@ std::vector<OpCase> matmul_cases() {
   cases.push_back({.name = "matmul_hand",
                    .build = [](CaseInputs& in) { matmul(in.values({2, 2}, {1, 2, 3, 4}), in.values({2, 2}, {5, 6, 7, 8})); },
                    .expected = {19, 22, 43, 50}});
+}
+
+}  // namespace
+
+std::vector<OpCase> matmul_cases() {
+  std::vector<OpCase> cases;
+  add_linear(cases);
+  add_linear_for_kernels(cases);
+  add_matmul(cases);
   return cases;
 }
 

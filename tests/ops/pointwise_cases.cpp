@@ -38,10 +38,7 @@ Operands operands(CaseInputs& in, const Geometry& g, bool stored = true) {
   return o;
 }
 
-}  // namespace
-
-std::vector<OpCase> pointwise_cases() {
-  std::vector<OpCase> cases;
+void add_batch_norm_backward(std::vector<OpCase>& cases) {
   for (const Geometry& g : std::vector<Geometry>{{"even", {2, 16, 6, 8}, 64, Activation::kRelu},
                                                  {"expands", {2, 24, 9, 7}, 72, Activation::kHardswish},
                                                  {"odd", {3, 19, 5, 6}, 67},
@@ -70,34 +67,43 @@ std::vector<OpCase> pointwise_cases() {
                          },
                      .forward_only = true});
   }
-  struct Depthwise : Geometry {
-    std::vector<int64_t> kernel, stride, padding;
-  };
-  const std::vector<Depthwise> depthwise{{{"even", {2, 16, 6, 8}, 64, Activation::kRelu}, {3, 3}, {1}, {1}},
-                                         {{"strided", {2, 24, 9, 7}, 72, Activation::kHardswish}, {5, 5}, {2}, {2}},
-                                         {{"plain", {2, 18, 7, 6}, 50}, {3, 3}, {1}, {1}},
-                                         {{"relu6_no_padding", {1, 32, 8, 9}, 41, Activation::kRelu6}, {3, 3}, {1}, {0}},
-                                         {{"no_affine", {2, 17, 5, 6}, 35, Activation::kNone, false}, {3, 3}, {2}, {1}},
-                                         {{"most_channels", {2, 48, 7, 6}, 130, Activation::kRelu6}, {5, 5}, {1}, {2}},
-                                         {{"more_channels_than_are_taken", {1, 49, 5, 5}, 56, Activation::kRelu}, {3, 3}, {1}, {1}},
-                                         {{"higher_than_wide", {2, 16, 40, 3}, 33, Activation::kHardswish}, {5, 3}, {1, 2}, {2, 1}},
-                                         {{"wide_lines", {1, 17, 6, 220}, 36, Activation::kRelu}, {3, 3}, {2}, {1}},
-                                         {{"residual", {2, 24, 9, 7}, 72, Activation::kRelu, true, true}, {3, 3}, {1}, {1}},
-                                         {{"blocks_and_parts", {3, 20, 31, 23}, 50, Activation::kRelu, true, true}, {3, 3}, {1}, {1}}};
-  const auto attrs_of = [](const Depthwise& g) {
-    BatchNormDepthwiseAttrs a;
-    a.activation = g.activation;
-    a.stride = g.stride;
-    a.padding = g.padding;
-    return a;
-  };
-  const auto backward = [=](CaseInputs& in, const Depthwise& g, const Operands& o, Value depthwise, Value moments) {
-    const BatchNormDepthwiseAttrs a = attrs_of(g);
-    const Shape y = conv2d_shape(a.window(g.outputs), {g.x[0], g.outputs, g.x[2], g.x[3]}, depthwise.shape());
-    pointwise_batch_norm_depthwise_backward(in.real(y), depthwise, o.mean, o.var, o.gamma, o.beta, o.x, o.weight, a,
-                                            g.residual ? in.real(g.x) : Value(), moments);
-  };
-  for (const Depthwise& g : depthwise) {
+}
+
+struct Depthwise : Geometry {
+  std::vector<int64_t> kernel, stride, padding;
+};
+
+std::vector<Depthwise> depthwise_geometries() {
+  return {{{"even", {2, 16, 6, 8}, 64, Activation::kRelu}, {3, 3}, {1}, {1}},
+          {{"strided", {2, 24, 9, 7}, 72, Activation::kHardswish}, {5, 5}, {2}, {2}},
+          {{"plain", {2, 18, 7, 6}, 50}, {3, 3}, {1}, {1}},
+          {{"relu6_no_padding", {1, 32, 8, 9}, 41, Activation::kRelu6}, {3, 3}, {1}, {0}},
+          {{"no_affine", {2, 17, 5, 6}, 35, Activation::kNone, false}, {3, 3}, {2}, {1}},
+          {{"most_channels", {2, 48, 7, 6}, 130, Activation::kRelu6}, {5, 5}, {1}, {2}},
+          {{"more_channels_than_are_taken", {1, 49, 5, 5}, 56, Activation::kRelu}, {3, 3}, {1}, {1}},
+          {{"higher_than_wide", {2, 16, 40, 3}, 33, Activation::kHardswish}, {5, 3}, {1, 2}, {2, 1}},
+          {{"wide_lines", {1, 17, 6, 220}, 36, Activation::kRelu}, {3, 3}, {2}, {1}},
+          {{"residual", {2, 24, 9, 7}, 72, Activation::kRelu, true, true}, {3, 3}, {1}, {1}},
+          {{"blocks_and_parts", {3, 20, 31, 23}, 50, Activation::kRelu, true, true}, {3, 3}, {1}, {1}}};
+}
+
+BatchNormDepthwiseAttrs attrs_of(const Depthwise& g) {
+  BatchNormDepthwiseAttrs a;
+  a.activation = g.activation;
+  a.stride = g.stride;
+  a.padding = g.padding;
+  return a;
+}
+
+void depthwise_backward(CaseInputs& in, const Depthwise& g, const Operands& o, Value depthwise, Value moments) {
+  const BatchNormDepthwiseAttrs a = attrs_of(g);
+  const Shape y = conv2d_shape(a.window(g.outputs), {g.x[0], g.outputs, g.x[2], g.x[3]}, depthwise.shape());
+  pointwise_batch_norm_depthwise_backward(in.real(y), depthwise, o.mean, o.var, o.gamma, o.beta, o.x, o.weight, a,
+                                          g.residual ? in.real(g.x) : Value(), moments);
+}
+
+void add_depthwise(std::vector<OpCase>& cases) {
+  for (const Depthwise& g : depthwise_geometries()) {
     cases.push_back({.name = "pointwise_batch_norm_depthwise_" + g.name,
                      .build =
                          [=](CaseInputs& in) {
@@ -112,7 +118,7 @@ std::vector<OpCase> pointwise_cases() {
                      .build =
                          [=](CaseInputs& in) {
                            const Operands o = operands(in, g, false);
-                           backward(in, g, o, in.weight({g.outputs, 1, g.kernel[0], g.kernel[1]}), {});
+                           depthwise_backward(in, g, o, in.weight({g.outputs, 1, g.kernel[0], g.kernel[1]}), {});
                          },
                      .forward_only = true});
     cases.push_back({.name = "pointwise_batch_norm_depthwise_backward_of_moments_" + g.name,
@@ -120,11 +126,20 @@ std::vector<OpCase> pointwise_cases() {
                          [=](CaseInputs& in) {
                            const Operands o = operands(in, g, false);
                            const Value depthwise = in.weight({g.outputs, 1, g.kernel[0], g.kernel[1]});
-                           backward(in, g, o, depthwise,
-                                    pointwise_batch_norm_depthwise(o.x, o.weight, depthwise, o.gamma, o.beta, attrs_of(g)).moments);
+                           depthwise_backward(
+                               in, g, o, depthwise,
+                               pointwise_batch_norm_depthwise(o.x, o.weight, depthwise, o.gamma, o.beta, attrs_of(g)).moments);
                          },
                      .forward_only = true});
   }
+}
+
+}  // namespace
+
+std::vector<OpCase> pointwise_cases() {
+  std::vector<OpCase> cases;
+  add_batch_norm_backward(cases);
+  add_depthwise(cases);
   return cases;
 }
 

@@ -107,8 +107,8 @@ void add_winograd_cases(std::vector<OpCase>& cases) {
   }
 }
 
-void add_conv_cases(std::vector<OpCase>& cases) {
-  const std::vector<Geometry> geometries{
+std::vector<Geometry> conv_geometries() {
+  return {
       {"plain", {2, 3, 7, 5}, {4, 3, 3, 3}, window({1}, {1}, {1}, 1), true},
       {"no_padding", {1, 2, 5, 6}, {3, 2, 3, 2}, window({1}, {0}, {1}, 1)},
       {"pointwise", {2, 17, 5, 3}, {19, 17, 1, 1}, window({1}, {0}, {1}, 1), true},
@@ -137,6 +137,9 @@ void add_conv_cases(std::vector<OpCase>& cases) {
       {"rows_left_over", {1, 3, 8, 10}, {4, 3, 3, 3}, window({3}, {0}, {1}, 1)},
       {"empty_batch", {0, 3, 7, 5}, {4, 3, 3, 3}, window({1}, {1}, {1}, 1), true},
   };
+}
+
+void add_conv_cases(std::vector<OpCase>& cases) {
   const std::vector<Variant> variants{
       {.name = "u8"},
       {.name = "relu_residual", .residual = DType::kU8, .activation = Activation::kRelu},
@@ -146,7 +149,7 @@ void add_conv_cases(std::vector<OpCase>& cases) {
       {.name = "reduced_values", .saturation = Saturation::kReduced, .x_high = 127},
       {.name = "ties", .residual = DType::kU8, .powers = true},
   };
-  for (const Geometry& g : geometries) {
+  for (const Geometry& g : conv_geometries()) {
     for (const Variant& v : variants) {
       cases.push_back({.name = cat("quantized_conv2d_", g.name, "_", v.name),
                        .build = [=](CaseInputs& in) { capture_conv(in, g, v); },
@@ -164,6 +167,9 @@ void add_conv_cases(std::vector<OpCase>& cases) {
           {.name = "quantized_conv2d_depthwise_fused_" + name, .build = [=](CaseInputs& in) { capture_conv(in, depthwise, v); }});
     }
   }
+}
+
+void add_conv_hand_cases(std::vector<OpCase>& cases) {
   // Everything at the ends of its range: 2 * 255 * -128 does not fit 16 bits.
   cases.push_back({.name = "quantized_conv2d_saturating", .build = [](CaseInputs& in) {
                      QuantizedConv2dAttrs a;
@@ -415,6 +421,7 @@ void add_pool_cases(std::vector<OpCase>& cases) {
 std::vector<OpCase> quantized_cases() {
   std::vector<OpCase> cases;
   add_conv_cases(cases);
+  add_conv_hand_cases(cases);
   add_winograd_cases(cases);
   add_linear_cases(cases);
   add_element_wise_cases(cases);

@@ -7,23 +7,30 @@
 #include "tests/ops/harness.h"
 
 namespace galley::test {
+namespace {
 
-std::vector<OpCase> random_cases() {
-  const auto rng = [](CaseInputs& in) { return in.values({3}, {7, 3, 100}, DType::kI64); };
-  const auto dropout_attrs = [](double p) {
-    DropoutAttrs attrs;
-    attrs.p = p;
-    attrs.stream = 123456789;
-    return attrs;
-  };
-  const auto depth_attrs = [](double p, StochasticDepthMode mode) {
-    StochasticDepthAttrs attrs;
-    attrs.p = p;
-    attrs.mode = mode;
-    attrs.stream = -5;
-    return attrs;
-  };
-  std::vector<OpCase> cases;
+// Seed, step and the number of the first sample.
+constexpr int64_t kSeed = 7, kStep = 3, kFirstSample = 100;
+constexpr int64_t kDropoutStream = 123456789, kDepthStream = -5;
+
+Value rng(CaseInputs& in) { return in.values({3}, {kSeed, kStep, kFirstSample}, DType::kI64); }
+
+DropoutAttrs dropout_attrs(double p) {
+  DropoutAttrs attrs;
+  attrs.p = p;
+  attrs.stream = kDropoutStream;
+  return attrs;
+}
+
+StochasticDepthAttrs depth_attrs(double p, StochasticDepthMode mode) {
+  StochasticDepthAttrs attrs;
+  attrs.p = p;
+  attrs.mode = mode;
+  attrs.stream = kDepthStream;
+  return attrs;
+}
+
+void add_small_cases(std::vector<OpCase>& cases) {
   cases.push_back({.name = "dropout_none",
                    .build = [=](CaseInputs& in) { dropout(in.values({2, 2}, {1, 2, 3, 4}), rng(in), dropout_attrs(0)); },
                    .expected = {1, 2, 3, 4}});
@@ -32,35 +39,6 @@ std::vector<OpCase> random_cases() {
                    .expected = {0, 0, 0, 0}});
   cases.push_back({.name = "dropout_features", .build = [=](CaseInputs& in) { dropout(in.real({6, 13}), rng(in), dropout_attrs(0.3)); }});
   cases.push_back({.name = "dropout_image", .build = [=](CaseInputs& in) { dropout(in.real({2, 5, 3, 7}), rng(in), dropout_attrs(0.5)); }});
-  // Several threads' worth; samples whose words begin anywhere in a block of four; more channels than a tile and fewer.
-  for (const Shape& shape : {Shape{9, 1283}, Shape{3, 67, 13, 9}, Shape{2, 131, 5, 5}, Shape{2, 3, 31, 47}, Shape{2, 6, 3, 5, 7}, Shape{17},
-                             Shape{2, 5, 1, 1}, Shape{2, 1, 9, 5}, Shape{0, 3, 4, 4}}) {
-    for (const double p : {0.0, 0.1, 0.75, 1.0}) {
-      std::string name;
-      for (const int64_t size : shape) name += cat("_", size);
-      cases.push_back({.name = cat("dropout", name, "_", static_cast<int>(100 * p)),
-                       .build = [=](CaseInputs& in) { dropout(in.real(shape), rng(in), dropout_attrs(p)); },
-                       .forward_only = true});
-      for (const auto mode : {StochasticDepthMode::kRow, StochasticDepthMode::kBatch}) {
-        cases.push_back(
-            {.name = cat("stochastic_depth", name, "_", static_cast<int>(100 * p), mode == StochasticDepthMode::kRow ? "_row" : "_batch"),
-             .build = [=](CaseInputs& in) { stochastic_depth(in.real(shape), rng(in), depth_attrs(p, mode)); },
-             .forward_only = true});
-      }
-    }
-  }
-  // p is the very number drawn for element 5 of sample 100, which stays; and one between the draws of sample 100 and of the whole batch.
-  const auto drawn = [](int64_t stream, uint64_t sample, int64_t element) {
-    return static_cast<double>(uniform_from_bits(mask_bits(7, stream, 3, static_cast<int64_t>(sample), element)));
-  };
-  const double fifth = drawn(123456789, 100, 5), between = (drawn(-5, 100, 0) + drawn(-5, kWholeBatch, 0)) / 2;
-  cases.push_back({.name = "dropout_bound",
-                   .build = [=](CaseInputs& in) { dropout(in.real({2, 9}), rng(in), dropout_attrs(fifth)); },
-                   .forward_only = true});
-  cases.push_back(
-      {.name = "stochastic_depth_batch_draw",
-       .build = [=](CaseInputs& in) { stochastic_depth(in.real({2, 9}), rng(in), depth_attrs(between, StochasticDepthMode::kBatch)); },
-       .forward_only = true});
   // What is dropped is 0, whatever it was.
   cases.push_back({.name = "dropout_not_a_number",
                    .build =
@@ -80,16 +58,55 @@ std::vector<OpCase> random_cases() {
   cases.push_back({.name = "stochastic_depth_batch", .build = [=](CaseInputs& in) {
                      stochastic_depth(in.real({3, 5}), rng(in), depth_attrs(0.4, StochasticDepthMode::kBatch));
                    }});
-  // The words that the masks above are made of.
+}
+
+void add_shapes(std::vector<OpCase>& cases) {
+  // Several threads' worth; samples whose words begin anywhere in a block of four; more channels than a tile and fewer.
+  for (const Shape& shape : {Shape{9, 1283}, Shape{3, 67, 13, 9}, Shape{2, 131, 5, 5}, Shape{2, 3, 31, 47}, Shape{2, 6, 3, 5, 7}, Shape{17},
+                             Shape{2, 5, 1, 1}, Shape{2, 1, 9, 5}, Shape{0, 3, 4, 4}}) {
+    for (const double p : {0.0, 0.1, 0.75, 1.0}) {
+      std::string name;
+      for (const int64_t size : shape) name += cat("_", size);
+      cases.push_back({.name = cat("dropout", name, "_", static_cast<int>(100 * p)),
+                       .build = [=](CaseInputs& in) { dropout(in.real(shape), rng(in), dropout_attrs(p)); },
+                       .forward_only = true});
+      for (const auto mode : {StochasticDepthMode::kRow, StochasticDepthMode::kBatch}) {
+        cases.push_back(
+            {.name = cat("stochastic_depth", name, "_", static_cast<int>(100 * p), mode == StochasticDepthMode::kRow ? "_row" : "_batch"),
+             .build = [=](CaseInputs& in) { stochastic_depth(in.real(shape), rng(in), depth_attrs(p, mode)); },
+             .forward_only = true});
+      }
+    }
+  }
+}
+
+void add_bounds(std::vector<OpCase>& cases) {
+  // p is the very number drawn for element 5 of sample 100, which stays; and one between the draws of sample 100 and of the whole batch.
+  const auto drawn = [](int64_t stream, uint64_t sample, int64_t element) {
+    return static_cast<double>(uniform_from_bits(mask_bits(kSeed, stream, kStep, static_cast<int64_t>(sample), element)));
+  };
+  const double fifth = drawn(kDropoutStream, kFirstSample, 5),
+               between = (drawn(kDepthStream, kFirstSample, 0) + drawn(kDepthStream, kWholeBatch, 0)) / 2;
+  cases.push_back({.name = "dropout_bound",
+                   .build = [=](CaseInputs& in) { dropout(in.real({2, 9}), rng(in), dropout_attrs(fifth)); },
+                   .forward_only = true});
+  cases.push_back(
+      {.name = "stochastic_depth_batch_draw",
+       .build = [=](CaseInputs& in) { stochastic_depth(in.real({2, 9}), rng(in), depth_attrs(between, StochasticDepthMode::kBatch)); },
+       .forward_only = true});
+}
+
+/// The words that the masks above are made of.
+void add_random_bits(std::vector<OpCase>& cases) {
   const auto bits = [=](CaseInputs& in, std::vector<int64_t> shape, bool whole_batch) {
     RandomBitsAttrs attrs;
     attrs.shape = std::move(shape);
-    attrs.stream = 123456789;
+    attrs.stream = kDropoutStream;
     attrs.whole_batch = whole_batch;
     random_bits(rng(in), attrs);
   };
   const auto word = [](uint64_t sample, int64_t element) {
-    return static_cast<double>(mask_bits(7, 123456789, 3, static_cast<int64_t>(sample), element));
+    return static_cast<double>(mask_bits(kSeed, kDropoutStream, kStep, static_cast<int64_t>(sample), element));
   };
   cases.push_back({.name = "random_bits_samples",
                    .build = [=](CaseInputs& in) { bits(in, {2, 3}, false); },
@@ -99,6 +116,16 @@ std::vector<OpCase> random_cases() {
                    .expected = {word(kWholeBatch, 0), word(kWholeBatch, 1)}});
   cases.push_back({.name = "random_bits_many", .build = [=](CaseInputs& in) { bits(in, {5, 37, 11}, false); }});
   cases.push_back({.name = "random_bits_none", .build = [=](CaseInputs& in) { bits(in, {0, 4}, false); }});
+}
+
+}  // namespace
+
+std::vector<OpCase> random_cases() {
+  std::vector<OpCase> cases;
+  add_small_cases(cases);
+  add_shapes(cases);
+  add_bounds(cases);
+  add_random_bits(cases);
   return cases;
 }
 

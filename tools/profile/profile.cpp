@@ -13,6 +13,7 @@
 #include "libcore/profiler/machine_limits.h"
 #include "libcore/profiler/profile_tables.h"
 #include "libcore/profiler/timer.h"
+#include "libcore/profiler/trace.h"
 #include "libcore/recipe/loader.h"
 #include "libcore/train/profiled_work.h"
 #include "tools/common/signals.h"
@@ -53,6 +54,14 @@ std::string comparison_text(const RoundComparison& result) {
 }
 
 }  // namespace
+
+/// What a run found, and what is written of it.
+struct ProfileTool::Outcome {
+  ProfileReport report;
+  Trace trace;
+  std::string json, html;
+  std::optional<RoundComparison> verified, overhead;
+};
 
 void ProfileTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
@@ -97,7 +106,8 @@ RoundComparison ProfileTool::verify(const LoadedRecipe& loaded, const std::vecto
   return compare_work(loaded.recipe, changed.recipe, verify_s_, stopped);
 }
 
-std::string ProfileTool::text(const ProfileReport& report, const RoundComparison* verified, const RoundComparison* overhead) const {
+std::string ProfileTool::text(const Outcome& outcome) const {
+  const ProfileReport& report = outcome.report;
   const Profile& profile = report.profile;
   const double steps = static_cast<double>(profile.steps), step = profile.wall_s / steps;
   const auto share = [&](double seconds) { return fixed(100 * seconds / profile.wall_s, 1) + " %"; };
@@ -131,20 +141,99 @@ std::string ProfileTool::text(const ProfileReport& report, const RoundComparison
                                              item.gain_bytes > 0 ? " less memory" : " more memory"),
                   "\n");
   }
-  if (verified != nullptr) result += "verified: a sample takes " + comparison_text(*verified);
-  if (overhead != nullptr) result += "overhead: under the recorder a step takes " + comparison_text(*overhead);
+  if (outcome.verified) result += "verified: a sample takes " + comparison_text(*outcome.verified);
+  if (outcome.overhead) result += "overhead: under the recorder a step takes " + comparison_text(*outcome.overhead);
   return result;
+}
+
+void ProfileTool::print_fits(const Recipe& recipe, const ProfileReport& report) const {
+  if (common.format == Format::kJson) {
+    print(Json{{"fits", true},
+               {"what", report.what},
+               {"batch", report.batch},
+               {"provenance", provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)))}}
+              .dump() +
+          "\n");
+  } else {
+    print(cat(report.what, ", ", report.batch, " samples: the recipe, its data and weights fit\n"));
+  }
+}
+
+bool ProfileTool::measure(const Recipe& recipe, const MachineWatch& watch, ProfiledWork& work, Outcome& outcome) const {
+  ProfileReport& report = outcome.report;
+  Progress progress(common.progress);
+  const auto show = [&](int64_t done, int64_t all) {
+    progress.update(static_cast<double>(done) / static_cast<double>(all), cat("step ", done, "/", all),
+                    Json{{"step", done}, {"steps", all}}.dump());
+  };
+  Recorder recorder;
+  const bool all = record(work, schedule_of(recipe), recorder, show, stopped);
+  progress.clear();
+  if (!all) return false;
+  const MachineLimits machine = machine_limits(compute_threads());
+  report.profile = make_profile(recorder.recording(), machine);
+  report.advice = advise(report.profile, work.facts());
+  report.compilations = work.compilations();
+  report.remarks = watch.remarks(static_cast<int>(report.threads));
+  if (!output_.empty())
+    outcome.trace =
+        make_trace(recorder.recording(),
+                   {.max_bytes = trace_mib_ << 20, .process = cat("galley ", report.recipe, " ", report.what), .machine = machine});
+  outcome.json = report_json(report, recorder.recording());
+  if (!html_.empty()) outcome.html = report_html(report, recorder.recording());
+  if (overhead_s_ > 0) outcome.overhead = recording_overhead(work, overhead_s_, stopped);
+  return !stopped();
+}
+
+void ProfileTool::write_files(const Outcome& outcome) const {
+  if (!output_.empty()) {
+    const Trace& trace = outcome.trace;
+    write_maybe_gzip(output_, trace.json);
+    log(LogLevel::kInfo, cat("trace ", output_, ": ", human_count(trace.events), " operators",
+                             trace.dropped > 0 ? cat(", the ", human_count(trace.dropped), " shortest left out") : ""));
+  }
+  if (!html_.empty()) write_file(html_, outcome.html);
+  if (apply_.empty()) return;
+  const std::string fragment = advice_fragment(outcome.report.advice);
+  write_file(apply_, fragment.empty() ? "# galley-profile found nothing to change.\n{}\n" : "# Advice of galley-profile.\n" + fragment);
+}
+
+std::optional<RoundComparison> ProfileTool::verified(const LoadedRecipe& loaded, const std::vector<Advice>& advice) const {
+  if (!verify_) return std::nullopt;
+  if (std::any_of(advice.begin(), advice.end(), [](const Advice& item) { return !item.value.empty() && !item.requantize; }))
+    return verify(loaded, advice);
+  log(LogLevel::kInfo,
+      advice_fragment(advice).empty()
+          ? "--verify: there is no advice with a value to compare"
+          : "--verify: the advice is for galley-quantize: compare the file that it makes, with galley-benchmark --compare");
+  return std::nullopt;
+}
+
+Json ProfileTool::json(const Recipe& recipe, const Outcome& outcome) const {
+  Json json = Json::parse(outcome.json);
+  const Trace& trace = outcome.trace;
+  if (!output_.empty())
+    json["trace"] = {{"file", output_}, {"events", trace.events}, {"dropped_events", trace.dropped}, {"dropped_ms", trace.dropped_s * 1e3}};
+  if (outcome.verified) json["verified"] = verified_json(*outcome.verified, outcome.report.profile);
+  if (outcome.overhead) json["overhead"] = comparison_json(*outcome.overhead);
+  json["provenance"] = provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)));
+  return json;
+}
+
+void ProfileTool::print_outcome(const Recipe& recipe, const Outcome& outcome) const {
+  const std::string json_text = json(recipe, outcome).dump() + "\n";
+  const size_t most = rows_ == 0 ? SIZE_MAX : static_cast<size_t>(rows_);
+  const auto rows = [&](Format format) { return render(operator_table(outcome.report.profile, group_of(by_), most), format); };
+  for (const auto& [format, file] : common.save) write_file(file, format == Format::kJson ? json_text : rows(format));
+  print(common.format == Format::kJson ? json_text : common.format == Format::kTable ? text(outcome) : rows(common.format));
 }
 
 int ProfileTool::run_recipe(LoadedRecipe& loaded) {
   Recipe& recipe = loaded.recipe;
   if (!dry_run_) check_outputs({output_, html_, apply_});
   make_paths_absolute(recipe);
-  ProfileReport report;
-  Recorder recorder;
-  std::string json_text, html;
-  Trace trace;
-  std::optional<RoundComparison> overhead;
+  Outcome outcome;
+  ProfileReport& report = outcome.report;
   const MachineWatch watch;
   {
     ProfiledWork work(recipe);
@@ -155,75 +244,16 @@ int ProfileTool::run_recipe(LoadedRecipe& loaded) {
     report.synthetic = work.synthetic();
     report.compilations = work.compilations();
     if (dry_run_) {
-      if (common.format == Format::kJson) {
-        print(Json{{"fits", true},
-                   {"what", report.what},
-                   {"batch", report.batch},
-                   {"provenance", provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)))}}
-                  .dump() +
-              "\n");
-      } else {
-        print(cat(report.what, ", ", report.batch, " samples: the recipe, its data and weights fit\n"));
-      }
+      print_fits(recipe, report);
       return kExitDone;
     }
-    Progress progress(common.progress);
-    const auto show = [&](int64_t done, int64_t all) {
-      progress.update(static_cast<double>(done) / static_cast<double>(all), cat("step ", done, "/", all),
-                      Json{{"step", done}, {"steps", all}}.dump());
-    };
-    const bool all = record(work, schedule_of(recipe), recorder, show, stopped);
-    progress.clear();
-    if (!all) return 128 + stop_signal();
-    const MachineLimits machine = machine_limits(compute_threads());
-    report.profile = make_profile(recorder.recording(), machine);
-    report.advice = advise(report.profile, work.facts());
-    report.compilations = work.compilations();
-    report.remarks = watch.remarks(static_cast<int>(report.threads));
-    if (!output_.empty())
-      trace = make_trace(recorder.recording(),
-                         {.max_bytes = trace_mib_ << 20, .process = cat("galley ", report.recipe, " ", report.what), .machine = machine});
-    json_text = report_json(report, recorder.recording());
-    if (!html_.empty()) html = report_html(report, recorder.recording());
-    if (overhead_s_ > 0) overhead = recording_overhead(work, overhead_s_, stopped);
-    if (stopped()) return 128 + stop_signal();
+    if (!measure(recipe, watch, work, outcome)) return 128 + stop_signal();
   }
-  Json json = Json::parse(json_text);
-  if (!output_.empty()) {
-    write_maybe_gzip(output_, trace.json);
-    json["trace"] = {{"file", output_}, {"events", trace.events}, {"dropped_events", trace.dropped}, {"dropped_ms", trace.dropped_s * 1e3}};
-    log(LogLevel::kInfo, cat("trace ", output_, ": ", human_count(trace.events), " operators",
-                             trace.dropped > 0 ? cat(", the ", human_count(trace.dropped), " shortest left out") : ""));
-  }
-  if (!html_.empty()) write_file(html_, html);
-  const std::string fragment = advice_fragment(report.advice);
-  const bool comparable =
-      std::any_of(report.advice.begin(), report.advice.end(), [](const Advice& item) { return !item.value.empty() && !item.requantize; });
-  if (!apply_.empty())
-    write_file(apply_, fragment.empty() ? "# galley-profile found nothing to change.\n{}\n" : "# Advice of galley-profile.\n" + fragment);
-  std::optional<RoundComparison> verified;
-  if (verify_ && !comparable)
-    log(LogLevel::kInfo,
-        fragment.empty() ? "--verify: there is no advice with a value to compare"
-                         : "--verify: the advice is for galley-quantize: compare the file that it makes, with galley-benchmark --compare");
-  if (verify_ && comparable) {
-    verified = verify(loaded, report.advice);
-    if (stopped()) return 128 + stop_signal();
-    json["verified"] = verified_json(*verified, report.profile);
-  }
-  if (overhead) json["overhead"] = comparison_json(*overhead);
+  write_files(outcome);
+  outcome.verified = verified(loaded, report.advice);
+  if (outcome.verified && stopped()) return 128 + stop_signal();
   for (const std::string& remark : report.remarks) log(LogLevel::kWarning, remark);
-  json["provenance"] = provenance_json(provenance(recipe, dump_recipe(recipe, DumpKind::kFull)));
-  const size_t most = rows_ == 0 ? SIZE_MAX : static_cast<size_t>(rows_);
-  for (const auto& [format, file] : common.save)
-    write_file(file, format == Format::kJson ? json.dump() + "\n" : render(operator_table(report.profile, group_of(by_), most), format));
-  if (common.format == Format::kJson) {
-    print(json.dump() + "\n");
-  } else if (common.format == Format::kTable) {
-    print(text(report, verified ? &*verified : nullptr, overhead ? &*overhead : nullptr));
-  } else {
-    print(render(operator_table(report.profile, group_of(by_), most), common.format));
-  }
+  print_outcome(recipe, outcome);
   return kExitDone;
 }
 

@@ -1,10 +1,17 @@
 #pragma once
 // galley-profile: where the time and memory of a recipe's steps go, how close that is to the machine's limit, and what to change.
 
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+
 #include "libcore/profiler/report.h"
 #include "libcore/profiler/statistics.h"
-#include "libcore/profiler/trace.h"
 #include "tools/common/recipe_tool.h"
+
+namespace galley {
+class MachineWatch;
+class ProfiledWork;
+}  // namespace galley
 
 namespace galley::tools {
 
@@ -29,7 +36,16 @@ class ProfileTool : public RecipeTool {
  private:
   /// The base recipe against the one with the advice followed.
   RoundComparison verify(const LoadedRecipe& loaded, const std::vector<Advice>& advice) const;
-  std::string text(const ProfileReport& report, const RoundComparison* verified, const RoundComparison* overhead) const;
+  struct Outcome;
+  void print_fits(const Recipe& recipe, const ProfileReport& report) const;
+  /// Records the work, then makes the report and the pages of it. False: a signal came.
+  bool measure(const Recipe& recipe, const MachineWatch& watch, ProfiledWork& work, Outcome& outcome) const;
+  void write_files(const Outcome& outcome) const;
+  /// Where --verify is given and the advice has values: what following it gains. Nothing where a signal came.
+  std::optional<RoundComparison> verified(const LoadedRecipe& loaded, const std::vector<Advice>& advice) const;
+  nlohmann::ordered_json json(const Recipe& recipe, const Outcome& outcome) const;
+  std::string text(const Outcome& outcome) const;
+  void print_outcome(const Recipe& recipe, const Outcome& outcome) const;
 
   std::string html_, apply_, by_ = "op";
   int64_t rows_ = 20, trace_mib_ = 64;

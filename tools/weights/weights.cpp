@@ -115,6 +115,84 @@ std::string brief(std::string text) {
   return text;
 }
 
+/// What `show` says of a set of weights.
+struct Contents {
+  Table facts{{"what", "value"}, {}};
+  Table tensors{{"tensor", "dtype", "shape", "elements", "bytes"}, {}};
+  Json published, files = Json::array(), tensors_json = Json::array(), others_json = Json::array(), metadata = Json::object();
+  int64_t elements = 0, bytes = 0;
+};
+
+/// `here`: the file is on this machine.
+void add_published(const PublishedWeights& published, bool here, Contents& contents) {
+  Table& facts = contents.facts;
+  Json entry{{"id", published.id()},      {"default", published.is_default},    {"about", published.about},
+             {"url", published.url},      {"sha256", published.sha256},         {"file", published.file},
+             {"fetched", here},           {"input_size", published.input_size}, {"num_params", published.num_params},
+             {"gmacs", published.gmacs},  {"recipe", published.recipe},         {"license", published.license},
+             {"metrics", Json::object()}, {"pipeline", published.pipeline()}};
+  facts.rows = {{"weights", published.id() + (published.is_default ? " (default)" : "")},
+                {"file", published.file + (here ? "" : " (not fetched)")},
+                {"url", published.url},
+                {"sha256", published.sha256},
+                {"parameters", std::to_string(published.num_params)},
+                {"GMACs as published", fixed(published.gmacs, 3)}};
+  for (const auto& [metric, value] : published.metrics) {
+    entry["metrics"][metric] = std::strtod(value.c_str(), nullptr);
+    facts.rows.push_back({metric, value});
+  }
+  for (const auto& [what, value] : {std::pair<std::string, std::string>{"about", published.about},
+                                    {"license", published.license},
+                                    {"training recipe", published.recipe}}) {
+    if (!value.empty()) facts.rows.push_back({what, value});
+  }
+  const std::string pipeline = published.pipeline();
+  for (size_t begin = 0; begin < pipeline.size(); begin = pipeline.find('\n', begin) + 1)
+    facts.rows.push_back({begin == 0 ? "pipeline" : "", pipeline.substr(begin, pipeline.find('\n', begin) - begin)});
+  contents.published = std::move(entry);
+}
+
+void add_tensor(const OfferedTensor& tensor, Table& table, Json& list) {
+  table.rows.push_back({tensor.name, lower(tensor.dtype_text), tensor.shape.str(), std::to_string(tensor.shape.elements()),
+                        tensor.dtype ? std::to_string(bytes_of(tensor)) : "-"});
+  list.push_back(
+      {{"name", tensor.name}, {"dtype", lower(tensor.dtype_text)}, {"shape", shape_json(tensor.shape)}, {"bytes", bytes_of(tensor)}});
+}
+
+void add_metadata(const Metadata& metadata, Contents& contents) {
+  for (const auto& [key, value] : metadata) {
+    if (key.starts_with("galley.digest")) continue;
+    contents.metadata[key] = value;
+    if (key == kQuantizationKey) continue;  // the scheme
+    const std::vector<std::string> lines = key == kMetricsKey        ? metrics_lines(value)
+                                           : key == "galley.parents" ? parents_lines(value)
+                                                                     : std::vector<std::string>();
+    for (size_t i = 0; i < lines.size(); ++i)
+      contents.facts.rows.push_back({i > 0 ? "" : key == kMetricsKey ? "metrics" : "parents", lines[i]});
+    if (lines.empty()) contents.facts.rows.push_back({key, brief(value)});
+  }
+}
+
+/// `all`: tensors that are not weights are listed too.
+void add_file(const WeightsFile& file, bool all, Contents& contents) {
+  Table& facts = contents.facts;
+  contents.files.push_back({{"path", file.path()}, {"format", file.format()}, {"chosen", file.chosen()}, {"scheme", scheme_of(file)}});
+  facts.rows.push_back({"file", file.path()});
+  facts.rows.push_back({"format", file.format()});
+  if (!file.chosen().empty()) facts.rows.push_back({"weights below the key", file.chosen()});
+  if (!file.others().empty()) facts.rows.push_back({"other tensors", cat(file.others().size(), all ? "" : " (--all lists them)")});
+  facts.rows.push_back({"scheme", scheme_of(file)});
+  for (const OfferedTensor& tensor : file.tensors()) {
+    add_tensor(tensor, contents.tensors, contents.tensors_json);
+    contents.elements += tensor.shape.elements();
+    contents.bytes += bytes_of(tensor);
+  }
+  for (const OfferedTensor& tensor : file.others()) {
+    if (all) add_tensor(tensor, contents.tensors, contents.others_json);
+  }
+  add_metadata(file.metadata(), contents);
+}
+
 }  // namespace
 
 CLI::App* WeightsTool::verb(CLI::App& app, const std::string& name, const std::string& about, int (WeightsTool::*action)() const) {
@@ -209,87 +287,30 @@ int WeightsTool::show() const {
   Opened opened;
   if (here) opened = open(words_[0]);
 
-  Table facts{{"what", "value"}, {}};
-  Table tensors{{"tensor", "dtype", "shape", "elements", "bytes"}, {}};
-  Json json, rows = Json::array(), others = Json::array(), metadata = Json::object();
-  if (published) {
-    Json entry{{"id", published->id()},     {"default", published->is_default},    {"about", published->about},
-               {"url", published->url},     {"sha256", published->sha256},         {"file", published->file},
-               {"fetched", here},           {"input_size", published->input_size}, {"num_params", published->num_params},
-               {"gmacs", published->gmacs}, {"recipe", published->recipe},         {"license", published->license},
-               {"metrics", Json::object()}, {"pipeline", published->pipeline()}};
-    facts.rows = {{"weights", published->id() + (published->is_default ? " (default)" : "")},
-                  {"file", published->file + (here ? "" : " (not fetched)")},
-                  {"url", published->url},
-                  {"sha256", published->sha256},
-                  {"parameters", std::to_string(published->num_params)},
-                  {"GMACs as published", fixed(published->gmacs, 3)}};
-    for (const auto& [metric, value] : published->metrics) {
-      entry["metrics"][metric] = std::strtod(value.c_str(), nullptr);
-      facts.rows.push_back({metric, value});
-    }
-    for (const auto& [what, value] : {std::pair<std::string, std::string>{"about", published->about},
-                                      {"license", published->license},
-                                      {"training recipe", published->recipe}}) {
-      if (!value.empty()) facts.rows.push_back({what, value});
-    }
-    const std::string pipeline = published->pipeline();
-    for (size_t begin = 0; begin < pipeline.size(); begin = pipeline.find('\n', begin) + 1)
-      facts.rows.push_back({begin == 0 ? "pipeline" : "", pipeline.substr(begin, pipeline.find('\n', begin) - begin)});
-    json["published"] = std::move(entry);
-  }
-  int64_t elements = 0, bytes = 0;
-  Json files = Json::array();
-  for (const WeightsFile& file : opened.files) {
-    files.push_back({{"path", file.path()}, {"format", file.format()}, {"chosen", file.chosen()}, {"scheme", scheme_of(file)}});
-    facts.rows.push_back({"file", file.path()});
-    facts.rows.push_back({"format", file.format()});
-    if (!file.chosen().empty()) facts.rows.push_back({"weights below the key", file.chosen()});
-    if (!file.others().empty()) facts.rows.push_back({"other tensors", cat(file.others().size(), all_ ? "" : " (--all lists them)")});
-    facts.rows.push_back({"scheme", scheme_of(file)});
-    const auto add = [&](const OfferedTensor& tensor, Json& list) {
-      tensors.rows.push_back({tensor.name, lower(tensor.dtype_text), tensor.shape.str(), std::to_string(tensor.shape.elements()),
-                              tensor.dtype ? std::to_string(bytes_of(tensor)) : "-"});
-      list.push_back(
-          {{"name", tensor.name}, {"dtype", lower(tensor.dtype_text)}, {"shape", shape_json(tensor.shape)}, {"bytes", bytes_of(tensor)}});
-    };
-    for (const OfferedTensor& tensor : file.tensors()) {
-      add(tensor, rows);
-      elements += tensor.shape.elements();
-      bytes += bytes_of(tensor);
-    }
-    for (const OfferedTensor& tensor : file.others()) {
-      if (all_) add(tensor, others);
-    }
-    for (const auto& [key, value] : file.metadata()) {
-      if (key.starts_with("galley.digest")) continue;
-      metadata[key] = value;
-      if (key == kQuantizationKey) continue;  // the scheme
-      const std::vector<std::string> lines = key == kMetricsKey        ? metrics_lines(value)
-                                             : key == "galley.parents" ? parents_lines(value)
-                                                                       : std::vector<std::string>();
-      for (size_t i = 0; i < lines.size(); ++i) facts.rows.push_back({i > 0 ? "" : key == kMetricsKey ? "metrics" : "parents", lines[i]});
-      if (lines.empty()) facts.rows.push_back({key, brief(value)});
-    }
-  }
+  Contents contents;
+  if (published) add_published(*published, here, contents);
+  for (const WeightsFile& file : opened.files) add_file(file, all_, contents);
+  Table& facts = contents.facts;
   if (here) {
-    facts.rows.push_back({"tensors", std::to_string(rows.size())});
-    facts.rows.push_back({"elements", std::to_string(elements)});
-    facts.rows.push_back({"MiB", megabytes(static_cast<double>(bytes))});
+    facts.rows.push_back({"tensors", std::to_string(contents.tensors_json.size())});
+    facts.rows.push_back({"elements", std::to_string(contents.elements)});
+    facts.rows.push_back({"MiB", megabytes(static_cast<double>(contents.bytes))});
   }
   if (common.format == Format::kJson) {
-    json.update({{"files", files},
-                 {"tensors", rows},
-                 {"elements", elements},
-                 {"bytes", bytes},
-                 {"metadata", metadata},
+    Json json;
+    if (published) json["published"] = contents.published;
+    json.update({{"files", contents.files},
+                 {"tensors", contents.tensors_json},
+                 {"elements", contents.elements},
+                 {"bytes", contents.bytes},
+                 {"metadata", contents.metadata},
                  {"provenance", provenance_of(words_)}});
-    if (all_) json["others"] = others;
+    if (all_) json["others"] = contents.others_json;
     print(json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   } else if (common.format == Format::kCsv) {
-    print(here ? tensors : facts);
+    print(here ? contents.tensors : facts);
   } else {
-    print(render(facts, common.format) + (here ? "\n" + render(tensors, common.format) : ""));
+    print(render(facts, common.format) + (here ? "\n" + render(contents.tensors, common.format) : ""));
   }
   return kExitDone;
 }

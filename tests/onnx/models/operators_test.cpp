@@ -83,31 +83,42 @@ Value resized(Value x, std::vector<int64_t> size, ResizeMode mode, bool corners)
   return resize(x, attrs);
 }
 
-const std::vector<Form>& forms() {
-  const Shape image{2, 4, 7, 9};
-  static const std::vector<Form> all{
-      {"max_pool_ceil", image, [](Builder&, Value x) { return max_pool2d(x, max_window({3, 2}, 2, 0, true)).y; }},
+const Shape kImage{2, 4, 7, 9};
+
+std::vector<Form> pool_forms() {
+  return {
+      {"max_pool_ceil", kImage, [](Builder&, Value x) { return max_pool2d(x, max_window({3, 2}, 2, 0, true)).y; }},
       {"max_pool_ceil_that_ends_in_the_padding",
        {2, 4, 7, 7},
        [](Builder&, Value x) { return max_pool2d(x, max_window({2}, 3, 1, true)).y; }},
-      {"avg_pool_counts_padding", image, [](Builder&, Value x) { return avg_pool2d(x, mean_window(3, 2, 1, false, true)); }},
-      {"avg_pool_leaves_padding_out", image, [](Builder&, Value x) { return avg_pool2d(x, mean_window(3, 2, 1, false, false)); }},
+      {"avg_pool_counts_padding", kImage, [](Builder&, Value x) { return avg_pool2d(x, mean_window(3, 2, 1, false, true)); }},
+      {"avg_pool_leaves_padding_out", kImage, [](Builder&, Value x) { return avg_pool2d(x, mean_window(3, 2, 1, false, false)); }},
       {"avg_pool_ceil", {2, 4, 8, 8}, [](Builder&, Value x) { return avg_pool2d(x, mean_window(3, 2, 0, true, true)); }},
       {"avg_pool_ceil_counts_padding", {2, 4, 8, 8}, [](Builder&, Value x) { return avg_pool2d(x, mean_window(3, 2, 1, true, true)); }},
-      {"adaptive_to_windows_of_two_sizes", image, [](Builder&, Value x) { return adaptive(x, {3, 4}); }},
+      {"adaptive_to_windows_of_two_sizes", kImage, [](Builder&, Value x) { return adaptive(x, {3, 4}); }},
       {"adaptive_to_more_than_there_is", {2, 4, 1, 2}, [](Builder&, Value x) { return adaptive(x, {3, 3}); }},
       {"adaptive_to_equal_windows", {2, 4, 6, 8}, [](Builder&, Value x) { return adaptive(x, {3, 2}); }},
-      {"group_norm", image, [](Builder& b, Value x) { return b.group_norm("norm", x, {.groups = 2}); }},
-      {"layer_norm_of_two_axes", image, [](Builder& b, Value x) { return b.layer_norm("norm", x, {.dims = 2, .eps = 1e-3}); }},
-      {"layer_norm_without_parameters", image, [](Builder& b, Value x) { return b.layer_norm("norm", x, {.affine = false}); }},
-      {"batch_norm_without_parameters", image, [](Builder& b, Value x) { return b.batch_norm("norm", x, {.affine = false}); }},
-      {"resize_half_pixels", image, [](Builder&, Value x) { return resized(x, {12, 5}, ResizeMode::kBilinear, false); }},
-      {"resize_corners", image, [](Builder&, Value x) { return resized(x, {12, 5}, ResizeMode::kBilinear, true); }},
-      {"resize_nearest", image, [](Builder&, Value x) { return resized(x, {14, 18}, ResizeMode::kNearest, false); }},
+      {"resize_half_pixels", kImage, [](Builder&, Value x) { return resized(x, {12, 5}, ResizeMode::kBilinear, false); }},
+      {"resize_corners", kImage, [](Builder&, Value x) { return resized(x, {12, 5}, ResizeMode::kBilinear, true); }},
+      {"resize_nearest", kImage, [](Builder&, Value x) { return resized(x, {14, 18}, ResizeMode::kNearest, false); }},
+  };
+}
+
+std::vector<Form> layer_forms() {
+  return {
+      {"group_norm", kImage, [](Builder& b, Value x) { return b.group_norm("norm", x, {.groups = 2}); }},
+      {"layer_norm_of_two_axes", kImage, [](Builder& b, Value x) { return b.layer_norm("norm", x, {.dims = 2, .eps = 1e-3}); }},
+      {"layer_norm_without_parameters", kImage, [](Builder& b, Value x) { return b.layer_norm("norm", x, {.affine = false}); }},
+      {"batch_norm_without_parameters", kImage, [](Builder& b, Value x) { return b.batch_norm("norm", x, {.affine = false}); }},
       {"linear_of_rank_3",
        {2, 5, 6},
        [](Builder& b, Value x) { return b.linear("a", b.linear("b", x, {.out_features = 7, .bias = false}), {.out_features = 3}); }},
       {"matmul_transposed", {2, 5, 6}, [](Builder&, Value x) { return matmul(x, x, {true, false}); }},
+  };
+}
+
+std::vector<Form> elementwise_forms() {
+  return {
       {"gelu_tanh",
        {2, 9},
        [](Builder&, Value x) {
@@ -136,13 +147,25 @@ const std::vector<Form>& forms() {
                         where(greater(x, y), x, z), where(equal(x, x), y, z)},
                        1);
        }},
-      {"reductions", image,
+      {"rounding",
+       {2, 9},
+       [](Builder&, Value x) {
+         const QuantParams narrow{.scale = 0.0078125, .zero_point = 60, .dtype = DType::kU8, .qmin = 0, .qmax = 127},
+             wide{.scale = 0.015625, .zero_point = -3, .dtype = DType::kI8, .qmin = -128, .qmax = 127};
+         return dequantize(quantize(dequantize(quantize(x, narrow), narrow), wide), wide);
+       }},
+  };
+}
+
+std::vector<Form> reduction_forms() {
+  return {
+      {"reductions", kImage,
        [](Builder&, Value x) {
          ReduceAttrs pixels;
          pixels.axes = {2, -1};
          return concat({sum(x, {2, 3}), mean(x, {2, 3}), amax(x, pixels), amin(x, pixels)}, 1);
        }},
-      {"softmaxes", image,
+      {"softmaxes", kImage,
        [](Builder&, Value x) {
          SoftmaxAttrs attrs;
          attrs.axis = 1;
@@ -155,7 +178,12 @@ const std::vector<Form>& forms() {
          k.k = 3;
          return add(topk(x, k).values, cast(reshape(argmax(x), {-1, 1}), DType::kF32));
        }},
-      {"pieces", image,
+  };
+}
+
+std::vector<Form> shape_forms() {
+  return {
+      {"pieces", kImage,
        [](Builder&, Value x) {
          SliceAttrs third;
          third.axis = 3;
@@ -177,14 +205,16 @@ const std::vector<Form>& forms() {
        [](Builder& b, Value x) {
          return concat({broadcast_to(b.parameter("token", {1, 1, 4}, Init::zeros(), "vit"), {x.shape()[0], 1, 4}), x}, 1);
        }},
-      {"rounding",
-       {2, 9},
-       [](Builder&, Value x) {
-         const QuantParams narrow{.scale = 0.0078125, .zero_point = 60, .dtype = DType::kU8, .qmin = 0, .qmax = 127},
-             wide{.scale = 0.015625, .zero_point = -3, .dtype = DType::kI8, .qmin = -128, .qmax = 127};
-         return dequantize(quantize(dequantize(quantize(x, narrow), narrow), wide), wide);
-       }},
   };
+}
+
+const std::vector<Form>& forms() {
+  static const std::vector<Form> all = [] {
+    std::vector<Form> result;
+    for (const auto& part : {pool_forms(), layer_forms(), elementwise_forms(), reduction_forms(), shape_forms()})
+      result.insert(result.end(), part.begin(), part.end());
+    return result;
+  }();
   return all;
 }
 
