@@ -28,7 +28,7 @@ constexpr std::chrono::milliseconds kPeriod{20};
 /// A woken thread waits for its core also on an idle machine, longest in virtual machines, whose idle cores must be woken too. An estimate.
 constexpr double kWakeUp_s = 100e-6;
 /// Of the wall time, that threads wait beyond their wake-ups. Chosen, not measured on a quiet machine yet; beside builds at a load of 13 it
-/// is passed at once (docs/performance.md, "A shared machine").
+/// is passed at once (docs/performance/rules.md#threads).
 constexpr double kShare = 0.05;
 /// Periods of work without waiting (0.2 s) before spinning is worth its while again. A period in which the threads hardly ran says
 /// nothing: at low priority they may wait for longer than that.
