@@ -44,7 +44,7 @@ def ratio(above, below):
 # --- data
 
 def file_of(part):
-    return DATA / f"{part.replace(' ', '_')}.json"
+    return DATA / f"{part.replace(',', '').replace(' ', '_')}.json"
 
 
 def load(part):
@@ -56,9 +56,7 @@ def store(part, rows):
     """Merges rows into a part's data and renders the pages."""
     key = lambda row: (row["work"], row["machine"])
     kept = {key(row): row for row in load(part)}
-    for row in rows:
-        kept.pop(key(row), None)
-        kept[key(row)] = row
+    kept.update({key(row): row for row in rows})
     DATA.mkdir(parents=True, exist_ok=True)
     lines = ",\n".join("  " + json.dumps(row) for row in kept.values())
     file_of(part).write_text('{"rows": [\n' + lines + "\n]}\n")
