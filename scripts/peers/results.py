@@ -241,7 +241,7 @@ def readme_table():
         return []
     dates = sorted({row["measured"] for row in runs})
     versions = sorted({version for row in runs for version in row["versions"] if version.startswith("PyTorch")})
-    note = (f"Machine: 2 cores of a virtual machine, {README_MACHINE}; {runs[0]['threads']} threads; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}; {', '.join(versions)} in "
+    note = (f"Machine: 2 cores of a Zen 5 in a virtual machine, {README_MACHINE}; {runs[0]['threads']} threads; {' to '.join(dict.fromkeys((dates[0], dates[-1])))}; {', '.join(versions)} in "
             "its fastest mode. Milliseconds are medians, with the least and the largest round in parentheses; memory is the peak of the process, Galley's divided by PyTorch's.")
     return [wrapped(note), "", *table(["what", "model", "Galley ms", "PyTorch ms", "speed", "memory"], rows, left=2)]
 
