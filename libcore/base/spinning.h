@@ -1,7 +1,7 @@
 #pragma once
 // How long compute threads spin at a barrier before they sleep. With cores of its own, a process gains by spinning: the next loop begins
 // microseconds later. When other programs use the same cores, it loses: a thread that spins through its time slice keeps the thread that
-// it waits for from running. Measurements: docs/performance/notes.md, "A shared machine".
+// it waits for from running. Measurements: docs/performance/notes.md#a-shared-machine.
 
 #include <pthread.h>
 

@@ -8,9 +8,8 @@
 namespace galley {
 namespace {
 
-// The figures that the models stand on, all from docs/performance.md ("Integers against float", "Inference in int8", convolutions of
-// ResNet-50 and MobileNetV3-Large). Float layers that take Winograd's way are faster than this, so a layer that is advised against on
-// integers is.
+// Measured on convolutions of ResNet-50 and MobileNetV3-Large (docs/performance/notes.md#integers). Float layers that use Winograd are
+// faster than this, so a layer that is reported as slower in int8 is slower.
 constexpr double kFloatReached = 0.7;     // of the limit, by float convolutions: 30..43 of 46 GMAC/s
 constexpr double kFloatCall = 1e-5;       // seconds of a float call besides its work: threads woken, a primitive entered
 constexpr double kIntegerReached = 0.85;  // of the ratio of the limits, by ResNet-50 on integers against itself in float: 1.33..1.64 of 1.6

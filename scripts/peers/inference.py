@@ -2,7 +2,7 @@
 bf16 against those that have it (OpenVINO, PyTorch), where the processor has instructions for it."""
 import statistics
 
-from measure import PEERS, Series, galley_benchmark, json_of, processor_has, say, write_table
+from measure import PEERS, Series, galley_benchmark, json_of, processor_has, record, say
 from models import Models, python, work_folder
 
 
@@ -41,12 +41,5 @@ def compare_in(args, precision, runtimes, part):
                         versions |= {version} - {None}
                         say(f"inference {name} batch {batch} {precision} {side}: {statistics.median(milliseconds):.2f} ms")
                 torch = min(torch_modes, key=lambda side: times[side].median)
-                speed = lambda side: f"{times[side].median / times['Galley'].median:.2f}x"
-                row = [f"{name}, batch {batch}", str(times["Galley"])]
-                for side in runtimes:
-                    row += [str(times[side]), speed(side)]
-                rows.append([*row, f"{times[torch]} {torch}", speed(torch)])
-    headings = [f"inference, {precision}", "Galley ms"]
-    for side in runtimes:
-        headings += [f"{side} ms", "speed"]
-    write_table(args, part, [*headings, "PyTorch ms", "speed"], rows, sorted(versions))
+                rows.append((f"{name}, batch {batch}", {**{side: times[side].summary() for side in ("Galley", *runtimes)}, "PyTorch": times[torch].summary(mode=torch)}))
+    record(args, part, rows, versions)

@@ -1,7 +1,7 @@
 """Inference in int8 against ONNX Runtime (static QDQ, the faster of S8S8 and U8S8) and OpenVINO (NNCF), each beside its own f32."""
 import statistics
 
-from measure import PEERS, Series, galley_benchmark, json_of, processor_has, say, write_table
+from measure import PEERS, Series, galley_benchmark, json_of, processor_has, record, say
 from models import Models, bytes_of, python, work_folder
 
 
@@ -36,19 +36,15 @@ def compare(args):
                         series.add(run(side, batch))
                         say(f"int8 {name} batch {batch} {side}: {statistics.median(series.rounds[-1]):.2f} ms")
                 rows += rows_of(f"{name}, batch {batch}", times, {**galley, **files})
-    write_table(args, "int8", ["inference, int8", "Galley f32 ms", "int8 ms", "gain", "file", "ONNX Runtime f32 ms", "int8 ms", "gain", "file", "OpenVINO f32 ms", "int8 ms", "gain",
-                               "file", "against ONNX Runtime", "against OpenVINO"], rows, sorted(versions))
+    record(args, "int8", rows, versions)
 
 
 def rows_of(title, times, files):
-    median = lambda side: times[side].median
-    onnx = min(("ONNX Runtime s8s8", "ONNX Runtime u8s8"), key=median)
+    onnx = min(("ONNX Runtime s8s8", "ONNX Runtime u8s8"), key=lambda side: times[side].median)
 
-    def beside(f32, int8, kind=""):
-        return [str(times[f32]), f"{times[int8]}{kind}", f"{median(f32) / median(int8):.2f}x", f"{100 * bytes_of(files[int8]) / bytes_of(files[f32]):.1f} %"]
+    def beside(name, int8, **more):
+        f32 = f"{name} f32"
+        return {f32: times[f32].summary(), f"{name} int8": times[int8].summary(**more, file_share=round(bytes_of(files[int8]) / bytes_of(files[f32]), 4))}
 
-    rows = []
-    for side in galley_kinds():
-        rows.append([title if side == "Galley int8" else f"{title}, saturation: reduce", *beside("Galley f32", side), *beside("ONNX Runtime f32", onnx, " " + onnx.split()[-1]),
-                     *beside("OpenVINO f32", "OpenVINO int8"), f"{median(onnx) / median(side):.2f}x", f"{median('OpenVINO int8') / median(side):.2f}x"])
-    return rows
+    return [(title if side == "Galley int8" else f"{title}, saturation: reduce",
+             {**beside("Galley", side), **beside("ONNX Runtime", onnx, mode=onnx.split()[-1]), **beside("OpenVINO", "OpenVINO int8")}) for side in galley_kinds()]

@@ -2,7 +2,7 @@
 import statistics
 
 from environment import environment
-from measure import PEERS, Series, galley_benchmark, json_of, number, output_of, say, write_table
+from measure import PEERS, Series, galley_benchmark, json_of, output_of, record, say
 from models import work_folder
 
 BATCH, BATCHES, IMAGES = 64, 12, 512
@@ -45,7 +45,6 @@ def compare(args):
                     # Batches come in bursts: what counts is how many come in the time, hence the mean.
                     times[side].add([statistics.fmean(milliseconds)])
                     say(f"data, {workers} workers, {side}: {BATCH * 1e3 / statistics.fmean(milliseconds):.0f} images/s")
-            rate = lambda side: f"{BATCH * 1e3 / times[side].median:.0f}"
-            best = min(sides[1:], key=lambda side: times[side].median)
-            rows.append([f"{workers} worker{'s' if workers > 1 else ''}", rate("Galley"), rate("pillow"), rate("tensor"), f"{times[best].median / times['Galley'].median:.2f}x"])
-    write_table(args, "data", ["JPEGs of 500 x 375 to batches of 64", "Galley images/s", "torchvision, Pillow", "torchvision, decode_jpeg", "speed"], rows, sorted(versions))
+            rate = lambda side: times[side].summary(images_per_s=round(BATCH * 1e3 / times[side].median, 1))
+            rows.append((f"{workers} worker{'s' if workers > 1 else ''}", {"Galley": rate("Galley"), "Pillow": rate("pillow"), "decode_jpeg": rate("tensor")}))
+    record(args, "data", rows, versions)

@@ -1,6 +1,5 @@
-"""What the comparisons share: processes that print what they measured, medians with spread, and the tables of docs/performance.md."""
+"""What the comparisons share: processes that print what they measured, medians with spread, and the record of the results."""
 import argparse
-import datetime
 import json
 import os
 import pathlib
@@ -10,9 +9,11 @@ import statistics
 import subprocess
 import sys
 
+import results
+from results import number
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PEERS = ROOT / "scripts/peers"
-PAGE = ROOT / "docs/performance.md"
 
 
 def output_of(command, threads=None):
@@ -48,14 +49,10 @@ class Series:
     def median(self):
         return statistics.median(statistics.median(times) for times in self.rounds)
 
-    def __str__(self):
-        """The median, and the least and the largest median of a round."""
+    def summary(self, **more):
+        """A side of a row of data: the median, and the least and the largest median of a round."""
         medians = [statistics.median(times) for times in self.rounds]
-        return number(self.median) if len(medians) == 1 else f"{number(self.median)} ({number(min(medians))} .. {number(max(medians))})"
-
-
-def number(value):
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+        return {"ms": [round(value, 4) for value in (self.median, min(medians), max(medians))], **more}
 
 
 def say(*words):
@@ -76,37 +73,10 @@ def machine_class():
     return platform.machine()
 
 
-def cells(line):
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
-
-
-def merged(old, headings, rows):
-    """Rows by their first cell and their class of machine: new ones take the place of old ones, old ones of the same columns stay."""
-    key = lambda row: (row[0], row[-1].partition(", ")[2])
-    kept = {}
-    lines = [line for line in old.splitlines() if line.startswith("|")]
-    if lines and cells(lines[0]) == headings:
-        kept = {key(cells(line)): cells(line) for line in lines[2:]}
-    return list({**kept, **{key(row): row for row in rows}}.values())
-
-
-def write_table(args, part, headings, rows, versions):
-    """Prints a part's table and puts it between the part's markers, with when, where and how it was measured; rows that were not measured
-    now stay, each with its own date."""
-    headings = [*headings, "measured"]
-    rows = [[*row, f"{datetime.date.today()}, {machine_class()}"] for row in rows]
-    begin, end = f"<!-- bench-peers {part} -->", f"<!-- /bench-peers {part} -->"
-    page = PAGE.read_text()
-    if begin not in page:
-        page += f"\n## Peers: {part}\n\n{begin}\n{end}\n"
-    head, _, rest = page.partition(begin)
-    old, _, tail = rest.partition(end)
-    table = ["| " + " | ".join(headings) + " |", "|---|" + "--:|" * (len(headings) - 2) + "---|"]
-    table += ["| " + " | ".join(row) + " |" for row in merged(old, headings, rows)]
-    note = (f"{args.threads} threads; medians of {args.rounds} rounds in which the sides took turns, and the least and the largest round; {', '.join(versions)}; "
-            f"`{args.command}`")
-    print(note, "", *table, sep="\n")
-    PAGE.write_text(f"{head}{begin}\n{note}\n\n" + "\n".join(table) + f"\n{end}{tail}")
+def record(args, part, rows, versions):
+    """Stores the rows [(work, sides)] of a part with when, where and how they were measured, and renders the pages."""
+    results.store(part, [results.row_of(args, work, machine_class(), sorted(versions), sides) for work, sides in rows])
+    print(f"{part}: stored in {results.file_of(part).relative_to(ROOT)}; the table is in {results.PAGE.relative_to(ROOT)}")
 
 
 def parse_arguments(doc, parts, models):
@@ -121,6 +91,7 @@ def parse_arguments(doc, parts, models):
     options.add_argument("--no-compile", action="store_true", help="leave out torch.compile")
     options.add_argument("--work", type=pathlib.Path, help="keep the peers' exported and quantized models and the images here, and use those that are there")
     options.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin", help="Galley's programs")
+    options.add_argument("--render", action="store_true", help="measure nothing: render the pages from docs/performance/data")
     args = options.parse_args()
     # What repeats it elsewhere: without the places of this machine.
     shown = [word for i, word in enumerate(sys.argv) if i > 0 and not word.startswith(("--work", "--bin")) and sys.argv[i - 1] not in ("--work", "--bin")]

@@ -5,7 +5,7 @@ import statistics
 import tempfile
 
 from environment import environment
-from measure import PEERS, Series, galley_benchmark, json_of, number, output_of, processor_has, say, write_table
+from measure import PEERS, Series, galley_benchmark, json_of, output_of, processor_has, record, say
 
 WORK = {"resnet50": (16, 8), "mobilenet_v3_large": (32, 10), "cifar_resnet20": (128, 20)}  # model: batch, timed steps
 
@@ -42,12 +42,12 @@ def compare(args):
                 times[side].add(run["times_ms"])
                 peaks[side] = max(peaks.get(side, 0), run["peak_bytes"])
                 say(f"training {model} {' '.join(side)}: {statistics.median(run['times_ms']):.1f} ms")
-        mib = lambda value: number(value / 2**20)
+        mib = lambda value: round(value / 2**20, 1)
         for side in ours:
             known = [mode for mode in modes if side[1] == "bf16" or mode[2] == "f32"]
             best = min(known, key=lambda mode: times[mode].median)
             least = min(peaks[mode] for mode in known)
-            rows.append([f"{model}, batch {batch}" + ("" if side[1] == "f32" else ", bf16"), str(times[side]), str(times[best]), " ".join(best if side[1] == "bf16" else best[:2]),
-                         f"{times[best].median / times[side].median:.2f}x", mib(peaks[side]), mib(planned[side]), mib(least), f"{peaks[side] / least:.2f}x"])
-    write_table(args, "training", ["training step", "Galley ms", "PyTorch's best ms", "mode", "speed", "Galley MiB", "planned MiB", "PyTorch's least MiB", "memory"],
-                rows, [f"PyTorch {version}"])
+            rows.append((f"{model}, batch {batch}" + ("" if side[1] == "f32" else ", bf16"),
+                         {"Galley": times[side].summary(mib=mib(peaks[side]), planned_mib=mib(planned[side])),
+                          "PyTorch": times[best].summary(mode=" ".join(best if side[1] == "bf16" else best[:2]), mib=mib(least))}))
+    record(args, "training", rows, [f"PyTorch {version}"])

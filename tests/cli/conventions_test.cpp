@@ -240,7 +240,20 @@ TEST(Galley, ExecsItsVerbsAndKnowsNearOnes) {
   const Outcome far = run("galley", {"nothing"});
   EXPECT_EQ(far.code, 2);
   EXPECT_NE(far.err.find("known: "), std::string::npos) << far.err;
-  EXPECT_NE(run("galley", {"--help"}).out.find("  train\n"), std::string::npos);
+}
+
+TEST(Galley, SaysOneLineAboutEachTool) {
+  const Outcome bare = run("galley", {});
+  EXPECT_EQ(bare.code, 0);
+  EXPECT_EQ(bare.out, run("galley", {"--help"}).out);
+  for (const std::string verb :
+       {"benchmark", "calibrate", "convert-layout", "evaluate", "predict", "profile", "quantize", "recipes", "train", "weights"}) {
+    const std::string help = run("galley-" + verb, {"--help"}).out, line = help.substr(0, help.find('\n'));
+    EXPECT_GT(line.size(), 20u) << verb;
+    const size_t at = bare.out.find("\n  " + verb + " ");
+    ASSERT_NE(at, std::string::npos) << bare.out;
+    EXPECT_NE(bare.out.substr(at + 1, bare.out.find('\n', at + 1) - at - 1).find("  " + line), std::string::npos) << bare.out;
+  }
 }
 
 /// Recipes that the toolkit brings, with what makes their tiny form quicker here: small images where the model takes any size.

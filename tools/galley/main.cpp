@@ -1,5 +1,7 @@
-// galley VERB ... execs galley-VERB, as git does: first the one beside this program, then the one on PATH.
+// galley VERB ... execs galley-VERB, as git does: first the one beside this program, then the one on PATH. Without a verb it prints one
+// line about each.
 
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +26,39 @@ std::vector<std::string> verbs(const std::filesystem::path& folder) {
   return found;
 }
 
+/// The first line of what `program --help` prints; "" where it prints nothing.
+std::string about(const std::filesystem::path& program) {
+  int ends[2];
+  if (pipe(ends) != 0) return "";
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDOUT_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    execl(program.c_str(), program.c_str(), "--help", nullptr);
+    _exit(127);
+  }
+  close(ends[1]);
+  std::string text;
+  char buffer[4096];
+  for (ssize_t count; child > 0 && (count = read(ends[0], buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(count));
+  close(ends[0]);
+  if (child > 0) waitpid(child, nullptr, 0);
+  return text.substr(0, text.find('\n'));
+}
+
+void print_verbs(const std::filesystem::path& folder) {
+  const std::vector<std::string> names = verbs(folder);
+  size_t width = 0;
+  for (const std::string& name : names) width = std::max(width, name.size());
+  std::printf(
+      "Galley: a deep-learning toolkit for the shell.\n\nusage: galley VERB [arguments]   (the same as galley-VERB "
+      "[arguments])\n\nverbs:\n");
+  for (const std::string& name : names)
+    std::printf("  %-*s  %s\n", static_cast<int>(width), name.c_str(), about(folder / ("galley-" + name)).c_str());
+  std::printf("\n'galley VERB --help' explains one; 'galley recipes ls' lists recipes to start with.\n");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -31,11 +66,7 @@ int main(int argc, char** argv) {
   const std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
   const std::string verb = argc > 1 ? argv[1] : "--help";
   if (verb == "--help" || verb == "-h" || verb == "help") {
-    std::printf(
-        "Galley: a deep-learning toolkit for the shell.\n\nusage: galley VERB [arguments]   (the same as galley-VERB "
-        "[arguments])\n\nverbs:\n");
-    for (const std::string& name : verbs(folder)) std::printf("  %s\n", name.c_str());
-    std::printf("\n'galley VERB --help' explains one.\n");
+    print_verbs(folder);
     return 0;
   }
   const std::string program = "galley-" + verb;

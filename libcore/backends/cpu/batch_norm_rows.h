@@ -22,7 +22,7 @@ GALLEY_INLINE void by_four_rows(int64_t rows, const Add& add) {
 
 constexpr int64_t kAhead = 2048;
 /// Asks for what lies kAhead bytes behind [p, p + count): two or three arrays at once, read by whole rows, are more than the processor
-/// keeps up with by itself (docs/performance.md).
+/// keeps up with by itself (docs/performance/rules.md#memory).
 template <class T>
 GALLEY_INLINE void ask_ahead(const T* p, int64_t count) {
   const char* at = reinterpret_cast<const char*>(p) + kAhead;

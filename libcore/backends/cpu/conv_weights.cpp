@@ -112,9 +112,10 @@ namespace {
 using conv_weights::Narrow;
 using conv_weights::Wide;
 
-constexpr int64_t kChannels = 252;       // packed at a time, of the input; a multiple of a panel's
-constexpr int64_t kOutputs = 256;        // of the output; a multiple of a panel's
-constexpr int64_t kMostSums = 16 << 20;  // bytes, of wide panels: more leave the caches between blocks of pixels (docs/performance.md)
+constexpr int64_t kChannels = 252;  // packed at a time, of the input; a multiple of a panel's
+constexpr int64_t kOutputs = 256;   // of the output; a multiple of a panel's
+/// Bytes of wide panels; more leave the caches between blocks of pixels (docs/performance/rules.md#weight-gradients).
+constexpr int64_t kMostSums = 16 << 20;
 
 int64_t panels(int64_t channels, int64_t size) { return (channels + size - 1) / size; }
 int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
@@ -290,8 +291,8 @@ class ConvWeights : public PreparedKernel {
   int64_t lines_ = 0, in_width_ = 0, rows_ = 0, grad_floats_ = 0, x_floats_ = 0;
 };
 
-/// Channels that pay for the packing, measured against the library's kernels (docs/performance.md): a kernel of several pixels uses what is
-/// packed more often.
+/// Channels that pay for the packing, measured against the library's kernels (docs/performance/rules.md#weight-gradients): a kernel of
+/// several pixels uses what is packed more often.
 int64_t least_channels(const Shape& w, bool wide) { return w[2] * w[3] == 1 ? 128 : wide ? 48 : 32; }
 
 /// Worth it where at most an eighth of the work is padding.

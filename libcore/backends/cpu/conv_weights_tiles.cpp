@@ -517,8 +517,8 @@ class TiledConvWeights : public PreparedKernel {
   int64_t grad_at_ = 0, x_at_ = 0, list_at_ = 0, zeros_at_ = 0, grad_copies_at_ = 0, x_copies_at_ = 0, sums_at_ = 0;
 };
 
-/// The library reaches an eighth of the unit's products in ResNet-50's weight gradients (docs/performance.md): with less than a quarter
-/// that is of use, our own are no faster once operands are packed.
+/// The library reaches an eighth of the unit's products in ResNet-50's weight gradients (docs/performance/notes.md#bf16): with less than a
+/// quarter that is of use, our own are no faster once operands are packed.
 constexpr double kLeastUse = 0.25;
 
 Support supports(const KernelQuery& q) {

@@ -178,7 +178,7 @@ std::unique_ptr<PreparedKernel> prepare_rows(const KernelQuery& q, int64_t rows,
   return std::make_unique<LinearRows<float>>(q.in(1).shape, rows, activation);
 }
 
-/// With more rows the library's product, which packs both sides, is as fast (docs/performance.md).
+/// With more rows the library's product, which packs both sides, is as fast (docs/performance/rules.md#products).
 constexpr int64_t kMostRows = 32;
 constexpr int64_t kMostNarrowRows = 16;  // of bf16, whose products the library makes at twice the rate
 /// A training's batch of one-pixel images is left to the library, whose backward wants the weight as its forward does.

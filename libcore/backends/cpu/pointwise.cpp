@@ -10,7 +10,7 @@ namespace galley {
 namespace {
 
 // Of x. With more, products take so long that what is read and written between them matters less than how they are made: 40 gain, 64 lose
-// (docs/performance.md). Making the wide side again is two products more: 24 gain, 40 lose.
+// (docs/performance/rules.md#1x1-convolutions). Making the wide side again is two products more: 24 gain, 40 lose.
 constexpr int64_t kMostChannels = 48;
 constexpr int64_t kRowBlock = 48;  // rows of which all panels are made one after the other
 constexpr int64_t kAhead = 24;     // rows from what is written or read to what is asked for

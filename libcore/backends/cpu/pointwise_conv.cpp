@@ -85,7 +85,7 @@ Support supports(const KernelQuery& q, const Conv2dWindow& window, int residual)
   for (const TensorType* type : {&q.in(0), &q.out(0), &q.in(q.has(residual) ? residual : 0)}) {
     if (type->dtype != DType::kF32 || !type->format.is_channels_last()) return Support::no(cat(type->dtype, " in format ", type->format));
   }
-  // Measured against the library's kernels (docs/performance.md).
+  // Measured against the library's kernels (docs/performance/rules.md#1x1-convolutions).
   if (w[0] * w[1] > kMostProducts) return Support::no(cat(w[0], " channels of ", w[1], ": worth the library's blocks"));
   if (q.in(0).elements() / q.in(0).shape[1] < kLeastPixels) return Support::no("few pixels");
   return Support::yes();

@@ -395,7 +395,8 @@ Support supports(const KernelQuery& q) {
     return Support::no("not each pixel once");
   if (const Support sums = PointwiseSums::supports(w); !sums) return sums;
   const int64_t narrow = std::min(w[0], w[1]);
-  // Measured against the library's kernels (docs/performance.md): with more channels than these, products are worth packing for.
+  // Measured against the library's kernels (docs/performance/rules.md#weight-gradients): with more channels than these, products are worth
+  // packing for.
   if (narrow > (grad.elements() / grad.shape[1] < 8192 ? 64 : 128))
     return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], ": worth packing"));
   return Support::yes();

@@ -342,7 +342,7 @@ Support supports_forward(const KernelQuery& q) {
 }
 Support supports_backward_data(const KernelQuery& q) {
   if (q.has(2)) {
-    // Measured (docs/performance.md): with AVX2 the library takes longer to add than an add does.
+    // Measured (docs/performance/rules.md#1x1-convolutions): with AVX2 the library takes longer to add than an add does.
     if (!onednn::has_avx512()) return Support::no("a residual, without AVX-512");
     if (q.attrs<Conv2dBackwardDataAttrs>().groups != 1) return Support::no("a residual and groups");
     if (!(q.in(2).format == q.out(0).format) || q.in(2).dtype != q.out(0).dtype) return Support::no("residual in another format");

@@ -41,7 +41,7 @@ bool fits(const Conv2dWindow& window, const Shape& weight);
 /// image, 120 of its results.
 double executed_flops(const Shape& x, const Shape& y);
 /// Is it faster so, for an image x [N,C,H,W] and results y [N,O,H',W']? `fixed`: the kernels are transformed once, not at every run. By a
-/// formula of what is computed and moved (docs/performance.md).
+/// formula of what is computed and moved (docs/performance/rules.md#winograd).
 bool worthwhile(const Shape& x, const Shape& y, bool fixed);
 
 }  // namespace winograd
