@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 
 #include "libcore/backends/cpu/quantized_convolver.h"
 #include "libcore/backends/cpu/quantized_epilogue.h"
 #include "libcore/backends/cpu/quantized_pack.h"
 #include "libcore/backends/cpu/table.h"
-#include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
@@ -90,31 +88,6 @@ std::unique_ptr<PreparedKernel> prepare_linear(const KernelQuery& q) {
                                             sizes_of(q.in(0).elements() / w[1], w[1], w[0], dtype_size(q.out(0).dtype)), packed_linear());
 }
 
-struct Bounds {
-  float min = 0, max = 0;
-  bool finite = true;
-};
-GALLEY_CLONES Bounds bounds_of(const float* x, int64_t count) {
-  constexpr int kSide = 32;  // independent minima, so that the loop vectorises
-  float low[kSide] = {}, high[kSide] = {}, zero[kSide] = {};
-  int64_t i = 0;
-  for (; i + kSide <= count; i += kSide) {
-    for (int j = 0; j < kSide; ++j) {
-      low[j] = x[i + j] < low[j] ? x[i + j] : low[j];
-      high[j] = x[i + j] > high[j] ? x[i + j] : high[j];
-      zero[j] += x[i + j] * 0.0f;  // NaN where x is not finite
-    }
-  }
-  Bounds b;
-  for (; i < count; ++i) {
-    b.min = x[i] < b.min ? x[i] : b.min;
-    b.max = x[i] > b.max ? x[i] : b.max;
-    b.finite &= x[i] - x[i] == 0.0f;
-  }
-  for (int j = 0; j < kSide; ++j) b = {std::min(b.min, low[j]), std::max(b.max, high[j]), b.finite && zero[j] == 0.0f};
-  return b;
-}
-
 class DynamicLinear : public PreparedKernel {
  public:
   explicit DynamicLinear(const KernelQuery& q)
@@ -134,13 +107,13 @@ class DynamicLinear : public PreparedKernel {
     const float* x = args.in<float>(0);
     auto* bytes = static_cast<uint8_t*>(args.scratch);
     auto* scratch = static_cast<std::byte*>(args.scratch) + aligned_bytes(count_ + 64);
-    const Bounds bounds = bounds_of(x, count_);
-    if (!bounds.finite) {  // no scale holds it
+    const ValueRange range = range_of(x, count_);
+    if (!range.finite) {  // no scale holds it
       std::fill_n(args.out<float>(0), count_ / inputs_ * results_.outputs(), std::numeric_limits<float>::quiet_NaN());
       return;
     }
     const QuantParams params =
-        affine_params(bounds.min, bounds.max, quant_range(QuantDType::kUint8, attrs_.saturation == Saturation::kReduced));
+        affine_params(range.min, range.max, quant_range(QuantDType::kUint8, attrs_.saturation == Saturation::kReduced));
     parallel_for(count_, 16384, [&](int64_t begin, int64_t end) { quantize_values(x + begin, params, bytes + begin, end - begin); });
     Epilogue e = results_.epilogue(args.in<float>(2), args.in<float>(3), scratch, params.scale);
     e.out = args.outputs[0];
