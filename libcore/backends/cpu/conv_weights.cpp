@@ -3,6 +3,9 @@
 // 32 and 12 where there are 32 registers of 16 floats; the input's lines are packed once, with their padding, for all taps. A tile's sums
 // stay in registers over a block of some hundred pixels. Bits depend on the instruction set and the logical thread count only.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/conv_weights.cpp"
 #include <hwy/foreach_target.h>
@@ -50,21 +53,12 @@ namespace galley::conv_weights {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+#if GALLEY_WIDE_TARGET
+
 /// tile[input][output] += sum over pixels of grad x, for the tap at (row, column) of the kernel.
 template <class Panels>
 void add_tile(const Lines& at, int64_t row, int64_t column, float* HWY_RESTRICT tile) {
   constexpr int64_t kOut = Panels::kOut, kIn = Panels::kIn;
-#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
-  for (int64_t l = 0; l < at.lines; ++l) {
-    const float* x = at.x + ((at.rows[l] + row) * at.in_width + column) * kIn;
-    const float* grad = at.grad + l * at.width * kOut;
-    for (int64_t w = 0; w < at.width; ++w, x += at.stride_w * kIn, grad += kOut) {
-      for (int64_t i = 0; i < kIn; ++i) {
-        for (int64_t o = 0; o < kOut; ++o) tile[i * kOut + o] += x[i] * grad[o];
-      }
-    }
-  }
-#else
   const hn::CappedTag<float, Panels::kOut / 2> d;
   constexpr int kWide = static_cast<int>(hn::MaxLanes(d)), kParts = static_cast<int>(kOut) / kWide;
   using galley::HWY_NAMESPACE::each;
@@ -86,11 +80,18 @@ void add_tile(const Lines& at, int64_t row, int64_t column, float* HWY_RESTRICT 
     }
   }
   each<kSums>([&](auto i) GALLEY_LOOP { hn::StoreU(hn::Add(hn::LoadU(d, tile + i * kWide), sum[i]), d, tile + i * kWide); });
-#endif
 }
 
 void add_narrow(const Lines& at, int64_t row, int64_t column, float* tile) { add_tile<Narrow>(at, row, column, tile); }
 void add_wide(const Lines& at, int64_t row, int64_t column, float* tile) { add_tile<Wide>(at, row, column, tile); }
+
+#else  // never called: supports says no
+
+void add_narrow(const Lines&, int64_t, int64_t, float*) {}
+void add_wide(const Lines&, int64_t, int64_t, float*) {}
+
+#endif
+
 /// Are there registers for wide panels?
 bool takes_wide() { return HWY_TARGET <= HWY_AVX3; }
 

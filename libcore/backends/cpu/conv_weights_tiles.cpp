@@ -14,6 +14,9 @@
 // outputs (24 KiB) stays in the first-level cache while all inputs and taps pass; a block of pixels, packed, of 256 outputs or fewer (384
 // KiB) and as many inputs (768 KiB at most), and the sums of those (640 KiB), in the second. Bits depend on the logical thread count only.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/conv_weights_tiles.cpp"
 #include <hwy/foreach_target.h>

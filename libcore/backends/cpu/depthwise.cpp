@@ -4,6 +4,9 @@
 // band's values while it works on this one, whose places are too far apart for the processor to guess. Images are cut into at most 8 parts,
 // whatever the thread count: bits do not depend on it. Compiled for each vector instruction set (Google Highway) and chosen at run time.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_SSSE3_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/depthwise.cpp"
 #include <hwy/cache_control.h>

@@ -3,6 +3,9 @@
 // column and line take part in: columns of one remainder by the stride share their taps. Compiled for each vector instruction set (Google
 // Highway) and chosen at run time.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_SSSE3_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/depthwise_data.cpp"
 #include <hwy/foreach_target.h>

@@ -4,6 +4,9 @@
 // value is padding, which it would be if input channels were. Lines are cut into parts whatever the thread count: bits depend on the
 // instruction set, and on the threads only where they are more.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/few_channels_weights.cpp"
 #include <hwy/foreach_target.h>
@@ -50,7 +53,7 @@ constexpr int kMostValues = 12;  // of a tile: with two vectors of each, and tho
 constexpr int kMostValues = 6;
 #endif
 
-#if !HWY_HAVE_SCALABLE && HWY_TARGET != HWY_SCALAR
+#if GALLEY_WIDE_TARGET
 /// sums[value][lane of kVectors vectors] += over pixels, run's value times the gradient.
 template <int kVectors, int kValues>
 void add_tile(const Lines& at, float* HWY_RESTRICT sums) {

@@ -3,6 +3,9 @@
 // stay in registers over the whole of it. Each element's sum is taken in one order whatever tile it is in, so bits depend neither on the
 // threads nor on the other rows.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_SSSE3_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/linear.cpp"
 #include <hwy/foreach_target.h>

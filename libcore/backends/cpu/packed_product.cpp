@@ -3,6 +3,9 @@
 // panels behind theirs where they may come from memory. A single row takes four panels at once: with one, each sum would wait for the one
 // before.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_SSSE3_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/packed_product.cpp"
 #include <hwy/foreach_target.h>

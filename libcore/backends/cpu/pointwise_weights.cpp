@@ -4,6 +4,9 @@
 // cache holds, and are then added to those of the blocks before it. Tiles at an end overlap those before them, so that all are full. Bits
 // depend on the instruction set and the logical thread count only.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/pointwise_weights.cpp"
 #include <hwy/cache_control.h>
@@ -47,19 +50,18 @@ namespace galley::pointwise_weights {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
+#if !GALLEY_WIDE_TARGET
+void add(const float* HWY_RESTRICT from, int64_t from_step, int64_t rows, int64_t channels, float* HWY_RESTRICT to) {
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t c = 0; c < channels; ++c) to[row * channels + c] += from[row * from_step + c];
+  }
+}
+// Never called: PointwiseSums::supports says no.
 int lanes() { return 1; }
-void centre(const float* x, int64_t rows, int64_t channels, const float* pivot, float* to, float* sums) {
-  for (int64_t i = 0; i < rows * channels; ++i) sums[i % channels] += to[i] = x[i] - pivot[i % channels];
-}
-void add(const float* from, int64_t from_step, int64_t rows, int64_t channels, float* to) {
-  for (int64_t i = 0; i < rows * channels; ++i) to[i] += from[i / channels * from_step + i % channels];
-}
 int most_vectors() { return 1; }
 int singles(int) { return 1; }
-void add_tile(const Block& block, int, float* HWY_RESTRICT sums) {
-  for (int64_t p = 0; p < block.pixels; ++p) sums[0] += block.wide[p * block.wide_step] * block.narrow[p * block.narrow_step];
-}
+void centre(const float*, int64_t, int64_t, const float*, float*, float*) {}
+void add_tile(const Block&, int, float*) {}
 #else
 using D = hn::CappedTag<float, 16>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));

@@ -2,6 +2,9 @@
 // holds a channel's values of two rows, less the zero point, so that vpmaddwd adds two taps of a column at once. A pair serves every output
 // row that its two lie under; rows of odd number use the pairs with weights shifted by one row. Sums are exact.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_SSSE3_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/quantized_depthwise.cpp"
 #include <hwy/foreach_target.h>

@@ -1,6 +1,9 @@
 // See quantized_gemm.h. A tile of pixels times a step of outputs stays in registers over the whole window; its sums pass through a small
 // array to the epilogue.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_SSSE3_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/quantized_gemm.cpp"
 #include <hwy/foreach_target.h>

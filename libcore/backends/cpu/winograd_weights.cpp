@@ -2,6 +2,9 @@
 // adjoint of the forward pass: images and the results' gradients are transformed, multiplied over the tiles position by position, and the
 // sums transformed back.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/winograd_weights.cpp"
 #include <hwy/foreach_target.h>
@@ -45,7 +48,7 @@ namespace galley::winograd {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
+#if !GALLEY_WIDE_TARGET
 // Never called: has_wide_vectors.
 void transform_kernels(const float*, float*, int64_t) {}
 void transform_kernel_gradient(const float*, int64_t, float*) {}
