@@ -4,8 +4,8 @@
 #include <array>
 #include <limits>
 
-#include "libcore/backends/cpu/quantized_convolver.h"
 #include "libcore/backends/cpu/quantized_epilogue.h"
+#include "libcore/backends/cpu/quantized_implicit_gemm.h"
 #include "libcore/backends/cpu/quantized_pack.h"
 #include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
@@ -47,13 +47,13 @@ class QuantizedProduct : public PreparedKernel {
   QuantizedProduct(const KernelQuery& q, const Attrs& a, const ConvSizes& sizes, const MemoryFormat& packed)
       : results_(a, a.activation, sizes.outputs),
         path_(path_of(a.saturation, q.in(0).dtype, sizes)),
-        convolver_(sizes, path_, q.threads),
+        gemm_(sizes, path_, q.threads),
         weight_(q.in(1), packed),
         flip_(flip_of(q.in(0).dtype)),
         zero_point_(static_cast<int32_t>(a.input_zero_point) + flip_) {}
   void set_residual(const QuantizedConv2dAttrs& a, DType dtype) { results_.set_residual(a.residual_scale, a.residual_zero_point, dtype); }
 
-  int64_t scratch_bytes() const override { return results_.scratch_bytes() + weight_.scratch_bytes() + convolver_.scratch_bytes(); }
+  int64_t scratch_bytes() const override { return results_.scratch_bytes() + weight_.scratch_bytes() + gemm_.scratch_bytes(); }
   std::string implementation() const override { return path_name(path_); }
   void run(Stream&, const KernelArgs& args) const override {
     auto* scratch = static_cast<std::byte*>(args.scratch);
@@ -62,13 +62,13 @@ class QuantizedProduct : public PreparedKernel {
     e.out = args.outputs[0];
     scratch += results_.scratch_bytes();
     const int8_t* weight = weight_.get(args.in<int8_t>(1), scratch);
-    convolver_.run(args.in<uint8_t>(0), flip_, zero_point_, weight, e, scratch + weight_.scratch_bytes());
+    gemm_.run(args.in<uint8_t>(0), flip_, zero_point_, weight, e, scratch + weight_.scratch_bytes());
   }
 
  private:
   Results results_;
   Path path_;
-  Convolver convolver_;
+  ImplicitGemm gemm_;
   Packed weight_;
   uint8_t flip_;
   int32_t zero_point_;
@@ -97,10 +97,10 @@ class DynamicLinear : public PreparedKernel {
         results_(QuantizedLinearAttrs(), attrs_.activation, q.in(1).shape[0]),
         sizes_(sizes_of(count_ / inputs_, inputs_, q.in(1).shape[0], 4)),
         path_(path_of(attrs_.saturation, DType::kU8, sizes_)),
-        convolver_(sizes_, path_, q.threads),
+        gemm_(sizes_, path_, q.threads),
         weight_(q.in(1), packed_linear()) {}
   int64_t scratch_bytes() const override {
-    return aligned_bytes(count_ + 64) + results_.scratch_bytes() + weight_.scratch_bytes() + convolver_.scratch_bytes();
+    return aligned_bytes(count_ + 64) + results_.scratch_bytes() + weight_.scratch_bytes() + gemm_.scratch_bytes();
   }
   std::string implementation() const override { return path_name(path_); }
   void run(Stream&, const KernelArgs& args) const override {
@@ -119,7 +119,7 @@ class DynamicLinear : public PreparedKernel {
     e.out = args.outputs[0];
     scratch += results_.scratch_bytes();
     const int8_t* weight = weight_.get(args.in<int8_t>(1), scratch);
-    convolver_.run(bytes, 0, static_cast<int32_t>(params.zero_point), weight, e, scratch + weight_.scratch_bytes());
+    gemm_.run(bytes, 0, static_cast<int32_t>(params.zero_point), weight, e, scratch + weight_.scratch_bytes());
   }
 
  private:
@@ -128,7 +128,7 @@ class DynamicLinear : public PreparedKernel {
   Results results_;
   ConvSizes sizes_;
   Path path_;
-  Convolver convolver_;
+  ImplicitGemm gemm_;
   Packed weight_;
 };
 

@@ -9,7 +9,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "libcore/backends/cpu/quantized_products-inl.h"
+#include "libcore/backends/cpu/quantized_register_tile-inl.h"
 
 #ifndef GALLEY_QUANTIZED_GEMM_ONCE
 #define GALLEY_QUANTIZED_GEMM_ONCE
@@ -21,8 +21,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "libcore/backends/cpu/amx_tiles.h"
 #include "libcore/backends/cpu/quantized_gemm.h"
-#include "libcore/backends/cpu/tiles.h"
 #include "libcore/base/processor.h"
 
 #endif
@@ -239,7 +239,7 @@ void multiply_all(const Product& p) {
 }  // namespace HWY_NAMESPACE
 }  // namespace galley::quantized
 HWY_AFTER_NAMESPACE();
-#include "libcore/backends/cpu/quantized_tiles-inl.h"
+#include "libcore/backends/cpu/quantized_amx-inl.h"
 HWY_BEFORE_NAMESPACE();
 namespace galley::quantized {
 namespace HWY_NAMESPACE {

@@ -9,7 +9,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "libcore/backends/cpu/quantized_products-inl.h"
+#include "libcore/backends/cpu/quantized_register_tile-inl.h"
 #include "libcore/backends/cpu/winograd_transform-inl.h"
 
 #ifndef GALLEY_QUANTIZED_WINOGRAD_TILES_ONCE

@@ -1,20 +1,20 @@
 #pragma once
-// How conv_weights_tiles.cpp cuts a weight gradient: into a stream of pixels, blocks, tiles, and shares of threads.
+// How conv_weights_amx.cpp cuts a weight gradient: into a stream of pixels, blocks, tiles, and shares of threads.
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include "libcore/backends/cpu/amx_tiles.h"
 #include "libcore/backends/cpu/conv_weights.h"
-#include "libcore/backends/cpu/tiles.h"
 #include "libcore/ops/conv.h"
 
-namespace galley::conv_weights_tiles {
+namespace galley::conv_weights_amx {
 
-constexpr int64_t kSide = tiles::kRows;       // channels of a tile
-constexpr int64_t kDepth = 2 * tiles::kRows;  // pixels of a tile
-constexpr int64_t kHalves = kSide * kDepth;   // values of bf16 of a tile
-constexpr int64_t kSums = kSide * kSide;      // values of f32 of a tile
+constexpr int64_t kSide = amx::kRows;        // channels of a tile
+constexpr int64_t kDepth = 2 * amx::kRows;   // pixels of a tile
+constexpr int64_t kHalves = kSide * kDepth;  // values of bf16 of a tile
+constexpr int64_t kSums = kSide * kSide;     // values of f32 of a tile
 
 constexpr int64_t kSteps = 24;            // of 32 pixels, in a block
 constexpr int64_t kChunk = 12;            // in a chunk
@@ -102,7 +102,7 @@ struct Plan {
     }
     pairs = steps * kSide + tap_at.back().pair;
     const auto even = [](int64_t count, int64_t most) { return std::clamp<int64_t>(count / 2 * 2, 2, most); };
-    const int64_t variant_bytes = pairs * tiles::kBytes * static_cast<int64_t>(variants.size()), tile_bytes = taps * kSums * 4;
+    const int64_t variant_bytes = pairs * amx::kBytes * static_cast<int64_t>(variants.size()), tile_bytes = taps * kSums * 4;
     in_block =
         std::min(in_tiles, even(std::min(kXBytes / variant_bytes, kSumBytes / (2 * tile_bytes)), taps == 1 ? kMostTiles : kMostOfTaps));
     out_block = std::min(out_tiles, even(kSumBytes / (in_block * tile_bytes), kMostTiles));
@@ -148,4 +148,4 @@ struct Plan {
   }
 };
 
-}  // namespace galley::conv_weights_tiles
+}  // namespace galley::conv_weights_amx

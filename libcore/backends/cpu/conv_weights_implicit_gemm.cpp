@@ -7,14 +7,14 @@
 #undef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "libcore/backends/cpu/conv_weights.cpp"
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/conv_weights_implicit_gemm.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include "libcore/backends/cpu/unrolled-inl.h"
 
-#ifndef GALLEY_CONV_WEIGHTS_ONCE
-#define GALLEY_CONV_WEIGHTS_ONCE
+#ifndef GALLEY_CONV_WEIGHTS_IMPLICIT_GEMM_ONCE
+#define GALLEY_CONV_WEIGHTS_IMPLICIT_GEMM_ONCE
 
 #include <algorithm>
 #include <array>
@@ -25,7 +25,7 @@
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 
-namespace galley::conv_weights {
+namespace galley::implicit_gemm {
 
 /// Channels of a panel, and pixels of a block: with fewer of them the sums are read and written more often.
 struct Narrow {
@@ -44,12 +44,12 @@ struct Lines {
   int64_t lines, width, in_width, stride_w;
 };
 
-}  // namespace galley::conv_weights
+}  // namespace galley::implicit_gemm
 
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace galley::conv_weights {
+namespace galley::implicit_gemm {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -96,22 +96,22 @@ void add_wide(const Lines&, int64_t, int64_t, float*) {}
 bool takes_wide() { return HWY_TARGET <= HWY_AVX3; }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace galley::conv_weights
+}  // namespace galley::implicit_gemm
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
 namespace galley {
-namespace conv_weights {
+namespace implicit_gemm {
 HWY_EXPORT(add_narrow);
 HWY_EXPORT(add_wide);
 HWY_EXPORT(takes_wide);
-}  // namespace conv_weights
+}  // namespace implicit_gemm
 
 namespace {
 
-using conv_weights::Narrow;
-using conv_weights::Wide;
+using implicit_gemm::Narrow;
+using implicit_gemm::Wide;
 
 constexpr int64_t kChannels = 252;       // packed at a time, of the input; a multiple of a panel's
 constexpr int64_t kOutputs = 256;        // of the output; a multiple of a panel's
@@ -140,11 +140,11 @@ void pack(const float* from, int64_t count, int64_t stride, int64_t channels, fl
   }
 }
 
-void add_tile(Narrow, const conv_weights::Lines& at, int64_t row, int64_t column, float* tile) {
-  HWY_DYNAMIC_DISPATCH(conv_weights::add_narrow)(at, row, column, tile);
+void add_tile(Narrow, const implicit_gemm::Lines& at, int64_t row, int64_t column, float* tile) {
+  HWY_DYNAMIC_DISPATCH(implicit_gemm::add_narrow)(at, row, column, tile);
 }
-void add_tile(Wide, const conv_weights::Lines& at, int64_t row, int64_t column, float* tile) {
-  HWY_DYNAMIC_DISPATCH(conv_weights::add_wide)(at, row, column, tile);
+void add_tile(Wide, const implicit_gemm::Lines& at, int64_t row, int64_t column, float* tile) {
+  HWY_DYNAMIC_DISPATCH(implicit_gemm::add_wide)(at, row, column, tile);
 }
 
 template <class Panels>
@@ -217,7 +217,7 @@ class ConvWeights : public PreparedKernel {
           pack_lines(args.in<float>(0) + channel, line, lines, channels, x_room, rows);
           for (int64_t o = out; o < last; ++o) {
             for (int64_t i = 0; i < panels(channels, kIn); ++i) {
-              conv_weights::Lines at{
+              implicit_gemm::Lines at{
                   grad_room + (o - out) * pixels * kOut, x_room + i * panel_stride, rows, lines, y_[3], in_width_, stride_[1]};
               if (pointwise_) at.lines = at.stride_w = 1, at.width = pixels;
               float* tile = sums + ((o * in_panels_ + channel / kIn + i) * taps_) * kTile;
@@ -308,7 +308,7 @@ Support supports(const KernelQuery& q) {
   const auto dilation = pair(a.dilation);
   if (dilation[0] != 1 || dilation[1] != 1) return Support::no("dilation");
   const Shape& w = q.out(0).shape;
-  const bool wide = HWY_DYNAMIC_DISPATCH(conv_weights::takes_wide)();
+  const bool wide = HWY_DYNAMIC_DISPATCH(implicit_gemm::takes_wide)();
   if (!(wide ? fills_panels<Wide>(w) : fills_panels<Narrow>(w)))
     return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], " fill no panels"));
   if (std::min(x.shape[1], grad.shape[1]) < least_channels(w, wide))
@@ -322,7 +322,7 @@ Support supports(const KernelQuery& q) {
 }
 
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  if (HWY_DYNAMIC_DISPATCH(conv_weights::takes_wide)()) return std::make_unique<ConvWeights<Wide>>(q);
+  if (HWY_DYNAMIC_DISPATCH(implicit_gemm::takes_wide)()) return std::make_unique<ConvWeights<Wide>>(q);
   return std::make_unique<ConvWeights<Narrow>>(q);
 }
 
@@ -337,7 +337,7 @@ Support is_dense_weight_gradient(const KernelQuery& q, DType dtype) {
   return Support::yes();
 }
 
-const Kernel& conv_weights_kernel() {
+const Kernel& conv_weights_implicit_gemm_kernel() {
   static const Kernel kernel{"conv2d_backward_weights", "cpu_dense", supports, prepare};
   return kernel;
 }

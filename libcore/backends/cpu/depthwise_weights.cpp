@@ -8,15 +8,15 @@
 #undef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS GALLEY_ONLY_SSSE3_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "libcore/backends/cpu/depthwise.cpp"
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/depthwise_weights.cpp"
 #include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include "libcore/backends/cpu/bfloat16-inl.h"
 
-#ifndef GALLEY_DEPTHWISE_ONCE
-#define GALLEY_DEPTHWISE_ONCE
+#ifndef GALLEY_DEPTHWISE_WEIGHTS_ONCE
+#define GALLEY_DEPTHWISE_WEIGHTS_ONCE
 
 #include <algorithm>
 #include <array>
@@ -24,12 +24,12 @@
 #include <vector>
 
 #include "libcore/backends/cpu/conv_weights.h"
-#include "libcore/backends/cpu/conv_weights_tiles.h"
+#include "libcore/backends/cpu/conv_weights_amx.h"
 #include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 
-namespace galley::depthwise {
+namespace galley::depthwise_weights {
 
 constexpr int64_t kLanes = 16;
 constexpr int64_t kMostColumns = 7;  // of a kernel: their sums fit the registers
@@ -48,12 +48,12 @@ struct Band {
   int64_t grad_ahead, x_ahead;                      // elements from here to the same place in the next band; 0: somebody else asks for it
 };
 
-}  // namespace galley::depthwise
+}  // namespace galley::depthwise_weights
 
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace galley::depthwise {
+namespace galley::depthwise_weights {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -193,13 +193,13 @@ void float_sums(const Band<float>& b, int64_t taps, float* HWY_RESTRICT sums, in
 void bfloat_sums(const Band<BFloat16>& b, int64_t taps, float* HWY_RESTRICT sums, int64_t stride) { band_sums(b, taps, sums, stride); }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace galley::depthwise
+}  // namespace galley::depthwise_weights
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
 namespace galley {
-namespace depthwise {
+namespace depthwise_weights {
 HWY_EXPORT(float_sums);
 HWY_EXPORT(bfloat_sums);
 
@@ -207,12 +207,12 @@ void band_sums(const Band<float>& b, int64_t taps, float* sums, int64_t stride) 
 void band_sums(const Band<BFloat16>& b, int64_t taps, float* sums, int64_t stride) {
   HWY_DYNAMIC_DISPATCH(bfloat_sums)(b, taps, sums, stride);
 }
-}  // namespace depthwise
+}  // namespace depthwise_weights
 
 namespace {
 
-using depthwise::kLanes;
-using depthwise::kMostTaps;
+using depthwise_weights::kLanes;
+using depthwise_weights::kMostTaps;
 
 constexpr int64_t kTogether = 8;  // chunks of a task, at most
 
@@ -265,28 +265,28 @@ class DepthwiseWeights : public PreparedKernel {
       for (int64_t h = 0; h < y_[2]; h += lines) {
         for (int64_t chunk = from; chunk < to; chunk += 2) {
           const int64_t first = first_of(chunk), count = std::min<int64_t>(2, to - chunk);
-          depthwise::Band<T> band{args.in<T>(1) + n * y_[2] * y_[3] * channels + first,
-                                  args.in<T>(0) + n * x_[2] * x_[3] * channels + first,
-                                  channels,
-                                  std::min(kLanes, channels),
-                                  count == 2 ? first_of(chunk + 1) - first : 0,
-                                  h,
-                                  std::min(y_[2], h + lines),
-                                  y_[3],
-                                  x_[2],
-                                  x_[3],
-                                  stride_[0],
-                                  stride_[1],
-                                  0,
-                                  padding_[1],
-                                  0,
-                                  0};
+          depthwise_weights::Band<T> band{args.in<T>(1) + n * y_[2] * y_[3] * channels + first,
+                                          args.in<T>(0) + n * x_[2] * x_[3] * channels + first,
+                                          channels,
+                                          std::min(kLanes, channels),
+                                          count == 2 ? first_of(chunk + 1) - first : 0,
+                                          h,
+                                          std::min(y_[2], h + lines),
+                                          y_[3],
+                                          x_[2],
+                                          x_[3],
+                                          stride_[0],
+                                          stride_[1],
+                                          0,
+                                          padding_[1],
+                                          0,
+                                          0};
           float sums[2 * kMostTaps * kLanes] = {};
           for (int64_t k = 0; k < kh; ++k) {
             band.offset_h = k - padding_[0];
             band.grad_ahead = k == 0 ? lines * y_[3] * channels : 0;
             band.x_ahead = k < stride_[0] ? lines * stride_[0] * x_[3] * channels : 0;
-            depthwise::band_sums(band, kw, sums + k * kw * kLanes, of_chunk);
+            depthwise_weights::band_sums(band, kw, sums + k * kw * kLanes, of_chunk);
           }
           double* total = totals + chunk * of_chunk;
           for (int64_t i = 0; i < count * of_chunk; ++i) total[i] += static_cast<double>(sums[i]);
@@ -310,7 +310,7 @@ Support supports(const KernelQuery& q) {
   if ((x.dtype != DType::kF32 && x.dtype != DType::kBF16) || q.in(1).dtype != x.dtype || q.out(0).dtype != x.dtype)
     return Support::no(cat("dtype ", x.dtype));
   if (!x.format.is_channels_last() || !q.in(1).format.is_channels_last()) return Support::no(cat("format ", x.format));
-  if (w[2] * w[3] > kMostTaps || w[3] > depthwise::kMostColumns) return Support::no(cat("a kernel of ", w[2], " x ", w[3]));
+  if (w[2] * w[3] > kMostTaps || w[3] > depthwise_weights::kMostColumns) return Support::no(cat("a kernel of ", w[2], " x ", w[3]));
   const auto dilation = pair(a.dilation);
   if (dilation[0] != 1 || dilation[1] != 1) return Support::no("dilation");
   return Support::yes();
@@ -325,10 +325,10 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 
 std::span<const Kernel> cpu_depthwise() {
   static const std::array<Kernel, 6> kernels{{{"conv2d_backward_weights", "cpu", supports, prepare},
-                                              tiled_conv_weights_kernel(),
-                                              conv_weights_kernel(),
-                                              few_channels_weights_kernel(),
-                                              pointwise_weights_kernel(),
+                                              conv_weights_amx_kernel(),
+                                              conv_weights_implicit_gemm_kernel(),
+                                              conv_weights_direct_kernel(),
+                                              conv_weights_1x1_kernel(),
                                               depthwise_data_kernel()}};
   return kernels;
 }

@@ -7,14 +7,14 @@
 #undef HWY_DISABLED_TARGETS
 #define HWY_DISABLED_TARGETS GALLEY_ONLY_SSSE3_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "libcore/backends/cpu/linear.cpp"
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/skinny_gemm.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include "libcore/backends/cpu/bfloat16-inl.h"
 
-#ifndef GALLEY_LINEAR_ONCE
-#define GALLEY_LINEAR_ONCE
+#ifndef GALLEY_SKINNY_GEMM_ONCE
+#define GALLEY_SKINNY_GEMM_ONCE
 
 #include <algorithm>
 #include <array>
@@ -26,7 +26,7 @@
 #include "libcore/ops/conv.h"
 #include "libcore/ops/matmul.h"
 
-namespace galley::linear_rows {
+namespace galley::skinny_gemm {
 
 /// y[row][column] = bias[column] + sum over k of x[row][k] weight[column][k], for a range of rows and of columns.
 template <class T>
@@ -42,12 +42,12 @@ struct Task {
 /// Rows that stay in the second-level cache while the weight passes.
 constexpr int64_t kRowBytes = 256 << 10;
 
-}  // namespace galley::linear_rows
+}  // namespace galley::skinny_gemm
 
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace galley::linear_rows {
+namespace galley::skinny_gemm {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -135,34 +135,34 @@ void multiply_floats(const Task<float>& t) { multiply(t); }
 void multiply_bfloats(const Task<BFloat16>& t) { multiply(t); }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace galley::linear_rows
+}  // namespace galley::skinny_gemm
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
 namespace galley {
-namespace linear_rows {
+namespace skinny_gemm {
 HWY_EXPORT(multiply_floats);
 HWY_EXPORT(multiply_bfloats);
 
 void multiply(const Task<float>& t) { HWY_DYNAMIC_DISPATCH(multiply_floats)(t); }
 void multiply(const Task<BFloat16>& t) { HWY_DYNAMIC_DISPATCH(multiply_bfloats)(t); }
-}  // namespace linear_rows
+}  // namespace skinny_gemm
 
 namespace {
 
 template <class T>
-class LinearRows : public PreparedKernel {
+class SkinnyGemm : public PreparedKernel {
  public:
   /// Weight [columns, depth] as it lies, x [rows, depth].
-  LinearRows(const Shape& weight, int64_t rows, Activation activation)
+  SkinnyGemm(const Shape& weight, int64_t rows, Activation activation)
       : depth_(weight[1]), columns_(weight[0]), rows_(rows), activation_(activation) {}
   int64_t scratch_bytes() const override { return kDirect ? 0 : rows_ * columns_ * 4; }
   void run(Stream&, const KernelArgs& args) const override {
     auto* y = kDirect ? args.out<float>(0) : static_cast<float*>(args.scratch);
     parallel_for(columns_, 16, [&](int64_t begin, int64_t end) {
-      linear_rows::multiply(
-          linear_rows::Task<T>{args.in<T>(0), args.in<T>(1), args.in<float>(2), y, depth_, columns_, 0, rows_, begin, end});
+      skinny_gemm::multiply(
+          skinny_gemm::Task<T>{args.in<T>(0), args.in<T>(1), args.in<float>(2), y, depth_, columns_, 0, rows_, begin, end});
       for (int64_t row = 0; row < rows_; ++row) {
         activate(activation_, y + row * columns_ + begin, end - begin);
         if constexpr (!kDirect) std::copy(y + row * columns_ + begin, y + row * columns_ + end, args.out<T>(0) + row * columns_ + begin);
@@ -177,8 +177,8 @@ class LinearRows : public PreparedKernel {
 };
 
 std::unique_ptr<PreparedKernel> prepare_rows(const KernelQuery& q, int64_t rows, Activation activation) {
-  if (q.in(0).dtype == DType::kBF16) return std::make_unique<LinearRows<BFloat16>>(q.in(1).shape, rows, activation);
-  return std::make_unique<LinearRows<float>>(q.in(1).shape, rows, activation);
+  if (q.in(0).dtype == DType::kBF16) return std::make_unique<SkinnyGemm<BFloat16>>(q.in(1).shape, rows, activation);
+  return std::make_unique<SkinnyGemm<float>>(q.in(1).shape, rows, activation);
 }
 
 /// With more rows the library's product, which packs both sides, is as fast (docs/performance.md).

@@ -1,4 +1,4 @@
-#include "libcore/backends/cpu/quantized_convolver.h"
+#include "libcore/backends/cpu/quantized_implicit_gemm.h"
 
 #include <algorithm>
 #include <cstring>
@@ -20,7 +20,7 @@ int64_t aligned(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 
 }  // namespace
 
-Convolver::Convolver(const ConvSizes& sizes, Path path, int threads) : sizes_(sizes), path_(path), threads_(std::max(1, threads)) {
+ImplicitGemm::ImplicitGemm(const ConvSizes& sizes, Path path, int threads) : sizes_(sizes), path_(path), threads_(std::max(1, threads)) {
   const ConvSizes& s = sizes_;
   // A few microseconds of work are done before a second thread has begun.
   if (s.images * s.out_height * s.out_width * s.outputs * (s.channels / s.groups) * s.kernel_h * s.kernel_w < kAlone) threads_ = 1;
@@ -92,15 +92,15 @@ Convolver::Convolver(const ConvSizes& sizes, Path path, int threads) : sizes_(si
   room_bytes_ = tiles_at_ + (path == Path::kAmx ? aligned(tile_room(runs_, run_quads_, most * unit_pixels, outputs)) : 0);
 }
 
-void Convolver::run(const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight, const Epilogue& epilogue,
-                    std::byte* scratch) const {
+void ImplicitGemm::run(const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight, const Epilogue& epilogue,
+                       std::byte* scratch) const {
   parallel_tasks(static_cast<int64_t>(tasks_.size()), threads_, [&](int64_t task, int64_t slot) {
     run_task(tasks_[static_cast<size_t>(task)], x, flip, zero_point, weight, epilogue, scratch + slot * room_bytes_);
   });
 }
 
-void Convolver::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight,
-                         const Epilogue& epilogue, std::byte* room) const {
+void ImplicitGemm::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight,
+                            const Epilogue& epilogue, std::byte* room) const {
   const int64_t first_pixel = pointwise_ ? task.begin : (task.image * sizes_.out_height + task.begin) * sizes_.out_width;
   Product p;
   p.path = path_;
@@ -145,7 +145,7 @@ void Convolver::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32
   }
 }
 
-void Convolver::lay_out(const Task& task, int64_t group, const uint8_t* x, uint8_t flip, int32_t zero_point, std::byte* band) const {
+void ImplicitGemm::lay_out(const Task& task, int64_t group, const uint8_t* x, uint8_t flip, int32_t zero_point, std::byte* band) const {
   const ConvSizes& s = sizes_;
   const int64_t pixel = quads_ * kQuad * value_bytes_;
   x += group * group_inputs_;
@@ -174,7 +174,7 @@ void Convolver::lay_out(const Task& task, int64_t group, const uint8_t* x, uint8
   }
 }
 
-void Convolver::place(const uint8_t* x, int64_t pixels, uint8_t flip, int32_t zero_point, std::byte* to) const {
+void ImplicitGemm::place(const uint8_t* x, int64_t pixels, uint8_t flip, int32_t zero_point, std::byte* to) const {
   const int64_t pixel = quads_ * kQuad;
   const bool whole = pixel == sizes_.channels, wide = path_ == Path::kExact;
   if (whole) {
@@ -202,7 +202,7 @@ void Convolver::place(const uint8_t* x, int64_t pixels, uint8_t flip, int32_t ze
   }
 }
 
-void Convolver::place_padding(int64_t pixels, int32_t zero_point, std::byte* to) const {
+void ImplicitGemm::place_padding(int64_t pixels, int32_t zero_point, std::byte* to) const {
   // Widened values are less their zero point already.
   if (pixels > 0) std::memset(to, path_ == Path::kExact ? 0 : zero_point, static_cast<size_t>(pixels * quads_ * kQuad * value_bytes_));
 }
