@@ -1,16 +1,11 @@
 #pragma once
-// Gradients of convolutions that are listed with the depthwise weight gradient.
+// What the weight gradients of dense convolutions share.
 
 #include <vector>
 
 #include "libcore/backends/kernel.h"
 
 namespace galley {
-
-const Kernel& conv_weights_implicit_gemm_kernel();  // the weight gradient of dense ones: conv_weights_implicit_gemm.cpp
-const Kernel& conv_weights_direct_kernel();         // that of few input channels: conv_weights_direct.cpp
-const Kernel& conv_weights_1x1_kernel();            // that of 1x1 ones of few channels: conv_weights_1x1.cpp
-const Kernel& depthwise_data_kernel();              // the input gradient of strided depthwise ones: depthwise_data.cpp
 
 /// Is it a weight gradient of one group, of that type and channels_last, of arrays that are not empty?
 Support is_dense_weight_gradient(const KernelQuery& query, DType dtype = DType::kF32);

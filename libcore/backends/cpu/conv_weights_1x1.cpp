@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/conv_weights.h"
 #include "libcore/backends/cpu/pointwise.h"
 #include "libcore/base/parallel.h"
@@ -68,10 +69,6 @@ Support supports(const KernelQuery& q) {
 
 }  // namespace
 
-const Kernel& conv_weights_1x1_kernel() {
-  static const Kernel kernel{"conv2d_backward_weights", "cpu_pointwise", supports,
-                             [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<PointwiseWeights>(q); }};
-  return kernel;
-}
+const Algorithm algorithm::kConvWeights1x1{supports, prepare_as<PointwiseWeights>};
 
 }  // namespace galley

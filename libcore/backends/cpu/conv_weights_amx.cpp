@@ -34,6 +34,7 @@
 #include <utility>
 #include <vector>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/amx_tiles.h"
 #include "libcore/backends/cpu/conv_weights.h"
 #include "libcore/backends/cpu/conv_weights_amx.h"
@@ -545,10 +546,7 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 }  // namespace
 }  // namespace conv_weights_amx
 
-const Kernel& conv_weights_amx_kernel() {
-  static const Kernel kernel{"conv2d_backward_weights", "cpu_tiles", conv_weights_amx::supports, conv_weights_amx::prepare};
-  return kernel;
-}
+const Algorithm algorithm::kConvWeightsAmx{conv_weights_amx::supports, conv_weights_amx::prepare};
 
 std::unique_ptr<PreparedKernel> emulated_conv_weights_amx(const KernelQuery& query) {
   return std::make_unique<conv_weights_amx::AmxConvWeights<amx::Emulated>>(query);

@@ -22,6 +22,7 @@
 #include <cstring>
 #include <utility>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/conv_weights.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
@@ -261,12 +262,7 @@ Support supports(const KernelQuery& q) {
 
 }  // namespace
 
-const Kernel& conv_weights_direct_kernel() {
-  static const Kernel kernel{
-      "conv2d_backward_weights", "cpu_few_channels", supports,
-      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<DirectConvWeights>(q); }};
-  return kernel;
-}
+const Algorithm algorithm::kConvWeightsDirect{supports, prepare_as<DirectConvWeights>};
 
 }  // namespace galley
 

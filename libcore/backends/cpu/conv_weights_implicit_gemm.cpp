@@ -21,6 +21,7 @@
 #include <cstring>
 #include <vector>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/conv_weights.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
@@ -337,10 +338,7 @@ Support is_dense_weight_gradient(const KernelQuery& q, DType dtype) {
   return Support::yes();
 }
 
-const Kernel& conv_weights_implicit_gemm_kernel() {
-  static const Kernel kernel{"conv2d_backward_weights", "cpu_dense", supports, prepare};
-  return kernel;
-}
+const Algorithm algorithm::kConvWeightsImplicitGemm{supports, prepare};
 
 }  // namespace galley
 

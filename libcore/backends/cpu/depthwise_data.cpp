@@ -20,8 +20,7 @@
 #include <array>
 #include <vector>
 
-#include "libcore/backends/cpu/conv_weights.h"
-#include "libcore/backends/cpu/table.h"
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 
@@ -225,14 +224,9 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
-std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) { return std::make_unique<DepthwiseData>(q); }
-
 }  // namespace
 
-const Kernel& depthwise_data_kernel() {
-  static const Kernel kernel{"conv2d_backward_data", "cpu_depthwise", supports, prepare};
-  return kernel;
-}
+const Algorithm algorithm::kDepthwiseData{supports, prepare_as<DepthwiseData>};
 
 }  // namespace galley
 

@@ -23,9 +23,7 @@
 #include <cstring>
 #include <vector>
 
-#include "libcore/backends/cpu/conv_weights.h"
-#include "libcore/backends/cpu/conv_weights_amx.h"
-#include "libcore/backends/cpu/table.h"
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 
@@ -323,15 +321,7 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 
 }  // namespace
 
-std::span<const Kernel> cpu_depthwise() {
-  static const std::array<Kernel, 6> kernels{{{"conv2d_backward_weights", "cpu", supports, prepare},
-                                              conv_weights_amx_kernel(),
-                                              conv_weights_implicit_gemm_kernel(),
-                                              conv_weights_direct_kernel(),
-                                              conv_weights_1x1_kernel(),
-                                              depthwise_data_kernel()}};
-  return kernels;
-}
+const Algorithm algorithm::kDepthwiseWeights{supports, prepare};
 
 }  // namespace galley
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "libcore/backends/cpu/activate.h"
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/pointwise.h"
-#include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 
@@ -99,16 +99,9 @@ Support supports_forward(const KernelQuery& q) {
 }
 Support supports_backward(const KernelQuery& q) { return supports(q, q.attrs<Conv2dBackwardDataAttrs>(), 2); }
 
-template <class K>
-std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  return std::make_unique<K>(q);
-}
-
-constexpr std::array<Kernel, 2> kKernels{{{"conv2d", "cpu_pointwise", supports_forward, prepare<Forward>},
-                                          {"conv2d_backward_data", "cpu_pointwise", supports_backward, prepare<InputGradient>}}};
-
 }  // namespace
 
-std::span<const Kernel> cpu_pointwise_conv() { return kKernels; }
+const Algorithm algorithm::kPacked1x1{supports_forward, prepare_as<Forward>};
+const Algorithm algorithm::kPacked1x1Data{supports_backward, prepare_as<InputGradient>};
 
 }  // namespace galley

@@ -4,10 +4,10 @@
 #include <array>
 #include <limits>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/quantized_epilogue.h"
 #include "libcore/backends/cpu/quantized_implicit_gemm.h"
 #include "libcore/backends/cpu/quantized_pack.h"
-#include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
@@ -154,17 +154,13 @@ Support supports_linear(const KernelQuery& q) {
   return Support::yes();
 }
 
-const std::array<Kernel, 3> kKernels{
-    {{"quantized_conv2d", "cpu", supports_conv, prepare_conv,
-      [](const KernelQuery& q, int input) { return input == 1 ? packed_conv() : q.in(input).format; }},
-     {"quantized_linear", "cpu", supports_linear, prepare_linear,
-      [](const KernelQuery& q, int input) { return input == 1 ? packed_linear() : q.in(input).format; }},
-     {"dynamic_quantized_linear", "cpu", supports_linear,
-      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<DynamicLinear>(q); },
-      [](const KernelQuery& q, int input) { return input == 1 ? packed_linear() : q.in(input).format; }}}};
+MemoryFormat preferred_conv(const KernelQuery& q, int input) { return input == 1 ? packed_conv() : q.in(input).format; }
+MemoryFormat preferred_linear(const KernelQuery& q, int input) { return input == 1 ? packed_linear() : q.in(input).format; }
 
 }  // namespace
 
-std::span<const Kernel> cpu_quantized_conv() { return kKernels; }
+const Algorithm algorithm::kQuantizedConv{supports_conv, prepare_conv, preferred_conv};
+const Algorithm algorithm::kQuantizedLinear{supports_linear, prepare_linear, preferred_linear};
+const Algorithm algorithm::kDynamicQuantizedLinear{supports_linear, prepare_as<DynamicLinear>, preferred_linear};
 
 }  // namespace galley

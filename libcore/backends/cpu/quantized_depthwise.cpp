@@ -21,9 +21,9 @@
 #include <utility>
 #include <vector>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/quantized_epilogue.h"
 #include "libcore/backends/cpu/quantized_pack.h"
-#include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
 
 namespace galley::quantized {
@@ -348,17 +348,15 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
+std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
+  return std::make_unique<QuantizedDepthwise>(q, q.attrs<QuantizedConv2dAttrs>());
+}
+
+MemoryFormat preferred_format(const KernelQuery& q, int input) { return input == 1 ? packed() : q.in(input).format; }
+
 }  // namespace
 
-std::span<const Kernel> cpu_quantized_depthwise() {
-  static const std::array<Kernel, 1> kernels{
-      {{"quantized_conv2d", "cpu", supports,
-        [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
-          return std::make_unique<QuantizedDepthwise>(q, q.attrs<QuantizedConv2dAttrs>());
-        },
-        [](const KernelQuery& q, int input) { return input == 1 ? packed() : q.in(input).format; }}}};
-  return kernels;
-}
+const Algorithm algorithm::kQuantizedDepthwise{supports, prepare, preferred_format};
 
 }  // namespace galley
 

@@ -9,10 +9,10 @@
 #include <array>
 #include <vector>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/quantized_epilogue.h"
 #include "libcore/backends/cpu/quantized_pack.h"
 #include "libcore/backends/cpu/rewrite/quantized_winograd.h"
-#include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
@@ -226,16 +226,12 @@ Support supports_weights(const KernelQuery& q) {
   return q.in(0).elements() == 0 ? Support::no("empty array") : Support::yes();
 }
 
-const std::array<Kernel, 2> kKernels{
-    {{"quantized_winograd_conv2d", "cpu", supports_conv,
-      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<QuantizedWinograd>(q); },
-      [](const KernelQuery& q, int input) { return input == 1 ? winograd::whole_format() : q.in(input).format; }},
-     {"quantized_winograd_weights", "cpu", supports_weights,
-      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<TransformWeights>(q); },
-      [](const KernelQuery&, int) { return MemoryFormat::contiguous(); }}}};
+MemoryFormat preferred_conv(const KernelQuery& q, int input) { return input == 1 ? winograd::whole_format() : q.in(input).format; }
+MemoryFormat preferred_weights(const KernelQuery&, int) { return MemoryFormat::contiguous(); }
 
 }  // namespace
 
-std::span<const Kernel> cpu_quantized_winograd() { return kKernels; }
+const Algorithm algorithm::kQuantizedWinogradConv{supports_conv, prepare_as<QuantizedWinograd>, preferred_conv};
+const Algorithm algorithm::kQuantizedWinogradTransform{supports_weights, prepare_as<TransformWeights>, preferred_weights};
 
 }  // namespace galley

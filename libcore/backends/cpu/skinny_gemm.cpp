@@ -21,7 +21,7 @@
 #include <type_traits>
 
 #include "libcore/backends/cpu/activate.h"
-#include "libcore/backends/cpu/table.h"
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 #include "libcore/ops/matmul.h"
@@ -220,17 +220,12 @@ Support supports_conv(const KernelQuery& q) {
   return Support::yes();
 }
 
-const std::array<Kernel, 2> kKernels{{{"linear", "cpu", supports_linear,
-                                       [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
-                                         return prepare_rows(q, rows_of(q), q.attrs<LinearAttrs>().activation);
-                                       }},
-                                      {"conv2d", "cpu_pixel", supports_conv, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
-                                         return prepare_rows(q, q.in(0).shape[0], q.attrs<Conv2dAttrs>().activation);
-                                       }}}};
-
 }  // namespace
 
-std::span<const Kernel> cpu_linear() { return kKernels; }
+const Algorithm algorithm::kSkinnyGemmLinear{
+    supports_linear, [](const KernelQuery& q) { return prepare_rows(q, rows_of(q), q.attrs<LinearAttrs>().activation); }};
+const Algorithm algorithm::kSkinnyGemmConv{
+    supports_conv, [](const KernelQuery& q) { return prepare_rows(q, q.in(0).shape[0], q.attrs<Conv2dAttrs>().activation); }};
 
 }  // namespace galley
 

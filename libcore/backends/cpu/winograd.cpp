@@ -9,8 +9,8 @@
 #include <array>
 #include <vector>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/packed_product.h"
-#include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
@@ -143,15 +143,10 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
-const Kernel kConvolution{"winograd_conv2d", "cpu", supports,
-                          [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<WinogradConv>(q); },
-                          [](const KernelQuery& q, int input) { return input == 1 ? transformed_format() : q.in(input).format; }};
+MemoryFormat preferred_format(const KernelQuery& q, int input) { return input == 1 ? transformed_format() : q.in(input).format; }
 
 }  // namespace
 
-std::span<const Kernel> cpu_winograd() {
-  static const std::array<Kernel, 3> kernels{kConvolution, winograd_weights_kernel(), winograd_backward_weights_kernel()};
-  return kernels;
-}
+const Algorithm algorithm::kWinogradConv{supports, prepare_as<WinogradConv>, preferred_format};
 
 }  // namespace galley

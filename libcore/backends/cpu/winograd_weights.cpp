@@ -18,6 +18,7 @@
 #include <cstring>
 #include <vector>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/winograd.h"
 #include "libcore/base/parallel.h"
 
@@ -420,18 +421,9 @@ Support supports_gradient(const KernelQuery& q) {
 
 }  // namespace
 
-const Kernel& winograd_weights_kernel() {
-  static const Kernel kernel{"winograd_weights", "cpu", supports_transform,
-                             [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<TransformWeights>(q); },
-                             [](const KernelQuery&, int) { return panel_format(); }};
-  return kernel;
-}
-
-const Kernel& winograd_backward_weights_kernel() {
-  static const Kernel kernel{"winograd_conv2d_backward_weights", "cpu", supports_gradient,
-                             [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<BackwardWeights>(q); }};
-  return kernel;
-}
+const Algorithm algorithm::kWinogradTransform{supports_transform, prepare_as<TransformWeights>,
+                                              [](const KernelQuery&, int) { return panel_format(); }};
+const Algorithm algorithm::kWinogradWeights{supports_gradient, prepare_as<BackwardWeights>};
 
 }  // namespace galley
 

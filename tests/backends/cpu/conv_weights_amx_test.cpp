@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/amx_tiles.h"
 #include "libcore/backends/ref/memory.h"
 #include "libcore/base/parallel.h"
@@ -96,7 +97,7 @@ class Trial {
 
   RefArray run(Form form, int threads) {
     const KernelQuery q = query(threads);
-    const auto kernel = form == Form::kHardware ? conv_weights_amx_kernel().prepare(q) : emulated_conv_weights_amx(q);
+    const auto kernel = form == Form::kHardware ? algorithm::kConvWeightsAmx.prepare(q) : emulated_conv_weights_amx(q);
     Bounded x(q.in(0).bytes()), grad(q.in(1).bytes()), dw(q.out(0).bytes()), scratch(kernel->scratch_bytes(), 64);
     write_array(q.in(0), arrays_[0], x.data());
     write_array(q.in(1), arrays_[1], grad.data());
@@ -321,7 +322,9 @@ TEST(AmxConvWeights, TheUnitsBitsAreTheEmulations) {
 }
 
 TEST(AmxConvWeights, IsChosenWhereThereIsATileUnit) {
-  const auto chosen = [](const Window& w) { return cpu().choose(Trial(w, DType::kBF16).query(2)).kernel->algorithm == "cpu_tiles"; };
+  const auto chosen = [](const Window& w) {
+    return cpu().choose(Trial(w, DType::kBF16).query(2)).kernel->algorithm == "implicit_gemm_amx";
+  };
   for (const Window& w :
        {Window{2, 64, 14, 14, 64, {3}, {1}, {1}}, Window{2, 3, 56, 56, 64, {7}, {2}, {3}}, Window{4, 64, 7, 7, 256, {1}}}) {
     EXPECT_EQ(chosen(w), tile_unit().bf16) << testing::PrintToString(w);

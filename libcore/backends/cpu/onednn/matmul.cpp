@@ -4,8 +4,8 @@
 
 #include <array>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/onednn/activation.h"
-#include "libcore/backends/cpu/onednn/table.h"
 #include "libcore/vendor/onednn/onednn.h"
 
 namespace galley {
@@ -146,11 +146,9 @@ std::unique_ptr<PreparedKernel> prepare_matmul(const KernelQuery& q) {
                                    std::nullopt, operand(dtype, y, false, batch), dnnl::post_ops(), q.threads);
 }
 
-const std::array<Kernel, 2> kKernels{
-    {{"linear", "onednn", supports_linear, prepare_linear}, {"matmul", "onednn", supports, prepare_matmul}}};
-
 }  // namespace
 
-std::span<const Kernel> onednn_matmul() { return kKernels; }
+const Algorithm algorithm::kOneDnnLinear{supports_linear, prepare_linear};
+const Algorithm algorithm::kOneDnnMatmul{supports, prepare_matmul};
 
 }  // namespace galley
