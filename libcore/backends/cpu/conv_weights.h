@@ -9,8 +9,6 @@ namespace galley {
 
 /// Is it a weight gradient of one group, of that type and channels_last, of arrays that are not empty?
 Support is_dense_weight_gradient(const KernelQuery& query, DType dtype = DType::kF32);
-/// Bytes of sums that threads keep for themselves, at most.
-constexpr int64_t kMostPartials = 32 << 20;
 
 /// Offsets of a weight's elements are sums of one term for each index, whatever the format.
 struct WeightTerms {

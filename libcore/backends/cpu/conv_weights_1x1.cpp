@@ -5,6 +5,7 @@
 #include <array>
 
 #include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/conv_weights.h"
 #include "libcore/backends/cpu/pointwise.h"
 #include "libcore/base/parallel.h"
@@ -13,17 +14,14 @@
 namespace galley {
 namespace {
 
-constexpr int64_t kMostParts = 16;      // of the pixels, whose sums are made on their own
-constexpr int64_t kMostSums = 1 << 20;  // bytes, of more parts than threads
-constexpr int64_t kLeastPixels = 2048;  // of each of these
-
 class PointwiseWeights : public PreparedKernel {
  public:
   explicit PointwiseWeights(const KernelQuery& q)
       : sums_(q.out(0)), pixels_(q.in(1).elements() / q.in(1).shape[1]), in_(q.in(0).shape[1]), out_(q.in(1).shape[1]) {
     // More than threads, which help each other out, where their sums are few for their pixels.
-    const int64_t bytes = sums_.floats() * 4, few = std::min<int64_t>(q.threads, kMostPartials / bytes),
-                  many = std::min({kMostParts, kMostSums / bytes, pixels_ / kLeastPixels});
+    using namespace conv_threshold;
+    const int64_t bytes = sums_.floats() * 4, few = std::min<int64_t>(q.threads, kWeightSumBytes.value / bytes),
+                  many = std::min({kUnpacked1x1Parts.value, kUnpacked1x1PartBytes.value / bytes, pixels_ / kUnpacked1x1PartPixels.value});
     parts_ = std::clamp<int64_t>(std::max(few, many), 1, pixels_);
   }
   int64_t scratch_bytes() const override { return parts_ * sums_.floats() * 4; }
@@ -60,9 +58,9 @@ Support supports(const KernelQuery& q) {
   if (w[2] * w[3] != 1 || x.shape[2] != grad.shape[2] || x.shape[3] != grad.shape[3] || pair(a.padding) != std::array<int64_t, 2>{0, 0})
     return Support::no("not each pixel once");
   if (const Support sums = PointwiseSums::supports(w); !sums) return sums;
-  const int64_t narrow = std::min(w[0], w[1]);
-  // Measured against the library's kernels (docs/performance.md): with more channels than these, products are worth packing for.
-  if (narrow > (grad.elements() / grad.shape[1] < 8192 ? 64 : 128))
+  using namespace conv_threshold;
+  const bool many_pixels = grad.elements() / grad.shape[1] >= kUnpacked1x1ManyPixels.value;
+  if (std::min(w[0], w[1]) > (many_pixels ? kUnpacked1x1ChannelsManyPixels : kUnpacked1x1Channels).value)
     return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], ": worth packing"));
   return Support::yes();
 }

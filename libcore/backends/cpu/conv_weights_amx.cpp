@@ -521,17 +521,14 @@ class AmxConvWeights : public PreparedKernel {
   int64_t grad_at_ = 0, x_at_ = 0, list_at_ = 0, zeros_at_ = 0, grad_copies_at_ = 0, x_copies_at_ = 0, sums_at_ = 0;
 };
 
-/// The library reaches an eighth of the unit's products in ResNet-50's weight gradients (docs/performance.md): with less than a quarter
-/// that is of use, our own are no faster once operands are packed.
-constexpr double kLeastUse = 0.25;
-
 Support supports(const KernelQuery& q) {
   if (!tile_unit().bf16) return Support::no("no tile unit that multiplies bf16");
   if (const Support dense = is_dense_weight_gradient(q, DType::kBF16); !dense) return dense;
   const auto dilation = pair(q.attrs<Conv2dBackwardWeightsAttrs>().dilation);
   if (dilation[0] != 1 || dilation[1] != 1) return Support::no("dilation");
   const double share = useful_share_of_tiles(q);
-  if (share < kLeastUse) return Support::no(cat("channels and pixels fill ", static_cast<int>(share * 100), " % of tiles"));
+  if (share * 100 < static_cast<double>(conv_threshold::kAmxUsefulPercent.value))
+    return Support::no(cat("channels and pixels fill ", static_cast<int>(share * 100), " % of tiles"));
   return Support::yes();
 }
 

@@ -23,6 +23,7 @@
 #include <utility>
 
 #include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/conv_weights.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
@@ -112,9 +113,8 @@ HWY_EXPORT(lanes);
 
 namespace {
 
-constexpr int64_t kMostChannels = 4;
-constexpr int64_t kPixels = 512;  // of a block, about: with fewer, sums are read and written more often
-constexpr int64_t kMostParts = 16;
+constexpr int64_t kPixels = conv_threshold::kDirectPixels.value;  // of a block, about
+constexpr int64_t kMostParts = conv_threshold::kDirectParts.value;
 
 int64_t lanes() { return HWY_DYNAMIC_DISPATCH(direct::lanes)(); }
 /// To whole cache lines.
@@ -254,7 +254,7 @@ Support supports(const KernelQuery& q) {
   const auto dilation = pair(q.attrs<Conv2dBackwardWeightsAttrs>().dilation);
   if (dilation[0] != 1 || dilation[1] != 1) return Support::no("dilation");
   const Shape& w = q.out(0).shape;
-  if (w[1] > kMostChannels) return Support::no(cat(w[1], " input channels"));
+  if (w[1] > conv_threshold::kDirectChannels.value) return Support::no(cat(w[1], " input channels"));
   if (w[3] == 1) return Support::no("a kernel of one column");
   if (w[0] < lanes()) return Support::no(cat(w[0], " output channels: too few for a vector"));
   return Support::yes();

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/conv_weights.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
@@ -30,10 +31,10 @@ namespace galley::implicit_gemm {
 
 /// Channels of a panel, and pixels of a block: with fewer of them the sums are read and written more often.
 struct Narrow {
-  static constexpr int64_t kOut = 16, kIn = 6, kPixels = 256;
+  static constexpr int64_t kOut = 16, kIn = 6, kPixels = conv_threshold::kImplicitGemmPixels.value;
 };
 struct Wide {
-  static constexpr int64_t kOut = 32, kIn = 12, kPixels = 512;
+  static constexpr int64_t kOut = 32, kIn = 12, kPixels = conv_threshold::kImplicitGemmPixelsAvx512.value;
 };
 
 /// Packed lines of pixels: `grad` [lines][width][kOut]; output line l reads packed input line rows[l] (and those below it for the other
@@ -114,9 +115,8 @@ namespace {
 using implicit_gemm::Narrow;
 using implicit_gemm::Wide;
 
-constexpr int64_t kChannels = 252;       // packed at a time, of the input; a multiple of a panel's
-constexpr int64_t kOutputs = 256;        // of the output; a multiple of a panel's
-constexpr int64_t kMostSums = 16 << 20;  // bytes, of wide panels: more leave the caches between blocks of pixels (docs/performance.md)
+constexpr int64_t kChannels = conv_threshold::kImplicitGemmInputs.value;  // of the input, packed at a time
+constexpr int64_t kOutputs = conv_threshold::kImplicitGemmOutputs.value;  // of the output, packed at a time
 
 int64_t panels(int64_t channels, int64_t size) { return (channels + size - 1) / size; }
 int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
@@ -164,7 +164,8 @@ class ConvWeights : public PreparedKernel {
     sums_ = out_panels_ * in_panels_ * taps_ * kTile;
     // Threads share out the pixels as long as their sums fit, then the output channels.
     for (int64_t parts = 1; parts <= q.threads; ++parts) {
-      if (q.threads % parts == 0 && parts * sums_ * 4 <= kMostPartials && parts <= y_[0] * y_[2]) pixel_parts_ = parts;
+      if (q.threads % parts == 0 && parts * sums_ * 4 <= conv_threshold::kWeightSumBytes.value && parts <= y_[0] * y_[2])
+        pixel_parts_ = parts;
     }
     out_parts_ = std::min<int64_t>(q.threads / pixel_parts_, out_panels_);
     lines_ = std::max<int64_t>(1, kPixels / y_[3]);
@@ -292,14 +293,16 @@ class ConvWeights : public PreparedKernel {
   int64_t lines_ = 0, in_width_ = 0, rows_ = 0, grad_floats_ = 0, x_floats_ = 0;
 };
 
-/// Channels that pay for the packing, measured against the library's kernels (docs/performance.md): a kernel of several pixels uses what is
-/// packed more often.
-int64_t least_channels(const Shape& w, bool wide) { return w[2] * w[3] == 1 ? 128 : wide ? 48 : 32; }
+/// Channels that pay for the packing: a kernel of several taps uses what is packed more often.
+int64_t least_channels(const Shape& w, bool wide) {
+  using namespace conv_threshold;
+  return (w[2] * w[3] == 1 ? kImplicitGemmChannels1x1 : wide ? kImplicitGemmChannelsAvx512 : kImplicitGemmChannels).value;
+}
 
-/// Worth it where at most an eighth of the work is padding.
 template <class P>
 bool fills_panels(const Shape& w) {
-  return panels(w[0], P::kOut) * P::kOut * panels(w[1], P::kIn) * P::kIn * 8 <= w[0] * w[1] * 9;
+  constexpr int64_t kPadding = conv_threshold::kImplicitGemmPadding.value;
+  return panels(w[0], P::kOut) * P::kOut * panels(w[1], P::kIn) * P::kIn * kPadding <= w[0] * w[1] * (kPadding + 1);
 }
 
 Support supports(const KernelQuery& q) {
@@ -318,7 +321,9 @@ Support supports(const KernelQuery& q) {
   // With 512 bits the library's kernels are as fast for other windows.
   if (wide && (w[2] * w[3] == 1 || pair(a.stride) == std::array<int64_t, 2>{1, 1}))
     return Support::no("a kernel of one pixel, or a stride of 1");
-  if (wide && w.elements() * 4 > kMostSums) return Support::no(cat("a weight of ", w.elements() * 4 >> 20, " MiB"));
+  // The sums of more would leave the caches between blocks of pixels.
+  if (wide && w.elements() * 4 > conv_threshold::kImplicitGemmWeightBytes.value)
+    return Support::no(cat("a weight of ", w.elements() * 4 >> 20, " MiB"));
   return Support::yes();
 }
 

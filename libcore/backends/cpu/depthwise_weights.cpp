@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 
@@ -212,7 +213,7 @@ namespace {
 using depthwise_weights::kLanes;
 using depthwise_weights::kMostTaps;
 
-constexpr int64_t kTogether = 8;  // chunks of a task, at most
+constexpr int64_t kTogether = conv_threshold::kDepthwiseChunks.value;  // chunks of a task, at most
 
 template <class T>
 class DepthwiseWeights : public PreparedKernel {
@@ -223,7 +224,7 @@ class DepthwiseWeights : public PreparedKernel {
     padding_ = pair(a.padding);
     taps_ = w_.shape[2] * w_.shape[3];
     chunks_ = (x_[1] + kLanes - 1) / kLanes;
-    parts_ = std::clamp<int64_t>(x_[0], 1, 8);
+    parts_ = std::clamp<int64_t>(x_[0], 1, conv_threshold::kDepthwiseParts.value);
     while (together_ > 2 && parts_ * groups_of(together_) < q.threads) together_ /= 2;
     for (int64_t c = 0; c < x_[1]; ++c) {
       for (int64_t tap = 0; tap < taps_; ++tap)
@@ -257,7 +258,7 @@ class DepthwiseWeights : public PreparedKernel {
   /// The chunks from `from` on, together_ at most, of a part's images; totals are those of all the part's chunks.
   void add(const KernelArgs& args, int64_t part, int64_t from, double* totals) const {
     const int64_t channels = x_[1], kh = w_.shape[2], kw = w_.shape[3], to = std::min(from + together_, chunks_), of_chunk = taps_ * kLanes;
-    const int64_t lines = std::max<int64_t>(1, 256 / y_[3]);  // of a band
+    const int64_t lines = std::max<int64_t>(1, conv_threshold::kDepthwiseBandPixels.value / y_[3]);  // of a band
     std::fill(totals + from * of_chunk, totals + to * of_chunk, 0.0);
     for (int64_t n = x_[0] * part / parts_; n < x_[0] * (part + 1) / parts_; ++n) {
       for (int64_t h = 0; h < y_[2]; h += lines) {

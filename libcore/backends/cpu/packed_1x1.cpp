@@ -6,6 +6,7 @@
 
 #include "libcore/backends/cpu/activate.h"
 #include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/pointwise.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
@@ -13,10 +14,7 @@
 namespace galley {
 namespace {
 
-constexpr int64_t kTaskRows = 192;
-constexpr int64_t kBlockRows = 48;        // that are still near when what comes behind the product is done to them
-constexpr int64_t kMostProducts = 98304;  // of channels: the matrix, with rows of both sides, stays in the second-level cache
-constexpr int64_t kLeastPixels = 1024;    // that packing is little beside
+constexpr int64_t kTaskRows = conv_threshold::kPacked1x1TaskRows.value, kBlockRows = conv_threshold::kPacked1x1BlockRows.value;
 
 class Forward : public PreparedKernel {
  public:
@@ -85,9 +83,9 @@ Support supports(const KernelQuery& q, const Conv2dWindow& window, int residual)
   for (const TensorType* type : {&q.in(0), &q.out(0), &q.in(q.has(residual) ? residual : 0)}) {
     if (type->dtype != DType::kF32 || !type->format.is_channels_last()) return Support::no(cat(type->dtype, " in format ", type->format));
   }
-  // Measured against the library's kernels (docs/performance.md).
-  if (w[0] * w[1] > kMostProducts) return Support::no(cat(w[0], " channels of ", w[1], ": worth the library's blocks"));
-  if (q.in(0).elements() / q.in(0).shape[1] < kLeastPixels) return Support::no("few pixels");
+  if (w[0] * w[1] > conv_threshold::kPacked1x1Weight.value)
+    return Support::no(cat(w[0], " channels of ", w[1], ": worth the library's blocks"));
+  if (q.in(0).elements() / q.in(0).shape[1] < conv_threshold::kPacked1x1Pixels.value) return Support::no("few pixels");
   return Support::yes();
 }
 Support supports_forward(const KernelQuery& q) {

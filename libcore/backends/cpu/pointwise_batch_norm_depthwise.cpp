@@ -20,8 +20,8 @@ namespace {
 
 using namespace norm_depthwise;
 
-constexpr int64_t kBandBlocks = 8;          // of lines, whose products are summed in float
-constexpr int64_t kNarrowFloats = 4 << 10;  // of pixels of x whose part of the gradient is made together
+constexpr int64_t kBandBlocks = conv_threshold::kLineFloatBlocks.value;     // of lines, whose products are summed in float
+constexpr int64_t kNarrowFloats = conv_threshold::kLineNarrowFloats.value;  // of pixels of x whose part of the gradient is made together
 
 /// What the 1x1 convolution before the norm gives: of x's shape, with the channels of its weight.
 TensorType made_by(const TensorType& x, const TensorType& weight) {

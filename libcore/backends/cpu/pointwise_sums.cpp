@@ -23,6 +23,7 @@
 #include <cstring>
 #include <vector>
 
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/pointwise.h"
 #include "libcore/base/parallel.h"
 
@@ -178,10 +179,12 @@ namespace {
 
 /// Of both sides, which tiles read several times. Those with vectors of 8 floats take few channels at once, and would fetch them from the
 /// second level again.
-int64_t block_bytes(int64_t lanes) { return lanes == 16 ? 64 << 10 : 32 << 10; }
-constexpr int64_t kLeast = 16;      // channels that fill a vector, and the single values of any tile
-constexpr int64_t kMostParts = 16;  // of the pixels, whose moments are summed on their own
-constexpr int64_t kSamples = 256;   // pixels that give the pivot
+int64_t block_bytes(int64_t lanes) {
+  return (lanes == 16 ? conv_threshold::kUnpacked1x1BlockBytesAvx512 : conv_threshold::kUnpacked1x1BlockBytes).value;
+}
+constexpr int64_t kLeast = 16;                                           // channels that fill a vector, and the single values of any tile
+constexpr int64_t kMostParts = conv_threshold::kUnpacked1x1Parts.value;  // of the pixels, whose moments are summed on their own
+constexpr int64_t kSamples = conv_threshold::kPivotSamples.value;
 
 /// To whole cache lines.
 int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }

@@ -10,9 +10,9 @@ namespace galley::quantized {
 namespace HWY_NAMESPACE {
 
 constexpr int64_t kTileRows = amx::kRows, kTileBytes = amx::kBytes, kTileSize = amx::kSize, kTileQuads = kTileBytes / kQuad;
-constexpr int64_t kMostTiles = 128;          // of pixels, laid out at a time
-constexpr int64_t kPanelBytes = 512 * 1024;  // and what they take: it stays in the second-level cache
-constexpr int64_t kTailPixels = 6;           // so few behind the last whole tile are left to vpdpbusd
+constexpr int64_t kMostTiles = quantized_threshold::kAmxTiles.value;        // of pixels, laid out at a time
+constexpr int64_t kPanelBytes = quantized_threshold::kAmxPanelBytes.value;  // and what they take
+constexpr int64_t kTailPixels = quantized_threshold::kAmxTailPixels.value;  // so few behind the last whole tile are left to vpdpbusd
 
 /// How a product is cut.
 struct TilePlan {

@@ -3,17 +3,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "libcore/backends/cpu/quantized_thresholds.h"
 #include "libcore/base/parallel.h"
 
 namespace galley::quantized {
 namespace {
 
-constexpr int64_t kWeights = 128 * 1024;   // widened weights of all outputs, where they are to stay
-constexpr int64_t kAlone = 64 * 1024;      // products for which one thread is enough
-constexpr int64_t kFew = 4;                // laid-out pixels for which weights are not widened
-constexpr int64_t kRoom = 384 * 1024;      // a band's inputs and results: they stay in the second-level cache
-constexpr int64_t kNear = 2 << 20;         // inputs and results that second-level caches hold
-constexpr int64_t kBytesRoom = 96 * 1024;  // where no weights are widened for each band: threads end together
+constexpr int64_t kFew = quantized_threshold::kUnwidenedPixels.value;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t aligned(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
@@ -23,7 +19,9 @@ int64_t aligned(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 ImplicitGemm::ImplicitGemm(const ConvSizes& sizes, Path path, int threads) : sizes_(sizes), path_(path), threads_(std::max(1, threads)) {
   const ConvSizes& s = sizes_;
   // A few microseconds of work are done before a second thread has begun.
-  if (s.images * s.out_height * s.out_width * s.outputs * (s.channels / s.groups) * s.kernel_h * s.kernel_w < kAlone) threads_ = 1;
+  if (s.images * s.out_height * s.out_width * s.outputs * (s.channels / s.groups) * s.kernel_h * s.kernel_w <
+      quantized_threshold::kOneThreadProducts.value)
+    threads_ = 1;
   pointwise_ = s.kernel_h == 1 && s.kernel_w == 1 && s.padding_h == 0 && s.padding_w == 0;
   group_inputs_ = s.channels / s.groups;
   group_outputs_ = s.outputs / s.groups;
@@ -37,19 +35,20 @@ ImplicitGemm::ImplicitGemm(const ConvSizes& sizes, Path path, int threads) : siz
   const int64_t images = pointwise_ ? 1 : s.images, units = pointwise_ ? s.images * s.out_height * s.out_width : s.out_height;
   const int64_t unit_pixels = pointwise_ ? 1 : s.out_width;
   const int64_t unit_bytes = unit_pixels * s.outputs * s.out_bytes + (pointwise_ ? 1 : s.stride_h * columns_) * pixel * value_bytes_;
-  int64_t bands = ceil_div(units * unit_bytes, path == Path::kExact ? kRoom : kBytesRoom);
+  int64_t bands = ceil_div(units * unit_bytes,
+                           (path == Path::kExact ? quantized_threshold::kExactBandBytes : quantized_threshold::kByteBandBytes).value);
   // Work for all threads: first by cutting the outputs, whose pieces lay the inputs out again, then by smaller bands, which read the
   // weights again.
   const int64_t wanted = threads_ == 1 ? 1 : 2 * threads_;
   int64_t splits = 1;
   if (images * bands < wanted) {
-    const int64_t pieces = s.groups > 1 ? s.groups : std::max<int64_t>(1, s.outputs / 64);
+    const int64_t pieces = s.groups > 1 ? s.groups : std::max<int64_t>(1, s.outputs / quantized_threshold::kSplitOutputs.value);
     splits = std::clamp<int64_t>(wanted / (images * bands), 1, pieces);
     if (images * bands * splits < wanted) bands = ceil_div(wanted, images * splits);
   } else if (images == 1 && bands < 4 * threads_) {
     bands = ceil_div(bands, threads_) * threads_;  // equal shares
   }
-  bands = std::clamp<int64_t>(bands, 1, std::max<int64_t>(1, units * unit_pixels / 12));
+  bands = std::clamp<int64_t>(bands, 1, std::max<int64_t>(1, units * unit_pixels / quantized_threshold::kBandPixels.value));
   bands = std::min(bands, units);
 
   const int64_t steps = s.groups > 1 ? s.groups : ceil_div(s.outputs, kMostStep), step = s.groups > 1 ? group_outputs_ : kMostStep;
@@ -85,7 +84,7 @@ ImplicitGemm::ImplicitGemm(const ConvSizes& sizes, Path path, int threads) : siz
   int64_t outputs = 0;  // of a task's group
   for (const Task& task : tasks_) outputs = std::max(outputs, std::min(task.last_output - task.first_output, group_outputs_));
   const int64_t all = wide_values(runs_ * run_quads_, outputs) * 2;
-  resident_ = all <= kWeights;
+  resident_ = all <= quantized_threshold::kResidentWeightBytes.value;
   few_ = path == Path::kExact && laid_pixels <= kFew;
   starts_at_ = wide_at_ + (path == Path::kExact && !few_ ? aligned(resident_ ? all : wide_values(runs_ * run_quads_, 1) * 2) : 0);
   tiles_at_ = starts_at_ + (path == Path::kExact ? 0 : aligned(padded_outputs(outputs + kBlock) * 4));
@@ -114,7 +113,7 @@ void ImplicitGemm::run_task(const Task& task, const uint8_t* x, uint8_t flip, in
   p.resident = resident_;
   p.far = sizes_.images *
               (sizes_.height * sizes_.width * sizes_.channels + sizes_.out_height * sizes_.out_width * sizes_.outputs * sizes_.out_bytes) >
-          kNear;
+          quantized_threshold::kPrefetchBytes.value;
   p.few = few_;
   p.wide = reinterpret_cast<int16_t*>(room + wide_at_);
   p.starts = reinterpret_cast<int32_t*>(room + starts_at_);

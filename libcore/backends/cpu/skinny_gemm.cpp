@@ -22,6 +22,7 @@
 
 #include "libcore/backends/cpu/activate.h"
 #include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 #include "libcore/ops/matmul.h"
@@ -38,9 +39,6 @@ struct Task {
   int64_t depth, columns;  // of the whole layer: floats between rows of x and of the weight, and of y
   int64_t first_row, last_row, first_column, last_column;
 };
-
-/// Rows that stay in the second-level cache while the weight passes.
-constexpr int64_t kRowBytes = 256 << 10;
 
 }  // namespace galley::skinny_gemm
 
@@ -115,7 +113,7 @@ HWY_INLINE void some_rows(const Task<T>& t, int64_t row, int64_t rows, int64_t c
 
 template <class T>
 void multiply(const Task<T>& t) {
-  const int64_t block = std::max<int64_t>(kRows, kRowBytes / 4 / t.depth / kRows * kRows);
+  const int64_t block = std::max<int64_t>(kRows, conv_threshold::kSkinnyRowBytes.value / 4 / t.depth / kRows * kRows);
   for (int64_t begin = t.first_row; begin < t.last_row; begin += block) {
     const int64_t end = std::min(t.last_row, begin + block);
     int64_t column = t.first_column;
@@ -181,12 +179,6 @@ std::unique_ptr<PreparedKernel> prepare_rows(const KernelQuery& q, int64_t rows,
   return std::make_unique<SkinnyGemm<float>>(q.in(1).shape, rows, activation);
 }
 
-/// With more rows the library's product, which packs both sides, is as fast (docs/performance.md).
-constexpr int64_t kMostRows = 32;
-constexpr int64_t kMostNarrowRows = 16;  // of bf16, whose products the library makes at twice the rate
-/// A training's batch of one-pixel images is left to the library, whose backward wants the weight as its forward does.
-constexpr int64_t kMostImages = 16;
-
 int64_t rows_of(const KernelQuery& q) { return q.in(0).elements() / q.in(1).shape[1]; }
 
 Support supports_arrays(const KernelQuery& q) {
@@ -203,7 +195,7 @@ Support supports_arrays(const KernelQuery& q) {
 Support supports_linear(const KernelQuery& q) {
   if (const Support arrays = supports_arrays(q); !arrays) return arrays;
   if (!q.in(0).format.is_contiguous()) return Support::no(cat("format ", q.in(0).format));
-  const int64_t most = q.in(0).dtype == DType::kBF16 ? kMostNarrowRows : kMostRows;
+  const int64_t most = (q.in(0).dtype == DType::kBF16 ? conv_threshold::kSkinnyRowsBf16 : conv_threshold::kSkinnyRows).value;
   if (rows_of(q) > most) return Support::no(cat(rows_of(q), " rows: made for at most ", most));
   return Support::yes();
 }
@@ -216,7 +208,9 @@ Support supports_conv(const KernelQuery& q) {
     return Support::no("more than one pixel, or groups");
   if (const Support arrays = supports_arrays(q); !arrays) return arrays;
   if (q.has(3)) return Support::no("residual");
-  if (x[0] > kMostImages) return Support::no(cat(x[0], " images: made for at most ", kMostImages));
+  // A training's batch is left to oneDNN, whose backward pass reads the weight in the format of its forward pass.
+  const int64_t most = conv_threshold::kSkinnyImages.value;
+  if (x[0] > most) return Support::no(cat(x[0], " images: made for at most ", most));
   return Support::yes();
 }
 

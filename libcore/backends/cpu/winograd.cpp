@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/packed_product.h"
 #include "libcore/base/parallel.h"
 
@@ -18,8 +19,8 @@ namespace {
 
 using namespace winograd;
 
-constexpr int64_t kRowBytes = 1 << 20;       // of a share's transformed values
-constexpr int64_t kFewest = 24, kMost = 96;  // rows of a share: whole tiles of multiply_packed
+constexpr int64_t kRowBytes = conv_threshold::kWinogradRowBytes.value;  // of a share's transformed values
+constexpr int64_t kFewest = conv_threshold::kWinogradFewestRows.value, kMost = conv_threshold::kWinogradMostRows.value;
 
 class WinogradConv : public PreparedKernel {
  public:

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/winograd.h"
 #include "libcore/base/parallel.h"
 
@@ -264,13 +265,11 @@ Support supports_transform(const KernelQuery& q) {
   return Support::yes();
 }
 
-constexpr int64_t kOwnSums = 1 << 20;  // bytes of sums that a thread keeps for itself, at most
-constexpr int64_t kOwnBytes = 768 << 10,
-                  kSharedBytes = 4 << 20;       // of a round's transformed tiles: in a core's cache, in the one that all share
-constexpr int64_t kWholeBytes = 24 << 20;       // of all tiles' that are taken in one round
-constexpr int64_t kMostRows = 192;              // of a round of several
-constexpr int64_t kDepth = 128;                 // rows that a tile of sums passes at a time: the first-level cache holds them
-constexpr int64_t kInputs = 96, kOutputs = 32;  // channels of a block, whose sums the second-level cache holds
+constexpr int64_t kOwnSums = conv_threshold::kWinogradOwnSumBytes.value;
+constexpr int64_t kOwnBytes = conv_threshold::kWinogradOwnBytes.value, kSharedBytes = conv_threshold::kWinogradSharedBytes.value;
+constexpr int64_t kWholeBytes = conv_threshold::kWinogradOneRoundBytes.value, kMostRows = conv_threshold::kWinogradRoundRows.value;
+constexpr int64_t kDepth = conv_threshold::kWinogradDepth.value;
+constexpr int64_t kInputs = conv_threshold::kWinogradInputs.value, kOutputs = conv_threshold::kWinogradOutputs.value;
 
 /// Rounds of tiles are transformed and multiplied. With few channels each thread takes a share of the tiles and has sums of its own, which
 /// are added up at the end; with many all threads transform a round, then share out blocks of input and output channels: the last round's

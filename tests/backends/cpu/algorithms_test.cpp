@@ -1,13 +1,17 @@
-// The tables of algorithms: each row states its rule, and the back end tries the rows of an operator in their order.
+// The tables of algorithms and thresholds: each row states its rule, and the back end tries the rows of an operator in their order.
 
 #include "libcore/backends/cpu/algorithms.h"
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "libcore/backends/cpu/conv_thresholds.h"
+#include "libcore/backends/cpu/quantized_thresholds.h"
 #include "libcore/ops/registry.h"
 #include "tests/support/target.h"
 
@@ -45,6 +49,23 @@ TEST(Algorithms, AreTriedInTheOrderOfTheirTable) {
     }
     EXPECT_EQ(tried, names) << op;
   }
+}
+
+template <size_t kCount>
+void expect_complete(const std::array<Threshold, kCount>& thresholds) {
+  std::set<std::string_view> decisions;
+  for (const Threshold& t : thresholds) {
+    EXPECT_GT(t.value, 0) << t.decides;
+    EXPECT_FALSE(t.decides.empty());
+    EXPECT_TRUE(decisions.insert(t.decides).second) << t.decides << ": twice";
+    EXPECT_TRUE(t.measured_by.starts_with("galley-benchmark ") || t.measured_by.starts_with("estimate: "))
+        << t.decides << ": " << t.measured_by;
+  }
+}
+
+TEST(Thresholds, SayWhatTheyDecideAndHowTheyWereFound) {
+  expect_complete(conv_threshold::kAll);
+  expect_complete(quantized_threshold::kAll);
 }
 
 }  // namespace
