@@ -68,7 +68,7 @@ class PreparedKernel {
 
 struct Kernel {
   std::string_view op;
-  std::string_view algorithm;  // what reports call it by: "onednn", "cpu", "cpu_tiles", "ref"
+  std::string_view algorithm;  // what reports call it by: "onednn", "winograd_4x4", "ref"
   Support (*supports)(const KernelQuery& query);
   std::unique_ptr<PreparedKernel> (*prepare)(const KernelQuery& query);
   /// The format that this kernel wants input i in, where it is a weight (rank-2..5 parameter): layout assignment asks.

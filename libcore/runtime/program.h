@@ -18,7 +18,7 @@ namespace galley {
 struct Step {
   int node = 0;  // index into Program::graph().nodes()
   std::shared_ptr<const PreparedKernel> kernel;
-  std::string_view backend;  // the kernel's name in reports: "onednn", "cpu", "ref"
+  std::string_view backend;  // the kernel's name in reports: "onednn", "winograd_4x4", "ref"
   bool reference = false;    // the reference kernel runs it
   bool updates = false;      // writes parameters or state, or is of Phase::kUpdate
 };

@@ -62,6 +62,19 @@ TEST_P(EveryCase, KernelsAgreeWithTheReference) {
   });
 }
 
+// Convolutions and matrix products are also compiled for vectors of 128 bits and as scalar code, which this machine would not choose.
+TEST_P(EveryCase, ProductsAgreeWithTheReferenceOnNarrowVectors) {
+  const OpCase& c = GetParam();
+  const std::unique_ptr<CaseGraph> made = make_graph(c, DType::kF32, false);
+  if (made->graph.nodes()[made->node].op->work != WorkClass::kProduct) return;
+  for (const int64_t target : {HWY_SSSE3, HWY_SCALAR}) {
+    const Targets narrow(target);
+    for (const std::string& failure : kernel_failures(c, DType::kF32)) ADD_FAILURE() << failure;
+    if (!c.low_precision) continue;
+    for (const std::string& failure : kernel_failures(c, DType::kBF16)) ADD_FAILURE() << failure;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Ops, EveryCase, testing::ValuesIn(all_cases()), [](const auto& info) { return info.param.name; });
 
 TEST(Registry, EveryOpIsComplete) {
@@ -186,7 +199,8 @@ TEST(Registry, EveryKernelIsTried) {
   });
   for (const OpDef* op : all_ops()) {
     for (const Kernel* kernel : cpu().kernels(*op)) {
-      if (kernel->algorithm == "cpu_tiles" && !tile_unit().bf16) continue;  // elsewhere its emulated form is tried, in tests/backends/cpu
+      if (kernel->algorithm == "implicit_gemm_amx" && !tile_unit().bf16)
+        continue;  // elsewhere its emulated form is tried, in tests/backends/cpu
       EXPECT_EQ(tried.count(cat(kernel->algorithm, " of ", op->name)), 1u)
           << kernel->algorithm << " of " << op->name << " supports no node of any case";
     }

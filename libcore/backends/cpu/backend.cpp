@@ -13,7 +13,7 @@ namespace {
 
 const KernelTable& table() {
 #ifdef GALLEY_WITH_ONEDNN
-  static const KernelTable kernels{cpu_kernels(), onednn_kernels(), ref_kernels()};
+  static const KernelTable kernels{cpu_kernels(), onednn_reorder(), ref_kernels()};
 #else
   static const KernelTable kernels{cpu_kernels(), ref_kernels()};
 #endif

@@ -4,7 +4,7 @@
 
 #include "libcore/backends/cpu/batch_norm_depthwise.h"
 
-#include "libcore/backends/cpu/table.h"
+#include "libcore/backends/cpu/algorithms.h"
 
 namespace galley {
 namespace norm_depthwise {
@@ -190,11 +190,9 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
   return std::make_unique<K<float>>(q);
 }
 
-constexpr std::array<Kernel, 2> kKernels{{{"batch_norm_depthwise", "cpu", supports_forward, prepare<Forward>},
-                                          {"batch_norm_depthwise_backward", "cpu", supports_backward, prepare<Backward>}}};
-
 }  // namespace
 
-std::span<const Kernel> cpu_batch_norm_depthwise() { return kKernels; }
+const Algorithm algorithm::kBatchNormDepthwise{supports_forward, prepare<Forward>};
+const Algorithm algorithm::kBatchNormDepthwiseBackward{supports_backward, prepare<Backward>};
 
 }  // namespace galley

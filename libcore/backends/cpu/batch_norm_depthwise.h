@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "libcore/backends/cpu/batch_norm.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/depthwise_lines.h"
 #include "libcore/backends/cpu/rewrite/batch_norm_depthwise.h"
 #include "libcore/backends/kernel.h"
@@ -23,15 +24,14 @@ using depthwise_lines::Normalization;
 using depthwise_lines::Taps;
 using depthwise_lines::WeightSums;
 
-constexpr int64_t kBandPixels = 512;   // that are summed in float
-constexpr int64_t kBlockPixels = 128;  // whose gradients are in the second-level cache
-constexpr int64_t kMostParts = 16;
-constexpr int64_t kSliceChunks = 2;  // forwards: two cache lines of f32, some processors read them in pairs
-constexpr int64_t kMostSliceChunks =
-    4;  // backwards, if the packed lines of all rows take so many bytes at most: half of a first-level cache
-constexpr int64_t kSliceBytes = 16 << 10;
-constexpr int64_t kPixelsAhead = 32;  // between what is computed and what is asked for, at least
-constexpr int64_t kMostClasses = 4;   // strides
+constexpr int64_t kBandPixels = conv_threshold::kLineBandPixels.value;    // that are summed in float
+constexpr int64_t kBlockPixels = conv_threshold::kLineBlockPixels.value;  // whose gradients are in the second-level cache
+constexpr int64_t kMostParts = conv_threshold::kLineParts.value;
+constexpr int64_t kSliceChunks = conv_threshold::kLineSliceChunks.value;              // forward: some processors read pairs of cache lines
+constexpr int64_t kMostSliceChunks = conv_threshold::kLineSliceChunksBackward.value;  // backward, within kSliceBytes
+constexpr int64_t kSliceBytes = conv_threshold::kLineSliceBytes.value;
+constexpr int64_t kPixelsAhead = conv_threshold::kLinePrefetchPixels.value;
+constexpr int64_t kMostClasses = 4;  // strides
 
 /// Packed lines, one behind the other; `left` and `right` pixels of each are zero.
 struct PackedLines {

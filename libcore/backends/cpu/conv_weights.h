@@ -1,5 +1,5 @@
 #pragma once
-// Gradients of convolutions that are listed with the depthwise weight gradient.
+// What the weight gradients of dense convolutions share.
 
 #include <vector>
 
@@ -7,15 +7,8 @@
 
 namespace galley {
 
-const Kernel& conv_weights_kernel();          // the weight gradient of dense ones: conv_weights.cpp
-const Kernel& few_channels_weights_kernel();  // that of few input channels: few_channels_weights.cpp
-const Kernel& pointwise_weights_kernel();     // that of 1x1 ones of few channels: pointwise_weights.cpp
-const Kernel& depthwise_data_kernel();        // the input gradient of strided depthwise ones: depthwise_data.cpp
-
 /// Is it a weight gradient of one group, of that type and channels_last, of arrays that are not empty?
 Support is_dense_weight_gradient(const KernelQuery& query, DType dtype = DType::kF32);
-/// Bytes of sums that threads keep for themselves, at most.
-constexpr int64_t kMostPartials = 32 << 20;
 
 /// Offsets of a weight's elements are sums of one term for each index, whatever the format.
 struct WeightTerms {

@@ -3,6 +3,9 @@
 // column and line take part in: columns of one remainder by the stride share their taps. Compiled for each vector instruction set (Google
 // Highway) and chosen at run time.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_SSSE3_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/depthwise_data.cpp"
 #include <hwy/foreach_target.h>
@@ -17,12 +20,11 @@
 #include <array>
 #include <vector>
 
-#include "libcore/backends/cpu/conv_weights.h"
-#include "libcore/backends/cpu/table.h"
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 
-namespace galley::depthwise {
+namespace galley::depthwise_data {
 
 constexpr int64_t kChannels = 16;  // of a task at a time
 constexpr int kMostTaps = 16;      // that one pixel can have
@@ -38,12 +40,12 @@ struct Line {
   int64_t lanes;           // channels, at most kChannels
 };
 
-}  // namespace galley::depthwise
+}  // namespace galley::depthwise_data
 
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace galley::depthwise {
+namespace galley::depthwise_data {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -95,19 +97,19 @@ void sum_line(const Line& line) { plain_line(line); }
 #endif
 
 }  // namespace HWY_NAMESPACE
-}  // namespace galley::depthwise
+}  // namespace galley::depthwise_data
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
 namespace galley {
-namespace depthwise {
+namespace depthwise_data {
 HWY_EXPORT(sum_line);
-}  // namespace depthwise
+}  // namespace depthwise_data
 
 namespace {
 
-using depthwise::kChannels;
+using depthwise_data::kChannels;
 
 /// Of one axis: the taps of coordinates with the same remainder by the stride, and how far in the gradient they reach from coordinate /
 /// stride.
@@ -165,12 +167,12 @@ class DepthwiseData : public PreparedKernel {
       BFloat16* to = out + ((image * x_[2] + row) * x_[3] + remainder) * channels;
       const auto pixels = [&](int64_t from, int64_t behind) {
         if (from >= behind) return;
-        depthwise::Line line{};
+        depthwise_data::Line line{};
         line.count = behind - from;
         line.step = stride_[1] * channels;
         line.channels = channels;
         line.lanes = std::min(kChannels, channels);
-        std::array<int64_t, depthwise::kMostTaps> grad_at{}, weight_at{};
+        std::array<int64_t, depthwise_data::kMostTaps> grad_at{}, weight_at{};
         for (const Reach& r : reaches_[0][static_cast<size_t>(row % stride_[0])]) {
           const int64_t h = row / stride_[0] + r.shift;
           if (h < 0 || h >= y_[2]) continue;
@@ -189,7 +191,7 @@ class DepthwiseData : public PreparedKernel {
             line.weight[k] = weight + weight_at[k] + first;
           }
           line.out = to + from * line.step + first;
-          HWY_DYNAMIC_DISPATCH(depthwise::sum_line)(line);
+          HWY_DYNAMIC_DISPATCH(depthwise_data::sum_line)(line);
         }
       };
       for (int64_t i = 0; i < inner; ++i) pixels(i, i + 1);
@@ -218,18 +220,13 @@ Support supports(const KernelQuery& q) {
   const auto most = [&](int axis) {
     return (w.shape[2 + axis] + stride[static_cast<size_t>(axis)] - 1) / stride[static_cast<size_t>(axis)];
   };
-  if (most(0) * most(1) > depthwise::kMostTaps) return Support::no(cat("a kernel of ", w.shape[2], " x ", w.shape[3]));
+  if (most(0) * most(1) > depthwise_data::kMostTaps) return Support::no(cat("a kernel of ", w.shape[2], " x ", w.shape[3]));
   return Support::yes();
 }
 
-std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) { return std::make_unique<DepthwiseData>(q); }
-
 }  // namespace
 
-const Kernel& depthwise_data_kernel() {
-  static const Kernel kernel{"conv2d_backward_data", "cpu_depthwise", supports, prepare};
-  return kernel;
-}
+const Algorithm algorithm::kDepthwiseData{supports, prepare_as<DepthwiseData>};
 
 }  // namespace galley
 

@@ -1,13 +1,15 @@
 // The vector code of depthwise_lines.h, compiled for each instruction set (Google Highway) and chosen at run time.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_SSSE3_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/depthwise_lines.cpp"
-#include "libcore/backends/cpu/depthwise_lines.h"
-
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include "libcore/backends/cpu/bfloat16-inl.h"
+#include "libcore/backends/cpu/depthwise_lines.h"
 #include "libcore/backends/cpu/unrolled-inl.h"
 
 #ifndef GALLEY_DEPTHWISE_LINES_ONCE

@@ -3,6 +3,9 @@
 // panels behind theirs where they may come from memory. A single row takes four panels at once: with one, each sum would wait for the one
 // before.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_SSSE3_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/packed_product.cpp"
 #include <hwy/foreach_target.h>
@@ -16,13 +19,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/packed_product.h"
 #include "libcore/base/parallel.h"
 
 namespace galley::packed_product {
 
-constexpr int64_t kRowBlock = 96;        // rows that stay in the second-level cache while the panels pass
-constexpr int64_t kCachedFloats = 8192;  // of all panels, that stay in the first-level cache or near: nothing to ask for
+constexpr int64_t kRowBlock = conv_threshold::kPackedRowBlock.value;
+constexpr int64_t kCachedFloats = conv_threshold::kPackedCachedFloats.value;  // of all panels
 
 }  // namespace galley::packed_product
 

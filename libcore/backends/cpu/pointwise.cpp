@@ -3,17 +3,16 @@
 #include <algorithm>
 #include <array>
 
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/conv_weights.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
 namespace {
 
-// Of x. With more, products take so long that what is read and written between them matters less than how they are made: 40 gain, 64 lose
-// (docs/performance/rules.md#1x1-convolutions). Making the wide side again is two products more: 24 gain, 40 lose.
-constexpr int64_t kMostChannels = 48;
-constexpr int64_t kRowBlock = 48;  // rows of which all panels are made one after the other
-constexpr int64_t kAhead = 24;     // rows from what is written or read to what is asked for
+// With more input channels, products take so long that reading and writing their output matters less than how fast they run.
+constexpr int64_t kMostChannels = conv_threshold::kLineBufferChannels.value;
+constexpr int64_t kRowBlock = conv_threshold::kPointwiseRowBlock.value, kAhead = conv_threshold::kPointwisePrefetchRows.value;
 
 /// Offsets of channels in the weight's format, which are sums of one term for each index.
 std::vector<int64_t> inputs_in(const TensorType& weight) {
@@ -53,7 +52,7 @@ PointwiseGradients::PointwiseGradients(const TensorType& x, const TensorType& we
       input_(PointwiseProduct::Of::kInputGradient, weight),
       sums_(dweight) {
   block_ = sums_.block();
-  parts_ = std::clamp<int64_t>(std::min<int64_t>(threads, kMostPartials / (sums_.floats() * 4)), 1, pixels_);
+  parts_ = std::clamp<int64_t>(std::min<int64_t>(threads, conv_threshold::kWeightSumBytes.value / (sums_.floats() * 4)), 1, pixels_);
 }
 
 int64_t PointwiseGradients::scratch_floats() const {

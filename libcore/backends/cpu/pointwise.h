@@ -1,6 +1,6 @@
 #pragma once
 // 1x1 convolutions of stride 1 and few channels and their gradients, in f32 on channels_last images, by blocks of pixels: for operators
-// that make the wide side a block at a time, as often as they need it. PointwiseSums: pointwise_weights.cpp.
+// that make the wide side a block at a time, as often as they need it. PointwiseSums: pointwise_sums.cpp.
 
 #include <memory_resource>
 #include <span>

@@ -11,17 +11,17 @@
 
 #include <algorithm>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/batch_norm_depthwise.h"
 #include "libcore/backends/cpu/pointwise.h"
-#include "libcore/backends/cpu/table.h"
 
 namespace galley {
 namespace {
 
 using namespace norm_depthwise;
 
-constexpr int64_t kBandBlocks = 8;          // of lines, whose products are summed in float
-constexpr int64_t kNarrowFloats = 4 << 10;  // of pixels of x whose part of the gradient is made together
+constexpr int64_t kBandBlocks = conv_threshold::kLineFloatBlocks.value;     // of lines, whose products are summed in float
+constexpr int64_t kNarrowFloats = conv_threshold::kLineNarrowFloats.value;  // of pixels of x whose part of the gradient is made together
 
 /// What the 1x1 convolution before the norm gives: of x's shape, with the channels of its weight.
 TensorType made_by(const TensorType& x, const TensorType& weight) {
@@ -335,16 +335,9 @@ Support supports_backward(const KernelQuery& q) {
   return supports_pointwise_gradients(q, 6, 7);
 }
 
-template <class K>
-std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  return std::make_unique<K>(q);
-}
-
-constexpr std::array<Kernel, 2> kKernels{{{"pointwise_batch_norm_depthwise", "cpu", supports_forward, prepare<Forward>},
-                                          {"pointwise_batch_norm_depthwise_backward", "cpu", supports_backward, prepare<Backward>}}};
-
 }  // namespace
 
-std::span<const Kernel> cpu_pointwise_batch_norm_depthwise() { return kKernels; }
+const Algorithm algorithm::kPointwiseBatchNormDepthwise{supports_forward, prepare_as<Forward>};
+const Algorithm algorithm::kPointwiseBatchNormDepthwiseBackward{supports_backward, prepare_as<Backward>};
 
 }  // namespace galley

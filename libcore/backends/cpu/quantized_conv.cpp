@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 
-#include "libcore/backends/cpu/quantized_convolver.h"
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/quantized_epilogue.h"
+#include "libcore/backends/cpu/quantized_implicit_gemm.h"
 #include "libcore/backends/cpu/quantized_pack.h"
-#include "libcore/backends/cpu/table.h"
-#include "libcore/backends/cpu/vector_math.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
@@ -49,13 +47,13 @@ class QuantizedProduct : public PreparedKernel {
   QuantizedProduct(const KernelQuery& q, const Attrs& a, const ConvSizes& sizes, const MemoryFormat& packed)
       : results_(a, a.activation, sizes.outputs),
         path_(path_of(a.saturation, q.in(0).dtype, sizes)),
-        convolver_(sizes, path_, q.threads),
+        gemm_(sizes, path_, q.threads),
         weight_(q.in(1), packed),
         flip_(flip_of(q.in(0).dtype)),
         zero_point_(static_cast<int32_t>(a.input_zero_point) + flip_) {}
   void set_residual(const QuantizedConv2dAttrs& a, DType dtype) { results_.set_residual(a.residual_scale, a.residual_zero_point, dtype); }
 
-  int64_t scratch_bytes() const override { return results_.scratch_bytes() + weight_.scratch_bytes() + convolver_.scratch_bytes(); }
+  int64_t scratch_bytes() const override { return results_.scratch_bytes() + weight_.scratch_bytes() + gemm_.scratch_bytes(); }
   std::string implementation() const override { return path_name(path_); }
   void run(Stream&, const KernelArgs& args) const override {
     auto* scratch = static_cast<std::byte*>(args.scratch);
@@ -64,13 +62,13 @@ class QuantizedProduct : public PreparedKernel {
     e.out = args.outputs[0];
     scratch += results_.scratch_bytes();
     const int8_t* weight = weight_.get(args.in<int8_t>(1), scratch);
-    convolver_.run(args.in<uint8_t>(0), flip_, zero_point_, weight, e, scratch + weight_.scratch_bytes());
+    gemm_.run(args.in<uint8_t>(0), flip_, zero_point_, weight, e, scratch + weight_.scratch_bytes());
   }
 
  private:
   Results results_;
   Path path_;
-  Convolver convolver_;
+  ImplicitGemm gemm_;
   Packed weight_;
   uint8_t flip_;
   int32_t zero_point_;
@@ -90,31 +88,6 @@ std::unique_ptr<PreparedKernel> prepare_linear(const KernelQuery& q) {
                                             sizes_of(q.in(0).elements() / w[1], w[1], w[0], dtype_size(q.out(0).dtype)), packed_linear());
 }
 
-struct Bounds {
-  float min = 0, max = 0;
-  bool finite = true;
-};
-GALLEY_CLONES Bounds bounds_of(const float* x, int64_t count) {
-  constexpr int kSide = 32;  // independent minima, so that the loop vectorises
-  float low[kSide] = {}, high[kSide] = {}, zero[kSide] = {};
-  int64_t i = 0;
-  for (; i + kSide <= count; i += kSide) {
-    for (int j = 0; j < kSide; ++j) {
-      low[j] = x[i + j] < low[j] ? x[i + j] : low[j];
-      high[j] = x[i + j] > high[j] ? x[i + j] : high[j];
-      zero[j] += x[i + j] * 0.0f;  // NaN where x is not finite
-    }
-  }
-  Bounds b;
-  for (; i < count; ++i) {
-    b.min = x[i] < b.min ? x[i] : b.min;
-    b.max = x[i] > b.max ? x[i] : b.max;
-    b.finite &= x[i] - x[i] == 0.0f;
-  }
-  for (int j = 0; j < kSide; ++j) b = {std::min(b.min, low[j]), std::max(b.max, high[j]), b.finite && zero[j] == 0.0f};
-  return b;
-}
-
 class DynamicLinear : public PreparedKernel {
  public:
   explicit DynamicLinear(const KernelQuery& q)
@@ -124,29 +97,29 @@ class DynamicLinear : public PreparedKernel {
         results_(QuantizedLinearAttrs(), attrs_.activation, q.in(1).shape[0]),
         sizes_(sizes_of(count_ / inputs_, inputs_, q.in(1).shape[0], 4)),
         path_(path_of(attrs_.saturation, DType::kU8, sizes_)),
-        convolver_(sizes_, path_, q.threads),
+        gemm_(sizes_, path_, q.threads),
         weight_(q.in(1), packed_linear()) {}
   int64_t scratch_bytes() const override {
-    return aligned_bytes(count_ + 64) + results_.scratch_bytes() + weight_.scratch_bytes() + convolver_.scratch_bytes();
+    return aligned_bytes(count_ + 64) + results_.scratch_bytes() + weight_.scratch_bytes() + gemm_.scratch_bytes();
   }
   std::string implementation() const override { return path_name(path_); }
   void run(Stream&, const KernelArgs& args) const override {
     const float* x = args.in<float>(0);
     auto* bytes = static_cast<uint8_t*>(args.scratch);
     auto* scratch = static_cast<std::byte*>(args.scratch) + aligned_bytes(count_ + 64);
-    const Bounds bounds = bounds_of(x, count_);
-    if (!bounds.finite) {  // no scale holds it
+    const ValueRange range = range_of(x, count_);
+    if (!range.finite) {  // no scale holds it
       std::fill_n(args.out<float>(0), count_ / inputs_ * results_.outputs(), std::numeric_limits<float>::quiet_NaN());
       return;
     }
     const QuantParams params =
-        affine_params(bounds.min, bounds.max, quant_range(QuantDType::kUint8, attrs_.saturation == Saturation::kReduced));
+        affine_params(range.min, range.max, quant_range(QuantDType::kUint8, attrs_.saturation == Saturation::kReduced));
     parallel_for(count_, 16384, [&](int64_t begin, int64_t end) { quantize_values(x + begin, params, bytes + begin, end - begin); });
     Epilogue e = results_.epilogue(args.in<float>(2), args.in<float>(3), scratch, params.scale);
     e.out = args.outputs[0];
     scratch += results_.scratch_bytes();
     const int8_t* weight = weight_.get(args.in<int8_t>(1), scratch);
-    convolver_.run(bytes, 0, static_cast<int32_t>(params.zero_point), weight, e, scratch + weight_.scratch_bytes());
+    gemm_.run(bytes, 0, static_cast<int32_t>(params.zero_point), weight, e, scratch + weight_.scratch_bytes());
   }
 
  private:
@@ -155,7 +128,7 @@ class DynamicLinear : public PreparedKernel {
   Results results_;
   ConvSizes sizes_;
   Path path_;
-  Convolver convolver_;
+  ImplicitGemm gemm_;
   Packed weight_;
 };
 
@@ -181,17 +154,13 @@ Support supports_linear(const KernelQuery& q) {
   return Support::yes();
 }
 
-const std::array<Kernel, 3> kKernels{
-    {{"quantized_conv2d", "cpu", supports_conv, prepare_conv,
-      [](const KernelQuery& q, int input) { return input == 1 ? packed_conv() : q.in(input).format; }},
-     {"quantized_linear", "cpu", supports_linear, prepare_linear,
-      [](const KernelQuery& q, int input) { return input == 1 ? packed_linear() : q.in(input).format; }},
-     {"dynamic_quantized_linear", "cpu", supports_linear,
-      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<DynamicLinear>(q); },
-      [](const KernelQuery& q, int input) { return input == 1 ? packed_linear() : q.in(input).format; }}}};
+MemoryFormat preferred_conv(const KernelQuery& q, int input) { return input == 1 ? packed_conv() : q.in(input).format; }
+MemoryFormat preferred_linear(const KernelQuery& q, int input) { return input == 1 ? packed_linear() : q.in(input).format; }
 
 }  // namespace
 
-std::span<const Kernel> cpu_quantized_conv() { return kKernels; }
+const Algorithm algorithm::kQuantizedConv{supports_conv, prepare_conv, preferred_conv};
+const Algorithm algorithm::kQuantizedLinear{supports_linear, prepare_linear, preferred_linear};
+const Algorithm algorithm::kDynamicQuantizedLinear{supports_linear, prepare_as<DynamicLinear>, preferred_linear};
 
 }  // namespace galley

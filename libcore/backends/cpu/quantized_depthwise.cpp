@@ -2,6 +2,9 @@
 // holds a channel's values of two rows, less the zero point, so that vpmaddwd adds two taps of a column at once. A pair serves every output
 // row that its two lie under; rows of odd number use the pairs with weights shifted by one row. Sums are exact.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_SSSE3_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/quantized_depthwise.cpp"
 #include <hwy/foreach_target.h>
@@ -18,9 +21,9 @@
 #include <utility>
 #include <vector>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/quantized_epilogue.h"
 #include "libcore/backends/cpu/quantized_pack.h"
-#include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
 
 namespace galley::quantized {
@@ -345,17 +348,15 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
+std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
+  return std::make_unique<QuantizedDepthwise>(q, q.attrs<QuantizedConv2dAttrs>());
+}
+
+MemoryFormat preferred_format(const KernelQuery& q, int input) { return input == 1 ? packed() : q.in(input).format; }
+
 }  // namespace
 
-std::span<const Kernel> cpu_quantized_depthwise() {
-  static const std::array<Kernel, 1> kernels{
-      {{"quantized_conv2d", "cpu", supports,
-        [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
-          return std::make_unique<QuantizedDepthwise>(q, q.attrs<QuantizedConv2dAttrs>());
-        },
-        [](const KernelQuery& q, int input) { return input == 1 ? packed() : q.in(input).format; }}}};
-  return kernels;
-}
+const Algorithm algorithm::kQuantizedDepthwise{supports, prepare, preferred_format};
 
 }  // namespace galley
 

@@ -40,7 +40,14 @@ class Results {
 /// In place, real values (already in levels where in_levels) through the epilogue's activation to its bytes, or to f32.
 void finish_values(const Epilogue& epilogue, float* values, int64_t count, void* out);
 
-/// u8 or i8 of `count` floats, as quantize_value has it.
+/// out[i] = quantize_value(x[i], params), as a byte of u8 or i8.
 void quantize_values(const float* x, const QuantParams& params, uint8_t* out, int64_t count);
+
+/// The smallest interval that holds zero and the array, NaN left out; `finite`: all values are.
+struct ValueRange {
+  float min = 0, max = 0;
+  bool finite = true;
+};
+ValueRange range_of(const float* x, int64_t count);
 
 }  // namespace galley::quantized

@@ -1,26 +1,28 @@
 // See quantized_gemm.h. A tile of pixels times a step of outputs stays in registers over the whole window; its sums pass through a small
 // array to the epilogue.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_SSSE3_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/quantized_gemm.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "libcore/backends/cpu/quantized_products-inl.h"
+#include "libcore/backends/cpu/quantized_register_tile-inl.h"
 
 #ifndef GALLEY_QUANTIZED_GEMM_ONCE
 #define GALLEY_QUANTIZED_GEMM_ONCE
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <type_traits>
 #include <utility>
 
+#include "libcore/backends/cpu/amx_tiles.h"
 #include "libcore/backends/cpu/quantized_gemm.h"
-#include "libcore/backends/cpu/tiles.h"
-#include "libcore/base/processor.h"
+#include "libcore/backends/cpu/quantized_thresholds.h"
 
 #endif
 
@@ -199,7 +201,10 @@ void multiply_all(const Product& p) {
         const bool full = vectors_of(block) == kVectors;
         // What results are added to, and their places, come near while the products are made; of few inputs, the products before those.
         if (p.far || p.epilogue.residual != nullptr) {
-          const int64_t first = p.far && quads <= 64 && to - from <= 512 ? pixel + count : pixel;
+          const int64_t first =
+              p.far && quads <= quantized_threshold::kPrefetchQuads.value && to - from <= quantized_threshold::kPrefetchOutputs.value
+                  ? pixel + count
+                  : pixel;
           for (int64_t r = first; r < std::min(p.pixels, first + count); ++r) {
             const int64_t at = r * p.epilogue.channels + block;
             if (p.epilogue.residual != nullptr) __builtin_prefetch(p.epilogue.residual + at);
@@ -236,7 +241,7 @@ void multiply_all(const Product& p) {
 }  // namespace HWY_NAMESPACE
 }  // namespace galley::quantized
 HWY_AFTER_NAMESPACE();
-#include "libcore/backends/cpu/quantized_tiles-inl.h"
+#include "libcore/backends/cpu/quantized_amx-inl.h"
 HWY_BEFORE_NAMESPACE();
 namespace galley::quantized {
 namespace HWY_NAMESPACE {
@@ -312,8 +317,7 @@ void copy_turned(const uint8_t* HWY_RESTRICT in, uint8_t flip, uint8_t* HWY_REST
   for (; i < count; ++i) out[i] = in[i] ^ flip;
 }
 
-/// Bit 0: compiled with vpdpbusd, bit 1: with vpmaddubsw, bit 2: all of this.
-int64_t abilities() { return (HWY_TARGET <= HWY_AVX3 ? 1 : 0) + (kHasReduced ? 2 : 0) + 4; }
+VectorCode code() { return {true, kHasReduced, HWY_TARGET <= HWY_AVX3, hwy::TargetName(HWY_TARGET)}; }
 
 #else  // never called
 
@@ -325,11 +329,9 @@ void widen_row(const uint8_t*, uint8_t, int32_t, int16_t*, int64_t) {}
 void spread_wide(const uint8_t*, uint8_t, int32_t, int16_t*, int64_t) {}
 void spread_bytes(const uint8_t*, uint8_t, uint8_t*, int64_t) {}
 void copy_turned(const uint8_t*, uint8_t, uint8_t*, int64_t) {}
-int64_t abilities() { return 0; }
+VectorCode code() { return {false, false, false, hwy::TargetName(HWY_TARGET)}; }
 
 #endif
-
-const char* target_name() { return hwy::TargetName(HWY_TARGET); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace galley::quantized
@@ -347,12 +349,7 @@ HWY_EXPORT(widen_row);
 HWY_EXPORT(copy_turned);
 HWY_EXPORT(spread_wide);
 HWY_EXPORT(spread_bytes);
-HWY_EXPORT(abilities);
-HWY_EXPORT(target_name);
-
-namespace {
-std::atomic<int> forced{-1};
-}
+HWY_EXPORT(code);
 
 int64_t wide_values(int64_t quads, int64_t outputs) { return HWY_DYNAMIC_DISPATCH(wide_size)(quads, outputs); }
 int64_t tile_room(int64_t runs, int64_t run_quads, int64_t pixels, int64_t outputs) {
@@ -372,36 +369,7 @@ void widen_rgb(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out
 }
 void copy_rgb(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t pixels) { HWY_DYNAMIC_DISPATCH(spread_bytes)(in, flip, out, pixels); }
 
-bool available() { return HWY_DYNAMIC_DISPATCH(abilities)() & 4; }
-
-bool offers(Path path) {
-  const int64_t able = HWY_DYNAMIC_DISPATCH(abilities)();
-#if HWY_ARCH_X86
-  if (path == Path::kVnni && (able & 1)) return __builtin_cpu_supports("avx512vnni");
-#endif
-  if (path == Path::kAmx) return (able & 1) && tile_unit().int8 && offers(Path::kVnni);
-  return path != Path::kReduced || (able & 2);
-}
-
-Path best_path(Saturation saturation) {
-  if (forced >= 0) return static_cast<Path>(forced.load());
-  const int64_t able = HWY_DYNAMIC_DISPATCH(abilities)();
-  if (offers(Path::kAmx)) return Path::kAmx;
-  if ((able & 1) && offers(Path::kVnni)) return Path::kVnni;
-  return saturation == Saturation::kReduced && (able & 2) ? Path::kReduced : Path::kExact;
-}
-Path fitting(Path path, int64_t pixels, int64_t run_quads) {
-  // Half a tile of inputs, half a tile of pixels; not measured.
-  return path == Path::kAmx && forced < 0 && (pixels < 8 || run_quads < 8) ? Path::kVnni : path;
-}
-void force_path(const Path* path) { forced = path ? static_cast<int>(*path) : -1; }
-
-std::string path_name(Path path) {
-  constexpr std::array<std::string_view, 4> kNames{"exact", "reduced", "vnni", "amx"};
-  std::string target = HWY_DYNAMIC_DISPATCH(target_name)();
-  for (char& c : target) c = static_cast<char>(std::tolower(c));
-  return cat(kNames[static_cast<size_t>(path)], ":", target);
-}
+VectorCode vector_code() { return HWY_DYNAMIC_DISPATCH(code)(); }
 
 }  // namespace galley::quantized
 

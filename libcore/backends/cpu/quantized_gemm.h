@@ -14,11 +14,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "libcore/backends/cpu/quantized_paths.h"
 #include "libcore/ops/quantized.h"
 
 namespace galley::quantized {
-
-enum class Path { kExact, kReduced, kVnni, kAmx };
 
 inline constexpr int64_t kBlock = 16;     // outputs of a block of weights
 inline constexpr int64_t kQuad = 4;       // inputs that lie together
@@ -84,16 +83,13 @@ void copy_bytes(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t count);
 void widen_rgb(const uint8_t* in, uint8_t flip, int32_t zero_point, int16_t* out, int64_t pixels);
 void copy_rgb(const uint8_t* in, uint8_t flip, uint8_t* out, int64_t pixels);
 
-/// False where there are no vectors to speak of (neither SSSE3 nor its like): the kernels decline.
-bool available();
-/// Can that path run here? vnni runs without its instruction too, slowly, except on AVX-512 machines that lack it.
-bool offers(Path path);
-/// amx or vnni where the machine has it, else reduced where the node promises, else exact. Tests force another, or none (nullptr).
-Path best_path(Saturation saturation);
-/// vnni instead of amx for products that would leave most of each tile empty.
-Path fitting(Path path, int64_t pixels, int64_t run_quads);
-void force_path(const Path* path);
-/// "vnni:avx3", "exact:avx2".
-std::string path_name(Path path);
+/// What the copy of this code that the machine runs is compiled for.
+struct VectorCode {
+  bool vectors;     ///< Of 128 bits or more.
+  bool byte_pairs;  ///< vpmaddubsw.
+  bool avx512;
+  const char* target;  ///< As Highway names it.
+};
+VectorCode vector_code();
 
 }  // namespace galley::quantized

@@ -9,10 +9,11 @@
 #include <array>
 #include <vector>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/quantized_epilogue.h"
 #include "libcore/backends/cpu/quantized_pack.h"
+#include "libcore/backends/cpu/quantized_thresholds.h"
 #include "libcore/backends/cpu/rewrite/quantized_winograd.h"
-#include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
@@ -21,11 +22,11 @@ namespace {
 using namespace quantized;
 using winograd::kIn, winograd::kOut, winograd::kPositions, winograd::kTaps, winograd::padded, winograd::place_of, winograd::Tiling;
 
-constexpr int64_t kImageBytes = 384 << 10;  // of a share's transformed images
-constexpr int64_t kSumBytes = 216 << 10;    // of a step of its outputs' sums
-constexpr int64_t kFewest = 12;             // tiles of a share
-constexpr int64_t kFew = 128;               // tiles that all threads transform before they share out the outputs
-constexpr int64_t kAlone = 64 * 1024;       // products for which one thread is enough
+constexpr int64_t kImageBytes = quantized_threshold::kWinogradImageBytes.value;  // of a share's transformed images
+constexpr int64_t kSumBytes = quantized_threshold::kWinogradSumBytes.value;      // of a step of its outputs' sums
+constexpr int64_t kFewest = quantized_threshold::kWinogradFewestTiles.value;     // tiles of a share
+constexpr int64_t kFew =
+    quantized_threshold::kWinogradFewTiles.value;  // tiles that all threads transform before they share out the outputs
 
 /// Elements of `bytes` each in an odd number of cache lines: positions do not share a few sets of the first-level cache.
 constexpr int64_t odd_lines(int64_t elements, int64_t bytes) { return ((elements * bytes + 63) / 64 | 1) * (64 / bytes); }
@@ -42,7 +43,7 @@ class QuantizedWinograd : public PreparedKernel {
     const auto& a = q.attrs<QuantizedConv2dAttrs>();
     if (q.has(4)) results_.set_residual(a.residual_scale, a.residual_zero_point, q.in(4).dtype);
     const int64_t count = tiling_.count();
-    if (kPositions * count * tiling_.channels * tiling_.outputs < kAlone) threads_ = 1;
+    if (kPositions * count * tiling_.channels * tiling_.outputs < quantized_threshold::kOneThreadProducts.value) threads_ = 1;
     few_ = count <= kFew;
     const int64_t most =
         few_ ? count
@@ -226,16 +227,12 @@ Support supports_weights(const KernelQuery& q) {
   return q.in(0).elements() == 0 ? Support::no("empty array") : Support::yes();
 }
 
-const std::array<Kernel, 2> kKernels{
-    {{"quantized_winograd_conv2d", "cpu", supports_conv,
-      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<QuantizedWinograd>(q); },
-      [](const KernelQuery& q, int input) { return input == 1 ? winograd::whole_format() : q.in(input).format; }},
-     {"quantized_winograd_weights", "cpu", supports_weights,
-      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<TransformWeights>(q); },
-      [](const KernelQuery&, int) { return MemoryFormat::contiguous(); }}}};
+MemoryFormat preferred_conv(const KernelQuery& q, int input) { return input == 1 ? winograd::whole_format() : q.in(input).format; }
+MemoryFormat preferred_weights(const KernelQuery&, int) { return MemoryFormat::contiguous(); }
 
 }  // namespace
 
-std::span<const Kernel> cpu_quantized_winograd() { return kKernels; }
+const Algorithm algorithm::kQuantizedWinogradConv{supports_conv, prepare_as<QuantizedWinograd>, preferred_conv};
+const Algorithm algorithm::kQuantizedWinogradTransform{supports_weights, prepare_as<TransformWeights>, preferred_weights};
 
 }  // namespace galley

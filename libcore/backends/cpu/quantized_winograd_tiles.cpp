@@ -1,12 +1,15 @@
 // See quantized_winograd.h. A transformed image's values and a kernel's are multiplied in pairs (vpmaddwd); what follows is 32-bit
 // arithmetic that may wrap around.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/quantized_winograd_tiles.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "libcore/backends/cpu/quantized_products-inl.h"
+#include "libcore/backends/cpu/quantized_register_tile-inl.h"
 #include "libcore/backends/cpu/winograd_transform-inl.h"
 
 #ifndef GALLEY_QUANTIZED_WINOGRAD_TILES_ONCE
@@ -25,7 +28,7 @@ HWY_BEFORE_NAMESPACE();
 namespace galley::quantized {
 namespace HWY_NAMESPACE {
 
-#if GALLEY_QUANTIZED_VECTORS
+#if GALLEY_WIDE_TARGET
 
 namespace lines = winograd::HWY_NAMESPACE;
 using winograd::kIn, winograd::kOut, winograd::kPositions;

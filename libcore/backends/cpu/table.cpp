@@ -1,4 +1,4 @@
-// The own CPU kernels, family after family.
+// The CPU kernels, family by family.
 
 #include "libcore/backends/cpu/table.h"
 
@@ -7,11 +7,8 @@ namespace galley {
 std::span<const Kernel> cpu_kernels() {
   static const std::vector<Kernel> all = [] {
     std::vector<Kernel> list;
-    for (const auto& family : {cpu_winograd(),
-                               cpu_quantized_winograd(),
-                               cpu_batch_norm_depthwise(),
-                               cpu_cast(),
-                               cpu_depthwise(),
+    for (const auto& family : {cpu_cast(),
+                               cpu_conv(),
                                cpu_elementwise(),
                                cpu_elementwise_chain(),
                                cpu_embedding(),
@@ -21,15 +18,12 @@ std::span<const Kernel> cpu_kernels() {
                                cpu_group_norm(),
                                cpu_index(),
                                cpu_layer_norm(),
-                               cpu_linear(),
                                cpu_loss(),
+                               cpu_matmul(),
                                cpu_norm(),
                                cpu_norm_contiguous(),
-                               cpu_pointwise_batch_norm_depthwise(),
-                               cpu_pointwise_conv(),
                                cpu_pool(),
                                cpu_pool_contiguous(),
-                               cpu_quantized_depthwise(),
                                cpu_quantized_conv(),
                                cpu_quantized_elementwise(),
                                cpu_quantized_pool(),

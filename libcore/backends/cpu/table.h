@@ -1,5 +1,5 @@
 #pragma once
-// The own kernels of each family, each in its file.
+// The kernels of each family, each in its file.
 
 #include <span>
 
@@ -10,9 +10,8 @@ namespace galley {
 /// All of them.
 std::span<const Kernel> cpu_kernels();
 
-std::span<const Kernel> cpu_batch_norm_depthwise();
 std::span<const Kernel> cpu_cast();
-std::span<const Kernel> cpu_depthwise();
+std::span<const Kernel> cpu_conv();
 std::span<const Kernel> cpu_elementwise();
 std::span<const Kernel> cpu_elementwise_chain();
 std::span<const Kernel> cpu_embedding();
@@ -22,16 +21,13 @@ std::span<const Kernel> cpu_fill();
 std::span<const Kernel> cpu_group_norm();
 std::span<const Kernel> cpu_index();
 std::span<const Kernel> cpu_layer_norm();
-std::span<const Kernel> cpu_linear();
 std::span<const Kernel> cpu_loss();
+std::span<const Kernel> cpu_matmul();
 std::span<const Kernel> cpu_norm();
 std::span<const Kernel> cpu_norm_contiguous();
-std::span<const Kernel> cpu_pointwise_batch_norm_depthwise();
-std::span<const Kernel> cpu_pointwise_conv();
 std::span<const Kernel> cpu_pool();
 std::span<const Kernel> cpu_pool_contiguous();
 std::span<const Kernel> cpu_quantized_conv();
-std::span<const Kernel> cpu_quantized_depthwise();
 std::span<const Kernel> cpu_quantized_elementwise();
 std::span<const Kernel> cpu_quantized_pool();
 std::span<const Kernel> cpu_random();
@@ -44,7 +40,5 @@ std::span<const Kernel> cpu_shape();
 std::span<const Kernel> cpu_shuffle();
 std::span<const Kernel> cpu_softmax();
 std::span<const Kernel> cpu_update();
-std::span<const Kernel> cpu_winograd();
-std::span<const Kernel> cpu_quantized_winograd();
 
 }  // namespace galley

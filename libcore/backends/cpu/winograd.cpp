@@ -9,8 +9,9 @@
 #include <array>
 #include <vector>
 
+#include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/packed_product.h"
-#include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
 
 namespace galley {
@@ -18,8 +19,8 @@ namespace {
 
 using namespace winograd;
 
-constexpr int64_t kRowBytes = 1 << 20;       // of a share's transformed values
-constexpr int64_t kFewest = 24, kMost = 96;  // rows of a share: whole tiles of multiply_packed
+constexpr int64_t kRowBytes = conv_threshold::kWinogradRowBytes.value;  // of a share's transformed values
+constexpr int64_t kFewest = conv_threshold::kWinogradFewestRows.value, kMost = conv_threshold::kWinogradMostRows.value;
 
 class WinogradConv : public PreparedKernel {
  public:
@@ -143,15 +144,10 @@ Support supports(const KernelQuery& q) {
   return Support::yes();
 }
 
-const Kernel kConvolution{"winograd_conv2d", "cpu", supports,
-                          [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<WinogradConv>(q); },
-                          [](const KernelQuery& q, int input) { return input == 1 ? transformed_format() : q.in(input).format; }};
+MemoryFormat preferred_format(const KernelQuery& q, int input) { return input == 1 ? transformed_format() : q.in(input).format; }
 
 }  // namespace
 
-std::span<const Kernel> cpu_winograd() {
-  static const std::array<Kernel, 3> kernels{kConvolution, winograd_weights_kernel(), winograd_backward_weights_kernel()};
-  return kernels;
-}
+const Algorithm algorithm::kWinogradConv{supports, prepare_as<WinogradConv>, preferred_format};
 
 }  // namespace galley

@@ -92,11 +92,3 @@ void transform_gradient(const Tiling& tiling, const float* grad, int64_t index, 
 bool has_wide_vectors();
 
 }  // namespace galley::winograd
-
-namespace galley {
-
-/// winograd_weights and winograd_conv2d_backward_weights, both in winograd_weights.cpp.
-const Kernel& winograd_weights_kernel();
-const Kernel& winograd_backward_weights_kernel();
-
-}  // namespace galley

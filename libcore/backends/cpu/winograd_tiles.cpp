@@ -1,6 +1,9 @@
 // The transforms of tiles of images, results and gradients. A vector is of channels, so that each is the same few additions on 36 or 16 of
 // them; the tiles that reach over the image's edge are copied first, with zeros around.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/winograd_tiles.cpp"
 #include <hwy/foreach_target.h>
@@ -24,7 +27,7 @@ namespace galley::winograd {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
+#if !GALLEY_WIDE_TARGET
 // Never called: has_wide_vectors.
 void image_tile(const float*, Steps, int64_t, float*, int64_t) {}
 void sums_tile(const ResultTile&) {}

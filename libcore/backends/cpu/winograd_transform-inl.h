@@ -9,6 +9,7 @@
 
 #include <hwy/highway.h>
 
+#include "libcore/backends/cpu/product_targets.h"
 #include "libcore/backends/cpu/rewrite/winograd.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -16,7 +17,7 @@ namespace galley::winograd {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-#if !(HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR)
+#if GALLEY_WIDE_TARGET
 
 using Floats = hn::CappedTag<float, 16>;
 using V = hn::Vec<Floats>;

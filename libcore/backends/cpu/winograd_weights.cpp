@@ -2,6 +2,9 @@
 // adjoint of the forward pass: images and the results' gradients are transformed, multiplied over the tiles position by position, and the
 // sums transformed back.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "libcore/backends/cpu/winograd_weights.cpp"
 #include <hwy/foreach_target.h>
@@ -15,6 +18,8 @@
 #include <cstring>
 #include <vector>
 
+#include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/winograd.h"
 #include "libcore/base/parallel.h"
 
@@ -45,7 +50,7 @@ namespace galley::winograd {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
+#if !GALLEY_WIDE_TARGET
 // Never called: has_wide_vectors.
 void transform_kernels(const float*, float*, int64_t) {}
 void transform_kernel_gradient(const float*, int64_t, float*) {}
@@ -260,13 +265,11 @@ Support supports_transform(const KernelQuery& q) {
   return Support::yes();
 }
 
-constexpr int64_t kOwnSums = 1 << 20;  // bytes of sums that a thread keeps for itself, at most
-constexpr int64_t kOwnBytes = 768 << 10,
-                  kSharedBytes = 4 << 20;       // of a round's transformed tiles: in a core's cache, in the one that all share
-constexpr int64_t kWholeBytes = 24 << 20;       // of all tiles' that are taken in one round
-constexpr int64_t kMostRows = 192;              // of a round of several
-constexpr int64_t kDepth = 128;                 // rows that a tile of sums passes at a time: the first-level cache holds them
-constexpr int64_t kInputs = 96, kOutputs = 32;  // channels of a block, whose sums the second-level cache holds
+constexpr int64_t kOwnSums = conv_threshold::kWinogradOwnSumBytes.value;
+constexpr int64_t kOwnBytes = conv_threshold::kWinogradOwnBytes.value, kSharedBytes = conv_threshold::kWinogradSharedBytes.value;
+constexpr int64_t kWholeBytes = conv_threshold::kWinogradOneRoundBytes.value, kMostRows = conv_threshold::kWinogradRoundRows.value;
+constexpr int64_t kDepth = conv_threshold::kWinogradDepth.value;
+constexpr int64_t kInputs = conv_threshold::kWinogradInputs.value, kOutputs = conv_threshold::kWinogradOutputs.value;
 
 /// Rounds of tiles are transformed and multiplied. With few channels each thread takes a share of the tiles and has sums of its own, which
 /// are added up at the end; with many all threads transform a round, then share out blocks of input and output channels: the last round's
@@ -417,18 +420,9 @@ Support supports_gradient(const KernelQuery& q) {
 
 }  // namespace
 
-const Kernel& winograd_weights_kernel() {
-  static const Kernel kernel{"winograd_weights", "cpu", supports_transform,
-                             [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<TransformWeights>(q); },
-                             [](const KernelQuery&, int) { return panel_format(); }};
-  return kernel;
-}
-
-const Kernel& winograd_backward_weights_kernel() {
-  static const Kernel kernel{"winograd_conv2d_backward_weights", "cpu", supports_gradient,
-                             [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<BackwardWeights>(q); }};
-  return kernel;
-}
+const Algorithm algorithm::kWinogradTransform{supports_transform, prepare_as<TransformWeights>,
+                                              [](const KernelQuery&, int) { return panel_format(); }};
+const Algorithm algorithm::kWinogradWeights{supports_gradient, prepare_as<BackwardWeights>};
 
 }  // namespace galley
 

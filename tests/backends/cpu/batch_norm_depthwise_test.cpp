@@ -52,7 +52,7 @@ Gradients gradients_of(int64_t first, int64_t behind) {
 
   const KernelQuery query{node, context_of(g, node), compute_threads()};
   const KernelChoice choice = cpu().choose(query);
-  EXPECT_EQ(choice.kernel->algorithm, "cpu");
+  EXPECT_EQ(choice.kernel->algorithm, "line_buffer");
   std::vector<std::vector<float>> arrays;
   for (size_t n = 0; n < node.inputs.size(); ++n) {
     const TensorType& type = g.type(node.inputs[n]);

@@ -37,7 +37,7 @@ std::vector<Tensor> run_last(const Graph& graph, int threads) {
   const Node& node = graph.nodes().back();
   const KernelQuery query{node, context_of(graph, node), threads};
   const KernelChoice choice = test::cpu().choose(query);
-  EXPECT_EQ(choice.kernel->algorithm, "cpu") << node.op->name;
+  EXPECT_FALSE(choice.kernel->reference || choice.kernel->algorithm == "onednn") << node.op->name;
   std::vector<Tensor> inputs, outputs;
   std::vector<const void*> in;
   std::vector<void*> out;

@@ -174,18 +174,16 @@ TEST(QuantizedConv, Activations) {
 // The code for older processors: vectors of 128 bits.
 TEST(QuantizedConv, ShortVectors) {
   ensure_ops_registered();
-  for (const int64_t target : {HWY_SSE4, HWY_SSSE3}) {
-    const Targets only(target);
-    for (const size_t i : {1, 4, 8, 13, 15, 16, 21, 25}) {
-      QuantizedConv2dAttrs a = attrs_of(kConvs[i]);
-      a.input_zero_point = 131;
-      expect_conv(kConvs[i], a, DType::kU8, DType::kF32, false, 0, 1);
-      a.activation = Activation::kHardswish;
-      a.set_output({0.5, 13, DType::kU8, 0, 255});
-      expect_conv(kConvs[i], a, DType::kU8, DType::kI8, true, kTies, 5);
-    }
-    EXPECT_NE(quantized::path_name(Path::kExact), "exact:avx2");
+  const Targets only(HWY_SSSE3);
+  for (const size_t i : {1, 4, 8, 13, 15, 16, 21, 25}) {
+    QuantizedConv2dAttrs a = attrs_of(kConvs[i]);
+    a.input_zero_point = 131;
+    expect_conv(kConvs[i], a, DType::kU8, DType::kF32, false, 0, 1);
+    a.activation = Activation::kHardswish;
+    a.set_output({0.5, 13, DType::kU8, 0, 255});
+    expect_conv(kConvs[i], a, DType::kU8, DType::kI8, true, kTies, 5);
   }
+  EXPECT_EQ(quantized::path_name(Path::kExact), "exact:ssse3");
 }
 
 TEST(QuantizedConv, ReducedRange) {

@@ -5,8 +5,8 @@
 #include <array>
 #include <cstring>
 
+#include "libcore/backends/cpu/algorithms.h"
 #include "libcore/backends/cpu/onednn/activation.h"
-#include "libcore/backends/cpu/onednn/table.h"
 #include "libcore/base/parallel.h"
 #include "libcore/vendor/onednn/onednn.h"
 
@@ -362,17 +362,10 @@ MemoryFormat preferred(const KernelQuery& q, int input) {
   return onednn::weight_format_of(forward_any(q).pd.weights_desc(), q.in(1).shape, q.attrs<Conv2dAttrs>().groups).value_or(MemoryFormat());
 }
 
-template <class T>
-std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  return std::make_unique<T>(q);
-}
-
-const std::array<Kernel, 3> kKernels{{{"conv2d", "onednn", supports_forward, prepare<Forward>, preferred},
-                                      {"conv2d_backward_data", "onednn", supports_backward_data, prepare<BackwardData>},
-                                      {"conv2d_backward_weights", "onednn", supports_backward_weights, prepare<BackwardWeights>}}};
-
 }  // namespace
 
-std::span<const Kernel> onednn_conv() { return kKernels; }
+const Algorithm algorithm::kOneDnnConv{supports_forward, prepare_as<Forward>, preferred};
+const Algorithm algorithm::kOneDnnConvData{supports_backward_data, prepare_as<BackwardData>};
+const Algorithm algorithm::kOneDnnConvWeights{supports_backward_weights, prepare_as<BackwardWeights>};
 
 }  // namespace galley

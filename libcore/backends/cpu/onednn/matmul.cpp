@@ -4,8 +4,9 @@
 
 #include <array>
 
+#include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/onednn/activation.h"
-#include "libcore/backends/cpu/onednn/table.h"
 #include "libcore/vendor/onednn/onednn.h"
 
 namespace galley {
@@ -55,7 +56,10 @@ class TransposedFirst : public PreparedKernel {
       : bytes_((static_cast<int64_t>(plain.get_size()) + 63) / 64 * 64),
         transpose_(onednn::make_reorder(a, plain, threads)),
         product_(std::move(product)) {}
-  static bool pays(int64_t m, int64_t n, int64_t k) { return m % 512 == 0 && n >= 32 && k >= 32; }
+  static bool pays(int64_t m, int64_t n, int64_t k) {
+    const int64_t least = conv_threshold::kTransposeSize.value;
+    return m % conv_threshold::kTransposeRows.value == 0 && n >= least && k >= least;
+  }
   void run(Stream& stream, const KernelArgs& args) const override {
     transpose_.run({args.inputs[0], args.scratch});
     const std::array<const void*, 2> inputs{args.scratch, args.inputs[1]};
@@ -146,11 +150,9 @@ std::unique_ptr<PreparedKernel> prepare_matmul(const KernelQuery& q) {
                                    std::nullopt, operand(dtype, y, false, batch), dnnl::post_ops(), q.threads);
 }
 
-const std::array<Kernel, 2> kKernels{
-    {{"linear", "onednn", supports_linear, prepare_linear}, {"matmul", "onednn", supports, prepare_matmul}}};
-
 }  // namespace
 
-std::span<const Kernel> onednn_matmul() { return kKernels; }
+const Algorithm algorithm::kOneDnnLinear{supports_linear, prepare_linear};
+const Algorithm algorithm::kOneDnnMatmul{supports, prepare_matmul};
 
 }  // namespace galley

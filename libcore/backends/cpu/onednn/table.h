@@ -1,5 +1,6 @@
 #pragma once
-// The vendor's kernels of each family, each in its file.
+// Kernels of oneDNN that are the only ones beside the reference. Those of convolutions and matrix products are rows of conv_algorithms.cpp
+// and matmul_algorithms.cpp.
 
 #include <span>
 
@@ -7,11 +8,6 @@
 
 namespace galley {
 
-/// All of them.
-std::span<const Kernel> onednn_kernels();
-
-std::span<const Kernel> onednn_conv();
-std::span<const Kernel> onednn_matmul();
 std::span<const Kernel> onednn_reorder();
 
 }  // namespace galley

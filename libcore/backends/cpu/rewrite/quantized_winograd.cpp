@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "libcore/backends/cpu/quantized_thresholds.h"
 #include "libcore/backends/cpu/rewrite/definitions.h"
 #include "libcore/ops/rules.h"
 
@@ -66,9 +67,13 @@ bool winograd::worthwhile_whole(const Shape& x, const Shape& y) {
   // In operations at the rate of plain convolutions, as worthwhile(): the transforms work on 16 channels at a time; the transformed kernels
   // come from memory.
   const double plain = 2.0 * kTaps * kTaps * static_cast<double>(y[0] * y[2] * y[3]) * in * out;
-  const double products = 2.0 * kPositions / 0.9 * tiles_of(y) * in * out,
-               transforms = tiles_of(y) * (400 * up(x[1]) + 560 * shares * up(y[1])), kernels = kPositions * in * out * 18;
-  return plain > 1.1 * (products + transforms + kernels);
+  const auto number = [](const Threshold& t) { return static_cast<double>(t.value); };
+  using namespace quantized_threshold;
+  const double products = 2.0 * kPositions / (number(kWinogradProductsPercent) / 100) * tiles_of(y) * in * out,
+               transforms =
+                   tiles_of(y) * (number(kWinogradImageTransform) * up(x[1]) + number(kWinogradResultTransform) * shares * up(y[1])),
+               kernels = kPositions * in * out * number(kWinogradKernel);
+  return plain > number(kWinogradMarginPercent) / 100 * (products + transforms + kernels);
 }
 
 const OpDef& quantized_winograd_weights_op() {

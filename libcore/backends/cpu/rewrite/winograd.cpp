@@ -1,5 +1,6 @@
 #include "libcore/backends/cpu/rewrite/winograd.h"
 
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/rewrite/definitions.h"
 #include "libcore/ops/rules.h"
 
@@ -87,9 +88,12 @@ bool winograd::worthwhile(const Shape& x, const Shape& y, bool fixed) {
   // In operations at the rate of plain convolutions: products reach four fifths of it; a tile's transforms move 36 or 52 lines for their
   // few additions; the transformed kernels come from memory, to which they are written first where they change.
   const double plain = 2.0 * kTaps * kTaps * static_cast<double>(y[0] * y[2] * y[3]) * in * out;
-  const double products = 2.0 * kPositions / 0.8 * count * in * out, transforms = 800 * count * (in + out),
-               kernels = kPositions * in * out * (fixed ? 20 : 95);
-  return plain > 1.1 * (products + transforms + kernels);
+  const auto number = [](const Threshold& t) { return static_cast<double>(t.value); };
+  using namespace conv_threshold;
+  const double products = 2.0 * kPositions / (number(kWinogradProductsPercent) / 100) * count * in * out,
+               transforms = number(kWinogradTransform) * count * (in + out),
+               kernels = kPositions * in * out * number(fixed ? kWinogradFixedKernel : kWinogradChangingKernel);
+  return plain > number(kWinogradMarginPercent) / 100 * (products + transforms + kernels);
 }
 
 void WinogradWeightsAttrs::options(OptionVisitor& v) { v.option({.name = "backward", .doc = "for the gradient of the input"}, backward); }

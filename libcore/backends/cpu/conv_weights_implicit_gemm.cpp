@@ -3,33 +3,38 @@
 // 32 and 12 where there are 32 registers of 16 floats; the input's lines are packed once, with their padding, for all taps. A tile's sums
 // stay in registers over a block of some hundred pixels. Bits depend on the instruction set and the logical thread count only.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "libcore/backends/cpu/conv_weights.cpp"
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/conv_weights_implicit_gemm.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include "libcore/backends/cpu/unrolled-inl.h"
 
-#ifndef GALLEY_CONV_WEIGHTS_ONCE
-#define GALLEY_CONV_WEIGHTS_ONCE
+#ifndef GALLEY_CONV_WEIGHTS_IMPLICIT_GEMM_ONCE
+#define GALLEY_CONV_WEIGHTS_IMPLICIT_GEMM_ONCE
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <vector>
 
+#include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/conv_weights.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 
-namespace galley::conv_weights {
+namespace galley::implicit_gemm {
 
 /// Channels of a panel, and pixels of a block: with fewer of them the sums are read and written more often.
 struct Narrow {
-  static constexpr int64_t kOut = 16, kIn = 6, kPixels = 256;
+  static constexpr int64_t kOut = 16, kIn = 6, kPixels = conv_threshold::kImplicitGemmPixels.value;
 };
 struct Wide {
-  static constexpr int64_t kOut = 32, kIn = 12, kPixels = 512;
+  static constexpr int64_t kOut = 32, kIn = 12, kPixels = conv_threshold::kImplicitGemmPixelsAvx512.value;
 };
 
 /// Packed lines of pixels: `grad` [lines][width][kOut]; output line l reads packed input line rows[l] (and those below it for the other
@@ -41,30 +46,21 @@ struct Lines {
   int64_t lines, width, in_width, stride_w;
 };
 
-}  // namespace galley::conv_weights
+}  // namespace galley::implicit_gemm
 
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace galley::conv_weights {
+namespace galley::implicit_gemm {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
+
+#if GALLEY_WIDE_TARGET
 
 /// tile[input][output] += sum over pixels of grad x, for the tap at (row, column) of the kernel.
 template <class Panels>
 void add_tile(const Lines& at, int64_t row, int64_t column, float* HWY_RESTRICT tile) {
   constexpr int64_t kOut = Panels::kOut, kIn = Panels::kIn;
-#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
-  for (int64_t l = 0; l < at.lines; ++l) {
-    const float* x = at.x + ((at.rows[l] + row) * at.in_width + column) * kIn;
-    const float* grad = at.grad + l * at.width * kOut;
-    for (int64_t w = 0; w < at.width; ++w, x += at.stride_w * kIn, grad += kOut) {
-      for (int64_t i = 0; i < kIn; ++i) {
-        for (int64_t o = 0; o < kOut; ++o) tile[i * kOut + o] += x[i] * grad[o];
-      }
-    }
-  }
-#else
   const hn::CappedTag<float, Panels::kOut / 2> d;
   constexpr int kWide = static_cast<int>(hn::MaxLanes(d)), kParts = static_cast<int>(kOut) / kWide;
   using galley::HWY_NAMESPACE::each;
@@ -86,36 +82,41 @@ void add_tile(const Lines& at, int64_t row, int64_t column, float* HWY_RESTRICT 
     }
   }
   each<kSums>([&](auto i) GALLEY_LOOP { hn::StoreU(hn::Add(hn::LoadU(d, tile + i * kWide), sum[i]), d, tile + i * kWide); });
-#endif
 }
 
 void add_narrow(const Lines& at, int64_t row, int64_t column, float* tile) { add_tile<Narrow>(at, row, column, tile); }
 void add_wide(const Lines& at, int64_t row, int64_t column, float* tile) { add_tile<Wide>(at, row, column, tile); }
+
+#else  // never called: supports says no
+
+void add_narrow(const Lines&, int64_t, int64_t, float*) {}
+void add_wide(const Lines&, int64_t, int64_t, float*) {}
+
+#endif
+
 /// Are there registers for wide panels?
 bool takes_wide() { return HWY_TARGET <= HWY_AVX3; }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace galley::conv_weights
+}  // namespace galley::implicit_gemm
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
 namespace galley {
-namespace conv_weights {
+namespace implicit_gemm {
 HWY_EXPORT(add_narrow);
 HWY_EXPORT(add_wide);
 HWY_EXPORT(takes_wide);
-}  // namespace conv_weights
+}  // namespace implicit_gemm
 
 namespace {
 
-using conv_weights::Narrow;
-using conv_weights::Wide;
+using implicit_gemm::Narrow;
+using implicit_gemm::Wide;
 
-constexpr int64_t kChannels = 252;  // packed at a time, of the input; a multiple of a panel's
-constexpr int64_t kOutputs = 256;   // of the output; a multiple of a panel's
-/// Bytes of wide panels; more leave the caches between blocks of pixels (docs/performance/rules.md#weight-gradients).
-constexpr int64_t kMostSums = 16 << 20;
+constexpr int64_t kChannels = conv_threshold::kImplicitGemmInputs.value;  // of the input, packed at a time
+constexpr int64_t kOutputs = conv_threshold::kImplicitGemmOutputs.value;  // of the output, packed at a time
 
 int64_t panels(int64_t channels, int64_t size) { return (channels + size - 1) / size; }
 int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
@@ -140,11 +141,11 @@ void pack(const float* from, int64_t count, int64_t stride, int64_t channels, fl
   }
 }
 
-void add_tile(Narrow, const conv_weights::Lines& at, int64_t row, int64_t column, float* tile) {
-  HWY_DYNAMIC_DISPATCH(conv_weights::add_narrow)(at, row, column, tile);
+void add_tile(Narrow, const implicit_gemm::Lines& at, int64_t row, int64_t column, float* tile) {
+  HWY_DYNAMIC_DISPATCH(implicit_gemm::add_narrow)(at, row, column, tile);
 }
-void add_tile(Wide, const conv_weights::Lines& at, int64_t row, int64_t column, float* tile) {
-  HWY_DYNAMIC_DISPATCH(conv_weights::add_wide)(at, row, column, tile);
+void add_tile(Wide, const implicit_gemm::Lines& at, int64_t row, int64_t column, float* tile) {
+  HWY_DYNAMIC_DISPATCH(implicit_gemm::add_wide)(at, row, column, tile);
 }
 
 template <class Panels>
@@ -163,7 +164,8 @@ class ConvWeights : public PreparedKernel {
     sums_ = out_panels_ * in_panels_ * taps_ * kTile;
     // Threads share out the pixels as long as their sums fit, then the output channels.
     for (int64_t parts = 1; parts <= q.threads; ++parts) {
-      if (q.threads % parts == 0 && parts * sums_ * 4 <= kMostPartials && parts <= y_[0] * y_[2]) pixel_parts_ = parts;
+      if (q.threads % parts == 0 && parts * sums_ * 4 <= conv_threshold::kWeightSumBytes.value && parts <= y_[0] * y_[2])
+        pixel_parts_ = parts;
     }
     out_parts_ = std::min<int64_t>(q.threads / pixel_parts_, out_panels_);
     lines_ = std::max<int64_t>(1, kPixels / y_[3]);
@@ -217,7 +219,7 @@ class ConvWeights : public PreparedKernel {
           pack_lines(args.in<float>(0) + channel, line, lines, channels, x_room, rows);
           for (int64_t o = out; o < last; ++o) {
             for (int64_t i = 0; i < panels(channels, kIn); ++i) {
-              conv_weights::Lines at{
+              implicit_gemm::Lines at{
                   grad_room + (o - out) * pixels * kOut, x_room + i * panel_stride, rows, lines, y_[3], in_width_, stride_[1]};
               if (pointwise_) at.lines = at.stride_w = 1, at.width = pixels;
               float* tile = sums + ((o * in_panels_ + channel / kIn + i) * taps_) * kTile;
@@ -291,14 +293,16 @@ class ConvWeights : public PreparedKernel {
   int64_t lines_ = 0, in_width_ = 0, rows_ = 0, grad_floats_ = 0, x_floats_ = 0;
 };
 
-/// Channels that pay for the packing, measured against the library's kernels (docs/performance/rules.md#weight-gradients): a kernel of
-/// several pixels uses what is packed more often.
-int64_t least_channels(const Shape& w, bool wide) { return w[2] * w[3] == 1 ? 128 : wide ? 48 : 32; }
+/// Channels that pay for the packing: a kernel of several taps uses what is packed more often.
+int64_t least_channels(const Shape& w, bool wide) {
+  using namespace conv_threshold;
+  return (w[2] * w[3] == 1 ? kImplicitGemmChannels1x1 : wide ? kImplicitGemmChannelsAvx512 : kImplicitGemmChannels).value;
+}
 
-/// Worth it where at most an eighth of the work is padding.
 template <class P>
 bool fills_panels(const Shape& w) {
-  return panels(w[0], P::kOut) * P::kOut * panels(w[1], P::kIn) * P::kIn * 8 <= w[0] * w[1] * 9;
+  constexpr int64_t kPadding = conv_threshold::kImplicitGemmPadding.value;
+  return panels(w[0], P::kOut) * P::kOut * panels(w[1], P::kIn) * P::kIn * kPadding <= w[0] * w[1] * (kPadding + 1);
 }
 
 Support supports(const KernelQuery& q) {
@@ -308,7 +312,7 @@ Support supports(const KernelQuery& q) {
   const auto dilation = pair(a.dilation);
   if (dilation[0] != 1 || dilation[1] != 1) return Support::no("dilation");
   const Shape& w = q.out(0).shape;
-  const bool wide = HWY_DYNAMIC_DISPATCH(conv_weights::takes_wide)();
+  const bool wide = HWY_DYNAMIC_DISPATCH(implicit_gemm::takes_wide)();
   if (!(wide ? fills_panels<Wide>(w) : fills_panels<Narrow>(w)))
     return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], " fill no panels"));
   if (std::min(x.shape[1], grad.shape[1]) < least_channels(w, wide))
@@ -317,12 +321,14 @@ Support supports(const KernelQuery& q) {
   // With 512 bits the library's kernels are as fast for other windows.
   if (wide && (w[2] * w[3] == 1 || pair(a.stride) == std::array<int64_t, 2>{1, 1}))
     return Support::no("a kernel of one pixel, or a stride of 1");
-  if (wide && w.elements() * 4 > kMostSums) return Support::no(cat("a weight of ", w.elements() * 4 >> 20, " MiB"));
+  // The sums of more would leave the caches between blocks of pixels.
+  if (wide && w.elements() * 4 > conv_threshold::kImplicitGemmWeightBytes.value)
+    return Support::no(cat("a weight of ", w.elements() * 4 >> 20, " MiB"));
   return Support::yes();
 }
 
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  if (HWY_DYNAMIC_DISPATCH(conv_weights::takes_wide)()) return std::make_unique<ConvWeights<Wide>>(q);
+  if (HWY_DYNAMIC_DISPATCH(implicit_gemm::takes_wide)()) return std::make_unique<ConvWeights<Wide>>(q);
   return std::make_unique<ConvWeights<Narrow>>(q);
 }
 
@@ -337,10 +343,7 @@ Support is_dense_weight_gradient(const KernelQuery& q, DType dtype) {
   return Support::yes();
 }
 
-const Kernel& conv_weights_kernel() {
-  static const Kernel kernel{"conv2d_backward_weights", "cpu_dense", supports, prepare};
-  return kernel;
-}
+const Algorithm algorithm::kConvWeightsImplicitGemm{supports, prepare};
 
 }  // namespace galley
 

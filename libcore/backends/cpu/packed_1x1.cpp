@@ -5,18 +5,16 @@
 #include <algorithm>
 
 #include "libcore/backends/cpu/activate.h"
+#include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/pointwise.h"
-#include "libcore/backends/cpu/table.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 
 namespace galley {
 namespace {
 
-constexpr int64_t kTaskRows = 192;
-constexpr int64_t kBlockRows = 48;        // that are still near when what comes behind the product is done to them
-constexpr int64_t kMostProducts = 98304;  // of channels: the matrix, with rows of both sides, stays in the second-level cache
-constexpr int64_t kLeastPixels = 1024;    // that packing is little beside
+constexpr int64_t kTaskRows = conv_threshold::kPacked1x1TaskRows.value, kBlockRows = conv_threshold::kPacked1x1BlockRows.value;
 
 class Forward : public PreparedKernel {
  public:
@@ -85,9 +83,9 @@ Support supports(const KernelQuery& q, const Conv2dWindow& window, int residual)
   for (const TensorType* type : {&q.in(0), &q.out(0), &q.in(q.has(residual) ? residual : 0)}) {
     if (type->dtype != DType::kF32 || !type->format.is_channels_last()) return Support::no(cat(type->dtype, " in format ", type->format));
   }
-  // Measured against the library's kernels (docs/performance/rules.md#1x1-convolutions).
-  if (w[0] * w[1] > kMostProducts) return Support::no(cat(w[0], " channels of ", w[1], ": worth the library's blocks"));
-  if (q.in(0).elements() / q.in(0).shape[1] < kLeastPixels) return Support::no("few pixels");
+  if (w[0] * w[1] > conv_threshold::kPacked1x1Weight.value)
+    return Support::no(cat(w[0], " channels of ", w[1], ": worth the library's blocks"));
+  if (q.in(0).elements() / q.in(0).shape[1] < conv_threshold::kPacked1x1Pixels.value) return Support::no("few pixels");
   return Support::yes();
 }
 Support supports_forward(const KernelQuery& q) {
@@ -99,16 +97,9 @@ Support supports_forward(const KernelQuery& q) {
 }
 Support supports_backward(const KernelQuery& q) { return supports(q, q.attrs<Conv2dBackwardDataAttrs>(), 2); }
 
-template <class K>
-std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
-  return std::make_unique<K>(q);
-}
-
-constexpr std::array<Kernel, 2> kKernels{{{"conv2d", "cpu_pointwise", supports_forward, prepare<Forward>},
-                                          {"conv2d_backward_data", "cpu_pointwise", supports_backward, prepare<InputGradient>}}};
-
 }  // namespace
 
-std::span<const Kernel> cpu_pointwise_conv() { return kKernels; }
+const Algorithm algorithm::kPacked1x1{supports_forward, prepare_as<Forward>};
+const Algorithm algorithm::kPacked1x1Data{supports_backward, prepare_as<InputGradient>};
 
 }  // namespace galley

@@ -10,7 +10,7 @@
 
 #include "libcore/backends/cpu/vector_math.h"
 
-namespace galley::tiles {
+namespace galley::amx {
 
 constexpr int64_t kRows = 16, kBytes = 64, kSize = kRows * kBytes;
 
@@ -99,4 +99,4 @@ class Emulated {
   alignas(64) char tiles_[8][kSize];
 };
 
-}  // namespace galley::tiles
+}  // namespace galley::amx

@@ -4,26 +4,31 @@
 // value is padding, which it would be if input channels were. Lines are cut into parts whatever the thread count: bits depend on the
 // instruction set, and on the threads only where they are more.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "libcore/backends/cpu/few_channels_weights.cpp"
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/conv_weights_direct.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include "libcore/backends/cpu/unrolled-inl.h"
 
-#ifndef GALLEY_FEW_CHANNELS_WEIGHTS_ONCE
-#define GALLEY_FEW_CHANNELS_WEIGHTS_ONCE
+#ifndef GALLEY_CONV_WEIGHTS_DIRECT_ONCE
+#define GALLEY_CONV_WEIGHTS_DIRECT_ONCE
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>
 
+#include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/conv_weights.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 
-namespace galley::few_channels {
+namespace galley::direct {
 
 /// Output lines: the gradient's first channel of those that are meant, and the first value of the runs that are.
 struct Lines {
@@ -35,12 +40,12 @@ struct Lines {
   int64_t ask_step;
 };
 
-}  // namespace galley::few_channels
+}  // namespace galley::direct
 
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace galley::few_channels {
+namespace galley::direct {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -50,7 +55,7 @@ constexpr int kMostValues = 12;  // of a tile: with two vectors of each, and tho
 constexpr int kMostValues = 6;
 #endif
 
-#if !HWY_HAVE_SCALABLE && HWY_TARGET != HWY_SCALAR
+#if GALLEY_WIDE_TARGET
 /// sums[value][lane of kVectors vectors] += over pixels, run's value times the gradient.
 template <int kVectors, int kValues>
 void add_tile(const Lines& at, float* HWY_RESTRICT sums) {
@@ -94,32 +99,30 @@ int most_values() { return kMostValues; }
 int64_t lanes() { return static_cast<int64_t>(hn::Lanes(hn::CappedTag<float, 16>())); }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace galley::few_channels
+}  // namespace galley::direct
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
 namespace galley {
-namespace few_channels {
+namespace direct {
 HWY_EXPORT(add);
 HWY_EXPORT(most_values);
 HWY_EXPORT(lanes);
-}  // namespace few_channels
+}  // namespace direct
 
 namespace {
 
-constexpr int64_t kMostChannels = 4;
-constexpr int64_t kPixels = 512;  // of a block, about: with fewer, sums are read and written more often
-constexpr int64_t kMostParts = 16;
+constexpr int64_t kPixels = conv_threshold::kDirectPixels.value;  // of a block, about
+constexpr int64_t kMostParts = conv_threshold::kDirectParts.value;
 
-int64_t lanes() { return HWY_DYNAMIC_DISPATCH(few_channels::lanes)(); }
+int64_t lanes() { return HWY_DYNAMIC_DISPATCH(direct::lanes)(); }
 /// To whole cache lines.
 int64_t aligned(int64_t floats) { return (floats + 15) / 16 * 16; }
 
-class FewChannelsWeights : public PreparedKernel {
+class DirectConvWeights : public PreparedKernel {
  public:
-  explicit FewChannelsWeights(const KernelQuery& q)
-      : x_(q.in(0).shape), y_(q.in(1).shape), w_(q.out(0)), offsets_(w_), threads_(q.threads) {
+  explicit DirectConvWeights(const KernelQuery& q) : x_(q.in(0).shape), y_(q.in(1).shape), w_(q.out(0)), offsets_(w_), threads_(q.threads) {
     const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
     stride_ = pair(a.stride);
     padding_ = pair(a.padding);
@@ -157,7 +160,7 @@ class FewChannelsWeights : public PreparedKernel {
 
   /// Output lines from `line` on of an image.
   void add(const KernelArgs& args, int64_t image, int64_t line, float* x_room, float* sums) const {
-    const int64_t lines = std::min(lines_, y_[2] - line), pixels = lines * y_[3], most = HWY_DYNAMIC_DISPATCH(few_channels::most_values)(),
+    const int64_t lines = std::min(lines_, y_[2] - line), pixels = lines * y_[3], most = HWY_DYNAMIC_DISPATCH(direct::most_values)(),
                   tiles = (run_ + most - 1) / most;
     const float *x = args.in<float>(0) + image * x_[2] * x_[3] * x_[1], *grad = args.in<float>(1) + (image * y_[2] + line) * y_[3] * y_[1];
     const int64_t top = line * stride_[0] - padding_[0], rows = (lines - 1) * stride_[0] + w_.shape[2],
@@ -183,17 +186,17 @@ class FewChannelsWeights : public PreparedKernel {
         for (int64_t tile = 0; tile < tiles; ++tile) {
           const int64_t first = run_ * tile / tiles, values = run_ * (tile + 1) / tiles - first;
           const auto [asked, ask_step] = ask(call++);
-          const few_channels::Lines at{from,
-                                       x_room + row * line_floats_ + first,
-                                       step,
-                                       y_[3] * step,
-                                       stride_[1] * x_[1],
-                                       stride_[0] * line_floats_,
-                                       lines,
-                                       y_[3],
-                                       asked,
-                                       ask_step};
-          HWY_DYNAMIC_DISPATCH(few_channels::add)(at, vectors_, values, to + first * panel_);
+          const direct::Lines at{from,
+                                 x_room + row * line_floats_ + first,
+                                 step,
+                                 y_[3] * step,
+                                 stride_[1] * x_[1],
+                                 stride_[0] * line_floats_,
+                                 lines,
+                                 y_[3],
+                                 asked,
+                                 ask_step};
+          HWY_DYNAMIC_DISPATCH(direct::add)(at, vectors_, values, to + first * panel_);
         }
       }
     }
@@ -251,7 +254,7 @@ Support supports(const KernelQuery& q) {
   const auto dilation = pair(q.attrs<Conv2dBackwardWeightsAttrs>().dilation);
   if (dilation[0] != 1 || dilation[1] != 1) return Support::no("dilation");
   const Shape& w = q.out(0).shape;
-  if (w[1] > kMostChannels) return Support::no(cat(w[1], " input channels"));
+  if (w[1] > conv_threshold::kDirectChannels.value) return Support::no(cat(w[1], " input channels"));
   if (w[3] == 1) return Support::no("a kernel of one column");
   if (w[0] < lanes()) return Support::no(cat(w[0], " output channels: too few for a vector"));
   return Support::yes();
@@ -259,12 +262,7 @@ Support supports(const KernelQuery& q) {
 
 }  // namespace
 
-const Kernel& few_channels_weights_kernel() {
-  static const Kernel kernel{
-      "conv2d_backward_weights", "cpu_few_channels", supports,
-      [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<FewChannelsWeights>(q); }};
-  return kernel;
-}
+const Algorithm algorithm::kConvWeightsDirect{supports, prepare_as<DirectConvWeights>};
 
 }  // namespace galley
 

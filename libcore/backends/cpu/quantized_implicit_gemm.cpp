@@ -1,29 +1,27 @@
-#include "libcore/backends/cpu/quantized_convolver.h"
+#include "libcore/backends/cpu/quantized_implicit_gemm.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "libcore/backends/cpu/quantized_thresholds.h"
 #include "libcore/base/parallel.h"
 
 namespace galley::quantized {
 namespace {
 
-constexpr int64_t kWeights = 128 * 1024;   // widened weights of all outputs, where they are to stay
-constexpr int64_t kAlone = 64 * 1024;      // products for which one thread is enough
-constexpr int64_t kFew = 4;                // laid-out pixels for which weights are not widened
-constexpr int64_t kRoom = 384 * 1024;      // a band's inputs and results: they stay in the second-level cache
-constexpr int64_t kNear = 2 << 20;         // inputs and results that second-level caches hold
-constexpr int64_t kBytesRoom = 96 * 1024;  // where no weights are widened for each band: threads end together
+constexpr int64_t kFew = quantized_threshold::kUnwidenedPixels.value;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t aligned(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 
 }  // namespace
 
-Convolver::Convolver(const ConvSizes& sizes, Path path, int threads) : sizes_(sizes), path_(path), threads_(std::max(1, threads)) {
+ImplicitGemm::ImplicitGemm(const ConvSizes& sizes, Path path, int threads) : sizes_(sizes), path_(path), threads_(std::max(1, threads)) {
   const ConvSizes& s = sizes_;
   // A few microseconds of work are done before a second thread has begun.
-  if (s.images * s.out_height * s.out_width * s.outputs * (s.channels / s.groups) * s.kernel_h * s.kernel_w < kAlone) threads_ = 1;
+  if (s.images * s.out_height * s.out_width * s.outputs * (s.channels / s.groups) * s.kernel_h * s.kernel_w <
+      quantized_threshold::kOneThreadProducts.value)
+    threads_ = 1;
   pointwise_ = s.kernel_h == 1 && s.kernel_w == 1 && s.padding_h == 0 && s.padding_w == 0;
   group_inputs_ = s.channels / s.groups;
   group_outputs_ = s.outputs / s.groups;
@@ -37,19 +35,20 @@ Convolver::Convolver(const ConvSizes& sizes, Path path, int threads) : sizes_(si
   const int64_t images = pointwise_ ? 1 : s.images, units = pointwise_ ? s.images * s.out_height * s.out_width : s.out_height;
   const int64_t unit_pixels = pointwise_ ? 1 : s.out_width;
   const int64_t unit_bytes = unit_pixels * s.outputs * s.out_bytes + (pointwise_ ? 1 : s.stride_h * columns_) * pixel * value_bytes_;
-  int64_t bands = ceil_div(units * unit_bytes, path == Path::kExact ? kRoom : kBytesRoom);
+  int64_t bands = ceil_div(units * unit_bytes,
+                           (path == Path::kExact ? quantized_threshold::kExactBandBytes : quantized_threshold::kByteBandBytes).value);
   // Work for all threads: first by cutting the outputs, whose pieces lay the inputs out again, then by smaller bands, which read the
   // weights again.
   const int64_t wanted = threads_ == 1 ? 1 : 2 * threads_;
   int64_t splits = 1;
   if (images * bands < wanted) {
-    const int64_t pieces = s.groups > 1 ? s.groups : std::max<int64_t>(1, s.outputs / 64);
+    const int64_t pieces = s.groups > 1 ? s.groups : std::max<int64_t>(1, s.outputs / quantized_threshold::kSplitOutputs.value);
     splits = std::clamp<int64_t>(wanted / (images * bands), 1, pieces);
     if (images * bands * splits < wanted) bands = ceil_div(wanted, images * splits);
   } else if (images == 1 && bands < 4 * threads_) {
     bands = ceil_div(bands, threads_) * threads_;  // equal shares
   }
-  bands = std::clamp<int64_t>(bands, 1, std::max<int64_t>(1, units * unit_pixels / 12));
+  bands = std::clamp<int64_t>(bands, 1, std::max<int64_t>(1, units * unit_pixels / quantized_threshold::kBandPixels.value));
   bands = std::min(bands, units);
 
   const int64_t steps = s.groups > 1 ? s.groups : ceil_div(s.outputs, kMostStep), step = s.groups > 1 ? group_outputs_ : kMostStep;
@@ -85,22 +84,22 @@ Convolver::Convolver(const ConvSizes& sizes, Path path, int threads) : sizes_(si
   int64_t outputs = 0;  // of a task's group
   for (const Task& task : tasks_) outputs = std::max(outputs, std::min(task.last_output - task.first_output, group_outputs_));
   const int64_t all = wide_values(runs_ * run_quads_, outputs) * 2;
-  resident_ = all <= kWeights;
+  resident_ = all <= quantized_threshold::kResidentWeightBytes.value;
   few_ = path == Path::kExact && laid_pixels <= kFew;
   starts_at_ = wide_at_ + (path == Path::kExact && !few_ ? aligned(resident_ ? all : wide_values(runs_ * run_quads_, 1) * 2) : 0);
   tiles_at_ = starts_at_ + (path == Path::kExact ? 0 : aligned(padded_outputs(outputs + kBlock) * 4));
   room_bytes_ = tiles_at_ + (path == Path::kAmx ? aligned(tile_room(runs_, run_quads_, most * unit_pixels, outputs)) : 0);
 }
 
-void Convolver::run(const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight, const Epilogue& epilogue,
-                    std::byte* scratch) const {
+void ImplicitGemm::run(const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight, const Epilogue& epilogue,
+                       std::byte* scratch) const {
   parallel_tasks(static_cast<int64_t>(tasks_.size()), threads_, [&](int64_t task, int64_t slot) {
     run_task(tasks_[static_cast<size_t>(task)], x, flip, zero_point, weight, epilogue, scratch + slot * room_bytes_);
   });
 }
 
-void Convolver::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight,
-                         const Epilogue& epilogue, std::byte* room) const {
+void ImplicitGemm::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32_t zero_point, const int8_t* weight,
+                            const Epilogue& epilogue, std::byte* room) const {
   const int64_t first_pixel = pointwise_ ? task.begin : (task.image * sizes_.out_height + task.begin) * sizes_.out_width;
   Product p;
   p.path = path_;
@@ -114,7 +113,7 @@ void Convolver::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32
   p.resident = resident_;
   p.far = sizes_.images *
               (sizes_.height * sizes_.width * sizes_.channels + sizes_.out_height * sizes_.out_width * sizes_.outputs * sizes_.out_bytes) >
-          kNear;
+          quantized_threshold::kPrefetchBytes.value;
   p.few = few_;
   p.wide = reinterpret_cast<int16_t*>(room + wide_at_);
   p.starts = reinterpret_cast<int32_t*>(room + starts_at_);
@@ -145,7 +144,7 @@ void Convolver::run_task(const Task& task, const uint8_t* x, uint8_t flip, int32
   }
 }
 
-void Convolver::lay_out(const Task& task, int64_t group, const uint8_t* x, uint8_t flip, int32_t zero_point, std::byte* band) const {
+void ImplicitGemm::lay_out(const Task& task, int64_t group, const uint8_t* x, uint8_t flip, int32_t zero_point, std::byte* band) const {
   const ConvSizes& s = sizes_;
   const int64_t pixel = quads_ * kQuad * value_bytes_;
   x += group * group_inputs_;
@@ -174,7 +173,7 @@ void Convolver::lay_out(const Task& task, int64_t group, const uint8_t* x, uint8
   }
 }
 
-void Convolver::place(const uint8_t* x, int64_t pixels, uint8_t flip, int32_t zero_point, std::byte* to) const {
+void ImplicitGemm::place(const uint8_t* x, int64_t pixels, uint8_t flip, int32_t zero_point, std::byte* to) const {
   const int64_t pixel = quads_ * kQuad;
   const bool whole = pixel == sizes_.channels, wide = path_ == Path::kExact;
   if (whole) {
@@ -202,7 +201,7 @@ void Convolver::place(const uint8_t* x, int64_t pixels, uint8_t flip, int32_t ze
   }
 }
 
-void Convolver::place_padding(int64_t pixels, int32_t zero_point, std::byte* to) const {
+void ImplicitGemm::place_padding(int64_t pixels, int32_t zero_point, std::byte* to) const {
   // Widened values are less their zero point already.
   if (pixels > 0) std::memset(to, path_ == Path::kExact ? 0 : zero_point, static_cast<size_t>(pixels * quads_ * kQuad * value_bytes_));
 }

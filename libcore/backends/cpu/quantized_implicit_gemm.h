@@ -21,9 +21,9 @@ struct ConvSizes {
   int64_t out_bytes = 1;  // of one result
 };
 
-class Convolver {
+class ImplicitGemm {
  public:
-  Convolver(const ConvSizes& sizes, Path path, int threads);
+  ImplicitGemm(const ConvSizes& sizes, Path path, int threads);
 
   int64_t scratch_bytes() const { return threads_ * room_bytes_; }
   /// x: bytes of the images, their zero point as of u8 and `flip` 0x80 where they are i8; weight: packed; `epilogue` for output 0 of

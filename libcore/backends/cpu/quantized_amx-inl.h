@@ -9,10 +9,10 @@ HWY_BEFORE_NAMESPACE();
 namespace galley::quantized {
 namespace HWY_NAMESPACE {
 
-constexpr int64_t kTileRows = tiles::kRows, kTileBytes = tiles::kBytes, kTileSize = tiles::kSize, kTileQuads = kTileBytes / kQuad;
-constexpr int64_t kMostTiles = 128;          // of pixels, laid out at a time
-constexpr int64_t kPanelBytes = 512 * 1024;  // and what they take: it stays in the second-level cache
-constexpr int64_t kTailPixels = 6;           // so few behind the last whole tile are left to vpdpbusd
+constexpr int64_t kTileRows = amx::kRows, kTileBytes = amx::kBytes, kTileSize = amx::kSize, kTileQuads = kTileBytes / kQuad;
+constexpr int64_t kMostTiles = quantized_threshold::kAmxTiles.value;        // of pixels, laid out at a time
+constexpr int64_t kPanelBytes = quantized_threshold::kAmxPanelBytes.value;  // and what they take
+constexpr int64_t kTailPixels = quantized_threshold::kAmxTailPixels.value;  // so few behind the last whole tile are left to vpdpbusd
 
 /// How a product is cut.
 struct TilePlan {
@@ -52,7 +52,7 @@ struct WeightTile {
 template <int kPixels, int kBlocks>
 HWY_NOINLINE void tile_products(const PixelTile* pixels, const WeightTile* weights, int64_t depth, const int32_t* starts, int32_t* sums) {
   // Tiles 0 to 3 are sums, 4 and 5 pixels, 6 and 7 weights.
-  const tiles::Hardware unit;
+  const amx::Hardware unit;
   unit.load<0>(starts, 0);  // a row for every pixel
   if constexpr (kBlocks > 1) unit.load<1>(starts + kBlock, 0);
   if constexpr (kPixels > 1) unit.load<2>(starts, 0);
@@ -121,7 +121,7 @@ void multiply_in_tiles(const Product& p) {
     compensation(weights, block_bytes, quads, 1, p.zero_point, p.starts + block * kBlock);
   }
 
-  const tiles::Hardware unit;
+  const amx::Hardware unit;
   unit.begin();
   HWY_ALIGN int32_t sums[2 * kTileRows * kStep];
   std::array<PixelTile, kMostTiles> tiles;

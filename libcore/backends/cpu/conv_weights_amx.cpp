@@ -14,16 +14,19 @@
 // outputs (24 KiB) stays in the first-level cache while all inputs and taps pass; a block of pixels, packed, of 256 outputs or fewer (384
 // KiB) and as many inputs (768 KiB at most), and the sums of those (640 KiB), in the second. Bits depend on the logical thread count only.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX512
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "libcore/backends/cpu/conv_weights_tiles.cpp"
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/conv_weights_amx.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include "libcore/backends/cpu/bfloat16-inl.h"
 #include "libcore/backends/cpu/unrolled-inl.h"
 
-#ifndef GALLEY_CONV_WEIGHTS_TILES_ONCE
-#define GALLEY_CONV_WEIGHTS_TILES_ONCE
+#ifndef GALLEY_CONV_WEIGHTS_AMX_ONCE
+#define GALLEY_CONV_WEIGHTS_AMX_ONCE
 
 #include <algorithm>
 #include <array>
@@ -31,16 +34,17 @@
 #include <utility>
 #include <vector>
 
+#include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/amx_tiles.h"
 #include "libcore/backends/cpu/conv_weights.h"
-#include "libcore/backends/cpu/conv_weights_tiles.h"
-#include "libcore/backends/cpu/conv_weights_tiles_plan.h"
-#include "libcore/backends/cpu/tiles.h"
+#include "libcore/backends/cpu/conv_weights_amx.h"
+#include "libcore/backends/cpu/conv_weights_amx_plan.h"
 #include "libcore/base/error.h"
 #include "libcore/base/parallel.h"
 #include "libcore/base/processor.h"
 #include "libcore/ops/conv.h"
 
-namespace galley::conv_weights_tiles {
+namespace galley::conv_weights_amx {
 
 /// Of a lambda that is compiled where it stands.
 #define GALLEY_IN_PLACE __attribute__((always_inline))
@@ -61,12 +65,12 @@ struct SumRow {
   int64_t parts, part_step, taps;
 };
 
-}  // namespace galley::conv_weights_tiles
+}  // namespace galley::conv_weights_amx
 
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace galley::conv_weights_tiles {
+namespace galley::conv_weights_amx {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -215,13 +219,13 @@ void write_row(const SumRow& row, const int64_t* columns, uint16_t* HWY_RESTRICT
 #endif
 
 }  // namespace HWY_NAMESPACE
-}  // namespace galley::conv_weights_tiles
+}  // namespace galley::conv_weights_amx
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
 namespace galley {
-namespace conv_weights_tiles {
+namespace conv_weights_amx {
 HWY_EXPORT(interleave);
 HWY_EXPORT(transpose);
 HWY_EXPORT(write_row);
@@ -247,12 +251,12 @@ __attribute__((noinline)) void multiply(Tiles& tiles, const uint16_t* left, int6
     }
   });
   for (int64_t step = 0; step < steps; ++step) {
-    tiles.template load<4>(left + step * kHalves, tiles::kBytes);
-    if constexpr (kRows == 2) tiles.template load<5>(left + left_step + step * kHalves, tiles::kBytes);
+    tiles.template load<4>(left + step * kHalves, amx::kBytes);
+    if constexpr (kRows == 2) tiles.template load<5>(left + left_step + step * kHalves, amx::kBytes);
     [&]<int... kColumn>(std::integer_sequence<int, kColumn...>) GALLEY_IN_PLACE {
       const auto column = [&](auto c) GALLEY_IN_PLACE {
         constexpr int kRight = 6 + c % 2;
-        tiles.template load<kRight>(right[c] + step * kHalves, tiles::kBytes);
+        tiles.template load<kRight>(right[c] + step * kHalves, amx::kBytes);
         tiles.template multiply_bf16<c, 4, kRight>();
         if constexpr (kRows == 2) tiles.template multiply_bf16<kColumns + c, 5, kRight>();
       };
@@ -275,9 +279,9 @@ struct Task {
 };
 
 template <class Tiles>
-class TiledConvWeights : public PreparedKernel {
+class AmxConvWeights : public PreparedKernel {
  public:
-  explicit TiledConvWeights(const KernelQuery& q) : plan_(q), x_(q.in(0).shape), w_(q.out(0)), offsets_(w_) {
+  explicit AmxConvWeights(const KernelQuery& q) : plan_(q), x_(q.in(0).shape), w_(q.out(0)), offsets_(w_) {
     const Plan& p = plan_;
     GALLEY_ASSERT(q.in(0).dtype == DType::kBF16 && q.in(1).dtype == DType::kBF16 && (w_.dtype == DType::kBF16 || w_.dtype == DType::kF32));
     in_rows_ = w_.dtype == DType::kBF16 && w_.format.is_contiguous() && !p.merged;
@@ -289,7 +293,7 @@ class TiledConvWeights : public PreparedKernel {
     }
     // One behind the other, in bytes.
     const auto room = [this](int64_t bytes) { return std::exchange(room_, room_ + lines(bytes)); };
-    grad_at_ = room(p.out_block * p.steps * tiles::kSize);
+    grad_at_ = room(p.out_block * p.steps * amx::kSize);
     x_at_ = room(static_cast<int64_t>(p.variants.size()) * p.in_block * x_tile() * 2);
     pixels_ = std::max(p.steps * kDepth, 2 * p.pairs + 2);
     list_at_ = room(pixels_ * static_cast<int64_t>(sizeof(uint16_t*)));
@@ -517,41 +521,35 @@ class TiledConvWeights : public PreparedKernel {
   int64_t grad_at_ = 0, x_at_ = 0, list_at_ = 0, zeros_at_ = 0, grad_copies_at_ = 0, x_copies_at_ = 0, sums_at_ = 0;
 };
 
-/// The library reaches an eighth of the unit's products in ResNet-50's weight gradients (docs/performance/notes.md#bf16): with less than a
-/// quarter that is of use, our own are no faster once operands are packed.
-constexpr double kLeastUse = 0.25;
-
 Support supports(const KernelQuery& q) {
   if (!tile_unit().bf16) return Support::no("no tile unit that multiplies bf16");
   if (const Support dense = is_dense_weight_gradient(q, DType::kBF16); !dense) return dense;
   const auto dilation = pair(q.attrs<Conv2dBackwardWeightsAttrs>().dilation);
   if (dilation[0] != 1 || dilation[1] != 1) return Support::no("dilation");
   const double share = useful_share_of_tiles(q);
-  if (share < kLeastUse) return Support::no(cat("channels and pixels fill ", static_cast<int>(share * 100), " % of tiles"));
+  if (share * 100 < static_cast<double>(conv_threshold::kAmxUsefulPercent.value))
+    return Support::no(cat("channels and pixels fill ", static_cast<int>(share * 100), " % of tiles"));
   return Support::yes();
 }
 
 std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 #if defined(__x86_64__)
-  return std::make_unique<TiledConvWeights<tiles::Hardware>>(q);
+  return std::make_unique<AmxConvWeights<amx::Hardware>>(q);
 #else
-  return emulated_conv_weights(q);
+  return emulated_conv_weights_amx(q);
 #endif
 }
 
 }  // namespace
-}  // namespace conv_weights_tiles
+}  // namespace conv_weights_amx
 
-const Kernel& tiled_conv_weights_kernel() {
-  static const Kernel kernel{"conv2d_backward_weights", "cpu_tiles", conv_weights_tiles::supports, conv_weights_tiles::prepare};
-  return kernel;
+const Algorithm algorithm::kConvWeightsAmx{conv_weights_amx::supports, conv_weights_amx::prepare};
+
+std::unique_ptr<PreparedKernel> emulated_conv_weights_amx(const KernelQuery& query) {
+  return std::make_unique<conv_weights_amx::AmxConvWeights<amx::Emulated>>(query);
 }
 
-std::unique_ptr<PreparedKernel> emulated_conv_weights(const KernelQuery& query) {
-  return std::make_unique<conv_weights_tiles::TiledConvWeights<tiles::Emulated>>(query);
-}
-
-double useful_share_of_tiles(const KernelQuery& query) { return conv_weights_tiles::Plan(query).useful_share(); }
+double useful_share_of_tiles(const KernelQuery& query) { return conv_weights_amx::Plan(query).useful_share(); }
 
 }  // namespace galley
 

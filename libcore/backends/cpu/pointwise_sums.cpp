@@ -4,28 +4,30 @@
 // cache holds, and are then added to those of the blocks before it. Tiles at an end overlap those before them, so that all are full. Bits
 // depend on the instruction set and the logical thread count only.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "libcore/backends/cpu/pointwise_weights.cpp"
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/pointwise_sums.cpp"
 #include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include "libcore/backends/cpu/unrolled-inl.h"
 
-#ifndef GALLEY_POINTWISE_WEIGHTS_ONCE
-#define GALLEY_POINTWISE_WEIGHTS_ONCE
+#ifndef GALLEY_POINTWISE_SUMS_ONCE
+#define GALLEY_POINTWISE_SUMS_ONCE
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <vector>
 
-#include "libcore/backends/cpu/conv_weights.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/pointwise.h"
 #include "libcore/base/parallel.h"
-#include "libcore/ops/conv.h"
 
-namespace galley::pointwise_weights {
+namespace galley::pointwise_sums {
 
 constexpr int64_t kLine = 64;  // bytes
 
@@ -38,28 +40,27 @@ struct Block {
   int64_t ask_lines;
 };
 
-}  // namespace galley::pointwise_weights
+}  // namespace galley::pointwise_sums
 
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace galley::pointwise_weights {
+namespace galley::pointwise_sums {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-#if HWY_HAVE_SCALABLE || HWY_TARGET == HWY_SCALAR
+#if !GALLEY_WIDE_TARGET
+void add(const float* HWY_RESTRICT from, int64_t from_step, int64_t rows, int64_t channels, float* HWY_RESTRICT to) {
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t c = 0; c < channels; ++c) to[row * channels + c] += from[row * from_step + c];
+  }
+}
+// Never called: PointwiseSums::supports says no.
 int lanes() { return 1; }
-void centre(const float* x, int64_t rows, int64_t channels, const float* pivot, float* to, float* sums) {
-  for (int64_t i = 0; i < rows * channels; ++i) sums[i % channels] += to[i] = x[i] - pivot[i % channels];
-}
-void add(const float* from, int64_t from_step, int64_t rows, int64_t channels, float* to) {
-  for (int64_t i = 0; i < rows * channels; ++i) to[i] += from[i / channels * from_step + i % channels];
-}
 int most_vectors() { return 1; }
 int singles(int) { return 1; }
-void add_tile(const Block& block, int, float* HWY_RESTRICT sums) {
-  for (int64_t p = 0; p < block.pixels; ++p) sums[0] += block.wide[p * block.wide_step] * block.narrow[p * block.narrow_step];
-}
+void centre(const float*, int64_t, int64_t, const float*, float*, float*) {}
+void add_tile(const Block&, int, float*) {}
 #else
 using D = hn::CappedTag<float, 16>;
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(D()));
@@ -159,31 +160,31 @@ void add_tile(const Block& block, int vectors, float* HWY_RESTRICT sums) {
 #endif
 
 }  // namespace HWY_NAMESPACE
-}  // namespace galley::pointwise_weights
+}  // namespace galley::pointwise_sums
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
 namespace galley {
-namespace pointwise_weights {
+namespace pointwise_sums {
 HWY_EXPORT(lanes);
 HWY_EXPORT(most_vectors);
 HWY_EXPORT(singles);
 HWY_EXPORT(add_tile);
 HWY_EXPORT(centre);
 HWY_EXPORT(add);
-}  // namespace pointwise_weights
+}  // namespace pointwise_sums
 
 namespace {
 
 /// Of both sides, which tiles read several times. Those with vectors of 8 floats take few channels at once, and would fetch them from the
 /// second level again.
-int64_t block_bytes(int64_t lanes) { return lanes == 16 ? 64 << 10 : 32 << 10; }
-constexpr int64_t kLeast = 16;          // channels that fill a vector, and the single values of any tile
-constexpr int64_t kMostParts = 16;      // of the pixels, whose moments are summed on their own
-constexpr int64_t kMostSums = 1 << 20;  // bytes, of more parts than threads
-constexpr int64_t kLeastPixels = 2048;  // of each of these
-constexpr int64_t kSamples = 256;       // pixels that give the pivot
+int64_t block_bytes(int64_t lanes) {
+  return (lanes == 16 ? conv_threshold::kUnpacked1x1BlockBytesAvx512 : conv_threshold::kUnpacked1x1BlockBytes).value;
+}
+constexpr int64_t kLeast = 16;                                           // channels that fill a vector, and the single values of any tile
+constexpr int64_t kMostParts = conv_threshold::kUnpacked1x1Parts.value;  // of the pixels, whose moments are summed on their own
+constexpr int64_t kSamples = conv_threshold::kPivotSamples.value;
 
 /// To whole cache lines.
 int64_t lines(int64_t floats) { return (floats + 15) / 16 * 16; }
@@ -196,13 +197,13 @@ PointwiseSums::PointwiseSums(const TensorType& weight)
     : weight_(weight),
       wide_(std::max(weight.shape[0], weight.shape[1])),
       narrow_(std::min(weight.shape[0], weight.shape[1])),
-      lanes_(HWY_DYNAMIC_DISPATCH(pointwise_weights::lanes)()),
+      lanes_(HWY_DYNAMIC_DISPATCH(pointwise_sums::lanes)()),
       out_is_wide_(weight.shape[0] >= weight.shape[1]) {
-  const int64_t vectors = (wide_ + lanes_ - 1) / lanes_, most = HWY_DYNAMIC_DISPATCH(pointwise_weights::most_vectors)(),
+  const int64_t vectors = (wide_ + lanes_ - 1) / lanes_, most = HWY_DYNAMIC_DISPATCH(pointwise_sums::most_vectors)(),
                 groups = (vectors + most - 1) / most;
   for (int64_t g = 0; g < groups; ++g) {
     const int64_t first = vectors * g / groups, count = vectors * (g + 1) / groups - first,
-                  singles = HWY_DYNAMIC_DISPATCH(pointwise_weights::singles)(static_cast<int>(count));
+                  singles = HWY_DYNAMIC_DISPATCH(pointwise_sums::singles)(static_cast<int>(count));
     const int64_t last = (first + count - 1) * lanes_, last_at = std::min(last, wide_ - lanes_);
     for (int64_t s = 0; s < narrow_; s += singles) {
       const int64_t at = std::min(s, narrow_ - singles);
@@ -226,7 +227,7 @@ int64_t PointwiseSums::block() const { return std::max<int64_t>(1, block_bytes(l
 
 void PointwiseSums::add(const float* grad, int64_t grad_step, const float* x, int64_t pixels, std::span<const Next> next,
                         float* sums) const {
-  using pointwise_weights::kLine;
+  using pointwise_sums::kLine;
   const float *wide = out_is_wide_ ? grad : x, *narrow = out_is_wide_ ? x : grad;
   const int64_t wide_step = out_is_wide_ ? grad_step : wide_, narrow_step = out_is_wide_ ? narrow_ : grad_step;
   int64_t lines = 0, tile_number = 0;
@@ -243,7 +244,7 @@ void PointwiseSums::add(const float* grad, int64_t grad_step, const float* x, in
     } else {
       ask = reinterpret_cast<const char*>(array->at) + from * kLine;
     }
-    HWY_DYNAMIC_DISPATCH(pointwise_weights::add_tile)
+    HWY_DYNAMIC_DISPATCH(pointwise_sums::add_tile)
     ({wide + tile.wide, narrow + tile.narrow, wide_step, narrow_step, pixels, tile.last, ask, share}, tile.vectors, sums + tile.sums);
     ++tile_number;
   }
@@ -251,7 +252,7 @@ void PointwiseSums::add(const float* grad, int64_t grad_step, const float* x, in
 
 template <class Body>
 void PointwiseSums::each_sum(const Tile& tile, const Body& body) const {
-  const int64_t singles = HWY_DYNAMIC_DISPATCH(pointwise_weights::singles)(tile.vectors);
+  const int64_t singles = HWY_DYNAMIC_DISPATCH(pointwise_sums::singles)(tile.vectors);
   for (int64_t s = tile.singles_seen; s < singles; ++s) {
     for (int64_t v = 0; v < tile.vectors; ++v) {
       const bool is_last = v == tile.vectors - 1;
@@ -283,7 +284,7 @@ void PointwiseSums::unpack(const double* sums, double* matrix) const {
 }
 
 void add_rows(const float* from, int64_t from_step, int64_t rows, int64_t channels, float* to) {
-  HWY_DYNAMIC_DISPATCH(pointwise_weights::add)(from, from_step, rows, channels, to);
+  HWY_DYNAMIC_DISPATCH(pointwise_sums::add)(from, from_step, rows, channels, to);
 }
 
 PointwiseMoments::PointwiseMoments(const TensorType& x, int threads)
@@ -327,7 +328,7 @@ PointwiseMoments::Result PointwiseMoments::run(const float* x, float* scratch, s
       const int64_t pixels = std::min(block_, end - first), behind = (first + pixels) * channels_;
       std::fill_n(sums, channels_, 0.0f);
       std::fill_n(products, products_.floats(), 0.0f);
-      HWY_DYNAMIC_DISPATCH(pointwise_weights::centre)(x + first * channels_, pixels, channels_, pivot.data(), centred, sums);
+      HWY_DYNAMIC_DISPATCH(pointwise_sums::centre)(x + first * channels_, pixels, channels_, pivot.data(), centred, sums);
       const PointwiseSums::Next next[] = {{x + behind, pixels * channels_}};
       products_.add(centred, channels_, centred, pixels, next, products);
       for (int64_t i = 0; i < channels_; ++i) own[i] += static_cast<double>(sums[i]);
@@ -347,67 +348,6 @@ PointwiseMoments::Result PointwiseMoments::run(const float* x, float* scratch, s
   }
   for (size_t i = 0; i < pivot.size(); ++i) result.mean[i] += static_cast<double>(pivot[i]);
   return result;
-}
-
-namespace {
-
-class PointwiseWeights : public PreparedKernel {
- public:
-  explicit PointwiseWeights(const KernelQuery& q)
-      : sums_(q.out(0)), pixels_(q.in(1).elements() / q.in(1).shape[1]), in_(q.in(0).shape[1]), out_(q.in(1).shape[1]) {
-    // More than threads, which help each other out, where their sums are few for their pixels.
-    const int64_t bytes = sums_.floats() * 4, few = std::min<int64_t>(q.threads, kMostPartials / bytes),
-                  many = std::min({kMostParts, kMostSums / bytes, pixels_ / kLeastPixels});
-    parts_ = std::clamp<int64_t>(std::max(few, many), 1, pixels_);
-  }
-  int64_t scratch_bytes() const override { return parts_ * sums_.floats() * 4; }
-
-  void run(Stream&, const KernelArgs& args) const override {
-    auto* sums = static_cast<float*>(args.scratch);
-    parallel_ranges(parts_, 1, [&](int64_t part, int64_t) {
-      add(args, pixels_ * part / parts_, pixels_ * (part + 1) / parts_, sums + part * sums_.floats());
-    });
-    sums_.write(sums, sums_.floats(), parts_, args.out<float>(0));
-  }
-
- private:
-  void add(const KernelArgs& args, int64_t begin, int64_t end, float* sums) const {
-    std::fill_n(sums, sums_.floats(), 0.0f);
-    const int64_t step = sums_.block();
-    for (int64_t p = begin; p < end; p += step) {
-      const int64_t count = std::min(step, end - p);
-      const float *grad = args.in<float>(1) + p * out_, *x = args.in<float>(0) + p * in_;
-      const PointwiseSums::Next next[] = {{grad + count * out_, count * out_}, {x + count * in_, count * in_}};
-      sums_.add(grad, out_, x, count, next, sums);
-    }
-  }
-
-  PointwiseSums sums_;
-  int64_t pixels_, in_, out_, parts_;
-};
-
-Support supports(const KernelQuery& q) {
-  const auto& a = q.attrs<Conv2dBackwardWeightsAttrs>();
-  const TensorType &x = q.in(0), &grad = q.in(1);
-  const Shape& w = q.out(0).shape;
-  if (const Support dense = is_dense_weight_gradient(q); !dense) return dense;
-  if (w[2] * w[3] != 1 || x.shape[2] != grad.shape[2] || x.shape[3] != grad.shape[3] || pair(a.padding) != std::array<int64_t, 2>{0, 0})
-    return Support::no("not each pixel once");
-  if (const Support sums = PointwiseSums::supports(w); !sums) return sums;
-  const int64_t narrow = std::min(w[0], w[1]);
-  // Measured against the library's kernels (docs/performance/rules.md#weight-gradients): with more channels than these, products are worth
-  // packing for.
-  if (narrow > (grad.elements() / grad.shape[1] < 8192 ? 64 : 128))
-    return Support::no(cat("channels ", x.shape[1], " and ", grad.shape[1], ": worth packing"));
-  return Support::yes();
-}
-
-}  // namespace
-
-const Kernel& pointwise_weights_kernel() {
-  static const Kernel kernel{"conv2d_backward_weights", "cpu_pointwise", supports,
-                             [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> { return std::make_unique<PointwiseWeights>(q); }};
-  return kernel;
 }
 
 }  // namespace galley

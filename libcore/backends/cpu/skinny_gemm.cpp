@@ -3,27 +3,31 @@
 // stay in registers over the whole of it. Each element's sum is taken in one order whatever tile it is in, so bits depend neither on the
 // threads nor on the other rows.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_SSSE3_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "libcore/backends/cpu/linear.cpp"
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/skinny_gemm.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include "libcore/backends/cpu/bfloat16-inl.h"
 
-#ifndef GALLEY_LINEAR_ONCE
-#define GALLEY_LINEAR_ONCE
+#ifndef GALLEY_SKINNY_GEMM_ONCE
+#define GALLEY_SKINNY_GEMM_ONCE
 
 #include <algorithm>
 #include <array>
 #include <type_traits>
 
 #include "libcore/backends/cpu/activate.h"
-#include "libcore/backends/cpu/table.h"
+#include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 #include "libcore/ops/matmul.h"
 
-namespace galley::linear_rows {
+namespace galley::skinny_gemm {
 
 /// y[row][column] = bias[column] + sum over k of x[row][k] weight[column][k], for a range of rows and of columns.
 template <class T>
@@ -36,15 +40,12 @@ struct Task {
   int64_t first_row, last_row, first_column, last_column;
 };
 
-/// Rows that stay in the second-level cache while the weight passes.
-constexpr int64_t kRowBytes = 256 << 10;
-
-}  // namespace galley::linear_rows
+}  // namespace galley::skinny_gemm
 
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace galley::linear_rows {
+namespace galley::skinny_gemm {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -112,7 +113,7 @@ HWY_INLINE void some_rows(const Task<T>& t, int64_t row, int64_t rows, int64_t c
 
 template <class T>
 void multiply(const Task<T>& t) {
-  const int64_t block = std::max<int64_t>(kRows, kRowBytes / 4 / t.depth / kRows * kRows);
+  const int64_t block = std::max<int64_t>(kRows, conv_threshold::kSkinnyRowBytes.value / 4 / t.depth / kRows * kRows);
   for (int64_t begin = t.first_row; begin < t.last_row; begin += block) {
     const int64_t end = std::min(t.last_row, begin + block);
     int64_t column = t.first_column;
@@ -132,34 +133,34 @@ void multiply_floats(const Task<float>& t) { multiply(t); }
 void multiply_bfloats(const Task<BFloat16>& t) { multiply(t); }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace galley::linear_rows
+}  // namespace galley::skinny_gemm
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
 namespace galley {
-namespace linear_rows {
+namespace skinny_gemm {
 HWY_EXPORT(multiply_floats);
 HWY_EXPORT(multiply_bfloats);
 
 void multiply(const Task<float>& t) { HWY_DYNAMIC_DISPATCH(multiply_floats)(t); }
 void multiply(const Task<BFloat16>& t) { HWY_DYNAMIC_DISPATCH(multiply_bfloats)(t); }
-}  // namespace linear_rows
+}  // namespace skinny_gemm
 
 namespace {
 
 template <class T>
-class LinearRows : public PreparedKernel {
+class SkinnyGemm : public PreparedKernel {
  public:
   /// Weight [columns, depth] as it lies, x [rows, depth].
-  LinearRows(const Shape& weight, int64_t rows, Activation activation)
+  SkinnyGemm(const Shape& weight, int64_t rows, Activation activation)
       : depth_(weight[1]), columns_(weight[0]), rows_(rows), activation_(activation) {}
   int64_t scratch_bytes() const override { return kDirect ? 0 : rows_ * columns_ * 4; }
   void run(Stream&, const KernelArgs& args) const override {
     auto* y = kDirect ? args.out<float>(0) : static_cast<float*>(args.scratch);
     parallel_for(columns_, 16, [&](int64_t begin, int64_t end) {
-      linear_rows::multiply(
-          linear_rows::Task<T>{args.in<T>(0), args.in<T>(1), args.in<float>(2), y, depth_, columns_, 0, rows_, begin, end});
+      skinny_gemm::multiply(
+          skinny_gemm::Task<T>{args.in<T>(0), args.in<T>(1), args.in<float>(2), y, depth_, columns_, 0, rows_, begin, end});
       for (int64_t row = 0; row < rows_; ++row) {
         activate(activation_, y + row * columns_ + begin, end - begin);
         if constexpr (!kDirect) std::copy(y + row * columns_ + begin, y + row * columns_ + end, args.out<T>(0) + row * columns_ + begin);
@@ -174,15 +175,9 @@ class LinearRows : public PreparedKernel {
 };
 
 std::unique_ptr<PreparedKernel> prepare_rows(const KernelQuery& q, int64_t rows, Activation activation) {
-  if (q.in(0).dtype == DType::kBF16) return std::make_unique<LinearRows<BFloat16>>(q.in(1).shape, rows, activation);
-  return std::make_unique<LinearRows<float>>(q.in(1).shape, rows, activation);
+  if (q.in(0).dtype == DType::kBF16) return std::make_unique<SkinnyGemm<BFloat16>>(q.in(1).shape, rows, activation);
+  return std::make_unique<SkinnyGemm<float>>(q.in(1).shape, rows, activation);
 }
-
-/// With more rows the library's product, which packs both sides, is as fast (docs/performance/rules.md#products).
-constexpr int64_t kMostRows = 32;
-constexpr int64_t kMostNarrowRows = 16;  // of bf16, whose products the library makes at twice the rate
-/// A training's batch of one-pixel images is left to the library, whose backward wants the weight as its forward does.
-constexpr int64_t kMostImages = 16;
 
 int64_t rows_of(const KernelQuery& q) { return q.in(0).elements() / q.in(1).shape[1]; }
 
@@ -200,7 +195,7 @@ Support supports_arrays(const KernelQuery& q) {
 Support supports_linear(const KernelQuery& q) {
   if (const Support arrays = supports_arrays(q); !arrays) return arrays;
   if (!q.in(0).format.is_contiguous()) return Support::no(cat("format ", q.in(0).format));
-  const int64_t most = q.in(0).dtype == DType::kBF16 ? kMostNarrowRows : kMostRows;
+  const int64_t most = (q.in(0).dtype == DType::kBF16 ? conv_threshold::kSkinnyRowsBf16 : conv_threshold::kSkinnyRows).value;
   if (rows_of(q) > most) return Support::no(cat(rows_of(q), " rows: made for at most ", most));
   return Support::yes();
 }
@@ -213,21 +208,18 @@ Support supports_conv(const KernelQuery& q) {
     return Support::no("more than one pixel, or groups");
   if (const Support arrays = supports_arrays(q); !arrays) return arrays;
   if (q.has(3)) return Support::no("residual");
-  if (x[0] > kMostImages) return Support::no(cat(x[0], " images: made for at most ", kMostImages));
+  // A training's batch is left to oneDNN, whose backward pass reads the weight in the format of its forward pass.
+  const int64_t most = conv_threshold::kSkinnyImages.value;
+  if (x[0] > most) return Support::no(cat(x[0], " images: made for at most ", most));
   return Support::yes();
 }
 
-const std::array<Kernel, 2> kKernels{{{"linear", "cpu", supports_linear,
-                                       [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
-                                         return prepare_rows(q, rows_of(q), q.attrs<LinearAttrs>().activation);
-                                       }},
-                                      {"conv2d", "cpu_pixel", supports_conv, [](const KernelQuery& q) -> std::unique_ptr<PreparedKernel> {
-                                         return prepare_rows(q, q.in(0).shape[0], q.attrs<Conv2dAttrs>().activation);
-                                       }}}};
-
 }  // namespace
 
-std::span<const Kernel> cpu_linear() { return kKernels; }
+const Algorithm algorithm::kSkinnyGemmLinear{
+    supports_linear, [](const KernelQuery& q) { return prepare_rows(q, rows_of(q), q.attrs<LinearAttrs>().activation); }};
+const Algorithm algorithm::kSkinnyGemmConv{
+    supports_conv, [](const KernelQuery& q) { return prepare_rows(q, q.in(0).shape[0], q.attrs<Conv2dAttrs>().activation); }};
 
 }  // namespace galley
 

@@ -41,7 +41,7 @@ Tensor run_linear(const Sizes& s, const Tensor& x, const Tensor& weight, const T
   const Node& node = graph.nodes().back();
   const KernelQuery query{node, context_of(graph, node), 2};
   const KernelChoice choice = cpu().choose(query);
-  EXPECT_EQ(choice.kernel->algorithm, "cpu");
+  EXPECT_EQ(choice.kernel->algorithm, "skinny_gemm");
   Tensor y(DType::kF32, {s.rows, s.outputs});
   std::fill_n(y.data_as<float>(), y.elements(), std::nanf(""));
   const void* inputs[] = {x.data(), weight.data(), bias.data()};

@@ -1,27 +1,28 @@
 #pragma once
-// How conv_weights_tiles.cpp cuts a weight gradient: into a stream of pixels, blocks, tiles, and shares of threads.
+// How conv_weights_amx.cpp cuts a weight gradient: into a stream of pixels, blocks, tiles, and shares of threads.
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
+#include "libcore/backends/cpu/amx_tiles.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/backends/cpu/conv_weights.h"
-#include "libcore/backends/cpu/tiles.h"
 #include "libcore/ops/conv.h"
 
-namespace galley::conv_weights_tiles {
+namespace galley::conv_weights_amx {
 
-constexpr int64_t kSide = tiles::kRows;       // channels of a tile
-constexpr int64_t kDepth = 2 * tiles::kRows;  // pixels of a tile
-constexpr int64_t kHalves = kSide * kDepth;   // values of bf16 of a tile
-constexpr int64_t kSums = kSide * kSide;      // values of f32 of a tile
+constexpr int64_t kSide = amx::kRows;        // channels of a tile
+constexpr int64_t kDepth = 2 * amx::kRows;   // pixels of a tile
+constexpr int64_t kHalves = kSide * kDepth;  // values of bf16 of a tile
+constexpr int64_t kSums = kSide * kSide;     // values of f32 of a tile
 
-constexpr int64_t kSteps = 24;            // of 32 pixels, in a block
-constexpr int64_t kChunk = 12;            // in a chunk
-constexpr int64_t kMostTiles = 16;        // of channels of a side that are packed at a time,
-constexpr int64_t kMostOfTaps = 8;        // of inputs where there are several taps,
-constexpr int64_t kXBytes = 768 << 10;    // of so many bytes, in all variants,
-constexpr int64_t kSumBytes = 640 << 10;  // and of so many bytes of sums
+constexpr int64_t kSteps = conv_threshold::kAmxSteps.value;            // of 32 pixels, in a block
+constexpr int64_t kChunk = conv_threshold::kAmxChunk.value;            // in a chunk
+constexpr int64_t kMostTiles = conv_threshold::kAmxTiles.value;        // of channels of a side that are packed at a time,
+constexpr int64_t kMostOfTaps = conv_threshold::kAmxInputTiles.value;  // of inputs where there are several taps,
+constexpr int64_t kXBytes = conv_threshold::kAmxInputBytes.value;      // of so many bytes, in all variants,
+constexpr int64_t kSumBytes = conv_threshold::kAmxSumBytes.value;      // and of so many bytes of sums
 
 inline int64_t up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 inline int64_t whole(int64_t channels) { return up(channels, kSide) * kSide; }
@@ -102,7 +103,7 @@ struct Plan {
     }
     pairs = steps * kSide + tap_at.back().pair;
     const auto even = [](int64_t count, int64_t most) { return std::clamp<int64_t>(count / 2 * 2, 2, most); };
-    const int64_t variant_bytes = pairs * tiles::kBytes * static_cast<int64_t>(variants.size()), tile_bytes = taps * kSums * 4;
+    const int64_t variant_bytes = pairs * amx::kBytes * static_cast<int64_t>(variants.size()), tile_bytes = taps * kSums * 4;
     in_block =
         std::min(in_tiles, even(std::min(kXBytes / variant_bytes, kSumBytes / (2 * tile_bytes)), taps == 1 ? kMostTiles : kMostOfTaps));
     out_block = std::min(out_tiles, even(kSumBytes / (in_block * tile_bytes), kMostTiles));
@@ -130,7 +131,7 @@ struct Plan {
     int64_t least = 0;
     const int64_t out_pairs = up(out_tiles, 2), sum_bytes = out_tiles * in_tiles * taps * kSums * 4;
     for (int64_t parts = 1; parts <= threads && parts <= stream_rows; ++parts) {
-      if (threads % parts != 0 || (parts > 1 && parts * sum_bytes > kMostPartials)) continue;
+      if (threads % parts != 0 || (parts > 1 && parts * sum_bytes > conv_threshold::kWeightSumBytes.value)) continue;
       const int64_t shares = std::min(threads / parts, out_pairs), tiles = std::min(out_tiles, 2 * up(out_pairs, shares));
       const int64_t depth = up(up(stream_rows, parts) * columns.pitch, kDepth), x_packings = up(tiles, out_block),
                     grad_packings = up(in_tiles, in_block);
@@ -148,4 +149,4 @@ struct Plan {
   }
 };
 
-}  // namespace galley::conv_weights_tiles
+}  // namespace galley::conv_weights_amx

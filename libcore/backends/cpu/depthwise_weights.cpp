@@ -4,29 +4,31 @@
 // band's values while it works on this one, whose places are too far apart for the processor to guess. Images are cut into at most 8 parts,
 // whatever the thread count: bits do not depend on it. Compiled for each vector instruction set (Google Highway) and chosen at run time.
 
+#include "libcore/backends/cpu/product_targets.h"
+#undef HWY_DISABLED_TARGETS
+#define HWY_DISABLED_TARGETS GALLEY_ONLY_SSSE3_AVX2_AVX512
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "libcore/backends/cpu/depthwise.cpp"
+#define HWY_TARGET_INCLUDE "libcore/backends/cpu/depthwise_weights.cpp"
 #include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
 #include "libcore/backends/cpu/bfloat16-inl.h"
 
-#ifndef GALLEY_DEPTHWISE_ONCE
-#define GALLEY_DEPTHWISE_ONCE
+#ifndef GALLEY_DEPTHWISE_WEIGHTS_ONCE
+#define GALLEY_DEPTHWISE_WEIGHTS_ONCE
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <vector>
 
-#include "libcore/backends/cpu/conv_weights.h"
-#include "libcore/backends/cpu/conv_weights_tiles.h"
-#include "libcore/backends/cpu/table.h"
+#include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/conv_thresholds.h"
 #include "libcore/base/parallel.h"
 #include "libcore/ops/conv.h"
 
-namespace galley::depthwise {
+namespace galley::depthwise_weights {
 
 constexpr int64_t kLanes = 16;
 constexpr int64_t kMostColumns = 7;  // of a kernel: their sums fit the registers
@@ -45,12 +47,12 @@ struct Band {
   int64_t grad_ahead, x_ahead;                      // elements from here to the same place in the next band; 0: somebody else asks for it
 };
 
-}  // namespace galley::depthwise
+}  // namespace galley::depthwise_weights
 
 #endif
 
 HWY_BEFORE_NAMESPACE();
-namespace galley::depthwise {
+namespace galley::depthwise_weights {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -190,13 +192,13 @@ void float_sums(const Band<float>& b, int64_t taps, float* HWY_RESTRICT sums, in
 void bfloat_sums(const Band<BFloat16>& b, int64_t taps, float* HWY_RESTRICT sums, int64_t stride) { band_sums(b, taps, sums, stride); }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace galley::depthwise
+}  // namespace galley::depthwise_weights
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 
 namespace galley {
-namespace depthwise {
+namespace depthwise_weights {
 HWY_EXPORT(float_sums);
 HWY_EXPORT(bfloat_sums);
 
@@ -204,14 +206,14 @@ void band_sums(const Band<float>& b, int64_t taps, float* sums, int64_t stride) 
 void band_sums(const Band<BFloat16>& b, int64_t taps, float* sums, int64_t stride) {
   HWY_DYNAMIC_DISPATCH(bfloat_sums)(b, taps, sums, stride);
 }
-}  // namespace depthwise
+}  // namespace depthwise_weights
 
 namespace {
 
-using depthwise::kLanes;
-using depthwise::kMostTaps;
+using depthwise_weights::kLanes;
+using depthwise_weights::kMostTaps;
 
-constexpr int64_t kTogether = 8;  // chunks of a task, at most
+constexpr int64_t kTogether = conv_threshold::kDepthwiseChunks.value;  // chunks of a task, at most
 
 template <class T>
 class DepthwiseWeights : public PreparedKernel {
@@ -222,7 +224,7 @@ class DepthwiseWeights : public PreparedKernel {
     padding_ = pair(a.padding);
     taps_ = w_.shape[2] * w_.shape[3];
     chunks_ = (x_[1] + kLanes - 1) / kLanes;
-    parts_ = std::clamp<int64_t>(x_[0], 1, 8);
+    parts_ = std::clamp<int64_t>(x_[0], 1, conv_threshold::kDepthwiseParts.value);
     while (together_ > 2 && parts_ * groups_of(together_) < q.threads) together_ /= 2;
     for (int64_t c = 0; c < x_[1]; ++c) {
       for (int64_t tap = 0; tap < taps_; ++tap)
@@ -256,34 +258,34 @@ class DepthwiseWeights : public PreparedKernel {
   /// The chunks from `from` on, together_ at most, of a part's images; totals are those of all the part's chunks.
   void add(const KernelArgs& args, int64_t part, int64_t from, double* totals) const {
     const int64_t channels = x_[1], kh = w_.shape[2], kw = w_.shape[3], to = std::min(from + together_, chunks_), of_chunk = taps_ * kLanes;
-    const int64_t lines = std::max<int64_t>(1, 256 / y_[3]);  // of a band
+    const int64_t lines = std::max<int64_t>(1, conv_threshold::kDepthwiseBandPixels.value / y_[3]);  // of a band
     std::fill(totals + from * of_chunk, totals + to * of_chunk, 0.0);
     for (int64_t n = x_[0] * part / parts_; n < x_[0] * (part + 1) / parts_; ++n) {
       for (int64_t h = 0; h < y_[2]; h += lines) {
         for (int64_t chunk = from; chunk < to; chunk += 2) {
           const int64_t first = first_of(chunk), count = std::min<int64_t>(2, to - chunk);
-          depthwise::Band<T> band{args.in<T>(1) + n * y_[2] * y_[3] * channels + first,
-                                  args.in<T>(0) + n * x_[2] * x_[3] * channels + first,
-                                  channels,
-                                  std::min(kLanes, channels),
-                                  count == 2 ? first_of(chunk + 1) - first : 0,
-                                  h,
-                                  std::min(y_[2], h + lines),
-                                  y_[3],
-                                  x_[2],
-                                  x_[3],
-                                  stride_[0],
-                                  stride_[1],
-                                  0,
-                                  padding_[1],
-                                  0,
-                                  0};
+          depthwise_weights::Band<T> band{args.in<T>(1) + n * y_[2] * y_[3] * channels + first,
+                                          args.in<T>(0) + n * x_[2] * x_[3] * channels + first,
+                                          channels,
+                                          std::min(kLanes, channels),
+                                          count == 2 ? first_of(chunk + 1) - first : 0,
+                                          h,
+                                          std::min(y_[2], h + lines),
+                                          y_[3],
+                                          x_[2],
+                                          x_[3],
+                                          stride_[0],
+                                          stride_[1],
+                                          0,
+                                          padding_[1],
+                                          0,
+                                          0};
           float sums[2 * kMostTaps * kLanes] = {};
           for (int64_t k = 0; k < kh; ++k) {
             band.offset_h = k - padding_[0];
             band.grad_ahead = k == 0 ? lines * y_[3] * channels : 0;
             band.x_ahead = k < stride_[0] ? lines * stride_[0] * x_[3] * channels : 0;
-            depthwise::band_sums(band, kw, sums + k * kw * kLanes, of_chunk);
+            depthwise_weights::band_sums(band, kw, sums + k * kw * kLanes, of_chunk);
           }
           double* total = totals + chunk * of_chunk;
           for (int64_t i = 0; i < count * of_chunk; ++i) total[i] += static_cast<double>(sums[i]);
@@ -307,7 +309,7 @@ Support supports(const KernelQuery& q) {
   if ((x.dtype != DType::kF32 && x.dtype != DType::kBF16) || q.in(1).dtype != x.dtype || q.out(0).dtype != x.dtype)
     return Support::no(cat("dtype ", x.dtype));
   if (!x.format.is_channels_last() || !q.in(1).format.is_channels_last()) return Support::no(cat("format ", x.format));
-  if (w[2] * w[3] > kMostTaps || w[3] > depthwise::kMostColumns) return Support::no(cat("a kernel of ", w[2], " x ", w[3]));
+  if (w[2] * w[3] > kMostTaps || w[3] > depthwise_weights::kMostColumns) return Support::no(cat("a kernel of ", w[2], " x ", w[3]));
   const auto dilation = pair(a.dilation);
   if (dilation[0] != 1 || dilation[1] != 1) return Support::no("dilation");
   return Support::yes();
@@ -320,15 +322,7 @@ std::unique_ptr<PreparedKernel> prepare(const KernelQuery& q) {
 
 }  // namespace
 
-std::span<const Kernel> cpu_depthwise() {
-  static const std::array<Kernel, 6> kernels{{{"conv2d_backward_weights", "cpu", supports, prepare},
-                                              tiled_conv_weights_kernel(),
-                                              conv_weights_kernel(),
-                                              few_channels_weights_kernel(),
-                                              pointwise_weights_kernel(),
-                                              depthwise_data_kernel()}};
-  return kernels;
-}
+const Algorithm algorithm::kDepthwiseWeights{supports, prepare};
 
 }  // namespace galley
 

@@ -1,7 +1,7 @@
 // The weight gradient by tiles with tiles that are emulated, on any machine, against the reference; where there is a tile unit, its bits
 // against the emulation's.
 
-#include "libcore/backends/cpu/conv_weights_tiles.h"
+#include "libcore/backends/cpu/conv_weights_amx.h"
 
 #include <gtest/gtest.h>
 #include <hwy/highway.h>
@@ -11,7 +11,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "libcore/backends/cpu/tiles.h"
+#include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/amx_tiles.h"
 #include "libcore/backends/ref/memory.h"
 #include "libcore/base/parallel.h"
 #include "libcore/base/processor.h"
@@ -96,7 +97,7 @@ class Trial {
 
   RefArray run(Form form, int threads) {
     const KernelQuery q = query(threads);
-    const auto kernel = form == Form::kHardware ? tiled_conv_weights_kernel().prepare(q) : emulated_conv_weights(q);
+    const auto kernel = form == Form::kHardware ? algorithm::kConvWeightsAmx.prepare(q) : emulated_conv_weights_amx(q);
     Bounded x(q.in(0).bytes()), grad(q.in(1).bytes()), dw(q.out(0).bytes()), scratch(kernel->scratch_bytes(), 64);
     write_array(q.in(0), arrays_[0], x.data());
     write_array(q.in(1), arrays_[1], grad.data());
@@ -202,7 +203,7 @@ TEST(EmulatedTiles, SumInTheUnitsOrder) {
   left[2][0] = half(0x1p-100f);
   left[3][5] = half(3), right[2][7][1] = half(5);
   sums[3][7] = 0.5f;
-  tiles::Emulated unit;
+  amx::Emulated unit;
   unit.begin();
   unit.load<0>(sums, 64);
   unit.load<4>(left, 64);
@@ -216,7 +217,7 @@ TEST(EmulatedTiles, SumInTheUnitsOrder) {
   EXPECT_EQ(sums[3][6], 3);
 }
 
-TEST(TiledConvWeights, EveryWindowAgainstTheReference) {
+TEST(AmxConvWeights, EveryWindowAgainstTheReference) {
   for (const Window& w : windows()) {
     for (const int threads : {1, 2, 3}) {
       set_compute_threads(threads);
@@ -226,7 +227,7 @@ TEST(TiledConvWeights, EveryWindowAgainstTheReference) {
   }
 }
 
-TEST(TiledConvWeights, RoundsToBf16) {
+TEST(AmxConvWeights, RoundsToBf16) {
   for (const Window& w : windows()) {
     set_compute_threads(2);
     Trial trial(w, DType::kBF16);
@@ -234,7 +235,7 @@ TEST(TiledConvWeights, RoundsToBf16) {
   }
 }
 
-TEST(TiledConvWeights, WritesBlockedFormats) {
+TEST(AmxConvWeights, WritesBlockedFormats) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const Window& w : {Window{2, 33, 5, 6, 40, {3}, {1}, {1}}, Window{1, 3, 9, 9, 17, {3}, {2}, {1}}, Window{2, 20, 5, 5, 18, {1}}}) {
       Trial trial(w, dtype, MemoryFormat::blocked("ABcd8b16a"));
@@ -243,7 +244,7 @@ TEST(TiledConvWeights, WritesBlockedFormats) {
   }
 }
 
-TEST(TiledConvWeights, EveryInstructionSetPacksAlike) {
+TEST(AmxConvWeights, EveryInstructionSetPacksAlike) {
   set_compute_threads(2);
   for (const Window& w : {Window{2, 49, 7, 6, 40, {3}, {1}, {1}}, Window{2, 100, 9, 5, 33, {1}, {2}},
                           Window{1, 3, 20, 20, 17, {7}, {2}, {3}}, Window{1, 40, 6, 6, 24, {5}, {1}, {2}}}) {
@@ -256,7 +257,7 @@ TEST(TiledConvWeights, EveryInstructionSetPacksAlike) {
   }
 }
 
-TEST(TiledConvWeights, BitsDependOnLogicalThreadsOnly) {
+TEST(AmxConvWeights, BitsDependOnLogicalThreadsOnly) {
   for (const Window& w : {Window{4, 48, 14, 14, 64, {3}, {1}, {1}}, Window{2, 64, 7, 7, 96, {1}}}) {
     Trial trial(w, DType::kF32);
     for (const int logical : {1, 2, 3, 4}) {
@@ -269,7 +270,7 @@ TEST(TiledConvWeights, BitsDependOnLogicalThreadsOnly) {
 }
 
 // What is not finite reaches the sums that it does in the reference, and no other pair of channels.
-TEST(TiledConvWeights, WhatIsNotFiniteStaysWithItsChannels) {
+TEST(AmxConvWeights, WhatIsNotFiniteStaysWithItsChannels) {
   set_compute_threads(2);
   for (const Window& w : {Window{2, 20, 7, 7, 18, {3}, {1}, {1}}, Window{2, 33, 8, 6, 16, {1}}, Window{1, 3, 9, 9, 17, {3}, {2}, {1}},
                           Window{1, 17, 9, 9, 33, {3}, {2}, {1}}}) {
@@ -298,7 +299,7 @@ TEST(TiledConvWeights, WhatIsNotFiniteStaysWithItsChannels) {
   }
 }
 
-TEST(TiledConvWeights, CountsWhatFillsTiles) {
+TEST(AmxConvWeights, CountsWhatFillsTiles) {
   const auto share = [](const Window& w) { return useful_share_of_tiles(Trial(w, DType::kBF16).query(2)); };
   EXPECT_EQ(share({2, 32, 4, 4, 16, {1}}), 1);
   EXPECT_EQ(share({1, 16, 4, 4, 16, {1}}), 0.5);                   // 16 pixels of 32
@@ -308,7 +309,7 @@ TEST(TiledConvWeights, CountsWhatFillsTiles) {
             21.0 / 32 * 4 / 6);  // a row's taps as channels; 4 rows of the gradient lie among 6 of x
 }
 
-TEST(TiledConvWeights, TheUnitsBitsAreTheEmulations) {
+TEST(AmxConvWeights, TheUnitsBitsAreTheEmulations) {
   if (!tile_unit().bf16) GTEST_SKIP() << "this machine has no tile unit that multiplies bf16";
   for (const Window& w : windows()) {
     for (const int threads : {1, 2}) {
@@ -320,8 +321,10 @@ TEST(TiledConvWeights, TheUnitsBitsAreTheEmulations) {
   }
 }
 
-TEST(TiledConvWeights, IsChosenWhereThereIsATileUnit) {
-  const auto chosen = [](const Window& w) { return cpu().choose(Trial(w, DType::kBF16).query(2)).kernel->algorithm == "cpu_tiles"; };
+TEST(AmxConvWeights, IsChosenWhereThereIsATileUnit) {
+  const auto chosen = [](const Window& w) {
+    return cpu().choose(Trial(w, DType::kBF16).query(2)).kernel->algorithm == "implicit_gemm_amx";
+  };
   for (const Window& w :
        {Window{2, 64, 14, 14, 64, {3}, {1}, {1}}, Window{2, 3, 56, 56, 64, {7}, {2}, {3}}, Window{4, 64, 7, 7, 256, {1}}}) {
     EXPECT_EQ(chosen(w), tile_unit().bf16) << testing::PrintToString(w);

@@ -1,0 +1,81 @@
+#pragma once
+// Tables of algorithms. One file for each family of operators (conv_algorithms.cpp, matmul_algorithms.cpp, quantized_algorithms.cpp) lists
+// the family's algorithms in the order in which they are tried: the first one that supports a node runs it. The reference kernels of
+// backends/ref come after all of them.
+
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "libcore/backends/kernel.h"
+
+namespace galley {
+
+/// What the file of an algorithm gives to the table of its family: the functions of a Kernel.
+struct Algorithm {
+  Support (*supports)(const KernelQuery& query);
+  std::unique_ptr<PreparedKernel> (*prepare)(const KernelQuery& query);
+  MemoryFormat (*preferred_format)(const KernelQuery& query, int input) = nullptr;
+};
+
+/// `prepare` of a kernel class that is constructed from the query.
+template <class K>
+std::unique_ptr<PreparedKernel> prepare_as(const KernelQuery& query) {
+  return std::make_unique<K>(query);
+}
+
+struct AlgorithmRow {
+  std::string_view op;
+  std::string_view name;  ///< In verbose output, benchmarks and tests.
+  const Algorithm& algorithm;
+  std::string_view rule;    ///< The nodes that it takes.
+  std::string_view reason;  ///< Why it comes before the rows below.
+};
+
+/// The rows as kernels, in their order.
+std::vector<Kernel> kernels_of(std::span<const AlgorithmRow> rows);
+
+/// conv2d, its gradients, and the operators that the CPU's rewrites make of them.
+std::span<const AlgorithmRow> conv_algorithms();
+/// linear and matmul.
+std::span<const AlgorithmRow> matmul_algorithms();
+/// Convolutions and linear layers of integers.
+std::span<const AlgorithmRow> quantized_algorithms();
+
+/// Of the files of algorithms; each is defined in the file named beside it.
+namespace algorithm {
+
+extern const Algorithm kSkinnyGemmConv;                       // skinny_gemm.cpp
+extern const Algorithm kSkinnyGemmLinear;                     // skinny_gemm.cpp
+extern const Algorithm kPacked1x1;                            // packed_1x1.cpp
+extern const Algorithm kPacked1x1Data;                        // packed_1x1.cpp
+extern const Algorithm kDepthwiseData;                        // depthwise_data.cpp
+extern const Algorithm kDepthwiseWeights;                     // depthwise_weights.cpp
+extern const Algorithm kConvWeightsAmx;                       // conv_weights_amx.cpp
+extern const Algorithm kConvWeightsImplicitGemm;              // conv_weights_implicit_gemm.cpp
+extern const Algorithm kConvWeightsDirect;                    // conv_weights_direct.cpp
+extern const Algorithm kConvWeights1x1;                       // conv_weights_1x1.cpp
+extern const Algorithm kWinogradConv;                         // winograd.cpp
+extern const Algorithm kWinogradTransform;                    // winograd_weights.cpp
+extern const Algorithm kWinogradWeights;                      // winograd_weights.cpp
+extern const Algorithm kBatchNormDepthwise;                   // batch_norm_depthwise.cpp
+extern const Algorithm kBatchNormDepthwiseBackward;           // batch_norm_depthwise.cpp
+extern const Algorithm kPointwiseBatchNormDepthwise;          // pointwise_batch_norm_depthwise.cpp
+extern const Algorithm kPointwiseBatchNormDepthwiseBackward;  // pointwise_batch_norm_depthwise.cpp
+
+extern const Algorithm kQuantizedDepthwise;          // quantized_depthwise.cpp
+extern const Algorithm kQuantizedConv;               // quantized_conv.cpp
+extern const Algorithm kQuantizedLinear;             // quantized_conv.cpp
+extern const Algorithm kDynamicQuantizedLinear;      // quantized_conv.cpp
+extern const Algorithm kQuantizedWinogradConv;       // quantized_winograd.cpp
+extern const Algorithm kQuantizedWinogradTransform;  // quantized_winograd.cpp
+
+extern const Algorithm kOneDnnConv;         // onednn/conv.cpp
+extern const Algorithm kOneDnnConvData;     // onednn/conv.cpp
+extern const Algorithm kOneDnnConvWeights;  // onednn/conv.cpp
+extern const Algorithm kOneDnnLinear;       // onednn/matmul.cpp
+extern const Algorithm kOneDnnMatmul;       // onednn/matmul.cpp
+
+}  // namespace algorithm
+}  // namespace galley

@@ -1,0 +1,29 @@
+// Matrix products in f32 and bf16: the algorithms of each operator, in the order in which they are tried. The numbers in the rules are
+// those of conv_thresholds.h.
+
+#include "libcore/backends/cpu/algorithms.h"
+#include "libcore/backends/cpu/table.h"
+
+namespace galley {
+namespace {
+
+constexpr AlgorithmRow kRows[] = {
+    {"linear", "skinny_gemm", algorithm::kSkinnyGemmLinear, "at most 32 rows in f32, 16 in bf16: classifiers at small batches",
+     "reads the weight once, where it is; oneDNN packs it at every run"},
+#ifdef GALLEY_WITH_ONEDNN
+    {"linear", "onednn", algorithm::kOneDnnLinear, "contiguous; f32 everywhere, bf16 where the processor multiplies it faster than f32",
+     "blocked products with packed operands"},
+    {"matmul", "onednn", algorithm::kOneDnnMatmul, "as linear, with batches and transposes", "as linear"},
+#endif
+};
+
+}  // namespace
+
+std::span<const AlgorithmRow> matmul_algorithms() { return kRows; }
+
+std::span<const Kernel> cpu_matmul() {
+  static const std::vector<Kernel> kernels = kernels_of(matmul_algorithms());
+  return kernels;
+}
+
+}  // namespace galley

@@ -1,0 +1,25 @@
+#pragma once
+// The instructions that multiply quantized values. All four paths give the same 32-bit sums.
+
+#include <string>
+
+#include "libcore/ops/quantized.h"
+
+namespace galley::quantized {
+
+enum class Path { kExact, kReduced, kVnni, kAmx };
+
+/// False where there are no vectors (neither SSSE3 nor an equivalent): the kernels decline.
+bool available();
+/// Can the path run here? vnni also runs without its instruction, slowly, except on AVX-512 machines that lack it.
+bool offers(Path path);
+/// The first row of the table in quantized_paths.cpp that the machine offers and the saturation permits; or the path that a test forces.
+Path best_path(Saturation saturation);
+/// The same, but vnni instead of amx for products that would leave most of each tile empty.
+Path fitting(Path path, int64_t pixels, int64_t run_quads);
+/// For tests. nullptr: none.
+void force_path(const Path* path);
+/// "vnni:avx3", "exact:avx2".
+std::string path_name(Path path);
+
+}  // namespace galley::quantized
