@@ -1,4 +1,4 @@
-// Functions of one or two values.
+// Exports element-wise operators.
 
 #include "libcore/ops/elementwise.h"
 
@@ -16,7 +16,7 @@ DType dtype_of(const NodeWriter& n) { return n.type(0).dtype; }
 
 using Kind = OnnxExpression::Kind;
 
-/// A function that is being written: where its inputs and options are.
+/// The element-wise function being exported: its inputs and attributes.
 struct Written {
   GraphWriter& to;
   const Names& inputs;
@@ -24,7 +24,7 @@ struct Written {
   DType dtype;
 
   double number(const OnnxExpression& e) const { return e.kind == Kind::kOption ? number_option(*attributes, e.name) : e.number; }
-  /// A factor of 1 or an addend of 0 that an option gives.
+  /// Whether the operator multiplies or divides by an option of 1, or adds an option of 0.
   bool changes_nothing(const OnnxExpression& e) const {
     if (e.arguments.size() != 2 || e.arguments[1].kind != Kind::kOption) return false;
     const double value = number(e.arguments[1]);
@@ -36,7 +36,7 @@ struct Written {
       case Kind::kNumber:
       case Kind::kOption: {
         const double value = number(e);
-        return std::isfinite(value) ? to.scalar(value, dtype) : std::string();  // Clip without that bound
+        return std::isfinite(value) ? to.scalar(value, dtype) : std::string();  // an infinite bound of Clip is left out
       }
       case Kind::kOperator: break;
     }
@@ -49,7 +49,7 @@ struct Written {
   }
 };
 
-/// Any element-wise function, by its row.
+/// Exports any element-wise function by the ONNX expression in its row.
 Names function_node(const NodeWriter& n) {
   const Options* attributes = n.node.attributes.get();
   const Formula& formula = find_elementwise(n.node.op->name)->formula(attributes);

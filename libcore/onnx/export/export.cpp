@@ -1,4 +1,4 @@
-// onnx_document: walks over a graph, in floats or by a plan of quantization, and lets each operator's row write it.
+// onnx_document: exports each node of a float or quantized graph with its operator's row.
 
 #include "libcore/onnx/export/export.h"
 
@@ -24,14 +24,14 @@ const std::map<std::string_view, WriteNode>& rows() {
   return all;
 }
 
-/// What follows the batch is written from the values' sizes; another difference between two batches has no form.
+/// Sizes that depend on the batch are derived from the shapes of values; any other difference between the two captures cannot be exported.
 void check_alike(const GraphWriter& w, const Graph& graph, const Graph* other, size_t n) {
   if (other == nullptr) return;
   const Node &a = graph.nodes()[n], &b = other->nodes()[n];
   GALLEY_ASSERT(a.op == b.op && a.path == b.path, "two captures of one model differ");
   if (a.is("reshape") || a.is("broadcast_to") || a.is("full")) return;
   if (print_attributes(*a.op, a.attributes.get()) != print_attributes(*b.op, b.attributes.get()))
-    w.refuse("its options depend on the batch: export it for one batch, --batch N");
+    w.refuse("its attributes depend on the batch: export it for a fixed batch with --batch N");
 }
 
 class Exporter {
@@ -50,7 +50,7 @@ class Exporter {
       if (info.role == ValueRole::kInput) w_.declare_input(id);
     }
     for (size_t n = 0; n < graph_.nodes().size(); ++n) {
-      // What depends on parameters alone is written where it is read: folded weights never are.
+      // Nodes that depend only on parameters are exported when another node reads them; folded weights are never read.
       if (!domain_.constant(n)) write(n);
     }
     std::vector<std::pair<std::string, std::string>> outputs;
@@ -63,11 +63,11 @@ class Exporter {
   const QuantParams& map_of(ValueId id) const {
     const std::string& name = domain_.name(domain_.map_of(id));
     const auto found = what_.plan->values.find(name);
-    GALLEY_CHECK_INPUT(found != what_.plan->values.end(), "the plan of quantization has no scale for the value '", name,
-                       "': it is of another model, or of samples of another shape");
+    GALLEY_CHECK_INPUT(found != what_.plan->values.end(), "the quantization plan has no scale for the value '", name,
+                       "': it was made for another model or for samples of another shape");
     return found->second;
   }
-  /// The name of a value as floats; of integers, dequantized anew for each reader, as run times like it.
+  /// Name of the float form of a value. An integer value is dequantized separately for each reader, as ONNX run times expect.
   std::string real(ValueId id) {
     if (const auto q = integers_.find(id); q != integers_.end()) return dequantized(w_, q->second, map_of(id));
     if (!w_.known(id)) {
@@ -79,25 +79,25 @@ class Exporter {
         GALLEY_ASSERT(producer >= 0, "a value is read before it is made");
         if (domain_.constant(static_cast<size_t>(producer))) write(static_cast<size_t>(producer));
         w_.set_node(graph_.nodes()[static_cast<size_t>(producer)]);
-        if (!w_.known(id)) w_.refuse("its further results are none of ONNX's");
+        if (!w_.known(id)) w_.refuse("ONNX has no equivalent of an output of it that is used");
       }
     }
     return w_.name(id);
   }
 
-  /// The name of a value's integers; of floats, quantized once.
+  /// Name of the integer form of a value; a float value is quantized once.
   std::string integers(ValueId id) {
     if (const auto q = integers_.find(id); q != integers_.end()) return q->second;
     return integers_[id] = quantized(w_, real(id), map_of(id));
   }
 
-  /// A layer's weight: its integers with their scales, or the array of that name.
+  /// A layer's weight: the quantized weight with its scales, or the float array of that name.
   std::string layer_weight(const LayerPlan* plan, const std::string& name, const Shape& shape) {
     if (plan == nullptr || !plan->float_reason.empty()) return w_.array(name, DType::kF32, shape);
     if (plan->group_size > 0) {
-      throw Error(ErrorCode::kRecipe, cat("layer ", plan->name, " has a scale for each ", plan->group_size,
-                                          " weights, which has no form in ONNX before opset 21"))
-          .suggest("quantize with quantize.weights.group_size=null");
+      throw Error(ErrorCode::kRecipe, cat("layer ", plan->name, " has one scale per group of ", plan->group_size,
+                                          " weights, which ONNX supports only from opset 21"))
+          .suggest("quantize with quantize.weights.group_size=null, then export again");
     }
     const std::string weight = plan->weight();
     std::string q;
@@ -110,7 +110,7 @@ class Exporter {
     if (what_.plan->method == QuantMethod::kWeightOnly) inputs.push_back(w_.array(plan->weight_zero_point(), DType::kI8, {shape[0]}));
     return w_.add("DequantizeLinear", inputs, {attribute("axis", int64_t{0})});
   }
-  /// Numbers of four bits, two a byte along the last axis, the low half first.
+  /// Unpacks int4 values, two per byte along the last axis, low half first.
   static Tensor unpacked(const Tensor& packed, const Shape& shape) {
     Tensor made(DType::kI8, shape);
     const int64_t row = shape[-1], bytes = (row + 1) / 2, rows = row == 0 ? 0 : shape.elements() / row;
@@ -125,7 +125,7 @@ class Exporter {
     return made;
   }
 
-  /// Names of a node's inputs, weights of layers replaced.
+  /// Names of a node's inputs; weights of layers are replaced by their named or quantized tensors.
   Names input_names(size_t n) {
     const Node& node = graph_.nodes()[n];
     const std::string& layer = domain_.layer(n);
@@ -158,14 +158,14 @@ class Exporter {
     w_.set_node(node);
     check_alike(w_, graph_, what_.other, n);
     const auto row = rows().find(node.op->name);
-    if (row == rows().end()) w_.refuse("there is no operator that computes it");
+    if (row == rows().end()) w_.refuse("ONNX has no equivalent operator");
     if (domain_.integer(n) && domain_.rule(n) == QuantizeRule::kScale) return write_scale(n);
     const Names inputs = input_names(n);
-    w_.set_node(node);  // inputs may have written others
+    w_.set_node(node);  // exporting the inputs may have set another node
     keep(n, row->second({w_, node, inputs}));
   }
 
-  /// A batch norm on integers: a product of one weight a channel.
+  /// Exports a batch norm on integers as a depthwise 1x1 convolution.
   void write_scale(size_t n) {
     const Node& norm = graph_.nodes()[n];
     const int64_t channels = graph_.type(norm.inputs[0]).shape[1];

@@ -44,12 +44,13 @@ GraphWriter::GraphWriter(const OnnxExport& what, OnnxDocument& document) : what_
     if (what.other != nullptr) other_samples_ = what.other->value(id).type.shape[0];
   }
   for (const auto& [name, id] : graph().outputs()) taken_.insert(name);
-  GALLEY_ASSERT(what.other == nullptr || (samples_ > 1 && other_samples_ > samples_), "two batches are wanted, of more than one sample");
+  GALLEY_ASSERT(what.other == nullptr || (samples_ > 1 && other_samples_ > samples_),
+                "the two captures must have different batches of more than one sample");
 }
 
 void GraphWriter::refuse(std::string_view reason) const {
   throw Error(ErrorCode::kRecipe, cat("the operator ", node_->op->name, node_->path.empty() ? "" : cat(" at ", node_->path),
-                                      " has no form in ONNX (opset 17): ", reason));
+                                      " cannot be exported to ONNX (opset 17): ", reason));
 }
 
 std::string GraphWriter::fresh(const std::string& wish) {
@@ -77,7 +78,7 @@ std::string GraphWriter::add(std::string_view op, Names inputs, Attributes attri
 
 const std::string& GraphWriter::name(ValueId id) const {
   const auto found = names_.find(id);
-  GALLEY_ASSERT(found != names_.end(), "a value is read before it is written");
+  GALLEY_ASSERT(found != names_.end(), "a value is read before it is exported");
   return found->second;
 }
 
@@ -86,7 +87,7 @@ std::string GraphWriter::constant(const Tensor& tensor) {
   key.append(static_cast<const char*>(tensor.data()), static_cast<size_t>(tensor.bytes()));
   std::string& name = constants_[key];
   if (name.empty()) {
-    // Nodes, not initializers: those are the model's parameters, and nothing else.
+    // Constants become nodes because initializers hold only the model's parameters.
     name = fresh(cat("constant_", constants_.size()));
     OnnxNode node{.name = name, .op_type = "Constant"};
     node.outputs = {name};
@@ -130,8 +131,8 @@ std::vector<Dim> GraphWriter::dims(ValueId id) const {
     if (shape[axis] != other[axis]) {
       dim.per_sample = (other[axis] - shape[axis]) / (other_samples_ - samples_);
       if (dim.per_sample * samples_ != shape[axis] || dim.per_sample * other_samples_ != other[axis]) {
-        refuse(
-            cat("a size is neither fixed nor a multiple of the batch (", shape, " and ", other, "): export it for one batch, --batch N"));
+        refuse(cat("a size is neither fixed nor a multiple of the batch (", shape, " and ", other,
+                   "): export it for a fixed batch with --batch N"));
       }
     }
     dims.push_back(dim);
@@ -139,7 +140,7 @@ std::vector<Dim> GraphWriter::dims(ValueId id) const {
   return dims;
 }
 
-/// The number of samples, i64 [1], as the file's input has it.
+/// Name of an i64 [1] tensor with the number of samples, taken from an input of the file.
 std::string GraphWriter::batch() {
   if (!batch_.empty()) return batch_;
   const Node* node = std::exchange(node_, nullptr);
@@ -178,7 +179,7 @@ std::string GraphWriter::shape(const std::vector<Dim>& dims) {
 }
 
 std::string GraphWriter::reshape(const std::string& x, const std::vector<Dim>& from, const std::vector<Dim>& to) {
-  // 0 copies the input's size at the same place, and one size may be left to be worked out.
+  // In Reshape, 0 copies the input's size at the same axis, and one size may be -1 (inferred).
   std::vector<int64_t> sizes;
   int open = 0;
   for (size_t axis = 0; axis < to.size(); ++axis) {

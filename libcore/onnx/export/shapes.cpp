@@ -1,4 +1,4 @@
-// Operators that move elements, and reductions.
+// Exports operators that move data, and reductions.
 
 #include <limits>
 #include <numeric>
@@ -22,7 +22,7 @@ Names slice_node(const NodeWriter& n) {
 
 Names pad_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<PadAttrs>();
-  std::vector<int64_t> pads;  // all that come before, then all behind
+  std::vector<int64_t> pads;  // all begins, then all ends
   for (size_t side : {0u, 1u}) {
     for (size_t i = side; i < attrs.padding.size(); i += 2) pads.push_back(attrs.padding[i]);
   }
@@ -71,7 +71,7 @@ Names resize_node(const NodeWriter& n) {
 
 Attributes keepdims(bool keep) { return {attribute("keepdims", int64_t{keep})}; }
 
-/// Axes are an attribute until opset 18, but for ReduceSum.
+/// Before opset 18, axes are an attribute, except in ReduceSum.
 template <const char* kOp>
 Names reduce_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<ReduceAttrs>();

@@ -119,9 +119,9 @@ TEST(OnnxRefusals, NameNodeOperatorAndCause) {
     std::ofstream(folder / "m.onnx", std::ios::binary) << model(small_graph());
     EXPECT_EQ(compute(folder / "m.onnx", Tensor(DType::kF32, {2, 3})).shape(), Shape({2, 2}));  // what these are variants of
   }
-  expect_refused(relu + product + weight() + ends(), {"Relu 'y'", "'h'", "later node"});                   // unsorted
-  expect_refused(node("Add", in("x") + in("y"), out("h")) + relu + ends(), {"Add 'h'", "'y'", "circle"});  // cyclic
-  expect_refused(product + relu + ends(), {"MatMul 'h'", "'w'", "no node"});                               // missing initializer
+  expect_refused(relu + product + weight() + ends(), {"Relu 'y'", "'h'", "later node"});                  // unsorted
+  expect_refused(node("Add", in("x") + in("y"), out("h")) + relu + ends(), {"Add 'h'", "'y'", "cycle"});  // cyclic
+  expect_refused(product + relu + ends(), {"MatMul 'h'", "'w'", "no node"});                              // missing initializer
   expect_refused(product + relu + initializer(tensor("w", number(1, 2) + number(1, 2), 1, std::string(16, '\0'))) + ends(),
                  {"MatMul 'h'", "input features"});
   expect_refused(product + relu + initializer(tensor("w", number(1, 3) + number(1, 2), 10, std::string(12, '\0'))) + ends(),
@@ -129,16 +129,16 @@ TEST(OnnxRefusals, NameNodeOperatorAndCause) {
   expect_refused(product + relu + initializer(tensor("w", number(1, 3) + number(1, 2), 12, std::string(24, '\0'))) + ends(),
                  {"MatMul 'h'", "'w'"});
   expect_refused(node("NonMaxSuppression", in("x"), out("y"), bytes(3, "a/b")) + ends(),
-                 {"NonMaxSuppression 'a/b'", "no such operator", "opset 17"});
+                 {"NonMaxSuppression 'a/b'", "does not support this operator", "opset 17"});
   expect_refused(node("Relu", in("x"), out("y"), bytes(7, "com.microsoft")) + ends(), {"com.microsoft.Relu", "domain"});
   expect_refused(node("Relu", in("x"), out("y"), bytes(5, bytes(1, "alpha") + number(3, 1) + number(20, 2))) + ends(),
-                 {"Relu 'y'", "attribute 'alpha' is not known"});
+                 {"Relu 'y'", "attribute 'alpha' is not supported"});
   expect_refused(node("If", in("x"), out("y"), bytes(5, bytes(1, "then_branch") + bytes(6, bytes(2, "g")) + number(20, 5))) + ends(),
-                 {"If 'y'", "'then_branch'", "graph of its own"});
+                 {"If 'y'", "'then_branch'", "a subgraph"});
   expect_refused(small_graph(), {"opset 6", "7 to 21"}, "", 6);
   expect_refused(small_graph(), {"opset 22", "7 to 21"}, "", 22);
   expect_refused(small_graph(), {"functions"}, bytes(25, bytes(1, "f")));
-  expect_refused(product + relu + relu + weight() + ends(), {"two nodes make 'y'"});
+  expect_refused(product + relu + relu + weight() + ends(), {"two nodes produce 'y'"});
   // Numbers that shapes cannot have.
   const auto reshape_to = [](int64_t to) {
     return node("Reshape", in("x") + in("s"), out("y")) +

@@ -97,7 +97,7 @@ TEST(OnnxBatch, ModelsThatMixTheFirstDimensionRunWhole) {
   EXPECT_EQ(info.fixed_batch, 1);
   EXPECT_EQ(compute_outputs(onnx_component(file.path()), {numbers({1, 2, 3, 4, 5})}).at("y").shape(), Shape({1, 6, 20}));
   expect_words(error_of([&] { compute_outputs(onnx_component(file.path()), {numbers({2, 2, 3, 4, 5})}); }),
-               {"one sample a run", "batch has 2", "one row for each sample", "set the batch to 1"});
+               {"one sample per run", "batch has 2", "one row for each sample", "set the batch to 1"});
 }
 
 TEST(OnnxBatch, RowsAreSamplesWhereNoNodeMixesThem) {
@@ -170,7 +170,7 @@ TEST(OnnxBatch, OpenSizesOfAWholeRunAreAskedFor) {
                            input(value("x", size(3))) + output(value("y", size(3)));
   const File file(sums);
   expect_words(error_of([&] { model_info(onnx_component(file.path())); }),
-               {"leaves size 0", "'x' [N,3]", "axis of the samples", "model.shape", "2 sizes"});
+               {"leaves dimension 0", "'x' [N,3]", "along the sample axis", "model.shape", "2 sizes"});
   const ModelInfo info = model_info(onnx_component(file.path(), {.shape = {4, 3}}));
   EXPECT_EQ(info.input_shape, (std::vector<int64_t>{4, 3}));
   const auto results =
@@ -211,10 +211,10 @@ TEST(OnnxKnown, SqueezeAndUnsqueezeChangeTheNamedAxesAlone) {
   EXPECT_EQ(known_output(unsqueeze("u", {0, 1}) + node("Squeeze", in("u"), out("y"))).shape(), Shape({1}));
   EXPECT_EQ(known_output(squeeze({0})).to_doubles(), std::vector<double>{7});
   expect_words(error_of([&] { known_output(unsqueeze("y", {1})); }), {"Unsqueeze 'y'", "axis 1", "rank 1"});
-  expect_words(error_of([&] { known_output(unsqueeze("y", {0, 0})); }), {"Unsqueeze 'y'", "named twice"});
+  expect_words(error_of([&] { known_output(unsqueeze("y", {0, 0})); }), {"Unsqueeze 'y'", "repeated"});
   expect_words(error_of([&] { known_output(squeeze({2})); }), {"Squeeze 'y'", "axis 2", "rank 2"});
   expect_words(error_of([&] { known_output(integers("k", {1, 2}) + integers("a", {0}) + node("Squeeze", in("k") + in("a"), out("y"))); }),
-               {"Squeeze 'y'", "axis 0 of [2]", "the size 1"});
+               {"Squeeze 'y'", "axis 0 of [2]", "must have size 1"});
 }
 
 TEST(OnnxKnown, FractionsAreTrueAndLoseTheirPartAsIntegers) {
@@ -235,8 +235,8 @@ TEST(OnnxKnown, RangesThatHaveNoEndAreRefused) {
   const auto range = [](double start, double limit, double step) {
     return real64("a", start) + real64("b", limit) + real64("c", step) + node("Range", in("a") + in("b") + in("c"), out("y"));
   };
-  expect_words(error_of([&] { known_output(range(1e308, -1e308, 1)); }), {"Range 'y'", "it counts"});
-  expect_words(error_of([&] { known_output(range(-1e308, 1e308, 1)); }), {"Range 'y'", "it counts"});
+  expect_words(error_of([&] { known_output(range(1e308, -1e308, 1)); }), {"Range 'y'", "numbers, but at most"});
+  expect_words(error_of([&] { known_output(range(-1e308, 1e308, 1)); }), {"Range 'y'", "numbers, but at most"});
 }
 
 TEST(OnnxIndices, NegativeOnesNameElementsFromTheEnd) {
@@ -248,7 +248,7 @@ TEST(OnnxIndices, NegativeOnesNameElementsFromTheEnd) {
         .to_doubles();
   };
   EXPECT_EQ(scatter({-1, 2}), (std::vector<double>{1, 2, 6, 5}));
-  expect_words(error_of([&] { scatter({-1, 3}); }), {"ScatterND 'y'", "one element twice"});
+  expect_words(error_of([&] { scatter({-1, 3}); }), {"ScatterND 'y'", "an element twice"});
   expect_words(error_of([&] { scatter({0, 4}); }), {"ScatterND 'y'", "index 4", "4 elements"});
   expect_words(error_of([&] { scatter({0, -5}); }), {"ScatterND 'y'", "index -5", "4 elements"});
 }
