@@ -96,7 +96,7 @@ TEST(CalibrationFile, EveryDamageIsFound) {
 TEST(CalibrationFile, OtherFilesAreNoCalibration) {
   const TemporaryFolder folder;
   write_safetensors(folder / "w.safetensors", std::vector<TensorSource>{{"fc.weight", Tensor::of({2}, {1, 2})}}, {});
-  EXPECT_NE(refusal(folder / "w.safetensors").find("but no calibration"), std::string::npos);
+  EXPECT_NE(refusal(folder / "w.safetensors").find("but not a calibration"), std::string::npos);
   EXPECT_NE(refusal(folder / "nowhere.calib"), "");
 }
 
@@ -158,15 +158,15 @@ TEST_F(Lies, Bounds) {
     expect("conv1.weight.bounds' has the value");
   }
   tensors["conv1.weight.bounds"] = Tensor(DType::kF32, {1, 2});
-  expect("of a calibration it is f32 [] or [channels]");
+  expect("must be f32 [] or [channels]");
   tensors.erase("conv1.weight.bounds");
   expect("conv1.weight.bounds");
   replace("\"weight_bounds\":[\"conv1.weight\"]", "\"weight_bounds\":[1]");
-  expect("'weight_bounds' has a name twice, or something else than a name");
+  expect("'weight_bounds' has a repeated name or an item that is not a string");
 }
 TEST_F(Lies, NameTwice) {
   replace("\"fc\"", "\"input\"");
-  expect("a name twice");
+  expect("a repeated name");
 }
 TEST_F(Lies, NameOfNothing) {
   replace("\"fc\"", "\"fd\"");
@@ -228,7 +228,7 @@ TEST_F(Lies, Numbers) {
 }
 TEST_F(Lies, Ranges) {
   tensors["input.batches"].data_as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
-  expect("a batch ranges over");
+  expect("a batch has the invalid range");
 }
 
 }  // namespace
