@@ -21,7 +21,7 @@ MemoryCategory category_of(ValueRole role) {
   return MemoryCategory::kActivations;
 }
 
-/// A value's stay at its place in the arena.
+/// Lifetime and place of a value in the arena; `first` and `last` are node indices.
 struct Stay {
   int first = 0, last = 0;
   int64_t offset = 0, bytes = 0;
@@ -75,7 +75,7 @@ MemoryTimeline memory_timeline(const Program& program) {
   for (const auto& [name, id] : graph.outputs()) last_use[static_cast<size_t>(id)] = count;
 
   const std::vector<bool> clones = recomputed_nodes(graph);
-  std::vector<Stay> stays;  // ordered by `first`
+  std::vector<Stay> stays;  // sorted by `first`
   for (int n = 0; n < count; ++n) {
     const Node& node = graph.nodes()[static_cast<size_t>(n)];
     const MemoryCategory made =
@@ -87,7 +87,7 @@ MemoryTimeline memory_timeline(const Program& program) {
     }
   }
 
-  // Values that share memory (views, results in place) stand at one offset: they count once, as the newest of them.
+  // Values that share memory (views, in-place results) have the same offset and count once, in the category of the newest.
   std::map<int64_t, std::vector<Stay>> live;
   size_t next = 0, step = 0;
   for (int n = 0; n < count; ++n) {

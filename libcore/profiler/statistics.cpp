@@ -21,7 +21,7 @@ Interval median_interval(std::span<const double> sorted) {
   GALLEY_ASSERT(!sorted.empty());
   const auto count = static_cast<double>(sorted.size());
   const double reach = 0.98 * std::sqrt(count);  // 1.96 standard deviations of the binomial(n, 1/2) rank
-  // Ranks from 1; rounding outwards keeps at least 95 %.
+  // Ranks count from 1; rounding outwards keeps at least 95 % coverage.
   const auto low = static_cast<int64_t>(std::floor(count / 2 - reach)), high = static_cast<int64_t>(std::ceil(count / 2 + 1 + reach));
   const auto last = static_cast<int64_t>(sorted.size());
   return {sorted[static_cast<size_t>(std::clamp<int64_t>(low, 1, last) - 1)],
@@ -62,7 +62,7 @@ RoundComparison compare_rounds(std::span<const double> base, std::span<const dou
   GALLEY_ASSERT(!base.empty() && base.size() == changed.size() && base.size() == base_again.size());
   std::vector<double> change, noise;
   for (size_t i = 0; i < base.size(); ++i) {
-    // The changed one stands between the two base runs: their mean cancels a drift of the machine.
+    // The changed run is between two base runs; their geometric mean cancels a linear drift of the machine.
     change.push_back(std::log(changed[i] / std::sqrt(base[i] * base_again[i])));
     noise.push_back(std::log(base_again[i] / base[i]));
   }
