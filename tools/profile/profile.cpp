@@ -56,18 +56,18 @@ std::string comparison_text(const RoundComparison& result) {
 
 void ProfileTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
-  app.add_option("--html", html_, "write a page with timeline, flame graph, memory, tables and advice")
+  app.add_option("--html", html_, "write an HTML page with timeline, flame graph, memory, tables and advice")
       ->type_name("FILE")
       ->group("Output")
       ->take_last();
-  app.add_option("--apply", apply_, "write the recipe fragment that follows the advice; use it with --with FILE")
+  app.add_option("--apply", apply_, "write a recipe fragment that applies the advice; use it with --with FILE")
       ->type_name("FILE")
       ->group("Output")
       ->take_last();
-  app.add_flag("--verify", verify_, "run the recipe against the one that follows the advice, in turns, and tell the gain")->group("Output");
+  app.add_flag("--verify", verify_, "time the recipe with and without the advice applied, in turns, and report the gain")->group("Output");
   app.add_option("--verify-time", verify_s_, "seconds for --verify")->check(CLI::Range(0.1, 86400.0))->group("Output")->take_last();
   app.add_option("--overhead", overhead_s_,
-                 "for so many seconds run steps with the recorder and without it, in turns, and tell what recording costs")
+                 "run steps with and without the recorder, in turns, for this time, and report the cost of recording")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.1, 86400.0))
       ->group("Output")
@@ -76,8 +76,8 @@ void ProfileTool::add_options(CLI::App& app) {
       ->check(CLI::IsMember({"op", "shape", "module", "layer"}))
       ->group("Output")
       ->take_last();
-  app.add_option("--rows", rows_, "rows of the table at most; 0: all")->check(CLI::Range(0, 1000000))->group("Output")->take_last();
-  app.add_option("--trace-mib", trace_mib_, "the trace's size at most, in MiB before compression; the shortest nodes are left out")
+  app.add_option("--rows", rows_, "maximum number of table rows; 0: all")->check(CLI::Range(0, 1000000))->group("Output")->take_last();
+  app.add_option("--trace-mib", trace_mib_, "maximum size of the trace in MiB before compression; the shortest nodes are dropped")
       ->check(CLI::Range(1, 2000))
       ->group("Output")
       ->take_last();
@@ -86,7 +86,7 @@ void ProfileTool::add_options(CLI::App& app) {
 RoundComparison ProfileTool::verify(const LoadedRecipe& loaded, const std::vector<Advice>& advice) const {
   LoadOptions options = load_options();
   std::vector<std::string> seen;
-  for (const Advice& item : advice) {  // the first to speak of a key decides, as in the fragment
+  for (const Advice& item : advice) {  // if several items set a key, the first one is used, as in the fragment
     if (item.value.empty() || item.requantize || std::find(seen.begin(), seen.end(), item.key) != seen.end()) continue;
     seen.push_back(item.key);
     options.overrides.push_back(item.key + "=" + item.value);
@@ -102,20 +102,21 @@ std::string ProfileTool::text(const ProfileReport& report, const RoundComparison
   const double steps = static_cast<double>(profile.steps), step = profile.wall_s / steps;
   const auto share = [&](double seconds) { return fixed(100 * seconds / profile.wall_s, 1) + " %"; };
   Table summary{{"profile", ""}, {}};
-  summary.rows = {{"work", cat(report.what, ", ", report.batch, " samples, ", report.threads, report.threads == 1 ? " thread" : " threads",
-                               report.synthetic ? ", random batches" : "")},
-                  {"step", cat(human_seconds(step), " (", profile.steps, " recorded), ",
-                               human_number(static_cast<double>(report.batch) / step), " samples/s")},
-                  {"time", cat("computing ", share(profile.compute_s), ", waiting for data ", share(profile.data_s), ", executor ",
-                               share(profile.gap_s))},
-                  {"work done", cat(human_number(profile.work.flops / steps * 1e-9), " GFLOP and ", human_bytes(profile.work.bytes / steps),
-                                    " a step: ", human_number(profile.work.flops / profile.wall_s * 1e-9), " GFLOP/s, ",
-                                    human_number(profile.work.bytes / profile.wall_s * 1e-9), " GB/s")},
-                  {"of the limit", cat(fixed(100 * profile.work.limit_s / profile.wall_s, 1), " % of what ",
-                                       limits_text(profile.machine, profile.work.executed), " allow, measured")}};
+  summary.rows = {
+      {"workload", cat(report.what, ", ", report.batch, " samples, ", report.threads, report.threads == 1 ? " thread" : " threads",
+                       report.synthetic ? ", random batches" : "")},
+      {"step",
+       cat(human_seconds(step), " (", profile.steps, " recorded), ", human_number(static_cast<double>(report.batch) / step), " samples/s")},
+      {"time",
+       cat("compute ", share(profile.compute_s), ", waiting for data ", share(profile.data_s), ", executor ", share(profile.gap_s))},
+      {"throughput", cat(human_number(profile.work.flops / steps * 1e-9), " GFLOP and ", human_bytes(profile.work.bytes / steps),
+                         " per step: ", human_number(profile.work.flops / profile.wall_s * 1e-9), " GFLOP/s, ",
+                         human_number(profile.work.bytes / profile.wall_s * 1e-9), " GB/s")},
+      {"limit", cat(fixed(100 * profile.work.limit_s / profile.wall_s, 1), " % of the measured machine limits, ",
+                    limits_text(profile.machine, profile.work.executed))}};
   for (const ProfiledProgram& made : report.compilations) {
     summary.rows.push_back({"compiled", cat(made.program, " for ", made.reason, ": ", made.operators, " operators in ",
-                                            human_seconds(made.seconds), ", then run ", made.runs, " times")});
+                                            human_seconds(made.seconds), ", run ", made.runs, " times")});
   }
   const size_t most = rows_ == 0 ? SIZE_MAX : static_cast<size_t>(rows_);
   std::string result =
@@ -124,15 +125,15 @@ std::string ProfileTool::text(const ProfileReport& report, const RoundComparison
   if (report.advice.empty()) result += "advice: none\n";
   for (const Advice& item : report.advice) {
     result += cat("advice [", item.code, "] ", item.message, "\n       -> ", item.key, item.value.empty() ? "" : "=", item.value, ", ",
-                  item.gain_s >= 0 ? "gains " : "costs ", human_seconds(std::abs(item.gain_s)), " a step (",
+                  item.gain_s >= 0 ? "gains " : "costs ", human_seconds(std::abs(item.gain_s)), " per step (",
                   fixed(100 * std::abs(item.gain_s) / step, 1), " %, ", item.modelled ? "modelled" : "measured", ")",
                   item.gain_bytes == 0 ? ""
                                        : cat(", ", human_bytes(std::abs(static_cast<double>(item.gain_bytes))),
                                              item.gain_bytes > 0 ? " less memory" : " more memory"),
                   "\n");
   }
-  if (verified != nullptr) result += "verified: a sample takes " + comparison_text(*verified);
-  if (overhead != nullptr) result += "overhead: under the recorder a step takes " + comparison_text(*overhead);
+  if (verified != nullptr) result += "verified: with the advice applied, a sample takes " + comparison_text(*verified);
+  if (overhead != nullptr) result += "overhead: with the recorder, a step takes " + comparison_text(*overhead);
   return result;
 }
 
@@ -163,7 +164,7 @@ int ProfileTool::run_recipe(LoadedRecipe& loaded) {
                   .dump() +
               "\n");
       } else {
-        print(cat(report.what, ", ", report.batch, " samples: the recipe, its data and weights fit\n"));
+        print(cat(report.what, ", ", report.batch, " samples: the recipe, its data and its weights are consistent\n"));
       }
       return kExitDone;
     }
@@ -193,19 +194,20 @@ int ProfileTool::run_recipe(LoadedRecipe& loaded) {
     write_maybe_gzip(output_, trace.json);
     json["trace"] = {{"file", output_}, {"events", trace.events}, {"dropped_events", trace.dropped}, {"dropped_ms", trace.dropped_s * 1e3}};
     log(LogLevel::kInfo, cat("trace ", output_, ": ", human_count(trace.events), " operators",
-                             trace.dropped > 0 ? cat(", the ", human_count(trace.dropped), " shortest left out") : ""));
+                             trace.dropped > 0 ? cat(", the ", human_count(trace.dropped), " shortest dropped") : ""));
   }
   if (!html_.empty()) write_file(html_, html);
   const std::string fragment = advice_fragment(report.advice);
   const bool comparable =
       std::any_of(report.advice.begin(), report.advice.end(), [](const Advice& item) { return !item.value.empty() && !item.requantize; });
   if (!apply_.empty())
-    write_file(apply_, fragment.empty() ? "# galley-profile found nothing to change.\n{}\n" : "# Advice of galley-profile.\n" + fragment);
+    write_file(apply_,
+               fragment.empty() ? "# galley-profile has no advice that sets a key.\n{}\n" : "# Advice of galley-profile.\n" + fragment);
   std::optional<RoundComparison> verified;
   if (verify_ && !comparable)
-    log(LogLevel::kInfo,
-        fragment.empty() ? "--verify: there is no advice with a value to compare"
-                         : "--verify: the advice is for galley-quantize: compare the file that it makes, with galley-benchmark --compare");
+    log(LogLevel::kInfo, fragment.empty()
+                             ? "--verify: no advice sets a key, so there is nothing to compare"
+                             : "--verify: the advice is for galley-quantize: compare its output with galley-benchmark --compare");
   if (verify_ && comparable) {
     verified = verify(loaded, report.advice);
     if (stopped()) return 128 + stop_signal();

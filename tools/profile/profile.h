@@ -1,5 +1,5 @@
 #pragma once
-// galley-profile: where the time and memory of a recipe's steps go, how close that is to the machine's limit, and what to change.
+// galley-profile: shows where the time and memory of a recipe's steps go, how close they are to the machine's limits, and what to change.
 
 #include "libcore/profiler/report.h"
 #include "libcore/profiler/statistics.h"
@@ -23,11 +23,11 @@ class ProfileTool : public RecipeTool {
 
  protected:
   std::string section() const override { return "profile"; }
-  std::string output_help() const override { return "write the trace for Perfetto or chrome://tracing; .gz is compressed"; }
+  std::string output_help() const override { return "write a trace for Perfetto or chrome://tracing; compressed if the name ends in .gz"; }
   int run_recipe(LoadedRecipe& loaded) override;
 
  private:
-  /// The base recipe against the one with the advice followed.
+  /// Compares the recipe with the one that applies the advice.
   RoundComparison verify(const LoadedRecipe& loaded, const std::vector<Advice>& advice) const;
   std::string text(const ProfileReport& report, const RoundComparison* verified, const RoundComparison* overhead) const;
 
