@@ -30,9 +30,9 @@ using ReadQuota = std::optional<double> (*)(const std::string& folder);
 
 /// Takes the smallest quota of a group and its ancestors up to the mount point. In a container the path is often the host's and does not
 /// exist below the mount point; the mount point is then the container's own group.
-void limit_by_groups(const std::string& mount, std::string path, ReadQuota read, std::optional<double>& least) {
+void take_group_limits(const std::string& mount, std::string path, ReadQuota read, std::optional<double>& smallest) {
   for (;;) {
-    if (const std::optional<double> quota = read(mount + path)) least = std::min(least.value_or(*quota), *quota);
+    if (const std::optional<double> quota = read(mount + path)) smallest = std::min(smallest.value_or(*quota), *quota);
     const size_t slash = path.rfind('/');
     if (slash == std::string::npos) return;
     path.resize(slash);
@@ -50,7 +50,7 @@ bool has_word(const std::string& list, const std::string& word) {
 }  // namespace
 
 std::optional<double> cpu_quota(const CgroupFiles& files) {
-  std::optional<double> least;
+  std::optional<double> smallest;
   std::ifstream membership(files.membership);
   bool any = false;
   for (std::string line; std::getline(membership, line);) {
@@ -59,18 +59,18 @@ std::optional<double> cpu_quota(const CgroupFiles& files) {
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
     if (controllers.empty()) {
-      limit_by_groups(files.mount, path, quota_of_version_2, least);
+      take_group_limits(files.mount, path, quota_of_version_2, smallest);
       any = true;
     } else if (has_word(controllers, "cpu")) {
       // The hierarchy is mounted under the controller list, to which "cpu" links, or only as "cpu".
       for (const std::string& name : {controllers, std::string("cpu")}) {
-        limit_by_groups(files.mount + "/" + name, path, quota_of_version_1, least);
+        take_group_limits(files.mount + "/" + name, path, quota_of_version_1, smallest);
       }
       any = true;
     }
   }
-  if (!any) limit_by_groups(files.mount, "", quota_of_version_2, least);
-  return least;
+  if (!any) take_group_limits(files.mount, "", quota_of_version_2, smallest);
+  return smallest;
 }
 
 int available_cores() {

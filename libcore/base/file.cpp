@@ -25,7 +25,7 @@ constexpr size_t kIdDigits = 16;
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
-std::string read_cure(const std::string& path, int error) {
+std::string read_fix(const std::string& path, int error) {
   if (error == EACCES || error == EPERM) return "grant this user permission to read it";
   if (error != ENOENT) return "";
   std::vector<std::string> names;
@@ -40,10 +40,10 @@ std::string read_cure(const std::string& path, int error) {
 }
 
 [[noreturn]] void fail_read(std::string_view action, const std::string& path, int error) {
-  throw Error(ErrorCode::kInput, cat("cannot ", action, " ", path, ": ", reason(error))).suggest(read_cure(path, error));
+  throw Error(ErrorCode::kInput, cat("cannot ", action, " ", path, ": ", reason(error))).suggest(read_fix(path, error));
 }
 
-std::string write_cure(int error) {
+std::string write_fix(int error) {
   switch (error) {
     case ENOSPC:
     case EDQUOT: return "free some space, or write elsewhere with -o";
@@ -59,7 +59,7 @@ std::string write_cure(int error) {
 }
 
 [[noreturn]] void fail_write(std::string_view action, const std::string& path, int error) {
-  throw Error(ErrorCode::kResource, cat("cannot ", action, " ", path, ": ", reason(error))).suggest(write_cure(error));
+  throw Error(ErrorCode::kResource, cat("cannot ", action, " ", path, ": ", reason(error))).suggest(write_fix(error));
 }
 
 int open_retrying(const char* path, int flags, mode_t mode = 0) {

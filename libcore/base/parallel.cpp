@@ -17,21 +17,21 @@
 namespace galley {
 namespace {
 std::atomic<int> threads_in_use = 0;  // also read by the thread of base/spinning.h
-thread_local int share_of_this_thread = 0;
+thread_local int thread_share = 0;
 }  // namespace
 
-ThreadShare::ThreadShare(int threads) : saved_(share_of_this_thread), saved_pool_(omp_get_max_threads()) {
-  share_of_this_thread = std::max(1, threads);
-  omp_set_num_threads(share_of_this_thread);  // only for this thread; oneDNN reads it
+ThreadShare::ThreadShare(int threads) : saved_(thread_share), saved_pool_(omp_get_max_threads()) {
+  thread_share = std::max(1, threads);
+  omp_set_num_threads(thread_share);  // only for this thread; oneDNN reads it
 }
 
 ThreadShare::~ThreadShare() {
-  share_of_this_thread = saved_;
+  thread_share = saved_;
   omp_set_num_threads(saved_pool_);
 }
 
 int compute_threads() {
-  if (share_of_this_thread > 0) return share_of_this_thread;
+  if (thread_share > 0) return thread_share;
   if (const int threads = threads_in_use.load(std::memory_order_relaxed); threads > 0) return threads;
   static const int cores = available_cores();  // cached: called for every loop, and reads files
   return cores;
@@ -74,19 +74,19 @@ void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_
 namespace {
 
 /// Upper limit of slots in parallel_tasks; no current machine has more compute threads.
-constexpr int64_t kMostSlots = 512;
+constexpr int64_t kMaxSlots = 512;
 
 /// The remaining tasks of one slot: begin in the upper half, end in the lower half. Each has its own cache line.
-struct alignas(64) Stretch {
-  std::atomic<uint64_t> left{0};
+struct alignas(64) TaskRange {
+  std::atomic<uint64_t> remaining{0};
 
-  /// Takes the first (or the last) remaining task; -1 if none is left.
+  /// Takes the first (or the last) remaining task; -1 if none remains.
   int64_t take(bool last) {
-    for (uint64_t now = left.load(std::memory_order_relaxed);;) {
+    for (uint64_t now = remaining.load(std::memory_order_relaxed);;) {
       const uint64_t begin = now >> 32, end = now & 0xFFFFFFFF;
       if (begin >= end) return -1;
       const uint64_t rest = last ? begin << 32 | (end - 1) : (begin + 1) << 32 | end;
-      if (left.compare_exchange_weak(now, rest, std::memory_order_relaxed)) return static_cast<int64_t>(last ? end - 1 : begin);
+      if (remaining.compare_exchange_weak(now, rest, std::memory_order_relaxed)) return static_cast<int64_t>(last ? end - 1 : begin);
     }
   }
 };
@@ -94,23 +94,23 @@ struct alignas(64) Stretch {
 }  // namespace
 
 void parallel_tasks(int64_t count, int64_t threads, FunctionRef<void(int64_t, int64_t)> body) {
-  threads = std::min({threads, count, kMostSlots});
+  threads = std::min({threads, count, kMaxSlots});
   if (threads <= 1) {
     for (int64_t task = 0; task < count; ++task) body(task, 0);
     return;
   }
-  alignas(Stretch) std::byte memory[kMostSlots * sizeof(Stretch)];  // on the stack, because a step allocates nothing
-  const std::span stretches(reinterpret_cast<Stretch*>(memory), static_cast<size_t>(threads));
-  std::uninitialized_default_construct(stretches.begin(), stretches.end());
+  alignas(TaskRange) std::byte memory[kMaxSlots * sizeof(TaskRange)];  // on the stack, because a step allocates nothing
+  const std::span ranges(reinterpret_cast<TaskRange*>(memory), static_cast<size_t>(threads));
+  std::uninitialized_default_construct(ranges.begin(), ranges.end());
   for (int64_t slot = 0; slot < threads; ++slot) {
-    stretches[static_cast<size_t>(slot)].left =
+    ranges[static_cast<size_t>(slot)].remaining =
         static_cast<uint64_t>(count * slot / threads) << 32 | static_cast<uint64_t>(count * (slot + 1) / threads);
   }
-  parallel_for(threads, 1, [&](int64_t first, int64_t behind) {
-    for (int64_t slot = first; slot < behind; ++slot) {
+  parallel_for(threads, 1, [&](int64_t first, int64_t end) {
+    for (int64_t slot = first; slot < end; ++slot) {
       for (int64_t other = 0; other < threads; ++other) {
-        Stretch& stretch = stretches[static_cast<size_t>((slot + other) % threads)];
-        for (int64_t task = stretch.take(other > 0); task >= 0; task = stretch.take(other > 0)) body(task, slot);
+        TaskRange& range = ranges[static_cast<size_t>((slot + other) % threads)];
+        for (int64_t task = range.take(other > 0); task >= 0; task = range.take(other > 0)) body(task, slot);
       }
     }
   });

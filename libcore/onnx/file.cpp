@@ -30,9 +30,9 @@ OnnxFile::OnnxFile(const std::string& path) : path_(path), file_(MappedFile::ope
   try {
     model_ = parse_onnx(file_->bytes());
   } catch (Error& error) {
-    const std::string cure = error.suggestion();
+    const std::string fix = error.suggestion();
     throw Error(error.code(), cat(path, ": ", error.message()))
-        .suggest(cure.empty() ? "the file is damaged or has another format: export or save it again" : cure);
+        .suggest(fix.empty() ? "the file is damaged or has another format: export or save it again" : fix);
   }
 }
 

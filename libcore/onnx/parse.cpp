@@ -73,7 +73,7 @@ class Record {
   bool packed() const { return reader_.wire_type() == pbf_wire_type::length_delimited; }
 
   std::string_view bytes() {
-    want(pbf_wire_type::length_delimited);
+    expect_type(pbf_wire_type::length_delimited);
     check_length();
     const protozero::data_view view = reader_.get_view();
     return {view.data(), view.size()};
@@ -84,7 +84,7 @@ class Record {
     return std::string(view);
   }
   int64_t integer() {
-    want(pbf_wire_type::varint);
+    expect_type(pbf_wire_type::varint);
     return reader_.get_int64();
   }
   int32_t small_integer() {
@@ -93,11 +93,11 @@ class Record {
     return static_cast<int32_t>(value);
   }
   float real() {
-    want(pbf_wire_type::fixed32);
+    expect_type(pbf_wire_type::fixed32);
     return reader_.get_float();
   }
   double long_real() {
-    want(pbf_wire_type::fixed64);
+    expect_type(pbf_wire_type::fixed64);
     return reader_.get_double();
   }
   /// Reads a repeated integer field, packed or not, and calls `take` for each value.
@@ -122,7 +122,7 @@ class Record {
   std::string_view name() const { return what_; }
 
  private:
-  void want(pbf_wire_type type) const {
+  void expect_type(pbf_wire_type type) const {
     GALLEY_CHECK_INPUT(reader_.wire_type() == type, "field ", reader_.tag(), " of ", what_, " is encoded as type ",
                        static_cast<int>(reader_.wire_type()), ", but must be type ", static_cast<int>(type));
   }
@@ -201,9 +201,9 @@ void set_external(OnnxTensor& tensor, const std::vector<std::pair<std::string, s
 }
 
 /// Collects values that are stored as repeated numbers, in memory format.
-class Spelled {
+class DecodedValues {
  public:
-  explicit Spelled(Budget& budget) : budget_(budget) {}
+  explicit DecodedValues(Budget& budget) : budget_(budget) {}
   template <class T>
   void add(T value) {
     const char* bytes = reinterpret_cast<const char*>(&value);
@@ -263,15 +263,15 @@ TensorHeader parse_tensor_header(std::string_view bytes, Budget& budget) {
 }
 
 /// Appends a value of int32_data, which stores all types of at most 32 bits.
-void add_int32(const OnnxTensor& tensor, Spelled& spelled, int64_t value) {
+void add_int32(const OnnxTensor& tensor, DecodedValues& decoded_values, int64_t value) {
   switch (*tensor.dtype) {
-    case DType::kI32: spelled.add(static_cast<int32_t>(value)); break;
+    case DType::kI32: decoded_values.add(static_cast<int32_t>(value)); break;
     case DType::kI16:
     case DType::kF16:
-    case DType::kBF16: spelled.add(static_cast<uint16_t>(value)); break;
+    case DType::kBF16: decoded_values.add(static_cast<uint16_t>(value)); break;
     case DType::kI8:
-    case DType::kU8: spelled.add(static_cast<uint8_t>(value)); break;
-    case DType::kBool: spelled.add(static_cast<uint8_t>(value != 0)); break;
+    case DType::kU8: decoded_values.add(static_cast<uint8_t>(value)); break;
+    case DType::kBool: decoded_values.add(static_cast<uint8_t>(value != 0)); break;
     default: fail(ErrorCode::kInput, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " has int32_data");
   }
 }
@@ -283,7 +283,7 @@ void check_value_bytes(const OnnxTensor& tensor, size_t found, int64_t wanted) {
 
 /// Reads values stored as repeated numbers in a typed field.
 void read_numbers(OnnxTensor& tensor, std::string_view bytes, int64_t wanted, Budget& budget) {
-  Spelled spelled(budget);
+  DecodedValues decoded_values(budget);
   const auto check_type = [&](DType dtype, std::string_view list) {
     GALLEY_CHECK_INPUT(tensor.dtype == dtype, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " has ", list);
   };
@@ -291,23 +291,23 @@ void read_numbers(OnnxTensor& tensor, std::string_view bytes, int64_t wanted, Bu
     switch (record.tag()) {
       case 4:
         check_type(DType::kF32, "float_data");
-        record.reals([&](float value) { spelled.add(value); });
+        record.reals([&](float value) { decoded_values.add(value); });
         break;
-      case 5: record.integers([&](int64_t value) { add_int32(tensor, spelled, value); }); break;
+      case 5: record.integers([&](int64_t value) { add_int32(tensor, decoded_values, value); }); break;
       case 7:
         check_type(DType::kI64, "int64_data");
-        record.integers([&](int64_t value) { spelled.add(value); });
+        record.integers([&](int64_t value) { decoded_values.add(value); });
         break;
       case 10:
         check_type(DType::kF64, "double_data");
-        record.long_reals([&](double value) { spelled.add(value); });
+        record.long_reals([&](double value) { decoded_values.add(value); });
         break;
       default: record.skip();
     }
   }
-  check_value_bytes(tensor, spelled.bytes().size(), wanted);
+  check_value_bytes(tensor, decoded_values.bytes().size(), wanted);
   tensor.values = Tensor(*tensor.dtype, tensor.shape);
-  if (wanted > 0) std::memcpy(tensor.values.data(), spelled.bytes().data(), static_cast<size_t>(wanted));
+  if (wanted > 0) std::memcpy(tensor.values.data(), decoded_values.bytes().data(), static_cast<size_t>(wanted));
 }
 
 /// Parses in two passes, because the type determines how the numbers are read and may follow them.

@@ -315,11 +315,11 @@ void print_tree(const Tree& tree, const std::string& indent, std::string& text) 
 
 std::span<const AdviceRule> advice_rules() { return kRules; }
 
-std::vector<Advice> advise(const Profile& profile, const ProfileFacts& facts, double least_share) {
+std::vector<Advice> advise(const Profile& profile, const ProfileFacts& facts, double min_share) {
   std::vector<Advice> found;
   for (const AdviceRule& rule : kRules) {
     std::optional<Advice> advice = rule.check(profile, facts);
-    if (!advice || (advice->gain_s < least_share * step_s(profile) && advice->gain_bytes <= 0)) continue;
+    if (!advice || (advice->gain_s < min_share * step_s(profile) && advice->gain_bytes <= 0)) continue;
     advice->code = rule.code;
     found.push_back(std::move(*advice));
   }

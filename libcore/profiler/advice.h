@@ -52,8 +52,8 @@ struct AdviceRule {
 /// All rules.
 std::span<const AdviceRule> advice_rules();
 
-/// The findings of all rules, largest gain first, without gains below `least_share` of a step.
-std::vector<Advice> advise(const Profile& profile, const ProfileFacts& facts, double least_share = 0.02);
+/// The findings of all rules, largest gain first, without gains below `min_share` of a step.
+std::vector<Advice> advise(const Profile& profile, const ProfileFacts& facts, double min_share = 0.02);
 
 /// The recipe fragment that applies the advice; "" if no item has a value.
 std::string advice_fragment(std::span<const Advice> advice);

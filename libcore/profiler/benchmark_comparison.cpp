@@ -59,10 +59,10 @@ ComparedWork compared_work(BenchmarkWork base, BenchmarkWork changed, const std:
   return {std::move(base), std::move(changed), std::move(again), bytes > 0 && bytes <= kCached ? 0.02 : 0};
 }
 
-CellComparison compare_cell(const std::string& cell, const std::vector<Series>& series, double equal_within, double least_effect) {
+CellComparison compare_cell(const std::string& cell, const std::vector<Series>& series, double equal_within, double min_effect) {
   // If a sample repeats its work, the sides may repeat it differently often; times are per repetition, so they are comparable.
   return {cell, summarize(series[0].seconds).median, summarize(series[1].seconds).median,
-          compare_rounds(series[0].seconds, series[1].seconds, series[2].seconds, equal_within, least_effect)};
+          compare_rounds(series[0].seconds, series[1].seconds, series[2].seconds, equal_within, min_effect)};
 }
 
 nlohmann::ordered_json comparison_json(const std::vector<CellComparison>& compared) {

@@ -22,11 +22,11 @@ std::vector<CellComparison> compare_saved(const std::vector<BenchmarkRow>& base,
 /// Two workloads to be timed in turns (base, new, base again).
 struct ComparedWork {
   BenchmarkWork base, changed, again;  // `again`: a separate instance if the base's memory is small
-  double least_effect = 0;             // see compare_rounds
+  double min_effect = 0;               // see compare_rounds
 };
 /// `make_base` creates another instance of the base.
 ComparedWork compared_work(BenchmarkWork base, BenchmarkWork changed, const std::function<BenchmarkWork()>& make_base);
-CellComparison compare_cell(const std::string& cell, const std::vector<Series>& series, double equal_within, double least_effect);
+CellComparison compare_cell(const std::string& cell, const std::vector<Series>& series, double equal_within, double min_effect);
 
 /// [{"cell","base_ms","new_ms","change","low","high","noise","smallest_effect","verdict"}, ...]
 nlohmann::ordered_json comparison_json(const std::vector<CellComparison>& compared);

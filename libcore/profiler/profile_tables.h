@@ -8,11 +8,11 @@
 
 namespace galley {
 
-/// At most `most` rows by operator, shape, module or layer, slowest first; then the sum of the remaining rows, the executor and waiting for
-/// data.
-Table operator_table(const Profile& profile, ProfileGroup by, size_t most);
-/// At most `most` modules down to a depth, indented.
-Table module_table(const Profile& profile, int depth, size_t most);
+/// At most `max_rows` rows by operator, shape, module or layer, slowest first; then the sum of the remaining rows, the executor and
+/// waiting for data.
+Table operator_table(const Profile& profile, ProfileGroup by, size_t max_rows);
+/// At most `max_rows` modules down to a depth, indented.
+Table module_table(const Profile& profile, int depth, size_t max_rows);
 /// Memory by category at the peak and its maximum; then planned and measured memory. Empty if no memory was recorded.
 Table memory_table(const Profile& profile);
 

@@ -58,7 +58,7 @@ std::string_view verdict_name(Verdict verdict) {
 }
 
 RoundComparison compare_rounds(std::span<const double> base, std::span<const double> changed, std::span<const double> base_again,
-                               double equal_within, double least_effect) {
+                               double equal_within, double min_effect) {
   GALLEY_ASSERT(!base.empty() && base.size() == changed.size() && base.size() == base_again.size());
   std::vector<double> change, noise;
   for (size_t i = 0; i < base.size(); ++i) {
@@ -73,7 +73,7 @@ RoundComparison compare_rounds(std::span<const double> base, std::span<const dou
   result.change = std::expm1(quantile(change, 0.5));
   result.interval = {std::expm1(other.low), std::expm1(other.high)};
   result.noise = std::expm1(std::max(std::abs(own.low), std::abs(own.high)));
-  const double floor = std::max({equal_within, result.noise, least_effect});
+  const double floor = std::max({equal_within, result.noise, min_effect});
   result.smallest_effect = floor + (result.interval.high - result.interval.low) / 2;
   if (base.size() < 6) return result;
   if (result.interval.low > floor) {

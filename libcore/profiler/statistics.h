@@ -43,10 +43,10 @@ struct RoundComparison {
   double smallest_effect = 0;  // the smallest change that this run could have detected
   Verdict verdict = Verdict::kCannotTell;
 };
-/// `equal_within`: changes up to this fraction count as the same. `least_effect`: changes up to this fraction are never reported as faster
+/// `equal_within`: changes up to this fraction count as the same. `min_effect`: changes up to this fraction are never reported as faster
 /// or slower, because identical programs can differ by as much in a way that repetition does not reveal. The series must have equal lengths
 /// of at least one round.
 RoundComparison compare_rounds(std::span<const double> base, std::span<const double> changed, std::span<const double> base_again,
-                               double equal_within, double least_effect = 0);
+                               double equal_within, double min_effect = 0);
 
 }  // namespace galley

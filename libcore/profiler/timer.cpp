@@ -20,10 +20,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kLeastWatch_s = 0.2;
+constexpr double kMinWatch_s = 0.2;
 /// Cores used by other programs from which a remark is shown. A program that computes uses 1 if it can; the value is chosen well below that
 /// and has not been calibrated on a quiet machine.
-constexpr double kOthersWorthSaying = 0.1;
+constexpr double kOthersThreshold = 0.1;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -100,7 +100,7 @@ std::vector<Series> time_interleaved(std::span<const std::function<void()>> cand
     last[i] = time_once(candidates[i], 1);
     if (!options.cold)
       series[i].repetitions =
-          std::clamp<int64_t>(static_cast<int64_t>(std::ceil(options.least_sample_s / std::max(last[i], 1e-9))), 1, 1 << 20);
+          std::clamp<int64_t>(static_cast<int64_t>(std::ceil(options.min_sample_s / std::max(last[i], 1e-9))), 1, 1 << 20);
     series[i].warmup_rounds = 2;
   }
   for (int64_t round = 0; options.warmup < 0 ? seconds_since(started) < options.max_time_s / 4 : round < options.warmup; ++round) {
@@ -161,7 +161,7 @@ MachineState MachineWatch::state() const {
   const CpuSeconds now = cpu_seconds(proc_stat(), processors_, ticks_per_s());
   const double wall_s = seconds_since(began_);
   // The kernel counts in ticks; shorter times are noise.
-  if (wall_s < kLeastWatch_s || now.all <= begun_.all) return state;
+  if (wall_s < kMinWatch_s || now.all <= begun_.all) return state;
   state.steal = (now.stolen - begun_.stolen) / (now.all - begun_.all);
   state.others = std::max(0.0, (now.busy - begun_.busy) - (own_seconds() - own_begun_)) / wall_s;
   return state;
@@ -172,7 +172,7 @@ std::vector<std::string> MachineWatch::remarks(int threads) const {
   std::vector<std::string> remarks;
   const int cores = available_cores();
   char text[200];
-  if (now.others > kOthersWorthSaying) {
+  if (now.others > kOthersThreshold) {
     std::snprintf(text, sizeof text,
                   "other programs used %.1f of %zu cores during the measurement, which makes times longer and less certain", now.others,
                   processors_.size());

@@ -16,11 +16,11 @@ namespace galley {
 struct TimerOptions {
   double relative_error = 0.01;  // stop when the 95 % interval of every candidate's median is within this fraction
   int64_t min_runs = 10;
-  double max_time_s = 30;        // for all candidates together, warm-up included
-  int64_t warmup = -1;           // warm-up rounds; -1: until two rounds agree within 5 %, at most a quarter of the time
-  double least_sample_s = 2e-4;  // shorter work is repeated within one sample, so that the clock's resolution does not matter
-  bool cold = false;             // empty the caches before each sample (one repetition per sample)
-  std::function<bool()> stop;    // called between rounds; true ends the timing and keeps the samples so far
+  double max_time_s = 30;      // for all candidates together, warm-up included
+  int64_t warmup = -1;         // warm-up rounds; -1: until two rounds agree within 5 %, at most a quarter of the time
+  double min_sample_s = 2e-4;  // shorter work is repeated within one sample, so that the clock's resolution does not matter
+  bool cold = false;           // empty the caches before each sample (one repetition per sample)
+  std::function<bool()> stop;  // called between rounds; true ends the timing and keeps the samples so far
 };
 
 struct Series {

@@ -14,7 +14,7 @@
 namespace galley {
 namespace {
 
-constexpr int64_t kCountedOfRow = 16384;
+constexpr int64_t kCountedPerRow = 16384;
 constexpr int64_t kPiece = 32768;  // values
 constexpr int64_t kCountLimit = int64_t{1} << 60;
 
@@ -163,7 +163,7 @@ bool operator==(const Histogram& a, const Histogram& b) {
 }
 
 int64_t histogram_stride(int64_t row) {
-  int64_t stride = std::max<int64_t>(1, (row + kCountedOfRow - 1) / kCountedOfRow);
+  int64_t stride = std::max<int64_t>(1, (row + kCountedPerRow - 1) / kCountedPerRow);
   while (std::gcd(stride, row) != 1) ++stride;
   return stride;
 }
@@ -199,7 +199,7 @@ void RangeStatistics::add(const float* values, int64_t samples, int64_t row, std
   bool finite = true, counted = true;
   std::vector<Histogram::Counts> parts;
   std::mutex mutex;
-  const auto look = [&](bool scan) {
+  const auto count_rows = [&](bool scan) {
     parts.clear();
     parallel_for(samples * pieces, std::max<int64_t>(1, kPiece / row), [&](int64_t begin, int64_t end) {
       Histogram::Counts counts;
@@ -225,7 +225,7 @@ void RangeStatistics::add(const float* values, int64_t samples, int64_t row, std
       parts.push_back(std::move(counts));
     });
   };
-  look(true);
+  count_rows(true);
   if (!finite) {
     const auto bad = std::find_if(values, values + count, [](float x) { return !std::isfinite(x); });
     const int64_t amount = std::count_if(values, values + count, [](float x) { return !std::isfinite(x); });
@@ -236,7 +236,7 @@ void RangeStatistics::add(const float* values, int64_t samples, int64_t row, std
   range.min += 0.0f;  // -0 becomes 0, because files and comparisons have one zero
   range.max += 0.0f;
   histogram_.cover(range.min, range.max);
-  if (!counted) look(false);
+  if (!counted) count_rows(false);
   for (const Histogram::Counts& part : parts) histogram_.add(part);
   stride_ = stride;
   batches_.push_back(range);

@@ -263,10 +263,10 @@ void CheckpointStore::remove_surplus(const std::string& newest) const {
   for (const std::string& folder : folders) {
     if (keep.count(folder) != 0) continue;
     // Rename first, so that an interrupted removal does not look like a damaged checkpoint.
-    const std::string doomed = temporary_name(folder);
+    const std::string removed = temporary_name(folder);
     try {
-      rename_durably(folder, doomed);
-      remove_tree(doomed);
+      rename_durably(folder, removed);
+      remove_tree(removed);
     } catch (const Error& error) {
       log(LogLevel::kWarning, cat("cannot remove an old checkpoint: ", error.text()));
     }

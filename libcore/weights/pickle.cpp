@@ -303,14 +303,14 @@ void Interpreter::call(const PickleValue& callee, const PickleValue& arguments) 
   const PickleGlobal known = global_of(callee);
   refuse_unless(items(arguments).size() <= 8, "makes a call with ", items(arguments).size(), " arguments");
   const Values given = items(arguments);
-  const auto wants = [&](size_t least, size_t most) {
+  const auto check_count = [&](size_t least, size_t most) {
     refuse_unless(given.size() >= least && given.size() <= most, "makes a call with ", given.size(), " arguments instead of ", least);
   };
   const auto is = [&](size_t i, Kind kind) { return given.size() > i && given[i].kind == kind; };
   switch (known) {
     case PickleGlobal::kOrderedDict:
     case PickleGlobal::kCounter: {
-      wants(0, 1);
+      check_count(0, 1);
       if (given.empty()) return push(container(Kind::kDict, {}, kOrdered));
       if (is(0, Kind::kDict)) return push(container(Kind::kDict, items(given[0]), kOrdered));
       refuse_unless(is(0, Kind::kList), "creates a dictionary from ", kind_name(given[0].kind));
@@ -323,37 +323,37 @@ void Interpreter::call(const PickleValue& callee, const PickleValue& arguments) 
       }
       return;
     }
-    case PickleGlobal::kRebuildTensor: wants(4, 4); return tensor(given, nullptr);
-    case PickleGlobal::kRebuildTensorV2: wants(6, 7); return tensor(given, nullptr);
+    case PickleGlobal::kRebuildTensor: check_count(4, 4); return tensor(given, nullptr);
+    case PickleGlobal::kRebuildTensorV2: check_count(6, 7); return tensor(given, nullptr);
     case PickleGlobal::kRebuildTensorV3: {
-      wants(7, 8);
+      check_count(7, 8);
       refuse_unless(is(6, Kind::kType), "creates a tensor of an unknown type");
       return tensor(given, type_at(given[6].number));
     }
     case PickleGlobal::kRebuildParameter:
     case PickleGlobal::kRebuildParameterState:
-      wants(known == PickleGlobal::kRebuildParameter ? 3 : 4, known == PickleGlobal::kRebuildParameter ? 3 : 4);
+      check_count(known == PickleGlobal::kRebuildParameter ? 3 : 4, known == PickleGlobal::kRebuildParameter ? 3 : 4);
       refuse_unless(is(0, Kind::kTensor), "creates a parameter from ", kind_name(given[0].kind));
       return push(given[0]);
     case PickleGlobal::kSize:
-      wants(1, 1);
+      check_count(1, 1);
       refuse_unless(is(0, Kind::kTuple) || is(0, Kind::kList), "creates a size from ", kind_name(given[0].kind));
       return push(container(Kind::kTuple, items(given[0])));
     case PickleGlobal::kDevice:
-      wants(1, 2);
+      check_count(1, 2);
       refuse_unless(is(0, Kind::kText), "creates a device from ", kind_name(given[0].kind));
       return push(given[0]);
     case PickleGlobal::kEncode:
-      wants(1, 2);
+      check_count(1, 2);
       refuse_unless(is(0, Kind::kText) && (given.size() == 1 || (is(1, Kind::kText) && pickle_.text(given[1]) == "latin1")),
                     "encodes a value that is not a Latin-1 string");
       return push({Kind::kBytes, 0, given[0].length, given[0].number});
     case PickleGlobal::kSet:
-      wants(0, 1);
+      check_count(0, 1);
       refuse_unless(given.empty() || is(0, Kind::kList), "creates a set from a value that is not a list");
       return push(container(Kind::kSet, given.empty() ? Values() : items(given[0])));
     case PickleGlobal::kByteArray:
-      wants(1, 2);
+      check_count(1, 2);
       refuse_unless(is(0, Kind::kBytes) || is(0, Kind::kText), "creates bytes from ", kind_name(given[0].kind));
       return push({Kind::kBytes, 0, given[0].length, given[0].number});
     case PickleGlobal::kNamespace:

@@ -34,11 +34,11 @@ std::span<const std::byte> part(std::span<const std::byte> file, int64_t begin, 
 }
 
 /// Collects the tensors below a value with dotted names.
-class Walk {
+class TensorCollector {
  public:
-  explicit Walk(const Pickle& pickle) : pickle_(pickle) {}
+  explicit TensorCollector(const Pickle& pickle) : pickle_(pickle) {}
 
-  void below(const PickleValue& value, const std::string& name, int depth, std::vector<PthTensor>& found) {
+  void collect(const PickleValue& value, const std::string& name, int depth, std::vector<PthTensor>& found) {
     GALLEY_CHECK_INPUT(++visits_ <= kVisitLimit, "the file's dictionaries contain each other too often");
     if (value.kind == Kind::kTensor) {
       GALLEY_CHECK_INPUT(static_cast<int64_t>(found.size()) < kTensorLimit, "the file has more than ", kTensorLimit, " tensors");
@@ -56,7 +56,7 @@ class Walk {
       GALLEY_CHECK_INPUT(depth < kDepthLimit, "the file nests its dictionaries more than ", kDepthLimit, " levels deep, at '", name, "'");
       GALLEY_CHECK_INPUT(static_cast<int64_t>(name.size() + key.size()) < kNameLimit, "the file has a name longer than ", kNameLimit,
                          " bytes");
-      below(item, name.empty() ? key : name + "." + key, depth + 1, found);
+      collect(item, name.empty() ? key : name + "." + key, depth + 1, found);
     }
   }
 
@@ -78,7 +78,7 @@ class Walk {
 
 /// Selects the weights by the rule described in pth.h and names all tensors.
 void name_tensors(const Pickle& pickle, PthTable& table) {
-  Walk walk(pickle);
+  TensorCollector collector(pickle);
   const PickleValue& root = pickle.root;
   std::optional<size_t> chosen;
   if (root.kind == Kind::kDict) {
@@ -89,7 +89,7 @@ void name_tensors(const Pickle& pickle, PthTable& table) {
       for (size_t i = 0; !has_own && !chosen && i < items.size(); i += 2) {
         if (items[i].kind != Kind::kText || pickle.text(items[i]) != key || items[i + 1].kind != Kind::kDict) continue;
         std::vector<PthTensor> found;
-        walk.below(items[i + 1], "", 1, found);
+        collector.collect(items[i + 1], "", 1, found);
         if (found.empty()) continue;
         chosen = i;
         table.chosen = std::string(key);
@@ -98,11 +98,11 @@ void name_tensors(const Pickle& pickle, PthTable& table) {
     }
     if (chosen) {
       for (size_t i = 0; i < items.size(); i += 2) {
-        if (i != *chosen) walk.below(items[i + 1], walk.key_text(items[i]), 1, table.others);
+        if (i != *chosen) collector.collect(items[i + 1], collector.key_text(items[i]), 1, table.others);
       }
     }
   }
-  if (!chosen) walk.below(root, "", 0, table.tensors);
+  if (!chosen) collector.collect(root, "", 0, table.tensors);
   GALLEY_CHECK_INPUT(!table.tensors.empty(), "the file contains no tensors");
   std::unordered_set<std::string_view> names;
   for (const PthTensor& tensor : table.tensors)
@@ -265,9 +265,9 @@ PthFile::PthFile(const std::string& path) : path_(path), file_(MappedFile::open(
   try {
     table_ = parse_pth(file_->bytes());
   } catch (const Error& error) {
-    const std::string cure =
+    const std::string fix =
         error.suggestion().empty() ? "the file is damaged or has another format: fetch or save it again" : error.suggestion();
-    throw Error(error.code(), cat(path, ": ", error.message())).suggest(cure);
+    throw Error(error.code(), cat(path, ": ", error.message())).suggest(fix);
   }
 }
 

@@ -90,14 +90,14 @@ bool SafetensorsFile::has_digests() const {
 
 void SafetensorsFile::verify() const {
   if (!has_digests()) return;
-  const auto cure = "the file is damaged: fetch or save it again, or use another copy";
+  const auto fix = "the file is damaged: fetch or save it again, or use another copy";
   const InputFile file(path_);
   std::string text(static_cast<size_t>(table_.data_begin), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   const auto stored = metadata().find(std::string(kDigestKey));
   if (stored == metadata().end() || stored->second.size() != kDigestDigits ||
       std::string_view(text).substr(8, kHeaderStart.size()) != kHeaderStart || digest_with_hole(text, kHeaderDigestAt) != stored->second) {
-    throw Error(ErrorCode::kInput, cat(path_, ": the header does not match its digest")).suggest(cure);
+    throw Error(ErrorCode::kInput, cat(path_, ": the header does not match its digest")).suggest(fix);
   }
   std::vector<std::byte> buffer(static_cast<size_t>(kChunk));
   for (const SafetensorsEntry& entry : entries()) {
@@ -112,7 +112,7 @@ void SafetensorsFile::verify() const {
     if (digest.hex() != wanted->second) {
       throw Error(ErrorCode::kInput, cat(path_, ": tensor '", entry.name, "' does not match its digest (stored ", wanted->second,
                                          ", found ", digest.hex(), ")"))
-          .suggest(cure);
+          .suggest(fix);
     }
   }
 }

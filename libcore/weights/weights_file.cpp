@@ -69,8 +69,8 @@ std::string WeightsFile::misfit_hint() const {
   const auto has = [&](std::string_view op) {
     return std::any_of(nodes.begin(), nodes.end(), [&](const OnnxNode& node) { return node.op_type == op; });
   };
-  const std::string cure = cat("use it as the model: model: {type: onnx, path: ", path_, "}");
-  if (has("DequantizeLinear")) return cat(path_, " contains quantized weights, which float models cannot load; ", cure);
+  const std::string fix = cat("use it as the model: model: {type: onnx, path: ", path_, "}");
+  if (has("DequantizeLinear")) return cat(path_, " contains quantized weights, which float models cannot load; ", fix);
   const bool renamed =
       std::any_of(tensors_.begin(), tensors_.end(), [](const OfferedTensor& tensor) { return tensor.name.starts_with("onnx::"); });
   if (!renamed && (has("BatchNormalization") || !has("Conv"))) return "";
@@ -78,7 +78,7 @@ std::string WeightsFile::misfit_hint() const {
              " was exported with batch norms folded into the preceding weights, under names chosen by the exporter: export it with "
              "do_constant_folding=False and "
              "training=TrainingMode.PRESERVE on the model in eval mode, or ",
-             cure);
+             fix);
 }
 
 Tensor WeightsFile::read(size_t index) const {

@@ -91,9 +91,9 @@ TEST(BenchmarkComparison, TheBaseRunsTwiceInAnInstanceOfItsOwnWhereItIsSmall) {
   };
   const auto again = [&](int64_t bytes) { return compared_work(work(bytes, 1), work(bytes, 2), [&] { return work(bytes, 3); }); };
   EXPECT_EQ(again(int64_t{1} << 20).again.row.samples, 3);
-  EXPECT_EQ(again(int64_t{1} << 20).least_effect, 0.02);
+  EXPECT_EQ(again(int64_t{1} << 20).min_effect, 0.02);
   EXPECT_EQ(again(int64_t{100} << 20).again.row.samples, 3);
-  EXPECT_EQ(again(int64_t{100} << 20).least_effect, 0);
+  EXPECT_EQ(again(int64_t{100} << 20).min_effect, 0);
   EXPECT_EQ(again(int64_t{1} << 30).again.row.samples, 1);
 }
 

@@ -138,7 +138,7 @@ TEST(Timer, RunsCandidatesInTurnsAndRepeatsShortOnes) {
   int calls = 0;
   const std::vector<std::function<void()>> works{[&] { order.push_back(0); }, [&] { order.push_back(1); }};
   const std::vector<Series> series =
-      time_interleaved(works, {.relative_error = 0, .min_runs = 5, .max_time_s = 1e-9, .warmup = 1, .least_sample_s = 1e-12});
+      time_interleaved(works, {.relative_error = 0, .min_runs = 5, .max_time_s = 1e-9, .warmup = 1, .min_sample_s = 1e-12});
   ASSERT_EQ(series.size(), 2u);
   // Two calls of each to begin with, then whole rounds.
   const std::vector<int> begun(order.begin(), order.begin() + 4);
@@ -146,7 +146,7 @@ TEST(Timer, RunsCandidatesInTurnsAndRepeatsShortOnes) {
   EXPECT_EQ(series[0].seconds.size(), series[1].seconds.size());
   const std::vector<std::function<void()>> tiny{[&] { ++calls; }};
   const Series one =
-      time_interleaved(tiny, {.relative_error = 0, .min_runs = 3, .max_time_s = 1e-3, .warmup = 0, .least_sample_s = 1e-5}).front();
+      time_interleaved(tiny, {.relative_error = 0, .min_runs = 3, .max_time_s = 1e-3, .warmup = 0, .min_sample_s = 1e-5}).front();
   EXPECT_GT(one.repetitions, 10);
   EXPECT_EQ(calls, 2 + one.repetitions * static_cast<int64_t>(one.seconds.size()));
 }
@@ -157,7 +157,7 @@ TEST(Timer, StopsBetweenRounds) {
   const auto timed = [&](int stop_after) {
     calls = 0;
     return time_interleaved(
-        works, {.relative_error = 0, .min_runs = 1000, .max_time_s = 1000, .warmup = 2, .least_sample_s = 1e-12, .stop = [&, stop_after] {
+        works, {.relative_error = 0, .min_runs = 1000, .max_time_s = 1000, .warmup = 2, .min_sample_s = 1e-12, .stop = [&, stop_after] {
                   return calls >= stop_after;
                 }});
   };

@@ -106,7 +106,7 @@ std::vector<std::string> overrides_of(const BenchmarkCell& cell) {
   return overrides;
 }
 
-Provenance BenchmarkTool::who() const {
+Provenance BenchmarkTool::run_provenance() const {
   Provenance provenance;
   provenance.tool = name();
   provenance.overrides = overrides_;
@@ -123,7 +123,7 @@ void BenchmarkTool::report_object(const Json& json, const Table& table) const {
 }
 
 void BenchmarkTool::report(const std::vector<BenchmarkRow>& rows, const std::vector<std::string>& remarks) {
-  const Json made_by = provenance_json(who());
+  const Json made_by = provenance_json(run_provenance());
   BenchmarkResults results{rows, thread_scaling(rows), remarks};
   if (std::any_of(rows.begin(), rows.end(), [](const BenchmarkRow& row) { return row.error.empty() && row.limit_fraction() > 1.1; })) {
     results.remarks.push_back(

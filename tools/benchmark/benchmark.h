@@ -74,7 +74,7 @@ class BenchmarkTool : public RecipeTool {
   std::unique_ptr<LoadedRecipe> load(const std::string& recipe, const std::vector<std::string>& more) const;
   /// Reports that Ctrl-C or SIGTERM ended the work and what is saved; returns the exit code.
   int stopped(size_t cells_done, size_t cells, bool keeps_journal) const;
-  Provenance who() const;
+  Provenance run_provenance() const;
   /// Prints a result other than rows (--compare, machine) as JSON or as a table, and saves it as --save specifies.
   void report_object(const nlohmann::ordered_json& json, const Table& table) const;
   /// Writes the rows in the requested format to stdout and to the outputs of --save, --html and --sqlite.

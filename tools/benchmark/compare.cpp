@@ -100,7 +100,7 @@ int BenchmarkTool::compare_recipes(const Side& base, const Side& changed, const 
     Table table{{"cell"}, {}};
     Json json{{"cells", Json::array()},
               {"at_most_s", timing.max_time_s * static_cast<double>(cells.size())},
-              {"provenance", provenance_json(who())}};
+              {"provenance", provenance_json(run_provenance())}};
     for (const BenchmarkCell& cell : cells) {
       table.rows.push_back({cell.name()});
       json["cells"].push_back(cell.name());
@@ -109,8 +109,8 @@ int BenchmarkTool::compare_recipes(const Side& base, const Side& changed, const 
     return kExitDone;
   }
   // The medians must be more precise than the change that counts as equal.
-  TimerOptions closely = timing;
-  closely.relative_error = std::min(timing.relative_error, equal_within / 4);
+  TimerOptions precise = timing;
+  precise.relative_error = std::min(timing.relative_error, equal_within / 4);
   std::vector<CellComparison> compared;
   Progress progress(common.verbosity < 0 ? ProgressMode::kNone : common.progress);
   for (size_t c = 0; c < cells.size(); ++c) {
@@ -121,12 +121,12 @@ int BenchmarkTool::compare_recipes(const Side& base, const Side& changed, const 
     BenchmarkWork first_work = make(base), second_work = make(changed);
     const ComparedWork work = compared_work(std::move(first_work), std::move(second_work), [&] { return make(base); });
     const std::vector<std::function<void()>> works{work.base.run, work.changed.run, work.again.run};
-    const std::vector<Series> series = time_interleaved(works, closely);
+    const std::vector<Series> series = time_interleaved(works, precise);
     if (stop_signal() != 0) {
       progress.clear();
       return stopped(c, cells.size(), false);
     }
-    compared.push_back(compare_cell(cell.name(), series, equal_within, work.least_effect));
+    compared.push_back(compare_cell(cell.name(), series, equal_within, work.min_effect));
   }
   progress.clear();
   return report_comparison(compared, watch);
@@ -135,7 +135,7 @@ int BenchmarkTool::compare_recipes(const Side& base, const Side& changed, const 
 int BenchmarkTool::report_comparison(const std::vector<CellComparison>& compared, const MachineWatch& watch) const {
   const std::vector<std::string> remarks = watch.remarks(compute_threads());
   for (const std::string& remark : remarks) log(LogLevel::kWarning, remark);
-  report_object({{"compare", comparison_json(compared)}, {"remarks", remarks}, {"provenance", provenance_json(who())}},
+  report_object({{"compare", comparison_json(compared)}, {"remarks", remarks}, {"provenance", provenance_json(run_provenance())}},
                 comparison_table(compared));
   const auto any = [&](Verdict verdict) {
     return std::any_of(compared.begin(), compared.end(), [&](const CellComparison& item) { return item.result.verdict == verdict; });

@@ -46,7 +46,7 @@ int BenchmarkTool::measure_operators(const std::vector<std::string>& cases, bool
   if (dry_run_) {
     Table table{{"case"}, {}};
     for (const std::string& text : all) table.rows.push_back({text});
-    report_object({{"cases", all}, {"provenance", provenance_json(who())}}, table);
+    report_object({{"cases", all}, {"provenance", provenance_json(run_provenance())}}, table);
     return kExitDone;
   }
   const MachineWatch watch;
@@ -74,7 +74,7 @@ int BenchmarkTool::measure_machine_parts() {
   const MachineReport machine = measure_machine_report();
   Json json = machine_json(machine);
   json["remarks"] = watch.remarks(machine.threads);
-  json["provenance"] = provenance_json(who());
+  json["provenance"] = provenance_json(run_provenance());
   for (const std::string& doubt : machine.doubts) log(LogLevel::kWarning, "doubtful: " + doubt);
   for (const std::string& remark : watch.remarks(machine.threads)) log(LogLevel::kWarning, remark);
   if (machine.doubts.empty()) {

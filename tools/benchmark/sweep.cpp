@@ -56,7 +56,7 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
 
 int BenchmarkTool::print_cells(const std::vector<std::string>& recipes, const std::vector<BenchmarkCell>& cells, double at_most) const {
   Table table{{"recipe", "cell"}, {}};
-  Json json{{"cells", Json::array()}, {"at_most_s", at_most}, {"provenance", provenance_json(who())}};
+  Json json{{"cells", Json::array()}, {"at_most_s", at_most}, {"provenance", provenance_json(run_provenance())}};
   for (const BenchmarkCell& cell : cells) {
     for (const std::string& recipe : recipes) {
       table.rows.push_back({recipe, cell.name()});

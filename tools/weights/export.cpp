@@ -75,10 +75,10 @@ int WeightsTool::export_model() const {
     throw Error(ErrorCode::kUsage, cat("export takes one recipe, got ", recipes.size()))
         .suggest("galley-weights export RECIPE weights=FILE -o model.onnx");
   check_output_file(output_, "export writes a file", "model.onnx");
-  ExportOptions how;
-  if (batch_ != "any") how.batch = positive(batch_, "--batch");
-  how.shape = sizes(shape_);
-  how.fold = fold_;
+  ExportOptions export_options;
+  if (batch_ != "any") export_options.batch = positive(batch_, "--batch");
+  export_options.shape = sizes(shape_);
+  export_options.fold = fold_;
 
   options.recipes_folder = recipes_folder();
   options.with = with_;
@@ -93,8 +93,8 @@ int WeightsTool::export_model() const {
 
   recipe.precision.compute = PrecisionName::kF32;  // the exported file is in f32
   const Session session(recipe);
-  how.metadata = metadata_of(recipe, session);
-  const ExportReport report = export_onnx(session, output_, how);
+  export_options.metadata = metadata_of(recipe, session);
+  const ExportReport report = export_onnx(session, output_, export_options);
   if (common.format == Format::kJson) {
     Provenance provenance;
     provenance.tool = "galley-weights";

@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kChunk = 1 << 20;
 constexpr curl_off_t kLargestFile = curl_off_t{64} << 30;
 
-std::string cure(const FetchRequest& request) {
+std::string offline_fix(const FetchRequest& request) {
   return cat("without network access, fetch ", request.url, " on another machine and copy it to ", request.target);
 }
 
@@ -43,7 +43,7 @@ class PartFile {
 
   const std::string& path() const { return path_; }
   int64_t size() const { return ::lseek(descriptor_, 0, SEEK_END); }
-  bool empty_it() { return ::ftruncate(descriptor_, 0) == 0; }
+  bool truncate() { return ::ftruncate(descriptor_, 0) == 0; }
   bool append(const char* data, size_t count) {
     ::lseek(descriptor_, 0, SEEK_END);
     while (count > 0) {
@@ -132,7 +132,7 @@ bool transfer_part(const FetchRequest& request, PartFile& part) {
   const int64_t kept = part.size();
   throw Error(ErrorCode::kResource, cat("cannot fetch ", request.url, ": ", why,
                                         kept > 0 ? cat(" (", kept, " bytes are kept; the next fetch continues from there)") : ""))
-      .suggest(cure(request));
+      .suggest(offline_fix(request));
 }
 
 }  // namespace
@@ -176,7 +176,7 @@ FetchResult fetch(const FetchRequest& request) {
     // The part is complete if its hash matches; otherwise start over.
     const bool complete = !request.sha256.empty() && file_sha256(part.path()).starts_with(request.sha256);
     resumed = complete;
-    if (!complete && (!part.empty_it() || !transfer_part(request, part)))
+    if (!complete && (!part.truncate() || !transfer_part(request, part)))
       fail(ErrorCode::kResource, "cannot fetch ", request.url, " from its beginning");
   }
   try {

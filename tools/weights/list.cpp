@@ -30,7 +30,7 @@ std::string metric(const PublishedWeights& entry, const std::string& name) {
 }  // namespace
 
 int WeightsTool::list() const {
-  want_words(0, 1, "at most one pattern");
+  check_word_count(0, 1, "at most one pattern");
   const WeightRegistry registry = weight_registry();
   std::set<std::string> names;
   for (const std::string& model : registry.models()) names.insert(model);

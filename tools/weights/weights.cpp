@@ -168,7 +168,7 @@ int WeightsTool::run() {
   return (this->*action_)();
 }
 
-void WeightsTool::want_words(size_t least, size_t most, std::string_view what) const {
+void WeightsTool::check_word_count(size_t least, size_t most, std::string_view what) const {
   if (words_.size() < least || words_.size() > most)
     fail(ErrorCode::kUsage, "this command takes ", what, ", got ", words_.size(), " arguments");
 }
@@ -202,7 +202,7 @@ WeightsTool::Opened WeightsTool::open(const std::string& word) const {
 }
 
 int WeightsTool::show() const {
-  want_words(1, 1, "one set of weights");
+  check_word_count(1, 1, "one set of weights");
   const WeightRegistry registry = weight_registry();
   std::optional<PublishedWeights> published;
   if (registry.is_reference(words_[0])) published = registry.find(words_[0]);
@@ -296,7 +296,7 @@ int WeightsTool::show() const {
 }
 
 int WeightsTool::convert() const {
-  want_words(1, 1, "one set of weights");
+  check_word_count(1, 1, "one set of weights");
   check_output_file(output_, "convert writes a file", "FILE.safetensors");
   const Opened opened = open(words_[0]);
   Renames rules = renames();
@@ -359,7 +359,7 @@ int WeightsTool::convert() const {
 }
 
 int WeightsTool::verify() const {
-  want_words(1, 10'000, "one or more sets of weights");
+  check_word_count(1, 10'000, "one or more sets of weights");
   Table table{{"file", "format", "tensors", "MiB", "checked %", "not finite", "verdict"}, {}};
   Json rows = Json::array();
   bool certain = true;
@@ -404,7 +404,7 @@ int WeightsTool::verify() const {
 }
 
 int WeightsTool::diff() const {
-  want_words(2, 2, "two sets of weights");
+  check_word_count(2, 2, "two sets of weights");
   const Opened first = open(words_[0]), second = open(words_[1]);
   GALLEY_CHECK_INPUT(first.files.size() == second.files.size(), words_[0], " has ", first.files.size(), " files and ", words_[1], " has ",
                      second.files.size(), ": compare two checkpoints, or two files");
@@ -470,7 +470,7 @@ int WeightsTool::diff() const {
 }
 
 int WeightsTool::average() const {
-  want_words(2, 10'000, "two or more sets of weights");
+  check_word_count(2, 10'000, "two or more sets of weights");
   check_output_file(output_, "average writes a file", "FILE.safetensors");
   std::vector<Opened> opened;
   for (const std::string& word : words_) opened.push_back(open(word));
@@ -521,7 +521,7 @@ int WeightsTool::average() const {
 }
 
 int WeightsTool::fetch_files() const {
-  want_words(1, 1000, "one or more MODEL/NAME");
+  check_word_count(1, 1000, "one or more MODEL/NAME");
   const WeightRegistry registry = weight_registry();
   std::vector<PublishedWeights> wanted;
   for (const std::string& word : words_) wanted.push_back(registry.find(word));

@@ -45,7 +45,7 @@ class WeightsTool : public Tool {
   int export_model() const;
 
   CLI::App* verb(CLI::App& app, const std::string& name, const std::string& about, int (WeightsTool::*action)() const);
-  void want_words(size_t least, size_t most, std::string_view what) const;
+  void check_word_count(size_t least, size_t most, std::string_view what) const;
   std::vector<std::pair<std::string, std::string>> renames() const;
 
   int (WeightsTool::*action_)() const = nullptr;

@@ -17,7 +17,7 @@ DType dtype_of(const NodeWriter& n) { return n.type(0).dtype; }
 using Kind = OnnxExpression::Kind;
 
 /// The element-wise function being exported: its inputs and attributes.
-struct Written {
+struct FormulaWriter {
   GraphWriter& to;
   const Names& inputs;
   const Options* attributes;
@@ -53,7 +53,7 @@ struct Written {
 Names function_node(const NodeWriter& n) {
   const Options* attributes = n.node.attributes.get();
   const Formula& formula = find_elementwise(n.node.op->name)->formula(attributes);
-  const std::string result = Written{n.to, n.inputs, attributes, dtype_of(n)}.name(parse_onnx_expression(formula.onnx));
+  const std::string result = FormulaWriter{n.to, n.inputs, attributes, dtype_of(n)}.name(parse_onnx_expression(formula.onnx));
   return {result == n.in(0) ? n.to.add("Identity", {result}) : result};
 }
 
@@ -72,7 +72,7 @@ Names dequantize_node(const NodeWriter& n) {
 std::string activated(GraphWriter& w, const std::string& x, Activation activation) {
   if (activation == Activation::kNone) return x;
   const Names inputs{x};
-  return Written{w, inputs, nullptr, DType::kF32}.name(parse_onnx_expression(elementwise_row(activation).formulas.front().onnx));
+  return FormulaWriter{w, inputs, nullptr, DType::kF32}.name(parse_onnx_expression(elementwise_row(activation).formulas.front().onnx));
 }
 
 std::string quantized(GraphWriter& w, const std::string& x, const QuantParams& map) {

@@ -28,6 +28,6 @@ struct OnnxExport {
 
 /// Returns the nodes, the initializers (named as the parameters), the inputs and the outputs (named as in the graph). Throws Error (exit
 /// code 3) with the operator, its module and the reason if an operator has no ONNX equivalent.
-OnnxDocument onnx_document(const OnnxExport& what);
+OnnxDocument onnx_document(const OnnxExport& request);
 
 }  // namespace galley

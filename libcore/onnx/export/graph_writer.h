@@ -28,9 +28,9 @@ using Names = std::vector<std::string>;
 
 class GraphWriter {
  public:
-  GraphWriter(const OnnxExport& what, OnnxDocument& document);
+  GraphWriter(const OnnxExport& request, OnnxDocument& document);
 
-  const Graph& graph() const { return *what_.graph; }
+  const Graph& graph() const { return *request_.graph; }
   /// Sets the node being exported, used for names and error messages.
   void set_node(const Node& node) { node_ = &node; }
   [[noreturn]] void refuse(std::string_view reason) const;
@@ -63,17 +63,17 @@ class GraphWriter {
   void finish_outputs(const std::vector<std::pair<std::string, std::string>>& outputs);
 
  private:
-  std::string fresh(const std::string& wish);
+  std::string unique_name(const std::string& wish);
   std::string batch();
 
-  const OnnxExport& what_;
+  const OnnxExport& request_;
   OnnxDocument& document_;
   const Node* node_ = nullptr;
   std::map<ValueId, std::string> names_;
-  std::set<std::string> taken_;
+  std::set<std::string> used_names_;
   std::map<std::string, std::string> constants_;  // key: type and bytes
   std::set<std::string> arrays_;
-  std::map<std::string, int> turns_;
+  std::map<std::string, int> suffixes_;
   std::string batch_;
   int64_t samples_ = 0, other_samples_ = 0;
 };

@@ -202,7 +202,7 @@ std::string gates(GraphWriter& w, const std::string& weight, int64_t hidden, con
 }
 
 /// Inputs: x, weights, biases, states. ONNX puts time first and has an axis for directions.
-Names recurrent_node(const NodeWriter& n, std::string_view op, const std::vector<int64_t>& order, bool reverse, Attributes how) {
+Names recurrent_node(const NodeWriter& n, std::string_view op, const std::vector<int64_t>& order, bool reverse, Attributes attributes) {
   GraphWriter& w = n.to;
   const int64_t hidden = n.type(2).shape[1];
   const bool cell = op == "LSTM";
@@ -217,11 +217,11 @@ Names recurrent_node(const NodeWriter& n, std::string_view op, const std::vector
     bias = w.add("Concat", {side(3), side(4)}, {attribute("axis", int64_t{1})});
   }
   const auto state = [&](size_t i) { return n.has(i) ? w.add("Unsqueeze", {n.in(i), w.ints({0})}) : std::string(); };
-  how.push_back(attribute("hidden_size", hidden));
-  how.push_back(attribute("direction", reverse ? "reverse" : "forward"));
+  attributes.push_back(attribute("hidden_size", hidden));
+  attributes.push_back(attribute("direction", reverse ? "reverse" : "forward"));
   Names inputs{x, ih, hh, bias, "", state(5)};
   if (cell) inputs.push_back(state(6));
-  const Names made = w.add_many(op, inputs, std::move(how), cell ? 3 : 2);
+  const Names made = w.add_many(op, inputs, std::move(attributes), cell ? 3 : 2);
   Names results{w.add("Transpose", {w.add("Squeeze", {made[0], w.ints({1})})}, {attribute("perm", std::vector<int64_t>{1, 0, 2})})};
   for (size_t i = 1; i < made.size(); ++i) results.push_back(w.add("Squeeze", {made[i], w.ints({0})}));
   results.resize(n.node.outputs.size());

@@ -46,7 +46,7 @@ Names channel_shuffle_node(const NodeWriter& n) {
   return {n.to.reshape(n.to.add("Transpose", {parts}, {attribute("perm", order)}), shuffled, dims)};
 }
 Names broadcast_node(const NodeWriter& n) { return {n.to.add("Expand", {n.in(0), n.to.shape(n.to.dims(n.node.outputs[0]))})}; }
-Names same(const NodeWriter& n) { return {n.in(0)}; }
+Names pass_through(const NodeWriter& n) { return {n.in(0)}; }
 
 Names full_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<FullAttrs>();
@@ -59,12 +59,12 @@ Names full_node(const NodeWriter& n) {
 Names resize_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<ResizeAttrs>();
   const bool nearest = attrs.mode == ResizeMode::kNearest;
-  Attributes how{attribute("mode", nearest ? "nearest" : "linear"),
-                 attribute("coordinate_transformation_mode", nearest               ? "asymmetric"
-                                                             : attrs.align_corners ? "align_corners"
-                                                                                   : "half_pixel")};
-  if (nearest) how.push_back(attribute("nearest_mode", "floor"));
-  return {n.to.add("Resize", {n.in(0), "", "", n.to.shape(n.to.dims(n.node.outputs[0]))}, std::move(how))};
+  Attributes attributes{attribute("mode", nearest ? "nearest" : "linear"),
+                        attribute("coordinate_transformation_mode", nearest               ? "asymmetric"
+                                                                    : attrs.align_corners ? "align_corners"
+                                                                                          : "half_pixel")};
+  if (nearest) attributes.push_back(attribute("nearest_mode", "floor"));
+  return {n.to.add("Resize", {n.in(0), "", "", n.to.shape(n.to.dims(n.node.outputs[0]))}, std::move(attributes))};
 }
 
 // ---- reductions
@@ -75,9 +75,9 @@ Attributes keepdims(bool keep) { return {attribute("keepdims", int64_t{keep})}; 
 template <const char* kOp>
 Names reduce_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<ReduceAttrs>();
-  Attributes how = keepdims(attrs.keepdim);
-  if (!attrs.axes.empty()) how.push_back(attribute("axes", attrs.axes));
-  return {n.to.add(kOp, {n.in(0)}, std::move(how))};
+  Attributes attributes = keepdims(attrs.keepdim);
+  if (!attrs.axes.empty()) attributes.push_back(attribute("axes", attrs.axes));
+  return {n.to.add(kOp, {n.in(0)}, std::move(attributes))};
 }
 Names sum_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<ReduceAttrs>();
@@ -85,9 +85,9 @@ Names sum_node(const NodeWriter& n) {
 }
 Names argmax_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<ArgmaxAttrs>();
-  Attributes how = keepdims(attrs.keepdim);
-  how.push_back(attribute("axis", attrs.axis));
-  return {n.to.add("ArgMax", {n.in(0)}, std::move(how))};
+  Attributes attributes = keepdims(attrs.keepdim);
+  attributes.push_back(attribute("axis", attrs.axis));
+  return {n.to.add("ArgMax", {n.in(0)}, std::move(attributes))};
 }
 Names topk_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<TopkAttrs>();
@@ -112,7 +112,7 @@ WriteTable shape_rows() {
           {"channel_shuffle", channel_shuffle_node},
           {"broadcast_to", broadcast_node},
           {"full", full_node},
-          {"reorder", same},
+          {"reorder", pass_through},
           {"resize", resize_node},
           {"mean", reduce_node<kMean>},
           {"amax", reduce_node<kLargest>},

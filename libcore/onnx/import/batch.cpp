@@ -23,7 +23,7 @@ struct Place {
   bool has_samples() const { return axis >= 0; }
   friend bool operator==(const Place& a, const Place& b) { return a.axis == b.axis && a.outer == b.outer && a.inner == b.inner; }
 };
-Place on(int axis) { return {.axis = axis}; }
+Place samples_on(int axis) { return {.axis = axis}; }
 Place moved(Place place, int axis) {
   place.axis = axis;
   return place;
@@ -51,18 +51,18 @@ class Step {
     return std::any_of(inputs_.begin(), inputs_.end(), [](const Place& place) { return place.has_samples(); });
   }
 
-  std::string why;  // why samples are mixed; "" if they are not
+  std::string mixing_reason;  // why samples are mixed; "" if they are not
 
   Place mixes(std::string_view reason) {
-    why = reason;
+    mixing_reason = reason;
     return {};
   }
   /// Whether only the first input depends on the sample.
   bool others_shared() {
     for (size_t i = 1; i < inputs_.size(); ++i) {
-      if (inputs_[i].has_samples()) why = "its weights depend on the sample";
+      if (inputs_[i].has_samples()) mixing_reason = "its weights depend on the sample";
     }
-    return why.empty();
+    return mixing_reason.empty();
   }
 
  private:
@@ -214,11 +214,11 @@ Place product(Step& s) {
   for (size_t i : {0u, 1u}) {
     const Place& x = s.in(i);
     if (!x.has_samples()) continue;
-    const int own = s.shape(i).rank();
-    const bool turned = i == 0 ? attrs.transpose_a : attrs.transpose_b;
-    const int summed = (i == 0) != turned ? own - 1 : own - 2;
+    const int operand_rank = s.shape(i).rank();
+    const bool transposed = i == 0 ? attrs.transpose_a : attrs.transpose_b;
+    const int summed = (i == 0) != transposed ? operand_rank - 1 : operand_rank - 2;
     if (x.axis == summed) return s.mixes("it sums over the samples");
-    const Place here = moved(x, x.axis < own - 2 ? x.axis + rank - own : i == 0 ? rank - 2 : rank - 1);
+    const Place here = moved(x, x.axis < operand_rank - 2 ? x.axis + rank - operand_rank : i == 0 ? rank - 2 : rank - 1);
     if (result.has_samples() && !(result == here)) return s.mixes("it multiplies samples with each other");
     result = here;
   }
@@ -243,7 +243,7 @@ Place recurrent(Step& s) {
       return s.mixes("its initial state depends on the sample");
     if (!s.in(0).has_samples()) return s.mixes("its initial state depends on the sample");
   }
-  return on(0);
+  return samples_on(0);
 }
 
 Place normalized(Step& s) {
@@ -321,7 +321,7 @@ std::string name_of(const Node& node) { return cat(node.op->name, node.path.empt
 
 std::string find_mixed_samples(const Graph& graph, int64_t samples) {
   std::map<ValueId, Place> places;
-  for (const ValueId id : graph.inputs()) places[id] = graph.value(id).role == ValueRole::kInput ? on(0) : Place{};
+  for (const ValueId id : graph.inputs()) places[id] = graph.value(id).role == ValueRole::kInput ? samples_on(0) : Place{};
   for (const Node& node : graph.nodes()) {
     Step step(graph, node, places, samples);
     const auto rule = rules().find(node.op->name);
@@ -333,13 +333,13 @@ std::string find_mixed_samples(const Graph& graph, int64_t samples) {
     } else if (step.any_samples()) {
       step.mixes("it may mix samples");
     }
-    if (!step.why.empty()) return cat(name_of(node), ": ", step.why);
+    if (!step.mixing_reason.empty()) return cat(name_of(node), ": ", step.mixing_reason);
     for (const ValueId id : node.outputs) places[id] = result;
   }
   for (const auto& [name, id] : graph.outputs()) {
     const Place& place = places.at(id);
     if (!place.has_samples()) return cat("the output '", name, "' is the same for all samples");
-    if (!(place == on(0))) return cat("the output '", name, "' ", graph.type(id).shape, " does not have one row for each sample");
+    if (!(place == samples_on(0))) return cat("the output '", name, "' ", graph.type(id).shape, " does not have one row for each sample");
   }
   return "";
 }

@@ -13,14 +13,14 @@ constexpr double kExact = 9007199254740992.0;  // 2^53: the reference back end c
 
 bool is_small(const Tensor& x) {
   if (!x.defined()) return true;
-  if (x.elements() > kMostKnown || x.elements() == 0) return false;
+  if (x.elements() > kMaxConstant || x.elements() == 0) return false;
   if (x.dtype() != DType::kI64) return true;
   const std::vector<int64_t> values = to_ints(x);
   return std::all_of(values.begin(), values.end(), [](int64_t value) { return std::fabs(static_cast<double>(value)) < kExact; });
 }
 
 /// Runs the graph (which is consumed) and returns its outputs by name.
-std::map<std::string, Tensor> computed(Graph& graph, const std::vector<ParameterSpec>& parameters, const std::vector<Tensor>& inputs) {
+std::map<std::string, Tensor> run_graph(Graph& graph, const std::vector<ParameterSpec>& parameters, const std::vector<Tensor>& inputs) {
   Engine engine(open_backend("ref"));
   for (const ParameterSpec& spec : parameters) {
     engine.store().declare(spec.name, spec.type, spec.role);
@@ -49,19 +49,19 @@ std::optional<std::vector<Tensor>> evaluate(const OnnxNode& node, MakeNode make,
   try {
     Graph graph;
     Builder b(graph, {.mode = Mode::kEvaluation});
-    Importer alone(b, std::move(source), {});
-    const std::vector<Item> outputs = alone.run_node(node, make, inputs);
+    Importer importer(b, std::move(source), {});
+    const std::vector<Item> outputs = importer.run_node(node, make, inputs);
     std::vector<Tensor> results(outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (outputs[i].constant.defined()) {
         results[i] = outputs[i].constant;
       } else if (outputs[i].value) {
-        if (outputs[i].value.shape().elements() > kMostKnown || outputs[i].value.shape().elements() == 0) return std::nullopt;
+        if (outputs[i].value.shape().elements() > kMaxConstant || outputs[i].value.shape().elements() == 0) return std::nullopt;
         graph.add_output(cat("out", i), outputs[i].value);
       }
     }
     if (graph.outputs().empty()) return results;
-    const std::map<std::string, Tensor> values = computed(graph, b.take_parameters(), inputs);
+    const std::map<std::string, Tensor> values = run_graph(graph, b.take_parameters(), inputs);
     for (size_t i = 0; i < results.size(); ++i) {
       if (const auto found = values.find(cat("out", i)); found != values.end()) results[i] = found->second;
     }

@@ -120,7 +120,7 @@ std::optional<Tensor> fold(Call& c, const std::vector<Tensor>& inputs) {
   const std::string& op = c.node.op_type;
   if (inputs.empty()) return std::nullopt;
   for (const Tensor& input : inputs) {
-    if (!input.defined() || input.elements() > kMostKnown) return std::nullopt;
+    if (!input.defined() || input.elements() > kMaxConstant) return std::nullopt;
   }
   if (op == "Identity") return inputs[0];
   if (op == "Gather" && inputs.size() == 2) return gathered(c, inputs[0], inputs[1]);
@@ -197,7 +197,7 @@ bool make_gelu(Call& c) {
     const std::string& rest = other_input(*last, product->outputs[0]);
     if (factor == x ? !near(to.known_scalar(rest), 0.5) : rest != x) return false;
   } else {
-    half = to.maker(factor);
+    half = to.producer(factor);
     if (!is_binary(half, "Mul") || to.only_reader(factor) != product) return false;
     const bool halves = (half->inputs[0] == x && near(to.known_scalar(half->inputs[1]), 0.5)) ||
                         (half->inputs[1] == x && near(to.known_scalar(half->inputs[0]), 0.5));

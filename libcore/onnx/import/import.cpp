@@ -119,8 +119,8 @@ MakeNode find_row(std::string_view op_type) {
 
 // ---- a node
 
-void Call::refuse(std::string_view why, std::string_view cure) const {
-  throw Error(ErrorCode::kInput, std::string(why)).suggest(std::string(cure));
+void Call::refuse(std::string_view why, std::string_view fix) const {
+  throw Error(ErrorCode::kInput, std::string(why)).suggest(std::string(fix));
 }
 bool Call::needs_output(size_t i) const { return i < node.outputs.size() && !node.outputs[i].empty() && to.is_read(node.outputs[i]); }
 const Item& Call::item(size_t i) const {
@@ -140,7 +140,7 @@ std::optional<Tensor> Call::constant(size_t i) const {
 std::vector<int64_t> Call::ints(size_t i) const {
   const std::optional<Tensor> known = constant(i);
   GALLEY_CHECK_INPUT(known.has_value(), "input ", i, " ('", has(i) ? node.inputs[i] : std::string(), "') must be constant");
-  GALLEY_CHECK_INPUT(known->elements() <= kMostKnown && !is_floating(known->dtype()), "input ", i, " is ", known->str(),
+  GALLEY_CHECK_INPUT(known->elements() <= kMaxConstant && !is_floating(known->dtype()), "input ", i, " is ", known->str(),
                      ", but must be a short list of integers");
   return to_ints(*known);
 }
@@ -224,7 +224,7 @@ void Importer::index() {
     }
     for (const std::string& output : node.outputs) {
       if (output.empty()) continue;
-      GALLEY_CHECK_INPUT(makers_.emplace(output, &node).second, "two nodes produce '", output, "'");
+      GALLEY_CHECK_INPUT(producers_.emplace(output, &node).second, "two nodes produce '", output, "'");
     }
   }
   outputs_.insert(options_.outputs.begin(), options_.outputs.end());
@@ -234,9 +234,9 @@ const OnnxNode* Importer::only_reader(const std::string& name) const {
   const auto found = readers_.find(name);
   return found == readers_.end() || found->second.size() != 1 || outputs_.contains(name) ? nullptr : found->second.front();
 }
-const OnnxNode* Importer::maker(const std::string& name) const {
-  const auto found = makers_.find(name);
-  return found == makers_.end() ? nullptr : found->second;
+const OnnxNode* Importer::producer(const std::string& name) const {
+  const auto found = producers_.find(name);
+  return found == producers_.end() ? nullptr : found->second;
 }
 
 std::optional<double> Importer::known_scalar(const std::string& name) const {
@@ -244,7 +244,7 @@ std::optional<double> Importer::known_scalar(const std::string& name) const {
     const Tensor& known = found->second.constant;
     return known.defined() && known.elements() == 1 ? std::optional<double>(known.to_doubles().front()) : std::nullopt;
   }
-  const OnnxNode* node = maker(name);
+  const OnnxNode* node = producer(name);
   if (node == nullptr || node->op_type != "Constant") return std::nullopt;
   if (const OnnxAttribute* value = node->find("value");
       value != nullptr && value->tensor && value->tensor->dtype && value->tensor->shape.elements() == 1) {
@@ -254,7 +254,7 @@ std::optional<double> Importer::known_scalar(const std::string& name) const {
   return value == nullptr ? std::nullopt : std::optional<double>(value->f);
 }
 
-Item& Importer::turned(const std::string& name) {
+Item& Importer::transposed_weight(const std::string& name) {
   Item& item = items_[cat(name, "\ntransposed")];
   if (item.constant.defined()) return item;
   const Tensor& values = items_.at(name).constant;
@@ -277,9 +277,9 @@ Item& Importer::turned(const std::string& name) {
 Item& Importer::item(const std::string& name) {
   const auto found = items_.find(name);
   if (found == items_.end()) {
-    const bool later = maker(name) != nullptr;
+    const bool later = producer(name) != nullptr;
     fail(ErrorCode::kInput, "it reads '", name.substr(0, 200), "', which ",
-         later ? cat("a later node produces (", maker(name)->str(), "): the nodes are not in topological order or form a cycle")
+         later ? cat("a later node produces (", producer(name)->str(), "): the nodes are not in topological order or form a cycle")
                : "no node, input or initializer of the file provides");
   }
   return found->second;
@@ -424,9 +424,9 @@ void Importer::make(const OnnxNode& node) {
   call.check_attributes();
 }
 
-bool Importer::spells_batch(const OnnxNode& node, bool fits) {
-  if (options_.spelled != nullptr ? options_.spelled->contains(&node) : fits) {
-    spelled_.insert(&node);
+bool Importer::has_batch_size(const OnnxNode& node, bool fits) {
+  if (options_.batch_nodes != nullptr ? options_.batch_nodes->contains(&node) : fits) {
+    batch_nodes_.insert(&node);
     return true;
   }
   return false;
@@ -456,7 +456,7 @@ NodeSet Importer::needed() const {
   NodeSet found;
   std::vector<std::string> names = options_.outputs;
   while (!names.empty()) {
-    const OnnxNode* node = maker(names.back());
+    const OnnxNode* node = producer(names.back());
     names.pop_back();
     if (node == nullptr || !found.insert(node).second) continue;
     for (const std::string& input : node->inputs) {
@@ -472,11 +472,11 @@ void Importer::make_checked(const OnnxNode& node) {
     const PathScope scope(b_.graph(), path_);
     make(node);
   } catch (Error& error) {
-    std::string cure = error.suggestion();
-    if (cure.empty() && other_batch())
-      cure = cat("the file was exported for a batch of ", *other_batch(), ", but this batch has ", *batch(),
-                 ": export it with a dynamic batch (dynamic_axes)");
-    throw Error(ErrorCode::kInput, cat(source_->path(), ": ", node.str(), ": ", error.message())).suggest(cure);
+    std::string fix = error.suggestion();
+    if (fix.empty() && other_batch())
+      fix = cat("the file was exported for a batch of ", *other_batch(), ", but this batch has ", *batch(),
+                ": export it with a dynamic batch (dynamic_axes)");
+    throw Error(ErrorCode::kInput, cat(source_->path(), ": ", node.str(), ": ", error.message())).suggest(fix);
   }
 }
 

@@ -115,7 +115,7 @@ struct ImportOptions {
   std::optional<int64_t> batch;           // number of samples, if the first dimension of all inputs counts them
   std::optional<int64_t> declared_batch;  // the batch that the file declares, if it is a fixed number
   bool values = true;                     // whether to read weights; false: only shapes are computed and no weight is copied
-  const NodeSet* spelled =
+  const NodeSet* batch_nodes =
       nullptr;  // nodes with the declared batch in their constant sizes, from an earlier import; null: find them in this one
 };
 
@@ -128,9 +128,9 @@ class Importer {
   /// Imports a single node; its constant inputs also become the inputs "0", "1", ... of the graph. Returns its outputs.
   std::vector<Item> run_node(const OnnxNode& node, MakeNode make, const std::vector<Tensor>& inputs);
   /// Nodes with the declared batch in their constant sizes.
-  const NodeSet& spelled() const { return spelled_; }
+  const NodeSet& batch_nodes() const { return batch_nodes_; }
   /// Whether that node is one of them; `fits` decides if this import finds them.
-  bool spells_batch(const OnnxNode& node, bool fits);
+  bool has_batch_size(const OnnxNode& node, bool fits);
 
   Builder& builder() { return b_; }
   const OnnxModel& model() const { return source_->model(); }
@@ -143,7 +143,7 @@ class Importer {
   /// The item of that name; throws Error if no earlier node, input or initializer has it.
   Item& item(const std::string& name);
   /// The transpose of a weight [I,O], as a separate weight.
-  Item& turned(const std::string& name);
+  Item& transposed_weight(const std::string& name);
   /// The item as a value of the graph; adds constants to the graph.
   Value value(Item& item);
   /// An initializer as a parameter: under its own name if that belongs to a module, otherwise as `leaf` of the node's path.
@@ -160,7 +160,7 @@ class Importer {
   const OnnxNode* only_reader(const std::string& name) const;
   /// Whether a node reads the value or it is an output of the model.
   bool is_read(const std::string& name) const { return readers_.contains(name) || is_output(name); }
-  const OnnxNode* maker(const std::string& name) const;
+  const OnnxNode* producer(const std::string& name) const;
   std::optional<double> known_scalar(const std::string& name) const;
   /// A constant that is not in the file, as a value of the graph.
   Value table(const Tensor& values);
@@ -184,11 +184,11 @@ class Importer {
   Builder& b_;
   std::shared_ptr<const Source> source_;
   ImportOptions options_;
-  NodeSet spelled_;
+  NodeSet batch_nodes_;
   std::string path_;
   std::map<std::string, Item, std::less<>> items_;
   std::map<std::string, std::vector<const OnnxNode*>, std::less<>> readers_;
-  std::map<std::string, const OnnxNode*, std::less<>> makers_;
+  std::map<std::string, const OnnxNode*, std::less<>> producers_;
   std::set<std::string, std::less<>> outputs_;
   NodeSet skipped_;
 };
@@ -215,7 +215,7 @@ std::optional<std::vector<Tensor>> evaluate(const OnnxNode& node, MakeNode make,
 /// not begin one.
 bool make_pattern(Call& c);
 
-constexpr int64_t kMostKnown = 4096;  // limit of elements of constants that are folded
+constexpr int64_t kMaxConstant = 4096;  // limit of elements of constants that are folded
 std::vector<int64_t> to_ints(const Tensor& tensor);
 Tensor from_ints(const std::vector<int64_t>& values);
 /// Input i as a parameter of the layer if the file has its values; an empty value if it is absent.

@@ -15,7 +15,7 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kMostIndices = int64_t{1} << 24;
+constexpr int64_t kMaxIndices = int64_t{1} << 24;
 
 /// The product of some sizes of a value; check_sizes guarantees that it fits in 63 bits.
 int64_t product_of(const Shape& shape, int begin, int end) {
@@ -31,7 +31,7 @@ Value from_zero(Call& c, size_t input, int64_t size) {
                      ", but must be int64 or int32");
   const std::optional<Tensor> known = c.constant(input);
   if (known) {
-    GALLEY_CHECK_INPUT(known->elements() <= kMostIndices, "it has ", known->elements(), " constant indices, but at most ", kMostIndices,
+    GALLEY_CHECK_INPUT(known->elements() <= kMaxIndices, "it has ", known->elements(), " constant indices, but at most ", kMaxIndices,
                        " are supported");
     std::vector<int64_t> at = to_ints(*known);
     bool changed = false;
@@ -50,9 +50,9 @@ Value from_zero(Call& c, size_t input, int64_t size) {
 }
 
 /// Constant indices of rank 0 or 1, counted from 0; nullopt if they are not constant.
-std::optional<std::vector<int64_t>> known_places(Call& c, size_t input, int64_t size) {
+std::optional<std::vector<int64_t>> constant_positions(Call& c, size_t input, int64_t size) {
   const std::optional<Tensor> known = c.constant(input);
-  if (!known || known->shape().rank() > 1 || known->elements() < 1 || known->elements() > kMostIndices) return std::nullopt;
+  if (!known || known->shape().rank() > 1 || known->elements() < 1 || known->elements() > kMaxIndices) return std::nullopt;
   std::vector<int64_t> at = to_ints(*known);
   for (int64_t& i : at) {
     GALLEY_CHECK_INPUT(i >= -size && i < size, "index ", i, " is out of range for ", size, " elements");
@@ -74,11 +74,11 @@ void gather_node(Call& c) {
   const Value x = weight && !c.constant(1) ? c.to.parameter(c.to.item(c.node.inputs[0]), "weight", "embedding") : c.x(0);
   const int axis = axis_in(c.integer("axis", 0), x.shape().rank());
   const int64_t size = x.shape()[axis];
-  if (const auto places = known_places(c, 1, size); places && is_range(*places)) {
+  if (const auto places = constant_positions(c, 1, size); places && is_range(*places)) {
     const Value part = slice(x, axis, places->front(), places->back() + 1);
     return c.set(c.constant(1)->shape().rank() == 0 ? squeeze(part, axis) : part);
   }
-  c.set(taken(x, axis, from_zero(c, 1, size)));
+  c.set(gather_along(x, axis, from_zero(c, 1, size)));
 }
 
 void gather_elements(Call& c) {
@@ -131,16 +131,16 @@ void gather_nd(Call& c) {
   }
   Shape table{batches * rows};
   for (int d = last; d < shape.rank(); ++d) table.push_back(shape[d]);
-  c.set(taken(reshape(x, table), 0, index));
+  c.set(gather_along(reshape(x, table), 0, index));
 }
 
 // ---- scatter
 
 enum class Join { kReplace, kAdd };
 Join join_of(Call& c) {
-  const std::string how = c.text("reduction", "none");
-  if (how != "none" && how != "add") c.refuse(cat("reduction '", how, "' is not supported; it must be none or add"));
-  return how == "add" ? Join::kAdd : Join::kReplace;
+  const std::string reduction = c.text("reduction", "none");
+  if (reduction != "none" && reduction != "add") c.refuse(cat("reduction '", reduction, "' is not supported; it must be none or add"));
+  return reduction == "add" ? Join::kAdd : Join::kReplace;
 }
 
 /// `data` with `updates` at `index` along an axis; `index` and `updates` have equal shapes.
@@ -227,7 +227,7 @@ void scatter_nd(Call& c) {
 /// An index out of range gives no element with the on value.
 void one_hot_node(Call& c) {
   const std::vector<double> depth = c.constant(1) ? c.constant(1)->to_doubles() : std::vector<double>();
-  GALLEY_CHECK_INPUT(depth.size() == 1 && depth[0] >= 1 && depth[0] <= static_cast<double>(kMostIndices), "its depth must be constant");
+  GALLEY_CHECK_INPUT(depth.size() == 1 && depth[0] >= 1 && depth[0] <= static_cast<double>(kMaxIndices), "its depth must be constant");
   const auto classes = static_cast<int64_t>(depth[0]);
   const Value x = c.x(0), index = cast(x, DType::kI64);
   const int rank = index.shape().rank() + 1, axis = axis_in(c.integer("axis", -1), rank);
@@ -255,7 +255,7 @@ void compress(Call& c) {
     if (condition[static_cast<size_t>(i)] != 0) places.push_back(i);
   }
   GALLEY_CHECK_INPUT(!places.empty(), "it selects no element");
-  c.set(at_places(c, x, axis, places));
+  c.set(select_along(c, x, axis, places));
 }
 
 /// Reverses the first steps of each sample; the lengths must be constant.
@@ -264,7 +264,7 @@ void reverse_sequence(Call& c) {
   const int time = axis_in(c.integer("time_axis", 0), x.shape().rank()), batch = axis_in(c.integer("batch_axis", 1), x.shape().rank());
   const std::vector<int64_t> lengths = c.ints(1);
   const int64_t steps = x.shape()[time], count = x.shape()[batch];
-  GALLEY_CHECK_INPUT(time != batch && static_cast<int64_t>(lengths.size()) == count && steps * count <= kMostIndices, "it has ",
+  GALLEY_CHECK_INPUT(time != batch && static_cast<int64_t>(lengths.size()) == count && steps * count <= kMaxIndices, "it has ",
                      lengths.size(), " lengths, which does not fit data ", x.type());
   std::vector<int64_t> at;
   for (int64_t i = 0; i < steps * count; ++i) {
@@ -280,20 +280,20 @@ void reverse_sequence(Call& c) {
 
 }  // namespace
 
-Value at_places(Call& c, Value x, int axis, const std::vector<int64_t>& places) {
+Value select_along(Call& c, Value x, int axis, const std::vector<int64_t>& places) {
   if (is_range(places)) return slice(x, axis, places.front(), places.back() + 1);
-  return taken(x, axis, c.table(from_ints(places)));
+  return gather_along(x, axis, c.table(from_ints(places)));
 }
 
 Value reversed(Call& c, Value x, int axis) {
-  GALLEY_CHECK_INPUT(x.shape()[axis] <= kMostIndices, "it reverses an axis of ", x.type(), ", which is too long: at most ", kMostIndices,
+  GALLEY_CHECK_INPUT(x.shape()[axis] <= kMaxIndices, "it reverses an axis of ", x.type(), ", which is too long: at most ", kMaxIndices,
                      " elements are supported");
   std::vector<int64_t> places(static_cast<size_t>(x.shape()[axis]));
   std::iota(places.rbegin(), places.rend(), 0);
-  return places.size() < 2 ? x : at_places(c, x, axis, places);
+  return places.size() < 2 ? x : select_along(c, x, axis, places);
 }
 
-Value taken(Value x, int axis, Value index) {
+Value gather_along(Value x, int axis, Value index) {
   const int rank = x.shape().rank(), added = index.shape().rank();
   GALLEY_CHECK_INPUT(rank - 1 + added <= Shape::kMaxRank, "its result has ", rank - 1 + added, " dimensions, but at most ", Shape::kMaxRank,
                      " are supported");

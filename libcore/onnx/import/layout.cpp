@@ -147,7 +147,7 @@ std::string find_rows(const std::shared_ptr<const Source>& source, FileLayout& l
   Builder b(graph, {.mode = Mode::kEvaluation});
   Importer importer(b, source, {.outputs = layout.outputs, .batch = batch, .declared_batch = layout.declared_batch, .values = false});
   for (const auto& [name, value] : importer.run(feeds(b, layout, batch))) graph.add_output(name, value);
-  layout.spelled = importer.spelled();
+  layout.batch_nodes = importer.batch_nodes();
   layout.output_rank = graph.type(graph.outputs().front().second).shape.rank();
   graph.remove_dead_nodes();
   return find_mixed_samples(graph, batch);
@@ -156,21 +156,21 @@ std::string find_rows(const std::shared_ptr<const Source>& source, FileLayout& l
 /// Whether samples are rows, for any batch or for the declared batch. `failure`: the error of importing with another batch.
 bool find_use(const std::shared_ptr<const Source>& source, FileLayout& layout, std::optional<Error>& failure) {
   try {
-    layout.why = find_rows(source, layout, probe_batch(layout, source->model()));
-    if (layout.why.empty()) return true;
+    layout.reason = find_rows(source, layout, probe_batch(layout, source->model()));
+    if (layout.reason.empty()) return true;
   } catch (const Error& error) {
-    layout.why = cat("its nodes do not fit another batch (", error.message(), ")");
+    layout.reason = cat("its nodes do not fit another batch (", error.message(), ")");
     failure = error;
   }
   if (!layout.declared_batch) return false;
-  std::string why;
+  std::string reason;
   try {
-    why = find_rows(source, layout, *layout.declared_batch);
+    reason = find_rows(source, layout, *layout.declared_batch);
   } catch (const Error&) {
     return false;  // importing the whole model will report the error again
   }
-  if (!why.empty()) {
-    layout.why = why;
+  if (!reason.empty()) {
+    layout.reason = reason;
     return false;
   }
   layout.use = SampleUse::kFixed;
@@ -202,7 +202,7 @@ FileLayout make_layout(const std::shared_ptr<const Source>& source, const std::v
   const bool whole = std::any_of(fed.begin(), fed.end(), [&](const OnnxValue* input) {
     return !given.at(input->name).sizes.empty() && given.at(input->name).sizes.size() == input->shape.size();
   });
-  layout.why = "its inputs have no batch dimension";
+  layout.reason = "its inputs have no batch dimension";
   std::optional<Error> failure;
   if (!whole && may_have_rows(fed, layout.declared_batch)) {
     set_inputs(true);
@@ -216,7 +216,7 @@ FileLayout make_layout(const std::shared_ptr<const Source>& source, const std::v
   } catch (Error& error) {
     // The batch is open, but the nodes do not fit any.
     if (failure && !layout.declared_batch) throw *failure;
-    throw Error(error.code(), cat(error.message(), "; the model runs one sample at a time because ", layout.why))
+    throw Error(error.code(), cat(error.message(), "; the model runs one sample at a time because ", layout.reason))
         .key(error.key())
         .suggest(error.suggestion());
   }
@@ -256,13 +256,13 @@ NamedValues capture_file(Builder& b, const std::shared_ptr<const Source>& source
     const Value x = inputs[i].second;
     fed.emplace_back(layout.inputs[i].name, whole ? reshape(x, Shape(x.shape().sizes().subspan(1))) : x);
   }
-  ImportOptions how{.outputs = layout.outputs, .batch = {}, .declared_batch = {}};
+  ImportOptions options{.outputs = layout.outputs, .batch = {}, .declared_batch = {}};
   if (layout.use == SampleUse::kRows) {
-    how.batch = inputs.front().second.shape()[0];
-    how.declared_batch = layout.declared_batch;
-    how.spelled = &layout.spelled;
+    options.batch = inputs.front().second.shape()[0];
+    options.declared_batch = layout.declared_batch;
+    options.batch_nodes = &layout.batch_nodes;
   }
-  Importer importer(b, source, how);
+  Importer importer(b, source, options);
   NamedValues results = importer.run(fed);
   for (auto& [name, value] : results) {
     if (whole) value = with_sample_axis(value);

@@ -29,10 +29,10 @@ struct FileLayout {
   std::vector<FileInput> inputs;     // inputs that need values, in the file's order
   std::vector<std::string> outputs;  // the main one first
   SampleUse use = SampleUse::kRows;
-  std::string why;          // the reason if `use` is not kRows
+  std::string reason;       // the reason if `use` is not kRows
   int64_t fixed_batch = 0;  // the batch that the model requires; 0: any
   std::optional<int64_t> declared_batch;
-  NodeSet spelled;       // nodes with the declared batch in their constant sizes
+  NodeSet batch_nodes;   // nodes with the declared batch in their constant sizes
   int output_rank = -1;  // rank of the main output with a batch dimension; -1: unknown
 };
 

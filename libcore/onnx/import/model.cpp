@@ -72,7 +72,7 @@ void check_inputs(const FileLayout& layout, const std::string& path, const Named
   const int64_t batch = inputs.front().second.shape().rank() > 0 ? inputs.front().second.shape()[0] : 1;
   if (layout.fixed_batch > 0 && batch != layout.fixed_batch) {
     const std::string takes = layout.fixed_batch == 1 ? "one sample per run" : cat("batches of ", layout.fixed_batch, " samples");
-    throw Error(ErrorCode::kRecipe, cat(path, " takes ", takes, ", but this batch has ", batch, ": ", layout.why))
+    throw Error(ErrorCode::kRecipe, cat(path, " takes ", takes, ", but this batch has ", batch, ": ", layout.reason))
         .key("model")
         .suggest(cat("set the batch to ", layout.fixed_batch));
   }

@@ -13,7 +13,7 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kMostTerms = 1024;  // terms of LRN's sum over neighbouring channels
+constexpr int64_t kMaxTerms = 1024;  // terms of LRN's sum over neighbouring channels
 
 /// Batch norm with training_mode=1: uses the statistics of the batch, also in inference, and outputs the updated running statistics.
 void batch_statistics(Call& c, double eps, double momentum) {
@@ -119,7 +119,7 @@ void group_normalization(Call& c) {
 }
 
 /// Reduction over these axes, which are kept with size 1.
-ReduceAttrs kept(std::vector<int64_t> axes) {
+ReduceAttrs reduce_keeping(std::vector<int64_t> axes) {
   ReduceAttrs attrs;
   attrs.axes = std::move(axes);
   attrs.keepdim = true;
@@ -129,7 +129,7 @@ ReduceAttrs kept(std::vector<int64_t> axes) {
 /// (x - mean) / sqrt(variance) over `axes`.
 void mean_variance(Call& c) {
   const Value x = c.x(0);
-  const ReduceAttrs attrs = kept(c.ints("axes", {0, 2, 3}));
+  const ReduceAttrs attrs = reduce_keeping(c.ints("axes", {0, 2, 3}));
   const Value centred = sub(x, mean(x, attrs));
   c.set(
       div(centred, affine(sqrt(mean(square(centred), attrs)), 1, 1e-9)));  // 1e-9 is the epsilon in the operator's definition as a function
@@ -140,7 +140,7 @@ void local_response(Call& c) {
   const Value x = c.x(0);
   const double alpha = c.real("alpha", 1e-4), beta = c.real("beta", 0.75), bias = c.real("bias", 1);
   const int64_t size = c.integer("size", 1), channels = x.shape().rank() >= 2 ? x.channels() : 0;
-  GALLEY_CHECK_INPUT(channels >= 1 && size >= 1 && size <= kMostTerms, "size is ", size, ", but must be between 1 and ", kMostTerms,
+  GALLEY_CHECK_INPUT(channels >= 1 && size >= 1 && size <= kMaxTerms, "size is ", size, ", but must be between 1 and ", kMaxTerms,
                      "; the input is ", x.type());
   std::vector<int64_t> padding(static_cast<size_t>(2 * x.shape().rank()), 0);
   padding[2] = (size - 1) / 2;
@@ -157,7 +157,7 @@ void local_response(Call& c) {
 /// x / (sum of |x|^p)^(1/p) along an axis, p = 1 or 2; 0 if the sum is 0.
 void lp_normalization(Call& c) {
   const Value x = c.x(0);
-  const ReduceAttrs attrs = kept({axis_in(c.integer("axis", -1), x.shape().rank())});
+  const ReduceAttrs attrs = reduce_keeping({axis_in(c.integer("axis", -1), x.shape().rank())});
   const int64_t p = c.integer("p", 2);
   if (p != 1 && p != 2) c.refuse(cat("p is ", p, ", but must be 1 or 2"));
   const Value norm = p == 1 ? sum(abs(x), attrs) : sqrt(sum(square(x), attrs));

@@ -17,7 +17,7 @@ constexpr int64_t kLargest = int64_t{1} << 24;  // limit of an axis size, so tha
 
 /// Converts [N,C,L] to an image with one row, [N,C,1,L], and back; images are not changed.
 Value as_image(Value x) { return x.shape().rank() == 3 ? unsqueeze(x, 2) : x; }
-Value as_before(Value y, bool line) { return line ? squeeze(y, 2) : y; }
+Value restore_rank(Value y, bool line) { return line ? squeeze(y, 2) : y; }
 
 /// Checks the ranks of a convolution's input and weight.
 void check_operands(Value x, Value w) {
@@ -46,14 +46,14 @@ void conv(Call& c) {
   GALLEY_CHECK_INPUT(attrs.groups >= 1 && attrs.groups <= w.shape()[0], "group is ", attrs.groups, ", but must be between 1 and ",
                      w.shape()[0]);
   const Value padded = pad_window(as_image(x), window, 0, window.even(), attrs.padding);
-  c.set(as_before(conv2d(padded, as_image(w), weight_of(c, 2, "bias", "conv2d"), attrs), x.shape().rank() == 3));
+  c.set(restore_rank(conv2d(padded, as_image(w), weight_of(c, 2, "bias", "conv2d"), attrs), x.shape().rank() == 3));
 }
 
 /// The uncropped size of a transposed convolution's result, the cropped size, and what is cropped at the begin.
-struct Spread {
+struct TransposedSizes {
   std::vector<int64_t> whole, size, before;  // for rows and columns
 };
-Spread spread_of(Call& c, const Shape& x, const Window& window) {
+TransposedSizes transposed_sizes(Call& c, const Shape& x, const Window& window) {
   const size_t axes = window.axes;
   const std::string automatic = c.text("auto_pad", "NOTSET");
   const std::vector<int64_t> more = c.ints("output_padding", std::vector<int64_t>(axes, 0)), given = c.ints("output_shape", {});
@@ -62,7 +62,7 @@ Spread spread_of(Call& c, const Shape& x, const Window& window) {
                      " numbers, but must have ", axes);
   for (const int64_t size : given)
     GALLEY_CHECK_INPUT(size >= 0 && size <= kLargest, "output_shape contains ", size, ", but must be between 0 and ", kLargest);
-  Spread spread;
+  TransposedSizes sizes;
   for (size_t i = 0; i < 2; ++i) {
     const size_t from = i + axes - 2;  // with one axis there are no rows
     const bool line = axes == 1 && i == 0;
@@ -78,11 +78,11 @@ Spread spread_of(Call& c, const Shape& x, const Window& window) {
       before = automatic == "SAME_UPPER" ? cut / 2 : cut - cut / 2;
     }
     GALLEY_CHECK_INPUT(size >= 1 && before >= 0, "its result would have size ", size);
-    spread.whole.push_back(std::max(reach, before + size));
-    spread.size.push_back(size);
-    spread.before.push_back(before);
+    sizes.whole.push_back(std::max(reach, before + size));
+    sizes.size.push_back(size);
+    sizes.before.push_back(before);
   }
-  return spread;
+  return sizes;
 }
 
 /// A transposed convolution is the gradient of a convolution with respect to its input.
@@ -91,7 +91,7 @@ void conv_transpose(Call& c) {
   check_operands(x, w);
   const Window window = window_of_weight(c, x, w);
   const Value image = as_image(x);
-  const Spread spread = spread_of(c, image.shape(), window);
+  const TransposedSizes sizes = transposed_sizes(c, image.shape(), window);
   Conv2dBackwardDataAttrs attrs;
   attrs.stride = window.stride;
   attrs.dilation = window.dilation;
@@ -104,13 +104,13 @@ void conv_transpose(Call& c) {
                                (window.kernel[i] - 1) * window.dilation[i] + 1);
   Value y = conv2d_backward_data(image, as_image(w), attrs);
   std::vector<int64_t> more(8, 0);
-  for (size_t i = 0; i < 2; ++i) more[5 + 2 * i] = spread.whole[i] - attrs.input_size[i];
+  for (size_t i = 0; i < 2; ++i) more[5 + 2 * i] = sizes.whole[i] - attrs.input_size[i];
   if (more[5] > 0 || more[7] > 0) y = pad(y, more);
   for (size_t i = 0; i < 2; ++i) {
-    if (spread.size[i] != spread.whole[i]) y = slice(y, 2 + static_cast<int64_t>(i), spread.before[i], spread.before[i] + spread.size[i]);
+    if (sizes.size[i] != sizes.whole[i]) y = slice(y, 2 + static_cast<int64_t>(i), sizes.before[i], sizes.before[i] + sizes.size[i]);
   }
   if (c.has(2)) y = add(y, reshape(weight_of(c, 2, "bias", "conv2d"), {1, y.shape()[1], 1, 1}));
-  c.set(as_before(y, x.shape().rank() == 3));
+  c.set(restore_rank(y, x.shape().rank() == 3));
 }
 
 /// The next node, if it adds a bias vector [features] to the product; sets `bias` to its name.
@@ -119,7 +119,7 @@ const OnnxNode* bias_after(const Call& c, int64_t features, std::string& bias) {
   if (sum == nullptr || sum->op_type != "Add" || !sum->domain.empty() || sum->inputs.size() != 2 || sum->outputs.size() != 1)
     return nullptr;
   bias = sum->inputs[0] == c.node.outputs[0] ? sum->inputs[1] : sum->inputs[0];
-  if (bias == c.node.outputs[0] || bias.empty() || c.to.maker(bias) != nullptr) return nullptr;
+  if (bias == c.node.outputs[0] || bias.empty() || c.to.producer(bias) != nullptr) return nullptr;
   const Item& item = c.to.item(bias);
   return item.is_weight && item.constant.shape() == Shape({features}) ? sum : nullptr;
 }
@@ -130,7 +130,7 @@ Value matrix(Call& c, size_t i, bool stored) {
   if (!item.is_weight || item.constant.shape().rank() != 2) return {};
   if (item.transposed) return stored ? Value() : c.to.parameter(c.to.item(item.name), "weight", "linear");
   if (stored) return c.to.parameter(c.to.item(c.node.inputs[i]), "weight", "linear");
-  return c.to.parameter(c.to.turned(c.node.inputs[i]), "weight", "linear");
+  return c.to.parameter(c.to.transposed_weight(c.node.inputs[i]), "weight", "linear");
 }
 
 /// NumPy's matmul: leading dimensions broadcast; a 1-D left operand is a row, a 1-D right operand is a column.
@@ -165,15 +165,15 @@ void mat_mul(Call& c) {
 
 void gemm(Call& c) {
   const double alpha = c.real("alpha", 1), beta = c.real("beta", 1);
-  const bool turn_a = c.integer("transA", 0) != 0, turn_b = c.integer("transB", 0) != 0;
+  const bool transpose_a = c.integer("transA", 0) != 0, transpose_b = c.integer("transB", 0) != 0;
   const Value x = c.x(0);
   GALLEY_CHECK_INPUT(x.shape().rank() == 2, "its input is ", x.type(), ", but must have 2 dimensions");
-  if (alpha == 1 && (beta == 1 || !c.has(2)) && !turn_a) {
-    const Value w = matrix(c, 1, turn_b);
+  if (alpha == 1 && (beta == 1 || !c.has(2)) && !transpose_a) {
+    const Value w = matrix(c, 1, transpose_b);
     const bool vector = w && (!c.has(2) || (c.item(2).is_weight && c.item(2).constant.shape() == Shape({w.shape()[0]})));
     if (vector) return c.set(linear(x, w, weight_of(c, 2, "bias", "linear")));
   }
-  Value y = matmul(x, c.x(1), {turn_a, turn_b});
+  Value y = matmul(x, c.x(1), {transpose_a, transpose_b});
   if (alpha != 1) y = affine(y, alpha);
   if (c.has(2) && beta != 0) y = add(y, beta == 1 ? c.x(2) : affine(c.x(2), beta));
   c.set(y);
@@ -181,8 +181,8 @@ void gemm(Call& c) {
 
 // ---- integer products
 
-constexpr int64_t kMostTerms = int64_t{1} << 15;  // number of 8-bit products whose sum fits in i32
-constexpr int64_t kExactTerms = 256;              // number of 8-bit products whose sum is exact in f32: 256 * 255 * 255 < 2^24
+constexpr int64_t kMaxTerms = int64_t{1} << 15;  // number of 8-bit products whose sum fits in i32
+constexpr int64_t kExactTerms = 256;             // number of 8-bit products whose sum is exact in f32: 256 * 255 * 255 < 2^24
 
 /// Integers as floats minus their zero point; `axis`: the axis of a zero point per row or column.
 Value centered(Call& c, size_t i, size_t zero, int axis) {
@@ -206,8 +206,8 @@ Value centered(Call& c, size_t i, size_t zero, int axis) {
 Value integer_product(Value a, Value b) {
   GALLEY_CHECK_INPUT(a.shape().rank() >= 2 && b.shape().rank() >= 2, "integer operands must have at least two dimensions");
   const int64_t terms = a.shape()[-1];
-  GALLEY_CHECK_INPUT(terms == b.shape()[-2] && terms <= kMostTerms, "its operands ", a.type(), " and ", b.type(),
-                     " do not match, or sum more than ", kMostTerms, " products");
+  GALLEY_CHECK_INPUT(terms == b.shape()[-2] && terms <= kMaxTerms, "its operands ", a.type(), " and ", b.type(),
+                     " do not match, or sum more than ", kMaxTerms, " products");
   Value sum;
   for (int64_t begin = 0; begin < terms; begin += kExactTerms) {
     const int64_t end = std::min(terms, begin + kExactTerms);
@@ -264,7 +264,7 @@ void q_linear_conv(Call& c) {
   const Value sum = conv2d(padded, as_image(w), c.has(8) ? cast(c.x(8), DType::kF32) : Value(), attrs);
   const auto scalar = [&](size_t i) { return reshape(c.x(i), Shape{}); };
   const Value each = c.x(4).shape().elements() == 1 ? scalar(4) : reshape(c.x(4), {1, w.shape()[0], 1, 1});
-  c.set(as_before(requantized(mul(sum, mul(each, scalar(1))), scalar(6), scalar(7)), x.shape().rank() == 3));
+  c.set(restore_rank(requantized(mul(sum, mul(each, scalar(1))), scalar(6), scalar(7)), x.shape().rank() == 3));
 }
 
 }  // namespace

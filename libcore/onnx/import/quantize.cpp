@@ -55,7 +55,7 @@ std::optional<QuantParams> params_of(const Call& c, DType dtype) {
 }
 
 /// A scale or zero point, reshaped to broadcast against x: one number, or one per element of an axis.
-Value beside(Call& c, size_t input, Value x, int64_t axis) {
+Value aligned(Call& c, size_t input, Value x, int64_t axis) {
   const Value numbers = c.x(input);
   if (numbers.shape().elements() == 1) return reshape(numbers, Shape{});
   const int at = axis_in(axis, x.shape().rank());
@@ -67,7 +67,7 @@ Value beside(Call& c, size_t input, Value x, int64_t axis) {
 }
 
 /// round(x / scale) + zero point, clamped to the range of the dtype.
-Value levels(Value x, Value scale, Value zero, DType dtype) {
+Value quantized(Value x, Value scale, Value zero, DType dtype) {
   Value level = emit("round", {div(x, scale)});
   if (zero) level = add(level, cast(zero, DType::kF32));
   return cast(clamp(level, dtype == DType::kU8 ? 0 : -128, dtype == DType::kU8 ? 255 : 127), dtype);
@@ -86,7 +86,7 @@ void quantize_node(Call& c) {
     c.refuse("its rounding has no gradient", "train the float model (quantize.method=qat), or only evaluate this one");
   const Value x = c.x(0);
   if (const auto params = params_of(c, dtype)) return c.set(quantize(x, *params));
-  c.set(levels(x, beside(c, 1, x, axis), c.has(2) ? beside(c, 2, x, axis) : Value(), dtype));
+  c.set(quantized(x, aligned(c, 1, x, axis), c.has(2) ? aligned(c, 2, x, axis) : Value(), dtype));
 }
 
 void dequantize_node(Call& c) {
@@ -110,8 +110,8 @@ void dequantize_node(Call& c) {
   const auto params = bytes ? params_of(c, q.dtype()) : std::nullopt;
   if (params) return c.set(dequantize(q, *params));
   Value real = cast(q, DType::kF32);
-  if (c.has(2)) real = sub(real, cast(beside(c, 2, q, axis), DType::kF32));
-  c.set(mul(real, beside(c, 1, q, axis)));
+  if (c.has(2)) real = sub(real, cast(aligned(c, 2, q, axis), DType::kF32));
+  c.set(mul(real, aligned(c, 1, q, axis)));
 }
 
 /// Scale and zero point from the minimum and maximum of x and 0.
@@ -122,7 +122,7 @@ void dynamic_quantize(Call& c) {
   const Value range = affine(sub(high, low), 1.0 / 255);
   const Value scale = where(equal(range, zero), c.scalar_value(DType::kF32, 1), range);
   const Value point = cast(clamp(emit("round", {neg(div(low, scale))}), 0, 255), DType::kU8);
-  c.set(0, levels(x, scale, point, DType::kU8));
+  c.set(0, quantized(x, scale, point, DType::kU8));
   c.set(1, scale);
   c.set(2, point);
 }

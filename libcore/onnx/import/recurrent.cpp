@@ -13,7 +13,7 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kMostSteps = 1024;  // limit of time steps of an unrolled layer
+constexpr int64_t kMaxSteps = 1024;  // limit of time steps of an unrolled layer
 
 struct Layer {
   Value x;  // [N,T,C]
@@ -128,7 +128,7 @@ void recurrent_node(Call& c, const std::vector<int64_t>& order, Run run, const s
   if (c.needs_output(2) && !cells.empty()) c.set(2, join(cells, state_axis));
 }
 
-RecurrentAttrs how(const Layer& layer, bool save) {
+RecurrentAttrs attributes_of(const Layer& layer, bool save) {
   RecurrentAttrs attrs;
   attrs.reverse = layer.reverse;
   attrs.save = save;
@@ -141,19 +141,19 @@ Results run_lstm(const Layer& layer, const std::vector<std::string>&) {
   const auto state = [&](Value own, Value other) {
     return own || !other ? own : full(other.graph(), {.dtype = other.dtype(), .shape = other.shape()}, 0);
   };
-  const Lstm made = lstm(layer.x, layer.weights, state(layer.h0, layer.c0), state(layer.c0, layer.h0), how(layer, kSave));
+  const Lstm made = lstm(layer.x, layer.weights, state(layer.h0, layer.c0), state(layer.c0, layer.h0), attributes_of(layer, kSave));
   return {made.y, made.h, made.c};
 }
 template <bool kSave>
 Results run_gru(const Layer& layer, const std::vector<std::string>&) {
-  const Gru made = gru(layer.x, layer.weights, layer.h0, how(layer, kSave));
+  const Gru made = gru(layer.x, layer.weights, layer.h0, attributes_of(layer, kSave));
   return {made.y, made.h, {}};
 }
 /// Unrolled GRU with the reset gate applied before the product (linear_before_reset=0); Galley's layer applies it after, as PyTorch does.
 Results run_gru_by_steps(const Layer& layer, const std::vector<std::string>&) {
   const int64_t samples = layer.x.shape()[0], steps = layer.x.shape()[1], hidden = layer.weights.hh.shape()[1];
-  GALLEY_CHECK_INPUT(steps >= 1 && steps <= kMostSteps, "it has ", steps, " steps with linear_before_reset=0, but must have 1 to ",
-                     kMostSteps);
+  GALLEY_CHECK_INPUT(steps >= 1 && steps <= kMaxSteps, "it has ", steps, " steps with linear_before_reset=0, but must have 1 to ",
+                     kMaxSteps);
   const auto rows = [&](Value all, int64_t first, int64_t last) { return all ? slice(all, 0, first * hidden, last * hidden) : Value(); };
   const Value fed = linear(layer.x, layer.weights.ih, layer.weights.bias_ih);  // [N,T,3H]: r, z, n
   const Value gates_hh = rows(layer.weights.hh, 0, 2), gates_bias = rows(layer.weights.bias_hh, 0, 2);

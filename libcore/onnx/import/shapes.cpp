@@ -11,8 +11,8 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kLargest = int64_t{1} << 40;     // limit of a size in the file
-constexpr int64_t kMostMasked = int64_t{1} << 22;  // limit of elements of a generated constant
+constexpr int64_t kLargest = int64_t{1} << 40;       // limit of a size in the file
+constexpr int64_t kMaxGenerated = int64_t{1} << 22;  // limit of elements of a generated constant
 
 void constant(Call& c) {
   if (const OnnxAttribute* value = c.find("value"); value != nullptr) {
@@ -81,8 +81,8 @@ void reshape_node(Call& c) {
     GALLEY_CHECK_INPUT(to[i] >= -1 && to[i] <= kLargest, "an output size is ", to[i], ", but must be between -1 and ", kLargest);
   }
   // A file exported for a fixed batch contains the batch in its shapes.
-  if (const auto spelled = c.to.other_batch();
-      spelled && !to.empty() && to[0] == *spelled && x.shape().rank() > 0 && c.to.spells_batch(c.node, x.shape()[0] % *c.to.batch() == 0))
+  if (const auto declared = c.to.other_batch(); declared && !to.empty() && to[0] == *declared && x.shape().rank() > 0 &&
+                                                c.to.has_batch_size(c.node, x.shape()[0] % *c.to.batch() == 0))
     to[0] = *c.to.batch();
   GALLEY_CHECK_INPUT(to.size() <= static_cast<size_t>(Shape::kMaxRank), "its result has ", to.size(), " dimensions, but at most ",
                      Shape::kMaxRank, " are supported");
@@ -118,11 +118,11 @@ void transpose_node(Call& c) {
   order = c.ints("perm", order);
   // A transposed weight matrix: products recognize it.
   if (item.is_weight && !item.transposed && rank == 2 && order == std::vector<int64_t>{1, 0} && !c.node.outputs.empty()) {
-    Item turned = item;
-    turned.value = {};
-    turned.transposed = true;
-    turned.name = c.node.inputs[0];
-    return c.to.set(c.node.outputs[0], std::move(turned));
+    Item transposed = item;
+    transposed.value = {};
+    transposed.transposed = true;
+    transposed.name = c.node.inputs[0];
+    return c.to.set(c.node.outputs[0], std::move(transposed));
   }
   c.set(permute(c.x(0), order));
 }
@@ -157,7 +157,7 @@ void split_node(Call& c) {
 }
 
 /// Slices one axis, also with a negative step.
-Value cut(Call& c, Value x, int axis, int64_t start, int64_t end, int64_t step) {
+Value slice_axis(Call& c, Value x, int axis, int64_t start, int64_t end, int64_t step) {
   const int64_t size = x.shape()[axis];
   const auto from_zero = [&](int64_t i, int64_t least, int64_t most) {
     return std::clamp(i < 0 ? (i < -size ? least : i + size) : i, least, most);
@@ -171,11 +171,11 @@ Value cut(Call& c, Value x, int axis, int64_t start, int64_t end, int64_t step) 
     return slice(x, attrs);
   }
   const int64_t first = from_zero(start, -1, size - 1), last = from_zero(end, -1, size - 1), by = std::max(step, -size - 1);
-  GALLEY_CHECK_INPUT((first - last) / -by <= kMostMasked, "it takes ", (first - last) / -by, " elements with a negative step, but at most ",
-                     kMostMasked, " are supported");
+  GALLEY_CHECK_INPUT((first - last) / -by <= kMaxGenerated, "it takes ", (first - last) / -by,
+                     " elements with a negative step, but at most ", kMaxGenerated, " are supported");
   std::vector<int64_t> places;
   for (int64_t i = first; i > last && i >= 0; i += by) places.push_back(i);
-  return places.empty() ? slice(x, axis, 0, 0) : at_places(c, x, axis, places);
+  return places.empty() ? slice(x, axis, 0, 0) : select_along(c, x, axis, places);
 }
 
 /// Before opset 10, the ranges are attributes.
@@ -192,7 +192,7 @@ void slice_node(Call& c) {
                      "starts, ends, axes and steps must have equal lengths");
   for (size_t i = 0; i < starts.size(); ++i) {
     GALLEY_CHECK_INPUT(steps[i] != 0, "a step is 0");
-    x = cut(c, x, axis_in(axes[i], x.shape().rank()), starts[i], ends[i], steps[i]);
+    x = slice_axis(c, x, axis_in(axes[i], x.shape().rank()), starts[i], ends[i], steps[i]);
   }
   c.set(x);
 }
@@ -252,7 +252,7 @@ void pad_node(Call& c) {
       attrs.padding[static_cast<size_t>(2 * axis)] = before;
       attrs.padding[static_cast<size_t>(2 * axis + 1)] = after;
     } else if (before + after > 0) {
-      x = at_places(c, x, axis, padded_places(c, mode, x.shape()[axis], before, after));
+      x = select_along(c, x, axis, padded_places(c, mode, x.shape()[axis], before, after));
     }
   }
   const bool none = std::all_of(attrs.padding.begin(), attrs.padding.end(), [](int64_t more) { return more == 0; });
@@ -331,7 +331,7 @@ void triangle(Call& c) {
   }
   const bool upper = c.integer("upper", 1) != 0;
   const int64_t rows = x.shape()[-2], columns = x.shape()[-1];
-  GALLEY_CHECK_INPUT(rows * columns <= kMostMasked, "its input ", x.type(), " is too large: at most ", kMostMasked,
+  GALLEY_CHECK_INPUT(rows * columns <= kMaxGenerated, "its input ", x.type(), " is too large: at most ", kMaxGenerated,
                      " elements per matrix are supported");
   if (rows * columns == 0) return c.pass(0);
   Tensor kept(DType::kBool, {rows, columns});
@@ -347,15 +347,15 @@ void triangle(Call& c) {
 void eye_like(Call& c) {
   const Item& item = c.item(0);
   const Shape shape = item.value ? item.value.shape() : item.constant.shape();
-  GALLEY_CHECK_INPUT(shape.rank() == 2 && shape.elements() <= kMostMasked, "its input has shape ", shape,
-                     ", but must be a matrix with at most ", kMostMasked, " elements");
+  GALLEY_CHECK_INPUT(shape.rank() == 2 && shape.elements() <= kMaxGenerated, "its input has shape ", shape,
+                     ", but must be a matrix with at most ", kMaxGenerated, " elements");
   DType dtype = item.value ? item.value.dtype() : item.constant.dtype();
   if (c.find("dtype") != nullptr) {
     const OnnxType* type = find_onnx_type(static_cast<int32_t>(std::clamp<int64_t>(c.integer("dtype", 0), 0, 1000)));
     if (type == nullptr || !type->dtype) c.refuse("its dtype is not supported");
     dtype = *type->dtype;
   }
-  const int64_t k = std::clamp<int64_t>(c.integer("k", 0), -(kMostMasked + 1), kMostMasked + 1);
+  const int64_t k = std::clamp<int64_t>(c.integer("k", 0), -(kMaxGenerated + 1), kMaxGenerated + 1);
   std::vector<double> values;
   for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(i % shape[1] - i / shape[1] == k ? 1 : 0);
   Tensor eye(dtype, shape);
@@ -373,8 +373,8 @@ void range_node(Call& c) {
   }
   GALLEY_CHECK_INPUT(given[2] != 0, "its step is 0");
   const double steps = std::ceil((given[1] - given[0]) / given[2]);
-  GALLEY_CHECK_INPUT(std::isfinite(steps) && steps <= static_cast<double>(kMostMasked), "it has ", steps, " numbers, but at most ",
-                     kMostMasked, " are supported");
+  GALLEY_CHECK_INPUT(std::isfinite(steps) && steps <= static_cast<double>(kMaxGenerated), "it has ", steps, " numbers, but at most ",
+                     kMaxGenerated, " are supported");
   const auto count = static_cast<int64_t>(std::max(0.0, steps));
   std::vector<double> values;
   for (int64_t i = 0; i < count; ++i) values.push_back(given[0] + static_cast<double>(i) * given[2]);
