@@ -1,5 +1,5 @@
-// Laws: a file is its old contents or its new ones whatever system call fails or kills the process; failures are Errors with the
-// right exit code, the path and a cure; interrupted and short writes lose nothing; no temporary stays behind.
+// Laws: a file has its old or its new contents, whatever system call fails or kills the process; failures are Errors with the right exit
+// code, the path and a suggested fix; interrupted and short writes lose nothing; no temporary file is left.
 #include "libcore/base/file.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 namespace galley {
 namespace {
 
-/// Runs `action`, which must throw an Error of that code whose text holds `part`.
+/// Runs `action`, which must throw an Error with that code whose text contains `part`.
 template <class Action>
 void expect_error(ErrorCode code, const std::string& part, Action action) {
   try {

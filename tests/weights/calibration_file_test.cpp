@@ -1,5 +1,5 @@
-// Laws: what is written reads back the same; every flipped byte and every truncation is found; a well-formed file that lies is refused,
-// with what is wrong; nothing crashes.
+// Laws: a written file reads back equal; every flipped byte and every truncation is detected; a well-formed file with inconsistent contents
+// is rejected with the reason; nothing crashes.
 
 #include "libcore/weights/calibration_file.h"
 
@@ -32,7 +32,7 @@ Calibration sample() {
   return calibration;
 }
 
-/// The error of reading; an empty text where there is none.
+/// The error of reading; "" if there is none.
 std::string refusal(const std::string& path) {
   try {
     read_calibration(path);
@@ -54,7 +54,7 @@ TEST(CalibrationFile, RoundTrip) {
   EXPECT_EQ(read.weights, written.weights);
   EXPECT_EQ(read.recipe, written.recipe);
   EXPECT_TRUE(read.values == written.values);
-  // What is read back goes on as what was written.
+  // Statistics that were read back continue like the written ones.
   Calibration first = read, second = written;
   first.merge(written, "a");
   second.merge(read, "b");
@@ -100,7 +100,7 @@ TEST(CalibrationFile, OtherFilesAreNoCalibration) {
   EXPECT_NE(refusal(folder / "nowhere.calib"), "");
 }
 
-/// A file with digests in order whose parts are changed by hand.
+/// A file with valid digests whose parts are changed by hand.
 class Lies : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -1,4 +1,4 @@
-// The plan of quantization as text: it comes back with the same bits, and a damaged one is refused by what is wrong with it.
+// The quantization plan as text: it is restored bit-exactly, and a damaged one is rejected with the reason.
 
 #include "libcore/weights/quantization_plan.h"
 

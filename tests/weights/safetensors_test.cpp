@@ -1,5 +1,5 @@
-// Laws: what is written reads back bit for bit, aligned, by us and by the reference implementation; every rule of the format is
-// enforced with the tensor named; every truncation and every single flipped bit of our own files is found.
+// Laws: written files read back bit-exactly and aligned, by Galley and by the reference implementation; every rule of the format is
+// enforced and the error names the tensor; every truncation and every flipped bit of Galley's files is detected.
 #include "libcore/weights/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ TEST(Safetensors, RoundTripContiguousAndAligned) {
   }
 }
 
-/// A digest of a set: that of one line a tensor in the order of names, whose digests are those that a file carries.
+/// Digest of a set: the digest of one line per tensor in the order of names, with the digests in the file.
 TEST(Safetensors, DigestOfASetIsThatOfItsLines) {
   const TemporaryFolder folder;
   std::vector<TensorSource> tensors = samples();
@@ -230,7 +230,7 @@ TEST(Safetensors, SizesAgreeWith128BitArithmetic) {
 
 class Damage : public ::testing::Test {
  protected:
-  /// "" where the damage passes, else the message.
+  /// "" if the damage is not detected, otherwise the message.
   static std::string found(const std::string& path) {
     try {
       SafetensorsFile(path).verify();

@@ -1,5 +1,5 @@
-// Files of PyTorch's exporter and of ONNX Runtime's quantizer (tests/golden/onnx): as models they compute what PyTorch and ONNX Runtime
-// computed; as weights their names are a model's. And files that are no model of Galley's are refused by node, operator and cause.
+// Files of PyTorch's exporter and of ONNX Runtime's quantizer (tests/golden/onnx): as models they compute the results of PyTorch and ONNX
+// Runtime; as weights they have a model's names. Files that Galley does not support are rejected with node, operator and reason.
 
 #include <gtest/gtest.h>
 
@@ -37,10 +37,10 @@ TEST(OnnxGolden, ComputesWhatTheQuantizedFileSays) {
   const SafetensorsFile expected(kGolden + "expected.safetensors");
   const double difference =
       largest_difference(compute(kGolden + "cnn_qdq.onnx", expected.read("cnn_qdq.input")), expected.read("cnn_qdq.output"));
-  // One step of the output's scale, where a value lies on the middle between two levels.
+  // One step of the output's scale, if a value is halfway between two levels.
   EXPECT_TRUE(difference <= 0.0089) << difference;
   const double exact = largest_difference(expected.read("cnn_qdq.output"), expected.read("cnn_folded.output"));
-  EXPECT_GT(exact, 0.0089) << "the rounding is not seen by this test";
+  EXPECT_GT(exact, 0.0089) << "this test does not see the rounding";
 }
 
 TEST(OnnxGolden, AFileOfOpenBatchTakesAnother) {
@@ -95,7 +95,7 @@ TEST(OnnxGolden, TrainsByItsParameters) {
   EXPECT_THROW(read_model(kGolden + "cnn_qdq.onnx", input, Mode::kTraining), Error);  // rounding has no gradient
 }
 
-// ---- files that are refused
+// ---- rejected files
 
 void expect_refused(const std::string& graph, std::initializer_list<std::string_view> reasons, const std::string& rest = "",
                     int64_t opset = 17) {
@@ -104,7 +104,7 @@ void expect_refused(const std::string& graph, std::initializer_list<std::string_
   std::ofstream(path, std::ios::binary) << model(graph, opset) << rest;
   try {
     read_model(path, Tensor(DType::kF32, {2, 3}));
-    ADD_FAILURE() << "taken, instead of " << *reasons.begin();
+    ADD_FAILURE() << "accepted, instead of " << *reasons.begin();
   } catch (const Error& error) {
     EXPECT_TRUE(error.code() == ErrorCode::kInput || error.code() == ErrorCode::kRecipe) << error.message();
     for (const std::string_view reason : reasons)
@@ -117,7 +117,8 @@ TEST(OnnxRefusals, NameNodeOperatorAndCause) {
   {
     const TemporaryFolder folder;
     std::ofstream(folder / "m.onnx", std::ios::binary) << model(small_graph());
-    EXPECT_EQ(compute(folder / "m.onnx", Tensor(DType::kF32, {2, 3})).shape(), Shape({2, 2}));  // what these are variants of
+    EXPECT_EQ(compute(folder / "m.onnx", Tensor(DType::kF32, {2, 3})).shape(),
+              Shape({2, 2}));  // the valid graph from which the cases are derived
   }
   expect_refused(relu + product + weight() + ends(), {"Relu 'y'", "'h'", "later node"});                  // unsorted
   expect_refused(node("Add", in("x") + in("y"), out("h")) + relu + ends(), {"Add 'h'", "'y'", "cycle"});  // cyclic
@@ -139,7 +140,7 @@ TEST(OnnxRefusals, NameNodeOperatorAndCause) {
   expect_refused(small_graph(), {"opset 22", "7 to 21"}, "", 22);
   expect_refused(small_graph(), {"functions"}, bytes(25, bytes(1, "f")));
   expect_refused(product + relu + relu + weight() + ends(), {"two nodes produce 'y'"});
-  // Numbers that shapes cannot have.
+  // Sizes that are not valid in shapes.
   const auto reshape_to = [](int64_t to) {
     return node("Reshape", in("x") + in("s"), out("y")) +
            initializer(tensor("s", number(1, 1), 7, std::string(reinterpret_cast<const char*>(&to), 8))) + ends();
