@@ -56,7 +56,7 @@ Table operator_table(const Profile& profile, ProfileGroup by, size_t max_rows) {
 
 Table module_table(const Profile& profile, int depth, size_t max_rows) {
   Table table{{"module", "total_ms", "self_ms", "percent", "forward_ms", "backward_ms", "update_ms", "GFLOP", "limit_percent", "parameters",
-               "makes"},
+               "outputs"},
               {}};
   const double steps = static_cast<double>(profile.steps);
   for (const ModuleRow& row : profile.modules) {
@@ -73,7 +73,7 @@ Table module_table(const Profile& profile, int depth, size_t max_rows) {
 }
 
 Table memory_table(const Profile& profile) {
-  Table table{{"memory", "at_the_peak", "largest"}, {}};
+  Table table{{"memory", "at_peak", "maximum"}, {}};
   const MemoryTimeline& memory = profile.memory;
   if (memory.steps.empty()) return table;
   for (size_t c = 0; c < kMemoryCategories; ++c) {

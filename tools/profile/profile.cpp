@@ -122,7 +122,8 @@ std::string ProfileTool::text(const ProfileReport& report, const RoundComparison
   std::string result =
       cat(render(summary, Format::kTable), "\n", render(operator_table(profile, group_of(by_), most), Format::kTable), "\n",
           render(module_table(profile, 2, most), Format::kTable), "\n", render(memory_table(profile), Format::kTable), "\n");
-  if (report.advice.empty()) result += "advice: none\n";
+  if (report.advice.empty())
+    result += cat("advice: none; a step reaches ", fixed(100 * profile.work.limit_s / profile.wall_s, 1), " % of the machine limits\n");
   for (const Advice& item : report.advice) {
     result += cat("advice [", item.code, "] ", item.message, "\n       -> ", item.key, item.value.empty() ? "" : "=", item.value, ", ",
                   item.gain_s >= 0 ? "gains " : "costs ", human_seconds(std::abs(item.gain_s)), " per step (",
