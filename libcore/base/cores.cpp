@@ -10,7 +10,7 @@
 namespace galley {
 namespace {
 
-/// cpu.max: "QUOTA PERIOD" in microseconds, or "max PERIOD".
+/// cgroup v2: cpu.max contains "QUOTA PERIOD" in microseconds, or "max PERIOD" for no limit.
 std::optional<double> quota_of_version_2(const std::string& folder) {
   std::ifstream file(folder + "/cpu.max");
   double quota = 0, period = 0;
@@ -18,7 +18,7 @@ std::optional<double> quota_of_version_2(const std::string& folder) {
   return quota / period;
 }
 
-/// Two files; a quota of -1 is none.
+/// cgroup v1: the quota and the period, in microseconds, are separate files; a quota of -1 means no limit.
 std::optional<double> quota_of_version_1(const std::string& folder) {
   std::ifstream quota_file(folder + "/cpu.cfs_quota_us"), period_file(folder + "/cpu.cfs_period_us");
   double quota = 0, period = 0;
@@ -28,11 +28,11 @@ std::optional<double> quota_of_version_1(const std::string& folder) {
 
 using ReadQuota = std::optional<double> (*)(const std::string& folder);
 
-/// The least quota of a group and all above it up to the mount. In a container the group's path is often the host's, which is not there:
-/// the mount then is the container's own group.
-void limit_by_groups(const std::string& mount, std::string path, ReadQuota read, std::optional<double>& least) {
+/// Takes the smallest quota of a group and its ancestors up to the mount point. In a container the path is often the host's and does not
+/// exist below the mount point; the mount point is then the container's own group.
+void take_group_limits(const std::string& mount, std::string path, ReadQuota read, std::optional<double>& smallest) {
   for (;;) {
-    if (const std::optional<double> quota = read(mount + path)) least = std::min(least.value_or(*quota), *quota);
+    if (const std::optional<double> quota = read(mount + path)) smallest = std::min(smallest.value_or(*quota), *quota);
     const size_t slash = path.rfind('/');
     if (slash == std::string::npos) return;
     path.resize(slash);
@@ -50,27 +50,27 @@ bool has_word(const std::string& list, const std::string& word) {
 }  // namespace
 
 std::optional<double> cpu_quota(const CgroupFiles& files) {
-  std::optional<double> least;
+  std::optional<double> smallest;
   std::ifstream membership(files.membership);
   bool any = false;
   for (std::string line; std::getline(membership, line);) {
-    // "0::/path" of version 2, "4:cpu,cpuacct:/path" of version 1.
+    // "0::/path" for cgroup v2, "4:cpu,cpuacct:/path" for v1.
     const size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1), path = line.substr(second + 1);
     if (controllers.empty()) {
-      limit_by_groups(files.mount, path, quota_of_version_2, least);
+      take_group_limits(files.mount, path, quota_of_version_2, smallest);
       any = true;
     } else if (has_word(controllers, "cpu")) {
-      // Mounted under the list's name, to which "cpu" is a link; or under the link's name alone.
+      // The hierarchy is mounted under the controller list, to which "cpu" links, or only as "cpu".
       for (const std::string& name : {controllers, std::string("cpu")}) {
-        limit_by_groups(files.mount + "/" + name, path, quota_of_version_1, least);
+        take_group_limits(files.mount + "/" + name, path, quota_of_version_1, smallest);
       }
       any = true;
     }
   }
-  if (!any) limit_by_groups(files.mount, "", quota_of_version_2, least);
-  return least;
+  if (!any) take_group_limits(files.mount, "", quota_of_version_2, smallest);
+  return smallest;
 }
 
 int available_cores() {

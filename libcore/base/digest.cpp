@@ -23,7 +23,7 @@ std::string to_hex(const XXH128_hash_t& hash) {
 void Digest::Free::operator()(XXH3_state_s* state) const { XXH3_freeState(state); }
 
 Digest::Digest() : state_(XXH3_createState()) {
-  if (state_ == nullptr) fail(ErrorCode::kResource, "no memory for a digest");
+  if (state_ == nullptr) fail(ErrorCode::kResource, "not enough memory for a digest");
   XXH3_128bits_reset(state_.get());
 }
 

@@ -1,6 +1,6 @@
 #pragma once
-// Digests that find damage: XXH3-128 (libxxhash), as 32 lower-case hexadecimal digits in the canonical (big-endian) order that
-// `xxhsum -H2` prints. They find accidents, not attackers.
+// XXH3-128 digests (libxxhash) that detect damaged data: 32 lower-case hexadecimal digits in the canonical (big-endian) order that `xxhsum
+// -H2` prints. They protect against accidents, not against attackers.
 
 #include <cstddef>
 #include <memory>
@@ -14,13 +14,13 @@ namespace galley {
 
 constexpr size_t kDigestDigits = 32;
 
-/// Digest of bytes that come in parts.
+/// An incremental digest.
 class Digest {
  public:
   Digest();
   void update(std::span<const std::byte> bytes);
   void update(std::string_view text) { update(std::as_bytes(std::span(text))); }
-  /// Of all bytes so far; more may follow.
+  /// Digest of all bytes so far; more may follow.
   std::string hex() const;
 
  private:
@@ -33,7 +33,7 @@ class Digest {
 std::string digest_of(std::span<const std::byte> bytes);
 inline std::string digest_of(std::string_view text) { return digest_of(std::as_bytes(std::span(text))); }
 
-/// A text that carries its own digest: the digest of the text in which the kDigestDigits digits at `at` are zeros.
+/// Digest of a text that contains its own digest: computed with the kDigestDigits digits at `at` replaced by zeros.
 std::string digest_with_hole(std::string_view text, size_t at);
 
 }  // namespace galley

@@ -31,7 +31,7 @@ std::string Error::text() const {
 void assertion_failed(const char* condition, const char* file, int line, const std::string& message) {
   std::string text = cat("internal error: ", condition, " does not hold at ", file, ":", line);
   if (!message.empty()) text += ": " + message;
-  throw InternalError(text + " (a bug of Galley: please report it)");
+  throw InternalError(text + " (this is a bug in Galley: please report it)");
 }
 
 // Optimal string alignment distance (Damerau-Levenshtein without repeated edits), O(|a| |b|).

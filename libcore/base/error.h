@@ -1,7 +1,7 @@
 #pragma once
-// Errors. Three kinds, three tools: a mistake of the user, the data or the recipe throws galley::Error (GALLEY_CHECK,
-// fail); a bug of ours throws InternalError (GALLEY_ASSERT, on in release); a kernel that cannot is a value, see
-// backends/kernel.h. Only tool_main catches.
+// Errors. A mistake in the command, the data or the recipe throws galley::Error (GALLEY_CHECK, fail). A bug in Galley throws InternalError
+// (GALLEY_ASSERT, also in release builds). A kernel that does not support a node returns the reason as a value (backends/kernel.h). Only
+// tool_main catches.
 
 #include <cstdint>
 #include <exception>
@@ -12,7 +12,7 @@
 
 namespace galley {
 
-/// What kind of failure it is; the value is the process's exit code (docs of the tools' contract).
+/// The kind of failure; the value is the exit code of the process.
 enum class ErrorCode : int {
   kInternal = 1,
   kUsage = 2,
@@ -24,16 +24,16 @@ enum class ErrorCode : int {
   kWorker = 8,
 };
 
-/// A place in a text file. Line and column count from 1; 0 means unknown.
+/// A position in a text file. Lines and columns count from 1; 0 means unknown.
 struct Place {
   std::string file;
   int line = 0;
   int column = 0;
-  /// "file:line:col", without the parts that are unknown.
+  /// "file:line:col" without the unknown parts.
   std::string str() const;
 };
 
-/// Joins its arguments as operator<< prints them. (libstdc++ 12 has no <format>.)
+/// Concatenates its arguments as operator<< prints them. (libstdc++ 12 has no <format>.)
 template <class... Parts>
 std::string cat(const Parts&... parts) {
   std::ostringstream out;
@@ -41,7 +41,7 @@ std::string cat(const Parts&... parts) {
   return out.str();
 }
 
-/// An error that the user can mend: message, exit code, and, where known, place, key and cure.
+/// An error that the user can fix: message, exit code and, where known, position, recipe key and suggested fix.
 class Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {}
@@ -54,23 +54,23 @@ class Error : public std::exception {
     key_ = std::move(key);
     return *this;
   }
-  /// The line of text at `place` (printed with a caret) and how many columns to underline.
+  /// The source line at the position (printed with a caret) and the number of columns to underline.
   Error& excerpt(std::string line, int width) {
     excerpt_ = std::move(line);
     width_ = width;
     return *this;
   }
-  /// The cure, e.g. "did you mean 'lr'?".
-  Error& suggest(std::string cure) {
-    suggestion_ = std::move(cure);
+  /// The suggested fix, e.g. "did you mean 'lr'?".
+  Error& suggest(std::string fix) {
+    suggestion_ = std::move(fix);
     return *this;
   }
-  /// Adds where it happened, innermost first: " at layer1.0.conv2", " in step 12".
+  /// Appends where the error happened, innermost first: " at layer1.0.conv2", " in step 12".
   Error& context(std::string_view where) {
     message_ += where;
     return *this;
   }
-  /// More errors of the same file, reported with this one.
+  /// Another error in the same file, reported together with this one.
   Error& also(Error other) {
     others_.push_back(std::move(other));
     return *this;
@@ -83,7 +83,7 @@ class Error : public std::exception {
   const std::string& key() const { return key_; }
   const std::string& suggestion() const { return suggestion_; }
   const std::vector<Error>& others() const { return others_; }
-  /// "file:line:col: error: message", the excerpt with its caret, the suggestion; then the others.
+  /// The full text: "file:line:col: error: message", the excerpt with its caret, the suggestion, then the other errors.
   std::string text() const;
 
  private:
@@ -97,7 +97,7 @@ class Error : public std::exception {
   std::vector<Error> others_;
 };
 
-/// A bug of Galley itself: never thrown for bad input.
+/// A bug in Galley; never thrown for invalid input.
 class InternalError : public std::exception {
  public:
   explicit InternalError(std::string message) : message_(std::move(message)) {}
@@ -114,24 +114,24 @@ template <class... Parts>
 
 [[noreturn]] void assertion_failed(const char* condition, const char* file, int line, const std::string& message);
 
-/// Of `candidates`, the one nearest to `word` by edit distance (transpositions count one), or "" where none is near.
+/// The candidate with the smallest edit distance to `word` (a transposition counts as one edit), or "" if none is close.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 }  // namespace galley
 
-/// A condition that the user's model, recipe or arguments must meet (exit code 3).
+/// Checks a condition on the user's model, recipe or arguments; throws Error with exit code 3.
 #define GALLEY_CHECK(condition, ...)                                             \
   do {                                                                           \
     if (!(condition)) ::galley::fail(::galley::ErrorCode::kRecipe, __VA_ARGS__); \
   } while (false)
 
-/// A condition that a file named by the user must meet (exit code 4).
+/// Checks a condition on a file that the user names; throws Error with exit code 4.
 #define GALLEY_CHECK_INPUT(condition, ...)                                      \
   do {                                                                          \
     if (!(condition)) ::galley::fail(::galley::ErrorCode::kInput, __VA_ARGS__); \
   } while (false)
 
-/// A condition that only a bug of ours can break.
+/// Checks a condition that only a bug in Galley can break; throws InternalError.
 #define GALLEY_ASSERT(condition, ...)                                                                         \
   do {                                                                                                        \
     if (!(condition)) ::galley::assertion_failed(#condition, __FILE__, __LINE__, ::galley::cat(__VA_ARGS__)); \

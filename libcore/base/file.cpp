@@ -25,8 +25,8 @@ constexpr size_t kIdDigits = 16;
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
-std::string read_cure(const std::string& path, int error) {
-  if (error == EACCES || error == EPERM) return "give this user the right to read it";
+std::string read_fix(const std::string& path, int error) {
+  if (error == EACCES || error == EPERM) return "grant this user permission to read it";
   if (error != ENOENT) return "";
   std::vector<std::string> names;
   std::error_code ignored;
@@ -36,30 +36,30 @@ std::string read_cure(const std::string& path, int error) {
   }
   const std::string near = nearest(fs::path(path).filename().string(), names);
   if (!near.empty()) return cat("did you mean '", (fs::path(path).parent_path() / near).string(), "'?");
-  return "check the path; a relative one starts at the current folder";
+  return "check the path; a relative path starts at the current folder";
 }
 
 [[noreturn]] void fail_read(std::string_view action, const std::string& path, int error) {
-  throw Error(ErrorCode::kInput, cat("cannot ", action, " ", path, ": ", reason(error))).suggest(read_cure(path, error));
+  throw Error(ErrorCode::kInput, cat("cannot ", action, " ", path, ": ", reason(error))).suggest(read_fix(path, error));
 }
 
-std::string write_cure(int error) {
+std::string write_fix(int error) {
   switch (error) {
     case ENOSPC:
     case EDQUOT: return "free some space, or write elsewhere with -o";
     case EROFS:
     case EACCES:
-    case EPERM: return "choose a folder that this user may write, with -o";
-    case ENOTDIR: return "a file stands where a folder is wanted: choose another with -o";
-    case ENOENT: return "make the folder first, or choose another with -o";
+    case EPERM: return "choose a folder that this user may write to, with -o";
+    case ENOTDIR: return "part of the path is a file, not a folder: choose another path with -o";
+    case ENOENT: return "create the folder first, or choose another with -o";
     case EFBIG: return "raise the limit on file sizes (ulimit -f)";
-    case EIO: return "the disk reports an error: write elsewhere with -o";
+    case EIO: return "the disk reported an error: write elsewhere with -o";
     default: return "";
   }
 }
 
 [[noreturn]] void fail_write(std::string_view action, const std::string& path, int error) {
-  throw Error(ErrorCode::kResource, cat("cannot ", action, " ", path, ": ", reason(error))).suggest(write_cure(error));
+  throw Error(ErrorCode::kResource, cat("cannot ", action, " ", path, ": ", reason(error))).suggest(write_fix(error));
 }
 
 int open_retrying(const char* path, int flags, mode_t mode = 0) {
@@ -70,7 +70,7 @@ int open_retrying(const char* path, int flags, mode_t mode = 0) {
   return descriptor;
 }
 
-/// Linux releases the descriptor even where close reports EINTR, so it is never repeated. 0, or the error.
+/// Returns 0 or the error. Linux releases the descriptor even if close reports EINTR, so close is never repeated.
 int close_once(int descriptor) {
   if (::close(descriptor) == 0 || errno == EINTR) return 0;
   return errno;
@@ -99,8 +99,8 @@ void InputFile::read(int64_t offset, std::span<std::byte> out) const {
     const ssize_t count = ::pread(descriptor_, out.data() + done, out.size() - done, offset + static_cast<int64_t>(done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail_read("read", path_, errno);
-    GALLEY_CHECK_INPUT(count > 0, path_, " ends at byte ", offset + static_cast<int64_t>(done), ", ", out.size() - done,
-                       " bytes too early: it is truncated");
+    GALLEY_CHECK_INPUT(count > 0, path_, " is truncated: it ends at byte ", offset + static_cast<int64_t>(done), ", ", out.size() - done,
+                       " bytes too early");
     done += static_cast<size_t>(count);
   }
 }
@@ -115,14 +115,14 @@ void InputFile::read_rest(std::string& out, int64_t max_bytes) {
     out.resize(before + static_cast<size_t>(std::max<ssize_t>(count, 0)));
     if (count < 0 && error == EINTR) continue;
     if (count < 0) fail_read("read", path_, error);
-    GALLEY_CHECK_INPUT(static_cast<int64_t>(out.size()) <= max_bytes, path_, " is longer than the ", max_bytes, " bytes allowed here");
+    GALLEY_CHECK_INPUT(static_cast<int64_t>(out.size()) <= max_bytes, path_, " is larger than the limit of ", max_bytes, " bytes");
     if (count == 0) return;
   }
 }
 
 std::shared_ptr<const MappedFile> MappedFile::open(const std::string& path) {
   const InputFile file(path);
-  GALLEY_CHECK_INPUT(file.is_regular(), "cannot map ", path, ": it is a pipe or a device; save it to a file first");
+  GALLEY_CHECK_INPUT(file.is_regular(), "cannot map ", path, ": it is not a regular file; save the data to a file first");
   std::shared_ptr<MappedFile> mapped(new MappedFile);
   mapped->path_ = path;
   if (file.size() > 0) {
@@ -146,7 +146,7 @@ std::string read_file(const std::string& path, int64_t max_bytes) {
 
 OutputFile::OutputFile(std::string path, Publish publish)
     : path_(std::move(path)), written_path_(publish == Publish::kRename ? temporary_name(path_) : path_), publish_(publish) {
-  // A folder under the wanted name would be found only at the end, by rename.
+  // Without this check, rename would detect an existing folder of that name only at the end.
   if (is_folder(path_)) fail_write("write", path_, EISDIR);
   descriptor_ = open_retrying(written_path_.c_str(), O_WRONLY | O_CREAT | O_EXCL, 0666);
   if (descriptor_ < 0) fail_write("write", path_, errno);
@@ -237,7 +237,7 @@ void make_folders(const std::string& path) {
   if (::mkdir(path.c_str(), 0777) != 0) {
     const int error = errno;
     if (error == EEXIST && is_folder(path)) return;
-    fail_write("make the folder", path, error == EEXIST ? ENOTDIR : error);
+    fail_write("create the folder", path, error == EEXIST ? ENOTDIR : error);
   }
   sync_folder(parent);
 }
@@ -247,7 +247,7 @@ void sync_folder(const std::string& path) {
   if (descriptor < 0) fail_write("sync the folder", path, errno);
   int error = ::fsync(descriptor) == 0 ? 0 : errno;
   ::close(descriptor);
-  // Some file systems (FUSE, SMB) have no fsync of folders and say so by EINVAL: there is nothing more to be had there.
+  // Some file systems (FUSE, SMB) do not support fsync of folders and return EINVAL; nothing more can be done there.
   if (error != 0 && error != EINVAL) fail_write("sync the folder", path, error);
 }
 
@@ -264,7 +264,7 @@ void remove_tree(const std::string& path) {
 
 std::string parent_folder(const std::string& path) {
   fs::path clean(path);
-  if (!clean.has_filename()) clean = clean.parent_path();  // "a/b/" names b
+  if (!clean.has_filename()) clean = clean.parent_path();  // "a/b/" means b
   const std::string parent = clean.parent_path().string();
   return parent.empty() ? "." : parent;
 }
@@ -272,7 +272,7 @@ std::string parent_folder(const std::string& path) {
 std::string temporary_name(const std::string& path) {
   uint64_t id = 0;
   if (::getrandom(&id, sizeof id, 0) != static_cast<ssize_t>(sizeof id))
-    fail(ErrorCode::kResource, "no random numbers from the system: ", reason(errno));
+    fail(ErrorCode::kResource, "the system gave no random numbers: ", reason(errno));
   char digits[kIdDigits + 1];
   std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(id));
   std::string base = path;

@@ -1,7 +1,7 @@
 #pragma once
-// Files: reading, mapping, and writing that survives a crash. Every failure is an Error with the path, the system's reason and
-// a cure: exit code 4 for what is read (missing, unreadable, damaged), 7 for what is written (no space, read-only, no folder).
-// Interrupted system calls are repeated and short transfers continued.
+// Reading, mapping and durable writing of files. Every failure throws Error with the path, the system's reason and a suggested fix: exit
+// code 4 for reading (missing, unreadable, damaged), 7 for writing (no space, read-only, no folder). Interrupted system calls are repeated
+// and short transfers are continued.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace galley {
 
-/// A file open for reading at any offset. Reads through it fail with an Error where the disk fails; reads through a mapping
-/// would end the process (SIGBUS), so whoever checks a file for damage uses this one.
+/// A file open for reading at any offset. A disk error throws Error here, but ends the process with SIGBUS in a mapping; code that checks a
+/// file for damage therefore uses this class.
 class InputFile {
  public:
   explicit InputFile(std::string path);
@@ -24,12 +24,12 @@ class InputFile {
   InputFile& operator=(const InputFile&) = delete;
 
   const std::string& path() const { return path_; }
-  /// Bytes of the file when it was opened; 0 for a pipe.
+  /// Size in bytes when the file was opened; 0 for a pipe.
   int64_t size() const { return size_; }
   bool is_regular() const { return regular_; }
-  /// Fills `out` from `offset`; an Error where the file ends before.
+  /// Fills `out` from `offset`; throws Error if the file ends earlier.
   void read(int64_t offset, std::span<std::byte> out) const;
-  /// Appends what is left (a pipe too) to `out`; an Error beyond `max_bytes`.
+  /// Appends the rest of the file or pipe to `out`; throws Error if that makes `out` longer than `max_bytes`.
   void read_rest(std::string& out, int64_t max_bytes);
   int descriptor() const { return descriptor_; }
 
@@ -40,8 +40,8 @@ class InputFile {
   bool regular_ = false;
 };
 
-/// A regular file mapped read-only, unmapped with the last owner. A file that Galley replaces keeps its old contents here,
-/// because it replaces by renaming.
+/// A regular file mapped read-only until its last owner releases it. Galley replaces files by renaming, so a mapping keeps the old
+/// contents.
 class MappedFile {
  public:
   static std::shared_ptr<const MappedFile> open(const std::string& path);
@@ -59,18 +59,18 @@ class MappedFile {
   int64_t size_ = 0;
 };
 
-/// The whole file (or pipe) as text; an Error where it is longer than `max_bytes`.
+/// Reads the whole file or pipe; throws Error if it is longer than `max_bytes`.
 std::string read_file(const std::string& path, int64_t max_bytes = int64_t{1} << 32);
 
-/// How an OutputFile reaches its name.
+/// When an OutputFile appears under its name.
 enum class Publish {
-  kRename,   ///< Written beside its name, renamed when complete: readers see the old contents or the new, never a part.
-  kInPlace,  ///< Written under its name: for files of a new folder that is itself renamed when complete.
+  kRename,   ///< Written to a temporary name, renamed when complete: readers see the old or the new contents, never a part.
+  kInPlace,  ///< Written directly under its name: for files in a new folder that is itself renamed when complete.
 };
 
-/// A file being written. Nothing counts until finish() has returned: only then is it on the disk, and without it the
-/// destructor removes what was written. A failed fsync is a failed write and is never repeated: the kernel may have dropped the
-/// pages, and a second fsync would report success (PostgreSQL's "fsyncgate").
+/// A file being written. It is on the disk only after finish() has returned; without finish() the destructor removes it. A failed fsync is
+/// an error and is never repeated: the kernel may have dropped the pages, and a second fsync would report success (PostgreSQL's
+/// "fsyncgate").
 class OutputFile {
  public:
   explicit OutputFile(std::string path, Publish publish = Publish::kRename);
@@ -79,14 +79,14 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   const std::string& path() const { return path_; }
-  /// Appends; not buffered.
+  /// Appends without buffering.
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  /// Overwrites bytes written before, e.g. a header whose digests are known at the end.
+  /// Overwrites bytes written earlier, e.g. a header whose digests are known only at the end.
   void rewrite(int64_t offset, std::string_view text);
-  /// Another name in the same folder, for one that depends on the contents. kRename only.
+  /// Changes the final name within the same folder, for a name that depends on the contents. kRename only.
   void set_path(std::string path) { path_ = std::move(path); }
-  /// fsync, close, rename and fsync of the folder (the last two for kRename only).
+  /// Calls fsync and close; with kRename, also renames the file and syncs the folder.
   void finish();
 
  private:
@@ -96,34 +96,34 @@ class OutputFile {
   int descriptor_ = -1;
 };
 
-/// Replaces or makes the file, atomically and durably.
+/// Creates or replaces a file, atomically and durably.
 void write_file(const std::string& path, std::string_view contents);
 
 struct FolderEntry {
   std::string name;
   bool is_folder = false;  ///< Links are followed.
 };
-/// Entries of a folder without "." and "..", sorted by name (bytewise).
+/// The entries of a folder without "." and "..", sorted bytewise by name.
 std::vector<FolderEntry> list_folder(const std::string& path);
 
-bool file_exists(const std::string& path);  ///< Anything of that name: file, folder, pipe.
+bool file_exists(const std::string& path);  ///< True for a file, folder, pipe or anything else of that name.
 bool is_folder(const std::string& path);
-/// The folder and those above it, durably; nothing where it exists.
+/// Creates the folder and its missing ancestors, durably; does nothing if it exists.
 void make_folders(const std::string& path);
-/// fsync of the folder: makes renames, new and removed names in it durable.
+/// Calls fsync on the folder, which makes renames, new names and removed names in it durable.
 void sync_folder(const std::string& path);
-/// Renames (over a file, or over an empty folder) and makes it durable.
+/// Renames durably; replaces a file or an empty folder.
 void rename_durably(const std::string& from, const std::string& to);
-/// Removes a file or a folder with all below it; links are not followed. Nothing where it does not exist.
+/// Removes a file, or a folder and its contents, without following links; does nothing if it does not exist.
 void remove_tree(const std::string& path);
-/// The folder that holds `path` ("." for a bare name).
+/// The folder that contains `path` ("." for a name without a folder).
 std::string parent_folder(const std::string& path);
 
-/// A free name beside `path` for what is being written: PATH.tmp-<16 hexadecimal digits>.
+/// A new name next to `path` for a file that is being written: PATH.tmp-<16 hexadecimal digits>.
 std::string temporary_name(const std::string& path);
-/// Whether a name has the form that temporary_name gives.
+/// Whether a name has the form of temporary_name's results.
 bool is_temporary_name(std::string_view name);
-/// Removes what crashed writers left in a folder; returns how many. Call it where no other process writes there.
+/// Removes temporary files that crashed writers left in a folder and returns their number. No other process may be writing there.
 int remove_stale_temporaries(const std::string& folder);
 
 }  // namespace galley

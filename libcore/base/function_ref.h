@@ -1,5 +1,5 @@
 #pragma once
-// FunctionRef: a callable passed down for the time of a call. Neither owns nor allocates; the callable must outlive it.
+// FunctionRef: a non-owning reference to a callable, for function parameters. It does not allocate; the callable must outlive it.
 
 #include <memory>
 #include <type_traits>

@@ -5,7 +5,7 @@
 namespace galley {
 
 bool glob_matches(std::string_view pattern, std::string_view text) {
-  // Only the last star needs backtracking: what an earlier one swallowed may stay as short as it was.
+  // Only the last star needs backtracking: an earlier star can always keep its shortest match.
   size_t p = 0, t = 0, star = std::string_view::npos, resume = 0;
   while (t < text.size()) {
     if (p < pattern.size() && pattern[p] == '*') {

@@ -1,5 +1,5 @@
 #pragma once
-// Messages of the core. libcore never prints: it hands messages to the sink that the tool installed.
+// Messages from libcore. libcore never prints; it passes messages to the sink that the tool installed.
 
 #include <functional>
 #include <string>
@@ -10,9 +10,9 @@ enum class LogLevel { kDebug, kInfo, kWarning };
 
 using LogSink = std::function<void(LogLevel, const std::string&)>;
 
-/// Installs the sink (the default drops everything). Not thread-safe: once, at start.
+/// Installs the sink; the default discards messages. Not thread-safe: call it once, at start.
 void set_log_sink(LogSink sink);
-/// Thread-safe where the sink is.
+/// Thread-safe if the sink is.
 void log(LogLevel level, const std::string& message);
 
 }  // namespace galley

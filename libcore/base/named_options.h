@@ -1,6 +1,6 @@
 #pragma once
-// A map from free names to option structs of one kind: `inputs: {image1: {shape: [3, 64, 64]}, image2: {...}}`. Listed with
-// OptionVisitor::section; readers and schemas find out by the type.
+// A map from user-chosen names to option structs of one kind: `inputs: {image1: {shape: [3, 64, 64]}, image2: {...}}`. Listed with
+// OptionVisitor::section; readers and schemas recognize it by its type.
 
 #include <memory>
 #include <string>
@@ -14,12 +14,12 @@ namespace galley {
 class NamedOptions : public Options {
  public:
   virtual void clear() = 0;
-  /// A new element of that name, with defaults.
+  /// Adds an element with default values.
   virtual Options& add(std::string name) = 0;
   virtual std::unique_ptr<Options> (*maker() const)() = 0;
 };
 
-/// Elements in the order of the text.
+/// Elements keep the order of the text.
 template <class T>
 class NamedOptionsOf : public NamedOptions {
  public:

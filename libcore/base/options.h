@@ -1,7 +1,7 @@
 #pragma once
-// One list of options per option struct. Every attribute or option struct (op attributes, layer parameters, recipe
-// sections) names its options once, in `void options(OptionVisitor&)`; graph text, recipe parsing, dumping, help, docs,
-// completion and test cases are visitors over that list. A default is the value in a default-constructed struct.
+// One list of options per option struct. Every option struct (operator attributes, layer parameters, recipe sections) lists its options
+// once, in `void options(OptionVisitor&)`. Graph text, recipe parsing, dumping, help, docs, completion and test cases are visitors over
+// that list. The default of an option is its value in a default-constructed struct.
 
 #include <cstdint>
 #include <limits>
@@ -18,19 +18,19 @@ namespace galley {
 
 class OptionVisitor;
 
-/// What is known of an option besides its value.
+/// The description of an option.
 struct OptionInfo {
   std::string_view name;
   std::string_view doc;
   std::string_view unit = "";
-  double min = -std::numeric_limits<double>::infinity();  // inclusive, of each element for a list
+  double min = -std::numeric_limits<double>::infinity();  // inclusive; for a list, the limit of each element
   double max = std::numeric_limits<double>::infinity();
-  bool required = false;       // the user must give it
-  bool main = false;           // a scalar where the struct's map stands is this option alone
-  std::string_view word = "";  // a component or list of components may be this word instead: then type is the word, params null
+  bool required = false;       // the user must set it
+  bool main = false;           // a scalar in place of the struct's map sets this option
+  std::string_view word = "";  // this word is allowed in place of a component or list: then `type` is the word and `params` is null
 };
 
-/// A struct with options. Value semantics through clone().
+/// A struct with options; clone() copies it.
 class Options {
  public:
   virtual ~Options() = default;
@@ -57,7 +57,7 @@ class OptionList {
   OptionList& operator=(OptionList&&) = default;
   size_t size() const { return items.size(); }
   bool empty() const { return items.empty(); }
-  /// Element `index`, which `make` of the list made as a T.
+  /// Element `index` as a T, which must be the type that the list's `make` creates.
   template <class T>
   const T& at(size_t index) const {
     return static_cast<const T&>(*items.at(index));
@@ -66,19 +66,19 @@ class OptionList {
   std::vector<std::unique_ptr<Options>> items;
 };
 
-/// A value written as text with a grammar of its own: durations, sizes, multiples, selectors (base/units.h).
+/// A value written as text with its own grammar: durations, sizes, multiples, selectors (base/units.h).
 class TextValue {
  public:
   virtual ~TextValue() = default;
-  /// Throws Error (without place) where the text is not valid.
+  /// Throws Error without a position if the text is not valid.
   virtual void parse(std::string_view text) = 0;
   virtual std::string str() const = 0;
-  /// What may be written, for help: "e.g. 90 epochs, 500 steps".
+  /// The accepted forms, for help: "e.g. 90 epochs, 500 steps".
   virtual std::string_view grammar() const = 0;
 };
 
-/// One kind of component (an optimizer, a transform, a data source, a layer, a model): a name, a line of
-/// documentation and a factory of its default parameters.
+/// One kind of component (an optimizer, transform, data source, layer or model): its name, a line of documentation and a factory of its
+/// default parameters.
 struct ComponentKind {
   std::string_view type;
   std::string_view doc;
@@ -91,7 +91,7 @@ std::unique_ptr<Options> make_options() {
   return std::make_unique<T>();
 }
 
-/// A map with a `type` key and the parameters of that type.
+/// A recipe map with a `type` key and the parameters of that type.
 class Component {
  public:
   Component() = default;
@@ -106,11 +106,11 @@ class Component {
   }
 
   std::string type;
-  std::string name;  // an item of a list may carry a name of its own, by which overrides address it
+  std::string name;  // optional name of a list item, by which overrides address it
   std::unique_ptr<Options> params;
 };
 
-/// Walks over the options of a struct; reads or writes them.
+/// Visits the options of a struct in order; an implementation reads or writes them.
 class OptionVisitor {
  public:
   virtual ~OptionVisitor() = default;
@@ -118,22 +118,22 @@ class OptionVisitor {
   virtual void option(const OptionInfo& info, int64_t& value) = 0;
   virtual void option(const OptionInfo& info, double& value) = 0;
   virtual void option(const OptionInfo& info, std::string& value) = 0;
-  virtual void option(const OptionInfo& info, std::vector<int64_t>& value) = 0;  // a scalar means a list of one
+  virtual void option(const OptionInfo& info, std::vector<int64_t>& value) = 0;  // a scalar is read as a list of one element
   virtual void option(const OptionInfo& info, std::vector<double>& value) = 0;
   virtual void option(const OptionInfo& info, std::vector<std::string>& value) = 0;
-  /// An enumeration: `value` is an index into `names`.
+  /// An enumeration; `value` is an index into `names`.
   virtual void choice(const OptionInfo& info, int& value, std::span<const std::string_view> names) = 0;
-  /// The calls below are for recipe sections; attributes of operators do not use them.
+  /// The functions below are for recipe sections; operator attributes do not use them.
   virtual void text(const OptionInfo& info, TextValue& value);
   virtual void section(const OptionInfo& info, Options& value);
-  /// A list of maps: `make` gives a default element.
+  /// A list of maps; `make` creates an element with default values.
   virtual void list(const OptionInfo& info, std::vector<std::unique_ptr<Options>>& value, std::unique_ptr<Options> (*make)());
-  /// An empty name: the component's keys stand in the map of the struct itself, and `type` may be absent there.
+  /// With an empty name, the component's keys are part of the struct's own map, and `type` may be absent.
   virtual void component(const OptionInfo& info, Component& value, ComponentKinds kinds);
   virtual void components(const OptionInfo& info, std::vector<Component>& value, ComponentKinds kinds);
-  /// A map from free names to text, in the order of the text.
+  /// A map from user-chosen names to text; keeps the order of the text.
   virtual void pairs(const OptionInfo& info, std::vector<std::pair<std::string, std::string>>& value);
-  /// Asked before an optional option: is there a value (a reader answers from its text, a writer from `has_value`)?
+  /// Called before an optional option: whether it has a value. A reader answers from its text, a writer returns `has_value`.
   virtual bool present(const OptionInfo& info, bool has_value);
 
   template <class T>

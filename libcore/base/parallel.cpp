@@ -16,24 +16,24 @@
 
 namespace galley {
 namespace {
-std::atomic<int> threads_in_use = 0;  // read by the watch of cores too
-thread_local int share_of_this_thread = 0;
+std::atomic<int> threads_in_use = 0;  // also read by the thread of base/spinning.h
+thread_local int thread_share = 0;
 }  // namespace
 
-ThreadShare::ThreadShare(int threads) : saved_(share_of_this_thread), saved_pool_(omp_get_max_threads()) {
-  share_of_this_thread = std::max(1, threads);
-  omp_set_num_threads(share_of_this_thread);  // of this thread alone: the vendor library asks for it
+ThreadShare::ThreadShare(int threads) : saved_(thread_share), saved_pool_(omp_get_max_threads()) {
+  thread_share = std::max(1, threads);
+  omp_set_num_threads(thread_share);  // only for this thread; oneDNN reads it
 }
 
 ThreadShare::~ThreadShare() {
-  share_of_this_thread = saved_;
+  thread_share = saved_;
   omp_set_num_threads(saved_pool_);
 }
 
 int compute_threads() {
-  if (share_of_this_thread > 0) return share_of_this_thread;
+  if (thread_share > 0) return thread_share;
   if (const int threads = threads_in_use.load(std::memory_order_relaxed); threads > 0) return threads;
-  static const int cores = available_cores();  // asked for at each loop, and read from a file
+  static const int cores = available_cores();  // cached: called for every loop, and reads files
   return cores;
 }
 
@@ -55,9 +55,9 @@ void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_
   }
   std::mutex mutex;
   std::exception_ptr error;
-  int64_t failed = parts;  // the first part that threw
-  // Always the whole team, though some may have no part: libgomp ends threads that a smaller team leaves out and makes them again for the
-  // next loop.
+  int64_t failed = parts;  // index of the first part that threw
+  // Always use the whole team, although some threads may have no part: libgomp ends the threads that a smaller team leaves out and creates
+  // them again for the next loop.
 #pragma omp parallel for num_threads(threads) schedule(static, 1)
   for (int64_t part = 0; part < parts; ++part) {
     try {
@@ -73,20 +73,20 @@ void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_
 
 namespace {
 
-/// Slots that parallel_tasks uses at most: more compute threads than any processor of today has.
-constexpr int64_t kMostSlots = 512;
+/// Upper limit of slots in parallel_tasks; no current machine has more compute threads.
+constexpr int64_t kMaxSlots = 512;
 
-/// Tasks that are left of a stretch: its begin in the upper half, its end in the lower. Each in a line of cache of its own.
-struct alignas(64) Stretch {
-  std::atomic<uint64_t> left{0};
+/// The remaining tasks of one slot: begin in the upper half, end in the lower half. Each has its own cache line.
+struct alignas(64) TaskRange {
+  std::atomic<uint64_t> remaining{0};
 
-  /// The first task (or the last), or -1 where none is left.
+  /// Takes the first (or the last) remaining task; -1 if none remains.
   int64_t take(bool last) {
-    for (uint64_t now = left.load(std::memory_order_relaxed);;) {
+    for (uint64_t now = remaining.load(std::memory_order_relaxed);;) {
       const uint64_t begin = now >> 32, end = now & 0xFFFFFFFF;
       if (begin >= end) return -1;
       const uint64_t rest = last ? begin << 32 | (end - 1) : (begin + 1) << 32 | end;
-      if (left.compare_exchange_weak(now, rest, std::memory_order_relaxed)) return static_cast<int64_t>(last ? end - 1 : begin);
+      if (remaining.compare_exchange_weak(now, rest, std::memory_order_relaxed)) return static_cast<int64_t>(last ? end - 1 : begin);
     }
   }
 };
@@ -94,23 +94,23 @@ struct alignas(64) Stretch {
 }  // namespace
 
 void parallel_tasks(int64_t count, int64_t threads, FunctionRef<void(int64_t, int64_t)> body) {
-  threads = std::min({threads, count, kMostSlots});
+  threads = std::min({threads, count, kMaxSlots});
   if (threads <= 1) {
     for (int64_t task = 0; task < count; ++task) body(task, 0);
     return;
   }
-  alignas(Stretch) std::byte memory[kMostSlots * sizeof(Stretch)];  // not from the heap: a step allocates nothing
-  const std::span stretches(reinterpret_cast<Stretch*>(memory), static_cast<size_t>(threads));
-  std::uninitialized_default_construct(stretches.begin(), stretches.end());
+  alignas(TaskRange) std::byte memory[kMaxSlots * sizeof(TaskRange)];  // on the stack, because a step allocates nothing
+  const std::span ranges(reinterpret_cast<TaskRange*>(memory), static_cast<size_t>(threads));
+  std::uninitialized_default_construct(ranges.begin(), ranges.end());
   for (int64_t slot = 0; slot < threads; ++slot) {
-    stretches[static_cast<size_t>(slot)].left =
+    ranges[static_cast<size_t>(slot)].remaining =
         static_cast<uint64_t>(count * slot / threads) << 32 | static_cast<uint64_t>(count * (slot + 1) / threads);
   }
-  parallel_for(threads, 1, [&](int64_t first, int64_t behind) {
-    for (int64_t slot = first; slot < behind; ++slot) {
+  parallel_for(threads, 1, [&](int64_t first, int64_t end) {
+    for (int64_t slot = first; slot < end; ++slot) {
       for (int64_t other = 0; other < threads; ++other) {
-        Stretch& stretch = stretches[static_cast<size_t>((slot + other) % threads)];
-        for (int64_t task = stretch.take(other > 0); task >= 0; task = stretch.take(other > 0)) body(task, slot);
+        TaskRange& range = ranges[static_cast<size_t>((slot + other) % threads)];
+        for (int64_t task = range.take(other > 0); task >= 0; task = range.take(other > 0)) body(task, slot);
       }
     }
   });
@@ -119,7 +119,7 @@ void parallel_tasks(int64_t count, int64_t threads, FunctionRef<void(int64_t, in
 void parallel_ranges(int64_t count, int64_t grain, FunctionRef<void(int64_t, int64_t)> body, bool backwards) {
   const int64_t ranges = (count + grain - 1) / grain, threads = std::min<int64_t>(compute_threads(), ranges);
   parallel_tasks(ranges, threads, [&](int64_t task, int64_t) {
-    // Each stretch of parallel_tasks turned round.
+    // Reverse the order of tasks within each slot.
     if (backwards) {
       const int64_t slot = ((task + 1) * threads - 1) / ranges;
       task = ranges * slot / threads + ranges * (slot + 1) / threads - 1 - task;

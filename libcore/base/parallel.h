@@ -1,5 +1,5 @@
 #pragma once
-// The one pool of compute threads: OpenMP's, shared with oneDNN. Data workers are threads of their own (data/).
+// The shared pool of compute threads: OpenMP's, also used by oneDNN. Data workers are separate threads (data/).
 
 #include <cstdint>
 
@@ -8,10 +8,11 @@
 
 namespace galley {
 
-/// Threads that parallel_for and the vendor library use. Set once at start by the tool; at least 1.
+/// Number of threads that parallel_for and oneDNN use; at least 1. A tool sets it once at start.
 int compute_threads();
 void set_compute_threads(int threads);
-/// Gives the calling thread a count of its own while it lives: replicas that run side by side, each on its share of the cores.
+/// Sets the number of compute threads of the calling thread for its lifetime: for replicas that run concurrently, each on its share of the
+/// cores.
 class ThreadShare {
  public:
   explicit ThreadShare(int threads);
@@ -22,19 +23,19 @@ class ThreadShare {
  private:
   int saved_, saved_pool_;
 };
-/// Cuts [0, count) into at most compute_threads() ranges of equal size (a pure function of count, grain and threads) and
-/// calls body(begin, end) for each, one a thread. Ranges hold at least `grain` items. An exception thrown by a body is
-/// rethrown here (the first range's, if several throw). Allocates nothing.
+/// Splits [0, count) into at most compute_threads() ranges of equal size (a pure function of count, grain and threads) and calls
+/// body(begin, end) for each range on its own thread. Ranges have at least `grain` items. If bodies throw, the exception of the first range
+/// is rethrown here. Allocates nothing.
 void parallel_for(int64_t count, int64_t grain, FunctionRef<void(int64_t begin, int64_t end)> body);
 
-/// body(task, slot) once for each task of [0, count), fewer than 2^32, on `threads` slots that run side by side. A slot takes its own
-/// stretch of the tasks in order, the same stretch in every call with these numbers: what one operator wrote lies in the cache of the core
-/// that reads it in the next. Then it helps others from the end of theirs. Exceptions as parallel_for.
+/// Calls body(task, slot) once for each task in [0, count), count < 2^32, on `threads` concurrent slots. A slot first takes its own
+/// contiguous tasks in order; these are the same in every call with equal count and threads, so the next operator finds data of the
+/// previous one in its core's cache. Then it takes tasks from the end of other slots. Exceptions as in parallel_for.
 void parallel_tasks(int64_t count, int64_t threads, FunctionRef<void(int64_t task, int64_t slot)> body);
 
-/// body(begin, end) for ranges that together are [0, count), cut at multiples of `grain`, a pure function of these. A thread takes a
-/// stretch of them, from its end where `backwards` says so, then helps others: for bodies that do not care how [0, count) is cut, on
-/// machines whose cores others use too.
+/// Calls body(begin, end) for ranges that cover [0, count), split at multiples of `grain` (a pure function of count and grain). Each thread
+/// takes its own contiguous ranges in order (in reverse order if `backwards`), then ranges of other threads. For bodies whose result does
+/// not depend on the split, on machines where other processes use the cores too.
 void parallel_ranges(int64_t count, int64_t grain, FunctionRef<void(int64_t begin, int64_t end)> body, bool backwards = false);
 
 }  // namespace galley

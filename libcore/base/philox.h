@@ -26,10 +26,10 @@ inline PhiloxBlock philox(uint64_t key, uint64_t counter_low, uint64_t counter_h
   return x;
 }
 
-/// Uniform in [0,1) from the top 24 bits of a word: exact in float.
+/// Uniform in [0,1) from the top 24 bits of a word; exact in float.
 inline float uniform_from_bits(uint32_t bits) { return static_cast<float>(bits >> 8) * 0x1p-24f; }
 
-/// FNV-1a of a name mixed into a seed (splitmix64 finaliser): the key of a named stream.
+/// Key of a named stream: FNV-1a of the name and the seed, with splitmix64's finalizer.
 inline uint64_t stream_key(uint64_t seed, std::string_view name) {
   uint64_t h = 0xcbf29ce484222325ull ^ seed;
   for (char c : name) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
@@ -39,8 +39,8 @@ inline uint64_t stream_key(uint64_t seed, std::string_view name) {
   return h ^ (h >> 31);
 }
 
-/// A sequence of numbers for one purpose: key from (seed, name), first counter word counts, the second is `index`
-/// (a sample, a step). Cheap to make; not shared between threads.
+/// A sequence of random numbers for one purpose. The key comes from (seed, name); the first counter word counts, the second is `index`
+/// (e.g. a sample or a step). Cheap to construct; not thread-safe.
 class RandomStream {
  public:
   RandomStream(uint64_t seed, std::string_view name, uint64_t index = 0) : key_(stream_key(seed, name)), index_(index) {}

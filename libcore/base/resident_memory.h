@@ -1,14 +1,14 @@
 #pragma once
-// Memory that this process holds.
+// Resident memory of this process.
 
 #include <cstdint>
 
 namespace galley {
 
-/// Resident memory of this process now and at most so far, in bytes (VmRSS and VmHWM of the system); 0 where the system does not say.
+/// Current and peak resident memory of this process in bytes (VmRSS and VmHWM); 0 if the system does not report it.
 int64_t resident_bytes();
 int64_t peak_resident_bytes();
-/// Lets the system count the high-water mark from here on.
+/// Resets the peak to the current value.
 void reset_peak_resident_bytes();
 
 }  // namespace galley

@@ -11,8 +11,8 @@ Shape::Shape(std::span<const int64_t> sizes) {
 }
 
 void Shape::push_back(int64_t size) {
-  GALLEY_CHECK(rank_ < kMaxRank, "an array has at most ", kMaxRank, " dimensions");
-  GALLEY_CHECK(size >= 0, "a size cannot be negative: ", size);
+  GALLEY_CHECK(rank_ < kMaxRank, "a tensor has at most ", kMaxRank, " dimensions");
+  GALLEY_CHECK(size >= 0, "a dimension size must not be negative, got ", size);
   sizes_[static_cast<size_t>(rank_++)] = size;
 }
 
@@ -21,7 +21,9 @@ int64_t Shape::elements() const {
   for (int64_t size : *this) {
     if (size == 0) return 0;
   }
-  for (int64_t size : *this) GALLEY_CHECK(!__builtin_mul_overflow(product, size, &product), "the array ", str(), " is too large");
+  for (int64_t size : *this)
+    GALLEY_CHECK(!__builtin_mul_overflow(product, size, &product), "a tensor of shape ", str(),
+                 " is too large: its element count exceeds 63 bits");
   return product;
 }
 
@@ -51,8 +53,8 @@ Shape broadcast_shapes(const Shape& a, const Shape& b) {
     const int ib = axis - (rank - b.rank());
     const int64_t sa = ia < 0 ? 1 : a[ia];
     const int64_t sb = ib < 0 ? 1 : b[ib];
-    GALLEY_CHECK(sa == sb || sa == 1 || sb == 1, "shapes ", a, " and ", b, " do not broadcast: sizes ", sa, " and ", sb,
-                 " meet at dimension ", axis - rank);
+    GALLEY_CHECK(sa == sb || sa == 1 || sb == 1, "shapes ", a, " and ", b, " do not broadcast: at dimension ", axis - rank, " the sizes ",
+                 sa, " and ", sb, " differ and neither is 1");
     result.push_back(sa == 1 ? sb : sa);
   }
   return result;

@@ -20,8 +20,8 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-// The number at the front of `text` (sign, digits with underscores between them, fraction, exponent), which is removed from it.
-// Nothing where there is none. An `e` belongs to the number only where digits follow: "1epoch" is 1 and "epoch".
+// Removes a number from the front of `text` (sign, digits with single underscores between them, fraction, exponent) and returns it; nullopt
+// if there is none. An `e` belongs to the number only if digits follow: "1epoch" is 1 and "epoch".
 std::optional<double> take_number(std::string_view& text) {
   std::string digits;
   size_t i = 0;
@@ -62,7 +62,7 @@ std::optional<double> take_number(std::string_view& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error == std::errc::result_out_of_range) {
-    GALLEY_CHECK(false, "'", text.substr(0, i), "' is beyond what a 64-bit number holds");
+    GALLEY_CHECK(false, "'", text.substr(0, i), "' is out of the range of a 64-bit floating-point number");
   }
   if (error != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
   text.remove_prefix(i);
@@ -106,7 +106,7 @@ const Scale* find_scale(std::span<const Scale> scales, std::string_view name) {
   return nullptr;
 }
 
-// Sum of numbers with time units ("1h30min"), or nothing where `text` is not of that form.
+// Sum of numbers with time units ("1h30min"); nullopt if `text` has another form.
 std::optional<double> take_seconds(std::string_view text) {
   double seconds = 0;
   text = trimmed(text);
@@ -125,7 +125,7 @@ std::optional<double> take_seconds(std::string_view text) {
   return seconds;
 }
 
-// `value` with `digits` significant digits, without trailing zeros after the point and without an exponent.
+// `value` with `digits` significant digits, without trailing zeros after the decimal point and without an exponent.
 std::string significant(double value, int digits) {
   const int magnitude = value == 0 ? 0 : static_cast<int>(std::floor(std::log10(std::abs(value))));
   char buffer[64];
@@ -142,7 +142,7 @@ std::string significant(double value, int digits) {
 
 int64_t parse_count(std::string_view text) {
   std::string_view rest = trimmed(text);
-  // Exact for all of int64, which a double is not.
+  // Parse plain integers exactly; a double cannot represent all of int64.
   std::string digits;
   bool plain = !rest.empty();
   for (size_t i = 0; i < rest.size() && plain; ++i) {
@@ -157,7 +157,7 @@ int64_t parse_count(std::string_view text) {
   if (plain && !digits.empty() && digits != "-") {
     int64_t value = 0;
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    GALLEY_CHECK(error != std::errc::result_out_of_range, "'", text, "' is beyond 64 bits");
+    GALLEY_CHECK(error != std::errc::result_out_of_range, "'", text, "' is out of the range of a 64-bit integer");
     if (error == std::errc() && end == digits.data() + digits.size()) return value;
   }
   if (rest.starts_with("0x") || rest.starts_with("0o")) {
@@ -168,7 +168,7 @@ int64_t parse_count(std::string_view text) {
   const std::optional<double> value = take_number(rest);
   GALLEY_CHECK(value && rest.empty(), "'", text, "' is not a whole number");
   GALLEY_CHECK(std::floor(*value) == *value, "'", text, "' is not a whole number");
-  GALLEY_CHECK(std::abs(*value) <= 0x1p53, "'", text, "' is too large to be exact: write all its digits");
+  GALLEY_CHECK(std::abs(*value) <= 0x1p53, "'", text, "' is too large to be exact in this form: write all its digits");
   return static_cast<int64_t>(*value);
 }
 
@@ -212,7 +212,7 @@ std::string number_text(double value) {
 
 std::string fixed(double value, int digits) {
   if (!std::isfinite(value)) return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
-  char text[400];  // 309 digits before the point at most
+  char text[400];  // at most 309 digits before the decimal point
   std::snprintf(text, sizeof text, "%.*f", digits, value);
   return text;
 }
@@ -267,7 +267,8 @@ void Duration::parse(std::string_view text) {
   for (const auto& [name, kind] : kUnits) {
     if (rest != name) continue;
     const bool counted = kind == DurationUnit::kSteps || kind == DurationUnit::kSamples || kind == DurationUnit::kTokens;
-    GALLEY_CHECK(!counted || (std::floor(*number) == *number && *number <= 0x1p53), "duration '", text, "' wants a whole number of ", name);
+    GALLEY_CHECK(!counted || (std::floor(*number) == *number && *number <= 0x1p53), "duration '", text, "' must be a whole number of ",
+                 name);
     GALLEY_CHECK(kind != DurationUnit::kPercent || *number <= 100, "duration '", text, "' is more than 100%");
     value = *number;
     unit = kind;
@@ -290,7 +291,7 @@ std::string Duration::str() const {
     case DurationUnit::kPercent: return number + "%";
     case DurationUnit::kSeconds: break;
   }
-  // Exact: the largest unit that gives a whole number.
+  // The largest unit that gives a whole number, so that the text is exact.
   for (const auto& [name, factor] : {std::pair<const char*, double>{"h", 3600}, {"min", 60}}) {
     const double count = value / factor;
     if (value > 0 && std::floor(count) == count && count * factor == value) return number_text(count) + name;
@@ -322,7 +323,7 @@ void Percentage::parse(std::string_view text) {
   std::string_view rest = trimmed(text);
   const std::optional<double> number = take_number(rest);
   GALLEY_CHECK(number && trimmed(rest) == "%", "'", text, "' is not a percentage: write e.g. 95%");
-  GALLEY_CHECK(*number >= 0 && *number <= 100, "percentage '", text, "' is not within 0%..100%");
+  GALLEY_CHECK(*number >= 0 && *number <= 100, "percentage '", text, "' must be between 0% and 100%");
   percent = *number;
 }
 
@@ -337,8 +338,8 @@ void Slice::parse(std::string_view text) {
     part = trimmed(part);
     GALLEY_CHECK(number && (part.empty() || part == "%"), "'", text, "' is not a slice: write e.g. ", grammar());
     const bool percent = part == "%";
-    GALLEY_CHECK(*number >= 0 && (!percent || *number <= 100), "slice '", text, "' leaves the range 0%..100%");
-    GALLEY_CHECK(percent || std::floor(*number) == *number, "slice '", text, "' wants whole numbers, or percent");
+    GALLEY_CHECK(*number >= 0 && (!percent || *number <= 100), "slice '", text, "' is outside 0%..100%");
+    GALLEY_CHECK(percent || std::floor(*number) == *number, "slice '", text, "' must have whole numbers or percentages");
     return Bound{*number, percent};
   };
   const Bound low = bound(rest.substr(0, dots), {0, true}), high = bound(rest.substr(dots + 2), {100, true});
@@ -355,7 +356,7 @@ std::string Slice::str() const {
 std::pair<int64_t, int64_t> Slice::of(int64_t size) const {
   const auto at = [&](const Bound& b) {
     if (b.percent) return static_cast<int64_t>(std::llround(static_cast<double>(size) * b.value / 100.0));
-    GALLEY_CHECK(b.value <= static_cast<double>(size), "slice ", str(), " reaches beyond the ", size, " samples of the source");
+    GALLEY_CHECK(b.value <= static_cast<double>(size), "slice ", str(), " exceeds the ", size, " samples of the source");
     return static_cast<int64_t>(b.value);
   };
   const int64_t first = at(begin), last = at(end);

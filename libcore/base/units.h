@@ -1,6 +1,7 @@
 #pragma once
-// Values with units as the recipe writes them, and numbers as people read them: durations, sizes, times, counts, percentages,
-// multiples, slices, `auto`. A number and its unit may touch. Every parser throws galley::Error (exit 3, without place).
+// Values with units as written in recipes, and numbers formatted for people: durations, sizes, times, counts, percentages, multiples,
+// slices, `auto`. The space between a number and its unit is optional. Every parser throws galley::Error (exit code 3, without a position)
+// if the text is not valid.
 
 #include <cstdint>
 #include <optional>
@@ -12,20 +13,20 @@
 
 namespace galley {
 
-/// A whole number: 1000, 1_000_000, 1e6; an Error where it is not whole or leaves int64.
+/// A whole number: 1000, 1_000_000, 1e6. Throws Error if it is not whole or exceeds int64.
 int64_t parse_count(std::string_view text);
-/// A number of YAML 1.2's core schema (1e-4, .5, .inf, .nan), underscores between digits allowed.
+/// A number of YAML 1.2's core schema (1e-4, .5, .inf, .nan); underscores between digits are allowed.
 double parse_number(std::string_view text);
-/// Bytes: 512MiB, 1.5 GB, 100 (bytes). k, M, G, T are powers of 1000; Ki, Mi, Gi, Ti of 1024; the B may be left out.
+/// Bytes: 512MiB, 1.5 GB, 100 (bytes). k, M, G, T are powers of 1000; Ki, Mi, Gi, Ti are powers of 1024; the B is optional.
 int64_t parse_bytes(std::string_view text);
 /// Seconds: 90s, 20min, 1.5h, 2d, 1h30min. A bare number is an error.
 double parse_seconds(std::string_view text);
 
-/// Shortest text that parse_number reads back to the same value.
+/// The shortest text that parse_number reads back to the same value.
 std::string number_text(double value);
-/// "512 B", "1.46 GiB": four significant digits at most.
+/// "512 B", "1.46 GiB": at most four significant digits.
 std::string human_bytes(double bytes);
-/// "12.30": so many digits behind the point; "nan", "inf", "-inf".
+/// "12.30": `digits` digits after the decimal point; "nan", "inf" or "-inf" if not finite.
 std::string fixed(double value, int digits);
 /// "1,234,567"
 std::string human_count(int64_t count);
@@ -34,8 +35,8 @@ std::string human_seconds(double seconds);
 
 enum class DurationUnit { kEpochs, kSteps, kSamples, kTokens, kSeconds, kPercent };
 
-/// How long, or how often: "90 epochs", "500 steps", "1e6 samples", "1e9 tokens", "20min", "10%" (of the run). A bare number is
-/// an error, because tools of the field read it as epochs, steps or seconds.
+/// A length or an interval of training: "90 epochs", "500 steps", "1e6 samples", "1e9 tokens", "20min", "10%" (of the run). A number
+/// without a unit is an error, because other tools read it as epochs, steps or seconds.
 struct Duration : TextValue {
   Duration() = default;
   Duration(double v, DurationUnit u) : value(v), unit(u) {}
@@ -44,11 +45,11 @@ struct Duration : TextValue {
   std::string_view grammar() const override { return "90 epochs, 500 steps, 1e6 samples, 1e9 tokens, 20min, 10%"; }
   bool operator==(const Duration& other) const { return value == other.value && unit == other.unit; }
 
-  double value = 0;  ///< In `unit`: epochs may be fractions; seconds for times; 0..100 for percent.
+  double value = 0;  ///< In `unit`: epochs may be fractional; seconds for times; 0..100 for percent.
   DurationUnit unit = DurationUnit::kEpochs;
 };
 
-/// "0.01x": that many times a value known elsewhere; "0.1": the value itself.
+/// "0.01x": a multiple of a base value; "0.1": the value itself.
 struct Multiple : TextValue {
   Multiple() = default;
   Multiple(double v, bool times) : value(v), relative(times) {}
@@ -83,12 +84,12 @@ struct Percentage : TextValue {
   double percent = 0;
 };
 
-/// Part of a sequence: "0%..100%", "0..5000", "90%..", "..1000"; begin included, end not.
+/// Part of a sequence: "0%..100%", "0..5000", "90%..", "..1000". The begin is included, the end is not.
 struct Slice : TextValue {
   void parse(std::string_view text) override;
   std::string str() const override;
   std::string_view grammar() const override { return "0%..80% or 0..5000 (begin included, end not)"; }
-  /// First and last-but-one index for a sequence of `size`; an Error where a count lies beyond it.
+  /// First index and end (exclusive) for a sequence of `size`; throws Error if a count exceeds `size` or the slice is empty.
   std::pair<int64_t, int64_t> of(int64_t size) const;
 
   struct Bound {
@@ -99,7 +100,7 @@ struct Slice : TextValue {
   Bound end{100, true};
 };
 
-/// "auto", or a count of at least 0 (threads, workers, micro-batches).
+/// "auto" or a count of at least 0 (threads, workers, micro-batches).
 struct AutoCount : TextValue {
   AutoCount() = default;
   explicit AutoCount(int64_t n) : count(n) {}

@@ -7,13 +7,13 @@
 
 namespace galley {
 
-/// Bytes of the character that begins at text[at] (1 to 4), or 0 where no valid sequence begins there.
+/// Length in bytes (1 to 4) of the character that begins at text[at], or 0 if no valid sequence begins there.
 size_t utf8_length(std::string_view text, size_t at);
 
-/// The code point of a sequence of the length that utf8_length gave.
+/// The code point of the sequence at text[at], whose length comes from utf8_length.
 uint32_t utf8_code_point(std::string_view text, size_t at, size_t length);
 
-/// Position of the first byte that belongs to no valid sequence; npos where the text is valid.
+/// Position of the first byte that is not part of a valid sequence; npos if the text is valid.
 size_t find_invalid_utf8(std::string_view text);
 
 }  // namespace galley

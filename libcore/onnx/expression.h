@@ -1,5 +1,5 @@
 #pragma once
-// Functions of element-wise operators as ONNX files say them: "Mul(x, Sigmoid(x))", "Elu[alpha=$alpha](x)". The grammar:
+// ONNX forms of element-wise operators: "Mul(x, Sigmoid(x))", "Elu[alpha=$alpha](x)". The grammar:
 //   expression = "x" | "a" | "b" | "c" (inputs; x is a) | number | "$" option | operator [attributes] "(" expression {"," expression} ")"
 //   attributes = "[" name "=" (number | "$" option) {"," ...} "]"
 
@@ -20,10 +20,11 @@ struct OnnxExpression {
   std::vector<std::pair<std::string, OnnxExpression>> attributes;
   std::vector<OnnxExpression> arguments;
 
-  /// One operator of the inputs themselves, in order, whose attributes are all options: reading that operator gives the function.
+  /// Whether it is a single operator on the inputs in order whose attributes are all options, so that importing that operator gives the
+  /// function.
   bool stands_alone() const;
 
-  // Defined where the type is complete: clang does not take a list of pairs of it before.
+  // Defined in the .cpp file, where the type is complete: clang does not accept a vector of pairs of it earlier.
   OnnxExpression();
   OnnxExpression(const OnnxExpression&);
   OnnxExpression(OnnxExpression&&) noexcept;
@@ -32,7 +33,7 @@ struct OnnxExpression {
   ~OnnxExpression();
 };
 
-/// Throws InternalError where the text is not of the grammar: it comes from a table of ours.
+/// Throws InternalError if the text does not match the grammar, because it comes from a table in Galley.
 OnnxExpression parse_onnx_expression(std::string_view text);
 
 }  // namespace galley

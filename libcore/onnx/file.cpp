@@ -1,4 +1,4 @@
-// OnnxFile: values of a mapped file.
+// OnnxFile: tensor values of a mapped file.
 
 #include <algorithm>
 #include <cstring>
@@ -11,15 +11,16 @@
 namespace galley {
 namespace {
 
-/// The file that a tensor of `owner` is kept in. Its name has been checked; links that lead out of the folder are found here.
+/// Opens the external data file of a tensor. The name has been checked already; this detects links that lead out of the folder.
 std::shared_ptr<const MappedFile> open_external(const std::string& owner, const std::string& name) {
   const std::string folder = parent_folder(owner), path = folder + "/" + name;
   std::error_code failed;
   const std::filesystem::path root = std::filesystem::canonical(folder, failed), real = std::filesystem::canonical(path, failed);
   if (failed)
-    throw Error(ErrorCode::kInput, cat(owner, " keeps values in ", path, ", which is not there")).suggest("copy it beside the ONNX file");
+    throw Error(ErrorCode::kInput, cat(owner, " refers to values in ", path, ", which does not exist"))
+        .suggest("copy it to the folder of the ONNX file");
   const auto [end, ignored] = std::mismatch(root.begin(), root.end(), real.begin(), real.end());
-  GALLEY_CHECK_INPUT(end == root.end(), owner, " keeps values in ", path, ", a link that leads out of the folder");
+  GALLEY_CHECK_INPUT(end == root.end(), owner, " refers to values in ", path, ", a link that leads out of its folder");
   return MappedFile::open(path);
 }
 
@@ -29,19 +30,19 @@ OnnxFile::OnnxFile(const std::string& path) : path_(path), file_(MappedFile::ope
   try {
     model_ = parse_onnx(file_->bytes());
   } catch (Error& error) {
-    const std::string cure = error.suggestion();
+    const std::string fix = error.suggestion();
     throw Error(error.code(), cat(path, ": ", error.message()))
-        .suggest(cure.empty() ? "the file is damaged or of another format: export or save it again" : cure);
+        .suggest(fix.empty() ? "the file is damaged or has another format: export or save it again" : fix);
   }
 }
 
 Tensor OnnxFile::read(const OnnxTensor& tensor) const {
   GALLEY_CHECK_INPUT(tensor.dtype.has_value(), path_, ": tensor '", tensor.name, "' has the type ", tensor.dtype_text,
-                     ", with which Galley does not compute");
+                     ", which Galley does not support");
   if (tensor.values.defined()) return tensor.values;
   const std::shared_ptr<const MappedFile> file = tensor.external.empty() ? file_ : open_external(path_, tensor.external);
-  GALLEY_CHECK_INPUT(tensor.end <= static_cast<int64_t>(file->bytes().size()), file->path(), ": tensor '", tensor.name, "' wants bytes ",
-                     tensor.begin, " to ", tensor.end, ", the file has ", file->bytes().size());
+  GALLEY_CHECK_INPUT(tensor.end <= static_cast<int64_t>(file->bytes().size()), file->path(), ": tensor '", tensor.name, "' needs bytes ",
+                     tensor.begin, " to ", tensor.end, ", but the file has only ", file->bytes().size());
   const std::byte* data = file->bytes().data() + tensor.begin;
   if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(dtype_size(*tensor.dtype)) == 0) {
     return Tensor(*tensor.dtype, tensor.shape, {}, Storage::borrow(data, tensor.end - tensor.begin, file));
@@ -70,11 +71,11 @@ void OnnxFile::verify() const {
   };
   const auto damaged = [](const std::string& path) {
     throw Error(ErrorCode::kInput, cat(path, ": the contents do not match their digest"))
-        .suggest("it is damaged: export it again, or take an older copy");
+        .suggest("the file is damaged: export it again or use another copy");
   };
   const InputFile file(path_);
   const auto stored = model_.metadata.find(std::string(kOnnxDigestKey));
-  // Its record ends the file: tag, length, key and value with theirs.
+  // The digest record is the end of the file: a tag, a length, and the key and the value with theirs.
   const int64_t rest = model_.digest_at < 0 ? 0 : file.size() - model_.digest_at;
   if (stored == model_.metadata.end() || rest != static_cast<int64_t>(6 + kOnnxDigestKey.size() + kDigestDigits) ||
       stored->second != digest_of(file, model_.digest_at))
@@ -85,7 +86,7 @@ void OnnxFile::verify() const {
     if (tensor.external.empty()) continue;
     const InputFile data(open_external(path_, tensor.external)->path());
     if (data_digest->second != digest_of(data, data.size())) damaged(data.path());
-    return;  // all are in one file
+    return;  // all tensors are in one file
   }
 }
 

@@ -1,7 +1,6 @@
 #pragma once
-// An ONNX file as data: nodes, initializers, inputs and outputs, as onnx.proto (https://github.com/onnx/onnx, onnx/onnx.proto) lays them
-// out. Values of tensors stay in the file, which is mapped. Nothing is computed here: nn/ makes a graph of the nodes, weights/ takes the
-// initializers.
+// An ONNX file as data: nodes, initializers, inputs and outputs, following onnx.proto (https://github.com/onnx/onnx, onnx/onnx.proto).
+// Tensor values stay in the mapped file. onnx/import builds models from the nodes; weights/ loads the initializers.
 
 #include <cstdint>
 #include <map>
@@ -17,16 +16,16 @@
 
 namespace galley {
 
-/// A constant array: an initializer, or the attribute of a node.
+/// A constant tensor: an initializer, or an attribute of a node.
 struct OnnxTensor {
   std::string name;
   int32_t data_type = 0;       ///< TensorProto.DataType.
   std::string dtype_text;      ///< "FLOAT", "INT64", ...
-  std::optional<DType> dtype;  ///< None: a type with which Galley does not compute.
+  std::optional<DType> dtype;  ///< Empty for types that Galley does not support.
   Shape shape;
-  int64_t begin = 0, end = 0;  ///< Bytes of the file, or of `external`, that hold the values as in memory.
-  Tensor values;               ///< Where the file spells them as numbers instead.
-  std::string external;        ///< Path, relative to the file's folder, of the file that holds them; "" for this one.
+  int64_t begin = 0, end = 0;  ///< Byte range of the values in the file or in `external`, in memory format.
+  Tensor values;               ///< The values, if the file stores them as repeated numbers instead.
+  std::string external;        ///< Path, relative to the file's folder, of the file with the values; "": this file.
 };
 
 enum class OnnxAttributeKind { kNone, kFloat, kInt, kString, kTensor, kFloats, kInts, kStrings, kGraph, kOther };
@@ -45,15 +44,15 @@ struct OnnxAttribute {
 
 struct OnnxNode {
   std::string name, op_type, domain;
-  std::vector<std::string> inputs, outputs;  ///< "": an optional one that is not there.
+  std::vector<std::string> inputs, outputs;  ///< "" for an absent optional one.
   std::vector<OnnxAttribute> attributes;
 
   const OnnxAttribute* find(std::string_view attribute) const;
-  /// "Conv '/layer1/conv1/Conv'": for errors.
+  /// "Conv '/layer1/conv1/Conv'", for error messages.
   std::string str() const;
 };
 
-/// A size of a declared type: a number, or a name ("N") where it is not known.
+/// A dimension of a declared type: a number, or a name ("N") if it is open.
 struct OnnxDimension {
   std::optional<int64_t> size;
   std::string name;
@@ -67,59 +66,60 @@ struct OnnxValue {
 
 struct OnnxModel {
   int64_t ir_version = 0;
-  std::string producer;                   ///< Name and version.
-  std::map<std::string, int64_t> opsets;  ///< Version by domain; "" is ONNX's own.
+  std::string producer;                   ///< Name and version of the program that wrote the file.
+  std::map<std::string, int64_t> opsets;  ///< Operator set version by domain; "" is ONNX's own.
   std::string graph_name;
   std::vector<OnnxNode> nodes;
   std::vector<OnnxTensor> initializers;
   std::vector<OnnxValue> inputs, outputs;
   std::map<std::string, std::string> metadata;
-  int functions = 0;       ///< Functions that the file defines itself.
-  int64_t digest_at = -1;  ///< Where the entry galley.digest begins, which holds the digest of all bytes before it; -1: there is none.
+  int functions = 0;       ///< Number of functions that the file defines.
+  int64_t digest_at = -1;  ///< Offset of the entry galley.digest, which holds the digest of all bytes before it; -1: none.
 
-  /// Of ONNX's own operators; 0 where the file names none.
+  /// Version of ONNX's operator set; 0 if the file has none.
   int64_t opset() const;
 };
 
-/// Most nodes, initializers, attributes, names and sizes that a file may have, together.
+/// Limit of the nodes, initializers, attributes, names and sizes of a file, counted together.
 constexpr int64_t kOnnxItemLimit = 1'000'000;
 inline constexpr std::string_view kOnnxDigestKey = "galley.digest";
-/// The digest of the file that holds the large values, where there is one.
+/// Key of the digest of the external data file.
 inline constexpr std::string_view kOnnxDataDigestKey = "galley.data_digest";
 
-/// The model of a file of these bytes. A pure function: every size is checked against the bytes before anything is allocated, and nothing
-/// nests deeper than the format's own records, since subgraphs are not read (kGraph marks where one was). Throws Error (exit code 4) naming
-/// the record that is damaged.
+/// Parses a file. A pure function: every size is checked against the file before memory is allocated, and subgraphs are not read (only
+/// marked by kGraph), so nesting is bounded. Throws Error (exit code 4) naming the damaged record.
 OnnxModel parse_onnx(std::span<const std::byte> file);
-/// Could this be the beginning of an ONNX file? The format has no magic number: the first record's tag, where no other format of weights
-/// fits.
+/// Whether these can be the first bytes of an ONNX file. The format has no magic number; this checks the first record's tag and excludes
+/// the other weight formats.
 bool is_onnx(std::span<const std::byte> start);
 
-/// Name and size of TensorProto.DataType; nullptr where the number is none.
+/// A TensorProto.DataType.
 struct OnnxType {
   int32_t number;
   std::string_view text;
   int bits;  ///< 0: no fixed size
   std::optional<DType> dtype;
 };
+/// The type with that number, or nullptr.
 const OnnxType* find_onnx_type(int32_t number);
-/// The number of a dtype.
+/// The TensorProto.DataType number of a dtype.
 int32_t onnx_type(DType dtype);
 
-/// A mapped file. Tensors read from it share the mapping and outlive this object.
+/// A mapped file. Tensors read from it share the mapping and may outlive this object.
 class OnnxFile {
  public:
-  /// Opens and checks the structure. Throws Error (exit code 4).
+  /// Opens the file and checks its structure. Throws Error (exit code 4).
   explicit OnnxFile(const std::string& path);
 
   const std::string& path() const { return path_; }
   const OnnxModel& model() const { return model_; }
-  /// The values, contiguous and not to be written: without a copy where they lie aligned. Values kept in another file are read from below
-  /// this file's folder, and from nowhere else. Throws Error (exit code 4).
+  /// The values, contiguous and read-only, without a copy if they are aligned. External files must be inside the folder of this file.
+  /// Throws Error (exit code 4).
   Tensor read(const OnnxTensor& tensor) const;
-  /// Galley's own files carry a digest.
+  /// Whether the file has a digest; files written by Galley do.
   bool has_digest() const;
-  /// Compares it, reading the file anew, and that of the file of large values. Does nothing for a file without.
+  /// Reads the file again and compares its digest and that of the external data file. Throws Error (exit code 4) if they differ; does
+  /// nothing for a file without a digest.
   void verify() const;
 
  private:

@@ -1,5 +1,5 @@
-// parse_onnx: the records of an ONNX file, read with protozero, which knows the encoding and allocates nothing. Each record's reader
-// says what it accepts; what it does not know is skipped, as the format wants.
+// parse_onnx: reads the records of an ONNX file with protozero, which decodes the wire format without allocating. Each record's reader
+// accepts the fields it knows and skips others, as protocol buffers require.
 
 #include <algorithm>
 #include <array>
@@ -41,18 +41,18 @@ constexpr std::array<OnnxType, 23> kTypes{{{1, "FLOAT", 32, DType::kF32},
                                            {22, "INT4", 4, {}},
                                            {23, "FLOAT4E2M1", 4, {}}}};
 
-/// What is left to be spent on items: each takes more memory here than bytes in the file.
+/// Remaining number of items. It is limited because an item takes more memory than bytes in the file.
 struct Budget {
-  const char* file = nullptr;  // where the bytes begin
+  const char* file = nullptr;  // begin of the file in memory
   int64_t items = kOnnxItemLimit;
-  int64_t decoded = 0;  // bytes of values spelled as numbers
+  int64_t decoded = 0;  // bytes of values stored as repeated numbers
   void take(int64_t count = 1) {
     items -= count;
     GALLEY_CHECK_INPUT(items >= 0, "it has more than ", kOnnxItemLimit, " nodes, tensors, attributes and sizes together");
   }
 };
 
-/// A record: its fields one after the other, each read as the type that the format gives it, or refused.
+/// Reads the fields of a record in order; throws Error if a field is not encoded as the format requires.
 class Record {
  public:
   Record(std::string_view bytes, std::string_view what, Budget& budget)
@@ -67,41 +67,40 @@ class Record {
     check_length();
     reader_.skip();
   }
-  /// Offset of the present field in the file.
+  /// Offset of the current field in the file.
   int64_t offset() const { return at_ - budget_.file; }
   Budget& budget() const { return budget_; }
   bool packed() const { return reader_.wire_type() == pbf_wire_type::length_delimited; }
 
   std::string_view bytes() {
-    want(pbf_wire_type::length_delimited);
+    expect_type(pbf_wire_type::length_delimited);
     check_length();
     const protozero::data_view view = reader_.get_view();
     return {view.data(), view.size()};
   }
   std::string text() {
     const std::string_view view = bytes();
-    GALLEY_CHECK_INPUT(find_invalid_utf8(view) == std::string_view::npos, "field ", tag(), " of ", what_, " is no UTF-8 text");
+    GALLEY_CHECK_INPUT(find_invalid_utf8(view) == std::string_view::npos, "field ", tag(), " of ", what_, " is not valid UTF-8");
     return std::string(view);
   }
   int64_t integer() {
-    want(pbf_wire_type::varint);
+    expect_type(pbf_wire_type::varint);
     return reader_.get_int64();
   }
   int32_t small_integer() {
     const int64_t value = integer();
-    GALLEY_CHECK_INPUT(value >= INT32_MIN && value <= INT32_MAX, "field ", tag(), " of ", what_, " is ", value,
-                       ", which does not fit 32 bits");
+    GALLEY_CHECK_INPUT(value >= INT32_MIN && value <= INT32_MAX, "field ", tag(), " of ", what_, " is ", value, ", which exceeds 32 bits");
     return static_cast<int32_t>(value);
   }
   float real() {
-    want(pbf_wire_type::fixed32);
+    expect_type(pbf_wire_type::fixed32);
     return reader_.get_float();
   }
   double long_real() {
-    want(pbf_wire_type::fixed64);
+    expect_type(pbf_wire_type::fixed64);
     return reader_.get_double();
   }
-  /// A repeated integer field, one or a run of them: `take` sees each.
+  /// Reads a repeated integer field, packed or not, and calls `take` for each value.
   template <class Take>
   void integers(const Take& take) {
     if (!packed()) return take(integer());
@@ -123,19 +122,19 @@ class Record {
   std::string_view name() const { return what_; }
 
  private:
-  void want(pbf_wire_type type) const {
+  void expect_type(pbf_wire_type type) const {
     GALLEY_CHECK_INPUT(reader_.wire_type() == type, "field ", reader_.tag(), " of ", what_, " is encoded as type ",
-                       static_cast<int>(reader_.wire_type()), ", the format wants ", static_cast<int>(type));
+                       static_cast<int>(reader_.wire_type()), ", but must be type ", static_cast<int>(type));
   }
-  /// protozero keeps 32 bits of a length; a file may claim more.
+  /// Checks the length of a field, because protozero truncates it to 32 bits.
   void check_length() const {
     if (!packed()) return;
     const protozero::data_view rest = reader_.data();
     const char* at = rest.data();
     const char* const end = at + rest.size();
     const uint64_t length = protozero::decode_varint(&at, end);
-    GALLEY_CHECK_INPUT(length <= static_cast<uint64_t>(end - at), "field ", tag(), " of ", what_, " claims ", length, " bytes, ", end - at,
-                       " are left: the file is damaged or cut short");
+    GALLEY_CHECK_INPUT(length <= static_cast<uint64_t>(end - at), "field ", tag(), " of ", what_, " claims ", length, " bytes, but only ",
+                       end - at, " are left: the file is damaged or truncated");
   }
   pbf_reader reader_;
   std::string_view what_;
@@ -143,7 +142,7 @@ class Record {
   const char* at_ = nullptr;
 };
 
-/// Bytes of an array of that type; throws where they do not fit 63 bits.
+/// Size in bytes of a tensor; throws Error if it exceeds 63 bits.
 int64_t bytes_of(const Shape& shape, int bits, std::string_view name) {
   int64_t total = bits;
   for (const int64_t size : shape) {
@@ -155,7 +154,7 @@ int64_t bytes_of(const Shape& shape, int bits, std::string_view name) {
   return (total + 7) / 8;
 }
 
-/// StringStringEntryProto.
+/// Parses a StringStringEntryProto.
 std::pair<std::string, std::string> parse_entry(std::string_view bytes, std::string_view what, Budget& budget) {
   std::pair<std::string, std::string> entry;
   for (Record record(bytes, what, budget); record.next();) {
@@ -168,13 +167,13 @@ std::pair<std::string, std::string> parse_entry(std::string_view bytes, std::str
   return entry;
 }
 
-/// The location of a tensor whose values are in another file: below the folder of this one.
+/// Sets the location of a tensor whose values are in another file, which must be inside the folder of this one.
 void set_external(OnnxTensor& tensor, const std::vector<std::pair<std::string, std::string>>& entries, int64_t bytes) {
   int64_t offset = 0, length = bytes;
   const auto number = [&](const std::string& key, const std::string& text) {
     GALLEY_CHECK_INPUT(
         !text.empty() && text.size() <= 18 && std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; }),
-        "tensor '", tensor.name, "' has the external ", key, " '", text.substr(0, 40), "', which is no number");
+        "tensor '", tensor.name, "' has the external ", key, " '", text.substr(0, 40), "', which is not a number");
     return static_cast<int64_t>(std::stoll(text));
   };
   for (const auto& [key, value] : entries) {
@@ -192,19 +191,19 @@ void set_external(OnnxTensor& tensor, const std::vector<std::pair<std::string, s
   }
   if (!inside) {
     throw Error(ErrorCode::kInput,
-                cat("tensor '", tensor.name, "' is kept in the file '", path.substr(0, 200), "', which is not below this file's folder"))
-        .suggest("put both files into one folder and name the other one by its bare name (onnx.save_model with location=)");
+                cat("tensor '", tensor.name, "' refers to the file '", path.substr(0, 200), "', which is not inside this file's folder"))
+        .suggest("put both files into one folder and refer to the other by its name only (onnx.save_model with location=)");
   }
-  GALLEY_CHECK_INPUT(length == bytes, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " ", tensor.shape, " wants ", bytes,
-                     " bytes, its external length is ", length);
+  GALLEY_CHECK_INPUT(length == bytes, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " ", tensor.shape, " needs ", bytes,
+                     " bytes, but its external length is ", length);
   tensor.begin = offset;
   tensor.end = offset + length;
 }
 
-/// Values that are spelled as numbers, into memory's form.
-class Spelled {
+/// Collects values that are stored as repeated numbers, in memory format.
+class DecodedValues {
  public:
-  explicit Spelled(Budget& budget) : budget_(budget) {}
+  explicit DecodedValues(Budget& budget) : budget_(budget) {}
   template <class T>
   void add(T value) {
     const char* bytes = reinterpret_cast<const char*>(&value);
@@ -219,11 +218,11 @@ class Spelled {
   std::string bytes_;
 };
 
-/// A tensor's record without its numbers, and where they are.
+/// A tensor record without its repeated numbers.
 struct TensorHeader {
   OnnxTensor tensor;
   std::optional<std::string_view> raw;                        // raw_data
-  std::vector<std::pair<std::string, std::string>> external;  // where values outside of the file are
+  std::vector<std::pair<std::string, std::string>> external;  // location of external values
   bool is_external = false;
 };
 
@@ -235,7 +234,7 @@ TensorHeader parse_tensor_header(std::string_view bytes, Budget& budget) {
     switch (record.tag()) {
       case 1:
         record.integers([&](int64_t size) {
-          GALLEY_CHECK_INPUT(size >= 0, "a tensor has the negative size ", size);
+          GALLEY_CHECK_INPUT(size >= 0, "a tensor has a negative size ", size);
           GALLEY_CHECK_INPUT(tensor.shape.rank() < Shape::kMaxRank, "a tensor has more than ", Shape::kMaxRank, " dimensions");
           tensor.shape.push_back(size);
         });
@@ -244,10 +243,10 @@ TensorHeader parse_tensor_header(std::string_view bytes, Budget& budget) {
         tensor.data_type = record.small_integer();
         has_type = true;
         break;
-      case 3: fail(ErrorCode::kInput, "a tensor is stored in segments, which the format has given up");
+      case 3: fail(ErrorCode::kInput, "a tensor is stored in segments, which the ONNX format no longer supports");
       case 8: tensor.name = record.text(); break;
       case 9:
-        GALLEY_CHECK_INPUT(!header.raw, "tensor '", tensor.name, "' has its values twice");
+        GALLEY_CHECK_INPUT(!header.raw, "tensor '", tensor.name, "' has values twice");
         header.raw = record.bytes();
         break;
       case 13:
@@ -263,28 +262,28 @@ TensorHeader parse_tensor_header(std::string_view bytes, Budget& budget) {
   return header;
 }
 
-/// Appends a value of int32_data, which holds all types of at most 32 bits.
-void add_int32(const OnnxTensor& tensor, Spelled& spelled, int64_t value) {
+/// Appends a value of int32_data, which stores all types of at most 32 bits.
+void add_int32(const OnnxTensor& tensor, DecodedValues& decoded_values, int64_t value) {
   switch (*tensor.dtype) {
-    case DType::kI32: spelled.add(static_cast<int32_t>(value)); break;
+    case DType::kI32: decoded_values.add(static_cast<int32_t>(value)); break;
     case DType::kI16:
     case DType::kF16:
-    case DType::kBF16: spelled.add(static_cast<uint16_t>(value)); break;
+    case DType::kBF16: decoded_values.add(static_cast<uint16_t>(value)); break;
     case DType::kI8:
-    case DType::kU8: spelled.add(static_cast<uint8_t>(value)); break;
-    case DType::kBool: spelled.add(static_cast<uint8_t>(value != 0)); break;
+    case DType::kU8: decoded_values.add(static_cast<uint8_t>(value)); break;
+    case DType::kBool: decoded_values.add(static_cast<uint8_t>(value != 0)); break;
     default: fail(ErrorCode::kInput, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " has int32_data");
   }
 }
 
 void check_value_bytes(const OnnxTensor& tensor, size_t found, int64_t wanted) {
   GALLEY_CHECK_INPUT(static_cast<int64_t>(found) == wanted, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " ", tensor.shape,
-                     " needs ", wanted, " bytes of values, it has ", found);
+                     " needs ", wanted, " bytes of values, but has ", found);
 }
 
-/// The values that are spelled as numbers of a type of their own.
+/// Reads values stored as repeated numbers in a typed field.
 void read_numbers(OnnxTensor& tensor, std::string_view bytes, int64_t wanted, Budget& budget) {
-  Spelled spelled(budget);
+  DecodedValues decoded_values(budget);
   const auto check_type = [&](DType dtype, std::string_view list) {
     GALLEY_CHECK_INPUT(tensor.dtype == dtype, "tensor '", tensor.name, "' of type ", tensor.dtype_text, " has ", list);
   };
@@ -292,26 +291,26 @@ void read_numbers(OnnxTensor& tensor, std::string_view bytes, int64_t wanted, Bu
     switch (record.tag()) {
       case 4:
         check_type(DType::kF32, "float_data");
-        record.reals([&](float value) { spelled.add(value); });
+        record.reals([&](float value) { decoded_values.add(value); });
         break;
-      case 5: record.integers([&](int64_t value) { add_int32(tensor, spelled, value); }); break;
+      case 5: record.integers([&](int64_t value) { add_int32(tensor, decoded_values, value); }); break;
       case 7:
         check_type(DType::kI64, "int64_data");
-        record.integers([&](int64_t value) { spelled.add(value); });
+        record.integers([&](int64_t value) { decoded_values.add(value); });
         break;
       case 10:
         check_type(DType::kF64, "double_data");
-        record.long_reals([&](double value) { spelled.add(value); });
+        record.long_reals([&](double value) { decoded_values.add(value); });
         break;
       default: record.skip();
     }
   }
-  check_value_bytes(tensor, spelled.bytes().size(), wanted);
+  check_value_bytes(tensor, decoded_values.bytes().size(), wanted);
   tensor.values = Tensor(*tensor.dtype, tensor.shape);
-  if (wanted > 0) std::memcpy(tensor.values.data(), spelled.bytes().data(), static_cast<size_t>(wanted));
+  if (wanted > 0) std::memcpy(tensor.values.data(), decoded_values.bytes().data(), static_cast<size_t>(wanted));
 }
 
-/// In two passes: the type decides how the numbers are read, and it may follow them.
+/// Parses in two passes, because the type determines how the numbers are read and may follow them.
 OnnxTensor parse_tensor(std::string_view bytes, Budget& budget) {
   budget.take();
   TensorHeader header = parse_tensor_header(bytes, budget);
@@ -319,10 +318,10 @@ OnnxTensor parse_tensor(std::string_view bytes, Budget& budget) {
   const OnnxType& type = *find_onnx_type(tensor.data_type);
   tensor.dtype_text = type.text;
   tensor.dtype = type.dtype;
-  if (type.bits == 0) return tensor;  // text, which no operator takes
+  if (type.bits == 0) return tensor;  // strings, which no operator supports
   const int64_t wanted = bytes_of(tensor.shape, type.bits, tensor.name);
   if (header.is_external) {
-    GALLEY_CHECK_INPUT(!header.raw, "tensor '", tensor.name, "' has its values inside and outside of the file");
+    GALLEY_CHECK_INPUT(!header.raw, "tensor '", tensor.name, "' has values both inside and outside of the file");
     set_external(tensor, header.external, wanted);
   } else if (header.raw) {
     check_value_bytes(tensor, header.raw->size(), wanted);
@@ -339,7 +338,7 @@ OnnxAttribute parse_attribute(std::string_view bytes, Budget& budget) {
   OnnxAttribute attribute;
   const auto kind = [&](OnnxAttributeKind found) {
     GALLEY_CHECK_INPUT(attribute.kind == OnnxAttributeKind::kNone || attribute.kind == found, "attribute '", attribute.name,
-                       "' has values of two kinds");
+                       "' has values of two types");
     attribute.kind = found;
   };
   int64_t type = 0;
@@ -364,7 +363,7 @@ OnnxAttribute parse_attribute(std::string_view bytes, Budget& budget) {
         break;
       case 6:
       case 11:
-        kind(OnnxAttributeKind::kGraph);  // not read
+        kind(OnnxAttributeKind::kGraph);  // subgraphs are not read
         record.skip();
         break;
       case 7:
@@ -399,7 +398,7 @@ OnnxAttribute parse_attribute(std::string_view bytes, Budget& budget) {
       default: record.skip();
     }
   }
-  // Values that are left out are zero or empty: the type alone says of which kind.
+  // Absent values are zero or empty; then only the type field tells the kind.
   if (attribute.kind == OnnxAttributeKind::kNone) {
     constexpr std::array<OnnxAttributeKind, 9> kKinds{OnnxAttributeKind::kOther,  OnnxAttributeKind::kFloat, OnnxAttributeKind::kInt,
                                                       OnnxAttributeKind::kString, OnnxAttributeKind::kOther, OnnxAttributeKind::kOther,
@@ -430,7 +429,7 @@ OnnxNode parse_node(std::string_view bytes, Budget& budget) {
     }
   }
   if (node.domain == "ai.onnx") node.domain.clear();
-  GALLEY_CHECK_INPUT(!node.op_type.empty(), "node '", node.name, "' has no operator");
+  GALLEY_CHECK_INPUT(!node.op_type.empty(), "node '", node.name, "' has no op_type");
   return node;
 }
 
@@ -450,7 +449,7 @@ void parse_shape(std::string_view bytes, OnnxValue& value, Budget& budget) {
         default: size.skip();
       }
     }
-    GALLEY_CHECK_INPUT(!dimension.size || *dimension.size >= 0, "'", value.name, "' has the negative size ", *dimension.size);
+    GALLEY_CHECK_INPUT(!dimension.size || *dimension.size >= 0, "'", value.name, "' has a negative size ", *dimension.size);
     value.shape.push_back(std::move(dimension));
   }
 }
@@ -496,7 +495,7 @@ void parse_graph(std::string_view bytes, OnnxModel& model, Budget& budget) {
       }
       case 11: model.inputs.push_back(parse_value(record.bytes(), budget)); break;
       case 12: model.outputs.push_back(parse_value(record.bytes(), budget)); break;
-      case 15: fail(ErrorCode::kInput, "it has sparse initializers, which Galley does not read");
+      case 15: fail(ErrorCode::kInput, "it has sparse initializers, which Galley does not support");
       default: record.skip();
     }
   }
@@ -546,7 +545,7 @@ OnnxModel parse_model(std::string_view bytes, Budget& budget) {
     }
   }
   GALLEY_CHECK_INPUT(has_graph, "it has no graph");
-  GALLEY_CHECK_INPUT(model.ir_version >= 1, "it has no version of the format (ir_version)");
+  GALLEY_CHECK_INPUT(model.ir_version >= 1, "it has no format version (ir_version)");
   model.producer = producer + (version.empty() ? "" : " " + version);
   return model;
 }
@@ -586,7 +585,7 @@ OnnxModel parse_onnx(std::span<const std::byte> file) {
   try {
     return parse_model({bytes, file.size()}, budget);
   } catch (const protozero::exception& error) {
-    fail(ErrorCode::kInput, "it is no ONNX model, or a damaged one (", error.what(), ")");
+    fail(ErrorCode::kInput, "it is not an ONNX model or is damaged (", error.what(), ")");
   }
 }
 
@@ -595,7 +594,7 @@ bool is_onnx(std::span<const std::byte> start) {
   // ir_version, producer's name and version, domain, model_version, doc_string, graph, operator sets, metadata.
   constexpr std::array<unsigned, 9> kTags{0x08, 0x12, 0x1a, 0x22, 0x28, 0x32, 0x3a, 0x42, 0x72};
   if (std::find(kTags.begin(), kTags.end(), std::to_integer<unsigned>(start[0])) == kTags.end()) return false;
-  // safetensors begin with the length of a header, a number below 2^32, and its opening brace.
+  // A safetensors file begins with the header's length, a number below 2^32, and an opening brace.
   if (start.size() < 9) return true;
   uint64_t length = 0;
   std::memcpy(&length, start.data(), 8);

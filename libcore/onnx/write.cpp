@@ -11,8 +11,8 @@ namespace {
 using protozero::pbf_writer;
 
 constexpr int64_t kChunk = 1 << 20;
-constexpr int64_t kSmallValues = 1 << 10;  // bytes that always stay in the model
-constexpr int64_t kDataAlignment = 4096;   // of values beside it: so that they can be mapped
+constexpr int64_t kSmallValues = 1 << 10;  // values up to this many bytes always stay in the model
+constexpr int64_t kDataAlignment = 4096;   // alignment of external values, so that they can be mapped
 constexpr std::string_view kDataSuffix = ".data-";
 constexpr size_t kDataDigits = 16;
 
@@ -106,7 +106,7 @@ std::string encode_entry(std::string_view key, std::string_view value) {
   return bytes;
 }
 
-/// A tensor's record up to its values.
+/// A tensor record up to its values.
 std::string encode_type(const OnnxSource& source) {
   std::string bytes;
   pbf_writer writer(bytes);
@@ -118,7 +118,7 @@ std::string encode_type(const OnnxSource& source) {
 
 int64_t bytes_of(const OnnxSource& source) { return source.shape.elements() * dtype_size(source.dtype); }
 
-/// The values' length is known, so they need not be.
+/// The record up to the values; needs only their length.
 std::string encode_start(const OnnxSource& source) {
   std::string bytes = encode_type(source);
   protozero::add_varint_to_buffer(&bytes, 9 << 3 | 2);
@@ -126,7 +126,7 @@ std::string encode_start(const OnnxSource& source) {
   return bytes;
 }
 
-/// The whole record of a tensor whose values lie at `offset` of another file.
+/// The record of a tensor whose values are at `offset` of another file.
 std::string encode_external(const OnnxSource& source, const std::string& file, int64_t offset) {
   std::string bytes = encode_type(source);
   pbf_writer writer(bytes);
@@ -137,7 +137,7 @@ std::string encode_external(const OnnxSource& source, const std::string& file, i
   return bytes;
 }
 
-/// A field of the graph that is a record of `size` bytes, up to these.
+/// The tag and length of a field of `size` bytes.
 std::string head_of(int field, int64_t size) {
   std::string head;
   protozero::add_varint_to_buffer(&head, static_cast<uint64_t>(field) << 3 | 2);
@@ -145,7 +145,7 @@ std::string head_of(int field, int64_t size) {
   return head;
 }
 
-/// Writes and digests the same bytes.
+/// Writes a file and computes the digest of what it writes.
 class DigestedFile {
  public:
   explicit DigestedFile(const std::string& path) : file_(path) {}
@@ -176,9 +176,9 @@ Tensor values_of(const OnnxSource& source) {
   return values;
 }
 
-/// Large values in a file of their own.
+/// The file with the large values.
 struct DataFile {
-  std::string name, digest;      // "": there is none
+  std::string name, digest;      // "": no such file
   std::vector<int64_t> offsets;  // of each initializer; -1: in the model
   int64_t bytes = 0;
 };
@@ -202,7 +202,7 @@ DataFile write_data(const std::string& path, const OnnxDocument& document) {
   return data;
 }
 
-/// Data files of models that had this name before.
+/// Removes data files of earlier models of this name.
 void remove_old_data(const std::string& path, const std::string& kept) {
   const std::string start = path.substr(path.rfind('/') + 1) + std::string(kDataSuffix);
   for (const FolderEntry& entry : list_folder(parent_folder(path))) {

@@ -21,7 +21,7 @@ std::string percent(double share) {
 double per_step(const Profile& profile, double seconds) { return seconds / static_cast<double>(profile.steps); }
 double step_s(const Profile& profile) { return per_step(profile, profile.wall_s); }
 
-/// Sum over the rows that `which` takes, per step.
+/// Time per step of the rows for which `which` is true.
 double time_of(const Profile& profile, const std::function<bool(const OperatorRow&)>& which) {
   double sum = 0;
   for (const OperatorRow& row : profile.operators) {
@@ -38,36 +38,36 @@ std::optional<Advice> data_bound(const Profile& profile, const ProfileFacts& fac
   advice.key = facts.data_key + ".workers";
   std::vector<double> waits = profile.waits_s;
   std::sort(waits.begin(), waits.end());
-  // Waits that come in bursts are evened out by a longer queue; steady ones want more hands.
+  // A longer queue evens out waits in bursts; steady waits need more workers.
   const bool bursts = facts.workers > 0 && waits.size() >= 4 && waits[waits.size() / 2] < 0.2 * waits.back();
   const std::string seen = cat("waiting for data takes ", percent(share), " of a step (", facts.workers,
-                               facts.workers == 1 ? " worker" : " workers", ", ", facts.prefetch, " batches ahead)");
+                               facts.workers == 1 ? " worker" : " workers", ", ", facts.prefetch, " batches prefetched)");
   if (bursts) {
     advice.key = facts.data_key + ".prefetch";
     advice.value = std::to_string(std::max<int64_t>(4, 2 * facts.prefetch));
     advice.gain_s = wait / 2;
-    advice.message = cat(seen, ", in bursts: a longer queue evens them out");
+    advice.message = cat(seen, ", in bursts: a longer prefetch queue evens them out");
     return advice;
   }
   const int64_t wanted = std::max<int64_t>(1, facts.workers == 0 ? 1 : std::min(2 * facts.workers, facts.cores));
   if (wanted > facts.workers) {
-    // Loading overlaps with computing once there is a worker; a loader's throughput grows with its workers.
+    // Loading overlaps with computation once there is a worker; throughput grows with the number of workers.
     const double compute = step_s(profile) - wait, load = facts.workers == 0 ? wait : step_s(profile);
     const double after = std::max(compute, load * static_cast<double>(std::max<int64_t>(1, facts.workers)) / static_cast<double>(wanted));
     advice.gain_s = step_s(profile) - after;
     advice.value = std::to_string(wanted);
-    advice.message = cat(seen, facts.workers == 0 ? ": a worker loads while the model computes" : ": more workers load faster");
+    advice.message = cat(seen, facts.workers == 0 ? ": a worker loads while the model computes" : ": use more workers");
     return advice;
   }
   advice.key = facts.data_key + ".pipeline";
   advice.gain_s = wait;
-  advice.message = cat(seen, ", with a worker on every core: the samples want a cheaper pipeline or smaller files");
+  advice.message = cat(seen, ", with a worker on every core: use a cheaper pipeline or smaller files");
   return advice;
 }
 
 std::optional<Advice> contiguous_forced(const Profile& profile, const ProfileFacts& facts) {
   if (!facts.contiguous_forced || !facts.has_convolutions) return std::nullopt;
-  // Measured: channels_last saves 26 to 76 % of the time of convolutions, norms and pooling; the smaller figure is promised.
+  // Measured: channels_last saves 26 to 76 % of the time of convolutions, norms and pooling; this is the lower figure.
   constexpr double kSaved = 0.26;
   const double spatial = time_of(profile, [](const OperatorRow& row) {
     const OpDef* op = operator_of(row);
@@ -108,7 +108,7 @@ std::optional<Advice> reorders(const Profile& profile, const ProfileFacts& facts
   return advice;
 }
 
-/// Two neighbours that stayed two operators: the last of them, forward and backward, would have vanished.
+/// Two consecutive operators that were not fused. Fusing them would have removed the second one, forward and backward.
 struct MissedFusion {
   explicit MissedFusion(const std::string& text) : line(text) {
     // "layer1.0.bn1: batch_norm + relu: the value between has 2 readers"
@@ -119,7 +119,7 @@ struct MissedFusion {
     last = plus == std::string::npos ? what : what.substr(plus + 2);
     block = dot == std::string::npos ? "" : path.substr(0, dot);
   }
-  /// The operator belongs to the block that the producer is in, or to a module directly in that block.
+  /// Whether the row is the second operator, in the block of the first one or in a module directly in that block.
   bool concerns(const OperatorRow& row) const {
     if (last.empty() || (row.type != last && row.type != last + "_backward")) return false;
     if (row.module == block) return true;
@@ -146,13 +146,13 @@ std::optional<Advice> fusion_missed(const Profile& profile, const ProfileFacts& 
   advice.gain_s = time_of(profile, [&](const OperatorRow& row) {
     return std::any_of(missed.begin(), missed.end(), [&](const MissedFusion& fusion) { return fusion.concerns(row); });
   });
-  advice.message = cat(missed.size(), missed.size() == 1 ? " pair of neighbours" : " pairs of neighbours",
-                       " could not become one operator; the most time: ", largest->line);
+  advice.message = cat(missed.size(), missed.size() == 1 ? " pair of operators" : " pairs of operators",
+                       " could not be fused; the most expensive: ", largest->line);
   return advice;
 }
 
 std::optional<Advice> slow_kernels(const Profile& profile, const ProfileFacts& facts) {
-  // A proper kernel reaches a good third of the limit.
+  // A good kernel reaches at least about a third of the limit.
   constexpr double kReached = 0.35;
   double gain = 0, spent = 0;
   const OperatorRow* worst = nullptr;
@@ -176,7 +176,7 @@ std::optional<Advice> slow_kernels(const Profile& profile, const ProfileFacts& f
 std::optional<Advice> recompute_unneeded(const Profile& profile, const ProfileFacts& facts) {
   if (!facts.recompute || facts.memory_bytes <= 0) return std::nullopt;
   const double spent = time_of(profile, [](const OperatorRow& row) { return row.recomputed; });
-  int64_t kept = 0;  // what would be kept instead: at most everything that the forward pass makes
+  int64_t kept = 0;  // upper bound of the additional memory: all outputs of the forward pass
   for (const ModuleRow& row : profile.modules) {
     if (row.parent < 0) kept = row.made_bytes;
   }
@@ -187,15 +187,14 @@ std::optional<Advice> recompute_unneeded(const Profile& profile, const ProfileFa
   advice.gain_s = spent;
   advice.gain_bytes = -kept;
   advice.modelled = false;
-  advice.message =
-      cat("operators that run again for the backward pass take ", human_seconds(spent),
-          " of a step, and without it the run still fits: at most ", human_bytes(static_cast<double>(profile.memory.planned_bytes + kept)),
-          " of ", human_bytes(static_cast<double>(facts.memory_bytes)));
+  advice.message = cat(
+      "recomputed operators take ", human_seconds(spent), " of a step, and without recomputation the run still fits: at most ",
+      human_bytes(static_cast<double>(profile.memory.planned_bytes + kept)), " of ", human_bytes(static_cast<double>(facts.memory_bytes)));
   return advice;
 }
 
 std::optional<Advice> recompute_cheap(const Profile& profile, const ProfileFacts& facts) {
-  // Only where memory is short: what is not a product costs little to run again and holds most of the activations.
+  // Only if memory is short: operators other than products are cheap to recompute and hold most activations.
   if (!facts.training || facts.recompute || facts.memory_bytes <= 0 || profile.memory.steps.empty()) return std::nullopt;
   if (static_cast<double>(profile.memory.planned_bytes) < 0.8 * static_cast<double>(facts.memory_bytes)) return std::nullopt;
   const double cost = time_of(profile, [](const OperatorRow& row) {
@@ -211,25 +210,25 @@ std::optional<Advice> recompute_cheap(const Profile& profile, const ProfileFacts
   advice.gain_bytes = held / 2;
   advice.message = cat("the plan takes ", human_bytes(static_cast<double>(profile.memory.planned_bytes)), " of ",
                        human_bytes(static_cast<double>(facts.memory_bytes)), "; activations are ", human_bytes(static_cast<double>(held)),
-                       " of it, and running all but the products again costs ", human_seconds(cost), " a step");
+                       " of it, and recomputing everything except products costs ", human_seconds(cost), " per step");
   return advice;
 }
 
 std::optional<Advice> accumulation(const Profile& profile, const ProfileFacts& facts) {
   if (facts.accumulation <= 1) return std::nullopt;
-  // Each pass pays the gaps and the calls that are too short to be busy; one pass pays them once.
+  // Each pass has its own gaps and calls too short to use the cores; a single pass has them once.
   const double calls = time_of(profile, [](const OperatorRow& row) { return row.self_s / static_cast<double>(row.calls) < 5e-5; });
   Advice advice;
   advice.key = "train.batch.micro";
   advice.value = "auto";
   advice.gain_s = (per_step(profile, profile.gap_s) + calls) * (1 - 1 / static_cast<double>(facts.accumulation));
-  advice.message = cat("an update is cut into ", facts.accumulation,
-                       " passes, each of which pays the fixed costs again (statistics of batch norm are then of the larger batch)");
+  advice.message = cat("an update is split into ", facts.accumulation,
+                       " micro-batches, each with its own fixed costs (note: batch norm then uses the statistics of the larger batch)");
   return advice;
 }
 
 std::optional<Advice> batch_small(const Profile& profile, const ProfileFacts& facts) {
-  // What does not grow with the batch: updates, gaps, and calls too short to keep the cores busy.
+  // Costs that do not grow with the batch: updates, gaps, and calls too short to keep the cores busy.
   constexpr double kShortCall = 2e-5, kLowShare = 30, kFixed = 0.25;
   const double fixed =
       time_of(profile,
@@ -240,17 +239,17 @@ std::optional<Advice> batch_small(const Profile& profile, const ProfileFacts& fa
   Advice advice;
   advice.key = facts.batch_key;
   advice.value = std::to_string(2 * facts.batch);
-  advice.gain_s = fixed / 2;  // of a step's worth of samples
-  advice.message = cat(percent(fixed / busy), " of the computing time does not grow with the batch of ", facts.batch,
-                       " (updates, calls below 20 us, the executor), and operators reach ", percent(profile.work.limit_percent() / 100),
-                       " of the machine's limit: a larger batch shares it out",
-                       facts.training ? " (it is another training: adapt the learning rate)" : "");
+  advice.gain_s = fixed / 2;  // for the samples of one step
+  advice.message = cat(percent(fixed / busy), " of the compute time does not depend on the batch size (", facts.batch,
+                       "): updates, calls shorter than 20 us, the executor. Operators reach ", percent(profile.work.limit_percent() / 100),
+                       " of the machine's limit. A larger batch amortizes the fixed part",
+                       facts.training ? " (this changes training: adapt the learning rate)" : "");
   return advice;
 }
 
 std::optional<Advice> threads_few(const Profile& profile, const ProfileFacts& facts) {
   if (facts.threads >= facts.cores) return std::nullopt;
-  constexpr double kEfficiency = 0.8;  // of an added core
+  constexpr double kEfficiency = 0.8;  // parallel efficiency of an additional core
   const double compute = per_step(profile, profile.compute_s);
   const double speedup = 1 + kEfficiency * (static_cast<double>(facts.cores) / static_cast<double>(facts.threads) - 1);
   Advice advice;
@@ -258,7 +257,7 @@ std::optional<Advice> threads_few(const Profile& profile, const ProfileFacts& fa
   advice.value = "auto";
   advice.gain_s = compute * (1 - 1 / speedup);
   advice.message =
-      cat("computes on ", facts.threads, facts.threads == 1 ? " thread" : " threads", ", the process may use ", facts.cores, " cores");
+      cat("the run uses ", facts.threads, facts.threads == 1 ? " thread" : " threads", ", but the process may use ", facts.cores, " cores");
   return advice;
 }
 
@@ -272,30 +271,30 @@ std::optional<Advice> precision(const Profile& profile, const ProfileFacts& fact
   advice.key = "precision";
   advice.value = "bf16";
   advice.gain_s = products / 2;
-  advice.message = cat("products that arithmetic bounds take ", human_seconds(products),
+  advice.message = cat("compute-bound products take ", human_seconds(products),
                        " of a step in f32; this machine multiplies bf16 at least twice as fast");
   return advice;
 }
 
 constexpr AdviceRule kRules[] = {
     {"data_bound", "waiting for batches takes more than a tenth of a step", data_bound},
-    {"contiguous_forced", "convolutions in contiguous format", contiguous_forced},
-    {"reorders", "time in reorders between memory formats", reorders},
-    {"fusion_missed", "neighbours that could not be merged, and why", fusion_missed},
-    {"slow_kernels", "operators on reference or fallback kernels", slow_kernels},
-    {"recompute_unneeded", "recomputation though memory is plentiful", recompute_unneeded},
-    {"recompute_cheap", "memory is short, and recomputing would cost little", recompute_cheap},
-    {"accumulation", "passes that are smaller than they must be", accumulation},
+    {"contiguous_forced", "convolutions use the contiguous format", contiguous_forced},
+    {"reorders", "reorders between memory formats take time", reorders},
+    {"fusion_missed", "consecutive operators could not be fused, and why", fusion_missed},
+    {"slow_kernels", "operators use reference or fallback kernels", slow_kernels},
+    {"recompute_unneeded", "recomputation although memory is sufficient", recompute_unneeded},
+    {"recompute_cheap", "memory is short, and recomputation would be cheap", recompute_cheap},
+    {"accumulation", "micro-batches are smaller than necessary", accumulation},
     {"batch_small", "fixed costs dominate", batch_small},
     {"threads_few", "fewer threads than cores", threads_few},
-    {"int8_slower", "layers that integers make slower than float", int8_slower},
-    {"int8_float_layers", "layers in float between layers on integers", int8_float_layers},
-    {"int8_conversions", "conversions round operators without an integer form", int8_conversions},
-    {"int8_saturation", "products on the exact 16-bit way where one bit less is faster", int8_saturation},
-    {"precision", "f32 on a machine that is fast in bf16", precision},
+    {"int8_slower", "layers are slower in int8 than in float", int8_slower},
+    {"int8_float_layers", "float layers between int8 layers", int8_float_layers},
+    {"int8_conversions", "conversions around operators without an int8 kernel", int8_conversions},
+    {"int8_saturation", "products use the exact 16-bit path where 7-bit weights are faster", int8_saturation},
+    {"precision", "f32 on a machine with fast bf16", precision},
 };
 
-/// A fragment's keys as a tree, in order of names.
+/// The keys of a recipe fragment as a tree, sorted by name.
 struct Tree {
   std::map<std::string, std::unique_ptr<Tree>> children;
   std::string value;
@@ -316,11 +315,11 @@ void print_tree(const Tree& tree, const std::string& indent, std::string& text) 
 
 std::span<const AdviceRule> advice_rules() { return kRules; }
 
-std::vector<Advice> advise(const Profile& profile, const ProfileFacts& facts, double least_share) {
+std::vector<Advice> advise(const Profile& profile, const ProfileFacts& facts, double min_share) {
   std::vector<Advice> found;
   for (const AdviceRule& rule : kRules) {
     std::optional<Advice> advice = rule.check(profile, facts);
-    if (!advice || (advice->gain_s < least_share * step_s(profile) && advice->gain_bytes <= 0)) continue;
+    if (!advice || (advice->gain_s < min_share * step_s(profile) && advice->gain_bytes <= 0)) continue;
     advice->code = rule.code;
     found.push_back(std::move(*advice));
   }
@@ -332,7 +331,7 @@ std::string advice_fragment(std::span<const Advice> advice) {
   Tree root;
   std::vector<std::string> seen;
   for (const Advice& item : advice) {
-    // The first, which gains most, decides where two speak of one key or of a part of it.
+    // If two items set the same key or a part of it, the first one, which gains more, is used.
     const bool taken = std::any_of(seen.begin(), seen.end(), [&](const std::string& key) {
       return key == item.key || key.starts_with(item.key + ".") || item.key.starts_with(key + ".");
     });

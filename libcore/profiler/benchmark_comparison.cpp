@@ -10,7 +10,7 @@
 namespace galley {
 namespace {
 
-constexpr double kSavedNoise = 0.02;  // of two runs of one program on one machine: not measured between saved results, so assumed
+constexpr double kSavedNoise = 0.02;  // assumed noise between two runs of one program, because saved results do not contain it
 
 std::string signed_percent(double share) {
   char text[64];
@@ -47,22 +47,22 @@ std::vector<CellComparison> compare_saved(const std::vector<BenchmarkRow>& base,
 }
 
 ComparedWork compared_work(BenchmarkWork base, BenchmarkWork changed, const std::function<BenchmarkWork()>& make_base) {
-  // The base's second run in a round is an instance of its own where its memory is small. The same one would run twice in succession, from
-  // one round's end to the next one's begin, with caches that it filled itself; and where memory happens to lie shows in so short a time:
-  // both belong to the noise.
+  // If its memory is small, the second base run of a round uses a separate instance. The same instance would run twice in succession (end
+  // of one round, begin of the next) with caches that it filled itself, and the position of its memory affects such short times. Both
+  // effects belong to the noise.
   constexpr int64_t kSmall = int64_t{256} << 20;
-  // Programs that live in the caches differ by where their pages happen to lie, for as long as they live: instances of cifar_resnet20's
-  // forward pass by 0.7 % (standard deviation over 15 comparisons). Three times that is no change of the program yet.
+  // Programs that fit in the caches differ by the placement of their pages for as long as they live: instances of cifar_resnet20's forward
+  // pass differ by 0.7 % (standard deviation over 15 comparisons). Up to three times that is not counted as a change.
   constexpr int64_t kCached = int64_t{64} << 20;
   const int64_t bytes = base.row.planned_bytes;
   BenchmarkWork again = bytes > 0 && bytes <= kSmall ? make_base() : base;
   return {std::move(base), std::move(changed), std::move(again), bytes > 0 && bytes <= kCached ? 0.02 : 0};
 }
 
-CellComparison compare_cell(const std::string& cell, const std::vector<Series>& series, double equal_within, double least_effect) {
-  // Where a sample repeats its work, the sides repeat as often as each needs: times are of one repetition, so they compare.
+CellComparison compare_cell(const std::string& cell, const std::vector<Series>& series, double equal_within, double min_effect) {
+  // If a sample repeats its work, the sides may repeat it differently often; times are per repetition, so they are comparable.
   return {cell, summarize(series[0].seconds).median, summarize(series[1].seconds).median,
-          compare_rounds(series[0].seconds, series[1].seconds, series[2].seconds, equal_within, least_effect)};
+          compare_rounds(series[0].seconds, series[1].seconds, series[2].seconds, equal_within, min_effect)};
 }
 
 nlohmann::ordered_json comparison_json(const std::vector<CellComparison>& compared) {

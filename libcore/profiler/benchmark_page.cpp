@@ -56,11 +56,11 @@ for (const key of differs.filter(isNumber)) {
   });
   legend(element(part, "p", { class: "legend" }), [...series.keys()].map((name, i) => [colors[i % colors.length], name]));
 }
-if (!byId("curves").firstChild) element(byId("curves"), "p", {}, "One value of each key: nothing to draw.");
+if (!byId("curves").firstChild) element(byId("curves"), "p", {}, "Every key has a single value, so there is no curve.");
 
 const worked = rows.filter(r => r.flops > 0 && r.bytes > 0);
 if (worked.length > 0) {
-  const executed = r => r.executed_flops ?? r.flops;  // fewer where convolutions take Winograd's way: what the roof holds for
+  const executed = r => r.executed_flops ?? r.flops;  // less than the nominal flops with Winograd convolutions; the roof applies to these
   const rate = r => executed(r) / r.median_ms * 1e-6, intensity = r => executed(r) / r.bytes;
   const ridge = data.limits.map(l => l.flops_per_s / l.bytes_per_s);
   const plot = axes(byId("roofline"), [...worked.map(intensity), ...ridge], [...worked.map(rate), ...data.limits.map(l => l.flops_per_s * 1e-9)], "FLOP per byte", "GFLOP/s");
@@ -75,7 +75,7 @@ if (worked.length > 0) {
   }
   legend(byId("roofs"), data.limits.map((l, i) => [colors[i % colors.length], l.threads + (l.threads === 1 ? " thread: " : " threads: ") + number(l.flops_per_s * 1e-9) + " GFLOP/s" + l.type + ", " + number(l.bytes_per_s * 1e-9) + " GB/s"]));
 } else {
-  element(byId("roofline"), "p", {}, "No row counts both operations and bytes.");
+  element(byId("roofline"), "p", {}, "No row has counts of both operations and bytes.");
 }
 
 if (data.scaling.length === 0) byId("scaling_part").remove();

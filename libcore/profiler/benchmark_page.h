@@ -1,5 +1,5 @@
 #pragma once
-// What benchmark_page puts into its page.
+// Body and script of the page that benchmark_page writes.
 
 #include <string_view>
 

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// A row's recipe, work and keys but the threads.
+/// A row's recipe, workload and keys except for the threads.
 std::string cell_without_threads(const BenchmarkRow& row) {
   std::string name = cat(row.recipe, " ", row.what);
   for (const auto& [key, value] : row.set) {

@@ -1,5 +1,5 @@
 #pragma once
-// The result of a sweep in all its forms: JSON, JSON lines, the thread-scaling table, and a page.
+// Output formats of a sweep: JSON, JSON lines, the thread-scaling table and an HTML page.
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -9,16 +9,16 @@
 
 namespace galley {
 
-/// How a cell's time falls with the threads.
+/// Time of a cell for one number of threads.
 struct ScalingRow {
-  std::string cell;  // what the rows that are compared have in common
+  std::string cell;  // what the compared rows have in common
   int64_t threads = 0;
   double median_s = 0;
-  double speedup = 1;     // over the fewest threads
-  double efficiency = 1;  // speedup for each thread that came with it
+  double speedup = 1;     // relative to the row with the fewest threads
+  double efficiency = 1;  // speedup divided by the ratio of threads
 };
 
-/// A group for every cell that was measured on several numbers of threads.
+/// Rows for every cell that was measured with several numbers of threads.
 std::vector<ScalingRow> thread_scaling(const std::vector<BenchmarkRow>& rows);
 Table scaling_table(const std::vector<ScalingRow>& scaling);
 
@@ -30,9 +30,9 @@ struct BenchmarkResults {
 
 /// {"rows":[...],"scaling":[...],"remarks":[...],"provenance":{...}}
 nlohmann::ordered_json benchmark_json(const BenchmarkResults& results, const nlohmann::ordered_json& provenance);
-/// An object a row, each with the provenance.
+/// One JSON object per line and row, each with the provenance.
 std::string benchmark_lines(const BenchmarkResults& results, const nlohmann::ordered_json& provenance);
-/// A page that needs nothing else: curves over the swept keys, the roofline, the rows.
+/// A self-contained HTML page: curves over the swept keys, the roofline, the rows.
 std::string benchmark_page(const BenchmarkResults& results, const nlohmann::ordered_json& provenance);
 
 }  // namespace galley

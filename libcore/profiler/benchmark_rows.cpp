@@ -64,7 +64,7 @@ nlohmann::ordered_json row_json(const BenchmarkRow& row) {
   json["set"] = nlohmann::ordered_json::object();
   for (const auto& [key, value] : row.set) json["set"][key] = value;
   if (!row.seconds.empty()) {
-    constexpr size_t kMost = 400;  // enough for a later comparison, evenly taken
+    constexpr size_t kMost = 400;  // enough for a later comparison; taken at equal distances
     json["runs_ms"] = nlohmann::ordered_json::array();
     const size_t shown = std::min(kMost, row.seconds.size());
     for (size_t i = 0; i < shown; ++i) json["runs_ms"].push_back(row.seconds[i * row.seconds.size() / shown] * 1e3);
@@ -146,7 +146,7 @@ Table row_table(const std::vector<BenchmarkRow>& rows) {
     } else {
       const double t = row.time.median;
       cells.push_back(human_number(t * 1e3));
-      cells.push_back(row.time.count < 2 ? "?" : fixed(100 * row.time.relative_error(), 1));  // one run says nothing of its spread
+      cells.push_back(row.time.count < 2 ? "?" : fixed(100 * row.time.relative_error(), 1));  // one run has no spread
       cells.push_back(human_number(row.time.p90 * 1e3));
       cells.push_back(cat(row.time.count));
       cells.push_back(row.samples > 0 && t > 0 ? human_number(row.samples / t) : "");

@@ -68,7 +68,7 @@ function table(id, columns, rows) {
 }  // namespace
 
 std::string html_page(const HtmlPage& page) {
-  // "<" stands in strings only, where an escape means the same; so nothing in a name can end the script.
+  // "<" occurs only in JSON strings, where the escape is equivalent; so no name can end the script element.
   std::string data;
   for (char c : page.json) data += c == '<' ? std::string("\\u003c") : std::string(1, c);
   return cat(kHead, "</style><title>", page.title, "</title></head><body>\n", page.body, "<script>\n\"use strict\";\nconst data = ", data,

@@ -1,5 +1,5 @@
 #pragma once
-// Pages of results that need nothing else: one file, scripts and styles inside, no request leaves it.
+// Self-contained HTML pages: one file with its scripts and styles, without any request.
 
 #include <string>
 #include <string_view>
@@ -7,12 +7,13 @@
 namespace galley {
 
 struct HtmlPage {
-  std::string_view title;   // fixed text: it is not escaped
+  std::string_view title;   // constant text, not escaped
   std::string_view body;    // HTML
-  std::string json;         // an object: `data` of the script
+  std::string json;         // an object, available to the script as `data`
   std::string_view script;  // reads `data`; has byId, element, clear, number, bytes and table(id, columns, rows)
 };
 
+/// The whole document.
 std::string html_page(const HtmlPage& page);
 
 }  // namespace galley

@@ -8,21 +8,21 @@
 namespace galley {
 namespace {
 
-// Measured on convolutions of ResNet-50 and MobileNetV3-Large (docs/performance/notes.md#integers). Float layers that use Winograd are
-// faster than this, so a layer that is reported as slower in int8 is slower.
-constexpr double kFloatReached = 0.7;     // of the limit, by float convolutions: 30..43 of 46 GMAC/s
-constexpr double kFloatCall = 1e-5;       // seconds of a float call besides its work: threads woken, a primitive entered
-constexpr double kIntegerReached = 0.85;  // of the ratio of the limits, by ResNet-50 on integers against itself in float: 1.33..1.64 of 1.6
+// Measured figures of the models, from docs/performance/notes.md#integers (convolutions of ResNet-50 and
+// MobileNetV3-Large). Winograd convolutions are faster than modelled, so the advice against int8 is conservative.
+constexpr double kFloatReached = 0.7;     // fraction of the limit that float convolutions reach: 30..43 of 46 GMAC/s
+constexpr double kFloatCall = 1e-5;       // fixed seconds of a float call: waking threads, entering a primitive
+constexpr double kIntegerReached = 0.85;  // fraction of the ratio of the int8 and f32 limits that ResNet-50 reaches: 1.33..1.64 of 1.6
                                           // with AVX2, 3.1..3.4 of 4 with VNNI
-constexpr double kUnknownGain = 1.3;      // where the machine's limit on bytes was not measured: the least of these
-constexpr double kReducedGain = 1.2;      // exact over reduced: 32 products a cycle for 26
-constexpr double kConversionBytes = 5;    // of a value that is quantized or dequantized: one byte and a float
+constexpr double kUnknownGain = 1.3;      // if the machine's int8 limit is unknown: the smallest of these
+constexpr double kReducedGain = 1.2;      // exact over reduced products: 32 products per cycle instead of 26
+constexpr double kConversionBytes = 5;    // bytes per quantized or dequantized value: one byte and a float
 
 double step_s(const Profile& profile) { return profile.wall_s / static_cast<double>(profile.steps); }
 
 double per_step(const Profile& profile, double seconds) { return seconds / static_cast<double>(profile.steps); }
 
-/// A float layer's time over that of the same layer on integers.
+/// Ratio of a layer's time in float to its time in int8.
 double integer_gain(const MachineLimits& machine) {
   return machine.int8_per_s > 0 && machine.flops_per_s > 0 ? std::max(1.0, kIntegerReached * machine.int8_per_s / machine.flops_per_s)
                                                            : kUnknownGain;
@@ -41,7 +41,7 @@ bool is_layer(const OperatorRow& row) {
   return op != nullptr && op->work == WorkClass::kProduct && op->integer == IntegerRole::kComputes;
 }
 
-/// Names in YAML's flow style, quoted.
+/// A list of names in YAML's flow style, quoted.
 std::string list_text(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += cat(text.empty() ? "[" : ", ", "'", name, "'");
@@ -55,7 +55,7 @@ std::string some_of(const std::vector<std::string>& names) {
   return names.size() > kShown ? cat(text, " and ", names.size() - kShown, " more") : text;
 }
 
-constexpr const char* kRequantize = "; galley-quantize makes the new file";
+constexpr const char* kRequantize = "; run galley-quantize to create the new file";
 
 }  // namespace
 
@@ -65,7 +65,7 @@ std::optional<Advice> int8_slower(const Profile& profile, const ProfileFacts& fa
   double gain = 0, spent = 0, modelled = 0;
   for (const OperatorRow& row : profile.operators) {
     if (!is_layer(row) || row.calls == 0) continue;
-    // In float every byte becomes four; and what stands beside must convert, unless it follows suit.
+    // In float every byte becomes four, and the neighbours need conversions unless they become float too.
     const double floating = std::max(row.flops / profile.machine.flops_per_s, 4 * row.bytes / profile.machine.bytes_per_s) / kFloatReached +
                             kFloatCall * static_cast<double>(row.calls);
     const double conversions = kConversionBytes * row.bytes / profile.machine.bytes_per_s;
@@ -82,8 +82,8 @@ std::optional<Advice> int8_slower(const Profile& profile, const ProfileFacts& fa
   advice.requantize = true;
   advice.gain_s = per_step(profile, gain);
   advice.message = cat(names.size(), names.size() == 1 ? " layer takes " : " layers take ", human_seconds(per_step(profile, spent)),
-                       " of a step on integers, and would take about ", human_seconds(per_step(profile, modelled)),
-                       " in float, conversions not counted: ", some_of(names), kRequantize);
+                       " of a step in int8, and would take about ", human_seconds(per_step(profile, modelled)),
+                       " in float without conversions: ", some_of(names), kRequantize);
   return advice;
 }
 
@@ -101,14 +101,14 @@ std::optional<Advice> int8_float_layers(const Profile& profile, const ProfileFac
   }
   if (names.empty()) return std::nullopt;
   Advice advice;
-  // Whoever kept them in float had a reason, which a fragment must not undo.
+  // They may be in float for a reason, which a fragment must not undo.
   advice.key = "quantize.overrides";
   advice.requantize = true;
   advice.gain_s = gain;
   advice.message =
-      cat(names.size(), names.size() == 1 ? " layer in float stands" : " layers in float stand", " between layers on integers and take ",
-          human_seconds(spent), " of a step with the conversions round them: ", some_of(names), " (", cause,
-          "); on integers they save that, if the accuracy holds: galley-quantize --sensitivity tells what each costs");
+      cat(names.size(), names.size() == 1 ? " float layer is" : " float layers are",
+          " between int8 layers; with the conversions around them they take ", human_seconds(spent), " of a step: ", some_of(names), " (",
+          cause, "); int8 saves most of that if the accuracy permits: galley-quantize --sensitivity shows the accuracy cost of each layer");
   return advice;
 }
 
@@ -131,8 +131,8 @@ std::optional<Advice> int8_conversions(const Profile& profile, const ProfileFact
   advice.key = "model";
   advice.gain_s = spent;
   advice.modelled = false;
-  advice.message = cat("values leave the integers and come back at ", count, count == 1 ? " place" : " places", ", which takes ",
-                       human_seconds(spent), " of a step in conversions; the most: ", cause);
+  advice.message = cat("values are converted from int8 to float and back at ", count, count == 1 ? " place" : " places", ", which takes ",
+                       human_seconds(spent), " of a step; the most expensive: ", cause);
   return advice;
 }
 
@@ -150,10 +150,10 @@ std::optional<Advice> int8_saturation(const Profile& profile, const ProfileFacts
   advice.gain_s = spent * (1 - 1 / kReducedGain);
   char share[32];
   std::snprintf(share, sizeof share, "%.0f %%", 100 * spent / step_s(profile));
-  advice.message =
-      cat("this machine adds pairs of 8-bit products in 16 bits: products on the exact way, which widens both sides first, take ",
-          human_seconds(spent), " of a step (", share, "); with one bit less in the weights they need not", kRequantize,
-          ", and --evaluate tells what it costs");
+  advice.message = cat(
+      "this machine adds pairs of 8-bit products in 16 bits, which can saturate; exact products, which widen both operands first, take ",
+      human_seconds(spent), " of a step (", share, "); 7-bit weights avoid the widening", kRequantize,
+      ", with --evaluate to measure the accuracy");
   return advice;
 }
 

@@ -9,7 +9,7 @@ bool is_product(const OpDef& op) {
   return op.work == WorkClass::kProduct && (op.integer == IntegerRole::kComputes || op.exact_products != nullptr);
 }
 
-/// Makes real values of integers: where an island begins.
+/// Whether the node makes float values from integers, i.e. begins a float island.
 bool leaves_integers(const Graph& graph, const Node& node) {
   return graph.type(node.outputs[0]).dtype == DType::kF32 &&
          (node.op->integer == IntegerRole::kDequantizes || node.op->integer == IntegerRole::kComputes);
@@ -40,7 +40,7 @@ class Finder {
   }
 
  private:
-  /// A connected piece in float with the conversions around it.
+  /// A connected float subgraph and the conversions around it.
   struct Walk {
     std::set<int> inside, conversions;
     bool from_integers = false;
@@ -74,7 +74,7 @@ class Finder {
     return walk;
   }
 
-  /// Pieces that share an operator or a conversion are one.
+  /// Merges subgraphs that share an operator or a conversion.
   void join(Walk walk) {
     const auto touches = [&](const Walk& other) {
       const auto shares = [](const std::set<int>& a, const std::set<int>& b) {
@@ -112,9 +112,9 @@ class Finder {
       const auto reason = reasons_.find(island.names.front());
       island.cause = cat("layer ", island.names.front(), " is in float", reason == reasons_.end() ? "" : cat(" (", reason->second, ")"));
     } else if (first != nullptr) {
-      island.cause = cat(first->op->name, at(first->path), " has no integer form");
+      island.cause = cat(first->op->name, at(first->path), " has no int8 kernel");
     } else {
-      island.cause = "the same values are wanted with two scales";
+      island.cause = "the same values are used with two different scales";
     }
     return island;
   }

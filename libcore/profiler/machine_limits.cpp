@@ -14,7 +14,7 @@
 namespace galley {
 namespace {
 
-/// The stored limits; rates are 0 where there is none that can be read.
+/// The stored limits; rates are 0 if the store is missing or unreadable.
 MachineLimits stored_limits(int threads) {
   MachineLimits limits;
   std::ifstream file(machine_store(threads));
@@ -35,7 +35,7 @@ MachineLimits stored_limits(int threads) {
     }
     limits.bytes_per_s = json.at("triad_per_s");
   } catch (const nlohmann::json::exception&) {
-    return MachineLimits();  // written by another version: measured anew
+    return MachineLimits();  // written by another version: measure again
   }
   return limits;
 }

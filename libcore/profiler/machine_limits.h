@@ -1,5 +1,5 @@
 #pragma once
-// The machine's limits beside which results stand: what `galley-benchmark machine` stored, else measured now.
+// The machine's limits with which results are compared: stored by `galley-benchmark machine`, otherwise measured.
 
 #include <string>
 
@@ -7,11 +7,11 @@
 
 namespace galley {
 
-/// Where `galley-benchmark machine` stores its result: $XDG_CACHE_HOME/galley/machine-<host>-<threads>.json
+/// The file in which `galley-benchmark machine` stores its result: $XDG_CACHE_HOME/galley/machine-<host>-<threads>.json
 std::string machine_store(int threads);
-/// From that store, else measured in half a second; remembered for the process.
+/// The limits from that store, or measured in half a second; cached for the process.
 MachineLimits machine_limits(int threads);
-/// "183 GFLOP/s (avx2) and 43 GB/s", with the rates of the other types that the work has.
+/// "183 GFLOP/s (avx2) and 43 GB/s", with the rates of other data types that the work uses.
 std::string limits_text(const MachineLimits& limits, const Arithmetic& work);
 
 }  // namespace galley

@@ -22,8 +22,8 @@
 namespace galley {
 namespace {
 
-/// Reads an array many times: what a level of the caches delivers. Four values are or-ed with what is read, in one cycle each, so that they
-/// are not the limit. Written out for each set of instructions: of one body for all, compilers take vectors apart before they know the set.
+/// Reads an array many times to measure the bandwidth of a cache level. Four accumulators are OR-ed with the data, one cycle each, so that
+/// they are not the limit. There is one function per instruction set because compilers split vectors before they know the target.
 #define GALLEY_WALK(NAME, TARGET, BYTES)                                                         \
   TARGET uint64_t NAME(const float* data, int64_t count, int64_t times) {                        \
     using Words = uint64_t __attribute__((vector_size(BYTES), aligned(4), may_alias));           \
@@ -36,7 +36,7 @@ namespace {
         c |= v[2];                                                                               \
         d |= v[3];                                                                               \
       }                                                                                          \
-      asm volatile("" : : : "memory"); /* each time anew */                                      \
+      asm volatile("" : : : "memory"); /* forces a new read each time */                         \
     }                                                                                            \
     const Words bits = (a | b) | (c | d);                                                        \
     return bits[0] | bits[1];                                                                    \
@@ -77,7 +77,7 @@ double page_touch_seconds() {
   std::vector<double> seconds;
   for (int i = 0; i < 5; ++i) {
     auto* memory = static_cast<std::byte*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    if (memory == MAP_FAILED) fail(ErrorCode::kResource, "no memory to measure page faults with");
+    if (memory == MAP_FAILED) fail(ErrorCode::kResource, "not enough memory to measure page faults");
     madvise(memory, kBytes, MADV_NOHUGEPAGE);
     const auto began = std::chrono::steady_clock::now();
     for (int64_t at = 0; at < kBytes; at += kPage) memory[at] = std::byte{1};
@@ -95,8 +95,8 @@ std::string cpu_name() {
   return "unknown";
 }
 
-/// Of data, as far as this processor's cores share it. What sysconf tells of the last level may be all of a machine's, of which a virtual
-/// one has a part.
+/// Size of a data cache as shared by this processor's cores. sysconf may report the whole machine's last-level cache, of which a virtual
+/// machine has only a part.
 int64_t cache_bytes(int level, int name, int64_t fallback) {
   const auto read = [](const std::string& file, auto& value) { return static_cast<bool>(std::ifstream(file) >> value); };
   for (int index = 0; index < 8; ++index) {
@@ -129,7 +129,7 @@ MachineReport measure_machine_report(double seconds) {
     const std::string dtype = burst.dtype == DType::kI8 ? "int8" : std::string(dtype_name(burst.dtype));
     report.peaks.push_back({dtype, burst.instruction_set, measure_burst(burst, seconds / 2 / count)});
   }
-  // Half of a level fits with room to spare; beyond the last one, eight times its size.
+  // Half of a cache level fits comfortably; for memory, use eight times the last level.
   const int64_t l1 = cache_bytes(1, _SC_LEVEL1_DCACHE_SIZE, 32 << 10), l2 = cache_bytes(2, _SC_LEVEL2_CACHE_SIZE, 512 << 10),
                 l3 = cache_bytes(3, _SC_LEVEL3_CACHE_SIZE, 16 << 20);
   const std::array<std::pair<const char*, int64_t>, 4> levels{
@@ -149,7 +149,7 @@ MachineReport measure_machine_report(double seconds) {
   for (size_t i = 1; i < report.levels.size(); ++i) {
     if (report.levels[i].read_per_s > 1.1 * report.levels[i - 1].read_per_s) {
       report.doubts.push_back(cat(report.levels[i].level, " reads faster than ", report.levels[i - 1].level,
-                                  ": other programs run, or the sizes of the caches are not as told"));
+                                  ": other programs are running, or the reported cache sizes are wrong"));
     }
   }
   for (const PeakRate& wide : report.peaks) {
@@ -158,11 +158,11 @@ MachineReport measure_machine_report(double seconds) {
       const double ratio = wide.per_s / narrow.per_s;
       if (!(ratio > 1.6 && ratio < 2.5))
         report.doubts.push_back(cat("f32 is ", static_cast<int64_t>(ratio * 100) / 100.0, " times f64 on ", wide.instruction_set,
-                                    ", not 2: the clock changed meanwhile"));
+                                    ", not 2: the clock frequency changed during the measurement"));
     }
   }
   if (report.triad_per_s > 1.3 * report.levels.back().read_per_s)
-    report.doubts.push_back("writing is faster than reading alone: other programs ran");
+    report.doubts.push_back("reading and writing is faster than reading only: other programs were running");
   return report;
 }
 
@@ -188,8 +188,8 @@ Table machine_table(const MachineReport& machine) {
         {"peak " + peak.dtype, peak.instruction_set, human_number(peak.per_s / 1e9), peak.dtype == "int8" ? "GOP/s" : "GFLOP/s"});
   }
   for (const LevelBandwidth& level : machine.levels) {
-    table.rows.push_back(
-        {"read " + level.level, human_bytes(static_cast<double>(level.bytes)) + " a thread", human_number(level.read_per_s / 1e9), "GB/s"});
+    table.rows.push_back({"read " + level.level, human_bytes(static_cast<double>(level.bytes)) + " per thread",
+                          human_number(level.read_per_s / 1e9), "GB/s"});
   }
   table.rows.push_back({"read and write memory", "a = b + s c", human_number(machine.triad_per_s / 1e9), "GB/s"});
   table.rows.push_back({"page touch", "4 KiB", human_number(machine.page_touch_s * 1e9), "ns"});

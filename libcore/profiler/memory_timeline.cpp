@@ -21,8 +21,8 @@ MemoryCategory category_of(ValueRole role) {
   return MemoryCategory::kActivations;
 }
 
-/// A value's stay at its place in the arena.
-struct Stay {
+/// Lifetime and place of a value in the arena; `first` and `last` are node indices.
+struct Lifetime {
   int first = 0, last = 0;
   int64_t offset = 0, bytes = 0;
   MemoryCategory category = MemoryCategory::kActivations;
@@ -75,7 +75,7 @@ MemoryTimeline memory_timeline(const Program& program) {
   for (const auto& [name, id] : graph.outputs()) last_use[static_cast<size_t>(id)] = count;
 
   const std::vector<bool> clones = recomputed_nodes(graph);
-  std::vector<Stay> stays;  // ordered by `first`
+  std::vector<Lifetime> lifetimes;  // sorted by `first`
   for (int n = 0; n < count; ++n) {
     const Node& node = graph.nodes()[static_cast<size_t>(n)];
     const MemoryCategory made =
@@ -83,27 +83,27 @@ MemoryTimeline memory_timeline(const Program& program) {
     for (ValueId id : node.outputs) {
       const MemorySlot& place = plan.values[static_cast<size_t>(id)];
       if (place.region != MemorySlot::Region::kArena) continue;
-      stays.push_back({n, last_use[static_cast<size_t>(id)], place.offset, place.bytes, made});
+      lifetimes.push_back({n, last_use[static_cast<size_t>(id)], place.offset, place.bytes, made});
     }
   }
 
-  // Values that share memory (views, results in place) stand at one offset: they count once, as the newest of them.
-  std::map<int64_t, std::vector<Stay>> live;
+  // Values that share memory (views, in-place results) have the same offset and count once, in the category of the newest.
+  std::map<int64_t, std::vector<Lifetime>> live;
   size_t next = 0, step = 0;
   for (int n = 0; n < count; ++n) {
-    for (; next < stays.size() && stays[next].first == n; ++next) live[stays[next].offset].push_back(stays[next]);
+    for (; next < lifetimes.size() && lifetimes[next].first == n; ++next) live[lifetimes[next].offset].push_back(lifetimes[next]);
     if (step >= program.steps().size() || program.steps()[step].node != n) continue;
     MemorySizes sizes = always;
     int64_t arena = 0;
     for (auto at = live.begin(); at != live.end();) {
-      std::vector<Stay>& here = at->second;
-      std::erase_if(here, [n](const Stay& stay) { return stay.last < n; });
+      std::vector<Lifetime>& here = at->second;
+      std::erase_if(here, [n](const Lifetime& lifetime) { return lifetime.last < n; });
       if (here.empty()) {
         at = live.erase(at);
         continue;
       }
       int64_t bytes = 0;
-      for (const Stay& stay : here) bytes = std::max(bytes, stay.bytes);
+      for (const Lifetime& lifetime : here) bytes = std::max(bytes, lifetime.bytes);
       sizes[static_cast<size_t>(here.back().category)] += bytes;
       arena += bytes;
       ++at;

@@ -1,5 +1,5 @@
 #pragma once
-// What lies in memory while a program runs, by what it is for: from the plan (lifetimes and offsets), node by node.
+// Memory use during a program, by category, for each node; computed from the plan (lifetimes and offsets).
 
 #include <array>
 #include <cstdint>
@@ -14,11 +14,11 @@ enum class MemoryCategory : uint8_t {
   kParameters,
   kBuffers,      // running statistics
   kState,        // optimizer moments, averages, accumulated gradients
-  kInputs,       // what is fed
+  kInputs,       // fed inputs
   kPrepared,     // packed or folded weights
-  kActivations,  // made by the forward pass, or made again for the backward pass
-  kGradients,    // made by the backward pass and by updates
-  kWorkspace,    // scratch of kernels
+  kActivations,  // outputs of the forward pass, also when recomputed
+  kGradients,    // outputs of the backward pass and of updates
+  kWorkspace,    // scratch memory of kernels
 };
 inline constexpr size_t kMemoryCategories = 8;
 std::string_view category_name(MemoryCategory category);
@@ -31,16 +31,16 @@ struct MemoryTimeline {
   std::vector<MemorySizes> steps;
   /// The step with the largest total; 0 for an empty program.
   size_t peak = 0;
-  /// What the plan takes for the whole run: named values, packed weights and the arena. The arena is at least the largest sum of its
-  /// live values; the difference is fragmentation.
+  /// Total planned memory: named values, packed weights and the arena. The arena is at least as large as the largest sum of its live
+  /// values; the difference is fragmentation.
   int64_t planned_bytes = 0;
-  int64_t arena_bytes = 0, arena_live_bytes = 0;  // live: the largest sum over steps
+  int64_t arena_bytes = 0, arena_live_bytes = 0;  // live: the largest sum of live values over the steps
 };
 
 MemoryTimeline memory_timeline(const Program& program);
 
-/// By node: is it a clone of a forward node that the recompute pass put into the backward pass? It is of the same operator and module
-/// and depends on no gradient.
+/// For each node, whether it is a clone of a forward node that the recompute pass added to the backward pass: it has the operator and
+/// module of a forward node and depends on no gradient.
 std::vector<bool> recomputed_nodes(const Graph& graph);
 
 }  // namespace galley

@@ -34,7 +34,7 @@ std::string shape_text(const Graph& graph, const Node& node) {
   return cat(text, text.empty() ? "-> " : " -> ", node.outputs.empty() ? std::string("-") : cat(graph.type(node.outputs[0]).shape));
 }
 
-/// Where the parent of a module's path ends: "layer1.0.conv1" -> "layer1.0"; "" is the model.
+/// The path of a module's parent: "layer1.0.conv1" -> "layer1.0"; "" is the model.
 std::string parent_path(const std::string& path) {
   const size_t dot = path.rfind('.');
   return dot == std::string::npos ? "" : path.substr(0, dot);
@@ -136,14 +136,14 @@ OperatorRow describe(const Program& program, size_t step, const MachineLimits& m
       row.implementation.find("ref:any") != std::string::npos || row.implementation.starts_with("gemm") || row.backend == "ref";
   if (slow) {
     for (const std::string& reason : kernel.declined) row.note += cat(row.note.empty() ? "" : "; ", reason);
-    if (row.note.empty()) row.note = row.backend == "ref" ? "there is no other kernel" : "the library offers no faster one";
+    if (row.note.empty()) row.note = row.backend == "ref" ? "there is no other kernel" : "oneDNN has no faster kernel for it";
   }
   return row;
 }
 
 namespace {
 
-/// By program and step.
+/// Values indexed by program and step.
 template <class T>
 using PerStep = std::vector<std::vector<T>>;
 
@@ -166,11 +166,11 @@ PerStep<OperatorRow> describe_programs(const Recording& recording, const Machine
   return described;
 }
 
-/// Sums the steps' times into the profile, and each operator's into `measured`.
+/// Adds the steps' times to the profile and each operator's time to `measured`.
 void add_times(const Recording& recording, Profile& profile, PerStep<Measured>& measured) {
   const StepMark* before = nullptr;
   for (const StepMark& step : recording.steps) {
-    // Consecutive steps share one window with the time between them; a skipped step ends the window.
+    // Consecutive steps form one window that includes the time between them; a skipped step ends it.
     const bool consecutive = before != nullptr && step.number == before->number + 1;
     const int64_t begin = consecutive ? before->end_ns : step.begin_ns;
     int64_t nodes_ns = 0, waits_ns = 0;
@@ -194,7 +194,7 @@ void add_times(const Recording& recording, Profile& profile, PerStep<Measured>& 
   profile.gap_s = profile.wall_s - profile.compute_s - profile.data_s;
 }
 
-/// A described operator with the sums of its calls.
+/// A described operator with the totals of its calls.
 OperatorRow times_calls(OperatorRow row, const Measured& measured) {
   const auto calls = static_cast<double>(measured.calls);
   row.calls = measured.calls;
@@ -206,7 +206,8 @@ OperatorRow times_calls(OperatorRow row, const Measured& measured) {
   return row;
 }
 
-/// Fills in work and operators, slowest first, and adds each operator to its modules. Equal operators of several programs become one row.
+/// Sets the profile's work and operators (slowest first) and adds each operator to its modules. Equal operators of several programs become
+/// one row.
 void add_operators(const PerStep<OperatorRow>& described, const PerStep<Measured>& measured, Profile& profile, ModuleTree& tree) {
   std::map<std::tuple<std::string, std::string, std::string, std::string, std::string, bool>, OperatorRow> rows;
   for (size_t p = 0; p < described.size(); ++p) {
@@ -231,7 +232,7 @@ void add_operators(const PerStep<OperatorRow>& described, const PerStep<Measured
                    [](const OperatorRow& a, const OperatorRow& b) { return a.self_s > b.self_s; });
 }
 
-/// Bytes of parameters and activations by module.
+/// Adds the bytes of parameters and activations to the modules.
 void add_module_bytes(const Program& program, ModuleTree& tree) {
   for (ValueId id : program.graph().inputs()) {
     const ValueInfo& info = program.graph().value(id);
@@ -249,7 +250,7 @@ void add_module_bytes(const Program& program, ModuleTree& tree) {
 }  // namespace
 
 Profile make_profile(const Recording& recording, const MachineLimits& machine) {
-  GALLEY_ASSERT(!recording.steps.empty() && recording.steps.back().end_ns > 0, "a profile of nothing");
+  GALLEY_ASSERT(!recording.steps.empty() && recording.steps.back().end_ns > 0, "a profile needs at least one finished step");
   Profile profile;
   profile.machine = machine;
   const PerStep<OperatorRow> described = describe_programs(recording, machine);

@@ -1,5 +1,5 @@
 #pragma once
-// What report_html puts into its page.
+// Body and script of the page that report_html writes.
 
 #include <string_view>
 

@@ -7,7 +7,7 @@
 
 namespace galley {
 
-Table operator_table(const Profile& profile, ProfileGroup by, size_t most) {
+Table operator_table(const Profile& profile, ProfileGroup by, size_t max_rows) {
   const std::vector<OperatorRow> rows = grouped(profile, by);
   const bool modules = by == ProfileGroup::kModule || by == ProfileGroup::kLayer,
              shapes = by == ProfileGroup::kShape || by == ProfileGroup::kLayer, types = by != ProfileGroup::kModule;
@@ -32,7 +32,7 @@ Table operator_table(const Profile& profile, ProfileGroup by, size_t most) {
   };
   OperatorRow rest;
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (i < most) {
+    if (i < max_rows) {
       add(rows[i]);
       continue;
     }
@@ -48,19 +48,19 @@ Table operator_table(const Profile& profile, ProfileGroup by, size_t most) {
     row.percent = profile.wall_s > 0 ? 100 * seconds / profile.wall_s : 0;
     add(row);
   };
-  if (rows.size() > most) other(cat("(", rows.size() - most, " more)"), rest.self_s, rest.calls);
+  if (rows.size() > max_rows) other(cat("(", rows.size() - max_rows, " more)"), rest.self_s, rest.calls);
   other("(executor)", profile.gap_s, profile.steps);
   other("(waiting for data)", profile.data_s, profile.steps);
   return table;
 }
 
-Table module_table(const Profile& profile, int depth, size_t most) {
+Table module_table(const Profile& profile, int depth, size_t max_rows) {
   Table table{{"module", "total_ms", "self_ms", "percent", "forward_ms", "backward_ms", "update_ms", "GFLOP", "limit_percent", "parameters",
-               "makes"},
+               "outputs"},
               {}};
   const double steps = static_cast<double>(profile.steps);
   for (const ModuleRow& row : profile.modules) {
-    if (row.depth > depth || table.rows.size() >= most) continue;
+    if (row.depth > depth || table.rows.size() >= max_rows) continue;
     const std::string name =
         row.path.empty() ? "(model)" : std::string(static_cast<size_t>(2 * row.depth), ' ') + row.path.substr(row.path.rfind('.') + 1);
     table.rows.push_back({name, fixed(row.total_s * 1e3 / steps, 3), fixed(row.self_s * 1e3 / steps, 3), fixed(row.percent, 1),
@@ -73,7 +73,7 @@ Table module_table(const Profile& profile, int depth, size_t most) {
 }
 
 Table memory_table(const Profile& profile) {
-  Table table{{"memory", "at_the_peak", "largest"}, {}};
+  Table table{{"memory", "at_peak", "maximum"}, {}};
   const MemoryTimeline& memory = profile.memory;
   if (memory.steps.empty()) return table;
   for (size_t c = 0; c < kMemoryCategories; ++c) {
@@ -84,7 +84,7 @@ Table memory_table(const Profile& profile) {
                           human_bytes(static_cast<double>(memory.steps[memory.peak][c])), human_bytes(static_cast<double>(largest))});
   }
   const auto line = [&](const char* name, int64_t bytes) { table.rows.push_back({name, human_bytes(static_cast<double>(bytes)), ""}); };
-  line("all of these", total(memory.steps[memory.peak]));
+  line("total at the peak", total(memory.steps[memory.peak]));
   line("planned (with fragmentation)", memory.planned_bytes);
   line("process, measured", profile.resident_bytes);
   return table;

@@ -1,5 +1,5 @@
 #pragma once
-// A profile as tables: operators, modules, memory.
+// Tables of a profile: operators, modules, memory.
 
 #include <cstddef>
 
@@ -8,12 +8,12 @@
 
 namespace galley {
 
-/// Rows by operator, shape, module or layer, slowest first, at most so many; what is left, the executor and waiting for data are the last
-/// ones.
-Table operator_table(const Profile& profile, ProfileGroup by, size_t most);
-/// Modules down to a depth, indented, at most so many rows.
-Table module_table(const Profile& profile, int depth, size_t most);
-/// Categories of memory at the peak and at most; what was planned and measured. Empty where no memory was recorded.
+/// At most `max_rows` rows by operator, shape, module or layer, slowest first; then the sum of the remaining rows, the executor and
+/// waiting for data.
+Table operator_table(const Profile& profile, ProfileGroup by, size_t max_rows);
+/// At most `max_rows` modules down to a depth, indented.
+Table module_table(const Profile& profile, int depth, size_t max_rows);
+/// Memory by category at the peak and its maximum; then planned and measured memory. Empty if no memory was recorded.
 Table memory_table(const Profile& profile);
 
 }  // namespace galley

@@ -20,7 +20,7 @@ ProfileSchedule::Action ProfileSchedule::at(int64_t k) const {
 }
 
 void Recorder::begin_step(int64_t number) {
-  // As much again as the longest step took, so that nothing grows while nodes are timed.
+  // Reserve twice the events of the longest step so far, so that nothing is allocated while nodes are timed.
   size_t longest = kFirstEvents;
   for (const StepMark& step : recording_.steps) longest = std::max(longest, step.end_node - step.first_node);
   std::vector<NodeEvent>& nodes = recording_.nodes;
@@ -61,7 +61,7 @@ void Recorder::before(const Program&, const Step&, Stream& stream) { marks_.begi
 void Recorder::after(const Program& program, const Step& step, const NodeOutputs& outputs) {
   marks_.end(outputs.stream());
   const int32_t index = &program == last_program_ ? last_index_ : index_of(program);
-  recording_.nodes.push_back({0, 0, index, static_cast<int32_t>(&step - program.steps().data())});  // times: end_step
+  recording_.nodes.push_back({0, 0, index, static_cast<int32_t>(&step - program.steps().data())});  // end_step sets the times
 }
 
 void Recorder::fetched(int64_t begin_ns, int64_t end_ns) { recording_.waits.push_back({begin_ns, end_ns}); }

@@ -1,6 +1,6 @@
 #pragma once
-// Recorder: when every node of a program ran, step after step. Two events of the stream a node, whose times are read at the end of the
-// step; on the host's stream these are clock reads. Memory is taken between steps.
+// Recorder: records when each node of a program runs. Each node has two events of the stream, whose times are read at the end of the step;
+// on the host stream these are clock reads. Memory is measured between steps.
 
 #include <cstdint>
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace galley {
 
-/// Times in nanoseconds of the steady clock.
+/// Times in nanoseconds on the steady clock.
 struct NodeEvent {
   int64_t begin_ns = 0, end_ns = 0;
   int32_t program = 0;  // index into Recording::programs
@@ -21,12 +21,12 @@ struct WaitEvent {
   int64_t begin_ns = 0, end_ns = 0;
 };
 
-/// One unit of work: an update, or a forward pass.
+/// One step: an update, or a forward pass.
 struct StepMark {
   int64_t number = 0;
   int64_t begin_ns = 0, end_ns = 0;
-  int64_t resident_bytes = 0;           // of the process at the end; 0: not asked
-  size_t first_node = 0, end_node = 0;  // its events in Recording::nodes
+  int64_t resident_bytes = 0;           // resident memory of the process at the end; 0: not measured
+  size_t first_node = 0, end_node = 0;  // range of its events in Recording::nodes
   size_t first_wait = 0, end_wait = 0;
 };
 
@@ -34,15 +34,15 @@ struct Recording {
   std::vector<const Program*> programs;  // must outlive the recording
   std::vector<StepMark> steps;
   std::vector<NodeEvent> nodes;
-  std::vector<WaitEvent> waits;  // for data
+  std::vector<WaitEvent> waits;  // waiting for data
 };
 
 class Recorder final : public NodeObserver {
  public:
   void begin_step(int64_t number);
-  /// Waits until the nodes of the step have run.
+  /// Waits until the nodes of the step have run. `resident_bytes`: memory of the process, if measured.
   void end_step(int64_t resident_bytes = 0);
-  /// Forgets what was recorded and keeps the memory: the end of warm-up.
+  /// Discards the recorded events but keeps the memory; called at the end of warm-up.
   void clear();
   const Recording& recording() const { return recording_; }
 
@@ -56,19 +56,20 @@ class Recorder final : public NodeObserver {
   Recording recording_;
   const Program* last_program_ = nullptr;
   int32_t last_index_ = 0;
-  NodeMarks marks_;  // of the step that runs
+  NodeMarks marks_;  // marks of the current step
 };
 
-/// Which steps are watched: skip_first once, then `repeat` times wait (off), warmup (watched, not kept), active (kept). The names are
-/// those of torch.profiler.schedule; repeat is at least 1 here.
+/// Which steps are recorded: `skip_first` once, then `repeat` cycles of `wait` (off), `warmup` (recorded and discarded) and `active`
+/// (kept). The names follow torch.profiler.schedule; `repeat` is at least 1 here.
 struct ProfileSchedule {
   int64_t skip_first = 5, wait = 1, warmup = 2, active = 3, repeat = 1;
   enum class Action { kOff, kWarmup, kRecord };
-  /// Of step k, from 0. Off beyond the end.
+  /// Action for step k, counted from 0; kOff beyond the end.
   Action at(int64_t k) const;
   int64_t steps() const { return skip_first + repeat * (wait + warmup + active); }
 };
 
+/// The steady clock in nanoseconds.
 int64_t steady_ns();
 
 }  // namespace galley

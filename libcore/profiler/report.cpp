@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kTimelineEvents = 4000;  // of the page's timeline: more are narrower than a pixel
+constexpr size_t kTimelineEvents = 4000;  // limit of events on the page's timeline; more would be narrower than a pixel
 
 double ms(double seconds) { return seconds * 1e3; }
 
@@ -38,7 +38,7 @@ Json operator_json(const OperatorRow& row) {
   return json;
 }
 
-/// A row of what is no operator, so that all rows sum to the window.
+/// A row for time outside operators, so that all rows sum to the window.
 Json rest_json(const char* type, const Profile& profile, double seconds) {
   return {{"module", ""},
           {"type", type},
@@ -59,7 +59,7 @@ Json sizes_json(const MemorySizes& sizes) {
   return json;
 }
 
-/// The last step's nodes with what lives while each runs, thinned to where the sum changes by a two-hundredth.
+/// Live memory at each node of the last step; leaves out points that change the sum by less than 1/200 of the peak.
 Json memory_json(const Profile& profile, const Recording& recording) {
   const MemoryTimeline& memory = profile.memory;
   Json json{{"planned_bytes", memory.planned_bytes},
@@ -159,7 +159,7 @@ Json report_of(const ProfileReport& report, const Recording& recording) {
   return json;
 }
 
-/// Nodes of the last step for the page: [begin_ms, duration_ms, name, phase, shape].
+/// Nodes of the last step for the page's timeline: [begin_ms, duration_ms, name, phase, shape].
 Json timeline_json(const Recording& recording, const MachineLimits& machine) {
   const StepMark& step = recording.steps.back();
   std::vector<size_t> events;

@@ -1,5 +1,5 @@
 #pragma once
-// A profile with its advice, as one JSON object and as one HTML page that needs nothing else.
+// A profile with its advice as a JSON object and as a self-contained HTML page.
 
 #include <cstdint>
 #include <string>
@@ -10,32 +10,32 @@
 
 namespace galley {
 
-/// A program that was compiled, and why.
+/// A compiled program and the reason for its compilation.
 struct ProfiledProgram {
   std::string program;  // "update", "accumulate", "forward"
   std::string reason;   // "batches of [8,3,224,224]"
   double seconds = 0;
   int64_t operators = 0;
-  int64_t runs = 0;  // of the whole work; every one after the first found it ready
+  int64_t runs = 0;  // runs in total; all but the first found it compiled
 };
 
 struct ProfileReport {
-  std::string recipe;  // name
+  std::string recipe;  // name of the recipe
   std::string what;    // "train_step", "forward"
-  int64_t batch = 0;   // samples a step
+  int64_t batch = 0;   // samples per step
   int64_t threads = 1;
   bool synthetic = false;
   Profile profile;
   std::vector<Advice> advice;
   std::vector<ProfiledProgram> compilations;
-  std::vector<std::string> remarks;  // about the machine during the recording: MachineWatch::remarks
+  std::vector<std::string> remarks;  // remarks about the machine during the recording (MachineWatch::remarks)
 };
 
 /// {"recipe","what",…,"operators":[…],"modules":[…],"memory":{…},"advice":[…],"compilations":{…},"remarks":[…]}. The self times of
-/// `operators`, which has a row "(executor)" and a row "(waiting for data)", sum to wall_ms. `recording`: what the profile was made of.
+/// `operators`, which has a row "(executor)" and a row "(waiting for data)", sum to wall_ms. `recording`: the recording of the profile.
 std::string report_json(const ProfileReport& report, const Recording& recording);
 
-/// A page with timeline, flame graph, memory, tables and advice; scripts and styles inside, no request leaves it.
+/// A self-contained HTML page with timeline, flame graph, memory, tables and advice; it makes no requests.
 std::string report_html(const ProfileReport& report, const Recording& recording);
 
 }  // namespace galley

@@ -21,7 +21,7 @@ Interval median_interval(std::span<const double> sorted) {
   GALLEY_ASSERT(!sorted.empty());
   const auto count = static_cast<double>(sorted.size());
   const double reach = 0.98 * std::sqrt(count);  // 1.96 standard deviations of the binomial(n, 1/2) rank
-  // Ranks from 1; rounding outwards keeps at least 95 %.
+  // Ranks count from 1; rounding outwards keeps at least 95 % coverage.
   const auto low = static_cast<int64_t>(std::floor(count / 2 - reach)), high = static_cast<int64_t>(std::ceil(count / 2 + 1 + reach));
   const auto last = static_cast<int64_t>(sorted.size());
   return {sorted[static_cast<size_t>(std::clamp<int64_t>(low, 1, last) - 1)],
@@ -58,11 +58,11 @@ std::string_view verdict_name(Verdict verdict) {
 }
 
 RoundComparison compare_rounds(std::span<const double> base, std::span<const double> changed, std::span<const double> base_again,
-                               double equal_within, double least_effect) {
+                               double equal_within, double min_effect) {
   GALLEY_ASSERT(!base.empty() && base.size() == changed.size() && base.size() == base_again.size());
   std::vector<double> change, noise;
   for (size_t i = 0; i < base.size(); ++i) {
-    // The changed one stands between the two base runs: their mean cancels a drift of the machine.
+    // The changed run is between two base runs; their geometric mean cancels a linear drift of the machine.
     change.push_back(std::log(changed[i] / std::sqrt(base[i] * base_again[i])));
     noise.push_back(std::log(base_again[i] / base[i]));
   }
@@ -73,7 +73,7 @@ RoundComparison compare_rounds(std::span<const double> base, std::span<const dou
   result.change = std::expm1(quantile(change, 0.5));
   result.interval = {std::expm1(other.low), std::expm1(other.high)};
   result.noise = std::expm1(std::max(std::abs(own.low), std::abs(own.high)));
-  const double floor = std::max({equal_within, result.noise, least_effect});
+  const double floor = std::max({equal_within, result.noise, min_effect});
   result.smallest_effect = floor + (result.interval.high - result.interval.low) / 2;
   if (base.size() < 6) return result;
   if (result.interval.low > floor) {

@@ -20,9 +20,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kLeastWatch_s = 0.2;
-/// Cores. A program that computes uses 1, where it gets it; chosen well below that, not measured on a quiet machine yet.
-constexpr double kOthersWorthSaying = 0.1;
+constexpr double kMinWatch_s = 0.2;
+/// Cores used by other programs from which a remark is shown. A program that computes uses 1 if it can; the value is chosen well below that
+/// and has not been calibrated on a quiet machine.
+constexpr double kOthersThreshold = 0.1;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -39,7 +40,7 @@ bool narrow_enough(const Series& series, double relative_error) {
   return interval.high - interval.low <= 2 * relative_error * quantile(sorted, 0.5);
 }
 
-/// Seconds that this process and its finished children had a core.
+/// CPU seconds used by this process and its finished children.
 double own_seconds() {
   double seconds = 0;
   for (const int who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
@@ -52,7 +53,7 @@ double own_seconds() {
   return seconds;
 }
 
-/// The processors that this process may run on: in a container others are none of its business.
+/// Processors that this process may run on; in a container the others do not matter.
 std::vector<int> processors() {
   cpu_set_t set;
   std::vector<int> numbers;
@@ -91,7 +92,7 @@ std::vector<Series> time_interleaved(std::span<const std::function<void()>> cand
     if (options.cold) empty_caches();
     return time_once(candidates[i], series[i].repetitions);
   };
-  // The first round compiles, touches pages, fills caches: it never counts, and says how many repetitions a sample needs.
+  // The first round (compilation, page faults, cold caches) never counts. It determines how many repetitions a sample needs.
   std::vector<double> last(candidates.size());
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (stopped()) return series;
@@ -99,7 +100,7 @@ std::vector<Series> time_interleaved(std::span<const std::function<void()>> cand
     last[i] = time_once(candidates[i], 1);
     if (!options.cold)
       series[i].repetitions =
-          std::clamp<int64_t>(static_cast<int64_t>(std::ceil(options.least_sample_s / std::max(last[i], 1e-9))), 1, 1 << 20);
+          std::clamp<int64_t>(static_cast<int64_t>(std::ceil(options.min_sample_s / std::max(last[i], 1e-9))), 1, 1 << 20);
     series[i].warmup_rounds = 2;
   }
   for (int64_t round = 0; options.warmup < 0 ? seconds_since(started) < options.max_time_s / 4 : round < options.warmup; ++round) {
@@ -118,7 +119,7 @@ std::vector<Series> time_interleaved(std::span<const std::function<void()>> cand
     const auto runs = static_cast<int64_t>(series.empty() ? 0 : series[0].seconds.size());
     const bool enough = runs >= options.min_runs;
     bool all_narrow = enough;
-    // Looking costs a sort: at every run at first, then ever more rarely, so that the look is not what is measured between runs.
+    // The check sorts the samples, so do it less often as they grow; otherwise it would affect the measurement.
     const bool look = enough && (runs < 64 || runs % 64 == 0);
     if (look) {
       for (Series& one : series) all_narrow = (one.converged = narrow_enough(one, options.relative_error)) && all_narrow;
@@ -159,8 +160,8 @@ MachineState MachineWatch::state() const {
   std::ifstream("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") >> state.governor;
   const CpuSeconds now = cpu_seconds(proc_stat(), processors_, ticks_per_s());
   const double wall_s = seconds_since(began_);
-  // The kernel counts in ticks: less than that is noise.
-  if (wall_s < kLeastWatch_s || now.all <= begun_.all) return state;
+  // The kernel counts in ticks; shorter times are noise.
+  if (wall_s < kMinWatch_s || now.all <= begun_.all) return state;
   state.steal = (now.stolen - begun_.stolen) / (now.all - begun_.all);
   state.others = std::max(0.0, (now.busy - begun_.busy) - (own_seconds() - own_begun_)) / wall_s;
   return state;
@@ -171,18 +172,19 @@ std::vector<std::string> MachineWatch::remarks(int threads) const {
   std::vector<std::string> remarks;
   const int cores = available_cores();
   char text[200];
-  if (now.others > kOthersWorthSaying) {
-    std::snprintf(text, sizeof text, "other programs ran: they used %.1f of %zu cores meanwhile, which makes times longer and uncertain",
-                  now.others, processors_.size());
+  if (now.others > kOthersThreshold) {
+    std::snprintf(text, sizeof text,
+                  "other programs used %.1f of %zu cores during the measurement, which makes times longer and less certain", now.others,
+                  processors_.size());
     remarks.emplace_back(text);
   }
   if (now.steal > 0.01) {
-    std::snprintf(text, sizeof text, "%.1f %% of the time went to other virtual machines", 100 * now.steal);
+    std::snprintf(text, sizeof text, "other virtual machines took %.1f %% of the CPU time", 100 * now.steal);
     remarks.emplace_back(text);
   }
   if (!now.governor.empty() && now.governor != "performance")
-    remarks.push_back("frequency governor is " + now.governor + ": clocks change with the load");
-  if (threads > cores) remarks.push_back(cat(threads, " threads on ", cores, " cores"));
+    remarks.push_back("the frequency governor is " + now.governor + ": clock rates change with the load");
+  if (threads > cores) remarks.push_back(cat("the run uses ", threads, " threads on ", cores, " cores"));
   return remarks;
 }
 

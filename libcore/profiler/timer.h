@@ -1,6 +1,6 @@
 #pragma once
-// Timing: warm-up until stable, then rounds in which every candidate runs once, until the intervals are narrow enough or time is up.
-// Nothing is printed or allocated inside a timed region.
+// Timing: warm-up until times are stable, then rounds in which every candidate runs once, until the confidence intervals are narrow enough
+// or time is up. Nothing is printed or allocated inside a timed region.
 
 #include <chrono>
 #include <cstdint>
@@ -14,48 +14,48 @@
 namespace galley {
 
 struct TimerOptions {
-  double relative_error = 0.01;  // of every candidate's median (95 %): stop where reached
+  double relative_error = 0.01;  // stop when the 95 % interval of every candidate's median is within this fraction
   int64_t min_runs = 10;
-  double max_time_s = 30;        // of all candidates together, warm-up included
-  int64_t warmup = -1;           // rounds that do not count; -1: until two rounds agree within 5 %, at most a quarter of the time
-  double least_sample_s = 2e-4;  // shorter work is repeated within one sample, so that the clock's grain does not count
-  bool cold = false;             // empty the caches before each sample (one repetition a sample)
-  std::function<bool()> stop;    // asked between rounds: true ends the timing, with what there is by then
+  double max_time_s = 30;      // for all candidates together, warm-up included
+  int64_t warmup = -1;         // warm-up rounds; -1: until two rounds agree within 5 %, at most a quarter of the time
+  double min_sample_s = 2e-4;  // shorter work is repeated within one sample, so that the clock's resolution does not matter
+  bool cold = false;           // empty the caches before each sample (one repetition per sample)
+  std::function<bool()> stop;  // called between rounds; true ends the timing and keeps the samples so far
 };
 
 struct Series {
-  std::vector<double> seconds;  // of one repetition, a sample each, in order
-  int64_t repetitions = 1;      // within a sample
+  std::vector<double> seconds;  // time of one repetition for each sample, in order
+  int64_t repetitions = 1;      // repetitions per sample
   int64_t warmup_rounds = 0;
-  bool converged = false;  // relative_error was reached
+  bool converged = false;  // whether relative_error was reached
 };
 
-/// Times the candidates in turns: each round runs every one once, in the same order. Exceptions pass through.
+/// Times the candidates in turns: each round runs every candidate once, in the same order. Exceptions propagate.
 std::vector<Series> time_interleaved(std::span<const std::function<void()>> candidates, const TimerOptions& options = {});
 
 /// Overwrites a buffer larger than the caches.
 void empty_caches();
 
-/// What the machine does besides, as the system tells: for the note beside a measurement.
+/// Other load on the machine during a measurement, as reported by the system.
 struct MachineState {
-  double others = 0;     // cores that other programs used on average since the object was made, of those that this process may use
-  double steal = 0;      // share of time that other virtual machines took since then
-  std::string governor;  // of core 0; "" where there is none
+  double others = 0;     // average number of cores used by other programs, of those that this process may use
+  double steal = 0;      // fraction of time taken by other virtual machines
+  std::string governor;  // frequency governor of core 0; "" if there is none
 };
 
-/// Of some processors since the machine started: `busy` for any program, `stolen` by other virtual machines, `all` idle time included.
+/// CPU time of some processors since boot: `busy` for any program, `stolen` by other virtual machines, `all` including idle time.
 struct CpuSeconds {
   double busy = 0, stolen = 0, all = 0;
 };
-/// From the text of /proc/stat (proc(5)); processors that it does not list count nothing.
+/// Parses the text of /proc/stat (proc(5)); processors not listed there count as 0.
 CpuSeconds cpu_seconds(const std::string& proc_stat, const std::vector<int>& processors, double ticks_per_s);
 
-/// Watches the machine while it lives: make it before a measurement, ask it after.
+/// Observes the machine's load: construct it before a measurement and query it afterwards.
 class MachineWatch {
  public:
   MachineWatch();
   MachineState state() const;
-  /// Remarks worth showing: "other programs ran: they used 1.9 of 2 cores meanwhile, ...", ...
+  /// Remarks for the user: "other programs used 1.9 of 2 cores during the measurement, ...", ...
   std::vector<std::string> remarks(int threads) const;
 
  private:

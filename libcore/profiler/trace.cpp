@@ -24,7 +24,7 @@ std::string time_text(int64_t ns) {
   return text;
 }
 
-/// An event of the trace: what comes first in time, and the longer of two that begin together, stands first.
+/// An event of the trace. Events are sorted by begin; of events with equal begin, the longer comes first.
 struct Line {
   int64_t begin_ns = 0, duration_ns = 0;
   std::string text;
@@ -40,7 +40,7 @@ std::string complete(std::string_view quoted_name, std::string_view category, in
              R"(,"cat":")", category, R"(","name":)", quoted_name, args.empty() ? "" : R"(,"args":)", args, "}");
 }
 
-/// Names and arguments of a program's steps, made once.
+/// Name and arguments of a program's step, formatted once.
 struct StepText {
   std::string name, category, args;
 };
@@ -62,7 +62,7 @@ std::vector<StepText> texts_of(const Program& program, const MachineLimits& mach
   return texts;
 }
 
-/// Collects a recording's events until the file is as long as it may be.
+/// Collects a recording's events up to the maximum file size.
 class TraceWriter {
  public:
   TraceWriter(const Recording& recording, const TraceOptions& options)
@@ -83,7 +83,7 @@ class TraceWriter {
   }
 
  private:
-  static constexpr int64_t kFrame = 4096;  // bytes kept for names, header and remarks
+  static constexpr int64_t kFrame = 4096;  // bytes reserved for names, header and remarks
 
   void put(int64_t begin, int64_t duration, std::string text) {
     bytes_ += static_cast<int64_t>(text.size()) + 2;
@@ -121,7 +121,7 @@ class TraceWriter {
     }
   }
 
-  /// Planned memory of one step, where the sum changes by a hundredth of its peak, and measured memory at the step's end.
+  /// Adds the planned memory of one step, at points where the sum changes by 1/100 of its peak, and the measured memory at its end.
   void add_step_counters(const StepMark& step, std::vector<Line>& counters) const {
     int64_t last = -1;
     for (size_t e = step.first_node; e < step.end_node; ++e) {
@@ -144,7 +144,7 @@ class TraceWriter {
                             step.resident_bytes, "}}")});
   }
 
-  /// Counters are left out where they would take more than a quarter of the file.
+  /// Adds counters unless they would take more than a quarter of the file.
   void add_counters() {
     std::vector<Line> counters;
     for (const StepMark& step : recording_.steps) add_step_counters(step, counters);
@@ -154,7 +154,7 @@ class TraceWriter {
     for (Line& line : counters) put(line.begin_ns, line.duration_ns, std::move(line.text));
   }
 
-  /// Nodes in the order in which the file takes them: the whole first step if it fits in half of the file, then the longest first.
+  /// Order in which nodes are added: the whole first step if it fits in half of the file, then the longest nodes first.
   std::vector<size_t> node_order() const {
     std::vector<size_t> order(recording_.nodes.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -169,8 +169,7 @@ class TraceWriter {
   }
 
   void add_nodes() {
-    bool full =
-        false;  // after the first event that does not fit, none is taken: all that are missing are shorter than those that are there
+    bool full = false;  // set at the first event that does not fit: dropped events are never longer than later ones that were kept
     for (size_t e : node_order()) {
       const NodeEvent& event = recording_.nodes[e];
       full |= bytes_ + size_of(e) + kFrame > options_.max_bytes;
@@ -219,24 +218,24 @@ std::string json_string(std::string_view text) {
 }
 
 Trace make_trace(const Recording& recording, const TraceOptions& options) {
-  GALLEY_ASSERT(!recording.steps.empty(), "a trace of nothing");
+  GALLEY_ASSERT(!recording.steps.empty(), "a trace needs at least one step");
   return TraceWriter(recording, options).write();
 }
 
 std::string gzip(std::string_view text) {
   z_stream stream{};
-  constexpr int kGzip = 15 + 16;  // window bits; +16 asks for a gzip header (zlib.h)
-  GALLEY_ASSERT(deflateInit2(&stream, 6, Z_DEFLATED, kGzip, 8, Z_DEFAULT_STRATEGY) == Z_OK, "zlib does not start");
+  constexpr int kGzip = 15 + 16;  // window bits; +16 selects a gzip header (zlib.h)
+  GALLEY_ASSERT(deflateInit2(&stream, 6, Z_DEFLATED, kGzip, 8, Z_DEFAULT_STRATEGY) == Z_OK, "cannot initialize zlib");
   std::string packed(deflateBound(&stream, text.size()), '\0');
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
   stream.next_out = reinterpret_cast<Bytef*>(packed.data());
-  GALLEY_ASSERT(text.size() < (size_t{1} << 32) && packed.size() < (size_t{1} << 32), "too long for one call of zlib");
+  GALLEY_ASSERT(text.size() < (size_t{1} << 32) && packed.size() < (size_t{1} << 32), "the text is too long for one call of zlib");
   stream.avail_in = static_cast<uInt>(text.size());
   stream.avail_out = static_cast<uInt>(packed.size());
   const int code = deflate(&stream, Z_FINISH);
   packed.resize(stream.total_out);
   deflateEnd(&stream);
-  GALLEY_ASSERT(code == Z_STREAM_END, "zlib gave ", code);
+  GALLEY_ASSERT(code == Z_STREAM_END, "zlib returned ", code);
   return packed;
 }
 

@@ -9,7 +9,7 @@
 namespace galley {
 namespace {
 
-/// "", or in words how two sets of weights differ.
+/// A description of how two sets of weights differ, or "".
 std::string difference(const std::map<std::string, std::string>& a, const std::map<std::string, std::string>& b) {
   std::string first;
   int64_t different = 0, missing = 0;
@@ -30,7 +30,7 @@ std::string difference(const std::map<std::string, std::string>& a, const std::m
   }
   if (different == 0 && missing == 0 && surplus == 0) return "";
   std::string text = cat(different, " of ", a.size(), " tensors differ");
-  if (missing + surplus > 0) text += cat(", ", missing + surplus, " are in one of them alone");
+  if (missing + surplus > 0) text += cat(", ", missing + surplus, " exist only in one of them");
   return cat(text, " (first ", first, ")");
 }
 
@@ -51,7 +51,7 @@ int64_t Calibration::batches() const {
 const RangeStatistics& Calibration::at(const std::string& name) const {
   const auto found = values.find(name);
   if (found != values.end()) return found->second;
-  Error error(ErrorCode::kInput, cat("the calibration has no statistics of ", name));
+  Error error(ErrorCode::kInput, cat("the calibration has no statistics for ", name));
   const std::string near = nearest(name, order);
   throw error.suggest(near.empty() ? "calibrate this model again" : cat("the nearest is '", near, "'; calibrate this model again"));
 }
@@ -64,12 +64,12 @@ const Tensor* Calibration::bounds_of(const std::string& weight) const {
 void Calibration::check(const std::string& other_model, const std::map<std::string, std::string>& other_weights,
                         const std::string& name) const {
   if (model != other_model) {
-    throw Error(ErrorCode::kInput, cat(name, ": the statistics are of another model (its digest is ", model.substr(0, 8), ", this one's ",
+    throw Error(ErrorCode::kInput, cat(name, ": the statistics belong to another model (digest ", model.substr(0, 8), ", this model has ",
                                        other_model.substr(0, 8), ")"))
-        .suggest("calibrate this model, or give the recipe that the file was made with");
+        .suggest("calibrate this model, or use the recipe with which the file was made");
   }
   if (const std::string text = difference(weights, other_weights); !text.empty()) {
-    throw Error(ErrorCode::kInput, cat(name, ": the statistics are of other weights: ", text))
+    throw Error(ErrorCode::kInput, cat(name, ": the statistics belong to other weights: ", text))
         .suggest("calibrate again with these weights");
   }
 }
@@ -77,10 +77,11 @@ void Calibration::check(const std::string& other_model, const std::map<std::stri
 void Calibration::merge(const Calibration& other, const std::string& other_name) {
   other.check(model, weights, other_name);
   if (!weight_bounds.empty() || !other.weight_bounds.empty()) {
-    throw Error(ErrorCode::kInput, cat(other_name, ": scales of weights that a training learned are no statistics, and do not merge"))
-        .suggest("convert with the training's own file, or calibrate its weights by galley-calibrate");
+    throw Error(ErrorCode::kInput, cat(other_name, ": weight scales learned in training cannot be merged"))
+        .suggest("convert with the file written by the training, or calibrate the weights with galley-calibrate");
   }
-  GALLEY_CHECK_INPUT(order == other.order, other_name, ": has statistics of ", other.order.size(), " values, the others of ", order.size());
+  GALLEY_CHECK_INPUT(order == other.order, other_name, " has statistics for ", other.order.size(), " values, but the other files for ",
+                     order.size());
   for (auto& [name, statistics] : values) statistics.merge(other.at(name), name);
   parts.insert(parts.end(), other.parts.begin(), other.parts.end());
 }
@@ -91,7 +92,7 @@ std::string model_digest(const Graph& fused) {
   const std::map<ValueId, std::string> values = quant_values(fused);
   for (size_t i = 0; i < names.size(); ++i) {
     const Node& node = fused.nodes()[i];
-    if (node.outputs.empty() || !values.contains(node.outputs[0])) continue;  // folding of weights
+    if (node.outputs.empty() || !values.contains(node.outputs[0])) continue;  // nodes that fold weights
     digest.update(cat(names[i], " ", node.op->name, "\n"));
     for (ValueId id : node.inputs) {
       if (id == kNoValue) continue;

@@ -1,5 +1,5 @@
 #pragma once
-// Calibration: statistics of every value of a model over samples of its data, and what they belong to. Its file:
+// Calibration: statistics of every value of a model over samples of data, and the model and weights they belong to. File format:
 // weights/calibration_file.h.
 
 #include <cstdint>
@@ -16,40 +16,41 @@ namespace galley {
 /// One run of galley-calibrate; a merged file has several, in order.
 struct CalibrationPart {
   int64_t samples = 0, batches = 0, batch = 0;
-  int64_t first = 0;   ///< Position of the first sample in the drawn order.
-  std::string source;  ///< Digest of what was read: data, pipeline and seed, as the recipe says them.
-  std::string data;    ///< Digest of the values that were fed, in order.
+  int64_t first = 0;   ///< Position of the first sample in the sampling order.
+  std::string source;  ///< Digest of the recipe's data, pipeline and seed.
+  std::string data;    ///< Digest of the fed values, in order.
   std::string recipe;  ///< Digest of the resolved recipe.
   friend bool operator==(const CalibrationPart&, const CalibrationPart&) = default;
 };
 
 struct Calibration {
   std::map<std::string, RangeStatistics> values;  ///< By quant_name.
-  std::vector<std::string> order;                 ///< The names in the model's order.
+  std::vector<std::string> order;                 ///< Names in the model's order.
   std::vector<CalibrationPart> parts;
   std::string model;                           ///< model_digest of the fused graph.
-  std::vector<int64_t> input;                  ///< Shape of one sample; empty where it is not known.
+  std::vector<int64_t> input;                  ///< Shape of one sample; empty if unknown.
   std::map<std::string, std::string> weights;  ///< Digest of each parameter's values, by name.
-  std::string recipe;                          ///< The resolved recipe's text, of the first part.
-  /// Of trained scales: the largest magnitudes that integers stand for, f32 [O] or [], by the weight's name in the converted file
+  std::string recipe;                          ///< Text of the resolved recipe of the first part.
+  /// For scales learned in training: the largest representable magnitude, f32 [O] or [], by the name of the weight in the converted file
   /// ("conv1.weight").
   std::map<std::string, Tensor> weight_bounds;
 
   int64_t samples() const;
   int64_t batches() const;
-  /// Statistics of a value; throws Error (kInput) with near names where there are none.
+  /// Statistics of a value; throws Error (kInput) with a similar name if there are none.
   const RangeStatistics& at(const std::string& name) const;
-  /// nullptr where the weight's scale did not learn.
+  /// Learned bounds of a weight, or nullptr.
   const Tensor* bounds_of(const std::string& weight) const;
-  /// As if the other's samples had come after these. Throws Error (kInput), saying what differs, for another model or other weights,
-  /// or trained scales.
+  /// Appends the other's samples. Throws Error (kInput) with the difference if the model or the weights differ, or if scales were learned
+  /// in training.
   void merge(const Calibration& other, const std::string& other_name);
-  /// Throws Error (kInput), saying what differs, unless the statistics are of this model with these weights. `name`: of the file.
+  /// Throws Error (kInput) with the difference unless the statistics belong to this model and these weights. `name`: name of the file, for
+  /// messages.
   void check(const std::string& model_digest, const std::map<std::string, std::string>& weights, const std::string& name) const;
 };
 
-/// Identifies a folded and fused graph whatever its batch size: names, operators and inputs of its nodes, in order. (Attributes are left
-/// out: some hold the batch size.)
+/// Identifies a folded and fused graph independently of the batch size: digest of the names, operators and inputs of its nodes, in order.
+/// (Attributes are not included because some contain the batch size.)
 std::string model_digest(const Graph& fused);
 
 }  // namespace galley

@@ -6,7 +6,7 @@
 namespace galley {
 namespace {
 
-/// Which values depend on what is fed.
+/// Whether each value depends on fed inputs.
 std::vector<bool> fed_values(const Graph& graph) {
   std::vector<bool> fed(graph.value_count());
   for (ValueId id : graph.inputs()) fed[static_cast<size_t>(id)] = graph.value(id).role == ValueRole::kInput;
@@ -26,12 +26,12 @@ std::vector<std::string> quant_names(const Graph& graph) {
   std::map<std::string, int> seen;
   std::set<std::string> taken;
   for (const Node& node : graph.nodes()) {
-    // What depends on parameters alone has no number: a compiled program computes it first.
+    // Nodes that depend only on parameters are not named: a compiled program computes them beforehand.
     if (node.phase != Phase::kForward || node.outputs.empty() || !fed[static_cast<size_t>(node.outputs[0])] || node.is("reorder")) {
       names.emplace_back();
       continue;
     }
-    // A convolution has one name whichever operator computes it.
+    // A convolution has the same name for every operator that computes it.
     const std::string op(node.is("winograd_conv2d") ? "conv2d" : node.op->name);
     const bool module = (op == "conv2d" || op == "linear") && !node.path.empty();
     const std::string base = module ? node.path : node.path.empty() ? op : cat(node.path, ".", op);

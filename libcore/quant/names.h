@@ -1,6 +1,6 @@
 #pragma once
-// Names of the values that are observed and quantized: the same in a calibration file, in reports and in the quantize pass, for any
-// batch size and on any machine.
+// Names of observed and quantized values. They are the same in calibration files, in reports and in the quantize pass, for any batch size
+// and on any machine.
 
 #include <map>
 #include <string>
@@ -10,15 +10,15 @@
 
 namespace galley {
 
-/// The name of each node's output 0, by index of node, for a folded and fused inference graph: the module's path for conv2d and linear
-/// (a fused node keeps the convolution's path), else path + "." + operator ("layer1.0.add", "hardswish" at the top); the second and later
-/// nodes of one name get ".2", ".3". Names are unique. "" for nodes that do not depend on what is fed (folding of weights, which a compiled
-/// program may do first and another way), for reorders, and for nodes of another phase than forward; these are not counted.
+/// The name of each node's output 0, indexed by node, for a folded and fused inference graph: the module path for conv2d and linear (a
+/// fused node keeps the convolution's path), otherwise path + "." + operator ("layer1.0.add", "hardswish" at the top level). Further nodes
+/// with the same name get ".2", ".3"; names are unique. "" for nodes that do not depend on fed inputs (folding of weights, which a compiled
+/// program may do differently), for reorders, and for nodes outside the forward phase; these are not counted.
 std::vector<std::string> quant_names(const Graph& graph);
-/// The name of one node.
+/// The name of one node of the graph.
 std::string quant_name(const Graph& graph, const Node& node);
 
-/// Names by value: every f32 output 0 of a node that has a name, and every fed f32 input under its own name ("input").
+/// Names by value: every f32 output 0 of a named node, and every fed f32 input under its own name ("input").
 std::map<ValueId, std::string> quant_values(const Graph& graph);
 
 }  // namespace galley

@@ -1,4 +1,4 @@
-// Observers: from statistics to the range that the integers cover.
+// Observers: compute the range of the integers from statistics.
 
 #include "libcore/quant/observers.h"
 
@@ -16,7 +16,7 @@ struct Range {
   double min = 0, max = 0;
 };
 
-/// A histogram as the observers look at it: its non-empty span as doubles, without the exact zeros, which every scheme meets.
+/// The non-empty part of a histogram as doubles, without exact zeros, which every scheme represents exactly.
 struct Bins {
   explicit Bins(const Histogram& histogram) : first(histogram.first()), width(histogram.width()) {
     for (int64_t bin = first, last = histogram.last(); bin <= last; ++bin) {
@@ -58,12 +58,12 @@ QuantParams params_of(const Range& range, const ActivationScheme& scheme) {
                           : affine_params(range.min, range.max, scheme.range());
 }
 
-/// Quantile of the histogram's values, 0 <= q <= 1, even within a bin.
+/// Quantile of the histogram's values, 0 <= q <= 1; values are uniform within a bin.
 double quantile(const Bins& bins, double q) {
   double wanted = q * bins.total;
   for (int64_t i = 0; i < bins.size(); ++i) {
     const bool zero = bins.first + i == 0;
-    if (zero) {  // zeros lie at the lower edge of their bin
+    if (zero) {  // zeros are at the lower edge of their bin
       if (wanted < bins.zeros) return 0;
       wanted -= bins.zeros;
     }
@@ -77,7 +77,7 @@ double quantile(const Bins& bins, double q) {
 Range percentile_range(const Bins& bins, const Range& seen, double percentile, bool symmetric) {
   const double q = percentile / 100;
   if (!symmetric) return {std::max(seen.min, std::min(quantile(bins, 1 - q), 0.0)), std::min(seen.max, std::max(quantile(bins, q), 0.0))};
-  // The same of absolute values: the bins on both sides of 0 folded together.
+  // Percentile of absolute values: bins on both sides of 0 are folded together.
   double outside = (1 - q) * bins.total;
   const int64_t reach = std::max(std::abs(bins.first), std::abs(bins.first + bins.size()));
   for (int64_t bin = reach; bin-- > 0;) {
@@ -95,7 +95,8 @@ Range percentile_range(const Bins& bins, const Range& seen, double percentile, b
   return {0, 0};
 }
 
-/// Both ends times powers of 2 within the range seen: least error on a coarse net, then on ever finer steps around the best.
+/// Scales both ends of the observed range by powers of 2: first a coarse grid search for the smallest error, then steps of decreasing size
+/// around the best point.
 Range mse_range(const Bins& bins, const Range& seen, const ActivationScheme& scheme) {
   constexpr int kPerOctave = 3, kOctaves = 10;
   const bool one_sided = scheme.symmetric || seen.min >= 0 || seen.max <= 0;
@@ -134,9 +135,9 @@ Range mse_range(const Bins& bins, const Range& seen, const ActivationScheme& sch
   return range_at(low, high);
 }
 
-/// KL(P || Q) for values clipped to a range: P are the bins inside, what lies outside added to the first and last; Q the same without what
-/// lies outside, each integer's share spread evenly over its bins that are not empty (Migacz, "8-bit inference with TensorRT", GTC 2017).
-/// A bin that P alone has counts as seen once.
+/// KL(P || Q) for values clipped to a range. P: the bins inside the range, with outliers added to the first and last bin. Q: the bins
+/// inside without outliers, with the count of each integer spread evenly over its non-empty bins (Migacz, "8-bit inference with TensorRT",
+/// GTC 2017). A bin that is non-empty only in P counts as seen once.
 double divergence(const Bins& bins, const QuantParams& p) {
   const double low = p.scale * (static_cast<double>(p.qmin - p.zero_point) - 0.5),
                high = p.scale * (static_cast<double>(p.qmax - p.zero_point) + 0.5);
@@ -181,7 +182,7 @@ Range entropy_range(const Bins& bins, const Range& seen, const ActivationScheme&
     const double share = std::exp2(-static_cast<double>(i) / kPerOctave);
     const Range range{seen.min * share, seen.max * share};
     const QuantParams params = params_of(range, scheme);
-    // With fewer than two bins an integer, nothing is seen of what rounding does.
+    // With fewer than two bins per integer, rounding cannot be assessed.
     if (i > 0 && params.scale < 2 * bins.width) break;
     const double d = divergence(bins, params);
     if (d < least) {
@@ -192,8 +193,8 @@ Range entropy_range(const Bins& bins, const Range& seen, const ActivationScheme&
   return best;
 }
 
-/// As PyTorch's HistogramObserver: 2048 bins over the range seen; the end where more bins hold the next 1e-5 of the values moves in, while
-/// the square error of 256 even cells falls (256 for 7 bits too).
+/// Like PyTorch's HistogramObserver: 2048 bins over the observed range. The end at which more bins hold the next 1e-5 of the values moves
+/// inwards while the squared error of 256 uniform levels decreases (256 for 7 bits too).
 Range histogram_range(const Bins& bins, const Range& seen) {
   constexpr int64_t kCells = 2048;
   constexpr double kStep = 1e-5, kLevels = 256;
@@ -201,7 +202,7 @@ Range histogram_range(const Bins& bins, const Range& seen) {
   if (!(width > 0)) return seen;
   std::vector<double> cells(static_cast<size_t>(kCells));
   const auto put = [&](double from, double to, double count) {
-    // Evenly over the cells that [from, to) meets.
+    // Distribute the count uniformly over the cells that overlap [from, to).
     const double a = std::clamp((from - seen.min) / width, 0.0, static_cast<double>(kCells)),
                  b = std::clamp((to - seen.min) / width, 0.0, static_cast<double>(kCells));
     if (b <= a) {
@@ -221,7 +222,7 @@ Range histogram_range(const Bins& bins, const Range& seen) {
   double total = 0;
   for (double cell : cells) sums.push_back(total += cell);
   const auto error_of = [&](int64_t start, int64_t end) {
-    // In cells from `start`: integer k stands for the middle of its even share.
+    // Error in units of cells from `start`; integer k represents the middle of its interval.
     const double step = static_cast<double>(end - start + 1) / kLevels;
     return scan_square_error(cells.data(), kCells, -start, 1, {.step = step, .shift = 0.5, .low = 0, .high = kLevels - 1});
   };
@@ -272,7 +273,7 @@ Range range_of(ObserverType type, const RangeStatistics& statistics, const Bins&
 }  // namespace
 
 ObservedRange observe(const RangeStatistics& statistics, const ActivationScheme& scheme) {
-  if (statistics.empty()) fail(ErrorCode::kNumeric, "the value saw no data");
+  if (statistics.empty()) fail(ErrorCode::kNumeric, "the observed value has no data");
   const Bins bins(statistics.histogram());
   const double signal = square_signal(bins);
   const auto observed = [&](ObserverType type) {

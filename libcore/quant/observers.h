@@ -1,6 +1,6 @@
 #pragma once
-// Statistics of one value over many batches, in constant memory, and the observers that turn them into scale and zero point. One pass over
-// the data serves every observer.
+// Statistics of one value over many batches, in constant memory, and the observers that compute scale and zero point from them. One pass
+// over the data serves every observer.
 
 #include <cstdint>
 #include <span>
@@ -17,28 +17,27 @@ struct BatchRange {
   friend bool operator==(const BatchRange&, const BatchRange&) = default;
 };
 
-/// Counts of values in at most kBins bins of one width, a power of two. Bin b holds [b width, (b+1) width), so that 0 is an edge; the
-/// width is the smallest for which the range seen (with 0) fits, and doubles by merging pairs. Hence counts depend on the values
-/// alone, never on their order or on how they were cut into batches and files.
+/// Counts of values in at most kBins bins of equal width, a power of two. Bin b holds [b width, (b+1) width), so 0 is an edge. The width is
+/// the smallest for which the observed range (including 0) fits; it doubles by merging pairs of bins. Counts therefore depend only on the
+/// values, not on their order or their division into batches and files.
 class Histogram {
  public:
   static constexpr int64_t kBins = 8192;
-  static constexpr int kMinExponent = -126, kMaxExponent = 116;  ///< Of the width: all finite floats fit at the largest.
+  static constexpr int kMinExponent = -126, kMaxExponent = 116;  ///< Exponent of the width; at the largest, all finite floats fit.
 
   Histogram() : counts_(static_cast<size_t>(kBins)) {}
-  /// One read back from a file: `counts` are of the bins from `first` on. Throws Error (kInput) where numbers cannot be those of a
-  /// histogram.
+  /// A histogram read from a file: `counts` of the bins from `first` on. Throws Error (kInput) if the numbers are not consistent.
   Histogram(int exponent, int64_t first, std::span<const int64_t> counts, int64_t zeros);
 
-  /// Widens the bins until min and max fit (0 always does).
+  /// Widens the bins until min and max fit (0 always fits).
   void cover(float min, float max);
   bool covers(float min, float max) const;
-  /// What one thread counted, in the bins as they are.
+  /// Counts of one thread, in the current bins.
   struct Counts {
     std::vector<uint32_t> bins = std::vector<uint32_t>(static_cast<size_t>(kBins));
     int64_t zeros = 0, total = 0;
   };
-  /// Counts values[0], values[stride], ... of the first n; they must be covered.
+  /// Counts values[0], values[stride], ... of the first n values; they must be covered.
   void count(const float* values, int64_t n, int64_t stride, Counts& counts) const;
   void add(const Counts& counts);
   void merge(const Histogram& other);
@@ -46,14 +45,14 @@ class Histogram {
   double width() const;
   int exponent() const { return exponent_; }
   int64_t total() const { return total_; }
-  /// Values that are exactly 0 (they are counted in bin 0 too).
+  /// Number of exact zeros (also counted in bin 0).
   int64_t zeros() const { return zeros_; }
-  /// Indices of the first and last bin that is not empty; last < first: nothing was counted.
+  /// Indices of the first and last non-empty bin; last < first if the histogram is empty.
   int64_t first() const;
   int64_t last() const;
-  /// Of a bin between first() and last().
+  /// Count of a bin between first() and last().
   int64_t count(int64_t bin) const { return counts_[static_cast<size_t>(bin - begin_)]; }
-  /// Same width and same counts.
+  /// Equal width and counts.
   friend bool operator==(const Histogram& a, const Histogram& b);
 
  private:
@@ -61,7 +60,7 @@ class Histogram {
   void include(int64_t low, int64_t high);
 
   int exponent_ = kMinExponent;
-  int64_t low_ = 0, high_ = 0;  // bins of the range covered
+  int64_t low_ = 0, high_ = 0;  // first and last bin of the covered range
   int64_t begin_ = 0;           // index of counts_[0]; low_ and high_ are inside
   std::vector<int64_t> counts_;
   int64_t total_ = 0, zeros_ = 0;
@@ -70,24 +69,24 @@ class Histogram {
 class RangeStatistics {
  public:
   RangeStatistics() = default;
-  /// One read back from a file. Throws Error (kInput) where the parts contradict each other.
+  /// Statistics read from a file. Throws Error (kInput) if the parts are not consistent.
   RangeStatistics(std::vector<BatchRange> batches, Histogram histogram, int64_t elements, int64_t stride);
 
-  /// A batch of `samples` rows of `row` values each. Smallest and largest are of all values; the histogram takes every stride-th of each
-  /// row. Throws Error (kNumeric), naming `name`, for NaN and infinity. Runs on all threads.
+  /// Adds a batch of `samples` rows of `row` values each. The range covers all values; the histogram counts every stride-th value of each
+  /// row. Throws Error (kNumeric) with `name` if a value is not finite. Uses all threads.
   void add(const float* values, int64_t samples, int64_t row, std::string_view name);
-  /// As if the other's batches had come after these. Throws Error (kInput) where rows differ in stride.
+  /// Appends the other's batches. Throws Error (kInput) if the strides differ.
   void merge(const RangeStatistics& other, std::string_view name);
 
   bool empty() const { return elements_ == 0; }
   const std::vector<BatchRange>& batches() const { return batches_; }
   const Histogram& histogram() const { return histogram_; }
   int64_t elements() const { return elements_; }
-  /// Of the histogram: every so many values of a row; 0 before the first batch.
+  /// Stride of the histogram within a row; 0 before the first batch.
   int64_t stride() const { return stride_; }
-  /// Over all batches.
+  /// Range over all batches.
   BatchRange range() const;
-  /// Moving average in f32 as PyTorch's MovingAverageMinMaxObserver: the first batch, then a += c (batch - a).
+  /// Moving average in f32, like PyTorch's MovingAverageMinMaxObserver: the first batch, then a += c (batch - a).
   BatchRange moving_average(double c) const;
   friend bool operator==(const RangeStatistics&, const RangeStatistics&) = default;
 
@@ -97,25 +96,25 @@ class RangeStatistics {
   int64_t elements_ = 0, stride_ = 0;
 };
 
-/// The stride of rows of that many values: at most about 16384 are counted of a row, and it shares no factor with the row's length, so that
-/// it visits all channels and places.
+/// The histogram stride for rows of that many values: counts at most about 16384 values of a row and is coprime to the row length, so that
+/// it visits all channels and positions.
 int64_t histogram_stride(int64_t row);
 
-/// What an observer decides.
+/// Result of an observer.
 struct ObservedRange {
-  ObserverType observer = ObserverType::kMinMax;  ///< Of kAuto: the one that won.
-  double min = 0, max = 0;                        ///< Range that the integers are to cover; it holds 0.
+  ObserverType observer = ObserverType::kMinMax;  ///< For kAuto: the selected observer.
+  double min = 0, max = 0;                        ///< Range that the integers must cover; it contains 0.
   QuantParams params;
-  double sqnr_db = 0;  ///< Of the histogram's values, quantized; infinite where nothing is lost.
+  double sqnr_db = 0;  ///< SQNR of the quantized histogram in dB; infinite if there is no error.
 };
-/// Throws Error (kNumeric) where the statistics saw no data.
+/// Throws Error (kNumeric) if the statistics are empty.
 ObservedRange observe(const RangeStatistics& statistics, const ActivationScheme& scheme);
-/// The same, its parameters alone.
+/// Only the parameters of observe().
 inline QuantParams choose_params(const RangeStatistics& statistics, const ActivationScheme& scheme) {
   return observe(statistics, scheme).params;
 }
 
-/// Mean square error and SQNR of the histogram's values under these parameters: values of a bin are spread evenly, zeros are exact.
+/// Mean squared error and SQNR of the histogram's values with these parameters; values are uniform within a bin, zeros are exact.
 double histogram_mse(const Histogram& histogram, const QuantParams& params);
 double histogram_sqnr_db(const Histogram& histogram, const QuantParams& params);
 

@@ -1,22 +1,22 @@
 #pragma once
-// Loops over many values that must cost little beside a forward pass: plain code, compiled for each instruction set.
+// Loops over many values that must be cheap compared with a forward pass, compiled for several instruction sets.
 
 #include <cstdint>
 
 namespace galley {
 
-/// Smallest and largest value, for count >= 1. Where NaN or infinity is among them, at least one of the two is not finite.
+/// Minimum and maximum of count >= 1 values. If NaN or infinity is among them, at least one of the two is not finite.
 struct Extent {
   float min = 0, max = 0;
 };
 Extent scan_extent(const float* values, int64_t count);
 
-/// A uniform grid of integers: value x becomes n = clamp(round(x / step - shift), low, high), which stands for (n + shift) step.
+/// A uniform quantization grid: value x becomes n = clamp(round(x / step - shift), low, high), which represents (n + shift) step.
 struct QuantGrid {
   double step = 1, shift = 0, low = 0, high = 255;
 };
 
-/// Sum over bins of counts[i] times the mean square error of values spread evenly over bin i, [first + i, first + i + 1) width.
+/// Sum over bins of counts[i] times the mean squared error of values uniform in bin i, [first + i, first + i + 1) width.
 double scan_square_error(const double* counts, int64_t bins, int64_t first, double width, const QuantGrid& grid);
 
 /// Sum of (x - scale clamp(round(x / scale), low, high))^2.

@@ -1,5 +1,5 @@
 #pragma once
-// How far quantized values are from the original ones.
+// Error of quantized values compared with the original ones.
 
 #include <cmath>
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace galley {
 
-/// Sums over pairs of an original value and what it became.
+/// Accumulates the error over pairs of original and quantized values.
 class QuantizationError {
  public:
   void add(double original, double quantized) {
@@ -19,9 +19,9 @@ class QuantizationError {
   void add(std::span<const float> original, std::span<const float> quantized) {
     for (size_t i = 0; i < original.size(); ++i) add(original[i], quantized[i]);
   }
-  /// 20 log10(|x| / |x - xq|): infinite where nothing is lost, NaN where a value is not finite.
+  /// 20 log10(|x| / |x - xq|); infinite without an error, NaN if a value is not finite.
   double sqnr_db() const { return noise_ == 0 ? std::numeric_limits<double>::infinity() : 10 * std::log10(signal_ / noise_); }
-  /// Mean square error.
+  /// Mean squared error.
   double mse() const { return count_ == 0 ? 0 : noise_ / static_cast<double>(count_); }
   int64_t count() const { return count_; }
 

@@ -14,11 +14,11 @@
 namespace galley {
 namespace {
 
-constexpr int64_t kCountedOfRow = 16384;
+constexpr int64_t kCountedPerRow = 16384;
 constexpr int64_t kPiece = 32768;  // values
 constexpr int64_t kCountLimit = int64_t{1} << 60;
 
-/// The bin of a value: exact, because scaling by a power of two only loses bits of tiny values, whose sign decides.
+/// The bin of a value. Exact: scaling by a power of two loses bits only of tiny values, whose sign decides the bin.
 inline int64_t bin_of(float value, float width, float inverse) {
   auto bin = static_cast<int32_t>(value * inverse);
   bin -= value < static_cast<float>(bin) * width ? 1 : 0;
@@ -27,7 +27,7 @@ inline int64_t bin_of(float value, float width, float inverse) {
 
 int64_t floor_half(int64_t bin) { return bin >> 1; }
 
-/// The bins of a range and 0, at 2^exponent.
+/// The bins of a range and 0, for width 2^exponent.
 std::pair<int64_t, int64_t> bins_of(float min, float max, int exponent) {
   const auto bin = [&](float value) { return static_cast<int64_t>(std::floor(std::ldexp(static_cast<double>(value), -exponent))); };
   return {bin(std::min(min, 0.0f)), bin(std::max(max, 0.0f))};
@@ -37,10 +37,10 @@ std::pair<int64_t, int64_t> bins_of(float min, float max, int exponent) {
 
 Histogram::Histogram(int exponent, int64_t first, std::span<const int64_t> counts, int64_t zeros) : counts_(static_cast<size_t>(kBins)) {
   const auto bins = static_cast<int64_t>(counts.size());
-  GALLEY_CHECK_INPUT(exponent >= kMinExponent && exponent <= kMaxExponent, "a histogram's bins are 2^", exponent, " wide, allowed is 2^",
-                     kMinExponent, " to 2^", kMaxExponent);
+  GALLEY_CHECK_INPUT(exponent >= kMinExponent && exponent <= kMaxExponent, "a histogram has bins of width 2^", exponent,
+                     ", which must be between 2^", kMinExponent, " and 2^", kMaxExponent);
   GALLEY_CHECK_INPUT(bins <= kBins && first > -kBins && first < kBins && first + bins <= kBins, "a histogram has ", bins, " bins from ",
-                     first, ", at most ", kBins, " fit");
+                     first, ", but at most ", kBins, " are allowed");
   exponent_ = exponent;
   if (bins > 0) include(first, first + bins - 1);
   for (int64_t i = 0; i < bins; ++i) {
@@ -79,7 +79,7 @@ void Histogram::include(int64_t low, int64_t high) {
   low_ = std::min(low_, low);
   high_ = std::max(high_, high);
   if (low_ >= begin_ && high_ < begin_ + kBins) return;
-  // Room is left on both sides alike.
+  // Leave equal room on both sides.
   const int64_t begin = low_ - (kBins - (high_ - low_ + 1)) / 2;
   std::vector<int64_t> moved(static_cast<size_t>(kBins));
   for (int64_t i = 0; i < kBins && total_ > 0; ++i) {
@@ -97,7 +97,7 @@ bool Histogram::covers(float min, float max) const {
 
 void Histogram::cover(float min, float max) {
   GALLEY_ASSERT(std::isfinite(min) && std::isfinite(max) && min <= max);
-  // At the smallest widths an index would not fit an integer: the range decides first, then what was covered before.
+  // Widen first for the new range, because at the smallest widths a bin index would overflow.
   const double reach = std::max(std::abs(static_cast<double>(min)), std::abs(static_cast<double>(max)));
   while (std::ldexp(reach, -exponent_) > static_cast<double>(kBins)) merge_pairs();
   const auto [low, high] = bins_of(min, max, exponent_);
@@ -125,7 +125,7 @@ void Histogram::add(const Counts& counts) {
 
 void Histogram::merge(const Histogram& other) {
   GALLEY_CHECK_INPUT(other.total_ <= kCountLimit - total_, "histograms of ", total_, " and ", other.total_,
-                     " values are too large to be merged");
+                     " values are too large to merge");
   while (exponent_ < other.exponent_) merge_pairs();
   int shift = exponent_ - other.exponent_;
   include(other.low_ >> shift, other.high_ >> shift);
@@ -163,7 +163,7 @@ bool operator==(const Histogram& a, const Histogram& b) {
 }
 
 int64_t histogram_stride(int64_t row) {
-  int64_t stride = std::max<int64_t>(1, (row + kCountedOfRow - 1) / kCountedOfRow);
+  int64_t stride = std::max<int64_t>(1, (row + kCountedPerRow - 1) / kCountedPerRow);
   while (std::gcd(stride, row) != 1) ++stride;
   return stride;
 }
@@ -175,8 +175,8 @@ RangeStatistics::RangeStatistics(std::vector<BatchRange> batches, Histogram hist
                      "the statistics count ", elements_, " values in ", batches_.size(), " batches and ", histogram_.total(),
                      " in the histogram");
   for (const BatchRange& batch : batches_) {
-    GALLEY_CHECK_INPUT(std::isfinite(batch.min) && std::isfinite(batch.max) && batch.min <= batch.max, "a batch ranges over ", batch.min,
-                       "..", batch.max);
+    GALLEY_CHECK_INPUT(std::isfinite(batch.min) && std::isfinite(batch.max) && batch.min <= batch.max, "a batch has the invalid range ",
+                       batch.min, "..", batch.max);
   }
   if (elements_ == 0) return;
   const double width = histogram_.width();
@@ -191,15 +191,15 @@ void RangeStatistics::add(const float* values, int64_t samples, int64_t row, std
   const int64_t count = samples * row;
   if (count == 0) return;
   const int64_t stride = histogram_stride(row);
-  GALLEY_CHECK(stride_ == 0 || stride_ == stride, name, " had rows of which every ", stride_, ". value is counted, now every ", stride,
-               ".: all samples must have one size");
-  // Pieces of rows that stay in the cache between both looks at them, and begin where the stride does.
+  GALLEY_CHECK(stride_ == 0 || stride_ == stride, name, ": the size of samples changed (the histogram stride was ", stride_, ", now ",
+               stride, "); all samples must have the same size");
+  // Process pieces of rows that stay in the cache for both passes, and begin at multiples of the stride.
   const int64_t piece = std::max<int64_t>(1, kPiece / stride) * stride, pieces = (row + piece - 1) / piece;
   BatchRange range{std::numeric_limits<float>::max(), std::numeric_limits<float>::lowest()};
   bool finite = true, counted = true;
   std::vector<Histogram::Counts> parts;
   std::mutex mutex;
-  const auto look = [&](bool scan) {
+  const auto count_rows = [&](bool scan) {
     parts.clear();
     parallel_for(samples * pieces, std::max<int64_t>(1, kPiece / row), [&](int64_t begin, int64_t end) {
       Histogram::Counts counts;
@@ -225,7 +225,7 @@ void RangeStatistics::add(const float* values, int64_t samples, int64_t row, std
       parts.push_back(std::move(counts));
     });
   };
-  look(true);
+  count_rows(true);
   if (!finite) {
     const auto bad = std::find_if(values, values + count, [](float x) { return !std::isfinite(x); });
     const int64_t amount = std::count_if(values, values + count, [](float x) { return !std::isfinite(x); });
@@ -233,10 +233,10 @@ void RangeStatistics::add(const float* values, int64_t samples, int64_t row, std
                                          std::isnan(*bad) ? "NaN" : "infinity", ", in row ", (bad - values) / row, " of the batch)"))
         .suggest("look for NaN in the weights (galley-weights verify) and in the samples");
   }
-  range.min += 0.0f;  // -0 becomes 0: files and comparisons know one zero
+  range.min += 0.0f;  // -0 becomes 0, because files and comparisons have one zero
   range.max += 0.0f;
   histogram_.cover(range.min, range.max);
-  if (!counted) look(false);
+  if (!counted) count_rows(false);
   for (const Histogram::Counts& part : parts) histogram_.add(part);
   stride_ = stride;
   batches_.push_back(range);
@@ -245,9 +245,9 @@ void RangeStatistics::add(const float* values, int64_t samples, int64_t row, std
 
 void RangeStatistics::merge(const RangeStatistics& other, std::string_view name) {
   if (other.empty()) return;
-  GALLEY_CHECK_INPUT(empty() || stride_ == other.stride_, name, ": histograms count every ", stride_, ". and every ", other.stride_,
-                     ". value: the samples differ in size");
-  GALLEY_CHECK_INPUT(other.elements_ <= kCountLimit - elements_, name, ": too many values to be merged");
+  GALLEY_CHECK_INPUT(empty() || stride_ == other.stride_, name, ": the samples differ in size (histogram strides ", stride_, " and ",
+                     other.stride_, ")");
+  GALLEY_CHECK_INPUT(other.elements_ <= kCountLimit - elements_, name, ": too many values to merge");
   stride_ = other.stride_;
   elements_ += other.elements_;
   batches_.insert(batches_.end(), other.batches_.begin(), other.batches_.end());

@@ -18,7 +18,7 @@ QuantParams params_of(float min, float max, const WeightScheme& scheme) {
                           : affine_params(static_cast<double>(min), static_cast<double>(max), range);
 }
 
-/// The share of values at each end is cut off; between neighbours in order, linearly.
+/// The percentile, linearly interpolated between sorted values; reorders `values`.
 float percentile_of(std::vector<float>& values, double percentile) {
   const double at = percentile / 100 * static_cast<double>(values.size() - 1);
   const auto below = static_cast<size_t>(at);
@@ -34,7 +34,7 @@ double square_error(Values values, const QuantParams& p) {
                              static_cast<float>(p.qmin - p.zero_point), static_cast<float>(p.qmax - p.zero_point));
 }
 
-/// Least square error over the range times 1, 79/80, 78/80 ... 20/80.
+/// Smallest squared error over the full range scaled by 1, 79/80, 78/80 ... 20/80.
 QuantParams mse_params(Values values, float min, float max, const WeightScheme& scheme) {
   constexpr int kSteps = 80, kLeast = 20;
   QuantParams best = params_of(min, max, scheme);
@@ -77,9 +77,9 @@ QuantizedWeight quantize_weight(const Tensor& given, const WeightScheme& scheme,
   GALLEY_ASSERT(weight.dtype() == DType::kF32 && shape.rank() >= 1 && weight.elements() > 0, "the weight ", name, " is ", weight.str());
   const ObserverType observer = scheme.observer.type;
   GALLEY_CHECK(observer == ObserverType::kMinMax || observer == ObserverType::kPercentile || observer == ObserverType::kMse,
-               "weights are observed by min_max, percentile or mse, not ", observer_name(observer));
-  GALLEY_CHECK(scheme.dtype != QuantDType::kUint8, "weights are int8 or int4, not uint8");
-  GALLEY_CHECK(scheme.group_size == 0 || scheme.per_channel, "groups of weights are cut from channels: a scheme per tensor has none");
+               "the observer of weights must be min_max, percentile or mse, not ", observer_name(observer));
+  GALLEY_CHECK(scheme.dtype != QuantDType::kUint8, "weights must be int8 or int4, not uint8");
+  GALLEY_CHECK(scheme.group_size == 0 || scheme.per_channel, "group_size requires a scheme per channel, because groups divide channels");
   const int64_t outputs = shape[0], each = weight.elements() / outputs;
   const int64_t group = scheme.group_size > 0 ? std::min(scheme.group_size, each) : each;
   const int64_t groups = (each + group - 1) / group;
@@ -99,9 +99,9 @@ QuantizedWeight quantize_weight(const Tensor& given, const WeightScheme& scheme,
   std::span<const float> limits;
   if (bounds != nullptr) {
     limits = {bounds->data_as<float>(), static_cast<size_t>(bounds->elements())};
-    GALLEY_CHECK_INPUT(limits.size() == 1 || static_cast<int64_t>(limits.size()) == outputs, "the trained bounds of ", name, " are ",
-                       bounds->shape(), " of ", outputs, " channels");
-    GALLEY_CHECK(scheme.symmetric && scheme.group_size == 0, "the trained bounds of ", name, " are of symmetric integers without groups");
+    GALLEY_CHECK_INPUT(limits.size() == 1 || static_cast<int64_t>(limits.size()) == outputs, "the trained bounds of ", name, " have shape ",
+                       bounds->shape(), ", but the weight has ", outputs, " channels");
+    GALLEY_CHECK(scheme.symmetric && scheme.group_size == 0, "the trained bounds of ", name, " require a symmetric scheme without groups");
   }
   const auto chosen = [&](Values values, int64_t channel) {
     if (limits.empty()) return choose(values, scheme);
@@ -161,10 +161,10 @@ Tensor pack_int4(const Tensor& values) {
 
 Tensor unpack_int4(const Tensor& packed, const Shape& shape) {
   Shape held = shape;
-  GALLEY_CHECK_INPUT(packed.dtype() == DType::kU8 && shape.rank() >= 1, "packed int4 values are u8 [...], not ", packed.str());
+  GALLEY_CHECK_INPUT(packed.dtype() == DType::kU8 && shape.rank() >= 1, "packed int4 values must be u8, not ", packed.str());
   const int64_t last = shape[-1], half = (last + 1) / 2;
   held[-1] = half;
-  GALLEY_CHECK_INPUT(packed.shape() == held, "a weight ", shape, " of int4 is packed as ", held, ", not as ", packed.shape());
+  GALLEY_CHECK_INPUT(packed.shape() == held, "an int4 weight of shape ", shape, " must be packed as ", held, ", not as ", packed.shape());
   Tensor values(DType::kI8, shape);
   const auto* bytes = packed.data_as<uint8_t>();
   auto* q = values.data_as<int8_t>();

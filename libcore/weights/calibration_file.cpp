@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kKey = "galley.calibration";
-/// The second one has scales that a training learned; a program that knew of the first alone would leave them out.
+/// Version 2 adds weight scales learned in training; a program that reads only version 1 would ignore them.
 constexpr int64_t kPlainVersion = 1, kVersion = 2;
 constexpr int64_t kInfos = 5;
 constexpr int64_t kCountLimit = int64_t{1} << 50, kSizeLimit = int64_t{1} << 20;
@@ -32,7 +32,7 @@ Json parts_json(const std::vector<CalibrationPart>& parts) {
   return json;
 }
 
-/// Members of the metadata's JSON; a damaged one is an Error that names it.
+/// Members of the metadata's JSON; throws Error with the name of a damaged one.
 const Json& member(const Json& object, const char* key) {
   const auto found = object.find(key);
   GALLEY_CHECK_INPUT(object.is_object() && found != object.end(), kKey, " has no '", key, "'");
@@ -40,16 +40,16 @@ const Json& member(const Json& object, const char* key) {
 }
 std::string text_of(const Json& object, const char* key) {
   const Json& value = member(object, key);
-  GALLEY_CHECK_INPUT(value.is_string(), kKey, ": '", key, "' is not a text");
+  GALLEY_CHECK_INPUT(value.is_string(), kKey, ": '", key, "' is not a string");
   return value.get<std::string>();
 }
 int64_t count_of(const Json& object, const char* key) {
   const Json& value = member(object, key);
   GALLEY_CHECK_INPUT(
       value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(kCountLimit)), kKey, ": '",
-      key, "' is not a count");
+      key, "' is not a non-negative integer");
   const auto count = value.get<int64_t>();
-  GALLEY_CHECK_INPUT(count >= 0 && count <= kCountLimit, kKey, ": '", key, "' is ", count);
+  GALLEY_CHECK_INPUT(count >= 0 && count <= kCountLimit, kKey, ": '", key, "' is ", count, ", which is out of range");
   return count;
 }
 
@@ -58,7 +58,7 @@ Calibration from_json(const std::string& text) {
   GALLEY_CHECK_INPUT(json.is_object(), kKey, " is not a JSON object");
   const int64_t version = count_of(json, "version");
   GALLEY_CHECK_INPUT(version >= kPlainVersion && version <= kVersion, "the calibration has version ", version,
-                     ", this program reads up to ", kVersion);
+                     ", but this version of Galley reads up to ", kVersion);
   Calibration calibration{.model = text_of(json, "model")};
   if (json.contains("input")) {
     const Json& input = member(json, "input");
@@ -74,7 +74,7 @@ Calibration from_json(const std::string& text) {
   std::set<std::string> names;
   for (const Json& name : order) {
     GALLEY_CHECK_INPUT(name.is_string() && names.insert(name.get<std::string>()).second, kKey,
-                       ": 'values' has a name twice, or something else than a name");
+                       ": 'values' has a repeated name or an item that is not a string");
     calibration.order.push_back(name.get<std::string>());
   }
   const Json& parts = member(json, "parts");
@@ -92,7 +92,7 @@ Calibration from_json(const std::string& text) {
   const Json& weights = member(json, "weights");
   GALLEY_CHECK_INPUT(weights.is_object(), kKey, ": 'weights' is not an object");
   for (const auto& [name, digest] : weights.items()) {
-    GALLEY_CHECK_INPUT(digest.is_string(), kKey, ": the digest of ", name, " is not a text");
+    GALLEY_CHECK_INPUT(digest.is_string(), kKey, ": the digest of ", name, " is not a string");
     calibration.weights.emplace(name, digest.get<std::string>());
   }
   if (version == kPlainVersion) return calibration;
@@ -101,7 +101,7 @@ Calibration from_json(const std::string& text) {
                      ": 'weight_bounds' is not a list");
   for (const Json& name : bounds) {
     GALLEY_CHECK_INPUT(name.is_string() && calibration.weight_bounds.emplace(name.get<std::string>(), Tensor()).second, kKey,
-                       ": 'weight_bounds' has a name twice, or something else than a name");
+                       ": 'weight_bounds' has a repeated name or an item that is not a string");
   }
   return calibration;
 }
@@ -109,7 +109,7 @@ Calibration from_json(const std::string& text) {
 Tensor read_part(const SafetensorsFile& file, const std::string& name, const char* part, DType dtype, int rank) {
   Tensor tensor = file.read(cat(name, ".", part));
   GALLEY_CHECK_INPUT(tensor.dtype() == dtype && tensor.shape().rank() == rank, "tensor '", name, ".", part, "' is ", tensor.str(),
-                     ", of a calibration it is ", dtype, " of rank ", rank);
+                     ", but must be ", dtype, " of rank ", rank);
   return tensor;
 }
 
@@ -118,7 +118,7 @@ RangeStatistics read_statistics(const SafetensorsFile& file, const std::string& 
                info = read_part(file, name, "info", DType::kI64, 1);
   GALLEY_CHECK_INPUT(ranges.shape()[1] == 2 && info.shape()[0] == kInfos, "the statistics of ", name, " have the shapes ", ranges.shape(),
                      " and ", info.shape());
-  GALLEY_CHECK_INPUT(ranges.shape()[0] == batches, "the statistics of ", name, " are of ", ranges.shape()[0], " batches, the file's of ",
+  GALLEY_CHECK_INPUT(ranges.shape()[0] == batches, "the statistics of ", name, " have ", ranges.shape()[0], " batches, but the file has ",
                      batches);
   std::vector<BatchRange> each(static_cast<size_t>(batches));
   const auto* bounds = ranges.data_as<float>();
@@ -136,9 +136,10 @@ RangeStatistics read_statistics(const SafetensorsFile& file, const std::string& 
 Tensor read_bounds(const SafetensorsFile& file, const std::string& weight) {
   Tensor bounds = file.read(cat(weight, ".bounds"));
   GALLEY_CHECK_INPUT(bounds.dtype() == DType::kF32 && bounds.shape().rank() <= 1 && bounds.elements() > 0, "tensor '", weight,
-                     ".bounds' is ", bounds.str(), ", of a calibration it is f32 [] or [channels]");
+                     ".bounds' is ", bounds.str(), ", but must be f32 [] or [channels]");
   for (const float bound : std::span(bounds.data_as<float>(), static_cast<size_t>(bounds.elements()))) {
-    GALLEY_CHECK_INPUT(std::isfinite(bound) && bound > 0, "tensor '", weight, ".bounds' has the value ", bound);
+    GALLEY_CHECK_INPUT(std::isfinite(bound) && bound > 0, "tensor '", weight, ".bounds' has the value ", bound,
+                       ", but must be positive and finite");
   }
   return bounds;
 }
@@ -182,8 +183,8 @@ Calibration read_calibration(const std::string& path) {
   const SafetensorsFile file(path);
   const auto found = file.metadata().find(std::string(kKey));
   if (found == file.metadata().end()) {
-    throw Error(ErrorCode::kInput, cat(path, " is a safetensors file, but no calibration"))
-        .suggest("galley-calibrate writes them: galley-calibrate RECIPE weights=FILE -o stats.calib");
+    throw Error(ErrorCode::kInput, cat(path, " is a safetensors file, but not a calibration"))
+        .suggest("create one with galley-calibrate RECIPE weights=FILE -o stats.calib");
   }
   file.verify();
   try {

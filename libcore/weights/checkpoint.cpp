@@ -18,16 +18,16 @@ using nlohmann::json;
 constexpr std::string_view kManifest = "manifest.json";
 constexpr int kFormatVersion = 1;
 constexpr int64_t kManifestLimit = int64_t{1} << 28;
-// The manifest begins with its own digest, at a fixed place (base/digest.h: digest_with_hole).
+// The manifest begins with its own digest at a fixed position (base/digest.h: digest_with_hole).
 constexpr std::string_view kManifestStart = R"({"digest":")";
-constexpr std::string_view kReplacedSuffix = ".replaced";  // what a second save of the same step moved aside
+constexpr std::string_view kReplacedSuffix = ".replaced";  // suffix of an earlier checkpoint of the same step
 
 std::string step_name(int64_t step) {
   const std::string digits = std::to_string(step);
   return "step-" + std::string(digits.size() < 6 ? 6 - digits.size() : 0, '0') + digits;
 }
 
-/// The step of "step-000500" or "step-000500.replaced", else none.
+/// The step of "step-000500" or "step-000500.replaced"; nullopt for other names.
 std::optional<int64_t> step_of(std::string_view name) {
   if (!name.starts_with("step-")) return std::nullopt;
   name.remove_prefix(5);
@@ -69,7 +69,7 @@ bool is_group_name(std::string_view name) {
   return !name.empty() && name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_") == std::string_view::npos;
 }
 
-/// Removes the unfinished folder of a failed save; where even that fails, remove_stale does it at the next start.
+/// Removes the unfinished folder of a failed save; if even that fails, remove_stale does it at the next start.
 struct RemovedAtEnd {
   std::string folder;
   ~RemovedAtEnd() {
@@ -89,7 +89,7 @@ std::vector<std::string> checkpoint_folders(const std::string& parent) {
     const std::optional<int64_t> step = entry.is_folder ? step_of(entry.name) : std::nullopt;
     if (step) found.push_back({*step, entry.name});
   }
-  // Of two of one step, "step-N" comes before "step-N.replaced".
+  // For equal steps, "step-N" comes before "step-N.replaced".
   std::sort(found.begin(), found.end(),
             [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; });
   std::vector<std::string> folders;
@@ -109,15 +109,15 @@ Checkpoint::Checkpoint(const std::string& folder) : folder_(folder) {
   try {
     const json manifest = json::parse(text);
     const int format = manifest.at("format").get<int>();
-    GALLEY_CHECK_INPUT(format == kFormatVersion, path, ": checkpoint format ", format, ", this version reads ", kFormatVersion,
-                       ": continue the run with the Galley that wrote it");
+    GALLEY_CHECK_INPUT(format == kFormatVersion, path, ": the checkpoint has format ", format, ", but this version of Galley reads format ",
+                       kFormatVersion, ": continue the run with the version that wrote it");
     step_ = manifest.at("step").get<int64_t>();
     state_ = manifest.at("state").dump();
     recipe_digest_ = manifest.at("recipe_digest").get<std::string>();
     if (!manifest.at("score").is_null()) score_ = manifest.at("score").get<double>();
     for (const json& entry : manifest.at("groups")) {
       Group group{entry.at("name").get<std::string>(), entry.at("bytes").get<int64_t>(), entry.at("header_digest").get<std::string>(), {}};
-      GALLEY_CHECK_INPUT(is_group_name(group.name), path, ": '", group.name, "' is not a group of tensors");
+      GALLEY_CHECK_INPUT(is_group_name(group.name), path, ": '", group.name, "' is not a valid name of a tensor group");
       for (const json& tensor : entry.at("tensors")) {
         const auto sizes = tensor.at("shape").get<std::vector<int64_t>>();
         group.tensors.push_back({tensor.at("name").get<std::string>(), parse_dtype(tensor.at("dtype").get<std::string>()),
@@ -126,11 +126,11 @@ Checkpoint::Checkpoint(const std::string& folder) : folder_(folder) {
       groups_.push_back(std::move(group));
     }
   } catch (const json::exception& error) {
-    fail(ErrorCode::kInput, path, ": not a manifest of Galley: ", error.what());
+    fail(ErrorCode::kInput, path, ": it is not a checkpoint manifest: ", error.what());
   }
   for (const Group& group : groups_) {
     const InputFile file(file_of(group.name));
-    GALLEY_CHECK_INPUT(file.size() == group.bytes, file.path(), " has ", file.size(), " bytes, the manifest says ", group.bytes,
+    GALLEY_CHECK_INPUT(file.size() == group.bytes, file.path(), " has ", file.size(), " bytes, but the manifest says ", group.bytes,
                        ": it is truncated or damaged");
   }
 }
@@ -167,23 +167,23 @@ void Checkpoint::verify() const {
   for (const Group& group : groups_) {
     const SafetensorsFile file(file_of(group.name));
     file.verify();
-    // The file agrees with itself; now with the manifest, so that a file of another checkpoint does not pass.
+    // The file is consistent in itself; compare it with the manifest, so that a file of another checkpoint is detected.
     for (const WrittenTensor& tensor : group.tensors) {
       const SafetensorsEntry* entry = file.find(tensor.name);
       GALLEY_CHECK_INPUT(entry != nullptr && entry->dtype == tensor.dtype && entry->shape == tensor.shape, file.path(), ": tensor '",
-                         tensor.name, "' is not the manifest's");
+                         tensor.name, "' differs from the manifest");
       const auto digest = file.metadata().find(cat("galley.digest.", tensor.name));
       GALLEY_CHECK_INPUT(digest != file.metadata().end() && digest->second == tensor.digest, file.path(), ": tensor '", tensor.name,
-                         "' is not the manifest's: its digest differs");
+                         "' differs from the manifest: its digest is different");
     }
     GALLEY_CHECK_INPUT(file.entries().size() == group.tensors.size() && file.header_digest() == group.header_digest, file.path(),
-                       ": the header is not the manifest's");
+                       ": the header differs from the manifest");
   }
 }
 
 CheckpointStore::CheckpointStore(std::string parent, KeepPolicy keep) : parent_(std::move(parent)), keep_(keep) {
   GALLEY_CHECK(keep_.last >= 1 && keep_.best >= 0, "checkpoint.keep: last is ", keep_.last, " and best is ", keep_.best,
-               "; at least one is kept");
+               "; last must be at least 1 and best at least 0");
 }
 
 void CheckpointStore::remove_stale() {
@@ -208,7 +208,7 @@ std::string CheckpointStore::save(const CheckpointContent& content) {
     Checkpoint(temporary).verify();
   } catch (const Error& damage) {
     throw Error(ErrorCode::kResource, cat("checkpoint ", folder, " does not read back as written: ", damage.message()))
-        .suggest("the disk or the memory is faulty");
+        .suggest("the disk or the memory may be faulty");
   }
   publish(temporary, folder);
   remove_surplus(folder);
@@ -216,8 +216,8 @@ std::string CheckpointStore::save(const CheckpointContent& content) {
 }
 
 void CheckpointStore::publish(const std::string& temporary, const std::string& folder) {
-  // A second save of one step (a resumed run, a signal): rename() does not replace a folder with contents. A good one is moved
-  // aside under a name that newest() knows, so that one of the two is found at any moment; a damaged one is removed.
+  // If the step was saved before (resumed run, signal): rename() does not replace a non-empty folder. An intact checkpoint is moved to a
+  // name that newest() knows, so that one of the two can be found at any time; a damaged one is removed.
   const std::string replaced = folder + std::string(kReplacedSuffix);
   if (file_exists(folder)) {
     bool good = false;
@@ -238,14 +238,14 @@ void CheckpointStore::publish(const std::string& temporary, const std::string& f
 }
 
 void CheckpointStore::remove_surplus(const std::string& newest) const {
-  // By the manifests alone: the one just saved has been verified, the others are only compared by score.
+  // Reads only the manifests: the new checkpoint has been verified, the others are only compared by score.
   std::set<std::string> keep{newest};
   std::vector<std::pair<double, std::string>> scored;
   int64_t last = 0;
   bool reached = false;
   const std::vector<std::string> folders = checkpoint_folders(parent_);
   for (const std::string& folder : folders) {
-    // A later step than the one just saved was left behind when the run fell back from it.
+    // Checkpoints of later steps are left over from before the run fell back to an earlier step.
     reached = reached || folder == newest;
     if (!reached || folder.ends_with(kReplacedSuffix)) continue;
     try {
@@ -256,19 +256,19 @@ void CheckpointStore::remove_surplus(const std::string& newest) const {
       log(LogLevel::kWarning, cat("removing the damaged checkpoint ", folder, ": ", damage.message()));
     }
   }
-  // Folders come newest first; of equal scores the earlier step is kept.
+  // Folders are sorted newest first; for equal scores the earlier step is kept.
   std::reverse(scored.begin(), scored.end());
   std::stable_sort(scored.begin(), scored.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (size_t i = 0; i < std::min(scored.size(), static_cast<size_t>(keep_.best)); ++i) keep.insert(scored[i].second);
   for (const std::string& folder : folders) {
     if (keep.count(folder) != 0) continue;
-    // Renamed first: a removal cut short must not look like a damaged checkpoint.
-    const std::string doomed = temporary_name(folder);
+    // Rename first, so that an interrupted removal does not look like a damaged checkpoint.
+    const std::string removed = temporary_name(folder);
     try {
-      rename_durably(folder, doomed);
-      remove_tree(doomed);
+      rename_durably(folder, removed);
+      remove_tree(removed);
     } catch (const Error& error) {
-      log(LogLevel::kWarning, cat("an old checkpoint stays: ", error.text()));
+      log(LogLevel::kWarning, cat("cannot remove an old checkpoint: ", error.text()));
     }
   }
 }
@@ -289,7 +289,7 @@ std::optional<Checkpoint> CheckpointStore::newest() const {
   if (damages.empty()) return std::nullopt;
   std::string text = cat("every checkpoint in ", parent_, " is damaged:");
   for (const std::string& damage : damages) text += "\n  " + damage;
-  throw Error(ErrorCode::kInput, text).suggest("start anew with --force");
+  throw Error(ErrorCode::kInput, text).suggest("start over with --force");
 }
 
 }  // namespace galley

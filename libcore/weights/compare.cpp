@@ -42,7 +42,7 @@ bool WeightsDifference::equal() const {
 
 WeightsDifference compare_weights(const WeightsFile& first, const WeightsFile& second,
                                   const std::vector<std::pair<std::string, std::string>>& rename) {
-  // The first file plays the model, so that names are aligned as a load would align them.
+  // The first file takes the role of the model, so that names are matched as when loading.
   std::vector<ExpectedTensor> wanted;
   for (const OfferedTensor& tensor : first.tensors()) wanted.push_back({tensor.name, tensor.dtype.value_or(DType::kF32), tensor.shape});
   const LoadRule rule{.from = second.path(), .rename = rename, .cast = true};
@@ -75,16 +75,16 @@ WeightsDifference compare_weights(const WeightsFile& first, const WeightsFile& s
 }
 
 std::vector<TensorSource> average_weights(std::span<const WeightsFile> files) {
-  GALLEY_CHECK(!files.empty(), "there is nothing to average");
+  GALLEY_CHECK(!files.empty(), "averaging needs at least one file");
   std::vector<TensorSource> sources;
   for (size_t t = 0; t < files[0].tensors().size(); ++t) {
     const OfferedTensor& wanted = files[0].tensors()[t];
     std::vector<size_t> places;
     for (const WeightsFile& file : files) {
       const auto& tensors = file.tensors();
-      GALLEY_CHECK_INPUT(tensors.size() == files[0].tensors().size(), file.path(), " has ", tensors.size(), " tensors, ", files[0].path(),
-                         " has ", files[0].tensors().size());
-      // Files of one run have one order; only others are searched.
+      GALLEY_CHECK_INPUT(tensors.size() == files[0].tensors().size(), file.path(), " has ", tensors.size(), " tensors, but ",
+                         files[0].path(), " has ", files[0].tensors().size());
+      // Files of one run have the same order; search only in others.
       size_t place = t;
       if (tensors[t].name != wanted.name) {
         place = static_cast<size_t>(
@@ -98,7 +98,7 @@ std::vector<TensorSource> average_weights(std::span<const WeightsFile> files) {
       places.push_back(place);
     }
     GALLEY_CHECK_INPUT(wanted.dtype.has_value(), "tensor '", wanted.name, "' has the dtype ", wanted.dtype_text,
-                       ", with which Galley does not compute");
+                       ", which Galley does not support");
     sources.emplace_back(wanted.name, *wanted.dtype, wanted.shape, [files, places, wanted]() {
       if (!is_floating(*wanted.dtype)) return files.back().read(places.back());
       std::vector<double> sums(static_cast<size_t>(wanted.shape.elements()), 0.0);
@@ -106,7 +106,7 @@ std::vector<TensorSource> average_weights(std::span<const WeightsFile> files) {
       for (size_t f = 0; f < files.size(); ++f) {
         const Tensor values = files[f].read(places[f]);
         const NonFiniteCount bad = count_non_finite(values);
-        GALLEY_CHECK_INPUT(bad.count == 0, files[f].path(), ": tensor '", wanted.name, "' holds ", bad.count,
+        GALLEY_CHECK_INPUT(bad.count == 0, files[f].path(), ": tensor '", wanted.name, "' contains ", bad.count,
                            " values that are NaN or infinite");
         const auto* data = static_cast<const std::byte*>(values.data());
         for (size_t i = 0; i < sums.size(); ++i) sums[i] += load_element(*wanted.dtype, data + static_cast<int64_t>(i) * size);

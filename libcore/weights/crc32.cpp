@@ -14,7 +14,7 @@ constexpr uint32_t kPolynomial = 0xedb88320u;
 
 using Tables = std::array<std::array<uint32_t, 256>, 8>;
 
-/// Table k holds what a byte contributes when k bytes follow it.
+/// Table k holds the contribution of a byte that is followed by k bytes.
 constexpr Tables make_tables() {
   Tables tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
@@ -29,7 +29,7 @@ constexpr Tables make_tables() {
 }
 constexpr Tables kTables = make_tables();
 
-/// Eight bytes a step ("slicing by 8"). `state` is the checksum inverted.
+/// Processes eight bytes per step ("slicing by 8"). `state` is the inverted checksum.
 uint32_t by_tables(const std::byte* data, size_t count, uint32_t state) {
   while (count >= 8) {
     uint32_t low, high;
@@ -47,16 +47,17 @@ uint32_t by_tables(const std::byte* data, size_t count, uint32_t state) {
 
 #if defined(__x86_64__)
 
-/// x^n mod P, bits reflected into 33 bits, as the carry-less product of reflected numbers wants it.
+/// x^n mod P, reflected into 33 bits as needed for carry-less products of reflected numbers.
 constexpr uint64_t power_of_x(int n) {
   uint32_t value = 0x80000000u;  // x^0, reflected
   for (int i = 0; i < n; ++i) value = (value >> 1) ^ ((value & 1) ? kPolynomial : 0);
   return static_cast<uint64_t>(value) << 1;
 }
-static_assert(power_of_x(4 * 128 + 32) == 0x154442bd4 && power_of_x(128 - 32) == 0x0ccaa009e, "the constants of the paper below");
+static_assert(power_of_x(4 * 128 + 32) == 0x154442bd4 && power_of_x(128 - 32) == 0x0ccaa009e,
+              "must equal the constants in the paper cited below");
 
-/// Folds 64 bytes a step with carry-less products, then 16; the last 16 are left to the tables. V. Gopal et al., "Fast CRC
-/// Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009. Count: a multiple of 16, at least 64.
+/// Folds 64 bytes per step with carry-less products, then 16; the tables process the last 16. V. Gopal et al., "Fast CRC Computation for
+/// Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009. `count` must be a multiple of 16 and at least 64.
 __attribute__((target("pclmul,sse4.1"))) uint32_t by_products(const std::byte* data, size_t count, uint32_t state) {
   const auto load = [](const std::byte* from)
                         __attribute__((target("pclmul,sse4.1"))) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); };

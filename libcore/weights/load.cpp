@@ -14,11 +14,11 @@
 namespace galley {
 namespace {
 
-/// What `from` names, open: one file, or the groups of a checkpoint.
+/// The opened files of LoadRule::from: one file, or the groups of a checkpoint.
 struct Source {
   std::vector<WeightsFile> files;
   std::vector<OfferedTensor> offered;
-  std::vector<std::pair<size_t, size_t>> places;  // of each offered tensor: file, entry
+  std::vector<std::pair<size_t, size_t>> places;  // file and entry of each offered tensor
 };
 
 Source open_source(const std::string& from) {
@@ -27,7 +27,7 @@ Source open_source(const std::string& from) {
     source.files.emplace_back(path);
     const FileCheck check = source.files.back().verify();
     if (source.files.back().format() == "PyTorch zip" && !check.complete())
-      log(LogLevel::kWarning, cat(path, " was saved without checksums: damage in its values cannot be seen"));
+      log(LogLevel::kWarning, cat(path, " was saved without checksums: damaged values cannot be detected"));
     const std::vector<OfferedTensor>& tensors = source.files.back().tensors();
     for (size_t i = 0; i < tensors.size(); ++i) {
       source.offered.push_back(tensors[i]);
@@ -39,7 +39,7 @@ Source open_source(const std::string& from) {
 
 template <class Bits>
 NonFiniteCount scan(const void* data, int64_t count, Bits exponent) {
-  constexpr int64_t kBlock = 1 << 16;  // counted in 32 bits, as vector code likes it
+  constexpr int64_t kBlock = 1 << 16;  // counted in 32 bits so that the loop vectorizes
   const auto* bits = static_cast<const Bits*>(data);
   std::atomic<int64_t> total = 0;
   parallel_for((count + kBlock - 1) / kBlock, 8, [&](int64_t begin, int64_t end) {
@@ -58,7 +58,7 @@ NonFiniteCount scan(const void* data, int64_t count, Bits exponent) {
   return found;
 }
 
-/// "[0,3,1]" of an element in logical order.
+/// The index "[0,3,1]" of an element in logical order.
 std::string index_text(int64_t element, const Shape& shape) {
   std::vector<int64_t> index(static_cast<size_t>(shape.rank()));
   for (int axis = shape.rank() - 1; axis >= 0; --axis) {
@@ -77,9 +77,9 @@ std::string some_of(const std::vector<std::string>& names) {
 Tensor checked(const Tensor& stored, const ExpectedTensor& wanted, const LoadRule& rule) {
   const NonFiniteCount before = count_non_finite(stored);
   if (rule.check_finite && before.count > 0) {
-    throw Error(ErrorCode::kInput, cat(rule.from, ": tensor '", wanted.name, "' holds ", before.count,
+    throw Error(ErrorCode::kInput, cat(rule.from, ": tensor '", wanted.name, "' contains ", before.count,
                                        " values that are NaN or infinite, the first at ", index_text(before.first, stored.shape())))
-        .suggest("take weights from before the run diverged, or accept them with weights.load.0.check_finite=false");
+        .suggest("use weights from before the run diverged, or accept them with weights.load.0.check_finite=false");
   }
   if (stored.dtype() == wanted.dtype) return stored;
   Tensor cast = stored.to(wanted.dtype);
@@ -87,7 +87,7 @@ Tensor checked(const Tensor& stored, const ExpectedTensor& wanted, const LoadRul
   if (after.count > before.count) {
     throw Error(ErrorCode::kInput,
                 cat(rule.from, ": tensor '", wanted.name, "' has ", after.count - before.count, " values that ", wanted.dtype,
-                    " cannot hold (it is stored as ", stored.dtype(), "), the first at ", index_text(after.first, stored.shape())));
+                    " cannot represent (it is stored as ", stored.dtype(), "), the first at ", index_text(after.first, stored.shape())));
   }
   return cast;
 }
@@ -114,14 +114,15 @@ std::vector<std::string> weights_files(const std::string& from) {
       for (const char* group : {"parameters", "buffers"}) {
         if (checkpoint.has_group(group)) files.push_back(checkpoint.file_of(group));
       }
-      GALLEY_CHECK_INPUT(!files.empty(), "checkpoint ", from, " holds no parameters");
+      GALLEY_CHECK_INPUT(!files.empty(), "checkpoint ", from, " contains no parameters");
       return files;
     }
     const std::string weights = from + "/weights.safetensors";
     if (file_exists(weights)) return {weights};
     Error error(ErrorCode::kInput, cat("the folder ", from, " has no weights.safetensors"));
     const std::vector<std::string> checkpoints = checkpoint_folders(from + "/checkpoints");
-    if (!checkpoints.empty()) error.suggest(cat("its run has not finished; to take its newest checkpoint: weights=", checkpoints.front()));
+    if (!checkpoints.empty())
+      error.suggest(cat("its run has not finished; to use its newest checkpoint, set weights=", checkpoints.front()));
     throw error;
   }
   return {from};
@@ -137,7 +138,7 @@ LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<cons
     for (const Match::Pair& pair : matches.back().pairs) filled[pair.expected] = true;
   }
 
-  // What another rule fills is not missing, so misfits are known only now.
+  // Tensors that another rule fills are not missing, so misfits are known only now.
   std::string misfits, hint;
   for (size_t r = 0; r < rules.size(); ++r) {
     std::erase_if(matches[r].missing, [&](size_t expected) { return filled[expected]; });

@@ -1,6 +1,6 @@
 #pragma once
-// Weights for a model, from files: opens what the recipe names, checks digests, matches names, casts where asked, and refuses
-// values that are not finite.
+// Loads weights for a model: opens the files named in the recipe, checks digests, matches names, casts if requested, and rejects values
+// that are not finite.
 
 #include <map>
 #include <span>
@@ -14,32 +14,32 @@
 namespace galley {
 
 struct LoadedWeights {
-  /// By the model's names; contiguous, of the wanted dtype and shape. Values may lie in a mapped file: they are not to be written.
+  /// By the model's names; contiguous, with the model's dtype and shape. Values may be in a mapped file and must not be modified.
   std::map<std::string, Tensor, std::less<>> tensors;
-  /// Tensors of the model that keep their initial values (ignored, or missing where a rule is not strict), in the model's order.
+  /// Tensors of the model that keep their initial values (ignored, or missing with a rule that is not strict), in the model's order.
   std::vector<std::string> kept;
 };
 
-/// The files that LoadRule::from stands for: itself, weights.safetensors of a RUN folder, or the parameters and buffers of a
-/// checkpoint. Throws Error (exit code 4) for a folder without.
+/// The files for LoadRule::from: the file itself, weights.safetensors of a RUN folder, or the parameters and buffers of a checkpoint.
+/// Throws Error (exit code 4) for a folder with none of them.
 std::vector<std::string> weights_files(const std::string& from);
 
-/// Loads what the rules name; a tensor that several rules fill has the last one's values. Throws one Error (exit code 4)
-/// with a table where files and model do not fit, and one (4) that names tensor, place and count for NaN or infinity, or for
-/// values that a cast would make infinite; warns (log) of what a rule that is not strict left out, and of casts.
+/// Loads weights by the rules; if several rules fill a tensor, the last one wins. Throws Error (exit code 4) with a table if files and
+/// model do not match, or with tensor, index and count for NaN, infinity, or values that overflow in a cast. Logs warnings for casts and
+/// for tensors that rules without `strict` skipped.
 LoadedWeights load_weights(std::span<const ExpectedTensor> model, std::span<const LoadRule> rules);
 
-/// Metadata (the recipe, the pipeline, the categories...) of what `from` names; empty for files of other programs.
+/// Metadata (recipe, pipeline, categories...) of the files for `from`; empty for files of other programs.
 Metadata read_weights_metadata(const std::string& from);
 
-/// The files that `from` stands for, with a digest (XXH3-128) of all their bytes: the parents of what is trained from them.
+/// The files for `from` with the XXH3-128 digest of their bytes: the parents of models trained from them.
 struct WeightsParent {
   std::string file;
   std::string digest;
 };
 std::vector<WeightsParent> weights_parents(const std::string& from);
 
-/// Elements that are NaN or infinite, and the first one's index in logical order (-1: none). 0 for integers.
+/// Number of elements that are NaN or infinite, and the first one's index in logical order (-1: none). 0 for integers.
 struct NonFiniteCount {
   int64_t count = 0;
   int64_t first = -1;

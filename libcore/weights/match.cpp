@@ -13,13 +13,13 @@ namespace {
 constexpr std::string_view kBatchCounter = "num_batches_tracked";
 constexpr size_t kRowsShown = 40;
 constexpr size_t kNamesListed = 8;
-constexpr size_t kCandidatesSearched = 2000;  // near names cost an edit distance each
+constexpr size_t kCandidatesSearched = 2000;  // limit, because each similar name costs an edit distance
 
 bool is_batch_counter(std::string_view name) {
   return name == kBatchCounter || name.ends_with(std::string(".") + std::string(kBatchCounter));
 }
 
-/// The name after one rule of `rename`, or none where the rule does not match.
+/// The name after one rule of `rename`, or nullopt if the rule does not match.
 std::optional<std::string> renamed(std::string_view name, const std::string& from, const std::string& to) {
   const size_t star = from.find('*');
   if (star == std::string::npos) {
@@ -36,7 +36,7 @@ std::optional<std::string> renamed(std::string_view name, const std::string& fro
   return result;
 }
 
-/// Every value of `from` is a value of `to`: no rounding is hidden by the change.
+/// Whether `to` represents every value of `from` exactly, so that a cast hides no rounding.
 bool holds_exactly(DType from, DType to) {
   if (!is_floating(from) || !is_floating(to)) return false;
   return (to == DType::kF64 && from != DType::kF64) || (to == DType::kF32 && (from == DType::kF16 || from == DType::kBF16));
@@ -53,7 +53,7 @@ std::vector<std::string> names_of(std::span<const OfferedTensor> file) {
 }
 
 [[noreturn]] void fail_unused(std::string_view key, const std::string& pattern, std::vector<std::string> names) {
-  // A pattern that names a module is near to the module, not to the parameters in it.
+  // Also compare with module paths, because a pattern may name a module.
   const size_t count = names.size();
   for (size_t i = 0; i < count; ++i) {
     for (size_t dot = names[i].find('.'); dot != std::string::npos; dot = names[i].find('.', dot + 1))
@@ -108,7 +108,7 @@ Match match_tensors(std::span<const ExpectedTensor> model, std::span<const Offer
     return any;
   };
 
-  std::unordered_map<std::string, size_t> open;  // of the model, in scope and not ignored
+  std::unordered_map<std::string, size_t> open;  // names of the model, in scope and not ignored
   for (size_t i = 0; i < model.size(); ++i) {
     if (ignored(model[i].name)) {
       match.ignored.push_back(i);
@@ -122,7 +122,7 @@ Match match_tensors(std::span<const ExpectedTensor> model, std::span<const Offer
     fail_unused("into", rule.into, std::move(names));
   }
 
-  std::unordered_map<std::string, size_t> taken;  // final name -> of the file
+  std::unordered_map<std::string, size_t> taken;  // final name -> index in the file
   for (size_t i = 0; i < file.size(); ++i) {
     std::string name = file[i].name;
     for (size_t r = 0; r < rule.rename.size(); ++r) {
@@ -133,7 +133,7 @@ Match match_tensors(std::span<const ExpectedTensor> model, std::span<const Offer
       }
     }
     name = below(rule.into, name);
-    // Both calls matter: each marks the patterns it uses.
+    // Both calls are needed: each marks the patterns it uses.
     const bool by_own_name = ignored(file[i].name), by_final_name = ignored(name);
     if (by_own_name || by_final_name) continue;
     const auto [earlier, is_new] = taken.insert({name, i});
@@ -173,8 +173,8 @@ Match match_tensors(std::span<const ExpectedTensor> model, std::span<const Offer
   return match;
 }
 
-// Two names belong together when their shapes are equal and they end alike; what differs in front is a candidate rule, and the
-// candidate that explains most tensors wins.
+// Two names can match if their shapes are equal and they have a common ending. The differing prefixes are a candidate rule, and the
+// candidate that explains the most tensors wins.
 std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const ExpectedTensor> model, std::span<const OfferedTensor> file,
                                                                  const LoadRule& rule, const Match& match) {
   std::unordered_map<std::string, std::vector<size_t>> by_ending;
@@ -214,7 +214,7 @@ std::vector<std::pair<std::string, std::string>> propose_renames(std::span<const
   for (const auto& [rename, count] : votes) ranked.push_back({-count, rename});
   std::sort(ranked.begin(), ranked.end());
 
-  // A rule is kept where it places a tensor that no better rule has placed.
+  // Keep a rule if it places a tensor that no better rule has placed.
   std::unordered_map<std::string, size_t> open;
   for (const size_t expected : match.missing) open[wanted_name(expected)] = expected;
   std::vector<bool> used(file.size(), false);
@@ -291,7 +291,7 @@ std::string misfit_report(std::span<const ExpectedTensor> model, std::span<const
     for (size_t column = 0; column < row.size(); ++column) widths[column] = std::max(widths[column], row[column].size());
   }
   std::string text = cat(rule.from, " does not fit the model: ", match.pairs.size(), " tensors fit, ", missing, " missing, ", unexpected,
-                         " unexpected, ", match.misshapen.size(), " of another shape, ", match.mistyped.size(), " of another dtype");
+                         " unexpected, ", match.misshapen.size(), " with another shape, ", match.mistyped.size(), " with another dtype");
   for (const Row& row : rows) {
     std::string line = " ";
     for (size_t column = 0; column < row.size(); ++column)
@@ -301,16 +301,16 @@ std::string misfit_report(std::span<const ExpectedTensor> model, std::span<const
   }
   const auto proposals = names_count ? propose_renames(model, file, rule, match) : std::vector<std::pair<std::string, std::string>>();
   if (!proposals.empty()) {
-    text += "\nthese rules would place them:\n  weights:\n    load:\n      from: " + rule.from + "\n      rename:";
+    text += "\nthese rules would match them:\n  weights:\n    load:\n      from: " + rule.from + "\n      rename:";
     for (const auto& [from, to] : proposals) text += cat("\n        ", yaml_quoted(from), ": ", yaml_quoted(to));
   } else if (!match.misshapen.empty()) {
     std::string names;
     for (size_t i = 0; i < std::min(match.misshapen.size(), kNamesListed); ++i)
       names += (i ? ", " : "") + yaml_quoted(model[match.misshapen[i].expected].name);
-    text += cat("\nto keep the model's own values there, in weights.load: ignore: [", names,
+    text += cat("\nto keep the model's initial values there, set in weights.load: ignore: [", names,
                 match.misshapen.size() > kNamesListed ? ", ..." : "", "]");
   }
-  if (!match.mistyped.empty()) text += "\nto convert the dtypes (each value is rounded), in weights.load: cast: true";
+  if (!match.mistyped.empty()) text += "\nto convert the dtypes (each value is rounded), set in weights.load: cast: true";
   return text;
 }
 

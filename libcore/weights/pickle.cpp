@@ -13,24 +13,24 @@ namespace {
 using Kind = PickleValue::Kind;
 using Values = std::vector<PickleValue>;
 
-constexpr int64_t kNameLimit = 256;  // bytes of a module's or a global's name
+constexpr int64_t kNameLimit = 256;  // limit in bytes of the name of a module or global
 enum DictTag : uint8_t { kPlain, kOrdered, kNamespace };
 
 std::string_view kind_name(Kind kind) {
-  constexpr std::array<std::string_view, 15> kNames{"None",         "a boolean",      "an integer", "a number",  "a text",
+  constexpr std::array<std::string_view, 15> kNames{"None",         "a boolean",      "an integer", "a number",  "a string",
                                                     "bytes",        "a long integer", "a list",     "a tuple",   "a set",
-                                                    "a dictionary", "a name",         "a type",     "a storage", "a tensor"};
+                                                    "a dictionary", "a global",       "a type",     "a storage", "a tensor"};
   return kNames[static_cast<size_t>(kind)];
 }
 
-/// Names of a file, safe to print.
+/// A name from a file with unprintable characters replaced.
 std::string printable(std::string_view text) {
   std::string shown;
   for (const char letter : text.substr(0, 2 * kNameLimit)) shown += letter >= 0x20 && letter < 0x7f ? letter : '?';
   return shown;
 }
 
-/// Types travel in values as places in the table of types; -1 is none.
+/// Values store types as indices into the table of types; -1 is no type.
 int64_t index_of(const TorchType* type) { return type == nullptr ? -1 : type - torch_types().data(); }
 const TorchType* type_at(int64_t index) { return index < 0 ? nullptr : &torch_types()[static_cast<size_t>(index)]; }
 
@@ -41,7 +41,7 @@ class Interpreter {
   }
 
   Pickle run() {
-    refuse_unless(left() >= 2 && byte_at(at_) == 0x80, "does not begin with a protocol, as those of PyTorch do");
+    refuse_unless(left() >= 2 && byte_at(at_) == 0x80, "does not begin with a protocol number, as PyTorch's pickles do");
     int64_t count = 0;
     bool first = true;
     for (;;) {
@@ -50,7 +50,7 @@ class Interpreter {
       opcode_at_ = at_;
       const uint8_t opcode = byte_at(at_++);
       if (opcode == '.') break;
-      refuse_unless((opcode == 0x80) == first, "states a protocol that is not at its beginning");
+      refuse_unless((opcode == 0x80) == first, "has a protocol number that is not at its beginning");
       first = false;
       step(opcode);
       refuse_unless(static_cast<int64_t>(stack_.size()) <= limits_.stack, "holds more than ", limits_.stack, " values on its stack");
@@ -81,8 +81,8 @@ class Interpreter {
     return value;
   }
   PickleValue text(Kind kind, uint64_t length) {
-    refuse_unless(length <= static_cast<uint64_t>(left()), "is truncated: a text is longer than the file");
-    refuse_unless(length <= static_cast<uint64_t>(limits_.text), "has a text that is too long for a file of weights");
+    refuse_unless(length <= static_cast<uint64_t>(left()), "is truncated: a string is longer than the file");
+    refuse_unless(length <= static_cast<uint64_t>(limits_.text), "has a string that is too long for a weights file");
     const PickleValue value{kind, 0, static_cast<uint32_t>(length), at_};
     at_ += static_cast<int64_t>(length);
     return value;
@@ -97,15 +97,15 @@ class Interpreter {
 
   void push(PickleValue value) { stack_.push_back(value); }
   void push_int(int64_t value) { push({Kind::kInt, 0, 0, value}); }
-  /// Values above the innermost mark may be taken, those below belong to what is not complete yet.
+  /// Only values above the innermost mark may be taken; those below belong to incomplete objects.
   PickleValue pop() {
-    refuse_unless(stack_.size() > (marks_.empty() ? 0 : marks_.back()), "takes a value from an empty stack");
+    refuse_unless(stack_.size() > (marks_.empty() ? 0 : marks_.back()), "pops a value from an empty stack");
     const PickleValue value = stack_.back();
     stack_.pop_back();
     return value;
   }
   PickleValue& top() {
-    refuse_unless(stack_.size() > (marks_.empty() ? 0 : marks_.back()), "takes a value from an empty stack");
+    refuse_unless(stack_.size() > (marks_.empty() ? 0 : marks_.back()), "pops a value from an empty stack");
     return stack_.back();
   }
   Values pop_to_mark() {
@@ -120,7 +120,7 @@ class Interpreter {
     for (size_t i = count; i > 0; --i) values[i - 1] = pop();
     return values;
   }
-  /// Values in containers are bounded too: a call that copies a list would otherwise multiply it.
+  /// Limits the values in containers too, because a call that copies a list could otherwise multiply them.
   void charge(size_t values) {
     held_ += static_cast<int64_t>(values);
     refuse_unless(held_ <= limits_.opcodes, "holds more than ", limits_.opcodes, " values");
@@ -136,7 +136,7 @@ class Interpreter {
   Values& items(const PickleValue& value) { return pickle_.containers[static_cast<size_t>(value.number)]; }
 
   void store(int64_t place) {
-    refuse_unless(place < limits_.memo, "remembers more than ", limits_.memo, " values");
+    refuse_unless(place < limits_.memo, "stores more than ", limits_.memo, " values in its memo");
     if (place >= static_cast<int64_t>(memo_.size())) {
       memo_.resize(static_cast<size_t>(place) + 1);
       known_.resize(memo_.size(), false);
@@ -146,8 +146,8 @@ class Interpreter {
     known_[static_cast<size_t>(place)] = true;
   }
   void recall(int64_t place) {
-    refuse_unless(place < static_cast<int64_t>(memo_.size()) && known_[static_cast<size_t>(place)], "recalls value ", place,
-                  ", which it has not stored");
+    refuse_unless(place < static_cast<int64_t>(memo_.size()) && known_[static_cast<size_t>(place)], "reads value ", place,
+                  " of its memo, which it has not stored");
     push(memo_[static_cast<size_t>(place)]);
   }
 
@@ -177,11 +177,11 @@ class Interpreter {
   std::vector<bool> known_;
   int64_t stored_ = 0;
   int64_t held_ = 0;
-  std::vector<const TorchType*> storage_types_;  // null: untyped
+  std::vector<const TorchType*> storage_types_;  // type of each storage; null: untyped
   std::map<std::string, size_t, std::less<>> storage_of_key_;
 };
 
-/// Opcodes that push a value which stands in the pickle itself. False: another opcode.
+/// Handles opcodes that push a literal value; returns false for other opcodes.
 bool Interpreter::push_literal(uint8_t opcode) {
   switch (opcode) {
     case 'N': push({}); return true;
@@ -195,7 +195,7 @@ bool Interpreter::push_literal(uint8_t opcode) {
     case 'X': push(text(Kind::kText, number(4))); return true;   // BINUNICODE
     case 0x8c: push(text(Kind::kText, number(1))); return true;  // SHORT_BINUNICODE
     case 0x8d: push(text(Kind::kText, number(8))); return true;  // BINUNICODE8
-    case 'U': push(text(Kind::kText, number(1))); return true;   // SHORT_BINSTRING: Python 2's texts
+    case 'U': push(text(Kind::kText, number(1))); return true;   // SHORT_BINSTRING: strings of Python 2
     case 'T': push(text(Kind::kText, number(4))); return true;   // BINSTRING
     case 'B': push(text(Kind::kBytes, number(4))); return true;
     case 'C': push(text(Kind::kBytes, number(1))); return true;
@@ -205,7 +205,7 @@ bool Interpreter::push_literal(uint8_t opcode) {
   }
 }
 
-/// Little-endian two's complement; more than eight bytes stay text.
+/// Little-endian two's complement; numbers of more than eight bytes stay as bytes.
 void Interpreter::push_long() {
   const PickleValue digits = text(Kind::kLong, number(1));
   if (digits.length > 8) return push(digits);
@@ -214,7 +214,7 @@ void Interpreter::push_long() {
   push_int(static_cast<int64_t>(value));
 }
 
-/// Eight bytes, big-endian.
+/// Pushes a double stored as eight big-endian bytes.
 void Interpreter::push_double() {
   refuse_unless(left() >= 8, "is truncated inside a number");
   uint64_t bits = 0;
@@ -223,7 +223,7 @@ void Interpreter::push_double() {
   push({Kind::kFloat, 0, 0, static_cast<int64_t>(bits)});
 }
 
-/// Opcodes that make or extend a list, tuple, set or dictionary. False: another opcode.
+/// Handles opcodes that create or extend a list, tuple, set or dictionary; returns false for other opcodes.
 bool Interpreter::build_container(uint8_t opcode) {
   switch (opcode) {
     case ']': push(container(Kind::kList, {})); return true;
@@ -250,19 +250,19 @@ void Interpreter::step(uint8_t opcode) {
   switch (opcode) {
     case 0x80: {  // PROTO
       const uint64_t protocol = number(1);
-      refuse_unless(protocol >= 2 && protocol <= 5, "has protocol ", protocol, "; 2 to 5 are read");
+      refuse_unless(protocol >= 2 && protocol <= 5, "has protocol ", protocol, ", but only 2 to 5 are supported");
       return;
     }
-    case 0x95: {  // FRAME: how far a reader may read ahead
+    case 0x95: {  // FRAME: number of bytes that a reader may prefetch
       refuse_unless(number(8) <= static_cast<uint64_t>(left()), "is truncated: a frame is longer than the file");
       return;
     }
     case '(':  // MARK
-      refuse_unless(static_cast<int64_t>(marks_.size()) < limits_.marks, "nests more than ", limits_.marks, " deep");
+      refuse_unless(static_cast<int64_t>(marks_.size()) < limits_.marks, "nests more than ", limits_.marks, " levels deep");
       return marks_.push_back(stack_.size());
     case 'q': return store(static_cast<int64_t>(number(1)));
     case 'r': return store(static_cast<int64_t>(number(4)));
-    case 0x94: return store(stored_);  // MEMOIZE: under the number of values stored so far
+    case 0x94: return store(stored_);  // MEMOIZE: the index is the number of values stored so far
     case 'h': return recall(static_cast<int64_t>(number(1)));
     case 'j': return recall(static_cast<int64_t>(number(4)));
     case 'c': {
@@ -271,7 +271,7 @@ void Interpreter::step(uint8_t opcode) {
     }
     case 0x93: {  // STACK_GLOBAL
       const PickleValue name = pop(), module = pop();
-      refuse_unless(name.kind == Kind::kText && module.kind == Kind::kText, "names a global by something else than two texts");
+      refuse_unless(name.kind == Kind::kText && module.kind == Kind::kText, "names a global with values that are not strings");
       return global(pickle_.text(module), pickle_.text(name));
     }
     case 'R': {
@@ -283,7 +283,7 @@ void Interpreter::step(uint8_t opcode) {
     case 'Q': return storage(pop());  // BINPERSID
     default: break;
   }
-  refuse("uses the opcode ", opcode_name(opcode), ", which no file of weights needs");
+  refuse("uses the opcode ", opcode_name(opcode), ", which weights files do not need");
 }
 
 void Interpreter::global(std::string_view module, std::string_view name) {
@@ -291,79 +291,79 @@ void Interpreter::global(std::string_view module, std::string_view name) {
     return push({Kind::kGlobal, static_cast<uint8_t>(known->global), 0, index_of(known->type)});
   if (module == "torch" && type_of_name(name) != nullptr) return push({Kind::kType, 0, 0, index_of(type_of_name(name))});
   const std::string shown = printable(cat(module, ".", name));
-  Error error(ErrorCode::kInput,
-              cat("the pickle, at byte ", opcode_at_, ", refers to ", shown, ", which is not data; nothing of it was run"));
+  Error error(ErrorCode::kInput, cat("the pickle, at byte ", opcode_at_, ", refers to ", shown,
+                                     ", which is not allowed in a weights file; nothing was executed"));
   throw error.suggest(advice_on_global(module, name));
 }
 
-/// The few callables stand for the data that they would return.
+/// Evaluates a call of one of the known callables, without executing Python.
 void Interpreter::call(const PickleValue& callee, const PickleValue& arguments) {
   refuse_unless(callee.kind == Kind::kGlobal, "calls ", kind_name(callee.kind));
-  refuse_unless(arguments.kind == Kind::kTuple, "calls with ", kind_name(arguments.kind), " for arguments");
+  refuse_unless(arguments.kind == Kind::kTuple, "makes a call whose arguments are ", kind_name(arguments.kind), " instead of a tuple");
   const PickleGlobal known = global_of(callee);
-  refuse_unless(items(arguments).size() <= 8, "calls with ", items(arguments).size(), " arguments");
+  refuse_unless(items(arguments).size() <= 8, "makes a call with ", items(arguments).size(), " arguments");
   const Values given = items(arguments);
-  const auto wants = [&](size_t least, size_t most) {
-    refuse_unless(given.size() >= least && given.size() <= most, "calls with ", given.size(), " arguments where ", least, " are due");
+  const auto check_count = [&](size_t least, size_t most) {
+    refuse_unless(given.size() >= least && given.size() <= most, "makes a call with ", given.size(), " arguments instead of ", least);
   };
   const auto is = [&](size_t i, Kind kind) { return given.size() > i && given[i].kind == kind; };
   switch (known) {
     case PickleGlobal::kOrderedDict:
     case PickleGlobal::kCounter: {
-      wants(0, 1);
+      check_count(0, 1);
       if (given.empty()) return push(container(Kind::kDict, {}, kOrdered));
       if (is(0, Kind::kDict)) return push(container(Kind::kDict, items(given[0]), kOrdered));
-      refuse_unless(is(0, Kind::kList), "makes a dictionary of ", kind_name(given[0].kind));
+      refuse_unless(is(0, Kind::kList), "creates a dictionary from ", kind_name(given[0].kind));
       push(container(Kind::kDict, {}, kOrdered));
       const Values pairs = items(given[0]);
       for (const PickleValue& pair : pairs) {
         refuse_unless((pair.kind == Kind::kList || pair.kind == Kind::kTuple) && items(pair).size() == 2,
-                      "makes a dictionary of a list that does not hold pairs");
+                      "creates a dictionary from a list whose items are not pairs");
         set_items(items(pair));
       }
       return;
     }
-    case PickleGlobal::kRebuildTensor: wants(4, 4); return tensor(given, nullptr);
-    case PickleGlobal::kRebuildTensorV2: wants(6, 7); return tensor(given, nullptr);
+    case PickleGlobal::kRebuildTensor: check_count(4, 4); return tensor(given, nullptr);
+    case PickleGlobal::kRebuildTensorV2: check_count(6, 7); return tensor(given, nullptr);
     case PickleGlobal::kRebuildTensorV3: {
-      wants(7, 8);
-      refuse_unless(is(6, Kind::kType), "makes a tensor of an unknown type");
+      check_count(7, 8);
+      refuse_unless(is(6, Kind::kType), "creates a tensor of an unknown type");
       return tensor(given, type_at(given[6].number));
     }
     case PickleGlobal::kRebuildParameter:
     case PickleGlobal::kRebuildParameterState:
-      wants(known == PickleGlobal::kRebuildParameter ? 3 : 4, known == PickleGlobal::kRebuildParameter ? 3 : 4);
-      refuse_unless(is(0, Kind::kTensor), "makes a parameter of ", kind_name(given[0].kind));
+      check_count(known == PickleGlobal::kRebuildParameter ? 3 : 4, known == PickleGlobal::kRebuildParameter ? 3 : 4);
+      refuse_unless(is(0, Kind::kTensor), "creates a parameter from ", kind_name(given[0].kind));
       return push(given[0]);
     case PickleGlobal::kSize:
-      wants(1, 1);
-      refuse_unless(is(0, Kind::kTuple) || is(0, Kind::kList), "makes a size of ", kind_name(given[0].kind));
+      check_count(1, 1);
+      refuse_unless(is(0, Kind::kTuple) || is(0, Kind::kList), "creates a size from ", kind_name(given[0].kind));
       return push(container(Kind::kTuple, items(given[0])));
     case PickleGlobal::kDevice:
-      wants(1, 2);
-      refuse_unless(is(0, Kind::kText), "makes a device of ", kind_name(given[0].kind));
+      check_count(1, 2);
+      refuse_unless(is(0, Kind::kText), "creates a device from ", kind_name(given[0].kind));
       return push(given[0]);
     case PickleGlobal::kEncode:
-      wants(1, 2);
+      check_count(1, 2);
       refuse_unless(is(0, Kind::kText) && (given.size() == 1 || (is(1, Kind::kText) && pickle_.text(given[1]) == "latin1")),
-                    "encodes something else than a text to latin1");
+                    "encodes a value that is not a Latin-1 string");
       return push({Kind::kBytes, 0, given[0].length, given[0].number});
     case PickleGlobal::kSet:
-      wants(0, 1);
-      refuse_unless(given.empty() || is(0, Kind::kList), "makes a set of something else than a list");
+      check_count(0, 1);
+      refuse_unless(given.empty() || is(0, Kind::kList), "creates a set from a value that is not a list");
       return push(container(Kind::kSet, given.empty() ? Values() : items(given[0])));
     case PickleGlobal::kByteArray:
-      wants(1, 2);
-      refuse_unless(is(0, Kind::kBytes) || is(0, Kind::kText), "makes bytes of ", kind_name(given[0].kind));
+      check_count(1, 2);
+      refuse_unless(is(0, Kind::kBytes) || is(0, Kind::kText), "creates bytes from ", kind_name(given[0].kind));
       return push({Kind::kBytes, 0, given[0].length, given[0].number});
     case PickleGlobal::kNamespace:
     case PickleGlobal::kStorageType:
     case PickleGlobal::kUntypedStorage: break;
   }
-  refuse("calls a type that is not made by a call");
+  refuse("calls a type that is not callable");
 }
 
-/// NEWOBJ: a dictionary or a set of attributes, empty.
+/// NEWOBJ: creates an empty dictionary or namespace.
 void Interpreter::create() {
   const PickleValue arguments = pop(), type = pop();
   const bool known = type.kind == Kind::kGlobal && arguments.kind == Kind::kTuple && items(arguments).empty();
@@ -374,7 +374,7 @@ void Interpreter::create() {
   refuse("creates an object of ", kind_name(type.kind), " (with arguments: ", kind_name(arguments.kind), ")");
 }
 
-/// BUILD: attributes. Those of an OrderedDict (a state_dict's `_metadata`) say nothing of its tensors; those of a namespace are it.
+/// BUILD: sets attributes. Those of an OrderedDict (a state_dict's `_metadata`) are ignored; those of a namespace become its items.
 void Interpreter::build() {
   const PickleValue state = pop();
   const PickleValue target = top();
@@ -394,7 +394,7 @@ void Interpreter::set_items(const Values& pairs) {
   for (size_t i = 0; i < pairs.size(); ++i) {
     const bool key = i % 2 == 0;
     const Kind kind = pairs[i].kind;
-    refuse_unless(!key || kind <= Kind::kLong || kind == Kind::kTuple, "has ", kind_name(kind), " for a key");
+    refuse_unless(!key || kind <= Kind::kLong || kind == Kind::kTuple, "has ", kind_name(kind), " as a key");
     entries.push_back(pairs[i]);
   }
 }
@@ -409,21 +409,21 @@ void Interpreter::add_items(Kind kind, const Values& values) {
 
 /// A persistent id: ("storage", type, key, location, elements, [view]).
 void Interpreter::storage(const PickleValue& id) {
-  refuse_unless(id.kind == Kind::kTuple, "has ", kind_name(id.kind), " for a persistent id; PyTorch's are tuples");
+  refuse_unless(id.kind == Kind::kTuple, "has ", kind_name(id.kind), " as a persistent id, which must be a tuple");
   const Values& parts = items(id);
   refuse_unless(parts.size() >= 5 && parts.size() <= 6 && parts[0].kind == Kind::kText && pickle_.text(parts[0]) == "storage",
-                "has a persistent id that is not of a storage");
+                "has a persistent id that is not for a storage");
   refuse_unless(parts.size() == 5 || parts[5].kind == Kind::kNone,
                 "has a storage that is a view of another (a file of PyTorch 0.3 or older)");
   refuse_unless(parts[1].kind == Kind::kGlobal && parts[2].kind == Kind::kText && parts[3].kind == Kind::kText,
-                "has a persistent id with parts of the wrong kind");
+                "has a persistent id with parts of wrong types");
   const PickleGlobal global = global_of(parts[1]);
   refuse_unless(global == PickleGlobal::kStorageType || global == PickleGlobal::kUntypedStorage,
-                "has a persistent id whose type is not a storage's");
+                "has a persistent id whose type is not a storage type");
   const TorchType* type = type_at(parts[1].number);
   const int64_t element_bytes = type == nullptr ? 1 : type->bytes;
   const int64_t elements = size_of(parts[4], "a storage");
-  refuse_unless(elements <= INT64_MAX / element_bytes, "has a storage of ", elements, " elements, which no file holds");
+  refuse_unless(elements <= INT64_MAX / element_bytes, "has a storage of ", elements, " elements, which is too large");
   const std::string_view key = pickle_.text(parts[2]);
   refuse_unless(!key.empty() && key.size() <= 64 && key.find_first_not_of("0123456789") == std::string_view::npos,
                 "has a storage with the key '", printable(key), "' instead of a number");
@@ -436,22 +436,23 @@ void Interpreter::storage(const PickleValue& id) {
   }
   const size_t index = found->second;
   refuse_unless(pickle_.storages[index].bytes == elements * element_bytes && storage_types_[index] == type, "has storage ", key,
-                " twice, with two sizes or types");
+                " twice with different sizes or types");
   push({Kind::kStorage, 0, 0, static_cast<int64_t>(index)});
 }
 
 void Interpreter::tensor(const Values& parts, const TorchType* type) {
-  refuse_unless(parts[0].kind == Kind::kStorage, "makes a tensor of ", kind_name(parts[0].kind));
+  refuse_unless(parts[0].kind == Kind::kStorage, "creates a tensor from ", kind_name(parts[0].kind));
   refuse_unless(static_cast<int64_t>(pickle_.tensors.size()) < limits_.tensors, "has more than ", limits_.tensors, " tensors");
   PickleTensor tensor;
   tensor.storage = static_cast<size_t>(parts[0].number);
   const TorchType* stored = storage_types_[tensor.storage];
   tensor.type = type == nullptr ? stored : type;
-  refuse_unless(tensor.type != nullptr && (stored == nullptr || stored == tensor.type), "makes a tensor whose type is not its storage's");
+  refuse_unless(tensor.type != nullptr && (stored == nullptr || stored == tensor.type),
+                "creates a tensor whose type differs from its storage's");
   tensor.offset = size_of(parts[1], "an offset");
   tensor.shape = shape_of(parts[2], "a size");
   tensor.strides = shape_of(parts[3], "a stride");
-  refuse_unless(tensor.shape.rank() == tensor.strides.rank(), "makes a tensor with ", tensor.shape.rank(), " sizes and ",
+  refuse_unless(tensor.shape.rank() == tensor.strides.rank(), "creates a tensor with ", tensor.shape.rank(), " sizes and ",
                 tensor.strides.rank(), " strides");
   const int64_t held = pickle_.storages[tensor.storage].bytes / tensor.type->bytes;
   int64_t elements = 1, last = tensor.offset;
@@ -462,24 +463,24 @@ void Interpreter::tensor(const Values& parts, const TorchType* type) {
     fits = fits && !__builtin_mul_overflow(elements, tensor.shape[axis], &elements) &&
            !__builtin_mul_overflow(tensor.shape[axis] - 1, tensor.strides[axis], &reach) && !__builtin_add_overflow(last, reach, &last);
   }
-  refuse_unless(empty ? tensor.offset <= held : fits && last < held, "makes a tensor ", tensor.shape, " with strides ", tensor.strides,
-                " from element ", tensor.offset, " of a storage that has ", held);
-  refuse_unless(empty || elements <= held, "makes a tensor ", tensor.shape, " of a storage that has ", held,
-                " elements: values that are repeated (expand) are not read");
+  refuse_unless(empty ? tensor.offset <= held : fits && last < held, "creates a tensor ", tensor.shape, " with strides ", tensor.strides,
+                " from element ", tensor.offset, " of a storage that has only ", held);
+  refuse_unless(empty || elements <= held, "creates a tensor ", tensor.shape, " from a storage that has ", held,
+                " elements: tensors with repeated values (expand) are not supported");
   pickle_.tensors.push_back(tensor);
   push({Kind::kTensor, 0, 0, static_cast<int64_t>(pickle_.tensors.size()) - 1});
 }
 
 int64_t Interpreter::size_of(const PickleValue& value, std::string_view what) const {
-  refuse_unless(value.kind == Kind::kInt && value.number >= 0, "has ", what, " that is not a number from 0");
+  refuse_unless(value.kind == Kind::kInt && value.number >= 0, "has ", what, " that is not a non-negative integer");
   return value.number;
 }
 
 Shape Interpreter::shape_of(const PickleValue& value, std::string_view what) const {
   refuse_unless(value.kind == Kind::kTuple, "has ", what, " that is ", kind_name(value.kind));
   const Values& sizes = pickle_.items(value);
-  refuse_unless(sizes.size() <= static_cast<size_t>(Shape::kMaxRank), "has a tensor of ", sizes.size(), " dimensions; ", Shape::kMaxRank,
-                " are read");
+  refuse_unless(sizes.size() <= static_cast<size_t>(Shape::kMaxRank), "has a tensor of ", sizes.size(), " dimensions, but at most ",
+                Shape::kMaxRank, " are supported");
   Shape shape;
   for (const PickleValue& size : sizes) shape.push_back(size_of(size, what));
   return shape;

@@ -97,11 +97,11 @@ const TorchType* type_of_name(std::string_view name) {
 
 std::string advice_on_global(std::string_view module, std::string_view name) {
   if (module == "torch._utils" && name == "_rebuild_qtensor")
-    return "quantized tensors of PyTorch are not read: save the float weights, and quantize with galley-quantize";
+    return "quantized PyTorch tensors are not supported: save the float weights and quantize them with galley-quantize";
   if (module == "torch._utils" && name.starts_with("_rebuild"))
-    return "this kind of tensor (sparse, nested, a wrapper) is not read: save plain tensors";
-  if (module.starts_with("numpy")) return "the file holds NumPy values beside its tensors: save them as Python numbers or tensors";
-  return "only tensors and plain values are read: save the weights alone, torch.save(model.state_dict(), FILE)";
+    return "this kind of tensor (sparse, nested, a wrapper) is not supported: save plain tensors";
+  if (module.starts_with("numpy")) return "the file contains NumPy values: save them as Python numbers or tensors";
+  return "only tensors and plain values are supported: save only the weights with torch.save(model.state_dict(), FILE)";
 }
 
 std::string opcode_name(uint8_t opcode) {

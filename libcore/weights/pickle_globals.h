@@ -1,5 +1,5 @@
 #pragma once
-// What names and opcodes of a pickle mean to pickle.cpp: the list of names that are data. Everything that is not here is refused.
+// The globals and opcode names known to pickle.cpp. All other globals are rejected.
 
 #include <cstdint>
 #include <optional>
@@ -14,7 +14,7 @@ namespace galley {
 enum class PickleGlobal : uint8_t {
   kOrderedDict,
   kCounter,
-  kNamespace,              ///< argparse.Namespace: the arguments that training scripts store beside the weights.
+  kNamespace,              ///< argparse.Namespace: arguments that training scripts store with the weights.
   kRebuildTensor,          ///< (storage, offset, size, stride)
   kRebuildTensorV2,        ///< (storage, offset, size, stride, requires_grad, hooks, [metadata])
   kRebuildTensorV3,        ///< (storage, offset, size, stride, requires_grad, hooks, dtype, [metadata])
@@ -22,10 +22,10 @@ enum class PickleGlobal : uint8_t {
   kRebuildParameterState,  ///< (tensor, requires_grad, hooks, state)
   kSize,
   kDevice,
-  kEncode,  ///< Bytes in protocol 2, as a Latin-1 text.
+  kEncode,  ///< Bytes in protocol 2, encoded as a Latin-1 string.
   kSet,
   kByteArray,
-  kStorageType,  ///< With a TorchType.
+  kStorageType,  ///< With its TorchType.
   kUntypedStorage,
 };
 
@@ -34,12 +34,12 @@ struct KnownGlobal {
   const TorchType* type = nullptr;
 };
 
-/// The meaning of module.name, none where it is not on the list; a dtype object (torch.float32) is told by `type_of_name`.
+/// The meaning of module.name; nullopt if it is not supported. Dtype objects (torch.float32) are found by type_of_name.
 std::optional<KnownGlobal> known_global(std::string_view module, std::string_view name);
 std::span<const TorchType> torch_types();
-/// The type that torch.NAME is, or null.
+/// The type torch.NAME, or nullptr.
 const TorchType* type_of_name(std::string_view name);
-/// For a refused name: why files hold it and what to do instead.
+/// For a rejected global: why files contain it and what to do instead.
 std::string advice_on_global(std::string_view module, std::string_view name);
 /// "INST (0x69)"
 std::string opcode_name(uint8_t opcode);

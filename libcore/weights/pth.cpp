@@ -22,10 +22,10 @@ constexpr int kDepthLimit = 32;
 constexpr int64_t kVisitLimit = 3'000'000;
 constexpr int64_t kTensorLimit = 100'000;
 constexpr int64_t kNameLimit = 4096;
-constexpr double kSurplusLimit = 64;        // tensors that share storages: all together at most so many times the file's values
-constexpr size_t kChunk = 1 << 20;          // read and check the same megabyte while it is in the cache
-constexpr int64_t kWorthThreads = 1 << 22;  // bytes
-// What torch.save wrote first before 1.6: the number 0x1950a86a20f9469cfc6c as LONG1, then the version 1001.
+constexpr double kSurplusLimit = 64;        // limit for tensors that share storages: total size as a multiple of the file's values
+constexpr size_t kChunk = 1 << 20;          // process a megabyte while it is in the cache
+constexpr int64_t kWorthThreads = 1 << 22;  // bytes of values from which threads are used
+// Before 1.6, torch.save wrote first the number 0x1950a86a20f9469cfc6c as LONG1, then the version 1001.
 constexpr std::string_view kLegacyMagic("\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 10);
 constexpr int64_t kLegacyVersion = 1001;
 
@@ -33,12 +33,12 @@ std::span<const std::byte> part(std::span<const std::byte> file, int64_t begin, 
   return file.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
 }
 
-/// Tensors below a value, under dotted names.
-class Walk {
+/// Collects the tensors below a value with dotted names.
+class TensorCollector {
  public:
-  explicit Walk(const Pickle& pickle) : pickle_(pickle) {}
+  explicit TensorCollector(const Pickle& pickle) : pickle_(pickle) {}
 
-  void below(const PickleValue& value, const std::string& name, int depth, std::vector<PthTensor>& found) {
+  void collect(const PickleValue& value, const std::string& name, int depth, std::vector<PthTensor>& found) {
     GALLEY_CHECK_INPUT(++visits_ <= kVisitLimit, "the file's dictionaries contain each other too often");
     if (value.kind == Kind::kTensor) {
       GALLEY_CHECK_INPUT(static_cast<int64_t>(found.size()) < kTensorLimit, "the file has more than ", kTensorLimit, " tensors");
@@ -53,10 +53,10 @@ class Walk {
       const PickleValue& item = items[map ? i + 1 : i];
       if (item.kind != Kind::kTensor && item.kind != Kind::kDict && item.kind != Kind::kList && item.kind != Kind::kTuple) continue;
       const std::string key = map ? key_text(items[i]) : std::to_string(i);
-      GALLEY_CHECK_INPUT(depth < kDepthLimit, "the file nests its dictionaries more than ", kDepthLimit, " deep, at '", name, "'");
+      GALLEY_CHECK_INPUT(depth < kDepthLimit, "the file nests its dictionaries more than ", kDepthLimit, " levels deep, at '", name, "'");
       GALLEY_CHECK_INPUT(static_cast<int64_t>(name.size() + key.size()) < kNameLimit, "the file has a name longer than ", kNameLimit,
                          " bytes");
-      below(item, name.empty() ? key : name + "." + key, depth + 1, found);
+      collect(item, name.empty() ? key : name + "." + key, depth + 1, found);
     }
   }
 
@@ -76,9 +76,9 @@ class Walk {
   int64_t visits_ = 0;
 };
 
-/// Picks the weights by the rule of the header, and names everything.
+/// Selects the weights by the rule described in pth.h and names all tensors.
 void name_tensors(const Pickle& pickle, PthTable& table) {
-  Walk walk(pickle);
+  TensorCollector collector(pickle);
   const PickleValue& root = pickle.root;
   std::optional<size_t> chosen;
   if (root.kind == Kind::kDict) {
@@ -89,7 +89,7 @@ void name_tensors(const Pickle& pickle, PthTable& table) {
       for (size_t i = 0; !has_own && !chosen && i < items.size(); i += 2) {
         if (items[i].kind != Kind::kText || pickle.text(items[i]) != key || items[i + 1].kind != Kind::kDict) continue;
         std::vector<PthTensor> found;
-        walk.below(items[i + 1], "", 1, found);
+        collector.collect(items[i + 1], "", 1, found);
         if (found.empty()) continue;
         chosen = i;
         table.chosen = std::string(key);
@@ -98,26 +98,26 @@ void name_tensors(const Pickle& pickle, PthTable& table) {
     }
     if (chosen) {
       for (size_t i = 0; i < items.size(); i += 2) {
-        if (i != *chosen) walk.below(items[i + 1], walk.key_text(items[i]), 1, table.others);
+        if (i != *chosen) collector.collect(items[i + 1], collector.key_text(items[i]), 1, table.others);
       }
     }
   }
-  if (!chosen) walk.below(root, "", 0, table.tensors);
-  GALLEY_CHECK_INPUT(!table.tensors.empty(), "the file holds no tensors");
+  if (!chosen) collector.collect(root, "", 0, table.tensors);
+  GALLEY_CHECK_INPUT(!table.tensors.empty(), "the file contains no tensors");
   std::unordered_set<std::string_view> names;
   for (const PthTensor& tensor : table.tensors)
-    GALLEY_CHECK_INPUT(names.insert(tensor.name).second, "the file has two tensors with the name '", tensor.name, "'");
+    GALLEY_CHECK_INPUT(names.insert(tensor.name).second, "the file has two tensors named '", tensor.name, "'");
 }
 
-/// Tensors may share values, but a file of a few bytes must not stand for a disk full of them.
+/// Tensors may share values, but a small file must not expand to a huge amount of data.
 void check_total(const PthTable& table) {
-  double held = 0, wanted = 0;  // sums of many tensors need not fit 63 bits
+  double held = 0, wanted = 0;  // double, because the sums may exceed 63 bits
   for (const PthStorage& storage : table.storages) held += static_cast<double>(storage.end - storage.begin);
   for (const std::vector<PthTensor>* list : {&table.tensors, &table.others}) {
     for (const PthTensor& tensor : *list) wanted += static_cast<double>(tensor.shape.elements() * tensor.type->bytes);
   }
-  GALLEY_CHECK_INPUT(wanted <= kSurplusLimit * held, "the file's tensors share their values so often that they are more than ",
-                     kSurplusLimit, " times as large as the file");
+  GALLEY_CHECK_INPUT(wanted <= kSurplusLimit * held, "the file's tensors share values and would be more than ", kSurplusLimit,
+                     " times as large as the file");
 }
 
 PthTable parse_archive(std::span<const std::byte> file) {
@@ -125,10 +125,10 @@ PthTable parse_archive(std::span<const std::byte> file) {
   table.entries = parse_zip(file);
   std::map<std::string_view, const ZipEntry*> by_name;
   const size_t slash = table.entries.empty() ? std::string::npos : table.entries.front().name.find('/');
-  GALLEY_CHECK_INPUT(slash != std::string::npos, "the archive is not one of PyTorch: it has no folder with a data.pkl");
+  GALLEY_CHECK_INPUT(slash != std::string::npos, "the archive is not a PyTorch file: it has no folder with a data.pkl");
   const std::string folder = table.entries.front().name.substr(0, slash + 1);
   for (const ZipEntry& entry : table.entries) {
-    GALLEY_CHECK_INPUT(entry.name.starts_with(folder), "the archive is not one of PyTorch: it has entries outside the folder ", folder);
+    GALLEY_CHECK_INPUT(entry.name.starts_with(folder), "the archive is not a PyTorch file: it has entries outside the folder ", folder);
     by_name[std::string_view(entry.name).substr(folder.size())] = &entry;
   }
   const auto contents = [&](const ZipEntry& entry) {
@@ -144,25 +144,25 @@ PthTable parse_archive(std::span<const std::byte> file) {
   };
   if (by_name.count("constants.pkl") != 0 ||
       std::any_of(by_name.begin(), by_name.end(), [](const auto& item) { return item.first.starts_with("code/"); })) {
-    throw Error(ErrorCode::kInput, "the archive is a TorchScript program, not a file of weights")
-        .suggest("save the weights alone: torch.save(model.state_dict(), FILE)");
+    throw Error(ErrorCode::kInput, "the archive is a TorchScript program, not a weights file")
+        .suggest("save only the weights: torch.save(model.state_dict(), FILE)");
   }
   const auto pickled = by_name.find("data.pkl");
-  GALLEY_CHECK_INPUT(pickled != by_name.end(), "the archive is not one of PyTorch: it has no data.pkl");
+  GALLEY_CHECK_INPUT(pickled != by_name.end(), "the archive is not a PyTorch file: it has no data.pkl");
   const std::string_view order = text_of("byteorder");
-  GALLEY_CHECK_INPUT(order.empty() || order == "little", "the file's values are of the byte order '", order,
-                     "'; only little-endian files are read");
+  GALLEY_CHECK_INPUT(order.empty() || order == "little", "the file's values have the byte order '", order,
+                     "', but only little-endian files are supported");
 
-  // Places in messages count from the start of data.pkl, as pickletools shows them.
+  // Offsets in messages count from the begin of data.pkl, as in pickletools.
   const std::span<const std::byte> bytes = contents(*pickled->second);
   const Pickle pickle = parse_pickle(bytes);
   GALLEY_CHECK_INPUT(pickle.end == static_cast<int64_t>(bytes.size()), "data.pkl has ", static_cast<int64_t>(bytes.size()) - pickle.end,
-                     " bytes behind its end");
+                     " bytes after its end");
   for (const PickleStorage& storage : pickle.storages) {
     const auto entry = by_name.find("data/" + storage.key);
     GALLEY_CHECK_INPUT(entry != by_name.end(), "the archive has no entry data/", storage.key, ", which a tensor needs");
     const int64_t stored = entry->second->end - entry->second->begin;
-    GALLEY_CHECK_INPUT(stored == storage.bytes, "the entry '", entry->second->name, "' has ", stored, " bytes, its tensors need ",
+    GALLEY_CHECK_INPUT(stored == storage.bytes, "the entry '", entry->second->name, "' has ", stored, " bytes, but its tensors need ",
                        storage.bytes);
     table.storages.push_back({storage.key, entry->second->begin, entry->second->end});
   }
@@ -170,23 +170,24 @@ PthTable parse_archive(std::span<const std::byte> file) {
   return table;
 }
 
-/// Magic, version, machine, object, keys of the storages: five pickles; then each storage, its elements counted in 8 bytes.
+/// Five pickles (magic number, version, machine, object, keys of the storages), then each storage, preceded by its number of elements in 8
+/// bytes.
 PthTable parse_legacy(std::span<const std::byte> file) {
   PthTable table;
   table.form = PthForm::kLegacy;
   const Pickle magic = parse_pickle(file);
   GALLEY_CHECK_INPUT(magic.root.kind == Kind::kLong && magic.text(magic.root) == kLegacyMagic,
-                     "the file does not begin with PyTorch's number: it is a pickle of something else");
+                     "the file does not begin with PyTorch's magic number: it is another kind of pickle");
   const Pickle version = parse_pickle(file, magic.end);
   GALLEY_CHECK_INPUT(version.root.kind == Kind::kInt && version.root.number == kLegacyVersion, "the file's version is not ",
                      kLegacyVersion);
   const Pickle machine = parse_pickle(file, version.end);
-  GALLEY_CHECK_INPUT(machine.root.kind == Kind::kDict, "the file does not say on which machine it was made");
+  GALLEY_CHECK_INPUT(machine.root.kind == Kind::kDict, "the file does not state the byte order of the machine that wrote it");
   const std::vector<PickleValue>& facts = machine.items(machine.root);
   for (size_t i = 0; i < facts.size(); i += 2) {
     const bool order = facts[i].kind == Kind::kText && machine.text(facts[i]) == "little_endian";
     GALLEY_CHECK_INPUT(!order || (facts[i + 1].kind == Kind::kBool && facts[i + 1].number == 1),
-                       "the file was made on a big-endian machine; only little-endian files are read");
+                       "the file was written on a big-endian machine, but only little-endian files are supported");
   }
   const Pickle pickle = parse_pickle(file, machine.end);
   const Pickle keys = parse_pickle(file, pickle.end);
@@ -205,14 +206,14 @@ PthTable parse_legacy(std::span<const std::byte> file) {
     std::memcpy(&elements, file.data() + at, 8);
     at += 8;
     GALLEY_CHECK_INPUT(elements == static_cast<uint64_t>(storage.bytes / storage.element_bytes), "storage ", storage.key, " has ", elements,
-                       " elements, its tensors need ", storage.bytes / storage.element_bytes);
+                       " elements, but its tensors need ", storage.bytes / storage.element_bytes);
     GALLEY_CHECK_INPUT(storage.bytes <= size - at, "the file ends inside storage ", storage.key, ": it is truncated");
     table.storages[found->second] = {storage.key, at, at + storage.bytes};
     at += storage.bytes;
     index.erase(found);
   }
   GALLEY_CHECK_INPUT(index.empty(), "the file has no values for storage ", index.begin()->first);
-  GALLEY_CHECK_INPUT(at == size, "the file has ", size - at, " bytes behind its last storage");
+  GALLEY_CHECK_INPUT(at == size, "the file has ", size - at, " bytes after its last storage");
   name_tensors(pickle, table);
   return table;
 }
@@ -252,8 +253,8 @@ bool is_pth(std::span<const std::byte> file) {
 
 PthTable parse_pth(std::span<const std::byte> file) {
   if (is_tar(file)) {
-    throw Error(ErrorCode::kInput, "the file is in PyTorch's tar form of 2016, which is not read")
-        .suggest("load it with that PyTorch and save it again");
+    throw Error(ErrorCode::kInput, "the file has PyTorch's tar format of 2016, which is not supported")
+        .suggest("load it with a PyTorch version that reads it and save it again");
   }
   PthTable table = is_zip(file) ? parse_archive(file) : parse_legacy(file);
   check_total(table);
@@ -264,15 +265,15 @@ PthFile::PthFile(const std::string& path) : path_(path), file_(MappedFile::open(
   try {
     table_ = parse_pth(file_->bytes());
   } catch (const Error& error) {
-    const std::string cure =
-        error.suggestion().empty() ? "the file is damaged or of another format: fetch or save it again" : error.suggestion();
-    throw Error(error.code(), cat(path, ": ", error.message())).suggest(cure);
+    const std::string fix =
+        error.suggestion().empty() ? "the file is damaged or has another format: fetch or save it again" : error.suggestion();
+    throw Error(error.code(), cat(path, ": ", error.message())).suggest(fix);
   }
 }
 
 Tensor PthFile::read(const PthTensor& tensor) const {
   GALLEY_CHECK_INPUT(tensor.type->dtype.has_value(), path_, ": tensor '", tensor.name, "' has the dtype ", tensor.type->text,
-                     ", with which Galley does not compute");
+                     ", which Galley does not support");
   const DType dtype = *tensor.type->dtype;
   const std::byte* data = file_->bytes().data() + table_.storages[tensor.storage].begin + tensor.offset * tensor.type->bytes;
   const int64_t bytes = tensor.shape.elements() * tensor.type->bytes;
@@ -320,7 +321,7 @@ int64_t PthFile::verify() const {
   for (size_t i = 0; i < entries.size(); ++i) {
     const auto storage = storage_at.find(entries[i].begin);
     if (matches[i]) checked += storage == storage_at.end() ? 0 : entries[i].end - entries[i].begin;
-    // A checksum of 0 that does not match was left out by the writer (torch.serialization.set_crc32_options).
+    // A checksum of 0 that does not match was omitted by the writer (torch.serialization.set_crc32_options).
     if (matches[i] || entries[i].crc32 == 0) continue;
     std::string names;
     for (const PthTensor& tensor : table_.tensors) {
@@ -328,7 +329,7 @@ int64_t PthFile::verify() const {
     }
     throw Error(ErrorCode::kInput, cat(path_, ": the entry '", entries[i].name, "'", names.empty() ? "" : cat(" (", names, ")"),
                                        " does not match its checksum"))
-        .suggest("it is damaged: fetch or save it again, or take an older copy");
+        .suggest("the file is damaged: fetch or save it again, or use another copy");
   }
   return checked;
 }

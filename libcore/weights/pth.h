@@ -1,10 +1,10 @@
 #pragma once
-// Files of torch.save (.pth, .pt, .bin): the zip form of PyTorch 1.6 and later, and the older form of pickles in a row. Read
+// Files of torch.save (.pth, .pt, .bin): the zip format of PyTorch 1.6 and later, and the older format of concatenated pickles. Read
 // without Python (pickle.h) and mapped.
 //
-// Which tensors are the weights: those of the dictionary at the top, where it holds tensors of its own; else those below the
-// first of its keys state_dict, model_state_dict, model, module, net, network, weights, params, generator that holds any; else all. Names
-// are the keys on the way, joined by dots. What lies elsewhere (an optimizer's state) is listed as `others`.
+// Selection of the weights: the tensors of the top-level dictionary if it contains tensors directly; otherwise those below the first of its
+// keys state_dict, model_state_dict, model, module, net, network, weights, params, generator that contains any; otherwise all tensors.
+// Names are the keys on the path, joined by dots. Other tensors (e.g. an optimizer's state) are listed as `others`.
 
 #include <memory>
 #include <string>
@@ -21,14 +21,14 @@ struct PthTensor {
   std::string name;
   const TorchType* type = nullptr;
   Shape shape;
-  Shape strides;       ///< In elements.
+  Shape strides;       ///< Strides in elements.
   size_t storage = 0;  ///< Index into PthTable::storages.
-  int64_t offset = 0;  ///< Elements from the storage's start.
+  int64_t offset = 0;  ///< Offset in elements from the begin of the storage.
 };
 
 struct PthStorage {
   std::string key;
-  int64_t begin = 0;  ///< Bytes from the start of the file.
+  int64_t begin = 0;  ///< Byte offset in the file.
   int64_t end = 0;
 };
 
@@ -36,33 +36,32 @@ enum class PthForm { kZip, kLegacy };
 
 struct PthTable {
   PthForm form = PthForm::kZip;
-  std::string chosen;              ///< The key whose dictionary the weights are; "" for the top.
-  std::vector<PthTensor> tensors;  ///< In the file's order.
-  std::vector<PthTensor> others;   ///< Under their full names.
+  std::string chosen;              ///< The key whose dictionary contains the weights; "" for the top level.
+  std::vector<PthTensor> tensors;  ///< The weights, in the file's order.
+  std::vector<PthTensor> others;   ///< Other tensors, with full names.
   std::vector<PthStorage> storages;
-  std::vector<ZipEntry> entries;  ///< kZip: all of the archive.
+  std::vector<ZipEntry> entries;  ///< kZip: all entries of the archive.
 };
 
-/// The table of a file of these bytes. A pure function; throws Error (exit code 4). The values are not looked at, the checksums of
-/// what is (the pickle) are checked.
+/// Parses a file. A pure function; throws Error (exit code 4). Checks the checksum of what it reads (the pickle), not of the values.
 PthTable parse_pth(std::span<const std::byte> file);
 
-/// Whether a file begins as torch.save's files do (also those that are then refused: a TorchScript archive, a tar of 2016).
+/// Whether a file begins like a file of torch.save (including TorchScript archives and the tar format of 2016, which parse_pth rejects).
 bool is_pth(std::span<const std::byte> file);
 
-/// A mapped file. Tensors read from it share the mapping and outlive this object.
+/// A mapped file. Tensors read from it share the mapping and may outlive this object.
 class PthFile {
  public:
   explicit PthFile(const std::string& path);
 
   const std::string& path() const { return path_; }
   const PthTable& table() const { return table_; }
-  /// The values, contiguous in logical order: without a copy where they lie so in the file, aligned.
+  /// The values, contiguous in logical order, without a copy if the file stores them so and aligned.
   Tensor read(const PthTensor& tensor) const;
-  /// Checks the archive's checksums, reading the file anew; throws an Error that names the first damaged entry and its tensors.
-  /// Returns how many bytes of values have a checksum: older forms, and archives saved without, have none.
+  /// Reads the file again and checks its checksums; throws Error naming the first damaged entry and its tensors. Returns how many bytes of
+  /// values have a checksum: none in the older format and in archives saved without checksums.
   int64_t verify() const;
-  /// Bytes of all storages.
+  /// Total size in bytes of all storages.
   int64_t value_bytes() const;
 
  private:

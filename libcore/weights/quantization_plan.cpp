@@ -24,15 +24,15 @@ const Json& member(const Json& object, const char* key) {
 }
 std::string text_of(const Json& object, const char* key) {
   const Json& value = member(object, key);
-  GALLEY_CHECK_INPUT(value.is_string(), "'", key, "' is not a text");
+  GALLEY_CHECK_INPUT(value.is_string(), "'", key, "' is not a string");
   return value.get<std::string>();
 }
 int64_t integer_of(const Json& object, const char* key, int64_t min, int64_t max) {
   const Json& value = member(object, key);
   GALLEY_CHECK_INPUT(value.is_number_integer(), "'", key, "' is not an integer");
   const double size = value.get<double>();
-  GALLEY_CHECK_INPUT(size >= static_cast<double>(min) && size <= static_cast<double>(max), "'", key, "' is ", size, ", allowed is ", min,
-                     " to ", max);
+  GALLEY_CHECK_INPUT(size >= static_cast<double>(min) && size <= static_cast<double>(max), "'", key, "' is ", size,
+                     ", but must be between ", min, " and ", max);
   return value.get<int64_t>();
 }
 double number_of(const Json& object, const char* key) {
@@ -50,7 +50,7 @@ LayerPlan layer_of(const Json& json) {
   LayerPlan layer{.name = text_of(json, "name"), .type = text_of(json, "type"), .scheme = text_of(json, "scheme")};
   if (!member(json, "float_reason").is_null()) layer.float_reason = text_of(json, "float_reason");
   layer.bits = integer_of(json, "bits", 4, 8);
-  GALLEY_CHECK_INPUT(layer.bits == 4 || layer.bits == 8, "'bits' is ", layer.bits, ", allowed is 4 or 8");
+  GALLEY_CHECK_INPUT(layer.bits == 4 || layer.bits == 8, "'bits' is ", layer.bits, ", but must be 4 or 8");
   layer.group_size = integer_of(json, "group_size", 0, kLargestGroup);
   layer.reduced = flag_of(json, "reduced");
   const Json& sqnr = member(json, "sqnr_activation_db");
@@ -64,7 +64,7 @@ QuantParams params_of(const Json& json) {
   QuantParams params;
   params.scale = number_of(json, "scale");
   const std::string dtype = text_of(json, "dtype");
-  GALLEY_CHECK_INPUT(dtype == "u8" || dtype == "i8", "'dtype' is ", dtype, ", allowed is u8 or i8");
+  GALLEY_CHECK_INPUT(dtype == "u8" || dtype == "i8", "'dtype' is ", dtype, ", but must be u8 or i8");
   params.dtype = dtype == "u8" ? DType::kU8 : DType::kI8;
   params.zero_point = integer_of(json, "zero_point", -128, 255);
   params.qmin = integer_of(json, "qmin", -128, 255);
@@ -76,11 +76,11 @@ QuantParams params_of(const Json& json) {
 QuantizationPlan from_json(const Json& json) {
   GALLEY_CHECK_INPUT(json.is_object(), "it is not a JSON object");
   const int64_t version = integer_of(json, "version", 1, 1'000'000);
-  GALLEY_CHECK_INPUT(version == kVersion, "it has version ", version, ", this program reads ", kVersion);
+  GALLEY_CHECK_INPUT(version == kVersion, "it has version ", version, ", but this version of Galley reads version ", kVersion);
   QuantizationPlan plan;
   const std::string method = text_of(json, "method");
   const auto found = std::find(kMethodNames.begin(), kMethodNames.end(), method);
-  GALLEY_CHECK_INPUT(found != kMethodNames.end(), "'method' is ", method);
+  GALLEY_CHECK_INPUT(found != kMethodNames.end(), "'method' is '", method, "', which is not supported");
   plan.method = static_cast<QuantMethod>(found - kMethodNames.begin());
   const Json &layers = member(json, "layers"), &values = member(json, "values");
   GALLEY_CHECK_INPUT(layers.is_array() && layers.size() <= kMostItems, "'layers' is not a list");
@@ -88,7 +88,7 @@ QuantizationPlan from_json(const Json& json) {
   std::set<std::string> names;
   for (const Json& item : layers) {
     plan.layers.push_back(layer_of(item));
-    GALLEY_CHECK_INPUT(names.insert(plan.layers.back().name).second, "the layer '", plan.layers.back().name, "' is there twice");
+    GALLEY_CHECK_INPUT(names.insert(plan.layers.back().name).second, "the layer '", plan.layers.back().name, "' is listed twice");
   }
   for (const auto& [name, item] : values.items()) {
     try {
@@ -132,7 +132,7 @@ QuantizationPlan parse_plan(const std::string& text, const std::string& name) {
   try {
     return from_json(Json::parse(text, nullptr, /*allow_exceptions=*/false));
   } catch (Error& error) {
-    throw Error(ErrorCode::kInput, cat(name, ": the plan of quantization cannot be used: ", error.message()))
+    throw Error(ErrorCode::kInput, cat(name, ": the quantization plan is not valid: ", error.message()))
         .suggest("the file is damaged: quantize again");
   }
 }

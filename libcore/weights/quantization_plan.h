@@ -1,5 +1,5 @@
 #pragma once
-// The plan of quantization in the metadata of a file of quantized weights: key `galley.quantization`, JSON.
+// The quantization plan in the metadata of a file of quantized weights (key `galley.quantization`, JSON).
 
 #include <string>
 #include <string_view>
@@ -9,13 +9,14 @@
 namespace galley {
 
 inline constexpr std::string_view kQuantizationKey = "galley.quantization";
-/// {"float":{metric:value},"quantized":{...}}: what was measured when the file was made.
+/// {"float":{metric:value},"quantized":{...}}: metrics measured when the file was made.
 inline constexpr std::string_view kMetricsKey = "galley.metrics";
 
 /// {"version","method","layers":[{"name","type","scheme","float_reason","bits","group_size","reduced","sqnr_activation_db"}],
-///  "values":{name:{"scale","zero_point","dtype","qmin","qmax"}}}. Scales come back with the same bits.
+///  "values":{name:{"scale","zero_point","dtype","qmin","qmax"}}}. Scales are restored bit-exactly.
 std::string plan_json(const QuantizationPlan& plan);
-/// Throws Error (kInput), beginning with `name`, where the text is no plan or holds scales and integers that no kernel could take.
+/// The inverse of plan_json. Throws Error (kInput), prefixed with `name`, if the text is not a plan or contains scales or integers that
+/// kernels do not support.
 QuantizationPlan parse_plan(const std::string& text, const std::string& name);
 
 }  // namespace galley

@@ -9,12 +9,12 @@
 namespace galley {
 namespace {
 
-// The header begins with its own digest, at a fixed place, so that it can be found without trusting the rest.
+// The header begins with its own digest at a fixed position, so that it can be found without parsing the rest.
 constexpr std::string_view kHeaderStart = R"({"__metadata__":{"galley.digest":")";
 constexpr size_t kHeaderDigestAt = 8 + kHeaderStart.size();
 constexpr std::string_view kDigestKey = "galley.digest";
 constexpr std::string_view kOwnPrefix = "galley.";
-constexpr int64_t kChunk = 1 << 20;  // digest and write the same megabyte while it is in the cache
+constexpr int64_t kChunk = 1 << 20;  // process a megabyte while it is in the cache
 
 std::string tensor_digest_key(std::string_view name) { return cat(kDigestKey, ".", name); }
 
@@ -26,7 +26,7 @@ std::string file_dtype(DType dtype) {
   return text;
 }
 
-/// Sizes in the order of memory.
+/// The sizes in memory order.
 Shape physical_shape(const Shape& shape, const MemoryFormat& format) {
   Shape physical;
   for (const int axis : format.order(shape.rank())) physical.push_back(shape[axis]);
@@ -39,7 +39,8 @@ SafetensorsFile::SafetensorsFile(const std::string& path) : path_(path), file_(M
   try {
     table_ = parse_safetensors(file_->bytes());
   } catch (Error& error) {
-    throw Error(error.code(), cat(path, ": ", error.message())).suggest("the file is damaged or of another format: fetch or save it again");
+    throw Error(error.code(), cat(path, ": ", error.message()))
+        .suggest("the file is damaged or has another format: fetch or save it again");
   }
   for (size_t i = 0; i < table_.entries.size(); ++i) index_[table_.entries[i].name] = i;
 }
@@ -51,7 +52,7 @@ const SafetensorsEntry* SafetensorsFile::find(std::string_view name) const {
 
 Tensor SafetensorsFile::read_stored(const SafetensorsEntry& entry) const {
   GALLEY_CHECK_INPUT(entry.dtype.has_value(), path_, ": tensor '", entry.name, "' has the dtype ", entry.dtype_text,
-                     ", with which Galley does not compute");
+                     ", which Galley does not support");
   const std::byte* data = file_->bytes().data() + entry.begin;
   if (reinterpret_cast<uintptr_t>(data) % static_cast<uintptr_t>(dtype_size(*entry.dtype)) == 0) {
     return Tensor(*entry.dtype, entry.shape, entry.format, Storage::borrow(data, entry.end - entry.begin, file_));
@@ -89,14 +90,14 @@ bool SafetensorsFile::has_digests() const {
 
 void SafetensorsFile::verify() const {
   if (!has_digests()) return;
-  const auto cure = "it is damaged: fetch or save it again, or take an older copy";
+  const auto fix = "the file is damaged: fetch or save it again, or use another copy";
   const InputFile file(path_);
   std::string text(static_cast<size_t>(table_.data_begin), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   const auto stored = metadata().find(std::string(kDigestKey));
   if (stored == metadata().end() || stored->second.size() != kDigestDigits ||
       std::string_view(text).substr(8, kHeaderStart.size()) != kHeaderStart || digest_with_hole(text, kHeaderDigestAt) != stored->second) {
-    throw Error(ErrorCode::kInput, cat(path_, ": the header does not match its digest")).suggest(cure);
+    throw Error(ErrorCode::kInput, cat(path_, ": the header does not match its digest")).suggest(fix);
   }
   std::vector<std::byte> buffer(static_cast<size_t>(kChunk));
   for (const SafetensorsEntry& entry : entries()) {
@@ -111,7 +112,7 @@ void SafetensorsFile::verify() const {
     if (digest.hex() != wanted->second) {
       throw Error(ErrorCode::kInput, cat(path_, ": tensor '", entry.name, "' does not match its digest (stored ", wanted->second,
                                          ", found ", digest.hex(), ")"))
-          .suggest(cure);
+          .suggest(fix);
     }
   }
 }
@@ -139,11 +140,11 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorSou
                    [](const TensorSource* a, const TensorSource* b) { return dtype_size(a->dtype) > dtype_size(b->dtype); });
   GALLEY_ASSERT(static_cast<int64_t>(order.size()) <= kSafetensorsEntryLimit, "too many tensors for one file");
 
-  // The header, with zeros where digests will stand: their places are kept, and filled once the values have been written.
+  // The header with zeros in place of digests; they are filled in after the values have been written.
   const std::string zeros(kDigestDigits, '0');
   std::string header = cat(std::string(8, '\0'), kHeaderStart, zeros, "\"");
   for (const auto& [key, value] : metadata) {
-    GALLEY_ASSERT(!key.starts_with(kDigestKey) && key != kMemoryFormatKey, "metadata '" + key + "' is the writer's");
+    GALLEY_ASSERT(!key.starts_with(kDigestKey) && key != kMemoryFormatKey, "metadata '" + key + "' is reserved for the writer");
     header += cat(",", quoted(key), ":", quoted(value));
   }
   if (metadata.count("galley.version") == 0) header += ",\"galley.version\":\"1\"";
@@ -170,7 +171,7 @@ WrittenFile write_safetensors(const std::string& path, std::span<const TensorSou
     offset = end;
   }
   header += "}";
-  header.resize((header.size() + 63) / 64 * 64, ' ');  // the values begin at a cache line of the mapped file
+  header.resize((header.size() + 63) / 64 * 64, ' ');  // so that the values begin at a cache line of the mapped file
   GALLEY_ASSERT(static_cast<int64_t>(header.size()) - 8 <= kSafetensorsHeaderLimit, "the header of " + path + " is too long");
   for (size_t i = 0; i < 8; ++i) header[i] = static_cast<char>((header.size() - 8) >> (8 * i) & 0xff);
 

@@ -1,5 +1,5 @@
-// The header of a safetensors file: parse_safetensors, on the event interface of the JSON parser (a document would keep the
-// last of duplicate keys in silence).
+// parse_safetensors: parses the header of a safetensors file with the JSON parser's event interface (a parsed document would silently keep
+// only the last of duplicate keys).
 
 #include <algorithm>
 #include <array>
@@ -51,7 +51,7 @@ const FileType& file_type(const std::string& text, const std::string& tensor) {
   }
   std::string known;
   for (const FileType& type : kFileTypes) known += (known.empty() ? "" : ", ") + std::string(type.text);
-  fail(ErrorCode::kInput, "tensor '", tensor, "' has the unknown dtype '", text, "' (the format knows ", known, ")");
+  fail(ErrorCode::kInput, "tensor '", tensor, "' has the unknown dtype '", text, "' (valid dtypes: ", known, ")");
 }
 
 /// Receives the parser's events and accepts only {"__metadata__": {string: string...}, name: {dtype, shape, data_offsets}...}.
@@ -68,7 +68,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   bool number_unsigned(number_unsigned_t value) override {
     if (state_ != State::kShape && state_ != State::kOffsets) unexpected(cat("the number ", value));
     GALLEY_CHECK_INPUT(value <= static_cast<uint64_t>(INT64_MAX), "tensor '", entry_.name, "' has the number ", value, " in its ", field_,
-                       ", which does not fit 63 bits");
+                       ", which exceeds 63 bits");
     if (state_ == State::kShape) {
       GALLEY_CHECK_INPUT(entry_.shape.rank() < Shape::kMaxRank, "tensor '", entry_.name, "' has more than ", Shape::kMaxRank,
                          " dimensions");
@@ -125,7 +125,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
                          " tensors");
     } else if (state_ == State::kMetadata) {
       GALLEY_CHECK_INPUT(table_.metadata.count(name) == 0, "the metadata has the key '", name, "' twice");
-      // Our own files have a digest for each tensor there, and a few keys more.
+      // Galley's files have a digest for each tensor and a few more keys.
       GALLEY_CHECK_INPUT(static_cast<int64_t>(table_.metadata.size()) < 2 * kSafetensorsEntryLimit, "the metadata has more than ",
                          2 * kSafetensorsEntryLimit, " keys");
     } else {
@@ -157,7 +157,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   bool end_object() override {
     if (state_ == State::kTensor) {
       for (size_t i = 0; i < kFields.size(); ++i) GALLEY_CHECK_INPUT(seen_[i], "tensor '", entry_.name, "' has no ", kFields[i]);
-      GALLEY_CHECK_INPUT(offsets_ == 2, "tensor '", entry_.name, "' has ", offsets_, " data_offsets, two are needed");
+      GALLEY_CHECK_INPUT(offsets_ == 2, "tensor '", entry_.name, "' has ", offsets_, " data_offsets, but must have two");
       check_size();
       table_.entries.push_back(std::move(entry_));
     }
@@ -175,7 +175,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
 
   [[noreturn]] void unexpected(const std::string& what) const {
     switch (state_) {
-      case State::kMetadata: fail(ErrorCode::kInput, "metadata '", field_, "' is ", what, ", only strings are allowed");
+      case State::kMetadata: fail(ErrorCode::kInput, "metadata '", field_, "' is ", what, ", but must be a string");
       case State::kStart:
       case State::kEnd: fail(ErrorCode::kInput, "the header is ", what, " instead of an object");
       case State::kTop: fail(ErrorCode::kInput, "'", field_, "' is ", what, " instead of an object");
@@ -189,11 +189,11 @@ class HeaderReader : public nlohmann::json_sax<json> {
     int64_t bits = bits_;
     bool fits = true;
     for (const int64_t size : entry_.shape) fits = fits && !__builtin_mul_overflow(bits, size, &bits);
-    GALLEY_CHECK_INPUT(fits, "the size of tensor '", entry_.name, "' (", entry_.dtype_text, " ", entry_.shape, ") does not fit 63 bits");
+    GALLEY_CHECK_INPUT(fits, "the size of tensor '", entry_.name, "' (", entry_.dtype_text, " ", entry_.shape, ") exceeds 63 bits");
     GALLEY_CHECK_INPUT(bits % 8 == 0, "tensor '", entry_.name, "' (", entry_.dtype_text, " ", entry_.shape,
-                       ") does not end at a whole byte");
+                       ") is not a whole number of bytes");
     GALLEY_CHECK_INPUT(entry_.end - entry_.begin == bits / 8, "tensor '", entry_.name, "' (", entry_.dtype_text, " ", entry_.shape,
-                       ") needs ", bits / 8, " bytes, its data_offsets hold ", entry_.end - entry_.begin);
+                       ") needs ", bits / 8, " bytes, but its data_offsets span ", entry_.end - entry_.begin);
   }
 
   SafetensorsTable& table_;
@@ -207,7 +207,7 @@ class HeaderReader : public nlohmann::json_sax<json> {
   std::unordered_set<std::string> names_;
 };
 
-/// Gives the entries that the metadata names their formats and logical shapes.
+/// Sets the formats and logical shapes of the entries listed in the metadata.
 void apply_formats(SafetensorsTable& table) {
   const auto stored = table.metadata.find(std::string(kMemoryFormatKey));
   if (stored == table.metadata.end()) return;
@@ -217,13 +217,13 @@ void apply_formats(SafetensorsTable& table) {
   for (SafetensorsEntry& entry : table.entries) by_name[entry.name] = &entry;
   for (const auto& [name, value] : formats.items()) {
     const auto found = by_name.find(name);
-    GALLEY_CHECK_INPUT(found != by_name.end(), kMemoryFormatKey, " names '", name, "', which the file does not have");
+    GALLEY_CHECK_INPUT(found != by_name.end(), kMemoryFormatKey, " lists '", name, "', which is not in the file");
     SafetensorsEntry* entry = found->second;
     const std::string text = value.is_string() ? value.get<std::string>() : "";
     const int rank = text == "channels_last" ? 4 : text == "channels_last_3d" ? 5 : -1;
-    GALLEY_CHECK_INPUT(rank > 0, kMemoryFormatKey, " of '", name, "' is '", text, "'; known: channels_last, channels_last_3d");
-    GALLEY_CHECK_INPUT(entry->shape.rank() == rank, kMemoryFormatKey, " of '", name, "' is ", text, ", which a tensor of rank ",
-                       entry->shape.rank(), " cannot have");
+    GALLEY_CHECK_INPUT(rank > 0, kMemoryFormatKey, " of '", name, "' is '", text, "', but must be channels_last or channels_last_3d");
+    GALLEY_CHECK_INPUT(entry->shape.rank() == rank, kMemoryFormatKey, " of '", name, "' is ", text, ", which is not possible for rank ",
+                       entry->shape.rank());
     entry->format = MemoryFormat::parse(text);
     Shape logical = entry->shape;
     const std::vector<int> order = entry->format.order(rank);
@@ -235,13 +235,13 @@ void apply_formats(SafetensorsTable& table) {
 }  // namespace
 
 SafetensorsTable parse_safetensors(std::span<const std::byte> file, int64_t file_bytes) {
-  GALLEY_CHECK_INPUT(file_bytes >= 8 && file.size() >= 8, "a safetensors file has at least 8 bytes, this one has ", file_bytes);
+  GALLEY_CHECK_INPUT(file_bytes >= 8 && file.size() >= 8, "a safetensors file must have at least 8 bytes, this one has ", file_bytes);
   uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<uint64_t>(file[static_cast<size_t>(i)]);
-  GALLEY_CHECK_INPUT(length <= static_cast<uint64_t>(kSafetensorsHeaderLimit), "the header would have ", length, " bytes, more than the ",
-                     kSafetensorsHeaderLimit, " that the format allows: not a safetensors file");
-  GALLEY_CHECK_INPUT(static_cast<int64_t>(length) <= file_bytes - 8, "the header should have ", length, " bytes, the file has ",
-                     file_bytes - 8, " after its length: it is truncated");
+  GALLEY_CHECK_INPUT(length <= static_cast<uint64_t>(kSafetensorsHeaderLimit), "the header would have ", length,
+                     " bytes, but the format allows at most ", kSafetensorsHeaderLimit, ": not a safetensors file");
+  GALLEY_CHECK_INPUT(static_cast<int64_t>(length) <= file_bytes - 8, "the header should have ", length, " bytes, but only ", file_bytes - 8,
+                     " bytes follow: the file is truncated");
   GALLEY_ASSERT(file.size() >= 8 + length);
   const auto* text = reinterpret_cast<const char*>(file.data()) + 8;
   GALLEY_CHECK_INPUT(length >= 2 && text[0] == '{', "the header does not start with '{': not a safetensors file");
@@ -251,14 +251,14 @@ SafetensorsTable parse_safetensors(std::span<const std::byte> file, int64_t file
   HeaderReader reader(table);
   json::sax_parse(text, text + length, &reader);
 
-  // The values must cover the rest of the file without holes, so that nothing hides there and nothing is missing.
+  // The values must cover the rest of the file without gaps.
   std::sort(table.entries.begin(), table.entries.end(),
             [](const SafetensorsEntry& a, const SafetensorsEntry& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   const int64_t data_bytes = file_bytes - table.data_begin;
   int64_t covered = 0;
   for (SafetensorsEntry& entry : table.entries) {
-    GALLEY_CHECK_INPUT(entry.end <= data_bytes, "tensor '", entry.name, "' ends at byte ", entry.end, " of the data, the file has ",
-                       data_bytes, ": it is truncated or damaged");
+    GALLEY_CHECK_INPUT(entry.end <= data_bytes, "tensor '", entry.name, "' ends at byte ", entry.end, " of the data, but the data has ",
+                       data_bytes, " bytes: the file is truncated or damaged");
     GALLEY_CHECK_INPUT(entry.begin >= covered, "tensor '", entry.name, "' begins at byte ", entry.begin,
                        " of the data and overlaps the tensor before it, which ends at ", covered);
     GALLEY_CHECK_INPUT(entry.begin == covered, "bytes ", covered, " to ", entry.begin, " before tensor '", entry.name,
@@ -267,7 +267,7 @@ SafetensorsTable parse_safetensors(std::span<const std::byte> file, int64_t file
     entry.begin += table.data_begin;
     entry.end += table.data_begin;
   }
-  GALLEY_CHECK_INPUT(covered == data_bytes, "the file has ", data_bytes - covered, " bytes after its last tensor that belong to none");
+  GALLEY_CHECK_INPUT(covered == data_bytes, "the file has ", data_bytes - covered, " bytes after its last tensor");
   apply_formats(table);
   return table;
 }

@@ -13,7 +13,7 @@ namespace {
 
 OfferedTensor offered(const PthTensor& tensor) { return {tensor.name, tensor.type->dtype, std::string(tensor.type->text), tensor.shape}; }
 
-/// Types are called as in safetensors files, so that the same type has one name in comparisons.
+/// Uses the type names of safetensors files, so that equal types have equal names in comparisons.
 OfferedTensor offered(const OnnxTensor& tensor) {
   std::string text = tensor.dtype ? std::string(dtype_name(*tensor.dtype)) : tensor.dtype_text;
   for (char& letter : text) letter = static_cast<char>(letter >= 'a' && letter <= 'z' ? letter - 'a' + 'A' : letter);
@@ -69,16 +69,16 @@ std::string WeightsFile::misfit_hint() const {
   const auto has = [&](std::string_view op) {
     return std::any_of(nodes.begin(), nodes.end(), [&](const OnnxNode& node) { return node.op_type == op; });
   };
-  const std::string cure = cat("take it as the model itself: model: {type: onnx, path: ", path_, "}");
-  if (has("DequantizeLinear")) return cat(path_, " holds quantized weights, which no float model takes; ", cure);
+  const std::string fix = cat("use it as the model: model: {type: onnx, path: ", path_, "}");
+  if (has("DequantizeLinear")) return cat(path_, " contains quantized weights, which float models cannot load; ", fix);
   const bool renamed =
       std::any_of(tensors_.begin(), tensors_.end(), [](const OfferedTensor& tensor) { return tensor.name.starts_with("onnx::"); });
   if (!renamed && (has("BatchNormalization") || !has("Conv"))) return "";
   return cat(path_,
-             " was exported with its batch norms folded into the weights before them, under names of the exporter's: export it with "
+             " was exported with batch norms folded into the preceding weights, under names chosen by the exporter: export it with "
              "do_constant_folding=False and "
              "training=TrainingMode.PRESERVE on the model in eval mode, or ",
-             cure);
+             fix);
 }
 
 Tensor WeightsFile::read(size_t index) const {

@@ -1,6 +1,6 @@
 #pragma once
-// A file of weights, whatever its format: safetensors, PyTorch's .pth in both forms, or the initializers of an ONNX model. The format is
-// told by the contents, not by the name.
+// A weights file of any format: safetensors, PyTorch's .pth in both forms, or the initializers of an ONNX model. The format is detected
+// from the contents, not from the name.
 
 #include <memory>
 #include <string>
@@ -14,17 +14,17 @@ namespace galley {
 class PthFile;
 class OnnxFile;
 
-/// What a check of a file's values could tell.
+/// Result of checking a file's values.
 struct FileCheck {
-  int64_t checked_bytes = 0;  ///< Of values whose checksum was compared.
+  int64_t checked_bytes = 0;  ///< Bytes of values whose checksum was compared.
   int64_t value_bytes = 0;
-  std::string reason;  ///< Why the rest could not be checked; "" where all was.
+  std::string reason;  ///< Why the rest could not be checked; "" if everything was.
   bool complete() const { return checked_bytes == value_bytes; }
 };
 
 class WeightsFile {
  public:
-  /// Opens and checks the structure. Throws Error (exit code 4).
+  /// Opens the file and checks its structure. Throws Error (exit code 4).
   explicit WeightsFile(const std::string& path);
   ~WeightsFile();
   WeightsFile(WeightsFile&&) noexcept;
@@ -33,19 +33,19 @@ class WeightsFile {
   const std::string& path() const { return path_; }
   /// "safetensors", "PyTorch zip", "PyTorch before 1.6", "ONNX"
   std::string format() const;
-  /// What a model can take, in the file's order.
+  /// The weights, in the file's order.
   const std::vector<OfferedTensor>& tensors() const { return tensors_; }
-  /// Tensors that are not weights (an optimizer's state), under their full names.
+  /// Tensors that are not weights (e.g. an optimizer's state), with full names.
   const std::vector<OfferedTensor>& others() const { return others_; }
-  /// The key of the file whose dictionary tensors() is; "" for the whole file.
+  /// The key whose dictionary contains tensors(); "": the whole file.
   const std::string& chosen() const { return chosen_; }
   /// Empty for files of other programs.
   const Metadata& metadata() const;
-  /// Why a model's names may be missing here, with a cure; "" where nothing of the format explains it.
+  /// Why the names of a model may be missing here, with a suggested fix; "" if the format does not explain it.
   std::string misfit_hint() const;
-  /// Contiguous values of tensors()[index], mapped where they lie aligned in the file; not to be written.
+  /// The values of tensors()[index], contiguous and read-only; mapped if they are aligned in the file.
   Tensor read(size_t index) const;
-  /// Compares all checksums that the file has, reading it anew. Throws Error (exit code 4) naming what is damaged.
+  /// Reads the file again and compares all its checksums. Throws Error (exit code 4) if something is damaged.
   FileCheck verify() const;
 
  private:

@@ -11,11 +11,11 @@ namespace {
 constexpr uint32_t kLocalMark = 0x04034b50, kDescriptorMark = 0x08074b50, kCentralMark = 0x02014b50, kEndMark = 0x06054b50,
                    kEnd64Mark = 0x06064b50, kLocator64Mark = 0x07064b50;
 constexpr int64_t kLocalSize = 30, kCentralSize = 46, kEndSize = 22, kEnd64Size = 56, kLocator64Size = 20;
-constexpr uint32_t kIn64 = 0xffffffff;  // "see the zip64 field"
+constexpr uint32_t kIn64 = 0xffffffff;  // the number is in the zip64 field
 constexpr uint16_t kDescriptorFlag = 1 << 3, kUtf8Flag = 1 << 11;
-constexpr uint16_t kZip64Extra = 0x0001, kPaddingExtra = 0x4246;  // "FB": PyTorch aligns values with it
+constexpr uint16_t kZip64Extra = 0x0001, kPaddingExtra = 0x4246;  // "FB": PyTorch pads with it to align values
 
-/// Little-endian numbers at checked places.
+/// Reads little-endian numbers with bounds checks.
 class Bytes {
  public:
   explicit Bytes(std::span<const std::byte> file) : file_(file) {}
@@ -31,7 +31,7 @@ class Bytes {
   uint32_t u32(int64_t at) const { return static_cast<uint32_t>(number(at, 4)); }
   int64_t i64(int64_t at, std::string_view what) const {
     const uint64_t value = number(at, 8);
-    GALLEY_CHECK_INPUT(value <= static_cast<uint64_t>(INT64_MAX), "the archive's ", what, " (", value, ") does not fit 63 bits");
+    GALLEY_CHECK_INPUT(value <= static_cast<uint64_t>(INT64_MAX), "the archive's ", what, " (", value, ") exceeds 63 bits");
     return static_cast<int64_t>(value);
   }
   std::string_view text(int64_t at, int64_t count) const {
@@ -47,31 +47,32 @@ struct Directory {
   int64_t begin = 0, bytes = 0, entries = 0;
 };
 
-/// What both headers of an entry say.
+/// The fields that both headers of an entry contain.
 struct Header {
   uint16_t version, flags, method, time, date;
   uint32_t crc32;
   int64_t stored_bytes, bytes;
 };
 
-/// The end record, which is the last thing in the file (comments are refused, so that it cannot be elsewhere), and behind it the
-/// 64-bit one where there is one.
+/// Finds the end record, which must be the last bytes of the file (comments are rejected, so it cannot be elsewhere), and before it the
+/// 64-bit one if present.
 Directory find_directory(const Bytes& file) {
   const int64_t end = file.size() - kEndSize;
   GALLEY_CHECK_INPUT(end >= 0 && file.u32(end) == kEndMark && file.u16(end + 20) == 0,
                      "the archive does not end with a zip directory (and no comment): it is truncated, or something was appended");
-  GALLEY_CHECK_INPUT(file.u16(end + 4) == 0 && file.u16(end + 6) == 0, "the archive says that it is one of several disks");
+  GALLEY_CHECK_INPUT(file.u16(end + 4) == 0 && file.u16(end + 6) == 0, "the archive is split over several disks, which is not supported");
   Directory directory{file.u32(end + 16), file.u32(end + 12), file.u16(end + 10)};
   GALLEY_CHECK_INPUT(file.u16(end + 8) == directory.entries, "the archive's two entry counts differ: ", file.u16(end + 8), " and ",
                      directory.entries);
   int64_t directory_end = end;
   const int64_t locator = end - kLocator64Size;
   if (locator >= 0 && file.u32(locator) == kLocator64Mark) {
-    const int64_t at = file.i64(locator + 8, "place of the 64-bit end record");
-    GALLEY_CHECK_INPUT(file.u32(locator + 4) == 0 && file.u32(locator + 16) == 1, "the archive says that it is one of several disks");
+    const int64_t at = file.i64(locator + 8, "offset of the 64-bit end record");
+    GALLEY_CHECK_INPUT(file.u32(locator + 4) == 0 && file.u32(locator + 16) == 1,
+                       "the archive is split over several disks, which is not supported");
     GALLEY_CHECK_INPUT(at == locator - kEnd64Size && file.u32(at) == kEnd64Mark &&
                            file.i64(at + 4, "64-bit end record") == kEnd64Size - 12 && file.number(at + 16, 8) == 0,
-                       "the archive's 64-bit end record is not where it must be");
+                       "the archive's 64-bit end record is not at its required position");
     const Directory wide{file.i64(at + 48, "directory offset"), file.i64(at + 40, "directory size"), file.i64(at + 32, "entry count")};
     GALLEY_CHECK_INPUT(file.i64(at + 24, "entry count") == wide.entries, "the archive's two entry counts differ");
     const auto agrees = [](int64_t narrow, int64_t value, int64_t mark) { return narrow == mark || narrow == value; };
@@ -81,8 +82,8 @@ Directory find_directory(const Bytes& file) {
     directory = wide;
     directory_end = at;
   }
-  GALLEY_CHECK_INPUT(directory.entries <= kZipEntryLimit, "the archive has ", directory.entries, " entries, more than the ", kZipEntryLimit,
-                     " allowed");
+  GALLEY_CHECK_INPUT(directory.entries <= kZipEntryLimit, "the archive has ", directory.entries, " entries, but at most ", kZipEntryLimit,
+                     " are allowed");
   GALLEY_CHECK_INPUT(directory.begin <= directory_end && directory.bytes == directory_end - directory.begin,
                      "the archive's directory (bytes ", directory.begin, " to ", directory.begin, "+", directory.bytes,
                      ") does not end where its end record begins (", directory_end, ")");
@@ -95,7 +96,7 @@ void check_name(std::string_view name) {
   if (name.front() == '/') refuse("has an absolute name");
   for (const char letter : name) {
     if (static_cast<unsigned char>(letter) < 0x20 || letter == '\\' || letter == ':' || letter == 0x7f)
-      refuse("has a character in its name that no file of PyTorch has");
+      refuse("has a character in its name that PyTorch's files do not use");
   }
   for (size_t begin = 0; begin <= name.size();) {
     const size_t end = std::min(name.find('/', begin), name.size());
@@ -105,18 +106,17 @@ void check_name(std::string_view name) {
   }
 }
 
-/// Reads the extra fields of a header: 64-bit sizes in their fixed order, for those numbers that say so; padding of one letter.
+/// Reads the extra fields of a header: 64-bit sizes, in fixed order, for the numbers that refer to them, and padding.
 void read_extra(const Bytes& file, int64_t at, int64_t count, std::string_view name, std::vector<int64_t*> wide) {
   const int64_t end = at + count;
   while (at < end) {
-    GALLEY_CHECK_INPUT(end - at >= 4 && file.u16(at + 2) <= end - at - 4, "entry '", name, "' has an extra field that leaves its header");
+    GALLEY_CHECK_INPUT(end - at >= 4 && file.u16(at + 2) <= end - at - 4, "entry '", name, "' has an extra field that exceeds its header");
     const uint16_t kind = file.u16(at);
     const int64_t begin = at + 4, size = file.u16(at + 2);
     at = begin + size;
     if (kind == kPaddingExtra) {
       const std::string_view padding = file.text(begin, size);
-      GALLEY_CHECK_INPUT(padding.find_first_not_of('Z') == std::string_view::npos, "entry '", name,
-                         "' is padded with something else than padding");
+      GALLEY_CHECK_INPUT(padding.find_first_not_of('Z') == std::string_view::npos, "entry '", name, "' has padding with invalid contents");
     }
     if (kind != kZip64Extra) continue;
     int64_t place = begin;
@@ -136,8 +136,8 @@ Header read_header(const Bytes& file, int64_t at) {
           file.u16(at + 8), file.u32(at + 10), file.u32(at + 14), file.u32(at + 18)};
 }
 
-/// Checks the local header of an entry against the directory's, finds the values, and returns where the entry ends (its
-/// descriptor included).
+/// Checks the local header of an entry against the directory, sets the position of the values, and returns the end of the entry including
+/// its descriptor.
 int64_t place_entry(const Bytes& file, int64_t offset, const Header& central, int64_t limit, ZipEntry& entry) {
   const std::string& name = entry.name;
   GALLEY_CHECK_INPUT(file.holds(offset, kLocalSize) && file.u32(offset) == kLocalMark, "entry '", name, "' has no local header at byte ",
@@ -155,7 +155,7 @@ int64_t place_entry(const Bytes& file, int64_t offset, const Header& central, in
                      "entry '", name, "' has two headers that differ in size or checksum");
   entry.begin = offset + kLocalSize + name_bytes + extra_bytes;
   GALLEY_CHECK_INPUT(entry.begin <= limit && central.bytes <= limit - entry.begin, "entry '", name, "' of ", central.bytes,
-                     " bytes leaves the archive");
+                     " bytes exceeds the archive");
   entry.end = entry.begin + central.bytes;
   if (!described) return entry.end;
   GALLEY_CHECK_INPUT(file.u32(entry.end) == kDescriptorMark && file.u32(entry.end + 4) == central.crc32, "entry '", name,
@@ -165,7 +165,7 @@ int64_t place_entry(const Bytes& file, int64_t offset, const Header& central, in
            file.number(entry.end + 8 + width, width) == static_cast<uint64_t>(central.bytes);
   };
   if (central.bytes < kIn64 && sizes_at(4)) return entry.end + 16;
-  GALLEY_CHECK_INPUT(sizes_at(8), "entry '", name, "' is followed by another size than its directory says");
+  GALLEY_CHECK_INPUT(sizes_at(8), "entry '", name, "' is followed by a size that differs from the directory");
   return entry.end + 24;
 }
 
@@ -176,7 +176,7 @@ bool is_zip(std::span<const std::byte> file) { return file.size() >= 4 && Bytes(
 std::vector<ZipEntry> parse_zip(std::span<const std::byte> bytes) {
   const Bytes file(bytes);
   const Directory directory = find_directory(file);
-  // The directory is at least this long, so the count is true before anything is allocated for it.
+  // Check the count against the directory's size before memory is allocated for it.
   GALLEY_CHECK_INPUT(directory.entries <= directory.bytes / kCentralSize, "the archive's directory is too short for ", directory.entries,
                      " entries");
   struct Part {
@@ -203,11 +203,11 @@ std::vector<ZipEntry> parse_zip(std::span<const std::byte> bytes) {
     int64_t offset = file.u32(at + 42);
     read_extra(file, at + kCentralSize + name_bytes, extra_bytes, entry.name, {&header.bytes, &header.stored_bytes, &offset});
     GALLEY_CHECK_INPUT((header.flags & ~(kDescriptorFlag | kUtf8Flag)) == 0, "entry '", entry.name,
-                       "' is encrypted or has flags that stored files do not have (", header.flags, ")");
+                       "' is encrypted or has unsupported flags (", header.flags, ")");
     if (header.method != 0 || header.stored_bytes != header.bytes) {
       throw Error(ErrorCode::kInput,
-                  cat("entry '", entry.name, "' is compressed, as in TorchScript programs; torch.save stores values as they are"))
-          .suggest("save the weights alone: torch.save(model.state_dict(), FILE)");
+                  cat("entry '", entry.name, "' is compressed, as in TorchScript programs; torch.save does not compress"))
+          .suggest("save only the weights: torch.save(model.state_dict(), FILE)");
     }
     GALLEY_CHECK_INPUT(comment_bytes == 0 && file.u16(at + 34) == 0, "entry '", entry.name, "' has a comment or is on another disk");
     entry.crc32 = header.crc32;
@@ -225,7 +225,7 @@ std::vector<ZipEntry> parse_zip(std::span<const std::byte> bytes) {
   for (const Part& part : parts) {
     GALLEY_CHECK_INPUT(part.begin >= covered, "entry '", entries[part.entry].name, "' overlaps another");
     GALLEY_CHECK_INPUT(part.begin == covered, "the archive has ", part.begin - covered, " bytes before entry '", entries[part.entry].name,
-                       "' that belong to none");
+                       "' that belong to no entry");
     covered = part.end;
     in_order.push_back(std::move(entries[part.entry]));
   }

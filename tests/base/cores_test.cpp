@@ -1,4 +1,4 @@
-// The quota of control groups as the kernel's files give it (Documentation/admin-guide/cgroup-v2.rst, scheduler/sched-bwc.rst).
+// The CPU quota as read from the kernel's control group files (Documentation/admin-guide/cgroup-v2.rst, scheduler/sched-bwc.rst).
 #include "libcore/base/cores.h"
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ TEST_F(Quota, OfVersion2IsTheLeastOfTheGroupsAbove) {
   EXPECT_EQ(quota(), 1.5);
   put("mount/slice/job/cpu.max", "50000 200000\n");
   EXPECT_EQ(quota(), 0.25);
-  // A container that sees its own group as the mount, and the host's path or "/" as its own.
+  // A container that sees its own group as the mount point, and the host's path or "/" as its group.
   put("membership", "0::/docker/0123456789ab\n");
   put("mount/cpu.max", "200000 100000\n");
   EXPECT_EQ(quota(), 2.0);
@@ -56,7 +56,7 @@ TEST_F(Quota, OfVersion1ComesFromTheControllersOwnHierarchy) {
   EXPECT_EQ(quota(), 2.5);
   put("mount/cpu,cpuacct/docker/a/cpu.cfs_quota_us", "-1\n");
   EXPECT_EQ(quota(), std::nullopt);
-  // In a container the group is at the mount, often under the short name.
+  // In a container the group is at the mount point, often under the short name.
   put("mount/cpu/cpu.cfs_quota_us", "100000\n");
   put("mount/cpu/cpu.cfs_period_us", "50000\n");
   EXPECT_EQ(quota(), 2.0);

@@ -1,5 +1,5 @@
-// Law: digests are XXH3-128 in canonical order (golden values by python-xxhash 3.x), streaming equals at once, and a text with
-// a hole carries its own digest.
+// Law: digests are XXH3-128 in canonical order (golden values from python-xxhash 3.x), incremental and one-shot digests are equal, and a
+// text can contain its own digest.
 #include "libcore/base/digest.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Laws: a file is its old contents or its new ones whatever system call fails or kills the process; failures are Errors with the
-// right exit code, the path and a cure; interrupted and short writes lose nothing; no temporary stays behind.
+// Laws: a file has its old or its new contents, whatever system call fails or kills the process; failures are Errors with the right exit
+// code, the path and a suggested fix; interrupted and short writes lose nothing; no temporary file is left.
 #include "libcore/base/file.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 namespace galley {
 namespace {
 
-/// Runs `action`, which must throw an Error of that code whose text holds `part`.
+/// Runs `action`, which must throw an Error with that code whose text contains `part`.
 template <class Action>
 void expect_error(ErrorCode code, const std::string& part, Action action) {
   try {
@@ -58,19 +58,19 @@ TEST(File, ReadErrorsAreInputErrors) {
   expect_error(ErrorCode::kInput, "did you mean '" + folder / "weights.safetensors" + "'",
                [&] { read_file(folder / "weigths.safetensors"); });
   expect_error(ErrorCode::kInput, "Is a directory", [&] { read_file(folder.path()); });
-  expect_error(ErrorCode::kInput, "longer than the 9 bytes", [&] { read_file(folder / "weights.safetensors", 9); });
+  expect_error(ErrorCode::kInput, "larger than the limit of 9 bytes", [&] { read_file(folder / "weights.safetensors", 9); });
   EXPECT_EQ(read_file(folder / "weights.safetensors", 10).size(), 10u);
   expect_error(ErrorCode::kInput, "No such file", [&] { MappedFile::open(folder / "x/y"); });
   expect_error(ErrorCode::kInput, "cannot list", [&] { list_folder(folder / "absent"); });
   std::byte buffer[4];
   expect_error(ErrorCode::kInput, "ends at byte 10", [&] { InputFile(folder / "weights.safetensors").read(8, buffer); });
-  expect_error(ErrorCode::kInput, "pipe or a device", [] { MappedFile::open("/dev/null"); });
+  expect_error(ErrorCode::kInput, "not a regular file", [] { MappedFile::open("/dev/null"); });
 }
 
 TEST(File, WriteErrorsAreResourceErrors) {
   const TemporaryFolder folder;
   make_folders(folder / "a/b");
-  expect_error(ErrorCode::kResource, "make the folder first", [&] { write_file(folder / "absent/x", "1"); });
+  expect_error(ErrorCode::kResource, "create the folder first", [&] { write_file(folder / "absent/x", "1"); });
   expect_error(ErrorCode::kResource, "Is a directory", [&] { write_file(folder / "a", "1"); });
   write_file(folder / "file", "1");
   expect_error(ErrorCode::kResource, "Not a directory", [&] { make_folders(folder / "file/x"); });

@@ -35,13 +35,13 @@ TEST_F(ParallelTasks, RunsEachOnceOnASlotThatExists) {
   }
 }
 
-// A slot begins with its own stretch, in order; what a busy one does not come to is taken from its end.
+// A slot takes its own tasks in order; other slots take the remaining tasks of a busy slot from the end.
 TEST_F(ParallelTasks, SlotsKeepTheirStretchAndHelpOthers) {
   constexpr int64_t kCount = 40, kThreads = 2;
   std::vector<int64_t> slot_of(kCount, -1);
   std::vector<int64_t> order[kThreads];
-  std::atomic<bool> begun{false};  // the first slot has
-  std::atomic<int64_t> taken{0};   // by the second slot
+  std::atomic<bool> begun{false};  // the first slot has begun
+  std::atomic<int64_t> taken{0};   // tasks taken by the second slot
   parallel_tasks(kCount, kThreads, [&](int64_t task, int64_t slot) {
     slot_of[static_cast<size_t>(task)] = slot;
     const auto wait = [](const auto& until) {
@@ -53,7 +53,7 @@ TEST_F(ParallelTasks, SlotsKeepTheirStretchAndHelpOthers) {
       wait([&] { return begun.load(); });
       ++taken;
     }
-    // The first slot stays at its first task until the other has taken nearly everything.
+    // The first slot stays at its first task until the other has taken nearly all others.
     if (task == 0) wait([&] { return taken >= 30; });
   });
   EXPECT_EQ(slot_of[0], 0);
@@ -83,7 +83,7 @@ TEST_F(ParallelTasks, RangesCoverEachItemOnce) {
   }
 }
 
-// What a pass before left in a core's cache is read from its end, by the same thread.
+// A backward pass reads what the previous pass left in a core's cache: the same thread, from the end.
 TEST_F(ParallelTasks, RangesGoBackwards) {
   set_compute_threads(1);
   std::vector<int64_t> order;
@@ -96,7 +96,7 @@ TEST_F(ParallelTasks, RangesGoBackwards) {
   parallel_ranges(
       12, 1,
       [&](int64_t begin, int64_t) {
-        // Both begin before either goes on, so that the first range of each thread is of its own half.
+        // Both threads begin before either continues, so that the first range of each is in its own half.
         if (++begun <= 2) {
           for (int i = 0; i < 10000 && begun < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
           of_half[begin < 6 ? 0 : 1].push_back(begin);

@@ -1,4 +1,4 @@
-// Laws: values with units read as written, print back to text that reads the same, and never guess a unit.
+// Laws: values with units are parsed as written, print text that parses to the same value, and never have a guessed unit.
 
 #include "libcore/base/units.h"
 
@@ -94,7 +94,7 @@ TEST(Units, Slices) {
   EXPECT_EQ(parsed<Slice>("0..5").of(7), Range(0, 5));
   EXPECT_EQ(parsed<Slice>("80%..").of(10), Range(8, 10));
   EXPECT_EQ(parsed<Slice>("..3").of(10), Range(0, 3));
-  // Neighbouring percentages share no sample and leave none out.
+  // Adjacent percentage ranges share no sample and omit none.
   EXPECT_EQ(parsed<Slice>("0%..33%").of(10).second, parsed<Slice>("33%..100%").of(10).first);
   EXPECT_THROW(parsed<Slice>("0..11").of(10), Error);
   for (const char* bad : {"", "5", "5..5", "9..3", "0%..101%", "1.5..3", "a..b"}) EXPECT_THROW(parsed<Slice>(bad), Error) << bad;

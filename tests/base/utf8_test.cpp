@@ -1,4 +1,4 @@
-// Laws of RFC 3629: each code point but the surrogates has one sequence, and no other bytes are one.
+// Laws of RFC 3629: each code point except surrogates has exactly one sequence, and no other bytes are valid.
 
 #include "libcore/base/utf8.h"
 
@@ -33,7 +33,7 @@ TEST(Utf8, EveryCodePointHasItsSequence) {
 }
 
 TEST(Utf8, NothingElseIsASequence) {
-  // All strings of one to three bytes, and those of four with the bytes about the bounds: as many are sequences as there are code points.
+  // All strings of one to three bytes, and strings of four bytes near the limits: there are as many valid sequences as code points.
   int64_t counts[5] = {};
   std::string text(3, '\0');
   for (uint32_t bits = 0; bits < (1u << 24); ++bits) {

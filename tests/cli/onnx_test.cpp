@@ -185,7 +185,7 @@ TEST_F(Onnx, AWholeRunIsOneSample) {
   EXPECT_EQ(tensor_bytes(path("out.safetensors")), values) << "two samples, each by itself, in other shapes";
   const Outcome two = in_folder("galley-benchmark whole.yaml what=forward batch=2 -q");
   EXPECT_EQ(two.code, 3);
-  for (const char* word : {"one sample a run", "one row for each sample"}) EXPECT_NE(two.err.find(word), std::string::npos) << two.err;
+  for (const char* word : {"one sample per run", "one row for each sample"}) EXPECT_NE(two.err.find(word), std::string::npos) << two.err;
 }
 
 TEST_F(Onnx, MistakesHaveTheirExitCodes) {

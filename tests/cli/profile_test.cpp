@@ -109,7 +109,7 @@ TEST(Profile, PrintsTablesForPeople) {
   const std::string folder = scratch_folder(), recipe = tiny_recipe(folder);
   const Outcome table = run("galley-profile", {recipe, "-q"});
   ASSERT_EQ(table.code, 0) << table.err;
-  for (const char* word : {"conv2d", "(executor)", "waiting for data", "of the limit", "optimizer_state", "advice"})
+  for (const char* word : {"conv2d", "(executor)", "waiting for data", "machine limits", "optimizer_state", "advice"})
     EXPECT_NE(table.out.find(word), std::string::npos) << word << "\n" << table.out;
   const Outcome csv = run("galley-profile", {recipe, "--by", "layer", "--format", "csv", "-q"});
   ASSERT_EQ(csv.code, 0) << csv.err;

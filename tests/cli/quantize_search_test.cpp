@@ -88,7 +88,7 @@ TEST_F(QuantizeSearch, SensitivityContinuesItsJournal) {
 
   const Outcome other = quantize("keep.yaml", {"--sensitivity", "quantize.activations.observer=min_max"});
   EXPECT_EQ(other.code, 4);
-  EXPECT_NE(other.err.find("journal of other settings"), std::string::npos) << other.err;
+  EXPECT_NE(other.err.find("journal with other settings"), std::string::npos) << other.err;
 }
 
 TEST_F(QuantizeSearch, AGoalThatIsMetEndsWithItsFile) {

@@ -195,12 +195,12 @@ TEST_F(Quantize, CalibrationsOfOthersAreRefused) {
   const Outcome trained = run("galley-train", {recipe, "-o", path("run"), "-q"});
   ASSERT_EQ(trained.code, 0) << trained.err;
   calibrate("other.calib", "weights=" + path("run/weights.safetensors"));
-  refused(quantize("none.safetensors", {"--calibration", path("other.calib")}), 4, {"other.calib", "of other weights"}, "none");
+  refused(quantize("none.safetensors", {"--calibration", path("other.calib")}), 4, {"other.calib", "belong to other weights"}, "none");
   const Outcome model = quantize(
       "none.safetensors", {"--calibration", path("other.calib"), "weights=" + path("run/weights.safetensors"), "model.reduced_tail=true"});
   EXPECT_TRUE(model.code == 3 || model.code == 4) << model.err;
   refused(quantize("none.safetensors", {"--calibration", path("absent.calib")}), 4, {"absent.calib"}, "none");
-  refused(quantize("none.safetensors", {"--calibration", kGolden + "/weights.safetensors"}), 4, {"no calibration", "galley-calibrate"},
+  refused(quantize("none.safetensors", {"--calibration", kGolden + "/weights.safetensors"}), 4, {"not a calibration", "galley-calibrate"},
           "none");
 
   calibrate("stats.calib");

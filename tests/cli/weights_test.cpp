@@ -314,7 +314,7 @@ TEST(Fetch, RefusesAndExplains) {
     file = publish(folder, server.url("tiny.pth"), hash.substr(0, 8));
     const Outcome wrong = weights({"fetch", "tiny"});
     EXPECT_EQ(wrong.code, 4);
-    EXPECT_NE(wrong.err.find("published is " + hash.substr(0, 8)), std::string::npos) << wrong.err;
+    EXPECT_NE(wrong.err.find("must be " + hash.substr(0, 8)), std::string::npos) << wrong.err;
     EXPECT_FALSE(std::filesystem::exists(file));
     EXPECT_FALSE(std::filesystem::exists(file + ".part")) << "a wrong part would be continued for ever";
     server.status = 404;
@@ -326,7 +326,7 @@ TEST(Fetch, RefusesAndExplains) {
   EXPECT_EQ(offline.code, 7);
   EXPECT_EQ(offline.out, "");
   const std::string cure = Json::parse(offline.err.substr(offline.err.find("{\"error\"")))["error"]["suggestion"];
-  EXPECT_NE(cure.find("put it at " + file), std::string::npos) << cure;
+  EXPECT_NE(cure.find("copy it to " + file), std::string::npos) << cure;
   EXPECT_EQ(weights({"fetch", "tiny/V2"}).code, 3);
   EXPECT_EQ(weights({"fetch"}).code, 2);
   const Outcome show = weights({"verify", "tiny/V1"});

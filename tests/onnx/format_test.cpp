@@ -1,4 +1,4 @@
-// ONNX files as data: what is written is read back, what is damaged or hostile is refused before anything is allocated for it.
+// ONNX files as data: written files read back equal; damaged or hostile files are rejected before memory is allocated for them.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using namespace onnx_records;
 
 std::span<const std::byte> as_bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 
-/// The message of the refusal; fails where the file is taken.
+/// The message of the error; fails if the file is accepted.
 std::string refusal(const std::string& file) {
   try {
     parse_onnx(as_bytes(file));
@@ -25,7 +25,7 @@ std::string refusal(const std::string& file) {
     EXPECT_EQ(error.code(), ErrorCode::kInput) << error.message();
     return error.message();
   }
-  ADD_FAILURE() << "a file of " << file.size() << " bytes was taken";
+  ADD_FAILURE() << "a file of " << file.size() << " bytes was accepted";
   return "";
 }
 void expect_refused(const std::string& file, std::string_view reason) {
@@ -108,7 +108,7 @@ TEST(OnnxFormat, TruncationsAndFlippedBitsOfOurFilesAreFound) {
     try {
       const OnnxFile file(copy);
       file.verify();
-      return !file.has_digest();  // a file of another program, as far as can be told
+      return !file.has_digest();  // indistinguishable from a file of another program
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kInput);
       return true;
@@ -158,7 +158,7 @@ TEST(OnnxFormat, LargeValuesLieBesideTheFile) {
   {
     const OnnxFile file(path);
     ASSERT_EQ(file.model().initializers.size(), 4u);
-    EXPECT_EQ(file.model().initializers[0].external, "");  // small ones stay
+    EXPECT_EQ(file.model().initializers[0].external, "");  // small values stay in the model
     EXPECT_EQ(file.read(file.model().initializers[0]).to_doubles(), (std::vector<double>{1, 2, 3, 4, 5, 6}));
     for (const size_t i : {2, 3}) {
       EXPECT_EQ(file.model().initializers[i].external, written.data_file);
@@ -169,12 +169,12 @@ TEST(OnnxFormat, LargeValuesLieBesideTheFile) {
     }
     file.verify();
   }
-  // The same model: the same name. Another: the old one's values go with it.
+  // The same model has the same data file name; another model's values replace the old file.
   EXPECT_EQ(write_onnx(path, of_size(1000, 1), 8000).data_file, written.data_file);
   const OnnxWritten second = write_onnx(path, of_size(1000, 2), 8000);
   EXPECT_NE(second.data_file, written.data_file);
   EXPECT_EQ(data_files(), std::vector<std::string>{second.data_file});
-  // Damage of the values is found; without them the error names the file.
+  // Damage of the values is detected; a missing data file is an error with its name.
   const std::string data = folder / second.data_file, whole = read(data);
   const auto code_of = [&](auto use) {
     try {
@@ -193,7 +193,7 @@ TEST(OnnxFormat, LargeValuesLieBesideTheFile) {
   EXPECT_EQ(code_of([](const OnnxFile& file) { file.read(file.model().initializers[3]); }), static_cast<int>(ErrorCode::kInput));
   std::filesystem::remove(data);
   EXPECT_EQ(code_of([](const OnnxFile& file) { file.read(file.model().initializers[2]); }), static_cast<int>(ErrorCode::kInput));
-  // A model that fits again leaves no such file.
+  // A model that fits again has no such file.
   EXPECT_EQ(write_onnx(path, document()).data_file, "");
   EXPECT_TRUE(data_files().empty());
 }
@@ -214,7 +214,7 @@ TEST(OnnxFormat, SpelledNumbersAreRead) {
 }
 
 TEST(OnnxFormat, HostileRecordsAreRefused) {
-  parse_onnx(as_bytes(model(small_graph())));  // what they are variants of
+  parse_onnx(as_bytes(model(small_graph())));  // the valid graph from which the cases are derived
   expect_refused("", "no graph");
   expect_refused(number(1, 8), "no graph");
   expect_refused(bytes(7, small_graph()), "ir_version");
@@ -223,11 +223,11 @@ TEST(OnnxFormat, HostileRecordsAreRefused) {
   expect_refused(number(1, 8) + varint(7 << 3 | 2) + varint(uint64_t{1} << 62), "claims 4611686018427387904 bytes");
   expect_refused(number(1, 8) + varint(7 << 3 | 2) + varint((uint64_t{1} << 32) + 1) + "x", "claims");
   expect_refused(number(1, 8) + varint(7 << 3 | 2) + std::string(11, '\xff'), "damaged");
-  expect_refused(number(1, 8) + varint(7 << 3 | 3), "damaged");  // a group, which the format has not
+  expect_refused(number(1, 8) + varint(7 << 3 | 3), "damaged");  // a group, which the format does not have
   expect_refused(number(1, 8) + number(7, 5), "encoded as");
   expect_refused(number(1, 8) + bytes(7, node("Relu", number(1, 3), out("y"))), "encoded as");
   expect_refused(model(node("Relu", in("\xff\xfe"), out("y"))), "UTF-8");
-  // Sizes that the values do not have.
+  // Sizes that do not match the values.
   const auto with = [](const std::string& tensor) { return model(initializer(tensor) + ends()); };
   expect_refused(with(tensor("w", number(1, 3) + number(1, 2), 1, std::string(23, '\0'))), "needs 24 bytes");
   expect_refused(with(tensor("w", number(1, int64_t{1} << 40) + number(1, int64_t{1} << 40), 1, "")), "too large");
@@ -242,7 +242,7 @@ TEST(OnnxFormat, HostileRecordsAreRefused) {
   expect_refused(with(tensor("w", number(1, 1), 1, std::string(4, '\0')) + bytes(9, std::string(4, '\0'))), "values twice");
   expect_refused(model(weight() + weight() + ends()), "two initializers 'w'");
   expect_refused(model(bytes(15, "") + ends()), "sparse");
-  // More records than a model has: each costs more memory than its two bytes.
+  // Too many records: each costs more memory than its two bytes.
   std::string nodes;
   for (int i = 0; i < 1'000'001; ++i) nodes += std::string("\x5a\x00", 2);
   expect_refused(model(nodes), "more than 1000000");

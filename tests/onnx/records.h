@@ -1,5 +1,5 @@
 #pragma once
-// ONNX files byte by byte, true ones and hostile ones.
+// Builds valid and hostile ONNX files byte by byte.
 
 #include <cstdint>
 #include <initializer_list>
@@ -62,7 +62,7 @@ inline std::string reals(std::string_view name, std::initializer_list<float> val
   return initializer(tensor(name, scalar ? std::string() : number(1, static_cast<int64_t>(values.size())), 1, raw));
 }
 
-/// ValueInfoProto of fixed sizes; of a type of TensorProto.
+/// ValueInfoProto with fixed sizes and a type of TensorProto.
 inline std::string fixed(std::string_view name, std::initializer_list<int64_t> sizes, int type = 1) {
   std::string dims;
   for (const int64_t value : sizes) dims += bytes(1, number(1, value));

@@ -1,4 +1,4 @@
-// Rules of advice: planted bottlenecks are found, with their key and a gain in the right range; a clean run gets no advice.
+// Rules of advice: planted bottlenecks are found, with the right key and a gain in the right range; a clean run gets no advice.
 
 #include "libcore/profiler/advice.h"
 
@@ -28,7 +28,7 @@ OperatorRow row(const std::string& type, const std::string& phase, double second
   return made;
 }
 
-/// Ten steps of 100 ms: a well-kept ResNet.
+/// Ten steps of 100 ms: a ResNet without bottlenecks.
 Profile clean() {
   Profile profile;
   profile.steps = 10;
@@ -70,7 +70,7 @@ std::set<std::string> codes(const std::vector<Advice>& advice) {
   return names;
 }
 
-/// The one piece of advice of that code, and that it is the only one.
+/// The advice with that code, which must be the only one.
 Advice only(const Profile& profile, const ProfileFacts& facts, const std::string& code) {
   const std::vector<Advice> advice = advise(profile, facts);
   EXPECT_EQ(codes(advice), std::set<std::string>{code});
@@ -87,7 +87,7 @@ TEST(Advice, SlowDataWantsWorkers) {
   const Advice advice = only(profile, clean_facts(), "data_bound");
   EXPECT_EQ(advice.key, "data.train.workers");
   EXPECT_EQ(advice.value, "2");
-  // Loading takes a whole step now; with twice the workers it takes half, and computing is what is left to wait for.
+  // Loading takes a whole step; with twice the workers it takes half, and then computation is the limit.
   EXPECT_NEAR(advice.gain_s, 0.05, 0.002);
   ProfileFacts facts = clean_facts();
   facts.workers = 0;
@@ -95,10 +95,10 @@ TEST(Advice, SlowDataWantsWorkers) {
   facts.workers = facts.cores;
   const Advice full = only(profile, facts, "data_bound");
   EXPECT_EQ(full.key, "data.train.pipeline");
-  EXPECT_EQ(full.value, "") << "nobody can write that for the user";
+  EXPECT_EQ(full.value, "") << "no value can be given";
   facts.loads_data = false;
   EXPECT_TRUE(advise(profile, facts).empty());
-  profile.data_s = 0.08;  // below a tenth of a step nobody is troubled
+  profile.data_s = 0.08;  // below a tenth of a step
   profile.wall_s = 1.065;
   profile.waits_s.assign(10, 0.008);
   EXPECT_TRUE(advise(profile, clean_facts()).empty());
@@ -247,7 +247,7 @@ TEST(Advice, EveryRuleHasANameAndAWord) {
     EXPECT_FALSE(rule.doc.empty());
     EXPECT_TRUE(names.insert(rule.code).second) << rule.code;
   }
-  EXPECT_EQ(names.size(), 15u) << "a new rule wants a test above, or in integer_advice_test.cpp";
+  EXPECT_EQ(names.size(), 15u) << "a new rule needs a test above or in integer_advice_test.cpp";
 }
 
 }  // namespace

@@ -1,5 +1,4 @@
-// Results of benchmarks against figures worked out by hand: what is saved reads back, saved results compare by their intervals, threads
-// scale.
+// Benchmark results compared with hand-computed figures: saved results read back, saved results compare by their intervals, threads scale.
 
 #include <gtest/gtest.h>
 
@@ -58,7 +57,7 @@ TEST(BenchmarkRows, TablesShowWhatDiffers) {
   EXPECT_EQ(std::count(table.headings.begin(), table.headings.end(), "threads"), 0);
   EXPECT_EQ(table.headings[1], "batch");
   EXPECT_EQ(table.rows[0][2], "500.0");
-  EXPECT_EQ(table.rows[0][6], "8.000");  // samples a second
+  EXPECT_EQ(table.rows[0][6], "8.000");  // samples per second
   EXPECT_EQ(table.rows[1][2], "error: no data");
   EXPECT_EQ(table.rows[1].size(), table.headings.size());
 }
@@ -69,7 +68,7 @@ TEST(BenchmarkComparison, SavedResultsCompareByTheirIntervals) {
   const std::vector<BenchmarkRow> changed{row("forward", 4, 2, 1.005, 0.002), row("forward", 1, 2, 1.2, 0.002),
                                           row("forward", 2, 2, 0.8, 0.002), row("forward", 8, 2, 1.02, 0.05), row("data", 1, 1, 1)};
   const std::vector<CellComparison> compared = compare_saved(base, changed);
-  ASSERT_EQ(compared.size(), 4u);  // data ran on other threads
+  ASSERT_EQ(compared.size(), 4u);  // `data` used another number of threads
   EXPECT_EQ(compared[0].result.verdict, Verdict::kSlower);
   EXPECT_EQ(compared[1].result.verdict, Verdict::kFaster);
   EXPECT_EQ(compared[2].result.verdict, Verdict::kSame);
@@ -91,9 +90,9 @@ TEST(BenchmarkComparison, TheBaseRunsTwiceInAnInstanceOfItsOwnWhereItIsSmall) {
   };
   const auto again = [&](int64_t bytes) { return compared_work(work(bytes, 1), work(bytes, 2), [&] { return work(bytes, 3); }); };
   EXPECT_EQ(again(int64_t{1} << 20).again.row.samples, 3);
-  EXPECT_EQ(again(int64_t{1} << 20).least_effect, 0.02);
+  EXPECT_EQ(again(int64_t{1} << 20).min_effect, 0.02);
   EXPECT_EQ(again(int64_t{100} << 20).again.row.samples, 3);
-  EXPECT_EQ(again(int64_t{100} << 20).least_effect, 0);
+  EXPECT_EQ(again(int64_t{100} << 20).min_effect, 0);
   EXPECT_EQ(again(int64_t{1} << 30).again.row.samples, 1);
 }
 

@@ -1,4 +1,4 @@
-// Times of nodes on a device that runs while the host goes on: they are the device's, and the host waits for no node to take them.
+// Times of nodes on an asynchronous device: they are the device's times, and the host does not wait for any node to record them.
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using test::RecordedRun;
 
 void prepare_on_sim(RecordedRun& run) { test::prepare_training(run, 3, {.backend = open_backend("sim")}); }
 
-/// Keeps the device's stream busy until it is released, at most so long that a test which never releases it fails instead of hanging.
+/// Keeps the device's stream busy until it is released, for a limited time, so that a test that never releases it fails instead of hanging.
 class Blocked {
  public:
   Blocked() {
@@ -71,7 +71,7 @@ TEST(DeviceTimes, MakeAProfile) {
   EXPECT_GE(profile.gap_s, 0);
 }
 
-// The timer of nodes reads its events after each run: a run has run when it is timed, and a timer may watch many.
+// The node timer reads its events after each run; a run has finished when it is timed, and one timer may observe several runs.
 TEST(DeviceTimes, ATimerCountsEveryRun) {
   RecordedRun run;
   prepare_on_sim(run);
@@ -85,7 +85,7 @@ TEST(DeviceTimes, ATimerCountsEveryRun) {
   }
 }
 
-// Marks are made once: a longer run makes more, a shorter one makes none.
+// Marks are reused: a longer run creates more, a shorter one creates none.
 TEST(NodeMarks, AreUsedAgain) {
   NodeMarks marks;
   Stream& stream = sim_device().stream();

@@ -1,5 +1,5 @@
-// Rules of advice for models on integers: planted slowdowns are found, with their key and a gain in the right range; a clean run gets no
-// advice. What the rules must know is read off real programs.
+// Rules of advice for quantized models: planted slowdowns are found, with the right key and a gain in the right range; a clean run gets no
+// advice. The facts for the rules come from real programs.
 
 #include <gtest/gtest.h>
 
@@ -34,8 +34,8 @@ OperatorRow row(const std::string& module, const std::string& type, double secon
   return made;
 }
 
-/// Ten forward passes of 10 ms: 20 ms of float at the machine's limit in each convolution would be 28 ms as float kernels are, and takes 16
-/// on integers.
+/// Ten forward passes of 10 ms. A convolution that takes 20 ms of float work at the machine's limit would take 28 ms in float kernels, and
+/// takes 16 ms in int8.
 Profile clean() {
   Profile profile;
   profile.machine = kMachine;
@@ -79,7 +79,7 @@ TEST(IntegerAdvice, ACleanRunGetsNone) {
 
 TEST(IntegerAdvice, LayersSlowerThanFloat) {
   Profile profile = clean();
-  profile.operators.push_back(row("features.dw", "quantized_conv2d", 0.05, 1e8, 1e6));  // 1e8 operations are done in 1 ms
+  profile.operators.push_back(row("features.dw", "quantized_conv2d", 0.05, 1e8, 1e6));  // 1e8 operations take 1 ms
   profile.wall_s += 0.05;
   const Advice advice = only(profile, clean_facts(), "int8_slower");
   EXPECT_EQ(advice.key, "quantize.overrides");
@@ -90,7 +90,7 @@ TEST(IntegerAdvice, LayersSlowerThanFloat) {
   EXPECT_NEAR(advice.gain_s, (0.05 - 1e-3 / 0.7 - 1e-4 - 5e6 / 1e10) / 10, 1e-9);
   ProfileFacts facts = clean_facts();
   facts.integers.overrides = true;
-  EXPECT_EQ(only(profile, facts, "int8_slower").value, "") << "a fragment would replace what the user wrote";
+  EXPECT_EQ(only(profile, facts, "int8_slower").value, "") << "a fragment would replace the user's overrides";
   facts.integers.any = false;
   EXPECT_TRUE(advise(profile, facts).empty());
 }
@@ -99,7 +99,7 @@ TEST(IntegerAdvice, TheExactWay) {
   Profile profile = clean();
   ProfileFacts facts = clean_facts();
   for (OperatorRow& item : profile.operators) item.implementation = "exact:avx2";
-  EXPECT_TRUE(advise(profile, facts).empty()) << "promised already, or of i8 activations";
+  EXPECT_TRUE(advise(profile, facts).empty()) << "already reduced, or with i8 activations";
   for (size_t i = 0; i < 3; ++i) facts.integers.exact.insert(row_key(profile.operators[i]));
   const Advice advice = only(profile, facts, "int8_saturation");
   EXPECT_EQ(advice.key, "quantize.saturation");
@@ -107,7 +107,7 @@ TEST(IntegerAdvice, TheExactWay) {
   EXPECT_TRUE(advice.requantize);
   EXPECT_NEAR(advice.gain_s, 3 * 0.0016 / 6, 1e-9);  // a sixth of three layers
   for (OperatorRow& item : profile.operators) item.implementation = "vnni:avx3_dl";
-  EXPECT_TRUE(advise(profile, facts).empty()) << "this machine multiplies 8 bits as they are";
+  EXPECT_TRUE(advise(profile, facts).empty()) << "this machine multiplies 8-bit integers without saturation";
 }
 
 TEST(IntegerAdvice, LayersInFloatBetween) {
@@ -125,8 +125,8 @@ TEST(IntegerAdvice, LayersInFloatBetween) {
   facts.integers.islands = {island};
   const Advice advice = only(profile, facts, "int8_float_layers");
   EXPECT_EQ(advice.key, "quantize.overrides");
-  EXPECT_EQ(advice.value, "") << "somebody wanted it so";
-  // On integers 1.3 times as fast at least; with a limit on bytes of four times f32's, 0.85 of that.
+  EXPECT_EQ(advice.value, "") << "the layer may be in float for a reason";
+  // At least 1.3 times as fast in int8; with an int8 limit of four times f32's, 0.85 of that.
   EXPECT_NEAR(advice.gain_s, 0.0008 + 0.0032 * (1 - 1 / 1.3), 1e-9);
   profile.machine.int8_per_s = 4 * profile.machine.flops_per_s;
   EXPECT_NEAR(only(profile, facts, "int8_float_layers").gain_s, 0.0008 + 0.0032 * (1 - 1 / 3.4), 1e-9);
@@ -152,7 +152,7 @@ TEST(IntegerAdvice, ConversionsAreMeasured) {
   EXPECT_NE(advice.message.find("softmax has no integer form"), std::string::npos) << advice.message;
 }
 
-// ---- what is read off a program
+// ---- facts from programs
 
 constexpr QuantParams kU8{0.0625, 20, DType::kU8, 0, 255};
 
@@ -201,7 +201,7 @@ TEST(IntegerFacts, AChainOfIntegersHasNoIsland) {
   net.graph.add_output("y", dequantize(net.conv("b", x, to_u8(Saturation::kReduced)), kU8));
   const IntegerFacts facts = facts_of(net);
   EXPECT_TRUE(facts.any);
-  EXPECT_TRUE(facts.islands.empty()) << "the way in and the way out are no islands";
+  EXPECT_TRUE(facts.islands.empty()) << "the input and output conversions are not islands";
   ASSERT_EQ(facts.exact.size(), 1u);
   EXPECT_EQ(std::get<0>(*facts.exact.begin()), "a");
 }
@@ -216,14 +216,14 @@ TEST(IntegerFacts, AFloatLayerBetween) {
   EXPECT_EQ(facts.islands[0].names, std::vector<std::string>{"kept"});
   EXPECT_EQ(facts.islands[0].cause, "layer kept is in float (override)");
   EXPECT_EQ(facts.islands[0].layers.size(), 1u);
-  EXPECT_EQ(facts.islands[0].conversions.size(), 1u) << "a gives real values itself; one quantize";
+  EXPECT_EQ(facts.islands[0].conversions.size(), 1u) << "a outputs floats itself; one quantize";
 }
 
 TEST(IntegerFacts, AnOperatorWithoutIntegerForm) {
   Net net;
   const Value x = net.conv("a", net.image(), to_u8());
   const Value real = softmax(dequantize(x, kU8));
-  // Two readers with scales of their own: one island all the same.
+  // Two readers with different scales: still one island.
   const QuantParams other{0.125, 0, DType::kU8, 0, 255};
   QuantizedConv2dAttrs attrs = to_float();
   attrs.set_input(other);
@@ -233,7 +233,7 @@ TEST(IntegerFacts, AnOperatorWithoutIntegerForm) {
   ASSERT_EQ(facts.islands.size(), 1u);
   EXPECT_TRUE(facts.islands[0].names.empty());
   EXPECT_NE(facts.islands[0].cause.find("softmax"), std::string::npos) << facts.islands[0].cause;
-  EXPECT_EQ(facts.islands[0].conversions.size(), 2u) << "the dequantize; the quantizes have one name, shape and module";
+  EXPECT_EQ(facts.islands[0].conversions.size(), 2u) << "the dequantize; the quantizes have equal names, shapes and modules";
 }
 
 TEST(IntegerFacts, AFloatModelHasNone) {

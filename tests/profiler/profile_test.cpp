@@ -1,4 +1,4 @@
-// Recording and adding up: nothing is lost, and the figures are those of the graph.
+// Recording and summation: nothing is lost, and the figures match the graph.
 
 #include "libcore/profiler/profile.h"
 
@@ -42,7 +42,7 @@ TEST(Profile, SelfTimesAndGapsAreTheWallTime) {
   EXPECT_NEAR(self, profile.compute_s, 1e-9);
   EXPECT_GE(profile.gap_s, 0);
   EXPECT_EQ(profile.data_s, 0);
-  // The clock outside saw the same window but for the calls at its ends.
+  // An external clock saw the same window, except for the calls at its ends.
   EXPECT_TRUE(std::abs(self + profile.gap_s + profile.data_s - wall) <= 0.02 * wall + 2e-5)
       << self << " + " << profile.gap_s << " against " << wall;
   double steps = 0;
@@ -53,7 +53,7 @@ TEST(Profile, SelfTimesAndGapsAreTheWallTime) {
 TEST(Profile, EveryRunNodeIsCountedOnceAStep) {
   RecordedRun run;
   test::prepare_training(run);
-  run.step(1);  // with `prepare`, where there is any
+  run.step(1);  // with `prepare`, if there is any
   run.recorder.clear();
   for (int64_t k = 2; k <= 4; ++k) run.step(k);
   const Profile profile = make_profile(run.recorder.recording(), kMachine);
@@ -64,7 +64,7 @@ TEST(Profile, EveryRunNodeIsCountedOnceAStep) {
     flops += row.flops;
   }
   EXPECT_EQ(calls, 3 * static_cast<int64_t>(run.program->steps().size() - run.program->prepare_steps()));
-  // Convolutions by hand, two flops a multiply-add: batch 3, 8x8 outputs, 3x3 kernels; conv3 has stride 2.
+  // Convolutions by hand, two flops per multiply-add: batch 3, 8x8 outputs, 3x3 kernels; conv3 has stride 2.
   const double conv0 = 2.0 * 3 * 64 * 8 * 3 * 9, conv12 = 2.0 * 3 * 64 * 8 * 8 * 9, conv3 = 2.0 * 3 * 16 * 16 * 8 * 9;
   double forward = 0;
   for (const OperatorRow& row : profile.operators) {
@@ -130,7 +130,7 @@ TEST(Profile, StepsThatWereSkippedAreNotInTheWindow) {
   run.step(1);
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
   run.step(5);
-  run.step(6);  // follows 5: what lies between belongs to the window
+  run.step(6);  // follows 5: the time between belongs to the window
   const std::vector<StepMark>& marks = run.recorder.recording().steps;
   const int64_t window = (marks[0].end_ns - marks[0].begin_ns) + (marks[2].end_ns - marks[1].begin_ns);
   const Profile profile = make_profile(run.recorder.recording(), kMachine);
@@ -157,7 +157,7 @@ TEST(MemoryTimeline, AgreesWithThePlan) {
   }
   EXPECT_LE(timeline.arena_live_bytes, timeline.arena_bytes) << "live values cannot exceed the arena";
   EXPECT_GT(timeline.arena_live_bytes, timeline.arena_bytes / 2) << "nor can the arena be mostly holes";
-  // Activations pile up through the forward pass and are gone when the updates end; gradients exist only after the forward pass.
+  // Activations accumulate during the forward pass and are gone when the updates end; gradients exist only after the forward pass.
   size_t first_backward = run.program->prepare_steps();
   while (run.program->graph().nodes()[static_cast<size_t>(run.program->steps()[first_backward].node)].phase != Phase::kBackward)
     ++first_backward;
@@ -173,7 +173,7 @@ TEST(MemoryTimeline, CountsSharedMemoryOnce) {
   const MemoryTimeline timeline = memory_timeline(*run.program);
   const std::vector<int> made = graph.producers();
   const std::vector<std::vector<int>> users = graph.users();
-  // Bytes of the arena that some live value covers, counted one by one: views and results in place cover the same ones.
+  // Counts the bytes of the arena that some live value covers: views and in-place results cover the same bytes.
   for (size_t s = 0; s < timeline.steps.size(); ++s) {
     const int node = run.program->steps()[s].node;
     std::vector<bool> covered(static_cast<size_t>(timeline.arena_bytes));
@@ -200,7 +200,7 @@ TEST(MemoryTimeline, KnowsWhatIsRunAgain) {
     for (bool clone : recomputed_nodes(graph)) clones += clone;
     return clones;
   };
-  EXPECT_EQ(count(net.graph), 0) << "nothing is run again without the pass";
+  EXPECT_EQ(count(net.graph), 0) << "nothing is recomputed without the pass";
   const PassReport report = recompute(net.graph, recompute_selective());
   EXPECT_EQ(count(net.graph), static_cast<int64_t>(report.done.size()));
   EXPECT_GT(report.done.size(), 0u);

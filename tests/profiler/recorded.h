@@ -1,5 +1,5 @@
 #pragma once
-// A training program in little, run under a recorder.
+// A small training program, run under a recorder.
 
 #include <memory>
 
@@ -23,7 +23,7 @@ struct RecordedRun {
   }
 };
 
-/// Compiles the graph and fills all its inputs. On one thread: a step so small would wait for the threads of other programs.
+/// Compiles the graph and fills all inputs. Uses one thread, because such a small step would wait for the threads of other programs.
 inline void prepare(RecordedRun& run, const Graph& graph, const CompileOptions& options = {}) {
   const std::map<std::string, RefArray> feeds = feeds_for(graph);
   set_compute_threads(1);

@@ -1,4 +1,4 @@
-// JSON and page of a profile.
+// JSON and HTML page of a profile.
 
 #include "libcore/profiler/report.h"
 
@@ -57,7 +57,7 @@ TEST(Report, ThePageStandsAlone) {
   Reported made;
   make(made);
   const std::string page = report_html(made.report, made.run.recorder.recording());
-  // Nothing is fetched: no address but the name of SVG's namespace, no source, no link.
+  // The page makes no requests: no address except SVG's namespace, no sources, no links.
   const std::string bare = std::regex_replace(page, std::regex("http://www\\.w3\\.org/2000/svg"), "");
   for (const char* word : {"http://", "https://", " src=", "<link", "@import", "url("})
     EXPECT_EQ(bare.find(word), std::string::npos) << word;

@@ -1,4 +1,4 @@
-// Statistics of timings against what is known of the distributions that they are fed with.
+// Timing statistics compared with known properties of the distributions of their inputs.
 
 #include "libcore/profiler/statistics.h"
 
@@ -14,7 +14,7 @@
 namespace galley {
 namespace {
 
-/// A skewed noise as timings have it: at least `least`, with a tail; its median is least + ln 2 * scale.
+/// Skewed noise like that of timings: at least `least`, with a tail; the median is least + ln 2 * scale.
 double skewed(RandomStream& stream, double least, double scale) { return least - scale * std::log(1 - stream.uniform()); }
 
 TEST(Quantile, LiesBetweenNeighbours) {
@@ -51,9 +51,9 @@ TEST(MedianInterval, HoldsTheMedianInNineteenOfTwentyRuns) {
       const Interval interval = median_interval(values);
       held += interval.low <= median && median <= interval.high;
     }
-    // 95 % are promised; ranks are rounded outwards, so a little more. Four standard deviations of 2000 draws are 2 %.
+    // The coverage is at least 95 %; ranks are rounded outwards, so it is a little more. Four standard deviations of 2000 draws are 2 %.
     EXPECT_GE(held, kRuns * 0.93) << count;
-    EXPECT_LE(held, kRuns * 0.995) << count << ": wider than it need be";
+    EXPECT_LE(held, kRuns * 0.995) << count << ": wider than necessary";
   }
 }
 
@@ -65,7 +65,7 @@ Rounds rounds(RandomStream& stream, int count, double factor, double noise) {
   Rounds result;
   double drift = 1;
   for (int i = 0; i < count; ++i) {
-    drift *= 1 + 0.01 * (stream.uniform() - 0.5);  // the machine's clock wanders
+    drift *= 1 + 0.01 * (stream.uniform() - 0.5);  // the machine's clock rate drifts
     result.base.push_back(drift * skewed(stream, 1, noise));
     result.changed.push_back(drift * factor * skewed(stream, 1, noise));
     result.again.push_back(drift * skewed(stream, 1, noise));
@@ -86,11 +86,11 @@ TEST(CompareRounds, SeldomTellsEqualProgramsApart) {
     same += compare_rounds(longer.base, longer.changed, longer.again, 0.01).verdict == Verdict::kSame;
   }
   EXPECT_LE(wrong, kRuns / 100) << "more than 1 % false verdicts";
-  EXPECT_GE(same, kRuns / 20) << "with 300 rounds it should be sure in half of the runs at least";
+  EXPECT_GE(same, kRuns / 20) << "with 300 rounds it should decide in many runs";
 }
 
 TEST(CompareRounds, DoesNotTakeTheirPlaceInMemoryForAChange) {
-  // Instances of one program that differ by 0.7 % as long as they live: many rounds only make sure of it.
+  // Instances of one program that differ by 0.7 % for as long as they live: more rounds only confirm the difference.
   RandomStream stream(5, "placed", 0);
   int wrong = 0, wrong_without = 0;
   constexpr int kRuns = 400;
@@ -111,7 +111,7 @@ TEST(CompareRounds, DoesNotTakeTheirPlaceInMemoryForAChange) {
     wrong_without += is_wrong(compare_rounds(r.base, r.changed, r.again, 0.01).verdict);
   }
   EXPECT_LE(wrong, kRuns / 50) << "2 %";
-  EXPECT_GT(wrong_without, wrong) << "nothing was to be guarded against";
+  EXPECT_GT(wrong_without, wrong) << "the guard has no effect";
 }
 
 TEST(CompareRounds, FindsAChange) {
@@ -138,15 +138,15 @@ TEST(Timer, RunsCandidatesInTurnsAndRepeatsShortOnes) {
   int calls = 0;
   const std::vector<std::function<void()>> works{[&] { order.push_back(0); }, [&] { order.push_back(1); }};
   const std::vector<Series> series =
-      time_interleaved(works, {.relative_error = 0, .min_runs = 5, .max_time_s = 1e-9, .warmup = 1, .least_sample_s = 1e-12});
+      time_interleaved(works, {.relative_error = 0, .min_runs = 5, .max_time_s = 1e-9, .warmup = 1, .min_sample_s = 1e-12});
   ASSERT_EQ(series.size(), 2u);
-  // Two calls of each to begin with, then whole rounds.
+  // Two initial calls of each candidate, then whole rounds.
   const std::vector<int> begun(order.begin(), order.begin() + 4);
   EXPECT_EQ(begun, (std::vector<int>{0, 0, 1, 1}));
   EXPECT_EQ(series[0].seconds.size(), series[1].seconds.size());
   const std::vector<std::function<void()>> tiny{[&] { ++calls; }};
   const Series one =
-      time_interleaved(tiny, {.relative_error = 0, .min_runs = 3, .max_time_s = 1e-3, .warmup = 0, .least_sample_s = 1e-5}).front();
+      time_interleaved(tiny, {.relative_error = 0, .min_runs = 3, .max_time_s = 1e-3, .warmup = 0, .min_sample_s = 1e-5}).front();
   EXPECT_GT(one.repetitions, 10);
   EXPECT_EQ(calls, 2 + one.repetitions * static_cast<int64_t>(one.seconds.size()));
 }
@@ -157,11 +157,11 @@ TEST(Timer, StopsBetweenRounds) {
   const auto timed = [&](int stop_after) {
     calls = 0;
     return time_interleaved(
-        works, {.relative_error = 0, .min_runs = 1000, .max_time_s = 1000, .warmup = 2, .least_sample_s = 1e-12, .stop = [&, stop_after] {
+        works, {.relative_error = 0, .min_runs = 1000, .max_time_s = 1000, .warmup = 2, .min_sample_s = 1e-12, .stop = [&, stop_after] {
                   return calls >= stop_after;
                 }});
   };
-  // Two calls to begin with, two rounds of warm-up, then rounds that count.
+  // Two initial calls, two rounds of warm-up, then rounds that count.
   const std::vector<Series> some = timed(7);
   EXPECT_EQ(some[0].seconds.size(), 3u);
   EXPECT_EQ(some[1].seconds.size(), 3u);

@@ -1,4 +1,4 @@
-// The trace against a reader of its own: valid JSON, times in order, events that nest on every thread.
+// The trace, checked by an independent reader: valid JSON, times in order, events that nest on every thread.
 
 #include "libcore/profiler/trace.h"
 
@@ -32,7 +32,7 @@ std::string gunzip(const std::string& packed) {
   return text;
 }
 
-/// "" for a trace that viewers take: times in order, complete events that nest, tracks with names, a flow that begins and ends.
+/// "" for a valid trace: times in order, complete events that nest, tracks with names, a flow that begins and ends.
 std::string trouble_of(const Json& trace) {
   std::map<int, std::vector<std::pair<double, double>>> open;  // by thread
   std::map<int, bool> named;
@@ -120,7 +120,7 @@ TEST(Trace, IsThinnedShortestFirst) {
   const Json json = Json::parse(thin.json);
   EXPECT_EQ(trouble_of(json), "");
   EXPECT_EQ(json["otherData"]["dropped_events"], thin.dropped);
-  // Behind the first step, which stays whole, the longest are left.
+  // After the first step, which is complete, the longest nodes are kept.
   const Recording& recording = run.recorder.recording();
   std::vector<int64_t> later;
   for (size_t e = recording.steps[1].first_node; e < recording.nodes.size(); ++e)

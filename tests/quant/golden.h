@@ -1,5 +1,5 @@
 #pragma once
-// tests/golden/quant/observers.txt: what PyTorch's observers say of the values in values.h.
+// tests/golden/quant/observers.txt: results of PyTorch's observers for the values in values.h.
 
 #include <cstdlib>
 #include <fstream>

@@ -1,5 +1,5 @@
-// Laws of quant_names: conv2d and linear have their module's path, others path and operator, repeats are numbered; folded weights have
-// none; the digest of a model does not depend on the batch.
+// Laws of quant_names: conv2d and linear have their module's path, other operators path and operator, repeated names are numbered; folded
+// weights have no names; the digest of a model does not depend on the batch.
 
 #include "libcore/quant/names.h"
 
@@ -15,7 +15,7 @@
 namespace galley::quant_test {
 namespace {
 
-/// A residual block as fusion leaves it: the weight of conv1 is folded (mul), the shortcut is added twice.
+/// A residual block after fusion: the weight of conv1 is folded (mul), the shortcut is added twice.
 Graph block(int batch, const std::string& last = "add") {
   ensure_ops_registered();
   const std::string x = cat("f32 [", batch, ",4,6,6]"), y = cat("f32 [", batch, ",4]");

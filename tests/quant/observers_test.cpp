@@ -1,5 +1,5 @@
-// Laws: observers agree with PyTorch's on the same values (tests/golden/quant), and those without a counterpart with a search over the
-// values themselves.
+// Laws: observers agree with PyTorch's on equal values (tests/golden/quant), and observers without a counterpart agree with a search over
+// the values themselves.
 
 #include "libcore/quant/observers.h"
 
@@ -71,8 +71,8 @@ TEST(Observers, MinMaxAndMovingAverageAreThoseOfPyTorch) {
 
 TEST(Observers, HistogramIsWithinOnePercentOfPyTorchs) {
   for (const std::string& name : kCases) {
-    // Of one batch PyTorch counts the values themselves, as we do. Of several it puts the bins of narrower batches into wider ones, spread
-    // evenly, which moves the last cuts: the bound of 1 % is the issue's.
+    // For one batch PyTorch counts the values themselves, as Galley does. For several it distributes the bins of narrower batches evenly
+    // over wider ones, which moves the last cuts; 1 % bounds this.
     const QuantParams one = choose_params(statistics_of({batches(name)[0]}), with({}, ObserverType::kHistogram));
     const Golden& wanted = golden().at(name + " histogram_of_one uint8_affine");
     EXPECT_TRUE(std::abs(one.scale / wanted.scale() - 1) <= 0.01) << name << ": " << one.scale << " and " << wanted.scale();
@@ -101,14 +101,14 @@ TEST(Observers, PercentileCutsTheSameShareAtEachEnd) {
         return static_cast<double>(
             values[static_cast<size_t>(std::clamp(q * static_cast<double>(values.size()), 0.0, static_cast<double>(values.size() - 1)))]);
       };
-      // Neighbours in the sorted values may be further apart than a bin in a thin tail: one value to either side.
+      // In a thin tail, adjacent sorted values may be further apart than a bin: allow one value to either side.
       const double step = 1.0 / static_cast<double>(values.size());
       const double q = percentile / 100;
       EXPECT_TRUE(observed.max >= std::max(0.0, at(q - step) - width) && observed.max <= std::max(0.0, at(q + step) + width))
           << name << " " << percentile << ": " << observed.max << " and " << at(q);
       EXPECT_TRUE(observed.min >= std::min(0.0, at(1 - q - step) - width) && observed.min <= std::min(0.0, at(1 - q + step) + width))
           << name << " " << percentile << ": " << observed.min << " and " << at(1 - q);
-      // Symmetric: of absolute values.
+      // Symmetric schemes use absolute values.
       scheme.symmetric = true;
       scheme.dtype = QuantDType::kInt8;
       std::vector<double> absolute;
@@ -144,13 +144,13 @@ TEST(Observers, MseIsWithinOnePercentOfTheBestRangeOfTheValues) {
         }
       }
       const double ours = square_error(values, choose_params(statistics, with(scheme, ObserverType::kMse)));
-      // The values are not spread evenly in their bins, and the search over them is on a net of its own: 1 %.
+      // The values are not uniform in their bins, and the search uses another grid: allow 1 %.
       EXPECT_TRUE(ours <= best * 1.01) << name << (symmetric ? " symmetric: " : " affine: ") << ours << " and " << best;
     }
   }
 }
 
-/// KL(P || Q) as the definition in the header's source says it, over 8192 bins of the values: written here with maps, bin by bin.
+/// KL(P || Q) by the definition in observers.cpp, over 8192 bins of the values: implemented with maps, bin by bin.
 double divergence(const Histogram& histogram, const QuantParams& p) {
   const double width = histogram.width();
   std::map<int64_t, double> inside, clipped;
@@ -164,7 +164,7 @@ double divergence(const Histogram& histogram, const QuantParams& p) {
     clipped[at] += count;
     if (at == bin) inside[bin] += count;
   }
-  std::map<double, std::pair<double, double>> integers;  // mass, bins that are not empty
+  std::map<double, std::pair<double, double>> integers;  // mass, number of non-empty bins
   const auto integer = [&](int64_t bin) { return std::nearbyint((static_cast<double>(bin) + 0.5) * width / p.scale); };
   for (const auto& [bin, count] : clipped) {
     if (count > 0) integers[integer(bin)].second += 1;
@@ -188,7 +188,7 @@ double divergence(const Histogram& histogram, const QuantParams& p) {
 TEST(Observers, EntropyHasTheLeastDivergence) {
   std::map<std::string, RangeStatistics> all;
   for (const std::string name : {"relu", "bell", "tail"}) all.emplace(name, statistics_of(batches(name)));
-  // Far outliers on one side, which are worth cutting off: what is cut joins the last bin.
+  // Outliers on one side that are worth clipping: the clipped mass joins the last bin.
   std::vector<float> outliers = joined("relu");
   for (size_t i = 0; i < 12; ++i) outliers[i * 100] = 12 + static_cast<float>(i) / 2;
   all.emplace("outliers", statistics_of({outliers}));
@@ -203,7 +203,7 @@ TEST(Observers, EntropyHasTheLeastDivergence) {
     }
     const ObservedRange observed = observe(statistics, scheme);
     const double ours = divergence(statistics.histogram(), observed.params);
-    // Another net of ranges (3 % apart, ours 4.4 %): next to its minimum the divergence changes by little.
+    // Another grid of ranges (3 % apart, the observer's 4.4 %): near its minimum the divergence changes little.
     EXPECT_TRUE(ours <= least * 1.05) << name << ": " << ours << " and " << least;
     EXPECT_TRUE(name != "outliers" || observed.max < 6) << observed.max;
   }
@@ -217,8 +217,7 @@ TEST(Observers, SqnrOfTheHistogramIsThatOfTheValues) {
       const ObservedRange observed = observe(statistics, with(scheme, ObserverType::kMse));
       QuantizationError error;
       for (float x : values) error.add(static_cast<double>(x), dequantize_value(quantize_value(x, observed.params), observed.params));
-      // Values spread evenly over bins a sixteenth of a step wide or narrower: 0.3 dB is 7 % of the noise, the scatter of 16384 values in a
-      // clipped tail.
+      // Values are uniform in bins of at most 1/16 step: 0.3 dB is 7 % of the noise, the scatter of 16384 values in a clipped tail.
       EXPECT_TRUE(std::abs(observed.sqnr_db - error.sqnr_db()) <= 0.3)
           << name << " " << scheme_name << ": " << observed.sqnr_db << " and " << error.sqnr_db();
       EXPECT_TRUE(std::abs(histogram_mse(statistics.histogram(), observed.params) / error.mse() - 1) <= 0.07) << name << " " << scheme_name;
@@ -239,7 +238,7 @@ TEST(Observers, AutoIsTheBestOfAll) {
       }
     }
   }
-  // Where nothing is gained by cutting, the plain range stays: four values that are met exactly.
+  // If clipping gains nothing, the full range stays: four values that are represented exactly.
   std::vector<float> exact{0, 1, 2, 255};
   EXPECT_EQ(observe(statistics_of({exact}), with({}, ObserverType::kMinMax)).params.scale, 1);
 }

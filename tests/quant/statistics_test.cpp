@@ -1,5 +1,5 @@
-// Laws: a histogram's counts are those of the values, whatever their order, batches, files and threads; widening loses none; what was read
-// back is what was written.
+// Laws: a histogram's counts depend only on the values, not on their order, batches, files and threads; widening loses no count; a
+// histogram that is written and read back is equal.
 
 #include <gtest/gtest.h>
 
@@ -57,7 +57,7 @@ TEST(Statistics, CountEveryValueAtTheSmallestWidthThatHoldsAll) {
 }
 
 TEST(Statistics, WideningKeepsCounts) {
-  // Ranges that grow by orders of magnitude, on either side and on both, from values near the smallest float to near the largest.
+  // Ranges that grow by orders of magnitude on either side and on both, from values near the smallest float to near the largest.
   const std::vector<std::vector<float>> growing{{1e-38f, 0, -1e-39f},
                                                 {1e-6f, 2e-6f},
                                                 {-3e-3f, 0.5f},
@@ -120,7 +120,7 @@ TEST(Statistics, StrideVisitsAllChannelsAndIsTheSameForEverySample) {
     EXPECT_EQ(std::gcd(stride, row), 1) << row;
     EXPECT_TRUE(row > 16384 || stride == 1) << row;
   }
-  // Two rows of 50000 values: exactly every stride-th of each is counted, smallest and largest are of all.
+  // Two rows of 50000 values: exactly every stride-th value of each is counted; minimum and maximum cover all values.
   const int64_t row = 50000, stride = histogram_stride(row);
   ASSERT_GT(stride, 1);
   std::vector<float> values, counted;
@@ -143,7 +143,7 @@ TEST(Statistics, NanAndInfinityAreErrorsThatNameTheValue) {
     RangeStatistics statistics;
     try {
       statistics.add(values.data(), 4, 250, "layer1.0.conv2");
-      FAIL() << bad << " was taken";
+      FAIL() << bad << " was accepted";
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kNumeric);
       EXPECT_NE(error.message().find("layer1.0.conv2 has 1 values of 1000 that are not finite"), std::string::npos) << error.message();

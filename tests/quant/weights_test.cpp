@@ -1,5 +1,5 @@
-// Laws: scales, zero points and integers of weights are PyTorch's per-channel and per-tensor min-max (tests/golden/quant); packing is
-// undone by unpacking; observers that cut lose less than those that do not.
+// Laws: scales, zero points and integers of weights equal those of PyTorch's per-channel and per-tensor min-max observers
+// (tests/golden/quant); unpacking inverts packing; observers that clip lose less than those that do not.
 
 #include "libcore/quant/weights.h"
 
@@ -63,7 +63,7 @@ TEST(Weights, ErrorIsAtMostHalfAStep) {
     for (int64_t i = 0; i < weight.elements(); ++i) {
       const float scale = quantized.scale.data_as<float>()[i / 512];
       // Symmetric int4 has 7.5 steps to its largest value and clips it to 7; an affine range moves by up to half a step with its zero
-      // point: a step in all.
+      // point: one step in total.
       const float bound = name == "int8_symmetric" || name == "int8_reduced" ? 0.5f : 1.0f;
       ASSERT_TRUE(std::abs(weight.data_as<float>()[i] - back.data_as<float>()[i]) <= bound * scale * 1.0001f) << name << " element " << i;
     }
@@ -72,7 +72,7 @@ TEST(Weights, ErrorIsAtMostHalfAStep) {
 
 TEST(Weights, GroupsHaveScalesOfTheirOwn) {
   const Tensor weight = Tensor::of({8, 512}, weights());
-  WeightScheme scheme{.dtype = QuantDType::kInt4, .group_size = 96};  // the last of a channel has 32
+  WeightScheme scheme{.dtype = QuantDType::kInt4, .group_size = 96};  // the last group of a channel has 32 values
   const QuantizedWeight quantized = quantize_weight(weight, scheme, "w");
   ASSERT_EQ(quantized.scale.shape(), Shape({8, 6}));
   for (int64_t c = 0; c < 8; ++c) {
@@ -84,7 +84,7 @@ TEST(Weights, GroupsHaveScalesOfTheirOwn) {
     }
   }
   EXPECT_LT(lost(weight, scheme), lost(weight, {.dtype = QuantDType::kInt4}));
-  scheme.group_size = 1000;  // more than a channel has: one group
+  scheme.group_size = 1000;  // more values than a channel has: one group
   EXPECT_EQ(lost(weight, scheme), lost(weight, {.dtype = QuantDType::kInt4}));
 }
 
@@ -100,7 +100,7 @@ TEST(Weights, MseLosesLessAndPercentileCutsOutliers) {
       EXPECT_LE(lost(weight, searched), lost(weight, plain));
     }
   }
-  // Without outliers, four bits, a bell: cutting a little is better than not.
+  // A bell-shaped distribution without outliers, four bits: clipping a little is better than none.
   const Tensor smooth = Tensor::of({8, 512}, weights());
   EXPECT_LT(lost(smooth, {.dtype = QuantDType::kInt4, .observer = {.type = ObserverType::kMse}}),
             0.95 * lost(smooth, {.dtype = QuantDType::kInt4}));
@@ -119,7 +119,7 @@ TEST(Weights, TrainedBoundsAreKept) {
   for (size_t i = 0; i < cut.size(); ++i) EXPECT_EQ(by_channel.values.data_as<int8_t>()[i], cut[i]) << i;
   EXPECT_FLOAT_EQ(by_channel.scale.data_as<float>()[0], 0.25f / 127);
   EXPECT_FLOAT_EQ(by_channel.scale.data_as<float>()[1], 8.0f / 127);
-  // One scale is that of the largest; a bound for all is everyone's.
+  // A single scale uses the largest bound; a single bound applies to all channels.
   EXPECT_FLOAT_EQ(quantize_weight(weight, {.per_channel = false}, "w", &each).scale.data_as<float>()[0], 8.0f / 127);
   const Tensor one = Tensor::of({}, {2});
   for (const bool per_channel : {true, false}) {

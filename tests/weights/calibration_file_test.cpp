@@ -1,5 +1,5 @@
-// Laws: what is written reads back the same; every flipped byte and every truncation is found; a well-formed file that lies is refused,
-// with what is wrong; nothing crashes.
+// Laws: a written file reads back equal; every flipped byte and every truncation is detected; a well-formed file with inconsistent contents
+// is rejected with the reason; nothing crashes.
 
 #include "libcore/weights/calibration_file.h"
 
@@ -32,7 +32,7 @@ Calibration sample() {
   return calibration;
 }
 
-/// The error of reading; an empty text where there is none.
+/// The error of reading; "" if there is none.
 std::string refusal(const std::string& path) {
   try {
     read_calibration(path);
@@ -54,7 +54,7 @@ TEST(CalibrationFile, RoundTrip) {
   EXPECT_EQ(read.weights, written.weights);
   EXPECT_EQ(read.recipe, written.recipe);
   EXPECT_TRUE(read.values == written.values);
-  // What is read back goes on as what was written.
+  // Statistics that were read back continue like the written ones.
   Calibration first = read, second = written;
   first.merge(written, "a");
   second.merge(read, "b");
@@ -96,11 +96,11 @@ TEST(CalibrationFile, EveryDamageIsFound) {
 TEST(CalibrationFile, OtherFilesAreNoCalibration) {
   const TemporaryFolder folder;
   write_safetensors(folder / "w.safetensors", std::vector<TensorSource>{{"fc.weight", Tensor::of({2}, {1, 2})}}, {});
-  EXPECT_NE(refusal(folder / "w.safetensors").find("but no calibration"), std::string::npos);
+  EXPECT_NE(refusal(folder / "w.safetensors").find("but not a calibration"), std::string::npos);
   EXPECT_NE(refusal(folder / "nowhere.calib"), "");
 }
 
-/// A file with digests in order whose parts are changed by hand.
+/// A file with valid digests whose parts are changed by hand.
 class Lies : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -158,15 +158,15 @@ TEST_F(Lies, Bounds) {
     expect("conv1.weight.bounds' has the value");
   }
   tensors["conv1.weight.bounds"] = Tensor(DType::kF32, {1, 2});
-  expect("of a calibration it is f32 [] or [channels]");
+  expect("must be f32 [] or [channels]");
   tensors.erase("conv1.weight.bounds");
   expect("conv1.weight.bounds");
   replace("\"weight_bounds\":[\"conv1.weight\"]", "\"weight_bounds\":[1]");
-  expect("'weight_bounds' has a name twice, or something else than a name");
+  expect("'weight_bounds' has a repeated name or an item that is not a string");
 }
 TEST_F(Lies, NameTwice) {
   replace("\"fc\"", "\"input\"");
-  expect("a name twice");
+  expect("a repeated name");
 }
 TEST_F(Lies, NameOfNothing) {
   replace("\"fc\"", "\"fd\"");
@@ -228,7 +228,7 @@ TEST_F(Lies, Numbers) {
 }
 TEST_F(Lies, Ranges) {
   tensors["input.batches"].data_as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
-  expect("a batch ranges over");
+  expect("a batch has the invalid range");
 }
 
 }  // namespace

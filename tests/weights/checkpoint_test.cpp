@@ -1,5 +1,5 @@
-// Laws: whatever kills, fills or damages, the old checkpoint or the new one loads, all of it, and what is damaged is never
-// used in silence; the policy keeps the last and the best; scalars and tensors come back with the same bits.
+// Laws: whatever kills the process, fills the disk or damages files, the complete old or new checkpoint loads, and damage is never ignored
+// silently; the policy keeps the last and the best; scalars and tensors are restored bit-exactly.
 #include "libcore/weights/checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 namespace galley {
 namespace {
 
-/// Values that depend on the step alone, so that a mixture of two steps is seen.
+/// Values that depend only on the step, so that a mixture of two steps is detected.
 Tensor values_of(int64_t step, int64_t count) {
   Tensor tensor(DType::kF32, {count});
   for (int64_t i = 0; i < count; ++i) tensor.data_as<float>()[i] = static_cast<float>(step) + static_cast<float>(i % 97) / 128;
@@ -131,7 +131,7 @@ TEST_F(CheckpointTest, FallsBackLoudly) {
     EXPECT_EQ(error.code(), ErrorCode::kInput);
     EXPECT_NE(error.text().find("every checkpoint"), std::string::npos);
   }
-  // The run went back to step 100 and comes to 150: what lay beyond is of a run that no longer is.
+  // The run went back to step 100 and reaches 150: later checkpoints belong to the abandoned run.
   store.save(content_of(150));
   EXPECT_EQ(store.newest()->step(), 150);
 }
@@ -157,7 +157,7 @@ TEST_F(CheckpointTest, EveryTruncationAndFlippedBitIsFound) {
     ++tried;
     try {
       Checkpoint(saved).verify();
-      ADD_FAILURE() << "damage of " << path << " passes";
+      ADD_FAILURE() << "damage of " << path << " is not detected";
     } catch (const Error& error) {
       const bool named = error.text().find(path) != std::string::npos;
       EXPECT_TRUE(named) << error.text();
@@ -184,7 +184,7 @@ TEST_F(CheckpointTest, EveryFailingCallLeavesTheOldOne) {
   CheckpointStore store(parent_, {.last = 1});
   faults::set({});
   store.save(content_of(1));
-  // Calls up to the rename that publishes; after it the save counts, and only removing the old one can fail.
+  // Calls up to the rename that publishes the checkpoint; afterwards the save has succeeded, and only removing the old one can fail.
   faults::set({});
   store.save(content_of(2));
   const int64_t calls = faults::calls();
@@ -243,7 +243,7 @@ TEST_F(CheckpointTest, KilledAtEveryCall) {
     const auto found = store.newest();
     ASSERT_TRUE(found.has_value()) << "killed at call " << at;
     expect_content(*found);
-    EXPECT_EQ(warnings_, "") << "a kill is no damage: nothing to fall back from";
+    EXPECT_EQ(warnings_, "") << "a kill causes no damage, so there is no fallback";
   }
   EXPECT_GT(at, 12);
 }
@@ -279,12 +279,12 @@ TEST_F(CheckpointTest, KilledAtRandomMoments) {
     EXPECT_GE(found->step(), before);
     expect_content(*found);
   }
-  EXPECT_GT(store.newest()->step(), 1) << "no child ever finished a save: the test did not test";
+  EXPECT_GT(store.newest()->step(), 1) << "no child finished a save, so nothing was tested";
   EXPECT_EQ(warnings_, "");
 }
 
 TEST_F(CheckpointTest, FullDiskLeavesTheOldOne) {
-  // A file system of 256 KiB where this user may mount one; else the limit on file sizes, which fails the same write.
+  // A file system of 256 KiB if this user may mount one; otherwise the limit on file sizes, which fails the same write.
   const std::string small = folder_ / "small";
   make_folders(small);
   const bool mounted = ::mount("tmpfs", small.c_str(), "tmpfs", 0, "size=256k") == 0;
@@ -311,7 +311,7 @@ TEST_F(CheckpointTest, FullDiskLeavesTheOldOne) {
 
 TEST_F(CheckpointTest, ReadOnlyFolder) {
   make_folders(folder_ / "run");
-  // Root may write anywhere, so the system's answer is injected; where the test runs as a user the mode alone does it.
+  // Root may write anywhere, so the system's answer is injected; for other users the folder's mode is sufficient.
   ::chmod((folder_ / "run").c_str(), 0555);
   if (::geteuid() == 0) faults::set({.at = 0, .error = EROFS, .only = "mkdir"});
   CheckpointStore store(parent_, {});

@@ -1,5 +1,5 @@
-// Laws: a difference counts exactly the elements that differ, measures them in float64, and lists what one file alone has with the
-// renames that would align it; the mean is the float64 mean of floats, rounded once, and the last file's integers.
+// Laws: a difference counts exactly the elements that differ, measures them in float64, and lists tensors that only one file has with the
+// renames that would match them; the mean is the float64 mean of floats, rounded once, and integers come from the last file.
 #include "libcore/weights/compare.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,8 @@ TEST(Compare, MeasuresWhatDiffers) {
   EXPECT_TRUE(compare_weights(a, WeightsFile(folder / "a")).equal());
 
   write_safetensors(folder / "c", std::vector<TensorSource>{{"same", vector_of({1, 2})}}, {});
-  EXPECT_TRUE(std::isnan(compare_weights(a, WeightsFile(folder / "c")).both.front().max_abs)) << "NaN on one side is no number's neighbour";
+  EXPECT_TRUE(std::isnan(compare_weights(a, WeightsFile(folder / "c")).both.front().max_abs))
+      << "NaN on one side differs from every number";
 }
 
 TEST(Compare, AlignsNames) {
@@ -76,7 +77,7 @@ TEST(Compare, AlignsNames) {
 
 TEST(Average, IsTheMeanInFloat64) {
   const TemporaryFolder folder;
-  // In f32, 1 + 2^-24 is 1: the sum of three such pairs keeps what a running f32 sum would lose.
+  // In f32, 1 + 2^-24 is 1: the float64 sum of three such pairs keeps what an f32 sum would lose.
   const double tiny = std::ldexp(1.0, -24);
   std::vector<WeightsFile> files;
   const std::vector<std::vector<double>> values{{1, 0.1f}, {tiny, 0.2f}, {tiny, 0.6f}, {tiny, 0.7f}};

@@ -1,5 +1,5 @@
 #pragma once
-// Builds archives and pickles byte by byte, true ones and hostile ones, for the tests of the readers.
+// Builds valid and hostile archives and pickles byte by byte, for the tests of the readers.
 
 #include <cstdint>
 #include <functional>

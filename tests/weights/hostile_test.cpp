@@ -1,6 +1,6 @@
-// Laws: a pickle can do nothing. Every known way to make Python's reader run something, allocate or hang is refused with an input
-// error, quickly, and nothing outside the file is touched; archives that lie about themselves are refused too. The true file from
-// which all are made is accepted, so that none is refused for a mistake of the test.
+// Laws: a pickle cannot execute anything. Every known way to make Python's reader execute code, allocate memory or hang is rejected with an
+// input error, quickly, and nothing outside the file is touched; archives with inconsistent headers are rejected too. The valid file from
+// which all are derived is accepted, so that none is rejected because of a mistake in the test.
 #include "tests/weights/hostile.h"
 
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ std::string refusal(const std::string& file) {
   return "";
 }
 
-/// Callables with which published attacks ran commands, reached the network, read files or loaded further pickles.
+/// Callables that published attacks used to run commands, access the network, read files or load further pickles.
 const std::vector<std::pair<std::string, std::string>> kCallables{{"os", "system"},
                                                                   {"posix", "system"},
                                                                   {"nt", "system"},
@@ -115,7 +115,7 @@ void add_opcodes(std::vector<Attack>& attacks) {
   const auto add = [&](const std::string& name, const std::string& body) { attacks.push_back({name, pickle(body)}); };
   const auto raw = [&](const std::string& name, const std::string& bytes) { attacks.push_back({name, bytes}); };
   const std::string good = dictionary(tensor());
-  // Opcodes that only programs need.
+  // Opcodes that weights files do not need.
   add("EXT1", "\x82\x01");
   add("EXT2", std::string("\x83\x01\x00", 3));
   add("EXT4", std::string("\x84\x01\x00\x00\x00", 5));
@@ -166,7 +166,7 @@ void add_storages_and_sizes(std::vector<Attack>& attacks) {
   for (const char* key : {"../0", "/etc/passwd", "", "0/../0", "1", "00", "0 ", "-0", "999999999999999999999999", "0\n"}) {
     add(cat("storage key ", key), dictionary(tensor(storage({.key = key}), 0, {2, 3}, {3, 1})));
   }
-  // Sizes (CVE-2026-24747: a storage that is not as large as its tensors say).
+  // Sizes (CVE-2026-24747: a storage smaller than its tensors need).
   for (const int64_t elements :
        {int64_t{0}, int64_t{5}, int64_t{7}, int64_t{-6}, int64_t{1} << 40, INT64_MAX, INT64_MIN, INT64_MAX / 4 + 1}) {
     add(cat("storage of ", elements), dictionary(tensor(storage({.elements = elements}), 0, {2, 3}, {3, 1})));
@@ -212,7 +212,7 @@ void add_misused_containers(std::vector<Attack>& attacks) {
   const auto add = [&](const std::string& name, const std::string& body) { attacks.push_back({name, pickle(body)}); };
   const std::string good = dictionary(tensor());
   const std::string dict_type = global("collections", "OrderedDict");
-  // Containers used as what they are not.
+  // Containers used as other types.
   add("SETITEM on a list", "]" + text("w") + tensor() + "s");
   add("SETITEM on a tensor", tensor() + text("w") + integer(1) + "s");
   add("SETITEM on a storage", storage() + integer(0) + integer(1) + "s");
@@ -253,7 +253,7 @@ void add_misused_containers(std::vector<Attack>& attacks) {
 void add_floods(std::vector<Attack>& attacks) {
   const auto add = [&](const std::string& name, const std::string& body) { attacks.push_back({name, pickle(body)}); };
   const std::string good = dictionary(tensor());
-  // Sizes that are not there, floods, depth.
+  // Missing data, floods, depth.
   add("recall of nothing", "h\x07");
   add("long recall of nothing", "j" + little(0xffffffff, 4));
   add("memo at 4 billion", "}r" + little(0xffffffff, 4));
@@ -305,7 +305,7 @@ void add_floods(std::vector<Attack>& attacks) {
 
 void add_names(std::vector<Attack>& attacks) {
   const auto add = [&](const std::string& name, const std::string& body) { attacks.push_back({name, pickle(body)}); };
-  // Names that look like others.
+  // Names that look like allowed ones.
   for (const auto& [module, name] : std::vector<std::pair<std::string, std::string>>{{"torch._utils ", "_rebuild_tensor_v2"},
                                                                                      {" torch._utils", "_rebuild_tensor_v2"},
                                                                                      {"torch._utils\r", "_rebuild_tensor_v2"},
@@ -340,7 +340,7 @@ std::vector<Attack> attacks_by_form() {
 TEST(Hostile, PicklesDoNothing) {
   const TemporaryFolder folder;
   const std::string victim = folder / "victim";
-  // The negative control: what all attacks are made of is accepted.
+  // Negative control: the file from which all attacks are derived is accepted.
   ASSERT_EQ(refusal(make_zip(archive(pickle(dictionary(tensor()))))), "");
   ASSERT_EQ(refusal(make_zip(archive(pickle(tensor())))), "");
 
@@ -353,7 +353,7 @@ TEST(Hostile, PicklesDoNothing) {
     const std::string in_archive = refusal(make_zip(archive(attack.data_pkl)));
     EXPECT_NE(in_archive, "") << attack.name;
     EXPECT_NE(in_archive, "unprintable") << attack.name;
-    // The same as a file of the older form: in place of each of its pickles.
+    // The same in the older format: in place of each of its pickles.
     const std::string magic = pickle(std::string("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 12)), version = pickle("M\xe9\x03"),
                       machine = pickle("}");
     const std::string rest = pickle("](" + text("0") + "e") + little(6, 8) + std::string(24, '\0');
@@ -389,7 +389,7 @@ TEST(Hostile, TheOlderFormsControl) {
 TEST(Hostile, EveryCutOfATruePickleIsRefused) {
   const std::string whole = pickle(dictionary(tensor()));
   for (size_t cut = 0; cut < whole.size(); ++cut) EXPECT_NE(refusal(make_zip(archive(whole.substr(0, cut)))), "") << cut;
-  // Overwritten bytes: refused or read as something else, never worse (the sanitizer build runs this too).
+  // Overwritten bytes: rejected or read as other data, never worse (the sanitizer build runs this too).
   for (size_t at = 0; at < whole.size(); ++at) {
     for (int value = 0; value < 256; ++value) {
       std::string changed = whole;
@@ -469,14 +469,14 @@ TEST(Hostile, ArchivesThatLie) {
     cases.push_back({cat("the name ", name), renamed(name)});
   }
   ASSERT_EQ(refusal(make_zip(archive(good))), "");
-  EXPECT_EQ(refusal(lie(2, [](Entry& e) { e.local_extra = "FB" + little(4, 2) + "ZZZZ"; })), "") << "padding is no lie";
+  EXPECT_EQ(refusal(lie(2, [](Entry& e) { e.local_extra = "FB" + little(4, 2) + "ZZZZ"; })), "") << "padding is valid";
   EXPECT_EQ(refusal(lie(2,
                         [](Entry& e) {
                           e.size = e.stored = e.local_size = 0xffffffff;
                           e.extra = e.local_extra = little(1, 2) + little(16, 2) + little(24, 8) + little(24, 8);
                         })),
             "")
-      << "64-bit sizes are no lie";
+      << "64-bit sizes are valid";
   for (const auto& [name, file] : cases) EXPECT_NE(refusal(file), "") << name;
 }
 
@@ -484,7 +484,7 @@ TEST(Hostile, ManyTensorsOfOneStorageAreNotADiskFull) {
   // 1000 names for the same 24 bytes: 1000 times the file's values.
   std::string body = "}(";
   for (int i = 0; i < 1000; ++i) body += text(cat("w", i)) + tensor();
-  EXPECT_NE(refusal(make_zip(archive(pickle(body + "u")))).find("share their values"), std::string::npos);
+  EXPECT_NE(refusal(make_zip(archive(pickle(body + "u")))).find("share values"), std::string::npos);
 }
 
 /// A line of /proc/self/status in KiB: VmRSS (resident now) or VmHWM (its high-water mark).
@@ -503,7 +503,7 @@ TEST(Hostile, MemoryStaysBounded) {
 #endif
   std::vector<std::string> files;
   for (const Attack& attack : attacks_by_form()) files.push_back(make_zip(archive(attack.data_pkl)));
-  std::ofstream("/proc/self/clear_refs") << "5";  // the mark starts anew (proc(5))
+  std::ofstream("/proc/self/clear_refs") << "5";  // resets the mark
   const int64_t before = status_kib("VmRSS");
   ASSERT_GT(before, 0);
   for (const std::string& file : files) refusal(file);

@@ -1,5 +1,5 @@
-// Laws: the rules ignore, rename, into and strict place exactly the tensors they name; every misfit is one error (exit code 4)
-// that shows both sides, and whose rename block, applied, mends it; no dtype changes in silence; NaN is refused by name.
+// Laws: the rules ignore, rename, into and strict match exactly the tensors they name; every mismatch is one error (exit code 4) that shows
+// both sides and whose rename block, applied, fixes it; no dtype changes silently; NaN is rejected with the tensor's name.
 #include "libcore/weights/load.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ class Load : public ::testing::Test {
   const std::vector<ExpectedTensor> model_{
       {"conv1.weight", DType::kF32, {4, 3, 3, 3}},       {"bn1.weight", DType::kF32, {4}},    {"bn1.bias", DType::kF32, {4}},
       {"bn1.num_batches_tracked", DType::kI64, Shape{}}, {"fc.weight", DType::kF32, {10, 4}}, {"fc.bias", DType::kF32, {10}}};
-  /// All of the model's tensors but the counter, under `prefix`.
+  /// All of the model's tensors except the counter, under `prefix`.
   std::vector<TensorSource> tensors(const std::string& prefix) const {
     std::vector<TensorSource> sources;
     double value = 1;
@@ -62,7 +62,7 @@ TEST_F(Load, ExactFit) {
   const LoadedWeights loaded = load_weights(model_, std::vector{rule()});
   EXPECT_EQ(loaded.tensors.size(), 5u);
   EXPECT_EQ(loaded.tensors.at("fc.bias").at({9}), 5);
-  EXPECT_EQ(loaded.kept, std::vector<std::string>{"bn1.num_batches_tracked"}) << "a batch counter that the file lacks is no misfit";
+  EXPECT_EQ(loaded.kept, std::vector<std::string>{"bn1.num_batches_tracked"}) << "a missing batch counter is not a mismatch";
   EXPECT_FALSE(loaded.tensors.at("conv1.weight").storage()->writable()) << "mapped, not copied";
   EXPECT_EQ(read_weights_metadata(path_).at("galley.pipeline"), "p");
 }
@@ -146,7 +146,7 @@ TEST_F(Load, NotStrictLeavesOutAndSaysSo) {
   EXPECT_NE(log_.find("fc.bias"), std::string::npos) << log_;
   EXPECT_NE(log_.find("other"), std::string::npos) << log_;
   loose.rename = {{"", "x."}};
-  EXPECT_NE(error_of(model_, std::vector{loose}).find("0 tensors fit"), std::string::npos) << "nothing at all fits: an error even then";
+  EXPECT_NE(error_of(model_, std::vector{loose}).find("0 tensors fit"), std::string::npos) << "no match at all is always an error";
 }
 
 TEST_F(Load, PatternsThatMatchNothingAreRecipeErrors) {

@@ -1,6 +1,6 @@
-// Laws: files of torch.save in every form give the names, types and values that PyTorch says they hold (tests/golden/weights,
-// made by make.py); contiguous values are mapped, not copied; what is not data is refused by its name; damage is found where
-// the format can tell, and where it cannot, that is said.
+// Laws: files of torch.save in every form give the names, types and values that PyTorch wrote (tests/golden/weights, made by make.py);
+// contiguous values are mapped, not copied; anything that is not data is rejected by name; damage is detected if the format has checksums,
+// otherwise verify reports that it cannot tell.
 #include "libcore/weights/pth.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ const Json& expected() {
 }
 PthTable parse(const std::string& bytes) { return parse_pth(std::as_bytes(std::span(bytes))); }
 
-/// The refusal's text, "" where the bytes are accepted.
+/// The text of the error, "" if the bytes are accepted.
 std::string refusal(const std::string& bytes) {
   try {
     parse(bytes);
@@ -143,7 +143,7 @@ TEST(Pth, LoadsIntoAModel) {
   EXPECT_EQ(load_weights(model, std::vector<LoadRule>{{.from = golden("training.pth")}}).tensors.size(), 6u);
   EXPECT_EQ(load_weights(model, std::vector<LoadRule>{{.from = golden("nested.pth"), .rename = {{"module.", ""}}}}).tensors.size(), 6u);
   EXPECT_EQ(messages, "");
-  // f16 and bf16 become f32 without leave, since no value changes; f64 does not.
+  // f16 and bf16 are cast to f32 without `cast`, since no value changes; f64 is not.
   const std::vector<ExpectedTensor> widened{{"f16", DType::kF32, {5}}, {"bf16", DType::kF32, {2, 2}}};
   const LoadedWeights loaded = load_weights(widened, std::vector<LoadRule>{{.from = golden("protocol2.pth"), .strict = false}});
   EXPECT_EQ(loaded.tensors.at("f16").dtype(), DType::kF32);
@@ -171,8 +171,8 @@ TEST(Pth, EveryTruncationIsRefused) {
   }
 }
 
-/// Bytes of an archive that mean nothing to a reader of stored files: who made it, attributes, both extra-field identifiers
-/// of padding. Everything else is checked against something.
+/// Bytes of an archive that have no meaning for a reader of stored files: the writing program, attributes, both extra-field identifiers of
+/// padding. All other bytes are checked.
 std::set<size_t> meaningless_bytes(const std::string& file) {
   std::set<size_t> places;
   const auto u16 = [&](size_t at) { return static_cast<size_t>(static_cast<uint8_t>(file[at]) | static_cast<uint8_t>(file[at + 1]) << 8); };
@@ -209,12 +209,12 @@ TEST(Pth, BitFlipsAreFoundWhereTheFormatCanTell) {
     }
     found += !text.empty();
     harmless += text.empty() && meaningless.count(byte) != 0;
-    EXPECT_TRUE(!text.empty() || meaningless.count(byte) != 0) << "a flip in byte " << byte << " was not seen";
+    EXPECT_TRUE(!text.empty() || meaningless.count(byte) != 0) << "a flip in byte " << byte << " was not detected";
   }
   EXPECT_EQ(found + harmless, 2000);
   EXPECT_LT(harmless, 200);
 
-  // The older form has no checksums: what is found is its structure, and verify says that it cannot tell.
+  // The older format has no checksums: only its structure is checked, and verify reports that it cannot tell.
   const std::string legacy = read_file(golden("legacy.pth"));
   int refused = 0;
   for (int flip = 0; flip < 2000; ++flip) {
@@ -237,7 +237,7 @@ TEST(WeightsFile, SafetensorsOfOthersCannotTell) {
   EXPECT_EQ(check.checked_bytes, 0);
   EXPECT_EQ(check.value_bytes, 256);
   EXPECT_NE(check.reason.find("no checksums"), std::string::npos);
-  // Of 2000 flips, those in the header are refused, but for those in the tensor's name, which make another name.
+  // Of 2000 flips, those in the header are rejected, except in the tensor's name, which yield another name.
   std::mt19937 draw(3);
   for (int flip = 0; flip < 2000; ++flip) {
     std::string damaged = whole;

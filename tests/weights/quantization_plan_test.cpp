@@ -1,4 +1,4 @@
-// The plan of quantization as text: it comes back with the same bits, and a damaged one is refused by what is wrong with it.
+// The quantization plan as text: it is restored bit-exactly, and a damaged one is rejected with the reason.
 
 #include "libcore/weights/quantization_plan.h"
 
@@ -70,11 +70,11 @@ TEST(QuantizationPlanText, ADamagedOneIsRefused) {
   };
   refused("{", "", "not a JSON object");
   refused("\"version\":1", "\"version\":2", "version 2");
-  refused("\"static\"", "\"statik\"", "'method' is statik");
+  refused("\"static\"", "\"statik\"", "'method' is 'statik'");
   refused("\"bits\":8", "\"bits\":7", "'bits' is 7");
   refused("\"bits\":8", "\"bits\":1e300", "'bits' is not an integer");
   refused("\"group_size\":32", "\"group_size\":-1", "'group_size' is -1");
-  refused("\"name\":\"fc\"", "\"name\":\"conv1\"", "there twice");
+  refused("\"name\":\"fc\"", "\"name\":\"conv1\"", "listed twice");
   refused("\"zero_point\":114", "\"zero_point\":256", "'zero_point' is 256");
   refused("\"zero_point\":114", "\"zero_point\":18446744073709551615", "'zero_point' is");
   refused("\"dtype\":\"u8\"", "\"dtype\":\"u4\"", "'dtype' is u4");

@@ -1,5 +1,5 @@
-// Laws: what is written reads back bit for bit, aligned, by us and by the reference implementation; every rule of the format is
-// enforced with the tensor named; every truncation and every single flipped bit of our own files is found.
+// Laws: written files read back bit-exactly and aligned, by Galley and by the reference implementation; every rule of the format is
+// enforced and the error names the tensor; every truncation and every flipped bit of Galley's files is detected.
 #include "libcore/weights/safetensors.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ TEST(Safetensors, RoundTripContiguousAndAligned) {
   }
 }
 
-/// A digest of a set: that of one line a tensor in the order of names, whose digests are those that a file carries.
+/// Digest of a set: the digest of one line per tensor in the order of names, with the digests in the file.
 TEST(Safetensors, DigestOfASetIsThatOfItsLines) {
   const TemporaryFolder folder;
   std::vector<TensorSource> tensors = samples();
@@ -138,8 +138,8 @@ TEST(Safetensors, EveryRuleOfTheFormat) {
   for (int i = 0; i <= kSafetensorsEntryLimit; ++i) many += (i ? "," : "") + tensor(std::to_string(i), "U8", "[0]", "[0,0]");
   const std::vector<BadFile> cases{
       {"at least 8 bytes", "1234567"},
-      {"more than the 100000000", huge_length},
-      {"more than the 100000000", long_header},
+      {"at most 100000000", huge_length},
+      {"at most 100000000", long_header},
       {"truncated", with_length("{}").substr(0, 9)},
       {"does not start with '{'", with_length("")},
       {"does not start with '{'", with_length(" {}")},
@@ -150,8 +150,8 @@ TEST(Safetensors, EveryRuleOfTheFormat) {
       {"'a' twice", with_length("{" + a + "," + a + "}", "1234")},
       {"'__metadata__' twice", with_length(R"({"__metadata__":{},"__metadata__":{}})")},
       {"key 'k' twice", with_length(R"({"__metadata__":{"k":"1","k":"2"}})")},
-      {"only strings are allowed", with_length(R"({"__metadata__":{"k":1}})")},
-      {"only strings are allowed", with_length(R"({"__metadata__":{"k":{}}})")},
+      {"must be a string", with_length(R"({"__metadata__":{"k":1}})")},
+      {"must be a string", with_length(R"({"__metadata__":{"k":{}}})")},
       {"'dtype' twice", with_length(R"({"a":{"dtype":"F32","dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234")},
       {"unknown field 'x'", with_length(R"({"a":{"x":1}})")},
       {"'a' has no data_offsets", with_length(R"({"a":{"dtype":"F32","shape":[1]}})")},
@@ -160,12 +160,12 @@ TEST(Safetensors, EveryRuleOfTheFormat) {
       {"negative number -1", with_length("{" + tensor("a", "F32", "[-1]", "[0,4]") + "}", "1234")},
       {"the number 1.0", with_length("{" + tensor("a", "F32", "[1.0]", "[0,4]") + "}", "1234")},
       {"a list", with_length("{" + tensor("a", "F32", "[[1]]", "[0,4]") + "}", "1234")},
-      {"does not fit 63 bits", with_length("{" + tensor("a", "F32", "[18446744073709551615]", "[0,4]") + "}", "1234")},
-      {"does not fit 63 bits", with_length("{" + tensor("a", "F32", "[4611686018427387904,4]", "[0,0]") + "}")},
-      {"does not fit 63 bits", with_length("{" + tensor("a", "U8", "[4294967296,4294967296,2]", "[0,0]") + "}")},
+      {"exceeds 63 bits", with_length("{" + tensor("a", "F32", "[18446744073709551615]", "[0,4]") + "}", "1234")},
+      {"exceeds 63 bits", with_length("{" + tensor("a", "F32", "[4611686018427387904,4]", "[0,0]") + "}")},
+      {"exceeds 63 bits", with_length("{" + tensor("a", "U8", "[4294967296,4294967296,2]", "[0,0]") + "}")},
       {"more than 8 dimensions", with_length("{" + tensor("a", "F32", "[1,1,1,1,1,1,1,1,1]", "[0,4]") + "}", "1234")},
-      {"needs 8 bytes, its data_offsets hold 4", with_length("{" + tensor("a", "F32", "[2]", "[0,4]") + "}", "1234")},
-      {"whole byte", with_length("{" + tensor("a", "F4", "[3]", "[0,2]") + "}", "12")},
+      {"needs 8 bytes, but its data_offsets span 4", with_length("{" + tensor("a", "F32", "[2]", "[0,4]") + "}", "1234")},
+      {"whole number of bytes", with_length("{" + tensor("a", "F4", "[3]", "[0,2]") + "}", "12")},
       {"ends (0) before it begins (4)", with_length("{" + tensor("a", "F32", "[1]", "[4,0]") + "}", "1234")},
       {"has 1 data_offsets", with_length("{" + tensor("a", "F32", "[1]", "[0]") + "}", "1234")},
       {"more than two data_offsets", with_length("{" + tensor("a", "F32", "[1]", "[0,4,8]") + "}", "1234")},
@@ -174,7 +174,7 @@ TEST(Safetensors, EveryRuleOfTheFormat) {
       {"belong to no tensor", with_length("{" + tensor("a", "F32", "[1]", "[4,8]") + "}", "12345678")},
       {"belong to no tensor", with_length("{" + a + "," + tensor("b", "F32", "[1]", "[8,12]") + "}", "123456781234")},
       {"truncated or damaged", with_length("{" + a + "}", "123")},
-      {"that belong to none", with_length("{" + a + "}", "12345")},
+      {"after its last tensor", with_length("{" + a + "}", "12345")},
       {"more than 100000 tensors", with_length(many + "}")},
       {"instead of an object", with_length(R"({"a":[]})")},
       {"instead of an object", with_length(R"({"a":"x"})")},
@@ -230,7 +230,7 @@ TEST(Safetensors, SizesAgreeWith128BitArithmetic) {
 
 class Damage : public ::testing::Test {
  protected:
-  /// "" where the damage passes, else the message.
+  /// "" if the damage is not detected, otherwise the message.
   static std::string found(const std::string& path) {
     try {
       SafetensorsFile(path).verify();

@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// batch=1,2 and threads=1..8x2 sweep: a list or range where one value stands.
+/// Turns overrides with a list or range, such as batch=1,2 or threads=1..8x2, into a sweep.
 std::string as_sweep(const std::string& override_text) {
   const size_t equals = override_text.find('=');
   const std::string key = override_text.substr(0, equals), value = equals == std::string::npos ? "" : override_text.substr(equals + 1);
@@ -36,20 +36,21 @@ void BenchmarkTool::add_options(CLI::App& app) {
   app.get_option("RECIPE")->description(
       "recipes (files, built-in names, RUN folders, - for standard input), timed in turns; then overrides: "
       "what=forward,train_step,data,load batch=1..8x2 threads=1,2 "
-      "memory_format=, precision=, stop.ci=, stop.max_time= and every other key. Or: op [NAME | CASE ...] [precision.winograd=false], "
+      "memory_format=, precision=, stop.ci=, stop.max_time= or any other key. Or: op [NAME | CASE ...] [precision.winograd=false], "
       "machine, memory_order");
-  app.add_option("--compare", compare_,
-                 "time BASE and NEW in turns and decide: each a recipe, saved JSON, or overrides in quotes; exit 0 NEW is faster or the "
-                 "same, 6 slower, 9 cannot tell")
+  app.add_option(
+         "--compare", compare_,
+         "time BASE and NEW in turns and compare them; each is a recipe, saved JSON, or quoted overrides; exit code 0: NEW is faster or "
+         "the same, 6: slower, 9: inconclusive")
       ->expected(2)
       ->allow_extra_args(false)
       ->type_name("BASE NEW")
       ->group("Compare");
-  app.add_option("--html", html_, "write a page with curves over the sweep, the roofline and the rows")
+  app.add_option("--html", html_, "write an HTML page with curves over the sweep, the roofline and all rows")
       ->type_name("FILE")
       ->group("Output")
       ->take_last();
-  app.add_option("--sqlite", sqlite_, "add the rows to this SQLite database (tables runs and rows), made where it is missing")
+  app.add_option("--sqlite", sqlite_, "add the rows to this SQLite database (tables runs and rows), which is created if necessary")
       ->type_name("FILE")
       ->group("Output")
       ->take_last();
@@ -75,10 +76,10 @@ std::unique_ptr<LoadedRecipe> BenchmarkTool::load(const std::string& recipe, con
 int BenchmarkTool::stopped(size_t cells_done, size_t cells, bool keeps_journal) const {
   const std::string kept = cat("stopped after ", cells_done, " of ", cells, cells == 1 ? " cell" : " cells");
   if (output_.empty()) {
-    log(LogLevel::kWarning, !keeps_journal ? kept : cat(kept, "; with -o JOURNAL the same command would go on from there"));
+    log(LogLevel::kWarning, !keeps_journal ? kept : cat(kept, "; with -o JOURNAL, the same command could continue from there"));
     return 128 + stop_signal();
   }
-  log(LogLevel::kWarning, cat(kept, ", which are in ", output_, ": the same command goes on"));
+  log(LogLevel::kWarning, cat(kept, ", saved in ", output_, ": run the same command again to continue"));
   return kExitResumable;
 }
 
@@ -92,7 +93,7 @@ TimerOptions timer_options(const BenchmarkSection& section) {
   options.relative_error = section.stop.ci.percent / 100;
   options.min_runs = section.stop.min_runs;
   if (section.stop.max_time.unit != DurationUnit::kSeconds)
-    throw Error(ErrorCode::kRecipe, "benchmark.stop.max_time is a time").key("benchmark.stop.max_time").suggest("e.g. 30s");
+    throw Error(ErrorCode::kRecipe, "benchmark.stop.max_time must be a time").key("benchmark.stop.max_time").suggest("e.g. 30s");
   options.max_time_s = section.stop.max_time.value;
   options.warmup = section.warmup.value_or(-1);
   options.cold = section.cache == CacheState::kCold;
@@ -105,7 +106,7 @@ std::vector<std::string> overrides_of(const BenchmarkCell& cell) {
   return overrides;
 }
 
-Provenance BenchmarkTool::who() const {
+Provenance BenchmarkTool::run_provenance() const {
   Provenance provenance;
   provenance.tool = name();
   provenance.overrides = overrides_;
@@ -122,12 +123,13 @@ void BenchmarkTool::report_object(const Json& json, const Table& table) const {
 }
 
 void BenchmarkTool::report(const std::vector<BenchmarkRow>& rows, const std::vector<std::string>& remarks) {
-  const Json made_by = provenance_json(who());
+  const Json made_by = provenance_json(run_provenance());
   BenchmarkResults results{rows, thread_scaling(rows), remarks};
   if (std::any_of(rows.begin(), rows.end(), [](const BenchmarkRow& row) { return row.error.empty() && row.limit_fraction() > 1.1; })) {
     results.remarks.push_back(
-        "a row is above the machine's limit: that was measured while other programs ran; `galley-benchmark machine` on a quiet machine "
-        "measures it again");
+        "a row exceeds the machine's limit, which was probably measured while other programs were running; measure it again on an idle "
+        "machine "
+        "with `galley-benchmark machine`");
   }
   const auto text = [&](Format format) {
     switch (format) {
@@ -156,8 +158,8 @@ int BenchmarkTool::run() {
     throw Error(ErrorCode::kUsage, cat(!html_.empty()     ? "--html"
                                        : !sqlite_.empty() ? "--sqlite"
                                                           : "-o",
-                                       " is for sweeps: --compare gives one verdict"))
-        .suggest("--save json:FILE keeps it");
+                                       " is only for sweeps and cannot be combined with --compare"))
+        .suggest("use --save json:FILE to save the comparison");
   }
   if (!dry_run_) {
     if (!sqlite_.empty()) check_database(sqlite_);
@@ -168,8 +170,8 @@ int BenchmarkTool::run() {
   if (verb == "machine" || verb == "memory_order" || verb == "op") return measure_machine(verb, rest, given);
   if (!compare_.empty()) return compare(recipes);
   if (recipes.empty()) {
-    throw Error(ErrorCode::kUsage, "no recipe was named")
-        .suggest("name recipes, or op CASE, machine, memory_order; galley-recipes ls lists the built-in ones");
+    throw Error(ErrorCode::kUsage, "no recipe was given")
+        .suggest("give recipes, or op CASE, machine or memory_order; galley-recipes ls lists the built-in recipes");
   }
   return sweep(recipes);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// galley-benchmark: recipes timed over sweeps, in turns; two of them compared; single operators; the machine itself.
+// galley-benchmark: times recipes over sweeps, in turns; compares two of them; times single operators; measures the machine.
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -13,10 +13,10 @@ namespace galley::tools {
 
 class Journal;
 
-/// With Ctrl-C and SIGTERM as their ends.
+/// Adds Ctrl-C and SIGTERM as stop conditions.
 TimerOptions stoppable(TimerOptions options);
 TimerOptions timer_options(const BenchmarkSection& section);
-/// Keys of a cell that are the recipe's.
+/// The overrides of the recipe for a cell.
 std::vector<std::string> overrides_of(const BenchmarkCell& cell);
 
 class BenchmarkTool : public RecipeTool {
@@ -34,20 +34,18 @@ class BenchmarkTool : public RecipeTool {
  protected:
   std::string section() const override { return "benchmark"; }
   bool prints_json_lines() const override { return true; }
-  std::string output_help() const override {
-    return "journal of finished cells (JSON lines): run again, those in it are not measured again";
-  }
+  std::string output_help() const override { return "journal of finished cells (JSON lines); a repeated command skips the cells in it"; }
   int run_recipe(LoadedRecipe&) override { return kExitDone; }
 
  private:
-  /// A cell of a sweep: its rows, some known from the journal or failed, and the works whose times the others lack.
+  /// A cell of a sweep: its rows, of which some may be known from the journal or have failed, and the workloads to be timed for the others.
   struct CellWork {
     std::vector<BenchmarkRow> rows;
     std::vector<BenchmarkWork> works;
-    std::vector<size_t> timed;  // the row of each work
+    std::vector<size_t> timed;  // index of the row of each workload
     std::optional<ErrorCode> error;
   };
-  /// A side of a comparison: a recipe with overrides, or rows that were saved.
+  /// One side of a comparison: a recipe with overrides, or saved rows.
   struct Side {
     std::string recipe;
     std::vector<std::string> overrides;
@@ -61,7 +59,7 @@ class BenchmarkTool : public RecipeTool {
 
   int compare(const std::vector<std::string>& recipes);
   static Side side_of(const std::string& text, const std::vector<std::string>& recipes);
-  /// `cells`: of the whole comparison.
+  /// `cells`: number of cells in the whole comparison.
   BenchmarkWork work_of(const Side& side, const BenchmarkCell& cell, size_t cells) const;
   int compare_recipes(const Side& base, const Side& changed, const MachineWatch& watch);
   int report_comparison(const std::vector<CellComparison>& compared, const MachineWatch& watch) const;
@@ -72,14 +70,14 @@ class BenchmarkTool : public RecipeTool {
   int measure_memory_order();
 
   LoadOptions options_with(const std::vector<std::string>& more) const;
-  /// The recipe with what its weights' names stand for, its paths absolute, its threads and device in effect.
+  /// Loads a recipe, resolves its weights and paths, and applies its threads and device.
   std::unique_ptr<LoadedRecipe> load(const std::string& recipe, const std::vector<std::string>& more) const;
-  /// Says that Ctrl-C or SIGTERM ended the work, and what is kept of it: the exit code.
+  /// Reports that Ctrl-C or SIGTERM ended the work and what is saved; returns the exit code.
   int stopped(size_t cells_done, size_t cells, bool keeps_journal) const;
-  Provenance who() const;
-  /// A result that is no list of rows (--compare, machine): as JSON or as a table, on stdout and where --save says.
+  Provenance run_provenance() const;
+  /// Prints a result other than rows (--compare, machine) as JSON or as a table, and saves it as --save specifies.
   void report_object(const nlohmann::ordered_json& json, const Table& table) const;
-  /// Rows in the format that was asked for, to stdout, the files of --save, the page of --html and the database of --sqlite.
+  /// Writes the rows in the requested format to stdout and to the outputs of --save, --html and --sqlite.
   void report(const std::vector<BenchmarkRow>& rows, const std::vector<std::string>& remarks);
 
   std::vector<std::string> compare_;

@@ -30,13 +30,13 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-/// Every word an override?
+/// Whether every word is an override.
 bool are_overrides(const std::vector<std::string>& words) { return !words.empty() && std::all_of(words.begin(), words.end(), is_override); }
 
 std::vector<BenchmarkRow> read_saved(const std::string& path) {
   const Json json = Json::parse(read_file(path), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("rows"))
-    throw Error(ErrorCode::kInput, cat(path, ": no result of galley-benchmark")).suggest("--save json:FILE writes one");
+    throw Error(ErrorCode::kInput, cat(path, " is not a result of galley-benchmark")).suggest("create one with --save json:FILE");
   try {
     std::vector<BenchmarkRow> rows;
     for (const Json& row : json["rows"]) rows.push_back(row_of_json(row));
@@ -53,22 +53,23 @@ BenchmarkTool::Side BenchmarkTool::side_of(const std::string& text, const std::v
   const std::vector<std::string> words = words_of(text);
   if (!are_overrides(words)) return {.recipe = text};
   if (recipes.empty())
-    throw Error(ErrorCode::kUsage, cat("'", text, "' are overrides, and no RECIPE was named"))
+    throw Error(ErrorCode::kUsage, cat("'", text, "' are overrides, but no RECIPE was given"))
         .suggest("galley-benchmark RECIPE --compare 'key=a' 'key=b'");
   return {.recipe = recipes[0], .overrides = words};
 }
 
 int BenchmarkTool::compare(const std::vector<std::string>& recipes) {
   if (recipes.size() > 1)
-    throw Error(ErrorCode::kUsage, cat("--compare takes one RECIPE beside BASE and NEW, not also '", recipes[1], "'"));
+    throw Error(ErrorCode::kUsage, cat("--compare takes at most one RECIPE in addition to BASE and NEW, got also '", recipes[1], "'"));
   const Side base = side_of(compare_[0], recipes), changed = side_of(compare_[1], recipes);
   const MachineWatch watch;
   if (base.saved.empty() && changed.saved.empty()) return compare_recipes(base, changed, watch);
   if (base.saved.empty() || changed.saved.empty())
     throw Error(ErrorCode::kUsage,
-                "a saved result can be compared with another saved one only: what is not measured in turns cannot be told apart from a "
+                "a saved result can only be compared with another saved one: measurements that are not made in turns cannot be "
+                "distinguished from a "
                 "change of the machine");
-  log(LogLevel::kWarning, "both results were saved: what changed on the machine between them counts as a difference");
+  log(LogLevel::kWarning, "both results are saved: changes of the machine between them count as a difference");
   const std::vector<CellComparison> compared = compare_saved(base.saved, changed.saved);
   if (compared.empty()) throw Error(ErrorCode::kInput, "the two results have no cell in common");
   return report_comparison(compared, watch);
@@ -79,7 +80,7 @@ BenchmarkWork BenchmarkTool::work_of(const Side& side, const BenchmarkCell& cell
   const std::vector<std::string> swept = overrides_of(cell);
   more.insert(more.end(), swept.begin(), swept.end());
   std::unique_ptr<LoadedRecipe> loaded = load(side.recipe, more);
-  // Sides may differ in what a run is made of: the section's own batch, where it was overridden.
+  // The sides may have different cells: with a single cell, use the side's own (e.g. an overridden batch).
   BenchmarkCell own = cell;
   if (cells == 1) {
     const std::vector<BenchmarkCell> of_side = cells_of(loaded->recipe.benchmark);
@@ -99,7 +100,7 @@ int BenchmarkTool::compare_recipes(const Side& base, const Side& changed, const 
     Table table{{"cell"}, {}};
     Json json{{"cells", Json::array()},
               {"at_most_s", timing.max_time_s * static_cast<double>(cells.size())},
-              {"provenance", provenance_json(who())}};
+              {"provenance", provenance_json(run_provenance())}};
     for (const BenchmarkCell& cell : cells) {
       table.rows.push_back({cell.name()});
       json["cells"].push_back(cell.name());
@@ -107,9 +108,9 @@ int BenchmarkTool::compare_recipes(const Side& base, const Side& changed, const 
     report_object(json, table);
     return kExitDone;
   }
-  // Medians as uncertain as the change that counts as none could not tell it.
-  TimerOptions closely = timing;
-  closely.relative_error = std::min(timing.relative_error, equal_within / 4);
+  // The medians must be more precise than the change that counts as equal.
+  TimerOptions precise = timing;
+  precise.relative_error = std::min(timing.relative_error, equal_within / 4);
   std::vector<CellComparison> compared;
   Progress progress(common.verbosity < 0 ? ProgressMode::kNone : common.progress);
   for (size_t c = 0; c < cells.size(); ++c) {
@@ -120,12 +121,12 @@ int BenchmarkTool::compare_recipes(const Side& base, const Side& changed, const 
     BenchmarkWork first_work = make(base), second_work = make(changed);
     const ComparedWork work = compared_work(std::move(first_work), std::move(second_work), [&] { return make(base); });
     const std::vector<std::function<void()>> works{work.base.run, work.changed.run, work.again.run};
-    const std::vector<Series> series = time_interleaved(works, closely);
+    const std::vector<Series> series = time_interleaved(works, precise);
     if (stop_signal() != 0) {
       progress.clear();
       return stopped(c, cells.size(), false);
     }
-    compared.push_back(compare_cell(cell.name(), series, equal_within, work.least_effect));
+    compared.push_back(compare_cell(cell.name(), series, equal_within, work.min_effect));
   }
   progress.clear();
   return report_comparison(compared, watch);
@@ -134,7 +135,7 @@ int BenchmarkTool::compare_recipes(const Side& base, const Side& changed, const 
 int BenchmarkTool::report_comparison(const std::vector<CellComparison>& compared, const MachineWatch& watch) const {
   const std::vector<std::string> remarks = watch.remarks(compute_threads());
   for (const std::string& remark : remarks) log(LogLevel::kWarning, remark);
-  report_object({{"compare", comparison_json(compared)}, {"remarks", remarks}, {"provenance", provenance_json(who())}},
+  report_object({{"compare", comparison_json(compared)}, {"remarks", remarks}, {"provenance", provenance_json(run_provenance())}},
                 comparison_table(compared));
   const auto any = [&](Verdict verdict) {
     return std::any_of(compared.begin(), compared.end(), [&](const CellComparison& item) { return item.result.verdict == verdict; });

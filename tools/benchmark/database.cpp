@@ -12,7 +12,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kVersion = 1;  // of the tables, kept in the database's user_version
+constexpr int kVersion = 1;  // version of the tables, stored in the database's user_version
 
 constexpr const char* kTables =
     "CREATE TABLE runs (id INTEGER PRIMARY KEY, time TEXT NOT NULL, tool TEXT, version TEXT, commit_id TEXT, host TEXT, isa TEXT, remarks "
@@ -31,7 +31,7 @@ class Database {
     const int code = sqlite3_open(path.c_str(), &opened);
     database_.reset(opened);
     check(code);
-    check(sqlite3_busy_timeout(opened, 10'000));  // another run may be adding its rows
+    check(sqlite3_busy_timeout(opened, 10'000));  // another process may be adding rows
   }
 
   void run(const char* sql) { check(sqlite3_exec(database_.get(), sql, nullptr, nullptr, nullptr)); }
@@ -42,7 +42,7 @@ class Database {
     return sqlite3_column_int64(statement.get(), 0);
   }
 
-  /// Strings, numbers and null into a table's columns.
+  /// Inserts strings, numbers and nulls into the columns of a table.
   void insert(const std::string& table, const Json& values) {
     std::string names, marks;
     for (const auto& [name, value] : values.items()) {
@@ -82,19 +82,20 @@ class Database {
   void check(int code, int wanted = SQLITE_OK) const {
     if (code == wanted) return;
     const std::string reason = database_ != nullptr ? sqlite3_errmsg(database_.get()) : sqlite3_errstr(code);
-    const int kind = code & 0xff;  // extended codes carry the kind in their low byte
+    const int kind = code & 0xff;  // the low byte of extended codes is the primary code
     if (kind == SQLITE_NOTADB || kind == SQLITE_CORRUPT || kind == SQLITE_ERROR) {
-      throw Error(ErrorCode::kInput, cat(path_, ": no database of galley-benchmark: ", reason)).suggest("give --sqlite another file");
+      throw Error(ErrorCode::kInput, cat(path_, " is not a database of galley-benchmark: ", reason))
+          .suggest("use another file for --sqlite");
     }
     throw Error(ErrorCode::kResource, cat("cannot write the database ", path_, ": ", reason))
-        .suggest("is the folder there and writable, the disk full, or another program writing?");
+        .suggest("check that the folder exists and is writable, that the disk is not full, and that no other program is writing");
   }
 
   std::string path_;
   std::unique_ptr<sqlite3, Close> database_;
 };
 
-/// A transaction on a database with tables.
+/// Begins a transaction and creates the tables if the database is new.
 void begin(Database& database, const std::string& path) {
   database.run("BEGIN IMMEDIATE");
   const int64_t version = database.number("PRAGMA user_version");
@@ -102,8 +103,9 @@ void begin(Database& database, const std::string& path) {
     database.run(kTables);
     database.run(cat("PRAGMA user_version = ", kVersion).c_str());
   } else if (version != kVersion) {
-    throw Error(ErrorCode::kInput, cat(path, ": its tables are of version ", version, ", this program writes version ", kVersion))
-        .suggest("give --sqlite another file");
+    throw Error(ErrorCode::kInput,
+                cat(path, ": its tables have version ", version, ", but this version of Galley writes version ", kVersion))
+        .suggest("use another file for --sqlite");
   }
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Results in an SQLite database that grows from run to run.
+// Stores results of several runs in an SQLite database.
 
 #include <string>
 
@@ -7,11 +7,11 @@
 
 namespace galley::tools {
 
-/// Opens the database and makes its tables where it is new: before anything is measured, whatever is wrong with it is told. Throws as
-/// below.
+/// Opens the database and creates its tables if it is new, so that problems are reported before anything is measured. Throws as
+/// add_to_database.
 void check_database(const std::string& path);
-/// Adds a line to the table `runs` and its rows to `rows` (joined by rows.run = runs.id), in one transaction; makes file and
-/// tables where they are missing. Throws Error: kInput where the file is no such database, kResource where it cannot be written.
+/// Adds a row to the table `runs` and the results to `rows` (joined by rows.run = runs.id) in one transaction; creates the file and tables
+/// if necessary. Throws Error: kInput if the file is another kind of file, kResource if it cannot be written.
 void add_to_database(const std::string& path, const BenchmarkResults& results, const nlohmann::ordered_json& provenance);
 
 }  // namespace galley::tools

@@ -15,21 +15,22 @@ namespace galley::tools {
 
 using Json = nlohmann::ordered_json;
 
-/// machine, memory_order and op: what takes no recipe.
+/// Runs the verbs without a recipe: machine, memory_order and op.
 int BenchmarkTool::measure_machine(const std::string& verb, const std::vector<std::string>& rest, const std::vector<std::string>& given) {
   if (!output_.empty())
-    throw Error(ErrorCode::kUsage, cat("-o is for sweeps: ", verb, " keeps no journal")).suggest("--save json:FILE keeps the result");
+    throw Error(ErrorCode::kUsage, cat("-o is only for sweeps: ", verb, " has no journal"))
+        .suggest("use --save json:FILE to save the result");
   if (threads_ != 0) set_compute_threads(static_cast<int>(threads_));
   bool winograd = true;
   for (const std::string& word : given) {
     const bool known = verb == "op" && (word == "precision.winograd=true" || word == "precision.winograd=false");
     if (!known)
-      throw Error(ErrorCode::kUsage, cat("'", verb, "' takes no recipe, and so no '", word, "'"))
+      throw Error(ErrorCode::kUsage, cat("'", verb, "' takes no recipe and no override '", word, "'"))
           .suggest(verb == "op" ? "--threads N, or precision.winograd=false" : "--threads N");
     winograd = word == "precision.winograd=true";
   }
   if (verb == "op") return measure_operators(rest, winograd);
-  if (!rest.empty()) throw Error(ErrorCode::kUsage, cat("'", verb, "' takes nothing more, not '", rest.front(), "'"));
+  if (!rest.empty()) throw Error(ErrorCode::kUsage, cat("'", verb, "' takes no arguments, got '", rest.front(), "'"));
   return verb == "machine" ? measure_machine_parts() : measure_memory_order();
 }
 
@@ -45,7 +46,7 @@ int BenchmarkTool::measure_operators(const std::vector<std::string>& cases, bool
   if (dry_run_) {
     Table table{{"case"}, {}};
     for (const std::string& text : all) table.rows.push_back({text});
-    report_object({{"cases", all}, {"provenance", provenance_json(who())}}, table);
+    report_object({{"cases", all}, {"provenance", provenance_json(run_provenance())}}, table);
     return kExitDone;
   }
   const MachineWatch watch;
@@ -73,16 +74,16 @@ int BenchmarkTool::measure_machine_parts() {
   const MachineReport machine = measure_machine_report();
   Json json = machine_json(machine);
   json["remarks"] = watch.remarks(machine.threads);
-  json["provenance"] = provenance_json(who());
+  json["provenance"] = provenance_json(run_provenance());
   for (const std::string& doubt : machine.doubts) log(LogLevel::kWarning, "doubtful: " + doubt);
   for (const std::string& remark : watch.remarks(machine.threads)) log(LogLevel::kWarning, remark);
   if (machine.doubts.empty()) {
     const std::string store = machine_store(machine.threads);
     make_folders(store.substr(0, store.rfind('/')));
     write_file(store, json.dump() + "\n");
-    log(LogLevel::kInfo, "stored in " + store + ": later results are compared with it");
+    log(LogLevel::kInfo, "stored in " + store + " for comparison with later results");
   } else {
-    log(LogLevel::kWarning, "not stored: run it again on a quiet machine");
+    log(LogLevel::kWarning, "not stored: run it again on an idle machine");
   }
   report_object(json, machine_table(machine));
   return kExitDone;

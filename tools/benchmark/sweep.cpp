@@ -35,7 +35,7 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
     print(explain(load_tree(recipes[0], schema, options_with({})), schema, explain_, options_with({})));
     return kExitDone;
   }
-  // The first recipe's section says what is measured; the others are its rivals.
+  // The benchmark section of the first recipe defines what is measured.
   const LoadedRecipe first = load_recipe(recipes[0], components, options_with({}));
   if (!dump_.empty()) {
     print(dump_recipe(first, dump_ == "full" ? DumpKind::kFull : dump_ == "origin" ? DumpKind::kOrigin : DumpKind::kMin));
@@ -56,7 +56,7 @@ int BenchmarkTool::sweep(const std::vector<std::string>& recipes) {
 
 int BenchmarkTool::print_cells(const std::vector<std::string>& recipes, const std::vector<BenchmarkCell>& cells, double at_most) const {
   Table table{{"recipe", "cell"}, {}};
-  Json json{{"cells", Json::array()}, {"at_most_s", at_most}, {"provenance", provenance_json(who())}};
+  Json json{{"cells", Json::array()}, {"at_most_s", at_most}, {"provenance", provenance_json(run_provenance())}};
   for (const BenchmarkCell& cell : cells) {
     for (const std::string& recipe : recipes) {
       table.rows.push_back({recipe, cell.name()});
@@ -81,7 +81,7 @@ BenchmarkTool::CellWork BenchmarkTool::make_cell(const std::vector<std::string>&
       made.rows.push_back(row_of_json(*found));
       continue;
     }
-    // A cell that cannot run is a result of its own: the sweep goes on.
+    // A cell that cannot run is a result too; the sweep continues.
     try {
       BenchmarkWork work = benchmark_work(load(recipe, overrides_of(cell)), recipe, cell);
       made.timed.push_back(made.rows.size());
@@ -128,7 +128,7 @@ int BenchmarkTool::run_cells(const std::vector<std::string>& recipes, const std:
   }
   progress.clear();
   report(rows, watch.remarks(compute_threads()));
-  // One cell that cannot run is a row of the result; where none could, nothing was measured.
+  // The command fails only if no cell could be measured.
   const bool measured = std::any_of(rows.begin(), rows.end(), [](const BenchmarkRow& row) { return row.error.empty(); });
   return measured || !first_error ? kExitDone : static_cast<int>(*first_error);
 }

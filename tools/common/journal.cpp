@@ -13,9 +13,9 @@ Journal::Journal(std::string path, std::string command) : path_(std::move(path))
   if (path_.empty() || !file_exists(path_)) return;
   std::ifstream file(path_);
   if (!file || file.peek() == std::ifstream::traits_type::eof()) {
-    // A folder opens, and reads as nothing.
+    // A folder can be opened but reads as empty.
     if (!file.is_open() || is_folder(path_))
-      throw Error(ErrorCode::kInput, cat("cannot read the journal ", path_)).suggest("name another file with -o");
+      throw Error(ErrorCode::kInput, cat("cannot read the journal ", path_)).suggest("choose another file with -o");
     return;
   }
   for (std::string line; std::getline(file, line);) {
@@ -23,14 +23,15 @@ Journal::Journal(std::string path, std::string command) : path_(std::move(path))
     if (!json.is_object() || !json.contains("command") || !json.contains("key") || !json["key"].is_string() || !json.contains("value"))
       continue;
     if (json["command"] != command_) {
-      throw Error(ErrorCode::kInput, cat(path_, " is the journal of other settings")).suggest("name another file, or remove it");
+      throw Error(ErrorCode::kInput, cat(path_, " is a journal with other settings")).suggest("choose another file or remove it");
     }
     values_.insert_or_assign(json["key"].get<std::string>(), std::move(json["value"]));
   }
 }
 
 [[noreturn]] static void fail_write(const std::string& path) {
-  throw Error(ErrorCode::kResource, cat("cannot write ", path)).suggest("is the disk full, or the folder missing or read-only?");
+  throw Error(ErrorCode::kResource, cat("cannot write ", path))
+      .suggest("check that the folder exists and is writable and that the disk is not full");
 }
 
 void Journal::check() const {
@@ -47,7 +48,7 @@ const Json* Journal::find(const std::string& key) const {
 void Journal::add(const std::string& key, const Json& value) {
   if (path_.empty()) return;
   std::ofstream file(path_, std::ios::app);
-  // A line that was cut off before must not swallow this one.
+  // Do not append to a truncated last line.
   if (file.tellp() > 0) {
     std::ifstream last(path_, std::ios::binary);
     last.seekg(-1, std::ios::end);

@@ -1,5 +1,5 @@
 #pragma once
-// A journal of finished pieces of work, a JSON object a line, so that an interrupted command goes on where it was.
+// A journal of finished work, one JSON object per line, so that an interrupted command can continue.
 
 #include <map>
 #include <nlohmann/json.hpp>
@@ -9,14 +9,14 @@ namespace galley::tools {
 
 class Journal {
  public:
-  /// Reads what is there; a last line that was cut off is dropped. `command` stands for the settings that the work depends on: a journal
-  /// of others, or a file that cannot be read, is an Error (kInput). An empty path: nothing is kept.
+  /// Reads the existing entries; a truncated last line is ignored. `command` identifies the settings that the results depend on; a journal
+  /// with other settings or an unreadable file throws Error (kInput). An empty path disables the journal.
   Journal(std::string path, std::string command);
-  /// Throws (kResource) where nothing could be noted: before the work. Makes an empty file where there is none.
+  /// Throws Error (kResource) if the file cannot be written; to be called before the work. Creates an empty file if there is none.
   void check() const;
-  /// What was noted under that key, or nullptr.
+  /// The value for that key, or nullptr.
   const nlohmann::ordered_json* find(const std::string& key) const;
-  /// Notes it. Throws (kResource) where the file cannot be written.
+  /// Appends an entry. Throws Error (kResource) if the file cannot be written.
   void add(const std::string& key, const nlohmann::ordered_json& value);
   size_t size() const { return values_.size(); }
 

@@ -13,7 +13,7 @@ namespace {
 constexpr std::array<std::string_view, 10> kFormats{".safetensors", ".onnx", ".pth",  ".pt",   ".bin",
                                                     ".npz",         ".npy",  ".gguf", ".yaml", ".json"};
 
-/// The extension, where it names a format; else "".
+/// The extension if it is that of a known format, otherwise "".
 std::string format_of(const std::filesystem::path& path) {
   const std::string extension = path.extension().string();
   if (extension == ".yml") return ".yaml";
@@ -23,16 +23,17 @@ std::string format_of(const std::filesystem::path& path) {
 }  // namespace
 
 void check_output_file(const std::string& path, std::string_view why, const std::string& example) {
-  if (path.empty()) throw Error(ErrorCode::kUsage, cat(why, ", and -o does not say where to")).suggest("-o " + example);
+  if (path.empty()) throw Error(ErrorCode::kUsage, cat(why, ", but -o is missing")).suggest("-o " + example);
   const std::filesystem::path named(path);
   const std::string wanted = format_of(example), given = format_of(named);
   if (!wanted.empty() && !given.empty() && given != wanted) {
-    throw Error(ErrorCode::kUsage, cat("-o ", path, ": what is written is ", wanted.substr(1), ", not ", given))
+    throw Error(ErrorCode::kUsage,
+                cat("-o ", path, ": the output format is ", wanted.substr(1), ", which does not match the extension ", given))
         .suggest(cat("-o ", (named.parent_path() / named.stem()).string(), wanted));
   }
   const std::string folder = parent_folder(path);
-  if (!is_folder(folder)) fail(ErrorCode::kResource, path, ": there is no folder ", folder, " to write it to");
-  if (is_folder(path)) fail(ErrorCode::kResource, path, " is a folder, not a file to be written");
+  if (!is_folder(folder)) fail(ErrorCode::kResource, "cannot write ", path, ": the folder ", folder, " does not exist");
+  if (is_folder(path)) fail(ErrorCode::kResource, "cannot write ", path, ": it is a folder");
 }
 
 }  // namespace galley::tools

@@ -1,5 +1,5 @@
 #pragma once
-// Progress on stderr: one aligned line that is redrawn on a terminal, plain lines elsewhere, JSON lines for wrappers.
+// Progress on stderr: a line that is redrawn on a terminal, plain lines elsewhere, JSON lines for programs.
 
 #include <chrono>
 #include <string>
@@ -15,12 +15,12 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Shows `line` (without newline). On a terminal it replaces the line before, at most ten times a second; elsewhere it is printed at
-  /// most every 30 s. `fraction` in 0..1 is what is done, negative where unknown. `json` is the event of mode json.
+  /// Shows `line` (without newline). On a terminal it replaces the previous line, at most ten times per second; elsewhere it is printed at
+  /// most every 30 s. `fraction` in 0..1 is the finished part, negative if unknown. `json` is the event for mode json.
   void update(double fraction, const std::string& line, const std::string& json);
-  /// A line that stays: milestones (an epoch's evaluation), in every mode but json and none.
+  /// Prints a line that stays, e.g. an epoch's evaluation, in every mode except json and none.
   void milestone(const std::string& line);
-  /// Takes the redrawn line away, so that other text may be printed.
+  /// Removes the redrawn line, so that other text can be printed.
   void clear();
 
  private:

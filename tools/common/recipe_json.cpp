@@ -14,7 +14,7 @@ Json scalar_json(const YamlNode& node) {
   if (!node.quoted) {
     if (node.scalar == "true") return true;
     if (node.scalar == "false") return false;
-    // JSON's numbers are YAML's but for a leading "+" or ".", octal, hexadecimal, infinity and NaN, which stay text.
+    // JSON numbers are YAML numbers except for a leading "+" or ".", octal, hexadecimal, infinity and NaN, which stay strings.
     const Json number = Json::parse(node.scalar, nullptr, /*allow_exceptions=*/false);
     if (number.is_number() && (!number.is_number_float() || std::isfinite(number.get<double>()))) return number;
   }

@@ -40,15 +40,15 @@ void RecipeTool::add_options(CLI::App& app) {
                  "a recipe file, a built-in name, a RUN folder, or - for standard input; then overrides: key=value, key+=value")
       ->type_name("[key=value ...]");
   app.add_option("--with", with_, "merge this fragment over the recipe (repeatable)")->group("Recipe")->allow_extra_args(false);
-  app.add_option("--unset", unset_, "put this key back to its default (repeatable)")->group("Recipe")->allow_extra_args(false);
+  app.add_option("--unset", unset_, "reset this key to its default (repeatable)")->group("Recipe")->allow_extra_args(false);
   app.add_flag("--dump-recipe{min}", dump_,
-               "print the recipe and stop: what differs from the defaults; =full: all; =origin: all with places")
+               "print the recipe and stop: keys that differ from the defaults; =full: all keys; =origin: all keys with their sources")
       ->group("Recipe");
   app.add_option("--explain", explain_, "print where the value of this key comes from, and stop")->group("Recipe")->take_last();
-  app.add_flag("-n,--dry-run", dry_run_, "everything but the work: files, shapes, memory")->group("Recipe");
-  app.add_option("--threads", threads_, "compute threads (the key threads)")->group("Machine")->take_last();
-  app.add_option("--device", device_, "cpu, ref or sim (the key device)")->group("Machine")->take_last();
-  app.add_option("--seed", seed_, "random seed (the key seed)")->group("Machine")->take_last();
+  app.add_flag("-n,--dry-run", dry_run_, "check the recipe, files, shapes and memory without running")->group("Recipe");
+  app.add_option("--threads", threads_, "number of compute threads (recipe key threads)")->group("Machine")->take_last();
+  app.add_option("--device", device_, "cpu, ref or sim (recipe key device)")->group("Machine")->take_last();
+  app.add_option("--seed", seed_, "random seed (recipe key seed)")->group("Machine")->take_last();
   if (!output_help().empty()) app.add_option("-o,--output", output_, output_help())->group("Output")->take_last();
 }
 
@@ -69,18 +69,18 @@ int RecipeTool::run() {
   if (!device_.empty()) overrides_.push_back("device=" + device_);
   if (!seed_.empty()) overrides_.push_back("seed=" + seed_);
   if (recipes.empty()) {
-    throw Error(ErrorCode::kUsage, "no recipe was named")
-        .suggest("e.g. " + examples().substr(0, examples().find('\n')) + "; galley-recipes ls lists the built-in ones");
+    throw Error(ErrorCode::kUsage, "no recipe was given")
+        .suggest("e.g. " + examples().substr(0, examples().find('\n')) + "; galley-recipes ls lists the built-in recipes");
   }
   if (takes_inputs()) {
     inputs_.assign(recipes.begin() + 1, recipes.end());
   } else if (recipes.size() > 1) {
-    throw Error(ErrorCode::kUsage, cat("two recipes were named: ", recipes[0], " and ", recipes[1]))
-        .suggest("an override is written key=value");
+    throw Error(ErrorCode::kUsage, cat("two recipes were given: ", recipes[0], " and ", recipes[1]))
+        .suggest("overrides have the form key=value");
   }
   recipe_ = recipes[0];
   if (!dump_.empty() && dump_ != "min" && dump_ != "full" && dump_ != "origin") {
-    fail(ErrorCode::kUsage, "--dump-recipe=", dump_, " is not one of min, full, origin");
+    fail(ErrorCode::kUsage, "--dump-recipe=", dump_, " is not supported; it must be min, full or origin");
   }
   LoadOptions options = load_options();
   if (recipe_ == "-") options.standard_input.assign(std::istreambuf_iterator<char>(std::cin), {});
@@ -96,7 +96,7 @@ int RecipeTool::run() {
                                                  : dump_ == "origin" ? DumpKind::kOrigin
                                                                      : DumpKind::kMin);
     if (common.format == Format::kJson) {
-      if (dump_ == "origin") fail(ErrorCode::kUsage, "--dump-recipe=origin is YAML with comments: there is no JSON of it");
+      if (dump_ == "origin") fail(ErrorCode::kUsage, "--dump-recipe=origin prints YAML with comments and has no JSON form");
       print(nlohmann::ordered_json{{"recipe", recipe_json(text)}, {"provenance", provenance_json(provenance(loaded.recipe, text))}}.dump() +
             "\n");
     } else {
@@ -106,7 +106,7 @@ int RecipeTool::run() {
   }
   if (takes_run_weights(loaded)) use_run_weights(loaded);
   if (!takes_precision() && loaded.recipe.precision.compute != PrecisionName::kF32) {
-    log(LogLevel::kInfo, name() + " computes in f32, whatever precision says");
+    log(LogLevel::kInfo, name() + " computes in f32 and ignores the recipe's precision");
     loaded.recipe.precision.compute = PrecisionName::kF32;
   }
   resolve_weights(loaded.recipe, weight_registry());
@@ -114,7 +114,7 @@ int RecipeTool::run() {
   try {
     return run_recipe(loaded);
   } catch (const Error& error) {
-    // Whether an item fits is known only when the source is open.
+    // Whether a pipeline item fits is known only after the source has been opened.
     if (error.key().find(".pipeline.") == std::string::npos) throw;
     throw with_place(error, loaded);
   }
@@ -137,20 +137,20 @@ bool RecipeTool::takes_run_weights(const LoadedRecipe& loaded) const {
 
 void RecipeTool::require_weights(LoadedRecipe& loaded) {
   if (use_run_weights(loaded) || !loaded.recipe.weights.load.empty() || carries_weights(loaded.recipe.model)) return;
-  throw Error(ErrorCode::kRecipe, "no weights were named").key("weights").suggest("weights=FILE, or give a RUN folder as the recipe");
+  throw Error(ErrorCode::kRecipe, "no weights were given").key("weights").suggest("set weights=FILE, or use a RUN folder as the recipe");
 }
 
 void RecipeTool::apply_machine_settings(const Recipe& recipe) const {
-  open_backend(recipe.device.str());  // throws where it is not there
+  open_backend(recipe.device.str());  // throws if the device is not available
   const int cores = available_cores();
   const int64_t threads = recipe.threads.value_or(cores);
-  if (threads < 1 || threads > 1024) fail(ErrorCode::kRecipe, "threads: ", threads, " is not in 1..1024");
+  if (threads < 1 || threads > 1024) fail(ErrorCode::kRecipe, "threads is ", threads, ", but must be between 1 and 1024");
   set_compute_threads(static_cast<int>(threads));
-  static bool warned = false;  // a sweep comes here for each of its cells
+  static bool warned = false;  // called for each cell of a sweep
   if (recipe.precision.compute == PrecisionName::kBf16 && !warned && !has_fast_bf16()) {
     warned = true;
-    log(LogLevel::kWarning, cat("precision: bf16 on a processor without fast bf16 instructions (", instruction_set(),
-                                "): operators compute in f32 between casts, slower than with precision: f32"));
+    log(LogLevel::kWarning, cat("this processor has no fast bf16 instructions (", instruction_set(),
+                                "): with precision: bf16, operators compute in f32 between casts, which is slower than precision: f32"));
   }
 }
 
@@ -173,7 +173,7 @@ std::vector<std::string> RecipeTool::complete(const std::vector<std::string>& wo
     options.tool_section = section();
     tree = load_tree(words[0], schema, options).tree;
   } catch (const Error&) {
-    // Without the recipe there are fewer words to offer, and nobody to tell.
+    // Completion offers fewer words without the recipe and reports no errors.
   }
   return complete_key(schema, word, section(), tree);
 }

@@ -13,7 +13,7 @@ bool is_number(const std::string& cell) {
   return c >= '0' && c <= '9';
 }
 
-/// Columns a text takes on a terminal: UTF-8 continuation bytes take none.
+/// Width of a text on a terminal: UTF-8 continuation bytes take no column.
 size_t width(const std::string& text) {
   return static_cast<size_t>(
       std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));

@@ -1,6 +1,5 @@
 #pragma once
-// What tools print on stdout: tables in the formats table | md | csv | json (jsonl). JSON objects are built by the tool (nlohmann in .cpp
-// files).
+// Tables on stdout in the formats table, md and csv. Tools build JSON themselves (nlohmann, in .cpp files).
 
 #include <string>
 
@@ -9,10 +8,10 @@
 
 namespace galley::tools {
 
-/// kJsonLines: an object a line, for tools whose result is rows.
+/// kJsonLines: one object per line, for tools whose result is rows.
 enum class Format { kTable, kMarkdown, kCsv, kJson, kJsonLines };
 
-/// The table as text, ending in a newline; numbers align right. Not for kJson and kJsonLines.
+/// The table as text with a final newline; columns of numbers are right-aligned. Not for kJson and kJsonLines.
 std::string render(const Table& table, Format format);
 
 }  // namespace galley::tools

@@ -25,9 +25,9 @@ void install_signal_handlers() {
   action.sa_handler = on_user;
   sigaction(SIGUSR1, &action, nullptr);
   sigaction(SIGUSR2, &action, nullptr);
-  // Messages that nobody reads any more must not end a training; a result that nobody reads ends the tool (Tool::print).
+  // A closed pipe must not end a training when it prints messages; for the result on stdout, Tool::print ends the tool.
   std::signal(SIGPIPE, SIG_IGN);
-  // A limit on file sizes is an error of the write (EFBIG), not the end of the process.
+  // Exceeding the file size limit must be a write error (EFBIG), not end the process.
   std::signal(SIGXFSZ, SIG_IGN);
 }
 

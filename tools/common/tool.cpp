@@ -34,7 +34,7 @@ constexpr const char* kExitCodes =
     "exit codes: 0 done, 1 internal error, 2 command line, 3 recipe, 4 file, 5 numeric, 6 goal missed, 7 resource, 8 worker,\n"
     "            9 inconclusive, 75 stopped early and resumable, 130/143 interrupted";
 
-/// Errors must obey --format json and jsonl even where the command line itself is what is wrong.
+/// Errors must be JSON with --format json and jsonl, even if parsing the command line fails.
 bool wants_json(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view arg = argv[i];
@@ -50,7 +50,7 @@ T named(const std::map<std::string, T>& names, const std::string& word, const ch
   if (found != names.end()) return found->second;
   std::string known;
   for (const auto& [name, value] : names) known += (known.empty() ? "" : ", ") + name;
-  fail(ErrorCode::kUsage, option, " ", word, " is not one of ", known);
+  fail(ErrorCode::kUsage, option, " ", word, " is not supported; it must be one of ", known);
 }
 
 struct CommonFlags {
@@ -62,28 +62,28 @@ struct CommonFlags {
 
 void add_common_options(CLI::App& app, CommonFlags& flags, const Tool& tool) {
   app.add_option("--format", flags.format,
-                 tool.prints_json_lines() ? "what stdout gets: table, md, csv, json, or jsonl (an object a row)"
-                                          : "what stdout gets: table, md, csv or json")
+                 tool.prints_json_lines() ? "format of the result on stdout: table, md, csv, json, or jsonl (one object per row)"
+                                          : "format of the result on stdout: table, md, csv or json")
       ->group("Output")
       ->take_last();
-  app.add_option("--save", flags.save, "a copy of the result, FMT:FILE, e.g. json:result.json (repeatable)")
+  app.add_option("--save", flags.save, "save a copy of the result, FMT:FILE, e.g. json:result.json (repeatable)")
       ->group("Output")
       ->allow_extra_args(false);
-  app.add_option("--progress", flags.progress, "auto, bar, plain, json or none (stderr)")->group("Messages")->take_last();
+  app.add_option("--progress", flags.progress, "progress on stderr: auto, bar, plain, json or none")->group("Messages")->take_last();
   app.add_flag("-v", flags.v, "more messages (-vv: all)")->group("Messages");
   app.add_flag("--verbose{ops}", flags.verbose,
-               "=ops: time every operator and print the table; =compile: why each program was compiled; =passes: what each pass did")
+               "=ops: time every operator and print a table; =compile: reason of each compilation; =passes: changes made by each pass")
       ->group("Messages")
       ->take_all();
-  app.add_flag("-q,--quiet", flags.quiet, "warnings and errors only")->group("Messages");
-  app.add_flag("-V,--version", flags.version, "version, commit, instruction set, libraries")->group("Messages");
+  app.add_flag("-q,--quiet", flags.quiet, "print only warnings and errors")->group("Messages");
+  app.add_flag("-V,--version", flags.version, "print version, commit and instruction set")->group("Messages");
   app.add_option("--completion", flags.completion, "print the completion script of bash, zsh or fish")->group("Messages");
 }
 
 Format format_of(const Tool& tool, const std::string& word, const char* option) {
   const Format format = named(kFormats, word, option);
   if (format == Format::kJsonLines && !tool.prints_json_lines())
-    fail(ErrorCode::kUsage, option, " jsonl: ", tool.name(), " gives one object; json is the format");
+    fail(ErrorCode::kUsage, option, " jsonl is not supported, because ", tool.name(), " prints one object; use json");
   return format;
 }
 
@@ -91,7 +91,7 @@ void apply(const CommonFlags& flags, Tool& tool) {
   CommonOptions& common = tool.common;
   common.format = format_of(tool, flags.format, "--format");
   common.progress = flags.quiet ? ProgressMode::kNone : named(kProgress, flags.progress, "--progress");
-  // A reader of JSON gets JSON on stderr too, one object a line.
+  // With JSON on stdout, progress on stderr is JSON too, one object per line.
   if ((common.format == Format::kJson || common.format == Format::kJsonLines) && common.progress == ProgressMode::kAuto)
     common.progress = ProgressMode::kJson;
   common.verbosity = flags.quiet ? -1 : flags.v;
@@ -103,12 +103,12 @@ void apply(const CommonFlags& flags, Tool& tool) {
     } else if (topic == "compile") {
       set_compile_log(true);
     } else {
-      fail(ErrorCode::kUsage, "--verbose=", topic, " is not known (known: ops, compile, passes)");
+      fail(ErrorCode::kUsage, "--verbose=", topic, " is not supported; it must be ops, compile or passes");
     }
   }
   for (const std::string& save : flags.save) {
     const size_t colon = save.find(':');
-    if (colon == std::string::npos || colon + 1 == save.size()) fail(ErrorCode::kUsage, "--save wants FMT:FILE, got '", save, "'");
+    if (colon == std::string::npos || colon + 1 == save.size()) fail(ErrorCode::kUsage, "--save must be FMT:FILE, got '", save, "'");
     common.save.emplace_back(format_of(tool, save.substr(0, colon), "--save"), save.substr(colon + 1));
   }
 }
@@ -128,7 +128,7 @@ std::string completion_script(const std::string& tool, const std::string& shell)
   if (shell == "fish") {
     return "complete -c " + tool + " -a '(" + tool + " --complete-words (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'\n";
   }
-  fail(ErrorCode::kUsage, "--completion ", shell, " is not one of bash, zsh, fish");
+  fail(ErrorCode::kUsage, "--completion ", shell, " is not supported; it must be bash, zsh or fish");
 }
 
 std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
@@ -142,7 +142,7 @@ std::string usage_message(const CLI::App& app, const CLI::ParseError& error, int
     if (!word.starts_with("--") || std::find(names.begin(), names.end(), word) != names.end()) continue;
     const std::string near = nearest(word, names);
     if (!near.empty()) return "unknown option " + word + "; did you mean " + near + "?";
-    return "unknown option " + word + "; " + app.get_name() + " --help lists all";
+    return "unknown option " + word + "; " + app.get_name() + " --help lists all options";
   }
   return message;
 }
@@ -164,7 +164,7 @@ void install_log(int verbosity, bool json) {
 
 int run_tool(int argc, char** argv, Tool& tool, bool json) {
   CLI::App app(tool.about(), tool.name());
-  app.set_help_flag("-h,--help", "this text");
+  app.set_help_flag("-h,--help", "print this help and exit");
   app.footer("examples:\n" + tool.examples() + "\n" + kExitCodes);
   app.get_formatter()->column_width(34);
   CommonFlags flags;
@@ -207,16 +207,16 @@ std::vector<std::string> Tool::complete(const std::vector<std::string>&) const {
 
 void Tool::print(const std::string& text) const {
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-    if (errno == EPIPE) {  // `| head` has read enough: end as every filter does
+    if (errno == EPIPE) {  // the reader (e.g. `head`) has closed the pipe: end by SIGPIPE like other filters
       std::signal(SIGPIPE, SIG_DFL);
       std::raise(SIGPIPE);
     }
-    fail(ErrorCode::kResource, "standard output cannot be written");
+    fail(ErrorCode::kResource, "cannot write to standard output");
   }
 }
 
 void Tool::check_outputs(std::initializer_list<std::string_view> paths) const {
-  // The file stands under a temporary name for a moment; what is there under its own stays.
+  // Creates and removes a temporary file; an existing file is not changed.
   for (const std::string_view path : paths) {
     if (!path.empty()) OutputFile probe{std::string(path)};
   }

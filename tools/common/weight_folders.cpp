@@ -7,7 +7,7 @@
 namespace galley::tools {
 namespace {
 
-/// XDG Base Directory Specification 0.8: a variable that is unset, empty or relative counts as its default below HOME.
+/// A base folder of the XDG Base Directory Specification 0.8: if the variable is unset, empty or relative, its default below HOME.
 std::string base_folder(const char* variable, const char* below_home) {
   if (const char* folder = std::getenv(variable); folder != nullptr && *folder == '/') return folder;
   const char* home = std::getenv("HOME");

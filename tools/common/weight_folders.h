@@ -1,5 +1,5 @@
 #pragma once
-// Where the registry of published weights and fetched files are on this machine.
+// Locations of the registry of published weights and of fetched files on this machine.
 
 #include <string>
 
@@ -7,11 +7,11 @@
 
 namespace galley::tools {
 
-/// $XDG_CACHE_HOME/galley/weights, else ~/.cache/galley/weights: fetched files.
+/// Folder of fetched files: $XDG_CACHE_HOME/galley/weights, otherwise ~/.cache/galley/weights.
 std::string weights_cache_folder();
-/// $XDG_CONFIG_HOME/galley/weights, else ~/.config/galley/weights: the user's own registry files.
+/// Folder of the user's registry files: $XDG_CONFIG_HOME/galley/weights, otherwise ~/.config/galley/weights.
 std::string user_weights_folder();
-/// The built-in registry and the user's.
+/// The built-in registry combined with the user's.
 WeightRegistry weight_registry();
 
 }  // namespace galley::tools

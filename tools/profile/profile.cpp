@@ -65,18 +65,18 @@ struct ProfileTool::Outcome {
 
 void ProfileTool::add_options(CLI::App& app) {
   RecipeTool::add_options(app);
-  app.add_option("--html", html_, "write a page with timeline, flame graph, memory, tables and advice")
+  app.add_option("--html", html_, "write an HTML page with timeline, flame graph, memory, tables and advice")
       ->type_name("FILE")
       ->group("Output")
       ->take_last();
-  app.add_option("--apply", apply_, "write the recipe fragment that follows the advice; use it with --with FILE")
+  app.add_option("--apply", apply_, "write a recipe fragment that applies the advice; use it with --with FILE")
       ->type_name("FILE")
       ->group("Output")
       ->take_last();
-  app.add_flag("--verify", verify_, "run the recipe against the one that follows the advice, in turns, and tell the gain")->group("Output");
+  app.add_flag("--verify", verify_, "time the recipe with and without the advice applied, in turns, and report the gain")->group("Output");
   app.add_option("--verify-time", verify_s_, "seconds for --verify")->check(CLI::Range(0.1, 86400.0))->group("Output")->take_last();
   app.add_option("--overhead", overhead_s_,
-                 "for so many seconds run steps with the recorder and without it, in turns, and tell what recording costs")
+                 "run steps with and without the recorder, in turns, for this time, and report the cost of recording")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.1, 86400.0))
       ->group("Output")
@@ -85,8 +85,8 @@ void ProfileTool::add_options(CLI::App& app) {
       ->check(CLI::IsMember({"op", "shape", "module", "layer"}))
       ->group("Output")
       ->take_last();
-  app.add_option("--rows", rows_, "rows of the table at most; 0: all")->check(CLI::Range(0, 1000000))->group("Output")->take_last();
-  app.add_option("--trace-mib", trace_mib_, "the trace's size at most, in MiB before compression; the shortest nodes are left out")
+  app.add_option("--rows", rows_, "maximum number of table rows; 0: all")->check(CLI::Range(0, 1000000))->group("Output")->take_last();
+  app.add_option("--trace-mib", trace_mib_, "maximum size of the trace in MiB before compression; the shortest nodes are dropped")
       ->check(CLI::Range(1, 2000))
       ->group("Output")
       ->take_last();
@@ -95,7 +95,7 @@ void ProfileTool::add_options(CLI::App& app) {
 RoundComparison ProfileTool::verify(const LoadedRecipe& loaded, const std::vector<Advice>& advice) const {
   LoadOptions options = load_options();
   std::vector<std::string> seen;
-  for (const Advice& item : advice) {  // the first to speak of a key decides, as in the fragment
+  for (const Advice& item : advice) {  // if several items set a key, the first one is used, as in the fragment
     if (item.value.empty() || item.requantize || std::find(seen.begin(), seen.end(), item.key) != seen.end()) continue;
     seen.push_back(item.key);
     options.overrides.push_back(item.key + "=" + item.value);
@@ -112,37 +112,39 @@ std::string ProfileTool::text(const Outcome& outcome) const {
   const double steps = static_cast<double>(profile.steps), step = profile.wall_s / steps;
   const auto share = [&](double seconds) { return fixed(100 * seconds / profile.wall_s, 1) + " %"; };
   Table summary{{"profile", ""}, {}};
-  summary.rows = {{"work", cat(report.what, ", ", report.batch, " samples, ", report.threads, report.threads == 1 ? " thread" : " threads",
-                               report.synthetic ? ", random batches" : "")},
-                  {"step", cat(human_seconds(step), " (", profile.steps, " recorded), ",
-                               human_number(static_cast<double>(report.batch) / step), " samples/s")},
-                  {"time", cat("computing ", share(profile.compute_s), ", waiting for data ", share(profile.data_s), ", executor ",
-                               share(profile.gap_s))},
-                  {"work done", cat(human_number(profile.work.flops / steps * 1e-9), " GFLOP and ", human_bytes(profile.work.bytes / steps),
-                                    " a step: ", human_number(profile.work.flops / profile.wall_s * 1e-9), " GFLOP/s, ",
-                                    human_number(profile.work.bytes / profile.wall_s * 1e-9), " GB/s")},
-                  {"of the limit", cat(fixed(100 * profile.work.limit_s / profile.wall_s, 1), " % of what ",
-                                       limits_text(profile.machine, profile.work.executed), " allow, measured")}};
+  summary.rows = {
+      {"workload", cat(report.what, ", ", report.batch, " samples, ", report.threads, report.threads == 1 ? " thread" : " threads",
+                       report.synthetic ? ", random batches" : "")},
+      {"step",
+       cat(human_seconds(step), " (", profile.steps, " recorded), ", human_number(static_cast<double>(report.batch) / step), " samples/s")},
+      {"time",
+       cat("compute ", share(profile.compute_s), ", waiting for data ", share(profile.data_s), ", executor ", share(profile.gap_s))},
+      {"throughput", cat(human_number(profile.work.flops / steps * 1e-9), " GFLOP and ", human_bytes(profile.work.bytes / steps),
+                         " per step: ", human_number(profile.work.flops / profile.wall_s * 1e-9), " GFLOP/s, ",
+                         human_number(profile.work.bytes / profile.wall_s * 1e-9), " GB/s")},
+      {"limit", cat(fixed(100 * profile.work.limit_s / profile.wall_s, 1), " % of the measured machine limits, ",
+                    limits_text(profile.machine, profile.work.executed))}};
   for (const ProfiledProgram& made : report.compilations) {
     summary.rows.push_back({"compiled", cat(made.program, " for ", made.reason, ": ", made.operators, " operators in ",
-                                            human_seconds(made.seconds), ", then run ", made.runs, " times")});
+                                            human_seconds(made.seconds), ", run ", made.runs, " times")});
   }
   const size_t most = rows_ == 0 ? SIZE_MAX : static_cast<size_t>(rows_);
   std::string result =
       cat(render(summary, Format::kTable), "\n", render(operator_table(profile, group_of(by_), most), Format::kTable), "\n",
           render(module_table(profile, 2, most), Format::kTable), "\n", render(memory_table(profile), Format::kTable), "\n");
-  if (report.advice.empty()) result += "advice: none\n";
+  if (report.advice.empty())
+    result += cat("advice: none; a step reaches ", fixed(100 * profile.work.limit_s / profile.wall_s, 1), " % of the machine limits\n");
   for (const Advice& item : report.advice) {
     result += cat("advice [", item.code, "] ", item.message, "\n       -> ", item.key, item.value.empty() ? "" : "=", item.value, ", ",
-                  item.gain_s >= 0 ? "gains " : "costs ", human_seconds(std::abs(item.gain_s)), " a step (",
+                  item.gain_s >= 0 ? "gains " : "costs ", human_seconds(std::abs(item.gain_s)), " per step (",
                   fixed(100 * std::abs(item.gain_s) / step, 1), " %, ", item.modelled ? "modelled" : "measured", ")",
                   item.gain_bytes == 0 ? ""
                                        : cat(", ", human_bytes(std::abs(static_cast<double>(item.gain_bytes))),
                                              item.gain_bytes > 0 ? " less memory" : " more memory"),
                   "\n");
   }
-  if (outcome.verified) result += "verified: a sample takes " + comparison_text(*outcome.verified);
-  if (outcome.overhead) result += "overhead: under the recorder a step takes " + comparison_text(*outcome.overhead);
+  if (outcome.verified) result += "verified: with the advice applied, a sample takes " + comparison_text(*outcome.verified);
+  if (outcome.overhead) result += "overhead: with the recorder, a step takes " + comparison_text(*outcome.overhead);
   return result;
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// galley-profile: where the time and memory of a recipe's steps go, how close that is to the machine's limit, and what to change.
+// galley-profile: shows where the time and memory of a recipe's steps go, how close they are to the machine's limits, and what to change.
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -30,11 +30,11 @@ class ProfileTool : public RecipeTool {
 
  protected:
   std::string section() const override { return "profile"; }
-  std::string output_help() const override { return "write the trace for Perfetto or chrome://tracing; .gz is compressed"; }
+  std::string output_help() const override { return "write a trace for Perfetto or chrome://tracing; compressed if the name ends in .gz"; }
   int run_recipe(LoadedRecipe& loaded) override;
 
  private:
-  /// The base recipe against the one with the advice followed.
+  /// Compares the recipe with the one that applies the advice.
   RoundComparison verify(const LoadedRecipe& loaded, const std::vector<Advice>& advice) const;
   struct Outcome;
   void print_fits(const Recipe& recipe, const ProfileReport& report) const;

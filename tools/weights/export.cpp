@@ -1,4 +1,4 @@
-// galley-weights export: a recipe's model and weights as ONNX.
+// galley-weights export: exports a recipe's model and weights as ONNX.
 
 #include <charconv>
 #include <nlohmann/json.hpp>
@@ -24,7 +24,7 @@ int64_t positive(std::string_view text, std::string_view what) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < 1 || value > (1 << 20))
-    fail(ErrorCode::kUsage, what, " wants a number from 1, got '", text, "'");
+    fail(ErrorCode::kUsage, what, " must be a whole number of at least 1, got '", text, "'");
   return value;
 }
 
@@ -38,7 +38,7 @@ std::vector<int64_t> sizes(const std::string& text) {
   return found;
 }
 
-/// What holds for the weights holds for the model that is made of them.
+/// Copies the metadata of the weights that also applies to the exported model.
 std::map<std::string, std::string> metadata_of(const Recipe& recipe, const Session& session) {
   std::map<std::string, std::string> metadata;
   Json parents = Json::array();
@@ -72,13 +72,13 @@ int WeightsTool::export_model() const {
   LoadOptions options;
   split_arguments(words_, recipes, options.overrides);
   if (recipes.size() != 1)
-    throw Error(ErrorCode::kUsage, cat("export wants one recipe, and got ", recipes.size()))
+    throw Error(ErrorCode::kUsage, cat("export takes one recipe, got ", recipes.size()))
         .suggest("galley-weights export RECIPE weights=FILE -o model.onnx");
   check_output_file(output_, "export writes a file", "model.onnx");
-  ExportOptions how;
-  if (batch_ != "any") how.batch = positive(batch_, "--batch");
-  how.shape = sizes(shape_);
-  how.fold = fold_;
+  ExportOptions export_options;
+  if (batch_ != "any") export_options.batch = positive(batch_, "--batch");
+  export_options.shape = sizes(shape_);
+  export_options.fold = fold_;
 
   options.recipes_folder = recipes_folder();
   options.with = with_;
@@ -89,12 +89,12 @@ int WeightsTool::export_model() const {
   make_paths_absolute(recipe);
   set_compute_threads(static_cast<int>(recipe.threads.value_or(available_cores())));
   if (recipe.weights.load.empty() && recipe.model.type != "onnx")
-    log(LogLevel::kWarning, "no weights were named: the model is exported with its initial values");
+    log(LogLevel::kWarning, "no weights were given: the model is exported with its initial values");
 
-  recipe.precision.compute = PrecisionName::kF32;  // what the file says
+  recipe.precision.compute = PrecisionName::kF32;  // the exported file is in f32
   const Session session(recipe);
-  how.metadata = metadata_of(recipe, session);
-  const ExportReport report = export_onnx(session, output_, how);
+  export_options.metadata = metadata_of(recipe, session);
+  const ExportReport report = export_onnx(session, output_, export_options);
   if (common.format == Format::kJson) {
     Provenance provenance;
     provenance.tool = "galley-weights";
@@ -113,7 +113,7 @@ int WeightsTool::export_model() const {
     print(
         Table{{"file", "scheme", "nodes", "initializers", "bytes"},
               {{output_, report.scheme, std::to_string(report.nodes), std::to_string(report.initializers), std::to_string(report.bytes)}}});
-    if (!report.data_file.empty()) print(cat("values: ", report.data_file, ", beside it: keep both in one folder\n"));
+    if (!report.data_file.empty()) print(cat("large values are in ", report.data_file, "; keep both files in one folder\n"));
   }
   return kExitDone;
 }

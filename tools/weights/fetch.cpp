@@ -22,11 +22,11 @@ namespace {
 constexpr size_t kChunk = 1 << 20;
 constexpr curl_off_t kLargestFile = curl_off_t{64} << 30;
 
-std::string cure(const FetchRequest& request) {
-  return cat("without a network: fetch ", request.url, " elsewhere, and put it at ", request.target);
+std::string offline_fix(const FetchRequest& request) {
+  return cat("without network access, fetch ", request.url, " on another machine and copy it to ", request.target);
 }
 
-/// TARGET.part, open and locked.
+/// TARGET.part, opened and locked.
 class PartFile {
  public:
   explicit PartFile(const std::string& target) : path_(target + ".part") {
@@ -34,7 +34,7 @@ class PartFile {
     if (descriptor_ < 0) fail(ErrorCode::kResource, "cannot write ", path_, ": ", std::strerror(errno));
     if (::flock(descriptor_, LOCK_EX | LOCK_NB) != 0) {
       ::close(descriptor_);
-      throw Error(ErrorCode::kResource, cat("another process is fetching ", target)).suggest("wait for it");
+      throw Error(ErrorCode::kResource, cat("another process is fetching ", target)).suggest("wait until it has finished");
     }
   }
   ~PartFile() { ::close(descriptor_); }
@@ -43,7 +43,7 @@ class PartFile {
 
   const std::string& path() const { return path_; }
   int64_t size() const { return ::lseek(descriptor_, 0, SEEK_END); }
-  bool empty_it() { return ::ftruncate(descriptor_, 0) == 0; }
+  bool truncate() { return ::ftruncate(descriptor_, 0) == 0; }
   bool append(const char* data, size_t count) {
     ::lseek(descriptor_, 0, SEEK_END);
     while (count > 0) {
@@ -61,7 +61,7 @@ class PartFile {
   void sync() {
     if (::fsync(descriptor_) != 0) fail(ErrorCode::kResource, "cannot write ", path_, ": ", std::strerror(errno));
   }
-  /// Why the last append failed, or 0.
+  /// The error of the last append, or 0.
   int error() const { return error_; }
 
  private:
@@ -90,11 +90,11 @@ struct CurlEnd {
   void operator()(CURL* handle) const { curl_easy_cleanup(handle); }
 };
 
-/// One request; true where the part is complete, false where it cannot be continued: it is as long as the file or longer, or the
-/// server does not know ranges.
+/// Makes one request. Returns true if the part is complete, false if it cannot be continued: it is as long as the file or longer, or the
+/// server does not support ranges.
 bool transfer_part(const FetchRequest& request, PartFile& part) {
   const std::unique_ptr<CURL, CurlEnd> handle(curl_easy_init());
-  if (!handle) fail(ErrorCode::kResource, "the network library cannot start");
+  if (!handle) fail(ErrorCode::kResource, "cannot initialize libcurl");
   Transfer transfer{&part, &request, part.size()};
   std::array<char, CURL_ERROR_SIZE> reason{};
   const auto set = [&](CURLoption option, auto value) {
@@ -123,7 +123,7 @@ bool transfer_part(const FetchRequest& request, PartFile& part) {
   const CURLcode code = curl_easy_perform(handle.get());
   long status = 0;
   curl_easy_getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &status);
-  // curl 8 takes "range not satisfiable" for the end of the file, and calls it a success.
+  // curl 8 treats "range not satisfiable" as the end of the file and reports success.
   const bool not_continued = status == 416 || code == CURLE_RANGE_ERROR || code == CURLE_BAD_DOWNLOAD_RESUME;
   if (transfer.resumed_at > 0 && not_continued) return false;
   if (code == CURLE_OK) return true;
@@ -131,8 +131,8 @@ bool transfer_part(const FetchRequest& request, PartFile& part) {
   const std::string why = reason[0] != '\0' ? reason.data() : curl_easy_strerror(code);
   const int64_t kept = part.size();
   throw Error(ErrorCode::kResource, cat("cannot fetch ", request.url, ": ", why,
-                                        kept > 0 ? cat(" (", kept, " bytes are kept, and the next fetch goes on from there)") : ""))
-      .suggest(cure(request));
+                                        kept > 0 ? cat(" (", kept, " bytes are kept; the next fetch continues from there)") : ""))
+      .suggest(offline_fix(request));
 }
 
 }  // namespace
@@ -160,8 +160,8 @@ void check_sha256(const std::string& path, const std::string& digits) {
   const std::string found = file_sha256(path);
   if (found.starts_with(digits)) return;
   throw Error(ErrorCode::kInput,
-              cat(path, " is not the published file: its SHA-256 is ", found, ", published is ", digits, digits.size() < 64 ? "..." : ""))
-      .suggest("it is damaged or another file: fetch it again");
+              cat(path, " is not the published file: its SHA-256 is ", found, ", but must be ", digits, digits.size() < 64 ? "..." : ""))
+      .suggest("the file is damaged or another file: fetch it again");
 }
 
 FetchResult fetch(const FetchRequest& request) {
@@ -173,18 +173,18 @@ FetchResult fetch(const FetchRequest& request) {
   PartFile part(request.target);
   bool resumed = part.size() > 0;
   if (!transfer_part(request, part)) {
-    // Complete, if its hash says so; else anew.
+    // The part is complete if its hash matches; otherwise start over.
     const bool complete = !request.sha256.empty() && file_sha256(part.path()).starts_with(request.sha256);
     resumed = complete;
-    if (!complete && (!part.empty_it() || !transfer_part(request, part)))
+    if (!complete && (!part.truncate() || !transfer_part(request, part)))
       fail(ErrorCode::kResource, "cannot fetch ", request.url, " from its beginning");
   }
   try {
     check_sha256(part.path(), request.sha256);
   } catch (const Error& error) {
     remove_tree(part.path());
-    throw Error(error.code(), cat("what ", request.url, " gave is not the published file: ", error.message(), "; it was removed"))
-        .suggest("fetch it again; if that repeats, the file behind the address has changed");
+    throw Error(error.code(), cat("the data from ", request.url, " is not the published file: ", error.message(), "; it was removed"))
+        .suggest("fetch it again; if the error repeats, the file at this address has changed");
   }
   part.sync();
   rename_durably(part.path(), request.target);

@@ -1,4 +1,4 @@
-// galley-weights ls: the zoo and what is published for it.
+// galley-weights ls: lists the models of the zoo and their published weights.
 
 #include <algorithm>
 #include <cstdlib>
@@ -30,7 +30,7 @@ std::string metric(const PublishedWeights& entry, const std::string& name) {
 }  // namespace
 
 int WeightsTool::list() const {
-  want_words(0, 1, "at most one pattern");
+  check_word_count(0, 1, "at most one pattern");
   const WeightRegistry registry = weight_registry();
   std::set<std::string> names;
   for (const std::string& model : registry.models()) names.insert(model);
@@ -50,7 +50,7 @@ int WeightsTool::list() const {
       const int64_t size = entry == nullptr ? 0 : entry->input_size;
       if (size != cost_size) cost = model_cost(model, size);
       cost_size = size;
-      // Published weights may be of a variant (another image size) that has other parameters: what is published of them counts.
+      // Published weights may belong to a variant (e.g. another image size) with other parameters; then use the published figures.
       const bool fits = cost && (entry == nullptr || entry->num_params == 0 || entry->num_params == cost->parameters);
       const int64_t parameters = fits ? cost->parameters : entry != nullptr ? entry->num_params : 0;
       const double gflops = fits ? cost->flops / 1e9 : entry != nullptr ? 2 * entry->gmacs : 0;

@@ -26,7 +26,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Renames = std::vector<std::pair<std::string, std::string>>;
 
-// Metadata that still holds for weights made of other weights.
+// Metadata that remains valid for weights derived from others.
 constexpr std::string_view kKeptMetadata[] = {"galley.recipe",    "galley.pipeline", "galley.categories", "galley.input",
                                               "galley.tokenizer", kQuantizationKey,  kMetricsKey};
 
@@ -61,7 +61,7 @@ Json parents_of(const std::vector<std::string>& paths) {
   return parents;
 }
 
-/// "top1 91.910 float, 91.920 quantized", a line a metric; empty where the text is not galley.metrics.
+/// Lines such as "top1 91.910 float, 91.920 quantized", one per metric; empty if the text is not galley.metrics.
 std::vector<std::string> metrics_lines(const std::string& text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   std::vector<std::string> lines;
@@ -73,7 +73,7 @@ std::vector<std::string> metrics_lines(const std::string& text) {
   return lines;
 }
 
-/// The files that it was made from, a line each; empty where the text is not galley.parents.
+/// The parent files, one line each; empty if the text is not galley.parents.
 std::vector<std::string> parents_lines(const std::string& text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   std::vector<std::string> lines;
@@ -85,8 +85,8 @@ std::vector<std::string> parents_lines(const std::string& text) {
   return lines;
 }
 
-/// What is known of the layers' integers: what Galley's plan says, else the dtype of L.weight where L.weight_scale stands beside it, and
-/// whether each channel has a scale.
+/// Describes the quantization: from Galley's plan if there is one, otherwise the dtype of L.weight for each L.weight_scale and whether
+/// there is a scale per channel.
 std::string scheme_of(const WeightsFile& file) {
   if (const auto plan = file.metadata().find(std::string(kQuantizationKey)); plan != file.metadata().end())
     return parse_plan(plan->second, file.path()).str();
@@ -105,7 +105,7 @@ std::string scheme_of(const WeightsFile& file) {
   return text.empty() ? "float" : text;
 }
 
-/// The first line of a long text, for a table.
+/// The first line of a text, shortened for a table.
 std::string brief(std::string text) {
   constexpr size_t kWidth = 90;
   const size_t line = text.find('\n');
@@ -198,64 +198,64 @@ void add_file(const WeightsFile& file, bool all, Contents& contents) {
 CLI::App* WeightsTool::verb(CLI::App& app, const std::string& name, const std::string& about, int (WeightsTool::*action)() const) {
   CLI::App* sub = app.add_subcommand(name, about);
   sub->callback([this, action] { action_ = action; });
-  sub->fallthrough();  // common options may follow the verb
+  sub->fallthrough();  // allows common options after the verb
   return sub;
 }
 
 void WeightsTool::add_options(CLI::App& app) {
   app.require_subcommand(0, 1);
   verb(app, "ls", "list the models of the zoo and their published weights", &WeightsTool::list)
-      ->add_option("PATTERN", words_, "only models whose names match this glob, or contain it");
-  CLI::App* show = verb(app, "show", "print a file's tensors and metadata, or what is published of MODEL/NAME", &WeightsTool::show);
+      ->add_option("PATTERN", words_, "only models whose names match this glob or contain this text");
+  CLI::App* show = verb(app, "show", "print the tensors and metadata of a file, or the registry entry MODEL/NAME", &WeightsTool::show);
   show->add_option("WEIGHTS", words_, "a file, a run, a checkpoint, or MODEL/NAME");
-  show->add_flag("-a,--all", all_, "tensors that are not weights too (an optimizer's state)");
+  show->add_flag("-a,--all", all_, "also list tensors that are not weights (e.g. an optimizer's state)");
   CLI::App* convert = verb(app, "convert", "write weights as safetensors", &WeightsTool::convert);
   convert->add_option("WEIGHTS", words_, "a file, a run, a checkpoint, or MODEL/NAME");
-  convert->add_option("--dtype", dtype_, "dtype of the floats: f32, f16 or bf16 (default: as they are)")->take_last();
-  convert->add_option("--ignore", ignore_, "leave out tensors that match (repeatable)")->allow_extra_args(false);
+  convert->add_option("--dtype", dtype_, "dtype of floating-point tensors: f32, f16 or bf16 (default: unchanged)")->take_last();
+  convert->add_option("--ignore", ignore_, "skip tensors that match (repeatable)")->allow_extra_args(false);
   CLI::App* verify = verb(app, "verify", "check structure, checksums and values of files", &WeightsTool::verify);
   verify->add_option("WEIGHTS", words_, "files, runs, checkpoints, or MODEL/NAME");
-  verify->add_flag("--strict", strict_, "a file whose format cannot tell damage is an error too");
+  verify->add_flag("--strict", strict_, "fail for files without checksums too");
   CLI::App* diff = verb(app, "diff", "compare two sets of weights tensor by tensor", &WeightsTool::diff);
   diff->add_option("A", words_, "files, runs, checkpoints, or MODEL/NAME")->type_name("B");
-  diff->add_flag("-a,--all", all_, "list equal tensors too");
-  CLI::App* fetch = verb(app, "fetch", "bring published weights to this machine (the only use of the network)", &WeightsTool::fetch_files);
+  diff->add_flag("-a,--all", all_, "also list equal tensors");
+  CLI::App* fetch = verb(app, "fetch", "download published weights (the only use of the network)", &WeightsTool::fetch_files);
   fetch->add_option("MODEL/NAME", words_, "published weights; MODEL alone means its default");
-  fetch->add_flag("-n,--dry-run", dry_run_, "say what would be fetched");
+  fetch->add_flag("-n,--dry-run", dry_run_, "print what would be fetched");
   CLI::App* average = verb(app, "average", "write the mean of several sets of weights", &WeightsTool::average);
   average->add_option("WEIGHTS", words_, "files, runs or checkpoints with the same tensors");
   CLI::App* exported = verb(app, "export", "write a recipe's model with its weights as ONNX (opset 17)", &WeightsTool::export_model);
   exported->add_option("RECIPE", words_, "a recipe file, a built-in name or a RUN folder; then overrides: weights=FILE, key=value")
       ->type_name("[key=value ...]");
   exported->add_option("-o,--output", output_, "the ONNX file to write")->group("Output")->take_last();
-  exported->add_option("--batch", batch_, "samples of a run, or any: the file leaves the batch open")->take_last()->capture_default_str();
-  exported->add_option("--shape", shape_, "of one sample, e.g. 3,192,192 (default: the model's usual input)")->take_last();
-  exported->add_flag("--fold", fold_, "batch norms become part of the weights before them");
+  exported->add_option("--batch", batch_, "fixed batch size, or any for a dynamic batch")->take_last()->capture_default_str();
+  exported->add_option("--shape", shape_, "shape of one sample, e.g. 3,192,192 (default: the model's usual input)")->take_last();
+  exported->add_flag("--fold", fold_, "fold batch norms into the preceding weights");
   exported->add_option("--with", with_, "merge this fragment over the recipe (repeatable)")->allow_extra_args(false);
   for (CLI::App* sub : {convert, average})
     sub->add_option("-o,--output", output_, "the safetensors file to write")->group("Output")->take_last();
   for (CLI::App* sub : {convert, diff})
-    sub->add_option("--rename", rename_, "FROM=TO, a rule of weights.rename, on the (second) file's names (repeatable)")
+    sub->add_option("--rename", rename_, "FROM=TO, a rule as in weights.rename for the names of the (second) file (repeatable)")
         ->allow_extra_args(false);
 }
 
 int WeightsTool::run() {
   if (action_ == nullptr)
-    throw Error(ErrorCode::kUsage, "no verb was given")
-        .suggest("ls, show, convert, verify, diff, fetch, average or export; --help explains them");
+    throw Error(ErrorCode::kUsage, "no command was given")
+        .suggest("use ls, show, convert, verify, diff, fetch, average or export; --help describes them");
   return (this->*action_)();
 }
 
-void WeightsTool::want_words(size_t least, size_t most, std::string_view what) const {
+void WeightsTool::check_word_count(size_t least, size_t most, std::string_view what) const {
   if (words_.size() < least || words_.size() > most)
-    fail(ErrorCode::kUsage, "this verb wants ", what, ", and got ", words_.size(), " words");
+    fail(ErrorCode::kUsage, "this command takes ", what, ", got ", words_.size(), " arguments");
 }
 
 Renames WeightsTool::renames() const {
   Renames rules;
   for (const std::string& rule : rename_) {
     const size_t sign = rule.find('=');
-    if (sign == std::string::npos) fail(ErrorCode::kUsage, "--rename wants FROM=TO, got '", rule, "'");
+    if (sign == std::string::npos) fail(ErrorCode::kUsage, "--rename must be FROM=TO, got '", rule, "'");
     rules.emplace_back(rule.substr(0, sign), rule.substr(sign + 1));
   }
   return rules;
@@ -268,8 +268,9 @@ WeightsTool::Opened WeightsTool::open(const std::string& word) const {
   if (word != "default" && registry.is_reference(word)) {
     opened.published = registry.find(word);
     if (!file_exists(opened.published->file)) {
-      throw Error(ErrorCode::kInput, cat("the weights ", word, " are not on this machine: there is no file ", opened.published->file))
-          .suggest(cat("galley-weights fetch ", word, " brings it; or put ", opened.published->url, " there"));
+      throw Error(ErrorCode::kInput,
+                  cat("the weights ", word, " are not on this machine: the file does not exist: ", opened.published->file))
+          .suggest(cat("fetch it with galley-weights fetch ", word, ", or copy ", opened.published->url, " there"));
     }
     opened.files.emplace_back(opened.published->file);
     return opened;
@@ -279,7 +280,7 @@ WeightsTool::Opened WeightsTool::open(const std::string& word) const {
 }
 
 int WeightsTool::show() const {
-  want_words(1, 1, "one set of weights");
+  check_word_count(1, 1, "one set of weights");
   const WeightRegistry registry = weight_registry();
   std::optional<PublishedWeights> published;
   if (registry.is_reference(words_[0])) published = registry.find(words_[0]);
@@ -316,13 +317,13 @@ int WeightsTool::show() const {
 }
 
 int WeightsTool::convert() const {
-  want_words(1, 1, "one set of weights");
+  check_word_count(1, 1, "one set of weights");
   check_output_file(output_, "convert writes a file", "FILE.safetensors");
   const Opened opened = open(words_[0]);
   Renames rules = renames();
   if (opened.published) rules.insert(rules.end(), opened.published->rename.begin(), opened.published->rename.end());
   const DType floats = dtype_.empty() ? DType::kF32 : parse_dtype(dtype_);
-  if (!is_floating(floats)) fail(ErrorCode::kUsage, "--dtype ", dtype_, " is not a type of floats");
+  if (!is_floating(floats)) fail(ErrorCode::kUsage, "--dtype ", dtype_, " is not a floating-point type");
   Metadata metadata;
   std::vector<TensorSource> sources;
   std::set<std::string> names;
@@ -342,9 +343,9 @@ int WeightsTool::convert() const {
         used[p] = ignored = true;
       }
       if (ignored) continue;
-      GALLEY_CHECK_INPUT(names.insert(name).second, "two tensors become '", name, "'");
+      GALLEY_CHECK_INPUT(names.insert(name).second, "two tensors would be named '", name, "'");
       GALLEY_CHECK_INPUT(tensor.dtype.has_value(), file.path(), ": tensor '", tensor.name, "' has the dtype ", tensor.dtype_text,
-                         ", with which Galley does not compute; --ignore ", tensor.name, " leaves it out");
+                         ", which Galley does not support; --ignore ", tensor.name, " skips it");
       const DType to = !dtype_.empty() && is_floating(*tensor.dtype) ? floats : *tensor.dtype;
       sources.emplace_back(name, to, tensor.shape, [&file, i, to] {
         const Tensor stored = file.read(i);
@@ -352,7 +353,7 @@ int WeightsTool::convert() const {
         const Tensor cast = stored.to(to);
         const int64_t lost = count_non_finite(cast).count - count_non_finite(stored).count;
         GALLEY_CHECK_INPUT(lost == 0, file.path(), ": tensor '", file.tensors()[i].name, "' has ", lost, " values that ", to,
-                           " cannot hold");
+                           " cannot represent");
         return cast;
       });
     }
@@ -379,7 +380,7 @@ int WeightsTool::convert() const {
 }
 
 int WeightsTool::verify() const {
-  want_words(1, 10'000, "one or more sets of weights");
+  check_word_count(1, 10'000, "one or more sets of weights");
   Table table{{"file", "format", "tensors", "MiB", "checked %", "not finite", "verdict"}, {}};
   Json rows = Json::array();
   bool certain = true;
@@ -412,8 +413,8 @@ int WeightsTool::verify() const {
     }
   }
   if (strict_ && !certain) {
-    throw Error(ErrorCode::kInput, "at least one file's format cannot tell whether its values are damaged")
-        .suggest("galley-weights convert writes safetensors with a digest a tensor");
+    throw Error(ErrorCode::kInput, "at least one file has no checksums, so damaged values cannot be detected")
+        .suggest("galley-weights convert writes safetensors with a digest per tensor");
   }
   if (common.format == Format::kJson) {
     print(Json{{"files", rows}, {"provenance", provenance_of(words_)}}.dump() + "\n");
@@ -424,7 +425,7 @@ int WeightsTool::verify() const {
 }
 
 int WeightsTool::diff() const {
-  want_words(2, 2, "two sets of weights");
+  check_word_count(2, 2, "two sets of weights");
   const Opened first = open(words_[0]), second = open(words_[1]);
   GALLEY_CHECK_INPUT(first.files.size() == second.files.size(), words_[0], " has ", first.files.size(), " files and ", words_[1], " has ",
                      second.files.size(), ": compare two checkpoints, or two files");
@@ -484,16 +485,17 @@ int WeightsTool::diff() const {
   log(LogLevel::kInfo,
       equal ? cat("all ", same, " tensors are the same") : cat(same, " tensors are the same, ", table.rows.size(), " are listed"));
   if (!proposal.empty())
-    log(LogLevel::kInfo, cat("B's names become A's by these rules (--rename FROM=TO, or in a recipe's weights):\n  rename:", proposal));
+    log(LogLevel::kInfo,
+        cat("these rules map names of B to names of A (--rename FROM=TO, or in a recipe's weights):\n  rename:", proposal));
   return kExitDone;
 }
 
 int WeightsTool::average() const {
-  want_words(2, 10'000, "two or more sets of weights");
+  check_word_count(2, 10'000, "two or more sets of weights");
   check_output_file(output_, "average writes a file", "FILE.safetensors");
   std::vector<Opened> opened;
   for (const std::string& word : words_) opened.push_back(open(word));
-  // Column f: file f of every set (a checkpoint has several).
+  // Column f holds file f of every set (a checkpoint has several files).
   std::vector<std::vector<WeightsFile>> columns(opened[0].files.size());
   std::vector<std::string> paths;
   for (Opened& set : opened) {
@@ -502,7 +504,7 @@ int WeightsTool::average() const {
     for (size_t f = 0; f < columns.size(); ++f) {
       set.files[f].verify();
       GALLEY_CHECK_INPUT(!set.files[f].metadata().contains(std::string(kQuantizationKey)), set.files[f].path(),
-                         " holds quantized weights: the mean of integers with scales of their own means nothing");
+                         " contains quantized weights, which cannot be averaged because their scales differ");
       paths.push_back(set.files[f].path());
       columns[f].push_back(std::move(set.files[f]));
     }
@@ -540,7 +542,7 @@ int WeightsTool::average() const {
 }
 
 int WeightsTool::fetch_files() const {
-  want_words(1, 1000, "one or more MODEL/NAME");
+  check_word_count(1, 1000, "one or more MODEL/NAME");
   const WeightRegistry registry = weight_registry();
   std::vector<PublishedWeights> wanted;
   for (const std::string& word : words_) wanted.push_back(registry.find(word));
@@ -550,9 +552,9 @@ int WeightsTool::fetch_files() const {
   for (const PublishedWeights& entry : wanted) {
     std::string result = file_exists(entry.file) ? "here already" : "would be fetched";
     if (entry.url.empty()) {
-      GALLEY_CHECK_INPUT(file_exists(entry.file), "the weights ", entry.id(), " have no url, and there is no file ", entry.file);
+      GALLEY_CHECK_INPUT(file_exists(entry.file), "the weights ", entry.id(), " have no url, and the file does not exist: ", entry.file);
     } else if (!dry_run_) {
-      if (entry.sha256.empty()) log(LogLevel::kWarning, cat(entry.id(), " is published without a hash: what arrives cannot be checked"));
+      if (entry.sha256.empty()) log(LogLevel::kWarning, cat(entry.id(), " is published without a hash: the download cannot be verified"));
       FetchRequest request{entry.url, entry.file, entry.sha256, {}};
       request.progress = [&](int64_t done, int64_t total) {
         const double fraction = total > 0 ? static_cast<double>(done) / static_cast<double>(total) : -1;
@@ -568,7 +570,7 @@ int WeightsTool::fetch_files() const {
         case FetchResult::kResumed: result = "fetched (resumed)"; break;
       }
       progress.clear();
-      const WeightsFile readable(entry.file);  // a format that cannot be read is better known now
+      const WeightsFile readable(entry.file);  // detect unreadable formats now
     }
     table.rows.push_back({entry.id(), entry.file, result});
     rows.push_back({{"weights", entry.id()},

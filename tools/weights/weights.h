@@ -1,5 +1,5 @@
 #pragma once
-// galley-weights: list published weights, fetch them, look into, convert, check, compare and average files of weights, and export models.
+// galley-weights: lists and fetches published weights; shows, converts, verifies, compares and averages weights files; exports models.
 
 #include <optional>
 #include <string>
@@ -27,7 +27,7 @@ class WeightsTool : public Tool {
   std::vector<std::string> complete(const std::vector<std::string>& words) const override;
 
  private:
-  /// What a word of the command line names: a file, a folder of a run or checkpoint, or published weights that are here.
+  /// The weights named by a word of the command line: a file, a folder of a run or checkpoint, or fetched published weights.
   struct Opened {
     std::string word;
     std::vector<WeightsFile> files;
@@ -45,11 +45,11 @@ class WeightsTool : public Tool {
   int export_model() const;
 
   CLI::App* verb(CLI::App& app, const std::string& name, const std::string& about, int (WeightsTool::*action)() const);
-  void want_words(size_t least, size_t most, std::string_view what) const;
+  void check_word_count(size_t least, size_t most, std::string_view what) const;
   std::vector<std::pair<std::string, std::string>> renames() const;
 
   int (WeightsTool::*action_)() const = nullptr;
-  std::vector<std::string> words_;  // what follows the verb
+  std::vector<std::string> words_;  // arguments after the verb
   std::vector<std::string> rename_, ignore_;
   std::string output_, dtype_;
   std::vector<std::string> with_;

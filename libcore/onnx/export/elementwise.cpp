@@ -1,4 +1,4 @@
-// Functions of one or two values.
+// Exports element-wise operators.
 
 #include "libcore/ops/elementwise.h"
 
@@ -16,15 +16,15 @@ DType dtype_of(const NodeWriter& n) { return n.type(0).dtype; }
 
 using Kind = OnnxExpression::Kind;
 
-/// A function that is being written: where its inputs and options are.
-struct Written {
+/// The element-wise function being exported: its inputs and attributes.
+struct FormulaWriter {
   GraphWriter& to;
   const Names& inputs;
   const Options* attributes;
   DType dtype;
 
   double number(const OnnxExpression& e) const { return e.kind == Kind::kOption ? number_option(*attributes, e.name) : e.number; }
-  /// A factor of 1 or an addend of 0 that an option gives.
+  /// Whether the operator multiplies or divides by an option of 1, or adds an option of 0.
   bool changes_nothing(const OnnxExpression& e) const {
     if (e.arguments.size() != 2 || e.arguments[1].kind != Kind::kOption) return false;
     const double value = number(e.arguments[1]);
@@ -36,7 +36,7 @@ struct Written {
       case Kind::kNumber:
       case Kind::kOption: {
         const double value = number(e);
-        return std::isfinite(value) ? to.scalar(value, dtype) : std::string();  // Clip without that bound
+        return std::isfinite(value) ? to.scalar(value, dtype) : std::string();  // an infinite bound of Clip is left out
       }
       case Kind::kOperator: break;
     }
@@ -49,11 +49,11 @@ struct Written {
   }
 };
 
-/// Any element-wise function, by its row.
+/// Exports any element-wise function by the ONNX expression in its row.
 Names function_node(const NodeWriter& n) {
   const Options* attributes = n.node.attributes.get();
   const Formula& formula = find_elementwise(n.node.op->name)->formula(attributes);
-  const std::string result = Written{n.to, n.inputs, attributes, dtype_of(n)}.name(parse_onnx_expression(formula.onnx));
+  const std::string result = FormulaWriter{n.to, n.inputs, attributes, dtype_of(n)}.name(parse_onnx_expression(formula.onnx));
   return {result == n.in(0) ? n.to.add("Identity", {result}) : result};
 }
 
@@ -72,7 +72,7 @@ Names dequantize_node(const NodeWriter& n) {
 std::string activated(GraphWriter& w, const std::string& x, Activation activation) {
   if (activation == Activation::kNone) return x;
   const Names inputs{x};
-  return Written{w, inputs, nullptr, DType::kF32}.name(parse_onnx_expression(elementwise_row(activation).formulas.front().onnx));
+  return FormulaWriter{w, inputs, nullptr, DType::kF32}.name(parse_onnx_expression(elementwise_row(activation).formulas.front().onnx));
 }
 
 std::string quantized(GraphWriter& w, const std::string& x, const QuantParams& map) {

@@ -1,4 +1,4 @@
-// onnx_document: walks over a graph, in floats or by a plan of quantization, and lets each operator's row write it.
+// onnx_document: exports each node of a float or quantized graph with its operator's row.
 
 #include "libcore/onnx/export/export.h"
 
@@ -24,37 +24,38 @@ const std::map<std::string_view, WriteNode>& rows() {
   return all;
 }
 
-/// What follows the batch is written from the values' sizes; another difference between two batches has no form.
-void check_alike(const GraphWriter& w, const Graph& graph, const Graph* other, size_t n) {
+/// Sizes that depend on the batch are derived from the shapes of values; any other difference between the two captures cannot be exported.
+void check_equal_attributes(const GraphWriter& w, const Graph& graph, const Graph* other, size_t n) {
   if (other == nullptr) return;
   const Node &a = graph.nodes()[n], &b = other->nodes()[n];
   GALLEY_ASSERT(a.op == b.op && a.path == b.path, "two captures of one model differ");
   if (a.is("reshape") || a.is("broadcast_to") || a.is("full")) return;
   if (print_attributes(*a.op, a.attributes.get()) != print_attributes(*b.op, b.attributes.get()))
-    w.refuse("its options depend on the batch: export it for one batch, --batch N");
+    w.refuse("its attributes depend on the batch: export it for a fixed batch with --batch N");
 }
 
 class Exporter {
  public:
-  explicit Exporter(const OnnxExport& what)
-      : what_(what), graph_(*what.graph), w_(what, document_), domain_(graph_, [plan = what.plan](const std::string& name) {
+  explicit Exporter(const OnnxExport& request)
+      : request_(request), graph_(*request.graph), w_(request, document_), domain_(graph_, [plan = request.plan](const std::string& name) {
           const LayerPlan* layer = plan == nullptr ? nullptr : plan->find(name);
           return layer == nullptr || !layer->float_reason.empty() ||
                  (plan->method != QuantMethod::kStatic && plan->method != QuantMethod::kQat);
         }) {}
 
   OnnxDocument run() {
-    if (what_.other != nullptr) GALLEY_ASSERT(graph_.nodes().size() == what_.other->nodes().size(), "two captures of one model differ");
+    if (request_.other != nullptr)
+      GALLEY_ASSERT(graph_.nodes().size() == request_.other->nodes().size(), "two captures of one model differ");
     for (const ValueId id : graph_.inputs()) {
       const ValueInfo& info = graph_.value(id);
       if (info.role == ValueRole::kInput) w_.declare_input(id);
     }
     for (size_t n = 0; n < graph_.nodes().size(); ++n) {
-      // What depends on parameters alone is written where it is read: folded weights never are.
+      // Nodes that depend only on parameters are exported when another node reads them; folded weights are never read.
       if (!domain_.constant(n)) write(n);
     }
     std::vector<std::pair<std::string, std::string>> outputs;
-    for (const auto& [name, id] : graph_.outputs()) outputs.emplace_back(name, real(id));
+    for (const auto& [name, id] : graph_.outputs()) outputs.emplace_back(name, float_name(id));
     w_.finish_outputs(outputs);
     return std::move(document_);
   }
@@ -62,14 +63,14 @@ class Exporter {
  private:
   const QuantParams& map_of(ValueId id) const {
     const std::string& name = domain_.name(domain_.map_of(id));
-    const auto found = what_.plan->values.find(name);
-    GALLEY_CHECK_INPUT(found != what_.plan->values.end(), "the plan of quantization has no scale for the value '", name,
-                       "': it is of another model, or of samples of another shape");
+    const auto found = request_.plan->values.find(name);
+    GALLEY_CHECK_INPUT(found != request_.plan->values.end(), "the quantization plan has no scale for the value '", name,
+                       "': it was made for another model or for samples of another shape");
     return found->second;
   }
-  /// The name of a value as floats; of integers, dequantized anew for each reader, as run times like it.
-  std::string real(ValueId id) {
-    if (const auto q = integers_.find(id); q != integers_.end()) return dequantized(w_, q->second, map_of(id));
+  /// Name of the float form of a value. An integer value is dequantized separately for each reader, as ONNX run times expect.
+  std::string float_name(ValueId id) {
+    if (const auto q = integer_names_.find(id); q != integer_names_.end()) return dequantized(w_, q->second, map_of(id));
     if (!w_.known(id)) {
       const ValueInfo& info = graph_.value(id);
       if (info.role != ValueRole::kActivation) {
@@ -79,38 +80,38 @@ class Exporter {
         GALLEY_ASSERT(producer >= 0, "a value is read before it is made");
         if (domain_.constant(static_cast<size_t>(producer))) write(static_cast<size_t>(producer));
         w_.set_node(graph_.nodes()[static_cast<size_t>(producer)]);
-        if (!w_.known(id)) w_.refuse("its further results are none of ONNX's");
+        if (!w_.known(id)) w_.refuse("ONNX has no equivalent of an output of it that is used");
       }
     }
     return w_.name(id);
   }
 
-  /// The name of a value's integers; of floats, quantized once.
-  std::string integers(ValueId id) {
-    if (const auto q = integers_.find(id); q != integers_.end()) return q->second;
-    return integers_[id] = quantized(w_, real(id), map_of(id));
+  /// Name of the integer form of a value; a float value is quantized once.
+  std::string integer_name(ValueId id) {
+    if (const auto q = integer_names_.find(id); q != integer_names_.end()) return q->second;
+    return integer_names_[id] = quantized(w_, float_name(id), map_of(id));
   }
 
-  /// A layer's weight: its integers with their scales, or the array of that name.
+  /// A layer's weight: the quantized weight with its scales, or the float array of that name.
   std::string layer_weight(const LayerPlan* plan, const std::string& name, const Shape& shape) {
     if (plan == nullptr || !plan->float_reason.empty()) return w_.array(name, DType::kF32, shape);
     if (plan->group_size > 0) {
-      throw Error(ErrorCode::kRecipe, cat("layer ", plan->name, " has a scale for each ", plan->group_size,
-                                          " weights, which has no form in ONNX before opset 21"))
-          .suggest("quantize with quantize.weights.group_size=null");
+      throw Error(ErrorCode::kRecipe, cat("layer ", plan->name, " has one scale per group of ", plan->group_size,
+                                          " weights, which ONNX supports only from opset 21"))
+          .suggest("quantize with quantize.weights.group_size=null, then export again");
     }
     const std::string weight = plan->weight();
     std::string q;
     if (plan->bits == 4) {
-      q = w_.array(weight, DType::kI8, shape, [values = what_.values, weight, shape] { return unpacked(values(weight), shape); });
+      q = w_.array(weight, DType::kI8, shape, [values = request_.values, weight, shape] { return unpacked(values(weight), shape); });
     } else {
       q = w_.array(weight, DType::kI8, shape);
     }
     Names inputs{q, w_.array(plan->weight_scale(), DType::kF32, {shape[0]})};
-    if (what_.plan->method == QuantMethod::kWeightOnly) inputs.push_back(w_.array(plan->weight_zero_point(), DType::kI8, {shape[0]}));
+    if (request_.plan->method == QuantMethod::kWeightOnly) inputs.push_back(w_.array(plan->weight_zero_point(), DType::kI8, {shape[0]}));
     return w_.add("DequantizeLinear", inputs, {attribute("axis", int64_t{0})});
   }
-  /// Numbers of four bits, two a byte along the last axis, the low half first.
+  /// Unpacks int4 values, two per byte along the last axis, low half first.
   static Tensor unpacked(const Tensor& packed, const Shape& shape) {
     Tensor made(DType::kI8, shape);
     const int64_t row = shape[-1], bytes = (row + 1) / 2, rows = row == 0 ? 0 : shape.elements() / row;
@@ -125,11 +126,11 @@ class Exporter {
     return made;
   }
 
-  /// Names of a node's inputs, weights of layers replaced.
+  /// Names of a node's inputs; weights of layers are replaced by their named or quantized tensors.
   Names input_names(size_t n) {
     const Node& node = graph_.nodes()[n];
     const std::string& layer = domain_.layer(n);
-    const LayerPlan* plan = what_.plan == nullptr || layer.empty() ? nullptr : what_.plan->find(layer);
+    const LayerPlan* plan = request_.plan == nullptr || layer.empty() ? nullptr : request_.plan->find(layer);
     const bool product = domain_.rule(n) == QuantizeRule::kProduct;
     const std::vector<size_t> whole = domain_.integer(n) ? domain_.integer_inputs(node) : std::vector<size_t>{};
     const std::vector<std::string>& recurrent = domain_.recurrent_layers(n);
@@ -139,15 +140,15 @@ class Exporter {
       if (id == kNoValue) {
         names.emplace_back();
       } else if (std::find(whole.begin(), whole.end(), i) != whole.end()) {
-        names.push_back(dequantized(w_, integers(id), map_of(id)));
+        names.push_back(dequantized(w_, integer_name(id), map_of(id)));
       } else if (product && (i == 1 || i == 2) &&
-                 (what_.plan != nullptr || (what_.named_layers && graph_.value(id).role == ValueRole::kActivation))) {
+                 (request_.plan != nullptr || (request_.named_layers && graph_.value(id).role == ValueRole::kActivation))) {
         const Shape& shape = graph_.type(id).shape;
         names.push_back(i == 1 ? layer_weight(plan, layer + ".weight", shape) : w_.array(layer + ".bias", DType::kF32, shape));
-      } else if (what_.plan != nullptr && recurrent.size() == 2 && (i == 1 || i == 2)) {
-        names.push_back(layer_weight(what_.plan->find(recurrent[i - 1]), recurrent[i - 1], graph_.type(id).shape));
+      } else if (request_.plan != nullptr && recurrent.size() == 2 && (i == 1 || i == 2)) {
+        names.push_back(layer_weight(request_.plan->find(recurrent[i - 1]), recurrent[i - 1], graph_.type(id).shape));
       } else {
-        names.push_back(real(id));
+        names.push_back(float_name(id));
       }
     }
     return names;
@@ -156,48 +157,48 @@ class Exporter {
   void write(size_t n) {
     const Node& node = graph_.nodes()[n];
     w_.set_node(node);
-    check_alike(w_, graph_, what_.other, n);
+    check_equal_attributes(w_, graph_, request_.other, n);
     const auto row = rows().find(node.op->name);
-    if (row == rows().end()) w_.refuse("there is no operator that computes it");
+    if (row == rows().end()) w_.refuse("ONNX has no equivalent operator");
     if (domain_.integer(n) && domain_.rule(n) == QuantizeRule::kScale) return write_scale(n);
     const Names inputs = input_names(n);
-    w_.set_node(node);  // inputs may have written others
-    keep(n, row->second({w_, node, inputs}));
+    w_.set_node(node);  // exporting the inputs may have set another node
+    set_results(n, row->second({w_, node, inputs}));
   }
 
-  /// A batch norm on integers: a product of one weight a channel.
+  /// Exports a batch norm on integers as a depthwise 1x1 convolution.
   void write_scale(size_t n) {
     const Node& norm = graph_.nodes()[n];
     const int64_t channels = graph_.type(norm.inputs[0]).shape[1];
-    const LayerPlan* plan = what_.plan->find(domain_.layer(n));
-    const std::string x = dequantized(w_, integers(norm.inputs[0]), map_of(norm.inputs[0]));
+    const LayerPlan* plan = request_.plan->find(domain_.layer(n));
+    const std::string x = dequantized(w_, integer_name(norm.inputs[0]), map_of(norm.inputs[0]));
     const std::string weight = layer_weight(plan, plan->weight(), {channels, 1, 1, 1}),
                       bias = w_.array(plan->name + ".bias", DType::kF32, {channels});
     const std::string y =
         w_.add("Conv", {x, weight, bias}, {attribute("kernel_shape", std::vector<int64_t>{1, 1}), attribute("group", channels)});
-    keep(n, {activated(w_, y, norm.attrs<BatchNormInferenceAttrs>().activation)});
+    set_results(n, {activated(w_, y, norm.attrs<BatchNormInferenceAttrs>().activation)});
   }
 
-  void keep(size_t n, const Names& made) {
+  void set_results(size_t n, const Names& made) {
     const Node& node = graph_.nodes()[n];
     for (size_t o = 0; o < made.size(); ++o) {
       if (!made[o].empty()) w_.set(node.outputs[o], made[o]);
     }
     if (domain_.integer(n) && domain_.made_integer(node.outputs[0]))
-      integers_[node.outputs[0]] = quantized(w_, made[0], map_of(node.outputs[0]));
+      integer_names_[node.outputs[0]] = quantized(w_, made[0], map_of(node.outputs[0]));
   }
 
-  const OnnxExport& what_;
+  const OnnxExport& request_;
   const Graph& graph_;
   OnnxDocument document_;
   GraphWriter w_;
   const IntegerDomain domain_;
-  std::map<ValueId, std::string> integers_;
+  std::map<ValueId, std::string> integer_names_;
 };
 
 }  // namespace
 }  // namespace onnx_export
 
-OnnxDocument onnx_document(const OnnxExport& what) { return onnx_export::Exporter(what).run(); }
+OnnxDocument onnx_document(const OnnxExport& request) { return onnx_export::Exporter(request).run(); }
 
 }  // namespace galley

@@ -1,6 +1,5 @@
 #pragma once
-// From a captured model to the nodes of an ONNX file (opset 17): every operator of an inference graph has its row in a table, as kernels
-// have.
+// Export of a captured model to ONNX (opset 17). Each operator of an inference graph has a row in a table of export functions.
 
 #include <functional>
 #include <string>
@@ -12,22 +11,23 @@
 namespace galley {
 
 struct OnnxExport {
-  /// An inference graph. With `named_layers`, or a plan: folded and fused.
+  /// An inference graph; with `named_layers` or a plan it must be folded and fused.
   const Graph* graph = nullptr;
-  /// The same model captured on another number of samples: what differs follows the batch, which the file leaves open. nullptr: the batch
-  /// is fixed.
+  /// The same model captured with another number of samples: sizes that differ depend on the batch, which the file then leaves open.
+  /// nullptr: the batch is fixed.
   const Graph* other = nullptr;
-  /// Values of parameters, buffers and, where layers are named, their tensors ("L.weight", "L.bias", with a plan "L.weight_scale", ...).
+  /// Returns the values of parameters and buffers and, for named layers, their tensors ("L.weight", "L.bias", with a plan "L.weight_scale",
+  /// ...).
   std::function<Tensor(const std::string& name)> values;
-  /// Layers read L.weight and L.bias where their own are computed: batch norms folded in.
+  /// Layers with computed weights (after folding batch norms) read the arrays L.weight and L.bias instead.
   bool named_layers = false;
-  /// What the graph is quantized by: static (and qat) becomes QuantizeLinear and DequantizeLinear around operators on floats, weight_only
+  /// The quantization plan. Static and qat export QuantizeLinear and DequantizeLinear around float operators; weight_only exports
   /// DequantizeLinear on weights. nullptr: float.
   const QuantizationPlan* plan = nullptr;
 };
 
-/// Nodes, initializers (under the parameters' names), inputs and outputs (under the graph's names). Throws Error (exit code 3) naming an
-/// operator without ONNX form, its module, and why.
-OnnxDocument onnx_document(const OnnxExport& what);
+/// Returns the nodes, the initializers (named as the parameters), the inputs and the outputs (named as in the graph). Throws Error (exit
+/// code 3) with the operator, its module and the reason if an operator has no ONNX equivalent.
+OnnxDocument onnx_document(const OnnxExport& request);
 
 }  // namespace galley

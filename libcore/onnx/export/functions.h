@@ -1,5 +1,5 @@
 #pragma once
-// Functions that are written alone or as part of another operator.
+// Functions that are exported alone or as part of another operator. Each returns the name of its result.
 
 #include "libcore/onnx/export/graph_writer.h"
 #include "libcore/ops/attrs.h"
@@ -7,11 +7,11 @@
 
 namespace galley::onnx_export {
 
-/// The activation of x; x itself for kNone.
+/// Applies the activation; returns x itself for kNone.
 std::string activated(GraphWriter& w, const std::string& x, Activation activation);
-/// The integers of x. QuantizeLinear saturates at the type's limits; narrower ones are a clip of the values before.
+/// Quantizes x. QuantizeLinear saturates at the limits of the type; narrower limits become a Clip before it.
 std::string quantized(GraphWriter& w, const std::string& x, const QuantParams& map);
-/// The values of integers.
+/// Dequantizes q.
 std::string dequantized(GraphWriter& w, const std::string& q, const QuantParams& map);
 
 }  // namespace galley::onnx_export

@@ -35,39 +35,40 @@ OnnxAttribute attribute(std::string name, Tensor value) {
   return made;
 }
 
-GraphWriter::GraphWriter(const OnnxExport& what, OnnxDocument& document) : what_(what), document_(document) {
+GraphWriter::GraphWriter(const OnnxExport& request, OnnxDocument& document) : request_(request), document_(document) {
   for (const ValueId id : graph().inputs()) {
     const ValueInfo& info = graph().value(id);
-    taken_.insert(info.name);
+    used_names_.insert(info.name);
     if (info.role != ValueRole::kInput || info.type.shape.rank() == 0) continue;
     samples_ = info.type.shape[0];
-    if (what.other != nullptr) other_samples_ = what.other->value(id).type.shape[0];
+    if (request.other != nullptr) other_samples_ = request.other->value(id).type.shape[0];
   }
-  for (const auto& [name, id] : graph().outputs()) taken_.insert(name);
-  GALLEY_ASSERT(what.other == nullptr || (samples_ > 1 && other_samples_ > samples_), "two batches are wanted, of more than one sample");
+  for (const auto& [name, id] : graph().outputs()) used_names_.insert(name);
+  GALLEY_ASSERT(request.other == nullptr || (samples_ > 1 && other_samples_ > samples_),
+                "the two captures must have different batches of more than one sample");
 }
 
 void GraphWriter::refuse(std::string_view reason) const {
   throw Error(ErrorCode::kRecipe, cat("the operator ", node_->op->name, node_->path.empty() ? "" : cat(" at ", node_->path),
-                                      " has no form in ONNX (opset 17): ", reason));
+                                      " cannot be exported to ONNX (opset 17): ", reason));
 }
 
-std::string GraphWriter::fresh(const std::string& wish) {
-  if (taken_.insert(wish).second) return wish;
+std::string GraphWriter::unique_name(const std::string& wish) {
+  if (used_names_.insert(wish).second) return wish;
   while (true) {
-    std::string name = cat(wish, "_", ++turns_[wish]);
-    if (taken_.insert(name).second) return name;
+    std::string name = cat(wish, "_", ++suffixes_[wish]);
+    if (used_names_.insert(name).second) return name;
   }
 }
 
 Names GraphWriter::add_many(std::string_view op, Names inputs, Attributes attributes, size_t outputs) {
   OnnxNode node;
   node.op_type = op;
-  node.name = fresh(node_ == nullptr || node_->path.empty() ? std::string(op) : cat(node_->path, "/", op));
+  node.name = unique_name(node_ == nullptr || node_->path.empty() ? std::string(op) : cat(node_->path, "/", op));
   node.inputs = std::move(inputs);
   while (!node.inputs.empty() && node.inputs.back().empty()) node.inputs.pop_back();
   node.attributes = std::move(attributes);
-  for (size_t i = 0; i < outputs; ++i) node.outputs.push_back(fresh(cat(node.name, "_output", i == 0 ? "" : std::to_string(i))));
+  for (size_t i = 0; i < outputs; ++i) node.outputs.push_back(unique_name(cat(node.name, "_output", i == 0 ? "" : std::to_string(i))));
   document_.nodes.push_back(node);
   return node.outputs;
 }
@@ -77,7 +78,7 @@ std::string GraphWriter::add(std::string_view op, Names inputs, Attributes attri
 
 const std::string& GraphWriter::name(ValueId id) const {
   const auto found = names_.find(id);
-  GALLEY_ASSERT(found != names_.end(), "a value is read before it is written");
+  GALLEY_ASSERT(found != names_.end(), "a value is read before it is exported");
   return found->second;
 }
 
@@ -86,8 +87,8 @@ std::string GraphWriter::constant(const Tensor& tensor) {
   key.append(static_cast<const char*>(tensor.data()), static_cast<size_t>(tensor.bytes()));
   std::string& name = constants_[key];
   if (name.empty()) {
-    // Nodes, not initializers: those are the model's parameters, and nothing else.
-    name = fresh(cat("constant_", constants_.size()));
+    // Constants become nodes because initializers hold only the model's parameters.
+    name = unique_name(cat("constant_", constants_.size()));
     OnnxNode node{.name = name, .op_type = "Constant"};
     node.outputs = {name};
     node.attributes.push_back(attribute("value", tensor));
@@ -111,11 +112,11 @@ std::string GraphWriter::uniform(int64_t count, double value) {
   return constant(tensor);
 }
 std::string GraphWriter::array(const std::string& name, DType dtype, const Shape& shape) {
-  return array(name, dtype, shape, [values = what_.values, name] { return values(name); });
+  return array(name, dtype, shape, [values = request_.values, name] { return values(name); });
 }
 std::string GraphWriter::array(const std::string& name, DType dtype, const Shape& shape, std::function<Tensor()> values) {
   if (!arrays_.insert(name).second) return name;
-  taken_.insert(name);
+  used_names_.insert(name);
   document_.initializers.push_back({name, dtype, shape, std::move(values)});
   return name;
 }
@@ -123,15 +124,15 @@ std::string GraphWriter::array(const std::string& name, DType dtype, const Shape
 std::vector<Dim> GraphWriter::dims(ValueId id) const {
   std::vector<Dim> dims;
   const Shape& shape = graph().type(id).shape;
-  const Shape& other = what_.other == nullptr ? shape : what_.other->type(id).shape;
+  const Shape& other = request_.other == nullptr ? shape : request_.other->type(id).shape;
   GALLEY_ASSERT(shape.rank() == other.rank());
   for (int axis = 0; axis < shape.rank(); ++axis) {
     Dim dim{.size = shape[axis]};
     if (shape[axis] != other[axis]) {
       dim.per_sample = (other[axis] - shape[axis]) / (other_samples_ - samples_);
       if (dim.per_sample * samples_ != shape[axis] || dim.per_sample * other_samples_ != other[axis]) {
-        refuse(
-            cat("a size is neither fixed nor a multiple of the batch (", shape, " and ", other, "): export it for one batch, --batch N"));
+        refuse(cat("a size is neither fixed nor a multiple of the batch (", shape, " and ", other,
+                   "): export it for a fixed batch with --batch N"));
       }
     }
     dims.push_back(dim);
@@ -139,7 +140,7 @@ std::vector<Dim> GraphWriter::dims(ValueId id) const {
   return dims;
 }
 
-/// The number of samples, i64 [1], as the file's input has it.
+/// Name of an i64 [1] tensor with the number of samples, taken from an input of the file.
 std::string GraphWriter::batch() {
   if (!batch_.empty()) return batch_;
   const Node* node = std::exchange(node_, nullptr);
@@ -178,7 +179,7 @@ std::string GraphWriter::shape(const std::vector<Dim>& dims) {
 }
 
 std::string GraphWriter::reshape(const std::string& x, const std::vector<Dim>& from, const std::vector<Dim>& to) {
-  // 0 copies the input's size at the same place, and one size may be left to be worked out.
+  // In Reshape, 0 copies the input's size at the same axis, and one size may be -1 (inferred).
   std::vector<int64_t> sizes;
   int open = 0;
   for (size_t axis = 0; axis < to.size(); ++axis) {

@@ -1,4 +1,4 @@
-// Layers: products, norms, pools, tables, recurrent layers.
+// Exports layers: convolutions and matrix products, norms, pools, embeddings, recurrent layers.
 
 #include <algorithm>
 #include <numeric>
@@ -42,7 +42,7 @@ std::string transposed(GraphWriter& w, const std::string& x, int rank) {
   return w.add("Transpose", {x}, {attribute("perm", order)});
 }
 
-/// Gemm takes rows alone; others are a product with the weight turned round.
+/// Gemm needs a matrix; other inputs become a MatMul with the transposed weight.
 Names linear_node(const NodeWriter& n) {
   const Activation activation = n.attrs<LinearAttrs>().activation;
   if (n.type(0).shape.rank() == 2)
@@ -87,7 +87,7 @@ Names layer_norm_node(const NodeWriter& n) {
       "", ""};
 }
 
-/// Groups become the channels of an instance norm; the operator itself came with opset 18.
+/// Groups become the channels of InstanceNormalization; GroupNormalization needs opset 18.
 Names group_norm_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<GroupNormAttrs>();
   GraphWriter& w = n.to;
@@ -109,8 +109,8 @@ struct Window {
   std::vector<int64_t> kernel, stride, padding, dilation;
   bool up = false;  // ceil_mode
 };
-/// ONNX rounds up where ceil_mode says so; PyTorch too, unless the last window would begin in the padding behind: then the results' number
-/// is the one rounded down.
+/// With ceil_mode, ONNX rounds the output size up. PyTorch does too unless the last window would begin in the padding at the end, where it
+/// rounds down.
 Window window_of(const NodeWriter& n, const std::vector<int64_t>& kernel, const std::vector<int64_t>& stride,
                  const std::vector<int64_t>& padding, const std::vector<int64_t>& dilation) {
   Window w{both(kernel), both(stride.empty() ? kernel : stride), both(padding), both(dilation)};
@@ -122,7 +122,7 @@ Window window_of(const NodeWriter& n, const std::vector<int64_t>& kernel, const 
     w.up = w.up || up;
     down = down || (!up && rest % w.stride[i] != 0);
   }
-  if (w.up && down) n.to.refuse("with ceil_mode, the last window counts along one axis and begins in the padding along the other");
+  if (w.up && down) n.to.refuse("with ceil_mode, the output size is rounded up along one axis and down along the other");
   return w;
 }
 
@@ -143,7 +143,7 @@ Names avg_pool_node(const NodeWriter& n) {
   std::vector<int64_t> padding = pads(attrs.padding);
   int64_t counts = attrs.count_include_pad && padded;
   if (counts && w.up) {
-    // A window over the edge counts the padding and not what lies beyond: run times differ, so the padding becomes part of the input.
+    // Run times disagree on how a window over the edge counts padding, so the padding becomes part of the input.
     x = n.to.add("Pad", {x, n.to.ints({0, 0, w.padding[0], w.padding[1], 0, 0, w.padding[0], w.padding[1]})});
     padding = {0, 0, 0, 0};
     counts = 0;
@@ -153,7 +153,7 @@ Names avg_pool_node(const NodeWriter& n) {
                     attribute("ceil_mode", int64_t{w.up}), attribute("count_include_pad", counts)})};
 }
 
-/// Means as a product: row o of the matrix [out,in] has 1 / count where the window o has a cell.
+/// Averaging as a matrix product: row o of the [out,in] matrix has 1 / count in the columns of window o.
 Tensor means(int64_t in, int64_t out, bool transpose) {
   Tensor matrix(DType::kF32, transpose ? Shape{in, out} : Shape{out, in});
   float* cells = matrix.data_as<float>();
@@ -173,7 +173,7 @@ Names adaptive_avg_pool_node(const NodeWriter& n) {
     const std::vector<int64_t> kernel{x[2] / y[2], x[3] / y[3]};
     return {n.to.add("AveragePool", {n.in(0)}, {attribute("kernel_shape", kernel), attribute("strides", kernel)})};
   }
-  // Windows of several sizes, or more results than pixels.
+  // Windows of different sizes, or more outputs than inputs.
   std::string result = n.in(0);
   if (y[3] != x[3]) result = n.to.add("MatMul", {result, n.to.constant(means(x[3], y[3], true))});
   if (y[2] != x[2]) result = n.to.add("MatMul", {n.to.constant(means(x[2], y[2], false)), result});
@@ -184,15 +184,15 @@ Names adaptive_max_pool_node(const NodeWriter& n) {
   const Shape &x = n.type(0).shape, &y = n.result().shape;
   if (y[2] == 1 && y[3] == 1) return {n.to.add("GlobalMaxPool", {n.in(0)}), ""};
   if (x[2] % y[2] != 0 || x[3] % y[3] != 0)
-    n.to.refuse(
-        cat("windows of several sizes (", x[2], "x", x[3], " to ", y[2], "x", y[3], "); take an input size that the output size divides"));
+    n.to.refuse(cat("its windows have different sizes (", x[2], "x", x[3], " to ", y[2], "x", y[3],
+                    "); the input size must be a multiple of the output size"));
   const std::vector<int64_t> kernel{x[2] / y[2], x[3] / y[3]};
   return {n.to.add("MaxPool", {n.in(0)}, {attribute("kernel_shape", kernel), attribute("strides", kernel)}), ""};
 }
 
 // ---- recurrent layers
 
-/// Rows of a weight [G H,...] in another order of gates, as [1,G H,...].
+/// Reorders the gates of a weight [G H,...]; returns it as [1,G H,...].
 std::string gates(GraphWriter& w, const std::string& weight, int64_t hidden, const std::vector<int64_t>& order) {
   Names parts;
   for (const int64_t gate : order)
@@ -201,8 +201,8 @@ std::string gates(GraphWriter& w, const std::string& weight, int64_t hidden, con
   return w.add("Unsqueeze", {all, w.ints({0})});
 }
 
-/// Inputs: x, weights, biases, states. Steps come first in ONNX, and each direction has an axis.
-Names recurrent_node(const NodeWriter& n, std::string_view op, const std::vector<int64_t>& order, bool reverse, Attributes how) {
+/// Inputs: x, weights, biases, states. ONNX puts time first and has an axis for directions.
+Names recurrent_node(const NodeWriter& n, std::string_view op, const std::vector<int64_t>& order, bool reverse, Attributes attributes) {
   GraphWriter& w = n.to;
   const int64_t hidden = n.type(2).shape[1];
   const bool cell = op == "LSTM";
@@ -217,11 +217,11 @@ Names recurrent_node(const NodeWriter& n, std::string_view op, const std::vector
     bias = w.add("Concat", {side(3), side(4)}, {attribute("axis", int64_t{1})});
   }
   const auto state = [&](size_t i) { return n.has(i) ? w.add("Unsqueeze", {n.in(i), w.ints({0})}) : std::string(); };
-  how.push_back(attribute("hidden_size", hidden));
-  how.push_back(attribute("direction", reverse ? "reverse" : "forward"));
+  attributes.push_back(attribute("hidden_size", hidden));
+  attributes.push_back(attribute("direction", reverse ? "reverse" : "forward"));
   Names inputs{x, ih, hh, bias, "", state(5)};
   if (cell) inputs.push_back(state(6));
-  const Names made = w.add_many(op, inputs, std::move(how), cell ? 3 : 2);
+  const Names made = w.add_many(op, inputs, std::move(attributes), cell ? 3 : 2);
   Names results{w.add("Transpose", {w.add("Squeeze", {made[0], w.ints({1})})}, {attribute("perm", std::vector<int64_t>{1, 0, 2})})};
   for (size_t i = 1; i < made.size(); ++i) results.push_back(w.add("Squeeze", {made[i], w.ints({0})}));
   results.resize(n.node.outputs.size());

@@ -1,4 +1,4 @@
-// Operators that move elements, and reductions.
+// Exports operators that move data, and reductions.
 
 #include <limits>
 #include <numeric>
@@ -22,7 +22,7 @@ Names slice_node(const NodeWriter& n) {
 
 Names pad_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<PadAttrs>();
-  std::vector<int64_t> pads;  // all that come before, then all behind
+  std::vector<int64_t> pads;  // all begins, then all ends
   for (size_t side : {0u, 1u}) {
     for (size_t i = side; i < attrs.padding.size(); i += 2) pads.push_back(attrs.padding[i]);
   }
@@ -46,7 +46,7 @@ Names channel_shuffle_node(const NodeWriter& n) {
   return {n.to.reshape(n.to.add("Transpose", {parts}, {attribute("perm", order)}), shuffled, dims)};
 }
 Names broadcast_node(const NodeWriter& n) { return {n.to.add("Expand", {n.in(0), n.to.shape(n.to.dims(n.node.outputs[0]))})}; }
-Names same(const NodeWriter& n) { return {n.in(0)}; }
+Names pass_through(const NodeWriter& n) { return {n.in(0)}; }
 
 Names full_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<FullAttrs>();
@@ -59,25 +59,25 @@ Names full_node(const NodeWriter& n) {
 Names resize_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<ResizeAttrs>();
   const bool nearest = attrs.mode == ResizeMode::kNearest;
-  Attributes how{attribute("mode", nearest ? "nearest" : "linear"),
-                 attribute("coordinate_transformation_mode", nearest               ? "asymmetric"
-                                                             : attrs.align_corners ? "align_corners"
-                                                                                   : "half_pixel")};
-  if (nearest) how.push_back(attribute("nearest_mode", "floor"));
-  return {n.to.add("Resize", {n.in(0), "", "", n.to.shape(n.to.dims(n.node.outputs[0]))}, std::move(how))};
+  Attributes attributes{attribute("mode", nearest ? "nearest" : "linear"),
+                        attribute("coordinate_transformation_mode", nearest               ? "asymmetric"
+                                                                    : attrs.align_corners ? "align_corners"
+                                                                                          : "half_pixel")};
+  if (nearest) attributes.push_back(attribute("nearest_mode", "floor"));
+  return {n.to.add("Resize", {n.in(0), "", "", n.to.shape(n.to.dims(n.node.outputs[0]))}, std::move(attributes))};
 }
 
 // ---- reductions
 
 Attributes keepdims(bool keep) { return {attribute("keepdims", int64_t{keep})}; }
 
-/// Axes are an attribute until opset 18, but for ReduceSum.
+/// Before opset 18, axes are an attribute, except in ReduceSum.
 template <const char* kOp>
 Names reduce_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<ReduceAttrs>();
-  Attributes how = keepdims(attrs.keepdim);
-  if (!attrs.axes.empty()) how.push_back(attribute("axes", attrs.axes));
-  return {n.to.add(kOp, {n.in(0)}, std::move(how))};
+  Attributes attributes = keepdims(attrs.keepdim);
+  if (!attrs.axes.empty()) attributes.push_back(attribute("axes", attrs.axes));
+  return {n.to.add(kOp, {n.in(0)}, std::move(attributes))};
 }
 Names sum_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<ReduceAttrs>();
@@ -85,9 +85,9 @@ Names sum_node(const NodeWriter& n) {
 }
 Names argmax_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<ArgmaxAttrs>();
-  Attributes how = keepdims(attrs.keepdim);
-  how.push_back(attribute("axis", attrs.axis));
-  return {n.to.add("ArgMax", {n.in(0)}, std::move(how))};
+  Attributes attributes = keepdims(attrs.keepdim);
+  attributes.push_back(attribute("axis", attrs.axis));
+  return {n.to.add("ArgMax", {n.in(0)}, std::move(attributes))};
 }
 Names topk_node(const NodeWriter& n) {
   const auto& attrs = n.attrs<TopkAttrs>();
@@ -112,7 +112,7 @@ WriteTable shape_rows() {
           {"channel_shuffle", channel_shuffle_node},
           {"broadcast_to", broadcast_node},
           {"full", full_node},
-          {"reorder", same},
+          {"reorder", pass_through},
           {"resize", resize_node},
           {"mean", reduce_node<kMean>},
           {"amax", reduce_node<kLargest>},

@@ -14,16 +14,16 @@
 namespace galley::onnx_import {
 namespace {
 
-/// Where a value's samples are: along one axis, of outer * samples * inner elements.
+/// Position of the samples in a value: along one axis of size outer * samples * inner.
 struct Place {
-  int axis = -1;  // -1: the value is the same for all samples
+  int axis = -1;  // -1: the value does not depend on the sample
   int64_t outer = 1, inner = 1;
-  uint32_t equal = 0;  // axis -1: bits of the axes along which all elements are equal
+  uint32_t equal = 0;  // for axis -1: bit mask of the axes along which all elements are equal
 
   bool has_samples() const { return axis >= 0; }
   friend bool operator==(const Place& a, const Place& b) { return a.axis == b.axis && a.outer == b.outer && a.inner == b.inner; }
 };
-Place on(int axis) { return {.axis = axis}; }
+Place samples_on(int axis) { return {.axis = axis}; }
 Place moved(Place place, int axis) {
   place.axis = axis;
   return place;
@@ -32,7 +32,7 @@ constexpr uint32_t kAll = ~uint32_t{0};
 uint32_t bit(int axis) { return axis < 0 ? 0 : uint32_t{1} << axis; }
 int axis_from(int64_t axis, int rank) { return static_cast<int>(axis < 0 ? axis + rank : axis); }
 
-/// One node: the places of its inputs, and that of its outputs.
+/// One node with the places of its inputs.
 class Step {
  public:
   Step(const Graph& graph, const Node& node, const std::map<ValueId, Place>& places, int64_t samples)
@@ -51,18 +51,18 @@ class Step {
     return std::any_of(inputs_.begin(), inputs_.end(), [](const Place& place) { return place.has_samples(); });
   }
 
-  std::string why;  // samples are not apart
+  std::string mixing_reason;  // why samples are mixed; "" if they are not
 
   Place mixes(std::string_view reason) {
-    why = reason;
+    mixing_reason = reason;
     return {};
   }
-  /// All inputs but the first are the same for all samples.
+  /// Whether only the first input depends on the sample.
   bool others_shared() {
     for (size_t i = 1; i < inputs_.size(); ++i) {
-      if (inputs_[i].has_samples()) why = "its weights differ from sample to sample";
+      if (inputs_[i].has_samples()) mixing_reason = "its weights depend on the sample";
     }
-    return why.empty();
+    return mixing_reason.empty();
   }
 
  private:
@@ -72,14 +72,14 @@ class Step {
   std::vector<Place> inputs_;
 };
 
-/// Inputs that broadcast against each other, right-aligned, from input `first` on.
+/// Inputs broadcast against each other, right-aligned.
 Place elementwise(Step& s) {
   const int rank = s.out_shape().rank();
   Place result;
   for (size_t i = 0; i < s.inputs(); ++i) {
     if (!s.given(i) || !s.in(i).has_samples()) continue;
     const Place here = moved(s.in(i), s.in(i).axis + rank - s.shape(i).rank());
-    if (result.has_samples() && !(result == here)) return s.mixes("its inputs have the samples at different places");
+    if (result.has_samples() && !(result == here)) return s.mixes("its inputs have the samples along different axes");
     result = here;
   }
   if (result.has_samples()) {
@@ -87,7 +87,7 @@ Place elementwise(Step& s) {
       if (!s.given(i) || s.in(i).has_samples()) continue;
       const int axis = result.axis - (rank - s.shape(i).rank());
       if (axis >= 0 && s.shape(i)[axis] != 1 && (s.in(i).equal & bit(axis)) == 0)
-        return s.mixes("it combines sample after sample with different constants");
+        return s.mixes("it combines each sample with different constants");
     }
     return result;
   }
@@ -121,7 +121,7 @@ Place reshaped(Step& s) {
     }
     begun *= to[axis];
   }
-  return s.mixes("it cuts samples into pieces");
+  return s.mixes("it splits samples");
 }
 
 Place permuted(Step& s) {
@@ -147,12 +147,12 @@ Place broadcasted(Step& s) {
   return y;
 }
 
-/// Inputs side by side along `axis`, or at the same places along it (`joined` false: gather).
+/// Inputs are concatenated along `axis`, or indexed along it (gather, scatter_add).
 Place side_by_side(Step& s, int axis) {
   Place result;
   for (size_t i = 0; i < s.inputs(); ++i) {
     if (!s.in(i).has_samples()) continue;
-    if (result.has_samples() && !(result == s.in(i))) return s.mixes("its inputs have the samples at different places");
+    if (result.has_samples() && !(result == s.in(i))) return s.mixes("its inputs have the samples along different axes");
     result = s.in(i);
   }
   if (!result.has_samples()) {
@@ -161,22 +161,22 @@ Place side_by_side(Step& s, int axis) {
     result.equal &= ~bit(axis);
     return result;
   }
-  if (result.axis == axis) return s.mixes("it works along the axis of the samples");
+  if (result.axis == axis) return s.mixes("it operates along the sample axis");
   for (size_t i = 0; i < s.inputs(); ++i) {
     if (!s.in(i).has_samples() && s.shape(i)[result.axis] != 1 && (s.in(i).equal & bit(result.axis)) == 0)
-      return s.mixes("it combines sample after sample with different constants");
+      return s.mixes("it combines each sample with different constants");
   }
   return result;
 }
 
-/// An operator that works along these axes of its first input and keeps the others; `dropped`: without them in its result.
+/// The operator works along `axes` of its first input and keeps the others; `dropped`: its result lacks those axes.
 Place along(Step& s, const std::set<int>& axes, bool dropped) {
   if (!s.others_shared()) return {};
   const auto shifted = [&](int axis) {
     return dropped ? axis - static_cast<int>(std::distance(axes.begin(), axes.lower_bound(axis))) : axis;
   };
   const Place& x = s.in(0);
-  if (x.has_samples()) return axes.contains(x.axis) ? s.mixes("it works along the axis of the samples") : moved(x, shifted(x.axis));
+  if (x.has_samples()) return axes.contains(x.axis) ? s.mixes("it operates along the sample axis") : moved(x, shifted(x.axis));
   Place y;
   for (int axis = 0; axis < s.shape(0).rank(); ++axis) {
     if (!axes.contains(axis) && (x.equal & bit(axis)) != 0) y.equal |= bit(shifted(axis));
@@ -193,18 +193,18 @@ Place reduced(Step& s) {
   return along(s, axes, !attrs.keepdim);
 }
 
-/// An operator on [samples,...]: every axis but the first may mix.
+/// The operator's first axis counts samples; it may mix along the others.
 Place by_first_axis(Step& s) {
   if (!s.any_samples()) return {};
   if (!s.others_shared()) return {};
-  return s.in(0).axis == 0 ? s.in(0) : s.mixes("it works along the axis of the samples");
+  return s.in(0).axis == 0 ? s.in(0) : s.mixes("it operates along the sample axis");
 }
 
-/// Sizes that stay: the axis of the samples must be among them.
+/// The operator must not change the size of the sample axis.
 Place keeps_axis(Step& s) {
   const Place& x = s.in(0);
   if (!x.has_samples()) return x;
-  return s.shape(0)[x.axis] == s.out_shape()[x.axis] ? x : s.mixes("it works along the axis of the samples");
+  return s.shape(0)[x.axis] == s.out_shape()[x.axis] ? x : s.mixes("it operates along the sample axis");
 }
 
 Place product(Step& s) {
@@ -214,20 +214,20 @@ Place product(Step& s) {
   for (size_t i : {0u, 1u}) {
     const Place& x = s.in(i);
     if (!x.has_samples()) continue;
-    const int own = s.shape(i).rank();
-    const bool turned = i == 0 ? attrs.transpose_a : attrs.transpose_b;
-    const int summed = (i == 0) != turned ? own - 1 : own - 2;
+    const int operand_rank = s.shape(i).rank();
+    const bool transposed = i == 0 ? attrs.transpose_a : attrs.transpose_b;
+    const int summed = (i == 0) != transposed ? operand_rank - 1 : operand_rank - 2;
     if (x.axis == summed) return s.mixes("it sums over the samples");
-    const Place here = moved(x, x.axis < own - 2 ? x.axis + rank - own : i == 0 ? rank - 2 : rank - 1);
+    const Place here = moved(x, x.axis < operand_rank - 2 ? x.axis + rank - operand_rank : i == 0 ? rank - 2 : rank - 1);
     if (result.has_samples() && !(result == here)) return s.mixes("it multiplies samples with each other");
     result = here;
   }
-  // Leading sizes of the other side are equal, or it has none.
+  // The leading axes of the other operand must be equal or absent.
   for (size_t i : {0u, 1u}) {
     const int axis = result.axis - rank + s.shape(i).rank();
     if (result.axis < rank - 2 && result.has_samples() && !s.in(i).has_samples() && axis >= 0 && s.shape(i).rank() > 2 &&
         (s.in(i).equal & bit(axis)) == 0) {
-      return s.mixes("it multiplies sample after sample with different constants");
+      return s.mixes("it multiplies each sample with different constants");
     }
   }
   return result;
@@ -237,13 +237,13 @@ Place recurrent(Step& s) {
   if (!s.any_samples()) return {};
   for (size_t i = 0; i < s.inputs(); ++i) {
     if (!s.given(i)) continue;
-    if (s.in(i).has_samples() && s.in(i).axis != 0) return s.mixes("its steps are what the batch counts");
+    if (s.in(i).has_samples() && s.in(i).axis != 0) return s.mixes("its time steps are the samples");
     const bool state = i > 0 && s.shape(i).rank() == 2 && s.shape(i)[0] == s.shape(0)[0];
     if (s.in(0).has_samples() && state && !s.in(i).has_samples() && (s.in(i).equal & 1) == 0)
-      return s.mixes("its first state differs from sample to sample");
-    if (!s.in(0).has_samples()) return s.mixes("its first state differs from sample to sample");
+      return s.mixes("its initial state depends on the sample");
+    if (!s.in(0).has_samples()) return s.mixes("its initial state depends on the sample");
   }
-  return on(0);
+  return samples_on(0);
 }
 
 Place normalized(Step& s) {
@@ -254,7 +254,7 @@ Place normalized(Step& s) {
 }
 
 Place picked_rows(Step& s) {
-  if (s.in(0).has_samples()) return s.mixes("its table differs from sample to sample");
+  if (s.in(0).has_samples()) return s.mixes("its table depends on the sample");
   return s.in(1).has_samples() ? s.in(1) : Place{};
 }
 
@@ -321,7 +321,7 @@ std::string name_of(const Node& node) { return cat(node.op->name, node.path.empt
 
 std::string find_mixed_samples(const Graph& graph, int64_t samples) {
   std::map<ValueId, Place> places;
-  for (const ValueId id : graph.inputs()) places[id] = graph.value(id).role == ValueRole::kInput ? on(0) : Place{};
+  for (const ValueId id : graph.inputs()) places[id] = graph.value(id).role == ValueRole::kInput ? samples_on(0) : Place{};
   for (const Node& node : graph.nodes()) {
     Step step(graph, node, places, samples);
     const auto rule = rules().find(node.op->name);
@@ -331,15 +331,15 @@ std::string find_mixed_samples(const Graph& graph, int64_t samples) {
     } else if (find_elementwise(node.op->name) != nullptr) {
       result = elementwise(step);
     } else if (step.any_samples()) {
-      step.mixes("it is not known to keep samples apart");
+      step.mixes("it may mix samples");
     }
-    if (!step.why.empty()) return cat(name_of(node), ": ", step.why);
+    if (!step.mixing_reason.empty()) return cat(name_of(node), ": ", step.mixing_reason);
     for (const ValueId id : node.outputs) places[id] = result;
   }
   for (const auto& [name, id] : graph.outputs()) {
     const Place& place = places.at(id);
     if (!place.has_samples()) return cat("the output '", name, "' is the same for all samples");
-    if (!(place == on(0))) return cat("the output '", name, "' ", graph.type(id).shape, " does not have one row for each sample");
+    if (!(place == samples_on(0))) return cat("the output '", name, "' ", graph.type(id).shape, " does not have one row for each sample");
   }
   return "";
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Do the samples of a batch stay apart in a captured graph? A file says nothing of that: its nodes do.
+// Checks that a captured graph does not mix the samples of a batch. An ONNX file does not declare this; it follows from the nodes.
 
 #include <map>
 #include <string>
@@ -8,9 +8,9 @@
 
 namespace galley::onnx_import {
 
-/// Follows the first dimension of the inputs, `samples` long, through an inference graph. Returns "" where each of the graph's outputs has
-/// a row for each sample, in order, that depends on this sample alone; else the node, or the output, that says otherwise. An operator that
-/// this does not know counts as one that mixes samples. `samples` should be a number that no other size of the graph is a multiple of.
+/// Follows the first dimension of the inputs, of size `samples`, through an inference graph. Returns "" if every output of the graph has
+/// one row per sample, in order, that depends only on that sample; otherwise a description of the first node or output that does not.
+/// Unknown operators count as mixing samples. `samples` should be a number of which no other size of the graph is a multiple.
 std::string find_mixed_samples(const Graph& graph, int64_t samples);
 
 }  // namespace galley::onnx_import

@@ -1,4 +1,4 @@
-// Element-wise functions: those that ONNX has as one operator by their rows, others here.
+// Imports element-wise functions: single ONNX operators by their rows, others here.
 
 #include "libcore/ops/elementwise.h"
 
@@ -16,10 +16,10 @@
 namespace galley::onnx_import {
 namespace {
 
-/// An operator of ONNX that is a function of ours, by the function's row.
+/// An ONNX operator that equals one element-wise operator, from that operator's row.
 struct Reading {
   const ElementwiseRow* row;
-  OnnxExpression node;  // its attributes: names of ours
+  OnnxExpression node;  // its attributes refer to the operator's options
 };
 const std::map<std::string_view, Reading>& readings() {
   static const std::map<std::string_view, Reading> all = [] {
@@ -36,7 +36,7 @@ const std::map<std::string_view, Reading>& readings() {
   return all;
 }
 
-/// Both sides in one graph: a number that is known joins the other side's dtype as it is.
+/// A known number takes the dtype of the other operand.
 void function_node(Call& c) {
   const Reading& reading = readings().at(c.node.op_type);
   std::unique_ptr<Options> attributes = reading.row->make_attrs != nullptr ? reading.row->make_attrs() : nullptr;
@@ -47,7 +47,7 @@ void function_node(Call& c) {
   c.set(emit_all(reading.row->name, std::move(attributes), inputs).front());
 }
 
-/// Of several inputs.
+/// Imports an operator with several inputs as a chain of binary ones.
 template <Value (*kFunction)(Value, Value)>
 void folded(Call& c) {
   Value y = c.x(0);
@@ -55,7 +55,7 @@ void folded(Call& c) {
   c.set(y);
 }
 
-/// The number on side i, where the other side is a value of floats that keeps its shape: x * scale + shift is one operator.
+/// The constant operand i, if the other operand is a float value that keeps its shape: x * scale + shift is one operator.
 std::optional<double> number(const Call& c, size_t i) {
   const std::optional<double> known = c.scalar(i);
   if (!known || !std::isfinite(*known) || c.item(i).is_weight || c.item(1 - i).constant.defined()) return std::nullopt;
@@ -92,7 +92,7 @@ void pow_node(Call& c) {
   c.set(*exponent == 2 ? square(c.x(0)) : *exponent == 0.5 ? sqrt(c.x(0)) : pow(c.x(0), *exponent));
 }
 
-/// Bounds are attributes before opset 11; computed ones are numbers that the others are compared with.
+/// Bounds are attributes before opset 11. Bounds that are not constant become maximum and minimum.
 void clip(Call& c) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   const Value x = c.x(0);
@@ -104,7 +104,7 @@ void clip(Call& c) {
     return c.set(y);
   }
   const double low = c.has(1) ? *c.scalar(1) : c.real("min", -kNone), high = c.has(2) ? *c.scalar(2) : c.real("max", kNone);
-  if (!(low <= high)) return c.set(clamp(clamp(x, low, kNone), -kNone, high));  // the upper bound, everywhere
+  if (!(low <= high)) return c.set(clamp(clamp(x, low, kNone), -kNone, high));  // low > high: the result is the upper bound everywhere
   const bool from_zero = low == 0 && is_floating(x.dtype());
   c.set(from_zero && high == 6 ? relu6(x) : from_zero && high == kNone ? relu(x) : clamp(x, low, high));
 }
@@ -117,10 +117,10 @@ Value scaled_elu(Value x, double alpha) {
 /// max(0, x) + min(0, alpha (exp(x / alpha) - 1)).
 void celu(Call& c) {
   const double alpha = c.real("alpha", 1);
-  if (alpha <= 0) c.refuse(cat("alpha is ", alpha, ", it must be above 0"));
+  if (alpha <= 0) c.refuse(cat("alpha is ", alpha, ", but must be greater than 0"));
   c.set(alpha == 1 ? scaled_elu(c.x(0), 1) : affine(scaled_elu(affine(c.x(0), 1 / alpha), 1), alpha));
 }
-/// gamma (x above 0, else alpha (exp(x) - 1)).
+/// gamma * (x if x > 0, else alpha (exp(x) - 1)).
 void selu(Call& c) {
   const double alpha = c.real("alpha", 1.67326319217681884765625), gamma = c.real("gamma", 1.05070102214813232421875);
   c.set(affine(scaled_elu(c.x(0), alpha), gamma));
@@ -133,7 +133,7 @@ void hard_sigmoid(Call& c) {
 }
 void gelu_node(Call& c) {
   const std::string form = c.text("approximate", "none");
-  if (form != "none" && form != "tanh") c.refuse(cat("approximate is ", form));
+  if (form != "none" && form != "tanh") c.refuse(cat("approximate is '", form, "', but must be none or tanh"));
   GeluAttrs attrs;
   attrs.approximate = form == "tanh" ? GeluApproximation::kTanh : GeluApproximation::kNone;
   c.set(gelu(c.x(0), attrs));
@@ -141,7 +141,7 @@ void gelu_node(Call& c) {
 
 Value cast_to(const Call& c, Value x, DType dtype) {
   if (dtype == DType::kF64 || dtype == DType::kF16 || dtype == DType::kBF16)
-    c.refuse(cat("a cast to ", dtype, ": Galley computes in f32"), "export the model in float32");
+    c.refuse(cat("it casts to ", dtype, ", but Galley computes in f32"), "export the model in float32");
   return cast(x, dtype);
 }
 void cast_node(Call& c) {
@@ -149,7 +149,7 @@ void cast_node(Call& c) {
   const int64_t to = c.integer("to", 0);
   const OnnxType* type = find_onnx_type(static_cast<int32_t>(to < 0 || to > 1000 ? 0 : to));
   if (type == nullptr || !type->dtype)
-    c.refuse(cat("a cast to ", type == nullptr ? std::string_view("?") : type->text, ", with which Galley does not compute"));
+    c.refuse(cat("it casts to ", type == nullptr ? std::string_view("an unknown type") : type->text, ", which Galley does not support"));
   c.set(cast_to(c, c.x(0), *type->dtype));
 }
 void cast_like(Call& c) {
@@ -160,19 +160,19 @@ void cast_like(Call& c) {
 
 void where_node(Call& c) {
   const Value condition = c.x(0);
-  if (condition.dtype() != DType::kBool) c.refuse(cat("the condition is ", condition.type(), ", a boolean is expected"));
+  if (condition.dtype() != DType::kBool) c.refuse(cat("its condition is ", condition.type(), ", but must be boolean"));
   c.set(where(condition, c.x(1), c.x(2)));
 }
 
-/// Left out of inference; in training its own random numbers. The ratio is an attribute before opset 12.
+/// Skipped in inference; in training it draws its own random numbers. The ratio is an attribute before opset 12.
 void dropout(Call& c) {
   c.find("seed");
   const double ratio = c.has(1) ? c.scalar(1).value_or(-1) : c.real("ratio", 0.5);
-  GALLEY_CHECK_INPUT(ratio >= 0 && ratio <= 1, "its ratio is not known, or not in 0..1");
+  GALLEY_CHECK_INPUT(ratio >= 0 && ratio <= 1, "its ratio must be a constant between 0 and 1");
   const bool trains = c.to.builder().training();
   if (c.has(2)) {
     const std::optional<double> mode = c.scalar(2);
-    if ((!mode || *mode != 0) && ratio > 0 && !trains) c.refuse("it drops elements in inference, too (training_mode)");
+    if ((!mode || *mode != 0) && ratio > 0 && !trains) c.refuse("it drops elements also in inference (training_mode)");
   }
   if (c.needs_output(1)) {
     if (trains) c.refuse("its mask is read by other nodes");
@@ -189,7 +189,7 @@ Value truth(const Call& c, bool value) { return c.scalar_value(DType::kBool, val
 Value is_not(const Call& c, Value a) { return equal(a, truth(c, false)); }
 Value either(const Call& c, Value a, Value b) { return where(a, truth(c, true), b); }
 void check_bool(const Call& c, Value a) {
-  if (a.dtype() != DType::kBool) c.refuse(cat("its input is ", a.type(), ", a boolean is expected"));
+  if (a.dtype() != DType::kBool) c.refuse(cat("its input is ", a.type(), ", but must be boolean"));
 }
 void not_node(Call& c) {
   check_bool(c, c.x(0));
@@ -203,7 +203,7 @@ void logic(Call& c) {
 }
 Value both(const Call& c, Value a, Value b) { return where(a, b, truth(c, false)); }
 Value one_of(const Call& c, Value a, Value b) { return where(a, is_not(c, b), b); }
-/// Not by the opposite: NaN is neither.
+/// Not computed by negation, because comparisons with NaN are all false.
 template <Value (*kCompare)(Value, Value)>
 void compare_or_equal(Call& c) {
   c.set(either(c, kCompare(c.x(0), c.x(1)), equal(c.x(0), c.x(1))));
@@ -211,7 +211,7 @@ void compare_or_equal(Call& c) {
 void is_nan(Call& c) { c.set(is_not(c, equal(c.x(0), c.x(0)))); }
 void is_infinite(Call& c) {
   const Value x = c.x(0);
-  if (!is_floating(x.dtype())) c.refuse(cat("its input is ", x.type(), ", floats are known"));
+  if (!is_floating(x.dtype())) c.refuse(cat("its input is ", x.type(), ", but must be floating-point"));
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const bool up = c.integer("detect_positive", 1) != 0, down = c.integer("detect_negative", 1) != 0;
   const Value high = equal(x, c.scalar_value(x.dtype(), kInfinity)), low = equal(x, c.scalar_value(x.dtype(), -kInfinity));
@@ -220,7 +220,7 @@ void is_infinite(Call& c) {
 
 // ---- more functions
 
-/// x where it is not below 0, else slope x.
+/// x if x >= 0, else slope * x.
 void parametric_relu(Call& c) {
   const Value x = c.x(0), zero = c.scalar_value(x.dtype(), 0);
   c.set(where(less(x, zero), mul(x, c.x(1)), x));
@@ -231,7 +231,7 @@ void thresholded_relu(Call& c) {
 }
 void shrink(Call& c) {
   const Value x = c.x(0);
-  if (!is_floating(x.dtype())) c.refuse(cat("its input is ", x.type(), ", floats are known"));
+  if (!is_floating(x.dtype())) c.refuse(cat("its input is ", x.type(), ", but must be floating-point"));
   const double bias = c.real("bias", 0), lambd = c.real("lambd", 0.5);
   const Value above = where(greater(x, c.scalar_value(x.dtype(), lambd)), affine(x, 1, -bias), c.scalar_value(x.dtype(), 0));
   c.set(where(less(x, c.scalar_value(x.dtype(), -lambd)), affine(x, 1, bias), above));
@@ -240,9 +240,7 @@ void softsign(Call& c) { c.set(div(c.x(0), affine(abs(c.x(0)), 1, 1))); }
 void tangent(Call& c) { c.set(div(sin(c.x(0)), cos(c.x(0)))); }
 Value hyperbolic_cosine(Value x) { return affine(add(exp(x), exp(neg(x))), 0.5); }
 void cosh_node(Call& c) { c.set(hyperbolic_cosine(c.x(0))); }
-void sinh_node(Call& c) {
-  c.set(mul(tanh(c.x(0)), hyperbolic_cosine(c.x(0))));
-}  // without the difference of two exponentials, which are equal near 0
+void sinh_node(Call& c) { c.set(mul(tanh(c.x(0)), hyperbolic_cosine(c.x(0)))); }  // avoids the cancellation of (exp(x) - exp(-x)) near 0
 void mean_node(Call& c) {
   Value sum = c.x(0);
   for (size_t i = 1; i < c.inputs(); ++i) sum = add(sum, c.x(i));

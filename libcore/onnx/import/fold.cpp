@@ -1,5 +1,5 @@
-// What is known before the model runs: sizes, axes, and the arithmetic that exporters write for them. And functions that exporters spell
-// out.
+// Constant folding (sizes, axes and the arithmetic that exporters generate for them), and recognition of functions that exporters write as
+// several nodes.
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@ namespace galley::onnx_import {
 namespace {
 
 Tensor with_shape(const Tensor& x, Shape shape) {
-  GALLEY_CHECK_INPUT(shape.elements() == x.elements(), "a constant ", x.str(), " becomes ", shape);
+  GALLEY_CHECK_INPUT(shape.elements() == x.elements(), "a constant ", x.str(), " cannot be reshaped to ", shape);
   return Tensor(x.dtype(), shape, {}, x.storage(), static_cast<const std::byte*>(x.data()) - x.storage()->data());
 }
 
@@ -22,7 +22,7 @@ std::optional<Tensor> gathered(Call& c, const Tensor& data, const Tensor& index)
   const int64_t size = data.shape()[0];
   const std::vector<int64_t> at = to_ints(index);
   for (size_t i = 0; i < at.size(); ++i) {
-    GALLEY_CHECK_INPUT(at[i] >= -size && at[i] < size, "index ", at[i], " of ", size, " elements");
+    GALLEY_CHECK_INPUT(at[i] >= -size && at[i] < size, "index ", at[i], " is out of range for ", size, " elements");
     const int64_t bytes = dtype_size(data.dtype()), from = at[i] < 0 ? at[i] + size : at[i];
     std::copy_n(static_cast<const std::byte*>(data.data()) + from * bytes, bytes,
                 static_cast<std::byte*>(result.data()) + static_cast<int64_t>(i) * bytes);
@@ -35,7 +35,7 @@ std::optional<Tensor> sliced(Call& c, const std::vector<Tensor>& inputs) {
   const std::vector<int64_t> values = to_ints(inputs[0]), starts = c.ints(1), ends = c.ints(2),
                              steps = c.has(4) ? c.ints(4) : std::vector<int64_t>{1};
   GALLEY_CHECK_INPUT(starts.size() == 1 && ends.size() == 1 && steps.size() == 1 && steps[0] > 0,
-                     "a slice of a list of sizes requires one range with a positive step");
+                     "a slice of a list of sizes must have one range with a positive step");
   const auto size = static_cast<int64_t>(values.size());
   const auto clip = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + size : i, 0, size); };
   std::vector<int64_t> taken;
@@ -58,12 +58,12 @@ int64_t wrapped(std::string_view op, int64_t a, int64_t b) {
   if (op == "Add") return static_cast<int64_t>(ua + ub);
   if (op == "Sub") return static_cast<int64_t>(ua - ub);
   if (op == "Mul") return static_cast<int64_t>(ua * ub);
-  GALLEY_CHECK_INPUT(b != 0 && !(a == INT64_MIN && b == -1), "a size is divided by ", b);
+  GALLEY_CHECK_INPUT(b != 0 && !(a == INT64_MIN && b == -1), "it divides a size by ", b);
   return a / b;
 }
 double computed(std::string_view op, double a, double b) { return op == "Add" ? a + b : op == "Sub" ? a - b : op == "Mul" ? a * b : a / b; }
 
-/// Lists and single numbers alone.
+/// Only for lists and scalars.
 std::optional<Tensor> arithmetic(std::string_view op, const Tensor& a, const Tensor& b) {
   if (a.shape().rank() > 1 || b.shape().rank() > 1 || a.dtype() != b.dtype()) return std::nullopt;
   if (a.elements() != b.elements() && a.elements() != 1 && b.elements() != 1) return std::nullopt;
@@ -83,7 +83,7 @@ std::optional<Tensor> arithmetic(std::string_view op, const Tensor& a, const Ten
   return with_shape(list, result.shape());
 }
 
-/// Of lists of one length, or single numbers.
+/// Only for lists of equal length and scalars.
 std::optional<Tensor> compared(std::string_view op, const std::vector<Tensor>& inputs) {
   size_t count = 1;
   std::vector<std::vector<int64_t>> lists;
@@ -120,7 +120,7 @@ std::optional<Tensor> fold(Call& c, const std::vector<Tensor>& inputs) {
   const std::string& op = c.node.op_type;
   if (inputs.empty()) return std::nullopt;
   for (const Tensor& input : inputs) {
-    if (!input.defined() || input.elements() > kMostKnown) return std::nullopt;
+    if (!input.defined() || input.elements() > kMaxConstant) return std::nullopt;
   }
   if (op == "Identity") return inputs[0];
   if (op == "Gather" && inputs.size() == 2) return gathered(c, inputs[0], inputs[1]);
@@ -139,8 +139,8 @@ std::optional<Tensor> fold(Call& c, const std::vector<Tensor>& inputs) {
   }
   if (op == "Cast") {
     const OnnxType* type = find_onnx_type(static_cast<int32_t>(std::clamp<int64_t>(c.integer("to", 0), 0, 1000)));
-    GALLEY_CHECK_INPUT(type != nullptr && type->dtype, "a cast to the type ", c.integer("to", 0), ", with which Galley does not compute");
-    // Integers take the whole part; a bool is false for 0 alone.
+    GALLEY_CHECK_INPUT(type != nullptr && type->dtype, "it casts to type ", c.integer("to", 0), ", which Galley does not support");
+    // Casts to integers truncate; a bool is false only for 0.
     if (!is_floating(*type->dtype) && *type->dtype != DType::kBool && is_floating(inputs[0].dtype())) {
       std::vector<double> values = inputs[0].to_doubles();
       for (double& value : values) value = std::trunc(value);
@@ -155,14 +155,14 @@ std::optional<Tensor> fold(Call& c, const std::vector<Tensor>& inputs) {
 
 namespace {
 
-/// Exporters write sqrt(2) in float32 (off by 2e-8 of it) or with five digits (1.4142 is off by 9.6e-6). The operator that replaces the
-/// nodes has the exact constant. A factor so changes the result by at most this part of it; the argument of erf changes gelu by less than
-/// 3e-6, as x^2 phi(x) < 0.3.
+/// Exporters write sqrt(2) in float32 (relative error 2e-8) or with five digits (1.4142, relative error 9.6e-6). The operator that replaces
+/// the nodes uses the exact constant. This changes the result by at most this relative error for a factor, and by less than 3e-6 for the
+/// argument of erf in gelu, because x^2 phi(x) < 0.3.
 constexpr double kConstantTolerance = 1e-5;
 
 bool near(std::optional<double> value, double expected) { return value && std::fabs(*value - expected) <= kConstantTolerance * expected; }
 
-/// The other input of a node of two.
+/// The other input of a binary node.
 const std::string& other_input(const OnnxNode& node, const std::string& one) {
   return node.inputs[0] == one ? node.inputs[1] : node.inputs[0];
 }
@@ -171,7 +171,7 @@ bool is_binary(const OnnxNode* node, std::string_view op) {
   return node != nullptr && node->op_type == op && node->domain.empty() && node->inputs.size() == 2 && node->outputs.size() == 1;
 }
 
-/// x Phi(x) from its first node on, x / sqrt(2): the nodes up to the product are part of it.
+/// Recognizes gelu, x Phi(x), at its first node x / sqrt(2), and consumes the nodes up to the last product.
 bool make_gelu(Call& c) {
   Importer& to = c.to;
   const OnnxNode& first = c.node;
@@ -187,7 +187,7 @@ bool make_gelu(Call& c) {
   if (!is_binary(sum, "Add") || !near(to.known_scalar(other_input(*sum, erf->outputs[0])), 1)) return false;
   const OnnxNode* product = to.only_reader(sum->outputs[0]);
   if (!is_binary(product, "Mul")) return false;
-  // x, the sum and 1/2, multiplied in some order.
+  // The product of x, the sum and 1/2, in any order.
   const std::string& factor = other_input(*product, sum->outputs[0]);
   const OnnxNode* last = product;
   const OnnxNode* half = nullptr;
@@ -197,7 +197,7 @@ bool make_gelu(Call& c) {
     const std::string& rest = other_input(*last, product->outputs[0]);
     if (factor == x ? !near(to.known_scalar(rest), 0.5) : rest != x) return false;
   } else {
-    half = to.maker(factor);
+    half = to.producer(factor);
     if (!is_binary(half, "Mul") || to.only_reader(factor) != product) return false;
     const bool halves = (half->inputs[0] == x && near(to.known_scalar(half->inputs[1]), 0.5)) ||
                         (half->inputs[1] == x && near(to.known_scalar(half->inputs[0]), 0.5));
@@ -211,7 +211,7 @@ bool make_gelu(Call& c) {
   return true;
 }
 
-/// x sigmoid(x), from the sigmoid on; x hardsigmoid(x) likewise.
+/// Recognizes x sigmoid(x) and x hardsigmoid(x) at the (hard) sigmoid.
 bool make_gated(Call& c) {
   const bool hard = c.node.op_type == "HardSigmoid";
   if (!hard && c.node.op_type != "Sigmoid") return false;

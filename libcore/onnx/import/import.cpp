@@ -23,9 +23,9 @@ const std::map<std::string_view, MakeNode>& rows() {
 }
 
 constexpr int64_t kOldestOpset = 7, kNewestOpset = 21;
-constexpr int64_t kLargestSize = int64_t{1} << 40;  // of an array that the file describes
+constexpr int64_t kLargestSize = int64_t{1} << 40;  // elements of a tensor that the file describes
 
-/// The module that a node belongs to, from its name: "/layer1/layer1.0/conv1/Conv_2" and "layer1.0.conv1/Conv" both say so.
+/// The module path in a node's name: "/layer1/layer1.0/conv1/Conv_2" and "layer1.0.conv1/Conv" are both recognized.
 std::string path_of(const OnnxNode& node) {
   std::string name = node.name.substr(0, 200);
   const size_t slash = name.rfind('/');
@@ -62,7 +62,7 @@ std::shared_ptr<const FileLayout> Source::layout(const std::string& key,
     const std::lock_guard lock(mutex_);
     if (const auto found = layouts_.find(key); found != layouts_.end()) return found->second;
   }
-  std::shared_ptr<const FileLayout> made = find();  // reads tensors, and so takes the lock
+  std::shared_ptr<const FileLayout> made = find();  // not under the lock, because it reads tensors, which takes it
   const std::lock_guard lock(mutex_);
   return layouts_.emplace(key, std::move(made)).first->second;
 }
@@ -73,7 +73,7 @@ std::vector<int64_t> to_ints(const Tensor& tensor) {
     values.assign(tensor.data_as<int64_t>(), tensor.data_as<int64_t>() + tensor.elements());
   } else {
     for (const double value : tensor.to_doubles()) {
-      GALLEY_CHECK_INPUT(!std::isnan(value), "a number is NaN, an integer is expected");
+      GALLEY_CHECK_INPUT(!std::isnan(value), "a number is NaN, but must be an integer");
       values.push_back(static_cast<int64_t>(std::clamp(value, -9e18, 9e18)));
     }
   }
@@ -100,9 +100,9 @@ void check_sizes(const Shape& shape, std::string_view what) {
 }
 
 Shape shape_of(const std::vector<int64_t>& sizes) {
-  GALLEY_CHECK_INPUT(sizes.size() <= static_cast<size_t>(Shape::kMaxRank), "an array of ", sizes.size(), " dimensions, at most ",
-                     Shape::kMaxRank, " are known");
-  for (const int64_t size : sizes) GALLEY_CHECK_INPUT(size >= 0 && size <= kLargestSize, "an array has the size ", size);
+  GALLEY_CHECK_INPUT(sizes.size() <= static_cast<size_t>(Shape::kMaxRank), "a tensor has ", sizes.size(), " dimensions, but at most ",
+                     Shape::kMaxRank, " are supported");
+  for (const int64_t size : sizes) GALLEY_CHECK_INPUT(size >= 0 && size <= kLargestSize, "a tensor has a dimension of size ", size);
   return Shape(std::span<const int64_t>(sizes));
 }
 
@@ -119,8 +119,8 @@ MakeNode find_row(std::string_view op_type) {
 
 // ---- a node
 
-void Call::refuse(std::string_view why, std::string_view cure) const {
-  throw Error(ErrorCode::kInput, std::string(why)).suggest(std::string(cure));
+void Call::refuse(std::string_view why, std::string_view fix) const {
+  throw Error(ErrorCode::kInput, std::string(why)).suggest(std::string(fix));
 }
 bool Call::needs_output(size_t i) const { return i < node.outputs.size() && !node.outputs[i].empty() && to.is_read(node.outputs[i]); }
 const Item& Call::item(size_t i) const {
@@ -139,10 +139,9 @@ std::optional<Tensor> Call::constant(size_t i) const {
 }
 std::vector<int64_t> Call::ints(size_t i) const {
   const std::optional<Tensor> known = constant(i);
-  GALLEY_CHECK_INPUT(known.has_value(), "input ", i, " ('", has(i) ? node.inputs[i] : std::string(),
-                     "') must be known before the model runs");
-  GALLEY_CHECK_INPUT(known->elements() <= kMostKnown && !is_floating(known->dtype()), "input ", i, " is ", known->str(),
-                     ", a few integers are expected");
+  GALLEY_CHECK_INPUT(known.has_value(), "input ", i, " ('", has(i) ? node.inputs[i] : std::string(), "') must be constant");
+  GALLEY_CHECK_INPUT(known->elements() <= kMaxConstant && !is_floating(known->dtype()), "input ", i, " is ", known->str(),
+                     ", but must be a short list of integers");
   return to_ints(*known);
 }
 std::optional<double> Call::scalar(size_t i) const {
@@ -158,31 +157,31 @@ const OnnxAttribute* Call::find(std::string_view attribute) {
 int64_t Call::integer(std::string_view attribute, int64_t otherwise) {
   const OnnxAttribute* found = find(attribute);
   if (found == nullptr) return otherwise;
-  GALLEY_CHECK_INPUT(found->kind == OnnxAttributeKind::kInt, "attribute '", attribute, "' is no integer");
+  GALLEY_CHECK_INPUT(found->kind == OnnxAttributeKind::kInt, "attribute '", attribute, "' must be an integer");
   return found->i;
 }
 double Call::real(std::string_view attribute, double otherwise) {
   const OnnxAttribute* found = find(attribute);
   if (found == nullptr) return otherwise;
-  GALLEY_CHECK_INPUT(found->kind == OnnxAttributeKind::kFloat, "attribute '", attribute, "' is no float");
+  GALLEY_CHECK_INPUT(found->kind == OnnxAttributeKind::kFloat, "attribute '", attribute, "' must be a float");
   return found->f;
 }
 std::string Call::text(std::string_view attribute, std::string_view otherwise) {
   const OnnxAttribute* found = find(attribute);
   if (found == nullptr) return std::string(otherwise);
-  GALLEY_CHECK_INPUT(found->kind == OnnxAttributeKind::kString, "attribute '", attribute, "' is no text");
+  GALLEY_CHECK_INPUT(found->kind == OnnxAttributeKind::kString, "attribute '", attribute, "' must be a string");
   return found->s;
 }
 std::vector<int64_t> Call::ints(std::string_view attribute, std::vector<int64_t> otherwise) {
   const OnnxAttribute* found = find(attribute);
   if (found == nullptr) return otherwise;
-  GALLEY_CHECK_INPUT(found->kind == OnnxAttributeKind::kInts, "attribute '", attribute, "' is no list of integers");
+  GALLEY_CHECK_INPUT(found->kind == OnnxAttributeKind::kInts, "attribute '", attribute, "' must be a list of integers");
   return found->ints;
 }
 std::vector<std::string> Call::texts(std::string_view attribute) {
   const OnnxAttribute* found = find(attribute);
   if (found == nullptr) return {};
-  GALLEY_CHECK_INPUT(found->kind == OnnxAttributeKind::kStrings, "attribute '", attribute, "' is no list of texts");
+  GALLEY_CHECK_INPUT(found->kind == OnnxAttributeKind::kStrings, "attribute '", attribute, "' must be a list of strings");
   return found->strings;
 }
 std::vector<int64_t> Call::axes(size_t i, std::vector<int64_t> otherwise) {
@@ -199,8 +198,8 @@ Value Call::scalar_value(DType dtype, double value) const { return full(to.build
 void Call::check_attributes() const {
   for (const OnnxAttribute& attribute : node.attributes) {
     if (attribute.kind == OnnxAttributeKind::kGraph)
-      refuse(cat("attribute '", attribute.name, "' is a graph of its own (a branch or loop), which Galley does not run"));
-    if (!read_.contains(attribute.name)) refuse(cat("attribute '", attribute.name, "' is not known"));
+      refuse(cat("attribute '", attribute.name, "' is a subgraph (a branch or loop), which Galley does not support"));
+    if (!read_.contains(attribute.name)) refuse(cat("attribute '", attribute.name, "' is not supported"));
   }
 }
 
@@ -212,7 +211,7 @@ void Call::set_constant(Tensor value) {
 }
 void Call::pass(size_t i) {
   Item copy = item(i);
-  if (!copy.value && copy.is_weight && !copy.transposed) copy.value = x(i);  // one parameter under both names
+  if (!copy.value && copy.is_weight && !copy.transposed) copy.value = x(i);  // both names refer to one parameter
   if (!node.outputs.empty()) to.set(node.outputs[0], std::move(copy));
 }
 
@@ -225,7 +224,7 @@ void Importer::index() {
     }
     for (const std::string& output : node.outputs) {
       if (output.empty()) continue;
-      GALLEY_CHECK_INPUT(makers_.emplace(output, &node).second, "two nodes make '", output, "'");
+      GALLEY_CHECK_INPUT(producers_.emplace(output, &node).second, "two nodes produce '", output, "'");
     }
   }
   outputs_.insert(options_.outputs.begin(), options_.outputs.end());
@@ -235,9 +234,9 @@ const OnnxNode* Importer::only_reader(const std::string& name) const {
   const auto found = readers_.find(name);
   return found == readers_.end() || found->second.size() != 1 || outputs_.contains(name) ? nullptr : found->second.front();
 }
-const OnnxNode* Importer::maker(const std::string& name) const {
-  const auto found = makers_.find(name);
-  return found == makers_.end() ? nullptr : found->second;
+const OnnxNode* Importer::producer(const std::string& name) const {
+  const auto found = producers_.find(name);
+  return found == producers_.end() ? nullptr : found->second;
 }
 
 std::optional<double> Importer::known_scalar(const std::string& name) const {
@@ -245,7 +244,7 @@ std::optional<double> Importer::known_scalar(const std::string& name) const {
     const Tensor& known = found->second.constant;
     return known.defined() && known.elements() == 1 ? std::optional<double>(known.to_doubles().front()) : std::nullopt;
   }
-  const OnnxNode* node = maker(name);
+  const OnnxNode* node = producer(name);
   if (node == nullptr || node->op_type != "Constant") return std::nullopt;
   if (const OnnxAttribute* value = node->find("value");
       value != nullptr && value->tensor && value->tensor->dtype && value->tensor->shape.elements() == 1) {
@@ -255,7 +254,7 @@ std::optional<double> Importer::known_scalar(const std::string& name) const {
   return value == nullptr ? std::nullopt : std::optional<double>(value->f);
 }
 
-Item& Importer::turned(const std::string& name) {
+Item& Importer::transposed_weight(const std::string& name) {
   Item& item = items_[cat(name, "\ntransposed")];
   if (item.constant.defined()) return item;
   const Tensor& values = items_.at(name).constant;
@@ -278,10 +277,10 @@ Item& Importer::turned(const std::string& name) {
 Item& Importer::item(const std::string& name) {
   const auto found = items_.find(name);
   if (found == items_.end()) {
-    const bool later = maker(name) != nullptr;
+    const bool later = producer(name) != nullptr;
     fail(ErrorCode::kInput, "it reads '", name.substr(0, 200), "', which ",
-         later ? cat("a later node makes (", maker(name)->str(), "): the nodes are not in order, or in a circle")
-               : "no node, input or initializer of the file is");
+         later ? cat("a later node produces (", producer(name)->str(), "): the nodes are not in topological order or form a cycle")
+               : "no node, input or initializer of the file provides");
   }
   return found->second;
 }
@@ -294,7 +293,7 @@ void Importer::set(const std::string& name, Item item) {
 Value Importer::in_module(const std::string& module, const std::function<Value()>& build) {
   Graph& graph = b_.graph();
   const std::string here = graph.path();
-  // The present scope without the node's path, which ends it.
+  // The current scope without the node's path at its end.
   std::string base = here;
   if (!path_.empty()) base = here.size() > path_.size() ? here.substr(0, here.size() - path_.size() - 1) : "";
   graph.set_path(base);
@@ -328,13 +327,13 @@ std::string Importer::module_path(const OnnxNode& node) const {
 
 Value Importer::parameter(Item& item, std::string_view leaf, std::string_view type) {
   if (item.value) return item.value;
-  GALLEY_CHECK_INPUT(item.constant.defined(), "the ", leaf, " is computed from the input");
+  GALLEY_CHECK_INPUT(item.constant.defined(), "its ", leaf, " depends on the model's input, but must be constant");
   if (item.constant.dtype() != DType::kF32)
-    fail(ErrorCode::kInput, "the ", leaf, " is ", item.constant.str(), ": Galley computes in f32; export the model in float32");
+    fail(ErrorCode::kInput, "its ", leaf, " is ", item.constant.str(), ", but Galley computes in f32; export the model in float32");
   std::string module = path_, last(leaf);
   const size_t dot = item.name.rfind('.');
   if (!item.name.empty() && item.name.find("::") == std::string::npos) {
-    // Its own name: of a module, or of the model itself.
+    // Use the initializer's own name, in a module or at the top level.
     if (dot != std::string::npos && dot > 0 && dot + 1 < item.name.size()) {
       module = item.name.substr(0, dot);
       last = item.name.substr(dot + 1);
@@ -362,12 +361,12 @@ Value Importer::value(Item& item) {
   if (item.transposed) return item.value = permute(value(items_.at(item.name)), {1, 0});
   const DType dtype = known.dtype();
   GALLEY_CHECK_INPUT(dtype != DType::kF64 && dtype != DType::kF16 && dtype != DType::kBF16, "a constant is ", known.str(),
-                     ": Galley computes in f32; export the model in float32");
+                     ", but Galley computes in f32; export the model in float32");
   if (item.is_weight) return parameter(item, "weight", "onnx");
   const std::vector<double> values = known.elements() <= (1 << 16) ? known.to_doubles() : std::vector<double>{};
   const bool uniform = !values.empty() && std::all_of(values.begin(), values.end(), [&](double v) { return v == values.front(); });
   if (uniform) return item.value = full(b_.graph(), {.dtype = dtype, .shape = known.shape()}, values.front());
-  // A table that the model carries: saved with it, not trained.
+  // A constant table becomes a buffer: saved with the model, not trained.
   std::string name = item.name.empty() || item.name.find("::") != std::string::npos ? std::string("constant") : item.name;
   std::string module = item.name == name ? std::string() : path_;
   if (const size_t dot = name.rfind('.'); item.name == name && dot != std::string::npos && dot > 0 && dot + 1 < name.size()) {
@@ -385,7 +384,7 @@ Value Importer::table(const Tensor& values) {
   return value(item);
 }
 
-/// All inputs, where they are known and none is a weight.
+/// The values of all inputs, if they are constant and none is a weight.
 std::optional<std::vector<Tensor>> Importer::known_inputs(Call& call) const {
   std::vector<Tensor> known;
   for (size_t i = 0; i < call.node.inputs.size(); ++i) {
@@ -405,11 +404,11 @@ void Importer::make(const OnnxNode& node) {
   if (node.op_type != "Constant" && std::any_of(node.attributes.begin(), node.attributes.end(),
                                                 [](const OnnxAttribute& a) { return a.kind == OnnxAttributeKind::kGraph; }))
     call.check_attributes();
-  if (!node.domain.empty()) call.refuse(cat("operators of the domain '", node.domain, "' are not known"));
+  if (!node.domain.empty()) call.refuse(cat("operators of the domain '", node.domain, "' are not supported"));
   const MakeNode row = find_row(node.op_type);
   if (row == nullptr) {
-    call.refuse(cat("there is no such operator in Galley (opset ", opset(), ")"),
-                "export a model of convolutions, matrix products, norms, pools and element-wise functions");
+    call.refuse(cat("Galley does not support this operator (opset ", opset(), ")"),
+                "export a model that uses only convolutions, matrix products, norms, pools and element-wise functions");
   }
   if (const auto known = known_inputs(call); known && !node.inputs.empty()) {
     if (std::optional<Tensor> result = fold(call, *known)) return call.set_constant(std::move(*result));
@@ -425,9 +424,9 @@ void Importer::make(const OnnxNode& node) {
   call.check_attributes();
 }
 
-bool Importer::spells_batch(const OnnxNode& node, bool fits) {
-  if (options_.spelled != nullptr ? options_.spelled->contains(&node) : fits) {
-    spelled_.insert(&node);
+bool Importer::has_batch_size(const OnnxNode& node, bool fits) {
+  if (options_.batch_nodes != nullptr ? options_.batch_nodes->contains(&node) : fits) {
+    batch_nodes_.insert(&node);
     return true;
   }
   return false;
@@ -436,29 +435,28 @@ bool Importer::spells_batch(const OnnxNode& node, bool fits) {
 void Importer::check_version() const {
   const std::string& file = source_->path();
   if (!model().opsets.contains("") && !model().opsets.empty()) {
-    fail(ErrorCode::kInput, file, ": the model is of operators of the domain '", model().opsets.begin()->first.substr(0, 200),
-         "', which are not known");
+    fail(ErrorCode::kInput, file, ": the model uses operators of the domain '", model().opsets.begin()->first.substr(0, 200),
+         "', which are not supported");
   }
-  GALLEY_CHECK_INPUT(opset() >= kOldestOpset && opset() <= kNewestOpset, file, ": the model is of opset ", opset(), ", Galley reads ",
+  GALLEY_CHECK_INPUT(opset() >= kOldestOpset && opset() <= kNewestOpset, file, ": the model uses opset ", opset(), ", but Galley reads ",
                      kOldestOpset, " to ", kNewestOpset, "; export it again with opset_version=17");
-  GALLEY_CHECK_INPUT(model().functions == 0, file,
-                     ": the model defines functions of its own; inline them (onnx.inliner) or export it again");
+  GALLEY_CHECK_INPUT(model().functions == 0, file, ": the model defines its own functions; inline them (onnx.inliner) or export it again");
 }
 
 void Importer::read_initializers() {
   for (const OnnxTensor& tensor : model().initializers) {
-    if (!tensor.dtype) continue;  // an error where somebody reads it
+    if (!tensor.dtype) continue;  // reported if a node reads it
     items_[tensor.name] = {
         .constant = source_->read(tensor), .is_weight = tensor.dtype == DType::kF32 && tensor.shape.rank() > 0, .name = tensor.name};
   }
 }
 
-/// The nodes that the outputs are made of.
+/// The nodes on which the outputs depend.
 NodeSet Importer::needed() const {
   NodeSet found;
   std::vector<std::string> names = options_.outputs;
   while (!names.empty()) {
-    const OnnxNode* node = maker(names.back());
+    const OnnxNode* node = producer(names.back());
     names.pop_back();
     if (node == nullptr || !found.insert(node).second) continue;
     for (const std::string& input : node->inputs) {
@@ -474,11 +472,11 @@ void Importer::make_checked(const OnnxNode& node) {
     const PathScope scope(b_.graph(), path_);
     make(node);
   } catch (Error& error) {
-    std::string cure = error.suggestion();
-    if (cure.empty() && other_batch())
-      cure = cat("the file was made for batches of ", *other_batch(), ", this one has ", *batch(),
-                 ": export it with an open batch (dynamic_axes)");
-    throw Error(ErrorCode::kInput, cat(source_->path(), ": ", node.str(), ": ", error.message())).suggest(cure);
+    std::string fix = error.suggestion();
+    if (fix.empty() && other_batch())
+      fix = cat("the file was exported for a batch of ", *other_batch(), ", but this batch has ", *batch(),
+                ": export it with a dynamic batch (dynamic_axes)");
+    throw Error(ErrorCode::kInput, cat(source_->path(), ": ", node.str(), ": ", error.message())).suggest(fix);
   }
 }
 
@@ -487,9 +485,9 @@ NamedValues Importer::results() {
   NamedValues results;
   for (const std::string& name : options_.outputs) {
     const auto found = items_.find(name);
-    GALLEY_CHECK_INPUT(found != items_.end(), source_->path(), ": no node makes the output '", name, "'");
+    GALLEY_CHECK_INPUT(found != items_.end(), source_->path(), ": no node produces the output '", name, "'");
     GALLEY_CHECK_INPUT(std::none_of(results.begin(), results.end(), [&](const auto& result) { return result.first == name; }),
-                       source_->path(), ": two outputs are called '", name, "'");
+                       source_->path(), ": two outputs are named '", name, "'");
     try {
       results.emplace_back(name, value(found->second));
     } catch (Error& error) {

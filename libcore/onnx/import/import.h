@@ -1,5 +1,5 @@
 #pragma once
-// The nodes of an ONNX file as a model of Galley: what the files of this folder share. The kind "onnx" of the models is in model.cpp.
+// Import of an ONNX file as a model: declarations shared by the files of this folder. The model kind "onnx" is in model.cpp.
 
 #include <functional>
 #include <map>
@@ -19,15 +19,15 @@ namespace galley::onnx_import {
 
 struct FileLayout;  // layout.h
 
-/// An open file; its initializers are read once, whatever number of graphs are made of it.
+/// An open file. Its initializers are read once and shared by all graphs made from it. Thread-safe.
 class Source {
  public:
-  /// Checks the digest, where the file has one.
+  /// Opens the file and checks its digest if it has one.
   explicit Source(const std::string& path) : file_(path) { file_.verify(); }
   const std::string& path() const { return file_.path(); }
   const OnnxModel& model() const { return file_.model(); }
   Tensor read(const OnnxTensor& tensor) const;
-  /// What was found for that key; `find` is asked once.
+  /// The cached layout for `key`; `find` computes it on the first call.
   std::shared_ptr<const FileLayout> layout(const std::string& key, const std::function<std::shared_ptr<const FileLayout>()>& find) const;
 
  private:
@@ -37,17 +37,17 @@ class Source {
   mutable std::map<const OnnxTensor*, Tensor> read_;
 };
 
-/// A value of the file while its graph is made. Constants become part of the graph where a node on activations reads them: until then they
-/// may be folded, transposed, or dequantized.
+/// A value of the file during import. A constant becomes part of the graph when a node reads it together with activations; until then it
+/// can be folded, transposed or dequantized.
 struct Item {
-  Value value;              // where it is in the graph
-  Tensor constant;          // where it is known
-  bool is_weight = false;   // an initializer of floats: stays a parameter
-  bool transposed = false;  // the transpose of the initializer `name`, whose values `constant` holds as they are
-  std::string name;         // of the initializer
+  Value value;              // if it is in the graph
+  Tensor constant;          // if it is constant
+  bool is_weight = false;   // a float initializer, which becomes a parameter
+  bool transposed = false;  // the transpose of the initializer `name`; `constant` holds the untransposed values
+  std::string name;         // name of the initializer
 };
 
-/// A node of the file, or none.
+/// A set of nodes of the file.
 using NodeSet = std::set<const OnnxNode*>;
 
 class Call;
@@ -55,7 +55,7 @@ class Importer;
 using MakeNode = void (*)(Call& c);
 using MakeTable = std::vector<std::pair<std::string_view, MakeNode>>;
 
-/// A node that is being made into operators. What it does not understand it refuses, attributes too.
+/// A node being imported. Attributes and forms that Galley does not support are errors.
 class Call {
  public:
   Call(Importer& to, const OnnxNode& node) : to(to), node(node) {}
@@ -67,101 +67,104 @@ class Call {
   bool has(size_t i) const { return i < node.inputs.size() && !node.inputs[i].empty(); }
   /// Whether a node or the model reads output i.
   bool needs_output(size_t i) const;
-  /// Input i as a value of the graph; throws where it is absent.
+  /// Input i as a value of the graph; throws Error if it is absent.
   Value x(size_t i) const;
   const Item& item(size_t i) const;
-  /// Input i where it is known before the graph runs.
+  /// Input i, if it is constant.
   std::optional<Tensor> constant(size_t i) const;
+  /// Input i, which must be a short constant list of integers; throws Error otherwise.
   std::vector<int64_t> ints(size_t i) const;
-  /// The one element of input i; none where it is no known scalar.
+  /// The element of input i if it is a constant with one element; otherwise nullopt.
   std::optional<double> scalar(size_t i) const;
 
+  /// An attribute, or `otherwise` if it is absent; throws Error if it has another type.
   int64_t integer(std::string_view attribute, int64_t otherwise);
   double real(std::string_view attribute, double otherwise);
   std::string text(std::string_view attribute, std::string_view otherwise);
   std::vector<int64_t> ints(std::string_view attribute, std::vector<int64_t> otherwise);
   std::vector<std::string> texts(std::string_view attribute);
   const OnnxAttribute* find(std::string_view attribute);
-  /// Axes: input i, or the attribute of operators before opset 13 (18).
+  /// The axes: input i, or the attribute of older opsets (before 13 or 18).
   std::vector<int64_t> axes(size_t i, std::vector<int64_t> otherwise);
-  /// Version of ONNX's operators.
+  /// Version of the ONNX operator set.
   int64_t opset() const;
-  /// Input i, a bool as a number (f32).
+  /// Input i; a bool is cast to f32.
   Value number(size_t i) const;
-  /// Numbers that the node's operators need, as a value of the graph.
+  /// A constant that the node needs, as a value of the graph.
   Value table(const Tensor& values) const;
-  /// One number of a dtype, of rank 0.
+  /// A scalar (rank 0) of a dtype.
   Value scalar_value(DType dtype, double value) const;
-  /// Throws where the node has an unused attribute.
+  /// Throws Error if the node has an attribute that was not read.
   void check_attributes() const;
 
   void set(size_t output, Value value);
   void set(Value value) { set(0, value); }
   void set_constant(Tensor value);
-  /// Output 0 is input i itself.
+  /// Makes output 0 an alias of input i.
   void pass(size_t i);
-  [[noreturn]] void refuse(std::string_view why, std::string_view cure = "") const;
+  /// Throws Error (exit code 4) with the reason and a suggested fix.
+  [[noreturn]] void refuse(std::string_view why, std::string_view fix = "") const;
 
  private:
   std::set<std::string, std::less<>> read_;
 };
 
-/// What one capture of a file is told, beside its inputs.
+/// Options of one import, besides its inputs.
 struct ImportOptions {
-  std::vector<std::string> outputs;       // of the file, the main one first; nodes that none of them needs are left out
-  std::optional<int64_t> batch;           // samples, where the first size of all inputs counts them
-  std::optional<int64_t> declared_batch;  // what the file says instead, where it says a number
-  bool values = true;                     // of weights; without, the capture is for shapes alone, and no weight is copied
-  const NodeSet* spelled =
-      nullptr;  // nodes that spell the declared batch in their sizes, as a capture has found them; null: this one finds them
+  std::vector<std::string> outputs;       // names in the file, the main one first; nodes that no output needs are skipped
+  std::optional<int64_t> batch;           // number of samples, if the first dimension of all inputs counts them
+  std::optional<int64_t> declared_batch;  // the batch that the file declares, if it is a fixed number
+  bool values = true;                     // whether to read weights; false: only shapes are computed and no weight is copied
+  const NodeSet* batch_nodes =
+      nullptr;  // nodes with the declared batch in their constant sizes, from an earlier import; null: find them in this one
 };
 
 class Importer {
  public:
   Importer(Builder& b, std::shared_ptr<const Source> source, ImportOptions options)
       : b_(b), source_(std::move(source)), options_(std::move(options)) {}
-  /// Captures the nodes on values of the file's inputs, by their names. Returns the outputs by theirs.
+  /// Imports the nodes that the outputs need. `inputs`: values by input name. Returns the outputs by name.
   NamedValues run(const NamedValues& inputs);
-  /// Makes one node alone, of known inputs that are inputs "0", "1", ... of the graph, too. Returns its outputs.
+  /// Imports a single node; its constant inputs also become the inputs "0", "1", ... of the graph. Returns its outputs.
   std::vector<Item> run_node(const OnnxNode& node, MakeNode make, const std::vector<Tensor>& inputs);
-  /// Nodes that spell the declared batch in their sizes.
-  const NodeSet& spelled() const { return spelled_; }
-  /// Whether that node does; `fits` is asked where this capture finds them.
-  bool spells_batch(const OnnxNode& node, bool fits);
+  /// Nodes with the declared batch in their constant sizes.
+  const NodeSet& batch_nodes() const { return batch_nodes_; }
+  /// Whether that node is one of them; `fits` decides if this import finds them.
+  bool has_batch_size(const OnnxNode& node, bool fits);
 
   Builder& builder() { return b_; }
   const OnnxModel& model() const { return source_->model(); }
   Tensor read(const OnnxTensor& tensor) const { return source_->read(tensor); }
   int64_t opset() const { return model().opset(); }
-  /// The batch that the file was made for and the graph has not.
+  /// The batch that the file declares, if the graph has another one.
   std::optional<int64_t> other_batch() const { return options_.batch == options_.declared_batch ? std::nullopt : options_.declared_batch; }
   std::optional<int64_t> batch() const { return options_.batch; }
 
-  /// Throws where no node before, input or initializer has that name.
+  /// The item of that name; throws Error if no earlier node, input or initializer has it.
   Item& item(const std::string& name);
-  /// The transpose of a weight [I,O], as a weight of its own.
-  Item& turned(const std::string& name);
-  /// The item as a value of the graph.
+  /// The transpose of a weight [I,O], as a separate weight.
+  Item& transposed_weight(const std::string& name);
+  /// The item as a value of the graph; adds constants to the graph.
   Value value(Item& item);
-  /// An initializer as a parameter: under its own name where that is one of a module's, else as `leaf` of the node's path.
+  /// An initializer as a parameter: under its own name if that belongs to a module, otherwise as `leaf` of the node's path.
   Value parameter(Item& item, std::string_view leaf, std::string_view type);
-  /// The module that an initializer called MODULE.leaf belongs to; "" where it is called otherwise.
+  /// The module of an initializer named MODULE.leaf; "" for other names.
   std::string module_of(const Item& item, std::string_view leaf) const;
   const std::string& path() const { return path_; }
-  /// Runs `build` in a module's scope, not below the present node's.
+  /// Runs `build` in a module's scope, outside the scope of the current node.
   Value in_module(const std::string& module, const std::function<Value()>& build);
   bool declared(const std::string& name) const { return b_.graph().find_input(name) != kNoValue; }
 
   void set(const std::string& name, Item item);
-  /// The only node that reads a value, where nothing else does; nullptr.
+  /// The node that reads a value if there is exactly one reader and the value is not an output; otherwise nullptr.
   const OnnxNode* only_reader(const std::string& name) const;
-  /// Whether a node reads it, or it is an output of the model.
+  /// Whether a node reads the value or it is an output of the model.
   bool is_read(const std::string& name) const { return readers_.contains(name) || is_output(name); }
-  const OnnxNode* maker(const std::string& name) const;
+  const OnnxNode* producer(const std::string& name) const;
   std::optional<double> known_scalar(const std::string& name) const;
-  /// Numbers under no name of the file, as a value of the graph.
+  /// A constant that is not in the file, as a value of the graph.
   Value table(const Tensor& values);
-  /// The node is part of another, which has been made.
+  /// Marks the node as already imported as part of another one.
   void skip(const OnnxNode& node) { skipped_.insert(&node); }
   bool skipped(const OnnxNode& node) const { return skipped_.contains(&node); }
   bool is_output(const std::string& name) const { return outputs_.contains(name); }
@@ -175,17 +178,17 @@ class Importer {
   void make(const OnnxNode& node);
   NamedValues results();
   std::optional<std::vector<Tensor>> known_inputs(Call& call) const;
-  /// Of the layer, where its weight's name says it; else what the node's own name says.
+  /// The module path: of the layer if its weight's name tells, otherwise from the node's name.
   std::string module_path(const OnnxNode& node) const;
 
   Builder& b_;
   std::shared_ptr<const Source> source_;
   ImportOptions options_;
-  NodeSet spelled_;
+  NodeSet batch_nodes_;
   std::string path_;
   std::map<std::string, Item, std::less<>> items_;
   std::map<std::string, std::vector<const OnnxNode*>, std::less<>> readers_;
-  std::map<std::string, const OnnxNode*, std::less<>> makers_;
+  std::map<std::string, const OnnxNode*, std::less<>> producers_;
   std::set<std::string, std::less<>> outputs_;
   NodeSet skipped_;
 };
@@ -195,37 +198,39 @@ MakeTable norm_rows();
 MakeTable pool_rows();
 MakeTable resize_rows();
 MakeTable recurrent_rows();
-MakeTable elementwise_rows();  // functions of one or several values
-MakeTable shape_rows();        // what moves elements
-MakeTable index_rows();        // elements at indices
+MakeTable elementwise_rows();  // element-wise functions
+MakeTable shape_rows();        // data movement
+MakeTable index_rows();        // gather, scatter and related
 MakeTable reduce_rows();
 MakeTable loss_rows();
 MakeTable quantize_rows();
 MakeNode find_row(std::string_view op_type);
 
-/// The result of a node on known values, where it is small and this can tell: sizes, axes, and what is computed of them.
+/// The result of a node with small constant inputs if this function knows the operator: sizes, axes and arithmetic on them.
 std::optional<Tensor> fold(Call& c, const std::vector<Tensor>& inputs);
-/// The results of a node that `fold` does not know, computed by the reference back end, where its inputs and outputs are small.
+/// The results of a node that `fold` does not know, computed by the reference back end if inputs and outputs are small.
 std::optional<std::vector<Tensor>> evaluate(const OnnxNode& node, MakeNode make, std::shared_ptr<const Source> source,
                                             const std::vector<Tensor>& inputs);
-/// Marks the nodes of a function that exporters write out (gelu, silu, hardswish) and makes it; false where this node is none of them.
+/// Imports a function that exporters write as several nodes (gelu, silu, hardswish) and skips those nodes. Returns false if the node does
+/// not begin one.
 bool make_pattern(Call& c);
 
-constexpr int64_t kMostKnown = 4096;  // elements of an array that is computed before the model runs
+constexpr int64_t kMaxConstant = 4096;  // limit of elements of constants that are folded
 std::vector<int64_t> to_ints(const Tensor& tensor);
 Tensor from_ints(const std::vector<int64_t>& values);
-/// Input i, a parameter of the layer where the file holds it; absent where it is.
+/// Input i as a parameter of the layer if the file has its values; an empty value if it is absent.
 Value weight_of(Call& c, size_t i, std::string_view leaf, std::string_view type);
-/// The axis counted from 0; throws where it is out of range.
+/// The axis counted from 0; throws Error if it is out of range.
 int axis_in(int64_t axis, int64_t rank);
-/// A shape of the file's numbers; throws where it is none.
+/// A shape from sizes in the file; throws Error if they are not valid.
 Shape shape_of(const std::vector<int64_t>& sizes);
-/// Throws that `what` is too large where the product of the sizes other than 0 is: then no product of some of them overflows, of an empty
-/// array neither.
+/// Throws Error that `what` is too large if the product of its nonzero sizes is. Products of any subset of the sizes, also of empty
+/// tensors, then cannot overflow.
 void check_sizes(const Shape& shape, std::string_view what);
-/// The shape without these axes of size 1, all of them where none is named. Throws where an axis has another size or is out of range.
+/// The shape without these axes of size 1, or without all axes of size 1 if the list is empty. Throws Error if an axis has another size or
+/// is out of range.
 Shape squeezed_shape(const Shape& from, std::vector<int64_t> axes);
-/// The shape with these axes of size 1, which count in the result. Throws where one is out of range or named twice.
+/// The shape with these axes of size 1 inserted; they count in the result. Throws Error if one is out of range or repeated.
 Shape unsqueezed_shape(const Shape& from, std::vector<int64_t> axes);
 
 }  // namespace galley::onnx_import

@@ -1,4 +1,4 @@
-// Elements at indices: Gather and Scatter in their forms, OneHot, and others by the same means.
+// Imports operators with indices: Gather, Scatter, OneHot and related ones.
 
 #include "libcore/onnx/import/indices.h"
 
@@ -15,23 +15,24 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kMostIndices = int64_t{1} << 24;
+constexpr int64_t kMaxIndices = int64_t{1} << 24;
 
-/// Of sizes of a value: check_sizes keeps it within 63 bits.
+/// The product of some sizes of a value; check_sizes guarantees that it fits in 63 bits.
 int64_t product_of(const Shape& shape, int begin, int end) {
   int64_t product = 1;
   for (int axis = begin; axis < end; ++axis) product *= shape[axis];
   return product;
 }
 
-/// Indices as i64, where negative ones count from the end of `size` elements. Those that the model is fed stay as they are: tokens.
+/// Makes negative indices count from the end of `size` elements. Inputs of the model (token ids) are not changed.
 Value from_zero(Call& c, size_t input, int64_t size) {
   Value index = c.x(input);
   GALLEY_CHECK_INPUT(index.dtype() == DType::kI64 || index.dtype() == DType::kI32, "its indices are ", index.type(),
-                     ", int64 and int32 are known");
+                     ", but must be int64 or int32");
   const std::optional<Tensor> known = c.constant(input);
   if (known) {
-    GALLEY_CHECK_INPUT(known->elements() <= kMostIndices, "it has ", known->elements(), " known indices");
+    GALLEY_CHECK_INPUT(known->elements() <= kMaxIndices, "it has ", known->elements(), " constant indices, but at most ", kMaxIndices,
+                       " are supported");
     std::vector<int64_t> at = to_ints(*known);
     bool changed = false;
     for (int64_t& i : at) {
@@ -48,10 +49,10 @@ Value from_zero(Call& c, size_t input, int64_t size) {
   return where(less(index, c.scalar_value(index.dtype(), 0)), add(index, c.scalar_value(index.dtype(), static_cast<double>(size))), index);
 }
 
-/// A range of known indices, of rank 0 or 1; an empty one where they are none.
-std::optional<std::vector<int64_t>> known_places(Call& c, size_t input, int64_t size) {
+/// Constant indices of rank 0 or 1, counted from 0; nullopt if they are not constant.
+std::optional<std::vector<int64_t>> constant_positions(Call& c, size_t input, int64_t size) {
   const std::optional<Tensor> known = c.constant(input);
-  if (!known || known->shape().rank() > 1 || known->elements() < 1 || known->elements() > kMostIndices) return std::nullopt;
+  if (!known || known->shape().rank() > 1 || known->elements() < 1 || known->elements() > kMaxIndices) return std::nullopt;
   std::vector<int64_t> at = to_ints(*known);
   for (int64_t& i : at) {
     GALLEY_CHECK_INPUT(i >= -size && i < size, "index ", i, " is out of range for ", size, " elements");
@@ -66,40 +67,41 @@ bool is_range(const std::vector<int64_t>& places) {
   return true;
 }
 
-/// Parts of an axis; rows of a table of weights by indices.
+/// Slices of an axis, or rows of a weight table by indices.
 void gather_node(Call& c) {
   const Item& data = c.item(0);
   const bool weight = data.is_weight && !data.transposed && data.constant.shape().rank() == 2;
   const Value x = weight && !c.constant(1) ? c.to.parameter(c.to.item(c.node.inputs[0]), "weight", "embedding") : c.x(0);
   const int axis = axis_in(c.integer("axis", 0), x.shape().rank());
   const int64_t size = x.shape()[axis];
-  if (const auto places = known_places(c, 1, size); places && is_range(*places)) {
+  if (const auto places = constant_positions(c, 1, size); places && is_range(*places)) {
     const Value part = slice(x, axis, places->front(), places->back() + 1);
     return c.set(c.constant(1)->shape().rank() == 0 ? squeeze(part, axis) : part);
   }
-  c.set(taken(x, axis, from_zero(c, 1, size)));
+  c.set(gather_along(x, axis, from_zero(c, 1, size)));
 }
 
 void gather_elements(Call& c) {
   Value x = c.x(0);
   const int axis = axis_in(c.integer("axis", 0), x.shape().rank());
   const Value index = from_zero(c, 1, x.shape()[axis]);
-  GALLEY_CHECK_INPUT(index.shape().rank() == x.shape().rank(), "indices ", index.type(), " of ", x.type());
+  GALLEY_CHECK_INPUT(index.shape().rank() == x.shape().rank(), "indices ", index.type(), " do not fit data ", x.type());
   for (int d = 0; d < x.shape().rank(); ++d) {
-    GALLEY_CHECK_INPUT(d == axis || index.shape()[d] <= x.shape()[d], "indices ", index.type(), " of ", x.type());
+    GALLEY_CHECK_INPUT(d == axis || index.shape()[d] <= x.shape()[d], "indices ", index.type(), " do not fit data ", x.type());
     if (d != axis && index.shape()[d] != x.shape()[d]) x = slice(x, d, 0, index.shape()[d]);
   }
   c.set(gather(x, index, axis));
 }
 
-/// Tuples of indices [...,k] of the first k axes of `shape` from `batch` on, as one index of these axes in a row.
+/// Converts index tuples [...,k] over the k axes of `shape` from axis `batch` on to one index of these axes flattened.
 Value flat_index(Call& c, size_t input, const Shape& shape, int batch) {
   const Value index = c.x(input);
   GALLEY_CHECK_INPUT(index.dtype() == DType::kI64 || index.dtype() == DType::kI32, "its indices are ", index.type(),
-                     ", int64 and int32 are known");
-  GALLEY_CHECK_INPUT(index.shape().rank() >= 1, "its indices are a number");
+                     ", but must be int64 or int32");
+  GALLEY_CHECK_INPUT(index.shape().rank() >= 1, "its indices must have at least one dimension");
   const int64_t k = index.shape()[-1];
-  GALLEY_CHECK_INPUT(k >= 1 && batch + k <= shape.rank(), "its indices have ", k, " numbers, the data ", shape);
+  GALLEY_CHECK_INPUT(k >= 1 && batch + k <= shape.rank(), "its index tuples have ", k, " numbers, which does not fit data of shape ",
+                     shape);
   Value flat;
   for (int i = 0; i < static_cast<int>(k); ++i) {
     const double size = static_cast<double>(shape[batch + i]);
@@ -114,33 +116,34 @@ void gather_nd(Call& c) {
   const Value x = c.x(0);
   const int batch = static_cast<int>(c.integer("batch_dims", 0));
   const Shape& shape = x.shape();
-  GALLEY_CHECK_INPUT(batch >= 0 && batch < shape.rank() && c.x(1).shape().rank() > batch, "batch_dims is ", batch, " for ", x.type());
+  GALLEY_CHECK_INPUT(batch >= 0 && batch < shape.rank() && c.x(1).shape().rank() > batch, "batch_dims ", batch, " does not fit data ",
+                     x.type());
   Value index = flat_index(c, 1, shape, batch);
   const int last = batch + static_cast<int>(c.x(1).shape()[-1]);
   const int64_t rows = product_of(shape, batch, last), batches = product_of(shape, 0, batch);
   if (batch > 0) {
-    // Each batch has rows of its own in the table.
+    // Offset the indices by the first table row of each batch entry.
     Shape each;
     for (int d = 0; d < index.shape().rank(); ++d) each.push_back(d < batch ? index.shape()[d] : 1);
-    GALLEY_CHECK_INPUT(each.elements() == batches, "batch_dims is ", batch, " for ", x.type(), " and indices ", c.x(1).type());
+    GALLEY_CHECK_INPUT(each.elements() == batches, "batch_dims ", batch, " does not fit data ", x.type(), " and indices ", c.x(1).type());
     const Value number = reshape(iota(x.graph(), index.dtype(), Shape{batches}, 0), each);
     index = add(index, mul(number, c.scalar_value(index.dtype(), static_cast<double>(rows))));
   }
   Shape table{batches * rows};
   for (int d = last; d < shape.rank(); ++d) table.push_back(shape[d]);
-  c.set(taken(reshape(x, table), 0, index));
+  c.set(gather_along(reshape(x, table), 0, index));
 }
 
 // ---- scatter
 
 enum class Join { kReplace, kAdd };
 Join join_of(Call& c) {
-  const std::string how = c.text("reduction", "none");
-  if (how != "none" && how != "add") c.refuse(cat("reduction ", how, " is not known, none and add are"));
-  return how == "add" ? Join::kAdd : Join::kReplace;
+  const std::string reduction = c.text("reduction", "none");
+  if (reduction != "none" && reduction != "add") c.refuse(cat("reduction '", reduction, "' is not supported; it must be none or add"));
+  return reduction == "add" ? Join::kAdd : Join::kReplace;
 }
 
-/// `data` with `updates` at indices of an axis, both of the updates' shape.
+/// `data` with `updates` at `index` along an axis; `index` and `updates` have equal shapes.
 Value scattered(Call& c, Value data, Value index, Value updates, int axis, Join join) {
   const int64_t size = data.shape()[axis];
   const Value sums = scatter_add(updates, index, axis, size);
@@ -150,8 +153,8 @@ Value scattered(Call& c, Value data, Value index, Value updates, int axis, Join 
   return where(greater(hits, c.scalar_value(DType::kI32, 0)), sums, data);
 }
 
-/// Known tuples of indices of the first `k` axes of `shape`, where negative ones count from the end. With reduction none an element that is
-/// written twice has one of both values, not their sum.
+/// Checks constant index tuples over the first `k` axes of `shape`; negative indices count from the end. Without a reduction, an element
+/// written twice must have one of both values, but scatter_add would sum them.
 void check_tuples(Call& c, const Tensor& known, const Shape& shape, int k, Join join) {
   const std::vector<int64_t> at = to_ints(known);
   std::set<std::vector<int64_t>> seen;
@@ -161,7 +164,7 @@ void check_tuples(Call& c, const Tensor& known, const Shape& shape, int k, Join 
     GALLEY_CHECK_INPUT(i >= -size && i < size, "index ", i, " is out of range for ", size, " elements");
     tuple.push_back(i < 0 ? i + size : i);
     if (static_cast<int>(tuple.size()) < k) continue;
-    if (join == Join::kReplace && !seen.insert(tuple).second) c.refuse("it writes to one element twice");
+    if (join == Join::kReplace && !seen.insert(tuple).second) c.refuse("it writes an element twice");
     tuple.clear();
   }
 }
@@ -172,28 +175,28 @@ void scatter_elements(Call& c) {
   const Join join = join_of(c);
   const Value index = from_zero(c, 1, x.shape()[axis]);
   GALLEY_CHECK_INPUT(index.shape() == updates.shape() && index.shape().rank() == rank, "indices ", index.type(), " and updates ",
-                     updates.type(), " of ", x.type());
-  GALLEY_CHECK_INPUT(updates.dtype() == x.dtype(), "updates ", updates.type(), " of ", x.type());
+                     updates.type(), " do not fit data ", x.type());
+  GALLEY_CHECK_INPUT(updates.dtype() == x.dtype(), "updates ", updates.type(), " do not fit data ", x.type());
   if (join == Join::kReplace && !c.constant(1)) {
-    if (index.shape()[axis] != 1) c.refuse("its indices are computed: an element that is written twice would be wrong");
+    if (index.shape()[axis] != 1) c.refuse("its indices are not constant: an element that is written twice would be wrong");
   } else if (join == Join::kReplace) {
-    // Places along the axis, line by line.
+    // Check the positions along the axis, line by line.
     const Tensor known = *c.constant(1);
     const std::vector<int64_t> at = to_ints(known);
     const int64_t inner = product_of(known.shape(), axis + 1, rank), count = known.shape()[axis];
     std::set<std::pair<int64_t, int64_t>> seen;
     for (int64_t i = 0; i < static_cast<int64_t>(at.size()); ++i) {
       const int64_t line = i / (inner * count) * inner + i % inner, place = at[static_cast<size_t>(i)];
-      if (!seen.insert({line, place < 0 ? place + x.shape()[axis] : place}).second) c.refuse("it writes to one element twice");
+      if (!seen.insert({line, place < 0 ? place + x.shape()[axis] : place}).second) c.refuse("it writes an element twice");
     }
   }
-  // Indices may cover a part of the other axes: that part of the data changes.
+  // If the indices cover only part of the other axes, only that part of the data changes.
   Value part = x;
   std::vector<int64_t> padding(static_cast<size_t>(2 * rank), 0);
   bool whole = true;
   for (int d = 0; d < rank; ++d) {
     if (d == axis || index.shape()[d] == x.shape()[d]) continue;
-    GALLEY_CHECK_INPUT(index.shape()[d] <= x.shape()[d], "indices ", index.type(), " of ", x.type());
+    GALLEY_CHECK_INPUT(index.shape()[d] <= x.shape()[d], "indices ", index.type(), " do not fit data ", x.type());
     part = slice(part, d, 0, index.shape()[d]);
     padding[static_cast<size_t>(2 * d + 1)] = x.shape()[d] - index.shape()[d];
     whole = false;
@@ -213,19 +216,18 @@ void scatter_nd(Call& c) {
   int64_t written = 0;
   GALLEY_CHECK_INPUT(
       !__builtin_mul_overflow(count, width, &written) && updates.dtype() == x.dtype() && updates.shape().elements() == written, "updates ",
-      updates.type(), " of ", x.type(), " at indices ", c.x(1).type());
+      updates.type(), " at indices ", c.x(1).type(), " do not fit data ", x.type());
   if (join == Join::kReplace && !c.constant(1) && count != 1)
-    c.refuse("its indices are computed: an element that is written twice would be wrong");
+    c.refuse("its indices are not constant: an element that is written twice would be wrong");
   if (const std::optional<Tensor> known = c.constant(1)) check_tuples(c, *known, x.shape(), k, join);
   const Value places = broadcast_to(reshape(index, {count, 1}), Shape{count, width});
   c.set(reshape(scattered(c, reshape(x, {rows, width}), places, reshape(updates, {count, width}), 0, join), x.shape()));
 }
 
-/// Indices out of range give no one at all.
+/// An index out of range gives no element with the on value.
 void one_hot_node(Call& c) {
   const std::vector<double> depth = c.constant(1) ? c.constant(1)->to_doubles() : std::vector<double>();
-  GALLEY_CHECK_INPUT(depth.size() == 1 && depth[0] >= 1 && depth[0] <= static_cast<double>(kMostIndices),
-                     "its depth must be known before the model runs");
+  GALLEY_CHECK_INPUT(depth.size() == 1 && depth[0] >= 1 && depth[0] <= static_cast<double>(kMaxIndices), "its depth must be constant");
   const auto classes = static_cast<int64_t>(depth[0]);
   const Value x = c.x(0), index = cast(x, DType::kI64);
   const int rank = index.shape().rank() + 1, axis = axis_in(c.integer("axis", -1), rank);
@@ -234,16 +236,15 @@ void one_hot_node(Call& c) {
   Shape shape;
   for (int d = 0; d < rank; ++d) shape.push_back(d == axis ? classes : 1);
   const Value hit = equal(unsqueeze(from, axis), iota(x.graph(), DType::kI64, shape, axis)), values = c.x(2);
-  GALLEY_CHECK_INPUT(values.shape() == Shape({2}), "its values are ", values.type(), ", two are expected");
+  GALLEY_CHECK_INPUT(values.shape() == Shape({2}), "its values are ", values.type(), ", but must be two elements");
   const auto value = [&](int64_t i) { return reshape(slice(values, 0, i, i + 1), Shape{}); };
   c.set(where(hit, value(1), value(0)));
 }
 
-/// A condition that is known.
+/// The condition must be constant.
 void compress(Call& c) {
   const std::optional<Tensor> known = c.constant(1);
-  GALLEY_CHECK_INPUT(known && known->shape().rank() == 1,
-                     "its condition must be known before the model runs: the size of the result depends on it");
+  GALLEY_CHECK_INPUT(known && known->shape().rank() == 1, "its condition must be constant, because the size of the result depends on it");
   Value x = c.x(0);
   const bool flat = c.find("axis") == nullptr;
   const int axis = flat ? 0 : axis_in(c.integer("axis", 0), x.shape().rank());
@@ -253,22 +254,22 @@ void compress(Call& c) {
   for (int64_t i = 0; i < std::min(x.shape()[axis], static_cast<int64_t>(condition.size())); ++i) {
     if (condition[static_cast<size_t>(i)] != 0) places.push_back(i);
   }
-  GALLEY_CHECK_INPUT(!places.empty(), "it picks nothing");
-  c.set(at_places(c, x, axis, places));
+  GALLEY_CHECK_INPUT(!places.empty(), "it selects no element");
+  c.set(select_along(c, x, axis, places));
 }
 
-/// The first steps of each sample backward; how many is known.
+/// Reverses the first steps of each sample; the lengths must be constant.
 void reverse_sequence(Call& c) {
   const Value x = c.x(0);
   const int time = axis_in(c.integer("time_axis", 0), x.shape().rank()), batch = axis_in(c.integer("batch_axis", 1), x.shape().rank());
   const std::vector<int64_t> lengths = c.ints(1);
   const int64_t steps = x.shape()[time], count = x.shape()[batch];
-  GALLEY_CHECK_INPUT(time != batch && static_cast<int64_t>(lengths.size()) == count && steps * count <= kMostIndices, "it has ",
-                     lengths.size(), " lengths for ", x.type());
+  GALLEY_CHECK_INPUT(time != batch && static_cast<int64_t>(lengths.size()) == count && steps * count <= kMaxIndices, "it has ",
+                     lengths.size(), " lengths, which does not fit data ", x.type());
   std::vector<int64_t> at;
   for (int64_t i = 0; i < steps * count; ++i) {
     const int64_t step = time < batch ? i / count : i % steps, length = lengths[static_cast<size_t>(time < batch ? i % count : i / steps)];
-    GALLEY_CHECK_INPUT(length >= 0 && length <= steps, "a length is ", length, " of ", steps, " steps");
+    GALLEY_CHECK_INPUT(length >= 0 && length <= steps, "a length is ", length, ", but there are ", steps, " steps");
     at.push_back(step < length ? length - 1 - step : step);
   }
   const Tensor list = from_ints(at);
@@ -279,21 +280,23 @@ void reverse_sequence(Call& c) {
 
 }  // namespace
 
-Value at_places(Call& c, Value x, int axis, const std::vector<int64_t>& places) {
+Value select_along(Call& c, Value x, int axis, const std::vector<int64_t>& places) {
   if (is_range(places)) return slice(x, axis, places.front(), places.back() + 1);
-  return taken(x, axis, c.table(from_ints(places)));
+  return gather_along(x, axis, c.table(from_ints(places)));
 }
 
 Value reversed(Call& c, Value x, int axis) {
-  GALLEY_CHECK_INPUT(x.shape()[axis] <= kMostIndices, "it reverses ", x.type());
+  GALLEY_CHECK_INPUT(x.shape()[axis] <= kMaxIndices, "it reverses an axis of ", x.type(), ", which is too long: at most ", kMaxIndices,
+                     " elements are supported");
   std::vector<int64_t> places(static_cast<size_t>(x.shape()[axis]));
   std::iota(places.rbegin(), places.rend(), 0);
-  return places.size() < 2 ? x : at_places(c, x, axis, places);
+  return places.size() < 2 ? x : select_along(c, x, axis, places);
 }
 
-Value taken(Value x, int axis, Value index) {
+Value gather_along(Value x, int axis, Value index) {
   const int rank = x.shape().rank(), added = index.shape().rank();
-  GALLEY_CHECK_INPUT(rank - 1 + added <= Shape::kMaxRank, "its result has ", rank - 1 + added, " dimensions");
+  GALLEY_CHECK_INPUT(rank - 1 + added <= Shape::kMaxRank, "its result has ", rank - 1 + added, " dimensions, but at most ", Shape::kMaxRank,
+                     " are supported");
   std::vector<int64_t> order{axis}, back;
   Shape shape = index.shape();
   for (int d = 0; d < rank; ++d) {
@@ -303,7 +306,7 @@ Value taken(Value x, int axis, Value index) {
   }
   const int64_t rows = x.shape()[axis];
   const int64_t width = product_of(x.shape(), 0, axis) * product_of(x.shape(), axis + 1, rank);
-  GALLEY_CHECK_INPUT(rows >= 1 && width >= 1, "it picks from an empty array: ", x.type());
+  GALLEY_CHECK_INPUT(rows >= 1 && width >= 1, "it selects from an empty tensor: ", x.type());
   const Value table = axis == 0 && rank == 2 ? x : reshape(axis == 0 ? x : permute(x, order), {rows, width});
   Value picked;
   if (is_floating(x.dtype())) {

@@ -9,7 +9,7 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kUsualSide = 224;  // of images whose size the file leaves open
+constexpr int64_t kUsualSide = 224;  // default side of images whose size the file leaves open
 
 std::string shape_text(const OnnxValue& value) {
   std::string text;
@@ -25,7 +25,7 @@ std::string listed(const Names& values) {
   return text;
 }
 
-/// The inputs that are fed: initializers may be listed too.
+/// The inputs that need values; initializers may be listed as inputs too.
 std::vector<const OnnxValue*> fed_inputs(const Source& source) {
   const OnnxModel& model = source.model();
   std::set<std::string_view> initialized;
@@ -38,10 +38,10 @@ std::vector<const OnnxValue*> fed_inputs(const Source& source) {
   for (const OnnxValue* input : fed) {
     const OnnxType* type = find_onnx_type(input->data_type);
     const std::string where = cat(source.path(), ": the input '", input->name, "'");
-    GALLEY_CHECK_INPUT(type != nullptr, where, " is no array (a sequence, a map or an optional value)");
+    GALLEY_CHECK_INPUT(type != nullptr, where, " is a sequence, a map or an optional value, but must be a tensor");
     const bool computes = type->dtype && type->dtype != DType::kF64 && type->dtype != DType::kF16 && type->dtype != DType::kBF16;
     if (!computes)
-      throw Error(ErrorCode::kInput, cat(where, " is of type ", type->text, ", with which Galley does not compute"))
+      throw Error(ErrorCode::kInput, cat(where, " has type ", type->text, ", which Galley does not support"))
           .suggest("export the model in float32");
     GALLEY_CHECK_INPUT(input->has_shape && input->shape.size() < static_cast<size_t>(Shape::kMaxRank), where, " has ",
                        input->has_shape ? "too many dimensions" : "no shape");
@@ -66,10 +66,10 @@ std::vector<const OnnxValue*> chosen_outputs(const Source& source, const std::ve
   return chosen;
 }
 
-/// What the recipe says of an input's shape.
+/// An input shape given by the recipe.
 struct Given {
   std::vector<int64_t> sizes;
-  std::string key;  // of the recipe
+  std::string key;  // recipe key that sets it
 };
 
 std::map<std::string, Given> given_shapes(const Source& source, const std::vector<const OnnxValue*>& fed, const std::vector<int64_t>& shape,
@@ -85,29 +85,30 @@ std::map<std::string, Given> given_shapes(const Source& source, const std::vecto
   }
   if (shape.empty()) return given;
   if (fed.size() > 1) {
-    throw Error(ErrorCode::kRecipe, cat(source.path(), " has several inputs: ", listed(fed)))
+    throw Error(ErrorCode::kRecipe, cat(source.path(), " has several inputs, so model.shape does not apply: ", listed(fed)))
         .key("model.shape")
-        .suggest(cat("model.inputs: {", fed.front()->name, ": {shape: [...]}}"));
+        .suggest(cat("set model.inputs: {", fed.front()->name, ": {shape: [...]}}"));
   }
   given.begin()->second.sizes = shape;
   return given;
 }
 
-/// One input, whose samples are its rows (`rows`), or all of it.
+/// One input; with `rows` its first dimension counts samples, otherwise all of it is one sample.
 FileInput input_of(const Source& source, const OnnxValue& value, const Given& given, bool rows) {
   FileInput input{
       .name = value.name, .dtype = *find_onnx_type(value.data_type)->dtype, .sample = {}, .declared = {}, .text = shape_text(value)};
   const size_t first = rows ? 1 : 0, count = value.shape.size() - first;
   const bool used = given.sizes.size() == count;
   if (!given.sizes.empty() && !used && (rows || given.sizes.size() + 1 != value.shape.size())) {
-    throw Error(ErrorCode::kRecipe, cat(given.key, " has ", given.sizes.size(), " sizes, a sample of ", source.path(), " has ", count))
+    throw Error(ErrorCode::kRecipe, cat(given.key, " has ", given.sizes.size(), " sizes, but a sample of ", source.path(), " has ", count))
         .key(given.key);
   }
   for (size_t axis = first; axis < value.shape.size(); ++axis) {
     const std::optional<int64_t>& declared = value.shape[axis].size;
     const bool image = rows && value.shape.size() == 4 && axis >= 2;
     if (!declared && !used && !image) {
-      throw Error(ErrorCode::kRecipe, cat(source.path(), " leaves size ", axis, " of its input '", value.name, "' ", input.text, " open"))
+      throw Error(ErrorCode::kRecipe,
+                  cat(source.path(), " leaves dimension ", axis, " of its input '", value.name, "' ", input.text, " open"))
           .key(given.key)
           .suggest(cat("set ", given.key, " to the ", count, " sizes of one sample"));
     }
@@ -117,7 +118,7 @@ FileInput input_of(const Source& source, const OnnxValue& value, const Given& gi
   return input;
 }
 
-/// A number of samples of which no size of the file is a multiple.
+/// A batch size of which no size in the file is a multiple.
 int64_t probe_batch(const FileLayout& layout, const OnnxModel& model) {
   for (const int64_t prime : {61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113}) {
     const auto divides = [&](int64_t size) { return size > 0 && size % prime == 0; };
@@ -140,36 +141,36 @@ NamedValues feeds(Builder& b, const FileLayout& layout, int64_t batch) {
   return values;
 }
 
-/// Captures the file with that number of samples and follows them. Returns why they are not rows, "" where they are.
+/// Imports the file with that batch and follows the samples. Returns why outputs do not have one row per sample, or "" if they do.
 std::string find_rows(const std::shared_ptr<const Source>& source, FileLayout& layout, int64_t batch) {
   Graph graph;
   Builder b(graph, {.mode = Mode::kEvaluation});
   Importer importer(b, source, {.outputs = layout.outputs, .batch = batch, .declared_batch = layout.declared_batch, .values = false});
   for (const auto& [name, value] : importer.run(feeds(b, layout, batch))) graph.add_output(name, value);
-  layout.spelled = importer.spelled();
+  layout.batch_nodes = importer.batch_nodes();
   layout.output_rank = graph.type(graph.outputs().front().second).shape.rank();
   graph.remove_dead_nodes();
   return find_mixed_samples(graph, batch);
 }
 
-/// Whether samples are rows, of any number or of the declared one. `failure`: why a batch of another number could not be captured.
+/// Whether samples are rows, for any batch or for the declared batch. `failure`: the error of importing with another batch.
 bool find_use(const std::shared_ptr<const Source>& source, FileLayout& layout, std::optional<Error>& failure) {
   try {
-    layout.why = find_rows(source, layout, probe_batch(layout, source->model()));
-    if (layout.why.empty()) return true;
+    layout.reason = find_rows(source, layout, probe_batch(layout, source->model()));
+    if (layout.reason.empty()) return true;
   } catch (const Error& error) {
-    layout.why = cat("a batch of another size does not fit its nodes (", error.message(), ")");
+    layout.reason = cat("its nodes do not fit another batch (", error.message(), ")");
     failure = error;
   }
   if (!layout.declared_batch) return false;
-  std::string why;
+  std::string reason;
   try {
-    why = find_rows(source, layout, *layout.declared_batch);
+    reason = find_rows(source, layout, *layout.declared_batch);
   } catch (const Error&) {
-    return false;  // whose error a whole run repeats
+    return false;  // importing the whole model will report the error again
   }
-  if (!why.empty()) {
-    layout.why = why;
+  if (!reason.empty()) {
+    layout.reason = reason;
     return false;
   }
   layout.use = SampleUse::kFixed;
@@ -177,7 +178,7 @@ bool find_use(const std::shared_ptr<const Source>& source, FileLayout& layout, s
   return true;
 }
 
-/// Whether the first sizes of all inputs are open, or one and the same number.
+/// Whether the first dimensions of all inputs are open or equal.
 bool may_have_rows(const std::vector<const OnnxValue*>& fed, std::optional<int64_t>& declared) {
   for (const OnnxValue* input : fed) {
     if (input->shape.empty()) return false;
@@ -197,11 +198,11 @@ FileLayout make_layout(const std::shared_ptr<const Source>& source, const std::v
     layout.inputs.clear();
     for (const OnnxValue* input : fed) layout.inputs.push_back(input_of(*source, *input, given.at(input->name), rows));
   };
-  // As many sizes as the file's input has: the recipe says that none counts samples.
+  // The recipe gives as many sizes as the file's input has, so no dimension counts samples.
   const bool whole = std::any_of(fed.begin(), fed.end(), [&](const OnnxValue* input) {
     return !given.at(input->name).sizes.empty() && given.at(input->name).sizes.size() == input->shape.size();
   });
-  layout.why = "its inputs have no dimension that counts samples";
+  layout.reason = "its inputs have no batch dimension";
   std::optional<Error> failure;
   if (!whole && may_have_rows(fed, layout.declared_batch)) {
     set_inputs(true);
@@ -213,9 +214,9 @@ FileLayout make_layout(const std::shared_ptr<const Source>& source, const std::v
   try {
     set_inputs(false);
   } catch (Error& error) {
-    // An open number of samples: the nodes do not fit any.
+    // The batch is open, but the nodes do not fit any.
     if (failure && !layout.declared_batch) throw *failure;
-    throw Error(error.code(), cat(error.message(), "; a sample is a whole run of the model, since ", layout.why))
+    throw Error(error.code(), cat(error.message(), "; the model runs one sample at a time because ", layout.reason))
         .key(error.key())
         .suggest(error.suggestion());
   }
@@ -225,7 +226,8 @@ FileLayout make_layout(const std::shared_ptr<const Source>& source, const std::v
 Value with_sample_axis(Value value) {
   Shape shape{1};
   for (const int64_t size : value.shape()) shape.push_back(size);
-  GALLEY_CHECK_INPUT(value.shape().rank() < Shape::kMaxRank, "an output has ", value.shape().rank(), " dimensions");
+  GALLEY_CHECK_INPUT(value.shape().rank() < Shape::kMaxRank, "an output has ", value.shape().rank(), " dimensions, but at most ",
+                     Shape::kMaxRank - 1, " are supported");
   return reshape(value, shape);
 }
 
@@ -254,13 +256,13 @@ NamedValues capture_file(Builder& b, const std::shared_ptr<const Source>& source
     const Value x = inputs[i].second;
     fed.emplace_back(layout.inputs[i].name, whole ? reshape(x, Shape(x.shape().sizes().subspan(1))) : x);
   }
-  ImportOptions how{.outputs = layout.outputs, .batch = {}, .declared_batch = {}};
+  ImportOptions options{.outputs = layout.outputs, .batch = {}, .declared_batch = {}};
   if (layout.use == SampleUse::kRows) {
-    how.batch = inputs.front().second.shape()[0];
-    how.declared_batch = layout.declared_batch;
-    how.spelled = &layout.spelled;
+    options.batch = inputs.front().second.shape()[0];
+    options.declared_batch = layout.declared_batch;
+    options.batch_nodes = &layout.batch_nodes;
   }
-  Importer importer(b, source, how);
+  Importer importer(b, source, options);
   NamedValues results = importer.run(fed);
   for (auto& [name, value] : results) {
     if (whole) value = with_sample_axis(value);

@@ -1,4 +1,4 @@
-// Losses that a file computes itself.
+// Imports loss operators.
 
 #include "libcore/onnx/import/import.h"
 #include "libcore/ops/binary.h"
@@ -11,8 +11,7 @@
 namespace galley::onnx_import {
 namespace {
 
-/// -weight[target] log_prob[target] of each element; sums and means over those whose target is not ignored. log_prob [N,C,...], target
-/// [N,...].
+/// -weight[target] log_prob[target] for each element; sums and means skip ignored targets. log_prob [N,C,...], target [N,...].
 Value negative_log_likelihood(Call& c, Value log_prob, Value target) {
   const int64_t classes = log_prob.channels();
   const Value index = cast(target, DType::kI64), zero = c.scalar_value(DType::kI64, 0);
@@ -24,21 +23,21 @@ Value negative_log_likelihood(Call& c, Value log_prob, Value target) {
   }
   Value weights = counts;
   if (c.has(2)) {
-    GALLEY_CHECK_INPUT(c.x(2).shape() == Shape({classes}), "its weights are ", c.x(2).type(), ", ", classes, " are expected");
+    GALLEY_CHECK_INPUT(c.x(2).shape() == Shape({classes}), "its weights are ", c.x(2).type(), ", but must have ", classes, " elements");
     weights = mul(counts, reshape(gather(c.x(2), reshape(place, {-1}), 0), target.shape()));
   }
   const Value picked = squeeze(gather(log_prob, unsqueeze(place, 1), 1), 1), losses = neg(mul(picked, weights));
   const std::string reduction = c.text("reduction", "mean");
   if (reduction == "none") return losses;
   if (reduction == "sum") return sum(losses);
-  if (reduction != "mean") c.refuse(cat("reduction ", reduction, " is not known"));
+  if (reduction != "mean") c.refuse(cat("reduction '", reduction, "' is not supported; it must be none, sum or mean"));
   return div(sum(losses), sum(weights));
 }
 
 void check_targets(Value scores, Value target) {
   bool fits = scores.shape().rank() == target.shape().rank() + 1 && scores.shape().rank() >= 2;
   for (int d = 0; fits && d < target.shape().rank(); ++d) fits = target.shape()[d] == scores.shape()[d == 0 ? 0 : d + 1];
-  GALLEY_CHECK_INPUT(fits, "targets ", target.type(), " of ", scores.type());
+  GALLEY_CHECK_INPUT(fits, "targets ", target.type(), " do not fit scores ", scores.type());
 }
 
 void nll_loss(Call& c) {

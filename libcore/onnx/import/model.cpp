@@ -1,4 +1,4 @@
-// The model kind "onnx": a file's graph as a model, with its initializers as initial values.
+// The model kind "onnx": the graph of a file as a model, its initializers as initial values.
 
 #include "libcore/onnx/import/model.h"
 
@@ -18,7 +18,7 @@ using onnx_import::Source;
 struct OnnxInput : OptionsOf<OnnxInput> {
   std::vector<int64_t> shape;
   void options(OptionVisitor& v) override {
-    v.option({.name = "shape", .doc = "of one sample, where the file leaves sizes open", .min = 1, .main = true}, shape);
+    v.option({.name = "shape", .doc = "shape of one sample, if the file leaves sizes open", .min = 1, .main = true}, shape);
   }
 };
 
@@ -32,25 +32,26 @@ struct OnnxParams : OptionsOf<OnnxParams> {
         {.name = "path", .doc = "the .onnx file: its nodes are the model, its initializers the weights", .required = true, .main = true},
         path);
     v.option({.name = "shape",
-              .doc = "of one sample, where the file leaves sizes open, e.g. [3, 224, 224]; default: what the file says, 224 for open sizes "
-                     "of images",
+              .doc = "shape of one sample, if the file leaves sizes open, e.g. [3, 224, 224]; default: the file's sizes, 224 for open "
+                     "sizes of images",
               .min = 1},
              shape);
     v.section(
-        {.name = "inputs", .doc = "shapes of a model of several inputs, by their names in the file: each takes the field of its name"},
+        {.name = "inputs",
+         .doc = "shapes of the inputs of a model with several, by their names in the file; each input takes the data field of its name"},
         inputs);
-    v.option({.name = "outputs",
-              .doc = "outputs of the file that are the model's results; the task reads the first; default: all, in the file's order"},
-             outputs);
+    v.option(
+        {.name = "outputs", .doc = "names of the file's outputs to compute; the task reads the first; default: all, in the file's order"},
+        outputs);
   }
 
-  /// Opened once, shared by copies.
+  /// The file, opened once and shared by copies of the options.
   std::shared_ptr<const Source> source() const {
     const std::lock_guard lock(mutex());
     if (opened_ == nullptr || opened_->path() != path) opened_ = std::make_shared<const Source>(path);
     return opened_;
   }
-  /// What the file's inputs and outputs are for these options.
+  /// The layout of the file for these options.
   std::shared_ptr<const FileLayout> layout() const {
     const std::shared_ptr<const Source> file = source();
     std::map<std::string, std::vector<int64_t>> shapes;
@@ -66,12 +67,12 @@ struct OnnxParams : OptionsOf<OnnxParams> {
   mutable std::shared_ptr<const Source> opened_;
 };
 
-/// A batch's inputs must have the sizes that the model was laid out for.
+/// Checks that a batch fits the layout.
 void check_inputs(const FileLayout& layout, const std::string& path, const NamedValues& inputs) {
   const int64_t batch = inputs.front().second.shape().rank() > 0 ? inputs.front().second.shape()[0] : 1;
   if (layout.fixed_batch > 0 && batch != layout.fixed_batch) {
-    const std::string takes = layout.fixed_batch == 1 ? "one sample a run" : cat("batches of ", layout.fixed_batch, " samples");
-    throw Error(ErrorCode::kRecipe, cat(path, " takes ", takes, ", this batch has ", batch, ": ", layout.why))
+    const std::string takes = layout.fixed_batch == 1 ? "one sample per run" : cat("batches of ", layout.fixed_batch, " samples");
+    throw Error(ErrorCode::kRecipe, cat(path, " takes ", takes, ", but this batch has ", batch, ": ", layout.reason))
         .key("model")
         .suggest(cat("set the batch to ", layout.fixed_batch));
   }
@@ -83,10 +84,9 @@ void check_inputs(const FileLayout& layout, const std::string& path, const Named
       fits = input.declared[axis].value_or(x[static_cast<int>(axis) + 1]) == x[static_cast<int>(axis) + 1];
     if (fits) continue;
     const std::string name = inputs.size() > 1 ? cat(" for '", input.name, "'") : "";
-    const std::string whole =
-        layout.use == onnx_import::SampleUse::kWhole ? " as one sample (another dimension, of size 1, comes first)" : "";
-    throw Error(ErrorCode::kRecipe, cat(path, " takes inputs of shape ", input.text, name, whole, ", the data gives ", x))
-        .suggest("export it for that size (galley-weights export --shape), or change the pipeline");
+    const std::string whole = layout.use == onnx_import::SampleUse::kWhole ? " as one sample (after a first dimension of size 1)" : "";
+    throw Error(ErrorCode::kRecipe, cat(path, " takes inputs of shape ", input.text, name, whole, ", but the data has shape ", x))
+        .suggest("export it for that size (galley-weights export --shape) or change the pipeline");
   }
 }
 

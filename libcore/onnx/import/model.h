@@ -3,7 +3,7 @@
 
 namespace galley {
 
-/// Adds the kind to the table of models (nn/zoo.h), before `models()` is first called; a second time does nothing.
+/// Adds the kind to the table of models (nn/zoo.h). Call it before the first call of `models()`; repeated calls do nothing.
 void add_onnx_models();
 
 }  // namespace galley

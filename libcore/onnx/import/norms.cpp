@@ -1,4 +1,4 @@
-// Normalization.
+// Imports normalization operators.
 
 #include <algorithm>
 #include <array>
@@ -13,11 +13,11 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kMostTerms = 1024;  // of a sum over neighbouring channels
+constexpr int64_t kMaxTerms = 1024;  // terms of LRN's sum over neighbouring channels
 
-/// By the statistics of the batch at hand, in inference too (training_mode=1), and what becomes of the running ones.
+/// Batch norm with training_mode=1: uses the statistics of the batch, also in inference, and outputs the updated running statistics.
 void batch_statistics(Call& c, double eps, double momentum) {
-  if (c.to.builder().training()) c.refuse("it says itself that it trains (training_mode=1)", "export the model in evaluation mode");
+  if (c.to.builder().training()) c.refuse("it is exported in training mode (training_mode=1)", "export the model in evaluation mode");
   BatchNormAttrs attrs;
   attrs.eps = eps;
   const BatchNorm made = batch_norm(c.x(0), c.x(1), c.x(2), attrs);
@@ -29,10 +29,10 @@ void batch_statistics(Call& c, double eps, double momentum) {
 
 void batch_normalization(Call& c) {
   const double eps = c.real("epsilon", 1e-5), momentum = c.real("momentum", 0.9);
-  if (c.integer("spatial", 1) != 1) c.refuse("it has statistics for each pixel (spatial=0)");
+  if (c.integer("spatial", 1) != 1) c.refuse("per-pixel statistics (spatial=0) are not supported");
   if (c.integer("training_mode", 0) != 0) return batch_statistics(c, eps, momentum);
   for (size_t i = 1; i < c.node.outputs.size(); ++i) {
-    if (c.needs_output(i)) c.refuse("its statistics are read by other nodes", "export the model in evaluation mode");
+    if (c.needs_output(i)) c.refuse("its statistics outputs are read by other nodes", "export the model in evaluation mode");
   }
   const Value x = c.x(0);
   constexpr std::array<std::string_view, 4> kLeaves{"weight", "bias", "running_mean", "running_var"};
@@ -44,8 +44,8 @@ void batch_normalization(Call& c) {
     const Item& item = c.item(i + 1);
     known = known && item.constant.defined() && !item.value && !item.transposed && item.constant.dtype() == DType::kF32;
     if (item.constant.defined())
-      GALLEY_CHECK_INPUT(item.constant.shape() == Shape({channels}), kLeaves[i], " is ", item.constant.str(), ", the input has ", channels,
-                         " channels");
+      GALLEY_CHECK_INPUT(item.constant.shape() == Shape({channels}), "its ", kLeaves[i], " is ", item.constant.str(),
+                         ", but the input has ", channels, " channels");
     const std::string of = c.to.module_of(item, kLeaves[i]);
     if (i == 0) module = of;
     same_module = same_module && !of.empty() && of == module;
@@ -68,7 +68,7 @@ void batch_normalization(Call& c) {
   c.set(c.to.in_module("", [&] { return c.to.builder().batch_norm(unique, x, options); }));
 }
 
-/// A result of one number for each leading index, with ones for the axes that were normalised.
+/// Sets an output with one number per leading index, with size 1 for the normalized axes.
 void set_statistic(Call& c, size_t output, Value statistic, Value x, int64_t dims) {
   if (!c.needs_output(output)) return;
   Shape shape(x.shape().sizes().first(static_cast<size_t>(x.shape().rank() - dims)));
@@ -79,7 +79,7 @@ void set_statistic(Call& c, size_t output, Value statistic, Value x, int64_t dim
 void layer_normalization(Call& c) {
   const Value x = c.x(0);
   const int64_t rank = x.shape().rank(), axis = axis_in(c.integer("axis", -1), rank);
-  if (c.integer("stash_type", 1) != 1) c.refuse("its statistics are not floats (stash_type)");
+  if (c.integer("stash_type", 1) != 1) c.refuse("stash_type must be 1 (float32 statistics)");
   LayerNormAttrs attrs;
   attrs.eps = c.real("epsilon", 1e-5);
   attrs.dims = rank - axis;
@@ -91,35 +91,35 @@ void layer_normalization(Call& c) {
 
 void instance_normalization(Call& c) {
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "the input is expected to have dimensions [N,C,...], it is ", x.type());
+  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "its input is ", x.type(), ", but must have dimensions [N,C,...]");
   GroupNormAttrs attrs;
   attrs.groups = x.channels();
   attrs.eps = c.real("epsilon", 1e-5);
   c.set(group_norm(x, weight_of(c, 1, "weight", "group_norm"), weight_of(c, 2, "bias", "group_norm"), attrs).y);
 }
 
-/// Before opset 21 scale and bias are one a group.
+/// Before opset 21, scale and bias have one number per group.
 void group_normalization(Call& c) {
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "the input is expected to have dimensions [N,C,...], it is ", x.type());
+  GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "its input is ", x.type(), ", but must have dimensions [N,C,...]");
   GroupNormAttrs attrs;
   attrs.groups = c.integer("num_groups", 1);
   attrs.eps = c.real("epsilon", 1e-5);
-  if (c.integer("stash_type", 1) != 1) c.refuse("its statistics are not floats (stash_type)");
-  GALLEY_CHECK_INPUT(attrs.groups >= 1 && x.channels() % attrs.groups == 0, "num_groups is ", attrs.groups, ", the input has ",
-                     x.channels(), " channels");
+  if (c.integer("stash_type", 1) != 1) c.refuse("stash_type must be 1 (float32 statistics)");
+  GALLEY_CHECK_INPUT(attrs.groups >= 1 && x.channels() % attrs.groups == 0, "num_groups is ", attrs.groups, ", but must divide the ",
+                     x.channels(), " channels of the input");
   const auto of_channels = [&](size_t i, std::string_view leaf) {
     if (c.opset() >= 21) return weight_of(c, i, leaf, "group_norm");
     const Value each = c.x(i);
-    GALLEY_CHECK_INPUT(each.shape() == Shape({attrs.groups}), "the ", leaf, " is ", each.type(), ", one number a group is expected");
+    GALLEY_CHECK_INPUT(each.shape() == Shape({attrs.groups}), "its ", leaf, " is ", each.type(), ", but must have one number per group");
     return reshape(broadcast_to(reshape(each, {attrs.groups, 1}), Shape({attrs.groups, x.channels() / attrs.groups})), {x.channels()});
   };
   const Value weight = of_channels(1, "weight"), bias = of_channels(2, "bias");
   c.set(group_norm(x, weight, bias, attrs).y);
 }
 
-/// Over these axes, which stay.
-ReduceAttrs kept(std::vector<int64_t> axes) {
+/// Reduction over these axes, which are kept with size 1.
+ReduceAttrs reduce_keeping(std::vector<int64_t> axes) {
   ReduceAttrs attrs;
   attrs.axes = std::move(axes);
   attrs.keepdim = true;
@@ -129,17 +129,19 @@ ReduceAttrs kept(std::vector<int64_t> axes) {
 /// (x - mean) / sqrt(variance) over `axes`.
 void mean_variance(Call& c) {
   const Value x = c.x(0);
-  const ReduceAttrs attrs = kept(c.ints("axes", {0, 2, 3}));
+  const ReduceAttrs attrs = reduce_keeping(c.ints("axes", {0, 2, 3}));
   const Value centred = sub(x, mean(x, attrs));
-  c.set(div(centred, affine(sqrt(mean(square(centred), attrs)), 1, 1e-9)));  // the epsilon of the operator's definition as a function
+  c.set(
+      div(centred, affine(sqrt(mean(square(centred), attrs)), 1, 1e-9)));  // 1e-9 is the epsilon in the operator's definition as a function
 }
 
-/// Krizhevsky et al. 2012, across channels.
+/// Local response normalization across channels (Krizhevsky et al. 2012).
 void local_response(Call& c) {
   const Value x = c.x(0);
   const double alpha = c.real("alpha", 1e-4), beta = c.real("beta", 0.75), bias = c.real("bias", 1);
   const int64_t size = c.integer("size", 1), channels = x.shape().rank() >= 2 ? x.channels() : 0;
-  GALLEY_CHECK_INPUT(channels >= 1 && size >= 1 && size <= kMostTerms, "size is ", size, ", the input ", x.type());
+  GALLEY_CHECK_INPUT(channels >= 1 && size >= 1 && size <= kMaxTerms, "size is ", size, ", but must be between 1 and ", kMaxTerms,
+                     "; the input is ", x.type());
   std::vector<int64_t> padding(static_cast<size_t>(2 * x.shape().rank()), 0);
   padding[2] = (size - 1) / 2;
   padding[3] = size - 1 - padding[2];
@@ -152,12 +154,12 @@ void local_response(Call& c) {
   c.set(div(x, pow(affine(sum, alpha / static_cast<double>(size), bias), beta)));
 }
 
-/// x / (sum of |x|^p)^(1/p) along an axis, p 1 or 2; 0 where the sum is.
+/// x / (sum of |x|^p)^(1/p) along an axis, p = 1 or 2; 0 if the sum is 0.
 void lp_normalization(Call& c) {
   const Value x = c.x(0);
-  const ReduceAttrs attrs = kept({axis_in(c.integer("axis", -1), x.shape().rank())});
+  const ReduceAttrs attrs = reduce_keeping({axis_in(c.integer("axis", -1), x.shape().rank())});
   const int64_t p = c.integer("p", 2);
-  if (p != 1 && p != 2) c.refuse(cat("p is ", p, ", 1 and 2 are known"));
+  if (p != 1 && p != 2) c.refuse(cat("p is ", p, ", but must be 1 or 2"));
   const Value norm = p == 1 ? sum(abs(x), attrs) : sqrt(sum(square(x), attrs));
   const Value zero = c.scalar_value(x.dtype(), 0);
   c.set(where(equal(norm, zero), zero, div(x, norm)));

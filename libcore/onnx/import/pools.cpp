@@ -1,4 +1,4 @@
-// Windows and pools.
+// Imports pools; also reads the window attributes shared with convolutions.
 
 #include <algorithm>
 #include <cmath>
@@ -13,19 +13,20 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kLargest = int64_t{1} << 24;  // of a window's numbers: no arithmetic on shapes overflows
+constexpr int64_t kLargest = int64_t{1} << 24;  // limit of window sizes, so that arithmetic on shapes cannot overflow
 
 void check(const std::vector<int64_t>& sizes, size_t count, int64_t least, std::string_view what) {
-  GALLEY_CHECK_INPUT(sizes.size() == count, what, " has ", sizes.size(), " numbers, ", count, " are expected");
-  for (const int64_t size : sizes) GALLEY_CHECK_INPUT(size >= least && size <= kLargest, what, " has the number ", size);
+  GALLEY_CHECK_INPUT(sizes.size() == count, what, " has ", sizes.size(), " numbers, but must have ", count);
+  for (const int64_t size : sizes)
+    GALLEY_CHECK_INPUT(size >= least && size <= kLargest, what, " contains ", size, ", but must be between ", least, " and ", kLargest);
 }
 
-/// An image [N,C,H,W]; a line [N,C,L] as an image of one row.
+/// The input as an image [N,C,H,W]; [N,C,L] becomes an image with one row.
 Value image(const Call& c) {
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() == 3 || x.shape().rank() == 4, "Galley pools lines [N,C,L] and images [N,C,H,W]; the input is ",
-                     x.type());
-  GALLEY_CHECK_INPUT(is_floating(x.dtype()), "Galley pools floats; the input is ", x.type());
+  GALLEY_CHECK_INPUT(x.shape().rank() == 3 || x.shape().rank() == 4, "its input is ", x.type(),
+                     ", but must have dimensions [N,C,L] or [N,C,H,W]");
+  GALLEY_CHECK_INPUT(is_floating(x.dtype()), "its input is ", x.type(), ", but must be floating-point");
   return x.shape().rank() == 3 ? unsqueeze(x, 2) : x;
 }
 void set_pooled(Call& c, Value y) { c.set(c.x(0).shape().rank() == 3 ? squeeze(y, 2) : y); }
@@ -34,7 +35,7 @@ void max_pool(Call& c) {
   const Value x = image(c);
   const Window window = window_of(c, c.x(0), {});
   c.integer("storage_order", 0);
-  if (c.needs_output(1)) c.refuse("the places of its maxima are read by other nodes");
+  if (c.needs_output(1)) c.refuse("its Indices output is read by other nodes, which is not supported");
   MaxPool2dAttrs attrs;
   attrs.kernel_size = window.kernel;
   attrs.stride = window.stride;
@@ -44,7 +45,7 @@ void max_pool(Call& c) {
   set_pooled(c, max_pool2d(padded, attrs).y);
 }
 
-/// What part of each window lies inside the image, the rest being padding; in the order of the pool's result.
+/// The fraction of each window that lies inside the image, in the order of the pool's result.
 Tensor shares_inside(const Window& window, const Shape& image, const Shape& pooled) {
   GALLEY_CHECK_INPUT(pooled[2] * pooled[3] <= kLargest, "its result is too large: ", pooled);
   std::vector<double> shares;
@@ -70,10 +71,10 @@ void average_pool(Call& c) {
   attrs.stride = window.stride;
   attrs.ceil_mode = window.ceil;
   attrs.count_include_pad = c.integer("count_include_pad", 0) != 0;
-  if (window.dilation != std::vector<int64_t>{1, 1}) c.refuse("it has dilations");
+  if (window.dilation != std::vector<int64_t>{1, 1}) c.refuse("dilations are not supported");
   const bool counts_inside = !window.pads_most_half() && !attrs.count_include_pad;
   if (window.ceil && !window.pads_most_half())
-    c.refuse("its padding differs at the two ends, or is wide, and its result's size is rounded up (ceil_mode)");
+    c.refuse("ceil_mode with asymmetric padding, or padding larger than half the kernel, is not supported");
   if (counts_inside) attrs.count_include_pad = true;
   const Value padded = pad_window(x, window, 0, window.pads_most_half(), attrs.padding);
   const Value mean = avg_pool2d(padded, attrs);
@@ -86,7 +87,7 @@ ReduceAttrs all_pixels(Value x) {
   for (int axis = 2; axis < x.shape().rank(); ++axis) attrs.axes.push_back(axis);
   return attrs;
 }
-/// Of lines, images and arrays of more axes.
+/// Global pooling for inputs of any rank from 3.
 void global_average(Call& c) {
   const Value x = c.x(0);
   GALLEY_CHECK_INPUT(x.shape().rank() >= 3, "the input is expected to have dimensions [N,C,...], it is ", x.type());
@@ -100,13 +101,13 @@ void global_max(Call& c) {
   c.set(amax(x, all_pixels(x)));
 }
 
-/// A list with one number an axis; of a line with `row` for its rows.
+/// Extends a list for one axis to two axes, with `row` for the rows.
 std::vector<int64_t> two(std::vector<int64_t> sizes, int64_t row) {
   if (sizes.size() == 1) sizes.insert(sizes.begin(), row);
   return sizes;
 }
 
-/// SAME: as many results as the stride gives, the padding as even as it can be.
+/// auto_pad SAME: the output size is ceil(input / stride), the padding as symmetric as possible.
 void pad_for_same(Window& w, size_t i, int64_t size, bool more_after) {
   const int64_t results = (size + w.stride[i] - 1) / w.stride[i];
   const int64_t total = std::max<int64_t>(0, (results - 1) * w.stride[i] + w.dilation[i] * (w.kernel[i] - 1) + 1 - size);
@@ -144,7 +145,7 @@ Window window_of(Call& c, Value x, std::vector<int64_t> kernel) {
     } else if (automatic == "VALID") {
       w.before[i] = w.after[i] = 0;
     } else if (automatic != "NOTSET") {
-      c.refuse(cat("auto_pad ", automatic, " is not known"));
+      c.refuse(cat("auto_pad '", automatic, "' is not supported"));
     }
   }
   return w;

@@ -1,4 +1,4 @@
-// Convolutions and matrix products.
+// Imports convolutions and matrix products.
 
 #include <algorithm>
 
@@ -13,25 +13,25 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kLargest = int64_t{1} << 24;  // size of an axis: its product with a stride does not overflow
+constexpr int64_t kLargest = int64_t{1} << 24;  // limit of an axis size, so that its product with a stride cannot overflow
 
-/// [N,C,L] as an image of one row, [N,C,1,L]; images as they are.
+/// Converts [N,C,L] to an image with one row, [N,C,1,L], and back; images are not changed.
 Value as_image(Value x) { return x.shape().rank() == 3 ? unsqueeze(x, 2) : x; }
-Value as_before(Value y, bool line) { return line ? squeeze(y, 2) : y; }
+Value restore_rank(Value y, bool line) { return line ? squeeze(y, 2) : y; }
 
-/// The input of a convolution, an image or a line, and its weight.
+/// Checks the ranks of a convolution's input and weight.
 void check_operands(Value x, Value w) {
   const int rank = x.shape().rank();
-  GALLEY_CHECK_INPUT(rank == 3 || rank == 4, "Galley convolves lines [N,C,L] and images [N,C,H,W]; the input is ", x.type());
-  GALLEY_CHECK_INPUT(w.shape().rank() == rank, "the weight is expected to have ", rank, " dimensions, it is ", w.type());
+  GALLEY_CHECK_INPUT(rank == 3 || rank == 4, "its input is ", x.type(), ", but must have dimensions [N,C,L] or [N,C,H,W]");
+  GALLEY_CHECK_INPUT(w.shape().rank() == rank, "its weight is ", w.type(), ", but must have ", rank, " dimensions");
 }
 
-/// Windows of kernel_shape, which must be the weight's.
+/// The window; kernel_shape must match the weight.
 Window window_of_weight(Call& c, Value x, Value w) {
   const std::vector<int64_t> kernel(w.shape().begin() + 2, w.shape().end());
   const Window window = window_of(c, x, kernel);
   GALLEY_CHECK_INPUT(std::equal(window.kernel.end() - static_cast<int64_t>(kernel.size()), window.kernel.end(), kernel.begin()),
-                     "kernel_shape is not the weight's, ", w.shape());
+                     "kernel_shape does not match the weight ", w.shape());
   return window;
 }
 
@@ -43,30 +43,33 @@ void conv(Call& c) {
   attrs.stride = window.stride;
   attrs.dilation = window.dilation;
   attrs.groups = c.integer("group", 1);
-  GALLEY_CHECK_INPUT(attrs.groups >= 1 && attrs.groups <= w.shape()[0], "group is ", attrs.groups);
+  GALLEY_CHECK_INPUT(attrs.groups >= 1 && attrs.groups <= w.shape()[0], "group is ", attrs.groups, ", but must be between 1 and ",
+                     w.shape()[0]);
   const Value padded = pad_window(as_image(x), window, 0, window.even(), attrs.padding);
-  c.set(as_before(conv2d(padded, as_image(w), weight_of(c, 2, "bias", "conv2d"), attrs), x.shape().rank() == 3));
+  c.set(restore_rank(conv2d(padded, as_image(w), weight_of(c, 2, "bias", "conv2d"), attrs), x.shape().rank() == 3));
 }
 
-/// Sizes of a transposed convolution's result before it is cut, and what is cut off.
-struct Spread {
-  std::vector<int64_t> whole, size, before;  // rows and columns
+/// The uncropped size of a transposed convolution's result, the cropped size, and what is cropped at the begin.
+struct TransposedSizes {
+  std::vector<int64_t> whole, size, before;  // for rows and columns
 };
-Spread spread_of(Call& c, const Shape& x, const Window& window) {
+TransposedSizes transposed_sizes(Call& c, const Shape& x, const Window& window) {
   const size_t axes = window.axes;
   const std::string automatic = c.text("auto_pad", "NOTSET");
   const std::vector<int64_t> more = c.ints("output_padding", std::vector<int64_t>(axes, 0)), given = c.ints("output_shape", {});
-  GALLEY_CHECK_INPUT(more.size() == axes, "output_padding has ", more.size(), " numbers, ", axes, " are expected");
-  GALLEY_CHECK_INPUT(given.empty() || given.size() == axes || given.size() == axes + 2, "output_shape has ", given.size(), " numbers, ",
-                     axes, " are expected");
-  for (const int64_t size : given) GALLEY_CHECK_INPUT(size >= 0 && size <= kLargest, "output_shape has the number ", size);
-  Spread spread;
+  GALLEY_CHECK_INPUT(more.size() == axes, "output_padding has ", more.size(), " numbers, but must have ", axes);
+  GALLEY_CHECK_INPUT(given.empty() || given.size() == axes || given.size() == axes + 2, "output_shape has ", given.size(),
+                     " numbers, but must have ", axes);
+  for (const int64_t size : given)
+    GALLEY_CHECK_INPUT(size >= 0 && size <= kLargest, "output_shape contains ", size, ", but must be between 0 and ", kLargest);
+  TransposedSizes sizes;
   for (size_t i = 0; i < 2; ++i) {
-    const size_t from = i + axes - 2;  // a line has no rows
+    const size_t from = i + axes - 2;  // with one axis there are no rows
     const bool line = axes == 1 && i == 0;
     const int64_t added = line ? 0 : more[from], in = x[2 + static_cast<int>(i)];
-    GALLEY_CHECK_INPUT(added >= 0 && added < std::max(window.stride[i], window.dilation[i]), "output_padding is ", added);
-    GALLEY_CHECK_INPUT(in <= kLargest, "it spreads an axis of ", in);
+    GALLEY_CHECK_INPUT(added >= 0 && added < std::max(window.stride[i], window.dilation[i]), "output_padding is ", added,
+                       ", but must be at least 0 and less than the stride or dilation");
+    GALLEY_CHECK_INPUT(in <= kLargest, "its input has an axis of size ", in, ", but at most ", kLargest, " is supported");
     const int64_t reach = (in - 1) * window.stride[i] + (window.kernel[i] - 1) * window.dilation[i] + 1 + added;
     int64_t size = reach - window.before[i] - window.after[i], before = window.before[i];
     if (!line && (!given.empty() || automatic.starts_with("SAME"))) {
@@ -74,65 +77,66 @@ Spread spread_of(Call& c, const Shape& x, const Window& window) {
       const int64_t cut = std::max<int64_t>(0, reach - size);
       before = automatic == "SAME_UPPER" ? cut / 2 : cut - cut / 2;
     }
-    GALLEY_CHECK_INPUT(size >= 1 && before >= 0, "its result has the size ", size);
-    spread.whole.push_back(std::max(reach, before + size));
-    spread.size.push_back(size);
-    spread.before.push_back(before);
+    GALLEY_CHECK_INPUT(size >= 1 && before >= 0, "its result would have size ", size);
+    sizes.whole.push_back(std::max(reach, before + size));
+    sizes.size.push_back(size);
+    sizes.before.push_back(before);
   }
-  return spread;
+  return sizes;
 }
 
-/// The convolution's gradient: each number of x spreads a kernel.
+/// A transposed convolution is the gradient of a convolution with respect to its input.
 void conv_transpose(Call& c) {
   const Value x = c.x(0), w = weight_of(c, 1, "weight", "conv2d");
   check_operands(x, w);
   const Window window = window_of_weight(c, x, w);
   const Value image = as_image(x);
-  const Spread spread = spread_of(c, image.shape(), window);
+  const TransposedSizes sizes = transposed_sizes(c, image.shape(), window);
   Conv2dBackwardDataAttrs attrs;
   attrs.stride = window.stride;
   attrs.dilation = window.dilation;
   attrs.groups = c.integer("group", 1);
-  GALLEY_CHECK_INPUT(attrs.groups >= 1 && attrs.groups <= w.shape()[0], "group is ", attrs.groups);
-  // The whole result has the size that the kernels reach; sizes beyond are zeros.
+  GALLEY_CHECK_INPUT(attrs.groups >= 1 && attrs.groups <= w.shape()[0], "group is ", attrs.groups, ", but must be between 1 and ",
+                     w.shape()[0]);
+  // The gradient has the size that the kernels cover; beyond it the result is zero.
   for (size_t i = 0; i < 2; ++i)
     attrs.input_size.push_back((image.shape()[2 + static_cast<int>(i)] - 1) * window.stride[i] +
                                (window.kernel[i] - 1) * window.dilation[i] + 1);
   Value y = conv2d_backward_data(image, as_image(w), attrs);
   std::vector<int64_t> more(8, 0);
-  for (size_t i = 0; i < 2; ++i) more[5 + 2 * i] = spread.whole[i] - attrs.input_size[i];
+  for (size_t i = 0; i < 2; ++i) more[5 + 2 * i] = sizes.whole[i] - attrs.input_size[i];
   if (more[5] > 0 || more[7] > 0) y = pad(y, more);
   for (size_t i = 0; i < 2; ++i) {
-    if (spread.size[i] != spread.whole[i]) y = slice(y, 2 + static_cast<int64_t>(i), spread.before[i], spread.before[i] + spread.size[i]);
+    if (sizes.size[i] != sizes.whole[i]) y = slice(y, 2 + static_cast<int64_t>(i), sizes.before[i], sizes.before[i] + sizes.size[i]);
   }
   if (c.has(2)) y = add(y, reshape(weight_of(c, 2, "bias", "conv2d"), {1, y.shape()[1], 1, 1}));
-  c.set(as_before(y, x.shape().rank() == 3));
+  c.set(restore_rank(y, x.shape().rank() == 3));
 }
 
-/// The bias that the next node adds to a product's output: a vector, one number a feature.
+/// The next node, if it adds a bias vector [features] to the product; sets `bias` to its name.
 const OnnxNode* bias_after(const Call& c, int64_t features, std::string& bias) {
   const OnnxNode* sum = c.to.only_reader(c.node.outputs.at(0));
   if (sum == nullptr || sum->op_type != "Add" || !sum->domain.empty() || sum->inputs.size() != 2 || sum->outputs.size() != 1)
     return nullptr;
   bias = sum->inputs[0] == c.node.outputs[0] ? sum->inputs[1] : sum->inputs[0];
-  if (bias == c.node.outputs[0] || bias.empty() || c.to.maker(bias) != nullptr) return nullptr;
+  if (bias == c.node.outputs[0] || bias.empty() || c.to.producer(bias) != nullptr) return nullptr;
   const Item& item = c.to.item(bias);
   return item.is_weight && item.constant.shape() == Shape({features}) ? sum : nullptr;
 }
 
-/// A weight [O,I] where input i is a constant matrix; `stored` says that it lies so, else as [I,O].
+/// A weight [O,I] if input i is a constant matrix, which is stored as [O,I] (`stored`) or as [I,O].
 Value matrix(Call& c, size_t i, bool stored) {
   const Item& item = c.item(i);
   if (!item.is_weight || item.constant.shape().rank() != 2) return {};
   if (item.transposed) return stored ? Value() : c.to.parameter(c.to.item(item.name), "weight", "linear");
   if (stored) return c.to.parameter(c.to.item(c.node.inputs[i]), "weight", "linear");
-  return c.to.parameter(c.to.turned(c.node.inputs[i]), "weight", "linear");
+  return c.to.parameter(c.to.transposed_weight(c.node.inputs[i]), "weight", "linear");
 }
 
-/// As numpy's matmul: leading dimensions broadcast, a vector is a row before and a column after.
+/// NumPy's matmul: leading dimensions broadcast; a 1-D left operand is a row, a 1-D right operand is a column.
 Value product(Value a, Value b, const MatmulAttrs& attrs = {}) {
   const int rank_a = a.shape().rank(), rank_b = b.shape().rank();
-  GALLEY_CHECK_INPUT(rank_a >= 1 && rank_b >= 1, "it multiplies numbers of rank 0: ", a.type(), " and ", b.type());
+  GALLEY_CHECK_INPUT(rank_a >= 1 && rank_b >= 1, "its operands must have at least one dimension: ", a.type(), " and ", b.type());
   if (rank_a == 1) return squeeze(product(unsqueeze(a, 0), b, attrs), rank_b == 1 ? 0 : -2);
   if (rank_b == 1) return squeeze(product(a, unsqueeze(b, 1), attrs), -1);
   const auto lead = [](const Shape& shape) { return Shape(shape.sizes().first(static_cast<size_t>(shape.rank() - 2))); };
@@ -161,26 +165,26 @@ void mat_mul(Call& c) {
 
 void gemm(Call& c) {
   const double alpha = c.real("alpha", 1), beta = c.real("beta", 1);
-  const bool turn_a = c.integer("transA", 0) != 0, turn_b = c.integer("transB", 0) != 0;
+  const bool transpose_a = c.integer("transA", 0) != 0, transpose_b = c.integer("transB", 0) != 0;
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() == 2, "the input is expected to have 2 dimensions, it is ", x.type());
-  if (alpha == 1 && (beta == 1 || !c.has(2)) && !turn_a) {
-    const Value w = matrix(c, 1, turn_b);
+  GALLEY_CHECK_INPUT(x.shape().rank() == 2, "its input is ", x.type(), ", but must have 2 dimensions");
+  if (alpha == 1 && (beta == 1 || !c.has(2)) && !transpose_a) {
+    const Value w = matrix(c, 1, transpose_b);
     const bool vector = w && (!c.has(2) || (c.item(2).is_weight && c.item(2).constant.shape() == Shape({w.shape()[0]})));
     if (vector) return c.set(linear(x, w, weight_of(c, 2, "bias", "linear")));
   }
-  Value y = matmul(x, c.x(1), {turn_a, turn_b});
+  Value y = matmul(x, c.x(1), {transpose_a, transpose_b});
   if (alpha != 1) y = affine(y, alpha);
   if (c.has(2) && beta != 0) y = add(y, beta == 1 ? c.x(2) : affine(c.x(2), beta));
   c.set(y);
 }
 
-// ---- products of integers
+// ---- integer products
 
-constexpr int64_t kMostTerms = int64_t{1} << 15;  // products of bytes whose sum i32 holds
-constexpr int64_t kExactTerms = 256;              // products of 8-bit numbers whose sum is exact in f32: 256 * 255 * 255 < 2^24
+constexpr int64_t kMaxTerms = int64_t{1} << 15;  // number of 8-bit products whose sum fits in i32
+constexpr int64_t kExactTerms = 256;             // number of 8-bit products whose sum is exact in f32: 256 * 255 * 255 < 2^24
 
-/// Integers as floats less their zero point; `axis`: of a zero point for each row or column.
+/// Integers as floats minus their zero point; `axis`: the axis of a zero point per row or column.
 Value centered(Call& c, size_t i, size_t zero, int axis) {
   const Value q = cast(c.x(i), DType::kF32);
   if (!c.has(zero)) return q;
@@ -198,31 +202,32 @@ Value centered(Call& c, size_t i, size_t zero, int axis) {
   return sub(q, point);
 }
 
-/// The exact product in i32: parts of the sum that floats hold.
+/// The exact product in i32, summed in blocks that f32 represents exactly.
 Value integer_product(Value a, Value b) {
-  GALLEY_CHECK_INPUT(a.shape().rank() >= 2 && b.shape().rank() >= 2, "products of vectors of integers are not known");
+  GALLEY_CHECK_INPUT(a.shape().rank() >= 2 && b.shape().rank() >= 2, "integer operands must have at least two dimensions");
   const int64_t terms = a.shape()[-1];
-  GALLEY_CHECK_INPUT(terms == b.shape()[-2] && terms <= kMostTerms, "it multiplies ", a.type(), " and ", b.type());
+  GALLEY_CHECK_INPUT(terms == b.shape()[-2] && terms <= kMaxTerms, "its operands ", a.type(), " and ", b.type(),
+                     " do not match, or sum more than ", kMaxTerms, " products");
   Value sum;
   for (int64_t begin = 0; begin < terms; begin += kExactTerms) {
     const int64_t end = std::min(terms, begin + kExactTerms);
     const Value part = cast(product(slice(a, -1, begin, end), slice(b, -2, begin, end)), DType::kI32);
     sum = sum ? add(sum, part) : part;
   }
-  GALLEY_CHECK_INPUT(static_cast<bool>(sum), "it sums nothing");
+  GALLEY_CHECK_INPUT(static_cast<bool>(sum), "its inner dimension is 0");
   return sum;
 }
 void mat_mul_integer(Call& c) { c.set(integer_product(centered(c, 0, 2, -2), centered(c, 1, 3, -1))); }
 
-/// real / scale, rounded to integers of the zero point's dtype. The scale is one number.
+/// real / scale, rounded to integers of the zero point's dtype. The scale is a scalar.
 Value requantized(Value real, Value scale, Value zero) {
   const DType dtype = zero.dtype();
-  GALLEY_CHECK_INPUT(dtype == DType::kU8 || dtype == DType::kI8, "it makes integers of ", dtype, ", uint8 and int8 are known");
+  GALLEY_CHECK_INPUT(dtype == DType::kU8 || dtype == DType::kI8, "its output type is ", dtype, ", but must be uint8 or int8");
   const Value level = add(emit("round", {div(real, scale)}), cast(zero, DType::kF32));
   return cast(clamp(level, dtype == DType::kU8 ? 0 : -128, dtype == DType::kU8 ? 255 : 127), dtype);
 }
 void q_linear_mat_mul(Call& c) {
-  for (size_t i : {1u, 4u, 6u}) GALLEY_CHECK_INPUT(c.has(i) && c.x(i).shape().elements() == 1, "input ", i, " is no single scale");
+  for (size_t i : {1u, 4u, 6u}) GALLEY_CHECK_INPUT(c.has(i) && c.x(i).shape().elements() == 1, "input ", i, " must be a single scale");
   const Value sum = integer_product(centered(c, 0, 2, -2), centered(c, 3, 5, -1));
   const auto scalar = [&](size_t i) { return reshape(c.x(i), Shape{}); };
   c.set(requantized(mul(cast(sum, DType::kF32), mul(scalar(1), scalar(4))), scalar(6), scalar(7)));
@@ -230,10 +235,10 @@ void q_linear_mat_mul(Call& c) {
 
 void conv_integer(Call& c) {
   const Value x = centered(c, 0, 2, -1), w = centered(c, 1, 3, 0);
-  GALLEY_CHECK_INPUT(x.shape().rank() == 4 && w.shape().rank() == 4, "Galley convolves images [N,C,H,W]; the input is ", x.type());
+  GALLEY_CHECK_INPUT(x.shape().rank() == 4 && w.shape().rank() == 4, "its input is ", x.type(), ", but must have dimensions [N,C,H,W]");
   const int64_t terms = w.shape()[1] * w.shape()[2] * w.shape()[3];
   if (terms > kExactTerms)
-    c.refuse(cat("its sums of ", terms, " products of integers are not exact in f32, at most ", kExactTerms, " are"),
+    c.refuse(cat("its sums of ", terms, " integer products are not exact in f32; at most ", kExactTerms, " products are"),
              "quantize with QuantizeLinear and DequantizeLinear (QDQ)");
   const Window window = window_of_weight(c, x, w);
   Conv2dAttrs attrs;
@@ -244,7 +249,7 @@ void conv_integer(Call& c) {
   c.set(cast(conv2d(padded, w, {}, attrs), DType::kI32));
 }
 
-/// Inputs x, its scale and zero point, w, its scale and zero point, the result's scale and zero point, bias.
+/// Inputs: x, its scale and zero point; w, its scale and zero point; scale and zero point of the result; bias.
 void q_linear_conv(Call& c) {
   const Value x = centered(c, 0, 2, -1), w = centered(c, 3, 5, 0);
   check_operands(x, w);
@@ -254,12 +259,12 @@ void q_linear_conv(Call& c) {
   attrs.dilation = window.dilation;
   attrs.groups = c.integer("group", 1);
   GALLEY_CHECK_INPUT(c.x(1).shape().elements() == 1 && c.x(6).shape().elements() == 1 && c.x(7).shape().elements() == 1,
-                     "its activations have several scales");
+                     "its activations must have a single scale");
   const Value padded = pad_window(as_image(x), window, 0, window.even(), attrs.padding);
   const Value sum = conv2d(padded, as_image(w), c.has(8) ? cast(c.x(8), DType::kF32) : Value(), attrs);
   const auto scalar = [&](size_t i) { return reshape(c.x(i), Shape{}); };
   const Value each = c.x(4).shape().elements() == 1 ? scalar(4) : reshape(c.x(4), {1, w.shape()[0], 1, 1});
-  c.set(as_before(requantized(mul(sum, mul(each, scalar(1))), scalar(6), scalar(7)), x.shape().rank() == 3));
+  c.set(restore_rank(requantized(mul(sum, mul(each, scalar(1))), scalar(6), scalar(7)), x.shape().rank() == 3));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// LSTM, GRU, RNN: steps come first in ONNX, each direction has an axis, and gates have another order.
+// Imports LSTM, GRU and RNN. ONNX puts time first, has an axis for directions, and orders gates differently.
 
 #include "libcore/ops/recurrent.h"
 
@@ -13,7 +13,7 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kMostSteps = 1024;  // of a layer that is written out step by step
+constexpr int64_t kMaxSteps = 1024;  // limit of time steps of an unrolled layer
 
 struct Layer {
   Value x;  // [N,T,C]
@@ -25,7 +25,7 @@ struct Results {
   Value y, h, c;
 };
 
-/// Rows of gates [G H,...] in another order.
+/// Reorders the gates of a weight [G H,...].
 Value gates(Value weight, const std::vector<int64_t>& order, int64_t hidden) {
   if (order.size() == 1) return weight;
   std::vector<Value> parts;
@@ -37,48 +37,49 @@ Value gates(Value weight, const std::vector<int64_t>& order, int64_t hidden) {
 
 using Run = Results (*)(const Layer& layer, const std::vector<std::string>& functions);
 
-/// The node but for its weights' values.
+/// The properties of the node except for its weights.
 struct Form {
-  std::vector<int64_t> order;  // Galley's gates by the file's places
+  std::vector<int64_t> order;  // for each of Galley's gates, its position in the file
   int64_t hidden = 0, directions = 1;
   bool reverse = false, batch_first = false;
-  std::vector<std::string> functions;  // of all directions
+  std::vector<std::string> functions;  // activations, for all directions
 
   int64_t gates() const { return static_cast<int64_t>(order.size()); }
 };
 
 void check_lengths(const Call& c, int64_t steps) {
   if (!c.has(4)) return;
-  if (!c.constant(4)) c.refuse("its samples have lengths of their own (sequence_lens)");
+  if (!c.constant(4)) c.refuse("its sequence lengths (sequence_lens) are not constant, which is not supported");
   for (const int64_t length : c.ints(4))
-    GALLEY_CHECK_INPUT(length == steps, "a sample has ", length, " of ", steps, " steps (sequence_lens): all are known");
+    GALLEY_CHECK_INPUT(length == steps, "a sequence length (sequence_lens) is ", length, ", but must be ", steps);
 }
 
 Form form_of(Call& c, std::vector<int64_t> order, const std::vector<std::string>& usual) {
   Form form{.order = std::move(order), .functions = {}};
   const Value x = c.x(0), w = c.x(1), r = c.x(2);
   GALLEY_CHECK_INPUT(x.shape().rank() == 3 && w.shape().rank() == 3 && r.shape().rank() == 3,
-                     "input and weights are expected to have 3 dimensions: ", x.type(), ", ", w.type(), ", ", r.type());
+                     "its input and weights must have 3 dimensions: ", x.type(), ", ", w.type(), ", ", r.type());
   const std::string direction = c.text("direction", "forward");
   form.hidden = c.integer("hidden_size", r.shape()[2]);
   form.directions = w.shape()[0];
   form.reverse = direction == "reverse";
   form.batch_first = c.integer("layout", 0) != 0;
   if (direction != "forward" && direction != "reverse" && direction != "bidirectional")
-    c.refuse(cat("direction ", direction, " is not known"));
-  GALLEY_CHECK_INPUT(form.directions == (direction == "bidirectional" ? 2 : 1), "direction is ", direction, ", the weight ", w.type());
+    c.refuse(cat("direction '", direction, "' is not supported"));
+  GALLEY_CHECK_INPUT(form.directions == (direction == "bidirectional" ? 2 : 1), "direction is ", direction,
+                     ", which does not fit the weight ", w.type());
   GALLEY_CHECK_INPUT(form.hidden >= 1 && r.shape()[2] == form.hidden && w.shape()[1] == form.gates() * form.hidden, "hidden_size is ",
-                     form.hidden, ", the weights are ", w.type(), " and ", r.type());
-  if (c.integer("input_forget", 0) != 0 || c.find("clip") != nullptr) c.refuse("it has clip or input_forget");
+                     form.hidden, ", which does not fit the weights ", w.type(), " and ", r.type());
+  if (c.integer("input_forget", 0) != 0 || c.find("clip") != nullptr) c.refuse("clip and input_forget are not supported");
   for (const char* ignored : {"activation_alpha", "activation_beta", "output_sequence"}) c.find(ignored);
   check_lengths(c, x.shape()[form.batch_first ? 1 : 0]);
-  if (c.has(7)) c.refuse("it has peepholes");
+  if (c.has(7)) c.refuse("peepholes are not supported");
   form.functions = c.texts("activations");
   if (form.functions.empty()) {
     for (int64_t d = 0; d < form.directions; ++d) form.functions.insert(form.functions.end(), usual.begin(), usual.end());
   }
-  GALLEY_CHECK_INPUT(form.functions.size() == usual.size() * static_cast<size_t>(form.directions), "it names ", form.functions.size(),
-                     " activations");
+  GALLEY_CHECK_INPUT(form.functions.size() == usual.size() * static_cast<size_t>(form.directions), "it has ", form.functions.size(),
+                     " activations, but must have ", usual.size() * static_cast<size_t>(form.directions));
   return form;
 }
 
@@ -91,7 +92,8 @@ Layer layer_of(Call& c, const Form& form, Value steps, int64_t d) {
   layer.weights.hh = gates(part(c.x(2), 0), form.order, form.hidden);
   if (c.has(3)) {
     const Value both = part(c.x(3), 0);
-    GALLEY_CHECK_INPUT(both.shape() == Shape({2 * rows}), "the bias is ", both.type(), ", ", 2 * rows, " numbers are expected");
+    GALLEY_CHECK_INPUT(both.shape() == Shape({2 * rows}), "its bias is ", both.type(), ", but must have ", 2 * rows,
+                       " elements per direction");
     layer.weights.bias_ih = gates(slice(both, 0, 0, rows), form.order, form.hidden);
     layer.weights.bias_hh = gates(slice(both, 0, rows, 2 * rows), form.order, form.hidden);
   }
@@ -104,13 +106,13 @@ Layer layer_of(Call& c, const Form& form, Value steps, int64_t d) {
 void recurrent_node(Call& c, const std::vector<int64_t>& order, Run run, const std::vector<std::string>& usual) {
   const Form form = form_of(c, order, usual);
   const Value steps = form.batch_first ? c.x(0) : transpose(c.x(0), 0, 1);
-  // [N,T,directions,H] and [N,directions,H] where the batch is first, else [T,directions,N,H] and [directions,N,H].
+  // Outputs are [N,T,directions,H] and [N,directions,H] with layout=1, otherwise [T,directions,N,H] and [directions,N,H].
   std::vector<Value> y, h, cells;
   const int64_t sequence_axis = form.batch_first ? 2 : 1, state_axis = form.batch_first ? 1 : 0;
   for (int64_t d = 0; d < form.directions; ++d) {
     const auto begin = form.functions.begin() + d * static_cast<int64_t>(usual.size());
     const std::vector<std::string> own(begin, begin + static_cast<int64_t>(usual.size()));
-    if (own != usual && usual.size() > 1) c.refuse("its activations are not the usual ones");
+    if (own != usual && usual.size() > 1) c.refuse("only the default activations are supported");
     const Results result = run(layer_of(c, form, steps, d), own);
     y.push_back(unsqueeze(form.batch_first ? result.y : transpose(result.y, 0, 1), sequence_axis));
     h.push_back(unsqueeze(result.h, state_axis));
@@ -126,7 +128,7 @@ void recurrent_node(Call& c, const std::vector<int64_t>& order, Run run, const s
   if (c.needs_output(2) && !cells.empty()) c.set(2, join(cells, state_axis));
 }
 
-RecurrentAttrs how(const Layer& layer, bool save) {
+RecurrentAttrs attributes_of(const Layer& layer, bool save) {
   RecurrentAttrs attrs;
   attrs.reverse = layer.reverse;
   attrs.save = save;
@@ -135,23 +137,23 @@ RecurrentAttrs how(const Layer& layer, bool save) {
 
 template <bool kSave>
 Results run_lstm(const Layer& layer, const std::vector<std::string>&) {
-  // Both states or none.
+  // Galley's layer takes both initial states or none.
   const auto state = [&](Value own, Value other) {
     return own || !other ? own : full(other.graph(), {.dtype = other.dtype(), .shape = other.shape()}, 0);
   };
-  const Lstm made = lstm(layer.x, layer.weights, state(layer.h0, layer.c0), state(layer.c0, layer.h0), how(layer, kSave));
+  const Lstm made = lstm(layer.x, layer.weights, state(layer.h0, layer.c0), state(layer.c0, layer.h0), attributes_of(layer, kSave));
   return {made.y, made.h, made.c};
 }
 template <bool kSave>
 Results run_gru(const Layer& layer, const std::vector<std::string>&) {
-  const Gru made = gru(layer.x, layer.weights, layer.h0, how(layer, kSave));
+  const Gru made = gru(layer.x, layer.weights, layer.h0, attributes_of(layer, kSave));
   return {made.y, made.h, {}};
 }
-/// The reset before the product (linear_before_reset=0), step by step: Galley's layer has it after, as PyTorch.
+/// Unrolled GRU with the reset gate applied before the product (linear_before_reset=0); Galley's layer applies it after, as PyTorch does.
 Results run_gru_by_steps(const Layer& layer, const std::vector<std::string>&) {
   const int64_t samples = layer.x.shape()[0], steps = layer.x.shape()[1], hidden = layer.weights.hh.shape()[1];
-  GALLEY_CHECK_INPUT(steps >= 1 && steps <= kMostSteps, "it has ", steps,
-                     " steps with the reset before the product (linear_before_reset=0), 1 to ", kMostSteps, " are known");
+  GALLEY_CHECK_INPUT(steps >= 1 && steps <= kMaxSteps, "it has ", steps, " steps with linear_before_reset=0, but must have 1 to ",
+                     kMaxSteps);
   const auto rows = [&](Value all, int64_t first, int64_t last) { return all ? slice(all, 0, first * hidden, last * hidden) : Value(); };
   const Value fed = linear(layer.x, layer.weights.ih, layer.weights.bias_ih);  // [N,T,3H]: r, z, n
   const Value gates_hh = rows(layer.weights.hh, 0, 2), gates_bias = rows(layer.weights.bias_hh, 0, 2);
@@ -174,7 +176,7 @@ Results run_gru_by_steps(const Layer& layer, const std::vector<std::string>&) {
 Results run_rnn(const Layer& layer, const std::vector<std::string>& functions) {
   RnnAttrs attrs;
   attrs.reverse = layer.reverse;
-  GALLEY_CHECK_INPUT(functions[0] == "Tanh" || functions[0] == "Relu", "its activation ", functions[0], " is not known, Tanh and Relu are");
+  GALLEY_CHECK_INPUT(functions[0] == "Tanh" || functions[0] == "Relu", "its activation is ", functions[0], ", but must be Tanh or Relu");
   attrs.nonlinearity = functions[0] == "Tanh" ? Nonlinearity::kTanh : Nonlinearity::kRelu;
   const Rnn made = rnn(layer.x, layer.weights, layer.h0, attrs);
   return {made.y, made.h, {}};

@@ -1,4 +1,4 @@
-// Reductions, softmax and its relatives, running sums.
+// Imports reductions, softmax and related operators, and cumulative sums.
 
 #include <algorithm>
 #include <limits>
@@ -16,11 +16,11 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kLongestSum = int64_t{1} << 16;  // of a running sum, by doublings
+constexpr int64_t kLongestSum = int64_t{1} << 16;  // limit of elements of a cumulative sum
 
 using Reduce = Value (*)(Value, const ReduceAttrs&);
 
-/// The axes of the node; `nothing`: it has none and says that this means none.
+/// The attributes of the node; `nothing` is set if it has no axes and noop_with_empty_axes.
 ReduceAttrs reduce_attrs(Call& c, bool& nothing) {
   ReduceAttrs attrs;
   attrs.axes = c.axes(1, {});
@@ -48,14 +48,14 @@ Value log_sum_exp(Value x, const ReduceAttrs& attrs) {
   const Value result = add(log(sum(exp(sub(x, largest)), kept)), largest);
   return attrs.keepdim ? result : reshape(result, sum(x, attrs).shape());
 }
-/// Halves of each axis, multiplied.
+/// Product along each axis by repeatedly multiplying the two halves.
 Value product(Value x, const ReduceAttrs& attrs) {
   const Shape shape = sum(x, attrs).shape();
   std::vector<int64_t> axes = attrs.axes;
   for (int axis = 0; attrs.axes.empty() && axis < x.shape().rank(); ++axis) axes.push_back(axis);
   for (const int64_t named : axes) {
     const int axis = axis_in(named, x.shape().rank());
-    GALLEY_CHECK_INPUT(x.shape()[axis] >= 1, "it multiplies no elements: ", x.type());
+    GALLEY_CHECK_INPUT(x.shape()[axis] >= 1, "it reduces an empty axis: ", x.type());
     for (int64_t size = x.shape()[axis]; size > 1; size = x.shape()[axis]) {
       const int64_t half = size / 2;
       const Value pairs = mul(slice(x, axis, 0, half), slice(x, axis, half, 2 * half));
@@ -65,16 +65,16 @@ Value product(Value x, const ReduceAttrs& attrs) {
   return reshape(x, shape);
 }
 
-/// A reduction of what a function makes of each element: without axes that function alone would be left.
+/// A reduction of a function of each element; with noop_with_empty_axes only the function would remain.
 template <Value (*kReduce)(Value, const ReduceAttrs&)>
 void reduce_function(Call& c) {
   bool nothing = false;
   const ReduceAttrs attrs = reduce_attrs(c, nothing);
-  if (nothing) c.refuse("it has no axes (noop_with_empty_axes=1)");
+  if (nothing) c.refuse("noop_with_empty_axes=1 without axes is not supported");
   c.set(kReduce(c.x(0), attrs));
 }
 
-/// Unsigned numbers have no negative.
+/// -x; unsigned numbers are converted to i32 first.
 Value negated(Value x) { return neg(x.dtype() == DType::kU8 ? cast(x, DType::kI32) : x); }
 
 template <bool kSmallest>
@@ -96,7 +96,7 @@ void topk_node(Call& c) {
   TopkAttrs attrs;
   if (c.has(1)) {
     const std::vector<int64_t> k = c.ints(1);
-    GALLEY_CHECK_INPUT(k.size() == 1, "k is no number");
+    GALLEY_CHECK_INPUT(k.size() == 1, "k must be a single number");
     attrs.k = k[0];
   } else {
     attrs.k = c.integer("k", 1);  // before opset 10
@@ -121,7 +121,7 @@ Value hardmax(Value x, const SoftmaxAttrs& softmax) {
   return cast(equal(argmax(x, attrs), iota(x.graph(), DType::kI64, shape, axis)), x.dtype());
 }
 
-/// Before opset 13 all axes from `axis` on count as one.
+/// Before opset 13, all axes from `axis` on are one.
 template <Value (*kSoftmax)(Value, const SoftmaxAttrs&)>
 void softmax_node(Call& c) {
   const Value x = c.x(0);
@@ -139,7 +139,7 @@ void softmax_node(Call& c) {
   c.set(reshape(kSoftmax(reshape(x, {rows, columns}), attrs), x.shape()));
 }
 
-/// x moved by `by` elements along an axis, zeros coming in; towards the end, or the beginning.
+/// x shifted by `by` elements along an axis, towards the end or the begin, filled with zeros.
 Value shifted(Value x, int axis, int64_t by, bool to_end) {
   const int64_t size = x.shape()[axis];
   std::vector<int64_t> padding(static_cast<size_t>(2 * x.shape().rank()), 0);
@@ -147,15 +147,15 @@ Value shifted(Value x, int axis, int64_t by, bool to_end) {
   return pad(to_end ? slice(x, axis, 0, size - by) : slice(x, axis, by, size), padding);
 }
 
-/// By doublings (Hillis, Steele 1986).
+/// Parallel prefix sum in log2(n) steps (Hillis and Steele 1986).
 void cumulative_sum(Call& c) {
   Value x = c.x(0);
   const std::vector<int64_t> named = c.ints(1);
-  GALLEY_CHECK_INPUT(named.size() == 1, "its axis is no number");
+  GALLEY_CHECK_INPUT(named.size() == 1, "its axis must be a single number");
   const int axis = axis_in(named[0], x.shape().rank());
   const bool exclusive = c.integer("exclusive", 0) != 0, reverse = c.integer("reverse", 0) != 0;
   const int64_t size = x.shape()[axis];
-  GALLEY_CHECK_INPUT(size >= 1 && size <= kLongestSum, "it sums ", size, " elements, 1 to ", kLongestSum, " are known");
+  GALLEY_CHECK_INPUT(size >= 1 && size <= kLongestSum, "its axis has ", size, " elements, but must have 1 to ", kLongestSum);
   if (exclusive) x = shifted(x, axis, 1, !reverse);
   for (int64_t by = 1; by < size; by *= 2) x = add(x, shifted(x, axis, by, !reverse));
   c.set(x);

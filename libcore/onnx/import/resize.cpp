@@ -1,4 +1,4 @@
-// Resize and Upsample: by Galley's own resize where it knows the form, else by one matrix of weights an axis.
+// Imports Resize and Upsample: as Galley's resize operator if it supports the form, otherwise as one matrix product per axis.
 
 #include <algorithm>
 #include <cmath>
@@ -10,123 +10,124 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kLargest = int64_t{1} << 20;      // of a new size
-constexpr int64_t kMostWeights = int64_t{1} << 24;  // of one axis' matrix
+constexpr int64_t kLargest = int64_t{1} << 20;     // limit of an output size
+constexpr int64_t kMaxWeights = int64_t{1} << 24;  // limit of elements of an axis's matrix
 
-/// How the coordinates of a result are found in the input, and what is read there.
+/// How output coordinates map to the input and how the input is sampled.
 struct Resizing {
-  std::string mode, place, nearest;
+  std::string mode, coordinates, nearest;
   double cubic_a = -0.75, outside_value = 0;
   bool exclude_outside = false;
 };
-/// One axis of it.
+/// One axis.
 struct Axis {
   int64_t in = 0, out = 0;
-  double scale = 1;           // out / in, as the file says it
+  double scale = 1;           // out / in, as given in the file
   double begin = 0, end = 1;  // region of interest
 };
 
-/// The place of element o in the input (onnx, Resize, coordinate_transformation_mode).
-double place_of(const Call& c, const Resizing& how, const Axis& axis, int64_t o) {
+/// The input coordinate of output element o (onnx, Resize, coordinate_transformation_mode).
+double position_of(const Call& c, const Resizing& resizing, const Axis& axis, int64_t o) {
   const auto x = static_cast<double>(o), in = static_cast<double>(axis.in), out = static_cast<double>(axis.out);
-  if (how.place == "half_pixel") return (x + 0.5) / axis.scale - 0.5;
-  if (how.place == "pytorch_half_pixel") return axis.out > 1 ? (x + 0.5) / axis.scale - 0.5 : 0;
-  if (how.place == "align_corners") return axis.out > 1 ? x * (in - 1) / (out - 1) : 0;
-  if (how.place == "asymmetric") return x / axis.scale;
-  if (how.place == "tf_half_pixel_for_nn") return (x + 0.5) / axis.scale;
-  if (how.place == "tf_crop_and_resize") {
+  if (resizing.coordinates == "half_pixel") return (x + 0.5) / axis.scale - 0.5;
+  if (resizing.coordinates == "pytorch_half_pixel") return axis.out > 1 ? (x + 0.5) / axis.scale - 0.5 : 0;
+  if (resizing.coordinates == "align_corners") return axis.out > 1 ? x * (in - 1) / (out - 1) : 0;
+  if (resizing.coordinates == "asymmetric") return x / axis.scale;
+  if (resizing.coordinates == "tf_half_pixel_for_nn") return (x + 0.5) / axis.scale;
+  if (resizing.coordinates == "tf_crop_and_resize") {
     return axis.out > 1 ? axis.begin * (in - 1) + x * (axis.end - axis.begin) * (in - 1) / (out - 1)
                         : 0.5 * (axis.begin + axis.end) * (in - 1);
   }
-  if (how.place == "half_pixel_symmetric") {
+  if (resizing.coordinates == "half_pixel_symmetric") {
     const double centre = in / 2, kept = out / (axis.scale * in);
     return centre * (1 - kept) + (x + 0.5) / axis.scale - 0.5;
   }
-  c.refuse(cat("coordinate_transformation_mode ", how.place, " is not known"));
+  c.refuse(cat("coordinate_transformation_mode '", resizing.coordinates, "' is not supported"));
 }
 
-int64_t nearest_of(const Call& c, const Resizing& how, double x) {
-  if (how.nearest == "floor") return static_cast<int64_t>(std::floor(x));
-  if (how.nearest == "ceil") return static_cast<int64_t>(std::ceil(x));
-  if (how.nearest == "round_prefer_floor") return static_cast<int64_t>(std::ceil(x - 0.5));
-  if (how.nearest == "round_prefer_ceil") return static_cast<int64_t>(std::floor(x + 0.5));
-  c.refuse(cat("nearest_mode ", how.nearest, " is not known"));
+int64_t nearest_of(const Call& c, const Resizing& resizing, double x) {
+  if (resizing.nearest == "floor") return static_cast<int64_t>(std::floor(x));
+  if (resizing.nearest == "ceil") return static_cast<int64_t>(std::ceil(x));
+  if (resizing.nearest == "round_prefer_floor") return static_cast<int64_t>(std::ceil(x - 0.5));
+  if (resizing.nearest == "round_prefer_ceil") return static_cast<int64_t>(std::floor(x + 0.5));
+  c.refuse(cat("nearest_mode '", resizing.nearest, "' is not supported"));
 }
 
-/// Keys 1981, Cubic Convolution Interpolation for Digital Image Processing.
+/// Cubic convolution kernel (Keys 1981, Cubic Convolution Interpolation for Digital Image Processing).
 double cubic_weight(double distance, double a) {
   const double d = std::fabs(distance);
   if (d <= 1) return ((a + 2) * d - (a + 3)) * d * d + 1;
   return d < 2 ? ((a * d - 5 * a) * d + 8 * a) * d - 4 * a : 0;
 }
 
-/// Weights of the input's elements in element o of the result.
-std::vector<double> weights_of(const Call& c, const Resizing& how, const Axis& axis, int64_t o) {
+/// The weights of the input's elements for output element o.
+std::vector<double> weights_of(const Call& c, const Resizing& resizing, const Axis& axis, int64_t o) {
   std::vector<double> weights(static_cast<size_t>(axis.in), 0);
-  const double x = place_of(c, how, axis, o);
+  const double x = position_of(c, resizing, axis, o);
   const auto add = [&](int64_t i, double weight) { weights[static_cast<size_t>(std::clamp<int64_t>(i, 0, axis.in - 1))] += weight; };
-  if (how.mode == "nearest") {
-    add(nearest_of(c, how, x), 1);
+  if (resizing.mode == "nearest") {
+    add(nearest_of(c, resizing, x), 1);
     return weights;
   }
   const auto low = static_cast<int64_t>(std::floor(x));
-  if (how.mode == "linear") {
+  if (resizing.mode == "linear") {
     add(low, 1 - (x - std::floor(x)));
     add(low + 1, x - std::floor(x));
     return weights;
   }
   double sum = 0;
   for (int64_t i = low - 1; i <= low + 2; ++i) {
-    const double weight = cubic_weight(x - static_cast<double>(i), how.cubic_a);
-    if (how.exclude_outside && (i < 0 || i >= axis.in)) continue;
+    const double weight = cubic_weight(x - static_cast<double>(i), resizing.cubic_a);
+    if (resizing.exclude_outside && (i < 0 || i >= axis.in)) continue;
     add(i, weight);
     sum += weight;
   }
-  for (double& weight : weights) weight /= how.exclude_outside ? sum : 1;
+  for (double& weight : weights) weight /= resizing.exclude_outside ? sum : 1;
   return weights;
 }
 
-/// x with one axis resized: a product with a constant matrix.
-Value resize_axis(const Call& c, const Resizing& how, Value x, int at, const Axis& axis) {
-  GALLEY_CHECK_INPUT(axis.in * axis.out <= kMostWeights, "it resizes an axis of ", axis.in, " to ", axis.out,
-                     " in a form that takes a matrix of weights, at most ", kMostWeights, " are known");
+/// Resizes one axis by a product with a constant matrix.
+Value resize_axis(const Call& c, const Resizing& resizing, Value x, int at, const Axis& axis) {
+  GALLEY_CHECK_INPUT(axis.in * axis.out <= kMaxWeights, "it resizes an axis from ", axis.in, " to ", axis.out,
+                     " in a mode that needs a matrix of weights, which is limited to ", kMaxWeights, " elements");
   std::vector<double> all;
   for (int64_t o = 0; o < axis.out; ++o) {
-    const double place = place_of(c, how, axis, o);
-    const bool outside = how.place == "tf_crop_and_resize" && !(place >= 0 && place <= static_cast<double>(axis.in - 1));
-    if (outside) c.refuse("it reads outside of its input (tf_crop_and_resize, extrapolation_value)");
-    const std::vector<double> weights = weights_of(c, how, axis, o);
+    const double position = position_of(c, resizing, axis, o);
+    const bool outside = resizing.coordinates == "tf_crop_and_resize" && !(position >= 0 && position <= static_cast<double>(axis.in - 1));
+    if (outside) c.refuse("it reads outside its input (tf_crop_and_resize with extrapolation_value), which is not supported");
+    const std::vector<double> weights = weights_of(c, resizing, axis, o);
     all.insert(all.end(), weights.begin(), weights.end());
   }
   Tensor matrix(DType::kF32, {axis.out, axis.in});
   matrix.from_doubles(all);
   const int last = x.shape().rank() - 1;
-  const Value turned = at == last ? x : transpose(x, at, last);
-  const Value y = matmul(turned, c.table(matrix), {false, true});
+  const Value transposed = at == last ? x : transpose(x, at, last);
+  const Value y = matmul(transposed, c.table(matrix), {false, true});
   return at == last ? y : transpose(y, at, last);
 }
 
-/// What Galley's own operator does; nullopt where it does not.
-std::optional<ResizeAttrs> own_form(const Resizing& how, Value x, const std::vector<Axis>& axes) {
+/// The attributes of Galley's resize operator, or nullopt if it does not support this form.
+std::optional<ResizeAttrs> operator_attributes(const Resizing& resizing, Value x, const std::vector<Axis>& axes) {
   if (x.shape().rank() != 4 || axes[0].in != axes[0].out || axes[1].in != axes[1].out) return std::nullopt;
   ResizeAttrs attrs;
   attrs.size = {axes[2].out, axes[3].out};
-  // Its scale is the quotient of the sizes.
+  // The operator's scale is the ratio of the sizes.
   for (size_t i : {2u, 3u}) {
     const double scale = static_cast<double>(axes[i].out) / static_cast<double>(axes[i].in);
-    if (how.place != "align_corners" && std::fabs(scale - axes[i].scale) > 1e-7 * scale) return std::nullopt;
+    if (resizing.coordinates != "align_corners" && std::fabs(scale - axes[i].scale) > 1e-7 * scale) return std::nullopt;
   }
-  if (how.mode == "nearest" && how.place == "asymmetric" && how.nearest == "floor") {
+  if (resizing.mode == "nearest" && resizing.coordinates == "asymmetric" && resizing.nearest == "floor") {
     attrs.mode = ResizeMode::kNearest;
     return attrs;
   }
-  const bool half = how.place == "half_pixel" || (how.place == "pytorch_half_pixel" && attrs.size[0] > 1 && attrs.size[1] > 1);
-  if (how.mode != "linear" || (!half && how.place != "align_corners")) return std::nullopt;
-  attrs.align_corners = how.place == "align_corners";
+  const bool half =
+      resizing.coordinates == "half_pixel" || (resizing.coordinates == "pytorch_half_pixel" && attrs.size[0] > 1 && attrs.size[1] > 1);
+  if (resizing.mode != "linear" || (!half && resizing.coordinates != "align_corners")) return std::nullopt;
+  attrs.align_corners = resizing.coordinates == "align_corners";
   return attrs;
 }
 
-/// The sizes and scales of all axes, from the node's scales or sizes.
+/// Sizes and scales of all axes, from the node's scales or sizes.
 std::vector<Axis> axes_of_node(Call& c, const Shape& shape, const std::optional<Tensor>& scales, const std::vector<int64_t>& sizes,
                                const std::vector<double>& region) {
   const int rank = shape.rank();
@@ -143,14 +144,14 @@ std::vector<Axis> axes_of_node(Call& c, const Shape& shape, const std::optional<
     Axis& axis = axes[static_cast<size_t>(axis_in(named[i], rank))];
     GALLEY_CHECK_INPUT(axis.in >= 1, "an empty axis cannot be resized: ", shape);
     if (scales) {
-      GALLEY_CHECK_INPUT(factors[i] > 0 && factors[i] < 1e4, "a scale is ", factors[i]);
+      GALLEY_CHECK_INPUT(factors[i] > 0 && factors[i] < 1e4, "a scale is ", factors[i], ", but must be greater than 0 and less than 10000");
       axis.scale = factors[i];
       axis.out = static_cast<int64_t>(std::floor(static_cast<double>(axis.in) * factors[i]));
     } else {
       axis.out = sizes[i];
       axis.scale = static_cast<double>(axis.out) / static_cast<double>(axis.in);
     }
-    GALLEY_CHECK_INPUT(axis.out >= 1 && axis.out <= kLargest, "a new size is ", axis.out);
+    GALLEY_CHECK_INPUT(axis.out >= 1 && axis.out <= kLargest, "an output size is ", axis.out, ", but must be between 1 and ", kLargest);
     if (region.size() == 2 * named.size()) {
       axis.begin = region[i];
       axis.end = region[named.size() + i];
@@ -159,22 +160,24 @@ std::vector<Axis> axes_of_node(Call& c, const Shape& shape, const std::optional<
   return axes;
 }
 
-void resize_value(Call& c, const Resizing& how, const std::optional<Tensor>& scales, const std::vector<int64_t>& sizes,
+void resize_value(Call& c, const Resizing& resizing, const std::optional<Tensor>& scales, const std::vector<int64_t>& sizes,
                   const std::vector<double>& region) {
   Value x = c.x(0);
   const std::vector<Axis> axes = axes_of_node(c, x.shape(), scales, sizes, region);
-  if (how.mode != "nearest" && how.mode != "linear" && how.mode != "cubic") c.refuse(cat("mode ", how.mode, " is not known"));
+  if (resizing.mode != "nearest" && resizing.mode != "linear" && resizing.mode != "cubic")
+    c.refuse(cat("mode '", resizing.mode, "' is not supported"));
   for (const Axis& axis : axes) {
-    // The operator's definition divides by the size before it is rounded down, run times by the size after.
+    // The operator's definition uses the size before rounding down, run times use the size after.
     const double exact = static_cast<double>(axis.in) * axis.scale;
-    if (how.place == "align_corners" && std::fabs(exact - std::round(exact)) > 1e-3)
-      c.refuse(cat("align_corners with a scale of ", axis.scale, ", which gives ", exact, " elements"), "give it sizes");
+    if (resizing.coordinates == "align_corners" && std::fabs(exact - std::round(exact)) > 1e-3)
+      c.refuse(cat("align_corners with a scale of ", axis.scale, " gives ", exact, " elements, which is not a whole number"),
+               "export it with sizes instead of scales");
   }
-  if (const auto own = own_form(how, x, axes)) return c.set(resize(x, *own));
-  if (!is_floating(x.dtype())) c.refuse(cat("it resizes ", x.type(), " in a form that is known for floats alone"));
+  if (const auto own = operator_attributes(resizing, x, axes)) return c.set(resize(x, *own));
+  if (!is_floating(x.dtype())) c.refuse(cat("its input is ", x.type(), ", but this mode supports only floating-point inputs"));
   for (size_t i = 0; i < axes.size(); ++i) {
-    const bool same = axes[i].in == axes[i].out && axes[i].scale == 1 && how.place != "tf_crop_and_resize";
-    if (!same) x = resize_axis(c, how, x, static_cast<int>(i), axes[i]);
+    const bool same = axes[i].in == axes[i].out && axes[i].scale == 1 && resizing.coordinates != "tf_crop_and_resize";
+    if (!same) x = resize_axis(c, resizing, x, static_cast<int>(i), axes[i]);
   }
   c.set(x);
 }
@@ -182,48 +185,48 @@ void resize_value(Call& c, const Resizing& how, const std::optional<Tensor>& sca
 std::optional<Tensor> known_scales(Call& c, size_t i) {
   if (!c.has(i)) return std::nullopt;
   const std::optional<Tensor> scales = c.constant(i);
-  GALLEY_CHECK_INPUT(scales.has_value(), "the scales must be known before the model runs");
+  GALLEY_CHECK_INPUT(scales.has_value(), "its scales must be constant");
   if (scales->elements() == 0) return std::nullopt;
-  GALLEY_CHECK_INPUT(is_floating(scales->dtype()) && scales->elements() <= Shape::kMaxRank, "the scales are ", scales->str());
+  GALLEY_CHECK_INPUT(is_floating(scales->dtype()) && scales->elements() <= Shape::kMaxRank, "its scales are ", scales->str(),
+                     ", but must be a floating-point list with at most ", Shape::kMaxRank, " elements");
   return scales;
 }
 
 void resize_node(Call& c) {
-  const bool old = c.opset() < 11;  // the sizes are those of Upsample
-  Resizing how{.mode = c.text("mode", "nearest"),
-               .place = old ? "asymmetric" : c.text("coordinate_transformation_mode", "half_pixel"),
-               .nearest = old ? "floor" : c.text("nearest_mode", "round_prefer_floor")};
-  how.cubic_a = c.real("cubic_coeff_a", -0.75);
-  how.outside_value = c.real("extrapolation_value", 0);
-  how.exclude_outside = c.integer("exclude_outside", 0) != 0;
-  if (c.integer("antialias", 0) != 0) c.refuse("it smooths (antialias=1)");
-  if (c.text("keep_aspect_ratio_policy", "stretch") != "stretch") c.refuse("its sizes are found by a policy (keep_aspect_ratio_policy)");
-  if (old) return resize_value(c, how, known_scales(c, 1), {}, {});
+  const bool old = c.opset() < 11;  // before opset 11 it has the inputs of Upsample
+  Resizing resizing{.mode = c.text("mode", "nearest"),
+                    .coordinates = old ? "asymmetric" : c.text("coordinate_transformation_mode", "half_pixel"),
+                    .nearest = old ? "floor" : c.text("nearest_mode", "round_prefer_floor")};
+  resizing.cubic_a = c.real("cubic_coeff_a", -0.75);
+  resizing.outside_value = c.real("extrapolation_value", 0);
+  resizing.exclude_outside = c.integer("exclude_outside", 0) != 0;
+  if (c.integer("antialias", 0) != 0) c.refuse("antialias=1 is not supported");
+  if (c.text("keep_aspect_ratio_policy", "stretch") != "stretch") c.refuse("keep_aspect_ratio_policy must be stretch");
+  if (old) return resize_value(c, resizing, known_scales(c, 1), {}, {});
   std::vector<double> region;
-  if (how.place == "tf_crop_and_resize") {
+  if (resizing.coordinates == "tf_crop_and_resize") {
     const std::optional<Tensor> given = c.constant(1);
-    GALLEY_CHECK_INPUT(given.has_value() && given->elements() <= 2 * Shape::kMaxRank,
-                       "its region (roi) must be known before the model runs");
+    GALLEY_CHECK_INPUT(given.has_value() && given->elements() <= 2 * Shape::kMaxRank, "its region (roi) must be constant");
     region = given->to_doubles();
   }
   const std::optional<Tensor> scales = known_scales(c, 2);
   GALLEY_CHECK_INPUT(scales.has_value() || c.has(3), "it has neither scales nor sizes");
   std::vector<int64_t> sizes = scales ? std::vector<int64_t>() : c.ints(3);
-  // A file that was made for one batch spells it in its sizes.
-  const auto spelled = c.to.other_batch();
-  if (spelled && c.find("axes") == nullptr && !sizes.empty() && sizes[0] == *spelled && c.to.spells_batch(c.node, true))
+  // A file exported for a fixed batch contains the batch in its sizes.
+  const auto declared = c.to.other_batch();
+  if (declared && c.find("axes") == nullptr && !sizes.empty() && sizes[0] == *declared && c.to.has_batch_size(c.node, true))
     sizes[0] = *c.to.batch();
-  resize_value(c, how, scales, sizes, region);
+  resize_value(c, resizing, scales, sizes, region);
 }
 
 void upsample_node(Call& c) {
-  const Resizing how{.mode = c.text("mode", "nearest"), .place = "asymmetric", .nearest = "floor"};
-  if (c.has(1)) return resize_value(c, how, known_scales(c, 1), {}, {});
+  const Resizing resizing{.mode = c.text("mode", "nearest"), .coordinates = "asymmetric", .nearest = "floor"};
+  if (c.has(1)) return resize_value(c, resizing, known_scales(c, 1), {}, {});
   const OnnxAttribute* scales = c.find("scales");
   GALLEY_CHECK_INPUT(scales != nullptr && scales->floats.size() <= static_cast<size_t>(Shape::kMaxRank), "it has no scales");
   Tensor list(DType::kF32, {static_cast<int64_t>(scales->floats.size())});
   list.from_doubles(scales->floats);
-  resize_value(c, how, list, {}, {});
+  resize_value(c, resizing, list, {}, {});
 }
 
 }  // namespace

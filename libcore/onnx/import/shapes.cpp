@@ -1,4 +1,4 @@
-// What moves elements or knows their number.
+// Imports operators that move data or depend only on shapes.
 
 #include <algorithm>
 #include <cmath>
@@ -11,13 +11,13 @@
 namespace galley::onnx_import {
 namespace {
 
-constexpr int64_t kLargest = int64_t{1} << 40;     // of a size that the file gives
-constexpr int64_t kMostMasked = int64_t{1} << 22;  // elements of a table that a node needs
+constexpr int64_t kLargest = int64_t{1} << 40;       // limit of a size in the file
+constexpr int64_t kMaxGenerated = int64_t{1} << 22;  // limit of elements of a generated constant
 
 void constant(Call& c) {
   if (const OnnxAttribute* value = c.find("value"); value != nullptr) {
     GALLEY_CHECK_INPUT(value->tensor && value->tensor->dtype, "its value has the type ", value->tensor ? value->tensor->dtype_text : "?",
-                       ", with which Galley does not compute");
+                       ", which Galley does not support");
     return c.set_constant(c.to.read(*value->tensor));
   }
   if (c.find("value_int") != nullptr) {
@@ -36,7 +36,7 @@ void constant(Call& c) {
     list.from_doubles(values->floats);
     return c.set_constant(list);
   }
-  c.refuse("it has no value that is known");
+  c.refuse("it has no value of a supported kind");
 }
 
 void constant_of_shape(Call& c) {
@@ -44,7 +44,7 @@ void constant_of_shape(Call& c) {
   double fill = 0;
   DType dtype = DType::kF32;
   if (const OnnxAttribute* value = c.find("value"); value != nullptr) {
-    GALLEY_CHECK_INPUT(value->tensor && value->tensor->dtype && value->tensor->shape.elements() == 1, "its value is not one number");
+    GALLEY_CHECK_INPUT(value->tensor && value->tensor->dtype && value->tensor->shape.elements() == 1, "its value must be a single number");
     const Tensor number = c.to.read(*value->tensor);
     fill = number.to_doubles().front();
     dtype = number.dtype();
@@ -54,8 +54,8 @@ void constant_of_shape(Call& c) {
     list.from_doubles(std::vector<double>(static_cast<size_t>(shape.elements()), fill));
     return c.set_constant(list);
   }
-  GALLEY_CHECK_INPUT(dtype != DType::kF64 && dtype != DType::kF16 && dtype != DType::kBF16, "it makes numbers of ", dtype,
-                     ": Galley computes in f32");
+  GALLEY_CHECK_INPUT(dtype != DType::kF64 && dtype != DType::kF16 && dtype != DType::kBF16, "its value is ", dtype,
+                     ", but Galley computes in f32");
   c.set(full(c.to.builder().graph(), {.dtype = dtype, .shape = shape}, fill));
 }
 
@@ -75,17 +75,17 @@ void reshape_node(Call& c) {
   const Value x = c.x(0);
   for (size_t i = 0; i < to.size(); ++i) {
     if (to[i] == 0 && !zeros) {
-      GALLEY_CHECK_INPUT(static_cast<int>(i) < x.shape().rank(), "size ", i, " is to be copied from ", x.type());
+      GALLEY_CHECK_INPUT(static_cast<int>(i) < x.shape().rank(), "size ", i, " is 0 (copy), but its input is ", x.type());
       to[i] = x.shape()[static_cast<int>(i)];
     }
-    GALLEY_CHECK_INPUT(to[i] >= -1 && to[i] <= kLargest, "a new size is ", to[i]);
+    GALLEY_CHECK_INPUT(to[i] >= -1 && to[i] <= kLargest, "an output size is ", to[i], ", but must be between -1 and ", kLargest);
   }
-  // A file that was made for one batch spells it in its shapes.
-  if (const auto spelled = c.to.other_batch();
-      spelled && !to.empty() && to[0] == *spelled && x.shape().rank() > 0 && c.to.spells_batch(c.node, x.shape()[0] % *c.to.batch() == 0))
+  // A file exported for a fixed batch contains the batch in its shapes.
+  if (const auto declared = c.to.other_batch(); declared && !to.empty() && to[0] == *declared && x.shape().rank() > 0 &&
+                                                c.to.has_batch_size(c.node, x.shape()[0] % *c.to.batch() == 0))
     to[0] = *c.to.batch();
-  GALLEY_CHECK_INPUT(to.size() <= static_cast<size_t>(Shape::kMaxRank), "an array of ", to.size(), " dimensions, at most ", Shape::kMaxRank,
-                     " are known");
+  GALLEY_CHECK_INPUT(to.size() <= static_cast<size_t>(Shape::kMaxRank), "its result has ", to.size(), " dimensions, but at most ",
+                     Shape::kMaxRank, " are supported");
   ReshapeAttrs attrs;
   attrs.shape = to;
   c.set(reshape(x, attrs));
@@ -116,13 +116,13 @@ void transpose_node(Call& c) {
   std::vector<int64_t> order(static_cast<size_t>(rank));
   std::iota(order.rbegin(), order.rend(), 0);
   order = c.ints("perm", order);
-  // The transpose of a matrix of parameters: products know it as theirs.
+  // A transposed weight matrix: products recognize it.
   if (item.is_weight && !item.transposed && rank == 2 && order == std::vector<int64_t>{1, 0} && !c.node.outputs.empty()) {
-    Item turned = item;
-    turned.value = {};
-    turned.transposed = true;
-    turned.name = c.node.inputs[0];
-    return c.to.set(c.node.outputs[0], std::move(turned));
+    Item transposed = item;
+    transposed.value = {};
+    transposed.transposed = true;
+    transposed.name = c.node.inputs[0];
+    return c.to.set(c.node.outputs[0], std::move(transposed));
   }
   c.set(permute(c.x(0), order));
 }
@@ -130,7 +130,7 @@ void transpose_node(Call& c) {
 void concat_node(Call& c) {
   std::vector<Value> parts;
   for (size_t i = 0; i < c.inputs(); ++i) parts.push_back(c.x(i));
-  GALLEY_CHECK_INPUT(!parts.empty(), "it joins nothing");
+  GALLEY_CHECK_INPUT(!parts.empty(), "it has no inputs");
   ConcatAttrs attrs;
   attrs.axis = axis_in(c.integer("axis", 0), parts.front().shape().rank());
   c.set(concat(parts, attrs));
@@ -146,18 +146,18 @@ void split_node(Call& c) {
     const int64_t each = count == 0 ? 0 : (size + count - 1) / count;
     for (int64_t i = 0; i < count; ++i) sizes.push_back(std::clamp<int64_t>(size - i * each, 0, each));
   }
-  GALLEY_CHECK_INPUT(static_cast<int64_t>(sizes.size()) == count, "it has ", sizes.size(), " sizes for ", count, " parts");
+  GALLEY_CHECK_INPUT(static_cast<int64_t>(sizes.size()) == count, "it has ", sizes.size(), " sizes for ", count, " outputs");
   int64_t start = 0;
   for (size_t i = 0; i < sizes.size(); ++i) {
-    GALLEY_CHECK_INPUT(sizes[i] >= 0 && sizes[i] <= size - start, "its sizes are more than the ", size, " of axis ", axis);
+    GALLEY_CHECK_INPUT(sizes[i] >= 0 && sizes[i] <= size - start, "its sizes exceed the size ", size, " of axis ", axis);
     c.set(i, slice(x, axis, start, start + sizes[i]));
     start += sizes[i];
   }
-  GALLEY_CHECK_INPUT(start == size, "its sizes add up to ", start, " of ", size);
+  GALLEY_CHECK_INPUT(start == size, "its sizes add up to ", start, ", but axis ", axis, " has size ", size);
 }
 
-/// One axis, whose places may run backward.
-Value cut(Call& c, Value x, int axis, int64_t start, int64_t end, int64_t step) {
+/// Slices one axis, also with a negative step.
+Value slice_axis(Call& c, Value x, int axis, int64_t start, int64_t end, int64_t step) {
   const int64_t size = x.shape()[axis];
   const auto from_zero = [&](int64_t i, int64_t least, int64_t most) {
     return std::clamp(i < 0 ? (i < -size ? least : i + size) : i, least, most);
@@ -171,13 +171,14 @@ Value cut(Call& c, Value x, int axis, int64_t start, int64_t end, int64_t step) 
     return slice(x, attrs);
   }
   const int64_t first = from_zero(start, -1, size - 1), last = from_zero(end, -1, size - 1), by = std::max(step, -size - 1);
-  GALLEY_CHECK_INPUT((first - last) / -by <= kMostMasked, "it takes ", (first - last) / -by, " elements backward");
+  GALLEY_CHECK_INPUT((first - last) / -by <= kMaxGenerated, "it takes ", (first - last) / -by,
+                     " elements with a negative step, but at most ", kMaxGenerated, " are supported");
   std::vector<int64_t> places;
   for (int64_t i = first; i > last && i >= 0; i += by) places.push_back(i);
-  return places.empty() ? slice(x, axis, 0, 0) : at_places(c, x, axis, places);
+  return places.empty() ? slice(x, axis, 0, 0) : select_along(c, x, axis, places);
 }
 
-/// Ranges are attributes before opset 10.
+/// Before opset 10, the ranges are attributes.
 void slice_node(Call& c) {
   Value x = c.x(0);
   const bool old = c.find("starts") != nullptr;
@@ -188,18 +189,19 @@ void slice_node(Call& c) {
   if (c.has(3)) axes = c.ints(3);
   if (c.has(4)) steps = c.ints(4);
   GALLEY_CHECK_INPUT(ends.size() == starts.size() && axes.size() == starts.size() && steps.size() == starts.size(),
-                     "starts, ends, axes and steps have different numbers");
+                     "starts, ends, axes and steps must have equal lengths");
   for (size_t i = 0; i < starts.size(); ++i) {
-    GALLEY_CHECK_INPUT(steps[i] != 0, "the step is 0");
-    x = cut(c, x, axis_in(axes[i], x.shape().rank()), starts[i], ends[i], steps[i]);
+    GALLEY_CHECK_INPUT(steps[i] != 0, "a step is 0");
+    x = slice_axis(c, x, axis_in(axes[i], x.shape().rank()), starts[i], ends[i], steps[i]);
   }
   c.set(x);
 }
 
-/// Places of the input that stand `more` elements before and after an axis of `size`.
+/// Input positions for an axis of `size` that is padded by `before` and `after` elements.
 std::vector<int64_t> padded_places(const Call& c, const std::string& mode, int64_t size, int64_t before, int64_t after) {
   std::vector<int64_t> places;
-  GALLEY_CHECK_INPUT(size >= 1 && size + before + after <= (1 << 24), "it pads an axis of ", size, " by ", before, " and ", after);
+  GALLEY_CHECK_INPUT(size >= 1 && size + before + after <= (1 << 24), "it pads an axis of size ", size, " by ", before, " and ", after,
+                     ", which is not supported");
   for (int64_t i = -before; i < size + after; ++i) {
     if (mode == "edge") {
       places.push_back(std::clamp<int64_t>(i, 0, size - 1));
@@ -209,7 +211,7 @@ std::vector<int64_t> padded_places(const Call& c, const std::string& mode, int64
       const int64_t period = std::max<int64_t>(1, 2 * (size - 1)), at = (i % period + period) % period;
       places.push_back(at < size ? at : period - at);
     } else {
-      c.refuse(cat("mode ", mode, " is not known"));
+      c.refuse(cat("mode '", mode, "' is not supported"));
     }
   }
   return places;
@@ -218,11 +220,11 @@ std::vector<int64_t> padded_places(const Call& c, const std::string& mode, int64
 double pad_value(Call& c) {
   if (!c.has(2)) return c.real("value", 0);
   const std::optional<double> known = c.scalar(2);
-  GALLEY_CHECK_INPUT(known.has_value(), "its value must be known before the model runs");
+  GALLEY_CHECK_INPUT(known.has_value(), "its value must be constant");
   return *known;
 }
 
-/// Sizes are attributes before opset 11. Negative ones cut.
+/// Before opset 11, the sizes are attributes. Negative sizes crop.
 void pad_node(Call& c) {
   Value x = c.x(0);
   const std::string mode = c.text("mode", "constant");
@@ -231,16 +233,18 @@ void pad_node(Call& c) {
   std::vector<int64_t> axes(rank);
   std::iota(axes.begin(), axes.end(), 0);
   if (c.has(3)) axes = c.ints(3);
-  GALLEY_CHECK_INPUT(pads.size() == 2 * axes.size(), "it has ", pads.size(), " pads for ", axes.size(), " axes");
+  GALLEY_CHECK_INPUT(pads.size() == 2 * axes.size(), "it has ", pads.size(), " padding sizes for ", axes.size(),
+                     " axes, but must have two per axis");
   PadAttrs attrs;
   attrs.padding.assign(2 * rank, 0);
   attrs.value = pad_value(c);
   for (size_t i = 0; i < axes.size(); ++i) {
     const int axis = axis_in(axes[i], x.shape().rank());
     int64_t before = pads[i], after = pads[axes.size() + i];
-    for (const int64_t more : {before, after}) GALLEY_CHECK_INPUT(more >= -(1 << 24) && more <= (1 << 24), "a pad is ", more);
+    for (const int64_t more : {before, after})
+      GALLEY_CHECK_INPUT(more >= -(1 << 24) && more <= (1 << 24), "a padding size is ", more, ", which is not supported");
     const int64_t size = x.shape()[axis], first = std::max<int64_t>(0, -before), last = size - std::max<int64_t>(0, -after);
-    GALLEY_CHECK_INPUT(first <= last, "it cuts more than the ", size, " elements of axis ", axis);
+    GALLEY_CHECK_INPUT(first <= last, "it crops more than the ", size, " elements of axis ", axis);
     if (first > 0 || last < size) x = slice(x, axis, first, last);
     before = std::max<int64_t>(0, before);
     after = std::max<int64_t>(0, after);
@@ -248,7 +252,7 @@ void pad_node(Call& c) {
       attrs.padding[static_cast<size_t>(2 * axis)] = before;
       attrs.padding[static_cast<size_t>(2 * axis + 1)] = after;
     } else if (before + after > 0) {
-      x = at_places(c, x, axis, padded_places(c, mode, x.shape()[axis], before, after));
+      x = select_along(c, x, axis, padded_places(c, mode, x.shape()[axis], before, after));
     }
   }
   const bool none = std::all_of(attrs.padding.begin(), attrs.padding.end(), [](int64_t more) { return more == 0; });
@@ -268,20 +272,20 @@ void size_node(Call& c) {
   c.set_constant(count);
 }
 
-/// One axis after the other: a new axis of copies, joined with it.
+/// For each axis in turn: adds an axis of copies and merges the two.
 void tile_node(Call& c) {
   Value x = c.x(0);
   const std::vector<int64_t> repeats = c.ints(1);
   const int rank = x.shape().rank();
-  GALLEY_CHECK_INPUT(static_cast<int>(repeats.size()) == rank && rank < Shape::kMaxRank, "it has ", repeats.size(), " repeats for ",
-                     x.type());
+  GALLEY_CHECK_INPUT(static_cast<int>(repeats.size()) == rank && rank < Shape::kMaxRank, "it has ", repeats.size(),
+                     " repeats, which does not fit ", x.type());
   for (int axis = 0; axis < rank; ++axis) {
     const int64_t count = repeats[static_cast<size_t>(axis)];
-    GALLEY_CHECK_INPUT(count >= 0 && count <= (1 << 24), "it repeats ", count, " times");
+    GALLEY_CHECK_INPUT(count >= 0 && count <= (1 << 24), "it repeats an axis ", count, " times, which is not supported");
     if (count == 1) continue;
     Shape spread = x.shape(), joined = x.shape();
-    GALLEY_CHECK_INPUT(!__builtin_mul_overflow(joined[axis], count, &joined[axis]), "it repeats ", count, " times axis ", axis, " of ",
-                       x.type());
+    GALLEY_CHECK_INPUT(!__builtin_mul_overflow(joined[axis], count, &joined[axis]), "it repeats axis ", axis, " of ", x.type(), " ", count,
+                       " times, which is too large");
     check_sizes(joined, "its result");
     spread = unsqueeze(x, axis).shape();
     spread[axis] = count;
@@ -290,44 +294,45 @@ void tile_node(Call& c) {
   c.set(x);
 }
 
-/// Blocks of pixels from channels. DCR: a block's channels are apart by all channels of the result; CRD: side by side.
+/// DCR: the block position is the outer part of the channel index; CRD: the inner part.
 void depth_to_space(Call& c) {
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() == 4, "the input is expected to have dimensions [N,C,H,W], it is ", x.type());
+  GALLEY_CHECK_INPUT(x.shape().rank() == 4, "its input is ", x.type(), ", but must have dimensions [N,C,H,W]");
   const int64_t block = c.integer("blocksize", 0), n = x.shape()[0], h = x.shape()[2], w = x.shape()[3];
-  GALLEY_CHECK_INPUT(block >= 1 && block <= 4096 && x.channels() % (block * block) == 0, "blocksize is ", block, " for ", x.type());
+  GALLEY_CHECK_INPUT(block >= 1 && block <= 4096 && x.channels() % (block * block) == 0, "blocksize ", block, " does not fit ", x.type());
   const int64_t channels = x.channels() / (block * block);
   const std::string mode = c.text("mode", "DCR");
-  if (mode != "DCR" && mode != "CRD") c.refuse(cat("mode ", mode, " is not known"));
+  if (mode != "DCR" && mode != "CRD") c.refuse(cat("mode '", mode, "' is not supported"));
   const Value y = mode == "DCR" ? permute(reshape(x, {n, block, block, channels, h, w}), {0, 3, 4, 1, 5, 2})
                                 : permute(reshape(x, {n, channels, block, block, h, w}), {0, 1, 4, 2, 5, 3});
   c.set(reshape(y, {n, channels, h * block, w * block}));
 }
 void space_to_depth(Call& c) {
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() == 4, "the input is expected to have dimensions [N,C,H,W], it is ", x.type());
+  GALLEY_CHECK_INPUT(x.shape().rank() == 4, "its input is ", x.type(), ", but must have dimensions [N,C,H,W]");
   const int64_t block = c.integer("blocksize", 0), n = x.shape()[0], channels = x.channels();
-  GALLEY_CHECK_INPUT(block >= 1 && block <= 4096 && x.shape()[2] % block == 0 && x.shape()[3] % block == 0, "blocksize is ", block, " for ",
-                     x.type());
+  GALLEY_CHECK_INPUT(block >= 1 && block <= 4096 && x.shape()[2] % block == 0 && x.shape()[3] % block == 0, "blocksize ", block,
+                     " does not fit ", x.type());
   const int64_t h = x.shape()[2] / block, w = x.shape()[3] / block;
   int64_t more = 0;
-  GALLEY_CHECK_INPUT(!__builtin_mul_overflow(channels, block * block, &more), "blocksize is ", block, " for ", x.type());
+  GALLEY_CHECK_INPUT(!__builtin_mul_overflow(channels, block * block, &more), "blocksize ", block, " does not fit ", x.type());
   c.set(reshape(permute(reshape(x, {n, channels, h, block, w, block}), {0, 3, 5, 1, 2, 4}), {n, more, h, w}));
 }
 
 /// The upper or lower triangle of each matrix; zeros elsewhere.
 void triangle(Call& c) {
   const Value x = c.x(0);
-  GALLEY_CHECK_INPUT(x.shape().rank() >= 2, "the input is no matrix: ", x.type());
+  GALLEY_CHECK_INPUT(x.shape().rank() >= 2, "its input is ", x.type(), ", but must have at least 2 dimensions");
   int64_t k = 0;
   if (c.has(1)) {
     const std::vector<int64_t> given = c.ints(1);
-    GALLEY_CHECK_INPUT(given.size() == 1, "k is no number");
+    GALLEY_CHECK_INPUT(given.size() == 1, "k must be a single number");
     k = given[0];
   }
   const bool upper = c.integer("upper", 1) != 0;
   const int64_t rows = x.shape()[-2], columns = x.shape()[-1];
-  GALLEY_CHECK_INPUT(rows * columns <= kMostMasked, "a triangle of ", x.type(), " is too large");
+  GALLEY_CHECK_INPUT(rows * columns <= kMaxGenerated, "its input ", x.type(), " is too large: at most ", kMaxGenerated,
+                     " elements per matrix are supported");
   if (rows * columns == 0) return c.pass(0);
   Tensor kept(DType::kBool, {rows, columns});
   std::vector<double> values;
@@ -338,18 +343,19 @@ void triangle(Call& c) {
   c.set(where(c.table(kept), x, c.scalar_value(x.dtype(), 0)));
 }
 
-/// Ones on a diagonal, of the input's shape alone.
+/// Ones on a diagonal; only the shape of the input matters.
 void eye_like(Call& c) {
   const Item& item = c.item(0);
   const Shape shape = item.value ? item.value.shape() : item.constant.shape();
-  GALLEY_CHECK_INPUT(shape.rank() == 2 && shape.elements() <= kMostMasked, "the input is no matrix, or too large: ", shape);
+  GALLEY_CHECK_INPUT(shape.rank() == 2 && shape.elements() <= kMaxGenerated, "its input has shape ", shape,
+                     ", but must be a matrix with at most ", kMaxGenerated, " elements");
   DType dtype = item.value ? item.value.dtype() : item.constant.dtype();
   if (c.find("dtype") != nullptr) {
     const OnnxType* type = find_onnx_type(static_cast<int32_t>(std::clamp<int64_t>(c.integer("dtype", 0), 0, 1000)));
-    if (type == nullptr || !type->dtype) c.refuse("its dtype is one with which Galley does not compute");
+    if (type == nullptr || !type->dtype) c.refuse("its dtype is not supported");
     dtype = *type->dtype;
   }
-  const int64_t k = std::clamp<int64_t>(c.integer("k", 0), -(kMostMasked + 1), kMostMasked + 1);
+  const int64_t k = std::clamp<int64_t>(c.integer("k", 0), -(kMaxGenerated + 1), kMaxGenerated + 1);
   std::vector<double> values;
   for (int64_t i = 0; i < shape.elements(); ++i) values.push_back(i % shape[1] - i / shape[1] == k ? 1 : 0);
   Tensor eye(dtype, shape);
@@ -357,17 +363,18 @@ void eye_like(Call& c) {
   c.set_constant(eye);
 }
 
-/// Known numbers alone: how many there are must be known.
+/// The inputs must be constant, because they determine the size of the result.
 void range_node(Call& c) {
   std::vector<double> given;
   for (size_t i : {0u, 1u, 2u}) {
     const std::optional<double> known = c.scalar(i);
-    GALLEY_CHECK_INPUT(known.has_value() && std::isfinite(*known), "its numbers must be known before the model runs");
+    GALLEY_CHECK_INPUT(known.has_value() && std::isfinite(*known), "its inputs must be constant");
     given.push_back(*known);
   }
   GALLEY_CHECK_INPUT(given[2] != 0, "its step is 0");
   const double steps = std::ceil((given[1] - given[0]) / given[2]);
-  GALLEY_CHECK_INPUT(std::isfinite(steps) && steps <= static_cast<double>(kMostMasked), "it counts ", steps, " numbers");
+  GALLEY_CHECK_INPUT(std::isfinite(steps) && steps <= static_cast<double>(kMaxGenerated), "it has ", steps, " numbers, but at most ",
+                     kMaxGenerated, " are supported");
   const auto count = static_cast<int64_t>(std::max(0.0, steps));
   std::vector<double> values;
   for (int64_t i = 0; i < count; ++i) values.push_back(given[0] + static_cast<double>(i) * given[2]);
@@ -384,7 +391,7 @@ Shape squeezed_shape(const Shape& from, std::vector<int64_t> axes) {
   Shape shape;
   for (int i = 0; i < from.rank(); ++i) {
     const bool named = all ? from[i] == 1 : std::find(axes.begin(), axes.end(), i) != axes.end();
-    GALLEY_CHECK_INPUT(!named || from[i] == 1, "axis ", i, " of ", from, " has not the size 1");
+    GALLEY_CHECK_INPUT(!named || from[i] == 1, "axis ", i, " of ", from, " must have size 1");
     if (!named) shape.push_back(from[i]);
   }
   return shape;
@@ -392,10 +399,11 @@ Shape squeezed_shape(const Shape& from, std::vector<int64_t> axes) {
 
 Shape unsqueezed_shape(const Shape& from, std::vector<int64_t> axes) {
   const int64_t rank = from.rank() + static_cast<int64_t>(axes.size());
-  GALLEY_CHECK_INPUT(!axes.empty() && rank <= Shape::kMaxRank, "it adds ", axes.size(), " dimensions to ", from);
+  GALLEY_CHECK_INPUT(!axes.empty() && rank <= Shape::kMaxRank, "it adds ", axes.size(), " dimensions to ", from,
+                     ", but the result may have at most ", Shape::kMaxRank);
   for (int64_t& axis : axes) axis = axis_in(axis, rank);
   std::sort(axes.begin(), axes.end());
-  GALLEY_CHECK_INPUT(std::adjacent_find(axes.begin(), axes.end()) == axes.end(), "an axis is named twice");
+  GALLEY_CHECK_INPUT(std::adjacent_find(axes.begin(), axes.end()) == axes.end(), "an axis is repeated");
   Shape shape;
   int next = 0;
   for (int64_t i = 0; i < rank; ++i) shape.push_back(std::binary_search(axes.begin(), axes.end(), i) ? 1 : from[next++]);

@@ -14,7 +14,7 @@ namespace {
 
 using Tag = dnnl::memory::format_tag;
 
-/// The library's layouts by the name that the letters spell ("Acdb64a").
+/// oneDNN's format tags by name ("Acdb64a").
 const std::map<std::string, Tag, std::less<>>& tags() {
   static const auto table = [] {
     std::map<std::string, Tag, std::less<>> found;
@@ -27,7 +27,7 @@ const std::map<std::string, Tag, std::less<>>& tags() {
   return table;
 }
 
-/// "blocked(TAG)" without its frame.
+/// TAG of a format "blocked(TAG)".
 std::string tag_of(const MemoryFormat& format) {
   const std::string text = format.str();
   return text.substr(8, text.size() - 9);
@@ -44,7 +44,7 @@ std::vector<int64_t> grouped_dims(const Shape& weight, int64_t groups) {
   return {groups, weight[0] / groups, weight[1], weight[2], weight[3]};
 }
 
-/// Letters of a rank-4 depthwise layout as those of rank 5: an output channel 'b' of size 1 after the group.
+/// Converts a rank-4 depthwise tag to rank 5: inserts an output channel 'b' of size 1 after the group.
 std::string with_group(const std::string& tag) {
   std::string grouped;
   for (const char letter : tag) {
@@ -63,12 +63,12 @@ std::string without_group(const std::string& tag) {
   return plain;
 }
 
-/// The tag that describes this layout, "" where there is none.
+/// The tag of this layout, or "" if there is none.
 std::string matching_tag(const Desc& desc) {
   const auto dims = desc.get_dims();
   for (const auto& [name, tag] : tags()) {
     const auto letters = std::count_if(name.begin(), name.end(), [](char c) { return c >= 'A' && c <= 'Z'; });
-    // The first letters name the dimensions: as many as there are before the first digit.
+    // The letters before the first digit name the dimensions.
     const auto rank =
         static_cast<size_t>(std::find_if(name.begin(), name.end(), [](char c) { return c >= '0' && c <= '9'; }) - name.begin());
     if (rank != dims.size() || (letters == 0) != (desc.get_inner_nblks() == 0)) continue;
@@ -81,7 +81,7 @@ std::string matching_tag(const Desc& desc) {
 }  // namespace
 
 void fail_with(const dnnl::error& error, const char* expression) {
-  const std::string text = cat("oneDNN could not do '", expression, "': ", error.what(), " (status ", dnnl_status2str(error.status), ")");
+  const std::string text = cat("oneDNN failed in '", expression, "': ", error.what(), " (status ", dnnl_status2str(error.status), ")");
   if (error.status == dnnl_out_of_memory) fail(ErrorCode::kResource, text);
   throw InternalError(text);
 }
@@ -117,7 +117,7 @@ bool computes_in(DType dtype) {
 std::string declines(DType a, DType b) {
   if (a != b) return cat("dtypes ", a, " and ", b);
   if (data_type(a) == dnnl::memory::data_type::undef || !computes_in(a))
-    return cat("dtype ", a, a == DType::kBF16 ? " without fast instructions for it" : "");
+    return cat("dtype ", a, a == DType::kBF16 ? " without fast instructions on this processor" : "");
   return "";
 }
 
@@ -196,7 +196,7 @@ std::optional<MemoryFormat> weight_format_of(const Desc& desc, const Shape& shap
   } else if (is_depthwise(shape, groups)) {
     if (const std::string tag = matching_tag(desc); !tag.empty()) format = MemoryFormat::blocked(without_group(tag));
   }
-  // Only a reading that gives the same descriptor back counts (extra flags, compensation, odd orders do not).
+  // Accept only a format that converts back to the same descriptor (not with extra flags, compensation or unusual orders).
   if (!format || format->is_channels_last()) return std::nullopt;
   const auto type = desc.get_data_type();
   if (type != dnnl::memory::data_type::f32 && type != dnnl::memory::data_type::bf16) return std::nullopt;

@@ -1,5 +1,5 @@
 #pragma once
-// oneDNN for Galley: engine, streams, descriptors of Galley's arrays, and calls (a primitive with its memory objects).
+// oneDNN basics: engine, streams, descriptors of Galley's tensors, and calls (a primitive with its memory objects).
 
 #include <initializer_list>
 #include <memory>
@@ -20,39 +20,40 @@ using Desc = dnnl::memory::desc;
 
 /// The CPU engine of the process.
 const dnnl::engine& engine();
-/// A stream of the calling thread.
+/// The stream of the calling thread.
 dnnl::stream& stream();
-/// Version and the instruction set in use: "oneDNN 3.2.0 avx2".
+/// Version and instruction set in use: "oneDNN 3.2.0 avx2".
 std::string version_and_isa();
-/// Does the instruction set in use have vectors of 512 bits?
+/// Whether the instruction set in use has 512-bit vectors.
 bool has_avx512();
-/// Does the instruction set compute in this dtype at full speed? f32 always; bf16 from avx512_bf16 or AMX, where has_fast_bf16.
+/// Whether the instruction set computes in this dtype at full speed: f32 always; bf16 with avx512_bf16 or AMX if has_fast_bf16().
 bool computes_in(DType dtype);
 
-/// Why the library's products are not for these operands, all of one type that it computes in at full speed; "" where they are.
+/// Why oneDNN's matrix products and convolutions should not be used for operands of these dtypes (both must be one dtype that computes at
+/// full speed); "" if they should.
 std::string declines(DType a, DType b);
 
-/// The library's element type, or undef where it has none.
+/// The oneDNN data type, or undef if there is none.
 dnnl::memory::data_type data_type(DType dtype);
-/// Descriptor of an array; a scalar becomes one element. Throws InternalError where the blocked format is unknown to the library.
+/// Descriptor of a tensor; a scalar becomes one element. Throws InternalError if oneDNN has no such blocked format.
 Desc desc(DType dtype, const Shape& shape, const MemoryFormat& format);
-/// The layout left to the library.
+/// A descriptor whose layout oneDNN chooses.
 Desc any_desc(DType dtype, const Shape& shape);
-/// A strided view.
+/// Descriptor of a strided view; strides in elements.
 Desc strided_desc(DType dtype, const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides);
-/// Is the format one that `desc` can express?
+/// Whether `desc` supports the format.
 bool knows(const Shape& shape, const MemoryFormat& format);
-/// The format of a descriptor that the library chose, where Galley can name it.
+/// The format of a descriptor, if Galley has a name for it.
 std::optional<MemoryFormat> format_of(const Desc& desc);
 
-/// Weights [O,C/groups,kh,kw] as the library sees them: of rank 5 (groups first) where groups > 1. nullopt where the format, given for
-/// rank 4, has no such reading (blocked weights of a grouped convolution that is not depthwise).
+/// Descriptor of weights [O,C/groups,kh,kw], of rank 5 (groups first) if groups > 1. nullopt if the rank-4 format has no such form (blocked
+/// weights of a grouped convolution that is not depthwise).
 std::optional<Desc> weight_desc(DType dtype, const Shape& shape, const MemoryFormat& format, int64_t groups);
 Desc any_weight_desc(DType dtype, const Shape& shape, int64_t groups);
-/// Galley's rank-4 format of weights that the library laid out; nullopt as above.
+/// Galley's rank-4 format of a weight descriptor; nullopt as above.
 std::optional<MemoryFormat> weight_format_of(const Desc& desc, const Shape& shape, int64_t groups);
 
-/// Sets the library's thread count for the calling thread while it lives.
+/// Sets oneDNN's thread count for the calling thread for its lifetime.
 class ThreadScope {
  public:
   explicit ThreadScope(int threads);
@@ -64,8 +65,8 @@ class ThreadScope {
   int saved_;
 };
 
-/// A primitive and its memory objects. Immutable to its users: any number of threads may run it, each on its own memory. A run
-/// allocates only the first time that so many threads run it at once.
+/// A primitive with its memory objects. Thread-safe: any number of threads may run it, each on its own memory. A run allocates only when
+/// more threads than before run it at the same time.
 class Call {
  public:
   struct Argument {
@@ -75,7 +76,7 @@ class Call {
   Call() = default;
   Call(dnnl::primitive primitive, std::vector<Argument> arguments, int threads);
   explicit operator bool() const { return state_ != nullptr; }
-  /// Runs on these addresses, one an argument, and waits.
+  /// Runs on these addresses, one per argument, and waits.
   void run(std::initializer_list<const void*> addresses) const;
 
  private:
@@ -84,17 +85,18 @@ class Call {
   std::shared_ptr<State> state_;
 };
 
-/// A copy between layouts or dtypes, scratchpad included in the call.
+/// A copy between layouts or dtypes, with its scratchpad.
 Call make_reorder(const Desc& from, const Desc& to, int threads);
 
-/// Attributes with a scratchpad that the caller provides.
+/// Attributes for a scratchpad that the caller provides.
 dnnl::primitive_attr user_scratchpad();
 
+/// Throws Error (kResource) if memory is exhausted, otherwise InternalError.
 [[noreturn]] void fail_with(const dnnl::error& error, const char* expression);
 
 }  // namespace galley::onednn
 
-/// Evaluates an expression of the library; its failure becomes an error that names the expression.
+/// Evaluates a oneDNN expression; on failure calls fail_with with the expression's text.
 #define GALLEY_ONEDNN(...)                              \
   [&]() -> decltype(auto) {                             \
     try {                                               \

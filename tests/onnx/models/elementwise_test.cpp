@@ -1,5 +1,5 @@
-// Laws of the table of element-wise functions: what a row promises exists. Each has a reference, vector kernels in f32 and bf16 (of its
-// backward operator too), its layer, the table of an int8 look-up, and comes back from an ONNX file.
+// Laws of the table of element-wise functions: everything a row declares exists. Each function has a reference, vector kernels in f32 and
+// bf16 (also of its backward operator), its layer and the table of an int8 look-up, and survives a round trip through an ONNX file.
 
 #include "libcore/ops/elementwise.h"
 
@@ -31,7 +31,7 @@ class EveryRow : public testing::TestWithParam<std::string> {
   EveryRow() { ensure_ops_registered(); }
   const ElementwiseRow& row() const { return *find_elementwise(GetParam()); }
 
-  /// Attributes that are not the defaults: the second of choices, numbers of which each function takes any.
+  /// Attributes with non-default values: the second of choices, and valid numbers.
   std::unique_ptr<Options> attributes(bool second) const {
     if (row().make_attrs == nullptr) return nullptr;
     std::unique_ptr<Options> made = row().make_attrs();
@@ -48,7 +48,7 @@ class EveryRow : public testing::TestWithParam<std::string> {
     if (second) made->options(change);
     return made;
   }
-  /// The function of x [N,9] and of numbers made of it; into the functions' common domain.
+  /// The function of x [N,9] and of operands derived from it, within the function's domain.
   Value apply(Value x, bool second) const {
     const Value positive = affine(square(x), 1, 0.5);
     std::vector<Value> inputs{row().arity() == 3 ? less(x, affine(x, -1, 0.1)) : positive};
@@ -155,7 +155,7 @@ TEST_P(EveryRow, ComesBackFromAnOnnxFile) {
     write_onnx(path, onnx_document(what));
     const Tensor input = numbers({4, 9}), expected = compute(captured(4), input);
     EXPECT_GT(largest(expected), 0);
-    // float32 rounding of a few operations, in another order where the function is spelled out
+    // float32 rounding of a few operations, in another order if the function is exported as several nodes
     const double difference = largest_difference(expected, compute(capture(onnx_component(path), {4, 9}), input));
     EXPECT_TRUE(difference <= 2e-6 * std::max(1.0, largest(expected))) << difference << " of " << largest(expected);
   }

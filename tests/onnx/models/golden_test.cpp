@@ -1,5 +1,5 @@
-// Files of PyTorch's exporter and of ONNX Runtime's quantizer (tests/golden/onnx): as models they compute what PyTorch and ONNX Runtime
-// computed; as weights their names are a model's. And files that are no model of Galley's are refused by node, operator and cause.
+// Files of PyTorch's exporter and of ONNX Runtime's quantizer (tests/golden/onnx): as models they compute the results of PyTorch and ONNX
+// Runtime; as weights they have a model's names. Files that Galley does not support are rejected with node, operator and reason.
 
 #include <gtest/gtest.h>
 
@@ -37,10 +37,10 @@ TEST(OnnxGolden, ComputesWhatTheQuantizedFileSays) {
   const SafetensorsFile expected(kGolden + "expected.safetensors");
   const double difference =
       largest_difference(compute(kGolden + "cnn_qdq.onnx", expected.read("cnn_qdq.input")), expected.read("cnn_qdq.output"));
-  // One step of the output's scale, where a value lies on the middle between two levels.
+  // One step of the output's scale, if a value is halfway between two levels.
   EXPECT_TRUE(difference <= 0.0089) << difference;
   const double exact = largest_difference(expected.read("cnn_qdq.output"), expected.read("cnn_folded.output"));
-  EXPECT_GT(exact, 0.0089) << "the rounding is not seen by this test";
+  EXPECT_GT(exact, 0.0089) << "this test does not see the rounding";
 }
 
 TEST(OnnxGolden, AFileOfOpenBatchTakesAnother) {
@@ -95,7 +95,7 @@ TEST(OnnxGolden, TrainsByItsParameters) {
   EXPECT_THROW(read_model(kGolden + "cnn_qdq.onnx", input, Mode::kTraining), Error);  // rounding has no gradient
 }
 
-// ---- files that are refused
+// ---- rejected files
 
 void expect_refused(const std::string& graph, std::initializer_list<std::string_view> reasons, const std::string& rest = "",
                     int64_t opset = 17) {
@@ -104,7 +104,7 @@ void expect_refused(const std::string& graph, std::initializer_list<std::string_
   std::ofstream(path, std::ios::binary) << model(graph, opset) << rest;
   try {
     read_model(path, Tensor(DType::kF32, {2, 3}));
-    ADD_FAILURE() << "taken, instead of " << *reasons.begin();
+    ADD_FAILURE() << "accepted, instead of " << *reasons.begin();
   } catch (const Error& error) {
     EXPECT_TRUE(error.code() == ErrorCode::kInput || error.code() == ErrorCode::kRecipe) << error.message();
     for (const std::string_view reason : reasons)
@@ -117,11 +117,12 @@ TEST(OnnxRefusals, NameNodeOperatorAndCause) {
   {
     const TemporaryFolder folder;
     std::ofstream(folder / "m.onnx", std::ios::binary) << model(small_graph());
-    EXPECT_EQ(compute(folder / "m.onnx", Tensor(DType::kF32, {2, 3})).shape(), Shape({2, 2}));  // what these are variants of
+    EXPECT_EQ(compute(folder / "m.onnx", Tensor(DType::kF32, {2, 3})).shape(),
+              Shape({2, 2}));  // the valid graph from which the cases are derived
   }
-  expect_refused(relu + product + weight() + ends(), {"Relu 'y'", "'h'", "later node"});                   // unsorted
-  expect_refused(node("Add", in("x") + in("y"), out("h")) + relu + ends(), {"Add 'h'", "'y'", "circle"});  // cyclic
-  expect_refused(product + relu + ends(), {"MatMul 'h'", "'w'", "no node"});                               // missing initializer
+  expect_refused(relu + product + weight() + ends(), {"Relu 'y'", "'h'", "later node"});                  // unsorted
+  expect_refused(node("Add", in("x") + in("y"), out("h")) + relu + ends(), {"Add 'h'", "'y'", "cycle"});  // cyclic
+  expect_refused(product + relu + ends(), {"MatMul 'h'", "'w'", "no node"});                              // missing initializer
   expect_refused(product + relu + initializer(tensor("w", number(1, 2) + number(1, 2), 1, std::string(16, '\0'))) + ends(),
                  {"MatMul 'h'", "input features"});
   expect_refused(product + relu + initializer(tensor("w", number(1, 3) + number(1, 2), 10, std::string(12, '\0'))) + ends(),
@@ -129,17 +130,17 @@ TEST(OnnxRefusals, NameNodeOperatorAndCause) {
   expect_refused(product + relu + initializer(tensor("w", number(1, 3) + number(1, 2), 12, std::string(24, '\0'))) + ends(),
                  {"MatMul 'h'", "'w'"});
   expect_refused(node("NonMaxSuppression", in("x"), out("y"), bytes(3, "a/b")) + ends(),
-                 {"NonMaxSuppression 'a/b'", "no such operator", "opset 17"});
+                 {"NonMaxSuppression 'a/b'", "does not support this operator", "opset 17"});
   expect_refused(node("Relu", in("x"), out("y"), bytes(7, "com.microsoft")) + ends(), {"com.microsoft.Relu", "domain"});
   expect_refused(node("Relu", in("x"), out("y"), bytes(5, bytes(1, "alpha") + number(3, 1) + number(20, 2))) + ends(),
-                 {"Relu 'y'", "attribute 'alpha' is not known"});
+                 {"Relu 'y'", "attribute 'alpha' is not supported"});
   expect_refused(node("If", in("x"), out("y"), bytes(5, bytes(1, "then_branch") + bytes(6, bytes(2, "g")) + number(20, 5))) + ends(),
-                 {"If 'y'", "'then_branch'", "graph of its own"});
+                 {"If 'y'", "'then_branch'", "a subgraph"});
   expect_refused(small_graph(), {"opset 6", "7 to 21"}, "", 6);
   expect_refused(small_graph(), {"opset 22", "7 to 21"}, "", 22);
   expect_refused(small_graph(), {"functions"}, bytes(25, bytes(1, "f")));
-  expect_refused(product + relu + relu + weight() + ends(), {"two nodes make 'y'"});
-  // Numbers that shapes cannot have.
+  expect_refused(product + relu + relu + weight() + ends(), {"two nodes produce 'y'"});
+  // Sizes that are not valid in shapes.
   const auto reshape_to = [](int64_t to) {
     return node("Reshape", in("x") + in("s"), out("y")) +
            initializer(tensor("s", number(1, 1), 7, std::string(reinterpret_cast<const char*>(&to), 8))) + ends();

@@ -1,4 +1,4 @@
-// What a file's inputs and outputs are: names, the batch, and the forms that operators had in each version of ONNX.
+// Inputs and outputs of a file: names, the batch, and the forms of operators in each opset.
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 using namespace onnx_records;
 
-/// A file of that graph in a folder of its own.
+/// A file with that graph in its own folder.
 class File {
  public:
   explicit File(const std::string& graph, int64_t opset = 17) { std::ofstream(path(), std::ios::binary) << model(graph, opset); }
@@ -38,7 +38,7 @@ std::string error_of(const Run& run) {
   } catch (const Error& error) {
     return error.text();
   }
-  ADD_FAILURE() << "nothing was refused";
+  ADD_FAILURE() << "no error was thrown";
   return "";
 }
 void expect_words(const std::string& text, std::initializer_list<std::string_view> words) {
@@ -74,7 +74,7 @@ TEST(OnnxInputs, OutputsAreChosenByName) {
   const File file(two_and_two());
   expect_words(error_of([&] { model_info(onnx_component(file.path(), {.outputs = {"quotient"}})); }), {"quotient", "sum, difference"});
   expect_words(error_of([&] { model_info(onnx_component(file.path(), {.inputs = {{"up", {3}}}})); }), {"'up'", "left, right"});
-  // What no chosen output needs may be anything.
+  // Nodes that no selected output needs may be anything.
   const std::string unknown = two_and_two() + node("NonMaxSuppression", in("left"), out("boxes")) + output(value("boxes", size(3)));
   EXPECT_EQ(outputs_of(unknown, {Tensor::of({1, 3}, {5, 7, 9}), Tensor::of({1, 3}, {1, 2, 4})}, 17, choice).size(), 1u);
   const File refused(unknown);
@@ -83,7 +83,7 @@ TEST(OnnxInputs, OutputsAreChosenByName) {
       {"NonMaxSuppression"});
 }
 
-// ---- what the first dimension is
+// ---- the first dimension
 
 /// x [2,3,4,5] by one node.
 std::string of_four(const std::string& node, std::initializer_list<int64_t> result) {
@@ -97,7 +97,7 @@ TEST(OnnxBatch, ModelsThatMixTheFirstDimensionRunWhole) {
   EXPECT_EQ(info.fixed_batch, 1);
   EXPECT_EQ(compute_outputs(onnx_component(file.path()), {numbers({1, 2, 3, 4, 5})}).at("y").shape(), Shape({1, 6, 20}));
   expect_words(error_of([&] { compute_outputs(onnx_component(file.path()), {numbers({2, 2, 3, 4, 5})}); }),
-               {"one sample a run", "batch has 2", "one row for each sample", "set the batch to 1"});
+               {"one sample per run", "batch has 2", "one row for each sample", "set the batch to 1"});
 }
 
 TEST(OnnxBatch, RowsAreSamplesWhereNoNodeMixesThem) {
@@ -134,7 +134,7 @@ TEST(OnnxBatch, RowsAreSamplesWhereNoNodeMixesThem) {
     const ModelInfo info = model_info(onnx_component(file.path()));
     EXPECT_EQ(info.input_shape.size(), form.rows ? 3u : 4u) << form.name;
     if (!form.rows) continue;
-    // Three samples, and each alone.
+    // Three samples together, and each alone.
     const Tensor three = numbers({3, 3, 4, 5});
     const std::vector<double> all = compute_outputs(onnx_component(file.path()), {three}).at("y").to_doubles();
     for (size_t n = 0; n < 3; ++n) {
@@ -148,14 +148,14 @@ TEST(OnnxBatch, RowsAreSamplesWhereNoNodeMixesThem) {
 }
 
 TEST(OnnxBatch, SizesThatSpellTheBatchFixIt) {
-  // A table of two rows is added to two samples: for no other number, and they differ.
+  // A table of two different rows is added to two samples: valid for no other batch.
   const std::string table =
       of_four(node("Add", in("x") + in("w"), out("y")) +
                   initializer(tensor("w", number(1, 2) + number(1, 1) + number(1, 1) + number(1, 1), 1, float_bytes(1) + float_bytes(2))),
               {2, 3, 4, 5});
   const File file(table);
-  EXPECT_EQ(model_info(onnx_component(file.path())).input_shape.size(), 4u) << "a sample's place changes its result";
-  // Joined with two equal rows: each sample alone, in batches of two.
+  EXPECT_EQ(model_info(onnx_component(file.path())).input_shape.size(), 4u) << "the position of a sample changes its result";
+  // Concatenated with two equal rows: samples are independent, in batches of two.
   const std::string rows = node("Expand", in("w") + in("s"), out("r")) + node("Concat", in("x") + in("r"), out("y"), integer("axis", 1)) +
                            reals("w", {1, 2, 3}) + integers("s", {2, 3}) + input(fixed("x", {2, 4})) + output(fixed("y", {2, 7}));
   const File joined(rows);
@@ -170,7 +170,7 @@ TEST(OnnxBatch, OpenSizesOfAWholeRunAreAskedFor) {
                            input(value("x", size(3))) + output(value("y", size(3)));
   const File file(sums);
   expect_words(error_of([&] { model_info(onnx_component(file.path())); }),
-               {"leaves size 0", "'x' [N,3]", "axis of the samples", "model.shape", "2 sizes"});
+               {"leaves dimension 0", "'x' [N,3]", "along the sample axis", "model.shape", "2 sizes"});
   const ModelInfo info = model_info(onnx_component(file.path(), {.shape = {4, 3}}));
   EXPECT_EQ(info.input_shape, (std::vector<int64_t>{4, 3}));
   const auto results =
@@ -178,9 +178,9 @@ TEST(OnnxBatch, OpenSizesOfAWholeRunAreAskedFor) {
   EXPECT_EQ(results.at("y").to_doubles(), (std::vector<double>{1, 1, 1, 3, 3, 3, 6, 6, 6, 10, 10, 10}));
 }
 
-// ---- known before the model runs
+// ---- constants
 
-/// An initializer of int64 of that shape, and one double.
+/// An int64 initializer of that shape, and a double.
 std::string table(std::string_view name, std::initializer_list<int64_t> shape, std::initializer_list<int64_t> values) {
   std::string sizes, raw;
   for (const int64_t size : shape) sizes += number(1, size);
@@ -190,7 +190,7 @@ std::string table(std::string_view name, std::initializer_list<int64_t> shape, s
 std::string real64(std::string_view name, double value) {
   return initializer(tensor(name, "", 11, std::string(reinterpret_cast<const char*>(&value), 8)));
 }
-/// The output "y" of nodes that read nothing of the input. A sample is a whole run.
+/// The output "y" of nodes that do not read the input. A sample is a whole run.
 Tensor known_output(const std::string& nodes) {
   const std::string graph =
       nodes + node("Relu", in("x"), out("z")) + input(fixed("x", {2, 3})) + output(fixed("z", {2, 3})) + output(fixed("y", {}));
@@ -211,10 +211,10 @@ TEST(OnnxKnown, SqueezeAndUnsqueezeChangeTheNamedAxesAlone) {
   EXPECT_EQ(known_output(unsqueeze("u", {0, 1}) + node("Squeeze", in("u"), out("y"))).shape(), Shape({1}));
   EXPECT_EQ(known_output(squeeze({0})).to_doubles(), std::vector<double>{7});
   expect_words(error_of([&] { known_output(unsqueeze("y", {1})); }), {"Unsqueeze 'y'", "axis 1", "rank 1"});
-  expect_words(error_of([&] { known_output(unsqueeze("y", {0, 0})); }), {"Unsqueeze 'y'", "named twice"});
+  expect_words(error_of([&] { known_output(unsqueeze("y", {0, 0})); }), {"Unsqueeze 'y'", "repeated"});
   expect_words(error_of([&] { known_output(squeeze({2})); }), {"Squeeze 'y'", "axis 2", "rank 2"});
   expect_words(error_of([&] { known_output(integers("k", {1, 2}) + integers("a", {0}) + node("Squeeze", in("k") + in("a"), out("y"))); }),
-               {"Squeeze 'y'", "axis 0 of [2]", "the size 1"});
+               {"Squeeze 'y'", "axis 0 of [2]", "must have size 1"});
 }
 
 TEST(OnnxKnown, FractionsAreTrueAndLoseTheirPartAsIntegers) {
@@ -235,8 +235,8 @@ TEST(OnnxKnown, RangesThatHaveNoEndAreRefused) {
   const auto range = [](double start, double limit, double step) {
     return real64("a", start) + real64("b", limit) + real64("c", step) + node("Range", in("a") + in("b") + in("c"), out("y"));
   };
-  expect_words(error_of([&] { known_output(range(1e308, -1e308, 1)); }), {"Range 'y'", "it counts"});
-  expect_words(error_of([&] { known_output(range(-1e308, 1e308, 1)); }), {"Range 'y'", "it counts"});
+  expect_words(error_of([&] { known_output(range(1e308, -1e308, 1)); }), {"Range 'y'", "numbers, but at most"});
+  expect_words(error_of([&] { known_output(range(-1e308, 1e308, 1)); }), {"Range 'y'", "numbers, but at most"});
 }
 
 TEST(OnnxIndices, NegativeOnesNameElementsFromTheEnd) {
@@ -248,7 +248,7 @@ TEST(OnnxIndices, NegativeOnesNameElementsFromTheEnd) {
         .to_doubles();
   };
   EXPECT_EQ(scatter({-1, 2}), (std::vector<double>{1, 2, 6, 5}));
-  expect_words(error_of([&] { scatter({-1, 3}); }), {"ScatterND 'y'", "one element twice"});
+  expect_words(error_of([&] { scatter({-1, 3}); }), {"ScatterND 'y'", "an element twice"});
   expect_words(error_of([&] { scatter({0, 4}); }), {"ScatterND 'y'", "index 4", "4 elements"});
   expect_words(error_of([&] { scatter({0, -5}); }), {"ScatterND 'y'", "index -5", "4 elements"});
 }
@@ -262,14 +262,14 @@ TEST(OnnxSizes, ProductsThatOverflowAreRefused) {
   };
   expect_words(error_of([&] { tile({1, kCount}); }), {"Tile 'y'", "repeats 16777216 times"});
   expect_words(error_of([&] { tile({kCount, 1}); }), {"Tile 'y'", "too large"});
-  // An array without elements, whose other sizes have no product.
+  // An empty tensor whose other sizes have an overflowing product.
   expect_words(error_of([&] { known_output(integers("s", {0, kSize, kSize}) + node("ConstantOfShape", in("s"), out("y"))); }),
                {"ConstantOfShape 'y'", "too large"});
 }
 
 // ---- versions
 
-/// The same operator in an old and in a new form.
+/// The same operator in an old and in a new form; both must agree.
 struct Forms {
   const char* name;
   int64_t old_opset;

@@ -1,5 +1,5 @@
 #pragma once
-// ONNX files as models, and any captured model, computed on the CPU's kernels.
+// Computes ONNX files and captured models with the CPU kernels.
 
 #include <gtest/gtest.h>
 
@@ -18,14 +18,14 @@
 
 namespace galley {
 
-/// What a recipe may say of an ONNX file besides its path.
+/// Recipe options of an ONNX model besides its path.
 struct OnnxChoice {
   std::vector<int64_t> shape = {};
   std::map<std::string, std::vector<int64_t>> inputs = {};  // shapes by name
   std::vector<std::string> outputs = {};
 };
 
-/// The model that is an ONNX file, as a recipe would name it.
+/// The model component of an ONNX file, as in a recipe.
 inline Component onnx_component(const std::string& path, const OnnxChoice& choice = {}) {
   class Choose : public Setter {
    public:
@@ -66,7 +66,7 @@ inline Captured capture(const Component& model, const Shape& input, DType dtype 
   return made;
 }
 
-/// What a file gives, or the golden values of that name.
+/// The outputs of a file, or the golden values of that name.
 inline Tensor values_of(const ParameterSpec& spec) {
   if (spec.init.kind == Init::Kind::kTensor) return initialize(spec, 0);
   Tensor values(spec.type.dtype, spec.type.shape);

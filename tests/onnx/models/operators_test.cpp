@@ -1,4 +1,4 @@
-// Law: operators in the forms that no model of the zoo has come back as they were: written, read, computed.
+// Law: operators in forms that no model of the zoo uses survive a round trip: exported, imported, computed.
 
 #include <gtest/gtest.h>
 
@@ -195,7 +195,7 @@ std::vector<Form> shape_forms() {
       {"windows",
        {2, 4, 6, 8},
        [](Builder&, Value x) {
-         // A batch that grows and shrinks again, as windows of attention make it.
+         // A batch that grows and shrinks again, as in window attention.
          const int64_t n = x.shape()[0];
          const Value w = reshape(permute(reshape(x, {n, 4, 3, 2, 4, 2}), {0, 2, 4, 1, 3, 5}), {n * 12, 4, 4});
          return reshape(permute(reshape(matmul(w, w), {n, 3, 4, 4, 2, 2}), {0, 3, 1, 4, 2, 5}), {n, 4, 6, 8});
@@ -242,7 +242,7 @@ TEST(OperatorsWithoutForm, AreNamedWithTheirModule) {
     const TemporaryFolder folder;
     try {
       write({"refused", input, make}, folder / "m.onnx", true);
-      ADD_FAILURE() << "written, instead of " << reason;
+      ADD_FAILURE() << "exported, instead of " << reason;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kRecipe);
       EXPECT_NE(error.message().find(reason), std::string::npos) << error.message();
@@ -265,7 +265,7 @@ TEST(OperatorsWithoutForm, AreNamedWithTheirModule) {
   refused(in_module([](Builder&, Value x) { return max_pool2d(x, max_window({3}, 3, 1, true)).y; }), "ceil_mode", {2, 4, 6, 8});
   refused(in_module([](Builder&, Value x) { return affine(x, static_cast<double>(x.shape()[0])); }), "depend on the batch");
   refused(in_module([](Builder&, Value x) { return cast(max_pool2d(x, max_window({2}, 2, 0, false)).index, DType::kF32); }),
-          "further results");
+          "no equivalent of an output");
 }
 
 }  // namespace

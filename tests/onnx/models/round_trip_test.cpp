@@ -1,4 +1,4 @@
-// Law: a model that is exported to ONNX and read back computes what it computed, at a batch that neither capture had; its parameters keep
+// Law: a model that is exported to ONNX and read back computes the same results, for a batch that neither capture had; its parameters keep
 // names, shapes and values. One small model of each family, and operators that no model of the zoo has.
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@ Shape with_batch(Shape shape, int64_t batch) {
   return shape;
 }
 
-/// Exports with an open batch.
+/// Exports with a dynamic batch.
 void write(const Component& model, const Shape& input, DType dtype, const std::string& path) {
   const Captured two = capture(model, with_batch(input, 2), dtype), three = capture(model, with_batch(input, 3), dtype);
   std::map<std::string, Tensor> values;
@@ -40,7 +40,7 @@ TEST_P(RoundTrip, ComputesTheSame) {
 
   const Shape shape = with_batch(golden.input, 4);
   const Captured own = capture(model, shape), read = capture(onnx_component(path), shape);
-  // Parameters and statistics that inference reads, under their names.
+  // Parameters and statistics that inference reads, with their names.
   std::map<std::string, const ParameterSpec*> found;
   for (const ParameterSpec& spec : read.parameters) found[spec.name] = &spec;
   const std::vector<std::vector<int>> users = own.graph.users();
@@ -52,7 +52,7 @@ TEST_P(RoundTrip, ComputesTheSame) {
     EXPECT_TRUE(bit_equal(values_of(spec), initialize(*same->second, 0))) << spec.name;
   }
   const Tensor input = numbers(shape, DType::kF32);
-  // Products and sums come in another order where an operator is spelled out: float32 rounding of a few hundred layers.
+  // Products and sums are in another order if an operator is exported as several nodes: float32 rounding of a few hundred layers.
   const Tensor expected = compute(own, input);
   const double difference = largest_difference(expected, compute(read, input));
   EXPECT_TRUE(difference <= 2e-5 * largest(expected)) << difference << " of " << largest(expected);

@@ -1,6 +1,6 @@
-// The node cases of the ONNX project's back-end tests (https://github.com/onnx/onnx, onnx/backend/test/data/node), as Debian's package
-// libonnx-testdata installs them: what a case computes is right, or the file is refused by name. docs/onnx_nodes.md counts them by
-// operator.
+// The node cases of the ONNX project's back-end tests (https://github.com/onnx/onnx, onnx/backend/test/data/node), as installed by Debian's
+// package libonnx-testdata: each case computes the right result, or the file is rejected with a reason. docs/onnx_nodes.md counts the cases
+// by operator.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace onnx_records;
 
-// As onnx.backend.test.loader compares: float32 results of other orders of summation.
+// Tolerances of onnx.backend.test.loader: float32 results with other orders of summation.
 constexpr double kRelative = 1e-3, kAbsolute = 1e-7;
 constexpr const char* kPackage = "/usr/share/libonnx-testdata/data/node";
 constexpr const char* kTable = GALLEY_SOURCE_DIR "/docs/onnx_nodes.md";
@@ -38,7 +38,7 @@ std::string read_bytes(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-/// A file of one tensor as the value of that name.
+/// The tensor in a file, as the value of that name.
 std::string named(const std::string& tensor_bytes, const std::string& name) { return tensor_bytes + bytes(8, name); }
 
 struct Case {
@@ -92,7 +92,7 @@ Case read_case(const fs::path& path) {
   return found;
 }
 
-/// The model with some of its inputs as initializers; without any input left it gets one that nothing reads.
+/// The model with some inputs as initializers; if no input is left, it gets one that nothing reads.
 std::string bind_inputs(const Case& c, const std::vector<bool>& bound) {
   std::string added, bytes_of_model;
   for (size_t i = 0; i < bound.size(); ++i) {
@@ -112,7 +112,7 @@ std::string bind_inputs(const Case& c, const std::vector<bool>& bound) {
   return number(1, 8) + bytes_of_model;
 }
 
-/// Tensors of data files. Throws Error where one is of a type that Galley does not read.
+/// Tensors of data files. Throws Error if Galley does not support a type.
 std::vector<Tensor> read_tensors(const std::vector<std::string>& files, const TemporaryFolder& temporary) {
   std::string graph;
   for (size_t i = 0; i < files.size(); ++i) graph += initializer(named(files[i], cat(i)));
@@ -132,7 +132,7 @@ Tensor first_row(const Tensor& x) {
   return with_shape(x, shape);
 }
 
-/// "" where both are equal as the suite compares.
+/// "" if both are equal within the suite's tolerance.
 std::string difference(const Tensor& got, const Tensor& expected) {
   if (got.shape() != expected.shape()) return cat("the shape ", got.shape(), " for ", expected.shape());
   if (got.dtype() != expected.dtype()) return cat("the type ", got.dtype(), " for ", expected.dtype());
@@ -150,7 +150,7 @@ struct Verdict {
   std::string text;
 };
 
-/// What is wrong of these results; `row`: they are of the first sample alone.
+/// Describes how results are wrong; `row`: they belong to the first sample only.
 std::string compare(const Case& c, std::map<std::string, Tensor> results, const std::vector<Tensor>& expected, bool whole, bool row) {
   for (size_t i = 0; i < expected.size(); ++i) {
     Tensor got = results.at(c.outputs[i]);
@@ -193,7 +193,7 @@ Verdict run_bound(const Case& c, const std::vector<bool>& bound) {
   }
 }
 
-/// All inputs fed; else integers as constants (shapes, axes); else all but the first, as a file's weights are.
+/// Feeds all inputs; or makes integer inputs constant (shapes, axes); or makes all inputs but the first constant, like weights.
 Verdict run_case(const Case& c) {
   const size_t count = c.inputs.size();
   if (count != c.input_bytes.size()) return {Verdict::Kind::kRefused, cat(c.op, ": an optional input is not given")};
@@ -220,7 +220,7 @@ Verdict run_case(const Case& c) {
 
 struct Count {
   int right = 0, refused = 0;
-  std::string why;  // of the first refused one
+  std::string why;  // reason of the first rejection
 };
 
 std::string table_of(const std::map<std::string, Count>& counts) {
@@ -245,7 +245,7 @@ std::string table_of(const std::map<std::string, Count>& counts) {
 }
 
 TEST(OnnxNodes, AreRightOrRefusedByName) {
-  if (!fs::exists(folder())) GTEST_SKIP() << folder() << " is not there: install libonnx-testdata (scripts/setup does)";
+  if (!fs::exists(folder())) GTEST_SKIP() << folder() << " does not exist: install libonnx-testdata (scripts/setup does)";
   std::vector<fs::path> paths;
   for (const auto& entry : fs::directory_iterator(folder())) {
     if (fs::exists(entry.path() / "model.onnx")) paths.push_back(entry.path());
@@ -266,9 +266,9 @@ TEST(OnnxNodes, AreRightOrRefusedByName) {
   if (only != nullptr) return;
   const std::string table = table_of(counts);
   if (std::getenv("GALLEY_WRITE_TABLES") != nullptr) write_file(kTable, table);
-  // Other versions of the package have other cases.
+  // Other versions of the package have different cases.
   if (paths.size() == 932) {
-    EXPECT_EQ(read_file(kTable), table) << "GALLEY_WRITE_TABLES=1 writes it again";
+    EXPECT_EQ(read_file(kTable), table) << "set GALLEY_WRITE_TABLES=1 to update it";
   }
 }
 
