@@ -157,7 +157,7 @@ void ProfileTool::print_fits(const Recipe& recipe, const ProfileReport& report) 
               .dump() +
           "\n");
   } else {
-    print(cat(report.what, ", ", report.batch, " samples: the recipe, its data and weights fit\n"));
+    print(cat(report.what, ", ", report.batch, " samples: the recipe, its data and its weights are consistent\n"));
   }
 }
 
@@ -197,7 +197,7 @@ void ProfileTool::write_files(const Outcome& outcome) const {
   if (!html_.empty()) write_file(html_, outcome.html);
   if (apply_.empty()) return;
   const std::string fragment = advice_fragment(outcome.report.advice);
-  write_file(apply_, fragment.empty() ? "# galley-profile found nothing to change.\n{}\n" : "# Advice of galley-profile.\n" + fragment);
+  write_file(apply_, fragment.empty() ? "# galley-profile has no advice that sets a key.\n{}\n" : "# Advice of galley-profile.\n" + fragment);
 }
 
 std::optional<RoundComparison> ProfileTool::verified(const LoadedRecipe& loaded, const std::vector<Advice>& advice) const {
@@ -206,7 +206,7 @@ std::optional<RoundComparison> ProfileTool::verified(const LoadedRecipe& loaded,
     return verify(loaded, advice);
   log(LogLevel::kInfo,
       advice_fragment(advice).empty()
-          ? "--verify: there is no advice with a value to compare"
+          ? "--verify: no advice sets a key, so there is nothing to compare"
           : "--verify: the advice is for galley-quantize: compare the file that it makes, with galley-benchmark --compare");
   return std::nullopt;
 }
