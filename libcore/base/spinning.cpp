@@ -25,16 +25,15 @@ namespace galley {
 namespace {
 
 constexpr std::chrono::milliseconds kPeriod{20};
-/// A woken thread waits for its core also on an idle machine, longest in virtual machines, whose idle cores must be woken too. An estimate.
-constexpr double kWakeUp_s = 100e-6;
-/// Of the wall time, that threads wait beyond their wake-ups. Chosen, not measured on a quiet machine yet; beside builds at a load of 13 it is
-/// passed at once (docs/performance.md, "A shared machine").
-constexpr double kShare = 0.05;
-/// Periods of work without waiting (0.2 s) before spinning is worth its while again. A period in which the threads hardly ran says
-/// nothing: at low priority they may wait for longer than that.
+/// Share of the wall time that the threads of a process together wait for a core, above which the cores are shared. Per period of 20 ms, on
+/// two cores with two threads, the share was at most 0.19 in nine of ten periods on a quiet machine, also where threads sleep at every
+/// barrier, and at least 0.40 in nine of ten beside one or two busy processes (docs/performance/notes.md, "A shared machine").
+constexpr double kShare = 0.3;
+/// Consecutive periods of work without waiting (0.2 s) after which threads spin for long again. A period in which the threads hardly ran
+/// does not count: at low priority they may wait for longer than that.
 constexpr int kCalmPeriods = 10;
 constexpr double kWorkOfCalm = 0.5;  // of the wall time
-/// After a preemption, so many periods are looked at more closely.
+/// Number of periods after a preemption in which the counts of all threads are read.
 constexpr int kPeriodsOfCare = 10;
 
 int64_t preemptions() {
@@ -43,7 +42,7 @@ int64_t preemptions() {
   return usage.ru_nivcsw;
 }
 
-/// Reads what the kernel counts of the threads of this process. The folder stays open: a step may run meanwhile, in which nothing allocates.
+/// Reads the kernel's counts of this process's threads. The folder stays open, since nothing may allocate while a step runs.
 class ThreadCounts {
  public:
   ThreadCounts() : folder_(opendir("/proc/self/task")) {}
@@ -53,8 +52,8 @@ class ThreadCounts {
   ThreadCounts(const ThreadCounts&) = delete;
   ThreadCounts& operator=(const ThreadCounts&) = delete;
 
-  /// Adds up /proc/self/task/*/schedstat ("nanoseconds on a core, nanoseconds of waiting for one, runs"), but for thread `except`; nullopt
-  /// where the kernel does not count.
+  /// Sums /proc/self/task/*/schedstat ("nanoseconds on a core, nanoseconds of waiting for one, runs") over all threads except `except`.
+  /// Returns nullopt where the kernel does not count.
   std::optional<CoreUse> read(pid_t except) {
     if (folder_ == nullptr) return std::nullopt;
     rewinddir(folder_);
@@ -68,7 +67,7 @@ class ThreadCounts {
   }
 
  private:
-  /// False where the thread has ended, or never ran.
+  /// Returns false if the thread has ended or never ran.
   static bool add(long thread, CoreUse& use) {
     char path[64], text[128];
     std::snprintf(path, sizeof path, "/proc/self/task/%ld/schedstat", thread);
@@ -89,7 +88,7 @@ class ThreadCounts {
   DIR* folder_;
 };
 
-/// Threads made while it lives take no signals: those are for the tool's own threads.
+/// While it lives, new threads start with all signals blocked: the tools handle signals in their own threads.
 class NoSignals {
  public:
   NoSignals() {
@@ -134,14 +133,14 @@ class Watch {
     ThreadCounts counts;
     SharedCores cores;
     std::optional<ShortSpinning> spinning;
-    std::optional<CoreUse> last;  // of the period before, where it was read
+    std::optional<CoreUse> last;  // of the previous period, if it was read
     int64_t last_preemptions = preemptions();
     int care = 0;
     Clock::time_point last_time = Clock::now();
     while (!ended()) {
       const int64_t now_preemptions = preemptions();
       const Clock::time_point now_time = Clock::now();
-      // One preemption a period is this thread's own. Without more nothing has to be read.
+      // One preemption per period is caused by this thread itself. Without others there is nothing to read.
       care = now_preemptions - last_preemptions > 1 ? kPeriodsOfCare : std::max(0, care - 1);
       const std::optional<CoreUse> now = cores.shared() || care > 0 ? counts.read(self) : std::nullopt;
       if (now && last) {
@@ -173,8 +172,16 @@ class Watch {
 }  // namespace
 
 bool SharedCores::update(const CoreUse& period) {
-  const double beyond_wake_ups = period.waited_s - static_cast<double>(period.runs) * kWakeUp_s;
-  const bool waiting = beyond_wake_ups > kShare * period.wall_s;
+  recent_[next_] = {period.wall_s, period.waited_s};
+  next_ = (next_ + 1) % recent_.size();
+  double wall_s = 0, waited_s = 0;
+  for (const Wait& wait : recent_) {
+    wall_s += wait.wall_s;
+    waited_s += wait.waited_s;
+  }
+  // Periods that are still missing count as periods without waiting.
+  wall_s = std::max(wall_s, static_cast<double>(recent_.size()) * period.wall_s);
+  const bool waiting = waited_s > kShare * wall_s;
   if (waiting) {
     shared_ = true;
     calm_ = 0;
@@ -186,11 +193,13 @@ bool SharedCores::update(const CoreUse& period) {
 
 void* ShortSpinning::hold(void* self) {
   auto& spinning = *static_cast<ShortSpinning*>(self);
-  // The compute threads are fewer than the processors where the user said so; then more must be held.
+  // If the user asked for fewer compute threads than processors, more idle threads must be held.
   const int threads = std::max(2, omp_get_num_procs() - compute_threads() + 2);
-  // A pool of this thread's own, which ends with it. Its threads sleep.
+  // libgomp gives this thread a pool of its own, which ends with the thread. The threads of the pool sleep.
 #pragma omp parallel num_threads(threads)
-  { asm volatile("" ::: "memory"); }
+  {
+    asm volatile("" ::: "memory");
+  }
   std::unique_lock lock(spinning.mutex_);
   spinning.held_ = true;
   spinning.changed_.notify_all();
@@ -199,7 +208,7 @@ void* ShortSpinning::hold(void* self) {
 }
 
 ShortSpinning::ShortSpinning() {
-  made_ = pthread_create(&thread_, nullptr, hold, this) == 0;  // where the system has no more threads, spinning stays long
+  made_ = pthread_create(&thread_, nullptr, hold, this) == 0;  // without the thread, spinning stays long
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return held_ || !made_; });
 }
@@ -216,7 +225,7 @@ ShortSpinning::~ShortSpinning() {
 
 void watch_cores() {
   if (std::getenv("OMP_WAIT_POLICY") != nullptr || std::getenv("GOMP_SPINCOUNT") != nullptr) return;
-  if (dlsym(RTLD_DEFAULT, "kmp_set_blocktime") != nullptr) return;  // LLVM's library, which builds with clang use
+  if (dlsym(RTLD_DEFAULT, "kmp_set_blocktime") != nullptr) return;  // LLVM's OpenMP library, used by builds with clang
   static Watch watch;
 }
 

@@ -1,25 +1,29 @@
 #pragma once
-// How long compute threads spin at a barrier before they sleep. On cores of its own a process gains by spinning: the next loop begins
-// microseconds later. Where other programs use the same cores it loses: a thread that spins through its time slice keeps the thread that
-// it waits for from running (measured: docs/performance.md, "A shared machine").
+// How long compute threads spin at a barrier before they sleep. With cores of its own, a process gains by spinning: the next loop begins
+// microseconds later. When other programs use the same cores, it loses: a thread that spins through its time slice keeps the thread that
+// it waits for from running. Measurements: docs/performance/notes.md, "A shared machine".
 
 #include <pthread.h>
 
+#include <array>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 
 namespace galley {
 
-/// What the kernel counted of this process's threads since some moment.
+/// The kernel's counts of this process's threads over an interval.
 struct CoreUse {
   double wall_s = 0;
-  double ran_s = 0;     ///< On a core; all threads together.
-  double waited_s = 0;  ///< Ready to run, but without a core; counted when the thread is given one.
-  int64_t runs = 0;     ///< Times that a thread was given a core.
+  double ran_s = 0;     ///< Time on a core, summed over the threads.
+  double waited_s = 0;  ///< Time ready to run but without a core, summed over the threads; counted when the thread gets a core.
+  int64_t runs = 0;     ///< How often a thread got a core.
 };
 
-/// Decides from the counts of consecutive periods whether other programs use the cores.
+/// Decides from the counts of consecutive periods whether other programs use the cores. A single period says little: the system's own
+/// services hold up a thread for most of one. So the last four together decide that the cores are shared, and ten calm ones in a row that
+/// they no longer are.
 class SharedCores {
  public:
   /// Takes one period into account and returns the decision.
@@ -27,13 +31,18 @@ class SharedCores {
   bool shared() const { return shared_; }
 
  private:
+  struct Wait {
+    double wall_s = 0, waited_s = 0;
+  };
+  std::array<Wait, 4> recent_{};
+  size_t next_ = 0;
   bool shared_ = false;
   int calm_ = 0;  // periods in a row
 };
 
-/// While it lives, threads that libgomp manages spin for a few microseconds instead of milliseconds before they sleep. libgomp has no call
-/// for that, but spins shorter where it manages more threads than there are processors (do_spin in its config/linux/wait.h): this holds
-/// idle ones. Another OpenMP library keeps its own ways.
+/// While an object lives, the threads of libgomp spin for a few microseconds instead of milliseconds before they sleep. libgomp has no
+/// call for that, but spins shorter when it manages more threads than there are processors (do_spin in its config/linux/wait.h), so the
+/// object keeps idle threads alive. It has no effect on other OpenMP libraries.
 class ShortSpinning {
  public:
   ShortSpinning();
@@ -44,15 +53,15 @@ class ShortSpinning {
  private:
   static void* hold(void* self);
 
-  // Without operator new: it may be made while a step runs, in which nothing allocates.
+  // No operator new: the object may be created while a step runs, and nothing may allocate then.
   std::mutex mutex_;
   std::condition_variable changed_;
   bool made_ = false, held_ = false, released_ = false;
   pthread_t thread_{};
 };
 
-/// Starts, once a process, a thread that watches whether the cores are shared, and keeps spinning short for so long. Does nothing where the
-/// user has chosen how threads wait (OMP_WAIT_POLICY, GOMP_SPINCOUNT) or the kernel does not count.
+/// Starts a thread, once per process, that checks whether the cores are shared and keeps spinning short while they are. Does nothing if
+/// the user has chosen how threads wait (OMP_WAIT_POLICY, GOMP_SPINCOUNT) or if the kernel does not count.
 void watch_cores();
 
 }  // namespace galley
