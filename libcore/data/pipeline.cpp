@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "libcore/base/under_key.h"
+
 namespace galley {
 
 struct Pipeline::Item {
@@ -41,10 +43,12 @@ Pipeline::Pipeline(const std::vector<Component>& items) : plain_(std::make_uniqu
     Item item{.options = items[i].params->clone(), .type = items[i].type, .stream = "pipeline " + std::to_string(i)};
     item.transform = dynamic_cast<const Transform*>(item.options.get());
     GALLEY_ASSERT(item.transform != nullptr, "not a transform: ", items[i].type);
-    item.transform->check();
-    const auto* image = dynamic_cast<const ImageTransform*>(item.transform);
-    GALLEY_CHECK(image == nullptr || !image->field.empty(), "pipeline item ", i, ": ", item.type,
-                 " has an empty `field`; leave it out for the input");
+    under_key(cat("pipeline.", i), [&] {
+      item.transform->check();
+      const auto* image = dynamic_cast<const ImageTransform*>(item.transform);
+      GALLEY_CHECK(image == nullptr || !image->field.empty(), "pipeline item ", i, ": ", item.type,
+                   " has an empty `field`; leave it out for the input");
+    });
     items_.push_back(std::move(item));
   }
   // The last conversion, with or without normalize, is done while the batch is written.

@@ -24,7 +24,7 @@ struct DrawKey {
 /// `normalize` is fused with that conversion and the copy into the batch. Thread-safe.
 class Pipeline {
  public:
-  /// Throws Error (exit 3) where options contradict each other or an item stands in a place where it cannot work.
+  /// Throws Error (exit 3; key "pipeline.N") where options contradict each other.
   explicit Pipeline(const std::vector<Component>& items);
   ~Pipeline();
   Pipeline(Pipeline&&) noexcept;

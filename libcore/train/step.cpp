@@ -5,6 +5,8 @@
 #include <cmath>
 
 #include "libcore/base/log.h"
+#include "libcore/base/under_key.h"
+#include "libcore/data/bad_row.h"
 #include "libcore/data/loader.h"
 #include "libcore/passes/gate_updates.h"
 #include "libcore/passes/pipelines.h"
@@ -35,7 +37,7 @@ ParameterGroups groups_of(const OptimizerSection& section, const std::vector<Par
     }
   }
   for (const std::string& scale : scales) overrides[scale].weight_decay = Multiple(0, false);
-  return resolve_groups(*section.algorithm.as<Optimizer>(), overrides);
+  return under_key("train.optimizer.groups", [&] { return resolve_groups(*section.algorithm.as<Optimizer>(), overrides); });
 }
 
 std::string stage_text(const TrainStage& stage, size_t values) {
@@ -168,7 +170,7 @@ Graph TrainStep::capture(Stage& stage, const BatchTypes& types, bool update) {
     parameters_ = model.parameters;
     stage.groups = groups_of(recipe_.train.optimizer, parameters_, scales);
     passes.updates = [&](Graph& graph, const GradientMap& gradients) {
-      stage.states = add_updates(graph, gradients, update_options(stage)).states;
+      under_key("train.optimizer", [&] { stage.states = add_updates(graph, gradients, update_options(stage)).states; });
     };
   } else {
     passes.updates = [](Graph& graph, const GradientMap& gradients) { add_accumulation(graph, gradients); };

@@ -150,8 +150,10 @@ void Trainer::State::make_plan() {
   loader = session.loader("train", batch.micro, 0, 0);
   const int64_t samples = loader->epoch_samples();
   if (recipe.data.train.last_batch == LastBatch::kDrop && samples == 0) {
-    fail(ErrorCode::kRecipe, "train.batch is ", batch.micro,
-         ", data.train has fewer samples, and last_batch is drop: no batch is left; use a smaller batch or last_batch: wrap");
+    throw Error(ErrorCode::kRecipe,
+                cat("train.batch is ", batch.micro, ", data.train has fewer samples, and last_batch is drop: no batch is left"))
+        .key("train.batch")
+        .suggest("a smaller batch, or data.train.last_batch: wrap");
   }
   const BatchTypes types = session.batch_types(*loader);
   // Steps an epoch: wrapped batches run on, so epochs need not be whole steps; dropped and kept ones are.
