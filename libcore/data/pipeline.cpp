@@ -11,6 +11,7 @@ struct Pipeline::Item {
   const Transform* transform = nullptr;
   std::string type;
   std::string stream;  // name of its random stream
+  RandomStream random(const DrawKey& key) const;
 };
 
 /// What turns a field's pixels into a batch's floats.
@@ -116,14 +117,33 @@ std::vector<FieldType> Pipeline::fields(const std::vector<FieldType>& in) const 
   return fields;
 }
 
-void Pipeline::apply(Sample& sample, const DrawKey& key) const {
-  if (items_.empty()) return;
+RandomStream Pipeline::Item::random(const DrawKey& key) const {
   constexpr int kIndexBits = 44;  // 17 million million samples, a million epochs
-  const uint64_t index = (static_cast<uint64_t>(key.epoch) << kIndexBits) | static_cast<uint64_t>(key.index);
+  return RandomStream(key.seed, stream, (static_cast<uint64_t>(key.epoch) << kIndexBits) | static_cast<uint64_t>(key.index));
+}
+
+void Pipeline::apply(Sample& sample, const DrawKey& key) const {
   for (const Item& item : items_) {
-    RandomStream random(key.seed, item.stream, index);
+    RandomStream random = item.random(key);
     item.transform->apply_to_sample(sample, random);
   }
+}
+
+std::optional<PixelGrid> Pipeline::grid(int64_t height, int64_t width, const DrawKey& key) const {
+  PixelGrid grid(height, width);
+  std::string field = "input";
+  for (const Item& item : items_) {
+    if (const auto* rename = dynamic_cast<const Rename*>(item.transform)) {
+      if (rename->from == field) field = rename->to;
+      continue;
+    }
+    const auto* image = dynamic_cast<const ImageTransform*>(item.transform);
+    if (image == nullptr || image->field != field) continue;
+    if (image->motion() == Motion::kDistorts) return std::nullopt;
+    RandomStream random = item.random(key);
+    image->map_grid(grid, random);
+  }
+  return grid;
 }
 
 Shape Pipeline::shape_of(const FieldValue& value) {
