@@ -69,7 +69,6 @@ std::shared_ptr<const Source> Session::source(const std::string& split) {
   return opened;
 }
 
-/// The class index that the loss leaves out.
 int64_t Session::ignored_class() const {
   const auto* params = recipe_.loss.as<CrossEntropyParams>();
   return (params == nullptr ? CrossEntropyParams() : *params).ignore_index;
