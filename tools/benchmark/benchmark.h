@@ -72,7 +72,7 @@ class BenchmarkTool : public RecipeTool {
   int measure_memory_order();
 
   LoadOptions options_with(const std::vector<std::string>& more) const;
-  /// The recipe with what its weights' names stand for, its paths absolute, its threads and device in effect.
+  /// The recipe with what its weights' names stand for, and its paths absolute.
   std::unique_ptr<LoadedRecipe> load(const std::string& recipe, const std::vector<std::string>& more) const;
   /// Says that Ctrl-C or SIGTERM ended the work, and what is kept of it: the exit code.
   int stopped(size_t cells_done, size_t cells, bool keeps_journal) const;
